@@ -56,23 +56,7 @@ func Container(tb testing.TB, args ...string) *Server {
 // can pull them. It finds out once in a program's life.
 var containers = sync.OnceValue(func() error {
 	log.SetDefault(log.NewNoopLogger())
-	result := make(chan error, 1)
-	go func() { result <- probe() }()
-	select {
-	case err := <-result:
-		return err
-	case <-time.After(dockerTimeout + 2*pullTimeout):
-		return errors.New("Docker does not answer")
-	}
-})
-
-func probe() (err error) {
-	defer func() { // the library panics where it finds no Docker
-		if r := recover(); r != nil {
-			err = fmt.Errorf("no Docker: %v", r)
-		}
-	}()
-	docker, err := newDocker()
+	docker, err := findDocker()
 	if err != nil {
 		return fmt.Errorf("no Docker (install it, and let this user use it): %w", err)
 	}
@@ -87,11 +71,36 @@ func probe() (err error) {
 		return fmt.Errorf("%w (or set TESTCONTAINERS_RYUK_DISABLED=true)", err)
 	}
 	return nil
+})
+
+// findDocker is [newDocker] in bounded time: the library asks the places where
+// Docker might be without a limit of its own.
+func findDocker() (*testcontainers.DockerProvider, error) {
+	type result struct {
+		docker *testcontainers.DockerProvider
+		err    error
+	}
+	found := make(chan result, 1)
+	go func() {
+		docker, err := newDocker()
+		found <- result{docker, err}
+	}()
+	select {
+	case r := <-found:
+		return r.docker, r.err
+	case <-time.After(dockerTimeout):
+		return nil, fmt.Errorf("no answer within %v", dockerTimeout)
+	}
 }
 
-// newDocker finds Docker and sees that it answers, in bounded time.
-func newDocker() (*testcontainers.DockerProvider, error) {
-	docker, err := testcontainers.NewDockerProvider()
+// newDocker finds Docker and sees that it answers.
+func newDocker() (docker *testcontainers.DockerProvider, err error) {
+	defer func() { // the library panics at some of the ways to have no Docker
+		if r := recover(); r != nil {
+			docker, err = nil, fmt.Errorf("%v", r)
+		}
+	}()
+	docker, err = testcontainers.NewDockerProvider()
 	if err != nil {
 		return nil, err
 	}

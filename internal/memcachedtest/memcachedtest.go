@@ -22,7 +22,9 @@
 package memcachedtest
 
 import (
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 )
@@ -80,14 +82,15 @@ func users(tb testing.TB, addr string) *Server {
 	return s
 }
 
-// unavailable skips the test, or fails it where memcached is required. It does
-// not return.
+// unavailable skips the test with one line, or fails it where memcached is
+// required. It does not return.
 func unavailable(tb testing.TB, format string, args ...any) {
 	tb.Helper()
+	why := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")
 	if os.Getenv("THROTTLER_REQUIRE_MEMCACHED") == "1" {
-		tb.Fatalf(format, args...)
+		tb.Fatal(why)
 	}
-	tb.Skipf(format, args...)
+	tb.Skip(why)
 }
 
 // Stop asks the server to end and waits for that: its connections close, its

@@ -26,11 +26,15 @@ func outcome(t *testing.T, f func(testing.TB)) *recorder {
 }
 
 func (r *recorder) Fatalf(format string, args ...any) {
-	r.failed, r.message = true, fmt.Sprintf(format, args...)
+	r.Fatal(fmt.Sprintf(format, args...))
+}
+
+func (r *recorder) Fatal(args ...any) {
+	r.failed, r.message = true, fmt.Sprint(args...)
 	runtime.Goexit()
 }
 
-func (r *recorder) Skipf(format string, args ...any) {
-	r.skipped, r.message = true, fmt.Sprintf(format, args...)
+func (r *recorder) Skip(args ...any) {
+	r.skipped, r.message = true, fmt.Sprint(args...)
 	runtime.Goexit()
 }
