@@ -67,7 +67,9 @@ var containers = sync.OnceValue(func() error {
 	if docker.Config().Config.RyukDisabled {
 		return nil
 	}
-	if err := haveImage(docker, testcontainers.ReaperDefaultImage); err != nil {
+	//lint:ignore SA1019 there is no other way to learn which image the reaper needs
+	reaper := testcontainers.ReaperDefaultImage
+	if err := haveImage(docker, reaper); err != nil {
 		return fmt.Errorf("%w (or set TESTCONTAINERS_RYUK_DISABLED=true)", err)
 	}
 	return nil
