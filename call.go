@@ -157,7 +157,7 @@ func (e *entry) decide(now time.Time, rule *Rule, dry bool) bool {
 		e.fail(e.err)
 		return false
 	}
-	o, next, store := decide(now, e.condition, rule.Lockout, e.stored())
+	o, next, store := decide(now, e.condition, rule.lockout(e.condition), e.stored())
 	*e.outcome = o
 	if !store || dry {
 		return false

@@ -46,6 +46,12 @@ type Rule struct {
 	// nothing prolongs it; when it ends, counting starts anew.
 	// 0: no ban, a full condition opens as its hits expire.
 	Lockout time.Duration
+
+	// Shadow lets every call pass that the rule would block, to try out
+	// limits before they are enforced: conditions are counted and banned as
+	// usual, [Decision.WouldBlock] says what Status would have been, and
+	// Outcomes say why.
+	Shadow bool
 }
 
 // A Condition limits how often one value may occur.
@@ -68,6 +74,10 @@ type Condition struct {
 	// Message is handed back in [Decision.Messages] when this condition
 	// blocks. Empty: Name.
 	Message string
+
+	// Lockout overrides the rule's for this condition. 0: the rule's;
+	// negative: this condition is never banned.
+	Lockout time.Duration
 }
 
 // conditions returns the rule's conditions, whichever way they are combined.
@@ -76,6 +86,14 @@ func (r *Rule) conditions() []Condition {
 		return r.Either
 	}
 	return r.All
+}
+
+// lockout returns how long c is banned when it is found full; 0: not at all.
+func (r *Rule) lockout(c *Condition) time.Duration {
+	if c.Lockout != 0 {
+		return max(c.Lockout, 0)
+	}
+	return r.Lockout
 }
 
 // message returns what c has to say when it blocks.
@@ -208,7 +226,8 @@ func (r *Rule) decision(outcomes []Outcome) Decision {
 			d.Err = join(d.Err, err)
 		}
 	}
-	if !r.blocks(outcomes) {
+	d.WouldBlock = r.blocks(outcomes)
+	if !d.WouldBlock || r.Shadow {
 		return d
 	}
 	d.Status = Blocked

@@ -41,6 +41,10 @@ type Decision struct {
 	// order.
 	Outcomes []Outcome
 
+	// WouldBlock says that the rule blocks the call. With [Rule.Shadow] the
+	// call is authorized all the same.
+	WouldBlock bool
+
 	// Err is what the backend failed at and was failed open over; nil if
 	// nothing failed. It matches, by errors.Is, the Err of every outcome.
 	// A program that would rather fail closed tests it.

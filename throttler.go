@@ -13,7 +13,15 @@ import (
 // A Throttler is safe for concurrent use. It starts no goroutine that outlives
 // a call, except that a call which is left at the end of its ctx leaves behind
 // the operations that the client has not given up yet.
+//
+// The exported fields are options. They must be set before the first use.
 type Throttler struct {
+	// Observe, if not nil, is called after every decision of Authorize, with
+	// the rule and the Decision that the caller is about to get, whose slices
+	// it must not change. It is called on the caller's goroutine, from many
+	// of them at once.
+	Observe func(ctx context.Context, rule Rule, d Decision)
+
 	client Client
 }
 
@@ -40,7 +48,11 @@ func New(client Client) *Throttler {
 // before the answer is known: Authorize returns at once, and the conditions
 // still undecided do not block.
 func (t *Throttler) Authorize(ctx context.Context, rule Rule) (Decision, error) {
-	return t.decide(ctx, &rule, false)
+	d, err := t.decide(ctx, &rule, false)
+	if err == nil && t.Observe != nil {
+		t.Observe(ctx, rule, d)
+	}
+	return d, err
 }
 
 // Peek returns the Decision that [Throttler.Authorize] would return now, down to
