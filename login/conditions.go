@@ -8,12 +8,13 @@ import (
 
 // The names of the conditions.
 const (
-	byNameAddress = "name+address"
-	byNameDevice  = "name+device"
-	byAddress     = "address"
-	byAddressDay  = "address-day"
-	byName        = "name"
-	byKnown       = "known"
+	byNameAddress  = "name+address"
+	byNameDevice   = "name+device"
+	byAddress      = "address"
+	byAddressDay   = "address-day"
+	byName         = "name"
+	byKnown        = "known"
+	byAddressKnown = "address-known"
 )
 
 const day = 24 * time.Hour
@@ -81,8 +82,7 @@ func (p party) anybody(g *Guard) []throttler.Condition {
 		c.add(byNameAddress, p.at(p.address), g.nameAddress(), throttler.SlidingWindow)
 	}
 	if p.address.value != "" {
-		c.add(byAddress, p.address.value, g.address(), throttler.SlidingWindow)
-		c.add(byAddressDay, p.address.value, g.addressDay(), throttler.LeakyBucket)
+		c.addAddress(p.address.value, g)
 	}
 	if p.name != "" {
 		c.add(byName, p.name, g.name(), throttler.LeakyBucket)
@@ -90,18 +90,32 @@ func (p party) anybody(g *Guard) []throttler.Condition {
 	return c
 }
 
-// known returns the conditions for p if it is known from there.
-func (p party) known(g *Guard, from origin) []throttler.Condition {
+// known returns the conditions for p if it is known from there. An address is
+// no secret: somebody else there may try the names of all who are known. So its
+// own limits hold, or once these block, as addressFull says, one more.
+func (p party) known(g *Guard, from origin, addressFull bool) []throttler.Condition {
 	var c conditions
-	if p.name == "" || from.value == "" {
-		return nil
+	if p.name != "" && from.value != "" {
+		c.add(from.pair, p.at(from), g.nameAddress(), throttler.SlidingWindow)
+		c.add(byKnown, p.at(from), g.known(), throttler.LeakyBucket)
 	}
-	c.add(from.pair, p.at(from), g.nameAddress(), throttler.SlidingWindow)
-	c.add(byKnown, p.at(from), g.known(), throttler.LeakyBucket)
+	switch {
+	case from.value == "" || from != p.address:
+	case addressFull:
+		c.add(byAddressKnown, from.value, g.addressDay(), throttler.LeakyBucket)
+	default:
+		c.addAddress(from.value, g)
+	}
 	return c
 }
 
 type conditions []throttler.Condition
+
+// addAddress adds the limits of an address.
+func (c *conditions) addAddress(value string, g *Guard) {
+	c.add(byAddress, value, g.address(), throttler.SlidingWindow)
+	c.add(byAddressDay, value, g.addressDay(), throttler.LeakyBucket)
+}
 
 // add adds a condition, unless there is no such limit.
 func (c *conditions) add(name, value string, l Limit, algorithm throttler.Algorithm) {

@@ -77,11 +77,12 @@ func (g *Guard) beginKnown(ctx context.Context, p party, blocked *Attempt) (*Att
 	if err != nil {
 		return nil, err
 	}
+	addressFull := blocks(&blocked.Decision, byAddress, byAddressDay)
 	for i, from := range p.origins() {
 		if d.Outcomes[i].Remaining > 0 { // after one more hit: it was empty, or not to be seen
 			continue
 		}
-		a, err := g.begin(ctx, g.rule(p.known(g, from)), p, from)
+		a, err := g.begin(ctx, g.rule(p.known(g, from, addressFull)), p, from)
 		if err != nil || !a.Decision.WouldBlock {
 			return a, err
 		}

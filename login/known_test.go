@@ -74,6 +74,27 @@ func TestKnownAddressHasABudgetOfItsOwn(t *testing.T) {
 	})
 }
 
+// Somebody at a shared address who knows all who log in there gains no more than
+// its limit by the day once more.
+func TestThoseKnownAtAnAddressShareABudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		for i := range 400 {
+			g.succeeds(fmt.Sprint("user", i), office)
+		}
+		g.banAddress(office)
+		verified := 0
+		for i := range 4000 {
+			verified += g.fails(1, fmt.Sprint("user", i%400), office)
+		}
+		require.Equal(t, 500, verified)
+
+		require.NoError(t, g.Lift(t.Context(), "", office))
+		g.banAddress(office)
+		require.Equal(t, 1, g.fails(1, "user0", office))
+	})
+}
+
 func TestSuccessThroughAKnownAddressIsTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())

@@ -114,8 +114,9 @@ type Guard struct {
 	// 10 minutes.
 	Address Limit
 
-	// AddressDay limits one address for longer. It is a leaky bucket.
-	// Unset: 500 at once, and then 500 a day, evenly. Never banned.
+	// AddressDay limits one address for longer, and a second time those who
+	// are known there, when the other limits would block them. It is a leaky
+	// bucket. Unset: 500 at once, and then 500 a day, evenly. Never banned.
 	AddressDay Limit
 
 	// Name limits one name. It is a leaky bucket. Unset: 24 at once, and then
@@ -264,7 +265,7 @@ func (g *Guard) Recognize(ctx context.Context, name string, addr netip.Addr, dev
 // stands for none. The error says what the backend failed at.
 func (g *Guard) Lift(ctx context.Context, name string, addr netip.Addr) error {
 	p := g.party(name, addr, "")
-	conditions := append(p.anybody(g), p.known(g, p.address)...)
+	conditions := append(p.anybody(g), p.known(g, p.address, true)...)
 	if len(conditions) == 0 {
 		return nil
 	}

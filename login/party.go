@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/text/cases"
@@ -112,8 +113,13 @@ func (p party) mayBeKnown(d *throttler.Decision) bool {
 	if p.device.value != "" {
 		return true
 	}
+	return blocks(d, byAddress, byAddressDay, byName)
+}
+
+// blocks reports whether one of these conditions blocks d.
+func blocks(d *throttler.Decision, conditions ...string) bool {
 	for i := range d.Outcomes {
-		if o := &d.Outcomes[i]; o.Blocked && o.Name != byNameAddress {
+		if d.Outcomes[i].Blocked && slices.Contains(conditions, d.Outcomes[i].Name) {
 			return true
 		}
 	}
