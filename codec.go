@@ -15,11 +15,14 @@ import (
 //	byte 0      version, 1
 //	byte 1      the sections that follow, a bit each, in this order
 //	ban         end (6 bytes), length (6)                if bit 0 is set
-//	window      ttl (6), last (6), entries (w each)      if bit 1 is set
+//	offences    bans in a row (1)                        if bit 1 is set
+//	window      ttl (6), last (6), entries (w each)      if bit 2 is set
+//	bucket      score (8), cancels (2)                   if bit 3 is set
 //
 // All numbers are unsigned and big endian. Times count ticks of 100
-// microseconds, since the Unix epoch where they are points in time. A record
-// without sections is one that holds nothing.
+// microseconds, since the Unix epoch where they are points in time; only a
+// score counts nanoseconds. Offences come only with a ban, and there is a window
+// or a bucket, not both. A record without sections is one that holds nothing.
 //
 // A window lists the expiry times of its hits, oldest first. An entry is the
 // low w bytes of such a time, where w is the number of bytes that hold ttl, the
@@ -38,8 +41,10 @@ const version = 1
 
 const (
 	banSection byte = 1 << iota
+	offencesSection
 	windowSection
-	knownSections = banSection | windowSection
+	bucketSection
+	knownSections = banSection | offencesSection | windowSection | bucketSection
 )
 
 // tick is the resolution of stored times. A hit or a ban never ends early by
@@ -85,8 +90,9 @@ func (i instant) since(t time.Time) time.Duration {
 // A record is all that is known of one value of one condition. Its hits refer
 // to the bytes it was decoded from, which nobody may change.
 type record struct {
-	ban  ban
-	hits hits
+	ban    ban
+	hits   hits
+	bucket bucket
 }
 
 // decode reads a stored record. It looks at a fixed number of bytes, however
@@ -95,26 +101,24 @@ type record struct {
 // list of hits out of order is not noticed here and does no harm, since
 // [hits.after] and all else work with whatever times they find.
 func decode(b []byte) (r record, ok bool) {
-	if len(b) < 2 || b[0] != version || b[1]&^knownSections != 0 {
+	if len(b) < 2 || b[0] != version {
 		return record{}, false
 	}
 	sections, b := b[1], b[2:]
-	if sections&banSection != 0 {
-		if len(b) < banSize {
-			return record{}, false
-		}
-		r.ban, b = decodeBan(b[:banSize]), b[banSize:]
-		if r.ban.end == 0 {
-			return record{}, false
-		}
+	if b, ok = r.ban.decode(sections, b); !ok {
+		return record{}, false
 	}
-	if sections&windowSection != 0 {
-		if r.hits, ok = decodeHits(b); !ok {
-			return record{}, false
-		}
-		b = nil // hits reach to the end
+	switch sections &^ (banSection | offencesSection) {
+	case 0:
+		ok = len(b) == 0
+	case windowSection:
+		r.hits, ok = decodeHits(b)
+	case bucketSection:
+		r.bucket, ok = decodeBucket(b)
+	default:
+		ok = false
 	}
-	if len(b) > 0 {
+	if !ok {
 		return record{}, false
 	}
 	return r, true
@@ -122,40 +126,80 @@ func decode(b []byte) (r record, ok bool) {
 
 // encode returns the stored form of r, in a slice of its own.
 func (r record) encode() []byte {
-	var sections byte
-	size := 2
+	b := append(make([]byte, 0, r.size()), version, 0)
+	sections := &b[1]
 	if r.ban.end != 0 {
-		sections |= banSection
-		size += banSize
+		*sections |= banSection
+		b = appendInstant(b, r.ban.end, instantSize)
+		b = appendInstant(b, r.ban.length, instantSize)
+	}
+	if r.ban.offences != 0 {
+		*sections |= offencesSection
+		b = append(b, byte(r.ban.offences))
 	}
 	if r.hits.len() > 0 {
-		sections |= windowSection
-		size += r.hits.size()
-	}
-	b := append(make([]byte, 0, size), version, sections)
-	if sections&banSection != 0 {
-		b = r.ban.append(b)
-	}
-	if sections&windowSection != 0 {
+		*sections |= windowSection
 		b = r.hits.append(b)
+	}
+	if r.bucket.score != 0 {
+		*sections |= bucketSection
+		b = binary.BigEndian.AppendUint64(b, uint64(r.bucket.score))
+		b = binary.BigEndian.AppendUint16(b, r.bucket.cancels)
 	}
 	return b
 }
 
+const (
+	banSize    = 2*instantSize + 1 // with offences
+	bucketSize = 8 + 2
+)
+
+// size returns how many bytes encode needs at most.
+func (r record) size() int {
+	size := 2
+	if r.ban.end != 0 {
+		size += banSize
+	}
+	if r.hits.len() > 0 {
+		size += r.hits.size()
+	}
+	if r.bucket.score != 0 {
+		size += bucketSize
+	}
+	return size
+}
+
 // end returns when r holds nothing any more.
 func (r record) end() instant {
-	return max(r.ban.end, r.hits.end())
+	return max(r.ban.forgotten(), r.hits.end(), r.bucket.end())
 }
 
-const banSize = 2 * instantSize
-
-func decodeBan(b []byte) ban {
-	return ban{end: getInstant(b), length: getInstant(b[instantSize:])}
+// decode reads the sections of a ban from the head of b, and returns the rest.
+func (bn *ban) decode(sections byte, b []byte) (rest []byte, ok bool) {
+	if sections&banSection == 0 {
+		return b, sections&offencesSection == 0
+	}
+	if len(b) < 2*instantSize {
+		return nil, false
+	}
+	bn.end, bn.length, b = getInstant(b), getInstant(b[instantSize:]), b[2*instantSize:]
+	if sections&offencesSection == 0 {
+		return b, bn.end != 0
+	}
+	if len(b) < 1 || b[0] == 0 {
+		return nil, false
+	}
+	bn.offences, b = int(b[0]), b[1:]
+	return b, bn.end != 0
 }
 
-func (bn ban) append(b []byte) []byte {
-	b = appendInstant(b, bn.end, instantSize)
-	return appendInstant(b, bn.length, instantSize)
+// decodeBucket reads a bucket section, which reaches to the end of the record.
+func decodeBucket(b []byte) (bucket, bool) {
+	if len(b) != bucketSize {
+		return bucket{}, false
+	}
+	score := int64(binary.BigEndian.Uint64(b))
+	return bucket{score: score, cancels: binary.BigEndian.Uint16(b[8:])}, score > 0
 }
 
 // hits is the list of the expiry times of a window, oldest first, as it is

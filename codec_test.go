@@ -116,9 +116,8 @@ func TestWhatWasWrittenReadsBack(t *testing.T) {
 		slices.Sort(offsets)
 		var want []time.Time
 		for _, o := range offsets {
-			// Times are stored in ticks, rounded up.
-			up := (o + int64(throttler.Tick) - 1) / int64(throttler.Tick)
-			o = min(up, math.MaxInt64/int64(throttler.Tick)-epoch.UnixNano()/int64(throttler.Tick)) * int64(throttler.Tick)
+			// Times are stored in ticks, and the tests' in int64 nanoseconds.
+			o = min(o, math.MaxInt64-epoch.UnixNano()) / int64(throttler.Tick) * int64(throttler.Tick)
 			want = append(want, at(time.Duration(o)))
 		}
 		require.Equal(t, want, throttler.Expiries(throttler.WindowRecord(ttl, want...)))
@@ -144,7 +143,7 @@ func TestForeignBytesAreNoRecord(t *testing.T) {
 		"later version":         change(window, 0, 2),
 		"unknown section":       change(window, 1, 0x82),
 		"window without hits":   window[:14],
-		"window with no TTL":    append(append([]byte{1, 2}, make([]byte, 6)...), window[8:]...),
+		"window with no TTL":    append(append([]byte{1, 4}, make([]byte, 6)...), window[8:]...),
 		"window cut by a byte":  window[:len(window)-1],
 		"window cut by an hit":  window[:len(window)-3],
 		"window with a hit too": append(slices.Clone(window), 1, 2, 3),
@@ -152,6 +151,8 @@ func TestForeignBytesAreNoRecord(t *testing.T) {
 		"ban with a tail":       append(slices.Clone(ban), 0),
 		"ban without an end":    append([]byte{1, 1}, make([]byte, 12)...),
 		"sections that lack":    {1, 3},
+		"both algorithms":       append([]byte{1, 12}, window[2:]...),
+		"offences without ban":  {1, 2, 1},
 	}
 	for name, b := range foreign {
 		_, ok := throttler.Recode(b)

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -15,6 +16,9 @@ import (
 // most, so a full record stays under 600 kB, well below the 1 MiB that
 // memcached takes.
 const MaxHits = 100_000
+
+// MaxBucketTTL is the longest [Condition.TTL] of a [LeakyBucket].
+const MaxBucketTTL = 100 * 365 * 24 * time.Hour
 
 // ErrInvalidRule is wrapped by the error of every call that is given a rule
 // which breaks what [Rule] and [Condition] ask for. The text names the field
@@ -47,6 +51,21 @@ type Rule struct {
 	// 0: no ban, a full condition opens as its hits expire.
 	Lockout time.Duration
 
+	// LockoutGrowth makes each further ban of the same value so many times
+	// longer than the one before, if the value is found full again within
+	// [LockoutMemory] of its end. 1 or more; 0: all bans are alike.
+	LockoutGrowth float64
+
+	// MaxLockout is where that growth ends. 0: at [DefaultMaxLockout], or at
+	// Lockout if that is longer.
+	MaxLockout time.Duration
+
+	// CountAuthorizedOnly keeps a call that is blocked from using up the
+	// budget of conditions that would have taken it. A condition that is
+	// found full is banned all the same. Not set: conditions that are not
+	// full count a blocked call too, as in the original.
+	CountAuthorizedOnly bool
+
 	// Shadow lets every call pass that the rule would block, to try out
 	// limits before they are enforced: conditions are counted and banned as
 	// usual, [Decision.WouldBlock] says what Status would have been, and
@@ -65,19 +84,50 @@ type Condition struct {
 	// are counted apart.
 	Value string
 
-	// Max is how many hits a window of TTL holds: 1 to [MaxHits].
+	// Max is how many hits a window of TTL holds, or how large a burst a
+	// bucket takes: 1 to [MaxHits] for a [SlidingWindow], 1 to TTL in
+	// nanoseconds for a [LeakyBucket].
 	Max int
 
-	// TTL is how long a hit counts: 1 ms or more.
+	// TTL is how long a hit counts, or how long a full bucket takes to leak
+	// empty: 1 ms or more, and at most [MaxBucketTTL] for a [LeakyBucket].
 	TTL time.Duration
 
 	// Message is handed back in [Decision.Messages] when this condition
 	// blocks. Empty: Name.
 	Message string
 
+	// Algorithm is how hits are counted. The zero value is SlidingWindow.
+	Algorithm Algorithm
+
 	// Lockout overrides the rule's for this condition. 0: the rule's;
 	// negative: this condition is never banned.
 	Lockout time.Duration
+}
+
+// Algorithm is a way to count hits.
+type Algorithm int
+
+const (
+	// SlidingWindow remembers when each hit expires, and takes Max of them
+	// in any window of TTL.
+	SlidingWindow Algorithm = iota
+
+	// LeakyBucket remembers one time, whatever Max is, and takes a burst of
+	// Max hits and Max per TTL on average: over any time T no more than
+	// Max + T*Max/TTL.
+	LeakyBucket
+)
+
+// String returns "sliding window" or "leaky bucket".
+func (a Algorithm) String() string {
+	switch a {
+	case SlidingWindow:
+		return "sliding window"
+	case LeakyBucket:
+		return "leaky bucket"
+	}
+	return fmt.Sprintf("Algorithm(%d)", int(a))
 }
 
 // conditions returns the rule's conditions, whichever way they are combined.
@@ -86,14 +136,6 @@ func (r *Rule) conditions() []Condition {
 		return r.Either
 	}
 	return r.All
-}
-
-// lockout returns how long c is banned when it is found full; 0: not at all.
-func (r *Rule) lockout(c *Condition) time.Duration {
-	if c.Lockout != 0 {
-		return max(c.Lockout, 0)
-	}
-	return r.Lockout
 }
 
 // message returns what c has to say when it blocks.
@@ -117,8 +159,13 @@ func (r Rule) Validate() error {
 	if len(r.Either) == 0 && len(r.All) == 0 {
 		return invalid("Either", "empty, and so is All", "conditions in one of the two")
 	}
-	if r.Lockout < 0 {
+	switch {
+	case r.Lockout < 0:
 		return invalid("Lockout", r.Lockout, "0 or more")
+	case r.LockoutGrowth != 0 && !(r.LockoutGrowth >= 1) || math.IsInf(r.LockoutGrowth, 0):
+		return invalid("LockoutGrowth", r.LockoutGrowth, "0, or a number from 1")
+	case r.MaxLockout < 0:
+		return invalid("MaxLockout", r.MaxLockout, "0 or more")
 	}
 	return r.validateConditions()
 }
@@ -146,12 +193,24 @@ func (c *Condition) problem() (field string, problem any, want string) {
 	switch {
 	case c.Name == "":
 		return "Name", `""`, "a name"
-	case c.Max < 1 || c.Max > MaxHits:
-		return "Max", c.Max, fmt.Sprintf("1 to %d", MaxHits)
+	case c.Algorithm != SlidingWindow && c.Algorithm != LeakyBucket:
+		return "Algorithm", int(c.Algorithm), "SlidingWindow or LeakyBucket"
 	case c.TTL < time.Millisecond:
 		return "TTL", c.TTL, "1ms or more"
+	case c.Algorithm == LeakyBucket && c.TTL > MaxBucketTTL:
+		return "TTL", c.TTL, fmt.Sprintf("at most %v for a %v", MaxBucketTTL, c.Algorithm)
+	case c.Max < 1 || c.Max > c.largestMax():
+		return "Max", c.Max, fmt.Sprintf("1 to %d", c.largestMax())
 	}
 	return "", nil, ""
+}
+
+// largestMax returns the upper bound of Max.
+func (c *Condition) largestMax() int {
+	if c.Algorithm == LeakyBucket {
+		return int(min(int64(c.TTL), math.MaxInt))
+	}
+	return MaxHits
 }
 
 func (r *Rule) kind() string {

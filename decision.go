@@ -49,6 +49,8 @@ type Decision struct {
 	// nothing failed. It matches, by errors.Is, the Err of every outcome.
 	// A program that would rather fail closed tests it.
 	Err error
+
+	receipt *receipt // of the hits that were counted; nil: none
 }
 
 // An Outcome is what one condition made of a call.
@@ -77,6 +79,10 @@ type Outcome struct {
 	// ResetAfter is how long until the condition holds no hit and no ban.
 	ResetAfter time.Duration
 
+	// LostRaces is how many times the condition had to be decided anew,
+	// since another call had changed its record in the meantime.
+	LostRaces int
+
 	// Err is what kept the condition from being looked at or counted. A
 	// condition that could not be looked at does not block: it fails open,
 	// with Remaining equal to Limit. One that was found full and could not
@@ -86,17 +92,28 @@ type Outcome struct {
 
 // decide decides one condition at now, given what is stored for its value. It
 // returns what the call comes to, and what is to be stored if store is set;
-// otherwise the record stays as it is. It is a function of its arguments alone,
-// and all that the rest of the package does is to keep it so while others
-// decide the same condition at the same time.
-func decide(now time.Time, c *Condition, lockout time.Duration, stored record) (o Outcome, next record, store bool) {
-	if b, corrected := stored.ban.at(now); b.end != 0 {
+// otherwise the record stays as it is. A hit is counted if there is room for one
+// and count is set.
+//
+// It is a function of its arguments alone. All that the rest of the package
+// does is to keep it so while others decide the same condition.
+func decide(now time.Time, c *Condition, l lockout, stored record, count bool) (o Outcome, next record, store bool) {
+	b, corrected := stored.ban.at(now)
+	if b.holds(now) {
 		return b.outcome(now, c), record{ban: b}, corrected
 	}
-	o, hits, store := stored.hits.look(now, c)
-	if o.Blocked && lockout > 0 {
-		b := newBan(now, lockout)
+	if l.growth == 0 {
+		b = ban{}
+	}
+	next.ban = b
+	if c.Algorithm == LeakyBucket {
+		o, next.bucket, store = stored.bucket.look(now, c, count)
+	} else {
+		o, next.hits, store = stored.hits.look(now, c, count)
+	}
+	if o.Blocked && l.length > 0 {
+		b = l.ban(now, b)
 		return b.outcome(now, c), record{ban: b}, true
 	}
-	return o, record{hits: hits}, store
+	return o, next, store
 }

@@ -8,11 +8,10 @@ import (
 // What the tests of the pure core see of it: decisions on stored bytes.
 
 const (
-	Tick       = tick
-	HashedKey  = hashedKey
-	MaxKey     = maxKey
-	MaxStalls  = maxStalls
-	BanSection = banSection
+	Tick      = tick
+	HashedKey = hashedKey
+	MaxKey    = maxKey
+	MaxStalls = maxStalls
 )
 
 var (
@@ -23,9 +22,15 @@ var (
 
 // Decide decides on the record stored, as a call does. The record to be stored
 // is nil if stored stays as it is.
-func Decide(now time.Time, c Condition, lockout time.Duration, stored []byte) (Outcome, []byte) {
-	r, _ := decode(stored)
-	o, next, store := decide(now, &c, lockout, r)
+func Decide(now time.Time, c Condition, length time.Duration, stored []byte) (Outcome, []byte) {
+	return DecideRule(now, Rule{Identifier: "test", Either: []Condition{c}, Lockout: length}, stored)
+}
+
+// DecideRule is Decide for the first condition of r.
+func DecideRule(now time.Time, r Rule, stored []byte) (Outcome, []byte) {
+	rec, _ := decode(stored)
+	c := &r.conditions()[0]
+	o, next, store := decide(now, c, r.lockout(c), rec, true)
 	if !store {
 		return o, nil
 	}

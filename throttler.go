@@ -4,25 +4,44 @@ package throttler
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // A Throttler authorizes or blocks calls by rules, with its records in the
 // backend that it was made with. All throttlers that use the same servers, in
 // however many processes and machines, count together.
 //
-// A Throttler is safe for concurrent use. It starts no goroutine that outlives
-// a call, except that a call which is left at the end of its ctx leaves behind
-// the operations that the client has not given up yet.
-//
-// The exported fields are options. They must be set before the first use.
+// The exported fields are options. They must be set before the first use, and a
+// Throttler must not be copied after it. All methods are safe for concurrent
+// use. No goroutine outlives a call, except that a call which is left at the end
+// of its ctx leaves behind the operations that the client has not given up yet.
 type Throttler struct {
-	// Observe, if not nil, is called after every decision of Authorize, with
-	// the rule and the Decision that the caller is about to get, whose slices
-	// it must not change. It is called on the caller's goroutine, from many
-	// of them at once.
+	// Fallback decides the conditions whose backend failed, instead of
+	// letting them pass; usually a memstore, with which each process counts
+	// on its own while the outage lasts. It is asked even when the call's ctx
+	// is done, so it should answer at once. [Outcome.Err] still says what
+	// failed. nil: such conditions do not block.
+	Fallback Client
+
+	// BanCache is how many bans are kept in process memory, so that a call
+	// of a banned value takes no round trip. When there are more, the least
+	// recently used are forgotten. 0: none.
+	BanCache int
+
+	// BanCacheTTL is how long a ban is kept there before the backend is
+	// asked again, and so how long a Reset by another process may go
+	// unnoticed. 0: [DefaultBanCacheTTL].
+	BanCacheTTL time.Duration
+
+	// Observe, if not nil, is called after every decision of Authorize and
+	// at the end of every Wait, with the rule and the Decision that the
+	// caller is about to get, whose slices it must not change. It is called
+	// on the caller's goroutine, so on many of them at once.
 	Observe func(ctx context.Context, rule Rule, d Decision)
 
 	client Client
+	bans   banCache
+	lines  lines
 }
 
 // New returns a Throttler that keeps its records in client. It panics if client
@@ -36,10 +55,11 @@ func New(client Client) *Throttler {
 
 // Authorize decides whether what rule describes may happen now, and counts it.
 //
-// Every condition of the rule is looked at. One that is banned, or has Max
-// unexpired hits, is full: it blocks, and is counted no further. With a lockout
+// Every condition of the rule is looked at. One that is banned, or has no room
+// for another hit, is full: it blocks, and is counted no further. With a lockout
 // it is banned from now on, unless it is already. Every other condition counts
-// the call, even if the call as a whole is blocked by another.
+// the call, even if the call as a whole is blocked by another; see
+// [Rule.CountAuthorizedOnly] for the alternative.
 //
 // The error is for the programmer: rule is invalid, errors.Is(err,
 // [ErrInvalidRule]), and the Decision is the zero one, which is Blocked. A
@@ -48,42 +68,118 @@ func New(client Client) *Throttler {
 // before the answer is known: Authorize returns at once, and the conditions
 // still undecided do not block.
 func (t *Throttler) Authorize(ctx context.Context, rule Rule) (Decision, error) {
-	d, err := t.decide(ctx, &rule, false)
-	if err == nil && t.Observe != nil {
-		t.Observe(ctx, rule, d)
+	if err := rule.Validate(); err != nil {
+		return Decision{}, err
 	}
-	return d, err
+	d := t.decide(ctx, newCall(t.client, rule))
+	t.observe(ctx, rule, d)
+	return d, nil
 }
 
 // Peek returns the Decision that [Throttler.Authorize] would return now, down to
 // what would remain after the call, and changes nothing: no hit is counted and
 // no ban is set.
 func (t *Throttler) Peek(ctx context.Context, rule Rule) (Decision, error) {
-	return t.decide(ctx, &rule, true)
-}
-
-func (t *Throttler) decide(ctx context.Context, rule *Rule, dry bool) (Decision, error) {
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
 	}
-	outcomes := make([]Outcome, len(rule.conditions()))
-	newCall(t.client, rule, outcomes).run(ctx, dry)
-	return rule.decision(outcomes), nil
+	c := newCall(t.client, rule)
+	c.dry = true
+	return t.decide(ctx, c), nil
+}
+
+// Cancel takes back the hits that d counted, for work that was refused for
+// another reason or a login that succeeded. It is safe to call it twice, from
+// anywhere, or after the hits have expired: each is taken back once, and only
+// as long as it counts. A ban stays, even one that d has set.
+//
+// So only failures count, without the race of looking first and counting later:
+// however many calls run at once, no more than Max of them are between
+// Authorize and Cancel.
+//
+// The error says what the backend failed at. What could not be looked up may be
+// tried again with d. A hit whose removal failed may have been taken back or
+// not, and expires in its time.
+func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
+	if d.receipt == nil {
+		return nil
+	}
+	return d.receipt.takeBack(ctx)
 }
 
 // Reset forgets the hits and lifts the bans of all conditions of rule, for the
-// values that they have in it. The error says that rule is invalid, as
-// errors.Is(err, [ErrInvalidRule]), or which records the backend failed to
-// delete; the others are gone all the same.
+// values that they have in it, in the fallback too. The error says that rule is
+// invalid, as errors.Is(err, [ErrInvalidRule]), or what the backend failed at;
+// the records that it does not concern are gone all the same.
 func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 	if err := rule.Validate(); err != nil {
 		return err
 	}
-	c := newCall(t.client, &rule, make([]Outcome, len(rule.conditions())))
-	each(ctx, c.open, (*entry).remove)
+	entries := newCall(t.client, rule).entries
+	if t.Fallback != nil {
+		entries = append(entries, newCall(t.Fallback, rule).entries...)
+	}
+	each(ctx, entries, (*entry).remove)
 	var errs []error
-	for _, e := range c.open {
+	for _, e := range entries {
+		if t.bans.ready(t.BanCache) {
+			t.bans.remove(e.key)
+		}
 		errs = append(errs, e.err)
 	}
 	return errors.Join(errs...)
+}
+
+// decide carries c through the backend and returns its Decision.
+func (t *Throttler) decide(ctx context.Context, c *call) Decision {
+	t.recallBans(c)
+	c.run(ctx)
+	if t.Fallback != nil {
+		c.standIn(context.WithoutCancel(ctx), t.Fallback)
+	}
+	if c.refused() {
+		c.giveBack(ctx)
+	}
+	t.rememberBans(c)
+	d := c.rule.decision(c.outcomes)
+	if len(c.receipt.hits) > 0 {
+		d.receipt = &c.receipt
+	}
+	return d
+}
+
+func (t *Throttler) observe(ctx context.Context, rule Rule, d Decision) {
+	if t.Observe != nil {
+		t.Observe(ctx, rule, d)
+	}
+}
+
+// recallBans decides those conditions of c that are known to be banned.
+func (t *Throttler) recallBans(c *call) {
+	if !t.bans.ready(t.BanCache) {
+		return
+	}
+	now := time.Now()
+	for _, e := range c.entries {
+		if b := t.bans.get(e.key, now); b.holds(now) {
+			*e.outcome = b.outcome(now, e.condition)
+			e.state = recalled
+		}
+	}
+}
+
+// rememberBans keeps the bans that c has found or set.
+func (t *Throttler) rememberBans(c *call) {
+	if c.dry || !t.bans.ready(t.BanCache) {
+		return
+	}
+	ttl := t.BanCacheTTL
+	if ttl <= 0 {
+		ttl = DefaultBanCacheTTL
+	}
+	for _, e := range c.entries {
+		if e.outcome.Banned && e.state == decided && e.cause == nil {
+			t.bans.add(e.key, e.next.ban, e.now.Add(ttl))
+		}
+	}
 }

@@ -24,12 +24,12 @@ import "time"
 
 // look decides a call at now on the hits h of c. It returns what it comes to,
 // and the hits as they are to be stored if store is set; otherwise they stay as
-// they are.
-func (h hits) look(now time.Time, c *Condition) (o Outcome, next hits, store bool) {
+// they are. A hit is counted if there is room for one and count is set.
+func (h hits) look(now time.Time, c *Condition, count bool) (o Outcome, next hits, store bool) {
 	expiry := instantAfter(now, c.TTL)
 	h, corrected := h.after(instantOf(now)).at(now, expiry)
-	n := h.stored()
 	o = Outcome{Name: c.Name, Limit: c.Max}
+	n := h.stored()
 	if n >= c.Max {
 		ahead := h.last > expiry
 		h = h.capped(expiry)
@@ -38,7 +38,12 @@ func (h hits) look(now time.Time, c *Condition) (o Outcome, next hits, store boo
 		o.ResetAfter = h.last.since(now)
 		return o, h, corrected || ahead
 	}
-	o.Remaining = c.Max - n - 1
+	o.Remaining = c.Max - n
+	o.ResetAfter = min(h.last, expiry).since(now)
+	if !count {
+		return o, h, false
+	}
+	o.Remaining--
 	o.ResetAfter = expiry.since(now)
 	if o.Remaining == 0 {
 		o.RetryAfter = h.first(expiry).since(now)
@@ -76,4 +81,24 @@ func (h hits) with(expiry, ttl instant) hits {
 	h = h.under(ttl)
 	h.added = expiry
 	return h
+}
+
+// without returns h without one hit that expires at expiry, and whether there
+// was one.
+func (h hits) without(expiry instant) (hits, bool) {
+	i := h.search(expiry) - 1
+	if i < 0 || h.time(i) != expiry {
+		return h, false
+	}
+	if h.stored() == 1 {
+		return hits{}, true
+	}
+	w := h.width()
+	entries := append(make([]byte, 0, len(h.entries)-w), h.entries[:i*w]...)
+	entries = append(entries, h.entries[(i+1)*w:]...)
+	if expiry == h.last { // search has found the last of them
+		h.last = h.time(i - 1)
+	}
+	h.entries = entries
+	return h, true
 }

@@ -220,9 +220,7 @@ func (c *container) start() error {
 	if c.running {
 		return errors.New("it is running")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), containerTimeout)
-	defer cancel()
-	if err := c.c.Start(ctx); err != nil {
+	if err := c.within(c.c.Start); err != nil {
 		return err
 	}
 	c.running = true
