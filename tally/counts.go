@@ -60,16 +60,17 @@ type counts struct {
 // A rule is what is counted of all rules with one identifier.
 type rule struct {
 	calls      [verdicts]atomic.Uint64
-	failedOpen atomic.Uint64
+	failed     atomic.Uint64
 	conditions atomic.Pointer[[]*condition] // replaced, never changed; in the order of their first calls
 }
 
 // A condition is what is counted of the conditions with one name in a rule.
 type condition struct {
-	name       string
-	calls      [verdicts]atomic.Uint64
-	banned     atomic.Uint64
-	failedOpen atomic.Uint64
+	name      string
+	calls     [verdicts]atomic.Uint64
+	banned    atomic.Uint64
+	failed    atomic.Uint64
+	lostRaces atomic.Uint64
 
 	mu     sync.Mutex // guards values
 	values summary    // those that were blocked or would have been
@@ -145,7 +146,7 @@ func (r *rule) find(at int, name string) *condition {
 func (r *rule) add(v verdict, err error) {
 	r.calls[v].Add(1)
 	if err != nil {
-		r.failedOpen.Add(1)
+		r.failed.Add(1)
 	}
 }
 
@@ -155,6 +156,9 @@ func (n *condition) add(v verdict, o *throttler.Outcome) {
 		n.banned.Add(1)
 	}
 	if o.Err != nil {
-		n.failedOpen.Add(1)
+		n.failed.Add(1)
+	}
+	if o.LostRaces > 0 {
+		n.lostRaces.Add(uint64(o.LostRaces))
 	}
 }

@@ -164,8 +164,8 @@ func TestThePageShowsCounts(t *testing.T) {
 		assert.Equal(t, "login", text(page, "h2")[0])
 		assert.Equal(t, []string{"Most blocked: address", "Most blocked: name"}, text(page, "h3"))
 		rows := text(page, "tr")
-		assert.Equal(t, "address51,4950000", rows[1])
-		assert.Equal(t, "name21,498001,4980", rows[2])
+		assert.Equal(t, "address51,49500000", rows[1])
+		assert.Equal(t, "name21,498001,49800", rows[2])
 		assert.Equal(t, "alice1,498100.0 %", rows[6])
 	})
 }

@@ -48,10 +48,13 @@ type RuleCounts struct {
 	// authorized because of its Shadow.
 	WouldBlock uint64 `json:"would_block"`
 
-	// FailedOpen is how many of the Calls the backend failed over, that is,
-	// Decision.Err was set. Such a call is counted above as what it came to:
-	// authorized, if no other condition blocked it.
-	FailedOpen uint64 `json:"failed_open"`
+	// Failed is over how many of the Calls the backend failed, that is,
+	// Decision.Err was set. They are counted above as what they came to:
+	// authorized, unless Throttler.Fallback or another condition blocked.
+	Failed uint64 `json:"failed"`
+
+	// LostRaces is the sum of those of the Conditions.
+	LostRaces uint64 `json:"lost_races"`
 
 	// Conditions are those of the rule, in the order in which they were
 	// first seen, usually the rule's.
@@ -90,10 +93,17 @@ type ConditionCounts struct {
 	// it or set it. They are part of Blocked, WouldBlock and Overruled.
 	Banned uint64 `json:"banned"`
 
-	// FailedOpen is how many of the Calls the backend failed over, that is,
+	// Failed is over how many of the Calls the backend failed, that is,
 	// Outcome.Err was set: the condition could not be looked at, or the call
-	// not be counted, or the ban not be set.
-	FailedOpen uint64 `json:"failed_open"`
+	// not be counted, or the ban not be set. If the throttler has no
+	// Fallback, those of them in Authorized failed open; if it has one, that
+	// decided them.
+	Failed uint64 `json:"failed"`
+
+	// LostRaces is the sum of Outcome.LostRaces: how many times, in all
+	// Calls together, the condition was decided anew because another call
+	// had been faster. Each cost two more round trips.
+	LostRaces uint64 `json:"lost_races"`
 
 	// Values are the values that were blocked most, most blocked first: in
 	// Blocked and WouldBlock. There are no more than [Tally.MaxValues].
@@ -153,12 +163,14 @@ func (r *rule) snapshot(identifier string, maxValues int) RuleCounts {
 		Authorized: r.calls[authorized].Load(),
 		Blocked:    r.calls[blocked].Load(),
 		WouldBlock: r.calls[wouldBlock].Load(),
-		FailedOpen: r.failedOpen.Load(),
+		Failed:     r.failed.Load(),
 		Conditions: []ConditionCounts{},
 	}
 	s.Calls = s.Authorized + s.Blocked + s.WouldBlock
 	for _, n := range *r.conditions.Load() {
-		s.Conditions = append(s.Conditions, n.snapshot(maxValues))
+		c := n.snapshot(maxValues)
+		s.Conditions = append(s.Conditions, c)
+		s.LostRaces += c.LostRaces
 	}
 	return s
 }
@@ -171,7 +183,8 @@ func (n *condition) snapshot(maxValues int) ConditionCounts {
 		WouldBlock: n.calls[wouldBlock].Load(),
 		Overruled:  n.calls[overruled].Load(),
 		Banned:     n.banned.Load(),
-		FailedOpen: n.failedOpen.Load(),
+		Failed:     n.failed.Load(),
+		LostRaces:  n.lostRaces.Load(),
 	}
 	s.Calls = s.Authorized + s.Blocked + s.WouldBlock + s.Overruled
 	s.Values, s.Unlisted = n.snapshotValues(maxValues)

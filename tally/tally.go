@@ -31,11 +31,13 @@
 // Authorized of a condition are calls for which the condition itself had room,
 // while another may have blocked them.
 //
-// Beside these there is Banned, the calls that met a ban or set one, and
-// FailedOpen, those over which the backend failed.
+// Beside these there are Banned, the calls that met a ban or set one; Failed,
+// those over which the backend failed, which fail open if the throttler has no
+// Fallback; and LostRaces, what concurrent calls cost each other.
 //
-// The tally counts decisions and nothing else. A hit that is taken back later by
-// Throttler.Cancel was decided all the same. Peek is not observed.
+// The tally counts decisions and nothing else, so a hit that is taken back later
+// by Throttler.Cancel stays counted. A Wait that is authorized is one call, however
+// often it tried. Peek, and a Wait that gives up, are not observed.
 //
 // # What is recorded
 //

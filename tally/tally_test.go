@@ -110,12 +110,64 @@ func TestAFailureOfTheBackendIsCounted(t *testing.T) {
 	limits, counts := observed(broken{memstore.New()})
 	authorize(t, limits, throttler.Rule{Identifier: "login", Either: login("192.0.2.1", "alice")}, 3)
 	assert.Equal(t, tally.RuleCounts{
-		Identifier: "login", Calls: 3, Authorized: 3, FailedOpen: 3,
+		Identifier: "login", Calls: 3, Authorized: 3, Failed: 3,
 		Conditions: []tally.ConditionCounts{
-			{Name: "address", Calls: 3, Authorized: 3, FailedOpen: 3, Values: []tally.ValueCount{}},
-			{Name: "name", Calls: 3, Authorized: 3, FailedOpen: 3, Values: []tally.ValueCount{}},
+			{Name: "address", Calls: 3, Authorized: 3, Failed: 3, Values: []tally.ValueCount{}},
+			{Name: "name", Calls: 3, Authorized: 3, Failed: 3, Values: []tally.ValueCount{}},
 		},
 	}, onlyRule(t, counts))
+}
+
+// rival is a backend in which somebody else is faster to store the first hit.
+type rival struct {
+	*memstore.Store
+	first func()
+}
+
+func (r *rival) Add(item *memcache.Item) error {
+	if first := r.first; first != nil {
+		r.first = nil
+		first()
+	}
+	return r.Store.Add(item)
+}
+
+func TestLostRacesAreCounted(t *testing.T) {
+	rule := throttler.Rule{Identifier: "login", Either: []throttler.Condition{{Name: "name", Value: "alice", Max: 5, TTL: time.Minute}}}
+	client := &rival{Store: memstore.New()}
+	client.first = func() { authorize(t, throttler.New(client.Store), rule, 1) }
+	limits, counts := observed(client)
+	authorize(t, limits, rule, 3)
+	r := onlyRule(t, counts)
+	assert.EqualValues(t, 1, r.LostRaces)
+	assert.EqualValues(t, 1, r.Conditions[0].LostRaces)
+	assert.EqualValues(t, 3, r.Authorized)
+}
+
+func TestAFallbackDecidesWhatFailed(t *testing.T) {
+	limits, counts := observed(broken{memstore.New()})
+	limits.Fallback = memstore.New()
+	authorize(t, limits, throttler.Rule{Identifier: "login", Either: login("192.0.2.1", "alice")[1:]}, 3)
+	assert.Equal(t, tally.RuleCounts{
+		Identifier: "login", Calls: 3, Authorized: 2, Blocked: 1, Failed: 3,
+		Conditions: []tally.ConditionCounts{
+			{Name: "name", Calls: 3, Authorized: 2, Blocked: 1, Banned: 1, Failed: 3, Values: []tally.ValueCount{{Value: "alice", Count: 1}}},
+		},
+	}, onlyRule(t, counts))
+}
+
+func TestAWaitIsOneCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limits, counts := observed(memstore.New())
+		rule := throttler.Rule{Identifier: "mail", Either: []throttler.Condition{{Name: "to", Value: "alice", Max: 1, TTL: time.Minute}}}
+		for range 3 {
+			_, err := limits.Wait(t.Context(), rule)
+			require.NoError(t, err)
+		}
+		r := onlyRule(t, counts)
+		assert.EqualValues(t, 3, r.Calls)
+		assert.EqualValues(t, 3, r.Authorized)
+	})
 }
 
 func TestWhatFailsAndBlocksIsCountedAsBoth(t *testing.T) {
@@ -123,9 +175,9 @@ func TestWhatFailsAndBlocksIsCountedAsBoth(t *testing.T) {
 	counts.Observe(t.Context(), throttler.Rule{Identifier: "r", Either: []throttler.Condition{{Name: "c", Value: "v"}}},
 		throttler.Decision{WouldBlock: true, Err: errBroken, Outcomes: []throttler.Outcome{{Name: "c", Blocked: true, Err: errBroken}}})
 	assert.Equal(t, tally.RuleCounts{
-		Identifier: "r", Calls: 1, Blocked: 1, FailedOpen: 1,
+		Identifier: "r", Calls: 1, Blocked: 1, Failed: 1,
 		Conditions: []tally.ConditionCounts{{
-			Name: "c", Calls: 1, Blocked: 1, FailedOpen: 1, Values: []tally.ValueCount{{Value: "v", Count: 1}},
+			Name: "c", Calls: 1, Blocked: 1, Failed: 1, Values: []tally.ValueCount{{Value: "v", Count: 1}},
 		}},
 	}, onlyRule(t, counts))
 }
