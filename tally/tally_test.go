@@ -13,6 +13,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
@@ -370,6 +371,16 @@ func TestNoValuesAreKeptIfNoneAreWanted(t *testing.T) {
 	assert.EqualValues(t, 1, c.Blocked)
 	assert.EqualValues(t, 1, c.Unlisted)
 	assert.Empty(t, c.Values)
+}
+
+// A value is often part of something large, a request's buffer say, that must not
+// be kept alive or be looked at again.
+func TestNothingOfTheCallersIsKept(t *testing.T) {
+	counts := tally.New()
+	buffer := []byte("alice, and all the rest of the request")
+	block(counts, unsafe.String(&buffer[0], len("alice")))
+	clear(buffer)
+	assert.Equal(t, []tally.ValueCount{{Value: "alice", Count: 1}}, values(t, counts))
 }
 
 func TestResetBeginsAnew(t *testing.T) {
