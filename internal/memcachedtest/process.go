@@ -1,0 +1,233 @@
+package memcachedtest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// binary returns the path of memcached.
+func binary() (string, error) {
+	return exec.LookPath("memcached")
+}
+
+// Process starts a memcached process on a free port of 127.0.0.1 that ends with
+// the test. args are added to its command line: "-m", "2" for a small memory,
+// "-C" for one without CAS. The test is skipped where memcached is not
+// installed.
+func Process(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	path := installed(tb)
+	var err error
+	for range 5 { // another program may take the port before memcached has it
+		addr := freeAddr(tb)
+		_, port, _ := net.SplitHostPort(addr)
+		p := newProcess(path, addr, slices.Concat([]string{"-l", "127.0.0.1", "-p", port, "-U", "0"}, args))
+		if err = p.start(); err == nil {
+			return p.server(tb)
+		}
+	}
+	tb.Fatalf("memcachedtest: %v", err)
+	return nil
+}
+
+// Socket is [Process] on a Unix domain socket: Addr is its path.
+func Socket(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	path := installed(tb)
+	dir, err := os.MkdirTemp("", "memcached") // tb.TempDir may be too long for a socket
+	if err != nil {
+		tb.Fatalf("memcachedtest: %v", err)
+	}
+	tb.Cleanup(func() { os.RemoveAll(dir) })
+	addr := filepath.Join(dir, "sock")
+	p := newProcess(path, addr, slices.Concat([]string{"-s", addr}, args))
+	if err := p.start(); err != nil {
+		tb.Fatalf("memcachedtest: %v", err)
+	}
+	return p.server(tb)
+}
+
+// installed returns the path of memcached or skips the test.
+func installed(tb testing.TB) string {
+	tb.Helper()
+	path, err := binary()
+	if err != nil {
+		unavailable(tb, "memcached is not installed: apt-get install memcached")
+	}
+	return path
+}
+
+// freeAddr returns an address of 127.0.0.1 that nobody listens at. Its port is
+// below those that systems give to outgoing connections, so that none of these
+// takes it while its server is stopped.
+func freeAddr(tb testing.TB) string {
+	tb.Helper()
+	for range 100 {
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(20000+rand.IntN(12000)))
+		l, err := net.Listen("tcp", addr)
+		if err == nil {
+			l.Close()
+			return addr
+		}
+	}
+	tb.Fatal("memcachedtest: no free port from 20000 to 31999 in 100 tries")
+	return ""
+}
+
+// process is a memcached that this program started, or will.
+type process struct {
+	path, addr string
+	args       []string
+
+	cmd    *exec.Cmd     // nil until it is started
+	exited chan struct{} // closed when it has ended
+	output *bytes.Buffer // what it wrote; to be read only when it has ended
+}
+
+func newProcess(path, addr string, args []string) *process {
+	if os.Geteuid() == 0 { // memcached refuses to run as root unless told to
+		args = append(args, "-u", "root")
+	}
+	return &process{path: path, addr: addr, args: args}
+}
+
+func (p *process) server(tb testing.TB) *Server {
+	tb.Cleanup(func() { p.kill() })
+	return &Server{Addr: p.addr, tb: tb, life: p}
+}
+
+func (p *process) start() error {
+	if p.running() {
+		return errors.New("it is running")
+	}
+	p.output = new(bytes.Buffer)
+	p.exited = make(chan struct{})
+	p.cmd = exec.Command(p.path, p.args...)
+	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
+	p.cmd.SysProcAttr = endWithParent()
+	if err := run(p.cmd, p.exited); err != nil {
+		p.cmd = nil
+		return err
+	}
+	if err := p.ready(); err != nil {
+		return errors.Join(err, p.kill())
+	}
+	return nil
+}
+
+// run starts cmd and closes exited when it has ended. One thread is kept for
+// that, because where a child ends with its parent (see endWithParent) it is the
+// thread that counts as the parent.
+func run(cmd *exec.Cmd, exited chan struct{}) error {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			cmd.Wait()
+		}
+		close(exited)
+	}()
+	return <-started
+}
+
+// ready waits until this process, and not another one that has its port,
+// answers.
+func (p *process) ready() error {
+	pid := fmt.Sprintf("STAT pid %d", p.cmd.Process.Pid)
+	for deadline := time.Now().Add(2 * patience); ; {
+		answer, err := ask(p.addr, "stats", patience)
+		if slices.Contains(answer, pid) {
+			return nil
+		}
+		select {
+		case <-p.exited:
+			return fmt.Errorf("memcached %s: %v: %s", strings.Join(p.args, " "), p.cmd.ProcessState, p.output)
+		case <-time.After(5 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("memcached %s does not answer: %v", strings.Join(p.args, " "), err)
+		}
+	}
+}
+
+func (p *process) running() bool {
+	if p.cmd == nil {
+		return false
+	}
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+func (p *process) stop() error {
+	if !p.running() {
+		return nil
+	}
+	if err := p.signal(resumeSignal); err != nil { // it must run to hear of its end
+		return err
+	}
+	return p.end(syscall.SIGTERM)
+}
+
+func (p *process) kill() error {
+	if !p.running() {
+		return nil
+	}
+	return p.end(os.Kill)
+}
+
+// end sends sig and waits until the process has ended.
+func (p *process) end(sig os.Signal) error {
+	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-p.exited:
+		return nil
+	case <-time.After(2 * patience):
+		return fmt.Errorf("it has not ended %v after %v", 2*patience, sig)
+	}
+}
+
+func (p *process) pause() error {
+	if err := p.signal(pauseSignal); err != nil {
+		return err
+	}
+	for { // until the signal has arrived
+		if _, err := ask(p.addr, "version", 10*time.Millisecond); err != nil {
+			return nil
+		}
+	}
+}
+
+func (p *process) resume() error {
+	if err := p.signal(resumeSignal); err != nil {
+		return err
+	}
+	return p.ready()
+}
+
+func (p *process) signal(sig os.Signal) error {
+	if !p.running() {
+		return errors.New("it is not running")
+	}
+	return p.cmd.Process.Signal(sig)
+}

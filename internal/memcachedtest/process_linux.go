@@ -1,0 +1,9 @@
+package memcachedtest
+
+import "syscall"
+
+// endWithParent has a child killed when the program dies without ending it, as
+// after a panic or a test's timeout.
+func endWithParent() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}
