@@ -3,6 +3,7 @@ package pool
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -33,10 +34,11 @@ func (e *MultiError) Error() string {
 	return fmt.Sprintf("%d of %d keys: %s", len(e.keys), e.asked, strings.Join(texts, "; "))
 }
 
-// add notes that err became of keys.
-func (e *MultiError) add(err error, keys ...string) {
-	if e.keys == nil {
-		e.keys = make(map[string]error)
+// with returns e, or a new error if e is nil, with the note that err became of
+// keys.
+func (e *MultiError) with(err error, keys ...string) *MultiError {
+	if e == nil {
+		e = &MultiError{keys: make(map[string]error)}
 	}
 	for _, key := range keys {
 		e.keys[key] = err
@@ -44,6 +46,7 @@ func (e *MultiError) add(err error, keys ...string) {
 	if !slices.Contains(e.causes, err) {
 		e.causes = append(e.causes, err)
 	}
+	return e
 }
 
 // A batch is the part of a GetMulti that one server is asked for.
@@ -60,56 +63,61 @@ type batch struct {
 // If it fails for some keys the error is a *[MultiError], and the items of the
 // others are there all the same. The map is never nil.
 func (p *Pool) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	failed := MultiError{asked: len(keys)}
-	batches := p.batches(keys, &failed)
-	if len(batches) > 0 {
-		fetchAll(batches)
+	batches, failed := p.batches(keys)
+	fetchAll(batches)
+	if len(batches) == 1 && batches[0].err == nil && failed == nil {
+		return batches[0].items, nil // most often: one server, all well
 	}
 	items := make(map[string]*memcache.Item, len(keys))
 	for _, b := range batches {
 		if b.err != nil {
-			failed.add(b.err, b.keys...)
+			failed = failed.with(b.err, b.keys...)
 			continue // what it has of items is a part of an answer
 		}
-		for key, item := range b.items {
-			items[key] = item
-		}
+		maps.Copy(items, b.items)
 	}
-	if failed.keys != nil {
-		return items, &failed
+	if failed != nil {
+		failed.asked = len(keys)
+		return items, failed
 	}
 	return items, nil
 }
 
-// batches sorts keys by server. Those that no server is to be asked for go to
-// failed.
-func (p *Pool) batches(keys []string, failed *MultiError) []*batch {
-	var batches []*batch
-	for _, key := range keys {
+// batches sorts keys by server. Those that no server is to be asked for stand in
+// the error, which is nil if there are none.
+func (p *Pool) batches(keys []string) ([]batch, *MultiError) {
+	var failed *MultiError
+	batches := make([]batch, 0, min(len(keys), len(p.servers.all)))
+	for i, key := range keys {
 		s, err := p.server(key)
 		if err != nil {
-			failed.add(err, key)
+			failed = failed.with(err, key)
 			continue
 		}
-		i := slices.IndexFunc(batches, func(b *batch) bool { return b.server == s })
-		if i < 0 {
-			i = len(batches)
-			batches = append(batches, &batch{server: s})
+		j := slices.IndexFunc(batches, func(b batch) bool { return b.server == s })
+		if j < 0 {
+			j = len(batches)
+			batches = append(batches, batch{server: s, keys: make([]string, 0, len(keys)-i)})
 		}
-		batches[i].keys = append(batches[i].keys, key)
+		batches[j].keys = append(batches[j].keys, key)
 	}
-	return batches
+	return batches, failed
 }
 
 // fetchAll fetches all batches at once and returns when each has its items or
 // its error.
-func fetchAll(batches []*batch) {
-	var others sync.WaitGroup
-	for _, b := range batches[1:] {
-		others.Go(b.fetch)
+func fetchAll(batches []batch) {
+	if len(batches) == 0 {
+		return
+	}
+	if len(batches) > 1 {
+		var others sync.WaitGroup
+		defer others.Wait()
+		for i := range batches[1:] {
+			others.Go(batches[i+1].fetch)
+		}
 	}
 	batches[0].fetch()
-	others.Wait()
 }
 
 func (b *batch) fetch() {
@@ -118,10 +126,11 @@ func (b *batch) fetch() {
 		return
 	}
 	// Get is a fraction of the work of a GetMulti for one key.
+	b.items = make(map[string]*memcache.Item, 1)
 	item, err := b.server.get(b.keys[0])
 	switch {
 	case err == nil:
-		b.items = map[string]*memcache.Item{b.keys[0]: item}
+		b.items[item.Key] = item
 	case !errors.Is(err, memcache.ErrCacheMiss):
 		b.err = err
 	}
