@@ -3,6 +3,7 @@ package pool_test
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -113,12 +114,12 @@ func BenchmarkAllocs(b *testing.B) {
 }
 
 // BenchmarkIdleConns shows what it costs to keep fewer idle connections than
-// there are calls at once.
+// there are calls at once: bursts of calls, as a web server makes them.
 func BenchmarkIdleConns(b *testing.B) {
+	const burst = 32
 	for _, idle := range []int{memcache.DefaultMaxIdleConns, pool.DefaultMaxIdleConns} {
-		b.Run(fmt.Sprintf("idle=%d/callers=32", idle), func(b *testing.B) {
-			server := memcachedtest.Process(b)
-			p, err := pool.New(server.Addr)
+		b.Run(fmt.Sprintf("idle=%d/burst=%d", idle, burst), func(b *testing.B) {
+			p, err := pool.New(memcachedtest.Process(b).Addr)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -127,16 +128,19 @@ func BenchmarkIdleConns(b *testing.B) {
 			var dials atomic.Int64
 			p.DialContext = counted(&dials)
 			b.ReportAllocs()
-			b.SetParallelism(16) // of 2 processors
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					if _, err := p.Get("key"); err != memcache.ErrCacheMiss {
-						b.Error(err)
-						return
-					}
+			for b.Loop() {
+				var calls sync.WaitGroup
+				for range burst {
+					calls.Go(func() {
+						if _, err := p.Get("key"); err != memcache.ErrCacheMiss {
+							b.Error(err)
+						}
+					})
 				}
-			})
-			b.ReportMetric(float64(dials.Load())/float64(b.N), "dials/op")
+				calls.Wait()
+			}
+			b.ReportMetric(float64(dials.Load())/float64(b.N*burst), "dials/call")
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*burst), "us/call")
 		})
 	}
 }

@@ -29,8 +29,18 @@ func parseAddress(name string) (address, error) {
 	if isSocket || strings.Contains(name, "/") {
 		return address{"unix", path}, nil
 	}
-	if _, err := net.ResolveTCPAddr("tcp", name); err != nil {
+	host, _, err := net.SplitHostPort(name)
+	if err != nil {
 		return address{}, err
+	}
+	addr, err := net.ResolveTCPAddr("tcp", name)
+	switch {
+	case err != nil:
+		return address{}, err
+	case host == "" || addr.Port == 0:
+		// They would mean this machine and any port: most likely a variable
+		// that is not set.
+		return address{}, errors.New("no host or no port")
 	}
 	return address{"tcp", name}, nil
 }
