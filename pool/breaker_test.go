@@ -243,6 +243,7 @@ func TestAServerThatIsBackFailsNobody(t *testing.T) {
 		time.Sleep(pool.DefaultBreakerPause + 1)
 		idle(1)
 		idle(50)
+		assert.Zero(t, p.Stats()[0].Retries, "closed connections were kept")
 	})
 }
 
@@ -433,6 +434,27 @@ func TestCloseClosesIdleConnections(t *testing.T) {
 		require.NoError(t, p.Close())
 		require.Zero(t, p.Stats()[0].Conns)
 		synctest.Wait() // the bubble ends only if the station's goroutines do
+	})
+}
+
+func TestAConnectionThatIsMadeAfterCloseIsClosed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses, dial: func(context.Context) error {
+			time.Sleep(2) // and heed no ctx
+			return nil
+		}}
+		p := s.newPool(t, one)
+		var call sync.WaitGroup
+		call.Go(func() {
+			_, err := p.Get("key")
+			assert.ErrorIs(t, err, pool.ErrClosed)
+		})
+		time.Sleep(1)
+		require.NoError(t, p.Close())
+		call.Wait()
+		require.Len(t, s.dialled(), 1)
+		require.Zero(t, p.Stats()[0].Conns)
+		require.Empty(t, s.heard())
 	})
 }
 

@@ -37,21 +37,14 @@ func (e *lostError) Unwrap() error { return e.error }
 func (c *conn) Write(b []byte) (int, error) {
 	if !c.asking {
 		c.asking = true
-		if err := c.begin(); err != nil {
+		if err := c.Conn.SetDeadline(time.Now().Add(c.server.timeout)); err != nil {
+			// It was closed while it was idle, perhaps by cut: that is an
+			// error of the connection and not of this request.
 			return 0, &lostError{err, c.generation}
 		}
 	}
 	n, err := c.Conn.Write(b)
 	return n, c.failure(err)
-}
-
-// begin prepares for a request. If the connection was closed while it was idle,
-// perhaps by cut, that is an error of the connection and not of the request.
-func (c *conn) begin() error {
-	if c.life.Err() != nil {
-		return context.Cause(c.life)
-	}
-	return c.Conn.SetDeadline(time.Now().Add(c.server.timeout))
 }
 
 func (c *conn) Read(b []byte) (int, error) {
@@ -92,13 +85,11 @@ func (s *server) dial(_ context.Context, network, address string) (net.Conn, err
 	ctx, cancel := context.WithTimeout(life, s.dialTimeout)
 	defer cancel()
 	nc, err := s.dialContext(ctx, network, address)
-	if life.Err() != nil {
-		if err == nil {
-			nc.Close()
-		}
+	switch {
+	case err == nil:
+	case life.Err() != nil:
 		return nil, context.Cause(life)
-	}
-	if err != nil {
+	default:
 		return nil, err
 	}
 	return s.keep(&conn{Conn: nc, server: s, life: life, generation: s.generation.Load()})

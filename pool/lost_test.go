@@ -68,6 +68,39 @@ func TestCallsAtOnceAfterARestartAreAllAnswered(t *testing.T) {
 	})
 }
 
+// Connections that were made after a restart had been noticed are not closed
+// when a call notices it later.
+func TestOneRestartClosesIdleConnectionsOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		lost := map[string]*atomic.Bool{"late": {}, "early": {}}
+		s := &station{answer: slowly(misses)}
+		p := s.newPool(t, one)
+		atOnce(2, func(int) { p.Get("key") })
+		s.now(func(conn net.Conn, request string) {
+			key := strings.Fields(request)[1]
+			if again, ok := lost[key]; ok && !again.Swap(true) {
+				if key == "late" {
+					time.Sleep(10 * time.Millisecond)
+				}
+				conn.Close()
+				return
+			}
+			misses(conn, request)
+		})
+		s.dialled()
+		var late sync.WaitGroup
+		late.Go(func() { p.Get("late") })
+		synctest.Wait()
+		p.Get("early")
+		p.Get("key") // on a connection to keep
+		late.Wait()
+		require.Equal(t, uint64(2), p.Stats()[0].Retries)
+		require.Len(t, s.dialled(), 3)
+		p.Get("key")
+		require.Empty(t, s.dialled())
+	})
+}
+
 // Whether the connection had been used before makes no difference: an answer that
 // was lost on a new one is as much of a loss.
 func TestARequestIsSentTwiceAtMost(t *testing.T) {
