@@ -147,7 +147,7 @@ func TestTheBreakerOpensAfterFailuresInARowAndProbesAfterThePause(t *testing.T) 
 		refused()
 
 		// A probe that fails, and only one of many calls is it.
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		probes := probes(p, 50)
 		require.Equal(t, int64(1), probes)
 		require.Len(t, s.heard(), 1)
@@ -440,7 +440,7 @@ func TestCloseClosesIdleConnections(t *testing.T) {
 func TestAConnectionThatIsMadeAfterCloseIsClosed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &station{answer: misses, dial: func(context.Context) error {
-			time.Sleep(2) // and heed no ctx
+			time.Sleep(2 * time.Nanosecond) // and heed no ctx
 			return nil
 		}}
 		p := s.newPool(t, one)
@@ -449,7 +449,7 @@ func TestAConnectionThatIsMadeAfterCloseIsClosed(t *testing.T) {
 			_, err := p.Get("key")
 			assert.ErrorIs(t, err, pool.ErrClosed)
 		})
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		require.NoError(t, p.Close())
 		call.Wait()
 		require.Len(t, s.dialled(), 1)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"io"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -170,8 +169,4 @@ func atOnce(n int, f func(i int)) []time.Duration {
 	}
 	calls.Wait()
 	return times
-}
-
-func all(times []time.Duration, want time.Duration) bool {
-	return !slices.ContainsFunc(times, func(d time.Duration) bool { return d != want })
 }
