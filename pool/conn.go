@@ -20,6 +20,7 @@ type conn struct {
 	// The client hands a connection from one goroutine to the next with a
 	// lock, so it needs none of its own.
 	asking bool
+	sent   bool // a part of the request under way has been sent
 }
 
 // A lostError says that the connection broke before the answer had been read. The
@@ -27,6 +28,7 @@ type conn struct {
 type lostError struct {
 	error
 	generation uint64 // of the connection
+	sent       bool   // the server may have carried the request out
 }
 
 func (e *lostError) Error() string { return "connection lost: " + e.error.Error() }
@@ -36,14 +38,15 @@ func (e *lostError) Unwrap() error { return e.error }
 // it and for all of the answer.
 func (c *conn) Write(b []byte) (int, error) {
 	if !c.asking {
-		c.asking = true
+		c.asking, c.sent = true, false
 		if err := c.Conn.SetDeadline(time.Now().Add(c.server.timeout)); err != nil {
 			// It was closed while it was idle, perhaps by cut: that is an
 			// error of the connection and not of this request.
-			return 0, &lostError{err, c.generation}
+			return 0, c.lost(err)
 		}
 	}
 	n, err := c.Conn.Write(b)
+	c.sent = c.sent || n > 0
 	return n, c.failure(err)
 }
 
@@ -75,8 +78,10 @@ func (c *conn) failure(err error) error {
 		// the kernel says that the peer of an idle connection is gone.
 		return err
 	}
-	return &lostError{err, c.generation}
+	return c.lost(err)
 }
+
+func (c *conn) lost(err error) error { return &lostError{err, c.generation, c.sent} }
 
 // dial makes a connection. The context that the client gives is left alone: it
 // ends after the time for an answer, and does not end with the pool.

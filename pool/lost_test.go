@@ -2,6 +2,7 @@ package pool_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"strings"
@@ -19,11 +20,10 @@ import (
 
 // answered reports whether a call had an answer, as far as its error tells.
 func answered(err error) bool {
-	switch err {
-	case nil, memcache.ErrCacheMiss, memcache.ErrNotStored, memcache.ErrCASConflict:
-		return true
-	}
-	return false
+	return err == nil ||
+		errors.Is(err, memcache.ErrCacheMiss) ||
+		errors.Is(err, memcache.ErrNotStored) ||
+		errors.Is(err, memcache.ErrCASConflict)
 }
 
 func TestOneRestartCostsOneRetryHoweverManyConnectionsWereIdle(t *testing.T) {
@@ -165,7 +165,7 @@ func TestNamesAreResolvedAtEachDial(t *testing.T) {
 	s := &station{answer: misses}
 	p := s.newPool(t, "localhost:11211")
 	for range 3 {
-		require.Equal(t, memcache.ErrCacheMiss, p.Delete("key"))
+		require.ErrorIs(t, p.Delete("key"), memcache.ErrCacheMiss)
 		s.hangUp()
 	}
 	dialled := s.dialled()

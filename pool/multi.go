@@ -139,7 +139,7 @@ func (b *batch) fetch() {
 // getMulti is GetMulti for keys of this server.
 func (s *server) getMulti(keys []string) (map[string]*memcache.Item, error) {
 	var items map[string]*memcache.Item
-	err := s.call(func(c *memcache.Client) (err error) {
+	err := s.read(func(c *memcache.Client) (err error) {
 		items, err = c.GetMulti(keys)
 		if err != nil {
 			return err

@@ -39,7 +39,7 @@ func TestAfterARestartNoCallIsLost(t *testing.T) {
 
 				restart(server)
 				// It is empty, so that this is a miss and no conflict.
-				require.Equal(t, memcache.ErrCacheMiss, p.CompareAndSwap(swapped))
+				require.ErrorIs(t, p.CompareAndSwap(swapped), memcache.ErrCacheMiss)
 				atOnce(20, func(i int) {
 					assert.NoError(t, p.Add(item(fmt.Sprint("key", i))))
 				})

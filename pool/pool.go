@@ -31,20 +31,18 @@
 // # Writes whose answer was lost
 //
 // If a connection breaks between a write and its answer, nobody can tell whether
-// the server had carried it out. Pool repeats the write on a new connection and
-// hands back the answer to that. Add, CompareAndSwap and Delete are all safe to
-// repeat in that they never take effect twice; but the second answer may be
-// about the first write:
+// the server had carried it out. Pool sends the write again over a new connection.
+// That is safe: add, cas and delete never take effect twice. But the second
+// answer may be about the first write, so any answer but success then comes as a
+// [LostAnswerError]: what Add found stored, or what CompareAndSwap was in
+// conflict with, may be this very write.
 //
-//   - ErrNotStored of Add and ErrCASConflict of CompareAndSwap may mean that this
-//     very write is what is stored.
-//   - ErrCacheMiss of Delete may mean that this very call deleted it.
-//
-// Who answers the former as ever, by reading again and deciding again, is exact:
-// a throttler may then count one hit twice and admit one call less than it
-// could, but never one more. It would be wrong to read the record back and take it
-// for one's own because it is equal: another caller may have written the same
-// bytes, and then one record would stand for two.
+// Who answers that as any conflict, by reading again and deciding again, counts a
+// hit twice at worst: a throttler may admit one call less than it could, and
+// never one more. It would be wrong to read the record and take it for one's own
+// because it is equal: another caller may have written the same bytes, and then
+// one record would stand for two. And who takes something back, rather than adding
+// it, must not do so twice, and stops at a LostAnswerError.
 //
 // # CAS tokens
 //
@@ -94,7 +92,7 @@ var (
 
 // A ServerError is a failure of one server, or of the way to it. What is no
 // failure (a miss, a conflict, a malformed key) is handed back as
-// memcache.Client does, as memcache.ErrCacheMiss and so on, and not wrapped.
+// memcache.Client does, as memcache.ErrCacheMiss and so on.
 type ServerError struct {
 	Server string // as it was given to New
 	Err    error
@@ -104,6 +102,24 @@ func (e *ServerError) Error() string { return "pool: server " + e.Server + ": " 
 
 // Unwrap returns e.Err.
 func (e *ServerError) Unwrap() error { return e.Err }
+
+// A LostAnswerError is the answer to a write that was sent a second time because
+// the first answer was lost: Err is memcache.ErrNotStored, ErrCASConflict or
+// ErrCacheMiss, and perhaps only so since the server had carried out the first.
+type LostAnswerError struct {
+	Err error
+}
+
+func (e *LostAnswerError) Error() string {
+	return e.Err.Error() + ", or done already: an answer was lost"
+}
+
+// Unwrap returns e.Err.
+func (e *LostAnswerError) Unwrap() error { return e.Err }
+
+// MaybeDone returns true. A package that does not import this one can tell such an
+// error by the method, with errors.As.
+func (e *LostAnswerError) MaybeDone() bool { return true }
 
 // A Pool is a client for the servers that were given to [New]. Its fields are
 // options, to be set before the first call; a value of zero or less stands for the
@@ -232,20 +248,19 @@ func (p *Pool) Get(key string) (*memcache.Item, error) {
 }
 
 // Add stores item unless its key has one, in which case it returns
-// memcache.ErrNotStored. That may be this very item; see the package's notes on
-// lost answers.
+// memcache.ErrNotStored or a [LostAnswerError] of that.
 func (p *Pool) Add(item *memcache.Item) error {
 	s, err := p.server(item.Key)
 	if err != nil {
 		return err
 	}
-	return s.call(func(c *memcache.Client) error { return c.Add(item) })
+	return s.write(func(c *memcache.Client) error { return c.Add(item) })
 }
 
 // CompareAndSwap stores item if what its key holds has not changed since Get or
 // GetMulti returned item. If it has, it returns memcache.ErrCASConflict, and if
-// the key holds nothing any more, memcache.ErrCacheMiss. A conflict may be with
-// this very item; see the package's notes on lost answers.
+// the key holds nothing any more, memcache.ErrCacheMiss; or a [LostAnswerError] of
+// one of them.
 func (p *Pool) CompareAndSwap(item *memcache.Item) error {
 	s, err := p.server(item.Key)
 	if err != nil {
@@ -254,17 +269,17 @@ func (p *Pool) CompareAndSwap(item *memcache.Item) error {
 	if item.CasID == 0 {
 		return &ServerError{Server: s.name, Err: ErrNoCAS}
 	}
-	return s.call(func(c *memcache.Client) error { return c.CompareAndSwap(item) })
+	return s.write(func(c *memcache.Client) error { return c.CompareAndSwap(item) })
 }
 
 // Delete deletes the item at key. If there is none it returns
-// memcache.ErrCacheMiss.
+// memcache.ErrCacheMiss or a [LostAnswerError] of that.
 func (p *Pool) Delete(key string) error {
 	s, err := p.server(key)
 	if err != nil {
 		return err
 	}
-	return s.call(func(c *memcache.Client) error { return c.Delete(key) })
+	return s.write(func(c *memcache.Client) error { return c.Delete(key) })
 }
 
 var errOtherKey = errors.New("an item that was not asked for")

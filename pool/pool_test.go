@@ -64,7 +64,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// server returns a pool of servers with patience for any machine.
+// patient returns a pool of servers with patience for any machine.
 func patient(t *testing.T, servers ...string) *pool.Pool {
 	t.Helper()
 	p, err := pool.New(servers...)
@@ -151,7 +151,7 @@ func TestIPv6(t *testing.T) {
 	contract(t, patient(t, l.Addr().String()))
 }
 
-// A proxy may be sent more keys in a request than any throttler has conditions.
+// Far more than any throttler has conditions.
 func TestAThousandKeysAtOnce(t *testing.T) {
 	p := patient(t, memcachedtest.Process(t).Addr, memcachedtest.Process(t).Addr)
 	var keys []string
@@ -273,4 +273,7 @@ func TestErrorTexts(t *testing.T) {
 	err := &pool.ServerError{Server: one, Err: io.EOF}
 	assert.EqualError(t, err, "pool: server 192.0.2.1:11211: EOF")
 	assert.ErrorIs(t, err, io.EOF)
+	lost := &pool.LostAnswerError{Err: memcache.ErrNotStored}
+	assert.EqualError(t, lost, "memcache: item not stored, or done already: an answer was lost")
+	assert.ErrorIs(t, lost, memcache.ErrNotStored)
 }

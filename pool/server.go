@@ -85,28 +85,48 @@ func (s *server) newClient() *memcache.Client {
 	return c
 }
 
-// call makes one call of the server, unless it is taken to be down.
-func (s *server) call(op func(*memcache.Client) error) error {
+// read makes one call of the server that changes nothing.
+func (s *server) read(op func(*memcache.Client) error) error {
+	return s.call(func() error {
+		_, err := s.try(op)
+		return err
+	})
+}
+
+// write makes one call of the server that changes what it has.
+func (s *server) write(op func(*memcache.Client) error) error {
+	return s.call(func() error {
+		again, err := s.try(op)
+		if again && isAnswer(err) {
+			return &LostAnswerError{err}
+		}
+		return err
+	})
+}
+
+// call runs try unless the server is taken to be down.
+func (s *server) call(try func() error) error {
 	s.calls.Add(1)
-	_, err := s.breaker.Execute(func() (struct{}, error) { return struct{}{}, s.try(op) })
+	_, err := s.breaker.Execute(func() (struct{}, error) { return struct{}{}, try() })
 	if err == nil || isAnswer(err) {
 		return err
 	}
 	return s.failure(err)
 }
 
-// try runs op, and once more if the connection was lost on the way.
+// try runs op, and once more if the connection was lost on the way. again says
+// that the server may have carried out the first op too.
 //
 // Whatever op is, it is safe to repeat; see the package's notes on lost answers.
 // A connection may be lost in use as well as while it was idle: to fail then
 // would lose a hit that is perhaps stored, or have a caller fail open. But a
 // server that did not answer in time is not asked again, which would only make
 // the caller wait twice.
-func (s *server) try(op func(*memcache.Client) error) error {
-	err := op(s.client)
+func (s *server) try(op func(*memcache.Client) error) (again bool, err error) {
+	err = op(s.client)
 	var lost *lostError
 	if err == nil || isAnswer(err) || !errors.As(err, &lost) {
-		return err
+		return false, err
 	}
 	s.purge(lost.generation)
 	s.retries.Add(1)
@@ -114,17 +134,18 @@ func (s *server) try(op func(*memcache.Client) error) error {
 	// lost too: one that was in use during the purge.
 	fresh := s.newClient()
 	defer fresh.Close()
-	return op(fresh)
+	return lost.sent, op(fresh)
 }
 
 // isAnswer reports whether err is memcached's ordinary answer. Such errors are
-// compared by ==, and so handed back as they are.
+// not wrapped in a ServerError: they are none, and often compared by ==.
 func isAnswer(err error) bool {
 	switch err {
 	case memcache.ErrCacheMiss, memcache.ErrNotStored, memcache.ErrCASConflict:
 		return true
 	}
-	return false
+	_, again := err.(*LostAnswerError)
+	return again
 }
 
 // answered reports whether the server is there, as far as err tells: whether it
@@ -193,7 +214,7 @@ func (s *server) failure(err error) error {
 // get is Get for a key of this server.
 func (s *server) get(key string) (*memcache.Item, error) {
 	var item *memcache.Item
-	err := s.call(func(c *memcache.Client) (err error) {
+	err := s.read(func(c *memcache.Client) (err error) {
 		item, err = c.Get(key)
 		if err == nil && item.Key != key {
 			return s.strayed(item.Key)
@@ -210,7 +231,7 @@ func (s *server) get(key string) (*memcache.Item, error) {
 // came from is idle again, and would answer the next request as wrongly: it is
 // as good as lost.
 func (s *server) strayed(key string) error {
-	return &lostError{otherKey(key), s.generation.Load()}
+	return &lostError{otherKey(key), s.generation.Load(), true}
 }
 
 func (s *server) close() {
