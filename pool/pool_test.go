@@ -16,12 +16,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+var _ throttler.Client = (*pool.Pool)(nil)
 
 func TestNew(t *testing.T) {
 	for _, servers := range [][]string{

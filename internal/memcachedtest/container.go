@@ -67,7 +67,9 @@ var containers = sync.OnceValue(func() error {
 	if docker.Config().Config.RyukDisabled {
 		return nil
 	}
-	if err := haveImage(docker, testcontainers.ReaperDefaultImage); err != nil {
+	//lint:ignore SA1019 there is no other way to learn which image the reaper needs
+	reaper := testcontainers.ReaperDefaultImage
+	if err := haveImage(docker, reaper); err != nil {
 		return fmt.Errorf("%w (or set TESTCONTAINERS_RYUK_DISABLED=true)", err)
 	}
 	return nil
@@ -218,9 +220,7 @@ func (c *container) start() error {
 	if c.running {
 		return errors.New("it is running")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), containerTimeout)
-	defer cancel()
-	if err := c.c.Start(ctx); err != nil {
+	if err := c.within(c.c.Start); err != nil {
 		return err
 	}
 	c.running = true

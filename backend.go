@@ -1,0 +1,138 @@
+package throttler
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+)
+
+// A Client keeps records. It is the part of [memcache.Client] of
+// github.com/bradfitz/gomemcache that a throttler needs, with the meanings and
+// the errors that it has there; package memstore has one in process memory,
+// package pool one over several servers.
+//
+// Its methods are called from several goroutines at once, always with legal
+// keys. An item that it was given or has returned belongs to the throttler,
+// which does not change the values of those it was returned.
+//
+// A GetMulti that fails may return an error with the method
+//
+//	KeyError(key string) error
+//
+// which says of each key whether it could be looked up; then a key without an
+// error and without an item is one that is not stored. Without that method,
+// keys that a failed GetMulti returned no item for are asked for one by one.
+type Client interface {
+	Get(key string) (*memcache.Item, error)
+	GetMulti(keys []string) (map[string]*memcache.Item, error)
+	Add(item *memcache.Item) error
+	CompareAndSwap(item *memcache.Item) error
+	Delete(key string) error
+}
+
+// lostRace reports whether err, of Add or CompareAndSwap, says that somebody
+// else has written the record since it was read.
+func lostRace(err error) bool {
+	return errors.Is(err, memcache.ErrCASConflict) ||
+		errors.Is(err, memcache.ErrNotStored) ||
+		errors.Is(err, memcache.ErrCacheMiss)
+}
+
+// errRunning is the error of an operation that has not returned yet.
+var errRunning = errors.New("throttler: operation has not returned")
+
+// each runs op for all entries at the same time, and sets the err of each to
+// what it returns. It returns when all of them have, or when ctx is done,
+// whichever comes first: a Client knows no ctx, so what is still running then
+// goes on unheard until the client gives it up, and has ctx's error. Nobody may
+// touch again what an op sets in such an entry.
+func each(ctx context.Context, entries []*entry, op func(*entry) error) {
+	if err := ctx.Err(); err != nil {
+		for _, e := range entries {
+			e.err = err
+		}
+		return
+	}
+	if len(entries) == 1 && ctx.Done() == nil {
+		entries[0].err = op(entries[0])
+		return
+	}
+	type result struct {
+		e   *entry
+		err error
+	}
+	results := make(chan result, len(entries)) // so that nobody waits to be heard
+	for _, e := range entries {
+		e.err = errRunning
+		go func() { results <- result{e, op(e)} }()
+	}
+	for range entries {
+		select {
+		case r := <-results:
+			r.e.err = r.err
+		case <-ctx.Done():
+			for _, e := range entries {
+				if e.err == errRunning {
+					e.err = ctx.Err()
+				}
+			}
+			return
+		}
+	}
+}
+
+// getMulti is client.GetMulti, left when ctx is done.
+func getMulti(ctx context.Context, client Client, keys []string) (map[string]*memcache.Item, error) {
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if ctx.Done() == nil {
+		return client.GetMulti(keys)
+	}
+	type result struct {
+		items map[string]*memcache.Item
+		err   error
+	}
+	results := make(chan result, 1)
+	go func() {
+		items, err := client.GetMulti(keys)
+		results <- result{items, err}
+	}()
+	select {
+	case r := <-results:
+		return r.items, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// keyError returns what err, of a GetMulti, says of key. known is false if it
+// says nothing.
+func keyError(err error, key string) (known bool, keyErr error) {
+	var keyed interface {
+		error
+		KeyError(key string) error
+	}
+	if !errors.As(err, &keyed) {
+		return false, nil
+	}
+	return true, keyed.KeyError(key)
+}
+
+// expiration returns the Expiration of an item that must not go before end.
+//
+// memcached keeps whole seconds and may drop an item one early, so two are
+// added, one of them for callers whose clocks are behind. It takes what is
+// beyond 30 days as a date by its own clock, which gets an hour to be wrong.
+// Dates end with an int32, in 2038, and what should last longer ends there.
+func expiration(now time.Time, end instant) int32 {
+	const month, hour = 30 * 24 * 60 * 60, 60 * 60
+	seconds := int64(end.since(now)/time.Second) + 3
+	if seconds <= month {
+		return int32(seconds)
+	}
+	return int32(min(now.Unix()+seconds+hour, math.MaxInt32))
+}

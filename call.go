@@ -1,0 +1,351 @@
+package throttler
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+)
+
+// A call is one rule on its way through the backend. Its conditions are read
+// together, decided together and written together; those whose record somebody
+// else wrote in between go round again.
+type call struct {
+	rule     Rule
+	dry      bool      // writes nothing
+	outcomes []Outcome // the answers, one for each condition, in the rule's order
+	entries  []*entry  // the conditions, in the same order
+	open     []*entry  // those that are going round
+	receipt  receipt   // the hits that it has counted
+
+	// Room for the above in most calls, to allocate it all at once.
+	few struct {
+		entries   [2]entry
+		all, open [2]*entry
+		hits      [2]hit
+	}
+}
+
+// newCall returns the call of rule, with all its conditions undecided.
+func newCall(client Client, rule Rule) *call {
+	c := &call{rule: rule}
+	conditions := c.rule.conditions()
+	entries := c.few.entries[:]
+	if len(conditions) > len(entries) {
+		entries = make([]entry, len(conditions))
+	}
+	c.outcomes = make([]Outcome, len(conditions))
+	c.entries, c.open = c.few.all[:0], c.few.open[:0]
+	c.receipt.hits = c.few.hits[:0]
+	for i := range conditions {
+		e := &entries[i]
+		e.client = client
+		e.condition = &conditions[i]
+		e.lockout = c.rule.lockout(e.condition)
+		e.key = key(rule.Identifier, e.condition.Name, e.condition.Value)
+		e.outcome = &c.outcomes[i]
+		c.entries = append(c.entries, e)
+	}
+	return c
+}
+
+// standIn has fallback decide the conditions whose backend failed, instead of
+// leaving them open. They are new entries: an operation of the old ones may
+// still be running.
+func (c *call) standIn(ctx context.Context, fallback Client) {
+	for i, e := range c.entries {
+		if e.err == nil || e.outcome.Blocked {
+			continue
+		}
+		c.entries[i] = &entry{
+			client:    fallback,
+			condition: e.condition,
+			lockout:   e.lockout,
+			key:       e.key,
+			outcome:   e.outcome,
+			lost:      e.lost,
+			cause:     e.err,
+		}
+	}
+	c.run(ctx)
+}
+
+// giveBack takes back what c has counted before it turned out to be refused.
+func (c *call) giveBack(ctx context.Context) {
+	if len(c.receipt.hits) == 0 {
+		return
+	}
+	err := c.receipt.takeBack(ctx)
+	for _, e := range c.entries {
+		if e.counted {
+			e.outcome.Remaining++
+			e.outcome.RetryAfter = 0
+			e.annotate(join(e.outcome.Err, err))
+		}
+	}
+}
+
+// run decides all conditions that are undecided, and stores what that changes.
+//
+// It ends: a condition stays undecided only because another call has written
+// its record since it was read. Such a write is a hit, of which a window takes
+// no more than Max before the next reader finds it full and has nothing to
+// write, or it sets a ban, after which there is nothing to write either. A
+// backend that refuses writes for no such reason is given up, see
+// [entry.settle].
+func (c *call) run(ctx context.Context) {
+	for c.next() {
+		c.read(ctx)
+		// Not before: what was read a moment ago holds no hit of a later
+		// one than now, unless the clock of its writer is ahead of ours.
+		c.decide(time.Now())
+		c.write(ctx)
+	}
+}
+
+// next opens the conditions for the next round, and reports whether there are
+// any: those that are undecided, and those that were passed over for the sake
+// of a condition that turned out not to block after all.
+func (c *call) next() bool {
+	blocked := false
+	for _, e := range c.entries {
+		blocked = blocked || (e.state == decided || e.state == recalled) && e.outcome.Blocked
+	}
+	c.open = c.open[:0]
+	for _, e := range c.entries {
+		if e.state == undecided || e.state == passed && !blocked {
+			c.open = append(c.open, e)
+		}
+	}
+	return len(c.open) > 0
+}
+
+// read reads the records of the open conditions, in one round trip as long as
+// the backend is well.
+func (c *call) read(ctx context.Context) {
+	if len(c.open) == 1 {
+		each(ctx, c.open, (*entry).get)
+		return
+	}
+	keys := make([]string, len(c.open))
+	for i, e := range c.open {
+		keys[i] = e.key
+	}
+	items, err := getMulti(ctx, c.open[0].client, keys)
+	var unknown []*entry
+	for _, e := range c.open {
+		item := items[e.key]
+		known := true
+		e.err = nil
+		if item == nil && err != nil {
+			known, e.err = keyError(err, e.key)
+		}
+		switch {
+		case !known:
+			unknown = append(unknown, e)
+		case e.err == nil:
+			e.found(item)
+		}
+	}
+	each(ctx, unknown, (*entry).get)
+}
+
+// decide decides the open conditions on what was read, all at the same time.
+func (c *call) decide(now time.Time) {
+	for _, e := range c.open {
+		e.decide(now, true)
+	}
+	if !c.refused() {
+		return
+	}
+	for _, e := range c.open {
+		if e.state == decided && e.store && !e.outcome.Blocked {
+			e.decide(now, false)
+			e.state = passed
+		}
+	}
+}
+
+// refused reports whether the call is blocked and therefore counted nowhere.
+func (c *call) refused() bool {
+	return c.rule.CountAuthorizedOnly && c.rule.blocks(c.outcomes)
+}
+
+// write stores what was decided, all at once.
+func (c *call) write(ctx context.Context) {
+	n := 0
+	for _, e := range c.open {
+		if e.store && !c.dry {
+			c.open[n] = e
+			n++
+		}
+	}
+	c.open = c.open[:n]
+	each(ctx, c.open, (*entry).put)
+	for _, e := range c.open {
+		if e.settle(); e.counted {
+			c.receipt.hits = append(c.receipt.hits, e.hit())
+		}
+	}
+}
+
+// An entry is one condition of a call, in one backend.
+type entry struct {
+	client    Client
+	condition *Condition
+	lockout   lockout
+	key       string
+
+	item *memcache.Item // the record as it was read; nil: there is none
+	err  error          // of the last operation
+
+	now   time.Time // when it was decided
+	next  record    // the record that is to be stored
+	store bool      // whether it is
+	state state
+
+	counted bool // the record that was stored holds a hit of this call
+
+	lost   int   // how many times somebody else was faster
+	stalls int   // how many times in a row nobody was, and yet
+	cause  error // what another backend failed with, which this one stands in for
+	refund *hit  // what is to be taken out of the record, if that is what the entry is for
+
+	outcome *Outcome
+}
+
+// state is how far an entry is.
+type state int
+
+const (
+	undecided state = iota // to be read and decided
+	decided                // and stored if need be
+	passed                 // decided, but not counted since the call is refused
+	recalled               // decided without the backend, from memory
+)
+
+// get reads the entry's record.
+func (e *entry) get() error {
+	item, err := e.client.Get(e.key)
+	if errors.Is(err, memcache.ErrCacheMiss) {
+		item, err = nil, nil
+	}
+	if err == nil {
+		e.found(item)
+	}
+	return err
+}
+
+// found takes the record as it was read, nil if there is none.
+func (e *entry) found(item *memcache.Item) {
+	if e.lost > 0 && sameItem(e.item, item) {
+		e.stalls++
+	} else {
+		e.stalls = 0
+	}
+	e.item = item
+}
+
+func sameItem(a, b *memcache.Item) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.CasID == b.CasID
+}
+
+// stored returns the record that was read. What is no record counts as none,
+// and is replaced like one.
+func (e *entry) stored() record {
+	if e.item == nil {
+		return record{}
+	}
+	r, _ := decode(e.item.Value)
+	return r
+}
+
+// decide decides the entry on what was read. count says whether a hit is to be
+// counted if there is room.
+func (e *entry) decide(now time.Time, count bool) {
+	e.now, e.state = now, decided
+	if e.err != nil {
+		e.open()
+		return
+	}
+	*e.outcome, e.next, e.store = decide(now, e.condition, e.lockout, e.stored(), count)
+	e.annotate(e.cause)
+}
+
+// open lets the call pass, as the backend failed with err.
+func (e *entry) open() {
+	e.store = false
+	*e.outcome = Outcome{Name: e.condition.Name, Limit: e.condition.Max, Remaining: e.condition.Max}
+	e.annotate(join(e.cause, e.err))
+}
+
+// annotate completes an outcome.
+func (e *entry) annotate(err error) {
+	e.outcome.LostRaces = e.lost
+	e.outcome.Err = err
+}
+
+// put stores what was decided if the record is still as it was read.
+func (e *entry) put() error {
+	item := &memcache.Item{Key: e.key, Value: e.next.encode(), Expiration: expiration(e.now, e.next.end())}
+	if e.item == nil {
+		return e.client.Add(item)
+	}
+	item.CasID = e.item.CasID
+	return e.client.CompareAndSwap(item)
+}
+
+// maxStalls is how often in a row a write may lose a race that, going by the
+// record, nobody has won. A sound backend does that only when a record comes
+// and goes between two reads.
+const maxStalls = 10
+
+var errStalled = errors.New("throttler: the backend keeps refusing to store a record that nobody changes")
+
+// again reports whether put has lost a race, so that the entry must go round
+// once more. If it keeps losing against nobody, err is errStalled.
+func (e *entry) again() bool {
+	switch {
+	case e.err == nil || !lostRace(e.err):
+		return false
+	case e.stalls >= maxStalls:
+		e.err = errStalled
+		return false
+	}
+	e.lost++
+	return true
+}
+
+// settle takes the result of put.
+func (e *entry) settle() {
+	switch {
+	case e.again():
+		e.state = undecided
+	case e.err == nil:
+		e.counted = !e.outcome.Blocked
+	case e.outcome.Blocked:
+		// It is full, that much is known. Only the ban could not be set.
+		*e.outcome, _, _ = decide(e.now, e.condition, lockout{}, e.stored(), false)
+		e.annotate(join(e.cause, e.err))
+	default:
+		e.open()
+	}
+}
+
+// hit returns the hit that was counted.
+func (e *entry) hit() hit {
+	return hit{client: e.client, key: e.key, expiry: e.next.hits.added, share: e.next.bucket.added}
+}
+
+// remove deletes the entry's record.
+func (e *entry) remove() error {
+	err := e.client.Delete(e.key)
+	if errors.Is(err, memcache.ErrCacheMiss) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,212 @@
+package throttler_test
+
+import (
+	"bufio"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+var update = flag.Bool("update", false, "write the golden records of the current version")
+
+// epoch is when the hits of most tests of the core happen: a whole second.
+var epoch = time.Unix(1_800_000_000, 0)
+
+func at(d time.Duration) time.Time { return epoch.Add(d) }
+
+// goldenRecords are records of the current version. Its file in testdata says
+// what bytes they have, and have for ever.
+var goldenRecords = []struct {
+	name   string
+	record []byte
+}{
+	{"empty", throttler.WindowRecord(time.Second)},
+	{"one hit under 1 ms", throttler.WindowRecord(time.Millisecond, at(time.Millisecond))},
+	{"one hit under a minute", throttler.WindowRecord(time.Minute, at(time.Minute))},
+	{"three hits under a minute", throttler.WindowRecord(time.Minute, at(18*time.Second), at(18*time.Second), at(time.Minute))},
+	{"hits under 10 s, low bytes wrapping", throttler.WindowRecord(10*time.Second, at(-time.Second), at(0), at(9*time.Second))},
+	{"hits under 30 days", throttler.WindowRecord(720*time.Hour, at(time.Hour), at(719*time.Hour))},
+	{"hit under the longest TTL", throttler.WindowRecord(math.MaxInt64, at(math.MaxInt64/2))},
+	{"ban of 1.5 s", throttler.BanRecord(at(1500*time.Millisecond), 1500*time.Millisecond)},
+	{"ban of 40 days", throttler.BanRecord(at(960*time.Hour), 960*time.Hour)},
+	{"third ban in a row, of 4 s", throttler.OffenderRecord(at(4*time.Second), 4*time.Second, 3)},
+	{"bucket", throttler.BucketRecord(at(60*time.Second+1), 0)},
+	{"bucket with two hits taken back", throttler.BucketRecord(at(20*time.Second), 2)},
+}
+
+func TestRecordsOfEveryVersionReadAsEver(t *testing.T) {
+	if *update {
+		var b strings.Builder
+		for _, g := range goldenRecords {
+			fmt.Fprintf(&b, "%s\t%s\n", hex.EncodeToString(g.record), g.name)
+		}
+		require.NoError(t, os.WriteFile("testdata/records/v1.txt", []byte(b.String()), 0o644))
+	}
+	stored := readGolden(t, "testdata/records/v1.txt")
+	require.Len(t, stored, len(goldenRecords))
+	for _, g := range goldenRecords {
+		require.Equal(t, stored[g.name], g.record, g.name)
+		recoded, ok := throttler.Recode(g.record)
+		require.True(t, ok, g.name)
+		require.Equal(t, g.record, recoded, g.name)
+	}
+	require.Equal(t,
+		[]time.Time{at(18 * time.Second), at(18 * time.Second), at(time.Minute)},
+		throttler.Expiries(stored["three hits under a minute"]))
+	end, length, ok := throttler.BanEnd(stored["ban of 40 days"])
+	require.True(t, ok)
+	require.Equal(t, at(960*time.Hour), end)
+	require.Equal(t, 960*time.Hour, length)
+}
+
+func readGolden(t *testing.T, path string) map[string][]byte {
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	records := make(map[string][]byte)
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		digits, name, ok := strings.Cut(lines.Text(), "\t")
+		require.True(t, ok, lines.Text())
+		records[name], err = hex.DecodeString(digits)
+		require.NoError(t, err)
+	}
+	return records
+}
+
+func TestRecordOf50HitsOver5MinutesTakes180BytesAtMost(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 100 {
+		var hits []time.Time
+		for range 50 {
+			hits = append(hits, at(time.Duration(random.Int64N(int64(5*time.Minute)))))
+		}
+		slices.SortFunc(hits, time.Time.Compare)
+		require.LessOrEqual(t, len(throttler.WindowRecord(5*time.Minute, hits...)), 180)
+	}
+	require.Len(t, throttler.WindowRecord(5*time.Minute, hits(50, 6*time.Second)...), 164)
+}
+
+func TestFullRecordStaysWellUnder1MiB(t *testing.T) {
+	longest := throttler.WindowRecord(math.MaxInt64, hits(throttler.MaxHits, time.Second)...)
+	require.Less(t, len(longest), 600*1024)
+}
+
+// hits returns n times, every one by step later than the one before.
+func hits(n int, step time.Duration) []time.Time {
+	times := make([]time.Time, n)
+	for i := range times {
+		times[i] = at(time.Duration(i) * step)
+	}
+	return times
+}
+
+func TestWhatWasWrittenReadsBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ttl := time.Duration(rapid.Int64Range(int64(time.Millisecond), math.MaxInt64).Draw(t, "ttl"))
+		offsets := rapid.SliceOfN(rapid.Int64Range(0, int64(ttl)), 1, 100).Draw(t, "offsets")
+		slices.Sort(offsets)
+		var want []time.Time
+		for _, o := range offsets {
+			// Times are stored in ticks, and the tests' in int64 nanoseconds.
+			o = min(o, math.MaxInt64-epoch.UnixNano()) / int64(throttler.Tick) * int64(throttler.Tick)
+			want = append(want, at(time.Duration(o)))
+		}
+		require.Equal(t, want, throttler.Expiries(throttler.WindowRecord(ttl, want...)))
+	})
+}
+
+func TestForeignBytesAreNoRecord(t *testing.T) {
+	window := throttler.WindowRecord(time.Minute, hits(5, time.Second)...)
+	ban := throttler.BanRecord(at(time.Hour), time.Hour)
+	change := func(b []byte, i int, to byte) []byte {
+		b = slices.Clone(b)
+		b[i] = to
+		return b
+	}
+	foreign := map[string][]byte{
+		"nothing":               {},
+		"a number":              []byte("42"),
+		"text":                  []byte("a record of another program"),
+		"the original's list":   []byte("1700000000#1700000001#1700000002"),
+		"JSON":                  []byte(`{"hits":[1,2,3]}`),
+		"zeros":                 make([]byte, 100),
+		"version alone":         {1},
+		"later version":         change(window, 0, 2),
+		"unknown section":       change(window, 1, 0x82),
+		"window without hits":   window[:14],
+		"window with no TTL":    append(append([]byte{1, 4}, make([]byte, 6)...), window[8:]...),
+		"window cut by a byte":  window[:len(window)-1],
+		"window cut by an hit":  window[:len(window)-3],
+		"window with a hit too": append(slices.Clone(window), 1, 2, 3),
+		"ban cut":               ban[:len(ban)-1],
+		"ban with a tail":       append(slices.Clone(ban), 0),
+		"ban without an end":    append([]byte{1, 1}, make([]byte, 12)...),
+		"sections that lack":    {1, 3},
+		"both algorithms":       append([]byte{1, 12}, window[2:]...),
+		"offences without ban":  {1, 2, 1},
+	}
+	for name, b := range foreign {
+		_, ok := throttler.Recode(b)
+		assert.False(t, ok, name)
+		// It counts as none, and the first hit replaces it.
+		o, next := throttler.Decide(epoch, throttler.Condition{Name: "c", Max: 2, TTL: time.Minute}, 0, b)
+		assert.Equal(t, throttler.Outcome{Name: "c", Limit: 2, Remaining: 1, ResetAfter: time.Minute}, o, name)
+		assert.Equal(t, throttler.WindowRecord(time.Minute, at(time.Minute)), next, name)
+	}
+}
+
+// FuzzRecord feeds any bytes to the decoder and to a decision. Nothing may
+// panic; what decodes must encode to the same bytes; and whatever is stored
+// next must decode again and keep the promises on how long it may last.
+func FuzzRecord(f *testing.F) {
+	for _, g := range goldenRecords {
+		f.Add(g.record, int64(0), 3, int64(time.Minute))
+		f.Add(g.record, int64(-time.Hour), 1, int64(time.Millisecond))
+	}
+	f.Add([]byte("foreign"), int64(0), 1, int64(time.Hour))
+	f.Fuzz(func(t *testing.T, b []byte, offset int64, max int, ttl int64) {
+		recoded, ok := throttler.Recode(b)
+		if ok {
+			require.Equal(t, b, recoded)
+		}
+		if offset < 0 {
+			offset = -(offset / 2)
+		}
+		now := time.Unix(0, offset)
+		c := throttler.Condition{Name: "c", Max: max, TTL: time.Duration(ttl)}
+		if (throttler.Rule{Identifier: "f", Either: []throttler.Condition{c}}).Validate() != nil {
+			return
+		}
+		before := slices.Clone(b)
+		o, next := throttler.Decide(now, c, 0, b)
+		require.Equal(t, before, b, "a decision must leave what it read alone")
+		if !o.Banned {
+			require.LessOrEqual(t, o.RetryAfter, saturated(c.TTL, throttler.Tick))
+			require.LessOrEqual(t, o.ResetAfter, saturated(c.TTL, throttler.Tick))
+		}
+		if next != nil {
+			recoded, ok = throttler.Recode(next)
+			require.True(t, ok)
+			require.Equal(t, next, recoded)
+		}
+	})
+}
+
+func saturated(a, b time.Duration) time.Duration {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}

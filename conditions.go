@@ -1,0 +1,338 @@
+package throttler
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+)
+
+// MaxHits is the largest [Condition.Max] of a [SlidingWindow]. A window stores
+// each hit on its own, in 3 bytes for a TTL of up to 27 minutes and in 6 at
+// most, so a full record stays under 600 kB, well below the 1 MiB that
+// memcached takes.
+const MaxHits = 100_000
+
+// MaxBucketTTL is the longest [Condition.TTL] of a [LeakyBucket].
+const MaxBucketTTL = 100 * 365 * 24 * time.Hour
+
+// ErrInvalidRule is wrapped by the error of every call that is given a rule
+// which breaks what [Rule] and [Condition] ask for. The text names the field
+// and its value.
+var ErrInvalidRule = errors.New("throttler: invalid rule")
+
+// A Rule says what is limited: one or more conditions, combined by either or
+// all, and what happens to a condition that is found full.
+//
+// A rule is a plain value, usually built anew for every call with the Values
+// of that call in its conditions.
+type Rule struct {
+	// Identifier tells this rule's records from those of other rules:
+	// "login", "robots". Two rules with the same Identifier share the
+	// records of conditions that have the same Name and Value. Required.
+	Identifier string
+
+	// Either blocks a call as soon as one of its conditions is full. The
+	// other conditions count the call all the same.
+	Either []Condition
+
+	// All blocks a call only if every one of its conditions is full. The
+	// conditions that are not full count the call. Exactly one of Either
+	// and All is set.
+	All []Condition
+
+	// Lockout is how long a condition that is found full stays banned,
+	// from the call that found it so. During a ban nothing is counted and
+	// nothing prolongs it; when it ends, counting starts anew.
+	// 0: no ban, a full condition opens as its hits expire.
+	Lockout time.Duration
+
+	// LockoutGrowth makes each further ban of the same value so many times
+	// longer than the one before, if the value is found full again within
+	// [LockoutMemory] of its end. 1 or more; 0: all bans are alike.
+	LockoutGrowth float64
+
+	// MaxLockout is where that growth ends. 0: at [DefaultMaxLockout], or at
+	// Lockout if that is longer.
+	MaxLockout time.Duration
+
+	// CountAuthorizedOnly keeps a call that is blocked from using up the
+	// budget of conditions that would have taken it. A condition that is
+	// found full is banned all the same. Not set: conditions that are not
+	// full count a blocked call too, as in the original.
+	CountAuthorizedOnly bool
+
+	// Shadow lets every call pass that the rule would block, to try out
+	// limits before they are enforced: conditions are counted and banned as
+	// usual, [Decision.WouldBlock] says what Status would have been, and
+	// Outcomes say why.
+	Shadow bool
+}
+
+// A Condition limits how often one value may occur.
+type Condition struct {
+	// Name tells the conditions of a rule apart: "ip", "login". Required,
+	// and different for each condition of a rule.
+	Name string
+
+	// Value is what is counted: an address, a user name. Any bytes will
+	// do, of any length, and none at all. Values that differ in any byte
+	// are counted apart.
+	Value string
+
+	// Max is how many hits a window of TTL holds, or how large a burst a
+	// bucket takes: 1 to [MaxHits] for a [SlidingWindow], 1 to TTL in
+	// nanoseconds for a [LeakyBucket].
+	Max int
+
+	// TTL is how long a hit counts, or how long a full bucket takes to leak
+	// empty: 1 ms or more, and at most [MaxBucketTTL] for a [LeakyBucket].
+	TTL time.Duration
+
+	// Message is handed back in [Decision.Messages] when this condition
+	// blocks. Empty: Name.
+	Message string
+
+	// Algorithm is how hits are counted. The zero value is SlidingWindow.
+	Algorithm Algorithm
+
+	// Lockout overrides the rule's for this condition. 0: the rule's;
+	// negative: this condition is never banned.
+	Lockout time.Duration
+}
+
+// Algorithm is a way to count hits.
+type Algorithm int
+
+const (
+	// SlidingWindow remembers when each hit expires, and takes Max of them
+	// in any window of TTL.
+	SlidingWindow Algorithm = iota
+
+	// LeakyBucket remembers one time, whatever Max is, and takes a burst of
+	// Max hits and Max per TTL on average: over any time T no more than
+	// Max + T*Max/TTL.
+	LeakyBucket
+)
+
+// String returns "sliding window" or "leaky bucket".
+func (a Algorithm) String() string {
+	switch a {
+	case SlidingWindow:
+		return "sliding window"
+	case LeakyBucket:
+		return "leaky bucket"
+	}
+	return fmt.Sprintf("Algorithm(%d)", int(a))
+}
+
+// conditions returns the rule's conditions, whichever way they are combined.
+func (r *Rule) conditions() []Condition {
+	if len(r.Either) > 0 {
+		return r.Either
+	}
+	return r.All
+}
+
+// message returns what c has to say when it blocks.
+func (c *Condition) message() string {
+	if c.Message != "" {
+		return c.Message
+	}
+	return c.Name
+}
+
+// Validate reports what is wrong with r, in an error that wraps
+// [ErrInvalidRule], or nil. Every method that takes a rule calls it; a program
+// whose rules are configured may call it when it starts.
+func (r Rule) Validate() error {
+	if r.Identifier == "" {
+		return invalid("Identifier", `""`, "a name")
+	}
+	if len(r.Either) > 0 && len(r.All) > 0 {
+		return invalid("All", fmt.Sprintf("set (%d conditions) beside Either (%d)", len(r.All), len(r.Either)), "only one of the two")
+	}
+	if len(r.Either) == 0 && len(r.All) == 0 {
+		return invalid("Either", "empty, and so is All", "conditions in one of the two")
+	}
+	switch {
+	case r.Lockout < 0:
+		return invalid("Lockout", r.Lockout, "0 or more")
+	case r.LockoutGrowth != 0 && !(r.LockoutGrowth >= 1) || math.IsInf(r.LockoutGrowth, 0):
+		return invalid("LockoutGrowth", r.LockoutGrowth, "0, or a number from 1")
+	case r.MaxLockout < 0:
+		return invalid("MaxLockout", r.MaxLockout, "0 or more")
+	}
+	return r.validateConditions()
+}
+
+func (r *Rule) validateConditions() error {
+	conditions := r.conditions()
+	for i := range conditions {
+		c := &conditions[i]
+		field, problem, want := c.problem()
+		for j := 0; j < i && field == ""; j++ {
+			if conditions[j].Name == c.Name {
+				field, problem, want = "Name", fmt.Sprintf("%q, as that of condition %d", c.Name, j), "one of its own"
+			}
+		}
+		if field != "" {
+			return invalid(fmt.Sprintf("%s[%d].%s", r.kind(), i, field), problem, want)
+		}
+	}
+	return nil
+}
+
+// problem returns the first field of c that breaks its contract, how it does
+// and what was wanted instead, or "" for a good condition.
+func (c *Condition) problem() (field string, problem any, want string) {
+	switch {
+	case c.Name == "":
+		return "Name", `""`, "a name"
+	case c.Algorithm != SlidingWindow && c.Algorithm != LeakyBucket:
+		return "Algorithm", int(c.Algorithm), "SlidingWindow or LeakyBucket"
+	case c.TTL < time.Millisecond:
+		return "TTL", c.TTL, "1ms or more"
+	case c.Algorithm == LeakyBucket && c.TTL > MaxBucketTTL:
+		return "TTL", c.TTL, fmt.Sprintf("at most %v for a %v", MaxBucketTTL, c.Algorithm)
+	case c.Max < 1 || c.Max > c.largestMax():
+		return "Max", c.Max, fmt.Sprintf("1 to %d", c.largestMax())
+	}
+	return "", nil, ""
+}
+
+// largestMax returns the upper bound of Max.
+func (c *Condition) largestMax() int {
+	if c.Algorithm == LeakyBucket {
+		return int(min(int64(c.TTL), math.MaxInt))
+	}
+	return MaxHits
+}
+
+func (r *Rule) kind() string {
+	if len(r.Either) > 0 {
+		return "Either"
+	}
+	return "All"
+}
+
+func invalid(field string, problem any, want string) error {
+	return fmt.Errorf("%w: %s is %v, want %s", ErrInvalidRule, field, problem, want)
+}
+
+// maxKey is the longest key that is written out in full. memcached takes 250
+// bytes.
+const maxKey = 249
+
+// hashedKey begins the keys that are not written out in full. No plain key
+// begins like it, since an identifier is never empty and a plain one holds
+// no '#'.
+const hashedKey = "#sha256#"
+
+// key returns the memcached key of the record for a condition's value.
+//
+// It is identifier#name#value where those bytes make a legal key that can be
+// taken apart again, as in the original, so that an operator can read it.
+// Every other one is hashedKey and the SHA-256, in hexadecimal, of the three
+// parts, each preceded by its length as 8 bytes, big endian. So two different
+// triples never share a key, and no triple makes a key that memcached or its
+// client refuses.
+func key(identifier, name, value string) string {
+	if plainKey(identifier, name, value) {
+		return identifier + "#" + name + "#" + value
+	}
+	hash := sha256.New()
+	for _, part := range []string{identifier, name, value} {
+		var length [8]byte
+		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
+		hash.Write(length[:])
+		hash.Write([]byte(part))
+	}
+	return hashedKey + hex.EncodeToString(hash.Sum(nil))
+}
+
+// plainKey reports whether identifier#name#value is a legal key and the only
+// triple to read so. The first two parts may not hold a '#', the last one may:
+// all that follows the second '#' is the value.
+func plainKey(identifier, name, value string) bool {
+	return len(identifier)+len(name)+len(value)+2 <= maxKey &&
+		identifier != "" &&
+		strings.IndexByte(identifier, '#') < 0 && legal(identifier) &&
+		strings.IndexByte(name, '#') < 0 && legal(name) &&
+		legal(value)
+}
+
+// legal reports whether memcached takes the bytes of s in a key: neither a
+// blank nor a control character of ASCII.
+func legal(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] <= ' ' || s[i] == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// decision draws the verdict from the outcomes of r's conditions.
+func (r *Rule) decision(outcomes []Outcome) Decision {
+	d := Decision{Status: Authorized, Outcomes: outcomes}
+	for i := range outcomes {
+		if err := outcomes[i].Err; err != nil && !errors.Is(d.Err, err) {
+			d.Err = join(d.Err, err)
+		}
+	}
+	d.WouldBlock = r.blocks(outcomes)
+	if !d.WouldBlock || r.Shadow {
+		return d
+	}
+	d.Status = Blocked
+	d.RetryAfter = r.retryAfter(outcomes)
+	conditions := r.conditions()
+	d.Messages = make([]string, 0, len(outcomes))
+	for i := range outcomes {
+		if outcomes[i].Blocked {
+			d.Messages = append(d.Messages, conditions[i].message())
+		}
+	}
+	return d
+}
+
+// blocks reports whether the outcomes block the call: any of Either, every
+// one of All.
+func (r *Rule) blocks(outcomes []Outcome) bool {
+	any := len(r.Either) > 0
+	for i := range outcomes {
+		if outcomes[i].Blocked == any {
+			return any
+		}
+	}
+	return !any
+}
+
+// retryAfter returns when a call that the outcomes block could be authorized:
+// with All when the first of them takes a hit again, with Either when the last
+// of them does. With Either that may be a condition that took this hit, and
+// was filled by it.
+func (r *Rule) retryAfter(outcomes []Outcome) time.Duration {
+	wait := outcomes[0].RetryAfter
+	for i := range outcomes {
+		if len(r.Either) > 0 {
+			wait = max(wait, outcomes[i].RetryAfter)
+		} else {
+			wait = min(wait, outcomes[i].RetryAfter)
+		}
+	}
+	return wait
+}
+
+// join is errors.Join, but leaves a single error as it is.
+func join(a, b error) error {
+	if a == nil {
+		return b
+	}
+	return errors.Join(a, b)
+}

@@ -1,0 +1,95 @@
+package throttler
+
+import (
+	"math"
+	"time"
+)
+
+// What the tests of the pure core see of it: decisions on stored bytes.
+
+const (
+	Tick      = tick
+	HashedKey = hashedKey
+	MaxKey    = maxKey
+	MaxStalls = maxStalls
+)
+
+var (
+	Key        = key
+	ErrStalled = errStalled
+	Expiration = func(now time.Time, after time.Duration) int32 { return expiration(now, instantAfter(now, after)) }
+)
+
+// Decide decides on the record stored, as a call does. The record to be stored
+// is nil if stored stays as it is.
+func Decide(now time.Time, c Condition, length time.Duration, stored []byte) (Outcome, []byte) {
+	return DecideRule(now, Rule{Identifier: "test", Either: []Condition{c}, Lockout: length}, stored)
+}
+
+// DecideRule is Decide for the first condition of r.
+func DecideRule(now time.Time, r Rule, stored []byte) (Outcome, []byte) {
+	rec, _ := decode(stored)
+	c := &r.conditions()[0]
+	o, next, store := decide(now, c, r.lockout(c), rec, true)
+	if !store {
+		return o, nil
+	}
+	return o, next.encode()
+}
+
+// Recode decodes b and encodes the result.
+func Recode(b []byte) (recoded []byte, ok bool) {
+	r, ok := decode(b)
+	if !ok {
+		return nil, false
+	}
+	return r.encode(), true
+}
+
+// WindowRecord returns the record of hits that expire at the given times, in
+// order, the longest of them counted under ttl.
+func WindowRecord(ttl time.Duration, expiries ...time.Time) []byte {
+	h := hits{ttl: ticks(ttl)}
+	for _, t := range expiries {
+		h.last = instantAfter(t, 0)
+		h.entries = appendInstant(h.entries, h.last, h.width())
+	}
+	return record{hits: h}.encode()
+}
+
+// BanRecord returns the record of a ban.
+func BanRecord(end time.Time, length time.Duration) []byte {
+	return record{ban: ban{end: instantAfter(end, 0), length: ticks(length)}}.encode()
+}
+
+// OffenderRecord returns the record of a ban that is one of several in a row.
+func OffenderRecord(end time.Time, length time.Duration, offences int) []byte {
+	return record{ban: ban{end: instantAfter(end, 0), length: ticks(length), offences: offences}}.encode()
+}
+
+// BucketRecord returns the record of a bucket.
+func BucketRecord(score time.Time, cancels uint16) []byte {
+	return record{bucket: bucket{score: score.UnixNano(), cancels: cancels}}.encode()
+}
+
+// Expiries returns the expiry times of the hits in a record, as stored.
+func Expiries(b []byte) []time.Time {
+	r, ok := decode(b)
+	if !ok {
+		return nil
+	}
+	var times []time.Time
+	for i := range r.hits.stored() {
+		times = append(times, time.Unix(0, int64(r.hits.time(i))*int64(tick)))
+	}
+	return times
+}
+
+// BanEnd returns when the ban in a record ends, and how long it was.
+func BanEnd(b []byte) (end time.Time, length time.Duration, ok bool) {
+	r, ok := decode(b)
+	if !ok || r.ban.end == 0 {
+		return time.Time{}, 0, false
+	}
+	return time.Unix(0, int64(r.ban.end)*int64(tick)), time.Duration(min(r.ban.length, math.MaxInt64/instant(tick))) * tick, true
+}

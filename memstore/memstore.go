@@ -1,0 +1,365 @@
+// Package memstore keeps items in process memory with the semantics of a
+// memcached server, so that a throttler works with no server at all.
+//
+// A [Store] has five of the methods of *memcache.Client of
+// github.com/bradfitz/gomemcache, with the same arguments, results and errors,
+// as memcached 1.6.18 answers them through that client. It differs in this:
+//
+//   - An item expires at its own time, to the nanosecond, and never early.
+//     memcached counts in whole seconds and may drop it up to a second early.
+//   - It follows the wall clock, if that is set anew, in an absolute Expiration,
+//     and only there.
+//   - An empty key is memcache.ErrMalformedKey. The real client sends it, the
+//     server answers ERROR and takes the value for the next command.
+//   - What is in a Store is gone when the process ends, and no other process
+//     sees it: each process that uses a Store of its own has limits of its own.
+package memstore
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+)
+
+// What the options of a [Store] are if they are not set.
+const (
+	DefaultMaxItems = 100_000
+	DefaultMaxBytes = 64 << 20
+)
+
+// What memcached makes of an Expiration and of an item's size.
+const (
+	maxRelative = 30 * 24 * 60 * 60 // seconds; anything above is a date
+
+	maxItemSize  = 1 << 20
+	itemHeader   = 59 // header, CAS token, the key's NUL and the value's CR LF
+	flagsInItem  = 4  // what Flags take, unless they are 0
+	maxKeyLength = 250
+)
+
+// Store holds items in memory, at most MaxItems of them and at most MaxBytes
+// of keys and values. Where a new item does not fit, the least recently used
+// ones are evicted for it. Get, GetMulti, CompareAndSwap and Add, even one that
+// stores nothing, use an item.
+//
+// An expired item is never returned, but takes up its place until its key is
+// asked for or it comes to be the least recently used and something is stored.
+// A Store starts no goroutine and needs no Close.
+//
+// The zero Store is ready to use. Options must be set before the first use,
+// and a Store must not be copied after it. All methods are safe for concurrent
+// use.
+type Store struct {
+	// MaxItems is the most items that the Store holds. Less than 1 means
+	// DefaultMaxItems, 100,000. An item takes about 200 bytes on top of its
+	// key and value: a Store full of records of 35 and 60 bytes is 30 MB.
+	MaxItems int
+
+	// MaxBytes is the most bytes that the keys and values of all items take
+	// together. Less than 1 means DefaultMaxBytes, 64 MiB; with that and
+	// DefaultMaxItems a Store takes at most about 100 MB, whatever is in it.
+	// An item that alone is larger than MaxBytes is refused.
+	MaxBytes int
+
+	mu        sync.Mutex // guards everything below
+	items     *simplelru.LRU[string, entry]
+	bytes     int    // size of all items; kept by put and by what lru makes
+	lastCAS   uint64 // CAS token of the latest stored item; 0: none yet
+	evictions uint64
+}
+
+// entry is what is stored at a key.
+type entry struct {
+	value    []byte // never written to once stored, so read without the lock
+	deadline time.Time
+	cas      uint64
+	flags    uint32
+}
+
+// New returns an empty Store, as new(Store) does.
+func New() *Store { return new(Store) }
+
+// Get returns a copy of the item at key: its Key, Value, Flags and CasID. Its
+// Expiration is 0, as the real client leaves it. The error is
+// memcache.ErrCacheMiss if there is no item, memcache.ErrMalformedKey if there
+// can be none.
+func (s *Store) Get(key string) (*memcache.Item, error) {
+	if !legalKey(key) {
+		return nil, memcache.ErrMalformedKey
+	}
+	if it := s.load(key); it != nil {
+		return it, nil
+	}
+	return nil, memcache.ErrCacheMiss
+}
+
+// GetMulti returns copies of those items that there are, by key. Each is
+// looked up on its own: a write may fall between two of them. On one illegal
+// key the map is nil and the error memcache.ErrMalformedKey.
+func (s *Store) GetMulti(keys []string) (map[string]*memcache.Item, error) {
+	for _, key := range keys {
+		if !legalKey(key) {
+			return nil, memcache.ErrMalformedKey
+		}
+	}
+	m := make(map[string]*memcache.Item, len(keys))
+	for _, key := range keys {
+		if it := s.load(key); it != nil {
+			m[key] = it
+		}
+	}
+	return m, nil
+}
+
+// Add stores a copy of item if there is none at its key; if there is, the
+// error is memcache.ErrNotStored. Expiration is in seconds: 0 is never, up to
+// 30 days counts from now, more is Unix time, and a negative one or a time past
+// has expired already: that item is "stored" without an error, and gone.
+//
+// An illegal key is memcache.ErrMalformedKey. An item of more than 1 MiB,
+// counted as memcached does (the key, the value, 59 bytes, and 4 more if Flags
+// are not 0), or of more than MaxBytes is an error that gives the sizes. After
+// any error the store is as it was.
+func (s *Store) Add(item *memcache.Item) error {
+	if err := s.check(item); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if _, ok := s.live(item.Key, now); ok {
+		return memcache.ErrNotStored
+	}
+	s.put(item, now)
+	return nil
+}
+
+// CompareAndSwap stores a copy of item if its CasID is that of the item at its
+// key, so if nothing was stored there since that was read. If something was,
+// the error is memcache.ErrCASConflict, and if there is no item any more,
+// memcache.ErrCacheMiss (the real client's doc says ErrNotStored, but this is
+// what it returns). Expiration and the other errors are those of Add.
+func (s *Store) CompareAndSwap(item *memcache.Item) error {
+	if err := s.check(item); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	old, ok := s.live(item.Key, now)
+	if !ok {
+		return memcache.ErrCacheMiss
+	}
+	if old.cas != item.CasID {
+		return memcache.ErrCASConflict
+	}
+	s.put(item, now)
+	return nil
+}
+
+// Delete removes the item at key. The error is memcache.ErrCacheMiss if there
+// is none, memcache.ErrMalformedKey if there can be none.
+func (s *Store) Delete(key string) error {
+	if !legalKey(key) {
+		return memcache.ErrMalformedKey
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.live(key, time.Now()); !ok {
+		return memcache.ErrCacheMiss
+	}
+	s.items.Remove(key)
+	return nil
+}
+
+// Len returns the number of items held, with the expired ones that still take
+// up a place.
+func (s *Store) Len() int { return s.Stats().Items }
+
+// Stats is what a Store held and did at one moment.
+type Stats struct {
+	Items int // as Len counts them
+	Bytes int // of the keys and values of those items
+
+	// Evictions is how many unexpired items have made room for others since
+	// the Store was first used. Each was a count or a ban that was forgotten
+	// early: if it grows in normal operation, raise MaxItems or MaxBytes.
+	Evictions uint64
+}
+
+// Stats returns a snapshot.
+func (s *Store) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Stats{Items: s.lru().Len(), Bytes: s.bytes, Evictions: s.evictions}
+}
+
+// load returns a copy of the item at key, nil if there is none. The copy is
+// made after the lock is released, which the entry's value allows.
+func (s *Store) load(key string) *memcache.Item {
+	s.mu.Lock()
+	e, ok := s.live(key, time.Now())
+	s.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	// bytes.Clone would make nil of an empty value; the client never does.
+	value := make([]byte, len(e.value))
+	copy(value, e.value)
+	return &memcache.Item{Key: key, Value: value, Flags: e.flags, CasID: e.cas}
+}
+
+// live returns the unexpired entry at key and makes it the most recently used;
+// an expired one it removes. The caller holds s.mu, and has read now while
+// holding it: so time never goes back from one holder to the next.
+func (s *Store) live(key string, now time.Time) (entry, bool) {
+	e, ok := s.lru().Get(key)
+	if !ok || !expired(e.deadline, now) {
+		return e, ok
+	}
+	s.items.Remove(key)
+	return entry{}, false
+}
+
+// put stores a copy of item under a fresh CAS token, in place of the unexpired
+// entry at its key if there is one. check has allowed the item. The caller holds
+// s.mu, and has called live.
+func (s *Store) put(item *memcache.Item, now time.Time) {
+	ends := deadline(item.Expiration, now)
+	if expired(ends, now) {
+		s.items.Remove(item.Key)
+		return
+	}
+	key := item.Key
+	if old, ok := s.items.Peek(key); ok {
+		s.bytes -= size(key, old.value)
+	} else {
+		// A key cut from a larger string would keep all of that in memory.
+		key = strings.Clone(key)
+	}
+	s.lastCAS++
+	s.items.Add(key, entry{
+		value:    bytes.Clone(item.Value),
+		deadline: ends,
+		cas:      s.lastCAS,
+		flags:    item.Flags,
+	})
+	s.bytes += size(key, item.Value)
+	s.evict(now)
+}
+
+// evict removes the least recently used items until the rest is within both
+// bounds; the item just stored is within them alone, so it stays. Two items may
+// go that need not, if they have expired: each put adds one at most, so expired
+// items cannot pile up behind one another. The caller holds s.mu.
+func (s *Store) evict(now time.Time) {
+	for spare := 2; ; {
+		_, oldest, ok := s.items.GetOldest()
+		if !ok {
+			return
+		}
+		dead := expired(oldest.deadline, now)
+		switch {
+		case s.items.Len() > s.maxItems() || s.bytes > s.maxBytes():
+			if !dead {
+				s.evictions++
+			}
+		case dead && spare > 0:
+			spare--
+		default:
+			return
+		}
+		s.items.RemoveOldest()
+	}
+}
+
+// lru returns s.items, which it makes on first use. The caller holds s.mu.
+//
+// The package simplelru fits because it has no lock, no clock and no goroutine
+// of its own: compare and swap needs its lookup and its write under one lock,
+// and an item's time is not that of its place in the list. Its own bound is
+// left open, as there are two here and evict keeps both.
+func (s *Store) lru() *simplelru.LRU[string, entry] {
+	if s.items == nil {
+		forget := func(key string, e entry) { s.bytes -= size(key, e.value) }
+		// The error is for a size below 1.
+		s.items, _ = simplelru.NewLRU(math.MaxInt, forget)
+	}
+	return s.items
+}
+
+// check returns the error for an item that can never be stored.
+func (s *Store) check(item *memcache.Item) error {
+	if !legalKey(item.Key) {
+		return memcache.ErrMalformedKey
+	}
+	n := size(item.Key, item.Value)
+	if limit := s.maxBytes(); n > limit {
+		return fmt.Errorf("memstore: item too large: key and value of %d bytes, MaxBytes is %d", n, limit)
+	}
+	n += itemHeader
+	if item.Flags != 0 {
+		n += flagsInItem
+	}
+	if n > maxItemSize {
+		return fmt.Errorf("memstore: item too large: %d bytes with its header, at most %d", n, maxItemSize)
+	}
+	return nil
+}
+
+func (s *Store) maxItems() int {
+	if s.MaxItems < 1 {
+		return DefaultMaxItems
+	}
+	return s.MaxItems
+}
+
+func (s *Store) maxBytes() int {
+	if s.MaxBytes < 1 {
+		return DefaultMaxBytes
+	}
+	return s.MaxBytes
+}
+
+// size is what an item counts towards MaxBytes.
+func size(key string, value []byte) int { return len(key) + len(value) }
+
+// deadline returns when an item stored now with this Expiration expires, the
+// zero time for never. A relative one keeps now's monotonic clock reading, so
+// that setting the wall clock neither prolongs nor shortens it.
+func deadline(expiration int32, now time.Time) time.Time {
+	switch {
+	case expiration == 0:
+		return time.Time{}
+	case expiration < 0:
+		return now
+	case expiration <= maxRelative:
+		return now.Add(time.Duration(expiration) * time.Second)
+	default:
+		return time.Unix(int64(expiration), 0)
+	}
+}
+
+// expired reports whether an item with this deadline is gone at now.
+func expired(deadline, now time.Time) bool {
+	return !deadline.IsZero() && !now.Before(deadline)
+}
+
+// legalKey reports whether memcached can hold an item at key.
+func legalKey(key string) bool {
+	if key == "" || len(key) > maxKeyLength {
+		return false
+	}
+	for i := range len(key) {
+		if key[i] <= ' ' || key[i] == 0x7f {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,314 @@
+package memstore_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// model is a store written to be read: a list, searched from end to end.
+type model struct {
+	maxItems, maxBytes int
+
+	rows  []row // least recently used first
+	cas   uint64
+	stats memstore.Stats
+}
+
+type row struct {
+	memcache.Item
+	ends time.Time // zero: never
+}
+
+func (r row) expired() bool { return !r.ends.IsZero() && !time.Now().Before(r.ends) }
+
+// use moves the row of key to the end and returns it, nil if there is none. It
+// drops that row if it has expired.
+func (m *model) use(key string) *row {
+	i := slices.IndexFunc(m.rows, func(r row) bool { return r.Key == key })
+	if i < 0 {
+		return nil
+	}
+	r := m.rows[i]
+	m.rows = slices.Delete(m.rows, i, i+1)
+	if r.expired() {
+		return nil
+	}
+	m.rows = append(m.rows, r)
+	return &m.rows[len(m.rows)-1]
+}
+
+func (m *model) Get(key string) (*memcache.Item, error) {
+	if illegal(key) {
+		return nil, memcache.ErrMalformedKey
+	}
+	r := m.use(key)
+	if r == nil {
+		return nil, memcache.ErrCacheMiss
+	}
+	it := r.Item
+	it.Value = append([]byte{}, it.Value...)
+	it.Expiration = 0
+	return &it, nil
+}
+
+func (m *model) GetMulti(keys []string) (map[string]*memcache.Item, error) {
+	if slices.ContainsFunc(keys, illegal) {
+		return nil, memcache.ErrMalformedKey
+	}
+	got := map[string]*memcache.Item{}
+	for _, key := range keys {
+		if it, err := m.Get(key); err == nil {
+			got[key] = it
+		}
+	}
+	return got, nil
+}
+
+func (m *model) Add(it *memcache.Item) error {
+	if err := m.refused(it); err != nil {
+		return err
+	}
+	if m.use(it.Key) != nil {
+		return memcache.ErrNotStored
+	}
+	m.store(it)
+	return nil
+}
+
+func (m *model) CompareAndSwap(it *memcache.Item) error {
+	if err := m.refused(it); err != nil {
+		return err
+	}
+	r := m.use(it.Key)
+	switch {
+	case r == nil:
+		return memcache.ErrCacheMiss
+	case r.CasID != it.CasID:
+		return memcache.ErrCASConflict
+	}
+	m.rows = m.rows[:len(m.rows)-1]
+	m.store(it)
+	return nil
+}
+
+func (m *model) Delete(key string) error {
+	if illegal(key) {
+		return memcache.ErrMalformedKey
+	}
+	if m.use(key) == nil {
+		return memcache.ErrCacheMiss
+	}
+	m.rows = m.rows[:len(m.rows)-1]
+	return nil
+}
+
+func (m *model) refused(it *memcache.Item) error {
+	switch {
+	case illegal(it.Key):
+		return memcache.ErrMalformedKey
+	case len(it.Key)+len(it.Value) > m.maxBytes:
+		return errOther
+	}
+	return nil
+}
+
+// store appends a row for it, drops up to two expired rows at the front, and
+// evicts as many more as the bounds demand.
+func (m *model) store(it *memcache.Item) {
+	r := row{Item: *it}
+	r.Value = slices.Clone(it.Value)
+	switch e := int64(it.Expiration); {
+	case e < 0:
+		return
+	case e > month:
+		r.ends = time.Unix(e, 0)
+	case e > 0:
+		r.ends = time.Now().Add(time.Duration(e) * time.Second)
+	}
+	if r.expired() {
+		return
+	}
+	m.cas++
+	r.CasID = m.cas
+	m.rows = append(m.rows, r)
+	for dropped := 0; m.overfull() || dropped < 2 && m.rows[0].expired(); {
+		if !m.overfull() {
+			dropped++
+		} else if !m.rows[0].expired() {
+			m.stats.Evictions++
+		}
+		m.rows = m.rows[1:]
+	}
+}
+
+func (m *model) overfull() bool {
+	return len(m.rows) > m.maxItems || m.bytes() > m.maxBytes
+}
+
+func (m *model) bytes() (n int) {
+	for _, r := range m.rows {
+		n += len(r.Key) + len(r.Value)
+	}
+	return n
+}
+
+func (m *model) Stats() memstore.Stats {
+	return memstore.Stats{Items: len(m.rows), Bytes: m.bytes(), Evictions: m.stats.Evictions}
+}
+
+// illegal tells for the keys drawn here.
+func illegal(key string) bool { return key == "b d" }
+
+// twins are two clients that get the same calls and have to answer alike, but
+// for the CAS tokens: those only have to be equal where the other's are.
+type twins struct {
+	a, b client
+	keys []string
+	held [][2]*memcache.Item // read at the same time from a and b
+	cas  map[uint64]uint64   // a's token to b's
+	acs  map[uint64]uint64   // b's token to a's
+}
+
+func newTwins(a, b client, keys ...string) *twins {
+	return &twins{a: a, b: b, keys: keys, cas: map[uint64]uint64{}, acs: map[uint64]uint64{}}
+}
+
+// same compares two items, and holds them for a later swap. Both may be nil.
+func (w *twins) same(t *rapid.T, a, b *memcache.Item) {
+	require.Equal(t, a == nil, b == nil, "%v, %v", a, b)
+	if a == nil {
+		return
+	}
+	if _, ok := w.cas[a.CasID]; !ok {
+		w.cas[a.CasID] = b.CasID
+	}
+	if _, ok := w.acs[b.CasID]; !ok {
+		w.acs[b.CasID] = a.CasID
+	}
+	require.NotZero(t, a.CasID)
+	require.Equal(t, w.cas[a.CasID], b.CasID, "a's token has not changed, b's has")
+	require.Equal(t, w.acs[b.CasID], a.CasID, "b's token has not changed, a's has")
+	w.held = append(w.held, [2]*memcache.Item{a, b})
+	plain := *a
+	plain.CasID = b.CasID
+	require.Equal(t, &plain, b)
+}
+
+func (w *twins) key(t *rapid.T) string { return rapid.SampledFrom(w.keys).Draw(t, "key") }
+
+func (w *twins) get(t *rapid.T) {
+	key := w.key(t)
+	a, errA := w.a.Get(key)
+	b, errB := w.b.Get(key)
+	require.Equal(t, kind(errA), kind(errB))
+	w.same(t, a, b)
+}
+
+func (w *twins) getMulti(t *rapid.T) {
+	keys := rapid.SliceOfN(rapid.SampledFrom(w.keys), 0, 4).Draw(t, "keys")
+	a, errA := w.a.GetMulti(keys)
+	b, errB := w.b.GetMulti(keys)
+	require.Equal(t, kind(errA), kind(errB))
+	require.Len(t, b, len(a))
+	require.Equal(t, a == nil, b == nil)
+	for _, key := range keys {
+		w.same(t, a[key], b[key])
+	}
+}
+
+func (w *twins) delete(t *rapid.T) {
+	key := w.key(t)
+	require.Equal(t, kind(w.a.Delete(key)), kind(w.b.Delete(key)))
+}
+
+// add returns an action that adds what draw draws.
+func (w *twins) add(draw func(*rapid.T) memcache.Item) func(*rapid.T) {
+	return func(t *rapid.T) {
+		it := draw(t)
+		it.Key = w.key(t)
+		require.Equal(t, kind(w.a.Add(&it)), kind(w.b.Add(&it)))
+	}
+}
+
+// swap returns an action that swaps in what draw draws, under the tokens of
+// items read before, at their key or, to be refused, at another one.
+func (w *twins) swap(draw func(*rapid.T) memcache.Item) func(*rapid.T) {
+	return func(t *rapid.T) {
+		a := draw(t)
+		a.Key = w.key(t)
+		b := a
+		if n := len(w.held); n > 0 {
+			held := w.held[n-1-min(n-1, rapid.IntRange(0, 5).Draw(t, "held"))]
+			a.CasID, b.CasID = held[0].CasID, held[1].CasID
+			if rapid.IntRange(0, 4).Draw(t, "other key") > 0 {
+				a.Key, b.Key = held[0].Key, held[1].Key
+			}
+		}
+		require.Equal(t, kind(w.a.CompareAndSwap(&a)), kind(w.b.CompareAndSwap(&b)))
+	}
+}
+
+func (w *twins) actions(draw func(*rapid.T) memcache.Item) map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
+		"Get": w.get, "GetMulti": w.getMulti, "Delete": w.delete,
+		"Add": w.add(draw), "CompareAndSwap": w.swap(draw),
+	}
+}
+
+func TestStoreDoesWhatTheModelDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// Hidden in a struct, t is not asked for the deadline that no test has
+		// in a bubble.
+		rapid.Check(struct{ rapid.TB }{t}, func(t *rapid.T) {
+			m := &model{
+				maxItems: rapid.IntRange(1, 5).Draw(t, "MaxItems"),
+				maxBytes: rapid.IntRange(10, 40).Draw(t, "MaxBytes"),
+			}
+			s := &memstore.Store{MaxItems: m.maxItems, MaxBytes: m.maxBytes}
+			w := newTwins(s, m, "a", "b", "c", "d", "e", "ff", "b d")
+			actions := w.actions(func(t *rapid.T) memcache.Item {
+				now := int32(time.Now().Unix())
+				return memcache.Item{
+					Value:      rapid.SliceOfN(rapid.Byte(), 0, 12).Draw(t, "value"),
+					Flags:      rapid.Uint32().Draw(t, "flags"),
+					Expiration: rapid.SampledFrom([]int32{0, -1, 1, 2, 3, month, month + 1, now, now + 1, now + 2}).Draw(t, "expiration"),
+				}
+			})
+			actions["time passes"] = func(t *rapid.T) {
+				time.Sleep(rapid.SampledFrom([]time.Duration{1, 300 * time.Millisecond, time.Second - 1, time.Second}).Draw(t, "sleep"))
+			}
+			actions[""] = func(t *rapid.T) { require.Equal(t, m.Stats(), s.Stats()) }
+			t.Repeat(actions)
+		})
+	})
+}
+
+// The same with the server: here nothing is evicted, and no expiration is near
+// enough for the server's seconds to matter.
+func TestStoreDoesWhatRealMemcachedDoes(t *testing.T) {
+	server := realClient(t)
+	large := make([]byte, 1<<20)
+	rapid.Check(t, func(t *rapid.T) {
+		require.NoError(t, server.FlushAll())
+		w := newTwins(memstore.New(), server, "a", "b", "c", "\xff#é", "b d")
+		t.Repeat(w.actions(func(t *rapid.T) memcache.Item {
+			now := int32(time.Now().Unix())
+			it := memcache.Item{
+				Value:      rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "value"),
+				Flags:      rapid.Uint32().Draw(t, "flags"),
+				Expiration: rapid.SampledFrom([]int32{0, 0, 0, -1, 1000, month, month + 1, now - 10, now + 1000}).Draw(t, "expiration"),
+			}
+			if rapid.IntRange(0, 19).Draw(t, "large") == 0 {
+				it.Value = large[:valueLimit("a")-rapid.IntRange(-3, 6).Draw(t, "below the limit")]
+			}
+			return it
+		}))
+	})
+}

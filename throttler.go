@@ -1,0 +1,267 @@
+// Package throttler limits how often things happen, across any number of
+// processes and machines, with its records in memcached. It protects login forms
+// against brute force, throttles robots, and rations any resource.
+//
+// It began as a port of Schedule::AdaptiveThrottler, a Perl module by David
+// Morel: a list of timestamps for each condition, in memcached, without locks.
+//
+// # Use
+//
+// A program makes one [Throttler] and asks it, with a [Rule], before it does
+// what is to be limited:
+//
+//	th := throttler.New(memcache.New("127.0.0.1:11211"))
+//
+//	d, err := th.Authorize(ctx, throttler.Rule{
+//		Identifier: "login",
+//		Either: []throttler.Condition{
+//			{Name: "ip", Value: addr, Max: 50, TTL: 5 * time.Minute},
+//			{Name: "login", Value: user, Max: 5, TTL: time.Minute},
+//		},
+//		Lockout: 10 * time.Minute,
+//	})
+//	if err != nil {
+//		return err // the rule is wrong
+//	}
+//	if d.Status == throttler.Blocked {
+//		// d.Messages says why, d.RetryAfter when to come back
+//	}
+//
+// A rule names conditions, and each condition what it counts: the Value, of
+// which there may be Max hits in any window of TTL. With Either the call is
+// blocked if any condition is full, with All if every one is. A condition that
+// is found full can be banned for a while, its Lockout.
+//
+// Rules are plain values and may be built anew for each call. Records are kept
+// under the rule's Identifier, the condition's Name and its Value, so all
+// programs that use the same names on the same servers count together.
+//
+// # Methods
+//
+// [Throttler.Authorize] counts and answers. [Throttler.Peek] answers and changes
+// nothing. [Throttler.Wait] waits until the call is authorized.
+// [Throttler.Cancel] takes back what a decision has counted, so that only
+// failures count. [Throttler.Reset] forgets hits and lifts bans.
+//
+// # What it promises
+//
+// Exactness: however many goroutines, processes and machines call at once, no
+// more than Max hits are authorized in any window of TTL (or what a
+// [LeakyBucket] says of itself). There is no lock: a record is replaced only if
+// it is still as it was read, and otherwise read and decided again.
+//
+// Precision: hits and bans end at their own time, to a tenth of a millisecond,
+// though memcached keeps whole seconds.
+//
+// Safety: a Value is any bytes of any length. Two different values never share
+// a record, and none becomes an illegal key or a command.
+//
+// Speed: an authorized call takes two round trips and a blocked one takes one,
+// however many conditions it has.
+//
+// # When the backend fails
+//
+// A failure of the backend is not an error of Authorize: the conditions that it
+// concerns do not block, so that an outage of memcached is no outage of the
+// login page. [Decision.Err] says what failed. A program that would rather fail
+// closed tests it; one that would rather go on counting in each process sets
+// [Throttler.Fallback]. A ctx that is done ends the call at once, in the same
+// way.
+//
+// # Clocks
+//
+// Times are those of the callers' clocks, so callers on several machines should
+// have theirs set by NTP: as far as two clocks differ, so much shorter or longer
+// may a window seem. One that is wrong by hours does no lasting harm: a hit
+// counts for TTL at most, and a ban for its length, from when it is first met by
+// a caller whose clock is right.
+//
+// # Stored records
+//
+// Records begin with a version. Every later version of this package reads what
+// every earlier one has written. Bytes that are no record of this package count
+// as none, and are replaced.
+package throttler
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// A Throttler authorizes or blocks calls by rules, with its records in the
+// backend that it was made with. All throttlers that use the same servers, in
+// however many processes and machines, count together.
+//
+// The exported fields are options. They must be set before the first use, and a
+// Throttler must not be copied after it. All methods are safe for concurrent
+// use. No goroutine outlives a call, except that a call which is left at the end
+// of its ctx leaves behind the operations that the client has not given up yet.
+type Throttler struct {
+	// Fallback decides the conditions whose backend failed, instead of
+	// letting them pass; usually a memstore, with which each process counts
+	// on its own while the outage lasts. It is asked even when the call's ctx
+	// is done, so it should answer at once. [Outcome.Err] still says what
+	// failed. nil: such conditions do not block.
+	Fallback Client
+
+	// BanCache is how many bans are kept in process memory, so that a call
+	// of a banned value takes no round trip. When there are more, the least
+	// recently used are forgotten. 0: none.
+	BanCache int
+
+	// BanCacheTTL is how long a ban is kept there before the backend is
+	// asked again, and so how long a Reset by another process may go
+	// unnoticed. 0: [DefaultBanCacheTTL].
+	BanCacheTTL time.Duration
+
+	// Observe, if not nil, is called after every decision of Authorize and
+	// at the end of every Wait, with the rule and the Decision that the
+	// caller is about to get, whose slices it must not change. It is called
+	// on the caller's goroutine, so on many of them at once.
+	Observe func(ctx context.Context, rule Rule, d Decision)
+
+	client Client
+	bans   banCache
+	lines  lines
+}
+
+// New returns a Throttler that keeps its records in client. It panics if client
+// is nil.
+func New(client Client) *Throttler {
+	if client == nil {
+		panic("throttler: New with a nil Client")
+	}
+	return &Throttler{client: client}
+}
+
+// Authorize decides whether what rule describes may happen now, and counts it.
+//
+// Every condition of the rule is looked at. One that is banned, or has no room
+// for another hit, is full: it blocks, and is counted no further. With a lockout
+// it is banned from now on, unless it is already. Every other condition counts
+// the call, even if the call as a whole is blocked by another; see
+// [Rule.CountAuthorizedOnly] for the alternative.
+//
+// The error is for the programmer: rule is invalid, errors.Is(err,
+// [ErrInvalidRule]), and the Decision is the zero one, which is Blocked. A
+// failure of the backend is not an error: the conditions that it concerns do
+// not block, and [Decision.Err] says why. It is the same when ctx is done
+// before the answer is known: Authorize returns at once, and the conditions
+// still undecided do not block.
+func (t *Throttler) Authorize(ctx context.Context, rule Rule) (Decision, error) {
+	if err := rule.Validate(); err != nil {
+		return Decision{}, err
+	}
+	d := t.decide(ctx, newCall(t.client, rule))
+	t.observe(ctx, rule, d)
+	return d, nil
+}
+
+// Peek returns the Decision that [Throttler.Authorize] would return now, down to
+// what would remain after the call, and changes nothing: no hit is counted and
+// no ban is set.
+func (t *Throttler) Peek(ctx context.Context, rule Rule) (Decision, error) {
+	if err := rule.Validate(); err != nil {
+		return Decision{}, err
+	}
+	c := newCall(t.client, rule)
+	c.dry = true
+	return t.decide(ctx, c), nil
+}
+
+// Cancel takes back the hits that d counted, for work that was refused for
+// another reason or a login that succeeded. It is safe to call it twice, from
+// anywhere, or after the hits have expired: each is taken back once, and only
+// as long as it counts. A ban stays, even one that d has set.
+//
+// So only failures count, without the race of looking first and counting later:
+// however many calls run at once, no more than Max of them are between
+// Authorize and Cancel.
+//
+// The error says what the backend failed at. What could not be looked up may be
+// tried again with d. A hit whose removal failed may have been taken back or
+// not, and expires in its time.
+func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
+	if d.receipt == nil {
+		return nil
+	}
+	return d.receipt.takeBack(ctx)
+}
+
+// Reset forgets the hits and lifts the bans of all conditions of rule, for the
+// values that they have in it, in the fallback too. The error says that rule is
+// invalid, as errors.Is(err, [ErrInvalidRule]), or what the backend failed at;
+// the records that it does not concern are gone all the same.
+func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
+	if err := rule.Validate(); err != nil {
+		return err
+	}
+	entries := newCall(t.client, rule).entries
+	if t.Fallback != nil {
+		entries = append(entries, newCall(t.Fallback, rule).entries...)
+	}
+	each(ctx, entries, (*entry).remove)
+	var errs []error
+	for _, e := range entries {
+		if t.bans.ready(t.BanCache) {
+			t.bans.remove(e.key)
+		}
+		errs = append(errs, e.err)
+	}
+	return errors.Join(errs...)
+}
+
+// decide carries c through the backend and returns its Decision.
+func (t *Throttler) decide(ctx context.Context, c *call) Decision {
+	t.recallBans(c)
+	c.run(ctx)
+	if t.Fallback != nil {
+		c.standIn(context.WithoutCancel(ctx), t.Fallback)
+	}
+	if c.refused() {
+		c.giveBack(ctx)
+	}
+	t.rememberBans(c)
+	d := c.rule.decision(c.outcomes)
+	if len(c.receipt.hits) > 0 {
+		d.receipt = &c.receipt
+	}
+	return d
+}
+
+func (t *Throttler) observe(ctx context.Context, rule Rule, d Decision) {
+	if t.Observe != nil {
+		t.Observe(ctx, rule, d)
+	}
+}
+
+// recallBans decides those conditions of c that are known to be banned.
+func (t *Throttler) recallBans(c *call) {
+	if !t.bans.ready(t.BanCache) {
+		return
+	}
+	now := time.Now()
+	for _, e := range c.entries {
+		if b := t.bans.get(e.key, now); b.holds(now) {
+			*e.outcome = b.outcome(now, e.condition)
+			e.state = recalled
+		}
+	}
+}
+
+// rememberBans keeps the bans that c has found or set.
+func (t *Throttler) rememberBans(c *call) {
+	if c.dry || !t.bans.ready(t.BanCache) {
+		return
+	}
+	ttl := t.BanCacheTTL
+	if ttl <= 0 {
+		ttl = DefaultBanCacheTTL
+	}
+	for _, e := range c.entries {
+		if e.outcome.Banned && e.state == decided && e.cause == nil {
+			t.bans.add(e.key, e.next.ban, e.now.Add(ttl))
+		}
+	}
+}

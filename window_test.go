@@ -1,0 +1,269 @@
+package throttler_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+const (
+	t0 = 0 * time.Second
+	t1 = 1 * time.Second
+	t2 = 2 * time.Second
+	t3 = 3 * time.Second
+	t4 = 4 * time.Second
+	t5 = 5 * time.Second
+	t9 = 9 * time.Second
+)
+
+// cell is one record without a backend: what a sequence of calls makes of it.
+type cell struct{ stored []byte }
+
+func (c *cell) call(now time.Time, condition throttler.Condition, lockout time.Duration) throttler.Outcome {
+	o, next := throttler.Decide(now, condition, lockout, c.stored)
+	if next != nil {
+		c.stored = next
+	}
+	return o
+}
+
+// step is one call on a cell, and what it must come to.
+type step struct {
+	at        time.Duration
+	blocked   bool
+	remaining int
+	retry     time.Duration
+	reset     time.Duration
+}
+
+func runSteps(t *testing.T, c *cell, condition throttler.Condition, lockout time.Duration, steps []step) {
+	t.Helper()
+	for i, s := range steps {
+		o := c.call(at(s.at), condition, lockout)
+		require.Equal(t, s, step{s.at, o.Blocked, o.Remaining, o.RetryAfter, o.ResetAfter}, "step %d", i)
+	}
+}
+
+func window(max int, ttl time.Duration) throttler.Condition {
+	return throttler.Condition{Name: "c", Max: max, TTL: ttl}
+}
+
+func TestWindowOpensAsHitsExpire(t *testing.T) {
+	runSteps(t, &cell{}, window(2, t4), 0, []step{
+		{at: t0, remaining: 1, reset: t4},
+		{at: t1, remaining: 0, retry: t3, reset: t4},
+		{at: t2, blocked: true, retry: t2, reset: t3},
+		{at: t3, blocked: true, retry: t1, reset: t2},
+		{at: t4 - 1, blocked: true, retry: 1, reset: t1 + 1},
+		{at: t4, remaining: 0, retry: t1, reset: t4},
+		{at: t5 - 1, blocked: true, retry: 1, reset: t3 + 1},
+		{at: t5, remaining: 0, retry: t3, reset: t4},
+		{at: t9, remaining: 1, reset: t4},
+	})
+}
+
+func TestHitsOfOneInstantCountEach(t *testing.T) {
+	c := &cell{}
+	runSteps(t, c, window(3, t1), 0, []step{
+		{at: t0, remaining: 2, reset: t1},
+		{at: t0, remaining: 1, reset: t1},
+		{at: t0, remaining: 0, retry: t1, reset: t1},
+		{at: t0, blocked: true, retry: t1, reset: t1},
+		{at: t1, remaining: 2, reset: t1},
+	})
+}
+
+func TestRoundingNeverShortensAHit(t *testing.T) {
+	tick := throttler.Tick
+	c := &cell{}
+	require.False(t, c.call(at(1), window(1, t1), 0).Blocked)
+	// The hit of 1 ns past the epoch expires a second later, rounded up.
+	o := c.call(at(t1+tick-1), window(1, t1), 0)
+	require.True(t, o.Blocked)
+	require.Equal(t, time.Duration(1), o.RetryAfter)
+	require.False(t, c.call(at(t1+tick), window(1, t1), 0).Blocked)
+}
+
+func TestRetryAfterIsWhenTheNextCallIsAuthorized(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c, condition, now := &cell{}, drawWindow(t), at(0)
+		for range rapid.IntRange(1, 60).Draw(t, "calls") {
+			now = now.Add(time.Duration(rapid.Int64Range(0, int64(condition.TTL)).Draw(t, "pause")) / 4)
+			o := c.call(now, condition, 0)
+			if !o.Blocked && o.RetryAfter == 0 {
+				continue
+			}
+			earlier := *c
+			require.True(t, earlier.call(now.Add(o.RetryAfter-1), condition, 0).Blocked)
+			now = now.Add(o.RetryAfter)
+			require.False(t, c.call(now, condition, 0).Blocked)
+		}
+	})
+}
+
+func drawWindow(t *rapid.T) throttler.Condition {
+	return window(
+		rapid.IntRange(1, 12).Draw(t, "max"),
+		time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(10*time.Minute)).Draw(t, "ttl")))
+}
+
+// The promise itself, for any arrivals: no window of TTL holds more than Max
+// authorized calls, and nothing is blocked that would have fitted.
+func TestWindowNeverHoldsMoreThanMaxAndNeverBlocksForLess(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c, condition, now := &cell{}, drawWindow(t), at(0)
+		var authorized []time.Time
+		for range rapid.IntRange(1, 200).Draw(t, "calls") {
+			now = now.Add(time.Duration(rapid.Int64Range(0, int64(condition.TTL)).Draw(t, "pause")) / 6)
+			o := c.call(now, condition, 0)
+			inside := 0
+			for _, a := range authorized {
+				// A stored time is rounded up, by less than a tick.
+				if a.Add(condition.TTL).After(now) {
+					inside++
+				}
+			}
+			if !o.Blocked {
+				require.Less(t, inside, condition.Max, "authorized")
+				authorized = append(authorized, now)
+				continue
+			}
+			for _, a := range authorized {
+				if end := a.Add(condition.TTL); !end.After(now) && end.Add(throttler.Tick).After(now) {
+					inside++
+				}
+			}
+			require.GreaterOrEqual(t, inside, condition.Max, "blocked")
+		}
+	})
+}
+
+func TestClockGoingBackwardsLocksNobodyOutForLongerThanTTL(t *testing.T) {
+	c := &cell{}
+	runSteps(t, c, window(2, t4), 0, []step{
+		{at: 2 * time.Hour, remaining: 1, reset: t4},
+		{at: 2 * time.Hour, remaining: 0, retry: t4, reset: t4},
+		// Two hours back: both hits count as if made now …
+		{at: t0, blocked: true, retry: t4, reset: t4},
+		// … and from now on, as they have been corrected by that call.
+		{at: t1, blocked: true, retry: t3, reset: t3},
+		{at: t4, remaining: 1, reset: t4},
+	})
+}
+
+func TestHitOfAClockAheadCountsAsOneOfNow(t *testing.T) {
+	c := &cell{}
+	runSteps(t, c, window(3, t4), 0, []step{
+		{at: time.Hour, remaining: 2, reset: t4},
+		{at: t0, remaining: 1, reset: t4},
+		{at: t1, remaining: 0, retry: t3, reset: t4},
+		{at: t2, blocked: true, retry: t2, reset: t3},
+		{at: t4, remaining: 1, reset: t4},
+	})
+}
+
+func TestClocksThatDifferKeepTheListInOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c, condition, now := &cell{}, drawWindow(t), at(0)
+		for range rapid.IntRange(1, 100).Draw(t, "calls") {
+			now = now.Add(time.Duration(rapid.Int64Range(0, int64(condition.TTL)).Draw(t, "pause")) / 6)
+			skew := time.Duration(rapid.Int64Range(-int64(condition.TTL), int64(condition.TTL)).Draw(t, "skew"))
+			other := condition
+			other.TTL = max(time.Millisecond, time.Duration(float64(condition.TTL)*rapid.Float64Range(0.1, 10).Draw(t, "TTL change")))
+			c.call(now.Add(skew), other, 0)
+			times := throttler.Expiries(c.stored)
+			for i := range times[1:] {
+				require.False(t, times[i].After(times[i+1]), "%v", times)
+			}
+		}
+	})
+}
+
+// The original lost the whole list with the newest, shorter expiry.
+func TestShorterTTLDoesNotShortenHitsThatBlockNobody(t *testing.T) {
+	c := &cell{}
+	long, short := window(3, time.Minute), window(3, t1)
+	require.Equal(t, 2, c.call(at(t0), long, 0).Remaining)
+	require.Equal(t, 1, c.call(at(t1), long, 0).Remaining)
+	o := c.call(at(t2), short, 0)
+	require.Equal(t, step{0, false, 0, t1, t1}, step{0, o.Blocked, o.Remaining, o.RetryAfter, o.ResetAfter})
+	// The short hit is gone, the long ones are not.
+	require.Equal(t, 0, c.call(at(t4), long, 0).Remaining)
+	require.True(t, c.call(at(t5), long, 0).Blocked)
+	require.False(t, c.call(at(time.Minute), long, 0).Blocked)
+}
+
+func TestShorterTTLHoldsForHitsThatBlock(t *testing.T) {
+	c := &cell{}
+	require.Equal(t, 0, c.call(at(t0), window(1, time.Hour), 0).Remaining)
+	runSteps(t, c, window(1, t4), 0, []step{
+		{at: t1, blocked: true, retry: t4, reset: t4},
+		{at: t2, blocked: true, retry: t3, reset: t3},
+		{at: t5, remaining: 0, retry: t4, reset: t4},
+	})
+}
+
+func TestSmallerMaxWaitsForSoManyHitsToExpire(t *testing.T) {
+	c := &cell{}
+	for i := range 5 {
+		require.False(t, c.call(at(time.Duration(i)*t1), window(5, 10*t1), 0).Blocked)
+	}
+	// Hits expire at 10, 11, 12, 13, 14 s. With a Max of 2 the fourth of them
+	// has to go.
+	runSteps(t, c, window(2, 10*t1), 0, []step{
+		{at: t5, blocked: true, retry: 8 * t1, reset: 9 * t1},
+		{at: 13*t1 - 1, blocked: true, retry: 1, reset: t1 + 1},
+		{at: 13 * t1, remaining: 0, retry: t1, reset: 10 * t1},
+	})
+}
+
+func TestLongestTTLCountsFor292Years(t *testing.T) {
+	c := &cell{}
+	o := c.call(at(0), window(1, math.MaxInt64), 0)
+	require.False(t, o.Blocked)
+	o = c.call(at(24*time.Hour), window(1, math.MaxInt64), 0)
+	require.True(t, o.Blocked)
+	require.Greater(t, o.RetryAfter, 290*365*24*time.Hour)
+}
+
+// BenchmarkDecide measures what a decision costs beside the backend.
+func BenchmarkDecide(b *testing.B) {
+	for _, n := range []int{10, 100, 1000, 10_000, throttler.MaxHits} {
+		full := throttler.WindowRecord(time.Hour, hits(n, time.Hour/time.Duration(n+1))...)
+		now := at(time.Second / 1000).Add(-time.Millisecond)
+		b.Run(fmt.Sprintf("op=refuse/hits=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			c := window(n, time.Hour)
+			for b.Loop() {
+				if o, _ := throttler.Decide(now.Add(-1), c, 0, full); !o.Blocked {
+					b.Fatal("authorized")
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("op=add/hits=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			// The oldest hit expires, and the new one takes its place.
+			c := window(n, time.Hour)
+			for b.Loop() {
+				if o, _ := throttler.Decide(now, c, 0, full); o.Blocked {
+					b.Fatal("blocked")
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("op=drop/hits=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			// A random part of the hits has expired.
+			c := window(n, time.Hour)
+			random := rand.New(rand.NewPCG(1, 2))
+			for b.Loop() {
+				throttler.Decide(now.Add(time.Duration(random.Int64N(int64(time.Hour)))), c, 0, full)
+			}
+		})
+	}
+}
