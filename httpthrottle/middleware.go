@@ -9,6 +9,7 @@
 //	http.ListenAndServe(":8080", limit.Handler(mux))
 //
 // A [Source] says who is calling, behind proxies too, and has ready-made rules.
+// [Connections] limits each connection for itself, with no Throttler.
 //
 // # What is done to a request
 //

@@ -89,6 +89,22 @@ func TestRateLimitFieldsOverTime(t *testing.T) {
 				{time.Second, 429, `"a";r=0;t=59`},
 			},
 		},
+		"a leaky bucket: what is left is not told as quicker than the rate": {
+			throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 1000, TTL: 1000 * time.Second, Algorithm: throttler.LeakyBucket}}},
+			`"a";q=1000;w=1000`,
+			[]step{{0, 200, `"a";r=999;t=999`}, {time.Hour, 200, `"a";r=999;t=999`}},
+		},
+		"only what is authorized counts": {
+			throttler.Rule{CountAuthorizedOnly: true, Either: []throttler.Condition{
+				{Name: "a", Max: 1, TTL: 10 * time.Second}, {Name: "b", Max: 3, TTL: time.Minute},
+			}},
+			`"a";q=1;w=10, "b";q=3;w=60`,
+			[]step{
+				{0, 200, `"a";r=0;t=10, "b";r=2;t=60`},
+				{0, 429, `"a";r=0;t=10, "b";r=2`},
+				{10 * time.Second, 200, `"a";r=0;t=10, "b";r=1;t=60`},
+			},
+		},
 		"a window is told in whole seconds, rounded up": {
 			throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 5, TTL: 1200 * time.Millisecond}}},
 			`"a";q=5;w=2`,
