@@ -38,7 +38,8 @@ func publish(h http.Header, public []string, rule *throttler.Rule, d *throttler.
 	if len(conditions) == 0 {
 		conditions = rule.All
 	}
-	var policies, limits []byte
+	var room [2][128]byte // enough for most, to allocate none of it
+	policies, limits := room[0][:0], room[1][:0]
 	for i := range conditions {
 		c, o := &conditions[i], &d.Outcomes[i]
 		if !slices.Contains(public, c.Name) {
