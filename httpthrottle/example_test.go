@@ -40,7 +40,7 @@ func Example() {
 	// Welcome.
 	// 429 "address";r=0;t=3600
 	// Too Many Requests
-	// address
+	// Too many requests from this address.
 	// Try again in 60 minutes.
 }
 
@@ -114,7 +114,7 @@ func ExampleRefusal() {
 	}
 	// Output:
 	// 404
-	// refused: [address]
+	// refused: [Too many requests from this address.]
 	// 403
 }
 

@@ -151,9 +151,9 @@ func (m *Middleware) WriteAnswer(w http.ResponseWriter, r *http.Request, d throt
 type decisionKey struct{}
 
 // DecisionFrom returns the Decision on the request that ctx belongs to, and
-// whether there is one: none if no Middleware decided the request, or its rule
-// was Unlimited. With one Middleware inside another it is that of the inner one.
-// Its slices must not be changed.
+// whether there is one: none if no Middleware has decided the request, or only
+// with [Unlimited] rules. With one Middleware inside another it is that of the
+// innermost which has. Its slices must not be changed.
 func DecisionFrom(ctx context.Context) (throttler.Decision, bool) {
 	d, ok := ctx.Value(decisionKey{}).(*throttler.Decision)
 	if !ok {

@@ -196,7 +196,7 @@ func TestAnswerMayCallTheDefault(t *testing.T) {
 	require.Equal(t, 1, refused)
 	require.Equal(t, http.StatusTooManyRequests, w.Code)
 	require.Equal(t, "7", w.Header().Get("Retry-After"))
-	require.Contains(t, w.Body.String(), "address")
+	require.Contains(t, w.Body.String(), "this address")
 }
 
 func TestTimesInWords(t *testing.T) {

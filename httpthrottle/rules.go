@@ -11,7 +11,9 @@ import (
 // client address, by [Source.Key], and bans nobody. Its only condition is
 // "address". Rules with the same identifier count together.
 func (s Source) PerAddress(identifier string, max int, ttl time.Duration) func(*http.Request) throttler.Rule {
-	return s.per(identifier, "address", s.Key, max, ttl)
+	return s.per(identifier, s.Key, throttler.Condition{
+		Name: "address", Max: max, TTL: ttl, Message: "Too many requests from this address.",
+	})
 }
 
 // PerRobot returns a rule function that allows max requests in ttl from each
@@ -23,15 +25,17 @@ func (s Source) PerAddress(identifier string, max int, ttl time.Duration) func(*
 // share with another name: a wider limit per address belongs beside this one,
 // as a second condition or a second Middleware.
 func (s Source) PerRobot(identifier string, max int, ttl time.Duration) func(*http.Request) throttler.Rule {
-	return s.per(identifier, "robot", s.RobotKey, max, ttl)
+	return s.per(identifier, s.RobotKey, throttler.Condition{
+		Name: "robot", Max: max, TTL: ttl, Message: "Too many requests from this robot.",
+	})
 }
 
-func (s Source) per(identifier, name string, key func(*http.Request) string, max int, ttl time.Duration) func(*http.Request) throttler.Rule {
+// per returns a rule function with the condition c, whose Value is key's.
+func (s Source) per(identifier string, key func(*http.Request) string, c throttler.Condition) func(*http.Request) throttler.Rule {
 	return func(r *http.Request) throttler.Rule {
-		return throttler.Rule{
-			Identifier: identifier,
-			Either:     []throttler.Condition{{Name: name, Value: key(r), Max: max, TTL: ttl}},
-		}
+		c := c // one for each request
+		c.Value = key(r)
+		return throttler.Rule{Identifier: identifier, Either: []throttler.Condition{c}}
 	}
 }
 
