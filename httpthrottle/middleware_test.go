@@ -249,10 +249,10 @@ func TestRealServer(t *testing.T) {
 			require.Equal(t, http2, response.ProtoMajor == 2)
 			require.Equal(t, want, response.StatusCode)
 			require.Equal(t, `"address";q=1;w=60`, response.Header.Get("RateLimit-Policy"))
-			require.Equal(t, `"address";r=0;t=60`, response.Header.Get("RateLimit"))
+			require.Regexp(t, `^"address";r=0;t=(60|5\d)$`, response.Header.Get("RateLimit"), "5x on a busy machine")
 			if i > 0 {
 				require.Contains(t, string(body), "quota-exceeded")
-				require.Equal(t, "60", response.Header.Get("Retry-After"))
+				require.Regexp(t, `^(60|5\d)$`, response.Header.Get("Retry-After"))
 				require.False(t, response.Close)
 			}
 		}

@@ -33,84 +33,87 @@ func TestNothingIsToldOfConditionsThatAreNotPublic(t *testing.T) {
 	}
 }
 
-// The fields after each request, made after a sleep.
+// A limitStep is a request made after a sleep, and what is answered.
+type limitStep struct {
+	sleep  time.Duration
+	status int
+	limit  string
+}
+
+var limitFields = map[string]struct {
+	rule   throttler.Rule
+	policy string
+	steps  []limitStep
+}{
+	"one condition": {
+		throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 3, TTL: 10 * time.Second}}},
+		`"a";q=3;w=10`,
+		[]limitStep{
+			{0, 200, `"a";r=2;t=10`},
+			{4 * time.Second, 200, `"a";r=1;t=10`},
+			{4 * time.Second, 200, `"a";r=0;t=2`},
+			{0, 429, `"a";r=0;t=2`},
+			{1500 * time.Millisecond, 429, `"a";r=0;t=1`},
+			{500 * time.Millisecond, 200, `"a";r=0;t=4`},
+		},
+	},
+	"either: what is not full tells no window beyond Retry-After": {
+		throttler.Rule{Either: []throttler.Condition{
+			{Name: "burst", Max: 1, TTL: 2 * time.Second},
+			{Name: "hour", Max: 100, TTL: time.Hour},
+		}},
+		`"burst";q=1;w=2, "hour";q=100;w=3600`,
+		[]limitStep{
+			{0, 200, `"burst";r=0;t=2, "hour";r=99;t=3600`},
+			{0, 429, `"burst";r=0;t=2, "hour";r=98`},
+			{2 * time.Second, 200, `"burst";r=0;t=2, "hour";r=97;t=3600`},
+		},
+	},
+	"all: Retry-After is that of the first to open": {
+		throttler.Rule{All: []throttler.Condition{
+			{Name: "short", Max: 1, TTL: 5 * time.Second},
+			{Name: "long", Max: 1, TTL: 50 * time.Second},
+		}},
+		`"short";q=1;w=5, "long";q=1;w=50`,
+		[]limitStep{
+			{0, 200, `"short";r=0;t=5, "long";r=0;t=50`},
+			{0, 429, `"short";r=0;t=5, "long";r=0;t=5`},
+		},
+	},
+	"a ban": {
+		throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 1, TTL: time.Second}}, Lockout: time.Minute},
+		`"a";q=1;w=1`,
+		[]limitStep{
+			{0, 200, `"a";r=0;t=1`},
+			{0, 429, `"a";r=0;t=60`},
+			{time.Second, 429, `"a";r=0;t=59`},
+		},
+	},
+	"a leaky bucket: what is left is not told as quicker than the rate": {
+		throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 1000, TTL: 1000 * time.Second, Algorithm: throttler.LeakyBucket}}},
+		`"a";q=1000;w=1000`,
+		[]limitStep{{0, 200, `"a";r=999;t=999`}, {time.Hour, 200, `"a";r=999;t=999`}},
+	},
+	"only what is authorized counts": {
+		throttler.Rule{CountAuthorizedOnly: true, Either: []throttler.Condition{
+			{Name: "a", Max: 1, TTL: 10 * time.Second}, {Name: "b", Max: 3, TTL: time.Minute},
+		}},
+		`"a";q=1;w=10, "b";q=3;w=60`,
+		[]limitStep{
+			{0, 200, `"a";r=0;t=10, "b";r=2;t=60`},
+			{0, 429, `"a";r=0;t=10, "b";r=2`},
+			{10 * time.Second, 200, `"a";r=0;t=10, "b";r=1;t=60`},
+		},
+	},
+	"a window is told in whole seconds, rounded up": {
+		throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 5, TTL: 1200 * time.Millisecond}}},
+		`"a";q=5;w=2`,
+		[]limitStep{{0, 200, `"a";r=4;t=2`}},
+	},
+}
+
 func TestRateLimitFieldsOverTime(t *testing.T) {
-	type step struct {
-		sleep  time.Duration
-		status int
-		limit  string
-	}
-	for name, test := range map[string]struct {
-		rule   throttler.Rule
-		policy string
-		steps  []step
-	}{
-		"one condition": {
-			throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 3, TTL: 10 * time.Second}}},
-			`"a";q=3;w=10`,
-			[]step{
-				{0, 200, `"a";r=2;t=10`},
-				{4 * time.Second, 200, `"a";r=1;t=10`},
-				{4 * time.Second, 200, `"a";r=0;t=2`},
-				{0, 429, `"a";r=0;t=2`},
-				{1500 * time.Millisecond, 429, `"a";r=0;t=1`},
-				{500 * time.Millisecond, 200, `"a";r=0;t=4`},
-			},
-		},
-		"either: what is not full tells no window beyond Retry-After": {
-			throttler.Rule{Either: []throttler.Condition{
-				{Name: "burst", Max: 1, TTL: 2 * time.Second},
-				{Name: "hour", Max: 100, TTL: time.Hour},
-			}},
-			`"burst";q=1;w=2, "hour";q=100;w=3600`,
-			[]step{
-				{0, 200, `"burst";r=0;t=2, "hour";r=99;t=3600`},
-				{0, 429, `"burst";r=0;t=2, "hour";r=98`},
-				{2 * time.Second, 200, `"burst";r=0;t=2, "hour";r=97;t=3600`},
-			},
-		},
-		"all: Retry-After is that of the first to open": {
-			throttler.Rule{All: []throttler.Condition{
-				{Name: "short", Max: 1, TTL: 5 * time.Second},
-				{Name: "long", Max: 1, TTL: 50 * time.Second},
-			}},
-			`"short";q=1;w=5, "long";q=1;w=50`,
-			[]step{
-				{0, 200, `"short";r=0;t=5, "long";r=0;t=50`},
-				{0, 429, `"short";r=0;t=5, "long";r=0;t=5`},
-			},
-		},
-		"a ban": {
-			throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 1, TTL: time.Second}}, Lockout: time.Minute},
-			`"a";q=1;w=1`,
-			[]step{
-				{0, 200, `"a";r=0;t=1`},
-				{0, 429, `"a";r=0;t=60`},
-				{time.Second, 429, `"a";r=0;t=59`},
-			},
-		},
-		"a leaky bucket: what is left is not told as quicker than the rate": {
-			throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 1000, TTL: 1000 * time.Second, Algorithm: throttler.LeakyBucket}}},
-			`"a";q=1000;w=1000`,
-			[]step{{0, 200, `"a";r=999;t=999`}, {time.Hour, 200, `"a";r=999;t=999`}},
-		},
-		"only what is authorized counts": {
-			throttler.Rule{CountAuthorizedOnly: true, Either: []throttler.Condition{
-				{Name: "a", Max: 1, TTL: 10 * time.Second}, {Name: "b", Max: 3, TTL: time.Minute},
-			}},
-			`"a";q=1;w=10, "b";q=3;w=60`,
-			[]step{
-				{0, 200, `"a";r=0;t=10, "b";r=2;t=60`},
-				{0, 429, `"a";r=0;t=10, "b";r=2`},
-				{10 * time.Second, 200, `"a";r=0;t=10, "b";r=1;t=60`},
-			},
-		},
-		"a window is told in whole seconds, rounded up": {
-			throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 5, TTL: 1200 * time.Millisecond}}},
-			`"a";q=5;w=2`,
-			[]step{{0, 200, `"a";r=4;t=2`}},
-		},
-	} {
+	for name, test := range limitFields {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				test.rule.Identifier = "test"
