@@ -32,8 +32,9 @@ const DefaultConnectionDelay = time.Second
 //
 // It bounds what one connection can ask of the server, and slows down a client
 // that hammers; not one that opens a new connection for each request, which is
-// for a limit per address to hold. Behind a proxy the connections are the
-// proxy's, and it does not belong there.
+// for a limit per address to hold. A refusal closes an HTTP/1 connection only if
+// the request has a body. Behind a proxy the connections are the proxy's, and
+// Connections does not belong there.
 //
 // The rate is taken over the last requests of the connection, as many as
 // NewConnections was given, or all while there are fewer. A request that comes

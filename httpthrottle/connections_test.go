@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"io"
 	"log"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -82,6 +83,35 @@ func TestConnectionRateIsTakenOverTheLastRequests(t *testing.T) {
 					require.Equal(t, step.retry == "", w.Code == http.StatusOK, "step %d", i)
 				}
 			})
+		})
+	}
+}
+
+// Whatever comes when: no more than max in any time of ttl, all that may be is
+// allowed, and Retry-After is when it may be.
+func TestConnectionNeverAllowsMoreThanItsRate(t *testing.T) {
+	for seed := range uint64(50) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		limit, ttl := 1+random.IntN(8), time.Duration(1+random.IntN(20))*time.Second
+		synctest.Test(t, func(t *testing.T) {
+			c := httpthrottle.NewConnections(limit, ttl)
+			c.Delay = -1
+			var retry time.Duration
+			c.Answer = func(_ http.ResponseWriter, _ *http.Request, d throttler.Decision) { retry = d.RetryAfter }
+			request := lines(t, c)()
+			var allowed []time.Time
+			for range 300 {
+				time.Sleep(time.Duration(random.ExpFloat64() * float64(ttl) / float64(2*limit)))
+				retry = 0
+				request()
+				full := len(allowed) >= limit && time.Since(allowed[len(allowed)-limit]) < ttl
+				require.Equal(t, full, retry > 0)
+				if full {
+					require.Equal(t, ttl-time.Since(allowed[len(allowed)-limit]), retry)
+					continue
+				}
+				allowed = append(allowed, time.Now())
+			}
 		})
 	}
 }
