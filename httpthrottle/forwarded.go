@@ -46,19 +46,17 @@ func lastComma(s string) int {
 	quoted := false
 	for i := len(s) - 1; i >= 0; i-- {
 		switch {
-		case s[i] == '"' && !(quoted && escaped(s, i)):
+		case s[i] == '"' && quoted && i > 0 && s[i-1] == '\\':
+			// A quoted pair inside the string whose end has been seen already.
+			// After an even number of backslashes the mark would be an end of
+			// its own, and the string nonsense either way.
+		case s[i] == '"':
 			quoted = !quoted
 		case s[i] == ',' && !quoted:
 			return i
 		}
 	}
 	return -1
-}
-
-// escaped reports whether an odd number of backslashes stands before s[i].
-func escaped(s string, i int) bool {
-	before := strings.TrimRight(s[:i], `\`)
-	return (i-len(before))%2 == 1
 }
 
 // forwardedAddr returns the address in an element of field.

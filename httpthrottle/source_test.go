@@ -114,6 +114,7 @@ var forwardings = []struct {
 	{"Forwarded: list", "", []string{"Forwarded: for=1.2.3.4, for=203.0.113.9;proto=http, for=10.2.2.2"}, "203.0.113.9"},
 	{"Forwarded: lines", "", []string{"Forwarded: for=1.2.3.4", "Forwarded: for=203.0.113.9"}, "203.0.113.9"},
 	{"Forwarded: blanks and empty pairs", "", []string{`Forwarded: ;; proto="http" ; for=203.0.113.9 ;`}, "203.0.113.9"},
+	{"Forwarded: quoted pairs beside it", "", []string{`Forwarded: for=1.2.3.4, by="a,\\";for=203.0.113.9;host="\\\",\\"`}, "203.0.113.9"},
 	{"Forwarded: unknown", "", []string{"Forwarded: for=1.2.3.4, for=unknown"}, "10.0.0.1"},
 	{"Forwarded: obfuscated", "", []string{"Forwarded: for=1.2.3.4, for=_hidden, for=10.2.2.2"}, "10.2.2.2"},
 	{"Forwarded: obfuscated, with port", "", []string{`Forwarded: for=1.2.3.4, for="_hidden:_port"`}, "10.0.0.1"},
