@@ -57,7 +57,7 @@ func (h hit) from(r record, now time.Time) (record, bool) {
 func (r *receipt) takeBack(ctx context.Context) error {
 	var open []*entry
 	for _, h := range r.take() {
-		open = append(open, &entry{client: h.client, key: h.key, refund: h})
+		open = append(open, &entry{client: h.client, key: h.key, refund: &h})
 	}
 	var errs []error
 	for len(open) > 0 {
@@ -65,7 +65,7 @@ func (r *receipt) takeBack(ctx context.Context) error {
 		now := time.Now()
 		open = slices.DeleteFunc(open, func(e *entry) bool {
 			if e.err != nil {
-				r.putBack(e.refund)
+				r.putBack(*e.refund)
 				errs = append(errs, e.err)
 				return true
 			}
@@ -75,11 +75,13 @@ func (r *receipt) takeBack(ctx context.Context) error {
 		})
 		each(ctx, open, (*entry).put)
 		open = slices.DeleteFunc(open, func(e *entry) bool {
-			again := e.again()
-			if !again && e.err != nil {
+			if !maybeDone(e.err) && e.again() {
+				return false
+			}
+			if e.err != nil {
 				errs = append(errs, e.err)
 			}
-			return !again
+			return true
 		})
 	}
 	return errors.Join(errs...)
