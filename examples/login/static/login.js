@@ -25,6 +25,12 @@ if (countdown) {
     const clock = two(Math.floor(s / 60) % 60) + ":" + two(s % 60);
     return s < 3600 ? clock : Math.floor(s / 3600) + ":" + clock;
   };
+  // Somebody else may sign in meanwhile.
+  const name = document.getElementById("name");
+  const blocked = name.value;
+  let over = false;
+  const rest = () => { submit.disabled = !over && name.value === blocked; };
+  name.addEventListener("input", rest);
   let timer;
   const tick = () => {
     const left = Math.ceil((end - Date.now()) / 1000);
@@ -33,7 +39,8 @@ if (countdown) {
       return;
     }
     clearInterval(timer);
-    submit.disabled = false;
+    over = true;
+    rest();
     document.getElementById("problem").hidden = true;
     const again = document.getElementById("again");
     again.hidden = false;
@@ -41,7 +48,7 @@ if (countdown) {
     document.title = document.title.replace("Please wait", "Sign in");
     password.focus();
   };
-  submit.disabled = true;
+  rest();
   timer = setInterval(tick, 250);
   tick();
 }
