@@ -204,9 +204,11 @@ func (f *filter) rule(line string) throttler.Rule {
 }
 
 // seconds returns d in whole seconds, rounded up, so that who waits so long does
-// not come too early.
+// not come too early. What is left of a second is not worth another one if it is
+// less than a millisecond: stored times are themselves rounded up by less than
+// that, and a wait for the whole of 10 s would be called one of 11.
 func seconds(d time.Duration) int64 {
-	return int64((d + time.Second - 1) / time.Second)
+	return max(1, int64((d+time.Second-time.Millisecond)/time.Second))
 }
 
 // reached names the limits that block.

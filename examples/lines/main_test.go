@@ -102,6 +102,24 @@ func TestWaitIsRoundedUpToWholeSeconds(t *testing.T) {
 	})
 }
 
+// The record keeps ticks of 100 microseconds, rounded up.
+func TestWaitForAWholeTTLIsNotASecondLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 10 {
+			time.Sleep(12*time.Minute + 34567*time.Nanosecond)
+			stdout, _, _ := answers(t, strings.NewReader("a\na\n"), "-equal", "1")
+			require.Equal(t, "ok: a\nwait 10 s (equal): a\n", stdout)
+		}
+	})
+}
+
+func TestShortWaitIsASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stdout, _, _ := answers(t, strings.NewReader("a\na\n"), "-equal", "1", "-equal-ttl", "1ms")
+		require.Equal(t, "ok: a\nwait 1 s (equal): a\n", stdout)
+	})
+}
+
 func TestLockoutBansALimitThatIsReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stdout, _, _ := answers(t, typing([]typed{{0, "a"}, {1, "a"}, {2, "b"}, {30, "a"}, {61, "a"}}),
