@@ -19,8 +19,8 @@
 // CR LF).
 //
 // Without -memcached the counts are kept in the process. With it they are kept
-// in the servers given, and all processes that use the same servers count
-// together. A server that does not answer is reported on standard error, the first
+// in the servers given, "host:port" or the path of a socket, and all processes that
+// use the same servers count together. A server that does not answer is reported on standard error, the first
 // time; the limits whose counts it keeps let every line pass meanwhile.
 //
 // Lines ends with the input, and exits with status 0; with 1 if it cannot read
@@ -35,14 +35,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/adaptivethrottler/throttler/pool"
 )
 
 func main() {
@@ -61,6 +60,7 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args ..
 		fmt.Fprintf(stderr, "lines: %v\n(lines -h lists the flags)\n", err)
 		return 2
 	}
+	defer f.close()
 	if err := f.run(ctx, stdin, stdout, stderr); err != nil {
 		fmt.Fprintf(stderr, "lines: %v\n", err)
 		return 1
@@ -74,6 +74,7 @@ type filter struct {
 	equalTTL, allTTL time.Duration
 	lockout          time.Duration
 	throttler        *throttler.Throttler
+	close            func() error // ends its connections
 
 	reported bool // that a server failed
 }
@@ -90,8 +91,7 @@ func (f *filter) parse(args []string, stderr io.Writer) error {
 	flags.DurationVar(&f.lockout, "lockout", 0, "how long a limit that is reached stays closed (default 0s: until it has room)")
 	flags.Func("memcached", "keep the counts in the server at `host:port`; may be given several times", func(server string) error {
 		servers = append(servers, server)
-		_, _, err := net.SplitHostPort(server)
-		return err
+		return nil
 	})
 	flags.SetOutput(io.Discard)
 	err := flags.Parse(args)
@@ -131,16 +131,14 @@ func (f *filter) check() error {
 // connect makes the throttler: over the servers, or in memory if there are none.
 func (f *filter) connect(servers []string) error {
 	if len(servers) == 0 {
-		f.throttler = throttler.New(memstore.New())
+		f.throttler, f.close = throttler.New(memstore.New()), func() error { return nil }
 		return nil
 	}
-	var list memcache.ServerList
-	if err := list.SetServers(servers...); err != nil {
+	client, err := pool.New(servers...)
+	if err != nil {
 		return fmt.Errorf("-memcached: %w", err)
 	}
-	client := memcache.NewFromSelector(&list)
-	client.MaxIdleConns = 2
-	f.throttler = throttler.New(client)
+	f.throttler, f.close = throttler.New(client), client.Close
 	return nil
 }
 

@@ -185,7 +185,7 @@ func TestBadFlagsAreExplained(t *testing.T) {
 		"-all-ttl -1s":            "-all-ttl is -1s, want 1ms or more",
 		"-equal two":              `invalid value "two" for flag -equal`,
 		"-lockout -1s":            "-lockout is -1s, want 0s or more",
-		"-memcached localhost":    "missing port",
+		"-memcached localhost":    "-memcached: ",
 		"-memcached 127.0.0.1:no": "-memcached: ",
 		"-limit 3":                "flag provided but not defined: -limit",
 		"file.txt":                `unexpected argument "file.txt"`,

@@ -61,7 +61,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"os"
 	"os/signal"
 	"syscall"
@@ -69,7 +68,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/adaptivethrottler/throttler/pool"
 )
 
 func main() {
@@ -92,6 +91,7 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args ..
 		fmt.Fprintf(stderr, "notify: %v\n(notify -h lists the flags)\n", err)
 		return 2
 	}
+	defer o.close()
 	n, err := o.notifier(log.New(stdout, "", 0), log.New(stderr, "notify: ", 0))
 	if err == nil {
 		if o.dir != "" {
@@ -117,6 +117,7 @@ type options struct {
 	retry      time.Duration
 	timeout    time.Duration
 	client     throttler.Client
+	close      func() error // ends its connections
 }
 
 // parse sets o by the flags in args. For -h it explains them on stderr and
@@ -134,8 +135,7 @@ func (o *options) parse(args []string, stderr io.Writer) error {
 	flags.DurationVar(&o.timeout, "timeout", time.Minute, "how long the command may take")
 	flags.Func("memcached", "keep the counts in the server at `host:port`; may be given several times", func(server string) error {
 		servers = append(servers, server)
-		_, _, err := net.SplitHostPort(server)
-		return err
+		return nil
 	})
 	flags.SetOutput(io.Discard)
 	err := flags.Parse(args)
@@ -177,16 +177,14 @@ func (o *options) check() error {
 // are none.
 func (o *options) connect(servers []string) error {
 	if len(servers) == 0 {
-		o.client = memstore.New()
+		o.client, o.close = memstore.New(), func() error { return nil }
 		return nil
 	}
-	var list memcache.ServerList
-	if err := list.SetServers(servers...); err != nil {
+	client, err := pool.New(servers...)
+	if err != nil {
 		return fmt.Errorf("-memcached: %w", err)
 	}
-	client := memcache.NewFromSelector(&list)
-	client.MaxIdleConns = 2
-	o.client = client
+	o.client, o.close = client, client.Close
 	return nil
 }
 

@@ -277,7 +277,7 @@ func TestBadFlagsExitWith2(t *testing.T) {
 		"-command cat -watch 1s":           "-watch is for -dir",
 		"-command cat -watch -1s -dir .":   "-watch is -1s, want 0s or more",
 		"-command cat file":                `unexpected argument "file"`,
-		"-command cat -memcached here":     "missing port",
+		"-command cat -memcached here":     "-memcached: ",
 		"-command cat -memcached 1.2.3:no": "-memcached: ",
 		"-comand cat":                      "not defined: -comand",
 	} {
