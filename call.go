@@ -78,11 +78,14 @@ func (c *call) giveBack(ctx context.Context) {
 	}
 	err := c.receipt.takeBack(ctx)
 	for _, e := range c.entries {
-		if e.counted {
-			e.outcome.Remaining++
-			e.outcome.RetryAfter = 0
-			e.annotate(join(e.outcome.Err, err))
+		if !e.counted {
+			continue
 		}
+		if err == nil {
+			// As it was found, with or without others' hits since.
+			*e.outcome, _, _ = decide(e.now, e.condition, e.lockout, e.stored(), false)
+		}
+		e.annotate(join(e.cause, err))
 	}
 }
 
@@ -99,7 +102,7 @@ func (c *call) run(ctx context.Context) {
 		c.read(ctx)
 		// Not before: what was read a moment ago holds no hit of a later
 		// one than now, unless the clock of its writer is ahead of ours.
-		c.decide(time.Now())
+		c.decide(instantOf(time.Now()))
 		c.write(ctx)
 	}
 }
@@ -152,7 +155,7 @@ func (c *call) read(ctx context.Context) {
 }
 
 // decide decides the open conditions on what was read, all at the same time.
-func (c *call) decide(now time.Time) {
+func (c *call) decide(now instant) {
 	for _, e := range c.open {
 		e.decide(now, true)
 	}
@@ -200,9 +203,9 @@ type entry struct {
 	item *memcache.Item // the record as it was read; nil: there is none
 	err  error          // of the last operation
 
-	now   time.Time // when it was decided
-	next  record    // the record that is to be stored
-	store bool      // whether it is
+	now   instant // when it was decided
+	next  record  // the record that is to be stored
+	store bool    // whether it is
 	state state
 
 	counted bool // the record that was stored holds a hit of this call
@@ -267,7 +270,7 @@ func (e *entry) stored() record {
 
 // decide decides the entry on what was read. count says whether a hit is to be
 // counted if there is room.
-func (e *entry) decide(now time.Time, count bool) {
+func (e *entry) decide(now instant, count bool) {
 	e.now, e.state = now, decided
 	if e.err != nil {
 		e.open()
@@ -340,7 +343,7 @@ func (e *entry) settle() {
 
 // hit returns the hit that was counted.
 func (e *entry) hit() hit {
-	return hit{client: e.client, key: e.key, expiry: e.next.hits.added, share: e.next.bucket.added}
+	return hit{client: e.client, key: e.key, expiry: e.next.hits.addedTime(), share: e.next.bucket.added}
 }
 
 // remove deletes the entry's record.

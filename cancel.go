@@ -40,10 +40,10 @@ func (r *receipt) putBack(h hit) {
 
 // from returns r at now without h, and whether h was in it. It is not if it has
 // expired, if a ban has come in its place, or if the record was reset.
-func (h hit) from(r record, now time.Time) (record, bool) {
+func (h hit) from(r record, now instant) (record, bool) {
 	var found bool
 	if h.expiry != 0 {
-		r.hits, found = r.hits.after(instantOf(now)).without(h.expiry)
+		r.hits, found = r.hits.after(now).without(h.expiry)
 	} else {
 		r.bucket, found = r.bucket.without(h.share, now)
 	}
@@ -62,7 +62,7 @@ func (r *receipt) takeBack(ctx context.Context) error {
 	var errs []error
 	for len(open) > 0 {
 		each(ctx, open, (*entry).get)
-		now := time.Now()
+		now := instantOf(time.Now())
 		open = slices.DeleteFunc(open, func(e *entry) bool {
 			if e.err != nil {
 				r.putBack(*e.refund)

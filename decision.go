@@ -97,7 +97,7 @@ type Outcome struct {
 //
 // It is a function of its arguments alone. All that the rest of the package
 // does is to keep it so while others decide the same condition.
-func decide(now time.Time, c *Condition, l lockout, stored record, count bool) (o Outcome, next record, store bool) {
+func decide(now instant, c *Condition, l lockout, stored record, count bool) (o Outcome, next record, store bool) {
 	b, corrected := stored.ban.at(now)
 	if b.holds(now) {
 		return b.outcome(now, c), record{ban: b}, corrected

@@ -186,7 +186,7 @@ func TestEachBanIsSoManyTimesLongerThanTheLast(t *testing.T) {
 			o := call() // which is banned
 			require.True(t, o.Banned)
 			want := min(float64(longest), float64(rule.Lockout)*math.Pow(rule.LockoutGrowth, float64(n)))
-			require.InDelta(t, want, float64(o.RetryAfter), float64(throttler.Tick))
+			require.InDelta(t, want, float64(o.RetryAfter), float64(throttler.Coarse))
 			time.Sleep(o.RetryAfter - time.Nanosecond)
 			require.True(t, call().Banned)
 			// Within a day all is remembered.
@@ -293,7 +293,7 @@ func allAtOnce() {}
 func TestWaitingCrowdGetsThroughAWindowInOrderAtTheFullRate(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		c := drawLimiter(t, throttler.SlidingWindow)
-		c.TTL = c.TTL.Truncate(throttler.Tick) // so that nothing is rounded
+		c.TTL = c.TTL.Truncate(throttler.Coarse) // so that nothing is rounded
 		n := rapid.IntRange(1, 60).Draw(t, "crowd")
 		through := gather(t, throttler.New(memstore.New()), throttler.Rule{Identifier: "test", Either: []throttler.Condition{c}}, n, oneByOne)
 		for i, p := range through {
@@ -320,7 +320,7 @@ func TestWaitingCrowdGetsThroughABucketInOrderAtTheFullRate(t *testing.T) {
 func TestWaitingCrowdsOfTwoProcessesGetThroughAtTheFullRate(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		c := drawLimiter(t, throttler.SlidingWindow)
-		c.TTL = c.TTL.Truncate(throttler.Tick)
+		c.TTL = c.TTL.Truncate(throttler.Coarse)
 		rule := throttler.Rule{Identifier: "test", Either: []throttler.Condition{c}}
 		store := memstore.New()
 		sizes := [2]int{rapid.IntRange(1, 30).Draw(t, "crowd"), rapid.IntRange(1, 30).Draw(t, "other crowd")}

@@ -116,9 +116,10 @@ type Throttler struct {
 	BanCacheTTL time.Duration
 
 	// Observe, if not nil, is called after every decision of Authorize and
-	// at the end of every Wait, with the rule and the Decision that the
-	// caller is about to get, whose slices it must not change. It is called
-	// on the caller's goroutine, so on many of them at once.
+	// at the end of every Wait, whether it is authorized or gives up, with
+	// the rule and the Decision that the caller is about to get. It must not
+	// change their slices. It is called on the caller's goroutine, so on many
+	// of them at once.
 	Observe func(ctx context.Context, rule Rule, d Decision)
 
 	client Client
@@ -241,7 +242,7 @@ func (t *Throttler) recallBans(c *call) {
 	if !t.bans.ready(t.BanCache) {
 		return
 	}
-	now := time.Now()
+	now := instantOf(time.Now())
 	for _, e := range c.entries {
 		if b := t.bans.get(e.key, now); b.holds(now) {
 			*e.outcome = b.outcome(now, e.condition)
@@ -261,7 +262,7 @@ func (t *Throttler) rememberBans(c *call) {
 	}
 	for _, e := range c.entries {
 		if e.outcome.Banned && e.state == decided && e.cause == nil {
-			t.bans.add(e.key, e.next.ban, e.now.Add(ttl))
+			t.bans.add(e.key, e.next.ban, e.now.add(ttl))
 		}
 	}
 }
