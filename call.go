@@ -210,7 +210,7 @@ type entry struct {
 	lost   int   // how many times somebody else was faster
 	stalls int   // how many times in a row nobody was, and yet
 	cause  error // what another backend failed with, which this one stands in for
-	refund hit   // what is to be taken out of the record, if that is what the entry is for
+	refund *hit  // what is to be taken out of the record, if that is what the entry is for
 
 	outcome *Outcome
 }

@@ -57,7 +57,7 @@ func (h hit) from(r record, now time.Time) (record, bool) {
 func (r *receipt) takeBack(ctx context.Context) error {
 	var open []*entry
 	for _, h := range r.take() {
-		open = append(open, &entry{client: h.client, key: h.key, refund: h})
+		open = append(open, &entry{client: h.client, key: h.key, refund: &h})
 	}
 	var errs []error
 	for len(open) > 0 {
@@ -65,7 +65,7 @@ func (r *receipt) takeBack(ctx context.Context) error {
 		now := time.Now()
 		open = slices.DeleteFunc(open, func(e *entry) bool {
 			if e.err != nil {
-				r.putBack(e.refund)
+				r.putBack(*e.refund)
 				errs = append(errs, e.err)
 				return true
 			}

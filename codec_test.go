@@ -41,6 +41,9 @@ var goldenRecords = []struct {
 	{"hit under the longest TTL", throttler.WindowRecord(math.MaxInt64, at(math.MaxInt64/2))},
 	{"ban of 1.5 s", throttler.BanRecord(at(1500*time.Millisecond), 1500*time.Millisecond)},
 	{"ban of 40 days", throttler.BanRecord(at(960*time.Hour), 960*time.Hour)},
+	{"third ban in a row, of 4 s", throttler.OffenderRecord(at(4*time.Second), 4*time.Second, 3)},
+	{"bucket", throttler.BucketRecord(at(60*time.Second+1), 0)},
+	{"bucket with two hits taken back", throttler.BucketRecord(at(20*time.Second), 2)},
 }
 
 func TestRecordsOfEveryVersionReadAsEver(t *testing.T) {

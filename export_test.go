@@ -62,6 +62,16 @@ func BanRecord(end time.Time, length time.Duration) []byte {
 	return record{ban: ban{end: instantAfter(end, 0), length: ticks(length)}}.encode()
 }
 
+// OffenderRecord returns the record of a ban that is one of several in a row.
+func OffenderRecord(end time.Time, length time.Duration, offences int) []byte {
+	return record{ban: ban{end: instantAfter(end, 0), length: ticks(length), offences: offences}}.encode()
+}
+
+// BucketRecord returns the record of a bucket.
+func BucketRecord(score time.Time, cancels uint16) []byte {
+	return record{bucket: bucket{score: score.UnixNano(), cancels: cancels}}.encode()
+}
+
 // Expiries returns the expiry times of the hits in a record, as stored.
 func Expiries(b []byte) []time.Time {
 	r, ok := decode(b)

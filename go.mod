@@ -9,6 +9,7 @@ require (
 	github.com/moby/moby/client v0.5.0
 	github.com/stretchr/testify v1.12.1
 	github.com/testcontainers/testcontainers-go v0.44.0
+	golang.org/x/net v0.58.0
 	pgregory.net/rapid v1.3.0
 )
 

@@ -1,4 +1,86 @@
-// Package throttler placeholder
+// Package throttler limits how often things happen, across any number of
+// processes and machines, with its records in memcached. It protects login forms
+// against brute force, throttles robots, and rations any resource.
+//
+// It began as a port of Schedule::AdaptiveThrottler, a Perl module by David
+// Morel: a list of timestamps for each condition, in memcached, without locks.
+//
+// # Use
+//
+// A program makes one [Throttler] and asks it, with a [Rule], before it does
+// what is to be limited:
+//
+//	th := throttler.New(memcache.New("127.0.0.1:11211"))
+//
+//	d, err := th.Authorize(ctx, throttler.Rule{
+//		Identifier: "login",
+//		Either: []throttler.Condition{
+//			{Name: "ip", Value: addr, Max: 50, TTL: 5 * time.Minute},
+//			{Name: "login", Value: user, Max: 5, TTL: time.Minute},
+//		},
+//		Lockout: 10 * time.Minute,
+//	})
+//	if err != nil {
+//		return err // the rule is wrong
+//	}
+//	if d.Status == throttler.Blocked {
+//		// d.Messages says why, d.RetryAfter when to come back
+//	}
+//
+// A rule names conditions, and each condition what it counts: the Value, of
+// which there may be Max hits in any window of TTL. With Either the call is
+// blocked if any condition is full, with All if every one is. A condition that
+// is found full can be banned for a while, its Lockout.
+//
+// Rules are plain values and may be built anew for each call. Records are kept
+// under the rule's Identifier, the condition's Name and its Value, so all
+// programs that use the same names on the same servers count together.
+//
+// # Methods
+//
+// [Throttler.Authorize] counts and answers. [Throttler.Peek] answers and changes
+// nothing. [Throttler.Wait] waits until the call is authorized.
+// [Throttler.Cancel] takes back what a decision has counted, so that only
+// failures count. [Throttler.Reset] forgets hits and lifts bans.
+//
+// # What it promises
+//
+// Exactness: however many goroutines, processes and machines call at once, no
+// more than Max hits are authorized in any window of TTL (or what a
+// [LeakyBucket] says of itself). There is no lock: a record is replaced only if
+// it is still as it was read, and otherwise read and decided again.
+//
+// Precision: hits and bans end at their own time, to a tenth of a millisecond,
+// though memcached keeps whole seconds.
+//
+// Safety: a Value is any bytes of any length. Two different values never share
+// a record, and none becomes an illegal key or a command.
+//
+// Speed: an authorized call takes two round trips and a blocked one takes one,
+// however many conditions it has.
+//
+// # When the backend fails
+//
+// A failure of the backend is not an error of Authorize: the conditions that it
+// concerns do not block, so that an outage of memcached is no outage of the
+// login page. [Decision.Err] says what failed. A program that would rather fail
+// closed tests it; one that would rather go on counting in each process sets
+// [Throttler.Fallback]. A ctx that is done ends the call at once, in the same
+// way.
+//
+// # Clocks
+//
+// Times are those of the callers' clocks, so callers on several machines should
+// have theirs set by NTP: as far as two clocks differ, so much shorter or longer
+// may a window seem. One that is wrong by hours does no lasting harm: a hit
+// counts for TTL at most, and a ban for its length, from when it is first met by
+// a caller whose clock is right.
+//
+// # Stored records
+//
+// Records begin with a version. Every later version of this package reads what
+// every earlier one has written. Bytes that are no record of this package count
+// as none, and are replaced.
 package throttler
 
 import (

@@ -1,0 +1,270 @@
+package throttler_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/stretchr/testify/require"
+)
+
+// What a throttler does for a backend that fails: Fallback, and BanCache.
+
+func TestFallbackKeepsCountingWhileTheBackendFails(t *testing.T) {
+	client := newFaulty()
+	th := throttler.New(client)
+	th.Fallback = memstore.New()
+	rule := either(condition("a", 2, time.Minute), condition("b", 3, time.Minute))
+	client.before = failing(errDown, "", "get", "multi", "add", "cas")
+	for _, want := range [][]int{{1, 2}, {0, 1}} {
+		d := authorize(t, th, rule)
+		require.Equal(t, throttler.Authorized, d.Status)
+		require.Equal(t, want, remaining(d))
+		require.Equal(t, errDown, d.Err, "it still says what happened")
+		require.Equal(t, errDown, d.Outcomes[1].Err)
+	}
+	require.Equal(t, throttler.Blocked, peek(t, th, rule).Status)
+	d := authorize(t, th, rule)
+	require.Equal(t, throttler.Blocked, d.Status)
+	require.Equal(t, []string{"a is full"}, d.Messages)
+	require.Equal(t, errDown, d.Err)
+	// The backend is back, and has counted none of this.
+	client.before = failing(nil, "")
+	d = authorize(t, th, rule)
+	require.Equal(t, []int{1, 2}, remaining(d))
+	require.NoError(t, d.Err)
+}
+
+func TestFallbackDecidesOnlyWhatFailed(t *testing.T) {
+	client := &partial{faulty: newFaulty(), dead: "test#dead#v", err: keyed{"test#dead#v"}}
+	client.before = failing(errDown, client.dead, "get", "add", "cas")
+	fallback := newFaulty()
+	th := throttler.New(client)
+	th.Fallback = fallback
+	rule := either(condition("dead", 2, time.Minute), condition("alive", 3, time.Minute))
+	require.Equal(t, []int{1, 2}, remaining(authorize(t, th, rule)))
+	require.Equal(t, []string{"get", "add"}, fallback.took())
+	require.Equal(t, []int{0, 1}, remaining(authorize(t, th, rule)))
+	require.Equal(t, []string{"dead is full"}, authorize(t, th, rule).Messages)
+}
+
+func TestFallbackIsAskedWhenTheContextHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		client.before = func(string, ...string) error { time.Sleep(time.Second); return errDown }
+		th := throttler.New(client)
+		th.Fallback = memstore.New()
+		for i := range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			start := time.Now()
+			d, err := th.Authorize(ctx, either(condition("a", 2, time.Minute)))
+			cancel()
+			require.NoError(t, err)
+			require.Equal(t, 50*time.Millisecond, time.Since(start))
+			require.Equal(t, context.DeadlineExceeded, d.Err)
+			require.Equal(t, i == 2, d.Status == throttler.Blocked)
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+func TestFallbackThatFailsTooLeavesTheConditionOpenWithBothErrors(t *testing.T) {
+	client, fallback := newFaulty(), newFaulty()
+	alsoDown := fmt.Errorf("fallback: %w", context.DeadlineExceeded)
+	client.before = failing(errDown, "", "get")
+	fallback.before = failing(alsoDown, "", "get")
+	th := throttler.New(client)
+	th.Fallback = fallback
+	d := authorize(t, th, either(condition("a", 2, time.Minute)))
+	require.Equal(t, throttler.Authorized, d.Status)
+	require.ErrorIs(t, d.Err, errDown)
+	require.ErrorIs(t, d.Err, alsoDown)
+}
+
+func TestCancelAndResetReachTheFallback(t *testing.T) {
+	client, ctx := newFaulty(), context.Background()
+	client.before = failing(errDown, "", "get", "delete")
+	th := throttler.New(client)
+	th.Fallback = memstore.New()
+	rule := either(condition("a", 2, time.Minute))
+	d := authorize(t, th, rule)
+	authorize(t, th, rule)
+	require.NoError(t, th.Cancel(ctx, d))
+	require.Equal(t, []int{0}, remaining(authorize(t, th, rule)))
+	require.ErrorIs(t, th.Reset(ctx, rule), errDown)
+	require.Equal(t, []int{1}, remaining(authorize(t, th, rule)))
+}
+
+// A call that the backend would have let pass is refused by the fallback of
+// another condition: what the backend counted is given back.
+func TestHitIsGivenBackWhenTheFallbackRefuses(t *testing.T) {
+	client := &partial{faulty: newFaulty(), dead: "test#dead#v", err: keyed{"test#dead#v"}}
+	client.before = failing(errDown, client.dead, "get", "add", "cas")
+	th := throttler.New(client)
+	th.Fallback = memstore.New()
+	rule := either(condition("dead", 1, time.Minute), condition("alive", 3, time.Minute))
+	rule.CountAuthorizedOnly = true
+	require.Equal(t, []int{0, 2}, remaining(authorize(t, th, rule)))
+	d := authorize(t, th, rule)
+	require.Equal(t, throttler.Blocked, d.Status)
+	require.Equal(t, []int{0, 2}, remaining(d))
+	require.Equal(t, 1, peek(t, th, either(rule.Either[1])).Outcomes[0].Remaining)
+}
+
+func banning(name string, lockout time.Duration) throttler.Rule {
+	rule := either(condition(name, 1, time.Second))
+	rule.Lockout = lockout
+	return rule
+}
+
+func TestCachedBanTakesNoRoundTrip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		th := throttler.New(client)
+		th.BanCache = 10
+		rule := banning("a", 8*time.Second)
+		authorize(t, th, rule)
+		authorize(t, th, rule) // sets the ban
+		client.took()
+		time.Sleep(time.Second)
+		want := throttler.Outcome{Name: "a", Blocked: true, Banned: true, Limit: 1, RetryAfter: 7 * time.Second, ResetAfter: 7 * time.Second}
+		for range 3 {
+			d := authorize(t, th, rule)
+			require.Equal(t, want, d.Outcomes[0])
+			require.Equal(t, []string{"a is full"}, d.Messages)
+			require.Equal(t, d.Outcomes, peek(t, th, rule).Outcomes)
+		}
+		require.Empty(t, client.took())
+		// After BanCacheTTL the backend is asked again,
+		time.Sleep(throttler.DefaultBanCacheTTL - time.Second - 1)
+		authorize(t, th, rule)
+		require.Empty(t, client.took())
+		time.Sleep(1)
+		authorize(t, th, rule)
+		require.Equal(t, []string{"get"}, client.took())
+		// and the ban ends at its own time, whatever the cache says.
+		time.Sleep(3*time.Second - 1)
+		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+		time.Sleep(1)
+		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+	})
+}
+
+func TestBanFoundInTheBackendIsCached(t *testing.T) {
+	client := newFaulty()
+	first, second := throttler.New(client), throttler.New(client)
+	second.BanCache = 10
+	rule := banning("a", time.Hour)
+	authorize(t, first, rule)
+	authorize(t, first, rule)
+	client.took()
+	authorize(t, second, rule)
+	authorize(t, second, rule)
+	require.Equal(t, []string{"get"}, client.took())
+}
+
+func TestBanThatPeekForetellsIsNotCached(t *testing.T) {
+	client := newFaulty()
+	th := throttler.New(client)
+	th.BanCache = 10
+	rule := banning("a", time.Hour)
+	authorize(t, th, rule)
+	require.True(t, peek(t, th, rule).Outcomes[0].Banned)
+	rule.Lockout = 0
+	require.False(t, peek(t, th, rule).Outcomes[0].Banned)
+}
+
+func TestResetIsNoticedHereAtOnceAndElsewhereWithinBanCacheTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		here, elsewhere := throttler.New(client), throttler.New(client)
+		here.BanCache, elsewhere.BanCache, elsewhere.BanCacheTTL = 10, 10, time.Second
+		rule := banning("a", time.Hour)
+		authorize(t, here, rule)
+		require.Equal(t, throttler.Blocked, authorize(t, here, rule).Status)
+		require.Equal(t, throttler.Blocked, authorize(t, elsewhere, rule).Status)
+		require.NoError(t, here.Reset(t.Context(), rule))
+		require.Equal(t, throttler.Authorized, authorize(t, here, rule).Status)
+		time.Sleep(time.Second - 1)
+		require.Equal(t, throttler.Blocked, peek(t, elsewhere, rule).Status)
+		time.Sleep(1)
+		require.Equal(t, throttler.Authorized, peek(t, elsewhere, rule).Status)
+	})
+}
+
+func TestOtherConditionsCountBesideACachedBan(t *testing.T) {
+	client := newFaulty()
+	th := throttler.New(client)
+	th.BanCache = 10
+	rule := banning("a", time.Hour)
+	rule.Either = append(rule.Either, condition("b", 5, time.Minute))
+	authorize(t, th, rule)
+	require.Equal(t, []int{0, 3}, remaining(authorize(t, th, rule)))
+	client.took()
+	require.Equal(t, []int{0, 2}, remaining(authorize(t, th, rule)))
+	require.Equal(t, []string{"get", "cas"}, client.took())
+	rule.CountAuthorizedOnly = true
+	require.Equal(t, []int{0, 2}, remaining(authorize(t, th, rule)))
+	require.Equal(t, []string{"get"}, client.took())
+}
+
+func TestBanCacheForgetsTheLeastRecentlyUsed(t *testing.T) {
+	client := newFaulty()
+	th := throttler.New(client)
+	th.BanCache = 2
+	for _, name := range []string{"a", "b", "a", "b", "a", "c", "c"} {
+		authorize(t, th, banning(name, time.Hour))
+	}
+	client.took()
+	for name, ops := range map[string][]string{"a": nil, "c": nil} {
+		authorize(t, th, banning(name, time.Hour))
+		require.Equal(t, ops, client.took(), name)
+	}
+	authorize(t, th, banning("b", time.Hour))
+	require.Equal(t, []string{"get"}, client.took())
+}
+
+func TestBanOfTheFallbackIsNotCached(t *testing.T) {
+	client := newFaulty()
+	client.before = failing(errDown, "", "get")
+	th := throttler.New(client)
+	th.Fallback, th.BanCache = memstore.New(), 10
+	rule := banning("a", time.Hour)
+	authorize(t, th, rule)
+	require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+	client.before = failing(nil, "")
+	require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+}
+
+// BenchmarkCachedBan measures a call that is answered from process memory.
+func BenchmarkCachedBan(b *testing.B) {
+	th := throttler.New(memstore.New())
+	th.BanCache = 10
+	rule := banning("ip", time.Hour)
+	ctx := context.Background()
+	for range 2 {
+		if _, err := th.Authorize(ctx, rule); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if d, _ := th.Authorize(ctx, rule); d.Status != throttler.Blocked {
+			b.Fatal("authorized")
+		}
+	}
+}
+
+func TestCachedBanTakesFourAllocationsAtMost(t *testing.T) {
+	th := throttler.New(memstore.New())
+	th.BanCache = 10
+	rule := banning("ip", time.Hour)
+	ctx := context.Background()
+	authorize(t, th, rule)
+	authorize(t, th, rule)
+	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { _, _ = th.Authorize(ctx, rule) }), 4.0)
+}

@@ -1,0 +1,188 @@
+package throttler_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// both is a rule with a condition of each algorithm, which count 5 a minute.
+func both() throttler.Rule {
+	bucket := condition("bucket", 5, time.Minute)
+	bucket.Algorithm = throttler.LeakyBucket
+	return either(condition("window", 5, time.Minute), bucket)
+}
+
+func TestCancelTakesBackTheHitsOfItsDecisionOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, ctx := newFaulty(), t.Context()
+		th := throttler.New(client)
+		first, second := authorize(t, th, both()), authorize(t, th, both())
+		require.Equal(t, []int{3, 3}, remaining(second))
+		client.took()
+		for range 3 {
+			require.NoError(t, th.Cancel(ctx, first))
+		}
+		require.Equal(t, []string{"get", "get", "cas", "cas"}, client.took())
+		require.Equal(t, []int{3, 3}, remaining(peek(t, th, both())), "one hit less, and the one of this look")
+		require.NoError(t, throttler.New(client).Cancel(ctx, second), "from anywhere")
+		require.Equal(t, []int{4, 4}, remaining(peek(t, th, both())))
+	})
+}
+
+func TestCancelBySeveralAtOnceTakesBackOneHit(t *testing.T) {
+	th := throttler.New(memstore.New())
+	rule := either(condition("window", 5, time.Minute))
+	d := authorize(t, th, rule)
+	authorize(t, th, rule)
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() { assert.NoError(t, th.Cancel(context.Background(), d)) })
+	}
+	wg.Wait()
+	require.Equal(t, []int{3}, remaining(peek(t, th, rule)))
+}
+
+func TestCancelOfWhatCountedNothingDoesNothing(t *testing.T) {
+	client, ctx := newFaulty(), context.Background()
+	th := throttler.New(client)
+	rule := either(condition("a", 1, time.Minute))
+	looked := peek(t, th, rule)
+	authorize(t, th, rule)
+	blocked := authorize(t, th, rule)
+	client.took()
+	for _, d := range []throttler.Decision{{}, looked, blocked} {
+		require.NoError(t, th.Cancel(ctx, d))
+	}
+	require.Empty(t, client.took())
+}
+
+func TestCancelOfABlockedCallTakesBackWhatItCountedElsewhere(t *testing.T) {
+	th := throttler.New(memstore.New())
+	rule := either(condition("a", 1, time.Minute), condition("b", 5, time.Minute))
+	authorize(t, th, rule)
+	d := authorize(t, th, rule)
+	require.Equal(t, throttler.Blocked, d.Status)
+	require.Equal(t, 3, d.Outcomes[1].Remaining)
+	require.NoError(t, th.Cancel(context.Background(), d))
+	require.Equal(t, 3, peek(t, th, either(rule.Either[1])).Outcomes[0].Remaining)
+}
+
+func TestCancelAfterExpiryDoesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		old := authorize(t, th, both())
+		time.Sleep(time.Minute)
+		authorize(t, th, both())
+		require.NoError(t, th.Cancel(t.Context(), old))
+		require.Equal(t, []int{3, 3}, remaining(peek(t, th, both())))
+	})
+}
+
+func TestCancelNeverLiftsABan(t *testing.T) {
+	for _, i := range []int{0, 1} {
+		th := throttler.New(memstore.New())
+		rule := either(both().Either[i])
+		rule.Lockout = time.Hour
+		var decisions []throttler.Decision
+		for range 6 {
+			decisions = append(decisions, authorize(t, th, rule))
+		}
+		require.True(t, decisions[5].Outcomes[0].Banned)
+		for _, d := range decisions {
+			require.NoError(t, th.Cancel(context.Background(), d))
+		}
+		require.True(t, peek(t, th, rule).Outcomes[0].Banned)
+	}
+}
+
+func TestCancelAfterAResetTakesNothingFromOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		rule := either(condition("window", 5, time.Minute))
+		d := authorize(t, th, rule)
+		require.NoError(t, th.Reset(t.Context(), rule))
+		time.Sleep(time.Millisecond)
+		authorize(t, th, rule)
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, []int{3}, remaining(peek(t, th, rule)))
+	})
+}
+
+func TestCancelThatCouldNotLookMayBeTriedAgain(t *testing.T) {
+	client, ctx := newFaulty(), context.Background()
+	th := throttler.New(client)
+	d := authorize(t, th, both())
+	client.before = failing(errDown, "test#window#v", "get")
+	require.ErrorIs(t, th.Cancel(ctx, d), errDown)
+	client.before = failing(nil, "")
+	require.Equal(t, 3, peek(t, th, both()).Outcomes[0].Remaining)
+	require.NoError(t, th.Cancel(ctx, d))
+	require.Equal(t, 4, peek(t, th, both()).Outcomes[0].Remaining)
+}
+
+// The answer to the write was lost, not the write: a second try would take back
+// somebody else's hit.
+func TestCancelWhoseAnswerWasLostIsNotRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		th := throttler.New(client)
+		rule := either(condition("window", 5, time.Minute))
+		authorize(t, th, rule)
+		authorize(t, th, rule) // expires at the same instant
+		lossy := &lossy{faulty: client}
+		th = throttler.New(lossy)
+		d := authorize(t, th, rule)
+		lossy.lose = true
+		require.ErrorIs(t, th.Cancel(t.Context(), d), errDown)
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, []int{2}, remaining(peek(t, th, rule)))
+	})
+}
+
+// lossy carries out a CompareAndSwap and loses the answer.
+type lossy struct {
+	*faulty
+	lose bool
+}
+
+func (l *lossy) CompareAndSwap(item *memcache.Item) error {
+	err := l.faulty.CompareAndSwap(item)
+	if l.lose {
+		return errDown
+	}
+	return err
+}
+
+// Look first and count later lets all of them through; count first and take
+// back on success lets through what the limit says.
+func TestParallelGuessesAreVerifiedNoMoreThanMaxTimes(t *testing.T) {
+	th := throttler.New(memstore.New())
+	rule := either(condition("name+ip", 5, time.Minute))
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	verified := 0
+	for range 100 {
+		wg.Go(func() {
+			d, err := th.Authorize(context.Background(), rule)
+			assert.NoError(t, err)
+			if d.Status == throttler.Blocked {
+				return
+			}
+			mu.Lock()
+			verified++
+			mu.Unlock()
+			// A wrong password: nothing is taken back.
+		})
+	}
+	wg.Wait()
+	require.Equal(t, 5, verified)
+}

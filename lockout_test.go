@@ -1,0 +1,200 @@
+package throttler_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/stretchr/testify/require"
+)
+
+func TestBanHoldsForItsLengthAndIsNotProlonged(t *testing.T) {
+	c, lockout := &cell{}, 1500*time.Millisecond
+	runSteps(t, c, window(1, t1), lockout, []step{
+		{at: 0, remaining: 0, retry: t1, reset: t1},
+		{at: t1 / 2, blocked: true, retry: lockout, reset: lockout}, // sets it
+		{at: t1, blocked: true, retry: t1, reset: t1},
+		{at: t2 - 1, blocked: true, retry: 1, reset: 1},
+		{at: t2, remaining: 0, retry: t1, reset: t1}, // counting starts anew
+	})
+}
+
+func TestBanReplacesTheHits(t *testing.T) {
+	c := &cell{}
+	for range 3 {
+		c.call(at(0), window(2, time.Hour), t1)
+	}
+	end, length, ok := throttler.BanEnd(c.stored)
+	require.True(t, ok)
+	require.Equal(t, at(t1), end)
+	require.Equal(t, t1, length)
+	require.Empty(t, throttler.Expiries(c.stored))
+	require.Equal(t, 1, c.call(at(t1), window(2, time.Hour), t1).Remaining)
+}
+
+func TestBanIsReportedByTheCallThatSetsIt(t *testing.T) {
+	c := &cell{}
+	require.False(t, c.call(at(0), window(1, t1), t5).Banned)
+	require.True(t, c.call(at(0), window(1, t1), t5).Banned)
+	require.True(t, c.call(at(t4), window(1, t1), t5).Banned)
+	require.False(t, c.call(at(t5), window(1, t1), t5).Banned)
+}
+
+func TestBanHoldsForARuleWithoutLockout(t *testing.T) {
+	c := &cell{}
+	c.call(at(0), window(1, t1), t5)
+	c.call(at(0), window(1, t1), t5)
+	require.True(t, c.call(at(t4), window(10, t1), 0).Banned)
+}
+
+func TestBanOfAClockAheadLastsForItsLengthFromNow(t *testing.T) {
+	c := &cell{}
+	c.call(at(time.Hour), window(1, t1), t5)
+	c.call(at(time.Hour), window(1, t1), t5)
+	runSteps(t, c, window(1, t1), t5, []step{
+		{at: 0, blocked: true, retry: t5, reset: t5},
+		{at: t3, blocked: true, retry: t2, reset: t2},
+		{at: t5, remaining: 0, retry: t1, reset: t1},
+	})
+}
+
+func TestLongBansHold(t *testing.T) {
+	for _, lockout := range []time.Duration{40 * 24 * time.Hour, 10 * 365 * 24 * time.Hour, math.MaxInt64} {
+		c := &cell{}
+		c.call(at(0), window(1, t1), lockout)
+		require.Equal(t, lockout, c.call(at(0), window(1, t1), lockout).RetryAfter)
+		require.True(t, c.call(at(lockout-time.Second), window(1, t1), lockout).Banned, lockout)
+	}
+}
+
+func TestItemsOutliveTheirContent(t *testing.T) {
+	const day = 24 * 60 * 60
+	now := at(0)
+	for _, tt := range []struct {
+		content time.Duration
+		want    int32
+	}{
+		{0, 3},
+		{1, 3},
+		{time.Millisecond, 3},
+		{time.Second, 4},
+		{1500 * time.Millisecond, 4},
+		{time.Minute, 63},
+		{30*24*time.Hour - 3*time.Second, 30 * day},
+		// Beyond 30 days it is a date, with an hour for the server's clock.
+		{30 * 24 * time.Hour, int32(now.Unix()) + 30*day + 3 + 3600},
+		{40 * 24 * time.Hour, int32(now.Unix()) + 40*day + 3 + 3600},
+		{100 * 365 * 24 * time.Hour, math.MaxInt32},
+		{math.MaxInt64, math.MaxInt32},
+	} {
+		require.Equal(t, tt.want, throttler.Expiration(now, tt.content), tt.content)
+	}
+}
+
+func growing(lockout, longest time.Duration, growth float64) throttler.Rule {
+	return throttler.Rule{
+		Identifier:    "test",
+		Either:        []throttler.Condition{window(1, t1)},
+		Lockout:       lockout,
+		LockoutGrowth: growth,
+		MaxLockout:    longest,
+	}
+}
+
+// bans fills the window of rule again after each ban has ended and a pause, and
+// returns how long the bans were.
+func bans(t *testing.T, rule throttler.Rule, pauses ...time.Duration) []time.Duration {
+	var stored []byte
+	var lengths []time.Duration
+	now := at(0)
+	for _, pause := range append(pauses, 0) {
+		for range 2 {
+			o, next := throttler.DecideRule(now, rule, stored)
+			if next != nil {
+				stored = next
+			}
+			if o.Banned {
+				lengths = append(lengths, o.RetryAfter)
+				now = now.Add(o.RetryAfter + pause)
+			}
+		}
+	}
+	require.Len(t, lengths, len(pauses)+1)
+	return lengths
+}
+
+func TestBansGrow(t *testing.T) {
+	min := time.Minute
+	require.Equal(t,
+		[]time.Duration{min, 2 * min, 4 * min, 5 * min, 5 * min},
+		bans(t, growing(min, 5*min, 2), 0, 0, 0, 0))
+	require.Equal(t,
+		[]time.Duration{min, min * 3 / 2, min * 9 / 4},
+		bans(t, growing(min, 0, 1.5), 0, 0))
+}
+
+func TestBansAreAlikeWithoutGrowth(t *testing.T) {
+	for _, growth := range []float64{0, 1} {
+		require.Equal(t, []time.Duration{t5, t5, t5}, bans(t, growing(t5, 0, growth), 0, 0))
+	}
+}
+
+func TestGrowthEndsAtTheDefault(t *testing.T) {
+	day := throttler.DefaultMaxLockout
+	require.Equal(t, []time.Duration{time.Hour, day, day}, bans(t, growing(time.Hour, 0, 1000), 0, 0))
+	// A first ban is as long as it says.
+	require.Equal(t, []time.Duration{2 * day, 2 * day}, bans(t, growing(2*day, 0, 2), 0))
+	require.Equal(t, []time.Duration{2 * day, 2 * day}, bans(t, growing(2*day, day, 2), 0))
+}
+
+func TestGrowthIsForgottenAfterAWhile(t *testing.T) {
+	memory := throttler.LockoutMemory
+	require.Equal(t,
+		[]time.Duration{t1, t2, t4, t1, t2},
+		bans(t, growing(t1, 0, 2), 0, memory-throttler.Tick, memory, time.Hour))
+}
+
+func TestGrowthSurvivesManyOffences(t *testing.T) {
+	lengths := bans(t, growing(time.Millisecond, time.Second, 1e300), make([]time.Duration, 300)...)
+	require.Equal(t, time.Second, lengths[300])
+}
+
+func TestOffencesAreStoredOnlyWithGrowth(t *testing.T) {
+	ban := func(r throttler.Rule) (stored []byte) {
+		for range 2 {
+			_, stored = throttler.DecideRule(at(0), r, stored)
+		}
+		return stored
+	}
+	require.Len(t, ban(growing(t5, 0, 0)), 14)
+	require.Len(t, ban(growing(t5, 0, 2)), 15)
+
+	// After the ban the hits stand beside what is remembered of it.
+	stored := ban(growing(t5, 0, 2))
+	_, stored = throttler.DecideRule(at(t5), growing(t5, 0, 2), stored)
+	require.Len(t, throttler.Expiries(stored), 1)
+	end, _, ok := throttler.BanEnd(stored)
+	require.True(t, ok)
+	require.Equal(t, at(t5), end)
+
+	// A rule that does not want it drops it.
+	_, stored = throttler.DecideRule(at(t9), growing(t5, 0, 0), stored)
+	_, _, ok = throttler.BanEnd(stored)
+	require.False(t, ok)
+}
+
+func TestConditionsOwnLockout(t *testing.T) {
+	rule := func(own time.Duration) throttler.Rule {
+		c := window(1, t1)
+		c.Lockout = own
+		return throttler.Rule{Identifier: "test", Either: []throttler.Condition{c}, Lockout: t5}
+	}
+	for own, want := range map[time.Duration]time.Duration{0: t5, t9: t9, -1: 0, -t9: 0} {
+		_, stored := throttler.DecideRule(at(0), rule(own), nil)
+		o, _ := throttler.DecideRule(at(0), rule(own), stored)
+		require.True(t, o.Blocked)
+		require.Equal(t, want > 0, o.Banned)
+		require.Equal(t, max(want, t1), o.RetryAfter)
+	}
+}

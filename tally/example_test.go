@@ -1,0 +1,65 @@
+package tally_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/adaptivethrottler/throttler/tally"
+)
+
+// A trial run: which limit would stop the one who guesses passwords, and nobody
+// else? The rule is in Shadow, so nobody is stopped yet, and has a condition for
+// each limit in question. The tally tells who would have been blocked by each,
+// and how often.
+func Example_trialRun() {
+	counts := tally.New()
+	limits := throttler.New(memstore.New())
+	limits.Observe = counts.Observe
+
+	login := func(address string) {
+		at := func(limit string, max int) throttler.Condition {
+			return throttler.Condition{Name: limit, Value: address, Max: max, TTL: time.Minute}
+		}
+		d, err := limits.Authorize(context.Background(), throttler.Rule{
+			Identifier: "login",
+			Either:     []throttler.Condition{at("5 a minute", 5), at("10 a minute", 10), at("20 a minute", 20)},
+			Shadow:     true,
+		})
+		if err != nil || d.Status != throttler.Authorized {
+			log.Fatal("a trial run is not meant to be noticed: ", err)
+		}
+	}
+	for range 300 {
+		login("203.0.113.9") // guesses
+	}
+	for range 12 {
+		login("198.51.100.1") // is an office
+	}
+	for range 3 {
+		login("192.0.2.7") // is a person with a typo
+	}
+
+	for _, rule := range counts.Snapshot().Rules {
+		fmt.Printf("%s: %d calls, %d would have been blocked\n", rule.Identifier, rule.Calls, rule.WouldBlock)
+		for _, condition := range rule.Conditions {
+			fmt.Printf("- by %s: %d\n", condition.Name, condition.WouldBlock)
+			for _, value := range condition.Values {
+				fmt.Printf("  %s %d times\n", value.Value, value.Count)
+			}
+		}
+	}
+	// Output:
+	// login: 315 calls, 302 would have been blocked
+	// - by 5 a minute: 302
+	//   203.0.113.9 295 times
+	//   198.51.100.1 7 times
+	// - by 10 a minute: 292
+	//   203.0.113.9 290 times
+	//   198.51.100.1 2 times
+	// - by 20 a minute: 280
+	//   203.0.113.9 280 times
+}

@@ -1,0 +1,177 @@
+package tally
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"html/template"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// What the page shows of the values: the JSON has all of them, in full.
+const (
+	pageValues      = 25 // of a condition, at most
+	pageValueLength = 80 // in characters
+)
+
+// ServeHTTP answers GET and HEAD with a [Snapshot]: as an HTML page, or as JSON
+// if the query has format=json or, without a format, if the Accept header
+// prefers application/json to text/html. Other methods get 405.
+//
+// The page needs no script and loads nothing. It shows a condition's 25 most
+// blocked values, escaped, and the beginning of long ones; the JSON has all. No
+// answer is to be stored by anyone, or shown in a frame.
+//
+// There is no access control: who can reach the handler sees everything that the
+// tally has recorded. Put it behind the program's own, or on a loopback address.
+func (t *Tally) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Content-Type-Options", "nosniff")
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		header.Set("Allow", "GET, HEAD")
+		http.Error(w, "Method Not Allowed", http.StatusMethodNotAllowed)
+		return
+	}
+	header.Set("Vary", "Accept")
+	var body []byte
+	var err error
+	if wantsJSON(r) {
+		header.Set("Content-Type", "application/json")
+		body, err = json.MarshalIndent(t.Snapshot(), "", "  ")
+	} else {
+		header.Set("Content-Type", "text/html; charset=utf-8")
+		header.Set("Content-Security-Policy", policy)
+		header.Set("Referrer-Policy", "no-referrer")
+		body, err = t.page()
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	header.Set("Content-Length", strconv.Itoa(len(body)))
+	w.Write(body) // a client that has gone is no news
+}
+
+func wantsJSON(r *http.Request) bool {
+	switch r.URL.Query().Get("format") {
+	case "json":
+		return true
+	case "html":
+		return false
+	}
+	accept := strings.Join(r.Header.Values("Accept"), ",")
+	return quality(accept, "application", "json") > quality(accept, "text", "html")
+}
+
+// quality returns the weight that an Accept header gives to a media type, that of
+// the most specific range which matches it (RFC 9110, section 12.5.1); 0 if none
+// does. A weight that is no number counts as 0.
+func quality(accept, major, minor string) float64 {
+	weight, specific := 0.0, 0
+	for part := range strings.SplitSeq(accept, ",") {
+		mediaRange, params, err := mime.ParseMediaType(part)
+		if err != nil {
+			continue
+		}
+		n := 0
+		switch mediaRange {
+		case major + "/" + minor:
+			n = 3
+		case major + "/*":
+			n = 2
+		case "*/*":
+			n = 1
+		}
+		if n <= specific {
+			continue
+		}
+		weight, specific = 1, n
+		if q, ok := params["q"]; ok {
+			weight, _ = strconv.ParseFloat(q, 64)
+		}
+	}
+	return weight
+}
+
+//go:embed page.css
+var pageStyle string
+
+//go:embed page.html
+var pageSource string
+
+// policy lets the page use its style sheet and nothing else.
+var policy = func() string {
+	hash := sha256.Sum256([]byte(pageStyle))
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) +
+		"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+}()
+
+var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
+	"number":    number,
+	"share":     share,
+	"name":      func(name string) string { return beginning(printable(name)) },
+	"beginning": beginning,
+	"count":     countOf,
+	"moment":    func(t time.Time) string { return t.Format("2006-01-02 15:04:05 UTC") },
+	"machine":   func(t time.Time) string { return t.Format(time.RFC3339) },
+	"length":    func(s Snapshot) string { return s.At.Sub(s.Since).Round(time.Second).String() },
+	"first":     func(v []ValueCount) []ValueCount { return v[:min(len(v), pageValues)] },
+	"stopped":   func(c ConditionCounts) uint64 { return c.Blocked + c.WouldBlock },
+}).Parse(pageSource))
+
+// page returns the page of a new snapshot.
+func (t *Tally) page() ([]byte, error) {
+	var b bytes.Buffer
+	err := pageTemplate.Execute(&b, struct {
+		Snapshot
+		Style  template.CSS
+		Hashed bool
+		Kept   bool
+	}{t.Snapshot(), template.CSS(pageStyle), t.HashKey != nil, t.maxValues() > 0})
+	return b.Bytes(), err
+}
+
+// number returns n in groups of three digits.
+func number(n uint64) string {
+	digits := strconv.FormatUint(n, 10)
+	var b strings.Builder
+	for i, digit := range digits {
+		if i > 0 && (len(digits)-i)%3 == 0 {
+			b.WriteByte(',')
+		}
+		b.WriteRune(digit)
+	}
+	return b.String()
+}
+
+// share returns how much of all a part is, in percent.
+func share(part, all uint64) string {
+	if all == 0 {
+		return "0 %"
+	}
+	return strconv.FormatFloat(100*float64(part)/float64(all), 'f', 1, 64) + " %"
+}
+
+// beginning returns value, which is printable, as far as the page shows it.
+func beginning(value string) string {
+	if utf8.RuneCountInString(value) <= pageValueLength {
+		return value
+	}
+	return string([]rune(value)[:pageValueLength]) + "…"
+}
+
+// countOf returns how often v was blocked, as far as that is known.
+func countOf(v ValueCount) string {
+	if v.Error == 0 {
+		return number(v.Count)
+	}
+	return number(v.Count-v.Error) + " to " + number(v.Count)
+}

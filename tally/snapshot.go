@@ -1,0 +1,225 @@
+package tally
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// A Snapshot is what a [Tally] has counted up to a moment. It is a plain value
+// that shares nothing with the tally. As JSON its slices are never null.
+//
+// Each count is exact, but a call that is observed while the snapshot is taken
+// may be in some of the counts and not yet in others.
+type Snapshot struct {
+	// Since is when counting began, At when the snapshot was taken. Both are
+	// in UTC.
+	Since time.Time `json:"since"`
+	At    time.Time `json:"at"`
+
+	// Rules are those that decided a call since then, by Identifier.
+	Rules []RuleCounts `json:"rules"`
+
+	// Uncounted is how many calls are missing above, in whole or for one or
+	// more conditions, because there were more rules and conditions than
+	// [Tally.MaxNames], or names too long to keep. It is 0 unless the
+	// program makes up names as it goes, say from what should be a value.
+	Uncounted uint64 `json:"uncounted"`
+}
+
+// RuleCounts are the calls of all rules with the same Identifier.
+type RuleCounts struct {
+	// Identifier is the rule's.
+	Identifier string `json:"identifier"`
+
+	// Calls is how many calls the rule decided: the sum of the next three.
+	Calls uint64 `json:"calls"`
+
+	// Authorized is how many of them the rule authorized.
+	Authorized uint64 `json:"authorized"`
+
+	// Blocked is how many of them the rule blocked.
+	Blocked uint64 `json:"blocked"`
+
+	// WouldBlock is how many of them the rule would have blocked, and
+	// authorized because of its Shadow.
+	WouldBlock uint64 `json:"would_block"`
+
+	// Failed is over how many of the Calls the backend failed, that is,
+	// Decision.Err was set. They are counted above as what they came to:
+	// authorized, unless Throttler.Fallback or another condition blocked.
+	Failed uint64 `json:"failed"`
+
+	// LostRaces is the sum of those of the Conditions.
+	LostRaces uint64 `json:"lost_races"`
+
+	// Conditions are those of the rule, in the order in which they were
+	// first seen, usually the rule's.
+	Conditions []ConditionCounts `json:"conditions"`
+}
+
+// ConditionCounts are the calls of all conditions with the same Name in the
+// rules with the same Identifier.
+type ConditionCounts struct {
+	// Name is the condition's.
+	Name string `json:"name"`
+
+	// Calls is how many calls the condition was looked at for: the sum of
+	// the next four.
+	Calls uint64 `json:"calls"`
+
+	// Authorized is how many of them the condition had room for, or could
+	// not be looked at for. Another condition may have blocked them.
+	Authorized uint64 `json:"authorized"`
+
+	// Blocked is for how many of them the condition was full or banned and
+	// the call was blocked: by this condition, alone or with others, if the
+	// rule is one of Either; by all of its conditions if it is one of All.
+	Blocked uint64 `json:"blocked"`
+
+	// WouldBlock is the same as Blocked for calls that were authorized
+	// because of the rule's Shadow.
+	WouldBlock uint64 `json:"would_block"`
+
+	// Overruled is for how many of them the condition was full or banned and
+	// the call was authorized all the same, because another condition had
+	// room and the rule is one of All.
+	Overruled uint64 `json:"overruled"`
+
+	// Banned is for how many of the Calls a ban held, whether the call met
+	// it or set it. They are part of Blocked, WouldBlock and Overruled.
+	Banned uint64 `json:"banned"`
+
+	// Failed is over how many of the Calls the backend failed, that is,
+	// Outcome.Err was set: the condition could not be looked at, or the call
+	// not be counted, or the ban not be set. If the throttler has no
+	// Fallback, those of them in Authorized failed open; if it has one, that
+	// decided them.
+	Failed uint64 `json:"failed"`
+
+	// LostRaces is the sum of Outcome.LostRaces: how many times, in all
+	// Calls together, the condition was decided anew because another call
+	// had been faster. Each cost two more round trips.
+	LostRaces uint64 `json:"lost_races"`
+
+	// Values are the values that were blocked most, most blocked first: in
+	// Blocked and WouldBlock. There are no more than [Tally.MaxValues].
+	//
+	// Every value that was blocked more than Unlisted times is among them,
+	// whatever the calls were and in whatever order they came.
+	Values []ValueCount `json:"values"`
+
+	// Unlisted is how often a value that is not in Values was blocked at
+	// most. It is 0 as long as all of them fit, and then Values is all there
+	// is and exact; it is never more than (Blocked + WouldBlock)/MaxValues.
+	// If no values are kept it is the sum of those two.
+	Unlisted uint64 `json:"unlisted"`
+}
+
+// A ValueCount is how often a value was blocked by a condition or would have
+// been.
+type ValueCount struct {
+	// Value is the value itself if it is valid UTF-8, printable, and begins
+	// and ends neither with a '"' nor a blank. Any other is quoted as in Go,
+	// so that strconv.Unquote returns it. It does no harm in a log or on a
+	// terminal, but has to be escaped for HTML or a shell like any text.
+	//
+	// In place of a value of more than 128 bytes stand its first 96 bytes,
+	// "...sha256:" and its SHA-256 in hexadecimal. With [Tally.HashKey] this
+	// is a hash.
+	Value string `json:"value"`
+
+	// Count is how often the value was blocked at most.
+	Count uint64 `json:"count"`
+
+	// Error is how much of Count may be other values': the value was blocked
+	// Count-Error times at least. 0: Count is exact. It is never more than
+	// the condition's Unlisted.
+	Error uint64 `json:"error"`
+}
+
+// Snapshot returns what was counted since [New] or the last [Tally.Reset].
+func (t *Tally) Snapshot() Snapshot {
+	c := t.counts.Load()
+	s := Snapshot{
+		Since:     c.since,
+		At:        time.Now().UTC(),
+		Rules:     []RuleCounts{},
+		Uncounted: c.uncounted.Load(),
+	}
+	for identifier, r := range *c.rules.Load() {
+		s.Rules = append(s.Rules, r.snapshot(identifier, t.maxValues()))
+	}
+	slices.SortFunc(s.Rules, func(a, b RuleCounts) int { return strings.Compare(a.Identifier, b.Identifier) })
+	return s
+}
+
+func (r *rule) snapshot(identifier string, maxValues int) RuleCounts {
+	s := RuleCounts{
+		Identifier: identifier,
+		Authorized: r.calls[authorized].Load(),
+		Blocked:    r.calls[blocked].Load(),
+		WouldBlock: r.calls[wouldBlock].Load(),
+		Failed:     r.failed.Load(),
+		Conditions: []ConditionCounts{},
+	}
+	s.Calls = s.Authorized + s.Blocked + s.WouldBlock
+	for _, n := range *r.conditions.Load() {
+		c := n.snapshot(maxValues)
+		s.Conditions = append(s.Conditions, c)
+		s.LostRaces += c.LostRaces
+	}
+	return s
+}
+
+func (n *condition) snapshot(maxValues int) ConditionCounts {
+	s := ConditionCounts{
+		Name:       n.name,
+		Authorized: n.calls[authorized].Load(),
+		Blocked:    n.calls[blocked].Load(),
+		WouldBlock: n.calls[wouldBlock].Load(),
+		Overruled:  n.calls[overruled].Load(),
+		Banned:     n.banned.Load(),
+		Failed:     n.failed.Load(),
+		LostRaces:  n.lostRaces.Load(),
+	}
+	s.Calls = s.Authorized + s.Blocked + s.WouldBlock + s.Overruled
+	s.Values, s.Unlisted = n.snapshotValues(maxValues)
+	if maxValues == 0 {
+		s.Unlisted = s.Blocked + s.WouldBlock
+	}
+	for i := range s.Values {
+		s.Values[i].Value = printable(s.Values[i].Value)
+	}
+	slices.SortFunc(s.Values, func(a, b ValueCount) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Error, b.Error), strings.Compare(a.Value, b.Value))
+	})
+	return s
+}
+
+func (n *condition) snapshotValues(maxValues int) ([]ValueCount, uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	values := make([]ValueCount, len(n.values.order))
+	for i, c := range n.values.order {
+		values[i] = ValueCount{Value: c.value, Count: c.count, Error: c.overcount}
+	}
+	return values, n.values.min(maxValues)
+}
+
+// printable returns value if it can be printed, read, and told from a quoted one,
+// and quotes it if not.
+func printable(value string) string {
+	if !utf8.ValidString(value) || strings.Trim(value, `" `) != value {
+		return strconv.Quote(value)
+	}
+	for _, r := range value {
+		if !strconv.IsPrint(r) {
+			return strconv.Quote(value)
+		}
+	}
+	return value
+}
