@@ -25,6 +25,14 @@ import (
 // which says of each key whether it could be looked up; then a key without an
 // error and without an item is one that is not stored. Without that method,
 // keys that a failed GetMulti returned no item for are asked for one by one.
+//
+// An Add or CompareAndSwap that tries again by itself, after an answer was lost,
+// may find that somebody was faster and not know whether that was itself. It may
+// return an error that matches the one for that, and has the method
+//
+//	MaybeDone() bool
+//
+// which tells [Throttler.Cancel] not to take the same hit back once more.
 type Client interface {
 	Get(key string) (*memcache.Item, error)
 	GetMulti(keys []string) (map[string]*memcache.Item, error)
@@ -39,6 +47,16 @@ func lostRace(err error) bool {
 	return errors.Is(err, memcache.ErrCASConflict) ||
 		errors.Is(err, memcache.ErrNotStored) ||
 		errors.Is(err, memcache.ErrCacheMiss)
+}
+
+// maybeDone reports whether err, though it says that somebody else was faster,
+// may be about the write itself.
+func maybeDone(err error) bool {
+	var lost interface {
+		error
+		MaybeDone() bool
+	}
+	return errors.As(err, &lost) && lost.MaybeDone()
 }
 
 // errRunning is the error of an operation that has not returned yet.

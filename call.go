@@ -208,7 +208,8 @@ type entry struct {
 	counted bool // the record that was stored holds a hit of this call
 
 	lost   int   // how many times somebody else was faster
-	stalls int   // how many times in a row nobody was, and yet
+	raced  bool  // so the last time
+	stalls int   // how many times in a row that was so and yet the record is as it was
 	cause  error // what another backend failed with, which this one stands in for
 	refund *hit  // what is to be taken out of the record, if that is what the entry is for
 
@@ -239,12 +240,12 @@ func (e *entry) get() error {
 
 // found takes the record as it was read, nil if there is none.
 func (e *entry) found(item *memcache.Item) {
-	if e.lost > 0 && sameItem(e.item, item) {
+	if e.raced && sameItem(e.item, item) {
 		e.stalls++
 	} else {
 		e.stalls = 0
 	}
-	e.item = item
+	e.item, e.raced = item, false
 }
 
 func sameItem(a, b *memcache.Item) bool {
@@ -317,6 +318,7 @@ func (e *entry) again() bool {
 		return false
 	}
 	e.lost++
+	e.raced = true
 	return true
 }
 

@@ -75,11 +75,13 @@ func (r *receipt) takeBack(ctx context.Context) error {
 		})
 		each(ctx, open, (*entry).put)
 		open = slices.DeleteFunc(open, func(e *entry) bool {
-			again := e.again()
-			if !again && e.err != nil {
+			if !maybeDone(e.err) && e.again() {
+				return false
+			}
+			if e.err != nil {
 				errs = append(errs, e.err)
 			}
-			return !again
+			return true
 		})
 	}
 	return errors.Join(errs...)

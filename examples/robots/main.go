@@ -1,0 +1,159 @@
+// Robots is a site that any robot may visit, 10 times a second. A robot is an
+// address and a user agent; one that comes more often is told when to come back,
+// and is never banned.
+//
+//	robots [-listen 127.0.0.1:8080] [-rate 10] [-proxy prefix]... [-memcached host:port]...
+//
+// Try it with one robot that is in a hurry, in another terminal:
+//
+//	for i in $(seq 15); do curl -si -A hasty/1.0 http://127.0.0.1:8080/ | grep -iE '^(HTTP|RateLimit|Retry-After)'; done
+//
+// Each answer says how many requests are left, and for how many seconds they
+// must do; a robot that spreads them over that time is never refused:
+//
+//	RateLimit-Policy: "robot";q=10;w=1
+//	RateLimit: "robot";r=9;t=1
+//
+// A refused one is 429 Too Many Requests, and says how many seconds to wait:
+//
+//	Retry-After: 1
+//
+// With -proxy, the address is that in X-Forwarded-For if the request comes from
+// such a proxy ("10.0.0.0/8"). Without -memcached the counts are kept in the
+// process. With it they are kept in the servers given, and all sites that use
+// the same servers count together; while a server does not answer, the robots
+// whose counts it keeps are let in.
+//
+// Robots runs until it is interrupted, and exits with status 0; with 1 if it
+// cannot listen, with 2 if it does not understand its flags.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/httpthrottle"
+	"github.com/adaptivethrottler/throttler/memstore"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	os.Exit(run(ctx, os.Stdout, os.Stderr, os.Args[1:]...))
+}
+
+// run is the program, until ctx is done. It returns its exit status.
+func run(ctx context.Context, stdout, stderr io.Writer, args ...string) int {
+	o, err := parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "robots: %v\n(robots -h lists the flags)\n", err)
+		return 2
+	}
+	if err := serve(ctx, o, stdout); err != nil {
+		fmt.Fprintf(stderr, "robots: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// options are what the flags set.
+type options struct {
+	listen    string
+	rate      int
+	source    httpthrottle.Source
+	memcached []string
+}
+
+func parse(args []string, stderr io.Writer) (*options, error) {
+	o := &options{source: httpthrottle.Source{Header: "X-Forwarded-For"}}
+	flags := flag.NewFlagSet("robots", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`address` to listen on")
+	flags.IntVar(&o.rate, "rate", 10, "requests a second that a robot may make")
+	flags.Func("proxy", "`prefix` of trusted proxies; may be repeated", func(s string) error {
+		prefix, err := netip.ParsePrefix(s)
+		o.source.Trusted = append(o.source.Trusted, prefix)
+		return err
+	})
+	flags.Func("memcached", "`host:port` of a server to keep the counts in; may be repeated", func(s string) error {
+		_, _, err := net.SplitHostPort(s)
+		o.memcached = append(o.memcached, s)
+		return err
+	})
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if o.rate < 1 || o.rate > throttler.MaxHits {
+		return nil, fmt.Errorf("-rate is %d, want 1 to %d", o.rate, throttler.MaxHits)
+	}
+	return o, nil
+}
+
+// client returns where the counts are kept.
+func (o *options) client() (throttler.Client, error) {
+	if len(o.memcached) == 0 {
+		return memstore.New(), nil
+	}
+	var servers memcache.ServerList
+	if err := servers.SetServers(o.memcached...); err != nil {
+		return nil, err
+	}
+	client := memcache.NewFromSelector(&servers)
+	client.MaxIdleConns = 100 // its default of 2 dials again and again under load
+	return client, nil
+}
+
+func serve(ctx context.Context, o *options, stdout io.Writer) error {
+	client, err := o.client()
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", o.listen)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{
+		Handler:           site(client, o),
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       time.Minute,
+	}
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	fmt.Fprintf(stdout, "robots: listening on http://%s/\n", listener.Addr())
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// site returns the site, with its limit.
+func site(client throttler.Client, o *options) http.Handler {
+	limit := httpthrottle.New(throttler.New(client), o.source.PerRobot("robots", o.rate, time.Second))
+	limit.Public = []string{"robot"}
+	return limit.Handler(http.HandlerFunc(page))
+}
+
+func page(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	fmt.Fprintf(w, "Welcome, %q.\n", r.UserAgent())
+	if d, ok := httpthrottle.DecisionFrom(r.Context()); ok {
+		fmt.Fprintf(w, "You may make %d more requests in this second.\n", d.Outcomes[0].Remaining)
+	}
+}

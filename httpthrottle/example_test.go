@@ -1,0 +1,170 @@
+package httpthrottle_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/httpthrottle"
+	"github.com/adaptivethrottler/throttler/memstore"
+)
+
+// Three requests an hour from each address, and everybody may know it.
+func Example() {
+	t := throttler.New(memstore.New())
+	var source httpthrottle.Source // no proxy: the peer is the client
+	limit := httpthrottle.New(t, source.PerAddress("site", 3, time.Hour))
+	limit.Public = []string{"address"}
+
+	site := limit.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(w, "Welcome.")
+	}))
+
+	for range 4 {
+		answer := httptest.NewRecorder()
+		request := httptest.NewRequest("GET", "/", nil)
+		request.Header.Set("Accept", "text/plain")
+		site.ServeHTTP(answer, request)
+		fmt.Print(answer.Code, " ", answer.Header().Get("RateLimit"), "\n", answer.Body)
+	}
+	// Output:
+	// 200 "address";r=2;t=3600
+	// Welcome.
+	// 200 "address";r=1;t=3600
+	// Welcome.
+	// 200 "address";r=0;t=3600
+	// Welcome.
+	// 429 "address";r=0;t=3600
+	// Too Many Requests
+	// Too many requests from this address.
+	// Try again in 60 minutes.
+}
+
+// A rule of one's own: searches are limited per address, narrowly, and for
+// everybody together; nothing else is limited.
+func ExampleNew() {
+	t := throttler.New(memstore.New())
+	var source httpthrottle.Source
+	rule := func(r *http.Request) throttler.Rule {
+		if r.URL.Path != "/search" {
+			return httpthrottle.Unlimited()
+		}
+		return throttler.Rule{
+			Identifier: "search",
+			Either: []throttler.Condition{
+				{Name: "address", Value: source.Key(r), Max: 2, TTL: time.Minute, Message: "You search a lot."},
+				{Name: "all", Max: 1000, TTL: time.Minute, Message: "Many people are searching."},
+			},
+		}
+	}
+	site := httpthrottle.New(t, rule).Handler(http.NotFoundHandler())
+
+	for _, path := range []string{"/search", "/search", "/search", "/"} {
+		answer := httptest.NewRecorder()
+		site.ServeHTTP(answer, httptest.NewRequest("GET", path, nil))
+		fmt.Println(path, answer.Code)
+	}
+	// Output:
+	// /search 404
+	// /search 404
+	// /search 429
+	// / 404
+}
+
+// A handler that would rather not go on while the backend is down.
+func ExampleDecisionFrom() {
+	t := throttler.New(memstore.New())
+	limit := httpthrottle.New(t, httpthrottle.Source{}.PerAddress("payments", 10, time.Minute))
+
+	pay := limit.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		d, _ := httpthrottle.DecisionFrom(r.Context())
+		if d.Err != nil {
+			http.Error(w, "Not now.", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "Paid,", d.Outcomes[0].Remaining, "more this minute.")
+	}))
+
+	answer := httptest.NewRecorder()
+	pay.ServeHTTP(answer, httptest.NewRequest("POST", "/", nil))
+	fmt.Print(answer.Body)
+	// Output:
+	// Paid, 9 more this minute.
+}
+
+// A status of one's own, and something done besides.
+func ExampleRefusal() {
+	t := throttler.New(memstore.New())
+	limit := httpthrottle.New(t, httpthrottle.Source{}.PerAddress("site", 1, time.Minute))
+	limit.Status = http.StatusForbidden
+	limit.Answer = func(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
+		fmt.Println("refused:", d.Messages)
+		limit.WriteAnswer(w, r, d)
+	}
+	site := limit.Handler(http.NotFoundHandler())
+
+	for range 2 {
+		answer := httptest.NewRecorder()
+		site.ServeHTTP(answer, httptest.NewRequest("GET", "/", nil))
+		fmt.Println(answer.Code)
+	}
+	// Output:
+	// 404
+	// refused: [Too many requests from this address.]
+	// 403
+}
+
+// What stands in the header field is believed only as far as trusted proxies
+// have written it.
+func ExampleSource() {
+	source := httpthrottle.Source{
+		Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+		Header:  "X-Forwarded-For",
+	}
+	request := httptest.NewRequest("GET", "/", nil)
+	request.RemoteAddr = "10.0.0.1:50000"
+	request.Header.Set("X-Forwarded-For", "6.6.6.6, 2001:db8:1:2::3, 10.0.0.2")
+
+	fmt.Println(source.Addr(request))
+	fmt.Println(source.Key(request))
+	// Output:
+	// 2001:db8:1:2::3
+	// 2001:db8:1:2::/64
+}
+
+// Two requests an hour over each connection.
+func ExampleConnections() {
+	perConnection := httpthrottle.NewConnections(2, time.Hour)
+	perConnection.Delay = 10 * time.Millisecond // one second by default
+
+	server := httptest.NewUnstartedServer(perConnection.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "Welcome.")
+	})))
+	server.Config.ConnContext = perConnection.ConnContext
+	server.Start()
+	defer server.Close()
+
+	client := server.Client() // keeps the connection alive
+	for i := range 4 {
+		if i == 3 {
+			client.CloseIdleConnections()
+		}
+		response, err := client.Get(server.URL)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		io.Copy(io.Discard, response.Body)
+		response.Body.Close()
+		fmt.Println(response.Status)
+	}
+	// Output:
+	// 200 OK
+	// 200 OK
+	// 503 Service Unavailable
+	// 200 OK
+}

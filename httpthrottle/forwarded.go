@@ -1,0 +1,169 @@
+package httpthrottle
+
+import (
+	"iter"
+	"net/netip"
+	"strings"
+)
+
+// The header fields with forwarded addresses, in the form of the keys of an
+// http.Header. Every field but Forwarded is read like X-Forwarded-For.
+const (
+	forwarded     = "Forwarded"
+	xForwardedFor = "X-Forwarded-For"
+)
+
+// elements yields the elements of the lists in lines, from the right. They are
+// not split up all at once: a huge field costs no more than what is read of it.
+func elements(lines []string, field string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for i := len(lines) - 1; i >= 0; i-- {
+			rest, more := lines[i], true
+			for more {
+				comma := strings.LastIndexByte(rest, ',')
+				if field == forwarded {
+					comma = lastComma(rest)
+				}
+				element := rest[comma+1:]
+				if more = comma >= 0; more {
+					rest = rest[:comma]
+				}
+				if !yield(strings.Trim(element, " \t")) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// lastComma returns the index of the last comma in s outside quoted strings, -1
+// if there is none.
+//
+// It reads from the right, and must: the element on the right is that of a
+// proxy, and its quotes are in order. From the left, a client's single quote
+// mark would swallow it.
+func lastComma(s string) int {
+	quoted := false
+	for i := len(s) - 1; i >= 0; i-- {
+		switch {
+		case s[i] == '"' && quoted && i > 0 && s[i-1] == '\\':
+			// A quoted pair inside the string whose end has been seen already.
+			// After an even number of backslashes the mark would be an end of
+			// its own, and the string nonsense either way.
+		case s[i] == '"':
+			quoted = !quoted
+		case s[i] == ',' && !quoted:
+			return i
+		}
+	}
+	return -1
+}
+
+// forwardedAddr returns the address in an element of field.
+func forwardedAddr(element, field string) (netip.Addr, bool) {
+	if field == forwarded {
+		node, ok := forParameter(element)
+		if !ok {
+			return netip.Addr{}, false
+		}
+		element = node
+	}
+	return nodeAddr(element)
+}
+
+// forParameter returns the value of the parameter "for" of a forwarded-element
+// of RFC 7239, section 4, which it must have, and once only.
+func forParameter(element string) (node string, found bool) {
+	rest := element
+	for rest != "" {
+		if rest[0] == ';' || rest[0] == ' ' || rest[0] == '\t' {
+			rest = rest[1:]
+			continue
+		}
+		name, value, ok := strings.Cut(rest, "=")
+		if !ok {
+			return "", false
+		}
+		value, rest, ok = cutValue(value)
+		if !ok {
+			return "", false
+		}
+		if !strings.EqualFold(name, "for") {
+			continue
+		}
+		if found {
+			return "", false
+		}
+		node, found = value, true
+	}
+	return node, found
+}
+
+// cutValue cuts a parameter's value, a token or a quoted string, from the
+// parameters after it.
+func cutValue(s string) (value, rest string, ok bool) {
+	if !strings.HasPrefix(s, `"`) {
+		value, rest, _ = strings.Cut(s, ";")
+		return strings.TrimRight(value, " \t"), rest, true
+	}
+	var b strings.Builder
+	for i := 1; i < len(s); i++ {
+		switch {
+		case s[i] == '"':
+			rest = strings.TrimLeft(s[i+1:], " \t")
+			return b.String(), rest, rest == "" || rest[0] == ';'
+		case s[i] == '\\' && i+1 < len(s):
+			i++
+		}
+		b.WriteByte(s[i])
+	}
+	return "", "", false
+}
+
+// maxNode is longer than any address with brackets, zone and port.
+const maxNode = 100
+
+// nodeAddr returns the address of a node as RFC 7239, section 6, has it, with or
+// without a port: 192.0.2.1, 192.0.2.1:80, [2001:db8::1], [2001:db8::1]:80; and
+// 2001:db8::1 as well, which is usual in X-Forwarded-For.
+func nodeAddr(node string) (netip.Addr, bool) {
+	if len(node) > maxNode {
+		return netip.Addr{}, false
+	}
+	host, bracketed := node, false
+	if after, found := strings.CutPrefix(node, "["); found {
+		bracketed = true
+		var port string
+		host, port, found = strings.Cut(after, "]")
+		if !found || port != "" && !isPort(port) {
+			return netip.Addr{}, false
+		}
+	} else if i := strings.IndexByte(node, ':'); i >= 0 && i == strings.LastIndexByte(node, ':') {
+		if !isPort(node[i:]) {
+			return netip.Addr{}, false
+		}
+		host = node[:i]
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil || bracketed && !addr.Is6() {
+		return netip.Addr{}, false
+	}
+	return plainAddr(addr), true
+}
+
+// isPort reports whether s is a colon and a port, a number or an obfuscated one.
+func isPort(s string) bool {
+	s, found := strings.CutPrefix(s, ":")
+	if !found || s == "" {
+		return false
+	}
+	if name, found := strings.CutPrefix(s, "_"); found {
+		return name != "" && strings.Trim(name, letters+digits+"._-") == ""
+	}
+	return len(s) <= 5 && strings.Trim(s, digits) == ""
+}
+
+const (
+	digits  = "0123456789"
+	letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+)

@@ -1,0 +1,178 @@
+// Package httpthrottle limits the requests of an http.Handler.
+//
+// A [Middleware] makes a rule of each request, asks a [throttler.Throttler]
+// whether it may happen, and either calls the handler that it wraps or refuses
+// the request, by default with 429 Too Many Requests:
+//
+//	source := httpthrottle.Source{Trusted: proxies}
+//	limit := httpthrottle.New(t, source.PerAddress("site", 100, time.Minute))
+//	http.ListenAndServe(":8080", limit.Handler(mux))
+//
+// A [Source] says who is calling, behind proxies too, and has ready-made rules.
+// [Connections] limits each connection for itself, with no Throttler.
+//
+// # What is done to a request
+//
+// The handler of an allowed request gets the ResponseWriter of the server as it
+// is, so that HTTP/2, streaming, trailers, http.ResponseController and hijacked
+// connections work as they do without the Middleware. Its context holds the
+// Decision, see [DecisionFrom].
+//
+// A refused request costs little. Nothing of its body is read; with HTTP/1 that
+// means that the connection is closed if there is one, since the next request
+// would only come after it.
+//
+// A request whose context ends before it is decided is not handed on but
+// answered with 503, though a Throttler fails open on it: otherwise a client
+// that resets its requests as soon as they are sent would have each of them
+// done and none counted.
+//
+// # Any router
+//
+// Handler has the shape func(http.Handler) http.Handler, that most routers take
+// as it is; see docs/http.md for chi, echo and gin.
+package httpthrottle
+
+import (
+	"context"
+	"log"
+	"net/http"
+
+	"github.com/adaptivethrottler/throttler"
+)
+
+// A Middleware limits the requests to the handlers that it wraps. All of them
+// count together.
+//
+// The exported fields, and those of the embedded [Refusal], are options. They
+// must be set before Handler is called. A Middleware is safe for concurrent
+// use.
+type Middleware struct {
+	// Refusal is how a request is answered that may not happen. Its default
+	// Status is 429, its default Delay none.
+	Refusal
+
+	// Public holds the names of the conditions whose limits everybody may
+	// know: their state is told in the header fields RateLimit-Policy and
+	// RateLimit of allowed and refused answers. Empty: no such fields.
+	//
+	// A condition that counts what does not belong to the client, such as
+	// the tries at an account's password, must not be public: its fields
+	// would tell an attacker whether the owner has been there. Nothing is
+	// told of a rule with Shadow set, which limits nothing.
+	Public []string
+
+	// Failed answers a request whose rule is invalid, which is err. Nil:
+	// err is written to the ErrorLog of the request's http.Server, or else
+	// the standard logger, and the answer is 500.
+	Failed func(w http.ResponseWriter, r *http.Request, err error)
+
+	throttler *throttler.Throttler
+	rule      func(*http.Request) throttler.Rule
+	tarpit    tarpit
+}
+
+// New returns a Middleware that decides each request by the rule that rule makes
+// of it. rule is called from many goroutines at once; it returns [Unlimited]'s
+// result for a request that is not to be limited. New panics if t or rule is
+// nil.
+func New(t *throttler.Throttler, rule func(*http.Request) throttler.Rule) *Middleware {
+	if t == nil {
+		panic("httpthrottle: New with a nil Throttler")
+	}
+	if rule == nil {
+		panic("httpthrottle: New with a nil rule")
+	}
+	return &Middleware{throttler: t, rule: rule}
+}
+
+const unlimited = "httpthrottle: unlimited"
+
+// Unlimited returns what a rule function returns for a request that is not to be
+// limited: it is handed on at once, nothing is counted, and its context has no
+// Decision.
+//
+// It is a rule of its own, and not the zero Rule, so that a forgotten return
+// value or an empty list of conditions stays what it is, a mistake that is
+// answered with 500. Any Throttler takes it for an invalid rule.
+func Unlimited() throttler.Rule { return throttler.Rule{Identifier: unlimited} }
+
+func isUnlimited(rule *throttler.Rule) bool {
+	return rule.Identifier == unlimited && len(rule.Either) == 0 && len(rule.All) == 0
+}
+
+// Handler returns a handler that calls next for each request that may happen,
+// and answers the others itself. It panics if next is nil or an option makes no
+// sense.
+func (m *Middleware) Handler(next http.Handler) http.Handler {
+	if next == nil {
+		panic("httpthrottle: Handler with a nil next handler")
+	}
+	m.check()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		m.serve(w, r, next)
+	})
+}
+
+func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	rule := m.rule(r)
+	if isUnlimited(&rule) {
+		next.ServeHTTP(w, r)
+		return
+	}
+	d, err := m.throttler.Authorize(r.Context(), rule)
+	if err != nil {
+		fail(m.Failed, w, r, err)
+		return
+	}
+	if d.Err != nil && r.Context().Err() != nil {
+		// Not next: see "What is done to a request" above. Whoever set the
+		// context an end may still be there to read an answer.
+		http.Error(w, "The request ended before it was decided.", http.StatusServiceUnavailable)
+		return
+	}
+	r = r.WithContext(context.WithValue(r.Context(), decisionKey{}, &d))
+	if d.Status == throttler.Authorized {
+		publish(w.Header(), m.Public, &rule, &d)
+		next.ServeHTTP(w, r)
+		return
+	}
+	d = later(d, m.tarpit.wait(r.Context(), m.Delay, m.maxDelayed()))
+	publish(w.Header(), m.Public, &rule, &d)
+	m.refuse(w, r, d, m.WriteAnswer)
+}
+
+// WriteAnswer writes the default answer to a refused request, as the other
+// options have it, for an Answer that only adds to it.
+func (m *Middleware) WriteAnswer(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
+	m.write(w, r, d, http.StatusTooManyRequests, m.Public)
+}
+
+type decisionKey struct{}
+
+// DecisionFrom returns the Decision on the request that ctx belongs to, and
+// whether there is one: none if no Middleware has decided the request, or only
+// with [Unlimited] rules. With one Middleware inside another it is that of the
+// innermost which has. Its slices must not be changed.
+func DecisionFrom(ctx context.Context) (throttler.Decision, bool) {
+	d, ok := ctx.Value(decisionKey{}).(*throttler.Decision)
+	if !ok {
+		return throttler.Decision{}, false
+	}
+	return *d, true
+}
+
+// fail answers a request that failed with err, a programmer's mistake.
+func fail(failed func(http.ResponseWriter, *http.Request, error), w http.ResponseWriter, r *http.Request, err error) {
+	if failed != nil {
+		failed(w, r, err)
+		return
+	}
+	logger := log.Default()
+	if server, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && server.ErrorLog != nil {
+		logger = server.ErrorLog
+	}
+	// Not the URL: it may hold what does not belong in a log.
+	logger.Printf("httpthrottle: %v", err)
+	http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+}

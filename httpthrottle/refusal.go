@@ -1,0 +1,280 @@
+package httpthrottle
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"html"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+)
+
+// DefaultMaxDelayed is how many requests wait at once for their refusal, if
+// [Refusal.MaxDelayed] is not set.
+const DefaultMaxDelayed = 100
+
+// A Refusal is how a request is answered that may not happen. The zero Refusal
+// answers with the status of the type that it is part of, and these header
+// fields:
+//
+//	Retry-After: 12          (seconds until it could be allowed, rounded up, at least 1)
+//	Cache-Control: no-store
+//
+// The body says the same and holds the messages of the conditions that block,
+// as problem details (application/problem+json, RFC 9457), plain text or HTML,
+// whichever the request's Accept likes best; problem details if it likes them
+// all the same, or none.
+type Refusal struct {
+	// Status is the status code. 0: that of the type that the Refusal is
+	// part of.
+	Status int
+
+	// Body is sent in place of the default body, whatever the request
+	// accepts. Nil: the default body; empty but not nil: none.
+	Body []byte
+
+	// ContentType is that of Body. Empty: text/plain; charset=utf-8.
+	ContentType string
+
+	// Answer answers in place of all the above. The header fields are set
+	// already, and may be changed; the status is not. It may call the
+	// WriteAnswer of the type that the Refusal is part of, to do something
+	// besides. Nil: none.
+	Answer func(w http.ResponseWriter, r *http.Request, d throttler.Decision)
+
+	// Delay is how long a client waits for its refusal, which slows down
+	// one that sends its requests one after the other. It must be shorter
+	// than the WriteTimeout of the server. The wait ends early with the
+	// request's context, but the server does not notice that an HTTP/1
+	// client is gone before the body has been read.
+	// 0: that of the type that the Refusal is part of; negative: none.
+	Delay time.Duration
+
+	// MaxDelayed is how many requests wait at once. Each holds a goroutine
+	// and a connection, or stream of one. While so many wait, others are
+	// refused with no delay. Less than 1: DefaultMaxDelayed, 100.
+	MaxDelayed int
+}
+
+// check panics if an option makes no sense. Better here, when the program
+// starts, than at the first refused request.
+func (f *Refusal) check() {
+	if f.Status != 0 && (f.Status < 200 || f.Status > 999) {
+		panic(fmt.Sprintf("httpthrottle: Status is %d, want 200 to 999", f.Status))
+	}
+}
+
+func (f *Refusal) maxDelayed() int {
+	if f.MaxDelayed < 1 {
+		return DefaultMaxDelayed
+	}
+	return f.MaxDelayed
+}
+
+// refuse answers r, which d blocks, through Answer or else write.
+func (f *Refusal) refuse(w http.ResponseWriter, r *http.Request, d throttler.Decision, write func(http.ResponseWriter, *http.Request, throttler.Decision)) {
+	h := w.Header()
+	h.Set("Retry-After", strconv.FormatInt(retrySeconds(d.RetryAfter), 10))
+	h.Set("Cache-Control", "no-store")
+	if r.ProtoMajor == 1 && r.Body != nil && r.Body != http.NoBody {
+		// Otherwise the server reads up to 256 kB of the body before it
+		// sends the answer, and waits for them as long as it takes. Not with
+		// HTTP/2, where this would close the connection to all streams.
+		h.Set("Connection", "close")
+	}
+	if f.Answer != nil {
+		f.Answer(w, r, d)
+		return
+	}
+	write(w, r, d)
+}
+
+// write writes the status and the body.
+func (f *Refusal) write(w http.ResponseWriter, r *http.Request, d throttler.Decision, status int, public []string) {
+	if f.Status != 0 {
+		status = f.Status
+	}
+	contentType, body := f.ContentType, f.Body
+	if contentType == "" {
+		contentType = plainText
+	}
+	if body == nil {
+		contentType, body = defaultBody(r.Header["Accept"], status, d, public)
+	}
+	h := w.Header()
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	if len(body) > 0 {
+		h.Set("Content-Type", contentType)
+		h.Set("X-Content-Type-Options", "nosniff")
+	}
+	w.WriteHeader(status)
+	if r.Method != http.MethodHead {
+		w.Write(body) // an error means that nobody is there to be told
+	}
+}
+
+// retrySeconds returns d in whole seconds, rounded up, at least 1.
+func retrySeconds(d time.Duration) int64 { return max(seconds(d), 1) }
+
+// recordTick is the resolution of a throttler's records: a window of 60 s ends
+// after up to 60.0001 s.
+const recordTick = 100 * time.Microsecond
+
+// seconds returns d in whole seconds, rounded up. Less than a recordTick more is
+// not a second more: a window of 60 s would often be told as 61.
+func seconds(d time.Duration) int64 {
+	s := int64(d / time.Second)
+	if d%time.Second >= recordTick {
+		s++ // not (d + second - 1) / second, which a ban for life overflows
+	}
+	return s
+}
+
+const (
+	plainText = "text/plain; charset=utf-8"
+	htmlText  = "text/html; charset=utf-8"
+	problem   = "application/problem+json"
+)
+
+// defaultBody returns the body for a refused request with these Accept fields.
+func defaultBody(accept []string, status int, d throttler.Decision, public []string) (contentType string, body []byte) {
+	title := http.StatusText(status)
+	if title == "" {
+		title = "Request Refused" // 509 and others that nobody has registered
+	}
+	switch negotiate(accept) {
+	case offerHTML:
+		return htmlText, htmlBody(title, d)
+	case offerPlain:
+		return plainText, plainBody(title, d)
+	}
+	return problem, problemBody(title, status, d, public)
+}
+
+func plainBody(title string, d throttler.Decision) []byte {
+	var b bytes.Buffer
+	fmt.Fprintln(&b, title)
+	for _, message := range d.Messages {
+		fmt.Fprintln(&b, message)
+	}
+	fmt.Fprintf(&b, "Try again in %s.\n", inWords(retrySeconds(d.RetryAfter)))
+	return b.Bytes()
+}
+
+func htmlBody(title string, d throttler.Decision) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>%[1]s</title>
+<style>:root { color-scheme: light dark; font: 1.1rem/1.5 system-ui, sans-serif } body { max-width: 34rem; margin: 15vh auto; padding: 0 1rem }</style>
+</head>
+<body>
+<h1>%[1]s</h1>
+`, html.EscapeString(title))
+	for _, message := range d.Messages {
+		fmt.Fprintf(&b, "<p>%s</p>\n", html.EscapeString(message))
+	}
+	fmt.Fprintf(&b, "<p>Try again in %s.</p>\n</body>\n</html>\n", inWords(retrySeconds(d.RetryAfter)))
+	return b.Bytes()
+}
+
+// A problemDetails is the JSON object of RFC 9457, section 3. ViolatedPolicies
+// belongs to the type quota-exceeded of the draft that ratelimit.go names.
+type problemDetails struct {
+	Type             string   `json:"type,omitempty"` // absent: about:blank
+	Title            string   `json:"title"`
+	Status           int      `json:"status"`
+	Detail           string   `json:"detail,omitempty"`
+	ViolatedPolicies []string `json:"violated-policies,omitempty"`
+	Messages         []string `json:"messages,omitempty"`
+	RetryAfter       int64    `json:"retry_after"` // seconds
+}
+
+func problemBody(title string, status int, d throttler.Decision, public []string) []byte {
+	p := problemDetails{
+		Title:      title,
+		Status:     status,
+		Detail:     strings.Join(d.Messages, "; "),
+		Messages:   d.Messages,
+		RetryAfter: retrySeconds(d.RetryAfter),
+	}
+	for i := range d.Outcomes {
+		if d.Outcomes[i].Blocked && slices.Contains(public, d.Outcomes[i].Name) {
+			p.ViolatedPolicies = append(p.ViolatedPolicies, policyName(d.Outcomes[i].Name))
+		}
+	}
+	if p.ViolatedPolicies != nil {
+		p.Type, p.Title = quotaExceeded, quotaExceededTitle
+	}
+	body, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // strings and numbers always marshal
+	}
+	return append(body, '\n')
+}
+
+// inWords returns a time for people: exact to the second up to two minutes,
+// then rounded up to what one would say.
+func inWords(seconds int64) string {
+	switch {
+	case seconds == 1:
+		return "1 second"
+	case seconds <= 120:
+		return fmt.Sprintf("%d seconds", seconds)
+	case seconds <= 2*3600:
+		return fmt.Sprintf("%d minutes", (seconds+59)/60)
+	case seconds <= 2*86400:
+		return fmt.Sprintf("%d hours", (seconds+3599)/3600)
+	}
+	return fmt.Sprintf("%d days", (seconds+86399)/86400)
+}
+
+// later returns d as it is after some more time.
+func later(d throttler.Decision, by time.Duration) throttler.Decision {
+	if by <= 0 {
+		return d
+	}
+	d.RetryAfter = max(d.RetryAfter-by, 0)
+	d.Outcomes = slices.Clone(d.Outcomes)
+	for i := range d.Outcomes {
+		o := &d.Outcomes[i]
+		o.RetryAfter = max(o.RetryAfter-by, 0)
+		o.ResetAfter = max(o.ResetAfter-by, 0)
+	}
+	return d
+}
+
+// A tarpit makes a bounded number of requests wait.
+type tarpit struct {
+	waiting atomic.Int64
+}
+
+// wait returns after delay, or earlier if ctx is done, and returns how long it
+// was. If as many as most are waiting already, it returns at once.
+func (t *tarpit) wait(ctx context.Context, delay time.Duration, most int) time.Duration {
+	if delay <= 0 {
+		return 0
+	}
+	defer t.waiting.Add(-1)
+	if t.waiting.Add(1) > int64(most) {
+		return 0
+	}
+	start := time.Now()
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return time.Since(start)
+}

@@ -1,0 +1,154 @@
+package httpthrottle
+
+import (
+	"net/http"
+	"net/netip"
+	"net/textproto"
+)
+
+// DefaultIPv6Bits is how much of an IPv6 address is counted, if
+// [Source.IPv6Bits] is not set: what a single customer usually has at least.
+// Whoever has a /64 can use another of its addresses for each request.
+const DefaultIPv6Bits = 64
+
+// A Source finds out who sent a request, behind trusted proxies too.
+//
+// The peer of the connection is the client unless it is a trusted proxy. From a
+// trusted one, the header field with the forwarded addresses is read, from the
+// right: what stands there the proxy has added itself, and what stands further
+// left came with the request that it got. Each trusted address leads to the
+// next one on its left, and the first one that is not trusted is the client.
+// What a client writes into the field is therefore never read, and a field of
+// an untrusted peer neither.
+//
+// A bad field is not an error. Where no address can be read (nonsense, nothing,
+// "unknown" or an obfuscated identifier) the client is the last trusted
+// address before, that of the proxy which wrote this. So are those clients
+// counted together, and none of them gets a record of its choice.
+//
+// The zero Source trusts nobody: the peer is the client. A Source is safe for
+// concurrent use; its fields must not change after the first use.
+type Source struct {
+	// Trusted holds the addresses of the proxies whose header field is
+	// believed. They must all set it, or add to it, on every request. An
+	// IPv4-mapped prefix means the IPv4 one.
+	Trusted []netip.Prefix
+
+	// TrustUnix trusts a peer that has no address: one that is connected
+	// through a Unix socket.
+	TrustUnix bool
+
+	// Header names the field that the trusted proxies set: "Forwarded"
+	// (RFC 7239), "X-Forwarded-For", or any other that holds one address or
+	// a list of them, such as "X-Real-Ip". No other field is read.
+	//
+	// It should be set. A proxy passes on what it does not know, so that a
+	// client may well send the field which the proxy does not set. Empty:
+	// X-Forwarded-For or Forwarded, whichever is there. If both are and they
+	// do not tell the same client, one of them is forged, nobody knows which,
+	// and the client is the peer.
+	Header string
+
+	// IPv6Bits is how many bits of an IPv6 address Key keeps. Less than 1:
+	// DefaultIPv6Bits, 64; more than 128 is 128.
+	IPv6Bits int
+}
+
+// Key returns what to count the client of r by: its address, of which an IPv6
+// one is cut to its prefix ("203.0.113.9", "2001:db8:1:2::/64"; with 128 bits
+// "2001:db8:1:2::3"). It is empty if Addr is the zero Addr.
+func (s Source) Key(r *http.Request) string {
+	addr := s.Addr(r)
+	bits := min(s.IPv6Bits, 128)
+	if bits < 1 {
+		bits = DefaultIPv6Bits
+	}
+	switch {
+	case !addr.IsValid():
+		return ""
+	case addr.Is4() || bits == 128:
+		return addr.String()
+	}
+	prefix, _ := addr.Prefix(bits) // fails on more bits than there are
+	return prefix.String()
+}
+
+// Addr returns the address of the client of r, as the comment on Source says.
+// An IPv4-mapped one is unmapped, a zone is dropped. It is the zero Addr if the
+// peer has no address, as with a Unix socket, and there is no forwarded one.
+func (s Source) Addr(r *http.Request) netip.Addr {
+	peer := peerAddr(r.RemoteAddr)
+	if !s.trusts(peer) {
+		return peer
+	}
+	if s.Header != "" {
+		return s.client(r.Header, textproto.CanonicalMIMEHeaderKey(s.Header), peer)
+	}
+	switch {
+	case len(r.Header[forwarded]) == 0:
+		return s.client(r.Header, xForwardedFor, peer)
+	case len(r.Header[xForwardedFor]) == 0:
+		return s.client(r.Header, forwarded, peer)
+	}
+	client := s.client(r.Header, xForwardedFor, peer)
+	if client != s.client(r.Header, forwarded, peer) {
+		return peer
+	}
+	return client
+}
+
+// maxHops is how many forwarded addresses are read. No honest request comes
+// through so many trusted proxies.
+const maxHops = 100
+
+// client follows the trusted proxies from peer through the field of header.
+func (s Source) client(header http.Header, field string, peer netip.Addr) netip.Addr {
+	hop, hops := peer, 0
+	for element := range elements(header[field], field) {
+		addr, ok := forwardedAddr(element, field)
+		// Not on to the next element if this one cannot be read or is empty:
+		// a proxy that cannot name its client wrote it, and what stands left
+		// of it that client wrote.
+		if !ok || hops == maxHops {
+			return hop
+		}
+		if !s.trusts(addr) {
+			return addr
+		}
+		hop = addr
+		hops++
+	}
+	return hop
+}
+
+func (s *Source) trusts(addr netip.Addr) bool {
+	if !addr.IsValid() {
+		return s.TrustUnix
+	}
+	for _, p := range s.Trusted {
+		// addr is never a mapped one, which a mapped prefix alone contains.
+		if p.Addr().Is4In6() && p.Bits() >= 96 {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		}
+		if p.Contains(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// peerAddr returns the address in an http.Request's RemoteAddr, that has a port
+// unless a middleware has written it.
+func peerAddr(remote string) netip.Addr {
+	if peer, err := netip.ParseAddrPort(remote); err == nil {
+		return plainAddr(peer.Addr())
+	}
+	addr, err := netip.ParseAddr(remote)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return plainAddr(addr)
+}
+
+// plainAddr returns addr unmapped and without a zone.
+func plainAddr(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }

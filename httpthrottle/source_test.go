@@ -1,0 +1,263 @@
+package httpthrottle_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/adaptivethrottler/throttler/httpthrottle"
+)
+
+// The peer of requests in these tests, a trusted proxy unless a test says
+// otherwise, and prefixes of such proxies.
+const proxy = "10.0.0.1:4711"
+
+var trusted = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:ffff::/48")}
+
+// request returns a request from peer with the fields, given as "Name: value".
+func request(peer string, fields ...string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = peer
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f, ":")
+		r.Header.Add(name, strings.TrimPrefix(value, " "))
+	}
+	return r
+}
+
+func TestPeerIsTheClientUnlessTrusted(t *testing.T) {
+	for _, test := range []struct{ peer, want string }{
+		{"203.0.113.9:1234", "203.0.113.9"},
+		{"[2001:db8::1]:1234", "2001:db8::1"},
+		{"[::ffff:203.0.113.9]:1234", "203.0.113.9"},
+		{"[fe80::1%eth0]:1234", "fe80::1"},
+		{"203.0.113.9", "203.0.113.9"},
+		{"2001:db8::1", "2001:db8::1"},
+		{"::ffff:203.0.113.9", "203.0.113.9"},
+		{"@", "invalid IP"},
+		{"", "invalid IP"},
+		{"nonsense", "invalid IP"},
+	} {
+		for _, source := range []httpthrottle.Source{{}, {Trusted: trusted}, {Trusted: []netip.Prefix{{}}}} {
+			r := request(test.peer, "X-Forwarded-For: 1.2.3.4", "Forwarded: for=1.2.3.4")
+			require.Equal(t, test.want, source.Addr(r).String(), "%v of %q", source, test.peer)
+		}
+	}
+}
+
+// Attacks and accidents, with the header field named or not. The field that a
+// client or proxy sends last stands last.
+var forwardings = []struct {
+	name   string
+	header string // Source.Header
+	fields []string
+	want   string
+}{
+	{"no field", "", nil, "10.0.0.1"},
+	{"one hop", "", []string{"X-Forwarded-For: 203.0.113.9"}, "203.0.113.9"},
+	{"spoofed: the client sends a field, the proxy appends", "", []string{"X-Forwarded-For: 1.2.3.4, 203.0.113.9"}, "203.0.113.9"},
+	{"spoofed: a line of its own", "", []string{"X-Forwarded-For: 1.2.3.4", "X-Forwarded-For: 203.0.113.9"}, "203.0.113.9"},
+	{"spoofed: a trusted address", "", []string{"X-Forwarded-For: 1.2.3.4, 10.9.9.9, 203.0.113.9"}, "203.0.113.9"},
+	{"spoofed: nonsense before", "", []string{"X-Forwarded-For: \x00\xff\",,;=, 203.0.113.9"}, "203.0.113.9"},
+	{"two proxies", "", []string{"X-Forwarded-For: 1.2.3.4, 203.0.113.9, 10.2.2.2"}, "203.0.113.9"},
+	{"two proxies, two lines", "", []string{"X-Forwarded-For: 203.0.113.9", "X-Forwarded-For: 10.2.2.2"}, "203.0.113.9"},
+	{"only proxies: the farthest", "", []string{"X-Forwarded-For: 10.3.3.3, 10.2.2.2"}, "10.3.3.3"},
+	{"mapped proxies", "", []string{"X-Forwarded-For: 203.0.113.9, ::ffff:10.2.2.2"}, "203.0.113.9"},
+	{"IPv6 proxies", "", []string{"X-Forwarded-For: 2001:db8::9,2001:db8:ffff::1"}, "2001:db8::9"},
+
+	{"port", "", []string{"X-Forwarded-For: 203.0.113.9:4711"}, "203.0.113.9"},
+	{"IPv6", "", []string{"X-Forwarded-For: 2001:DB8:0::9"}, "2001:db8::9"},
+	{"IPv6 in brackets", "", []string{"X-Forwarded-For: [2001:db8::9]"}, "2001:db8::9"},
+	{"IPv6 with port", "", []string{"X-Forwarded-For: [2001:db8::9]:4711"}, "2001:db8::9"},
+	{"IPv6 with zone", "", []string{"X-Forwarded-For: fe80::9%eth0"}, "fe80::9"},
+	{"mapped", "", []string{"X-Forwarded-For: ::ffff:203.0.113.9"}, "203.0.113.9"},
+	{"mapped, in hexadecimal, with zone", "", []string{"X-Forwarded-For: ::ffff:cb00:7109%1"}, "203.0.113.9"},
+	{"blanks", "", []string{"X-Forwarded-For: \t203.0.113.9 \t"}, "203.0.113.9"},
+
+	// What the proxy wrote cannot be read: the proxy, never what stands before.
+	{"unknown", "", []string{"X-Forwarded-For: 1.2.3.4, unknown"}, "10.0.0.1"},
+	{"empty", "", []string{"X-Forwarded-For:"}, "10.0.0.1"},
+	{"empty element", "", []string{"X-Forwarded-For: 1.2.3.4,"}, "10.0.0.1"},
+	{"empty line", "", []string{"X-Forwarded-For: 1.2.3.4", "X-Forwarded-For: "}, "10.0.0.1"},
+	{"nonsense after a proxy", "", []string{"X-Forwarded-For: 1.2.3.4, localhost, 10.2.2.2"}, "10.2.2.2"},
+	{"octet too large", "", []string{"X-Forwarded-For: 1.2.3.4, 203.0.113.256"}, "10.0.0.1"},
+	{"leading zero", "", []string{"X-Forwarded-For: 1.2.3.4, 203.0.113.09"}, "10.0.0.1"},
+	{"number", "", []string{"X-Forwarded-For: 1.2.3.4, 3405803785"}, "10.0.0.1"},
+	{"prefix", "", []string{"X-Forwarded-For: 1.2.3.4, 203.0.113.9/24"}, "10.0.0.1"},
+	{"port too long", "", []string{"X-Forwarded-For: 1.2.3.4, 203.0.113.9:123456"}, "10.0.0.1"},
+	{"port missing", "", []string{"X-Forwarded-For: 1.2.3.4, 203.0.113.9:"}, "10.0.0.1"},
+	{"port no number", "", []string{"X-Forwarded-For: 1.2.3.4, 203.0.113.9:http"}, "10.0.0.1"},
+	{"bracket left open", "", []string{"X-Forwarded-For: 1.2.3.4, [2001:db8::9"}, "10.0.0.1"},
+	{"bracket and more", "", []string{"X-Forwarded-For: 1.2.3.4, [2001:db8::9]x"}, "10.0.0.1"},
+	{"IPv4 in brackets", "", []string{"X-Forwarded-For: 1.2.3.4, [203.0.113.9]"}, "10.0.0.1"},
+	{"two addresses in an element", "", []string{"X-Forwarded-For: 1.2.3.4 203.0.113.9"}, "10.0.0.1"},
+	{"quoted", "", []string{`X-Forwarded-For: 1.2.3.4, "203.0.113.9"`}, "10.0.0.1"},
+
+	{"huge field", "", []string{"X-Forwarded-For: " + strings.Repeat("1.2.3.4,", 1<<17) + "203.0.113.9"}, "203.0.113.9"},
+	{"huge element", "", []string{"X-Forwarded-For: " + strings.Repeat("1", 1<<20)}, "10.0.0.1"},
+	{"huge zone", "", []string{"X-Forwarded-For: fe80::1%" + strings.Repeat("1", 1<<20)}, "10.0.0.1"},
+	{"trusted addresses without end", "", []string{"X-Forwarded-For: 1.2.3.4" + strings.Repeat(",10.2.2.2", 1<<17)}, "10.2.2.2"},
+	{"many lines", "", append(make([]string, 0, 1001), manyLines("X-Forwarded-For: 1.2.3.4", 1000, "X-Forwarded-For: 203.0.113.9")...), "203.0.113.9"},
+
+	{"Forwarded", "", []string{"Forwarded: for=203.0.113.9"}, "203.0.113.9"},
+	{"Forwarded: all parameters", "", []string{`Forwarded: by=10.0.0.1;FOR=203.0.113.9;host="a,b;c";proto=https`}, "203.0.113.9"},
+	{"Forwarded: IPv6", "", []string{`Forwarded: For="[2001:db8::9]:4711"`}, "2001:db8::9"},
+	{"Forwarded: IPv6 without quotes", "", []string{`Forwarded: for=[2001:db8::9]`}, "2001:db8::9"},
+	{"Forwarded: port", "", []string{`Forwarded: for="203.0.113.9:4711"`}, "203.0.113.9"},
+	{"Forwarded: obfuscated port", "", []string{`Forwarded: for="203.0.113.9:_gazonk.1-X"`}, "203.0.113.9"},
+	{"Forwarded: quoted pairs", "", []string{`Forwarded: for="\203.0.113\.9"`}, "203.0.113.9"},
+	{"Forwarded: list", "", []string{"Forwarded: for=1.2.3.4, for=203.0.113.9;proto=http, for=10.2.2.2"}, "203.0.113.9"},
+	{"Forwarded: lines", "", []string{"Forwarded: for=1.2.3.4", "Forwarded: for=203.0.113.9"}, "203.0.113.9"},
+	{"Forwarded: blanks and empty pairs", "", []string{`Forwarded: ;; proto="http" ; for=203.0.113.9 ;`}, "203.0.113.9"},
+	{"Forwarded: quoted pairs beside it", "", []string{`Forwarded: for=1.2.3.4, by="a,\\";for=203.0.113.9;host="\\\",\\"`}, "203.0.113.9"},
+	{"Forwarded: unknown", "", []string{"Forwarded: for=1.2.3.4, for=unknown"}, "10.0.0.1"},
+	{"Forwarded: obfuscated", "", []string{"Forwarded: for=1.2.3.4, for=_hidden, for=10.2.2.2"}, "10.2.2.2"},
+	{"Forwarded: obfuscated, with port", "", []string{`Forwarded: for=1.2.3.4, for="_hidden:_port"`}, "10.0.0.1"},
+	{"Forwarded: without for", "", []string{"Forwarded: for=1.2.3.4, by=203.0.113.9;proto=http"}, "10.0.0.1"},
+	{"Forwarded: for twice", "", []string{"Forwarded: for=1.2.3.4;for=203.0.113.9"}, "10.0.0.1"},
+	{"Forwarded: for in another value", "", []string{`Forwarded: host="x;for=1.2.3.4";for=203.0.113.9`}, "203.0.113.9"},
+	{"Forwarded: no pair", "", []string{"Forwarded: 203.0.113.9"}, "10.0.0.1"},
+	{"Forwarded: text after the quotes", "", []string{`Forwarded: for="203.0.113.9"x`}, "10.0.0.1"},
+	{"Forwarded: quotes left open by the proxy", "", []string{`Forwarded: for=1.2.3.4, for="203.0.113.9`}, "10.0.0.1"},
+	{"Forwarded: quotes left open by the client", "", []string{`Forwarded: for="1.2.3.4, for=203.0.113.9`}, "203.0.113.9"},
+	{"Forwarded: quotes left open by the client, closed in the proxy's", "", []string{`Forwarded: for="1.2.3.4, for="[2001:db8::9]:1";host="x"`}, "2001:db8::9"},
+	{"Forwarded: backslash at the client's end", "", []string{`Forwarded: for="\, for="203.0.113.9"`}, "203.0.113.9"},
+	{"Forwarded: quotes left open in the line before", "", []string{`Forwarded: for="1.2.3.4`, `Forwarded: for=203.0.113.9`}, "203.0.113.9"},
+	{"Forwarded: huge", "", []string{"Forwarded: " + strings.Repeat(`for="\"`, 1<<17)}, "10.0.0.1"},
+	{"Forwarded: backslashes without end", "", []string{`Forwarded: for="` + strings.Repeat(`\`, 1<<20) + `"`}, "10.0.0.1"},
+
+	// Both fields, none named: who forges the one that the proxy does not set
+	// gains nothing.
+	{"both, alike", "", []string{"X-Forwarded-For: 203.0.113.9", "Forwarded: for=203.0.113.9"}, "203.0.113.9"},
+	{"both, not alike", "", []string{"X-Forwarded-For: 203.0.113.9", "Forwarded: for=1.2.3.4"}, "10.0.0.1"},
+	{"both, one bad", "", []string{"X-Forwarded-For: 203.0.113.9", "Forwarded: nonsense"}, "10.0.0.1"},
+
+	{"named: X-Forwarded-For", "X-Forwarded-For", []string{"X-Forwarded-For: 203.0.113.9", "Forwarded: for=1.2.3.4"}, "203.0.113.9"},
+	{"named: the other is not read", "x-forwarded-for", []string{"Forwarded: for=1.2.3.4"}, "10.0.0.1"},
+	{"named: Forwarded", "forwarded", []string{"X-Forwarded-For: 1.2.3.4", "Forwarded: for=203.0.113.9"}, "203.0.113.9"},
+	{"named: another", "X-Real-IP", []string{"X-Forwarded-For: 1.2.3.4", "Forwarded: for=1.2.3.4", "X-Real-IP: 203.0.113.9"}, "203.0.113.9"},
+}
+
+func manyLines(line string, n int, last string) []string {
+	lines := make([]string, 0, n+1)
+	for range n {
+		lines = append(lines, line)
+	}
+	return append(lines, last)
+}
+
+func TestForwardedAddresses(t *testing.T) {
+	for _, test := range forwardings {
+		t.Run(test.name, func(t *testing.T) {
+			source := httpthrottle.Source{Trusted: trusted, Header: test.header}
+			r := request(proxy, test.fields...)
+			before := r.Header.Clone()
+			start := time.Now()
+			require.Equal(t, test.want, source.Addr(r).String())
+			require.Less(t, time.Since(start), time.Second, "however much there is to read")
+			require.Equal(t, before, r.Header)
+
+			r.RemoteAddr = "192.0.2.1:4711"
+			require.Equal(t, "192.0.2.1", source.Addr(r).String(), "of a peer that is not trusted")
+		})
+	}
+}
+
+func TestMappedPrefixMeansTheIPv4One(t *testing.T) {
+	source := httpthrottle.Source{Trusted: []netip.Prefix{netip.MustParsePrefix("::ffff:10.0.0.0/104")}}
+	for _, peer := range []string{proxy, "[::ffff:10.0.0.1]:4711"} {
+		require.Equal(t, "203.0.113.9", source.Addr(request(peer, "X-Forwarded-For: 203.0.113.9")).String())
+	}
+	require.Equal(t, "11.0.0.1", source.Addr(request("11.0.0.1:1", "X-Forwarded-For: 203.0.113.9")).String())
+}
+
+func TestUnixSocketIsTrustedOnRequest(t *testing.T) {
+	for _, peer := range []string{"@", "", "/run/socket"} {
+		r := request(peer, "X-Forwarded-For: 203.0.113.9")
+		require.False(t, httpthrottle.Source{Trusted: trusted}.Addr(r).IsValid())
+		require.Equal(t, "203.0.113.9", httpthrottle.Source{TrustUnix: true}.Addr(r).String())
+		require.Empty(t, httpthrottle.Source{TrustUnix: true}.Key(request(peer)))
+	}
+	require.Equal(t, "10.0.0.1", httpthrottle.Source{TrustUnix: true}.Addr(request(proxy, "X-Forwarded-For: 1.2.3.4")).String())
+}
+
+func TestKeyCutsIPv6ToItsPrefix(t *testing.T) {
+	for _, test := range []struct {
+		peer string
+		bits int
+		want string
+	}{
+		{"203.0.113.9:1", 0, "203.0.113.9"},
+		{"203.0.113.9:1", 24, "203.0.113.9"},
+		{"[::ffff:203.0.113.9]:1", 0, "203.0.113.9"},
+		{"[2001:db8:1:2:3:4:5:6]:1", 0, "2001:db8:1:2::/64"},
+		{"[2001:db8:1:2:ffff::]:1", 0, "2001:db8:1:2::/64"},
+		{"[2001:db8:1:3::]:1", 0, "2001:db8:1:3::/64"},
+		{"[2001:db8:1:2:3:4:5:6]:1", -1, "2001:db8:1:2::/64"},
+		{"[2001:db8:1:2:3:4:5:6]:1", 48, "2001:db8:1::/48"},
+		{"[2001:db8:1:2:3:4:5:6]:1", 128, "2001:db8:1:2:3:4:5:6"},
+		{"[2001:db8:1:2:3:4:5:6]:1", 1000, "2001:db8:1:2:3:4:5:6"},
+		{"[fe80::1%eth0]:1", 0, "fe80::/64"},
+		{"[fe80::1%eth0]:1", 128, "fe80::1"},
+		{"@", 0, ""},
+	} {
+		require.Equal(t, test.want, httpthrottle.Source{IPv6Bits: test.bits}.Key(request(test.peer)))
+	}
+}
+
+func TestRobotsAreToldApartByAddressAndAgent(t *testing.T) {
+	var source httpthrottle.Source
+	key := func(peer, agent string) string { return source.RobotKey(request(peer, "User-Agent: "+agent)) }
+	require.Equal(t, "203.0.113.9 bot/1.0", key("203.0.113.9:1", "bot/1.0"))
+	require.NotEqual(t, key("203.0.113.9:1", "a"), key("203.0.113.9:1", "b"))
+	require.NotEqual(t, key("203.0.113.9:1", "a"), key("203.0.113.8:1", "a"))
+	long := strings.Repeat("x", 1000)
+	require.Equal(t, key("203.0.113.9:1", long), key("203.0.113.9:1", long+"y"))
+
+	rule := source.PerRobot("robots", 10, time.Second)(request("203.0.113.9:1", "User-Agent: bot"))
+	require.NoError(t, rule.Validate())
+	require.Zero(t, rule.Lockout)
+	require.Equal(t, "203.0.113.9 bot", rule.Either[0].Value)
+}
+
+// FuzzAddr has what no field may do: change what an untrusted peer is, fail,
+// name another client than the one that the proxy has appended, or get out an
+// address that is not plain.
+func FuzzAddr(f *testing.F) {
+	for _, test := range forwardings {
+		for _, field := range test.fields {
+			if _, value, _ := strings.Cut(field, ":"); len(value) < 1000 {
+				f.Add(value)
+			}
+		}
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		for _, header := range []string{"X-Forwarded-For", "Forwarded"} {
+			source := httpthrottle.Source{Trusted: trusted, Header: header}
+			r := request(proxy)
+			r.Header[header] = []string{value}
+			addr := source.Addr(r)
+			require.True(t, addr.IsValid())
+			require.Equal(t, addr.Unmap().WithZone(""), addr)
+			require.NotEmpty(t, source.Key(r))
+
+			r.RemoteAddr = "192.0.2.1:4711"
+			require.Equal(t, "192.0.2.1", source.Addr(r).String())
+
+			r.RemoteAddr = proxy
+			appended := "203.0.113.9"
+			if header == "Forwarded" {
+				appended = `by="x,\"y";for="203.0.113.9:80"`
+			}
+			r.Header[header] = []string{value + ", " + appended}
+			require.Equal(t, "203.0.113.9", source.Addr(r).String())
+			r.Header[header] = []string{value, appended}
+			require.Equal(t, "203.0.113.9", source.Addr(r).String())
+		}
+	})
+}

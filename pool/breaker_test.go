@@ -1,0 +1,467 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	one     = "192.0.2.1:11211"
+	two     = "192.0.2.2:11211"
+	three   = "192.0.2.3:11211"
+	timeout = pool.DefaultTimeout
+)
+
+// item returns an item that can be swapped.
+func item(key string) *memcache.Item {
+	return &memcache.Item{Key: key, Value: []byte("value"), Expiration: 60, CasID: 7}
+}
+
+// operations are all that a pool does with one key.
+var operations = map[string]func(p *pool.Pool, key string) error{
+	"Get": func(p *pool.Pool, key string) error {
+		_, err := p.Get(key)
+		return err
+	},
+	"GetMulti": func(p *pool.Pool, key string) error {
+		_, err := p.GetMulti([]string{key, "other"})
+		return err
+	},
+	"Add":            func(p *pool.Pool, key string) error { return p.Add(item(key)) },
+	"CompareAndSwap": func(p *pool.Pool, key string) error { return p.CompareAndSwap(item(key)) },
+	"Delete":         func(p *pool.Pool, key string) error { return p.Delete(key) },
+}
+
+func TestAHungServerCostsTheTimeoutAndNoMore(t *testing.T) {
+	for name, operation := range operations {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := &station{answer: hangs}
+				p := s.newPool(t, one)
+				var err error
+				assert.Equal(t, timeout, took(func() { err = operation(p, "key") }))
+				assert.ErrorContains(t, err, one)
+				assert.ErrorContains(t, err, "timeout")
+				assert.Len(t, s.heard(), 1, "asked again")
+			})
+		})
+	}
+}
+
+func TestTheTimeoutHoldsForAllOfAnAnswer(t *testing.T) {
+	drip := func(conn net.Conn, _ string) {
+		for {
+			time.Sleep(timeout / 10)
+			if _, err := io.WriteString(conn, "VALUE key 0 1 1\r\nx\r\n"); err != nil {
+				return
+			}
+		}
+	}
+	bubble(t, func(t *testing.T) {
+		p := (&station{answer: drip}).newPool(t, one)
+		var err error
+		assert.Equal(t, timeout, took(func() { _, err = p.Get("key") }))
+		assert.ErrorContains(t, err, "timeout")
+	})
+}
+
+func TestEachRequestOnAConnectionHasTheTimeoutToItself(t *testing.T) {
+	slow := func(conn net.Conn, request string) {
+		time.Sleep(timeout - 1)
+		misses(conn, request)
+	}
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: slow}
+		p := s.newPool(t, one)
+		for range 20 {
+			_, err := p.Get("key")
+			require.Equal(t, memcache.ErrCacheMiss, err)
+			time.Sleep(10 * timeout)
+		}
+		assert.Len(t, s.dialled(), 1)
+	})
+}
+
+func TestADialHasATimeoutOfItsOwn(t *testing.T) {
+	for _, dialTimeout := range []time.Duration{0, time.Millisecond, 3 * timeout} {
+		bubble(t, func(t *testing.T) {
+			s := &station{answer: misses, dial: func(ctx context.Context) error {
+				<-ctx.Done()
+				return ctx.Err()
+			}}
+			p := s.newPool(t, one)
+			p.DialTimeout = dialTimeout
+			want := dialTimeout
+			if want == 0 {
+				want = pool.DefaultDialTimeout
+			}
+			var err error
+			assert.Equal(t, want, took(func() { _, err = p.Get("key") }))
+			assert.ErrorContains(t, err, one)
+			assert.Len(t, s.dialled(), 1)
+		})
+	}
+}
+
+func TestTheBreakerOpensAfterFailuresInARowAndProbesAfterThePause(t *testing.T) {
+	const failures, pause = 3, 2 * time.Second
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: hangs}
+		p := s.newPool(t, one)
+		p.BreakerFailures, p.BreakerPause = failures, pause
+		get := func() error {
+			_, err := p.Get("key")
+			return err
+		}
+		for range failures {
+			require.Equal(t, timeout, took(func() { require.NotErrorIs(t, get(), pool.ErrDown) }))
+		}
+		s.heard()
+
+		refused := func() {
+			t.Helper()
+			var err error
+			require.Zero(t, took(func() { err = get() }))
+			require.ErrorIs(t, err, pool.ErrDown)
+			var server *pool.ServerError
+			require.ErrorAs(t, err, &server)
+			require.Equal(t, one, server.Server)
+			require.ErrorContains(t, err, "timeout", "the last failure")
+			require.Empty(t, s.heard())
+		}
+		refused()
+		time.Sleep(pause) // to its last nanosecond
+		refused()
+
+		// A probe that fails, and only one of many calls is it.
+		time.Sleep(time.Nanosecond)
+		probes := probes(p, 50)
+		require.Equal(t, int64(1), probes)
+		require.Len(t, s.heard(), 1)
+		time.Sleep(pause - timeout)
+		refused()
+
+		// A probe that succeeds ends it.
+		s.now(misses)
+		time.Sleep(timeout + 1)
+		require.Equal(t, memcache.ErrCacheMiss, get())
+		require.Equal(t, memcache.ErrCacheMiss, get())
+		require.Len(t, s.heard(), 2)
+		require.False(t, p.Stats()[0].Down)
+	})
+}
+
+// probes makes n calls at once and returns how many were not refused.
+func probes(p *pool.Pool, n int) int64 {
+	var probes atomic.Int64
+	atOnce(n, func(int) {
+		if _, err := p.Get("key"); !errors.Is(err, pool.ErrDown) {
+			probes.Add(1)
+		}
+	})
+	return probes.Load()
+}
+
+func TestASuccessBetweenFailuresKeepsTheBreakerClosed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var calls atomic.Int64
+		s := &station{answer: func(conn net.Conn, request string) {
+			if calls.Add(1)%pool.DefaultBreakerFailures == 0 {
+				misses(conn, request)
+			}
+		}}
+		p := s.newPool(t, one)
+		for i := range 10 * pool.DefaultBreakerFailures {
+			_, err := p.Get("key")
+			require.NotErrorIs(t, err, pool.ErrDown, "call %d", i)
+		}
+	})
+}
+
+// When the breaker opens other calls may have been waiting for a moment only.
+// They are not left to wait for their own timeouts.
+func TestCallsThatHangWhileTheBreakerOpensEndWithIt(t *testing.T) {
+	blocked := func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	for name, s := range map[string]*station{"answer": {answer: hangs}, "dial": {dial: blocked}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p := s.newPool(t, one)
+				opens := time.Now().Add(timeout + (pool.DefaultBreakerFailures-1)*time.Millisecond)
+				var down atomic.Int64
+				var calls sync.WaitGroup
+				for range 100 {
+					calls.Go(func() {
+						_, err := p.Get("key")
+						if errors.Is(err, pool.ErrDown) {
+							down.Add(1)
+						}
+					})
+					time.Sleep(time.Millisecond)
+				}
+				calls.Wait()
+				assert.Equal(t, opens, time.Now())
+				assert.Equal(t, int64(100-pool.DefaultBreakerFailures), down.Load())
+				assert.Zero(t, p.Stats()[0].Conns)
+			})
+		})
+	}
+}
+
+// An idle connection that was closed as the breaker opened is nobody's failure
+// later.
+func TestAServerThatIsBackFailsNobody(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: slowly(misses)}
+		p := s.newPool(t, one)
+		idle := func(n int) {
+			atOnce(n, func(int) {
+				_, err := p.Get("key")
+				assert.Equal(t, memcache.ErrCacheMiss, err)
+			})
+		}
+		idle(20)
+		s.now(hangs)
+		atOnce(10, func(int) { p.Get("key") })
+		require.True(t, p.Stats()[0].Down)
+		s.now(slowly(misses))
+		time.Sleep(pool.DefaultBreakerPause + 1)
+		idle(1)
+		idle(50)
+		assert.Zero(t, p.Stats()[0].Retries, "closed connections were kept")
+	})
+}
+
+func TestWhatIsNoFailureOfTheServer(t *testing.T) {
+	const value = "VALUE key 0 5 7\r\nvalue\r\nEND\r\n"
+	for _, tc := range []struct {
+		operation, answer string
+		want              error // nil: any that is not ErrDown
+	}{
+		{"Get", "END\r\n", memcache.ErrCacheMiss},
+		{"Get", "SERVER_ERROR out of memory writing get response\r\n", nil},
+		{"Get", "ERROR Too many open connections\r\n", nil},
+		{"GetMulti", "SERVER_ERROR proxy could not reach the server behind it\r\n", nil},
+		{"GetMulti", "VALUE key 0 5 7\r\nvalue\r\nSERVER_ERROR out of memory\r\n", nil},
+		{"Add", "NOT_STORED\r\n", memcache.ErrNotStored},
+		{"Add", "SERVER_ERROR object too large for cache\r\n", nil},
+		{"Add", "SERVER_ERROR out of memory storing object\r\n", nil},
+		{"CompareAndSwap", "EXISTS\r\n", memcache.ErrCASConflict},
+		{"CompareAndSwap", "NOT_FOUND\r\n", memcache.ErrCacheMiss},
+		{"CompareAndSwap", "CLIENT_ERROR bad data chunk\r\n", nil},
+		{"CompareAndSwap", "ERROR\r\n", nil},
+		{"Delete", "NOT_FOUND\r\n", memcache.ErrCacheMiss},
+		{"Delete", "SERVER_ERROR\r\n", nil},
+	} {
+		t.Run(tc.operation+strings.ReplaceAll(tc.answer, "\r\n", "|"), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := &station{answer: says(tc.answer)}
+				p := s.newPool(t, one)
+				for range 5 * pool.DefaultBreakerFailures {
+					err := operations[tc.operation](p, "key")
+					require.Error(t, err)
+					require.NotErrorIs(t, err, pool.ErrDown)
+					if tc.want != nil {
+						require.Equal(t, tc.want, err, "as memcache.Client returns it")
+					} else {
+						require.ErrorContains(t, err, one)
+					}
+				}
+				assert.Len(t, s.heard(), 5*pool.DefaultBreakerFailures, "asked again")
+				s.now(says(value))
+				_, err := p.Get("key")
+				assert.NoError(t, err)
+			})
+		})
+	}
+}
+
+func TestWhatIsAFailureOfTheServer(t *testing.T) {
+	for name, answer := range map[string]func(net.Conn, string){
+		"garbage":          says("HTTP/1.1 400 Bad Request\r\n\r\n"),
+		"zeros":            says(strings.Repeat("\x00", 100_000)),
+		"other data":       says("VALUE key 0 3 7\r\nvalue\r\nEND\r\n"),
+		"negative":         says("VALUE key 0 -1 7\r\nvalue\r\nEND\r\n"),
+		"half a line":      says("STOR"),
+		"half an item":     says("VALUE key 0 5 7\r\nva"),
+		"nothing":          hangs,
+		"hangs up":         hangsUp,
+		"half, hangs up":   func(conn net.Conn, _ string) { io.WriteString(conn, "EN"); conn.Close() },
+		"item, hangs up":   func(conn net.Conn, _ string) { io.WriteString(conn, "VALUE key 0 1 7\r\nv\r\n"); conn.Close() },
+		"another's item":   says("VALUE another 0 5 7\r\nvalue\r\nEND\r\n"),
+		"a complaint's id": says("VALUE ERROR 0 5 7\r\nvalue\r\nEND\r\n"),
+	} {
+		for operation, call := range operations {
+			t.Run(operation+"/"+name, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					p := (&station{answer: answer}).newPool(t, one)
+					for i := range pool.DefaultBreakerFailures {
+						err := call(p, "key")
+						require.ErrorContains(t, err, one)
+						require.NotErrorIs(t, err, pool.ErrDown, "call %d", i)
+					}
+					require.ErrorIs(t, call(p, "key"), pool.ErrDown)
+				})
+			})
+		}
+	}
+}
+
+func TestAMalformedKeyIsNoProbe(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: hangs}
+		p := s.newPool(t, one)
+		for range pool.DefaultBreakerFailures {
+			p.Get("key")
+		}
+		time.Sleep(pool.DefaultBreakerPause + 1)
+		for _, key := range []string{"", "bob smith", "a\r\nflush_all", "\x00", "\x7f", strings.Repeat("x", 251)} {
+			for name, operation := range operations {
+				require.ErrorIs(t, operationErr(operation, p, key), memcache.ErrMalformedKey, "%s of %q", name, key)
+			}
+		}
+		require.True(t, p.Stats()[0].Down)
+	})
+}
+
+func operationErr(operation func(*pool.Pool, string) error, p *pool.Pool, key string) error {
+	err := operation(p, key)
+	var multi *pool.MultiError
+	if errors.As(err, &multi) {
+		return multi.KeyError(key)
+	}
+	return err
+}
+
+func TestEachServerHasABreakerOfItsOwn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		sick := &station{answer: hangs}
+		well := &station{answer: misses}
+		p, err := pool.New(one, two, three)
+		require.NoError(t, err)
+		defer p.Close()
+		p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if addr == two {
+				return sick.DialContext(ctx, network, addr)
+			}
+			return well.DialContext(ctx, network, addr)
+		}
+		keys := onEach(p, one, two, three)
+		for i := range 50 {
+			for server, key := range keys {
+				_, err := p.Get(key)
+				if server != two {
+					require.Equal(t, memcache.ErrCacheMiss, err)
+				} else if i >= pool.DefaultBreakerFailures {
+					require.ErrorIs(t, err, pool.ErrDown)
+				}
+			}
+		}
+		for _, stats := range p.Stats() {
+			assert.Equal(t, stats.Server == two, stats.Down, stats.Server)
+			assert.Equal(t, uint64(50), stats.Calls)
+		}
+	})
+}
+
+// onEach returns a key for each of the servers that belongs to it.
+func onEach(p *pool.Pool, servers ...string) map[string]string {
+	keys := make(map[string]string)
+	for i := 0; len(keys) < len(servers); i++ {
+		key := "key" + string(rune('A'+i%26)) + strings.Repeat("x", i/26)
+		if _, have := keys[p.Place(key)]; !have {
+			keys[p.Place(key)] = key
+		}
+	}
+	return keys
+}
+
+func TestCloseEndsCallsUnderWayAndRefusesLaterOnes(t *testing.T) {
+	blocked := func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	for name, s := range map[string]*station{"answer": {answer: hangs}, "dial": {dial: blocked}} {
+		for operation, call := range operations {
+			t.Run(operation+"/"+name, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					p := s.newPool(t, one, two)
+					var calls sync.WaitGroup
+					begin := time.Now()
+					for i := range 20 {
+						calls.Go(func() {
+							assert.ErrorIs(t, call(p, "key"+string(rune('a'+i))), pool.ErrClosed)
+							assert.Equal(t, timeout-1, time.Since(begin))
+						})
+					}
+					time.Sleep(timeout - 1)
+					synctest.Wait()
+					require.NoError(t, p.Close())
+					calls.Wait()
+
+					require.ErrorIs(t, call(p, "key"), pool.ErrClosed)
+					require.NoError(t, p.Close())
+					for _, stats := range p.Stats() {
+						require.Zero(t, stats.Conns)
+						require.False(t, stats.Down)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestCloseClosesIdleConnections(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := (&station{answer: slowly(misses)}).newPool(t, one)
+		atOnce(10, func(int) { p.Get("key") })
+		require.Equal(t, 10, p.Stats()[0].Conns)
+		require.NoError(t, p.Close())
+		require.Zero(t, p.Stats()[0].Conns)
+		synctest.Wait() // the bubble ends only if the station's goroutines do
+	})
+}
+
+func TestAConnectionThatIsMadeAfterCloseIsClosed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses, dial: func(context.Context) error {
+			time.Sleep(2 * time.Nanosecond) // and heed no ctx
+			return nil
+		}}
+		p := s.newPool(t, one)
+		var call sync.WaitGroup
+		call.Go(func() {
+			_, err := p.Get("key")
+			assert.ErrorIs(t, err, pool.ErrClosed)
+		})
+		time.Sleep(time.Nanosecond)
+		require.NoError(t, p.Close())
+		call.Wait()
+		require.Len(t, s.dialled(), 1)
+		require.Zero(t, p.Stats()[0].Conns)
+		require.Empty(t, s.heard())
+	})
+}
+
+func TestCloseBeforeAnyCall(t *testing.T) {
+	p, err := pool.New(one)
+	require.NoError(t, err)
+	require.NoError(t, p.Close())
+	_, err = p.Get("key")
+	require.ErrorIs(t, err, pool.ErrClosed)
+}

@@ -1,0 +1,311 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// answered reports whether a call had an answer, as far as its error tells.
+func answered(err error) bool {
+	return err == nil ||
+		errors.Is(err, memcache.ErrCacheMiss) ||
+		errors.Is(err, memcache.ErrNotStored) ||
+		errors.Is(err, memcache.ErrCASConflict)
+}
+
+func TestOneRestartCostsOneRetryHoweverManyConnectionsWereIdle(t *testing.T) {
+	for name, operation := range operations {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := &station{answer: slowly(misses)}
+				p := s.newPool(t, one)
+				atOnce(30, func(int) { p.Get("key") })
+				require.Equal(t, 30, p.Stats()[0].Conns)
+				s.hangUp()
+				synctest.Wait()
+				s.dialled()
+				for range 30 {
+					require.True(t, answered(operation(p, "key")))
+				}
+				stats := p.Stats()[0]
+				assert.Equal(t, uint64(1), stats.Retries)
+				assert.Zero(t, stats.Failures)
+				assert.Len(t, s.dialled(), 2, "for the retry, and to go on with")
+				assert.Equal(t, 1, stats.Conns)
+			})
+		})
+	}
+}
+
+func TestCallsAtOnceAfterARestartAreAllAnswered(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: slowly(misses)}
+		p := s.newPool(t, one)
+		for range 5 {
+			atOnce(40, func(int) { p.Get("key") })
+			s.hangUp()
+			synctest.Wait()
+			atOnce(40, func(i int) {
+				for name, operation := range operations {
+					assert.True(t, answered(operation(p, "key")), name)
+				}
+			})
+		}
+		assert.Zero(t, p.Stats()[0].Failures)
+	})
+}
+
+// Connections that were made after a restart had been noticed are not closed
+// when a call notices it later.
+func TestOneRestartClosesIdleConnectionsOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		lost := map[string]*atomic.Bool{"late": {}, "early": {}}
+		s := &station{answer: slowly(misses)}
+		p := s.newPool(t, one)
+		atOnce(2, func(int) { p.Get("key") })
+		s.now(func(conn net.Conn, request string) {
+			key := strings.Fields(request)[1]
+			if again, ok := lost[key]; ok && !again.Swap(true) {
+				if key == "late" {
+					time.Sleep(10 * time.Millisecond)
+				}
+				conn.Close()
+				return
+			}
+			misses(conn, request)
+		})
+		s.dialled()
+		var late sync.WaitGroup
+		late.Go(func() { p.Get("late") })
+		synctest.Wait()
+		p.Get("early")
+		p.Get("key") // on a connection to keep
+		late.Wait()
+		require.Equal(t, uint64(2), p.Stats()[0].Retries)
+		require.Len(t, s.dialled(), 3)
+		p.Get("key")
+		require.Empty(t, s.dialled())
+	})
+}
+
+// Whether the connection had been used before makes no difference: an answer that
+// was lost on a new one is as much of a loss.
+func TestARequestIsSentTwiceAtMost(t *testing.T) {
+	for name, operation := range operations {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := &station{answer: hangsUp}
+				p := s.newPool(t, one)
+				err := operation(p, "key")
+				require.ErrorContains(t, err, "connection lost")
+				require.ErrorIs(t, err, io.EOF)
+				heard := s.heard()
+				require.Len(t, heard, 2)
+				assert.Equal(t, heard[0], heard[1])
+				assert.Equal(t, uint64(1), p.Stats()[0].Failures)
+			})
+		})
+	}
+}
+
+// The client keeps such a connection, since all looked well, and would have each
+// answer from it for the request after.
+func TestAConnectionThatAnswersAnotherQuestionIsGivenUp(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var stray atomic.Bool
+		s := &station{answer: func(conn net.Conn, request string) {
+			key := strings.Fields(request)[1]
+			if stray.CompareAndSwap(true, false) {
+				key = "another"
+			}
+			io.WriteString(conn, "VALUE "+key+" 0 5 7\r\nvalue\r\nEND\r\n")
+		}}
+		p := s.newPool(t, one)
+		for range 3 {
+			stray.Store(true)
+			item, err := p.Get("key")
+			require.NoError(t, err)
+			require.Equal(t, "key", item.Key)
+
+			stray.Store(true)
+			items, err := p.GetMulti([]string{"key", "other"})
+			require.NoError(t, err)
+			require.NotContains(t, items, "another")
+		}
+		assert.Equal(t, uint64(6), p.Stats()[0].Retries)
+	})
+}
+
+func TestAServerWithoutCASIsNotAskedToSwap(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		err := p.CompareAndSwap(&memcache.Item{Key: "key", Value: []byte("value")})
+		require.ErrorIs(t, err, pool.ErrNoCAS)
+		require.ErrorContains(t, err, one)
+		require.Empty(t, s.heard())
+	})
+}
+
+// Not in a bubble, where nothing may be resolved first.
+func TestNamesAreResolvedAtEachDial(t *testing.T) {
+	s := &station{answer: misses}
+	p := s.newPool(t, "localhost:11211")
+	for range 3 {
+		require.ErrorIs(t, p.Delete("key"), memcache.ErrCacheMiss)
+		s.hangUp()
+	}
+	dialled := s.dialled()
+	require.Len(t, dialled, 3)
+	for _, addr := range dialled {
+		require.Equal(t, "localhost:11211", addr, "the name, for the dialer to resolve")
+	}
+}
+
+func TestGetMultiAsksAllServersAtOnceAndEachOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: func(conn net.Conn, request string) {
+			time.Sleep(timeout / 2)
+			misses(conn, request)
+		}}
+		p := s.newPool(t, names(8)...)
+		var keys []string
+		for i := range 200 {
+			keys = append(keys, "key"+strings.Repeat("x", i))
+		}
+		assert.Equal(t, timeout/2, took(func() {
+			items, err := p.GetMulti(keys)
+			assert.NoError(t, err)
+			assert.NotNil(t, items)
+			assert.Empty(t, items)
+		}))
+		assert.Len(t, s.heard(), 8)
+		assert.Len(t, s.dialled(), 8)
+	})
+}
+
+// has answers as a server that has an item at every key.
+func has(conn net.Conn, request string) {
+	var answer strings.Builder
+	for _, key := range strings.Fields(request)[1:] {
+		answer.WriteString("VALUE " + key + " 0 5 7\r\nvalue\r\n")
+	}
+	io.WriteString(conn, answer.String()+"END\r\n")
+}
+
+// parts returns a pool of several stations and three keys for each.
+func parts(t *testing.T, stations map[string]*station) (*pool.Pool, map[string][]string) {
+	var servers []string
+	for server := range stations {
+		servers = append(servers, server)
+	}
+	p, err := pool.New(servers...)
+	require.NoError(t, err)
+	t.Cleanup(func() { p.Close() })
+	p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return stations[addr].DialContext(ctx, network, addr)
+	}
+	keys := make(map[string][]string)
+	for i := range 200 {
+		key := "key" + strings.Repeat("x", i)
+		if server := p.Place(key); len(keys[server]) < 3 {
+			keys[server] = append(keys[server], key)
+		}
+	}
+	return p, keys
+}
+
+func TestADeadServerHidesNoOthersRecords(t *testing.T) {
+	half := func(conn net.Conn, request string) { // one of its items, and nothing more
+		io.WriteString(conn, "VALUE "+strings.Fields(request)[1]+" 0 5 7\r\nvalue\r\n")
+	}
+	refused := func(context.Context) error { return &net.OpError{Op: "dial", Err: net.ErrClosed} }
+	bubble(t, func(t *testing.T) {
+		p, keys := parts(t, map[string]*station{
+			one: {answer: has}, two: {answer: half}, three: {dial: refused}, "192.0.2.4:1": {answer: misses},
+		})
+		asked := []string{"not a key"}
+		for _, of := range keys {
+			asked = append(asked, of...)
+		}
+		for range 2 * pool.DefaultBreakerFailures {
+			items, err := p.GetMulti(asked)
+			var multi *pool.MultiError
+			require.ErrorAs(t, err, &multi)
+			require.Len(t, items, 3, "items of the server that answers alone")
+			for i := range 3 {
+				require.Contains(t, items, keys[one][i])
+				require.NoError(t, multi.KeyError(keys[one][i]))
+				require.NoError(t, multi.KeyError(keys["192.0.2.4:1"][i]), "a miss")
+				require.ErrorContains(t, multi.KeyError(keys[two][i]), two)
+				require.ErrorContains(t, multi.KeyError(keys[three][i]), three)
+			}
+			require.ErrorIs(t, multi.KeyError("not a key"), memcache.ErrMalformedKey)
+			require.NoError(t, multi.KeyError("not asked for"))
+			require.Len(t, multi.Unwrap(), 3)
+			require.ErrorIs(t, err, memcache.ErrMalformedKey)
+			require.ErrorContains(t, err, "7 of 13 keys")
+			require.ErrorContains(t, err, two)
+			require.ErrorContains(t, err, three)
+		}
+		_, err := p.GetMulti(asked)
+		require.ErrorIs(t, err, pool.ErrDown)
+	})
+}
+
+func TestGetMultiOfNothing(t *testing.T) {
+	p, err := pool.New(one)
+	require.NoError(t, err)
+	defer p.Close()
+	items, err := p.GetMulti(nil)
+	require.NoError(t, err)
+	require.NotNil(t, items)
+	require.Empty(t, items)
+}
+
+func TestStatsAreThereBeforeTheFirstCall(t *testing.T) {
+	p, err := pool.New(two, "unix:/run/memcached.sock", one)
+	require.NoError(t, err)
+	defer p.Close()
+	assert.Equal(t, []pool.ServerStats{{Server: two}, {Server: "/run/memcached.sock"}, {Server: one}}, p.Stats())
+}
+
+func TestConcurrentUseAndClose(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: slowly(misses)}
+		p := s.newPool(t, one, two, three)
+		var calls sync.WaitGroup
+		for range 20 {
+			calls.Go(func() {
+				for {
+					for _, operation := range operations {
+						if err := operation(p, "key"); !answered(err) {
+							assert.ErrorIs(t, err, pool.ErrClosed)
+							return
+						}
+					}
+					p.Stats()
+				}
+			})
+		}
+		for range 10 {
+			time.Sleep(5 * time.Millisecond) // time for each second attempt
+			s.hangUp()
+		}
+		p.Close()
+		calls.Wait()
+	})
+}

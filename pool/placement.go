@@ -1,0 +1,82 @@
+package pool
+
+import (
+	"errors"
+	"net"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/dgryski/go-rendezvous"
+)
+
+// An address is a server's net.Addr with the name as it was given, resolved by
+// nobody yet: the dialer resolves it each time, and so follows a name that is
+// moved to another machine. A memcache.ServerList would keep the first address.
+type address struct {
+	network, text string
+}
+
+func (a address) Network() string { return a.network }
+func (a address) String() string  { return a.text }
+
+// parseAddress returns the address of a server as given to New, and an error if
+// it does not resolve.
+func parseAddress(name string) (address, error) {
+	path, isSocket := strings.CutPrefix(name, "unix:")
+	if isSocket && path == "" {
+		return address{}, errors.New("no path")
+	}
+	if isSocket || strings.Contains(name, "/") {
+		return address{"unix", path}, nil
+	}
+	host, _, err := net.SplitHostPort(name)
+	if err != nil {
+		return address{}, err
+	}
+	addr, err := net.ResolveTCPAddr("tcp", name)
+	switch {
+	case err != nil:
+		return address{}, err
+	case host == "" || addr.Port == 0:
+		// They would mean this machine and any port: most likely a variable
+		// that is not set.
+		return address{}, errors.New("no host or no port")
+	}
+	return address{"tcp", name}, nil
+}
+
+// PickServer and Each make an address the memcache.ServerSelector of a client
+// for this one server.
+func (a address) PickServer(string) (net.Addr, error) { return a, nil }
+
+func (a address) Each(f func(net.Addr) error) error { return f(a) }
+
+// A placement says which server a key belongs to. It is a function of the key
+// and the set of the servers' names: their order does not matter.
+//
+// It is rendezvous hashing: a key belongs to the server whose name, hashed
+// together with the key, comes out highest. So a server more or less moves no
+// key between the others, and there are no points on a ring to be tuned. The
+// time grows with the number of servers, by about a nanosecond for each.
+type placement struct {
+	all    []*server
+	byName map[string]*server
+	hash   *rendezvous.Rendezvous
+}
+
+func place(all []*server) *placement {
+	names := make([]string, len(all))
+	byName := make(map[string]*server, len(all))
+	for i, s := range all {
+		names[i] = s.name
+		byName[s.name] = s
+	}
+	return &placement{all: all, byName: byName, hash: rendezvous.New(names, xxhash.Sum64String)}
+}
+
+func (p *placement) of(key string) *server {
+	if len(p.all) == 1 {
+		return p.all[0]
+	}
+	return p.byName[p.hash.Lookup(key)]
+}

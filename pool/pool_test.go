@@ -1,0 +1,282 @@
+package pool_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	crand "crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var _ throttler.Client = (*pool.Pool)(nil)
+
+func TestNew(t *testing.T) {
+	for _, servers := range [][]string{
+		{"127.0.0.1:11211"},
+		{"localhost:11211", "127.0.0.1:11211", "127.0.0.1:11212"},
+		{"[::1]:11211", "[2001:db8::1]:11211"},
+		{"/run/memcached.sock", "unix:/run/other.sock", "unix:memcached.sock"},
+	} {
+		p, err := pool.New(servers...)
+		require.NoError(t, err, "%q", servers)
+		require.Len(t, p.Stats(), len(servers))
+		require.NoError(t, p.Close())
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		servers []string
+		text    string
+	}{
+		"none":              {nil, "no servers"},
+		"empty":             {[]string{""}, "missing"},
+		"no port":           {[]string{one, "192.0.2.7"}, "192.0.2.7: missing port"},
+		"no host":           {[]string{":11211"}, "no host"},
+		"empty port":        {[]string{"192.0.2.1:"}, "no port"},
+		"port 0":            {[]string{"192.0.2.1:0"}, "no port"},
+		"bare IPv6":         {[]string{"::1:11211"}, "too many colons"},
+		"port too high":     {[]string{"192.0.2.1:70000"}, "192.0.2.1:70000"},
+		"name unknown":      {[]string{one, "memcached.invalid:11211"}, "memcached.invalid"},
+		"no path":           {[]string{"unix:"}, "no path"},
+		"twice":             {[]string{one, two, one}, one + ": given twice"},
+		"twice in disguise": {[]string{"/run/memcached.sock", "unix:/run/memcached.sock"}, "given twice"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := pool.New(tc.servers...)
+			require.ErrorContains(t, err, tc.text)
+			require.ErrorContains(t, err, "pool: ")
+			require.Nil(t, p)
+		})
+	}
+}
+
+// patient returns a pool of servers with patience for any machine.
+func patient(t *testing.T, servers ...string) *pool.Pool {
+	t.Helper()
+	p, err := pool.New(servers...)
+	require.NoError(t, err)
+	t.Cleanup(func() { p.Close() })
+	p.Timeout, p.DialTimeout = 10*time.Second, 10*time.Second
+	return p
+}
+
+// A pool answers as the memcache.Client does, error by error.
+func TestItAnswersAsTheClientItIsMadeOf(t *testing.T) {
+	direct := func(t *testing.T) client {
+		c := memcache.New(memcachedtest.Process(t).Addr)
+		t.Cleanup(func() { c.Close() })
+		c.Timeout = 10 * time.Second
+		return c
+	}
+	overTCP := func(t *testing.T) client { return patient(t, memcachedtest.Process(t).Addr) }
+	overSocket := func(t *testing.T) client { return patient(t, "unix:"+memcachedtest.Socket(t).Addr) }
+	overSeveral := func(t *testing.T) client {
+		return patient(t, memcachedtest.Process(t).Addr, memcachedtest.Socket(t).Addr, memcachedtest.Process(t).Addr)
+	}
+	overTLS := func(t *testing.T) client {
+		addr, dial := terminated(t, memcachedtest.Process(t).Addr)
+		p := patient(t, addr)
+		p.DialContext = dial
+		return p
+	}
+	for name, connect := range map[string]func(*testing.T) client{
+		"direct": direct, "tcp": overTCP, "socket": overSocket, "several": overSeveral, "tls": overTLS,
+	} {
+		t.Run(name, func(t *testing.T) { contract(t, connect(t)) })
+	}
+}
+
+func contract(t *testing.T, c client) {
+	_, err := c.Get("a")
+	require.Equal(t, memcache.ErrCacheMiss, err)
+	require.Equal(t, memcache.ErrCacheMiss, c.Delete("a"))
+	require.Equal(t, memcache.ErrCacheMiss, c.CompareAndSwap(item("a")))
+
+	hostile := []byte("x\r\nEND\r\nSTORED\r\n\x00")
+	require.NoError(t, c.Add(&memcache.Item{Key: "a", Value: hostile, Flags: 1<<32 - 1, Expiration: 600}))
+	require.Equal(t, memcache.ErrNotStored, c.Add(item("a")))
+	read, err := c.Get("a")
+	require.NoError(t, err)
+	require.Equal(t, hostile, read.Value)
+	require.Equal(t, uint32(1<<32-1), read.Flags)
+	require.NotZero(t, read.CasID)
+
+	older := *read
+	read.Value = nil
+	require.NoError(t, c.CompareAndSwap(read))
+	require.Equal(t, memcache.ErrCASConflict, c.CompareAndSwap(&older))
+	read, err = c.Get("a")
+	require.NoError(t, err)
+	require.Empty(t, read.Value)
+
+	require.Equal(t, memcache.ErrMalformedKey, c.Delete("not a key"))
+	require.Equal(t, memcache.ErrMalformedKey, c.Add(item(strings.Repeat("k", 251))))
+	long := strings.Repeat("k", 250)
+	require.NoError(t, c.Add(&memcache.Item{Key: long, Value: bytes.Repeat([]byte("v"), 1_000_000), Expiration: 600}))
+
+	items, err := c.GetMulti([]string{"a", "b", long, "c", "a"})
+	require.NoError(t, err)
+	require.Len(t, items, 2)
+	require.Empty(t, items["a"].Value)
+	require.NotZero(t, items["a"].CasID)
+	require.Len(t, items[long].Value, 1_000_000)
+
+	require.NoError(t, c.Delete("a"))
+	items, err = c.GetMulti([]string{"a", "b"})
+	require.NoError(t, err)
+	require.NotNil(t, items)
+	require.Empty(t, items)
+}
+
+func TestIPv6(t *testing.T) {
+	l, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skipf("no IPv6 here: enable it on the loopback interface (%v)", err)
+	}
+	forward(t, l, memcachedtest.Process(t).Addr)
+	contract(t, patient(t, l.Addr().String()))
+}
+
+// Far more than any throttler has conditions.
+func TestAThousandKeysAtOnce(t *testing.T) {
+	p := patient(t, memcachedtest.Process(t).Addr, memcachedtest.Process(t).Addr)
+	var keys []string
+	for i := range 1000 {
+		key := fmt.Sprintf("%0250d", i)
+		keys = append(keys, key)
+		if i%2 == 0 {
+			require.NoError(t, p.Add(&memcache.Item{Key: key, Value: []byte{byte(i)}, Expiration: 600}))
+		}
+	}
+	items, err := p.GetMulti(keys)
+	require.NoError(t, err)
+	require.Len(t, items, 500)
+	for i, key := range keys {
+		if i%2 == 0 {
+			require.Equal(t, []byte{byte(i)}, items[key].Value)
+		}
+	}
+}
+
+// A value that is too large is the caller's failure: the server goes on, though
+// without the record that was to be replaced.
+func TestAValueTooLarge(t *testing.T) {
+	p := patient(t, memcachedtest.Process(t).Addr)
+	for range 3 * pool.DefaultBreakerFailures {
+		err := p.Add(&memcache.Item{Key: "key", Value: make([]byte, 2<<20), Expiration: 600})
+		require.ErrorContains(t, err, "SERVER_ERROR")
+		require.NotErrorIs(t, err, pool.ErrDown)
+	}
+	require.False(t, p.Stats()[0].Down)
+	require.NoError(t, p.Stats()[0].LastError)
+	require.NoError(t, p.Add(&memcache.Item{Key: "key", Expiration: 600}))
+}
+
+// Without CAS the server answers each swap with a conflict, so that a caller who
+// decides again would never come to an end.
+func TestAServerWithoutCAS(t *testing.T) {
+	p := patient(t, memcachedtest.Process(t, "-C").Addr)
+	require.NoError(t, p.Add(&memcache.Item{Key: "key", Value: []byte("value"), Expiration: 600}))
+	read, err := p.Get("key")
+	require.NoError(t, err)
+	require.ErrorIs(t, p.CompareAndSwap(read), pool.ErrNoCAS)
+}
+
+func TestTLS(t *testing.T) {
+	addr, dial := terminated(t, memcachedtest.Process(t).Addr)
+
+	unencrypted := patient(t, addr)
+	unencrypted.Timeout = time.Second
+	require.Error(t, unencrypted.Add(item("key")))
+
+	untrusting := patient(t, addr)
+	untrusting.DialContext = new(tls.Dialer).DialContext
+	err := untrusting.Add(item("key"))
+	require.ErrorContains(t, err, "certificate")
+	require.ErrorContains(t, err, addr)
+
+	trusting := patient(t, addr)
+	trusting.DialContext = dial
+	require.NoError(t, trusting.Add(item("key")))
+}
+
+// terminated puts TLS before the server at addr. It returns where, by name, and
+// the DialContext that trusts its certificate, which has that name alone.
+func terminated(t *testing.T, addr string) (string, dialFunc) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		DNSNames:     []string{"localhost"},
+		NotAfter:     time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(crand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	certificate, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	trusted := x509.NewCertPool()
+	trusted.AddCert(certificate)
+
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+	})
+	require.NoError(t, err)
+	forward(t, l, addr)
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return "localhost:" + port, (&tls.Dialer{Config: &tls.Config{RootCAs: trusted}}).DialContext
+}
+
+// forward forwards what l accepts to the server at addr, until the test ends.
+func forward(t *testing.T, l net.Listener, addr string) {
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go splice(conn, addr)
+		}
+	}()
+}
+
+func splice(conn net.Conn, addr string) {
+	defer conn.Close()
+	there, err := new(net.Dialer).DialContext(context.Background(), "tcp", addr)
+	if err != nil {
+		return
+	}
+	defer there.Close()
+	go func() {
+		io.Copy(conn, there)
+		conn.Close()
+	}()
+	io.Copy(there, conn)
+}
+
+func TestErrorTexts(t *testing.T) {
+	err := &pool.ServerError{Server: one, Err: io.EOF}
+	assert.EqualError(t, err, "pool: server 192.0.2.1:11211: EOF")
+	assert.ErrorIs(t, err, io.EOF)
+	lost := &pool.LostAnswerError{Err: memcache.ErrNotStored}
+	assert.EqualError(t, lost, "memcache: item not stored, or done already: an answer was lost")
+	assert.ErrorIs(t, lost, memcache.ErrNotStored)
+}

@@ -1,0 +1,47 @@
+package pool
+
+import "github.com/sony/gobreaker/v2"
+
+// ServerStats is what became of one server's calls since the pool was made, and
+// how it stands now.
+type ServerStats struct {
+	Server string // as it was given to New
+
+	Calls    uint64 // all calls; a GetMulti is one for each of its servers
+	Failures uint64 // calls that failed: no connection, no answer in time, none that makes sense
+	Refusals uint64 // calls that failed at once because the server is taken to be down
+	Retries  uint64 // calls that were made a second time because the connection was lost
+
+	Down      bool  // taken to be down: all calls are refused but for one at a time
+	LastError error // what made the last call fail that was a failure of the server; nil if none
+	Conns     int   // open connections, in use or idle
+}
+
+// Stats returns a snapshot of each server, in the order in which they were given to
+// New.
+func (p *Pool) Stats() []ServerStats {
+	p.init()
+	stats := make([]ServerStats, len(p.servers.all))
+	for i, s := range p.servers.all {
+		stats[i] = s.stats()
+	}
+	return stats
+}
+
+func (s *server) stats() ServerStats {
+	stats := ServerStats{
+		Server:   s.name,
+		Calls:    s.calls.Load(),
+		Failures: s.failures.Load(),
+		Refusals: s.refusals.Load(),
+		Retries:  s.retries.Load(),
+		Down:     s.breaker.State() != gobreaker.StateClosed,
+	}
+	if last := s.last.Load(); last != nil {
+		stats.LastError = last.Err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stats.Conns = len(s.conns)
+	return stats
+}
