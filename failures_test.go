@@ -220,6 +220,15 @@ func TestOfTwoServersTheOneThatLivesCountsAndBlocks(t *testing.T) {
 			require.Equal(t, 9-2-n, d.Outcomes[2].Remaining)
 		}
 	}
+	// Even one that is not stored yet, so that the failed read told nothing of it.
+	fresh := onServer(t, servers, alive, id, limit("fresh", 1, time.Minute))
+	for _, want := range []throttler.Status{throttler.Authorized, throttler.Blocked} {
+		d, err := th.Authorize(ctx, throttler.Rule{Identifier: id, Either: []throttler.Condition{there, fresh}})
+		require.NoError(t, err)
+		require.Error(t, d.Outcomes[0].Err)
+		require.NoError(t, d.Outcomes[1].Err)
+		require.Equal(t, want, d.Status)
+	}
 	rule.Either, rule.All = nil, rule.Either
 	d, err = th.Authorize(ctx, rule)
 	require.NoError(t, err)
