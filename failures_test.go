@@ -173,6 +173,22 @@ func TestServerKilledUnderLoad(t *testing.T) {
 	require.Equal(t, throttler.Blocked, d.Status)
 }
 
+// A memcached that was started with -C compares nothing, so nothing can be counted
+// on it. It must not seem to.
+func TestServerWithoutCASFailsOpenAndSaysSo(t *testing.T) {
+	t.Parallel()
+	th := throttler.New(clientOf(t, memcachedtest.Process(t, "-C").Addr))
+	rule := throttler.Rule{Identifier: "r", Either: conditions(1, 2, time.Minute)}
+	d, err := th.Authorize(context.Background(), rule)
+	require.NoError(t, err)
+	require.NoError(t, d.Err, "the first hit is added, not swapped")
+	for range 3 {
+		d, err := th.Authorize(context.Background(), rule)
+		require.NoError(t, err)
+		requireOpen(t, d, throttler.ErrStalled)
+	}
+}
+
 // onServer returns a condition like c with a Value that the client keeps on
 // server.
 func onServer(t *testing.T, servers *memcache.ServerList, server *memcachedtest.Server, id string, c throttler.Condition) throttler.Condition {
