@@ -106,7 +106,11 @@ func each(ctx context.Context, entries []*entry, op func(*entry) error) {
 // all is [each] for a ctx that is never done: one of the operations runs on the
 // caller's goroutine, and none is left behind.
 func all(entries []*entry, op func(*entry) error) {
-	if len(entries) == 0 {
+	switch len(entries) {
+	case 0:
+		return
+	case 1: // the usual case, which allocates nothing
+		entries[0].err = op(entries[0])
 		return
 	}
 	var others sync.WaitGroup

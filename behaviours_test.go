@@ -198,7 +198,7 @@ func (s *scene) requireOpens(rule throttler.Rule, earliest, latest time.Time) ti
 func requireAbout(t testing.TB, d, answered time.Duration) {
 	t.Helper()
 	require.GreaterOrEqual(t, answered, d)
-	require.Less(t, answered, d+throttler.Tick)
+	require.Less(t, answered, d+throttler.Coarse)
 }
 
 func (s *scene) windowOpens() {
@@ -208,7 +208,7 @@ func (s *scene) windowOpens() {
 	second := s.requireAuthorized(rule)
 	for _, hit := range []timedCall{first, second} {
 		s.requireOpens(rule,
-			hit.begin.Add(400*time.Millisecond), hit.end.Add(400*time.Millisecond+throttler.Tick))
+			hit.begin.Add(400*time.Millisecond), hit.end.Add(400*time.Millisecond+throttler.Coarse))
 	}
 }
 
@@ -283,7 +283,7 @@ func (s *scene) retryAfterOfRule() {
 	require.Greater(s, either.RetryAfter, 50*time.Minute)
 	all := s.requireBlocked(s.all(short, long))
 	require.Equal(s, all.Outcomes[0].RetryAfter, all.RetryAfter)
-	require.Less(s, all.RetryAfter, time.Minute+throttler.Tick)
+	require.Less(s, all.RetryAfter, time.Minute+throttler.Coarse)
 }
 
 func (s *scene) banEnds() {
@@ -298,7 +298,7 @@ func (s *scene) banEnds() {
 	require.True(s, set.Outcomes[0].Banned)
 	requireAbout(s, lockout, set.RetryAfter)
 	// The calls in between neither prolong the ban nor outlast it.
-	opened := s.requireOpens(rule, set.begin.Add(lockout), set.end.Add(lockout+throttler.Tick))
+	opened := s.requireOpens(rule, set.begin.Add(lockout), set.end.Add(lockout+throttler.Coarse))
 	require.Zero(s, opened.Outcomes[0].Remaining)
 }
 
@@ -326,7 +326,7 @@ func (s *scene) ownLockout() {
 	requireAbout(s, 3*time.Hour, outcomes[0].RetryAfter)
 	require.True(s, outcomes[1].Blocked)
 	require.False(s, outcomes[1].Banned)
-	require.Less(s, outcomes[1].RetryAfter, time.Minute+throttler.Tick)
+	require.Less(s, outcomes[1].RetryAfter, time.Minute+throttler.Coarse)
 	require.True(s, outcomes[2].Banned)
 	requireAbout(s, time.Hour, outcomes[2].RetryAfter)
 }

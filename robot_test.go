@@ -117,7 +117,7 @@ func (r robot) requireNeverLess(t *testing.T, admitted, refused []timedCall) {
 	for _, b := range refused {
 		held := 0
 		for _, a := range admitted {
-			if !a.begin.After(b.end) && a.end.Add(r.ttl+throttler.Tick).After(b.begin) {
+			if !a.begin.After(b.end) && a.end.Add(r.ttl+throttler.Coarse).After(b.begin) {
 				held++
 			}
 		}
@@ -133,7 +133,7 @@ func (r robot) requireNeverLess(t *testing.T, admitted, refused []timedCall) {
 // places 0 to max-1 within late each, and place j is taken for the k-th time no
 // later than k*(ttl+late) + (j+1)*late after the first call.
 func (r robot) ideal(calls []timedCall) int {
-	late := throttler.Tick
+	late := throttler.Coarse
 	for i := 1; i < len(calls); i++ {
 		late = max(late, calls[i].end.Sub(calls[i-1].begin))
 	}
