@@ -50,7 +50,7 @@ type Decision struct {
 	// A program that would rather fail closed tests it.
 	Err error
 
-	receipt *receipt // of the hits that were counted; nil: none
+	call *call // knows what was counted; nil: nothing was
 }
 
 // An Outcome is what one condition made of a call.

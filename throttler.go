@@ -184,10 +184,10 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (Decision, error) {
 // tried again with d. A hit whose removal failed may have been taken back or
 // not, and expires in its time.
 func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
-	if d.receipt == nil {
+	if d.call == nil {
 		return nil
 	}
-	return d.receipt.takeBack(ctx)
+	return d.call.takeBack(ctx, d.call.take())
 }
 
 // Reset forgets the hits and lifts the bans of all conditions of rule, for the
@@ -225,8 +225,8 @@ func (t *Throttler) decide(ctx context.Context, c *call) Decision {
 	}
 	t.rememberBans(c)
 	d := c.rule.decision(c.outcomes)
-	if len(c.receipt.hits) > 0 {
-		d.receipt = &c.receipt
+	if c.counted() {
+		d.call = c
 	}
 	return d
 }
