@@ -50,8 +50,9 @@
 // [LeakyBucket] says of itself). There is no lock: a record is replaced only if
 // it is still as it was read, and otherwise read and decided again.
 //
-// Precision: hits and bans end at their own time, to a tenth of a millisecond,
-// though memcached keeps whole seconds.
+// Precision: hits and bans end at their own time, though memcached keeps whole
+// seconds: to the nanosecond, or for windows of more than 32 hits to a tenth of
+// a millisecond.
 //
 // Safety: a Value is any bytes of any length. Two different values never share
 // a record, and none becomes an illegal key or a command.
