@@ -41,7 +41,6 @@ import (
 	"os/signal"
 	"time"
 
-
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
 	"github.com/adaptivethrottler/throttler/memstore"
