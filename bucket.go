@@ -1,7 +1,5 @@
 package throttler
 
-import "math"
-
 // A bucket is the leaky bucket of the generic cell rate algorithm: one time, its
 // score S, at which everything that was poured in has leaked out again. With
 //
@@ -28,18 +26,14 @@ import "math"
 // The zero bucket is empty.
 type bucket struct {
 	score   instant
-	cancels uint16 // how many hits were taken back since it was last empty, up to maxCancels
+	cancels uint16 // goes up as hits are taken back from before others, see without
 
 	added share // of the hit that made it; not stored
 }
 
-// maxCancels is the most that a bucket counts.
-const maxCancels = math.MaxUint16
-
 // A share is what one hit puts into a bucket: it leaks when all that was there
 // before has, in the interval that ends at until. The zero share is no hit's.
 type share struct {
-	from     instant // when it was counted
 	until    instant
 	interval instant
 	cancels  uint16 // of the bucket, at the time
@@ -51,9 +45,9 @@ type share struct {
 func (b bucket) look(now instant, c *Condition, count bool) (o Outcome, next bucket, store bool) {
 	interval := (instant(c.TTL)-1)/instant(c.Max) + 1
 	limit := now + interval*instant(c.Max)
-	next = bucket{score: min(max(b.score, now), limit)}
-	if b.score > now {
-		next.cancels = b.cancels
+	next = bucket{score: min(max(b.score, now), limit), cancels: b.cancels}
+	if b.score == 0 {
+		next.cancels = uint16(now) // so that shares of an earlier bucket do not fit
 	}
 	o = Outcome{Name: c.Name, Limit: c.Max}
 	switch {
@@ -62,7 +56,7 @@ func (b bucket) look(now instant, c *Condition, count bool) (o Outcome, next buc
 		store = b.score > limit
 	case count:
 		next.score += interval
-		next.added = share{from: now, until: next.score, interval: interval, cancels: next.cancels}
+		next.added = share{until: next.score, interval: interval, cancels: next.cancels}
 		store = true
 	}
 	o.Remaining = int((limit - next.score) / interval)
@@ -71,27 +65,33 @@ func (b bucket) look(now instant, c *Condition, count bool) (o Outcome, next buc
 	return o, next, store
 }
 
-// without returns b at now without what is left of a share, and whether
-// anything is known to be. That is the larger of two amounts, neither of which
-// is ever too much:
+// without returns b at now without what has not leaked yet of a share, and
+// whether there is anything.
 //
-//   - What has not leaked yet of the share, which leaks last of all that was
-//     there when it was counted. Each hit that was taken back since may have
-//     moved it forward by an interval, and counts as if it had.
-//   - The interval less the time that has passed since it was counted: more
-//     than that a bucket without the share cannot have stood empty.
+// The share leaks in an interval that ends at until, unless shares before it
+// were taken back, which moves it forward. The bucket counts how often a share
+// was taken back that was not the last one; each of them may have been before
+// this one, by no more than its interval, and counts as if it had been. So what
+// is given back is all that is left if the latest hits are taken back first, or
+// the oldest, and otherwise rather too little than too much. (Unless the rule's
+// interval was longer for the others, and was changed since, or the count has
+// come round to where it was, after 65,536.)
 func (b bucket) without(s share, now instant) (bucket, bool) {
-	if b.cancels < s.cancels {
-		return b, false // it is not the bucket that the share is in
-	}
-	left := s.from + s.interval - now
-	if b.cancels < maxCancels { // or else nobody knows how many
-		moved := s.interval * instant(b.cancels-s.cancels)
-		left = max(left, s.until-moved-now)
+	left := s.until - now
+	moved := instant(b.cancels - s.cancels)
+	if moved > 0 {
+		if s.interval > left/moved {
+			return b, false
+		}
+		left -= s.interval * moved
 	}
 	left = min(left, s.interval, b.score-now)
 	if left <= 0 {
 		return b, false
 	}
-	return bucket{score: b.score - left, cancels: min(b.cancels, maxCancels-1) + 1}, true
+	next := bucket{score: b.score - left, cancels: b.cancels}
+	if moved > 0 || b.score != s.until {
+		next.cancels++
+	}
+	return next, true
 }

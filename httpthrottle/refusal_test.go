@@ -3,6 +3,7 @@ package httpthrottle_test
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -202,15 +203,16 @@ func TestAnswerMayCallTheDefault(t *testing.T) {
 func TestTimesInWords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for ttl, want := range map[time.Duration]string{
-			time.Second:                "1 second",
-			1500 * time.Millisecond:    "2 seconds",
-			2 * time.Minute:            "120 seconds",
-			2*time.Minute + 1:          "3 minutes",
-			2*time.Hour + time.Second:  "3 hours",
-			48*time.Hour + time.Second: "3 days",
-			1000 * 24 * time.Hour:      "1000 days",
-			100 * 365 * 24 * time.Hour: "36500 days",
-			291 * 365 * 24 * time.Hour: "106215 days",
+			time.Second:                 "1 second",
+			1500 * time.Millisecond:     "2 seconds",
+			2 * time.Minute:             "120 seconds",
+			2*time.Minute + 1:           "120 seconds", // a nanosecond over is no second more
+			2*time.Minute + time.Second: "3 minutes",
+			2*time.Hour + time.Second:   "3 hours",
+			48*time.Hour + time.Second:  "3 days",
+			1000 * 24 * time.Hour:       "1000 days",
+			100 * 365 * 24 * time.Hour:  "36500 days",
+			math.MaxInt64:               "95795 days",
 		} {
 			h := full(t, withRule(throttler.Rule{Identifier: "test", All: []throttler.Condition{{Name: "all", Max: 1, TTL: ttl}}}))
 			require.Contains(t, get(h, "Accept", "text/plain").Body.String(), "Try again in "+want+".\n")
