@@ -12,6 +12,7 @@ const (
 	HashedKey = hashedKey
 	MaxKey    = maxKey
 	MaxStalls = maxStalls
+	MaxLosses = maxLosses
 )
 
 var (
