@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"runtime"
 	"slices"
@@ -207,4 +208,32 @@ func silent(t *testing.T) string {
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l.Addr().String()
+}
+
+// BenchmarkServerDown measures a call while its server is taken to be down.
+func BenchmarkServerDown(b *testing.B) {
+	for _, fallback := range []bool{false, true} {
+		for n, rule := range []throttler.Rule{either(condition("a", 5, time.Minute)), either(both().Either...)} {
+			b.Run(fmt.Sprintf("conditions=%d/fallback=%v", n+1, fallback), func(b *testing.B) {
+				p, err := pool.New("127.0.0.1:1")
+				require.NoError(b, err)
+				defer p.Close()
+				p.BreakerPause = time.Hour
+				th := throttler.New(p)
+				if fallback {
+					th.Fallback = memstore.New()
+				}
+				ctx := context.Background()
+				for !p.Stats()[0].Down {
+					_, _ = th.Authorize(ctx, rule)
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					if d, _ := th.Authorize(ctx, rule); d.Err == nil {
+						b.Fatal("something answers at port 1")
+					}
+				}
+			})
+		}
+	}
 }
