@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
@@ -74,8 +75,8 @@ func each(ctx context.Context, entries []*entry, op func(*entry) error) {
 		}
 		return
 	}
-	if len(entries) == 1 && ctx.Done() == nil {
-		entries[0].err = op(entries[0])
+	if ctx.Done() == nil {
+		all(entries, op)
 		return
 	}
 	type result struct {
@@ -100,6 +101,24 @@ func each(ctx context.Context, entries []*entry, op func(*entry) error) {
 			return
 		}
 	}
+}
+
+// all is [each] for a ctx that is never done: one of the operations runs on the
+// caller's goroutine, and none is left behind.
+func all(entries []*entry, op func(*entry) error) {
+	switch len(entries) {
+	case 0:
+		return
+	case 1: // the usual case, which allocates nothing
+		entries[0].err = op(entries[0])
+		return
+	}
+	var others sync.WaitGroup
+	for _, e := range entries[1:] {
+		others.Go(func() { e.err = op(e) })
+	}
+	entries[0].err = op(entries[0])
+	others.Wait()
 }
 
 // getMulti is client.GetMulti, left when ctx is done.
@@ -146,11 +165,11 @@ func keyError(err error, key string) (known bool, keyErr error) {
 // added, one of them for callers whose clocks are behind. It takes what is
 // beyond 30 days as a date by its own clock, which gets an hour to be wrong.
 // Dates end with an int32, in 2038, and what should last longer ends there.
-func expiration(now time.Time, end instant) int32 {
+func expiration(now, end instant) int32 {
 	const month, hour = 30 * 24 * 60 * 60, 60 * 60
 	seconds := int64(end.since(now)/time.Second) + 3
 	if seconds <= month {
 		return int32(seconds)
 	}
-	return int32(min(now.Unix()+seconds+hour, math.MaxInt32))
+	return int32(min(int64(now)/int64(time.Second)+seconds+hour, math.MaxInt32))
 }

@@ -21,7 +21,7 @@ type banCache struct {
 
 type cachedBan struct {
 	ban   ban
-	until time.Time // when the backend is to be asked again
+	until instant // when the backend is to be asked again
 }
 
 // ready makes room for size bans at the first call, and reports whether there
@@ -37,21 +37,21 @@ func (bc *banCache) ready(size int) bool {
 }
 
 // get returns the ban that holds at now for key, or the zero ban.
-func (bc *banCache) get(key string, now time.Time) ban {
+func (bc *banCache) get(key string, now instant) ban {
 	bc.mu.Lock()
 	defer bc.mu.Unlock()
 	cached, ok := bc.bans.Get(key)
 	if !ok {
 		return ban{}
 	}
-	if !cached.ban.holds(now) || !now.Before(cached.until) {
+	if !cached.ban.holds(now) || now >= cached.until {
 		bc.bans.Remove(key)
 		return ban{}
 	}
 	return cached.ban
 }
 
-func (bc *banCache) add(key string, b ban, until time.Time) {
+func (bc *banCache) add(key string, b ban, until instant) {
 	bc.mu.Lock()
 	defer bc.mu.Unlock()
 	bc.bans.Add(key, cachedBan{b, until})

@@ -3,6 +3,7 @@ package throttler
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
@@ -17,13 +18,13 @@ type call struct {
 	outcomes []Outcome // the answers, one for each condition, in the rule's order
 	entries  []*entry  // the conditions, in the same order
 	open     []*entry  // those that are going round
-	receipt  receipt   // the hits that it has counted
 
-	// Room for the above in most calls, to allocate it all at once.
-	few struct {
-		entries   [2]entry
-		all, open [2]*entry
-		hits      [2]hit
+	refunds sync.Mutex // guards counted of all entries, once the call is decided
+
+	// Room for the one condition that most calls have, to allocate all at once.
+	one struct {
+		entry         entry
+		entries, open [1]*entry
 	}
 }
 
@@ -31,21 +32,24 @@ type call struct {
 func newCall(client Client, rule Rule) *call {
 	c := &call{rule: rule}
 	conditions := c.rule.conditions()
-	entries := c.few.entries[:]
-	if len(conditions) > len(entries) {
-		entries = make([]entry, len(conditions))
+	n := len(conditions)
+	c.outcomes = make([]Outcome, n)
+	if n == 1 {
+		c.one.entries[0] = &c.one.entry
+		c.entries, c.open = c.one.entries[:], c.one.open[:0]
+	} else {
+		entries, pointers := make([]entry, n), make([]*entry, 2*n)
+		for i := range entries {
+			pointers[i] = &entries[i]
+		}
+		c.entries, c.open = pointers[:n:n], pointers[n:n]
 	}
-	c.outcomes = make([]Outcome, len(conditions))
-	c.entries, c.open = c.few.all[:0], c.few.open[:0]
-	c.receipt.hits = c.few.hits[:0]
-	for i := range conditions {
-		e := &entries[i]
+	for i, e := range c.entries {
 		e.client = client
 		e.condition = &conditions[i]
 		e.lockout = c.rule.lockout(e.condition)
 		e.key = key(rule.Identifier, e.condition.Name, e.condition.Value)
 		e.outcome = &c.outcomes[i]
-		c.entries = append(c.entries, e)
 	}
 	return c
 }
@@ -71,18 +75,26 @@ func (c *call) standIn(ctx context.Context, fallback Client) {
 	c.run(ctx)
 }
 
-// giveBack takes back what c has counted before it turned out to be refused.
-func (c *call) giveBack(ctx context.Context) {
-	if len(c.receipt.hits) == 0 {
-		return
-	}
-	err := c.receipt.takeBack(ctx)
+// counted reports whether c has counted anything.
+func (c *call) counted() bool {
 	for _, e := range c.entries {
 		if e.counted {
-			e.outcome.Remaining++
-			e.outcome.RetryAfter = 0
-			e.annotate(join(e.outcome.Err, err))
+			return true
 		}
+	}
+	return false
+}
+
+// giveBack takes back what c has counted before it turned out to be refused.
+func (c *call) giveBack(ctx context.Context) {
+	counted := c.take()
+	err := c.takeBack(ctx, counted)
+	for _, e := range counted {
+		if err == nil {
+			// As it was found, with or without others' hits since.
+			*e.outcome, _, _ = decide(e.now, e.condition, e.lockout, e.stored(), false)
+		}
+		e.annotate(join(e.cause, err))
 	}
 }
 
@@ -99,7 +111,7 @@ func (c *call) run(ctx context.Context) {
 		c.read(ctx)
 		// Not before: what was read a moment ago holds no hit of a later
 		// one than now, unless the clock of its writer is ahead of ours.
-		c.decide(time.Now())
+		c.decide(instantOf(time.Now()))
 		c.write(ctx)
 	}
 }
@@ -152,7 +164,7 @@ func (c *call) read(ctx context.Context) {
 }
 
 // decide decides the open conditions on what was read, all at the same time.
-func (c *call) decide(now time.Time) {
+func (c *call) decide(now instant) {
 	for _, e := range c.open {
 		e.decide(now, true)
 	}
@@ -184,9 +196,7 @@ func (c *call) write(ctx context.Context) {
 	c.open = c.open[:n]
 	each(ctx, c.open, (*entry).put)
 	for _, e := range c.open {
-		if e.settle(); e.counted {
-			c.receipt.hits = append(c.receipt.hits, e.hit())
-		}
+		e.settle()
 	}
 }
 
@@ -200,18 +210,18 @@ type entry struct {
 	item *memcache.Item // the record as it was read; nil: there is none
 	err  error          // of the last operation
 
-	now   time.Time // when it was decided
-	next  record    // the record that is to be stored
-	store bool      // whether it is
+	now   instant // when it was decided
+	next  record  // the record that is to be stored
+	store bool    // whether it is
 	state state
 
-	counted bool // the record that was stored holds a hit of this call
+	counted bool // the record that was stored holds a hit of this call, not taken back
 
-	lost   int   // how many times somebody else was faster
-	raced  bool  // so the last time
-	stalls int   // how many times in a row that was so and yet the record is as it was
-	cause  error // what another backend failed with, which this one stands in for
-	refund *hit  // what is to be taken out of the record, if that is what the entry is for
+	lost   int    // how many times somebody else was faster
+	raced  bool   // so the last time
+	stalls int    // how many times in a row that was so and yet the record is as it was
+	cause  error  // what another backend failed with, which this one stands in for
+	refund *entry // whose hit is to be taken out of the record, if this one is for that
 
 	outcome *Outcome
 }
@@ -267,7 +277,7 @@ func (e *entry) stored() record {
 
 // decide decides the entry on what was read. count says whether a hit is to be
 // counted if there is room.
-func (e *entry) decide(now time.Time, count bool) {
+func (e *entry) decide(now instant, count bool) {
 	e.now, e.state = now, decided
 	if e.err != nil {
 		e.open()
@@ -351,11 +361,6 @@ func (e *entry) settle() {
 	default:
 		e.open()
 	}
-}
-
-// hit returns the hit that was counted.
-func (e *entry) hit() hit {
-	return hit{client: e.client, key: e.key, expiry: e.next.hits.added, share: e.next.bucket.added}
 }
 
 // remove deletes the entry's record.

@@ -4,73 +4,53 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 )
 
-// A receipt is for the hits that a call has counted, until they are taken back.
-type receipt struct {
-	mu   sync.Mutex
-	hits []hit // each is taken out by whoever takes it back
-}
-
-// A hit is what a call has added to one record.
-type hit struct {
-	client Client
-	key    string
-	expiry instant // in a window
-	share  share   // of a bucket
-}
-
-// take empties the receipt and returns what was in it.
-func (r *receipt) take() []hit {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	hits := r.hits
-	r.hits = nil
-	return hits
-}
-
-// putBack makes hits that could not be taken back ready to be tried again.
-func (r *receipt) putBack(h hit) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.hits = append(r.hits, h)
-}
-
-// from returns r at now without h, and whether h was in it. It is not if it has
-// expired, if a ban has come in its place, or if the record was reset.
-func (h hit) from(r record, now time.Time) (record, bool) {
-	var found bool
-	if h.expiry != 0 {
-		r.hits, found = r.hits.after(instantOf(now)).without(h.expiry)
-	} else {
-		r.bucket, found = r.bucket.without(h.share, now)
+// take returns the entries of c whose hit is not taken back yet, for the caller
+// to do so: nobody else will.
+func (c *call) take() []*entry {
+	c.refunds.Lock()
+	defer c.refunds.Unlock()
+	var counted []*entry
+	for _, e := range c.entries {
+		if e.counted {
+			e.counted = false
+			counted = append(counted, e)
+		}
 	}
-	return r, found
+	return counted
 }
 
-// takeBack takes back the hits of the receipt, in two round trips as long as
-// nobody is faster. Those that could not be looked at can be tried again. Those
-// whose removal failed cannot, as it may have been done: a hit is rather left
-// to expire than taken back twice.
-func (r *receipt) takeBack(ctx context.Context) error {
+// leave makes ready to be taken again an entry whose hit could not be taken back.
+func (c *call) leave(e *entry) {
+	c.refunds.Lock()
+	defer c.refunds.Unlock()
+	e.counted = true
+}
+
+// takeBack takes the hits of counted entries of c back, in two round trips as long as nobody is faster.
+// Those that could not be looked at can be tried again. Those whose removal
+// failed cannot, as it may have been done: a hit is rather left to expire than
+// taken back twice.
+func (c *call) takeBack(ctx context.Context, counted []*entry) error {
 	var open []*entry
-	for _, h := range r.take() {
-		open = append(open, &entry{client: h.client, key: h.key, refund: &h})
+	for _, e := range counted {
+		// A new entry: the old one is that of the Decision, for others too.
+		open = append(open, &entry{client: e.client, key: e.key, refund: e})
 	}
 	var errs []error
 	for len(open) > 0 {
 		each(ctx, open, (*entry).get)
-		now := time.Now()
+		now := instantOf(time.Now())
 		open = slices.DeleteFunc(open, func(e *entry) bool {
 			if e.err != nil {
-				r.putBack(*e.refund)
+				c.leave(e.refund)
 				errs = append(errs, e.err)
 				return true
 			}
 			e.now = now
-			e.next, e.store = e.refund.from(e.stored(), now)
+			e.next, e.store = e.refund.without(e.stored(), now)
 			return !e.store
 		})
 		each(ctx, open, (*entry).put)
@@ -85,4 +65,17 @@ func (r *receipt) takeBack(ctx context.Context) error {
 		})
 	}
 	return errors.Join(errs...)
+}
+
+// without returns r at now without the hit that e has counted, and whether it
+// was in there. It is not if it has expired, if a ban has come in its place, or if
+// the record was reset.
+func (e *entry) without(r record, now instant) (record, bool) {
+	var found bool
+	if expiry := e.next.hits.addedTime(); expiry != 0 {
+		r.hits, found = r.hits.after(now).without(expiry)
+	} else {
+		r.bucket, found = r.bucket.without(e.next.bucket.added, now)
+	}
+	return r, found
 }

@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -191,4 +192,24 @@ func TestParallelGuessesAreVerifiedNoMoreThanMaxTimes(t *testing.T) {
 	}
 	wg.Wait()
 	require.Equal(t, 5, verified)
+}
+
+func TestCancelOfABucketsHitsInAnyOrderEmptiesIt(t *testing.T) {
+	for _, newestFirst := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			th := throttler.New(memstore.New())
+			rule := either(both().Either[1])
+			var decisions []throttler.Decision
+			for range 5 {
+				decisions = append(decisions, authorize(t, th, rule))
+			}
+			if newestFirst {
+				slices.Reverse(decisions)
+			}
+			for i, d := range decisions {
+				require.NoError(t, th.Cancel(t.Context(), d))
+				require.Equal(t, []int{i}, remaining(peek(t, th, rule)))
+			}
+		})
+	}
 }

@@ -32,16 +32,18 @@ var goldenRecords = []struct {
 	name   string
 	record []byte
 }{
-	{"empty", throttler.WindowRecord(time.Second)},
-	{"one hit under 1 ms", throttler.WindowRecord(time.Millisecond, at(time.Millisecond))},
-	{"one hit under a minute", throttler.WindowRecord(time.Minute, at(time.Minute))},
-	{"three hits under a minute", throttler.WindowRecord(time.Minute, at(18*time.Second), at(18*time.Second), at(time.Minute))},
-	{"hits under 10 s, low bytes wrapping", throttler.WindowRecord(10*time.Second, at(-time.Second), at(0), at(9*time.Second))},
-	{"hits under 30 days", throttler.WindowRecord(720*time.Hour, at(time.Hour), at(719*time.Hour))},
-	{"hit under the longest TTL", throttler.WindowRecord(math.MaxInt64, at(math.MaxInt64/2))},
-	{"ban of 1.5 s", throttler.BanRecord(at(1500*time.Millisecond), 1500*time.Millisecond)},
-	{"ban of 40 days", throttler.BanRecord(at(960*time.Hour), 960*time.Hour)},
-	{"third ban in a row, of 4 s", throttler.OffenderRecord(at(4*time.Second), 4*time.Second, 3)},
+	{"empty", throttler.WindowRecord(1, time.Second)},
+	{"one hit under 1 ms", throttler.WindowRecord(1, time.Millisecond, at(time.Millisecond))},
+	{"one hit under a minute, to the nanosecond", throttler.WindowRecord(1, time.Minute, at(time.Minute+1))},
+	{"three hits under a minute", throttler.WindowRecord(3, time.Minute, at(18*time.Second), at(18*time.Second), at(time.Minute))},
+	{"hits under 10 s, low bytes wrapping", throttler.WindowRecord(3, 10*time.Second, at(-time.Second), at(0), at(9*time.Second))},
+	{"hit under the longest TTL", throttler.WindowRecord(1, math.MaxInt64, at(math.MaxInt64/2))},
+	{"coarse hits under 5 minutes", throttler.WindowRecord(50, 5*time.Minute, at(1), at(time.Minute), at(5*time.Minute))},
+	{"coarse hits under 30 days", throttler.WindowRecord(50, 720*time.Hour, at(time.Hour), at(719*time.Hour))},
+	{"coarse hit under the longest TTL", throttler.WindowRecord(50, math.MaxInt64, at(math.MaxInt64/2))},
+	{"ban of 1.5 s", throttler.BanRecord(at(1500*time.Millisecond), 1500*time.Millisecond, 0)},
+	{"ban of 40 days", throttler.BanRecord(at(960*time.Hour), 960*time.Hour, 0)},
+	{"third ban in a row, of 4 s", throttler.BanRecord(at(4*time.Second), 4*time.Second, 3)},
 	{"bucket", throttler.BucketRecord(at(60*time.Second+1), 0)},
 	{"bucket with two hits taken back", throttler.BucketRecord(at(20*time.Second), 2)},
 }
@@ -93,13 +95,14 @@ func TestRecordOf50HitsOver5MinutesTakes180BytesAtMost(t *testing.T) {
 			hits = append(hits, at(time.Duration(random.Int64N(int64(5*time.Minute)))))
 		}
 		slices.SortFunc(hits, time.Time.Compare)
-		require.LessOrEqual(t, len(throttler.WindowRecord(5*time.Minute, hits...)), 180)
+		require.LessOrEqual(t, len(throttler.WindowRecord(50, 5*time.Minute, hits...)), 180)
 	}
-	require.Len(t, throttler.WindowRecord(5*time.Minute, hits(50, 6*time.Second)...), 164)
+	require.Len(t, throttler.WindowRecord(50, 5*time.Minute, hits(50, 6*time.Second)...), 168)
+	require.Len(t, throttler.WindowRecord(5, time.Minute, hits(5, 6*time.Second)...), 43)
 }
 
 func TestFullRecordStaysWellUnder1MiB(t *testing.T) {
-	longest := throttler.WindowRecord(math.MaxInt64, hits(throttler.MaxHits, time.Second)...)
+	longest := throttler.WindowRecord(throttler.MaxHits, math.MaxInt64, hits(throttler.MaxHits, time.Second)...)
 	require.Less(t, len(longest), 600*1024)
 }
 
@@ -114,22 +117,26 @@ func hits(n int, step time.Duration) []time.Time {
 
 func TestWhatWasWrittenReadsBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
+		max := rapid.SampledFrom([]int{1, throttler.MaxFine, throttler.MaxFine + 1, throttler.MaxHits}).Draw(t, "max")
 		ttl := time.Duration(rapid.Int64Range(int64(time.Millisecond), math.MaxInt64).Draw(t, "ttl"))
-		offsets := rapid.SliceOfN(rapid.Int64Range(0, int64(ttl)), 1, 100).Draw(t, "offsets")
+		latest := min(int64(ttl), math.MaxInt64-epoch.UnixNano())
+		offsets := rapid.SliceOfN(rapid.Int64Range(0, latest), 1, 100).Draw(t, "offsets")
 		slices.Sort(offsets)
 		var want []time.Time
 		for _, o := range offsets {
-			// Times are stored in ticks, and the tests' in int64 nanoseconds.
-			o = min(o, math.MaxInt64-epoch.UnixNano()) / int64(throttler.Tick) * int64(throttler.Tick)
+			if max > throttler.MaxFine {
+				o = o / int64(throttler.Coarse) * int64(throttler.Coarse)
+			}
 			want = append(want, at(time.Duration(o)))
 		}
-		require.Equal(t, want, throttler.Expiries(throttler.WindowRecord(ttl, want...)))
+		require.Equal(t, want, throttler.Expiries(throttler.WindowRecord(max, ttl, want...)))
 	})
 }
 
 func TestForeignBytesAreNoRecord(t *testing.T) {
-	window := throttler.WindowRecord(time.Minute, hits(5, time.Second)...)
-	ban := throttler.BanRecord(at(time.Hour), time.Hour)
+	window := throttler.WindowRecord(5, time.Minute, hits(5, time.Second)...)
+	ban := throttler.BanRecord(at(time.Hour), time.Hour, 0)
+	bucket := throttler.BucketRecord(at(time.Hour), 0)
 	change := func(b []byte, i int, to byte) []byte {
 		b = slices.Clone(b)
 		b[i] = to
@@ -144,17 +151,25 @@ func TestForeignBytesAreNoRecord(t *testing.T) {
 		"zeros":                 make([]byte, 100),
 		"version alone":         {1},
 		"later version":         change(window, 0, 2),
-		"unknown section":       change(window, 1, 0x82),
-		"window without hits":   window[:14],
-		"window with no TTL":    append(append([]byte{1, 4}, make([]byte, 6)...), window[8:]...),
+		"unknown section":       change(window, 1, 0x24),
+		"window without hits":   window[:18],
+		"window with no TTL":    append(append([]byte{1, 4}, make([]byte, 8)...), window[10:]...),
+		"TTL beyond all time":   change(window, 2, 0x80),
+		"window at no time":     append([]byte{1, 4, 0, 0, 0, 0, 0, 0, 0, 1}, make([]byte, 9)...),
 		"window cut by a byte":  window[:len(window)-1],
-		"window cut by an hit":  window[:len(window)-3],
-		"window with a hit too": append(slices.Clone(window), 1, 2, 3),
+		"window cut by a hit":   window[:len(window)-5],
+		"window with a hit too": append(slices.Clone(window), 1, 2, 3, 4, 5),
 		"ban cut":               ban[:len(ban)-1],
 		"ban with a tail":       append(slices.Clone(ban), 0),
-		"ban without an end":    append([]byte{1, 1}, make([]byte, 12)...),
-		"sections that lack":    {1, 3},
-		"both algorithms":       append([]byte{1, 12}, window[2:]...),
+		"ban without an end":    append([]byte{1, 1}, make([]byte, 16)...),
+		"ban of negative time":  change(ban, 10, 0x80),
+		"no offences":           append([]byte{1, 3}, append(ban[2:], 0)...),
+		"bucket cut":            bucket[:len(bucket)-1],
+		"bucket with a tail":    append(slices.Clone(bucket), 0),
+		"bucket without score":  append([]byte{1, 16}, make([]byte, 10)...),
+		"sections that lack":    {1, 5},
+		"both algorithms":       append([]byte{1, 20}, window[2:]...),
+		"both units":            append([]byte{1, 12}, window[2:]...),
 		"offences without ban":  {1, 2, 1},
 	}
 	for name, b := range foreign {
@@ -163,7 +178,7 @@ func TestForeignBytesAreNoRecord(t *testing.T) {
 		// It counts as none, and the first hit replaces it.
 		o, next := throttler.Decide(epoch, throttler.Condition{Name: "c", Max: 2, TTL: time.Minute}, 0, b)
 		assert.Equal(t, throttler.Outcome{Name: "c", Limit: 2, Remaining: 1, ResetAfter: time.Minute}, o, name)
-		assert.Equal(t, throttler.WindowRecord(time.Minute, at(time.Minute)), next, name)
+		assert.Equal(t, throttler.WindowRecord(2, time.Minute, at(time.Minute)), next, name)
 	}
 }
 
@@ -193,8 +208,8 @@ func FuzzRecord(f *testing.F) {
 		o, next := throttler.Decide(now, c, 0, b)
 		require.Equal(t, before, b, "a decision must leave what it read alone")
 		if !o.Banned {
-			require.LessOrEqual(t, o.RetryAfter, saturated(c.TTL, throttler.Tick))
-			require.LessOrEqual(t, o.ResetAfter, saturated(c.TTL, throttler.Tick))
+			require.LessOrEqual(t, o.RetryAfter, saturated(c.TTL, throttler.Coarse))
+			require.LessOrEqual(t, o.ResetAfter, saturated(c.TTL, throttler.Coarse))
 		}
 		if next != nil {
 			recoded, ok = throttler.Recode(next)

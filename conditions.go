@@ -12,9 +12,9 @@ import (
 )
 
 // MaxHits is the largest [Condition.Max] of a [SlidingWindow]. A window stores
-// each hit on its own, in 3 bytes for a TTL of up to 27 minutes and in 6 at
-// most, so a full record stays under 600 kB, well below the 1 MiB that
-// memcached takes.
+// each hit on its own. In one so large that takes 3 bytes for a TTL of up to 28
+// minutes and 6 at most, so a full record stays under 600 kB, well below the 1
+// MiB that memcached takes.
 const MaxHits = 100_000
 
 // MaxBucketTTL is the longest [Condition.TTL] of a [LeakyBucket].

@@ -1,14 +1,12 @@
 package throttler
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // What the tests of the pure core see of it: decisions on stored bytes.
 
 const (
-	Tick      = tick
+	Coarse    = time.Duration(coarse)
+	MaxFine   = maxFine
 	HashedKey = hashedKey
 	MaxKey    = maxKey
 	MaxStalls = maxStalls
@@ -18,7 +16,9 @@ const (
 var (
 	Key        = key
 	ErrStalled = errStalled
-	Expiration = func(now time.Time, after time.Duration) int32 { return expiration(now, instantAfter(now, after)) }
+	Expiration = func(now time.Time, after time.Duration) int32 {
+		return expiration(instantOf(now), instantOf(now).add(after))
+	}
 )
 
 // Decide decides on the record stored, as a call does. The record to be stored
@@ -31,7 +31,7 @@ func Decide(now time.Time, c Condition, length time.Duration, stored []byte) (Ou
 func DecideRule(now time.Time, r Rule, stored []byte) (Outcome, []byte) {
 	rec, _ := decode(stored)
 	c := &r.conditions()[0]
-	o, next, store := decide(now, c, r.lockout(c), rec, true)
+	o, next, store := decide(instantOf(now), c, r.lockout(c), rec, true)
 	if !store {
 		return o, nil
 	}
@@ -47,30 +47,27 @@ func Recode(b []byte) (recoded []byte, ok bool) {
 	return r.encode(), true
 }
 
-// WindowRecord returns the record of hits that expire at the given times, in
-// order, the longest of them counted under ttl.
-func WindowRecord(ttl time.Duration, expiries ...time.Time) []byte {
-	h := hits{ttl: ticks(ttl)}
+// WindowRecord returns the record of a window of max that holds hits which
+// expire at the given times, in order, the longest of them counted under ttl.
+func WindowRecord(max int, ttl time.Duration, expiries ...time.Time) []byte {
+	h := hits{unit: unitFor(max)}
+	h.ttl = h.up(instant(ttl))
 	for _, t := range expiries {
-		h.last = instantAfter(t, 0)
-		h.entries = appendInstant(h.entries, h.last, h.width())
+		h.last = h.up(instantOf(t))
+		h.entries = appendLow(h.entries, h.last, h.width())
 	}
 	return record{hits: h}.encode()
 }
 
-// BanRecord returns the record of a ban.
-func BanRecord(end time.Time, length time.Duration) []byte {
-	return record{ban: ban{end: instantAfter(end, 0), length: ticks(length)}}.encode()
-}
-
-// OffenderRecord returns the record of a ban that is one of several in a row.
-func OffenderRecord(end time.Time, length time.Duration, offences int) []byte {
-	return record{ban: ban{end: instantAfter(end, 0), length: ticks(length), offences: offences}}.encode()
+// BanRecord returns the record of a ban, the last of so many in a row; 0 where
+// they are all alike.
+func BanRecord(end time.Time, length time.Duration, offences int) []byte {
+	return record{ban: ban{end: instantOf(end), length: instant(length), offences: offences}}.encode()
 }
 
 // BucketRecord returns the record of a bucket.
 func BucketRecord(score time.Time, cancels uint16) []byte {
-	return record{bucket: bucket{score: score.UnixNano(), cancels: cancels}}.encode()
+	return record{bucket: bucket{score: instantOf(score), cancels: cancels}}.encode()
 }
 
 // Expiries returns the expiry times of the hits in a record, as stored.
@@ -81,7 +78,7 @@ func Expiries(b []byte) []time.Time {
 	}
 	var times []time.Time
 	for i := range r.hits.stored() {
-		times = append(times, time.Unix(0, int64(r.hits.time(i))*int64(tick)))
+		times = append(times, time.Unix(0, int64(r.hits.time(i))))
 	}
 	return times
 }
@@ -92,5 +89,5 @@ func BanEnd(b []byte) (end time.Time, length time.Duration, ok bool) {
 	if !ok || r.ban.end == 0 {
 		return time.Time{}, 0, false
 	}
-	return time.Unix(0, int64(r.ban.end)*int64(tick)), time.Duration(min(r.ban.length, math.MaxInt64/instant(tick))) * tick, true
+	return time.Unix(0, int64(r.ban.end)), time.Duration(r.ban.length), true
 }

@@ -32,8 +32,8 @@ type ban struct {
 const maxOffences = 255
 
 // holds reports whether b holds at now.
-func (b ban) holds(now time.Time) bool {
-	return b.end > instantOf(now)
+func (b ban) holds(now instant) bool {
+	return b.end > now
 }
 
 // forgotten returns when nothing of b matters any more.
@@ -41,17 +41,17 @@ func (b ban) forgotten() instant {
 	if b.offences == 0 {
 		return b.end
 	}
-	return b.end + ticks(LockoutMemory)
+	return b.end.add(LockoutMemory)
 }
 
 // at returns b as it stands at now: none once it is forgotten. A ban that would
 // hold for longer than its length was set by a caller whose clock is ahead, and
 // counts as if it were set now; corrected says so.
-func (b ban) at(now time.Time) (current ban, corrected bool) {
-	if b.forgotten() <= instantOf(now) {
+func (b ban) at(now instant) (current ban, corrected bool) {
+	if b.forgotten() <= now {
 		return ban{}, false
 	}
-	if latest := instantOf(now) + b.length; b.end > latest {
+	if latest := now.add(time.Duration(b.length)); b.end > latest {
 		b.end = latest
 		return b, true
 	}
@@ -59,7 +59,7 @@ func (b ban) at(now time.Time) (current ban, corrected bool) {
 }
 
 // outcome returns what a call at now comes to while b holds.
-func (b ban) outcome(now time.Time, c *Condition) Outcome {
+func (b ban) outcome(now instant, c *Condition) Outcome {
 	wait := b.end.since(now)
 	return Outcome{Name: c.Name, Limit: c.Max, Blocked: true, Banned: true, RetryAfter: wait, ResetAfter: wait}
 }
@@ -86,9 +86,9 @@ func (r *Rule) lockout(c *Condition) lockout {
 
 // ban returns the ban to set at now, after the last one, if that is not
 // forgotten.
-func (l lockout) ban(now time.Time, last ban) ban {
-	b := ban{end: instantAfter(now, l.after(last.offences))}
-	b.length = b.end - instantOf(now)
+func (l lockout) ban(now instant, last ban) ban {
+	b := ban{end: now.add(l.after(last.offences))}
+	b.length = b.end - now
 	if l.growth != 0 {
 		b.offences = min(last.offences+1, maxOffences)
 	}

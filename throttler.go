@@ -50,8 +50,9 @@
 // [LeakyBucket] says of itself). There is no lock: a record is replaced only if
 // it is still as it was read, and otherwise read and decided again.
 //
-// Precision: hits and bans end at their own time, to a tenth of a millisecond,
-// though memcached keeps whole seconds.
+// Precision: hits and bans end at their own time, though memcached keeps whole
+// seconds: to the nanosecond, or for windows of more than 32 hits to a tenth of
+// a millisecond.
 //
 // Safety: a Value is any bytes of any length. Two different values never share
 // a record, and none becomes an illegal key or a command.
@@ -116,9 +117,10 @@ type Throttler struct {
 	BanCacheTTL time.Duration
 
 	// Observe, if not nil, is called after every decision of Authorize and
-	// at the end of every Wait, with the rule and the Decision that the
-	// caller is about to get, whose slices it must not change. It is called
-	// on the caller's goroutine, so on many of them at once.
+	// at the end of every Wait, whether it is authorized or gives up, with
+	// the rule and the Decision that the caller is about to get. It must not
+	// change their slices. It is called on the caller's goroutine, so on many
+	// of them at once.
 	Observe func(ctx context.Context, rule Rule, d Decision)
 
 	client Client
@@ -183,10 +185,10 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (Decision, error) {
 // tried again with d. A hit whose removal failed may have been taken back or
 // not, and expires in its time.
 func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
-	if d.receipt == nil {
+	if d.call == nil {
 		return nil
 	}
-	return d.receipt.takeBack(ctx)
+	return d.call.takeBack(ctx, d.call.take())
 }
 
 // Reset forgets the hits and lifts the bans of all conditions of rule, for the
@@ -224,8 +226,8 @@ func (t *Throttler) decide(ctx context.Context, c *call) Decision {
 	}
 	t.rememberBans(c)
 	d := c.rule.decision(c.outcomes)
-	if len(c.receipt.hits) > 0 {
-		d.receipt = &c.receipt
+	if c.counted() {
+		d.call = c
 	}
 	return d
 }
@@ -241,7 +243,7 @@ func (t *Throttler) recallBans(c *call) {
 	if !t.bans.ready(t.BanCache) {
 		return
 	}
-	now := time.Now()
+	now := instantOf(time.Now())
 	for _, e := range c.entries {
 		if b := t.bans.get(e.key, now); b.holds(now) {
 			*e.outcome = b.outcome(now, e.condition)
@@ -261,7 +263,7 @@ func (t *Throttler) rememberBans(c *call) {
 	}
 	for _, e := range c.entries {
 		if e.outcome.Banned && e.state == decided && e.cause == nil {
-			t.bans.add(e.key, e.next.ban, e.now.Add(ttl))
+			t.bans.add(e.key, e.next.ban, e.now.add(ttl))
 		}
 	}
 }

@@ -30,9 +30,8 @@ func (t *Throttler) Wait(ctx context.Context, rule Rule) (Decision, error) {
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
 	}
-	rule.CountAuthorizedOnly = true
 	d, err := t.wait(ctx, rule)
-	if err == nil {
+	if err == nil || d.Status == Blocked {
 		t.observe(ctx, rule, d)
 	}
 	return d, err
@@ -66,6 +65,7 @@ func (t *Throttler) wait(ctx context.Context, rule Rule) (Decision, error) {
 // done says that the call is authorized, and err that it is no use to go on.
 func (t *Throttler) attempt(ctx context.Context, rule Rule, dry bool) (d Decision, done bool, err error) {
 	c := newCall(t.client, rule)
+	c.rule.CountAuthorizedOnly = true
 	c.dry = dry
 	for _, e := range c.entries {
 		e.lockout = lockout{}

@@ -41,11 +41,10 @@ import (
 	"os/signal"
 	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
-
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
 	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/adaptivethrottler/throttler/pool"
 )
 
 func main() {
@@ -112,13 +111,7 @@ func (o *options) client() (throttler.Client, error) {
 	if len(o.memcached) == 0 {
 		return memstore.New(), nil
 	}
-	var servers memcache.ServerList
-	if err := servers.SetServers(o.memcached...); err != nil {
-		return nil, err
-	}
-	client := memcache.NewFromSelector(&servers)
-	client.MaxIdleConns = 100 // its default of 2 dials again and again under load
-	return client, nil
+	return pool.New(o.memcached...)
 }
 
 func serve(ctx context.Context, o *options, stdout io.Writer) error {

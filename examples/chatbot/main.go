@@ -1,0 +1,179 @@
+// Chatbot is an oracle that answers questions, but not all day: at most 2 a minute
+// for each user, and 10 in 2 minutes for all of them together.
+//
+//	chatbot [-minute 2s]
+//	chatbot -stdin [-minute 1m]
+//
+// Without -stdin it plays a conversation that shows both limits at work, in which
+// a minute takes 2 seconds and the times printed are those of the conversation.
+// With -stdin it talks with whoever writes lines "user: question" to standard
+// input, and exits with status 0 when that ends, with 1 if it cannot read or
+// write, and with 2 if it does not understand its flags.
+//
+// Watch frank in the conversation. When he comes, the oracle has answered the
+// others too often, and turns him away twice. That does not eat his own budget:
+// as soon as it answers again he has his 2 questions. It is
+// [throttler.Rule.CountAuthorizedOnly] that makes it so.
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+)
+
+func main() {
+	os.Exit(run(context.Background(), os.Stdin, os.Stdout, os.Stderr, os.Args[1:]...))
+}
+
+// run is the program. It returns its exit status, 1 also when ctx is done.
+func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args ...string) int {
+	flags := flag.NewFlagSet("chatbot", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	talk := flags.Bool("stdin", false, `talk with standard input, in lines "user: question"`)
+	minute := flags.Duration("minute", 0, "how long a minute takes (default 1m with -stdin, 2s without)")
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2
+	case flags.NArg() > 0 || *minute < 0 || *minute > 0 && *minute < 60*time.Millisecond:
+		fmt.Fprintln(stderr, "chatbot: want no arguments but flags, and a -minute of 60ms or more")
+		return 2
+	}
+	b := bot{throttler: throttler.New(memstore.New()), start: time.Now(), out: stdout}
+	var err error
+	if *talk {
+		b.second = cmp.Or(*minute, time.Minute) / 60
+		err = b.talk(ctx, stdin)
+	} else {
+		b.second = cmp.Or(*minute, 2*time.Second) / 60
+		err = b.play(ctx)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "chatbot: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// A bot answers questions, on out.
+type bot struct {
+	throttler *throttler.Throttler
+	start     time.Time
+	second    time.Duration // how long one takes
+	out       io.Writer
+}
+
+func (b *bot) rule(user string) throttler.Rule {
+	return throttler.Rule{
+		Identifier: "oracle",
+		Either: []throttler.Condition{
+			{Name: "user", Value: user, Max: 2, TTL: 60 * b.second, Message: "you have asked enough"},
+			{Name: "everybody", Max: 10, TTL: 120 * b.second, Message: "all of you have asked enough"},
+		},
+		CountAuthorizedOnly: true,
+	}
+}
+
+// reply returns what the bot has to say to a question.
+func (b *bot) reply(ctx context.Context, user, question string) (string, error) {
+	d, err := b.throttler.Authorize(ctx, b.rule(user))
+	if err := cmp.Or(err, ctx.Err()); err != nil {
+		return "", err
+	}
+	if d.Status == throttler.Blocked {
+		wait := (d.RetryAfter + b.second*9/10) / b.second // rounded up, but for a tenth
+		return fmt.Sprintf("%s, ask again in %d s", strings.Join(d.Messages, " and "), wait), nil
+	}
+	return oracle(question), nil
+}
+
+// oracle answers a question, always alike.
+func oracle(question string) string {
+	hash := fnv.New32a()
+	io.WriteString(hash, question)
+	answers := []string{"yes", "no", "not today", "only if it rains", "ask your mother", "the signs are good"}
+	return answers[hash.Sum32()%uint32(len(answers))]
+}
+
+// conversation is what users ask, and at which second.
+var conversation = []struct {
+	at             int
+	user, question string
+}{
+	{0, "alice", "will it rain?"},
+	{5, "alice", "will it snow?"},
+	{9, "alice", "will it hail?"},
+	{12, "bob", "shall I sell?"},
+	{14, "bob", "shall I buy?"},
+	{20, "carol", "is he the one?"},
+	{22, "carol", "is she the one?"},
+	{30, "dave", "tea?"},
+	{31, "dave", "coffee?"},
+	{40, "erin", "is it Friday?"},
+	{42, "erin", "is it Friday yet?"},
+	{50, "frank", "am I too late?"},
+	{55, "frank", "and now?"},
+	{62, "alice", "will it hail?"},
+	{121, "frank", "and now?"},
+	{126, "frank", "shall I stay?"},
+	{127, "frank", "shall I go?"},
+}
+
+// play has the conversation.
+func (b *bot) play(ctx context.Context) error {
+	for _, c := range conversation {
+		select {
+		case <-time.After(time.Until(b.start.Add(time.Duration(c.at) * b.second))):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		reply, err := b.reply(ctx, c.user, c.question)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(b.out, "%d:%02d %s: %s\n     bot: %s\n", c.at/60, c.at%60, c.user, c.question, reply)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// talk answers the lines of in.
+func (b *bot) talk(ctx context.Context, in io.Reader) error {
+	input := bufio.NewReader(in)
+	for {
+		line, readErr := input.ReadString('\n')
+		if line = strings.TrimSpace(line); line != "" {
+			reply := "say who you are, as in alice: will it rain?"
+			if user, question, ok := strings.Cut(line, ":"); ok {
+				var err error
+				if reply, err = b.reply(ctx, strings.TrimSpace(user), strings.TrimSpace(question)); err != nil {
+					return err
+				}
+			}
+			if _, err := fmt.Fprintf(b.out, "bot: %s\n", reply); err != nil {
+				return err
+			}
+		}
+		switch {
+		case errors.Is(readErr, io.EOF):
+			return nil
+		case readErr != nil:
+			return readErr
+		}
+	}
+}

@@ -1,0 +1,224 @@
+// Lines reads lines from standard input and says of each whether it may pass:
+// at most 2 equal lines in 10 seconds and at most 5 lines of any kind in a
+// minute, unless flags set other limits. A line that may not pass is counted
+// nowhere.
+//
+//	lines [-equal 2] [-equal-ttl 10s] [-all 5] [-all-ttl 1m] [-lockout 0s] [-memcached host:port]...
+//
+// For each line it prints one, as soon as it has read it:
+//
+//	12:00:38 ok: hello
+//	12:00:40 wait 5 s (equal): hello
+//
+// That is the time of day, and "ok" for a line that may pass; or "wait", how many
+// seconds it takes until the same line may pass if no other does (a whole number,
+// rounded up) and, in parentheses, which limits it has reached: "equal", "all",
+// or both with a comma between. With -lockout a limit that is reached bans, its
+// own value for so long, and "banned" follows its name. After the first ": "
+// comes the line as it was read, whatever its length, without its line end (LF or
+// CR LF).
+//
+// Without -memcached the counts are kept in the process. With it they are kept
+// in the servers given, "host:port" or the path of a socket, and all processes that
+// use the same servers count together. A server that does not answer is reported on standard error, the first
+// time; the limits whose counts it keeps let every line pass meanwhile.
+//
+// Lines ends with the input, and exits with status 0; with 1 if it cannot read
+// or write, with 2 if it does not understand its flags.
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/adaptivethrottler/throttler/pool"
+)
+
+func main() {
+	os.Exit(run(context.Background(), os.Stdin, os.Stdout, os.Stderr, os.Args[1:]...))
+}
+
+// run is the program. It returns its exit status, 1 also when ctx is done, which
+// it notices between two lines.
+func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args ...string) int {
+	var f filter
+	err := f.parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "lines: %v\n(lines -h lists the flags)\n", err)
+		return 2
+	}
+	defer f.close()
+	if err := f.run(ctx, stdin, stdout, stderr); err != nil {
+		fmt.Fprintf(stderr, "lines: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// A filter is the program as its flags have set it.
+type filter struct {
+	equal, all       int
+	equalTTL, allTTL time.Duration
+	lockout          time.Duration
+	throttler        *throttler.Throttler
+	close            func() error // ends its connections
+
+	reported bool // that a server failed
+}
+
+// parse sets f by the flags in args. For -h it explains them on stderr and
+// returns flag.ErrHelp.
+func (f *filter) parse(args []string, stderr io.Writer) error {
+	var servers []string
+	flags := flag.NewFlagSet("lines", flag.ContinueOnError)
+	flags.IntVar(&f.equal, "equal", 2, "how many equal lines may pass in the time that -equal-ttl says")
+	flags.DurationVar(&f.equalTTL, "equal-ttl", 10*time.Second, "how long a line counts among equal ones")
+	flags.IntVar(&f.all, "all", 5, "how many lines in all may pass in the time that -all-ttl says")
+	flags.DurationVar(&f.allTTL, "all-ttl", time.Minute, "how long a line counts among all")
+	flags.DurationVar(&f.lockout, "lockout", 0, "how long a limit that is reached stays closed (default 0s: until it has room)")
+	flags.Func("memcached", "keep the counts in the server at `host:port`; may be given several times", func(server string) error {
+		servers = append(servers, server)
+		return nil
+	})
+	flags.SetOutput(io.Discard)
+	err := flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		flags.SetOutput(stderr)
+		flags.Usage()
+		return err
+	case err != nil:
+		return err
+	case flags.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q: lines reads from standard input", flags.Arg(0))
+	}
+	return cmp.Or(f.check(), f.connect(servers))
+}
+
+// check returns what is wrong with the limits, in terms of the flags.
+func (f *filter) check() error {
+	for _, limit := range []struct {
+		flag string
+		max  int
+		ttl  time.Duration
+	}{{"equal", f.equal, f.equalTTL}, {"all", f.all, f.allTTL}} {
+		switch {
+		case limit.max < 1 || limit.max > throttler.MaxHits:
+			return fmt.Errorf("-%s is %d, want 1 to %d", limit.flag, limit.max, throttler.MaxHits)
+		case limit.ttl < time.Millisecond:
+			return fmt.Errorf("-%s-ttl is %v, want 1ms or more", limit.flag, limit.ttl)
+		}
+	}
+	if f.lockout < 0 {
+		return fmt.Errorf("-lockout is %v, want 0s or more", f.lockout)
+	}
+	return nil
+}
+
+// connect makes the throttler: over the servers, or in memory if there are none.
+func (f *filter) connect(servers []string) error {
+	if len(servers) == 0 {
+		f.throttler, f.close = throttler.New(memstore.New()), func() error { return nil }
+		return nil
+	}
+	client, err := pool.New(servers...)
+	if err != nil {
+		return fmt.Errorf("-memcached: %w", err)
+	}
+	f.throttler, f.close = throttler.New(client), client.Close
+	return nil
+}
+
+// run answers the lines of stdin on stdout until they end, and reports servers
+// that fail on stderr.
+func (f *filter) run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) error {
+	input := bufio.NewReader(stdin)
+	for {
+		// Lines of any length. The last one may lack its end.
+		line, readErr := input.ReadString('\n')
+		if line != "" {
+			answer, err := f.answer(ctx, trimEnd(line), stderr)
+			if err != nil {
+				return err
+			}
+			if _, err := fmt.Fprintln(stdout, answer); err != nil {
+				return fmt.Errorf("writing: %w", err)
+			}
+		}
+		switch {
+		case errors.Is(readErr, io.EOF):
+			return nil
+		case readErr != nil:
+			return fmt.Errorf("reading: %w", readErr)
+		}
+	}
+}
+
+func trimEnd(line string) string {
+	return strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r")
+}
+
+// answer decides on one line and returns what to print.
+func (f *filter) answer(ctx context.Context, line string, stderr io.Writer) (string, error) {
+	d, err := f.throttler.Authorize(ctx, f.rule(line))
+	if err := cmp.Or(err, ctx.Err()); err != nil {
+		return "", err
+	}
+	if d.Err != nil && !f.reported {
+		f.reported = true
+		reason := strings.ReplaceAll(d.Err.Error(), "\n", "; ")
+		fmt.Fprintf(stderr, "lines: a server fails, and its limits let every line pass until it is back: %s\n", reason)
+	}
+	now := time.Now().Format(time.TimeOnly)
+	if d.Status == throttler.Authorized {
+		return fmt.Sprintf("%s ok: %s", now, line), nil
+	}
+	return fmt.Sprintf("%s wait %d s (%s): %s", now, seconds(d.RetryAfter), reached(d.Outcomes), line), nil
+}
+
+func (f *filter) rule(line string) throttler.Rule {
+	return throttler.Rule{
+		Identifier: "lines",
+		Either: []throttler.Condition{
+			{Name: "equal", Value: line, Max: f.equal, TTL: f.equalTTL},
+			{Name: "all", Max: f.all, TTL: f.allTTL},
+		},
+		Lockout:             f.lockout,
+		CountAuthorizedOnly: true,
+	}
+}
+
+// seconds returns d in whole seconds, rounded up, so that who waits so long does
+// not come too early. What is left of a second is not worth another one if it is
+// less than a millisecond: stored times are themselves rounded up by less than
+// that, and a wait for the whole of 10 s would be called one of 11.
+func seconds(d time.Duration) int64 {
+	return max(1, int64((d+time.Second-time.Millisecond)/time.Second))
+}
+
+// reached names the limits that block.
+func reached(outcomes []throttler.Outcome) string {
+	var names []string
+	for _, o := range outcomes {
+		switch {
+		case o.Banned:
+			names = append(names, o.Name+" banned")
+		case o.Blocked:
+			names = append(names, o.Name)
+		}
+	}
+	return strings.Join(names, ", ")
+}

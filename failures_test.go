@@ -1,0 +1,263 @@
+package throttler_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/require"
+)
+
+// atOnce is how long a call may take that waits for nothing, on a machine that
+// is busy. What it would wait for otherwise takes longer.
+const atOnce = 10 * time.Second
+
+// requireOpen requires that d failed open over err; nil: whatever it was.
+func requireOpen(t *testing.T, d throttler.Decision, err error) {
+	t.Helper()
+	require.Equal(t, throttler.Authorized, d.Status)
+	require.Error(t, d.Err)
+	for _, o := range d.Outcomes {
+		require.ErrorIs(t, d.Err, o.Err)
+		require.False(t, o.Blocked)
+		require.Equal(t, o.Limit, o.Remaining)
+	}
+	if err != nil {
+		require.ErrorIs(t, d.Err, err)
+	}
+}
+
+func TestDeadPortFailsOpen(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	require.NoError(t, l.Close())
+	th := throttler.New(clientOf(t, addr))
+	for n := 1; n <= 3; n++ {
+		rule := throttler.Rule{Identifier: "r", Either: conditions(n, 1, time.Minute), Lockout: time.Hour}
+		for range 3 {
+			begin := time.Now()
+			d, err := th.Authorize(context.Background(), rule)
+			require.NoError(t, err)
+			requireOpen(t, d, nil)
+			d, err = th.Peek(context.Background(), rule)
+			require.NoError(t, err)
+			requireOpen(t, d, nil)
+			require.Less(t, time.Since(begin), atOnce)
+		}
+		require.Error(t, th.Reset(context.Background(), rule))
+	}
+}
+
+// The server accepts and never answers. A call with its client alone would take
+// the client's Timeout.
+func TestHungServerIsLeftWhenTheContextEnds(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Process(t)
+	th := throttler.New(clientOf(t, server.Addr)) // with a Timeout above atOnce
+	server.Pause()
+	for _, n := range []int{1, 2, 8} {
+		rule := throttler.Rule{Identifier: "r", Either: conditions(n, 1, time.Minute)}
+		for name, method := range map[string]func(context.Context, throttler.Rule) (throttler.Decision, error){
+			"Authorize": th.Authorize, "Peek": th.Peek,
+		} {
+			begin := time.Now()
+			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+			d, err := method(ctx, rule)
+			took := time.Since(begin)
+			require.NoError(t, err, name)
+			requireOpen(t, d, context.DeadlineExceeded)
+			require.GreaterOrEqual(t, took, 50*time.Millisecond, name)
+			require.Less(t, took, atOnce, name)
+			cancel()
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		_, err := th.Wait(ctx, rule)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, th.Reset(ctx, rule), context.DeadlineExceeded)
+		cancel()
+	}
+	// What was left behind gets its answers, and nobody hears them.
+	server.Resume()
+	d, err := th.Authorize(context.Background(), throttler.Rule{Identifier: "later", Either: conditions(8, 1, time.Minute)})
+	require.NoError(t, err)
+	require.NoError(t, d.Err)
+}
+
+// The hits that were counted before the server hung can still be taken back.
+func TestCancelOnAHungServerCanBeTriedAgain(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Process(t)
+	s := sceneOn(t, server)
+	rule := s.either(limit("c", 1, time.Minute))
+	c := s.requireAuthorized(rule)
+	server.Pause()
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, s.throttler.Cancel(ctx, c.Decision), context.DeadlineExceeded)
+	server.Resume()
+	s.requireBlocked(rule)
+	s.cancel(c)
+	s.requireAuthorized(rule)
+}
+
+// Calls go on while the server is killed and comes back: none panics or is an
+// error, those that fail are open, and afterwards it counts again.
+func TestServerKilledUnderLoad(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Process(t)
+	th := throttler.New(clientOf(t, server.Addr))
+	rule := throttler.Rule{Identifier: "r", Either: conditions(3, 1000, time.Minute), Lockout: time.Hour, CountAuthorizedOnly: true}
+	var (
+		wg              sync.WaitGroup
+		stop            = make(chan struct{})
+		sound, open     atomic.Int64
+		wrong, canceled atomic.Int64
+	)
+	for range 8 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				d, err := th.Authorize(context.Background(), rule)
+				switch {
+				case err != nil || d.Status == throttler.Blocked:
+					wrong.Add(1)
+				case d.Err != nil:
+					open.Add(1)
+				default:
+					sound.Add(1)
+				}
+				if th.Cancel(context.Background(), d) == nil {
+					canceled.Add(1)
+				}
+			}
+		})
+	}
+	await := func(n *atomic.Int64, what string) {
+		before := n.Load()
+		require.Eventually(t, func() bool { return n.Load() > before+50 }, time.Minute, time.Millisecond, what)
+	}
+	await(&sound, "calls that count")
+	server.Kill()
+	await(&open, "calls that fail open")
+	server.Start()
+	await(&sound, "calls that count again")
+	close(stop)
+	wg.Wait()
+	require.Zero(t, wrong.Load())
+	t.Logf("%d calls counted, %d failed open, %d canceled", sound.Load(), open.Load(), canceled.Load())
+
+	rule.Either = conditions(1, 1, time.Minute)
+	rule.Identifier = "after"
+	d, err := th.Authorize(context.Background(), rule)
+	for err == nil && d.Err != nil { // on a connection of the server that was killed
+		d, err = th.Authorize(context.Background(), rule)
+	}
+	require.NoError(t, err)
+	d, err = th.Authorize(context.Background(), rule)
+	require.NoError(t, err)
+	require.NoError(t, d.Err)
+	require.Equal(t, throttler.Blocked, d.Status)
+}
+
+// A memcached that was started with -C compares nothing, so nothing can be counted
+// on it. It must not seem to.
+func TestServerWithoutCASFailsOpenAndSaysSo(t *testing.T) {
+	t.Parallel()
+	th := throttler.New(clientOf(t, memcachedtest.Process(t, "-C").Addr))
+	rule := throttler.Rule{Identifier: "r", Either: conditions(1, 2, time.Minute)}
+	d, err := th.Authorize(context.Background(), rule)
+	require.NoError(t, err)
+	require.NoError(t, d.Err, "the first hit is added, not swapped")
+	for range 3 {
+		d, err := th.Authorize(context.Background(), rule)
+		require.NoError(t, err)
+		requireOpen(t, d, throttler.ErrStalled)
+	}
+}
+
+// onServer returns a condition like c with a Value that the client keeps on
+// server.
+func onServer(t *testing.T, servers *memcache.ServerList, server *memcachedtest.Server, id string, c throttler.Condition) throttler.Condition {
+	for i := range 1000 {
+		c.Value = fmt.Sprint(i)
+		addr, err := servers.PickServer(id + "#" + c.Name + "#" + c.Value)
+		require.NoError(t, err)
+		if addr.String() == server.Addr {
+			return c
+		}
+	}
+	require.Fail(t, "1000 values and none on this server")
+	return c
+}
+
+func TestOfTwoServersTheOneThatLivesCountsAndBlocks(t *testing.T) {
+	t.Parallel()
+	alive, dead := memcachedtest.Process(t), memcachedtest.Process(t)
+	servers := new(memcache.ServerList)
+	require.NoError(t, servers.SetServers(alive.Addr, dead.Addr))
+	client := memcache.NewFromSelector(servers)
+	client.Timeout = 20 * time.Second
+	t.Cleanup(func() { client.Close() })
+	th, id, ctx := throttler.New(client), uniqueID(), context.Background()
+	here := onServer(t, servers, alive, id, limit("here", 3, time.Minute))
+	here2 := onServer(t, servers, alive, id, limit("here-too", 9, time.Minute))
+	there := onServer(t, servers, dead, id, limit("there", 2, time.Minute))
+	rule := throttler.Rule{Identifier: id, Either: []throttler.Condition{there, here, here2}, Lockout: time.Hour}
+
+	d, err := th.Authorize(ctx, rule)
+	require.NoError(t, err)
+	require.NoError(t, d.Err)
+	dead.Kill()
+	for n := range 4 {
+		for _, method := range []func(context.Context, throttler.Rule) (throttler.Decision, error){th.Peek, th.Authorize} {
+			d, err := method(ctx, rule)
+			require.NoError(t, err)
+			require.Error(t, d.Outcomes[0].Err)
+			require.False(t, d.Outcomes[0].Blocked)
+			require.ErrorIs(t, d.Err, d.Outcomes[0].Err)
+			require.NoError(t, d.Outcomes[1].Err)
+			require.NoError(t, d.Outcomes[2].Err)
+			require.Equal(t, n >= 2, d.Outcomes[1].Blocked, "after %d calls", n)
+			require.Equal(t, n >= 2, d.Status == throttler.Blocked)
+			require.Equal(t, 9-2-n, d.Outcomes[2].Remaining)
+		}
+	}
+	// Even one that is not stored yet, so that the failed read told nothing of it.
+	fresh := onServer(t, servers, alive, id, limit("fresh", 1, time.Minute))
+	for _, want := range []throttler.Status{throttler.Authorized, throttler.Blocked} {
+		d, err := th.Authorize(ctx, throttler.Rule{Identifier: id, Either: []throttler.Condition{there, fresh}})
+		require.NoError(t, err)
+		require.Error(t, d.Outcomes[0].Err)
+		require.NoError(t, d.Outcomes[1].Err)
+		require.Equal(t, want, d.Status)
+	}
+	rule.Either, rule.All = nil, rule.Either
+	d, err = th.Authorize(ctx, rule)
+	require.NoError(t, err)
+	require.Equal(t, throttler.Authorized, d.Status, "all, of which one is open")
+
+	// With a fallback the dead server's condition is counted as well.
+	rule.Either, rule.All = []throttler.Condition{there, here2}, nil
+	th = throttler.New(client)
+	th.Fallback = memstore.New()
+	for n := range 3 {
+		d, err := th.Authorize(ctx, rule)
+		require.NoError(t, err)
+		require.Error(t, d.Outcomes[0].Err)
+		require.Equal(t, n == 2, d.Status == throttler.Blocked)
+	}
+}

@@ -1,0 +1,291 @@
+package throttler_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/anishathalye/porcupine"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/require"
+)
+
+// Linearizable means that the answers of all calls, however they overlapped, are
+// those that they would have got one after the other, in an order in which each
+// comes somewhere between its begin and its end. Several clients call the same
+// record at random, and porcupine looks for such an order of their calls.
+// Nothing expires meanwhile, so what is to be expected does not depend on time.
+
+// An operation is one call on the record of a condition.
+type operation int
+
+const (
+	opAuthorize operation = iota
+	opPeek
+	opReset
+	opCancel // of an authorized call of the same client
+	opLook   // reads the record as it is stored
+)
+
+func (op operation) String() string {
+	return []string{"Authorize", "Peek", "Reset", "Cancel", "look"}[op]
+}
+
+// A reply is what an operation returned.
+type reply struct {
+	Blocked   bool
+	Banned    bool
+	Remaining int
+	Failed    bool
+}
+
+// A content is what a record holds: hits, or a ban.
+type content struct {
+	Hits   int
+	Banned bool
+}
+
+// on returns what op answers on a record that holds c, and what it leaves.
+func (op operation) on(c content, max int, bans bool) (reply, content) {
+	switch {
+	case op == opReset:
+		return reply{}, content{}
+	case op == opCancel && c.Banned:
+		return reply{}, c
+	case op == opCancel:
+		return reply{}, content{Hits: c.Hits - 1}
+	case op == opLook && c.Banned:
+		return reply{Banned: true}, c
+	case op == opLook:
+		return reply{Remaining: max - c.Hits}, c
+	case c.Banned:
+		return reply{Blocked: true, Banned: true}, c
+	case c.Hits < max && op == opPeek:
+		return reply{Remaining: max - c.Hits - 1}, c
+	case c.Hits < max:
+		return reply{Remaining: max - c.Hits - 1}, content{Hits: c.Hits + 1}
+	case op == opAuthorize && bans:
+		return reply{Blocked: true, Banned: true}, content{Banned: true}
+	}
+	return reply{Blocked: true, Banned: bans}, c
+}
+
+// A mix is a rule of one condition, and how often it is called how.
+type mix struct {
+	algorithm throttler.Algorithm
+	bans      bool
+	weights   map[operation]int
+}
+
+// Cancel and Reset do not go together: a hit that came after a Reset may have
+// the time of one that came before, and be taken back in its stead. Where there
+// are bans, a look at the record shows whether one is set already. A bucket does
+// not leak while it is called here.
+var mixes = map[string]mix{
+	"window":              {weights: map[operation]int{opAuthorize: 12, opPeek: 3, opLook: 3, opReset: 2}},
+	"window with bans":    {weights: map[operation]int{opAuthorize: 12, opPeek: 3, opLook: 3, opReset: 2}, bans: true},
+	"window with Cancel":  {weights: map[operation]int{opAuthorize: 12, opPeek: 2, opLook: 2, opCancel: 8}},
+	"bans despite Cancel": {weights: map[operation]int{opAuthorize: 6, opPeek: 2, opLook: 2, opCancel: 8}, bans: true},
+	"bucket":              {weights: map[operation]int{opAuthorize: 15, opPeek: 3, opReset: 2}, algorithm: throttler.LeakyBucket},
+}
+
+const (
+	sessionMax     = 5
+	sessionClients = 6
+	sessionCalls   = 20 // of each client
+)
+
+func (m mix) rule() throttler.Rule {
+	c := limit("c", sessionMax, 1000*time.Hour)
+	c.Algorithm = m.algorithm
+	rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{c}}
+	if m.bans {
+		rule.Lockout = time.Hour
+	}
+	return rule
+}
+
+// model is what the answers are judged by.
+func (m mix) model() porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return content{} },
+		Step: func(state, input, output any) (bool, any) {
+			want, next := input.(operation).on(state.(content), sessionMax, m.bans)
+			return output.(reply) == want, next
+		},
+		DescribeOperation: func(input, output any) string {
+			return fmt.Sprintf("%v: %+v", input, output)
+		},
+	}
+}
+
+// pick returns an operation at random.
+func (m mix) pick(random *rand.Rand) operation {
+	for {
+		for op, weight := range m.weights {
+			if random.IntN(20) < weight {
+				return op
+			}
+		}
+	}
+}
+
+// A caller makes the calls of one client.
+type caller struct {
+	rule      throttler.Rule
+	client    throttler.Client
+	throttler *throttler.Throttler
+	counted   []throttler.Decision // those that it may cancel
+}
+
+// do carries out op. It looks instead where there is nothing to cancel.
+func (c *caller) do(op operation) (operation, reply) {
+	switch {
+	case op == opReset:
+		return op, reply{Failed: c.throttler.Reset(context.Background(), c.rule) != nil}
+	case op == opCancel && len(c.counted) > 0:
+		d := c.counted[0]
+		c.counted = c.counted[1:]
+		return op, reply{Failed: c.throttler.Cancel(context.Background(), d) != nil}
+	case op == opCancel || op == opLook:
+		return opLook, c.look()
+	case op == opPeek:
+		return op, c.reply(c.throttler.Peek(context.Background(), c.rule))
+	}
+	d, err := c.throttler.Authorize(context.Background(), c.rule)
+	if err == nil && d.Status == throttler.Authorized {
+		c.counted = append(c.counted, d)
+	}
+	return op, c.reply(d, err)
+}
+
+func (c *caller) reply(d throttler.Decision, err error) reply {
+	if err != nil || d.Err != nil {
+		return reply{Failed: true}
+	}
+	o := d.Outcomes[0]
+	return reply{Blocked: o.Blocked, Banned: o.Banned, Remaining: o.Remaining}
+}
+
+func (c *caller) look() reply {
+	condition := c.rule.Either[0]
+	item, err := c.client.Get(c.rule.Identifier + "#" + condition.Name + "#" + condition.Value)
+	if errors.Is(err, memcache.ErrCacheMiss) {
+		return reply{Remaining: sessionMax}
+	}
+	if err != nil {
+		return reply{Failed: true}
+	}
+	if _, _, banned := throttler.BanEnd(item.Value); banned {
+		return reply{Banned: true}
+	}
+	return reply{Remaining: sessionMax - len(throttler.Expiries(item.Value))}
+}
+
+// session has several clients call a record of their own, and returns what
+// they did.
+func (m mix) session(t *testing.T, clients []throttler.Client) []porcupine.Operation {
+	var (
+		wg    sync.WaitGroup
+		each  = make([][]porcupine.Operation, sessionClients)
+		rule  = m.rule()
+		begin = time.Now()
+	)
+	for id := range each {
+		client := clients[id%len(clients)]
+		c := &caller{rule: rule, client: client, throttler: throttler.New(client)}
+		random := rand.New(rand.NewPCG(rand.Uint64(), uint64(id)))
+		wg.Go(func() {
+			for range sessionCalls {
+				op := m.pick(random)
+				call := time.Since(begin)
+				op, reply := c.do(op)
+				each[id] = append(each[id], porcupine.Operation{
+					ClientId: id, Input: op, Call: int64(call), Output: reply, Return: int64(time.Since(begin)),
+				})
+			}
+		})
+	}
+	wg.Wait()
+	history := slices.Concat(each...)
+	for _, h := range history {
+		require.False(t, h.Output.(reply).Failed, "%v", h.Input)
+	}
+	return history
+}
+
+// check judges up to n sessions, until one does not come to Ok. It returns what
+// that came to, and shows it if it is not what is wanted.
+func (m mix) check(t *testing.T, n int, want porcupine.CheckResult, clients ...throttler.Client) porcupine.CheckResult {
+	for range n {
+		history := m.session(t, clients)
+		result, info := porcupine.CheckOperationsVerbose(m.model(), history, time.Minute)
+		if result == porcupine.Ok {
+			continue
+		}
+		if result != want {
+			m.show(t, info)
+		}
+		return result
+	}
+	return porcupine.Ok
+}
+
+// show writes a page about a history that outlives the test.
+func (m mix) show(t *testing.T, info porcupine.LinearizationInfo) {
+	file, err := os.CreateTemp("", "history-*.html")
+	require.NoError(t, err)
+	defer file.Close()
+	require.NoError(t, porcupine.Visualize(m.model(), info, file))
+	t.Logf("see %s", file.Name())
+}
+
+func TestCallsOverMemcachedAreLinearizable(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Any(t)
+	for name, m := range mixes {
+		t.Run(name, func(t *testing.T) {
+			clients := []throttler.Client{clientOf(t, server.Addr), clientOf(t, server.Addr), clientOf(t, server.Addr)}
+			require.Equal(t, porcupine.Ok, m.check(t, 60, porcupine.Ok, clients...))
+		})
+	}
+}
+
+func TestCallsOverMemstoreAreLinearizable(t *testing.T) {
+	t.Parallel()
+	store := memstore.New()
+	for name, m := range mixes {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, porcupine.Ok, m.check(t, 60, porcupine.Ok, store))
+		})
+	}
+}
+
+// The check must find what it is there for: the same throttler over clients that
+// set what should be compared and swapped, as others do.
+func TestLostUpdatesAreNotLinearizable(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Any(t)
+	for name, m := range mixes {
+		t.Run(name, func(t *testing.T) {
+			clients := []throttler.Client{racyClient{clientOf(t, server.Addr)}, racyClient{clientOf(t, server.Addr)}}
+			require.Equal(t, porcupine.Illegal, m.check(t, 1000, porcupine.Illegal, clients...))
+		})
+	}
+}
+
+// A racyClient overwrites what others have stored since it read.
+type racyClient struct{ *memcache.Client }
+
+func (c racyClient) Add(item *memcache.Item) error { return c.Set(item) }
+
+func (c racyClient) CompareAndSwap(item *memcache.Item) error { return c.Set(item) }
