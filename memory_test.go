@@ -113,7 +113,7 @@ func flood(t *testing.T, server *memcachedtest.Server, first, n int) {
 	require.NoError(t, err)
 	defer conn.Close()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
-	record := throttler.WindowRecord(5*time.Minute, time.Now().Add(5*time.Minute))
+	record := throttler.WindowRecord(50, 5*time.Minute, time.Now().Add(5*time.Minute))
 	var b bytes.Buffer
 	for i := range n {
 		fmt.Fprintf(&b, "add %s 0 303 %d noreply\r\n%s\r\n", throttler.Key("login", "ip", network64(first+i)), len(record), record)
