@@ -444,7 +444,7 @@ func TestAServerThatIsFullFailsOpenForNewValuesAlone(t *testing.T) {
 	authorize(t, th, either(banned))
 	require.True(t, authorize(t, th, either(banned)).Outcomes[0].Banned)
 
-	flood(t, server, 0, 15_000)
+	flood(t, server, 0, 8_000)
 	fresh := banned
 	for i := 0; ; i++ {
 		fresh.Value = network64(1_000_000 + i)
