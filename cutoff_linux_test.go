@@ -25,6 +25,7 @@ func inOwnNetwork(t *testing.T, test func()) {
 	}
 	runtime.LockOSThread() // which is what a child's Pdeathsig is about
 	defer runtime.UnlockOSThread()
+	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin") // where not everybody looks
 	for _, tool := range []string{"ip", "iptables"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skip("cannot cut off a server: apt-get install iproute2 iptables")
