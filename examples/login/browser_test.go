@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+)
+
+var screenshots = flag.String("screenshots", "", "write pictures of the pages to this `directory`")
+
+// chromium returns the path of a browser, or skips the test, or fails it where
+// THROTTLER_REQUIRE_CHROMIUM is 1.
+func chromium(t *testing.T) string {
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "chrome-headless-shell"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	const missing = "there is no browser to test with: apt-get install chromium"
+	if os.Getenv("THROTTLER_REQUIRE_CHROMIUM") == "1" {
+		t.Fatal(missing)
+	}
+	t.Skip(missing)
+	return ""
+}
+
+// A browser is one with a profile of its own, which ends with the test.
+type browser struct {
+	t    *testing.T
+	town *town
+	ctx  context.Context
+}
+
+// browser starts a browser for a town, at this address.
+func (town *town) browser(addr string) *browser {
+	t := town.t
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(chromium(t)),
+		chromedp.WindowSize(800, 720),
+		chromedp.Flag("hide-scrollbars", true),
+		chromedp.Flag("lang", "en"),
+	)
+	if os.Getuid() == 0 {
+		options = append(options, chromedp.NoSandbox)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	b := &browser{t, town, ctx}
+	b.do(network.Enable(), network.SetExtraHTTPHeaders(network.Headers{"X-Forwarded-For": addr}))
+	return b
+}
+
+func (b *browser) do(actions ...chromedp.Action) {
+	b.t.Helper()
+	require.NoError(b.t, chromedp.Run(b.ctx, actions...))
+}
+
+// logIn types name and password into the form and sends it by the Enter key.
+func (b *browser) logIn(name, password string) {
+	b.t.Helper()
+	b.do(chromedp.Clear("#name", chromedp.ByQuery), chromedp.SendKeys("#name", name, chromedp.ByQuery))
+	b.sends(chromedp.SendKeys("#password", password+kb.Enter, chromedp.ByQuery))
+}
+
+// sends does what brings up another page, and waits for that.
+func (b *browser) sends(action chromedp.Action) {
+	b.t.Helper()
+	_, err := chromedp.RunResponse(b.ctx, action)
+	require.NoError(b.t, err)
+	b.do(chromedp.WaitReady("body", chromedp.ByQuery))
+}
+
+func (b *browser) opens(url string) { b.t.Helper(); b.sends(chromedp.Navigate(url)) }
+
+func (b *browser) text(selector string) (text string) {
+	b.t.Helper()
+	b.do(chromedp.Text(selector, &text, chromedp.ByQuery))
+	return text
+}
+
+func (b *browser) eval(expression string) (result any) {
+	b.t.Helper()
+	b.do(chromedp.Evaluate(expression, &result))
+	return result
+}
+
+// picture saves what the window shows, if pictures are wanted.
+func (b *browser) picture(name, selector string) {
+	b.t.Helper()
+	if *screenshots == "" {
+		return
+	}
+	var png []byte
+	b.do(chromedp.Sleep(300*time.Millisecond), chromedp.Screenshot(selector, &png, chromedp.ByQuery))
+	require.NoError(b.t, os.WriteFile(filepath.Join(*screenshots, name), png, 0o644))
+}
+
+// seconds returns the countdown of the page.
+func (b *browser) seconds() int {
+	b.t.Helper()
+	minutes, seconds, ok := strings.Cut(b.text("#countdown"), ":")
+	require.True(b.t, ok)
+	m, err := strconv.Atoi(minutes)
+	require.NoError(b.t, err)
+	s, err := strconv.Atoi(seconds)
+	require.NoError(b.t, err)
+	return 60*m + s
+}
+
+// What a person sees: wrong passwords until the form is closed, the countdown,
+// somebody else who gets in, the operator, and the way in.
+func TestInABrowser(t *testing.T) {
+	town := openTown(t)
+	alice := town.browser("203.0.113.7")
+
+	alice.opens(town.site.URL)
+	require.Equal(t, "name", alice.eval(`document.activeElement.id`))
+	alice.picture("login.png", "body")
+	for range 5 {
+		alice.logIn("alice", "wrong password")
+		require.Contains(t, alice.text("[role=alert]"), "The name or the password is wrong.")
+	}
+	require.Equal(t, "alice", alice.eval(`document.getElementById("name").value`))
+	require.Equal(t, "", alice.eval(`document.getElementById("password").value`))
+	require.Equal(t, "password", alice.eval(`document.activeElement.id`))
+
+	alice.logIn("alice", "wrong password")
+	require.Contains(t, alice.text("[role=alert]"), "Too many attempts.")
+	require.Equal(t, true, alice.eval(`document.getElementById("submit").disabled`))
+	require.Equal(t, "alice", alice.eval(`document.getElementById("name").value`))
+	before := alice.seconds()
+	require.InDelta(t, 600, before, 10)
+	alice.picture("login-blocked.png", "body")
+	require.Eventually(t, func() bool { return alice.seconds() <= before-2 }, 5*time.Second, 200*time.Millisecond)
+
+	honest := town.browser("198.51.100.9")
+	honest.opens(town.site.URL)
+	honest.logIn("alice", "correct horse")
+	require.Equal(t, "Welcome, Alice", honest.text("h1"))
+
+	operator := town.browser("203.0.113.1")
+	operator.opens(town.operator.URL)
+	require.Contains(t, operator.text("table"), "203.0.113.7#alice")
+	operator.picture("login-operator.png", "body")
+	operator.sends(chromedp.Click(`button[aria-label="Lift name+address 203.0.113.7#alice"]`, chromedp.ByQuery))
+	require.Contains(t, operator.text("[role=status]"), "Lifted.")
+	operator.opens(town.operator.URL + "/tally")
+	require.Contains(t, operator.text("body"), "name+address")
+
+	alice.opens(town.site.URL)
+	alice.logIn("alice", "correct horse")
+	require.Equal(t, "Welcome, Alice", alice.text("h1"))
+	alice.sends(chromedp.Click("button", chromedp.ByQuery))
+	require.Contains(t, alice.text("[role=status]"), "You have signed out")
+}
+
+// When the time is up the form opens again by itself, and says so.
+func TestCountdownEnds(t *testing.T) {
+	town := openTown(t)
+	alice := town.browser("203.0.113.7")
+	alice.opens(town.site.URL)
+	for range 6 {
+		alice.logIn("alice", "wrong")
+	}
+	alice.do(chromedp.SendKeys("#name", "x", chromedp.ByQuery))
+	require.Equal(t, false, alice.eval(`document.getElementById("submit").disabled`), "another name may be tried")
+	alice.do(chromedp.SendKeys("#name", kb.Backspace, chromedp.ByQuery))
+	require.Equal(t, true, alice.eval(`document.getElementById("submit").disabled`))
+	// Ten minutes pass for the page, which asks Date.now.
+	alice.do(chromedp.Evaluate(`const now = Date.now; Date.now = () => now() + 601000`, nil))
+	alice.do(chromedp.WaitEnabled("#submit", chromedp.ByQuery))
+	require.Equal(t, "You can try again now.", alice.text("#again"))
+	require.Equal(t, false, alice.eval(`document.getElementById("again").hidden`))
+	require.Equal(t, "polite", alice.eval(`document.getElementById("again").getAttribute("aria-live")`))
+	require.Equal(t, "password", alice.eval(`document.activeElement.id`))
+	require.Equal(t, "Sign in – Harbour Library", alice.eval(`document.title`))
+}
+
+func TestPasswordCanBeShown(t *testing.T) {
+	town := openTown(t)
+	alice := town.browser("203.0.113.7")
+	alice.opens(town.site.URL)
+	alice.do(chromedp.SendKeys("#password", "secret", chromedp.ByQuery), chromedp.Click("#show", chromedp.ByQuery))
+	require.Equal(t, "text", alice.eval(`document.getElementById("password").type`))
+	require.Equal(t, "true", alice.eval(`document.getElementById("show").getAttribute("aria-pressed")`))
+	alice.do(chromedp.Click("#show", chromedp.ByQuery))
+	require.Equal(t, "password", alice.eval(`document.getElementById("password").type`))
+}
+
+func TestWithoutJavaScript(t *testing.T) {
+	town := openTown(t)
+	alice := town.browser("203.0.113.7")
+	alice.do(emulation.SetScriptExecutionDisabled(true))
+	alice.opens(town.site.URL)
+	for range 6 {
+		alice.logIn("alice", "wrong")
+	}
+	require.Regexp(t, `^(10 minutes|9 minutes 5\d seconds)$`, alice.text("#countdown"))
+	require.NotContains(t, alice.text("main"), "Show", "what needs a script is not there")
+	town.visitor("").do("POST", town.operator.URL+"/help", map[string][]string{"name": {"alice"}, "address": {"203.0.113.7"}})
+	alice.logIn("alice", "correct horse")
+	require.Equal(t, "Welcome, Alice", alice.text("h1"))
+}

@@ -1,0 +1,193 @@
+// Login is a small site with a login form that is protected from being guessed
+// at, and a page on which its operator sees who is blocked and lets them in.
+//
+//	login [-listen 127.0.0.1:8080] [-operator 127.0.0.1:8081] [-https]
+//	      [-proxy prefix]... [-memcached host:port]...
+//
+// Open http://127.0.0.1:8080/ and sign in as alice with the password "correct
+// horse", or do not: after 5 wrong passwords in a minute the page says when to
+// come back. Open http://127.0.0.1:8081/ and lift the ban. There is a second
+// account, bob with "battery staple".
+//
+// With -memcached the counts are kept in the servers given, for all sites that
+// use them, and in the process only while a server does not answer. With -proxy,
+// the address that counts is that in X-Forwarded-For if the request comes from
+// such a proxy ("10.0.0.0/8"). A site that is reached by HTTPS, through a proxy,
+// is told so by -https, and marks its cookies accordingly; one that is not must
+// listen on a loopback address, and the operator's page always does.
+//
+// Login runs until it is interrupted, and exits with status 0; with 1 if it
+// cannot listen, with 2 if it does not understand its flags.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/httpthrottle"
+	"github.com/adaptivethrottler/throttler/login"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/adaptivethrottler/throttler/tally"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	os.Exit(run(ctx, os.Stdout, os.Stderr, os.Args[1:]...))
+}
+
+// run is the program, until ctx is done. It returns its exit status.
+func run(ctx context.Context, stdout, stderr io.Writer, args ...string) int {
+	o, err := parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "login: %v\n(login -h lists the flags)\n", err)
+		return 2
+	}
+	if err := serve(ctx, o, stdout, stderr); err != nil {
+		fmt.Fprintf(stderr, "login: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// options are what the flags set.
+type options struct {
+	listen    string
+	operator  string
+	https     bool
+	source    httpthrottle.Source
+	memcached []string
+}
+
+func parse(args []string, stderr io.Writer) (*options, error) {
+	o := &options{source: httpthrottle.Source{Header: "X-Forwarded-For"}}
+	flags := flag.NewFlagSet("login", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`address` of the site")
+	flags.StringVar(&o.operator, "operator", "127.0.0.1:8081", "loopback `address` of the operator's page")
+	flags.BoolVar(&o.https, "https", false, "the site is reached by HTTPS, through a proxy")
+	flags.Func("proxy", "`prefix` of trusted proxies; may be repeated", func(s string) error {
+		prefix, err := netip.ParsePrefix(s)
+		o.source.Trusted = append(o.source.Trusted, prefix)
+		return err
+	})
+	flags.Func("memcached", "`host:port` of a server to keep the counts in; may be repeated", func(s string) error {
+		_, _, err := net.SplitHostPort(s)
+		o.memcached = append(o.memcached, s)
+		return err
+	})
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	switch {
+	case flags.NArg() > 0:
+		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	case !o.https && !loopback(o.listen):
+		return nil, fmt.Errorf("-listen is %s, where passwords would travel unprotected; want a loopback address, or -https", o.listen)
+	case !loopback(o.operator):
+		return nil, fmt.Errorf("-operator is %s, want a loopback address", o.operator)
+	}
+	return o, nil
+}
+
+// loopback reports whether only this machine can reach hostport.
+func loopback(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = hostport
+	}
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.Unmap().IsLoopback()
+}
+
+// limits returns a throttler that keeps its records where o says. close ends it.
+func (o *options) limits() (t *throttler.Throttler, close func() error, err error) {
+	if len(o.memcached) == 0 {
+		return throttler.New(memstore.New()), func() error { return nil }, nil
+	}
+	servers, err := pool.New(o.memcached...)
+	if err != nil {
+		return nil, nil, err
+	}
+	t = throttler.New(servers)
+	// Without it, passwords could be guessed without limit during an outage.
+	t.Fallback = memstore.New()
+	return t, servers.Close, nil
+}
+
+// serve runs both pages until ctx is done.
+func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
+	limits, closeLimits, err := o.limits()
+	if err != nil {
+		return err
+	}
+	defer closeLimits()
+	logger := log.New(stderr, "login: ", log.LstdFlags)
+	visitors, operators := pages(limits, o, logger)
+
+	public, err := net.Listen("tcp", o.listen)
+	if err != nil {
+		return err
+	}
+	defer public.Close()
+	private, err := net.Listen("tcp", o.operator)
+	if err != nil {
+		return err
+	}
+	defer private.Close()
+	fmt.Fprintf(stdout, "login: the site is at http://%s/, its operator's page at http://%s/\n", public.Addr(), private.Addr())
+
+	ended := make(chan error, 2)
+	for listener, handler := range map[net.Listener]http.Handler{public: visitors, private: operators} {
+		server := &http.Server{
+			Handler:           handler,
+			ReadHeaderTimeout: 5 * time.Second,
+			ReadTimeout:       10 * time.Second,
+			WriteTimeout:      30 * time.Second,
+			IdleTimeout:       time.Minute,
+			MaxHeaderBytes:    16 << 10,
+			ErrorLog:          logger,
+		}
+		defer context.AfterFunc(ctx, func() { server.Close() })()
+		go func() { ended <- server.Serve(listener) }()
+	}
+	err = <-ended
+	private.Close()
+	public.Close()
+	if err = cmp.Or(err, <-ended); ctx.Err() != nil || errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// pages returns the site and the operator's page, over limits.
+func pages(limits *throttler.Throttler, o *options, logger *log.Logger) (visitors, operators http.Handler) {
+	counts, blocked := tally.New(), newBlocked()
+	limits.Observe = func(ctx context.Context, rule throttler.Rule, d throttler.Decision) {
+		counts.Observe(ctx, rule, d)
+		blocked.observe(rule, d)
+		if d.Err != nil {
+			logger.Print(d.Err)
+		}
+	}
+	guard := login.New(limits)
+	visitors = newSite(guard, o, logger)
+	operators = newOperator(limits, guard, counts, blocked, logger)
+	return visitors, operators
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"log"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/httpthrottle"
+	"github.com/adaptivethrottler/throttler/login"
+)
+
+//go:embed static
+var static embed.FS
+
+//go:embed templates
+var files embed.FS
+
+var templates = template.Must(template.New("").Funcs(template.FuncMap{
+	"seconds": wholeSeconds,
+	"wait":    wait,
+}).ParseFS(files, "templates/*.html"))
+
+const (
+	sessionCookie = "session"
+	deviceCookie  = "device"
+	deviceKnown   = 365 * 24 * time.Hour
+	maxForm       = 8 << 10 // bytes of a form
+)
+
+// A site is what visitors see.
+type site struct {
+	guard    *login.Guard
+	source   httpthrottle.Source
+	accounts *accounts
+	sessions *sessions
+	cookies  jar
+	log      *log.Logger
+}
+
+func newSite(guard *login.Guard, o *options, logger *log.Logger) http.Handler {
+	s := &site{
+		guard:    guard,
+		source:   o.source,
+		accounts: demonstration(),
+		sessions: new(sessions),
+		cookies:  jar{o.https},
+		log:      logger,
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", s.home)
+	mux.HandleFunc("GET /login", s.form)
+	mux.HandleFunc("POST /login", s.logIn)
+	mux.HandleFunc("POST /logout", s.logOut)
+	mux.Handle("GET /static/{file}", http.FileServerFS(static))
+	return secured(mux, o.https)
+}
+
+// secured adds to h what all pages have in common. A form that another site
+// sends is refused: by Sec-Fetch-Site, which every browser sends since 2023, or
+// by Origin, which older ones do.
+func secured(h http.Handler, https bool) http.Handler {
+	h = http.NewCrossOriginProtection().Handler(h)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "+
+			"form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("X-Frame-Options", "DENY")
+		header.Set("Referrer-Policy", "same-origin")
+		header.Set("Cross-Origin-Opener-Policy", "same-origin")
+		header.Set("Cross-Origin-Resource-Policy", "same-origin")
+		header.Set("Cache-Control", "no-store")
+		if https {
+			header.Set("Strict-Transport-Security", "max-age=63072000")
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// A loginPage is what the login form shows.
+type loginPage struct {
+	Name    string // as it was typed
+	Wrong   bool   // name or password were
+	Blocked bool
+	Retry   time.Duration // until it is worth trying again, if Blocked
+	Bye     bool          // the visitor has just signed out
+}
+
+func (s *site) home(w http.ResponseWriter, r *http.Request) {
+	name, ok := s.sessions.name(s.cookies.get(r, sessionCookie))
+	if !ok {
+		http.Redirect(w, r, "/login", http.StatusSeeOther)
+		return
+	}
+	render(w, s.log, http.StatusOK, "home.html", name)
+}
+
+func (s *site) form(w http.ResponseWriter, r *http.Request) {
+	if _, ok := s.sessions.name(s.cookies.get(r, sessionCookie)); ok {
+		http.Redirect(w, r, "/", http.StatusSeeOther)
+		return
+	}
+	s.device(w, r)
+	render(w, s.log, http.StatusOK, "login.html", loginPage{Bye: r.URL.Query().Has("bye")})
+}
+
+// device returns what tells the visitor's browser from others, and has it keep
+// that through logins and logouts.
+func (s *site) device(w http.ResponseWriter, r *http.Request) string {
+	device := s.cookies.get(r, deviceCookie)
+	if device == "" {
+		device = rand.Text()
+	}
+	s.cookies.set(w, deviceCookie, device, deviceKnown)
+	return device
+}
+
+func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	if err := r.ParseForm(); err != nil {
+		http.Error(w, "The form cannot be read.", http.StatusBadRequest)
+		return
+	}
+	ctx, name := r.Context(), r.PostForm.Get("name")
+	attempt, err := s.guard.BeginDevice(ctx, name, s.source.Addr(r), s.device(w, r))
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	if attempt.Decision.Status == throttler.Blocked {
+		s.tooMany(w, name, attempt.Decision.RetryAfter)
+		return
+	}
+	account, right, err := s.accounts.verify(ctx, name, r.PostForm.Get("password"))
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	if !right {
+		attempt.Fail(ctx)
+		render(w, s.log, http.StatusForbidden, "login.html", loginPage{Name: name, Wrong: true})
+		return
+	}
+	if err := attempt.Succeed(ctx); err != nil {
+		s.log.Print(err) // the hit expires in its time
+	}
+	s.sessions.end(s.cookies.get(r, sessionCookie))
+	s.cookies.set(w, sessionCookie, s.sessions.start(account.name), sessionLength)
+	http.Redirect(w, r, "/", http.StatusSeeOther)
+}
+
+// tooMany answers an attempt that was blocked. The password was not looked at.
+func (s *site) tooMany(w http.ResponseWriter, name string, retry time.Duration) {
+	w.Header().Set("Retry-After", strconv.Itoa(wholeSeconds(retry)))
+	render(w, s.log, http.StatusTooManyRequests, "login.html", loginPage{Name: name, Blocked: true, Retry: retry})
+}
+
+// fail answers a login that could not be decided.
+func (s *site) fail(w http.ResponseWriter, err error) {
+	if !errors.Is(err, context.Canceled) { // else nobody reads the answer
+		s.log.Print(err)
+	}
+	http.Error(w, "Something went wrong on our side. Please try again later.", http.StatusInternalServerError)
+}
+
+func (s *site) logOut(w http.ResponseWriter, r *http.Request) {
+	s.sessions.end(s.cookies.get(r, sessionCookie))
+	s.cookies.set(w, sessionCookie, "", -time.Second)
+	http.Redirect(w, r, "/login?bye", http.StatusSeeOther)
+}
+
+// render answers with a page, as a whole or not at all.
+func render(w http.ResponseWriter, logger *log.Logger, status int, name string, data any) {
+	var page bytes.Buffer
+	if err := templates.ExecuteTemplate(&page, name, data); err != nil {
+		logger.Print(err)
+		http.Error(w, "Something went wrong on our side. Please try again later.", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	page.WriteTo(w) // an error is the visitor's, who has gone
+}
+
+// wholeSeconds returns d for Retry-After: rounded up, and 1 at least. A ban of 10
+// minutes, which the records round up to a tenth of a millisecond, is 600 s.
+func wholeSeconds(d time.Duration) int {
+	return max(1, int(math.Ceil(d.Truncate(time.Millisecond).Seconds())))
+}
+
+// wait returns d in words: "1 minute 5 seconds".
+func wait(d time.Duration) string {
+	seconds := wholeSeconds(d)
+	parts := []struct {
+		n    int
+		unit string
+	}{{seconds / 3600, "hour"}, {seconds / 60 % 60, "minute"}, {seconds % 60, "second"}}
+	text := ""
+	for _, p := range parts {
+		if p.n == 0 {
+			continue
+		}
+		if text != "" {
+			text += " "
+		}
+		text += fmt.Sprint(p.n, " ", p.unit)
+		if p.n > 1 {
+			text += "s"
+		}
+	}
+	return text
+}

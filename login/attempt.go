@@ -1,0 +1,92 @@
+package login
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/adaptivethrottler/throttler"
+)
+
+// ErrSettled is the error of a Succeed that cannot be: the attempt was blocked,
+// or has failed already. Nothing is taken back.
+var ErrSettled = errors.New("login: the attempt was blocked or has failed, and cannot succeed")
+
+// An Attempt is one that was begun, and counts as failed until it succeeds. It
+// need not be ended. Its methods are safe for concurrent use.
+type Attempt struct {
+	// Decision says whether the password may be looked at, and if not, when
+	// to try again. Messages holds one message at most. Outcomes are for the
+	// operator: to tell the one who tries would tell an attacker what others
+	// do with the same name.
+	Decision throttler.Decision
+
+	guard   *Guard
+	party   party
+	from    origin             // what is cleared on success
+	decided throttler.Decision // as Decision, whatever becomes of that
+
+	mu    sync.Mutex
+	state state
+}
+
+// state is what the application made of an attempt.
+type state int
+
+const (
+	open state = iota
+	failed
+	succeeded
+)
+
+func newAttempt(g *Guard, p party, from origin, d throttler.Decision) *Attempt {
+	d.Messages = slices.Compact(d.Messages)
+	return &Attempt{Decision: d, guard: g, party: p, from: from, decided: d}
+}
+
+// Succeed says that the password was right. It takes back what the attempt has
+// counted, forgets the failures of name+address (or name+device) with their
+// bans, and has the name known from there. What others have counted against the
+// address or the name stays: or else an attacker would log in to an account of
+// his own every now and then.
+//
+// A second call does nothing. If there is an error of the backend, some of it
+// may be undone, and Succeed may be called again; the person is to be logged in
+// all the same. [ErrSettled] is an error of the application: the password should
+// never have been looked at.
+func (a *Attempt) Succeed(ctx context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.decided.Status != throttler.Authorized || a.state == failed:
+		return ErrSettled
+	case a.state == succeeded:
+		return nil
+	case a.decided.WouldBlock: // in Shadow: it would not have come so far
+		a.state = succeeded
+		return nil
+	}
+	// First of all its own hit, of which it is certain that it is wrong.
+	err := errors.Join(
+		a.guard.throttler.Cancel(ctx, a.decided),
+		a.guard.clear(ctx, a.party, a.from),
+		a.guard.remember(ctx, a.party),
+	)
+	if err == nil {
+		a.state = succeeded
+	}
+	return err
+}
+
+// Fail says that the password was wrong, so that the attempt cannot succeed any
+// more. It stays counted, as it would without Fail. After Succeed it does
+// nothing, so that a handler may begin with deferring it. The error is nil.
+func (a *Attempt) Fail(context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.state == open {
+		a.state = failed
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+package login_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/netip"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/login"
+	"github.com/adaptivethrottler/throttler/memstore"
+)
+
+// A login: somebody mistypes a password six times.
+func Example() {
+	limits := throttler.New(memstore.New())
+	guard := login.New(limits)
+
+	logIn := func(name, password string, addr netip.Addr) string {
+		ctx := context.Background()
+		attempt, err := guard.Begin(ctx, name, addr)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if d := attempt.Decision; d.Status == throttler.Blocked {
+			return fmt.Sprint(d.Messages[0], " ", d.RetryAfter.Round(time.Second))
+		}
+		if password != "correct horse" {
+			return "Wrong name or password."
+		}
+		if err := attempt.Succeed(ctx); err != nil {
+			log.Print(err) // the hits stay until they expire
+		}
+		return "Welcome!"
+	}
+
+	home := netip.MustParseAddr("203.0.113.7")
+	for range 6 {
+		fmt.Println(logIn("alice", "correct house", home))
+	}
+	fmt.Println(logIn("alice", "correct horse", netip.MustParseAddr("198.51.100.9")))
+
+	// Output:
+	// Wrong name or password.
+	// Wrong name or password.
+	// Wrong name or password.
+	// Wrong name or password.
+	// Wrong name or password.
+	// Too many attempts. Please try again later. 10m0s
+	// Welcome!
+}
+
+// Somebody whose account is under attack, and who is somewhere new, gets in by a
+// link that is sent to them.
+func ExampleGuard_Recognize() {
+	ctx := context.Background()
+	guard := login.New(throttler.New(memstore.New()))
+	for i := range 100 {
+		guard.Begin(ctx, "alice", netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}))
+	}
+
+	hotel := netip.MustParseAddr("203.0.113.7")
+	attempt, _ := guard.Begin(ctx, "alice", hotel)
+	fmt.Println(attempt.Decision.Status)
+
+	// The handler of the link: it was sent to the account's address.
+	if err := guard.Recognize(ctx, "alice", hotel, ""); err != nil {
+		log.Fatal(err)
+	}
+	attempt, _ = guard.Begin(ctx, "alice", hotel)
+	fmt.Println(attempt.Decision.Status)
+
+	// Output:
+	// blocked
+	// authorized
+}

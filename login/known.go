@@ -1,0 +1,94 @@
+package login
+
+import (
+	"context"
+
+	"github.com/adaptivethrottler/throttler"
+)
+
+// Whom a name is known from is kept as a leaky bucket of 2 hits, each of which
+// takes KnownFor to leak. The name is known from there as long as the bucket is
+// not empty. A success pours in a hit if there is room, and if there is none,
+// more than KnownFor is left. So a name is known for KnownFor to twice that
+// after a success, and most successes have nothing to write.
+
+// origins returns where p may be known from, if it has a name.
+func (p party) origins() []origin {
+	var origins []origin
+	for _, from := range []origin{p.device, p.address} {
+		if p.name != "" && from.value != "" {
+			origins = append(origins, from)
+		}
+	}
+	return origins
+}
+
+// familiar returns the rule whose conditions say from which of its origins p is
+// known, and whether there can be any.
+func (g *Guard) familiar(p party) (throttler.Rule, bool) {
+	rule := throttler.Rule{Identifier: or(g.Identifier, DefaultIdentifier) + "-known"}
+	for _, from := range p.origins() {
+		rule.All = append(rule.All, throttler.Condition{
+			Name:  from.pair,
+			Value: p.at(from),
+			Max:   2, TTL: 2 * or(g.KnownFor, DefaultKnownFor),
+			Algorithm: throttler.LeakyBucket,
+		})
+	}
+	return rule, len(rule.All) > 0 && g.KnownFor >= 0
+}
+
+// remember has p known from its origins.
+func (g *Guard) remember(ctx context.Context, p party) error {
+	rule, possible := g.familiar(p)
+	if !possible {
+		return nil
+	}
+	// Not Authorize at once: it would be observed, usually as a block.
+	d, err := g.throttler.Peek(ctx, rule)
+	if err == nil && d.Err == nil && d.Status == throttler.Authorized {
+		d, err = g.throttler.Authorize(ctx, rule)
+	}
+	if err != nil {
+		return err
+	}
+	return d.Err
+}
+
+// clear forgets the failures of p from there.
+func (g *Guard) clear(ctx context.Context, p party, from origin) error {
+	if p.name == "" || from.value == "" || g.nameAddress().Max < 0 {
+		return nil
+	}
+	var c conditions
+	c.add(from.pair, p.at(from), g.nameAddress(), throttler.SlidingWindow)
+	return g.throttler.Reset(ctx, g.rule(c))
+}
+
+// beginKnown begins anew for p if it is known: what blocked it was for strangers.
+// It returns the attempt that was blocked if it is not known, or has to wait
+// longer as one who is.
+func (g *Guard) beginKnown(ctx context.Context, p party, blocked *Attempt) (*Attempt, error) {
+	rule, possible := g.familiar(p)
+	if !possible {
+		return blocked, nil
+	}
+	d, err := g.throttler.Peek(ctx, rule)
+	if err != nil {
+		return nil, err
+	}
+	addressFull := blocks(&blocked.Decision, byAddress, byAddressDay)
+	for i, from := range p.origins() {
+		if d.Outcomes[i].Remaining > 0 { // after one more hit: it was empty, or not to be seen
+			continue
+		}
+		a, err := g.begin(ctx, g.rule(p.known(g, from, addressFull)), p, from)
+		if err != nil || !a.Decision.WouldBlock {
+			return a, err
+		}
+		if a.Decision.RetryAfter < blocked.Decision.RetryAfter {
+			blocked = a
+		}
+	}
+	return blocked, nil
+}

@@ -1,0 +1,127 @@
+package login
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/unicode/norm"
+
+	"github.com/adaptivethrottler/throttler"
+)
+
+// A party is who attempts to log in, as it is counted.
+type party struct {
+	name    string // normalized, and hidden if there is a key; "": none
+	address origin
+	device  origin
+}
+
+// An origin is where a party comes from. Its zero value is nowhere.
+type origin struct {
+	pair  string // the condition that it makes with a name
+	value string
+}
+
+// party returns what name, addr and device are counted as. The last two may be
+// missing.
+func (g *Guard) party(name string, addr netip.Addr, device string) party {
+	p := party{
+		name:    g.counted(name),
+		address: origin{byNameAddress, prefix(addr, or(g.IPv6Bits, DefaultIPv6Bits))},
+	}
+	if device != "" {
+		p.device = origin{byNameDevice, "device-" + g.digest(device)}
+	}
+	return p
+}
+
+// at returns the value of p's name from there. What an origin says holds no '#',
+// so two pairs never have the same value.
+func (p party) at(from origin) string {
+	return from.value + "#" + p.name
+}
+
+// maxName is how many bytes of a name are looked at: more than an account's name
+// has, and few enough to be normalized in no time.
+const maxName = 1024
+
+// counted returns what name is counted as.
+func (g *Guard) counted(name string) string {
+	normalize := g.Normalize
+	if normalize == nil {
+		normalize = Normalize
+	}
+	name = normalize(name[:min(len(name), maxName)])
+	if name == "" || len(g.Key) == 0 {
+		return name
+	}
+	return g.digest(name)
+}
+
+// digest returns the HMAC-SHA-256 of text, or without a key its SHA-256.
+func (g *Guard) digest(text string) string {
+	hash := sha256.New()
+	if len(g.Key) > 0 {
+		hash = hmac.New(sha256.New, g.Key)
+	}
+	hash.Write([]byte(text))
+	return base64.RawURLEncoding.EncodeToString(hash.Sum(nil))
+}
+
+// Normalize is the default of [Guard.Normalize]. It returns name case-folded, in
+// Unicode's compatibility form (NFKC), and without white space around it: "Weiß",
+// " WEISS" and "ｗｅｉｓｓ" all become "weiss". Bytes that are not UTF-8 become
+// U+FFFD.
+func Normalize(name string) string {
+	// Decomposed first, as folding some letters depends on the marks that
+	// follow, and composed last, as folding may leave what can be composed.
+	// To lower case before it is folded, as cases.Fold of golang.org/x/text
+	// exchanges the two cases of Cherokee letters.
+	name = norm.NFKD.String(strings.ToValidUTF8(name, "\ufffd"))
+	name = cases.Fold().String(strings.ToLower(name))
+	return strings.TrimSpace(norm.NFKC.String(name))
+}
+
+// prefix returns the network of addr that is counted, "" for no address.
+func prefix(addr netip.Addr, ipv6Bits int) string {
+	addr = addr.Unmap()
+	switch {
+	case !addr.IsValid():
+		return ""
+	case addr.Is4() || ipv6Bits >= 128:
+		return addr.WithZone("").String()
+	}
+	network, err := addr.Prefix(max(ipv6Bits, 1))
+	if err != nil {
+		panic(err) // it is an IPv6 address, and the bits are in range
+	}
+	return network.String()
+}
+
+// mayBeKnown reports whether d, which blocks p, could be another one if p were
+// known: not if p has nothing to be known by, or if the only limit that blocks
+// would do so again.
+func (p party) mayBeKnown(d *throttler.Decision) bool {
+	if p.name == "" {
+		return false
+	}
+	if p.device.value != "" {
+		return true
+	}
+	return blocks(d, byAddress, byAddressDay, byName)
+}
+
+// blocks reports whether one of these conditions blocks d.
+func blocks(d *throttler.Decision, conditions ...string) bool {
+	for i := range d.Outcomes {
+		if d.Outcomes[i].Blocked && slices.Contains(conditions, d.Outcomes[i].Name) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,65 @@
+package login_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/require"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+)
+
+// distant is a client whose every operation takes a millisecond.
+type distant struct{ throttler.Client }
+
+func (d distant) Get(key string) (*memcache.Item, error) {
+	time.Sleep(time.Millisecond)
+	return d.Client.Get(key)
+}
+
+func (d distant) GetMulti(keys []string) (map[string]*memcache.Item, error) {
+	time.Sleep(time.Millisecond)
+	return d.Client.GetMulti(keys)
+}
+
+func (d distant) Add(item *memcache.Item) error {
+	time.Sleep(time.Millisecond)
+	return d.Client.Add(item)
+}
+
+func (d distant) CompareAndSwap(item *memcache.Item) error {
+	time.Sleep(time.Millisecond)
+	return d.Client.CompareAndSwap(item)
+}
+
+func (d distant) Delete(key string) error {
+	time.Sleep(time.Millisecond)
+	return d.Client.Delete(key)
+}
+
+func TestRoundTrips(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, distant{memstore.New()})
+		take := func(want int, what string, f func()) {
+			t.Helper()
+			start := time.Now()
+			f()
+			require.Equal(t, time.Duration(want)*time.Millisecond, time.Since(start), what)
+		}
+		begin := func() { g.begin("alice", home) }
+		take(2, "an attempt", begin)
+		take(2+4+2, "a success, the first from there", func() { g.succeeds("alice", home) })
+		take(2+4+2, "the second", func() { g.succeeds("alice", home) })
+		take(2+4, "any further success", func() { g.succeeds("alice", home) })
+		g.fails(6, "alice", home)
+		take(1, "a banned attempt", begin)
+		g.fill("alice")
+		take(2, "one that is blocked by its name, of somebody unknown", func() { g.begin("alice", addr(1)) })
+		time.Sleep(10 * time.Minute)
+		g.fill("alice")
+		take(4, "and of somebody known", begin)
+	})
+}

@@ -1,0 +1,360 @@
+package login_test
+
+import (
+	"container/heap"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/login"
+	"github.com/adaptivethrottler/throttler/memstore"
+)
+
+// The simulation: a day of an office of a thousand honest users, during which
+// somebody guesses passwords. It runs on a held clock, by itself in one
+// goroutine and from a fixed seed, so it prints the same tables every time:
+// those of docs/login.md. With -update it writes them there.
+
+var update = flag.Bool("update", false, "write the tables of the simulation to docs/login.md, which takes a minute")
+
+const (
+	users     = 1000 // behind the address office
+	addresses = 1000 // of a botnet
+	pause     = time.Second
+)
+
+// A day is one simulated day.
+type day struct {
+	t      *testing.T
+	guard  *login.Guard
+	people people
+	random *rand.Rand
+	end    time.Time
+	queue  queue
+
+	verified int // guesses of the attacker
+	logins   int // of honest users at the office who know their passwords
+	refused  int // of these
+	visits   int // of user 0, whose password is known to them, from new addresses
+	rejected int // of these
+}
+
+// An event is something that happens at a time, and at the time that it returns
+// once more, unless that is zero.
+type event struct {
+	at     time.Time
+	number int // of two at one time the first that was made
+	do     func() (next time.Time)
+}
+
+type queue []event
+
+func (q queue) Len() int { return len(q) }
+func (q queue) Less(i, j int) bool {
+	if q[i].at.Equal(q[j].at) {
+		return q[i].number < q[j].number
+	}
+	return q[i].at.Before(q[j].at)
+}
+func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *queue) Push(e any)   { *q = append(*q, e.(event)) }
+func (q *queue) Pop() any {
+	e := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
+	return e
+}
+
+// after has do happen at some time after now.
+func (d *day) after(wait time.Duration, do func() time.Time) {
+	heap.Push(&d.queue, event{time.Now().Add(wait), d.random.IntN(1 << 30), do})
+}
+
+// run lets everything happen until the day ends.
+func (d *day) run() {
+	for d.queue.Len() > 0 {
+		e := heap.Pop(&d.queue).(event)
+		if !e.at.Before(d.end) {
+			return
+		}
+		time.Sleep(time.Until(e.at))
+		if next := e.do(); !next.IsZero() {
+			heap.Push(&d.queue, event{next, d.random.IntN(1 << 30), e.do})
+		}
+	}
+}
+
+// begin makes an attempt, which has the password right or not.
+func (d *day) begin(name string, addr netip.Addr, device string, right bool) *throttler.Decision {
+	a, err := d.guard.BeginDevice(d.t.Context(), name, addr, device)
+	require.NoError(d.t, err)
+	require.NoError(d.t, a.Decision.Err)
+	if right && a.Decision.Status == throttler.Authorized {
+		require.NoError(d.t, a.Succeed(d.t.Context()))
+	}
+	return &a.Decision
+}
+
+func user(i int) string { return fmt.Sprint("user", i) }
+
+// device is what user i sends along.
+func (d *day) device(i int) string {
+	if d.people.devices {
+		return fmt.Sprint("device of ", i)
+	}
+	return ""
+}
+
+// people are what is known of the users.
+type people struct {
+	known   bool // they have logged in at the office the day before
+	devices bool // with devices that the application knows
+}
+
+// office has every user of the office log in three times.
+func (d *day) office() {
+	for i := range users {
+		for _, hour := range []float64{9, 13, 16} {
+			when := (hour + d.random.NormFloat64()/4) * float64(time.Hour)
+			wrong := 0
+			for d.random.Float64() < 0.15 {
+				wrong++
+			}
+			forgotten := d.random.Float64() < 0.01
+			if forgotten {
+				wrong = 8
+			}
+			d.after(time.Duration(when), d.person(i, wrong, forgotten))
+		}
+	}
+}
+
+// person logs in once, after so many typos, or gives up when refused or when
+// the password is forgotten.
+func (d *day) person(i, wrong int, forgotten bool) func() time.Time {
+	if !forgotten {
+		d.logins++
+	}
+	return func() (again time.Time) {
+		right := wrong == 0 && !forgotten
+		blocked := d.begin(user(i), office, d.device(i), right).Status == throttler.Blocked
+		switch {
+		case blocked && !forgotten:
+			d.refused++
+			return
+		case blocked || wrong == 0:
+			return
+		}
+		wrong--
+		return time.Now().Add(time.Duration(5+d.random.IntN(10)) * time.Second)
+	}
+}
+
+// traveller has user 0 log in every half an hour, from a new address each time.
+func (d *day) traveller() {
+	d.after(15*time.Minute, func() time.Time {
+		d.visits++
+		if d.begin(user(0), addr(1<<20+d.visits), d.device(0), true).Status == throttler.Blocked {
+			d.rejected++
+		}
+		return time.Now().Add(30 * time.Minute)
+	})
+}
+
+// An attacker guesses at names from addresses. next returns the n-th pair.
+//
+// It knows all that a Guard knows. When it is blocked it comes back at the very
+// moment that it may. A patient one waits before it is blocked, if it would be,
+// so that it is never banned.
+func (d *day) attacker(patient bool, next func(n int) (string, netip.Addr)) {
+	n := 0
+	d.after(pause, func() time.Time {
+		name, from := next(n)
+		decision := d.begin(name, from, "", false)
+		if decision.Status == throttler.Blocked {
+			n++
+			return time.Now().Add(max(decision.RetryAfter, pause))
+		}
+		n++
+		d.verified++
+		wait := pause
+		for i := range decision.Outcomes {
+			if patient {
+				wait = max(wait, decision.Outcomes[i].RetryAfter)
+			}
+		}
+		return time.Now().Add(wait)
+	})
+}
+
+// An attack is what is done to the office.
+type attack struct {
+	what  string
+	start func(d *day)
+}
+
+// attacks are those of the tables, in their order.
+var attacks = []attack{
+	{"none", func(*day) {}},
+	{"one name, one address", func(d *day) {
+		d.attacker(false, func(int) (string, netip.Addr) { return user(0), away })
+	}},
+	{"the same, patiently", func(d *day) {
+		d.attacker(true, func(int) (string, netip.Addr) { return user(0), away })
+	}},
+	{"the same, from the office", func(d *day) {
+		d.attacker(false, func(int) (string, netip.Addr) { return user(0), office })
+	}},
+	{"one name, 1,000 addresses", func(d *day) {
+		d.attacker(false, func(n int) (string, netip.Addr) { return user(0), addr(n % addresses) })
+	}},
+	{"1,000 names, one address", spray(false, away)},
+	{"the same, patiently", spray(true, away)},
+	{"the same, from the office", spray(false, office)},
+	{"the same, patiently", spray(true, office)},
+	{"1,000 names, 1,000 addresses", func(d *day) {
+		for i := range users {
+			d.attacker(false, func(n int) (string, netip.Addr) { return user(i), addr((7*i + n) % addresses) })
+		}
+	}},
+}
+
+func spray(patient bool, from netip.Addr) func(d *day) {
+	return func(d *day) {
+		d.attacker(patient, func(n int) (string, netip.Addr) { return user(n % users), from })
+	}
+}
+
+// simulate returns how a day went.
+func simulate(t *testing.T, a attack, p people, options func(*login.Guard)) (result day) {
+	synctest.Test(t, func(t *testing.T) {
+		guard := login.New(throttler.New(memstore.New()))
+		options(guard)
+		d := &day{t: t, guard: guard, people: p, random: rand.New(rand.NewPCG(1, 2))}
+		for i := range users {
+			if p.known {
+				d.begin(user(i), office, d.device(i), true)
+			}
+		}
+		time.Sleep(24 * time.Hour)
+		d.end = time.Now().Add(24 * time.Hour)
+		d.office()
+		d.traveller()
+		a.start(d)
+		d.run()
+		result = *d
+	})
+	return result
+}
+
+// A variant is a set of options that is tried.
+type variant struct {
+	what    string
+	options func(*login.Guard)
+}
+
+// variants are those that the defaults are compared with.
+var variants = []variant{
+	{"the defaults", func(*login.Guard) {}},
+	{"nobody is known", func(g *login.Guard) { g.KnownFor = -1 }},
+	{"no limit by the day", func(g *login.Guard) { g.AddressDay.Max = -1 }},
+	{"200 an address and day", func(g *login.Guard) { g.AddressDay.Max = 200 }},
+	{"2,000 an address and day", func(g *login.Guard) { g.AddressDay.Max = 2000 }},
+	{"20 an address in 5 minutes", func(g *login.Guard) { g.Address.Max = 20 }},
+	{"100 a name and hour", func(g *login.Guard) { g.Name.Max, g.Name.TTL = 100, time.Hour }},
+	{"10 a name in 15 minutes", func(g *login.Guard) { g.Name.Max, g.Name.TTL = 10, 15*time.Minute }},
+	{"10 a name and day", func(g *login.Guard) { g.Name.Max = 10 }},
+	{"no limit of the name", func(g *login.Guard) { g.Name.Max = -1 }},
+	{"bans up to 24 hours", func(g *login.Guard) { g.MaxLockout = 24 * time.Hour }},
+	{"bans that do not grow", func(g *login.Guard) { g.LockoutGrowth = 1 }},
+}
+
+// Without -update only the first columns are looked at, and take some seconds.
+func TestSimulation(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a simulation takes a while; run it without -short")
+	}
+	const file = "../docs/login.md"
+	content, err := os.ReadFile(file)
+	require.NoError(t, err)
+	if *update {
+		doc := replace(t, string(content), "defaults", attackTable(t))
+		doc = replace(t, doc, "variants", variantTable(t))
+		require.NoError(t, os.WriteFile(file, []byte(doc), 0o644))
+		return
+	}
+	for _, a := range attacks {
+		d := simulate(t, a, people{known: true}, variants[0].options)
+		require.Contains(t, string(content), start(a.what, d.verified, d.refused)+" ",
+			"%s does not say what the simulation does; go test ./login -run Simulation -update has it say so", file)
+		require.Equal(t, []int{2965, 48}, []int{d.logins, d.visits}, "%s says so", file)
+	}
+}
+
+// replace returns doc with another table of this name.
+func replace(t *testing.T, doc, name, table string) string {
+	begin, end := "<!-- "+name+" -->\n", "<!-- end -->"
+	before, rest, ok := strings.Cut(doc, begin)
+	require.True(t, ok, "no place for the table %s", name)
+	_, after, ok := strings.Cut(rest, end)
+	require.True(t, ok, "no end of the table %s", name)
+	t.Logf("%s\n%s", name, table)
+	return before + begin + table + end + after
+}
+
+// attackTable shows all attacks on the defaults.
+func attackTable(t *testing.T) string {
+	var b strings.Builder
+	b.WriteString("| attack | guesses verified | refused at the office | on its first day | with devices | owner refused elsewhere | with a device |\n")
+	b.WriteString("| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n")
+	for _, a := range attacks {
+		run := func(p people) day { return simulate(t, a, p, variants[0].options) }
+		first, later, devices := run(people{}), run(people{known: true}), run(people{known: true, devices: true})
+		b.WriteString(start(a.what, later.verified, later.refused, first.refused, devices.refused, later.rejected, devices.rejected))
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// variantTable shows how many guesses are verified, and how many logins at the
+// office are refused, with each variant.
+func variantTable(t *testing.T) string {
+	var b strings.Builder
+	b.WriteString("| options | guesses: one name, one address | one name, 1,000 addresses | 1,000 names, one address | 1,000 names, from the office | refused: no attack | no attack, first day | attack from the office |\n")
+	b.WriteString("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
+	for _, v := range variants {
+		run := func(attack int) day { return simulate(t, attacks[attack], people{known: true}, v.options) }
+		first := simulate(t, attacks[0], people{}, v.options)
+		inside, patient := run(7), run(8)
+		b.WriteString(start(v.what, max(run(1).verified, run(2).verified), run(4).verified, max(run(5).verified, run(6).verified),
+			max(inside.verified, patient.verified), run(0).refused, first.refused, max(inside.refused, patient.refused)))
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// start returns the row of a table, as far as these go.
+func start(what string, counts ...int) string {
+	row := "| " + what + " |"
+	for _, n := range counts {
+		row += " " + number(n) + " |"
+	}
+	return row
+}
+
+// number writes n with commas.
+func number(n int) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
