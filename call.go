@@ -105,7 +105,7 @@ func (c *call) giveBack(ctx context.Context) {
 // no more than Max before the next reader finds it full and has nothing to
 // write, or it sets a ban, after which there is nothing to write either. A
 // backend that refuses writes for no such reason is given up, see
-// [entry.settle].
+// [entry.again].
 func (c *call) run(ctx context.Context) {
 	for c.next() {
 		c.read(ctx)
@@ -315,7 +315,14 @@ func (e *entry) put() error {
 // and goes between two reads.
 const maxStalls = 10
 
-var errStalled = errors.New("throttler: the backend keeps refusing to store a record that nobody changes")
+// maxLosses is how many races an entry may lose beyond the Max that are others'
+// hits. A sound backend comes nowhere near: that takes as many others who each
+// write between a read and a write of the entry, and take back what they count.
+// But one whose reads and writes go to different copies of a record, each with
+// tokens of its own, looks as if somebody else were always faster.
+const maxLosses = 1000
+
+var errStalled = errors.New("throttler: the backend keeps refusing to store a record")
 
 // again reports whether put has lost a race, so that the entry must go round
 // once more. If it keeps losing against nobody, err is errStalled.
@@ -323,13 +330,21 @@ func (e *entry) again() bool {
 	switch {
 	case e.err == nil || !lostRace(e.err):
 		return false
-	case e.stalls >= maxStalls:
+	case e.stalls >= maxStalls || e.lost >= e.losses():
 		e.err = errStalled
 		return false
 	}
 	e.lost++
 	e.raced = true
 	return true
+}
+
+// losses returns how many races e may lose.
+func (e *entry) losses() int {
+	if e.condition == nil { // it takes a hit back
+		return maxLosses
+	}
+	return maxLosses + e.condition.Max
 }
 
 // settle takes the result of put.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/bradfitz/gomemcache/memcache"
 )
 
 // A login form: at most 5 attempts a minute for a name and 50 in 5 minutes from
@@ -155,4 +156,34 @@ func ExampleRule_shadow() {
 	// authorized
 	// search would block carol
 	// authorized
+}
+
+// A program that would rather turn everybody away than let a password be guessed
+// while memcached is down. Nothing listens at port 1.
+func ExampleDecision_failClosed() {
+	th := throttler.New(memcache.New("127.0.0.1:1"))
+	ctx := context.Background()
+
+	d, err := th.Authorize(ctx, throttler.Rule{
+		Identifier: "login",
+		Either: []throttler.Condition{
+			{Name: "ip", Value: "192.0.2.1", Max: 50, TTL: 5 * time.Minute},
+			{Name: "login", Value: "alice", Max: 5, TTL: time.Minute},
+		},
+	})
+	if err != nil {
+		panic(err) // the rule is wrong
+	}
+	refuse := d.Status == throttler.Blocked
+	for _, o := range d.Outcomes {
+		if o.Name == "login" && o.Err != nil {
+			refuse = true // an unlimited address is one thing, an unlimited name another
+		}
+	}
+	fmt.Println(d.Status, refuse)
+	if refuse {
+		_ = th.Cancel(ctx, d) // what was counted where it could be
+	}
+
+	// Output: authorized true
 }

@@ -10,6 +10,7 @@ const (
 	HashedKey = hashedKey
 	MaxKey    = maxKey
 	MaxStalls = maxStalls
+	MaxLosses = maxLosses
 )
 
 var (

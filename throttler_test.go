@@ -393,6 +393,36 @@ func TestBackendThatRefusesEveryWriteIsGivenUp(t *testing.T) {
 	}
 }
 
+// torn answers each read with another token, and refuses them all, as a proxy
+// may that has several copies of each record.
+type torn struct {
+	*faulty
+	token uint64
+}
+
+func (r *torn) Get(key string) (*memcache.Item, error) {
+	item, err := r.faulty.Get(key)
+	if err == nil {
+		r.token++
+		item.CasID += r.token << 32
+	}
+	return item, err
+}
+
+func TestBackendWhoseReadsAndWritesDisagreeIsGivenUp(t *testing.T) {
+	client := &torn{faulty: newFaulty()}
+	th := throttler.New(client)
+	rule := either(condition("a", 3, time.Minute))
+	first := authorize(t, th, rule)
+	client.took()
+	d := authorize(t, th, rule)
+	require.Equal(t, throttler.Authorized, d.Status)
+	require.ErrorIs(t, d.Err, throttler.ErrStalled)
+	require.Len(t, client.took(), 2*(throttler.MaxLosses+3+1))
+	require.ErrorIs(t, th.Cancel(t.Context(), first), throttler.ErrStalled)
+	require.Len(t, client.took(), 2*(throttler.MaxLosses+1))
+}
+
 func TestBlockedCallUsesUpNothingWithCountAuthorizedOnly(t *testing.T) {
 	client := newFaulty()
 	th := throttler.New(client)

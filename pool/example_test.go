@@ -7,7 +7,10 @@ import (
 	"log"
 	"time"
 
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/adaptivethrottler/throttler/tally"
 )
 
 func Example() {
@@ -48,4 +51,23 @@ func ExamplePool_tls() {
 	defer servers.Close()
 	trusted := x509.NewCertPool() // and trusted.AppendCertsFromPEM(…)
 	servers.DialContext = (&tls.Dialer{Config: &tls.Config{RootCAs: trusted}}).DialContext
+}
+
+// The set-up of the README: bounded in what it costs when a server is away, and
+// limiting each process on its own meanwhile.
+func Example_production() {
+	counts := tally.New()
+
+	servers, err := pool.New("127.0.0.1:11211", "127.0.0.1:11212")
+	if err != nil {
+		log.Fatal(err)
+	}
+	th := throttler.New(servers)
+	th.Fallback = memstore.New()
+	th.BanCache = 10_000
+	th.Observe = counts.Observe
+
+	defer servers.Close()
+	fmt.Println(len(counts.Snapshot().Rules), "rules so far")
+	// Output: 0 rules so far
 }

@@ -6,13 +6,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -33,102 +31,15 @@ func counted(dials *atomic.Int64) dialFunc {
 	}
 }
 
-// A fault is what becomes of one request.
-type fault int
-
-const (
-	none        fault = iota
-	loseRequest       // the connection breaks before anything is sent
-	cutRequest        // it breaks after half of the request
-	loseAnswer        // it breaks after the server has carried the request out
-	cutAnswer         // it breaks after the answer's first half
-	resetAnswer       // as loseAnswer, with ECONNRESET
-	garbage           // something else comes instead of the answer
-	faults
-)
-
-func (f fault) String() string {
-	return [...]string{"none", "lose request", "cut request", "lose answer", "cut answer", "reset answer", "garbage"}[f]
-}
-
-// A wire makes connections to real servers on which requests meet faults. A request
-// that is lost is one that the server has carried out or will never see: which
-// of them the fault says.
-type wire struct {
-	next func() fault // asked for each request
-}
-
-func (w *wire) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	nc, err := new(net.Dialer).DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	return &wireConn{Conn: nc, wire: w}, nil
-}
-
-type wireConn struct {
-	net.Conn
-	wire    *wire
-	fault   fault // of the request under way
-	writing bool
-}
-
-func (c *wireConn) Write(b []byte) (int, error) {
-	if !c.writing {
-		c.writing = true
-		c.fault = c.wire.next()
-	}
-	switch c.fault {
-	case loseRequest:
-		c.Conn.Close()
-		return 0, syscall.EPIPE
-	case cutRequest:
-		n, _ := c.Conn.Write(b[:len(b)/2])
-		c.Conn.Close()
-		return n, syscall.EPIPE
-	}
-	return c.Conn.Write(b)
-}
-
-func (c *wireConn) Read(b []byte) (int, error) {
-	c.writing = false
-	n, err := c.Conn.Read(b)
-	switch c.fault {
-	case loseAnswer:
-		c.Conn.Close()
-		return 0, io.EOF
-	case resetAnswer:
-		c.Conn.Close()
-		return 0, &net.OpError{Op: "read", Err: syscall.ECONNRESET}
-	case cutAnswer:
-		c.Conn.Close()
-		return n / 2, err
-	case garbage:
-		return copy(b, "220 mail.example.org ESMTP\r\n"), nil
-	}
-	return n, err
-}
-
-// once has the n-th request meet f, and no other, counted from now.
-func (w *wire) once(n int64, f fault) {
-	var requests atomic.Int64
-	w.next = func() fault {
-		if requests.Add(1) == n {
-			return f
-		}
-		return none
-	}
-}
-
 // process returns a pool of one real server, with no faults yet.
-func process(t *testing.T, args ...string) (*memcachedtest.Server, *pool.Pool, *wire) {
+func process(t *testing.T, args ...string) (*memcachedtest.Server, *pool.Pool, *memcachedtest.Wire) {
 	t.Helper()
 	server := memcachedtest.Process(t, args...)
 	p, err := pool.New(server.Addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { p.Close() })
 	p.Timeout, p.DialTimeout = 10*time.Second, 10*time.Second // whatever the machine is at
-	w := &wire{next: func() fault { return none }}
+	w := &memcachedtest.Wire{Next: func() memcachedtest.Fault { return memcachedtest.NoFault }}
 	p.DialContext = w.DialContext
 	return server, p, w
 }
@@ -136,8 +47,8 @@ func process(t *testing.T, args ...string) (*memcachedtest.Server, *pool.Pool, *
 // What a write answers whose first attempt met a fault, and what is stored after
 // it.
 func TestALostWriteIsRepeated(t *testing.T) {
-	executed := map[fault]bool{loseAnswer: true, cutAnswer: true, resetAnswer: true}
-	for _, f := range []fault{loseRequest, cutRequest, loseAnswer, cutAnswer, resetAnswer} {
+	executed := map[memcachedtest.Fault]bool{memcachedtest.LoseAnswer: true, memcachedtest.CutAnswer: true, memcachedtest.ResetAnswer: true}
+	for f := memcachedtest.LoseRequest; f <= memcachedtest.ResetAnswer; f++ {
 		t.Run(f.String(), func(t *testing.T) {
 			_, p, w := process(t)
 			// ifExecuted is the answer of the second attempt after a first one
@@ -152,20 +63,20 @@ func TestALostWriteIsRepeated(t *testing.T) {
 				require.True(t, maybeDone(err))
 			}
 
-			w.once(1, f)
+			w.Once(1, f)
 			check(p.Add(&memcache.Item{Key: "key", Value: []byte("1"), Expiration: 60}), memcache.ErrNotStored)
 			stored, err := p.Get("key")
 			require.NoError(t, err)
 			require.Equal(t, "1", string(stored.Value))
 
 			stored.Value = []byte("2")
-			w.once(1, f)
+			w.Once(1, f)
 			check(p.CompareAndSwap(stored), memcache.ErrCASConflict)
 			stored, err = p.Get("key")
 			require.NoError(t, err)
 			require.Equal(t, "2", string(stored.Value))
 
-			w.once(1, f)
+			w.Once(1, f)
 			check(p.Delete("key"), memcache.ErrCacheMiss)
 			_, err = p.Get("key")
 			require.Equal(t, memcache.ErrCacheMiss, err)
@@ -194,13 +105,15 @@ func TestAWriteThatWasNeverSentIsAnsweredForCertain(t *testing.T) {
 	newer := *older
 	require.NoError(t, p.CompareAndSwap(&newer))
 
-	for f, want := range map[fault]bool{loseRequest: false, cutRequest: true, loseAnswer: true} {
+	for f, want := range map[memcachedtest.Fault]bool{
+		memcachedtest.LoseRequest: false, memcachedtest.CutRequest: true, memcachedtest.LoseAnswer: true,
+	} {
 		for err, write := range map[error]func() error{
 			memcache.ErrNotStored:   func() error { return p.Add(other) },
 			memcache.ErrCASConflict: func() error { return p.CompareAndSwap(older) },
 			memcache.ErrCacheMiss:   func() error { return p.Delete("other") },
 		} {
-			w.once(1, f)
+			w.Once(1, f)
 			got := write()
 			require.ErrorIs(t, got, err)
 			require.Equal(t, want, maybeDone(got), "%v, %v", err, f)
@@ -214,17 +127,17 @@ func TestAWriteThatWasNeverSentIsAnsweredForCertain(t *testing.T) {
 }
 
 func TestALostReadIsRepeated(t *testing.T) {
-	for f := loseRequest; f < garbage; f++ {
+	for f := memcachedtest.LoseRequest; f <= memcachedtest.ResetAnswer; f++ {
 		t.Run(f.String(), func(t *testing.T) {
 			_, p, w := process(t)
 			for _, key := range []string{"a", "b", "c"} {
 				require.NoError(t, p.Add(&memcache.Item{Key: key, Value: bytes.Repeat([]byte(key), 10_000), Expiration: 60}))
 			}
-			w.once(1, f)
+			w.Once(1, f)
 			got, err := p.Get("a")
 			require.NoError(t, err)
 			require.Len(t, got.Value, 10_000)
-			w.once(1, f)
+			w.Once(1, f)
 			items, err := p.GetMulti([]string{"a", "b", "c", "d"})
 			require.NoError(t, err)
 			require.Len(t, items, 3)
@@ -238,7 +151,7 @@ func TestALostReadIsRepeated(t *testing.T) {
 func TestGarbageIsAFailureAndNotAskedForAgain(t *testing.T) {
 	_, p, w := process(t)
 	for name, operation := range operations {
-		w.once(1, garbage)
+		w.Once(1, memcachedtest.Garbage)
 		require.False(t, answered(operation(p, "key")), name)
 	}
 	require.Zero(t, p.Stats()[0].Retries)
@@ -253,7 +166,7 @@ func TestNoCountIsLostWithAnAnswer(t *testing.T) {
 	server, _, _ := process(t)
 	for _, share := range []float64{0.02, 0.3} {
 		key := fmt.Sprintf("count%v", share)
-		var met [faults]atomic.Int64
+		var met [memcachedtest.Faults]atomic.Int64
 		var admitted, failed atomic.Int64
 		var running sync.WaitGroup
 		for caller := range callers {
@@ -264,12 +177,12 @@ func TestNoCountIsLostWithAnAnswer(t *testing.T) {
 			defer p.Close()
 			p.Timeout, p.DialTimeout = 10*time.Second, 10*time.Second
 			p.BreakerFailures = 1_000_000
-			p.DialContext = (&wire{next: func() fault {
+			p.DialContext = (&memcachedtest.Wire{Next: func() memcachedtest.Fault {
 				mu.Lock()
 				defer mu.Unlock()
-				f := none
+				f := memcachedtest.NoFault
 				if random.Float64() < share {
-					f = fault(1 + random.IntN(int(faults)-1))
+					f = 1 + memcachedtest.Fault(random.IntN(int(memcachedtest.Faults)-1))
 				}
 				met[f].Add(1)
 				return f
@@ -281,7 +194,7 @@ func TestNoCountIsLostWithAnAnswer(t *testing.T) {
 		stored := stored(t, server, key)
 		assert.LessOrEqual(t, stored, int64(limit))
 		assert.LessOrEqual(t, admitted.Load(), stored, "admitted more than is counted: share %v", share)
-		for f := loseRequest; f < faults; f++ {
+		for f := memcachedtest.LoseRequest; f < memcachedtest.Faults; f++ {
 			assert.NotZero(t, met[f].Load(), "%v never happened", f)
 		}
 		t.Logf("share %v: %d admitted, %d stored, %d calls failed", share, admitted.Load(), stored, failed.Load())

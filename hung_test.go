@@ -1,0 +1,239 @@
+package throttler_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What calls of a server that hangs cost, and what they leave behind.
+
+const (
+	hungTimeout  = 250 * time.Millisecond // of the client
+	hungDeadline = 50 * time.Millisecond  // of each call
+	hungCalls    = 1000
+)
+
+// hanging returns a client each of whose operations fails after hungTimeout, and
+// how many of them are under way.
+func hanging() (client *faulty, active *atomic.Int64) {
+	client, active = newFaulty(), new(atomic.Int64)
+	client.before = func(string, ...string) error {
+		active.Add(1)
+		defer active.Add(-1)
+		time.Sleep(hungTimeout)
+		return errDown
+	}
+	return client, active
+}
+
+// thousandCalls makes hungCalls calls at once and returns how long each took.
+func thousandCalls(call func(i int)) []time.Duration {
+	times := make([]time.Duration, hungCalls)
+	var calls sync.WaitGroup
+	for i := range times {
+		calls.Go(func() {
+			begin := time.Now()
+			call(i)
+			times[i] = time.Since(begin)
+		})
+	}
+	calls.Wait()
+	return times
+}
+
+// The bubble sees to it that no goroutine is left in the end.
+func TestAThousandCallsLeaveAHungServerAtTheirDeadline(t *testing.T) {
+	for name, rule := range map[string]throttler.Rule{"one condition": either(condition("a", 5, time.Minute)), "two": both()} {
+		for _, fallback := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					client, active := hanging()
+					th := throttler.New(client)
+					if fallback {
+						th.Fallback = memstore.New()
+					}
+					begin := time.Now()
+					times := thousandCalls(func(int) {
+						ctx, cancel := context.WithTimeout(t.Context(), hungDeadline)
+						defer cancel()
+						d, err := th.Authorize(ctx, rule)
+						assert.NoError(t, err)
+						assert.ErrorIs(t, d.Err, context.DeadlineExceeded)
+					})
+					require.Equal(t, hungDeadline, slices.Min(times))
+					require.Equal(t, hungDeadline, slices.Max(times))
+					require.Equal(t, int64(hungCalls), active.Load(), "one operation each")
+
+					time.Sleep(hungTimeout - 1 - time.Since(begin))
+					synctest.Wait()
+					require.Equal(t, int64(hungCalls), active.Load())
+					time.Sleep(time.Nanosecond)
+					synctest.Wait()
+					require.Zero(t, active.Load(), "none outlives the client's timeout, and none follows")
+				})
+			})
+		}
+	}
+}
+
+// Cancel and Reset of many conditions leave one operation for each behind.
+func TestCancelAndResetLeaveAHungServerAtTheirDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, active := hanging()
+		hang := client.before
+		client.before = failing(nil, "")
+		th := throttler.New(client)
+		d := authorize(t, th, both())
+		client.before = hang
+		for _, call := range []func(context.Context) error{
+			func(ctx context.Context) error { return th.Cancel(ctx, d) },
+			func(ctx context.Context) error { return th.Reset(ctx, both()) },
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), hungDeadline)
+			begin := time.Now()
+			require.ErrorIs(t, call(ctx), context.DeadlineExceeded)
+			require.Equal(t, hungDeadline, time.Since(begin))
+			require.Equal(t, int64(2), active.Load())
+			cancel()
+			time.Sleep(hungTimeout)
+			synctest.Wait()
+			require.Zero(t, active.Load())
+		}
+	})
+}
+
+// As many calls as the breaker needs wait for the pool's timeout, together; those
+// that come after wait for nothing, but for one that finds out.
+func TestAHungServerCostsACallThePoolsTimeoutOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := pool.New("192.0.2.1:11211")
+		require.NoError(t, err)
+		defer p.Close()
+		p.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			here, there := net.Pipe()
+			go swallow(there)
+			return here, nil
+		}
+		th := throttler.New(p)
+		ask := func(int) {
+			d, err := th.Authorize(context.Background(), both())
+			assert.NoError(t, err)
+			assert.Equal(t, throttler.Authorized, d.Status)
+			assert.Error(t, d.Err)
+		}
+		times := thousandCalls(ask)
+		assert.Equal(t, pool.DefaultTimeout, slices.Max(times))
+		assert.Zero(t, slices.Max(thousandCalls(ask)))
+		assert.Equal(t, uint64(hungCalls), p.Stats()[0].Refusals)
+		time.Sleep(pool.DefaultBreakerPause + 1)
+		times = thousandCalls(ask)
+		slices.Sort(times)
+		assert.Zero(t, times[hungCalls-2])
+		assert.Equal(t, pool.DefaultTimeout, times[hungCalls-1], "the one that finds out")
+	})
+}
+
+// swallow reads and never answers.
+func swallow(conn net.Conn) {
+	b := make([]byte, 1024)
+	for {
+		if _, err := conn.Read(b); err != nil {
+			return
+		}
+	}
+}
+
+// The same with real sockets: a server that accepts, and never answers.
+func TestAThousandCallsOfARealServerThatHangsLeaveNoGoroutine(t *testing.T) {
+	clients := map[string]func(addr string) throttler.Client{
+		"pool": func(addr string) throttler.Client {
+			p, err := pool.New(addr)
+			require.NoError(t, err)
+			t.Cleanup(func() { p.Close() })
+			p.Timeout = hungTimeout
+			return p
+		},
+		"memcache.Client": func(addr string) throttler.Client {
+			c := memcache.New(addr)
+			t.Cleanup(func() { c.Close() })
+			c.Timeout = hungTimeout
+			return c
+		},
+	}
+	for name, client := range clients {
+		t.Run(name, func(t *testing.T) {
+			th := throttler.New(client(silent(t)))
+			before := runtime.NumGoroutine()
+			begin := time.Now()
+			times := thousandCalls(func(i int) {
+				ctx, cancel := context.WithTimeout(context.Background(), hungDeadline)
+				defer cancel()
+				c := condition("c", 1, time.Minute)
+				c.Value = strconv.Itoa(i)
+				d, err := th.Authorize(ctx, either(c))
+				assert.NoError(t, err)
+				assert.Error(t, d.Err)
+			})
+			left := runtime.NumGoroutine() - before
+			for runtime.NumGoroutine() > before { // not Eventually, which has goroutines of its own
+				require.Less(t, time.Since(begin), 20*time.Second, "%d goroutines are left behind", runtime.NumGoroutine()-before)
+				time.Sleep(time.Millisecond)
+			}
+			t.Logf("slowest call %v; %d goroutines left behind then, none after %v", slices.Max(times), left, time.Since(begin))
+		})
+	}
+}
+
+// silent returns the address of a server whose connections are made, by the
+// kernel, and never served.
+func silent(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l.Addr().String()
+}
+
+// BenchmarkServerDown measures a call while its server is taken to be down.
+func BenchmarkServerDown(b *testing.B) {
+	for _, fallback := range []bool{false, true} {
+		for n, rule := range []throttler.Rule{either(condition("a", 5, time.Minute)), either(both().Either...)} {
+			b.Run(fmt.Sprintf("conditions=%d/fallback=%v", n+1, fallback), func(b *testing.B) {
+				p, err := pool.New("127.0.0.1:1")
+				require.NoError(b, err)
+				defer p.Close()
+				p.BreakerPause = time.Hour
+				th := throttler.New(p)
+				if fallback {
+					th.Fallback = memstore.New()
+				}
+				ctx := context.Background()
+				for !p.Stats()[0].Down {
+					_, _ = th.Authorize(ctx, rule)
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					if d, _ := th.Authorize(ctx, rule); d.Err == nil {
+						b.Fatal("something answers at port 1")
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package memcachedtest
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
+)
+
+// A Fault is what becomes of one request on a [Wire].
+type Fault int
+
+const (
+	NoFault     Fault = iota
+	LoseRequest       // the connection breaks before anything is sent
+	CutRequest        // it breaks after half of the request
+	LoseAnswer        // it breaks after the server has carried the request out
+	CutAnswer         // it breaks after the answer's first half
+	ResetAnswer       // as LoseAnswer, with ECONNRESET
+	LateAnswer        // the deadline passes after the server has carried the request out
+	Garbage           // something else comes instead of the answer
+	Complaint         // a SERVER_ERROR comes instead of the answer
+	Faults            // how many there are
+)
+
+func (f Fault) String() string {
+	return [...]string{
+		"no fault", "lose request", "cut request", "lose answer", "cut answer", "reset answer", "late answer",
+		"garbage", "complaint",
+	}[f]
+}
+
+// A Wire makes connections to real servers on which requests meet faults. A
+// request whose answer does not come is one that the server has carried out, or
+// will never see: the fault says which.
+type Wire struct {
+	// Next is asked for each request. A request is what is written from one
+	// read to the next.
+	Next func() Fault
+}
+
+// DialContext is a net.Dialer's, with faults.
+func (w *Wire) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	nc, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &wireConn{Conn: nc, wire: w}, nil
+}
+
+// Once has the n-th request from now meet f, and no other.
+func (w *Wire) Once(n int64, f Fault) {
+	var requests atomic.Int64
+	w.Next = func() Fault {
+		if requests.Add(1) == n {
+			return f
+		}
+		return NoFault
+	}
+}
+
+type wireConn struct {
+	net.Conn
+	wire    *Wire
+	fault   Fault // of the request under way
+	writing bool
+}
+
+func (c *wireConn) Write(b []byte) (int, error) {
+	if !c.writing {
+		c.writing = true
+		c.fault = c.wire.Next()
+	}
+	switch c.fault {
+	case LoseRequest:
+		c.Conn.Close()
+		return 0, syscall.EPIPE
+	case CutRequest:
+		n, _ := c.Conn.Write(b[:len(b)/2])
+		c.Conn.Close()
+		return n, syscall.EPIPE
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *wireConn) Read(b []byte) (int, error) {
+	c.writing = false
+	n, err := c.Conn.Read(b)
+	switch c.fault {
+	case LoseAnswer:
+		c.Conn.Close()
+		return 0, io.EOF
+	case ResetAnswer:
+		c.Conn.Close()
+		return 0, &net.OpError{Op: "read", Err: syscall.ECONNRESET}
+	case CutAnswer:
+		c.Conn.Close()
+		return n / 2, err
+	case LateAnswer:
+		return 0, os.ErrDeadlineExceeded
+	case Garbage:
+		return copy(b, "220 mail.example.org ESMTP\r\n"), nil
+	case Complaint:
+		return copy(b, "SERVER_ERROR out of memory storing object\r\n"), nil
+	}
+	return n, err
+}

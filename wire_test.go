@@ -1,0 +1,466 @@
+package throttler_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What a throttler makes of a wire on which requests and answers break, over
+// package pool and real servers. What the pool makes of it is in its own tests.
+
+// onWire returns a pool of server, and the wire between them, which has no faults
+// yet.
+func onWire(t *testing.T, server *memcachedtest.Server) (*pool.Pool, *memcachedtest.Wire) {
+	t.Helper()
+	p, err := pool.New(server.Addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { p.Close() })
+	p.Timeout, p.DialTimeout = 20*time.Second, 20*time.Second // whatever the machine is at
+	p.BreakerFailures = 1_000_000
+	w := &memcachedtest.Wire{Next: func() memcachedtest.Fault { return memcachedtest.NoFault }}
+	p.DialContext = w.DialContext
+	return p, w
+}
+
+// brokenAnswers are the faults, at random, for a share of the requests. It notes
+// in met which of them there were.
+func brokenAnswers(random *rand.Rand, share float64, met *[memcachedtest.Faults]atomic.Int64) func() memcachedtest.Fault {
+	var mu sync.Mutex
+	return func() memcachedtest.Fault {
+		mu.Lock()
+		defer mu.Unlock()
+		if random.Float64() >= share {
+			return memcachedtest.NoFault
+		}
+		f := 1 + memcachedtest.Fault(random.IntN(int(memcachedtest.Faults)-1))
+		met[f].Add(1)
+		return f
+	}
+}
+
+// eachAlgorithm runs test with a condition of each, that holds max hits for so
+// long that none expires or leaks during the test.
+func eachAlgorithm(t *testing.T, max int, test func(*testing.T, throttler.Condition)) {
+	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			test(t, throttler.Condition{Name: "c", Max: max, TTL: 10_000 * time.Hour, Algorithm: algorithm})
+		})
+	}
+}
+
+// Whichever request of a series of calls meets whichever fault: one call at most
+// fails open, no more than Max are authorized without an error, and in the end
+// it is full.
+func TestEachFaultAtEachRequestOfACall(t *testing.T) {
+	const limit, calls = 3, 6
+	server := memcachedtest.Process(t)
+	eachAlgorithm(t, limit, func(t *testing.T, c throttler.Condition) {
+		p, wire := onWire(t, server)
+		th := throttler.New(p)
+		for f := memcachedtest.LoseRequest; f < memcachedtest.Faults; f++ {
+			for n := range int64(2 * calls) {
+				for _, lockout := range []time.Duration{0, time.Hour} {
+					c.Value = fmt.Sprint(c.Algorithm, "-", f, "-", n, "-", lockout)
+					rule := either(c)
+					rule.Lockout = lockout
+					wire.Once(n+1, f)
+					authorized, opened := 0, 0
+					for range calls {
+						d := authorize(t, th, rule)
+						switch {
+						case d.Err != nil && d.Status == throttler.Authorized:
+							opened++
+						case d.Status == throttler.Authorized:
+							authorized++
+						}
+					}
+					wire.Once(0, f) // if nothing has met it yet, nothing will
+					require.LessOrEqual(t, authorized, limit, c.Value)
+					require.LessOrEqual(t, opened, 1, c.Value)
+					require.GreaterOrEqual(t, authorized, limit-1, "one hit is counted twice at worst: %v", c.Value)
+					d := authorize(t, th, rule)
+					require.NoError(t, d.Err)
+					require.Equal(t, throttler.Blocked, d.Status, c.Value)
+					require.Equal(t, lockout > 0, d.Outcomes[0].Banned)
+				}
+			}
+		}
+	})
+}
+
+// A ban whose answer was lost is found by the call that has set it, and holds
+// for as long as it was set for.
+func TestABanWhoseAnswerWasLostIsSetOnce(t *testing.T) {
+	server := memcachedtest.Process(t)
+	p, wire := onWire(t, server)
+	th := throttler.New(p)
+	c := condition("c", 1, time.Minute)
+	c.Lockout = time.Hour
+	authorize(t, th, either(c))
+	wire.Once(2, memcachedtest.LoseAnswer)
+	d := authorize(t, th, either(c))
+	require.NoError(t, d.Err)
+	require.True(t, d.Outcomes[0].Banned)
+	require.Equal(t, 1, d.Outcomes[0].LostRaces, "to itself")
+	first := bannedUntil(t, server, "test#c#v")
+	authorize(t, th, either(c))
+	require.Equal(t, first, bannedUntil(t, server, "test#c#v"))
+}
+
+func bannedUntil(t *testing.T, server *memcachedtest.Server, key string) time.Time {
+	t.Helper()
+	answer := server.Command(t, "get "+key)
+	require.Len(t, answer, 2)
+	end, _, ok := throttler.BanEnd([]byte(answer[1]))
+	require.True(t, ok)
+	return end
+}
+
+// A station is a throttler at one end of a wire.
+type station struct {
+	*throttler.Throttler
+	random *rand.Rand
+	wire   *memcachedtest.Wire
+	faults func() memcachedtest.Fault
+}
+
+// broken has requests meet faults from now on, and whole no more.
+func (s *station) broken() { s.wire.Next = s.faults }
+func (s *station) whole()  { s.wire.Next = func() memcachedtest.Fault { return memcachedtest.NoFault } }
+
+// overBrokenWires runs work on several goroutines at once, each with a station of
+// its own, all at the same server. The given share of requests meets a fault. All
+// faults must have happened in the end.
+func overBrokenWires(t *testing.T, share float64, work func(s *station)) {
+	t.Helper()
+	server := memcachedtest.Process(t)
+	var met [memcachedtest.Faults]atomic.Int64
+	var running sync.WaitGroup
+	for i := range uint64(8) {
+		p, wire := onWire(t, server)
+		s := &station{throttler.New(p), rand.New(rand.NewPCG(2, i)), wire, brokenAnswers(rand.New(rand.NewPCG(1, i)), share, &met)}
+		s.broken()
+		running.Go(func() { work(s) })
+	}
+	running.Wait()
+	for f := memcachedtest.LoseRequest; f < memcachedtest.Faults; f++ {
+		assert.NotZero(t, met[f].Load(), "%v never happened", f)
+	}
+}
+
+// attempt calls Authorize. sound says that the call failed at nothing.
+func (s *station) attempt(t *testing.T, rule throttler.Rule) (d throttler.Decision, sound bool) {
+	d, err := s.Authorize(context.Background(), rule)
+	assert.NoError(t, err)
+	return d, d.Err == nil
+}
+
+func TestNoAnswerThatIsLostAdmitsMoreThanMax(t *testing.T) {
+	const limit = 300
+	for _, share := range []float64{0.05, 0.3} {
+		t.Run(fmt.Sprint(share), func(t *testing.T) {
+			eachAlgorithm(t, limit, func(t *testing.T, c throttler.Condition) {
+				var authorized, opened atomic.Int64
+				overBrokenWires(t, share, func(s *station) {
+					for range 10_000 {
+						switch d, sound := s.attempt(t, either(c)); {
+						case d.Status == throttler.Blocked:
+							return
+						case sound:
+							authorized.Add(1)
+						default:
+							opened.Add(1)
+						}
+					}
+					assert.Fail(t, "not full after 10,000 calls")
+				})
+				assert.LessOrEqual(t, authorized.Load(), int64(limit))
+				t.Logf("%d of %d authorized, %d failed open", authorized.Load(), limit, opened.Load())
+			})
+		})
+	}
+}
+
+// Half of the calls are cancelled, twice, over a wire that breaks. The others
+// never exceed the limit: no Cancel takes back more than its own hit.
+func TestNoAnswerThatIsLostTakesBackTwice(t *testing.T) {
+	const limit = 200
+	eachAlgorithm(t, limit, func(t *testing.T, c throttler.Condition) {
+		var held, cancelled, failed atomic.Int64
+		overBrokenWires(t, 0.5, func(s *station) {
+			for {
+				s.whole() // so that each hit is counted once
+				d, sound := s.attempt(t, either(c))
+				assert.True(t, sound)
+				switch {
+				case d.Status == throttler.Blocked:
+					return
+				case s.random.IntN(2) == 0:
+					held.Add(1)
+					continue
+				}
+				cancelled.Add(1)
+				s.broken()
+				for range 2 {
+					if s.Cancel(context.Background(), d) != nil {
+						failed.Add(1)
+					}
+				}
+			}
+		})
+		assert.LessOrEqual(t, held.Load(), int64(limit))
+		t.Logf("%d of %d held, %d cancelled, %d times with an error", held.Load(), limit, cancelled.Load(), failed.Load())
+	})
+}
+
+// hitsOfOthers is how many hits a record holds beside that of the call that
+// meets a fault.
+const hitsOfOthers = 3
+
+// eachFaultBeside runs test for each fault at each of the first requests, with a
+// condition that holds the hits of others. Whatever test does with a hit of its
+// own, those of the others must be there after it.
+func eachFaultBeside(t *testing.T, requests int64, test func(t *testing.T, p *pool.Pool, sound *throttler.Throttler, c throttler.Condition, meet func())) {
+	t.Helper()
+	server := memcachedtest.Process(t)
+	sound := throttler.New(overPool(t, server))
+	eachAlgorithm(t, hitsOfOthers+5, func(t *testing.T, c throttler.Condition) {
+		p, wire := onWire(t, server)
+		for f := memcachedtest.LoseRequest; f < memcachedtest.Faults; f++ {
+			for n := range requests {
+				c.Value = fmt.Sprintf("%d-%d-%d", c.Algorithm, f, n)
+				for range hitsOfOthers {
+					authorize(t, sound, either(c))
+				}
+				test(t, p, sound, c, func() { wire.Once(n+1, f) })
+				wire.Once(0, f) // if nothing has met it yet, nothing will
+				d := authorize(t, sound, either(c))
+				require.LessOrEqual(t, d.Outcomes[0].Remaining, c.Max-hitsOfOthers-1, "%v at request %d", f, n+1)
+			}
+		}
+	})
+}
+
+func TestACancelWhoseAnswerIsLostLeavesTheHitsOfOthers(t *testing.T) {
+	eachFaultBeside(t, 3, func(t *testing.T, p *pool.Pool, _ *throttler.Throttler, c throttler.Condition, meet func()) {
+		th := throttler.New(p)
+		d := authorize(t, th, either(c))
+		meet()
+		for range 2 {
+			_ = th.Cancel(context.Background(), d)
+		}
+	})
+}
+
+// A call counts in one condition, finds out that the other one has been filled
+// meanwhile, and gives back.
+func TestAHitThatIsGivenBackWithALostAnswerLeavesTheHitsOfOthers(t *testing.T) {
+	eachFaultBeside(t, 9, func(t *testing.T, p *pool.Pool, sound *throttler.Throttler, broad throttler.Condition, meet func()) {
+		narrow := broad
+		narrow.Name, narrow.Max = "narrow", 1
+		rule := either(narrow, broad)
+		rule.CountAuthorizedOnly = true
+		meet()
+		d := authorize(t, throttler.New(overtaken(p, func() { authorize(t, sound, either(narrow)) })), rule)
+		if d.Outcomes[0].Err == nil {
+			require.Equal(t, throttler.Blocked, d.Status)
+		}
+	})
+}
+
+// overtaken returns a client like client, except that before its first write of
+// a narrow condition's record, somebody else is faster.
+func overtaken(client throttler.Client, faster func()) throttler.Client {
+	var once sync.Once
+	return &faulty{Client: client, before: func(op string, keys ...string) error {
+		if op == "add" && strings.HasPrefix(keys[0], throttler.Key("test", "narrow", "")) {
+			once.Do(faster)
+		}
+		return nil
+	}}
+}
+
+// A server that does not speak memcached's language is failed open over, by the
+// pool and by a plain client, whatever it says.
+func TestAServerThatTalksNonsenseIsFailedOpenOver(t *testing.T) {
+	nonsense := []string{
+		"HTTP/1.1 400 Bad Request\r\n\r\n", "\r\n", "\n", "END", "END\r\nEND\r\n", "STORED\r\n", "OK\r\n", "VALUE \r\n",
+		"VALUE test#c#v 0 5 1\r\nhel", "VALUE test#c#v 0 5 1\r\nhello, world\r\nEND\r\n", "VALUE test#c#v 0 -5 1\r\nEND\r\n",
+		"VALUE test#c#v 0 5 x\r\nhello\r\nEND\r\n", "VALUE other 0 5 1\r\nhello\r\nEND\r\n", "NOT_FOUND\r\n",
+		"SERVER_ERROR out of memory\r\n", "CLIENT_ERROR bad command line format\r\n", "ERROR\r\n",
+		strings.Repeat("x", 10_000), "\x00\xff\x80\x81\x00\x00",
+	}
+	answer := atomic.Pointer[string]{}
+	addr := listen(t, func(conn net.Conn) {
+		defer conn.Close()
+		b := make([]byte, 4096)
+		if _, err := conn.Read(b); err == nil {
+			io.WriteString(conn, *answer.Load())
+		}
+	})
+	p, err := pool.New(addr)
+	require.NoError(t, err)
+	defer p.Close()
+	plain := memcache.New(addr)
+	defer plain.Close()
+	p.Timeout, plain.Timeout = 20*time.Second, 20*time.Second
+	p.BreakerFailures = 1_000_000
+	for _, text := range nonsense {
+		answer.Store(&text)
+		for _, client := range []throttler.Client{p, plain} {
+			for _, rule := range []throttler.Rule{either(condition("c", 1, time.Minute)), both()} {
+				d := authorize(t, throttler.New(client), rule)
+				require.Equal(t, throttler.Authorized, d.Status, "%q", text)
+				require.Error(t, d.Err, "%q", text)
+			}
+		}
+	}
+}
+
+// listen serves connections, each by serve on a goroutine of its own, until the
+// test ends. It returns the address.
+func listen(t *testing.T, serve func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go serve(conn)
+		}
+	}()
+	return l.Addr().String()
+}
+
+// overPool returns a client over a real server whose operations a test can
+// overtake.
+func overPool(t *testing.T, server *memcachedtest.Server) *faulty {
+	t.Helper()
+	p, _ := onWire(t, server)
+	return &faulty{Client: p, before: func(string, ...string) error { return nil }}
+}
+
+func TestARecordEvictedBetweenReadAndWriteIsBegunAnew(t *testing.T) {
+	server := memcachedtest.Process(t)
+	eachAlgorithm(t, 3, func(t *testing.T, c throttler.Condition) {
+		c.Value = c.Algorithm.String()
+		client := overPool(t, server)
+		th := throttler.New(client)
+		authorize(t, th, either(c))
+		authorize(t, th, either(c))
+		client.took()
+		client.before = func(op string, keys ...string) error {
+			if op == "cas" {
+				return client.Client.Delete(keys[0])
+			}
+			return nil
+		}
+		d := authorize(t, th, either(c))
+		require.NoError(t, d.Err)
+		require.Equal(t, []int{2}, remaining(d), "the hits before are forgotten, and this one is not")
+		require.Equal(t, []string{"get", "cas", "get", "add"}, client.took())
+		require.NoError(t, th.Cancel(context.Background(), d), "evicted too, so there is nothing to take back")
+		client.before = failing(nil, "")
+		require.Equal(t, []int{2}, remaining(peek(t, th, either(c))))
+	})
+}
+
+// Records that others write and the server evicts between all reads and writes
+// would keep a call going for ever.
+func TestRecordsThatComeAndGoAreGivenUp(t *testing.T) {
+	server := memcachedtest.Process(t)
+	client := overPool(t, server)
+	th := throttler.New(client)
+	other := throttler.New(client.Client)
+	rule := either(condition("c", 10, time.Minute))
+	client.before = func(op string, keys ...string) error {
+		switch op {
+		case "cas":
+			return client.Client.Delete(keys[0])
+		case "add":
+			authorize(t, other, rule)
+		}
+		return nil
+	}
+	d := authorize(t, th, rule)
+	require.ErrorIs(t, d.Err, throttler.ErrStalled)
+	require.Len(t, client.took(), 2*(throttler.MaxLosses+10+1))
+}
+
+func TestAServerWithoutCASIsFailedOpenOver(t *testing.T) {
+	server := memcachedtest.Process(t, "-C")
+	plain := memcache.New(server.Addr)
+	defer plain.Close()
+	plain.Timeout = 20 * time.Second
+	for client, want := range map[throttler.Client]error{overPool(t, server): pool.ErrNoCAS, plain: throttler.ErrStalled} {
+		eachAlgorithm(t, 3, func(t *testing.T, c throttler.Condition) {
+			th := throttler.New(client)
+			c.Value = fmt.Sprintf("%v-%T", c.Algorithm, client)
+			rule := either(c)
+			require.NoError(t, authorize(t, th, rule).Err, "a first hit is added")
+			for range 5 {
+				d := authorize(t, th, rule)
+				require.Equal(t, throttler.Authorized, d.Status)
+				require.ErrorIs(t, d.Err, want)
+			}
+			th.Fallback = memstore.New()
+			for i := range 4 {
+				d := authorize(t, th, rule)
+				require.ErrorIs(t, d.Err, want)
+				require.Equal(t, i == 3, d.Status == throttler.Blocked, "the fallback counts")
+			}
+		})
+	}
+}
+
+// A server that may not evict refuses new records when it is full, and goes on
+// with those that it has.
+func TestAServerThatIsFullFailsOpenForNewValuesAlone(t *testing.T) {
+	server := memcachedtest.Process(t, "-m", "2", "-M")
+	client := overPool(t, server)
+	th := throttler.New(client)
+	banned := condition("c", 1, time.Hour)
+	banned.Lockout = time.Hour
+	authorize(t, th, either(banned))
+	require.True(t, authorize(t, th, either(banned)).Outcomes[0].Banned)
+
+	flood(t, server, 0, 8_000)
+	fresh := banned
+	for i := 0; ; i++ {
+		fresh.Value = network64(1_000_000 + i)
+		d := authorize(t, th, either(fresh))
+		require.Equal(t, throttler.Authorized, d.Status)
+		if d.Err != nil {
+			require.ErrorContains(t, d.Err, "SERVER_ERROR out of memory")
+			t.Logf("%d records more fit", i)
+			break
+		}
+		require.Less(t, i, 100_000)
+	}
+	for range 2 * pool.DefaultBreakerFailures {
+		require.Error(t, authorize(t, th, either(fresh)).Err)
+	}
+	d := authorize(t, th, either(banned))
+	require.NoError(t, d.Err, "no breaker has opened")
+	require.True(t, d.Outcomes[0].Banned)
+}
