@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -63,6 +64,14 @@ func maybeDone(err error) bool {
 // errRunning is the error of an operation that has not returned yet.
 var errRunning = errors.New("throttler: operation has not returned")
 
+// inProcess reports whether client answers from process memory, without waiting
+// for anybody: then a goroutine would cost more than what it does. It is about
+// that very type. A client that wraps a Store may well take its time.
+func inProcess(client Client) bool {
+	_, ok := client.(*memstore.Store)
+	return ok
+}
+
 // each runs op for all entries at the same time, and sets the err of each to
 // what it returns. It returns when all of them have, or when ctx is done,
 // whichever comes first: a Client knows no ctx, so what is still running then
@@ -75,7 +84,19 @@ func each(ctx context.Context, entries []*entry, op func(*entry) error) {
 		}
 		return
 	}
-	if ctx.Done() == nil {
+	remote := 0
+	for _, e := range entries {
+		if !inProcess(e.client) {
+			remote++
+		}
+	}
+	switch {
+	case remote == 0:
+		for _, e := range entries {
+			e.err = op(e)
+		}
+		return
+	case ctx.Done() == nil:
 		all(entries, op)
 		return
 	}
@@ -106,10 +127,7 @@ func each(ctx context.Context, entries []*entry, op func(*entry) error) {
 // all is [each] for a ctx that is never done: one of the operations runs on the
 // caller's goroutine, and none is left behind.
 func all(entries []*entry, op func(*entry) error) {
-	switch len(entries) {
-	case 0:
-		return
-	case 1: // the usual case, which allocates nothing
+	if len(entries) == 1 { // the usual case, which allocates nothing
 		entries[0].err = op(entries[0])
 		return
 	}
@@ -126,7 +144,7 @@ func getMulti(ctx context.Context, client Client, keys []string) (map[string]*me
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	if ctx.Done() == nil {
+	if ctx.Done() == nil || inProcess(client) {
 		return client.GetMulti(keys)
 	}
 	type result struct {

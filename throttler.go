@@ -199,13 +199,18 @@ func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 	if err := rule.Validate(); err != nil {
 		return err
 	}
-	entries := newCall(t.client, rule).entries
+	err := t.remove(ctx, newCall(t.client, rule))
 	if t.Fallback != nil {
-		entries = append(entries, newCall(t.Fallback, rule).entries...)
+		err = errors.Join(err, t.remove(ctx, newCall(t.Fallback, rule)))
 	}
-	each(ctx, entries, (*entry).remove)
+	return err
+}
+
+// remove deletes the records of c's conditions, and forgets that they are banned.
+func (t *Throttler) remove(ctx context.Context, c *call) error {
+	each(ctx, c.entries, (*entry).remove)
 	var errs []error
-	for _, e := range entries {
+	for _, e := range c.entries {
 		if t.bans.ready(t.BanCache) {
 			t.bans.remove(e.key)
 		}
