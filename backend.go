@@ -116,7 +116,7 @@ func each(ctx context.Context, entries []*entry, op func(*entry) error) {
 		case <-ctx.Done():
 			for _, e := range entries {
 				if e.err == errRunning {
-					e.err = ctx.Err()
+					e.err, e.left = ctx.Err(), true
 				}
 			}
 			return
@@ -182,12 +182,18 @@ func keyError(err error, key string) (known bool, keyErr error) {
 // memcached keeps whole seconds and may drop an item one early, so two are
 // added, one of them for callers whose clocks are behind. It takes what is
 // beyond 30 days as a date by its own clock, which gets an hour to be wrong.
-// Dates end with an int32, in 2038, and what should last longer ends there.
+// Dates end with an int32, in 2038, and what should last longer ends there, or
+// after 30 days if that is later.
 func expiration(now, end instant) int32 {
 	const month, hour = 30 * 24 * 60 * 60, 60 * 60
 	seconds := int64(end.since(now)/time.Second) + 3
 	if seconds <= month {
 		return int32(seconds)
 	}
-	return int32(min(int64(now)/int64(time.Second)+seconds+hour, math.MaxInt32))
+	today := int64(now) / int64(time.Second)
+	date := min(today+seconds+hour, math.MaxInt32)
+	if date < today+month {
+		return month
+	}
+	return int32(date)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 )
 
@@ -196,6 +197,36 @@ func TestResetIsNoticedHereAtOnceAndElsewhereWithinBanCacheTTL(t *testing.T) {
 	})
 }
 
+// A call has read the ban, and is about to remember it, when Reset lifts it.
+func TestResetHoldsForABanThatIsBeingReadMeanwhile(t *testing.T) {
+	client := newFaulty()
+	elsewhere := throttler.New(client)
+	rule := banning("a", time.Hour)
+	authorize(t, elsewhere, rule)
+	authorize(t, elsewhere, rule)
+	slow := &interrupted{faulty: client}
+	here := throttler.New(slow)
+	here.BanCache = 10
+	slow.by = func() { require.NoError(t, here.Reset(context.Background(), rule)) }
+	require.Equal(t, throttler.Blocked, authorize(t, here, rule).Status)
+	require.Equal(t, throttler.Authorized, authorize(t, here, rule).Status)
+}
+
+// interrupted does something else between the answer to a Get and its return.
+type interrupted struct {
+	*faulty
+	by func()
+}
+
+func (o *interrupted) Get(key string) (*memcache.Item, error) {
+	item, err := o.faulty.Get(key)
+	if by := o.by; by != nil {
+		o.by = nil
+		by()
+	}
+	return item, err
+}
+
 func TestOtherConditionsCountBesideACachedBan(t *testing.T) {
 	client := newFaulty()
 	th := throttler.New(client)
@@ -226,6 +257,12 @@ func TestBanCacheForgetsTheLeastRecentlyUsed(t *testing.T) {
 	}
 	authorize(t, th, banning("b", time.Hour))
 	require.Equal(t, []string{"get"}, client.took())
+}
+
+func TestCachedBanIsNotBelievedByAClockThatWasSetBack(t *testing.T) {
+	require.True(t, throttler.CachedBanHolds(at(0), at(t4), time.Hour, t5))
+	require.False(t, throttler.CachedBanHolds(at(0), at(t5), time.Hour, t5))
+	require.False(t, throttler.CachedBanHolds(at(0), at(-time.Minute), time.Hour, t5))
 }
 
 func TestBanOfTheFallbackIsNotCached(t *testing.T) {

@@ -15,13 +15,14 @@ const DefaultBanCacheTTL = 5 * time.Second
 type banCache struct {
 	once sync.Once // makes bans
 
-	mu   sync.Mutex // guards bans, which changes with every look as well
-	bans *simplelru.LRU[string, cachedBan]
+	mu      sync.Mutex // guards what follows; bans changes with every look as well
+	bans    *simplelru.LRU[string, cachedBan]
+	removed uint64 // counts what was removed for a Reset
 }
 
 type cachedBan struct {
-	ban   ban
-	until instant // when the backend is to be asked again
+	ban         ban
+	from, until instant // while it is believed; then the backend is asked again
 }
 
 // ready makes room for size bans at the first call, and reports whether there
@@ -44,21 +45,33 @@ func (bc *banCache) get(key string, now instant) ban {
 	if !ok {
 		return ban{}
 	}
-	if !cached.ban.holds(now) || now >= cached.until {
+	if !cached.ban.holds(now) || now < cached.from || now >= cached.until {
 		bc.bans.Remove(key)
 		return ban{}
 	}
 	return cached.ban
 }
 
-func (bc *banCache) add(key string, b ban, until instant) {
+// age returns what add is to be given for a ban that is read from now on.
+func (bc *banCache) age() uint64 {
 	bc.mu.Lock()
 	defer bc.mu.Unlock()
-	bc.bans.Add(key, cachedBan{b, until})
+	return bc.removed
+}
+
+// add keeps a ban that was read since age, for ttl from now, unless a Reset came
+// in between: it may have lifted that very ban.
+func (bc *banCache) add(key string, b ban, now instant, ttl time.Duration, age uint64) {
+	bc.mu.Lock()
+	defer bc.mu.Unlock()
+	if bc.removed == age {
+		bc.bans.Add(key, cachedBan{ban: b, from: now, until: now.add(ttl)})
+	}
 }
 
 func (bc *banCache) remove(key string) {
 	bc.mu.Lock()
 	defer bc.mu.Unlock()
 	bc.bans.Remove(key)
+	bc.removed++
 }

@@ -19,6 +19,8 @@ type call struct {
 	entries  []*entry  // the conditions, in the same order
 	open     []*entry  // those that are going round
 
+	bansAge uint64 // of the ban cache, when the call began
+
 	refunds sync.Mutex // guards counted of all entries, once the call is decided
 
 	// Room for the one condition that most calls have, to allocate all at once.
@@ -83,6 +85,18 @@ func (c *call) counted() bool {
 		}
 	}
 	return false
+}
+
+// shed returns c without the records that were read and written, which may be
+// large, for as long as a Decision is kept. What an operation that was left
+// still uses stays.
+func (c *call) shed() *call {
+	for _, e := range c.entries {
+		if !e.left {
+			e.item, e.next.hits.entries = nil, nil
+		}
+	}
+	return c
 }
 
 // giveBack takes back what c has counted before it turned out to be refused.
@@ -209,6 +223,7 @@ type entry struct {
 
 	item *memcache.Item // the record as it was read; nil: there is none
 	err  error          // of the last operation
+	left bool           // the last operation was left, and may be running still
 
 	now   instant // when it was decided
 	next  record  // the record that is to be stored
@@ -333,6 +348,9 @@ func (e *entry) again() bool {
 	case e.stalls >= maxStalls || e.lost >= e.losses():
 		e.err = errStalled
 		return false
+	}
+	if maybeDone(e.err) {
+		e.lockout.length = 0 // what is found next may be its own hit: no reason for a ban
 	}
 	e.lost++
 	e.raced = true

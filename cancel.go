@@ -53,6 +53,13 @@ func (c *call) takeBack(ctx context.Context, counted []*entry) error {
 			e.next, e.store = e.refund.without(e.stored(), now)
 			return !e.store
 		})
+		if err := ctx.Err(); err != nil { // nothing of this round is written
+			for _, e := range open {
+				c.leave(e.refund)
+			}
+			errs = append(errs, err)
+			break
+		}
 		each(ctx, open, (*entry).put)
 		open = slices.DeleteFunc(open, func(e *entry) bool {
 			if !maybeDone(e.err) && e.again() {

@@ -213,3 +213,16 @@ func TestCancelOfABucketsHitsInAnyOrderEmptiesIt(t *testing.T) {
 		})
 	}
 }
+
+func TestCancelWhoseContextEndsBeforeItWritesMayBeTriedAgain(t *testing.T) {
+	client := &interrupted{faulty: newFaulty()}
+	th := throttler.New(client)
+	rule := either(condition("window", 5, time.Minute))
+	d := authorize(t, th, rule)
+	ctx, cancel := context.WithCancel(context.Background())
+	client.by = cancel
+	require.ErrorIs(t, th.Cancel(ctx, d), context.Canceled)
+	require.Equal(t, []int{3}, remaining(peek(t, th, rule)))
+	require.NoError(t, th.Cancel(context.Background(), d))
+	require.Equal(t, []int{4}, remaining(peek(t, th, rule)))
+}

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 )
@@ -33,7 +35,8 @@ var ErrInvalidRule = errors.New("throttler: invalid rule")
 type Rule struct {
 	// Identifier tells this rule's records from those of other rules:
 	// "login", "robots". Two rules with the same Identifier share the
-	// records of conditions that have the same Name and Value. Required.
+	// records of conditions that have the same Name and Value, and should
+	// have the same limits for them. Required.
 	Identifier string
 
 	// Either blocks a call as soon as one of its conditions is full. The
@@ -281,7 +284,7 @@ func legal(s string) bool {
 func (r *Rule) decision(outcomes []Outcome) Decision {
 	d := Decision{Status: Authorized, Outcomes: outcomes}
 	for i := range outcomes {
-		if err := outcomes[i].Err; err != nil && !errors.Is(d.Err, err) {
+		if err := outcomes[i].Err; err != nil && !slices.ContainsFunc(outcomes[:i], func(o Outcome) bool { return same(o.Err, err) }) {
 			d.Err = join(d.Err, err)
 		}
 	}
@@ -335,4 +338,10 @@ func join(a, b error) error {
 		return b
 	}
 	return errors.Join(a, b)
+}
+
+// same reports whether a and b are one error, as that of ctx is for all that it
+// ends.
+func same(a, b error) bool {
+	return a != nil && reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }

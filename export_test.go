@@ -91,3 +91,25 @@ func BanEnd(b []byte) (end time.Time, length time.Duration, ok bool) {
 	}
 	return time.Unix(0, int64(r.ban.end)), time.Duration(r.ban.length), true
 }
+
+// RecordBytes returns how many bytes of records d keeps in memory.
+func RecordBytes(d Decision) int {
+	n := 0
+	for _, e := range d.call.entries {
+		if e.item != nil {
+			n += len(e.item.Value)
+		}
+		n += len(e.next.hits.entries)
+	}
+	return n
+}
+
+// CachedBanHolds reports whether a ban of the given length, that was cached for
+// ttl when it was set, holds by the cache when it is asked.
+func CachedBanHolds(set, asked time.Time, length, ttl time.Duration) bool {
+	var bc banCache
+	bc.ready(1)
+	now := instantOf(set)
+	bc.add("key", ban{end: now.add(length), length: instant(length)}, now, ttl, bc.age())
+	return bc.get("key", instantOf(asked)).holds(instantOf(asked))
+}

@@ -92,6 +92,9 @@ func TestItemsOutliveTheirContent(t *testing.T) {
 	} {
 		require.Equal(t, tt.want, throttler.Expiration(now, tt.content), tt.content)
 	}
+	// After 2038 there are no dates any more.
+	require.EqualValues(t, 30*day, throttler.Expiration(time.Unix(1<<31, 0), 40*24*time.Hour))
+	require.EqualValues(t, 30*day, throttler.Expiration(time.Unix(1<<31-10*day, 0), 40*24*time.Hour))
 }
 
 func growing(lockout, longest time.Duration, growth float64) throttler.Rule {

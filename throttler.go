@@ -87,6 +87,7 @@ package throttler
 import (
 	"context"
 	"errors"
+	"reflect"
 	"time"
 )
 
@@ -129,9 +130,10 @@ type Throttler struct {
 }
 
 // New returns a Throttler that keeps its records in client. It panics if client
-// is nil.
+// is nil, or a nil pointer.
 func New(client Client) *Throttler {
-	if client == nil {
+	v := reflect.ValueOf(client)
+	if client == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		panic("throttler: New with a nil Client")
 	}
 	return &Throttler{client: client}
@@ -176,6 +178,10 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (Decision, error) {
 // another reason or a login that succeeded. It is safe to call it twice, from
 // anywhere, or after the hits have expired: each is taken back once, and only
 // as long as it counts. A ban stays, even one that d has set.
+//
+// Hits of a [LeakyBucket] are given back in full if the newest or the oldest are
+// taken back first, and otherwise, or late, rather too little of them than too
+// much.
 //
 // So only failures count, without the race of looking first and counting later:
 // however many calls run at once, no more than Max of them are between
@@ -232,7 +238,7 @@ func (t *Throttler) decide(ctx context.Context, c *call) Decision {
 	t.rememberBans(c)
 	d := c.rule.decision(c.outcomes)
 	if c.counted() {
-		d.call = c
+		d.call = c.shed()
 	}
 	return d
 }
@@ -248,6 +254,7 @@ func (t *Throttler) recallBans(c *call) {
 	if !t.bans.ready(t.BanCache) {
 		return
 	}
+	c.bansAge = t.bans.age()
 	now := instantOf(time.Now())
 	for _, e := range c.entries {
 		if b := t.bans.get(e.key, now); b.holds(now) {
@@ -268,7 +275,7 @@ func (t *Throttler) rememberBans(c *call) {
 	}
 	for _, e := range c.entries {
 		if e.outcome.Banned && e.state == decided && e.cause == nil {
-			t.bans.add(e.key, e.next.ban, e.now.add(ttl))
+			t.bans.add(e.key, e.next.ban, e.now, ttl, c.bansAge)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -118,7 +119,9 @@ func remaining(d throttler.Decision) []int {
 }
 
 func TestNewWithoutAClientPanics(t *testing.T) {
-	require.PanicsWithValue(t, "throttler: New with a nil Client", func() { throttler.New(nil) })
+	for _, client := range []throttler.Client{nil, (*memcache.Client)(nil), (*memstore.Store)(nil)} {
+		require.PanicsWithValue(t, "throttler: New with a nil Client", func() { throttler.New(client) })
+	}
 }
 
 func TestRoundTrips(t *testing.T) {
@@ -336,6 +339,58 @@ func TestErrMatchesTheErrorOfEveryOutcome(t *testing.T) {
 	require.Equal(t, "server is down\nanother server is down", d.Err.Error())
 }
 
+// uncomparable is an error that == panics on.
+type uncomparable struct{ causes []error }
+
+func (uncomparable) Error() string { return "server is down" }
+
+func TestErrorsThatCannotBeComparedAreReportedAll(t *testing.T) {
+	client := newFaulty()
+	client.before = failing(fmt.Errorf("wrapped: %w", uncomparable{}), "", "add")
+	d := authorize(t, throttler.New(client), either(condition("a", 1, t1), condition("b", 1, t1)))
+	require.Equal(t, throttler.Authorized, d.Status)
+	require.ErrorAs(t, d.Err, new(uncomparable))
+	client.before = failing(uncomparable{}, "", "add")
+	d = authorize(t, throttler.New(client), either(condition("a", 1, t1), condition("b", 1, t1)))
+	require.Equal(t, "server is down\nserver is down", d.Err.Error())
+}
+
+// The client repeats an Add whose answer was lost, and finds that it has been
+// done. It is decided anew, and must not ban whoever has done nothing.
+func TestLostAnswerBansNobody(t *testing.T) {
+	client := newFaulty()
+	lost := &lostAdd{faulty: client}
+	rule := either(condition("a", 1, time.Minute))
+	rule.Lockout = time.Hour
+	d := authorize(t, throttler.New(lost), rule)
+	require.Equal(t, throttler.Blocked, d.Status, "nobody knows whose hit it was")
+	require.False(t, d.Outcomes[0].Banned)
+	require.True(t, authorize(t, throttler.New(client), rule).Outcomes[0].Banned)
+}
+
+// lostAdd carries out an Add and answers that it may have.
+type lostAdd struct{ *faulty }
+
+func (l *lostAdd) Add(item *memcache.Item) error {
+	if err := l.faulty.Add(item); err != nil {
+		return err
+	}
+	return maybeDone{memcache.ErrNotStored}
+}
+
+func TestDecisionDoesNotKeepTheRecord(t *testing.T) {
+	th := throttler.New(memstore.New())
+	rule := either(condition("a", 1000, time.Hour))
+	var d throttler.Decision
+	for range 1000 {
+		d = authorize(t, th, rule)
+	}
+	require.Zero(t, throttler.RecordBytes(d))
+	require.NoError(t, th.Cancel(context.Background(), d))
+	require.Equal(t, 0, peek(t, th, rule).Outcomes[0].Remaining)
+	require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+}
+
 func TestFullConditionBlocksEvenIfItsBanCannotBeSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newFaulty()
@@ -551,4 +606,63 @@ func TestResetReportsWhatItCouldNotDelete(t *testing.T) {
 	client.before = failing(nil, "")
 	d := authorize(t, th, rule)
 	require.Equal(t, []string{"a is full"}, d.Messages, "the other one is gone")
+}
+
+// Calls of every kind, with contexts that end in their middle, over a backend
+// that is slow and fails: nothing races, and nothing is left behind.
+func TestAbandonedOperationsTouchNothingOfTheCall(t *testing.T) {
+	client := newFaulty()
+	client.before = func(string, ...string) error {
+		switch rand.IntN(6) {
+		case 0:
+			time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
+		case 1:
+			return errDown
+		}
+		return nil
+	}
+	th := throttler.New(client)
+	th.Fallback = memstore.New()
+	th.BanCache, th.BanCacheTTL = 5, time.Millisecond
+	th.Observe = func(_ context.Context, _ throttler.Rule, d throttler.Decision) { _ = slices.Clone(d.Outcomes) }
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for i := range 200 {
+				callAndScribble(th, g+i)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// callAndScribble makes the nth call of a kind, whose ctx ends soon, and then
+// overwrites all that is its caller's.
+func callAndScribble(th *throttler.Throttler, n int) {
+	conditions := []throttler.Condition{condition("a", 3, 5*time.Millisecond), condition("b", 4, 3*time.Millisecond), leaky(3, 4*time.Millisecond)}
+	rule := either(conditions...)
+	if n%2 == 0 {
+		rule = all(conditions...)
+	}
+	rule.CountAuthorizedOnly = n%3 == 0
+	rule.LockoutGrowth, rule.Lockout = float64(n%2*2), time.Duration(n%5)*time.Millisecond
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(2000))*time.Microsecond)
+	defer cancel()
+	var d throttler.Decision
+	switch n % 5 {
+	case 0:
+		d, _ = th.Wait(ctx, rule)
+	case 1:
+		d, _ = th.Peek(ctx, rule)
+	case 2:
+		_ = th.Reset(ctx, rule)
+	default:
+		d, _ = th.Authorize(ctx, rule)
+	}
+	var cancels sync.WaitGroup
+	cancels.Go(func() { _ = th.Cancel(ctx, d) })
+	_ = th.Cancel(context.Background(), d)
+	cancels.Wait()
+	clear(d.Outcomes)
+	clear(conditions)
 }

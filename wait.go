@@ -21,19 +21,23 @@ const maxNap = time.Minute
 // the other tries as the limit opens, the first to come first, however many
 // there are. Lines of several processes compete.
 //
+// A limit that opens early, by a Cancel or a Reset, is noticed within a minute.
+//
 // Wait gives up when ctx is done, and at once when ctx's deadline comes before
 // the limit opens. The error then matches ctx.Err() or context.DeadlineExceeded,
-// and the Decision is the last one. Otherwise the error is that of an invalid
-// rule, as with [Throttler.Authorize]; and as there, a backend that fails does
-// not block.
+// and the Decision is Blocked; what a try that ctx has cut short may have counted
+// can be taken back with [Throttler.Cancel]. Otherwise the error is that of an
+// invalid rule, as with [Throttler.Authorize]; and as there, a backend that fails
+// does not block.
 func (t *Throttler) Wait(ctx context.Context, rule Rule) (Decision, error) {
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
 	}
 	d, err := t.wait(ctx, rule)
-	if err == nil || d.Status == Blocked {
-		t.observe(ctx, rule, d)
+	if err != nil {
+		d.Status = Blocked // even if the last look, or a backend that failed, would let it pass
 	}
+	t.observe(ctx, rule, d)
 	return d, err
 }
 
@@ -68,7 +72,7 @@ func (t *Throttler) attempt(ctx context.Context, rule Rule, dry bool) (d Decisio
 	c.rule.CountAuthorizedOnly = true
 	c.dry = dry
 	for _, e := range c.entries {
-		e.lockout = lockout{}
+		e.lockout.length = 0
 	}
 	d = t.decide(ctx, c)
 	if d.Err != nil && ctx.Err() != nil {

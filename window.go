@@ -31,6 +31,9 @@ func (h hits) look(now instant, c *Condition, count bool) (o Outcome, next hits,
 	h, corrected := h.after(now).at(now, expiry)
 	o = Outcome{Name: c.Name, Limit: c.Max}
 	n := h.stored()
+	if n >= c.Max && h.time(n-c.Max) <= now {
+		h, n = hits{}, 0 // a list out of order is none
+	}
 	if n >= c.Max {
 		blocking := h.capped(expiry)
 		o.Blocked = true

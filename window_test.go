@@ -234,6 +234,12 @@ func TestShorterTTLHoldsForHitsThatBlock(t *testing.T) {
 	})
 }
 
+// A full window always says when to come back: a list that cannot is none.
+func TestListOutOfOrderThatCannotSayWhenItOpensCountsAsNone(t *testing.T) {
+	c := &cell{stored: throttler.WindowRecord(2, time.Hour, at(t9), at(-t1), at(3*t9))}
+	runSteps(t, c, window(2, time.Hour), 0, []step{{at: 0, remaining: 1, reset: time.Hour}})
+}
+
 func TestSmallerMaxWaitsForSoManyHitsToExpire(t *testing.T) {
 	c := &cell{}
 	for i := range 5 {
