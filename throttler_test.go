@@ -339,20 +339,20 @@ func TestErrMatchesTheErrorOfEveryOutcome(t *testing.T) {
 	require.Equal(t, "server is down\nanother server is down", d.Err.Error())
 }
 
-// uncomparable is an error that == panics on.
-type uncomparable struct{ causes []error }
+// uncomparable is an error that == panics on if what it holds is a slice.
+type uncomparable struct{ what any }
 
-func (uncomparable) Error() string { return "server is down" }
+func (u uncomparable) Error() string { return fmt.Sprint(u.what) }
 
 func TestErrorsThatCannotBeComparedAreReportedAll(t *testing.T) {
-	client := newFaulty()
-	client.before = failing(fmt.Errorf("wrapped: %w", uncomparable{}), "", "add")
+	client, down := newFaulty(), uncomparable{[]string{"down"}}
+	client.before = failing(fmt.Errorf("wrapped: %w", down), "", "add")
 	d := authorize(t, throttler.New(client), either(condition("a", 1, t1), condition("b", 1, t1)))
 	require.Equal(t, throttler.Authorized, d.Status)
 	require.ErrorAs(t, d.Err, new(uncomparable))
-	client.before = failing(uncomparable{}, "", "add")
+	client.before = failing(down, "", "add")
 	d = authorize(t, throttler.New(client), either(condition("a", 1, t1), condition("b", 1, t1)))
-	require.Equal(t, "server is down\nserver is down", d.Err.Error())
+	require.Equal(t, "[down]\n[down]", d.Err.Error())
 }
 
 // The client repeats an Add whose answer was lost, and finds that it has been
