@@ -57,8 +57,9 @@
 // Safety: a Value is any bytes of any length. Two different values never share
 // a record, and none becomes an illegal key or a command.
 //
-// Speed: an authorized call takes two round trips and a blocked one takes one,
-// however many conditions it has.
+// Speed: a call takes two round trips, however many conditions it has, or one if
+// there is nothing to count, as all of them are full or
+// [Rule.CountAuthorizedOnly] is set.
 //
 // # When the backend fails
 //
@@ -107,9 +108,10 @@ type Throttler struct {
 	// failed. nil: such conditions do not block.
 	Fallback Client
 
-	// BanCache is how many bans are kept in process memory, so that a call
-	// of a banned value takes no round trip. When there are more, the least
-	// recently used are forgotten. 0: none.
+	// BanCache is how many bans are kept in process memory, so that the
+	// banned are not looked up again: a call whose conditions are all banned
+	// there takes no round trip, and the others of a rule are counted as ever.
+	// When there are more, the least recently used are forgotten. 0: none.
 	BanCache int
 
 	// BanCacheTTL is how long a ban is kept there before the backend is

@@ -36,8 +36,9 @@
 // Fallback; and LostRaces, what concurrent calls cost each other.
 //
 // The tally counts decisions and nothing else, so a hit that is taken back later
-// by Throttler.Cancel stays counted. A Wait that is authorized is one call, however
-// often it tried. Peek, and a Wait that gives up, are not observed.
+// by Throttler.Cancel stays counted. A Wait is one call, however often it tried: it
+// is blocked if it gave up, even where its ctx ended before a condition was found
+// full. Peek is not observed.
 //
 // # What is recorded
 //
