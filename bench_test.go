@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -255,6 +256,43 @@ func BenchmarkContention(b *testing.B) {
 				}
 			})
 			b.ReportMetric(float64(lost.Load())/float64(b.N), "lost-races/op")
+		})
+	}
+}
+
+// The other ways to call, each beside a plain Authorize of the same two windows
+// on the same server.
+func BenchmarkOtherCallsBesideAuthorize(b *testing.B) {
+	ctx := context.Background()
+	th := throttler.New(clientOf(b, memcachedtest.Any(b).Addr))
+	calls := map[string]func(throttler.Rule) (throttler.Decision, error){
+		"peek": func(r throttler.Rule) (throttler.Decision, error) { return th.Peek(ctx, r) },
+		"wait": func(r throttler.Rule) (throttler.Decision, error) { return th.Wait(ctx, r) },
+		"cancel": func(r throttler.Rule) (throttler.Decision, error) {
+			d, err := th.Authorize(ctx, r)
+			return d, errors.Join(err, th.Cancel(ctx, d))
+		},
+		"count-authorized-only": func(r throttler.Rule) (throttler.Decision, error) {
+			r.CountAuthorizedOnly = true
+			return th.Authorize(ctx, r)
+		},
+		"growing-lockout": func(r throttler.Rule) (throttler.Decision, error) {
+			r.Lockout, r.LockoutGrowth = time.Hour, 2
+			return th.Authorize(ctx, r)
+		},
+		"shadow": func(r throttler.Rule) (throttler.Decision, error) {
+			r.Shadow = true
+			return th.Authorize(ctx, r)
+		},
+	}
+	for name, call := range calls {
+		b.Run("call="+name, func(b *testing.B) {
+			rule := open(2)
+			compare(b, contender{name, func(tb testing.TB) {
+				if d, err := call(rule); err != nil || d.Err != nil || d.Status != throttler.Authorized {
+					tb.Fatal(d.Status, d.Err, err)
+				}
+			}}, decision(ctx, "authorize", th, open(2), throttler.Authorized))
 		})
 	}
 }
