@@ -59,8 +59,10 @@ func TestCancelOfWhatCountedNothingDoesNothing(t *testing.T) {
 	looked := peek(t, th, rule)
 	authorize(t, th, rule)
 	blocked := authorize(t, th, rule)
+	rule.Lockout = time.Hour
+	banned := authorize(t, th, rule)
 	client.took()
-	for _, d := range []throttler.Decision{{}, looked, blocked} {
+	for _, d := range []throttler.Decision{{}, looked, blocked, banned} {
 		require.NoError(t, th.Cancel(ctx, d))
 	}
 	require.Empty(t, client.took())
@@ -108,13 +110,12 @@ func TestCancelNeverLiftsABan(t *testing.T) {
 func TestCancelAfterAResetTakesNothingFromOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(memstore.New())
-		rule := either(condition("window", 5, time.Minute))
-		d := authorize(t, th, rule)
-		require.NoError(t, th.Reset(t.Context(), rule))
+		d := authorize(t, th, both())
+		require.NoError(t, th.Reset(t.Context(), both()))
 		time.Sleep(time.Millisecond)
-		authorize(t, th, rule)
+		authorize(t, th, both())
 		require.NoError(t, th.Cancel(t.Context(), d))
-		require.Equal(t, []int{3}, remaining(peek(t, th, rule)))
+		require.Equal(t, []int{3, 3}, remaining(peek(t, th, both())))
 	})
 }
 

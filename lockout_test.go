@@ -163,6 +163,15 @@ func TestGrowthIsForgottenAfterAWhile(t *testing.T) {
 func TestGrowthSurvivesManyOffences(t *testing.T) {
 	lengths := bans(t, growing(time.Millisecond, time.Second, 1e300), make([]time.Duration, 300)...)
 	require.Equal(t, time.Second, lengths[300])
+	_, next := throttler.DecideRule(at(0), growing(time.Millisecond, time.Second, 2),
+		throttler.WindowRecord(1, t1, at(t1)))
+	for range 300 {
+		end, _, ok := throttler.BanEnd(next)
+		require.True(t, ok)
+		for range 2 {
+			_, next = throttler.DecideRule(end, growing(time.Millisecond, time.Second, 2), next)
+		}
+	}
 }
 
 func TestOffencesAreStoredOnlyWithGrowth(t *testing.T) {

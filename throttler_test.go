@@ -399,11 +399,14 @@ func TestFullConditionBlocksEvenIfItsBanCannotBeSet(t *testing.T) {
 		rule.Lockout = time.Hour
 		authorize(t, th, rule)
 		client.before = failing(errDown, "", "cas")
-		d := authorize(t, th, rule)
-		require.Equal(t, throttler.Blocked, d.Status)
-		require.Equal(t, throttler.Outcome{
-			Name: "a", Blocked: true, Limit: 1, RetryAfter: time.Minute, ResetAfter: time.Minute, Err: errDown,
-		}, d.Outcomes[0])
+		for _, fallback := range []throttler.Client{nil, memstore.New()} {
+			th.Fallback = fallback // knows of nothing, and is not asked
+			d := authorize(t, th, rule)
+			require.Equal(t, throttler.Blocked, d.Status)
+			require.Equal(t, throttler.Outcome{
+				Name: "a", Blocked: true, Limit: 1, RetryAfter: time.Minute, ResetAfter: time.Minute, Err: errDown,
+			}, d.Outcomes[0])
+		}
 	})
 }
 

@@ -263,6 +263,13 @@ func TestLongestTTLCountsUntilTheYear2262(t *testing.T) {
 	require.Greater(t, o.RetryAfter, 235*365*24*time.Hour)
 }
 
+func TestHitOfAClockThatIsALittleAheadIsCorrectedByTheNextWrite(t *testing.T) {
+	c := &cell{}
+	c.call(at(t1), window(3, t4), 0)
+	c.call(at(0), window(3, t4), 0)
+	require.Equal(t, []time.Time{at(t4), at(t4)}, throttler.Expiries(c.stored))
+}
+
 // BenchmarkDecide measures what a decision costs beside the backend.
 func BenchmarkDecide(b *testing.B) {
 	for _, n := range []int{10, 100, 1000, 10_000, throttler.MaxHits} {
