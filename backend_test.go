@@ -100,6 +100,24 @@ func TestCancelAndResetReachTheFallback(t *testing.T) {
 	require.Equal(t, []int{1}, remaining(authorize(t, th, rule)))
 }
 
+func TestResetReachesTheFallbackWhileTheBackendHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		client.before = func(string, ...string) error { time.Sleep(time.Second); return errDown }
+		th := throttler.New(client)
+		th.Fallback = memstore.New()
+		rule := either(condition("a", 1, time.Minute))
+		rule.Lockout = time.Hour
+		authorize(t, th, rule)
+		require.True(t, authorize(t, th, rule).Outcomes[0].Banned)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		require.ErrorIs(t, th.Reset(ctx, rule), context.DeadlineExceeded)
+		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+		time.Sleep(time.Second)
+	})
+}
+
 // A call that the backend would have let pass is refused by the fallback of
 // another condition: what the backend counted is given back.
 func TestHitIsGivenBackWhenTheFallbackRefuses(t *testing.T) {

@@ -35,8 +35,10 @@ var ErrInvalidRule = errors.New("throttler: invalid rule")
 type Rule struct {
 	// Identifier tells this rule's records from those of other rules:
 	// "login", "robots". Two rules with the same Identifier share the
-	// records of conditions that have the same Name and Value, and should
-	// have the same limits for them. Required.
+	// records of conditions that have the same Name and Value, and must
+	// have the same Algorithm, Max and TTL for them: another Algorithm
+	// starts anew, and a shorter TTL holds for all hits as soon as it
+	// blocks. Required.
 	Identifier string
 
 	// Either blocks a call as soon as one of its conditions is full. The
@@ -65,7 +67,9 @@ type Rule struct {
 
 	// CountAuthorizedOnly keeps a call that is blocked from using up the
 	// budget of conditions that would have taken it. A condition that is
-	// found full is banned all the same. Not set: conditions that are not
+	// found full is banned all the same. If ctx ends before a call that was
+	// refused late could give back what it had counted, that stays until it
+	// expires. Not set: conditions that are not
 	// full count a blocked call too, as in the original.
 	CountAuthorizedOnly bool
 
@@ -336,6 +340,9 @@ func (r *Rule) retryAfter(outcomes []Outcome) time.Duration {
 func join(a, b error) error {
 	if a == nil {
 		return b
+	}
+	if b == nil {
+		return a
 	}
 	return errors.Join(a, b)
 }

@@ -74,9 +74,10 @@
 //
 // Times are those of the callers' clocks, so callers on several machines should
 // have theirs set by NTP: as far as two clocks differ, so much shorter or longer
-// may a window seem. One that is wrong by hours does no lasting harm: a hit
+// may a window seem. One that is ahead by hours does no lasting harm: a hit
 // counts for TTL at most, and a ban for its length, from when it is first met by
-// a caller whose clock is right.
+// a caller whose clock is right. One that is behind ends hits and bans early for
+// the values that it is asked about.
 //
 // # Stored records
 //
@@ -209,7 +210,8 @@ func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 	}
 	err := t.remove(ctx, newCall(t.client, rule))
 	if t.Fallback != nil {
-		err = errors.Join(err, t.remove(ctx, newCall(t.Fallback, rule)))
+		// Even if ctx has ended over a backend that hangs, as when it decides.
+		err = errors.Join(err, t.remove(context.WithoutCancel(ctx), newCall(t.Fallback, rule)))
 	}
 	return err
 }
