@@ -53,7 +53,7 @@ func (c *call) takeBack(ctx context.Context, counted []*entry) error {
 			e.next, e.store = e.refund.without(e.stored(), now)
 			return !e.store
 		})
-		if err := ctx.Err(); err != nil { // nothing of this round is written
+		if err := ctx.Err(); err != nil && len(open) > 0 { // nothing of this round is written
 			for _, e := range open {
 				c.leave(e.refund)
 			}
