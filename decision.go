@@ -50,7 +50,7 @@ type Decision struct {
 	// A program that would rather fail closed tests it.
 	Err error
 
-	call *call // knows what was counted; nil: nothing was
+	receipt *receipt // what was counted; nil: nothing was
 }
 
 // An Outcome is what one condition made of a call.
@@ -97,7 +97,7 @@ type Outcome struct {
 //
 // It is a function of its arguments alone. All that the rest of the package
 // does is to keep it so while others decide the same condition.
-func decide(now instant, c *Condition, l lockout, stored record, count bool) (o Outcome, next record, store bool) {
+func decideOne(now instant, c *Condition, l lockout, stored record, count bool) (o Outcome, next record, store bool) {
 	b, corrected := stored.ban.at(now)
 	if b.holds(now) {
 		return b.outcome(now, c), record{ban: b}, corrected

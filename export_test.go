@@ -31,11 +31,11 @@ func Decide(now time.Time, c Condition, length time.Duration, stored []byte) (Ou
 func DecideRule(now time.Time, r Rule, stored []byte) (Outcome, []byte) {
 	rec, _ := decode(stored)
 	c := &r.conditions()[0]
-	o, next, store := decide(instantOf(now), c, r.lockout(c), rec, true)
-	if !store {
-		return o, nil
+	v := decide(instantOf(now), c, r.lockout(c), rec, true)
+	if !v.store {
+		return v.outcome, nil
 	}
-	return o, next.encode()
+	return v.outcome, v.next.encode()
 }
 
 // Recode decodes b and encodes the result.
@@ -92,24 +92,13 @@ func BanEnd(b []byte) (end time.Time, length time.Duration, ok bool) {
 	return time.Unix(0, int64(r.ban.end)), time.Duration(r.ban.length), true
 }
 
-// RecordBytes returns how many bytes of records d keeps in memory.
-func RecordBytes(d Decision) int {
-	n := 0
-	for _, e := range d.call.entries {
-		if e.item != nil {
-			n += len(e.item.Value)
-		}
-		n += len(e.next.hits.entries)
-	}
-	return n
-}
-
 // CachedBanHolds reports whether a ban of the given length, that was cached for
 // ttl when it was set, holds by the cache when it is asked.
 func CachedBanHolds(set, asked time.Time, length, ttl time.Duration) bool {
-	var bc banCache
-	bc.ready(1)
+	c := newBlockCache(1, ttl)
 	now := instantOf(set)
-	bc.add("key", ban{end: now.add(length), length: instant(length)}, now, ttl, bc.age())
-	return bc.get("key", instantOf(asked)).holds(instantOf(asked))
+	r := record{ban: ban{end: now.add(length), length: instant(length)}}
+	c.add("key", r.encode(), now)
+	r, ok := c.get("key", instantOf(asked))
+	return ok && r.ban.holds(instantOf(asked))
 }

@@ -68,13 +68,13 @@ func (t *Throttler) wait(ctx context.Context, rule Rule) (Decision, error) {
 // attempt decides rule for a call that can wait; if dry is set it only looks.
 // done says that the call is authorized, and err that it is no use to go on.
 func (t *Throttler) attempt(ctx context.Context, rule Rule, dry bool) (d Decision, done bool, err error) {
-	c := newCall(t.client, rule)
+	c := t.newCall(rule)
 	c.rule.CountAuthorizedOnly = true
 	c.dry = dry
 	for _, e := range c.entries {
 		e.lockout.length = 0
 	}
-	d = t.decide(ctx, c)
+	d = c.decide(ctx)
 	if d.Err != nil && ctx.Err() != nil {
 		return d, false, ctx.Err() // it failed open over that
 	}
