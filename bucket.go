@@ -45,12 +45,16 @@ func (c *Condition) interval() instant {
 	return (instant(c.TTL)-1)/instant(c.Max) + 1
 }
 
+// bucketSize returns how long a full bucket of c takes to leak empty.
+func (c *Condition) bucketSize() instant {
+	return c.interval() * instant(c.Max)
+}
+
 // look decides a call at now on the bucket b of c. The bucket that it returns is
 // in the record next.
 func (b bucket) look(now instant, c *Condition, count bool) verdict {
 	interval := c.interval()
-	size := interval * instant(c.Max)
-	limit, amount := now+size, interval*instant(c.cost())
+	limit, amount := now+c.bucketSize(), interval*instant(c.cost())
 	next := bucket{score: min(max(b.score, now), limit), cancels: b.cancels}
 	if b.score == 0 {
 		next.cancels = uint16(now) // so that shares of an earlier bucket do not fit

@@ -62,7 +62,7 @@ func (c *call) takeBack(ctx context.Context, counted []*entry) error {
 		}
 		each(ctx, open, (*entry).put)
 		open = slices.DeleteFunc(open, func(e *entry) bool {
-			if !maybeDone(e.err) && e.again() {
+			if !maybeDone(e.err) && e.lostAgain() {
 				return false
 			}
 			if e.err != nil {
