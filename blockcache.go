@@ -52,7 +52,8 @@ func (c *blockCache) get(key string, now instant) (record, bool) {
 		c.records.Remove(key)
 		return record{}, false
 	}
-	return decode(kept.value)
+	r, err := decode(kept.value)
+	return r, err == nil
 }
 
 // add keeps a record that has blocked a call at now.

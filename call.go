@@ -85,10 +85,9 @@ func (c *call) recall() {
 		if !ok {
 			continue
 		}
-		e.op = opCount
+		e.op = opCount // the others are asked what they would do
 		if _, store := e.apply(now, r); e.outcome.Blocked && !store {
 			e.from = recalled
-			e.uncounted = e.outcome
 			c.t.stats.cacheHits.Add(1)
 		}
 	}
@@ -169,26 +168,36 @@ func (c *call) reopen() {
 
 // refused reports whether the call is blocked and therefore to be counted nowhere.
 func (c *call) refused() bool {
-	return c.rule.CountAuthorizedOnly && c.rule.blocks(c.outcomes())
+	outcomes, _ := c.results(true)
+	return c.rule.CountAuthorizedOnly && c.rule.blocks(outcomes)
 }
 
-// outcomes returns the Outcome of each condition.
-func (c *call) outcomes() []Outcome {
-	outcomes := make([]Outcome, len(c.entries))
+// results returns the Outcome of each condition, and how long until it takes the
+// same call again: nil where RetryAfter says so.
+func (c *call) results(counted bool) (outcomes []Outcome, again []time.Duration) {
+	outcomes = make([]Outcome, len(c.entries))
 	for i, e := range c.entries {
-		outcomes[i] = e.result(true)
+		var wait time.Duration
+		outcomes[i], wait = e.result(counted)
+		if e.condition.Cost > 1 && again == nil {
+			again = make([]time.Duration, len(c.entries))
+			for j := range i {
+				_, again[j] = c.entries[j].result(counted)
+			}
+		}
+		if again != nil {
+			again[i] = wait
+		}
 	}
-	if !c.dry || !c.rule.CountAuthorizedOnly || !c.rule.blocks(outcomes) {
-		return outcomes
-	}
-	for i, e := range c.entries {
-		outcomes[i] = e.result(false)
-	}
-	return outcomes
+	return outcomes, again
 }
 
 func (c *call) decision() Decision {
-	d := c.rule.decision(c.outcomes())
+	outcomes, again := c.results(true)
+	if c.dry && c.rule.CountAuthorizedOnly && c.rule.blocks(outcomes) {
+		outcomes, again = c.results(false)
+	}
+	d := c.rule.decision(outcomes, again)
 	d.receipt = c.receipt
 	return d
 }

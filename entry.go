@@ -17,12 +17,13 @@ type entry struct {
 
 	// What it comes to. The slot writes it until the entry is settled, and
 	// the caller may read it from then on.
-	outcome   Outcome // as the entry was counted
-	uncounted Outcome // for opAssess and opLook: as it would be if it were not counted
-	now       instant // when it was decided
-	hit       hit     // what it has counted, or for opRefund and opWithdraw what is to be taken back
-	err       error   // what failed; nil: it was decided
-	note      error   // what failed though it was decided
+	outcome   Outcome
+	again     time.Duration // how long until the same call fits
+	uncounted verdict       // of opLook: what it would be if it were not counted
+	now       instant       // when it was decided
+	hit       hit           // what it has counted, or for opRefund and opWithdraw what is to be taken back
+	err       error         // what failed; nil: it was decided
+	note      error         // what failed though it was decided
 	lostRaces int
 	seen      sighting // of opAssess: the record that it was decided on; then of opCount
 
@@ -81,14 +82,13 @@ func (e *entry) apply(now instant, r record) (next record, store bool) {
 		l.length = 0 // what it finds may be its own hit: no reason for a ban
 	}
 	v := decide(now, &e.condition, l, r, e.op != opAssess)
-	e.outcome = v.outcome
+	e.outcome, e.again = v.outcome, v.again
 	if e.op == opCount {
 		e.hit = v.hit
 		return v.next, v.store
 	}
-	e.uncounted = v.outcome
 	if e.op == opLook {
-		e.uncounted = decide(now, &e.condition, l, r, false).outcome
+		e.uncounted = decide(now, &e.condition, l, r, false)
 		return r, false
 	}
 	return v.next, v.store && v.outcome.Blocked
@@ -110,24 +110,24 @@ func (e *entry) failed() error {
 	return e.err
 }
 
-// result returns the Outcome of e. counted says whether the call as a whole is
-// one that counts.
-func (e *entry) result(counted bool) Outcome {
+// result returns the Outcome of e, and how long until its condition takes the
+// same call again. counted says whether the call as a whole is one that counts.
+func (e *entry) result(counted bool) (Outcome, time.Duration) {
 	if err := e.failed(); err != nil {
 		c := &e.condition
 		o := Outcome{Name: c.Name, Limit: c.Max, Remaining: c.Max, Err: join(e.cause, err)}
 		if e.left == nil {
 			o.LostRaces = e.lostRaces
 		}
-		return o
+		return o, 0
 	}
-	o := e.outcome
+	o, again := e.outcome, e.again
 	if e.op == opLook && !counted {
-		o = e.uncounted
+		o, again = e.uncounted.outcome, e.uncounted.again
 	}
 	o.LostRaces = e.lostRaces
 	o.Err = join(e.cause, e.note)
-	return o
+	return o, again
 }
 
 // A round is a number of entries that are sent together and waited for.

@@ -240,12 +240,16 @@ func (s *slot) decide(now instant) *memcache.Item {
 	return item
 }
 
-// stored returns the record in item. What does not decode counts as none.
+// stored returns the record in item. A value that does not decode is treated as
+// absent, except one of a later version.
 func stored(item *memcache.Item) (record, error) {
 	if item == nil {
 		return record{}, nil
 	}
-	r, _ := decode(item.Value)
+	r, err := decode(item.Value)
+	if errors.Is(err, ErrNewerRecord) {
+		return record{}, err
+	}
 	return r, nil
 }
 
