@@ -107,6 +107,9 @@ type Condition struct {
 	// Algorithm is how hits are counted. The zero value is SlidingWindow.
 	Algorithm Algorithm
 
+	// Cost is how many hits a call takes, all or none: 1 to Max. 0: 1.
+	Cost int
+
 	// Lockout overrides the rule's for this condition. 0: the rule's;
 	// negative: this condition is never banned.
 	Lockout time.Duration
@@ -143,6 +146,11 @@ func (r *Rule) conditions() []Condition {
 		return r.Either
 	}
 	return r.All
+}
+
+// hits returns how many hits a call takes.
+func (c *Condition) hits() int {
+	return max(c.Cost, 1)
 }
 
 // message returns what c has to say when it blocks.
