@@ -129,7 +129,7 @@ type Throttler struct {
 
 	client Client
 	bans   banCache
-	lines  lines
+	queue  waitQueue // of the calls of Wait
 }
 
 // New returns a Throttler that keeps its records in client. It panics if client
@@ -197,7 +197,14 @@ func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
 	if d.call == nil {
 		return nil
 	}
-	return d.call.takeBack(ctx, d.call.take())
+	counted := d.call.take()
+	err := d.call.takeBack(ctx, counted)
+	if err == nil {
+		for _, e := range counted {
+			t.queue.wake(e.key)
+		}
+	}
+	return err
 }
 
 // Reset forgets the hits and lifts the bans of all conditions of rule, for the
@@ -223,6 +230,9 @@ func (t *Throttler) remove(ctx context.Context, c *call) error {
 	for _, e := range c.entries {
 		if t.bans.ready(t.BanCache) {
 			t.bans.remove(e.key)
+		}
+		if e.err == nil {
+			t.queue.wake(e.key)
 		}
 		errs = append(errs, e.err)
 	}

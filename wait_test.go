@@ -213,18 +213,46 @@ func TestWaitEndsWithItsContextAndLeavesTheLineToOthers(t *testing.T) {
 	})
 }
 
-func TestWaitNoticesWithinAMinuteThatALimitHasOpenedEarly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		rule := throttler.Rule{Identifier: "test", Either: []throttler.Condition{window(1, time.Hour)}}
-		d, err := th.Wait(t.Context(), rule)
-		require.NoError(t, err)
-		start := time.Now()
-		time.AfterFunc(10*time.Minute+time.Second, func() { assert.NoError(t, th.Cancel(context.Background(), d)) })
-		_, err = th.Wait(t.Context(), rule)
-		require.NoError(t, err)
-		require.Equal(t, 11*time.Minute, time.Since(start))
-	})
+// A limit of an hour opens after ten minutes and a second, in a way of its own.
+func TestWaitNoticesThatALimitHasOpenedEarly(t *testing.T) {
+	rule := either(window(1, time.Hour))
+	for name, tt := range map[string]struct {
+		open func(mine, other *throttler.Throttler, d throttler.Decision) error
+		want time.Duration
+	}{
+		"its own Cancel": {
+			func(mine, _ *throttler.Throttler, d throttler.Decision) error {
+				return mine.Cancel(context.Background(), d)
+			},
+			10*time.Minute + time.Second,
+		},
+		"its own Reset": {
+			func(mine, _ *throttler.Throttler, _ throttler.Decision) error {
+				return mine.Reset(context.Background(), rule)
+			},
+			10*time.Minute + time.Second,
+		},
+		"another's Reset": {
+			func(_, other *throttler.Throttler, _ throttler.Decision) error {
+				return other.Reset(context.Background(), rule)
+			},
+			11 * time.Minute,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memstore.New()
+				th := throttler.New(store)
+				d, err := th.Wait(t.Context(), rule)
+				require.NoError(t, err)
+				start := time.Now()
+				time.AfterFunc(10*time.Minute+time.Second, func() { assert.NoError(t, tt.open(th, throttler.New(store), d)) })
+				_, err = th.Wait(t.Context(), rule)
+				require.NoError(t, err)
+				require.Equal(t, tt.want, time.Since(start))
+			})
+		})
+	}
 }
 
 func TestWaitWaitsForABanOfOthers(t *testing.T) {
