@@ -113,3 +113,10 @@ func CachedBanHolds(set, asked time.Time, length, ttl time.Duration) bool {
 	bc.add("key", ban{end: now.add(length), length: instant(length)}, now, ttl, bc.age())
 	return bc.get("key", instantOf(asked)).holds(instantOf(asked))
 }
+
+// WaitLines returns how many lines there are of calls that wait for th.
+func WaitLines(th *Throttler) int {
+	th.queue.mu.Lock()
+	defer th.queue.mu.Unlock()
+	return len(th.queue.lines)
+}

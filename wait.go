@@ -35,7 +35,10 @@ import (
 // A call that leaves without having asked the backend has Outcomes by the line
 // alone: a condition that others wait for is Blocked.
 //
-// A backend that fails does not block.
+// A backend that fails does not block, but to wait is not to let in: until it
+// answers again, this process lets one hit through every TTL/Max, and not before
+// the time that it was told last. Decision.Err says why. With
+// [Throttler.Fallback] set, that decides instead.
 func (t *Throttler) Wait(ctx context.Context, rule Rule) (Decision, error) {
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
@@ -68,6 +71,8 @@ func (t *Throttler) wait(ctx context.Context, rule Rule) (d Decision, err error)
 			return d, ctx.Err()
 		case t.queue.answer(w, &d):
 			return d, nil
+		case d.Status == Authorized:
+			t.withdraw(ctx, &d)
 		}
 	}
 }
@@ -86,6 +91,15 @@ func (t *Throttler) attempt(ctx context.Context, rule Rule) Decision {
 // stands, even if ctx has ended since.
 func cutShort(ctx context.Context, d Decision) bool {
 	return ctx.Err() != nil && errors.Is(d.Err, ctx.Err())
+}
+
+// withdraw makes of d, which a failed backend let pass too early, a refusal. What
+// d has counted where the backend answers is taken back.
+func (t *Throttler) withdraw(ctx context.Context, d *Decision) {
+	if err := t.Cancel(ctx, *d); err != nil {
+		d.Err = join(d.Err, err)
+	}
+	d.Status, d.call = Blocked, nil
 }
 
 // sleep returns after d, or when w is called; with ctx's error if that ends

@@ -115,7 +115,7 @@ func (w *waiter) quit(p *place) {
 // another of its conditions full.
 func (w *waiter) miss(d *Decision) {
 	for i := range w.places {
-		if w.places[i].standing && !w.holds() && !d.Outcomes[i].Blocked {
+		if w.places[i].standing && !w.holds() && !d.Outcomes[i].Blocked && !failedOpen(&d.Outcomes[i]) {
 			w.missed++
 		}
 	}
@@ -274,17 +274,4 @@ func times(n int, d time.Duration) time.Duration {
 		return math.MaxInt64
 	}
 	return time.Duration(n) * d
-}
-
-// interval returns the time in which c takes one hit, on average.
-func (c *Condition) interval() time.Duration {
-	return (c.TTL-1)/time.Duration(c.Max) + 1
-}
-
-// lifetime returns how long a call of c takes up room.
-func (c *Condition) lifetime() time.Duration {
-	if c.Algorithm == LeakyBucket {
-		return times(c.hits(), c.interval())
-	}
-	return c.TTL
 }

@@ -41,6 +41,8 @@ type waitQueue struct {
 	ticket uint64           // the last one given
 	wakes  uint64           // counts the calls of wake
 	lines  map[string]*line // by the key of the record
+
+	openings openings // of the records that were full when they were seen last
 }
 
 // A line is that of one condition's record.
@@ -179,6 +181,7 @@ func (q *waitQueue) wake(keys ...string) {
 	now := time.Now()
 	q.wakes++
 	for _, key := range keys {
+		q.openings.forget(key)
 		if l := q.lines[key]; l != nil {
 			l.woken = q.wakes
 			l.told(opening{now, 1}, now)
@@ -188,7 +191,8 @@ func (q *waitQueue) wake(keys ...string) {
 }
 
 // answer takes d, which a try of w has come to, and reports whether w is through,
-// and so out of all lines.
+// and so out of all lines. If it is not although d is Authorized, a backend failed,
+// and it is too early for a further hit.
 func (q *waitQueue) answer(w *waiter, d *Decision) (through bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -196,7 +200,7 @@ func (q *waitQueue) answer(w *waiter, d *Decision) (through bool) {
 		return true
 	}
 	now := time.Now()
-	through = d.Status == Authorized
+	through = d.Status == Authorized && q.pace(w, d, now)
 	if through {
 		q.remove(w)
 	} else if q.enter(w) != nil {
@@ -213,11 +217,17 @@ func (q *waitQueue) answer(w *waiter, d *Decision) (through bool) {
 // learn takes the outcome o that w was told of its condition c, for those who
 // stand in that line.
 func (q *waitQueue) learn(w *waiter, c *Condition, o *Outcome, now time.Time) {
-	if len(q.lines) == 0 {
+	if o.RetryAfter == 0 && len(q.lines) == 0 && q.openings.none() {
 		return // the usual case
 	}
+	key := w.key(c)
 	at := openingOf(o, c, now)
-	l := q.lines[w.key(c)]
+	if failedOpen(o) {
+		at = opening{q.openings.of(key), c.hits()}
+	} else {
+		q.openings.remember(key, at.opens, now)
+	}
+	l := q.lines[key]
 	if l == nil {
 		return
 	}
@@ -228,7 +238,7 @@ func (q *waitQueue) learn(w *waiter, c *Condition, o *Outcome, now time.Time) {
 		l.told(opening{now, 1}, now)
 	case first == nil || w.places == nil: // nobody does, or w is through
 		l.told(at, now)
-	case !o.Blocked && o.Remaining >= first.condition(l).hits():
+	case !o.Blocked && !failedOpen(o) && o.Remaining >= first.condition(l).hits():
 		l.told(at, now)
 	}
 	l.call(w)
