@@ -148,8 +148,8 @@ func (r *Rule) conditions() []Condition {
 	return r.All
 }
 
-// hits returns how many hits a call takes.
-func (c *Condition) hits() int {
+// cost returns how many hits a call takes of c.
+func (c *Condition) cost() int {
 	return max(c.Cost, 1)
 }
 

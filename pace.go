@@ -73,7 +73,7 @@ func (q *waitQueue) pace(w *waiter, d *Decision, now time.Time) bool {
 		return false
 	}
 	for _, c := range open {
-		q.openings.remember(w.key(c), now.Add(times(c.hits(), c.interval())), now)
+		q.openings.remember(w.key(c), now.Add(times(c.cost(), c.interval())), now)
 	}
 	return true
 }
@@ -92,7 +92,7 @@ func (c *Condition) interval() time.Duration {
 // lifetime returns how long a call of c takes up room.
 func (c *Condition) lifetime() time.Duration {
 	if c.Algorithm == LeakyBucket {
-		return times(c.hits(), c.interval())
+		return times(c.cost(), c.interval())
 	}
 	return c.TTL
 }

@@ -18,7 +18,7 @@ type opening struct {
 func openingOf(o *Outcome, c *Condition, now time.Time) opening {
 	switch {
 	case o.Blocked:
-		return opening{now.Add(cmp.Or(o.RetryAfter, minNap)), c.hits()}
+		return opening{now.Add(cmp.Or(o.RetryAfter, minNap)), c.cost()}
 	case o.RetryAfter > 0:
 		return opening{now.Add(o.RetryAfter), 1}
 	}
@@ -96,7 +96,7 @@ func (w *waiter) join(p *place) {
 	p.standing = true
 	i := p.line.index(w)
 	p.line.standing = slices.Insert(p.line.standing, i, w)
-	p.line.hits += p.condition.hits()
+	p.line.hits += p.condition.cost()
 }
 
 // quit takes w out of the line of p, and calls those who stand first now.
@@ -107,7 +107,7 @@ func (w *waiter) quit(p *place) {
 	p.standing = false
 	i := p.line.index(w)
 	p.line.standing = slices.Delete(p.line.standing, i, i+1)
-	p.line.hits -= p.condition.hits()
+	p.line.hits -= p.condition.cost()
 	p.line.call(w)
 }
 
@@ -201,7 +201,7 @@ func (l *line) before(w *waiter) int {
 	}
 	n := 0
 	for _, v := range l.standing[:i] {
-		n += v.condition(l).hits()
+		n += v.condition(l).cost()
 	}
 	return n
 }
@@ -221,7 +221,7 @@ func (l *line) turn(w *waiter, c *Condition, now time.Time) time.Time {
 // untold reports whether what l was told last is of no use to w, as it is of a
 // larger call, which stands behind w.
 func (l *line) untold(w *waiter, c *Condition) bool {
-	return c.hits() < l.room && l.index(w) == 0
+	return c.cost() < l.room && l.index(w) == 0
 }
 
 // earliest returns when w, with its condition c, can have its hits at the
@@ -230,7 +230,7 @@ func (l *line) earliest(w *waiter, c *Condition, now time.Time) time.Time {
 	if l.untold(w, c) {
 		return now
 	}
-	n := l.before(w) + c.hits()
+	n := l.before(w) + c.cost()
 	if c.Algorithm == LeakyBucket {
 		return latest(now, l.opens.Add(times(max(0, n-l.room), c.interval())))
 	}

@@ -223,7 +223,7 @@ func (q *waitQueue) learn(w *waiter, c *Condition, o *Outcome, now time.Time) {
 	key := w.key(c)
 	at := openingOf(o, c, now)
 	if failedOpen(o) {
-		at = opening{q.openings.of(key), c.hits()}
+		at = opening{q.openings.of(key), c.cost()}
 	} else {
 		q.openings.remember(key, at.opens, now)
 	}
@@ -238,7 +238,7 @@ func (q *waitQueue) learn(w *waiter, c *Condition, o *Outcome, now time.Time) {
 		l.told(opening{now, 1}, now)
 	case first == nil || w.places == nil: // nobody does, or w is through
 		l.told(at, now)
-	case !o.Blocked && !failedOpen(o) && o.Remaining >= first.condition(l).hits():
+	case !o.Blocked && !failedOpen(o) && o.Remaining >= first.condition(l).cost():
 		l.told(at, now)
 	}
 	l.call(w)
