@@ -106,7 +106,7 @@ func (c *call) giveBack(ctx context.Context) {
 	for _, e := range counted {
 		if err == nil {
 			// As it was found, with or without others' hits since.
-			*e.outcome, _, _ = decide(e.now, e.condition, e.lockout, e.stored(), false)
+			*e.outcome = decide(e.now, e.condition, e.lockout, e.stored(), false).outcome
 		}
 		e.annotate(join(e.cause, err))
 	}
@@ -227,6 +227,7 @@ type entry struct {
 
 	now   instant // when it was decided
 	next  record  // the record that is to be stored
+	hit   hit     // what it counts of this call
 	store bool    // whether it is
 	state state
 
@@ -298,7 +299,8 @@ func (e *entry) decide(now instant, count bool) {
 		e.open()
 		return
 	}
-	*e.outcome, e.next, e.store = decide(now, e.condition, e.lockout, e.stored(), count)
+	v := decide(now, e.condition, e.lockout, e.stored(), count)
+	*e.outcome, e.next, e.store, e.hit = v.outcome, v.next, v.store, v.hit
 	e.annotate(e.cause)
 }
 
@@ -374,7 +376,7 @@ func (e *entry) settle() {
 		e.counted = !e.outcome.Blocked
 	case e.outcome.Blocked:
 		// It is full, that much is known. Only the ban could not be set.
-		*e.outcome, _, _ = decide(e.now, e.condition, lockout{}, e.stored(), false)
+		*e.outcome = decide(e.now, e.condition, lockout{}, e.stored(), false).outcome
 		e.annotate(join(e.cause, e.err))
 	default:
 		e.open()

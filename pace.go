@@ -73,7 +73,7 @@ func (q *waitQueue) pace(w *waiter, d *Decision, now time.Time) bool {
 		return false
 	}
 	for _, c := range open {
-		q.openings.remember(w.key(c), now.Add(times(c.cost(), c.interval())), now)
+		q.openings.remember(w.key(c), now.Add(times(c.cost(), time.Duration(c.interval()))), now)
 	}
 	return true
 }
@@ -84,15 +84,10 @@ func failedOpen(o *Outcome) bool {
 	return o.Err != nil && !o.Blocked && o.Remaining == o.Limit
 }
 
-// interval returns the time in which c takes one hit, on average.
-func (c *Condition) interval() time.Duration {
-	return (c.TTL-1)/time.Duration(c.Max) + 1
-}
-
 // lifetime returns how long a call of c takes up room.
 func (c *Condition) lifetime() time.Duration {
 	if c.Algorithm == LeakyBucket {
-		return times(c.cost(), c.interval())
+		return times(c.cost(), time.Duration(c.interval()))
 	}
 	return c.TTL
 }

@@ -232,7 +232,7 @@ func (l *line) earliest(w *waiter, c *Condition, now time.Time) time.Time {
 	}
 	n := l.before(w) + c.cost()
 	if c.Algorithm == LeakyBucket {
-		return latest(now, l.opens.Add(times(max(0, n-l.room), c.interval())))
+		return latest(now, l.opens.Add(times(max(0, n-l.room), time.Duration(c.interval()))))
 	}
 	return latest(now, l.opens).Add(times((n-1)/c.Max, c.TTL))
 }
