@@ -16,6 +16,7 @@ const (
 var (
 	Key        = key
 	ErrStalled = errStalled
+	CutShort   = cutShort
 	Expiration = func(now time.Time, after time.Duration) int32 {
 		return expiration(instantOf(now), instantOf(now).add(after))
 	}

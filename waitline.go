@@ -56,6 +56,9 @@ func (w *waiter) stand(now time.Time) (nap time.Duration) {
 	if last == nil {
 		return 0
 	}
+	if w.hold != nil && w.hold != last.line && !w.hold.ask.After(now) {
+		w.missed++ // its turn has come, but another of its conditions was taken
+	}
 	for i := range w.places {
 		p := &w.places[i]
 		if p == last || w.holds() {
@@ -109,16 +112,6 @@ func (w *waiter) quit(p *place) {
 	p.line.standing = slices.Delete(p.line.standing, i, i+1)
 	p.line.hits -= p.condition.cost()
 	p.line.call(w)
-}
-
-// miss notes that w came to its turn in the line in which it stands, and found
-// another of its conditions full.
-func (w *waiter) miss(d *Decision) {
-	for i := range w.places {
-		if w.places[i].standing && !w.holds() && !d.Outcomes[i].Blocked && !failedOpen(&d.Outcomes[i]) {
-			w.missed++
-		}
-	}
 }
 
 // holds reports whether w stands in all its lines, as it has missed its turn

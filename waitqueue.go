@@ -205,8 +205,6 @@ func (q *waitQueue) answer(w *waiter, d *Decision) (through bool) {
 		q.remove(w)
 	} else if q.enter(w) != nil {
 		return false // next says so too
-	} else {
-		w.miss(d)
 	}
 	for i := range d.Outcomes {
 		q.learn(w, &w.rule.conditions()[i], &d.Outcomes[i], now)
