@@ -597,6 +597,114 @@ func TestTryIsCutShortOnlyByTheEndOfItsContext(t *testing.T) {
 	}
 }
 
+// A guest is one of those who wait in a random crowd.
+type guest struct {
+	*post
+	rule     throttler.Rule
+	needs    map[string]bool // the conditions of Either
+	leaves   bool            // its ctx may end before its turn
+	patience time.Duration   // if it has a deadline
+}
+
+// drawGuest draws a rule of some of the conditions, each with a cost of its own,
+// and how long the guest is prepared to wait.
+func drawGuest(t *rapid.T, conditions []throttler.Condition) guest {
+	g := guest{post: new(post), needs: make(map[string]bool)}
+	var some []throttler.Condition
+	first := rapid.IntRange(0, len(conditions)-1).Draw(t, "first condition")
+	for i, c := range conditions {
+		if i == first || rapid.IntRange(0, 2).Draw(t, "also") == 0 {
+			some = append(some, costing(c, rapid.IntRange(1, c.Max).Draw(t, "Cost")))
+			g.needs[c.Name] = true
+		}
+	}
+	g.rule = either(some...)
+	if rapid.IntRange(0, 4).Draw(t, "all?") == 0 {
+		g.rule, g.needs = all(some...), nil
+	}
+	if g.leaves = rapid.IntRange(0, 3).Draw(t, "leaves?") == 0; g.leaves {
+		g.patience = time.Duration(rapid.IntRange(1, 20_000).Draw(t, "patience")) * time.Millisecond
+	}
+	return g
+}
+
+// wait has g wait, with a deadline or a ctx that is cancelled without one.
+func (g *guest) wait(t *rapid.T, th *throttler.Throttler, start time.Time, deadline bool) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	switch {
+	case g.leaves && deadline:
+		ctx, cancel = context.WithTimeout(ctx, g.patience)
+		defer cancel()
+	case g.leaves:
+		time.AfterFunc(g.patience, cancel)
+	}
+	g.decision, g.err = th.Wait(ctx, g.rule)
+	g.at = time.Since(start)
+	if g.err == nil {
+		assert.Equal(t, throttler.Authorized, g.decision.Status)
+		return
+	}
+	assert.Equal(t, throttler.Blocked, g.decision.Status)
+	assert.True(t, g.leaves, "%v", g.err)
+	want := context.Canceled
+	if deadline {
+		want = context.DeadlineExceeded
+	}
+	assert.ErrorIs(t, g.err, want)
+	assert.NoError(t, th.Cancel(context.Background(), g.decision))
+}
+
+// overtakes reports whether g needs all that other needs, and came later.
+func (g *guest) overtakes(other *guest) bool {
+	if g.needs == nil || other.needs == nil || g.err != nil || other.err != nil || g.at >= other.at {
+		return false
+	}
+	for name := range other.needs {
+		if !g.needs[name] {
+			return false
+		}
+	}
+	return true
+}
+
+func TestCrowdWithManyConditionsGetsThroughAndNobodyOvertakes(t *testing.T) {
+	check(t, func(t *rapid.T) {
+		conditions := make([]throttler.Condition, rapid.IntRange(1, 4).Draw(t, "conditions"))
+		for i := range conditions {
+			conditions[i] = drawLimiter(t, throttler.Algorithm(rapid.IntRange(0, 1).Draw(t, "algorithm")))
+			conditions[i].Name = fmt.Sprint(i)
+			conditions[i].TTL = max(time.Millisecond, conditions[i].TTL/60)
+		}
+		client := newFaulty()
+		th := throttler.New(client)
+		start := time.Now()
+		guests := make([]guest, rapid.IntRange(1, 40).Draw(t, "guests"))
+		var all sync.WaitGroup
+		for i := range guests {
+			g := &guests[i]
+			*g = drawGuest(t, conditions)
+			deadline := rapid.Bool().Draw(t, "deadline")
+			all.Go(func() { g.wait(t, th, start, deadline) })
+			synctest.Wait()
+			switch rapid.IntRange(0, 9).Draw(t, "meanwhile") {
+			case 0:
+				require.NoError(t, th.Reset(context.Background(), guests[rapid.IntRange(0, i).Draw(t, "whose")].rule))
+			case 1, 2, 3:
+				time.Sleep(time.Duration(rapid.IntRange(1, 5000).Draw(t, "pause")) * time.Millisecond)
+			}
+			synctest.Wait()
+		}
+		all.Wait()
+		require.Zero(t, throttler.WaitLines(th))
+		for i := range guests {
+			for j := range i {
+				require.False(t, guests[i].overtakes(&guests[j]), "%d overtakes %d", i, j)
+			}
+		}
+	})
+}
+
 // How calls wait while the backend is gone.
 
 // An outlet is a backend that can be switched off, for the records whose keys hold
