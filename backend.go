@@ -242,8 +242,11 @@ func (b *backend) reset(ctx context.Context, rule Rule) error {
 		b.forget(keys[i]) // what is read until then may be what is deleted
 	}
 	errs := b.delete(ctx, keys)
-	for _, key := range keys {
+	for i, key := range keys {
 		b.forget(key)
+		if errs[i] == nil {
+			b.t.queue.wake(key)
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -87,6 +87,9 @@ func (r *receipt) refunded(e *entry) error {
 	if e.unsent {
 		err = e.left
 	}
+	if err == nil {
+		e.backend.t.queue.wake(e.key)
+	}
 	if err != nil && !e.unknown && !errors.Is(err, errLostAnswer) {
 		r.hits = append(r.hits, counted{e.backend, e.key, e.hit})
 	}

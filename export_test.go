@@ -16,6 +16,7 @@ const (
 var (
 	Key        = key
 	ErrStalled = errStalled
+	CutShort   = cutShort
 	Expiration = func(now time.Time, after time.Duration) int32 {
 		return expiration(instantOf(now), instantOf(now).add(after))
 	}
@@ -101,4 +102,11 @@ func CachedBanHolds(set, asked time.Time, length, ttl time.Duration) bool {
 	c.add("key", r.encode(), now)
 	r, ok := c.get("key", instantOf(asked))
 	return ok && r.ban.holds(instantOf(asked))
+}
+
+// WaitLines returns how many lines there are of calls that wait for th.
+func WaitLines(th *Throttler) int {
+	th.queue.mu.Lock()
+	defer th.queue.mu.Unlock()
+	return len(th.queue.lines)
 }

@@ -20,11 +20,12 @@ type gate struct {
 
 	mu       sync.Mutex // guards what follows
 	underWay int
-	waiting  list.List // of *waiter, first come first served
+	waiting  list.List // of *arrival, first come first served
 	answers  uint64    // how many operations were answered
 }
 
-type waiter struct {
+// An arrival is a caller that waits.
+type arrival struct {
 	pass    chan error // takes one value: nil to pass, or why not
 	answers uint64     // of the gate, when it came
 }
@@ -39,7 +40,7 @@ func (g *gate) enter() error {
 		g.mu.Unlock()
 		return nil
 	}
-	w := &waiter{pass: make(chan error, 1), answers: g.answers}
+	w := &arrival{pass: make(chan error, 1), answers: g.answers}
 	place := g.waiting.PushBack(w)
 	g.mu.Unlock()
 
@@ -80,7 +81,7 @@ func (g *gate) leave(unanswered error) {
 	}
 	if first := g.waiting.Front(); first != nil {
 		g.waiting.Remove(first)
-		first.Value.(*waiter).pass <- nil
+		first.Value.(*arrival).pass <- nil
 		return
 	}
 	g.underWay--
@@ -89,7 +90,7 @@ func (g *gate) leave(unanswered error) {
 // turnAway ends the waiting of all since whose coming nobody was answered.
 func (g *gate) turnAway(err error) {
 	for at := g.waiting.Back(); at != nil; {
-		w := at.Value.(*waiter)
+		w := at.Value.(*arrival)
 		if w.answers != g.answers {
 			return // and all before came earlier still
 		}

@@ -150,7 +150,7 @@ type Throttler struct {
 	standby *backend    // of Fallback; nil: there is none
 	blocks  *blockCache // nil: there is none
 	stats   counters
-	lines   lines
+	queue   waitQueue // of the calls of Wait
 }
 
 // DefaultQueueTimeout is what [Throttler.QueueTimeout] is if it is not set.
