@@ -186,10 +186,10 @@ func (b *backend) askInline(ctx context.Context, e *entry) {
 
 // cache returns where b's records that block are remembered, nil for nowhere.
 func (b *backend) cache() *blockCache {
-	if b != b.t.main {
+	if b != b.t.backend() {
 		return nil
 	}
-	return b.t.blocks
+	return b.t.blockCache()
 }
 
 // join queues e at the slot of its record, and reports whether nobody else is

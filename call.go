@@ -26,7 +26,6 @@ type call struct {
 
 // newCall returns the call of rule, with all its conditions undecided.
 func (t *Throttler) newCall(rule Rule) *call {
-	t.begin()
 	c := &call{t: t, rule: rule}
 	conditions := c.rule.conditions()
 	if len(conditions) == 1 {
@@ -75,7 +74,7 @@ func (c *call) decide(ctx context.Context) Decision {
 
 // recall decides those conditions that memory answers.
 func (c *call) recall() {
-	cache := c.t.main.cache()
+	cache := c.t.blockCache()
 	if cache == nil {
 		return
 	}
@@ -103,8 +102,9 @@ func (c *call) ask(ctx context.Context, op op) {
 	} else {
 		first = &round{led: make([]*slot, 0, len(c.entries))}
 	}
-	c.send(ctx, c.t.main, first, op, func(e *entry) bool { return e.from == nowhere })
-	if c.t.standby == nil {
+	c.send(ctx, c.t.backend(), first, op, func(e *entry) bool { return e.from == nowhere })
+	fallback := c.t.fallback()
+	if fallback == nil {
 		return
 	}
 	second := new(round)
@@ -117,7 +117,7 @@ func (c *call) ask(ctx context.Context, op op) {
 		}
 	}
 	// The fallback is asked even if ctx has ended over a backend that hangs.
-	c.send(context.WithoutCancel(ctx), c.t.standby, second, op, func(e *entry) bool { return e.from == nowhere })
+	c.send(context.WithoutCancel(ctx), fallback, second, op, func(e *entry) bool { return e.from == nowhere })
 }
 
 // send asks b about the entries that are chosen.

@@ -144,13 +144,12 @@ type Throttler struct {
 	// of them at once.
 	Observe func(ctx context.Context, rule Rule, d Decision)
 
-	client  Client
-	start   sync.Once
-	main    *backend
-	standby *backend    // of Fallback; nil: there is none
-	blocks  *blockCache // nil: there is none
-	stats   counters
-	queue   waitQueue // of the calls of Wait
+	client Client
+	main   lazy[backend]
+	second lazy[backend] // of Fallback
+	blocks lazy[blockCache]
+	stats  counters
+	queue  waitQueue // of the calls of Wait
 }
 
 // DefaultQueueTimeout is what [Throttler.QueueTimeout] is if it is not set.
@@ -232,11 +231,10 @@ func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 	if err := rule.Validate(); err != nil {
 		return err
 	}
-	t.begin()
-	err := t.main.reset(ctx, rule)
-	if t.standby != nil {
+	err := t.backend().reset(ctx, rule)
+	if fallback := t.fallback(); fallback != nil {
 		// Even if ctx has ended over a backend that hangs, as when it decides.
-		err = errors.Join(err, t.standby.reset(context.WithoutCancel(ctx), rule))
+		err = errors.Join(err, fallback.reset(context.WithoutCancel(ctx), rule))
 	}
 	return err
 }
@@ -256,25 +254,43 @@ func (t *Throttler) Ban(ctx context.Context, rule Rule, d time.Duration) error {
 	if d <= 0 {
 		return invalid("the length of a Ban", d, "more than 0")
 	}
-	t.begin()
-	err := t.main.ban(ctx, rule, d)
-	if t.standby != nil {
-		err = errors.Join(err, t.standby.ban(context.WithoutCancel(ctx), rule, d))
+	err := t.backend().ban(ctx, rule, d)
+	if fallback := t.fallback(); fallback != nil {
+		err = errors.Join(err, fallback.ban(context.WithoutCancel(ctx), rule, d))
 	}
 	return err
 }
 
-// begin reads the options, at the first call.
-func (t *Throttler) begin() {
-	t.start.Do(func() {
-		t.main = newBackend(t.client, t)
-		if t.Fallback != nil {
-			t.standby = newBackend(t.Fallback, t)
-		}
-		if t.BlockCache > 0 {
-			t.blocks = newBlockCache(t.BlockCache, t.BlockCacheTTL)
-		}
-	})
+// A lazy value is made at the first call that needs it, when the options are set.
+type lazy[T any] struct {
+	once  sync.Once
+	value *T
+}
+
+func (l *lazy[T]) get(make func() *T) *T {
+	l.once.Do(func() { l.value = make() })
+	return l.value
+}
+
+// backend returns what t asks first.
+func (t *Throttler) backend() *backend {
+	return t.main.get(func() *backend { return newBackend(t.client, t) })
+}
+
+// fallback returns what t asks where that fails, nil if there is nothing.
+func (t *Throttler) fallback() *backend {
+	if t.Fallback == nil {
+		return nil
+	}
+	return t.second.get(func() *backend { return newBackend(t.Fallback, t) })
+}
+
+// blockCache returns where records that block are kept, nil for nowhere.
+func (t *Throttler) blockCache() *blockCache {
+	if t.BlockCache <= 0 {
+		return nil
+	}
+	return t.blocks.get(func() *blockCache { return newBlockCache(t.BlockCache, t.BlockCacheTTL) })
 }
 
 func (t *Throttler) queueTimeout() time.Duration {
