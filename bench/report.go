@@ -1,0 +1,205 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A table is one of Markdown.
+type table struct {
+	title string
+	note  string // below the title
+	head  []string
+	rows  [][]string
+}
+
+func (t table) write(w io.Writer) {
+	fmt.Fprintf(w, "### %s\n\n", t.title)
+	if t.note != "" {
+		fmt.Fprintf(w, "%s\n\n", t.note)
+	}
+	fmt.Fprintf(w, "| %s |\n|%s\n", strings.Join(t.head, " | "), strings.Repeat(" --- |", len(t.head)))
+	for _, row := range t.rows {
+		fmt.Fprintf(w, "| %s |\n", strings.Join(row, " | "))
+	}
+	fmt.Fprintln(w)
+}
+
+// A columns is what a system's results of one work come to, for each number of
+// callers.
+type columns []result
+
+// join returns what of says of each result, in one cell.
+func (c columns) join(of func(result) string) string {
+	var cells []string
+	for _, r := range c {
+		cells = append(cells, of(r))
+	}
+	return strings.Join(cells, " / ")
+}
+
+// bySystem returns the results of scenes, which have the same systems, by system.
+func bySystem(scenes [][]result) []columns {
+	all := make([]columns, len(scenes[0]))
+	for _, scene := range scenes {
+		for i, r := range scene {
+			all[i] = append(all[i], r)
+		}
+	}
+	return all
+}
+
+// times returns the time for a decision in each round.
+func (r result) times() []time.Duration {
+	return r.inRounds(round.each)
+}
+
+func (r result) inRounds(of func(round) time.Duration) []time.Duration {
+	var all []time.Duration
+	for _, one := range r.rounds {
+		all = append(all, of(one))
+	}
+	return all
+}
+
+// median returns the median of what of says of r's rounds.
+func (r result) median(of func(round) time.Duration) time.Duration {
+	_, median, _ := quartiles(r.inRounds(of))
+	return median
+}
+
+func (r round) tail() time.Duration { return r.p99 }
+
+func (r round) cpuEach() time.Duration { return r.cpu / time.Duration(max(1, r.decisions)) }
+
+// spreadPercent returns half the distance of the quartiles of r's times, in
+// percent of their median.
+func (r result) spreadPercent() string {
+	low, median, high := quartiles(r.times())
+	return fmt.Sprintf("%.0f", 50*float64(high-low)/float64(max(1, median)))
+}
+
+func (r result) allocsEach() string {
+	allocs, decisions := uint64(0), 0
+	for _, one := range r.rounds {
+		allocs += one.allocs
+		decisions += one.decisions
+	}
+	return fmt.Sprintf("%.0f", float64(allocs)/float64(max(1, decisions)))
+}
+
+// micros of a time: two digits, or as many as it has before the point.
+func inMicros(d time.Duration) string { return short(float64(d) / float64(time.Microsecond)) }
+
+// short formats x with two digits, or as many as it has before the point.
+func short(x float64) string {
+	switch {
+	case x < 0.995:
+		return fmt.Sprintf("%.2f", x)
+	case x < 9.95:
+		return fmt.Sprintf("%.1f", x)
+	}
+	return fmt.Sprintf("%.0f", x)
+}
+
+// A ratio is how much longer one system takes than another: the quartiles of its
+// rounds, each beside the other's round of the same turn.
+type ratio struct{ low, median, high float64 }
+
+// beside returns the ratio of a's times to b's, of the same scene.
+func beside(a, b result) ratio {
+	var ratios []float64
+	for i := range a.rounds {
+		ratios = append(ratios, float64(a.rounds[i].each())/float64(max(1, b.rounds[i].each())))
+	}
+	low, median, high := quartiles(ratios)
+	return ratio{low, median, high}
+}
+
+func (r ratio) String() string {
+	return fmt.Sprintf("%s (%s–%s)", short(r.median), short(r.low), short(r.high))
+}
+
+// find returns the result of s in a scene.
+func find(scene []result, s system) (result, bool) {
+	i := slices.IndexFunc(scene, func(r result) bool { return r.system.name == s.name && r.system.how == s.how })
+	if i < 0 {
+		return result{}, false
+	}
+	return scene[i], true
+}
+
+// workTable is what all systems took for one work. scenes are by the number of
+// callers.
+func workTable(w work, scenes [][]result) table {
+	t := table{
+		title: "Work: " + w.name,
+		note:  strings.ToUpper(w.about[:1]) + w.about[1:] + ".",
+		head:  []string{"limiter", "algorithm", "µs a decision", "p99, µs", "client's CPU, µs", "round trips", "± %"},
+	}
+	for _, c := range bySystem(scenes) {
+		t.rows = append(t.rows, []string{
+			c[0].system.name, c[0].system.how,
+			c.join(func(r result) string { return inMicros(r.median(round.each)) }),
+			c.join(func(r result) string { return inMicros(r.median(round.tail)) }),
+			c.join(func(r result) string { return inMicros(r.median(round.cpuEach)) }),
+			c.join(func(r result) string { return short(r.trips) }),
+			c.join(result.spreadPercent),
+		})
+	}
+	return t
+}
+
+func callersText(n int) string {
+	if n == 1 {
+		return "1 caller"
+	}
+	return fmt.Sprintf("%d callers", n)
+}
+
+// plainTable sets decisions beside the plain client's get and cas, and a ctx that
+// can end beside one that cannot.
+func plainTable(scenes [][]result) table {
+	t := table{
+		title: "Beside the plain client, and a ctx that can end",
+		note:  "The work is spread. Ratios are medians of the rounds (quartiles).",
+		head:  []string{"what", "beside"},
+	}
+	for _, n := range plainCallers {
+		t.head = append(t.head, callersText(n))
+	}
+	for _, pair := range plainPairs {
+		row := []string{pair[0].name, pair[1].name}
+		if pair[1].name == getAndSwap.name {
+			row[1] += ", " + getAndSwap.how
+		}
+		for _, scene := range scenes {
+			a, _ := find(scene, pair[0])
+			b, _ := find(scene, pair[1])
+			row = append(row, beside(a, b).String())
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t
+}
+
+// memoryTable is what decisions take in process memory.
+func memoryTable(title string, w work, scenes [][]result) table {
+	t := table{
+		title: title,
+		note:  strings.ToUpper(w.about[:1]) + w.about[1:] + ".",
+		head:  []string{"limiter", "algorithm", "µs a decision", "allocations", "± %"},
+	}
+	for _, c := range bySystem(scenes) {
+		t.rows = append(t.rows, []string{
+			c[0].system.name, c[0].system.how,
+			c.join(func(r result) string { return inMicros(r.median(round.each)) }),
+			c[0].allocsEach(),
+			c.join(result.spreadPercent),
+		})
+	}
+	return t
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// took returns a result of rounds with one decision each, that took so many
+// microseconds.
+func took(s system, micros ...int) result {
+	r := result{system: s, trips: 1}
+	for _, n := range micros {
+		wall := time.Duration(n) * time.Microsecond
+		r.rounds = append(r.rounds, round{decisions: 1, wall: wall, p99: 3 * wall, cpu: wall / 2, allocs: 4})
+	}
+	return r
+}
+
+func TestRatioIsThatOfRoundsOfTheSameTurn(t *testing.T) {
+	// The machine was slow for both in the second round.
+	require.Equal(t, ratio{0.5, 0.5, 0.5}, beside(took(poolWindow, 10, 1000, 12), took(plainWindow, 20, 2000, 24)))
+	require.Equal(t, ratio{0.5, 1, 2}, beside(took(poolWindow, 10, 20, 40), took(plainWindow, 20, 20, 20)))
+	require.Equal(t, "1.0 (0.50–2.0)", ratio{0.5, 1, 2}.String())
+}
+
+func TestFiguresHaveTwoDigitsOrMore(t *testing.T) {
+	for _, c := range []struct {
+		x    float64
+		want string
+	}{
+		{0, "0.00"}, {0.046, "0.05"}, {0.994, "0.99"}, {0.996, "1.0"}, {2.71, "2.7"}, {9.94, "9.9"}, {9.96, "10"}, {12.5, "12"}, {2804, "2804"},
+	} {
+		require.Equal(t, c.want, short(c.x))
+	}
+}
+
+func TestTableOfAWorkHasACellForEachNumberOfCallers(t *testing.T) {
+	var out bytes.Buffer
+	workTable(full, [][]result{{took(poolWindow, 80, 100, 120)}, {took(poolWindow, 4, 8, 8)}}).write(&out)
+	require.Equal(t, `### Work: full
+
+One value for all callers whose 50 a day are used up.
+
+| limiter | algorithm | µs a decision | p99, µs | client's CPU, µs | round trips | ± % |
+| --- | --- | --- | --- | --- | --- | --- |
+| throttler, pool | sliding window | 100 / 8.0 | 300 / 24 | 50 / 4.0 | 1.0 / 1.0 | 20 / 25 |
+
+`, out.String())
+}
