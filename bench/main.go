@@ -36,6 +36,11 @@ func systemsFor(w work) []system {
 	return all
 }
 
+// crowdSystems are those of the admitted table.
+var crowdSystems = []system{
+	poolWindow, poolBucket, plainWindow, plainBucket,
+}
+
 // plainCallers and plainPairs are those of plainTable.
 var (
 	plainCallers = []int{1, maxCallers}
@@ -63,6 +68,7 @@ type options struct {
 	network string
 	rounds  int
 	slice   time.Duration
+	crowds  int
 }
 
 func parse(args []string, messages io.Writer) (o options, err error) {
@@ -72,19 +78,20 @@ func parse(args []string, messages io.Writer) (o options, err error) {
 	flags.StringVar(&o.network, "network", "tcp", "how the servers are reached: tcp or unix")
 	flags.IntVar(&o.rounds, "rounds", 15, "how often each limiter is measured at each work")
 	flags.DurationVar(&o.slice, "slice", 50*time.Millisecond, "how long it is measured in a round")
+	flags.IntVar(&o.crowds, "crowds", 5, "how often a crowd calls for what is admitted")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
 	if o.short {
-		o.rounds, o.slice = 3, 20*time.Millisecond
+		o.rounds, o.slice, o.crowds = 3, 20*time.Millisecond, 1
 	}
 	switch {
 	case flags.NArg() > 0:
 		err = fmt.Errorf("unknown argument %q", flags.Arg(0))
 	case o.network != "tcp" && o.network != "unix":
 		err = fmt.Errorf("-network is %q, want tcp or unix", o.network)
-	case o.rounds < 1 || o.slice < time.Millisecond:
-		err = errors.New("-rounds must be 1 or more, and -slice 1ms or more")
+	case o.rounds < 1 || o.crowds < 1 || o.slice < time.Millisecond:
+		err = errors.New("-rounds and -crowds must be 1 or more, and -slice 1ms or more")
 	}
 	return o, err
 }
@@ -112,7 +119,7 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 		st.servers[kind] = s
 	}
 	conditions(out, st, o)
-	return st.all(ctx, out)
+	return st.all(ctx, o, out)
 }
 
 // close ends the servers.
@@ -123,19 +130,19 @@ func (st *stage) close() {
 }
 
 // all plays all scenes and writes their tables to out, each when it is known.
-func (st *stage) all(ctx context.Context, out io.Writer) error {
-	if err := st.verify(append(systemsFor(full), httpSystems()...)); err != nil {
+func (st *stage) all(ctx context.Context, o options, out io.Writer) error {
+	if err := st.verify(slices.Concat(systemsFor(full), crowdSystems, httpSystems())); err != nil {
 		return err
 	}
 	if len(st.servers) > 0 {
-		if err := st.withServers(ctx, out); err != nil {
+		if err := st.withServers(ctx, o, out); err != nil {
 			return err
 		}
 	}
 	return st.inMemory(ctx, out)
 }
 
-func (st *stage) withServers(ctx context.Context, out io.Writer) error {
+func (st *stage) withServers(ctx context.Context, o options, out io.Writer) error {
 	for _, w := range works {
 		played, err := st.playAll(ctx, w, systemsFor(w), callerCounts)
 		if err != nil {
@@ -150,6 +157,12 @@ func (st *stage) withServers(ctx context.Context, out io.Writer) error {
 		}
 		plainTable(played).write(out)
 	}
+	st.report("what is admitted of a limit of 50")
+	crowds, err := st.admitAll(ctx, crowdSystems, o.crowds)
+	if err != nil {
+		return err
+	}
+	admittedTable(crowds).write(out)
 	return nil
 }
 

@@ -13,7 +13,7 @@ func TestAllTablesArePrinted(t *testing.T) {
 	started(t, onMemcached, "unix")
 	started(t, onRedis, "unix")
 	var out, messages bytes.Buffer
-	err := run(t.Context(), []string{"-rounds", "1", "-slice", "2ms", "-network", "unix"}, &out, &messages)
+	err := run(t.Context(), []string{"-rounds", "1", "-slice", "2ms", "-network", "unix", "-crowds", "1"}, &out, &messages)
 	require.NoError(t, err, messages.String())
 
 	sections := strings.Split(out.String(), "\n### ")
@@ -35,6 +35,7 @@ func TestAllTablesArePrinted(t *testing.T) {
 	require.Equal(t, []string{
 		"Work: spread", "Work: new", "Work: hot", "Work: full",
 		"Beside the plain client, and a ctx that can end",
+		"Admitted of a limit of 50",
 		"In process memory: spread", "In process memory: full",
 		"HTTP middleware in process memory: allowed", "HTTP middleware in process memory: refused",
 	}, titles)
@@ -54,11 +55,11 @@ func TestOptions(t *testing.T) {
 	var messages bytes.Buffer
 	o, err := parse(nil, &messages)
 	require.NoError(t, err)
-	require.Equal(t, options{network: "tcp", rounds: 15, slice: 50 * time.Millisecond}, o)
+	require.Equal(t, options{network: "tcp", rounds: 15, slice: 50 * time.Millisecond, crowds: 5}, o)
 	o, err = parse([]string{"-short"}, &messages)
 	require.NoError(t, err)
-	require.Equal(t, options{short: true, network: "tcp", rounds: 3, slice: 20 * time.Millisecond}, o)
-	for _, args := range [][]string{{"x"}, {"-network", "udp"}, {"-rounds", "0"}, {"-slice", "1us"}, {"-nosuch"}} {
+	require.Equal(t, options{short: true, network: "tcp", rounds: 3, slice: 20 * time.Millisecond, crowds: 1}, o)
+	for _, args := range [][]string{{"x"}, {"-network", "udp"}, {"-rounds", "0"}, {"-slice", "1us"}, {"-crowds", "0"}, {"-nosuch"}} {
 		_, err := parse(args, &messages)
 		require.Error(t, err, args)
 	}

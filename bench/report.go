@@ -160,6 +160,55 @@ func callersText(n int) string {
 	return fmt.Sprintf("%d callers", n)
 }
 
+// admittedTable is what was admitted of a crowd.
+func admittedTable(all []admissions) table {
+	t := table{
+		title: "Admitted of a limit of 50",
+		note: fmt.Sprintf("%d callers at once call %d times each for one value that has a limit of %d a day: "+
+			"the least and the most that was admitted, and the time of all calls divided by their number.", maxCallers, crowdCalls, crowdLimit),
+		head: []string{"limiter", "algorithm", "1 instance", "8 instances, as of 8 processes", "µs a call, 8 instances"},
+	}
+	for _, a := range all {
+		t.rows = append(t.rows, []string{a.system.name, a.system.how, admitted(a.one), admitted(a.many), timeEach(a.many)})
+	}
+	return t
+}
+
+// admitted returns how many were admitted in runs, from the least to the most.
+func admitted(runs []admission) string {
+	errors := 0
+	for _, r := range runs {
+		errors += r.errors
+	}
+	least, most := extremes(runs)
+	text := fmt.Sprint(least)
+	if most > least {
+		text = fmt.Sprintf("%d to %d", least, most)
+	}
+	if errors > 0 {
+		text += fmt.Sprintf(", %d errors", errors)
+	}
+	return text
+}
+
+// extremes returns the least and the most that was admitted in runs.
+func extremes(runs []admission) (least, most int) {
+	least = runs[0].admitted
+	for _, r := range runs {
+		least, most = min(least, r.admitted), max(most, r.admitted)
+	}
+	return least, most
+}
+
+func timeEach(runs []admission) string {
+	var all []time.Duration
+	for _, r := range runs {
+		all = append(all, r.wall/(maxCallers*crowdCalls))
+	}
+	_, median, _ := quartiles(all)
+	return inMicros(median)
+}
+
 // plainTable sets decisions beside the plain client's get and cas, and a ctx that
 // can end beside one that cannot.
 func plainTable(scenes [][]result) table {

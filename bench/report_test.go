@@ -50,3 +50,8 @@ One value for all callers whose 50 a day are used up.
 
 `, out.String())
 }
+
+func TestAdmittedSaysTheLeastAndTheMost(t *testing.T) {
+	require.Equal(t, "50", admitted([]admission{{admitted: 50}, {admitted: 50}}))
+	require.Equal(t, "49 to 237, 3 errors", admitted([]admission{{admitted: 237, errors: 1}, {admitted: 49, errors: 2}, {admitted: 60}}))
+}

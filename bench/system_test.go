@@ -11,7 +11,7 @@ import (
 
 func TestEverySystemAllowsItsLimitAndNoMore(t *testing.T) {
 	st := staged(t)
-	for _, s := range slices.Concat(systemsFor(full), httpSystems(), []system{storeWindow, storeBucket, poolCancelable, plainCancelable}) {
+	for _, s := range slices.Concat(systemsFor(full), crowdSystems, httpSystems(), []system{storeWindow, storeBucket, poolCancelable, plainCancelable}) {
 		require.NoError(t, st.verify([]system{s}))
 	}
 	require.ErrorContains(t, st.verify([]system{getAndSwap}), "does not limit", "it is there to be compared with")
@@ -21,7 +21,7 @@ func TestEverySystemAllowsItsLimitAndNoMore(t *testing.T) {
 // those of another space.
 func TestInstancesOfASystemCountTogether(t *testing.T) {
 	st := staged(t)
-	for _, s := range systemsFor(fresh) {
+	for _, s := range crowdSystems {
 		e := st.env(s, nil)
 		var instances []limiter
 		for _, e := range []env{e, e, st.env(s, nil)} {
@@ -37,6 +37,18 @@ func TestInstancesOfASystemCountTogether(t *testing.T) {
 			l.flush()
 			require.Equal(t, want, allowed, "%s (%s), call %d", s.name, s.how, i+1)
 		}
+	}
+}
+
+func TestExactSystemsAdmitTheLimitOfACrowd(t *testing.T) {
+	st := staged(t)
+	exact := []system{poolWindow, poolBucket, plainWindow, plainBucket}
+	all, err := st.admitAll(t.Context(), exact, 1)
+	require.NoError(t, err)
+	require.Len(t, all, len(exact))
+	for _, a := range all {
+		require.Equal(t, "50", admitted(a.one), "%s (%s)", a.system.name, a.system.how)
+		require.Equal(t, "50", admitted(a.many), "%s (%s)", a.system.name, a.system.how)
 	}
 }
 
