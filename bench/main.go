@@ -29,16 +29,19 @@ var callerCounts = []int{1, 16, maxCallers}
 
 // systemsFor returns the systems that are measured at w.
 func systemsFor(w work) []system {
-	all := []system{poolWindow, poolBucket, plainWindow, plainBucket}
+	all := []system{poolWindow, poolBucket, plainWindow, plainBucket, rueidisBucket, rueidisLog, redisRate}
 	if w.name == full.name {
 		all = slices.Insert(all, 1, poolCached)
 	}
 	return all
 }
 
+// ours reports whether s is of this repository and over pool.
+func (s system) ours() bool { return strings.HasPrefix(s.name, poolWindow.name) }
+
 // crowdSystems are those of the admitted table.
 var crowdSystems = []system{
-	poolWindow, poolBucket, plainWindow, plainBucket,
+	poolWindow, poolBucket, plainWindow, plainBucket, rueidisBucket, rueidisLog, redisRate,
 }
 
 // plainCallers and plainPairs are those of plainTable.
@@ -143,12 +146,17 @@ func (st *stage) all(ctx context.Context, o options, out io.Writer) error {
 }
 
 func (st *stage) withServers(ctx context.Context, o options, out io.Writer) error {
+	scenes := make(map[string][][]result)
 	for _, w := range works {
 		played, err := st.playAll(ctx, w, systemsFor(w), callerCounts)
 		if err != nil {
 			return err
 		}
+		scenes[w.name] = played
 		workTable(w, played).write(out)
+	}
+	if t := ratioTable(scenes); len(t.rows) > 0 {
+		t.write(out)
 	}
 	if st.servers[onMemcached] != nil {
 		played, err := st.playAll(ctx, spread, plainSystems, plainCallers)
@@ -221,7 +229,7 @@ func conditions(out io.Writer, st *stage, o options) {
 
 // compared are the modules whose versions matter.
 var compared = []string{
-	"github.com/bradfitz/gomemcache",
+	"github.com/bradfitz/gomemcache", "github.com/redis/rueidis", "github.com/go-redis/redis_rate/v10", "github.com/redis/go-redis/v9",
 	"github.com/go-chi/httprate", "github.com/ulule/limiter/v3", "github.com/didip/tollbooth/v7",
 }
 

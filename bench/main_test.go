@@ -34,6 +34,7 @@ func TestAllTablesArePrinted(t *testing.T) {
 	}
 	require.Equal(t, []string{
 		"Work: spread", "Work: new", "Work: hot", "Work: full",
+		"Ours beside the faster of rueidis' two scripts",
 		"Beside the plain client, and a ctx that can end",
 		"Admitted of a limit of 50",
 		"In process memory: spread", "In process memory: full",
@@ -48,7 +49,7 @@ func TestWithoutServersOnlyWhatNeedsNoneIsMeasured(t *testing.T) {
 	require.Contains(t, messages.String(), "install the package memcached")
 	require.Contains(t, messages.String(), "install the package redis-server")
 	require.Contains(t, out.String(), "### In process memory: spread")
-	require.NotContains(t, out.String(), "throttler, pool")
+	require.NotContains(t, out.String(), "rueidis, Lua")
 }
 
 func TestOptions(t *testing.T) {

@@ -132,6 +132,16 @@ func find(scene []result, s system) (result, bool) {
 	return scene[i], true
 }
 
+// better returns the faster of those of systems that are in scene.
+func better(scene []result, systems ...system) (best result, ok bool) {
+	for _, s := range systems {
+		if r, found := find(scene, s); found && (!ok || r.median(round.each) < best.median(round.each)) {
+			best, ok = r, true
+		}
+	}
+	return best, ok
+}
+
 // workTable is what all systems took for one work. scenes are by the number of
 // callers.
 func workTable(w work, scenes [][]result) table {
@@ -151,6 +161,39 @@ func workTable(w work, scenes [][]result) table {
 		})
 	}
 	return t
+}
+
+// ratioTable sets ours beside the faster of rueidis' two scripts.
+func ratioTable(scenes map[string][][]result) table {
+	t := table{
+		title: "Ours beside the faster of rueidis' two scripts",
+		note:  "Ratio of the times of a decision: median of the rounds (quartiles). Below 1, ours is faster.",
+		head:  []string{"work", "limiter", "algorithm"},
+	}
+	for _, n := range callerCounts {
+		t.head = append(t.head, callersText(n))
+	}
+	for _, w := range works {
+		for _, s := range systemsFor(w) {
+			row, ok := ratioRow(scenes[w.name], s)
+			if ok && s.ours() {
+				t.rows = append(t.rows, append([]string{w.name, s.name, s.how}, row...))
+			}
+		}
+	}
+	return t
+}
+
+func ratioRow(scenes [][]result, s system) (row []string, ok bool) {
+	for _, scene := range scenes {
+		a, found := find(scene, s)
+		b, there := better(scene, rueidisBucket, rueidisLog)
+		if !found || !there {
+			return nil, false
+		}
+		row = append(row, beside(a, b).String())
+	}
+	return row, true
 }
 
 func callersText(n int) string {

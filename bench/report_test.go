@@ -21,8 +21,8 @@ func took(s system, micros ...int) result {
 
 func TestRatioIsThatOfRoundsOfTheSameTurn(t *testing.T) {
 	// The machine was slow for both in the second round.
-	require.Equal(t, ratio{0.5, 0.5, 0.5}, beside(took(poolWindow, 10, 1000, 12), took(plainWindow, 20, 2000, 24)))
-	require.Equal(t, ratio{0.5, 1, 2}, beside(took(poolWindow, 10, 20, 40), took(plainWindow, 20, 20, 20)))
+	require.Equal(t, ratio{0.5, 0.5, 0.5}, beside(took(poolWindow, 10, 1000, 12), took(rueidisLog, 20, 2000, 24)))
+	require.Equal(t, ratio{0.5, 1, 2}, beside(took(poolWindow, 10, 20, 40), took(rueidisLog, 20, 20, 20)))
 	require.Equal(t, "1.0 (0.50–2.0)", ratio{0.5, 1, 2}.String())
 }
 
@@ -35,6 +35,19 @@ func TestFiguresHaveTwoDigitsOrMore(t *testing.T) {
 	} {
 		require.Equal(t, c.want, short(c.x))
 	}
+}
+
+func TestOursIsSetBesideTheFasterScript(t *testing.T) {
+	scene := []result{took(poolWindow, 10), took(rueidisBucket, 40), took(rueidisLog, 20)}
+	best, ok := better(scene, rueidisBucket, rueidisLog)
+	require.True(t, ok)
+	require.Equal(t, rueidisLog.how, best.system.how)
+	row, ok := ratioRow([][]result{scene, {took(poolWindow, 10), took(rueidisBucket, 5), took(rueidisLog, 20)}}, poolWindow)
+	require.True(t, ok)
+	require.Equal(t, []string{"0.50 (0.50–0.50)", "2.0 (2.0–2.0)"}, row)
+
+	_, ok = ratioRow([][]result{{took(poolWindow, 10)}}, poolWindow)
+	require.False(t, ok, "Redis is not installed")
 }
 
 func TestTableOfAWorkHasACellForEachNumberOfCallers(t *testing.T) {

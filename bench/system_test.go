@@ -42,7 +42,7 @@ func TestInstancesOfASystemCountTogether(t *testing.T) {
 
 func TestExactSystemsAdmitTheLimitOfACrowd(t *testing.T) {
 	st := staged(t)
-	exact := []system{poolWindow, poolBucket, plainWindow, plainBucket}
+	exact := []system{poolWindow, poolBucket, plainWindow, plainBucket, rueidisBucket, rueidisLog, redisRate}
 	all, err := st.admitAll(t.Context(), exact, 1)
 	require.NoError(t, err)
 	require.Len(t, all, len(exact))
@@ -62,6 +62,8 @@ func TestRoundTripsOfALoneCallerAreCounted(t *testing.T) {
 		least, most float64
 	}{
 		{getAndSwap, spread, 2, 2.01},
+		{rueidisLog, spread, 1, 1.01},
+		{redisRate, hot, 1, 1.01},
 		{plainWindow, full, 1, 1.01},
 		{plainWindow, fresh, 2, 2.01},
 		{poolCached, full, 0, 0.01},
