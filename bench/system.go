@@ -41,8 +41,6 @@ func (l limit) bucket() limit {
 	return limit{int(int64(l.Max) * int64(time.Second) / int64(l.Window)), time.Second}
 }
 
-const day = 24 * time.Hour
-
 // A limiter is an open system.
 type limiter interface {
 	// caller returns a function that asks for one more call for value. It is

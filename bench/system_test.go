@@ -79,6 +79,9 @@ func TestLimitsKeepTheirRate(t *testing.T) {
 	require.Equal(t, limit{1_000_000, time.Second}, hot.limit.bucket())
 	require.Equal(t, limit{10_000, time.Second}, spread.limit.bucket())
 	require.Equal(t, full.limit, full.limit.bucket())
+	require.Equal(t, uint32(50), perDay(full.limit))
+	require.Equal(t, uint32(864_000_000), perDay(spread.limit))
+	require.Equal(t, ^uint32(0), perDay(hot.limit), "as many as fit")
 }
 
 func TestInterruptedStageStops(t *testing.T) {
