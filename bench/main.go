@@ -29,7 +29,7 @@ var callerCounts = []int{1, 16, maxCallers}
 
 // systemsFor returns the systems that are measured at w.
 func systemsFor(w work) []system {
-	all := []system{poolWindow, poolBucket, plainWindow, plainBucket, rueidisBucket, rueidisLog, redisRate, envoy}
+	all := []system{poolWindow, poolBucket, plainWindow, plainBucket, rueidisBucket, rueidisLog, redisRate, envoy, limitersWindow}
 	if w.name == full.name {
 		all = slices.Insert(all, 1, poolCached)
 	}
@@ -42,7 +42,7 @@ func (s system) ours() bool { return strings.HasPrefix(s.name, poolWindow.name) 
 // crowdSystems are those of the admitted table.
 var crowdSystems = []system{
 	poolWindow, poolBucket, plainWindow, plainBucket, rueidisBucket, rueidisLog, redisRate,
-	envoy,
+	envoy, limitersWindow, limitersLocked, limitersUnlocked,
 }
 
 // plainCallers and plainPairs are those of plainTable.
@@ -231,7 +231,7 @@ func conditions(out io.Writer, st *stage, o options) {
 // compared are the modules whose versions matter.
 var compared = []string{
 	"github.com/bradfitz/gomemcache", "github.com/redis/rueidis", "github.com/go-redis/redis_rate/v10", "github.com/redis/go-redis/v9",
-	"github.com/envoyproxy/ratelimit",
+	"github.com/envoyproxy/ratelimit", "github.com/mennanov/limiters",
 	"github.com/go-chi/httprate", "github.com/ulule/limiter/v3", "github.com/didip/tollbooth/v7",
 }
 
