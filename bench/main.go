@@ -73,6 +73,7 @@ type options struct {
 	rounds  int
 	slice   time.Duration
 	crowds  int
+	svg     string
 }
 
 func parse(args []string, messages io.Writer) (o options, err error) {
@@ -83,6 +84,7 @@ func parse(args []string, messages io.Writer) (o options, err error) {
 	flags.IntVar(&o.rounds, "rounds", 15, "how often each limiter is measured at each work")
 	flags.DurationVar(&o.slice, "slice", 50*time.Millisecond, "how long it is measured in a round")
 	flags.IntVar(&o.crowds, "crowds", 5, "how often a crowd calls for what is admitted")
+	flags.StringVar(&o.svg, "svg", "", "write a picture to this file")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -172,7 +174,10 @@ func (st *stage) withServers(ctx context.Context, o options, out io.Writer) erro
 		return err
 	}
 	admittedTable(crowds).write(out)
-	return nil
+	if o.svg == "" {
+		return nil
+	}
+	return os.WriteFile(o.svg, picture(scenes, crowds), 0o644)
 }
 
 // inMemory compares what needs no server.

@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/xml"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,8 +15,9 @@ import (
 func TestAllTablesArePrinted(t *testing.T) {
 	started(t, onMemcached, "unix")
 	started(t, onRedis, "unix")
+	svg := filepath.Join(t.TempDir(), "picture.svg")
 	var out, messages bytes.Buffer
-	err := run(t.Context(), []string{"-rounds", "1", "-slice", "2ms", "-network", "unix", "-crowds", "1"}, &out, &messages)
+	err := run(t.Context(), []string{"-rounds", "1", "-slice", "2ms", "-network", "unix", "-crowds", "1", "-svg", svg}, &out, &messages)
 	require.NoError(t, err, messages.String())
 
 	sections := strings.Split(out.String(), "\n### ")
@@ -40,6 +44,10 @@ func TestAllTablesArePrinted(t *testing.T) {
 		"In process memory: spread", "In process memory: full",
 		"HTTP middleware in process memory: allowed", "HTTP middleware in process memory: refused",
 	}, titles)
+
+	picture, err := os.ReadFile(svg)
+	require.NoError(t, err)
+	require.NoError(t, xml.Unmarshal(picture, new(struct{})))
 }
 
 func TestWithoutServersOnlyWhatNeedsNoneIsMeasured(t *testing.T) {

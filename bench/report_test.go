@@ -68,3 +68,20 @@ func TestAdmittedSaysTheLeastAndTheMost(t *testing.T) {
 	require.Equal(t, "50", admitted([]admission{{admitted: 50}, {admitted: 50}}))
 	require.Equal(t, "49 to 237, 3 errors", admitted([]admission{{admitted: 237, errors: 1}, {admitted: 49, errors: 2}, {admitted: 60}}))
 }
+
+func TestPictureHasTheFiguresOfTheTables(t *testing.T) {
+	scenes := make(map[string][][]result)
+	for i, w := range works {
+		for range callerCounts {
+			scenes[w.name] = append(scenes[w.name], []result{took(poolWindow, 11+i), took(poolBucket, 77), took(envoy, 21+i)})
+		}
+	}
+	svg := string(picture(scenes, []admissions{{system: limitersLocked, many: []admission{{admitted: 49}, {admitted: 53}}}}))
+	for _, want := range []string{
+		">4,000 values, 1 caller<", ">4,000 values, 64 callers<", ">One value that is full, 64 callers<",
+		">14<", ">24<", "mennanov/limiters: token bucket, lock", ">53<",
+	} {
+		require.Contains(t, svg, want)
+	}
+	require.NotContains(t, svg, ">77<")
+}
