@@ -9,6 +9,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -74,6 +75,7 @@ type options struct {
 	slice   time.Duration
 	crowds  int
 	svg     string
+	page    string
 }
 
 func parse(args []string, messages io.Writer) (o options, err error) {
@@ -85,6 +87,7 @@ func parse(args []string, messages io.Writer) (o options, err error) {
 	flags.DurationVar(&o.slice, "slice", 50*time.Millisecond, "how long it is measured in a round")
 	flags.IntVar(&o.crowds, "crowds", 5, "how often a crowd calls for what is admitted")
 	flags.StringVar(&o.svg, "svg", "", "write a picture to this file")
+	flags.StringVar(&o.page, "page", "", "write the tables into this Markdown file too, in place of those of an earlier run")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -110,6 +113,11 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if o.page != "" {
+		if _, err := os.Stat(o.page); err != nil {
+			return err // now rather than in three minutes
+		}
+	}
 	st := &stage{servers: make(map[backend]*server), rounds: o.rounds, slice: o.slice}
 	st.report = func(format string, args ...any) { fmt.Fprintf(messages, format+"\n", args...) }
 	defer st.close()
@@ -124,8 +132,13 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 		}
 		st.servers[kind] = s
 	}
-	conditions(out, st, o)
-	return st.all(ctx, o, out)
+	var tables bytes.Buffer
+	both := io.MultiWriter(out, &tables)
+	conditions(both, st, o)
+	if err := st.all(ctx, o, both); err != nil || o.page == "" {
+		return err
+	}
+	return renew(o.page, tables.Bytes())
 }
 
 // close ends the servers.

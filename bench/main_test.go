@@ -15,9 +15,11 @@ import (
 func TestAllTablesArePrinted(t *testing.T) {
 	started(t, onMemcached, "unix")
 	started(t, onRedis, "unix")
-	svg := filepath.Join(t.TempDir(), "picture.svg")
+	dir := t.TempDir()
+	svg, page := filepath.Join(dir, "picture.svg"), filepath.Join(dir, "page.md")
+	require.NoError(t, os.WriteFile(page, []byte(tablesBegin+tablesEnd), 0o600))
 	var out, messages bytes.Buffer
-	err := run(t.Context(), []string{"-rounds", "1", "-slice", "2ms", "-network", "unix", "-crowds", "1", "-svg", svg}, &out, &messages)
+	err := run(t.Context(), []string{"-rounds", "1", "-slice", "2ms", "-network", "unix", "-crowds", "1", "-svg", svg, "-page", page}, &out, &messages)
 	require.NoError(t, err, messages.String())
 
 	sections := strings.Split(out.String(), "\n### ")
@@ -45,6 +47,9 @@ func TestAllTablesArePrinted(t *testing.T) {
 		"HTTP middleware in process memory: allowed", "HTTP middleware in process memory: refused",
 	}, titles)
 
+	written, err := os.ReadFile(page)
+	require.NoError(t, err)
+	require.Equal(t, tablesBegin+"\n"+out.String()+tablesEnd, string(written))
 	picture, err := os.ReadFile(svg)
 	require.NoError(t, err)
 	require.NoError(t, xml.Unmarshal(picture, new(struct{})))
@@ -72,5 +77,6 @@ func TestOptions(t *testing.T) {
 		_, err := parse(args, &messages)
 		require.Error(t, err, args)
 	}
+	require.ErrorIs(t, run(t.Context(), []string{"-page", "nosuch.md"}, &messages, &messages), os.ErrNotExist)
 	require.NoError(t, run(t.Context(), []string{"-h"}, &messages, &messages))
 }

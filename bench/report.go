@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -294,4 +295,24 @@ func memoryTable(title string, w work, scenes [][]result) table {
 		})
 	}
 	return t
+}
+
+// Between these lines of a page are the tables.
+const (
+	tablesBegin = "<!-- tables of go run ./bench -->\n"
+	tablesEnd   = "<!-- end of tables -->\n"
+)
+
+// renew replaces the tables in the page at path.
+func renew(path string, tables []byte) error {
+	page, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	before, rest, begins := strings.Cut(string(page), tablesBegin)
+	_, after, ends := strings.Cut(rest, tablesEnd)
+	if !begins || !ends {
+		return fmt.Errorf("%s has no lines %q and %q", path, tablesBegin, tablesEnd)
+	}
+	return os.WriteFile(path, []byte(before+tablesBegin+"\n"+string(tables)+tablesEnd+after), 0o644)
 }

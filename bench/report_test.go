@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -84,4 +86,23 @@ func TestPictureHasTheFiguresOfTheTables(t *testing.T) {
 		require.Contains(t, svg, want)
 	}
 	require.NotContains(t, svg, ">77<")
+}
+
+func TestTablesOfAPageAreReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "page.md")
+	require.NoError(t, os.WriteFile(path, []byte("# A\n"+tablesBegin+"old\n"+tablesEnd+"end\n"), 0o600))
+	for _, tables := range []string{"new\n", "newer\n"} {
+		require.NoError(t, renew(path, []byte(tables)))
+		page, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, "# A\n"+tablesBegin+"\n"+tables+tablesEnd+"end\n", string(page))
+	}
+	for _, page := range []string{"", tablesBegin, tablesEnd, tablesEnd + tablesBegin} {
+		require.NoError(t, os.WriteFile(path, []byte(page), 0o600))
+		require.ErrorContains(t, renew(path, []byte("new")), "has no lines")
+		left, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, page, string(left))
+	}
+	require.ErrorIs(t, renew(path+"x", nil), os.ErrNotExist)
 }
