@@ -47,7 +47,7 @@ func poolThrottler(e env) (*throttler.Throttler, func(), error) {
 	}
 	p.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return e.dial(ctx) }
 	p.Timeout = patience // a busy machine is no outage
-	return throttler.New(p), func() { p.Close() }, nil
+	return patient(p), func() { p.Close() }, nil
 }
 
 func overPlain(algorithm throttler.Algorithm) func(env, limit) (limiter, error) {
@@ -63,7 +63,14 @@ func overPlain(algorithm throttler.Algorithm) func(env, limit) (limiter, error) 
 // plainThrottler returns a Throttler over gomemcache's client, and what closes it.
 func plainThrottler(e env) (*throttler.Throttler, func(), error) {
 	client := plainClient(e)
-	return throttler.New(client), func() { client.Close() }, nil
+	return patient(client), func() { client.Close() }, nil
+}
+
+// patient returns a Throttler that takes a busy machine for no overload.
+func patient(client throttler.Client) *throttler.Throttler {
+	th := throttler.New(client)
+	th.QueueTimeout = patience
+	return th
 }
 
 // plainClient returns gomemcache's client, with an idle connection for each
@@ -78,8 +85,7 @@ func plainClient(e env) *memcache.Client {
 
 func overMemstore(algorithm throttler.Algorithm) func(env, limit) (limiter, error) {
 	return func(e env, l limit) (limiter, error) {
-		th := throttler.New(memstore.New())
-		return deciders{context.Background(), th, ruleOf(e, l, algorithm), func() {}}, nil
+		return deciders{context.Background(), patient(memstore.New()), ruleOf(e, l, algorithm), func() {}}, nil
 	}
 }
 
