@@ -138,15 +138,18 @@ func TestAHungServerCostsACallThePoolsTimeoutOnce(t *testing.T) {
 			assert.Equal(t, throttler.Authorized, d.Status)
 			assert.Error(t, d.Err)
 		}
-		times := thousandCalls(ask)
-		assert.Equal(t, pool.DefaultTimeout, slices.Max(times))
-		assert.Zero(t, slices.Max(thousandCalls(ask)))
-		assert.Equal(t, uint64(hungCalls), p.Stats()[0].Refusals)
+		for failures := range uint64(pool.DefaultBreakerFailures) {
+			require.Equal(t, failures, p.Stats()[0].Failures, "one for all that waited for the same connection")
+			times := thousandCalls(ask)
+			require.Equal(t, pool.DefaultTimeout, slices.Max(times))
+		}
+		require.True(t, p.Stats()[0].Down)
+		require.Zero(t, slices.Max(thousandCalls(ask)))
 		time.Sleep(pool.DefaultBreakerPause + 1)
-		times = thousandCalls(ask)
+		times := thousandCalls(ask)
 		slices.Sort(times)
-		assert.Zero(t, times[hungCalls-2])
-		assert.Equal(t, pool.DefaultTimeout, times[hungCalls-1], "the one that finds out")
+		require.Zero(t, times[hungCalls-2])
+		require.Equal(t, pool.DefaultTimeout, times[hungCalls-1], "the one that finds out")
 	})
 }
 
