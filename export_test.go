@@ -48,6 +48,30 @@ func Recode(b []byte) (recoded []byte, ok bool) {
 	return r.encode(), true
 }
 
+// DecodeError returns why b is not read.
+func DecodeError(b []byte) error {
+	_, err := decode(b)
+	return err
+}
+
+// BothRecord returns the record of all that records hold.
+func BothRecord(records ...[]byte) []byte {
+	var both record
+	for _, b := range records {
+		r, _ := decode(b)
+		if r.ban.end != 0 {
+			both.ban = r.ban
+		}
+		if r.hits.len() > 0 {
+			both.hits = r.hits
+		}
+		if r.bucket.score != 0 {
+			both.bucket = r.bucket
+		}
+	}
+	return both.encode()
+}
+
 // WindowRecord returns the record of a window of max that holds hits which
 // expire at the given times, in order, the longest of them counted under ttl.
 func WindowRecord(max int, ttl time.Duration, expiries ...time.Time) []byte {

@@ -205,9 +205,8 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (Decision, error) {
 // anywhere, or after the hits have expired: each is taken back once, and only
 // as long as it counts. A ban stays, even one that d has set.
 //
-// Hits of a [LeakyBucket] are given back in full if the newest or the oldest are
-// taken back first, and otherwise, or late, rather too little of them than too
-// much.
+// A hit of a [LeakyBucket] leaves behind no more than what leaks between
+// Authorize and Cancel, in whatever order hits are taken back.
 //
 // So only failures count, without the race of looking first and counting later:
 // however many calls run at once, no more than Max of them are between
