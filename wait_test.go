@@ -431,6 +431,40 @@ func TestCallIsNotStarvedByOthersWhoNeedLess(t *testing.T) {
 	})
 }
 
+// As above, and when it holds places at last one of its conditions is banned. It
+// lets others pass again, even when somebody comes before it there.
+func TestPlacesAreNotHeldForLongerThanAHitCounts(t *testing.T) {
+	store := memstore.New()
+	inHall(t, store, func(h *hall) {
+		a, b, d := named("a", "", 1, 10*time.Second), named("b", "", 1, 10*time.Second), named("d", "", 1, time.Minute)
+		h.come(h.Context(), either(a))
+		h.come(h.Context(), either(d))
+		early := h.come(h.Context(), either(b, d))
+		time.Sleep(5 * time.Second)
+		h.come(h.Context(), either(b))
+		both := h.come(h.Context(), either(a, b))
+		var others []*post
+		for i := range 100 {
+			others = append(others, h.come(h.Context(), either(a)))
+			if i < 2 {
+				h.come(h.Context(), either(b))
+			}
+		}
+		time.Sleep(21 * time.Second)
+		ban := either(b)
+		ban.Lockout = time.Hour
+		other := throttler.New(store)
+		authorize(h.T, other, ban)
+		require.True(t, authorize(h.T, other, ban).Outcomes[0].Banned)
+		h.all.Wait()
+		for i, p := range others {
+			require.Equal(t, time.Duration(i+1)*10*time.Second, p.at)
+		}
+		require.Equal(t, 26*time.Second+time.Hour, early.at)
+		require.Equal(t, 36*time.Second+time.Hour, both.at)
+	})
+}
+
 func TestThoseWhoCannotMakeItLeaveAtOnce(t *testing.T) {
 	for name, c := range map[string]throttler.Condition{"window": window(1, time.Second), "bucket": leaky(1, time.Second)} {
 		t.Run(name, func(t *testing.T) {
