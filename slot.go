@@ -207,7 +207,9 @@ func (s *slot) believed(turn Turn) sighting {
 	case s.basis.known && (s.basis.item == nil || s.basis.conn == turn.Conn):
 		return s.basis
 	case s.seen.known && (s.seen.item == nil || s.seen.conn == turn.Conn):
-		s.backend.t.stats.guesses.Add(1)
+		if !s.seen.fresh {
+			s.backend.t.stats.guesses.Add(1)
+		}
 		return s.seen
 	}
 	return sighting{}
