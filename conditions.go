@@ -107,6 +107,10 @@ type Condition struct {
 	// Algorithm is how hits are counted. The zero value is SlidingWindow.
 	Algorithm Algorithm
 
+	// Cost is how many hits this call takes, all or none. 0: 1; negative or
+	// more than Max: [ErrInvalidRule].
+	Cost int
+
 	// Lockout overrides the rule's for this condition. 0: the rule's;
 	// negative: this condition is never banned.
 	Lockout time.Duration
@@ -208,6 +212,8 @@ func (c *Condition) problem() (field string, problem any, want string) {
 		return "TTL", c.TTL, fmt.Sprintf("at most %v for a %v", MaxBucketTTL, c.Algorithm)
 	case c.Max < 1 || c.Max > c.largestMax():
 		return "Max", c.Max, fmt.Sprintf("1 to %d", c.largestMax())
+	case c.Cost < 0 || c.Cost > c.Max:
+		return "Cost", c.Cost, fmt.Sprintf("0 to Max, %d", c.Max)
 	}
 	return "", nil, ""
 }

@@ -57,6 +57,8 @@ func TestInvalidRulesNameTheFieldAndItsValue(t *testing.T) {
 		{`Either[0].TTL is 999.999µs, want 1ms or more`, either(condition("c", 1, time.Millisecond-1))},
 		{`Either[0].TTL is -1s, want 1ms or more`, either(condition("c", 1, -time.Second))},
 		{`Lockout is -1ns, want 0 or more`, with(func(r *throttler.Rule, _ *throttler.Condition) { r.Lockout = -1 })},
+		{`Either[0].Cost is -1, want 0 to Max, 3`, with(func(_ *throttler.Rule, c *throttler.Condition) { c.Max, c.Cost = 3, -1 })},
+		{`Either[0].Cost is 4, want 0 to Max, 3`, with(func(_ *throttler.Rule, c *throttler.Condition) { c.Max, c.Cost = 3, 4 })},
 		{`MaxLockout is -1ns, want 0 or more`, with(func(r *throttler.Rule, _ *throttler.Condition) { r.MaxLockout = -1 })},
 		{`LockoutGrowth is 0.5, want 0, or a number from 1`, with(func(r *throttler.Rule, _ *throttler.Condition) { r.LockoutGrowth = 0.5 })},
 		{`LockoutGrowth is -2, want 0, or a number from 1`, with(func(r *throttler.Rule, _ *throttler.Condition) { r.LockoutGrowth = -2 })},
