@@ -22,6 +22,9 @@
 // means that the connection is closed if there is one, since the next request
 // would only come after it.
 //
+// A request that costs more than a condition ever holds (Condition.Cost above
+// Max, or negative) is refused with no Retry-After, since it can never happen.
+//
 // A request whose context ends before it is decided is not handed on but
 // answered with 503, though a Throttler fails open on it: otherwise a client
 // that resets its requests as soon as they are sent would have each of them
@@ -37,8 +40,10 @@ import (
 	"context"
 	"log"
 	"net/http"
+	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/gate"
 )
 
 // A Middleware limits the requests to the handlers that it wraps. All of them
@@ -61,6 +66,13 @@ type Middleware struct {
 	// would tell an attacker whether the owner has been there. Nothing is
 	// told of a rule with Shadow set, which limits nothing.
 	Public []string
+
+	// RefuseOverloaded answers 503 Service Unavailable, with Retry-After, to
+	// a request that could not be decided since the process asks more than
+	// the servers can carry (throttler.ErrOverloaded). The other options of
+	// the answer do not apply. It has no effect on a Throttler with a
+	// Fallback, which decides such a request. Default: it is handed on.
+	RefuseOverloaded bool
 
 	// Failed answers a request whose rule is invalid, which is err. Nil:
 	// err is written to the ErrorLog of the request's http.Server, or else
@@ -86,8 +98,6 @@ func New(t *throttler.Throttler, rule func(*http.Request) throttler.Rule) *Middl
 	return &Middleware{throttler: t, rule: rule}
 }
 
-const unlimited = "httpthrottle: unlimited"
-
 // Unlimited returns what a rule function returns for a request that is not to be
 // limited: it is handed on at once, nothing is counted, and its context has no
 // Decision.
@@ -95,11 +105,7 @@ const unlimited = "httpthrottle: unlimited"
 // It is a rule of its own, and not the zero Rule, so that a forgotten return
 // value or an empty list of conditions stays what it is, a mistake that is
 // answered with 500. Any Throttler takes it for an invalid rule.
-func Unlimited() throttler.Rule { return throttler.Rule{Identifier: unlimited} }
-
-func isUnlimited(rule *throttler.Rule) bool {
-	return rule.Identifier == unlimited && len(rule.Either) == 0 && len(rule.All) == 0
-}
+func Unlimited() throttler.Rule { return gate.Unlimited() }
 
 // Handler returns a handler that calls next for each request that may happen,
 // and answers the others itself. It panics if next is nil or an option makes no
@@ -116,30 +122,41 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	rule := m.rule(r)
-	if isUnlimited(&rule) {
+	d, verdict, err := gate.Decide(r.Context(), m.throttler, &rule)
+	if verdict == gate.Overloaded && !m.RefuseOverloaded {
+		verdict = gate.Passed
+	}
+	switch verdict {
+	case gate.Free:
 		next.ServeHTTP(w, r)
-		return
-	}
-	d, err := m.throttler.Authorize(r.Context(), rule)
-	if err != nil {
-		fail(m.Failed, w, r, err)
-		return
-	}
-	if d.Err != nil && r.Context().Err() != nil {
-		// Not next: see "What is done to a request" above. Whoever set the
-		// context an end may still be there to read an answer.
-		http.Error(w, "The request ended before it was decided.", http.StatusServiceUnavailable)
-		return
-	}
-	r = r.WithContext(context.WithValue(r.Context(), decisionKey{}, &d))
-	if d.Status == throttler.Authorized {
+	case gate.Passed:
 		publish(w.Header(), m.Public, &rule, &d)
-		next.ServeHTTP(w, r)
-		return
+		next.ServeHTTP(w, withDecision(r, &d))
+	case gate.Refused, gate.TooLarge:
+		d = later(d, m.tarpit.wait(r.Context(), m.Delay, m.maxDelayed()))
+		publish(w.Header(), m.Public, &rule, &d)
+		m.refuse(w, withDecision(r, &d), d, m.WriteAnswer)
+	case gate.Overloaded:
+		unavailable(w, r, "There are too many requests to decide this one.")
+	case gate.Ended:
+		// Whoever set the context an end may still be there to read an answer.
+		unavailable(w, r, "The request ended before it was decided.")
+	default:
+		fail(m.Failed, w, r, err)
 	}
-	d = later(d, m.tarpit.wait(r.Context(), m.Delay, m.maxDelayed()))
-	publish(w.Header(), m.Public, &rule, &d)
-	m.refuse(w, r, d, m.WriteAnswer)
+}
+
+// undecidedRetry is when a client may come back whose request could not be
+// decided. Nobody knows better: a burst is over soon.
+const undecidedRetry = time.Second
+
+// unavailable answers a request that could not be decided.
+func unavailable(w http.ResponseWriter, r *http.Request, message string) {
+	var f Refusal
+	d := throttler.Decision{Messages: []string{message}, RetryAfter: undecidedRetry}
+	f.refuse(w, r, d, func(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
+		f.write(w, r, d, http.StatusServiceUnavailable, nil)
+	})
 }
 
 // WriteAnswer writes the default answer to a refused request, as the other
@@ -149,6 +166,11 @@ func (m *Middleware) WriteAnswer(w http.ResponseWriter, r *http.Request, d throt
 }
 
 type decisionKey struct{}
+
+// withDecision returns r with d in its context.
+func withDecision(r *http.Request, d *throttler.Decision) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), decisionKey{}, d))
+}
 
 // DecisionFrom returns the Decision on the request that ctx belongs to, and
 // whether there is one: none if no Middleware has decided the request, or only

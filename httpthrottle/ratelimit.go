@@ -48,8 +48,8 @@ func publish(h http.Header, public []string, rule *throttler.Rule, d *throttler.
 		policies = appendItem(policies, c.Name)
 		policies = appendParameter(policies, "q", int64(c.Max))
 		policies = appendParameter(policies, "w", max(seconds(c.TTL), 1))
-		if o.Err != nil {
-			continue // nobody knows how much is left
+		if o.Err != nil || d.Status == throttler.Blocked && d.RetryAfter == 0 {
+			continue // nobody knows how much is left, or has looked
 		}
 		remaining, window := serviceLimit(c, o, d)
 		limits = appendItem(limits, c.Name)
