@@ -131,11 +131,11 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		next.ServeHTTP(w, r)
 	case gate.Passed:
 		publish(w.Header(), m.Public, &rule, &d)
-		next.ServeHTTP(w, withDecision(r, &d))
+		next.ServeHTTP(w, withDecision(r, &d, nil))
 	case gate.Refused, gate.TooLarge:
 		d = later(d, m.tarpit.wait(r.Context(), m.Delay, m.maxDelayed()))
-		publish(w.Header(), m.Public, &rule, &d)
-		m.refuse(w, withDecision(r, &d), d, m.WriteAnswer)
+		violated := publish(w.Header(), m.Public, &rule, &d)
+		m.refuse(w, withDecision(r, &d, violated), d, m.WriteAnswer)
 	case gate.Overloaded:
 		unavailable(w, r, "There are too many requests to decide this one.")
 	case gate.Ended:
@@ -162,14 +162,40 @@ func unavailable(w http.ResponseWriter, r *http.Request, message string) {
 // WriteAnswer writes the default answer to a refused request, as the other
 // options have it, for an Answer that only adds to it.
 func (m *Middleware) WriteAnswer(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
-	m.write(w, r, d, http.StatusTooManyRequests, m.Public)
+	var violated []string
+	if c := decidedContextOf(r.Context()); c != nil {
+		violated = c.violated
+	}
+	m.write(w, r, d, http.StatusTooManyRequests, violated)
+}
+
+// A decidedContext is the context of a request that has been decided. It is one
+// allocation, where context.WithValue and a Decision would be two.
+type decidedContext struct {
+	context.Context
+	decision throttler.Decision
+	violated []string // the public policies that it violates, as they are told
 }
 
 type decisionKey struct{}
 
+func (c *decidedContext) Value(key any) any {
+	if key == (decisionKey{}) {
+		return c
+	}
+	return c.Context.Value(key)
+}
+
 // withDecision returns r with d in its context.
-func withDecision(r *http.Request, d *throttler.Decision) *http.Request {
-	return r.WithContext(context.WithValue(r.Context(), decisionKey{}, d))
+func withDecision(r *http.Request, d *throttler.Decision, violated []string) *http.Request {
+	return r.WithContext(&decidedContext{r.Context(), *d, violated})
+}
+
+// decidedContextOf returns the innermost decidedContext in ctx, nil if there is
+// none.
+func decidedContextOf(ctx context.Context) *decidedContext {
+	c, _ := ctx.Value(decisionKey{}).(*decidedContext)
+	return c
 }
 
 // DecisionFrom returns the Decision on the request that ctx belongs to, and
@@ -177,11 +203,11 @@ func withDecision(r *http.Request, d *throttler.Decision) *http.Request {
 // with [Unlimited] rules. With one Middleware inside another it is that of the
 // innermost which has. Its slices must not be changed.
 func DecisionFrom(ctx context.Context) (throttler.Decision, bool) {
-	d, ok := ctx.Value(decisionKey{}).(*throttler.Decision)
-	if !ok {
+	c := decidedContextOf(ctx)
+	if c == nil {
 		return throttler.Decision{}, false
 	}
-	return *d, true
+	return c.decision, true
 }
 
 // fail answers a request that failed with err, a programmer's mistake.

@@ -116,8 +116,9 @@ func SetRetryAfter(w http.ResponseWriter, d throttler.Decision) {
 	}
 }
 
-// write writes the status and the body.
-func (f *Refusal) write(w http.ResponseWriter, r *http.Request, d throttler.Decision, status int, public []string) {
+// write writes the status and the body, which names the policies that are
+// violated.
+func (f *Refusal) write(w http.ResponseWriter, r *http.Request, d throttler.Decision, status int, violated []string) {
 	if f.Status != 0 {
 		status = f.Status
 	}
@@ -126,7 +127,7 @@ func (f *Refusal) write(w http.ResponseWriter, r *http.Request, d throttler.Deci
 		contentType = plainText
 	}
 	if body == nil {
-		contentType, body = defaultBody(r.Header["Accept"], status, d, public)
+		contentType, body = defaultBody(r.Header["Accept"], status, d, violated)
 	}
 	h := w.Header()
 	h.Set("Content-Length", strconv.Itoa(len(body)))
@@ -164,7 +165,7 @@ const (
 )
 
 // defaultBody returns the body for a refused request with these Accept fields.
-func defaultBody(accept []string, status int, d throttler.Decision, public []string) (contentType string, body []byte) {
+func defaultBody(accept []string, status int, d throttler.Decision, violated []string) (contentType string, body []byte) {
 	title := http.StatusText(status)
 	if title == "" {
 		title = "Request Refused" // 509 and others that nobody has registered
@@ -175,7 +176,7 @@ func defaultBody(accept []string, status int, d throttler.Decision, public []str
 	case offerPlain:
 		return plainText, plainBody(title, d)
 	}
-	return problem, problemBody(title, status, d, public)
+	return problem, problemBody(title, status, d, violated)
 }
 
 func plainBody(title string, d throttler.Decision) []byte {
@@ -220,7 +221,7 @@ type problemDetails struct {
 	RetryAfter       int64    `json:"retry_after,omitempty"` // seconds; absent: never
 }
 
-func problemBody(title string, status int, d throttler.Decision, public []string) []byte {
+func problemBody(title string, status int, d throttler.Decision, violated []string) []byte {
 	p := problemDetails{
 		Title:    title,
 		Status:   status,
@@ -230,13 +231,8 @@ func problemBody(title string, status int, d throttler.Decision, public []string
 	if d.RetryAfter > 0 {
 		p.RetryAfter = retrySeconds(d.RetryAfter)
 	}
-	for i := range d.Outcomes {
-		if d.Outcomes[i].Blocked && slices.Contains(public, d.Outcomes[i].Name) {
-			p.ViolatedPolicies = append(p.ViolatedPolicies, policyName(d.Outcomes[i].Name))
-		}
-	}
-	if p.ViolatedPolicies != nil {
-		p.Type, p.Title = quotaExceeded, quotaExceededTitle
+	if len(violated) > 0 {
+		p.Type, p.Title, p.ViolatedPolicies = quotaExceeded, quotaExceededTitle, violated
 	}
 	body, err := json.Marshal(p)
 	if err != nil {
