@@ -38,6 +38,7 @@ package httpthrottle
 
 import (
 	"context"
+	"fmt"
 	"log"
 	"net/http"
 	"time"
@@ -66,6 +67,12 @@ type Middleware struct {
 	// would tell an attacker whether the owner has been there. Nothing is
 	// told of a rule with Shadow set, which limits nothing.
 	Public []string
+
+	// XRateLimit tells the state of one of the Public conditions in
+	// X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset too: of
+	// the one that blocks first. Its Reset is when a full condition takes a
+	// hit again, and else when it is as good as new. Default: NoXRateLimit.
+	XRateLimit XRateLimit
 
 	// RefuseOverloaded answers 503 Service Unavailable, with Retry-After, to
 	// a request that could not be decided since the process asks more than
@@ -115,6 +122,9 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 		panic("httpthrottle: Handler with a nil next handler")
 	}
 	m.check()
+	if m.XRateLimit < NoXRateLimit || m.XRateLimit > XRateLimitEpoch {
+		panic(fmt.Sprintf("httpthrottle: XRateLimit is %d, want NoXRateLimit, XRateLimitSeconds or XRateLimitEpoch", m.XRateLimit))
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		m.serve(w, r, next)
 	})
@@ -130,11 +140,11 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	case gate.Free:
 		next.ServeHTTP(w, r)
 	case gate.Passed:
-		publish(w.Header(), m.Public, &rule, &d)
+		m.publish(w.Header(), &rule, &d)
 		next.ServeHTTP(w, withDecision(r, &d, nil))
 	case gate.Refused, gate.TooLarge:
 		d = later(d, m.tarpit.wait(r.Context(), m.Delay, m.maxDelayed()))
-		violated := publish(w.Header(), m.Public, &rule, &d)
+		violated := m.publish(w.Header(), &rule, &d)
 		m.refuse(w, withDecision(r, &d, violated), d, m.WriteAnswer)
 	case gate.Overloaded:
 		unavailable(w, r, "There are too many requests to decide this one.")
@@ -144,6 +154,19 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	default:
 		fail(m.Failed, w, r, err)
 	}
+}
+
+// publish tells in h what is public of d, and returns the names of the policies
+// that it violates.
+func (m *Middleware) publish(h http.Header, rule *throttler.Rule, d *throttler.Decision) (violated []string) {
+	if len(m.Public) == 0 || rule.Shadow {
+		return nil
+	}
+	public := publicNames(m.Public)
+	if m.XRateLimit != NoXRateLimit {
+		m.XRateLimit.publishX(h, public, rule, d)
+	}
+	return public.publish(h, rule, d)
 }
 
 // undecidedRetry is when a client may come back whose request could not be

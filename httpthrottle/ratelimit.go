@@ -6,6 +6,7 @@ package httpthrottle
 // by RFC 9651, section 4.1.
 
 import (
+	"iter"
 	"math"
 	"net/http"
 	"slices"
@@ -29,23 +30,31 @@ const (
 	limitField  = "Ratelimit"
 )
 
-// publish adds the fields for the public conditions of rule to h, and returns the
-// names of those policies that block, as the fields have them. It adds to what is
-// there, since each of two Middlewares may have policies of its own, and the
-// fields are Lists, which may be split over lines.
-func publish(h http.Header, public []string, rule *throttler.Rule, d *throttler.Decision) (violated []string) {
-	if len(public) == 0 || rule.Shadow {
-		return nil
-	}
-	taken := h[policyField]
+// publicNames are the names of the conditions that are public.
+type publicNames []string
+
+// of yields the public conditions of rule, and their outcomes.
+func (p publicNames) of(rule *throttler.Rule, d *throttler.Decision) iter.Seq2[*throttler.Condition, *throttler.Outcome] {
 	conditions := gate.Conditions(rule)
+	return func(yield func(*throttler.Condition, *throttler.Outcome) bool) {
+		for i := range conditions {
+			if slices.Contains(p, conditions[i].Name) && !yield(&conditions[i], &d.Outcomes[i]) {
+				return
+			}
+		}
+	}
+}
+
+// publish adds the fields RateLimit-Policy and RateLimit for the public
+// conditions of rule to h, and returns the names of those policies that block, as
+// the fields have them. It adds to what is there, since each of two Middlewares
+// may have policies of its own, and the fields are Lists, which may be split over
+// lines.
+func (p publicNames) publish(h http.Header, rule *throttler.Rule, d *throttler.Decision) (violated []string) {
+	taken := h[policyField]
 	var room [2][128]byte // enough for most, to allocate none of it
 	policies, limits := room[0][:0], room[1][:0]
-	for i := range conditions {
-		c, o := &conditions[i], &d.Outcomes[i]
-		if !slices.Contains(public, c.Name) {
-			continue
-		}
+	for c, o := range p.of(rule, d) {
 		name, ok := freeName(taken, rule.Identifier, c.Name)
 		if !ok {
 			continue
