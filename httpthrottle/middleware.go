@@ -41,6 +41,8 @@ import (
 	"fmt"
 	"log"
 	"net/http"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -66,6 +68,10 @@ type Middleware struct {
 	// the tries at an account's password, must not be public: its fields
 	// would tell an attacker whether the owner has been there. Nothing is
 	// told of a rule with Shadow set, which limits nothing.
+	//
+	// Each name must be that of a condition of every rule, so that a
+	// misspelt one is noticed: Check returns it, and the first request whose
+	// rule lacks it has it written to the log.
 	Public []string
 
 	// XRateLimit tells the state of one of the Public conditions in
@@ -89,6 +95,7 @@ type Middleware struct {
 	throttler *throttler.Throttler
 	rule      func(*http.Request) throttler.Rule
 	tarpit    tarpit
+	misnamed  atomic.Bool // Public was found to be wrong, and that was logged
 }
 
 // New returns a Middleware that decides each request by the rule that rule makes
@@ -122,12 +129,68 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 		panic("httpthrottle: Handler with a nil next handler")
 	}
 	m.check()
-	if m.XRateLimit < NoXRateLimit || m.XRateLimit > XRateLimitEpoch {
-		panic(fmt.Sprintf("httpthrottle: XRateLimit is %d, want NoXRateLimit, XRateLimitSeconds or XRateLimitEpoch", m.XRateLimit))
-	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		m.serve(w, r, next)
 	})
+}
+
+// check panics if an option makes no sense.
+func (m *Middleware) check() {
+	m.Refusal.check()
+	if m.XRateLimit < NoXRateLimit || m.XRateLimit > XRateLimitEpoch {
+		panic(fmt.Sprintf("httpthrottle: XRateLimit is %d, want NoXRateLimit, XRateLimitSeconds or XRateLimitEpoch", m.XRateLimit))
+	}
+	for i, name := range m.Public {
+		if slices.Contains(m.Public[:i], name) {
+			panic(fmt.Sprintf("httpthrottle: Public names %q twice", name))
+		}
+	}
+}
+
+// Check returns what is wrong with the rule that is made of r, or with Public
+// for this rule, or nil. Nothing is counted and no backend is asked. A program
+// whose rules come from its configuration calls it when it starts, with a
+// request of each kind that it limits, since Handler can answer the requests of
+// an invalid rule only with 500:
+//
+//	r, _ := http.NewRequest("GET", "/search", nil)
+//	r.RemoteAddr = "192.0.2.1:1"
+//	if err := limit.Check(r); err != nil {
+//		log.Fatal(err)
+//	}
+func (m *Middleware) Check(r *http.Request) error {
+	rule := m.rule(r)
+	if gate.IsUnlimited(&rule) {
+		return nil
+	}
+	err := mistake(&rule, rule.Validate())
+	if err == nil {
+		err = m.misnaming(&rule)
+	}
+	if err != nil {
+		return fmt.Errorf("httpthrottle: %w", err)
+	}
+	return nil
+}
+
+// mistake returns err, that of an invalid rule, or one that says more.
+func mistake(rule *throttler.Rule, err error) error {
+	if isNoAddress(rule) {
+		return errNoAddress
+	}
+	return err
+}
+
+// misnaming returns an error about the first name in Public that rule has no
+// condition of, or nil.
+func (m *Middleware) misnaming(rule *throttler.Rule) error {
+	conditions := gate.Conditions(rule)
+	for _, name := range m.Public {
+		if !slices.ContainsFunc(conditions, func(c throttler.Condition) bool { return c.Name == name }) {
+			return fmt.Errorf("the name %q in Public is that of no condition of the rule %q", name, rule.Identifier)
+		}
+	}
+	return nil
 }
 
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -140,11 +203,11 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	case gate.Free:
 		next.ServeHTTP(w, r)
 	case gate.Passed:
-		m.publish(w.Header(), &rule, &d)
+		m.publish(w, r, &rule, &d)
 		next.ServeHTTP(w, withDecision(r, &d, nil))
 	case gate.Refused, gate.TooLarge:
 		d = later(d, m.tarpit.wait(r.Context(), m.Delay, m.maxDelayed()))
-		violated := m.publish(w.Header(), &rule, &d)
+		violated := m.publish(w, r, &rule, &d)
 		m.refuse(w, withDecision(r, &d, violated), d, m.WriteAnswer)
 	case gate.Overloaded:
 		unavailable(w, r, "There are too many requests to decide this one.")
@@ -152,21 +215,26 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		// Whoever set the context an end may still be there to read an answer.
 		unavailable(w, r, "The request ended before it was decided.")
 	default:
-		fail(m.Failed, w, r, err)
+		fail(m.Failed, w, r, mistake(&rule, err))
 	}
 }
 
-// publish tells in h what is public of d, and returns the names of the policies
-// that it violates.
-func (m *Middleware) publish(h http.Header, rule *throttler.Rule, d *throttler.Decision) (violated []string) {
+// publish tells in the header what is public of d, and returns the names of the
+// policies that it violates.
+func (m *Middleware) publish(w http.ResponseWriter, r *http.Request, rule *throttler.Rule, d *throttler.Decision) (violated []string) {
 	if len(m.Public) == 0 || rule.Shadow {
 		return nil
 	}
+	if !m.misnamed.Load() {
+		if err := m.misnaming(rule); err != nil && m.misnamed.CompareAndSwap(false, true) {
+			logTo(r, err)
+		}
+	}
 	public := publicNames(m.Public)
 	if m.XRateLimit != NoXRateLimit {
-		m.XRateLimit.publishX(h, public, rule, d)
+		m.XRateLimit.publishX(w.Header(), public, rule, d)
 	}
-	return public.publish(h, rule, d)
+	return public.publish(w.Header(), rule, d)
 }
 
 // undecidedRetry is when a client may come back whose request could not be
@@ -239,11 +307,16 @@ func fail(failed func(http.ResponseWriter, *http.Request, error), w http.Respons
 		failed(w, r, err)
 		return
 	}
+	logTo(r, err)
+	http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+}
+
+// logTo writes err to the log of r's server.
+func logTo(r *http.Request, err error) {
 	logger := log.Default()
 	if server, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && server.ErrorLog != nil {
 		logger = server.ErrorLog
 	}
 	// Not the URL: it may hold what does not belong in a log.
 	logger.Printf("httpthrottle: %v", err)
-	http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 }

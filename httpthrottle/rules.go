@@ -1,6 +1,7 @@
 package httpthrottle
 
 import (
+	"fmt"
 	"net/http"
 	"time"
 
@@ -10,7 +11,15 @@ import (
 // PerAddress returns a rule function that allows max requests in ttl from each
 // client address, by [Source.Key], and bans nobody. Its only condition is
 // "address". Rules with the same identifier count together.
+//
+// It panics if the limit cannot be: identifier is empty, max is not 1 to
+// [throttler.MaxHits], or ttl is less than 1 ms.
+//
+// A request whose peer has no address is a mistake and answered with 500, unless
+// [Source.TrustUnix] is set: otherwise all clients of a Unix socket would count
+// as one.
 func (s Source) PerAddress(identifier string, max int, ttl time.Duration) func(*http.Request) throttler.Rule {
+	checkLimit("PerAddress", identifier, max, ttl)
 	return s.per(identifier, s.Key, throttler.Condition{
 		Name: "address", Max: max, TTL: ttl, Message: "Too many requests from this address.",
 	})
@@ -24,20 +33,56 @@ func (s Source) PerAddress(identifier string, max int, ttl time.Duration) func(*
 // But a client may name itself as it likes, so one that means ill gets another
 // share with another name: a wider limit per address belongs beside this one,
 // as a second condition or a second Middleware.
+//
+// It panics, and a peer with no address is a mistake, as with
+// [Source.PerAddress].
 func (s Source) PerRobot(identifier string, max int, ttl time.Duration) func(*http.Request) throttler.Rule {
+	checkLimit("PerRobot", identifier, max, ttl)
 	return s.per(identifier, s.RobotKey, throttler.Condition{
 		Name: "robot", Max: max, TTL: ttl, Message: "Too many requests from this robot.",
 	})
 }
 
+// checkLimit panics if function was called with a limit that cannot be. Better
+// there, when the program starts, than at each request.
+func checkLimit(function, identifier string, max int, ttl time.Duration) {
+	var problem string
+	switch {
+	case identifier == "":
+		problem = `identifier is "", want a name`
+	case max < 1 || max > throttler.MaxHits:
+		problem = fmt.Sprintf("max is %d, want 1 to %d", max, throttler.MaxHits)
+	case ttl < time.Millisecond:
+		problem = fmt.Sprintf("ttl is %v, want 1ms or more", ttl)
+	default:
+		return
+	}
+	panic("httpthrottle: " + function + ": " + problem)
+}
+
 // per returns a rule function with the condition c, whose Value is key's.
 func (s Source) per(identifier string, key func(*http.Request) string, c throttler.Condition) func(*http.Request) throttler.Rule {
 	return func(r *http.Request) throttler.Rule {
+		if !s.TrustUnix && !peerAddr(r.RemoteAddr).IsValid() {
+			return noAddress()
+		}
 		c := c // one for each request
 		c.Value = key(r)
 		return throttler.Rule{Identifier: identifier, Either: []throttler.Condition{c}}
 	}
 }
+
+const noAddressIdentifier = "httpthrottle: no address"
+
+// noAddress returns an invalid rule, that of a request whose peer has no address
+// to count.
+func noAddress() throttler.Rule { return throttler.Rule{Identifier: noAddressIdentifier} }
+
+func isNoAddress(rule *throttler.Rule) bool {
+	return rule.Identifier == noAddressIdentifier && len(rule.Either) == 0 && len(rule.All) == 0
+}
+
+var errNoAddress = fmt.Errorf("%w: the peer has no address; set TrustUnix of the Source if a proxy connects through a Unix socket, and have it forward the client's address", throttler.ErrInvalidRule)
 
 // maxAgent is how much of a User-Agent tells robots apart. Hashing all of a huge
 // one would cost more than the rest of a decision.

@@ -57,7 +57,8 @@ type Source struct {
 
 // Key returns what to count the client of r by: its address, of which an IPv6
 // one is cut to its prefix ("203.0.113.9", "2001:db8:1:2::/64"; with 128 bits
-// "2001:db8:1:2::3"). It is empty if Addr is the zero Addr.
+// "2001:db8:1:2::3"). It is empty if Addr is the zero Addr, so that all such
+// clients count as one: behind a Unix socket, set TrustUnix.
 func (s Source) Key(r *http.Request) string {
 	addr := s.Addr(r)
 	bits := min(s.IPv6Bits, 128)

@@ -29,7 +29,8 @@ const unlimited = "throttler: unlimited"
 // takes it for an invalid rule.
 func Unlimited() throttler.Rule { return throttler.Rule{Identifier: unlimited} }
 
-func isUnlimited(rule *throttler.Rule) bool {
+// IsUnlimited reports whether rule is that of a request that is not limited.
+func IsUnlimited(rule *throttler.Rule) bool {
 	return rule.Identifier == unlimited && len(rule.Either) == 0 && len(rule.All) == 0
 }
 
@@ -41,7 +42,7 @@ func isUnlimited(rule *throttler.Rule) bool {
 // that has Ended, or a client that takes each of its requests back at once would
 // have them all done and none counted.
 func Decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule) (throttler.Decision, Verdict, error) {
-	if isUnlimited(rule) {
+	if IsUnlimited(rule) {
 		return throttler.Decision{}, Free, nil
 	}
 	d, err := t.Authorize(ctx, *rule)
