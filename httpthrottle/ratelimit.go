@@ -67,13 +67,16 @@ func (p publicNames) publish(h http.Header, rule *throttler.Rule, d *throttler.D
 			limits = appendLimit(limits, name, c, o, d)
 		}
 	}
-	if len(policies) > 0 {
-		h[policyField] = append(taken, string(policies))
-	}
-	if len(limits) > 0 {
-		h[limitField] = append(h[limitField], string(limits))
-	}
+	addLine(h, policyField, policies)
+	addLine(h, limitField, limits)
 	return violated
+}
+
+// addLine adds a line to a field, unless it is empty.
+func addLine(h http.Header, field string, line []byte) {
+	if len(line) > 0 {
+		h[field] = append(h[field], string(line))
+	}
 }
 
 // freeName returns the name under which a condition is told: its own, or where

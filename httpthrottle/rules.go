@@ -3,6 +3,7 @@ package httpthrottle
 import (
 	"fmt"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -20,9 +21,9 @@ import (
 // as one.
 func (s Source) PerAddress(identifier string, max int, ttl time.Duration) func(*http.Request) throttler.Rule {
 	checkLimit("PerAddress", identifier, max, ttl)
-	return s.per(identifier, s.Key, throttler.Condition{
+	return s.per(identifier, throttler.Condition{
 		Name: "address", Max: max, TTL: ttl, Message: "Too many requests from this address.",
-	})
+	}, func(_ *http.Request, addr netip.Addr) string { return s.key(addr) })
 }
 
 // PerRobot returns a rule function that allows max requests in ttl from each
@@ -38,9 +39,9 @@ func (s Source) PerAddress(identifier string, max int, ttl time.Duration) func(*
 // [Source.PerAddress].
 func (s Source) PerRobot(identifier string, max int, ttl time.Duration) func(*http.Request) throttler.Rule {
 	checkLimit("PerRobot", identifier, max, ttl)
-	return s.per(identifier, s.RobotKey, throttler.Condition{
+	return s.per(identifier, throttler.Condition{
 		Name: "robot", Max: max, TTL: ttl, Message: "Too many requests from this robot.",
-	})
+	}, s.robotKey)
 }
 
 // checkLimit panics if function was called with a limit that cannot be. Better
@@ -60,15 +61,17 @@ func checkLimit(function, identifier string, max int, ttl time.Duration) {
 	panic("httpthrottle: " + function + ": " + problem)
 }
 
-// per returns a rule function with the condition c, whose Value is key's.
-func (s Source) per(identifier string, key func(*http.Request) string, c throttler.Condition) func(*http.Request) throttler.Rule {
+// per returns a rule function with the condition c, whose Value is what value
+// makes of the request and its client.
+func (s Source) per(identifier string, c throttler.Condition, value func(*http.Request, netip.Addr) string) func(*http.Request) throttler.Rule {
 	return func(r *http.Request) throttler.Rule {
-		if !s.TrustUnix && !peerAddr(r.RemoteAddr).IsValid() {
+		addr, ok := s.addr(r)
+		if !ok {
 			return noAddress()
 		}
-		c := c // one for each request
-		c.Value = key(r)
-		return throttler.Rule{Identifier: identifier, Either: []throttler.Condition{c}}
+		conditions := []throttler.Condition{c} // of this request alone
+		conditions[0].Value = value(r, addr)
+		return throttler.Rule{Identifier: identifier, Either: conditions}
 	}
 }
 
@@ -90,10 +93,12 @@ const maxAgent = 512
 
 // RobotKey returns what to count a robot by: the client's Key, a blank and the
 // request's User-Agent, of which the first 512 bytes count.
-func (s Source) RobotKey(r *http.Request) string {
+func (s Source) RobotKey(r *http.Request) string { return s.robotKey(r, s.Addr(r)) }
+
+func (s *Source) robotKey(r *http.Request, addr netip.Addr) string {
 	agent := r.UserAgent()
 	if len(agent) > maxAgent {
 		agent = agent[:maxAgent]
 	}
-	return s.Key(r) + " " + agent
+	return s.key(addr) + " " + agent
 }

@@ -59,8 +59,9 @@ type Source struct {
 // one is cut to its prefix ("203.0.113.9", "2001:db8:1:2::/64"; with 128 bits
 // "2001:db8:1:2::3"). It is empty if Addr is the zero Addr, so that all such
 // clients count as one: behind a Unix socket, set TrustUnix.
-func (s Source) Key(r *http.Request) string {
-	addr := s.Addr(r)
+func (s Source) Key(r *http.Request) string { return s.key(s.Addr(r)) }
+
+func (s *Source) key(addr netip.Addr) string {
 	bits := min(s.IPv6Bits, 128)
 	if bits < 1 {
 		bits = DefaultIPv6Bits
@@ -84,10 +85,22 @@ func (s Source) Key(r *http.Request) string {
 // clients' (64:ff9b::/96, RFC 6052). Otherwise all IPv4 clients of a translator
 // would be cut to one /64 and count as one.
 func (s Source) Addr(r *http.Request) netip.Addr {
+	addr, _ := s.addr(r)
+	return addr
+}
+
+// addr is Addr. ok is false if there is no telling clients apart, since the peer
+// has no address and is not trusted.
+func (s *Source) addr(r *http.Request) (addr netip.Addr, ok bool) {
 	peer := peerAddr(r.RemoteAddr)
 	if !s.trusts(peer) {
-		return peer
+		return peer, peer.IsValid()
 	}
+	return s.forwardedBy(peer, r), true
+}
+
+// forwardedBy returns the address of the client of r, whose peer is trusted.
+func (s *Source) forwardedBy(peer netip.Addr, r *http.Request) netip.Addr {
 	if s.Header != "" {
 		return s.client(r.Header, textproto.CanonicalMIMEHeaderKey(s.Header), peer)
 	}
@@ -109,7 +122,7 @@ func (s Source) Addr(r *http.Request) netip.Addr {
 const maxHops = 100
 
 // client follows the trusted proxies from peer through the field of header.
-func (s Source) client(header http.Header, field string, peer netip.Addr) netip.Addr {
+func (s *Source) client(header http.Header, field string, peer netip.Addr) netip.Addr {
 	hop, hops := peer, 0
 	for element := range elements(header[field], field) {
 		addr, ok := forwardedAddr(element, field)
