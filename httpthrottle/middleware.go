@@ -163,7 +163,7 @@ func (m *Middleware) Check(r *http.Request) error {
 	if gate.IsUnlimited(&rule) {
 		return nil
 	}
-	err := mistake(&rule, rule.Validate())
+	err := gate.Validate(&rule)
 	if err == nil {
 		err = m.misnaming(&rule)
 	}
@@ -171,14 +171,6 @@ func (m *Middleware) Check(r *http.Request) error {
 		return fmt.Errorf("httpthrottle: %w", err)
 	}
 	return nil
-}
-
-// mistake returns err, that of an invalid rule, or one that says more.
-func mistake(rule *throttler.Rule, err error) error {
-	if isNoAddress(rule) {
-		return errNoAddress
-	}
-	return err
 }
 
 // misnaming returns an error about the first name in Public that rule has no
@@ -215,7 +207,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		// Whoever set the context an end may still be there to read an answer.
 		unavailable(w, r, "The request ended before it was decided.")
 	default:
-		fail(m.Failed, w, r, mistake(&rule, err))
+		fail(m.Failed, w, r, err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/gate"
 )
 
 // PerAddress returns a rule function that allows max requests in ttl from each
@@ -67,25 +68,13 @@ func (s Source) per(identifier string, c throttler.Condition, value func(*http.R
 	return func(r *http.Request) throttler.Rule {
 		addr, ok := s.addr(r)
 		if !ok {
-			return noAddress()
+			return gate.NoAddress()
 		}
 		conditions := []throttler.Condition{c} // of this request alone
 		conditions[0].Value = value(r, addr)
 		return throttler.Rule{Identifier: identifier, Either: conditions}
 	}
 }
-
-const noAddressIdentifier = "httpthrottle: no address"
-
-// noAddress returns an invalid rule, that of a request whose peer has no address
-// to count.
-func noAddress() throttler.Rule { return throttler.Rule{Identifier: noAddressIdentifier} }
-
-func isNoAddress(rule *throttler.Rule) bool {
-	return rule.Identifier == noAddressIdentifier && len(rule.Either) == 0 && len(rule.All) == 0
-}
-
-var errNoAddress = fmt.Errorf("%w: the peer has no address; set TrustUnix of the Source if a proxy connects through a Unix socket, and have it forward the client's address", throttler.ErrInvalidRule)
 
 // maxAgent is how much of a User-Agent tells robots apart. Hashing all of a huge
 // one would cost more than the rest of a decision.

@@ -5,6 +5,7 @@ package gate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/adaptivethrottler/throttler"
@@ -32,6 +33,26 @@ func Unlimited() throttler.Rule { return throttler.Rule{Identifier: unlimited} }
 // IsUnlimited reports whether rule is that of a request that is not limited.
 func IsUnlimited(rule *throttler.Rule) bool {
 	return rule.Identifier == unlimited && len(rule.Either) == 0 && len(rule.All) == 0
+}
+
+const noAddress = "throttler: no address"
+
+// ErrNoAddress is the error about a [NoAddress] rule.
+var ErrNoAddress = fmt.Errorf("%w: the peer has no address; set TrustUnix of the Source if a proxy connects through a Unix socket, and have it forward the client's address", throttler.ErrInvalidRule)
+
+// NoAddress returns the rule of a request whose peer has no address to count,
+// which is an invalid one.
+func NoAddress() throttler.Rule { return throttler.Rule{Identifier: noAddress} }
+
+// Validate is rule.Validate, but knows what is wrong with a [NoAddress] rule.
+func Validate(rule *throttler.Rule) error { return explain(rule, rule.Validate()) }
+
+// explain returns err, that of rule, or one that says more.
+func explain(rule *throttler.Rule, err error) error {
+	if rule.Identifier == noAddress && len(rule.Either) == 0 && len(rule.All) == 0 {
+		return ErrNoAddress
+	}
+	return err
 }
 
 // Decide asks t about a request with this rule. The error is that of an Invalid
@@ -78,7 +99,7 @@ func tooLarge(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule,
 		}
 	}
 	if !blocked || withoutCosts(*rule).Validate() != nil {
-		return throttler.Decision{}, Invalid, err
+		return throttler.Decision{}, Invalid, explain(rule, err)
 	}
 	verdict := TooLarge
 	if rule.Shadow {

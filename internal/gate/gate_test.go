@@ -148,6 +148,20 @@ func TestRuleThatIsWrongBesidesItsCostIsAnError(t *testing.T) {
 	}
 }
 
+func TestRuleOfAPeerWithNoAddressSaysSo(t *testing.T) {
+	r := gate.NoAddress()
+	_, verdict, err := gate.Decide(t.Context(), throttler.New(memstore.New()), &r)
+	require.Equal(t, gate.Invalid, verdict)
+	require.ErrorIs(t, err, gate.ErrNoAddress)
+	require.ErrorIs(t, gate.Validate(&r), gate.ErrNoAddress)
+	require.ErrorIs(t, err, throttler.ErrInvalidRule)
+
+	r = rule()
+	require.NoError(t, gate.Validate(&r))
+	r.Identifier = ""
+	require.Equal(t, r.Validate(), gate.Validate(&r))
+}
+
 func TestBackendThatFailsLetsRequestsPass(t *testing.T) {
 	broken := errors.New("broken")
 	r := rule()
