@@ -33,7 +33,7 @@
 // # Any router
 //
 // Handler has the shape func(http.Handler) http.Handler, that most routers take
-// as it is; see docs/http.md for chi, echo and gin.
+// as it is; examples/routers has programs with chi, echo and gin.
 package httpthrottle
 
 import (
