@@ -3,9 +3,7 @@ package throttler
 import (
 	"context"
 	"errors"
-	"math"
 	"sync"
-	"time"
 
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -175,25 +173,4 @@ func keyError(err error, key string) (known bool, keyErr error) {
 		return false, nil
 	}
 	return true, keyed.KeyError(key)
-}
-
-// expiration returns the Expiration of an item that must not go before end.
-//
-// memcached keeps whole seconds and may drop an item one early, so two are
-// added, one of them for callers whose clocks are behind. It takes what is
-// beyond 30 days as a date by its own clock, which gets an hour to be wrong.
-// Dates end with an int32, in 2038, and what should last longer ends there, or
-// after 30 days if that is later.
-func expiration(now, end instant) int32 {
-	const month, hour = 30 * 24 * 60 * 60, 60 * 60
-	seconds := int64(end.since(now)/time.Second) + 3
-	if seconds <= month {
-		return int32(seconds)
-	}
-	today := int64(now) / int64(time.Second)
-	date := min(today+seconds+hour, math.MaxInt32)
-	if date < today+month {
-		return month
-	}
-	return int32(date)
 }

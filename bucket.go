@@ -10,6 +10,7 @@ package throttler
 //	S' = max(S, now) + I
 //
 // It is refused, and changes nothing, if S' > now+TTL; otherwise S becomes S'.
+// A call that costs several hits adds as many intervals, or none.
 // An empty bucket thus takes a burst of Max hits at once and then one every I.
 // Over any time T no more than Max + T/I hits are authorized.
 //
@@ -27,42 +28,65 @@ package throttler
 type bucket struct {
 	score   instant
 	cancels uint16 // goes up as hits are taken back from before others, see without
-
-	added share // of the hit that made it; not stored
 }
 
-// A share is what one hit puts into a bucket: it leaks when all that was there
-// before has, in the interval that ends at until. The zero share is no hit's.
+// A share is what one call pours into a bucket: it leaks when all that was there
+// before has, in the time amount that ends at until. The zero share is no call's.
 type share struct {
-	until    instant
-	interval instant
-	cancels  uint16 // of the bucket, at the time
+	at       instant // when it was counted
+	until    instant // the score that it made
+	interval instant // of one hit
+	amount   instant // of all its hits
+	cancels  uint16  // of the bucket, at the time
 }
 
-// look decides a call at now on the bucket b of c. It returns what it comes to,
-// and the bucket as it is to be stored if store is set; otherwise it stays as it
-// is. A hit is counted if there is room for one and count is set.
-func (b bucket) look(now instant, c *Condition, count bool) (o Outcome, next bucket, store bool) {
-	interval := (instant(c.TTL)-1)/instant(c.Max) + 1
-	limit := now + interval*instant(c.Max)
-	next = bucket{score: min(max(b.score, now), limit), cancels: b.cancels}
+// interval returns in how much time a hit leaks out of a bucket of c.
+func (c *Condition) interval() instant {
+	return (instant(c.TTL)-1)/instant(c.Max) + 1
+}
+
+// bucketSize returns how long a full bucket of c takes to leak empty.
+func (c *Condition) bucketSize() instant {
+	return c.interval() * instant(c.Max)
+}
+
+// look decides a call at now on the bucket b of c. The bucket that it returns is
+// in the record next.
+func (b bucket) look(now instant, c *Condition, count bool) verdict {
+	interval := c.interval()
+	limit, amount := now+c.bucketSize(), interval*instant(c.cost())
+	next := bucket{score: min(max(b.score, now), limit), cancels: b.cancels}
 	if b.score == 0 {
 		next.cancels = uint16(now) // so that shares of an earlier bucket do not fit
 	}
-	o = Outcome{Name: c.Name, Limit: c.Max}
+	v := verdict{outcome: Outcome{Name: c.Name, Limit: c.Max}}
 	switch {
-	case next.score+interval > limit:
-		o.Blocked = true
-		store = b.score > limit
+	case amount > limit-next.score:
+		v.outcome.Blocked = true
+		v.store = b.score > limit
 	case count:
-		next.score += interval
-		next.added = share{until: next.score, interval: interval, cancels: next.cancels}
-		store = true
+		next.score += amount
+		v.store = true
+		v.hit = hit{cost: c.cost(), share: share{at: now, until: next.score, interval: interval, amount: amount, cancels: next.cancels}}
 	}
-	o.Remaining = int((limit - next.score) / interval)
-	o.RetryAfter = (next.score + interval).since(limit)
-	o.ResetAfter = next.score.since(now)
-	return o, next, store
+	v.next.bucket = next
+	room := limit - next.score
+	v.again = amount.since(room)
+	v.outcome.RetryAfter = v.again
+	if !v.outcome.Blocked {
+		v.outcome.RetryAfter = interval.since(room)
+	}
+	v.outcome.Remaining = int(room / interval)
+	v.outcome.ResetAfter = next.score.since(now)
+	return v
+}
+
+// after returns b as it stands at now: empty once all has leaked.
+func (b bucket) after(now instant) bucket {
+	if b.score <= now {
+		return bucket{}
+	}
+	return b
 }
 
 // without returns b at now without what has not leaked yet of a share, and
@@ -85,7 +109,7 @@ func (b bucket) without(s share, now instant) (bucket, bool) {
 		}
 		left -= s.interval * moved
 	}
-	left = min(left, s.interval, b.score-now)
+	left = min(left, s.amount, b.score-now)
 	if left <= 0 {
 		return b, false
 	}

@@ -3,6 +3,7 @@ package throttler
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -106,7 +107,8 @@ func (c *call) giveBack(ctx context.Context) {
 	for _, e := range counted {
 		if err == nil {
 			// As it was found, with or without others' hits since.
-			*e.outcome, _, _ = decide(e.now, e.condition, e.lockout, e.stored(), false)
+			v := decide(e.now, e.condition, e.lockout, e.stored(), false)
+			*e.outcome, e.again = v.outcome, v.again
 		}
 		e.annotate(join(e.cause, err))
 	}
@@ -119,7 +121,7 @@ func (c *call) giveBack(ctx context.Context) {
 // no more than Max before the next reader finds it full and has nothing to
 // write, or it sets a ban, after which there is nothing to write either. A
 // backend that refuses writes for no such reason is given up, see
-// [entry.again].
+// [entry.lostAgain].
 func (c *call) run(ctx context.Context) {
 	for c.next() {
 		c.read(ctx)
@@ -193,6 +195,19 @@ func (c *call) decide(now instant) {
 	}
 }
 
+// again returns how long until each condition takes the same call again, nil if
+// that is the RetryAfter of its outcome.
+func (c *call) again() []time.Duration {
+	if !slices.ContainsFunc(c.entries, func(e *entry) bool { return e.condition.cost() > 1 }) {
+		return nil
+	}
+	again := make([]time.Duration, len(c.entries))
+	for i, e := range c.entries {
+		again[i] = e.again
+	}
+	return again
+}
+
 // refused reports whether the call is blocked and therefore counted nowhere.
 func (c *call) refused() bool {
 	return c.rule.CountAuthorizedOnly && c.rule.blocks(c.outcomes)
@@ -225,9 +240,11 @@ type entry struct {
 	err  error          // of the last operation
 	left bool           // the last operation was left, and may be running still
 
-	now   instant // when it was decided
-	next  record  // the record that is to be stored
-	store bool    // whether it is
+	now   instant       // when it was decided
+	next  record        // the record that is to be stored
+	hit   hit           // what it counts of this call
+	again time.Duration // until it takes the same call again
+	store bool          // whether it is
 	state state
 
 	counted bool // the record that was stored holds a hit of this call, not taken back
@@ -298,13 +315,14 @@ func (e *entry) decide(now instant, count bool) {
 		e.open()
 		return
 	}
-	*e.outcome, e.next, e.store = decide(now, e.condition, e.lockout, e.stored(), count)
+	v := decide(now, e.condition, e.lockout, e.stored(), count)
+	*e.outcome, e.again, e.next, e.store, e.hit = v.outcome, v.again, v.next, v.store, v.hit
 	e.annotate(e.cause)
 }
 
 // open lets the call pass, as the backend failed with err.
 func (e *entry) open() {
-	e.store = false
+	e.store, e.again = false, 0
 	*e.outcome = Outcome{Name: e.condition.Name, Limit: e.condition.Max, Remaining: e.condition.Max}
 	e.annotate(join(e.cause, e.err))
 }
@@ -339,9 +357,9 @@ const maxLosses = 1000
 
 var errStalled = errors.New("throttler: the backend keeps refusing to store a record")
 
-// again reports whether put has lost a race, so that the entry must go round
+// lostAgain reports whether put has lost a race, so that the entry must go round
 // once more. If it keeps losing against nobody, err is errStalled.
-func (e *entry) again() bool {
+func (e *entry) lostAgain() bool {
 	switch {
 	case e.err == nil || !lostRace(e.err):
 		return false
@@ -368,13 +386,14 @@ func (e *entry) losses() int {
 // settle takes the result of put.
 func (e *entry) settle() {
 	switch {
-	case e.again():
+	case e.lostAgain():
 		e.state = undecided
 	case e.err == nil:
 		e.counted = !e.outcome.Blocked
 	case e.outcome.Blocked:
 		// It is full, that much is known. Only the ban could not be set.
-		*e.outcome, _, _ = decide(e.now, e.condition, lockout{}, e.stored(), false)
+		v := decide(e.now, e.condition, lockout{}, e.stored(), false)
+		*e.outcome, e.again = v.outcome, v.again
 		e.annotate(join(e.cause, e.err))
 	default:
 		e.open()

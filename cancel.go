@@ -50,7 +50,7 @@ func (c *call) takeBack(ctx context.Context, counted []*entry) error {
 				return true
 			}
 			e.now = now
-			e.next, e.store = e.refund.without(e.stored(), now)
+			e.next, e.store = e.stored().without(e.refund.hit, now)
 			return !e.store
 		})
 		if err := ctx.Err(); err != nil && len(open) > 0 { // nothing of this round is written
@@ -62,7 +62,7 @@ func (c *call) takeBack(ctx context.Context, counted []*entry) error {
 		}
 		each(ctx, open, (*entry).put)
 		open = slices.DeleteFunc(open, func(e *entry) bool {
-			if !maybeDone(e.err) && e.again() {
+			if !maybeDone(e.err) && e.lostAgain() {
 				return false
 			}
 			if e.err != nil {
@@ -72,17 +72,4 @@ func (c *call) takeBack(ctx context.Context, counted []*entry) error {
 		})
 	}
 	return errors.Join(errs...)
-}
-
-// without returns r at now without the hit that e has counted, and whether it
-// was in there. It is not if it has expired, if a ban has come in its place, or if
-// the record was reset.
-func (e *entry) without(r record, now instant) (record, bool) {
-	var found bool
-	if expiry := e.next.hits.addedTime(); expiry != 0 {
-		r.hits, found = r.hits.after(now).without(expiry)
-	} else {
-		r.bucket, found = r.bucket.without(e.next.bucket.added, now)
-	}
-	return r, found
 }

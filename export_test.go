@@ -31,17 +31,17 @@ func Decide(now time.Time, c Condition, length time.Duration, stored []byte) (Ou
 func DecideRule(now time.Time, r Rule, stored []byte) (Outcome, []byte) {
 	rec, _ := decode(stored)
 	c := &r.conditions()[0]
-	o, next, store := decide(instantOf(now), c, r.lockout(c), rec, true)
-	if !store {
-		return o, nil
+	v := decide(instantOf(now), c, r.lockout(c), rec, true)
+	if !v.store {
+		return v.outcome, nil
 	}
-	return o, next.encode()
+	return v.outcome, v.next.encode()
 }
 
 // Recode decodes b and encodes the result.
 func Recode(b []byte) (recoded []byte, ok bool) {
-	r, ok := decode(b)
-	if !ok {
+	r, err := decode(b)
+	if err != nil {
 		return nil, false
 	}
 	return r.encode(), true
@@ -72,8 +72,8 @@ func BucketRecord(score time.Time, cancels uint16) []byte {
 
 // Expiries returns the expiry times of the hits in a record, as stored.
 func Expiries(b []byte) []time.Time {
-	r, ok := decode(b)
-	if !ok {
+	r, err := decode(b)
+	if err != nil {
 		return nil
 	}
 	var times []time.Time
@@ -85,8 +85,8 @@ func Expiries(b []byte) []time.Time {
 
 // BanEnd returns when the ban in a record ends, and how long it was.
 func BanEnd(b []byte) (end time.Time, length time.Duration, ok bool) {
-	r, ok := decode(b)
-	if !ok || r.ban.end == 0 {
+	r, err := decode(b)
+	if err != nil || r.ban.end == 0 {
 		return time.Time{}, 0, false
 	}
 	return time.Unix(0, int64(r.ban.end)), time.Duration(r.ban.length), true

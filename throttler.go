@@ -240,7 +240,7 @@ func (t *Throttler) decide(ctx context.Context, c *call) Decision {
 		c.giveBack(ctx)
 	}
 	t.rememberBans(c)
-	d := c.rule.decision(c.outcomes)
+	d := c.rule.decision(c.outcomes, c.again())
 	if c.counted() {
 		d.call = c.shed()
 	}
@@ -263,6 +263,7 @@ func (t *Throttler) recallBans(c *call) {
 	for _, e := range c.entries {
 		if b := t.bans.get(e.key, now); b.holds(now) {
 			*e.outcome = b.outcome(now, e.condition)
+			e.again = e.outcome.RetryAfter
 			e.state = recalled
 		}
 	}

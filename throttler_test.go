@@ -648,7 +648,7 @@ func callAndScribble(th *throttler.Throttler, n int) {
 		rule = all(conditions...)
 	}
 	rule.CountAuthorizedOnly = n%3 == 0
-	rule.LockoutGrowth, rule.Lockout = float64(n%2*2), time.Duration(n%5)*time.Millisecond
+	rule.LockoutGrowth, rule.Lockout = float64(n%2*2), time.Duration(1+n%5)*time.Millisecond
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(2000))*time.Microsecond)
 	defer cancel()
 	var d throttler.Decision

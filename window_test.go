@@ -93,7 +93,7 @@ func TestRoundingNeverShortensAHitOfALargeWindow(t *testing.T) {
 	for range max {
 		o := c.call(at(1), window(max, t1), 0)
 		require.False(t, o.Blocked)
-		require.Equal(t, t1, o.ResetAfter)
+		require.Equal(t, t1+tick-1, o.ResetAfter, "no earlier than the hit ends")
 	}
 	// They expire a second after 1 ns past the epoch, rounded up.
 	o := c.call(at(t1+tick-1), window(max, t1), 0)
