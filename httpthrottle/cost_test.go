@@ -45,6 +45,44 @@ func order(h http.Handler, items string, accept ...string) *httptest.ResponseRec
 	return w
 }
 
+func TestFieldsAndTallyAgreeWithCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, counts := byItems()
+		m.XRateLimit = httpthrottle.XRateLimitSeconds
+		h := m.Handler(hello)
+		for i, step := range []struct {
+			sleep      time.Duration
+			items      string
+			status     int
+			limit      string
+			x          string
+			retryAfter string
+		}{
+			{0, "4", 200, `"items";r=6;t=60`, "10 6 60", ""},
+			{20 * time.Second, "4", 200, `"items";r=2;t=60`, "10 2 60", ""},
+			{0, "3", 429, `"items";r=2;t=40`, "10 2 40", "40"}, // some are left, and do not do
+			{0, "7", 429, `"items";r=2;t=60`, "10 2 60", "60"},
+			{0, "2", 200, `"items";r=0;t=40`, "10 0 40", ""},
+			{0, "1", 429, `"items";r=0;t=40`, "10 0 40", "40"},
+			{40 * time.Second, "4", 200, `"items";r=0;t=20`, "10 0 20", ""},
+			{time.Hour, "10", 200, `"items";r=0;t=60`, "10 0 60", ""},
+		} {
+			time.Sleep(step.sleep)
+			w := order(h, step.items)
+			require.Equal(t, step.status, w.Code, "step %d", i)
+			require.Equal(t, `"items";q=10;w=60`, w.Header().Get(policies), "step %d", i)
+			require.Equal(t, step.limit, w.Header().Get(limits), "step %d", i)
+			require.Equal(t, step.x, xFields(w), "step %d", i)
+			require.Equal(t, step.retryAfter, w.Header().Get("Retry-After"), "step %d", i)
+		}
+		rules := counts.Snapshot().Rules
+		require.Len(t, rules, 1)
+		require.EqualValues(t, 5, rules[0].Authorized)
+		require.EqualValues(t, 3, rules[0].Blocked)
+		require.EqualValues(t, 3, rules[0].Conditions[0].Blocked)
+	})
+}
+
 func TestCostThatNeverFitsIsRefusedForGood(t *testing.T) {
 	for _, items := range []string{"11", "-1", "nonsense", "1000000000"} {
 		t.Run(items, func(t *testing.T) {
