@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/metadata"
@@ -50,7 +49,7 @@ func asRequest(ctx context.Context, source httpthrottle.Source) *http.Request {
 		fields = []string{source.Header}
 	}
 	for _, field := range fields {
-		for _, line := range metadata.ValueFromIncomingContext(ctx, strings.ToLower(field)) {
+		for _, line := range metadata.ValueFromIncomingContext(ctx, field) {
 			r.Header.Add(field, line)
 		}
 	}
@@ -65,7 +64,7 @@ func asRequest(ctx context.Context, source httpthrottle.Source) *http.Request {
 // or beside a wider limit per address: a client that may choose its value has as
 // many budgets as it likes.
 func Metadata(ctx context.Context, key string) (value string, ok bool) {
-	values := metadata.ValueFromIncomingContext(ctx, strings.ToLower(key))
+	values := metadata.ValueFromIncomingContext(ctx, key)
 	if len(values) != 1 {
 		return "", false
 	}

@@ -105,6 +105,21 @@ func TestDecisionIsInTheContext(t *testing.T) {
 	require.Zero(t, d)
 }
 
+func TestContextKeepsItsValuesAndItsEnd(t *testing.T) {
+	type key struct{}
+	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
+	h := perMinute(1).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, "value", r.Context().Value(key{}))
+		child, stop := context.WithCancel(r.Context())
+		defer stop()
+		cancel()
+		<-child.Done()
+		assert.ErrorIs(t, child.Err(), context.Canceled)
+	}))
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
+	require.Error(t, ctx.Err())
+}
+
 func TestDecisionOfTheInnerMiddlewareIsInTheContext(t *testing.T) {
 	var d throttler.Decision
 	inner := perMinute(7).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -46,8 +46,8 @@ func (p publicNames) of(rule *throttler.Rule, d *throttler.Decision) iter.Seq2[*
 }
 
 // publish adds the fields RateLimit-Policy and RateLimit for the public
-// conditions of rule to h, and returns the names of those policies that block, as
-// the fields have them. It adds to what is there, since each of two Middlewares
+// conditions of rule to h, and returns the names of those policies that are full,
+// as the fields have them. It adds to what is there, since each of two Middlewares
 // may have policies of its own, and the fields are Lists, which may be split over
 // lines.
 func (p publicNames) publish(h http.Header, rule *throttler.Rule, d *throttler.Decision) (violated []string) {
@@ -59,7 +59,7 @@ func (p publicNames) publish(h http.Header, rule *throttler.Rule, d *throttler.D
 		if !ok {
 			continue
 		}
-		if o.Blocked && d.Status == throttler.Blocked {
+		if o.Blocked {
 			violated = append(violated, policyName(name))
 		}
 		policies = appendPolicy(policies, name, c)
@@ -95,7 +95,7 @@ func isTaken(lines []string, name string) bool {
 	if len(lines) == 0 {
 		return false
 	}
-	item := string(appendItem(nil, name)) + ";"
+	item := string(appendItem(nil, name))
 	return slices.ContainsFunc(lines, func(line string) bool {
 		return strings.HasPrefix(line, item) || strings.Contains(line, ", "+item)
 	})

@@ -71,6 +71,17 @@ var limitFields = map[string]struct {
 			{2 * time.Second, 200, `"burst";r=0;t=2, "hour";r=97;t=3600`},
 		},
 	},
+	"either: what is not full tells no window before Retry-After either": {
+		throttler.Rule{Either: []throttler.Condition{
+			{Name: "hour", Max: 1, TTL: time.Hour},
+			{Name: "minute", Max: 100, TTL: time.Minute},
+		}},
+		`"hour";q=1;w=3600, "minute";q=100;w=60`,
+		[]limitStep{
+			{0, 200, `"hour";r=0;t=3600, "minute";r=99;t=60`},
+			{0, 429, `"hour";r=0;t=3600, "minute";r=98`},
+		},
+	},
 	"all: one that opens after Retry-After tells no window": {
 		throttler.Rule{All: []throttler.Condition{
 			{Name: "short", Max: 1, TTL: 5 * time.Second},
@@ -209,6 +220,15 @@ func TestNoPolicyNameIsToldTwiceHoweverOftenARuleIsApplied(t *testing.T) {
 	m.Public = []string{"address"}
 	w := get(m.Handler(m.Handler(m.Handler(hello))))
 	require.Equal(t, []string{`"address";q=9;w=60`, `"test/address";q=9;w=60`}, w.Header()[policies])
+}
+
+func TestNameOfAnyPolicyOfALineIsTaken(t *testing.T) {
+	outer := withRule(twoConditions(""))
+	outer.Public = []string{"first", "second"}
+	inner := withRule(throttler.Rule{Identifier: "inner", Either: []throttler.Condition{{Name: "second", Max: 1, TTL: time.Minute}}})
+	inner.Public = []string{"second"}
+	w := get(outer.Handler(inner.Handler(hello)))
+	require.Equal(t, []string{`"first";q=1;w=60, "second";q=1;w=3600`, `"inner/second";q=1;w=60`}, w.Header()[policies])
 }
 
 func TestNamesThatOnlyLookTakenAreFree(t *testing.T) {

@@ -185,6 +185,11 @@ func TestPrefixOfAddressesThatStandForIPv4OnesMeansTheIPv4One(t *testing.T) {
 		}
 		require.Equal(t, "11.0.0.1", source.Addr(request("11.0.0.1:1", "X-Forwarded-For: 203.0.113.9")).String())
 	}
+	for prefix, trusts := range map[string]bool{"::ffff:0:0/96": true, "::ffff:10.0.0.1/128": true, "::ffff:10.0.0.0/128": false} {
+		source := httpthrottle.Source{Trusted: []netip.Prefix{netip.MustParsePrefix(prefix)}}
+		client := source.Addr(request(proxy, "X-Forwarded-For: 203.0.113.9"))
+		require.Equal(t, trusts, client.String() == "203.0.113.9", prefix)
+	}
 	wide := httpthrottle.Source{Trusted: []netip.Prefix{netip.MustParsePrefix("64:ff9b::/95")}}
 	require.Equal(t, "10.0.0.1", wide.Addr(request(proxy, "X-Forwarded-For: 203.0.113.9")).String(), "wider than the IPv4 addresses")
 }
@@ -232,6 +237,11 @@ func TestRobotsAreToldApartByAddressAndAgent(t *testing.T) {
 	require.NotEqual(t, key("203.0.113.9:1", "a"), key("203.0.113.8:1", "a"))
 	long := strings.Repeat("x", 1000)
 	require.Equal(t, key("203.0.113.9:1", long), key("203.0.113.9:1", long+"y"))
+
+	perAddress := source.PerAddress("site", 10, time.Second)
+	first, second := perAddress(request("203.0.113.8:1")), perAddress(request("203.0.113.9:1"))
+	require.Equal(t, "203.0.113.8", first.Either[0].Value, "each request has a rule of its own")
+	require.Equal(t, "203.0.113.9", second.Either[0].Value)
 
 	rule := source.PerRobot("robots", 10, time.Second)(request("203.0.113.9:1", "User-Agent: bot"))
 	require.NoError(t, rule.Validate())

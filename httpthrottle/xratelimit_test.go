@@ -65,6 +65,13 @@ var xRateLimits = map[string]struct {
 		}},
 		[]xStep{{0, 200, "2 1 3600"}, {0, 200, "2 0 3600"}, {0, 429, "2 0 3600"}},
 	},
+	"either: of two that block, the one that takes longer, though more is left": {
+		throttler.Rule{Either: []throttler.Condition{
+			{Name: "minute", Max: 2, TTL: time.Minute, Cost: 2},
+			{Name: "hour", Max: 3, TTL: time.Hour, Cost: 2},
+		}},
+		[]xStep{{0, 200, "2 0 60"}, {0, 429, "3 1 3600"}},
+	},
 	"all: the one that blocks last": {
 		throttler.Rule{All: []throttler.Condition{
 			{Name: "hour", Max: 3, TTL: time.Hour},
@@ -166,6 +173,19 @@ func TestXRateLimitOfMiddlewaresInsideEachOtherIsThatOfTheTighter(t *testing.T) 
 	w := get(h)
 	require.Equal(t, http.StatusTooManyRequests, w.Code)
 	require.Regexp(t, "^1 0 (60|5.)$", xFields(w), "the one that refuses")
+}
+
+func TestXRateLimitOfARefusalIsThatOfTheRuleThatRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		outer := perMinute(1)
+		inner, _ := byItems()
+		outer.Public, outer.XRateLimit = []string{"address"}, httpthrottle.XRateLimitSeconds
+		inner.XRateLimit = httpthrottle.XRateLimitSeconds
+		order(inner.Handler(hello), "8")
+		w := order(outer.Handler(inner.Handler(hello)), "3")
+		require.Equal(t, http.StatusTooManyRequests, w.Code)
+		require.Equal(t, "10 2 60", xFields(w), "though the other has less left")
+	})
 }
 
 func TestXRateLimitMustBeOneOfItsValues(t *testing.T) {

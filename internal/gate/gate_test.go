@@ -191,6 +191,18 @@ func TestOverloadIsToldApart(t *testing.T) {
 	require.Equal(t, gate.Passed, verdict, "a rule that is not in force refuses nobody")
 }
 
+func TestRequestThatEndsOnceItIsDecidedPasses(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	th := throttler.New(memstore.New())
+	th.Observe = func(context.Context, throttler.Rule, throttler.Decision) { cancel() }
+	r := rule()
+	d, verdict, err := gate.Decide(ctx, th, &r)
+	require.NoError(t, err)
+	require.Error(t, ctx.Err())
+	require.Equal(t, gate.Passed, verdict)
+	require.NoError(t, d.Err)
+}
+
 func TestRequestThatEndsUndecidedHasEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
