@@ -186,7 +186,7 @@ func (s *slot) Propose(turn Turn) *memcache.Item {
 		if s.proposal != nil {
 			s.lost, s.lostBase, s.proposal = s.proposal, s.base.item, nil
 		}
-		s.base = sighting{}
+		s.base, s.current = sighting{}, false
 		return nil
 	}
 	s.sent = true
