@@ -311,6 +311,11 @@ func (e *entry) stored() record {
 // counted if there is room.
 func (e *entry) decide(now instant, count bool) {
 	e.now, e.state = now, decided
+	if e.err == nil && e.item != nil {
+		if _, err := decode(e.item.Value); errors.Is(err, ErrNewerRecord) {
+			e.err = err
+		}
+	}
 	if e.err != nil {
 		e.open()
 		return
