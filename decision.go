@@ -53,7 +53,7 @@ type Decision struct {
 	// A program that would rather fail closed tests it.
 	Err error
 
-	call *call // knows what was counted; nil: nothing was
+	receipt *receipt // what was counted; nil: nothing was
 }
 
 // An Outcome is what one condition made of a call.

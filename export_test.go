@@ -16,6 +16,7 @@ const (
 var (
 	Key        = key
 	ErrStalled = errStalled
+	CutShort   = cutShort
 	Expiration = func(now time.Time, after time.Duration) int32 {
 		return expiration(instantOf(now), instantOf(now).add(after))
 	}
@@ -129,24 +130,20 @@ func BanEnd(b []byte) (end time.Time, length time.Duration, ok bool) {
 	return time.Unix(0, int64(r.ban.end)), time.Duration(r.ban.length), true
 }
 
-// RecordBytes returns how many bytes of records d keeps in memory.
-func RecordBytes(d Decision) int {
-	n := 0
-	for _, e := range d.call.entries {
-		if e.item != nil {
-			n += len(e.item.Value)
-		}
-		n += len(e.next.hits.entries)
-	}
-	return n
-}
-
 // CachedBanHolds reports whether a ban of the given length, that was cached for
 // ttl when it was set, holds by the cache when it is asked.
 func CachedBanHolds(set, asked time.Time, length, ttl time.Duration) bool {
-	var bc banCache
-	bc.ready(1)
+	c := newBlockCache(1, ttl)
 	now := instantOf(set)
-	bc.add("key", ban{end: now.add(length), length: instant(length)}, now, ttl, bc.age())
-	return bc.get("key", instantOf(asked)).holds(instantOf(asked))
+	r := record{ban: ban{end: now.add(length), length: instant(length)}}
+	c.add("key", r.encode(), now)
+	r, ok := c.get("key", instantOf(asked))
+	return ok && r.ban.holds(instantOf(asked))
+}
+
+// WaitLines returns how many lines there are of calls that wait for th.
+func WaitLines(th *Throttler) int {
+	th.queue.mu.Lock()
+	defer th.queue.mu.Unlock()
+	return len(th.queue.lines)
 }
