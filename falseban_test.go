@@ -71,6 +71,22 @@ func TestCountingStartsAnewWhenABanThatKeptItsHitsEnds(t *testing.T) {
 	})
 }
 
+// What hits that were given back have left behind is no reason for a ban.
+func TestBucketThatOpensInAMomentBansNobody(t *testing.T) {
+	c := &Condition{Name: "c", Max: 2, TTL: time.Hour, Algorithm: LeakyBucket}
+	full := record{bucket: bucket{score: start + instant(time.Hour)}}
+	opens := start + instant(30*time.Minute)
+	require.True(t, decide(opens-instant(time.Second)-1, c, keeping, full, true).outcome.Banned)
+	v := decide(opens-instant(time.Second), c, keeping, full, true)
+	require.True(t, v.outcome.Blocked)
+	require.False(t, v.outcome.Banned)
+	both := *c
+	both.Cost = 2
+	require.False(t, decide(opens-1, &both, keeping, full, true).outcome.Banned)
+	alone := lockout{length: time.Minute}
+	require.True(t, decide(opens-1, c, alone, full, true).outcome.Banned, "where none is given back")
+}
+
 func TestBanByHandIsNotLiftedByAHitThatIsWithdrawn(t *testing.T) {
 	eachAlgorithm(t, 1, time.Hour, func(t *testing.T, c *Condition) {
 		tentative := decide(start, c, keeping, record{}, true)
