@@ -142,10 +142,14 @@ type Pool struct {
 // New returns a Pool for the given servers: "host:port", "[::1]:11211", or the path
 // of a socket, with or without "unix:" before it. It connects to none of them.
 //
-// It is an error if there is no server, if one is given twice, or if one does not
-// resolve. Servers are told apart by the text that was given, which also decides
-// what is kept where: all programs that share servers must give the same
-// texts, in any order.
+// New fails if there is no server, if one is malformed or given twice, or if no
+// name resolves. If only some names do not resolve, the Pool works: the calls of
+// their servers fail until they do, and LastError in [Pool.Stats] contains the
+// reason.
+//
+// A server is identified by the exact string passed to New, which also determines
+// key placement: all programs that share servers must pass the same strings, in
+// any order.
 //
 // A name stands for one server. A name with several addresses, as of a
 // round-robin DNS entry, spreads one key's records over several servers.
@@ -155,16 +159,25 @@ func New(servers ...string) (*Pool, error) {
 	}
 	all := make([]*server, len(servers))
 	seen := make(map[address]bool, len(servers))
+	var unresolved []error
 	for i, name := range servers {
-		addr, err := parseAddress(name)
+		addr, noAddress, err := parseAddress(name)
+		if err == nil && seen[addr] {
+			err = errors.New("given twice")
+		}
 		if err != nil {
 			return nil, &ServerError{Server: name, Err: err}
 		}
-		if seen[addr] {
-			return nil, &ServerError{Server: name, Err: errors.New("given twice")}
-		}
 		seen[addr] = true
 		all[i] = &server{name: addr.text, addr: addr}
+		if noAddress != nil {
+			failure := &ServerError{Server: name, Err: noAddress}
+			all[i].last.Store(failure)
+			unresolved = append(unresolved, failure)
+		}
+	}
+	if len(unresolved) == len(servers) {
+		return nil, errors.Join(unresolved...)
 	}
 	return &Pool{servers: place(all), closed: make(chan struct{})}, nil
 }

@@ -186,3 +186,14 @@ func atOnce(n int, f func(i int)) []time.Duration {
 	calls.Wait()
 	return times
 }
+
+// lines are the lines that come by a connection.
+type lines struct{ *bufio.Reader }
+
+func newLines(conn net.Conn) lines { return lines{bufio.NewReader(conn)} }
+
+// next returns the next line, without its end.
+func (l lines) next() (string, bool) {
+	line, err := l.ReadString('\n')
+	return strings.TrimRight(line, "\r\n"), err == nil
+}
