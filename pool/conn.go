@@ -192,6 +192,7 @@ func (c *conn) receive(ctx context.Context, own *call) {
 	var ready []*request
 	waits := c.look()
 	for idle := 0; idle < 3; {
+		parsed := len(c.heads) > 0 || c.r == c.w
 		n, err := c.parse()
 		var good bool
 		ready, waits, good = c.settle(ready[:0], n, err)
@@ -204,7 +205,7 @@ func (c *conn) receive(ctx context.Context, own *call) {
 			runtime.Gosched()
 			waits = c.look()
 			continue
-		case n == 0 && !c.fill(ctx):
+		case n == 0 && parsed && !c.fill(ctx):
 			return
 		}
 		idle = 0
@@ -426,19 +427,20 @@ func (c *conn) overdue() {
 }
 
 // late returns the requests whose answers come too late because of all those
-// before them. lane.mu is held.
-func (c *conn) late(now time.Time) (late []*request) {
-	s := c.lane.server
+// before them, and when the next one will. lane.mu is held.
+func (c *conn) late(now time.Time) (late []*request, next time.Duration) {
+	bound := c.lane.server.queueTimeout + c.lane.server.timeout
 	for _, r := range c.sent.all() {
-		if now.Sub(r.queued) < s.queueTimeout+s.timeout {
-			break
+		if r.finished || r.queued.IsZero() {
+			continue
 		}
-		if !r.finished && !r.queued.IsZero() {
-			r.finished = true
-			late = append(late, r)
+		if left := bound - now.Sub(r.queued); left > 0 {
+			return late, left
 		}
+		r.finished = true
+		late = append(late, r)
 	}
-	return late
+	return late, bound
 }
 
 // fail has the connection used no more, because of err: who has a role is woken,

@@ -466,7 +466,7 @@ func TestAThousandCallersShareOneConnection(t *testing.T) {
 	})
 	require.Equal(t, int64(1), dials.Load())
 	require.Less(t, most.Load()-int64(before), int64(1050), "a goroutine for each operation")
-	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+1 }, 10*time.Second, time.Millisecond)
+	requireGoroutines(t, before)
 	stats := p.Stats()[0]
 	require.Zero(t, stats.Failures+stats.Overloads+stats.Retries)
 	require.Equal(t, 1, stats.Conns)

@@ -280,6 +280,11 @@ func splice(conn net.Conn, addr string) {
 	if err != nil {
 		return
 	}
+	join(conn, there)
+}
+
+// join forwards between two connections until one of them ends.
+func join(conn, there net.Conn) {
 	defer there.Close()
 	go func() {
 		io.Copy(conn, there)
