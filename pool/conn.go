@@ -48,6 +48,7 @@ type conn struct {
 	buf   []byte
 	r, w  int
 	heads []*request // the first of sent
+	ready []*request // have their answers
 
 	spoilt *request // whose answer made no sense; set when that killed the connection
 }
@@ -189,13 +190,13 @@ func (c *conn) encode(batch []*request) (packet []byte, n int) {
 // has ended or ctx has. Without own it does when there is no answer to wait for.
 func (c *conn) receive(ctx context.Context, own *call) {
 	defer c.leave()
-	var ready []*request
 	waits := c.look()
 	for idle := 0; idle < 3; {
+		parsed := len(c.heads) > 0 || c.r == c.w
 		n, err := c.parse()
 		var good bool
-		ready, waits, good = c.settle(ready[:0], n, err)
-		c.handOut(ready)
+		waits, good = c.settle(n, err)
+		c.handOut()
 		switch {
 		case !good, own != nil && own.pending.Load() == 0:
 			return
@@ -204,7 +205,7 @@ func (c *conn) receive(ctx context.Context, own *call) {
 			runtime.Gosched()
 			waits = c.look()
 			continue
-		case n == 0 && !c.fill(ctx):
+		case n == 0 && parsed && !c.fill(ctx):
 			return
 		}
 		idle = 0
@@ -241,11 +242,11 @@ func (c *conn) parse() (n int, err error) {
 	return n, nil
 }
 
-// settle takes those requests whose answers are complete. It reports whether any
+// settle makes those requests ready whose answers are complete. It reports whether any
 // are waited for still, and whether the connection is good. err is what was wrong
 // with the next answer: its request fails, and the others are lost with the
 // connection.
-func (c *conn) settle(ready []*request, n int, err error) (_ []*request, waits, good bool) {
+func (c *conn) settle(n int, err error) (waits, good bool) {
 	l := c.lane
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -253,7 +254,7 @@ func (c *conn) settle(ready []*request, n int, err error) (_ []*request, waits, 
 		for _, r := range c.heads[:n] {
 			if !r.finished {
 				r.finished = true
-				ready = append(ready, r)
+				c.ready = append(c.ready, r)
 			}
 		}
 		c.sent.drop(n)
@@ -273,7 +274,7 @@ func (c *conn) settle(ready []*request, n int, err error) (_ []*request, waits, 
 	case c.sent.len() == 0 && c.r < c.w:
 		c.fail(lostError{errUnasked})
 	}
-	return ready, c.lookLocked(), c.dead == nil
+	return c.lookLocked(), c.dead == nil
 }
 
 // spoil notes whose answer made no sense.
@@ -284,16 +285,17 @@ func (c *conn) spoil(r *request) {
 	}
 }
 
-// handOut ends requests that have their answers.
-func (c *conn) handOut(ready []*request) {
-	for _, r := range ready {
+// handOut ends the requests that are ready.
+func (c *conn) handOut() {
+	for _, r := range c.ready {
 		if r.halfDone() && r.proposeKnown() {
 			c.lane.resubmit(r)
 			continue
 		}
 		r.end(nil)
 	}
-	clear(ready)
+	clear(c.ready)
+	c.ready = c.ready[:0]
 }
 
 // fill reads more of the answers. It reports whether to go on: the connection is
@@ -426,19 +428,20 @@ func (c *conn) overdue() {
 }
 
 // late returns the requests whose answers come too late because of all those
-// before them. lane.mu is held.
-func (c *conn) late(now time.Time) (late []*request) {
-	s := c.lane.server
+// before them, and when the next one will. lane.mu is held.
+func (c *conn) late(now time.Time) (late []*request, next time.Duration) {
+	bound := c.lane.server.queueTimeout + c.lane.server.timeout
 	for _, r := range c.sent.all() {
-		if now.Sub(r.queued) < s.queueTimeout+s.timeout {
-			break
+		if r.finished || r.queued.IsZero() {
+			continue
 		}
-		if !r.finished && !r.queued.IsZero() {
-			r.finished = true
-			late = append(late, r)
+		if left := bound - now.Sub(r.queued); left > 0 {
+			return late, left
 		}
+		r.finished = true
+		late = append(late, r)
 	}
-	return late
+	return late, bound
 }
 
 // fail has the connection used no more, because of err: who has a role is woken,

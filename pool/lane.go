@@ -210,7 +210,9 @@ func (l *lane) expire() {
 		late, next = l.late(now)
 	}
 	if l.conn != nil {
-		lateAnswers = l.conn.late(now)
+		var soon time.Duration
+		lateAnswers, soon = l.conn.late(now)
+		next = min(next, soon)
 	}
 	if l.queue.len() > 0 || l.conn != nil && l.conn.sent.len() > 0 {
 		l.tick(next)

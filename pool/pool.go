@@ -137,15 +137,20 @@ type Pool struct {
 	start   sync.Once
 	closed  chan struct{} // closed by Close
 	end     sync.Once
+	singles sync.Pool
 }
 
 // New returns a Pool for the given servers: "host:port", "[::1]:11211", or the path
 // of a socket, with or without "unix:" before it. It connects to none of them.
 //
-// It is an error if there is no server, if one is given twice, or if one does not
-// resolve. Servers are told apart by the text that was given, which also decides
-// what is kept where: all programs that share servers must give the same
-// texts, in any order.
+// New fails if there is no server, if one is malformed or given twice, or if no
+// name resolves. If only some names do not resolve, the Pool works: the calls of
+// their servers fail until they do, and LastError in [Pool.Stats] contains the
+// reason.
+//
+// A server is identified by the exact string passed to New, which also determines
+// key placement: all programs that share servers must pass the same strings, in
+// any order.
 //
 // A name stands for one server. A name with several addresses, as of a
 // round-robin DNS entry, spreads one key's records over several servers.
@@ -155,16 +160,25 @@ func New(servers ...string) (*Pool, error) {
 	}
 	all := make([]*server, len(servers))
 	seen := make(map[address]bool, len(servers))
+	var unresolved []error
 	for i, name := range servers {
-		addr, err := parseAddress(name)
+		addr, noAddress, err := parseAddress(name)
+		if err == nil && seen[addr] {
+			err = errors.New("given twice")
+		}
 		if err != nil {
 			return nil, &ServerError{Server: name, Err: err}
 		}
-		if seen[addr] {
-			return nil, &ServerError{Server: name, Err: errors.New("given twice")}
-		}
 		seen[addr] = true
 		all[i] = &server{name: addr.text, addr: addr}
+		if noAddress != nil {
+			failure := &ServerError{Server: name, Err: noAddress}
+			all[i].last.Store(failure)
+			unresolved = append(unresolved, failure)
+		}
+	}
+	if len(unresolved) == len(servers) {
+		return nil, errors.Join(unresolved...)
 	}
 	return &Pool{servers: place(all), closed: make(chan struct{})}, nil
 }
@@ -217,31 +231,35 @@ func legal(key string) bool {
 	return 0 < len(key) && len(key) <= 250
 }
 
-// one makes a request for one key.
-func (p *Pool) one(r *request) error {
-	if err := p.admit(r); err != nil {
-		return err
-	}
-	p.do(context.Background(), []*request{r})
-	return r.err
-}
-
 // Get returns the item at key, or memcache.ErrCacheMiss.
 func (p *Pool) Get(key string) (*memcache.Item, error) {
-	r := &request{key: key, reads: true}
-	switch err := p.one(r); {
-	case err != nil:
+	s := p.newSingle()
+	defer p.release(s)
+	s.request.key, s.request.reads = key, true
+	if _, err := p.one(context.Background(), s); err != nil {
 		return nil, err
+	}
+	switch r := &s.request; {
+	case r.err != nil:
+		return nil, r.err
 	case r.reply.found == nil:
 		return nil, memcache.ErrCacheMiss
+	default:
+		return r.reply.found, nil
 	}
-	return r.reply.found, nil
 }
 
-// write makes a request that writes, and returns what its server answers.
-func (p *Pool) write(r *request) error {
-	if err := p.one(r); err != nil {
+// write writes item, or deletes key, and returns what the server answers.
+func (p *Pool) write(v verb, key string, item *memcache.Item) error {
+	s := p.newSingle()
+	defer p.release(s)
+	s.request.verb, s.request.key, s.request.item = v, key, item
+	if _, err := p.one(context.Background(), s); err != nil {
 		return err
+	}
+	r := &s.request
+	if r.err != nil {
+		return r.err
 	}
 	err := r.reply.status.err()
 	if err != nil && r.maybe {
@@ -252,9 +270,7 @@ func (p *Pool) write(r *request) error {
 
 // Add stores item unless its key has one, in which case it returns
 // memcache.ErrNotStored or a [LostAnswerError] of that.
-func (p *Pool) Add(item *memcache.Item) error {
-	return p.write(&request{key: item.Key, item: item, verb: add})
-}
+func (p *Pool) Add(item *memcache.Item) error { return p.write(add, item.Key, item) }
 
 // CompareAndSwap stores item if what its key holds has not changed since Get or
 // GetMulti returned item. If it has, it returns memcache.ErrCASConflict, and if
@@ -268,11 +284,9 @@ func (p *Pool) CompareAndSwap(item *memcache.Item) error {
 	if item.CasID == 0 {
 		return &ServerError{Server: s.name, Err: ErrNoCAS}
 	}
-	return p.write(&request{key: item.Key, item: item, verb: cas})
+	return p.write(cas, item.Key, item)
 }
 
 // Delete deletes the item at key. If there is none it returns
 // memcache.ErrCacheMiss or a [LostAnswerError] of that.
-func (p *Pool) Delete(key string) error {
-	return p.write(&request{key: key, verb: del})
-}
+func (p *Pool) Delete(key string) error { return p.write(del, key, nil) }
