@@ -550,7 +550,7 @@ func TestNewcomerDoesNotJumpTheQueueAsTheLimitOpens(t *testing.T) {
 		second := h.come(h.Context(), rule)
 		time.Sleep(time.Minute - 1)
 		third := h.come(h.Context(), rule)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		fourth := h.come(h.Context(), rule)
 		h.all.Wait()
 		for i, p := range []*post{first, second, third, fourth} {
@@ -572,13 +572,14 @@ func (r slowReader) Get(key string) (*memcache.Item, error) {
 func TestResetDuringATryIsNoticedAtOnce(t *testing.T) {
 	inHall(t, slowReader{memstore.New()}, func(h *hall) {
 		rule := either(window(1, time.Hour))
-		require.NoError(t, h.come(h.Context(), rule).err)
-		time.Sleep(time.Second)
+		_, err := h.Wait(h.Context(), rule)
+		require.NoError(t, err)
+		came := time.Since(h.start)
 		p := h.come(h.Context(), rule)
 		time.Sleep(time.Minute + roundTrip + roundTrip/2) // it naps for a minute, and looks again
 		require.NoError(t, h.Reset(h.Context(), rule))
 		h.all.Wait()
-		require.Equal(t, time.Second+time.Minute+3*roundTrip, p.at)
+		require.Equal(t, came+time.Minute+3*roundTrip, p.at)
 	})
 }
 
@@ -935,6 +936,27 @@ func TestOutageDoesNotOpenALimitThatIsKnownToBeClosed(t *testing.T) {
 		require.ErrorIs(t, d.Err, errDown)
 		require.Equal(t, time.Hour, time.Since(start))
 	})
+}
+
+func TestPaceIsThatOfTheSlowestConditionAndOfWhatACallTakes(t *testing.T) {
+	for name, tt := range map[string]struct {
+		rule throttler.Rule
+		want time.Duration // between two calls
+	}{
+		"either":      {either(condition("a", 1, time.Second), condition("b", 1, time.Minute), condition("c", 1, 3*time.Second)), time.Minute},
+		"three hits":  {either(costing(window(6, 6*time.Second), 3)), 3 * time.Second},
+		"of a bucket": {either(costing(leaky(6, 6*time.Second), 3)), 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := newOutlet()
+				client.off.Store(true)
+				for i, r := range crowd(t, throttler.New(client), tt.rule, 10) {
+					require.Equal(t, release{time.Duration(i) * tt.want, errDown}, r)
+				}
+			})
+		})
+	}
 }
 
 func TestResetBeforeAnOutageIsRemembered(t *testing.T) {
