@@ -959,6 +959,22 @@ func TestPaceIsThatOfTheSlowestConditionAndOfWhatACallTakes(t *testing.T) {
 	}
 }
 
+// When the second comes the pace of one of its conditions would let it through.
+func TestNewcomerInAnOutageKeepsThePaceOfEachCondition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newOutlet()
+		client.off.Store(true)
+		th := throttler.New(client)
+		start := time.Now()
+		for range 2 {
+			_, err := th.Wait(t.Context(), either(condition("a", 1, time.Second), condition("b", 1, time.Minute)))
+			require.NoError(t, err)
+			time.Sleep(2 * time.Second)
+		}
+		require.Equal(t, time.Minute+2*time.Second, time.Since(start))
+	})
+}
+
 func TestResetBeforeAnOutageIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newOutlet()
