@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -50,13 +51,16 @@ type Rule struct {
 	// 0: no ban, a full condition opens as its hits expire.
 	Lockout time.Duration
 
-	// LockoutGrowth makes each further ban of the same value so many times
-	// longer than the one before, if the value is found full again within
-	// [LockoutMemory] of its end. 1 or more; 0: all bans are alike.
+	// LockoutGrowth multiplies each repeated ban of a value: 2 doubles it. A
+	// ban is repeated if the value is found full again within [LockoutMemory]
+	// of the end of the last one. 1 or more, and only with a Lockout, here or
+	// in a condition. 0: all bans are alike.
 	LockoutGrowth float64
 
-	// MaxLockout is where that growth ends. 0: at [DefaultMaxLockout], or at
-	// Lockout if that is longer.
+	// MaxLockout is the longest that a ban grows to. It is not less than
+	// Lockout; a condition's own Lockout may be longer, and does not grow
+	// then. Only with a Lockout. Default: [DefaultMaxLockout], or Lockout if
+	// that is longer.
 	MaxLockout time.Duration
 
 	// CountAuthorizedOnly keeps a call that is blocked from using up the
@@ -177,8 +181,20 @@ func (r Rule) Validate() error {
 		return invalid("LockoutGrowth", r.LockoutGrowth, "0, or a number from 1")
 	case r.MaxLockout < 0:
 		return invalid("MaxLockout", r.MaxLockout, "0 or more")
+	case r.MaxLockout != 0 && r.MaxLockout < r.Lockout:
+		return invalid("MaxLockout", r.MaxLockout, fmt.Sprintf("0, or Lockout (%v) or more", r.Lockout))
+	case r.LockoutGrowth != 0 && !r.bans():
+		return invalid("LockoutGrowth", r.LockoutGrowth, "0, or a Lockout that grows")
+	case r.MaxLockout != 0 && !r.bans():
+		return invalid("MaxLockout", r.MaxLockout, "0, or a Lockout that grows")
 	}
 	return r.validateConditions()
+}
+
+// bans reports whether a lockout is set anywhere in r, be it that a condition is
+// never to be banned.
+func (r *Rule) bans() bool {
+	return r.Lockout != 0 || slices.ContainsFunc(r.conditions(), func(c Condition) bool { return c.Lockout != 0 })
 }
 
 func (r *Rule) validateConditions() error {

@@ -53,7 +53,7 @@ type Decision struct {
 	// A program that would rather fail closed tests it.
 	Err error
 
-	call *call // knows what was counted; nil: nothing was
+	receipt *receipt // what was counted; nil: nothing was
 }
 
 // An Outcome is what one condition made of a call.
@@ -76,7 +76,8 @@ type Outcome struct {
 	Remaining int
 
 	// RetryAfter is how long until the condition takes another hit; 0 if
-	// it would now.
+	// it would now. If it blocked a call of several hits, it is how long until
+	// all of them fit.
 	RetryAfter time.Duration
 
 	// ResetAfter is how long until the condition holds no hit and no ban.
@@ -128,9 +129,11 @@ type verdict struct {
 func decide(now instant, c *Condition, l lockout, stored record, count bool) verdict {
 	b, corrected := stored.ban.at(now)
 	if b.holds(now) {
-		next := stored
-		next.ban = b
-		return verdict{outcome: b.outcome(now, c), again: b.end.since(now), next: next, store: corrected}
+		v := verdict{outcome: b.outcome(now, c), again: b.end.since(now), next: stored, store: corrected}
+		if corrected {
+			v.next = record{ban: b}
+		}
+		return v
 	}
 	if l.growth == 0 {
 		b = ban{}
@@ -138,8 +141,11 @@ func decide(now instant, c *Condition, l lockout, stored record, count bool) ver
 	v := stored.look(now, c, count)
 	v.next.ban = b
 	if v.full() && l.length > 0 {
-		b = l.ban(now, b)
-		return verdict{outcome: b.outcome(now, c), again: b.end.since(now), next: record{ban: b}, store: true}
+		next := record{ban: l.ban(now, b)}
+		if l.keepHits {
+			next = v.next.kept(c, next.ban)
+		}
+		return verdict{outcome: next.ban.outcome(now, c), again: next.ban.end.since(now), next: next, store: true}
 	}
 	if !v.store {
 		v.next = stored
@@ -166,21 +172,27 @@ func (v *verdict) full() bool {
 }
 
 // without returns r at now without the hits of h, and whether it had any of them.
-// It has none if they have expired, if a ban has come in their place, or if the
-// record was reset.
+// If it has none, since they have expired, a ban has come in their place or the
+// record was reset, it stays as it is.
 func (r record) without(h hit, now instant) (next record, found bool) {
+	next = r
 	switch {
 	case h.cost == 0:
 	case h.share.amount == 0:
-		r.hits, found = r.hits.after(now).without(h.cost, h.expiry)
+		next.hits, found = r.hits.after(now).without(h.cost, h.expiry)
 	default:
-		r.bucket, found = r.bucket.without(h.share, now)
+		next.bucket, found = r.bucket.without(h.share, now)
 	}
-	return r, found
+	if !found {
+		return r, false
+	}
+	return next, true
 }
 
-// decision draws the verdict from the outcomes of r's conditions.
-func (r *Rule) decision(outcomes []Outcome) Decision {
+// decision draws the Decision from the outcomes of r's conditions. again says how
+// long until each takes the same call again; nil: as long as its RetryAfter, as it
+// is where no condition has a Cost.
+func (r *Rule) decision(outcomes []Outcome, again []time.Duration) Decision {
 	d := Decision{Status: Authorized, Outcomes: outcomes}
 	for i := range outcomes {
 		if err := outcomes[i].Err; err != nil && !slices.ContainsFunc(outcomes[:i], func(o Outcome) bool { return same(o.Err, err) }) {
@@ -192,7 +204,7 @@ func (r *Rule) decision(outcomes []Outcome) Decision {
 		return d
 	}
 	d.Status = Blocked
-	d.RetryAfter = r.retryAfter(outcomes)
+	d.RetryAfter = r.retryAfter(outcomes, again)
 	conditions := r.conditions()
 	d.Messages = make([]string, 0, len(outcomes))
 	for i := range outcomes {
@@ -216,16 +228,23 @@ func (r *Rule) blocks(outcomes []Outcome) bool {
 }
 
 // retryAfter returns when a call that the outcomes block could be authorized:
-// with All when the first of them takes a hit again, with Either when the last
-// of them does. With Either that may be a condition that took this hit, and
-// was filled by it.
-func (r *Rule) retryAfter(outcomes []Outcome) time.Duration {
-	wait := outcomes[0].RetryAfter
+// with All when the first of them takes it, with Either when the last of them
+// does. With Either that may be a condition that took this call, and was filled
+// by it.
+func (r *Rule) retryAfter(outcomes []Outcome, again []time.Duration) time.Duration {
+	var wait time.Duration
 	for i := range outcomes {
-		if len(r.Either) > 0 {
-			wait = max(wait, outcomes[i].RetryAfter)
-		} else {
-			wait = min(wait, outcomes[i].RetryAfter)
+		next := outcomes[i].RetryAfter
+		if again != nil {
+			next = again[i]
+		}
+		switch {
+		case i == 0:
+			wait = next
+		case len(r.Either) > 0:
+			wait = max(wait, next)
+		default:
+			wait = min(wait, next)
 		}
 	}
 	return wait

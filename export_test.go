@@ -48,6 +48,30 @@ func Recode(b []byte) (recoded []byte, ok bool) {
 	return r.encode(), true
 }
 
+// DecodeError returns why b is not read.
+func DecodeError(b []byte) error {
+	_, err := decode(b)
+	return err
+}
+
+// BothRecord returns the record of all that records hold.
+func BothRecord(records ...[]byte) []byte {
+	var both record
+	for _, b := range records {
+		r, _ := decode(b)
+		if r.ban.end != 0 {
+			both.ban = r.ban
+		}
+		if r.hits.len() > 0 {
+			both.hits = r.hits
+		}
+		if r.bucket.score != 0 {
+			both.bucket = r.bucket
+		}
+	}
+	return both.encode()
+}
+
 // WindowRecord returns the record of a window of max that holds hits which
 // expire at the given times, in order, the longest of them counted under ttl.
 func WindowRecord(max int, ttl time.Duration, expiries ...time.Time) []byte {
@@ -93,26 +117,15 @@ func BanEnd(b []byte) (end time.Time, length time.Duration, ok bool) {
 	return time.Unix(0, int64(r.ban.end)), time.Duration(r.ban.length), true
 }
 
-// RecordBytes returns how many bytes of records d keeps in memory.
-func RecordBytes(d Decision) int {
-	n := 0
-	for _, e := range d.call.entries {
-		if e.item != nil {
-			n += len(e.item.Value)
-		}
-		n += len(e.next.hits.entries)
-	}
-	return n
-}
-
 // CachedBanHolds reports whether a ban of the given length, that was cached for
 // ttl when it was set, holds by the cache when it is asked.
 func CachedBanHolds(set, asked time.Time, length, ttl time.Duration) bool {
-	var bc banCache
-	bc.ready(1)
+	c := newBlockCache(1, ttl)
 	now := instantOf(set)
-	bc.add("key", ban{end: now.add(length), length: instant(length)}, now, ttl, bc.age())
-	return bc.get("key", instantOf(asked)).holds(instantOf(asked))
+	r := record{ban: ban{end: now.add(length), length: instant(length)}}
+	c.add("key", r.encode(), now)
+	r, ok := c.get("key", instantOf(asked))
+	return ok && r.ban.holds(instantOf(asked))
 }
 
 // WaitLines returns how many lines there are of calls that wait for th.

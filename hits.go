@@ -288,3 +288,37 @@ func (h hits) cut(from, to int) hits {
 	h.entries, h.last = append(entries, h.entries[to*w:]...), last
 	return h
 }
+
+// counted returns h with the times at which its hits were counted, or no later
+// ones, instead of those at which they expire; without any if those are before
+// the year 1970. No hit of h may expire later than one of c that is counted now.
+func (h hits) counted(c *Condition) hits {
+	if h.len() == 0 {
+		return h
+	}
+	h = h.under(h.unit, max(h.ttl, h.up(instant(c.TTL))))
+	if uint64(h.time(0)/h.unit) <= h.ttl+1 {
+		return hits{}
+	}
+	return h.moved(-h.ttl - 1)
+}
+
+// expiring returns the hits of which h has the times at which they were counted.
+func (h hits) expiring() hits {
+	if h.len() == 0 {
+		return h
+	}
+	return h.moved(h.ttl + 1)
+}
+
+// moved returns h with by added to all times, modulo 1<<64.
+func (h hits) moved(by uint64) hits {
+	h = h.merged()
+	w := h.width()
+	entries := make([]byte, 0, len(h.entries))
+	for i := range h.stored() {
+		entries = appendLow(entries, h.low(i)+by, w)
+	}
+	h.entries, h.last = entries, h.last+by
+	return h
+}

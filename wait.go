@@ -79,12 +79,12 @@ func (t *Throttler) wait(ctx context.Context, rule Rule) (d Decision, err error)
 
 // attempt decides rule for a call that can wait.
 func (t *Throttler) attempt(ctx context.Context, rule Rule) Decision {
-	c := newCall(t.client, rule)
+	c := t.newCall(rule)
 	c.rule.CountAuthorizedOnly = true
 	for _, e := range c.entries {
 		e.lockout.length = 0
 	}
-	return t.decide(ctx, c)
+	return c.decide(ctx)
 }
 
 // cutShort reports whether ctx ended before d was made. A decision that was made
@@ -99,7 +99,7 @@ func (t *Throttler) withdraw(ctx context.Context, d *Decision) {
 	if err := t.Cancel(ctx, *d); err != nil {
 		d.Err = join(d.Err, err)
 	}
-	d.Status, d.call = Blocked, nil
+	d.Status, d.receipt = Blocked, nil
 }
 
 // sleep returns after d, or when w is called; with ctx's error if that ends
