@@ -99,11 +99,11 @@ func (c *conn) enqueue(batch []*request, alone bool) (packet []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c.dead != nil {
-		l.queue.putBack(batch)
+		l.putBack(batch)
 		return nil
 	}
 	if n < len(batch) {
-		l.queue.putBack(batch[n:])
+		l.putBack(batch[n:])
 	}
 	now := time.Now()
 	for _, r := range batch[:n] {
@@ -484,7 +484,7 @@ func (c *conn) bury() {
 	l.mu.Lock()
 	reason := c.dead
 	failed, again := c.sort(isLost(reason) && !l.closed)
-	l.queue.putBack(again)
+	l.putBack(again)
 	if l.closed {
 		reason = ErrClosed
 		failed = append(failed, l.queue.take(l.queue.len())...)
