@@ -141,7 +141,6 @@ func TestAHungServerCostsACallThePoolsTimeoutOnce(t *testing.T) {
 		for range pool.DefaultBreakerFailures {
 			require.False(t, p.Stats()[0].Down, "a hung connection is one failure, however many calls shared it")
 			times := thousandCalls(ask)
-			t.Logf("%+v %v", p.Stats()[0], slices.Max(times))
 			require.Equal(t, pool.DefaultTimeout, slices.Max(times))
 		}
 		require.True(t, p.Stats()[0].Down)
