@@ -90,26 +90,11 @@ var (
 	ErrNoCAS = errors.New("throttler: the server gives no CAS tokens")
 )
 
-var inlineSlots = sync.Pool{New: func() any { return newSlot(nil, "") }}
-
 func newSlot(b *backend, key string) *slot {
 	s := &slot{key: key, backend: b}
 	s.self[0] = s
 	s.rest()
 	return s
-}
-
-// inline prepares a slot of its own for e.
-func (s *slot) inline(b *backend, e *entry) {
-	s.key, s.backend, s.busy = e.key, b, true
-	s.queue = append(s.queue, e)
-}
-
-// reset makes s ready to be used for another record.
-func (s *slot) reset() {
-	s.key, s.backend = "", nil
-	s.seen = sighting{}
-	s.rest()
 }
 
 // Key returns the key of the record.
@@ -237,14 +222,17 @@ func (s *slot) decide(now instant) *memcache.Item {
 	if !changed {
 		return nil
 	}
-	item := &memcache.Item{Key: s.key, Value: r.encode(), Expiration: expiration(now, r.end())}
-	if !s.backend.inline {
-		item.Flags = rand.Uint32() | 1 // tells this write from all others
-	}
+	item := newItem(s.key, r, now)
+	item.Flags = rand.Uint32() | 1 // tells this write from all others
 	if s.base.item != nil {
 		item.CasID = s.base.item.CasID
 	}
 	return item
+}
+
+// newItem returns the item to store r in.
+func newItem(key string, r record, now instant) *memcache.Item {
+	return &memcache.Item{Key: key, Value: r.encode(), Expiration: expiration(now, r.end())}
 }
 
 // stored returns the record in item. A value that does not decode is treated as
@@ -274,9 +262,6 @@ func (s *slot) Done(r Result) {
 	}
 	start := s.goOn()
 	s.mu.Unlock()
-	if s.backend.inline {
-		return
-	}
 	if start {
 		s.backend.exchanger.Start(s)
 	}
@@ -494,13 +479,7 @@ func (s *slot) empty() {
 // failAt settles e after its write failed, though the record was read: what is
 // full is full, even if it could not be banned.
 func (s *slot) failAt(e *entry, err error, r record) {
-	if e.op <= opLook && e.outcome.Blocked {
-		e.lockout = lockout{}
-		e.apply(e.now, r)
-		e.note = err
-	} else {
-		e.fail(err)
-	}
+	e.failAt(err, r)
 	s.settle(e)
 }
 
