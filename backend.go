@@ -181,7 +181,7 @@ func (b *backend) join(e *entry) bool {
 	if s.busy {
 		return false
 	}
-	s.busy = true
+	s.busy, s.early = true, 1
 	if e.seen.known {
 		s.basis = e.seen
 	}

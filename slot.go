@@ -27,6 +27,7 @@ type slot struct {
 
 	mu     sync.Mutex // guards what follows, and the entries until they are settled
 	queue  []*entry   // waiting for the next exchange, first come first served
+	early  int        // how many of queue came before the exchange began to wait for its turn
 	batch  []*entry   // decided by the exchange under way
 	busy   bool       // an exchange is under way, or about to be
 	leader *round     // whose goroutine carries out the exchanges; nil: the exchanger's
@@ -149,6 +150,9 @@ func (s *slot) withdraw(e *entry) bool {
 		return false
 	}
 	s.queue = slices.Delete(s.queue, i, i+1)
+	if i < s.early {
+		s.early--
+	}
 	e.settled = true
 	return true
 }
@@ -175,13 +179,17 @@ func (s *slot) Propose(turn Turn) *memcache.Item {
 		return nil
 	}
 	s.sent = true
-	n := min(len(s.queue), maxBatch)
-	s.batch = append(s.batch, s.queue[:n]...)
-	s.queue = slices.Delete(s.queue, 0, n)
+	s.close(min(len(s.queue), maxBatch))
 	s.base, s.current = s.believed(turn), turn.Known && !s.basis.known
 	s.basis = sighting{}
 	s.proposal = s.decide(instantOf(time.Now()))
 	return s.proposal
+}
+
+// close makes the first n of the queue the batch.
+func (s *slot) close(n int) {
+	s.batch = append(s.batch, s.queue[:n]...)
+	s.queue = slices.Delete(s.queue, 0, n)
 }
 
 // believed returns the record as it most likely is. Where nothing is known it is
@@ -252,8 +260,13 @@ func stored(item *memcache.Item) (record, error) {
 func (s *slot) Done(r Result) {
 	s.mu.Lock()
 	s.backend.t.stats.exchanges.Add(1)
-	s.sent = false
 	users := len(s.batch) + len(s.queue)
+	if !s.sent {
+		// Its turn never came: it fails those that have waited all the time.
+		s.close(s.early)
+		s.base, s.current = sighting{}, false
+	}
+	s.sent = false
 	s.take(r)
 	users -= len(s.batch) + len(s.queue)
 	if len(s.batch) > 0 {
@@ -272,6 +285,7 @@ func (s *slot) Done(r Result) {
 // leader if that needs it too.
 func (s *slot) goOn() bool {
 	s.resets = s.backend.slots.resetsOf(s.key)
+	s.early = len(s.queue)
 	if len(s.queue) == 0 {
 		s.busy = false
 		s.rest()
