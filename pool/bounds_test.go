@@ -104,6 +104,7 @@ func TestAnExchangeThatIsGivenUpIsDoneOnce(t *testing.T) {
 		p.QueueTimeout = time.Millisecond
 		var done [n]atomic.Int64
 		var overloaded atomic.Int64
+		var xs []throttler.Exchange
 		for i := range n {
 			x := &exchange{key: fmt.Sprint("key", i)}
 			x.then = func() {
@@ -112,8 +113,9 @@ func TestAnExchangeThatIsGivenUpIsDoneOnce(t *testing.T) {
 					overloaded.Add(1)
 				}
 			}
-			p.Start(x)
+			xs = append(xs, x)
 		}
+		p.Start(xs...) // in one packet
 		time.Sleep(2 * time.Second)
 		for i := range done {
 			require.Equal(t, int64(1), done[i].Load())
