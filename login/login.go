@@ -147,9 +147,8 @@ type Guard struct {
 	// Normalize returns what all spellings of one name have in common. It
 	// must map two names to the same text if the application finds the same
 	// account by them, or else each spelling has guesses of its own. To map
-	// more together than that does little harm. nil: [Normalize].
-	//
-	// Of a name that is longer than 1,024 bytes only those are looked at.
+	// more together than that does little harm. nil: [Normalize]. It is not
+	// called with a name of more than [MaxName] bytes.
 	Normalize func(string) string
 
 	// Key, if set, keeps names out of the backend and from
@@ -201,7 +200,7 @@ func New(t *throttler.Throttler) *Guard {
 // An empty name, after normalization, is no account's and counts for its address
 // alone.
 //
-// The error is [ErrNoAddress], wraps [throttler.ErrInvalidRule] if options make
+// The error is [ErrNoAddress], or [ErrNameTooLong], wraps [throttler.ErrInvalidRule] if options make
 // no sense, or is ctx's if that was canceled: nobody waits for the answer, and a
 // client that hangs up must not have guesses that are not counted. There is no
 // Attempt then, and the password must not be looked at. A failure of the backend
@@ -219,8 +218,8 @@ func (g *Guard) Begin(ctx context.Context, name string, addr netip.Addr) (*Attem
 // and nothing after that to another name. An empty one is none. It is stored as
 // a hash.
 func (g *Guard) BeginDevice(ctx context.Context, name string, addr netip.Addr, device string) (*Attempt, error) {
-	if !addr.IsValid() {
-		return nil, ErrNoAddress
+	if err := check(name, addr); err != nil {
+		return nil, err
 	}
 	p := g.party(name, addr, device)
 	a, err := g.begin(ctx, g.rule(p.anybody(g)), p, p.address)
@@ -231,6 +230,17 @@ func (g *Guard) BeginDevice(ctx context.Context, name string, addr netip.Addr, d
 		return nil, err
 	}
 	return a, nil
+}
+
+// check returns the error of an attempt that can never be counted.
+func check(name string, addr netip.Addr) error {
+	switch {
+	case !addr.IsValid():
+		return ErrNoAddress
+	case len(name) > MaxName:
+		return ErrNameTooLong
+	}
+	return nil
 }
 
 // begin authorizes an attempt by p under rule. from is where p is known from, if
@@ -250,10 +260,11 @@ func (g *Guard) begin(ctx context.Context, rule throttler.Rule, p party, from or
 // name from addr, and with device unless that is empty, and lifts the ban of
 // name+address and name+device. It is for somebody who has proved in another way
 // who they are: by a link that was sent to them, or by a second factor. The
-// error says what the backend failed at, or is [ErrNoAddress].
+// error says what the backend failed at, or is [ErrNoAddress] or
+// [ErrNameTooLong].
 func (g *Guard) Recognize(ctx context.Context, name string, addr netip.Addr, device string) error {
-	if !addr.IsValid() {
-		return ErrNoAddress
+	if err := check(name, addr); err != nil {
+		return err
 	}
 	p := g.party(name, addr, device)
 	return errors.Join(g.clear(ctx, p, p.address), g.clear(ctx, p, p.device), g.remember(ctx, p))
@@ -262,8 +273,12 @@ func (g *Guard) Recognize(ctx context.Context, name string, addr netip.Addr, dev
 // Lift forgets all attempts that are counted, and lifts all bans: of name, of
 // addr, and of the two together. It is for an operator who has been asked for
 // help, and for a password that was set anew. An empty name, or the zero addr,
-// stands for none. The error says what the backend failed at.
+// stands for none. The error says what the backend failed at, or is
+// [ErrNameTooLong].
 func (g *Guard) Lift(ctx context.Context, name string, addr netip.Addr) error {
+	if len(name) > MaxName {
+		return ErrNameTooLong
+	}
 	p := g.party(name, addr, "")
 	conditions := append(p.anybody(g), p.known(g, p.address, true)...)
 	if len(conditions) == 0 {

@@ -6,10 +6,6 @@ import (
 	"encoding/base64"
 	"net/netip"
 	"slices"
-	"strings"
-
-	"golang.org/x/text/cases"
-	"golang.org/x/text/unicode/norm"
 
 	"github.com/adaptivethrottler/throttler"
 )
@@ -46,17 +42,13 @@ func (p party) at(from origin) string {
 	return from.value + "#" + p.name
 }
 
-// maxName is how many bytes of a name are looked at: more than an account's name
-// has, and few enough to be normalized in no time.
-const maxName = 1024
-
 // counted returns what name is counted as.
 func (g *Guard) counted(name string) string {
 	normalize := g.Normalize
 	if normalize == nil {
 		normalize = Normalize
 	}
-	name = normalize(name[:min(len(name), maxName)])
+	name = normalize(name)
 	if name == "" || len(g.Key) == 0 {
 		return name
 	}
@@ -71,20 +63,6 @@ func (g *Guard) digest(text string) string {
 	}
 	hash.Write([]byte(text))
 	return base64.RawURLEncoding.EncodeToString(hash.Sum(nil))
-}
-
-// Normalize is the default of [Guard.Normalize]. It returns name case-folded, in
-// Unicode's compatibility form (NFKC), and without white space around it: "Weiß",
-// " WEISS" and "ｗｅｉｓｓ" all become "weiss". Bytes that are not UTF-8 become
-// U+FFFD.
-func Normalize(name string) string {
-	// Decomposed first, as folding some letters depends on the marks that
-	// follow, and composed last, as folding may leave what can be composed.
-	// To lower case before it is folded, as cases.Fold of golang.org/x/text
-	// exchanges the two cases of Cherokee letters.
-	name = norm.NFKD.String(strings.ToValidUTF8(name, "\ufffd"))
-	name = cases.Fold().String(strings.ToLower(name))
-	return strings.TrimSpace(norm.NFKC.String(name))
 }
 
 // prefix returns the network of addr that is counted, "" for no address.

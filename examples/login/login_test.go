@@ -138,6 +138,16 @@ func TestWrongPasswordKeepsTheNameAndNothingElse(t *testing.T) {
 	require.Empty(t, a.Header.Get("Retry-After"))
 }
 
+// The account that is looked up by a padded name must not be found uncounted.
+func TestPaddedNameIsAnsweredAsAWrongPassword(t *testing.T) {
+	v := openTown(t).visitor("203.0.113.7")
+	for range 20 {
+		a := v.logIn(strings.Repeat(" ", 1024)+"alice", "correct horse")
+		require.Equal(t, http.StatusForbidden, a.StatusCode)
+		require.Contains(t, a.body, "The name or the password is wrong.")
+	}
+}
+
 var figures = regexp.MustCompile(`[0-9]+`)
 
 func TestSixthAttemptSaysWhenToComeBack(t *testing.T) {

@@ -133,6 +133,10 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, name := r.Context(), r.PostForm.Get("name")
 	attempt, err := s.guard.BeginDevice(ctx, name, s.source.Addr(r), s.device(w, r))
+	if errors.Is(err, login.ErrNameTooLong) {
+		s.wrong(w, "")
+		return
+	}
 	if err != nil {
 		s.fail(w, err)
 		return
@@ -148,7 +152,7 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 	}
 	if !right {
 		attempt.Fail(ctx)
-		render(w, s.log, http.StatusForbidden, "login.html", loginPage{Name: name, Wrong: true})
+		s.wrong(w, name)
 		return
 	}
 	if err := attempt.Succeed(ctx); err != nil {
@@ -157,6 +161,11 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 	s.sessions.end(s.cookies.get(r, sessionCookie))
 	s.cookies.set(w, sessionCookie, s.sessions.start(account.name), sessionLength)
 	http.Redirect(w, r, "/", http.StatusSeeOther)
+}
+
+// wrong answers an attempt whose name or password is wrong.
+func (s *site) wrong(w http.ResponseWriter, name string) {
+	render(w, s.log, http.StatusForbidden, "login.html", loginPage{Name: name, Wrong: true})
 }
 
 // tooMany answers an attempt that was blocked. The password was not looked at.
