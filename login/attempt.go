@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/adaptivethrottler/throttler"
 )
@@ -45,13 +46,45 @@ func newAttempt(g *Guard, p party, from origin, d throttler.Decision) *Attempt {
 	return &Attempt{Decision: d, guard: g, party: p, from: from, decided: d}
 }
 
+// settleTime is how long an attempt that ends waits for the backend.
+const settleTime = 5 * time.Second
+
+// detach returns a ctx with the values of ctx that does not end with it: a
+// client that hangs up must not keep an attempt from being ended.
+func detach(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+}
+
+// takeBack takes back what a has counted.
+func (a *Attempt) takeBack(ctx context.Context) error {
+	ctx, cancel := detach(ctx)
+	defer cancel()
+	return a.guard.throttler.Cancel(ctx, a.decided)
+}
+
+// abandon takes back what a has counted, if there is an attempt. Where the backend
+// fails, that expires in its time.
+func (a *Attempt) abandon(ctx context.Context) {
+	if a != nil {
+		a.takeBack(ctx)
+	}
+}
+
+// refuse blocks a, which counts nothing any more, for a while.
+func (a *Attempt) refuse(wait time.Duration) {
+	a.decided.Status, a.decided.WouldBlock, a.decided.RetryAfter = throttler.Blocked, true, wait
+	a.decided.Messages = []string{or(a.guard.Message, DefaultMessage)}
+	a.Decision = a.decided
+}
+
 // Succeed says that the password was right. It takes back what the attempt has
 // counted, forgets the failures of name+address (or name+device) with their
 // bans, and has the name known from there. What others have counted against the
 // address or the name stays: or else an attacker would log in to an account of
 // his own every now and then.
 //
-// A second call does nothing. If there is an error of the backend, some of it
+// It does not end with ctx, but takes no longer than 5 seconds. A second call
+// does nothing. If there is an error of the backend, some of it
 // may be undone, and Succeed may be called again; the person is to be logged in
 // all the same. [ErrSettled] is an error of the application: the password should
 // never have been looked at.
@@ -67,6 +100,8 @@ func (a *Attempt) Succeed(ctx context.Context) error {
 		a.state = succeeded
 		return nil
 	}
+	ctx, cancel := detach(ctx)
+	defer cancel()
 	// First of all its own hit, of which it is certain that it is wrong.
 	err := errors.Join(
 		a.guard.throttler.Cancel(ctx, a.decided),

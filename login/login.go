@@ -200,11 +200,16 @@ func New(t *throttler.Throttler) *Guard {
 // An empty name, after normalization, is no account's and counts for its address
 // alone.
 //
-// The error is [ErrNoAddress], or [ErrNameTooLong], wraps [throttler.ErrInvalidRule] if options make
-// no sense, or is ctx's if that was canceled: nobody waits for the answer, and a
-// client that hangs up must not have guesses that are not counted. There is no
-// Attempt then, and the password must not be looked at. A failure of the backend
-// is no error, nor is a deadline of ctx; see [throttler.Decision.Err].
+// The error is [ErrNoAddress] or [ErrNameTooLong], wraps
+// [throttler.ErrInvalidRule] if options make no sense, or is ctx's if ctx has
+// ended, by a cancel or its deadline: a client must not choose when its guesses
+// are not counted. There is no Attempt then, nothing stays counted, and the
+// password must not be looked at.
+//
+// A failure of the backend is not an error, and fails open; see
+// [throttler.Decision.Err]. An overload ([throttler.ErrOverloaded]) without a
+// [throttler.Throttler.Fallback] refuses the attempt for a few seconds, since
+// whoever guesses can cause it.
 func (g *Guard) Begin(ctx context.Context, name string, addr netip.Addr) (*Attempt, error) {
 	return g.BeginDevice(ctx, name, addr, "")
 }
@@ -221,15 +226,75 @@ func (g *Guard) BeginDevice(ctx context.Context, name string, addr netip.Addr, d
 	if err := check(name, addr); err != nil {
 		return nil, err
 	}
-	p := g.party(name, addr, device)
-	a, err := g.begin(ctx, g.rule(p.anybody(g)), p, p.address)
-	if err == nil && a.Decision.WouldBlock && p.mayBeKnown(&a.Decision) {
-		a, err = g.beginKnown(ctx, p, a)
-	}
-	if err != nil {
+	if err := ended(ctx); err != nil {
 		return nil, err
 	}
-	return a, nil
+	return g.inTime(ctx, func(ctx context.Context) (*Attempt, error) {
+		return g.attempt(ctx, g.party(name, addr, device))
+	})
+}
+
+// inTime returns the attempt that begin makes, or ctx's error as soon as that has
+// ended, and then has taken back what begin counts. begin itself does not end
+// with ctx: of a write that is left on its way nobody knows whether it counted.
+func (g *Guard) inTime(ctx context.Context, begin func(context.Context) (*Attempt, error)) (*Attempt, error) {
+	if ctx.Done() == nil {
+		return begin(ctx)
+	}
+	type result struct {
+		a   *Attempt
+		err error
+	}
+	begun := make(chan result)
+	go func() {
+		a, err := begin(context.WithoutCancel(ctx))
+		select {
+		case begun <- result{a, err}:
+		case <-ctx.Done():
+			a.abandon(ctx)
+		}
+	}()
+	select {
+	case r := <-begun:
+		if err := ended(ctx); err != nil {
+			r.a.abandon(ctx)
+			return nil, err
+		}
+		return r.a, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// attempt begins an attempt by p, as a stranger's or as that of one who is known.
+func (g *Guard) attempt(ctx context.Context, p party) (*Attempt, error) {
+	a, err := g.begin(ctx, g.rule(p.anybody(g)), p, p.address)
+	if err == nil && a.decided.WouldBlock && p.mayBeKnown(&a.decided) {
+		a, err = g.beginKnown(ctx, p, a)
+	}
+	if err == nil && g.overloaded(a) {
+		err = a.takeBack(ctx)
+		a.refuse(comeBack)
+	}
+	return a, err
+}
+
+// comeBack is when to come back after what is over soon.
+const comeBack = 5 * time.Second
+
+// overloaded reports whether a would be let pass because the backend could not
+// be asked in time.
+func (g *Guard) overloaded(a *Attempt) bool {
+	return a.decided.Status == throttler.Authorized && !g.Shadow &&
+		g.throttler.Fallback == nil && errors.Is(a.decided.Err, throttler.ErrOverloaded)
+}
+
+// ended returns why ctx has ended, even where its timer is late.
+func ended(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 // check returns the error of an attempt that can never be counted.
@@ -248,9 +313,6 @@ func check(name string, addr netip.Addr) error {
 func (g *Guard) begin(ctx context.Context, rule throttler.Rule, p party, from origin) (*Attempt, error) {
 	d, err := g.throttler.Authorize(ctx, rule)
 	if err != nil {
-		return nil, err
-	}
-	if err := ctx.Err(); errors.Is(err, context.Canceled) {
 		return nil, err
 	}
 	return newAttempt(g, p, from, d), nil

@@ -280,27 +280,35 @@ func TestSucceedCanBeRepeatedAfterAnOutage(t *testing.T) {
 type failing struct {
 	throttler.Client
 	down atomic.Bool
+	err  error // nil: errDown
 }
 
 var errDown = fmt.Errorf("the server is down")
 
+func (f *failing) failure() error {
+	if f.err != nil {
+		return f.err
+	}
+	return errDown
+}
+
 func (f *failing) Get(key string) (*memcache.Item, error) {
 	if f.down.Load() {
-		return nil, errDown
+		return nil, f.failure()
 	}
 	return f.Client.Get(key)
 }
 
 func (f *failing) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 	if f.down.Load() {
-		return nil, errDown
+		return nil, f.failure()
 	}
 	return f.Client.GetMulti(keys)
 }
 
 func (f *failing) Delete(key string) error {
 	if f.down.Load() {
-		return errDown
+		return f.failure()
 	}
 	return f.Client.Delete(key)
 }
@@ -597,20 +605,152 @@ func TestNamesAreAnsweredAlike(t *testing.T) {
 	})
 }
 
-func TestCanceledAttemptIsNotMade(t *testing.T) {
+func TestAttemptWhoseContextHasEndedIsNotMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())
-		ctx, cancel := context.WithCancel(t.Context())
+		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
-		a, err := g.Begin(ctx, "alice", home)
-		require.ErrorIs(t, err, context.Canceled)
-		require.Nil(t, a)
-
-		ctx, cancel = context.WithDeadline(t.Context(), time.Now())
+		late, cancel := context.WithDeadline(t.Context(), time.Now())
 		defer cancel()
-		a, err = g.Begin(ctx, "alice", home)
-		require.NoError(t, err, "memcached is too slow: fails open, as a Throttler does")
-		require.ErrorIs(t, a.Decision.Err, context.DeadlineExceeded)
+		for ctx, want := range map[context.Context]error{canceled: context.Canceled, late: context.DeadlineExceeded} {
+			a, err := g.Begin(ctx, "alice", home)
+			require.ErrorIs(t, err, want)
+			require.Nil(t, a)
+		}
+		require.Equal(t, 5, g.fails(9, "alice", home), "nothing of it was counted")
+	})
+}
+
+// A client that sends the last byte late chooses when the deadline passes.
+func TestContextThatEndsMeanwhileIsAnErrorAndLeavesNothing(t *testing.T) {
+	for ends, want := range map[string]error{"canceled": context.Canceled, "its deadline": context.DeadlineExceeded} {
+		synctest.Test(t, func(t *testing.T) {
+			client := &interrupting{Client: distant{memstore.New()}}
+			g := on(t, client)
+			for i := range 100 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if want == context.DeadlineExceeded {
+					ctx, cancel = context.WithTimeout(t.Context(), time.Duration(i%4)*500*time.Microsecond)
+				} else {
+					client.interrupt.Store(&cancel)
+				}
+				a, err := g.Begin(ctx, "alice", home)
+				cancel()
+				time.Sleep(time.Second) // for what was left to the client
+				if err == nil {
+					require.Equal(t, throttler.Authorized, a.Decision.Status)
+					require.NoError(t, a.Succeed(t.Context()))
+					continue
+				}
+				require.ErrorIs(t, err, want, ends)
+				require.Nil(t, a)
+			}
+			client.interrupt.Store(nil)
+			require.Equal(t, 5, g.fails(9, "alice", home), ends)
+			require.Equal(t, 19, g.burst(50, same("alice"), addr), "of the name's 24: %s", ends)
+		})
+	}
+}
+
+// interrupting is a client that ends a context when something is written.
+type interrupting struct {
+	throttler.Client
+	interrupt atomic.Pointer[context.CancelFunc]
+}
+
+func (i *interrupting) Add(item *memcache.Item) error {
+	if cancel := i.interrupt.Load(); cancel != nil {
+		defer (*cancel)()
+	}
+	return i.Client.Add(item)
+}
+
+func (i *interrupting) CompareAndSwap(item *memcache.Item) error {
+	if cancel := i.interrupt.Load(); cancel != nil {
+		defer (*cancel)()
+	}
+	return i.Client.CompareAndSwap(item)
+}
+
+func TestSuccessOfAClientThatHasHungUpIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, distant{memstore.New()})
+		for range 20 {
+			ctx, cancel := context.WithCancel(t.Context())
+			a, err := g.Begin(ctx, "alice", home)
+			require.NoError(t, err)
+			require.Equal(t, throttler.Authorized, a.Decision.Status)
+			cancel()
+			require.NoError(t, a.Succeed(ctx))
+		}
+	})
+}
+
+func TestSucceedDoesNotWaitForABackendThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &hanging{Client: memstore.New(), released: make(chan struct{})}
+		defer close(client.released)
+		g := on(t, client)
+		a := g.begin("alice", home)
+		client.hangs.Store(true)
+		start := time.Now()
+		require.ErrorIs(t, a.Succeed(context.WithoutCancel(t.Context())), context.DeadlineExceeded)
+		require.LessOrEqual(t, time.Since(start), 5*time.Second)
+	})
+}
+
+// hanging is a client that can stop to answer.
+type hanging struct {
+	throttler.Client
+	hangs    atomic.Bool
+	released chan struct{}
+}
+
+func (h *hanging) wait() {
+	if h.hangs.Load() {
+		<-h.released
+	}
+}
+
+func (h *hanging) Get(key string) (*memcache.Item, error) {
+	h.wait()
+	return h.Client.Get(key)
+}
+
+func (h *hanging) GetMulti(keys []string) (map[string]*memcache.Item, error) {
+	h.wait()
+	return h.Client.GetMulti(keys)
+}
+
+func (h *hanging) Delete(key string) error {
+	h.wait()
+	return h.Client.Delete(key)
+}
+
+func TestOverloadRefusesForSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &failing{Client: memstore.New(), err: fmt.Errorf("busy: %w", throttler.ErrOverloaded)}
+		client.down.Store(true)
+		limits := throttler.New(client)
+		g := login.New(limits)
+		a, err := g.Begin(t.Context(), "alice", home)
+		require.NoError(t, err)
+		require.Equal(t, throttler.Blocked, a.Decision.Status)
+		require.Equal(t, []string{login.DefaultMessage}, a.Decision.Messages)
+		require.Equal(t, 5*time.Second, a.Decision.RetryAfter)
+		require.ErrorIs(t, a.Succeed(t.Context()), login.ErrSettled)
+
+		limits = throttler.New(client)
+		limits.Fallback = memstore.New()
+		a, err = login.New(limits).Begin(t.Context(), "alice", home)
+		require.NoError(t, err)
+		require.Equal(t, throttler.Authorized, a.Decision.Status, "the fallback has decided")
+
+		g = login.New(throttler.New(client))
+		g.Shadow = true
+		a, err = g.Begin(t.Context(), "alice", home)
+		require.NoError(t, err)
+		require.Equal(t, throttler.Authorized, a.Decision.Status, "a trial refuses nobody")
 	})
 }
 
