@@ -12,6 +12,8 @@ const (
 	byNameDevice   = "name+device"
 	byAddress      = "address"
 	byAddressDay   = "address-day"
+	byNetwork      = "network-56"
+	byWide         = "network-48"
 	byName         = "name"
 	byKnown        = "known"
 	byAddressKnown = "address-known"
@@ -31,6 +33,14 @@ func (g *Guard) address() Limit {
 
 func (g *Guard) addressDay() Limit {
 	return g.AddressDay.or(Limit{Max: 500, TTL: day, Lockout: -1})
+}
+
+func (g *Guard) network56() Limit {
+	return g.Network56.or(Limit{Max: 1000, TTL: day, Lockout: -1})
+}
+
+func (g *Guard) network48() Limit {
+	return g.Network48.or(Limit{Max: 5000, TTL: day, Lockout: -1})
 }
 
 func (g *Guard) name() Limit {
@@ -86,6 +96,12 @@ func (p party) anybody(g *Guard) []throttler.Condition {
 	}
 	if p.name != "" {
 		c.add(byName, p.name, g.name(), throttler.LeakyBucket)
+	}
+	if p.network != "" {
+		c.add(byNetwork, p.network, g.network56(), throttler.LeakyBucket)
+	}
+	if p.wide != "" {
+		c.add(byWide, p.wide, g.network48(), throttler.LeakyBucket)
 	}
 	return c
 }

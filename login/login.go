@@ -22,7 +22,7 @@
 //
 // # What is counted
 //
-// Attempts that have not succeeded are counted in four ways, each of which can
+// Attempts that have not succeeded are counted in these ways, each of which can
 // block; see [Guard] for the numbers.
 //
 //   - name+address: one name, tried from one address. When it is full the two
@@ -30,6 +30,8 @@
 //   - address: one address, whatever names it tries. It is banned as well.
 //   - address-day: the same over a day, for those who are patient. It is never
 //     banned, it opens again little by little.
+//   - network-56, network-48: the networks of an IPv6 address. They are never
+//     banned.
 //   - name: one name, from whatever addresses. It is never banned either: a ban
 //     would let anybody lock anybody out.
 //
@@ -37,8 +39,9 @@
 // else somebody who is banned already, and has nothing to lose, could use up
 // what is left for others of the same name, or at the same address.
 //
-// An IPv6 address is counted by its /64, and an IPv4 address that is mapped into
-// IPv6 as the IPv4 address that it is.
+// An IPv6 address is counted by its /64. An IPv4 address that is mapped into IPv6
+// (::ffff:0:0/96), or that a translator has put there (64:ff9b::/96), is counted
+// as the IPv4 address that it is.
 //
 // # Who is known
 //
@@ -118,6 +121,12 @@ type Guard struct {
 	// are known there, when the other limits would block them. It is a leaky
 	// bucket. Unset: 500 at once, and then 500 a day, evenly. Never banned.
 	AddressDay Limit
+
+	// Network56 and Network48 limit the networks of an IPv6 address, of which
+	// one customer may have all. They are leaky buckets, and hold for strangers
+	// alone. Unset: 1,000 at once and then 1,000 a day for a /56, 5,000 at once
+	// and then 5,000 a day for a /48. Never banned.
+	Network56, Network48 Limit
 
 	// Name limits one name. It is a leaky bucket. Unset: 24 at once, and then
 	// 1 an hour. It should not be banned, lest anybody lock anybody out.

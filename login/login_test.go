@@ -424,6 +424,9 @@ func TestIPv6IsCountedByItsNetworkAndMappedIPv4AsItself(t *testing.T) {
 		{"203.0.113.7", "203.0.113.8", 0, false},
 		{"203.0.113.7", "203.0.113.8", 16, false},
 		{"::ffff:203.0.113.7", "::ffff:203.0.113.8", 0, false},
+		{"203.0.113.7", "64:ff9b::203.0.113.7", 0, true},
+		{"64:ff9b::203.0.113.7", "64:ff9b::203.0.113.8", 0, false},
+		{"64:ff9b::203.0.113.7", "64:ff9b:0:0:0:1:203.0.113.7", 0, false},
 		{"fe80::1%eth0", "fe80::1%eth1", 0, true},
 		{"fe80::1%eth0", "fe80::1", 128, true},
 	} {
@@ -435,6 +438,75 @@ func TestIPv6IsCountedByItsNetworkAndMappedIPv4AsItself(t *testing.T) {
 			require.Equal(t, test.together, blocked, "%+v", test)
 		})
 	}
+}
+
+// v6 returns an address of one /48, in the i-th of its /56, j-th /64 of that.
+func v6(i, j int) netip.Addr {
+	a := netip.MustParseAddr("2001:db8:1::7").As16()
+	a[6], a[7] = byte(i), byte(j)
+	return netip.AddrFrom16(a)
+}
+
+// One who owns a /48 has 65,536 addresses that count.
+func TestWiderNetworksOfIPv6AreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		of56, of48 := 0, 0
+		for i := range 1500 {
+			of56 += g.fails(1, fmt.Sprint("name", i), v6(0, i%256))
+		}
+		require.Equal(t, 1000, of56)
+		for i := range 6000 {
+			of48 += g.fails(1, fmt.Sprint("other", i), v6(1+i%255, i%256))
+		}
+		require.Equal(t, 5000, of56+of48)
+		a := g.begin("alice", v6(77, 1))
+		require.Equal(t, throttler.Blocked, a.Decision.Status)
+		require.Less(t, a.Decision.RetryAfter, time.Minute)
+		for _, o := range a.Decision.Outcomes {
+			require.False(t, o.Banned)
+		}
+		g.succeeds("alice", netip.MustParseAddr("2001:db8:2::7"))
+		require.NoError(t, g.Lift(t.Context(), "", v6(77, 1)))
+		g.succeeds("alice", v6(77, 1))
+	})
+}
+
+func TestWiderNetworksAreExactInABurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		g.Network48.Max = 100
+		verified := g.burst(400, func(i int) string { return fmt.Sprint("name", i) }, func(i int) netip.Addr { return v6(i%256, i/256) })
+		require.Equal(t, 100, verified)
+	})
+}
+
+func TestWiderNetworksNeverRefuseWhereANameIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		g.Network56.Max, g.Network48.Max = 20, 40
+		g.succeeds("alice", v6(1, 1))
+		require.NoError(t, g.beginDevice("bob", home, "phone").Succeed(t.Context()))
+		for i := range 100 {
+			g.fails(1, fmt.Sprint("name", i), v6(i%2, i))
+		}
+		require.Equal(t, throttler.Blocked, g.begin("carol", v6(1, 1)).Decision.Status)
+		g.succeeds("alice", v6(1, 1))
+		require.Equal(t, throttler.Authorized, g.beginDevice("bob", v6(1, 2), "phone").Decision.Status)
+	})
+}
+
+func TestWiderNetworksCanBeTakenAwayAndAreNoneOfAWiderPrefix(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		require.Len(t, g.begin("alice", v6(0, 0)).Decision.Outcomes, 6)
+		require.Len(t, g.begin("alice", home).Decision.Outcomes, 4)
+		g.Network56.Max = -1
+		require.Len(t, g.begin("bob", v6(0, 0)).Decision.Outcomes, 5)
+		g = on(t, memstore.New())
+		g.IPv6Bits = 48
+		require.Len(t, g.begin("alice", v6(0, 0)).Decision.Outcomes, 4)
+	})
 }
 
 func TestNoAddressIsAnError(t *testing.T) {

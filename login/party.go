@@ -15,6 +15,8 @@ type party struct {
 	name    string // normalized, and hidden if there is a key; "": none
 	address origin
 	device  origin
+
+	network, wide string // of an IPv6 address: its /56 and its /48; "": none
 }
 
 // An origin is where a party comes from. Its zero value is nowhere.
@@ -26,9 +28,16 @@ type origin struct {
 // party returns what name, addr and device are counted as. The last two may be
 // missing.
 func (g *Guard) party(name string, addr netip.Addr, device string) party {
+	addr, bits := plain(addr), or(g.IPv6Bits, DefaultIPv6Bits)
 	p := party{
 		name:    g.counted(name),
-		address: origin{byNameAddress, prefix(addr, or(g.IPv6Bits, DefaultIPv6Bits))},
+		address: origin{byNameAddress, prefix(addr, bits)},
+	}
+	if addr.Is6() && bits > networkBits {
+		p.network = prefix(addr, networkBits)
+	}
+	if addr.Is6() && bits > wideBits {
+		p.wide = prefix(addr, wideBits)
 	}
 	if device != "" {
 		p.device = origin{byNameDevice, "device-" + g.digest(device)}
@@ -65,14 +74,34 @@ func (g *Guard) digest(text string) string {
 	return base64.RawURLEncoding.EncodeToString(hash.Sum(nil))
 }
 
-// prefix returns the network of addr that is counted, "" for no address.
+// The networks of IPv6 that are counted beside an address: what one customer of a
+// provider usually has, and the most that one site can have for the asking.
+const (
+	networkBits = 56
+	wideBits    = 48
+)
+
+// nat64 is the prefix of the translators of RFC 6052. The rest is an IPv4 address.
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
+// plain returns addr, or the IPv4 address that is mapped or translated into it.
+func plain(addr netip.Addr) netip.Addr {
+	addr = addr.Unmap().WithZone("")
+	if nat64.Contains(addr) {
+		bytes := addr.As16()
+		return netip.AddrFrom4([4]byte(bytes[12:]))
+	}
+	return addr
+}
+
+// prefix returns the network of addr, which is plain, with so many bits of an
+// IPv6 address; "" for no address.
 func prefix(addr netip.Addr, ipv6Bits int) string {
-	addr = addr.Unmap()
 	switch {
 	case !addr.IsValid():
 		return ""
 	case addr.Is4() || ipv6Bits >= 128:
-		return addr.WithZone("").String()
+		return addr.String()
 	}
 	network, err := addr.Prefix(max(ipv6Bits, 1))
 	if err != nil {
@@ -91,7 +120,7 @@ func (p party) mayBeKnown(d *throttler.Decision) bool {
 	if p.device.value != "" {
 		return true
 	}
-	return blocks(d, byAddress, byAddressDay, byName)
+	return blocks(d, byAddress, byAddressDay, byNetwork, byWide, byName)
 }
 
 // blocks reports whether one of these conditions blocks d.
