@@ -25,7 +25,7 @@ type Attempt struct {
 
 	guard   *Guard
 	party   party
-	from    origin             // what is cleared on success
+	plan    plan
 	decided throttler.Decision // as Decision, whatever becomes of that
 
 	mu    sync.Mutex
@@ -41,9 +41,11 @@ const (
 	succeeded
 )
 
-func newAttempt(g *Guard, p party, from origin, d throttler.Decision) *Attempt {
-	d.Messages = slices.Compact(d.Messages)
-	return &Attempt{Decision: d, guard: g, party: p, from: from, decided: d}
+func newAttempt(g *Guard, p party, pl plan, d throttler.Decision) *Attempt {
+	a := &Attempt{Decision: d, guard: g, party: p, plan: pl, decided: d}
+	a.Decision.Messages = slices.Compact(d.Messages)
+	a.Decision.Outcomes = d.Outcomes[:len(pl.limits):len(pl.limits)]
+	return a
 }
 
 // settleTime is how long an attempt that ends waits for the backend.
@@ -72,14 +74,16 @@ func (a *Attempt) abandon(ctx context.Context) {
 
 // refuse blocks a, which counts nothing any more, for a while.
 func (a *Attempt) refuse(wait time.Duration) {
-	a.decided.Status, a.decided.WouldBlock, a.decided.RetryAfter = throttler.Blocked, true, wait
-	a.decided.Messages = []string{or(a.guard.Message, DefaultMessage)}
-	a.Decision = a.decided
+	a.decided.Status, a.decided.WouldBlock = throttler.Blocked, true
+	a.Decision.Status, a.Decision.WouldBlock = throttler.Blocked, true
+	a.Decision.Messages, a.Decision.RetryAfter = []string{or(a.guard.Message, DefaultMessage)}, wait
 }
 
 // Succeed says that the password was right. It takes back what the attempt has
 // counted, forgets the failures of name+address (or name+device) with their
-// bans, and has the name known from there. What others have counted against the
+// bans, and has the name known from there. If another spelling of the name was
+// tried from there within a day, which may be another account, its failures and
+// bans stay. What others have counted against the
 // address or the name stays: or else an attacker would log in to an account of
 // his own every now and then.
 //
@@ -102,11 +106,11 @@ func (a *Attempt) Succeed(ctx context.Context) error {
 	}
 	ctx, cancel := detach(ctx)
 	defer cancel()
-	// First of all its own hit, of which it is certain that it is wrong.
-	err := errors.Join(
-		a.guard.throttler.Cancel(ctx, a.decided),
-		a.guard.clear(ctx, a.party, a.from),
-		a.guard.remember(ctx, a.party),
+	g := a.guard
+	err := together(
+		func() error { return g.throttler.Cancel(ctx, a.decided) },
+		func() error { return g.clear(ctx, a.party, a.plan.from) },
+		func() error { return g.remember(ctx, a.party) },
 	)
 	if err == nil {
 		a.state = succeeded
@@ -124,4 +128,16 @@ func (a *Attempt) Fail(context.Context) error {
 		a.state = failed
 	}
 	return nil
+}
+
+// together calls all steps at once, to save round trips, and returns the errors of
+// all.
+func together(steps ...func() error) error {
+	errs := make([]error, len(steps))
+	var running sync.WaitGroup
+	for i, step := range steps {
+		running.Go(func() { errs[i] = step() })
+	}
+	running.Wait()
+	return errors.Join(errs...)
 }

@@ -277,7 +277,7 @@ func (g *Guard) inTime(ctx context.Context, begin func(context.Context) (*Attemp
 
 // attempt begins an attempt by p, as a stranger's or as that of one who is known.
 func (g *Guard) attempt(ctx context.Context, p party) (*Attempt, error) {
-	a, err := g.begin(ctx, g.rule(p.anybody(g)), p, p.address)
+	a, err := g.begin(ctx, p, p.anybody(g))
 	if err == nil && a.decided.WouldBlock && p.mayBeKnown(&a.decided) {
 		a, err = g.beginKnown(ctx, p, a)
 	}
@@ -317,19 +317,19 @@ func check(name string, addr netip.Addr) error {
 	return nil
 }
 
-// begin authorizes an attempt by p under rule. from is where p is known from, if
-// it succeeds.
-func (g *Guard) begin(ctx context.Context, rule throttler.Rule, p party, from origin) (*Attempt, error) {
-	d, err := g.throttler.Authorize(ctx, rule)
+// begin authorizes an attempt by p as planned.
+func (g *Guard) begin(ctx context.Context, p party, pl plan) (*Attempt, error) {
+	d, err := g.throttler.Authorize(ctx, g.planned(pl))
 	if err != nil {
 		return nil, err
 	}
-	return newAttempt(g, p, from, d), nil
+	return newAttempt(g, p, pl, d), nil
 }
 
 // Recognize has the limits that are shared with strangers no longer hold for
 // name from addr, and with device unless that is empty, and lifts the ban of
-// name+address and name+device. It is for somebody who has proved in another way
+// name+address and name+device, unless other spellings of name have been tried
+// there. It is for somebody who has proved in another way
 // who they are: by a link that was sent to them, or by a second factor. The
 // error says what the backend failed at, or is [ErrNoAddress] or
 // [ErrNameTooLong].
@@ -351,7 +351,7 @@ func (g *Guard) Lift(ctx context.Context, name string, addr netip.Addr) error {
 		return ErrNameTooLong
 	}
 	p := g.party(name, addr, "")
-	conditions := append(p.anybody(g), p.known(g, p.address, true)...)
+	conditions := append(p.anybody(g).limits, p.known(g, p.address, true).limits...)
 	if len(conditions) == 0 {
 		return nil
 	}

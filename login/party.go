@@ -13,6 +13,7 @@ import (
 // A party is who attempts to log in, as it is counted.
 type party struct {
 	name    string // normalized, and hidden if there is a key; "": none
+	variant string // what tells the spelling from others of the name; "": the normalized one
 	address origin
 	device  origin
 
@@ -29,8 +30,10 @@ type origin struct {
 // missing.
 func (g *Guard) party(name string, addr netip.Addr, device string) party {
 	addr, bits := plain(addr), or(g.IPv6Bits, DefaultIPv6Bits)
+	counted, variant := g.counted(name)
 	p := party{
-		name:    g.counted(name),
+		name:    counted,
+		variant: variant,
 		address: origin{byNameAddress, prefix(addr, bits)},
 	}
 	if addr.Is6() && bits > networkBits {
@@ -51,17 +54,21 @@ func (p party) at(from origin) string {
 	return from.value + "#" + p.name
 }
 
-// counted returns what name is counted as.
-func (g *Guard) counted(name string) string {
+// counted returns what name is counted as, and what tells this spelling of it from
+// others: two accounts may be one name.
+func (g *Guard) counted(name string) (counted, variant string) {
 	normalize := g.Normalize
 	if normalize == nil {
 		normalize = Normalize
 	}
-	name = normalize(name)
-	if name == "" || len(g.Key) == 0 {
-		return name
+	counted = normalize(name)
+	if counted != name {
+		variant = g.digest(name)
 	}
-	return g.digest(name)
+	if counted != "" && len(g.Key) > 0 {
+		counted = g.digest(counted)
+	}
+	return counted, variant
 }
 
 // digest returns the HMAC-SHA-256 of text, or without a key its SHA-256.
