@@ -280,35 +280,34 @@ func TestSucceedCanBeRepeatedAfterAnOutage(t *testing.T) {
 type failing struct {
 	throttler.Client
 	down atomic.Bool
-	err  error // nil: errDown
 }
 
 var errDown = fmt.Errorf("the server is down")
 
-func (f *failing) failure() error {
-	if f.err != nil {
-		return f.err
-	}
-	return errDown
-}
-
 func (f *failing) Get(key string) (*memcache.Item, error) {
 	if f.down.Load() {
-		return nil, f.failure()
+		return nil, errDown
 	}
 	return f.Client.Get(key)
 }
 
 func (f *failing) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 	if f.down.Load() {
-		return nil, f.failure()
+		return nil, errDown
 	}
 	return f.Client.GetMulti(keys)
 }
 
+func (f *failing) Add(item *memcache.Item) error {
+	if f.down.Load() {
+		return errDown
+	}
+	return f.Client.Add(item)
+}
+
 func (f *failing) Delete(key string) error {
 	if f.down.Load() {
-		return f.failure()
+		return errDown
 	}
 	return f.Client.Delete(key)
 }
@@ -797,33 +796,6 @@ func (h *hanging) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 func (h *hanging) Delete(key string) error {
 	h.wait()
 	return h.Client.Delete(key)
-}
-
-func TestOverloadRefusesForSeconds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := &failing{Client: memstore.New(), err: fmt.Errorf("busy: %w", throttler.ErrOverloaded)}
-		client.down.Store(true)
-		limits := throttler.New(client)
-		g := login.New(limits)
-		a, err := g.Begin(t.Context(), "alice", home)
-		require.NoError(t, err)
-		require.Equal(t, throttler.Blocked, a.Decision.Status)
-		require.Equal(t, []string{login.DefaultMessage}, a.Decision.Messages)
-		require.Equal(t, 5*time.Second, a.Decision.RetryAfter)
-		require.ErrorIs(t, a.Succeed(t.Context()), login.ErrSettled)
-
-		limits = throttler.New(client)
-		limits.Fallback = memstore.New()
-		a, err = login.New(limits).Begin(t.Context(), "alice", home)
-		require.NoError(t, err)
-		require.Equal(t, throttler.Authorized, a.Decision.Status, "the fallback has decided")
-
-		g = login.New(throttler.New(client))
-		g.Shadow = true
-		a, err = g.Begin(t.Context(), "alice", home)
-		require.NoError(t, err)
-		require.Equal(t, throttler.Authorized, a.Decision.Status, "a trial refuses nobody")
-	})
 }
 
 func TestInvalidOptionsAreAnError(t *testing.T) {

@@ -53,7 +53,7 @@ func TestRoundTrips(t *testing.T) {
 		take(2, "an attempt", begin)
 		take(2+3, "a success, the first from there", func() { g.succeeds("alice", home) })
 		take(2+3, "the second", func() { g.succeeds("alice", home) })
-		take(2+2, "any further success", func() { g.succeeds("alice", home) })
+		take(2+3, "any further success", func() { g.succeeds("alice", home) })
 		g.fails(6, "alice", home)
 		take(1, "a banned attempt", begin)
 		g.fill("alice")
