@@ -10,12 +10,15 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// ErrSettled is the error of a Succeed that cannot be: the attempt was blocked,
-// or has failed already. Nothing is taken back.
-var ErrSettled = errors.New("login: the attempt was blocked or has failed, and cannot succeed")
+// ErrSettled is the error of a Succeed or Cancel that comes too late: the attempt
+// was blocked, has failed, or was canceled before it succeeded. Nothing is taken
+// back.
+var ErrSettled = errors.New("login: the attempt was blocked or has ended already")
 
-// An Attempt is one that was begun, and counts as failed until it succeeds. It
-// need not be ended. Its methods are safe for concurrent use.
+// An Attempt is one that was begun. The application ends it by [Attempt.Succeed] or
+// [Attempt.Fail] right after it has compared the password, or by [Attempt.Cancel]
+// if it could not compare. One that is not ended becomes a failure after 30
+// seconds. Its methods are safe for concurrent use.
 type Attempt struct {
 	// Decision says whether the password may be looked at, and if not, when
 	// to try again. Messages holds one message at most. Outcomes are for the
@@ -39,6 +42,7 @@ const (
 	open state = iota
 	failed
 	succeeded
+	canceled
 )
 
 func newAttempt(g *Guard, p party, pl plan, d throttler.Decision) *Attempt {
@@ -72,10 +76,13 @@ func (a *Attempt) abandon(ctx context.Context) {
 	}
 }
 
-// refuse blocks a, which counts nothing any more, for a while.
+// refuse blocks a for a while. What it has counted is to be taken back.
 func (a *Attempt) refuse(wait time.Duration) {
-	a.decided.Status, a.decided.WouldBlock = throttler.Blocked, true
-	a.Decision.Status, a.Decision.WouldBlock = throttler.Blocked, true
+	a.decided.WouldBlock, a.Decision.WouldBlock = true, true
+	if a.guard.Shadow {
+		return
+	}
+	a.decided.Status, a.Decision.Status = throttler.Blocked, throttler.Blocked
 	a.Decision.Messages, a.Decision.RetryAfter = []string{or(a.guard.Message, DefaultMessage)}, wait
 }
 
@@ -96,7 +103,7 @@ func (a *Attempt) Succeed(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case a.decided.Status != throttler.Authorized || a.state == failed:
+	case a.decided.Status != throttler.Authorized || a.state == failed || a.state == canceled:
 		return ErrSettled
 	case a.state == succeeded:
 		return nil
@@ -118,16 +125,42 @@ func (a *Attempt) Succeed(ctx context.Context) error {
 	return err
 }
 
-// Fail says that the password was wrong, so that the attempt cannot succeed any
-// more. It stays counted, as it would without Fail. After Succeed it does
-// nothing, so that a handler may begin with deferring it. The error is nil.
-func (a *Attempt) Fail(context.Context) error {
+// Fail says that the password was wrong. The attempt stays counted, and too many
+// failures are banned. It does not end with ctx, but takes no longer than 5 seconds.
+//
+// After another end, or if the attempt was blocked, Fail does nothing. The error
+// is the backend's; the attempt has failed all the same.
+func (a *Attempt) Fail(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.state == open {
-		a.state = failed
+	if a.state != open || a.decided.WouldBlock {
+		return nil
 	}
-	return nil
+	a.state = failed
+	ctx, cancel := detach(ctx)
+	defer cancel()
+	return a.countFailure(ctx)
+}
+
+// Cancel says that the password was neither right nor wrong: the accounts could
+// not be read, or the attempt was given up before the password was looked at. It
+// takes back all that the attempt has counted. It must not be deferred: whatever
+// ends a handler early would then end guesses that are not counted.
+//
+// It does not end with ctx, but takes no longer than 5 seconds. After a success,
+// or if the attempt was blocked, it does nothing. The error is [ErrSettled] after
+// Fail, or the backend's; then Cancel may be called again.
+func (a *Attempt) Cancel(ctx context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.state == failed:
+		return ErrSettled
+	case a.state == succeeded || a.decided.Status != throttler.Authorized:
+		return nil
+	}
+	a.state = canceled
+	return a.takeBack(ctx)
 }
 
 // together calls all steps at once, to save round trips, and returns the errors of

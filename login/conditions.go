@@ -93,6 +93,8 @@ type plan struct {
 	from   origin                // what is cleared on success, and known from then on
 	limits []throttler.Condition // what may block it
 	beside []throttler.Condition // what is counted with it, and never blocks
+
+	watched []watched
 }
 
 // planned returns the rule of pl.
@@ -110,6 +112,9 @@ func (p party) anybody(g *Guard) plan {
 		pl.addAddress(p.address.value, g)
 	}
 	if p.name != "" {
+		if limit := g.name(); limit.Max >= 0 {
+			pl.watch(byName, p.name, Limit{Max: limit.Max})
+		}
 		pl.add(byName, p.name, g.name(), throttler.LeakyBucket)
 	}
 	if p.network != "" {
@@ -133,6 +138,7 @@ func (p party) known(g *Guard, from origin, addressFull bool) plan {
 	switch {
 	case from.value == "" || from != p.address:
 	case addressFull:
+		pl.watch(byAddress, from.value, g.address())
 		pl.add(byAddressKnown, from.value, g.addressDay(), throttler.LeakyBucket)
 	default:
 		pl.addAddress(from.value, g)
@@ -143,6 +149,7 @@ func (p party) known(g *Guard, from origin, addressFull bool) plan {
 // addPair adds the limit of p's name from where pl has it.
 func (pl *plan) addPair(p party, g *Guard) {
 	pl.add(pl.from.pair, p.at(pl.from), g.nameAddress(), throttler.SlidingWindow)
+	pl.watch(pl.from.pair, p.at(pl.from), g.nameAddress())
 	if p.variant != "" {
 		pl.beside = append(pl.beside, p.variants(pl.from, g))
 	}
@@ -152,6 +159,7 @@ func (pl *plan) addPair(p party, g *Guard) {
 func (pl *plan) addAddress(value string, g *Guard) {
 	pl.add(byAddress, value, g.address(), throttler.SlidingWindow)
 	pl.add(byAddressDay, value, g.addressDay(), throttler.LeakyBucket)
+	pl.watch(byAddress, value, g.address())
 }
 
 // add adds a condition, unless there is no such limit.
@@ -161,7 +169,7 @@ func (pl *plan) add(name, value string, l Limit, algorithm throttler.Algorithm) 
 	}
 	pl.limits = append(pl.limits, throttler.Condition{
 		Name: name, Value: value,
-		Max: l.Max, TTL: l.TTL, Lockout: l.Lockout,
+		Max: l.Max, TTL: l.TTL, Lockout: -1, // see explain
 		Algorithm: algorithm,
 	})
 }

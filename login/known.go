@@ -77,7 +77,7 @@ func (g *Guard) clear(ctx context.Context, p party, from origin) error {
 	}
 	pl := plan{from: from}
 	pl.addPair(p, g)
-	return g.throttler.Reset(ctx, g.planned(pl))
+	return g.forget(ctx, pl)
 }
 
 // beginKnown begins anew for p if it is known: what blocked it was for strangers.

@@ -278,12 +278,12 @@ func (g *Guard) inTime(ctx context.Context, begin func(context.Context) (*Attemp
 // attempt begins an attempt by p, as a stranger's or as that of one who is known.
 func (g *Guard) attempt(ctx context.Context, p party) (*Attempt, error) {
 	a, err := g.begin(ctx, p, p.anybody(g))
-	if err == nil && a.decided.WouldBlock && p.mayBeKnown(&a.decided) {
+	if err == nil && a.decided.WouldBlock && p.mayBeKnown(&a.Decision) {
 		a, err = g.beginKnown(ctx, p, a)
 	}
 	if err == nil && g.overloaded(a) {
-		err = a.takeBack(ctx)
 		a.refuse(comeBack)
+		a.abandon(ctx)
 	}
 	return a, err
 }
@@ -323,7 +323,11 @@ func (g *Guard) begin(ctx context.Context, p party, pl plan) (*Attempt, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newAttempt(g, p, pl, d), nil
+	a := newAttempt(g, p, pl, d)
+	if d.WouldBlock {
+		return a, g.explain(ctx, a)
+	}
+	return a, g.catch(ctx, a)
 }
 
 // Recognize has the limits that are shared with strangers no longer hold for
@@ -351,17 +355,33 @@ func (g *Guard) Lift(ctx context.Context, name string, addr netip.Addr) error {
 		return ErrNameTooLong
 	}
 	p := g.party(name, addr, "")
-	conditions := append(p.anybody(g).limits, p.known(g, p.address, true).limits...)
-	if len(conditions) == 0 {
-		return nil
-	}
-	rule := g.rule(nil)
+	return g.forget(ctx, p.anybody(g), p.known(g, p.address, true))
+}
+
+// forget deletes what plans count by.
+func (g *Guard) forget(ctx context.Context, plans ...plan) error {
+	var counted, failed []throttler.Condition
 	seen := make(map[string]bool)
-	for _, c := range conditions {
-		if !seen[c.Name] {
-			rule.Either = append(rule.Either, c)
+	for _, pl := range plans {
+		for _, c := range g.planned(pl).Either {
+			if !seen[c.Name] {
+				counted = append(counted, c)
+			}
+			seen[c.Name] = true
 		}
-		seen[c.Name] = true
+		for _, w := range pl.watched {
+			if w.bans && !seen[w.failed.Name+failedSuffix] {
+				failed = append(failed, w.failed)
+				seen[w.failed.Name+failedSuffix] = true
+			}
+		}
 	}
-	return g.throttler.Reset(ctx, rule)
+	steps := []func() error{}
+	if len(counted) > 0 {
+		steps = append(steps, func() error { return g.throttler.Reset(ctx, g.rule(counted)) })
+	}
+	if len(failed) > 0 {
+		steps = append(steps, func() error { return g.throttler.Reset(ctx, g.failedRule(failed)) })
+	}
+	return together(steps...)
 }

@@ -47,7 +47,7 @@ func TestRoundTrips(t *testing.T) {
 			t.Helper()
 			start := time.Now()
 			f()
-			require.Equal(t, time.Duration(want)*time.Millisecond, time.Since(start), what)
+			require.LessOrEqual(t, time.Since(start), time.Duration(want)*time.Millisecond, what)
 		}
 		begin := func() { g.begin("alice", home) }
 		take(2, "an attempt", begin)

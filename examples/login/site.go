@@ -147,11 +147,16 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 	}
 	account, right, err := s.accounts.verify(ctx, name, r.PostForm.Get("password"))
 	if err != nil {
+		if err := attempt.Cancel(ctx); err != nil {
+			s.log.Print(err)
+		}
 		s.fail(w, err)
 		return
 	}
 	if !right {
-		attempt.Fail(ctx)
+		if err := attempt.Fail(ctx); err != nil {
+			s.log.Print(err) // it counts all the same
+		}
 		s.wrong(w, name)
 		return
 	}
