@@ -26,13 +26,19 @@ type Attempt struct {
 	// do with the same name.
 	Decision throttler.Decision
 
+	// Known says that the name is known from there, so that the limits which
+	// it shares with strangers do not hold. It is false if those would not
+	// have blocked: then nobody has asked.
+	Known bool
+
 	guard   *Guard
 	party   party
 	plan    plan
 	decided throttler.Decision // as Decision, whatever becomes of that
 
-	mu    sync.Mutex
-	state state
+	mu       sync.Mutex
+	state    state
+	observed bool
 }
 
 // state is what the application made of an attempt.
@@ -107,7 +113,9 @@ func (a *Attempt) Succeed(ctx context.Context) error {
 		return ErrSettled
 	case a.state == succeeded:
 		return nil
-	case a.decided.WouldBlock: // in Shadow: it would not have come so far
+	}
+	a.observe(ctx, Succeeded)
+	if a.decided.WouldBlock { // in Shadow: it would not have come so far
 		a.state = succeeded
 		return nil
 	}
@@ -133,10 +141,14 @@ func (a *Attempt) Succeed(ctx context.Context) error {
 func (a *Attempt) Fail(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.state != open || a.decided.WouldBlock {
+	if a.state != open || a.decided.Status != throttler.Authorized {
 		return nil
 	}
 	a.state = failed
+	a.observe(ctx, Failed)
+	if a.decided.WouldBlock { // in Shadow: it would not have come so far
+		return nil
+	}
 	ctx, cancel := detach(ctx)
 	defer cancel()
 	return a.countFailure(ctx)
@@ -160,6 +172,7 @@ func (a *Attempt) Cancel(ctx context.Context) error {
 		return nil
 	}
 	a.state = canceled
+	a.observe(ctx, Canceled)
 	return a.takeBack(ctx)
 }
 

@@ -108,7 +108,7 @@ func (p party) anybody(g *Guard) plan {
 	if p.name != "" && p.address.value != "" {
 		pl.addPair(p, g)
 	}
-	if p.address.value != "" {
+	if p.address.value != "" && !p.exempt {
 		pl.addAddress(p.address.value, g)
 	}
 	if p.name != "" {
@@ -136,7 +136,7 @@ func (p party) known(g *Guard, from origin, addressFull bool) plan {
 		pl.add(byKnown, p.at(from), g.known(), throttler.LeakyBucket)
 	}
 	switch {
-	case from.value == "" || from != p.address:
+	case from.value == "" || from != p.address || p.exempt:
 	case addressFull:
 		pl.watch(byAddress, from.value, g.address())
 		pl.add(byAddressKnown, from.value, g.addressDay(), throttler.LeakyBucket)

@@ -98,8 +98,12 @@ func (g *Guard) beginKnown(ctx context.Context, p party, blocked *Attempt) (*Att
 			continue
 		}
 		a, err := g.begin(ctx, p, p.known(g, from, addressFull))
-		if err != nil || !a.Decision.WouldBlock {
-			return a, err
+		if err != nil {
+			return nil, err
+		}
+		a.Known = true
+		if !a.Decision.WouldBlock {
+			return a, nil
 		}
 		if a.Decision.RetryAfter < blocked.Decision.RetryAfter {
 			blocked = a

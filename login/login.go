@@ -153,6 +153,11 @@ type Guard struct {
 	// 0: 64, what one customer has at least.
 	IPv6Bits int
 
+	// Exempt are addresses for which the limits of addresses and networks do
+	// not hold, such as those of monitoring or of the office. The limits of
+	// names do.
+	Exempt []netip.Prefix
+
 	// Normalize returns what all spellings of one name have in common. It
 	// must map two names to the same text if the application finds the same
 	// account by them, or else each spelling has guesses of its own. To map
@@ -174,6 +179,12 @@ type Guard struct {
 	// Shadow lets every attempt pass, to try the limits out: see
 	// [throttler.Rule.Shadow].
 	Shadow bool
+
+	// Observe, if set, is called once for each attempt, when it is refused or
+	// ended, on the caller's goroutine. An attempt that is never ended is not
+	// observed. [throttler.Throttler.Observe] sees the guard's records instead,
+	// several of them for one attempt, and must not be used to count attempts.
+	Observe func(ctx context.Context, e Event)
 
 	throttler *throttler.Throttler
 }
@@ -238,9 +249,13 @@ func (g *Guard) BeginDevice(ctx context.Context, name string, addr netip.Addr, d
 	if err := ended(ctx); err != nil {
 		return nil, err
 	}
-	return g.inTime(ctx, func(ctx context.Context) (*Attempt, error) {
+	a, err := g.inTime(ctx, func(ctx context.Context) (*Attempt, error) {
 		return g.attempt(ctx, g.party(name, addr, device))
 	})
+	if err == nil && a.Decision.Status == throttler.Blocked {
+		a.observe(ctx, Refused)
+	}
+	return a, err
 }
 
 // inTime returns the attempt that begin makes, or ctx's error as soon as that has

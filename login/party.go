@@ -16,6 +16,8 @@ type party struct {
 	variant string // what tells the spelling from others of the name; "": the normalized one
 	address origin
 	device  origin
+	addr    netip.Addr
+	exempt  bool // the limits of addresses and networks do not hold
 
 	network, wide string // of an IPv6 address: its /56 and its /48; "": none
 }
@@ -34,6 +36,7 @@ func (g *Guard) party(name string, addr netip.Addr, device string) party {
 	p := party{
 		name:    counted,
 		variant: variant,
+		addr:    addr,
 		address: origin{byNameAddress, prefix(addr, bits)},
 	}
 	if addr.Is6() && bits > networkBits {
@@ -42,10 +45,24 @@ func (g *Guard) party(name string, addr netip.Addr, device string) party {
 	if addr.Is6() && bits > wideBits {
 		p.wide = prefix(addr, wideBits)
 	}
+	if g.exempt(addr) {
+		p.exempt, p.network, p.wide = true, "", ""
+	}
 	if device != "" {
 		p.device = origin{byNameDevice, "device-" + g.digest(device)}
 	}
 	return p
+}
+
+// exempt reports whether the limits of addresses do not hold for addr, which is
+// plain.
+func (g *Guard) exempt(addr netip.Addr) bool {
+	return slices.ContainsFunc(g.Exempt, func(exempt netip.Prefix) bool {
+		if exempt.Addr().Is4In6() && exempt.Bits() >= 96 {
+			exempt = netip.PrefixFrom(exempt.Addr().Unmap(), exempt.Bits()-96)
+		}
+		return exempt.Contains(addr)
+	})
 }
 
 // at returns the value of p's name from there. What an origin says holds no '#',
