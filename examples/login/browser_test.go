@@ -161,7 +161,7 @@ func TestInABrowser(t *testing.T) {
 	operator.sends(chromedp.Click(`button[aria-label="Lift name+address 203.0.113.7#alice"]`, chromedp.ByQuery))
 	require.Contains(t, operator.text("[role=status]"), "Lifted.")
 	operator.opens(town.operator.URL + "/tally")
-	require.Contains(t, operator.text("body"), "name+address")
+	require.Contains(t, operator.text("body"), "Most failed: names")
 
 	alice.opens(town.site.URL)
 	alice.logIn("alice", "correct horse")

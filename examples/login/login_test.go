@@ -389,7 +389,8 @@ func TestTallyIsOnTheOperatorsPage(t *testing.T) {
 	town.visitor("203.0.113.7").block("alice")
 	a := town.visitor("").do("GET", town.operator.URL+"/tally", nil)
 	require.Equal(t, http.StatusOK, a.StatusCode)
-	require.Contains(t, a.body, "203.0.113.7#alice")
+	require.Contains(t, a.body, "Most failed: names")
+	require.Contains(t, a.body, "203.0.113.0/24")
 }
 
 func TestListOfBlockedIsBounded(t *testing.T) {
