@@ -94,10 +94,12 @@ func (a *Attempt) refuse(wait time.Duration) {
 
 // Succeed says that the password was right. It takes back what the attempt has
 // counted, forgets the failures of name+address (or name+device) with their
-// bans, and has the name known from there. If another spelling of the name was
+// bans, and has the name known from there. Up to 4 failures of this spelling within
+// the last minute, from the same device or address, are given back to the address
+// as well. If another spelling of the name was
 // tried from there within a day, which may be another account, its failures and
 // bans stay. What others have counted against the
-// address or the name stays: or else an attacker would log in to an account of
+// address, and all that counts against the name, stays: or else an attacker would log in to an account of
 // his own every now and then.
 //
 // It does not end with ctx, but takes no longer than 5 seconds. A second call
@@ -123,7 +125,7 @@ func (a *Attempt) Succeed(ctx context.Context) error {
 	defer cancel()
 	g := a.guard
 	err := together(
-		func() error { return g.throttler.Cancel(ctx, a.decided) },
+		func() error { return errors.Join(g.throttler.Cancel(ctx, a.decided), g.giveBack(ctx, a.party)) },
 		func() error { return g.clear(ctx, a.party, a.plan.from) },
 		func() error { return g.remember(ctx, a.party) },
 	)

@@ -218,26 +218,30 @@ func (a *Attempt) openRule() throttler.Rule {
 
 // countFailure has a no longer be under way, and be evidence for a ban.
 func (a *Attempt) countFailure(ctx context.Context) error {
-	if len(a.plan.watched) == 0 {
-		return nil
-	}
 	var failed []throttler.Condition
 	for _, w := range a.plan.watched {
 		if w.bans {
 			failed = append(failed, w.failed)
 		}
 	}
-	return together(
-		func() error { return a.guard.throttler.CancelOnly(ctx, a.decided, a.openRule()) },
+	var failure throttler.Decision
+	err := together(
 		func() error {
-			if len(failed) == 0 {
+			if len(a.plan.watched) == 0 {
 				return nil
 			}
-			d, err := a.guard.throttler.Authorize(ctx, a.guard.failedRule(failed))
-			if err != nil {
-				return err
+			return a.guard.throttler.CancelOnly(ctx, a.decided, a.openRule())
+		},
+		func() (err error) {
+			if len(failed) > 0 {
+				failure, err = a.guard.throttler.Authorize(ctx, a.guard.failedRule(failed))
 			}
-			return d.Err
+			if err == nil {
+				err = failure.Err
+			}
+			return err
 		},
 	)
+	a.mistaken(failure)
+	return err
 }

@@ -187,6 +187,7 @@ type Guard struct {
 	Observe func(ctx context.Context, e Event)
 
 	throttler *throttler.Throttler
+	mistakes  mistakes
 }
 
 // A Limit is how many attempts a condition takes before it blocks. Fields that

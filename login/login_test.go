@@ -198,9 +198,9 @@ func TestSuccessTakesBackItsOwnHitsAndForgetsNameAndAddress(t *testing.T) {
 		require.Equal(t, 24-9-1, outcomes[3].Remaining, "the name's other failures stay")
 		outcomes = g.begin("bob", home).Decision.Outcomes
 		require.Equal(t, "address", outcomes[1].Name)
-		require.Equal(t, 50-9-1, outcomes[1].Remaining, "and so do the address's")
+		require.Equal(t, 50-5-1, outcomes[1].Remaining, "the address gets back the four before the success")
 		require.Equal(t, "address-day", outcomes[2].Name)
-		require.Equal(t, 500-9-1, outcomes[2].Remaining)
+		require.Equal(t, 500-5-1, outcomes[2].Remaining)
 	})
 }
 
