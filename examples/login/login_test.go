@@ -353,6 +353,30 @@ func TestOperatorLiftsABan(t *testing.T) {
 
 	a = operator.do("POST", town.operator.URL+"/lift", url.Values{"condition": {"name"}, "value": {"not in the list"}})
 	require.Equal(t, http.StatusSeeOther, a.StatusCode)
+	require.Equal(t, "/?gone", a.Header.Get("Location"))
+	require.Contains(t, operator.do("GET", town.operator.URL+"/?gone", nil).body, "Nothing was lifted.")
+}
+
+// Others are blocked between the look at the page and the click.
+func TestOperatorLiftsWhatWasShown(t *testing.T) {
+	town := openTown(t)
+	operator := town.visitor("")
+	town.visitor("203.0.113.7").block("alice")
+	for i := range 5 {
+		town.visitor(fmt.Sprint("203.0.113.1", i)).block(fmt.Sprint("bob", i))
+	}
+	operator.do("POST", town.operator.URL+"/lift", url.Values{"condition": {"name+address"}, "value": {"203.0.113.7#alice"}})
+	page := operator.do("GET", town.operator.URL+"/", nil).body
+	require.NotContains(t, page, "203.0.113.7#alice")
+	require.Equal(t, 5, strings.Count(page, `class="tag"`))
+}
+
+func TestInvisibleCharactersAreWrittenOut(t *testing.T) {
+	for value, want := range map[string]string{
+		"alice": "alice", "zoë\"": "zoë\"", "a\u202eb": `a\u202eb`, "a\u200bb": `a\u200bb`, "\x07": `\a`, "日本": "日本",
+	} {
+		require.Equal(t, want, visible(value))
+	}
 }
 
 func TestOperatorHelpsByName(t *testing.T) {

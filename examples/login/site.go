@@ -12,6 +12,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -28,6 +29,7 @@ var files embed.FS
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"seconds": wholeSeconds,
 	"wait":    wait,
+	"visible": visible,
 }).ParseFS(files, "templates/*.html"))
 
 const (
@@ -204,6 +206,17 @@ func render(w http.ResponseWriter, logger *log.Logger, status int, name string, 
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	page.WriteTo(w) // an error is the visitor's, who has gone
+}
+
+// visible returns value with what cannot be seen, or turns other text round, written
+// out as in Go.
+func visible(value string) string {
+	quoted := strconv.Quote(value)
+	quoted = quoted[1 : len(quoted)-1]
+	if strings.ContainsFunc(value, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return quoted
+	}
+	return value
 }
 
 // wholeSeconds returns d for Retry-After: rounded up, and 1 at least. A ban of 10
