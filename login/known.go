@@ -2,6 +2,7 @@ package login
 
 import (
 	"context"
+	"net/netip"
 
 	"github.com/adaptivethrottler/throttler"
 )
@@ -60,6 +61,22 @@ func (g *Guard) remember(ctx context.Context, p party) error {
 		return err
 	}
 	return d.Err
+}
+
+// Forget has name no longer known from device, in the spelling given, which should
+// be that of the login: at the end of a session on a shared computer, say, or when
+// its cookie is replaced. Others who use the device stay known. The application must
+// know that it is the owner of name who asks. The error says what the backend failed
+// at, or is [ErrNameTooLong].
+func (g *Guard) Forget(ctx context.Context, name, device string) error {
+	if len(name) > MaxName {
+		return ErrNameTooLong
+	}
+	rule, possible := g.familiar(g.party(name, netip.Addr{}, device))
+	if !possible {
+		return nil
+	}
+	return g.throttler.Reset(ctx, rule)
 }
 
 // clear forgets the failures of p from there, with their bans, if all of them were
