@@ -31,6 +31,11 @@ type Attempt struct {
 	// have blocked: then nobody has asked.
 	Known bool
 
+	// HalfUsed says that one of the limits which hold for the attempt is at
+	// least half used, this attempt included: the time to ask for more, a
+	// CAPTCHA or a second factor, before anybody is refused.
+	HalfUsed bool
+
 	guard   *Guard
 	party   party
 	plan    plan
@@ -55,6 +60,9 @@ func newAttempt(g *Guard, p party, pl plan, d throttler.Decision) *Attempt {
 	a := &Attempt{Decision: d, guard: g, party: p, plan: pl, decided: d}
 	a.Decision.Messages = slices.Compact(d.Messages)
 	a.Decision.Outcomes = d.Outcomes[:len(pl.limits):len(pl.limits)]
+	a.HalfUsed = slices.ContainsFunc(a.Decision.Outcomes, func(o throttler.Outcome) bool {
+		return o.Blocked || 2*o.Remaining <= o.Limit
+	})
 	return a
 }
 
