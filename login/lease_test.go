@@ -179,3 +179,29 @@ func TestFailuresBanWithinTheirTimeAlone(t *testing.T) {
 		require.False(t, refused[0].Decision.Outcomes[0].Banned)
 	})
 }
+
+// What is past its lease is not under way, also where it bans nobody.
+func TestAttemptsPastTheirLeaseAreNotAskedBackSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		g.AddressDay.Max = 3
+		g.underWay(3, pupil, same(office))
+		require.Equal(t, 5*time.Second, g.begin("alice", office).Decision.RetryAfter)
+		time.Sleep(31 * time.Second)
+		require.Greater(t, g.begin("alice", office).Decision.RetryAfter, 7*time.Hour)
+	})
+}
+
+// A ban needs evidence: where that is lost, the limit alone holds.
+func TestLostFailuresBanNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		g := on(t, store)
+		g.fails(5, "alice", home)
+		require.NoError(t, store.Delete("login-failed#name+address#203.0.113.7#alice"))
+		a := g.begin("alice", home)
+		require.Equal(t, throttler.Blocked, a.Decision.Status)
+		require.False(t, a.Decision.Outcomes[0].Banned)
+		require.LessOrEqual(t, a.Decision.RetryAfter, time.Minute)
+	})
+}
