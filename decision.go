@@ -50,8 +50,14 @@ type Decision struct {
 	// A program that would rather fail closed tests it.
 	Err error
 
-	call *call // knows what was counted; nil: nothing was
+	call *call         // knows what was counted; nil: nothing was
+	took time.Duration // see Took
 }
+
+// Took returns how long the call took that made d; for [Throttler.Wait] that
+// includes the waiting. It is measured if [Throttler.Observe] is set, and 0
+// otherwise.
+func (d Decision) Took() time.Duration { return d.took }
 
 // An Outcome is what one condition made of a call.
 type Outcome struct {
@@ -64,6 +70,9 @@ type Outcome struct {
 	// Banned says that a ban holds, whether it was found or set by this
 	// very call.
 	Banned bool
+
+	// NewBan says that this very call set the ban.
+	NewBan bool
 
 	// Limit is the condition's Max.
 	Limit int
@@ -113,7 +122,9 @@ func decide(now instant, c *Condition, l lockout, stored record, count bool) (o 
 	}
 	if o.Blocked && l.length > 0 {
 		b = l.ban(now, b)
-		return b.outcome(now, c), record{ban: b}, true
+		o = b.outcome(now, c)
+		o.NewBan = true
+		return o, record{ban: b}, true
 	}
 	return o, next, store
 }
