@@ -127,9 +127,10 @@ type Throttler struct {
 	// of them at once.
 	Observe func(ctx context.Context, rule Rule, d Decision)
 
-	client Client
-	bans   banCache
-	lines  lines
+	client   Client
+	bans     banCache
+	lines    lines
+	counters counters
 }
 
 // New returns a Throttler that keeps its records in client. It panics if client
@@ -160,8 +161,9 @@ func (t *Throttler) Authorize(ctx context.Context, rule Rule) (Decision, error) 
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
 	}
+	start := t.startObserving()
 	d := t.decide(ctx, newCall(t.client, rule))
-	t.observe(ctx, rule, d)
+	t.observe(ctx, rule, &d, start)
 	return d, nil
 }
 
@@ -247,9 +249,18 @@ func (t *Throttler) decide(ctx context.Context, c *call) Decision {
 	return d
 }
 
-func (t *Throttler) observe(ctx context.Context, rule Rule, d Decision) {
+// startObserving returns when an observed call begins. Others need no clock.
+func (t *Throttler) startObserving() (start time.Time) {
 	if t.Observe != nil {
-		t.Observe(ctx, rule, d)
+		start = time.Now()
+	}
+	return start
+}
+
+func (t *Throttler) observe(ctx context.Context, rule Rule, d *Decision, start time.Time) {
+	if t.Observe != nil {
+		d.took = time.Since(start)
+		t.Observe(ctx, rule, *d)
 	}
 }
 
