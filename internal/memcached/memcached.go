@@ -51,7 +51,7 @@ func Dial(ctx context.Context, server string, dial DialFunc) (*Conn, error) {
 		dial = new(net.Dialer).DialContext
 	}
 	network, address := "tcp", server
-	if path := strings.TrimPrefix(server, "unix:"); strings.Contains(path, "/") {
+	if path, socket := strings.CutPrefix(server, "unix:"); socket || strings.Contains(path, "/") {
 		network, address = "unix", path
 	}
 	dialing, cancel := context.WithTimeout(ctx, patience)
