@@ -167,6 +167,10 @@ type Guard struct {
 	// [throttler.Rule.Shadow].
 	Shadow bool
 
+	// Observe, if not nil, is called once for each attempt, when it is refused
+	// or ended.
+	Observe func(ctx context.Context, e Event)
+
 	throttler *throttler.Throttler
 }
 

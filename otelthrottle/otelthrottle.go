@@ -5,6 +5,7 @@
 //	reporting, err := otelthrottle.Attach(otel.GetMeterProvider(), otelthrottle.Parts{
 //		Throttler: limits,
 //		Pool:      servers,
+//		Guard:     guard,
 //	})
 //
 // It is a module of its own: a program that imports only the library has none of
@@ -32,6 +33,12 @@
 //	throttler.cache.hits           counter    conditions decided from process memory
 //	throttler.overloads            counter    conditions that could not be asked about in time
 //
+// Of a login Guard:
+//
+//	throttler.login.attempts       counter    attempts, by throttler.login.result: refused, succeeded,
+//	                                          failed, canceled; and throttler.login.known: whether the
+//	                                          name was known from there
+//
 // Of a Pool, by server.address and server.port:
 //
 //	throttler.server.up            gauge      1, or 0 while the circuit breaker is open
@@ -55,6 +62,7 @@ import (
 	"errors"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/pool"
 	"go.opentelemetry.io/otel/metric"
 )
@@ -78,6 +86,10 @@ type Parts struct {
 	// [StatsTimeout].
 	Pool *pool.Pool
 
+	// Guard's attempts are counted, through its Observe, as the Throttler's
+	// decisions are.
+	Guard *login.Guard
+
 	// Log gets the decisions of Throttler too.
 	Log *Log
 
@@ -100,6 +112,11 @@ func Attach(provider metric.MeterProvider, parts Parts) (*Reporting, error) {
 	if parts.Throttler != nil {
 		if err := reporting.throttler(meter, &parts); err != nil {
 			return nil, err
+		}
+	}
+	if parts.Guard != nil {
+		if err := observeGuard(meter, parts.Guard); err != nil {
+			return nil, errors.Join(err, reporting.Close())
 		}
 	}
 	if parts.Pool != nil {

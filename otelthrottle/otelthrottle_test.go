@@ -14,6 +14,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/otelthrottle"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -243,7 +244,9 @@ func TestEveryMetricHasAUnitAndADescription(t *testing.T) {
 	servers, err := pool.New(memcachedtest.Process(t).Addr)
 	require.NoError(t, err)
 	defer servers.Close()
-	attach(t, m, otelthrottle.Parts{Throttler: th, Pool: servers})
+	guard := login.New(th)
+	attach(t, m, otelthrottle.Parts{Throttler: th, Pool: servers, Guard: guard})
+	guard.Observe(t.Context(), login.Event{})
 	outcome := throttler.Outcome{Name: "ip", NewBan: true, LostRaces: 1, Err: errors.New("x")}
 	th.Observe(t.Context(), loginRule("a"), throttler.Decision{Outcomes: []throttler.Outcome{outcome}})
 	var all metricdata.ResourceMetrics
@@ -260,7 +263,7 @@ func TestEveryMetricHasAUnitAndADescription(t *testing.T) {
 	for _, name := range names {
 		assert.Contains(t, string(doc), "//	"+name+" ", "the package documentation lists it")
 	}
-	assert.Len(t, names, 21)
+	assert.Len(t, names, 22)
 }
 
 func TestServersAreReportedUpOrDown(t *testing.T) {
@@ -351,4 +354,30 @@ func TestAfterCloseServersAreNotAsked(t *testing.T) {
 	require.NoError(t, reporting.Close())
 	assert.Empty(t, m.values(t, "throttler.server.up"))
 	assert.NoError(t, reporting.Close())
+}
+
+func TestAttemptsToLogInAreCountedByResult(t *testing.T) {
+	m := newMeter()
+	guard := login.New(throttler.New(memstore.New()))
+	before := 0
+	guard.Observe = func(context.Context, login.Event) { before++ }
+	attach(t, m, otelthrottle.Parts{Guard: guard})
+	for _, e := range []login.Event{
+		{Name: "alice", Result: login.Failed},
+		{Name: "alice", Result: login.Failed},
+		{Name: "alice", Result: login.Succeeded, Known: true},
+		{Name: "alice", Result: login.Refused},
+		{Name: "bob", Result: login.Canceled},
+		{Name: "bob", Result: 17},
+	} {
+		guard.Observe(t.Context(), e)
+	}
+	assert.Equal(t, map[string]int64{
+		"login.known=false login.result=failed":   2,
+		"login.known=true login.result=succeeded": 1,
+		"login.known=false login.result=refused":  1,
+		"login.known=false login.result=canceled": 1,
+		"login.known=false login.result=_OTHER":   1,
+	}, m.values(t, "throttler.login.attempts"))
+	assert.Equal(t, 6, before)
 }
