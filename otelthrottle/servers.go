@@ -90,7 +90,7 @@ func observePool(meter metric.Meter, p *pool.Pool) (metric.Registration, error) 
 	in := &instruments{meter: meter}
 	s := &servers{
 		pool:        p,
-		up:          in.gauge("throttler.server.up", "1", "1, or 0 while the circuit breaker is open."),
+		up:          in.gauge("throttler.server.up", "{server}", "1, or 0 while the circuit breaker is open."),
 		calls:       in.counter("throttler.server.calls", "{call}", "Calls of the server."),
 		failures:    in.counter("throttler.server.failures", "{call}", "Calls that failed."),
 		refusals:    in.counter("throttler.server.refusals", "{call}", "Calls not made since the circuit breaker is open."),
