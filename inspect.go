@@ -76,6 +76,10 @@ func SplitRecordKey(key string) (identifier, name, value string, ok bool) {
 	return identifier, name, value, true
 }
 
+// IsHashedKey reports whether a key of [RecordKey] is a hash, which tells neither
+// rule nor value.
+func IsHashedKey(key string) bool { return strings.HasPrefix(key, hashedKey) }
+
 // time returns i as a time of the wall clock, the zero Time for 0.
 func (i instant) time() time.Time {
 	if i == 0 {

@@ -93,4 +93,10 @@ func TestAKeyIsTakenApartAsItWasPutTogether(t *testing.T) {
 		_, _, _, ok := throttler.SplitRecordKey(key)
 		assert.False(t, ok, "%q", key)
 	}
+	for key, hashed := range map[string]bool{
+		throttler.RecordKey("login", "ip", "a b"): true,
+		throttler.RecordKey("login", "ip", "a"):   false,
+	} {
+		assert.Equal(t, hashed, throttler.IsHashedKey(key), "%q", key)
+	}
 }

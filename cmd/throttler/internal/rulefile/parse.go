@@ -440,7 +440,7 @@ func (p *parsing) duration(path, text string) time.Duration {
 	if text == "" {
 		return 0
 	}
-	parsed, err := parseDuration(text)
+	parsed, err := ParseDuration(text)
 	if err != nil {
 		p.problem(path, "%q is no duration: want 30s, 5m, 12h, 7d", text)
 	}

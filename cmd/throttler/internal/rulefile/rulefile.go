@@ -153,9 +153,9 @@ const (
 	defaultStatus    = http.StatusTooManyRequests
 )
 
-// parseDuration reads a duration as time.ParseDuration does, or a number of days:
+// ParseDuration reads a duration as time.ParseDuration does, or a number of days:
 // "7d".
-func parseDuration(text string) (time.Duration, error) {
+func ParseDuration(text string) (time.Duration, error) {
 	days, found := strings.CutSuffix(text, "d")
 	if !found {
 		return time.ParseDuration(text)
@@ -173,3 +173,46 @@ const day = 24 * time.Hour
 //
 //go:embed schema.json
 var Schema string
+
+// Limit returns the condition of a rule, with the limit that a value has. ok is
+// false if the file has no such condition.
+func (f *File) Limit(rule, name, value string) (c throttler.Condition, ok bool) {
+	r := f.Rule(rule)
+	if r == nil {
+		return throttler.Condition{}, false
+	}
+	for i := range r.conditions {
+		if c := r.conditions[i].Condition; c.Name == name {
+			if limit, ok := r.conditions[i].limits[value]; ok {
+				c.Max = limit
+			}
+			c.Value = value
+			return c, true
+		}
+	}
+	return throttler.Condition{}, false
+}
+
+// Uses returns what the rule needs to know of a request, as in a template: "host",
+// "header:User-Agent".
+func (r *Rule) Uses() []string {
+	var uses []string
+	if len(r.selector.hosts) > 0 {
+		uses = append(uses, "host")
+	}
+	for name := range r.selector.fields {
+		uses = append(uses, "field:"+name)
+	}
+	for i := range r.conditions {
+		for _, p := range r.conditions[i].value.parts {
+			switch {
+			case p.attribute == "":
+			case p.argument != "":
+				uses = append(uses, p.attribute+":"+p.argument)
+			default:
+				uses = append(uses, p.attribute)
+			}
+		}
+	}
+	return uses
+}
