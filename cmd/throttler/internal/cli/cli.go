@@ -7,11 +7,15 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
+	"os/signal"
 	"regexp"
+	"syscall"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/ops"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
 	"github.com/alecthomas/kong"
 	"golang.org/x/term"
 )
@@ -62,6 +66,11 @@ type commands struct {
 	} `cmd:"" help:"List what is banned, and what is full as far as a rule file tells."`
 
 	Server struct{} `cmd:"" name:"servers" help:"Show how the servers are, and what they have forgotten."`
+
+	Serve struct {
+		Listen string `default:"127.0.0.1:4180" help:"Where proxies ask." placeholder:"HOST:PORT"`
+		Admin  string `default:"127.0.0.1:4181" help:"Where operators find /metrics, /tally, /healthz and /readyz. Empty: nowhere." placeholder:"HOST:PORT"`
+	} `cmd:"" help:"Decide for proxies whether requests may pass, by the rule file."`
 
 	Check struct {
 		File   string `arg:"" optional:"" help:"The rule file."`
@@ -132,6 +141,8 @@ func (c *commands) run(ctx context.Context, command string, streams Streams) err
 		return c.check(streams)
 	case "try <file>":
 		return c.try(ctx, streams)
+	case "serve":
+		return c.serve(ctx, streams)
 	}
 	o, err := c.operator(streams)
 	if err != nil {
@@ -192,6 +203,19 @@ func (c *commands) try(ctx context.Context, streams Streams) error {
 	}
 	o := &ops.Operator{Rules: rules, JSON: c.JSON, Out: streams.Out, Progress: progress(streams)}
 	return o.Try(ctx, streams.In, sizeOf(streams.In))
+}
+
+func (c *commands) serve(ctx context.Context, streams Streams) error {
+	if c.Rules == "" {
+		return usageError{errors.New("serve by which rules? Give -rules, or set THROTTLER_RULES")}
+	}
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	return serve.Run(ctx, serve.Options{
+		Rules: c.Rules, Servers: c.Servers, Listen: c.Serve.Listen, Admin: c.Serve.Admin,
+		Log: slog.New(slog.NewTextHandler(streams.Err, nil)), Hangup: hangup,
+	})
 }
 
 // sizeOf returns the size of a file, 0 of what is none.

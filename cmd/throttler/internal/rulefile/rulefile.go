@@ -77,16 +77,16 @@ type Application struct {
 func (f *File) For(r *Request) []Application {
 	var apply []Application
 	for _, rule := range f.Rules {
-		if filled, ok := rule.fill(r); ok {
+		if filled, ok := rule.Fill(r); ok {
 			apply = append(apply, Application{rule, filled})
 		}
 	}
 	return apply
 }
 
-// fill returns the rule with the values of a request. ok is false if the rule is
+// Fill returns the rule with the values of a request. ok is false if the rule is
 // not for it.
-func (r *Rule) fill(request *Request) (rule throttler.Rule, ok bool) {
+func (r *Rule) Fill(request *Request) (rule throttler.Rule, ok bool) {
 	route, ok := r.selector.selects(request)
 	if !ok {
 		return throttler.Rule{}, false
