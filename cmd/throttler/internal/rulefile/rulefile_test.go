@@ -335,3 +335,11 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestTheExampleOfTheManualIsTested(t *testing.T) {
+	manual, err := os.ReadFile("../../../../docs/rules.md")
+	require.NoError(t, err)
+	example, err := os.ReadFile("testdata/manual.yaml")
+	require.NoError(t, err)
+	assert.Contains(t, string(manual), "```yaml\n"+string(example)+"```\n")
+}
