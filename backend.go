@@ -3,11 +3,11 @@ package throttler
 import (
 	"context"
 	"errors"
-	"math"
-	"sync"
+	"io"
+	"net"
+	"os"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -20,21 +20,8 @@ import (
 // keys. An item that it was given or has returned belongs to the throttler,
 // which does not change the values of those it was returned.
 //
-// A GetMulti that fails may return an error with the method
-//
-//	KeyError(key string) error
-//
-// which says of each key whether it could be looked up; then a key without an
-// error and without an item is one that is not stored. Without that method,
-// keys that a failed GetMulti returned no item for are asked for one by one.
-//
-// An Add or CompareAndSwap that tries again by itself, after an answer was lost,
-// may find that somebody was faster and not know whether that was itself. It may
-// return an error that matches the one for that, and has the method
-//
-//	MaybeDone() bool
-//
-// which tells [Throttler.Cancel] not to take the same hit back once more.
+// A Client may also be an [Exchanger], and its errors a [KeyError] or a
+// [MaybeDoneError].
 type Client interface {
 	Get(key string) (*memcache.Item, error)
 	GetMulti(keys []string) (map[string]*memcache.Item, error)
@@ -43,157 +30,294 @@ type Client interface {
 	Delete(key string) error
 }
 
-// lostRace reports whether err, of Add or CompareAndSwap, says that somebody
-// else has written the record since it was read.
+// A KeyError is an error of GetMulti that says of each key whether it could be
+// looked up. A key without an error and without an item is one that is not
+// stored. After any other error, keys without an item are asked for one by one.
+type KeyError interface {
+	error
+	KeyError(key string) error
+}
+
+// A MaybeDoneError is an error of Add or CompareAndSwap of a Client that tries
+// again by itself after an answer was lost. It says that the record had changed,
+// perhaps by the first try of the same write.
+type MaybeDoneError interface {
+	error
+	MaybeDone() bool
+}
+
+// lostRace reports whether err, of Add or CompareAndSwap, says that the record
+// has changed since it was read.
 func lostRace(err error) bool {
 	return errors.Is(err, memcache.ErrCASConflict) ||
 		errors.Is(err, memcache.ErrNotStored) ||
 		errors.Is(err, memcache.ErrCacheMiss)
 }
 
-// maybeDone reports whether err, though it says that somebody else was faster,
-// may be about the write itself.
+// maybeDone reports whether err, though it says that the record had changed, may
+// be about the write itself.
 func maybeDone(err error) bool {
-	var lost interface {
-		error
-		MaybeDone() bool
-	}
+	var lost MaybeDoneError
 	return errors.As(err, &lost) && lost.MaybeDone()
 }
 
-// errRunning is the error of an operation that has not returned yet.
-var errRunning = errors.New("throttler: operation has not returned")
+// An unavailableError is the error of a client whose server does not answer.
+type unavailableError struct{ error }
 
-// inProcess reports whether client answers from process memory, without waiting
-// for anybody: then a goroutine would cost more than what it does. It is about
-// that very type. A client that wraps a Store may well take its time.
-func inProcess(client Client) bool {
-	_, ok := client.(*memstore.Store)
-	return ok
+func (e unavailableError) Unwrap() error        { return e.error }
+func (e unavailableError) Is(target error) bool { return target == ErrUnavailable }
+
+// classified returns err so that it matches [ErrUnavailable] if it says that a
+// server does not answer.
+func classified(err error) error {
+	if err == nil || errors.Is(err, ErrUnavailable) || !(isTimeout(err) || isBroken(err)) {
+		return err
+	}
+	return unavailableError{err}
 }
 
-// each runs op for all entries at the same time, and sets the err of each to
-// what it returns. It returns when all of them have, or when ctx is done,
-// whichever comes first: a Client knows no ctx, so what is still running then
-// goes on unheard until the client gives it up, and has ctx's error. Nobody may
-// touch again what an op sets in such an entry.
-func each(ctx context.Context, entries []*entry, op func(*entry) error) {
+// isTimeout reports whether err says that nothing came in time.
+func isTimeout(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// isBroken reports whether err says that a connection is lost or cannot be made.
+func isBroken(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, memcache.ErrNoServers) || errors.Is(err, net.ErrClosed)
+}
+
+// A backend is what a Throttler asks: a client, and what is under way there.
+type backend struct {
+	client    Client
+	exchanger Exchanger
+	inline    bool // exchanges are done on the caller's goroutine, at once
+	slots     slots
+	t         *Throttler
+}
+
+// An Inliner is an Exchanger in process memory. It carries every exchange out
+// before Exchange returns, with [Turn.Known] set and nobody between the turn and
+// the write, so that callers need not be gathered.
+type Inliner interface {
+	Exchanger
+	Inline()
+}
+
+func newBackend(client Client, t *Throttler) *backend {
+	b := &backend{client: client, t: t}
+	var ok bool
+	if b.exchanger, ok = client.(Exchanger); !ok {
+		b.exchanger = &plain{client: client, gate: gate{places: maxUnderWay, limit: t.queueTimeout()}}
+	}
+	_, b.inline = client.(Inliner)
+	b.slots.init(t.recordCache())
+	return b
+}
+
+// ask sends all entries of r and returns when each is settled, or when ctx is
+// done, whichever comes first. Those that are not settled then are left.
+func (b *backend) ask(ctx context.Context, r *round) {
+	if err := ctx.Err(); err != nil && !r.firm {
+		for _, e := range r.entries {
+			e.left, e.unsent = err, true
+		}
+		return
+	}
+	if b.inline {
+		for _, e := range r.entries {
+			b.askInline(ctx, e)
+		}
+		return
+	}
+	r.pending.Store(int32(len(r.entries)))
+	led := r.led[:0]
+	for _, e := range r.entries {
+		e.round = r
+		if b.join(e) {
+			led = append(led, e.slot)
+		}
+	}
+	b.lead(ctx, r, led)
+	if r.wait(ctx) {
+		return
+	}
+	for _, e := range r.entries {
+		b.leave(e, ctx.Err())
+	}
+}
+
+// lead carries out the exchanges of the slots that r is the first to need. If it
+// is one, its next exchange is r's too, as long as r needs one.
+func (b *backend) lead(ctx context.Context, r *round, led []*slot) {
+	if len(led) == 0 {
+		return
+	}
+	if len(led) > 1 {
+		xs := make([]Exchange, len(led))
+		for i, s := range led {
+			xs[i] = s
+		}
+		b.exchanger.Exchange(ctx, xs...)
+		return
+	}
+	s := led[0]
+	s.setLeader(r)
+	for again := true; again; again = s.leadsAgain(r) {
+		b.exchanger.Exchange(ctx, s.self[:]...)
+	}
+}
+
+// askInline carries out the exchanges of one entry on the caller's goroutine.
+func (b *backend) askInline(ctx context.Context, e *entry) {
+	s := inlineSlots.Get().(*slot)
+	defer inlineSlots.Put(s)
+	s.inline(b, e)
+	for {
+		b.exchanger.Exchange(ctx, s.self[:]...)
+		if !s.busy {
+			break
+		}
+	}
+	s.reset()
+}
+
+// cache returns where b's records that block are remembered, nil for nowhere.
+func (b *backend) cache() *blockCache {
+	if b != b.t.backend() {
+		return nil
+	}
+	return b.t.blockCache()
+}
+
+// join queues e at the slot of its record, and reports whether nobody else is
+// asking there, so that the caller has to.
+func (b *backend) join(e *entry) bool {
+	s := b.slots.acquire(b, e.key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.slot = s
+	s.queue = append(s.queue, e)
+	if s.busy {
+		return false
+	}
+	s.busy = true
+	if e.seen.known {
+		s.basis = e.seen
+	}
+	s.resets = b.slots.resetsOf(e.key)
+	return true
+}
+
+// leave withdraws e, unless it is settled: a hit that is not sent yet is not
+// sent, and of one that is, nobody but Cancel hears any more.
+func (b *backend) leave(e *entry, err error) {
+	s := e.slot
+	s.mu.Lock()
+	if e.settled {
+		s.mu.Unlock()
+		return
+	}
+	e.left = err
+	e.unsent = !e.round.firm && s.withdraw(e)
+	goOn := s.abandonedBy(e.round)
+	s.mu.Unlock()
+	if goOn {
+		b.exchanger.Start(s)
+	}
+	if e.unsent {
+		e.round.settle()
+		b.slots.release(s, 1)
+	}
+}
+
+// reset deletes the records of rule's conditions, and forgets what they were.
+func (b *backend) reset(ctx context.Context, rule Rule) error {
+	conditions := rule.conditions()
+	keys := make([]string, len(conditions))
+	for i, c := range conditions {
+		keys[i] = key(rule.Identifier, c.Name, c.Value)
+		b.forget(keys[i]) // what is read until then may be what is deleted
+	}
+	errs := b.delete(ctx, keys)
+	for i, key := range keys {
+		b.forget(key)
+		if errs[i] == nil {
+			b.t.queue.wake(key)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// forget drops what is remembered of key.
+func (b *backend) forget(key string) {
+	b.slots.forget(key)
+	if cache := b.cache(); cache != nil {
+		cache.remove(key)
+	}
+}
+
+// delete deletes keys, all at the same time, and returns an error for each. When
+// ctx is done, what is still running goes on unheard until the client gives it up.
+func (b *backend) delete(ctx context.Context, keys []string) []error {
+	errs := make([]error, len(keys))
 	if err := ctx.Err(); err != nil {
-		for _, e := range entries {
-			e.err = err
-		}
-		return
+		return append(errs, err)
 	}
-	remote := 0
-	for _, e := range entries {
-		if !inProcess(e.client) {
-			remote++
+	if b.inline {
+		for i, key := range keys {
+			errs[i] = b.deleteOne(key)
 		}
-	}
-	switch {
-	case remote == 0:
-		for _, e := range entries {
-			e.err = op(e)
-		}
-		return
-	case ctx.Done() == nil:
-		all(entries, op)
-		return
+		return errs
 	}
 	type result struct {
-		e   *entry
+		i   int
 		err error
 	}
-	results := make(chan result, len(entries)) // so that nobody waits to be heard
-	for _, e := range entries {
-		e.err = errRunning
-		go func() { results <- result{e, op(e)} }()
+	next, results := make(chan int, len(keys)), make(chan result, len(keys))
+	for i := range keys {
+		next <- i
 	}
-	for range entries {
+	close(next)
+	for range min(len(keys), maxUnderWay) {
+		go func() {
+			for i := range next {
+				results <- result{i, b.deleteOne(keys[i])}
+			}
+		}()
+	}
+	for range keys {
 		select {
 		case r := <-results:
-			r.e.err = r.err
+			errs[r.i] = r.err
 		case <-ctx.Done():
-			for _, e := range entries {
-				if e.err == errRunning {
-					e.err, e.left = ctx.Err(), true
-				}
-			}
-			return
+			return append(errs, ctx.Err())
 		}
 	}
+	return errs
 }
 
-// all is [each] for a ctx that is never done: one of the operations runs on the
-// caller's goroutine, and none is left behind.
-func all(entries []*entry, op func(*entry) error) {
-	if len(entries) == 1 { // the usual case, which allocates nothing
-		entries[0].err = op(entries[0])
-		return
+func (b *backend) deleteOne(key string) error {
+	err := b.client.Delete(key)
+	if errors.Is(err, memcache.ErrCacheMiss) {
+		return nil
 	}
-	var others sync.WaitGroup
-	for _, e := range entries[1:] {
-		others.Go(func() { e.err = op(e) })
-	}
-	entries[0].err = op(entries[0])
-	others.Wait()
+	return classified(err)
 }
 
-// getMulti is client.GetMulti, left when ctx is done.
-func getMulti(ctx context.Context, client Client, keys []string) (map[string]*memcache.Item, error) {
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
+// ban bans the values of rule's conditions for length from now.
+func (b *backend) ban(ctx context.Context, rule Rule, length time.Duration) error {
+	conditions := rule.conditions()
+	entries := make([]*entry, len(conditions))
+	for i, c := range conditions {
+		entries[i] = &entry{op: opBan, backend: b, key: key(rule.Identifier, c.Name, c.Value), length: length}
 	}
-	if ctx.Done() == nil || inProcess(client) {
-		return client.GetMulti(keys)
+	askAll(ctx, entries, false)
+	errs := make([]error, len(entries))
+	for i, e := range entries {
+		errs[i] = e.failed()
 	}
-	type result struct {
-		items map[string]*memcache.Item
-		err   error
-	}
-	results := make(chan result, 1)
-	go func() {
-		items, err := client.GetMulti(keys)
-		results <- result{items, err}
-	}()
-	select {
-	case r := <-results:
-		return r.items, r.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// keyError returns what err, of a GetMulti, says of key. known is false if it
-// says nothing.
-func keyError(err error, key string) (known bool, keyErr error) {
-	var keyed interface {
-		error
-		KeyError(key string) error
-	}
-	if !errors.As(err, &keyed) {
-		return false, nil
-	}
-	return true, keyed.KeyError(key)
-}
-
-// expiration returns the Expiration of an item that must not go before end.
-//
-// memcached keeps whole seconds and may drop an item one early, so two are
-// added, one of them for callers whose clocks are behind. It takes what is
-// beyond 30 days as a date by its own clock, which gets an hour to be wrong.
-// Dates end with an int32, in 2038, and what should last longer ends there, or
-// after 30 days if that is later.
-func expiration(now, end instant) int32 {
-	const month, hour = 30 * 24 * 60 * 60, 60 * 60
-	seconds := int64(end.since(now)/time.Second) + 3
-	if seconds <= month {
-		return int32(seconds)
-	}
-	today := int64(now) / int64(time.Second)
-	date := min(today+seconds+hour, math.MaxInt32)
-	if date < today+month {
-		return month
-	}
-	return int32(date)
+	return errors.Join(errs...)
 }

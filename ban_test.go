@@ -8,7 +8,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -16,7 +15,7 @@ import (
 func TestABanHoldsUntilItsEndAndNoLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(memstore.New())
-		th.BanCache = 10
+		th.BlockCache = 10
 		rule := one("login", throttler.Condition{Name: "ip", Value: "a", Max: 5, TTL: time.Minute})
 		require.NoError(t, th.Ban(t.Context(), rule, time.Hour))
 
@@ -55,18 +54,17 @@ func TestABanOfNoLengthIsRefused(t *testing.T) {
 	assert.ErrorIs(t, th.Ban(t.Context(), throttler.Rule{}, time.Hour), throttler.ErrInvalidRule)
 }
 
-// refusing is a Store that stores nothing.
-type refusing struct{ *memstore.Store }
-
-var errSick = errors.New("sick")
-
-func (refusing) Add(*memcache.Item) error { return errSick }
-
 func TestABanThatCannotBeStoredIsAnError(t *testing.T) {
-	store := memstore.New()
-	th := throttler.New(refusing{store})
+	sick := errors.New("sick")
+	client := newFaulty()
+	client.before = func(op string, _ ...string) error {
+		if op == "add" {
+			return sick
+		}
+		return nil
+	}
 	rule := one("login", throttler.Condition{Name: "ip", Value: "a", Max: 5, TTL: time.Minute})
-	assert.ErrorIs(t, th.Ban(t.Context(), rule, time.Hour), errSick)
+	assert.ErrorIs(t, throttler.New(client).Ban(t.Context(), rule, time.Hour), sick)
 }
 
 func TestTheCallThatSetsABanSaysSo(t *testing.T) {

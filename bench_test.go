@@ -215,11 +215,11 @@ func BenchmarkDecisionOverMemstore(b *testing.B) {
 	}
 }
 
-func BenchmarkBanCache(b *testing.B) {
+func BenchmarkBlockCache(b *testing.B) {
 	for _, n := range []int{1, 2, 8} {
 		b.Run(fmt.Sprintf("conditions=%d", n), func(b *testing.B) {
 			th := throttler.New(memstore.New())
-			th.BanCache, th.BanCacheTTL = 1000, time.Hour
+			th.BlockCache, th.BlockCacheTTL = 1000, time.Hour
 			rule := full(b, th, n)
 			rule.Lockout = time.Hour
 			blocked := decision(context.Background(), "", th, rule, throttler.Blocked)

@@ -10,6 +10,7 @@ package throttler
 //	S' = max(S, now) + I
 //
 // It is refused, and changes nothing, if S' > now+TTL; otherwise S becomes S'.
+// A call that costs several hits adds as many intervals, or none.
 // An empty bucket thus takes a burst of Max hits at once and then one every I.
 // Over any time T no more than Max + T/I hits are authorized.
 //
@@ -27,71 +28,134 @@ package throttler
 type bucket struct {
 	score   instant
 	cancels uint16 // goes up as hits are taken back from before others, see without
-
-	added share // of the hit that made it; not stored
 }
 
-// A share is what one hit puts into a bucket: it leaks when all that was there
-// before has, in the interval that ends at until. The zero share is no hit's.
+// A share is what one call pours into a bucket. The zero share is no call's.
 type share struct {
-	until    instant
-	interval instant
-	cancels  uint16 // of the bucket, at the time
+	at      instant // when it was counted
+	until   instant // the score that it made
+	amount  instant // how long it takes to leak
+	grain   instant // the most that a share taken back moves others by for each that cancels goes up
+	weight  uint16  // by how much cancels goes up for this one
+	most    uint16  // by how much cancels may have gone up, or else it counts as another bucket's
+	cancels uint16  // of the bucket, at the time
 }
 
-// look decides a call at now on the bucket b of c. It returns what it comes to,
-// and the bucket as it is to be stored if store is set; otherwise it stays as it
-// is. A hit is counted if there is room for one and count is set.
-func (b bucket) look(now instant, c *Condition, count bool) (o Outcome, next bucket, store bool) {
-	interval := (instant(c.TTL)-1)/instant(c.Max) + 1
-	limit := now + interval*instant(c.Max)
-	next = bucket{score: min(max(b.score, now), limit), cancels: b.cancels}
+const (
+	// maxMoved is how many grains fill a large bucket, and the most of them
+	// that may be taken back from before a share while it is still found.
+	maxMoved = 1024
+
+	// minMoved is that most in a small bucket.
+	minMoved = 128
+)
+
+// share returns the share of a call of c, counted at now, that left b so.
+func (b bucket) share(now instant, c *Condition) share {
+	hitsInGrain := (c.Max-1)/maxMoved + 1
+	return share{
+		at:      now,
+		until:   b.score,
+		amount:  c.interval() * instant(c.cost()),
+		grain:   c.interval() * instant(hitsInGrain),
+		weight:  uint16((c.cost()-1)/hitsInGrain + 1),
+		most:    uint16(max(min(c.Max, maxMoved/2)*2, minMoved)),
+		cancels: b.cancels,
+	}
+}
+
+// interval returns in how much time a hit leaks out of a bucket of c.
+func (c *Condition) interval() instant {
+	return (instant(c.TTL)-1)/instant(c.Max) + 1
+}
+
+// bucketSize returns how long a full bucket of c takes to leak empty.
+func (c *Condition) bucketSize() instant {
+	return c.interval() * instant(c.Max)
+}
+
+// look decides a call at now on the bucket b of c. The bucket that it returns is
+// in the record next.
+func (b bucket) look(now instant, c *Condition, count bool) verdict {
+	interval := c.interval()
+	limit, amount := now+c.bucketSize(), interval*instant(c.cost())
+	next := bucket{score: min(max(b.score, now), limit), cancels: b.cancels}
 	if b.score == 0 {
-		next.cancels = uint16(now) // so that shares of an earlier bucket do not fit
+		next.cancels = nonce(now)
 	}
-	o = Outcome{Name: c.Name, Limit: c.Max}
+	v := verdict{outcome: Outcome{Name: c.Name, Limit: c.Max}}
 	switch {
-	case next.score+interval > limit:
-		o.Blocked = true
-		store = b.score > limit
+	case amount > limit-next.score:
+		v.outcome.Blocked = true
+		v.store = b.score > limit
 	case count:
-		next.score += interval
-		next.added = share{until: next.score, interval: interval, cancels: next.cancels}
-		store = true
+		next.score += amount
+		v.store = true
+		v.hit = hit{cost: c.cost(), share: next.share(now, c)}
 	}
-	o.Remaining = int((limit - next.score) / interval)
-	o.RetryAfter = (next.score + interval).since(limit)
-	o.ResetAfter = next.score.since(now)
-	return o, next, store
+	v.next.bucket = next
+	room := limit - next.score
+	v.again = amount.since(room)
+	v.outcome.RetryAfter = v.again
+	if !v.outcome.Blocked {
+		v.outcome.RetryAfter = interval.since(room)
+	}
+	v.outcome.Remaining = int(room / interval)
+	v.outcome.ResetAfter = next.score.since(now)
+	return v
 }
 
-// without returns b at now without what has not leaked yet of a share, and
+// after returns b as it stands at now: empty once all has leaked.
+func (b bucket) after(now instant) bucket {
+	if b.score <= now {
+		return bucket{}
+	}
+	return b
+}
+
+// nonce returns where cancels of a new bucket begins: far from where that of an
+// earlier bucket was, most probably, so that no share of it is found in this one.
+func nonce(now instant) uint16 {
+	const golden = 0x9e3779b97f4a7c15 // 1<<64 over the golden ratio: spreads what differs little
+	return uint16(uint64(now) * golden >> 48)
+}
+
+// without returns b at now without what surely has not leaked yet of a share, and
 // whether there is anything.
 //
-// The share leaks in an interval that ends at until, unless shares before it
-// were taken back, which moves it forward. The bucket counts how often a share
-// was taken back that was not the last one; each of them may have been before
-// this one, by no more than its interval, and counts as if it had been. So what
-// is given back is all that is left if the latest hits are taken back first, or
-// the oldest, and otherwise rather too little than too much. (Unless the rule's
-// interval was longer for the others, and was changed since, or the count has
-// come round to where it was, after 65,536.)
+// A share leaks last of all that was there when it was counted, in the time that
+// ends at until. Shares before it that are taken back move it forward. How many
+// there were is not known, but cancels counts all that were taken back and were
+// not the last ones: by a grain for each of these at most. Nor can it have leaked
+// by more than the time since it was counted. Whichever of the two leaves more is
+// true, and that much is taken back. docs/design.md has the proof that it is never
+// too much, and why a record of this size allows no more.
+//
+// A bucket whose score is lower than all that was taken back explains, or from
+// which more was taken back than there may have been, is another one: the share's
+// was reset or expired.
 func (b bucket) without(s share, now instant) (bucket, bool) {
-	left := s.until - now
-	moved := instant(b.cancels - s.cancels)
-	if moved > 0 {
-		if s.interval > left/moved {
-			return b, false
-		}
-		left -= s.interval * moved
+	moved := b.cancels - s.cancels
+	earliest := s.movedBy(moved)
+	if moved > s.most || b.score < earliest {
+		return b, false
 	}
-	left = min(left, s.interval, b.score-now)
+	left := min(max(earliest, s.at+s.amount)-now, s.amount, b.score-now)
 	if left <= 0 {
 		return b, false
 	}
-	next := bucket{score: b.score - left, cancels: b.cancels}
 	if moved > 0 || b.score != s.until {
-		next.cancels++
+		b.cancels += s.weight
 	}
-	return next, true
+	b.score -= left
+	return b, true
+}
+
+// movedBy returns when s has leaked at the earliest, if so many grains were taken
+// back since it was counted.
+func (s share) movedBy(grains uint16) instant {
+	if grains > 0 && s.grain > s.until/instant(grains) {
+		return 0
+	}
+	return s.until - s.grain*instant(grains)
 }

@@ -79,13 +79,29 @@ func TestBansOfABucketAreThoseOfAWindow(t *testing.T) {
 	})
 }
 
-func TestChangingTheAlgorithmStartsAnewButKeepsABan(t *testing.T) {
+// While the Algorithm of a condition is being changed, some processes count by
+// the one and some by the other, in one record.
+func TestChangingTheAlgorithmLeavesWhatTheOtherHasCounted(t *testing.T) {
 	c := &cell{}
+	for range 20 {
+		c.call(at(0), window(2, t9), 0)
+		c.call(at(0), leaky(3, t9), 0)
+	}
+	require.Len(t, throttler.Expiries(c.stored), 2)
+	require.True(t, c.call(at(t1), window(2, t9), 0).Blocked)
+	require.Equal(t, t2, c.call(at(t1), leaky(3, t9), 0).RetryAfter)
+	require.False(t, c.call(at(t3), leaky(3, t9), 0).Blocked)
+	require.True(t, c.call(at(t9-1), window(2, t9), 0).Blocked)
+	require.False(t, c.call(at(t9), window(2, t9), 0).Blocked)
+}
+
+func TestChangingTheAlgorithmKeepsABan(t *testing.T) {
+	c := &cell{}
+	c.call(at(0), leaky(1, t9), 0)
 	c.call(at(0), window(1, t9), 0)
-	require.False(t, c.call(at(t1), leaky(1, t9), 0).Blocked)
-	require.False(t, c.call(at(t2), window(1, t9), 0).Blocked)
-	require.True(t, c.call(at(t2), window(1, t9), t9).Banned)
-	require.True(t, c.call(at(t3), leaky(1, t9), t9).Banned)
+	require.True(t, c.call(at(t2), window(1, t9), t5).Banned)
+	require.True(t, c.call(at(t3), leaky(1, t9), t5).Banned)
+	require.False(t, c.call(at(t2+t5), leaky(1, t9), 0).Blocked, "counting starts anew")
 }
 
 func TestLongestBucket(t *testing.T) {

@@ -3,86 +3,179 @@ package throttler
 import (
 	"context"
 	"errors"
-	"slices"
-	"time"
+	"sync"
 )
 
-// take returns the entries of c whose hit is not taken back yet, for the caller
-// to do so: nobody else will.
-func (c *call) take() []*entry {
-	c.refunds.Lock()
-	defer c.refunds.Unlock()
-	var counted []*entry
-	for _, e := range c.entries {
-		if e.counted {
-			e.counted = false
-			counted = append(counted, e)
-		}
+// A receipt is what Cancel needs of a call: the hits that it has counted, and the
+// entries of which that is not known yet.
+type receipt struct {
+	mu   sync.Mutex // held while hits are taken back, each of them once
+	hits []counted
+	left []*entry // that were left before they were settled
+
+	one [1]counted // room for the usual case
+}
+
+// A counted is a hit, and where it is.
+type counted struct {
+	backend *backend
+	key     string
+	hit     hit
+}
+
+// newReceipt returns the receipt for entries that were to count, nil if they have
+// counted nothing.
+func newReceipt(entries, replaced []*entry) *receipt {
+	var r *receipt
+	for _, e := range entries {
+		r = r.with(e)
 	}
-	return counted
+	for _, e := range replaced {
+		r = r.with(e)
+	}
+	return r
 }
 
-// leave makes ready to be taken again an entry whose hit could not be taken back.
-func (c *call) leave(e *entry) {
-	c.refunds.Lock()
-	defer c.refunds.Unlock()
-	e.counted = true
+// with returns r, or a new receipt, with what e has counted or may have.
+func (r *receipt) with(e *entry) *receipt {
+	pending := e.left != nil && !e.unsent && e.op == opCount
+	if !pending && (e.failed() != nil || e.hit == hit{} || e.from != asked) {
+		return r
+	}
+	if r == nil {
+		r = new(receipt)
+		r.hits = r.one[:0]
+	}
+	if pending {
+		r.left = append(r.left, e)
+	} else {
+		r.hits = append(r.hits, counted{e.backend, e.key, e.hit})
+	}
+	return r
 }
 
-// takeBack takes the hits of counted entries of c back, in two round trips as long as nobody is faster.
-// Those that could not be looked at can be tried again. Those whose removal
-// failed cannot, as it may have been done: a hit is rather left to expire than
-// taken back twice.
-func (c *call) takeBack(ctx context.Context, counted []*entry) error {
-	var open []*entry
-	for _, e := range counted {
-		// A new entry: the old one is that of the Decision, for others too.
-		open = append(open, &entry{client: e.client, key: e.key, refund: e})
+// takeBack takes back the hits of r. What could not be looked at stays in r, to
+// be tried again. A hit whose removal failed does not, as it may have been done: it
+// is rather left to expire than taken back twice.
+func (r *receipt) takeBack(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.await(ctx); err != nil {
+		return err
 	}
 	var errs []error
-	for len(open) > 0 {
-		each(ctx, open, (*entry).get)
-		now := instantOf(time.Now())
-		open = slices.DeleteFunc(open, func(e *entry) bool {
-			if e.err != nil {
-				c.leave(e.refund)
-				errs = append(errs, e.err)
-				return true
-			}
-			e.now = now
-			e.next, e.store = e.refund.without(e.stored(), now)
-			return !e.store
-		})
-		if err := ctx.Err(); err != nil && len(open) > 0 { // nothing of this round is written
-			for _, e := range open {
-				c.leave(e.refund)
-			}
-			errs = append(errs, err)
-			break
+	entries := make([]*entry, len(r.hits))
+	for i, h := range r.hits {
+		entries[i] = &entry{op: opRefund, backend: h.backend, key: h.key, hit: h.hit}
+	}
+	r.hits = nil
+	askAll(ctx, entries, false)
+	for _, e := range entries {
+		if e.left != nil && !e.unsent {
+			r.left = append(r.left, e)
+			errs = append(errs, e.left)
+			continue
 		}
-		each(ctx, open, (*entry).put)
-		open = slices.DeleteFunc(open, func(e *entry) bool {
-			if !maybeDone(e.err) && e.again() {
-				return false
-			}
-			if e.err != nil {
-				errs = append(errs, e.err)
-			}
-			return true
-		})
+		errs = append(errs, r.refunded(e))
 	}
 	return errors.Join(errs...)
 }
 
-// without returns r at now without the hit that e has counted, and whether it
-// was in there. It is not if it has expired, if a ban has come in its place, or if
-// the record was reset.
-func (e *entry) without(r record, now instant) (record, bool) {
-	var found bool
-	if expiry := e.next.hits.addedTime(); expiry != 0 {
-		r.hits, found = r.hits.after(now).without(expiry)
-	} else {
-		r.bucket, found = r.bucket.without(e.next.bucket.added, now)
+// refunded takes the result of a refund.
+func (r *receipt) refunded(e *entry) error {
+	err := e.err
+	if e.unsent {
+		err = e.left
 	}
-	return r, found
+	if err == nil {
+		e.backend.t.queue.wake(e.key)
+	}
+	if err != nil && !e.unknown && !errors.Is(err, errLostAnswer) {
+		r.hits = append(r.hits, counted{e.backend, e.key, e.hit})
+	}
+	return err
+}
+
+// await waits for the entries that were left before they were settled, and has
+// their hits among the others.
+func (r *receipt) await(ctx context.Context) error {
+	for len(r.left) > 0 {
+		e := r.left[0]
+		if !e.round.wait(ctx) {
+			return ctx.Err()
+		}
+		r.left = r.left[1:]
+		switch {
+		case e.op == opRefund:
+			_ = r.refunded(e) // its error was told when it was left
+		case e.err == nil && e.hit != hit{}:
+			r.hits = append(r.hits, counted{e.backend, e.key, e.hit})
+		}
+	}
+	return nil
+}
+
+// askAll asks the backend of each of entries. With firm set they are carried out
+// even if ctx ends before.
+func askAll(ctx context.Context, entries []*entry, firm bool) {
+	for len(entries) > 0 {
+		b := entries[0].backend
+		r := &round{firm: firm}
+		var others []*entry
+		for _, e := range entries {
+			if e.backend == b {
+				r.entries = append(r.entries, e)
+			} else {
+				others = append(others, e)
+			}
+		}
+		b.ask(ctx, r)
+		entries = others
+	}
+}
+
+// giveBack takes back what c has counted before it turned out to be refused, even
+// if ctx ends then.
+func (c *call) giveBack(ctx context.Context) {
+	if c.receipt == nil {
+		return
+	}
+	left := c.receipt.left
+	c.receipt = nil
+	var entries, of []*entry
+	for _, e := range c.entries {
+		if e.from == asked && e.failed() == nil && e.hit != (hit{}) {
+			entries, of = append(entries, e.withdrawal()), append(of, e)
+		}
+	}
+	askAll(ctx, entries, true)
+	for i, w := range entries {
+		if err := w.failed(); err != nil {
+			of[i].note = join(of[i].note, err)
+			continue
+		}
+		of[i].outcome = w.outcome // as it was found, with or without others' hits since
+	}
+	if len(left) > 0 {
+		go withdrawLate(left)
+	}
+}
+
+// withdrawal returns the entry that takes back what e has counted.
+func (e *entry) withdrawal() *entry {
+	return &entry{op: opWithdraw, backend: e.backend, condition: e.condition, key: e.key, hit: e.hit}
+}
+
+// withdrawLate takes back what entries count that were left while they were under
+// way. It ends when the client has answered or given up.
+func withdrawLate(left []*entry) {
+	ctx := context.Background()
+	var entries []*entry
+	for _, e := range left {
+		e.round.wait(ctx)
+		if e.err == nil && e.hit != (hit{}) {
+			entries = append(entries, e.withdrawal())
+		}
+	}
+	askAll(ctx, entries, true)
 }

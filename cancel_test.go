@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"context"
+	"io"
 	"slices"
 	"sync"
 	"testing"
@@ -32,7 +33,7 @@ func TestCancelTakesBackTheHitsOfItsDecisionOnce(t *testing.T) {
 		for range 3 {
 			require.NoError(t, th.Cancel(ctx, first))
 		}
-		require.Equal(t, []string{"get", "get", "cas", "cas"}, client.took())
+		require.Equal(t, []string{"multi", "cas", "cas"}, client.took())
 		require.Equal(t, []int{3, 3}, remaining(peek(t, th, both())), "one hit less, and the one of this look")
 		require.NoError(t, throttler.New(client).Cancel(ctx, second), "from anywhere")
 		require.Equal(t, []int{4, 4}, remaining(peek(t, th, both())))
@@ -123,7 +124,7 @@ func TestCancelThatCouldNotLookMayBeTriedAgain(t *testing.T) {
 	client, ctx := newFaulty(), context.Background()
 	th := throttler.New(client)
 	d := authorize(t, th, both())
-	client.before = failing(errDown, "test#window#v", "get")
+	client.before = failing(errDown, "test#window#v", "get", "multi")
 	require.ErrorIs(t, th.Cancel(ctx, d), errDown)
 	client.before = failing(nil, "")
 	require.Equal(t, 3, peek(t, th, both()).Outcomes[0].Remaining)
@@ -134,18 +135,25 @@ func TestCancelThatCouldNotLookMayBeTriedAgain(t *testing.T) {
 // The answer to the write was lost, not the write: a second try would take back
 // somebody else's hit, of the same instant.
 func TestCancelWhoseAnswerWasLostIsNotRepeated(t *testing.T) {
-	for _, err := range []error{errDown, maybeDone{memcache.ErrCASConflict}} {
-		synctest.Test(t, func(t *testing.T) {
-			client := &lossy{faulty: newFaulty()}
-			th := throttler.New(client)
-			rule := either(condition("window", 5, time.Minute))
-			authorize(t, th, rule)
-			authorize(t, th, rule)
-			d := authorize(t, th, rule)
-			client.lost = err
-			require.ErrorIs(t, th.Cancel(t.Context(), d), err)
-			require.NoError(t, th.Cancel(t.Context(), d))
-			require.Equal(t, []int{2}, remaining(peek(t, th, rule)))
+	for name, c := range map[string]struct{ lost, err error }{
+		"the client gave up":        {errDown, errDown},
+		"the client tried again":    {maybeDone{memcache.ErrCASConflict}, nil},
+		"the connection was broken": {io.EOF, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := &lossy{faulty: newFaulty()}
+				th := throttler.New(client)
+				rule := either(condition("window", 5, time.Minute))
+				authorize(t, th, rule)
+				authorize(t, th, rule)
+				d := authorize(t, th, rule)
+				client.lost = c.lost
+				require.ErrorIs(t, th.Cancel(t.Context(), d), c.err, "where the record can be read, it tells that the write was carried out")
+				client.lost = nil
+				require.NoError(t, th.Cancel(t.Context(), d))
+				require.Equal(t, []int{2}, remaining(peek(t, th, rule)))
+			})
 		})
 	}
 }
@@ -215,15 +223,19 @@ func TestCancelOfABucketsHitsInAnyOrderEmptiesIt(t *testing.T) {
 	}
 }
 
-func TestCancelWhoseContextEndsBeforeItWritesMayBeTriedAgain(t *testing.T) {
-	client := &interrupted{faulty: newFaulty()}
-	th := throttler.New(client)
-	rule := either(condition("window", 5, time.Minute))
-	d := authorize(t, th, rule)
-	ctx, cancel := context.WithCancel(context.Background())
-	client.by = cancel
-	require.ErrorIs(t, th.Cancel(ctx, d), context.Canceled)
-	require.Equal(t, []int{3}, remaining(peek(t, th, rule)))
-	require.NoError(t, th.Cancel(context.Background(), d))
-	require.Equal(t, []int{4}, remaining(peek(t, th, rule)))
+// What was under way goes on, and the next Cancel hears of it.
+func TestCancelWhoseContextEndsIsFinishedByTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &distantClient{Client: memstore.New()}
+		th := throttler.New(client)
+		rule := either(condition("window", 5, time.Minute))
+		d := authorize(t, th, rule)
+		ctx, cancel := context.WithTimeout(t.Context(), roundTrip*3/2)
+		defer cancel()
+		require.ErrorIs(t, th.Cancel(ctx, d), context.DeadlineExceeded)
+		ops := client.ops.Load()
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, ops, client.ops.Load(), "the write was under way")
+		require.Equal(t, []int{4}, remaining(peek(t, th, rule)))
+	})
 }

@@ -2,6 +2,7 @@ package throttler
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 	"time"
 )
@@ -10,7 +11,7 @@ import (
 //
 // What is stored for one value of one condition is one memcached item:
 //
-//	byte 0      version, 1
+//	byte 0      version, 1 or 2
 //	byte 1      the sections that follow, a bit each, in this order
 //	ban         end (8 bytes), length (8)                if bit 0 is set
 //	offences    bans in a row (1)                        if bit 1 is set
@@ -20,8 +21,13 @@ import (
 // All numbers are big endian. Times are in nanoseconds, since the Unix epoch
 // where they are points in time; those of a window are so if bit 2 is set, and
 // in ticks of 100 microseconds if bit 3 is. Offences come only with a ban, and
-// of the last three bits only one is set. A record without sections is one that
-// holds nothing.
+// only one of bits 2 and 3 is set. A record without sections is one that holds
+// nothing.
+//
+// A record with both a window and a bucket has version 2, every other one
+// version 1: releases that know version 1 only go on reading all that they could
+// have written. Both are there while the Algorithm of a condition is being
+// changed, and some processes count by the one and some by the other.
 //
 // A window lists the expiry times of its hits, oldest first. An entry is the
 // low w bytes of such a time, where w is the number of bytes that hold ttl, the
@@ -32,11 +38,26 @@ import (
 // search and added by copying, whatever their number; nothing is unpacked.
 //
 // The encoding is canonical: there is one for each record, and decode takes no
-// other. Bytes of any other form, of another version too, are no record, and
-// whoever meets them replaces them. Later versions of this package read every
-// version ever written; testdata/records has samples of each.
+// other. Bytes of any other form are treated as absent and overwritten. Later
+// versions of this package read every version ever written; testdata/records has
+// samples of each. Of the versions that are not written yet the next one is
+// known to come: a record of it is left alone, see [ErrNewerRecord].
 
-const version = 1
+const (
+	version1 = 1 + iota
+	version2
+	nextVersion
+)
+
+// ErrNewerRecord matches, by errors.Is, the error of a condition whose record was
+// written by a later release of this package. The record is neither read nor
+// overwritten: the condition fails open, or [Throttler.Fallback] decides it. To
+// roll back to this release, reset the values concerned or let their records
+// expire.
+var ErrNewerRecord = errors.New("throttler: the stored record is of a later version")
+
+// errForeign is the error of bytes that are no record of this package.
+var errForeign = errors.New("throttler: not a record")
 
 const (
 	banSection byte = 1 << iota
@@ -47,29 +68,6 @@ const (
 	endOfSections
 )
 
-// An instant is a point in time, in nanoseconds since the Unix epoch, or the
-// distance between two.
-type instant int64
-
-// instantOf returns t, which must be before the year 2262.
-func instantOf(t time.Time) instant {
-	return instant(t.UnixNano())
-}
-
-// add returns i+d, or the last instant there is if that is later.
-func (i instant) add(d time.Duration) instant {
-	sum := i + instant(d)
-	if sum < i {
-		return math.MaxInt64
-	}
-	return sum
-}
-
-// since returns how long i is after now, 0 if it is not.
-func (i instant) since(now instant) time.Duration {
-	return time.Duration(max(i-now, 0))
-}
-
 // A record is all that is known of one value of one condition. Its hits refer
 // to the bytes it was decoded from, which nobody may change.
 type record struct {
@@ -79,39 +77,43 @@ type record struct {
 }
 
 // decode reads a stored record. It looks at a fixed number of bytes, however
-// many hits there are, and allocates nothing. ok is false for anything that
-// encode does not write, as far as that shows without reading every entry: a
-// list of hits out of order is not noticed here and does no harm, since
-// [hits.after] and all else work with whatever times they find.
-func decode(b []byte) (r record, ok bool) {
-	if len(b) < 2 || b[0] != version || b[1] >= endOfSections {
-		return record{}, false
+// many hits there are, and allocates nothing. The error is [ErrNewerRecord], or
+// errForeign for anything that encode does not write, as far as that shows
+// without reading every entry: a list of hits out of order is not noticed here and
+// does no harm, since [hits.after] and all else work with whatever times they find.
+func decode(b []byte) (record, error) {
+	if len(b) > 0 && b[0] == nextVersion {
+		return record{}, ErrNewerRecord
 	}
-	sections, b := b[1], b[2:]
+	if len(b) < 2 || b[0] < version1 || b[1] >= endOfSections {
+		return record{}, errForeign
+	}
+	var r record
+	var ok bool
+	version, sections, b := b[0], b[1], b[2:]
 	if b, ok = r.ban.decode(sections, b); !ok {
-		return record{}, false
+		return record{}, errForeign
 	}
-	switch sections &^ (banSection | offencesSection) {
-	case 0:
-		ok = len(b) == 0
-	case windowSection:
-		r.hits, ok = decodeHits(fine, b)
-	case coarseWindowSection:
-		r.hits, ok = decodeHits(coarse, b)
-	case bucketSection:
-		r.bucket, ok = decodeBucket(b)
-	default:
-		ok = false
+	if b, ok = r.bucket.decode(sections, b); !ok {
+		return record{}, errForeign
 	}
-	if !ok {
-		return record{}, false
+	if r.hits, ok = decodeHits(sections, b); !ok || version != r.version() {
+		return record{}, errForeign
 	}
-	return r, true
+	return r, nil
+}
+
+// version returns the version that r is encoded in.
+func (r record) version() byte {
+	if r.hits.len() > 0 && r.bucket.score != 0 {
+		return version2
+	}
+	return version1
 }
 
 // encode returns the stored form of r, in a slice of its own.
 func (r record) encode() []byte {
-	b := append(make([]byte, 0, r.size()), version, 0)
+	b := append(make([]byte, 0, r.size()), r.version(), 0)
 	sections := &b[1]
 	if r.ban.end != 0 {
 		*sections |= banSection
@@ -160,6 +162,27 @@ func (r record) end() instant {
 	return max(r.ban.forgotten(), r.hits.end(), r.bucket.score)
 }
 
+// expiration returns the Expiration of an item that must not go before end.
+//
+// memcached keeps whole seconds and may drop an item one early, so two are
+// added, one of them for callers whose clocks are behind. It takes what is
+// beyond 30 days as a date by its own clock, which gets an hour to be wrong.
+// Dates end with an int32, in 2038, and what should last longer ends there, or
+// after 30 days if that is later.
+func expiration(now, end instant) int32 {
+	const month, hour = 30 * 24 * 60 * 60, 60 * 60
+	seconds := int64(end.since(now)/time.Second) + 3
+	if seconds <= month {
+		return int32(seconds)
+	}
+	today := int64(now) / int64(time.Second)
+	date := min(today+seconds+hour, math.MaxInt32)
+	if date < today+month {
+		return month
+	}
+	return int32(date)
+}
+
 // decode reads the sections of a ban from the head of b, and returns the rest.
 func (bn *ban) decode(sections byte, b []byte) (rest []byte, ok bool) {
 	if sections&banSection == 0 {
@@ -178,17 +201,32 @@ func (bn *ban) decode(sections byte, b []byte) (rest []byte, ok bool) {
 	return b, bn.end > 0 && bn.length >= 0
 }
 
-// decodeBucket reads a bucket section, which reaches to the end of the record.
-func decodeBucket(b []byte) (bucket, bool) {
-	if len(b) != bucketSize {
-		return bucket{}, false
+// decode reads the section of a bucket from the tail of b, and returns the rest.
+func (bk *bucket) decode(sections byte, b []byte) (rest []byte, ok bool) {
+	if sections&bucketSection == 0 {
+		return b, true
 	}
-	score := getInstant(b)
-	return bucket{score: score, cancels: binary.BigEndian.Uint16(b[instantSize:])}, score > 0
+	at := len(b) - bucketSize
+	if at < 0 {
+		return nil, false
+	}
+	bk.score, bk.cancels = getInstant(b[at:]), binary.BigEndian.Uint16(b[at+instantSize:])
+	return b[:at], bk.score > 0
 }
 
-// decodeHits reads a window section, which reaches to the end of the record.
-func decodeHits(unit instant, b []byte) (hits, bool) {
+// decodeHits reads the section of a window, which is all of b.
+func decodeHits(sections byte, b []byte) (hits, bool) {
+	var unit instant
+	switch sections & (windowSection | coarseWindowSection) {
+	case 0:
+		return hits{}, len(b) == 0
+	case windowSection:
+		unit = fine
+	case coarseWindowSection:
+		unit = coarse
+	default:
+		return hits{}, false
+	}
 	if len(b) < 2*instantSize {
 		return hits{}, false
 	}
@@ -222,14 +260,7 @@ func (h hits) section() byte {
 func (h hits) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, h.ttl)
 	b = binary.BigEndian.AppendUint64(b, max(h.last, h.added))
-	if h.added == 0 {
-		return append(b, h.entries...)
-	}
-	w := h.width()
-	at := h.search(h.added) * w
-	b = append(b, h.entries[:at]...)
-	b = appendLow(b, h.added, w)
-	return append(b, h.entries[at:]...)
+	return h.appendEntries(b)
 }
 
 // size returns how many bytes append appends.

@@ -48,29 +48,65 @@ var goldenRecords = []struct {
 	{"bucket with two hits taken back", throttler.BucketRecord(at(20*time.Second), 2)},
 }
 
+// goldenOf2 are records of version 2, with both algorithms.
+var goldenOf2 = []struct {
+	name   string
+	record []byte
+}{
+	{"window and bucket", throttler.BothRecord(throttler.WindowRecord(3, time.Minute, at(18*time.Second), at(time.Minute)), throttler.BucketRecord(at(20*time.Second), 2))},
+	{"coarse window and bucket", throttler.BothRecord(throttler.WindowRecord(50, 5*time.Minute, at(1), at(5*time.Minute)), throttler.BucketRecord(at(1), 0))},
+	{"window and bucket after a third ban", throttler.BothRecord(throttler.BanRecord(at(4*time.Second), 4*time.Second, 3),
+		throttler.WindowRecord(1, time.Minute, at(time.Minute)), throttler.BucketRecord(at(20*time.Second), 0xabcd))},
+}
+
 func TestRecordsOfEveryVersionReadAsEver(t *testing.T) {
-	if *update {
-		var b strings.Builder
-		for _, g := range goldenRecords {
-			fmt.Fprintf(&b, "%s\t%s\n", hex.EncodeToString(g.record), g.name)
+	for version, written := range map[byte][]struct {
+		name   string
+		record []byte
+	}{1: goldenRecords, 2: goldenOf2} {
+		path := fmt.Sprintf("testdata/records/v%d.txt", version)
+		if *update {
+			var b strings.Builder
+			for _, g := range written {
+				fmt.Fprintf(&b, "%s\t%s\n", hex.EncodeToString(g.record), g.name)
+			}
+			require.NoError(t, os.WriteFile(path, []byte(b.String()), 0o644))
 		}
-		require.NoError(t, os.WriteFile("testdata/records/v1.txt", []byte(b.String()), 0o644))
+		stored := readGolden(t, path)
+		require.Len(t, stored, len(written))
+		for _, g := range written {
+			require.Equal(t, version, g.record[0], g.name)
+			require.Equal(t, stored[g.name], g.record, g.name)
+			recoded, ok := throttler.Recode(g.record)
+			require.True(t, ok, g.name)
+			require.Equal(t, g.record, recoded, g.name)
+		}
 	}
 	stored := readGolden(t, "testdata/records/v1.txt")
-	require.Len(t, stored, len(goldenRecords))
-	for _, g := range goldenRecords {
-		require.Equal(t, stored[g.name], g.record, g.name)
-		recoded, ok := throttler.Recode(g.record)
-		require.True(t, ok, g.name)
-		require.Equal(t, g.record, recoded, g.name)
-	}
 	require.Equal(t,
 		[]time.Time{at(18 * time.Second), at(18 * time.Second), at(time.Minute)},
 		throttler.Expiries(stored["three hits under a minute"]))
+	require.Equal(t,
+		[]time.Time{at(18 * time.Second), at(time.Minute)},
+		throttler.Expiries(readGolden(t, "testdata/records/v2.txt")["window and bucket"]))
 	end, length, ok := throttler.BanEnd(stored["ban of 40 days"])
 	require.True(t, ok)
 	require.Equal(t, at(960*time.Hour), end)
 	require.Equal(t, 960*time.Hour, length)
+}
+
+func TestOnlyTheNextVersionIsKnownToBeNewer(t *testing.T) {
+	for version := range 256 {
+		for _, tail := range [][]byte{nil, {0}, make([]byte, 40)} {
+			err := throttler.DecodeError(append([]byte{byte(version)}, tail...))
+			if version == 3 {
+				require.ErrorIs(t, err, throttler.ErrNewerRecord)
+			} else {
+				require.NotErrorIs(t, err, throttler.ErrNewerRecord)
+			}
+		}
+	}
+	require.NotErrorIs(t, throttler.DecodeError(nil), throttler.ErrNewerRecord)
 }
 
 func readGolden(t *testing.T, path string) map[string][]byte {
@@ -150,7 +186,9 @@ func TestForeignBytesAreNoRecord(t *testing.T) {
 		"JSON":                  []byte(`{"hits":[1,2,3]}`),
 		"zeros":                 make([]byte, 100),
 		"version alone":         {1},
-		"later version":         change(window, 0, 2),
+		"version without need":  change(window, 0, 2),
+		"next version":          change(window, 0, 3),
+		"version long after":    change(window, 0, 4),
 		"unknown section":       change(window, 1, 0x24),
 		"window without hits":   window[:18],
 		"window with no TTL":    append(append([]byte{1, 4}, make([]byte, 8)...), window[10:]...),
@@ -189,6 +227,10 @@ func FuzzRecord(f *testing.F) {
 	for _, g := range goldenRecords {
 		f.Add(g.record, int64(0), 3, int64(time.Minute))
 		f.Add(g.record, int64(-time.Hour), 1, int64(time.Millisecond))
+	}
+	for _, g := range goldenOf2 {
+		f.Add(g.record, int64(0), 3, int64(time.Minute))
+		f.Add(g.record, int64(time.Minute), 40, int64(time.Minute))
 	}
 	f.Add([]byte("foreign"), int64(0), 1, int64(time.Hour))
 	f.Fuzz(func(t *testing.T, b []byte, offset int64, max int, ttl int64) {

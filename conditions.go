@@ -1,15 +1,10 @@
 package throttler
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -56,13 +51,16 @@ type Rule struct {
 	// 0: no ban, a full condition opens as its hits expire.
 	Lockout time.Duration
 
-	// LockoutGrowth makes each further ban of the same value so many times
-	// longer than the one before, if the value is found full again within
-	// [LockoutMemory] of its end. 1 or more; 0: all bans are alike.
+	// LockoutGrowth multiplies each repeated ban of a value: 2 doubles it. A
+	// ban is repeated if the value is found full again within [LockoutMemory]
+	// of the end of the last one. 1 or more, and only with a Lockout, here or
+	// in a condition. 0: all bans are alike.
 	LockoutGrowth float64
 
-	// MaxLockout is where that growth ends. 0: at [DefaultMaxLockout], or at
-	// Lockout if that is longer.
+	// MaxLockout is the longest that a ban grows to. It is not less than
+	// Lockout; a condition's own Lockout may be longer, and does not grow
+	// then. Only with a Lockout. Default: [DefaultMaxLockout], or Lockout if
+	// that is longer.
 	MaxLockout time.Duration
 
 	// CountAuthorizedOnly keeps a call that is blocked from using up the
@@ -107,6 +105,11 @@ type Condition struct {
 	// Algorithm is how hits are counted. The zero value is SlidingWindow.
 	Algorithm Algorithm
 
+	// Cost is how many hits a call takes: all of them, or none if they do not
+	// fit. A call that does not fit is blocked, but bans only if one hit would
+	// not fit either. 0 to Max; 0: 1.
+	Cost int
+
 	// Lockout overrides the rule's for this condition. 0: the rule's;
 	// negative: this condition is never banned.
 	Lockout time.Duration
@@ -145,6 +148,11 @@ func (r *Rule) conditions() []Condition {
 	return r.All
 }
 
+// cost returns how many hits a call takes of c.
+func (c *Condition) cost() int {
+	return max(c.Cost, 1)
+}
+
 // message returns what c has to say when it blocks.
 func (c *Condition) message() string {
 	if c.Message != "" {
@@ -173,8 +181,20 @@ func (r Rule) Validate() error {
 		return invalid("LockoutGrowth", r.LockoutGrowth, "0, or a number from 1")
 	case r.MaxLockout < 0:
 		return invalid("MaxLockout", r.MaxLockout, "0 or more")
+	case r.MaxLockout != 0 && r.MaxLockout < r.Lockout:
+		return invalid("MaxLockout", r.MaxLockout, fmt.Sprintf("0, or Lockout (%v) or more", r.Lockout))
+	case r.LockoutGrowth != 0 && !r.bans():
+		return invalid("LockoutGrowth", r.LockoutGrowth, "0, or a Lockout that grows")
+	case r.MaxLockout != 0 && !r.bans():
+		return invalid("MaxLockout", r.MaxLockout, "0, or a Lockout that grows")
 	}
 	return r.validateConditions()
+}
+
+// bans reports whether a lockout is set anywhere in r, be it that a condition is
+// never to be banned.
+func (r *Rule) bans() bool {
+	return r.Lockout != 0 || slices.ContainsFunc(r.conditions(), func(c Condition) bool { return c.Lockout != 0 })
 }
 
 func (r *Rule) validateConditions() error {
@@ -208,6 +228,8 @@ func (c *Condition) problem() (field string, problem any, want string) {
 		return "TTL", c.TTL, fmt.Sprintf("at most %v for a %v", MaxBucketTTL, c.Algorithm)
 	case c.Max < 1 || c.Max > c.largestMax():
 		return "Max", c.Max, fmt.Sprintf("1 to %d", c.largestMax())
+	case c.Cost < 0 || c.Cost > c.Max:
+		return "Cost", c.Cost, fmt.Sprintf("0 to Max, which is %d", c.Max)
 	}
 	return "", nil, ""
 }
@@ -229,126 +251,4 @@ func (r *Rule) kind() string {
 
 func invalid(field string, problem any, want string) error {
 	return fmt.Errorf("%w: %s is %v, want %s", ErrInvalidRule, field, problem, want)
-}
-
-// maxKey is the longest key that is written out in full. memcached takes 250
-// bytes.
-const maxKey = 249
-
-// hashedKey begins the keys that are not written out in full. No plain key
-// begins like it, since an identifier is never empty and a plain one holds
-// no '#'.
-const hashedKey = "#sha256#"
-
-// key returns the memcached key of the record for a condition's value.
-//
-// It is identifier#name#value where those bytes make a legal key that can be
-// taken apart again, as in the original, so that an operator can read it.
-// Every other one is hashedKey and the SHA-256, in hexadecimal, of the three
-// parts, each preceded by its length as 8 bytes, big endian. So two different
-// triples never share a key, and no triple makes a key that memcached or its
-// client refuses.
-func key(identifier, name, value string) string {
-	if plainKey(identifier, name, value) {
-		return identifier + "#" + name + "#" + value
-	}
-	hash := sha256.New()
-	for _, part := range []string{identifier, name, value} {
-		var length [8]byte
-		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
-		hash.Write(length[:])
-		hash.Write([]byte(part))
-	}
-	return hashedKey + hex.EncodeToString(hash.Sum(nil))
-}
-
-// plainKey reports whether identifier#name#value is a legal key and the only
-// triple to read so. The first two parts may not hold a '#', the last one may:
-// all that follows the second '#' is the value.
-func plainKey(identifier, name, value string) bool {
-	return len(identifier)+len(name)+len(value)+2 <= maxKey &&
-		identifier != "" &&
-		strings.IndexByte(identifier, '#') < 0 && legal(identifier) &&
-		strings.IndexByte(name, '#') < 0 && legal(name) &&
-		legal(value)
-}
-
-// legal reports whether memcached takes the bytes of s in a key: neither a
-// blank nor a control character of ASCII.
-func legal(s string) bool {
-	for i := 0; i < len(s); i++ {
-		if s[i] <= ' ' || s[i] == 0x7f {
-			return false
-		}
-	}
-	return true
-}
-
-// decision draws the verdict from the outcomes of r's conditions.
-func (r *Rule) decision(outcomes []Outcome) Decision {
-	d := Decision{Status: Authorized, Outcomes: outcomes}
-	for i := range outcomes {
-		if err := outcomes[i].Err; err != nil && !slices.ContainsFunc(outcomes[:i], func(o Outcome) bool { return same(o.Err, err) }) {
-			d.Err = join(d.Err, err)
-		}
-	}
-	d.WouldBlock = r.blocks(outcomes)
-	if !d.WouldBlock || r.Shadow {
-		return d
-	}
-	d.Status = Blocked
-	d.RetryAfter = r.retryAfter(outcomes)
-	conditions := r.conditions()
-	d.Messages = make([]string, 0, len(outcomes))
-	for i := range outcomes {
-		if outcomes[i].Blocked {
-			d.Messages = append(d.Messages, conditions[i].message())
-		}
-	}
-	return d
-}
-
-// blocks reports whether the outcomes block the call: any of Either, every
-// one of All.
-func (r *Rule) blocks(outcomes []Outcome) bool {
-	any := len(r.Either) > 0
-	for i := range outcomes {
-		if outcomes[i].Blocked == any {
-			return any
-		}
-	}
-	return !any
-}
-
-// retryAfter returns when a call that the outcomes block could be authorized:
-// with All when the first of them takes a hit again, with Either when the last
-// of them does. With Either that may be a condition that took this hit, and
-// was filled by it.
-func (r *Rule) retryAfter(outcomes []Outcome) time.Duration {
-	wait := outcomes[0].RetryAfter
-	for i := range outcomes {
-		if len(r.Either) > 0 {
-			wait = max(wait, outcomes[i].RetryAfter)
-		} else {
-			wait = min(wait, outcomes[i].RetryAfter)
-		}
-	}
-	return wait
-}
-
-// join is errors.Join, but leaves a single error as it is.
-func join(a, b error) error {
-	if a == nil {
-		return b
-	}
-	if b == nil {
-		return a
-	}
-	return errors.Join(a, b)
-}
-
-// same reports whether a and b are one error, as that of ctx is for all that it
-// ends.
-func same(a, b error) bool {
-	return a != nil && reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }

@@ -62,6 +62,13 @@ func TestInvalidRulesNameTheFieldAndItsValue(t *testing.T) {
 		{`LockoutGrowth is -2, want 0, or a number from 1`, with(func(r *throttler.Rule, _ *throttler.Condition) { r.LockoutGrowth = -2 })},
 		{`LockoutGrowth is NaN, want 0, or a number from 1`, with(func(r *throttler.Rule, _ *throttler.Condition) { r.LockoutGrowth = math.NaN() })},
 		{`LockoutGrowth is +Inf, want 0, or a number from 1`, with(func(r *throttler.Rule, _ *throttler.Condition) { r.LockoutGrowth = math.Inf(1) })},
+		{`MaxLockout is 1h59m0s, want 0, or Lockout (2h0m0s) or more`, with(func(r *throttler.Rule, _ *throttler.Condition) {
+			r.Lockout, r.MaxLockout = 2*time.Hour, 119*time.Minute
+		})},
+		{`LockoutGrowth is 2, want 0, or a Lockout that grows`, with(func(r *throttler.Rule, _ *throttler.Condition) { r.LockoutGrowth = 2 })},
+		{`MaxLockout is 1h0m0s, want 0, or a Lockout that grows`, with(func(r *throttler.Rule, _ *throttler.Condition) { r.MaxLockout = time.Hour })},
+		{`Either[0].Cost is -1, want 0 to Max, which is 1`, with(func(_ *throttler.Rule, c *throttler.Condition) { c.Cost = -1 })},
+		{`Either[0].Cost is 2, want 0 to Max, which is 1`, with(func(_ *throttler.Rule, c *throttler.Condition) { c.Cost = 2 })},
 		{`Either[0].Algorithm is 2, want SlidingWindow or LeakyBucket`, with(func(_ *throttler.Rule, c *throttler.Condition) { c.Algorithm = 2 })},
 		{`Either[0].Max is 1000001, want 1 to 1000000`, with(func(_ *throttler.Rule, c *throttler.Condition) {
 			c.Algorithm, c.TTL, c.Max = throttler.LeakyBucket, time.Millisecond, 1_000_001
@@ -98,7 +105,10 @@ func TestValidRules(t *testing.T) {
 		either(throttler.Condition{Name: "c", Max: 1, TTL: time.Second, Lockout: -1}), // no Value, no Message
 		either(bucket),
 		all(longBucket),
-		{Identifier: "#\r\n", Either: []throttler.Condition{condition("a b", 1, time.Hour)}, Lockout: math.MaxInt64, LockoutGrowth: 1, MaxLockout: 1},
+		{Identifier: "#\r\n", Either: []throttler.Condition{condition("a b", 1, time.Hour)}, Lockout: math.MaxInt64, LockoutGrowth: 1, MaxLockout: math.MaxInt64},
+		{Identifier: "r", Either: []throttler.Condition{{Name: "c", Max: 1, TTL: time.Second, Lockout: time.Hour}}, LockoutGrowth: 2, MaxLockout: 1},
+		{Identifier: "r", Either: []throttler.Condition{{Name: "c", Max: 1, TTL: time.Second, Lockout: -1}}, LockoutGrowth: 2},
+		either(throttler.Condition{Name: "c", Max: 7, TTL: time.Second, Cost: 7}),
 	} {
 		require.NoError(t, r.Validate())
 	}
@@ -181,7 +191,7 @@ func TestRetryAfterOfARuleIsWhenTheCallIsAuthorized(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rule := throttler.Rule{
 			Identifier:          "r",
-			Lockout:             time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "lockout")),
+			Lockout:             time.Duration(rapid.Int64Range(1, int64(time.Minute)).Draw(t, "lockout")),
 			LockoutGrowth:       rapid.SampledFrom([]float64{0, 1, 2}).Draw(t, "growth"),
 			CountAuthorizedOnly: rapid.Bool().Draw(t, "authorized only"),
 		}

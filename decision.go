@@ -1,7 +1,10 @@
 package throttler
 
 import (
+	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"time"
 )
 
@@ -50,8 +53,8 @@ type Decision struct {
 	// A program that would rather fail closed tests it.
 	Err error
 
-	call *call         // knows what was counted; nil: nothing was
-	took time.Duration // see Took
+	receipt *receipt      // what was counted; nil: nothing was
+	took    time.Duration // see Took
 }
 
 // Took returns how long the call took that made d; for [Throttler.Wait] that
@@ -71,7 +74,7 @@ type Outcome struct {
 	// very call.
 	Banned bool
 
-	// NewBan says that this very call set the ban.
+	// NewBan says that this very call set the ban; of Peek, that it would.
 	NewBan bool
 
 	// Limit is the condition's Max.
@@ -82,7 +85,8 @@ type Outcome struct {
 	Remaining int
 
 	// RetryAfter is how long until the condition takes another hit; 0 if
-	// it would now.
+	// it would now. If it blocked a call of several hits, it is how long until
+	// all of them fit.
 	RetryAfter time.Duration
 
 	// ResetAfter is how long until the condition holds no hit and no ban.
@@ -99,32 +103,177 @@ type Outcome struct {
 	Err error
 }
 
-// decide decides one condition at now, given what is stored for its value. It
-// returns what the call comes to, and what is to be stored if store is set;
-// otherwise the record stays as it is. A hit is counted if there is room for one
-// and count is set.
+// A hit is what a call has counted in one condition: what it takes to find it
+// again. The zero hit is none.
+type hit struct {
+	cost   int     // how many hits it is
+	expiry instant // when they expire as stored, in a window
+	share  share   // of a bucket; the zero share: they are those of a window
+}
+
+// A verdict is what one condition makes of one call.
+type verdict struct {
+	outcome Outcome
+
+	// again is how long until the condition takes the same call, with all
+	// that it costs, if nothing else is counted. It is outcome.RetryAfter
+	// where one hit is the cost or the call was blocked.
+	again time.Duration
+
+	// next is the record after the call. It is to be stored if store is set,
+	// and otherwise the record that was given to decide. It may be given to
+	// decide as stored for another call, without being encoded.
+	next  record
+	store bool
+
+	hit hit // what was counted
+}
+
+// decide decides one condition at now, given what is stored for its value. The
+// hits that the call costs are counted if there is room for all of them and
+// count is set.
 //
 // It is a function of its arguments alone. All that the rest of the package
 // does is to keep it so while others decide the same condition.
-func decide(now instant, c *Condition, l lockout, stored record, count bool) (o Outcome, next record, store bool) {
+func decide(now instant, c *Condition, l lockout, stored record, count bool) verdict {
 	b, corrected := stored.ban.at(now)
 	if b.holds(now) {
-		return b.outcome(now, c), record{ban: b}, corrected
+		v := verdict{outcome: b.outcome(now, c), again: b.end.since(now), next: stored, store: corrected}
+		if corrected {
+			v.next = record{ban: b}
+		}
+		return v
 	}
 	if l.growth == 0 {
 		b = ban{}
 	}
-	next.ban = b
+	v := stored.look(now, c, count)
+	v.next.ban = b
+	if v.full() && l.length > 0 {
+		next := record{ban: l.ban(now, b)}
+		if l.keepHits {
+			next = v.next.kept(c, next.ban)
+		}
+		v = verdict{outcome: next.ban.outcome(now, c), again: next.ban.end.since(now), next: next, store: true}
+		v.outcome.NewBan = true
+		return v
+	}
+	if !v.store {
+		v.next = stored
+	}
+	return v
+}
+
+// look decides a call by the algorithm of c. What the other one has stored, as
+// another release of the same program may have, stays as it is.
+func (r record) look(now instant, c *Condition, count bool) verdict {
 	if c.Algorithm == LeakyBucket {
-		o, next.bucket, store = stored.bucket.look(now, c, count)
-	} else {
-		o, next.hits, store = stored.hits.look(now, c, count)
+		v := r.bucket.look(now, c, count)
+		v.next.hits = r.hits.after(now)
+		return v
 	}
-	if o.Blocked && l.length > 0 {
-		b = l.ban(now, b)
-		o = b.outcome(now, c)
-		o.NewBan = true
-		return o, record{ban: b}, true
+	v := r.hits.look(now, c, count)
+	v.next.bucket = r.bucket.after(now)
+	return v
+}
+
+// full reports whether there is room for no hit at all.
+func (v *verdict) full() bool {
+	return v.outcome.Blocked && v.outcome.Remaining == 0
+}
+
+// without returns r at now without the hits of h, and whether it had any of them.
+// If it has none, since they have expired, a ban has come in their place or the
+// record was reset, it stays as it is.
+func (r record) without(h hit, now instant) (next record, found bool) {
+	next = r
+	switch {
+	case h.cost == 0:
+	case h.share.amount == 0:
+		next.hits, found = r.hits.after(now).without(h.cost, h.expiry)
+	default:
+		next.bucket, found = r.bucket.without(h.share, now)
 	}
-	return o, next, store
+	if !found {
+		return r, false
+	}
+	return next, true
+}
+
+// decision draws the Decision from the outcomes of r's conditions. again says how
+// long until each takes the same call again; nil: as long as its RetryAfter, as it
+// is where no condition has a Cost.
+func (r *Rule) decision(outcomes []Outcome, again []time.Duration) Decision {
+	d := Decision{Status: Authorized, Outcomes: outcomes}
+	for i := range outcomes {
+		if err := outcomes[i].Err; err != nil && !slices.ContainsFunc(outcomes[:i], func(o Outcome) bool { return same(o.Err, err) }) {
+			d.Err = join(d.Err, err)
+		}
+	}
+	d.WouldBlock = r.blocks(outcomes)
+	if !d.WouldBlock || r.Shadow {
+		return d
+	}
+	d.Status = Blocked
+	d.RetryAfter = r.retryAfter(outcomes, again)
+	conditions := r.conditions()
+	d.Messages = make([]string, 0, len(outcomes))
+	for i := range outcomes {
+		if outcomes[i].Blocked {
+			d.Messages = append(d.Messages, conditions[i].message())
+		}
+	}
+	return d
+}
+
+// blocks reports whether the outcomes block the call: any of Either, every
+// one of All.
+func (r *Rule) blocks(outcomes []Outcome) bool {
+	any := len(r.Either) > 0
+	for i := range outcomes {
+		if outcomes[i].Blocked == any {
+			return any
+		}
+	}
+	return !any
+}
+
+// retryAfter returns when a call that the outcomes block could be authorized:
+// with All when the first of them takes it, with Either when the last of them
+// does. With Either that may be a condition that took this call, and was filled
+// by it.
+func (r *Rule) retryAfter(outcomes []Outcome, again []time.Duration) time.Duration {
+	var wait time.Duration
+	for i := range outcomes {
+		next := outcomes[i].RetryAfter
+		if again != nil {
+			next = again[i]
+		}
+		switch {
+		case i == 0:
+			wait = next
+		case len(r.Either) > 0:
+			wait = max(wait, next)
+		default:
+			wait = min(wait, next)
+		}
+	}
+	return wait
+}
+
+// join is errors.Join, but leaves a single error as it is.
+func join(a, b error) error {
+	if a == nil {
+		return b
+	}
+	if b == nil {
+		return a
+	}
+	return errors.Join(a, b)
+}
+
+// same reports whether a and b are one error, as that of ctx is for all that it
+// ends.
+func same(a, b error) bool {
+	return a != nil && reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }

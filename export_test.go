@@ -16,6 +16,7 @@ const (
 var (
 	Key        = key
 	ErrStalled = errStalled
+	CutShort   = cutShort
 	Expiration = func(now time.Time, after time.Duration) int32 {
 		return expiration(instantOf(now), instantOf(now).add(after))
 	}
@@ -31,20 +32,44 @@ func Decide(now time.Time, c Condition, length time.Duration, stored []byte) (Ou
 func DecideRule(now time.Time, r Rule, stored []byte) (Outcome, []byte) {
 	rec, _ := decode(stored)
 	c := &r.conditions()[0]
-	o, next, store := decide(instantOf(now), c, r.lockout(c), rec, true)
-	if !store {
-		return o, nil
+	v := decide(instantOf(now), c, r.lockout(c), rec, true)
+	if !v.store {
+		return v.outcome, nil
 	}
-	return o, next.encode()
+	return v.outcome, v.next.encode()
 }
 
 // Recode decodes b and encodes the result.
 func Recode(b []byte) (recoded []byte, ok bool) {
-	r, ok := decode(b)
-	if !ok {
+	r, err := decode(b)
+	if err != nil {
 		return nil, false
 	}
 	return r.encode(), true
+}
+
+// DecodeError returns why b is not read.
+func DecodeError(b []byte) error {
+	_, err := decode(b)
+	return err
+}
+
+// BothRecord returns the record of all that records hold.
+func BothRecord(records ...[]byte) []byte {
+	var both record
+	for _, b := range records {
+		r, _ := decode(b)
+		if r.ban.end != 0 {
+			both.ban = r.ban
+		}
+		if r.hits.len() > 0 {
+			both.hits = r.hits
+		}
+		if r.bucket.score != 0 {
+			both.bucket = r.bucket
+		}
+	}
+	return both.encode()
 }
 
 // WindowRecord returns the record of a window of max that holds hits which
@@ -72,8 +97,8 @@ func BucketRecord(score time.Time, cancels uint16) []byte {
 
 // Expiries returns the expiry times of the hits in a record, as stored.
 func Expiries(b []byte) []time.Time {
-	r, ok := decode(b)
-	if !ok {
+	r, err := decode(b)
+	if err != nil {
 		return nil
 	}
 	var times []time.Time
@@ -85,31 +110,27 @@ func Expiries(b []byte) []time.Time {
 
 // BanEnd returns when the ban in a record ends, and how long it was.
 func BanEnd(b []byte) (end time.Time, length time.Duration, ok bool) {
-	r, ok := decode(b)
-	if !ok || r.ban.end == 0 {
+	r, err := decode(b)
+	if err != nil || r.ban.end == 0 {
 		return time.Time{}, 0, false
 	}
 	return time.Unix(0, int64(r.ban.end)), time.Duration(r.ban.length), true
 }
 
-// RecordBytes returns how many bytes of records d keeps in memory.
-func RecordBytes(d Decision) int {
-	n := 0
-	for _, e := range d.call.entries {
-		if e.item != nil {
-			n += len(e.item.Value)
-		}
-		n += len(e.next.hits.entries)
-	}
-	return n
-}
-
 // CachedBanHolds reports whether a ban of the given length, that was cached for
 // ttl when it was set, holds by the cache when it is asked.
 func CachedBanHolds(set, asked time.Time, length, ttl time.Duration) bool {
-	var bc banCache
-	bc.ready(1)
+	c := newBlockCache(1, ttl)
 	now := instantOf(set)
-	bc.add("key", ban{end: now.add(length), length: instant(length)}, now, ttl, bc.age())
-	return bc.get("key", instantOf(asked)).holds(instantOf(asked))
+	r := record{ban: ban{end: now.add(length), length: instant(length)}}
+	c.add("key", r.encode(), now)
+	r, ok := c.get("key", instantOf(asked))
+	return ok && r.ban.holds(instantOf(asked))
+}
+
+// WaitLines returns how many lines there are of calls that wait for th.
+func WaitLines(th *Throttler) int {
+	th.queue.mu.Lock()
+	defer th.queue.mu.Unlock()
+	return len(th.queue.lines)
 }

@@ -185,7 +185,7 @@ func TestServerWithoutCASFailsOpenAndSaysSo(t *testing.T) {
 	for range 3 {
 		d, err := th.Authorize(context.Background(), rule)
 		require.NoError(t, err)
-		requireOpen(t, d, throttler.ErrStalled)
+		requireOpen(t, d, throttler.ErrNoCAS)
 	}
 }
 

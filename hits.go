@@ -17,37 +17,43 @@ const (
 	maxFine = 32
 )
 
-// unitFor returns the unit for a window of so many hits.
-func unitFor(hits int) instant {
-	if hits <= maxFine {
+// unitFor returns the unit for a window of max hits.
+func unitFor(max int) instant {
+	if max <= maxFine {
 		return fine
 	}
 	return coarse
 }
 
-// hits is the list of the expiry times of a window, oldest first, as it is
-// stored, and at most one that is not stored yet. The zero hits is empty.
+// hits is the list of the expiry times of a window, oldest first: those that
+// were stored, and a run of hits that are not stored yet and expire together.
+// The run has its place in the list by its time, after the entries of the same
+// time, but is put there only when the list is encoded. So a list of any length
+// takes many hits of one instant without being copied. The zero hits is empty.
 type hits struct {
 	unit    instant // of what follows: fine or coarse
 	ttl     uint64  // the longest TTL that one of the hits was counted under
 	last    uint64  // the last time in entries
-	added   uint64  // one more time, put in its place when encoded; 0: none
 	entries []byte  // the low bytes of the times, width each
+
+	added uint64 // when the run expires
+	run   int    // how many hits it has
 }
 
 // len returns the number of hits.
 func (h hits) len() int {
-	n := h.stored()
-	if h.added != 0 {
-		n++
-	}
-	return n
+	return h.stored() + h.run
 }
 
-// addedTime returns when the hit that is not stored yet expires, 0 if there is
-// none.
-func (h hits) addedTime() instant {
-	return instant(h.added) * h.unit
+// time returns when hit i expires.
+func (h hits) time(i int) instant {
+	if place := h.place(); h.run > 0 && i >= place {
+		if i < place+h.run {
+			return instant(h.added) * h.unit
+		}
+		i -= h.run
+	}
+	return instant(h.full(i)) * h.unit
 }
 
 // end returns when the last of the hits expires.
@@ -61,6 +67,14 @@ func (h hits) stored() int {
 		return 0
 	}
 	return len(h.entries) / h.width()
+}
+
+// place returns how many entries come before the run.
+func (h hits) place() int {
+	if h.added >= h.last {
+		return h.stored()
+	}
+	return h.search(h.added)
 }
 
 // width returns the size of an entry: 1 to 8 bytes.
@@ -93,11 +107,6 @@ func (h hits) full(i int) uint64 {
 	return h.last - back
 }
 
-// time returns when hit i expires.
-func (h hits) time(i int) instant {
-	return instant(h.full(i)) * h.unit
-}
-
 // search returns how many entries are at t or before it.
 func (h hits) search(t uint64) int {
 	return sort.Search(h.stored(), func(i int) bool { return h.full(i) > t })
@@ -113,24 +122,56 @@ func (h hits) up(t instant) uint64 {
 	return whole + 1
 }
 
-// after returns h without the entries that expire at t or before it.
+// rounded returns t as it would be stored in h.
+func (h hits) rounded(t instant) instant {
+	return instant(h.up(t)) * h.unit
+}
+
+// after returns h without the hits that expire at t or before it.
 func (h hits) after(t instant) hits {
-	if h.stored() == 0 || h.time(0) > t {
-		return h // nothing to drop, the usual case when it is full
+	if h.run > 0 && instant(h.added)*h.unit <= t {
+		h.added, h.run = 0, 0
 	}
-	if h.end() <= t {
+	if h.stored() > 0 && instant(h.full(0))*h.unit <= t {
+		h = h.from(h.search(uint64(t / h.unit)))
+	}
+	if h.len() == 0 {
 		return hits{}
 	}
-	h.entries = h.entries[h.search(uint64(t/h.unit))*h.width():]
 	return h
 }
 
-// capped returns h with every entry that is later than t, rounded up, set to
-// that.
+// from returns h without its first n entries.
+func (h hits) from(n int) hits {
+	h.entries = h.entries[n*h.width():]
+	if len(h.entries) == 0 {
+		h.entries, h.last = nil, 0
+	}
+	return h
+}
+
+// at returns h as it stands at now, when a hit would be counted to expire at
+// expiry. Hits that would count for longer than any of the list was counted
+// for are those of a clock that is ahead, and are set to expiry with all that
+// are later; corrected says so.
+func (h hits) at(now, expiry instant) (current hits, corrected bool) {
+	if h.len() == 0 {
+		return h, false
+	}
+	// A unit more, for the one that rounding up may add.
+	honest := now.add(time.Duration(h.ttl) * time.Duration(h.unit)).add(time.Duration(h.unit))
+	if h.end() <= max(h.rounded(expiry), honest) {
+		return h, false
+	}
+	return h.capped(expiry), true
+}
+
+// capped returns h with every hit that is later than t, rounded up, set to that.
 func (h hits) capped(t instant) hits {
-	if h.stored() == 0 || h.last <= h.up(t) {
+	if h.len() == 0 || max(h.last, h.added) <= h.up(t) {
 		return h
 	}
+	h = h.merged()
 	latest, w := h.up(t), h.width()
 	n := h.search(latest)
 	entries := append(make([]byte, 0, len(h.entries)), h.entries[:n*w]...)
@@ -138,6 +179,24 @@ func (h hits) capped(t instant) hits {
 		entries = appendLow(entries, latest, w)
 	}
 	h.entries, h.last = entries, latest
+	return h
+}
+
+// with returns h with n hits of c that expire at expiry.
+func (h hits) with(n int, expiry instant, c *Condition) hits {
+	unit := unitFor(c.Max)
+	ttl := hits{unit: unit}.up(instant(c.TTL))
+	if h.end() > expiry {
+		// As long as there are hits of a longer TTL, it is the list's.
+		longest := instant(h.ttl) * h.unit
+		ttl = max(ttl, hits{unit: unit}.up(longest))
+	}
+	h = h.under(unit, ttl)
+	if t := h.up(expiry); h.added != t {
+		h = h.merged()
+		h.added = t
+	}
+	h.run += n
 	return h
 }
 
@@ -150,14 +209,116 @@ func (h hits) under(unit instant, ttl uint64) hits {
 		h.ttl = ttl
 		return h
 	}
-	n := h.stored()
+	n := h.len()
 	if n == 0 {
 		return to
 	}
+	h = h.merged()
 	to.last = to.up(h.time(n - 1))
 	to.entries = make([]byte, 0, n*to.width())
 	for i := range n {
 		to.entries = appendLow(to.entries, to.up(h.time(i)), to.width())
 	}
 	return to
+}
+
+// merged returns h with the run among the entries.
+func (h hits) merged() hits {
+	if h.run == 0 {
+		return h
+	}
+	h.entries = h.appendEntries(make([]byte, 0, h.len()*h.width()))
+	h.last = max(h.last, h.added)
+	h.added, h.run = 0, 0
+	return h
+}
+
+// appendEntries appends the bytes of all hits, the run in its place, to b.
+func (h hits) appendEntries(b []byte) []byte {
+	if h.run == 0 {
+		return append(b, h.entries...)
+	}
+	w := h.width()
+	at := h.place() * w
+	b = append(b, h.entries[:at]...)
+	for range h.run {
+		b = appendLow(b, h.added, w)
+	}
+	return append(b, h.entries[at:]...)
+}
+
+// without returns h without n hits that expire at expiry, or as many of them as
+// there are, and whether there was one.
+func (h hits) without(n int, expiry instant) (next hits, found bool) {
+	if h.len() == 0 {
+		return h, false
+	}
+	t, before := h.up(expiry), h.len()
+	if h.run > 0 && h.added == t {
+		taken := min(n, h.run)
+		n -= taken
+		if h.run -= taken; h.run == 0 {
+			h.added = 0
+		}
+	}
+	if n > 0 && t > 0 {
+		to := h.search(t)
+		h = h.cut(max(h.search(t-1), to-n), to)
+	}
+	if h.len() == 0 {
+		return hits{}, true
+	}
+	return h, h.len() < before
+}
+
+// cut returns h without the entries from and up to, but not including, to.
+func (h hits) cut(from, to int) hits {
+	if from >= to {
+		return h
+	}
+	last := h.last
+	if to == h.stored() {
+		last = 0
+		if from > 0 {
+			last = h.full(from - 1)
+		}
+	}
+	w := h.width()
+	entries := append(make([]byte, 0, len(h.entries)-(to-from)*w), h.entries[:from*w]...)
+	h.entries, h.last = append(entries, h.entries[to*w:]...), last
+	return h
+}
+
+// counted returns h with the times at which its hits were counted, or no later
+// ones, instead of those at which they expire; without any if those are before
+// the year 1970. No hit of h may expire later than one of c that is counted now.
+func (h hits) counted(c *Condition) hits {
+	if h.len() == 0 {
+		return h
+	}
+	h = h.under(h.unit, max(h.ttl, h.up(instant(c.TTL))))
+	if uint64(h.time(0)/h.unit) <= h.ttl+1 {
+		return hits{}
+	}
+	return h.moved(-h.ttl - 1)
+}
+
+// expiring returns the hits of which h has the times at which they were counted.
+func (h hits) expiring() hits {
+	if h.len() == 0 {
+		return h
+	}
+	return h.moved(h.ttl + 1)
+}
+
+// moved returns h with by added to all times, modulo 1<<64.
+func (h hits) moved(by uint64) hits {
+	h = h.merged()
+	w := h.width()
+	entries := make([]byte, 0, len(h.entries))
+	for i := range h.stored() {
+		entries = appendLow(entries, h.low(i)+by, w)
+	}
+	h.entries, h.last = entries, h.last+by
+	return h
 }

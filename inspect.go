@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// ErrNotRecord is the error of [Inspect] for bytes that are no record of this
-// version of the package.
+// ErrNotRecord is the error of [Inspect] for bytes that are no record.
 var ErrNotRecord = errors.New("throttler: not a record")
 
 // A Record is what is stored for one value of one condition. It says when its
@@ -23,7 +22,8 @@ type Record struct {
 	// 0: the rule has none.
 	Bans int
 
-	// Expiries is when each hit of a [SlidingWindow] expires, oldest first.
+	// Expiries is when each hit of a [SlidingWindow] expires, oldest first. Hits
+	// stored beside a ban do not count.
 	Expiries []time.Time
 
 	// WindowTTL is the longest TTL that a hit in Expiries was counted under.
@@ -34,11 +34,14 @@ type Record struct {
 }
 
 // Inspect returns what the value of a stored item means, for tools that show it.
-// The item of a condition is stored under [RecordKey]. The error is
-// ErrNotRecord.
+// The item of a condition is stored under [RecordKey]. The error is ErrNotRecord
+// or [ErrNewerRecord].
 func Inspect(value []byte) (Record, error) {
-	r, ok := decode(value)
-	if !ok {
+	r, err := decode(value)
+	switch {
+	case errors.Is(err, ErrNewerRecord):
+		return Record{}, err
+	case err != nil:
 		return Record{}, ErrNotRecord
 	}
 	seen := Record{

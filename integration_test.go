@@ -249,13 +249,14 @@ func TestBucketsAreNotGivenBackTooMuch(t *testing.T) {
 	}
 }
 
-// callAtOnce makes n calls, all of which have read before any of them writes.
+// callAtOnce makes n calls, each as in a process of its own, all of which have
+// read before any of them writes.
 func (s *scene) callAtOnce(n int, rule throttler.Rule) tally {
-	th := throttler.New(meet(s.client, n))
+	met := meet(s.client, n)
 	decisions, errs := make([]throttler.Decision, n), make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
-		wg.Go(func() { decisions[i], errs[i] = th.Authorize(context.Background(), rule) })
+		wg.Go(func() { decisions[i], errs[i] = throttler.New(met).Authorize(context.Background(), rule) })
 	}
 	wg.Wait()
 	var total tally
@@ -380,11 +381,10 @@ func TestBanFoundBy32CallsAtOnceIsSetOnce(t *testing.T) {
 	s.requireAuthorized(rule)
 
 	rec := &recorder{Client: meet(s.client, n)}
-	th := throttler.New(rec)
 	decisions, errs := make([]throttler.Decision, n), make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
-		wg.Go(func() { decisions[i], errs[i] = th.Authorize(context.Background(), rule) })
+		wg.Go(func() { decisions[i], errs[i] = throttler.New(rec).Authorize(context.Background(), rule) })
 	}
 	wg.Wait()
 

@@ -69,6 +69,11 @@ type lockout struct {
 	length  time.Duration // of a first ban
 	growth  float64       // each further one is so many times longer; 0: all are alike
 	longest time.Duration // where growth ends
+
+	// keepHits says that hits may be given back after another call has found
+	// them filling the condition: a ban keeps those that it is set on, see
+	// record.withdrawn.
+	keepHits bool
 }
 
 // lockout returns how r bans c.
@@ -81,6 +86,7 @@ func (r *Rule) lockout(c *Condition) lockout {
 		l.longest = DefaultMaxLockout
 	}
 	l.longest = max(l.longest, l.length)
+	l.keepHits = r.CountAuthorizedOnly && len(r.conditions()) > 1
 	return l
 }
 
@@ -105,4 +111,75 @@ func (l lockout) after(offences int) time.Duration {
 		return l.longest
 	}
 	return time.Duration(length)
+}
+
+// banned returns r with a ban by hand from now on for d, unless one that ends no
+// earlier holds already; store says whether that is to be stored. How many bans
+// in a row there were stays as it is.
+func (r record) banned(now instant, d time.Duration) (next record, store bool) {
+	b, corrected := r.ban.at(now)
+	end := now.add(d)
+	if b.holds(now) && b.end >= end {
+		// Without the hits that it may have kept, so that it is not lifted.
+		return record{ban: b}, corrected || !r.unlimited()
+	}
+	return record{ban: ban{end: end, length: end - now, offences: b.offences}}, true
+}
+
+// unlimited reports whether r holds nothing beside a ban.
+func (r record) unlimited() bool {
+	return r.hits.len() == 0 && r.bucket.score == 0
+}
+
+// kept returns the record of a ban that is set because r is full, with
+// what fills r by the algorithm of c beside it.
+//
+// What is kept must not count when the ban is over, here or for releases that do
+// not know of it. So it is stored as of the times of counting, which are all
+// past, and not of expiry: it has expired whenever the ban has ended.
+func (r record) kept(c *Condition, b ban) record {
+	next := record{ban: b}
+	if c.Algorithm == LeakyBucket {
+		if score := r.bucket.score - c.bucketSize(); score > 0 {
+			next.bucket = bucket{score: score, cancels: r.bucket.cancels}
+		}
+		return next
+	}
+	next.hits = r.hits.counted(c)
+	return next
+}
+
+// unkept returns what the ban of r was set on, as kept was given it.
+func (r record) unkept(c *Condition) record {
+	full := record{hits: r.hits.expiring()}
+	if r.bucket.score != 0 {
+		full.bucket = bucket{score: r.bucket.score + c.bucketSize(), cancels: r.bucket.cancels}
+	}
+	return full
+}
+
+// withdrawn returns r at now without the hits of h, which a call has counted and
+// gives back since it was refused by another condition; store says whether that
+// changes r. A ban is lifted if it was set on those hits: if without them there
+// would have been room for one hit more. The hits that it had replaced count
+// again then, and it is no ban in a row.
+func (r record) withdrawn(h hit, now instant, c *Condition) (next record, store bool) {
+	if b, _ := r.ban.at(now); !b.holds(now) {
+		return r.without(h, now)
+	}
+	set := r.ban.end - r.ban.length
+	full, found := r.unkept(c).without(h, set)
+	if !found {
+		return r, false
+	}
+	one := *c
+	one.Cost = 1
+	if v := full.look(set, &one, false); v.full() {
+		return full.kept(c, r.ban), true
+	}
+	full.hits, full.bucket = full.hits.after(now), full.bucket.after(now)
+	if r.ban.offences > 1 {
+		full.ban = ban{end: set, offences: r.ban.offences - 1}
+	}
+	return full, true
 }

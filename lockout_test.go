@@ -139,6 +139,21 @@ func TestBansGrow(t *testing.T) {
 		bans(t, growing(min, 0, 1.5), 0, 0))
 }
 
+// A clock that is behind meets a grown ban and leaves it its own length.
+func TestGrownBanOfAClockAheadLastsForItsGrownLength(t *testing.T) {
+	rule := growing(time.Minute, 0, 2)
+	stored := throttler.BanRecord(at(-1), time.Minute, 1)
+	for range 2 {
+		_, stored = throttler.DecideRule(at(time.Hour), rule, stored)
+	}
+	_, length, _ := throttler.BanEnd(stored)
+	require.Equal(t, 2*time.Minute, length)
+	o, _ := throttler.DecideRule(at(time.Hour), rule, stored)
+	require.Equal(t, 2*time.Minute, o.RetryAfter)
+	o, _ = throttler.DecideRule(at(0), rule, stored)
+	require.Equal(t, 2*time.Minute, o.RetryAfter)
+}
+
 func TestBansAreAlikeWithoutGrowth(t *testing.T) {
 	for _, growth := range []float64{0, 1} {
 		require.Equal(t, []time.Duration{t5, t5, t5}, bans(t, growing(t5, 0, growth), 0, 0))

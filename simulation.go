@@ -21,35 +21,30 @@ func (s *Simulation) Authorize(at time.Time, rule Rule) (Decision, error) {
 	}
 	now := instantOf(at)
 	conditions := rule.conditions()
+	verdicts := make([]verdict, len(conditions))
 	outcomes := make([]Outcome, len(conditions))
-	next := make([]record, len(conditions))
-	store := make([]bool, len(conditions))
-	for i := range conditions {
-		c := &conditions[i]
-		stored, _ := decode(s.records[key(rule.Identifier, c.Name, c.Value)])
-		outcomes[i], next[i], store[i] = decide(now, c, rule.lockout(c), stored, true)
-	}
-	if rule.CountAuthorizedOnly && rule.blocks(outcomes) {
-		s.refuse(now, &rule, outcomes, store)
-	}
-	for i := range conditions {
-		if store[i] {
-			s.put(now, key(rule.Identifier, conditions[i].Name, conditions[i].Value), next[i])
-		}
-	}
-	return rule.decision(outcomes), nil
-}
-
-// refuse takes back what conditions with room have counted of a refused call.
-func (s *Simulation) refuse(now instant, rule *Rule, outcomes []Outcome, store []bool) {
-	conditions := rule.conditions()
-	for i := range conditions {
-		if c := &conditions[i]; !outcomes[i].Blocked {
+	again := make([]time.Duration, len(conditions))
+	decideAll := func(count bool) {
+		for i := range conditions {
+			c := &conditions[i]
+			if !count && outcomes[i].Blocked {
+				continue
+			}
 			stored, _ := decode(s.records[key(rule.Identifier, c.Name, c.Value)])
-			outcomes[i], _, _ = decide(now, c, rule.lockout(c), stored, false)
-			store[i] = false
+			verdicts[i] = decide(now, c, rule.lockout(c), stored, count)
+			outcomes[i], again[i] = verdicts[i].outcome, verdicts[i].again
 		}
 	}
+	decideAll(true)
+	if rule.CountAuthorizedOnly && rule.blocks(outcomes) {
+		decideAll(false) // what has room counts nothing of a refused call
+	}
+	for i := range conditions {
+		if verdicts[i].store {
+			s.put(now, key(rule.Identifier, conditions[i].Name, conditions[i].Value), verdicts[i].next)
+		}
+	}
+	return rule.decision(outcomes, again), nil
 }
 
 // put stores a record, and now and then removes those that hold nothing any more.

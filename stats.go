@@ -2,44 +2,38 @@ package throttler
 
 import "sync/atomic"
 
-// Stats is what a [Throttler] has done since it was made. Each number only
-// grows.
+// Stats is what became of a Throttler's calls since it was made.
 type Stats struct {
-	// Exchanges is the number of requests sent to the backend. Requests that
-	// are sent together take one round trip.
+	// Exchanges is how often a record was read, written or both. Over a
+	// client with one round trip an exchange, as package pool, it is the
+	// number of round trips as long as each call has one condition.
 	Exchanges uint64
 
-	// Guesses is the number of requests that wrote a record before reading
-	// it, as this process had last seen it. RightGuesses is how many of them
-	// found the record unchanged, and so needed no second round trip.
-	Guesses, RightGuesses uint64
+	// Guesses is how many exchanges were decided on a record as this process
+	// remembered it, and RightGuesses how many of them found and changed it
+	// so: each saved a round trip.
+	Guesses      uint64
+	RightGuesses uint64
 
-	// LostRaces is the number of writes that were decided anew because another
-	// writer was faster. It is the sum of all [Outcome.LostRaces], and of the
-	// races that Cancel and Ban lost.
+	// LostRaces is how often a condition was decided anew because another
+	// process had changed its record in the meantime.
 	LostRaces uint64
 
-	// CacheHits is the number of conditions that were decided from process
-	// memory.
+	// CacheHits is how many conditions [Throttler.BlockCache] has blocked.
 	CacheHits uint64
-
-	// Overloaded is the number of conditions that ended with [ErrOverloaded].
-	Overloaded uint64
 }
 
-// Stats returns a snapshot of what t has done. It may be called at any time.
+// Stats returns a snapshot.
 func (t *Throttler) Stats() Stats {
 	return Stats{
-		Exchanges:    t.counters.exchanges.Load(),
-		Guesses:      t.counters.guesses.Load(),
-		RightGuesses: t.counters.rightGuesses.Load(),
-		LostRaces:    t.counters.lostRaces.Load(),
-		CacheHits:    t.counters.cacheHits.Load(),
-		Overloaded:   t.counters.overloaded.Load(),
+		Exchanges:    t.stats.exchanges.Load(),
+		Guesses:      t.stats.guesses.Load(),
+		RightGuesses: t.stats.rightGuesses.Load(),
+		LostRaces:    t.stats.lostRaces.Load(),
+		CacheHits:    t.stats.cacheHits.Load(),
 	}
 }
 
-// counters are what Stats returns.
 type counters struct {
-	exchanges, guesses, rightGuesses, lostRaces, cacheHits, overloaded atomic.Uint64
+	exchanges, guesses, rightGuesses, lostRaces, cacheHits atomic.Uint64
 }

@@ -90,6 +90,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"sync"
 	"time"
 )
 
@@ -109,16 +110,32 @@ type Throttler struct {
 	// failed. nil: such conditions do not block.
 	Fallback Client
 
-	// BanCache is how many bans are kept in process memory, so that the
-	// banned are not looked up again: a call whose conditions are all banned
-	// there takes no round trip, and the others of a rule are counted as ever.
-	// When there are more, the least recently used are forgotten. 0: none.
-	BanCache int
+	// BlockCache is how many records that block are kept in process memory:
+	// bans, and windows and buckets that are full. A condition that one of
+	// them blocks takes no round trip; the others of a rule are counted as
+	// ever. Each is kept until it may open, and for at most BlockCacheTTL.
+	// When there are more, the least recently used are forgotten. Records of
+	// more than 64 KiB are not kept. Default: none.
+	BlockCache int
 
-	// BanCacheTTL is how long a ban is kept there before the backend is
-	// asked again, and so how long a Reset by another process may go
-	// unnoticed. 0: [DefaultBanCacheTTL].
-	BanCacheTTL time.Duration
+	// BlockCacheTTL is how long such a record is believed before the backend
+	// is asked again, and so how long a Cancel, Reset or Ban by another
+	// process may go unnoticed. Default: 5 s.
+	BlockCacheTTL time.Duration
+
+	// RecordCache is how many records are remembered as they were last seen,
+	// so that one round trip is enough to change a record that nobody else has
+	// changed since. It saves round trips and decides nothing. Records of more
+	// than 1 KiB are not remembered, and none are over a client that is no
+	// [Exchanger]. Default: 16,384. Negative: none.
+	RecordCache int
+
+	// QueueTimeout is how long a call waits for its turn at most, where this
+	// process asks more than the backend can carry, or others keep changing
+	// the same record. Then the condition fails with an error that matches
+	// [ErrOverloaded]. Package pool has an option of its own for its queue.
+	// Default: 1 s.
+	QueueTimeout time.Duration
 
 	// Observe, if not nil, is called after every decision of Authorize and
 	// at the end of every Wait, whether it is authorized or gives up, with
@@ -127,11 +144,16 @@ type Throttler struct {
 	// of them at once.
 	Observe func(ctx context.Context, rule Rule, d Decision)
 
-	client   Client
-	bans     banCache
-	lines    lines
-	counters counters
+	client Client
+	main   lazy[backend]
+	second lazy[backend] // of Fallback
+	blocks lazy[blockCache]
+	stats  counters
+	queue  waitQueue // of the calls of Wait
 }
+
+// DefaultQueueTimeout is what [Throttler.QueueTimeout] is if it is not set.
+const DefaultQueueTimeout = time.Second
 
 // New returns a Throttler that keeps its records in client. It panics if client
 // is nil, or a nil pointer.
@@ -162,7 +184,7 @@ func (t *Throttler) Authorize(ctx context.Context, rule Rule) (Decision, error) 
 		return Decision{}, err
 	}
 	start := t.startObserving()
-	d := t.decide(ctx, newCall(t.client, rule))
+	d := t.newCall(rule).decide(ctx)
 	t.observe(ctx, rule, &d, start)
 	return d, nil
 }
@@ -174,9 +196,9 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (Decision, error) {
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
 	}
-	c := newCall(t.client, rule)
+	c := t.newCall(rule)
 	c.dry = true
-	return t.decide(ctx, c), nil
+	return c.decide(ctx), nil
 }
 
 // Cancel takes back the hits that d counted, for work that was refused for
@@ -184,9 +206,8 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (Decision, error) {
 // anywhere, or after the hits have expired: each is taken back once, and only
 // as long as it counts. A ban stays, even one that d has set.
 //
-// Hits of a [LeakyBucket] are given back in full if the newest or the oldest are
-// taken back first, and otherwise, or late, rather too little of them than too
-// much.
+// A hit of a [LeakyBucket] leaves behind no more than what leaks between
+// Authorize and Cancel, in whatever order hits are taken back.
 //
 // So only failures count, without the race of looking first and counting later:
 // however many calls run at once, no more than Max of them are between
@@ -196,10 +217,10 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (Decision, error) {
 // tried again with d. A hit whose removal failed may have been taken back or
 // not, and expires in its time.
 func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
-	if d.call == nil {
+	if d.receipt == nil {
 		return nil
 	}
-	return d.call.takeBack(ctx, d.call.take())
+	return d.receipt.takeBack(ctx)
 }
 
 // Reset forgets the hits and lifts the bans of all conditions of rule, for the
@@ -210,43 +231,80 @@ func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 	if err := rule.Validate(); err != nil {
 		return err
 	}
-	err := t.remove(ctx, newCall(t.client, rule))
-	if t.Fallback != nil {
+	err := t.backend().reset(ctx, rule)
+	if fallback := t.fallback(); fallback != nil {
 		// Even if ctx has ended over a backend that hangs, as when it decides.
-		err = errors.Join(err, t.remove(context.WithoutCancel(ctx), newCall(t.Fallback, rule)))
+		err = errors.Join(err, fallback.reset(context.WithoutCancel(ctx), rule))
 	}
 	return err
 }
 
-// remove deletes the records of c's conditions, and forgets that they are banned.
-func (t *Throttler) remove(ctx context.Context, c *call) error {
-	each(ctx, c.entries, (*entry).remove)
-	var errs []error
-	for _, e := range c.entries {
-		if t.bans.ready(t.BanCache) {
-			t.bans.remove(e.key)
-		}
-		errs = append(errs, e.err)
+// Ban bans the values of all conditions of rule until d from now, whatever they
+// have counted. A ban that ends later stays. Other processes notice it within
+// their [Throttler.BlockCacheTTL]. [Throttler.Reset] lifts it. The fallback is
+// told too.
+//
+// The error says that rule is invalid or d not positive, as errors.Is(err,
+// [ErrInvalidRule]), or what the backend failed at; the values that it does not
+// concern are banned all the same.
+func (t *Throttler) Ban(ctx context.Context, rule Rule, d time.Duration) error {
+	if err := rule.Validate(); err != nil {
+		return err
 	}
-	return errors.Join(errs...)
+	if d <= 0 {
+		return invalid("the length of a Ban", d, "more than 0")
+	}
+	err := t.backend().ban(ctx, rule, d)
+	if fallback := t.fallback(); fallback != nil {
+		err = errors.Join(err, fallback.ban(context.WithoutCancel(ctx), rule, d))
+	}
+	return err
 }
 
-// decide carries c through the backend and returns its Decision.
-func (t *Throttler) decide(ctx context.Context, c *call) Decision {
-	t.recallBans(c)
-	c.run(ctx)
-	if t.Fallback != nil {
-		c.standIn(context.WithoutCancel(ctx), t.Fallback)
+// A lazy value is made at the first call that needs it, when the options are set.
+type lazy[T any] struct {
+	once  sync.Once
+	value *T
+}
+
+func (l *lazy[T]) get(make func() *T) *T {
+	l.once.Do(func() { l.value = make() })
+	return l.value
+}
+
+// backend returns what t asks first.
+func (t *Throttler) backend() *backend {
+	return t.main.get(func() *backend { return newBackend(t.client, t) })
+}
+
+// fallback returns what t asks where that fails, nil if there is nothing.
+func (t *Throttler) fallback() *backend {
+	if t.Fallback == nil {
+		return nil
 	}
-	if c.refused() {
-		c.giveBack(ctx)
+	return t.second.get(func() *backend { return newBackend(t.Fallback, t) })
+}
+
+// blockCache returns where records that block are kept, nil for nowhere.
+func (t *Throttler) blockCache() *blockCache {
+	if t.BlockCache <= 0 {
+		return nil
 	}
-	t.rememberBans(c)
-	d := c.rule.decision(c.outcomes)
-	if c.counted() {
-		d.call = c.shed()
+	return t.blocks.get(func() *blockCache { return newBlockCache(t.BlockCache, t.BlockCacheTTL) })
+}
+
+func (t *Throttler) queueTimeout() time.Duration {
+	if t.QueueTimeout <= 0 {
+		return DefaultQueueTimeout
 	}
-	return d
+	return t.QueueTimeout
+}
+
+func (t *Throttler) recordCache() int {
+	if t.RecordCache == 0 {
+		return DefaultRecordCache
+	}
+	return t.RecordCache
 }
 
 // startObserving returns when an observed call begins. Others need no clock.
@@ -261,36 +319,5 @@ func (t *Throttler) observe(ctx context.Context, rule Rule, d *Decision, start t
 	if t.Observe != nil {
 		d.took = time.Since(start)
 		t.Observe(ctx, rule, *d)
-	}
-}
-
-// recallBans decides those conditions of c that are known to be banned.
-func (t *Throttler) recallBans(c *call) {
-	if !t.bans.ready(t.BanCache) {
-		return
-	}
-	c.bansAge = t.bans.age()
-	now := instantOf(time.Now())
-	for _, e := range c.entries {
-		if b := t.bans.get(e.key, now); b.holds(now) {
-			*e.outcome = b.outcome(now, e.condition)
-			e.state = recalled
-		}
-	}
-}
-
-// rememberBans keeps the bans that c has found or set.
-func (t *Throttler) rememberBans(c *call) {
-	if c.dry || !t.bans.ready(t.BanCache) {
-		return
-	}
-	ttl := t.BanCacheTTL
-	if ttl <= 0 {
-		ttl = DefaultBanCacheTTL
-	}
-	for _, e := range c.entries {
-		if e.outcome.Banned && e.state == decided && e.cause == nil {
-			t.bans.add(e.key, e.next.ban, e.now, ttl, c.bansAge)
-		}
 	}
 }

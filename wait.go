@@ -2,33 +2,43 @@ package throttler
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strings"
-	"sync"
 	"time"
 )
 
-// maxNap is how long a waiting call sleeps at most before it looks again: a
-// limit may open early, by a Cancel or a Reset.
-const maxNap = time.Minute
-
 // Wait postpones a call until rule authorizes it, and returns the Decision that
-// does. A call that has to wait is counted nowhere and bans nobody, as if the
-// rule were CountAuthorizedOnly and without lockouts; bans that others have set
-// it waits for.
+// does. A call that waits is counted nowhere and bans nobody, as if the rule
+// were CountAuthorizedOnly and without lockouts. It waits for the end of bans
+// that others have set.
 //
-// Those who wait for the same values in one process stand in line: one after
-// the other tries as the limit opens, the first to come first, however many
-// there are. Lines of several processes compete.
+// Calls of one process that wait for the same condition are served in the order
+// in which they came. A call with several conditions of Either waits for the one
+// that opens last, and lets others use the rest in the meantime. With All it is
+// served when the first of its conditions opens. A call that takes several hits
+// waits until there is room for all of them; smaller ones behind it do not
+// overtake. Calls of different processes compete.
 //
-// A limit that opens early, by a Cancel or a Reset, is noticed within a minute.
+// A Cancel or a Reset through the same Throttler is noticed at once, one of
+// another process within a minute.
 //
-// Wait gives up when ctx is done, and at once when ctx's deadline comes before
-// the limit opens. The error then matches ctx.Err() or context.DeadlineExceeded,
-// and the Decision is Blocked; what a try that ctx has cut short may have counted
-// can be taken back with [Throttler.Cancel]. Otherwise the error is that of an
-// invalid rule, as with [Throttler.Authorize]; and as there, a backend that fails
-// does not block.
+// The error is one of these, and the Decision is then Blocked:
+//
+//   - It matches ctx.Err() if ctx ends first. If ctx cuts a try short, that try
+//     may have counted; [Throttler.Cancel] takes it back.
+//   - It matches [context.DeadlineExceeded], at once, if the calls before this
+//     one leave no time for it before ctx's deadline.
+//   - It matches [ErrOverloaded] if [MaxWaiting] calls wait for one of the
+//     conditions already.
+//   - It matches [ErrInvalidRule], as with [Throttler.Authorize].
+//
+// A call that leaves without having asked the backend has Outcomes by the line
+// alone: a condition that others wait for is Blocked.
+//
+// A backend that fails does not block, but to wait is not to let in: until it
+// answers again, this process lets one hit through every TTL/Max, and not before
+// the time that it was told last. Decision.Err says why. With
+// [Throttler.Fallback] set, that decides instead.
 func (t *Throttler) Wait(ctx context.Context, rule Rule) (Decision, error) {
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
@@ -36,134 +46,82 @@ func (t *Throttler) Wait(ctx context.Context, rule Rule) (Decision, error) {
 	start := t.startObserving()
 	d, err := t.wait(ctx, rule)
 	if err != nil {
-		d.Status = Blocked // even if the last look, or a backend that failed, would let it pass
+		d.Status = Blocked // even if the last try, or a backend that failed, would let it pass
 	}
 	t.observe(ctx, rule, &d, start)
 	return d, err
 }
 
-func (t *Throttler) wait(ctx context.Context, rule Rule) (Decision, error) {
-	// With nobody in line there is no need to stand in it. Otherwise a look
-	// tells whether the limit opens in time at all.
-	inLine := t.lines.waiting(lineKey(rule))
-	d, done, err := t.attempt(ctx, rule, inLine)
-	if err != nil || done && !inLine {
-		return d, err
-	}
-	leave, err := t.lines.stand(ctx, lineKey(rule))
-	if err != nil {
-		return d, err
-	}
-	defer leave()
+func (t *Throttler) wait(ctx context.Context, rule Rule) (d Decision, err error) {
+	w := t.queue.arrive(&rule)
+	defer t.queue.leave(w)
 	for {
-		d, done, err = t.attempt(ctx, rule, false)
-		if err != nil || done {
-			return d, err
+		nap, err := t.queue.next(ctx, w)
+		switch {
+		case err != nil:
+			return t.queue.refusal(w, d), err
+		case nap != 0:
+			if err := w.sleep(ctx, nap); err != nil {
+				return t.queue.refusal(w, d), err
+			}
+			continue
 		}
-		if err := sleep(ctx, min(d.RetryAfter, maxNap)); err != nil {
-			return d, err
+		d = t.attempt(ctx, rule)
+		switch {
+		case cutShort(ctx, d):
+			return d, ctx.Err()
+		case t.queue.answer(w, &d):
+			return d, nil
+		case d.Status == Authorized:
+			t.withdraw(ctx, &d)
 		}
 	}
 }
 
-// attempt decides rule for a call that can wait; if dry is set it only looks.
-// done says that the call is authorized, and err that it is no use to go on.
-func (t *Throttler) attempt(ctx context.Context, rule Rule, dry bool) (d Decision, done bool, err error) {
-	c := newCall(t.client, rule)
+// attempt decides rule for a call that can wait.
+func (t *Throttler) attempt(ctx context.Context, rule Rule) Decision {
+	c := t.newCall(rule)
 	c.rule.CountAuthorizedOnly = true
-	c.dry = dry
 	for _, e := range c.entries {
 		e.lockout.length = 0
 	}
-	d = t.decide(ctx, c)
-	if d.Err != nil && ctx.Err() != nil {
-		return d, false, ctx.Err() // it failed open over that
-	}
-	if d.Status == Authorized {
-		return d, true, nil
-	}
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < d.RetryAfter {
-		return d, false, fmt.Errorf("throttler: the limit opens in %v, which is too late: %w", d.RetryAfter, context.DeadlineExceeded)
-	}
-	return d, false, nil
+	return c.decide(ctx)
 }
 
-// sleep returns after d, or with ctx's error when that is done.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+// cutShort reports whether ctx ended before d was made. A decision that was made
+// stands, even if ctx has ended since.
+func cutShort(ctx context.Context, d Decision) bool {
+	return ctx.Err() != nil && errors.Is(d.Err, ctx.Err())
+}
+
+// withdraw makes of d, which a failed backend let pass too early, a refusal. What
+// d has counted where the backend answers is taken back.
+func (t *Throttler) withdraw(ctx context.Context, d *Decision) {
+	if err := t.Cancel(ctx, *d); err != nil {
+		d.Err = join(d.Err, err)
+	}
+	d.Status, d.receipt = Blocked, nil
+}
+
+// sleep returns after d, or when w is called; with ctx's error if that ends
+// first. A negative d means that w has no more to do until it is called.
+func (w *waiter) sleep(ctx context.Context, d time.Duration) error {
+	var over <-chan time.Time
+	if d > 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		over = timer.C
+	}
 	select {
-	case <-timer.C:
-		return nil
+	case <-over:
+	case <-w.called:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	return nil
 }
 
-// lines are the lines of those who wait, by what they wait for. The zero lines
-// are empty.
-type lines struct {
-	mu    sync.Mutex // guards byKey and the length of each line
-	byKey map[string]*line
-}
-
-type line struct {
-	length int           // how many stand in it; at 0 it is removed
-	head   chan struct{} // holds one token, that of who is at the head
-}
-
-// lineKey returns the key of the line for rule's values. No key of a record
-// holds the byte that separates them.
-func lineKey(rule Rule) string {
-	var keys []string
-	for _, c := range rule.conditions() {
-		keys = append(keys, key(rule.Identifier, c.Name, c.Value))
-	}
-	return strings.Join(keys, "\n")
-}
-
-// waiting reports whether anybody stands in the line.
-func (ls *lines) waiting(key string) bool {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	return ls.byKey[key] != nil
-}
-
-// stand returns when the caller has come to the head of the line, which it
-// holds until it calls leave, or with ctx's error when that is done.
-func (ls *lines) stand(ctx context.Context, key string) (leave func(), err error) {
-	l := ls.join(key)
-	// Those who block in a send are served in the order in which they came.
-	select {
-	case l.head <- struct{}{}:
-		return func() { <-l.head; ls.quit(key) }, nil
-	case <-ctx.Done():
-		ls.quit(key)
-		return nil, ctx.Err()
-	}
-}
-
-func (ls *lines) join(key string) *line {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	if ls.byKey == nil {
-		ls.byKey = make(map[string]*line)
-	}
-	l := ls.byKey[key]
-	if l == nil {
-		l = &line{head: make(chan struct{}, 1)}
-		ls.byKey[key] = l
-	}
-	l.length++
-	return l
-}
-
-func (ls *lines) quit(key string) {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	l := ls.byKey[key]
-	l.length--
-	if l.length == 0 {
-		delete(ls.byKey, key)
-	}
+// tooLate returns the error of a call that cannot be let through before opens.
+func tooLate(opens, now time.Time) error {
+	return fmt.Errorf("throttler: the limit opens in %v at the earliest, which is too late: %w", opens.Sub(now), context.DeadlineExceeded)
 }

@@ -93,7 +93,7 @@ func TestRoundingNeverShortensAHitOfALargeWindow(t *testing.T) {
 	for range max {
 		o := c.call(at(1), window(max, t1), 0)
 		require.False(t, o.Blocked)
-		require.Equal(t, t1, o.ResetAfter)
+		require.Equal(t, t1+tick-1, o.ResetAfter, "no earlier than the hit ends")
 	}
 	// They expire a second after 1 ns past the epoch, rounded up.
 	o := c.call(at(t1+tick-1), window(max, t1), 0)
@@ -208,6 +208,36 @@ func TestClocksThatDifferKeepTheListInOrder(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestResetAfterOfALargeWindowIsNeverEarlierThanItsLastHit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c, condition := &cell{}, window(throttler.MaxFine+rapid.IntRange(1, 5).Draw(t, "max"), t1)
+		now := at(0)
+		for range rapid.IntRange(1, 50).Draw(t, "calls") {
+			now = now.Add(time.Duration(rapid.Int64Range(0, int64(t1/20)).Draw(t, "pause")))
+			o := c.call(now, condition, 0)
+			times := throttler.Expiries(c.stored)
+			require.Equal(t, times[len(times)-1], now.Add(o.ResetAfter))
+		}
+	})
+}
+
+func TestResetAfterOfAShortenedTTLIsThatTTL(t *testing.T) {
+	c := &cell{}
+	c.call(at(0), window(9, time.Hour), 0)
+	require.Equal(t, t4, c.call(at(0), window(9, t4), 0).ResetAfter)
+}
+
+// Rounding up may put an expiry a unit beyond now plus TTL. That is no clock ahead.
+func TestRoundedHitIsNotTakenForThatOfAClockAhead(t *testing.T) {
+	c, ttl := &cell{}, t1+throttler.Coarse/2
+	large := window(throttler.MaxFine+1, ttl)
+	c.call(at(throttler.Coarse-1), large, 0)
+	counted := throttler.Expiries(c.stored)
+	shorter := window(throttler.MaxFine+1, t1/2)
+	c.call(at(throttler.Coarse-1), shorter, 0)
+	require.Equal(t, counted[0], throttler.Expiries(c.stored)[1])
 }
 
 // The original lost the whole list with the newest, shorter expiry.

@@ -17,12 +17,14 @@ package memstore
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/adaptivethrottler/throttler"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
@@ -138,6 +140,44 @@ func (s *Store) Add(item *memcache.Item) error {
 	}
 	s.put(item, now)
 	return nil
+}
+
+// Exchange carries out each of xs at once: nobody comes between what it is told
+// of the record and what it stores. It implements [throttler.Exchanger], and
+// ignores ctx. The Store keeps the item that is proposed, without a copy.
+func (s *Store) Exchange(_ context.Context, xs ...throttler.Exchange) { s.Start(xs...) }
+
+// Start is Exchange.
+func (s *Store) Start(xs ...throttler.Exchange) {
+	for _, x := range xs {
+		x.Done(s.exchange(x))
+	}
+}
+
+// Inline says that Exchange returns when all is done: see [throttler.Inliner].
+func (s *Store) Inline() {}
+
+func (s *Store) exchange(x throttler.Exchange) throttler.Result {
+	key := x.Key()
+	if !legalKey(key) {
+		return throttler.Result{Err: memcache.ErrMalformedKey}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	turn := throttler.Turn{Known: true}
+	if e, ok := s.live(key, now); ok {
+		turn.Found = &memcache.Item{Key: key, Value: e.value, Flags: e.flags, CasID: e.cas}
+	}
+	item := x.Propose(turn)
+	if item == nil {
+		return throttler.Result{Read: true, Found: turn.Found}
+	}
+	if err := s.check(item); err != nil {
+		return throttler.Result{Err: err}
+	}
+	s.put(item, now)
+	return throttler.Result{Stored: true}
 }
 
 // CompareAndSwap stores a copy of item if its CasID is that of the item at its

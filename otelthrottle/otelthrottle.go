@@ -27,11 +27,10 @@
 //	                                          overloaded, timeout, canceled, _OTHER
 //	throttler.lost_races           counter    conditions decided anew since another writer was
 //	                                          faster, by throttler.rule and throttler.condition
-//	throttler.exchanges            counter    requests sent to the back end
+//	throttler.exchanges            counter    records read, written or both in one request
 //	throttler.guesses              counter    records written before they were read, by
 //	                                          throttler.guess: right, wrong
-//	throttler.cache.hits           counter    conditions decided from process memory
-//	throttler.overloads            counter    conditions that could not be asked about in time
+//	throttler.cache.hits           counter    conditions blocked from process memory
 //
 // Of a login Guard:
 //

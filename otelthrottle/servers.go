@@ -56,10 +56,9 @@ func (in *instruments) register(observe metric.Callback) (metric.Registration, e
 // observeStats reports the counts of t.
 func observeStats(meter metric.Meter, t *throttler.Throttler) (metric.Registration, error) {
 	in := &instruments{meter: meter}
-	exchanges := in.counter("throttler.exchanges", "{request}", "Requests sent to the back end.")
-	guesses := in.counter("throttler.guesses", "{request}", "Records written before they were read.")
-	hits := in.counter("throttler.cache.hits", "{condition}", "Conditions decided from process memory.")
-	overloads := in.counter("throttler.overloads", "{condition}", "Conditions that could not be asked about in time.")
+	exchanges := in.counter("throttler.exchanges", "{exchange}", "Records read, written or both in one request.")
+	guesses := in.counter("throttler.guesses", "{exchange}", "Records written before they were read.")
+	hits := in.counter("throttler.cache.hits", "{condition}", "Conditions blocked from process memory.")
 	right, wrong := attributes(guessKey.String("right")), attributes(guessKey.String("wrong"))
 	return in.register(func(_ context.Context, o metric.Observer) error {
 		s := t.Stats()
@@ -68,7 +67,6 @@ func observeStats(meter metric.Meter, t *throttler.Throttler) (metric.Registrati
 		// A guess may be counted as right between the two readings.
 		o.ObserveInt64(guesses, int64(s.Guesses-min(s.RightGuesses, s.Guesses)), wrong)
 		o.ObserveInt64(hits, int64(s.CacheHits))
-		o.ObserveInt64(overloads, int64(s.Overloaded))
 		return nil
 	})
 }

@@ -3,8 +3,6 @@ package pool_test
 import (
 	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,7 +45,7 @@ var benchmarked = []struct {
 func both(b *testing.B, servers ...string) (direct *memcache.Client, pooled *pool.Pool) {
 	b.Helper()
 	direct = memcache.New(servers...)
-	direct.MaxIdleConns = pool.DefaultMaxIdleConns
+	direct.MaxIdleConns = 64
 	b.Cleanup(func() { direct.Close() })
 	pooled, err := pool.New(servers...)
 	if err != nil {
@@ -110,38 +108,6 @@ func BenchmarkAllocs(b *testing.B) {
 				}
 			})
 		}
-	}
-}
-
-// BenchmarkIdleConns shows what it costs to keep fewer idle connections than
-// there are calls at once: bursts of calls, as a web server makes them.
-func BenchmarkIdleConns(b *testing.B) {
-	const burst = 32
-	for _, idle := range []int{memcache.DefaultMaxIdleConns, pool.DefaultMaxIdleConns} {
-		b.Run(fmt.Sprintf("idle=%d/burst=%d", idle, burst), func(b *testing.B) {
-			p, err := pool.New(memcachedtest.Process(b).Addr)
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer p.Close()
-			p.MaxIdleConns = idle
-			var dials atomic.Int64
-			p.DialContext = counted(&dials)
-			b.ReportAllocs()
-			for b.Loop() {
-				var calls sync.WaitGroup
-				for range burst {
-					calls.Go(func() {
-						if _, err := p.Get("key"); err != memcache.ErrCacheMiss {
-							b.Error(err)
-						}
-					})
-				}
-				calls.Wait()
-			}
-			b.ReportMetric(float64(dials.Load())/float64(b.N*burst), "dials/call")
-			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*burst), "us/call")
-		})
 	}
 }
 

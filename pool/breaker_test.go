@@ -3,8 +3,10 @@ package pool_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -63,11 +65,13 @@ func TestAHungServerCostsTheTimeoutAndNoMore(t *testing.T) {
 
 func TestTheTimeoutHoldsForAllOfAnAnswer(t *testing.T) {
 	drip := func(conn net.Conn, _ string) {
+		text := "VALUE key 0 1000 1\r\n"
 		for {
-			time.Sleep(timeout / 10)
-			if _, err := io.WriteString(conn, "VALUE key 0 1 1\r\nx\r\n"); err != nil {
+			if _, err := io.WriteString(conn, text); err != nil {
 				return
 			}
+			time.Sleep(timeout / 10)
+			text = "x"
 		}
 	}
 	bubble(t, func(t *testing.T) {
@@ -191,40 +195,104 @@ func TestASuccessBetweenFailuresKeepsTheBreakerClosed(t *testing.T) {
 	})
 }
 
-// When the breaker opens other calls may have been waiting for a moment only.
-// They are not left to wait for their own timeouts.
-func TestCallsThatHangWhileTheBreakerOpensEndWithIt(t *testing.T) {
-	blocked := func(ctx context.Context) error {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	for name, s := range map[string]*station{"answer": {answer: hangs}, "dial": {dial: blocked}} {
+// All calls that share a connection end when the oldest of them has waited long
+// enough, and that is one failure: another connection may fare better.
+func TestAConnectionThatStallsIsOneFailure(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: hangs}
+		p := s.newPool(t, one)
+		ends := time.Now().Add(timeout)
+		var calls sync.WaitGroup
+		for range 100 {
+			calls.Go(func() {
+				_, err := p.Get("key")
+				assert.ErrorContains(t, err, "timeout")
+				assert.NotErrorIs(t, err, pool.ErrDown)
+			})
+			time.Sleep(time.Millisecond)
+		}
+		calls.Wait()
+		assert.Equal(t, ends, time.Now())
+		stats := p.Stats()[0]
+		assert.Equal(t, uint64(100), stats.Failures)
+		assert.False(t, stats.Down)
+		assert.Zero(t, stats.Conns)
+		s.now(misses)
+		_, err := p.Get("key")
+		require.Equal(t, memcache.ErrCacheMiss, err)
+	})
+}
+
+// A connection that cannot be made is a failure of each call that waits for it.
+func TestCallsThatWaitForAConnectionFailWithIt(t *testing.T) {
+	for name, s := range map[string]*station{"dial": {dial: blocked}, "version": {version: silent}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				p := s.newPool(t, one)
-				opens := time.Now().Add(timeout + (pool.DefaultBreakerFailures-1)*time.Millisecond)
-				var down atomic.Int64
+				ends := time.Now().Add(pool.DefaultDialTimeout)
 				var calls sync.WaitGroup
 				for range 100 {
 					calls.Go(func() {
 						_, err := p.Get("key")
-						if errors.Is(err, pool.ErrDown) {
-							down.Add(1)
-						}
+						assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
 					})
 					time.Sleep(time.Millisecond)
 				}
 				calls.Wait()
-				assert.Equal(t, opens, time.Now())
-				assert.Equal(t, int64(100-pool.DefaultBreakerFailures), down.Load())
-				assert.Zero(t, p.Stats()[0].Conns)
+				assert.Equal(t, ends, time.Now())
+				assert.True(t, p.Stats()[0].Down)
+				assert.Len(t, s.dialled(), 1)
 			})
 		})
 	}
 }
 
-// An idle connection that was closed as the breaker opened is nobody's failure
-// later.
+// blocked is a dial that nobody answers.
+func blocked(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// When the breaker opens other calls may have been waiting for a moment only.
+// They are not left to wait for their own timeouts.
+func TestCallsThatHangWhileTheBreakerOpensEndWithIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const conns = 2 * pool.DefaultBreakerFailures
+		s := &station{answer: hangs}
+		p := s.newPool(t, one)
+		p.Conns = conns
+		keys := onEachConn(p, one, conns)
+		opens := time.Now().Add(timeout + (pool.DefaultBreakerFailures-1)*time.Millisecond)
+		var down atomic.Int64
+		var calls sync.WaitGroup
+		for _, key := range keys {
+			calls.Go(func() {
+				if _, err := p.Get(key); errors.Is(err, pool.ErrDown) {
+					down.Add(1)
+				}
+			})
+			time.Sleep(time.Millisecond)
+		}
+		calls.Wait()
+		assert.Equal(t, opens, time.Now())
+		assert.Equal(t, int64(conns-pool.DefaultBreakerFailures), down.Load())
+		assert.Zero(t, p.Stats()[0].Conns)
+	})
+}
+
+// onEachConn returns a key for each of the connections to server.
+func onEachConn(p *pool.Pool, server string, conns int) []string {
+	keys := make([]string, conns)
+	for i, found := 0, 0; found < conns; i++ {
+		key := fmt.Sprint("key", i)
+		if n := p.Lane(key); p.Place(key) == server && keys[n] == "" {
+			keys[n] = key
+			found++
+		}
+	}
+	return keys
+}
+
 func TestAServerThatIsBackFailsNobody(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &station{answer: slowly(misses)}
@@ -237,13 +305,15 @@ func TestAServerThatIsBackFailsNobody(t *testing.T) {
 		}
 		idle(20)
 		s.now(hangs)
-		atOnce(10, func(int) { p.Get("key") })
+		for range pool.DefaultBreakerFailures {
+			atOnce(10, func(int) { p.Get("key") })
+		}
 		require.True(t, p.Stats()[0].Down)
 		s.now(slowly(misses))
 		time.Sleep(pool.DefaultBreakerPause + 1)
 		idle(1)
 		idle(50)
-		assert.Zero(t, p.Stats()[0].Retries, "closed connections were kept")
+		assert.Zero(t, p.Stats()[0].Retries)
 	})
 }
 
@@ -392,10 +462,6 @@ func onEach(p *pool.Pool, servers ...string) map[string]string {
 }
 
 func TestCloseEndsCallsUnderWayAndRefusesLaterOnes(t *testing.T) {
-	blocked := func(ctx context.Context) error {
-		<-ctx.Done()
-		return ctx.Err()
-	}
 	for name, s := range map[string]*station{"answer": {answer: hangs}, "dial": {dial: blocked}} {
 		for operation, call := range operations {
 			t.Run(operation+"/"+name, func(t *testing.T) {
@@ -428,9 +494,12 @@ func TestCloseEndsCallsUnderWayAndRefusesLaterOnes(t *testing.T) {
 
 func TestCloseClosesIdleConnections(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p := (&station{answer: slowly(misses)}).newPool(t, one)
-		atOnce(10, func(int) { p.Get("key") })
-		require.Equal(t, 10, p.Stats()[0].Conns)
+		p := (&station{answer: misses}).newPool(t, one)
+		p.Conns = 3
+		for _, key := range onEachConn(p, one, 3) {
+			p.Get(key)
+		}
+		require.Equal(t, 3, p.Stats()[0].Conns)
 		require.NoError(t, p.Close())
 		require.Zero(t, p.Stats()[0].Conns)
 		synctest.Wait() // the bubble ends only if the station's goroutines do

@@ -5,146 +5,523 @@ import (
 	"errors"
 	"net"
 	"os"
+	"runtime"
+	"sync/atomic"
 	"time"
 )
 
-// A conn is a connection to a server, as the memcache.Client has it in use or
-// idle.
+// What may be in flight on a connection. 64 KiB of requests are in one packet, and
+// 256 KiB and a packet in flight: what is more would only wait in the server.
+const (
+	maxInFlight      = 1024
+	maxInFlightBytes = 256 << 10
+	maxPacket        = 64 << 10
+	maxAlone         = 16 << 10 // what a caller writes who is alone: it fits into any socket's buffer
+	minBuffer        = 16 << 10
+)
+
+// connIDs counts the connections of this process.
+var connIDs atomic.Uint64
+
+// A conn is a connection to a server.
 type conn struct {
-	net.Conn
-	server     *server
-	life       context.Context // ended, with its cause, when the pool closes the connection
-	generation uint64          // server.generation when it was made
+	lane *lane
+	nc   net.Conn
+	id   uint64 // 0: a proxy is in between, or might be
 
-	// asking is true from a request's first write until its answer's first read.
-	// The client hands a connection from one goroutine to the next with a
-	// lock, so it needs none of its own.
-	asking bool
-	sent   bool // a part of the request under way has been sent
+	// Guarded by lane.mu.
+	writing, reading bool // somebody has the role
+	sent             fifo // without the whole of their answers, in order
+	offset           int64
+	progress         time.Time   // when the last answer was complete
+	dead             error       // why it is not used any more
+	buried           bool        // bury has been called, or is about to be
+	interrupted      bool        // the read deadline has been set to wake the reader
+	watch            *time.Timer // runs overdue
+	watching         bool
+
+	// The writer's.
+	packet []byte
+	batch  []*request
+
+	// The reader's: buf[r:w] is read and not yet parsed.
+	buf   []byte
+	r, w  int
+	heads []*request // the first of sent
+
+	spoilt *request // whose answer made no sense; set when that killed the connection
 }
 
-// A lostError says that the connection broke before the answer had been read. The
-// same request may fare better on another one.
-type lostError struct {
-	error
-	generation uint64 // of the connection
-	sent       bool   // the server may have carried the request out
+// room returns how many requests may be sent now. lane.mu is held.
+func (c *conn) room() int {
+	if c.sent.len() > 0 && c.offset-c.sent.all()[0].start >= maxInFlightBytes {
+		return 0
+	}
+	return maxInFlight - c.sent.len()
 }
 
-func (e *lostError) Error() string { return "connection lost: " + e.error.Error() }
-func (e *lostError) Unwrap() error { return e.error }
+// write sends what is queued until nothing is, or no more may be in flight. It
+// has the writer's role, and gives it up.
+func (c *conn) write() {
+	for {
+		runtime.Gosched() // so that those who are about to ask come along
+		batch := c.next()
+		if len(batch) == 0 {
+			c.stopWriting()
+			return
+		}
+		c.transmit(c.enqueue(batch, false))
+	}
+}
 
-// Write sends a part of a request. The first part sets the deadline for all of
-// it and for all of the answer.
-func (c *conn) Write(b []byte) (int, error) {
-	if !c.asking {
-		c.asking, c.sent = true, false
-		if err := c.Conn.SetDeadline(time.Now().Add(c.server.timeout)); err != nil {
-			// It was closed while it was idle, perhaps by cut: that is an
-			// error of the connection and not of this request.
-			return 0, c.lost(err)
+// next takes the requests whose turn has come.
+func (c *conn) next() []*request {
+	l := c.lane
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := min(l.queue.len(), c.room())
+	if c.dead != nil || n <= 0 {
+		return nil
+	}
+	c.batch = append(c.batch[:0], l.queue.all()[:n]...)
+	l.queue.drop(n)
+	return c.batch
+}
+
+// enqueue notes requests as sent and returns the packet with them, which is then
+// to be transmitted. Those that do not fit go back to the queue. It needs the
+// writer's role, and has somebody read the answers unless the caller has the
+// reader's role as well.
+func (c *conn) enqueue(batch []*request, alone bool) (packet []byte) {
+	packet, n := c.encode(batch)
+	l := c.lane
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.dead != nil {
+		l.queue.putBack(batch)
+		return nil
+	}
+	if n < len(batch) {
+		l.queue.putBack(batch[n:])
+	}
+	now := time.Now()
+	for _, r := range batch[:n] {
+		r.start += c.offset
+		r.sent = now
+		c.sent.push(r)
+	}
+	c.offset += int64(len(packet))
+	c.watchOver()
+	if !alone && !c.reading {
+		c.reading = true
+		go c.receive(context.Background(), nil)
+	}
+	return packet
+}
+
+// transmit writes a packet.
+func (c *conn) transmit(packet []byte) {
+	if len(packet) == 0 {
+		return
+	}
+	written, err := c.nc.Write(packet)
+	if err == nil {
+		return
+	}
+	c.lane.mu.Lock()
+	defer c.lane.mu.Unlock()
+	c.offset += int64(written - len(packet))
+	c.fail(lostError{err})
+}
+
+// sendAlone sends requests for a caller that has both roles, and gives up the
+// writer's. It reports whether the caller still has the reader's: what is so
+// large that it may take its time is left to others, for no ctx can end it.
+func (c *conn) sendAlone(requests []*request) bool {
+	packet := c.enqueue(requests, true)
+	if len(packet) <= maxAlone {
+		c.transmit(packet)
+		c.stopWriting()
+		return true
+	}
+	go c.receive(context.Background(), nil)
+	go func() {
+		c.transmit(packet)
+		c.stopWriting()
+	}()
+	return false
+}
+
+// stopWriting gives up the writer's role, to another one if there is something to
+// be sent.
+func (c *conn) stopWriting() {
+	c.lane.mu.Lock()
+	c.writing = false
+	c.lane.wake()
+	last := c.deserted()
+	c.lane.mu.Unlock()
+	if last {
+		c.bury()
+	}
+}
+
+// encode returns a packet of as many of the requests as fit, at least one, and
+// how many that are. It sets where in the packet each begins.
+func (c *conn) encode(batch []*request) (packet []byte, n int) {
+	packet = c.packet[:0]
+	for n < len(batch) && len(packet) < maxPacket {
+		r := batch[n]
+		if r.x != nil && !r.known {
+			r.propose(c.id)
+		}
+		r.start = int64(len(packet))
+		packet = r.append(packet)
+		n++
+	}
+	c.packet = packet
+	if cap(packet) > 2*maxPacket {
+		c.packet = nil
+	}
+	return packet, n
+}
+
+// receive hands out answers. It has the reader's role, and gives it up when own
+// has ended or ctx has. Without own it does when there is no answer to wait for.
+func (c *conn) receive(ctx context.Context, own *call) {
+	defer c.leave()
+	var ready []*request
+	waits := c.look()
+	for idle := 0; idle < 3; {
+		n, err := c.parse()
+		var good bool
+		ready, waits, good = c.settle(ready[:0], n, err)
+		c.handOut(ready)
+		switch {
+		case !good, own != nil && own.pending.Load() == 0:
+			return
+		case !waits && own == nil:
+			idle++ // those who were answered are about to ask again
+			runtime.Gosched()
+			waits = c.look()
+			continue
+		case n == 0 && !c.fill(ctx):
+			return
+		}
+		idle = 0
+	}
+}
+
+// look lets the reader see the requests that wait for an answer, and reports
+// whether there are any.
+func (c *conn) look() bool {
+	c.lane.mu.Lock()
+	defer c.lane.mu.Unlock()
+	return c.lookLocked()
+}
+
+func (c *conn) lookLocked() bool {
+	waiting := c.sent.all()
+	c.heads = append(c.heads[:0], waiting[:min(len(waiting), 256)]...)
+	return len(c.heads) > 0
+}
+
+// parse reads the answers that are there. It returns how many are complete, and
+// an error if the connection is of no use any more.
+func (c *conn) parse() (n int, err error) {
+	for n < len(c.heads) && c.r < c.w {
+		used, done, err := c.heads[n].parse(c.buf[c.r:c.w], c.lane.server.maxValue)
+		c.r += used
+		if done {
+			n++
+		}
+		if err != nil || !done {
+			return n, err
 		}
 	}
-	n, err := c.Conn.Write(b)
-	c.sent = c.sent || n > 0
-	return n, c.failure(err)
+	return n, nil
 }
 
-func (c *conn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	c.asking = false
-	return n, c.failure(err)
-}
-
-// SetDeadline does nothing. The client sets a new deadline before each line of an
-// answer, so that a server that sends one item after another, for ever, would
-// never be late.
-func (c *conn) SetDeadline(time.Time) error { return nil }
-
-func (c *conn) Close() error {
-	c.server.forget(c)
-	return c.Conn.Close()
-}
-
-// failure says what an error of the connection means.
-func (c *conn) failure(err error) error {
+// settle takes those requests whose answers are complete. It reports whether any
+// are waited for still, and whether the connection is good. err is what was wrong
+// with the next answer: its request fails, and the others are lost with the
+// connection.
+func (c *conn) settle(ready []*request, n int, err error) (_ []*request, waits, good bool) {
+	l := c.lane
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n > 0 {
+		for _, r := range c.heads[:n] {
+			if !r.finished {
+				r.finished = true
+				ready = append(ready, r)
+			}
+		}
+		c.sent.drop(n)
+		c.progress = time.Now()
+		l.wake()
+	}
+	var lost lostError
 	switch {
-	case err == nil:
-		return nil
-	case c.life.Err() != nil:
-		return context.Cause(c.life)
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		// Not net.Error's Timeout: that is also true of ETIMEDOUT, by which
-		// the kernel says that the peer of an idle connection is gone.
-		return err
+	case c.dead != nil:
+	case errors.As(err, &lost):
+		c.fail(err)
+	case err != nil:
+		if !isComplaint(err) {
+			c.spoil(c.sent.all()[0])
+		}
+		c.fail(lostError{err})
+	case c.sent.len() == 0 && c.r < c.w:
+		c.fail(lostError{errUnasked})
 	}
-	return c.lost(err)
+	return ready, c.lookLocked(), c.dead == nil
 }
 
-func (c *conn) lost(err error) error { return &lostError{err, c.generation, c.sent} }
+// spoil notes whose answer made no sense.
+func (c *conn) spoil(r *request) {
+	if !r.finished {
+		r.finished = true
+		c.spoilt = r
+	}
+}
 
-// dial makes a connection. The context that the client gives is left alone: it
-// ends after the time for an answer, and does not end with the pool.
-func (s *server) dial(_ context.Context, network, address string) (net.Conn, error) {
-	life := s.alive()
-	ctx, cancel := context.WithTimeout(life, s.dialTimeout)
-	defer cancel()
-	nc, err := s.dialContext(ctx, network, address)
+// handOut ends requests that have their answers.
+func (c *conn) handOut(ready []*request) {
+	for _, r := range ready {
+		if r.halfDone() && r.proposeKnown() {
+			c.lane.resubmit(r)
+			continue
+		}
+		r.end(nil)
+	}
+	clear(ready)
+}
+
+// fill reads more of the answers. It reports whether to go on: the connection is
+// good, and ctx has not ended.
+func (c *conn) fill(ctx context.Context) bool {
+	c.makeRoom()
+	for {
+		n, err := c.nc.Read(c.buf[c.w:])
+		c.w += n
+		if n > 0 || err == nil {
+			return true
+		}
+		if !c.resume(err) {
+			return false
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+	}
+}
+
+// makeRoom makes room in buf for more of an answer.
+func (c *conn) makeRoom() {
 	switch {
-	case err == nil:
-	case life.Err() != nil:
-		return nil, context.Cause(life)
-	default:
-		return nil, err
+	case c.r == c.w:
+		c.r, c.w = 0, 0
+		if len(c.buf) == 0 || len(c.buf) > 4*minBuffer {
+			c.buf = make([]byte, minBuffer)
+		}
+	case c.w < len(c.buf):
+	case c.r > 0:
+		c.r, c.w = 0, copy(c.buf, c.buf[c.r:c.w])
+	default: // one value that is larger, and as much of it has come
+		c.buf = append(c.buf, make([]byte, len(c.buf))...)
 	}
-	return s.keep(&conn{Conn: nc, server: s, life: life, generation: s.generation.Load()})
 }
 
-// alive returns the context that ends when cut is called.
-func (s *server) alive() context.Context {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.life
-}
-
-// keep notes an open connection, unless cut was faster.
-func (s *server) keep(c *conn) (net.Conn, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c.life.Err() != nil {
-		c.Conn.Close()
-		return nil, context.Cause(c.life)
+// resume reports whether reading may go on after err: if the reader was only
+// woken, see interrupt.
+func (c *conn) resume(err error) bool {
+	l := c.lane
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case c.dead != nil:
+		return false
+	case !errors.Is(err, os.ErrDeadlineExceeded):
+		// Not net.Error's Timeout: that is also true of ETIMEDOUT, by which the
+		// kernel says that the peer of an idle connection is gone.
+		c.fail(lostError{err})
+		return false
+	case !c.interrupted:
+		c.fail(errTimeout)
+		return false
 	}
-	s.conns[c] = struct{}{}
-	return c, nil
+	c.interrupted = false
+	_ = c.nc.SetReadDeadline(time.Time{})
+	return true
 }
 
-func (s *server) forget(c *conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.conns, c)
-}
-
-// cut ends all connections and dials of the server; what waits for them fails for
-// the given reason. What comes after gets new ones.
-func (s *server) cut(reason error) {
-	s.mu.Lock()
-	s.endLife(reason)
-	s.life, s.endLife = context.WithCancelCause(s.closing)
-	conns := s.conns
-	s.conns = make(map[*conn]struct{})
-	s.mu.Unlock()
-	for c := range conns { // not under the lock: closing may write, as TLS does
-		c.Conn.Close()
+// interrupt wakes the reader, for it to see that its ctx has ended.
+func (c *conn) interrupt() {
+	c.lane.mu.Lock()
+	defer c.lane.mu.Unlock()
+	if c.dead == nil {
+		c.interrupted = true
+		_ = c.nc.SetReadDeadline(past)
 	}
-	s.client.Close() // it would hand out those that were idle
 }
 
-// purge closes the idle connections that were made together with one that was
-// lost: what broke that one has most likely broken them all, and each would
-// cost a call its second attempt. Connections made since then are left alone.
-func (s *server) purge(generation uint64) {
-	if s.generation.CompareAndSwap(generation, generation+1) {
-		s.client.Close()
+var past = time.Unix(1, 0)
+
+// leave gives up the reader's role, to another one if there are answers to come.
+func (c *conn) leave() {
+	l := c.lane
+	l.mu.Lock()
+	c.reading = false
+	clear(c.heads)
+	if c.dead == nil && c.sent.len() > 0 {
+		c.reading = true
+		go c.receive(context.Background(), nil)
 	}
+	last := c.deserted()
+	l.mu.Unlock()
+	if last {
+		c.bury()
+	}
+}
+
+// watchOver sees to it that overdue runs when an answer is. lane.mu is held.
+func (c *conn) watchOver() {
+	if c.watching {
+		return
+	}
+	c.watching = true
+	if c.watch == nil {
+		c.watch = time.AfterFunc(c.lane.server.timeout, c.overdue)
+		return
+	}
+	c.watch.Reset(c.lane.server.timeout)
+}
+
+// overdue fails the connection if its oldest request has waited too long since it
+// was sent or, if it had to wait for the answers to others, since the last of
+// these: a server that is slow for want of time is there.
+func (c *conn) overdue() {
+	l := c.lane
+	l.mu.Lock()
+	c.watching = false
+	if c.dead != nil || c.sent.len() == 0 {
+		l.mu.Unlock()
+		return
+	}
+	since := c.sent.all()[0].sent
+	if c.progress.After(since) {
+		since = c.progress
+	}
+	last := false
+	if left := l.server.timeout - time.Since(since); left > 0 {
+		c.watching = true
+		c.watch.Reset(left)
+	} else {
+		c.fail(errTimeout)
+		last = c.deserted()
+	}
+	l.mu.Unlock()
+	if last {
+		c.bury()
+	}
+}
+
+// late returns the requests whose answers come too late because of all those
+// before them. lane.mu is held.
+func (c *conn) late(now time.Time) (late []*request) {
+	s := c.lane.server
+	for _, r := range c.sent.all() {
+		if now.Sub(r.queued) < s.queueTimeout+s.timeout {
+			break
+		}
+		if !r.finished && !r.queued.IsZero() {
+			r.finished = true
+			late = append(late, r)
+		}
+	}
+	return late
+}
+
+// fail has the connection used no more, because of err: who has a role is woken,
+// and the last one to leave buries it. lane.mu is held.
+func (c *conn) fail(err error) {
+	if c.dead != nil {
+		return
+	}
+	c.dead = err
+	if c.lane.conn == c {
+		c.lane.conn = nil
+	}
+	_ = c.nc.SetDeadline(past)
+}
+
+// cut is fail for whoever has no role.
+func (c *conn) cut(reason error) {
+	c.lane.mu.Lock()
+	c.fail(reason)
+	last := c.deserted()
+	c.lane.mu.Unlock()
+	if last {
+		c.bury()
+	}
+}
+
+// deserted reports whether the caller is to call bury. lane.mu is held.
+func (c *conn) deserted() bool {
+	if c.dead == nil || c.writing || c.reading || c.buried {
+		return false
+	}
+	c.buried = true
+	return true
+}
+
+// bury closes the connection and decides what becomes of the requests that it had
+// sent. Nobody else uses it any more.
+func (c *conn) bury() {
+	l, s := c.lane, c.lane.server
+	if c.watch != nil {
+		c.watch.Stop()
+	}
+	l.mu.Lock()
+	reason := c.dead
+	var lost lostError
+	failed, again := c.sort(errors.As(reason, &lost) && !l.closed)
+	l.queue.putBack(again)
+	if l.closed {
+		reason = ErrClosed
+		failed = append(failed, l.queue.take(l.queue.len())...)
+	}
+	l.wake()
+	l.mu.Unlock()
+
+	s.retries.Add(uint64(len(again)))
+	c.nc.Close()
+	if c.spoilt != nil || len(failed) > 0 {
+		s.failed(1, reason)
+	}
+	if c.spoilt != nil {
+		c.spoilt.end(errors.Unwrap(reason))
+	}
+	for _, r := range failed {
+		r.end(reason)
+	}
+}
+
+// sort sorts the requests that were sent into those that have failed and those
+// that are to be sent again, if any may. lane.mu is held.
+func (c *conn) sort(retry bool) (failed, again []*request) {
+	for _, r := range c.sent.all() {
+		if r.finished {
+			continue
+		}
+		r.lost(r.start < c.offset)
+		if retry && r.mayRetry() {
+			r.again()
+			again = append(again, r)
+			continue
+		}
+		r.finished = true
+		failed = append(failed, r)
+	}
+	c.sent.drop(c.sent.len())
+	return failed, again
 }

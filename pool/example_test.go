@@ -64,7 +64,7 @@ func Example_production() {
 	}
 	th := throttler.New(servers)
 	th.Fallback = memstore.New()
-	th.BanCache = 10_000
+	th.BlockCache = 10_000
 	th.Observe = counts.Observe
 
 	defer servers.Close()

@@ -26,14 +26,13 @@ func answered(err error) bool {
 		errors.Is(err, memcache.ErrCASConflict)
 }
 
-func TestOneRestartCostsOneRetryHoweverManyConnectionsWereIdle(t *testing.T) {
+func TestARestartCostsOneRetry(t *testing.T) {
 	for name, operation := range operations {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				s := &station{answer: slowly(misses)}
+				s := &station{answer: misses}
 				p := s.newPool(t, one)
-				atOnce(30, func(int) { p.Get("key") })
-				require.Equal(t, 30, p.Stats()[0].Conns)
+				p.Get("key")
 				s.hangUp()
 				synctest.Wait()
 				s.dialled()
@@ -43,7 +42,7 @@ func TestOneRestartCostsOneRetryHoweverManyConnectionsWereIdle(t *testing.T) {
 				stats := p.Stats()[0]
 				assert.Equal(t, uint64(1), stats.Retries)
 				assert.Zero(t, stats.Failures)
-				assert.Len(t, s.dialled(), 2, "for the retry, and to go on with")
+				assert.Len(t, s.dialled(), 1)
 				assert.Equal(t, 1, stats.Conns)
 			})
 		})
@@ -65,39 +64,6 @@ func TestCallsAtOnceAfterARestartAreAllAnswered(t *testing.T) {
 			})
 		}
 		assert.Zero(t, p.Stats()[0].Failures)
-	})
-}
-
-// Connections that were made after a restart had been noticed are not closed
-// when a call notices it later.
-func TestOneRestartClosesIdleConnectionsOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		lost := map[string]*atomic.Bool{"late": {}, "early": {}}
-		s := &station{answer: slowly(misses)}
-		p := s.newPool(t, one)
-		atOnce(2, func(int) { p.Get("key") })
-		s.now(func(conn net.Conn, request string) {
-			key := strings.Fields(request)[1]
-			if again, ok := lost[key]; ok && !again.Swap(true) {
-				if key == "late" {
-					time.Sleep(10 * time.Millisecond)
-				}
-				conn.Close()
-				return
-			}
-			misses(conn, request)
-		})
-		s.dialled()
-		var late sync.WaitGroup
-		late.Go(func() { p.Get("late") })
-		synctest.Wait()
-		p.Get("early")
-		p.Get("key") // on a connection to keep
-		late.Wait()
-		require.Equal(t, uint64(2), p.Stats()[0].Retries)
-		require.Len(t, s.dialled(), 3)
-		p.Get("key")
-		require.Empty(t, s.dialled())
 	})
 }
 
@@ -302,7 +268,7 @@ func TestConcurrentUseAndClose(t *testing.T) {
 			})
 		}
 		for range 10 {
-			time.Sleep(5 * time.Millisecond) // time for each second attempt
+			time.Sleep(100 * time.Millisecond) // time for each second attempt
 			s.hangUp()
 		}
 		p.Close()

@@ -9,15 +9,11 @@ import (
 	"github.com/dgryski/go-rendezvous"
 )
 
-// An address is a server's net.Addr with the name as it was given, resolved by
-// nobody yet: the dialer resolves it each time, and so follows a name that is
-// moved to another machine. A memcache.ServerList would keep the first address.
+// An address is where a server is, with the name as it was given. The dialer
+// resolves it each time, and so follows a name that is moved to another machine.
 type address struct {
 	network, text string
 }
-
-func (a address) Network() string { return a.network }
-func (a address) String() string  { return a.text }
 
 // parseAddress returns the address of a server as given to New, and an error if
 // it does not resolve.
@@ -44,12 +40,6 @@ func parseAddress(name string) (address, error) {
 	}
 	return address{"tcp", name}, nil
 }
-
-// PickServer and Each make an address the memcache.ServerSelector of a client
-// for this one server.
-func (a address) PickServer(string) (net.Addr, error) { return a, nil }
-
-func (a address) Each(f func(net.Addr) error) error { return f(a) }
 
 // A placement says which server a key belongs to. It is a function of the key
 // and the set of the servers' names: their order does not matter.

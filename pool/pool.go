@@ -59,7 +59,6 @@ package pool
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"sync"
 	"time"
@@ -71,55 +70,12 @@ import (
 const (
 	DefaultTimeout         = 250 * time.Millisecond
 	DefaultDialTimeout     = 250 * time.Millisecond
-	DefaultMaxIdleConns    = 64
+	DefaultQueueTimeout    = time.Second
+	DefaultConns           = 1
+	DefaultMaxValue        = 1 << 20
 	DefaultBreakerFailures = 5
 	DefaultBreakerPause    = time.Second
 )
-
-var (
-	// ErrClosed is the error of a call after Close, or during it.
-	ErrClosed = errors.New("pool: closed")
-
-	// ErrDown is wrapped in the error of a call that was not made, or was ended
-	// early, because its server failed again and again. It comes within a
-	// [ServerError], whose text says what the last failure was.
-	ErrDown = errors.New("taken to be down")
-
-	// ErrNoCAS is wrapped in the error of a CompareAndSwap whose item has no CAS
-	// token.
-	ErrNoCAS = errors.New("item without a CAS token (not from Get, or the server runs with -C)")
-)
-
-// A ServerError is a failure of one server, or of the way to it. What is no
-// failure (a miss, a conflict, a malformed key) is handed back as
-// memcache.Client does, as memcache.ErrCacheMiss and so on.
-type ServerError struct {
-	Server string // as it was given to New
-	Err    error
-}
-
-func (e *ServerError) Error() string { return "pool: server " + e.Server + ": " + e.Err.Error() }
-
-// Unwrap returns e.Err.
-func (e *ServerError) Unwrap() error { return e.Err }
-
-// A LostAnswerError is the answer to a write that was sent a second time because
-// the first answer was lost: Err is memcache.ErrNotStored, ErrCASConflict or
-// ErrCacheMiss, and perhaps only so since the server had carried out the first.
-type LostAnswerError struct {
-	Err error
-}
-
-func (e *LostAnswerError) Error() string {
-	return e.Err.Error() + ", or done already: an answer was lost"
-}
-
-// Unwrap returns e.Err.
-func (e *LostAnswerError) Unwrap() error { return e.Err }
-
-// MaybeDone returns true. A package that does not import this one can tell such an
-// error by the method, with errors.As.
-func (e *LostAnswerError) MaybeDone() bool { return true }
 
 // A Pool is a client for the servers that were given to [New]. Its fields are
 // options, to be set before the first call; a value of zero or less stands for the
@@ -136,9 +92,32 @@ type Pool struct {
 	// connecting, and whatever else DialContext does. Zero: DefaultDialTimeout.
 	DialTimeout time.Duration
 
-	// MaxIdleConns is how many connections are kept for each server while nobody
-	// uses them. It bounds no connections in use. Zero: DefaultMaxIdleConns.
-	MaxIdleConns int
+	// QueueTimeout is how long a request waits for its turn while its server
+	// answers others. It then fails with an error that matches
+	// throttler.ErrOverloaded. Default: 1 s.
+	QueueTimeout time.Duration
+
+	// Conns is how many connections are made to each server. All callers share
+	// them. Default: 1.
+	Conns int
+
+	// MaxValue is the largest value that is read, in bytes. A server that
+	// announces a larger one is not believed. Default: 1 MiB, as memcached's own.
+	MaxValue int
+
+	// User and Password are sent when a connection is made, for a memcached that
+	// was started with -Y. Default: none.
+	User, Password string
+
+	// Proxy says that the servers are proxies, which keep their connections when
+	// a server behind them restarts. Each record is then read before it is
+	// written. A proxy that gives its name when it is asked for its version
+	// (mcrouter) is recognized without it; twemproxy is not.
+	Proxy bool
+
+	// StateChanged is called when a server is taken to be down, with the reason,
+	// and when it is back. The calls are made one after the other. Default: none.
+	StateChanged func(server string, down bool, err error)
 
 	// BreakerFailures is how many calls to a server must fail in a row for it to
 	// be taken to be down. Zero: DefaultBreakerFailures.
@@ -197,7 +176,7 @@ func (p *Pool) Close() error {
 		p.init()
 		close(p.closed)
 		for _, s := range p.servers.all {
-			s.close()
+			s.cut(ErrClosed)
 		}
 	})
 	return nil
@@ -238,23 +217,43 @@ func legal(key string) bool {
 	return 0 < len(key) && len(key) <= 250
 }
 
+// one makes a request for one key.
+func (p *Pool) one(r *request) error {
+	if err := p.admit(r); err != nil {
+		return err
+	}
+	p.do(context.Background(), []*request{r})
+	return r.err
+}
+
 // Get returns the item at key, or memcache.ErrCacheMiss.
 func (p *Pool) Get(key string) (*memcache.Item, error) {
-	s, err := p.server(key)
-	if err != nil {
+	r := &request{key: key, reads: true}
+	switch err := p.one(r); {
+	case err != nil:
 		return nil, err
+	case r.reply.found == nil:
+		return nil, memcache.ErrCacheMiss
 	}
-	return s.get(key)
+	return r.reply.found, nil
+}
+
+// write makes a request that writes, and returns what its server answers.
+func (p *Pool) write(r *request) error {
+	if err := p.one(r); err != nil {
+		return err
+	}
+	err := r.reply.status.err()
+	if err != nil && r.maybe {
+		return &LostAnswerError{err}
+	}
+	return err
 }
 
 // Add stores item unless its key has one, in which case it returns
 // memcache.ErrNotStored or a [LostAnswerError] of that.
 func (p *Pool) Add(item *memcache.Item) error {
-	s, err := p.server(item.Key)
-	if err != nil {
-		return err
-	}
-	return s.write(func(c *memcache.Client) error { return c.Add(item) })
+	return p.write(&request{key: item.Key, item: item, verb: add})
 }
 
 // CompareAndSwap stores item if what its key holds has not changed since Get or
@@ -269,19 +268,11 @@ func (p *Pool) CompareAndSwap(item *memcache.Item) error {
 	if item.CasID == 0 {
 		return &ServerError{Server: s.name, Err: ErrNoCAS}
 	}
-	return s.write(func(c *memcache.Client) error { return c.CompareAndSwap(item) })
+	return p.write(&request{key: item.Key, item: item, verb: cas})
 }
 
 // Delete deletes the item at key. If there is none it returns
 // memcache.ErrCacheMiss or a [LostAnswerError] of that.
 func (p *Pool) Delete(key string) error {
-	s, err := p.server(key)
-	if err != nil {
-		return err
-	}
-	return s.write(func(c *memcache.Client) error { return c.Delete(key) })
+	return p.write(&request{key: key, verb: del})
 }
-
-var errOtherKey = errors.New("an item that was not asked for")
-
-func otherKey(key string) error { return fmt.Errorf("%w: %q", errOtherKey, key) }

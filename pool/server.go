@@ -6,64 +6,69 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/adaptivethrottler/throttler"
+	"github.com/cespare/xxhash/v2"
 	"github.com/sony/gobreaker/v2"
 )
 
-// A server is one memcached: its client, its connections and its breaker.
+// A server is one memcached: its connections and its breaker.
 type server struct {
 	name string
 	addr address
 
 	// Options, set by init.
-	timeout, dialTimeout time.Duration
-	maxIdleConns         int
-	dialContext          func(ctx context.Context, network, address string) (net.Conn, error)
+	options
+	lanes []*lane
 
-	client  *memcache.Client
-	breaker *gobreaker.CircuitBreaker[struct{}]
-	down    atomic.Pointer[ServerError] // the error while the breaker is open; never nil then
+	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
+	down    atomic.Pointer[ServerError] // the error while the breaker is not closed, and nil while it is
 	tripped atomic.Bool                 // the breaker has opened and cut is still to be called
+	failing atomic.Bool                 // there was a failure, and no success since
 	last    atomic.Pointer[ServerError] // the last failure that the breaker counted
 
-	generation atomic.Uint64 // counts purges, so that one restart causes one
+	calls, failures, refusals, overloads, retries atomic.Uint64
 
-	calls, failures, refusals, retries atomic.Uint64
+	outages outages
+}
 
-	closing    context.Context // ended by close
-	endClosing context.CancelCauseFunc
-
-	mu      sync.Mutex
-	life    context.Context // ended by cut, and replaced; guarded by mu
-	endLife context.CancelCauseFunc
-	conns   map[*conn]struct{} // all that are open; guarded by mu
+// options are a Pool's, with the defaults put in.
+type options struct {
+	timeout, dialTimeout, queueTimeout time.Duration
+	maxValue                           int
+	user, password                     string
+	proxy                              bool
+	dialContext                        func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 func (s *server) init(p *Pool) {
-	s.timeout = positive(p.Timeout, DefaultTimeout)
-	s.dialTimeout = positive(p.DialTimeout, DefaultDialTimeout)
-	s.maxIdleConns = positive(p.MaxIdleConns, DefaultMaxIdleConns)
-	s.dialContext = p.DialContext
+	s.options = options{
+		timeout:      positive(p.Timeout, DefaultTimeout),
+		dialTimeout:  positive(p.DialTimeout, DefaultDialTimeout),
+		queueTimeout: positive(p.QueueTimeout, DefaultQueueTimeout),
+		maxValue:     positive(p.MaxValue, DefaultMaxValue),
+		user:         p.User,
+		password:     p.Password,
+		proxy:        p.Proxy,
+		dialContext:  p.DialContext,
+	}
 	if s.dialContext == nil {
 		s.dialContext = new(net.Dialer).DialContext
 	}
-	s.conns = make(map[*conn]struct{})
-	s.closing, s.endClosing = context.WithCancelCause(context.Background())
-	s.life, s.endLife = context.WithCancelCause(s.closing)
-	s.client = s.newClient()
-
+	s.outages.changed = p.StateChanged
+	for range positive(p.Conns, DefaultConns) {
+		s.lanes = append(s.lanes, newLane(s))
+	}
 	failures := uint32(positive(p.BreakerFailures, DefaultBreakerFailures))
-	s.breaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
+	s.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests:   1,
 		Timeout:       positive(p.BreakerPause, DefaultBreakerPause),
 		ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= failures },
-		IsSuccessful:  s.answered,
-		IsExcluded:    func(err error) bool { return errors.Is(err, ErrClosed) },
+		IsSuccessful:  func(err error) bool { return err == nil || isComplaint(err) || errors.Is(err, ErrNoCAS) },
+		IsExcluded:    isExcluded,
 		OnStateChange: s.changed,
 	})
 }
@@ -77,164 +82,170 @@ func positive[T cmp.Ordered](option, byDefault T) T {
 	return byDefault
 }
 
-func (s *server) newClient() *memcache.Client {
-	c := memcache.NewFromSelector(s.addr)
-	c.Timeout = s.timeout
-	c.MaxIdleConns = s.maxIdleConns
-	c.DialContext = s.dial
-	return c
+// lane returns the lane of key, always the same: what one exchange of a key learns,
+// the token above all, the next one can use.
+func (s *server) lane(key string) *lane {
+	if len(s.lanes) == 1 {
+		return s.lanes[0]
+	}
+	return s.lanes[xxhash.Sum64String(key)%uint64(len(s.lanes))]
 }
 
-// read makes one call of the server that changes nothing.
-func (s *server) read(op func(*memcache.Client) error) error {
-	return s.call(func() error {
-		_, err := s.try(op)
-		return err
-	})
-}
-
-// write makes one call of the server that changes what it has.
-func (s *server) write(op func(*memcache.Client) error) error {
-	return s.call(func() error {
-		again, err := s.try(op)
-		if again && isAnswer(err) {
-			return &LostAnswerError{err}
-		}
-		return err
-	})
-}
-
-// call runs try unless the server is taken to be down.
-func (s *server) call(try func() error) error {
+// admit returns nil if r may be sent, and otherwise why the server is left alone.
+func (s *server) admit(r *request) error {
 	s.calls.Add(1)
-	_, err := s.breaker.Execute(func() (struct{}, error) { return struct{}{}, try() })
-	if err == nil || isAnswer(err) {
-		return err
+	if s.down.Load() == nil {
+		return nil
 	}
-	return s.failure(err)
+	probe, err := s.breaker.Allow()
+	if err == nil {
+		r.probe = probe
+		return nil
+	}
+	if down := s.down.Load(); down != nil {
+		s.refusals.Add(1)
+		return down
+	}
+	return nil // it has just come back
 }
 
-// try runs op, and once more if the connection was lost on the way. again says
-// that the server may have carried out the first op too.
-//
-// Whatever op is, it is safe to repeat; see the package's notes on lost answers.
-// A connection may be lost in use as well as while it was idle: to fail then
-// would lose a hit that is perhaps stored, or have a caller fail open. But a
-// server that did not answer in time is not asked again, which would only make
-// the caller wait twice.
-func (s *server) try(op func(*memcache.Client) error) (again bool, err error) {
-	err = op(s.client)
-	var lost *lostError
-	if err == nil || isAnswer(err) || !errors.As(err, &lost) {
-		return false, err
+// ended notes how a request has ended, and returns its error as callers see it.
+func (s *server) ended(err error, probe func(error)) error {
+	if probe != nil {
+		s.blame(err)
+		probe(err)
+		s.announce()
 	}
-	s.purge(lost.generation)
-	s.retries.Add(1)
-	// A client of its own, since s.client may have another connection that is
-	// lost too: one that was in use during the purge.
-	fresh := s.newClient()
-	defer fresh.Close()
-	return lost.sent, op(fresh)
-}
-
-// isAnswer reports whether err is memcached's ordinary answer. Such errors are
-// not wrapped in a ServerError: they are none, and often compared by ==.
-func isAnswer(err error) bool {
-	switch err {
-	case memcache.ErrCacheMiss, memcache.ErrNotStored, memcache.ErrCASConflict:
-		return true
-	}
-	_, again := err.(*LostAnswerError)
-	return again
-}
-
-// answered reports whether the server is there, as far as err tells: whether it
-// is an answer in memcached's language. An error that the server reports is one: a
-// value too large or a full memory is no reason to leave the server alone, which
-// still has bans to tell; and a proxy reports so what befell one of the servers
-// behind it, while the others answer.
-//
-// The breaker calls it under its lock with each error that it counts.
-func (s *server) answered(err error) bool {
-	if err == nil || isAnswer(err) || isComplaint(err) {
-		return true
-	}
-	s.last.Store(&ServerError{Server: s.name, Err: err})
-	return false
-}
-
-// isComplaint reports whether err is an error that the server reported, of which
-// memcache.Client quotes the line at the end of its own.
-func isComplaint(err error) bool {
-	text, unexpected := strings.CutPrefix(err.Error(), "memcache: unexpected ")
-	if !unexpected {
-		return false
-	}
-	_, line, _ := strings.Cut(text, `: "`)
-	for _, start := range []string{"SERVER_ERROR", "CLIENT_ERROR", "ERROR"} {
-		if strings.HasPrefix(line, start) {
-			return true
-		}
-	}
-	return false
-}
-
-// changed is called by the breaker, under its lock.
-func (s *server) changed(_ string, _, to gobreaker.State) {
-	if to == gobreaker.StateOpen {
-		s.down.Store(&ServerError{Server: s.name, Err: fmt.Errorf("%w, the last failure: %v", ErrDown, s.last.Load().Err)})
-		s.tripped.Store(true)
-	}
-}
-
-// errCut is why calls end that hang while the breaker opens.
-var errCut = errors.New("cut")
-
-// failure returns the error of a call that failed.
-func (s *server) failure(err error) error {
 	switch {
+	case err == nil:
+		s.succeeded()
+		return nil
 	case errors.Is(err, ErrClosed):
 		return ErrClosed
-	case err == gobreaker.ErrOpenState, err == gobreaker.ErrTooManyRequests:
-		s.refusals.Add(1)
-		return s.down.Load()
+	case errors.Is(err, throttler.ErrOverloaded):
+		s.overloads.Add(1)
 	case errors.Is(err, errCut):
 		s.failures.Add(1)
-		return s.down.Load()
-	}
-	s.failures.Add(1)
-	if s.tripped.CompareAndSwap(true, false) {
-		// Calls that began later than those that failed would wait for their own
-		// timeout although it is known by now that nobody will answer.
-		s.cut(errCut)
+		return s.downOr(err)
+	default:
+		s.failures.Add(1)
+		if isComplaint(err) {
+			s.succeeded()
+		}
 	}
 	return &ServerError{Server: s.name, Err: err}
 }
 
-// get is Get for a key of this server.
-func (s *server) get(key string) (*memcache.Item, error) {
-	var item *memcache.Item
-	err := s.read(func(c *memcache.Client) (err error) {
-		item, err = c.Get(key)
-		if err == nil && item.Key != key {
-			return s.strayed(item.Key)
-		}
-		return err
-	})
-	if err != nil {
-		return nil, err
+// downOr returns why the server is taken to be down. If it is back already, it is
+// err.
+func (s *server) downOr(err error) error {
+	if down := s.down.Load(); down != nil {
+		return down
 	}
-	return item, nil
+	return &ServerError{Server: s.name, Err: fmt.Errorf("%w: %w", ErrDown, err)}
 }
 
-// strayed returns the error of an answer to another question. The connection it
-// came from is idle again, and would answer the next request as wrongly: it is
-// as good as lost.
-func (s *server) strayed(key string) error {
-	return &lostError{otherKey(key), s.generation.Load(), true}
+// succeeded tells the breaker that the server has answered.
+func (s *server) succeeded() {
+	if s.failing.Load() && s.failing.CompareAndSwap(true, false) {
+		s.report(nil)
+	}
 }
 
-func (s *server) close() {
-	s.endClosing(ErrClosed)
-	s.cut(ErrClosed)
+// failed tells the breaker of failures that have the same cause, and ends all
+// other calls if that opens it. No lock is held.
+func (s *server) failed(failures int, err error) {
+	if isExcluded(err) || isComplaint(err) || errors.Is(err, errCut) {
+		return
+	}
+	s.blame(err)
+	s.failing.Store(true)
+	for range failures {
+		s.report(err)
+	}
+	s.announce()
+}
+
+// blame notes err as the last failure, if it is one.
+func (s *server) blame(err error) {
+	if err != nil && !isExcluded(err) && !isComplaint(err) && !errors.Is(err, errCut) {
+		s.last.Store(&ServerError{Server: s.name, Err: err})
+	}
+}
+
+func (s *server) report(err error) {
+	if done, refused := s.breaker.Allow(); refused == nil {
+		done(err)
+	}
+}
+
+// changed is called by the breaker, under its lock.
+func (s *server) changed(_ string, _, to gobreaker.State) {
+	switch to {
+	case gobreaker.StateOpen:
+		down := &ServerError{Server: s.name, Err: fmt.Errorf("%w, the last failure: %v", ErrDown, s.last.Load().Err)}
+		s.outages.note(down)
+		s.down.Store(down)
+		s.tripped.Store(true)
+	case gobreaker.StateClosed:
+		s.outages.note(nil)
+		s.down.Store(nil)
+	}
+}
+
+// announce does what follows from a change of the breaker's state. Calls that
+// began later than those that failed would wait for their own timeouts although
+// it is known by now that nobody will answer.
+func (s *server) announce() {
+	if s.tripped.CompareAndSwap(true, false) {
+		s.cut(errCut)
+	}
+	s.outages.tell(s.name)
+}
+
+// cut ends all calls that are under way, with their connections. What comes after
+// gets new ones.
+func (s *server) cut(reason error) {
+	for _, l := range s.lanes {
+		l.cut(reason)
+	}
+}
+
+// outages tells of the beginnings and ends of outages, each once and in order.
+type outages struct {
+	changed func(server string, down bool, err error)
+
+	mu      sync.Mutex
+	down    bool
+	news    []error // nil for an end
+	telling bool
+}
+
+// note notes that the server is down, because of err, or that it is back.
+func (o *outages) note(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.changed != nil && o.down != (err != nil) {
+		o.down = err != nil
+		o.news = append(o.news, err)
+	}
+}
+
+// tell tells the news, unless somebody else is about to. No lock is held while it
+// does.
+func (o *outages) tell(server string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.telling {
+		return
+	}
+	o.telling = true
+	for len(o.news) > 0 {
+		err := o.news[0]
+		o.news = o.news[1:]
+		o.mu.Unlock()
+		o.changed(server, err != nil, err)
+		o.mu.Lock()
+	}
+	o.telling = false
 }

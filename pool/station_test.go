@@ -2,6 +2,7 @@ package pool_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"io"
 	"net"
@@ -26,11 +27,17 @@ type station struct {
 	// dial, if not nil, is called before a connection is made.
 	dial func(ctx context.Context) error
 
+	// version is what it answers when a connection is made: a memcached's answer
+	// if it is empty.
+	version string
+
 	mu       sync.Mutex
 	addrs    []string // of all dials
 	requests []string
 	conns    []net.Conn
 }
+
+const silent = "silent" // for a version that is never answered
 
 // newPool returns a pool of the given servers, all of which are s.
 func (s *station) newPool(t *testing.T, servers ...string) *pool.Pool {
@@ -68,6 +75,15 @@ func (s *station) serve(conn net.Conn) {
 			return
 		}
 		request = strings.TrimRight(request, "\r\n")
+		if request == "version" { // which comes before all requests
+			s.mu.Lock()
+			version := cmp.Or(s.version, "VERSION 1.6.18")
+			s.mu.Unlock()
+			if version != silent {
+				io.WriteString(conn, version+"\r\n")
+			}
+			continue
+		}
 		if verb, _, _ := strings.Cut(request, " "); verb == "add" || verb == "cas" {
 			if _, err := r.ReadString('\n'); err != nil { // of one line
 				return

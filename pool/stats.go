@@ -7,14 +7,17 @@ import "github.com/sony/gobreaker/v2"
 type ServerStats struct {
 	Server string // as it was given to New
 
-	Calls    uint64 // all calls; a GetMulti is one for each of its servers
-	Failures uint64 // calls that failed: no connection, no answer in time, none that makes sense
-	Refusals uint64 // calls that failed at once because the server is taken to be down
-	Retries  uint64 // calls that were made a second time because the connection was lost
+	Calls     uint64 // all calls; a GetMulti is one for each of its servers
+	Failures  uint64 // calls that failed: no connection, no answer in time, none that makes sense
+	Refusals  uint64 // calls that failed at once because the server is taken to be down
+	Retries   uint64 // calls that were made a second time because the connection was lost
+	Overloads uint64 // calls that were not sent and answered in time although the server answers
 
 	Down      bool  // taken to be down: all calls are refused but for one at a time
 	LastError error // what made the last call fail that was a failure of the server; nil if none
-	Conns     int   // open connections, in use or idle
+	Conns     int   // open connections
+	InFlight  int   // requests that were sent and not yet answered
+	Queued    int   // requests that wait for their turn
 }
 
 // Stats returns a snapshot of each server, in the order in which they were given to
@@ -30,18 +33,25 @@ func (p *Pool) Stats() []ServerStats {
 
 func (s *server) stats() ServerStats {
 	stats := ServerStats{
-		Server:   s.name,
-		Calls:    s.calls.Load(),
-		Failures: s.failures.Load(),
-		Refusals: s.refusals.Load(),
-		Retries:  s.retries.Load(),
-		Down:     s.breaker.State() != gobreaker.StateClosed,
+		Server:    s.name,
+		Calls:     s.calls.Load(),
+		Failures:  s.failures.Load(),
+		Refusals:  s.refusals.Load(),
+		Retries:   s.retries.Load(),
+		Overloads: s.overloads.Load(),
+		Down:      s.breaker.State() != gobreaker.StateClosed,
 	}
 	if last := s.last.Load(); last != nil {
 		stats.LastError = last.Err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	stats.Conns = len(s.conns)
+	for _, l := range s.lanes {
+		l.mu.Lock()
+		stats.Queued += l.queue.len()
+		if l.conn != nil {
+			stats.Conns++
+			stats.InFlight += l.conn.sent.len()
+		}
+		l.mu.Unlock()
+	}
 	return stats
 }

@@ -10,7 +10,9 @@
 // take; -memcached host:port, which may be given several times, keeps the counts
 // in memcached. Without it they end with the process, and a process that is
 // started again begins with a whole budget; with it the rate holds even then,
-// and all processes that use the same servers keep it together.
+// and all processes that use the same servers keep it together. While memcached
+// does not answer, each process keeps the rate on its own, with its messages at
+// even distances; that is said once on standard error.
 //
 // # Messages
 //

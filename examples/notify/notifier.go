@@ -192,7 +192,7 @@ func (n *notifier) send(ctx context.Context, id string) error {
 func (n *notifier) report(err error) {
 	if err != nil && !n.failed {
 		n.failed = true
-		n.problems.Printf("the rate is not limited, as memcached does not answer: %v", err)
+		n.problems.Printf("memcached does not answer, so this process keeps the rate on its own: %v", err)
 	}
 }
 

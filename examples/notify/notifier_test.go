@@ -16,6 +16,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 )
 
@@ -92,6 +93,42 @@ func TestRateIsHeldAndOrderKept(t *testing.T) {
 		require.Equal(t, want, b.handed)
 		require.Empty(t, b.left(t))
 	})
+}
+
+// down is a client whose server is gone from a time on.
+type down struct {
+	throttler.Client
+	from time.Time
+}
+
+var errGone = errors.New("server is gone")
+
+func (d down) Get(key string) (*memcache.Item, error) {
+	if time.Now().Before(d.from) {
+		return d.Client.Get(key)
+	}
+	return nil, errGone
+}
+
+func TestMessagesKeepTheirDistanceWhenTheServerGoes(t *testing.T) {
+	for name, from := range map[string]time.Duration{"before the first": 0, "between the third and the fourth": 7 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, 1)
+				b.rule.Either[0].TTL = 3 * time.Second
+				b.throttler = throttler.New(down{memstore.New(), time.Now().Add(from)})
+				var want []handed
+				for i := range 10 {
+					name := fmt.Sprintf("%02d", i)
+					b.write(t, name)
+					want = append(want, handed{time.Duration(i) * 3 * time.Second, "text of " + name})
+				}
+				require.NoError(t, b.runFolder(t.Context(), 0))
+				require.Equal(t, want, b.handed)
+				require.Equal(t, "memcached does not answer, so this process keeps the rate on its own: server is gone\n", b.problems.String())
+			})
+		})
+	}
 }
 
 func TestMessageThatFailsIsKeptAndTheOthersGoOn(t *testing.T) {

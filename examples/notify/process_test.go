@@ -257,11 +257,13 @@ func TestCommandThatTakesTooLongIsEnded(t *testing.T) {
 	require.Contains(t, proc.errors.String(), "kept 00: the command has taken longer than 100ms")
 }
 
-func TestServerThatIsNotThereIsReportedOnce(t *testing.T) {
+func TestServerThatIsNotThereIsReportedOnceAndTheRateIsKept(t *testing.T) {
 	p := newPlace(t)
 	messages := p.write(5)
-	proc := p.start("-dir", p.messages, "-max", "1", "-memcached", "127.0.0.1:1")
+	begin := time.Now()
+	proc := p.start("-dir", p.messages, "-max", "2", "-ttl", "400ms", "-memcached", "127.0.0.1:1")
 	require.Zero(t, proc.end())
+	require.GreaterOrEqual(t, time.Since(begin), 4*200*time.Millisecond)
 	require.Equal(t, messages, p.logged())
 	require.Equal(t, 1, strings.Count(proc.errors.String(), "\n"), proc.errors)
 	require.Contains(t, proc.errors.String(), "127.0.0.1:1")

@@ -1,10 +1,14 @@
 package memcachedtest
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net"
 	"os"
+	"strconv"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 )
@@ -36,8 +40,10 @@ func (f Fault) String() string {
 // request whose answer does not come is one that the server has carried out, or
 // will never see: the fault says which.
 type Wire struct {
-	// Next is asked for each request. A request is what is written from one
-	// read to the next.
+	// Next is asked for each request, by several goroutines at once. A request
+	// is one Write: a packet, with whatever a client has put into it. The
+	// question for the version, which a client asks when it connects, is none and
+	// always arrives.
 	Next func() Fault
 }
 
@@ -61,19 +67,23 @@ func (w *Wire) Once(n int64, f Fault) {
 	}
 }
 
+// A wireConn meets the faults of one connection, which one goroutine may write to
+// while another one reads.
 type wireConn struct {
 	net.Conn
-	wire    *Wire
-	fault   Fault // of the request under way
-	writing bool
+	wire *Wire
+
+	mu      sync.Mutex
+	fault   Fault // what becomes of the next answer
+	answers int   // how many answers the request that meets it has
 }
 
 func (c *wireConn) Write(b []byte) (int, error) {
-	if !c.writing {
-		c.writing = true
-		c.fault = c.wire.Next()
+	if bytes.HasPrefix(b, []byte("version")) {
+		return c.Conn.Write(b)
 	}
-	switch c.fault {
+	switch f := c.wire.Next(); f {
+	case NoFault:
 	case LoseRequest:
 		c.Conn.Close()
 		return 0, syscall.EPIPE
@@ -81,14 +91,24 @@ func (c *wireConn) Write(b []byte) (int, error) {
 		n, _ := c.Conn.Write(b[:len(b)/2])
 		c.Conn.Close()
 		return n, syscall.EPIPE
+	default:
+		c.mu.Lock()
+		c.fault, c.answers = f, commands(b)
+		c.mu.Unlock()
 	}
 	return c.Conn.Write(b)
 }
 
 func (c *wireConn) Read(b []byte) (int, error) {
-	c.writing = false
 	n, err := c.Conn.Read(b)
-	switch c.fault {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := c.fault
+	if f == NoFault || n == 0 {
+		return n, err
+	}
+	c.fault = NoFault
+	switch f {
 	case LoseAnswer:
 		c.Conn.Close()
 		return 0, io.EOF
@@ -102,8 +122,22 @@ func (c *wireConn) Read(b []byte) (int, error) {
 		return 0, os.ErrDeadlineExceeded
 	case Garbage:
 		return copy(b, "220 mail.example.org ESMTP\r\n"), nil
-	case Complaint:
-		return copy(b, "SERVER_ERROR out of memory storing object\r\n"), nil
 	}
-	return n, err
+	return copy(b, strings.Repeat("SERVER_ERROR out of memory storing object\r\n", c.answers)), nil
+}
+
+// commands returns how many commands a packet has.
+func commands(packet []byte) int {
+	n := 0
+	for len(packet) > 0 {
+		line, rest, _ := bytes.Cut(packet, []byte("\r\n"))
+		fields := strings.Fields(string(line))
+		n++
+		packet = rest
+		if verb := fields[0]; verb == "add" || verb == "cas" || verb == "set" {
+			size, _ := strconv.Atoi(fields[4])
+			packet = packet[min(size+2, len(packet)):]
+		}
+	}
+	return n
 }

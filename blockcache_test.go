@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a throttler does for a backend that fails: Fallback, and BanCache.
+// What a throttler does for a backend that fails: Fallback, and BlockCache.
 
 func TestFallbackKeepsCountingWhileTheBackendFails(t *testing.T) {
 	client := newFaulty()
@@ -144,7 +144,7 @@ func TestCachedBanTakesNoRoundTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newFaulty()
 		th := throttler.New(client)
-		th.BanCache = 10
+		th.BlockCache = 10
 		rule := banning("a", 8*time.Second)
 		authorize(t, th, rule)
 		authorize(t, th, rule) // sets the ban
@@ -158,8 +158,8 @@ func TestCachedBanTakesNoRoundTrip(t *testing.T) {
 			require.Equal(t, d.Outcomes, peek(t, th, rule).Outcomes)
 		}
 		require.Empty(t, client.took())
-		// After BanCacheTTL the backend is asked again,
-		time.Sleep(throttler.DefaultBanCacheTTL - time.Second - 1)
+		// After BlockCacheTTL the backend is asked again,
+		time.Sleep(throttler.DefaultBlockCacheTTL - time.Second - 1)
 		authorize(t, th, rule)
 		require.Empty(t, client.took())
 		time.Sleep(time.Nanosecond)
@@ -176,7 +176,7 @@ func TestCachedBanTakesNoRoundTrip(t *testing.T) {
 func TestBanFoundInTheBackendIsCached(t *testing.T) {
 	client := newFaulty()
 	first, second := throttler.New(client), throttler.New(client)
-	second.BanCache = 10
+	second.BlockCache = 10
 	rule := banning("a", time.Hour)
 	authorize(t, first, rule)
 	authorize(t, first, rule)
@@ -189,7 +189,7 @@ func TestBanFoundInTheBackendIsCached(t *testing.T) {
 func TestBanThatPeekForetellsIsNotCached(t *testing.T) {
 	client := newFaulty()
 	th := throttler.New(client)
-	th.BanCache = 10
+	th.BlockCache = 10
 	rule := banning("a", time.Hour)
 	authorize(t, th, rule)
 	require.True(t, peek(t, th, rule).Outcomes[0].Banned)
@@ -197,11 +197,11 @@ func TestBanThatPeekForetellsIsNotCached(t *testing.T) {
 	require.False(t, peek(t, th, rule).Outcomes[0].Banned)
 }
 
-func TestResetIsNoticedHereAtOnceAndElsewhereWithinBanCacheTTL(t *testing.T) {
+func TestResetIsNoticedHereAtOnceAndElsewhereWithinBlockCacheTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newFaulty()
 		here, elsewhere := throttler.New(client), throttler.New(client)
-		here.BanCache, elsewhere.BanCache, elsewhere.BanCacheTTL = 10, 10, time.Second
+		here.BlockCache, elsewhere.BlockCache, elsewhere.BlockCacheTTL = 10, 10, time.Second
 		rule := banning("a", time.Hour)
 		authorize(t, here, rule)
 		require.Equal(t, throttler.Blocked, authorize(t, here, rule).Status)
@@ -224,7 +224,7 @@ func TestResetHoldsForABanThatIsBeingReadMeanwhile(t *testing.T) {
 	authorize(t, elsewhere, rule)
 	slow := &interrupted{faulty: client}
 	here := throttler.New(slow)
-	here.BanCache = 10
+	here.BlockCache = 10
 	slow.by = func() { require.NoError(t, here.Reset(context.Background(), rule)) }
 	require.Equal(t, throttler.Blocked, authorize(t, here, rule).Status)
 	require.Equal(t, throttler.Authorized, authorize(t, here, rule).Status)
@@ -248,7 +248,7 @@ func (o *interrupted) Get(key string) (*memcache.Item, error) {
 func TestOtherConditionsCountBesideACachedBan(t *testing.T) {
 	client := newFaulty()
 	th := throttler.New(client)
-	th.BanCache = 10
+	th.BlockCache = 10
 	rule := banning("a", time.Hour)
 	rule.Either = append(rule.Either, condition("b", 5, time.Minute))
 	authorize(t, th, rule)
@@ -261,10 +261,10 @@ func TestOtherConditionsCountBesideACachedBan(t *testing.T) {
 	require.Equal(t, []string{"get"}, client.took())
 }
 
-func TestBanCacheForgetsTheLeastRecentlyUsed(t *testing.T) {
+func TestBlockCacheForgetsTheLeastRecentlyUsed(t *testing.T) {
 	client := newFaulty()
 	th := throttler.New(client)
-	th.BanCache = 2
+	th.BlockCache = 2
 	for _, name := range []string{"a", "b", "a", "b", "a", "c", "c"} {
 		authorize(t, th, banning(name, time.Hour))
 	}
@@ -287,7 +287,7 @@ func TestBanOfTheFallbackIsNotCached(t *testing.T) {
 	client := newFaulty()
 	client.before = failing(errDown, "", "get")
 	th := throttler.New(client)
-	th.Fallback, th.BanCache = memstore.New(), 10
+	th.Fallback, th.BlockCache = memstore.New(), 10
 	rule := banning("a", time.Hour)
 	authorize(t, th, rule)
 	require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
@@ -298,7 +298,7 @@ func TestBanOfTheFallbackIsNotCached(t *testing.T) {
 // BenchmarkCachedBan measures a call that is answered from process memory.
 func BenchmarkCachedBan(b *testing.B) {
 	th := throttler.New(memstore.New())
-	th.BanCache = 10
+	th.BlockCache = 10
 	rule := banning("ip", time.Hour)
 	ctx := context.Background()
 	for range 2 {
@@ -316,7 +316,7 @@ func BenchmarkCachedBan(b *testing.B) {
 
 func TestCachedBanTakesFourAllocationsAtMost(t *testing.T) {
 	th := throttler.New(memstore.New())
-	th.BanCache = 10
+	th.BlockCache = 10
 	rule := banning("ip", time.Hour)
 	ctx := context.Background()
 	authorize(t, th, rule)

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"math"
+	"math/rand"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/envoyproxy/ratelimit/src/config"
+	rlimiter "github.com/envoyproxy/ratelimit/src/limiter"
+	"github.com/envoyproxy/ratelimit/src/memcached"
+	"github.com/envoyproxy/ratelimit/src/settings"
+	"github.com/envoyproxy/ratelimit/src/stats"
+	"github.com/envoyproxy/ratelimit/src/utils"
+	gostats "github.com/lyft/gostats"
+)
+
+var envoy = system{"envoyproxy/ratelimit", "fixed window", onMemcached, overEnvoy}
+
+// day is the window of those that know calendar units only, or that count from
+// fixed times.
+const day = 24 * time.Hour
+
+// perDay returns l's rate as calls a day, at most as many as fit.
+func perDay(l limit) uint32 {
+	return uint32(min(math.MaxUint32, float64(l.Max)*float64(day)/float64(l.Window)))
+}
+
+// overEnvoy opens the part of the service that asks memcached, as the service
+// makes it: without the gRPC call before it, which would take longer than all
+// the rest. Its local cache is off, as by default.
+func overEnvoy(e env, l limit) (limiter, error) {
+	client := plainClient(e)
+	random := rand.New(utils.NewLockedSource(time.Now().UnixNano()))
+	manager := stats.NewStatManager(gostats.NewStore(gostats.NewNullSink(), false), settings.Settings{})
+	cache := memcached.NewRateLimitCacheImpl(client, utils.NewTimeSourceImpl(), random, 0, nil, manager, 0.8, "")
+	limits := []*config.RateLimit{
+		config.NewRateLimit(perDay(l), pb.RateLimitResponse_RateLimit_DAY, manager.NewStats(e.space), false, false, false, "", nil, false),
+	}
+	return &envoyLimiter{cache: cache, limits: limits, domain: e.space, end: func() { client.Close() }}, nil
+}
+
+type envoyLimiter struct {
+	cache  rlimiter.RateLimitCache
+	limits []*config.RateLimit
+	domain string
+	end    func()
+}
+
+func (v *envoyLimiter) caller() func(string) (bool, error) { return v.allow }
+
+func (v *envoyLimiter) allow(value string) (bool, error) {
+	request := &pb.RateLimitRequest{Domain: v.domain, Descriptors: []*ratelimitv3.RateLimitDescriptor{
+		{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "v", Value: value}}},
+	}}
+	statuses := v.cache.DoLimit(context.Background(), request, v.limits)
+	return statuses[0].Code == pb.RateLimitResponse_OK, nil
+}
+
+// flush waits until what was allowed is counted.
+func (v *envoyLimiter) flush() { v.cache.Flush() }
+
+func (v *envoyLimiter) close() {
+	v.flush()
+	v.end()
+}

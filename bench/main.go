@@ -1,0 +1,268 @@
+// Command bench measures the throttler beside other rate limiters, in turn, in
+// small rounds, and prints tables in Markdown. It starts a memcached and a
+// Redis of its own and ends them:
+//
+//	go run ./bench
+//
+// What takes longer on a machine that is busy for a while takes longer for all of
+// them: believe the ratios, not the times.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// callerCounts are those that each work is measured with.
+var callerCounts = []int{1, 16, maxCallers}
+
+// systemsFor returns the systems that are measured at w.
+func systemsFor(w work) []system {
+	all := []system{poolWindow, poolBucket, plainWindow, plainBucket, rueidisBucket, rueidisLog, redisRate, envoy, limitersWindow}
+	if w.name == full.name {
+		all = slices.Insert(all, 1, poolCached)
+	}
+	return all
+}
+
+// ours reports whether s is of this repository and over pool.
+func (s system) ours() bool { return strings.HasPrefix(s.name, poolWindow.name) }
+
+// crowdSystems are those of the admitted table.
+var crowdSystems = []system{
+	poolWindow, poolBucket, plainWindow, plainBucket, rueidisBucket, rueidisLog, redisRate,
+	envoy, limitersWindow, limitersLocked, limitersUnlocked,
+}
+
+// plainCallers and plainPairs are those of plainTable.
+var (
+	plainCallers = []int{1, maxCallers}
+	plainPairs   = [][2]system{
+		{poolWindow, getAndSwap},
+		{plainWindow, getAndSwap},
+		{poolCancelable, poolWindow},
+		{plainCancelable, plainWindow},
+	}
+	plainSystems = []system{getAndSwap, poolWindow, poolCancelable, plainWindow, plainCancelable}
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// options are those of the command line.
+type options struct {
+	short   bool
+	network string
+	rounds  int
+	slice   time.Duration
+	crowds  int
+	svg     string
+	page    string
+}
+
+func parse(args []string, messages io.Writer) (o options, err error) {
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(messages)
+	flags.BoolVar(&o.short, "short", false, "take about 20 seconds, for a first look")
+	flags.StringVar(&o.network, "network", "tcp", "how the servers are reached: tcp or unix")
+	flags.IntVar(&o.rounds, "rounds", 15, "how often each limiter is measured at each work")
+	flags.DurationVar(&o.slice, "slice", 50*time.Millisecond, "how long it is measured in a round")
+	flags.IntVar(&o.crowds, "crowds", 5, "how often a crowd calls for what is admitted")
+	flags.StringVar(&o.svg, "svg", "", "write a picture to this file")
+	flags.StringVar(&o.page, "page", "", "write the tables into this Markdown file too, in place of those of an earlier run")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if o.short {
+		o.rounds, o.slice, o.crowds = 3, 20*time.Millisecond, 1
+	}
+	switch {
+	case flags.NArg() > 0:
+		err = fmt.Errorf("unknown argument %q", flags.Arg(0))
+	case o.network != "tcp" && o.network != "unix":
+		err = fmt.Errorf("-network is %q, want tcp or unix", o.network)
+	case o.rounds < 1 || o.crowds < 1 || o.slice < time.Millisecond:
+		err = errors.New("-rounds and -crowds must be 1 or more, and -slice 1ms or more")
+	}
+	return o, err
+}
+
+func run(ctx context.Context, args []string, out, messages io.Writer) error {
+	o, err := parse(args, messages)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if o.page != "" {
+		if _, err := os.Stat(o.page); err != nil {
+			return err // now rather than in three minutes
+		}
+	}
+	st := &stage{servers: make(map[backend]*server), rounds: o.rounds, slice: o.slice}
+	st.report = func(format string, args ...any) { fmt.Fprintf(messages, format+"\n", args...) }
+	defer st.close()
+	for _, kind := range []backend{onMemcached, onRedis} {
+		s, err := start(ctx, kind, o.network)
+		if errors.Is(err, errNotInstalled) {
+			st.report("%v; what needs it is left out", err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		st.servers[kind] = s
+	}
+	var tables bytes.Buffer
+	both := io.MultiWriter(out, &tables)
+	conditions(both, st, o)
+	if err := st.all(ctx, o, both); err != nil || o.page == "" {
+		return err
+	}
+	return renew(o.page, tables.Bytes())
+}
+
+// close ends the servers.
+func (st *stage) close() {
+	for _, s := range st.servers {
+		s.stop()
+	}
+}
+
+// all plays all scenes and writes their tables to out, each when it is known.
+func (st *stage) all(ctx context.Context, o options, out io.Writer) error {
+	if err := st.verify(slices.Concat(systemsFor(full), crowdSystems, httpSystems())); err != nil {
+		return err
+	}
+	if len(st.servers) > 0 {
+		if err := st.withServers(ctx, o, out); err != nil {
+			return err
+		}
+	}
+	return st.inMemory(ctx, out)
+}
+
+func (st *stage) withServers(ctx context.Context, o options, out io.Writer) error {
+	scenes := make(map[string][][]result)
+	for _, w := range works {
+		played, err := st.playAll(ctx, w, systemsFor(w), callerCounts)
+		if err != nil {
+			return err
+		}
+		scenes[w.name] = played
+		workTable(w, played).write(out)
+	}
+	if t := ratioTable(scenes); len(t.rows) > 0 {
+		t.write(out)
+	}
+	if st.servers[onMemcached] != nil {
+		played, err := st.playAll(ctx, spread, plainSystems, plainCallers)
+		if err != nil {
+			return err
+		}
+		plainTable(played).write(out)
+	}
+	st.report("what is admitted of a limit of 50")
+	crowds, err := st.admitAll(ctx, crowdSystems, o.crowds)
+	if err != nil {
+		return err
+	}
+	admittedTable(crowds).write(out)
+	if o.svg == "" {
+		return nil
+	}
+	return os.WriteFile(o.svg, picture(scenes, crowds), 0o644)
+}
+
+// inMemory compares what needs no server.
+func (st *stage) inMemory(ctx context.Context, out io.Writer) error {
+	callers := []int{1, maxCallers}
+	for _, w := range []work{spread, full} {
+		played, err := st.playAll(ctx, w, []system{storeWindow, storeBucket}, callers)
+		if err != nil {
+			return err
+		}
+		memoryTable("In process memory: "+w.name, w, played).write(out)
+	}
+	for _, w := range []work{allowedRequests, refusedRequests} {
+		played, err := st.playAll(ctx, w, httpSystems(), callers)
+		if err != nil {
+			return err
+		}
+		memoryTable("HTTP middleware in process memory: "+w.name, w, played).write(out)
+	}
+	return nil
+}
+
+// playAll plays one scene for each number of callers.
+func (st *stage) playAll(ctx context.Context, w work, systems []system, callers []int) ([][]result, error) {
+	var scenes [][]result
+	for _, n := range callers {
+		st.report("%s, %s", w.name, callersText(n))
+		results, err := st.play(ctx, scene{work: w, callers: n, systems: systems})
+		if err != nil {
+			return nil, err
+		}
+		scenes = append(scenes, results)
+	}
+	return scenes, nil
+}
+
+// conditions says what the figures were measured under.
+func conditions(out io.Writer, st *stage, o options) {
+	fmt.Fprintf(out, "Measured with %s on %d cores of %s/%s", runtime.Version(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH)
+	for _, kind := range []backend{onMemcached, onRedis} {
+		if s := st.servers[kind]; s != nil {
+			fmt.Fprintf(out, ", %s", s.version())
+		}
+	}
+	where := map[string]string{"tcp": "TCP connections to 127.0.0.1", "unix": "Unix sockets"}[o.network]
+	fmt.Fprintf(out, " on the same machine, over %s; medians of %d rounds of %v for each limiter, in random order.\n", where, o.rounds, o.slice)
+	fmt.Fprintf(out, "A cell a / b / c is for 1, 16 and 64 callers, a / b for 1 and 64. "+
+		"The time of a decision is a second divided by the decisions made in it. "+
+		"± is half the distance of the quartiles of the rounds.\n")
+	if versions := moduleVersions(); versions != "" {
+		fmt.Fprintf(out, "Modules: %s.\n", versions)
+	}
+	fmt.Fprintln(out)
+}
+
+// compared are the modules whose versions matter.
+var compared = []string{
+	"github.com/bradfitz/gomemcache", "github.com/redis/rueidis", "github.com/go-redis/redis_rate/v10", "github.com/redis/go-redis/v9",
+	"github.com/envoyproxy/ratelimit", "github.com/mennanov/limiters",
+	"github.com/go-chi/httprate", "github.com/ulule/limiter/v3", "github.com/didip/tollbooth/v7",
+}
+
+func moduleVersions() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	var versions []string
+	for _, m := range info.Deps {
+		if slices.Contains(compared, m.Path) {
+			versions = append(versions, strings.TrimPrefix(m.Path, "github.com/")+" "+m.Version)
+		}
+	}
+	return strings.Join(versions, ", ")
+}

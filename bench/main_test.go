@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bytes"
+	"encoding/xml"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestAllTablesArePrinted(t *testing.T) {
+	started(t, onMemcached, "unix")
+	started(t, onRedis, "unix")
+	dir := t.TempDir()
+	svg, page := filepath.Join(dir, "picture.svg"), filepath.Join(dir, "page.md")
+	require.NoError(t, os.WriteFile(page, []byte(tablesBegin+tablesEnd), 0o600))
+	var out, messages bytes.Buffer
+	err := run(t.Context(), []string{"-rounds", "1", "-slice", "2ms", "-network", "unix", "-crowds", "1", "-svg", svg, "-page", page}, &out, &messages)
+	require.NoError(t, err, messages.String())
+
+	sections := strings.Split(out.String(), "\n### ")
+	require.Regexp(t, `^Measured with go.*memcached \d.*Redis \d.*Unix sockets; medians of 1 rounds of 2ms`, sections[0])
+	var titles []string
+	for _, section := range sections[1:] {
+		title, body, _ := strings.Cut(section, "\n")
+		titles = append(titles, title)
+		columns := strings.Count(strings.SplitN(body[strings.Index(body, "\n|"):], "\n", 3)[1], " | ")
+		rows := 0
+		for line := range strings.Lines(body) {
+			if strings.HasPrefix(line, "| ") {
+				require.Equal(t, columns, strings.Count(line, " | "), "%s: %s", title, line)
+				rows++
+			}
+		}
+		require.Greater(t, rows, 2, title)
+	}
+	require.Equal(t, []string{
+		"Work: spread", "Work: new", "Work: hot", "Work: full",
+		"Ours beside the faster of rueidis' two scripts",
+		"Beside the plain client, and a ctx that can end",
+		"Admitted of a limit of 50",
+		"In process memory: spread", "In process memory: full",
+		"HTTP middleware in process memory: allowed", "HTTP middleware in process memory: refused",
+	}, titles)
+
+	written, err := os.ReadFile(page)
+	require.NoError(t, err)
+	require.Equal(t, tablesBegin+"\n"+out.String()+tablesEnd, string(written))
+	picture, err := os.ReadFile(svg)
+	require.NoError(t, err)
+	require.NoError(t, xml.Unmarshal(picture, new(struct{})))
+}
+
+func TestWithoutServersOnlyWhatNeedsNoneIsMeasured(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	var out, messages bytes.Buffer
+	require.NoError(t, run(t.Context(), []string{"-rounds", "1", "-slice", "1ms"}, &out, &messages))
+	require.Contains(t, messages.String(), "install the package memcached")
+	require.Contains(t, messages.String(), "install the package redis-server")
+	require.Contains(t, out.String(), "### In process memory: spread")
+	require.NotContains(t, out.String(), "rueidis, Lua")
+}
+
+func TestOptions(t *testing.T) {
+	var messages bytes.Buffer
+	o, err := parse(nil, &messages)
+	require.NoError(t, err)
+	require.Equal(t, options{network: "tcp", rounds: 15, slice: 50 * time.Millisecond, crowds: 5}, o)
+	o, err = parse([]string{"-short"}, &messages)
+	require.NoError(t, err)
+	require.Equal(t, options{short: true, network: "tcp", rounds: 3, slice: 20 * time.Millisecond, crowds: 1}, o)
+	for _, args := range [][]string{{"x"}, {"-network", "udp"}, {"-rounds", "0"}, {"-slice", "1us"}, {"-crowds", "0"}, {"-nosuch"}} {
+		_, err := parse(args, &messages)
+		require.Error(t, err, args)
+	}
+	require.ErrorIs(t, run(t.Context(), []string{"-page", "nosuch.md"}, &messages, &messages), os.ErrNotExist)
+	require.NoError(t, run(t.Context(), []string{"-h"}, &messages, &messages))
+}

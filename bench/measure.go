@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// A work is what callers ask for.
+type work struct {
+	name    string
+	about   string // of its values and their limit
+	limit   limit
+	allowed bool // what every answer must be
+
+	// values returns a function that gives one caller the values of its calls.
+	values func(caller int) func() string
+
+	// prepare makes the calls, if any, that must have been made before.
+	prepare func(limiter) error
+}
+
+var (
+	spread = work{
+		name: "spread", about: "4,000 values at random, none of which comes near its limit of 1,000 in 100 ms",
+		limit: limit{1000, 100 * time.Millisecond}, allowed: true,
+		values: anyOf(spreadNames),
+	}
+	fresh = work{
+		name: "new", about: "every value is new, with a limit of 50 a minute",
+		limit: limit{50, time.Minute}, allowed: true,
+		values: func(int) func() string {
+			return func() string { return "n" + strconv.FormatInt(freshNames.Add(1), 36) }
+		},
+	}
+	hot = work{
+		name: "hot", about: "one value for all callers that never reaches its limit of 1,000 in 1 ms (for buckets 1,000,000 in 1 s)",
+		limit: limit{1000, time.Millisecond}, allowed: true,
+		values: one("hot"),
+	}
+	full = work{
+		name: "full", about: "one value for all callers whose 50 a day are used up",
+		limit: limit{50, day}, allowed: false,
+		values:  one("full"),
+		prepare: func(l limiter) error { return use(l, "full", 50) },
+	}
+)
+
+// works are those of the systems with a server.
+var works = []work{spread, fresh, hot, full}
+
+// The works of the middlewares.
+var (
+	allowedRequests = work{
+		name: "allowed", about: "10,000 addresses at random, none of which comes near its limit of 1,000 in 100 ms",
+		limit: spread.limit, allowed: true,
+		values: anyOf(addressNames),
+	}
+	refusedRequests = work{
+		name: "refused", about: "one address for all callers whose 50 a day are used up",
+		limit: full.limit, allowed: false,
+		values:  one(addressNames[0]),
+		prepare: func(l limiter) error { return use(l, addressNames[0], full.limit.Max) },
+	}
+)
+
+var (
+	spreadNames  = names(4000, func(i int) string { return fmt.Sprintf("value%04d", i) })
+	addressNames = names(10_000, func(i int) string { return fmt.Sprintf("10.0.%d.%d:4711", i>>8, i&255) })
+	freshNames   counter
+)
+
+func names(n int, name func(int) string) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = name(i)
+	}
+	return all
+}
+
+// anyOf has each caller take values at random, the same ones in each scene.
+func anyOf(values []string) func(int) func() string {
+	return func(caller int) func() string {
+		random := rand.New(rand.NewPCG(uint64(caller), 0))
+		return func() string { return values[random.IntN(len(values))] }
+	}
+}
+
+func one(value string) func(int) func() string {
+	return func(int) func() string { return func() string { return value } }
+}
+
+// use makes n calls for value, and one more, which must be refused.
+func use(l limiter, value string, n int) error {
+	allow := l.caller()
+	for i := range n + 1 {
+		allowed, err := allow(value)
+		if err != nil {
+			return err
+		}
+		l.flush()
+		if want := i < n; allowed != want {
+			return fmt.Errorf("call %d at a limit of %d: allowed is %t", i+1, n, allowed)
+		}
+	}
+	return nil
+}
+
+// A round is what one system did in one slice of time.
+type round struct {
+	decisions int
+	wall      time.Duration // until all was done, flushed too
+	p99       time.Duration // of a decision's time, as its caller saw it
+	cpu       time.Duration // of this process
+	allocs    uint64
+}
+
+// each returns the time for one decision, which is the inverse of how many there
+// were in a second.
+func (r round) each() time.Duration { return r.wall / time.Duration(max(1, r.decisions)) }
+
+// A crowd is a number of callers of one limiter.
+type crowd struct {
+	limiter limiter
+	work    work
+	callers []*caller
+}
+
+type caller struct {
+	allow  func(string) (bool, error)
+	value  func() string
+	counts []time.Duration // what each decision took
+	err    error
+}
+
+func newCrowd(l limiter, w work, callers int) *crowd {
+	c := &crowd{limiter: l, work: w}
+	for i := range callers {
+		c.callers = append(c.callers, &caller{allow: l.caller(), value: w.values(i)})
+	}
+	return c
+}
+
+// run has all callers call, one decision after the other, until slice has passed.
+// A wrong answer or an error ends it: nobody is measured doing less than is said.
+func (c *crowd) run(ctx context.Context, slice time.Duration) (round, error) {
+	calls, cancel := context.WithCancel(ctx)
+	defer cancel()
+	runtime.GC() // what others left behind is not this system's
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	cpu := processTime()
+	begin := time.Now()
+	var all sync.WaitGroup
+	for _, one := range c.callers {
+		all.Go(func() {
+			if one.run(calls, begin.Add(slice), c.work.allowed); one.err != nil {
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	c.limiter.flush()
+	r := round{wall: time.Since(begin), cpu: processTime() - cpu}
+	runtime.ReadMemStats(&after)
+	r.allocs = after.Mallocs - before.Mallocs
+	var counts []time.Duration
+	for _, one := range c.callers {
+		if one.err != nil {
+			return round{}, one.err
+		}
+		counts = append(counts, one.counts...)
+	}
+	slices.Sort(counts)
+	r.decisions = len(counts)
+	r.p99 = percentile(counts, 99)
+	return r, ctx.Err()
+}
+
+func (c *caller) run(ctx context.Context, until time.Time, want bool) {
+	c.counts = c.counts[:0]
+	for last := time.Now(); last.Before(until) && ctx.Err() == nil; {
+		allowed, err := c.allow(c.value())
+		now := time.Now()
+		if err == nil && allowed != want {
+			err = fmt.Errorf("allowed is %t", allowed)
+		}
+		if err != nil {
+			c.err = err
+			return
+		}
+		c.counts = append(c.counts, now.Sub(last))
+		last = now
+	}
+}

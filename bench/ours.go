@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"net"
+	"slices"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/bradfitz/gomemcache/memcache"
+)
+
+// maxCallers is the most that call at once.
+const maxCallers = 64
+
+// Our own systems.
+var (
+	poolWindow  = system{"throttler, pool", "sliding window", onMemcached, overPool(throttler.SlidingWindow, false)}
+	poolBucket  = system{"throttler, pool", "leaky bucket", onMemcached, overPool(throttler.LeakyBucket, false)}
+	plainWindow = system{"throttler, gomemcache", "sliding window", onMemcached, overPlain(throttler.SlidingWindow)}
+	plainBucket = system{"throttler, gomemcache", "leaky bucket", onMemcached, overPlain(throttler.LeakyBucket)}
+	poolCached  = system{"throttler, pool, BlockCache", "sliding window", onMemcached, overPool(throttler.SlidingWindow, true)}
+
+	storeWindow = system{"throttler, memstore", "sliding window", inProcess, overMemstore(throttler.SlidingWindow)}
+	storeBucket = system{"throttler, memstore", "leaky bucket", inProcess, overMemstore(throttler.LeakyBucket)}
+)
+
+func overPool(algorithm throttler.Algorithm, cached bool) func(env, limit) (limiter, error) {
+	return func(e env, l limit) (limiter, error) {
+		th, end, err := poolThrottler(e)
+		if err != nil {
+			return nil, err
+		}
+		if cached {
+			th.BlockCache = 10_000
+		}
+		return deciders{context.Background(), th, ruleOf(e, l, algorithm), end}, nil
+	}
+}
+
+// poolThrottler returns a Throttler over pool, and what closes it.
+func poolThrottler(e env) (*throttler.Throttler, func(), error) {
+	p, err := pool.New(e.server.addr)
+	if err != nil {
+		return nil, nil, err
+	}
+	p.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return e.dial(ctx) }
+	p.Timeout = patience // a busy machine is no outage
+	return patient(p), func() { p.Close() }, nil
+}
+
+func overPlain(algorithm throttler.Algorithm) func(env, limit) (limiter, error) {
+	return func(e env, l limit) (limiter, error) {
+		th, end, err := plainThrottler(e)
+		if err != nil {
+			return nil, err
+		}
+		return deciders{context.Background(), th, ruleOf(e, l, algorithm), end}, nil
+	}
+}
+
+// plainThrottler returns a Throttler over gomemcache's client, and what closes it.
+func plainThrottler(e env) (*throttler.Throttler, func(), error) {
+	client := plainClient(e)
+	return patient(client), func() { client.Close() }, nil
+}
+
+// patient returns a Throttler that takes a busy machine for no overload.
+func patient(client throttler.Client) *throttler.Throttler {
+	th := throttler.New(client)
+	th.QueueTimeout = patience
+	return th
+}
+
+// plainClient returns gomemcache's client, with an idle connection for each
+// caller instead of two.
+func plainClient(e env) *memcache.Client {
+	client := memcache.New(e.server.addr)
+	client.MaxIdleConns = 2 * maxCallers
+	client.Timeout = patience
+	client.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return e.dial(ctx) }
+	return client
+}
+
+func overMemstore(algorithm throttler.Algorithm) func(env, limit) (limiter, error) {
+	return func(e env, l limit) (limiter, error) {
+		return deciders{context.Background(), patient(memstore.New()), ruleOf(e, l, algorithm), func() {}}, nil
+	}
+}
+
+// ruleOf returns a rule of one condition, without its value.
+func ruleOf(e env, l limit, algorithm throttler.Algorithm) throttler.Rule {
+	if algorithm == throttler.LeakyBucket {
+		l = l.bucket()
+	}
+	return throttler.Rule{Identifier: e.space, Either: []throttler.Condition{
+		{Name: "v", Max: l.Max, TTL: l.Window, Algorithm: algorithm},
+	}}
+}
+
+// deciders is a limiter that asks a Throttler by a rule of one condition.
+type deciders struct {
+	ctx       context.Context
+	throttler *throttler.Throttler
+	rule      throttler.Rule
+	end       func()
+}
+
+// caller returns a function that has a rule of its own and changes the value in
+// it, so that no decision pays for making a rule.
+func (d deciders) caller() func(string) (bool, error) {
+	rule := d.rule
+	rule.Either = slices.Clone(d.rule.Either)
+	return func(value string) (bool, error) {
+		rule.Either[0].Value = value
+		decision, err := d.throttler.Authorize(d.ctx, rule)
+		if err == nil {
+			err = decision.Err
+		}
+		return decision.Status == throttler.Authorized, err
+	}
+}
+
+func (deciders) flush() {}
+
+func (d deciders) close() { d.end() }

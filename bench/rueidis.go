@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// rueidis pipelines the requests of all callers on shared connections. It is given
+// the two scripts that an exact limiter on Redis needs, with the caller's clock.
+var (
+	rueidisBucket = system{"rueidis, Lua", "GCRA", onRedis, overRueidis(gcraScript, gcraArgs)}
+	rueidisLog    = system{"rueidis, Lua", "sorted-set log", onRedis, overRueidis(logScript, logArgs)}
+)
+
+// gcraScript keeps the time at which the bucket will be empty. Times are in
+// microseconds: ARGV is now, the interval of a hit, the window. It returns
+// whether the hit was counted and, if not, how long until it could be.
+const gcraScript = `
+local now, interval, window = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local empty = tonumber(redis.call('GET', KEYS[1]) or now)
+if empty < now then empty = now end
+empty = empty + interval
+if empty > now + window then return {0, empty - now - window} end
+redis.call('SET', KEYS[1], string.format('%.0f', empty), 'PX', math.ceil((empty - now) / 1000))
+return {1, 0}`
+
+func gcraArgs(now time.Time, l limit, _ uint64) []string {
+	l = l.bucket()
+	return []string{
+		micros(now.UnixMicro()),
+		micros(max(1, l.Window.Microseconds()/int64(l.Max))),
+		micros(l.Window.Microseconds()),
+	}
+}
+
+// logScript keeps each hit for the window, in a sorted set by its time. ARGV is
+// now and the time before which hits have expired, both in microseconds, the
+// limit, the hit's name, and the window in milliseconds. It returns what
+// gcraScript does.
+const logScript = `
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[2])
+if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[3]) then
+  local oldest = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+  return {0, tonumber(oldest[2]) - tonumber(ARGV[2])}
+end
+redis.call('ZADD', KEYS[1], ARGV[1], ARGV[4])
+redis.call('PEXPIRE', KEYS[1], ARGV[5])
+return {1, 0}`
+
+func logArgs(now time.Time, l limit, hit uint64) []string {
+	return []string{
+		micros(now.UnixMicro()),
+		micros(now.Add(-l.Window).UnixMicro()),
+		strconv.Itoa(l.Max),
+		strconv.FormatUint(hit, 36),
+		strconv.FormatInt(max(1, l.Window.Milliseconds()), 10),
+	}
+}
+
+func micros(n int64) string { return strconv.FormatInt(n, 10) }
+
+func overRueidis(script string, args func(time.Time, limit, uint64) []string) func(env, limit) (limiter, error) {
+	return func(e env, l limit) (limiter, error) {
+		client, err := rueidis.NewClient(rueidis.ClientOption{
+			InitAddress:  []string{e.server.addr},
+			DisableCache: true, // of what is read on the client's side: nothing is
+			DialCtxFn:    rueidisDial(e),
+		})
+		if err != nil {
+			return nil, err
+		}
+		lua := rueidis.NewLuaScript(script)
+		ctx := context.Background()
+		var hits atomic.Uint64
+		// Hits of another process have other names.
+		hits.Store(uint64(time.Now().UnixNano()))
+		return simple{func(value string) (bool, error) {
+			answer := lua.Exec(ctx, client, []string{e.space + value}, args(time.Now(), l, hits.Add(1)))
+			counted, err := answer.AsIntSlice()
+			return err == nil && counted[0] == 1, err
+		}, client.Close}, nil
+	}
+}
+
+func rueidisDial(e env) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+	return func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		return e.dial(ctx)
+	}
+}

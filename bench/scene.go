@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// A stage has the servers, and what is the same for all scenes.
+type stage struct {
+	servers map[backend]*server // those that are installed
+	rounds  int
+	slice   time.Duration // how long a system is measured in a round
+	spaces  int           // those that are used
+	report  func(format string, args ...any)
+}
+
+// A scene is the same work for several systems, by a number of callers. All are
+// open at once and are measured in turn, so that a machine that is slow for a
+// while is slow for all of them.
+type scene struct {
+	work    work
+	callers int
+	systems []system
+}
+
+// A result is what one system did in a scene. The rounds of all results of a
+// scene were made in the same order.
+type result struct {
+	system system
+	rounds []round
+	trips  float64 // round trips for each decision
+}
+
+// playable returns those of systems whose server is there.
+func (st *stage) playable(systems []system) []system {
+	var all []system
+	for _, s := range systems {
+		if s.backend == inProcess || st.servers[s.backend] != nil {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// play returns the results of sc's systems, in their order.
+func (st *stage) play(ctx context.Context, sc scene) (results []result, err error) {
+	systems := st.playable(sc.systems)
+	crowds := make([]*crowd, len(systems))
+	results = make([]result, len(systems))
+	for i, s := range systems {
+		results[i].system = s
+		if results[i].trips, err = st.countTrips(ctx, s, sc); err != nil {
+			return nil, failed(s, sc, err)
+		}
+		if crowds[i], err = st.gather(ctx, s, sc, nil); err != nil {
+			return nil, failed(s, sc, err)
+		}
+		defer crowds[i].limiter.close()
+	}
+	for range st.rounds {
+		for _, i := range rand.Perm(len(systems)) {
+			r, err := crowds[i].run(ctx, st.slice)
+			if err != nil {
+				return nil, failed(systems[i], sc, err)
+			}
+			results[i].rounds = append(results[i].rounds, r)
+		}
+	}
+	return results, nil
+}
+
+func failed(s system, sc scene, err error) error {
+	return fmt.Errorf("%s (%s), %s, %d callers: %w", s.name, s.how, sc.work.name, sc.callers, err)
+}
+
+// gather opens s and brings sc's callers to it, who have called for a while.
+// trips, unless it is nil, counts their round trips.
+func (st *stage) gather(ctx context.Context, s system, sc scene, trips *counter) (*crowd, error) {
+	l, err := s.open(st.env(s, trips), sc.work.limit)
+	if err != nil {
+		return nil, err
+	}
+	if sc.work.prepare != nil {
+		err = sc.work.prepare(l)
+	}
+	c := newCrowd(l, sc.work, sc.callers)
+	if err == nil {
+		_, err = c.run(ctx, st.slice/2)
+	}
+	if err != nil {
+		l.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// countTrips returns how many round trips s makes for a decision. They are counted
+// apart, on connections of their own, so that the counting takes no time of what
+// is measured.
+func (st *stage) countTrips(ctx context.Context, s system, sc scene) (float64, error) {
+	var trips counter
+	c, err := st.gather(ctx, s, sc, &trips)
+	if err != nil {
+		return 0, err
+	}
+	defer c.limiter.close()
+	trips.Store(0)
+	r, err := c.run(ctx, st.slice/2)
+	return float64(trips.Load()) / float64(max(1, r.decisions)), err
+}
+
+// env returns an environment for s that nothing else has used.
+func (st *stage) env(s system, trips *counter) env {
+	st.spaces++
+	e := env{server: st.servers[s.backend], space: fmt.Sprintf("bench%d", st.spaces)}
+	if e.server != nil {
+		e.dial = e.server.dialer(trips)
+	}
+	return e
+}
+
+// verify returns an error unless each of systems allows 5 calls of 5, and no more,
+// for each of two values.
+func (st *stage) verify(systems []system) error {
+	for _, s := range st.playable(systems) {
+		l, err := s.open(st.env(s, nil), limit{5, day})
+		if err == nil {
+			err = errors.Join(use(l, addressNames[0], 5), use(l, addressNames[1], 5))
+			l.close()
+		}
+		if err != nil {
+			return fmt.Errorf("%s (%s) does not limit: %w", s.name, s.how, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestEverySystemAllowsItsLimitAndNoMore(t *testing.T) {
+	st := staged(t)
+	for _, s := range slices.Concat(systemsFor(full), crowdSystems, httpSystems(), []system{storeWindow, storeBucket, poolCancelable, plainCancelable}) {
+		require.NoError(t, st.verify([]system{s}))
+	}
+	require.ErrorContains(t, st.verify([]system{getAndSwap}), "does not limit", "it is there to be compared with")
+}
+
+// Two instances share their records, as two processes would, and nothing with
+// those of another space.
+func TestInstancesOfASystemCountTogether(t *testing.T) {
+	st := staged(t)
+	for _, s := range crowdSystems {
+		e := st.env(s, nil)
+		var instances []limiter
+		for _, e := range []env{e, e, st.env(s, nil)} {
+			l, err := s.open(e, limit{2, day})
+			require.NoError(t, err)
+			defer l.close()
+			instances = append(instances, l)
+		}
+		for i, want := range []bool{true, true, false, true} {
+			l := instances[[]int{0, 1, 0, 2}[i]]
+			allowed, err := l.caller()("a")
+			require.NoError(t, err)
+			l.flush()
+			require.Equal(t, want, allowed, "%s (%s), call %d", s.name, s.how, i+1)
+		}
+	}
+}
+
+func TestExactSystemsAdmitTheLimitOfACrowd(t *testing.T) {
+	st := staged(t)
+	exact := []system{poolWindow, poolBucket, plainWindow, plainBucket, rueidisBucket, rueidisLog, redisRate}
+	all, err := st.admitAll(t.Context(), exact, 1)
+	require.NoError(t, err)
+	require.Len(t, all, len(exact))
+	for _, a := range all {
+		require.Equal(t, "50", admitted(a.one), "%s (%s)", a.system.name, a.system.how)
+		require.Equal(t, "50", admitted(a.many), "%s (%s)", a.system.name, a.system.how)
+	}
+}
+
+// A known number of round trips: a fresh record is read and written, or less.
+func TestRoundTripsOfALoneCallerAreCounted(t *testing.T) {
+	st := staged(t)
+	st.slice = 20 * time.Millisecond
+	for _, c := range []struct {
+		system      system
+		work        work
+		least, most float64
+	}{
+		{getAndSwap, spread, 2, 2.01},
+		{rueidisLog, spread, 1, 1.01},
+		{redisRate, hot, 1, 1.01},
+		{plainWindow, full, 1, 1.01},
+		{plainWindow, fresh, 2, 2.01},
+		{poolCached, full, 0, 0.01},
+	} {
+		trips, err := st.countTrips(t.Context(), c.system, scene{work: c.work, callers: 1})
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, trips, c.least-0.01, "%s: %s", c.system.name, c.work.name)
+		require.LessOrEqual(t, trips, c.most, "%s: %s", c.system.name, c.work.name)
+	}
+}
+
+func TestLimitsKeepTheirRate(t *testing.T) {
+	require.Equal(t, limit{1_000_000, time.Second}, hot.limit.bucket())
+	require.Equal(t, limit{10_000, time.Second}, spread.limit.bucket())
+	require.Equal(t, full.limit, full.limit.bucket())
+	require.Equal(t, uint32(50), perDay(full.limit))
+	require.Equal(t, uint32(864_000_000), perDay(spread.limit))
+	require.Equal(t, ^uint32(0), perDay(hot.limit), "as many as fit")
+}
+
+func TestInterruptedStageStops(t *testing.T) {
+	st := &stage{servers: map[backend]*server{}, rounds: 1000, slice: time.Minute, report: t.Logf}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := st.play(ctx, scene{work: spread, callers: 2, systems: []system{storeWindow}})
+	require.ErrorIs(t, err, context.Canceled)
+}

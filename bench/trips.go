@@ -1,0 +1,33 @@
+package main
+
+import (
+	"net"
+	"sync/atomic"
+)
+
+// A counter counts round trips.
+type counter = atomic.Int64
+
+// A countedConn counts how often it turns from reading to sending. For a client
+// that sends a request and awaits the answer these are its round trips. Requests
+// that are sent together, by however many callers, make one.
+type countedConn struct {
+	net.Conn
+	trips *counter
+	sent  atomic.Bool // since the last read
+}
+
+func (c *countedConn) Write(b []byte) (int, error) {
+	if !c.sent.Swap(true) {
+		c.trips.Add(1)
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *countedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.sent.Store(false)
+	}
+	return n, err
+}

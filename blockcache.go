@@ -1,0 +1,73 @@
+package throttler
+
+import (
+	"sync"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+)
+
+// DefaultBlockCacheTTL is what [Throttler.BlockCacheTTL] is if it is not set.
+const DefaultBlockCacheTTL = 5 * time.Second
+
+// maxBlockRecord is the largest record that a blockCache keeps, in bytes: that of
+// a window of some 20,000 hits.
+const maxBlockRecord = 64 << 10
+
+// A blockCache remembers records that have blocked a call, the most recently used
+// ones, each for a while. It keeps the record and not the verdict: the next call
+// is decided on it by its own rule, and goes to the backend unless that blocks it
+// without anything to store. Until the first of its hits expires, a full record
+// can only stay full, unless hits are taken back.
+type blockCache struct {
+	ttl time.Duration
+
+	mu      sync.Mutex // guards records, which changes with every look as well
+	records *simplelru.LRU[string, blockRecord]
+}
+
+type blockRecord struct {
+	value       []byte
+	from, until instant // while it is believed; then the backend is asked again
+}
+
+func newBlockCache(size int, ttl time.Duration) *blockCache {
+	c := &blockCache{ttl: ttl}
+	if c.ttl <= 0 {
+		c.ttl = DefaultBlockCacheTTL
+	}
+	c.records, _ = simplelru.NewLRU[string, blockRecord](size, nil) // fails for no size only
+	return c
+}
+
+// get returns the record of key that is believed at now.
+func (c *blockCache) get(key string, now instant) (record, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	kept, ok := c.records.Get(key)
+	if !ok {
+		return record{}, false
+	}
+	if now < kept.from || now >= kept.until {
+		c.records.Remove(key)
+		return record{}, false
+	}
+	r, err := decode(kept.value)
+	return r, err == nil
+}
+
+// add keeps a record that has blocked a call at now.
+func (c *blockCache) add(key string, value []byte, now instant) {
+	if len(value) > maxBlockRecord {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.records.Add(key, blockRecord{value: value, from: now, until: now.add(c.ttl)})
+}
+
+func (c *blockCache) remove(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.records.Remove(key)
+}

@@ -1,0 +1,171 @@
+package throttler
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// An entry is one condition of a call, or one hit to be taken back, on its way
+// through the record that it is about.
+type entry struct {
+	op        op
+	condition Condition // a copy: an entry may be under way when its caller has gone
+	lockout   lockout
+	key       string
+	length    time.Duration // of the ban, for opBan
+
+	// What it comes to. The slot writes it until the entry is settled, and
+	// the caller may read it from then on.
+	outcome   Outcome
+	again     time.Duration // how long until the same call fits
+	uncounted verdict       // of opLook: what it would be if it were not counted
+	now       instant       // when it was decided
+	hit       hit           // what it has counted, or for opRefund and opWithdraw what is to be taken back
+	err       error         // what failed; nil: it was decided
+	note      error         // what failed though it was decided
+	lostRaces int
+	seen      sighting // of opAssess: the record that it was decided on; then of opCount
+
+	backend *backend
+	slot    *slot
+	round   *round
+	since   time.Time // when it lost its first race
+	unsure  bool      // an earlier write of it may have been carried out
+	writes  bool      // it changes the record that was decided on
+	unknown bool      // it failed, and may have been carried out all the same
+	settled bool      // guarded by slot.mu
+
+	// Of the caller alone.
+	left   error  // why it was left before it was settled
+	unsent bool   // it was left before it was sent
+	cause  error  // what the backend failed with that this entry stands in for
+	from   origin // where it is decided
+}
+
+// An op is what an entry does to its record.
+type op uint8
+
+const (
+	opCount    op = iota // decide, and count a hit if there is room
+	opAssess             // decide and ban, but count nothing
+	opLook               // decide, and change nothing
+	opRefund             // take a hit back that was authorized
+	opWithdraw           // take a hit back whose call turned out to be refused
+	opBan                // ban
+)
+
+// origin is where an entry was decided.
+type origin uint8
+
+const (
+	nowhere  origin = iota // not decided yet
+	asked                  // by the backend or its fallback
+	recalled               // from memory
+)
+
+// apply decides e on r. next is what is to be stored if store is set.
+func (e *entry) apply(now instant, r record) (next record, store bool) {
+	e.now = now
+	switch e.op {
+	case opRefund:
+		return r.without(e.hit, now)
+	case opWithdraw:
+		next, store = r.withdrawn(e.hit, now, &e.condition)
+		e.outcome = decide(now, &e.condition, lockout{}, next, false).outcome
+		return next, store
+	case opBan:
+		return r.banned(now, e.length)
+	}
+	l := e.lockout
+	if e.unsure {
+		l.length = 0 // what it finds may be its own hit: no reason for a ban
+	}
+	v := decide(now, &e.condition, l, r, e.op != opAssess)
+	e.outcome, e.again = v.outcome, v.again
+	if e.op == opCount {
+		e.hit = v.hit
+		return v.next, v.store
+	}
+	if e.op == opLook {
+		e.uncounted = decide(now, &e.condition, l, r, false)
+		return r, false
+	}
+	return v.next, v.store && v.outcome.Blocked
+}
+
+// fail notes why e could not be decided. The caller holds the slot's lock.
+func (e *entry) fail(err error) {
+	e.err = err
+	if e.op == opCount {
+		e.hit = hit{}
+	}
+}
+
+// failed returns what kept e from being decided, nil if nothing did.
+func (e *entry) failed() error {
+	if e.left != nil {
+		return e.left
+	}
+	return e.err
+}
+
+// result returns the Outcome of e, and how long until its condition takes the
+// same call again. counted says whether the call as a whole is one that counts.
+func (e *entry) result(counted bool) (Outcome, time.Duration) {
+	if err := e.failed(); err != nil {
+		c := &e.condition
+		o := Outcome{Name: c.Name, Limit: c.Max, Remaining: c.Max, Err: join(e.cause, err)}
+		if e.left == nil {
+			o.LostRaces = e.lostRaces
+		}
+		return o, 0
+	}
+	o, again := e.outcome, e.again
+	if e.op == opLook && !counted {
+		o, again = e.uncounted.outcome, e.uncounted.again
+	}
+	o.LostRaces = e.lostRaces
+	o.Err = join(e.cause, e.note)
+	return o, again
+}
+
+// A round is a number of entries that are sent together and waited for.
+type round struct {
+	entries []*entry
+	led     []*slot // room for those that it leads
+	firm    bool    // is carried out even if the caller leaves
+
+	pending atomic.Int32                  // how many entries are not settled
+	done    atomic.Pointer[chan struct{}] // closed when there are none
+}
+
+// settle notes that one entry is settled.
+func (r *round) settle() {
+	if r.pending.Add(-1) > 0 {
+		return
+	}
+	if done := r.done.Load(); done != nil {
+		close(*done)
+	}
+}
+
+// wait returns true when all entries are settled, or false when ctx is done.
+func (r *round) wait(ctx context.Context) bool {
+	if r.pending.Load() == 0 {
+		return true
+	}
+	if r.done.Load() == nil {
+		done := make(chan struct{})
+		r.done.CompareAndSwap(nil, &done)
+	}
+	if r.pending.Load() == 0 {
+		return true // settle may have been too early to see the channel
+	}
+	select {
+	case <-*r.done.Load():
+		return true
+	case <-ctx.Done():
+		return r.pending.Load() == 0
+	}
+}

@@ -1,0 +1,112 @@
+package draw
+
+import (
+	"bytes"
+	"fmt"
+	"html"
+	"slices"
+)
+
+// Bars is a picture of panels with bars, side by side, which are compared within
+// a panel.
+type Bars struct {
+	Title   string // for who cannot see it
+	Columns int    // how many panels stand side by side
+	Keys    []Key  // the groups; which one it is decides on a bar's colour
+	Panels  []Panel
+}
+
+// A Panel has bars of one unit, from 0.
+type Panel struct {
+	Title, Subtitle string
+	Bars            []Bar
+}
+
+// A Bar is a figure with its name.
+type Bar struct {
+	Name   string
+	Key    int // its group, in Keys
+	Value  float64
+	Figure string // as it is written beside the bar
+}
+
+// Measures of bars, in tenths of a pixel. A row is a name and its bar below it.
+const (
+	row       = 320
+	thickness = 90
+	figure    = 560 // room beside the longest bar
+)
+
+// SVG returns the picture.
+func (p *Bars) SVG() []byte {
+	var b bytes.Buffer
+	keys := margin + len(p.Keys)*keyHeight
+	height := keys + margin/2
+	for _, panels := range p.rows() {
+		height += rowHeight(panels)
+	}
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img">`+"\n", width, height, width/10, height/10)
+	fmt.Fprintf(&b, "<title>%s</title>\n", html.EscapeString(p.Title))
+	b.WriteString(style)
+	b.WriteString(barStyle)
+	fmt.Fprintf(&b, `<rect class="card" x="5" y="5" width="%d" height="%d" rx="100"/>`+"\n", width-10, height-10)
+	for i, k := range p.Keys {
+		y := margin + i*keyHeight
+		fmt.Fprintf(&b, `<rect class="b%d" x="%d" y="%d" width="400" height="%d"/>`, i, margin, y+15, thickness)
+		fmt.Fprintf(&b, `<text class="key" x="%d" y="%d"><tspan class="name">%s</tspan> %s</text>`+"\n",
+			margin+520, y+100, html.EscapeString(k.Name), html.EscapeString(k.Note))
+	}
+	w := (width - 2*margin - (p.Columns-1)*gap) / p.Columns
+	y := keys
+	for _, panels := range p.rows() {
+		for i := range panels {
+			panels[i].draw(&b, margin+i*(w+gap), y, w)
+		}
+		y += rowHeight(panels)
+	}
+	b.WriteString("</svg>\n")
+	return b.Bytes()
+}
+
+// rows returns the panels that stand side by side, row by row.
+func (p *Bars) rows() [][]Panel {
+	return slices.Collect(slices.Chunk(p.Panels, p.Columns))
+}
+
+// rowHeight returns the height of the highest of panels.
+func rowHeight(panels []Panel) int {
+	n := 0
+	for _, panel := range panels {
+		n = max(n, len(panel.Bars))
+	}
+	return header + row*n + gap/2
+}
+
+// draw draws p with its upper left corner at x, y.
+func (p *Panel) draw(b *bytes.Buffer, x, y, w int) {
+	text(b, "title", x, y+200, p.Title)
+	text(b, "sub", x, y+370, p.Subtitle)
+	longest := 0.0
+	for _, bar := range p.Bars {
+		longest = max(longest, bar.Value)
+	}
+	for i, bar := range p.Bars {
+		top := y + header + i*row
+		length := 0
+		if longest > 0 {
+			length = int(bar.Value / longest * float64(w-figure))
+		}
+		text(b, "note", x, top+120, bar.Name)
+		fmt.Fprintf(b, `<rect class="b%d" x="%d" y="%d" width="%d" height="%d"/>`, bar.Key, x, top+160, max(length, 10), thickness)
+		text(b, "tick", x+length+60, top+160+thickness-5, bar.Figure)
+	}
+}
+
+// barStyle adds to style the colours of groups.
+const barStyle = `<style>
+.b0 { fill: #0b5d4c } .b1 { fill: #4d94e8 } .b2 { fill: #f0b072 }
+@media (prefers-color-scheme: dark) {
+.b0 { fill: #7ee7c7 } .b1 { fill: #3d86d8 } .b2 { fill: #8f5316 }
+}
+</style>
+`

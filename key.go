@@ -1,0 +1,61 @@
+package throttler
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"strings"
+)
+
+// maxKey is the longest key that is written out in full. memcached takes 250
+// bytes.
+const maxKey = 249
+
+// hashedKey begins the keys that are not written out in full. No plain key
+// begins like it, since an identifier is never empty and a plain one holds
+// no '#'.
+const hashedKey = "#sha256#"
+
+// key returns the memcached key of the record for a condition's value.
+//
+// It is identifier#name#value where those bytes make a legal key that can be
+// taken apart again, as in the original, so that an operator can read it.
+// Every other one is hashedKey and the SHA-256, in hexadecimal, of the three
+// parts, each preceded by its length as 8 bytes, big endian. So two different
+// triples never share a key, and no triple makes a key that memcached or its
+// client refuses.
+func key(identifier, name, value string) string {
+	if plainKey(identifier, name, value) {
+		return identifier + "#" + name + "#" + value
+	}
+	hash := sha256.New()
+	for _, part := range []string{identifier, name, value} {
+		var length [8]byte
+		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
+		hash.Write(length[:])
+		hash.Write([]byte(part))
+	}
+	return hashedKey + hex.EncodeToString(hash.Sum(nil))
+}
+
+// plainKey reports whether identifier#name#value is a legal key and the only
+// triple to read so. The first two parts may not hold a '#', the last one may:
+// all that follows the second '#' is the value.
+func plainKey(identifier, name, value string) bool {
+	return len(identifier)+len(name)+len(value)+2 <= maxKey &&
+		identifier != "" &&
+		strings.IndexByte(identifier, '#') < 0 && legal(identifier) &&
+		strings.IndexByte(name, '#') < 0 && legal(name) &&
+		legal(value)
+}
+
+// legal reports whether memcached takes the bytes of s in a key: neither a
+// blank nor a control character of ASCII.
+func legal(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] <= ' ' || s[i] == 0x7f {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,314 @@
+package throttler
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+)
+
+// plain makes an [Exchanger] of a Client that has the five methods only. An
+// exchange takes two round trips: the record is read, and then written if it is
+// still as it was read. Several read all records at once, and then write all at
+// once.
+type plain struct {
+	client Client
+	gate   gate
+}
+
+// Exchange runs xs on the caller's goroutine, or if ctx can end on another one,
+// which it leaves behind when it does: a Client knows no ctx.
+func (p *plain) Exchange(ctx context.Context, xs ...Exchange) {
+	if ctx.Done() == nil {
+		p.run(xs)
+		return
+	}
+	xs = slices.Clone(xs)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.run(xs)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// Start runs xs on a goroutine of their own.
+func (p *plain) Start(xs ...Exchange) {
+	xs = slices.Clone(xs)
+	go p.run(xs)
+}
+
+func (p *plain) Get(key string) (*memcache.Item, error) { return p.client.Get(key) }
+func (p *plain) GetMulti(keys []string) (map[string]*memcache.Item, error) {
+	return p.client.GetMulti(keys)
+}
+func (p *plain) Add(item *memcache.Item) error            { return p.client.Add(item) }
+func (p *plain) CompareAndSwap(item *memcache.Item) error { return p.client.CompareAndSwap(item) }
+func (p *plain) Delete(key string) error                  { return p.client.Delete(key) }
+
+func (p *plain) run(xs []Exchange) {
+	if len(xs) == 1 {
+		p.readAndWrite(xs[0])
+		return
+	}
+	unread := make([]Exchange, 0, len(xs))
+	for _, x := range xs {
+		if _, ok := wasRead(x); !ok {
+			unread = append(unread, x)
+		}
+	}
+	items, err := p.readAll(unread)
+	p.each(xs, func(x Exchange) {
+		if _, ok := wasRead(x); ok {
+			p.readAndWrite(x)
+			return
+		}
+		item := items[x.Key()]
+		if item == nil && err != nil {
+			known, keyErr := keyError(err, x.Key())
+			switch {
+			case !known:
+				p.readAndWrite(x)
+				return
+			case keyErr != nil:
+				x.Done(Result{Err: classified(keyErr)})
+				return
+			}
+		}
+		p.pass(x, func() Result { return p.write(x, item) })
+	})
+}
+
+// each calls do for all xs at the same time, as far as the gate lets them pass.
+func (p *plain) each(xs []Exchange, do func(Exchange)) {
+	var workers sync.WaitGroup
+	next := make(chan Exchange, len(xs))
+	for _, x := range xs {
+		next <- x
+	}
+	close(next)
+	for range min(len(xs), p.gate.places) - 1 {
+		workers.Go(func() {
+			for x := range next {
+				do(x)
+			}
+		})
+	}
+	for x := range next {
+		do(x)
+	}
+	workers.Wait()
+}
+
+// pass does an exchange, or a part of one, in its turn.
+func (p *plain) pass(x Exchange, do func() Result) {
+	r := Result{Err: p.gate.enter()}
+	if r.Err == nil {
+		r = do()
+		p.gate.leave(unanswered(r.Err))
+	}
+	x.Done(r)
+}
+
+// unanswered returns err if it says that a server does not answer, else nil.
+func unanswered(err error) error {
+	if errors.Is(err, ErrUnavailable) {
+		return err
+	}
+	return nil
+}
+
+func (p *plain) readAndWrite(x Exchange) {
+	p.pass(x, func() Result {
+		item, ok := wasRead(x)
+		if ok {
+			return p.write(x, item)
+		}
+		item, err := p.read(x.Key())
+		if err != nil {
+			return Result{Err: err}
+		}
+		return p.write(x, item)
+	})
+}
+
+// wasRead returns the record of x if its call has just read it.
+func wasRead(x Exchange) (item *memcache.Item, ok bool) {
+	s, ok := x.(*slot)
+	if !ok {
+		return nil, false
+	}
+	return s.wasRead()
+}
+
+// errStray is the error of a client that hands out an item which was not asked
+// for: its connection is out of step.
+var errStray = errors.New("throttler: the client answered with another key")
+
+// read returns the item at key, nil if there is none.
+func (p *plain) read(key string) (*memcache.Item, error) {
+	item, err := p.client.Get(key)
+	switch {
+	case errors.Is(err, memcache.ErrCacheMiss):
+		return nil, nil
+	case err != nil:
+		return nil, classified(err)
+	case item.Key != key:
+		return nil, errStray
+	}
+	return item, nil
+}
+
+// write writes what x proposes for the item that was read, nil if there is none.
+func (p *plain) write(x Exchange, found *memcache.Item) Result {
+	item := x.Propose(Turn{Known: true, Found: found})
+	if item == nil {
+		return Result{Read: true, Found: found}
+	}
+	err := p.put(item)
+	switch {
+	case err == nil:
+		return Result{Stored: true}
+	case lostRace(err) && !maybeDone(err):
+		return Result{}
+	case !lostRace(err) && (!isBroken(err) || isTimeout(err)):
+		return Result{Err: classified(err), Unknown: true}
+	}
+	return p.findOut(x)
+}
+
+func (p *plain) put(item *memcache.Item) error {
+	if item.CasID == 0 {
+		return p.client.Add(item)
+	}
+	return p.client.CompareAndSwap(item)
+}
+
+// findOut reads the record anew after the answer to a write was lost.
+func (p *plain) findOut(x Exchange) Result {
+	found, err := p.read(x.Key())
+	if err != nil {
+		return Result{Err: err, Unknown: true}
+	}
+	return p.write(x, found)
+}
+
+// hedge is how long a GetMulti may take before each key is asked for by itself
+// as well: of several servers one may hang, and what the others hold is not to
+// wait for that one twice.
+const hedge = 50 * time.Millisecond
+
+type multi struct {
+	items map[string]*memcache.Item
+	err   error
+}
+
+// readAll reads the records of all xs in one round trip as long as the backend
+// is well. The error may be a [KeyError].
+func (p *plain) readAll(xs []Exchange) (map[string]*memcache.Item, error) {
+	if len(xs) == 0 {
+		return nil, nil
+	}
+	keys := make([]string, len(xs))
+	for i, x := range xs {
+		keys[i] = x.Key()
+	}
+	if err := p.gate.enter(); err != nil {
+		return nil, allKeys{err}
+	}
+	together := make(chan multi, 1)
+	go func() {
+		items, err := p.client.GetMulti(keys)
+		err = classified(err)
+		p.gate.leave(unanswered(err))
+		together <- multi{items, err}
+	}()
+	timer := time.NewTimer(hedge)
+	defer timer.Stop()
+	var m multi
+	select {
+	case m = <-together:
+	case <-timer.C:
+		m = p.hedge(keys, together)
+	}
+	for key, item := range m.items {
+		if item.Key != key || !slices.Contains(keys, key) {
+			return nil, allKeys{errStray}
+		}
+	}
+	return m.items, m.err
+}
+
+// hedge reads keys one by one, all at the same time, while together goes on, and
+// returns what is known first.
+func (p *plain) hedge(keys []string, together chan multi) multi {
+	singly := make(chan multi, 1)
+	go func() { singly <- p.readSingly(keys) }()
+	select {
+	case m := <-together:
+		var keyed KeyError
+		if m.err == nil || errors.As(m.err, &keyed) {
+			return m
+		}
+		return <-singly
+	case m := <-singly:
+		return m
+	}
+}
+
+// readSingly reads each of keys by itself. The error is a KeyError.
+func (p *plain) readSingly(keys []string) multi {
+	var mu sync.Mutex
+	m := multi{items: make(map[string]*memcache.Item)}
+	failed := make(perKey)
+	var readers sync.WaitGroup
+	for _, key := range keys {
+		readers.Go(func() {
+			err := p.gate.enter()
+			var item *memcache.Item
+			if err == nil {
+				item, err = p.read(key)
+				p.gate.leave(unanswered(err))
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed[key] = err
+			} else if item != nil {
+				m.items[key] = item
+			}
+		})
+	}
+	readers.Wait()
+	if len(failed) > 0 {
+		m.err = failed
+	}
+	return m
+}
+
+// allKeys is a KeyError that concerns all keys.
+type allKeys struct{ error }
+
+func (e allKeys) KeyError(string) error { return e.error }
+
+// perKey is a KeyError by key.
+type perKey map[string]error
+
+func (e perKey) KeyError(key string) error { return e[key] }
+func (e perKey) Error() string             { return "some keys could not be read" }
+
+// keyError returns what err, of a GetMulti, says of key. known is false if it
+// says nothing.
+func keyError(err error, key string) (known bool, keyErr error) {
+	var keyed KeyError
+	if !errors.As(err, &keyed) {
+		return false, nil
+	}
+	return true, keyed.KeyError(key)
+}

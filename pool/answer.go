@@ -1,0 +1,250 @@
+package pool
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"github.com/bradfitz/gomemcache/memcache"
+)
+
+// maxLine is the longest line of an answer: that of a value has a key of 250 bytes
+// and three numbers, and the text of an error is for people to read.
+const maxLine = 2048
+
+// A status is how a server answered a write.
+type status uint8
+
+const (
+	unanswered status = iota
+	stored            // or deleted
+	notStored
+	exists
+	notFound
+	complained
+)
+
+// err returns what memcache.Client returns for s.
+func (s status) err() error {
+	switch s {
+	case notStored:
+		return memcache.ErrNotStored
+	case exists:
+		return memcache.ErrCASConflict
+	case notFound:
+		return memcache.ErrCacheMiss
+	}
+	return nil
+}
+
+// A reply is as much of the answer to one request as has been read.
+type reply struct {
+	status    status
+	found     *memcache.Item            // of a request for one key
+	items     map[string]*memcache.Item // of one for several
+	values    int                       // how many items there were
+	next      int                       // the index of the key that follows the last of them
+	read      bool                      // all items have been read
+	complaint error                     // the error that the server reported, if any
+}
+
+// uncas reports whether the record that kept verb from storing has no token, so
+// that no other write can replace it.
+func (r *reply) uncas(v verb) bool {
+	return v == add && r.status == notStored && r.found != nil && r.found.CasID == 0
+}
+
+// errGarbage is wrapped in the error of an answer that is not memcached's.
+func errGarbage(line []byte) error {
+	if len(line) > 80 {
+		line = line[:80]
+	}
+	return fmt.Errorf("not an answer of memcached: %q", line)
+}
+
+// parse reads what b has of the answer to r. It returns how many bytes are read,
+// which are not needed any more, and whether the answer is complete. What is
+// incomplete is to be given again, with more. After an error the connection is
+// out of step with its requests; if done is true even so, r has its answer.
+func (r *request) parse(b []byte, maxValue int) (n int, done bool, err error) {
+	for {
+		line, size, ok := cutLine(b[n:])
+		if !ok {
+			if len(b)-n > maxLine {
+				err = errGarbage(b[n:])
+			}
+			return n, false, err
+		}
+		switch {
+		case isError(line):
+			n += size
+			done, err = r.complained(line)
+		case r.verb != none && r.reply.status == unanswered:
+			n += size
+			done, err = r.written(line)
+		case string(line) == "END":
+			r.reply.read = true
+			return n + size, true, nil
+		default:
+			length, e := r.value(line, b[n+size:], maxValue)
+			if e != nil || length < 0 {
+				return n, false, e
+			}
+			n += size + length
+		}
+		if done || err != nil {
+			return n, done, err
+		}
+	}
+}
+
+// cutLine returns the first line of b, without its end, and its size with it.
+func cutLine(b []byte) (line []byte, size int, ok bool) {
+	i := bytes.IndexByte(b[:min(len(b), maxLine)], '\n')
+	if i < 0 {
+		return nil, 0, false
+	}
+	return bytes.TrimSuffix(b[:i], []byte("\r")), i + 1, true
+}
+
+func isError(line []byte) bool {
+	return bytes.HasPrefix(line, []byte("SERVER_ERROR")) ||
+		bytes.HasPrefix(line, []byte("CLIENT_ERROR")) ||
+		bytes.HasPrefix(line, []byte("ERROR"))
+}
+
+// complained notes the error that the server reported instead of a part of the
+// answer. After a SERVER_ERROR the conversation goes on; what else it did not
+// understand, it may have taken for another request.
+func (r *request) complained(line []byte) (done bool, err error) {
+	r.reply.complaint = complaint(line)
+	if !bytes.HasPrefix(line, []byte("SERVER_ERROR")) {
+		return true, r.reply.complaint
+	}
+	if r.verb != none && r.reply.status == unanswered {
+		r.reply.status = complained
+		return !r.reads, nil
+	}
+	return true, nil
+}
+
+// written notes the answer to a write.
+func (r *request) written(line []byte) (done bool, err error) {
+	switch string(line) {
+	case "STORED", "DELETED":
+		r.reply.status = stored
+	case "NOT_STORED":
+		r.reply.status = notStored
+	case "EXISTS":
+		r.reply.status = exists
+	case "NOT_FOUND":
+		r.reply.status = notFound
+	default:
+		return false, errGarbage(line)
+	}
+	return !r.reads, nil
+}
+
+// value notes the item that line announces and b begins with. It returns the
+// length of its data with their end, or -1 if b has not all of them.
+func (r *request) value(line, b []byte, maxValue int) (length int, err error) {
+	key, item, size, ok := parseValue(line)
+	if !ok || !r.reads {
+		return 0, errGarbage(line)
+	}
+	if size > uint64(maxValue) {
+		return 0, fmt.Errorf("a value of %d bytes is announced, more than %d", size, maxValue)
+	}
+	length = int(size) + 2
+	if len(b) < length {
+		return -1, nil
+	}
+	if b[length-2] != '\r' || b[length-1] != '\n' {
+		return 0, errGarbage(line)
+	}
+	return length, r.keep(key, item, b[:size])
+}
+
+// parseValue parses "VALUE key flags size token", of which a server without CAS may
+// leave out the token.
+func parseValue(line []byte) (key []byte, item memcache.Item, size uint64, ok bool) {
+	rest, ok := bytes.CutPrefix(line, []byte("VALUE "))
+	if !ok {
+		return nil, item, 0, false
+	}
+	key, rest, _ = bytes.Cut(rest, []byte(" "))
+	flags, rest, _ := bytes.Cut(rest, []byte(" "))
+	length, token, hasToken := bytes.Cut(rest, []byte(" "))
+	f, ok1 := parseUint(flags)
+	size, ok2 := parseUint(length)
+	ok3 := true
+	if hasToken {
+		item.CasID, ok3 = parseUint(token)
+	}
+	item.Flags = uint32(f)
+	return key, item, size, len(key) > 0 && ok1 && ok2 && ok3 && f>>32 == 0
+}
+
+// parseUint parses digits alone.
+func parseUint(b []byte) (n uint64, ok bool) {
+	if len(b) == 0 || len(b) > 20 {
+		return 0, false
+	}
+	for _, c := range b {
+		d := uint64(c - '0')
+		if d > 9 || n > (1<<64-1-d)/10 {
+			return 0, false
+		}
+		n = 10*n + d
+	}
+	return n, true
+}
+
+// keep notes an item of the answer, with a copy of its data.
+func (r *request) keep(key []byte, item memcache.Item, data []byte) error {
+	asked := r.keys
+	if asked == nil {
+		asked = []string{r.key}
+	}
+	if r.reply.values == len(asked) {
+		return fmt.Errorf("more than the %d items that were asked for", len(asked))
+	}
+	i := r.reply.index(asked, key)
+	if i < 0 {
+		return lostError{fmt.Errorf("%w: %q", errOtherKey, key)}
+	}
+	item.Key = asked[i]
+	r.reply.values, r.reply.next = r.reply.values+1, i+1
+	kept := copied(item, data)
+	if r.keys == nil {
+		r.reply.found = kept
+	} else {
+		r.reply.items[item.Key] = kept
+	}
+	return nil
+}
+
+// index returns the index of key among those that were asked for, or -1. Servers
+// answer in order, so it is most often one of the next.
+func (r *reply) index(asked []string, key []byte) int {
+	is := func(k string) bool { return k == string(key) }
+	if i := slices.IndexFunc(asked[r.next:], is); i >= 0 {
+		return r.next + i
+	}
+	return slices.IndexFunc(asked[:r.next], is)
+}
+
+// copied returns item with a copy of data. Records are small, most of them.
+func copied(item memcache.Item, data []byte) *memcache.Item {
+	if len(data) > 64 {
+		item.Value = bytes.Clone(data)
+		return &item
+	}
+	small := &struct {
+		memcache.Item
+		data [64]byte
+	}{Item: item}
+	n := copy(small.data[:], data)
+	small.Value = small.data[:n:n]
+	return &small.Item
+}

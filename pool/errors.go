@@ -1,0 +1,116 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/bradfitz/gomemcache/memcache"
+)
+
+var (
+	// ErrClosed is the error of a call after Close, or during it.
+	ErrClosed = errors.New("pool: closed")
+
+	// ErrDown is wrapped in the error of a call that was not sent, or was ended
+	// early, because its server failed again and again. It comes within a
+	// [ServerError], whose text contains the last failure.
+	ErrDown = errors.New("taken to be down")
+
+	// ErrNoCAS is wrapped in the error of a write that needs a CAS token and has
+	// none.
+	ErrNoCAS = errors.New("item without a CAS token (not from Get, or the server runs with -C)")
+)
+
+// A ServerError is a failure of one server, or of the way to it. Ordinary
+// answers (a miss, a conflict) are no failures and come as memcache.Client
+// returns them: memcache.ErrCacheMiss and so on.
+//
+// A ServerError matches throttler.ErrUnavailable if the server does not answer,
+// and throttler.ErrOverloaded if it answers, but could not be asked in time. It
+// matches neither if the server reported an error.
+type ServerError struct {
+	Server string // as it was given to New
+	Err    error
+}
+
+func (e *ServerError) Error() string { return "pool: server " + e.Server + ": " + e.Err.Error() }
+
+// Unwrap returns e.Err.
+func (e *ServerError) Unwrap() error { return e.Err }
+
+// Is reports whether target is throttler.ErrUnavailable and the server does not
+// answer.
+func (e *ServerError) Is(target error) bool {
+	return target == throttler.ErrUnavailable && !isComplaint(e.Err) &&
+		!errors.Is(e.Err, ErrNoCAS) && !errors.Is(e.Err, throttler.ErrOverloaded)
+}
+
+// A LostAnswerError is the answer to a write that was sent a second time because
+// the first answer was lost: Err is memcache.ErrNotStored, ErrCASConflict or
+// ErrCacheMiss, and may be so only because the server had carried out the first.
+type LostAnswerError struct {
+	Err error
+}
+
+func (e *LostAnswerError) Error() string {
+	return e.Err.Error() + ", or done already: an answer was lost"
+}
+
+// Unwrap returns e.Err.
+func (e *LostAnswerError) Unwrap() error { return e.Err }
+
+// MaybeDone returns true. A package that does not import this one can recognize
+// the error by this method, with errors.As.
+func (e *LostAnswerError) MaybeDone() bool { return true }
+
+// A complaint is an error that the server reported: its line.
+type complaint string
+
+func (c complaint) Error() string { return string(c) }
+
+// isComplaint reports whether err is an answer in memcached's language. The
+// breaker does not count it: a value too large or a full memory is no reason to
+// leave the server alone, and a proxy reports so what befell one of the servers
+// behind it, while the others answer.
+func isComplaint(err error) bool {
+	var c complaint
+	return errors.As(err, &c)
+}
+
+// A lostError says that the connection was lost before the answer had been read.
+// The same request may fare better on another one.
+type lostError struct {
+	error
+}
+
+func (e lostError) Error() string { return "connection lost: " + e.error.Error() }
+func (e lostError) Unwrap() error { return e.error }
+
+// Why a call was not answered.
+var (
+	errTimeout    = fmt.Errorf("no answer: %w", os.ErrDeadlineExceeded)
+	errOverloaded = fmt.Errorf("%w: not sent and answered in time", throttler.ErrOverloaded)
+	errTooMany    = errors.New("too many open connections")
+	errCut        = errors.New("cut") // the breaker has opened
+	errUnasked    = errors.New("an answer that nobody has asked for")
+	errOtherKey   = errors.New("an item that was not asked for")
+)
+
+// isExcluded reports whether err says nothing about the server.
+func isExcluded(err error) bool {
+	return errors.Is(err, ErrClosed) || errors.Is(err, throttler.ErrOverloaded) || errors.Is(err, context.Canceled)
+}
+
+// isAnswer reports whether err is memcached's ordinary answer. Such errors are
+// not wrapped in a ServerError: they are often compared by ==.
+func isAnswer(err error) bool {
+	switch err {
+	case memcache.ErrCacheMiss, memcache.ErrNotStored, memcache.ErrCASConflict:
+		return true
+	}
+	_, again := err.(*LostAnswerError)
+	return again
+}

@@ -1,0 +1,66 @@
+package pool
+
+import (
+	"context"
+
+	"github.com/adaptivethrottler/throttler"
+)
+
+var _ throttler.Exchanger = (*Pool)(nil)
+
+// Exchange writes records and reads them back, each in one round trip, as
+// [throttler.Exchanger] says: a CompareAndSwap or an Add and a Get in one packet,
+// with those of other callers. It asks all servers at once.
+//
+// If ctx has ended already nothing is sent, and Done gets its error.
+func (p *Pool) Exchange(ctx context.Context, xs ...throttler.Exchange) {
+	requests, refused := p.exchanges(ctx.Err(), xs)
+	for _, r := range refused {
+		r.x.Done(throttler.Result{Err: r.err})
+	}
+	p.do(ctx, requests)
+}
+
+// Start starts exchanges and returns without waiting for any server. Done is
+// called on another goroutine, even if the exchange fails at once.
+func (p *Pool) Start(xs ...throttler.Exchange) {
+	requests, refused := p.exchanges(nil, xs)
+	byLane(requests, func(l *lane, group []*request) {
+		if err := l.submit(group); err != nil {
+			refused = append(refused, failed(group, err)...)
+		}
+	})
+	if len(refused) > 0 {
+		go func() {
+			for _, r := range refused {
+				r.x.Done(throttler.Result{Err: r.err})
+			}
+		}()
+	}
+}
+
+// exchanges returns the requests for xs, and those that no server is to be asked
+// for, with their errors: err, if there is one, is that of all.
+func (p *Pool) exchanges(err error, xs []throttler.Exchange) (requests, refused []*request) {
+	requests = make([]*request, 0, len(xs))
+	for _, x := range xs {
+		r := &request{x: x, key: x.Key()}
+		if r.err = err; err == nil {
+			r.err = p.admit(r)
+		}
+		if r.err != nil {
+			refused = append(refused, r)
+		} else {
+			requests = append(requests, r)
+		}
+	}
+	return requests, refused
+}
+
+// failed sets the error of requests that were not submitted.
+func failed(requests []*request, err error) []*request {
+	for _, r := range requests {
+		r.err = err
+	}
+	return requests
+}

@@ -1,0 +1,288 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A lane is the way to a server: one connection at a time, and those who wait
+// for it in turn.
+//
+// Whoever sends on the connection has the role of its writer, and whoever waits
+// for answers has that of its reader. A caller who is alone takes both. As soon as
+// there are others, goroutines that end with the work take them over.
+type lane struct {
+	server *server
+
+	mu         sync.Mutex
+	queue      fifo  // not sent yet
+	conn       *conn // nil while there is none
+	connecting bool
+	refusal    error // why there is no connection yet: the server has too many
+	closed     bool
+	alone      int // how many calls in a row found nobody else waiting
+	life       context.Context
+	endLife    context.CancelCauseFunc // ends what connecting is under way
+	clock      *time.Timer             // runs expire
+	ticking    bool
+}
+
+// aloneEnough is how many calls in a row must find nobody else waiting for the
+// next one to take the connection for itself: among many callers there is always
+// one that comes first, and it would send a packet of its own each time.
+const aloneEnough = 4
+
+func newLane(s *server) *lane {
+	l := &lane{server: s, alone: aloneEnough}
+	l.life, l.endLife = context.WithCancelCause(context.Background())
+	return l
+}
+
+// claim gives the caller both roles of the connection if nobody else is there.
+// Otherwise it returns nil.
+func (l *lane) claim() *conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.conn
+	if l.queue.len() > 0 || c == nil || c.dead != nil || c.sent.len() > 0 {
+		l.alone = 0
+		return nil
+	}
+	if l.alone < aloneEnough {
+		l.alone++
+		return nil
+	}
+	if c.writing || c.reading {
+		return nil
+	}
+	c.writing, c.reading = true, true
+	return c
+}
+
+// submit has requests sent in their turn, by others.
+func (l *lane) submit(requests []*request) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return ErrClosed
+	}
+	now := time.Now()
+	for _, r := range requests {
+		r.queued = now
+		l.queue.push(r)
+	}
+	l.tick(l.server.queueTimeout)
+	l.wake()
+	return nil
+}
+
+// resubmit has a request that is under way sent next, on whichever connection.
+func (l *lane) resubmit(r *request) {
+	l.mu.Lock()
+	closed := l.closed
+	if !closed {
+		r.finished = false
+		l.queue.putBack([]*request{r})
+		l.wake()
+	}
+	l.mu.Unlock()
+	if closed {
+		r.end(ErrClosed)
+	}
+}
+
+// wake sees to it that somebody sends what is queued. l.mu is held.
+func (l *lane) wake() {
+	switch {
+	case l.queue.len() == 0:
+	case l.conn == nil:
+		if !l.connecting {
+			l.connecting = true
+			go l.connect(l.life)
+		}
+	case !l.conn.writing && l.conn.dead == nil && l.conn.room() > 0:
+		l.conn.writing = true
+		go l.conn.write()
+	}
+}
+
+// connect makes a connection for those who wait for one.
+func (l *lane) connect(life context.Context) {
+	c, err := l.dial(life)
+	l.mu.Lock()
+	l.connecting, l.refusal = false, nil
+	if life.Err() != nil { // and l.cut has ended those who waited
+		l.wake()
+		l.mu.Unlock()
+		if c != nil {
+			c.nc.Close()
+		}
+		return
+	}
+	if err == nil {
+		now := time.Now()
+		for _, r := range l.queue.all() {
+			r.queued = now
+		}
+		l.conn = c
+		l.wake()
+		l.mu.Unlock()
+		return
+	}
+	failed := l.queue.take(l.queue.len())
+	l.mu.Unlock()
+	l.server.failed(max(1, len(failed)), err)
+	for _, r := range failed {
+		r.end(err)
+	}
+}
+
+// dial makes a connection. If the server has too many it tries again, for as long
+// as anybody waits.
+func (l *lane) dial(life context.Context) (*conn, error) {
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		c, err := l.server.dial(life, l)
+		if !errors.Is(err, errTooMany) {
+			return c, err
+		}
+		l.mu.Lock()
+		l.refusal = err
+		waiting := l.queue.len()
+		l.mu.Unlock()
+		if waiting == 0 {
+			return nil, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-life.Done():
+			return nil, context.Cause(life)
+		}
+	}
+}
+
+// cut ends the connection, the making of one, and all who wait, for the given
+// reason.
+func (l *lane) cut(reason error) {
+	l.mu.Lock()
+	l.endLife(reason)
+	l.life, l.endLife = context.WithCancelCause(context.Background())
+	if reason == ErrClosed {
+		l.closed = true
+		l.endLife(reason)
+	}
+	waiting := l.queue.take(l.queue.len())
+	c := l.conn
+	l.mu.Unlock()
+	for _, r := range waiting {
+		r.end(reason)
+	}
+	if c != nil {
+		c.cut(reason)
+	}
+}
+
+// tick sees to it that expire runs after d at the latest. l.mu is held.
+func (l *lane) tick(d time.Duration) {
+	switch {
+	case l.ticking:
+		return
+	case l.clock == nil:
+		l.clock = time.AfterFunc(d, l.expire)
+	default:
+		l.clock.Reset(d)
+	}
+	l.ticking = true
+}
+
+// expire ends the requests that have waited too long for their turn, or for an
+// answer after it. Those that wait for a connection are not concerned: that has
+// a time of its own, unless the server is there and refuses it.
+func (l *lane) expire() {
+	l.mu.Lock()
+	l.ticking = false
+	now := time.Now()
+	var late, lateAnswers []*request
+	next := l.server.queueTimeout
+	if l.conn != nil || l.refusal != nil {
+		late, next = l.late(now)
+	}
+	if l.conn != nil {
+		lateAnswers = l.conn.late(now)
+	}
+	if l.queue.len() > 0 || l.conn != nil && l.conn.sent.len() > 0 {
+		l.tick(next)
+	}
+	err := errOverloaded
+	if l.conn == nil {
+		err = l.refusal
+	}
+	l.mu.Unlock()
+
+	if len(late) > 0 {
+		l.server.failed(1, err)
+	}
+	for _, r := range late {
+		r.end(err)
+	}
+	for _, r := range lateAnswers {
+		r.giveUp()
+	}
+}
+
+// late takes those out of the queue that have waited too long, and returns when
+// the next one will have. l.mu is held.
+func (l *lane) late(now time.Time) (late []*request, next time.Duration) {
+	bound := l.server.queueTimeout
+	for l.queue.len() > 0 {
+		if left := bound - now.Sub(l.queue.all()[0].queued); left > 0 {
+			return late, left
+		}
+		late = append(late, l.queue.take(1)...)
+	}
+	return late, bound
+}
+
+// A fifo is a queue of requests. The zero value is empty.
+type fifo struct {
+	items []*request // those before head have been taken
+	head  int
+}
+
+func (f *fifo) len() int { return len(f.items) - f.head }
+
+// all returns the requests, valid until the next change.
+func (f *fifo) all() []*request { return f.items[f.head:] }
+
+func (f *fifo) push(r *request) {
+	if f.head > 0 && len(f.items) == cap(f.items) {
+		n := copy(f.items, f.items[f.head:])
+		clear(f.items[n:])
+		f.items, f.head = f.items[:n], 0
+	}
+	f.items = append(f.items, r)
+}
+
+// drop takes the first n requests.
+func (f *fifo) drop(n int) {
+	clear(f.items[f.head : f.head+n])
+	f.head += n
+	if f.head == len(f.items) {
+		f.items, f.head = f.items[:0], 0
+	}
+}
+
+// take takes the first n requests and returns them.
+func (f *fifo) take(n int) []*request {
+	taken := slices.Clone(f.all()[:n])
+	f.drop(n)
+	return taken
+}
+
+// putBack puts requests before all others.
+func (f *fifo) putBack(requests []*request) {
+	f.items = slices.Concat(requests, f.all())
+	f.head = 0
+}

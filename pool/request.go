@@ -1,0 +1,214 @@
+package pool
+
+import (
+	"context"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/bradfitz/gomemcache/memcache"
+)
+
+// A verb is the command that a request writes with.
+type verb uint8
+
+const (
+	none verb = iota
+	add
+	cas
+	del
+)
+
+// A request is what one server is asked for at a time: to write, to read, or to
+// write and then to read. It belongs to its lane's queue, then to the writer of
+// a connection, and then to the requests that the connection has sent.
+type request struct {
+	call  *call // who waits for it; nil: nobody
+	lane  *lane
+	key   string
+	keys  []string           // to be read, instead of key alone
+	item  *memcache.Item     // to be written with verb
+	x     throttler.Exchange // proposes the item, and takes the result; nil: item is fixed
+	probe func(error)        // tells the breaker how its probe has ended; nil: it is none
+	verb  verb
+	reads bool
+
+	queued   time.Time // when it began to wait for its turn
+	sent     time.Time
+	start    int64  // where it begins in what its connection has sent
+	conn     uint64 // the Turn's
+	retried  bool   // sent anew, as its first connection was lost
+	maybe    bool   // the server may have carried out a write whose answer was lost
+	known    bool   // item was proposed on the record as it had just been read
+	finished bool   // has ended, though its answer is still to come
+
+	reply reply
+	err   error // how it ended; set before call is told
+}
+
+// A call waits for one or more requests.
+type call struct {
+	pending atomic.Int32
+	ready   chan struct{} // receives once, when none is pending
+}
+
+// newCall returns the call that waits for requests.
+func newCall(requests []*request) *call {
+	c := &call{ready: make(chan struct{}, 1)}
+	c.pending.Store(int32(len(requests)))
+	for _, r := range requests {
+		r.call = c
+	}
+	return c
+}
+
+// ended notes that one of the requests has ended.
+func (c *call) ended() {
+	if c != nil && c.pending.Add(-1) == 0 {
+		c.ready <- struct{}{}
+	}
+}
+
+// wait returns when all requests have ended, or when ctx has.
+func (c *call) wait(ctx context.Context) {
+	if ctx.Done() == nil {
+		<-c.ready
+		return
+	}
+	select {
+	case <-c.ready:
+	case <-ctx.Done():
+	}
+}
+
+// propose asks the exchange what is to be written, now that its turn has come.
+// Where a token is good for one exchange alone, nobody may guess: there the
+// record is read first, and proposeKnown comes after it.
+func (r *request) propose(conn uint64) {
+	r.conn = conn
+	r.verb, r.item, r.reads = none, nil, true
+	if conn != 0 {
+		r.take(r.x.Propose(throttler.Turn{Conn: conn}))
+	}
+}
+
+// halfDone reports whether r has read the record that is to be proposed on.
+func (r *request) halfDone() bool {
+	return r.x != nil && r.conn == 0 && !r.known && r.reply.read && r.reply.complaint == nil
+}
+
+// proposeKnown asks the exchange what is to be written in place of the record that
+// was read, and reports whether that is anything.
+func (r *request) proposeKnown() bool {
+	r.take(r.x.Propose(throttler.Turn{Known: true, Found: r.reply.found}))
+	if r.item == nil {
+		return false
+	}
+	r.known = true
+	r.reply = reply{}
+	return true
+}
+
+// take takes the item that was proposed.
+func (r *request) take(item *memcache.Item) {
+	r.item = item
+	switch {
+	case item == nil:
+		r.verb = none
+	case item.CasID == 0:
+		r.verb = add
+	default:
+		r.verb = cas
+	}
+}
+
+// append appends the request to b as it goes over the wire.
+func (r *request) append(b []byte) []byte {
+	switch r.verb {
+	case add:
+		b = r.appendItem(append(b, "add "...), 0)
+	case cas:
+		b = r.appendItem(append(b, "cas "...), r.item.CasID)
+	case del:
+		b = append(append(append(b, "delete "...), r.key...), "\r\n"...)
+	}
+	if !r.reads {
+		return b
+	}
+	b = append(b, "gets"...)
+	if r.keys == nil {
+		b = append(append(b, ' '), r.key...)
+	}
+	for _, key := range r.keys {
+		b = append(append(b, ' '), key...)
+	}
+	return append(b, "\r\n"...)
+}
+
+// appendItem appends the rest of an add, or of a cas if there is a token.
+func (r *request) appendItem(b []byte, token uint64) []byte {
+	b = append(b, r.key...)
+	b = strconv.AppendUint(append(b, ' '), uint64(r.item.Flags), 10)
+	b = strconv.AppendInt(append(b, ' '), int64(r.item.Expiration), 10)
+	b = strconv.AppendInt(append(b, ' '), int64(len(r.item.Value)), 10)
+	if token != 0 {
+		b = strconv.AppendUint(append(b, ' '), token, 10)
+	}
+	b = append(b, "\r\n"...)
+	return append(append(b, r.item.Value...), "\r\n"...)
+}
+
+// lost notes that the connection was lost before r had all of its answer. sent
+// says that at least a part of r had been sent.
+func (r *request) lost(sent bool) {
+	if sent && r.verb != none && r.reply.status == unanswered {
+		r.maybe = true
+	}
+}
+
+// again makes r ready to be sent once more.
+func (r *request) again() {
+	r.retried, r.known = true, false
+	r.reply = reply{}
+	if r.keys != nil {
+		r.reply.items = make(map[string]*memcache.Item, len(r.keys))
+	}
+}
+
+// mayRetry reports whether r may be sent once more after its connection was
+// lost. Whatever it writes, it never takes effect twice. A write that is known to
+// be stored is not repeated only because it could not be read back.
+func (r *request) mayRetry() bool { return !r.retried && r.reply.status != stored }
+
+// end tells who waits for r that it has its answer, or has failed with err. It is
+// the last that happens to r. No lock is held.
+func (r *request) end(err error) {
+	if err == nil {
+		err = r.reply.complaint
+	}
+	if err == nil && r.reply.uncas(r.verb) {
+		err = ErrNoCAS
+	}
+	r.tell(err, throttler.Result{
+		Stored:  r.reply.status == stored,
+		Read:    r.reply.read,
+		Found:   r.reply.found,
+		Unknown: err != nil && r.maybe && r.reply.status != stored,
+	})
+}
+
+// giveUp ends r, which has waited too long for an answer that may be being read
+// right now, and will be dropped.
+func (r *request) giveUp() {
+	r.tell(errOverloaded, throttler.Result{Unknown: r.maybe || r.verb != none})
+}
+
+func (r *request) tell(err error, result throttler.Result) {
+	r.err = r.lane.server.ended(err, r.probe)
+	if r.x != nil {
+		result.Conn, result.Err = r.conn, r.err
+		r.x.Done(result)
+	}
+	r.call.ended()
+}

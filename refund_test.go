@@ -1,0 +1,181 @@
+package throttler
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+var start = instantOf(time.Unix(1_800_000_000, 0))
+
+func bucketOf(max int, ttl time.Duration) *Condition {
+	return &Condition{Name: "c", Max: max, TTL: ttl, Algorithm: LeakyBucket}
+}
+
+// pour counts n calls of c at now.
+func pour(t require.TestingT, b bucket, now instant, c *Condition, n int) (bucket, []hit) {
+	var counted []hit
+	for range n {
+		v := b.look(now, c, true)
+		require.False(t, v.outcome.Blocked)
+		b, counted = v.next.bucket, append(counted, v.hit)
+	}
+	return b, counted
+}
+
+// takeBack takes all shares back at now, in random order.
+func takeBack(b bucket, now instant, counted []hit, random *rand.Rand) bucket {
+	for _, i := range random.Perm(len(counted)) {
+		b, _ = b.without(counted[i].share, now)
+	}
+	return b
+}
+
+func TestCancelInRandomOrderEmptiesABucket(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, c := range []*Condition{bucketOf(5, time.Minute), bucketOf(100, time.Second), bucketOf(1000, time.Hour), bucketOf(100_000, time.Minute)} {
+		for _, cost := range []int{1, c.Max / 20, c.Max / 2} {
+			costing := *c
+			costing.Cost = cost
+			for range 20 {
+				b, counted := pour(t, bucket{}, start, &costing, min(1000, c.Max/costing.cost()))
+				require.Equal(t, start, takeBack(b, start, counted, random).score, "Max %d, Cost %d", c.Max, cost)
+			}
+		}
+	}
+}
+
+// What a hit leaves behind is no more than what leaks from when it was counted
+// until it is taken back.
+func TestCancelLeavesNoMoreThanLeaksMeanwhile(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	c := bucketOf(100, time.Minute)
+	for range 20 {
+		b, counted := pour(t, bucket{}, start, c, 100)
+		meanwhile := 20 * time.Millisecond
+		end := start.add(meanwhile)
+		require.LessOrEqual(t, takeBack(b, end, counted, random).score-end, 99*instant(meanwhile))
+	}
+}
+
+func TestCancelOfTheNewestFirstLeavesNothing(t *testing.T) {
+	c := bucketOf(50, time.Minute)
+	var b bucket
+	now := start
+	var counted []hit
+	for range 50 {
+		var one []hit
+		b, one = pour(t, b, now, c, 1)
+		counted, now = append(counted, one...), now+instant(time.Second/10)
+	}
+	for i := range counted {
+		b, _ = b.without(counted[49-i].share, now)
+		now += instant(time.Millisecond)
+	}
+	require.LessOrEqual(t, b.score, now)
+}
+
+// poured is a call that a bucket has taken, and what became of it.
+type poured struct {
+	hit
+	back   instant // so much was given back
+	closed bool    // it was taken back, or an attempt was made
+}
+
+// scoreOf returns the score of a bucket that would have taken calls, each smaller
+// by what was given back of it; or of one that has never seen those taken back.
+func scoreOf(calls []poured, asIfNever bool) instant {
+	var score instant
+	for _, p := range calls {
+		amount := p.share.amount - p.back
+		if asIfNever && p.closed && p.back > 0 {
+			amount = 0
+		}
+		if amount > 0 {
+			score = max(score, p.share.at) + amount
+		}
+	}
+	return score
+}
+
+// The argument of docs/design.md, for any arrivals, costs and orders: a bucket is
+// always the one of calls that were smaller by what was given back of them. So
+// nothing is ever given back that others' calls hold, and at least all but what
+// leaked meanwhile is.
+func TestCancelGivesBackNeitherTooMuchNorMuchTooLittle(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := bucketOf(rapid.IntRange(1, 60).Draw(t, "max"), time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(time.Hour)).Draw(t, "ttl")))
+		b, now := bucket{}, start
+		var calls []poured
+		for range rapid.IntRange(1, 100).Draw(t, "steps") {
+			now += instant(rapid.SampledFrom([]int64{0, 0, 1, int64(c.TTL) / 1000, int64(c.interval()) / 3, int64(c.TTL) / 3}).Draw(t, "pause"))
+			if len(calls) == 0 || rapid.Bool().Draw(t, "count") {
+				costing := *c
+				costing.Cost = rapid.IntRange(1, max(1, c.Max/3)).Draw(t, "cost")
+				v := b.look(now, &costing, true)
+				b = v.next.bucket
+				if v.store {
+					calls = append(calls, poured{hit: v.hit})
+				}
+				continue
+			}
+			p := &calls[rapid.IntRange(0, len(calls)-1).Draw(t, "which")]
+			if p.closed {
+				continue
+			}
+			next, found := b.without(p.share, now)
+			if next.score != b.score || found {
+				require.True(t, found)
+				require.Less(t, next.score, b.score)
+			}
+			p.back, p.closed = b.score-next.score, true
+			require.LessOrEqual(t, p.back, p.share.amount)
+			least := min(p.share.amount-(now-p.share.at), b.score-now)
+			if b.cancels-p.share.cancels <= p.share.most {
+				require.GreaterOrEqual(t, p.back, least, "all but what leaked meanwhile")
+			}
+			b = next
+			require.Equal(t, max(scoreOf(calls, false), now), max(b.score, now), "smaller calls make the same bucket")
+			require.GreaterOrEqual(t, max(b.score, now), scoreOf(calls, true), "others keep what they hold")
+		}
+	})
+}
+
+// A bucket of many hits was reset, and others have poured into a new one: none
+// of its hits is found there.
+func TestCancelAfterAResetFindsNothingInANewBucket(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	large := bucketOf(100_000, time.Hour)
+	half := *large
+	half.Cost = 50_000 - 1
+	for _, others := range []int{1, 60} {
+		for range 1000 {
+			now := start + instant(random.Int64N(int64(time.Hour)))
+			b, _ := pour(t, bucket{}, now, &half, 1)
+			_, counted := pour(t, b, now, large, 1)
+			now += instant(random.Int64N(int64(time.Second)))
+			b, _ = pour(t, bucket{}, now, large, others)
+			_, found := b.without(counted[0].share, now+instant(time.Second))
+			require.False(t, found)
+		}
+	}
+}
+
+// In a small one it is found by chance, where both counts begin close together.
+func TestCancelAfterAResetRarelyFindsAHitOfANewSmallBucket(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	c := bucketOf(5, time.Minute)
+	found := 0
+	for range 10_000 {
+		now := start + instant(random.Int64N(int64(time.Hour)))
+		_, counted := pour(t, bucket{}, now, c, 1)
+		b, _ := pour(t, bucket{}, now+instant(1+random.Int64N(int64(time.Second))), c, 2)
+		if _, ok := b.without(counted[0].share, now+instant(time.Second)); ok {
+			found++
+		}
+	}
+	require.LessOrEqual(t, found, 60, "some %d of 65,536 are expected", minMoved)
+}

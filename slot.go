@@ -1,0 +1,512 @@
+package throttler
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+)
+
+// A slot is one record, as this process deals with it. All entries for the record
+// that come while an exchange is under way wait for the next one: they are decided
+// one after the other on one read of it, and stored by one write.
+//
+// A slot has one exchange under way at a time, and is that exchange: its Propose
+// closes the batch and decides it, on the record as this process last saw it if
+// the connection is still the one that it was seen on, and Done finds out
+// whether the record was still so.
+type slot struct {
+	key     string
+	backend *backend
+	self    [1]Exchange // the slot itself
+
+	mu     sync.Mutex // guards what follows, and the entries until they are settled
+	queue  []*entry   // waiting for the next exchange, first come first served
+	batch  []*entry   // decided by the exchange under way
+	busy   bool       // an exchange is under way, or about to be
+	leader *round     // whose goroutine carries out the exchanges; nil: the exchanger's
+	held   bool       // the next exchange is left to the leader
+
+	seen     sighting
+	basis    sighting       // what a call has read to decide whether it is counted
+	refused  sighting       // what the last write that was refused was to replace
+	sent     bool           // Propose was called, and Done was not yet
+	current  bool           // base was read by this very exchange
+	base     sighting       // what the batch was decided on
+	proposal *memcache.Item // what is to be stored; nil: nothing
+	lost     *memcache.Item // a proposal whose answer was lost
+	lostBase *memcache.Item // what that was to replace; nil: no record
+	resets   uint64         // of the table, when the exchange was sent
+	stalls   int            // how often in a row a write was refused though the record was as read
+
+	users    int   // entries that are not settled; guarded by the shard
+	neighbor links // in the list of those that are only remembered; guarded by the shard
+
+	room [2][1]*entry // for a queue and a batch of one, the usual case
+}
+
+// A sighting is a record as it was once seen.
+type sighting struct {
+	known bool
+	item  *memcache.Item // nil: there was none
+	conn  uint64         // the connection that its token belongs to
+	fresh bool           // seen since the slot is busy
+}
+
+const (
+	// maxBatch is how many entries one exchange decides at most.
+	maxBatch = 256
+
+	// maxRemembered is the largest value that is remembered.
+	maxRemembered = 1024
+
+	// maxStalls is how often in a row a write may be refused although the
+	// record is still as it was read. A sound backend does that only when a
+	// record comes and goes between two reads.
+	maxStalls = 10
+
+	// maxLosses is how many races an entry may lose beyond the Max that are
+	// others' hits. A sound backend comes nowhere near: that takes as many
+	// others who each write between a read and a write of the entry, and take
+	// back what they count. But one whose reads and writes go to different
+	// copies of a record, each with tokens of its own, looks as if somebody
+	// else were always faster.
+	maxLosses = 1000
+)
+
+var (
+	errStalled    = errors.New("throttler: the backend keeps refusing to store a record")
+	errLostAnswer = errors.New("throttler: the answer to a write was lost, the hit may be counted twice")
+
+	// ErrNoCAS matches the error of a condition whose record came without a
+	// CAS token, so that nothing can be stored: memcached runs with -C, or
+	// what answers in its place knows no tokens.
+	ErrNoCAS = errors.New("throttler: the server gives no CAS tokens")
+)
+
+var inlineSlots = sync.Pool{New: func() any { return newSlot(nil, "") }}
+
+func newSlot(b *backend, key string) *slot {
+	s := &slot{key: key, backend: b}
+	s.self[0] = s
+	s.rest()
+	return s
+}
+
+// inline prepares a slot of its own for e.
+func (s *slot) inline(b *backend, e *entry) {
+	s.key, s.backend, s.busy = e.key, b, true
+	s.queue = append(s.queue, e)
+}
+
+// reset makes s ready to be used for another record.
+func (s *slot) reset() {
+	s.key, s.backend = "", nil
+	s.seen = sighting{}
+	s.rest()
+}
+
+// Key returns the key of the record.
+func (s *slot) Key() string { return s.key }
+
+// setLeader has r carry out the exchanges, as long as one of its entries needs
+// them.
+func (s *slot) setLeader(r *round) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leader = r
+}
+
+// leadsAgain reports whether r is to carry out the next exchange too. If not, it
+// leads no longer.
+func (s *slot) leadsAgain(r *round) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leader != r {
+		return false
+	}
+	if s.held {
+		s.held = false
+		return true
+	}
+	s.leader = nil
+	return false
+}
+
+// abandonedBy notes that r leaves, and reports whether an exchange that was left
+// to it is to be started.
+func (s *slot) abandonedBy(r *round) bool {
+	if s.leader != r {
+		return false
+	}
+	s.leader = nil
+	if !s.held {
+		return false
+	}
+	s.held = false
+	s.busy = len(s.queue) > 0
+	if !s.busy {
+		s.rest()
+	}
+	return s.busy
+}
+
+// withdraw removes e from the queue, and reports whether it was there.
+func (s *slot) withdraw(e *entry) bool {
+	i := slices.Index(s.queue, e)
+	if i < 0 {
+		return false
+	}
+	s.queue = slices.Delete(s.queue, i, i+1)
+	e.settled = true
+	return true
+}
+
+// wasRead returns the record as a call that is to be counted now has just read it,
+// to decide whether.
+func (s *slot) wasRead() (item *memcache.Item, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.basis.item, s.basis.known
+}
+
+// Propose closes the batch, and decides it on what is known of the record.
+func (s *slot) Propose(turn Turn) *memcache.Item {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sent {
+		// The answer was lost. Whether the first try was carried out shows in
+		// the record.
+		if s.proposal != nil {
+			s.lost, s.lostBase, s.proposal = s.proposal, s.base.item, nil
+		}
+		s.base = sighting{}
+		return nil
+	}
+	s.sent = true
+	n := min(len(s.queue), maxBatch)
+	s.batch = append(s.batch, s.queue[:n]...)
+	s.queue = slices.Delete(s.queue, 0, n)
+	s.base, s.current = s.believed(turn), turn.Known && !s.basis.known
+	s.basis = sighting{}
+	s.proposal = s.decide(instantOf(time.Now()))
+	return s.proposal
+}
+
+// believed returns the record as it most likely is. Where nothing is known it is
+// taken to be absent: an add does no harm if it is not.
+func (s *slot) believed(turn Turn) sighting {
+	switch {
+	case turn.Known:
+		return sighting{known: true, item: turn.Found, conn: turn.Conn, fresh: true}
+	case s.basis.known && (s.basis.item == nil || s.basis.conn == turn.Conn):
+		return s.basis
+	case s.seen.known && (s.seen.item == nil || s.seen.conn == turn.Conn):
+		s.backend.t.stats.guesses.Add(1)
+		return s.seen
+	}
+	return sighting{}
+}
+
+// decide decides the batch, each entry on what the one before it leaves, and
+// returns the item that is to be stored, nil if there is nothing to store.
+func (s *slot) decide(now instant) *memcache.Item {
+	r, err := stored(s.base.item)
+	if err != nil {
+		return nil // Done finds it again
+	}
+	changed := false
+	for _, e := range s.batch {
+		var next record
+		if next, e.writes = e.apply(now, r); e.writes {
+			r, changed = next, true
+		}
+	}
+	if !changed || s.base.item != nil && s.base.item.CasID == 0 {
+		return nil
+	}
+	item := &memcache.Item{Key: s.key, Value: r.encode(), Expiration: expiration(now, r.end())}
+	if !s.backend.inline {
+		item.Flags = rand.Uint32() | 1 // tells this write from all others
+	}
+	if s.base.item != nil {
+		item.CasID = s.base.item.CasID
+	}
+	return item
+}
+
+// stored returns the record in item. A value that does not decode is treated as
+// absent, except one of a later version.
+func stored(item *memcache.Item) (record, error) {
+	if item == nil {
+		return record{}, nil
+	}
+	r, err := decode(item.Value)
+	if errors.Is(err, ErrNewerRecord) {
+		return record{}, err
+	}
+	return r, nil
+}
+
+// Done settles the entries whose decision stands, and goes on with the others.
+func (s *slot) Done(r Result) {
+	s.mu.Lock()
+	s.backend.t.stats.exchanges.Add(1)
+	s.sent = false
+	users := len(s.batch) + len(s.queue)
+	s.take(r)
+	users -= len(s.batch) + len(s.queue)
+	if len(s.batch) > 0 {
+		s.queue = append(s.batch, s.queue...)
+		s.batch = nil
+	}
+	start := s.goOn()
+	s.mu.Unlock()
+	if s.backend.inline {
+		return
+	}
+	if start {
+		s.backend.exchanger.Start(s)
+	}
+	s.backend.slots.release(s, users)
+}
+
+// goOn reports whether the next exchange is to be started. It is left to the
+// leader if that needs it too.
+func (s *slot) goOn() bool {
+	s.resets = s.backend.slots.resetsOf(s.key)
+	if len(s.queue) == 0 {
+		s.busy = false
+		s.rest()
+		return false
+	}
+	if s.leader != nil && slices.ContainsFunc(s.queue, func(e *entry) bool { return e.round == s.leader }) {
+		s.held = true
+		return false
+	}
+	s.leader = nil
+	return true
+}
+
+// rest makes s remember what may be remembered, and nothing else.
+func (s *slot) rest() {
+	s.seen.fresh = false
+	if s.current || s.seen.conn == 0 {
+		s.seen = sighting{} // of a plain client, or one behind a proxy
+	}
+	s.base, s.basis, s.refused, s.stalls = sighting{}, sighting{}, sighting{}, 0
+	s.room = [2][1]*entry{}
+	s.queue, s.batch = s.room[0][:0], s.room[1][:0]
+}
+
+// take draws the consequences of r. Entries that are not settled stay in the
+// batch.
+func (s *slot) take(r Result) {
+	proposal, lost := s.proposal, s.lost
+	s.proposal, s.lost = nil, nil
+	switch {
+	case r.Stored:
+		s.accept(proposal, r)
+	case r.Read && lost != nil && sameWrite(r.Found, lost):
+		s.accept(lost, r)
+	case r.Err != nil && !r.Read:
+		s.fail(r.Err, r.Unknown)
+	case r.Read:
+		if lost != nil && r.Found != nil && !sameWrite(r.Found, s.lostBase) {
+			s.doubt()
+		}
+		s.find(r, proposal != nil && r.Err == nil)
+	default:
+		s.lose(s.base)
+	}
+}
+
+// sameWrite reports whether item was stored by the write of other.
+func sameWrite(item, other *memcache.Item) bool {
+	return item != nil && other != nil && item.Flags == other.Flags && bytes.Equal(item.Value, other.Value)
+}
+
+// accept settles the batch as it was decided: item was stored.
+func (s *slot) accept(item *memcache.Item, r Result) {
+	s.seen = sighting{known: r.Read, item: r.Found, conn: r.Conn, fresh: true}
+	s.stalls = 0
+	if s.base.known && !s.base.fresh {
+		s.backend.t.stats.rightGuesses.Add(1)
+	}
+	if cache := s.backend.cache(); cache != nil {
+		cache.remove(s.key)
+	}
+	for _, e := range s.batch {
+		s.keep(e, item)
+		s.settle(e)
+	}
+	s.empty()
+}
+
+// find decides the batch anew on the record as it was found, and settles the
+// entries that need not change it. refused says that a write was, as the record
+// had changed.
+func (s *slot) find(r Result, refused bool) {
+	now := instantOf(time.Now())
+	decided := s.current && !refused && r.Err == nil
+	if refused && s.base.fresh {
+		s.stall(sameToken(s.base.item, r.Found))
+	}
+	base := s.base
+	s.seen = sighting{known: true, item: r.Found, conn: r.Conn, fresh: true}
+	found, err := stored(r.Found)
+	undecided := s.batch[:0]
+	for _, e := range s.batch {
+		if err != nil {
+			e.fail(err)
+			s.settle(e)
+			continue
+		}
+		if !decided {
+			_, e.writes = e.apply(now, found)
+		}
+		switch {
+		case !e.writes:
+			s.keep(e, r.Found)
+			s.settle(e)
+		case r.Err != nil:
+			s.failAt(e, r.Err, found)
+		case r.Found != nil && r.Found.CasID == 0:
+			s.failAt(e, ErrNoCAS, found)
+		case refused && base.fresh && s.loses(e):
+		case e.unsure && (e.op == opRefund || e.op == opWithdraw):
+			e.fail(errLostAnswer)
+			s.settle(e)
+		default:
+			undecided = append(undecided, e)
+		}
+	}
+	clear(s.batch[len(undecided):])
+	s.batch = undecided
+}
+
+// lose goes on after a write was refused, and nobody has read the record since.
+func (s *slot) lose(base sighting) {
+	s.stall(s.refused.known && sameToken(base.item, s.refused.item))
+	s.refused, s.seen = base, sighting{}
+	s.batch = slices.DeleteFunc(s.batch, s.loses)
+}
+
+// stall counts how often in a row a write was refused although the record is
+// unchanged.
+func (s *slot) stall(unchanged bool) {
+	if unchanged {
+		s.stalls++
+	} else {
+		s.stalls = 0
+	}
+}
+
+func sameToken(a, b *memcache.Item) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.CasID == b.CasID
+}
+
+// loses notes that e has lost a race, and reports whether that was one too many.
+func (s *slot) loses(e *entry) bool {
+	e.lostRaces++
+	s.backend.t.stats.lostRaces.Add(1)
+	if e.lostRaces == 1 {
+		e.since = time.Now()
+	}
+	limit := maxLosses + e.condition.Max
+	switch waited := s.backend.t.queueTimeout(); {
+	case s.stalls >= maxStalls || e.lostRaces > limit:
+		e.fail(errStalled)
+	case time.Since(e.since) > waited:
+		e.fail(fmt.Errorf("%w: the record of %q changed %d times in %v", ErrOverloaded, s.key, e.lostRaces, waited))
+	default:
+		return false
+	}
+	s.settle(e)
+	return true
+}
+
+// doubt notes that a write of the batch may have been carried out.
+func (s *slot) doubt() {
+	for _, e := range s.batch {
+		if e.writes && !e.unsure {
+			e.unsure, e.note = true, errLostAnswer
+		}
+	}
+}
+
+// fail settles all entries that wait for a server which does not answer: those
+// that came later too, or they would all wait for it in turn.
+func (s *slot) fail(err error, unknown bool) {
+	s.seen = sighting{}
+	known := s.base.fresh
+	r, unreadable := stored(s.base.item)
+	for _, e := range s.batch {
+		e.unknown = unknown && e.writes
+		if known && unreadable == nil {
+			s.failAt(e, err, r)
+			continue
+		}
+		e.fail(err)
+		s.settle(e)
+	}
+	s.empty()
+	if errors.Is(err, ErrOverloaded) {
+		return
+	}
+	for _, e := range s.queue {
+		e.fail(err)
+		s.settle(e)
+	}
+	clear(s.queue)
+	s.queue = s.queue[:0]
+}
+
+// empty forgets the batch, which is settled.
+func (s *slot) empty() {
+	clear(s.batch)
+	s.batch = s.batch[:0]
+}
+
+// failAt settles e after its write failed, though the record was read: what is
+// full is full, even if it could not be banned.
+func (s *slot) failAt(e *entry, err error, r record) {
+	if e.op <= opLook && e.outcome.Blocked {
+		e.lockout = lockout{}
+		e.apply(e.now, r)
+		e.note = err
+	} else {
+		e.fail(err)
+	}
+	s.settle(e)
+}
+
+// settle makes e's result known. The caller must not touch it any more.
+func (s *slot) settle(e *entry) {
+	e.settled = true
+	if e.op == opAssess {
+		e.seen = s.seen
+	}
+	if e.round != nil {
+		e.round.settle()
+	}
+}
+
+// keep remembers what blocks e, to answer the next call from memory.
+func (s *slot) keep(e *entry, item *memcache.Item) {
+	if e.op > opAssess || !e.outcome.Blocked || item == nil {
+		return
+	}
+	cache := s.backend.cache()
+	if cache != nil && s.resets == s.backend.slots.resetsOf(s.key) {
+		cache.add(s.key, item.Value, e.now)
+	}
+}

@@ -1,0 +1,146 @@
+package throttler
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+)
+
+// DefaultRecordCache is how many records are remembered if
+// [Throttler.RecordCache] is not set. It takes about 300 bytes for each, and at
+// most 1 KiB more for a large one.
+const DefaultRecordCache = 16_384
+
+// slots holds the slot of each record that is asked about at the moment, and of
+// those that were asked about last.
+type slots struct {
+	seed   maphash.Seed
+	shards []shard
+}
+
+// A shard is a part of the slots, with a lock of its own.
+type shard struct {
+	mu    sync.Mutex // guards what follows
+	byKey map[string]*slot
+	idle  links // the head of the ring of slots without users, the latest first
+	kept  int   // how many they are
+	most  int   // how many may be kept
+
+	resets atomic.Uint64 // how often something was forgotten
+}
+
+// links are a place in a ring.
+type links struct {
+	slot       *slot
+	prev, next *links
+}
+
+const maxShards = 64
+
+func (t *slots) init(remembered int) {
+	n := maxShards
+	if remembered > 0 {
+		n = min(max(remembered/64, 1), maxShards)
+	}
+	t.seed = maphash.MakeSeed()
+	t.shards = make([]shard, n)
+	for i := range t.shards {
+		sh := &t.shards[i]
+		sh.byKey = make(map[string]*slot)
+		sh.idle.prev, sh.idle.next = &sh.idle, &sh.idle
+		sh.most = max(remembered, 0) / n
+	}
+}
+
+func (t *slots) shard(key string) *shard {
+	if len(t.shards) == 1 {
+		return &t.shards[0]
+	}
+	return &t.shards[maphash.String(t.seed, key)%uint64(len(t.shards))]
+}
+
+// acquire returns the slot of key for one more user.
+func (t *slots) acquire(b *backend, key string) *slot {
+	sh := t.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	s := sh.byKey[key]
+	if s == nil {
+		s = newSlot(b, key)
+		sh.byKey[key] = s
+	} else if s.users == 0 {
+		sh.unlink(s)
+	}
+	s.users++
+	return s
+}
+
+// release ends so many uses of s. A slot without users is kept if there is
+// something to remember, and removed otherwise.
+func (t *slots) release(s *slot, users int) {
+	if users == 0 {
+		return
+	}
+	sh := t.shard(s.key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	s.users -= users
+	if s.users > 0 {
+		return
+	}
+	if sh.most == 0 || !s.memorable() {
+		delete(sh.byKey, s.key)
+		return
+	}
+	sh.link(s)
+	if sh.kept > sh.most {
+		oldest := sh.idle.prev.slot
+		sh.unlink(oldest)
+		delete(sh.byKey, oldest.key)
+	}
+}
+
+// forget drops what is remembered of key, and keeps what is being read of it now
+// out of the caches.
+func (t *slots) forget(key string) {
+	sh := t.shard(key)
+	sh.resets.Add(1)
+	sh.mu.Lock()
+	s := sh.byKey[key]
+	sh.mu.Unlock()
+	if s != nil {
+		s.mu.Lock()
+		s.seen = sighting{}
+		s.mu.Unlock()
+	}
+}
+
+// resetsOf returns how often something was forgotten in the shard of key.
+func (t *slots) resetsOf(key string) uint64 {
+	return t.shard(key).resets.Load()
+}
+
+// memorable reports whether what s has seen is worth its memory.
+func (s *slot) memorable() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen.item != nil && len(s.seen.item.Value) > maxRemembered {
+		s.seen = sighting{}
+	}
+	return s.seen.known
+}
+
+func (sh *shard) link(s *slot) {
+	at := &s.neighbor
+	at.slot = s
+	at.prev, at.next = &sh.idle, sh.idle.next
+	at.prev.next, at.next.prev = at, at
+	sh.kept++
+}
+
+func (sh *shard) unlink(s *slot) {
+	at := &s.neighbor
+	at.prev.next, at.next.prev = at.next, at.prev
+	at.prev, at.next = nil, nil
+	sh.kept--
+}
