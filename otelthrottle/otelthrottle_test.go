@@ -144,17 +144,17 @@ func TestTheDurationOfADecisionIsInSeconds(t *testing.T) {
 	})
 }
 
-// slow is a Store whose reads take 0.2 s.
-type slow struct{ *memstore.Store }
+// slow is a client whose reads take 0.2 s.
+type slow struct{ throttler.Client }
 
 func (s slow) Get(key string) (*memcache.Item, error) {
 	time.Sleep(200 * time.Millisecond)
-	return s.Store.Get(key)
+	return s.Client.Get(key)
 }
 
 func (s slow) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 	time.Sleep(200 * time.Millisecond)
-	return s.Store.GetMulti(keys)
+	return s.Client.GetMulti(keys)
 }
 
 func TestTheObserveThatWasThereIsCalledToo(t *testing.T) {
