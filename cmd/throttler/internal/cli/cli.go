@@ -70,6 +70,7 @@ type commands struct {
 	Serve struct {
 		Listen string `default:"127.0.0.1:4180" help:"Where proxies ask." placeholder:"HOST:PORT"`
 		Admin  string `default:"127.0.0.1:4181" help:"Where operators find /metrics, /tally, /healthz and /readyz. Empty: nowhere." placeholder:"HOST:PORT"`
+		Envoy  string `default:"127.0.0.1:4182" help:"Where Envoy asks, by gRPC. Empty: nowhere." placeholder:"HOST:PORT"`
 	} `cmd:"" help:"Decide for proxies whether requests may pass, by the rule file."`
 
 	Check struct {
@@ -213,7 +214,7 @@ func (c *commands) serve(ctx context.Context, streams Streams) error {
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
 	return serve.Run(ctx, serve.Options{
-		Rules: c.Rules, Servers: c.Servers, Listen: c.Serve.Listen, Admin: c.Serve.Admin,
+		Rules: c.Rules, Servers: c.Servers, Listen: c.Serve.Listen, Admin: c.Serve.Admin, Envoy: c.Serve.Envoy,
 		Log: slog.New(slog.NewTextHandler(streams.Err, nil)), Hangup: hangup,
 	})
 }

@@ -108,3 +108,19 @@ func matchesHost(hosts []string, host string) bool {
 	}
 	return false
 }
+
+// names reports whether the fields that s asks for are exactly these, the domain
+// aside.
+func (s *selector) names(fields map[string]string) bool {
+	asked := 0
+	for name := range s.fields {
+		if name == "domain" {
+			continue
+		}
+		if _, ok := fields[name]; !ok {
+			return false
+		}
+		asked++
+	}
+	return asked > 0 && asked == len(fields)
+}

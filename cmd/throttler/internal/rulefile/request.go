@@ -16,8 +16,8 @@ type Request struct {
 	Target string      // the request target: "/login?next=%2F"
 	Header http.Header // header fields, cookies and the Basic user among them
 
-	// Fields are what else the front end knows, by name: the fields of a JSON
-	// request, the entries of a descriptor.
+	// Fields are what else the front end knows, by name: the entries of Envoy's
+	// descriptor.
 	Fields map[string]string
 }
 

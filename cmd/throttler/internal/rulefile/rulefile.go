@@ -15,6 +15,7 @@ package rulefile
 import (
 	_ "embed"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/netip"
@@ -215,4 +216,24 @@ func (r *Rule) Uses() []string {
 		}
 	}
 	return uses
+}
+
+// ForFields returns the rules whose for.field names exactly the given fields, the
+// domain aside, with their values. It is for front ends that know nothing else.
+func (f *File) ForFields(domain string, fields map[string]string) []Application {
+	request := &Request{Fields: maps.Clone(fields)}
+	if request.Fields == nil {
+		request.Fields = make(map[string]string)
+	}
+	request.Fields["domain"] = domain
+	var apply []Application
+	for _, rule := range f.Rules {
+		if !rule.selector.names(fields) {
+			continue
+		}
+		if filled, ok := rule.Fill(request); ok {
+			apply = append(apply, Application{rule, filled})
+		}
+	}
+	return apply
 }

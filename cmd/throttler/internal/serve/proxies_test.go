@@ -38,9 +38,9 @@ rules:
 
 // A service is one that runs in this process.
 type service struct {
-	listen, admin string
-	log           *bytes.Buffer
-	stop          func()
+	listen, admin, envoy string
+	log                  *bytes.Buffer
+	stop                 func()
 }
 
 // start runs the service by rules.
@@ -54,9 +54,10 @@ func start(t *testing.T, rules string, servers ...string) *service {
 	go func() {
 		ended <- serve.Run(ctx, serve.Options{
 			Rules: path, Servers: servers, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0",
-			Log: slog.New(slog.NewTextHandler(&locked{w: s.log}, nil)),
-			Ready: func(listen, admin net.Addr) {
-				s.listen, s.admin = listen.String(), admin.String()
+			Log:   slog.New(slog.NewTextHandler(&locked{w: s.log}, nil)),
+			Envoy: "127.0.0.1:0",
+			Ready: func(listen, admin, envoy net.Addr) {
+				s.listen, s.admin, s.envoy = listen.String(), admin.String(), envoy.String()
 				close(ready)
 			},
 		})

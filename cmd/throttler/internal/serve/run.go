@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/envoy"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/otelthrottle"
@@ -28,9 +29,10 @@ type Options struct {
 	Servers []string // of memcached; none: those of the rule file, or else the process's memory
 	Listen  string   // where proxies ask
 	Admin   string   // where operators look; empty: nowhere
+	Envoy   string   // where Envoy asks, by gRPC; empty: nowhere
 	Log     *slog.Logger
 	Hangup  <-chan os.Signal // reads the rule file again
-	Ready   func(listen, admin net.Addr)
+	Ready   func(listen, admin, envoy net.Addr)
 }
 
 // What bounds a request, and the end of the service.
@@ -53,7 +55,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer b.close()
-	servers, err := b.listen(o, New(rules, b.throttler, o.Log))
+	servers, err := b.listen(o, rules)
 	if err != nil {
 		return err
 	}
@@ -154,55 +156,70 @@ func (b *backend) ready(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "ready")
 }
 
-// httpServers are the servers of one service, each with its listener.
-type httpServers struct {
-	servers   []*http.Server
-	listeners []net.Listener
+// A server serves at one address.
+type server struct {
+	listener net.Listener
+	serve    func(net.Listener) error
+	shutdown func(context.Context) error
 }
 
-func (b *backend) listen(o Options, s *Service) (*httpServers, error) {
-	all := new(httpServers)
-	listen, err := all.add(o.Listen, s.Handler(), o.Log)
-	if err != nil {
+// servers are those of one service.
+type servers []server
+
+// listen listens for all that may ask.
+func (b *backend) listen(o Options, rules *rulefile.Source) (all servers, err error) {
+	grpc := envoy.New(rules, b.throttler, o.Log).Server()
+	listen, err1 := all.add(o.Listen, httpServer(New(rules, b.throttler, o.Log).Handler(), o.Log))
+	admin, err2 := all.add(o.Admin, httpServer(b.admin(), o.Log))
+	asked, err3 := all.add(o.Envoy, server{serve: grpc.Serve, shutdown: func(ctx context.Context) error {
+		defer context.AfterFunc(ctx, grpc.Stop)()
+		grpc.GracefulStop()
+		return nil
+	}})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		for _, s := range all {
+			s.listener.Close()
+		}
 		return nil, err
 	}
-	var admin net.Addr
-	if o.Admin != "" {
-		if admin, err = all.add(o.Admin, b.admin(), o.Log); err != nil {
-			all.listeners[0].Close()
-			return nil, err
-		}
-	}
-	o.Log.Info("serving", "listen", listen.String(), "admin", o.Admin)
+	o.Log.Info("serving", "listen", listen, "admin", admin, "envoy", asked)
 	if o.Ready != nil {
-		o.Ready(listen, admin)
+		o.Ready(listen, admin, asked)
 	}
 	return all, nil
 }
 
-// add adds a server, and returns its address.
-func (all *httpServers) add(address string, handler http.Handler, log *slog.Logger) (net.Addr, error) {
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, err
-	}
-	all.listeners = append(all.listeners, l)
-	all.servers = append(all.servers, &http.Server{
+func httpServer(handler http.Handler, log *slog.Logger) server {
+	s := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-	})
+	}
+	return server{serve: s.Serve, shutdown: s.Shutdown}
+}
+
+// add has s listen at an address, which it returns; nil if the address is empty.
+func (all *servers) add(address string, s server) (net.Addr, error) {
+	if address == "" {
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	s.listener = l
+	*all = append(*all, s)
 	return l.Addr(), nil
 }
 
 // serve serves until ctx ends or a server fails.
-func (all *httpServers) serve(ctx context.Context) error {
-	failed := make(chan error, len(all.servers))
-	for i, server := range all.servers {
-		go func() { failed <- server.Serve(all.listeners[i]) }()
+func (all servers) serve(ctx context.Context) error {
+	failed := make(chan error, len(all))
+	for _, s := range all {
+		go func() { failed <- s.serve(s.listener) }()
 	}
 	var err error
 	select {
@@ -211,8 +228,8 @@ func (all *httpServers) serve(ctx context.Context) error {
 	}
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
-	for _, server := range all.servers {
-		err = errors.Join(err, server.Shutdown(ending))
+	for _, s := range all {
+		err = errors.Join(err, s.shutdown(ending))
 	}
 	return err
 }
