@@ -200,6 +200,21 @@ func TestAListShowsWhoIsBannedOnEveryServer(t *testing.T) {
 	assert.Len(t, run(t, "list", "-all", "-json", flag).states(t), 22+300+1+1, "and all that have hits: addresses, the full one, and the bucket of the site")
 }
 
+func TestAListShowsEachRecordOnce(t *testing.T) {
+	_, flag := servers(t, 1)
+	th := program(t, flag)
+	for i := range 450 { // more than are read at once
+		call(t, th, fmt.Sprint("10.0.0.", i), 1)
+	}
+	seen := map[any]bool{}
+	states := run(t, "list", "-all", "-json", flag).states(t)
+	for _, s := range states {
+		seen[s["key"]] = true
+	}
+	assert.Len(t, states, 451)
+	assert.Len(t, seen, 451)
+}
+
 func TestServersThatDoNotAnswerAreNamed(t *testing.T) {
 	all, flag := servers(t, 2)
 	call(t, program(t, flag), "203.0.113.7", 1)
@@ -307,6 +322,7 @@ func accessLog() string {
 			fmt.Fprintf(&b, "2001:db8::7 - alice [%s] \"POST /login HTTP/1.1\" 302 0\n", at)
 		}
 	}
+	b.WriteString("203.0.113.9 - - [21/Nov/2026:21:00:00 +0000] \"GET /late HTTP/1.1\" 200 1\n") // a slow answer
 	b.WriteString("garbage\n")
 	return b.String()
 }
@@ -344,9 +360,9 @@ rules:
 		}
 	}
 	require.NoError(t, json.Unmarshal([]byte(tried.out), &trial))
-	assert.Equal(t, 34, trial.Lines)
+	assert.Equal(t, 35, trial.Lines)
 	assert.Equal(t, 1, trial.Skipped)
-	assert.Equal(t, 33, trial.Requests)
+	assert.Equal(t, 34, trial.Requests)
 	// The robot has 5 requests in each 10 s, 15 of 30. Alice's second comes 10 s
 	// after her first, her third 20 s.
 	assert.Equal(t, 15+1, trial.Blocked)
@@ -359,8 +375,8 @@ rules:
 	assert.Equal(t, map[string]int{"pages": 15, "login": 1}, byRule)
 
 	people := runWith(t, accessLog(), "try", path)
-	assert.Contains(t, people.out, "33 requests from 2026-11-21T22:00:00Z to 2026-11-21T22:00:29Z: 16 (48.48 %) would have been blocked\n")
-	assert.Contains(t, people.out, "1 of 34 lines were not understood")
+	assert.Contains(t, people.out, "34 requests from 2026-11-21T22:00:00Z to 2026-11-21T22:00:29Z: 16 (47.06 %) would have been blocked\n")
+	assert.Contains(t, people.out, "1 of 35 lines were not understood")
 	assert.Contains(t, people.out, `"203.0.113.9 robot%20\"x\"%201.0"`)
 	assert.Contains(t, people.out, "rule keys was not tried: the log does not have header:X-Api-Key")
 }

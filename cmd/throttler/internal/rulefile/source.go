@@ -50,7 +50,6 @@ func (s *Source) Watch(ctx context.Context, hangup <-chan os.Signal, told func(*
 		case <-hangup:
 			now, _ := os.Stat(s.path)
 			s.reload(now, told)
-			last = now
 		case <-look.C:
 			now, err := os.Stat(s.path)
 			if err != nil {

@@ -111,6 +111,8 @@ func TestARuleIsForDescriptorsOfExactlyItsKeys(t *testing.T) {
 		assert.Equal(t, ok, r.OverallCode, "%v", d)
 		assert.Nil(t, r.Statuses[0].CurrentLimit)
 	}
+	twice := e.ask(1, descriptor("key", "tin", "key", "gold"))
+	assert.EqualValues(t, 5, twice.Statuses[0].CurrentLimit.RequestsPerUnit, "of two entries with one key the first")
 	r, err := e.client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: "other", HitsAddend: 1000, Descriptors: []*common.RateLimitDescriptor{descriptor("key", "tin")}})
 	require.NoError(t, err)
 	assert.Equal(t, ok, r.OverallCode, "another domain")

@@ -153,27 +153,20 @@ func (s *Service) apply(rule *rulefile.Rule, closed bool, next http.Handler) htt
 		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 	}
 	if closed {
-		next = failClosed(rule, next)
+		next = failClosed(next)
 	}
 	return m.Handler(next)
 }
 
 // failClosed refuses requests over whose rule the back end failed.
-func failClosed(rule *rulefile.Rule, next http.Handler) http.Handler {
+func failClosed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d, decided := httpthrottle.DecisionFrom(r.Context())
-		if decided && d.Err != nil && applies(rule, r) {
+		if decided && d.Err != nil { // of this rule: an earlier one's ended there
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "Please try again later.", http.StatusServiceUnavailable)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// applies reports whether a rule is for a request: the decision in its context may
-// be that of an earlier rule.
-func applies(rule *rulefile.Rule, r *http.Request) bool {
-	_, ok := rule.Fill(requestFrom(r.Context()))
-	return ok
 }
