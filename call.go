@@ -2,6 +2,7 @@ package throttler
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
@@ -15,6 +16,8 @@ type call struct {
 	replaced []*entry // were left, and the fallback has decided in their place
 	receipt  *receipt // what was counted; nil: nothing was
 
+	answer *answer // room for what the caller keeps
+
 	// Room for the one condition that most calls have.
 	one struct {
 		entry   entry
@@ -24,9 +27,20 @@ type call struct {
 	}
 }
 
+// An answer is what the caller keeps of a call with one condition.
+type answer struct {
+	receipt  receipt
+	outcomes [1]Outcome
+}
+
+// calls are those that nobody uses: of calls that were decided in process memory,
+// where nothing is under way any more.
+var calls = sync.Pool{New: func() any { return new(call) }}
+
 // newCall returns the call of rule, with all its conditions undecided.
 func (t *Throttler) newCall(rule Rule) *call {
-	c := &call{t: t, rule: rule}
+	c := calls.Get().(*call)
+	c.t, c.rule = t, rule
 	conditions := c.rule.conditions()
 	if len(conditions) == 1 {
 		c.one.entries[0] = &c.one.entry
@@ -46,30 +60,40 @@ func (t *Throttler) newCall(rule Rule) *call {
 	return c
 }
 
-// decide carries c through the backend and returns its Decision.
+// decide carries c through the backend and returns its Decision. It is the end of
+// c.
 //
 // With CountAuthorizedOnly and several conditions there are two rounds: the first
 // only looks, and the second counts if nothing blocks. Where it turns out late that
 // the call is refused, what it has counted is given back.
 func (c *call) decide(ctx context.Context) Decision {
+	c.run(ctx)
+	d := c.decision()
+	if fallback := c.t.fallback(); c.t.backend().inline && (fallback == nil || fallback.inline) {
+		*c = call{}
+		calls.Put(c)
+	}
+	return d
+}
+
+func (c *call) run(ctx context.Context) {
 	c.recall()
 	if c.dry {
 		c.ask(ctx, opLook)
-		return c.decision()
+		return
 	}
 	if c.rule.CountAuthorizedOnly && len(c.entries) > 1 {
 		c.ask(ctx, opAssess)
 		if c.refused() {
-			return c.decision()
+			return
 		}
 		c.reopen()
 	}
 	c.ask(ctx, opCount)
-	c.receipt = newReceipt(c.entries, c.replaced)
+	c.writeReceipt()
 	if len(c.entries) > 1 && c.refused() {
 		c.giveBack(ctx)
 	}
-	return c.decision()
 }
 
 // recall decides those conditions that memory answers.
@@ -175,7 +199,11 @@ func (c *call) refused() bool {
 // results returns the Outcome of each condition, and how long until it takes the
 // same call again: nil where RetryAfter says so.
 func (c *call) results(counted bool) (outcomes []Outcome, again []time.Duration) {
-	outcomes = make([]Outcome, len(c.entries))
+	if len(c.entries) == 1 {
+		outcomes = c.room().outcomes[:]
+	} else {
+		outcomes = make([]Outcome, len(c.entries))
+	}
 	for i, e := range c.entries {
 		var wait time.Duration
 		outcomes[i], wait = e.result(counted)
@@ -190,6 +218,13 @@ func (c *call) results(counted bool) (outcomes []Outcome, again []time.Duration)
 		}
 	}
 	return outcomes, again
+}
+
+func (c *call) room() *answer {
+	if c.answer == nil {
+		c.answer = new(answer)
+	}
+	return c.answer
 }
 
 func (c *call) decision() Decision {

@@ -23,35 +23,30 @@ type counted struct {
 	hit     hit
 }
 
-// newReceipt returns the receipt for entries that were to count, nil if they have
-// counted nothing.
-func newReceipt(entries, replaced []*entry) *receipt {
-	var r *receipt
-	for _, e := range entries {
-		r = r.with(e)
+// writeReceipt notes what c has counted, and what it may have.
+func (c *call) writeReceipt() {
+	for _, e := range c.entries {
+		c.noteHit(e)
 	}
-	for _, e := range replaced {
-		r = r.with(e)
+	for _, e := range c.replaced {
+		c.noteHit(e)
 	}
-	return r
 }
 
-// with returns r, or a new receipt, with what e has counted or may have.
-func (r *receipt) with(e *entry) *receipt {
+func (c *call) noteHit(e *entry) {
 	pending := e.left != nil && !e.unsent && e.op == opCount
 	if !pending && (e.failed() != nil || e.hit == hit{} || e.from != asked) {
-		return r
+		return
 	}
-	if r == nil {
-		r = new(receipt)
-		r.hits = r.one[:0]
+	if c.receipt == nil {
+		c.receipt = &c.room().receipt
+		c.receipt.hits = c.receipt.one[:0]
 	}
 	if pending {
-		r.left = append(r.left, e)
+		c.receipt.left = append(c.receipt.left, e)
 	} else {
-		r.hits = append(r.hits, counted{e.backend, e.key, e.hit})
+		c.receipt.hits = append(c.receipt.hits, counted{e.backend, e.key, e.hit})
 	}
-	return r
 }
 
 // takeBack takes back the hits of r. What could not be looked at stays in r, to

@@ -32,17 +32,18 @@ type slot struct {
 	leader *round     // whose goroutine carries out the exchanges; nil: the exchanger's
 	held   bool       // the next exchange is left to the leader
 
-	seen     sighting
-	basis    sighting       // what a call has read to decide whether it is counted
-	refused  sighting       // what the last write that was refused was to replace
-	sent     bool           // Propose was called, and Done was not yet
-	current  bool           // base was read by this very exchange
-	base     sighting       // what the batch was decided on
-	proposal *memcache.Item // what is to be stored; nil: nothing
-	lost     *memcache.Item // a proposal whose answer was lost
-	lostBase *memcache.Item // what that was to replace; nil: no record
-	resets   uint64         // of the table, when the exchange was sent
-	stalls   int            // how often in a row a write was refused though the record was as read
+	seen       sighting
+	basis      sighting       // what a call has read to decide whether it is counted
+	refused    sighting       // what the last write that was refused was to replace
+	sent       bool           // Propose was called, and Done was not yet
+	current    bool           // base was read by this very exchange
+	base       sighting       // what the batch was decided on
+	proposal   *memcache.Item // what is to be stored; nil: nothing
+	lost       *memcache.Item // a proposal whose answer was lost
+	lostBase   *memcache.Item // what that was to replace; nil: no record
+	resets     uint64         // of the table, when the exchange was sent
+	unreadable error          // why base cannot be read
+	stalls     int            // how often in a row a write was refused though the record was as read
 
 	users    int   // entries that are not settled; guarded by the shard
 	neighbor links // in the list of those that are only remembered; guarded by the shard
@@ -185,7 +186,7 @@ func (s *slot) Propose(turn Turn) *memcache.Item {
 		if s.proposal != nil {
 			s.lost, s.lostBase, s.proposal = s.proposal, s.base.item, nil
 		}
-		s.base = sighting{}
+		s.base, s.current = sighting{}, false
 		return nil
 	}
 	s.sent = true
@@ -207,7 +208,9 @@ func (s *slot) believed(turn Turn) sighting {
 	case s.basis.known && (s.basis.item == nil || s.basis.conn == turn.Conn):
 		return s.basis
 	case s.seen.known && (s.seen.item == nil || s.seen.conn == turn.Conn):
-		s.backend.t.stats.guesses.Add(1)
+		if !s.seen.fresh {
+			s.backend.t.stats.guesses.Add(1)
+		}
 		return s.seen
 	}
 	return sighting{}
@@ -216,9 +219,9 @@ func (s *slot) believed(turn Turn) sighting {
 // decide decides the batch, each entry on what the one before it leaves, and
 // returns the item that is to be stored, nil if there is nothing to store.
 func (s *slot) decide(now instant) *memcache.Item {
-	r, err := stored(s.base.item)
-	if err != nil {
-		return nil // Done finds it again
+	var r record
+	if r, s.unreadable = stored(s.base.item); s.unreadable != nil {
+		return nil
 	}
 	changed := false
 	for _, e := range s.batch {
@@ -227,7 +230,11 @@ func (s *slot) decide(now instant) *memcache.Item {
 			r, changed = next, true
 		}
 	}
-	if !changed || s.base.item != nil && s.base.item.CasID == 0 {
+	if s.base.item != nil && s.base.item.CasID == 0 && changed {
+		s.unreadable = ErrNoCAS
+		return nil
+	}
+	if !changed {
 		return nil
 	}
 	item := &memcache.Item{Key: s.key, Value: r.encode(), Expiration: expiration(now, r.end())}
@@ -341,6 +348,12 @@ func (s *slot) accept(item *memcache.Item, r Result) {
 	if cache := s.backend.cache(); cache != nil {
 		cache.remove(s.key)
 	}
+	s.acceptAll(item)
+}
+
+// acceptAll settles the batch as it was decided: on the record, or so that item
+// is the record now.
+func (s *slot) acceptAll(item *memcache.Item) {
 	for _, e := range s.batch {
 		s.keep(e, item)
 		s.settle(e)
@@ -359,6 +372,10 @@ func (s *slot) find(r Result, refused bool) {
 	}
 	base := s.base
 	s.seen = sighting{known: true, item: r.Found, conn: r.Conn, fresh: true}
+	if decided && s.unreadable == nil {
+		s.acceptAll(r.Found)
+		return
+	}
 	found, err := stored(r.Found)
 	undecided := s.batch[:0]
 	for _, e := range s.batch {
@@ -367,9 +384,7 @@ func (s *slot) find(r Result, refused bool) {
 			s.settle(e)
 			continue
 		}
-		if !decided {
-			_, e.writes = e.apply(now, found)
-		}
+		_, e.writes = e.apply(now, found)
 		switch {
 		case !e.writes:
 			s.keep(e, r.Found)

@@ -56,8 +56,10 @@ func TestWrongAnswerEndsTheMeasurement(t *testing.T) {
 	for _, w := range []work{anything, {name: "none", allowed: false, values: one("a")}} {
 		synctest.Test(t, func(t *testing.T) {
 			l := &slow{took: time.Millisecond, allow: func(call int64) (bool, error) { return (call == 7) != w.allowed, nil }}
+			begin := time.Now()
 			_, err := newCrowd(l, w, 2).run(t.Context(), time.Hour)
 			require.ErrorContains(t, err, "allowed is")
+			require.Less(t, time.Since(begin), time.Second, "the other callers stop, too")
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 )
@@ -106,18 +107,31 @@ func launch(ctx context.Context, path string, kind backend, network string) (*se
 	}
 	s.cmd = exec.Command(path, kinds[kind].args(s)...)
 	s.cmd.Stdout, s.cmd.Stderr = &s.output, &s.output
-	if err := s.cmd.Start(); err != nil {
+	if err := s.launch(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	go func() {
-		s.cmd.Wait()
-		close(s.exited)
-	}()
 	if err := s.ready(ctx, kind); err != nil {
 		s.stop()
 		return nil, fmt.Errorf("%w\n%s", err, s.output.String())
 	}
 	return s, nil
+}
+
+// launch starts the program and closes s.exited when it has ended. One thread is
+// kept for that: it is the parent with which a server ends.
+func (s *server) launch() error {
+	s.cmd.SysProcAttr = endWithParent()
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err := s.cmd.Start()
+		started <- err
+		if err == nil {
+			s.cmd.Wait()
+		}
+		close(s.exited)
+	}()
+	return <-started
 }
 
 // freeAddr returns an address of 127.0.0.1 that nothing listens at.

@@ -17,6 +17,29 @@ func TestEverySystemAllowsItsLimitAndNoMore(t *testing.T) {
 	require.ErrorContains(t, st.verify([]system{getAndSwap}), "does not limit", "it is there to be compared with")
 }
 
+func TestSystemThatCountsAllValuesTogetherIsNotMeasured(t *testing.T) {
+	together := system{name: "together", open: func(_ env, l limit) (limiter, error) {
+		return &slow{allow: func(call int64) (bool, error) { return call <= int64(l.Max), nil }}, nil
+	}}
+	st := &stage{}
+	require.ErrorContains(t, st.verify([]system{together}), "does not limit: call 1 at a limit of 5")
+}
+
+func TestCrowdIsSpreadOverItsInstances(t *testing.T) {
+	var instances []*slow
+	s := system{name: "any", open: func(env, limit) (limiter, error) {
+		instances = append(instances, &slow{allow: func(call int64) (bool, error) { return call%2 == 0, nil }})
+		return instances[len(instances)-1], nil
+	}}
+	a, err := (&stage{}).admit(t.Context(), s, manyInstances)
+	require.NoError(t, err)
+	require.Equal(t, maxCallers*crowdCalls/2, a.admitted)
+	require.Len(t, instances, manyInstances)
+	for _, one := range instances {
+		require.Equal(t, int64(maxCallers*crowdCalls/manyInstances), one.calls.Load())
+	}
+}
+
 // Two instances share their records, as two processes would, and nothing with
 // those of another space.
 func TestInstancesOfASystemCountTogether(t *testing.T) {

@@ -19,9 +19,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"hash/maphash"
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -69,19 +71,34 @@ type Store struct {
 	// An item that alone is larger than MaxBytes is refused.
 	MaxBytes int
 
-	mu        sync.Mutex // guards everything below
-	items     *simplelru.LRU[string, entry]
-	bytes     int    // size of all items; kept by put and by what lru makes
-	lastCAS   uint64 // CAS token of the latest stored item; 0: none yet
-	evictions uint64
+	start     sync.Once
+	seed      maphash.Seed
+	shards    []shard
+	items     atomic.Int64  // how many there are in all shards
+	bytes     atomic.Int64  // size of all of them
+	lastCAS   atomic.Uint64 // CAS token of the latest stored item; 0: none yet
+	evictions atomic.Uint64
+}
+
+// A Store of at least this many items and bytes is divided into shards, each with
+// a lock of its own. What is evicted is then the least recently used item of one
+// shard, so nearly of all.
+const (
+	shards       = 16
+	shardedItems = 1024 * shards
+	shardedBytes = maxItemSize * shards
+)
+
+// A shard holds the items of some of the keys.
+type shard struct {
+	mu    sync.Mutex // guards items and what is in it, but for the items' bytes
+	items *simplelru.LRU[string, *entry]
 }
 
 // entry is what is stored at a key.
 type entry struct {
-	value    []byte // never written to once stored, so read without the lock
+	item     *memcache.Item // never written to once stored, so read without the lock
 	deadline time.Time
-	cas      uint64
-	flags    uint32
 }
 
 // New returns an empty Store, as new(Store) does.
@@ -132,13 +149,14 @@ func (s *Store) Add(item *memcache.Item) error {
 	if err := s.check(item); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	sh := s.lock(item.Key)
+	defer sh.mu.Unlock()
 	now := time.Now()
-	if _, ok := s.live(item.Key, now); ok {
+	old := s.live(sh, item.Key, now)
+	if old != nil {
 		return memcache.ErrNotStored
 	}
-	s.put(item, now)
+	s.put(sh, old, copied(item), now)
 	return nil
 }
 
@@ -162,12 +180,13 @@ func (s *Store) exchange(x throttler.Exchange) throttler.Result {
 	if !legalKey(key) {
 		return throttler.Result{Err: memcache.ErrMalformedKey}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	sh := s.lock(key)
+	defer sh.mu.Unlock()
 	now := time.Now()
 	turn := throttler.Turn{Known: true}
-	if e, ok := s.live(key, now); ok {
-		turn.Found = &memcache.Item{Key: key, Value: e.value, Flags: e.flags, CasID: e.cas}
+	old := s.live(sh, key, now)
+	if old != nil {
+		turn.Found = old.item
 	}
 	item := x.Propose(turn)
 	if item == nil {
@@ -176,7 +195,7 @@ func (s *Store) exchange(x throttler.Exchange) throttler.Result {
 	if err := s.check(item); err != nil {
 		return throttler.Result{Err: err}
 	}
-	s.put(item, now)
+	s.put(sh, old, item, now)
 	return throttler.Result{Stored: true}
 }
 
@@ -189,17 +208,17 @@ func (s *Store) CompareAndSwap(item *memcache.Item) error {
 	if err := s.check(item); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	sh := s.lock(item.Key)
+	defer sh.mu.Unlock()
 	now := time.Now()
-	old, ok := s.live(item.Key, now)
-	if !ok {
+	old := s.live(sh, item.Key, now)
+	if old == nil {
 		return memcache.ErrCacheMiss
 	}
-	if old.cas != item.CasID {
+	if old.item.CasID != item.CasID {
 		return memcache.ErrCASConflict
 	}
-	s.put(item, now)
+	s.put(sh, old, copied(item), now)
 	return nil
 }
 
@@ -209,12 +228,12 @@ func (s *Store) Delete(key string) error {
 	if !legalKey(key) {
 		return memcache.ErrMalformedKey
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, ok := s.live(key, time.Now()); !ok {
+	sh := s.lock(key)
+	defer sh.mu.Unlock()
+	if s.live(sh, key, time.Now()) == nil {
 		return memcache.ErrCacheMiss
 	}
-	s.items.Remove(key)
+	sh.items.Remove(key)
 	return nil
 }
 
@@ -235,103 +254,129 @@ type Stats struct {
 
 // Stats returns a snapshot.
 func (s *Store) Stats() Stats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return Stats{Items: s.lru().Len(), Bytes: s.bytes, Evictions: s.evictions}
+	return Stats{Items: int(s.items.Load()), Bytes: int(s.bytes.Load()), Evictions: s.evictions.Load()}
 }
 
-// load returns a copy of the item at key, nil if there is none. The copy is
-// made after the lock is released, which the entry's value allows.
+// load returns a copy of the item at key, nil if there is none. The copy is made
+// after the lock is released.
 func (s *Store) load(key string) *memcache.Item {
-	s.mu.Lock()
-	e, ok := s.live(key, time.Now())
-	s.mu.Unlock()
+	sh := s.lock(key)
+	e := s.live(sh, key, time.Now())
+	if e == nil {
+		sh.mu.Unlock()
+		return nil
+	}
+	item := e.item
+	sh.mu.Unlock()
+	// bytes.Clone would make nil of an empty value; the client never does.
+	value := make([]byte, len(item.Value))
+	copy(value, item.Value)
+	return &memcache.Item{Key: key, Value: value, Flags: item.Flags, CasID: item.CasID}
+}
+
+// copied returns a copy of an item that belongs to the caller.
+func copied(item *memcache.Item) *memcache.Item {
+	c := *item
+	c.Value = bytes.Clone(item.Value)
+	return &c
+}
+
+// lock returns the shard of key, locked.
+func (s *Store) lock(key string) *shard {
+	s.start.Do(s.divide)
+	sh := &s.shards[0]
+	if len(s.shards) > 1 {
+		sh = &s.shards[maphash.String(s.seed, key)%shards]
+	}
+	sh.mu.Lock()
+	return sh
+}
+
+// divide makes the shards.
+//
+// The package simplelru fits because it has no lock, no clock and no goroutine
+// of its own: compare and swap needs its lookup and its write under one lock,
+// and an item's time is not that of its place in the list. Its own bound is
+// left open, as there are two here and evict keeps both.
+func (s *Store) divide() {
+	n := 1
+	if s.maxItems() >= shardedItems && s.maxBytes() >= shardedBytes {
+		n = shards
+		s.seed = maphash.MakeSeed()
+	}
+	s.shards = make([]shard, n)
+	forget := func(_ string, e *entry) { s.account(-1, -size(e.item)) }
+	for i := range s.shards {
+		// The error is for a size below 1.
+		s.shards[i].items, _ = simplelru.NewLRU(math.MaxInt, forget)
+	}
+}
+
+// account counts items and bytes that have come, or gone.
+func (s *Store) account(items, bytes int) {
+	s.items.Add(int64(items))
+	s.bytes.Add(int64(bytes))
+}
+
+// live returns the unexpired entry at key and makes it the most recently used, or
+// nil; an expired one it removes. The caller holds the shard's lock, and has read
+// now while holding it: so time never goes back from one holder to the next.
+func (s *Store) live(sh *shard, key string, now time.Time) *entry {
+	e, ok := sh.items.Get(key)
 	if !ok {
 		return nil
 	}
-	// bytes.Clone would make nil of an empty value; the client never does.
-	value := make([]byte, len(e.value))
-	copy(value, e.value)
-	return &memcache.Item{Key: key, Value: value, Flags: e.flags, CasID: e.cas}
-}
-
-// live returns the unexpired entry at key and makes it the most recently used;
-// an expired one it removes. The caller holds s.mu, and has read now while
-// holding it: so time never goes back from one holder to the next.
-func (s *Store) live(key string, now time.Time) (entry, bool) {
-	e, ok := s.lru().Get(key)
-	if !ok || !expired(e.deadline, now) {
-		return e, ok
+	if expired(e.deadline, now) {
+		sh.items.Remove(key)
+		return nil
 	}
-	s.items.Remove(key)
-	return entry{}, false
+	return e
 }
 
-// put stores a copy of item under a fresh CAS token, in place of the unexpired
-// entry at its key if there is one. check has allowed the item. The caller holds
-// s.mu, and has called live.
-func (s *Store) put(item *memcache.Item, now time.Time) {
+// put stores item under a fresh CAS token, in place of old, the unexpired entry at
+// its key, nil if there is none. The item belongs to the Store, and check has
+// allowed it. The caller holds the shard's lock.
+func (s *Store) put(sh *shard, old *entry, item *memcache.Item, now time.Time) {
 	ends := deadline(item.Expiration, now)
 	if expired(ends, now) {
-		s.items.Remove(item.Key)
+		sh.items.Remove(item.Key)
 		return
 	}
-	key := item.Key
-	if old, ok := s.items.Peek(key); ok {
-		s.bytes -= size(key, old.value)
+	item.Expiration = 0
+	item.CasID = s.lastCAS.Add(1)
+	if old != nil {
+		item.Key = old.item.Key
+		s.account(0, size(item)-size(old.item))
+		old.item, old.deadline = item, ends
 	} else {
 		// A key cut from a larger string would keep all of that in memory.
-		key = strings.Clone(key)
+		item.Key = strings.Clone(item.Key)
+		sh.items.Add(item.Key, &entry{item: item, deadline: ends})
+		s.account(1, size(item))
 	}
-	s.lastCAS++
-	s.items.Add(key, entry{
-		value:    bytes.Clone(item.Value),
-		deadline: ends,
-		cas:      s.lastCAS,
-		flags:    item.Flags,
-	})
-	s.bytes += size(key, item.Value)
-	s.evict(now)
+	s.evict(sh, now)
 }
 
-// evict removes the least recently used items until the rest is within both
+// evict removes the least recently used items of sh until all are within both
 // bounds; the item just stored is within them alone, so it stays. Two items may
 // go that need not, if they have expired: each put adds one at most, so expired
-// items cannot pile up behind one another. The caller holds s.mu.
-func (s *Store) evict(now time.Time) {
-	for spare := 2; ; {
-		_, oldest, ok := s.items.GetOldest()
-		if !ok {
-			return
-		}
+// items cannot pile up behind one another. The caller holds the shard's lock.
+func (s *Store) evict(sh *shard, now time.Time) {
+	for spare := 2; sh.items.Len() > 1; {
+		_, oldest, _ := sh.items.GetOldest()
 		dead := expired(oldest.deadline, now)
 		switch {
-		case s.items.Len() > s.maxItems() || s.bytes > s.maxBytes():
+		case s.items.Load() > int64(s.maxItems()) || s.bytes.Load() > int64(s.maxBytes()):
 			if !dead {
-				s.evictions++
+				s.evictions.Add(1)
 			}
 		case dead && spare > 0:
 			spare--
 		default:
 			return
 		}
-		s.items.RemoveOldest()
+		sh.items.RemoveOldest()
 	}
-}
-
-// lru returns s.items, which it makes on first use. The caller holds s.mu.
-//
-// The package simplelru fits because it has no lock, no clock and no goroutine
-// of its own: compare and swap needs its lookup and its write under one lock,
-// and an item's time is not that of its place in the list. Its own bound is
-// left open, as there are two here and evict keeps both.
-func (s *Store) lru() *simplelru.LRU[string, entry] {
-	if s.items == nil {
-		forget := func(key string, e entry) { s.bytes -= size(key, e.value) }
-		// The error is for a size below 1.
-		s.items, _ = simplelru.NewLRU(math.MaxInt, forget)
-	}
-	return s.items
 }
 
 // check returns the error for an item that can never be stored.
@@ -339,7 +384,7 @@ func (s *Store) check(item *memcache.Item) error {
 	if !legalKey(item.Key) {
 		return memcache.ErrMalformedKey
 	}
-	n := size(item.Key, item.Value)
+	n := size(item)
 	if limit := s.maxBytes(); n > limit {
 		return fmt.Errorf("memstore: item too large: key and value of %d bytes, MaxBytes is %d", n, limit)
 	}
@@ -368,7 +413,7 @@ func (s *Store) maxBytes() int {
 }
 
 // size is what an item counts towards MaxBytes.
-func size(key string, value []byte) int { return len(key) + len(value) }
+func size(item *memcache.Item) int { return len(item.Key) + len(item.Value) }
 
 // deadline returns when an item stored now with this Expiration expires, the
 // zero time for never. A relative one keeps now's monotonic clock reading, so

@@ -1,0 +1,409 @@
+package throttler_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What calls cost, and come to, over a client that writes and reads back in one
+// round trip.
+
+// exchanging runs test in a bubble, with a server that is roundTrip away.
+func exchanging(t *testing.T, test func(t *testing.T, th *throttler.Throttler, r *remote)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRemote()
+		test(t, throttler.New(r), r)
+	})
+}
+
+// trips returns how many round trips call takes one after the other.
+func trips(call func()) int {
+	begin := time.Now()
+	call()
+	return int(time.Since(begin) / roundTrip)
+}
+
+func TestOneRoundTripForARecordThatIsNewKnownFullOrBanned(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 2, time.Minute))
+		rule.Lockout = time.Hour
+		for i, want := range []throttler.Status{throttler.Authorized, throttler.Authorized, throttler.Blocked, throttler.Blocked} {
+			require.Equal(t, 1, trips(func() { require.Equal(t, want, authorize(t, th, rule).Status) }), "call %d", i)
+		}
+		require.Equal(t, 1, trips(func() { peek(t, th, rule) }))
+		require.Equal(t, throttler.Stats{Exchanges: 5, Guesses: 4, RightGuesses: 2}, th.Stats(), "all but the first were guessed, and two of them changed the record")
+	})
+}
+
+func TestOneRoundTripHoweverManyConditions(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := throttler.Rule{Identifier: "r", Either: conditions(8, 3, time.Minute)}
+		for range 4 {
+			require.Equal(t, 1, trips(func() { authorize(t, th, rule) }))
+		}
+		d := authorize(t, throttler.New(r), rule)
+		require.Equal(t, throttler.Blocked, d.Status)
+	})
+}
+
+func TestTwoRoundTripsWhereAnotherProcessHasWritten(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		other := throttler.New(r)
+		rule := either(condition("a", 5, time.Minute))
+		authorize(t, th, rule)
+		require.Equal(t, 2, trips(func() { authorize(t, other, rule) }), "it knew nothing of the record")
+		require.Equal(t, 2, trips(func() { require.Equal(t, []int{2}, remaining(authorize(t, th, rule))) }))
+		require.Equal(t, 1, trips(func() { require.Equal(t, []int{1}, remaining(authorize(t, th, rule))) }))
+		require.Zero(t, th.Stats().LostRaces, "a guess that is wrong is no race")
+	})
+}
+
+func TestWithoutRecordCacheNothingIsGuessed(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.RecordCache = -1
+		rule := either(condition("a", 5, time.Minute))
+		require.Equal(t, 1, trips(func() { authorize(t, th, rule) }))
+		require.Equal(t, 2, trips(func() { authorize(t, th, rule) }))
+		require.Zero(t, th.Stats().Guesses)
+	})
+}
+
+func TestRecordCacheForgetsTheLeastRecentlyUsed(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.RecordCache = 2
+		for _, name := range []string{"a", "b", "a", "c"} {
+			authorize(t, th, either(condition(name, 5, time.Minute)))
+		}
+		for name, want := range map[string]int{"a": 1, "c": 1} {
+			require.Equal(t, want, trips(func() { authorize(t, th, either(condition(name, 5, time.Minute))) }), name)
+		}
+		require.Equal(t, 2, trips(func() { authorize(t, th, either(condition("b", 5, time.Minute))) }))
+	})
+}
+
+func TestLargeRecordsAreNotRemembered(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 2000, time.Minute))
+		for trips(func() { authorize(t, th, rule) }) == 1 {
+			require.Positive(t, peek(t, th, rule).Outcomes[0].Remaining)
+		}
+		item, err := r.Get("test#a#v")
+		require.NoError(t, err)
+		require.InDelta(t, 1024, len(item.Value), 16)
+	})
+}
+
+// Two round trips, one to find out whether the rule counts at all.
+func TestCountAuthorizedOnlyLooksBeforeItCounts(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := throttler.Rule{Identifier: "r", Either: conditions(3, 2, time.Minute), CountAuthorizedOnly: true}
+		rule.Either[1].Max = 1
+		require.Equal(t, 2, trips(func() { require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status) }))
+		require.Equal(t, 1, trips(func() { require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status) }))
+		require.Equal(t, []int{1, 0, 1}, remaining(peek(t, th, rule)), "it was never counted on a guess")
+	})
+}
+
+// The server restarts, and a token of before comes again.
+func TestATokenNeverMeetsTheRecordOfAnotherConnection(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 2, time.Minute))
+		authorize(t, th, rule) // token 1
+		r.restart()
+		others := throttler.New(r)
+		authorize(t, others, rule) // token 1 again
+		authorize(t, others, rule)
+		r.restart()
+		authorize(t, others, rule)
+		require.Equal(t, []int{0}, remaining(authorize(t, th, rule)), "the hit of the other is not overwritten")
+		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+	})
+}
+
+func TestCallersOfOneValueShareRoundTrips(t *testing.T) {
+	const callers, calls, limit = 64, 10, 600
+	run := func(t *testing.T, th *throttler.Throttler) (admitted int64, took time.Duration) {
+		rule := either(condition("a", limit, time.Hour))
+		var authorized atomic.Int64
+		var wg sync.WaitGroup
+		begin := time.Now()
+		for range callers {
+			wg.Go(func() {
+				for range calls {
+					d, err := th.Authorize(context.Background(), rule)
+					assert.NoError(t, err)
+					assert.NoError(t, d.Err)
+					authorized.Add(int64(d.Status))
+				}
+			})
+		}
+		wg.Wait()
+		return authorized.Load(), time.Since(begin)
+	}
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		admitted, took := run(t, th)
+		require.EqualValues(t, limit, admitted)
+		require.LessOrEqual(t, r.trips.Load(), int64(20))
+		require.LessOrEqual(t, took, 20*roundTrip)
+	})
+	travel(t, func(j *journey) {
+		admitted, took := run(j.T, j.throttler)
+		require.EqualValues(j, limit, admitted)
+		require.LessOrEqual(j, j.client.ops.Load(), int64(40), "over a client that reads first")
+		require.LessOrEqual(j, took, 40*roundTrip)
+	})
+}
+
+// Callers with other rules for the same record are decided together, each by its
+// own.
+func TestRulesThatShareARecordAreDecidedTogether(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		var wg sync.WaitGroup
+		var authorized [2]atomic.Int64
+		for i, limit := range []int{3, 5} {
+			for range 10 {
+				wg.Go(func() {
+					d, err := th.Authorize(t.Context(), either(condition("a", limit, time.Minute)))
+					assert.NoError(t, err)
+					authorized[i].Add(int64(d.Status))
+				})
+			}
+		}
+		wg.Wait()
+		require.LessOrEqual(t, authorized[0].Load(), int64(3))
+		require.EqualValues(t, 5, authorized[0].Load()+authorized[1].Load())
+		require.LessOrEqual(t, r.trips.Load(), int64(4))
+	})
+}
+
+func TestAHitThatIsNotSentYetIsWithdrawnWhenItsContextEnds(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 5, time.Minute))
+		go authorize(t, th, rule) // is under way for a round trip
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), roundTrip/4)
+		defer cancel()
+		d, err := th.Authorize(ctx, rule)
+		require.NoError(t, err)
+		require.ErrorIs(t, d.Err, context.DeadlineExceeded)
+		time.Sleep(2 * roundTrip)
+		require.Equal(t, []int{3}, remaining(peek(t, th, rule)), "after the call: one hit and the one to come")
+	})
+}
+
+func TestCancelWaitsForAHitThatWasUnderWayWhenItsContextEnded(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 5, time.Minute))
+		ctx, cancel := context.WithTimeout(t.Context(), roundTrip/4)
+		defer cancel()
+		d, err := th.Authorize(ctx, rule)
+		require.NoError(t, err)
+		require.ErrorIs(t, d.Err, context.DeadlineExceeded)
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, []int{4}, remaining(peek(t, th, rule)), "nothing is counted")
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, []int{4}, remaining(peek(t, th, rule)))
+	})
+}
+
+// The caller that began the exchange leaves; the others do not notice.
+func TestOthersDoNotNoticeThatTheLeaderLeaves(t *testing.T) {
+	for _, left := range []time.Duration{roundTrip / 4, roundTrip * 5 / 4} {
+		t.Run(fmt.Sprint("after ", left), func(t *testing.T) {
+			exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+				rule := either(condition("a", 50, time.Minute))
+				authorize(t, throttler.New(r), rule) // so that the leader needs two trips
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), left)
+					defer cancel()
+					d, err := th.Authorize(ctx, rule)
+					assert.NoError(t, err)
+					assert.ErrorIs(t, d.Err, context.DeadlineExceeded)
+				})
+				synctest.Wait()
+				for range 10 {
+					wg.Go(func() {
+						begin := time.Now()
+						d, err := th.Authorize(t.Context(), rule)
+						assert.NoError(t, err)
+						assert.NoError(t, d.Err)
+						assert.LessOrEqual(t, time.Since(begin), 3*roundTrip)
+					})
+				}
+				wg.Wait()
+				time.Sleep(2 * roundTrip)
+				got := remaining(peek(t, th, rule))[0]
+				require.Contains(t, []int{50 - 1 - 11, 50 - 1 - 12}, got, "ten, the one before, and perhaps the leader's")
+			})
+		})
+	}
+}
+
+func TestALostAnswerIsFoundOutFromTheRecord(t *testing.T) {
+	for name, lost := range map[string]loss{"the answer": answerLost, "the request": requestLost} {
+		t.Run(name, func(t *testing.T) {
+			exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+				rule := either(condition("a", 1, time.Minute))
+				rule.Lockout = time.Hour
+				r.lose = lost
+				d := authorize(t, th, rule)
+				require.Equal(t, throttler.Authorized, d.Status)
+				require.NoError(t, d.Err)
+				require.NoError(t, th.Cancel(t.Context(), d))
+				require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status, "it was counted once")
+				require.True(t, authorize(t, th, rule).Outcomes[0].Banned)
+			})
+		})
+	}
+}
+
+func TestALostAnswerThatIsCoveredSaysSoAndBansNobody(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 1, time.Minute))
+		rule.Lockout = time.Hour
+		r.lose = covered
+		d := authorize(t, th, rule)
+		require.Equal(t, throttler.Blocked, d.Status)
+		require.False(t, d.Outcomes[0].Banned)
+		require.Error(t, d.Err)
+		r.lose = covered
+		d = authorize(t, th, either(condition("b", 5, time.Minute)))
+		require.Equal(t, throttler.Authorized, d.Status)
+		require.Error(t, d.Err)
+	})
+}
+
+func TestWhatIsFullCostsNothingUntilItMayOpen(t *testing.T) {
+	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+				th.BlockCache = 10
+				c := condition("a", 2, 2*time.Second)
+				c.Algorithm = algorithm
+				rule := either(c)
+				for range 3 {
+					authorize(t, th, rule)
+				}
+				before := r.trips.Load()
+				d := authorize(t, th, rule)
+				require.Equal(t, throttler.Blocked, d.Status)
+				require.Equal(t, before, r.trips.Load())
+				time.Sleep(d.RetryAfter - 1)
+				require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+				require.Equal(t, before, r.trips.Load())
+				time.Sleep(1)
+				require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+			})
+		})
+	}
+}
+
+// The record is kept, and not the verdict.
+func TestEachRuleIsDecidedOnTheRecordThatIsKept(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.BlockCache = 10
+		full := either(condition("a", 2, time.Minute))
+		for range 3 {
+			authorize(t, th, full)
+		}
+		require.Equal(t, throttler.Authorized, authorize(t, th, either(condition("a", 3, time.Minute))).Status, "it has room for one more")
+		banning := full
+		banning.Lockout = time.Hour
+		before := r.trips.Load()
+		require.True(t, authorize(t, th, banning).Outcomes[0].Banned)
+		require.Greater(t, r.trips.Load(), before, "a ban is set at the server")
+		require.True(t, authorize(t, throttler.New(r), full).Outcomes[0].Banned)
+	})
+}
+
+func TestCancelResetAndBanOfThisProcessAreNoticedAtOnce(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.BlockCache = 10
+		rule := either(condition("a", 1, time.Minute))
+		d := authorize(t, th, rule)
+		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+		require.NoError(t, th.Reset(t.Context(), rule))
+		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+		require.False(t, authorize(t, th, rule).Outcomes[0].Banned)
+		require.NoError(t, th.Ban(t.Context(), rule, time.Hour))
+		require.True(t, authorize(t, th, rule).Outcomes[0].Banned)
+		require.NoError(t, th.Reset(t.Context(), rule))
+		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+	})
+}
+
+// A read that began before a Reset must not be kept after it.
+func TestWhatWasReadBeforeAResetIsNotKept(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.BlockCache = 10
+		rule := either(condition("a", 1, time.Minute))
+		authorize(t, throttler.New(r), rule)
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.Equal(t, throttler.Blocked, authorize(t, th, rule).Status) })
+		time.Sleep(roundTrip * 3 / 4) // it has been read, and the answer is on its way
+		require.NoError(t, th.Reset(t.Context(), rule))
+		wg.Wait()
+		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+	})
+}
+
+// A robot that is tried 10,000 times a second against a limit of 10 a second costs
+// what the limit admits.
+func TestARobotCostsWhatItsLimitAdmits(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.BlockCache = 10
+		rule := either(condition("a", 10, time.Second))
+		admitted := 0
+		for range 20_000 {
+			admitted += int(authorize(t, th, rule).Status)
+			time.Sleep(100 * time.Microsecond)
+		}
+		require.InDelta(t, 20, admitted, 10)
+		require.LessOrEqual(t, r.trips.Load(), int64(4*admitted))
+	})
+}
+
+func TestBanByHandHoldsAndALongerOneStays(t *testing.T) {
+	for name, client := range map[string]func() throttler.Client{
+		"memstore": func() throttler.Client { return memstore.New() },
+		"plain":    func() throttler.Client { return newFaulty() },
+		"one trip": func() throttler.Client { return newRemote() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				th := throttler.New(client())
+				rule := both()
+				require.ErrorIs(t, th.Ban(t.Context(), rule, 0), throttler.ErrInvalidRule)
+				require.ErrorIs(t, th.Ban(t.Context(), rule, -time.Second), throttler.ErrInvalidRule)
+				require.ErrorIs(t, th.Ban(t.Context(), throttler.Rule{}, time.Second), throttler.ErrInvalidRule)
+				begin := time.Now()
+				require.NoError(t, th.Ban(t.Context(), rule, time.Hour))
+				require.NoError(t, th.Ban(t.Context(), rule, time.Minute), "the longer one stays")
+				for _, o := range authorize(t, th, rule).Outcomes {
+					require.True(t, o.Banned)
+					require.InDelta(t, time.Hour, o.RetryAfter+time.Since(begin), float64(2*roundTrip))
+				}
+				require.NoError(t, th.Ban(t.Context(), rule, 2*time.Hour))
+				time.Sleep(time.Hour + time.Minute)
+				require.True(t, authorize(t, th, rule).Outcomes[0].Banned)
+				require.NoError(t, th.Reset(t.Context(), rule))
+				require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+			})
+		})
+	}
+}
