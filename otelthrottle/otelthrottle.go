@@ -46,6 +46,10 @@
 //	throttler.server.refusals      counter    calls not made since the breaker is open
 //	throttler.server.retries       counter    calls made again over a new connection
 //	throttler.server.connections   up-down    open connections
+//	throttler.server.overloads     counter    calls not sent and answered in time although the server
+//	                                          answers
+//	throttler.server.requests.active  up-down  requests sent and not yet answered
+//	throttler.server.requests.queued  up-down  requests that wait for their turn
 //	throttler.server.restarts      counter    restarts that were noticed: its records are gone
 //	throttler.server.flushes       counter    flushes that were noticed: its records are gone
 //	throttler.server.evictions     counter    items evicted since Attach: records may be gone

@@ -76,6 +76,8 @@ type servers struct {
 	pool *pool.Pool
 
 	up                                  metric.Int64ObservableGauge
+	overloads                           metric.Int64ObservableCounter
+	active, queued                      metric.Int64ObservableUpDownCounter
 	calls, failures, refusals, retries  metric.Int64ObservableCounter
 	restarts, flushes, evictions        metric.Int64ObservableCounter
 	connections, memoryUsed, memoryMost metric.Int64ObservableUpDownCounter
@@ -93,6 +95,9 @@ func observePool(meter metric.Meter, p *pool.Pool) (metric.Registration, error) 
 		failures:    in.counter("throttler.server.failures", "{call}", "Calls that failed."),
 		refusals:    in.counter("throttler.server.refusals", "{call}", "Calls not made since the circuit breaker is open."),
 		retries:     in.counter("throttler.server.retries", "{call}", "Calls made again over a new connection."),
+		overloads:   in.counter("throttler.server.overloads", "{call}", "Calls not sent and answered in time although the server answers."),
+		active:      in.upDown("throttler.server.requests.active", "{request}", "Requests that were sent and not yet answered."),
+		queued:      in.upDown("throttler.server.requests.queued", "{request}", "Requests that wait for their turn."),
 		restarts:    in.counter("throttler.server.restarts", "{restart}", "Restarts that were noticed."),
 		flushes:     in.counter("throttler.server.flushes", "{flush}", "Flushes that were noticed."),
 		evictions:   in.counter("throttler.server.evictions", "{item}", "Items evicted to make room."),
@@ -130,6 +135,9 @@ func (s *servers) observeCalls(o metric.Observer, stats *pool.ServerStats, at me
 	o.ObserveInt64(s.refusals, int64(stats.Refusals), at)
 	o.ObserveInt64(s.retries, int64(stats.Retries), at)
 	o.ObserveInt64(s.connections, int64(stats.Conns), at)
+	o.ObserveInt64(s.overloads, int64(stats.Overloads), at)
+	o.ObserveInt64(s.active, int64(stats.InFlight), at)
+	o.ObserveInt64(s.queued, int64(stats.Queued), at)
 }
 
 func (s *servers) observeMemory(o metric.Observer, h *history, at metric.MeasurementOption) {
@@ -151,7 +159,7 @@ func (s *servers) ask(ctx context.Context, stats []pool.ServerStats) {
 	var all sync.WaitGroup
 	for i := range stats {
 		if !stats[i].Down {
-			all.Go(func() { answers[i] = serverStats(ctx, stats[i].Server, s.pool.DialContext) })
+			all.Go(func() { answers[i] = serverStats(ctx, stats[i].Server, s.dialer()) })
 		}
 	}
 	all.Wait()
@@ -165,9 +173,14 @@ func (s *servers) ask(ctx context.Context, stats []pool.ServerStats) {
 	}
 }
 
+// dialer connects as the pool does.
+func (s *servers) dialer() memcached.Dialer {
+	return memcached.Dialer{DialContext: s.pool.DialContext, User: s.pool.User, Password: s.pool.Password}
+}
+
 // serverStats returns the statistics of a server, nil if it does not answer.
-func serverStats(ctx context.Context, server string, dial memcached.DialFunc) map[string]string {
-	conn, err := memcached.Dial(ctx, server, dial)
+func serverStats(ctx context.Context, server string, dialer memcached.Dialer) map[string]string {
+	conn, err := dialer.Dial(ctx, server)
 	if err != nil {
 		return nil
 	}

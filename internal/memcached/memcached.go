@@ -43,10 +43,19 @@ type Conn struct {
 	r    *bufio.Reader
 }
 
+// A Dialer connects to servers. The zero Dialer is ready to use.
+type Dialer struct {
+	// DialContext makes the connections. Default: a net.Dialer's.
+	DialContext DialFunc
+
+	// User and Password are sent to a memcached that was started with -Y.
+	User, Password string
+}
+
 // Dial connects to a server, which is named as in package pool: "host:port", or
-// the path of a socket. A nil dial is a net.Dialer's. The connection ends with
-// ctx.
-func Dial(ctx context.Context, server string, dial DialFunc) (*Conn, error) {
+// the path of a socket. The connection ends with ctx.
+func (d Dialer) Dial(ctx context.Context, server string) (*Conn, error) {
+	dial := d.DialContext
 	if dial == nil {
 		dial = new(net.Dialer).DialContext
 	}
@@ -61,7 +70,31 @@ func Dial(ctx context.Context, server string, dial DialFunc) (*Conn, error) {
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	return &Conn{conn: endingConn{conn, stop}, r: bufio.NewReaderSize(conn, maxLine)}, nil
+	c := &Conn{conn: endingConn{conn, stop}, r: bufio.NewReaderSize(conn, maxLine)}
+	if d.User != "" || d.Password != "" {
+		if err := c.login(d.User, d.Password); err != nil {
+			c.Close()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// login sends the set that memcached -Y takes for a login. Elsewhere it is an item,
+// which has expired as it is stored.
+func (c *Conn) login(user, password string) error {
+	credentials := user + " " + password
+	if err := c.send(fmt.Sprintf("set login 0 -1 %d\r\n%s\r\n", len(credentials), credentials)); err != nil {
+		return err
+	}
+	answer, err := c.line()
+	if err == nil && answer != "STORED" {
+		err = fmt.Errorf("unexpected %q", answer)
+	}
+	if err != nil {
+		return fmt.Errorf("login: %w", err)
+	}
+	return nil
 }
 
 // endingConn stops to wait for the end of its context when it is closed.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +19,7 @@ import (
 
 func dial(t *testing.T, addr string) *memcached.Conn {
 	t.Helper()
-	c, err := memcached.Dial(t.Context(), addr, nil)
+	c, err := memcached.Dialer{}.Dial(t.Context(), addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
@@ -119,7 +121,7 @@ func TestNonsenseIsAnError(t *testing.T) {
 
 func TestTheEndOfTheContextEndsACommand(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	c, err := memcached.Dial(ctx, scripted(t), nil)
+	c, err := memcached.Dialer{}.Dial(ctx, scripted(t))
 	require.NoError(t, err)
 	defer c.Close()
 	time.AfterFunc(10*time.Millisecond, cancel)
@@ -127,4 +129,35 @@ func TestTheEndOfTheContextEndsACommand(t *testing.T) {
 	_, err = c.Stats()
 	assert.Error(t, err)
 	assert.Less(t, time.Since(start), 4*time.Second)
+}
+
+func TestAServerWithALoginIsAskedAfterIt(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "users")
+	require.NoError(t, os.WriteFile(file, []byte("operator:s3cret\n"), 0o644))
+	server := memcachedtest.Process(t, "-Y", file).Addr
+	right, err := memcached.Dialer{User: "operator", Password: "s3cret"}.Dial(t.Context(), server)
+	require.NoError(t, err)
+	defer right.Close()
+	stats, err := right.Stats()
+	require.NoError(t, err)
+	assert.NotEmpty(t, stats["pid"])
+
+	_, err = memcached.Dialer{User: "operator", Password: "wrong"}.Dial(t.Context(), server)
+	assert.ErrorContains(t, err, "login: ")
+	assert.NotContains(t, err.Error(), "wrong")
+	none, err := memcached.Dialer{}.Dial(t.Context(), server)
+	require.NoError(t, err)
+	defer none.Close()
+	_, err = none.Stats()
+	assert.ErrorIs(t, err, memcached.ErrRefused)
+}
+
+func TestAServerWithoutALoginKeepsNoPassword(t *testing.T) {
+	server := memcachedtest.Process(t)
+	c, err := memcached.Dialer{User: "operator", Password: "s3cret"}.Dial(t.Context(), server.Addr)
+	require.NoError(t, err)
+	defer c.Close()
+	values, err := c.Values([]string{"login"})
+	require.NoError(t, err)
+	assert.Empty(t, values)
 }

@@ -215,6 +215,7 @@ func (c *commands) serve(ctx context.Context, streams Streams) error {
 	defer signal.Stop(hangup)
 	return serve.Run(ctx, serve.Options{
 		Rules: c.Rules, Servers: c.Servers, Listen: c.Serve.Listen, Admin: c.Serve.Admin, Envoy: c.Serve.Envoy,
+		User: os.Getenv("THROTTLER_USER"), Password: os.Getenv("THROTTLER_PASSWORD"),
 		Log: slog.New(slog.NewTextHandler(streams.Err, nil)), Hangup: hangup,
 	})
 }
@@ -244,6 +245,7 @@ func progress(streams Streams) io.Writer {
 // operator returns who carries out the commands that need servers.
 func (c *commands) operator(streams Streams) (*ops.Operator, error) {
 	o := &ops.Operator{Servers: c.Servers, JSON: c.JSON, Out: streams.Out, Progress: progress(streams)}
+	o.User, o.Password = os.Getenv("THROTTLER_USER"), os.Getenv("THROTTLER_PASSWORD")
 	if c.Rules == "" {
 		return o, nil
 	}

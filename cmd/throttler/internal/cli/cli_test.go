@@ -407,3 +407,18 @@ func TestAnInterruptEndsACommand(t *testing.T) {
 	assert.Equal(t, 1, status)
 	assert.Less(t, time.Since(start), 3*time.Second)
 }
+
+func TestAServerThatWantsALoginGetsIt(t *testing.T) {
+	users := filepath.Join(t.TempDir(), "users")
+	require.NoError(t, os.WriteFile(users, []byte("operator:s3cret\n"), 0o600))
+	flag := "-servers=" + memcachedtest.Process(t, "-Y", users).Addr
+	for _, args := range [][]string{{"servers", flag}, {"list", flag}, {"ban", "login", "ip=1", "1h", flag}} {
+		assert.Equal(t, 1, run(t, args...).status, "%q without a login", args)
+	}
+	t.Setenv("THROTTLER_USER", "operator")
+	t.Setenv("THROTTLER_PASSWORD", "s3cret")
+	for _, args := range [][]string{{"ban", "login", "ip=1", "1h", flag}, {"servers", flag}, {"list", flag}} {
+		answer := run(t, args...)
+		assert.Equal(t, 0, answer.status, "%q: %s", args, answer.err)
+	}
+}

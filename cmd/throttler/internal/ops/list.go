@@ -70,12 +70,12 @@ type listing struct {
 // run goes through all keys of the server. Keys and values come over a connection
 // each, since a list of keys takes its own to the end.
 func (l *listing) run(ctx context.Context) error {
-	keys, err := memcached.Dial(ctx, l.server, nil)
+	keys, err := l.o.dialer().Dial(ctx, l.server)
 	if err != nil {
 		return fmt.Errorf("server %s: %w", l.server, err)
 	}
 	defer keys.Close()
-	values, err := memcached.Dial(ctx, l.server, nil)
+	values, err := l.o.dialer().Dial(ctx, l.server)
 	if err != nil {
 		return fmt.Errorf("server %s: %w", l.server, err)
 	}

@@ -14,15 +14,18 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/internal/memcached"
 )
 
 // An Operator answers an operator's questions.
 type Operator struct {
 	Servers  []string       // of memcached
 	Rules    *rulefile.File // tell limits, if not nil
-	JSON     bool           // for programs rather than people
-	Out      io.Writer      // answers
-	Progress io.Writer      // how far it is; nil: nobody looks
+	User     string         // of a memcached with -Y
+	Password string
+	JSON     bool      // for programs rather than people
+	Out      io.Writer // answers
+	Progress io.Writer // how far it is; nil: nobody looks
 }
 
 // ErrNoServers is the error of a command that needs servers and has none.
@@ -45,6 +48,11 @@ func ParseTargets(args []string) ([]Target, error) {
 		targets[i] = Target{condition, value}
 	}
 	return targets, nil
+}
+
+// dialer connects to servers beside the pool.
+func (o *Operator) dialer() memcached.Dialer {
+	return memcached.Dialer{User: o.User, Password: o.Password}
 }
 
 // rule returns a rule with the targets. Its limits are not used.

@@ -89,6 +89,7 @@ func (o *Operator) servers() (*pool.Pool, error) {
 		return nil, err
 	}
 	p.Timeout, p.DialTimeout = patience, patience
+	p.User, p.Password = o.User, o.Password
 	return p, nil
 }
 

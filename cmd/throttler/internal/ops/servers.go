@@ -9,8 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/adaptivethrottler/throttler/internal/memcached"
 )
 
 // A Server is how a server is.
@@ -41,7 +39,7 @@ func (o *Operator) ServerStates(ctx context.Context) error {
 		each.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, patience)
 			defer cancel()
-			if states[i], errs[i] = askServer(ctx, server); errs[i] != nil {
+			if states[i], errs[i] = o.askServer(ctx, server); errs[i] != nil {
 				errs[i] = fmt.Errorf("server %s: %w", server, errs[i])
 			}
 		})
@@ -57,9 +55,9 @@ func (o *Operator) ServerStates(ctx context.Context) error {
 }
 
 // askServer asks a server how it is.
-func askServer(ctx context.Context, server string) (Server, error) {
+func (o *Operator) askServer(ctx context.Context, server string) (Server, error) {
 	s := Server{Server: server}
-	stats, err := statsOf(ctx, server)
+	stats, err := o.statsOf(ctx, server)
 	if err != nil {
 		s.Error = err.Error()
 		return s, err
@@ -75,8 +73,8 @@ func askServer(ctx context.Context, server string) (Server, error) {
 	return s, nil
 }
 
-func statsOf(ctx context.Context, server string) (map[string]string, error) {
-	conn, err := memcached.Dial(ctx, server, nil)
+func (o *Operator) statsOf(ctx context.Context, server string) (map[string]string, error) {
+	conn, err := o.dialer().Dial(ctx, server)
 	if err != nil {
 		return nil, err
 	}

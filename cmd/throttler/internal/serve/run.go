@@ -25,14 +25,16 @@ import (
 
 // Options are those of the service.
 type Options struct {
-	Rules   string   // path of the rule file
-	Servers []string // of memcached; none: those of the rule file, or else the process's memory
-	Listen  string   // where proxies ask
-	Admin   string   // where operators look; empty: nowhere
-	Envoy   string   // where Envoy asks, by gRPC; empty: nowhere
-	Log     *slog.Logger
-	Hangup  <-chan os.Signal // reads the rule file again
-	Ready   func(listen, admin, envoy net.Addr)
+	Rules    string   // path of the rule file
+	Servers  []string // of memcached; none: those of the rule file, or else the process's memory
+	User     string   // of a memcached with -Y
+	Password string
+	Listen   string // where proxies ask
+	Admin    string // where operators look; empty: nowhere
+	Envoy    string // where Envoy asks, by gRPC; empty: nowhere
+	Log      *slog.Logger
+	Hangup   <-chan os.Signal // reads the rule file again
+	Ready    func(listen, admin, envoy net.Addr)
 }
 
 // What bounds a request, and the end of the service.
@@ -93,6 +95,7 @@ func newBackend(o Options, file *rulefile.File) (*backend, error) {
 		if b.pool, err = pool.New(servers...); err != nil {
 			return nil, err
 		}
+		b.pool.User, b.pool.Password = o.User, o.Password
 		b.throttler = throttler.New(b.pool)
 		if !file.Closed {
 			b.throttler.Fallback = memstore.New()
