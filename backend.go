@@ -300,7 +300,7 @@ func (b *backend) delete(ctx context.Context, keys []string) []error {
 }
 
 func (b *backend) deleteOne(key string) error {
-	err := b.client.Delete(key)
+	err := b.exchanger.Delete(key)
 	if errors.Is(err, memcache.ErrCacheMiss) {
 		return nil
 	}

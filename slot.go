@@ -103,6 +103,7 @@ func newSlot(b *backend, key string) *slot {
 func (s *slot) inline(b *backend, e *entry) {
 	s.key, s.backend, s.busy = e.key, b, true
 	s.queue = append(s.queue, e)
+	s.resets = b.slots.resetsOf(e.key)
 }
 
 // reset makes s ready to be used for another record.
@@ -189,7 +190,7 @@ func (s *slot) Propose(turn Turn) *memcache.Item {
 		if s.proposal != nil {
 			s.lost, s.lostBase, s.proposal = s.proposal, s.base.item, nil
 		}
-		s.base = sighting{}
+		s.base, s.current = sighting{}, false
 		return nil
 	}
 	s.sent = true
@@ -312,10 +313,11 @@ func (s *slot) goOn() bool {
 // rest makes s remember what may be remembered, and nothing else.
 func (s *slot) rest() {
 	s.seen.fresh = false
-	if s.current || s.seen.conn == 0 {
-		s.seen = sighting{} // of a plain client, or one behind a proxy
+	if s.seen.conn == 0 || s.seen.item != nil && len(s.seen.item.Value) > maxRemembered {
+		s.seen = sighting{} // of a plain client or one behind a proxy, or too large
 	}
 	s.base, s.basis, s.refused, s.stalls = sighting{}, sighting{}, sighting{}, 0
+	s.lostBase = nil
 	s.room = [2][1]*entry{}
 	s.queue, s.batch = s.room[0][:0], s.room[1][:0]
 }
@@ -354,9 +356,7 @@ func (s *slot) accept(item *memcache.Item, r Result) {
 	if s.base.known && !s.base.fresh {
 		s.backend.t.stats.rightGuesses.Add(1)
 	}
-	if cache := s.backend.cache(); cache != nil {
-		cache.remove(s.key)
-	}
+	s.uncache()
 	for _, e := range s.batch {
 		s.keep(e, item)
 		s.settle(e)
@@ -364,12 +364,25 @@ func (s *slot) accept(item *memcache.Item, r Result) {
 	s.empty()
 }
 
+// uncache forgets a record that has changed. In process memory several exchanges of
+// one record are under way at once, and none of them may keep what it read before.
+func (s *slot) uncache() {
+	cache := s.backend.cache()
+	if cache == nil {
+		return
+	}
+	if s.backend.inline {
+		s.resets = s.backend.slots.changed(s.key)
+	}
+	cache.remove(s.key)
+}
+
 // find decides the batch anew on the record as it was found, and settles the
 // entries that need not change it. refused says that a write was, as the record
 // had changed.
 func (s *slot) find(r Result, refused bool) {
 	now := instantOf(time.Now())
-	decided := s.current && !refused && r.Err == nil
+	decided := s.current && !refused && r.Err == nil && (r.Found == nil || r.Found.CasID != 0)
 	if refused && s.base.fresh {
 		s.stall(sameToken(s.base.item, r.Found))
 	}
@@ -463,6 +476,9 @@ func (s *slot) doubt() {
 // that came later too, or they would all wait for it in turn.
 func (s *slot) fail(err error, unknown bool) {
 	s.seen = sighting{}
+	if unknown {
+		s.uncache()
+	}
 	known := s.base.fresh
 	r, unreadable := stored(s.base.item)
 	for _, e := range s.batch {
@@ -495,9 +511,11 @@ func (s *slot) empty() {
 // failAt settles e after its write failed, though the record was read: what is
 // full is full, even if it could not be banned.
 func (s *slot) failAt(e *entry, err error, r record) {
+	e.lockout = lockout{}
+	if e.op <= opLook {
+		e.apply(e.now, r) // without the hits of others that were not stored either
+	}
 	if e.op <= opLook && e.outcome.Blocked {
-		e.lockout = lockout{}
-		e.apply(e.now, r)
 		e.note = err
 	} else {
 		e.fail(err)
@@ -522,7 +540,11 @@ func (s *slot) keep(e *entry, item *memcache.Item) {
 		return
 	}
 	cache := s.backend.cache()
-	if cache != nil && s.resets == s.backend.slots.resetsOf(s.key) {
-		cache.add(s.key, item.Value, e.now)
+	if cache == nil || s.resets != s.backend.slots.resetsOf(s.key) {
+		return
+	}
+	cache.add(s.key, item.Value, e.now)
+	if s.resets != s.backend.slots.resetsOf(s.key) {
+		cache.remove(s.key) // what was forgotten meanwhile
 	}
 }
