@@ -98,14 +98,6 @@ type backend struct {
 	t         *Throttler
 }
 
-// An Inliner is an Exchanger in process memory. It carries every exchange out
-// before Exchange returns, with [Turn.Known] set and nobody between the turn and
-// the write, so that callers need not be gathered.
-type Inliner interface {
-	Exchanger
-	Inline()
-}
-
 func newBackend(client Client, t *Throttler) *backend {
 	b := &backend{client: client, t: t}
 	var ok bool
@@ -128,7 +120,7 @@ func (b *backend) ask(ctx context.Context, r *round) {
 	}
 	if b.inline {
 		for _, e := range r.entries {
-			b.askInline(ctx, e)
+			b.askInline(e)
 		}
 		return
 	}
@@ -170,26 +162,25 @@ func (b *backend) lead(ctx context.Context, r *round, led []*slot) {
 	}
 }
 
-// askInline carries out the exchanges of one entry on the caller's goroutine.
-func (b *backend) askInline(ctx context.Context, e *entry) {
-	s := inlineSlots.Get().(*slot)
-	defer inlineSlots.Put(s)
-	s.inline(b, e)
-	for {
-		b.exchanger.Exchange(ctx, s.self[:]...)
-		if !s.busy {
-			break
-		}
-	}
-	s.reset()
-}
-
 // cache returns where b's records that block are remembered, nil for nowhere.
 func (b *backend) cache() *blockCache {
 	if b != b.t.backend() {
 		return nil
 	}
 	return b.t.blockCache()
+}
+
+// keep remembers value, which blocks e. resets is how often something was forgotten
+// when the record was read, or written.
+func (b *backend) keep(e *entry, value []byte, resets uint64) {
+	cache := b.cache()
+	if cache == nil || resets != b.slots.resetsOf(e.key) {
+		return
+	}
+	cache.add(e.key, value, e.now)
+	if resets != b.slots.resetsOf(e.key) {
+		cache.remove(e.key) // it was forgotten meanwhile
+	}
 }
 
 // join queues e at the slot of its record, and reports whether nobody else is
@@ -317,7 +308,9 @@ func (b *backend) ban(ctx context.Context, rule Rule, length time.Duration) erro
 	askAll(ctx, entries, false)
 	errs := make([]error, len(entries))
 	for i, e := range entries {
-		errs[i] = e.failed()
+		if errs[i] = e.failed(); errs[i] == nil {
+			b.t.queue.wake(e.key)
+		}
 	}
 	return errors.Join(errs...)
 }

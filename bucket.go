@@ -1,5 +1,7 @@
 package throttler
 
+import "time"
+
 // A bucket is the leaky bucket of the generic cell rate algorithm: one time, its
 // score S, at which everything that was poured in has leaked out again. With
 //
@@ -72,6 +74,14 @@ func (c *Condition) interval() instant {
 // bucketSize returns how long a full bucket of c takes to leak empty.
 func (c *Condition) bucketSize() instant {
 	return c.interval() * instant(c.Max)
+}
+
+// leftBehind returns how much longer than it should a bucket of c may stay closed
+// to a call of c because of hits that were given back, see without: what leaks in
+// the time that a call takes, with a margin.
+func (c *Condition) leftBehind() time.Duration {
+	others := c.interval() * instant(c.cost()-1)
+	return time.Duration(others + min(c.interval()/2, instant(time.Second)))
 }
 
 // look decides a call at now on the bucket b of c. The bucket that it returns is

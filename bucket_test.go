@@ -95,6 +95,17 @@ func TestChangingTheAlgorithmLeavesWhatTheOtherHasCounted(t *testing.T) {
 	require.False(t, c.call(at(t9), window(2, t9), 0).Blocked)
 }
 
+func TestAlgorithmThatNobodyCountsByAnyMoreIsForgotten(t *testing.T) {
+	c := &cell{}
+	c.call(at(0), leaky(1, t1), 0)
+	c.call(at(t1-1), window(1, t9), 0)
+	require.EqualValues(t, 2, c.stored[0], "both are in the record")
+	c = &cell{}
+	c.call(at(0), leaky(1, t1), 0)
+	c.call(at(t1), window(1, t9), 0)
+	require.EqualValues(t, 1, c.stored[0])
+}
+
 func TestChangingTheAlgorithmKeepsABan(t *testing.T) {
 	c := &cell{}
 	c.call(at(0), leaky(1, t9), 0)

@@ -242,23 +242,34 @@ func FuzzRecord(f *testing.F) {
 			offset = -(offset / 2)
 		}
 		now := time.Unix(0, offset)
-		c := throttler.Condition{Name: "c", Max: max, TTL: time.Duration(ttl)}
-		if (throttler.Rule{Identifier: "f", Either: []throttler.Condition{c}}).Validate() != nil {
-			return
-		}
-		before := slices.Clone(b)
-		o, next := throttler.Decide(now, c, 0, b)
-		require.Equal(t, before, b, "a decision must leave what it read alone")
-		if !o.Banned {
-			require.LessOrEqual(t, o.RetryAfter, saturated(c.TTL, throttler.Coarse))
-			require.LessOrEqual(t, o.ResetAfter, saturated(c.TTL, throttler.Coarse))
-		}
-		if next != nil {
-			recoded, ok = throttler.Recode(next)
-			require.True(t, ok)
-			require.Equal(t, next, recoded)
+		for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
+			for _, cost := range []int{1, max/2 + 1} {
+				c := throttler.Condition{Name: "c", Max: max, TTL: time.Duration(ttl), Algorithm: algorithm, Cost: cost}
+				if (throttler.Rule{Identifier: "f", Either: []throttler.Condition{c}}).Validate() == nil {
+					requireSound(t, now, c, b)
+				}
+			}
 		}
 	})
+}
+
+// requireSound decides a call of c on b, whatever b is.
+func requireSound(t *testing.T, now time.Time, c throttler.Condition, b []byte) {
+	before := slices.Clone(b)
+	o, next := throttler.Decide(now, c, 0, b)
+	require.Equal(t, before, b, "a decision must leave what it read alone")
+	if !o.Banned && c.Algorithm == throttler.SlidingWindow {
+		require.LessOrEqual(t, o.RetryAfter, saturated(c.TTL, throttler.Coarse))
+		require.LessOrEqual(t, o.ResetAfter, saturated(c.TTL, throttler.Coarse))
+	}
+	require.False(t, o.Blocked && o.RetryAfter == 0, "a refusal says when to come back")
+	if next == nil {
+		return
+	}
+	recoded, ok := throttler.Recode(next)
+	require.True(t, ok)
+	require.Equal(t, next, recoded)
+	throttler.TakeBack(now, c, next) // must not panic
 }
 
 func saturated(a, b time.Duration) time.Duration {

@@ -30,10 +30,10 @@ var ErrInvalidRule = errors.New("throttler: invalid rule")
 type Rule struct {
 	// Identifier tells this rule's records from those of other rules:
 	// "login", "robots". Two rules with the same Identifier share the
-	// records of conditions that have the same Name and Value, and must
-	// have the same Algorithm, Max and TTL for them: another Algorithm
-	// starts anew, and a shorter TTL holds for all hits as soon as it
-	// blocks. Required.
+	// records of conditions that have the same Name and Value, and should
+	// have the same Algorithm, Max and TTL for them: each Algorithm counts
+	// for itself, and a shorter TTL holds for all hits as soon as it blocks.
+	// Required.
 	Identifier string
 
 	// Either blocks a call as soon as one of its conditions is full. The

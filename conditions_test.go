@@ -228,9 +228,11 @@ func TestRetryAfterOfARuleIsWhenTheCallIsAuthorized(t *testing.T) {
 func drawConditions(t *rapid.T) []throttler.Condition {
 	var conditions []throttler.Condition
 	for i := range rapid.IntRange(1, 3).Draw(t, "conditions") {
+		max := rapid.IntRange(1, 5).Draw(t, "max")
 		conditions = append(conditions, throttler.Condition{
 			Name:      fmt.Sprint(i),
-			Max:       rapid.IntRange(1, 5).Draw(t, "max"),
+			Max:       max,
+			Cost:      rapid.IntRange(0, max).Draw(t, "cost"),
 			TTL:       time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(30*time.Second)).Draw(t, "ttl")),
 			Algorithm: rapid.SampledFrom([]throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket}).Draw(t, "algorithm"),
 			Lockout:   rapid.SampledFrom([]time.Duration{0, -1, time.Second}).Draw(t, "lockout"),

@@ -2,9 +2,11 @@ package throttler_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -90,4 +92,52 @@ func TestCostIsThatManyHits(t *testing.T) {
 			require.Equal(t, single.stored, whole.stored)
 		}
 	})
+}
+
+// The condition that took the call has room for another hit, but not for the same
+// call again.
+func TestRetryAfterIsForTheSameCallWithAllItsCosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		rule := either(condition("full", 1, 10*time.Second), costing(condition("costly", 10, time.Minute), 4))
+		authorize(t, th, rule)
+		d := authorize(t, th, rule)
+		require.Equal(t, throttler.Blocked, d.Status)
+		require.Equal(t, 2, d.Outcomes[1].Remaining)
+		require.Zero(t, d.Outcomes[1].RetryAfter)
+		require.Equal(t, time.Minute, d.RetryAfter)
+		time.Sleep(d.RetryAfter - 1)
+		require.Equal(t, throttler.Blocked, peek(t, th, rule).Status)
+		time.Sleep(time.Nanosecond)
+		require.Equal(t, throttler.Authorized, peek(t, th, rule).Status)
+	})
+}
+
+func TestCancelGivesBackAllThatACallCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, max := range []int{20, 100, 5000} {
+			th := throttler.New(memstore.New())
+			rule := either(costing(condition("window", max, time.Minute), 7), costing(condition("bucket", max, time.Minute), 7))
+			rule.Either[1].Algorithm = throttler.LeakyBucket
+			first, second := authorize(t, th, rule), authorize(t, th, rule)
+			require.NoError(t, th.Cancel(t.Context(), first))
+			require.Equal(t, []int{max - 14, max - 14}, remaining(peek(t, th, rule)))
+			require.NoError(t, th.Cancel(t.Context(), second))
+			require.Equal(t, []int{max - 7, max - 7}, remaining(peek(t, th, rule)))
+		}
+	})
+}
+
+func TestCancelFindsAHitInAListThatWasMadeCoarserOrFiner(t *testing.T) {
+	small, large := either(condition("c", 5, time.Minute)), either(condition("c", 100, time.Minute))
+	for _, rules := range [][2]throttler.Rule{{small, large}, {large, small}} {
+		synctest.Test(t, func(t *testing.T) {
+			th := throttler.New(memstore.New())
+			time.Sleep(time.Nanosecond)
+			d := authorize(t, th, rules[0])
+			before := remaining(authorize(t, th, rules[1]))
+			require.NoError(t, th.Cancel(t.Context(), d))
+			require.Equal(t, before, remaining(peek(t, th, rules[1])), "one hit less, and the one of this look")
+		})
+	}
 }

@@ -140,7 +140,7 @@ func decide(now instant, c *Condition, l lockout, stored record, count bool) ver
 	}
 	v := stored.look(now, c, count)
 	v.next.ban = b
-	if v.full() && l.length > 0 {
+	if l.length > 0 && v.bans(c, l) {
 		next := record{ban: l.ban(now, b)}
 		if l.keepHits {
 			next = v.next.kept(c, next.ban)
@@ -166,9 +166,13 @@ func (r record) look(now instant, c *Condition, count bool) verdict {
 	return v
 }
 
-// full reports whether there is room for no hit at all.
-func (v *verdict) full() bool {
-	return v.outcome.Blocked && v.outcome.Remaining == 0
+// bans reports whether a lockout l bans c for v: if there is room for no hit at
+// all, and that is not for a moment that hits given back may have left behind.
+func (v *verdict) bans(c *Condition, l lockout) bool {
+	if !v.outcome.Blocked || v.outcome.Remaining > 0 {
+		return false
+	}
+	return !l.keepHits || c.Algorithm != LeakyBucket || v.again > c.leftBehind()
 }
 
 // without returns r at now without the hits of h, and whether it had any of them.

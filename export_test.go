@@ -39,6 +39,19 @@ func DecideRule(now time.Time, r Rule, stored []byte) (Outcome, []byte) {
 	return v.outcome, v.next.encode()
 }
 
+// TakeBack counts a call of c on the record stored, with a ban by hand and one of
+// a lockout after it, and takes it back in every way there is.
+func TakeBack(now time.Time, c Condition, stored []byte) {
+	r, _ := decode(stored)
+	at := instantOf(now)
+	v := decide(at, &c, lockout{length: 1, keepHits: true}, r, true)
+	for _, r := range []record{r, v.next, decide(at, &c, lockout{length: 1, keepHits: true}, v.next, true).next} {
+		r.without(v.hit, at)
+		r.withdrawn(v.hit, at, &c)
+		r.banned(at, 1)
+	}
+}
+
 // Recode decodes b and encodes the result.
 func Recode(b []byte) (recoded []byte, ok bool) {
 	r, err := decode(b)

@@ -47,11 +47,12 @@ func (h hits) len() int {
 
 // time returns when hit i expires.
 func (h hits) time(i int) instant {
-	if place := h.place(); h.run > 0 && i >= place {
-		if i < place+h.run {
+	if h.run > 0 {
+		if place := h.place(); i >= place+h.run {
+			i -= h.run
+		} else if i >= place {
 			return instant(h.added) * h.unit
 		}
-		i -= h.run
 	}
 	return instant(h.full(i)) * h.unit
 }

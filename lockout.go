@@ -174,7 +174,7 @@ func (r record) withdrawn(h hit, now instant, c *Condition) (next record, store 
 	}
 	one := *c
 	one.Cost = 1
-	if v := full.look(set, &one, false); v.full() {
+	if v := full.look(set, &one, false); v.bans(&one, lockout{keepHits: true}) {
 		return full.kept(c, r.ban), true
 	}
 	full.hits, full.bucket = full.hits.after(now), full.bucket.after(now)

@@ -63,6 +63,7 @@ func TestRecordsPerMegabyte(t *testing.T) {
 		{"IPv4", "203.0.113.217"},
 		{"IPv6 /64", "2001:db8:1234:5678::/64"},
 		{"40 bytes", strings.Repeat("x", 40-len("login#ip#"))},
+		{"249 bytes", strings.Repeat("x", 249-len("login#ip#"))}, // the longest that is not hashed
 		{"hashed", "any bytes"},
 	}
 	bucket := throttler.Condition{Max: 50, TTL: 5 * time.Minute, Algorithm: throttler.LeakyBucket}

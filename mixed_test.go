@@ -14,6 +14,8 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -230,4 +232,33 @@ func (f *fleet) windowsInTurn() {
 		require.Equal(f.t, throttler.Blocked, f.call(rule).Status)
 		require.Equal(f.t, throttler.Blocked, f.older(rule, 1)[0].Status)
 	}
+}
+
+func TestRecordOfALaterReleaseIsLeftAlone(t *testing.T) {
+	ctx, client := context.Background(), memstore.New()
+	rule := either(condition("c", 1, time.Hour))
+	rule.Lockout = time.Hour
+	later := []byte{3, 1, 4, 1, 5}
+	require.NoError(t, client.Add(&memcache.Item{Key: "test#c#v", Value: later, Expiration: 60}))
+	th := throttler.New(client)
+	for range 3 {
+		d, err := th.Authorize(ctx, rule)
+		require.NoError(t, err)
+		require.Equal(t, throttler.Authorized, d.Status)
+		require.ErrorIs(t, d.Err, throttler.ErrNewerRecord)
+		require.ErrorIs(t, d.Outcomes[0].Err, throttler.ErrNewerRecord)
+		require.NoError(t, th.Cancel(ctx, d))
+	}
+	item, err := client.Get("test#c#v")
+	require.NoError(t, err)
+	require.Equal(t, later, item.Value)
+
+	th = throttler.New(client)
+	th.Fallback = memstore.New()
+	require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+	d := authorize(t, th, rule)
+	require.Equal(t, throttler.Blocked, d.Status, "the fallback decides")
+	require.ErrorIs(t, d.Err, throttler.ErrNewerRecord)
+	require.NoError(t, th.Reset(ctx, rule))
+	require.NoError(t, peek(t, th, rule).Err)
 }

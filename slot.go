@@ -33,17 +33,18 @@ type slot struct {
 	leader *round     // whose goroutine carries out the exchanges; nil: the exchanger's
 	held   bool       // the next exchange is left to the leader
 
-	seen     sighting
-	basis    sighting       // what a call has read to decide whether it is counted
-	refused  sighting       // what the last write that was refused was to replace
-	sent     bool           // Propose was called, and Done was not yet
-	current  bool           // base was read by this very exchange
-	base     sighting       // what the batch was decided on
-	proposal *memcache.Item // what is to be stored; nil: nothing
-	lost     *memcache.Item // a proposal whose answer was lost
-	lostBase *memcache.Item // what that was to replace; nil: no record
-	resets   uint64         // of the table, when the exchange was sent
-	stalls   int            // how often in a row a write was refused though the record was as read
+	seen       sighting
+	basis      sighting       // what a call has read to decide whether it is counted
+	refused    sighting       // what the last write that was refused was to replace
+	sent       bool           // Propose was called, and Done was not yet
+	current    bool           // base was read by this very exchange
+	base       sighting       // what the batch was decided on
+	proposal   *memcache.Item // what is to be stored; nil: nothing
+	lost       *memcache.Item // a proposal whose answer was lost
+	lostBase   *memcache.Item // what that was to replace; nil: no record
+	resets     uint64         // of the table, when the exchange was sent
+	unreadable error          // why base cannot be read
+	stalls     int            // how often in a row a write was refused though the record was as read
 
 	users    int   // entries that are not settled; guarded by the shard
 	neighbor links // in the list of those that are only remembered; guarded by the shard
@@ -90,27 +91,11 @@ var (
 	ErrNoCAS = errors.New("throttler: the server gives no CAS tokens")
 )
 
-var inlineSlots = sync.Pool{New: func() any { return newSlot(nil, "") }}
-
 func newSlot(b *backend, key string) *slot {
 	s := &slot{key: key, backend: b}
 	s.self[0] = s
 	s.rest()
 	return s
-}
-
-// inline prepares a slot of its own for e.
-func (s *slot) inline(b *backend, e *entry) {
-	s.key, s.backend, s.busy = e.key, b, true
-	s.queue = append(s.queue, e)
-	s.resets = b.slots.resetsOf(e.key)
-}
-
-// reset makes s ready to be used for another record.
-func (s *slot) reset() {
-	s.key, s.backend = "", nil
-	s.seen = sighting{}
-	s.rest()
 }
 
 // Key returns the key of the record.
@@ -227,9 +212,9 @@ func (s *slot) believed(turn Turn) sighting {
 // decide decides the batch, each entry on what the one before it leaves, and
 // returns the item that is to be stored, nil if there is nothing to store.
 func (s *slot) decide(now instant) *memcache.Item {
-	r, err := stored(s.base.item)
-	if err != nil {
-		return nil // Done finds it again
+	var r record
+	if r, s.unreadable = stored(s.base.item); s.unreadable != nil {
+		return nil
 	}
 	changed := false
 	for _, e := range s.batch {
@@ -238,17 +223,24 @@ func (s *slot) decide(now instant) *memcache.Item {
 			r, changed = next, true
 		}
 	}
-	if !changed || s.base.item != nil && s.base.item.CasID == 0 {
+	if s.base.item != nil && s.base.item.CasID == 0 && changed {
+		s.unreadable = ErrNoCAS
 		return nil
 	}
-	item := &memcache.Item{Key: s.key, Value: r.encode(), Expiration: expiration(now, r.end())}
-	if !s.backend.inline {
-		item.Flags = rand.Uint32() | 1 // tells this write from all others
+	if !changed {
+		return nil
 	}
+	item := newItem(s.key, r, now)
+	item.Flags = rand.Uint32() | 1 // tells this write from all others
 	if s.base.item != nil {
 		item.CasID = s.base.item.CasID
 	}
 	return item
+}
+
+// newItem returns the item to store r in.
+func newItem(key string, r record, now instant) *memcache.Item {
+	return &memcache.Item{Key: key, Value: r.encode(), Expiration: expiration(now, r.end())}
 }
 
 // stored returns the record in item. A value that does not decode is treated as
@@ -283,9 +275,6 @@ func (s *slot) Done(r Result) {
 	}
 	start := s.goOn()
 	s.mu.Unlock()
-	if s.backend.inline {
-		return
-	}
 	if start {
 		s.backend.exchanger.Start(s)
 	}
@@ -357,6 +346,12 @@ func (s *slot) accept(item *memcache.Item, r Result) {
 		s.backend.t.stats.rightGuesses.Add(1)
 	}
 	s.uncache()
+	s.acceptAll(item)
+}
+
+// acceptAll settles the batch as it was decided: on the record, or so that item
+// is the record now.
+func (s *slot) acceptAll(item *memcache.Item) {
 	for _, e := range s.batch {
 		s.keep(e, item)
 		s.settle(e)
@@ -364,17 +359,11 @@ func (s *slot) accept(item *memcache.Item, r Result) {
 	s.empty()
 }
 
-// uncache forgets a record that has changed. In process memory several exchanges of
-// one record are under way at once, and none of them may keep what it read before.
+// uncache forgets a record that has changed.
 func (s *slot) uncache() {
-	cache := s.backend.cache()
-	if cache == nil {
-		return
+	if cache := s.backend.cache(); cache != nil {
+		cache.remove(s.key)
 	}
-	if s.backend.inline {
-		s.resets = s.backend.slots.changed(s.key)
-	}
-	cache.remove(s.key)
 }
 
 // find decides the batch anew on the record as it was found, and settles the
@@ -382,12 +371,16 @@ func (s *slot) uncache() {
 // had changed.
 func (s *slot) find(r Result, refused bool) {
 	now := instantOf(time.Now())
-	decided := s.current && !refused && r.Err == nil && (r.Found == nil || r.Found.CasID != 0)
+	decided := s.current && !refused && r.Err == nil
 	if refused && s.base.fresh {
 		s.stall(sameToken(s.base.item, r.Found))
 	}
 	base := s.base
 	s.seen = sighting{known: true, item: r.Found, conn: r.Conn, fresh: true}
+	if decided && s.unreadable == nil {
+		s.acceptAll(r.Found)
+		return
+	}
 	found, err := stored(r.Found)
 	undecided := s.batch[:0]
 	for _, e := range s.batch {
@@ -396,9 +389,7 @@ func (s *slot) find(r Result, refused bool) {
 			s.settle(e)
 			continue
 		}
-		if !decided {
-			_, e.writes = e.apply(now, found)
-		}
+		_, e.writes = e.apply(now, found)
 		switch {
 		case !e.writes:
 			s.keep(e, r.Found)
@@ -511,15 +502,7 @@ func (s *slot) empty() {
 // failAt settles e after its write failed, though the record was read: what is
 // full is full, even if it could not be banned.
 func (s *slot) failAt(e *entry, err error, r record) {
-	e.lockout = lockout{}
-	if e.op <= opLook {
-		e.apply(e.now, r) // without the hits of others that were not stored either
-	}
-	if e.op <= opLook && e.outcome.Blocked {
-		e.note = err
-	} else {
-		e.fail(err)
-	}
+	e.failAt(err, r)
 	s.settle(e)
 }
 
@@ -539,12 +522,5 @@ func (s *slot) keep(e *entry, item *memcache.Item) {
 	if e.op > opAssess || !e.outcome.Blocked || item == nil {
 		return
 	}
-	cache := s.backend.cache()
-	if cache == nil || s.resets != s.backend.slots.resetsOf(s.key) {
-		return
-	}
-	cache.add(s.key, item.Value, e.now)
-	if s.resets != s.backend.slots.resetsOf(s.key) {
-		cache.remove(s.key) // what was forgotten meanwhile
-	}
+	s.backend.keep(e, item.Value, s.resets)
 }

@@ -550,7 +550,7 @@ func TestNewcomerDoesNotJumpTheQueueAsTheLimitOpens(t *testing.T) {
 		second := h.come(h.Context(), rule)
 		time.Sleep(time.Minute - 1)
 		third := h.come(h.Context(), rule)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		fourth := h.come(h.Context(), rule)
 		h.all.Wait()
 		for i, p := range []*post{first, second, third, fourth} {
@@ -572,13 +572,14 @@ func (r slowReader) Get(key string) (*memcache.Item, error) {
 func TestResetDuringATryIsNoticedAtOnce(t *testing.T) {
 	inHall(t, slowReader{memstore.New()}, func(h *hall) {
 		rule := either(window(1, time.Hour))
-		require.NoError(t, h.come(h.Context(), rule).err)
-		time.Sleep(time.Second)
+		_, err := h.Wait(h.Context(), rule)
+		require.NoError(t, err)
+		came := time.Since(h.start)
 		p := h.come(h.Context(), rule)
 		time.Sleep(time.Minute + roundTrip + roundTrip/2) // it naps for a minute, and looks again
 		require.NoError(t, h.Reset(h.Context(), rule))
 		h.all.Wait()
-		require.Equal(t, time.Second+time.Minute+3*roundTrip, p.at)
+		require.Equal(t, came+time.Minute+3*roundTrip, p.at)
 	})
 }
 
@@ -934,6 +935,77 @@ func TestOutageDoesNotOpenALimitThatIsKnownToBeClosed(t *testing.T) {
 		require.NoError(t, err)
 		require.ErrorIs(t, d.Err, errDown)
 		require.Equal(t, time.Hour, time.Since(start))
+	})
+}
+
+func TestPaceIsThatOfTheSlowestConditionAndOfWhatACallTakes(t *testing.T) {
+	for name, tt := range map[string]struct {
+		rule throttler.Rule
+		want time.Duration // between two calls
+	}{
+		"either":      {either(condition("a", 1, time.Second), condition("b", 1, time.Minute), condition("c", 1, 3*time.Second)), time.Minute},
+		"three hits":  {either(costing(window(6, 6*time.Second), 3)), 3 * time.Second},
+		"of a bucket": {either(costing(leaky(6, 6*time.Second), 3)), 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := newOutlet()
+				client.off.Store(true)
+				for i, r := range crowd(t, throttler.New(client), tt.rule, 10) {
+					require.Equal(t, release{time.Duration(i) * tt.want, errDown}, r)
+				}
+			})
+		})
+	}
+}
+
+// When the second comes the pace of one of its conditions would let it through.
+func TestNewcomerInAnOutageKeepsThePaceOfEachCondition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newOutlet()
+		client.off.Store(true)
+		th := throttler.New(client)
+		start := time.Now()
+		for range 2 {
+			_, err := th.Wait(t.Context(), either(condition("a", 1, time.Second), condition("b", 1, time.Minute)))
+			require.NoError(t, err)
+			time.Sleep(2 * time.Second)
+		}
+		require.Equal(t, time.Minute+2*time.Second, time.Since(start))
+	})
+}
+
+func TestResetBeforeAnOutageIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newOutlet()
+		th := throttler.New(client)
+		rule := either(window(1, time.Hour))
+		start := time.Now()
+		_, err := th.Wait(t.Context(), rule)
+		require.NoError(t, err)
+		require.NoError(t, th.Reset(t.Context(), rule))
+		client.off.Store(true)
+		_, err = th.Wait(t.Context(), rule)
+		require.NoError(t, err)
+		require.Zero(t, time.Since(start))
+	})
+}
+
+// One that waits for another condition as well finds it open, by chance.
+func TestWhatOneIsToldReachesThoseInItsOtherLines(t *testing.T) {
+	store := memstore.New()
+	inHall(t, store, func(h *hall) {
+		a, b := named("a", "", 1, time.Hour), named("b", "", 2, time.Hour)
+		h.come(h.Context(), either(a))
+		h.come(h.Context(), either(costing(b, 2)))
+		time.Sleep(time.Second)
+		both := h.come(h.Context(), all(a, b))
+		time.Sleep(10 * time.Second)
+		small := h.come(h.Context(), either(b))
+		require.NoError(t, throttler.New(store).Reset(h.Context(), either(b)))
+		h.all.Wait()
+		require.Equal(t, time.Minute+time.Second, both.at)
+		require.Equal(t, time.Minute+time.Second, small.at)
 	})
 }
 

@@ -168,22 +168,17 @@ func (l *line) index(w *waiter) int {
 	return i
 }
 
-// blocker returns the first who stands before w in l and does not let it pass, nil
-// if there is none.
-func (l *line) blocker(w *waiter, c *Condition, now time.Time) *waiter {
+// free reports whether nobody stands before w in l who does not let it pass.
+func (l *line) free(w *waiter, c *Condition, now time.Time) bool {
 	for _, v := range l.standing {
 		if v.ticket >= w.ticket {
 			break
 		}
 		if !v.letsPass(l, c, now) {
-			return v
+			return false
 		}
 	}
-	return nil
-}
-
-func (l *line) free(w *waiter, c *Condition, now time.Time) bool {
-	return l.blocker(w, c, now) == nil
+	return true
 }
 
 // before returns how many hits those take who stand before w.

@@ -229,14 +229,10 @@ func (q *waitQueue) learn(w *waiter, c *Condition, o *Outcome, now time.Time) {
 	if l == nil {
 		return
 	}
-	// Not for one who stands before w, and may take more hits than w.
-	first := l.blocker(w, c, now)
 	switch {
 	case l.woken > w.wakes: // what w was told may be of before
 		l.told(opening{now, 1}, now)
-	case first == nil || w.places == nil: // nobody does, or w is through
-		l.told(at, now)
-	case !o.Blocked && !failedOpen(o) && o.Remaining >= first.condition(l).cost():
+	case w.places == nil || l.free(w, c, now): // not for one before w, who may take more hits
 		l.told(at, now)
 	}
 	l.call(w)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -116,6 +117,96 @@ func ExampleRefusal() {
 	// 404
 	// refused: [Too many requests from this address.]
 	// 403
+}
+
+// A handler that asks a throttler itself, since what it limits stands in the
+// form, answers with the time to wait.
+func ExampleSetRetryAfter() {
+	t := throttler.New(memstore.New())
+	invite := func(w http.ResponseWriter, r *http.Request) {
+		d, err := t.Authorize(r.Context(), throttler.Rule{
+			Identifier: "invitations",
+			Either:     []throttler.Condition{{Name: "to", Value: r.FormValue("to"), Max: 1, TTL: time.Hour}},
+		})
+		if err != nil {
+			http.Error(w, "Mistake.", http.StatusInternalServerError)
+			return
+		}
+		if d.Status == throttler.Blocked {
+			httpthrottle.SetRetryAfter(w, d)
+			http.Error(w, "They have been invited already.", http.StatusTooManyRequests)
+			return
+		}
+		fmt.Fprintln(w, "Invited.")
+	}
+
+	for range 2 {
+		answer := httptest.NewRecorder()
+		invite(answer, httptest.NewRequest("POST", "/?to=alice", nil))
+		fmt.Print(answer.Code, " ", answer.Header().Get("Retry-After"), " ", answer.Body)
+	}
+	// Output:
+	// 200  Invited.
+	// 429 3600 They have been invited already.
+}
+
+// Ten items a minute, however many requests they come in. A request for more
+// than ten can never be allowed, and is told so.
+func ExampleMiddleware_cost() {
+	t := throttler.New(memstore.New())
+	var source httpthrottle.Source
+	limit := httpthrottle.New(t, func(r *http.Request) throttler.Rule {
+		items, err := strconv.Atoi(r.URL.Query().Get("items"))
+		if err != nil {
+			items = 1 // the handler refuses it, and it counts all the same
+		}
+		return throttler.Rule{Identifier: "export", Either: []throttler.Condition{
+			{Name: "items", Value: source.Key(r), Max: 10, TTL: time.Minute, Cost: items, Message: "Ten items a minute."},
+		}}
+	})
+	export := limit.Handler(http.NotFoundHandler())
+
+	answer := httptest.NewRecorder()
+	request := httptest.NewRequest("GET", "/?items=11", nil)
+	request.Header.Set("Accept", "text/plain")
+	export.ServeHTTP(answer, request)
+	fmt.Printf("%d, Retry-After %q\n%s", answer.Code, answer.Header().Get("Retry-After"), answer.Body)
+	// Output:
+	// 429, Retry-After ""
+	// Too Many Requests
+	// Ten items a minute.
+	// This request is larger than the limit ever allows.
+}
+
+// The fields that many clients know.
+func ExampleXRateLimit() {
+	t := throttler.New(memstore.New())
+	limit := httpthrottle.New(t, httpthrottle.Source{}.PerAddress("site", 3, time.Hour))
+	limit.Public = []string{"address"}
+	limit.XRateLimit = httpthrottle.XRateLimitSeconds
+
+	answer := httptest.NewRecorder()
+	limit.Handler(http.NotFoundHandler()).ServeHTTP(answer, httptest.NewRequest("GET", "/", nil))
+	for _, field := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"} {
+		fmt.Printf("%s: %s\n", field, answer.Header().Get(field))
+	}
+	// Output:
+	// X-RateLimit-Limit: 3
+	// X-RateLimit-Remaining: 2
+	// X-RateLimit-Reset: 3600
+}
+
+// Limits that are configured are checked when the program starts.
+func ExampleMiddleware_Check() {
+	configured := 0 // requests a minute
+	limit := httpthrottle.New(throttler.New(memstore.New()), func(r *http.Request) throttler.Rule {
+		return throttler.Rule{Identifier: "site", Either: []throttler.Condition{
+			{Name: "all", Max: configured, TTL: time.Minute},
+		}}
+	})
+	fmt.Println(limit.Check(httptest.NewRequest("GET", "/", nil)))
+	// Output:
+	// httpthrottle: throttler: invalid rule: Either[0].Max is 0, want 1 to 100000
 }
 
 // What stands in the header field is believed only as far as trusted proxies

@@ -105,6 +105,21 @@ func TestDecisionIsInTheContext(t *testing.T) {
 	require.Zero(t, d)
 }
 
+func TestContextKeepsItsValuesAndItsEnd(t *testing.T) {
+	type key struct{}
+	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
+	h := perMinute(1).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, "value", r.Context().Value(key{}))
+		child, stop := context.WithCancel(r.Context())
+		defer stop()
+		cancel()
+		<-child.Done()
+		assert.ErrorIs(t, child.Err(), context.Canceled)
+	}))
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
+	require.Error(t, ctx.Err())
+}
+
 func TestDecisionOfTheInnerMiddlewareIsInTheContext(t *testing.T) {
 	var d throttler.Decision
 	inner := perMinute(7).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -163,19 +178,18 @@ func TestFailedAnswersInvalidRules(t *testing.T) {
 	require.Equal(t, http.StatusTeapot, get(m.Handler(hello)).Code)
 }
 
-// brokenStore fails at everything.
-type brokenStore struct{}
+// failingStore fails at everything, with the same error.
+type failingStore struct{ err error }
 
-var errBroken = errors.New("broken")
-
-func (brokenStore) Get(string) (*memcache.Item, error)                   { return nil, errBroken }
-func (brokenStore) GetMulti([]string) (map[string]*memcache.Item, error) { return nil, errBroken }
-func (brokenStore) Add(*memcache.Item) error                             { return errBroken }
-func (brokenStore) CompareAndSwap(*memcache.Item) error                  { return errBroken }
-func (brokenStore) Delete(string) error                                  { return errBroken }
+func (s failingStore) Get(string) (*memcache.Item, error)                   { return nil, s.err }
+func (s failingStore) GetMulti([]string) (map[string]*memcache.Item, error) { return nil, s.err }
+func (s failingStore) Add(*memcache.Item) error                             { return s.err }
+func (s failingStore) CompareAndSwap(*memcache.Item) error                  { return s.err }
+func (s failingStore) Delete(string) error                                  { return s.err }
 
 func TestBrokenBackendFailsOpen(t *testing.T) {
-	m := httpthrottle.New(throttler.New(brokenStore{}), httpthrottle.Source{}.PerAddress("test", 1, time.Minute))
+	errBroken := errors.New("broken")
+	m := httpthrottle.New(throttler.New(failingStore{errBroken}), httpthrottle.Source{}.PerAddress("test", 1, time.Minute))
 	m.Public = []string{"address"}
 	var err error
 	h := m.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -200,6 +214,8 @@ func TestRequestThatEndedUndecidedIsNotHandedOn(t *testing.T) {
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
 	require.False(t, called)
 	require.Equal(t, http.StatusServiceUnavailable, w.Code)
+	require.Equal(t, "1", w.Header().Get("Retry-After"))
+	require.Contains(t, w.Body.String(), "The request ended before it was decided.")
 }
 
 func TestMisusePanics(t *testing.T) {

@@ -6,13 +6,16 @@ package httpthrottle
 // by RFC 9651, section 4.1.
 
 import (
+	"iter"
 	"math"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/gate"
 )
 
 // Section 5.1 of the draft.
@@ -27,71 +30,121 @@ const (
 	limitField  = "Ratelimit"
 )
 
-// publish adds the fields for the public conditions of rule to h. It adds to
-// what is there, since each of two Middlewares may have policies of its own,
-// and the fields are Lists, which may be split over lines.
-func publish(h http.Header, public []string, rule *throttler.Rule, d *throttler.Decision) {
-	if len(public) == 0 || rule.Shadow {
-		return
-	}
-	conditions := rule.Either
-	if len(conditions) == 0 {
-		conditions = rule.All
-	}
-	var room [2][128]byte // enough for most, to allocate none of it
-	policies, limits := room[0][:0], room[1][:0]
-	for i := range conditions {
-		c, o := &conditions[i], &d.Outcomes[i]
-		if !slices.Contains(public, c.Name) {
-			continue
+// publicNames are the names of the conditions that are public.
+type publicNames []string
+
+// of yields the public conditions of rule, and their outcomes.
+func (p publicNames) of(rule *throttler.Rule, d *throttler.Decision) iter.Seq2[*throttler.Condition, *throttler.Outcome] {
+	conditions := gate.Conditions(rule)
+	return func(yield func(*throttler.Condition, *throttler.Outcome) bool) {
+		for i := range conditions {
+			if slices.Contains(p, conditions[i].Name) && !yield(&conditions[i], &d.Outcomes[i]) {
+				return
+			}
 		}
-		policies = appendItem(policies, c.Name)
-		policies = appendParameter(policies, "q", int64(c.Max))
-		policies = appendParameter(policies, "w", max(seconds(c.TTL), 1))
-		if o.Err != nil {
-			continue // nobody knows how much is left
-		}
-		remaining, window := serviceLimit(c, o, d)
-		limits = appendItem(limits, c.Name)
-		limits = appendParameter(limits, "r", remaining)
-		if window > 0 {
-			limits = appendParameter(limits, "t", window)
-		}
-	}
-	if len(policies) > 0 {
-		h[policyField] = append(h[policyField], string(policies))
-	}
-	if len(limits) > 0 {
-		h[limitField] = append(h[limitField], string(limits))
 	}
 }
 
-// serviceLimit returns the available quota of a condition and its effective
-// window in seconds, 0 if that is not told.
-//
-// A condition with nothing left tells when it takes another hit. One with hits
-// left tells when it is as good as new, and not less than those hits are worth
-// at the policy's rate, Max in TTL: a client that spreads them evenly over the
-// window then keeps to that rate, which section 8.5 asks for.
-//
-// By section 6, Retry-After should not be earlier than the end of the window.
-// So in a refused answer a full condition's window ends with it at the latest,
-// as that of an All rule may need, and the other conditions tell none.
-func serviceLimit(c *throttler.Condition, o *throttler.Outcome, d *throttler.Decision) (remaining, window int64) {
-	refused := d.Status == throttler.Blocked
-	switch {
-	case o.Blocked || o.Remaining <= 0:
-		window = retrySeconds(o.RetryAfter)
-		if refused {
-			window = min(window, retrySeconds(d.RetryAfter))
+// publish adds the fields RateLimit-Policy and RateLimit for the public
+// conditions of rule to h, and returns the names of those policies that are full,
+// as the fields have them. It adds to what is there, since each of two Middlewares
+// may have policies of its own, and the fields are Lists, which may be split over
+// lines.
+func (p publicNames) publish(h http.Header, rule *throttler.Rule, d *throttler.Decision) (violated []string) {
+	taken := h[policyField]
+	var room [2][128]byte // enough for most, to allocate none of it
+	policies, limits := room[0][:0], room[1][:0]
+	for c, o := range p.of(rule, d) {
+		name, ok := freeName(taken, rule.Identifier, c.Name)
+		if !ok {
+			continue
 		}
-		return 0, window
-	case refused:
-		return int64(o.Remaining), 0
+		if o.Blocked {
+			violated = append(violated, policyName(name))
+		}
+		policies = appendPolicy(policies, name, c)
+		if known(o, d) {
+			limits = appendLimit(limits, name, c, o, d)
+		}
+	}
+	addLine(h, policyField, policies)
+	addLine(h, limitField, limits)
+	return violated
+}
+
+// addLine adds a line to a field, unless it is empty.
+func addLine(h http.Header, field string, line []byte) {
+	if len(line) > 0 {
+		h[field] = append(h[field], string(line))
+	}
+}
+
+// freeName returns the name under which a condition is told: its own, or where
+// another Middleware tells of a policy with that name already, "identifier/name".
+// If that is taken too it is the same rule once more, and told of no more.
+func freeName(taken []string, identifier, name string) (string, bool) {
+	if !isTaken(taken, name) {
+		return name, true
+	}
+	name = identifier + "/" + name
+	return name, !isTaken(taken, name)
+}
+
+// isTaken reports whether a line of RateLimit-Policy has a policy of this name.
+func isTaken(lines []string, name string) bool {
+	if len(lines) == 0 {
+		return false
+	}
+	item := string(appendItem(nil, name))
+	return slices.ContainsFunc(lines, func(line string) bool {
+		return strings.HasPrefix(line, item) || strings.Contains(line, ", "+item)
+	})
+}
+
+// known reports whether d says how much o's condition has left: not if the
+// backend failed, nor if it was not asked about a request that never fits.
+func known(o *throttler.Outcome, d *throttler.Decision) bool {
+	return o.Err == nil && (d.Status == throttler.Authorized || d.RetryAfter > 0)
+}
+
+func appendPolicy(b []byte, name string, c *throttler.Condition) []byte {
+	b = appendItem(b, name)
+	b = appendParameter(b, "q", int64(c.Max))
+	return appendParameter(b, "w", max(seconds(c.TTL), 1))
+}
+
+// appendLimit adds the service limit of a condition: what is left, and its
+// effective window.
+//
+// By section 6, Retry-After should not be earlier than the end of the window. So
+// a refused answer tells the window of a condition that blocks, unless it ends
+// later, as it may in an All rule, and that of no other.
+func appendLimit(b []byte, name string, c *throttler.Condition, o *throttler.Outcome, d *throttler.Decision) []byte {
+	b = appendItem(b, name)
+	b = appendParameter(b, "r", int64(max(o.Remaining, 0)))
+	window := effectiveWindow(c, o)
+	if d.Status == throttler.Blocked && (!isFull(o) || window > d.RetryAfter) {
+		return b
+	}
+	return appendParameter(b, "t", retrySeconds(window))
+}
+
+// isFull reports whether o's condition has nothing left for a request like this.
+func isFull(o *throttler.Outcome) bool { return o.Blocked || o.Remaining <= 0 }
+
+// effectiveWindow returns how long what a condition has left must do.
+//
+// A full one tells when it takes a hit again. Another tells when it is as good
+// as new, and not less than what is left is worth at the policy's rate, Max in
+// TTL: a client that spreads it evenly over the window then keeps to that rate,
+// which section 8.5 asks for.
+func effectiveWindow(c *throttler.Condition, o *throttler.Outcome) time.Duration {
+	if isFull(o) {
+		return o.RetryAfter
 	}
 	// A float, since hits times nanoseconds overflow an int64.
 	worth := time.Duration(math.Ceil(float64(o.Remaining) * float64(c.TTL) / float64(c.Max)))
-	return int64(o.Remaining), retrySeconds(max(o.ResetAfter, worth))
+	return max(o.ResetAfter, worth)
 }
 
 // appendItem begins a member of the List b, a String.

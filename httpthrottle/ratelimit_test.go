@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/httpthrottle"
+	"github.com/adaptivethrottler/throttler/memstore"
 )
 
 const (
@@ -25,7 +27,7 @@ func TestNothingIsToldOfConditionsThatAreNotPublic(t *testing.T) {
 		require.NotContains(t, w.Header(), limits)
 		require.NotContains(t, w.Body.String(), "violated")
 	}
-	m.Public = []string{"second", "unheard of"}
+	m.Public = []string{"second"}
 	for range 2 {
 		w := get(m.Handler(hello))
 		require.Equal(t, []string{`"second";q=1;w=3600`}, w.Header()[policies])
@@ -69,7 +71,18 @@ var limitFields = map[string]struct {
 			{2 * time.Second, 200, `"burst";r=0;t=2, "hour";r=97;t=3600`},
 		},
 	},
-	"all: Retry-After is that of the first to open": {
+	"either: what is not full tells no window before Retry-After either": {
+		throttler.Rule{Either: []throttler.Condition{
+			{Name: "hour", Max: 1, TTL: time.Hour},
+			{Name: "minute", Max: 100, TTL: time.Minute},
+		}},
+		`"hour";q=1;w=3600, "minute";q=100;w=60`,
+		[]limitStep{
+			{0, 200, `"hour";r=0;t=3600, "minute";r=99;t=60`},
+			{0, 429, `"hour";r=0;t=3600, "minute";r=98`},
+		},
+	},
+	"all: one that opens after Retry-After tells no window": {
 		throttler.Rule{All: []throttler.Condition{
 			{Name: "short", Max: 1, TTL: 5 * time.Second},
 			{Name: "long", Max: 1, TTL: 50 * time.Second},
@@ -77,7 +90,11 @@ var limitFields = map[string]struct {
 		`"short";q=1;w=5, "long";q=1;w=50`,
 		[]limitStep{
 			{0, 200, `"short";r=0;t=5, "long";r=0;t=50`},
-			{0, 429, `"short";r=0;t=5, "long";r=0;t=5`},
+			{0, 429, `"short";r=0;t=5, "long";r=0`},
+			{5 * time.Second, 200, `"short";r=0;t=5, "long";r=0;t=45`},
+			{44 * time.Second, 200, `"short";r=0;t=5, "long";r=0;t=1`},
+			{0, 429, `"short";r=0, "long";r=0;t=1`},
+			{time.Second, 200, `"short";r=0;t=4, "long";r=0;t=50`},
 		},
 	},
 	"a ban": {
@@ -167,10 +184,59 @@ func TestShadowTellsNothing(t *testing.T) {
 	}
 }
 
-func TestMiddlewaresInsideEachOtherEachTellTheirPolicies(t *testing.T) {
-	outer, inner := perMinute(9), perMinute(5)
-	outer.Public, inner.Public = []string{"address"}, []string{"address"}
+// nested returns the handler of a Middleware inside another, of rules that have
+// these identifiers and a condition of the same name, of 2 and of 1 a minute.
+func nested(outer, inner string) http.Handler {
+	h := http.Handler(hello)
+	th := throttler.New(memstore.New())
+	for i, identifier := range []string{inner, outer} {
+		m := httpthrottle.New(th, httpthrottle.Source{}.PerAddress(identifier, i+1, time.Minute))
+		m.Public = []string{"address"}
+		h = m.Handler(h)
+	}
+	return h
+}
+
+func TestMiddlewaresInsideEachOtherTellPoliciesOfDifferentNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := nested("site", "search")
+		w := get(h)
+		require.Equal(t, []string{`"address";q=2;w=60`, `"search/address";q=1;w=60`}, w.Header()[policies])
+		require.Equal(t, []string{`"address";r=1;t=60`, `"search/address";r=0;t=60`}, w.Header()[limits])
+
+		w = get(h)
+		require.Equal(t, http.StatusTooManyRequests, w.Code)
+		require.Equal(t, []string{`"address";r=0;t=60`, `"search/address";r=0;t=60`}, w.Header()[limits])
+		require.Contains(t, w.Body.String(), `"violated-policies":["search/address"]`)
+
+		w = get(h)
+		require.Equal(t, []string{`"address";r=0;t=60`}, w.Header()[limits])
+		require.Contains(t, w.Body.String(), `"violated-policies":["address"]`)
+	})
+}
+
+func TestNoPolicyNameIsToldTwiceHoweverOftenARuleIsApplied(t *testing.T) {
+	m := perMinute(9)
+	m.Public = []string{"address"}
+	w := get(m.Handler(m.Handler(m.Handler(hello))))
+	require.Equal(t, []string{`"address";q=9;w=60`, `"test/address";q=9;w=60`}, w.Header()[policies])
+}
+
+func TestNameOfAnyPolicyOfALineIsTaken(t *testing.T) {
+	outer := withRule(twoConditions(""))
+	outer.Public = []string{"first", "second"}
+	inner := withRule(throttler.Rule{Identifier: "inner", Either: []throttler.Condition{{Name: "second", Max: 1, TTL: time.Minute}}})
+	inner.Public = []string{"second"}
 	w := get(outer.Handler(inner.Handler(hello)))
-	require.Equal(t, []string{`"address";q=9;w=60`, `"address";q=5;w=60`}, w.Header()[policies])
-	require.Equal(t, []string{`"address";r=8;t=60`, `"address";r=4;t=60`}, w.Header()[limits])
+	require.Equal(t, []string{`"first";q=1;w=60, "second";q=1;w=3600`, `"inner/second";q=1;w=60`}, w.Header()[policies])
+}
+
+func TestNamesThatOnlyLookTakenAreFree(t *testing.T) {
+	name := func(name string) *httpthrottle.Middleware {
+		m := withRule(throttler.Rule{Identifier: "test", Either: []throttler.Condition{{Name: name, Max: 1, TTL: time.Minute}}})
+		m.Public = []string{name}
+		return m
+	}
+	w := get(name(`a", "b`).Handler(name("b").Handler(name("a").Handler(hello))))
+	require.Equal(t, []string{`"a\", \"b";q=1;w=60`, `"b";q=1;w=60`, `"a";q=1;w=60`}, w.Header()[policies])
 }

@@ -24,7 +24,8 @@ const DefaultMaxDelayed = 100
 // answers with the status of the type that it is part of, and these header
 // fields:
 //
-//	Retry-After: 12          (seconds until it could be allowed, rounded up, at least 1)
+//	Retry-After: 12          (seconds until it could be allowed, rounded up, at least 1;
+//	                         absent if it never could)
 //	Cache-Control: no-store
 //
 // The body says the same and holds the messages of the conditions that block,
@@ -80,14 +81,12 @@ func (f *Refusal) maxDelayed() int {
 
 // refuse answers r, which d blocks, through Answer or else write.
 func (f *Refusal) refuse(w http.ResponseWriter, r *http.Request, d throttler.Decision, write func(http.ResponseWriter, *http.Request, throttler.Decision)) {
-	h := w.Header()
-	h.Set("Retry-After", strconv.FormatInt(retrySeconds(d.RetryAfter), 10))
-	h.Set("Cache-Control", "no-store")
+	SetRetryAfter(w, d)
 	if r.ProtoMajor == 1 && r.Body != nil && r.Body != http.NoBody {
 		// Otherwise the server reads up to 256 kB of the body before it
 		// sends the answer, and waits for them as long as it takes. Not with
 		// HTTP/2, where this would close the connection to all streams.
-		h.Set("Connection", "close")
+		w.Header().Set("Connection", "close")
 	}
 	if f.Answer != nil {
 		f.Answer(w, r, d)
@@ -96,8 +95,30 @@ func (f *Refusal) refuse(w http.ResponseWriter, r *http.Request, d throttler.Dec
 	write(w, r, d)
 }
 
-// write writes the status and the body.
-func (f *Refusal) write(w http.ResponseWriter, r *http.Request, d throttler.Decision, status int, public []string) {
+// SetRetryAfter sets Retry-After, and Cache-Control to no-store, in the header of
+// a handler's own answer to a request that d refuses, as a Middleware does. It
+// must be called before the status is written:
+//
+//	if d.Status == throttler.Blocked {
+//		httpthrottle.SetRetryAfter(w, d)
+//		http.Error(w, "Too many attempts.", http.StatusTooManyRequests)
+//		return
+//	}
+//
+// Retry-After is d.RetryAfter in whole seconds, rounded up. It is not set if that
+// is 0, as it is where d authorizes the request, or where it can never be
+// authorized.
+func SetRetryAfter(w http.ResponseWriter, d throttler.Decision) {
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	if d.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.FormatInt(retrySeconds(d.RetryAfter), 10))
+	}
+}
+
+// write writes the status and the body, which names the policies that are
+// violated.
+func (f *Refusal) write(w http.ResponseWriter, r *http.Request, d throttler.Decision, status int, violated []string) {
 	if f.Status != 0 {
 		status = f.Status
 	}
@@ -106,7 +127,7 @@ func (f *Refusal) write(w http.ResponseWriter, r *http.Request, d throttler.Deci
 		contentType = plainText
 	}
 	if body == nil {
-		contentType, body = defaultBody(r.Header["Accept"], status, d, public)
+		contentType, body = defaultBody(r.Header["Accept"], status, d, violated)
 	}
 	h := w.Header()
 	h.Set("Content-Length", strconv.Itoa(len(body)))
@@ -144,7 +165,7 @@ const (
 )
 
 // defaultBody returns the body for a refused request with these Accept fields.
-func defaultBody(accept []string, status int, d throttler.Decision, public []string) (contentType string, body []byte) {
+func defaultBody(accept []string, status int, d throttler.Decision, violated []string) (contentType string, body []byte) {
 	title := http.StatusText(status)
 	if title == "" {
 		title = "Request Refused" // 509 and others that nobody has registered
@@ -155,7 +176,7 @@ func defaultBody(accept []string, status int, d throttler.Decision, public []str
 	case offerPlain:
 		return plainText, plainBody(title, d)
 	}
-	return problem, problemBody(title, status, d, public)
+	return problem, problemBody(title, status, d, violated)
 }
 
 func plainBody(title string, d throttler.Decision) []byte {
@@ -164,7 +185,7 @@ func plainBody(title string, d throttler.Decision) []byte {
 	for _, message := range d.Messages {
 		fmt.Fprintln(&b, message)
 	}
-	fmt.Fprintf(&b, "Try again in %s.\n", inWords(retrySeconds(d.RetryAfter)))
+	fmt.Fprintln(&b, advice(d))
 	return b.Bytes()
 }
 
@@ -184,7 +205,7 @@ func htmlBody(title string, d throttler.Decision) []byte {
 	for _, message := range d.Messages {
 		fmt.Fprintf(&b, "<p>%s</p>\n", html.EscapeString(message))
 	}
-	fmt.Fprintf(&b, "<p>Try again in %s.</p>\n</body>\n</html>\n", inWords(retrySeconds(d.RetryAfter)))
+	fmt.Fprintf(&b, "<p>%s</p>\n</body>\n</html>\n", advice(d))
 	return b.Bytes()
 }
 
@@ -197,30 +218,35 @@ type problemDetails struct {
 	Detail           string   `json:"detail,omitempty"`
 	ViolatedPolicies []string `json:"violated-policies,omitempty"`
 	Messages         []string `json:"messages,omitempty"`
-	RetryAfter       int64    `json:"retry_after"` // seconds
+	RetryAfter       int64    `json:"retry_after,omitempty"` // seconds; absent: never
 }
 
-func problemBody(title string, status int, d throttler.Decision, public []string) []byte {
+func problemBody(title string, status int, d throttler.Decision, violated []string) []byte {
 	p := problemDetails{
-		Title:      title,
-		Status:     status,
-		Detail:     strings.Join(d.Messages, "; "),
-		Messages:   d.Messages,
-		RetryAfter: retrySeconds(d.RetryAfter),
+		Title:    title,
+		Status:   status,
+		Detail:   strings.Join(d.Messages, "; "),
+		Messages: d.Messages,
 	}
-	for i := range d.Outcomes {
-		if d.Outcomes[i].Blocked && slices.Contains(public, d.Outcomes[i].Name) {
-			p.ViolatedPolicies = append(p.ViolatedPolicies, policyName(d.Outcomes[i].Name))
-		}
+	if d.RetryAfter > 0 {
+		p.RetryAfter = retrySeconds(d.RetryAfter)
 	}
-	if p.ViolatedPolicies != nil {
-		p.Type, p.Title = quotaExceeded, quotaExceededTitle
+	if len(violated) > 0 {
+		p.Type, p.Title, p.ViolatedPolicies = quotaExceeded, quotaExceededTitle, violated
 	}
 	body, err := json.Marshal(p)
 	if err != nil {
 		panic(err) // strings and numbers always marshal
 	}
 	return append(body, '\n')
+}
+
+// advice returns what a client may do about its refusal, a sentence.
+func advice(d throttler.Decision) string {
+	if d.RetryAfter == 0 {
+		return "This request is larger than the limit ever allows."
+	}
+	return "Try again in " + inWords(retrySeconds(d.RetryAfter)) + "."
 }
 
 // inWords returns a time for people: exact to the second up to two minutes,
@@ -239,12 +265,15 @@ func inWords(seconds int64) string {
 	return fmt.Sprintf("%d days", (seconds+86399)/86400)
 }
 
-// later returns d as it is after some more time.
+// later returns d as it is after some more time. A RetryAfter that has passed
+// stays above 0, which would mean never.
 func later(d throttler.Decision, by time.Duration) throttler.Decision {
 	if by <= 0 {
 		return d
 	}
-	d.RetryAfter = max(d.RetryAfter-by, 0)
+	if d.RetryAfter > 0 {
+		d.RetryAfter = max(d.RetryAfter-by, 1)
+	}
 	d.Outcomes = slices.Clone(d.Outcomes)
 	for i := range d.Outcomes {
 		o := &d.Outcomes[i]

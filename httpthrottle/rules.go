@@ -1,19 +1,30 @@
 package httpthrottle
 
 import (
+	"fmt"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/gate"
 )
 
 // PerAddress returns a rule function that allows max requests in ttl from each
 // client address, by [Source.Key], and bans nobody. Its only condition is
 // "address". Rules with the same identifier count together.
+//
+// It panics if the limit cannot be: identifier is empty, max is not 1 to
+// [throttler.MaxHits], or ttl is less than 1 ms.
+//
+// A request whose peer has no address is a mistake and answered with 500, unless
+// [Source.TrustUnix] is set: otherwise all clients of a Unix socket would count
+// as one.
 func (s Source) PerAddress(identifier string, max int, ttl time.Duration) func(*http.Request) throttler.Rule {
-	return s.per(identifier, s.Key, throttler.Condition{
+	checkLimit("PerAddress", identifier, max, ttl)
+	return s.per(identifier, throttler.Condition{
 		Name: "address", Max: max, TTL: ttl, Message: "Too many requests from this address.",
-	})
+	}, func(_ *http.Request, addr netip.Addr) string { return s.key(addr) })
 }
 
 // PerRobot returns a rule function that allows max requests in ttl from each
@@ -24,18 +35,44 @@ func (s Source) PerAddress(identifier string, max int, ttl time.Duration) func(*
 // But a client may name itself as it likes, so one that means ill gets another
 // share with another name: a wider limit per address belongs beside this one,
 // as a second condition or a second Middleware.
+//
+// It panics, and a peer with no address is a mistake, as with
+// [Source.PerAddress].
 func (s Source) PerRobot(identifier string, max int, ttl time.Duration) func(*http.Request) throttler.Rule {
-	return s.per(identifier, s.RobotKey, throttler.Condition{
+	checkLimit("PerRobot", identifier, max, ttl)
+	return s.per(identifier, throttler.Condition{
 		Name: "robot", Max: max, TTL: ttl, Message: "Too many requests from this robot.",
-	})
+	}, s.robotKey)
 }
 
-// per returns a rule function with the condition c, whose Value is key's.
-func (s Source) per(identifier string, key func(*http.Request) string, c throttler.Condition) func(*http.Request) throttler.Rule {
+// checkLimit panics if function was called with a limit that cannot be. Better
+// there, when the program starts, than at each request.
+func checkLimit(function, identifier string, max int, ttl time.Duration) {
+	var problem string
+	switch {
+	case identifier == "":
+		problem = `identifier is "", want a name`
+	case max < 1 || max > throttler.MaxHits:
+		problem = fmt.Sprintf("max is %d, want 1 to %d", max, throttler.MaxHits)
+	case ttl < time.Millisecond:
+		problem = fmt.Sprintf("ttl is %v, want 1ms or more", ttl)
+	default:
+		return
+	}
+	panic("httpthrottle: " + function + ": " + problem)
+}
+
+// per returns a rule function with the condition c, whose Value is what value
+// makes of the request and its client.
+func (s Source) per(identifier string, c throttler.Condition, value func(*http.Request, netip.Addr) string) func(*http.Request) throttler.Rule {
 	return func(r *http.Request) throttler.Rule {
-		c := c // one for each request
-		c.Value = key(r)
-		return throttler.Rule{Identifier: identifier, Either: []throttler.Condition{c}}
+		addr, ok := s.addr(r)
+		if !ok {
+			return gate.NoAddress()
+		}
+		conditions := []throttler.Condition{c} // of this request alone
+		conditions[0].Value = value(r, addr)
+		return throttler.Rule{Identifier: identifier, Either: conditions}
 	}
 }
 
@@ -45,10 +82,12 @@ const maxAgent = 512
 
 // RobotKey returns what to count a robot by: the client's Key, a blank and the
 // request's User-Agent, of which the first 512 bytes count.
-func (s Source) RobotKey(r *http.Request) string {
+func (s Source) RobotKey(r *http.Request) string { return s.robotKey(r, s.Addr(r)) }
+
+func (s *Source) robotKey(r *http.Request, addr netip.Addr) string {
 	agent := r.UserAgent()
 	if len(agent) > maxAgent {
 		agent = agent[:maxAgent]
 	}
-	return s.Key(r) + " " + agent
+	return s.key(addr) + " " + agent
 }

@@ -30,8 +30,9 @@ const DefaultIPv6Bits = 64
 // concurrent use; its fields must not change after the first use.
 type Source struct {
 	// Trusted holds the addresses of the proxies whose header field is
-	// believed. They must all set it, or add to it, on every request. An
-	// IPv4-mapped prefix means the IPv4 one.
+	// believed. They must all set it, or add to it, on every request. A
+	// prefix of IPv4-mapped addresses, or of a NAT64 translator's, means the
+	// IPv4 one.
 	Trusted []netip.Prefix
 
 	// TrustUnix trusts a peer that has no address: one that is connected
@@ -56,9 +57,11 @@ type Source struct {
 
 // Key returns what to count the client of r by: its address, of which an IPv6
 // one is cut to its prefix ("203.0.113.9", "2001:db8:1:2::/64"; with 128 bits
-// "2001:db8:1:2::3"). It is empty if Addr is the zero Addr.
-func (s Source) Key(r *http.Request) string {
-	addr := s.Addr(r)
+// "2001:db8:1:2::3"). It is empty if Addr is the zero Addr, so that all such
+// clients count as one: behind a Unix socket, set TrustUnix.
+func (s Source) Key(r *http.Request) string { return s.key(s.Addr(r)) }
+
+func (s *Source) key(addr netip.Addr) string {
 	bits := min(s.IPv6Bits, 128)
 	if bits < 1 {
 		bits = DefaultIPv6Bits
@@ -74,13 +77,30 @@ func (s Source) Key(r *http.Request) string {
 }
 
 // Addr returns the address of the client of r, as the comment on Source says.
-// An IPv4-mapped one is unmapped, a zone is dropped. It is the zero Addr if the
-// peer has no address, as with a Unix socket, and there is no forwarded one.
+// It is the zero Addr if the peer has no address, as with a Unix socket, and
+// there is no forwarded one. A zone is dropped.
+//
+// An IPv6 address that stands for an IPv4 one is that IPv4 address: an
+// IPv4-mapped one (::ffff:0:0/96) and one that a NAT64 translator makes of its
+// clients' (64:ff9b::/96, RFC 6052). Otherwise all IPv4 clients of a translator
+// would be cut to one /64 and count as one.
 func (s Source) Addr(r *http.Request) netip.Addr {
+	addr, _ := s.addr(r)
+	return addr
+}
+
+// addr is Addr. ok is false if there is no telling clients apart, since the peer
+// has no address and is not trusted.
+func (s *Source) addr(r *http.Request) (addr netip.Addr, ok bool) {
 	peer := peerAddr(r.RemoteAddr)
 	if !s.trusts(peer) {
-		return peer
+		return peer, peer.IsValid()
 	}
+	return s.forwardedBy(peer, r), true
+}
+
+// forwardedBy returns the address of the client of r, whose peer is trusted.
+func (s *Source) forwardedBy(peer netip.Addr, r *http.Request) netip.Addr {
 	if s.Header != "" {
 		return s.client(r.Header, textproto.CanonicalMIMEHeaderKey(s.Header), peer)
 	}
@@ -102,7 +122,7 @@ func (s Source) Addr(r *http.Request) netip.Addr {
 const maxHops = 100
 
 // client follows the trusted proxies from peer through the field of header.
-func (s Source) client(header http.Header, field string, peer netip.Addr) netip.Addr {
+func (s *Source) client(header http.Header, field string, peer netip.Addr) netip.Addr {
 	hop, hops := peer, 0
 	for element := range elements(header[field], field) {
 		addr, ok := forwardedAddr(element, field)
@@ -126,11 +146,7 @@ func (s *Source) trusts(addr netip.Addr) bool {
 		return s.TrustUnix
 	}
 	for _, p := range s.Trusted {
-		// addr is never a mapped one, which a mapped prefix alone contains.
-		if p.Addr().Is4In6() && p.Bits() >= 96 {
-			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-		}
-		if p.Contains(addr) {
+		if plainPrefix(p).Contains(addr) {
 			return true
 		}
 	}
@@ -150,5 +166,28 @@ func peerAddr(remote string) netip.Addr {
 	return plainAddr(addr)
 }
 
-// plainAddr returns addr unmapped and without a zone.
-func plainAddr(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
+// translated is the prefix of the IPv6 addresses that NAT64 translators make of
+// IPv4 ones, RFC 6052, section 2.1.
+var translated = netip.MustParsePrefix("64:ff9b::/96")
+
+// plainAddr returns addr without a zone, and the IPv4 address that it stands for
+// if there is one.
+func plainAddr(addr netip.Addr) netip.Addr {
+	addr = addr.Unmap().WithZone("")
+	if !translated.Contains(addr) {
+		return addr
+	}
+	bytes := addr.As16()
+	return netip.AddrFrom4([4]byte(bytes[12:]))
+}
+
+// plainPrefix returns the prefix of the plain addresses of those in p.
+func plainPrefix(p netip.Prefix) netip.Prefix {
+	if p.Bits() < 96 || p.Addr().Is4() {
+		return p
+	}
+	if addr := plainAddr(p.Addr()); addr.Is4() {
+		return netip.PrefixFrom(addr, p.Bits()-96)
+	}
+	return p
+}

@@ -39,6 +39,11 @@ func TestPeerIsTheClientUnlessTrusted(t *testing.T) {
 		{"203.0.113.9", "203.0.113.9"},
 		{"2001:db8::1", "2001:db8::1"},
 		{"::ffff:203.0.113.9", "203.0.113.9"},
+		{"[64:ff9b::203.0.113.9]:1234", "203.0.113.9"},
+		{"[64:ff9b::cb00:7109%eth0]:1234", "203.0.113.9"},
+		{"64:ff9b::203.0.113.9", "203.0.113.9"},
+		{"[64:ff9b::1:203.0.113.9]:1234", "64:ff9b::1:cb00:7109"},
+		{"[64:ff9b:1::203.0.113.9]:1234", "64:ff9b:1::cb00:7109"},
 		{"@", "invalid IP"},
 		{"", "invalid IP"},
 		{"nonsense", "invalid IP"},
@@ -77,6 +82,10 @@ var forwardings = []struct {
 	{"IPv6 with zone", "", []string{"X-Forwarded-For: fe80::9%eth0"}, "fe80::9"},
 	{"mapped", "", []string{"X-Forwarded-For: ::ffff:203.0.113.9"}, "203.0.113.9"},
 	{"mapped, in hexadecimal, with zone", "", []string{"X-Forwarded-For: ::ffff:cb00:7109%1"}, "203.0.113.9"},
+	{"translated", "", []string{"X-Forwarded-For: 64:ff9b::203.0.113.9"}, "203.0.113.9"},
+	{"translated, a proxy", "", []string{"X-Forwarded-For: 203.0.113.9, 64:ff9b::10.2.2.2"}, "203.0.113.9"},
+	{"translated, with port", "", []string{"X-Forwarded-For: [64:ff9b::cb00:7109]:4711"}, "203.0.113.9"},
+	{"Forwarded: translated", "", []string{`Forwarded: for="[64:ff9b::203.0.113.9]"`}, "203.0.113.9"},
 	{"blanks", "", []string{"X-Forwarded-For: \t203.0.113.9 \t"}, "203.0.113.9"},
 
 	// What the proxy wrote cannot be read: the proxy, never what stands before.
@@ -168,12 +177,21 @@ func TestForwardedAddresses(t *testing.T) {
 	}
 }
 
-func TestMappedPrefixMeansTheIPv4One(t *testing.T) {
-	source := httpthrottle.Source{Trusted: []netip.Prefix{netip.MustParsePrefix("::ffff:10.0.0.0/104")}}
-	for _, peer := range []string{proxy, "[::ffff:10.0.0.1]:4711"} {
-		require.Equal(t, "203.0.113.9", source.Addr(request(peer, "X-Forwarded-For: 203.0.113.9")).String())
+func TestPrefixOfAddressesThatStandForIPv4OnesMeansTheIPv4One(t *testing.T) {
+	for _, prefix := range []string{"::ffff:10.0.0.0/104", "64:ff9b::10.0.0.0/104"} {
+		source := httpthrottle.Source{Trusted: []netip.Prefix{netip.MustParsePrefix(prefix)}}
+		for _, peer := range []string{proxy, "[::ffff:10.0.0.1]:4711", "[64:ff9b::10.0.0.1]:4711"} {
+			require.Equal(t, "203.0.113.9", source.Addr(request(peer, "X-Forwarded-For: 203.0.113.9")).String())
+		}
+		require.Equal(t, "11.0.0.1", source.Addr(request("11.0.0.1:1", "X-Forwarded-For: 203.0.113.9")).String())
 	}
-	require.Equal(t, "11.0.0.1", source.Addr(request("11.0.0.1:1", "X-Forwarded-For: 203.0.113.9")).String())
+	for prefix, trusts := range map[string]bool{"::ffff:0:0/96": true, "::ffff:10.0.0.1/128": true, "::ffff:10.0.0.0/128": false} {
+		source := httpthrottle.Source{Trusted: []netip.Prefix{netip.MustParsePrefix(prefix)}}
+		client := source.Addr(request(proxy, "X-Forwarded-For: 203.0.113.9"))
+		require.Equal(t, trusts, client.String() == "203.0.113.9", prefix)
+	}
+	wide := httpthrottle.Source{Trusted: []netip.Prefix{netip.MustParsePrefix("64:ff9b::/95")}}
+	require.Equal(t, "10.0.0.1", wide.Addr(request(proxy, "X-Forwarded-For: 203.0.113.9")).String(), "wider than the IPv4 addresses")
 }
 
 func TestUnixSocketIsTrustedOnRequest(t *testing.T) {
@@ -195,6 +213,7 @@ func TestKeyCutsIPv6ToItsPrefix(t *testing.T) {
 		{"203.0.113.9:1", 0, "203.0.113.9"},
 		{"203.0.113.9:1", 24, "203.0.113.9"},
 		{"[::ffff:203.0.113.9]:1", 0, "203.0.113.9"},
+		{"[64:ff9b::203.0.113.9]:1", 0, "203.0.113.9"},
 		{"[2001:db8:1:2:3:4:5:6]:1", 0, "2001:db8:1:2::/64"},
 		{"[2001:db8:1:2:ffff::]:1", 0, "2001:db8:1:2::/64"},
 		{"[2001:db8:1:3::]:1", 0, "2001:db8:1:3::/64"},
@@ -218,6 +237,11 @@ func TestRobotsAreToldApartByAddressAndAgent(t *testing.T) {
 	require.NotEqual(t, key("203.0.113.9:1", "a"), key("203.0.113.8:1", "a"))
 	long := strings.Repeat("x", 1000)
 	require.Equal(t, key("203.0.113.9:1", long), key("203.0.113.9:1", long+"y"))
+
+	perAddress := source.PerAddress("site", 10, time.Second)
+	first, second := perAddress(request("203.0.113.8:1")), perAddress(request("203.0.113.9:1"))
+	require.Equal(t, "203.0.113.8", first.Either[0].Value, "each request has a rule of its own")
+	require.Equal(t, "203.0.113.9", second.Either[0].Value)
 
 	rule := source.PerRobot("robots", 10, time.Second)(request("203.0.113.9:1", "User-Agent: bot"))
 	require.NoError(t, rule.Validate())

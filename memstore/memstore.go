@@ -192,8 +192,8 @@ func (s *Store) exchange(x throttler.Exchange) throttler.Result {
 	if item == nil {
 		return throttler.Result{Read: true, Found: turn.Found}
 	}
-	if err := s.check(item); err != nil {
-		return throttler.Result{Err: err}
+	if err := s.checkSize(item); err != nil {
+		return throttler.Result{Read: true, Found: turn.Found, Err: err}
 	}
 	s.put(sh, old, item, now)
 	return throttler.Result{Stored: true}
@@ -384,6 +384,11 @@ func (s *Store) check(item *memcache.Item) error {
 	if !legalKey(item.Key) {
 		return memcache.ErrMalformedKey
 	}
+	return s.checkSize(item)
+}
+
+// checkSize returns the error for an item that is too large.
+func (s *Store) checkSize(item *memcache.Item) error {
 	n := size(item)
 	if limit := s.maxBytes(); n > limit {
 		return fmt.Errorf("memstore: item too large: key and value of %d bytes, MaxBytes is %d", n, limit)

@@ -1,8 +1,14 @@
 package pool_test
 
 import (
+	"context"
 	"fmt"
+	"github.com/adaptivethrottler/throttler"
+	"net"
 	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -53,7 +59,7 @@ func both(b *testing.B, servers ...string) (direct *memcache.Client, pooled *poo
 	}
 	b.Cleanup(func() { pooled.Close() })
 	for _, key := range []string{"key", "key2", "key3"} {
-		if err := pooled.Add(&memcache.Item{Key: key, Value: make([]byte, 100), Expiration: 600}); err != nil {
+		if err := direct.Add(&memcache.Item{Key: key, Value: make([]byte, 100), Expiration: 600}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -147,4 +153,140 @@ func BenchmarkPlacement(b *testing.B) {
 			}
 		})
 	}
+}
+
+// An update is an exchange that writes the record with the token that it last saw
+// on the connection, as a throttler does.
+type update struct {
+	key    string
+	value  []byte
+	conn   uint64 // that gave token
+	token  uint64
+	result throttler.Result
+}
+
+func (u *update) Key() string { return u.key }
+
+func (u *update) Propose(turn throttler.Turn) *memcache.Item {
+	item := &memcache.Item{Key: u.key, Value: u.value, Expiration: 600}
+	if turn.Conn == u.conn {
+		item.CasID = u.token
+	}
+	return item
+}
+
+func (u *update) Done(result throttler.Result) {
+	u.result, u.conn = result, result.Conn
+	if u.token = 0; result.Found != nil {
+		u.token = result.Found.CasID
+	}
+}
+
+// BenchmarkExchange shows what one exchange costs beside the get and the cas of a
+// memcache.Client, which it takes the place of. The two alternate in small rounds;
+// x is the ratio of their times.
+func BenchmarkExchange(b *testing.B) {
+	for _, callers := range []int{1, 4, 16, 64} {
+		for _, ending := range []bool{false, true} {
+			b.Run(fmt.Sprintf("callers=%d/ctx=%v", callers, ending), func(b *testing.B) {
+				direct, pooled := both(b, memcachedtest.Process(b).Addr)
+				packets := new(atomic.Int64)
+				pooled.DialContext = counting(packets)
+				ctx := context.Background()
+				if ending {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithCancel(ctx)
+					defer cancel()
+				}
+				const values = 4000
+				direct.Timeout, pooled.Timeout = 10*time.Second, 10*time.Second
+				updates := make([]*update, values)
+				for i := range updates {
+					updates[i] = &update{key: fmt.Sprint("value", i), value: make([]byte, 33)}
+					pooled.Exchange(ctx, updates[i])
+					if err := direct.Add(&memcache.Item{Key: "direct" + updates[i].key, Value: updates[i].value}); err != nil {
+						b.Fatal(err)
+					}
+				}
+				sides := []func(u *update){
+					func(u *update) {
+						item, err := direct.Get("direct" + u.key)
+						if err == nil {
+							err = direct.CompareAndSwap(item)
+						}
+						if err != nil {
+							b.Error(err)
+						}
+					},
+					func(u *update) {
+						pooled.Exchange(ctx, u)
+						if !u.result.Stored {
+							b.Error("not stored", u.result.Err)
+						}
+					},
+				}
+				var times, cpu [2]time.Duration
+				calls := 0
+				packets.Store(0)
+				for b.Loop() {
+					for side, call := range sides {
+						begin, used := time.Now(), processTime()
+						round(callers, 2000/callers, updates, call)
+						times[side] += time.Since(begin)
+						cpu[side] += processTime() - used
+					}
+					calls += 2000 / callers * callers
+				}
+				b.ReportMetric(0, "ns/op") // of both together: says nothing
+				for side, name := range []string{"direct", "pool"} {
+					b.ReportMetric(float64(times[side].Nanoseconds())/1000/float64(calls), "us/"+name)
+					b.ReportMetric(float64(cpu[side].Nanoseconds())/1000/float64(calls), "cpu-us/"+name)
+				}
+				b.ReportMetric(float64(times[1])/float64(times[0]), "x")
+				b.ReportMetric(float64(calls)/float64(packets.Load()), "calls/packet")
+			})
+		}
+	}
+}
+
+// counting is a net.Dialer's DialContext whose connections count what is written.
+func counting(packets *atomic.Int64) dialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		nc, err := new(net.Dialer).DialContext(ctx, network, address)
+		return &countingConn{nc, packets}, err
+	}
+}
+
+type countingConn struct {
+	net.Conn
+	packets *atomic.Int64
+}
+
+func (c *countingConn) Write(b []byte) (int, error) {
+	c.packets.Add(1)
+	return c.Conn.Write(b)
+}
+
+// round has so many callers make so many calls each, at once, each of values of its
+// own.
+func round(callers, calls int, updates []*update, call func(*update)) {
+	var running sync.WaitGroup
+	for i := range callers {
+		own := updates[i*len(updates)/callers : (i+1)*len(updates)/callers]
+		running.Go(func() {
+			for j := range calls {
+				call(own[j%len(own)])
+			}
+		})
+	}
+	running.Wait()
+}
+
+// processTime returns how much of the processors this process has used.
+func processTime() time.Duration {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		panic(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

@@ -48,6 +48,7 @@ type conn struct {
 	buf   []byte
 	r, w  int
 	heads []*request // the first of sent
+	ready []*request // have their answers
 
 	spoilt *request // whose answer made no sense; set when that killed the connection
 }
@@ -98,11 +99,11 @@ func (c *conn) enqueue(batch []*request, alone bool) (packet []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c.dead != nil {
-		l.queue.putBack(batch)
+		l.putBack(batch)
 		return nil
 	}
 	if n < len(batch) {
-		l.queue.putBack(batch[n:])
+		l.putBack(batch[n:])
 	}
 	now := time.Now()
 	for _, r := range batch[:n] {
@@ -189,40 +190,37 @@ func (c *conn) encode(batch []*request) (packet []byte, n int) {
 // has ended or ctx has. Without own it does when there is no answer to wait for.
 func (c *conn) receive(ctx context.Context, own *call) {
 	defer c.leave()
-	var ready []*request
-	waits := c.look()
+	c.look()
 	for idle := 0; idle < 3; {
+		unread := c.r < c.w && len(c.heads) == 0 // nobody's so far
 		n, err := c.parse()
-		var good bool
-		ready, waits, good = c.settle(ready[:0], n, err)
-		c.handOut(ready)
+		waits, good := c.settle(n, err)
+		c.handOut()
 		switch {
 		case !good, own != nil && own.pending.Load() == 0:
 			return
 		case !waits && own == nil:
 			idle++ // those who were answered are about to ask again
 			runtime.Gosched()
-			waits = c.look()
+			c.look()
 			continue
-		case n == 0 && !c.fill(ctx):
+		case n == 0 && !unread && !c.fill(ctx):
 			return
 		}
 		idle = 0
 	}
 }
 
-// look lets the reader see the requests that wait for an answer, and reports
-// whether there are any.
-func (c *conn) look() bool {
+// look lets the reader see the first of the requests that wait for an answer.
+func (c *conn) look() {
 	c.lane.mu.Lock()
 	defer c.lane.mu.Unlock()
-	return c.lookLocked()
+	c.lookLocked()
 }
 
-func (c *conn) lookLocked() bool {
+func (c *conn) lookLocked() {
 	waiting := c.sent.all()
 	c.heads = append(c.heads[:0], waiting[:min(len(waiting), 256)]...)
-	return len(c.heads) > 0
 }
 
 // parse reads the answers that are there. It returns how many are complete, and
@@ -241,11 +239,11 @@ func (c *conn) parse() (n int, err error) {
 	return n, nil
 }
 
-// settle takes those requests whose answers are complete. It reports whether any
+// settle makes those requests ready whose answers are complete. It reports whether any
 // are waited for still, and whether the connection is good. err is what was wrong
 // with the next answer: its request fails, and the others are lost with the
 // connection.
-func (c *conn) settle(ready []*request, n int, err error) (_ []*request, waits, good bool) {
+func (c *conn) settle(n int, err error) (waits, good bool) {
 	l := c.lane
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -253,17 +251,16 @@ func (c *conn) settle(ready []*request, n int, err error) (_ []*request, waits, 
 		for _, r := range c.heads[:n] {
 			if !r.finished {
 				r.finished = true
-				ready = append(ready, r)
+				c.ready = append(c.ready, r)
 			}
 		}
 		c.sent.drop(n)
 		c.progress = time.Now()
 		l.wake()
 	}
-	var lost lostError
 	switch {
 	case c.dead != nil:
-	case errors.As(err, &lost):
+	case isLost(err):
 		c.fail(err)
 	case err != nil:
 		if !isComplaint(err) {
@@ -273,7 +270,8 @@ func (c *conn) settle(ready []*request, n int, err error) (_ []*request, waits, 
 	case c.sent.len() == 0 && c.r < c.w:
 		c.fail(lostError{errUnasked})
 	}
-	return ready, c.lookLocked(), c.dead == nil
+	c.lookLocked()
+	return len(c.heads) > 0, c.dead == nil
 }
 
 // spoil notes whose answer made no sense.
@@ -284,16 +282,17 @@ func (c *conn) spoil(r *request) {
 	}
 }
 
-// handOut ends requests that have their answers.
-func (c *conn) handOut(ready []*request) {
-	for _, r := range ready {
+// handOut ends the requests that are ready.
+func (c *conn) handOut() {
+	for _, r := range c.ready {
 		if r.halfDone() && r.proposeKnown() {
 			c.lane.resubmit(r)
 			continue
 		}
 		r.end(nil)
 	}
-	clear(ready)
+	clear(c.ready)
+	c.ready = c.ready[:0]
 }
 
 // fill reads more of the answers. It reports whether to go on: the connection is
@@ -426,19 +425,20 @@ func (c *conn) overdue() {
 }
 
 // late returns the requests whose answers come too late because of all those
-// before them. lane.mu is held.
-func (c *conn) late(now time.Time) (late []*request) {
-	s := c.lane.server
+// before them, and when the next one will. lane.mu is held.
+func (c *conn) late(now time.Time) (late []*request, next time.Duration) {
+	bound := c.lane.server.queueTimeout + c.lane.server.timeout
 	for _, r := range c.sent.all() {
-		if now.Sub(r.queued) < s.queueTimeout+s.timeout {
-			break
+		if r.finished || r.queued.IsZero() {
+			continue
 		}
-		if !r.finished && !r.queued.IsZero() {
-			r.finished = true
-			late = append(late, r)
+		if left := bound - now.Sub(r.queued); left > 0 {
+			return late, left
 		}
+		r.finished = true
+		late = append(late, r)
 	}
-	return late
+	return late, bound
 }
 
 // fail has the connection used no more, because of err: who has a role is woken,
@@ -483,9 +483,8 @@ func (c *conn) bury() {
 	}
 	l.mu.Lock()
 	reason := c.dead
-	var lost lostError
-	failed, again := c.sort(errors.As(reason, &lost) && !l.closed)
-	l.queue.putBack(again)
+	failed, again := c.sort(isLost(reason) && !l.closed)
+	l.putBack(again)
 	if l.closed {
 		reason = ErrClosed
 		failed = append(failed, l.queue.take(l.queue.len())...)

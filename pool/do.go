@@ -16,6 +16,28 @@ func (p *Pool) admit(r *request) error {
 	return s.admit(r)
 }
 
+// one makes the call of s and returns when it has ended, or ctx has. It reports
+// which; err is why no server was asked.
+func (p *Pool) one(ctx context.Context, s *single) (ended bool, err error) {
+	r := &s.request
+	if err := p.admit(r); err != nil {
+		return true, err
+	}
+	r.call, s.list[0] = &s.call, r
+	s.call.pending.Store(1)
+	if c := r.lane.claim(); c == nil {
+		if err := r.lane.submit(s.list[:]); err != nil {
+			r.end(err)
+		}
+	} else if c.sendAlone(s.list[:]) {
+		if ctx.Done() != nil {
+			defer context.AfterFunc(ctx, c.interrupt)()
+		}
+		c.receive(ctx, &s.call)
+	}
+	return s.call.wait(ctx), nil
+}
+
 // do makes requests and returns when all have ended, or ctx has. Where nobody
 // else asks, it writes and reads by itself.
 func (p *Pool) do(ctx context.Context, requests []*request) {

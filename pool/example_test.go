@@ -16,7 +16,7 @@ import (
 func Example() {
 	servers, err := pool.New("127.0.0.1:11211", "[::1]:11212", "/run/memcached.sock")
 	if err != nil {
-		log.Fatal(err) // a name that does not resolve, a server given twice
+		log.Fatal(err) // a server given twice, no name that resolves
 	}
 	defer servers.Close()
 	servers.Timeout = 100 * time.Millisecond // options are set before the first call

@@ -15,11 +15,28 @@ var _ throttler.Exchanger = (*Pool)(nil)
 // If ctx has ended already they are started all the same: an exchange may be that
 // of several callers, or take back what one of them has counted.
 func (p *Pool) Exchange(ctx context.Context, xs ...throttler.Exchange) {
+	if len(xs) == 1 && ctx.Err() == nil {
+		p.exchange(ctx, xs[0])
+		return
+	}
 	requests, refused := p.exchanges(xs)
 	for _, r := range refused {
 		r.x.Done(throttler.Result{Err: r.err})
 	}
 	p.do(ctx, requests)
+}
+
+// exchange is Exchange for a single one.
+func (p *Pool) exchange(ctx context.Context, x throttler.Exchange) {
+	s := p.newSingle()
+	s.request.x, s.request.key = x, x.Key()
+	ended, err := p.one(ctx, s)
+	if ended {
+		p.release(s)
+	}
+	if err != nil {
+		x.Done(throttler.Result{Err: err})
+	}
 }
 
 // Start starts exchanges and returns without waiting for any server. Done is

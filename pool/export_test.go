@@ -12,3 +12,6 @@ func (p *Pool) Lane(key string) int {
 	s := p.servers.of(key)
 	return slices.Index(s.lanes, s.lane(key))
 }
+
+// MaxInFlight is how many requests a connection has in flight at most.
+const MaxInFlight = maxInFlight

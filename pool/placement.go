@@ -15,30 +15,29 @@ type address struct {
 	network, text string
 }
 
-// parseAddress returns the address of a server as given to New, and an error if
-// it does not resolve.
-func parseAddress(name string) (address, error) {
+// parseAddress returns the address of a server as given to New. unresolved is why
+// its name does not resolve now, if it does not.
+func parseAddress(name string) (addr address, unresolved, err error) {
 	path, isSocket := strings.CutPrefix(name, "unix:")
 	if isSocket && path == "" {
-		return address{}, errors.New("no path")
+		return address{}, nil, errors.New("no path")
 	}
 	if isSocket || strings.Contains(name, "/") {
-		return address{"unix", path}, nil
+		return address{"unix", path}, nil, nil
 	}
-	host, _, err := net.SplitHostPort(name)
+	host, port, err := net.SplitHostPort(name)
 	if err != nil {
-		return address{}, err
+		return address{}, nil, err
 	}
-	addr, err := net.ResolveTCPAddr("tcp", name)
-	switch {
-	case err != nil:
-		return address{}, err
-	case host == "" || addr.Port == 0:
+	if number, err := net.LookupPort("tcp", port); err != nil {
+		return address{}, nil, err
+	} else if host == "" || number == 0 {
 		// They would mean this machine and any port: most likely a variable
 		// that is not set.
-		return address{}, errors.New("no host or no port")
+		return address{}, nil, errors.New("no host or no port")
 	}
-	return address{"tcp", name}, nil
+	_, unresolved = net.ResolveTCPAddr("tcp", name)
+	return address{"tcp", name}, unresolved, nil
 }
 
 // A placement says which server a key belongs to. It is a function of the key

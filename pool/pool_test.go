@@ -53,7 +53,8 @@ func TestNewRefuses(t *testing.T) {
 		"port 0":            {[]string{"192.0.2.1:0"}, "no port"},
 		"bare IPv6":         {[]string{"::1:11211"}, "too many colons"},
 		"port too high":     {[]string{"192.0.2.1:70000"}, "192.0.2.1:70000"},
-		"name unknown":      {[]string{one, "memcached.invalid:11211"}, "memcached.invalid"},
+		"no name known":     {[]string{"memcached.invalid:11211", "other.invalid:11211"}, "other.invalid"},
+		"bad port":          {[]string{"192.0.2.1:memcached-port"}, "memcached-port"},
 		"no path":           {[]string{"unix:"}, "no path"},
 		"twice":             {[]string{one, two, one}, one + ": given twice"},
 		"twice in disguise": {[]string{"/run/memcached.sock", "unix:/run/memcached.sock"}, "given twice"},
@@ -65,6 +66,21 @@ func TestNewRefuses(t *testing.T) {
 			require.Nil(t, p)
 		})
 	}
+}
+
+// A name may be there later than the program that uses it.
+func TestNewKnowsSomeOfTheNames(t *testing.T) {
+	p, err := pool.New("memcached.invalid:11211", one)
+	require.NoError(t, err)
+	defer p.Close()
+	s := &station{answer: misses}
+	p.DialContext = s.DialContext // by which the name resolves
+	stats := p.Stats()
+	require.ErrorContains(t, stats[0].LastError, "memcached.invalid")
+	require.NoError(t, stats[1].LastError)
+	_, err = p.GetMulti([]string{"a", "b", "c", "d", "e"})
+	require.NoError(t, err)
+	require.Len(t, s.dialled(), 2)
 }
 
 // patient returns a pool of servers with patience for any machine.
@@ -264,6 +280,11 @@ func splice(conn net.Conn, addr string) {
 	if err != nil {
 		return
 	}
+	join(conn, there)
+}
+
+// join forwards between two connections until one of them ends.
+func join(conn, there net.Conn) {
 	defer there.Close()
 	go func() {
 		io.Copy(conn, there)

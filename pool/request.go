@@ -41,7 +41,8 @@ type request struct {
 	retried  bool   // sent anew, as its first connection was lost
 	maybe    bool   // the server may have carried out a write whose answer was lost
 	known    bool   // item was proposed on the record as it had just been read
-	finished bool   // has ended, though its answer is still to come
+	finished bool   // has its answer, or has ended without
+	givenUp  bool   // has ended, and its answer is still to come
 
 	reply reply
 	err   error // how it ended; set before call is told
@@ -70,15 +71,41 @@ func (c *call) ended() {
 	}
 }
 
-// wait returns when all requests have ended, or when ctx has.
-func (c *call) wait(ctx context.Context) {
+// wait returns when all requests have ended, or when ctx has. It reports which.
+func (c *call) wait(ctx context.Context) (ended bool) {
 	if ctx.Done() == nil {
 		<-c.ready
-		return
+		return true
 	}
 	select {
 	case <-c.ready:
+		return true
 	case <-ctx.Done():
+		return false
+	}
+}
+
+// A single is a call with its one request.
+type single struct {
+	request request
+	call    call
+	list    [1]*request
+}
+
+// newSingle returns a call that is not made yet. Those that have ended are used
+// again, by the same Pool: a channel must not leave its synctest bubble.
+func (p *Pool) newSingle() *single {
+	if s, ok := p.singles.Get().(*single); ok {
+		return s
+	}
+	return &single{call: call{ready: make(chan struct{}, 1)}}
+}
+
+// release gives s back, once the call has ended and nobody looks at it any more.
+func (p *Pool) release(s *single) {
+	if !s.request.givenUp {
+		s.request = request{}
+		p.singles.Put(s)
 	}
 }
 
@@ -201,6 +228,7 @@ func (r *request) end(err error) {
 // giveUp ends r, which has waited too long for an answer that may be being read
 // right now, and will be dropped.
 func (r *request) giveUp() {
+	r.givenUp = true
 	r.tell(errOverloaded, throttler.Result{Unknown: r.maybe || r.verb != none})
 }
 

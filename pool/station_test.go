@@ -66,8 +66,9 @@ func (s *station) DialContext(ctx context.Context, _, addr string) (net.Conn, er
 	return here, nil
 }
 
-func (s *station) serve(conn net.Conn) {
-	defer conn.Close()
+func (s *station) serve(there net.Conn) {
+	defer there.Close()
+	conn := &peer{Conn: there}
 	r := bufio.NewReader(conn)
 	for {
 		request, err := r.ReadString('\n')
@@ -94,7 +95,22 @@ func (s *station) serve(conn net.Conn) {
 		answer := s.answer
 		s.mu.Unlock()
 		answer(conn, request)
+		if conn.gone {
+			return
+		}
 	}
+}
+
+// A peer notes that nobody is there any more to be answered.
+type peer struct {
+	net.Conn
+	gone bool
+}
+
+func (p *peer) Write(b []byte) (int, error) {
+	n, err := p.Conn.Write(b)
+	p.gone = p.gone || err != nil
+	return n, err
 }
 
 // now has further requests answered by answer.
@@ -102,6 +118,13 @@ func (s *station) now(answer func(net.Conn, string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answer = answer
+}
+
+// greets has it answer the version of further connections with line.
+func (s *station) greets(line string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version = line
 }
 
 // hangUp closes the station's end of all connections.
@@ -185,4 +208,15 @@ func atOnce(n int, f func(i int)) []time.Duration {
 	}
 	calls.Wait()
 	return times
+}
+
+// lines are the lines that come by a connection.
+type lines struct{ *bufio.Reader }
+
+func newLines(conn net.Conn) lines { return lines{bufio.NewReader(conn)} }
+
+// next returns the next line, without its end.
+func (l lines) next() (string, bool) {
+	line, err := l.ReadString('\n')
+	return strings.TrimRight(line, "\r\n"), err == nil
 }

@@ -1,0 +1,9 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/adaptivethrottler/throttler/examples/routers/internal/routertest"
+)
+
+func TestSiteIsLimited(t *testing.T) { routertest.Run(t, site) }

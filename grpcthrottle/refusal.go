@@ -1,0 +1,52 @@
+package grpcthrottle
+
+import (
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/adaptivethrottler/throttler"
+)
+
+// Refusal returns the error that answers a call which d refuses, for handlers
+// that ask a throttler themselves:
+//
+//	if d.Status == throttler.Blocked {
+//		return nil, grpcthrottle.Refusal(d)
+//	}
+//
+// It is the status ResourceExhausted with d.Messages and, unless d.RetryAfter is
+// 0, RetryInfo. An Interceptor answers the same.
+func Refusal(d throttler.Decision) error {
+	message := strings.Join(d.Messages, "; ")
+	if d.RetryAfter == 0 {
+		message = strings.TrimSpace(message + " (larger than the limit ever allows)")
+	}
+	return withRetry(codes.ResourceExhausted, message, d.RetryAfter)
+}
+
+// undecidedRetry is when a client may come back whose call could not be decided.
+// Nobody knows better: a burst is over soon.
+const undecidedRetry = time.Second
+
+func overloaded() error {
+	return withRetry(codes.Unavailable, "there are too many calls to decide this one", undecidedRetry)
+}
+
+// withRetry returns a status with RetryInfo, or without if after is 0.
+func withRetry(code codes.Code, message string, after time.Duration) error {
+	// A message may hold what a client has sent, which protobuf would not take.
+	s := status.New(code, strings.ToValidUTF8(message, "\uFFFD"))
+	if after > 0 {
+		detailed, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
+		if err != nil {
+			panic(err) // a RetryInfo always marshals, and code is not OK
+		}
+		s = detailed
+	}
+	return s.Err()
+}

@@ -1,0 +1,153 @@
+package httpthrottle_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/httpthrottle"
+	"github.com/adaptivethrottler/throttler/memstore"
+)
+
+func TestLimitThatCannotBeIsFoundWhenTheProgramStarts(t *testing.T) {
+	for _, test := range []struct {
+		identifier string
+		max        int
+		ttl        time.Duration
+		want       string // empty: it can be
+	}{
+		{"site", 1, time.Millisecond, ""},
+		{"site", throttler.MaxHits, 1000 * time.Hour, ""},
+		{"", 1, time.Second, `identifier is "", want a name`},
+		{"site", 0, time.Second, "max is 0, want 1 to 100000"},
+		{"site", -1, time.Second, "max is -1, want 1 to 100000"},
+		{"site", throttler.MaxHits + 1, time.Second, "max is 100001, want 1 to 100000"},
+		{"site", 1, 0, "ttl is 0s, want 1ms or more"},
+		{"site", 1, time.Millisecond - 1, "ttl is 999.999µs, want 1ms or more"},
+	} {
+		for name, per := range map[string]func(string, int, time.Duration) func(*http.Request) throttler.Rule{
+			"PerAddress": httpthrottle.Source{}.PerAddress,
+			"PerRobot":   httpthrottle.Source{}.PerRobot,
+		} {
+			build := func() func(*http.Request) throttler.Rule { return per(test.identifier, test.max, test.ttl) }
+			if test.want == "" {
+				require.NoError(t, build()(request("203.0.113.9:1")).Validate(), "%s%v", name, test)
+				continue
+			}
+			require.PanicsWithValue(t, "httpthrottle: "+name+": "+test.want, func() { build() })
+		}
+	}
+}
+
+func TestCheckFindsMistakesWithoutCounting(t *testing.T) {
+	rule := twoConditions("")
+	bad := twoConditions("")
+	bad.Either[1].Max = 0
+	for _, test := range []struct {
+		name   string
+		rule   throttler.Rule
+		public []string
+		want   string // empty: nothing is wrong
+	}{
+		{"good", rule, nil, ""},
+		{"good, told", rule, []string{"second", "first"}, ""},
+		{"unlimited", httpthrottle.Unlimited(), []string{"first"}, ""},
+		{"zero", throttler.Rule{}, nil, `httpthrottle: throttler: invalid rule: Identifier is "", want a name`},
+		{"Max", bad, nil, "httpthrottle: throttler: invalid rule: Either[1].Max is 0, want 1 to 100000"},
+		{"misspelt", rule, []string{"first", "secnd"}, `httpthrottle: the name "secnd" in Public is that of no condition of the rule "test"`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := httpthrottle.New(throttler.New(failingStore{errors.New("asked")}), func(*http.Request) throttler.Rule { return test.rule })
+			m.Public = test.public
+			err := m.Check(request("203.0.113.9:1"))
+			if test.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.EqualError(t, err, test.want)
+		})
+	}
+
+	m := perMinute(1)
+	for range 3 {
+		require.NoError(t, m.Check(request("203.0.113.9:1")))
+	}
+	require.Equal(t, http.StatusOK, get(m.Handler(hello)).Code)
+}
+
+// logged has h answer a request from peer, and returns the answer and what was
+// written to the server's log.
+func logged(h http.Handler, peer string) (*httptest.ResponseRecorder, string) {
+	var lines bytes.Buffer
+	server := &http.Server{ErrorLog: log.New(&lines, "", 0)}
+	r := request(peer)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), http.ServerContextKey, server)))
+	return w, lines.String()
+}
+
+func TestMisspeltPublicNameIsLoggedOnceAndRefusesNobody(t *testing.T) {
+	m := withRule(twoConditions(""))
+	m.Public = []string{"first", "secnd"}
+	h := m.Handler(hello)
+	w, log := logged(h, "203.0.113.9:1")
+	require.Equal(t, http.StatusOK, w.Code)
+	require.Equal(t, "httpthrottle: the name \"secnd\" in Public is that of no condition of the rule \"test\"\n", log)
+	require.Equal(t, `"first";q=1;w=60`, w.Header().Get(policies))
+	for range 3 {
+		_, log = logged(h, "203.0.113.9:1")
+		require.Empty(t, log)
+	}
+}
+
+func TestPublicNamesThatAreRightAreNotLogged(t *testing.T) {
+	m := withRule(twoConditions(""))
+	m.Public = []string{"second", "first"}
+	_, log := logged(m.Handler(hello), "203.0.113.9:1")
+	require.Empty(t, log)
+}
+
+func TestPublicNameThatStandsTwicePanics(t *testing.T) {
+	m := perMinute(1)
+	m.Public = []string{"address", "address"}
+	require.PanicsWithValue(t, `httpthrottle: Public names "address" twice`, func() { m.Handler(hello) })
+}
+
+func TestClientsOfAUnixSocketAreNotCountedAsOne(t *testing.T) {
+	for _, peer := range []string{"@", "", "/run/site.sock"} {
+		for name, rule := range map[string]func(httpthrottle.Source) func(*http.Request) throttler.Rule{
+			"PerAddress": func(s httpthrottle.Source) func(*http.Request) throttler.Rule {
+				return s.PerAddress("test", 1, time.Minute)
+			},
+			"PerRobot": func(s httpthrottle.Source) func(*http.Request) throttler.Rule {
+				return s.PerRobot("test", 1, time.Minute)
+			},
+		} {
+			m := httpthrottle.New(throttler.New(memstore.New()), rule(httpthrottle.Source{}))
+			w, log := logged(m.Handler(hello), peer)
+			require.Equal(t, http.StatusInternalServerError, w.Code, "%s of %q", name, peer)
+			require.Contains(t, log, "the peer has no address; set TrustUnix")
+			require.ErrorContains(t, m.Check(request(peer)), "the peer has no address; set TrustUnix")
+			require.ErrorIs(t, m.Check(request(peer)), throttler.ErrInvalidRule)
+
+			trusting := httpthrottle.New(throttler.New(memstore.New()), rule(httpthrottle.Source{TrustUnix: true}))
+			h := trusting.Handler(hello)
+			for _, client := range []string{"203.0.113.8", "203.0.113.9"} {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, request(peer, "X-Forwarded-For: "+client))
+				require.Equal(t, http.StatusOK, w.Code)
+			}
+			w = httptest.NewRecorder()
+			h.ServeHTTP(w, request(peer, "X-Forwarded-For: 203.0.113.9"))
+			require.Equal(t, http.StatusTooManyRequests, w.Code)
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package httpthrottle
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+)
+
+// XRateLimit says whether and how the header fields X-RateLimit-Limit,
+// X-RateLimit-Remaining and X-RateLimit-Reset are set. No standard describes
+// them. Many clients read them, and do not agree on what Reset means.
+type XRateLimit int
+
+const (
+	NoXRateLimit      XRateLimit = iota // the fields are not set
+	XRateLimitSeconds                   // Reset is in seconds from now
+	XRateLimitEpoch                     // Reset is a Unix time in seconds
+)
+
+// The names of the fields, in the form of the keys of an http.Header.
+const (
+	xLimitField     = "X-Ratelimit-Limit"
+	xRemainingField = "X-Ratelimit-Remaining"
+	xResetField     = "X-Ratelimit-Reset"
+)
+
+// A standing is how a condition stands after a request, as the X-RateLimit
+// fields tell it.
+type standing struct {
+	limit, remaining int
+	blocked          bool
+	window           time.Duration
+}
+
+func standingOf(c *throttler.Condition, o *throttler.Outcome) standing {
+	return standing{c.Max, max(o.Remaining, 0), o.Blocked, effectiveWindow(c, o)}
+}
+
+// tighter reports whether s restricts a client more than other does.
+func (s standing) tighter(other standing) bool {
+	switch {
+	case s.blocked != other.blocked:
+		return s.blocked
+	case !s.blocked && s.remaining != other.remaining:
+		return s.remaining < other.remaining
+	}
+	return s.window > other.window
+}
+
+// publishX sets the X-RateLimit fields for one of the public conditions of rule:
+// the tightest of Either, which is the first to block, and the loosest of All,
+// which is the last. They say how much it has left, and when it takes a hit
+// again, or where there is some left, when it is as good as new.
+func (x XRateLimit) publishX(h http.Header, public publicNames, rule *throttler.Rule, d *throttler.Decision) {
+	var told standing
+	found := false
+	for c, o := range public.of(rule, d) {
+		if !known(o, d) {
+			continue
+		}
+		s := standingOf(c, o)
+		if !found || s.tighter(told) == (len(rule.Either) > 0) {
+			told, found = s, true
+		}
+	}
+	if found && (d.Status == throttler.Blocked || !tellsLess(h, told.remaining)) {
+		x.set(h, told)
+	}
+}
+
+// tellsLess reports whether another Middleware has told that less than remaining
+// is left.
+func tellsLess(h http.Header, remaining int) bool {
+	if len(h[xRemainingField]) == 0 {
+		return false
+	}
+	other, err := strconv.Atoi(h[xRemainingField][0])
+	return err == nil && other < remaining
+}
+
+func (x XRateLimit) set(h http.Header, s standing) {
+	reset := retrySeconds(s.window)
+	if x == XRateLimitEpoch {
+		reset = unixCeil(time.Now().Add(s.window))
+	}
+	h.Set(xLimitField, strconv.Itoa(s.limit))
+	h.Set(xRemainingField, strconv.Itoa(s.remaining))
+	h.Set(xResetField, strconv.FormatInt(reset, 10))
+}
+
+// unixCeil returns the Unix time of t in whole seconds, rounded up as seconds
+// does.
+func unixCeil(t time.Time) int64 {
+	return t.Unix() + seconds(time.Duration(t.Nanosecond()))
+}

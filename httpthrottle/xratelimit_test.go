@@ -1,0 +1,198 @@
+package httpthrottle_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/httpthrottle"
+)
+
+// xFields returns the X-RateLimit fields of an answer, "limit remaining reset".
+func xFields(w *httptest.ResponseRecorder) string {
+	var fields []string
+	for _, name := range []string{"Limit", "Remaining", "Reset"} {
+		fields = append(fields, strings.Join(w.Header().Values("X-RateLimit-"+name), "|"))
+	}
+	return strings.TrimSpace(strings.Join(fields, " "))
+}
+
+// An xStep is a request made after a sleep, and what is answered.
+type xStep struct {
+	sleep  time.Duration
+	status int
+	fields string
+}
+
+var xRateLimits = map[string]struct {
+	rule  throttler.Rule
+	steps []xStep
+}{
+	"a window": {
+		throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 2, TTL: 10 * time.Second}}},
+		[]xStep{
+			{0, 200, "2 1 10"},
+			{4 * time.Second, 200, "2 0 6"},
+			{5500 * time.Millisecond, 429, "2 0 1"},
+			{500 * time.Millisecond, 200, "2 0 4"},
+			{time.Hour, 200, "2 1 10"},
+		},
+	},
+	"either: the one that has least left, then the one that blocks longest": {
+		throttler.Rule{Either: []throttler.Condition{
+			{Name: "hour", Max: 3, TTL: time.Hour},
+			{Name: "minute", Max: 2, TTL: time.Minute},
+			{Name: "day", Max: 5, TTL: 24 * time.Hour},
+		}},
+		[]xStep{
+			{0, 200, "2 1 60"},
+			{0, 200, "2 0 60"},
+			{0, 429, "2 0 60"},
+			{time.Minute, 429, "3 0 3540"},
+		},
+	},
+	"either: of two with as much left, the one that takes longer": {
+		throttler.Rule{Either: []throttler.Condition{
+			{Name: "minute", Max: 2, TTL: time.Minute},
+			{Name: "hour", Max: 2, TTL: time.Hour},
+		}},
+		[]xStep{{0, 200, "2 1 3600"}, {0, 200, "2 0 3600"}, {0, 429, "2 0 3600"}},
+	},
+	"either: of two that block, the one that takes longer, though more is left": {
+		throttler.Rule{Either: []throttler.Condition{
+			{Name: "minute", Max: 2, TTL: time.Minute, Cost: 2},
+			{Name: "hour", Max: 3, TTL: time.Hour, Cost: 2},
+		}},
+		[]xStep{{0, 200, "2 0 60"}, {0, 429, "3 1 3600"}},
+	},
+	"all: the one that blocks last": {
+		throttler.Rule{All: []throttler.Condition{
+			{Name: "hour", Max: 3, TTL: time.Hour},
+			{Name: "minute", Max: 1, TTL: time.Minute},
+		}},
+		[]xStep{
+			{0, 200, "3 2 3600"},
+			{0, 200, "3 1 3600"},
+			{0, 200, "3 0 3600"},
+			{0, 429, "1 0 60"},
+		},
+	},
+	"a ban": {
+		throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 1, TTL: time.Second}}, Lockout: time.Minute},
+		[]xStep{{0, 200, "1 0 1"}, {0, 429, "1 0 60"}, {time.Second, 429, "1 0 59"}},
+	},
+}
+
+func TestXRateLimitFieldsOverTime(t *testing.T) {
+	for name, test := range xRateLimits {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				test.rule.Identifier = "test"
+				m := withRule(test.rule)
+				m.XRateLimit = httpthrottle.XRateLimitSeconds
+				for _, c := range append(test.rule.Either, test.rule.All...) {
+					m.Public = append(m.Public, c.Name)
+				}
+				h := m.Handler(hello)
+				for i, step := range test.steps {
+					time.Sleep(step.sleep)
+					w := get(h)
+					require.Equal(t, step.status, w.Code, "step %d", i)
+					require.Equal(t, step.fields, xFields(w), "step %d", i)
+				}
+			})
+		})
+	}
+}
+
+func TestXRateLimitResetAsUnixTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // begins at a full second
+		m := perMinute(1)
+		m.Public, m.XRateLimit = []string{"address"}, httpthrottle.XRateLimitEpoch
+		h := m.Handler(hello)
+		start := time.Now().Unix()
+		time.Sleep(300 * time.Millisecond)
+		for range 2 { // the hit expires at 60.3 s, and 60 would be too early
+			require.Equal(t, fmt.Sprintf("1 0 %d", start+61), xFields(get(h)))
+			time.Sleep(1200 * time.Millisecond)
+		}
+	})
+}
+
+func TestXRateLimitTellsOfPublicConditionsOnly(t *testing.T) {
+	m := withRule(twoConditions(""))
+	m.XRateLimit = httpthrottle.XRateLimitSeconds
+	require.Empty(t, xFields(get(m.Handler(hello))))
+	m = withRule(twoConditions(""))
+	m.XRateLimit = httpthrottle.XRateLimitSeconds
+	m.Public = []string{"first"}
+	require.Equal(t, "1 0 60", xFields(get(m.Handler(hello))))
+
+	rule := twoConditions("")
+	rule.Shadow = true
+	m = withRule(rule)
+	m.Public, m.XRateLimit = []string{"first"}, httpthrottle.XRateLimitSeconds
+	require.Empty(t, xFields(get(m.Handler(hello))), "the rule is not in force")
+}
+
+func TestXRateLimitIsNotSetUnlessAskedFor(t *testing.T) {
+	m := perMinute(1)
+	m.Public = []string{"address"}
+	require.Empty(t, xFields(get(m.Handler(hello))))
+}
+
+func TestXRateLimitTellsNothingWhileTheBackendFails(t *testing.T) {
+	m := overloaded(nil)
+	m.Public, m.XRateLimit = []string{"address"}, httpthrottle.XRateLimitSeconds
+	require.Empty(t, xFields(get(m.Handler(hello))))
+
+	m, _ = byItems()
+	m.XRateLimit = httpthrottle.XRateLimitSeconds
+	require.Empty(t, xFields(order(m.Handler(hello), "11")), "nor of a request that never fits")
+}
+
+func TestXRateLimitOfMiddlewaresInsideEachOtherIsThatOfTheTighter(t *testing.T) {
+	limit := func(n int) *httpthrottle.Middleware {
+		m := perMinute(n)
+		m.Public, m.XRateLimit = []string{"address"}, httpthrottle.XRateLimitSeconds
+		return m
+	}
+	require.Equal(t, "3 2 60", xFields(get(limit(9).Handler(limit(3).Handler(hello)))))
+	require.Equal(t, "3 2 60", xFields(get(limit(3).Handler(limit(9).Handler(hello)))))
+
+	inner := limit(1)
+	h := limit(1).Handler(inner.Handler(hello))
+	get(inner.Handler(hello))
+	w := get(h)
+	require.Equal(t, http.StatusTooManyRequests, w.Code)
+	require.Regexp(t, "^1 0 (60|5.)$", xFields(w), "the one that refuses")
+}
+
+func TestXRateLimitOfARefusalIsThatOfTheRuleThatRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		outer := perMinute(1)
+		inner, _ := byItems()
+		outer.Public, outer.XRateLimit = []string{"address"}, httpthrottle.XRateLimitSeconds
+		inner.XRateLimit = httpthrottle.XRateLimitSeconds
+		order(inner.Handler(hello), "8")
+		w := order(outer.Handler(inner.Handler(hello)), "3")
+		require.Equal(t, http.StatusTooManyRequests, w.Code)
+		require.Equal(t, "10 2 60", xFields(w), "though the other has less left")
+	})
+}
+
+func TestXRateLimitMustBeOneOfItsValues(t *testing.T) {
+	for _, x := range []httpthrottle.XRateLimit{-1, 3} {
+		m := perMinute(1)
+		m.XRateLimit = x
+		require.PanicsWithValue(t, fmt.Sprintf("httpthrottle: XRateLimit is %d, want NoXRateLimit, XRateLimitSeconds or XRateLimitEpoch", x),
+			func() { m.Handler(hello) })
+	}
+}

@@ -1,0 +1,214 @@
+package gate_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/require"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/gate"
+	"github.com/adaptivethrottler/throttler/memstore"
+)
+
+// rule returns a rule of a window of 5 and, beside it, a bucket of 10, of which
+// a call takes as much as cost says.
+func rule(cost ...int) throttler.Rule {
+	r := throttler.Rule{Identifier: "test", Either: []throttler.Condition{
+		{Name: "calls", Max: 5, TTL: time.Minute, Message: "Too many calls."},
+		{Name: "bytes", Max: 10, TTL: time.Minute, Algorithm: throttler.LeakyBucket},
+	}}
+	for i := range cost {
+		r.Either[i].Cost = cost[i]
+	}
+	return r
+}
+
+// failing is a store whose every operation ends with the same error.
+type failing struct{ err error }
+
+func (f failing) Get(string) (*memcache.Item, error)                   { return nil, f.err }
+func (f failing) GetMulti([]string) (map[string]*memcache.Item, error) { return nil, f.err }
+func (f failing) Add(*memcache.Item) error                             { return f.err }
+func (f failing) CompareAndSwap(*memcache.Item) error                  { return f.err }
+func (f failing) Delete(string) error                                  { return f.err }
+
+func TestRequestsPassUntilAConditionIsFull(t *testing.T) {
+	th, r := throttler.New(memstore.New()), rule()
+	for range 5 {
+		d, verdict, err := gate.Decide(t.Context(), th, &r)
+		require.NoError(t, err)
+		require.Equal(t, gate.Passed, verdict)
+		require.Equal(t, throttler.Authorized, d.Status)
+	}
+	d, verdict, err := gate.Decide(t.Context(), th, &r)
+	require.NoError(t, err)
+	require.Equal(t, gate.Refused, verdict)
+	require.Equal(t, []string{"Too many calls."}, d.Messages)
+	require.Positive(t, d.RetryAfter)
+}
+
+func TestUnlimitedRequestsAreFreeAndAskNobody(t *testing.T) {
+	th := throttler.New(failing{errors.New("asked")})
+	r := gate.Unlimited()
+	d, verdict, err := gate.Decide(t.Context(), th, &r)
+	require.NoError(t, err)
+	require.Equal(t, gate.Free, verdict)
+	require.Zero(t, d)
+	require.ErrorIs(t, r.Validate(), throttler.ErrInvalidRule)
+}
+
+func TestCostThatNoConditionHoldsIsARefusalThatNamesNoTime(t *testing.T) {
+	for _, test := range []struct {
+		cost     []int
+		messages []string
+		blocked  []bool
+	}{
+		{[]int{6}, []string{"Too many calls."}, []bool{true, false}},
+		{[]int{5, 11}, []string{"bytes"}, []bool{false, true}},
+		{[]int{6, 11}, []string{"Too many calls.", "bytes"}, []bool{true, true}},
+		{[]int{-1}, []string{"Too many calls."}, []bool{true, false}},
+	} {
+		t.Run(fmt.Sprint(test.cost), func(t *testing.T) {
+			var observed []throttler.Decision
+			th := throttler.New(memstore.New())
+			th.Observe = func(_ context.Context, _ throttler.Rule, d throttler.Decision) { observed = append(observed, d) }
+			r := rule(test.cost...)
+			d, verdict, err := gate.Decide(t.Context(), th, &r)
+			require.NoError(t, err)
+			require.Equal(t, gate.TooLarge, verdict)
+			require.Equal(t, throttler.Blocked, d.Status)
+			require.True(t, d.WouldBlock)
+			require.Equal(t, test.messages, d.Messages)
+			require.Zero(t, d.RetryAfter)
+			require.NoError(t, d.Err)
+			require.Len(t, d.Outcomes, 2)
+			for i, o := range d.Outcomes {
+				require.Equal(t, r.Either[i].Name, o.Name)
+				require.Equal(t, r.Either[i].Max, o.Limit)
+				require.Equal(t, test.blocked[i], o.Blocked)
+			}
+			require.Equal(t, []throttler.Decision{d}, observed)
+			require.Equal(t, rule(test.cost...), r, "the rule is left as it was")
+
+			untouched := rule()
+			d, err = th.Peek(t.Context(), untouched)
+			require.NoError(t, err)
+			require.Equal(t, 4, d.Outcomes[0].Remaining, "nothing is counted")
+		})
+	}
+}
+
+func TestLargestCostThatFitsIsAskedAbout(t *testing.T) {
+	r := rule(5, 10)
+	_, verdict, err := gate.Decide(t.Context(), throttler.New(memstore.New()), &r)
+	require.NoError(t, err)
+	require.Equal(t, gate.Passed, verdict)
+}
+
+func TestCostOfAnAllRuleIsRefusedAsWell(t *testing.T) {
+	r := rule(1, 11)
+	r.Either, r.All = nil, r.Either
+	_, verdict, err := gate.Decide(t.Context(), throttler.New(memstore.New()), &r)
+	require.NoError(t, err)
+	require.Equal(t, gate.TooLarge, verdict)
+}
+
+func TestShadowPassesACostThatNoConditionHolds(t *testing.T) {
+	r := rule(6)
+	r.Shadow = true
+	d, verdict, err := gate.Decide(t.Context(), throttler.New(memstore.New()), &r)
+	require.NoError(t, err)
+	require.Equal(t, gate.Passed, verdict)
+	require.Equal(t, throttler.Authorized, d.Status)
+	require.True(t, d.WouldBlock)
+	require.Empty(t, d.Messages)
+}
+
+func TestRuleThatIsWrongBesidesItsCostIsAnError(t *testing.T) {
+	negative, both, unnamed := rule(6), rule(6), rule(6)
+	negative.Either[1].Max = -1
+	both.All = []throttler.Condition{{Name: "all", Max: 1, TTL: time.Minute}}
+	unnamed.Identifier = ""
+	for name, r := range map[string]throttler.Rule{
+		"Max": negative, "All beside Either": both, "Identifier": unnamed, "zero": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			th := throttler.New(memstore.New())
+			th.Observe = func(context.Context, throttler.Rule, throttler.Decision) { t.Error("observed") }
+			d, verdict, err := gate.Decide(t.Context(), th, &r)
+			require.ErrorIs(t, err, throttler.ErrInvalidRule)
+			require.Equal(t, gate.Invalid, verdict)
+			require.Zero(t, d)
+		})
+	}
+}
+
+func TestRuleOfAPeerWithNoAddressSaysSo(t *testing.T) {
+	r := gate.NoAddress()
+	_, verdict, err := gate.Decide(t.Context(), throttler.New(memstore.New()), &r)
+	require.Equal(t, gate.Invalid, verdict)
+	require.ErrorIs(t, err, gate.ErrNoAddress)
+	require.ErrorIs(t, gate.Validate(&r), gate.ErrNoAddress)
+	require.ErrorIs(t, err, throttler.ErrInvalidRule)
+
+	r = rule()
+	require.NoError(t, gate.Validate(&r))
+	r.Identifier = ""
+	require.Equal(t, r.Validate(), gate.Validate(&r))
+}
+
+func TestBackendThatFailsLetsRequestsPass(t *testing.T) {
+	broken := errors.New("broken")
+	r := rule()
+	d, verdict, err := gate.Decide(t.Context(), throttler.New(failing{broken}), &r)
+	require.NoError(t, err)
+	require.Equal(t, gate.Passed, verdict)
+	require.ErrorIs(t, d.Err, broken)
+}
+
+func TestOverloadIsToldApart(t *testing.T) {
+	overloaded := failing{fmt.Errorf("asked 2 s: %w", throttler.ErrOverloaded)}
+	r := rule()
+	d, verdict, err := gate.Decide(t.Context(), throttler.New(overloaded), &r)
+	require.NoError(t, err)
+	require.Equal(t, gate.Overloaded, verdict)
+	require.ErrorIs(t, d.Err, throttler.ErrOverloaded)
+
+	th := throttler.New(overloaded)
+	th.Fallback = memstore.New()
+	_, verdict, err = gate.Decide(t.Context(), th, &r)
+	require.NoError(t, err)
+	require.Equal(t, gate.Passed, verdict, "the fallback has decided")
+
+	r.Shadow = true
+	_, verdict, err = gate.Decide(t.Context(), throttler.New(overloaded), &r)
+	require.NoError(t, err)
+	require.Equal(t, gate.Passed, verdict, "a rule that is not in force refuses nobody")
+}
+
+func TestRequestThatEndsOnceItIsDecidedPasses(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	th := throttler.New(memstore.New())
+	th.Observe = func(context.Context, throttler.Rule, throttler.Decision) { cancel() }
+	r := rule()
+	d, verdict, err := gate.Decide(ctx, th, &r)
+	require.NoError(t, err)
+	require.Error(t, ctx.Err())
+	require.Equal(t, gate.Passed, verdict)
+	require.NoError(t, d.Err)
+}
+
+func TestRequestThatEndsUndecidedHasEnded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := rule()
+	d, verdict, err := gate.Decide(ctx, throttler.New(memstore.New()), &r)
+	require.NoError(t, err)
+	require.Equal(t, gate.Ended, verdict)
+	require.ErrorIs(t, d.Err, context.Canceled)
+}

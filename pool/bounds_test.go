@@ -1,0 +1,328 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// after answers after d.
+func after(d time.Duration, answer func(net.Conn, string)) func(net.Conn, string) {
+	return func(conn net.Conn, request string) {
+		time.Sleep(d)
+		answer(conn, request)
+	}
+}
+
+// A server that answers, though more slowly than it is asked, is no server that is
+// down. Who cannot be served in time is told so, in time.
+func TestMoreThanAServerCanCarryIsNoOutage(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const callers, each = 2 * pool.MaxInFlight, 10 * time.Millisecond
+		s := &station{answer: after(each, misses)}
+		p := s.newPool(t, one)
+		p.QueueTimeout = 300 * time.Millisecond
+		var served, overloaded atomic.Int64
+		times := atOnce(callers, func(i int) {
+			_, err := p.Get(fmt.Sprint("key", i))
+			switch {
+			case err == memcache.ErrCacheMiss:
+				served.Add(1)
+			case assert.ErrorIs(t, err, throttler.ErrOverloaded):
+				assert.NotErrorIs(t, err, throttler.ErrUnavailable)
+				overloaded.Add(1)
+			}
+		})
+		for _, d := range times {
+			require.LessOrEqual(t, d, p.QueueTimeout+timeout+each)
+		}
+		require.GreaterOrEqual(t, served.Load(), int64((p.QueueTimeout)/each))
+		require.Equal(t, int64(callers), served.Load()+overloaded.Load())
+		stats := p.Stats()[0]
+		require.False(t, stats.Down)
+		require.Zero(t, stats.Failures)
+		require.NoError(t, stats.LastError)
+		require.Equal(t, uint64(overloaded.Load()), stats.Overloads)
+		require.Len(t, s.dialled(), 1)
+
+		s.now(misses)
+		time.Sleep(time.Second) // for what was sent and left
+		_, err := p.Get("key")
+		require.Equal(t, memcache.ErrCacheMiss, err)
+	})
+}
+
+func TestWhatIsInFlightIsBounded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: after(time.Millisecond, misses)}
+		p := s.newPool(t, one)
+		p.QueueTimeout = time.Hour
+		var calls sync.WaitGroup
+		for i := range 3 * pool.MaxInFlight {
+			calls.Go(func() {
+				_, err := p.Get(fmt.Sprint("key", i))
+				assert.Equal(t, memcache.ErrCacheMiss, err)
+			})
+		}
+		most := 0
+		for range 100 {
+			time.Sleep(time.Millisecond)
+			stats := p.Stats()[0]
+			most = max(most, stats.InFlight)
+			require.NotZero(t, stats.Queued)
+		}
+		require.LessOrEqual(t, most, pool.MaxInFlight)
+		require.Greater(t, most, pool.MaxInFlight/2)
+		calls.Wait()
+	})
+}
+
+// Bytes are bounded too: large records are not all put into the socket at once.
+func TestBytesInFlightAreBounded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: after(time.Millisecond, misses)}
+		p := s.newPool(t, one)
+		p.QueueTimeout = time.Hour
+		value := []byte(strings.Repeat("v", 100_000))
+		var calls sync.WaitGroup
+		for range 50 {
+			calls.Go(func() {
+				assert.Equal(t, memcache.ErrNotStored, p.Add(&memcache.Item{Key: "key", Value: value}))
+			})
+		}
+		synctest.Wait()
+		require.LessOrEqual(t, p.Stats()[0].InFlight, 4)
+		calls.Wait()
+	})
+}
+
+// Full socket buffers on both sides must not lock each other: the pool reads while
+// it writes.
+func TestLargeRequestsMeetLargeAnswers(t *testing.T) {
+	p := patient(t, memcachedtest.Process(t).Addr)
+	p.QueueTimeout = 30 * time.Second
+	value := []byte(strings.Repeat("v", 900_000))
+	for i := range 8 {
+		require.NoError(t, p.Add(&memcache.Item{Key: fmt.Sprint("key", i), Value: value, Expiration: 600}))
+	}
+	atOnce(64, func(i int) {
+		x := &exchange{key: fmt.Sprint("key", i%8), propose: always(&memcache.Item{Value: value, Expiration: 600})}
+		p.Exchange(context.Background(), x)
+		if assert.NoError(t, x.results[0].Err) {
+			assert.Len(t, x.results[0].Found.Value, len(value))
+		}
+	})
+	require.Equal(t, 1, p.Stats()[0].Conns)
+}
+
+// No memory is taken for what a server announces, but for what it sends.
+func TestAnAnnouncementIsNotBelieved(t *testing.T) {
+	for _, tc := range []struct {
+		announced string
+		want      string
+	}{
+		{"4294967295", "4294967295 bytes"},
+		{"18446744073709551615", "18446744073709551615 bytes"},
+		{"1048577", "1048577 bytes"},
+		{"1048576", "timeout"},
+		{"18446744073709551616", "not an answer"},
+	} {
+		bubble(t, func(t *testing.T) {
+			p := (&station{answer: says("VALUE key 0 " + tc.announced + " 7\r\n")}).newPool(t, one)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := p.Get("key")
+			runtime.ReadMemStats(&after)
+			require.ErrorContains(t, err, tc.want)
+			require.ErrorIs(t, err, throttler.ErrUnavailable)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(500_000))
+		})
+	}
+}
+
+func TestMaxValue(t *testing.T) {
+	p := patient(t, memcachedtest.Process(t, "-I", "4m").Addr)
+	p.MaxValue = 3_000_000
+	for size, ok := range map[int]bool{3_000_000: true, 3_000_001: false} {
+		key := fmt.Sprint("key", size)
+		require.NoError(t, p.Add(&memcache.Item{Key: key, Value: make([]byte, size), Expiration: 600}))
+		item, err := p.Get(key)
+		if ok {
+			require.NoError(t, err)
+			require.Len(t, item.Value, size)
+		} else {
+			require.ErrorContains(t, err, "3000001 bytes")
+		}
+	}
+}
+
+// A server with all the connections that it may have is there. It is asked again
+// until one is free.
+func TestTooManyConnectionsAreWaitedFor(t *testing.T) {
+	const full = "ERROR Too many open connections"
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses, version: full}
+		p := s.newPool(t, one)
+		var calls sync.WaitGroup
+		for range 10 {
+			calls.Go(func() {
+				_, err := p.Get("key")
+				assert.Equal(t, memcache.ErrCacheMiss, err)
+			})
+		}
+		time.Sleep(pool.DefaultQueueTimeout / 2)
+		s.greets("VERSION 1.6.18")
+		calls.Wait()
+		require.Zero(t, p.Stats()[0].Failures)
+
+		// But a process that gets none has no server.
+		s.greets(full)
+		s.hangUp()
+		var err error
+		require.LessOrEqual(t, took(func() { _, err = p.Get("key") }), pool.DefaultQueueTimeout+timeout)
+		require.ErrorIs(t, err, throttler.ErrUnavailable)
+		require.ErrorContains(t, err, "too many open connections")
+	})
+}
+
+func TestTooManyConnectionsToARealServer(t *testing.T) {
+	server := memcachedtest.Process(t, "-c", "64")
+	var taken []net.Conn
+	for full := false; !full; {
+		conn, err := net.Dial("tcp", server.Addr)
+		require.NoError(t, err)
+		defer conn.Close()
+		taken = append(taken, conn)
+		require.LessOrEqual(t, len(taken), 100)
+		io.WriteString(conn, "version\r\n")
+		line, _ := newLines(conn).next()
+		full = line == "ERROR Too many open connections"
+	}
+	p := patient(t, server.Addr)
+	p.QueueTimeout = 30 * time.Second
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.Get("key")
+		done <- err
+	}()
+	require.Eventually(t, func() bool { return p.Stats()[0].Queued == 1 }, 10*time.Second, time.Millisecond)
+	for _, conn := range taken {
+		conn.Close()
+	}
+	require.Equal(t, memcache.ErrCacheMiss, <-done)
+	require.Zero(t, p.Stats()[0].Failures)
+}
+
+func TestOutagesAreToldOnceEach(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: hangs}
+		p := s.newPool(t, one, two)
+		var told []string
+		p.StateChanged = func(server string, down bool, err error) {
+			assert.Equal(t, down, errors.Is(err, pool.ErrDown))
+			assert.Equal(t, down, errors.Is(err, throttler.ErrUnavailable))
+			p.Stats() // no lock is held
+			told = append(told, fmt.Sprintf("%s down: %v", server, down))
+		}
+		key := onEach(p, one, two)[two]
+		get := func() {
+			atOnce(10, func(int) { p.Get(key) })
+			synctest.Wait()
+		}
+		for range 2 * pool.DefaultBreakerFailures {
+			get()
+		}
+		require.Equal(t, []string{two + " down: true"}, told)
+		for range 3 { // probes that fail
+			time.Sleep(pool.DefaultBreakerPause + 1)
+			get()
+		}
+		require.Len(t, told, 1)
+		s.now(misses)
+		time.Sleep(pool.DefaultBreakerPause + 1)
+		get()
+		get()
+		require.Equal(t, []string{two + " down: true", two + " down: false"}, told)
+	})
+}
+
+// Nothing is left behind by calls, whatever they met.
+func TestNothingLeaks(t *testing.T) {
+	server := memcachedtest.Process(t)
+	p, w := patient(t, server.Addr), &memcachedtest.Wire{}
+	p.BreakerFailures = 1_000_000
+	var n atomic.Int64
+	w.Next = func() memcachedtest.Fault {
+		if n.Add(1)%7 != 0 {
+			return memcachedtest.NoFault
+		}
+		return 1 + memcachedtest.Fault(n.Load()/7)%(memcachedtest.Faults-1)
+	}
+	p.DialContext = w.DialContext
+	load := func() uint64 {
+		for range 20 {
+			atOnce(50, func(i int) {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i)*100*time.Microsecond)
+				defer cancel()
+				p.Exchange(ctx, &exchange{key: fmt.Sprint("key", i), propose: always(valued("1", 0))})
+			})
+		}
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := runtime.NumGoroutine()
+	first := load()
+	for range 4 {
+		load()
+	}
+	require.Less(t, load(), first+1<<20)
+	require.NoError(t, p.Close())
+	requireGoroutines(t, before)
+}
+
+func TestAServerThatAnswersHalfAndStalls(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var once sync.Once
+		s := &station{answer: func(conn net.Conn, _ string) {
+			once.Do(func() { io.WriteString(conn, "VALUE key 0 5 7\r\nva") })
+		}}
+		p := s.newPool(t, one)
+		times := atOnce(20, func(int) {
+			_, err := p.Get("key")
+			assert.ErrorContains(t, err, "timeout")
+		})
+		for _, d := range times {
+			require.Equal(t, timeout, d)
+		}
+		s.now(misses)
+		_, err := p.Get("key")
+		require.Equal(t, memcache.ErrCacheMiss, err)
+	})
+}
+
+// requireGoroutines requires that no more than n goroutines are left, soon. It is no
+// Eventually, which has goroutines of its own.
+func requireGoroutines(t *testing.T, n int) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > n; time.Sleep(time.Millisecond) {
+		require.True(t, time.Now().Before(end), "%d goroutines are left behind", runtime.NumGoroutine()-n)
+	}
+}

@@ -1,0 +1,243 @@
+package pool_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// guarded returns a memcached that wants a login, and the file of its users.
+func guarded(t *testing.T, users string) (file string, start func() (*pool.Pool, *memcachedtest.Server)) {
+	file = filepath.Join(t.TempDir(), "users")
+	require.NoError(t, os.WriteFile(file, []byte(users), 0o600))
+	return file, func() (*pool.Pool, *memcachedtest.Server) {
+		server := memcachedtest.Process(t, "-Y", file)
+		return patient(t, server.Addr), server
+	}
+}
+
+func TestLogin(t *testing.T) {
+	file, start := guarded(t, "throttler:secret\n")
+	p, server := start()
+	p.User, p.Password = "throttler", "secret"
+	require.NoError(t, p.Add(&memcache.Item{Key: "key", Expiration: 600}))
+	require.True(t, run(t, p, &exchange{key: "other", propose: always(valued("1", 0))}).Stored)
+
+	for _, wrong := range [][2]string{{"throttler", "guess"}, {"", ""}, {"throttler", ""}} {
+		p := patient(t, server.Addr)
+		p.User, p.Password = wrong[0], wrong[1]
+		_, err := p.Get("key")
+		require.ErrorContains(t, err, "CLIENT_ERROR", "%q", wrong)
+		require.ErrorIs(t, err, throttler.ErrUnavailable)
+		require.NotContains(t, err.Error(), "guess", "a password in an error")
+		require.NotErrorIs(t, err, pool.ErrDown)
+	}
+
+	// A password that is changed concerns connections that are made from then on.
+	require.NoError(t, os.WriteFile(file, []byte("throttler:changed\n"), 0o600))
+	server.Kill()
+	server.Start()
+	_, err := p.Get("key")
+	require.ErrorContains(t, err, "CLIENT_ERROR")
+	changed := patient(t, server.Addr)
+	changed.User, changed.Password = "throttler", "changed"
+	_, err = changed.Get("key")
+	require.Equal(t, memcache.ErrCacheMiss, err)
+}
+
+// A server that wants no login keeps no password.
+func TestLoginOnAServerThatWantsNone(t *testing.T) {
+	server := memcachedtest.Process(t)
+	p := patient(t, server.Addr)
+	p.User, p.Password = "throttler", "secret"
+	require.NoError(t, p.Add(&memcache.Item{Key: "key", Expiration: 600}))
+	require.Empty(t, server.Command(t, "get login"))
+}
+
+// What is behind a proxy may restart while the connection to the proxy stays, so
+// that no token may be remembered: the record is read first.
+func TestBehindAProxyARecordIsReadFirst(t *testing.T) {
+	server := memcachedtest.Process(t)
+	for name, setting := range map[string]struct {
+		proxy   bool
+		version string
+	}{
+		"by the option":         {proxy: true},
+		"mcrouter by its name":  {version: "VERSION mcrouter 0.41.0-master"},
+		"another one by a name": {version: "VERSION envoy"},
+		"an error":              {version: "ERROR"},
+		"twemproxy before 0.5":  {version: hangsUpOnVersion},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := patient(t, greeter(t, server.Addr, setting.version))
+			p.Proxy = setting.proxy
+			for i, token := range []bool{false, true, true, true, true, true, true} {
+				x := &exchange{key: "key" + name}
+				x.key = fmt.Sprintf("key%x", name)
+				x.propose = func(turn throttler.Turn) *memcache.Item {
+					item := valued(fmt.Sprint(i), 0)
+					if turn.Found != nil {
+						item.CasID = turn.Found.CasID
+					}
+					return item
+				}
+				result := run(t, p, x)
+				require.NoError(t, result.Err)
+				require.True(t, result.Stored)
+				require.Equal(t, fmt.Sprint(i), string(result.Found.Value))
+				require.Zero(t, result.Conn)
+				require.Len(t, x.turns, 1)
+				require.True(t, x.turns[0].Known)
+				require.Zero(t, x.turns[0].Conn)
+				require.Equal(t, token, x.turns[0].Found != nil)
+
+				x.propose = nil
+				result = run(t, p, x)
+				require.NoError(t, result.Err)
+				require.True(t, result.Read)
+				require.Equal(t, fmt.Sprint(i), string(result.Found.Value))
+			}
+			atOnce(50, func(i int) {
+				x := &exchange{key: fmt.Sprintf("key%x-%d", name, i), propose: always(valued("1", 0))}
+				p.Exchange(t.Context(), x)
+				assert.True(t, x.results[0].Stored)
+			})
+		})
+	}
+}
+
+const hangsUpOnVersion = "hangs up"
+
+// greeter forwards to the server at addr, but answers for its version by itself, if
+// version is not empty.
+func greeter(t *testing.T, addr, version string) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go greet(conn, addr, version)
+		}
+	}()
+	return l.Addr().String()
+}
+
+func greet(conn net.Conn, addr, version string) {
+	if version == "" {
+		splice(conn, addr)
+		return
+	}
+	first := make([]byte, len("version\r\n"))
+	n, _ := conn.Read(first)
+	switch {
+	case string(first) != "version\r\n":
+		there, err := net.Dial("tcp", addr)
+		if err != nil {
+			conn.Close()
+			return
+		}
+		there.Write(first[:n])
+		join(conn, there)
+	case version == hangsUpOnVersion:
+		conn.Close()
+	default:
+		fmt.Fprintf(conn, "%s\r\n", version)
+		splice(conn, addr)
+	}
+}
+
+// Through a real twemproxy, which passes the question for the version on.
+func TestTwemproxy(t *testing.T) {
+	path, err := exec.LookPath("nutcracker")
+	if err != nil {
+		t.Skip("twemproxy is not installed: apt-get install nutcracker")
+	}
+	server := memcachedtest.Process(t)
+	addr := twemproxy(t, path, server.Addr)
+	p := patient(t, addr)
+	p.Proxy = true
+	count := func() {
+		x := &exchange{key: "count"}
+		x.propose = func(turn throttler.Turn) *memcache.Item {
+			if turn.Found == nil {
+				return valued("1", 0)
+			}
+			return valued(string(turn.Found.Value)+"1", turn.Found.CasID)
+		}
+		for {
+			result := run(t, p, x)
+			require.NoError(t, result.Err)
+			if result.Stored {
+				return
+			}
+		}
+	}
+	for range 5 {
+		count()
+	}
+	item, err := p.Get("count")
+	require.NoError(t, err)
+	require.Equal(t, "11111", string(item.Value))
+
+	// The server restarts, and the connection to the proxy stays.
+	server.Kill()
+	server.Start()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		_, err := p.Get("count")
+		assert.Equal(c, memcache.ErrCacheMiss, err)
+	}, 10*time.Second, 10*time.Millisecond)
+	count()
+	item, err = p.Get("count")
+	require.NoError(t, err)
+	require.Equal(t, "1", string(item.Value), "nothing of before the restart")
+	items, err := p.GetMulti([]string{"count", "other"})
+	require.NoError(t, err)
+	require.Len(t, items, 1)
+}
+
+// twemproxy starts a proxy of the server at addr and returns its address.
+func twemproxy(t *testing.T, path, addr string) string {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	listen := free.Addr().String()
+	stats, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	_, statsPort, _ := net.SplitHostPort(stats.Addr().String())
+	free.Close()
+	stats.Close()
+
+	config := filepath.Join(t.TempDir(), "nutcracker.yml")
+	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil,
+		"pool:\n  listen: %s\n  hash: fnv1a_64\n  distribution: ketama\n  auto_eject_hosts: false\n  timeout: 2000\n"+
+			"  server_retry_timeout: 50\n  servers:\n   - %s:1\n", listen, addr), 0o600))
+	cmd := exec.Command(path, "-c", config, "-a", "127.0.0.1", "-s", statsPort)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	require.Eventually(t, func() bool {
+		conn, err := net.Dial("tcp", listen)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	}, 10*time.Second, 10*time.Millisecond)
+	return listen
+}

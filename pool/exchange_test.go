@@ -1,0 +1,583 @@
+package pool_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// An exchange proposes what its test says, and notes what becomes of it.
+type exchange struct {
+	key     string
+	propose func(throttler.Turn) *memcache.Item // nil: nothing
+	turns   []throttler.Turn
+	results []throttler.Result
+	then    func() // called by Done
+}
+
+func (x *exchange) Key() string { return x.key }
+
+func (x *exchange) Propose(turn throttler.Turn) *memcache.Item {
+	x.turns = append(x.turns, turn)
+	if x.propose == nil {
+		return nil
+	}
+	return x.propose(turn)
+}
+
+func (x *exchange) Done(result throttler.Result) {
+	x.results = append(x.results, result)
+	if x.then != nil {
+		x.then()
+	}
+}
+
+// run makes an exchange and returns its result.
+func run(t *testing.T, p *pool.Pool, x *exchange) throttler.Result {
+	t.Helper()
+	x.turns, x.results = nil, nil
+	p.Exchange(context.Background(), x)
+	require.Len(t, x.results, 1)
+	return x.results[0]
+}
+
+// always proposes the same, whatever the turn.
+func always(item *memcache.Item) func(throttler.Turn) *memcache.Item {
+	return func(throttler.Turn) *memcache.Item {
+		own := *item
+		return &own
+	}
+}
+
+func valued(value string, token uint64) *memcache.Item {
+	return &memcache.Item{Value: []byte(value), Flags: 7, Expiration: 600, CasID: token}
+}
+
+func TestAnExchangeWritesAndReadsBack(t *testing.T) {
+	p := patient(t, memcachedtest.Process(t).Addr)
+	read := run(t, p, &exchange{key: "key"})
+	require.NoError(t, read.Err)
+	require.True(t, read.Read)
+	require.Nil(t, read.Found)
+	require.NotZero(t, read.Conn)
+
+	added := run(t, p, &exchange{key: "key", propose: always(valued("1", 0))})
+	require.NoError(t, added.Err)
+	require.True(t, added.Stored)
+	require.Equal(t, "1", string(added.Found.Value))
+	require.Equal(t, uint32(7), added.Found.Flags)
+	require.Equal(t, "key", added.Found.Key)
+	require.NotZero(t, added.Found.CasID)
+	require.Equal(t, read.Conn, added.Conn)
+
+	again := run(t, p, &exchange{key: "key", propose: always(valued("2", 0))})
+	require.NoError(t, again.Err)
+	require.False(t, again.Stored)
+	require.Equal(t, added.Found, again.Found, "what was there instead")
+
+	swapped := run(t, p, &exchange{key: "key", propose: always(valued("3", added.Found.CasID))})
+	require.True(t, swapped.Stored)
+	require.Equal(t, "3", string(swapped.Found.Value))
+
+	conflict := run(t, p, &exchange{key: "key", propose: always(valued("4", added.Found.CasID))})
+	require.NoError(t, conflict.Err)
+	require.False(t, conflict.Stored)
+	require.Equal(t, swapped.Found, conflict.Found)
+
+	require.NoError(t, p.Delete("key"))
+	gone := run(t, p, &exchange{key: "key", propose: always(valued("5", swapped.Found.CasID))})
+	require.NoError(t, gone.Err)
+	require.False(t, gone.Stored)
+	require.True(t, gone.Read)
+	require.Nil(t, gone.Found)
+}
+
+// A token is good on the connection that gave it, so a key stays with one.
+func TestAKeyStaysWithOneConnection(t *testing.T) {
+	server := memcachedtest.Process(t)
+	const conns = 4
+	p, other := patient(t, server.Addr), patient(t, server.Addr)
+	p.Conns = conns
+	ids := make(map[uint64]bool)
+	for _, key := range onEachConn(p, server.Addr, conns) {
+		first := run(t, p, &exchange{key: key})
+		require.NotContains(t, ids, first.Conn)
+		ids[first.Conn] = true
+		atOnce(20, func(int) {
+			x := &exchange{key: key}
+			p.Exchange(context.Background(), x)
+			assert.Equal(t, first.Conn, x.results[0].Conn)
+		})
+		require.NotEqual(t, first.Conn, run(t, other, &exchange{key: key}).Conn)
+	}
+	require.Equal(t, conns, p.Stats()[0].Conns)
+}
+
+// Whatever the conditions of a rule, and wherever their records are, they are
+// asked for at once.
+func TestExchangesOfSeveralServersAreMadeAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: func(conn net.Conn, request string) {
+			time.Sleep(timeout / 2)
+			misses(conn, request)
+		}}
+		p := s.newPool(t, one, two, three)
+		var xs []throttler.Exchange
+		for _, key := range onEach(p, one, two, three) {
+			xs = append(xs, &exchange{key: key})
+		}
+		for range 10 { // first through others, then alone
+			require.Equal(t, timeout/2, took(func() { p.Exchange(context.Background(), xs...) }))
+		}
+		for _, x := range xs {
+			for _, result := range x.(*exchange).results {
+				require.NoError(t, result.Err)
+			}
+			require.Len(t, x.(*exchange).results, 10)
+		}
+	})
+}
+
+func TestAMalformedKeyIsNotSent(t *testing.T) {
+	p := patient(t, memcachedtest.Process(t).Addr)
+	good := &exchange{key: "good"}
+	bad := &exchange{key: "a\r\nflush_all"}
+	p.Exchange(context.Background(), bad, good)
+	require.ErrorIs(t, bad.results[0].Err, memcache.ErrMalformedKey)
+	require.Empty(t, bad.turns)
+	require.NoError(t, good.results[0].Err)
+}
+
+func TestARecordWithoutATokenCannotBeReplaced(t *testing.T) {
+	p := patient(t, memcachedtest.Process(t, "-C").Addr)
+	require.True(t, run(t, p, &exchange{key: "key", propose: always(valued("1", 0))}).Stored)
+	second := run(t, p, &exchange{key: "key", propose: always(valued("2", 0))})
+	require.ErrorIs(t, second.Err, pool.ErrNoCAS)
+	require.NotErrorIs(t, second.Err, throttler.ErrUnavailable)
+	require.Equal(t, "1", string(second.Found.Value), "it could be read")
+	require.NoError(t, run(t, p, &exchange{key: "key"}).Err)
+}
+
+// Tokens begin anew when a server restarts, so that of a record of before may be
+// that of another one of after: on a new connection it must not be sent.
+func TestATokenOfBeforeARestartNeverMeetsARecordOfAfter(t *testing.T) {
+	server := memcachedtest.Process(t)
+	p := patient(t, server.Addr)
+	before := run(t, p, &exchange{key: "key", propose: always(valued("before", 0))})
+	require.True(t, before.Stored)
+
+	server.Kill()
+	server.Start()
+	require.Equal(t, []string{"STORED"}, server.Command(t, "add key 0 600 5\r\nafter"))
+	other := patient(t, server.Addr)
+	after, err := other.Get("key")
+	require.NoError(t, err)
+	require.Equal(t, before.Found.CasID, after.CasID, "the same token, for another record")
+
+	x := &exchange{key: "key", propose: func(turn throttler.Turn) *memcache.Item {
+		if turn.Conn != before.Conn {
+			return nil
+		}
+		return valued("lost update", before.Found.CasID)
+	}}
+	result := run(t, p, x)
+	require.NoError(t, result.Err)
+	require.False(t, result.Stored)
+	require.Equal(t, "after", string(result.Found.Value))
+	require.Len(t, x.turns, 2, "on the connection of before, which was lost, and on a new one")
+	require.Equal(t, before.Conn, x.turns[0].Conn)
+	require.NotEqual(t, before.Conn, x.turns[1].Conn)
+	require.Equal(t, x.turns[1].Conn, result.Conn)
+	item, err := other.Get("key")
+	require.NoError(t, err)
+	require.Equal(t, "after", string(item.Value))
+}
+
+// The same under load: a record says which add began it, the adds are numbered,
+// and a swap keeps the number. A token of before would bring a smaller one back.
+func TestNoRecordOfBeforeARestartReturns(t *testing.T) {
+	server := memcachedtest.Process(t)
+	p := patient(t, server.Addr)
+	p.BreakerFailures = 1_000_000
+	const keys, callers = 4, 8
+	var adds, swaps atomic.Int64
+	var newest [keys]atomic.Int64 // number seen
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	for caller := range callers {
+		running.Go(func() {
+			var seen throttler.Result
+			x := &exchange{key: fmt.Sprint("key", caller%keys)}
+			x.propose = func(turn throttler.Turn) *memcache.Item {
+				if seen.Found == nil || seen.Conn != turn.Conn {
+					return valued(fmt.Sprint(adds.Add(1)), 0)
+				}
+				return valued(string(seen.Found.Value), seen.Found.CasID)
+			}
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				x.results = nil
+				p.Exchange(context.Background(), x)
+				if seen = x.results[0]; seen.Found == nil {
+					continue
+				}
+				if seen.Stored {
+					swaps.Add(1)
+				}
+				n, err := strconv.ParseInt(string(seen.Found.Value), 10, 64)
+				assert.NoError(t, err)
+				most := newest[caller%keys].Load()
+				assert.LessOrEqual(t, most, n+callers, "a record of before has come back")
+				newest[caller%keys].CompareAndSwap(most, max(most, n))
+			}
+		})
+	}
+	for range 5 {
+		n := swaps.Load()
+		require.Eventually(t, func() bool { return swaps.Load() > n+200 }, 30*time.Second, time.Millisecond)
+		server.Kill()
+		adds.Add(10 * callers) // so that the numbers of after are far from those of before
+		server.Start()
+	}
+	close(stop)
+	running.Wait()
+}
+
+// Whichever byte of a burst of answers is the last to arrive, each exchange is
+// done once, with its own answer, and those that were lost are made anew.
+func TestAConnectionThatIsCutAtEachByteOfABurst(t *testing.T) {
+	const callers = 3
+	answer := func(key string) string {
+		return "STORED\r\nVALUE " + key + " 7 4 9\r\n" + key + "\r\nEND\r\n"
+	}
+	whole := callers * len(answer("key0"))
+	for cut := range whole + 1 {
+		bubble(t, func(t *testing.T) {
+			s := &burst{size: callers, cut: cut, answer: answer}
+			p, err := pool.New(one)
+			require.NoError(t, err)
+			defer p.Close()
+			p.DialContext = s.DialContext
+			xs := make([]throttler.Exchange, callers)
+			for i := range xs {
+				xs[i] = &exchange{key: fmt.Sprint("key", i), propose: always(valued("val", 0))}
+			}
+			p.Exchange(context.Background(), xs...)
+			for i, x := range xs {
+				x := x.(*exchange)
+				end := (i + 1) * len(answer("key0"))
+				storedAt := i*len(answer("key0")) + len("STORED\r\n")
+				require.Len(t, x.results, 1)
+				result := x.results[0]
+				require.True(t, result.Stored, "cut at %d", cut)
+				switch {
+				case cut >= end:
+					require.Len(t, x.turns, 1)
+				case cut >= storedAt:
+					require.Len(t, x.turns, 1, "it is known to be stored")
+					require.ErrorIs(t, result.Err, throttler.ErrUnavailable)
+					require.False(t, result.Read)
+					continue
+				default:
+					require.Len(t, x.turns, 2)
+					require.NotEqual(t, x.turns[0].Conn, x.turns[1].Conn)
+				}
+				require.NoError(t, result.Err)
+				require.Equal(t, x.key, string(result.Found.Value))
+			}
+		})
+	}
+}
+
+// A burst is a server whose first connection waits for several exchanges, answers
+// all of them, and hangs up after cut bytes of that. Later ones answer each.
+type burst struct {
+	size, cut int
+	answer    func(key string) string
+	conns     atomic.Int64
+}
+
+func (s *burst) DialContext(context.Context, string, string) (net.Conn, error) {
+	here, there := net.Pipe()
+	first := s.conns.Add(1) == 1
+	go s.serve(there, first)
+	return here, nil
+}
+
+func (s *burst) serve(conn net.Conn, first bool) {
+	defer conn.Close()
+	var answers strings.Builder
+	left := s.size
+	lines := newLines(conn)
+	for {
+		line, ok := lines.next()
+		switch key, gets := strings.CutPrefix(line, "gets "); {
+		case !ok:
+			return
+		case line == "version":
+			io.WriteString(conn, "VERSION 1.6.18\r\n")
+		case gets && !first:
+			io.WriteString(conn, s.answer(key))
+		case gets:
+			answers.WriteString(s.answer(key))
+			if left--; left == 0 {
+				io.WriteString(conn, answers.String()[:s.cut])
+				return
+			}
+		}
+	}
+}
+
+// A caller whose ctx ends leaves at once, the others notice nothing, and the
+// exchange goes on: alone, and in the middle of a pipeline.
+func TestACallerLeavesWhenItsContextEnds(t *testing.T) {
+	for _, others := range []int{0, 5} {
+		t.Run(fmt.Sprint(others, " others"), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := &station{answer: misses}
+				p := s.newPool(t, one)
+				for range 10 {
+					p.Get("key") // to be alone
+				}
+				before := p.Stats()[0]
+				s.now(func(conn net.Conn, request string) {
+					time.Sleep(20 * time.Millisecond)
+					misses(conn, request)
+				})
+				var running sync.WaitGroup
+				for i := range others {
+					running.Go(func() {
+						_, err := p.Get(fmt.Sprint("other", i))
+						assert.Equal(t, memcache.ErrCacheMiss, err)
+					})
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+				defer cancel()
+				done := make(chan throttler.Result, 1)
+				x := &exchange{key: "key"}
+				x.then = func() { done <- x.results[0] }
+				require.Equal(t, 5*time.Millisecond, took(func() { p.Exchange(ctx, x) }))
+				require.Empty(t, done)
+				running.Go(func() {
+					_, err := p.Get("late")
+					assert.Equal(t, memcache.ErrCacheMiss, err)
+				})
+				require.NoError(t, (<-done).Err)
+				running.Wait()
+				stats := p.Stats()[0]
+				require.Zero(t, stats.Retries)
+				require.Zero(t, stats.Failures)
+				require.Equal(t, 1, stats.Conns)
+				require.Equal(t, before.Conns, stats.Conns)
+			})
+		})
+	}
+}
+
+func TestAnExchangeWhoseContextHasEndedIsNotSent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		x := &exchange{key: "key"}
+		p.Exchange(ctx, x)
+		require.ErrorIs(t, x.results[0].Err, context.Canceled)
+		require.Empty(t, x.turns)
+		require.Empty(t, s.dialled())
+	})
+}
+
+// An exchange whose ctx ends and whose server hangs is done when the pool gives
+// it up.
+func TestAnExchangeThatIsLeftIsDone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: hangs}
+		p := s.newPool(t, one)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		begin := time.Now()
+		x := &exchange{key: "key", propose: always(valued("1", 0))}
+		done := make(chan struct{})
+		x.then = func() { close(done) }
+		p.Exchange(ctx, x)
+		require.Equal(t, time.Millisecond, time.Since(begin))
+		<-done
+		require.Equal(t, timeout, time.Since(begin))
+		require.ErrorIs(t, x.results[0].Err, throttler.ErrUnavailable)
+		require.True(t, x.results[0].Unknown)
+	})
+}
+
+// Done may start what follows, and Start does not call Done by itself, even if
+// all fails at once.
+func TestStartMayBeCalledByDone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		for _, end := range []func(){func() {}, func() { p.Close() }} {
+			end()
+			var chain sync.WaitGroup
+			chain.Add(50)
+			var mu sync.Mutex
+			var start func(n int)
+			start = func(n int) {
+				x := &exchange{key: "key"}
+				x.then = func() {
+					mu.Lock() // held by whoever starts
+					defer mu.Unlock()
+					chain.Done()
+					if n > 1 {
+						start(n - 1)
+					}
+				}
+				p.Start(x)
+			}
+			mu.Lock()
+			start(50)
+			mu.Unlock()
+			chain.Wait()
+		}
+	})
+}
+
+func TestAThousandCallersShareOneConnection(t *testing.T) {
+	server := memcachedtest.Process(t)
+	var dials atomic.Int64
+	p := patient(t, server.Addr)
+	p.QueueTimeout = 30 * time.Second
+	p.DialContext = counted(&dials)
+	p.Get("key")
+	before := runtime.NumGoroutine()
+	var most atomic.Int64
+	atOnce(1000, func(i int) {
+		key := fmt.Sprint("key", i)
+		u := &update{key: key, value: []byte(key)}
+		for range 20 {
+			p.Exchange(context.Background(), u)
+			if !assert.NoError(t, u.result.Err) || !assert.Equal(t, key, string(u.result.Found.Value)) {
+				return
+			}
+		}
+		if n := int64(runtime.NumGoroutine()); n > most.Load() {
+			most.Store(n)
+		}
+	})
+	require.Equal(t, int64(1), dials.Load())
+	require.Less(t, most.Load()-int64(before), int64(1050), "a goroutine for each operation")
+	requireGoroutines(t, before)
+	stats := p.Stats()[0]
+	require.Zero(t, stats.Failures+stats.Overloads+stats.Retries)
+	require.Equal(t, 1, stats.Conns)
+	require.Zero(t, stats.InFlight+stats.Queued)
+}
+
+// Requests are sent in the order in which they came.
+func TestRequestsAreServedInOrder(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: slowly(misses)}
+		p := s.newPool(t, one)
+		var order []int
+		const n = 50
+		done := make(chan struct{})
+		for i := range n {
+			x := &exchange{key: fmt.Sprint("key", i)}
+			x.then = func() {
+				if order = append(order, i); len(order) == n {
+					close(done)
+				}
+			}
+			p.Start(x)
+		}
+		<-done
+		for i, got := range order {
+			require.Equal(t, i, got)
+		}
+		for i, request := range s.heard() {
+			require.Equal(t, fmt.Sprint("gets key", i), request)
+		}
+	})
+}
+
+// A caller who is alone is answered on its own goroutine, and is again when others
+// have gone.
+func TestALoneCallerReadsItsOwnAnswer(t *testing.T) {
+	p := patient(t, memcachedtest.Process(t).Addr)
+	own := func() bool {
+		x := &exchange{key: "key"}
+		mine := false
+		x.then = func() {
+			stack := make([]byte, 10_000)
+			mine = bytes.Contains(stack[:runtime.Stack(stack, false)], []byte("TestALoneCallerReadsItsOwnAnswer"))
+		}
+		p.Exchange(context.Background(), x)
+		return mine
+	}
+	for range 3 {
+		require.Eventually(t, own, 10*time.Second, time.Microsecond)
+		atOnce(50, func(int) { p.Get("key") })
+	}
+}
+
+// Errors tell a server that is gone from one that is asked too much.
+func TestWhatErrorsMatch(t *testing.T) {
+	for name, tc := range map[string]struct {
+		s           *station
+		unavailable bool
+	}{
+		"hangs":     {&station{answer: hangs}, true},
+		"hangs up":  {&station{answer: hangsUp}, true},
+		"refuses":   {&station{dial: func(context.Context) error { return errors.New("refused") }}, true},
+		"garbage":   {&station{answer: says("HTTP/1.1 400\r\n")}, true},
+		"complains": {&station{answer: says("SERVER_ERROR out of memory\r\n")}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p := tc.s.newPool(t, one)
+				for range 2 * pool.DefaultBreakerFailures {
+					err := run(t, p, &exchange{key: "key"}).Err
+					require.Error(t, err)
+					require.Equal(t, tc.unavailable, errors.Is(err, throttler.ErrUnavailable), "%v", err)
+					require.NotErrorIs(t, err, throttler.ErrOverloaded)
+				}
+			})
+		})
+	}
+}
+
+func TestAllIsUndoneByClose(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := (&station{answer: hangs}).newPool(t, one)
+		x := &exchange{key: "key"}
+		done := make(chan struct{})
+		x.then = func() { close(done) }
+		p.Start(x)
+		synctest.Wait()
+		p.Close()
+		<-done
+		require.ErrorIs(t, x.results[0].Err, pool.ErrClosed)
+		require.ErrorIs(t, run(t, p, &exchange{key: "key"}).Err, pool.ErrClosed)
+	})
+}

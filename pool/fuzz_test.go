@@ -1,0 +1,103 @@
+package pool_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/stretchr/testify/require"
+)
+
+// FuzzAnswers lets a server say anything, in pieces of any size, to several requests
+// at once. Each of them ends, within the time that it has, and none is given an
+// item that the server did not say to be its own.
+func FuzzAnswers(f *testing.F) {
+	for _, answers := range []string{
+		"END\r\nSTORED\r\nVALUE b 7 1 2\r\nb\r\nEND\r\nVALUE c 0 1 3\r\nc\r\nVALUE d 0 2 4\r\ndd\r\nEND\r\n",
+		"VALUE a 0 5 1\r\nvalue\r\nEND\r\nEXISTS\r\nVALUE b 0 0 9\r\n\r\nEND\r\nEND\r\n",
+		"VALUE b 0 1 1\r\nx\r\nEND\r\n",
+		"SERVER_ERROR out of memory\r\nSERVER_ERROR a\r\nSERVER_ERROR b\r\nEND\r\n",
+		"ERROR\r\n", "CLIENT_ERROR bad\r\nEND\r\n",
+		"VALUE a 0 4294967295 1\r\n", "VALUE a 0 -1 1\r\n", "VALUE a 4294967296 1 1\r\na\r\nEND\r\n",
+		"VALUE a 0 1\r\na\r\nEND\r\n", "STORED\r\nSTORED\r\nSTORED\r\n", "\r\n\r\n", "END\nEND\n",
+		"VALUE a 0 9 1\r\nVALUE b 0\r\nEND\r\n",
+		"END\r\nEND\r\nEND\r\nEND\r\nEND\r\n",
+	} {
+		f.Add([]byte(answers), byte(0))
+		f.Add([]byte(answers), byte(7))
+	}
+	f.Fuzz(func(t *testing.T, answers []byte, piece byte) {
+		bubble(t, func(t *testing.T) {
+			p, err := pool.New(one)
+			require.NoError(t, err)
+			defer p.Close()
+			p.DialContext = (&script{answers, int(piece)}).DialContext
+			a := &exchange{key: "a"}
+			b := &exchange{key: "b", propose: always(valued("b", 0))}
+			var both []throttler.Exchange = []throttler.Exchange{a, b}
+			took := took(func() {
+				done := make(chan struct{}, 1)
+				go func() {
+					items, _ := p.GetMulti([]string{"c", "d"})
+					for key, item := range items {
+						requireSaid(t, answers, key, item.Value)
+					}
+					done <- struct{}{}
+				}()
+				p.Exchange(context.Background(), both...)
+				<-done
+			})
+			require.LessOrEqual(t, took, 2*timeout+2*pool.DefaultDialTimeout)
+			for _, x := range []*exchange{a, b} {
+				require.Len(t, x.results, 1)
+				if found := x.results[0].Found; found != nil {
+					require.Equal(t, x.key, found.Key)
+					requireSaid(t, answers, x.key, found.Value)
+				}
+			}
+		})
+	})
+}
+
+// requireSaid requires that the server has said that value is that of key.
+func requireSaid(t *testing.T, answers []byte, key string, value []byte) {
+	require.Contains(t, string(answers), "VALUE "+key+" ")
+	require.True(t, bytes.Contains(answers, value))
+}
+
+// A script answers the first request of each connection with all that it has, in
+// pieces of so many bytes; 0: in one.
+type script struct {
+	answers []byte
+	piece   int
+}
+
+func (s *script) DialContext(context.Context, string, string) (net.Conn, error) {
+	here, there := net.Pipe()
+	go s.serve(there)
+	return here, nil
+}
+
+func (s *script) serve(conn net.Conn) {
+	lines := newLines(conn)
+	if line, ok := lines.next(); !ok || line != "version" {
+		return
+	}
+	io.WriteString(conn, "VERSION 1.6.18\r\n")
+	lines.next()
+	go io.Copy(io.Discard, lines)
+	for rest := s.answers; len(rest) > 0; {
+		n := len(rest)
+		if s.piece > 0 {
+			n = min(n, s.piece)
+		}
+		if _, err := conn.Write(rest[:n]); err != nil {
+			return
+		}
+		rest = rest[n:]
+	}
+}
