@@ -34,6 +34,7 @@ type entry struct {
 	exchange [1]Exchange // room for the entry itself, where it is inlined
 	value    []byte      // of an inlined entry: the record that it was decided on, or stored
 	since    time.Time   // when it lost its first race
+	late     bool        // an earlier write of it was lost, and may still arrive
 	unsure   bool        // an earlier write of it may have been carried out
 	writes   bool        // it changes the record that was decided on
 	unknown  bool        // it failed, and may have been carried out all the same

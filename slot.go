@@ -324,8 +324,8 @@ func (s *slot) take(r Result) {
 	case r.Err != nil && !r.Read:
 		s.fail(r.Err, r.Unknown)
 	case r.Read:
-		if lost != nil && r.Found != nil && !sameWrite(r.Found, s.lostBase) {
-			s.doubt()
+		if lost != nil {
+			s.suspect(r.Found == nil || sameWrite(r.Found, s.lostBase))
 		}
 		s.find(r, proposal != nil && r.Err == nil)
 	default:
@@ -389,6 +389,9 @@ func (s *slot) find(r Result, refused bool) {
 			s.settle(e)
 			continue
 		}
+		if refused && e.late {
+			e.doubt()
+		}
 		_, e.writes = e.apply(now, found)
 		switch {
 		case !e.writes:
@@ -436,6 +439,9 @@ func sameToken(a, b *memcache.Item) bool {
 
 // loses notes that e has lost a race, and reports whether that was one too many.
 func (s *slot) loses(e *entry) bool {
+	if e.late {
+		e.doubt()
+	}
 	e.lostRaces++
 	s.backend.t.stats.lostRaces.Add(1)
 	if e.lostRaces == 1 {
@@ -454,12 +460,25 @@ func (s *slot) loses(e *entry) bool {
 	return true
 }
 
-// doubt notes that a write of the batch may have been carried out.
-func (s *slot) doubt() {
+// suspect notes that a write of the batch was lost. If the record is still as it
+// was to be replaced, the write was not carried out, unless it arrives yet: a
+// server reads its connections in no order. Else it may have been.
+func (s *slot) suspect(unchanged bool) {
 	for _, e := range s.batch {
-		if e.writes && !e.unsure {
-			e.unsure, e.note = true, errLostAnswer
+		switch {
+		case !e.writes:
+		case unchanged:
+			e.late = true
+		default:
+			e.doubt()
 		}
+	}
+}
+
+// doubt notes that an earlier write of e may have been carried out.
+func (e *entry) doubt() {
+	if !e.unsure {
+		e.unsure, e.note = true, errLostAnswer
 	}
 }
 
