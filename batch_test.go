@@ -100,3 +100,28 @@ func TestCallsDecidedTogetherAreDecidedAnewAfterALostWrite(t *testing.T) {
 		}
 	})
 }
+
+// A tardy client takes a round trip to hand out what it has read.
+type tardy struct{ throttler.Client }
+
+func (c tardy) Get(key string) (*memcache.Item, error) {
+	item, err := c.Client.Get(key)
+	time.Sleep(roundTrip)
+	return item, err
+}
+
+// A call is not answered by what was read before it came.
+func TestACallIsNotDecidedOnARecordThatWasReadBeforeIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		th := throttler.New(tardy{plainly(store)})
+		rule := either(condition("a", 1, time.Hour))
+		authorize(t, throttler.New(store), rule)
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.Equal(t, throttler.Blocked, authorize(t, th, rule).Status, "as it was read") })
+		time.Sleep(roundTrip / 2)
+		require.NoError(t, store.Delete("test#a#v"))
+		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+		wg.Wait()
+	})
+}

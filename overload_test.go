@@ -41,8 +41,10 @@ func (c *counter) serve(op string, keys ...string) error {
 	return c.fails(op)
 }
 
-// plainly returns what c is to a throttler that knows the five methods only.
-func (c *counter) plainly() throttler.Client { return struct{ throttler.Client }{overCounter{c}} }
+// plainly returns what client is to a throttler that knows the five methods only.
+func plainly(client throttler.Client) throttler.Client { return struct{ throttler.Client }{client} }
+
+func (c *counter) plainly() throttler.Client { return plainly(overCounter{c}) }
 
 type overCounter struct{ c *counter }
 

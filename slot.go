@@ -29,6 +29,7 @@ type slot struct {
 	queue  []*entry   // waiting for the next exchange, first come first served
 	early  int        // how many of queue came before the exchange began to wait for its turn
 	batch  []*entry   // decided by the exchange under way
+	read   int        // how many of batch came before the record was read
 	busy   bool       // an exchange is under way, or about to be
 	leader *round     // whose goroutine carries out the exchanges; nil: the exchanger's
 	held   bool       // the next exchange is left to the leader
@@ -175,11 +176,14 @@ func (s *slot) Propose(turn Turn) *memcache.Item {
 		if s.proposal != nil {
 			s.lost, s.lostBase, s.proposal = s.proposal, s.base.item, nil
 		}
-		s.base, s.current = sighting{}, false
+		s.base, s.current, s.read = sighting{}, false, len(s.batch)
 		return nil
 	}
 	s.sent = true
 	s.close(min(len(s.queue), maxBatch))
+	if turn.Known {
+		s.read = min(s.read, s.early)
+	}
 	s.base, s.current = s.believed(turn), turn.Known && !s.basis.known
 	s.basis = sighting{}
 	s.proposal = s.decide(instantOf(time.Now()))
@@ -190,6 +194,7 @@ func (s *slot) Propose(turn Turn) *memcache.Item {
 func (s *slot) close(n int) {
 	s.batch = append(s.batch, s.queue[:n]...)
 	s.queue = slices.Delete(s.queue, 0, n)
+	s.read = n
 }
 
 // believed returns the record as it most likely is. Where nothing is known it is
@@ -367,7 +372,8 @@ func (s *slot) uncache() {
 }
 
 // find decides the batch anew on the record as it was found, and settles the
-// entries that need not change it. refused says that a write was, as the record
+// entries that need not change it: nothing but that they came before it was read
+// says that their answer is not out of date. refused says that a write was, as the record
 // had changed.
 func (s *slot) find(r Result, refused bool) {
 	now := instantOf(time.Now())
@@ -377,13 +383,13 @@ func (s *slot) find(r Result, refused bool) {
 	}
 	base := s.base
 	s.seen = sighting{known: true, item: r.Found, conn: r.Conn, fresh: true}
-	if decided && s.unreadable == nil {
+	if decided && s.unreadable == nil && s.read == len(s.batch) {
 		s.acceptAll(r.Found)
 		return
 	}
 	found, err := stored(r.Found)
 	undecided := s.batch[:0]
-	for _, e := range s.batch {
+	for i, e := range s.batch {
 		if err != nil {
 			e.fail(err)
 			s.settle(e)
@@ -394,6 +400,8 @@ func (s *slot) find(r Result, refused bool) {
 		}
 		_, e.writes = e.apply(now, found)
 		switch {
+		case !e.writes && i >= s.read: // the record may have changed before e came
+			undecided = append(undecided, e)
 		case !e.writes:
 			s.keep(e, r.Found)
 			s.settle(e)
