@@ -175,26 +175,6 @@ func TestCancelWhoseAnswerWasLostIsNotRepeated(t *testing.T) {
 	}
 }
 
-// lossy carries out a CompareAndSwap and answers lost all the same.
-type lossy struct {
-	*faulty
-	lost error
-}
-
-func (l *lossy) CompareAndSwap(item *memcache.Item) error {
-	if err := l.faulty.CompareAndSwap(item); err != nil || l.lost == nil {
-		return err
-	}
-	return l.lost
-}
-
-// maybeDone is the error of a client that has repeated a write whose answer was
-// lost, and does not know whether it was itself that was faster.
-type maybeDone struct{ error }
-
-func (maybeDone) MaybeDone() bool { return true }
-func (m maybeDone) Unwrap() error { return m.error }
-
 // Look first and count later lets all of them through; count first and take
 // back on success lets through what the limit says.
 func TestParallelGuessesAreVerifiedNoMoreThanMaxTimes(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -403,39 +402,6 @@ func TestBanFoundBy32CallsAtOnceIsSetOnce(t *testing.T) {
 	require.Equal(t, rec.stored[0], s.record(rule).Value, "and nothing has moved it since")
 }
 
-// A meeting is a Client whose first readers go on when all of them have read.
-type meeting struct {
-	throttler.Client
-	missing atomic.Int64
-	all     sync.WaitGroup
-}
-
-func meet(c throttler.Client, readers int) *meeting {
-	m := &meeting{Client: c}
-	m.missing.Store(int64(readers))
-	m.all.Add(readers)
-	return m
-}
-
-func (m *meeting) Get(key string) (*memcache.Item, error) {
-	item, err := m.Client.Get(key)
-	m.wait()
-	return item, err
-}
-
-func (m *meeting) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	items, err := m.Client.GetMulti(keys)
-	m.wait()
-	return items, err
-}
-
-func (m *meeting) wait() {
-	if m.missing.Add(-1) >= 0 {
-		m.all.Done()
-		m.all.Wait()
-	}
-}
-
 // In the original, as in others, a call that had read the list before a ban was
 // set wrote it back afterwards, and the ban was gone.
 func TestLateWriteErasesNoBan(t *testing.T) {
@@ -466,17 +432,4 @@ func TestLateWriteErasesNoBan(t *testing.T) {
 	require.True(t, d.Outcomes[0].Banned, "it has looked again")
 	require.Equal(t, 1, d.Outcomes[0].LostRaces)
 	require.Equal(t, before, s.record(rule))
-}
-
-// A lateClient holds back each CompareAndSwap.
-type lateClient struct {
-	throttler.Client
-	arrived chan struct{} // closed when the first is there
-	held    chan struct{} // closed to let them go on
-}
-
-func (c *lateClient) CompareAndSwap(item *memcache.Item) error {
-	close(c.arrived)
-	<-c.held
-	return c.Client.CompareAndSwap(item)
 }

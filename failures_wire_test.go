@@ -284,18 +284,6 @@ func TestAHitThatIsGivenBackWithALostAnswerLeavesTheHitsOfOthers(t *testing.T) {
 	})
 }
 
-// overtaken returns a client like client, except that before its first write of
-// a narrow condition's record, somebody else is faster.
-func overtaken(client throttler.Client, faster func()) throttler.Client {
-	var once sync.Once
-	return &faulty{Client: client, before: func(op string, keys ...string) error {
-		if op == "add" && strings.HasPrefix(keys[0], throttler.Key("test", "narrow", "")) {
-			once.Do(faster)
-		}
-		return nil
-	}}
-}
-
 // A server that does not speak memcached's language is failed open over, by the
 // pool and by a plain client, whatever it says.
 func TestAServerThatTalksNonsenseIsFailedOpenOver(t *testing.T) {
@@ -350,14 +338,6 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 		}
 	}()
 	return l.Addr().String()
-}
-
-// overPool returns a client over a real server whose operations a test can
-// overtake.
-func overPool(t *testing.T, server *memcachedtest.Server) *faulty {
-	t.Helper()
-	p, _ := onWire(t, server)
-	return &faulty{Client: p, before: func(string, ...string) error { return nil }}
 }
 
 func TestARecordEvictedBetweenReadAndWriteIsBegunAnew(t *testing.T) {
