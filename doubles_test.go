@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -490,11 +491,12 @@ func always(d time.Duration) func(string, ...string) time.Duration {
 type remote struct {
 	server
 
-	mu    sync.Mutex // guards what follows
-	conn  uint64     // of the connection
-	lose  loss       // what becomes of the next exchange
-	err   error      // fails all exchanges
-	trips atomic.Int64
+	mu     sync.Mutex // guards what follows
+	conn   uint64     // of the connection
+	lose   loss       // what becomes of the next exchange
+	err    error      // fails all exchanges
+	faster func()     // comes before each write of a record, and changes it; nil: nobody does
+	trips  atomic.Int64
 }
 
 // server is a memstore that can be restarted, with tokens that begin anew.
@@ -585,6 +587,9 @@ func (r *remote) exchange(x throttler.Exchange) {
 // serve stores item, if there is one, and reads the record.
 func (r *remote) serve(key string, item *memcache.Item) throttler.Result {
 	var err error
+	if r.faster != nil {
+		r.faster()
+	}
 	switch {
 	case item == nil:
 		err = memcache.ErrNotStored
@@ -653,4 +658,23 @@ func onStage(t *testing.T, server *memcachedtest.Server) *staged {
 	t.Cleanup(func() { p.Close() })
 	p.Timeout, p.DialTimeout, p.QueueTimeout = 20*time.Second, 20*time.Second, 20*time.Second
 	return &staged{Pool: p}
+}
+
+// A client of a server that hangs, as gomemcache is: each operation ends after the
+// client's timeout.
+func hungAfter(d time.Duration) *counter {
+	return &counter{Store: memstore.New(), serves: always(d), fails: func(string) error { return os.ErrDeadlineExceeded }}
+}
+
+// A strayClient answers with what somebody else has asked for.
+type strayClient struct {
+	throttler.Client
+	one   *memcache.Item
+	items map[string]*memcache.Item
+}
+
+func (c strayClient) Get(string) (*memcache.Item, error) { return c.one, nil }
+
+func (c strayClient) GetMulti([]string) (map[string]*memcache.Item, error) {
+	return c.items, nil
 }
