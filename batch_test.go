@@ -93,7 +93,7 @@ func TestCallsDecidedTogetherAreDecidedAnewAfterALostWrite(t *testing.T) {
 func TestACallIsNotDecidedOnARecordThatWasReadBeforeIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
-		th := throttler.New(tardy{plainly(store)})
+		th := throttler.New(slowReader(store))
 		rule := either(condition("a", 1, time.Hour))
 		authorize(t, throttler.New(store), rule)
 		var wg sync.WaitGroup

@@ -104,10 +104,14 @@ func TestResetHoldsForABanThatIsBeingReadMeanwhile(t *testing.T) {
 	rule := banning("a", time.Hour)
 	authorize(t, elsewhere, rule)
 	authorize(t, elsewhere, rule)
-	slow := &interrupted{faulty: client}
-	here := throttler.New(slow)
+	reader := over(client)
+	here := throttler.New(reader)
 	here.BlockCache = 10
-	slow.by = func() { require.NoError(t, here.Reset(context.Background(), rule)) }
+	reader.after = func(_ string, err error) error {
+		reader.after = nil
+		require.NoError(t, here.Reset(context.Background(), rule))
+		return err
+	}
 	require.Equal(t, throttler.Blocked, authorize(t, here, rule).Status)
 	require.Equal(t, throttler.Authorized, authorize(t, here, rule).Status)
 }

@@ -3,7 +3,6 @@ package throttler_test
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -23,19 +22,23 @@ import (
 // The test doubles of Client: servers that fail, hang, are far away or are overtaken,
 // each over a memstore or a real client.
 
-// faulty is a client that a test can make fail, hang or be overtaken. before is
-// called with the name of each operation and its keys; if it returns an error,
-// that is the operation's.
+// faulty is a client that a test can make fail, hang, lose its answers or be
+// overtaken. Its operations are called get, multi, add, cas and delete.
 type faulty struct {
 	throttler.Client
-	before func(op string, keys ...string) error
+	before func(op string, keys ...string) error // if it returns an error, that is the operation's
+	after  func(op string, err error) error      // returns what is answered for err; nil: err itself
 
 	mu  sync.Mutex
 	ops []string
 }
 
-func newFaulty() *faulty {
-	return &faulty{Client: memstore.New(), before: func(string, ...string) error { return nil }}
+func newFaulty() *faulty { return over(memstore.New()) }
+
+// over returns a client that is faultless until a test says how it fails, and that
+// has the five methods of client alone.
+func over(client throttler.Client) *faulty {
+	return &faulty{Client: client, before: func(string, ...string) error { return nil }}
 }
 
 func (f *faulty) call(op string, keys ...string) error {
@@ -43,6 +46,13 @@ func (f *faulty) call(op string, keys ...string) error {
 	f.ops = append(f.ops, op)
 	f.mu.Unlock()
 	return f.before(op, keys...)
+}
+
+func (f *faulty) answer(op string, err error) error {
+	if f.after == nil {
+		return err
+	}
+	return f.after(op, err)
 }
 
 // took returns the operations since the last time it was called.
@@ -58,35 +68,37 @@ func (f *faulty) Get(key string) (*memcache.Item, error) {
 	if err := f.call("get", key); err != nil {
 		return nil, err
 	}
-	return f.Client.Get(key)
+	item, err := f.Client.Get(key)
+	return item, f.answer("get", err)
 }
 
 func (f *faulty) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 	if err := f.call("multi", keys...); err != nil {
 		return nil, err
 	}
-	return f.Client.GetMulti(keys)
+	items, err := f.Client.GetMulti(keys)
+	return items, f.answer("multi", err)
 }
 
 func (f *faulty) Add(item *memcache.Item) error {
 	if err := f.call("add", item.Key); err != nil {
 		return err
 	}
-	return f.Client.Add(item)
+	return f.answer("add", f.Client.Add(item))
 }
 
 func (f *faulty) CompareAndSwap(item *memcache.Item) error {
 	if err := f.call("cas", item.Key); err != nil {
 		return err
 	}
-	return f.Client.CompareAndSwap(item)
+	return f.answer("cas", f.Client.CompareAndSwap(item))
 }
 
 func (f *faulty) Delete(key string) error {
 	if err := f.call("delete", key); err != nil {
 		return err
 	}
-	return f.Client.Delete(key)
+	return f.answer("delete", f.Client.Delete(key))
 }
 
 // failing returns a before that fails the given operations with err, for keys
@@ -97,6 +109,16 @@ func failing(err error, part string, ops ...string) func(string, ...string) erro
 			return err
 		}
 		return nil
+	}
+}
+
+// losing returns an after that answers err to each op that was carried out.
+func losing(op string, err error) func(string, error) error {
+	return func(done string, failed error) error {
+		if done != op || failed != nil {
+			return failed
+		}
+		return err
 	}
 }
 
@@ -143,29 +165,6 @@ func (r *torn) Get(key string) (*memcache.Item, error) {
 	return item, err
 }
 
-// lostAdd carries out an Add and answers that it may have.
-type lostAdd struct{ *faulty }
-
-func (l *lostAdd) Add(item *memcache.Item) error {
-	if err := l.faulty.Add(item); err != nil {
-		return err
-	}
-	return maybeDone{memcache.ErrNotStored}
-}
-
-// lossy carries out a CompareAndSwap and answers lost all the same.
-type lossy struct {
-	*faulty
-	lost error
-}
-
-func (l *lossy) CompareAndSwap(item *memcache.Item) error {
-	if err := l.faulty.CompareAndSwap(item); err != nil || l.lost == nil {
-		return err
-	}
-	return l.lost
-}
-
 // maybeDone is the error of a client that has repeated a write whose answer was
 // lost, and does not know whether it was itself that was faster.
 type maybeDone struct{ error }
@@ -174,31 +173,18 @@ func (maybeDone) MaybeDone() bool { return true }
 
 func (m maybeDone) Unwrap() error { return m.error }
 
-// interrupted does something else between the answer to a Get and its return.
-type interrupted struct {
-	*faulty
-	by func()
-}
-
-func (o *interrupted) Get(key string) (*memcache.Item, error) {
-	item, err := o.faulty.Get(key)
-	if by := o.by; by != nil {
-		o.by = nil
-		by()
-	}
-	return item, err
-}
-
 // overtaken returns a client like client, except that before its first write of
 // a narrow condition's record, somebody else is faster.
 func overtaken(client throttler.Client, faster func()) throttler.Client {
 	var once sync.Once
-	return &faulty{Client: client, before: func(op string, keys ...string) error {
+	f := over(client)
+	f.before = func(op string, keys ...string) error {
 		if op == "add" && strings.HasPrefix(keys[0], throttler.Key("test", "narrow", "")) {
 			once.Do(faster)
 		}
 		return nil
-	}}
+	}
+	return f
 }
 
 // overPool returns a client over a real server whose operations a test can
@@ -206,7 +192,7 @@ func overtaken(client throttler.Client, faster func()) throttler.Client {
 func overPool(t *testing.T, server *memcachedtest.Server) *faulty {
 	t.Helper()
 	p, _ := onWire(t, server)
-	return &faulty{Client: p, before: func(string, ...string) error { return nil }}
+	return over(p)
 }
 
 // An outlet is a backend that can be switched off, for the records whose keys hold
@@ -259,134 +245,56 @@ func (c racyClient) Add(item *memcache.Item) error { return c.Set(item) }
 
 func (c racyClient) CompareAndSwap(item *memcache.Item) error { return c.Set(item) }
 
-// slow is a Client whose operations take a while, some longer than others, so that
-// calls at once meet in every order.
-type slow struct{ throttler.Client }
-
-func (slow) wait() { time.Sleep(rand.N(time.Millisecond)) }
-
-func (s slow) Get(key string) (*memcache.Item, error) {
-	s.wait()
-	return s.Client.Get(key)
-}
-
-func (s slow) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	s.wait()
-	return s.Client.GetMulti(keys)
-}
-
-func (s slow) Add(item *memcache.Item) error {
-	s.wait()
-	return s.Client.Add(item)
-}
-
-func (s slow) CompareAndSwap(item *memcache.Item) error {
-	s.wait()
-	return s.Client.CompareAndSwap(item)
-}
-
-// A slowReader takes a round trip to return what it has read.
-type slowReader struct{ throttler.Client }
-
-func (r slowReader) Get(key string) (*memcache.Item, error) {
-	item, err := r.Client.Get(key)
-	time.Sleep(roundTrip)
-	return item, err
-}
-
-// A tardy client takes a round trip to hand out what it has read.
-type tardy struct{ throttler.Client }
-
-func (c tardy) Get(key string) (*memcache.Item, error) {
-	item, err := c.Client.Get(key)
-	time.Sleep(roundTrip)
-	return item, err
-}
-
+// roundTrip is how far away the servers of the doubles below are. In a bubble of
+// synctest time passes for nothing else, so the time that a call takes is the number
+// of its round trips, whatever it does at the same time.
 const roundTrip = 20 * time.Millisecond
 
-// A distantClient counts operations, each of which takes a round trip. In a
-// bubble of synctest time passes for nothing else, so the time that a call takes
-// is the number of its round trips, whatever it does at the same time.
+// A distantClient takes a round trip for each operation, and counts them.
 type distantClient struct {
-	throttler.Client
+	*faulty
 	ops atomic.Int64
 }
 
-func (c *distantClient) travel() {
-	c.ops.Add(1)
-	time.Sleep(roundTrip)
-}
-
-func (c *distantClient) Get(key string) (*memcache.Item, error) {
-	c.travel()
-	return c.Client.Get(key)
-}
-
-func (c *distantClient) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	c.travel()
-	return c.Client.GetMulti(keys)
-}
-
-func (c *distantClient) Add(item *memcache.Item) error {
-	c.travel()
-	return c.Client.Add(item)
-}
-
-func (c *distantClient) CompareAndSwap(item *memcache.Item) error {
-	c.travel()
-	return c.Client.CompareAndSwap(item)
-}
-
-func (c *distantClient) Delete(key string) error {
-	c.travel()
-	return c.Client.Delete(key)
-}
-
-// A meeting is a Client whose first readers go on when all of them have read.
-type meeting struct {
-	throttler.Client
-	missing atomic.Int64
-	all     sync.WaitGroup
-}
-
-func meet(c throttler.Client, readers int) *meeting {
-	m := &meeting{Client: c}
-	m.missing.Store(int64(readers))
-	m.all.Add(readers)
-	return m
-}
-
-func (m *meeting) Get(key string) (*memcache.Item, error) {
-	item, err := m.Client.Get(key)
-	m.wait()
-	return item, err
-}
-
-func (m *meeting) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	items, err := m.Client.GetMulti(keys)
-	m.wait()
-	return items, err
-}
-
-func (m *meeting) wait() {
-	if m.missing.Add(-1) >= 0 {
-		m.all.Done()
-		m.all.Wait()
+func newDistant() *distantClient {
+	c := &distantClient{faulty: newFaulty()}
+	c.before = func(string, ...string) error {
+		c.ops.Add(1)
+		time.Sleep(roundTrip)
+		return nil
 	}
+	return c
 }
 
-// A lateClient holds back each CompareAndSwap.
-type lateClient struct {
-	throttler.Client
-	arrived chan struct{} // closed when the first is there
-	held    chan struct{} // closed to let them go on
+// slowReader returns a client like client, but that takes a round trip to hand out a
+// record that it has read.
+func slowReader(client throttler.Client) *faulty {
+	f := over(client)
+	f.after = func(op string, err error) error {
+		if op == "get" {
+			time.Sleep(roundTrip)
+		}
+		return err
+	}
+	return f
 }
 
-func (c *lateClient) CompareAndSwap(item *memcache.Item) error {
-	close(c.arrived)
-	<-c.held
-	return c.Client.CompareAndSwap(item)
+// meet returns a client like client, but whose first readers go on when all of them
+// have read.
+func meet(client throttler.Client, readers int) *faulty {
+	var missing atomic.Int64
+	var all sync.WaitGroup
+	missing.Store(int64(readers))
+	all.Add(readers)
+	f := over(client)
+	f.after = func(op string, err error) error {
+		if (op == "get" || op == "multi") && missing.Add(-1) >= 0 {
+			all.Done()
+			all.Wait()
+		}
+		return err
+	}
+	return f
 }
 
 // A recorder is a Client that keeps the values which it has stored.
@@ -438,46 +346,11 @@ func (c *counter) serve(op string, keys ...string) error {
 	return c.fails(op)
 }
 
-func (c *counter) plainly() throttler.Client { return plainly(overCounter{c}) }
-
-// plainly returns what client is to a throttler that knows the five methods only.
-func plainly(client throttler.Client) throttler.Client { return struct{ throttler.Client }{client} }
-
-type overCounter struct{ c *counter }
-
-func (o overCounter) Get(key string) (*memcache.Item, error) {
-	if err := o.c.serve("get", key); err != nil {
-		return nil, err
-	}
-	return o.c.Store.Get(key)
-}
-
-func (o overCounter) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	if err := o.c.serve("get", keys...); err != nil {
-		return nil, err
-	}
-	return o.c.Store.GetMulti(keys)
-}
-
-func (o overCounter) Add(item *memcache.Item) error {
-	if err := o.c.serve("add", item.Key); err != nil {
-		return err
-	}
-	return o.c.Store.Add(item)
-}
-
-func (o overCounter) CompareAndSwap(item *memcache.Item) error {
-	if err := o.c.serve("cas", item.Key); err != nil {
-		return err
-	}
-	return o.c.Store.CompareAndSwap(item)
-}
-
-func (o overCounter) Delete(key string) error {
-	if err := o.c.serve("delete", key); err != nil {
-		return err
-	}
-	return o.c.Store.Delete(key)
+// plainly returns c as a client that has the five methods alone.
+func (c *counter) plainly() *faulty {
+	f := over(c.Store)
+	f.before = c.serve
+	return f
 }
 
 // always returns how long each operation takes, whichever it is.
@@ -485,9 +358,7 @@ func always(d time.Duration) func(string, ...string) time.Duration {
 	return func(string, ...string) time.Duration { return d }
 }
 
-// A remote is an Exchanger whose server is roundTrip away. In a bubble of synctest
-// time passes for nothing else, so the time that a call takes is the number of its
-// round trips.
+// A remote is an Exchanger whose server is roundTrip away.
 type remote struct {
 	server
 
@@ -519,9 +390,8 @@ const (
 )
 
 func newRemote() *remote {
-	r := &remote{conn: 1}
+	r := new(remote)
 	r.restart()
-	r.conn = 1
 	return r
 }
 

@@ -96,10 +96,10 @@ func TestErrorsThatCannotBeComparedAreReportedAll(t *testing.T) {
 // done: the record tells that it holds this very write.
 func TestLostAnswerBansNobody(t *testing.T) {
 	client := newFaulty()
-	lost := &lostAdd{faulty: client}
+	client.after = losing("add", maybeDone{memcache.ErrNotStored})
 	rule := either(condition("a", 1, time.Minute))
 	rule.Lockout = time.Hour
-	d := authorize(t, throttler.New(lost), rule)
+	d := authorize(t, throttler.New(client), rule)
 	require.Equal(t, throttler.Authorized, d.Status)
 	require.NoError(t, d.Err)
 	require.True(t, authorize(t, throttler.New(client), rule).Outcomes[0].Banned)

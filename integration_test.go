@@ -411,7 +411,14 @@ func TestLateWriteErasesNoBan(t *testing.T) {
 	rule.Lockout = 2 * time.Hour
 	s.requireAuthorized(rule)
 
-	late := &lateClient{Client: s.newClient(t), arrived: make(chan struct{}), held: make(chan struct{})}
+	late, arrived, held := over(s.newClient(t)), make(chan struct{}), make(chan struct{})
+	late.before = func(op string, _ ...string) error {
+		if op == "cas" {
+			close(arrived)
+			<-held
+		}
+		return nil
+	}
 	var d throttler.Decision
 	var err error
 	done := make(chan struct{})
@@ -419,12 +426,12 @@ func TestLateWriteErasesNoBan(t *testing.T) {
 		defer close(done)
 		d, err = throttler.New(late).Authorize(context.Background(), rule)
 	}()
-	<-late.arrived // it has found room for its hit, and is about to write
+	<-arrived // it has found room for its hit, and is about to write
 	s.requireAuthorized(rule)
 	set := s.requireBlocked(rule)
 	require.True(t, set.Outcomes[0].Banned)
 	before := s.record(rule)
-	close(late.held)
+	close(held)
 	<-done
 
 	require.NoError(t, err)

@@ -3,6 +3,7 @@ package throttler_test
 import (
 	"context"
 	"math"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -245,7 +246,12 @@ func TestHitsThatAreGivenBackBanNobody(t *testing.T) {
 				rule.Lockout, rule.CountAuthorizedOnly = time.Hour, true
 				var wg sync.WaitGroup
 				for range 3 {
-					th := throttler.New(slow{store}) // as if in a process of its own
+					client := over(store)
+					client.before = func(string, ...string) error {
+						time.Sleep(rand.N(time.Millisecond)) // so that they meet in every order
+						return nil
+					}
+					th := throttler.New(client) // as if in a process of its own
 					wg.Go(func() {
 						_, err := th.Authorize(context.Background(), rule)
 						assert.NoError(t, err)

@@ -172,12 +172,14 @@ func TestAHungServerCostsARuleOfSeveralConditionsOneTimeout(t *testing.T) {
 func TestContentionBetweenProcessesIsBoundedInTime(t *testing.T) {
 	for name, client := range map[string]func(*memstore.Store) throttler.Client{
 		"plain": func(store *memstore.Store) throttler.Client {
-			return &faulty{Client: tardy{plainly(store)}, before: func(op string, _ ...string) error {
+			client := slowReader(store)
+			client.before = func(op string, _ ...string) error {
 				if op == "add" || op == "cas" {
 					hitBy(throttler.New(store))
 				}
 				return nil
-			}}
+			}
+			return client
 		},
 		"one trip": func(store *memstore.Store) throttler.Client {
 			r := newRemote()
@@ -221,7 +223,7 @@ func TestStrayAnswersOfAPlainClientAreAnErrorAndBanNobody(t *testing.T) {
 			"beside what is due": {item.Key: item, "test#a#v": {Key: "test#a#v", CasID: 1}},
 		} {
 			t.Run(name+", "+keyed, func(t *testing.T) {
-				th := throttler.New(strayClient{plainly(memstore.New()), item, items})
+				th := throttler.New(strayClient{newFaulty(), item, items})
 				th.BlockCache = 10
 				for range 2 {
 					d := authorize(t, th, rule)

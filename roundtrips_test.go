@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/require"
 )
 
@@ -29,7 +28,7 @@ func travel(t *testing.T, test func(*journey)) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				client := &distantClient{Client: memstore.New()}
+				client := newDistant()
 				test(&journey{t, throttler.New(client), client, ctx(t)})
 			})
 		})
@@ -148,7 +147,7 @@ func TestRoundTripsOfALostRace(t *testing.T) {
 // The reads of a cancelable call run on, but no longer than the client does.
 func TestDoneContextIsNotWaitedForALongTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := &distantClient{Client: memstore.New()}
+		client := newDistant()
 		th := throttler.New(client)
 		rule := throttler.Rule{Identifier: "r", Either: conditions(8, 9, time.Minute)}
 		for _, patience := range []time.Duration{1, roundTrip / 2, roundTrip + roundTrip/2} {

@@ -326,7 +326,7 @@ func named(name, value string, max int, ttl time.Duration) throttler.Condition {
 
 func TestUsersOfOneSenderAreServedInTurnWithFewOperations(t *testing.T) {
 	const users = 100
-	client := &distantClient{Client: memstore.New()}
+	client := newDistant()
 	inHall(t, client, func(h *hall) {
 		var posts []*post
 		for i := range users {
@@ -559,7 +559,7 @@ func TestNewcomerDoesNotJumpTheQueueAsTheLimitOpens(t *testing.T) {
 
 // The answer to the try that was under way, of before the Reset, comes after it.
 func TestResetDuringATryIsNoticedAtOnce(t *testing.T) {
-	inHall(t, slowReader{memstore.New()}, func(h *hall) {
+	inHall(t, slowReader(memstore.New()), func(h *hall) {
 		rule := either(window(1, time.Hour))
 		_, err := h.Wait(h.Context(), rule)
 		require.NoError(t, err)
