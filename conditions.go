@@ -32,8 +32,8 @@ type Rule struct {
 	// "login", "robots". Two rules with the same Identifier share the
 	// records of conditions that have the same Name and Value, and should
 	// have the same Algorithm, Max and TTL for them: each Algorithm counts
-	// for itself, and a shorter TTL holds for all hits as soon as it blocks.
-	// Required.
+	// its own hits only, and a shorter TTL applies to all stored hits from the
+	// first refusal on. See [Throttler.Conflict]. Required.
 	Identifier string
 
 	// Either blocks a call as soon as one of its conditions is full. The
@@ -65,10 +65,10 @@ type Rule struct {
 
 	// CountAuthorizedOnly keeps a call that is blocked from using up the
 	// budget of conditions that would have taken it. A condition that is
-	// found full is banned all the same. If ctx ends before a call that was
-	// refused late could give back what it had counted, that stays until it
-	// expires. Not set: conditions that are not
-	// full count a blocked call too, as in the original.
+	// found full is banned all the same. A call that counts a hit before
+	// another condition turns out to be full gives the hit back, even if ctx
+	// has ended. Default: false, conditions that are not full count a blocked
+	// call too, as in the original.
 	CountAuthorizedOnly bool
 
 	// Shadow lets every call pass that the rule would block, to try out

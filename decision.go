@@ -48,9 +48,9 @@ type Decision struct {
 	// call is authorized all the same.
 	WouldBlock bool
 
-	// Err is what the backend failed at and was failed open over; nil if
-	// nothing failed. It matches, by errors.Is, the Err of every outcome.
-	// A program that would rather fail closed tests it.
+	// Err is the backend's error, or nil. The conditions that it affected failed
+	// open. It matches, by errors.Is, the Err of every outcome. To fail closed,
+	// test it.
 	Err error
 
 	receipt *receipt      // what was counted; nil: nothing was
@@ -96,10 +96,9 @@ type Outcome struct {
 	// since another call had changed its record in the meantime.
 	LostRaces int
 
-	// Err is what kept the condition from being looked at or counted. A
-	// condition that could not be looked at does not block: it fails open,
-	// with Remaining equal to Limit. One that was found full and could not
-	// be banned still blocks.
+	// Err is why the condition could not be read or counted, or nil. A condition
+	// that could not be read fails open, with Remaining equal to Limit. One that
+	// was found full and could not be banned still blocks.
 	Err error
 }
 
@@ -133,8 +132,8 @@ type verdict struct {
 // hits that the call costs are counted if there is room for all of them and
 // count is set.
 //
-// It is a function of its arguments alone. All that the rest of the package
-// does is to keep it so while others decide the same condition.
+// It is a function of its arguments alone. The rest of the package sees to it that
+// nobody else changes the record between its reading and the storing of next.
 func decide(now instant, c *Condition, l lockout, stored record, count bool) verdict {
 	b, corrected := stored.ban.at(now)
 	if b.holds(now) {

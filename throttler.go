@@ -57,33 +57,33 @@
 // Safety: a Value is any bytes of any length. Two different values never share
 // a record, and none becomes an illegal key or a command.
 //
-// Speed: a call takes two round trips, however many conditions it has, or one if
-// there is nothing to count, as all of them are full or
-// [Rule.CountAuthorizedOnly] is set.
+// Speed: over package pool a call takes one round trip, however many conditions it
+// has, and a second one if another process has changed one of the records since
+// this one saw it. Over a plain client it takes two, or one if nothing is to be
+// written.
 //
 // # When the backend fails
 //
 // A failure of the backend is not an error of Authorize: the conditions that it
-// concerns do not block, so that an outage of memcached is no outage of the
-// login page. [Decision.Err] says what failed. A program that would rather fail
-// closed tests it; one that would rather go on counting in each process sets
-// [Throttler.Fallback]. A ctx that is done ends the call at once, in the same
-// way.
+// affects fail open, so that an outage of memcached is not an outage of the login
+// page. [Decision.Err] is the backend's error. To fail closed, test it. To go on
+// counting in each process, set [Throttler.Fallback]. A ctx that is done ends the
+// call at once, in the same way.
 //
 // # Clocks
 //
 // Times are those of the callers' clocks, so callers on several machines should
-// have theirs set by NTP: as far as two clocks differ, so much shorter or longer
-// may a window seem. One that is ahead by hours does no lasting harm: a hit
-// counts for TTL at most, and a ban for its length, from when it is first met by
-// a caller whose clock is right. One that is behind ends hits and bans early for
-// the values that it is asked about.
+// have theirs set by NTP. If two clocks differ by d, a window may appear up to d
+// shorter or longer. A clock that is ahead by hours does no lasting harm: a hit
+// counts for TTL at most, and a ban for its length, from when a caller whose clock
+// is right first meets it. A clock that is behind ends hits and bans early for the
+// values that it is asked about.
 //
 // # Stored records
 //
 // Records begin with a version. Every later version of this package reads what
-// every earlier one has written. Bytes that are no record of this package count
-// as none, and are replaced.
+// every earlier one has written. Bytes that are no record of this package are
+// treated as absent and overwritten.
 package throttler
 
 import (
@@ -100,8 +100,9 @@ import (
 //
 // The exported fields are options. They must be set before the first use, and a
 // Throttler must not be copied after it. All methods are safe for concurrent
-// use. No goroutine outlives a call, except that a call which is left at the end
-// of its ctx leaves behind the operations that the client has not given up yet.
+// use. No goroutine outlives a call, with one exception: if ctx ends first, what was
+// already sent runs on until the client times out, and so does what other calls
+// share with this one and what a refused call gives back.
 type Throttler struct {
 	// Fallback decides the conditions whose backend failed, instead of
 	// letting them pass; usually a memstore, with which each process counts
@@ -113,14 +114,14 @@ type Throttler struct {
 	// BlockCache is how many records that block are kept in process memory:
 	// bans, and windows and buckets that are full. A condition that one of
 	// them blocks takes no round trip; the others of a rule are counted as
-	// ever. Each is kept until it may open, and for at most BlockCacheTTL.
+	// usual. Each is kept until it may open, and for at most BlockCacheTTL.
 	// When there are more, the least recently used are forgotten. Records of
 	// more than 64 KiB are not kept. Default: none.
 	BlockCache int
 
-	// BlockCacheTTL is how long such a record is believed before the backend
-	// is asked again, and so how long a Cancel, Reset or Ban by another
-	// process may go unnoticed. Default: 5 s.
+	// BlockCacheTTL is how long such a record is used before the backend is asked
+	// again. A Cancel, Reset or Ban by another process may go unnoticed for that
+	// long. Default: 5 s.
 	BlockCacheTTL time.Duration
 
 	// RecordCache is how many records are remembered as they were last seen,
@@ -223,9 +224,9 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (Decision, error) {
 // however many calls run at once, no more than Max of them are between
 // Authorize and Cancel.
 //
-// The error says what the backend failed at. What could not be looked up may be
-// tried again with d. A hit whose removal failed may have been taken back or
-// not, and expires in its time.
+// The error is the backend's, or that of ctx. Cancel may then be called again with
+// d: it tries what could not be looked up. A hit whose removal failed may have been
+// taken back or not; it is not tried again, and expires in its time.
 func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
 	if d.receipt == nil {
 		return nil
@@ -255,9 +256,9 @@ func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error
 }
 
 // Reset forgets the hits and lifts the bans of all conditions of rule, for the
-// values that they have in it, in the fallback too. The error says that rule is
-// invalid, as errors.Is(err, [ErrInvalidRule]), or what the backend failed at;
-// the records that it does not concern are gone all the same.
+// values that they have in it, in the fallback too. The error matches
+// [ErrInvalidRule] or is the backend's; the records that it does not concern are
+// gone all the same.
 func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 	if err := rule.Validate(); err != nil {
 		return err
@@ -275,9 +276,8 @@ func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 // their [Throttler.BlockCacheTTL]. [Throttler.Reset] lifts it. The fallback is
 // told too.
 //
-// The error says that rule is invalid or d not positive, as errors.Is(err,
-// [ErrInvalidRule]), or what the backend failed at; the values that it does not
-// concern are banned all the same.
+// The error matches [ErrInvalidRule] if rule is invalid or d not positive, or is
+// the backend's; the values that it does not concern are banned all the same.
 func (t *Throttler) Ban(ctx context.Context, rule Rule, d time.Duration) error {
 	if err := rule.Validate(); err != nil {
 		return err
