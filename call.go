@@ -57,6 +57,9 @@ func (t *Throttler) newCall(rule Rule) *call {
 		e.lockout = c.rule.lockout(&e.condition)
 		e.key = key(rule.Identifier, e.condition.Name, e.condition.Value)
 	}
+	if t.Conflict != nil {
+		t.tellConflicts(c)
+	}
 	return c
 }
 
