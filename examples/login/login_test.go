@@ -389,8 +389,14 @@ func TestOperatorHelpsByName(t *testing.T) {
 	require.Equal(t, "/?bad", help("alice", "nonsense"))
 	require.Contains(t, operator.do("GET", town.operator.URL+"/?bad", nil).body, "That is not an address.")
 	require.Equal(t, http.StatusTooManyRequests, v.logIn("alice", "correct horse").StatusCode)
+	for _, nobody := range [][2]string{{"nobody", ""}, {"nobody", "198.51.100.1"}, {"", ""}, {"", "198.51.100.1"}, {strings.Repeat("x", 2000), ""}} {
+		require.Equal(t, "/?nothing", help(nobody[0], nobody[1]), "%.20q", nobody)
+	}
+	require.Contains(t, operator.do("GET", town.operator.URL+"/?nothing", nil).body, "so nothing was lifted.")
+	require.Equal(t, http.StatusTooManyRequests, v.logIn("alice", "correct horse").StatusCode)
 	require.Equal(t, "/?lifted", help("Alice", "203.0.113.7"))
 	require.Equal(t, http.StatusSeeOther, v.logIn("alice", "correct horse").StatusCode)
+	require.Equal(t, "/?nothing", help("Alice", "203.0.113.7"), "it is lifted already")
 }
 
 // A page of another site whose name is made to point to this machine.
