@@ -373,7 +373,9 @@ func TestOperatorLiftsWhatWasShown(t *testing.T) {
 
 func TestInvisibleCharactersAreWrittenOut(t *testing.T) {
 	for value, want := range map[string]string{
-		"alice": "alice", "zoë\"": "zoë\"", "a\u202eb": `a\u202eb`, "a\u200bb": `a\u200bb`, "\x07": `\a`, "日本": "日本",
+		"alice": "alice", "zoë\"": "zoë\"", "日本": "日本", "": "", `DOMAIN\user`: `DOMAIN\user`, `a\u200bb`: `a\u200bb`,
+		"a\u202eb": `"a\u202eb"`, "a\u200bb": `"a\u200bb"`, "\u2066x": `"\u2066x"`, "\x07": `"\a"`, "\xff": `"\xff"`, "zoë\u00a0": `"zo\u00eb\u00a0"`,
+		"a\u3164": `"a\u3164"`, "a\u034f": `"a\u034f"`, "a\ufe0f": `"a\ufe0f"`, "a\u2800": `"a\u2800"`,
 	} {
 		require.Equal(t, want, visible(value))
 	}
