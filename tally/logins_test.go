@@ -55,7 +55,7 @@ func TestStuffingIsSeen(t *testing.T) {
 
 	w := httptest.NewRecorder()
 	counts.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-	for _, want := range []string{"75.4 %", "<td>307</td>", "2001:db8:1::/48", "&lt;b&gt;dave", "Most failed: addresses"} {
+	for _, want := range []string{"409 attempts. Of the passwords that were looked at, 75.4 % were wrong.", "<td>307</td>", "2001:db8:1::/48", "&lt;b&gt;dave", "Most failed: addresses"} {
 		require.Contains(t, w.Body.String(), want)
 	}
 	w = httptest.NewRecorder()
