@@ -193,8 +193,9 @@ func (t *Throttler) Authorize(ctx context.Context, rule Rule) (Decision, error) 
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
 	}
+	start := t.startObserving()
 	d := t.newCall(rule).decide(ctx)
-	t.observe(ctx, rule, d)
+	t.observe(ctx, rule, &d, start)
 	return d, nil
 }
 
@@ -230,6 +231,27 @@ func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
 		return nil
 	}
 	return d.receipt.takeBack(ctx)
+}
+
+// CancelOnly takes back the hits that d counted for the conditions of rule, as
+// [Throttler.Cancel] does. What d counted for others stays, and may be taken back
+// later. The error may also be that rule is invalid, as errors.Is(err,
+// [ErrInvalidRule]).
+func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error {
+	if err := rule.Validate(); err != nil || d.receipt == nil {
+		return err
+	}
+	var keys []string
+	for _, c := range rule.conditions() {
+		keys = append(keys, key(rule.Identifier, c.Name, c.Value))
+	}
+	part, err := d.receipt.only(ctx, keys)
+	if err != nil {
+		return err
+	}
+	err = part.takeBack(ctx)
+	d.receipt.keep(part)
+	return err
 }
 
 // Reset forgets the hits and lifts the bans of all conditions of rule, for the
@@ -316,8 +338,17 @@ func (t *Throttler) recordCache() int {
 	return t.RecordCache
 }
 
-func (t *Throttler) observe(ctx context.Context, rule Rule, d Decision) {
+// startObserving returns when an observed call begins. Others need no clock.
+func (t *Throttler) startObserving() (start time.Time) {
 	if t.Observe != nil {
-		t.Observe(ctx, rule, d)
+		start = time.Now()
+	}
+	return start
+}
+
+func (t *Throttler) observe(ctx context.Context, rule Rule, d *Decision, start time.Time) {
+	if t.Observe != nil {
+		d.took = time.Since(start)
+		t.Observe(ctx, rule, *d)
 	}
 }

@@ -161,7 +161,7 @@ func TestInABrowser(t *testing.T) {
 	operator.sends(chromedp.Click(`button[aria-label="Lift name+address 203.0.113.7#alice"]`, chromedp.ByQuery))
 	require.Contains(t, operator.text("[role=status]"), "Lifted.")
 	operator.opens(town.operator.URL + "/tally")
-	require.Contains(t, operator.text("body"), "name+address")
+	require.Contains(t, operator.text("body"), "Most failed: names")
 
 	alice.opens(town.site.URL)
 	alice.logIn("alice", "correct horse")
@@ -216,4 +216,61 @@ func TestWithoutJavaScript(t *testing.T) {
 	town.visitor("").do("POST", town.operator.URL+"/help", map[string][]string{"name": {"alice"}, "address": {"203.0.113.7"}})
 	alice.logIn("alice", "correct horse")
 	require.Equal(t, "Welcome, Alice", alice.text("h1"))
+}
+
+// The pages fit a phone, and nothing needs a mouse.
+func TestByKeyboardAloneOnAPhoneAndOnADesk(t *testing.T) {
+	for _, width := range []int64{375, 1000} {
+		town := openTown(t)
+		town.visitor("203.0.113.250").block("somebody-with-a-long-name@an-even-longer-host.example.org")
+		alice := town.browser("203.0.113.7")
+		fits := func() {
+			t.Helper()
+			require.LessOrEqual(t, alice.eval(`document.documentElement.scrollWidth`), float64(width))
+		}
+		alice.do(emulation.SetDeviceMetricsOverride(width, 800, 1, width < 500))
+		alice.opens(town.site.URL)
+		fits()
+		alice.do(chromedp.KeyEvent("alice" + kb.Tab))
+		require.Equal(t, "password", alice.eval(`document.activeElement.id`))
+		require.Equal(t, "3px", alice.eval(`getComputedStyle(document.activeElement).outlineWidth`))
+		alice.sends(chromedp.KeyEvent("wrong" + kb.Enter))
+		require.Equal(t, "password", alice.eval(`document.activeElement.id`))
+		fits()
+		alice.do(chromedp.KeyEvent("correct horse" + kb.Tab))
+		require.Equal(t, "show", alice.eval(`document.activeElement.id`))
+		alice.do(chromedp.KeyEvent(" "))
+		require.Equal(t, "correct horse", alice.eval(`document.getElementById("password").value`))
+		require.Equal(t, "text", alice.eval(`document.getElementById("password").type`))
+		require.Equal(t, "password", alice.eval(`document.activeElement.id`))
+		alice.do(chromedp.KeyEvent(kb.Tab + kb.Tab))
+		require.Equal(t, "submit", alice.eval(`document.activeElement.id`))
+		alice.sends(chromedp.KeyEvent(kb.Enter))
+		require.Equal(t, "Welcome, Alice", alice.text("h1"))
+		fits()
+		alice.do(chromedp.KeyEvent(kb.Tab))
+		alice.sends(chromedp.KeyEvent(kb.Enter))
+		require.Contains(t, alice.text("[role=status]"), "You have signed out")
+
+		alice.opens(town.operator.URL)
+		fits()
+		alice.picture("operator-"+strconv.FormatInt(width, 10)+".png", "body")
+		alice.do(chromedp.KeyEvent(kb.Tab))
+		require.Equal(t, "3px", alice.eval(`getComputedStyle(document.activeElement).outlineWidth`))
+		require.Equal(t, width < 500, alice.eval(`getComputedStyle(document.querySelector(".narrow")).display !== "none"`))
+		alice.sends(chromedp.KeyEvent(kb.Enter))
+		require.Contains(t, alice.text("[role=status]"), "Lifted.")
+
+		alice.do(chromedp.KeyEvent(kb.Tab + "nobody" + kb.Tab + "198.51.100.1" + kb.Tab))
+		require.Equal(t, "Forget", alice.eval(`document.activeElement.textContent`))
+		alice.sends(chromedp.KeyEvent(kb.Enter))
+		require.Contains(t, alice.text("[role=alert]"), "so nothing was lifted")
+		fits()
+		alice.do(chromedp.KeyEvent(kb.Tab + kb.Tab + kb.Tab + kb.Tab + kb.Tab))
+		require.Equal(t, "All counts", alice.eval(`document.activeElement.textContent`))
+		alice.sends(chromedp.KeyEvent(kb.Enter))
+		require.Contains(t, alice.text("h2"), "Logins")
+		fits()
+		alice.picture("tally-"+strconv.FormatInt(width, 10)+".png", "body")
+	}
 }

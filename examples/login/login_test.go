@@ -138,6 +138,16 @@ func TestWrongPasswordKeepsTheNameAndNothingElse(t *testing.T) {
 	require.Empty(t, a.Header.Get("Retry-After"))
 }
 
+// The account that is looked up by a padded name must not be found uncounted.
+func TestPaddedNameIsAnsweredAsAWrongPassword(t *testing.T) {
+	v := openTown(t).visitor("203.0.113.7")
+	for range 20 {
+		a := v.logIn(strings.Repeat(" ", 1024)+"alice", "correct horse")
+		require.Equal(t, http.StatusForbidden, a.StatusCode)
+		require.Contains(t, a.body, "The name or the password is wrong.")
+	}
+}
+
 var figures = regexp.MustCompile(`[0-9]+`)
 
 func TestSixthAttemptSaysWhenToComeBack(t *testing.T) {
@@ -343,6 +353,32 @@ func TestOperatorLiftsABan(t *testing.T) {
 
 	a = operator.do("POST", town.operator.URL+"/lift", url.Values{"condition": {"name"}, "value": {"not in the list"}})
 	require.Equal(t, http.StatusSeeOther, a.StatusCode)
+	require.Equal(t, "/?gone", a.Header.Get("Location"))
+	require.Contains(t, operator.do("GET", town.operator.URL+"/?gone", nil).body, "Nothing was lifted.")
+}
+
+// Others are blocked between the look at the page and the click.
+func TestOperatorLiftsWhatWasShown(t *testing.T) {
+	town := openTown(t)
+	operator := town.visitor("")
+	town.visitor("203.0.113.7").block("alice")
+	for i := range 5 {
+		town.visitor(fmt.Sprint("203.0.113.1", i)).block(fmt.Sprint("bob", i))
+	}
+	operator.do("POST", town.operator.URL+"/lift", url.Values{"condition": {"name+address"}, "value": {"203.0.113.7#alice"}})
+	page := operator.do("GET", town.operator.URL+"/", nil).body
+	require.NotContains(t, page, "203.0.113.7#alice")
+	require.Equal(t, 5, strings.Count(page, `class="tag"`))
+}
+
+func TestInvisibleCharactersAreWrittenOut(t *testing.T) {
+	for value, want := range map[string]string{
+		"alice": "alice", "zoë\"": "zoë\"", "日本": "日本", "": "", `DOMAIN\user`: `DOMAIN\user`, `a\u200bb`: `a\u200bb`,
+		"a\u202eb": `"a\u202eb"`, "a\u200bb": `"a\u200bb"`, "\u2066x": `"\u2066x"`, "\x07": `"\a"`, "\xff": `"\xff"`, "zoë\u00a0": `"zo\u00eb\u00a0"`,
+		"a\u3164": `"a\u3164"`, "a\u034f": `"a\u034f"`, "a\ufe0f": `"a\ufe0f"`, "a\u2800": `"a\u2800"`,
+	} {
+		require.Equal(t, want, visible(value))
+	}
 }
 
 func TestOperatorHelpsByName(t *testing.T) {
@@ -355,8 +391,14 @@ func TestOperatorHelpsByName(t *testing.T) {
 	require.Equal(t, "/?bad", help("alice", "nonsense"))
 	require.Contains(t, operator.do("GET", town.operator.URL+"/?bad", nil).body, "That is not an address.")
 	require.Equal(t, http.StatusTooManyRequests, v.logIn("alice", "correct horse").StatusCode)
+	for _, nobody := range [][2]string{{"nobody", ""}, {"nobody", "198.51.100.1"}, {"", ""}, {"", "198.51.100.1"}, {strings.Repeat("x", 2000), ""}} {
+		require.Equal(t, "/?nothing", help(nobody[0], nobody[1]), "%.20q", nobody)
+	}
+	require.Contains(t, operator.do("GET", town.operator.URL+"/?nothing", nil).body, "so nothing was lifted.")
+	require.Equal(t, http.StatusTooManyRequests, v.logIn("alice", "correct horse").StatusCode)
 	require.Equal(t, "/?lifted", help("Alice", "203.0.113.7"))
 	require.Equal(t, http.StatusSeeOther, v.logIn("alice", "correct horse").StatusCode)
+	require.Equal(t, "/?nothing", help("Alice", "203.0.113.7"), "it is lifted already")
 }
 
 // A page of another site whose name is made to point to this machine.
@@ -379,7 +421,8 @@ func TestTallyIsOnTheOperatorsPage(t *testing.T) {
 	town.visitor("203.0.113.7").block("alice")
 	a := town.visitor("").do("GET", town.operator.URL+"/tally", nil)
 	require.Equal(t, http.StatusOK, a.StatusCode)
-	require.Contains(t, a.body, "203.0.113.7#alice")
+	require.Contains(t, a.body, "Most failed: names")
+	require.Contains(t, a.body, "203.0.113.0/24")
 }
 
 func TestListOfBlockedIsBounded(t *testing.T) {
