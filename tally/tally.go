@@ -44,7 +44,13 @@
 //
 // Decisions do not tell a login that failed from one that succeeded. For package
 // login, set Guard.Observe = t.ObserveLogin: it counts each attempt once, with its
-// result, and the names, addresses and networks that fail most.
+// result, and the names, addresses and networks that fail most. See [LoginCounts].
+//
+// Attempts and decisions are different things. An attempt takes several decisions:
+// if it is blocked as a stranger's where its name is known, another one lets it in.
+// Throttler.Observe sees both. So a tally of decisions has such a login as blocked,
+// or in Shadow as one that would have been, and Logins has it as what it came to.
+// Judge a login by Logins, in a trial too.
 //
 // # What is recorded
 //
@@ -96,7 +102,8 @@ type Tally struct {
 	// means DefaultMaxNames, 256.
 	MaxNames int
 
-	// MaxValues is how many values are kept for each condition. 0 means
+	// MaxValues is how many values are kept for each condition, and how many
+	// names, addresses and networks of logins that failed. 0 means
 	// DefaultMaxValues, 1000; negative: none, nothing is known of any value.
 	MaxValues int
 
