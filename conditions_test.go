@@ -25,6 +25,16 @@ func condition(name string, max int, ttl time.Duration) throttler.Condition {
 	return throttler.Condition{Name: name, Value: "v", Max: max, TTL: ttl, Message: name + " is full"}
 }
 
+// eachAlgorithm runs test with a condition of each, that holds max hits for so
+// long that none expires or leaks during the test.
+func eachAlgorithm(t *testing.T, max int, test func(*testing.T, throttler.Condition)) {
+	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			test(t, throttler.Condition{Name: "c", Max: max, TTL: 10_000 * time.Hour, Algorithm: algorithm})
+		})
+	}
+}
+
 func TestInvalidRulesNameTheFieldAndItsValue(t *testing.T) {
 	good := condition("c", 1, time.Second)
 	with := func(change func(r *throttler.Rule, c *throttler.Condition)) throttler.Rule {

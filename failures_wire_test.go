@@ -54,16 +54,6 @@ func brokenAnswers(random *rand.Rand, share float64, met *[memcachedtest.Faults]
 	}
 }
 
-// eachAlgorithm runs test with a condition of each, that holds max hits for so
-// long that none expires or leaks during the test.
-func eachAlgorithm(t *testing.T, max int, test func(*testing.T, throttler.Condition)) {
-	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
-		t.Run(algorithm.String(), func(t *testing.T) {
-			test(t, throttler.Condition{Name: "c", Max: max, TTL: 10_000 * time.Hour, Algorithm: algorithm})
-		})
-	}
-}
-
 // Whichever request of a series of calls meets whichever fault: one call at most
 // fails open, no more than Max are authorized without an error, and in the end
 // it is full.

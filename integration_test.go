@@ -171,20 +171,10 @@ func inGoroutines(j job) tally {
 	return j.do(4, start)
 }
 
-// forEachAlgorithm runs test with a condition that takes exactly max, whatever
-// time passes during a test.
-func forEachAlgorithm(t *testing.T, max int, test func(*testing.T, throttler.Condition)) {
-	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
-		c := limit("c", max, 30*24*time.Hour)
-		c.Algorithm = algorithm
-		t.Run(algorithm.String(), func(t *testing.T) { test(t, c) })
-	}
-}
-
 func Test64GoroutinesAreAdmittedExactlyMax(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Any(t)
-	forEachAlgorithm(t, 50, func(t *testing.T, c throttler.Condition) {
+	eachAlgorithm(t, 50, func(t *testing.T, c throttler.Condition) {
 		for range 5 {
 			rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{c}}
 			got := inGoroutines(job{Addr: server.Addr, Rule: rule, Calls: 64, Times: 5})
@@ -196,7 +186,7 @@ func Test64GoroutinesAreAdmittedExactlyMax(t *testing.T) {
 func Test4ProcessesAreAdmittedExactlyMax(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Any(t)
-	forEachAlgorithm(t, 50, func(t *testing.T, c throttler.Condition) {
+	eachAlgorithm(t, 50, func(t *testing.T, c throttler.Condition) {
 		rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{c}, Lockout: time.Hour}
 		got := inProcesses(t, 4, job{Addr: server.Addr, Rule: rule, Calls: 16, Times: 10})
 		require.Equal(t, tally{Authorized: 50, Blocked: 4*16*10 - 50}, got)

@@ -237,7 +237,7 @@ func TestConditionsOwnLockout(t *testing.T) {
 // Of three calls at once one at most can be authorized, and the others give back
 // what they have counted. So no user is banned who may call twice.
 func TestHitsThatAreGivenBackBanNobody(t *testing.T) {
-	forEachAlgorithm(t, 2, func(t *testing.T, user throttler.Condition) {
+	eachAlgorithm(t, 2, func(t *testing.T, user throttler.Condition) {
 		for round := range 800 {
 			synctest.Test(t, func(t *testing.T) {
 				store := memstore.New()
