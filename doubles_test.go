@@ -360,7 +360,8 @@ func always(d time.Duration) func(string, ...string) time.Duration {
 
 // A remote is an Exchanger whose server is roundTrip away.
 type remote struct {
-	server
+	throttler.Client // the store, for tests that ask it directly
+	store            *memstore.Store
 
 	mu     sync.Mutex // guards what follows
 	conn   uint64     // of the connection
@@ -368,14 +369,6 @@ type remote struct {
 	err    error      // fails all exchanges
 	faster func()     // comes before each write of a record, and changes it; nil: nobody does
 	trips  atomic.Int64
-}
-
-// server is a memstore that can be restarted, with tokens that begin anew.
-type server = *restartable
-
-type restartable struct {
-	throttler.Client // of the tests that ask it directly
-	store            *memstore.Store
 }
 
 // A loss says what becomes of an exchange whose connection breaks.
@@ -389,16 +382,16 @@ const (
 	arrivesLate      // it is carried out, after the record was read anew
 )
 
-func newRemote() *remote {
-	r := new(remote)
-	r.restart()
-	return r
+func newRemote() *remote { return remoteOf(memstore.New()) }
+
+func remoteOf(store *memstore.Store) *remote {
+	return &remote{Client: store, store: store, conn: 1}
 }
 
-// restart empties the server, which ends its connections.
+// restart empties the server, whose tokens then begin anew, and ends its connections.
 func (r *remote) restart() {
 	store := memstore.New()
-	r.server = &restartable{Client: store, store: store}
+	r.Client, r.store = store, store
 	r.conn++
 }
 

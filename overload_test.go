@@ -182,8 +182,7 @@ func TestContentionBetweenProcessesIsBoundedInTime(t *testing.T) {
 			return client
 		},
 		"one trip": func(store *memstore.Store) throttler.Client {
-			r := newRemote()
-			r.server = &restartable{Client: store, store: store}
+			r := remoteOf(store)
 			r.faster = func() { hitBy(throttler.New(store)) }
 			return r
 		},
