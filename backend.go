@@ -317,7 +317,9 @@ func (b *backend) ban(ctx context.Context, rule Rule, length time.Duration) erro
 	askAll(ctx, entries, false)
 	errs := make([]error, len(entries))
 	for i, e := range entries {
-		errs[i] = e.failed()
+		if errs[i] = e.failed(); errs[i] == nil {
+			b.t.queue.wake(e.key)
+		}
 	}
 	return errors.Join(errs...)
 }

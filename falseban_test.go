@@ -71,6 +71,25 @@ func TestCountingStartsAnewWhenABanThatKeptItsHitsEnds(t *testing.T) {
 	})
 }
 
+// The hits of a clock that is ahead are later than those of their own TTL may be.
+func TestCountingStartsAnewThoughTheHitsAreOfAClockAhead(t *testing.T) {
+	short := &Condition{Name: "c", Max: 2, TTL: time.Second, Cost: 2}
+	ahead := decide(start+instant(30*time.Minute), short, keeping, record{}, true).next
+	banned := decide(start, window(2), keeping, ahead, true)
+	require.True(t, banned.outcome.Banned)
+	end := start + instant(time.Minute)
+	require.Equal(t, 1, decide(end, window(2), keeping, reread(t, banned.next), true).outcome.Remaining)
+}
+
+func TestCountingStartsAnewAfterABanUnderTheLongestTTL(t *testing.T) {
+	for _, c := range []*Condition{{Name: "c", Max: 1, TTL: 1<<63 - 1}, bucketOf(1, MaxBucketTTL)} {
+		counted := decide(start, c, keeping, record{}, true)
+		banned := decide(start, c, keeping, counted.next, true)
+		require.True(t, banned.outcome.Banned)
+		require.False(t, decide(start+instant(time.Minute), c, keeping, reread(t, banned.next), true).outcome.Blocked)
+	}
+}
+
 // What hits that were given back have left behind is no reason for a ban.
 func TestBucketThatOpensInAMomentBansNobody(t *testing.T) {
 	c := &Condition{Name: "c", Max: 2, TTL: time.Hour, Algorithm: LeakyBucket}

@@ -144,6 +144,15 @@ func TestCancelGivesBackNeitherTooMuchNorMuchTooLittle(t *testing.T) {
 	})
 }
 
+func TestLongestBucketIsGivenBackAfterManyOthers(t *testing.T) {
+	c := bucketOf(1, MaxBucketTTL)
+	b, counted := pour(t, bucket{}, start, c, 1)
+	b.cancels += minMoved // as if so many had been taken back, of no size
+	next, found := b.without(counted[0].share, start+1)
+	require.True(t, found)
+	require.Equal(t, start+1, next.score, "it is empty")
+}
+
 // A bucket of many hits was reset, and others have poured into a new one: none
 // of its hits is found there.
 func TestCancelAfterAResetFindsNothingInANewBucket(t *testing.T) {

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -202,19 +203,16 @@ func parseUint(b []byte) (n uint64, ok bool) {
 
 // keep notes an item of the answer, with a copy of its data.
 func (r *request) keep(key []byte, item memcache.Item, data []byte) error {
-	asked := r.keys
-	if asked == nil {
-		asked = []string{r.key}
+	item.Key = r.key
+	if r.keys != nil {
+		item.Key = r.reply.nextKey(r.keys, key)
 	}
-	if r.reply.values == len(asked) {
-		return fmt.Errorf("more than the %d items that were asked for", len(asked))
-	}
-	i := r.reply.index(asked, key)
-	if i < 0 {
+	if item.Key != string(key) {
 		return lostError{fmt.Errorf("%w: %q", errOtherKey, key)}
 	}
-	item.Key = asked[i]
-	r.reply.values, r.reply.next = r.reply.values+1, i+1
+	if r.reply.values++; r.reply.values > max(1, len(r.keys)) {
+		return errors.New("more items than were asked for")
+	}
 	kept := copied(item, data)
 	if r.keys == nil {
 		r.reply.found = kept
@@ -224,14 +222,20 @@ func (r *request) keep(key []byte, item memcache.Item, data []byte) error {
 	return nil
 }
 
-// index returns the index of key among those that were asked for, or -1. Servers
-// answer in order, so it is most often one of the next.
-func (r *reply) index(asked []string, key []byte) int {
+// nextKey returns the one of keys that is equal to key, or "". Servers answer in
+// order, so it is most often one of the next.
+func (r *reply) nextKey(keys []string, key []byte) string {
 	is := func(k string) bool { return k == string(key) }
-	if i := slices.IndexFunc(asked[r.next:], is); i >= 0 {
-		return r.next + i
+	i := slices.IndexFunc(keys[r.next:], is)
+	if i < 0 {
+		r.next = 0
+		i = slices.IndexFunc(keys, is)
 	}
-	return slices.IndexFunc(asked[:r.next], is)
+	if i < 0 {
+		return ""
+	}
+	r.next += i + 1
+	return keys[r.next-1]
 }
 
 // copied returns item with a copy of data. Records are small, most of them.

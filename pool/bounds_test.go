@@ -204,11 +204,15 @@ func TestTooManyConnectionsAreWaitedFor(t *testing.T) {
 func TestTooManyConnectionsToARealServer(t *testing.T) {
 	server := memcachedtest.Process(t, "-c", "64")
 	var taken []net.Conn
-	for range 80 {
+	for full := false; !full; {
 		conn, err := net.Dial("tcp", server.Addr)
 		require.NoError(t, err)
 		defer conn.Close()
 		taken = append(taken, conn)
+		require.LessOrEqual(t, len(taken), 100)
+		io.WriteString(conn, "version\r\n")
+		line, _ := newLines(conn).next()
+		full = line == "ERROR Too many open connections"
 	}
 	p := patient(t, server.Addr)
 	p.QueueTimeout = 30 * time.Second

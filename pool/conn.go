@@ -99,11 +99,11 @@ func (c *conn) enqueue(batch []*request, alone bool) (packet []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c.dead != nil {
-		l.queue.putBack(batch)
+		l.putBack(batch)
 		return nil
 	}
 	if n < len(batch) {
-		l.queue.putBack(batch[n:])
+		l.putBack(batch[n:])
 	}
 	now := time.Now()
 	for _, r := range batch[:n] {
@@ -190,12 +190,11 @@ func (c *conn) encode(batch []*request) (packet []byte, n int) {
 // has ended or ctx has. Without own it does when there is no answer to wait for.
 func (c *conn) receive(ctx context.Context, own *call) {
 	defer c.leave()
-	waits := c.look()
+	c.look()
 	for idle := 0; idle < 3; {
-		parsed := len(c.heads) > 0 || c.r == c.w
+		unread := c.r < c.w && len(c.heads) == 0 // nobody's so far
 		n, err := c.parse()
-		var good bool
-		waits, good = c.settle(n, err)
+		waits, good := c.settle(n, err)
 		c.handOut()
 		switch {
 		case !good, own != nil && own.pending.Load() == 0:
@@ -203,27 +202,25 @@ func (c *conn) receive(ctx context.Context, own *call) {
 		case !waits && own == nil:
 			idle++ // those who were answered are about to ask again
 			runtime.Gosched()
-			waits = c.look()
+			c.look()
 			continue
-		case n == 0 && parsed && !c.fill(ctx):
+		case n == 0 && !unread && !c.fill(ctx):
 			return
 		}
 		idle = 0
 	}
 }
 
-// look lets the reader see the requests that wait for an answer, and reports
-// whether there are any.
-func (c *conn) look() bool {
+// look lets the reader see the first of the requests that wait for an answer.
+func (c *conn) look() {
 	c.lane.mu.Lock()
 	defer c.lane.mu.Unlock()
-	return c.lookLocked()
+	c.lookLocked()
 }
 
-func (c *conn) lookLocked() bool {
+func (c *conn) lookLocked() {
 	waiting := c.sent.all()
 	c.heads = append(c.heads[:0], waiting[:min(len(waiting), 256)]...)
-	return len(c.heads) > 0
 }
 
 // parse reads the answers that are there. It returns how many are complete, and
@@ -261,10 +258,9 @@ func (c *conn) settle(n int, err error) (waits, good bool) {
 		c.progress = time.Now()
 		l.wake()
 	}
-	var lost lostError
 	switch {
 	case c.dead != nil:
-	case errors.As(err, &lost):
+	case isLost(err):
 		c.fail(err)
 	case err != nil:
 		if !isComplaint(err) {
@@ -274,7 +270,8 @@ func (c *conn) settle(n int, err error) (waits, good bool) {
 	case c.sent.len() == 0 && c.r < c.w:
 		c.fail(lostError{errUnasked})
 	}
-	return c.lookLocked(), c.dead == nil
+	c.lookLocked()
+	return len(c.heads) > 0, c.dead == nil
 }
 
 // spoil notes whose answer made no sense.
@@ -486,9 +483,8 @@ func (c *conn) bury() {
 	}
 	l.mu.Lock()
 	reason := c.dead
-	var lost lostError
-	failed, again := c.sort(errors.As(reason, &lost) && !l.closed)
-	l.queue.putBack(again)
+	failed, again := c.sort(isLost(reason) && !l.closed)
+	l.putBack(again)
 	if l.closed {
 		reason = ErrClosed
 		failed = append(failed, l.queue.take(l.queue.len())...)

@@ -70,9 +70,10 @@ func (c *conn) greet(proxy bool) error {
 	return nil
 }
 
-// login sends what memcached -Y wants to see first: a set of any key.
+// login sends what memcached -Y wants to see first: a set of any key. A server that
+// wants no login takes it for a real one, so the item is to expire at once.
 func (c *conn) login(user, password string) error {
-	answer, err := c.ask(fmt.Sprintf("set login 0 0 %d\r\n%s %s\r\n", len(user)+1+len(password), user, password))
+	answer, err := c.ask(fmt.Sprintf("set login 0 -1 %d\r\n%s %s\r\n", len(user)+1+len(password), user, password))
 	if err != nil {
 		return fmt.Errorf("login: %w", err)
 	}

@@ -56,6 +56,15 @@ func TestLogin(t *testing.T) {
 	require.Equal(t, memcache.ErrCacheMiss, err)
 }
 
+// A server that wants no login keeps no password.
+func TestLoginOnAServerThatWantsNone(t *testing.T) {
+	server := memcachedtest.Process(t)
+	p := patient(t, server.Addr)
+	p.User, p.Password = "throttler", "secret"
+	require.NoError(t, p.Add(&memcache.Item{Key: "key", Expiration: 600}))
+	require.Empty(t, server.Command(t, "get login"))
+}
+
 // What is behind a proxy may restart while the connection to the proxy stays, so
 // that no token may be remembered: the record is read first.
 func TestBehindAProxyARecordIsReadFirst(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/bradfitz/gomemcache/memcache"
 )
 
 var (
@@ -89,6 +88,11 @@ type lostError struct {
 func (e lostError) Error() string { return "connection lost: " + e.error.Error() }
 func (e lostError) Unwrap() error { return e.error }
 
+func isLost(err error) bool {
+	_, lost := err.(lostError)
+	return lost
+}
+
 // Why a call was not answered.
 var (
 	errTimeout    = fmt.Errorf("no answer: %w", os.ErrDeadlineExceeded)
@@ -102,15 +106,4 @@ var (
 // isExcluded reports whether err says nothing about the server.
 func isExcluded(err error) bool {
 	return errors.Is(err, ErrClosed) || errors.Is(err, throttler.ErrOverloaded) || errors.Is(err, context.Canceled)
-}
-
-// isAnswer reports whether err is memcached's ordinary answer. Such errors are
-// not wrapped in a ServerError: they are often compared by ==.
-func isAnswer(err error) bool {
-	switch err {
-	case memcache.ErrCacheMiss, memcache.ErrNotStored, memcache.ErrCASConflict:
-		return true
-	}
-	_, again := err.(*LostAnswerError)
-	return again
 }

@@ -85,13 +85,28 @@ func (l *lane) resubmit(r *request) {
 	closed := l.closed
 	if !closed {
 		r.finished = false
-		l.queue.putBack([]*request{r})
+		l.putBack([]*request{r})
 		l.wake()
 	}
 	l.mu.Unlock()
 	if closed {
 		r.end(ErrClosed)
 	}
+}
+
+// putBack puts requests before all others, to be sent once more or after all.
+// Their time in the queue goes on. l.mu is held.
+func (l *lane) putBack(requests []*request) {
+	if len(requests) == 0 {
+		return
+	}
+	for _, r := range requests {
+		if r.queued.IsZero() { // it was sent by a caller who was alone
+			r.queued = time.Now()
+		}
+	}
+	l.queue.putBack(requests)
+	l.tick(l.server.queueTimeout)
 }
 
 // wake sees to it that somebody sends what is queued. l.mu is held.

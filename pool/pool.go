@@ -1,59 +1,74 @@
-// Package pool is a client for one or many memcached servers that goes on when
-// one of them dies, hangs, restarts or is joined by another.
+// Package pool is a client for one or many memcached servers that keeps working
+// when one of them dies, hangs or restarts, or when another one is added.
 //
 //	servers, err := pool.New("10.0.0.1:11211", "10.0.0.2:11211", "10.0.0.3:11211")
 //	if err != nil {
-//		return err // a name that does not resolve
+//		return err // a server given twice, no name that resolves
 //	}
 //	defer servers.Close()
 //	t := throttler.New(servers)
 //
 // A [Pool] has the methods of [memcache.Client] that a throttler needs, with the
-// same meaning, and speaks to each server through a memcache.Client of its own.
-// What it adds:
+// same meaning, items and errors, and [Pool.Exchange], which writes a record and
+// reads it back in one round trip. It has connections of its own:
 //
+//   - Pipelining: all callers share one connection to each server. Requests that
+//     come at the same time go out in one packet. A caller that is alone writes
+//     and reads on its own goroutine. All commands are those of memcached 1.2.5.
 //   - Placement: each key belongs to one server, by rendezvous hashing of the
-//     servers' names. A server more takes its share from all the others and
-//     moves nothing else; a server less gives its keys to all the others.
-//   - Each key's own error: in [Pool.GetMulti] a dead server costs its own keys
+//     servers' names. Adding a server moves only the keys that it takes over.
+//   - Errors by key: in [Pool.GetMulti] a dead server costs its own keys
 //     and no others; see [MultiError].
 //   - A circuit breaker per server: after [Pool.BreakerFailures] failures in a row
 //     its calls fail at once with [ErrDown], and every [Pool.BreakerPause] one
 //     call is let through to find out whether it is back. Calls that already hang
 //     when the breaker opens are ended with it.
 //   - Lost connections: a request whose connection broke is sent once more, over a
-//     new one. So a restarted server costs no calls, however many connections
-//     to it were idle.
-//   - A bound on every call: a request and all of its answer have [Pool.Timeout],
-//     however the server spreads it.
+//     new one. So a restarted server costs no calls.
+//   - A bound on every call: a connection that owes an answer for [Pool.Timeout]
+//     is given up, with all calls on it.
+//   - A bound on what is under way: a server that answers, but not fast enough, is
+//     waited for in turn, for [Pool.QueueTimeout]. That is no outage: the error
+//     matches throttler.ErrOverloaded, and the breaker stays closed.
 //   - Names are resolved at every dial, not once for all.
+//
+// # What counts as a failure
+//
+// The breaker counts what suggests that the server is not there. A connection that
+// is lost or stalls is one failure, however many calls shared it. A connection
+// that cannot be made is a failure of each call that waited for it. An error that
+// the server reports (SERVER_ERROR) is an answer.
 //
 // # Writes whose answer was lost
 //
 // If a connection breaks between a write and its answer, nobody can tell whether
-// the server had carried it out. Pool sends the write again over a new connection.
+// the server carried it out. Pool sends the write again over a new connection.
 // That is safe: add, cas and delete never take effect twice. But the second
 // answer may be about the first write, so any answer but success then comes as a
 // [LostAnswerError]: what Add found stored, or what CompareAndSwap was in
 // conflict with, may be this very write.
 //
-// Who answers that as any conflict, by reading again and deciding again, counts a
-// hit twice at worst: a throttler may admit one call less than it could, and
-// never one more. It would be wrong to read the record and take it for one's own
-// because it is equal: another caller may have written the same bytes, and then
-// one record would stand for two. And who takes something back, rather than adding
-// it, must not do so twice, and stops at a LostAnswerError.
+// A caller that treats it as a conflict (read and decide again) counts one hit
+// twice at worst: a throttler may admit one call less than it could, and never
+// one more. Do not compare the record and take it for your own because it is equal:
+// another caller may have written the same bytes. A caller that takes something
+// back must not do so twice, and stops at a LostAnswerError.
+//
+// An exchange is proposed anew on the new connection, see [throttler.Exchange].
 //
 // # CAS tokens
 //
 // CompareAndSwap needs the token that Get or GetMulti put into the item. An item
 // without one (CasID 0), as from a server that was started with -C, is refused
-// with [ErrNoCAS]: such a server answers every compare-and-swap with "conflict",
-// for ever.
+// with [ErrNoCAS]: such a server answers every compare-and-swap with "conflict".
 //
-// Tokens are a server's own and begin anew when it restarts. An item that was read
-// before a restart and is swapped after it meets the same token under the
-// same key by chance only; nothing in the protocol could tell.
+// A server's tokens begin anew when it restarts. An exchange is told which
+// connection it is sent on, so that a token of before never meets a record of
+// after. CompareAndSwap knows nothing of this: an item that was read before
+// a restart and is swapped after it could meet the same token, by chance.
+//
+// Behind a proxy the connection outlives the server. There, an exchange reads the
+// record before anything is proposed, in two round trips; see [Pool.Proxy].
 package pool
 
 import (
@@ -78,18 +93,20 @@ const (
 )
 
 // A Pool is a client for the servers that were given to [New]. Its fields are
-// options, to be set before the first call; a value of zero or less stands for the
-// default. Its methods may be called by many goroutines at once.
+// options, to be set before the first call. Zero means the default, and so does
+// less. Its methods may be called by many goroutines at once.
 //
-// The longest that a call takes is DialTimeout and Timeout, and that twice if
-// the connection was lost in between.
+// A call takes at most DialTimeout and Timeout, twice that if the connection was
+// lost in between, and QueueTimeout more if the server answers too slowly for all
+// that it is asked.
 type Pool struct {
-	// Timeout is for one request and all of its answer, on a connection that is
-	// there. Zero: DefaultTimeout.
+	// Timeout is how long a connection may owe an answer: since the oldest
+	// request was sent or, if other answers came first, since the last of them.
+	// Default: 250 ms.
 	Timeout time.Duration
 
 	// DialTimeout is for making a connection: resolving the server's name,
-	// connecting, and whatever else DialContext does. Zero: DefaultDialTimeout.
+	// connecting, whatever else DialContext does, and the login. Default: 250 ms.
 	DialTimeout time.Duration
 
 	// QueueTimeout is how long a request waits for its turn while its server
@@ -119,18 +136,18 @@ type Pool struct {
 	// and when it is back. The calls are made one after the other. Default: none.
 	StateChanged func(server string, down bool, err error)
 
-	// BreakerFailures is how many calls to a server must fail in a row for it to
-	// be taken to be down. Zero: DefaultBreakerFailures.
+	// BreakerFailures is how many failures in a row mean that a server is down.
+	// Default: 5.
 	BreakerFailures int
 
 	// BreakerPause is how long a server that is down is left alone between two
-	// calls that find out whether it is back. Zero: DefaultBreakerPause.
+	// calls that find out whether it is back. Default: 1 s.
 	BreakerPause time.Duration
 
 	// DialContext makes the connections, for TLS with the DialContext of a
 	// tls.Dialer. It is given "tcp" or "unix" and the server as it was given to
 	// New, so that a certificate is checked against the name. It must return
-	// when ctx ends. Nil: a net.Dialer's.
+	// when ctx ends. Default: a net.Dialer's.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 
 	servers *placement
