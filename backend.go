@@ -98,14 +98,6 @@ type backend struct {
 	t         *Throttler
 }
 
-// An Inliner is an Exchanger in process memory. It carries every exchange out
-// before Exchange returns, with [Turn.Known] set and nobody between the turn and
-// the write, so that callers need not be gathered.
-type Inliner interface {
-	Exchanger
-	Inline()
-}
-
 func newBackend(client Client, t *Throttler) *backend {
 	b := &backend{client: client, t: t}
 	var ok bool
@@ -128,7 +120,7 @@ func (b *backend) ask(ctx context.Context, r *round) {
 	}
 	if b.inline {
 		for _, e := range r.entries {
-			b.askInline(ctx, e)
+			b.askInline(e)
 		}
 		return
 	}
@@ -170,20 +162,6 @@ func (b *backend) lead(ctx context.Context, r *round, led []*slot) {
 	}
 }
 
-// askInline carries out the exchanges of one entry on the caller's goroutine.
-func (b *backend) askInline(ctx context.Context, e *entry) {
-	s := inlineSlots.Get().(*slot)
-	defer inlineSlots.Put(s)
-	s.inline(b, e)
-	for {
-		b.exchanger.Exchange(ctx, s.self[:]...)
-		if !s.busy {
-			break
-		}
-	}
-	s.reset()
-}
-
 // cache returns where b's records that block are remembered, nil for nowhere.
 func (b *backend) cache() *blockCache {
 	if b != b.t.backend() {
@@ -203,7 +181,7 @@ func (b *backend) join(e *entry) bool {
 	if s.busy {
 		return false
 	}
-	s.busy = true
+	s.busy, s.early = true, 1
 	if e.seen.known {
 		s.basis = e.seen
 	}

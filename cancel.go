@@ -3,6 +3,7 @@ package throttler
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 )
 
@@ -47,6 +48,34 @@ func (c *call) noteHit(e *entry) {
 	} else {
 		c.receipt.hits = append(c.receipt.hits, counted{e.backend, e.key, e.hit})
 	}
+}
+
+// only returns a receipt for the hits of r that are in the records of these keys,
+// which r then knows no more.
+func (r *receipt) only(ctx context.Context, keys []string) (*receipt, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.await(ctx); err != nil {
+		return nil, err
+	}
+	part, rest := new(receipt), make([]counted, 0, len(r.hits))
+	for _, h := range r.hits {
+		if slices.Contains(keys, h.key) {
+			part.hits = append(part.hits, h)
+		} else {
+			rest = append(rest, h)
+		}
+	}
+	r.hits = rest
+	return part, nil
+}
+
+// keep has r know the hits of part again that could not be taken back.
+func (r *receipt) keep(part *receipt) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hits = append(r.hits, part.hits...)
+	r.left = append(r.left, part.left...)
 }
 
 // takeBack takes back the hits of r. What could not be looked at stays in r, to

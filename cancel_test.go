@@ -40,6 +40,23 @@ func TestCancelTakesBackTheHitsOfItsDecisionOnce(t *testing.T) {
 	})
 }
 
+func TestCancelOnlyLeavesTheOtherConditionsHits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th, ctx := throttler.New(memstore.New()), t.Context()
+		d := authorize(t, th, both())
+		one := either(condition("window", 5, time.Minute))
+		for range 3 {
+			require.NoError(t, th.CancelOnly(ctx, d, one))
+			require.Equal(t, []int{4, 3}, remaining(peek(t, th, both())), "and the hit of this look")
+		}
+		require.NoError(t, th.CancelOnly(ctx, d, either(condition("other", 5, time.Minute))))
+		require.NoError(t, th.Cancel(ctx, d))
+		require.Equal(t, []int{4, 4}, remaining(peek(t, th, both())))
+		require.ErrorIs(t, th.CancelOnly(ctx, d, throttler.Rule{}), throttler.ErrInvalidRule)
+		require.NoError(t, th.CancelOnly(ctx, throttler.Decision{}, one))
+	})
+}
+
 func TestCancelBySeveralAtOnceTakesBackOneHit(t *testing.T) {
 	th := throttler.New(memstore.New())
 	rule := either(condition("window", 5, time.Minute))

@@ -30,11 +30,14 @@ type entry struct {
 	backend *backend
 	slot    *slot
 	round   *round
-	since   time.Time // when it lost its first race
-	unsure  bool      // an earlier write of it may have been carried out
-	writes  bool      // it changes the record that was decided on
-	unknown bool      // it failed, and may have been carried out all the same
-	settled bool      // guarded by slot.mu
+
+	exchange [1]Exchange // room for the entry itself, where it is inlined
+	value    []byte      // of an inlined entry: the record that it was decided on, or stored
+	since    time.Time   // when it lost its first race
+	unsure   bool        // an earlier write of it may have been carried out
+	writes   bool        // it changes the record that was decided on
+	unknown  bool        // it failed, and may have been carried out all the same
+	settled  bool        // guarded by slot.mu
 
 	// Of the caller alone.
 	left   error  // why it was left before it was settled
@@ -100,6 +103,18 @@ func (e *entry) fail(err error) {
 	if e.op == opCount {
 		e.hit = hit{}
 	}
+}
+
+// failAt notes that e could not be stored, though r was read: what is full is
+// full, even if it could not be banned.
+func (e *entry) failAt(err error, r record) {
+	if e.op > opLook || !e.outcome.Blocked {
+		e.fail(err)
+		return
+	}
+	e.lockout = lockout{}
+	e.apply(e.now, r)
+	e.note = err
 }
 
 // failed returns what kept e from being decided, nil if nothing did.

@@ -23,9 +23,9 @@ type Exchanger interface {
 	Client
 
 	// Exchange starts all xs, together, and returns when each is done, or
-	// when ctx is, whichever comes first. An exchange that was started goes
-	// on without the caller, for as long as the Exchanger's own timeout
-	// allows, and is done exactly once.
+	// when ctx is, whichever comes first. They are started even if ctx has
+	// ended already, and go on without the caller, for as long as the
+	// Exchanger's own timeout allows. Each is done exactly once.
 	Exchange(ctx context.Context, xs ...Exchange)
 
 	// Start starts xs and returns without waiting for any server. It may be

@@ -147,3 +147,32 @@ func WaitLines(th *Throttler) int {
 	defer th.queue.mu.Unlock()
 	return len(th.queue.lines)
 }
+
+// Queued returns how many entries wait for the next exchange of key.
+func Queued(th *Throttler, key string) int {
+	slots := &th.backend().slots
+	sh := slots.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	s := sh.byKey[key]
+	if s == nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queue)
+}
+
+// Slots returns how many records th has slots for, and how many of them are of
+// records that are asked about.
+func Slots(th *Throttler) (all, used int) {
+	slots := &th.backend().slots
+	for i := range slots.shards {
+		sh := &slots.shards[i]
+		sh.mu.Lock()
+		all += len(sh.byKey)
+		used += len(sh.byKey) - sh.kept
+		sh.mu.Unlock()
+	}
+	return all, used
+}

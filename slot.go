@@ -27,6 +27,7 @@ type slot struct {
 
 	mu     sync.Mutex // guards what follows, and the entries until they are settled
 	queue  []*entry   // waiting for the next exchange, first come first served
+	early  int        // how many of queue came before the exchange began to wait for its turn
 	batch  []*entry   // decided by the exchange under way
 	busy   bool       // an exchange is under way, or about to be
 	leader *round     // whose goroutine carries out the exchanges; nil: the exchanger's
@@ -90,26 +91,11 @@ var (
 	ErrNoCAS = errors.New("throttler: the server gives no CAS tokens")
 )
 
-var inlineSlots = sync.Pool{New: func() any { return newSlot(nil, "") }}
-
 func newSlot(b *backend, key string) *slot {
 	s := &slot{key: key, backend: b}
 	s.self[0] = s
 	s.rest()
 	return s
-}
-
-// inline prepares a slot of its own for e.
-func (s *slot) inline(b *backend, e *entry) {
-	s.key, s.backend, s.busy = e.key, b, true
-	s.queue = append(s.queue, e)
-}
-
-// reset makes s ready to be used for another record.
-func (s *slot) reset() {
-	s.key, s.backend = "", nil
-	s.seen = sighting{}
-	s.rest()
 }
 
 // Key returns the key of the record.
@@ -164,6 +150,9 @@ func (s *slot) withdraw(e *entry) bool {
 		return false
 	}
 	s.queue = slices.Delete(s.queue, i, i+1)
+	if i < s.early {
+		s.early--
+	}
 	e.settled = true
 	return true
 }
@@ -190,13 +179,17 @@ func (s *slot) Propose(turn Turn) *memcache.Item {
 		return nil
 	}
 	s.sent = true
-	n := min(len(s.queue), maxBatch)
-	s.batch = append(s.batch, s.queue[:n]...)
-	s.queue = slices.Delete(s.queue, 0, n)
+	s.close(min(len(s.queue), maxBatch))
 	s.base, s.current = s.believed(turn), turn.Known && !s.basis.known
 	s.basis = sighting{}
 	s.proposal = s.decide(instantOf(time.Now()))
 	return s.proposal
+}
+
+// close makes the first n of the queue the batch.
+func (s *slot) close(n int) {
+	s.batch = append(s.batch, s.queue[:n]...)
+	s.queue = slices.Delete(s.queue, 0, n)
 }
 
 // believed returns the record as it most likely is. Where nothing is known it is
@@ -237,14 +230,17 @@ func (s *slot) decide(now instant) *memcache.Item {
 	if !changed {
 		return nil
 	}
-	item := &memcache.Item{Key: s.key, Value: r.encode(), Expiration: expiration(now, r.end())}
-	if !s.backend.inline {
-		item.Flags = rand.Uint32() | 1 // tells this write from all others
-	}
+	item := newItem(s.key, r, now)
+	item.Flags = rand.Uint32() | 1 // tells this write from all others
 	if s.base.item != nil {
 		item.CasID = s.base.item.CasID
 	}
 	return item
+}
+
+// newItem returns the item to store r in.
+func newItem(key string, r record, now instant) *memcache.Item {
+	return &memcache.Item{Key: key, Value: r.encode(), Expiration: expiration(now, r.end())}
 }
 
 // stored returns the record in item. A value that does not decode is treated as
@@ -264,8 +260,13 @@ func stored(item *memcache.Item) (record, error) {
 func (s *slot) Done(r Result) {
 	s.mu.Lock()
 	s.backend.t.stats.exchanges.Add(1)
-	s.sent = false
 	users := len(s.batch) + len(s.queue)
+	if !s.sent {
+		// Its turn never came: it fails those that have waited all the time.
+		s.close(s.early)
+		s.base, s.current = sighting{}, false
+	}
+	s.sent = false
 	s.take(r)
 	users -= len(s.batch) + len(s.queue)
 	if len(s.batch) > 0 {
@@ -274,9 +275,6 @@ func (s *slot) Done(r Result) {
 	}
 	start := s.goOn()
 	s.mu.Unlock()
-	if s.backend.inline {
-		return
-	}
 	if start {
 		s.backend.exchanger.Start(s)
 	}
@@ -287,6 +285,7 @@ func (s *slot) Done(r Result) {
 // leader if that needs it too.
 func (s *slot) goOn() bool {
 	s.resets = s.backend.slots.resetsOf(s.key)
+	s.early = len(s.queue)
 	if len(s.queue) == 0 {
 		s.busy = false
 		s.rest()
@@ -494,13 +493,7 @@ func (s *slot) empty() {
 // failAt settles e after its write failed, though the record was read: what is
 // full is full, even if it could not be banned.
 func (s *slot) failAt(e *entry, err error, r record) {
-	if e.op <= opLook && e.outcome.Blocked {
-		e.lockout = lockout{}
-		e.apply(e.now, r)
-		e.note = err
-	} else {
-		e.fail(err)
-	}
+	e.failAt(err, r)
 	s.settle(e)
 }
 

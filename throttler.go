@@ -222,6 +222,27 @@ func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
 	return d.receipt.takeBack(ctx)
 }
 
+// CancelOnly takes back the hits that d counted for the conditions of rule, as
+// [Throttler.Cancel] does. What d counted for others stays, and may be taken back
+// later. The error may also be that rule is invalid, as errors.Is(err,
+// [ErrInvalidRule]).
+func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error {
+	if err := rule.Validate(); err != nil || d.receipt == nil {
+		return err
+	}
+	var keys []string
+	for _, c := range rule.conditions() {
+		keys = append(keys, key(rule.Identifier, c.Name, c.Value))
+	}
+	part, err := d.receipt.only(ctx, keys)
+	if err != nil {
+		return err
+	}
+	err = part.takeBack(ctx)
+	d.receipt.keep(part)
+	return err
+}
+
 // Reset forgets the hits and lifts the bans of all conditions of rule, for the
 // values that they have in it, in the fallback too. The error says that rule is
 // invalid, as errors.Is(err, [ErrInvalidRule]), or what the backend failed at;

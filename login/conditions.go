@@ -12,9 +12,14 @@ const (
 	byNameDevice   = "name+device"
 	byAddress      = "address"
 	byAddressDay   = "address-day"
+	byNetwork      = "network-56"
+	byWide         = "network-48"
 	byName         = "name"
 	byKnown        = "known"
 	byAddressKnown = "address-known"
+
+	// What is counted beside a limit of that name, and never blocks.
+	variantSuffix = "-variant" // attempts with another spelling than the normalized one
 )
 
 const day = 24 * time.Hour
@@ -31,6 +36,14 @@ func (g *Guard) address() Limit {
 
 func (g *Guard) addressDay() Limit {
 	return g.AddressDay.or(Limit{Max: 500, TTL: day, Lockout: -1})
+}
+
+func (g *Guard) network56() Limit {
+	return g.Network56.or(Limit{Max: 1000, TTL: day, Lockout: -1})
+}
+
+func (g *Guard) network48() Limit {
+	return g.Network48.or(Limit{Max: 5000, TTL: day, Lockout: -1})
 }
 
 func (g *Guard) name() Limit {
@@ -75,56 +88,97 @@ func (g *Guard) rule(conditions []throttler.Condition) throttler.Rule {
 	}
 }
 
-// anybody returns the conditions for p, whether known or not.
-func (p party) anybody(g *Guard) []throttler.Condition {
-	var c conditions
+// A plan is what an attempt is counted by.
+type plan struct {
+	from   origin                // what is cleared on success, and known from then on
+	limits []throttler.Condition // what may block it
+	beside []throttler.Condition // what is counted with it, and never blocks
+
+	watched []watched
+}
+
+// planned returns the rule of pl.
+func (g *Guard) planned(pl plan) throttler.Rule {
+	return g.rule(append(pl.limits[:len(pl.limits):len(pl.limits)], pl.beside...))
+}
+
+// anybody returns the plan for p, whether known or not.
+func (p party) anybody(g *Guard) plan {
+	pl := plan{from: p.address}
 	if p.name != "" && p.address.value != "" {
-		c.add(byNameAddress, p.at(p.address), g.nameAddress(), throttler.SlidingWindow)
+		pl.addPair(p, g)
 	}
-	if p.address.value != "" {
-		c.addAddress(p.address.value, g)
+	if p.address.value != "" && !p.exempt {
+		pl.addAddress(p.address.value, g)
 	}
 	if p.name != "" {
-		c.add(byName, p.name, g.name(), throttler.LeakyBucket)
+		if limit := g.name(); limit.Max >= 0 {
+			pl.watch(byName, p.name, Limit{Max: limit.Max})
+		}
+		pl.add(byName, p.name, g.name(), throttler.LeakyBucket)
 	}
-	return c
+	if p.network != "" {
+		pl.add(byNetwork, p.network, g.network56(), throttler.LeakyBucket)
+	}
+	if p.wide != "" {
+		pl.add(byWide, p.wide, g.network48(), throttler.LeakyBucket)
+	}
+	return pl
 }
 
-// known returns the conditions for p if it is known from there. An address is
-// no secret: somebody else there may try the names of all who are known. So its
-// own limits hold, or once these block, as addressFull says, one more.
-func (p party) known(g *Guard, from origin, addressFull bool) []throttler.Condition {
-	var c conditions
+// known returns the plan for p if it is known from there. An address is no
+// secret: somebody else there may try the names of all who are known. So its own
+// limits hold, or once these block, as addressFull says, one more.
+func (p party) known(g *Guard, from origin, addressFull bool) plan {
+	pl := plan{from: from}
 	if p.name != "" && from.value != "" {
-		c.add(from.pair, p.at(from), g.nameAddress(), throttler.SlidingWindow)
-		c.add(byKnown, p.at(from), g.known(), throttler.LeakyBucket)
+		pl.addPair(p, g)
+		pl.add(byKnown, p.at(from), g.known(), throttler.LeakyBucket)
 	}
 	switch {
-	case from.value == "" || from != p.address:
+	case from.value == "" || from != p.address || p.exempt:
 	case addressFull:
-		c.add(byAddressKnown, from.value, g.addressDay(), throttler.LeakyBucket)
+		pl.watch(byAddress, from.value, g.address())
+		pl.add(byAddressKnown, from.value, g.addressDay(), throttler.LeakyBucket)
 	default:
-		c.addAddress(from.value, g)
+		pl.addAddress(from.value, g)
 	}
-	return c
+	return pl
 }
 
-type conditions []throttler.Condition
+// addPair adds the limit of p's name from where pl has it.
+func (pl *plan) addPair(p party, g *Guard) {
+	pl.add(pl.from.pair, p.at(pl.from), g.nameAddress(), throttler.SlidingWindow)
+	pl.watch(pl.from.pair, p.at(pl.from), g.nameAddress())
+	if p.variant != "" {
+		pl.beside = append(pl.beside, p.variants(pl.from, g))
+	}
+}
 
 // addAddress adds the limits of an address.
-func (c *conditions) addAddress(value string, g *Guard) {
-	c.add(byAddress, value, g.address(), throttler.SlidingWindow)
-	c.add(byAddressDay, value, g.addressDay(), throttler.LeakyBucket)
+func (pl *plan) addAddress(value string, g *Guard) {
+	pl.add(byAddress, value, g.address(), throttler.SlidingWindow)
+	pl.add(byAddressDay, value, g.addressDay(), throttler.LeakyBucket)
+	pl.watch(byAddress, value, g.address())
 }
 
 // add adds a condition, unless there is no such limit.
-func (c *conditions) add(name, value string, l Limit, algorithm throttler.Algorithm) {
+func (pl *plan) add(name, value string, l Limit, algorithm throttler.Algorithm) {
 	if l.Max < 0 {
 		return
 	}
-	*c = append(*c, throttler.Condition{
+	pl.limits = append(pl.limits, throttler.Condition{
 		Name: name, Value: value,
-		Max: l.Max, TTL: l.TTL, Lockout: l.Lockout,
+		Max: l.Max, TTL: l.TTL, Lockout: -1, // see explain
 		Algorithm: algorithm,
 	})
+}
+
+// variants returns the condition that remembers attempts with other spellings of
+// p's name from there, for as long as a ban may be remembered.
+func (p party) variants(from origin, g *Guard) throttler.Condition {
+	return throttler.Condition{
+		Name: from.pair + variantSuffix, Value: p.at(from),
+		Max: throttler.MaxHits, TTL: throttler.LockoutMemory + max(or(g.MaxLockout, DefaultMaxLockout), g.nameAddress().Lockout), Lockout: -1,
+	}
 }

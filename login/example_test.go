@@ -27,6 +27,9 @@ func Example() {
 			return fmt.Sprint(d.Messages[0], " ", d.RetryAfter.Round(time.Second))
 		}
 		if password != "correct horse" {
+			if err := attempt.Fail(ctx); err != nil {
+				log.Print(err) // it counts all the same
+			}
 			return "Wrong name or password."
 		}
 		if err := attempt.Succeed(ctx); err != nil {
@@ -57,7 +60,9 @@ func ExampleGuard_Recognize() {
 	ctx := context.Background()
 	guard := login.New(throttler.New(memstore.New()))
 	for i := range 100 {
-		guard.Begin(ctx, "alice", netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}))
+		if guess, err := guard.Begin(ctx, "alice", netip.AddrFrom4([4]byte{198, 51, 100, byte(i)})); err == nil {
+			guess.Fail(ctx)
+		}
 	}
 
 	hotel := netip.MustParseAddr("203.0.113.7")

@@ -2,6 +2,7 @@ package login
 
 import (
 	"context"
+	"net/netip"
 
 	"github.com/adaptivethrottler/throttler"
 )
@@ -11,6 +12,9 @@ import (
 // not empty. A success pours in a hit if there is room, and if there is none,
 // more than KnownFor is left. So a name is known for KnownFor to twice that
 // after a success, and most successes have nothing to write.
+//
+// It is the spelling that is known, byte for byte: the owner of "jose" has not
+// logged in to "josé", though both are one name and are counted alike.
 
 // origins returns where p may be known from, if it has a name.
 func (p party) origins() []origin {
@@ -28,9 +32,13 @@ func (p party) origins() []origin {
 func (g *Guard) familiar(p party) (throttler.Rule, bool) {
 	rule := throttler.Rule{Identifier: or(g.Identifier, DefaultIdentifier) + "-known"}
 	for _, from := range p.origins() {
+		name, value := from.pair, p.at(from)
+		if p.variant != "" {
+			name, value = name+variantSuffix, value+"#"+p.variant
+		}
 		rule.All = append(rule.All, throttler.Condition{
-			Name:  from.pair,
-			Value: p.at(from),
+			Name:  name,
+			Value: value,
 			Max:   2, TTL: 2 * or(g.KnownFor, DefaultKnownFor),
 			Algorithm: throttler.LeakyBucket,
 		})
@@ -55,14 +63,38 @@ func (g *Guard) remember(ctx context.Context, p party) error {
 	return d.Err
 }
 
-// clear forgets the failures of p from there.
-func (g *Guard) clear(ctx context.Context, p party, from origin) error {
-	if p.name == "" || from.value == "" || g.nameAddress().Max < 0 {
+// Forget has name no longer known from device, in the spelling given, which should
+// be that of the login: at the end of a session on a shared computer, say, or when
+// its cookie is replaced. Others who use the device stay known. The application must
+// know that it is the owner of name who asks. The error says what the backend failed
+// at, or is [ErrNameTooLong].
+func (g *Guard) Forget(ctx context.Context, name, device string) error {
+	if len(name) > MaxName {
+		return ErrNameTooLong
+	}
+	rule, possible := g.familiar(g.party(name, netip.Addr{}, device))
+	if !possible {
 		return nil
 	}
-	var c conditions
-	c.add(from.pair, p.at(from), g.nameAddress(), throttler.SlidingWindow)
-	return g.throttler.Reset(ctx, g.rule(c))
+	return g.throttler.Reset(ctx, rule)
+}
+
+// clear forgets the failures of p from there, with their bans, if all of them were
+// of this spelling: others may be another account's.
+func (g *Guard) clear(ctx context.Context, p party, from origin) error {
+	if p.name == "" || p.variant != "" || from.value == "" || g.nameAddress().Max < 0 {
+		return nil
+	}
+	others, err := g.throttler.Peek(ctx, g.rule([]throttler.Condition{p.variants(from, g)}))
+	if err == nil {
+		err = others.Err
+	}
+	if err != nil || others.Outcomes[0].Remaining < throttler.MaxHits-1 {
+		return err
+	}
+	pl := plan{from: from}
+	pl.addPair(p, g)
+	return g.forget(ctx, pl)
 }
 
 // beginKnown begins anew for p if it is known: what blocked it was for strangers.
@@ -82,9 +114,13 @@ func (g *Guard) beginKnown(ctx context.Context, p party, blocked *Attempt) (*Att
 		if d.Outcomes[i].Remaining > 0 { // after one more hit: it was empty, or not to be seen
 			continue
 		}
-		a, err := g.begin(ctx, g.rule(p.known(g, from, addressFull)), p, from)
-		if err != nil || !a.Decision.WouldBlock {
-			return a, err
+		a, err := g.begin(ctx, p, p.known(g, from, addressFull))
+		if err != nil {
+			return nil, err
+		}
+		a.Known = true
+		if !a.Decision.WouldBlock {
+			return a, nil
 		}
 		if a.Decision.RetryAfter < blocked.Decision.RetryAfter {
 			blocked = a

@@ -3,6 +3,7 @@ package login_test
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
@@ -191,6 +193,24 @@ func TestStolenDeviceIsLimited(t *testing.T) {
 			}
 		}
 		require.Equal(t, 5, verified)
+	})
+}
+
+// One who leaves a shared computer makes strangers of nobody else.
+func TestForgottenDeviceIsForgottenForItsNameAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		for _, name := range []string{"alice", "Bob"} {
+			require.NoError(t, g.beginDevice(name, home, "shared").Succeed(t.Context()))
+			g.fill(name)
+		}
+		require.NoError(t, g.Forget(t.Context(), "alice", "shared"))
+		require.NoError(t, g.Forget(t.Context(), "bob", "shared"), "another spelling than the one that is known")
+		require.Equal(t, throttler.Blocked, g.beginDevice("alice", away, "shared").Decision.Status)
+		require.Equal(t, throttler.Authorized, g.beginDevice("Bob", away, "shared").Decision.Status)
+		require.Equal(t, throttler.Authorized, g.begin("alice", home).Decision.Status, "known by the address")
+		require.NoError(t, g.Forget(t.Context(), "", "shared"))
+		require.ErrorIs(t, g.Forget(t.Context(), strings.Repeat("x", 1025), "shared"), login.ErrNameTooLong)
 	})
 }
 

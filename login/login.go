@@ -22,7 +22,7 @@
 //
 // # What is counted
 //
-// Attempts that have not succeeded are counted in four ways, each of which can
+// Attempts that have not succeeded are counted in these ways, each of which can
 // block; see [Guard] for the numbers.
 //
 //   - name+address: one name, tried from one address. When it is full the two
@@ -30,6 +30,8 @@
 //   - address: one address, whatever names it tries. It is banned as well.
 //   - address-day: the same over a day, for those who are patient. It is never
 //     banned, it opens again little by little.
+//   - network-56, network-48: the networks of an IPv6 address. They are never
+//     banned.
 //   - name: one name, from whatever addresses. It is never banned either: a ban
 //     would let anybody lock anybody out.
 //
@@ -37,8 +39,9 @@
 // else somebody who is banned already, and has nothing to lose, could use up
 // what is left for others of the same name, or at the same address.
 //
-// An IPv6 address is counted by its /64, and an IPv4 address that is mapped into
-// IPv6 as the IPv4 address that it is.
+// An IPv6 address is counted by its /64. An IPv4 address that is mapped into IPv6
+// (::ffff:0:0/96), or that a translator has put there (64:ff9b::/96), is counted
+// as the IPv4 address that it is.
 //
 // # Who is known
 //
@@ -119,6 +122,12 @@ type Guard struct {
 	// bucket. Unset: 500 at once, and then 500 a day, evenly. Never banned.
 	AddressDay Limit
 
+	// Network56 and Network48 limit the networks of an IPv6 address, of which
+	// one customer may have all. They are leaky buckets, and hold for strangers
+	// alone. Unset: 1,000 at once and then 1,000 a day for a /56, 5,000 at once
+	// and then 5,000 a day for a /48. Never banned.
+	Network56, Network48 Limit
+
 	// Name limits one name. It is a leaky bucket. Unset: 24 at once, and then
 	// 1 an hour. It should not be banned, lest anybody lock anybody out.
 	Name Limit
@@ -144,12 +153,16 @@ type Guard struct {
 	// 0: 64, what one customer has at least.
 	IPv6Bits int
 
+	// Exempt are addresses for which the limits of addresses and networks do
+	// not hold, such as those of monitoring or of the office. The limits of
+	// names do.
+	Exempt []netip.Prefix
+
 	// Normalize returns what all spellings of one name have in common. It
 	// must map two names to the same text if the application finds the same
 	// account by them, or else each spelling has guesses of its own. To map
-	// more together than that does little harm. nil: [Normalize].
-	//
-	// Of a name that is longer than 1,024 bytes only those are looked at.
+	// more together than that does little harm. nil: [Normalize]. It is not
+	// called with a name of more than [MaxName] bytes.
 	Normalize func(string) string
 
 	// Key, if set, keeps names out of the backend and from
@@ -167,7 +180,14 @@ type Guard struct {
 	// [throttler.Rule.Shadow].
 	Shadow bool
 
+	// Observe, if set, is called once for each attempt, when it is refused or
+	// ended, on the caller's goroutine. An attempt that is never ended is not
+	// observed. [throttler.Throttler.Observe] sees the guard's records instead,
+	// several of them for one attempt, and must not be used to count attempts.
+	Observe func(ctx context.Context, e Event)
+
 	throttler *throttler.Throttler
+	mistakes  mistakes
 }
 
 // A Limit is how many attempts a condition takes before it blocks. Fields that
@@ -201,11 +221,16 @@ func New(t *throttler.Throttler) *Guard {
 // An empty name, after normalization, is no account's and counts for its address
 // alone.
 //
-// The error is [ErrNoAddress], wraps [throttler.ErrInvalidRule] if options make
-// no sense, or is ctx's if that was canceled: nobody waits for the answer, and a
-// client that hangs up must not have guesses that are not counted. There is no
-// Attempt then, and the password must not be looked at. A failure of the backend
-// is no error, nor is a deadline of ctx; see [throttler.Decision.Err].
+// The error is [ErrNoAddress] or [ErrNameTooLong], wraps
+// [throttler.ErrInvalidRule] if options make no sense, or is ctx's if ctx has
+// ended, by a cancel or its deadline: a client must not choose when its guesses
+// are not counted. There is no Attempt then, nothing stays counted, and the
+// password must not be looked at.
+//
+// A failure of the backend is not an error, and fails open; see
+// [throttler.Decision.Err]. An overload ([throttler.ErrOverloaded]) without a
+// [throttler.Throttler.Fallback] refuses the attempt for a few seconds, since
+// whoever guesses can cause it.
 func (g *Guard) Begin(ctx context.Context, name string, addr netip.Addr) (*Attempt, error) {
 	return g.BeginDevice(ctx, name, addr, "")
 }
@@ -219,41 +244,118 @@ func (g *Guard) Begin(ctx context.Context, name string, addr netip.Addr) (*Attem
 // and nothing after that to another name. An empty one is none. It is stored as
 // a hash.
 func (g *Guard) BeginDevice(ctx context.Context, name string, addr netip.Addr, device string) (*Attempt, error) {
-	if !addr.IsValid() {
-		return nil, ErrNoAddress
-	}
-	p := g.party(name, addr, device)
-	a, err := g.begin(ctx, g.rule(p.anybody(g)), p, p.address)
-	if err == nil && a.Decision.WouldBlock && p.mayBeKnown(&a.Decision) {
-		a, err = g.beginKnown(ctx, p, a)
-	}
-	if err != nil {
+	if err := check(name, addr); err != nil {
 		return nil, err
 	}
-	return a, nil
+	if err := ended(ctx); err != nil {
+		return nil, err
+	}
+	a, err := g.inTime(ctx, func(ctx context.Context) (*Attempt, error) {
+		return g.attempt(ctx, g.party(name, addr, device))
+	})
+	if err == nil && a.Decision.Status == throttler.Blocked {
+		a.observe(ctx, Refused)
+	}
+	return a, err
 }
 
-// begin authorizes an attempt by p under rule. from is where p is known from, if
-// it succeeds.
-func (g *Guard) begin(ctx context.Context, rule throttler.Rule, p party, from origin) (*Attempt, error) {
-	d, err := g.throttler.Authorize(ctx, rule)
+// inTime returns the attempt that begin makes, or ctx's error as soon as that has
+// ended, and then has taken back what begin counts. begin itself does not end
+// with ctx: of a write that is left on its way nobody knows whether it counted.
+func (g *Guard) inTime(ctx context.Context, begin func(context.Context) (*Attempt, error)) (*Attempt, error) {
+	if ctx.Done() == nil {
+		return begin(ctx)
+	}
+	type result struct {
+		a   *Attempt
+		err error
+	}
+	begun := make(chan result)
+	go func() {
+		a, err := begin(context.WithoutCancel(ctx))
+		select {
+		case begun <- result{a, err}:
+		case <-ctx.Done():
+			a.abandon(ctx)
+		}
+	}()
+	select {
+	case r := <-begun:
+		if err := ended(ctx); err != nil {
+			r.a.abandon(ctx)
+			return nil, err
+		}
+		return r.a, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// attempt begins an attempt by p, as a stranger's or as that of one who is known.
+func (g *Guard) attempt(ctx context.Context, p party) (*Attempt, error) {
+	a, err := g.begin(ctx, p, p.anybody(g))
+	if err == nil && a.decided.WouldBlock && p.mayBeKnown(&a.Decision) {
+		a, err = g.beginKnown(ctx, p, a)
+	}
+	if err == nil && g.overloaded(a) {
+		a.refuse(comeBack)
+		a.abandon(ctx)
+	}
+	return a, err
+}
+
+// comeBack is when to come back after what is over soon.
+const comeBack = 5 * time.Second
+
+// overloaded reports whether a would be let pass because the backend could not
+// be asked in time.
+func (g *Guard) overloaded(a *Attempt) bool {
+	return a.decided.Status == throttler.Authorized && !g.Shadow &&
+		g.throttler.Fallback == nil && errors.Is(a.decided.Err, throttler.ErrOverloaded)
+}
+
+// ended returns why ctx has ended, even where its timer is late.
+func ended(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
+}
+
+// check returns the error of an attempt that can never be counted.
+func check(name string, addr netip.Addr) error {
+	switch {
+	case !addr.IsValid():
+		return ErrNoAddress
+	case len(name) > MaxName:
+		return ErrNameTooLong
+	}
+	return nil
+}
+
+// begin authorizes an attempt by p as planned.
+func (g *Guard) begin(ctx context.Context, p party, pl plan) (*Attempt, error) {
+	d, err := g.throttler.Authorize(ctx, g.planned(pl))
 	if err != nil {
 		return nil, err
 	}
-	if err := ctx.Err(); errors.Is(err, context.Canceled) {
-		return nil, err
+	a := newAttempt(g, p, pl, d)
+	if d.WouldBlock {
+		return a, g.explain(ctx, a)
 	}
-	return newAttempt(g, p, from, d), nil
+	return a, g.catch(ctx, a)
 }
 
 // Recognize has the limits that are shared with strangers no longer hold for
 // name from addr, and with device unless that is empty, and lifts the ban of
-// name+address and name+device. It is for somebody who has proved in another way
+// name+address and name+device, unless other spellings of name have been tried
+// there. It is for somebody who has proved in another way
 // who they are: by a link that was sent to them, or by a second factor. The
-// error says what the backend failed at, or is [ErrNoAddress].
+// error says what the backend failed at, or is [ErrNoAddress] or
+// [ErrNameTooLong].
 func (g *Guard) Recognize(ctx context.Context, name string, addr netip.Addr, device string) error {
-	if !addr.IsValid() {
-		return ErrNoAddress
+	if err := check(name, addr); err != nil {
+		return err
 	}
 	p := g.party(name, addr, device)
 	return errors.Join(g.clear(ctx, p, p.address), g.clear(ctx, p, p.device), g.remember(ctx, p))
@@ -262,20 +364,40 @@ func (g *Guard) Recognize(ctx context.Context, name string, addr netip.Addr, dev
 // Lift forgets all attempts that are counted, and lifts all bans: of name, of
 // addr, and of the two together. It is for an operator who has been asked for
 // help, and for a password that was set anew. An empty name, or the zero addr,
-// stands for none. The error says what the backend failed at.
+// stands for none. The error says what the backend failed at, or is
+// [ErrNameTooLong].
 func (g *Guard) Lift(ctx context.Context, name string, addr netip.Addr) error {
+	if len(name) > MaxName {
+		return ErrNameTooLong
+	}
 	p := g.party(name, addr, "")
-	conditions := append(p.anybody(g), p.known(g, p.address, true)...)
-	if len(conditions) == 0 {
-		return nil
-	}
-	rule := g.rule(nil)
+	return g.forget(ctx, p.anybody(g), p.known(g, p.address, true))
+}
+
+// forget deletes what plans count by.
+func (g *Guard) forget(ctx context.Context, plans ...plan) error {
+	var counted, failed []throttler.Condition
 	seen := make(map[string]bool)
-	for _, c := range conditions {
-		if !seen[c.Name] {
-			rule.Either = append(rule.Either, c)
+	for _, pl := range plans {
+		for _, c := range g.planned(pl).Either {
+			if !seen[c.Name] {
+				counted = append(counted, c)
+			}
+			seen[c.Name] = true
 		}
-		seen[c.Name] = true
+		for _, w := range pl.watched {
+			if w.bans && !seen[w.failed.Name+failedSuffix] {
+				failed = append(failed, w.failed)
+				seen[w.failed.Name+failedSuffix] = true
+			}
+		}
 	}
-	return g.throttler.Reset(ctx, rule)
+	steps := []func() error{}
+	if len(counted) > 0 {
+		steps = append(steps, func() error { return g.throttler.Reset(ctx, g.rule(counted)) })
+	}
+	if len(failed) > 0 {
+		steps = append(steps, func() error { return g.throttler.Reset(ctx, g.failedRule(failed)) })
+	}
+	return together(steps...)
 }

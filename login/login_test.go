@@ -198,9 +198,9 @@ func TestSuccessTakesBackItsOwnHitsAndForgetsNameAndAddress(t *testing.T) {
 		require.Equal(t, 24-9-1, outcomes[3].Remaining, "the name's other failures stay")
 		outcomes = g.begin("bob", home).Decision.Outcomes
 		require.Equal(t, "address", outcomes[1].Name)
-		require.Equal(t, 50-9-1, outcomes[1].Remaining, "and so do the address's")
+		require.Equal(t, 50-5-1, outcomes[1].Remaining, "the address gets back the four before the success")
 		require.Equal(t, "address-day", outcomes[2].Name)
-		require.Equal(t, 500-9-1, outcomes[2].Remaining)
+		require.Equal(t, 500-5-1, outcomes[2].Remaining)
 	})
 }
 
@@ -296,6 +296,13 @@ func (f *failing) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 		return nil, errDown
 	}
 	return f.Client.GetMulti(keys)
+}
+
+func (f *failing) Add(item *memcache.Item) error {
+	if f.down.Load() {
+		return errDown
+	}
+	return f.Client.Add(item)
 }
 
 func (f *failing) Delete(key string) error {
@@ -416,6 +423,9 @@ func TestIPv6IsCountedByItsNetworkAndMappedIPv4AsItself(t *testing.T) {
 		{"203.0.113.7", "203.0.113.8", 0, false},
 		{"203.0.113.7", "203.0.113.8", 16, false},
 		{"::ffff:203.0.113.7", "::ffff:203.0.113.8", 0, false},
+		{"203.0.113.7", "64:ff9b::203.0.113.7", 0, true},
+		{"64:ff9b::203.0.113.7", "64:ff9b::203.0.113.8", 0, false},
+		{"64:ff9b::203.0.113.7", "64:ff9b:0:0:0:1:203.0.113.7", 0, false},
 		{"fe80::1%eth0", "fe80::1%eth1", 0, true},
 		{"fe80::1%eth0", "fe80::1", 128, true},
 	} {
@@ -427,6 +437,75 @@ func TestIPv6IsCountedByItsNetworkAndMappedIPv4AsItself(t *testing.T) {
 			require.Equal(t, test.together, blocked, "%+v", test)
 		})
 	}
+}
+
+// v6 returns an address of one /48, in the i-th of its /56, j-th /64 of that.
+func v6(i, j int) netip.Addr {
+	a := netip.MustParseAddr("2001:db8:1::7").As16()
+	a[6], a[7] = byte(i), byte(j)
+	return netip.AddrFrom16(a)
+}
+
+// One who owns a /48 has 65,536 addresses that count.
+func TestWiderNetworksOfIPv6AreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		of56, of48 := 0, 0
+		for i := range 1500 {
+			of56 += g.fails(1, fmt.Sprint("name", i), v6(0, i%256))
+		}
+		require.Equal(t, 1000, of56)
+		for i := range 6000 {
+			of48 += g.fails(1, fmt.Sprint("other", i), v6(1+i%255, i%256))
+		}
+		require.Equal(t, 5000, of56+of48)
+		a := g.begin("alice", v6(77, 1))
+		require.Equal(t, throttler.Blocked, a.Decision.Status)
+		require.Less(t, a.Decision.RetryAfter, time.Minute)
+		for _, o := range a.Decision.Outcomes {
+			require.False(t, o.Banned)
+		}
+		g.succeeds("alice", netip.MustParseAddr("2001:db8:2::7"))
+		require.NoError(t, g.Lift(t.Context(), "", v6(77, 1)))
+		g.succeeds("alice", v6(77, 1))
+	})
+}
+
+func TestWiderNetworksAreExactInABurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		g.Network48.Max = 100
+		verified := g.burst(400, func(i int) string { return fmt.Sprint("name", i) }, func(i int) netip.Addr { return v6(i%256, i/256) })
+		require.Equal(t, 100, verified)
+	})
+}
+
+func TestWiderNetworksNeverRefuseWhereANameIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		g.Network56.Max, g.Network48.Max = 20, 40
+		g.succeeds("alice", v6(1, 1))
+		require.NoError(t, g.beginDevice("bob", home, "phone").Succeed(t.Context()))
+		for i := range 100 {
+			g.fails(1, fmt.Sprint("name", i), v6(i%2, i))
+		}
+		require.Equal(t, throttler.Blocked, g.begin("carol", v6(1, 1)).Decision.Status)
+		g.succeeds("alice", v6(1, 1))
+		require.Equal(t, throttler.Authorized, g.beginDevice("bob", v6(1, 2), "phone").Decision.Status)
+	})
+}
+
+func TestWiderNetworksCanBeTakenAwayAndAreNoneOfAWiderPrefix(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		require.Len(t, g.begin("alice", v6(0, 0)).Decision.Outcomes, 6)
+		require.Len(t, g.begin("alice", home).Decision.Outcomes, 4)
+		g.Network56.Max = -1
+		require.Len(t, g.begin("bob", v6(0, 0)).Decision.Outcomes, 5)
+		g = on(t, memstore.New())
+		g.IPv6Bits = 48
+		require.Len(t, g.begin("alice", v6(0, 0)).Decision.Outcomes, 4)
+	})
 }
 
 func TestNoAddressIsAnError(t *testing.T) {
@@ -464,34 +543,60 @@ func TestSpellingsOfANameAreCountedTogether(t *testing.T) {
 	})
 }
 
-// A name is at most as much work as its first kilobyte.
-func TestLongNamesAreCut(t *testing.T) {
+// Padding must not buy guesses: not by being cut, and not by taking long.
+func TestNameThatIsTooLongIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		long := strings.Repeat("x", 1<<20)
-		require.Equal(t, 5, g.fails(5, long, home))
-		g.isBlocked(long+"y", home, 10*time.Minute)
+		g, ctx := on(t, memstore.New()), t.Context()
+		for _, name := range []string{
+			strings.Repeat(" ", 1024) + "alice", strings.Repeat("x", 1025), strings.Repeat("\ufdfa", 1<<20/3),
+		} {
+			a, err := g.Begin(ctx, name, home)
+			require.ErrorIs(t, err, login.ErrNameTooLong)
+			require.Nil(t, a)
+			require.ErrorIs(t, g.Recognize(ctx, name, home, ""), login.ErrNameTooLong)
+			require.ErrorIs(t, g.Lift(ctx, name, home), login.ErrNameTooLong)
+		}
+		longest := strings.Repeat(" ", 1019) + "alice"
+		require.Equal(t, 5, g.fails(5, longest, home))
+		g.isBlocked("alice", home, 10*time.Minute)
 		g.Normalize = func(name string) string {
 			assert.Len(t, name, 1024)
 			return name
 		}
-		g.begin(long, away)
+		g.begin(longest, away)
 	})
 }
 
 func TestDefaultNormalize(t *testing.T) {
 	for in, want := range map[string]string{
-		"":                    "",
-		"alice":               "alice",
-		" Alice@Example.ORG ": "alice@example.org",
-		"ΣΊΣΥΦΟΣ":             "σίσυφοσ",
-		"σίσυφος":             "σίσυφοσ",
-		"\u00a0ＡＬＩＣＥ\u3000":   "alice",
-		"e\u0301":             "\u00e9",
-		"ﬁn":                  "fin",
-		"a b":                 "a b",
-		"bad\xff":             "bad\ufffd",
+		"":                      "",
+		"alice":                 "alice",
+		" Alice@Example.ORG ":   "alice@example.org",
+		"ΣΊΣΥΦΟΣ":               "σισυφοσ",
+		"σίσυφος":               "σισυφοσ",
+		"\u00a0ＡＬＩＣＥ\u3000":     "alice",
+		"e\u0301":               "e",
+		"José":                  "jose",
+		"Ёжик":                  "ежик",
+		"ﬁn":                    "fin",
+		"a b":                   "a b",
+		"a \t\u3000\u200bb":     "a b",
+		"al\u00adi\x00ce\ufeff": "alice",
+		"\u0301alice\ufe0f":     "alice",
+		"a\u034f\u0301lice":     "alice",
+		"al\u064eice":           "alice",
+		"bad\xff":               "bad\ufffd",
+		"İIıi":                  "iiii",
+		"ſtraẞe":                "strasse",
+		"\u0939\u093f\u0928":    "\u0939\u093f\u0928",
+		"\uff76\uff9e":          "\u30ac",
+		"\u1100\u1161":          "\uac00",
+		"ᎠꭰᏸᏰ":                  "ᎠᎠᏰᏰ",
+		"\U000e0061x":           "x",
 	} {
+		if want == "ᎠᎠᏰᏰ" {
+			want = strings.ToLower(want)
+		}
 		require.Equal(t, want, login.Normalize(in), "%q", in)
 	}
 }
@@ -571,21 +676,126 @@ func TestNamesAreAnsweredAlike(t *testing.T) {
 	})
 }
 
-func TestCanceledAttemptIsNotMade(t *testing.T) {
+func TestAttemptWhoseContextHasEndedIsNotMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())
-		ctx, cancel := context.WithCancel(t.Context())
+		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
-		a, err := g.Begin(ctx, "alice", home)
-		require.ErrorIs(t, err, context.Canceled)
-		require.Nil(t, a)
-
-		ctx, cancel = context.WithDeadline(t.Context(), time.Now())
+		late, cancel := context.WithDeadline(t.Context(), time.Now())
 		defer cancel()
-		a, err = g.Begin(ctx, "alice", home)
-		require.NoError(t, err, "memcached is too slow: fails open, as a Throttler does")
-		require.ErrorIs(t, a.Decision.Err, context.DeadlineExceeded)
+		for ctx, want := range map[context.Context]error{canceled: context.Canceled, late: context.DeadlineExceeded} {
+			a, err := g.Begin(ctx, "alice", home)
+			require.ErrorIs(t, err, want)
+			require.Nil(t, a)
+		}
+		require.Equal(t, 5, g.fails(9, "alice", home), "nothing of it was counted")
 	})
+}
+
+// A client that sends the last byte late chooses when the deadline passes.
+func TestContextThatEndsMeanwhileIsAnErrorAndLeavesNothing(t *testing.T) {
+	for ends, want := range map[string]error{"canceled": context.Canceled, "its deadline": context.DeadlineExceeded} {
+		synctest.Test(t, func(t *testing.T) {
+			client := &interrupting{Client: distant{memstore.New()}}
+			g := on(t, client)
+			for i := range 100 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if want == context.DeadlineExceeded {
+					ctx, cancel = context.WithTimeout(t.Context(), time.Duration(i%4)*500*time.Microsecond)
+				} else {
+					client.interrupt.Store(&cancel)
+				}
+				a, err := g.Begin(ctx, "alice", home)
+				cancel()
+				time.Sleep(time.Second) // for what was left to the client
+				if err == nil {
+					require.Equal(t, throttler.Authorized, a.Decision.Status)
+					require.NoError(t, a.Succeed(t.Context()))
+					continue
+				}
+				require.ErrorIs(t, err, want, ends)
+				require.Nil(t, a)
+			}
+			client.interrupt.Store(nil)
+			require.Equal(t, 5, g.fails(9, "alice", home), ends)
+			require.Equal(t, 19, g.burst(50, same("alice"), addr), "of the name's 24: %s", ends)
+		})
+	}
+}
+
+// interrupting is a client that ends a context when something is written.
+type interrupting struct {
+	throttler.Client
+	interrupt atomic.Pointer[context.CancelFunc]
+}
+
+func (i *interrupting) Add(item *memcache.Item) error {
+	if cancel := i.interrupt.Load(); cancel != nil {
+		defer (*cancel)()
+	}
+	return i.Client.Add(item)
+}
+
+func (i *interrupting) CompareAndSwap(item *memcache.Item) error {
+	if cancel := i.interrupt.Load(); cancel != nil {
+		defer (*cancel)()
+	}
+	return i.Client.CompareAndSwap(item)
+}
+
+func TestSuccessOfAClientThatHasHungUpIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, distant{memstore.New()})
+		for range 20 {
+			ctx, cancel := context.WithCancel(t.Context())
+			a, err := g.Begin(ctx, "alice", home)
+			require.NoError(t, err)
+			require.Equal(t, throttler.Authorized, a.Decision.Status)
+			cancel()
+			require.NoError(t, a.Succeed(ctx))
+		}
+	})
+}
+
+func TestSucceedDoesNotWaitForABackendThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &hanging{Client: memstore.New(), released: make(chan struct{})}
+		defer close(client.released)
+		g := on(t, client)
+		a := g.begin("alice", home)
+		client.hangs.Store(true)
+		start := time.Now()
+		require.ErrorIs(t, a.Succeed(context.WithoutCancel(t.Context())), context.DeadlineExceeded)
+		require.LessOrEqual(t, time.Since(start), 5*time.Second)
+	})
+}
+
+// hanging is a client that can stop to answer.
+type hanging struct {
+	throttler.Client
+	hangs    atomic.Bool
+	released chan struct{}
+}
+
+func (h *hanging) wait() {
+	if h.hangs.Load() {
+		<-h.released
+	}
+}
+
+func (h *hanging) Get(key string) (*memcache.Item, error) {
+	h.wait()
+	return h.Client.Get(key)
+}
+
+func (h *hanging) GetMulti(keys []string) (map[string]*memcache.Item, error) {
+	h.wait()
+	return h.Client.GetMulti(keys)
+}
+
+func (h *hanging) Delete(key string) error {
+	h.wait()
+	return h.Client.Delete(key)
 }
 
 func TestInvalidOptionsAreAnError(t *testing.T) {

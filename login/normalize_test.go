@@ -3,6 +3,7 @@ package login_test
 import (
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
@@ -30,6 +31,30 @@ func TestNormalizeIgnoresCase(t *testing.T) {
 		require.Equal(t, login.Normalize(name), login.Normalize(strings.ToUpper(name)))
 		require.Equal(t, login.Normalize(name), login.Normalize(strings.ToTitle(name)))
 	})
+}
+
+// Names of one account in a database that ignores what cannot be seen.
+func TestNormalizeIgnoresWhatCannotBeSeen(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.StringMatching(`[a-zα-ωа-я0-9@._-]{1,20}`).Draw(t, "name")
+		hidden := rapid.SampledFrom([]rune("\u00ad\u034f\u061c\u115f\u180e\u200b\u200d\u202e\u2060\u206f\u3164\ufe0f\ufeff\uffa0\U0001d173\U000e0001\U000e0100\x00\x07\x7f\u0301\u0489\u20dd")).Draw(t, "hidden")
+		at := rapid.IntRange(0, utf8.RuneCountInString(name)).Draw(t, "at")
+		runes := []rune(name)
+		spelled := string(runes[:at]) + strings.Repeat(string(hidden), rapid.IntRange(1, 40).Draw(t, "times")) + string(runes[at:])
+		require.Equal(t, login.Normalize(name), login.Normalize(spelled), "%+q", spelled)
+	})
+}
+
+// The worst that a megabyte can be, some of it by characters that become many.
+func TestNormalizeIsCheapForAnyInput(t *testing.T) {
+	start := time.Now()
+	login.Normalize(strings.Repeat("x", 1<<20))
+	plain := max(time.Since(start), time.Millisecond)
+	for _, unit := range []string{"\ufdfa", "\u0301", "\u0915\u0301", "\u1e9e", "\u0f71\u0f72", "\xff", " \u0301", "\u1100"} {
+		start := time.Now()
+		login.Normalize(strings.Repeat(unit, 1<<20/len(unit)))
+		require.Less(t, time.Since(start), 200*plain, "%+q", unit)
+	}
 }
 
 func FuzzNormalize(f *testing.F) {

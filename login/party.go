@@ -6,10 +6,6 @@ import (
 	"encoding/base64"
 	"net/netip"
 	"slices"
-	"strings"
-
-	"golang.org/x/text/cases"
-	"golang.org/x/text/unicode/norm"
 
 	"github.com/adaptivethrottler/throttler"
 )
@@ -17,8 +13,13 @@ import (
 // A party is who attempts to log in, as it is counted.
 type party struct {
 	name    string // normalized, and hidden if there is a key; "": none
+	variant string // what tells the spelling from others of the name; "": the normalized one
 	address origin
 	device  origin
+	addr    netip.Addr
+	exempt  bool // the limits of addresses and networks do not hold
+
+	network, wide string // of an IPv6 address: its /56 and its /48; "": none
 }
 
 // An origin is where a party comes from. Its zero value is nowhere.
@@ -30,14 +31,38 @@ type origin struct {
 // party returns what name, addr and device are counted as. The last two may be
 // missing.
 func (g *Guard) party(name string, addr netip.Addr, device string) party {
+	addr, bits := plain(addr), or(g.IPv6Bits, DefaultIPv6Bits)
+	counted, variant := g.counted(name)
 	p := party{
-		name:    g.counted(name),
-		address: origin{byNameAddress, prefix(addr, or(g.IPv6Bits, DefaultIPv6Bits))},
+		name:    counted,
+		variant: variant,
+		addr:    addr,
+		address: origin{byNameAddress, prefix(addr, bits)},
+	}
+	if addr.Is6() && bits > networkBits {
+		p.network = prefix(addr, networkBits)
+	}
+	if addr.Is6() && bits > wideBits {
+		p.wide = prefix(addr, wideBits)
+	}
+	if g.exempt(addr) {
+		p.exempt, p.network, p.wide = true, "", ""
 	}
 	if device != "" {
 		p.device = origin{byNameDevice, "device-" + g.digest(device)}
 	}
 	return p
+}
+
+// exempt reports whether the limits of addresses do not hold for addr, which is
+// plain.
+func (g *Guard) exempt(addr netip.Addr) bool {
+	return slices.ContainsFunc(g.Exempt, func(exempt netip.Prefix) bool {
+		if exempt.Addr().Is4In6() && exempt.Bits() >= 96 {
+			exempt = netip.PrefixFrom(exempt.Addr().Unmap(), exempt.Bits()-96)
+		}
+		return exempt.Contains(addr)
+	})
 }
 
 // at returns the value of p's name from there. What an origin says holds no '#',
@@ -46,21 +71,21 @@ func (p party) at(from origin) string {
 	return from.value + "#" + p.name
 }
 
-// maxName is how many bytes of a name are looked at: more than an account's name
-// has, and few enough to be normalized in no time.
-const maxName = 1024
-
-// counted returns what name is counted as.
-func (g *Guard) counted(name string) string {
+// counted returns what name is counted as, and what tells this spelling of it from
+// others: two accounts may be one name.
+func (g *Guard) counted(name string) (counted, variant string) {
 	normalize := g.Normalize
 	if normalize == nil {
 		normalize = Normalize
 	}
-	name = normalize(name[:min(len(name), maxName)])
-	if name == "" || len(g.Key) == 0 {
-		return name
+	counted = normalize(name)
+	if counted != name {
+		variant = g.digest(name)
 	}
-	return g.digest(name)
+	if counted != "" && len(g.Key) > 0 {
+		counted = g.digest(counted)
+	}
+	return counted, variant
 }
 
 // digest returns the HMAC-SHA-256 of text, or without a key its SHA-256.
@@ -73,28 +98,34 @@ func (g *Guard) digest(text string) string {
 	return base64.RawURLEncoding.EncodeToString(hash.Sum(nil))
 }
 
-// Normalize is the default of [Guard.Normalize]. It returns name case-folded, in
-// Unicode's compatibility form (NFKC), and without white space around it: "Weiß",
-// " WEISS" and "ｗｅｉｓｓ" all become "weiss". Bytes that are not UTF-8 become
-// U+FFFD.
-func Normalize(name string) string {
-	// Decomposed first, as folding some letters depends on the marks that
-	// follow, and composed last, as folding may leave what can be composed.
-	// To lower case before it is folded, as cases.Fold of golang.org/x/text
-	// exchanges the two cases of Cherokee letters.
-	name = norm.NFKD.String(strings.ToValidUTF8(name, "\ufffd"))
-	name = cases.Fold().String(strings.ToLower(name))
-	return strings.TrimSpace(norm.NFKC.String(name))
+// The networks of IPv6 that are counted beside an address: what one customer of a
+// provider usually has, and the most that one site can have for the asking.
+const (
+	networkBits = 56
+	wideBits    = 48
+)
+
+// nat64 is the prefix of the translators of RFC 6052. The rest is an IPv4 address.
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
+// plain returns addr, or the IPv4 address that is mapped or translated into it.
+func plain(addr netip.Addr) netip.Addr {
+	addr = addr.Unmap().WithZone("")
+	if nat64.Contains(addr) {
+		bytes := addr.As16()
+		return netip.AddrFrom4([4]byte(bytes[12:]))
+	}
+	return addr
 }
 
-// prefix returns the network of addr that is counted, "" for no address.
+// prefix returns the network of addr, which is plain, with so many bits of an
+// IPv6 address; "" for no address.
 func prefix(addr netip.Addr, ipv6Bits int) string {
-	addr = addr.Unmap()
 	switch {
 	case !addr.IsValid():
 		return ""
 	case addr.Is4() || ipv6Bits >= 128:
-		return addr.WithZone("").String()
+		return addr.String()
 	}
 	network, err := addr.Prefix(max(ipv6Bits, 1))
 	if err != nil {
@@ -113,7 +144,7 @@ func (p party) mayBeKnown(d *throttler.Decision) bool {
 	if p.device.value != "" {
 		return true
 	}
-	return blocks(d, byAddress, byAddressDay, byName)
+	return blocks(d, byAddress, byAddressDay, byNetwork, byWide, byName)
 }
 
 // blocks reports whether one of these conditions blocks d.

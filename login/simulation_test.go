@@ -97,9 +97,11 @@ func (d *day) begin(name string, addr netip.Addr, device string, right bool) *th
 	a, err := d.guard.BeginDevice(d.t.Context(), name, addr, device)
 	require.NoError(d.t, err)
 	require.NoError(d.t, a.Decision.Err)
+	end := a.Fail // of one that was refused it does nothing
 	if right && a.Decision.Status == throttler.Authorized {
-		require.NoError(d.t, a.Succeed(d.t.Context()))
+		end = a.Succeed
 	}
+	require.NoError(d.t, end(d.t.Context()))
 	return &a.Decision
 }
 

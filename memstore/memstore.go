@@ -48,13 +48,13 @@ const (
 )
 
 // Store holds items in memory, at most MaxItems of them and at most MaxBytes
-// of keys and values. Where a new item does not fit, the least recently used
-// ones are evicted for it. Get, GetMulti, CompareAndSwap and Add, even one that
-// stores nothing, use an item.
+// of keys and values. Where a new item does not fit, expired ones make room for
+// it, and if there are none the least recently used are evicted. Get, GetMulti,
+// CompareAndSwap and Add, even one that stores nothing, use an item.
 //
 // An expired item is never returned, but takes up its place until its key is
-// asked for or it comes to be the least recently used and something is stored.
-// A Store starts no goroutine and needs no Close.
+// asked for or something is stored. A Store starts no goroutine and needs no
+// Close.
 //
 // The zero Store is ready to use. Options must be set before the first use,
 // and a Store must not be copied after it. All methods are safe for concurrent
@@ -93,12 +93,14 @@ const (
 type shard struct {
 	mu    sync.Mutex // guards items and what is in it, but for the items' bytes
 	items *simplelru.LRU[string, *entry]
+	ends  expiries
 }
 
 // entry is what is stored at a key.
 type entry struct {
 	item     *memcache.Item // never written to once stored, so read without the lock
 	deadline time.Time
+	place    int // in the shard's expiries, from 1; 0: it has no deadline
 }
 
 // New returns an empty Store, as new(Store) does.
@@ -192,8 +194,8 @@ func (s *Store) exchange(x throttler.Exchange) throttler.Result {
 	if item == nil {
 		return throttler.Result{Read: true, Found: turn.Found}
 	}
-	if err := s.check(item); err != nil {
-		return throttler.Result{Err: err}
+	if err := s.checkSize(item); err != nil {
+		return throttler.Result{Read: true, Found: turn.Found, Err: err}
 	}
 	s.put(sh, old, item, now)
 	return throttler.Result{Stored: true}
@@ -305,10 +307,13 @@ func (s *Store) divide() {
 		s.seed = maphash.MakeSeed()
 	}
 	s.shards = make([]shard, n)
-	forget := func(_ string, e *entry) { s.account(-1, -size(e.item)) }
 	for i := range s.shards {
+		sh := &s.shards[i]
 		// The error is for a size below 1.
-		s.shards[i].items, _ = simplelru.NewLRU(math.MaxInt, forget)
+		sh.items, _ = simplelru.NewLRU(math.MaxInt, func(_ string, e *entry) {
+			s.account(-1, -size(e.item))
+			sh.ends.remove(e)
+		})
 	}
 }
 
@@ -348,34 +353,35 @@ func (s *Store) put(sh *shard, old *entry, item *memcache.Item, now time.Time) {
 		item.Key = old.item.Key
 		s.account(0, size(item)-size(old.item))
 		old.item, old.deadline = item, ends
+		sh.ends.update(old)
 	} else {
 		// A key cut from a larger string would keep all of that in memory.
 		item.Key = strings.Clone(item.Key)
-		sh.items.Add(item.Key, &entry{item: item, deadline: ends})
+		e := &entry{item: item, deadline: ends}
+		sh.items.Add(item.Key, e)
+		sh.ends.update(e)
 		s.account(1, size(item))
 	}
 	s.evict(sh, now)
 }
 
-// evict removes the least recently used items of sh until all are within both
-// bounds; the item just stored is within them alone, so it stays. Two items may
-// go that need not, if they have expired: each put adds one at most, so expired
-// items cannot pile up behind one another. The caller holds the shard's lock.
+// evict removes items of sh until all are within both bounds: expired ones, and if
+// there are none the least recently used. The item just stored is within the bounds
+// alone, so it stays. Two expired items may go that need not: each put adds one at
+// most, so they cannot pile up. The caller holds the shard's lock.
 func (s *Store) evict(sh *shard, now time.Time) {
 	for spare := 2; sh.items.Len() > 1; {
-		_, oldest, _ := sh.items.GetOldest()
-		dead := expired(oldest.deadline, now)
-		switch {
-		case s.items.Load() > int64(s.maxItems()) || s.bytes.Load() > int64(s.maxBytes()):
-			if !dead {
-				s.evictions.Add(1)
-			}
-		case dead && spare > 0:
+		over := s.items.Load() > int64(s.maxItems()) || s.bytes.Load() > int64(s.maxBytes())
+		switch gone := sh.ends.expired(now); {
+		case gone != nil && (over || spare > 0):
 			spare--
+			sh.items.Remove(gone.item.Key)
+		case over:
+			s.evictions.Add(1)
+			sh.items.RemoveOldest()
 		default:
 			return
 		}
-		sh.items.RemoveOldest()
 	}
 }
 
@@ -384,6 +390,11 @@ func (s *Store) check(item *memcache.Item) error {
 	if !legalKey(item.Key) {
 		return memcache.ErrMalformedKey
 	}
+	return s.checkSize(item)
+}
+
+// checkSize returns the error for an item that is too large.
+func (s *Store) checkSize(item *memcache.Item) error {
 	n := size(item)
 	if limit := s.maxBytes(); n > limit {
 		return fmt.Errorf("memstore: item too large: key and value of %d bytes, MaxBytes is %d", n, limit)

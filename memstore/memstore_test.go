@@ -509,3 +509,37 @@ func heap() uint64 {
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
+
+// What is short-lived must not push out what was stored long ago and still holds.
+func TestExpiredItemsMakeRoomBeforeOthersDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &memstore.Store{MaxItems: 100}
+		for i := range 50 {
+			require.NoError(t, s.Add(&memcache.Item{Key: fmt.Sprint("old", i), Expiration: 1 << 20}))
+			require.NoError(t, s.Add(&memcache.Item{Key: fmt.Sprint("changed", i), Expiration: 1}))
+		}
+		for i := range 50 { // these live on
+			item, err := s.Get(fmt.Sprint("changed", i))
+			require.NoError(t, err)
+			item.Expiration = 1 << 20
+			require.NoError(t, s.CompareAndSwap(item))
+			require.NoError(t, s.Delete(fmt.Sprint("old", i)))
+		}
+		for i := range 10_000 {
+			require.NoError(t, s.Add(&memcache.Item{Key: fmt.Sprint("junk", i), Expiration: 1}))
+			if i%50 == 49 {
+				time.Sleep(time.Second)
+			}
+		}
+		require.Zero(t, s.Stats().Evictions)
+		for i := range 50 {
+			_, err := s.Get(fmt.Sprint("changed", i))
+			require.NoError(t, err)
+		}
+		for i := range 100 {
+			require.NoError(t, s.Add(&memcache.Item{Key: fmt.Sprint("more", i), Expiration: 1}))
+		}
+		require.NotZero(t, s.Stats().Evictions, "now they must")
+		require.LessOrEqual(t, s.Len(), 100)
+	})
+}

@@ -484,6 +484,7 @@ func (c *conn) bury() {
 	l.mu.Lock()
 	reason := c.dead
 	failed, again := c.sort(isLost(reason) && !l.closed)
+	s.retries.Add(uint64(len(again))) // before anybody can have the answer
 	l.putBack(again)
 	if l.closed {
 		reason = ErrClosed
@@ -492,7 +493,6 @@ func (c *conn) bury() {
 	l.wake()
 	l.mu.Unlock()
 
-	s.retries.Add(uint64(len(again)))
 	c.nc.Close()
 	if c.spoilt != nil || len(failed) > 0 {
 		s.failed(1, reason)

@@ -12,13 +12,14 @@ var _ throttler.Exchanger = (*Pool)(nil)
 // [throttler.Exchanger] says: a CompareAndSwap or an Add and a Get in one packet,
 // with those of other callers. It asks all servers at once.
 //
-// If ctx has ended already nothing is sent, and Done gets its error.
+// If ctx has ended already they are started all the same: an exchange may be that
+// of several callers, or take back what one of them has counted.
 func (p *Pool) Exchange(ctx context.Context, xs ...throttler.Exchange) {
 	if len(xs) == 1 && ctx.Err() == nil {
 		p.exchange(ctx, xs[0])
 		return
 	}
-	requests, refused := p.exchanges(ctx.Err(), xs)
+	requests, refused := p.exchanges(xs)
 	for _, r := range refused {
 		r.x.Done(throttler.Result{Err: r.err})
 	}
@@ -41,7 +42,7 @@ func (p *Pool) exchange(ctx context.Context, x throttler.Exchange) {
 // Start starts exchanges and returns without waiting for any server. Done is
 // called on another goroutine, even if the exchange fails at once.
 func (p *Pool) Start(xs ...throttler.Exchange) {
-	requests, refused := p.exchanges(nil, xs)
+	requests, refused := p.exchanges(xs)
 	byLane(requests, func(l *lane, group []*request) {
 		if err := l.submit(group); err != nil {
 			refused = append(refused, failed(group, err)...)
@@ -57,15 +58,12 @@ func (p *Pool) Start(xs ...throttler.Exchange) {
 }
 
 // exchanges returns the requests for xs, and those that no server is to be asked
-// for, with their errors: err, if there is one, is that of all.
-func (p *Pool) exchanges(err error, xs []throttler.Exchange) (requests, refused []*request) {
+// for, with their errors.
+func (p *Pool) exchanges(xs []throttler.Exchange) (requests, refused []*request) {
 	requests = make([]*request, 0, len(xs))
 	for _, x := range xs {
 		r := &request{x: x, key: x.Key()}
-		if r.err = err; err == nil {
-			r.err = p.admit(r)
-		}
-		if r.err != nil {
+		if r.err = p.admit(r); r.err != nil {
 			refused = append(refused, r)
 		} else {
 			requests = append(requests, r)

@@ -115,6 +115,25 @@ func TestAConnectionThatAnswersAnotherQuestionIsGivenUp(t *testing.T) {
 	})
 }
 
+// An answer too many would be taken for that to the next request.
+func TestAnAnswerThatNobodyAskedForIsNobodys(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: says("END\r\nEND\r\n")}
+		p := s.newPool(t, one)
+		for range 3 {
+			s.now(says("END\r\nEND\r\n"))
+			_, err := p.Get("key")
+			require.Equal(t, memcache.ErrCacheMiss, err)
+			s.now(has)
+			item, err := p.Get("other")
+			require.NoError(t, err)
+			require.Equal(t, "other", item.Key)
+		}
+		require.Len(t, s.dialled(), 4)
+		require.Zero(t, p.Stats()[0].Failures)
+	})
+}
+
 func TestAServerWithoutCASIsNotAskedToSwap(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &station{answer: misses}
@@ -273,5 +292,44 @@ func TestConcurrentUseAndClose(t *testing.T) {
 		}
 		p.Close()
 		calls.Wait()
+	})
+}
+
+// A stubborn connection ends a Write only when it is told to.
+type stubborn struct {
+	net.Conn
+	release chan struct{}
+}
+
+func (c *stubborn) Write(b []byte) (int, error) {
+	if !strings.HasPrefix(string(b), "version") {
+		<-c.release
+		return 0, net.ErrClosed
+	}
+	return c.Conn.Write(b)
+}
+
+// A connection that is lost while the pool is being closed is no loss to be told of.
+func TestAConnectionThatIsLostDuringCloseIsClosed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		release := make(chan struct{})
+		p := s.newPool(t, one)
+		p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := s.DialContext(ctx, network, addr)
+			return &stubborn{conn, release}, err
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := p.Get("key")
+			done <- err
+		}()
+		synctest.Wait()
+		s.hangUp()
+		synctest.Wait() // the reader has noticed, and waits for the writer to leave
+		p.Close()
+		require.Empty(t, done)
+		close(release)
+		require.Equal(t, pool.ErrClosed, <-done)
 	})
 }

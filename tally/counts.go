@@ -52,6 +52,7 @@ type counts struct {
 	since     time.Time
 	uncounted atomic.Uint64
 	rules     atomic.Pointer[map[string]*rule] // replaced, never changed
+	logins    logins
 
 	names atomic.Int64 // rules and conditions that there are
 	mu    sync.Mutex   // held by who adds one

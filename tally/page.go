@@ -124,8 +124,16 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"machine":   func(t time.Time) string { return t.Format(time.RFC3339) },
 	"length":    func(s Snapshot) string { return s.At.Sub(s.Since).Round(time.Second).String() },
 	"first":     func(v []ValueCount) []ValueCount { return v[:min(len(v), pageValues)] },
+	"percent":   func(part float64) string { return strconv.FormatFloat(100*part, 'f', 1, 64) + " %" },
+	"failed":    func(kind string, values []ValueCount) mostFailed { return mostFailed{kind, values} },
 	"stopped":   func(c ConditionCounts) uint64 { return c.Blocked + c.WouldBlock },
 }).Parse(pageSource))
+
+// mostFailed are the names, addresses or networks whose logins failed most.
+type mostFailed struct {
+	Kind   string
+	Values []ValueCount
+}
 
 // page returns the page of a new snapshot.
 func (t *Tally) page() ([]byte, error) {

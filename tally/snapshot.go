@@ -23,6 +23,9 @@ type Snapshot struct {
 	// Rules are those that decided a call since then, by Identifier.
 	Rules []RuleCounts `json:"rules"`
 
+	// Logins are the attempts to log in, nil if none was observed.
+	Logins *LoginCounts `json:"logins,omitempty"`
+
 	// Uncounted is how many calls are missing above, in whole or for one or
 	// more conditions, because there were more rules and conditions than
 	// [Tally.MaxNames], or names too long to keep. It is 0 unless the
@@ -148,6 +151,7 @@ func (t *Tally) Snapshot() Snapshot {
 		Since:     c.since,
 		At:        time.Now().UTC(),
 		Rules:     []RuleCounts{},
+		Logins:    c.logins.snapshot(),
 		Uncounted: c.uncounted.Load(),
 	}
 	for identifier, r := range *c.rules.Load() {
@@ -191,23 +195,25 @@ func (n *condition) snapshot(maxValues int) ConditionCounts {
 	if maxValues == 0 {
 		s.Unlisted = s.Blocked + s.WouldBlock
 	}
-	for i := range s.Values {
-		s.Values[i].Value = printable(s.Values[i].Value)
-	}
-	slices.SortFunc(s.Values, func(a, b ValueCount) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Error, b.Error), strings.Compare(a.Value, b.Value))
-	})
 	return s
 }
 
 func (n *condition) snapshotValues(maxValues int) ([]ValueCount, uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	values := make([]ValueCount, len(n.values.order))
-	for i, c := range n.values.order {
-		values[i] = ValueCount{Value: c.value, Count: c.count, Error: c.overcount}
+	return n.values.values(), n.values.min(maxValues)
+}
+
+// values returns what is counted, most first, ready to be shown.
+func (s *summary) values() []ValueCount {
+	values := make([]ValueCount, len(s.order))
+	for i, c := range s.order {
+		values[i] = ValueCount{Value: printable(c.value), Count: c.count, Error: c.overcount}
 	}
-	return values, n.values.min(maxValues)
+	slices.SortFunc(values, func(a, b ValueCount) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Error, b.Error), strings.Compare(a.Value, b.Value))
+	})
+	return values
 }
 
 // printable returns value if it can be printed, read, and told from a quoted one,

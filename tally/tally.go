@@ -40,10 +40,17 @@
 // is blocked if it gave up, even where its ctx ended before a condition was found
 // full. Peek is not observed.
 //
+// # Logins
+//
+// Decisions do not tell a login that failed from one that succeeded. For package
+// login, set Guard.Observe = t.ObserveLogin: it counts each attempt once, with its
+// result, and the names, addresses and networks that fail most.
+//
 // # What is recorded
 //
 // Identifiers of rules, names of conditions, and values of conditions that
-// blocked a call or would have. Nothing else: no value that was not blocked, no
+// blocked a call or would have, and names and addresses of logins that failed.
+// Nothing else: no value that was not blocked, no
 // message, no error's text, nothing from the ctx. With [Tally.HashKey] values are
 // recorded only as hashes, and with a negative [Tally.MaxValues] not at all.
 //
@@ -171,13 +178,18 @@ func (t *Tally) count(n *condition, value string) {
 	if t.maxValues() == 0 {
 		return
 	}
-	if t.HashKey != nil {
-		value = t.hash(value)
-	}
-	value = shorten(value)
+	value = t.kept(value)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.values.count(value, t.maxValues())
+}
+
+// kept returns what is kept of value.
+func (t *Tally) kept(value string) string {
+	if t.HashKey != nil {
+		value = t.hash(value)
+	}
+	return shorten(value)
 }
 
 func (t *Tally) hash(value string) string {

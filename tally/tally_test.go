@@ -98,7 +98,7 @@ func TestShadowCountsWhatWouldBlock(t *testing.T) {
 }
 
 // broken is a backend that answers every read with an error.
-type broken struct{ *memstore.Store }
+type broken struct{ throttler.Client }
 
 var errBroken = errors.New("connection refused, says 192.0.2.99")
 
@@ -121,7 +121,7 @@ func TestAFailureOfTheBackendIsCounted(t *testing.T) {
 
 // rival is a backend in which somebody else is faster to store the first hit.
 type rival struct {
-	*memstore.Store
+	throttler.Client
 	first func()
 }
 
@@ -130,13 +130,13 @@ func (r *rival) Add(item *memcache.Item) error {
 		r.first = nil
 		first()
 	}
-	return r.Store.Add(item)
+	return r.Client.Add(item)
 }
 
 func TestLostRacesAreCounted(t *testing.T) {
 	rule := throttler.Rule{Identifier: "login", Either: []throttler.Condition{{Name: "name", Value: "alice", Max: 5, TTL: time.Minute}}}
-	client := &rival{Store: memstore.New()}
-	client.first = func() { authorize(t, throttler.New(client.Store), rule, 1) }
+	client := &rival{Client: memstore.New()}
+	client.first = func() { authorize(t, throttler.New(client.Client), rule, 1) }
 	limits, counts := observed(client)
 	authorize(t, limits, rule, 3)
 	r := onlyRule(t, counts)

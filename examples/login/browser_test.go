@@ -161,7 +161,7 @@ func TestInABrowser(t *testing.T) {
 	operator.sends(chromedp.Click(`button[aria-label="Lift name+address 203.0.113.7#alice"]`, chromedp.ByQuery))
 	require.Contains(t, operator.text("[role=status]"), "Lifted.")
 	operator.opens(town.operator.URL + "/tally")
-	require.Contains(t, operator.text("body"), "name+address")
+	require.Contains(t, operator.text("body"), "Most failed: names")
 
 	alice.opens(town.site.URL)
 	alice.logIn("alice", "correct horse")
@@ -216,4 +216,36 @@ func TestWithoutJavaScript(t *testing.T) {
 	town.visitor("").do("POST", town.operator.URL+"/help", map[string][]string{"name": {"alice"}, "address": {"203.0.113.7"}})
 	alice.logIn("alice", "correct horse")
 	require.Equal(t, "Welcome, Alice", alice.text("h1"))
+}
+
+// The pages fit a phone, and nothing needs a mouse.
+func TestByKeyboardAloneOnAPhoneAndOnADesk(t *testing.T) {
+	for _, width := range []int64{375, 1000} {
+		town := openTown(t)
+		town.visitor("203.0.113.250").block("somebody-with-a-long-name@an-even-longer-host.example.org")
+		alice := town.browser("203.0.113.7")
+		fits := func() {
+			t.Helper()
+			require.LessOrEqual(t, alice.eval(`document.documentElement.scrollWidth`), float64(width))
+		}
+		alice.do(emulation.SetDeviceMetricsOverride(width, 800, 1, width < 500))
+		alice.opens(town.site.URL)
+		fits()
+		alice.do(chromedp.KeyEvent("alice" + kb.Tab))
+		require.Equal(t, "password", alice.eval(`document.activeElement.id`))
+		require.Equal(t, "3px", alice.eval(`getComputedStyle(document.activeElement).outlineWidth`))
+		alice.sends(chromedp.KeyEvent("correct horse" + kb.Enter))
+		require.Equal(t, "Welcome, Alice", alice.text("h1"))
+		fits()
+		alice.do(chromedp.KeyEvent(kb.Tab))
+		alice.sends(chromedp.KeyEvent(kb.Enter))
+		require.Contains(t, alice.text("[role=status]"), "You have signed out")
+
+		alice.opens(town.operator.URL)
+		fits()
+		alice.picture("operator-"+strconv.FormatInt(width, 10)+".png", "body")
+		alice.do(chromedp.KeyEvent(kb.Tab))
+		alice.sends(chromedp.KeyEvent(kb.Enter))
+		require.Contains(t, alice.text("[role=status]"), "Lifted.")
+	}
 }

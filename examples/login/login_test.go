@@ -138,6 +138,16 @@ func TestWrongPasswordKeepsTheNameAndNothingElse(t *testing.T) {
 	require.Empty(t, a.Header.Get("Retry-After"))
 }
 
+// The account that is looked up by a padded name must not be found uncounted.
+func TestPaddedNameIsAnsweredAsAWrongPassword(t *testing.T) {
+	v := openTown(t).visitor("203.0.113.7")
+	for range 20 {
+		a := v.logIn(strings.Repeat(" ", 1024)+"alice", "correct horse")
+		require.Equal(t, http.StatusForbidden, a.StatusCode)
+		require.Contains(t, a.body, "The name or the password is wrong.")
+	}
+}
+
 var figures = regexp.MustCompile(`[0-9]+`)
 
 func TestSixthAttemptSaysWhenToComeBack(t *testing.T) {
@@ -343,6 +353,30 @@ func TestOperatorLiftsABan(t *testing.T) {
 
 	a = operator.do("POST", town.operator.URL+"/lift", url.Values{"condition": {"name"}, "value": {"not in the list"}})
 	require.Equal(t, http.StatusSeeOther, a.StatusCode)
+	require.Equal(t, "/?gone", a.Header.Get("Location"))
+	require.Contains(t, operator.do("GET", town.operator.URL+"/?gone", nil).body, "Nothing was lifted.")
+}
+
+// Others are blocked between the look at the page and the click.
+func TestOperatorLiftsWhatWasShown(t *testing.T) {
+	town := openTown(t)
+	operator := town.visitor("")
+	town.visitor("203.0.113.7").block("alice")
+	for i := range 5 {
+		town.visitor(fmt.Sprint("203.0.113.1", i)).block(fmt.Sprint("bob", i))
+	}
+	operator.do("POST", town.operator.URL+"/lift", url.Values{"condition": {"name+address"}, "value": {"203.0.113.7#alice"}})
+	page := operator.do("GET", town.operator.URL+"/", nil).body
+	require.NotContains(t, page, "203.0.113.7#alice")
+	require.Equal(t, 5, strings.Count(page, `class="tag"`))
+}
+
+func TestInvisibleCharactersAreWrittenOut(t *testing.T) {
+	for value, want := range map[string]string{
+		"alice": "alice", "zoë\"": "zoë\"", "a\u202eb": `a\u202eb`, "a\u200bb": `a\u200bb`, "\x07": `\a`, "日本": "日本",
+	} {
+		require.Equal(t, want, visible(value))
+	}
 }
 
 func TestOperatorHelpsByName(t *testing.T) {
@@ -379,7 +413,8 @@ func TestTallyIsOnTheOperatorsPage(t *testing.T) {
 	town.visitor("203.0.113.7").block("alice")
 	a := town.visitor("").do("GET", town.operator.URL+"/tally", nil)
 	require.Equal(t, http.StatusOK, a.StatusCode)
-	require.Contains(t, a.body, "203.0.113.7#alice")
+	require.Contains(t, a.body, "Most failed: names")
+	require.Contains(t, a.body, "203.0.113.0/24")
 }
 
 func TestListOfBlockedIsBounded(t *testing.T) {

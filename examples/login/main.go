@@ -179,14 +179,14 @@ func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 // pages returns the site and the operator's page, over limits.
 func pages(limits *throttler.Throttler, o *options, logger *log.Logger) (visitors, operators http.Handler) {
 	counts, blocked := tally.New(), newBlocked()
-	limits.Observe = func(ctx context.Context, rule throttler.Rule, d throttler.Decision) {
-		counts.Observe(ctx, rule, d)
+	limits.Observe = func(_ context.Context, rule throttler.Rule, d throttler.Decision) {
 		blocked.observe(rule, d)
 		if d.Err != nil {
 			logger.Print(d.Err)
 		}
 	}
 	guard := login.New(limits)
+	guard.Observe = counts.ObserveLogin
 	visitors = newSite(guard, o, logger)
 	operators = newOperator(limits, guard, counts, blocked, logger)
 	return visitors, operators

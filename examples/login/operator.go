@@ -55,6 +55,7 @@ func local(h http.Handler) http.Handler {
 type operatorPage struct {
 	Blocked []blockedNow
 	Lifted  bool // somebody has just been let in
+	Gone    bool // what was to be lifted is not in the list any more
 	Bad     bool // the address that was typed is none
 }
 
@@ -68,7 +69,7 @@ type blockedNow struct {
 func (o *operator) page(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	render(w, o.log, http.StatusOK, "operator.html", operatorPage{
-		Blocked: o.now(r.Context()), Lifted: query.Has("lifted"), Bad: query.Has("bad"),
+		Blocked: o.now(r.Context()), Lifted: query.Has("lifted"), Gone: query.Has("gone"), Bad: query.Has("bad"),
 	})
 }
 
@@ -89,6 +90,7 @@ func (o *operator) now(ctx context.Context) []blockedNow {
 // lift lets in a value that is in the list.
 func (o *operator) lift(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	found := "gone"
 	condition, value := r.PostFormValue("condition"), r.PostFormValue("value")
 	for _, rule := range o.blocked.lately() {
 		if c := rule.Either[0]; c.Name != condition || c.Value != value {
@@ -98,8 +100,9 @@ func (o *operator) lift(w http.ResponseWriter, r *http.Request) {
 			o.fail(w, err)
 			return
 		}
+		found = "lifted"
 	}
-	http.Redirect(w, r, "/?lifted", http.StatusSeeOther)
+	http.Redirect(w, r, "/?"+found, http.StatusSeeOther)
 }
 
 // help lets in somebody who has asked for it, by name, address or both.

@@ -12,6 +12,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -28,6 +29,7 @@ var files embed.FS
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"seconds": wholeSeconds,
 	"wait":    wait,
+	"visible": visible,
 }).ParseFS(files, "templates/*.html"))
 
 const (
@@ -133,6 +135,10 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, name := r.Context(), r.PostForm.Get("name")
 	attempt, err := s.guard.BeginDevice(ctx, name, s.source.Addr(r), s.device(w, r))
+	if errors.Is(err, login.ErrNameTooLong) {
+		s.wrong(w, "")
+		return
+	}
 	if err != nil {
 		s.fail(w, err)
 		return
@@ -143,12 +149,17 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 	}
 	account, right, err := s.accounts.verify(ctx, name, r.PostForm.Get("password"))
 	if err != nil {
+		if err := attempt.Cancel(ctx); err != nil {
+			s.log.Print(err)
+		}
 		s.fail(w, err)
 		return
 	}
 	if !right {
-		attempt.Fail(ctx)
-		render(w, s.log, http.StatusForbidden, "login.html", loginPage{Name: name, Wrong: true})
+		if err := attempt.Fail(ctx); err != nil {
+			s.log.Print(err) // it counts all the same
+		}
+		s.wrong(w, name)
 		return
 	}
 	if err := attempt.Succeed(ctx); err != nil {
@@ -157,6 +168,11 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 	s.sessions.end(s.cookies.get(r, sessionCookie))
 	s.cookies.set(w, sessionCookie, s.sessions.start(account.name), sessionLength)
 	http.Redirect(w, r, "/", http.StatusSeeOther)
+}
+
+// wrong answers an attempt whose name or password is wrong.
+func (s *site) wrong(w http.ResponseWriter, name string) {
+	render(w, s.log, http.StatusForbidden, "login.html", loginPage{Name: name, Wrong: true})
 }
 
 // tooMany answers an attempt that was blocked. The password was not looked at.
@@ -190,6 +206,17 @@ func render(w http.ResponseWriter, logger *log.Logger, status int, name string, 
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	page.WriteTo(w) // an error is the visitor's, who has gone
+}
+
+// visible returns value with what cannot be seen, or turns other text round, written
+// out as in Go.
+func visible(value string) string {
+	quoted := strconv.Quote(value)
+	quoted = quoted[1 : len(quoted)-1]
+	if strings.ContainsFunc(value, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return quoted
+	}
+	return value
 }
 
 // wholeSeconds returns d for Retry-After: rounded up, and 1 at least. A ban of 10

@@ -1,0 +1,73 @@
+package throttler
+
+import (
+	"context"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+)
+
+// An Inliner is an Exchanger in process memory. It carries every exchange out
+// before Exchange returns, with [Turn.Known] set and nothing between the turn and
+// the write, so that callers need not be gathered.
+type Inliner interface {
+	Exchanger
+	Inline()
+}
+
+// An inlined is an entry that is an exchange by itself, over an [Inliner].
+type inlined entry
+
+// askInline carries out the exchange of one entry on the caller's goroutine.
+func (b *backend) askInline(e *entry) {
+	cache := b.cache()
+	var resets uint64
+	if cache != nil {
+		resets = b.slots.resetsOf(e.key)
+	}
+	e.exchange[0] = (*inlined)(e)
+	b.exchanger.Exchange(context.Background(), e.exchange[:]...)
+	b.t.stats.exchanges.Add(1)
+	if cache == nil || e.err != nil {
+		return
+	}
+	if e.writes {
+		cache.remove(e.key)
+	}
+	if e.op <= opAssess && e.outcome.Blocked && resets == b.slots.resetsOf(e.key) {
+		cache.add(e.key, e.value, e.now)
+	}
+}
+
+// Key returns the key of the record.
+func (x *inlined) Key() string { return x.key }
+
+// Propose decides the entry on the record as it is.
+func (x *inlined) Propose(turn Turn) *memcache.Item {
+	e := (*entry)(x)
+	r, err := stored(turn.Found)
+	if err != nil {
+		e.fail(err)
+		return nil
+	}
+	now := instantOf(time.Now())
+	next, writes := e.apply(now, r)
+	e.writes = writes
+	if turn.Found != nil {
+		e.value = turn.Found.Value
+	}
+	if !writes {
+		return nil
+	}
+	item := newItem(e.key, next, now)
+	e.value = item.Value
+	return item
+}
+
+// Done takes an error of the store: the record is too large for it.
+func (x *inlined) Done(r Result) {
+	if r.Err != nil {
+		found, _ := stored(r.Found)
+		(*entry)(x).failAt(r.Err, found)
+	}
+}

@@ -1,0 +1,247 @@
+package login
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+)
+
+// Attempts under way.
+//
+// Begin counts an attempt against every limit before the password is looked at,
+// so no more guesses are verified than the limits allow. But only failures ban.
+// So two more records stand beside a limit's, in which nothing ever blocks:
+//
+//   - "-open" holds the attempts that have not been ended. Begin adds a hit for
+//     lease plus the TTL of the limit, and the end takes it back. While more than
+//     that TTL is left of a hit its attempt is under way; afterwards it counts as
+//     failed, for the TTL, without anybody writing anything.
+//   - "-failed" holds those that have failed, by Fail.
+//
+// A call that finds a limit full, or more attempts in "-open" than the limit's Max,
+// counts both. If they come to that Max it bans, and otherwise, if something is
+// under way, it asks to come back soon. Both are evidence of failures: a record that is read late, or was lost, makes a ban
+// come later, and never one for an attempt that has not failed.
+
+// lease is how long an attempt is under way if it is not ended.
+const lease = 30 * time.Second
+
+const (
+	openSuffix   = "-open"
+	failedSuffix = "-failed"
+)
+
+// A watched is a value whose attempts under way are known.
+type watched struct {
+	open   throttler.Condition
+	failed throttler.Condition // if banning
+	limit  throttler.Condition // that bans, if banning
+	bans   bool
+}
+
+// watch has pl watch the value of a limit, for all limits of its group.
+func (pl *plan) watch(group, value string, l Limit) {
+	w := watched{bans: l.Max > 0 && l.Lockout > 0}
+	term := lease
+	if w.bans {
+		w.limit = throttler.Condition{Name: group, Value: value, Max: l.Max, TTL: l.TTL, Lockout: l.Lockout}
+		w.failed = throttler.Condition{Name: group, Value: value, Max: roomFor(l.Max), TTL: l.TTL, Lockout: -1}
+		term = min(lease, l.TTL) + l.TTL
+	}
+	w.open = throttler.Condition{Name: group + openSuffix, Value: value, Max: roomFor(l.Max), TTL: term, Lockout: -1}
+	pl.watched = append(pl.watched, w)
+	pl.beside = append(pl.beside, w.open)
+}
+
+// roomFor returns the size of a window that a limit never fills: within its lease
+// and TTL, which is no more than twice the TTL, it lets through twice its Max.
+func roomFor(limit int) int {
+	if limit < 0 || limit > throttler.MaxHits/2-1 {
+		return throttler.MaxHits
+	}
+	return max(2*limit+1, 2*defaultBurst+1)
+}
+
+// defaultBurst is the most attempts that an address or name can have under way by
+// its other limits.
+const defaultBurst = 500
+
+// groupOf returns the name of what is watched for a limit, "" for nothing.
+func groupOf(limit, pair string) string {
+	switch limit {
+	case byAddress, byAddressDay, byAddressKnown:
+		return byAddress
+	case pair, byKnown:
+		return pair
+	case byName:
+		return byName
+	}
+	return ""
+}
+
+// explain finds out why a is blocked: it bans what has failed too often, and asks
+// those whose limits are filled by attempts under way to come back soon.
+func (g *Guard) explain(ctx context.Context, a *Attempt) error {
+	outcomes := slices.Clone(a.Decision.Outcomes)
+	wait := time.Duration(0)
+	for i := range outcomes {
+		o := &outcomes[i]
+		if !o.Blocked {
+			continue
+		}
+		w, found := a.watched(o.Name)
+		if found != nil && !o.Banned && o.Err == nil && found.Err == nil {
+			banned, err := g.banIfFailed(ctx, w, o, found)
+			if err != nil {
+				return err
+			}
+			if underWay := found.ResetAfter > w.limit.TTL; underWay && !banned {
+				o.RetryAfter = min(o.RetryAfter, comeBack)
+			}
+		}
+		wait = max(wait, o.RetryAfter)
+	}
+	a.Decision.Outcomes = outcomes
+	if a.Decision.Status == throttler.Blocked {
+		a.Decision.RetryAfter = wait
+	}
+	return nil
+}
+
+// catch bans and refuses a, which was let pass, if too many that were never ended
+// have failed meanwhile.
+func (g *Guard) catch(ctx context.Context, a *Attempt) error {
+	for _, w := range a.plan.watched {
+		_, open := a.watched(w.limit.Name)
+		if !w.bans || open == nil || open.Err != nil || open.Limit-open.Remaining <= w.limit.Max {
+			continue
+		}
+		outcomes := slices.Clone(a.Decision.Outcomes)
+		for i := range outcomes {
+			banned, err := g.banIfFailed(ctx, w, &outcomes[i], open)
+			if err != nil {
+				return err
+			}
+			if banned {
+				a.Decision.Outcomes = outcomes
+				outcomes[i].Blocked, outcomes[i].Remaining = true, 0
+				a.refuse(outcomes[i].RetryAfter)
+				a.abandon(ctx)
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// watched returns what is watched for a limit of a, and what was found there.
+func (a *Attempt) watched(limit string) (watched, *throttler.Outcome) {
+	group := groupOf(limit, a.plan.from.pair)
+	for _, w := range a.plan.watched {
+		if w.open.Name != group+openSuffix {
+			continue
+		}
+		for i := range a.decided.Outcomes {
+			if a.decided.Outcomes[i].Name == w.open.Name {
+				return w, &a.decided.Outcomes[i]
+			}
+		}
+	}
+	return watched{}, nil
+}
+
+// banIfFailed bans the value of w if o is the limit that bans it and as many
+// attempts have failed as that takes. open is what was found to be under way.
+func (g *Guard) banIfFailed(ctx context.Context, w watched, o, open *throttler.Outcome) (bool, error) {
+	if !w.bans || o.Name != w.limit.Name {
+		return false, nil
+	}
+	failed, err := g.haveFailed(ctx, w, open.Limit-open.Remaining)
+	if err != nil || !failed {
+		return false, err
+	}
+	ban := w.limit
+	ban.Max = 1 // it is full, unless what it holds has just expired
+	d, err := g.throttler.Authorize(ctx, g.rule([]throttler.Condition{ban}))
+	if err != nil || !d.Outcomes[0].Banned {
+		g.throttler.Cancel(ctx, d) // it has opened in the meantime
+		return false, err
+	}
+	o.Banned, o.RetryAfter, o.ResetAfter = true, d.Outcomes[0].RetryAfter, d.Outcomes[0].ResetAfter
+	return true, nil
+}
+
+// haveFailed reports whether as many attempts have failed as w's limit takes.
+// open is how many were not ended.
+func (g *Guard) haveFailed(ctx context.Context, w watched, open int) (bool, error) {
+	d, err := g.throttler.Peek(ctx, g.failedRule([]throttler.Condition{w.failed}))
+	if err != nil || d.Err != nil {
+		return false, err
+	}
+	missing := w.limit.Max - (w.failed.Max - 1 - d.Outcomes[0].Remaining)
+	if missing <= 0 || missing > open {
+		return missing <= 0, nil
+	}
+	// As many of those that were not ended are past their lease if the last one
+	// of that many is: the window tells its time if it is asked as one in which
+	// the others just fit.
+	late := w.open
+	late.Max = open - missing + 1
+	d, err = g.throttler.Peek(ctx, g.rule([]throttler.Condition{late}))
+	if err != nil || d.Err != nil {
+		return false, err
+	}
+	o := d.Outcomes[0]
+	return o.Blocked && o.RetryAfter <= w.limit.TTL, nil
+}
+
+// failedRule returns the rule of these conditions for attempts that have failed.
+// It never blocks.
+func (g *Guard) failedRule(conditions []throttler.Condition) throttler.Rule {
+	return throttler.Rule{
+		Identifier: or(g.Identifier, DefaultIdentifier) + failedSuffix,
+		Either:     conditions,
+		Shadow:     true,
+	}
+}
+
+// openRule returns the rule of what a has open.
+func (a *Attempt) openRule() throttler.Rule {
+	var open []throttler.Condition
+	for _, w := range a.plan.watched {
+		open = append(open, w.open)
+	}
+	return a.guard.rule(open)
+}
+
+// countFailure has a no longer be under way, and be evidence for a ban.
+func (a *Attempt) countFailure(ctx context.Context) error {
+	var failed []throttler.Condition
+	for _, w := range a.plan.watched {
+		if w.bans {
+			failed = append(failed, w.failed)
+		}
+	}
+	var failure throttler.Decision
+	err := together(
+		func() error {
+			if len(a.plan.watched) == 0 {
+				return nil
+			}
+			return a.guard.throttler.CancelOnly(ctx, a.decided, a.openRule())
+		},
+		func() (err error) {
+			if len(failed) > 0 {
+				failure, err = a.guard.throttler.Authorize(ctx, a.guard.failedRule(failed))
+			}
+			if err == nil {
+				err = failure.Err
+			}
+			return err
+		},
+	)
+	a.mistaken(failure)
+	return err
+}

@@ -1,0 +1,59 @@
+package memstore
+
+import (
+	"container/heap"
+	"time"
+)
+
+// expiries are the entries of a shard that have a deadline, the next one to expire
+// first: a heap. Expired items make room before others have to.
+type expiries []*entry
+
+func (x expiries) Len() int           { return len(x) }
+func (x expiries) Less(i, j int) bool { return x[i].deadline.Before(x[j].deadline) }
+
+func (x expiries) Swap(i, j int) {
+	x[i], x[j] = x[j], x[i]
+	x[i].place, x[j].place = i+1, j+1
+}
+
+func (x *expiries) Push(e any) {
+	*x = append(*x, e.(*entry))
+	(*x)[len(*x)-1].place = len(*x)
+}
+
+func (x *expiries) Pop() any {
+	last := len(*x) - 1
+	e := (*x)[last]
+	(*x)[last] = nil
+	*x = (*x)[:last]
+	e.place = 0
+	return e
+}
+
+// update puts e where its deadline belongs.
+func (x *expiries) update(e *entry) {
+	switch {
+	case e.deadline.IsZero():
+		x.remove(e)
+	case e.place == 0:
+		heap.Push(x, e)
+	default:
+		heap.Fix(x, e.place-1)
+	}
+}
+
+// remove removes e, if it is there.
+func (x *expiries) remove(e *entry) {
+	if e.place > 0 {
+		heap.Remove(x, e.place-1)
+	}
+}
+
+// expired returns the first entry that has expired, nil if none has.
+func (x expiries) expired(now time.Time) *entry {
+	if len(x) == 0 || !expired(x[0].deadline, now) {
+		return nil
+	}
+	return x[0]
+}
