@@ -27,6 +27,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
 )
 
 // A Server is one memcached that answers at Addr.
@@ -90,7 +92,7 @@ func unavailable(tb testing.TB, format string, args ...any) {
 	if os.Getenv("THROTTLER_REQUIRE_MEMCACHED") == "1" {
 		tb.Fatal(why)
 	}
-	tb.Skip(why)
+	skiptest.Skip(tb, why)
 }
 
 // Stop asks the server to end and waits for that: its connections close, its
