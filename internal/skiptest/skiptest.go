@@ -17,7 +17,7 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -67,13 +67,13 @@ func (l *list) write(out io.Writer, of string) {
 	io.WriteString(out, lines.String())
 }
 
-// packageName is the folder that the tests run in, which is the package's.
+// packageName is the path of the package that is tested, as the go command shows it.
 func packageName() string {
-	dir, err := os.Getwd()
-	if err != nil {
-		return ""
+	build, _ := debug.ReadBuildInfo()
+	if build == nil {
+		return os.Args[0]
 	}
-	return filepath.Base(dir)
+	return strings.TrimSuffix(build.Path, ".test")
 }
 
 // console returns where a person reads what is written. The go command drops what

@@ -52,5 +52,5 @@ func TestTheGoCommandTellsWithoutV(t *testing.T) {
 	out, err := cmd.Output()
 	require.NoError(t, err, errors.String())
 	require.NotContains(t, string(out), "trial", "the go command has dropped it")
-	require.Contains(t, errors.String(), "skip\tskiptest\t1 of its tests: this is a trial\n")
+	require.Contains(t, errors.String(), "skip\tgithub.com/adaptivethrottler/throttler/internal/skiptest\t1 of its tests: this is a trial\n")
 }
