@@ -53,8 +53,14 @@ type Decision struct {
 	// A program that would rather fail closed tests it.
 	Err error
 
-	receipt *receipt // what was counted; nil: nothing was
+	receipt *receipt      // what was counted; nil: nothing was
+	took    time.Duration // see Took
 }
+
+// Took returns how long the call took that made d; for [Throttler.Wait] that
+// includes the waiting. It is measured if [Throttler.Observe] is set, and 0
+// otherwise.
+func (d Decision) Took() time.Duration { return d.took }
 
 // An Outcome is what one condition made of a call.
 type Outcome struct {
@@ -67,6 +73,9 @@ type Outcome struct {
 	// Banned says that a ban holds, whether it was found or set by this
 	// very call.
 	Banned bool
+
+	// NewBan says that this very call set the ban; of Peek, that it would.
+	NewBan bool
 
 	// Limit is the condition's Max.
 	Limit int
@@ -145,7 +154,9 @@ func decide(now instant, c *Condition, l lockout, stored record, count bool) ver
 		if l.keepHits {
 			next = v.next.kept(c, next.ban)
 		}
-		return verdict{outcome: next.ban.outcome(now, c), again: next.ban.end.since(now), next: next, store: true}
+		v = verdict{outcome: next.ban.outcome(now, c), again: next.ban.end.since(now), next: next, store: true}
+		v.outcome.NewBan = true
+		return v
 	}
 	if !v.store {
 		v.next = stored

@@ -183,8 +183,9 @@ func (t *Throttler) Authorize(ctx context.Context, rule Rule) (Decision, error) 
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
 	}
+	start := t.startObserving()
 	d := t.newCall(rule).decide(ctx)
-	t.observe(ctx, rule, d)
+	t.observe(ctx, rule, &d, start)
 	return d, nil
 }
 
@@ -327,8 +328,17 @@ func (t *Throttler) recordCache() int {
 	return t.RecordCache
 }
 
-func (t *Throttler) observe(ctx context.Context, rule Rule, d Decision) {
+// startObserving returns when an observed call begins. Others need no clock.
+func (t *Throttler) startObserving() (start time.Time) {
 	if t.Observe != nil {
-		t.Observe(ctx, rule, d)
+		start = time.Now()
+	}
+	return start
+}
+
+func (t *Throttler) observe(ctx context.Context, rule Rule, d *Decision, start time.Time) {
+	if t.Observe != nil {
+		d.took = time.Since(start)
+		t.Observe(ctx, rule, *d)
 	}
 }

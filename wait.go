@@ -43,11 +43,12 @@ func (t *Throttler) Wait(ctx context.Context, rule Rule) (Decision, error) {
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
 	}
+	start := t.startObserving()
 	d, err := t.wait(ctx, rule)
 	if err != nil {
 		d.Status = Blocked // even if the last try, or a backend that failed, would let it pass
 	}
-	t.observe(ctx, rule, d)
+	t.observe(ctx, rule, &d, start)
 	return d, err
 }
 

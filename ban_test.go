@@ -1,0 +1,85 @@
+package throttler_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestABanHoldsUntilItsEndAndNoLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		th.BlockCache = 10
+		rule := one("login", throttler.Condition{Name: "ip", Value: "a", Max: 5, TTL: time.Minute})
+		require.NoError(t, th.Ban(t.Context(), rule, time.Hour))
+
+		d, err := th.Authorize(t.Context(), rule)
+		require.NoError(t, err)
+		require.True(t, d.Outcomes[0].Banned)
+		assert.Equal(t, time.Hour, d.RetryAfter)
+		assert.False(t, d.Outcomes[0].NewBan, "the call found it")
+
+		time.Sleep(time.Hour)
+		d, err = th.Authorize(t.Context(), rule)
+		require.NoError(t, err)
+		assert.Equal(t, throttler.Authorized, d.Status)
+	})
+}
+
+func TestALongerBanStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		rule := one("login", throttler.Condition{Name: "ip", Value: "a", Max: 5, TTL: time.Minute})
+		for _, d := range []time.Duration{time.Minute, time.Hour, time.Second} {
+			require.NoError(t, th.Ban(t.Context(), rule, d))
+		}
+		d, err := th.Peek(t.Context(), rule)
+		require.NoError(t, err)
+		assert.Equal(t, time.Hour, d.RetryAfter)
+	})
+}
+
+func TestABanOfNoLengthIsRefused(t *testing.T) {
+	th := throttler.New(memstore.New())
+	rule := one("login", throttler.Condition{Name: "ip", Value: "a", Max: 5, TTL: time.Minute})
+	for _, d := range []time.Duration{0, -time.Second} {
+		assert.ErrorIs(t, th.Ban(t.Context(), rule, d), throttler.ErrInvalidRule)
+	}
+	assert.ErrorIs(t, th.Ban(t.Context(), throttler.Rule{}, time.Hour), throttler.ErrInvalidRule)
+}
+
+func TestABanThatCannotBeStoredIsAnError(t *testing.T) {
+	sick := errors.New("sick")
+	client := newFaulty()
+	client.before = func(op string, _ ...string) error {
+		if op == "add" {
+			return sick
+		}
+		return nil
+	}
+	rule := one("login", throttler.Condition{Name: "ip", Value: "a", Max: 5, TTL: time.Minute})
+	assert.ErrorIs(t, throttler.New(client).Ban(t.Context(), rule, time.Hour), sick)
+}
+
+func TestTheCallThatSetsABanSaysSo(t *testing.T) {
+	th := throttler.New(memstore.New())
+	rule := one("login", throttler.Condition{Name: "ip", Value: "a", Max: 1, TTL: time.Minute, Lockout: time.Hour})
+	var set []bool
+	for range 3 {
+		d, err := th.Authorize(t.Context(), rule)
+		require.NoError(t, err)
+		set = append(set, d.Outcomes[0].NewBan)
+	}
+	assert.Equal(t, []bool{false, true, false}, set)
+}
+
+// one returns a rule with a single condition.
+func one(identifier string, c throttler.Condition) throttler.Rule {
+	return throttler.Rule{Identifier: identifier, Either: []throttler.Condition{c}}
+}

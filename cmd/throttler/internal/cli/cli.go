@@ -1,0 +1,261 @@
+// Package cli is the command line of the command throttler.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/signal"
+	"regexp"
+	"syscall"
+
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/ops"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
+	"github.com/alecthomas/kong"
+	"golang.org/x/term"
+)
+
+// The exit statuses.
+const (
+	statusOK     = 0
+	statusFailed = 1 // a server does not answer, a rule file is wrong
+	statusUsage  = 2 // the command line is wrong
+)
+
+// Streams are what a command reads and writes.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// globals are the flags of every command.
+type globals struct {
+	Servers []string `help:"memcached servers: host:port, or the path of a socket." env:"THROTTLER_SERVERS" placeholder:"HOST:PORT"`
+	Rules   string   `help:"Rule file. It names the servers too, unless -servers does." env:"THROTTLER_RULES" placeholder:"FILE"`
+	JSON    bool     `help:"Answer in JSON." name:"json"`
+}
+
+// commands is the command line.
+type commands struct {
+	globals
+
+	Look struct {
+		Identifier string   `arg:"" help:"The rule's identifier."`
+		Values     []string `arg:"" help:"What to look at: ip=203.0.113.7 login=alice." placeholder:"CONDITION=VALUE"`
+	} `cmd:"" help:"Show what is stored: hits, bans, and when they end."`
+
+	Ban struct {
+		Identifier string   `arg:"" help:"The rule's identifier."`
+		Values     []string `arg:"" help:"What to ban, and then for how long: ip=203.0.113.7 24h." placeholder:"CONDITION=VALUE… DURATION"`
+	} `cmd:"" help:"Ban values for a while. A longer ban stays."`
+
+	Lift struct {
+		Identifier string   `arg:"" help:"The rule's identifier."`
+		Values     []string `arg:"" help:"What to lift the ban of: ip=203.0.113.7." placeholder:"CONDITION=VALUE"`
+	} `cmd:"" help:"Lift bans, and forget hits."`
+
+	List struct {
+		Identifier string `arg:"" optional:"" help:"Show this rule's only."`
+		Bans       bool   `help:"Show bans only."`
+		All        bool   `help:"Show every value that has hits, not only the banned and the full."`
+	} `cmd:"" help:"List what is banned, and what is full as far as a rule file tells."`
+
+	Server struct{} `cmd:"" name:"servers" help:"Show how the servers are, and what they have forgotten."`
+
+	Serve struct {
+		Listen string `default:"127.0.0.1:4180" help:"Where proxies ask." placeholder:"HOST:PORT"`
+		Admin  string `default:"127.0.0.1:4181" help:"Where operators find /metrics, /tally, /healthz and /readyz. Empty: nowhere." placeholder:"HOST:PORT"`
+		Envoy  string `default:"127.0.0.1:4182" help:"Where Envoy asks, by gRPC. Empty: nowhere." placeholder:"HOST:PORT"`
+	} `cmd:"" help:"Decide for proxies whether requests may pass, by the rule file."`
+
+	Check struct {
+		File   string `arg:"" optional:"" help:"The rule file."`
+		Schema bool   `help:"Print the JSON schema of rule files instead."`
+	} `cmd:"" help:"Say what is wrong in a rule file."`
+
+	Try struct {
+		File string `arg:"" help:"The rule file."`
+	} `cmd:"" help:"Replay a web server's log through rules, from standard input: who would have been blocked?"`
+}
+
+// longFlag matches a flag with one dash, as operators and the manual write it.
+// There are no flags of one letter but -h.
+var longFlag = regexp.MustCompile(`^-[a-z]{2,}(=|$)`)
+
+// Run runs the command line args, until ctx ends, and returns the exit status.
+func Run(ctx context.Context, args []string, streams Streams) int {
+	for i, arg := range args {
+		if longFlag.MatchString(arg) {
+			args[i] = "-" + arg
+		}
+	}
+	var c commands
+	exited := -1
+	parser, err := kong.New(&c,
+		kong.Name("throttler"),
+		kong.Description("Rate limits and bans, kept in memcached."),
+		kong.Writers(streams.Out, streams.Err),
+		kong.Exit(func(status int) { exited = status }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
+	if err != nil {
+		fmt.Fprintln(streams.Err, "throttler:", err)
+		return statusFailed
+	}
+	parsed, err := parser.Parse(args)
+	if exited >= 0 { // after -help
+		return exited
+	}
+	if err != nil {
+		fmt.Fprintln(streams.Err, "throttler:", err)
+		return statusUsage
+	}
+	return report(streams.Err, c.run(ctx, parsed.Command(), streams))
+}
+
+// usageError is the error of a command line that kong takes and we do not.
+type usageError struct{ error }
+
+// report says what failed, and returns the exit status.
+func report(w io.Writer, err error) int {
+	switch {
+	case err == nil:
+		return statusOK
+	case errors.Is(err, ops.ErrWrong): // said already
+		return statusFailed
+	}
+	fmt.Fprintln(w, "throttler:", err)
+	if errors.As(err, new(usageError)) || errors.Is(err, ops.ErrNoServers) {
+		return statusUsage
+	}
+	return statusFailed
+}
+
+func (c *commands) run(ctx context.Context, command string, streams Streams) error {
+	switch command {
+	case "check", "check <file>":
+		return c.check(streams)
+	case "try <file>":
+		return c.try(ctx, streams)
+	case "serve":
+		return c.serve(ctx, streams)
+	}
+	o, err := c.operator(streams)
+	if err != nil {
+		return err
+	}
+	switch command {
+	case "look <identifier> <values>":
+		return withTargets(c.Look.Values, func(t []ops.Target) error { return o.Look(ctx, c.Look.Identifier, t) })
+	case "lift <identifier> <values>":
+		return withTargets(c.Lift.Values, func(t []ops.Target) error { return o.Lift(ctx, c.Lift.Identifier, t) })
+	case "ban <identifier> <values>":
+		return c.ban(ctx, o)
+	case "list", "list <identifier>":
+		return o.List(ctx, c.List.Identifier, c.List.Bans, c.List.All)
+	case "servers":
+		return o.ServerStates(ctx)
+	}
+	return fmt.Errorf("no command %q", command)
+}
+
+func withTargets(args []string, run func([]ops.Target) error) error {
+	targets, err := ops.ParseTargets(args)
+	if err != nil {
+		return usageError{err}
+	}
+	return run(targets)
+}
+
+// ban bans the values before the last argument for the duration that it is.
+func (c *commands) ban(ctx context.Context, o *ops.Operator) error {
+	last := len(c.Ban.Values) - 1
+	d, err := rulefile.ParseDuration(c.Ban.Values[last])
+	if err != nil || d <= 0 {
+		return usageError{fmt.Errorf("%q is no duration: want how long to ban, as in 30m, 24h, 7d", c.Ban.Values[last])}
+	}
+	return withTargets(c.Ban.Values[:last], func(t []ops.Target) error { return o.Ban(ctx, c.Ban.Identifier, t, d) })
+}
+
+func (c *commands) check(streams Streams) error {
+	if c.Check.Schema {
+		_, err := io.WriteString(streams.Out, rulefile.Schema)
+		return err
+	}
+	path := c.Check.File
+	if path == "" {
+		path = c.Rules
+	}
+	if path == "" {
+		return usageError{errors.New("check which rule file?")}
+	}
+	return (&ops.Operator{JSON: c.JSON, Out: streams.Out}).Check(path)
+}
+
+func (c *commands) try(ctx context.Context, streams Streams) error {
+	rules, err := rulefile.Load(c.Try.File)
+	if err != nil {
+		return err
+	}
+	o := &ops.Operator{Rules: rules, JSON: c.JSON, Out: streams.Out, Progress: progress(streams)}
+	return o.Try(ctx, streams.In, sizeOf(streams.In))
+}
+
+func (c *commands) serve(ctx context.Context, streams Streams) error {
+	if c.Rules == "" {
+		return usageError{errors.New("serve by which rules? Give -rules, or set THROTTLER_RULES")}
+	}
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	return serve.Run(ctx, serve.Options{
+		Rules: c.Rules, Servers: c.Servers, Listen: c.Serve.Listen, Admin: c.Serve.Admin, Envoy: c.Serve.Envoy,
+		User: os.Getenv("THROTTLER_USER"), Password: os.Getenv("THROTTLER_PASSWORD"),
+		Log: slog.New(slog.NewTextHandler(streams.Err, nil)), Hangup: hangup,
+	})
+}
+
+// sizeOf returns the size of a file, 0 of what is none.
+func sizeOf(r io.Reader) int64 {
+	f, ok := r.(fs.File)
+	if !ok {
+		return 0
+	}
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return 0
+	}
+	return info.Size()
+}
+
+// progress returns where to show how far a command is: the standard error, if that
+// is a terminal.
+func progress(streams Streams) io.Writer {
+	if f, ok := streams.Err.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return f
+	}
+	return nil
+}
+
+// operator returns who carries out the commands that need servers.
+func (c *commands) operator(streams Streams) (*ops.Operator, error) {
+	o := &ops.Operator{Servers: c.Servers, JSON: c.JSON, Out: streams.Out, Progress: progress(streams)}
+	o.User, o.Password = os.Getenv("THROTTLER_USER"), os.Getenv("THROTTLER_PASSWORD")
+	if c.Rules == "" {
+		return o, nil
+	}
+	rules, err := rulefile.Load(c.Rules)
+	if err != nil {
+		return nil, err
+	}
+	o.Rules = rules
+	if len(o.Servers) == 0 {
+		o.Servers = rules.Servers
+	}
+	return o, nil
+}

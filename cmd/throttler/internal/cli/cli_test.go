@@ -1,0 +1,424 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/cli"
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// An answer is what a command has written.
+type answer struct {
+	status   int
+	out, err string
+}
+
+func run(t *testing.T, args ...string) answer {
+	t.Helper()
+	return runWith(t, "", args...)
+}
+
+func runWith(t *testing.T, input string, args ...string) answer {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status := cli.Run(t.Context(), args, cli.Streams{In: strings.NewReader(input), Out: &out, Err: &errs})
+	return answer{status, out.String(), errs.String()}
+}
+
+// words returns the rows of a table without its header, each as its columns
+// separated by one blank.
+func (a answer) rows() []string {
+	var rows []string
+	for line := range strings.Lines(a.out) {
+		rows = append(rows, strings.Join(strings.Fields(line), " "))
+	}
+	return rows[1:]
+}
+
+// states reads an answer in JSON.
+func (a answer) states(t *testing.T) []map[string]any {
+	t.Helper()
+	var states []map[string]any
+	require.NoError(t, json.Unmarshal([]byte(a.out), &states), "%s%s", a.out, a.err)
+	return states
+}
+
+// servers starts servers and returns them with the flag that names them.
+func servers(t *testing.T, n int) (all []*memcachedtest.Server, flag string) {
+	t.Helper()
+	var addrs []string
+	for range n {
+		s := memcachedtest.Process(t)
+		all, addrs = append(all, s), append(addrs, s.Addr)
+	}
+	return all, "-servers=" + strings.Join(addrs, ",")
+}
+
+// program is a throttler of a program that uses the servers.
+func program(t *testing.T, flag string) *throttler.Throttler {
+	t.Helper()
+	p, err := pool.New(strings.Split(strings.TrimPrefix(flag, "-servers="), ",")...)
+	require.NoError(t, err)
+	t.Cleanup(func() { p.Close() })
+	return throttler.New(p)
+}
+
+func loginRule(ip string) throttler.Rule {
+	return throttler.Rule{Identifier: "login", Lockout: time.Hour, Either: []throttler.Condition{
+		{Name: "ip", Value: ip, Max: 2, TTL: time.Minute},
+		{Name: "site", Value: "all", Max: 100, TTL: time.Hour, Algorithm: throttler.LeakyBucket, Lockout: -1},
+	}}
+}
+
+func call(t *testing.T, th *throttler.Throttler, ip string, times int) throttler.Decision {
+	t.Helper()
+	var d throttler.Decision
+	for range times {
+		var err error
+		d, err = th.Authorize(t.Context(), loginRule(ip))
+		require.NoError(t, err)
+		require.NoError(t, d.Err)
+	}
+	return d
+}
+
+func TestAPersonWhoIsLockedOutIsLetInAgain(t *testing.T) {
+	_, flag := servers(t, 3)
+	th := program(t, flag)
+	require.True(t, call(t, th, "203.0.113.7", 3).Outcomes[0].Banned)
+
+	looked := run(t, "look", "login", "ip=203.0.113.7", "site=all", flag)
+	require.Equal(t, 0, looked.status, looked.err)
+	rows := looked.rows()
+	require.Len(t, rows, 2)
+	assert.Regexp(t, `^login ip 203.0.113.7 \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, in (1h0m|59m\d+s) 0 - -$`, rows[0])
+	assert.Regexp(t, `^login site all - bucket - in 1m(4\d|5\d)s$`, rows[1])
+
+	lifted := run(t, "lift", "login", "ip=203.0.113.7", flag)
+	assert.Equal(t, 0, lifted.status, lifted.err)
+	assert.Equal(t, []string{"login ip 203.0.113.7 - 0 - -"}, lifted.rows())
+	assert.Equal(t, throttler.Authorized, call(t, th, "203.0.113.7", 1).Status)
+}
+
+func TestABanByHandHoldsForEveryProgram(t *testing.T) {
+	_, flag := servers(t, 3)
+	th := program(t, flag)
+	for _, value := range []string{"203.0.113.7", "al ice", "a=b", ""} {
+		banned := run(t, "ban", "login", "ip="+value, "7d", "-json", flag)
+		require.Equal(t, 0, banned.status, banned.err)
+		d := call(t, th, value, 1)
+		assert.True(t, d.Outcomes[0].Banned, "%q", value)
+		assert.Greater(t, d.RetryAfter, 167*time.Hour)
+		state := banned.states(t)[0]
+		assert.Equal(t, value, state["value"])
+		until, err := time.Parse(time.RFC3339, state["banned_until"].(string))
+		require.NoError(t, err)
+		assert.WithinDuration(t, time.Now().Add(7*24*time.Hour), until, time.Minute)
+	}
+}
+
+func TestHitsAreShownWithTheirEnds(t *testing.T) {
+	_, flag := servers(t, 1)
+	call(t, program(t, flag), "203.0.113.7", 2)
+	rules := writeRules(t, "")
+	state := run(t, "look", "login", "ip=203.0.113.7", "-json", flag, "-rules", rules).states(t)[0]
+	assert.EqualValues(t, 2, state["hits"])
+	assert.EqualValues(t, 2, state["limit"])
+	assert.Equal(t, true, state["full"])
+	assert.Equal(t, "login#ip#203.0.113.7", state["key"])
+	for _, name := range []string{"first_ends", "last_ends"} {
+		ends, err := time.Parse(time.RFC3339, state[name].(string))
+		require.NoError(t, err)
+		assert.WithinDuration(t, time.Now().Add(time.Minute), ends, 30*time.Second)
+	}
+}
+
+// writeRules writes a rule file like loginRule.
+func writeRules(t *testing.T, servers string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	require.NoError(t, os.WriteFile(path, fmt.Appendf(nil, `
+servers: [%s]
+rules:
+  - name: login
+    either:
+      - {name: ip, value: "{address}", max: 2, per: 1m}
+      - {name: site, value: all, max: 100, per: 1h, algorithm: bucket, lockout: none}
+    lockout: 1h
+`, servers), 0o600))
+	return path
+}
+
+func TestAListShowsWhoIsBannedOnEveryServer(t *testing.T) {
+	all, flag := servers(t, 3)
+	th := program(t, flag)
+	for i := range 300 {
+		call(t, th, fmt.Sprint("10.0.0.", i), 1)
+	}
+	for i := range 20 {
+		call(t, th, fmt.Sprint("10.0.1.", i), 3)
+	}
+	call(t, th, "full", 2)
+	call(t, th, "with blank", 3)
+	require.NoError(t, th.Ban(t.Context(), throttler.Rule{Identifier: "site", Either: []throttler.Condition{{Name: "ip", Value: "x", Max: 1, TTL: time.Minute}}}, time.Hour))
+	all[0].Command(t, "set other#program#key 0 0 5\r\nhello")
+
+	keys := func(args ...string) map[string]string {
+		listed := run(t, append(args, "list", "-json", flag)...)
+		require.Equal(t, 0, listed.status, listed.err)
+		found := map[string]string{}
+		for _, s := range listed.states(t) {
+			found[s["key"].(string)] = s["server"].(string)
+		}
+		return found
+	}
+	bans := keys()
+	assert.Len(t, bans, 22, "20, one by its hash, and one of another rule")
+	assert.Contains(t, bans, "login#ip#10.0.1.19")
+	assert.Contains(t, bans, "site#ip#x")
+	perServer := map[string]int{}
+	for _, server := range bans {
+		perServer[server]++
+	}
+	assert.Len(t, perServer, 3)
+
+	assert.Len(t, keys("-rules", writeRules(t, "")), 24, "and by the rule file what is full: a window, and the bucket of the site")
+	assert.Len(t, run(t, "list", "login", "-json", flag).states(t), 20, "a hash tells no rule")
+	assert.Len(t, run(t, "list", "-bans", "-json", "-rules", writeRules(t, ""), flag).states(t), 22)
+	assert.Len(t, run(t, "list", "-all", "-json", flag).states(t), 22+300+1+1, "and all that have hits: addresses, the full one, and the bucket of the site")
+}
+
+func TestAListShowsEachRecordOnce(t *testing.T) {
+	_, flag := servers(t, 1)
+	th := program(t, flag)
+	for i := range 450 { // more than are read at once
+		call(t, th, fmt.Sprint("10.0.0.", i), 1)
+	}
+	seen := map[any]bool{}
+	states := run(t, "list", "-all", "-json", flag).states(t)
+	for _, s := range states {
+		seen[s["key"]] = true
+	}
+	assert.Len(t, states, 451)
+	assert.Len(t, seen, 451)
+}
+
+func TestServersThatDoNotAnswerAreNamed(t *testing.T) {
+	all, flag := servers(t, 2)
+	call(t, program(t, flag), "203.0.113.7", 1)
+	all[1].Kill()
+
+	shown := run(t, "servers", flag)
+	assert.Equal(t, 1, shown.status)
+	rows := shown.rows()
+	require.Len(t, rows, 2)
+	assert.Regexp(t, `^`+all[0].Addr+` up 1\.\S+ \S+ \d+ \S+ K?i?B of 64 MiB \d+ nothing since it was started$`, rows[0])
+	assert.Regexp(t, `^`+all[1].Addr+` down - - - - - .*connection refused$`, rows[1])
+	assert.Contains(t, shown.err, "server "+all[1].Addr+": ")
+	assert.NotContains(t, shown.err, "server "+all[0].Addr)
+
+	listed := run(t, "list", "-all", flag)
+	assert.Equal(t, 1, listed.status)
+	assert.Contains(t, listed.err, "server "+all[1].Addr+": ")
+
+	failed := 0
+	for i := range 20 {
+		looked := run(t, "look", "login", fmt.Sprint("ip=", i), flag)
+		if looked.status == 1 {
+			failed++
+			assert.Contains(t, looked.err, all[1].Addr)
+			assert.Contains(t, looked.out, "unknown")
+		}
+		banned := run(t, "ban", "login", fmt.Sprint("ip=", i), "1h", flag)
+		assert.Equal(t, looked.status, banned.status)
+		assert.Equal(t, looked.status, run(t, "lift", "login", fmt.Sprint("ip=", i), flag).status)
+	}
+	assert.Positive(t, failed)
+	assert.Less(t, failed, 20)
+}
+
+func TestServersTellWhatTheyForgot(t *testing.T) {
+	all, flag := servers(t, 1)
+	all[0].Command(t, "flush_all")
+	assert.Contains(t, run(t, "servers", flag).out, "flushed 1 times")
+	var shown []map[string]any
+	require.NoError(t, json.Unmarshal([]byte(run(t, "servers", "-json", flag).out), &shown))
+	assert.EqualValues(t, 1, shown[0]["flushes"])
+	assert.Equal(t, true, shown[0]["up"])
+}
+
+func TestServersComeFromTheFlagTheEnvironmentOrTheRuleFile(t *testing.T) {
+	all, flag := servers(t, 1)
+	none := run(t, "servers")
+	assert.Equal(t, 2, none.status)
+	assert.Contains(t, none.err, "no servers: give -servers, set THROTTLER_SERVERS, or name them in a rule file")
+
+	assert.Contains(t, run(t, "servers", "-rules", writeRules(t, `"`+all[0].Addr+`"`)).out, all[0].Addr)
+	t.Setenv("THROTTLER_SERVERS", "127.0.0.1:1")
+	assert.Contains(t, run(t, "servers").out, "127.0.0.1:1")
+	assert.Contains(t, run(t, "servers", flag).out, all[0].Addr, "the flag comes first")
+}
+
+func TestAWrongCommandLineIsStatusTwo(t *testing.T) {
+	for _, args := range [][]string{
+		{}, {"unban"}, {"look"}, {"look", "login"}, {"look", "login", "ip", "-servers=127.0.0.1:1"},
+		{"look", "login", "=x", "-servers=127.0.0.1:1"}, {"ban", "login", "ip=1", "-servers=127.0.0.1:1"},
+		{"ban", "login", "1h", "-servers=127.0.0.1:1"}, {"ban", "login", "ip=1", "-1h", "-servers=127.0.0.1:1"},
+		{"ban", "login", "ip=1", "0s", "-servers=127.0.0.1:1"}, {"list", "-nonsense"}, {"check"},
+	} {
+		a := run(t, args...)
+		assert.Equal(t, 2, a.status, "%q: %s", args, a.err)
+		assert.NotEmpty(t, a.err, "%q", args)
+		assert.Empty(t, a.out, "%q", args)
+	}
+	assert.Equal(t, 0, run(t, "-help").status)
+}
+
+func TestCheckSaysWhatIsWrongAndWhere(t *testing.T) {
+	good := run(t, "check", writeRules(t, ""))
+	assert.Equal(t, 0, good.status, good.err)
+	assert.Regexp(t, `rules.yaml: ok\n$`, good.out)
+
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	require.NoError(t, os.WriteFile(path, []byte("rules:\n  - name: a\n    either: [{name: ip, value: x, max: 0, per: 1s}]\n"), 0o600))
+	wrong := run(t, "check", path)
+	assert.Equal(t, 1, wrong.status)
+	assert.Equal(t, path+":3:40: 0, want 1 to 100000\n  3 |     either: [{name: ip, value: x, max: 0, per: 1s}]\n    |                                        ^\n", wrong.out)
+	assert.Empty(t, wrong.err)
+
+	problems := run(t, "check", "-json", path).states(t)
+	require.Len(t, problems, 1)
+	assert.EqualValues(t, 3, problems[0]["line"])
+	assert.EqualValues(t, 40, problems[0]["column"])
+
+	missing := run(t, "check", path+"x")
+	assert.Equal(t, 1, missing.status)
+	assert.Contains(t, missing.err, "no such file")
+
+	schema := run(t, "check", "-schema")
+	assert.True(t, json.Valid([]byte(schema.out)))
+}
+
+// accessLog is 30 requests in 30 s of a robot, 3 of a person, and nonsense.
+func accessLog() string {
+	var b strings.Builder
+	start := time.Date(2026, 11, 21, 22, 0, 0, 0, time.UTC)
+	for i := range 30 {
+		at := start.Add(time.Duration(i) * time.Second).Format("02/Jan/2006:15:04:05 -0700")
+		fmt.Fprintf(&b, "203.0.113.9 - - [%s] \"GET /page/%d HTTP/1.1\" 200 12 \"-\" \"robot \\\"x\\\" 1.0\"\n", at, i)
+		if i%10 == 0 {
+			fmt.Fprintf(&b, "2001:db8::7 - alice [%s] \"POST /login HTTP/1.1\" 302 0\n", at)
+		}
+	}
+	b.WriteString("203.0.113.9 - - [21/Nov/2026:21:00:00 +0000] \"GET /late HTTP/1.1\" 200 1\n") // a slow answer
+	b.WriteString("garbage\n")
+	return b.String()
+}
+
+func TestALogIsReplayedAtItsOwnTimes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(`
+rules:
+  - name: pages
+    for: {path: [/page/*]}
+    either: [{name: agent, value: "{address} {header:User-Agent}", max: 5, per: 10s}]
+  - name: login
+    for: {path: [/login], method: [POST]}
+    either: [{name: user, value: "{user}", max: 1, per: 15s}]
+  - name: keys
+    either: [{name: key, value: "{header:X-Api-Key}", max: 1, per: 1h}]
+`), 0o600))
+	start := time.Now()
+	tried := runWith(t, accessLog(), "try", path, "-json")
+	require.Equal(t, 0, tried.status, tried.err)
+	assert.Less(t, time.Since(start), 20*time.Second, "not in the log's own time")
+	var trial struct {
+		Lines, Skipped, Requests, Blocked int
+		NotTried                          map[string][]string `json:"not_tried"`
+		Rules                             []struct {
+			Rule       string
+			Requests   int
+			Blocked    int
+			Conditions []struct {
+				Values []struct {
+					Value string
+					Count int
+				}
+			}
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(tried.out), &trial))
+	assert.Equal(t, 35, trial.Lines)
+	assert.Equal(t, 1, trial.Skipped)
+	assert.Equal(t, 34, trial.Requests)
+	// The robot has 5 requests in each 10 s, 15 of 30. Alice's second comes 10 s
+	// after her first, her third 20 s.
+	assert.Equal(t, 15+1, trial.Blocked)
+	require.Len(t, trial.Rules, 2)
+	assert.Equal(t, map[string][]string{"keys": {"header:X-Api-Key"}}, trial.NotTried)
+	byRule := map[string]int{}
+	for _, r := range trial.Rules {
+		byRule[r.Rule] = r.Blocked
+	}
+	assert.Equal(t, map[string]int{"pages": 15, "login": 1}, byRule)
+
+	people := runWith(t, accessLog(), "try", path)
+	assert.Contains(t, people.out, "34 requests from 2026-11-21T22:00:00Z to 2026-11-21T22:00:29Z: 16 (47.06 %) would have been blocked\n")
+	assert.Contains(t, people.out, "1 of 35 lines were not understood")
+	assert.Contains(t, people.out, `"203.0.113.9 robot%20\"x\"%201.0"`)
+	assert.Contains(t, people.out, "rule keys was not tried: the log does not have header:X-Api-Key")
+}
+
+func TestALogInAnotherFormatIsAnError(t *testing.T) {
+	tried := runWith(t, "{\"json\": 1}\n", "try", writeRules(t, ""))
+	assert.Equal(t, 1, tried.status)
+	assert.Contains(t, tried.err, "no line is in the common or combined log format")
+	missing := run(t, "try", "/nonexistent.yaml")
+	assert.Equal(t, 1, missing.status)
+}
+
+func TestAttackersDoNotWriteToTheTerminal(t *testing.T) {
+	_, flag := servers(t, 1)
+	call(t, program(t, flag), "\x1b[2Jx", 3)
+	out := run(t, "look", "login", "ip=\x1b[2Jx", flag).out
+	assert.NotContains(t, out, "\x1b")
+	assert.Contains(t, out, `"\x1b[2Jx"`)
+}
+
+func TestAnInterruptEndsACommand(t *testing.T) {
+	all, flag := servers(t, 1)
+	all[0].Pause()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	start := time.Now()
+	status := cli.Run(ctx, []string{"list", flag}, cli.Streams{Out: new(bytes.Buffer), Err: new(bytes.Buffer)})
+	assert.Equal(t, 1, status)
+	assert.Less(t, time.Since(start), 3*time.Second)
+}
+
+func TestAServerThatWantsALoginGetsIt(t *testing.T) {
+	users := filepath.Join(t.TempDir(), "users")
+	require.NoError(t, os.WriteFile(users, []byte("operator:s3cret\n"), 0o600))
+	flag := "-servers=" + memcachedtest.Process(t, "-Y", users).Addr
+	for _, args := range [][]string{{"servers", flag}, {"list", flag}, {"ban", "login", "ip=1", "1h", flag}} {
+		assert.Equal(t, 1, run(t, args...).status, "%q without a login", args)
+	}
+	t.Setenv("THROTTLER_USER", "operator")
+	t.Setenv("THROTTLER_PASSWORD", "s3cret")
+	for _, args := range [][]string{{"ban", "login", "ip=1", "1h", flag}, {"servers", flag}, {"list", flag}} {
+		answer := run(t, args...)
+		assert.Equal(t, 0, answer.status, "%q: %s", args, answer.err)
+	}
+}

@@ -1,0 +1,37 @@
+package envoy
+
+import (
+	"time"
+
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+const day = 24 * time.Hour
+
+// units are how long the protocol's units are. A month and a year are 30 and 365
+// days, as windows that slide have no calendar.
+var units = map[rls.RateLimitResponse_RateLimit_Unit]time.Duration{
+	rls.RateLimitResponse_RateLimit_SECOND: time.Second,
+	rls.RateLimitResponse_RateLimit_MINUTE: time.Minute,
+	rls.RateLimitResponse_RateLimit_HOUR:   time.Hour,
+	rls.RateLimitResponse_RateLimit_DAY:    day,
+	rls.RateLimitResponse_RateLimit_WEEK:   7 * day,
+	rls.RateLimitResponse_RateLimit_MONTH:  30 * day,
+	rls.RateLimitResponse_RateLimit_YEAR:   365 * day,
+}
+
+// length returns how long a unit is, 0 for one that is unknown.
+func length(u rls.RateLimitResponse_RateLimit_Unit) time.Duration { return units[u] }
+
+// unit returns the unit of a length, UNKNOWN if it is no unit's.
+func unit(d time.Duration) rls.RateLimitResponse_RateLimit_Unit {
+	for u, length := range units {
+		if length == d {
+			return u
+		}
+	}
+	return rls.RateLimitResponse_RateLimit_UNKNOWN
+}
+
+func durationOf(d time.Duration) *durationpb.Duration { return durationpb.New(d) }

@@ -1,0 +1,105 @@
+package ops
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+)
+
+// logTime is how the common log format writes times.
+const logTime = "02/Jan/2006:15:04:05 -0700"
+
+// An entry is one line of a web server's log.
+type entry struct {
+	at      time.Time
+	request rulefile.Request
+}
+
+// parseEntry reads a line in the common or the combined log format:
+//
+//	203.0.113.7 - alice [21/Nov/2026:22:00:00 +0000] "GET / HTTP/1.1" 200 12 "referer" "agent"
+//
+// Whatever follows is ignored.
+func parseEntry(line string) (entry, error) {
+	fields, err := logFields(line)
+	if err != nil {
+		return entry{}, err
+	}
+	if len(fields) < 7 {
+		return entry{}, fmt.Errorf("%d fields, want 7 or more", len(fields))
+	}
+	var e entry
+	if e.at, err = time.Parse(logTime, fields[3]); err != nil {
+		return entry{}, err
+	}
+	if e.request.Addr, err = netip.ParseAddr(fields[0]); err != nil {
+		return entry{}, err
+	}
+	method, rest, _ := strings.Cut(fields[4], " ")
+	target, _, _ := strings.Cut(rest, " ")
+	e.request.Method, e.request.Target, e.request.Header = method, target, make(http.Header)
+	if user := fields[2]; user != "-" {
+		basic := http.Request{Header: e.request.Header}
+		basic.SetBasicAuth(user, "")
+	}
+	for i, name := range []string{"Referer", "User-Agent"} {
+		if at := 7 + i; at < len(fields) && fields[at] != "-" {
+			e.request.Header.Set(name, fields[at])
+		}
+	}
+	return e, nil
+}
+
+// inLog reports whether the log formats have what a rule uses.
+func inLog(attribute string) bool {
+	name, header, isHeader := strings.Cut(attribute, ":")
+	if isHeader {
+		return name == "header" && (strings.EqualFold(header, "Referer") || strings.EqualFold(header, "User-Agent"))
+	}
+	return name != "host"
+}
+
+// logFields splits a line at blanks, outside of "" and [].
+func logFields(line string) ([]string, error) {
+	var fields []string
+	rest := strings.TrimSpace(line)
+	for rest != "" {
+		var field string
+		var ok bool
+		switch rest[0] {
+		case '"':
+			field, rest, ok = quoted(rest[1:])
+		case '[':
+			field, rest, ok = strings.Cut(rest[1:], "]")
+		default:
+			field, rest, _ = strings.Cut(rest, " ")
+			ok = true
+		}
+		if !ok {
+			return nil, fmt.Errorf("field %d does not end", len(fields)+1)
+		}
+		fields = append(fields, field)
+		rest = strings.TrimLeft(rest, " ")
+	}
+	return fields, nil
+}
+
+// quoted reads to the next quotation mark without a backslash before it. What the
+// server has escaped stays escaped, except quotation marks and backslashes.
+func quoted(s string) (field, rest string, ok bool) {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		switch {
+		case s[i] == '"':
+			return b.String(), s[i+1:], true
+		case s[i] == '\\' && i+1 < len(s) && (s[i+1] == '"' || s[i+1] == '\\'):
+			i++
+		}
+		b.WriteByte(s[i])
+	}
+	return "", "", false
+}

@@ -1,0 +1,160 @@
+package ops
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/memcached"
+)
+
+// batch is how many records are read with one request.
+const batch = 200
+
+// List shows what is banned, and what is full as far as the rule file tells, of
+// all rules or of one. With all set it shows every value that counts now, with
+// bansOnly set only the banned. Servers that cannot be asked, or that do not list
+// their keys, are the error; the others are shown all the same.
+func (o *Operator) List(ctx context.Context, identifier string, bansOnly, all bool) error {
+	if len(o.Servers) == 0 {
+		return ErrNoServers
+	}
+	found := make([][]State, len(o.Servers))
+	errs := make([]error, len(o.Servers))
+	progress := newProgress(o.Progress, "records")
+	var each sync.WaitGroup
+	for i, server := range o.Servers {
+		each.Go(func() {
+			l := &listing{o: o, server: server, identifier: identifier, bansOnly: bansOnly, all: all, progress: progress}
+			errs[i] = l.run(ctx)
+			found[i] = l.states
+		})
+	}
+	each.Wait()
+	progress.end()
+	states := slices.Concat(found...)
+	slices.SortFunc(states, func(a, b State) int {
+		return cmp.Or(strings.Compare(a.Identifier, b.Identifier), strings.Compare(a.Condition, b.Condition), strings.Compare(a.Value, b.Value))
+	})
+	if states == nil {
+		states = []State{} // [] in JSON
+	}
+	err := o.print(states, func(w io.Writer) {
+		if len(states) == 0 {
+			fmt.Fprintln(w, "nothing")
+			return
+		}
+		table(w, states, time.Now())
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+// A listing is what one server has.
+type listing struct {
+	o             *Operator
+	server        string
+	identifier    string // "": all
+	bansOnly, all bool
+	progress      *progress
+	states        []State
+}
+
+// run goes through all keys of the server. Keys and values come over a connection
+// each, since a list of keys takes its own to the end.
+func (l *listing) run(ctx context.Context) error {
+	keys, err := l.o.dialer().Dial(ctx, l.server)
+	if err != nil {
+		return fmt.Errorf("server %s: %w", l.server, err)
+	}
+	defer keys.Close()
+	values, err := l.o.dialer().Dial(ctx, l.server)
+	if err != nil {
+		return fmt.Errorf("server %s: %w", l.server, err)
+	}
+	defer values.Close()
+	if stats, err := values.Stats(); err == nil {
+		total, _ := strconv.Atoi(stats["curr_items"])
+		l.progress.expect(total)
+	}
+	if err := l.walk(keys, values); err != nil {
+		if errors.Is(err, memcached.ErrRefused) {
+			return fmt.Errorf("server %s does not list its keys; look up values by name: %w", l.server, err)
+		}
+		return fmt.Errorf("server %s: %w", l.server, err)
+	}
+	return nil
+}
+
+func (l *listing) walk(keys, values *memcached.Conn) error {
+	var wanted []string
+	for key, err := range keys.Keys() {
+		if err != nil {
+			return err
+		}
+		l.progress.add(1)
+		if !l.wants(key) {
+			continue
+		}
+		if wanted = append(wanted, key); len(wanted) == batch {
+			if err := l.read(values, wanted); err != nil {
+				return err
+			}
+			wanted = wanted[:0]
+		}
+	}
+	return l.read(values, wanted)
+}
+
+// wants reports whether a key may be that of a record in the list.
+func (l *listing) wants(key string) bool {
+	if throttler.IsHashedKey(key) {
+		return l.identifier == "" // it may be of any rule
+	}
+	identifier, _, _, ok := throttler.SplitRecordKey(key)
+	return ok && (l.identifier == "" || l.identifier == identifier)
+}
+
+// read adds the records of keys that belong into the list.
+func (l *listing) read(values *memcached.Conn, keys []string) error {
+	items, err := values.Values(keys)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	for key, value := range items {
+		r, err := throttler.Inspect(value)
+		if err != nil {
+			continue // another program's, whose key looks alike
+		}
+		s := newState(r, now)
+		s.Key, s.Value, s.Server = key, key, l.server
+		if identifier, name, value, ok := throttler.SplitRecordKey(key); ok {
+			s.Identifier, s.Condition, s.Value = identifier, name, value
+		}
+		l.o.limit(&s, now)
+		if l.belongs(&s) {
+			l.states = append(l.states, s)
+		}
+	}
+	return nil
+}
+
+func (l *listing) belongs(s *State) bool {
+	switch {
+	case s.BannedUntil != nil:
+		return true
+	case l.bansOnly:
+		return false
+	case l.all:
+		return !s.Empty()
+	}
+	return s.Full
+}

@@ -1,0 +1,74 @@
+package ops
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A progress shows how far something is, on a terminal. A nil one shows nothing.
+type progress struct {
+	out  io.Writer
+	what string
+
+	mu          sync.Mutex
+	done, total int
+	shown       time.Time
+}
+
+// newProgress returns a progress that is shown on out, nil if that is nil.
+func newProgress(out io.Writer, what string) *progress {
+	if out == nil {
+		return nil
+	}
+	return &progress{out: out, what: what, shown: time.Now()}
+}
+
+// expect says that there are n more to come.
+func (p *progress) expect(n int) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.total += n
+}
+
+// add says that n more are done.
+func (p *progress) add(n int) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.done += n
+	if now := time.Now(); now.Sub(p.shown) >= 100*time.Millisecond {
+		p.shown = now
+		p.show()
+	}
+}
+
+const barWidth = 30
+
+// show draws the bar. p.mu is held.
+func (p *progress) show() {
+	if p.total <= 0 {
+		fmt.Fprintf(p.out, "\r%d %s", p.done, p.what)
+		return
+	}
+	share := min(float64(p.done)/float64(p.total), 1)
+	filled := int(share * barWidth)
+	fmt.Fprintf(p.out, "\r[%s%s] %3.0f %% of %d %s", strings.Repeat("#", filled), strings.Repeat(".", barWidth-filled), 100*share, p.total, p.what)
+}
+
+// end removes the bar.
+func (p *progress) end() {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Fprint(p.out, "\r\x1b[K")
+}

@@ -1,0 +1,37 @@
+package ops_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/ops"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestAStateShowsOnlyWhatStillCounts(t *testing.T) {
+	now := time.Now()
+	at := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
+
+	ended := ops.NewState(throttler.Record{BannedUntil: at(0), EmptyAt: at(-1), Expiries: []time.Time{at(-2), at(0)}}, now)
+	assert.True(t, ended.Empty(), "what ends now counts no more")
+
+	s := ops.NewState(throttler.Record{BannedUntil: at(1), EmptyAt: at(2), Expiries: []time.Time{at(-1), at(3), at(4), at(5)}}, now)
+	assert.False(t, s.Empty())
+	assert.Equal(t, at(1), *s.BannedUntil)
+	assert.Equal(t, at(2), *s.EmptyAt)
+	assert.Equal(t, 3, s.Hits)
+	assert.Equal(t, at(3), *s.FirstEnds)
+	assert.Equal(t, at(5), *s.LastEnds)
+}
+
+func TestTargetsAreConditionsAndValues(t *testing.T) {
+	targets, err := ops.ParseTargets([]string{"ip=203.0.113.7", "name=a=b", "empty="})
+	require.NoError(t, err)
+	assert.Equal(t, []ops.Target{{"ip", "203.0.113.7"}, {"name", "a=b"}, {"empty", ""}}, targets)
+	for _, args := range [][]string{nil, {"ip"}, {"=x"}, {"ip=1", ""}} {
+		_, err := ops.ParseTargets(args)
+		assert.Error(t, err, "%q", args)
+	}
+}

@@ -1,0 +1,120 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A Server is how a server is.
+type Server struct {
+	Server    string    `json:"server"`
+	Up        bool      `json:"up"`
+	Error     string    `json:"error,omitempty"`
+	Version   string    `json:"version,omitempty"`
+	Started   time.Time `json:"started,omitzero"`
+	Items     int64     `json:"items"`
+	Bytes     int64     `json:"bytes"`
+	MaxBytes  int64     `json:"max_bytes"`
+	Evictions int64     `json:"evictions"`
+	Flushes   int64     `json:"flushes"`
+	Conns     int64     `json:"connections"`
+}
+
+// ServerStates shows how the servers are. Those that do not answer are the error
+// too.
+func (o *Operator) ServerStates(ctx context.Context) error {
+	if len(o.Servers) == 0 {
+		return ErrNoServers
+	}
+	states := make([]Server, len(o.Servers))
+	errs := make([]error, len(o.Servers))
+	var each sync.WaitGroup
+	for i, server := range o.Servers {
+		each.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, patience)
+			defer cancel()
+			if states[i], errs[i] = o.askServer(ctx, server); errs[i] != nil {
+				errs[i] = fmt.Errorf("server %s: %w", server, errs[i])
+			}
+		})
+	}
+	each.Wait()
+	err := o.print(states, func(w io.Writer) {
+		fmt.Fprintln(w, "SERVER\tSTATE\tVERSION\tUP FOR\tITEMS\tMEMORY\tCONNECTIONS\tFORGOTTEN")
+		for i := range states {
+			states[i].row(w)
+		}
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+// askServer asks a server how it is.
+func (o *Operator) askServer(ctx context.Context, server string) (Server, error) {
+	s := Server{Server: server}
+	stats, err := o.statsOf(ctx, server)
+	if err != nil {
+		s.Error = err.Error()
+		return s, err
+	}
+	number := func(name string) int64 {
+		n, _ := strconv.ParseInt(stats[name], 10, 64)
+		return n
+	}
+	s.Up, s.Version = true, stats["version"]
+	s.Started = time.Now().Add(-time.Duration(number("uptime")) * time.Second).Truncate(time.Second)
+	s.Items, s.Bytes, s.MaxBytes = number("curr_items"), number("bytes"), number("limit_maxbytes")
+	s.Evictions, s.Flushes, s.Conns = number("evictions"), number("cmd_flush"), number("curr_connections")
+	return s, nil
+}
+
+func (o *Operator) statsOf(ctx context.Context, server string) (map[string]string, error) {
+	conn, err := o.dialer().Dial(ctx, server)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	return conn.Stats()
+}
+
+func (s *Server) row(w io.Writer) {
+	if !s.Up {
+		fmt.Fprintf(w, "%s\tdown\t-\t-\t-\t-\t-\t%s\n", printable(s.Server), s.Error)
+		return
+	}
+	memory := fmt.Sprintf("%s of %s", size(s.Bytes), size(s.MaxBytes))
+	fmt.Fprintf(w, "%s\tup\t%s\t%s\t%d\t%s\t%d\t%s\n", printable(s.Server), printable(s.Version), in(time.Now(), s.Started), s.Items, memory, s.Conns, s.forgotten())
+}
+
+// forgotten says what the server has lost since it was started.
+func (s *Server) forgotten() string {
+	var lost []string
+	if s.Evictions > 0 {
+		lost = append(lost, fmt.Sprintf("%d evicted: too little memory", s.Evictions))
+	}
+	if s.Flushes > 0 {
+		lost = append(lost, fmt.Sprintf("flushed %d times", s.Flushes))
+	}
+	if len(lost) == 0 {
+		return "nothing since it was started"
+	}
+	return strings.Join(lost, ", ")
+}
+
+// size returns a number of bytes for people.
+func size(n int64) string {
+	const units = "KMGT"
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	f, unit := float64(n)/1024, 0
+	for f >= 1024 && unit < len(units)-1 {
+		f, unit = f/1024, unit+1
+	}
+	return fmt.Sprintf("%.3g %ciB", f, units[unit])
+}

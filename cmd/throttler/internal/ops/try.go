@@ -1,0 +1,220 @@
+package ops
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/tally"
+)
+
+// maxLogLine is the longest line of a log that is read.
+const maxLogLine = 1 << 20
+
+// A Trial is what rules would have made of a log.
+type Trial struct {
+	Lines   int       `json:"lines"`
+	Skipped int       `json:"skipped"` // lines in another format
+	From    time.Time `json:"from,omitzero"`
+	To      time.Time `json:"to,omitzero"`
+
+	Requests int `json:"requests"`
+	Blocked  int `json:"blocked"`
+
+	// NotTried names the rules that ask for what the log does not have.
+	NotTried map[string][]string `json:"not_tried,omitempty"`
+
+	Rules []TriedRule `json:"rules"`
+
+	firstSkipped error
+}
+
+// A TriedRule is what one rule would have done.
+type TriedRule struct {
+	Rule       string           `json:"rule"`
+	Requests   uint64           `json:"requests"`
+	Blocked    uint64           `json:"blocked"`
+	Conditions []TriedCondition `json:"conditions"`
+}
+
+// A TriedCondition is what one condition would have done.
+type TriedCondition struct {
+	Condition string             `json:"condition"`
+	Blocked   uint64             `json:"blocked"`
+	Values    []tally.ValueCount `json:"values"` // blocked most
+}
+
+// mostBlocked is how many values are shown of each condition.
+const mostBlocked = 10
+
+// Try replays a log through the rules, at the times that it has, and shows who
+// would have been blocked. size is that of the log, for the progress; 0: unknown.
+func (o *Operator) Try(ctx context.Context, log io.Reader, size int64) error {
+	trial, counts, err := o.replay(ctx, log, size)
+	if err != nil {
+		return err
+	}
+	trial.count(counts)
+	if err := o.print(trial, trial.report); err != nil {
+		return err
+	}
+	if trial.Requests == 0 && trial.Lines > 0 {
+		return fmt.Errorf("no line is in the common or combined log format: %w", trial.firstSkipped)
+	}
+	return nil
+}
+
+// replay decides each line of a log.
+func (o *Operator) replay(ctx context.Context, log io.Reader, size int64) (*Trial, *tally.Tally, error) {
+	trial := &Trial{}
+	rules := trial.possible(o.Rules)
+	counts := tally.New()
+	var simulation throttler.Simulation
+	progress := newProgress(o.Progress, "bytes")
+	progress.expect(int(size))
+	defer progress.end()
+	lines := bufio.NewScanner(log)
+	lines.Buffer(make([]byte, 64<<10), maxLogLine)
+	for lines.Scan() {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		progress.add(len(lines.Bytes()) + 1)
+		trial.Lines++
+		e, err := parseEntry(lines.Text())
+		if err != nil {
+			trial.Skipped++
+			trial.firstSkipped = cmp.Or(trial.firstSkipped, err)
+			continue
+		}
+		if err := trial.decide(ctx, rules, &simulation, counts, &e); err != nil {
+			return nil, nil, err
+		}
+	}
+	return trial, counts, lines.Err()
+}
+
+// possible returns the rules that ask for no more than a log has, and names the
+// others.
+func (t *Trial) possible(file *rulefile.File) *rulefile.File {
+	rules := *file
+	rules.Rules = nil
+	for _, r := range file.Rules {
+		missing := slices.DeleteFunc(r.Uses(), inLog)
+		if len(missing) == 0 {
+			rules.Rules = append(rules.Rules, r)
+			continue
+		}
+		if t.NotTried == nil {
+			t.NotTried = make(map[string][]string)
+		}
+		t.NotTried[r.Name] = missing
+	}
+	return &rules
+}
+
+// decide decides one line, by each rule that is for it, until one blocks it.
+func (t *Trial) decide(ctx context.Context, rules *rulefile.File, s *throttler.Simulation, counts *tally.Tally, e *entry) error {
+	if t.Requests == 0 {
+		t.From = e.at
+	}
+	// A server writes a line when the answer is done, so that times may go back a
+	// little.
+	if e.at.After(t.To) {
+		t.To = e.at
+	}
+	t.Requests++
+	for _, a := range rules.For(&e.request) {
+		d, err := s.Authorize(t.To, a.Throttler)
+		if err != nil {
+			return err
+		}
+		counts.Observe(ctx, a.Throttler, d)
+		if d.WouldBlock {
+			t.Blocked++
+			return nil
+		}
+	}
+	return nil
+}
+
+// count adds what was counted by rule.
+func (t *Trial) count(counts *tally.Tally) {
+	t.Rules = []TriedRule{}
+	for _, r := range counts.Snapshot().Rules {
+		tried := TriedRule{Rule: r.Identifier, Requests: r.Calls, Blocked: r.Blocked + r.WouldBlock}
+		for _, c := range r.Conditions {
+			values := c.Values[:min(len(c.Values), mostBlocked)]
+			tried.Conditions = append(tried.Conditions, TriedCondition{Condition: c.Name, Blocked: c.Blocked + c.WouldBlock, Values: values})
+		}
+		t.Rules = append(t.Rules, tried)
+	}
+}
+
+// report writes a trial for people.
+func (t *Trial) report(w io.Writer) {
+	fmt.Fprintf(w, "%d requests", t.Requests)
+	if t.Requests > 0 {
+		fmt.Fprintf(w, " from %s to %s: %d (%.2f %%) would have been blocked",
+			t.From.Format(time.RFC3339), t.To.Format(time.RFC3339), t.Blocked, 100*float64(t.Blocked)/float64(t.Requests))
+	}
+	fmt.Fprintln(w)
+	if t.Skipped > 0 {
+		fmt.Fprintf(w, "%d of %d lines were not understood, the first since %v\n", t.Skipped, t.Lines, t.firstSkipped)
+	}
+	for _, r := range t.Rules {
+		fmt.Fprintf(w, "\nrule %s: %d requests, %d blocked\n", printable(r.Rule), r.Requests, r.Blocked)
+		for _, c := range r.Conditions {
+			if c.Blocked == 0 {
+				continue
+			}
+			fmt.Fprintf(w, "  %s\t%d\n", printable(c.Condition), c.Blocked)
+			for _, v := range c.Values {
+				fmt.Fprintf(w, "    %s\t%d\n", printable(v.Value), v.Count)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.NotTried)) {
+		fmt.Fprintf(w, "\nrule %s was not tried: the log does not have %s\n", printable(name), strings.Join(t.NotTried[name], ", "))
+	}
+}
+
+// Check shows what is wrong with a rule file. It returns ErrWrong if anything is.
+func (o *Operator) Check(path string) error {
+	_, err := rulefile.Load(path)
+	var problems rulefile.Problems
+	if err != nil && !errors.As(err, &problems) {
+		return err
+	}
+	if problems == nil {
+		problems = rulefile.Problems{} // [] in JSON
+	}
+	printErr := o.print(problems, func(w io.Writer) {
+		if len(problems) == 0 {
+			fmt.Fprintf(w, "%s: ok\n", path)
+		}
+		for _, p := range problems {
+			fmt.Fprintf(w, "%v\n", p)
+			for line := range strings.Lines(p.Excerpt) {
+				fmt.Fprintf(w, "  %s", line)
+			}
+			fmt.Fprintln(w)
+		}
+	})
+	if len(problems) > 0 {
+		return errors.Join(ErrWrong, printErr)
+	}
+	return printErr
+}
+
+// ErrWrong is the error of a Check that has shown what is wrong.
+var ErrWrong = errors.New("the rule file cannot be used")

@@ -1,0 +1,528 @@
+package rulefile
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// maxFile is the largest file that is read, in bytes.
+const maxFile = 4 << 20
+
+// maxDepth is how deep a file may be nested, far more than a rule needs.
+const maxDepth = 32
+
+// A Problem is one thing that is wrong with a file.
+type Problem struct {
+	File    string `json:"file"`
+	Line    int    `json:"line"`   // from 1; 0: the whole file
+	Column  int    `json:"column"` // from 1
+	Message string `json:"message"`
+	Excerpt string `json:"excerpt,omitempty"` // the lines around it, with a mark
+}
+
+func (p Problem) String() string {
+	if p.Line == 0 {
+		return p.File + ": " + p.Message
+	}
+	return fmt.Sprintf("%s:%d:%d: %s", p.File, p.Line, p.Column, p.Message)
+}
+
+// Problems is the error of a file that cannot be used: all that is wrong with it,
+// from top to bottom. If the YAML itself is wrong, that is the only one.
+type Problems []Problem
+
+func (ps Problems) Error() string {
+	lines := make([]string, len(ps))
+	for i, p := range ps {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Load reads a file. The error is the file system's, or Problems.
+func Load(path string) (*File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	source, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, source)
+}
+
+// Parse reads a file's contents. name is for the error, which is Problems.
+func Parse(name string, source []byte) (*File, error) {
+	p := &parsing{name: name, source: source, ipv6Bits: defaultIPv6Bits}
+	file := p.file()
+	if len(p.problems) > 0 {
+		slices.SortStableFunc(p.problems, func(a, b Problem) int {
+			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+		})
+		return nil, p.problems
+	}
+	return file, nil
+}
+
+// What the file looks like. schema.json says the same.
+type (
+	fileYAML struct {
+		Servers   []string   `yaml:"servers"`
+		Trust     []string   `yaml:"trust"`
+		Forwarded string     `yaml:"forwarded"`
+		IPv6Bits  *int       `yaml:"ipv6-bits"`
+		Failure   string     `yaml:"failure"`
+		Rules     []ruleYAML `yaml:"rules"`
+	}
+	ruleYAML struct {
+		Name       string          `yaml:"name"`
+		For        forYAML         `yaml:"for"`
+		Either     []conditionYAML `yaml:"either"`
+		All        []conditionYAML `yaml:"all"`
+		Lockout    string          `yaml:"lockout"`
+		Growth     float64         `yaml:"growth"`
+		MaxLockout string          `yaml:"max-lockout"`
+		Authorized bool            `yaml:"count-authorized-only"`
+		Shadow     bool            `yaml:"shadow"`
+		Answer     answerYAML      `yaml:"answer"`
+	}
+	forYAML struct {
+		Path   []string          `yaml:"path"`
+		Method []string          `yaml:"method"`
+		Host   []string          `yaml:"host"`
+		Field  map[string]string `yaml:"field"`
+	}
+	conditionYAML struct {
+		Name      string         `yaml:"name"`
+		Value     string         `yaml:"value"`
+		Max       int            `yaml:"max"`
+		Per       string         `yaml:"per"`
+		Algorithm string         `yaml:"algorithm"`
+		Message   string         `yaml:"message"`
+		Lockout   string         `yaml:"lockout"`
+		Public    bool           `yaml:"public"`
+		Limits    map[string]int `yaml:"limits"`
+		Exempt    []string       `yaml:"exempt"`
+		Missing   string         `yaml:"missing"`
+	}
+	answerYAML struct {
+		Status int    `yaml:"status"`
+		Type   string `yaml:"type"`
+		Body   string `yaml:"body"`
+	}
+)
+
+// parsing is a file that is being read.
+type parsing struct {
+	name     string
+	source   []byte
+	tree     *ast.File
+	ipv6Bits int
+	problems Problems
+}
+
+// file returns what the file says, or adds problems.
+func (p *parsing) file() *File {
+	raw, ok := p.decode()
+	if !ok {
+		return nil
+	}
+	f := &File{
+		Servers:   raw.Servers,
+		Forwarded: cmp.Or(raw.Forwarded, defaultForwarded),
+		Closed:    raw.Failure == "closed",
+	}
+	if raw.IPv6Bits != nil {
+		p.ipv6Bits = *raw.IPv6Bits
+	}
+	f.IPv6Bits = p.ipv6Bits
+	if f.IPv6Bits < 1 || f.IPv6Bits > 128 {
+		p.problem("$.ipv6-bits", "%d is not from 1 to 128", f.IPv6Bits)
+	}
+	p.oneOf("$.failure", raw.Failure, "open", "closed")
+	for i, text := range raw.Trust {
+		prefix, err := parsePrefix(text)
+		if err != nil {
+			p.problem(at("$.trust", i), "%v", err)
+		}
+		f.Trusted = append(f.Trusted, prefix)
+	}
+	if len(raw.Rules) == 0 {
+		p.problem("$.rules", "there are no rules")
+	}
+	for i := range raw.Rules {
+		path := at("$.rules", i)
+		f.Rules = append(f.Rules, p.rule(path, &raw.Rules[i]))
+		for j := range i {
+			if raw.Rules[j].Name == raw.Rules[i].Name {
+				p.problem(path+".name", "rule %d is called %q too", j+1, raw.Rules[i].Name)
+				break
+			}
+		}
+	}
+	return f
+}
+
+// decode reads the YAML.
+func (p *parsing) decode() (raw fileYAML, ok bool) {
+	if len(p.source) > maxFile {
+		p.problems = append(p.problems, Problem{File: p.name, Message: fmt.Sprintf("larger than %d bytes", maxFile)})
+		return raw, false
+	}
+	if line := tooDeep(p.source); line > 0 {
+		p.problems = append(p.problems, Problem{File: p.name, Line: line, Column: 1, Message: fmt.Sprintf("nested deeper than %d", maxDepth)})
+		return raw, false
+	}
+	var err error
+	if p.tree, err = parser.ParseBytes(p.source, 0); err != nil {
+		p.syntax(err)
+		return raw, false
+	}
+	if len(p.tree.Docs) > 1 {
+		p.at(p.tree.Docs[1].Body, "a second document: a file holds one")
+		return raw, false
+	}
+	if err := yaml.NewDecoder(bytes.NewReader(p.source), yaml.Strict()).Decode(&raw); err != nil && !errors.Is(err, io.EOF) {
+		p.syntax(err)
+		return raw, false
+	}
+	return raw, true
+}
+
+// tooDeep returns the line at which brackets are nested deeper than maxDepth, 0 if
+// none is. The YAML parser is recursive.
+func tooDeep(source []byte) (line int) {
+	depth, line := 0, 1
+	for _, b := range source {
+		switch b {
+		case '\n':
+			line++
+		case '[', '{':
+			if depth++; depth > maxDepth {
+				return line
+			}
+		case ']', '}':
+			depth = max(depth-1, 0)
+		}
+	}
+	return 0
+}
+
+// syntax adds a problem that the YAML package has found.
+func (p *parsing) syntax(err error) {
+	var found yaml.Error
+	if !errors.As(err, &found) || found.GetToken() == nil {
+		p.problems = append(p.problems, Problem{File: p.name, Message: err.Error()})
+		return
+	}
+	p.mark(found.GetToken(), goTypes.ReplaceAllString(found.GetMessage(), "want $1"))
+}
+
+// goTypes is how the YAML package speaks of a value of the wrong type.
+var goTypes = regexp.MustCompile(`^cannot unmarshal \S+ into Go (?:struct field \S+|value) of type (\S+)$`)
+
+// problem adds one at a path, or at the nearest part of it that the file has.
+func (p *parsing) problem(path, format string, args ...any) {
+	message := fmt.Sprintf(format, args...)
+	for {
+		if node := p.node(path); node != nil {
+			p.at(node, message)
+			return
+		}
+		end := strings.LastIndexAny(path, ".[")
+		if end < 0 {
+			p.problems = append(p.problems, Problem{File: p.name, Message: message})
+			return
+		}
+		path = path[:end]
+	}
+}
+
+// node returns the node at a path, nil if there is none.
+func (p *parsing) node(path string) ast.Node {
+	compiled, err := yaml.PathString(path)
+	if err != nil {
+		return nil
+	}
+	node, err := compiled.FilterFile(p.tree)
+	if err != nil {
+		return nil
+	}
+	return node
+}
+
+// at adds a problem at a node.
+func (p *parsing) at(node ast.Node, message string) {
+	if mapping, ok := node.(*ast.MappingNode); ok && !mapping.IsFlowStyle && len(mapping.Values) > 0 {
+		node = mapping.Values[0].Key // its own token is the first colon
+	} else if value, ok := node.(*ast.MappingValueNode); ok {
+		node = value.Key
+	}
+	if node == nil || node.GetToken() == nil {
+		p.problems = append(p.problems, Problem{File: p.name, Message: message})
+		return
+	}
+	p.mark(node.GetToken(), message)
+}
+
+// mark adds a problem at a token.
+func (p *parsing) mark(t *token.Token, message string) {
+	p.problems = append(p.problems, Problem{
+		File: p.name, Line: t.Position.Line, Column: t.Position.Column,
+		Message: message, Excerpt: p.excerpt(t.Position.Line, t.Position.Column),
+	})
+}
+
+// excerpt returns a line of the file, and below it a mark at a column.
+func (p *parsing) excerpt(line, column int) string {
+	lines := bytes.Split(p.source, []byte("\n"))
+	if line < 1 || line > len(lines) || column < 1 {
+		return ""
+	}
+	text := strings.ToValidUTF8(string(bytes.TrimRight(lines[line-1], "\r")), "\uFFFD")
+	number := strconv.Itoa(line)
+	return fmt.Sprintf("%s | %s\n%*s | %*s", number, strings.ReplaceAll(text, "\t", " "), len(number), "", column, "^")
+}
+
+func at(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
+
+func (p *parsing) oneOf(path, value string, allowed ...string) {
+	if value != "" && !slices.Contains(allowed, value) {
+		p.problem(path, "%q is unknown: want %s", value, strings.Join(allowed, " or "))
+	}
+}
+
+// parsePrefix reads a network, or an address alone.
+func parsePrefix(text string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		addr = addr.Unmap().WithZone("")
+		return netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("%q is neither an address nor a network", text)
+	}
+	if prefix != prefix.Masked() {
+		return netip.Prefix{}, fmt.Errorf("%q has bits beyond its network: want %v", text, prefix.Masked())
+	}
+	return prefix, nil
+}
+
+// rule reads a rule.
+func (p *parsing) rule(path string, raw *ruleYAML) *Rule {
+	before := len(p.problems)
+	r := &Rule{
+		Name:     raw.Name,
+		all:      len(raw.All) > 0,
+		selector: p.selector(path+".for", &raw.For),
+		Answer:   p.answer(path+".answer", &raw.Answer),
+		ipv6Bits: p.ipv6Bits,
+		template: throttler.Rule{
+			Identifier:          raw.Name,
+			Lockout:             p.duration(path+".lockout", raw.Lockout),
+			LockoutGrowth:       raw.Growth,
+			MaxLockout:          p.duration(path+".max-lockout", raw.MaxLockout),
+			CountAuthorizedOnly: raw.Authorized,
+			Shadow:              raw.Shadow,
+		},
+	}
+	if len(raw.Either) > 0 && len(raw.All) > 0 {
+		p.problem(path+".all", "a rule has conditions in either or in all, not in both")
+		return r
+	}
+	conditions := raw.Either
+	if r.all {
+		conditions = raw.All
+	}
+	p.conditions(path+r.kind(), r, conditions)
+	if len(conditions) == 0 {
+		p.problem(path, "no conditions: want some in either or in all")
+	}
+	if len(p.problems) == before {
+		p.validate(path, r)
+	}
+	return r
+}
+
+// conditions reads the conditions of a rule.
+func (p *parsing) conditions(path string, r *Rule, raw []conditionYAML) {
+	for i := range raw {
+		c := p.condition(at(path, i), &raw[i])
+		for j := range i {
+			if raw[j].Name == c.Name {
+				p.problem(at(path, i)+".name", "condition %d is called %q too", j+1, c.Name)
+				break
+			}
+		}
+		r.conditions = append(r.conditions, c)
+		if raw[i].Public {
+			r.Public = append(r.Public, c.Name)
+		}
+	}
+}
+
+// validate adds what the library finds wrong with a rule that can be read.
+func (p *parsing) validate(path string, r *Rule) {
+	conditions := make([]throttler.Condition, len(r.conditions))
+	for i := range r.conditions {
+		conditions[i] = r.conditions[i].Condition
+	}
+	p.invalid(path, r.with(conditions).Validate())
+	for i := range r.conditions {
+		for value, limit := range r.conditions[i].limits {
+			one := r.conditions[i].Condition
+			one.Max = limit
+			if err := r.with([]throttler.Condition{one}).Validate(); err != nil {
+				p.problem(at(path+r.kind(), i)+".limits", "the limit of %q is %s", value, inWords(err))
+				break
+			}
+		}
+	}
+}
+
+func (r *Rule) kind() string {
+	if r.all {
+		return ".all"
+	}
+	return ".either"
+}
+
+// fieldNames are what a file calls the fields of a rule.
+var fieldNames = map[string]string{
+	"Identifier": "name", "Lockout": "lockout", "LockoutGrowth": "growth", "MaxLockout": "max-lockout",
+	"Either": "either", "All": "all", "Name": "name", "Max": "max", "TTL": "per", "Algorithm": "algorithm",
+}
+
+// invalid adds a problem for the error of a rule's Validate.
+func (p *parsing) invalid(path string, err error) {
+	if err == nil {
+		return
+	}
+	field, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), throttler.ErrInvalidRule.Error()+": "), " ")
+	for part := range strings.SplitSeq(field, ".") {
+		name, index, indexed := strings.Cut(part, "[")
+		path += "." + cmp.Or(fieldNames[name], strings.ToLower(name))
+		if indexed {
+			path += "[" + index
+		}
+	}
+	p.problem(path, "%s", inWords(err))
+}
+
+// inWords returns what a rule's Validate says, without the name of the field.
+func inWords(err error) string {
+	_, text, found := strings.Cut(strings.TrimPrefix(err.Error(), throttler.ErrInvalidRule.Error()+": "), " is ")
+	if !found {
+		return err.Error()
+	}
+	return text
+}
+
+func (p *parsing) duration(path, text string) time.Duration {
+	if text == "" {
+		return 0
+	}
+	parsed, err := ParseDuration(text)
+	if err != nil {
+		p.problem(path, "%q is no duration: want 30s, 5m, 12h, 7d", text)
+	}
+	return parsed
+}
+
+func (p *parsing) answer(path string, raw *answerYAML) Answer {
+	a := Answer{Status: raw.Status, Type: cmp.Or(raw.Type, "text/plain; charset=utf-8"), Body: raw.Body}
+	if a.Status == 0 {
+		a.Status = defaultStatus
+	}
+	if a.Status < 400 || a.Status > 599 {
+		p.problem(path+".status", "%d is not from 400 to 599", a.Status)
+	}
+	if strings.ContainsAny(a.Type, "\r\n") {
+		p.problem(path+".type", "a line break")
+	}
+	return a
+}
+
+func (p *parsing) selector(path string, raw *forYAML) selector {
+	s := selector{methods: raw.Method, fields: raw.Field}
+	for i, source := range raw.Path {
+		pattern, err := parsePattern(source)
+		if err != nil {
+			p.problem(at(path+".path", i), "%v", err)
+		}
+		s.paths = append(s.paths, pattern)
+	}
+	for i, host := range raw.Host {
+		if rest := strings.TrimPrefix(host, "*."); host == "" || strings.ContainsAny(rest, "*/: ") {
+			p.problem(at(path+".host", i), "%q is no host: want a name, or *. and a name", host)
+		}
+		s.hosts = append(s.hosts, strings.ToLower(host))
+	}
+	return s
+}
+
+// condition reads a condition.
+func (p *parsing) condition(path string, raw *conditionYAML) condition {
+	c := condition{
+		Condition: throttler.Condition{
+			Name:    raw.Name,
+			Max:     raw.Max,
+			TTL:     p.duration(path+".per", raw.Per),
+			Message: raw.Message,
+			Lockout: p.lockout(path+".lockout", raw.Lockout),
+		},
+		limits:      raw.Limits,
+		skipMissing: raw.Missing == "skip",
+	}
+	if raw.Algorithm == "bucket" {
+		c.Algorithm = throttler.LeakyBucket
+	}
+	p.oneOf(path+".algorithm", raw.Algorithm, "window", "bucket")
+	p.oneOf(path+".missing", raw.Missing, "count", "skip")
+	if raw.Value == "" {
+		p.problem(path, "no value: what does it count?")
+	}
+	var err error
+	if c.value, err = parseTemplate(raw.Value); err != nil {
+		p.problem(path+".value", "%v", err)
+	}
+	c.exempt = make(map[string]bool)
+	for _, text := range raw.Exempt {
+		if prefix, err := parsePrefix(text); err == nil {
+			c.networks = append(c.networks, prefix)
+		} else {
+			c.exempt[text] = true
+		}
+	}
+	return c
+}
+
+// lockout reads a condition's lockout, that may be "none".
+func (p *parsing) lockout(path, text string) time.Duration {
+	if text == "none" {
+		return -1
+	}
+	d := p.duration(path, text)
+	if d < 0 {
+		p.problem(path, "%v, want a length or none", d)
+	}
+	return d
+}

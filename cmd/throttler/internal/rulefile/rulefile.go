@@ -1,0 +1,239 @@
+// Package rulefile reads rules from YAML: which requests they are for, what they
+// count, and how often it may happen.
+//
+//	rules:
+//	  - name: login
+//	    for: {path: [/login], method: [POST]}
+//	    either:
+//	      - {name: network, value: "{network}", max: 50, per: 5m}
+//	      - {name: user, value: "{user}", max: 5, per: 1m}
+//	    lockout: 10m
+//
+// docs/rules.md is its manual, schema.json its JSON schema.
+package rulefile
+
+import (
+	_ "embed"
+	"fmt"
+	"maps"
+	"math"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+)
+
+// A File is the contents of a rule file. It does not change.
+type File struct {
+	Servers   []string       // of memcached; none: the embedded store
+	Trusted   []netip.Prefix // proxies whose word on addresses is believed
+	Forwarded string         // the header field that they set
+	IPv6Bits  int            // how much of an IPv6 address is counted
+	Closed    bool           // calls are refused while the back end fails
+	Rules     []*Rule
+}
+
+// A Rule is one rule of a File.
+type Rule struct {
+	Name   string
+	Public []string // conditions whose state clients may know
+	Answer Answer
+
+	selector   selector
+	all        bool // all conditions must be full
+	conditions []condition
+	template   throttler.Rule // without conditions
+	ipv6Bits   int
+}
+
+// An Answer is how a blocked request is answered.
+type Answer struct {
+	Status int    // 429 unless the file says otherwise
+	Type   string // of Body
+	Body   string // empty: a default
+}
+
+// A condition is one condition of a Rule.
+type condition struct {
+	throttler.Condition                 // without a Value
+	value               template        // makes the Value
+	limits              map[string]int  // other limits, by Value
+	exempt              map[string]bool // Values that are not counted
+	networks            []netip.Prefix  // whose addresses are not counted
+	skipMissing         bool            // requests without the attribute are not counted
+}
+
+// An Application is a rule with the values of one request.
+type Application struct {
+	*Rule
+	Throttler throttler.Rule
+}
+
+// For returns the rules for a request, in the order of the file, with its values.
+// Rules none of whose conditions count the request are left out.
+func (f *File) For(r *Request) []Application {
+	var apply []Application
+	for _, rule := range f.Rules {
+		if filled, ok := rule.Fill(r); ok {
+			apply = append(apply, Application{rule, filled})
+		}
+	}
+	return apply
+}
+
+// Fill returns the rule with the values of a request. ok is false if the rule is
+// not for it.
+func (r *Rule) Fill(request *Request) (rule throttler.Rule, ok bool) {
+	route, ok := r.selector.selects(request)
+	if !ok {
+		return throttler.Rule{}, false
+	}
+	conditions := make([]throttler.Condition, 0, len(r.conditions))
+	for i := range r.conditions {
+		if c, ok := r.conditions[i].fill(request, route, r.ipv6Bits); ok {
+			conditions = append(conditions, c)
+		}
+	}
+	if len(conditions) == 0 {
+		return throttler.Rule{}, false
+	}
+	return r.with(conditions), true
+}
+
+func (r *Rule) with(conditions []throttler.Condition) throttler.Rule {
+	rule := r.template
+	if r.all {
+		rule.All = conditions
+	} else {
+		rule.Either = conditions
+	}
+	return rule
+}
+
+// fill returns the condition with the value of a request. ok is false if it does
+// not count the request.
+func (c *condition) fill(r *Request, route string, ipv6Bits int) (filled throttler.Condition, ok bool) {
+	value, complete := c.value.value(r, route, ipv6Bits)
+	if !complete && c.skipMissing || c.exempts(r, value) {
+		return throttler.Condition{}, false
+	}
+	filled = c.Condition
+	filled.Value = value
+	if limit, ok := c.limits[value]; ok {
+		filled.Max = limit
+	}
+	return filled, true
+}
+
+func (c *condition) exempts(r *Request, value string) bool {
+	if c.exempt[value] {
+		return true
+	}
+	addr := r.Addr.Unmap().WithZone("")
+	return addr.IsValid() && slices.ContainsFunc(c.networks, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// Rule returns the rule of a name, or nil.
+func (f *File) Rule(name string) *Rule {
+	for _, r := range f.Rules {
+		if r.Name == name {
+			return r
+		}
+	}
+	return nil
+}
+
+// defaults of a File.
+const (
+	defaultIPv6Bits  = 64
+	defaultForwarded = "X-Forwarded-For"
+	defaultStatus    = http.StatusTooManyRequests
+)
+
+// ParseDuration reads a duration as time.ParseDuration does, or a number of days:
+// "7d".
+func ParseDuration(text string) (time.Duration, error) {
+	days, found := strings.CutSuffix(text, "d")
+	if !found {
+		return time.ParseDuration(text)
+	}
+	n, err := strconv.ParseFloat(days, 64)
+	if err != nil || n < 0 || n > float64(math.MaxInt64/day) {
+		return 0, fmt.Errorf("%q is no number of days", days)
+	}
+	return time.Duration(n * float64(day)), nil
+}
+
+const day = 24 * time.Hour
+
+// Schema is the JSON schema of a rule file.
+//
+//go:embed schema.json
+var Schema string
+
+// Limit returns the condition of a rule, with the limit that a value has. ok is
+// false if the file has no such condition.
+func (f *File) Limit(rule, name, value string) (c throttler.Condition, ok bool) {
+	r := f.Rule(rule)
+	if r == nil {
+		return throttler.Condition{}, false
+	}
+	for i := range r.conditions {
+		if c := r.conditions[i].Condition; c.Name == name {
+			if limit, ok := r.conditions[i].limits[value]; ok {
+				c.Max = limit
+			}
+			c.Value = value
+			return c, true
+		}
+	}
+	return throttler.Condition{}, false
+}
+
+// Uses returns what the rule needs to know of a request, as in a template: "host",
+// "header:User-Agent".
+func (r *Rule) Uses() []string {
+	var uses []string
+	if len(r.selector.hosts) > 0 {
+		uses = append(uses, "host")
+	}
+	for name := range r.selector.fields {
+		uses = append(uses, "field:"+name)
+	}
+	for i := range r.conditions {
+		for _, p := range r.conditions[i].value.parts {
+			switch {
+			case p.attribute == "":
+			case p.argument != "":
+				uses = append(uses, p.attribute+":"+p.argument)
+			default:
+				uses = append(uses, p.attribute)
+			}
+		}
+	}
+	return uses
+}
+
+// ForFields returns the rules whose for.field names exactly the given fields, the
+// domain aside, with their values. It is for front ends that know nothing else.
+func (f *File) ForFields(domain string, fields map[string]string) []Application {
+	request := &Request{Fields: maps.Clone(fields)}
+	if request.Fields == nil {
+		request.Fields = make(map[string]string)
+	}
+	request.Fields["domain"] = domain
+	var apply []Application
+	for _, rule := range f.Rules {
+		if !rule.selector.names(fields) {
+			continue
+		}
+		if filled, ok := rule.Fill(request); ok {
+			apply = append(apply, Application{rule, filled})
+		}
+	}
+	return apply
+}

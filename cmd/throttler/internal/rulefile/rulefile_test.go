@@ -1,0 +1,345 @@
+package rulefile_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/goccy/go-yaml"
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func parse(t *testing.T, source string) *rulefile.File {
+	t.Helper()
+	file, err := rulefile.Parse("rules.yaml", []byte(source))
+	require.NoError(t, err)
+	return file
+}
+
+func full(t *testing.T) *rulefile.File {
+	t.Helper()
+	file, err := rulefile.Load("testdata/full.yaml")
+	require.NoError(t, err)
+	return file
+}
+
+// login returns a request to log in.
+func login(addr, user string) *rulefile.Request {
+	r := &http.Request{Header: http.Header{"X-Realm": {"a@b"}}}
+	r.SetBasicAuth(user, "")
+	return &rulefile.Request{
+		Addr: netip.MustParseAddr(addr), Method: "POST", Host: "www.example.org:8080", Target: "/login?a",
+		Header: r.Header, Fields: map[string]string{"kind": "x"},
+	}
+}
+
+func TestAFileSaysAllThatARuleHas(t *testing.T) {
+	file := full(t)
+	assert.Equal(t, []string{"127.0.0.1:11211", "/run/memcached.sock"}, file.Servers)
+	assert.Equal(t, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128")}, file.Trusted)
+	assert.Equal(t, "X-Real-Ip", file.Forwarded)
+	assert.True(t, file.Closed)
+
+	applications := file.For(login("2001:470:1:2ff::1", "alice"))
+	require.Len(t, applications, 2)
+	assert.Equal(t, throttler.Rule{
+		Identifier: "login",
+		Either: []throttler.Condition{
+			{Name: "network", Value: "2001:470:1:200::/56", Max: 50, TTL: 5 * time.Minute, Message: "Too many attempts from your network."},
+			{Name: "user", Value: "alice@a%40b", Max: 5, TTL: time.Minute, Lockout: -1},
+		},
+		Lockout: 10 * time.Minute, LockoutGrowth: 2, MaxLockout: 7 * 24 * time.Hour, CountAuthorizedOnly: true,
+	}, applications[0].Throttler)
+	assert.Equal(t, []string{"network"}, applications[0].Public)
+	assert.Equal(t, rulefile.Answer{Status: 403, Type: "text/html", Body: "<p>No.</p>"}, applications[0].Answer)
+	assert.Equal(t, throttler.Rule{
+		Identifier: "customers", Shadow: true,
+		All: []throttler.Condition{{Name: "key", Max: 1000, TTL: time.Hour, Algorithm: throttler.LeakyBucket}},
+	}, applications[1].Throttler, "without a key: counted together with all who have none")
+	assert.Equal(t, 429, applications[1].Answer.Status)
+}
+
+func TestARuleIsForTheRequestsItNames(t *testing.T) {
+	file := full(t)
+	for _, test := range []struct {
+		why    string
+		change func(*rulefile.Request)
+		want   bool
+	}{
+		{"as it is", func(*rulefile.Request) {}, true},
+		{"another spelling of the path", func(r *rulefile.Request) { r.Target = "//./x/../%6Cogin/" }, true},
+		{"the absolute form", func(r *rulefile.Request) { r.Target = "http://example.org/login" }, true},
+		{"one segment", func(r *rulefile.Request) { r.Target = "/api/v1/session" }, true},
+		{"two segments for one", func(r *rulefile.Request) { r.Target = "/api/v1/x/session" }, false},
+		{"no segment for one", func(r *rulefile.Request) { r.Target = "/api/session" }, false},
+		{"any number of segments", func(r *rulefile.Request) { r.Target = "/admin/a/b/c" }, true},
+		{"and none", func(r *rulefile.Request) { r.Target = "/admin" }, true},
+		{"a longer path", func(r *rulefile.Request) { r.Target = "/login/x" }, false},
+		{"a path that begins alike", func(r *rulefile.Request) { r.Target = "/administrator" }, false},
+		{"the method in small letters", func(r *rulefile.Request) { r.Method = "post" }, true},
+		{"another method", func(r *rulefile.Request) { r.Method = "GET" }, false},
+		{"the host itself", func(r *rulefile.Request) { r.Host = "EXAMPLE.org." }, true},
+		{"another host", func(r *rulefile.Request) { r.Host = "badexample.org" }, false},
+		{"a host of no name", func(r *rulefile.Request) { r.Host = ".example.org" }, false},
+		{"no field", func(r *rulefile.Request) { r.Fields = nil }, false},
+	} {
+		r := login("203.0.113.7", "alice")
+		test.change(r)
+		got := false
+		for _, a := range file.For(r) {
+			got = got || a.Name == "login"
+		}
+		assert.Equal(t, test.want, got, test.why)
+	}
+}
+
+// value returns what a template makes of a request.
+func value(t *testing.T, template string, r *rulefile.Request) string {
+	t.Helper()
+	file := parse(t, `{rules: [{name: x, for: {path: [/a, "/users/*"]}, either: [{name: y, max: 1, per: 1s, value: '`+template+`'}]}]}`)
+	applications := file.For(r)
+	require.Len(t, applications, 1)
+	return applications[0].Throttler.Either[0].Value
+}
+
+func TestATemplateMakesAValueOfARequest(t *testing.T) {
+	r := login("::ffff:203.0.113.7", "alice")
+	r.Target = "/users/7?x=1"
+	r.Header.Add("X-Realm", "c")
+	r.Header.Set("Cookie", "a=1; session=s3cret")
+	for template, want := range map[string]string{
+		"{address}":                   "203.0.113.7",
+		"{network}":                   "203.0.113.7",
+		"{method} {host}":             "POST www.example.org",
+		"{path}":                      "/users/7",
+		"{route}":                     "/users/*",
+		"{user}":                      "alice",
+		"{header:x-realm}":            "a@b, c",
+		"{cookie:session}":            "s3cret",
+		"{field:kind}":                "x",
+		"all":                         "all",
+		"key {field:kind}":            "key x",
+		"{header:X-Realm}|{path}":     "a%40b%2C%20c|%2Fusers%2F7",
+		"{header:X-None}":             "",
+		"{field:none}@{cookie:none}.": "@.",
+	} {
+		assert.Equal(t, want, value(t, template, r), template)
+	}
+	r.Addr = netip.MustParseAddr("2001:db8:1:2:3::4%eth0")
+	assert.Equal(t, "2001:db8:1:2:3::4", value(t, "{address}", r))
+	assert.Equal(t, "2001:db8:1:2::/64", value(t, "{network}", r))
+}
+
+func TestTwoRequestsNeverMakeOneValueOfTwoParts(t *testing.T) {
+	seen := map[string][2]string{}
+	parts := []string{"", "a", "a|", "|a", "|", "||", "%7C", "%", "a%7Ca", "a|a", " ", "x|"}
+	for _, first := range parts {
+		for _, second := range parts {
+			r := login("203.0.113.7", "")
+			r.Target, r.Fields = "/a", map[string]string{"1": first, "2": second}
+			got := value(t, "x{field:1}x|x{field:2}x", r)
+			if other, found := seen[got]; found {
+				assert.Equal(t, other, [2]string{first, second}, "both are %q", got)
+			}
+			seen[got] = [2]string{first, second}
+		}
+	}
+	assert.Len(t, seen, len(parts)*len(parts))
+}
+
+func TestSomeValuesHaveLimitsOfTheirOwnAndSomeHaveNone(t *testing.T) {
+	file := parse(t, `
+rules:
+  - name: api
+    either:
+      - {name: key, value: "{header:X-Api-Key}", max: 10, per: 1m, limits: {gold: 100}, exempt: [internal, 192.0.2.0/24], missing: skip}
+`)
+	request := func(addr, key string) *rulefile.Request {
+		r := &rulefile.Request{Addr: netip.MustParseAddr(addr), Header: http.Header{}}
+		if key != "" {
+			r.Header.Set("X-Api-Key", key)
+		}
+		return r
+	}
+	limit := func(addr, key string) int {
+		for _, a := range file.For(request(addr, key)) {
+			return a.Throttler.Either[0].Max
+		}
+		return 0 // no rule
+	}
+	assert.Equal(t, 10, limit("203.0.113.7", "tin"))
+	assert.Equal(t, 100, limit("203.0.113.7", "gold"))
+	assert.Zero(t, limit("203.0.113.7", "internal"), "an exempt value")
+	assert.Zero(t, limit("192.0.2.9", "tin"), "an exempt network")
+	assert.Zero(t, limit("::ffff:192.0.2.9", "tin"), "as IPv6 has it")
+	assert.Zero(t, limit("203.0.113.7", ""), "no key, and those are skipped")
+}
+
+func TestProblemsHaveALineAndAColumn(t *testing.T) {
+	rule := "rules:\n  - name: a\n    either:\n      - {name: ip, value: \"{address}\", max: 5, per: 1m"
+	for _, test := range []struct{ source, want string }{
+		{"", "rules.yaml: there are no rules"},
+		{"rules: []", "rules.yaml:1:8: there are no rules"},
+		{"rules:\n  - name: a\n\teither: []", "rules.yaml:3:1: found character '\t' that cannot start any token"},
+		{"rules:\n  - name: a\n    eithr: []", `rules.yaml:3:5: unknown field "eithr"`},
+		{"rules:\n  - name: a\n    name: b", `rules.yaml:3:5: mapping key "name" already defined at [2:5]`},
+		{"rules: 3", "rules.yaml:1:8: int was used where sequence is expected"},
+		{"rules:\n  - name: a", "rules.yaml:2:5: no conditions: want some in either or in all"},
+		{rule + "}\n---\na: b", "rules.yaml:6:1: a second document: a file holds one"},
+		{rule + "}\n    all:\n      - {name: x, value: x, max: 1, per: 1s}", "rules.yaml:6:7: a rule has conditions in either or in all, not in both"},
+		{strings.Replace(rule, "5", "five", 1) + "}", "rules.yaml:4:45: want int"},
+		{strings.Replace(rule, "5", "0", 1) + "}", "rules.yaml:4:45: 0, want 1 to 100000"},
+		{strings.Replace(rule, "1m", "1 minute", 1) + "}", `rules.yaml:4:53: "1 minute" is no duration: want 30s, 5m, 12h, 7d`},
+		{strings.Replace(rule, "name: ip", "name: ''", 1) + "}", `rules.yaml:4:16: "", want a name`},
+		{strings.Replace(rule, `"{address}"`, `""`, 1) + "}", "rules.yaml:4:9: no value: what does it count?"},
+		{strings.Replace(rule, "address", "adress", 1) + "}", "rules.yaml:4:27: {adress} is unknown: want address, network, method, host, path, route, user, header:NAME, cookie:NAME or field:NAME"},
+		{strings.Replace(rule, "address", "header", 1) + "}", "rules.yaml:4:27: {header} has no name: want {header:NAME}"},
+		{strings.Replace(rule, "address", "user:x", 1) + "}", "rules.yaml:4:27: {user:x} has a name: want {user}"},
+		{strings.Replace(rule, "{address}", "{user}{address}", 1) + "}", `rules.yaml:4:27: nothing tells {address} from the part before it: put one of "@|,; /#" in between`},
+		{strings.Replace(rule, "{address}", "{address", 1) + "}", `rules.yaml:4:27: a { without a } in "{address"`},
+		{strings.Replace(rule, "{address}", "address}", 1) + "}", `rules.yaml:4:27: a } without a { in "address}"`},
+		{rule + ", algorithm: tokens}", `rules.yaml:4:68: "tokens" is unknown: want window or bucket`},
+		{rule + ", limits: {x: 0}}", `rules.yaml:4:65: the limit of "x" is 0, want 1 to 100000`},
+		{rule + ", lockout: -1s}", "rules.yaml:4:66: -1s, want a length or none"},
+		{rule + "}\n    lockout: -1s", "rules.yaml:5:14: -1s, want 0 or more"},
+		{rule + "}\n    growth: 0.5", "rules.yaml:5:13: 0.5, want 0, or a number from 1"},
+		{rule + "}\n    answer: {status: 200}", "rules.yaml:5:22: 200 is not from 400 to 599"},
+		{rule + "}\n    for: {path: [login]}", `rules.yaml:5:18: "login" does not begin with /`},
+		{rule + "}\n    for: {path: [/a*]}", `rules.yaml:5:18: "/a*": a * stands for a whole segment, and ** for all that are left`},
+		{rule + "}\n    for: {path: [/a/../b]}", `rules.yaml:5:18: "/a/../b" matches no path: paths are cleaned before they are compared`},
+		{rule + "}\n    for: {host: [\"a:80\"]}", `rules.yaml:5:18: "a:80" is no host: want a name, or *. and a name`},
+		{rule + "}\n  - name: a\n    all: [{name: x, value: x, max: 1, per: 1s}]", `rules.yaml:5:11: rule 1 is called "a" too`},
+		{rule + "}\n      - {name: ip, value: x, max: 1, per: 1s}", `rules.yaml:5:16: condition 1 is called "ip" too`},
+		{rule + "}\ntrust: [10.0.0.1/8]", `rules.yaml:5:9: "10.0.0.1/8" has bits beyond its network: want 10.0.0.0/8`},
+		{rule + "}\ntrust: [proxy]", `rules.yaml:5:9: "proxy" is neither an address nor a network`},
+		{rule + "}\nfailure: never", `rules.yaml:5:10: "never" is unknown: want open or closed`},
+		{rule + "}\nipv6-bits: 0", "rules.yaml:5:12: 0 is not from 1 to 128"},
+		{"rules: " + strings.Repeat("[", 100_000), "rules.yaml:1:1: nested deeper than 32"},
+	} {
+		_, err := rulefile.Parse("rules.yaml", []byte(test.source))
+		assert.EqualError(t, err, test.want, "%.200s", test.source)
+	}
+}
+
+func TestAllProblemsAreToldAtOnceFromTopToBottom(t *testing.T) {
+	_, err := rulefile.Parse("rules.yaml", []byte(`trust: [a]
+rules:
+  - {name: a, for: {path: [x]}}
+  - {name: a, either: [{name: x, value: "{y}", max: 1, per: 1}]}
+failure: x
+`))
+	var problems rulefile.Problems
+	require.ErrorAs(t, err, &problems)
+	var lines []int
+	for _, p := range problems {
+		lines = append(lines, p.Line)
+	}
+	assert.Equal(t, []int{1, 3, 3, 4, 4, 4, 5}, lines)
+	assert.Equal(t, "1 | trust: [a]\n  |         ^", problems[0].Excerpt)
+}
+
+func TestDaysAreADuration(t *testing.T) {
+	file := parse(t, `{rules: [{name: a, lockout: 40d, either: [{name: x, value: x, max: 1, per: 1.5d}]}]}`)
+	rule := file.For(&rulefile.Request{})[0].Throttler
+	assert.Equal(t, 960*time.Hour, rule.Lockout)
+	assert.Equal(t, 36*time.Hour, rule.Either[0].TTL)
+	for _, days := range []string{"-1d", "d", "1e99d", "1h1d", "NaNd"} {
+		_, err := rulefile.Parse("x", []byte(`{rules: [{name: a, either: [{name: x, value: x, max: 1, per: `+days+`}]}]}`))
+		assert.Error(t, err, days)
+	}
+}
+
+// schema returns the JSON schema, which must be one.
+func schema(t *testing.T) *jsonschema.Resolved {
+	t.Helper()
+	var s jsonschema.Schema
+	require.NoError(t, json.Unmarshal([]byte(rulefile.Schema), &s))
+	resolved, err := s.Resolve(nil)
+	require.NoError(t, err)
+	return resolved
+}
+
+func TestTheSchemaTakesWhatTheParserTakes(t *testing.T) {
+	schema := schema(t)
+	files, err := filepath.Glob("testdata/*.yaml")
+	require.NoError(t, err)
+	for _, name := range files {
+		source, err := os.ReadFile(name)
+		require.NoError(t, err)
+		var value any
+		require.NoError(t, yaml.Unmarshal(source, &value))
+		assert.NoError(t, schema.Validate(asJSON(t, value)), name)
+		_, err = rulefile.Parse(name, source)
+		assert.NoError(t, err)
+	}
+}
+
+func TestTheSchemaRefusesWhatTheParserRefuses(t *testing.T) {
+	schema := schema(t)
+	good := `{name: a, either: [{name: x, value: x, max: 1, per: 1s}]}`
+	for _, source := range []string{
+		`{}`,
+		`{rules: []}`,
+		`{rulez: [` + good + `]}`,
+		`{rules: [` + good + `], x: 1}`,
+		`{rules: [{name: a}]}`,
+		`{rules: [{either: [{name: x, value: x, max: 1, per: 1s}]}]}`,
+		`{rules: [{name: a, either: [{name: x, value: x, max: 1, per: 1s}], all: [{name: x, value: x, max: 1, per: 1s}]}]}`,
+		`{rules: [{name: a, either: [{name: x, value: x, max: 0, per: 1s}]}]}`,
+		`{rules: [{name: a, either: [{name: x, value: x, max: 1, per: 1}]}]}`,
+		`{rules: [{name: a, either: [{name: x, max: 1, per: 1s}]}]}`,
+		`{rules: [{name: a, either: [{name: x, value: x, max: 1, per: 1s, algorithm: x}]}]}`,
+		`{rules: [` + good + `], ipv6-bits: 129}`,
+		`{rules: [` + good + `], failure: x}`,
+	} {
+		var value any
+		require.NoError(t, yaml.Unmarshal([]byte(source), &value))
+		assert.Error(t, schema.Validate(asJSON(t, value)), source)
+		_, err := rulefile.Parse("x", []byte(source))
+		assert.Error(t, err, source)
+	}
+}
+
+// asJSON returns a value as encoding/json would have read it.
+func asJSON(t *testing.T, value any) (same any) {
+	t.Helper()
+	text, err := json.Marshal(value)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &same))
+	return same
+}
+
+func FuzzParse(f *testing.F) {
+	source, err := os.ReadFile("testdata/full.yaml")
+	require.NoError(f, err)
+	f.Add(source)
+	f.Add([]byte("rules: *x"))
+	f.Add([]byte("a: &a [*a]"))
+	f.Fuzz(func(t *testing.T, source []byte) {
+		file, err := rulefile.Parse("x", source)
+		if err != nil {
+			return
+		}
+		r := login("203.0.113.7", "alice")
+		for _, a := range file.For(r) {
+			assert.NoError(t, a.Throttler.Validate(), "a file that is taken makes good rules")
+		}
+	})
+}
+
+func TestTheExampleOfTheManualIsTested(t *testing.T) {
+	manual, err := os.ReadFile("../../../../docs/rules.md")
+	require.NoError(t, err)
+	example, err := os.ReadFile("testdata/manual.yaml")
+	require.NoError(t, err)
+	assert.Contains(t, string(manual), "```yaml\n"+string(example)+"```\n")
+}

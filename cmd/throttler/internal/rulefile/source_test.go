@@ -1,0 +1,113 @@
+package rulefile_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// named returns a file with one rule.
+func named(name string) string {
+	return "rules: [{name: " + name + ", either: [{name: x, value: x, max: 1, per: 1s}]}]\n"
+}
+
+// A watched file, and what its Source tells.
+type watched struct {
+	t      *testing.T
+	path   string
+	source *rulefile.Source
+	hangup chan os.Signal
+	told   []error
+}
+
+func watch(t *testing.T) *watched {
+	w := &watched{t: t, path: filepath.Join(t.TempDir(), "rules.yaml"), hangup: make(chan os.Signal, 1)}
+	w.write(named("first"))
+	var err error
+	w.source, err = rulefile.Open(w.path)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.source.Watch(ctx, w.hangup, func(_ *rulefile.File, err error) { w.told = append(w.told, err) })
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	return w
+}
+
+func (w *watched) write(text string) {
+	require.NoError(w.t, os.WriteFile(w.path, []byte(text), 0o600))
+}
+
+// pass lets time pass, and then returns the name of the rule that holds.
+func (w *watched) pass(d time.Duration) string {
+	time.Sleep(d)
+	synctest.Wait()
+	return w.source.File().Rules[0].Name
+}
+
+func TestAChangeIsReadWhenItHasSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t)
+		assert.Equal(t, "first", w.pass(10*time.Second))
+		assert.Empty(t, w.told, "no change, no news")
+
+		w.write(named("second"))
+		assert.Equal(t, "first", w.pass(1100*time.Millisecond), "seen, but perhaps half written")
+		assert.Equal(t, "second", w.pass(time.Second))
+		assert.Equal(t, []error{nil}, w.told)
+	})
+}
+
+func TestABrokenFileKeepsTheOldRulesAndIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t)
+		w.write("rules: 3")
+		assert.Equal(t, "first", w.pass(time.Minute))
+		require.Len(t, w.told, 1)
+		assert.ErrorContains(t, w.told[0], "rules.yaml:1:8: int was used where sequence is expected")
+
+		require.NoError(t, os.Remove(w.path))
+		assert.Equal(t, "first", w.pass(time.Minute))
+		w.write(named("mended"))
+		assert.Equal(t, "mended", w.pass(time.Minute))
+		assert.Len(t, w.told, 2)
+	})
+}
+
+func TestAFileThatIsSwappedByALinkIsNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t)
+		other := filepath.Join(t.TempDir(), "other.yaml")
+		require.NoError(t, os.WriteFile(other, []byte(named("linked")), 0o600))
+		link := w.path + ".new"
+		require.NoError(t, os.Symlink(other, link))
+		require.NoError(t, os.Rename(link, w.path))
+		assert.Equal(t, "linked", w.pass(time.Minute))
+	})
+}
+
+func TestAHangupReadsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t)
+		w.write(named("second"))
+		w.hangup <- syscall.SIGHUP
+		assert.Equal(t, "second", w.pass(0))
+		assert.Equal(t, "second", w.pass(time.Minute))
+		assert.Len(t, w.told, 1, "and not once more")
+	})
+}
+
+func TestAFileThatIsBrokenFromTheStartIsAnError(t *testing.T) {
+	_, err := rulefile.Open(filepath.Join(t.TempDir(), "none.yaml"))
+	assert.ErrorIs(t, err, os.ErrNotExist)
+}

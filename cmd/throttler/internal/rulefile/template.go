@@ -1,0 +1,144 @@
+package rulefile
+
+import (
+	"fmt"
+	"strings"
+)
+
+// A template makes a condition's value of a request: text with parts in braces,
+// as in "{user}@{network}".
+//
+// Two requests that differ in a part never make the same value: where a template
+// has several parts, the separators in what a client sent are percent-encoded,
+// and parts must have one of them in between.
+type template struct {
+	source string
+	parts  []part
+}
+
+// A part is text, or an attribute of the request after it.
+type part struct {
+	text      string
+	attribute string // "" for the end of the template
+	argument  string // the header's name, and so on
+}
+
+// separators may stand between two parts.
+const separators = "@|,; /#"
+
+// attributes says of each attribute whether it has an argument.
+var attributes = map[string]bool{
+	"address": false, "network": false, "method": false, "host": false, "path": false, "route": false, "user": false,
+	"header": true, "cookie": true, "field": true,
+}
+
+// parseTemplate reads a template, or says what is wrong with it.
+func parseTemplate(source string) (template, error) {
+	t := template{source: source}
+	rest := source
+	for {
+		text, after, found := strings.Cut(rest, "{")
+		if strings.Contains(text, "}") {
+			return template{}, fmt.Errorf("a } without a { in %q", source)
+		}
+		if !found {
+			t.parts = append(t.parts, part{text: text})
+			return t, nil
+		}
+		inside, after, closed := strings.Cut(after, "}")
+		if !closed {
+			return template{}, fmt.Errorf("a { without a } in %q", source)
+		}
+		p, err := parsePart(inside)
+		if err != nil {
+			return template{}, err
+		}
+		if len(t.parts) > 0 && !strings.ContainsAny(text, separators) {
+			return template{}, fmt.Errorf("nothing tells {%s} from the part before it: put one of %q in between", inside, separators)
+		}
+		p.text = text
+		t.parts = append(t.parts, p)
+		rest = after
+	}
+}
+
+func parsePart(inside string) (part, error) {
+	name, argument, hasArgument := strings.Cut(inside, ":")
+	needsArgument, known := attributes[name]
+	switch {
+	case !known:
+		return part{}, fmt.Errorf("{%s} is unknown: want address, network, method, host, path, route, user, header:NAME, cookie:NAME or field:NAME", inside)
+	case needsArgument && argument == "":
+		return part{}, fmt.Errorf("{%s} has no name: want {%s:NAME}", inside, name)
+	case hasArgument && !needsArgument:
+		return part{}, fmt.Errorf("{%s} has a name: want {%s}", inside, name)
+	}
+	return part{attribute: name, argument: argument}, nil
+}
+
+// several reports whether t has more than one attribute.
+func (t template) several() bool { return len(t.parts) > 2 }
+
+// value returns what t makes of a request. complete is false if the request lacks
+// an attribute, which is then empty.
+func (t template) value(r *Request, route string, ipv6Bits int) (value string, complete bool) {
+	var b strings.Builder
+	complete = true
+	for _, p := range t.parts {
+		b.WriteString(p.text)
+		if p.attribute == "" {
+			continue
+		}
+		s, ok := p.of(r, route, ipv6Bits)
+		if !ok {
+			complete = false
+		}
+		if t.several() {
+			s = escape(s)
+		}
+		b.WriteString(s)
+	}
+	return b.String(), complete
+}
+
+// of returns the attribute of a request, and whether it has it.
+func (p part) of(r *Request, route string, ipv6Bits int) (string, bool) {
+	switch p.attribute {
+	case "address":
+		return r.network(128)
+	case "network":
+		return r.network(ipv6Bits)
+	case "method":
+		return r.Method, r.Method != ""
+	case "host":
+		return r.host(), r.Host != ""
+	case "path":
+		return r.path(), r.Target != ""
+	case "route":
+		return route, route != ""
+	case "user":
+		return r.user()
+	case "header":
+		return r.header(p.argument)
+	case "cookie":
+		return r.cookie(p.argument)
+	}
+	s, ok := r.Fields[p.argument]
+	return s, ok
+}
+
+// escape percent-encodes the separators in s.
+func escape(s string) string {
+	if !strings.ContainsAny(s, separators+"%") {
+		return s
+	}
+	var b strings.Builder
+	for i := range len(s) {
+		if strings.IndexByte(separators+"%", s[i]) >= 0 {
+			fmt.Fprintf(&b, "%%%02X", s[i])
+		} else {
+			b.WriteByte(s[i])
+		}
+	}
+	return b.String()
+}

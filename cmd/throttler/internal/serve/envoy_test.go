@@ -1,0 +1,262 @@
+package serve_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	unit "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+const descriptors = `
+rules:
+  - name: api
+    for: {field: {domain: edge, key: "*"}}
+    either:
+      - {name: key, value: "{field:key}", max: 5, per: 1m, limits: {gold: 50}}
+  - name: login
+    for: {field: {path: /login, remote_address: "*"}}
+    either:
+      - {name: address, value: "{field:remote_address}", max: 1, per: 1h}
+    lockout: 1d
+`
+
+func dialEnvoy(t *testing.T, s *service) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient(s.envoy, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// descriptor returns one of pairs of keys and values.
+func descriptor(pairs ...string) *common.RateLimitDescriptor {
+	d := new(common.RateLimitDescriptor)
+	for pair := range slices.Chunk(pairs, 2) {
+		d.Entries = append(d.Entries, &common.RateLimitDescriptor_Entry{Key: pair[0], Value: pair[1]})
+	}
+	return d
+}
+
+// An edge is an Envoy that asks a service.
+type edge struct {
+	t      *testing.T
+	client rls.RateLimitServiceClient
+}
+
+func newEdge(t *testing.T, s *service) *edge {
+	return &edge{t, rls.NewRateLimitServiceClient(dialEnvoy(t, s))}
+}
+
+func (e *edge) ask(hits uint32, descriptors ...*common.RateLimitDescriptor) *rls.RateLimitResponse {
+	e.t.Helper()
+	r, err := e.client.ShouldRateLimit(e.t.Context(), &rls.RateLimitRequest{Domain: "edge", Descriptors: descriptors, HitsAddend: hits})
+	require.NoError(e.t, err)
+	return r
+}
+
+const (
+	ok   = rls.RateLimitResponse_OK
+	over = rls.RateLimitResponse_OVER_LIMIT
+)
+
+func TestEnvoyIsToldWhatIsLeftAndWhenToComeBack(t *testing.T) {
+	e := newEdge(t, start(t, descriptors))
+	for left := 4; left >= 0; left-- {
+		r := e.ask(0, descriptor("key", "tin"))
+		require.Equal(t, ok, r.OverallCode)
+		require.Len(t, r.Statuses, 1)
+		assert.EqualValues(t, left, r.Statuses[0].LimitRemaining)
+		assert.Equal(t, "api/key", r.Statuses[0].CurrentLimit.Name)
+		assert.EqualValues(t, 5, r.Statuses[0].CurrentLimit.RequestsPerUnit)
+		assert.Equal(t, rls.RateLimitResponse_RateLimit_MINUTE, r.Statuses[0].CurrentLimit.Unit)
+		assert.Empty(t, r.ResponseHeadersToAdd)
+	}
+	r := e.ask(0, descriptor("key", "tin"))
+	assert.Equal(t, over, r.OverallCode)
+	assert.Equal(t, over, r.Statuses[0].Code)
+	assert.InDelta(t, 60, r.Statuses[0].DurationUntilReset.AsDuration().Seconds(), 30)
+	require.Len(t, r.ResponseHeadersToAdd, 1)
+	assert.Equal(t, "retry-after", r.ResponseHeadersToAdd[0].Key)
+	assert.Regexp(t, `^[1-6]\d?$`, r.ResponseHeadersToAdd[0].Value)
+	assert.Equal(t, map[string]any{"blocked_by": []any{"api"}, "banned": false, "degraded": false}, r.DynamicMetadata.AsMap())
+	assert.Equal(t, ok, e.ask(0, descriptor("key", "gold")).OverallCode, "another value has a limit of its own")
+	assert.EqualValues(t, 50, e.ask(0, descriptor("key", "gold")).Statuses[0].CurrentLimit.RequestsPerUnit)
+}
+
+func TestARuleIsForDescriptorsOfExactlyItsKeys(t *testing.T) {
+	e := newEdge(t, start(t, descriptors))
+	for _, d := range []*common.RateLimitDescriptor{
+		descriptor("other", "x"), descriptor("key", "tin", "path", "/"), descriptor("path", "/login"),
+		descriptor("path", "/free", "remote_address", "1"), descriptor(),
+	} {
+		r := e.ask(1000, d)
+		assert.Equal(t, ok, r.OverallCode, "%v", d)
+		assert.Nil(t, r.Statuses[0].CurrentLimit)
+	}
+	twice := e.ask(1, descriptor("key", "tin", "key", "gold"))
+	assert.EqualValues(t, 5, twice.Statuses[0].CurrentLimit.RequestsPerUnit, "of two entries with one key the first")
+	r, err := e.client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: "other", HitsAddend: 1000, Descriptors: []*common.RateLimitDescriptor{descriptor("key", "tin")}})
+	require.NoError(t, err)
+	assert.Equal(t, ok, r.OverallCode, "another domain")
+}
+
+func TestADescriptorIsBannedByItsRule(t *testing.T) {
+	e := newEdge(t, start(t, descriptors))
+	login := descriptor("path", "/login", "remote_address", "203.0.113.7")
+	assert.Equal(t, ok, e.ask(0, login).OverallCode)
+	r := e.ask(0, login)
+	assert.Equal(t, over, r.OverallCode)
+	assert.Equal(t, true, r.DynamicMetadata.AsMap()["banned"])
+	assert.InDelta(t, 24, r.Statuses[0].DurationUntilReset.AsDuration().Hours(), 0.1)
+}
+
+func TestHitsAreCountedAllOrNone(t *testing.T) {
+	e := newEdge(t, start(t, descriptors))
+	assert.EqualValues(t, 2, e.ask(3, descriptor("key", "a")).Statuses[0].LimitRemaining)
+	assert.Equal(t, over, e.ask(3, descriptor("key", "a")).OverallCode)
+	assert.Equal(t, ok, e.ask(2, descriptor("key", "a")).OverallCode, "the call before counted none")
+	assert.Equal(t, over, e.ask(6, descriptor("key", "b")).OverallCode, "more than the limit ever takes")
+	look := descriptor("key", "b")
+	look.HitsAddend = wrapperspb.UInt64(0)
+	for range 10 {
+		assert.Equal(t, ok, e.ask(1, look).OverallCode, "0 hits only look")
+	}
+	own := descriptor("key", "b")
+	own.HitsAddend = wrapperspb.UInt64(5)
+	assert.Equal(t, ok, e.ask(1, own).OverallCode, "a descriptor's hits come before the request's")
+	assert.Equal(t, over, e.ask(1, look).OverallCode)
+	back := descriptor("key", "c")
+	back.IsNegativeHits = true
+	assert.EqualValues(t, 4, e.ask(1, back).Statuses[0].LimitRemaining, "what would be left after one more")
+}
+
+func TestAnyDescriptorOverItsLimitIsEnough(t *testing.T) {
+	e := newEdge(t, start(t, descriptors))
+	e.ask(5, descriptor("key", "a"))
+	r := e.ask(0, descriptor("key", "b"), descriptor("key", "a"), descriptor("none", "x"))
+	assert.Equal(t, over, r.OverallCode)
+	var codes []rls.RateLimitResponse_Code
+	for _, s := range r.Statuses {
+		codes = append(codes, s.Code)
+	}
+	assert.Equal(t, []rls.RateLimitResponse_Code{ok, over, ok}, codes, "in the order of the request")
+}
+
+func TestALimitInTheRequestComesFirst(t *testing.T) {
+	e := newEdge(t, start(t, descriptors))
+	limited := func(value string, perUnit uint32, u unit.RateLimitUnit) *common.RateLimitDescriptor {
+		d := descriptor("key", value)
+		d.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: perUnit, Unit: u}
+		return d
+	}
+	for i := range 8 {
+		r := e.ask(0, limited("a", 7, unit.RateLimitUnit_DAY))
+		assert.Equal(t, i < 7, r.OverallCode == ok, i)
+		assert.EqualValues(t, 7, r.Statuses[0].CurrentLimit.RequestsPerUnit)
+		assert.Equal(t, rls.RateLimitResponse_RateLimit_DAY, r.Statuses[0].CurrentLimit.Unit)
+	}
+	assert.Equal(t, ok, e.ask(0, limited("b", 7, unit.RateLimitUnit_DAY)).OverallCode)
+	assert.Equal(t, over, e.ask(0, limited("c", 0, unit.RateLimitUnit_DAY)).OverallCode, "none at all")
+	assert.Equal(t, ok, e.ask(200_000, limited("d", 1_000_000, unit.RateLimitUnit_HOUR)).OverallCode, "more than a window holds")
+	_, err := e.client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: "edge", Descriptors: []*common.RateLimitDescriptor{limited("a", 7, 99)}})
+	assert.Equal(t, codes.InvalidArgument, status.Code(err))
+}
+
+func TestARequestWithoutDomainOrDescriptorsIsAnError(t *testing.T) {
+	e := newEdge(t, start(t, descriptors))
+	for want, r := range map[string]*rls.RateLimitRequest{
+		"domain must not be empty":          {Descriptors: []*common.RateLimitDescriptor{descriptor("key", "a")}},
+		"descriptor list must not be empty": {Domain: "edge"},
+		"101 descriptors":                   {Domain: "edge", Descriptors: slices.Repeat([]*common.RateLimitDescriptor{descriptor("key", "a")}, 101)},
+	} {
+		_, err := e.client.ShouldRateLimit(t.Context(), r)
+		assert.Equal(t, codes.InvalidArgument, status.Code(err))
+		assert.ErrorContains(t, err, want)
+	}
+	_, err := e.client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: strings.Repeat("x", 1<<20)})
+	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+}
+
+func TestAFailingMemcachedIsToldAsTheRuleFileSays(t *testing.T) {
+	for _, failure := range []string{"open", "closed"} {
+		server := memcachedtest.Process(t)
+		e := newEdge(t, start(t, descriptors+"failure: "+failure+"\n", server.Addr))
+		e.ask(0, descriptor("key", "a"))
+		server.Kill()
+		r, err := e.client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: "edge", Descriptors: []*common.RateLimitDescriptor{descriptor("key", "a")}})
+		if failure == "closed" {
+			assert.Equal(t, codes.Unavailable, status.Code(err), "Envoy does as its failure_mode_deny says")
+			continue
+		}
+		require.NoError(t, err)
+		assert.Equal(t, ok, r.OverallCode)
+		assert.Equal(t, true, r.DynamicMetadata.AsMap()["degraded"])
+	}
+}
+
+func TestTheServerTellsItsHealthAndItsServices(t *testing.T) {
+	conn := dialEnvoy(t, start(t, descriptors))
+	for _, name := range []string{"", "envoy.service.ratelimit.v3.RateLimitService"} {
+		health, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: name})
+		require.NoError(t, err)
+		assert.Equal(t, healthpb.HealthCheckResponse_SERVING, health.Status)
+	}
+	stream, err := grpc_reflection_v1.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&grpc_reflection_v1.ServerReflectionRequest{
+		MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{},
+	}))
+	answer, err := stream.Recv()
+	require.NoError(t, err)
+	assert.Contains(t, answer.String(), "envoy.service.ratelimit.v3.RateLimitService")
+}
+
+// TestManyEnvoysAdmitNoMoreThanTheLimit asks two services on one memcached, and
+// measures how long the answers take: Envoy waits 20 ms by default.
+func TestManyEnvoysAdmitNoMoreThanTheLimit(t *testing.T) {
+	server := memcachedtest.Process(t)
+	edges := []*edge{newEdge(t, start(t, descriptors, server.Addr)), newEdge(t, start(t, descriptors, server.Addr))}
+	const callers, calls = 32, 100
+	took := make([]time.Duration, callers*calls)
+	var admitted [20]atomic.Int64
+	var all sync.WaitGroup
+	for c := range callers {
+		all.Go(func() {
+			for i := range calls {
+				value := (c + i) % len(admitted)
+				begin := time.Now()
+				r, err := edges[c%2].client.ShouldRateLimit(context.Background(), &rls.RateLimitRequest{
+					Domain: "edge", Descriptors: []*common.RateLimitDescriptor{descriptor("key", fmt.Sprint(value))},
+				})
+				took[c*calls+i] = time.Since(begin)
+				if assert.NoError(t, err) && r.OverallCode == ok {
+					admitted[value].Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	for value := range admitted {
+		assert.EqualValues(t, 5, admitted[value].Load(), "value %d", value)
+	}
+	slices.Sort(took)
+	t.Logf("%d callers, %d calls: median %v, p99 %v", callers, len(took), took[len(took)/2], took[len(took)*99/100])
+}

@@ -1,0 +1,172 @@
+// Package serve answers proxies that ask whether a request may pass: forward
+// authentication, for nginx, Traefik, Caddy and HAProxy.
+package serve
+
+import (
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/httpthrottle"
+)
+
+// StatusField is the header field of every answer that a Service decided. It has
+// the status that the client should get, whatever the proxy can pass on.
+const StatusField = "X-Throttler-Status"
+
+// A Service decides requests by the rules of a file.
+type Service struct {
+	rules     *rulefile.Source
+	throttler *throttler.Throttler
+	log       *slog.Logger
+	current   atomic.Pointer[chain] // of the rules that were used last
+	distrust  atomic.Int64          // when a peer was last logged that is not trusted
+}
+
+// New returns a Service that counts with t. Its mistakes are written to log.
+func New(rules *rulefile.Source, t *throttler.Throttler, log *slog.Logger) *Service {
+	return &Service{rules: rules, throttler: t, log: log}
+}
+
+// Handler returns what proxies ask:
+//
+//	/auth         answers 200, or what the client is to get. It reads X-Forwarded-Method,
+//	              -Uri, -Host and -For.
+//	/auth/nginx   answers 200, or 403 with the status for the client in X-Throttler-Status.
+//	              nginx makes a 500 of any other. It reads X-Original-Method, -Uri, -Host
+//	              and X-Forwarded-For.
+//
+// Each reads one set of header fields, since a client may send the others.
+func (s *Service) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/auth", s.answer("X-Forwarded-", func(w http.ResponseWriter) http.ResponseWriter { return &telling{ResponseWriter: w} }))
+	mux.Handle("/auth/nginx", s.answer("X-Original-", func(w http.ResponseWriter) http.ResponseWriter {
+		return &telling{ResponseWriter: w, refusal: http.StatusForbidden}
+	}))
+	return mux
+}
+
+// answer decides requests that a proxy describes in header fields with a prefix.
+func (s *Service) answer(prefix string, wrap func(http.ResponseWriter) http.ResponseWriter) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := s.chain()
+		if !c.trusts(r) {
+			s.tellDistrust(r.RemoteAddr)
+			http.Error(w, "This proxy is not trusted. Add its address to trust in the rule file.", http.StatusInternalServerError)
+			return
+		}
+		c.handler.ServeHTTP(wrap(w), r.WithContext(withRequest(r.Context(), c.describe(r, prefix))))
+	})
+}
+
+// tellDistrust logs that a peer is not trusted, once a minute.
+func (s *Service) tellDistrust(peer string) {
+	now, last := time.Now().UnixNano(), s.distrust.Load()
+	if now-last >= int64(time.Minute) && s.distrust.CompareAndSwap(last, now) {
+		s.log.Error("asked by a proxy that is not trusted: add its address to trust in the rule file", "peer", peer)
+	}
+}
+
+// telling is a ResponseWriter that tells the status in a header field too, and
+// answers refusals with another status if one is set.
+type telling struct {
+	http.ResponseWriter
+	refusal int
+	told    bool
+}
+
+func (t *telling) WriteHeader(status int) {
+	if !t.told {
+		t.told = true
+		t.Header().Set(StatusField, strconv.Itoa(status))
+		if t.refusal != 0 && status >= 400 {
+			status = t.refusal
+		}
+	}
+	t.ResponseWriter.WriteHeader(status)
+}
+
+func (t *telling) Write(b []byte) (int, error) {
+	if !t.told {
+		t.WriteHeader(http.StatusOK)
+	}
+	return t.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (t *telling) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+
+// A chain is a file's rules as handlers: each hands on what it lets pass.
+type chain struct {
+	file    *rulefile.File
+	source  httpthrottle.Source
+	handler http.Handler
+}
+
+// chain returns that of the rules that hold now.
+func (s *Service) chain() *chain {
+	file := s.rules.File()
+	if c := s.current.Load(); c != nil && c.file == file {
+		return c
+	}
+	c := s.newChain(file)
+	s.current.Store(c)
+	return c
+}
+
+// loopback is trusted where a file names no proxies.
+var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+
+func (s *Service) newChain(file *rulefile.File) *chain {
+	c := &chain{file: file, source: httpthrottle.Source{Trusted: file.Trusted, Header: file.Forwarded}}
+	if len(file.Trusted) == 0 {
+		c.source.Trusted = loopback
+	}
+	c.handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	for i := len(file.Rules) - 1; i >= 0; i-- {
+		c.handler = s.apply(file.Rules[i], file.Closed, c.handler)
+	}
+	return c
+}
+
+// apply returns a handler that decides by a rule.
+func (s *Service) apply(rule *rulefile.Rule, closed bool, next http.Handler) http.Handler {
+	m := httpthrottle.New(s.throttler, func(r *http.Request) throttler.Rule {
+		filled, ok := rule.Fill(requestFrom(r.Context()))
+		if !ok {
+			return httpthrottle.Unlimited()
+		}
+		return filled
+	})
+	m.Public = rule.Public
+	m.Refusal.Status = rule.Answer.Status
+	if rule.Answer.Body != "" {
+		m.Refusal.Body, m.Refusal.ContentType = []byte(rule.Answer.Body), rule.Answer.Type
+	}
+	m.Failed = func(w http.ResponseWriter, _ *http.Request, err error) {
+		s.log.Error("a rule that cannot be decided", "rule", rule.Name, "err", err)
+		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+	}
+	if closed {
+		next = failClosed(next)
+	}
+	return m.Handler(next)
+}
+
+// failClosed refuses requests over whose rule the back end failed.
+func failClosed(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		d, decided := httpthrottle.DecisionFrom(r.Context())
+		if decided && d.Err != nil { // of this rule: an earlier one's ended there
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "Please try again later.", http.StatusServiceUnavailable)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,251 @@
+package serve_test
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// ask asks as a proxy does, about a request of a client.
+func ask(t *testing.T, s *service, path, client, target string, header ...string) (*http.Response, string) {
+	t.Helper()
+	header = append([]string{"X-Forwarded-For", client, "X-Forwarded-Uri", target, "X-Forwarded-Method", "GET", "X-Original-Uri", target}, header...)
+	return request(t, http.DefaultClient, "GET", "http://"+s.listen+path, "", header...)
+}
+
+func TestARefusalSaysWhatTheRuleFileSays(t *testing.T) {
+	s := start(t, `
+rules:
+  - name: a
+    either: [{name: address, value: "{address}", max: 1, per: 1h, message: Slow down.}]
+    for: {path: [/a]}
+  - name: b
+    either: [{name: address, value: "{address}", max: 1, per: 1h}]
+    for: {path: [/b]}
+    answer: {status: 420, type: text/html, body: <p>No.</p>}
+`)
+	for _, path := range []string{"/a", "/b"} {
+		answer, _ := ask(t, s, "/auth", "203.0.113.7", path)
+		require.Equal(t, 200, answer.StatusCode)
+		assert.Equal(t, "200", answer.Header.Get("X-Throttler-Status"))
+	}
+	answer, body := ask(t, s, "/auth", "203.0.113.7", "/a", "Accept", "text/plain")
+	assert.Equal(t, 429, answer.StatusCode)
+	assert.Equal(t, "429", answer.Header.Get("X-Throttler-Status"))
+	assert.Contains(t, body, "Slow down.")
+	answer, body = ask(t, s, "/auth", "203.0.113.7", "/b")
+	assert.Equal(t, 420, answer.StatusCode)
+	assert.Equal(t, "<p>No.</p>", body)
+	assert.Equal(t, "text/html", answer.Header.Get("Content-Type"))
+
+	answer, _ = ask(t, s, "/auth/nginx", "203.0.113.7", "/b")
+	assert.Equal(t, 403, answer.StatusCode, "nginx passes nothing else on")
+	assert.Equal(t, "420", answer.Header.Get("X-Throttler-Status"))
+	answer, _ = ask(t, s, "/nothing", "203.0.113.7", "/b")
+	assert.Equal(t, 404, answer.StatusCode)
+}
+
+func TestAllRulesForARequestDecideIt(t *testing.T) {
+	s := start(t, `
+rules:
+  - name: narrow
+    for: {path: [/a]}
+    either: [{name: address, value: "{address}", max: 1, per: 1h}]
+  - name: wide
+    either: [{name: address, value: "{address}", max: 3, per: 1h}]
+`)
+	var statuses []int
+	for _, target := range []string{"/a", "/a", "/a", "/b", "/b", "/b"} {
+		answer, _ := ask(t, s, "/auth", "203.0.113.7", target)
+		statuses = append(statuses, answer.StatusCode)
+	}
+	assert.Equal(t, []int{200, 429, 429, 200, 200, 429}, statuses, "what the first blocks, the second does not count")
+}
+
+func TestAProxyThatIsNotTrustedIsToldAndItsWordIsNotTaken(t *testing.T) {
+	s := start(t, strings.Replace(limits, "127.0.0.1", "192.0.2.1", 1))
+	for range 5 {
+		answer, body := ask(t, s, "/auth", "203.0.113.7", "/page/1")
+		assert.Equal(t, 500, answer.StatusCode)
+		assert.Contains(t, body, "not trusted")
+	}
+	s.stop()
+	assert.Equal(t, 1, strings.Count(s.log.String(), "not trusted"), "said once")
+}
+
+func TestWhileMemcachedIsDownRequestsPassOrNotAsTheRuleFileSays(t *testing.T) {
+	for _, failure := range []string{"open", "closed"} {
+		server := memcachedtest.Process(t)
+		s := start(t, limits+"failure: "+failure+"\n", server.Addr)
+		answer, _ := ask(t, s, "/auth", "203.0.113.7", "/page/1")
+		require.Equal(t, 200, answer.StatusCode)
+		server.Kill()
+		var statuses []int
+		for range 5 {
+			answer, _ = ask(t, s, "/auth", "203.0.113.7", "/page/1")
+			statuses = append(statuses, answer.StatusCode)
+		}
+		if failure == "open" {
+			assert.Equal(t, []int{200, 200, 200, 429, 429}, statuses, "the process counts by itself")
+			continue
+		}
+		assert.Equal(t, []int{503, 503, 503, 503, 503}, statuses)
+		assert.Equal(t, "1", answer.Header.Get("Retry-After"))
+		answer, _ = ask(t, s, "/auth/nginx", "203.0.113.7", "/page/1")
+		assert.Equal(t, 403, answer.StatusCode)
+		assert.Equal(t, "503", answer.Header.Get("X-Throttler-Status"))
+		answer, _ = ask(t, s, "/auth", "203.0.113.7", "/free")
+		assert.Equal(t, 200, answer.StatusCode, "no rule is for it")
+		answer, _ = request(t, http.DefaultClient, "GET", "http://"+s.admin+"/readyz", "")
+		assert.Equal(t, 503, answer.StatusCode)
+	}
+}
+
+func TestTwoServicesCountTogether(t *testing.T) {
+	server := memcachedtest.Process(t)
+	services := []*service{start(t, limits, server.Addr), start(t, limits, server.Addr)}
+	var passed sync.Map
+	var all sync.WaitGroup
+	for i := range 40 {
+		all.Go(func() {
+			r, _ := http.NewRequest("GET", "http://"+services[i%2].listen+"/auth", nil)
+			r.Header.Set("X-Forwarded-For", "203.0.113.7")
+			r.Header.Set("X-Forwarded-Uri", "/page/1")
+			answer, err := http.DefaultClient.Do(r)
+			if assert.NoError(t, err) {
+				answer.Body.Close()
+				if answer.StatusCode == 200 {
+					passed.Store(i, true)
+				}
+			}
+		})
+	}
+	all.Wait()
+	n := 0
+	passed.Range(func(any, any) bool { n++; return true })
+	assert.Equal(t, 3, n)
+}
+
+func TestOperatorsSeeWhatTheServiceDoes(t *testing.T) {
+	server := memcachedtest.Process(t)
+	s := start(t, limits, server.Addr)
+	for range 5 {
+		ask(t, s, "/auth", "203.0.113.7", "/page/1")
+	}
+	look := func(path string) string {
+		answer, body := request(t, http.DefaultClient, "GET", "http://"+s.admin+path, "", "Accept", "application/json")
+		assert.Equal(t, 200, answer.StatusCode, path)
+		return body
+	}
+	assert.Equal(t, "ok\n", look("/healthz"))
+	assert.Equal(t, "ready\n", look("/readyz"))
+	assert.Contains(t, look("/tally"), "203.0.113.7")
+	metrics := look("/metrics")
+	assert.Regexp(t, `throttler_decisions_total\{.*throttler_result="blocked",throttler_rule="pages"\} 2`, metrics)
+	assert.Contains(t, metrics, "throttler_server_up{")
+	answer, _ := request(t, http.DefaultClient, "GET", "http://"+s.listen+"/tally", "")
+	assert.Equal(t, 404, answer.StatusCode, "not where proxies ask")
+}
+
+func TestRulesAreReadAgainWithoutARestart(t *testing.T) {
+	s := start(t, limits)
+	status := func() int {
+		answer, _ := ask(t, s, "/auth", "203.0.113.7", "/page/1")
+		return answer.StatusCode
+	}
+	for status() == 200 {
+	}
+	files, err := filepath.Glob(filepath.Join(filepath.Dir(t.TempDir()), "*", "rules.yaml"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	require.NoError(t, os.WriteFile(files[0], []byte("broken: ["), 0o600))
+	require.NoError(t, os.WriteFile(files[0]+".new", []byte(strings.Replace(limits, "max: 3", "max: 100", 1)), 0o600))
+	assert.Equal(t, 429, status())
+	require.NoError(t, os.Rename(files[0]+".new", files[0]))
+	assert.Eventually(t, func() bool { return status() == 200 }, 30*time.Second, 50*time.Millisecond)
+}
+
+func TestGarbageIsRefusedAndTheServiceGoesOn(t *testing.T) {
+	s := start(t, limits)
+	for _, garbage := range []string{
+		"\x00\x01\x02\r\n\r\n",
+		"GET /auth HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 1<<20) + "\r\n\r\n",
+		"GET /auth HTTP/1.1\r\n\r\n",
+		"POST /auth HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n",
+	} {
+		conn, err := net.Dial("tcp", s.listen)
+		require.NoError(t, err)
+		conn.SetDeadline(time.Now().Add(30 * time.Second))
+		io.WriteString(conn, garbage)
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err == nil {
+			assert.GreaterOrEqual(t, answer.StatusCode, 400, "%.30q", garbage)
+			answer.Body.Close()
+		}
+		conn.Close()
+	}
+	for _, target := range []string{"", "%zz", "\\", "//", "?", strings.Repeat("/a", 1000), "http://", "*"} {
+		answer, _ := ask(t, s, "/auth", "nonsense, ,;", target)
+		assert.Equal(t, 200, answer.StatusCode, "%.20q", target)
+	}
+	answer, _ := ask(t, s, "/auth", "203.0.113.7", "/page/1")
+	assert.Equal(t, 200, answer.StatusCode)
+}
+
+func TestRequestsUnderWayAreAnsweredBeforeTheEnd(t *testing.T) {
+	hung, asked := hungServer(t)
+	s := start(t, limits, hung)
+	answered := make(chan int, 1)
+	go func() {
+		r, _ := http.NewRequest("GET", "http://"+s.listen+"/auth", nil)
+		r.Header.Set("X-Forwarded-Uri", "/page/1")
+		answer, err := http.DefaultClient.Do(r)
+		if !assert.NoError(t, err) {
+			answered <- 0
+			return
+		}
+		answer.Body.Close()
+		answered <- answer.StatusCode
+	}()
+	<-asked
+	s.stop()
+	assert.Equal(t, 200, <-answered)
+}
+
+// hungServer returns the address of a server that takes requests and answers none,
+// and a channel that is closed by the first.
+func hungServer(t *testing.T) (address string, asked <-chan struct{}) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	first := make(chan struct{})
+	tell := sync.OnceFunc(func() { close(first) })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				if _, err := conn.Read(make([]byte, 1)); err == nil {
+					tell()
+				}
+				io.Copy(io.Discard, conn)
+			}()
+		}
+	}()
+	return l.Addr().String(), first
+}

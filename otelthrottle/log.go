@@ -1,0 +1,243 @@
+package otelthrottle
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+)
+
+// The options of a [Log] that are not set.
+const (
+	DefaultLogEvery = 10 * time.Second
+	DefaultLogBurst = 5
+)
+
+// maxStreams is the number of rules whose lines are counted apart. Others share.
+const maxStreams = 256
+
+// A Log writes decisions worth a look to a slog.Logger: a call that was blocked
+// (or would have been, with Shadow), a ban that was set, a back end that failed.
+// Authorized calls are not written.
+//
+// It cannot flood the log: of each rule and each of those four kinds it writes
+// Burst lines in any period of Every, which begins with the first of them. When
+// the period ends, one more line says how many were left out. Rules beyond the
+// first 256 share their lines.
+//
+// The exported fields are options, to be set before the first use. All methods
+// may be called from many goroutines at once.
+type Log struct {
+	// Logger is written to. Default: slog.Default().
+	Logger *slog.Logger
+
+	// Every is the length of a period. Default: 10 s.
+	Every time.Duration
+
+	// Burst is the number of lines in a period. Default: 5.
+	Burst int
+
+	// Values writes the Values of the conditions concerned as well: addresses
+	// and user names, which are personal data.
+	Values bool
+
+	mu      sync.Mutex
+	streams map[streamKey]*stream // guarded by mu
+	closed  bool                  // guarded by mu
+}
+
+// A kind is what a line is about.
+type kind int
+
+const (
+	blockedKind kind = iota
+	wouldBlockKind
+	banKind
+	failureKind
+)
+
+var messages = [...]string{
+	blockedKind:    "call blocked",
+	wouldBlockKind: "call would be blocked",
+	banKind:        "ban set",
+	failureKind:    "back end failed",
+}
+
+var levels = [...]slog.Level{
+	blockedKind:    slog.LevelInfo,
+	wouldBlockKind: slog.LevelInfo,
+	banKind:        slog.LevelWarn,
+	failureKind:    slog.LevelError,
+}
+
+// streamKey tells apart what has lines of its own.
+type streamKey struct {
+	rule string
+	kind kind
+}
+
+// A stream is the lines of one rule and kind in a period.
+type stream struct {
+	lines   int         // written in this period
+	omitted int         // not written in this period
+	end     *time.Timer // of the period
+}
+
+// Observe writes what there is to tell of d. It fits [throttler.Throttler.Observe].
+func (l *Log) Observe(ctx context.Context, rule throttler.Rule, d throttler.Decision) {
+	switch {
+	case d.Status == throttler.Blocked:
+		l.write(ctx, blockedKind, &rule, &d, isBlocked)
+	case d.WouldBlock:
+		l.write(ctx, wouldBlockKind, &rule, &d, isBlocked)
+	}
+	if concerned(&d, isNewBan) {
+		l.write(ctx, banKind, &rule, &d, isNewBan)
+	}
+	if d.Err != nil {
+		l.write(ctx, failureKind, &rule, &d, hasFailed)
+	}
+}
+
+func isBlocked(o *throttler.Outcome) bool { return o.Blocked }
+func isNewBan(o *throttler.Outcome) bool  { return o.NewBan }
+func hasFailed(o *throttler.Outcome) bool { return o.Err != nil }
+
+func concerned(d *throttler.Decision, is func(*throttler.Outcome) bool) bool {
+	for i := range d.Outcomes {
+		if is(&d.Outcomes[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// write writes a line about the conditions of d that is reports, if its period
+// has room for it.
+func (l *Log) write(ctx context.Context, k kind, rule *throttler.Rule, d *throttler.Decision, is func(*throttler.Outcome) bool) {
+	if !l.logger().Enabled(ctx, levels[k]) || !l.admit(k, rule.Identifier) {
+		return
+	}
+	attrs := make([]slog.Attr, 0, 5)
+	attrs = append(attrs, slog.String("rule", rule.Identifier), l.conditions(rule, d, is))
+	if d.RetryAfter > 0 {
+		attrs = append(attrs, slog.Duration("retry_after", d.RetryAfter))
+	}
+	if k == failureKind {
+		attrs = append(attrs, slog.String("status", d.Status.String()), slog.Any("err", d.Err))
+	}
+	l.logger().LogAttrs(ctx, levels[k], "throttler: "+messages[k], attrs...)
+}
+
+// conditions names the conditions of d that is reports, with their values if
+// those may be told.
+func (l *Log) conditions(rule *throttler.Rule, d *throttler.Decision, is func(*throttler.Outcome) bool) slog.Attr {
+	conditions := rule.Either
+	if len(conditions) == 0 {
+		conditions = rule.All
+	}
+	var names []string
+	var values []any
+	for i := range d.Outcomes {
+		if o := &d.Outcomes[i]; is(o) {
+			names = append(names, o.Name)
+			if i < len(conditions) {
+				values = append(values, slog.String(o.Name, conditions[i].Value))
+			}
+		}
+	}
+	if l.Values {
+		return slog.Group("conditions", values...)
+	}
+	return slog.String("conditions", strings.Join(names, ","))
+}
+
+// admit reports whether the period of a rule and kind has room for a line, and
+// takes it.
+func (l *Log) admit(k kind, rule string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	key := streamKey{rule, k}
+	s := l.streams[key]
+	if s == nil {
+		if len(l.streams) >= maxStreams*len(messages) {
+			key.rule = other
+			s = l.streams[key]
+		}
+		if s == nil {
+			s = l.begin(key)
+		}
+	}
+	if s.lines < l.burst() {
+		s.lines++
+		return true
+	}
+	s.omitted++
+	return false
+}
+
+// begin begins a period. l.mu is held.
+func (l *Log) begin(key streamKey) *stream {
+	if l.streams == nil {
+		l.streams = make(map[streamKey]*stream)
+	}
+	key.rule = strings.Clone(key.rule)
+	s := new(stream)
+	s.end = time.AfterFunc(l.every(), func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.streams[key] == s {
+			l.finish(key, s)
+		}
+	})
+	l.streams[key] = s
+	return s
+}
+
+// finish ends the period of s, and says what was left out. l.mu is held.
+func (l *Log) finish(key streamKey, s *stream) {
+	delete(l.streams, key)
+	s.end.Stop()
+	if s.omitted > 0 {
+		l.logger().LogAttrs(context.Background(), levels[key.kind], "throttler: more of the same",
+			slog.String("rule", key.rule), slog.String("what", messages[key.kind]), slog.Int("lines", s.omitted))
+	}
+}
+
+// Close ends all periods, and writes what they left out. Observe writes nothing
+// after it.
+func (l *Log) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for key, s := range l.streams {
+		l.finish(key, s)
+	}
+}
+
+func (l *Log) logger() *slog.Logger {
+	if l.Logger != nil {
+		return l.Logger
+	}
+	return slog.Default()
+}
+
+func (l *Log) every() time.Duration {
+	if l.Every > 0 {
+		return l.Every
+	}
+	return DefaultLogEvery
+}
+
+func (l *Log) burst() int {
+	if l.Burst > 0 {
+		return l.Burst
+	}
+	return DefaultLogBurst
+}

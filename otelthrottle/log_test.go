@@ -1,0 +1,151 @@
+package otelthrottle_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/adaptivethrottler/throttler/otelthrottle"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A page is a log in memory, without times.
+type page struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (p *page) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.Write(b)
+}
+
+// lines returns what was written since the last call.
+func (p *page) lines() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	lines := strings.FieldsFunc(p.text.String(), func(r rune) bool { return r == '\n' })
+	p.text.Reset()
+	return lines
+}
+
+func (p *page) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(p, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+}
+
+func loginRule(addr string) throttler.Rule {
+	return throttler.Rule{
+		Identifier: "login",
+		Either:     []throttler.Condition{{Name: "ip", Value: addr, Max: 1, TTL: time.Minute}},
+		Lockout:    time.Hour,
+	}
+}
+
+func TestALogTellsOfBlockedCallsAndOfBansButNoValues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var written page
+		log := &otelthrottle.Log{Logger: written.logger()}
+		defer log.Close()
+		th := throttler.New(memstore.New())
+		th.Observe = log.Observe
+		for range 3 {
+			_, err := th.Authorize(t.Context(), loginRule("203.0.113.7"))
+			require.NoError(t, err)
+		}
+		assert.Equal(t, []string{
+			`level=INFO msg="throttler: call blocked" rule=login conditions=ip retry_after=1h0m0s`,
+			`level=WARN msg="throttler: ban set" rule=login conditions=ip retry_after=1h0m0s`,
+			`level=INFO msg="throttler: call blocked" rule=login conditions=ip retry_after=1h0m0s`,
+		}, written.lines())
+	})
+}
+
+func TestALogTellsValuesIfItIsAskedTo(t *testing.T) {
+	var written page
+	log := &otelthrottle.Log{Logger: written.logger(), Values: true}
+	defer log.Close()
+	th := throttler.New(memstore.New())
+	th.Observe = log.Observe
+	rule := loginRule("203.0.113.7")
+	rule.Lockout, rule.Shadow = 0, true
+	for range 2 {
+		_, err := th.Authorize(t.Context(), rule)
+		require.NoError(t, err)
+	}
+	assert.Equal(t, []string{
+		`level=INFO msg="throttler: call would be blocked" rule=login conditions.ip=203.0.113.7`,
+	}, written.lines())
+}
+
+func TestALogTellsOfAFailedBackEnd(t *testing.T) {
+	var written page
+	log := &otelthrottle.Log{Logger: written.logger()}
+	defer log.Close()
+	log.Observe(t.Context(), loginRule("a"), throttler.Decision{
+		Status:   throttler.Authorized,
+		Err:      errors.New("no route"),
+		Outcomes: []throttler.Outcome{{Name: "ip", Err: errors.New("no route")}},
+	})
+	assert.Equal(t, []string{
+		`level=ERROR msg="throttler: back end failed" rule=login conditions=ip status=authorized err="no route"`,
+	}, written.lines())
+}
+
+func TestAFloodOfDecisionsIsAFewLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var written page
+		log := &otelthrottle.Log{Logger: written.logger(), Every: time.Minute, Burst: 3}
+		defer log.Close()
+		flood := func(rule string, n int) {
+			r := loginRule("a")
+			r.Identifier = rule
+			for range n {
+				log.Observe(t.Context(), r, throttler.Decision{})
+			}
+		}
+		flood("login", 1000)
+		assert.Len(t, written.lines(), 3)
+		flood("site", 1)
+		assert.Len(t, written.lines(), 1, "another rule has lines of its own")
+
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.Equal(t, []string{`level=INFO msg="throttler: more of the same" rule=login what="call blocked" lines=997`}, written.lines())
+
+		flood("login", 10)
+		assert.Len(t, written.lines(), 3, "a new period")
+		log.Close()
+		assert.Equal(t, []string{`level=INFO msg="throttler: more of the same" rule=login what="call blocked" lines=7`}, written.lines())
+		flood("login", 10)
+		assert.Empty(t, written.lines())
+	})
+}
+
+func TestRulesWithoutEndDoNotFloodALog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var written page
+		log := &otelthrottle.Log{Logger: written.logger(), Burst: 1}
+		defer log.Close()
+		for i := range 5000 {
+			r := loginRule("a")
+			r.Identifier = fmt.Sprint(i)
+			log.Observe(t.Context(), r, throttler.Decision{})
+		}
+		assert.Len(t, written.lines(), 4*256+1)
+	})
+}

@@ -1,0 +1,175 @@
+// Package otelthrottle reports what a rate limiter does to OpenTelemetry, and to
+// a log.
+//
+//	limits := throttler.New(servers)
+//	reporting, err := otelthrottle.Attach(otel.GetMeterProvider(), otelthrottle.Parts{
+//		Throttler: limits,
+//		Pool:      servers,
+//		Guard:     guard,
+//	})
+//
+// It is a module of its own: a program that imports only the library has none of
+// OpenTelemetry in its build.
+//
+// # Metrics
+//
+// Names and units follow OpenTelemetry's conventions. A Prometheus exporter makes
+// throttler_decisions_total of throttler.decisions, and so on.
+//
+//	throttler.decisions            counter    decisions, by throttler.rule and throttler.result:
+//	                                          authorized, blocked, would_block (Shadow)
+//	throttler.decision.duration    histogram  seconds that a decision took, by throttler.rule
+//	throttler.outcomes             counter    conditions, by throttler.rule, throttler.condition and
+//	                                          throttler.outcome: accepted, full, banned
+//	throttler.bans                 counter    bans that were set, by throttler.rule, throttler.condition
+//	throttler.failures             counter    conditions whose back end failed, by throttler.rule,
+//	                                          throttler.condition and error.type: unavailable,
+//	                                          overloaded, timeout, canceled, _OTHER
+//	throttler.lost_races           counter    conditions decided anew since another writer was
+//	                                          faster, by throttler.rule and throttler.condition
+//	throttler.exchanges            counter    records read, written or both in one request
+//	throttler.guesses              counter    records written before they were read, by
+//	                                          throttler.guess: right, wrong
+//	throttler.cache.hits           counter    conditions blocked from process memory
+//
+// Of a login Guard:
+//
+//	throttler.login.attempts       counter    attempts, by throttler.login.result: refused, succeeded,
+//	                                          failed, canceled; and throttler.login.known: whether the
+//	                                          name was known from there
+//
+// Of a Pool, by server.address and server.port:
+//
+//	throttler.server.up            gauge      1, or 0 while the circuit breaker is open
+//	throttler.server.calls         counter    calls
+//	throttler.server.failures      counter    calls that failed
+//	throttler.server.refusals      counter    calls not made since the breaker is open
+//	throttler.server.retries       counter    calls made again over a new connection
+//	throttler.server.connections   up-down    open connections
+//	throttler.server.overloads     counter    calls not sent and answered in time although the server
+//	                                          answers
+//	throttler.server.requests.active  up-down  requests sent and not yet answered
+//	throttler.server.requests.queued  up-down  requests that wait for their turn
+//	throttler.server.restarts      counter    restarts that were noticed: its records are gone
+//	throttler.server.flushes       counter    flushes that were noticed: its records are gone
+//	throttler.server.evictions     counter    items evicted since Attach: records may be gone
+//	throttler.server.memory.usage  up-down    bytes stored
+//	throttler.server.memory.limit  up-down    bytes that may be stored
+//
+// Values of conditions are never attributes. Names of rules and conditions are,
+// up to [Parts.MaxNames]; any further name is counted as _OTHER.
+package otelthrottle
+
+import (
+	"context"
+	"errors"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/login"
+	"github.com/adaptivethrottler/throttler/pool"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// DefaultMaxNames is the number of names that are told apart if [Parts.MaxNames]
+// is not set.
+const DefaultMaxNames = 256
+
+// scope names the library that makes the metrics.
+const scope = "github.com/adaptivethrottler/throttler/otelthrottle"
+
+// Parts is what to report about. Parts that are nil are left out.
+type Parts struct {
+	// Throttler's decisions are counted, through its Observe. An Observe that
+	// is set already is called after them. Attach must come before the
+	// Throttler's first use.
+	Throttler *throttler.Throttler
+
+	// Pool's servers are reported about. Each is asked for its statistics
+	// when metrics are collected, over a connection of its own, for up to
+	// [StatsTimeout].
+	Pool *pool.Pool
+
+	// Guard's attempts are counted, through its Observe, as the Throttler's
+	// decisions are.
+	Guard *login.Guard
+
+	// Log gets the decisions of Throttler too.
+	Log *Log
+
+	// MaxNames is the number of rules and conditions, together, that are
+	// told apart in metrics. Default: 256.
+	MaxNames int
+}
+
+// A Reporting is what [Attach] has begun.
+type Reporting struct {
+	registrations []metric.Registration
+	log           *Log
+}
+
+// Attach reports about parts to provider from now on. The error is the
+// provider's.
+func Attach(provider metric.MeterProvider, parts Parts) (*Reporting, error) {
+	meter := provider.Meter(scope)
+	reporting := &Reporting{log: parts.Log}
+	if parts.Throttler != nil {
+		if err := reporting.throttler(meter, &parts); err != nil {
+			return nil, err
+		}
+	}
+	if parts.Guard != nil {
+		if err := observeGuard(meter, parts.Guard); err != nil {
+			return nil, errors.Join(err, reporting.Close())
+		}
+	}
+	if parts.Pool != nil {
+		registration, err := observePool(meter, parts.Pool)
+		if err != nil {
+			return nil, errors.Join(err, reporting.Close())
+		}
+		reporting.registrations = append(reporting.registrations, registration)
+	}
+	return reporting, nil
+}
+
+// throttler reports about the decisions and the counts of parts.Throttler.
+func (r *Reporting) throttler(meter metric.Meter, parts *Parts) error {
+	maxNames := parts.MaxNames
+	if maxNames < 1 {
+		maxNames = DefaultMaxNames
+	}
+	decisions, err := newDecisions(meter, maxNames)
+	if err != nil {
+		return err
+	}
+	registration, err := observeStats(meter, parts.Throttler)
+	if err != nil {
+		return err
+	}
+	r.registrations = append(r.registrations, registration)
+	before, log := parts.Throttler.Observe, parts.Log
+	parts.Throttler.Observe = func(ctx context.Context, rule throttler.Rule, d throttler.Decision) {
+		decisions.observe(ctx, &rule, &d)
+		if log != nil {
+			log.Observe(ctx, rule, d)
+		}
+		if before != nil {
+			before(ctx, rule, d)
+		}
+	}
+	return nil
+}
+
+// Close ends the reports that are made at intervals, and closes the Log.
+// Decisions are counted as before. It may be called twice.
+func (r *Reporting) Close() error {
+	var errs []error
+	for _, registration := range r.registrations {
+		errs = append(errs, registration.Unregister())
+	}
+	r.registrations = nil
+	if r.log != nil {
+		r.log.Close()
+	}
+	return errors.Join(errs...)
+}
