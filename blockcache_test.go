@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -322,4 +323,94 @@ func TestCachedBanTakesFourAllocationsAtMost(t *testing.T) {
 	authorize(t, th, rule)
 	authorize(t, th, rule)
 	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { _, _ = th.Authorize(ctx, rule) }), 4.0)
+}
+
+// A late is a memstore whose answers are overtaken by what then does.
+type late struct {
+	*memstore.Store
+	then func()
+}
+
+func (l *late) Exchange(_ context.Context, xs ...throttler.Exchange) { l.Start(xs...) }
+
+func (l *late) Start(xs ...throttler.Exchange) {
+	for _, x := range xs {
+		l.Store.Start(overtakenExchange{x, l})
+	}
+}
+
+type overtakenExchange struct {
+	throttler.Exchange
+	l *late
+}
+
+func (x overtakenExchange) Done(r throttler.Result) {
+	if then := x.l.then; then != nil {
+		x.l.then = nil
+		then()
+	}
+	x.Exchange.Done(r)
+}
+
+func TestWhatWasReadInProcessMemoryBeforeAChangeIsNotKept(t *testing.T) {
+	rule := either(condition("a", 1, time.Minute))
+	for name, change := range map[string]struct {
+		do   func(*throttler.Throttler, throttler.Decision) error
+		want throttler.Outcome // the parts that matter
+	}{
+		"Cancel": {
+			func(th *throttler.Throttler, d throttler.Decision) error { return th.Cancel(context.Background(), d) },
+			throttler.Outcome{},
+		},
+		"Reset": {
+			func(th *throttler.Throttler, _ throttler.Decision) error { return th.Reset(context.Background(), rule) },
+			throttler.Outcome{},
+		},
+		"Ban": {
+			func(th *throttler.Throttler, _ throttler.Decision) error {
+				return th.Ban(context.Background(), rule, time.Hour)
+			},
+			throttler.Outcome{Blocked: true, Banned: true},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &late{Store: memstore.New()}
+			th := throttler.New(l)
+			th.BlockCache = 10
+			d := authorize(t, th, rule)
+			l.then = func() { require.NoError(t, change.do(th, d)) }
+			require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status, "as it was read")
+			o := authorize(t, th, rule).Outcomes[0]
+			require.Equal(t, change.want.Blocked, o.Blocked)
+			require.Equal(t, change.want.Banned, o.Banned)
+		})
+	}
+}
+
+func TestBlockCacheOverMemstoreGoesOnAfterAReset(t *testing.T) {
+	th := throttler.New(memstore.New())
+	th.BlockCache = 1000
+	for i := range 100 {
+		rule := either(condition(fmt.Sprint("c", i), 1, time.Minute))
+		require.NoError(t, th.Reset(t.Context(), rule))
+		for range 3 {
+			authorize(t, th, rule)
+		}
+		require.EqualValues(t, i+1, th.Stats().CacheHits)
+	}
+}
+
+// A Cancel whose answer was lost may have opened the record.
+func TestARecordThatMayHaveChangedIsAskedForAgain(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.BlockCache = 10
+		rule := either(condition("a", 1, time.Minute))
+		d := authorize(t, th, rule)
+		authorize(t, th, rule)
+		require.Zero(t, trips(func() { authorize(t, th, rule) }))
+		r.err = errors.New("lost")
+		require.Error(t, th.Cancel(t.Context(), d))
+		r.err = nil
+		require.Equal(t, 1, trips(func() { authorize(t, th, rule) }))
+	})
 }

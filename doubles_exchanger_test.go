@@ -41,6 +41,7 @@ const (
 	answerLost       // the write was carried out
 	requestLost      // it was not
 	covered          // it was carried out, and another write came after it
+	arrivesLate      // it is carried out, after the record was read anew
 )
 
 func newRemote() *remote {
@@ -92,7 +93,7 @@ func (r *remote) exchange(x throttler.Exchange) {
 		x.Done(result)
 		return
 	}
-	if lose != requestLost {
+	if lose != requestLost && lose != arrivesLate {
 		r.serve(x.Key(), item)
 	}
 	if lose == covered {
@@ -103,6 +104,9 @@ func (r *remote) exchange(x throttler.Exchange) {
 	r.mu.Lock()
 	r.conn++
 	r.mu.Unlock()
+	if lose == arrivesLate {
+		time.AfterFunc(roundTrip/2+1, func() { r.serve(x.Key(), item) })
+	}
 	r.exchange(x)
 }
 

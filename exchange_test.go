@@ -285,6 +285,27 @@ func TestALostAnswerThatIsCoveredSaysSoAndBansNobody(t *testing.T) {
 	})
 }
 
+// A server reads its connections in no order: the record is found unchanged on the
+// new one, before what was sent on the old one arrives.
+func TestALostWriteThatArrivesLateSaysSoAndBansNobody(t *testing.T) {
+	for name, before := range map[string]int{"of the first hit": 0, "of a further one": 1} {
+		t.Run(name, func(t *testing.T) {
+			exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+				rule := either(condition("a", 1+before, time.Minute))
+				rule.Lockout = time.Hour
+				for range before {
+					authorize(t, th, rule)
+				}
+				r.lose = arrivesLate
+				d := authorize(t, th, rule)
+				require.Error(t, d.Err)
+				require.Equal(t, throttler.Blocked, d.Status)
+				require.False(t, d.Outcomes[0].Banned)
+			})
+		})
+	}
+}
+
 func TestWhatIsFullCostsNothingUntilItMayOpen(t *testing.T) {
 	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
 		t.Run(algorithm.String(), func(t *testing.T) {

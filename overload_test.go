@@ -17,16 +17,17 @@ import (
 
 // What becomes of calls when this process asks more than its backend can carry.
 
-// A counter is a server that serves so many operations at once, one after the
-// other where there are more, each in the time that it is told.
+// A counter is a server that takes a given time for each operation, and counts
+// how many it serves at once.
 type counter struct {
 	*memstore.Store
 	serves func(op string, keys ...string) time.Duration
+	fails  func(op string) error // nil: nothing does
 
 	underWay, most, served atomic.Int64
 }
 
-func (c *counter) serve(op string, keys ...string) {
+func (c *counter) serve(op string, keys ...string) error {
 	n := c.underWay.Add(1)
 	defer c.underWay.Add(-1)
 	for most := c.most.Load(); n > most && !c.most.CompareAndSwap(most, n); {
@@ -34,35 +35,51 @@ func (c *counter) serve(op string, keys ...string) {
 	}
 	time.Sleep(c.serves(op, keys...))
 	c.served.Add(1)
+	if c.fails == nil {
+		return nil
+	}
+	return c.fails(op)
 }
 
-// plainly returns what c is to a throttler that knows the five methods only.
-func (c *counter) plainly() throttler.Client { return struct{ throttler.Client }{overCounter{c}} }
+// plainly returns what client is to a throttler that knows the five methods only.
+func plainly(client throttler.Client) throttler.Client { return struct{ throttler.Client }{client} }
+
+func (c *counter) plainly() throttler.Client { return plainly(overCounter{c}) }
 
 type overCounter struct{ c *counter }
 
 func (o overCounter) Get(key string) (*memcache.Item, error) {
-	o.c.serve("get", key)
+	if err := o.c.serve("get", key); err != nil {
+		return nil, err
+	}
 	return o.c.Store.Get(key)
 }
 
 func (o overCounter) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	o.c.serve("get", keys...)
+	if err := o.c.serve("get", keys...); err != nil {
+		return nil, err
+	}
 	return o.c.Store.GetMulti(keys)
 }
 
 func (o overCounter) Add(item *memcache.Item) error {
-	o.c.serve("add", item.Key)
+	if err := o.c.serve("add", item.Key); err != nil {
+		return err
+	}
 	return o.c.Store.Add(item)
 }
 
 func (o overCounter) CompareAndSwap(item *memcache.Item) error {
-	o.c.serve("cas", item.Key)
+	if err := o.c.serve("cas", item.Key); err != nil {
+		return err
+	}
 	return o.c.Store.CompareAndSwap(item)
 }
 
 func (o overCounter) Delete(key string) error {
-	o.c.serve("delete", key)
+	if err := o.c.serve("delete", key); err != nil {
+		return err
+	}
 	return o.c.Store.Delete(key)
 }
 
@@ -112,4 +129,18 @@ func TestACallThatHasNoTurnInTimeIsOverloadedWhileOthersAreAnswered(t *testing.T
 			})
 		})
 	}
+}
+
+func TestResetsWaitForTheirTurnToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &counter{Store: memstore.New(), serves: always(10 * time.Millisecond)}
+		th := throttler.New(c.plainly())
+		var wg sync.WaitGroup
+		for i := range 500 {
+			wg.Go(func() { assert.NoError(t, th.Reset(t.Context(), valued(string(rune('a'+i))))) })
+		}
+		wg.Wait()
+		require.EqualValues(t, 500, c.served.Load())
+		require.EqualValues(t, 64, c.most.Load())
+	})
 }

@@ -144,12 +144,22 @@ type Throttler struct {
 	// of them at once.
 	Observe func(ctx context.Context, rule Rule, d Decision)
 
-	client Client
-	main   lazy[backend]
-	second lazy[backend] // of Fallback
-	blocks lazy[blockCache]
-	stats  counters
-	queue  waitQueue // of the calls of Wait
+	// Conflict, if not nil, is called when this process asks for the same
+	// record, which is that of an Identifier, a Name and a Value, with another
+	// Max, TTL or Algorithm than before. Most often two rules share an
+	// Identifier by mistake. It changes no decision. It is called once for each
+	// Identifier and Name, with the later rule and an error for people to read,
+	// on the caller's goroutine. The latest 4,096 records are compared. Default:
+	// nil, and nothing is remembered.
+	Conflict func(rule Rule, err error)
+
+	client    Client
+	main      lazy[backend]
+	second    lazy[backend] // of Fallback
+	blocks    lazy[blockCache]
+	stats     counters
+	queue     waitQueue // of the calls of Wait
+	conflicts conflicts
 }
 
 // DefaultQueueTimeout is what [Throttler.QueueTimeout] is if it is not set.

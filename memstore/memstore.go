@@ -152,7 +152,7 @@ func (s *Store) Add(item *memcache.Item) error {
 		return err
 	}
 	sh := s.lock(item.Key)
-	defer sh.mu.Unlock()
+	defer s.unlock(sh)
 	now := time.Now()
 	old := s.live(sh, item.Key, now)
 	if old != nil {
@@ -183,7 +183,7 @@ func (s *Store) exchange(x throttler.Exchange) throttler.Result {
 		return throttler.Result{Err: memcache.ErrMalformedKey}
 	}
 	sh := s.lock(key)
-	defer sh.mu.Unlock()
+	defer s.unlock(sh)
 	now := time.Now()
 	turn := throttler.Turn{Known: true}
 	old := s.live(sh, key, now)
@@ -211,7 +211,7 @@ func (s *Store) CompareAndSwap(item *memcache.Item) error {
 		return err
 	}
 	sh := s.lock(item.Key)
-	defer sh.mu.Unlock()
+	defer s.unlock(sh)
 	now := time.Now()
 	old := s.live(sh, item.Key, now)
 	if old == nil {
@@ -231,7 +231,7 @@ func (s *Store) Delete(key string) error {
 		return memcache.ErrMalformedKey
 	}
 	sh := s.lock(key)
-	defer sh.mu.Unlock()
+	defer s.unlock(sh)
 	if s.live(sh, key, time.Now()) == nil {
 		return memcache.ErrCacheMiss
 	}
@@ -371,7 +371,7 @@ func (s *Store) put(sh *shard, old *entry, item *memcache.Item, now time.Time) {
 // most, so they cannot pile up. The caller holds the shard's lock.
 func (s *Store) evict(sh *shard, now time.Time) {
 	for spare := 2; sh.items.Len() > 1; {
-		over := s.items.Load() > int64(s.maxItems()) || s.bytes.Load() > int64(s.maxBytes())
+		over := s.full()
 		switch gone := sh.ends.expired(now); {
 		case gone != nil && (over || spare > 0):
 			spare--
@@ -382,6 +382,29 @@ func (s *Store) evict(sh *shard, now time.Time) {
 		default:
 			return
 		}
+	}
+}
+
+// full reports whether there is more than there may be.
+func (s *Store) full() bool {
+	return s.items.Load() > int64(s.maxItems()) || s.bytes.Load() > int64(s.maxBytes())
+}
+
+// unlock ends the use of a shard. If there is still too much, as the shard has
+// nothing else to evict, the others do.
+func (s *Store) unlock(sh *shard) {
+	sh.mu.Unlock()
+	for i := 0; i < len(s.shards) && s.full(); i++ {
+		other := &s.shards[i]
+		if other == sh {
+			continue
+		}
+		other.mu.Lock()
+		for s.full() && other.items.Len() > 0 {
+			s.evictions.Add(1)
+			other.items.RemoveOldest()
+		}
+		other.mu.Unlock()
 	}
 }
 
