@@ -44,7 +44,13 @@
 //
 // Decisions do not tell a login that failed from one that succeeded. For package
 // login, set Guard.Observe = t.ObserveLogin: it counts each attempt once, with its
-// result, and the names, addresses and networks that fail most.
+// result, and the names, addresses and networks that fail most. See [LoginCounts].
+//
+// Attempts and decisions are different things. An attempt takes several decisions:
+// if it is blocked as a stranger's where its name is known, another one lets it in.
+// Throttler.Observe sees both. So a tally of decisions has such a login as blocked,
+// or in Shadow as one that would have been, and Logins has it as what it came to.
+// Judge a login by Logins, in a trial too.
 //
 // # What is recorded
 //
@@ -95,8 +101,9 @@ type Tally struct {
 	// more than 256 bytes. Default: 256.
 	MaxNames int
 
-	// MaxValues is the number of values that are kept for each condition.
-	// Default: 1,000. Negative: none.
+	// MaxValues is the number of values that are kept for each condition, and
+	// of names, addresses and networks of failed logins. Default: 1,000.
+	// Negative: none.
 	MaxValues int
 
 	// HashKey replaces values by keyed hashes, for privacy: by the first 16
