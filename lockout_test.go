@@ -175,7 +175,7 @@ func TestGrowthIsForgottenAfterAWhile(t *testing.T) {
 		bans(t, growing(t1, 0, 2), 0, memory-1, memory, time.Hour))
 }
 
-func TestGrowthSurvivesManyOffences(t *testing.T) {
+func TestGrowthSurvivesManyBans(t *testing.T) {
 	lengths := bans(t, growing(time.Millisecond, time.Second, 1e300), make([]time.Duration, 300)...)
 	require.Equal(t, time.Second, lengths[300])
 	_, next := throttler.DecideRule(at(0), growing(time.Millisecond, time.Second, 2),
@@ -189,7 +189,7 @@ func TestGrowthSurvivesManyOffences(t *testing.T) {
 	}
 }
 
-func TestOffencesAreStoredOnlyWithGrowth(t *testing.T) {
+func TestRepeatsAreStoredOnlyWithGrowth(t *testing.T) {
 	ban := func(r throttler.Rule) (stored []byte) {
 		for range 2 {
 			_, stored = throttler.DecideRule(at(0), r, stored)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -53,7 +54,7 @@ func buildOlder(t *testing.T) (path string) {
 		if os.Getenv("THROTTLER_REQUIRE_MEMCACHED") == "1" {
 			t.Fatalf("no history with the older release %s: fetch all of it", olderRelease)
 		}
-		t.Skipf("no history with the older release %s: fetch all of it, by git fetch --unshallow", olderRelease)
+		skiptest.Skip(t, fmt.Sprintf("no history with the older release %s: fetch all of it, by git fetch --unshallow", olderRelease))
 	}
 	require.NoError(t, run(`mkdir "$OLDER/caller"; tar -xf "$OLDER/src.tar" -C "$OLDER"
 		cp testdata/caller/main.go "$OLDER/caller/"; cd "$OLDER"; go build -o older ./caller`))

@@ -21,7 +21,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestWaitDoesNotForgetOffences(t *testing.T) {
+func TestWaitDoesNotForgetRepeatedBans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(memstore.New())
 		rule := growing(time.Minute, 0, 2)

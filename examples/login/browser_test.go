@@ -16,6 +16,8 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
+
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
 )
 
 var screenshots = flag.String("screenshots", "", "write pictures of the pages to this `directory`")
@@ -32,7 +34,7 @@ func chromium(t *testing.T) string {
 	if os.Getenv("THROTTLER_REQUIRE_CHROMIUM") == "1" {
 		t.Fatal(missing)
 	}
-	t.Skip(missing)
+	skiptest.Skip(t, missing)
 	return ""
 }
 
