@@ -125,3 +125,56 @@ func TestACallIsNotDecidedOnARecordThatWasReadBeforeIt(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// A breaking client loses the first write, which arrives just before the next one.
+type breaking struct {
+	throttler.Client
+	lost    *memcache.Item
+	arrived bool
+}
+
+func (c *breaking) Add(item *memcache.Item) error {
+	if c.lost == nil {
+		c.lost = &memcache.Item{Key: item.Key, Value: item.Value, Flags: item.Flags, Expiration: item.Expiration}
+		return io.EOF
+	}
+	if !c.arrived {
+		c.arrived = true
+		_ = c.Client.Add(c.lost)
+	}
+	return c.Client.Add(item)
+}
+
+func TestALostWriteOfAPlainClientThatArrivesLateBansNobody(t *testing.T) {
+	th := throttler.New(&breaking{Client: plainly(memstore.New())})
+	rule := either(condition("a", 1, time.Hour))
+	rule.Lockout = time.Hour
+	d := authorize(t, th, rule)
+	require.Error(t, d.Err)
+	require.Equal(t, throttler.Blocked, d.Status)
+	require.False(t, d.Outcomes[0].Banned)
+}
+
+// A record that changes now and then is not one that the backend refuses to store.
+func TestRefusalsThatAreNotInARowAreNoReasonToGiveUp(t *testing.T) {
+	store := memstore.New()
+	others := throttler.New(store)
+	hitBy(others)
+	writes := 0
+	client := &faulty{Client: plainly(store), before: func(op string, _ ...string) error {
+		if op != "cas" {
+			return nil
+		}
+		writes++
+		switch {
+		case writes > 4*throttler.MaxStalls:
+			return nil
+		case writes%2 == 0:
+			hitBy(others)
+		}
+		return memcache.ErrCASConflict
+	}}
+	d := authorize(t, throttler.New(client), valued("hot"))
+	require.NoError(t, d.Err)
+	require.Equal(t, 4*throttler.MaxStalls, d.Outcomes[0].LostRaces)
+}
