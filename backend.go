@@ -213,11 +213,7 @@ func (b *backend) leave(e *entry, err error) {
 	}
 	e.left = err
 	e.unsent = !e.round.firm && s.withdraw(e)
-	goOn := s.abandonedBy(e.round)
 	s.mu.Unlock()
-	if goOn {
-		b.exchanger.Start(s)
-	}
 	if e.unsent {
 		e.round.settle()
 		b.slots.release(s, 1)

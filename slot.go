@@ -126,24 +126,6 @@ func (s *slot) leadsAgain(r *round) bool {
 	return false
 }
 
-// abandonedBy notes that r leaves, and reports whether an exchange that was left
-// to it is to be started.
-func (s *slot) abandonedBy(r *round) bool {
-	if s.leader != r {
-		return false
-	}
-	s.leader = nil
-	if !s.held {
-		return false
-	}
-	s.held = false
-	s.busy = len(s.queue) > 0
-	if !s.busy {
-		s.rest()
-	}
-	return s.busy
-}
-
 // withdraw removes e from the queue, and reports whether it was there.
 func (s *slot) withdraw(e *entry) bool {
 	i := slices.Index(s.queue, e)
