@@ -177,7 +177,7 @@ func (b *backend) keep(e *entry, value []byte, resets uint64) {
 	if cache == nil || resets != b.slots.resetsOf(e.key) {
 		return
 	}
-	cache.add(e.key, value, e.now)
+	cache.add(e.key, value, e.decidedAt)
 	if resets != b.slots.resetsOf(e.key) {
 		cache.remove(e.key) // it was forgotten meanwhile
 	}
@@ -195,8 +195,8 @@ func (b *backend) join(e *entry) bool {
 		return false
 	}
 	s.busy, s.early = true, 1
-	if e.seen.known {
-		s.basis = e.seen
+	if e.assessed.known {
+		s.assessed = e.assessed
 	}
 	s.resets = b.slots.resetsOf(e.key)
 	return true
@@ -212,7 +212,7 @@ func (b *backend) leave(e *entry, err error) {
 		return
 	}
 	e.left = err
-	e.unsent = !e.round.firm && s.withdraw(e)
+	e.unsent = !e.round.firm && s.unqueue(e)
 	s.mu.Unlock()
 	if e.unsent {
 		e.round.settle()

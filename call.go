@@ -69,8 +69,8 @@ func (t *Throttler) newCall(rule Rule) *call {
 // With CountAuthorizedOnly and several conditions there are two rounds: the first
 // only looks, and the second counts if nothing blocks. Where it turns out late that
 // the call is refused, what it has counted is given back.
-func (c *call) decide(ctx context.Context) Decision {
-	c.run(ctx)
+func (c *call) run(ctx context.Context) Decision {
+	c.askInRounds(ctx)
 	d := c.decision()
 	if fallback := c.t.fallback(); c.t.backend().inline && (fallback == nil || fallback.inline) {
 		*c = call{}
@@ -79,20 +79,20 @@ func (c *call) decide(ctx context.Context) Decision {
 	return d
 }
 
-func (c *call) run(ctx context.Context) {
+func (c *call) askInRounds(ctx context.Context) {
 	c.recall()
 	if c.dry {
-		c.ask(ctx, opLook)
+		c.askBoth(ctx, opLook)
 		return
 	}
 	if c.rule.CountAuthorizedOnly && len(c.entries) > 1 {
-		c.ask(ctx, opAssess)
+		c.askBoth(ctx, opAssess)
 		if c.refused() {
 			return
 		}
 		c.reopen()
 	}
-	c.ask(ctx, opCount)
+	c.askBoth(ctx, opCount)
 	c.writeReceipt()
 	if len(c.entries) > 1 && c.refused() {
 		c.giveBack(ctx)
@@ -121,7 +121,7 @@ func (c *call) recall() {
 
 // ask decides all conditions that are undecided. Those whose backend fails are
 // decided by the fallback, if there is one.
-func (c *call) ask(ctx context.Context, op op) {
+func (c *call) askBoth(ctx context.Context, op op) {
 	var first *round
 	if len(c.entries) == 1 {
 		first = &c.one.round
@@ -187,7 +187,7 @@ func (c *call) reopen() {
 			again := e.standIn()
 			again.cause = e.cause
 			again.lostRaces = e.lostRaces
-			again.seen = e.seen
+			again.assessed = e.assessed
 			c.entries[i] = again
 		}
 	}

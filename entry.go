@@ -20,12 +20,12 @@ type entry struct {
 	outcome   Outcome
 	again     time.Duration // how long until the same call fits
 	uncounted verdict       // of opLook: what it would be if it were not counted
-	now       instant       // when it was decided
+	decidedAt instant       // when it was decided
 	hit       hit           // what it has counted, or for opRefund and opWithdraw what is to be taken back
 	err       error         // what failed; nil: it was decided
 	note      error         // what failed though it was decided
 	lostRaces int
-	seen      sighting // of opAssess: the record that it was decided on; then of opCount
+	assessed  sighting // of opAssess: the record that it was decided on; then of opCount
 
 	backend *backend
 	slot    *slot
@@ -70,7 +70,7 @@ const (
 
 // apply decides e on r. next is what is to be stored if store is set.
 func (e *entry) apply(now instant, r record) (next record, store bool) {
-	e.now = now
+	e.decidedAt = now
 	switch e.op {
 	case opRefund:
 		return r.without(e.hit, now)
@@ -109,10 +109,10 @@ func (e *entry) fail(err error) {
 // failAt notes that e could not be stored, though r was read: what is full is
 // full, even if it could not be banned. Hits of others that were decided before e,
 // and not stored either, are no reason to block it.
-func (e *entry) failAt(err error, r record) {
+func (e *entry) failUnstored(err error, r record) {
 	if e.op <= opLook {
 		e.unsure = true // nothing to ban it for
-		e.apply(e.now, r)
+		e.apply(e.decidedAt, r)
 	}
 	if e.op > opLook || !e.outcome.Blocked {
 		e.fail(err)

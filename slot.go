@@ -25,27 +25,27 @@ type slot struct {
 	backend *backend
 	self    [1]Exchange // the slot itself
 
-	mu     sync.Mutex // guards what follows, and the entries until they are settled
-	queue  []*entry   // waiting for the next exchange, first come first served
-	early  int        // how many of queue came before the exchange began to wait for its turn
-	batch  []*entry   // decided by the exchange under way
-	read   int        // how many of batch came before the record was read
-	busy   bool       // an exchange is under way, or about to be
-	leader *round     // whose goroutine carries out the exchanges; nil: the exchanger's
-	held   bool       // the next exchange is left to the leader
+	mu         sync.Mutex // guards what follows, and the entries until they are settled
+	queue      []*entry   // waiting for the next exchange, first come first served
+	early      int        // how many of queue came before the exchange began to wait for its turn
+	batch      []*entry   // decided by the exchange under way
+	beforeRead int        // how many of batch came before the record was read
+	busy       bool       // an exchange is under way, or about to be
+	leader     *round     // whose goroutine carries out the exchanges; nil: the exchanger's
+	held       bool       // the next exchange is left to the leader
 
-	seen       sighting
-	basis      sighting       // what a call has read to decide whether it is counted
-	refused    sighting       // what the last write that was refused was to replace
-	sent       bool           // Propose was called, and Done was not yet
-	current    bool           // base was read by this very exchange
-	base       sighting       // what the batch was decided on
-	proposal   *memcache.Item // what is to be stored; nil: nothing
-	lost       *memcache.Item // a proposal whose answer was lost
-	lostBase   *memcache.Item // what that was to replace; nil: no record
-	resets     uint64         // of the table, when the exchange was sent
-	unreadable error          // why base cannot be read
-	stalls     int            // how often in a row a write was refused though the record was as read
+	seen        sighting
+	assessed    sighting       // what a call has read to decide whether it is counted
+	refusedBase sighting       // what the last write that was refused was to replace
+	sent        bool           // Propose was called, and Done was not yet
+	current     bool           // base was read by this very exchange
+	base        sighting       // what the batch was decided on
+	proposal    *memcache.Item // what is to be stored; nil: nothing
+	lost        *memcache.Item // a proposal whose answer was lost
+	lostBase    *memcache.Item // what that was to replace; nil: no record
+	resets      uint64         // of the table, when the exchange was sent
+	unreadable  error          // why base cannot be read
+	stalls      int            // how often in a row a write was refused though the record was as read
 
 	users    int   // entries that are not settled; guarded by the shard
 	neighbor links // in the list of those that are only remembered; guarded by the shard
@@ -127,7 +127,7 @@ func (s *slot) leadsAgain(r *round) bool {
 }
 
 // withdraw removes e from the queue, and reports whether it was there.
-func (s *slot) withdraw(e *entry) bool {
+func (s *slot) unqueue(e *entry) bool {
 	i := slices.Index(s.queue, e)
 	if i < 0 {
 		return false
@@ -145,7 +145,7 @@ func (s *slot) withdraw(e *entry) bool {
 func (s *slot) wasRead() (item *memcache.Item, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.basis.item, s.basis.known
+	return s.assessed.item, s.assessed.known
 }
 
 // Propose closes the batch, and decides it on what is known of the record.
@@ -158,17 +158,17 @@ func (s *slot) Propose(turn Turn) *memcache.Item {
 		if s.proposal != nil {
 			s.lost, s.lostBase, s.proposal = s.proposal, s.base.item, nil
 		}
-		s.base, s.current, s.read = sighting{}, false, len(s.batch)
+		s.base, s.current, s.beforeRead = sighting{}, false, len(s.batch)
 		return nil
 	}
 	s.sent = true
 	s.close(min(len(s.queue), maxBatch))
 	if turn.Known {
-		s.read = min(s.read, s.early)
+		s.beforeRead = min(s.beforeRead, s.early)
 	}
-	s.base, s.current = s.believed(turn), turn.Known && !s.basis.known
-	s.basis = sighting{}
-	s.proposal = s.decide(instantOf(time.Now()))
+	s.base, s.current = s.believed(turn), turn.Known && !s.assessed.known
+	s.assessed = sighting{}
+	s.proposal = s.decideBatch(instantOf(time.Now()))
 	return s.proposal
 }
 
@@ -176,7 +176,7 @@ func (s *slot) Propose(turn Turn) *memcache.Item {
 func (s *slot) close(n int) {
 	s.batch = append(s.batch, s.queue[:n]...)
 	s.queue = slices.Delete(s.queue, 0, n)
-	s.read = n
+	s.beforeRead = n
 }
 
 // believed returns the record as it most likely is. Where nothing is known it is
@@ -185,8 +185,8 @@ func (s *slot) believed(turn Turn) sighting {
 	switch {
 	case turn.Known:
 		return sighting{known: true, item: turn.Found, conn: turn.Conn, fresh: true}
-	case s.basis.known && (s.basis.item == nil || s.basis.conn == turn.Conn):
-		return s.basis
+	case s.assessed.known && (s.assessed.item == nil || s.assessed.conn == turn.Conn):
+		return s.assessed
 	case s.seen.known && (s.seen.item == nil || s.seen.conn == turn.Conn):
 		if !s.seen.fresh {
 			s.backend.t.stats.guesses.Add(1)
@@ -198,7 +198,7 @@ func (s *slot) believed(turn Turn) sighting {
 
 // decide decides the batch, each entry on what the one before it leaves, and
 // returns the item that is to be stored, nil if there is nothing to store.
-func (s *slot) decide(now instant) *memcache.Item {
+func (s *slot) decideBatch(now instant) *memcache.Item {
 	var r record
 	if r, s.unreadable = stored(s.base.item); s.unreadable != nil {
 		return nil
@@ -254,7 +254,7 @@ func (s *slot) Done(r Result) {
 		s.base, s.current = sighting{}, false
 	}
 	s.sent = false
-	s.take(r)
+	s.conclude(r)
 	users -= len(s.batch) + len(s.queue)
 	if len(s.batch) > 0 {
 		s.queue = append(s.batch, s.queue...)
@@ -292,7 +292,7 @@ func (s *slot) rest() {
 	if s.seen.conn == 0 || s.seen.item != nil && len(s.seen.item.Value) > maxRemembered {
 		s.seen = sighting{} // of a plain client or one behind a proxy, or too large
 	}
-	s.base, s.basis, s.refused, s.stalls = sighting{}, sighting{}, sighting{}, 0
+	s.base, s.assessed, s.refusedBase, s.stalls = sighting{}, sighting{}, sighting{}, 0
 	s.lostBase = nil
 	s.room = [2][1]*entry{}
 	s.queue, s.batch = s.room[0][:0], s.room[1][:0]
@@ -300,7 +300,7 @@ func (s *slot) rest() {
 
 // take draws the consequences of r. Entries that are not settled stay in the
 // batch.
-func (s *slot) take(r Result) {
+func (s *slot) conclude(r Result) {
 	proposal, lost := s.proposal, s.lost
 	s.proposal, s.lost = nil, nil
 	switch {
@@ -309,14 +309,14 @@ func (s *slot) take(r Result) {
 	case r.Read && lost != nil && sameWrite(r.Found, lost):
 		s.accept(lost, r)
 	case r.Err != nil && !r.Read:
-		s.fail(r.Err, r.Unknown)
+		s.failAll(r.Err, r.Unknown)
 	case r.Read:
 		if lost != nil {
 			s.suspect(r.Found == nil || sameWrite(r.Found, s.lostBase))
 		}
-		s.find(r, proposal != nil && r.Err == nil)
+		s.decideAnew(r, proposal != nil && r.Err == nil)
 	default:
-		s.lose(s.base)
+		s.retry(s.base)
 	}
 }
 
@@ -357,7 +357,7 @@ func (s *slot) uncache() {
 // entries that need not change it: nothing but that they came before it was read
 // says that their answer is not out of date. refused says that a write was, as the record
 // had changed.
-func (s *slot) find(r Result, refused bool) {
+func (s *slot) decideAnew(r Result, refused bool) {
 	now := instantOf(time.Now())
 	decided := s.current && !refused && r.Err == nil
 	if refused && s.base.fresh {
@@ -365,7 +365,7 @@ func (s *slot) find(r Result, refused bool) {
 	}
 	base := s.base
 	s.seen = sighting{known: true, item: r.Found, conn: r.Conn, fresh: true}
-	if decided && s.unreadable == nil && s.read == len(s.batch) {
+	if decided && s.unreadable == nil && s.beforeRead == len(s.batch) {
 		s.acceptAll(r.Found)
 		return
 	}
@@ -382,16 +382,16 @@ func (s *slot) find(r Result, refused bool) {
 		}
 		_, e.writes = e.apply(now, found)
 		switch {
-		case !e.writes && i >= s.read: // the record may have changed before e came
+		case !e.writes && i >= s.beforeRead: // the record may have changed before e came
 			undecided = append(undecided, e)
 		case !e.writes:
 			s.keep(e, r.Found)
 			s.settle(e)
 		case r.Err != nil:
-			s.failAt(e, r.Err, found)
+			s.failUnstored(e, r.Err, found)
 		case r.Found != nil && r.Found.CasID == 0:
-			s.failAt(e, ErrNoCAS, found)
-		case refused && base.fresh && s.loses(e):
+			s.failUnstored(e, ErrNoCAS, found)
+		case refused && base.fresh && s.lostTooOften(e):
 		case e.unsure && (e.op == opRefund || e.op == opWithdraw):
 			e.fail(errLostAnswer)
 			s.settle(e)
@@ -404,10 +404,10 @@ func (s *slot) find(r Result, refused bool) {
 }
 
 // lose goes on after a write was refused, and nobody has read the record since.
-func (s *slot) lose(base sighting) {
-	s.stall(s.refused.known && sameToken(base.item, s.refused.item))
-	s.refused, s.seen = base, sighting{}
-	s.batch = slices.DeleteFunc(s.batch, s.loses)
+func (s *slot) retry(base sighting) {
+	s.stall(s.refusedBase.known && sameToken(base.item, s.refusedBase.item))
+	s.refusedBase, s.seen = base, sighting{}
+	s.batch = slices.DeleteFunc(s.batch, s.lostTooOften)
 }
 
 // stall counts how often in a row a write was refused although the record is
@@ -428,7 +428,7 @@ func sameToken(a, b *memcache.Item) bool {
 }
 
 // loses notes that e has lost a race, and reports whether that was one too many.
-func (s *slot) loses(e *entry) bool {
+func (s *slot) lostTooOften(e *entry) bool {
 	if e.late {
 		e.doubt()
 	}
@@ -474,7 +474,7 @@ func (e *entry) doubt() {
 
 // fail settles all entries that wait for a server which does not answer: those
 // that came later too, or they would all wait for it in turn.
-func (s *slot) fail(err error, unknown bool) {
+func (s *slot) failAll(err error, unknown bool) {
 	s.seen = sighting{}
 	if unknown {
 		s.uncache()
@@ -484,7 +484,7 @@ func (s *slot) fail(err error, unknown bool) {
 	for _, e := range s.batch {
 		e.unknown = unknown && e.writes
 		if known && unreadable == nil {
-			s.failAt(e, err, r)
+			s.failUnstored(e, err, r)
 			continue
 		}
 		e.fail(err)
@@ -510,8 +510,8 @@ func (s *slot) empty() {
 
 // failAt settles e after its write failed, though the record was read: what is
 // full is full, even if it could not be banned.
-func (s *slot) failAt(e *entry, err error, r record) {
-	e.failAt(err, r)
+func (s *slot) failUnstored(e *entry, err error, r record) {
+	e.failUnstored(err, r)
 	s.settle(e)
 }
 
@@ -519,7 +519,7 @@ func (s *slot) failAt(e *entry, err error, r record) {
 func (s *slot) settle(e *entry) {
 	e.settled = true
 	if e.op == opAssess {
-		e.seen = s.seen
+		e.assessed = s.seen
 	}
 	if e.round != nil {
 		e.round.settle()
