@@ -183,8 +183,8 @@ func (b *backend) keep(e *entry, value []byte, resets uint64) {
 	}
 }
 
-// join queues e at the slot of its record, and reports whether nobody else is
-// asking there, so that the caller has to.
+// join queues e at the slot of its record. It reports whether the slot was idle: then
+// the caller carries out the exchange.
 func (b *backend) join(e *entry) bool {
 	s := b.slots.acquire(b, e.key)
 	s.mu.Lock()
@@ -202,8 +202,8 @@ func (b *backend) join(e *entry) bool {
 	return true
 }
 
-// leave withdraws e, unless it is settled: a hit that is not sent yet is not
-// sent, and of one that is, nobody but Cancel hears any more.
+// leave gives e up, unless it is settled. If e is not sent yet, it never will be.
+// Otherwise its result is for Cancel alone.
 func (b *backend) leave(e *entry, err error) {
 	s := e.slot
 	s.mu.Lock()

@@ -33,8 +33,8 @@ type answer struct {
 	outcomes [1]Outcome
 }
 
-// calls are those that nobody uses: of calls that were decided in process memory,
-// where nothing is under way any more.
+// calls holds used calls for reuse. Only calls that were decided in process memory
+// are put there: nothing of them is still under way.
 var calls = sync.Pool{New: func() any { return new(call) }}
 
 // newCall returns the call of rule, with all its conditions undecided.
@@ -63,12 +63,7 @@ func (t *Throttler) newCall(rule Rule) *call {
 	return c
 }
 
-// decide carries c through the backend and returns its Decision. It is the end of
-// c.
-//
-// With CountAuthorizedOnly and several conditions there are two rounds: the first
-// only looks, and the second counts if nothing blocks. Where it turns out late that
-// the call is refused, what it has counted is given back.
+// run decides c and returns its Decision. c must not be used afterwards.
 func (c *call) run(ctx context.Context) Decision {
 	c.askInRounds(ctx)
 	d := c.decision()
@@ -79,6 +74,11 @@ func (c *call) run(ctx context.Context) Decision {
 	return d
 }
 
+// askInRounds has all conditions of c decided, and counted unless the call is dry.
+//
+// With CountAuthorizedOnly and several conditions there are two rounds: the first
+// only looks, and the second counts if nothing blocks. If the second round finds
+// that the call is refused after all, what it has counted is given back.
 func (c *call) askInRounds(ctx context.Context) {
 	c.recall()
 	if c.dry {
@@ -119,8 +119,8 @@ func (c *call) recall() {
 	}
 }
 
-// ask decides all conditions that are undecided. Those whose backend fails are
-// decided by the fallback, if there is one.
+// askBoth asks the backend about all conditions that are undecided, and then the
+// fallback, if there is one, about those whose backend failed.
 func (c *call) askBoth(ctx context.Context, op op) {
 	var first *round
 	if len(c.entries) == 1 {

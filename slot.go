@@ -1,9 +1,7 @@
 package throttler
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -35,7 +33,7 @@ type slot struct {
 	held       bool       // the next exchange is left to the leader
 
 	seen        sighting
-	assessed    sighting       // what a call has read to decide whether it is counted
+	assessed    sighting       // the record as the call to be counted has just assessed it
 	refusedBase sighting       // what the last write that was refused was to replace
 	sent        bool           // Propose was called, and Done was not yet
 	current     bool           // base was read by this very exchange
@@ -126,7 +124,7 @@ func (s *slot) leadsAgain(r *round) bool {
 	return false
 }
 
-// withdraw removes e from the queue, and reports whether it was there.
+// unqueue removes e from the queue, and reports whether it was there.
 func (s *slot) unqueue(e *entry) bool {
 	i := slices.Index(s.queue, e)
 	if i < 0 {
@@ -140,8 +138,8 @@ func (s *slot) unqueue(e *entry) bool {
 	return true
 }
 
-// wasRead returns the record as a call that is to be counted now has just read it,
-// to decide whether.
+// wasRead returns the record as the call that is to be counted now has just read it,
+// when it assessed whether to count.
 func (s *slot) wasRead() (item *memcache.Item, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +194,7 @@ func (s *slot) believed(turn Turn) sighting {
 	return sighting{}
 }
 
-// decide decides the batch, each entry on what the one before it leaves, and
+// decideBatch decides each entry of the batch on what the one before it leaves, and
 // returns the item that is to be stored, nil if there is nothing to store.
 func (s *slot) decideBatch(now instant) *memcache.Item {
 	var r record
@@ -249,7 +247,7 @@ func (s *slot) Done(r Result) {
 	s.backend.t.stats.exchanges.Add(1)
 	users := len(s.batch) + len(s.queue)
 	if !s.sent {
-		// Its turn never came: it fails those that have waited all the time.
+		// Its turn never came. r concerns the entries that it began to wait with.
 		s.close(s.early)
 		s.base, s.current = sighting{}, false
 	}
@@ -296,240 +294,4 @@ func (s *slot) rest() {
 	s.lostBase = nil
 	s.room = [2][1]*entry{}
 	s.queue, s.batch = s.room[0][:0], s.room[1][:0]
-}
-
-// take draws the consequences of r. Entries that are not settled stay in the
-// batch.
-func (s *slot) conclude(r Result) {
-	proposal, lost := s.proposal, s.lost
-	s.proposal, s.lost = nil, nil
-	switch {
-	case r.Stored:
-		s.accept(proposal, r)
-	case r.Read && lost != nil && sameWrite(r.Found, lost):
-		s.accept(lost, r)
-	case r.Err != nil && !r.Read:
-		s.failAll(r.Err, r.Unknown)
-	case r.Read:
-		if lost != nil {
-			s.suspect(r.Found == nil || sameWrite(r.Found, s.lostBase))
-		}
-		s.decideAnew(r, proposal != nil && r.Err == nil)
-	default:
-		s.retry(s.base)
-	}
-}
-
-// sameWrite reports whether item was stored by the write of other.
-func sameWrite(item, other *memcache.Item) bool {
-	return item != nil && other != nil && item.Flags == other.Flags && bytes.Equal(item.Value, other.Value)
-}
-
-// accept settles the batch as it was decided: item was stored.
-func (s *slot) accept(item *memcache.Item, r Result) {
-	s.seen = sighting{known: r.Read, item: r.Found, conn: r.Conn, fresh: true}
-	s.stalls = 0
-	if s.base.known && !s.base.fresh {
-		s.backend.t.stats.rightGuesses.Add(1)
-	}
-	s.uncache()
-	s.acceptAll(item)
-}
-
-// acceptAll settles the batch as it was decided: on the record, or so that item
-// is the record now.
-func (s *slot) acceptAll(item *memcache.Item) {
-	for _, e := range s.batch {
-		s.keep(e, item)
-		s.settle(e)
-	}
-	s.empty()
-}
-
-// uncache forgets a record that has changed.
-func (s *slot) uncache() {
-	if cache := s.backend.cache(); cache != nil {
-		cache.remove(s.key)
-	}
-}
-
-// find decides the batch anew on the record as it was found, and settles the
-// entries that need not change it: nothing but that they came before it was read
-// says that their answer is not out of date. refused says that a write was, as the record
-// had changed.
-func (s *slot) decideAnew(r Result, refused bool) {
-	now := instantOf(time.Now())
-	decided := s.current && !refused && r.Err == nil
-	if refused && s.base.fresh {
-		s.stall(sameToken(s.base.item, r.Found))
-	}
-	base := s.base
-	s.seen = sighting{known: true, item: r.Found, conn: r.Conn, fresh: true}
-	if decided && s.unreadable == nil && s.beforeRead == len(s.batch) {
-		s.acceptAll(r.Found)
-		return
-	}
-	found, err := stored(r.Found)
-	undecided := s.batch[:0]
-	for i, e := range s.batch {
-		if err != nil {
-			e.fail(err)
-			s.settle(e)
-			continue
-		}
-		if refused && e.late {
-			e.doubt()
-		}
-		_, e.writes = e.apply(now, found)
-		switch {
-		case !e.writes && i >= s.beforeRead: // the record may have changed before e came
-			undecided = append(undecided, e)
-		case !e.writes:
-			s.keep(e, r.Found)
-			s.settle(e)
-		case r.Err != nil:
-			s.failUnstored(e, r.Err, found)
-		case r.Found != nil && r.Found.CasID == 0:
-			s.failUnstored(e, ErrNoCAS, found)
-		case refused && base.fresh && s.lostTooOften(e):
-		case e.unsure && (e.op == opRefund || e.op == opWithdraw):
-			e.fail(errLostAnswer)
-			s.settle(e)
-		default:
-			undecided = append(undecided, e)
-		}
-	}
-	clear(s.batch[len(undecided):])
-	s.batch = undecided
-}
-
-// lose goes on after a write was refused, and nobody has read the record since.
-func (s *slot) retry(base sighting) {
-	s.stall(s.refusedBase.known && sameToken(base.item, s.refusedBase.item))
-	s.refusedBase, s.seen = base, sighting{}
-	s.batch = slices.DeleteFunc(s.batch, s.lostTooOften)
-}
-
-// stall counts how often in a row a write was refused although the record is
-// unchanged.
-func (s *slot) stall(unchanged bool) {
-	if unchanged {
-		s.stalls++
-	} else {
-		s.stalls = 0
-	}
-}
-
-func sameToken(a, b *memcache.Item) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return a.CasID == b.CasID
-}
-
-// loses notes that e has lost a race, and reports whether that was one too many.
-func (s *slot) lostTooOften(e *entry) bool {
-	if e.late {
-		e.doubt()
-	}
-	e.lostRaces++
-	s.backend.t.stats.lostRaces.Add(1)
-	if e.lostRaces == 1 {
-		e.since = time.Now()
-	}
-	limit := maxLosses + e.condition.Max
-	switch waited := s.backend.t.queueTimeout(); {
-	case s.stalls >= maxStalls || e.lostRaces > limit:
-		e.fail(errStalled)
-	case time.Since(e.since) > waited:
-		e.fail(fmt.Errorf("%w: the record of %q changed %d times in %v", ErrOverloaded, s.key, e.lostRaces, waited))
-	default:
-		return false
-	}
-	s.settle(e)
-	return true
-}
-
-// suspect notes that a write of the batch was lost. If the record is still as it
-// was to be replaced, the write was not carried out, unless it arrives yet: a
-// server reads its connections in no order. Else it may have been.
-func (s *slot) suspect(unchanged bool) {
-	for _, e := range s.batch {
-		switch {
-		case !e.writes:
-		case unchanged:
-			e.late = true
-		default:
-			e.doubt()
-		}
-	}
-}
-
-// doubt notes that an earlier write of e may have been carried out.
-func (e *entry) doubt() {
-	if !e.unsure {
-		e.unsure, e.note = true, errLostAnswer
-	}
-}
-
-// fail settles all entries that wait for a server which does not answer: those
-// that came later too, or they would all wait for it in turn.
-func (s *slot) failAll(err error, unknown bool) {
-	s.seen = sighting{}
-	if unknown {
-		s.uncache()
-	}
-	known := s.base.fresh
-	r, unreadable := stored(s.base.item)
-	for _, e := range s.batch {
-		e.unknown = unknown && e.writes
-		if known && unreadable == nil {
-			s.failUnstored(e, err, r)
-			continue
-		}
-		e.fail(err)
-		s.settle(e)
-	}
-	s.empty()
-	if errors.Is(err, ErrOverloaded) {
-		return
-	}
-	for _, e := range s.queue {
-		e.fail(err)
-		s.settle(e)
-	}
-	clear(s.queue)
-	s.queue = s.queue[:0]
-}
-
-// empty forgets the batch, which is settled.
-func (s *slot) empty() {
-	clear(s.batch)
-	s.batch = s.batch[:0]
-}
-
-// failAt settles e after its write failed, though the record was read: what is
-// full is full, even if it could not be banned.
-func (s *slot) failUnstored(e *entry, err error, r record) {
-	e.failUnstored(err, r)
-	s.settle(e)
-}
-
-// settle makes e's result known. The caller must not touch it any more.
-func (s *slot) settle(e *entry) {
-	e.settled = true
-	if e.op == opAssess {
-		e.assessed = s.seen
-	}
-	if e.round != nil {
-		e.round.settle()
-	}
-}
-
-// keep remembers what blocks e, to answer the next call from memory.
-func (s *slot) keep(e *entry, item *memcache.Item) {
-	if e.op > opAssess || !e.outcome.Blocked || item == nil {
-		return
-	}
-	s.backend.keep(e, item.Value, s.resets)
 }
