@@ -223,7 +223,7 @@ var importable = func() map[string]string {
 	all := map[string]string{"throttler": ours, "prometheus": "go.opentelemetry.io/otel/exporters/prometheus"}
 	for _, path := range []string{
 		"context", "errors", "expvar", "fmt", "io", "log", "log/slog", "net", "net/http", "net/http/httptest", "net/netip", "os",
-		"strconv", "strings", "testing", "testing/synctest", "time", "crypto/tls", "crypto/rand", "encoding/json",
+		"strconv", "strings", "testing", "testing/synctest", "time", "crypto/tls", "crypto/x509", "crypto/rand", "encoding/json",
 		ours + "/grpcthrottle", ours + "/httpthrottle", ours + "/login", ours + "/memstore", ours + "/otelthrottle", ours + "/pool", ours + "/tally",
 		"github.com/bradfitz/gomemcache/memcache", "github.com/gin-gonic/gin", "github.com/stretchr/testify/require",
 		"go.opentelemetry.io/otel", "google.golang.org/grpc", "google.golang.org/grpc/codes", "google.golang.org/grpc/status",
