@@ -296,3 +296,14 @@ func BenchmarkOtherCallsBesideAuthorize(b *testing.B) {
 		})
 	}
 }
+
+func TestDecisionInProcessMemoryTakesFourAllocationsAtMost(t *testing.T) {
+	th := throttler.New(memstore.New())
+	full, open := either(condition("full", 1, time.Hour)), either(condition("open", 10_000, time.Second))
+	authorize(t, th, full)
+	authorize(t, th, open)
+	for _, rule := range []throttler.Rule{full, open} {
+		allocs := testing.AllocsPerRun(500, func() { _, _ = th.Authorize(t.Context(), rule) })
+		require.LessOrEqual(t, allocs, 4.0, rule.Either[0].Name)
+	}
+}

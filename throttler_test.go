@@ -219,12 +219,12 @@ func TestContextEndsACallThatHangs(t *testing.T) {
 					}
 					return nil
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond) // before each key is asked for by itself
 				defer cancel()
 				start := time.Now()
 				d, err := throttler.New(client).Authorize(ctx, rule)
 				require.NoError(t, err)
-				require.Equal(t, 50*time.Millisecond, time.Since(start))
+				require.Equal(t, 30*time.Millisecond, time.Since(start))
 				require.Equal(t, throttler.Authorized, d.Status)
 				require.Equal(t, context.DeadlineExceeded, d.Err)
 				time.Sleep(time.Second) // what was left behind ends by itself
