@@ -30,7 +30,8 @@ type Rule struct {
 	// "robots". Required. Two rules with the same Identifier share the records
 	// of conditions with the same Name and Value, and should give them the same
 	// Algorithm, Max and TTL. (Each Algorithm counts for itself. A shorter TTL
-	// applies to all stored hits from the first refusal on.)
+	// applies to all stored hits from the first refusal on. See
+	// [Throttler.Conflict].)
 	Identifier string
 
 	// Either blocks a call if any of its conditions is full. The other

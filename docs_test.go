@@ -19,6 +19,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -31,9 +32,7 @@ import (
 // A snippet may use what an earlier one of the page has declared. Imports need
 // not be printed.
 func TestSnippetsOfTheDocumentsCompile(t *testing.T) {
-	pages, err := filepath.Glob("docs/*.md")
-	require.NoError(t, err)
-	for _, page := range append(pages, "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md") {
+	for _, page := range pages(t) {
 		t.Run(page, func(t *testing.T) {
 			text, err := os.ReadFile(page)
 			require.NoError(t, err)
@@ -224,7 +223,7 @@ var importable = func() map[string]string {
 	all := map[string]string{"throttler": ours, "prometheus": "go.opentelemetry.io/otel/exporters/prometheus"}
 	for _, path := range []string{
 		"context", "errors", "expvar", "fmt", "io", "log", "log/slog", "net", "net/http", "net/http/httptest", "net/netip", "os",
-		"strconv", "strings", "testing", "testing/synctest", "time", "crypto/tls", "crypto/rand", "encoding/json",
+		"strconv", "strings", "testing", "testing/synctest", "time", "crypto/tls", "crypto/x509", "crypto/rand", "encoding/json",
 		ours + "/grpcthrottle", ours + "/httpthrottle", ours + "/login", ours + "/memstore", ours + "/otelthrottle", ours + "/pool", ours + "/tally",
 		"github.com/bradfitz/gomemcache/memcache", "github.com/gin-gonic/gin", "github.com/stretchr/testify/require",
 		"go.opentelemetry.io/otel", "google.golang.org/grpc", "google.golang.org/grpc/codes", "google.golang.org/grpc/status",
@@ -287,3 +286,52 @@ func openExportData(path string) (io.ReadCloser, error) {
 type notHere string
 
 func (path notHere) Error() string { return "no package " + string(path) }
+
+// Every link from a document to a file of the repository, and to a heading in it,
+// leads somewhere.
+func TestLinksOfTheDocumentsLeadSomewhere(t *testing.T) {
+	for _, page := range pages(t) {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			path, heading, _ := strings.Cut(m[1], "#")
+			target := page
+			if path != "" {
+				target = filepath.Join(filepath.Dir(page), path)
+			}
+			content, err := os.ReadFile(target)
+			if info, statErr := os.Stat(target); statErr == nil && info.IsDir() {
+				err = nil
+			}
+			if assert.NoError(t, err, page) && heading != "" {
+				assert.Contains(t, headings(string(content)), heading, "%s links to %s", page, m[1])
+			}
+		}
+	}
+}
+
+var (
+	link      = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading   = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	notInLink = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+)
+
+// headings returns the names by which links refer to the headings of a page.
+func headings(page string) []string {
+	var all []string
+	for _, m := range heading.FindAllStringSubmatch(page, -1) {
+		all = append(all, strings.ReplaceAll(notInLink.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
+	}
+	return all
+}
+
+// pages returns the paths of all documents.
+func pages(t *testing.T) []string {
+	pages, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	require.NotEmpty(t, pages)
+	return append(pages, "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+}
