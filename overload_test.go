@@ -326,3 +326,14 @@ func (c strayClient) Get(string) (*memcache.Item, error) { return c.one, nil }
 func (c strayClient) GetMulti([]string) (map[string]*memcache.Item, error) {
 	return c.items, nil
 }
+
+func TestCallersOfOneValueWaitForAHungServerTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(hungAfter(500 * time.Millisecond).plainly())
+		go authorize(t, th, valued("hot"))
+		time.Sleep(400 * time.Millisecond)
+		begin := time.Now()
+		require.ErrorIs(t, authorize(t, th, valued("hot")).Err, throttler.ErrUnavailable)
+		require.Equal(t, 100*time.Millisecond, time.Since(begin))
+	})
+}
