@@ -83,7 +83,7 @@ func (s *slot) decideAnew(r Result, refused bool) {
 		return
 	}
 	now := instantOf(time.Now())
-	found, err := stored(r.Found)
+	found, err := recordIn(r.Found)
 	undecided := s.batch[:0]
 	for i, e := range s.batch {
 		if err != nil {
@@ -205,7 +205,7 @@ func (s *slot) failAll(err error, unknown bool) {
 		s.uncache()
 	}
 	known := s.base.fresh
-	r, unreadable := stored(s.base.item)
+	r, unreadable := recordIn(s.base.item)
 	for _, e := range s.batch {
 		e.unknown = unknown && e.writes
 		if known && unreadable == nil {

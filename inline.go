@@ -51,7 +51,7 @@ func (x *inlined) Key() string { return x.key }
 // Propose decides the entry on the record as it is.
 func (x *inlined) Propose(turn Turn) *memcache.Item {
 	e := (*entry)(x)
-	r, err := stored(turn.Found)
+	r, err := recordIn(turn.Found)
 	if err != nil {
 		e.fail(err)
 		return nil
@@ -73,7 +73,7 @@ func (x *inlined) Propose(turn Turn) *memcache.Item {
 // Done takes an error of the store: the record is too large for it.
 func (x *inlined) Done(r Result) {
 	if r.Err != nil {
-		found, _ := stored(r.Found)
+		found, _ := recordIn(r.Found)
 		(*entry)(x).failUnstored(r.Err, found)
 	}
 }

@@ -198,7 +198,7 @@ func (s *slot) believed(turn Turn) sighting {
 // returns the item that is to be stored, nil if there is nothing to store.
 func (s *slot) decideBatch(now instant) *memcache.Item {
 	var r record
-	if r, s.unreadable = stored(s.base.item); s.unreadable != nil {
+	if r, s.unreadable = recordIn(s.base.item); s.unreadable != nil {
 		return nil
 	}
 	changed := false
@@ -228,9 +228,9 @@ func newItem(key string, r record, now instant) *memcache.Item {
 	return &memcache.Item{Key: key, Value: r.encode(), Expiration: expiration(now, r.end())}
 }
 
-// stored returns the record in item. A value that does not decode is treated as
+// recordIn returns the record in item. A value that does not decode is treated as
 // absent, except one of a later version.
-func stored(item *memcache.Item) (record, error) {
+func recordIn(item *memcache.Item) (record, error) {
 	if item == nil {
 		return record{}, nil
 	}
