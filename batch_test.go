@@ -140,3 +140,28 @@ func TestRefusalsThatAreNotInARowAreNoReasonToGiveUp(t *testing.T) {
 	require.NoError(t, d.Err)
 	require.Equal(t, 4*throttler.MaxStalls, d.Outcomes[0].LostRaces)
 }
+
+// A call that changes nothing needs no token, whoever it is decided with.
+func TestAPeekIsAnsweredThoughWhatItIsDecidedWithCannotBeStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &counter{Store: memstore.New(), serves: always(roundTrip)}
+		th := throttler.New(tokenless{c.plainly()})
+		rule := either(condition("a", 3, time.Hour))
+		authorize(t, th, rule) // the first hit is added
+		var decisions [3]throttler.Decision
+		var wg sync.WaitGroup
+		for i, call := range []func(context.Context, throttler.Rule) (throttler.Decision, error){th.Peek, th.Authorize, th.Peek} {
+			wg.Go(func() {
+				var err error
+				decisions[i], err = call(context.Background(), rule)
+				assert.NoError(t, err)
+			})
+			synctest.Wait() // the first is under way, the others wait for it together
+		}
+		wg.Wait()
+		require.EqualValues(t, 4, c.served.Load(), "a read and a write, and a read for each batch")
+		require.ErrorIs(t, decisions[1].Err, throttler.ErrNoCAS)
+		require.NoError(t, decisions[2].Err)
+		require.Equal(t, []int{1}, remaining(decisions[2]))
+	})
+}
