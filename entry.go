@@ -111,7 +111,7 @@ func (e *entry) fail(err error) {
 // and not stored either, are no reason to block it.
 func (e *entry) failAt(err error, r record) {
 	if e.op <= opLook {
-		e.lockout = lockout{}
+		e.unsure = true // nothing to ban it for
 		e.apply(e.now, r)
 	}
 	if e.op > opLook || !e.outcome.Blocked {

@@ -17,6 +17,7 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
+	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 )
@@ -65,8 +66,9 @@ const jobVariable = "THROTTLER_TEST_JOB"
 type job struct {
 	Addr  string // of the server
 	Rule  throttler.Rule
-	Calls int // each on a goroutine of its own
-	Times int // how often each of them calls
+	Calls int  // each on a goroutine of its own
+	Times int  // how often each of them calls
+	Pool  bool // over package pool
 }
 
 // A tally is what came of a job.
@@ -80,10 +82,8 @@ func (j job) do(n int, start <-chan struct{}) tally {
 		wg    sync.WaitGroup
 	)
 	for i := range n {
-		client := memcache.New(j.Addr)
-		client.Timeout = 20 * time.Second
-		client.MaxIdleConns = j.Calls
-		defer client.Close()
+		client, end := j.client()
+		defer end()
 		th := throttler.New(client)
 		for c := i; c < j.Calls; c += n {
 			wg.Go(func() {
@@ -99,6 +99,22 @@ func (j job) do(n int, start <-chan struct{}) tally {
 	}
 	wg.Wait()
 	return total
+}
+
+// client returns a client that is patient, and how to close it.
+func (j job) client() (client throttler.Client, end func() error) {
+	if j.Pool {
+		p, err := pool.New(j.Addr)
+		if err != nil {
+			panic(err)
+		}
+		p.Timeout, p.QueueTimeout = 20*time.Second, 20*time.Second
+		return p, p.Close
+	}
+	c := memcache.New(j.Addr)
+	c.Timeout = 20 * time.Second
+	c.MaxIdleConns = j.Calls
+	return c, c.Close
 }
 
 func (t *tally) add(d throttler.Decision, err error) {
@@ -199,9 +215,11 @@ func Test4ProcessesAreAdmittedExactlyMax(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Any(t)
 	forEachAlgorithm(t, 50, func(t *testing.T, c throttler.Condition) {
-		rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{c}, Lockout: time.Hour}
-		got := inProcesses(t, 4, job{Addr: server.Addr, Rule: rule, Calls: 16, Times: 10})
-		require.Equal(t, tally{Authorized: 50, Blocked: 4*16*10 - 50}, got)
+		for _, overPool := range []bool{false, true} {
+			rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{c}, Lockout: time.Hour}
+			got := inProcesses(t, 4, job{Addr: server.Addr, Rule: rule, Calls: 16, Times: 10, Pool: overPool})
+			require.Equal(t, tally{Authorized: 50, Blocked: 4*16*10 - 50}, got)
+		}
 	})
 }
 
