@@ -11,7 +11,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -72,17 +71,6 @@ func TestNobodyIsBlockedByHitsThatWereNotStored(t *testing.T) {
 	}
 }
 
-// A tokenless client is one of memcached -C.
-type tokenless struct{ throttler.Client }
-
-func (c tokenless) Get(key string) (*memcache.Item, error) {
-	item, err := c.Client.Get(key)
-	if err == nil {
-		item.CasID = 0
-	}
-	return item, err
-}
-
 // The connection breaks before the write arrives, and the record is gone by then.
 func TestCallsDecidedTogetherAreDecidedAnewAfterALostWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -101,20 +89,11 @@ func TestCallsDecidedTogetherAreDecidedAnewAfterALostWrite(t *testing.T) {
 	})
 }
 
-// A tardy client takes a round trip to hand out what it has read.
-type tardy struct{ throttler.Client }
-
-func (c tardy) Get(key string) (*memcache.Item, error) {
-	item, err := c.Client.Get(key)
-	time.Sleep(roundTrip)
-	return item, err
-}
-
 // A call is not answered by what was read before it came.
 func TestACallIsNotDecidedOnARecordThatWasReadBeforeIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
-		th := throttler.New(tardy{plainly(store)})
+		th := throttler.New(slowReader(store))
 		rule := either(condition("a", 1, time.Hour))
 		authorize(t, throttler.New(store), rule)
 		var wg sync.WaitGroup

@@ -215,23 +215,6 @@ func BenchmarkDecisionOverMemstore(b *testing.B) {
 	}
 }
 
-func BenchmarkBlockCache(b *testing.B) {
-	for _, n := range []int{1, 2, 8} {
-		b.Run(fmt.Sprintf("conditions=%d", n), func(b *testing.B) {
-			th := throttler.New(memstore.New())
-			th.BlockCache, th.BlockCacheTTL = 1000, time.Hour
-			rule := full(b, th, n)
-			rule.Lockout = time.Hour
-			blocked := decision(context.Background(), "", th, rule, throttler.Blocked)
-			blocked.do(b)
-			b.ReportAllocs()
-			for b.Loop() {
-				blocked.do(b)
-			}
-		})
-	}
-}
-
 // 64 goroutines call at once: all one value, whose window is never full, so
 // that every call writes, or each its own.
 func BenchmarkContention(b *testing.B) {

@@ -30,7 +30,8 @@ type Rule struct {
 	// "robots". Required. Two rules with the same Identifier share the records
 	// of conditions with the same Name and Value, and should give them the same
 	// Algorithm, Max and TTL. (Each Algorithm counts for itself. A shorter TTL
-	// applies to all stored hits from the first refusal on.)
+	// applies to all stored hits from the first refusal on. See
+	// [Throttler.Conflict].)
 	Identifier string
 
 	// Either blocks a call if any of its conditions is full. The other
@@ -60,8 +61,8 @@ type Rule struct {
 
 	// CountAuthorizedOnly counts a call in all conditions or in none: a blocked
 	// call uses up no budget. A condition that is found full is banned all the
-	// same. If ctx ends while a refused call is undoing its hits, the rest stay
-	// until they expire. Default: conditions that are not full count a blocked
+	// same. A call that counts a hit before another condition turns out to be
+	// full gives the hit back, even if ctx has ended. Default: conditions that are not full count a blocked
 	// call too.
 	CountAuthorizedOnly bool
 

@@ -129,8 +129,8 @@ type verdict struct {
 // hits that the call costs are counted if there is room for all of them and
 // count is set.
 //
-// It is a function of its arguments alone. All that the rest of the package
-// does is to keep it so while others decide the same condition.
+// It is a function of its arguments alone. The rest of the package sees to it that
+// nobody else changes the record between its reading and the storing of next.
 func decide(now instant, c *Condition, l lockout, stored record, count bool) verdict {
 	b, corrected := stored.ban.at(now)
 	if b.holds(now) {

@@ -176,3 +176,6 @@ func Slots(th *Throttler) (all, used int) {
 	}
 	return all, used
 }
+
+// Records returns the number of records that s keeps.
+func Records(s *Simulation) int { return len(s.records) }

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -189,20 +188,10 @@ func inGoroutines(j job) tally {
 	return j.do(4, start)
 }
 
-// forEachAlgorithm runs test with a condition that takes exactly max, whatever
-// time passes during a test.
-func forEachAlgorithm(t *testing.T, max int, test func(*testing.T, throttler.Condition)) {
-	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
-		c := limit("c", max, 30*24*time.Hour)
-		c.Algorithm = algorithm
-		t.Run(algorithm.String(), func(t *testing.T) { test(t, c) })
-	}
-}
-
 func Test64GoroutinesAreAdmittedExactlyMax(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Any(t)
-	forEachAlgorithm(t, 50, func(t *testing.T, c throttler.Condition) {
+	eachAlgorithm(t, 50, func(t *testing.T, c throttler.Condition) {
 		for range 5 {
 			rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{c}}
 			got := inGoroutines(job{Addr: server.Addr, Rule: rule, Calls: 64, Times: 5})
@@ -214,7 +203,7 @@ func Test64GoroutinesAreAdmittedExactlyMax(t *testing.T) {
 func Test4ProcessesAreAdmittedExactlyMax(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Any(t)
-	forEachAlgorithm(t, 50, func(t *testing.T, c throttler.Condition) {
+	eachAlgorithm(t, 50, func(t *testing.T, c throttler.Condition) {
 		for _, overPool := range []bool{false, true} {
 			rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{c}, Lockout: time.Hour}
 			got := inProcesses(t, 4, job{Addr: server.Addr, Rule: rule, Calls: 16, Times: 10, Pool: overPool})
@@ -422,39 +411,6 @@ func TestBanFoundBy32CallsAtOnceIsSetOnce(t *testing.T) {
 	require.Equal(t, rec.stored[0], s.record(rule).Value, "and nothing has moved it since")
 }
 
-// A meeting is a Client whose first readers go on when all of them have read.
-type meeting struct {
-	throttler.Client
-	missing atomic.Int64
-	all     sync.WaitGroup
-}
-
-func meet(c throttler.Client, readers int) *meeting {
-	m := &meeting{Client: c}
-	m.missing.Store(int64(readers))
-	m.all.Add(readers)
-	return m
-}
-
-func (m *meeting) Get(key string) (*memcache.Item, error) {
-	item, err := m.Client.Get(key)
-	m.wait()
-	return item, err
-}
-
-func (m *meeting) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	items, err := m.Client.GetMulti(keys)
-	m.wait()
-	return items, err
-}
-
-func (m *meeting) wait() {
-	if m.missing.Add(-1) >= 0 {
-		m.all.Done()
-		m.all.Wait()
-	}
-}
-
 // In the original, as in others, a call that had read the list before a ban was
 // set wrote it back afterwards, and the ban was gone.
 func TestLateWriteErasesNoBan(t *testing.T) {
@@ -464,7 +420,14 @@ func TestLateWriteErasesNoBan(t *testing.T) {
 	rule.Lockout = 2 * time.Hour
 	s.requireAuthorized(rule)
 
-	late := &lateClient{Client: s.newClient(t), arrived: make(chan struct{}), held: make(chan struct{})}
+	late, arrived, held := over(s.newClient(t)), make(chan struct{}), make(chan struct{})
+	late.before = func(op string, _ ...string) error {
+		if op == "cas" {
+			close(arrived)
+			<-held
+		}
+		return nil
+	}
 	var d throttler.Decision
 	var err error
 	done := make(chan struct{})
@@ -472,12 +435,12 @@ func TestLateWriteErasesNoBan(t *testing.T) {
 		defer close(done)
 		d, err = throttler.New(late).Authorize(context.Background(), rule)
 	}()
-	<-late.arrived // it has found room for its hit, and is about to write
+	<-arrived // it has found room for its hit, and is about to write
 	s.requireAuthorized(rule)
 	set := s.requireBlocked(rule)
 	require.True(t, set.Outcomes[0].Banned)
 	before := s.record(rule)
-	close(late.held)
+	close(held)
 	<-done
 
 	require.NoError(t, err)
@@ -485,17 +448,4 @@ func TestLateWriteErasesNoBan(t *testing.T) {
 	require.True(t, d.Outcomes[0].Banned, "it has looked again")
 	require.Equal(t, 1, d.Outcomes[0].LostRaces)
 	require.Equal(t, before, s.record(rule))
-}
-
-// A lateClient holds back each CompareAndSwap.
-type lateClient struct {
-	throttler.Client
-	arrived chan struct{} // closed when the first is there
-	held    chan struct{} // closed to let them go on
-}
-
-func (c *lateClient) CompareAndSwap(item *memcache.Item) error {
-	close(c.arrived)
-	<-c.held
-	return c.Client.CompareAndSwap(item)
 }

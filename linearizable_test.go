@@ -315,10 +315,3 @@ func TestLostUpdatesAreNotLinearizable(t *testing.T) {
 		})
 	}
 }
-
-// A racyClient overwrites what others have stored since it read.
-type racyClient struct{ *memcache.Client }
-
-func (c racyClient) Add(item *memcache.Item) error { return c.Set(item) }
-
-func (c racyClient) CompareAndSwap(item *memcache.Item) error { return c.Set(item) }

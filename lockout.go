@@ -66,7 +66,7 @@ func (b ban) outcome(now instant, c *Condition) Outcome {
 // A lockout says how bans are set. With the zero lockout there are none.
 type lockout struct {
 	length  time.Duration // of a first ban
-	growth  float64       // each further one is so many times longer; 0: all are alike
+	growth  float64       // multiplies each repeated ban; 0: all are alike
 	longest time.Duration // where growth ends
 
 	// keepHits says that hits may be given back after another call has found

@@ -3,7 +3,6 @@ package throttler_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,77 +17,6 @@ import (
 )
 
 // What becomes of calls when this process asks more than its backend can carry.
-
-// A counter is a server that takes a given time for each operation, and counts
-// how many it serves at once.
-type counter struct {
-	*memstore.Store
-	serves func(op string, keys ...string) time.Duration
-	fails  func(op string) error // nil: nothing does
-
-	underWay, most, served atomic.Int64
-}
-
-func (c *counter) serve(op string, keys ...string) error {
-	n := c.underWay.Add(1)
-	defer c.underWay.Add(-1)
-	for most := c.most.Load(); n > most && !c.most.CompareAndSwap(most, n); {
-		most = c.most.Load()
-	}
-	time.Sleep(c.serves(op, keys...))
-	c.served.Add(1)
-	if c.fails == nil {
-		return nil
-	}
-	return c.fails(op)
-}
-
-// plainly returns what client is to a throttler that knows the five methods only.
-func plainly(client throttler.Client) throttler.Client { return struct{ throttler.Client }{client} }
-
-func (c *counter) plainly() throttler.Client { return plainly(overCounter{c}) }
-
-type overCounter struct{ c *counter }
-
-func (o overCounter) Get(key string) (*memcache.Item, error) {
-	if err := o.c.serve("get", key); err != nil {
-		return nil, err
-	}
-	return o.c.Store.Get(key)
-}
-
-func (o overCounter) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	if err := o.c.serve("get", keys...); err != nil {
-		return nil, err
-	}
-	return o.c.Store.GetMulti(keys)
-}
-
-func (o overCounter) Add(item *memcache.Item) error {
-	if err := o.c.serve("add", item.Key); err != nil {
-		return err
-	}
-	return o.c.Store.Add(item)
-}
-
-func (o overCounter) CompareAndSwap(item *memcache.Item) error {
-	if err := o.c.serve("cas", item.Key); err != nil {
-		return err
-	}
-	return o.c.Store.CompareAndSwap(item)
-}
-
-func (o overCounter) Delete(key string) error {
-	if err := o.c.serve("delete", key); err != nil {
-		return err
-	}
-	return o.c.Store.Delete(key)
-}
-
-// always returns how long each operation takes, whichever it is.
-func always(d time.Duration) func(string, ...string) time.Duration {
-	return func(string, ...string) time.Duration { return d }
-}
 
 // valued returns a rule for a value that is not full.
 func valued(value string) throttler.Rule {
@@ -145,12 +73,6 @@ func TestResetsWaitForTheirTurnToo(t *testing.T) {
 		require.EqualValues(t, 500, c.served.Load())
 		require.EqualValues(t, 64, c.most.Load())
 	})
-}
-
-// A client of a server that hangs, as gomemcache is: each operation ends after the
-// client's timeout.
-func hungAfter(d time.Duration) *counter {
-	return &counter{Store: memstore.New(), serves: always(d), fails: func(string) error { return os.ErrDeadlineExceeded }}
 }
 
 func TestWhoWaitsForAServerThatHangsIsTurnedAway(t *testing.T) {
@@ -250,16 +172,17 @@ func TestAHungServerCostsARuleOfSeveralConditionsOneTimeout(t *testing.T) {
 func TestContentionBetweenProcessesIsBoundedInTime(t *testing.T) {
 	for name, client := range map[string]func(*memstore.Store) throttler.Client{
 		"plain": func(store *memstore.Store) throttler.Client {
-			return &faulty{Client: tardy{plainly(store)}, before: func(op string, _ ...string) error {
+			client := slowReader(store)
+			client.before = func(op string, _ ...string) error {
 				if op == "add" || op == "cas" {
 					hitBy(throttler.New(store))
 				}
 				return nil
-			}}
+			}
+			return client
 		},
 		"one trip": func(store *memstore.Store) throttler.Client {
-			r := newRemote()
-			r.server = &restartable{Client: store, store: store}
+			r := remoteOf(store)
 			r.faster = func() { hitBy(throttler.New(store)) }
 			return r
 		},
@@ -299,7 +222,7 @@ func TestStrayAnswersOfAPlainClientAreAnErrorAndBanNobody(t *testing.T) {
 			"beside what is due": {item.Key: item, "test#a#v": {Key: "test#a#v", CasID: 1}},
 		} {
 			t.Run(name+", "+keyed, func(t *testing.T) {
-				th := throttler.New(strayClient{plainly(memstore.New()), item, items})
+				th := throttler.New(strayClient{newFaulty(), item, items})
 				th.BlockCache = 10
 				for range 2 {
 					d := authorize(t, th, rule)
@@ -313,16 +236,4 @@ func TestStrayAnswersOfAPlainClientAreAnErrorAndBanNobody(t *testing.T) {
 			})
 		}
 	}
-}
-
-// A strayClient answers with what somebody else has asked for.
-type strayClient struct {
-	throttler.Client
-	one   *memcache.Item
-	items map[string]*memcache.Item
-}
-
-func (c strayClient) Get(string) (*memcache.Item, error) { return c.one, nil }
-func (c strayClient) GetMulti([]string) (map[string]*memcache.Item, error) {
-	return c.items, nil
 }

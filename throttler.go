@@ -108,8 +108,9 @@ import (
 //
 // The exported fields are options. They must be set before the first use, and a
 // Throttler must not be copied after it. All methods are safe for concurrent use.
-// No goroutine outlives a call, with one exception: if ctx ends first, operations
-// that were sent run on until the client times out.
+// No goroutine outlives a call, with one exception: if ctx ends first, what was
+// already sent runs on until the client times out, and so does what other calls
+// share with this one and what a refused call gives back.
 type Throttler struct {
 	// Fallback decides the conditions whose backend failed. It is usually a
 	// memstore: then each process counts by itself during an outage. It is
