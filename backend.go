@@ -177,14 +177,14 @@ func (b *backend) keep(e *entry, value []byte, resets uint64) {
 	if cache == nil || resets != b.slots.resetsOf(e.key) {
 		return
 	}
-	cache.add(e.key, value, e.now)
+	cache.add(e.key, value, e.decidedAt)
 	if resets != b.slots.resetsOf(e.key) {
 		cache.remove(e.key) // it was forgotten meanwhile
 	}
 }
 
-// join queues e at the slot of its record, and reports whether nobody else is
-// asking there, so that the caller has to.
+// join queues e at the slot of its record. It reports whether the slot was idle: then
+// the caller carries out the exchange.
 func (b *backend) join(e *entry) bool {
 	s := b.slots.acquire(b, e.key)
 	s.mu.Lock()
@@ -195,15 +195,15 @@ func (b *backend) join(e *entry) bool {
 		return false
 	}
 	s.busy, s.early = true, 1
-	if e.seen.known {
-		s.basis = e.seen
+	if e.assessed.known {
+		s.assessed = e.assessed
 	}
 	s.resets = b.slots.resetsOf(e.key)
 	return true
 }
 
-// leave withdraws e, unless it is settled: a hit that is not sent yet is not
-// sent, and of one that is, nobody but Cancel hears any more.
+// leave gives e up, unless it is settled. If e is not sent yet, it never will be.
+// Otherwise its result is for Cancel alone.
 func (b *backend) leave(e *entry, err error) {
 	s := e.slot
 	s.mu.Lock()
@@ -212,12 +212,8 @@ func (b *backend) leave(e *entry, err error) {
 		return
 	}
 	e.left = err
-	e.unsent = !e.round.firm && s.withdraw(e)
-	goOn := s.abandonedBy(e.round)
+	e.unsent = !e.round.firm && s.unqueue(e)
 	s.mu.Unlock()
-	if goOn {
-		b.exchanger.Start(s)
-	}
 	if e.unsent {
 		e.round.settle()
 		b.slots.release(s, 1)

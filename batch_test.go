@@ -11,6 +11,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -103,4 +104,39 @@ func TestACallIsNotDecidedOnARecordThatWasReadBeforeIt(t *testing.T) {
 		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
 		wg.Wait()
 	})
+}
+
+func TestALostWriteOfAPlainClientThatArrivesLateBansNobody(t *testing.T) {
+	th := throttler.New(&breaking{Client: memstore.New()})
+	rule := either(condition("a", 1, time.Hour))
+	rule.Lockout = time.Hour
+	d := authorize(t, th, rule)
+	require.Error(t, d.Err)
+	require.Equal(t, throttler.Blocked, d.Status)
+	require.False(t, d.Outcomes[0].Banned)
+}
+
+// A record that changes now and then is not one that the backend refuses to store.
+func TestRefusalsThatAreNotInARowAreNoReasonToGiveUp(t *testing.T) {
+	store := memstore.New()
+	others := throttler.New(store)
+	hitBy(others)
+	writes := 0
+	client := over(store)
+	client.before = func(op string, _ ...string) error {
+		if op != "cas" {
+			return nil
+		}
+		writes++
+		switch {
+		case writes > 4*throttler.MaxStalls:
+			return nil
+		case writes%2 == 0:
+			hitBy(others)
+		}
+		return memcache.ErrCASConflict
+	}
+	d := authorize(t, throttler.New(client), valued("hot"))
+	require.NoError(t, d.Err)
+	require.Equal(t, 4*throttler.MaxStalls, d.Outcomes[0].LostRaces)
 }

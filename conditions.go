@@ -62,8 +62,8 @@ type Rule struct {
 	// CountAuthorizedOnly counts a call in all conditions or in none: a blocked
 	// call uses up no budget. A condition that is found full is banned all the
 	// same. A call that counts a hit before another condition turns out to be
-	// full gives the hit back, even if ctx has ended. Default: conditions that are not full count a blocked
-	// call too.
+	// full gives the hit back, even if ctx has ended. Default: conditions that
+	// are not full count a blocked call too.
 	CountAuthorizedOnly bool
 
 	// Shadow authorizes every call, to try a limit out before it is enforced.

@@ -3,6 +3,7 @@ package throttler_test
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -540,4 +541,23 @@ func (c strayClient) Get(string) (*memcache.Item, error) { return c.one, nil }
 
 func (c strayClient) GetMulti([]string) (map[string]*memcache.Item, error) {
 	return c.items, nil
+}
+
+// A breaking client loses the first write, which arrives just before the next one.
+type breaking struct {
+	throttler.Client
+	lost    *memcache.Item
+	arrived bool
+}
+
+func (c *breaking) Add(item *memcache.Item) error {
+	if c.lost == nil {
+		c.lost = &memcache.Item{Key: item.Key, Value: item.Value, Flags: item.Flags, Expiration: item.Expiration}
+		return io.EOF
+	}
+	if !c.arrived {
+		c.arrived = true
+		_ = c.Client.Add(c.lost)
+	}
+	return c.Client.Add(item)
 }

@@ -74,6 +74,6 @@ func (x *inlined) Propose(turn Turn) *memcache.Item {
 func (x *inlined) Done(r Result) {
 	if r.Err != nil {
 		found, _ := stored(r.Found)
-		(*entry)(x).failAt(r.Err, found)
+		(*entry)(x).failUnstored(r.Err, found)
 	}
 }

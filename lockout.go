@@ -100,7 +100,7 @@ func (l lockout) ban(now instant, last ban) ban {
 	return b
 }
 
-// after returns the length of a ban after so many others.
+// after returns the length of a ban that follows so many repeats.
 func (l lockout) after(repeats int) time.Duration {
 	if l.growth == 0 {
 		return l.length

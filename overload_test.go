@@ -237,3 +237,14 @@ func TestStrayAnswersOfAPlainClientAreAnErrorAndBanNobody(t *testing.T) {
 		}
 	}
 }
+
+func TestCallersOfOneValueWaitForAHungServerTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(hungAfter(500 * time.Millisecond).plainly())
+		go authorize(t, th, valued("hot"))
+		time.Sleep(400 * time.Millisecond)
+		begin := time.Now()
+		require.ErrorIs(t, authorize(t, th, valued("hot")).Err, throttler.ErrUnavailable)
+		require.Equal(t, 100*time.Millisecond, time.Since(begin))
+	})
+}

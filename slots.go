@@ -11,8 +11,8 @@ import (
 // most 1 KiB more for a large one.
 const DefaultRecordCache = 16_384
 
-// slots holds the slot of each record that is asked about at the moment, and of
-// those that were asked about last.
+// slots holds a slot for each record that is being asked about, and for those that
+// were asked about most recently.
 type slots struct {
 	seed   maphash.Seed
 	shards []shard
@@ -75,7 +75,7 @@ func (t *slots) acquire(b *backend, key string) *slot {
 	return s
 }
 
-// release ends so many uses of s. A slot without users is kept if there is
+// release ends a number of uses of s. A slot without users is kept if there is
 // something to remember, and removed otherwise.
 func (t *slots) release(s *slot, users int) {
 	if users == 0 {

@@ -198,7 +198,7 @@ func (t *Throttler) Authorize(ctx context.Context, rule Rule) (Decision, error) 
 		return Decision{}, err
 	}
 	start := t.startObserving()
-	d := t.newCall(rule).decide(ctx)
+	d := t.newCall(rule).run(ctx)
 	t.observe(ctx, rule, &d, start)
 	return d, nil
 }
@@ -211,7 +211,7 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (Decision, error) {
 	}
 	c := t.newCall(rule)
 	c.dry = true
-	return c.decide(ctx), nil
+	return c.run(ctx), nil
 }
 
 // Cancel takes back the hits that d counted: for a login that succeeded, or work

@@ -85,7 +85,7 @@ func (t *Throttler) attempt(ctx context.Context, rule Rule) Decision {
 	for _, e := range c.entries {
 		e.lockout.length = 0
 	}
-	return c.decide(ctx)
+	return c.run(ctx)
 }
 
 // cutShort reports whether ctx ended before d was made. A decision that was made
