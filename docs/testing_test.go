@@ -83,7 +83,7 @@ func TestALoginIsRefusedAfterFiveFailures(t *testing.T) {
 		refused := try("203.0.113.7")
 		require.Equal(t, http.StatusTooManyRequests, refused.Code)
 		require.Equal(t, "600", refused.Header().Get("Retry-After"))
-		require.Equal(t, http.StatusForbidden, try("198.51.100.1").Code) // somebody else
+		require.Equal(t, http.StatusForbidden, try("198.51.100.1").Code) // another address
 
 		time.Sleep(10 * time.Minute)
 		require.Equal(t, http.StatusForbidden, try("203.0.113.7").Code)

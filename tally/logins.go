@@ -84,11 +84,11 @@ type LoginCounts struct {
 	Refused   uint64 `json:"refused"`
 	Canceled  uint64 `json:"canceled"`
 
-	// WouldBlock is how many of the others would have been refused, but for
-	// Shadow.
+	// WouldBlock is the number of attempts that were let in only because of
+	// Shadow. They also count as what they came to.
 	WouldBlock uint64 `json:"would_block"`
 
-	// Known is how many of the Attempts were decided by the limits of those
+	// Known is the number of Attempts that were decided by the limits for those
 	// who are known.
 	Known uint64 `json:"known"`
 
@@ -96,8 +96,8 @@ type LoginCounts struct {
 	// looked at, the share that was wrong. 0 if none was.
 	FailedShare float64 `json:"failed_share"`
 
-	// Errors is over how many of the Attempts the backend failed, that is,
-	// Decision.Err was set. They are counted above as what they came to.
+	// Errors is the number of Attempts during which the backend failed:
+	// Decision.Err was set. They also count above, as what they came to.
 	Errors uint64 `json:"errors"`
 
 	// Names, Addresses and Networks are those that failed most, most first, as

@@ -439,10 +439,10 @@ func TestListOfBlockedIsBounded(t *testing.T) {
 func TestSitesShareTheirCountsInMemcached(t *testing.T) {
 	server := memcachedtest.Process(t)
 	open := func() *town {
-		limits, end, err := (&options{memcached: []string{server.Addr}}).limits()
+		o, err := parse([]string{"-memcached", server.Addr}, io.Discard)
 		require.NoError(t, err)
-		t.Cleanup(func() { assert.NoError(t, end()) })
-		return newTown(t, limits, false)
+		t.Cleanup(func() { assert.NoError(t, o.close()) })
+		return newTown(t, o.limits(), false)
 	}
 	one, other := open(), open()
 	one.visitor("203.0.113.7").block("alice")
@@ -487,9 +487,9 @@ func TestFlags(t *testing.T) {
 		require.Equal(t, 2, run(t.Context(), io.Discard, &stderr, strings.Fields(test.args)...), test.args)
 		require.Contains(t, stderr.String(), test.want)
 	}
-	o, err := parse(strings.Fields("-https -listen :80 -proxy 10.0.0.0/8 -memcached a:1 -memcached b:2"), io.Discard)
+	o, err := parse(strings.Fields("-https -listen :80 -proxy 10.0.0.0/8"), io.Discard)
 	require.NoError(t, err)
-	require.Equal(t, []string{"a:1", "b:2"}, o.memcached)
+	require.Equal(t, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, o.source.Trusted)
 	require.Equal(t, 0, run(t.Context(), io.Discard, io.Discard, "-h"))
 }
 
@@ -517,5 +517,5 @@ func TestProgramRunsUntilItIsInterrupted(t *testing.T) {
 	defer taken.Close()
 	require.Equal(t, 1, run(t.Context(), io.Discard, io.Discard, "-listen", taken.Addr().String()))
 	require.Equal(t, 1, run(t.Context(), io.Discard, io.Discard, "-listen", "127.0.0.1:0", "-operator", taken.Addr().String()))
-	require.Equal(t, 1, run(t.Context(), io.Discard, io.Discard, "-memcached", "nowhere.invalid:1"))
+	require.Equal(t, 2, run(t.Context(), io.Discard, io.Discard, "-memcached", "nowhere.invalid:1"))
 }

@@ -30,27 +30,38 @@ func TestNothingIsWrittenIfNothingIsMissing(t *testing.T) {
 	require.Empty(t, out.String())
 }
 
-// Skipped is run by the next test, in a go command of its own.
-func TestIsSkipped(t *testing.T) {
-	if os.Getenv(variable) == "" {
-		return
+// TestTrial is run by the next tests, in a go command of its own.
+func TestTrial(t *testing.T) {
+	switch os.Getenv(variable) {
+	case "skip":
+		Skip(t, "this is a trial")
+		t.Fatal("it goes on after Skip")
+	case "fail":
+		t.Fatal("this is a trial")
 	}
-	Skip(t, "this is a trial")
+}
+
+// trial runs TestTrial, and returns what the go command wrote to its two outputs.
+func trial(t *testing.T, how string) (out, console string, err error) {
+	var stdout, stderr strings.Builder
+	cmd := exec.Command("go", "test", "-run", "^TestTrial$", "-count=1", "./...")
+	cmd.Env = append(os.Environ(), variable+"="+how)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err = cmd.Run()
+	return stdout.String(), stderr.String(), err
+}
+
+func TestAFailureIsStillOne(t *testing.T) {
+	_, _, err := trial(t, "fail")
+	require.Error(t, err)
 }
 
 func TestTheGoCommandTellsWithoutV(t *testing.T) {
-	if os.Getenv(variable) != "" {
-		return
-	}
 	if _, err := os.Stat("/proc/self/fd/2"); err != nil {
 		t.Skip("without /proc there is only the terminal")
 	}
-	var errors strings.Builder
-	cmd := exec.Command("go", "test", "-run", "^TestIsSkipped$", "-count=1", "./...")
-	cmd.Env = append(os.Environ(), variable+"=1")
-	cmd.Stderr = &errors
-	out, err := cmd.Output()
-	require.NoError(t, err, errors.String())
-	require.NotContains(t, string(out), "trial", "the go command has dropped it")
-	require.Contains(t, errors.String(), "skip\tgithub.com/adaptivethrottler/throttler/internal/skiptest\t1 of its tests: this is a trial\n")
+	out, console, err := trial(t, "skip")
+	require.NoError(t, err, console)
+	require.NotContains(t, out, "trial", "the go command drops what passing tests write")
+	require.Contains(t, console, "skip\tgithub.com/adaptivethrottler/throttler/internal/skiptest\t1 of its tests: this is a trial\n")
 }
