@@ -95,7 +95,7 @@ func (p *Pool) batches(keys []string) ([]*request, *MultiError) {
 	}
 	admitted := requests[:0]
 	for _, r := range requests {
-		if err := r.lane.server.admit(r); err != nil {
+		if err := r.lane.server.admit(); err != nil {
 			failed = failed.with(err, r.keys...)
 			continue
 		}

@@ -20,9 +20,9 @@
 //   - Errors by key: in [Pool.GetMulti] a dead server costs its own keys
 //     and no others; see [MultiError].
 //   - A circuit breaker per server: after [Pool.BreakerFailures] failures in a row
-//     its calls fail at once with [ErrDown], and every [Pool.BreakerPause] one
-//     call is let through to find out whether it is back. Calls that already hang
-//     when the breaker opens are ended with it.
+//     its calls fail at once with [ErrDown]. The pool itself finds out, every
+//     [Pool.BreakerPause], whether it is back: no caller waits for that. Calls that
+//     already hang when the breaker opens are ended with it.
 //   - Lost connections: a request whose connection broke is sent once more, over a
 //     new one. So a restarted server costs no calls.
 //   - A bound on every call: a connection that owes an answer for [Pool.Timeout]
@@ -141,7 +141,7 @@ type Pool struct {
 	BreakerFailures int
 
 	// BreakerPause is how long a server that is down is left alone between two
-	// calls that find out whether it is back. Default: 1 s.
+	// probes that find out whether it is back. Default: 1 s.
 	BreakerPause time.Duration
 
 	// DialContext makes the connections, for TLS with the DialContext of a
@@ -187,7 +187,7 @@ func New(servers ...string) (*Pool, error) {
 			return nil, &ServerError{Server: name, Err: err}
 		}
 		seen[addr] = true
-		all[i] = &server{name: addr.text, addr: addr}
+		all[i] = newServer(addr)
 		if noAddress != nil {
 			failure := &ServerError{Server: name, Err: noAddress}
 			all[i].last.Store(failure)
@@ -207,7 +207,7 @@ func (p *Pool) Close() error {
 		p.init()
 		close(p.closed)
 		for _, s := range p.servers.all {
-			s.cut(ErrClosed)
+			s.close()
 		}
 	})
 	return nil

@@ -13,7 +13,7 @@ type ServerStats struct {
 	Retries   uint64 // calls that were sent a second time because the connection was lost
 	Overloads uint64 // calls that were not sent and answered in time although the server answers
 
-	Down      bool  // taken to be down: all calls are refused but for one at a time
+	Down      bool  // taken to be down: all calls are refused
 	LastError error // what made the last call fail that was a failure of the server; nil if none
 	Conns     int   // open connections
 	InFlight  int   // requests that were sent and not yet answered
