@@ -78,7 +78,7 @@ func (p *Pool) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 // be asked for stand in the error, which is nil if there are none.
 func (p *Pool) batches(keys []string) ([]*request, *MultiError) {
 	var failed *MultiError
-	requests := make([]*request, 0, min(len(keys), len(p.servers.all)))
+	requests := make([]*request, 0, min(len(keys), len(p.servers.Load().all)))
 	for i, key := range keys {
 		s, err := p.server(key)
 		if err != nil {

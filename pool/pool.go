@@ -31,6 +31,8 @@
 //     waited for in turn, for [Pool.QueueTimeout]. That is no outage: the error
 //     matches throttler.ErrOverloaded, and the breaker stays closed.
 //   - Names are resolved at every dial, not once for all.
+//   - Servers may come and go while calls are made: see [Pool.SetServers] and, to
+//     have a list followed, [Pool.Follow].
 //
 // # What counts as a failure
 //
@@ -73,9 +75,9 @@ package pool
 
 import (
 	"context"
-	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
@@ -136,6 +138,10 @@ type Pool struct {
 	// and when it is back. The calls are made one after the other. Default: none.
 	StateChanged func(server string, down bool, err error)
 
+	// ServersChanged is called when SetServers has added or removed servers.
+	// Default: none.
+	ServersChanged func(added, removed []string)
+
 	// BreakerFailures is how many failures in a row mean that a server is down.
 	// Default: 5.
 	BreakerFailures int
@@ -150,11 +156,15 @@ type Pool struct {
 	// when ctx ends. Default: a net.Dialer's.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 
-	servers *placement
+	servers atomic.Pointer[placement]
 	start   sync.Once
 	closed  chan struct{} // closed by Close
 	end     sync.Once
 	singles sync.Pool
+
+	changing sync.Mutex // held while servers come and go
+	leaving  leaving    // guarded by changing
+	changes  atomic.Uint64
 }
 
 // New returns a Pool for the given servers: "host:port", "[::1]:11211", or the path
@@ -167,37 +177,18 @@ type Pool struct {
 //
 // A server is identified by the exact string passed to New, which also determines
 // key placement: all programs that share servers must pass the same strings, in
-// any order.
+// any order. [Pool.SetServers] changes the list later.
 //
 // A name stands for one server. A name with several addresses, as of a
 // round-robin DNS entry, spreads one key's records over several servers.
 func New(servers ...string) (*Pool, error) {
-	if len(servers) == 0 {
-		return nil, errors.New("pool: no servers")
+	all, err := parseServers(servers)
+	if err != nil {
+		return nil, err
 	}
-	all := make([]*server, len(servers))
-	seen := make(map[address]bool, len(servers))
-	var unresolved []error
-	for i, name := range servers {
-		addr, noAddress, err := parseAddress(name)
-		if err == nil && seen[addr] {
-			err = errors.New("given twice")
-		}
-		if err != nil {
-			return nil, &ServerError{Server: name, Err: err}
-		}
-		seen[addr] = true
-		all[i] = newServer(addr)
-		if noAddress != nil {
-			failure := &ServerError{Server: name, Err: noAddress}
-			all[i].last.Store(failure)
-			unresolved = append(unresolved, failure)
-		}
-	}
-	if len(unresolved) == len(servers) {
-		return nil, errors.Join(unresolved...)
-	}
-	return &Pool{servers: place(all), closed: make(chan struct{})}, nil
+	p := &Pool{closed: make(chan struct{}), leaving: make(leaving)}
+	p.servers.Store(place(all))
+	return p, nil
 }
 
 // Close ends the pool: it closes all connections, so that calls under way end
@@ -205,8 +196,11 @@ func New(servers ...string) (*Pool, error) {
 func (p *Pool) Close() error {
 	p.end.Do(func() {
 		p.init()
+		p.changing.Lock()
 		close(p.closed)
-		for _, s := range p.servers.all {
+		all := append(p.leaving.all(), p.servers.Load().all...)
+		p.changing.Unlock()
+		for _, s := range all {
 			s.close()
 		}
 	})
@@ -216,7 +210,7 @@ func (p *Pool) Close() error {
 // init reads the options, at the first call.
 func (p *Pool) init() {
 	p.start.Do(func() {
-		for _, s := range p.servers.all {
+		for _, s := range p.servers.Load().all {
 			s.init(p)
 		}
 	})
@@ -227,13 +221,20 @@ func (p *Pool) server(key string) (*server, error) {
 	if !legal(key) {
 		return nil, memcache.ErrMalformedKey
 	}
-	select {
-	case <-p.closed:
+	if p.isClosed() {
 		return nil, ErrClosed
-	default:
 	}
 	p.init()
-	return p.servers.of(key), nil
+	return p.servers.Load().of(key), nil
+}
+
+func (p *Pool) isClosed() bool {
+	select {
+	case <-p.closed:
+		return true
+	default:
+		return false
+	}
 }
 
 // legal reports whether key can be sent. What cannot is refused here, not by

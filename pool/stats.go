@@ -2,10 +2,10 @@ package pool
 
 import "github.com/sony/gobreaker/v2"
 
-// ServerStats is what became of one server's calls since the pool was made, and
-// how it stands now.
+// ServerStats is what became of one server's calls since it was added, and how it
+// stands now.
 type ServerStats struct {
-	Server string // as it was given to New
+	Server string // as it was given to New or SetServers
 
 	Calls     uint64 // all calls; a GetMulti is one for each of its servers
 	Failures  uint64 // calls that failed: no connection, no answer in time, none that makes sense
@@ -21,11 +21,12 @@ type ServerStats struct {
 }
 
 // Stats returns a snapshot of each server, in the order in which they were given to
-// New.
+// New or SetServers.
 func (p *Pool) Stats() []ServerStats {
 	p.init()
-	stats := make([]ServerStats, len(p.servers.all))
-	for i, s := range p.servers.all {
+	all := p.servers.Load().all
+	stats := make([]ServerStats, len(all))
+	for i, s := range all {
 		stats[i] = s.stats()
 	}
 	return stats
