@@ -142,6 +142,10 @@ type Pool struct {
 	// Default: none.
 	ServersChanged func(added, removed []string)
 
+	// LookupFailed is called when Follow cannot find out the servers, or not use
+	// them. Default: none.
+	LookupFailed func(err error)
+
 	// BreakerFailures is how many failures in a row mean that a server is down.
 	// Default: 5.
 	BreakerFailures int
