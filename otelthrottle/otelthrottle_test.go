@@ -329,6 +329,22 @@ func TestARestartAFlushAndEvictionsAreNoticed(t *testing.T) {
 	assert.EqualValues(t, 1, one("throttler.server.flushes"), "a counter never goes back")
 }
 
+func TestServersThatComeAndGoAreSeen(t *testing.T) {
+	servers, err := pool.New("192.0.2.1:11211", "192.0.2.2:11211")
+	require.NoError(t, err)
+	defer servers.Close()
+	servers.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("nobody is there") }
+	m := newMeter()
+	attach(t, m, otelthrottle.Parts{Pool: servers})
+	assert.Equal(t, map[string]int64{"": 2}, m.values(t, "throttler.server.count"))
+	assert.Equal(t, map[string]int64{"": 0}, m.values(t, "throttler.server.changes"))
+	require.NoError(t, servers.SetServers("192.0.2.1:11211", "192.0.2.3:11211", "192.0.2.4:11211"))
+	require.NoError(t, servers.SetServers("192.0.2.3:11211", "192.0.2.1:11211", "192.0.2.4:11211"))
+	assert.Equal(t, map[string]int64{"": 3}, m.values(t, "throttler.server.count"))
+	assert.Equal(t, map[string]int64{"": 1}, m.values(t, "throttler.server.changes"))
+	assert.Len(t, m.values(t, "throttler.server.up"), 3)
+}
+
 func TestAServerThatHangsDoesNotHoldUpMetrics(t *testing.T) {
 	server := memcachedtest.Process(t)
 	servers, err := pool.New(server.Addr)

@@ -33,6 +33,8 @@
 //   - Names are resolved at every dial, not once for all.
 //   - Servers may come and go while calls are made: see [Pool.SetServers] and, to
 //     have a list followed, [Pool.Follow].
+//   - Restarts, flushes and evictions, by which a server forgets records, are
+//     noticed by [Pool.Watch].
 //
 // # What counts as a failure
 //
@@ -141,6 +143,10 @@ type Pool struct {
 	// ServersChanged is called when SetServers has added or removed servers.
 	// Default: none.
 	ServersChanged func(added, removed []string)
+
+	// Forgot is called when Check has noticed that a server forgot records.
+	// Several servers may be told of at the same time. Default: none.
+	Forgot func(server string, loss Loss)
 
 	// LookupFailed is called when Follow cannot find out the servers, or not use
 	// them. Default: none.

@@ -34,6 +34,7 @@ type server struct {
 
 	outages outages
 	probes  probes
+	memory  memory
 }
 
 // options are a Pool's, with the defaults put in.

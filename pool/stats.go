@@ -18,6 +18,9 @@ type ServerStats struct {
 	Conns     int   // open connections
 	InFlight  int   // requests that were sent and not yet answered
 	Queued    int   // requests that wait for their turn
+
+	Loss            Loss  // what it forgot between the first Check and the last
+	Bytes, MaxBytes int64 // of memory taken and given; 0 unless it answered the last Check
 }
 
 // Stats returns a snapshot of each server, in the order in which they were given to
@@ -45,6 +48,7 @@ func (s *server) stats() ServerStats {
 	if last := s.last.Load(); last != nil {
 		stats.LastError = last.Err
 	}
+	s.memory.note(&stats)
 	for _, l := range s.lanes {
 		l.mu.Lock()
 		stats.Queued += l.queue.len()
