@@ -103,7 +103,7 @@ func observePool(meter metric.Meter, p *pool.Pool) (metric.Registration, error) 
 		memoryUsed:  in.upDown("throttler.server.memory.usage", "By", "Bytes stored."),
 		memoryMost:  in.upDown("throttler.server.memory.limit", "By", "Bytes that may be stored."),
 		changes:     in.counter("throttler.server.changes", "{change}", "Changes of the list of servers."),
-		count:       in.upDown("throttler.server.count", "{server}", "Servers in the list."),
+		count:       in.upDown("throttler.server.listed", "{server}", "Servers in the list."),
 	}
 	return in.register(s.observe)
 }
