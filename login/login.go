@@ -54,6 +54,13 @@
 // that name from there alone. An address is known for [Guard.KnownFor] after the
 // last success.
 //
+// # The alarm
+//
+// One guess at each of ten thousand names, from as many addresses, fills none of
+// these limits. The guard counts failures over all names too, and reports a siege:
+// to [Guard.Alarm], and in [Attempt.Siege], so that the application can ask
+// strangers for a CAPTCHA or a second factor.
+//
 // # What the application does
 //
 // It answers known and unknown names alike: Guard does, as it does not know

@@ -265,10 +265,12 @@ func (g *Guard) siegeRule(conditions ...throttler.Condition) throttler.Rule {
 // their share.
 func (g *Guard) countGuess(ctx context.Context, p party) error {
 	share := g.siegeFloor() / siegeShare
-	d, err := g.throttler.Authorize(ctx, g.siegeRule(
+	rule := g.siegeRule(
 		throttler.Condition{Name: "name", Value: p.name, Max: share, TTL: siegeWindow},
 		throttler.Condition{Name: "network", Value: provider(p.addr), Max: share, TTL: siegeWindow},
-	))
+	)
+	rule.CountAuthorizedOnly = true // one network must not store a record of every name
+	d, err := g.throttler.Authorize(ctx, rule)
 	if err == nil && !d.WouldBlock && g.answered(d) {
 		g.siege.count()
 	}
