@@ -36,7 +36,13 @@ type Attempt struct {
 	// CAPTCHA or a second factor, before anybody is refused.
 	HalfUsed bool
 
+	// Siege says that a siege is on (see [Guard.Alarm]), and that the name is
+	// not known from there: ask for a CAPTCHA or a second factor. Those who
+	// are known need not be asked.
+	Siege bool
+
 	guard   *Guard
+	guess   *guess
 	party   party
 	plan    plan
 	decided throttler.Decision // as Decision, whatever becomes of that
@@ -79,6 +85,7 @@ func detach(ctx context.Context) (context.Context, context.CancelFunc) {
 func (a *Attempt) takeBack(ctx context.Context) error {
 	ctx, cancel := detach(ctx)
 	defer cancel()
+	a.guess.end()
 	return a.guard.throttler.Cancel(ctx, a.decided)
 }
 
@@ -125,6 +132,7 @@ func (a *Attempt) Succeed(ctx context.Context) error {
 		return nil
 	}
 	a.observe(ctx, Succeeded)
+	a.guess.end()
 	if a.decided.WouldBlock { // in Shadow: it would not have come so far
 		a.state = succeeded
 		return nil

@@ -241,6 +241,12 @@ func (a *Attempt) countFailure(ctx context.Context) error {
 			}
 			return err
 		},
+		func() error {
+			if !a.guess.end() {
+				return nil
+			}
+			return a.guard.countGuess(ctx, a.party)
+		},
 	)
 	a.mistaken(failure)
 	return err

@@ -54,6 +54,13 @@
 // that name from there alone. An address is known for [Guard.KnownFor] after the
 // last success.
 //
+// # The alarm
+//
+// One guess at each of ten thousand names, from as many addresses, fills none of
+// these limits. The guard counts failures over all names too, and reports a siege:
+// to [Guard.Alarm], and in [Attempt.Siege], so that the application can ask
+// strangers for a CAPTCHA or a second factor.
+//
 // # What the application does
 //
 // It answers known and unknown names alike: Guard does, as it does not know
@@ -187,8 +194,22 @@ type Guard struct {
 	// several of them for one attempt, and must not be used to count attempts.
 	Observe func(ctx context.Context, e Event)
 
+	// SiegeFloor and SiegeCeiling bound how many failures an hour, over all
+	// names and by all processes, are a siege. Between them it is three times
+	// what is usual. A 20th of SiegeFloor is the most that one name counts, or
+	// one network: an IPv4 /16 or an IPv6 /32. If more than SiegeCeiling
+	// failures an hour are usual, raise it. Unset: 100 and 2,000. Negative
+	// SiegeFloor: there is no alarm.
+	SiegeFloor, SiegeCeiling int
+
+	// Alarm, if set, is called when a siege begins and when it ends, once in
+	// each process that makes attempts, on the goroutine of an attempt that
+	// begins. [Attempt.Siege] says whom to ask for more meanwhile.
+	Alarm func(ctx context.Context, s Siege)
+
 	throttler *throttler.Throttler
 	mistakes  mistakes
+	siege     siege
 }
 
 // A Limit is how many attempts a condition takes before it blocks. Fields that
@@ -251,9 +272,14 @@ func (g *Guard) BeginDevice(ctx context.Context, name string, addr netip.Addr, d
 	if err := ended(ctx); err != nil {
 		return nil, err
 	}
+	if err := g.checkSiege(); err != nil {
+		return nil, err
+	}
 	a, err := g.inTime(ctx, func(ctx context.Context) (*Attempt, error) {
-		return g.attempt(ctx, g.party(name, addr, device))
+		p := g.party(name, addr, device)
+		return g.alert(ctx, p, func() (*Attempt, error) { return g.attempt(ctx, p) })
 	})
+	g.ring(ctx)
 	if err == nil && a.Decision.Status == throttler.Blocked {
 		a.observe(ctx, Refused)
 	}
@@ -301,6 +327,9 @@ func (g *Guard) attempt(ctx context.Context, p party) (*Attempt, error) {
 	if err == nil && g.overloaded(a) {
 		a.refuse(comeBack)
 		a.abandon(ctx)
+	}
+	if err == nil {
+		g.open(a)
 	}
 	return a, err
 }

@@ -1,0 +1,417 @@
+package login
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+)
+
+// The alarm.
+//
+// An attack on many names from many addresses stays below every limit: one guess
+// at each of 10,000 names looks like 10,000 people who mistype. Only the number of
+// failures over all names shows it. The records of identifier "…-siege", which all
+// processes share, count them:
+//
+//   - "name" and "network" hold what one name and one network have contributed in
+//     the last hour, at most a 20th of the floor each. Failures beyond that do not
+//     count, so at least 20 networks and 20 names are needed for an alarm.
+//   - "failures" holds those that count, for an hour.
+//   - "usual" is the threshold, as a leaky bucket. Its level is the binary
+//     logarithm of the threshold by the floor, in units of an octave/80. It leaks a
+//     unit an hour. An hour with more than a third of the threshold pours in 10
+//     more than that, so the threshold follows the busiest tenth of all hours. The
+//     bucket is as large as the ceiling, so no ramp, however slow, gets beyond it.
+//   - "hour" lets one process an hour pour into "usual".
+//   - "alarm" is banned while the alarm lasts, so that all processes agree.
+//
+// Failures of a process are added together and reported by an attempt that begins,
+// at most every siegePeriod, at the same time as the attempt itself is counted.
+const (
+	siegePeriod = 5 * time.Second
+	siegeWindow = time.Hour
+	siegeLasts  = 10 * time.Minute // after the last time that it was seen
+	siegeShare  = 20               // names and networks that it takes
+
+	octave       = 80 // units of "usual" for a threshold of twice the size
+	learnStep    = 11 // units that a busy hour pours into "usual", of which 1 leaks
+	learnInSiege = 2  // the same during a siege
+	busyShare    = 3  // of the threshold makes an hour busy
+
+	maxOpenGuesses = 4096
+	maxLapsed      = 32 // that an attempt counts
+)
+
+// The options of a [Guard] that are not set.
+const (
+	DefaultSiegeFloor   = 100
+	DefaultSiegeCeiling = 2000
+)
+
+// A Siege is what [Guard.Alarm] is told.
+type Siege struct {
+	// On says that a siege has begun; otherwise it is over.
+	On bool
+
+	// Failures is how many failed attempts were counted in the last hour,
+	// over all names and by all processes. Names and networks that fail often
+	// are counted in part.
+	Failures int
+
+	// Threshold is how many failures an hour begin a siege at present. A
+	// siege ends 10 minutes after they have fallen below half of it.
+	Threshold int
+}
+
+// A siege is what this process knows of failures over all names. The zero siege is
+// ready for use.
+type siege struct {
+	active atomic.Bool // there is a siege
+
+	mu       sync.Mutex
+	next     time.Time                     // of the report
+	learn    time.Time                     // not before
+	failures int                           // that are not reported yet
+	open     []*guess                      // attempts under way, the oldest first
+	todo     []func(context.Context) error // for the next report
+	last     Siege
+	rung     bool // last.On, as the application was told
+}
+
+// A guess is an attempt whose password is being looked at.
+type guess struct {
+	party party
+	at    time.Time
+	ended atomic.Bool
+}
+
+// end reports whether g has not ended before. g may be nil.
+func (g *guess) end() bool {
+	return g != nil && g.ended.CompareAndSwap(false, true)
+}
+
+// opened remembers an attempt of p, until it ends or its lease does. There are
+// failures of applications that never call Fail.
+func (s *siege) opened(p party) *guess {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.open) > 0 && s.open[0].ended.Load() {
+		s.open = s.open[1:]
+	}
+	g := &guess{party: p, at: time.Now()}
+	if len(s.open) < maxOpenGuesses {
+		s.open = append(s.open, g)
+	}
+	return g
+}
+
+// A report is what an attempt has to tell the other processes.
+type report struct {
+	failures int
+	lapsed   []*guess                      // are to be counted as failures, for the next report
+	todo     []func(context.Context) error // instead of looking
+}
+
+// due returns the report if it is time for it. It is this caller's then.
+func (s *siege) due(ceiling int) (report, bool) {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Before(s.next) {
+		return report{}, false
+	}
+	s.next = now.Add(siegePeriod)
+	r := report{failures: min(s.failures, ceiling), todo: s.todo}
+	s.failures, s.todo = 0, nil
+	for len(s.open) > 0 && len(r.lapsed) < maxLapsed {
+		first := s.open[0]
+		if !first.ended.Load() && now.Sub(first.at) < lease {
+			break
+		}
+		s.open = s.open[1:]
+		if first.end() {
+			r.lapsed = append(r.lapsed, first)
+		}
+	}
+	return r, true
+}
+
+// count counts a failure, for the next report.
+func (s *siege) count() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failures++
+}
+
+// learns reports whether it may be time to learn what is usual.
+func (s *siege) learns() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !time.Now().Before(s.learn)
+}
+
+// learnsAfter says when it may be time again.
+func (s *siege) learnsAfter(wait time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.learn = time.Now().Add(wait)
+}
+
+// set remembers what was found, and what the next report is to do.
+func (s *siege) set(found Siege, todo []func(context.Context) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last, s.todo = found, todo
+	s.active.Store(found.On)
+}
+
+// changed returns what the application has not been told yet, once.
+func (s *siege) changed() (Siege, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed := s.rung != s.last.On
+	s.rung = s.last.On
+	return s.last, changed
+}
+
+func (g *Guard) siegeFloor() int { return or(g.SiegeFloor, DefaultSiegeFloor) }
+func (g *Guard) siegeCeiling() int {
+	return or(g.SiegeCeiling, max(DefaultSiegeCeiling, g.siegeFloor()))
+}
+func (g *Guard) noAlarm() bool { return g.SiegeFloor < 0 }
+
+// checkSiege returns the error of options that make no sense.
+func (g *Guard) checkSiege() error {
+	floor, ceiling := g.siegeFloor(), g.siegeCeiling()
+	switch {
+	case g.noAlarm():
+		return nil
+	case floor < siegeShare || floor > throttler.MaxHits/2:
+		return fmt.Errorf("login: SiegeFloor is %d, want %d to %d: %w", floor, siegeShare, throttler.MaxHits/2, throttler.ErrInvalidRule)
+	case ceiling < floor || ceiling > throttler.MaxHits/2:
+		return fmt.Errorf("login: SiegeCeiling is %d, want SiegeFloor (%d) to %d: %w", ceiling, floor, throttler.MaxHits/2, throttler.ErrInvalidRule)
+	}
+	return nil
+}
+
+// ring tells the application that a siege has begun, or is over.
+func (g *Guard) ring(ctx context.Context) {
+	if g.Alarm == nil {
+		return
+	}
+	if found, changed := g.siege.changed(); changed {
+		g.Alarm(ctx, found)
+	}
+}
+
+// open has a, which was let pass, counted as a failure unless it ends.
+func (g *Guard) open(a *Attempt) {
+	if !g.noAlarm() && !a.party.exempt && !a.decided.WouldBlock {
+		a.guess = g.siege.opened(a.party)
+	}
+}
+
+// alert begins an attempt by p, and meanwhile reports what this process has
+// counted, if it is time, and during a siege finds out whether p is a stranger.
+func (g *Guard) alert(ctx context.Context, p party, begin func() (*Attempt, error)) (a *Attempt, err error) {
+	if g.noAlarm() {
+		return begin()
+	}
+	stranger := false
+	steps := []func() error{}
+	if r, due := g.siege.due(g.siegeCeiling()); due {
+		steps = append(steps, func() error { g.lookOut(ctx, r); return nil })
+	}
+	if g.siege.active.Load() {
+		steps = append(steps, func() error { stranger = !g.isKnown(ctx, p); return nil })
+	}
+	if len(steps) == 0 {
+		return begin()
+	}
+	err = together(append(steps, func() (err error) { a, err = begin(); return err })...)
+	if a != nil {
+		a.Siege = stranger && !a.Known
+	}
+	return a, err
+}
+
+// isKnown reports whether p is known from one of its origins.
+func (g *Guard) isKnown(ctx context.Context, p party) bool {
+	rule, possible := g.familiar(p)
+	if !possible {
+		return false
+	}
+	d, err := g.throttler.Peek(ctx, rule)
+	for i := range d.Outcomes {
+		if err == nil && d.Outcomes[i].Err == nil && d.Outcomes[i].Remaining == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// siegeRule returns a rule of these conditions, which nobody is refused by.
+func (g *Guard) siegeRule(conditions ...throttler.Condition) throttler.Rule {
+	return throttler.Rule{Identifier: or(g.Identifier, DefaultIdentifier) + "-siege", Either: conditions, Shadow: true}
+}
+
+// countGuess counts a failure of p, unless its name or network have contributed
+// their share.
+func (g *Guard) countGuess(ctx context.Context, p party) error {
+	share := g.siegeFloor() / siegeShare
+	rule := g.siegeRule(
+		throttler.Condition{Name: "name", Value: p.name, Max: share, TTL: siegeWindow},
+		throttler.Condition{Name: "network", Value: provider(p.addr), Max: share, TTL: siegeWindow},
+	)
+	rule.CountAuthorizedOnly = true // one network must not store a record of every name
+	d, err := g.throttler.Authorize(ctx, rule)
+	if err == nil && !d.WouldBlock && g.answered(d) {
+		g.siege.count()
+	}
+	return err
+}
+
+// provider returns the network that addr contributes to the alarm with: as much
+// as one owner can easily have.
+func provider(addr netip.Addr) string {
+	bits := 16
+	if addr.Is6() {
+		bits = 32
+	}
+	network, err := addr.Prefix(bits)
+	if err != nil {
+		return "" // there is no address
+	}
+	return network.String()
+}
+
+// answered reports whether d is an answer of the backend, or of its fallback.
+func (g *Guard) answered(d throttler.Decision) bool {
+	return d.Err == nil || g.throttler.Fallback != nil
+}
+
+// The conditions that tell of a siege.
+func (g *Guard) siegeFailures(n int) throttler.Condition {
+	return throttler.Condition{Name: "failures", Max: 2 * g.siegeCeiling(), TTL: siegeWindow, Cost: n}
+}
+
+func (g *Guard) siegeUsual(n int) throttler.Condition {
+	units := g.siegeUnits() + learnStep
+	return throttler.Condition{
+		Name: "usual", Max: units, TTL: time.Duration(units) * time.Hour,
+		Algorithm: throttler.LeakyBucket, Cost: n,
+	}
+}
+
+var (
+	siegeHour  = throttler.Condition{Name: "hour", Max: 1, TTL: time.Hour}
+	siegeAlarm = throttler.Condition{Name: "alarm", Max: 1, TTL: time.Minute}
+)
+
+// siegeUnits returns the level of "usual" at which the threshold is the ceiling.
+func (g *Guard) siegeUnits() int {
+	return int(math.Ceil(octave * math.Log2(float64(g.siegeCeiling())/float64(g.siegeFloor()))))
+}
+
+// threshold returns how many failures an hour are a siege.
+func (g *Guard) threshold(level int) int {
+	t := float64(g.siegeFloor()) * math.Exp2(float64(level)/octave)
+	return min(int(t), g.siegeCeiling())
+}
+
+// lookOut reports what this process has counted. It finds out whether there is a
+// siege, or else does what was found to be needed the last time: one after the
+// other would take longer than the attempt that waits for it. Where the backend
+// fails it leaves things as they are.
+func (g *Guard) lookOut(ctx context.Context, r report) {
+	steps := make([]func() error, 0, 2+len(r.lapsed)+len(r.todo))
+	for _, lapsed := range r.lapsed {
+		steps = append(steps, func() error { return g.countGuess(ctx, lapsed.party) })
+	}
+	for _, do := range r.todo {
+		steps = append(steps, func() error { return do(ctx) })
+	}
+	var counted, state throttler.Decision
+	steps = append(steps, func() (err error) {
+		ask := g.throttler.Peek
+		if r.failures > 0 {
+			ask = g.throttler.Authorize
+		}
+		counted, err = ask(ctx, g.siegeRule(g.siegeFailures(r.failures)))
+		return err
+	})
+	if len(r.todo) > 0 {
+		together(steps...) // what fails is done again if it is still needed
+		return
+	}
+	steps = append(steps, func() (err error) {
+		state, err = g.throttler.Peek(ctx, g.siegeRule(g.siegeUsual(0), siegeAlarm))
+		return err
+	})
+	if err := together(steps...); err != nil || !g.answered(counted) || !g.answered(state) {
+		return
+	}
+	failures := held(counted.Outcomes[0])
+	if r.failures == 0 {
+		failures = heldBefore(counted.Outcomes[0])
+	}
+	g.judge(min(failures, g.siegeCeiling()), heldBefore(state.Outcomes[0]), state.Outcomes[1])
+}
+
+// held returns how many hits are in the record of o, after an Authorize. If a
+// report did not fit it is at least the ceiling, as "failures" has room for twice
+// that, and a report is no larger.
+func held(o throttler.Outcome) int {
+	if o.Blocked {
+		return o.Limit
+	}
+	return o.Limit - o.Remaining
+}
+
+// heldBefore is held before the hit that a Peek speaks of.
+func heldBefore(o throttler.Outcome) int {
+	if o.Blocked {
+		return o.Limit
+	}
+	return o.Limit - o.Remaining - 1
+}
+
+// judge decides whether there is a siege, and what is to be written for that.
+func (g *Guard) judge(failures, level int, alarm throttler.Outcome) {
+	threshold := g.threshold(level)
+	seen := failures >= threshold || alarm.Banned && 2*failures >= threshold
+	on := seen || alarm.Banned
+	var todo []func(context.Context) error
+	if seen && alarm.RetryAfter < siegeLasts/2 {
+		todo = append(todo, func(ctx context.Context) error {
+			return g.throttler.Ban(ctx, g.siegeRule(siegeAlarm), siegeLasts)
+		})
+	}
+	if busyShare*failures >= threshold && g.siege.learns() {
+		todo = append(todo, func(ctx context.Context) error { return g.learnUsual(ctx, on) })
+	}
+	g.siege.set(Siege{On: on, Failures: failures, Threshold: threshold}, todo)
+}
+
+// learnUsual raises the threshold after a busy hour, unless another process has.
+func (g *Guard) learnUsual(ctx context.Context, inSiege bool) error {
+	step := learnStep
+	if inSiege {
+		step = learnInSiege
+	}
+	rule := g.siegeRule(siegeHour, g.siegeUsual(step))
+	rule.Shadow, rule.CountAuthorizedOnly = false, true
+	d, err := g.throttler.Authorize(ctx, rule)
+	wait := siegeHour.TTL
+	if err == nil && d.Outcomes[0].Blocked {
+		wait = d.Outcomes[0].RetryAfter
+	}
+	g.siege.learnsAfter(wait)
+	return err
+}

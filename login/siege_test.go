@@ -1,0 +1,395 @@
+package login_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/require"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/login"
+	"github.com/adaptivethrottler/throttler/memstore"
+)
+
+// reported is more than the time until an attempt reports what is counted.
+const reported = 6 * time.Second
+
+// spread returns the i-th of many addresses, each in a network of its own.
+func spread(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{byte(11 + i/200%100), byte(i % 200), 7, byte(i / 20_000)})
+}
+
+// A watch is a guard whose alarms are noted.
+type watch struct {
+	try
+	rung   []login.Siege
+	failed int
+}
+
+func watchOn(t *testing.T, client throttler.Client) *watch {
+	w := &watch{try: on(t, client)}
+	w.Alarm = func(_ context.Context, s login.Siege) { w.rung = append(w.rung, s) }
+	return w
+}
+
+// stuff has n guesses fail, each at another name and from another network.
+func (w *watch) stuff(n int) {
+	w.t.Helper()
+	for range n {
+		w.failed++
+		require.Equal(w.t, 1, w.fails(1, fmt.Sprint("victim", w.failed), spread(w.failed)))
+	}
+}
+
+// look makes attempts that report what is counted, learn what is usual, and see
+// what has come of it. Nothing of them stays.
+func (w *watch) look() *login.Attempt {
+	w.t.Helper()
+	var a *login.Attempt
+	for range 4 {
+		time.Sleep(reported)
+		a = w.begin("looker", away)
+		require.NoError(w.t, a.Cancel(w.t.Context()))
+	}
+	return a
+}
+
+func TestFailuresOfManyNamesFromManyNetworksRingTheAlarmInEachProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		w, other := watchOn(t, store), watchOn(t, store)
+		w.succeeds("alice", home)
+		w.stuff(60)
+		other.failed = 1000
+		other.stuff(39)
+		require.False(t, w.look().Siege)
+		other.look()
+		require.False(t, w.look().Siege)
+		require.Empty(t, w.rung)
+
+		other.stuff(12)
+		other.look()
+		require.Equal(t, []login.Siege{{On: true, Failures: 111, Threshold: 109}}, other.rung)
+		require.True(t, w.look().Siege, "a stranger is asked for more")
+		require.Len(t, w.rung, 1)
+		require.True(t, w.rung[0].On)
+
+		require.False(t, w.begin("alice", home).Siege, "who is known is not")
+		require.True(t, w.begin("alice", away).Siege)
+		require.True(t, w.begin("", home).Siege)
+
+		time.Sleep(time.Hour)
+		require.False(t, w.look().Siege)
+		other.look()
+		require.Len(t, w.rung, 2)
+		require.Len(t, other.rung, 2)
+		require.False(t, w.rung[1].On)
+	})
+}
+
+func TestOneNetworkOrOneNameRingsNoAlarm(t *testing.T) {
+	in := func(format string) func(i int) (string, netip.Addr) {
+		return func(i int) (string, netip.Addr) {
+			return fmt.Sprint("victim", i), netip.MustParseAddr(fmt.Sprintf(format, i%250, i/250+1))
+		}
+	}
+	for what, next := range map[string]func(i int) (string, netip.Addr){
+		"an IPv4 /16": in("198.51.%d.%d"),
+		"an IPv6 /32": in("2001:db8:%x:%x::1"),
+		"its NAT64":   in("64:ff9b::198.51.%d.%d"),
+		"a name":      func(i int) (string, netip.Addr) { return "alice", spread(i) },
+		"19 networks": func(i int) (string, netip.Addr) { return fmt.Sprint("victim", i), spread(i % 19) },
+		"19 names":    func(i int) (string, netip.Addr) { return fmt.Sprint("victim", i%19), spread(i) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := watchOn(t, memstore.New())
+				w.NameAddress.Max, w.Address.Max, w.AddressDay.Max, w.Name.Max = -1, -1, -1, -1
+				for i := range 2000 {
+					name, from := next(i)
+					require.Equal(t, 1, w.fails(1, name, from))
+				}
+				require.False(t, w.look().Siege)
+				require.Empty(t, w.rung)
+			})
+		})
+	}
+}
+
+func TestOwnSuccessesHideNoSiege(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchOn(t, memstore.New())
+		for i := range 100 {
+			w.stuff(1)
+			for range 9 {
+				w.succeeds(fmt.Sprint("own", i), spread(w.failed))
+			}
+		}
+		require.True(t, w.look().Siege)
+	})
+}
+
+func TestSiegeEndsTenMinutesAfterItIsHalfOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchOn(t, memstore.New())
+		w.stuff(50)
+		time.Sleep(30 * time.Minute)
+		w.stuff(60)
+		require.True(t, w.look().Siege)
+		time.Sleep(31 * time.Minute) // 60 are left
+		require.True(t, w.look().Siege)
+		time.Sleep(20 * time.Minute)
+		require.True(t, w.look().Siege, "still more than half")
+		time.Sleep(8 * time.Minute) // none is left
+		require.True(t, w.look().Siege)
+		time.Sleep(10 * time.Minute)
+		require.False(t, w.look().Siege)
+		w.stuff(60)
+		require.False(t, w.look().Siege, "it takes all of the threshold to begin")
+		require.Len(t, w.rung, 2)
+	})
+}
+
+// hours has so many guesses fail in each of some hours, and returns the last
+// threshold.
+func (w *watch) hours(hours, failures int) (rung bool) {
+	w.t.Helper()
+	before := len(w.rung)
+	for range hours {
+		for range 4 {
+			w.stuff(failures / 4)
+			w.look()
+			time.Sleep(15*time.Minute - 4*reported)
+		}
+	}
+	return len(w.rung) > before
+}
+
+func TestWhatIsUsualRingsNoAlarmAndThreeTimesThatDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchOn(t, memstore.New())
+		w.SiegeFloor, w.SiegeCeiling = 20, 200
+		require.False(t, w.hours(24, 16))
+		require.False(t, w.hours(10, 40), "twice the floor, but by now not thrice the usual")
+		require.True(t, w.hours(2, 160))
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := watchOn(t, memstore.New())
+		w.SiegeFloor, w.SiegeCeiling = 20, 200
+		w.hours(24, 16)
+		require.False(t, w.hours(10*24, 4))
+		require.True(t, w.hours(1, 40), "it is no longer usual")
+	})
+}
+
+// However slowly failures grow, and however many processes learn from them.
+func TestNoRampGetsBeyondTheCeiling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		w := watchOn(t, store)
+		w.SiegeFloor, w.SiegeCeiling = 20, 60
+		for failures := 4; failures < 60; failures += 4 {
+			w.hours(24, failures)
+		}
+		w.rung = nil
+		w.hours(1, 0)
+		require.False(t, w.look().Siege)
+		w.hours(3, 60)
+		require.NotEmpty(t, w.rung)
+		require.Equal(t, login.Siege{On: true, Failures: 60, Threshold: 60}, w.rung[0])
+	})
+}
+
+func TestAttemptsThatAreNeverEndedRingTheAlarm(t *testing.T) {
+	for what, end := range map[string]struct {
+		guesses int
+		siege   bool
+		early   func(ctx context.Context, a *login.Attempt) error
+		late    func(ctx context.Context, a *login.Attempt) error
+	}{
+		"never ended": {guesses: 120, siege: true},
+		"canceled":    {guesses: 120, early: func(ctx context.Context, a *login.Attempt) error { return a.Cancel(ctx) }},
+		"succeeded":   {guesses: 120, early: func(ctx context.Context, a *login.Attempt) error { return a.Succeed(ctx) }},
+		"failed late": {guesses: 60, late: func(ctx context.Context, a *login.Attempt) error { return a.Fail(ctx) }},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := watchOn(t, memstore.New())
+				var open []*login.Attempt
+				for i := range end.guesses {
+					a := w.begin(fmt.Sprint("victim", i), spread(i))
+					open = append(open, a)
+					if end.early != nil {
+						require.NoError(t, end.early(t.Context(), a))
+					}
+				}
+				require.False(t, w.look().Siege)
+				for range 3 {
+					w.look()
+				}
+				for _, a := range open {
+					if end.late != nil {
+						require.NoError(t, end.late(t.Context(), a))
+					}
+				}
+				require.Equal(t, end.siege, w.look().Siege)
+				if end.siege {
+					require.LessOrEqual(t, w.rung[0].Failures, 120)
+				}
+			})
+		})
+	}
+}
+
+// The alarm may need the backend, but nobody waits for it: an attempt takes as
+// long as without one.
+func TestAlarmCostsAnAttemptNoRoundTrip(t *testing.T) {
+	took := func(f func()) time.Duration {
+		start := time.Now()
+		f()
+		return time.Since(start)
+	}
+	for _, siege := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			store := memstore.New()
+			if siege {
+				w := watchOn(t, store)
+				w.stuff(100)
+				require.True(t, w.look().Siege)
+			}
+			with, without := on(t, distant{store}), on(t, distant{memstore.New()})
+			without.SiegeFloor = -1
+			for i := range 50 {
+				time.Sleep(time.Duration(i) * time.Second / 7)
+				for _, right := range []bool{false, true} {
+					attempt := func(g try) func() {
+						return func() {
+							a := g.begin(fmt.Sprint("user", i, right), spread(5000+i))
+							end := a.Fail
+							if right {
+								end = a.Succeed
+							}
+							require.NoError(t, end(t.Context()))
+						}
+					}
+					require.LessOrEqual(t, took(attempt(with)), took(attempt(without)), "%v %v %v", siege, i, right)
+				}
+			}
+		})
+	}
+}
+
+func TestAlarmWithoutFailuresToReportAsksOnceAPeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		th := throttler.New(memstore.New())
+		th.Observe = func(_ context.Context, rule throttler.Rule, _ throttler.Decision) {
+			if rule.Identifier == "login-siege" {
+				asked++
+			}
+		}
+		g := try{login.New(th), t}
+		for i := range 500 {
+			require.NoError(t, g.begin(fmt.Sprint("user", i), spread(i)).Fail(t.Context()))
+		}
+		require.Equal(t, 500, asked, "each failure once, and no report yet")
+		time.Sleep(reported)
+		for i := range 100 {
+			g.begin(fmt.Sprint("user", i), spread(1000+i))
+		}
+		require.Equal(t, 500+1, asked, "one report")
+	})
+}
+
+func TestExemptAddressesRingNoAlarm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchOn(t, memstore.New())
+		w.Exempt = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
+		w.stuff(200)
+		require.False(t, w.look().Siege)
+	})
+}
+
+func TestAlarmCanBeTurnedOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchOn(t, memstore.New())
+		w.SiegeFloor = -1
+		w.stuff(200)
+		require.False(t, w.look().Siege)
+		require.Empty(t, w.rung)
+	})
+}
+
+func TestAlarmsThatMakeNoSenseAreErrors(t *testing.T) {
+	for _, bounds := range [][2]int{{19, 0}, {20, 19}, {0, 99}, {0, -1}, {50_001, 0}, {20, 50_001}} {
+		g := on(t, memstore.New())
+		g.SiegeFloor, g.SiegeCeiling = bounds[0], bounds[1]
+		a, err := g.Begin(t.Context(), "alice", home)
+		require.Nil(t, a)
+		require.ErrorIs(t, err, throttler.ErrInvalidRule, "%v", bounds)
+		require.ErrorContains(t, err, "Siege", "%v", bounds)
+	}
+	for _, bounds := range [][2]int{{20, 20}, {3000, 0}, {50_000, 50_000}} {
+		g := on(t, memstore.New())
+		g.SiegeFloor, g.SiegeCeiling = bounds[0], bounds[1]
+		g.begin("alice", home)
+	}
+}
+
+// moody is a client that fails on demand.
+type moody struct {
+	throttler.Client
+	down bool
+}
+
+var errMoody = errors.New("down")
+
+func (m *moody) Get(key string) (*memcache.Item, error) {
+	if m.down {
+		return nil, errMoody
+	}
+	return m.Client.Get(key)
+}
+
+func (m *moody) GetMulti(keys []string) (map[string]*memcache.Item, error) {
+	if m.down {
+		return nil, errMoody
+	}
+	return m.Client.GetMulti(keys)
+}
+
+func TestOutageLeavesTheAlarmAsItWas(t *testing.T) {
+	for _, siege := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			client := &moody{Client: memstore.New()}
+			w := watchOn(t, client)
+			if siege {
+				w.stuff(100)
+				w.look()
+			}
+			client.down = true
+			for i := range 300 {
+				a, err := w.Begin(t.Context(), fmt.Sprint("user", i), spread(3000+i))
+				require.NoError(t, err)
+				require.ErrorIs(t, a.Fail(t.Context()), errMoody)
+			}
+			client.down = false
+			require.Equal(t, siege, w.look().Siege, "what fails in an outage does not count")
+			client.down = true
+			for range 3 {
+				a, err := w.Begin(t.Context(), "alice", home)
+				require.NoError(t, err)
+				require.Equal(t, siege, a.Siege)
+				time.Sleep(reported)
+			}
+			client.down = false
+			require.Equal(t, siege, w.look().Siege, "what the outage has seen does not count")
+		})
+	}
+}
