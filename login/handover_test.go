@@ -68,8 +68,11 @@ func TestAnotherProcessEndsAnAttemptAsItsOwnDoes(t *testing.T) {
 					g.Observe, other.Observe = observe, observe
 					if handed {
 						a = handOver(t, a, other)
+						g.Guard = other
 					}
 					require.NoError(t, end(a, t.Context()))
+					a = g.beginDevice(name, from, test.device) // gives back a failure just before it
+					require.NoError(t, a.Succeed(t.Context()))
 					for range 7 {
 						a := g.beginDevice(name, from, test.device)
 						d := throttler.Decision{Status: a.Decision.Status, RetryAfter: a.Decision.RetryAfter, Outcomes: a.Decision.Outcomes}
