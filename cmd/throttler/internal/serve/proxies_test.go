@@ -38,13 +38,19 @@ rules:
 
 // A service is one that runs in this process.
 type service struct {
-	listen, admin, envoy string
-	log                  *bytes.Buffer
-	stop                 func()
+	listen, admin, envoy, api string
+	log                       *bytes.Buffer
+	stop                      func()
 }
 
 // start runs the service by rules.
 func start(t *testing.T, rules string, servers ...string) *service {
+	t.Helper()
+	return startAPI(t, serve.API{}, rules, servers...)
+}
+
+// startAPI is start for a service that programs may ask.
+func startAPI(t *testing.T, api serve.API, rules string, servers ...string) *service {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(rules), 0o600))
@@ -56,8 +62,12 @@ func start(t *testing.T, rules string, servers ...string) *service {
 			Rules: path, Servers: servers, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0",
 			Log:   slog.New(slog.NewTextHandler(&locked{w: s.log}, nil)),
 			Envoy: "127.0.0.1:0",
-			Ready: func(listen, admin, envoy net.Addr) {
+			API:   api,
+			Ready: func(listen, admin, envoy, api net.Addr) {
 				s.listen, s.admin, s.envoy = listen.String(), admin.String(), envoy.String()
+				if api != nil {
+					s.api = api.String()
+				}
 				close(ready)
 			},
 		})
