@@ -370,9 +370,9 @@ func TestNginxTellsWhatIsLeftOfPublicLimits(t *testing.T) {
 }
 
 func TestTheManualHasTheConfigurationsThatAreTested(t *testing.T) {
-	manual, err := os.ReadFile("../../../../docs/service.md")
-	require.NoError(t, err)
-	for _, name := range []string{"nginx.conf", "Caddyfile", "haproxy.cfg"} {
+	for page, name := range map[string]string{"nginx.md": "nginx.conf", "caddy.md": "Caddyfile", "haproxy.md": "haproxy.cfg"} {
+		manual, err := os.ReadFile(filepath.Join("../../../../docs", page))
+		require.NoError(t, err)
 		text, err := os.ReadFile(filepath.Join("../../proxies", name))
 		require.NoError(t, err)
 		assert.Contains(t, string(manual), "\n"+string(text)+"```\n", name)
