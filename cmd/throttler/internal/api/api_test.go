@@ -437,6 +437,17 @@ func TestADeviceThatHasLoggedInIsKnown(t *testing.T) {
 	})
 }
 
+func TestTheLongestNameIsGuarded(t *testing.T) {
+	r := newReplica(t, memstore.New(), rules)
+	for range 10 {
+		q := begin(strings.Repeat("\u20ac", login.MaxName/3), "2001:db8::7")
+		q["device"] = strings.Repeat("x", 2000)
+		a := r.ask(t, "/v1/login/begin", q)
+		require.Equal(t, "authorized", a.fields["status"])
+		require.Equal(t, 200, r.ask(t, "/v1/login/succeed", a.token("attempt")).status)
+	}
+}
+
 func TestOnlyThoseWithAKeyMayCall(t *testing.T) {
 	r := newReplica(t, memstore.New(), rules, func(o *api.Options) { o.Keys = []string{"the old key, going out", apiKey} })
 	none := newReplica(t, memstore.New(), rules, func(o *api.Options) { o.Keys = nil })

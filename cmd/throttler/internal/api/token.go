@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
 )
 
 // TokenLife is how long a token is good for.
@@ -27,7 +28,7 @@ type tokens struct {
 }
 
 // tokenRule is the identifier under which used tokens are counted.
-const tokenRule = "throttler-token"
+const tokenRule = rulefile.Reserved + "token"
 
 // The kinds of tokens. One of a kind is none of another.
 const (

@@ -77,7 +77,7 @@ type commands struct {
 		APICert     string `name:"api-cert" help:"Certificate of the JSON API. None: plain text." placeholder:"FILE"`
 		APICertKey  string `name:"api-cert-key" help:"Key of that certificate." placeholder:"FILE"`
 		APIClientCA string `name:"api-client-ca" help:"Who signs the certificates that callers of the JSON API must have." placeholder:"FILE"`
-	} `cmd:"" help:"Decide for proxies whether requests may pass, by the rule file."`
+	} `cmd:"" help:"Decide for proxies and programs what may pass, by the rule file."`
 
 	Check struct {
 		File   string `arg:"" optional:"" help:"The rule file."`

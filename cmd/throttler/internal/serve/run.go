@@ -76,9 +76,8 @@ func Run(ctx context.Context, o Options) error {
 	return servers.serve(ctx)
 }
 
-// guardRule is the identifier under which attempts to log in are counted. A rule of
-// that name in the rule file would count with them.
-const guardRule = "throttler-login"
+// guardRule is the identifier under which attempts to log in are counted.
+const guardRule = rulefile.Reserved + "login"
 
 // A backend is where records are kept, and what is told of them.
 type backend struct {
