@@ -170,6 +170,19 @@ func (b *backend) cache() *blockCache {
 	return b.t.blockCache()
 }
 
+// keep remembers value, which blocks e. resets is how often something was forgotten
+// when the record was read, or written.
+func (b *backend) keep(e *entry, value []byte, resets uint64) {
+	cache := b.cache()
+	if cache == nil || resets != b.slots.resetsOf(e.key) {
+		return
+	}
+	cache.add(e.key, value, e.now)
+	if resets != b.slots.resetsOf(e.key) {
+		cache.remove(e.key) // it was forgotten meanwhile
+	}
+}
+
 // join queues e at the slot of its record, and reports whether nobody else is
 // asking there, so that the caller has to.
 func (b *backend) join(e *entry) bool {
@@ -278,7 +291,7 @@ func (b *backend) delete(ctx context.Context, keys []string) []error {
 }
 
 func (b *backend) deleteOne(key string) error {
-	err := b.client.Delete(key)
+	err := b.exchanger.Delete(key)
 	if errors.Is(err, memcache.ErrCacheMiss) {
 		return nil
 	}

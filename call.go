@@ -57,6 +57,9 @@ func (t *Throttler) newCall(rule Rule) *call {
 		e.lockout = c.rule.lockout(&e.condition)
 		e.key = key(rule.Identifier, e.condition.Name, e.condition.Value)
 	}
+	if t.Conflict != nil {
+		t.tellConflicts(c)
+	}
 	return c
 }
 
@@ -126,7 +129,7 @@ func (c *call) ask(ctx context.Context, op op) {
 	} else {
 		first = &round{led: make([]*slot, 0, len(c.entries))}
 	}
-	c.send(ctx, c.t.backend(), first, op, func(e *entry) bool { return e.from == nowhere })
+	c.send(ctx, c.t.backend(), first, op, func(e *entry) bool { return e.from == nowhere && e.cause == nil })
 	fallback := c.t.fallback()
 	if fallback == nil {
 		return

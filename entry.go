@@ -34,6 +34,7 @@ type entry struct {
 	exchange [1]Exchange // room for the entry itself, where it is inlined
 	value    []byte      // of an inlined entry: the record that it was decided on, or stored
 	since    time.Time   // when it lost its first race
+	late     bool        // an earlier write of it was lost, and may still arrive
 	unsure   bool        // an earlier write of it may have been carried out
 	writes   bool        // it changes the record that was decided on
 	unknown  bool        // it failed, and may have been carried out all the same
@@ -106,14 +107,17 @@ func (e *entry) fail(err error) {
 }
 
 // failAt notes that e could not be stored, though r was read: what is full is
-// full, even if it could not be banned.
+// full, even if it could not be banned. Hits of others that were decided before e,
+// and not stored either, are no reason to block it.
 func (e *entry) failAt(err error, r record) {
+	if e.op <= opLook {
+		e.unsure = true // nothing to ban it for
+		e.apply(e.now, r)
+	}
 	if e.op > opLook || !e.outcome.Blocked {
 		e.fail(err)
 		return
 	}
-	e.lockout = lockout{}
-	e.apply(e.now, r)
 	e.note = err
 }
 

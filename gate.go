@@ -62,13 +62,6 @@ func (g *gate) enter() error {
 	}
 }
 
-// free reports whether an operation could begin at once.
-func (g *gate) free() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.underWay < g.places
-}
-
 // leave ends an operation. unanswered is its error if the server did not answer:
 // then those who have waited for as long as nobody was answered wait no longer.
 func (g *gate) leave(unanswered error) {

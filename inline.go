@@ -32,10 +32,16 @@ func (b *backend) askInline(e *entry) {
 		return
 	}
 	if e.writes {
+		// Others may be reading what is changed now, and must not keep it.
+		before := resets
+		resets = b.slots.changed(e.key)
 		cache.remove(e.key)
+		if resets != before+1 {
+			return
+		}
 	}
-	if e.op <= opAssess && e.outcome.Blocked && resets == b.slots.resetsOf(e.key) {
-		cache.add(e.key, e.value, e.now)
+	if e.op <= opAssess && e.outcome.Blocked {
+		b.keep(e, e.value, resets)
 	}
 }
 

@@ -29,6 +29,7 @@ type slot struct {
 	queue  []*entry   // waiting for the next exchange, first come first served
 	early  int        // how many of queue came before the exchange began to wait for its turn
 	batch  []*entry   // decided by the exchange under way
+	read   int        // how many of batch came before the record was read
 	busy   bool       // an exchange is under way, or about to be
 	leader *round     // whose goroutine carries out the exchanges; nil: the exchanger's
 	held   bool       // the next exchange is left to the leader
@@ -175,11 +176,14 @@ func (s *slot) Propose(turn Turn) *memcache.Item {
 		if s.proposal != nil {
 			s.lost, s.lostBase, s.proposal = s.proposal, s.base.item, nil
 		}
-		s.base, s.current = sighting{}, false
+		s.base, s.current, s.read = sighting{}, false, len(s.batch)
 		return nil
 	}
 	s.sent = true
 	s.close(min(len(s.queue), maxBatch))
+	if turn.Known {
+		s.read = min(s.read, s.early)
+	}
 	s.base, s.current = s.believed(turn), turn.Known && !s.basis.known
 	s.basis = sighting{}
 	s.proposal = s.decide(instantOf(time.Now()))
@@ -190,6 +194,7 @@ func (s *slot) Propose(turn Turn) *memcache.Item {
 func (s *slot) close(n int) {
 	s.batch = append(s.batch, s.queue[:n]...)
 	s.queue = slices.Delete(s.queue, 0, n)
+	s.read = n
 }
 
 // believed returns the record as it most likely is. Where nothing is known it is
@@ -302,10 +307,11 @@ func (s *slot) goOn() bool {
 // rest makes s remember what may be remembered, and nothing else.
 func (s *slot) rest() {
 	s.seen.fresh = false
-	if s.current || s.seen.conn == 0 {
-		s.seen = sighting{} // of a plain client, or one behind a proxy
+	if s.seen.conn == 0 || s.seen.item != nil && len(s.seen.item.Value) > maxRemembered {
+		s.seen = sighting{} // of a plain client or one behind a proxy, or too large
 	}
 	s.base, s.basis, s.refused, s.stalls = sighting{}, sighting{}, sighting{}, 0
+	s.lostBase = nil
 	s.room = [2][1]*entry{}
 	s.queue, s.batch = s.room[0][:0], s.room[1][:0]
 }
@@ -323,8 +329,8 @@ func (s *slot) take(r Result) {
 	case r.Err != nil && !r.Read:
 		s.fail(r.Err, r.Unknown)
 	case r.Read:
-		if lost != nil && r.Found != nil && !sameWrite(r.Found, s.lostBase) {
-			s.doubt()
+		if lost != nil {
+			s.suspect(r.Found == nil || sameWrite(r.Found, s.lostBase))
 		}
 		s.find(r, proposal != nil && r.Err == nil)
 	default:
@@ -344,9 +350,7 @@ func (s *slot) accept(item *memcache.Item, r Result) {
 	if s.base.known && !s.base.fresh {
 		s.backend.t.stats.rightGuesses.Add(1)
 	}
-	if cache := s.backend.cache(); cache != nil {
-		cache.remove(s.key)
-	}
+	s.uncache()
 	s.acceptAll(item)
 }
 
@@ -360,8 +364,16 @@ func (s *slot) acceptAll(item *memcache.Item) {
 	s.empty()
 }
 
+// uncache forgets a record that has changed.
+func (s *slot) uncache() {
+	if cache := s.backend.cache(); cache != nil {
+		cache.remove(s.key)
+	}
+}
+
 // find decides the batch anew on the record as it was found, and settles the
-// entries that need not change it. refused says that a write was, as the record
+// entries that need not change it: nothing but that they came before it was read
+// says that their answer is not out of date. refused says that a write was, as the record
 // had changed.
 func (s *slot) find(r Result, refused bool) {
 	now := instantOf(time.Now())
@@ -371,20 +383,25 @@ func (s *slot) find(r Result, refused bool) {
 	}
 	base := s.base
 	s.seen = sighting{known: true, item: r.Found, conn: r.Conn, fresh: true}
-	if decided && s.unreadable == nil {
+	if decided && s.unreadable == nil && s.read == len(s.batch) {
 		s.acceptAll(r.Found)
 		return
 	}
 	found, err := stored(r.Found)
 	undecided := s.batch[:0]
-	for _, e := range s.batch {
+	for i, e := range s.batch {
 		if err != nil {
 			e.fail(err)
 			s.settle(e)
 			continue
 		}
+		if refused && e.late {
+			e.doubt()
+		}
 		_, e.writes = e.apply(now, found)
 		switch {
+		case !e.writes && i >= s.read: // the record may have changed before e came
+			undecided = append(undecided, e)
 		case !e.writes:
 			s.keep(e, r.Found)
 			s.settle(e)
@@ -430,6 +447,9 @@ func sameToken(a, b *memcache.Item) bool {
 
 // loses notes that e has lost a race, and reports whether that was one too many.
 func (s *slot) loses(e *entry) bool {
+	if e.late {
+		e.doubt()
+	}
 	e.lostRaces++
 	s.backend.t.stats.lostRaces.Add(1)
 	if e.lostRaces == 1 {
@@ -448,12 +468,25 @@ func (s *slot) loses(e *entry) bool {
 	return true
 }
 
-// doubt notes that a write of the batch may have been carried out.
-func (s *slot) doubt() {
+// suspect notes that a write of the batch was lost. If the record is still as it
+// was to be replaced, the write was not carried out, unless it arrives yet: a
+// server reads its connections in no order. Else it may have been.
+func (s *slot) suspect(unchanged bool) {
 	for _, e := range s.batch {
-		if e.writes && !e.unsure {
-			e.unsure, e.note = true, errLostAnswer
+		switch {
+		case !e.writes:
+		case unchanged:
+			e.late = true
+		default:
+			e.doubt()
 		}
+	}
+}
+
+// doubt notes that an earlier write of e may have been carried out.
+func (e *entry) doubt() {
+	if !e.unsure {
+		e.unsure, e.note = true, errLostAnswer
 	}
 }
 
@@ -461,6 +494,9 @@ func (s *slot) doubt() {
 // that came later too, or they would all wait for it in turn.
 func (s *slot) fail(err error, unknown bool) {
 	s.seen = sighting{}
+	if unknown {
+		s.uncache()
+	}
 	known := s.base.fresh
 	r, unreadable := stored(s.base.item)
 	for _, e := range s.batch {
@@ -513,8 +549,5 @@ func (s *slot) keep(e *entry, item *memcache.Item) {
 	if e.op > opAssess || !e.outcome.Blocked || item == nil {
 		return
 	}
-	cache := s.backend.cache()
-	if cache != nil && s.resets == s.backend.slots.resetsOf(s.key) {
-		cache.add(s.key, item.Value, e.now)
-	}
+	s.backend.keep(e, item.Value, s.resets)
 }

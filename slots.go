@@ -103,8 +103,8 @@ func (t *slots) release(s *slot, users int) {
 // forget drops what is remembered of key, and keeps what is being read of it now
 // out of the caches.
 func (t *slots) forget(key string) {
+	t.changed(key)
 	sh := t.shard(key)
-	sh.resets.Add(1)
 	sh.mu.Lock()
 	s := sh.byKey[key]
 	sh.mu.Unlock()
@@ -115,18 +115,20 @@ func (t *slots) forget(key string) {
 	}
 }
 
+// changed notes that what is being read of key may have changed since.
+func (t *slots) changed(key string) (resets uint64) {
+	return t.shard(key).resets.Add(1)
+}
+
 // resetsOf returns how often something was forgotten in the shard of key.
 func (t *slots) resetsOf(key string) uint64 {
 	return t.shard(key).resets.Load()
 }
 
-// memorable reports whether what s has seen is worth its memory.
+// memorable reports whether s has seen anything that is remembered.
 func (s *slot) memorable() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.seen.item != nil && len(s.seen.item.Value) > maxRemembered {
-		s.seen = sighting{}
-	}
 	return s.seen.known
 }
 

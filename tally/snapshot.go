@@ -23,7 +23,8 @@ type Snapshot struct {
 	// Rules are those that decided a call since then, by Identifier.
 	Rules []RuleCounts `json:"rules"`
 
-	// Logins are the attempts to log in, nil if none was observed.
+	// Logins are the attempts to log in, nil if none was observed. They are no
+	// calls, and not among those of the Rules.
 	Logins *LoginCounts `json:"logins,omitempty"`
 
 	// Uncounted is how many calls are missing above, in whole or for one or
@@ -123,7 +124,7 @@ type ConditionCounts struct {
 }
 
 // A ValueCount is how often a value was blocked by a condition or would have
-// been.
+// been, or in [LoginCounts] how often it failed.
 type ValueCount struct {
 	// Value is the value itself if it is valid UTF-8, printable, and begins
 	// and ends neither with a '"' nor a blank. Any other is quoted as in Go,
@@ -151,7 +152,7 @@ func (t *Tally) Snapshot() Snapshot {
 		Since:     c.since,
 		At:        time.Now().UTC(),
 		Rules:     []RuleCounts{},
-		Logins:    c.logins.snapshot(),
+		Logins:    c.logins.snapshot(t.maxValues()),
 		Uncounted: c.uncounted.Load(),
 	}
 	for identifier, r := range *c.rules.Load() {

@@ -373,7 +373,9 @@ func TestOperatorLiftsWhatWasShown(t *testing.T) {
 
 func TestInvisibleCharactersAreWrittenOut(t *testing.T) {
 	for value, want := range map[string]string{
-		"alice": "alice", "zoë\"": "zoë\"", "a\u202eb": `a\u202eb`, "a\u200bb": `a\u200bb`, "\x07": `\a`, "日本": "日本",
+		"alice": "alice", "zoë\"": "zoë\"", "日本": "日本", "": "", `DOMAIN\user`: `DOMAIN\user`, `a\u200bb`: `a\u200bb`,
+		"a\u202eb": `"a\u202eb"`, "a\u200bb": `"a\u200bb"`, "\u2066x": `"\u2066x"`, "\x07": `"\a"`, "\xff": `"\xff"`, "zoë\u00a0": `"zo\u00eb\u00a0"`,
+		"a\u3164": `"a\u3164"`, "a\u034f": `"a\u034f"`, "a\ufe0f": `"a\ufe0f"`, "a\u2800": `"a\u2800"`,
 	} {
 		require.Equal(t, want, visible(value))
 	}
@@ -389,8 +391,14 @@ func TestOperatorHelpsByName(t *testing.T) {
 	require.Equal(t, "/?bad", help("alice", "nonsense"))
 	require.Contains(t, operator.do("GET", town.operator.URL+"/?bad", nil).body, "That is not an address.")
 	require.Equal(t, http.StatusTooManyRequests, v.logIn("alice", "correct horse").StatusCode)
+	for _, nobody := range [][2]string{{"nobody", ""}, {"nobody", "198.51.100.1"}, {"", ""}, {"", "198.51.100.1"}, {strings.Repeat("x", 2000), ""}} {
+		require.Equal(t, "/?nothing", help(nobody[0], nobody[1]), "%.20q", nobody)
+	}
+	require.Contains(t, operator.do("GET", town.operator.URL+"/?nothing", nil).body, "so nothing was lifted.")
+	require.Equal(t, http.StatusTooManyRequests, v.logIn("alice", "correct horse").StatusCode)
 	require.Equal(t, "/?lifted", help("Alice", "203.0.113.7"))
 	require.Equal(t, http.StatusSeeOther, v.logIn("alice", "correct horse").StatusCode)
+	require.Equal(t, "/?nothing", help("Alice", "203.0.113.7"), "it is lifted already")
 }
 
 // A page of another site whose name is made to point to this machine.

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,19 +27,6 @@ const (
 	hungDeadline = 50 * time.Millisecond  // of each call
 	hungCalls    = 1000
 )
-
-// hanging returns a client each of whose operations fails after hungTimeout, and
-// how many of them are under way.
-func hanging() (client *faulty, active *atomic.Int64) {
-	client, active = newFaulty(), new(atomic.Int64)
-	client.before = func(string, ...string) error {
-		active.Add(1)
-		defer active.Add(-1)
-		time.Sleep(hungTimeout)
-		return errDown
-	}
-	return client, active
-}
 
 // thousandCalls makes hungCalls calls at once and returns how long each took.
 func thousandCalls(call func(i int)) []time.Duration {
