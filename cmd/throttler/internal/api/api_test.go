@@ -3,7 +3,9 @@ package api_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -25,6 +27,7 @@ import (
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -459,6 +462,11 @@ func TestOnlyThoseWithAKeyMayCall(t *testing.T) {
 		}
 		assert.Equal(t, 401, none.ask(t, path, mail("small", "203.0.113.7")).status)
 	}
+	unverified := httptest.NewRequest("POST", "/v1/authorize", strings.NewReader("{}"))
+	unverified.TLS = new(tls.ConnectionState)
+	w := httptest.NewRecorder()
+	none.handler.ServeHTTP(w, unverified)
+	assert.Equal(t, 401, w.Code, "without a verified certificate")
 	for _, key := range []string{"the old key, going out", apiKey} {
 		assert.Equal(t, 200, r.ask(t, "/v1/authorize", mail("small", "203.0.113.7"), "Authorization", "bearer "+key).status)
 	}
@@ -481,6 +489,8 @@ func TestGarbageIsRefusedAndCountsNothing(t *testing.T) {
 			"", "{", "null", "[]", `"x"`, "1", "\x00", "{}{}", `{"rule": 1}`, `{"unknown": 1}`, strings.Repeat("[", 10_000),
 			`{"rule":"mail","values":{"customer":"a","network":"203.0.113.7"},"cost":1,"duration":"1h"} x`,
 			`{"rule":"mail","values":{"customer":"a"},"cost":1e99}`,
+			`{"rule":"mail","values":{"customer":"a","network":"203.0.113.7"}}{}`,
+			`{"name":"alice","address":"203.0.113.7"}{}`,
 		} {
 			assert.Equal(t, 400, r.ask(t, path, garbage).status, "%s %.40q", path, garbage)
 		}
@@ -595,4 +605,70 @@ func TestACallerWhoHangsUpHasEndedTheAttempt(t *testing.T) {
 		assert.Equal(t, 200, r.send(ctx, "/v1/login/succeed", string(body)).Code)
 	}
 	assert.Empty(t, r.log.String())
+}
+
+// A torn client fails for the keys that hold part, while it is down.
+type torn struct {
+	throttler.Client
+	part string
+	down atomic.Bool
+}
+
+var errTorn = errors.New("no answer")
+
+func (c *torn) fails(key string) bool { return c.down.Load() && strings.Contains(key, c.part) }
+
+func (c *torn) Get(key string) (*memcache.Item, error) {
+	if c.fails(key) {
+		return nil, errTorn
+	}
+	return c.Client.Get(key)
+}
+
+func (c *torn) GetMulti(keys []string) (map[string]*memcache.Item, error) {
+	found := make(map[string]*memcache.Item)
+	var failed error
+	for _, key := range keys {
+		item, err := c.Get(key)
+		switch err {
+		case nil:
+			found[key] = item
+		case errTorn:
+			failed = err
+		}
+	}
+	return found, failed
+}
+
+func TestWhatIsRefusedWhileTheBackEndFailsInPartDoesNotCount(t *testing.T) {
+	client := &torn{Client: memstore.New(), part: "#network#"}
+	r := newReplica(t, client, rules+"failure: closed\n")
+	client.down.Store(true)
+	for range 10 {
+		require.Equal(t, 503, r.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).status)
+	}
+	client.part = "#address#"
+	for range 10 {
+		require.Equal(t, 503, r.ask(t, "/v1/login/begin", begin("alice", "203.0.113.7")).status)
+	}
+	client.down.Store(false)
+	assert.EqualValues(t, 2, r.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).outcome(0)["remaining"])
+	a := r.ask(t, "/v1/login/begin", begin("alice", "203.0.113.7"))
+	assert.Equal(t, "authorized", a.fields["status"])
+	assert.Equal(t, false, a.fields["half_used"])
+}
+
+// Whether a token was used is not known while its record cannot be read. Nothing is
+// taken back then, even where that could be done.
+func TestATokenThatCannotBeLookedUpIsNotUsed(t *testing.T) {
+	client := &torn{Client: memstore.New(), part: "throttler-token#"}
+	r := newReplica(t, client, rules)
+	hits := r.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).token("cancel")
+	left := func() any { return r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).outcome(0)["remaining"] }
+	client.down.Store(true)
+	assert.Equal(t, 503, r.ask(t, "/v1/cancel", hits).status)
+	assert.EqualValues(t, 1, left())
+	client.down.Store(false)
+	assert.Equal(t, 200, r.ask(t, "/v1/cancel", hits).status)
+	assert.EqualValues(t, 2, left())
 }

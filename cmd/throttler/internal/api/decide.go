@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
@@ -174,12 +173,9 @@ func (a *api) ban(ctx context.Context, b *ban) (*done, error) {
 		return nil, invalid("%q is no duration: want how long to ban, as in 30m, 24h, 7d.", b.Duration)
 	}
 	return a.change(&b.subject, "banned", func(rule throttler.Rule) error {
-		return a.Throttler.Ban(ctx, rule, min(length, maxBan))
+		return a.Throttler.Ban(ctx, rule, length)
 	})
 }
-
-// maxBan is the longest ban, well before the end of the library's time.
-const maxBan = 100 * 365 * 24 * time.Hour
 
 // change changes the records of a subject.
 func (a *api) change(s *subject, status string, how func(throttler.Rule) error) (*done, error) {
