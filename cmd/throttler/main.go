@@ -7,6 +7,7 @@
 //	throttler servers
 //	throttler check rules.yaml
 //	throttler try rules.yaml < access.log
+//	throttler serve -rules rules.yaml
 //
 // docs/service.md is its manual. The exit status is 0 if all went well, 1 if a
 // server did not answer or a rule file is wrong, and 2 if the command line is.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"strings"
 	"syscall"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/ops"
@@ -71,7 +72,12 @@ type commands struct {
 		Listen string `default:"127.0.0.1:4180" help:"Where proxies ask." placeholder:"HOST:PORT"`
 		Admin  string `default:"127.0.0.1:4181" help:"Where operators find /metrics, /tally, /healthz and /readyz. Empty: nowhere." placeholder:"HOST:PORT"`
 		Envoy  string `default:"127.0.0.1:4182" help:"Where Envoy asks, by gRPC. Empty: nowhere." placeholder:"HOST:PORT"`
-	} `cmd:"" help:"Decide for proxies whether requests may pass, by the rule file."`
+
+		API         string `name:"api" default:"127.0.0.1:4183" help:"Where programs ask in JSON, with a key of THROTTLER_API_KEYS or a certificate. Empty: nowhere." placeholder:"HOST:PORT"`
+		APICert     string `name:"api-cert" help:"Certificate of the JSON API. None: plain text." placeholder:"FILE"`
+		APICertKey  string `name:"api-cert-key" help:"Key of that certificate." placeholder:"FILE"`
+		APIClientCA string `name:"api-client-ca" help:"Who signs the certificates that callers of the JSON API must have." placeholder:"FILE"`
+	} `cmd:"" help:"Decide for proxies and programs what may pass, by the rule file."`
 
 	Check struct {
 		File   string `arg:"" optional:"" help:"The rule file."`
@@ -216,8 +222,17 @@ func (c *commands) serve(ctx context.Context, streams Streams) error {
 	return serve.Run(ctx, serve.Options{
 		Rules: c.Rules, Servers: c.Servers, Listen: c.Serve.Listen, Admin: c.Serve.Admin, Envoy: c.Serve.Envoy,
 		User: os.Getenv("THROTTLER_USER"), Password: os.Getenv("THROTTLER_PASSWORD"),
+		API: serve.API{
+			Listen: c.Serve.API, Keys: list(os.Getenv("THROTTLER_API_KEYS")), Token: os.Getenv("THROTTLER_TOKEN_KEY"),
+			Cert: c.Serve.APICert, CertKey: c.Serve.APICertKey, ClientCA: c.Serve.APIClientCA,
+		},
 		Log: slog.New(slog.NewTextHandler(streams.Err, nil)), Hangup: hangup,
 	})
+}
+
+// list returns the parts of a text between commas.
+func list(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 // sizeOf returns the size of a file, 0 of what is none.

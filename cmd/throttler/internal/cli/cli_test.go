@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -421,4 +424,53 @@ func TestAServerThatWantsALoginGetsIt(t *testing.T) {
 		answer := run(t, args...)
 		assert.Equal(t, 0, answer.status, "%q: %s", args, answer.err)
 	}
+}
+
+// A transcript is what a command writes while it runs.
+type transcript struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (t *transcript) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.text.Write(b)
+}
+
+func (t *transcript) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.text.String()
+}
+
+func TestAServiceTakesItsKeysFromTheEnvironment(t *testing.T) {
+	t.Setenv("THROTTLER_API_KEYS", "the-new-key-of-this-service, the-old-key-of-this-service")
+	t.Setenv("THROTTLER_TOKEN_KEY", "what all replicas know")
+	all, _ := servers(t, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	var log transcript
+	ended := make(chan int, 1)
+	go func() {
+		ended <- cli.Run(ctx, []string{"serve", "-rules", writeRules(t, `"`+all[0].Addr+`"`), "-listen", "127.0.0.1:0", "-admin", "", "-envoy", "", "-api", "127.0.0.1:0"},
+			cli.Streams{Out: &log, Err: &log})
+	}()
+	var api []string
+	require.Eventually(t, func() bool {
+		api = regexp.MustCompile(`api=(\S+)`).FindStringSubmatch(log.String())
+		return api != nil
+	}, 30*time.Second, 10*time.Millisecond)
+	for key, want := range map[string]int{"the-new-key-of-this-service": 200, "the-old-key-of-this-service": 200, "x": 401} {
+		r, err := http.NewRequest("POST", "http://"+api[1]+"/v1/authorize", strings.NewReader(`{"rule":"login","values":{"ip":"203.0.113.7","site":"all"}}`))
+		require.NoError(t, err)
+		r.Header.Set("Authorization", "Bearer "+key)
+		r.Header.Set("Content-Type", "application/json")
+		answer, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		answer.Body.Close()
+		assert.Equal(t, want, answer.StatusCode, key)
+	}
+	stop()
+	assert.Equal(t, 0, <-ended)
+	assert.NotContains(t, log.String(), "THROTTLER_TOKEN_KEY", "it is set")
 }

@@ -344,6 +344,9 @@ func (p *parsing) rule(path string, raw *ruleYAML) *Rule {
 			Shadow:              raw.Shadow,
 		},
 	}
+	if strings.HasPrefix(raw.Name, Reserved) {
+		p.problem(path+".name", "names that begin with %s are the service's own", Reserved)
+	}
 	if len(raw.Either) > 0 && len(raw.All) > 0 {
 		p.problem(path+".all", "a rule has conditions in either or in all, not in both")
 		return r

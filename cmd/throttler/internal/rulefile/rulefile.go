@@ -147,6 +147,10 @@ func (f *File) Rule(name string) *Rule {
 	return nil
 }
 
+// Reserved is how the names begin under which the service itself counts. No rule has
+// one, or it would count with them.
+const Reserved = "throttler-"
+
 // defaults of a File.
 const (
 	defaultIPv6Bits  = 64

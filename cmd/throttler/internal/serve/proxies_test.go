@@ -38,13 +38,19 @@ rules:
 
 // A service is one that runs in this process.
 type service struct {
-	listen, admin, envoy string
-	log                  *bytes.Buffer
-	stop                 func()
+	listen, admin, envoy, api string
+	log                       *bytes.Buffer
+	stop                      func()
 }
 
 // start runs the service by rules.
 func start(t *testing.T, rules string, servers ...string) *service {
+	t.Helper()
+	return startAPI(t, serve.API{}, rules, servers...)
+}
+
+// startAPI is start for a service that programs may ask.
+func startAPI(t *testing.T, api serve.API, rules string, servers ...string) *service {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(rules), 0o600))
@@ -56,8 +62,12 @@ func start(t *testing.T, rules string, servers ...string) *service {
 			Rules: path, Servers: servers, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0",
 			Log:   slog.New(slog.NewTextHandler(&locked{w: s.log}, nil)),
 			Envoy: "127.0.0.1:0",
-			Ready: func(listen, admin, envoy net.Addr) {
+			API:   api,
+			Ready: func(listen, admin, envoy, api net.Addr) {
 				s.listen, s.admin, s.envoy = listen.String(), admin.String(), envoy.String()
+				if api != nil {
+					s.api = api.String()
+				}
 				close(ready)
 			},
 		})
@@ -360,9 +370,9 @@ func TestNginxTellsWhatIsLeftOfPublicLimits(t *testing.T) {
 }
 
 func TestTheManualHasTheConfigurationsThatAreTested(t *testing.T) {
-	manual, err := os.ReadFile("../../../../docs/service.md")
-	require.NoError(t, err)
-	for _, name := range []string{"nginx.conf", "Caddyfile", "haproxy.cfg"} {
+	for page, name := range map[string]string{"nginx.md": "nginx.conf", "caddy.md": "Caddyfile", "haproxy.md": "haproxy.cfg"} {
+		manual, err := os.ReadFile(filepath.Join("../../../../docs", page))
+		require.NoError(t, err)
 		text, err := os.ReadFile(filepath.Join("../../proxies", name))
 		require.NoError(t, err)
 		assert.Contains(t, string(manual), "\n"+string(text)+"```\n", name)

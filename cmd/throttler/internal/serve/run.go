@@ -13,6 +13,7 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/envoy"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/otelthrottle"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -32,15 +33,17 @@ type Options struct {
 	Listen   string // where proxies ask
 	Admin    string // where operators look; empty: nowhere
 	Envoy    string // where Envoy asks, by gRPC; empty: nowhere
+	API      API
 	Log      *slog.Logger
 	Hangup   <-chan os.Signal // reads the rule file again
-	Ready    func(listen, admin, envoy net.Addr)
+	Ready    func(listen, admin, envoy, api net.Addr)
 }
 
 // What bounds a request, and the end of the service.
 const (
 	headerTimeout = 5 * time.Second
 	readTimeout   = 10 * time.Second
+	writeTimeout  = 30 * time.Second
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 64 << 10
 	grace         = 10 * time.Second
@@ -75,10 +78,15 @@ func Run(ctx context.Context, o Options) error {
 	return servers.serve(ctx)
 }
 
+// guardRule is the identifier under which attempts to log in are counted.
+const guardRule = rulefile.Reserved + "login"
+
 // A backend is where records are kept, and what is told of them.
 type backend struct {
 	pool      *pool.Pool // nil: in the process
+	client    throttler.Client
 	throttler *throttler.Throttler
+	guard     *login.Guard
 	counts    *tally.Tally
 	metrics   http.Handler
 	reporting *otelthrottle.Reporting
@@ -91,7 +99,8 @@ func newBackend(o Options, file *rulefile.File) (*backend, error) {
 		servers = file.Servers
 	}
 	if len(servers) == 0 {
-		b.throttler = throttler.New(memstore.New())
+		b.client = memstore.New()
+		b.throttler = throttler.New(b.client)
 	} else {
 		var err error
 		if b.pool, err = pool.New(servers...); err != nil {
@@ -99,12 +108,16 @@ func newBackend(o Options, file *rulefile.File) (*backend, error) {
 		}
 		b.pool.User, b.pool.Password = o.User, o.Password
 		tell(b.pool, o.Log)
-		b.throttler = throttler.New(b.pool)
+		b.client = b.pool
+		b.throttler = throttler.New(b.client)
 		if !file.Closed {
 			b.throttler.Fallback = memstore.New()
 		}
 	}
 	b.throttler.Observe = b.counts.Observe
+	b.guard = login.New(b.throttler)
+	b.guard.Identifier = guardRule
+	b.guard.Observe = b.counts.ObserveLogin
 	if err := b.report(o.Log); err != nil {
 		b.close()
 		return nil, err
@@ -121,7 +134,7 @@ func (b *backend) report(log *slog.Logger) error {
 	}
 	b.metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	b.reporting, err = otelthrottle.Attach(metric.NewMeterProvider(metric.WithReader(reader)), otelthrottle.Parts{
-		Throttler: b.throttler, Pool: b.pool, Log: &otelthrottle.Log{Logger: log},
+		Throttler: b.throttler, Pool: b.pool, Guard: b.guard, Log: &otelthrottle.Log{Logger: log},
 	})
 	return err
 }
@@ -177,34 +190,40 @@ func (b *backend) listen(o Options, rules *rulefile.Source) (all servers, err er
 	grpc := envoy.New(rules, b.throttler, o.Log).Server()
 	listen, err1 := all.add(o.Listen, httpServer(New(rules, b.throttler, o.Log).Handler(), o.Log))
 	admin, err2 := all.add(o.Admin, httpServer(b.admin(), o.Log))
+	api, err4 := all.addAPI(o, rules, b)
 	asked, err3 := all.add(o.Envoy, server{serve: grpc.Serve, shutdown: func(ctx context.Context) error {
 		defer context.AfterFunc(ctx, grpc.Stop)()
 		grpc.GracefulStop()
 		return nil
 	}})
-	if err := errors.Join(err1, err2, err3); err != nil {
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		for _, s := range all {
 			s.listener.Close()
 		}
 		return nil, err
 	}
-	o.Log.Info("serving", "listen", listen, "admin", admin, "envoy", asked)
+	o.Log.Info("serving", "listen", listen, "admin", admin, "envoy", asked, "api", api)
 	if o.Ready != nil {
-		o.Ready(listen, admin, asked)
+		o.Ready(listen, admin, asked, api)
 	}
 	return all, nil
 }
 
 func httpServer(handler http.Handler, log *slog.Logger) server {
-	s := &http.Server{
+	s := newHTTPServer(handler, log)
+	return server{serve: s.Serve, shutdown: s.Shutdown}
+}
+
+func newHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
-	return server{serve: s.Serve, shutdown: s.Shutdown}
 }
 
 // add has s listen at an address, which it returns; nil if the address is empty.

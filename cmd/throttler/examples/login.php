@@ -1,0 +1,47 @@
+<?php
+// Log in with PHP: login.php NAME PASSWORD ADDRESS
+//
+// THROTTLER_API is the URL of throttler serve, THROTTLER_API_KEY a key of it.
+declare(strict_types=1);
+
+// ask returns the answer to a question, or null if there is none in time.
+function ask(string $path, array $question): ?array
+{
+    $context = stream_context_create(['http' => [
+        'method' => 'POST',
+        'header' => ['Authorization: Bearer ' . getenv('THROTTLER_API_KEY'), 'Content-Type: application/json'],
+        'content' => json_encode($question, JSON_THROW_ON_ERROR),
+        'timeout' => 2,
+    ]]);
+    $answer = @file_get_contents((getenv('THROTTLER_API') ?: 'http://127.0.0.1:4183') . $path, false, $context);
+    if ($answer === false) {
+        error_log('throttler: ' . (error_get_last()['message'] ?? 'no answer'));
+        return null;
+    }
+    return json_decode($answer, true);
+}
+
+// password_is_right stands for your own accounts, with hashed passwords.
+function password_is_right(string $name, string $password): bool
+{
+    return hash_equals('alice:correct horse', "$name:$password");
+}
+
+function log_in(string $name, string $password, string $address): string
+{
+    $attempt = ask('/v1/login/begin', ['name' => $name, 'address' => $address]);
+    if ($attempt === null) { // fails closed
+        return 'Please try again later.';
+    }
+    if ($attempt['status'] !== 'authorized') { // do not look at the password
+        return sprintf('%s (%.0f s)', $attempt['message'], $attempt['retry_after']);
+    }
+    if (!password_is_right($name, $password)) {
+        ask('/v1/login/fail', ['attempt' => $attempt['attempt']]);
+        return 'Wrong name or password.';
+    }
+    ask('/v1/login/succeed', ['attempt' => $attempt['attempt']]);
+    return 'Welcome!';
+}
+
+echo log_in($argv[1], $argv[2], $argv[3]), "\n";

@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""Log in with Python: login.py NAME PASSWORD ADDRESS
+
+THROTTLER_API is the URL of throttler serve, THROTTLER_API_KEY a key of it.
+"""
+import hmac
+import json
+import os
+import sys
+import urllib.request
+
+API = os.environ.get("THROTTLER_API", "http://127.0.0.1:4183")
+
+
+def ask(path, **question):
+    """Return the answer to a question, or None if there is none in time."""
+    request = urllib.request.Request(
+        API + path,
+        json.dumps(question).encode(),
+        {
+            "Authorization": "Bearer " + os.environ["THROTTLER_API_KEY"],
+            "Content-Type": "application/json",
+        },
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=2) as response:
+            return json.load(response)
+    except (OSError, ValueError) as error:  # an HTTPError is an OSError
+        print("throttler:", error, file=sys.stderr)
+        return None
+
+
+def password_is_right(name, password):
+    """Stands for your own accounts, with hashed passwords."""
+    return hmac.compare_digest((name + ":" + password).encode(), b"alice:correct horse")
+
+
+def log_in(name, password, address):
+    attempt = ask("/v1/login/begin", name=name, address=address)
+    if attempt is None:  # fails closed
+        return "Please try again later."
+    if attempt["status"] != "authorized":  # do not look at the password
+        return "%s (%.0f s)" % (attempt["message"], attempt["retry_after"])
+    if not password_is_right(name, password):
+        ask("/v1/login/fail", attempt=attempt["attempt"])
+        return "Wrong name or password."
+    ask("/v1/login/succeed", attempt=attempt["attempt"])
+    return "Welcome!"
+
+
+print(log_in(*sys.argv[1:4]))

@@ -1,0 +1,234 @@
+// Package api answers programs in any language, in JSON over HTTP: it decides by
+// the rules of a file, and guards logins. openapi.json describes it.
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/login"
+)
+
+// Description is the OpenAPI description of the API.
+//
+//go:embed openapi.json
+var Description []byte
+
+// What bounds a request, and how many are answered at once. More get a 503.
+const (
+	MaxBody     = 64 << 10
+	MaxUnderWay = 512
+)
+
+// MinSecret is the length of the shortest key, in bytes.
+const MinSecret = 16
+
+// Options are those of an API.
+type Options struct {
+	Rules     *rulefile.Source
+	Throttler *throttler.Throttler
+	Guard     *login.Guard
+
+	// Tokens counts the tokens that were used. It keeps its records where
+	// Throttler does, and has no Fallback.
+	Tokens *throttler.Throttler
+
+	// Secret seals tokens. Replicas share it. Empty: a random one, and tokens
+	// are good in this process only.
+	Secret string
+
+	// Keys are those that callers may have, in Authorization: Bearer. None:
+	// callers have a certificate that the server has verified.
+	Keys []string
+
+	Log *slog.Logger
+}
+
+type api struct {
+	Options
+	tokens *tokens
+	keys   [][sha256.Size]byte
+	places chan struct{} // of requests under way
+	told   atomic.Int64  // when an error was last logged, in nanoseconds since the Unix epoch
+}
+
+// New returns a handler of the API. The error says which of the secrets is too
+// short.
+func New(o Options) (http.Handler, error) {
+	if o.Secret == "" {
+		o.Secret = rand.Text()
+	}
+	a := &api{Options: o, places: make(chan struct{}, MaxUnderWay)}
+	if len(o.Secret) < MinSecret {
+		return nil, fmt.Errorf("the token key has %d bytes, want %d or more", len(o.Secret), MinSecret)
+	}
+	for _, key := range o.Keys {
+		if len(key) < MinSecret {
+			return nil, fmt.Errorf("an API key has %d bytes, want %d or more", len(key), MinSecret)
+		}
+		a.keys = append(a.keys, sha256.Sum256([]byte(key)))
+	}
+	var err error
+	a.tokens, err = newTokens(o.Secret, o.Tokens)
+	return a.handler(), err
+}
+
+func (a *api) handler() http.Handler {
+	mux := http.NewServeMux()
+	for path, handler := range a.operations() {
+		mux.Handle("POST "+path, a.admit(handler))
+	}
+	mux.HandleFunc("GET /v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Write(Description)
+	})
+	return mux
+}
+
+// operations are all that callers may ask for, by path.
+func (a *api) operations() map[string]http.Handler {
+	return map[string]http.Handler{
+		"/v1/authorize":     operation(a, a.authorize),
+		"/v1/peek":          operation(a, a.peek),
+		"/v1/cancel":        operation(a, a.cancel),
+		"/v1/reset":         operation(a, a.reset),
+		"/v1/ban":           operation(a, a.ban),
+		"/v1/login/begin":   operation(a, a.begin),
+		"/v1/login/succeed": operation(a, a.end("succeeded", (*login.Attempt).Succeed)),
+		"/v1/login/fail":    operation(a, a.end("failed", (*login.Attempt).Fail)),
+		"/v1/login/cancel":  operation(a, a.end("canceled", (*login.Attempt).Cancel)),
+	}
+}
+
+// admit hands on the requests of callers who may call, as many at once as there
+// are places for.
+func (a *api) admit(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !a.knows(r) {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			a.fail(w, r, &failure{status: http.StatusUnauthorized, text: "Send a key of this service: Authorization: Bearer KEY."})
+			return
+		}
+		select {
+		case a.places <- struct{}{}:
+			defer func() { <-a.places }()
+			next.ServeHTTP(w, r)
+		default:
+			a.fail(w, r, unavailable("Too many requests are under way."))
+		}
+	})
+}
+
+// knows reports whether the caller has a key, or where there are none a verified
+// certificate.
+func (a *api) knows(r *http.Request) bool {
+	if len(a.keys) == 0 {
+		return r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+	}
+	scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	sum := sha256.Sum256([]byte(key))
+	known := 0
+	for i := range a.keys {
+		known |= subtle.ConstantTimeCompare(sum[:], a.keys[i][:])
+	}
+	return known == 1 && strings.EqualFold(scheme, "Bearer")
+}
+
+// operation returns a handler that reads a question, and answers with what do says.
+func operation[Question, Answer any](a *api, do func(context.Context, *Question) (Answer, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		question := new(Question)
+		if err := read(w, r, question); err != nil {
+			a.fail(w, r, err)
+			return
+		}
+		answer, err := do(r.Context(), question)
+		if err != nil {
+			a.fail(w, r, err)
+			return
+		}
+		write(w, http.StatusOK, answer)
+	})
+}
+
+// read reads the body of a request: one JSON value without unknown fields.
+func read(w http.ResponseWriter, r *http.Request, question any) error {
+	// A page in a browser cannot send this type elsewhere without asking.
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
+		return &failure{status: http.StatusUnsupportedMediaType, text: "Send Content-Type: application/json."}
+	}
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, MaxBody))
+	d.DisallowUnknownFields()
+	err := d.Decode(question)
+	if err == nil {
+		_, err = d.Token()
+		if err == nil {
+			err = errors.New("more than one value")
+		} else if err == io.EOF {
+			return nil
+		}
+	}
+	if errors.As(err, new(*http.MaxBytesError)) {
+		return &failure{status: http.StatusRequestEntityTooLarge, text: fmt.Sprintf("The body has more than %d bytes.", MaxBody)}
+	}
+	return invalid("The body cannot be read: %v.", err)
+}
+
+func write(w http.ResponseWriter, status int, answer any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(answer) // fails only if the caller has gone
+}
+
+// A failure is why a request is not carried out.
+type failure struct {
+	status int
+	text   string
+}
+
+func (f *failure) Error() string { return f.text }
+
+func invalid(format string, args ...any) *failure {
+	return &failure{status: http.StatusBadRequest, text: fmt.Sprintf(format, args...)}
+}
+
+func unavailable(text string) *failure {
+	return &failure{status: http.StatusServiceUnavailable, text: text}
+}
+
+// fail answers with an error.
+func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
+	var f *failure
+	if !errors.As(err, &f) {
+		a.tell(r, err)
+		f = unavailable("The request could not be carried out. The log says why.")
+	}
+	if f.status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	write(w, f.status, map[string]string{"error": f.text})
+}
+
+// tell logs an error, once a minute, unless the caller has just gone.
+func (a *api) tell(r *http.Request, err error) {
+	now, last := time.Now().UnixNano(), a.told.Load()
+	if r.Context().Err() == nil && now-last >= int64(time.Minute) && a.told.CompareAndSwap(last, now) {
+		a.Log.Error("a request cannot be carried out, and perhaps others that are not logged", "path", r.URL.Path, "err", err)
+	}
+}

@@ -1,0 +1,674 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/api"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/login"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	apiKey = "a key of sixteen bytes or more"
+	secret = "what all replicas know of tokens"
+)
+
+const rules = `
+rules:
+  - name: mail
+    either:
+      - {name: customer, value: "{header:X-Customer}", max: 3, per: 1h, limits: {big: 1000}, exempt: [internal]}
+      - {name: network, value: "{network}", max: 100, per: 1h, algorithm: bucket, exempt: [10.0.0.0/8]}
+    lockout: 10m
+`
+
+// A replica is one of several services that keep their records in one place.
+type replica struct {
+	handler http.Handler
+	log     *bytes.Buffer
+}
+
+// newReplica returns one whose records are in client. options may change what it
+// is made with.
+func newReplica(t *testing.T, client throttler.Client, file string, options ...func(*api.Options)) *replica {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(file), 0o600))
+	source, err := rulefile.Open(path)
+	require.NoError(t, err)
+	r := &replica{log: new(bytes.Buffer)}
+	th := throttler.New(client)
+	o := api.Options{
+		Rules: source, Throttler: th, Guard: login.New(th), Tokens: throttler.New(client),
+		Secret: secret, Keys: []string{apiKey}, Log: slog.New(slog.NewTextHandler(r.log, nil)),
+	}
+	for _, option := range options {
+		option(&o)
+	}
+	r.handler, err = api.New(o)
+	require.NoError(t, err)
+	return r
+}
+
+// An answer is a body in JSON, by its fields, with its status.
+type answer struct {
+	status int
+	header http.Header
+	fields map[string]any
+}
+
+// send sends a request with a key.
+func (r *replica) send(ctx context.Context, path, body string, header ...string) *httptest.ResponseRecorder {
+	request := httptest.NewRequestWithContext(ctx, "POST", path, strings.NewReader(body))
+	request.Header.Set("Authorization", "Bearer "+apiKey)
+	request.Header.Set("Content-Type", "application/json")
+	for i := 0; i < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	r.handler.ServeHTTP(w, request)
+	return w
+}
+
+// ask sends a request, and checks that the answer is as openapi.json says.
+func (r *replica) ask(t *testing.T, path string, question any, header ...string) answer {
+	t.Helper()
+	body, ok := question.(string)
+	if !ok {
+		text, err := json.Marshal(question)
+		require.NoError(t, err)
+		body = string(text)
+	}
+	w := r.send(t.Context(), path, body, header...)
+	a := answer{status: w.Code, header: w.Header()}
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &a.fields), "%d %s", w.Code, w.Body)
+	described := description(t).answer(t, path, w.Code)
+	assert.NoError(t, described.Validate(a.fields), "%s %d %s", path, w.Code, w.Body)
+	return a
+}
+
+type question = map[string]any
+
+func mail(customer, address string) question {
+	return question{"rule": "mail", "values": map[string]string{"customer": customer, "network": address}}
+}
+
+// token returns the question that uses a token of a.
+func (a answer) token(name string) question { return question{name: a.fields[name]} }
+
+// outcome returns what a condition made of a call.
+func (a answer) outcome(i int) map[string]any {
+	return a.fields["outcomes"].([]any)[i].(map[string]any)
+}
+
+// An openAPI is a description, as far as these tests read it.
+type openAPI struct {
+	Paths map[string]map[string]struct {
+		RequestBody struct{ Content content }
+		Responses   map[string]struct{ Content content }
+	}
+	Components struct{ Schemas map[string]json.RawMessage }
+}
+
+type content map[string]struct{ Schema json.RawMessage }
+
+var description = func() func(*testing.T) *openAPI {
+	parse := sync.OnceValues(func() (*openAPI, error) {
+		var d openAPI
+		text := bytes.ReplaceAll(api.Description, []byte("#/components/schemas/"), []byte("#/$defs/"))
+		return &d, json.Unmarshal(text, &d)
+	})
+	return func(t *testing.T) *openAPI {
+		d, err := parse()
+		require.NoError(t, err)
+		return d
+	}
+}()
+
+// answer returns the schema of an answer.
+func (d *openAPI) answer(t *testing.T, path string, status int) *jsonschema.Resolved {
+	t.Helper()
+	response, ok := d.Paths[path]["post"].Responses[fmt.Sprint(status)]
+	require.True(t, ok, "%s is not described to answer %d", path, status)
+	return d.schema(t, response.Content)
+}
+
+func (d *openAPI) schema(t *testing.T, c content) *jsonschema.Resolved {
+	t.Helper()
+	var s jsonschema.Schema
+	require.NoError(t, json.Unmarshal(c["application/json"].Schema, &s))
+	s.Defs = make(map[string]*jsonschema.Schema)
+	for name, text := range d.Components.Schemas {
+		s.Defs[name] = new(jsonschema.Schema)
+		require.NoError(t, json.Unmarshal(text, s.Defs[name]))
+	}
+	resolved, err := s.Resolve(nil)
+	require.NoError(t, err)
+	return resolved
+}
+
+func TestTheDescriptionIsOfWhatIsServed(t *testing.T) {
+	r := newReplica(t, memstore.New(), rules)
+	d := description(t)
+	var described []string
+	for path, methods := range d.Paths {
+		if _, ok := methods["post"]; ok {
+			described = append(described, path)
+		}
+	}
+	assert.ElementsMatch(t, api.Paths(), described)
+
+	w := httptest.NewRecorder()
+	r.handler.ServeHTTP(w, httptest.NewRequest("GET", "/v1/openapi.json", nil))
+	assert.Equal(t, 200, w.Code, "without a key")
+	assert.JSONEq(t, string(api.Description), w.Body.String())
+
+	hits := r.ask(t, "/v1/authorize", mail("a", "203.0.113.1")).token("cancel")
+	attempt := func() question {
+		return r.ask(t, "/v1/login/begin", question{"name": "alice", "address": "203.0.113.1"}).token("attempt")
+	}
+	ban := mail("b", "203.0.113.2")
+	ban["duration"] = "1h"
+	call := mail("a", "203.0.113.1")
+	call["cost"] = 1
+	whole := map[string]question{
+		"/v1/authorize": call, "/v1/peek": call, "/v1/cancel": hits, "/v1/reset": mail("a", "203.0.113.1"), "/v1/ban": ban,
+		"/v1/login/begin":   {"name": "alice", "address": "2001:db8::7", "device": "x"},
+		"/v1/login/succeed": attempt(), "/v1/login/fail": attempt(), "/v1/login/cancel": attempt(),
+	}
+	for _, path := range api.Paths() {
+		schema := d.schema(t, d.Paths[path]["post"].RequestBody.Content)
+		q := whole[path]
+		text, err := json.Marshal(q)
+		require.NoError(t, err)
+		var fields map[string]any
+		require.NoError(t, json.Unmarshal(text, &fields))
+		require.NoError(t, schema.Validate(fields), path)
+		assert.Len(t, fields, len(schema.Schema().Defs[refName(schema)].Properties), "%s: all that can be asked is asked", path)
+		assert.Equal(t, 200, r.ask(t, path, q).status, path)
+		assert.Error(t, schema.Validate(map[string]any{}), path)
+		assert.Equal(t, 400, r.ask(t, path, "{}").status, path)
+	}
+}
+
+func refName(s *jsonschema.Resolved) string {
+	return strings.TrimPrefix(s.Schema().Ref, "#/$defs/")
+}
+
+func TestProgramsAreLimitedByTheRuleFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReplica(t, memstore.New(), rules)
+		for left := range 3 {
+			a := r.ask(t, "/v1/authorize", mail("small", "203.0.113.7"))
+			require.Equal(t, 200, a.status)
+			assert.Equal(t, "authorized", a.fields["status"])
+			assert.EqualValues(t, 2-left, a.outcome(0)["remaining"])
+			assert.Equal(t, false, a.fields["degraded"])
+		}
+		peeked := r.ask(t, "/v1/peek", mail("small", "203.0.113.7"))
+		a := r.ask(t, "/v1/authorize", mail("small", "203.0.113.7"))
+		for _, blocked := range []answer{peeked, a} {
+			assert.Equal(t, 200, blocked.status)
+			assert.Equal(t, "blocked", blocked.fields["status"])
+			assert.Equal(t, []any{"customer"}, blocked.fields["messages"])
+			assert.EqualValues(t, 600, blocked.fields["retry_after"])
+			assert.Equal(t, true, blocked.outcome(0)["banned"])
+		}
+		assert.NotContains(t, peeked.fields, "cancel")
+		assert.Equal(t, "authorized", r.ask(t, "/v1/authorize", mail("other", "203.0.113.7")).fields["status"])
+		assert.EqualValues(t, 1000, r.ask(t, "/v1/peek", mail("big", "203.0.113.7")).outcome(0)["limit"])
+	})
+}
+
+func TestValuesAreCountedAsTheRuleFileSays(t *testing.T) {
+	r := newReplica(t, memstore.New(), rules)
+	left := func(address string) any {
+		outcomes := r.ask(t, "/v1/authorize", mail("big", address)).fields["outcomes"].([]any)
+		return outcomes[len(outcomes)-1].(map[string]any)["remaining"]
+	}
+	assert.EqualValues(t, 99, left("2001:db8::1"))
+	assert.EqualValues(t, 98, left("2001:db8::2"), "of one network")
+	assert.EqualValues(t, 99, left("2001:db8:0:1::2"))
+	assert.EqualValues(t, 99, left("203.0.113.7"))
+	assert.EqualValues(t, 98, left("::ffff:203.0.113.7"))
+
+	exempt := r.ask(t, "/v1/authorize", mail("internal", "10.1.2.3"))
+	assert.Equal(t, "authorized", exempt.fields["status"])
+	assert.Empty(t, exempt.fields["outcomes"])
+	assert.Len(t, r.ask(t, "/v1/authorize", mail("internal", "203.0.113.7")).fields["outcomes"], 1)
+	assert.Equal(t, 400, r.ask(t, "/v1/reset", mail("internal", "10.1.2.3")).status)
+
+	costly := mail("b", "203.0.113.9")
+	costly["cost"] = 3
+	assert.EqualValues(t, 0, r.ask(t, "/v1/authorize", costly).outcome(0)["remaining"])
+}
+
+func TestBansAndTheirEndsHoldForEveryReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		one, other := newReplica(t, store, rules), newReplica(t, store, rules)
+		customer := question{"rule": "mail", "values": map[string]string{"customer": "small"}}
+		ban := question{"rule": "mail", "values": customer["values"], "duration": "7d"}
+		require.Equal(t, 200, one.ask(t, "/v1/ban", ban).status)
+		a := other.ask(t, "/v1/authorize", mail("small", "203.0.113.7"))
+		assert.Equal(t, "blocked", a.fields["status"])
+		assert.EqualValues(t, 7*24*3600, a.fields["retry_after"])
+		require.Equal(t, 200, other.ask(t, "/v1/reset", customer).status)
+		assert.Equal(t, "authorized", one.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).fields["status"])
+
+		ban["duration"] = "1000000000h"
+		assert.Equal(t, 400, one.ask(t, "/v1/ban", ban).status)
+		ban["duration"] = "2000000h"
+		require.Equal(t, 200, one.ask(t, "/v1/ban", ban).status)
+		assert.Equal(t, "blocked", other.ask(t, "/v1/peek", mail("small", "203.0.113.7")).fields["status"])
+	})
+}
+
+func TestWhatOneReplicaHasCountedAnotherTakesBackOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		one, other := newReplica(t, store, rules), newReplica(t, store, rules)
+		left := func() any { return one.ask(t, "/v1/peek", mail("small", "203.0.113.7")).outcome(0)["remaining"] }
+		token := one.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).token("cancel")
+		one.ask(t, "/v1/authorize", mail("small", "203.0.113.7"))
+		require.EqualValues(t, 0, left())
+		require.Equal(t, 200, other.ask(t, "/v1/cancel", token).status)
+		assert.EqualValues(t, 1, left())
+		for _, r := range []*replica{one, other} {
+			assert.Equal(t, 409, r.ask(t, "/v1/cancel", token).status)
+		}
+		assert.EqualValues(t, 1, left())
+	})
+}
+
+func TestATokenExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReplica(t, memstore.New(), rules)
+		hits := r.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).token("cancel")
+		attempt := r.ask(t, "/v1/login/begin", question{"name": "alice", "address": "203.0.113.7"}).token("attempt")
+		other := r.ask(t, "/v1/login/begin", question{"name": "alice", "address": "203.0.113.7"}).token("attempt")
+		time.Sleep(api.TokenLife - time.Second)
+		assert.Equal(t, 200, r.ask(t, "/v1/login/fail", other).status)
+		time.Sleep(time.Second)
+		assert.Equal(t, 410, r.ask(t, "/v1/cancel", hits).status)
+		assert.Equal(t, 410, r.ask(t, "/v1/login/succeed", attempt).status)
+	})
+}
+
+func TestAForgedTokenTakesNothingBack(t *testing.T) {
+	store := memstore.New()
+	r := newReplica(t, store, rules)
+	hits := r.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).fields["cancel"].(string)
+	attempt := r.ask(t, "/v1/login/begin", question{"name": "alice", "address": "203.0.113.7"}).fields["attempt"].(string)
+	stranger := newReplica(t, store, rules, func(o *api.Options) { o.Secret = "another secret of some length" })
+	random := newReplica(t, store, rules, func(o *api.Options) { o.Secret = "" })
+	for _, other := range []*replica{stranger, random} {
+		assert.Equal(t, 400, other.ask(t, "/v1/cancel", question{"cancel": hits}).status)
+	}
+	assert.NotContains(t, attempt, "alice")
+	assert.Equal(t, 400, r.ask(t, "/v1/cancel", question{"cancel": attempt}).status, "of another kind")
+	assert.Equal(t, 400, r.ask(t, "/v1/login/succeed", question{"attempt": hits}).status)
+	for i := range len(hits) {
+		changed := []byte(hits)
+		changed[i] ^= 1
+		require.Equal(t, 400, r.ask(t, "/v1/cancel", question{"cancel": string(changed)}).status, i)
+		require.Equal(t, 400, r.ask(t, "/v1/cancel", question{"cancel": hits[:i]}).status, i)
+	}
+	for _, same := range []string{hits + "=", hits + "\n", " " + hits, hits + "A"} {
+		assert.Equal(t, 400, r.ask(t, "/v1/cancel", question{"cancel": same}).status, "%q: a token has one spelling", same)
+	}
+	assert.EqualValues(t, 1, r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).outcome(0)["remaining"])
+	assert.Equal(t, 200, r.ask(t, "/v1/cancel", question{"cancel": hits}).status)
+}
+
+func begin(name, address string) question { return question{"name": name, "address": address} }
+
+func TestGuessesThatEndOnAnyReplicaAreBanned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		replicas := []*replica{newReplica(t, store, rules), newReplica(t, store, rules)}
+		for i := range 5 {
+			a := replicas[i%2].ask(t, "/v1/login/begin", begin("alice", "203.0.113.7"))
+			require.Equal(t, "authorized", a.fields["status"])
+			assert.Equal(t, i >= 2, a.fields["half_used"])
+			require.Equal(t, "failed", replicas[1-i%2].ask(t, "/v1/login/fail", a.token("attempt")).fields["status"])
+		}
+		a := replicas[0].ask(t, "/v1/login/begin", begin("Alice ", "203.0.113.7"))
+		assert.Equal(t, "blocked", a.fields["status"])
+		assert.EqualValues(t, 600, a.fields["retry_after"])
+		assert.Equal(t, login.DefaultMessage, a.fields["message"])
+		assert.NotContains(t, a.fields, "attempt")
+		assert.Equal(t, "authorized", replicas[0].ask(t, "/v1/login/begin", begin("alice", "203.0.113.8")).fields["status"])
+	})
+}
+
+func TestSuccessesAndCancelsOfAnotherReplicaTakeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for path, status := range map[string]string{"/v1/login/succeed": "succeeded", "/v1/login/cancel": "canceled"} {
+			store := memstore.New()
+			one, other := newReplica(t, store, rules), newReplica(t, store, rules)
+			for range 30 {
+				a := one.ask(t, "/v1/login/begin", begin("alice", "203.0.113.7"))
+				require.Equal(t, "authorized", a.fields["status"], path)
+				require.Equal(t, status, other.ask(t, path, a.token("attempt")).fields["status"])
+			}
+		}
+	})
+}
+
+func TestAnAttemptIsNotEndedTwice(t *testing.T) {
+	server := memcachedtest.Process(t)
+	replicas := []*replica{newReplica(t, pooled(t, server), rules), newReplica(t, pooled(t, server), rules)}
+	for range 5 {
+		token := replicas[0].ask(t, "/v1/login/begin", begin("alice", "203.0.113.7")).token("attempt")
+		body, err := json.Marshal(token)
+		require.NoError(t, err)
+		var ended, refused atomic.Int64
+		var all sync.WaitGroup
+		for i := range 16 {
+			path := []string{"/v1/login/succeed", "/v1/login/fail", "/v1/login/cancel"}[i%3]
+			all.Go(func() {
+				switch w := replicas[i%2].send(t.Context(), path, string(body)); w.Code {
+				case 200:
+					ended.Add(1)
+				case 409:
+					refused.Add(1)
+				default:
+					t.Error(path, w.Code, w.Body)
+				}
+			})
+		}
+		all.Wait()
+		assert.EqualValues(t, 1, ended.Load())
+		assert.EqualValues(t, 15, refused.Load())
+	}
+}
+
+// pooled returns a client of its own.
+func pooled(t *testing.T, servers ...*memcachedtest.Server) *pool.Pool {
+	t.Helper()
+	var addrs []string
+	for _, s := range servers {
+		addrs = append(addrs, s.Addr)
+	}
+	p, err := pool.New(addrs...)
+	require.NoError(t, err)
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+func TestADeviceThatHasLoggedInIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		one, other := newReplica(t, store, rules), newReplica(t, store, rules)
+		mine := question{"name": "alice", "address": "203.0.113.7", "device": "a cookie of mine"}
+		other.ask(t, "/v1/login/succeed", one.ask(t, "/v1/login/begin", mine).token("attempt"))
+		for i := range 24 {
+			other.ask(t, "/v1/login/fail", one.ask(t, "/v1/login/begin", begin("alice", fmt.Sprint("198.51.100.", i))).token("attempt"))
+		}
+		require.Equal(t, "blocked", one.ask(t, "/v1/login/begin", begin("alice", "192.0.2.1")).fields["status"])
+		mine["address"] = "192.0.2.2"
+		a := one.ask(t, "/v1/login/begin", mine)
+		assert.Equal(t, "authorized", a.fields["status"])
+		assert.Equal(t, true, a.fields["known"])
+		assert.Equal(t, 200, other.ask(t, "/v1/login/succeed", a.token("attempt")).status)
+	})
+}
+
+func TestTheLongestNameIsGuarded(t *testing.T) {
+	r := newReplica(t, memstore.New(), rules)
+	for range 10 {
+		q := begin(strings.Repeat("\u20ac", login.MaxName/3), "2001:db8::7")
+		q["device"] = strings.Repeat("x", 2000)
+		a := r.ask(t, "/v1/login/begin", q)
+		require.Equal(t, "authorized", a.fields["status"])
+		require.Equal(t, 200, r.ask(t, "/v1/login/succeed", a.token("attempt")).status)
+	}
+}
+
+func TestOnlyThoseWithAKeyMayCall(t *testing.T) {
+	r := newReplica(t, memstore.New(), rules, func(o *api.Options) { o.Keys = []string{"the old key, going out", apiKey} })
+	none := newReplica(t, memstore.New(), rules, func(o *api.Options) { o.Keys = nil })
+	for _, path := range api.Paths() {
+		for _, authorization := range []string{"", "Bearer", "Bearer ", "Bearer x", apiKey, "Basic " + apiKey, "Bearer " + apiKey + " ", "Bearer  " + apiKey} {
+			a := r.ask(t, path, mail("small", "203.0.113.7"), "Authorization", authorization)
+			assert.Equal(t, 401, a.status, "%s %q", path, authorization)
+			assert.Equal(t, "Bearer", a.header.Get("WWW-Authenticate"))
+		}
+		assert.Equal(t, 401, none.ask(t, path, mail("small", "203.0.113.7")).status)
+	}
+	unverified := httptest.NewRequest("POST", "/v1/authorize", strings.NewReader("{}"))
+	unverified.TLS = new(tls.ConnectionState)
+	w := httptest.NewRecorder()
+	none.handler.ServeHTTP(w, unverified)
+	assert.Equal(t, 401, w.Code, "without a verified certificate")
+	for _, key := range []string{"the old key, going out", apiKey} {
+		assert.Equal(t, 200, r.ask(t, "/v1/authorize", mail("small", "203.0.113.7"), "Authorization", "bearer "+key).status)
+	}
+	assert.EqualValues(t, 0, r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).outcome(0)["remaining"], "two were counted")
+}
+
+func TestShortSecretsAreRefused(t *testing.T) {
+	for _, o := range []api.Options{{Secret: "short"}, {Keys: []string{apiKey, "short"}}} {
+		o.Tokens = throttler.New(memstore.New())
+		_, err := api.New(o)
+		assert.ErrorContains(t, err, "has 5 bytes, want 16 or more")
+	}
+}
+
+func TestGarbageIsRefusedAndCountsNothing(t *testing.T) {
+	store := memstore.New()
+	r := newReplica(t, store, rules)
+	for _, path := range api.Paths() {
+		for _, garbage := range []string{
+			"", "{", "null", "[]", `"x"`, "1", "\x00", "{}{}", `{"rule": 1}`, `{"unknown": 1}`, strings.Repeat("[", 10_000),
+			`{"rule":"mail","values":{"customer":"a","network":"203.0.113.7"},"cost":1,"duration":"1h"} x`,
+			`{"rule":"mail","values":{"customer":"a"},"cost":1e99}`,
+			`{"rule":"mail","values":{"customer":"a","network":"203.0.113.7"}}{}`,
+			`{"name":"alice","address":"203.0.113.7"}{}`,
+		} {
+			assert.Equal(t, 400, r.ask(t, path, garbage).status, "%s %.40q", path, garbage)
+		}
+		assert.Equal(t, 413, r.ask(t, path, strings.Repeat(" ", api.MaxBody)+"{}").status, path)
+		for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded"} {
+			assert.Equal(t, 415, r.ask(t, path, mail("a", "203.0.113.7"), "Content-Type", kind).status, path)
+		}
+	}
+	for text, q := range map[string]question{
+		"no rule":           {"rule": "nothing", "values": map[string]string{"customer": "a"}},
+		"no condition":      {"rule": "mail", "values": map[string]string{"customer": "a", "network": "203.0.113.7", "x": ""}},
+		"no value for":      {"rule": "mail", "values": map[string]string{"customer": "a"}},
+		"no values":         {"rule": "mail"},
+		"counts addresses":  mail("a", "203.0.113.256"),
+		"Cost":              {"rule": "mail", "values": mail("a", "203.0.113.7")["values"], "cost": 4},
+		"Cost is -1":        {"rule": "mail", "values": mail("a", "203.0.113.7")["values"], "cost": -1},
+		"no rule \"\\x00\"": {"rule": "\x00", "values": map[string]string{"customer": "a"}},
+	} {
+		a := r.ask(t, "/v1/authorize", q)
+		assert.Equal(t, 400, a.status, text)
+		assert.Contains(t, a.fields["error"], text)
+	}
+	for _, q := range []question{begin("alice", ""), begin("alice", "localhost"), begin(strings.Repeat("x", login.MaxName+1), "203.0.113.7")} {
+		assert.Equal(t, 400, r.ask(t, "/v1/login/begin", q).status)
+	}
+	assert.Zero(t, store.Len(), "nothing was counted")
+}
+
+// A slowBody is one whose sender takes until it is told to end.
+type slowBody struct {
+	reading chan<- struct{}
+	end     <-chan struct{}
+}
+
+func (b slowBody) Read([]byte) (int, error) {
+	b.reading <- struct{}{}
+	<-b.end
+	return 0, io.EOF
+}
+
+func TestMoreRequestsThanThereArePlacesForAreTurnedAway(t *testing.T) {
+	r := newReplica(t, memstore.New(), rules)
+	reading, end := make(chan struct{}), make(chan struct{})
+	var all sync.WaitGroup
+	slow := func() {
+		request := httptest.NewRequest("POST", "/v1/authorize", slowBody{reading, end})
+		request.Header.Set("Authorization", "Bearer "+apiKey)
+		request.Header.Set("Content-Type", "application/json")
+		r.handler.ServeHTTP(httptest.NewRecorder(), request)
+	}
+	for range api.MaxUnderWay {
+		all.Go(slow)
+		<-reading
+	}
+	turnedAway := r.ask(t, "/v1/authorize", mail("a", "203.0.113.7"))
+	assert.Equal(t, 503, turnedAway.status)
+	assert.Equal(t, "1", turnedAway.header.Get("Retry-After"))
+	assert.Equal(t, 401, r.ask(t, "/v1/authorize", "", "Authorization", "").status, "strangers take no place")
+	close(end)
+	all.Wait()
+	a := r.ask(t, "/v1/authorize", mail("a", "203.0.113.7"))
+	assert.Equal(t, 200, a.status, "and then there is room again")
+	assert.EqualValues(t, 2, a.outcome(0)["remaining"], "what was turned away did not count")
+}
+
+func TestWhileMemcachedIsDownNobodyGetsInByAToken(t *testing.T) {
+	for _, failure := range []string{"open", "closed"} {
+		server := memcachedtest.Process(t)
+		r := newReplica(t, pooled(t, server), rules+"failure: "+failure+"\n", func(o *api.Options) {
+			if failure == "open" {
+				o.Throttler.Fallback = memstore.New()
+			}
+		})
+		hits := r.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).token("cancel")
+		attempt := r.ask(t, "/v1/login/begin", begin("alice", "203.0.113.7")).token("attempt")
+		server.Kill()
+		var decided []any
+		for range 5 {
+			decided = append(decided, r.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).fields["status"])
+		}
+		guesses := 0
+		for range 10 {
+			if r.ask(t, "/v1/login/begin", begin("bob", "203.0.113.7")).fields["status"] == "authorized" {
+				guesses++
+			}
+		}
+		if failure == "open" {
+			assert.Equal(t, []any{"authorized", "authorized", "authorized", "blocked", "blocked"}, decided, "counted by itself")
+			assert.Equal(t, 5, guesses)
+		} else {
+			assert.Equal(t, []any{nil, nil, nil, nil, nil}, decided)
+			assert.Zero(t, guesses)
+			assert.Equal(t, 503, r.ask(t, "/v1/login/begin", begin("bob", "203.0.113.7")).status)
+		}
+		assert.Equal(t, 503, r.ask(t, "/v1/cancel", hits).status)
+		assert.Equal(t, 503, r.ask(t, "/v1/login/succeed", attempt).status)
+		assert.Equal(t, 503, r.ask(t, "/v1/reset", mail("small", "203.0.113.7")).status)
+	}
+}
+
+// An answer that gets lost, or a caller that does not wait, must not leave a token
+// used up with nothing done.
+func TestACallerWhoHangsUpHasEndedTheAttempt(t *testing.T) {
+	r := newReplica(t, memstore.New(), rules)
+	ctx, hangUp := context.WithCancel(t.Context())
+	hangUp()
+	for range 10 {
+		a := r.ask(t, "/v1/login/begin", begin("alice", "203.0.113.7"))
+		require.Equal(t, "authorized", a.fields["status"])
+		body, err := json.Marshal(a.token("attempt"))
+		require.NoError(t, err)
+		assert.Equal(t, 200, r.send(ctx, "/v1/login/succeed", string(body)).Code)
+	}
+	assert.Empty(t, r.log.String())
+}
+
+// A torn client fails for the keys that hold part, while it is down.
+type torn struct {
+	throttler.Client
+	part string
+	down atomic.Bool
+}
+
+var errTorn = errors.New("no answer")
+
+func (c *torn) fails(key string) bool { return c.down.Load() && strings.Contains(key, c.part) }
+
+func (c *torn) Get(key string) (*memcache.Item, error) {
+	if c.fails(key) {
+		return nil, errTorn
+	}
+	return c.Client.Get(key)
+}
+
+func (c *torn) GetMulti(keys []string) (map[string]*memcache.Item, error) {
+	found := make(map[string]*memcache.Item)
+	var failed error
+	for _, key := range keys {
+		item, err := c.Get(key)
+		switch err {
+		case nil:
+			found[key] = item
+		case errTorn:
+			failed = err
+		}
+	}
+	return found, failed
+}
+
+func TestWhatIsRefusedWhileTheBackEndFailsInPartDoesNotCount(t *testing.T) {
+	client := &torn{Client: memstore.New(), part: "#network#"}
+	r := newReplica(t, client, rules+"failure: closed\n")
+	client.down.Store(true)
+	for range 10 {
+		require.Equal(t, 503, r.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).status)
+	}
+	client.part = "#address#"
+	for range 10 {
+		require.Equal(t, 503, r.ask(t, "/v1/login/begin", begin("alice", "203.0.113.7")).status)
+	}
+	client.down.Store(false)
+	assert.EqualValues(t, 2, r.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).outcome(0)["remaining"])
+	a := r.ask(t, "/v1/login/begin", begin("alice", "203.0.113.7"))
+	assert.Equal(t, "authorized", a.fields["status"])
+	assert.Equal(t, false, a.fields["half_used"])
+}
+
+// Whether a token was used is not known while its record cannot be read. Nothing is
+// taken back then, even where that could be done.
+func TestATokenThatCannotBeLookedUpIsNotUsed(t *testing.T) {
+	client := &torn{Client: memstore.New(), part: "throttler-token#"}
+	r := newReplica(t, client, rules)
+	hits := r.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).token("cancel")
+	left := func() any { return r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).outcome(0)["remaining"] }
+	client.down.Store(true)
+	assert.Equal(t, 503, r.ask(t, "/v1/cancel", hits).status)
+	assert.EqualValues(t, 1, left())
+	client.down.Store(false)
+	assert.Equal(t, 200, r.ask(t, "/v1/cancel", hits).status)
+	assert.EqualValues(t, 2, left())
+}

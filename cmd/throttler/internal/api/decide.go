@@ -1,0 +1,190 @@
+package api
+
+import (
+	"context"
+	"errors"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+)
+
+// A subject is a rule, and the values of its conditions by their names.
+type subject struct {
+	Rule   string            `json:"rule"`
+	Values map[string]string `json:"values"`
+}
+
+// rule returns the rule of s, with conditions for the values that are counted.
+func (s *subject) rule(file *rulefile.File) (*rulefile.Rule, throttler.Rule, error) {
+	r := file.Rule(s.Rule)
+	if r == nil {
+		return nil, throttler.Rule{}, invalid("There is no rule %q.", s.Rule)
+	}
+	if len(s.Values) == 0 {
+		return nil, throttler.Rule{}, invalid("There are no values. Rule %s has the conditions %q.", s.Rule, r.Names())
+	}
+	filled, err := r.WithValues(s.Values)
+	if err != nil {
+		return nil, throttler.Rule{}, invalid("%v.", err)
+	}
+	return r, filled, nil
+}
+
+// A call asks for a decision.
+type call struct {
+	subject
+	Cost int `json:"cost"` // of each condition; 0: 1
+}
+
+// rule returns the rule of c, which has a value for each of its conditions.
+func (c *call) rule(file *rulefile.File) (throttler.Rule, error) {
+	r, filled, err := c.subject.rule(file)
+	if err != nil {
+		return throttler.Rule{}, err
+	}
+	for _, name := range r.Names() {
+		if _, ok := c.Values[name]; !ok {
+			return throttler.Rule{}, invalid("There is no value for condition %q of rule %s.", name, c.Rule)
+		}
+	}
+	for _, conditions := range [][]throttler.Condition{filled.Either, filled.All} {
+		for i := range conditions {
+			conditions[i].Cost = c.Cost
+		}
+	}
+	return filled, nil
+}
+
+// A decision is the answer to a call. Times are in seconds.
+type decision struct {
+	Status     string    `json:"status"`
+	WouldBlock bool      `json:"would_block"`
+	Messages   []string  `json:"messages"`
+	RetryAfter float64   `json:"retry_after"`
+	Outcomes   []outcome `json:"outcomes"`
+	Degraded   bool      `json:"degraded"`         // the back end failed
+	Cancel     string    `json:"cancel,omitempty"` // a token
+}
+
+// An outcome is what one condition made of a call.
+type outcome struct {
+	Name       string  `json:"name"`
+	Blocked    bool    `json:"blocked"`
+	Banned     bool    `json:"banned"`
+	Limit      int     `json:"limit"`
+	Remaining  int     `json:"remaining"`
+	RetryAfter float64 `json:"retry_after"`
+	ResetAfter float64 `json:"reset_after"`
+}
+
+func (a *api) authorize(ctx context.Context, c *call) (*decision, error) {
+	d, err := a.decide(ctx, c, a.Throttler.Authorize)
+	if err != nil {
+		return nil, err
+	}
+	answer := describe(d)
+	if receipt := d.Receipt(); receipt != nil {
+		answer.Cancel = a.tokens.seal(kindHits, receipt)
+	}
+	return answer, nil
+}
+
+func (a *api) peek(ctx context.Context, c *call) (*decision, error) {
+	d, err := a.decide(ctx, c, a.Throttler.Peek)
+	if err != nil {
+		return nil, err
+	}
+	return describe(d), nil
+}
+
+// decide decides c as how does.
+func (a *api) decide(ctx context.Context, c *call, how func(context.Context, throttler.Rule) (throttler.Decision, error)) (throttler.Decision, error) {
+	file := a.Rules.File()
+	rule, err := c.rule(file)
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	if !hasConditions(rule) { // no value is counted
+		return throttler.Decision{Status: throttler.Authorized}, nil
+	}
+	d, err := how(ctx, rule)
+	if errors.Is(err, throttler.ErrInvalidRule) {
+		return throttler.Decision{}, invalid("%v.", err)
+	}
+	if err == nil && d.Err != nil && file.Closed {
+		a.Throttler.Cancel(context.WithoutCancel(ctx), d) // as far as that can be done
+		err = unavailable("The back end fails, and the rule file says closed.")
+	}
+	return d, err
+}
+
+func hasConditions(rule throttler.Rule) bool { return len(rule.Either)+len(rule.All) > 0 }
+
+func describe(d throttler.Decision) *decision {
+	answer := &decision{
+		Status: d.Status.String(), WouldBlock: d.WouldBlock, Messages: append([]string{}, d.Messages...),
+		RetryAfter: d.RetryAfter.Seconds(), Outcomes: []outcome{}, Degraded: d.Err != nil,
+	}
+	for _, o := range d.Outcomes {
+		answer.Outcomes = append(answer.Outcomes, outcome{
+			Name: o.Name, Blocked: o.Blocked, Banned: o.Banned, Limit: o.Limit, Remaining: o.Remaining,
+			RetryAfter: o.RetryAfter.Seconds(), ResetAfter: o.ResetAfter.Seconds(),
+		})
+	}
+	return answer
+}
+
+// A done is the answer to what has none.
+type done struct {
+	Status string `json:"status"`
+}
+
+// A cancellation takes back what a call has counted.
+type cancellation struct {
+	Cancel string `json:"cancel"` // the token
+}
+
+func (a *api) cancel(ctx context.Context, c *cancellation) (*done, error) {
+	receipt, err := a.tokens.use(ctx, kindHits, c.Cancel)
+	if err != nil {
+		return nil, err
+	}
+	d, err := a.Throttler.Redeem(receipt)
+	if err != nil {
+		return nil, err
+	}
+	// The token is used: what a caller who hangs up has asked for is done.
+	return &done{"canceled"}, a.Throttler.Cancel(context.WithoutCancel(ctx), d)
+}
+
+func (a *api) reset(ctx context.Context, s *subject) (*done, error) {
+	return a.change(s, "reset", func(rule throttler.Rule) error { return a.Throttler.Reset(ctx, rule) })
+}
+
+// A ban bans the values of a subject.
+type ban struct {
+	subject
+	Duration string `json:"duration"`
+}
+
+func (a *api) ban(ctx context.Context, b *ban) (*done, error) {
+	length, err := rulefile.ParseDuration(b.Duration)
+	if err != nil || length <= 0 {
+		return nil, invalid("%q is no duration: want how long to ban, as in 30m, 24h, 7d.", b.Duration)
+	}
+	return a.change(&b.subject, "banned", func(rule throttler.Rule) error {
+		return a.Throttler.Ban(ctx, rule, length)
+	})
+}
+
+// change changes the records of a subject.
+func (a *api) change(s *subject, status string, how func(throttler.Rule) error) (*done, error) {
+	_, rule, err := s.rule(a.Rules.File())
+	if err != nil {
+		return nil, err
+	}
+	if !hasConditions(rule) {
+		return nil, invalid("The rule file exempts these values.")
+	}
+	return &done{status}, how(rule)
+}

@@ -1,0 +1,9 @@
+package api
+
+import (
+	"maps"
+	"slices"
+)
+
+// Paths returns those of all operations.
+func Paths() []string { return slices.Collect(maps.Keys(new(api).operations())) }

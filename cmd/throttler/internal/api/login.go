@@ -1,0 +1,83 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/login"
+)
+
+// A beginning asks whether somebody may try to log in.
+type beginning struct {
+	Name    string `json:"name"`
+	Address string `json:"address"`
+	Device  string `json:"device"` // what a cookie says; empty: none
+}
+
+// An attempt is the answer. RetryAfter is in seconds.
+type attempt struct {
+	Status     string  `json:"status"`
+	Message    string  `json:"message,omitempty"`
+	RetryAfter float64 `json:"retry_after"`
+	Known      bool    `json:"known"`
+	HalfUsed   bool    `json:"half_used"`
+	Degraded   bool    `json:"degraded"`          // the back end failed
+	Attempt    string  `json:"attempt,omitempty"` // a token
+}
+
+func (a *api) begin(ctx context.Context, b *beginning) (*attempt, error) {
+	addr, err := netip.ParseAddr(b.Address)
+	if err != nil {
+		return nil, invalid("%q is no address.", b.Address)
+	}
+	begun, err := a.Guard.BeginDevice(ctx, b.Name, addr, b.Device)
+	if errors.Is(err, login.ErrNameTooLong) {
+		return nil, invalid("The name has more than %d bytes. Do not look at the password.", login.MaxName)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d := &begun.Decision
+	if d.Err != nil && a.Rules.File().Closed {
+		begun.Cancel(ctx) // as far as that can be done
+		return nil, unavailable("The back end fails, and the rule file says closed. Do not look at the password.")
+	}
+	answer := &attempt{
+		Status: d.Status.String(), RetryAfter: d.RetryAfter.Seconds(),
+		Known: begun.Known, HalfUsed: begun.HalfUsed, Degraded: d.Err != nil,
+	}
+	if d.Status == throttler.Blocked {
+		if len(d.Messages) > 0 {
+			answer.Message = d.Messages[0]
+		}
+		return answer, nil
+	}
+	handed, err := begun.HandOver()
+	if err != nil {
+		return nil, err
+	}
+	answer.Attempt = a.tokens.seal(kindLogin, handed)
+	return answer, nil
+}
+
+// An ending ends an attempt.
+type ending struct {
+	Attempt string `json:"attempt"` // the token
+}
+
+// end returns an operation that ends an attempt as how does.
+func (a *api) end(status string, how func(*login.Attempt, context.Context) error) func(context.Context, *ending) (*done, error) {
+	return func(ctx context.Context, e *ending) (*done, error) {
+		handed, err := a.tokens.use(ctx, kindLogin, e.Attempt)
+		if err != nil {
+			return nil, err
+		}
+		taken, err := a.Guard.TakeOver(handed)
+		if err != nil {
+			return nil, err
+		}
+		return &done{status}, how(taken, ctx)
+	}
+}

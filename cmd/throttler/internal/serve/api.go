@@ -1,0 +1,82 @@
+package serve
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/api"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+)
+
+// API says where programs ask in JSON, and which of them may.
+type API struct {
+	Listen   string   // empty: nowhere
+	Keys     []string // that callers may have
+	Token    string   // the secret of tokens, which replicas share; empty: a random one
+	Cert     string   // path of the certificate; empty: no TLS
+	CertKey  string   // path of its key
+	ClientCA string   // path of those who sign callers' certificates; empty: callers need none
+}
+
+// addAPI serves the API, if it has a way to tell who may ask.
+func (all *servers) addAPI(o Options, rules *rulefile.Source, b *backend) (net.Addr, error) {
+	if o.API.Listen == "" {
+		return nil, nil
+	}
+	if len(o.API.Keys) == 0 && o.API.ClientCA == "" {
+		o.Log.Info("no JSON API: set THROTTLER_API_KEYS, or give -api-client-ca")
+		return nil, nil
+	}
+	if o.API.Token == "" && b.pool != nil {
+		o.Log.Warn("tokens of the JSON API are good in this process alone: set THROTTLER_TOKEN_KEY in all of them")
+	}
+	secured, err := o.API.tls()
+	if err != nil {
+		return nil, err
+	}
+	handler, err := api.New(api.Options{
+		Rules: rules, Throttler: b.throttler, Guard: b.guard, Tokens: throttler.New(b.client),
+		Secret: o.API.Token, Keys: o.API.Keys, Log: o.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := newHTTPServer(handler, o.Log)
+	if secured == nil {
+		return all.add(o.API.Listen, server{serve: s.Serve, shutdown: s.Shutdown})
+	}
+	s.TLSConfig = secured
+	return all.add(o.API.Listen, server{shutdown: s.Shutdown, serve: func(l net.Listener) error { return s.ServeTLS(l, "", "") }})
+}
+
+// tls returns how callers are spoken to, nil for plain text.
+func (a *API) tls() (*tls.Config, error) {
+	if a.Cert == "" {
+		if a.ClientCA != "" {
+			return nil, errors.New("-api-client-ca needs -api-cert and -api-cert-key")
+		}
+		return nil, nil
+	}
+	certificate, err := tls.LoadX509KeyPair(a.Cert, a.CertKey)
+	if err != nil {
+		return nil, err
+	}
+	config := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+	if a.ClientCA == "" {
+		return config, nil
+	}
+	text, err := os.ReadFile(a.ClientCA)
+	if err != nil {
+		return nil, err
+	}
+	config.ClientAuth, config.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
+	if !config.ClientCAs.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s holds no certificate", a.ClientCA)
+	}
+	return config, nil
+}

@@ -1,0 +1,311 @@
+package serve_test
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// programs may ask with this key; all services of a test share the tokens.
+var programs = serve.API{Listen: "127.0.0.1:0", Keys: []string{"a key of sixteen bytes or more"}, Token: "a secret of sixteen bytes or more"}
+
+// askAPI asks the API of a service.
+func askAPI(t *testing.T, client *http.Client, url, path, body string) (int, map[string]any) {
+	t.Helper()
+	answer, text := request(t, client, "POST", url+path, body, "Authorization", "Bearer "+programs.Keys[0], "Content-Type", "application/json")
+	var fields map[string]any
+	require.NoError(t, json.Unmarshal([]byte(text), &fields), "%d %s", answer.StatusCode, text)
+	return answer.StatusCode, fields
+}
+
+// Each of the examples is a login in another language. Its replicas are asked in
+// turn, a connection each, so that most attempts end where they did not begin.
+func TestLoginsInOtherLanguagesAreGuarded(t *testing.T) {
+	for interpreter, example := range map[string]string{"perl": "login.pl", "python3": "login.py", "php": "login.php"} {
+		t.Run(interpreter, func(t *testing.T) {
+			path, err := exec.LookPath(interpreter)
+			if err != nil && os.Getenv("THROTTLER_REQUIRE_MEMCACHED") != "1" {
+				t.Skipf("%s is not installed: apt-get install perl python3 php-cli", interpreter)
+			}
+			require.NoError(t, err)
+			server := memcachedtest.Process(t)
+			both := balancer(t, startAPI(t, programs, limits, server.Addr), startAPI(t, programs, limits, server.Addr))
+			logIn := func(password, address string) string {
+				command := exec.Command(path, filepath.Join("..", "..", "examples", example), "alice", password, address)
+				command.Env = append(os.Environ(), "THROTTLER_API=http://"+both, "THROTTLER_API_KEY="+programs.Keys[0])
+				var errs bytes.Buffer
+				command.Stderr = &errs
+				out, err := command.Output()
+				require.NoError(t, err, errs.String())
+				assert.Empty(t, errs.String())
+				return strings.TrimSpace(string(out))
+			}
+			for range 6 {
+				require.Equal(t, "Welcome!", logIn("correct horse", "203.0.113.7"), "successes do not count")
+			}
+			for range 5 {
+				require.Equal(t, "Wrong name or password.", logIn("wrong", "203.0.113.8"))
+			}
+			for _, password := range []string{"wrong", "correct horse"} {
+				assert.Regexp(t, `^Too many attempts. Please try again later. \((600|59\d) s\)$`, logIn(password, "203.0.113.8"))
+			}
+			assert.Equal(t, "Welcome!", logIn("correct horse", "203.0.113.7"), "at home they get in")
+		})
+	}
+}
+
+// balancer returns the address of one that hands each connection to another of the
+// services.
+func balancer(t *testing.T, services ...*service) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for i := 0; ; i++ {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go forward(conn, services[i%len(services)].api)
+		}
+	}()
+	return l.Addr().String()
+}
+
+func forward(conn net.Conn, address string) {
+	defer conn.Close()
+	to, err := net.Dial("tcp", address)
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	go func() {
+		io.Copy(to, conn)
+		to.(*net.TCPConn).CloseWrite()
+	}()
+	io.Copy(conn, to)
+}
+
+func TestWhatOneServiceBeganAnotherEndsAfterItWasKilled(t *testing.T) {
+	server := memcachedtest.Process(t)
+	first := startAPI(t, programs, limits, server.Addr)
+	begin := `{"name":"alice","address":"203.0.113.7"}`
+	var tokens []string
+	for range 5 {
+		_, a := askAPI(t, http.DefaultClient, "http://"+first.api, "/v1/login/begin", begin)
+		tokens = append(tokens, fmt.Sprintf(`{"attempt":%q}`, a["attempt"]))
+	}
+	first.stop()
+	second := startAPI(t, programs, limits, server.Addr)
+	_, a := askAPI(t, http.DefaultClient, "http://"+second.api, "/v1/login/begin", begin)
+	assert.Equal(t, "blocked", a["status"], "five are under way")
+	for _, token := range tokens {
+		status, _ := askAPI(t, http.DefaultClient, "http://"+second.api, "/v1/login/succeed", token)
+		assert.Equal(t, 200, status)
+	}
+	_, a = askAPI(t, http.DefaultClient, "http://"+second.api, "/v1/login/begin", begin)
+	assert.Equal(t, "authorized", a["status"])
+
+	_, metrics := request(t, http.DefaultClient, "GET", "http://"+second.admin+"/metrics", "")
+	assert.Regexp(t, `throttler_login_attempts_total\{.*throttler_login_result="succeeded"\} 5`, metrics)
+	_, page := request(t, http.DefaultClient, "GET", "http://"+second.admin+"/tally", "", "Accept", "application/json")
+	assert.Contains(t, page, `"succeeded": 5`)
+	assert.NotContains(t, second.log.String(), "level=ERROR")
+}
+
+func TestWithoutAWayToTellWhoAsksThereIsNoAPI(t *testing.T) {
+	s := startAPI(t, serve.API{Listen: "127.0.0.1:0"}, limits)
+	assert.Empty(t, s.api)
+	s.stop()
+	assert.Contains(t, s.log.String(), "THROTTLER_API_KEYS")
+
+	lonely := programs
+	lonely.Token = ""
+	s = startAPI(t, lonely, limits, memcachedtest.Process(t).Addr)
+	s.stop()
+	assert.Contains(t, s.log.String(), "THROTTLER_TOKEN_KEY")
+}
+
+func TestWrongOptionsOfTheAPIAreErrors(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(limits), 0o600))
+	for want, api := range map[string]serve.API{
+		"API key has 1 bytes": {Keys: []string{"x"}}, "token key has 1 bytes": {Keys: programs.Keys, Token: "x"},
+		"needs -api-cert": {ClientCA: path}, "no such file": {Keys: programs.Keys, Cert: "nothing"},
+	} {
+		api.Listen = "127.0.0.1:0"
+		err := serve.Run(t.Context(), serve.Options{Rules: path, API: api, Log: slog.New(slog.DiscardHandler)})
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+// An authority signs certificates.
+type authority struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+// sign returns the path of a new certificate for 127.0.0.1, and that of its key.
+// The zero authority makes one that has signed itself.
+func (a *authority) sign(t *testing.T, name string) (certificate, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: a.key == nil, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	if a.key == nil {
+		a.certificate, a.key = template, private
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &private.PublicKey, a.key)
+	require.NoError(t, err)
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	if a.certificate == template {
+		a.certificate, err = x509.ParseCertificate(der)
+		require.NoError(t, err)
+	}
+	write := func(kind string, text []byte) string {
+		path := filepath.Join(t.TempDir(), name+" "+kind)
+		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: text}), 0o600))
+		return path
+	}
+	return write("CERTIFICATE", der), write("PRIVATE KEY", secret)
+}
+
+func TestCallersMayHaveACertificateInsteadOfAKey(t *testing.T) {
+	ours, others := new(authority), new(authority)
+	ca, _ := ours.sign(t, "ours")
+	others.sign(t, "others")
+	api := serve.API{Listen: "127.0.0.1:0", ClientCA: ca}
+	api.Cert, api.CertKey = ours.sign(t, "service")
+	s := startAPI(t, api, limits)
+
+	client := func(signed ...*authority) *http.Client {
+		config := &tls.Config{RootCAs: x509.NewCertPool()}
+		config.RootCAs.AddCert(ours.certificate)
+		for _, by := range signed {
+			pair, err := tls.LoadX509KeyPair(by.sign(t, "caller"))
+			require.NoError(t, err)
+			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+		}
+		transport := &http.Transport{TLSClientConfig: config}
+		t.Cleanup(transport.CloseIdleConnections)
+		return &http.Client{Transport: transport}
+	}
+	begin := `{"name":"alice","address":"203.0.113.7"}`
+	status, a := askAPI(t, client(ours), "https://"+s.api, "/v1/login/begin", begin)
+	assert.Equal(t, 200, status)
+	assert.Equal(t, "authorized", a["status"])
+	for _, stranger := range []*http.Client{client(), client(others)} {
+		_, err := stranger.Post("https://"+s.api+"/v1/login/begin", "application/json", strings.NewReader(begin))
+		assert.Error(t, err)
+	}
+	assert.NotEqual(t, 200, func() int {
+		answer, err := http.Post("http://"+s.api+"/v1/login/begin", "application/json", strings.NewReader(begin))
+		require.NoError(t, err)
+		answer.Body.Close()
+		return answer.StatusCode
+	}(), "plain text")
+}
+
+// Two services and their memcached are asked by more and more callers at once. What
+// they answer stays exact, or is said to be degraded where memcached does not answer
+// in time, and what is too much is turned away. Run with -v to see how fast they are.
+func TestMoreAndMoreProgramsAreAnsweredExactlyOrTurnedAway(t *testing.T) {
+	const values, limit = 20, 50
+	server := memcachedtest.Process(t)
+	rules := fmt.Sprintf("rules:\n  - name: api\n    either: [{name: key, value: x, max: %d, per: 1h}]\n", limit)
+	services := []*service{startAPI(t, programs, rules, server.Addr), startAPI(t, programs, rules, server.Addr)}
+	for _, callers := range []int{1, 8, 64, 512, 2048} {
+		client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: callers}, Timeout: time.Minute}
+		var counts loadCounts
+		counts.admitted, counts.answered, counts.degraded = make(map[string]int), make(map[string]int), make(map[string]int)
+		var all sync.WaitGroup
+		start := time.Now()
+		for i := range callers {
+			all.Go(func() {
+				for j := range max(2, 2000/callers) {
+					value := fmt.Sprint(callers, "-", (i+j)%values)
+					asked := time.Now()
+					status, d := askAPI(t, client, "http://"+services[(i+j)%2].api, "/v1/authorize", fmt.Sprintf(`{"rule":"api","values":{"key":%q}}`, value))
+					counts.add(value, status, d, time.Since(asked))
+				}
+			})
+		}
+		all.Wait()
+		total := time.Since(start)
+		client.CloseIdleConnections()
+		assert.Empty(t, counts.others)
+		for value, n := range counts.answered {
+			assert.LessOrEqual(t, counts.admitted[value], limit, value)
+			if counts.degraded[value] == 0 {
+				assert.Equal(t, min(n, limit), counts.admitted[value], value)
+			}
+		}
+		slices.Sort(counts.took)
+		t.Logf("%4d callers: %5.0f answers a second, half of them within %v, 99 %% within %v; %d turned away, of %d values some degraded", callers,
+			float64(len(counts.took))/total.Seconds(), counts.part(50), counts.part(99), counts.turnedAway, len(counts.degraded))
+	}
+}
+
+// loadCounts are what became of calls.
+type loadCounts struct {
+	mu                 sync.Mutex
+	admitted, answered map[string]int // by value, without the degraded
+	degraded           map[string]int // answered by one service alone, and said so: memcached was too slow
+	turnedAway         int
+	others             []int // statuses
+	took               []time.Duration
+}
+
+func (c *loadCounts) add(value string, status int, answer map[string]any, took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.took = append(c.took, took)
+	switch {
+	case status == http.StatusOK && answer["degraded"] == true:
+		c.degraded[value]++
+	case status == http.StatusOK:
+		c.answered[value]++
+		if answer["status"] == "authorized" {
+			c.admitted[value]++
+		}
+	case status == http.StatusServiceUnavailable:
+		c.turnedAway++
+	default:
+		c.others = append(c.others, status)
+	}
+}
+
+// part returns how long so many of a hundred took at most.
+func (c *loadCounts) part(percent int) time.Duration {
+	return c.took[len(c.took)*percent/100].Round(10 * time.Microsecond)
+}
