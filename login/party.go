@@ -48,10 +48,16 @@ func (g *Guard) party(name string, addr netip.Addr, device string) party {
 	if g.exempt(addr) {
 		p.exempt, p.network, p.wide = true, "", ""
 	}
-	if device != "" {
-		p.device = origin{byNameDevice, "device-" + g.digest(device)}
-	}
+	p.device = g.device(device)
 	return p
+}
+
+// device returns where somebody with this device comes from: nowhere without one.
+func (g *Guard) device(device string) origin {
+	if device == "" {
+		return origin{}
+	}
+	return origin{byNameDevice, "device-" + g.digest(device)}
 }
 
 // exempt reports whether the limits of addresses do not hold for addr, which is
