@@ -60,6 +60,13 @@ func (g *Guard) replace(ctx context.Context, p party, next origin) error {
 	if !possible {
 		return nil
 	}
+	d, err := g.throttler.Peek(ctx, rule)
+	if err == nil {
+		err = d.Err
+	}
+	if err != nil || d.Outcomes[0].Remaining > 0 {
+		return err // a device that nobody is known by does not become one
+	}
 	leaving := rule
 	leaving.All = g.leaving(old)
 	if err := g.pour(ctx, leaving); err != nil {

@@ -116,6 +116,16 @@ func TestDeviceIsGivenUpForNone(t *testing.T) {
 	})
 }
 
+func TestDeviceOfAStrangerIsNotKnownForBeingReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		g.replaces("alice", "of the browser", "first")
+		g.fill("alice")
+		require.False(t, g.knows("alice", "of the browser"))
+		require.True(t, g.knows("alice", "first"))
+	})
+}
+
 func TestSameDeviceStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())
