@@ -55,6 +55,29 @@ func TestCountedSaysWhatLiftForgets(t *testing.T) {
 	})
 }
 
+func TestCountedSeesTheLimitsOfThoseWhoAreKnownAndTheSmallestOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		names := func(name string, addr netip.Addr) (names []string) {
+			found, err := g.Counted(t.Context(), name, addr)
+			require.NoError(t, err)
+			for _, o := range found {
+				names = append(names, o.Name)
+			}
+			return names
+		}
+		g.succeeds("alice", office)
+		g.banAddress(office)
+		require.NotContains(t, names("", office), "address-known")
+		require.Equal(t, 1, g.fails(1, "alice", office))
+		require.Contains(t, names("", office), "address-known")
+
+		g.Name.Max = 1
+		require.Equal(t, 1, g.fails(2, "bob", away))
+		require.Contains(t, names("bob", netip.Addr{}), "name")
+	})
+}
+
 func TestCountedSaysWhatTheBackendFailsAt(t *testing.T) {
 	client := &failing{Client: memstore.New()}
 	client.down.Store(true)

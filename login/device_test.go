@@ -160,7 +160,7 @@ func TestNobodyIsKnownByAReplacedDeviceEither(t *testing.T) {
 	})
 }
 
-// forgetful cannot add records of who is known while it is down.
+// forgetful fails to add the next record while it is down.
 type forgetful struct {
 	throttler.Client
 	down bool
@@ -168,6 +168,7 @@ type forgetful struct {
 
 func (c *forgetful) Add(item *memcache.Item) error {
 	if c.down {
+		c.down = false
 		return errors.New("down")
 	}
 	return c.Client.Add(item)
@@ -182,7 +183,6 @@ func TestOldDeviceStaysIfTheNewOneIsNotKnown(t *testing.T) {
 		a := g.beginDevice("alice", home, "first")
 		store.down = true
 		require.ErrorContains(t, a.SucceedDevice(t.Context(), "second"), "down")
-		store.down = false
 		time.Sleep(time.Minute)
 		g.fill("alice")
 		require.True(t, g.knows("alice", "first"))
@@ -190,5 +190,19 @@ func TestOldDeviceStaysIfTheNewOneIsNotKnown(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.False(t, g.knows("alice", "first"))
 		require.True(t, g.knows("alice", "second"))
+	})
+}
+
+func TestReplacedDeviceMakesNoAddressKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		g.replaces("alice", "", "first")
+		g.replaces("alice", "first", "second")
+		g.fill("alice")
+		for i := range 10 {
+			a := g.beginDevice("alice", away, "first")
+			require.Equal(t, i < 5, a.Decision.Status == throttler.Authorized, "guess %d", i)
+			require.NoError(t, a.Fail(t.Context()))
+		}
 	})
 }
