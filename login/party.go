@@ -38,6 +38,7 @@ func (g *Guard) party(name string, addr netip.Addr, device string) party {
 		variant: variant,
 		addr:    addr,
 		address: origin{byNameAddress, prefix(addr, bits)},
+		device:  g.device(device),
 	}
 	if addr.Is6() && bits > networkBits {
 		p.network = prefix(addr, networkBits)
@@ -48,7 +49,6 @@ func (g *Guard) party(name string, addr netip.Addr, device string) party {
 	if g.exempt(addr) {
 		p.exempt, p.network, p.wide = true, "", ""
 	}
-	p.device = g.device(device)
 	return p
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log"
 	"net/http"
 	"net/netip"
@@ -57,7 +56,6 @@ type operatorPage struct {
 	Blocked []blockedNow
 	Lifted  bool // somebody has just been let in
 	Gone    bool // what was to be lifted is not in the list any more
-	Nobody  bool // nothing was counted against who was typed
 	Bad     bool // the address that was typed is none
 }
 
@@ -71,7 +69,7 @@ type blockedNow struct {
 func (o *operator) page(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	render(w, o.log, http.StatusOK, "operator.html", operatorPage{
-		Blocked: o.now(r.Context()), Lifted: query.Has("lifted"), Gone: query.Has("gone"), Nobody: query.Has("nobody"), Bad: query.Has("bad"),
+		Blocked: o.now(r.Context()), Lifted: query.Has("lifted"), Gone: query.Has("gone"), Bad: query.Has("bad"),
 	})
 }
 
@@ -118,25 +116,11 @@ func (o *operator) help(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	found, err := o.liftCounted(r.Context(), r.PostFormValue("name"), addr)
-	if err != nil {
+	if err := o.guard.Lift(r.Context(), r.PostFormValue("name"), addr); err != nil {
 		o.fail(w, err)
 		return
 	}
-	http.Redirect(w, r, "/?"+found, http.StatusSeeOther)
-}
-
-// liftCounted lifts what is counted against name and addr, and returns "lifted", or
-// "nobody" if that is nothing.
-func (o *operator) liftCounted(ctx context.Context, name string, addr netip.Addr) (string, error) {
-	counted, err := o.guard.Counted(ctx, name, addr)
-	if errors.Is(err, login.ErrNameTooLong) || err == nil && len(counted) == 0 {
-		return "nobody", nil
-	}
-	if err != nil {
-		return "", err
-	}
-	return "lifted", o.guard.Lift(ctx, name, addr)
+	http.Redirect(w, r, "/?lifted", http.StatusSeeOther)
 }
 
 func (o *operator) fail(w http.ResponseWriter, err error) {
