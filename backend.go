@@ -170,8 +170,21 @@ func (b *backend) cache() *blockCache {
 	return b.t.blockCache()
 }
 
-// join queues e at the slot of its record, and reports whether nobody else is
-// asking there, so that the caller has to.
+// keep remembers value, which blocks e. resets is how often something was forgotten
+// when the record was read, or written.
+func (b *backend) keep(e *entry, value []byte, resets uint64) {
+	cache := b.cache()
+	if cache == nil || resets != b.slots.resetsOf(e.key) {
+		return
+	}
+	cache.add(e.key, value, e.decidedAt)
+	if resets != b.slots.resetsOf(e.key) {
+		cache.remove(e.key) // it was forgotten meanwhile
+	}
+}
+
+// join queues e at the slot of its record. It reports whether the slot was idle: then
+// the caller carries out the exchange.
 func (b *backend) join(e *entry) bool {
 	s := b.slots.acquire(b, e.key)
 	s.mu.Lock()
@@ -182,15 +195,15 @@ func (b *backend) join(e *entry) bool {
 		return false
 	}
 	s.busy, s.early = true, 1
-	if e.seen.known {
-		s.basis = e.seen
+	if e.assessed.known {
+		s.assessed = e.assessed
 	}
 	s.resets = b.slots.resetsOf(e.key)
 	return true
 }
 
-// leave withdraws e, unless it is settled: a hit that is not sent yet is not
-// sent, and of one that is, nobody but Cancel hears any more.
+// leave gives e up, unless it is settled. If e is not sent yet, it never will be.
+// Otherwise its result is for Cancel alone.
 func (b *backend) leave(e *entry, err error) {
 	s := e.slot
 	s.mu.Lock()
@@ -199,12 +212,8 @@ func (b *backend) leave(e *entry, err error) {
 		return
 	}
 	e.left = err
-	e.unsent = !e.round.firm && s.withdraw(e)
-	goOn := s.abandonedBy(e.round)
+	e.unsent = !e.round.firm && s.unqueue(e)
 	s.mu.Unlock()
-	if goOn {
-		b.exchanger.Start(s)
-	}
 	if e.unsent {
 		e.round.settle()
 		b.slots.release(s, 1)
@@ -278,7 +287,7 @@ func (b *backend) delete(ctx context.Context, keys []string) []error {
 }
 
 func (b *backend) deleteOne(key string) error {
-	err := b.client.Delete(key)
+	err := b.exchanger.Delete(key)
 	if errors.Is(err, memcache.ErrCacheMiss) {
 		return nil
 	}

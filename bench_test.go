@@ -215,23 +215,6 @@ func BenchmarkDecisionOverMemstore(b *testing.B) {
 	}
 }
 
-func BenchmarkBlockCache(b *testing.B) {
-	for _, n := range []int{1, 2, 8} {
-		b.Run(fmt.Sprintf("conditions=%d", n), func(b *testing.B) {
-			th := throttler.New(memstore.New())
-			th.BlockCache, th.BlockCacheTTL = 1000, time.Hour
-			rule := full(b, th, n)
-			rule.Lockout = time.Hour
-			blocked := decision(context.Background(), "", th, rule, throttler.Blocked)
-			blocked.do(b)
-			b.ReportAllocs()
-			for b.Loop() {
-				blocked.do(b)
-			}
-		})
-	}
-}
-
 // 64 goroutines call at once: all one value, whose window is never full, so
 // that every call writes, or each its own.
 func BenchmarkContention(b *testing.B) {
@@ -294,5 +277,16 @@ func BenchmarkOtherCallsBesideAuthorize(b *testing.B) {
 				}
 			}}, decision(ctx, "authorize", th, open(2), throttler.Authorized))
 		})
+	}
+}
+
+func TestDecisionInProcessMemoryTakesFourAllocationsAtMost(t *testing.T) {
+	th := throttler.New(memstore.New())
+	full, open := either(condition("full", 1, time.Hour)), either(condition("open", 10_000, time.Second))
+	authorize(t, th, full)
+	authorize(t, th, open)
+	for _, rule := range []throttler.Rule{full, open} {
+		allocs := testing.AllocsPerRun(500, func() { _, _ = th.Authorize(t.Context(), rule) })
+		require.LessOrEqual(t, allocs, 4.0, rule.Either[0].Name)
 	}
 }

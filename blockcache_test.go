@@ -2,138 +2,20 @@ package throttler_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// What a throttler does for a backend that fails: Fallback, and BlockCache.
-
-func TestFallbackKeepsCountingWhileTheBackendFails(t *testing.T) {
-	client := newFaulty()
-	th := throttler.New(client)
-	th.Fallback = memstore.New()
-	rule := either(condition("a", 2, time.Minute), condition("b", 3, time.Minute))
-	client.before = failing(errDown, "", "get", "multi", "add", "cas")
-	for _, want := range [][]int{{1, 2}, {0, 1}} {
-		d := authorize(t, th, rule)
-		require.Equal(t, throttler.Authorized, d.Status)
-		require.Equal(t, want, remaining(d))
-		require.Equal(t, errDown, d.Err, "it still says what happened")
-		require.Equal(t, errDown, d.Outcomes[1].Err)
-	}
-	require.Equal(t, throttler.Blocked, peek(t, th, rule).Status)
-	d := authorize(t, th, rule)
-	require.Equal(t, throttler.Blocked, d.Status)
-	require.Equal(t, []string{"a is full"}, d.Messages)
-	require.Equal(t, errDown, d.Err)
-	// The backend is back, and has counted none of this.
-	client.before = failing(nil, "")
-	d = authorize(t, th, rule)
-	require.Equal(t, []int{1, 2}, remaining(d))
-	require.NoError(t, d.Err)
-}
-
-func TestFallbackDecidesOnlyWhatFailed(t *testing.T) {
-	client := &partial{faulty: newFaulty(), dead: "test#dead#v", err: keyed{"test#dead#v"}}
-	client.before = failing(errDown, client.dead, "get", "add", "cas")
-	fallback := newFaulty()
-	th := throttler.New(client)
-	th.Fallback = fallback
-	rule := either(condition("dead", 2, time.Minute), condition("alive", 3, time.Minute))
-	require.Equal(t, []int{1, 2}, remaining(authorize(t, th, rule)))
-	require.Equal(t, []string{"get", "add"}, fallback.took())
-	require.Equal(t, []int{0, 1}, remaining(authorize(t, th, rule)))
-	require.Equal(t, []string{"dead is full"}, authorize(t, th, rule).Messages)
-}
-
-func TestFallbackIsAskedWhenTheContextHasEnded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := newFaulty()
-		client.before = func(string, ...string) error { time.Sleep(time.Second); return errDown }
-		th := throttler.New(client)
-		th.Fallback = memstore.New()
-		for i := range 3 {
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			start := time.Now()
-			d, err := th.Authorize(ctx, either(condition("a", 2, time.Minute)))
-			cancel()
-			require.NoError(t, err)
-			require.Equal(t, 50*time.Millisecond, time.Since(start))
-			require.Equal(t, context.DeadlineExceeded, d.Err)
-			require.Equal(t, i == 2, d.Status == throttler.Blocked)
-		}
-		time.Sleep(time.Second)
-	})
-}
-
-func TestFallbackThatFailsTooLeavesTheConditionOpenWithBothErrors(t *testing.T) {
-	client, fallback := newFaulty(), newFaulty()
-	alsoDown := fmt.Errorf("fallback: %w", context.DeadlineExceeded)
-	client.before = failing(errDown, "", "get")
-	fallback.before = failing(alsoDown, "", "get")
-	th := throttler.New(client)
-	th.Fallback = fallback
-	d := authorize(t, th, either(condition("a", 2, time.Minute)))
-	require.Equal(t, throttler.Authorized, d.Status)
-	require.ErrorIs(t, d.Err, errDown)
-	require.ErrorIs(t, d.Err, alsoDown)
-}
-
-func TestCancelAndResetReachTheFallback(t *testing.T) {
-	client, ctx := newFaulty(), context.Background()
-	client.before = failing(errDown, "", "get", "delete")
-	th := throttler.New(client)
-	th.Fallback = memstore.New()
-	rule := either(condition("a", 2, time.Minute))
-	d := authorize(t, th, rule)
-	authorize(t, th, rule)
-	require.NoError(t, th.Cancel(ctx, d))
-	require.Equal(t, []int{0}, remaining(authorize(t, th, rule)))
-	require.ErrorIs(t, th.Reset(ctx, rule), errDown)
-	require.Equal(t, []int{1}, remaining(authorize(t, th, rule)))
-}
-
-func TestResetReachesTheFallbackWhileTheBackendHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := newFaulty()
-		client.before = func(string, ...string) error { time.Sleep(time.Second); return errDown }
-		th := throttler.New(client)
-		th.Fallback = memstore.New()
-		rule := either(condition("a", 1, time.Minute))
-		rule.Lockout = time.Hour
-		authorize(t, th, rule)
-		require.True(t, authorize(t, th, rule).Outcomes[0].Banned)
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		require.ErrorIs(t, th.Reset(ctx, rule), context.DeadlineExceeded)
-		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
-		time.Sleep(time.Second)
-	})
-}
-
-// A call that the backend would have let pass is refused by the fallback of
-// another condition: what the backend counted is given back.
-func TestHitIsGivenBackWhenTheFallbackRefuses(t *testing.T) {
-	client := &partial{faulty: newFaulty(), dead: "test#dead#v", err: keyed{"test#dead#v"}}
-	client.before = failing(errDown, client.dead, "get", "add", "cas")
-	th := throttler.New(client)
-	th.Fallback = memstore.New()
-	rule := either(condition("dead", 1, time.Minute), condition("alive", 3, time.Minute))
-	rule.CountAuthorizedOnly = true
-	require.Equal(t, []int{0, 2}, remaining(authorize(t, th, rule)))
-	d := authorize(t, th, rule)
-	require.Equal(t, throttler.Blocked, d.Status)
-	require.Equal(t, []int{0, 2}, remaining(d))
-	require.Equal(t, 1, peek(t, th, either(rule.Either[1])).Outcomes[0].Remaining)
-}
-
+// banning returns a rule of one hit a second, that bans for lockout.
 func banning(name string, lockout time.Duration) throttler.Rule {
 	rule := either(condition(name, 1, time.Second))
 	rule.Lockout = lockout
@@ -222,27 +104,16 @@ func TestResetHoldsForABanThatIsBeingReadMeanwhile(t *testing.T) {
 	rule := banning("a", time.Hour)
 	authorize(t, elsewhere, rule)
 	authorize(t, elsewhere, rule)
-	slow := &interrupted{faulty: client}
-	here := throttler.New(slow)
+	reader := over(client)
+	here := throttler.New(reader)
 	here.BlockCache = 10
-	slow.by = func() { require.NoError(t, here.Reset(context.Background(), rule)) }
+	reader.after = func(_ string, err error) error {
+		reader.after = nil
+		require.NoError(t, here.Reset(context.Background(), rule))
+		return err
+	}
 	require.Equal(t, throttler.Blocked, authorize(t, here, rule).Status)
 	require.Equal(t, throttler.Authorized, authorize(t, here, rule).Status)
-}
-
-// interrupted does something else between the answer to a Get and its return.
-type interrupted struct {
-	*faulty
-	by func()
-}
-
-func (o *interrupted) Get(key string) (*memcache.Item, error) {
-	item, err := o.faulty.Get(key)
-	if by := o.by; by != nil {
-		o.by = nil
-		by()
-	}
-	return item, err
 }
 
 func TestOtherConditionsCountBesideACachedBan(t *testing.T) {
@@ -283,18 +154,6 @@ func TestCachedBanIsNotBelievedByAClockThatWasSetBack(t *testing.T) {
 	require.False(t, throttler.CachedBanHolds(at(0), at(-time.Minute), time.Hour, t5))
 }
 
-func TestBanOfTheFallbackIsNotCached(t *testing.T) {
-	client := newFaulty()
-	client.before = failing(errDown, "", "get")
-	th := throttler.New(client)
-	th.Fallback, th.BlockCache = memstore.New(), 10
-	rule := banning("a", time.Hour)
-	authorize(t, th, rule)
-	require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
-	client.before = failing(nil, "")
-	require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
-}
-
 // BenchmarkCachedBan measures a call that is answered from process memory.
 func BenchmarkCachedBan(b *testing.B) {
 	th := throttler.New(memstore.New())
@@ -322,4 +181,210 @@ func TestCachedBanTakesFourAllocationsAtMost(t *testing.T) {
 	authorize(t, th, rule)
 	authorize(t, th, rule)
 	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { _, _ = th.Authorize(ctx, rule) }), 4.0)
+}
+
+func TestWhatWasReadInProcessMemoryBeforeAChangeIsNotKept(t *testing.T) {
+	rule := either(condition("a", 1, time.Minute))
+	for name, change := range map[string]struct {
+		do   func(*throttler.Throttler, throttler.Decision) error
+		want throttler.Outcome // the parts that matter
+	}{
+		"Cancel": {
+			func(th *throttler.Throttler, d throttler.Decision) error { return th.Cancel(context.Background(), d) },
+			throttler.Outcome{},
+		},
+		"Reset": {
+			func(th *throttler.Throttler, _ throttler.Decision) error { return th.Reset(context.Background(), rule) },
+			throttler.Outcome{},
+		},
+		"Ban": {
+			func(th *throttler.Throttler, _ throttler.Decision) error {
+				return th.Ban(context.Background(), rule, time.Hour)
+			},
+			throttler.Outcome{Blocked: true, Banned: true},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &late{Store: memstore.New()}
+			th := throttler.New(l)
+			th.BlockCache = 10
+			d := authorize(t, th, rule)
+			l.then = func() { require.NoError(t, change.do(th, d)) }
+			require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status, "as it was read")
+			o := authorize(t, th, rule).Outcomes[0]
+			require.Equal(t, change.want.Blocked, o.Blocked)
+			require.Equal(t, change.want.Banned, o.Banned)
+		})
+	}
+}
+
+func TestBlockCacheOverMemstoreGoesOnAfterAReset(t *testing.T) {
+	th := throttler.New(memstore.New())
+	th.BlockCache = 1000
+	for i := range 100 {
+		rule := either(condition(fmt.Sprint("c", i), 1, time.Minute))
+		require.NoError(t, th.Reset(t.Context(), rule))
+		for range 3 {
+			authorize(t, th, rule)
+		}
+		require.EqualValues(t, i+1, th.Stats().CacheHits)
+	}
+}
+
+// A Cancel whose answer was lost may have opened the record.
+func TestARecordThatMayHaveChangedIsAskedForAgain(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.BlockCache = 10
+		rule := either(condition("a", 1, time.Minute))
+		d := authorize(t, th, rule)
+		authorize(t, th, rule)
+		require.Zero(t, trips(func() { authorize(t, th, rule) }))
+		r.err = errors.New("lost")
+		require.Error(t, th.Cancel(t.Context(), d))
+		r.err = nil
+		require.Equal(t, 1, trips(func() { authorize(t, th, rule) }))
+	})
+}
+
+func TestWhatIsFullCostsNothingUntilItMayOpen(t *testing.T) {
+	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+				th.BlockCache = 10
+				c := condition("a", 2, 2*time.Second)
+				c.Algorithm = algorithm
+				rule := either(c)
+				for range 3 {
+					authorize(t, th, rule)
+				}
+				before := r.trips.Load()
+				d := authorize(t, th, rule)
+				require.Equal(t, throttler.Blocked, d.Status)
+				require.Equal(t, before, r.trips.Load())
+				time.Sleep(d.RetryAfter - 1)
+				require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+				require.Equal(t, before, r.trips.Load())
+				time.Sleep(time.Nanosecond)
+				require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+			})
+		})
+	}
+}
+
+// The record is kept, and not the verdict.
+func TestEachRuleIsDecidedOnTheRecordThatIsKept(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.BlockCache = 10
+		full := either(condition("a", 2, time.Minute))
+		for range 3 {
+			authorize(t, th, full)
+		}
+		require.Equal(t, throttler.Authorized, authorize(t, th, either(condition("a", 3, time.Minute))).Status, "it has room for one more")
+		banning := full
+		banning.Lockout = time.Hour
+		before := r.trips.Load()
+		require.True(t, authorize(t, th, banning).Outcomes[0].Banned)
+		require.Greater(t, r.trips.Load(), before, "a ban is set at the server")
+		require.True(t, authorize(t, throttler.New(r), full).Outcomes[0].Banned)
+	})
+}
+
+func TestCancelResetAndBanOfThisProcessAreNoticedAtOnce(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.BlockCache = 10
+		rule := either(condition("a", 1, time.Minute))
+		d := authorize(t, th, rule)
+		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+		require.NoError(t, th.Reset(t.Context(), rule))
+		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+		require.False(t, authorize(t, th, rule).Outcomes[0].Banned)
+		require.NoError(t, th.Ban(t.Context(), rule, time.Hour))
+		require.True(t, authorize(t, th, rule).Outcomes[0].Banned)
+		require.NoError(t, th.Reset(t.Context(), rule))
+		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+	})
+}
+
+// A read that began before a Reset must not be kept after it.
+func TestWhatWasReadBeforeAResetIsNotKept(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.BlockCache = 10
+		rule := either(condition("a", 1, time.Minute))
+		authorize(t, throttler.New(r), rule)
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.Equal(t, throttler.Blocked, authorize(t, th, rule).Status) })
+		time.Sleep(roundTrip * 3 / 4) // it has been read, and the answer is on its way
+		require.NoError(t, th.Reset(t.Context(), rule))
+		wg.Wait()
+		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+	})
+}
+
+// A robot that is tried 10,000 times a second against a limit of 10 a second costs
+// what the limit admits.
+func TestARobotCostsWhatItsLimitAdmits(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.BlockCache = 10
+		rule := either(condition("a", 10, time.Second))
+		admitted := 0
+		for range 20_000 {
+			admitted += int(authorize(t, th, rule).Status)
+			time.Sleep(100 * time.Microsecond)
+		}
+		require.InDelta(t, 20, admitted, 10)
+		require.LessOrEqual(t, r.trips.Load(), int64(4*admitted))
+	})
+}
+
+func TestBlockCacheAnswersWithoutARoundTrip(t *testing.T) {
+	travel(t, func(j *journey) {
+		j.throttler.BlockCache = 100
+		rule := throttler.Rule{Identifier: "r", Either: conditions(8, 1, time.Minute), Lockout: time.Hour}
+		j.call(rule, throttler.Authorized)()
+		j.call(rule, throttler.Blocked)()
+		j.requires(0, 0, j.call(rule, throttler.Blocked))
+		time.Sleep(throttler.DefaultBlockCacheTTL)
+		j.requires(1, 1, j.call(rule, throttler.Blocked))
+		j.requires(0, 0, j.call(rule, throttler.Blocked))
+
+		// Another process finds the ban, and remembers it as well.
+		j.throttler = throttler.New(j.client)
+		j.throttler.BlockCache = 100
+		j.requires(1, 1, j.call(rule, throttler.Blocked))
+		j.requires(0, 0, j.call(rule, throttler.Blocked))
+	})
+}
+
+func TestBlockCacheKeepsNoBanLongerThanItHolds(t *testing.T) {
+	travel(t, func(j *journey) {
+		j.throttler.BlockCache, j.throttler.BlockCacheTTL = 100, time.Hour
+		rule := throttler.Rule{Identifier: "r", Either: conditions(1, 1, time.Minute), Lockout: time.Minute}
+		j.call(rule, throttler.Authorized)()
+		j.requires(2, 2, j.call(rule, throttler.Blocked))
+		// It was set a round trip ago, when the record had been read.
+		time.Sleep(time.Minute - roundTrip - 1)
+		j.requires(0, 0, j.call(rule, throttler.Blocked))
+		time.Sleep(time.Nanosecond)
+		j.requires(2, 2, j.call(rule, throttler.Authorized))
+	})
+}
+
+func BenchmarkBlockCache(b *testing.B) {
+	for _, n := range []int{1, 2, 8} {
+		b.Run(fmt.Sprintf("conditions=%d", n), func(b *testing.B) {
+			th := throttler.New(memstore.New())
+			th.BlockCache, th.BlockCacheTTL = 1000, time.Hour
+			rule := full(b, th, n)
+			rule.Lockout = time.Hour
+			blocked := decision(context.Background(), "", th, rule, throttler.Blocked)
+			blocked.do(b)
+			b.ReportAllocs()
+			for b.Loop() {
+				blocked.do(b)
+			}
+		})
+	}
 }

@@ -33,8 +33,8 @@ type answer struct {
 	outcomes [1]Outcome
 }
 
-// calls are those that nobody uses: of calls that were decided in process memory,
-// where nothing is under way any more.
+// calls holds used calls for reuse. Only calls that were decided in process memory
+// are put there: nothing of them is still under way.
 var calls = sync.Pool{New: func() any { return new(call) }}
 
 // newCall returns the call of rule, with all its conditions undecided.
@@ -57,17 +57,15 @@ func (t *Throttler) newCall(rule Rule) *call {
 		e.lockout = c.rule.lockout(&e.condition)
 		e.key = key(rule.Identifier, e.condition.Name, e.condition.Value)
 	}
+	if t.Conflict != nil {
+		t.tellConflicts(c)
+	}
 	return c
 }
 
-// decide carries c through the backend and returns its Decision. It is the end of
-// c.
-//
-// With CountAuthorizedOnly and several conditions there are two rounds: the first
-// only looks, and the second counts if nothing blocks. Where it turns out late that
-// the call is refused, what it has counted is given back.
-func (c *call) decide(ctx context.Context) Decision {
-	c.run(ctx)
+// run decides c and returns its Decision. c must not be used afterwards.
+func (c *call) run(ctx context.Context) Decision {
+	c.askInRounds(ctx)
 	d := c.decision()
 	if fallback := c.t.fallback(); c.t.backend().inline && (fallback == nil || fallback.inline) {
 		*c = call{}
@@ -76,20 +74,25 @@ func (c *call) decide(ctx context.Context) Decision {
 	return d
 }
 
-func (c *call) run(ctx context.Context) {
+// askInRounds has all conditions of c decided, and counted unless the call is dry.
+//
+// With CountAuthorizedOnly and several conditions there are two rounds: the first
+// only looks, and the second counts if nothing blocks. If the second round finds
+// that the call is refused after all, what it has counted is given back.
+func (c *call) askInRounds(ctx context.Context) {
 	c.recall()
 	if c.dry {
-		c.ask(ctx, opLook)
+		c.askBoth(ctx, opLook)
 		return
 	}
 	if c.rule.CountAuthorizedOnly && len(c.entries) > 1 {
-		c.ask(ctx, opAssess)
+		c.askBoth(ctx, opAssess)
 		if c.refused() {
 			return
 		}
 		c.reopen()
 	}
-	c.ask(ctx, opCount)
+	c.askBoth(ctx, opCount)
 	c.writeReceipt()
 	if len(c.entries) > 1 && c.refused() {
 		c.giveBack(ctx)
@@ -116,9 +119,9 @@ func (c *call) recall() {
 	}
 }
 
-// ask decides all conditions that are undecided. Those whose backend fails are
-// decided by the fallback, if there is one.
-func (c *call) ask(ctx context.Context, op op) {
+// askBoth asks the backend about all conditions that are undecided, and then the
+// fallback, if there is one, about those whose backend failed.
+func (c *call) askBoth(ctx context.Context, op op) {
 	var first *round
 	if len(c.entries) == 1 {
 		first = &c.one.round
@@ -126,7 +129,7 @@ func (c *call) ask(ctx context.Context, op op) {
 	} else {
 		first = &round{led: make([]*slot, 0, len(c.entries))}
 	}
-	c.send(ctx, c.t.backend(), first, op, func(e *entry) bool { return e.from == nowhere })
+	c.send(ctx, c.t.backend(), first, op, func(e *entry) bool { return e.from == nowhere && e.cause == nil })
 	fallback := c.t.fallback()
 	if fallback == nil {
 		return
@@ -184,7 +187,7 @@ func (c *call) reopen() {
 			again := e.standIn()
 			again.cause = e.cause
 			again.lostRaces = e.lostRaces
-			again.seen = e.seen
+			again.assessed = e.assessed
 			c.entries[i] = again
 		}
 	}

@@ -50,8 +50,8 @@ func (c *call) noteHit(e *entry) {
 	}
 }
 
-// only returns a receipt for the hits of r that are in the records of these keys,
-// which r then knows no more.
+// only returns a receipt for the hits of r that are in the records of these keys, and
+// removes them from r.
 func (r *receipt) only(ctx context.Context, keys []string) (*receipt, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,7 +70,7 @@ func (r *receipt) only(ctx context.Context, keys []string) (*receipt, error) {
 	return part, nil
 }
 
-// keep has r know the hits of part again that could not be taken back.
+// keep returns to r the hits of part that could not be taken back.
 func (r *receipt) keep(part *receipt) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,8 +120,8 @@ func (r *receipt) refunded(e *entry) error {
 	return err
 }
 
-// await waits for the entries that were left before they were settled, and has
-// their hits among the others.
+// await waits for the entries that were left before they were settled, and adds
+// their hits to the others.
 func (r *receipt) await(ctx context.Context) error {
 	for len(r.left) > 0 {
 		e := r.left[0]

@@ -159,41 +159,21 @@ func TestCancelWhoseAnswerWasLostIsNotRepeated(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				client := &lossy{faulty: newFaulty()}
+				client := newFaulty()
 				th := throttler.New(client)
 				rule := either(condition("window", 5, time.Minute))
 				authorize(t, th, rule)
 				authorize(t, th, rule)
 				d := authorize(t, th, rule)
-				client.lost = c.lost
+				client.after = losing("cas", c.lost)
 				require.ErrorIs(t, th.Cancel(t.Context(), d), c.err, "where the record can be read, it tells that the write was carried out")
-				client.lost = nil
+				client.after = nil
 				require.NoError(t, th.Cancel(t.Context(), d))
 				require.Equal(t, []int{2}, remaining(peek(t, th, rule)))
 			})
 		})
 	}
 }
-
-// lossy carries out a CompareAndSwap and answers lost all the same.
-type lossy struct {
-	*faulty
-	lost error
-}
-
-func (l *lossy) CompareAndSwap(item *memcache.Item) error {
-	if err := l.faulty.CompareAndSwap(item); err != nil || l.lost == nil {
-		return err
-	}
-	return l.lost
-}
-
-// maybeDone is the error of a client that has repeated a write whose answer was
-// lost, and does not know whether it was itself that was faster.
-type maybeDone struct{ error }
-
-func (maybeDone) MaybeDone() bool { return true }
-func (m maybeDone) Unwrap() error { return m.error }
 
 // Look first and count later lets all of them through; count first and take
 // back on success lets through what the limit says.
@@ -243,7 +223,7 @@ func TestCancelOfABucketsHitsInAnyOrderEmptiesIt(t *testing.T) {
 // What was under way goes on, and the next Cancel hears of it.
 func TestCancelWhoseContextEndsIsFinishedByTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := &distantClient{Client: memstore.New()}
+		client := newDistant()
 		th := throttler.New(client)
 		rule := either(condition("window", 5, time.Minute))
 		d := authorize(t, th, rule)

@@ -14,13 +14,13 @@ import (
 //	byte 0      version, 1 or 2
 //	byte 1      the sections that follow, a bit each, in this order
 //	ban         end (8 bytes), length (8)                if bit 0 is set
-//	offences    bans in a row (1)                        if bit 1 is set
+//	repeats     bans in a row (1)                        if bit 1 is set
 //	window      ttl (8), last (8), entries (w each)      if bit 2 or 3 is set
 //	bucket      score (8), cancels (2)                   if bit 4 is set
 //
 // All numbers are big endian. Times are in nanoseconds, since the Unix epoch
 // where they are points in time; those of a window are so if bit 2 is set, and
-// in ticks of 100 microseconds if bit 3 is. Offences come only with a ban, and
+// in ticks of 100 microseconds if bit 3 is. Repeats come only with a ban, and
 // only one of bits 2 and 3 is set. A record without sections is one that holds
 // nothing.
 //
@@ -120,9 +120,9 @@ func (r record) encode() []byte {
 		b = appendInstant(b, r.ban.end)
 		b = appendInstant(b, r.ban.length)
 	}
-	if r.ban.offences != 0 {
+	if r.ban.repeats != 0 {
 		*sections |= offencesSection
-		b = append(b, byte(r.ban.offences))
+		b = append(b, byte(r.ban.repeats))
 	}
 	if r.hits.len() > 0 {
 		*sections |= r.hits.section()
@@ -138,7 +138,7 @@ func (r record) encode() []byte {
 
 const (
 	instantSize = 8
-	banSize     = 2*instantSize + 1 // with offences
+	banSize     = 2*instantSize + 1 // with repeats
 	bucketSize  = instantSize + 2
 )
 
@@ -196,7 +196,7 @@ func (bn *ban) decode(sections byte, b []byte) (rest []byte, ok bool) {
 		if len(b) == 0 || b[0] == 0 {
 			return nil, false
 		}
-		bn.offences, b = int(b[0]), b[1:]
+		bn.repeats, b = int(b[0]), b[1:]
 	}
 	return b, bn.end > 0 && bn.length >= 0
 }

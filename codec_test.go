@@ -201,14 +201,14 @@ func TestForeignBytesAreNoRecord(t *testing.T) {
 		"ban with a tail":       append(slices.Clone(ban), 0),
 		"ban without an end":    append([]byte{1, 1}, make([]byte, 16)...),
 		"ban of negative time":  change(ban, 10, 0x80),
-		"no offences":           append([]byte{1, 3}, append(ban[2:], 0)...),
+		"no repeats":            append([]byte{1, 3}, append(ban[2:], 0)...),
 		"bucket cut":            bucket[:len(bucket)-1],
 		"bucket with a tail":    append(slices.Clone(bucket), 0),
 		"bucket without score":  append([]byte{1, 16}, make([]byte, 10)...),
 		"sections that lack":    {1, 5},
 		"both algorithms":       append([]byte{1, 20}, window[2:]...),
 		"both units":            append([]byte{1, 12}, window[2:]...),
-		"offences without ban":  {1, 2, 1},
+		"repeats without ban":   {1, 2, 1},
 	}
 	for name, b := range foreign {
 		_, ok := throttler.Recode(b)

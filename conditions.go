@@ -8,110 +8,102 @@ import (
 	"time"
 )
 
-// MaxHits is the largest [Condition.Max] of a [SlidingWindow]. A window stores
-// each hit on its own. In one so large that takes 3 bytes for a TTL of up to 28
-// minutes and 6 at most, so a full record stays under 600 kB, well below the 1
-// MiB that memcached takes.
+// MaxHits is the largest [Condition.Max] of a [SlidingWindow]. A window stores each
+// hit, in 3 bytes for a TTL of up to 28 minutes and in 6 bytes at most. So a full
+// record stays under 600 kB, and memcached takes 1 MiB.
 const MaxHits = 100_000
 
 // MaxBucketTTL is the longest [Condition.TTL] of a [LeakyBucket].
 const MaxBucketTTL = 100 * 365 * 24 * time.Hour
 
-// ErrInvalidRule is wrapped by the error of every call that is given a rule
-// which breaks what [Rule] and [Condition] ask for. The text names the field
-// and its value.
+// ErrInvalidRule matches, by errors.Is, the error of a call with a rule that breaks
+// the contract of [Rule] or [Condition]. The text names the field, its value, and
+// what is wanted instead.
 var ErrInvalidRule = errors.New("throttler: invalid rule")
 
-// A Rule says what is limited: one or more conditions, combined by either or
-// all, and what happens to a condition that is found full.
+// A Rule combines one or more conditions by either or all, and says whether a
+// condition that is found full is banned.
 //
-// A rule is a plain value, usually built anew for every call with the Values
-// of that call in its conditions.
+// A rule is a plain value, usually built anew for each call with that call's Values.
 type Rule struct {
-	// Identifier tells this rule's records from those of other rules:
-	// "login", "robots". Two rules with the same Identifier share the
-	// records of conditions that have the same Name and Value, and should
-	// have the same Algorithm, Max and TTL for them: each Algorithm counts
-	// for itself, and a shorter TTL holds for all hits as soon as it blocks.
-	// Required.
+	// Identifier keeps this rule's records apart from other rules': "login",
+	// "robots". Required. Two rules with the same Identifier share the records
+	// of conditions with the same Name and Value, and should give them the same
+	// Algorithm, Max and TTL. (Each Algorithm counts for itself. A shorter TTL
+	// applies to all stored hits from the first refusal on. See
+	// [Throttler.Conflict].)
 	Identifier string
 
-	// Either blocks a call as soon as one of its conditions is full. The
-	// other conditions count the call all the same.
+	// Either blocks a call if any of its conditions is full. The other
+	// conditions count the call all the same. Set either this or All.
 	Either []Condition
 
-	// All blocks a call only if every one of its conditions is full. The
-	// conditions that are not full count the call. Exactly one of Either
-	// and All is set.
+	// All blocks a call if every one of its conditions is full. The conditions
+	// that are not full count the call.
 	All []Condition
 
-	// Lockout is how long a condition that is found full stays banned,
-	// from the call that found it so. During a ban nothing is counted and
-	// nothing prolongs it; when it ends, counting starts anew.
-	// 0: no ban, a full condition opens as its hits expire.
+	// Lockout is the length of the ban of a condition that is found full, from
+	// the call that found it so. During a ban nothing is counted, and nothing
+	// prolongs it. When it ends, counting starts anew. Default: no ban, a full
+	// condition opens as its hits expire.
 	Lockout time.Duration
 
 	// LockoutGrowth multiplies each repeated ban of a value: 2 doubles it. A
 	// ban is repeated if the value is found full again within [LockoutMemory]
 	// of the end of the last one. 1 or more, and only with a Lockout, here or
-	// in a condition. 0: all bans are alike.
+	// in a condition. Default: all bans have the same length.
 	LockoutGrowth float64
 
-	// MaxLockout is the longest that a ban grows to. It is not less than
-	// Lockout; a condition's own Lockout may be longer, and does not grow
-	// then. Only with a Lockout. Default: [DefaultMaxLockout], or Lockout if
-	// that is longer.
+	// MaxLockout is the length that a ban grows to: Lockout or more, and only
+	// with a Lockout. A condition's own Lockout may be longer, and does not
+	// grow then. Default: [DefaultMaxLockout], or Lockout if that is longer.
 	MaxLockout time.Duration
 
-	// CountAuthorizedOnly keeps a call that is blocked from using up the
-	// budget of conditions that would have taken it. A condition that is
-	// found full is banned all the same. If ctx ends before a call that was
-	// refused late could give back what it had counted, that stays until it
-	// expires. Not set: conditions that are not
-	// full count a blocked call too, as in the original.
+	// CountAuthorizedOnly counts a call in all conditions or in none: a blocked
+	// call uses up no budget. A condition that is found full is banned all the
+	// same. A call that counts a hit before another condition turns out to be
+	// full gives the hit back, even if ctx has ended. Default: conditions that
+	// are not full count a blocked call too.
 	CountAuthorizedOnly bool
 
-	// Shadow lets every call pass that the rule would block, to try out
-	// limits before they are enforced: conditions are counted and banned as
-	// usual, [Decision.WouldBlock] says what Status would have been, and
-	// Outcomes say why.
+	// Shadow authorizes every call, to try a limit out before it is enforced.
+	// Conditions count and ban as usual. [Decision.WouldBlock] says whether the
+	// call would have been blocked, and Outcomes say why.
 	Shadow bool
 }
 
 // A Condition limits how often one value may occur.
 type Condition struct {
-	// Name tells the conditions of a rule apart: "ip", "login". Required,
-	// and different for each condition of a rule.
+	// Name tells the conditions of a rule apart: "ip", "login". Required, and
+	// unique within the rule.
 	Name string
 
-	// Value is what is counted: an address, a user name. Any bytes will
-	// do, of any length, and none at all. Values that differ in any byte
-	// are counted apart.
+	// Value is what is counted: an address, a user name. It may be any bytes,
+	// of any length, or empty. Values that differ in any byte count apart.
 	Value string
 
-	// Max is how many hits a window of TTL holds, or how large a burst a
-	// bucket takes: 1 to [MaxHits] for a [SlidingWindow], 1 to TTL in
-	// nanoseconds for a [LeakyBucket].
+	// Max is the number of hits that a window of TTL holds (1 to [MaxHits]), or
+	// the largest burst of a bucket (1 to TTL in nanoseconds).
 	Max int
 
 	// TTL is how long a hit counts, or how long a full bucket takes to leak
 	// empty: 1 ms or more, and at most [MaxBucketTTL] for a [LeakyBucket].
 	TTL time.Duration
 
-	// Message is handed back in [Decision.Messages] when this condition
-	// blocks. Empty: Name.
+	// Message stands in [Decision.Messages] if this condition blocks.
+	// Default: Name.
 	Message string
 
-	// Algorithm is how hits are counted. The zero value is SlidingWindow.
+	// Algorithm is how hits are counted. Default: [SlidingWindow].
 	Algorithm Algorithm
 
-	// Cost is how many hits a call takes: all of them, or none if they do not
-	// fit. A call that does not fit is blocked, but bans only if one hit would
-	// not fit either. 0 to Max; 0: 1.
+	// Cost is the number of hits that a call takes, all or none. A call that
+	// does not fit is blocked. It sets a ban only if a single hit would not fit
+	// either. At most Max. Default: 1.
 	Cost int
 
-	// Lockout overrides the rule's for this condition. 0: the rule's;
-	// negative: this condition is never banned.
+	// Lockout overrides the rule's for this condition. Negative: never banned.
+	// Default: the rule's.
 	Lockout time.Duration
 }
 
@@ -119,12 +111,12 @@ type Condition struct {
 type Algorithm int
 
 const (
-	// SlidingWindow remembers when each hit expires, and takes Max of them
-	// in any window of TTL.
+	// SlidingWindow is a log of hits. It allows Max of them in any window of
+	// TTL.
 	SlidingWindow Algorithm = iota
 
-	// LeakyBucket remembers one time, whatever Max is, and takes a burst of
-	// Max hits and Max per TTL on average: over any time T no more than
+	// LeakyBucket (GCRA) stores one time, whatever Max is. It allows a burst of
+	// Max hits, and Max per TTL on average: over any time T no more than
 	// Max + T*Max/TTL.
 	LeakyBucket
 )
@@ -161,9 +153,9 @@ func (c *Condition) message() string {
 	return c.Name
 }
 
-// Validate reports what is wrong with r, in an error that wraps
-// [ErrInvalidRule], or nil. Every method that takes a rule calls it; a program
-// whose rules are configured may call it when it starts.
+// Validate returns an error that wraps [ErrInvalidRule] and says what is wrong with
+// r, or nil. Every method that takes a rule calls it. A program whose rules come
+// from its configuration calls it when it starts.
 func (r Rule) Validate() error {
 	if r.Identifier == "" {
 		return invalid("Identifier", `""`, "a name")
@@ -191,8 +183,7 @@ func (r Rule) Validate() error {
 	return r.validateConditions()
 }
 
-// bans reports whether a lockout is set anywhere in r, be it that a condition is
-// never to be banned.
+// bans reports whether a Lockout is set anywhere in r, even one that means never.
 func (r *Rule) bans() bool {
 	return r.Lockout != 0 || slices.ContainsFunc(r.conditions(), func(c Condition) bool { return c.Lockout != 0 })
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Status is the answer to the question whether the thing may happen.
+// Status says whether a call may happen.
 type Status int
 
 const (
@@ -32,74 +32,70 @@ type Decision struct {
 	// Status is the answer.
 	Status Status
 
-	// Messages are those of the blocking conditions, in the rule's order;
-	// nil if the call is authorized.
+	// Messages are those of the blocking conditions, in the rule's order. They
+	// are nil if the call is authorized.
 	Messages []string
 
-	// RetryAfter is how long until the same call could be authorized if
-	// nothing else is counted in the meantime; 0 if it is authorized.
+	// RetryAfter is the time until the same call could be authorized if nothing
+	// else is counted meanwhile. It is 0 if the call is authorized.
 	RetryAfter time.Duration
 
-	// Outcomes tell what each condition made of the call, in the rule's
-	// order.
+	// Outcomes are those of all conditions, in the rule's order.
 	Outcomes []Outcome
 
-	// WouldBlock says that the rule blocks the call. With [Rule.Shadow] the
+	// WouldBlock is true if the rule blocks the call. With [Rule.Shadow] the
 	// call is authorized all the same.
 	WouldBlock bool
 
-	// Err is what the backend failed at and was failed open over; nil if
-	// nothing failed. It matches, by errors.Is, the Err of every outcome.
-	// A program that would rather fail closed tests it.
+	// Err is the backend's error, or nil. The conditions that it affected
+	// failed open, unless [Throttler.Fallback] decided them. Err matches, by
+	// errors.Is, the Err of every Outcome. To fail closed, test it.
 	Err error
 
 	receipt *receipt      // what was counted; nil: nothing was
 	took    time.Duration // see Took
 }
 
-// Took returns how long the call took that made d; for [Throttler.Wait] that
-// includes the waiting. It is measured if [Throttler.Observe] is set, and 0
-// otherwise.
+// Took returns the duration of the call that made d, which includes the waiting of
+// [Throttler.Wait]. It is 0 unless [Throttler.Observe] is set.
 func (d Decision) Took() time.Duration { return d.took }
 
-// An Outcome is what one condition made of a call.
+// An Outcome is the answer of one condition.
 type Outcome struct {
 	// Name is the condition's.
 	Name string
 
-	// Blocked says that the condition was full or banned.
+	// Blocked is true if the condition was full or banned.
 	Blocked bool
 
-	// Banned says that a ban holds, whether it was found or set by this
-	// very call.
+	// Banned is true if a ban holds, found or set by this call.
 	Banned bool
 
-	// NewBan says that this very call set the ban; of Peek, that it would.
+	// NewBan is true if this call set the ban, or, in Peek, would have.
 	NewBan bool
 
 	// Limit is the condition's Max.
 	Limit int
 
-	// Remaining is how many more hits the condition would take now, after
-	// this call.
+	// Remaining is the number of hits for which there is room after this call.
 	Remaining int
 
-	// RetryAfter is how long until the condition takes another hit; 0 if
-	// it would now. If it blocked a call of several hits, it is how long until
-	// all of them fit.
+	// RetryAfter is the time until the condition takes another hit, 0 if it
+	// would now. If it blocked a call of several hits, it is the time until all
+	// of them fit.
 	RetryAfter time.Duration
 
-	// ResetAfter is how long until the condition holds no hit and no ban.
+	// ResetAfter is the time until the condition holds no hit and no ban.
 	ResetAfter time.Duration
 
-	// LostRaces is how many times the condition had to be decided anew,
-	// since another call had changed its record in the meantime.
+	// LostRaces is the number of times that the condition was decided anew
+	// because another process had changed its record.
 	LostRaces int
 
-	// Err is what kept the condition from being looked at or counted. A
-	// condition that could not be looked at does not block: it fails open,
-	// with Remaining equal to Limit. One that was found full and could not
-	// be banned still blocks.
+	// Err is the error that kept the condition from being looked at, counted or
+	// banned, or nil. A condition that could not be looked at fails open, with
+	// Remaining equal to Limit. One that was found full and could not be banned
+	// still blocks.
 	Err error
 }
 
@@ -133,8 +129,8 @@ type verdict struct {
 // hits that the call costs are counted if there is room for all of them and
 // count is set.
 //
-// It is a function of its arguments alone. All that the rest of the package
-// does is to keep it so while others decide the same condition.
+// It is a function of its arguments alone. The rest of the package sees to it that
+// nobody else changes the record between its reading and the storing of next.
 func decide(now instant, c *Condition, l lockout, stored record, count bool) verdict {
 	b, corrected := stored.ban.at(now)
 	if b.holds(now) {

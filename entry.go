@@ -9,35 +9,39 @@ import (
 // An entry is one condition of a call, or one hit to be taken back, on its way
 // through the record that it is about.
 type entry struct {
+	// What is asked, and where.
 	op        op
 	condition Condition // a copy: an entry may be under way when its caller has gone
 	lockout   lockout
 	key       string
 	length    time.Duration // of the ban, for opBan
+	backend   *backend
+	slot      *slot
+	round     *round
 
 	// What it comes to. The slot writes it until the entry is settled, and
 	// the caller may read it from then on.
 	outcome   Outcome
 	again     time.Duration // how long until the same call fits
 	uncounted verdict       // of opLook: what it would be if it were not counted
-	now       instant       // when it was decided
-	hit       hit           // what it has counted, or for opRefund and opWithdraw what is to be taken back
-	err       error         // what failed; nil: it was decided
-	note      error         // what failed though it was decided
+	decidedAt instant
+	hit       hit   // what it has counted, or for opRefund and opWithdraw what is to be taken back
+	err       error // what failed; nil: it was decided
+	note      error // what failed though it was decided
 	lostRaces int
-	seen      sighting // of opAssess: the record that it was decided on; then of opCount
+	assessed  sighting // of opAssess: the record that it was decided on; then of opCount
+	unknown   bool     // it failed, and may have been carried out all the same
+	settled   bool     // guarded by slot.mu
 
-	backend *backend
-	slot    *slot
-	round   *round
+	// What the slot notes while the entry is under way.
+	since  time.Time // when it lost its first race
+	writes bool      // it changes the record that it was decided on
+	late   bool      // an earlier write of it was lost, and may still arrive
+	unsure bool      // an earlier write of it may have been carried out
 
-	exchange [1]Exchange // room for the entry itself, where it is inlined
-	value    []byte      // of an inlined entry: the record that it was decided on, or stored
-	since    time.Time   // when it lost its first race
-	unsure   bool        // an earlier write of it may have been carried out
-	writes   bool        // it changes the record that was decided on
-	unknown  bool        // it failed, and may have been carried out all the same
-	settled  bool        // guarded by slot.mu
+	// Of an inlined entry.
+	exchange [1]Exchange // room for the entry itself
+	value    []byte      // the record that it was decided on, or stored
 
 	// Of the caller alone.
 	left   error  // why it was left before it was settled
@@ -69,7 +73,7 @@ const (
 
 // apply decides e on r. next is what is to be stored if store is set.
 func (e *entry) apply(now instant, r record) (next record, store bool) {
-	e.now = now
+	e.decidedAt = now
 	switch e.op {
 	case opRefund:
 		return r.without(e.hit, now)
@@ -105,15 +109,18 @@ func (e *entry) fail(err error) {
 	}
 }
 
-// failAt notes that e could not be stored, though r was read: what is full is
-// full, even if it could not be banned.
-func (e *entry) failAt(err error, r record) {
+// failUnstored notes that e could not be stored, though r was read. A condition that
+// is full in r still blocks, even if it could not be banned. Hits that others
+// counted in the same batch were not stored either, and do not block e.
+func (e *entry) failUnstored(err error, r record) {
+	if e.op <= opLook {
+		e.unsure = true // nothing to ban it for
+		e.apply(e.decidedAt, r)
+	}
 	if e.op > opLook || !e.outcome.Blocked {
 		e.fail(err)
 		return
 	}
-	e.lockout = lockout{}
-	e.apply(e.now, r)
 	e.note = err
 }
 

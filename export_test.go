@@ -99,8 +99,8 @@ func WindowRecord(max int, ttl time.Duration, expiries ...time.Time) []byte {
 
 // BanRecord returns the record of a ban, the last of so many in a row; 0 where
 // they are all alike.
-func BanRecord(end time.Time, length time.Duration, offences int) []byte {
-	return record{ban: ban{end: instantOf(end), length: instant(length), offences: offences}}.encode()
+func BanRecord(end time.Time, length time.Duration, repeats int) []byte {
+	return record{ban: ban{end: instantOf(end), length: instant(length), repeats: repeats}}.encode()
 }
 
 // BucketRecord returns the record of a bucket.
@@ -176,3 +176,6 @@ func Slots(th *Throttler) (all, used int) {
 	}
 	return all, used
 }
+
+// Records returns the number of records that s keeps.
+func Records(s *Simulation) int { return len(s.records) }

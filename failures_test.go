@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// What a plain client's calls answer when a real server is gone, hangs or is killed.
+
 // atOnce is how long a call may take that waits for nothing, on a machine that
 // is busy. What it would wait for otherwise takes longer.
 const atOnce = 10 * time.Second

@@ -62,15 +62,8 @@ func (g *gate) enter() error {
 	}
 }
 
-// free reports whether an operation could begin at once.
-func (g *gate) free() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.underWay < g.places
-}
-
-// leave ends an operation. unanswered is its error if the server did not answer:
-// then those who have waited for as long as nobody was answered wait no longer.
+// leave ends an operation. unanswered is its error if the server did not answer. Then
+// it is also the error of all callers that came since the server last answered.
 func (g *gate) leave(unanswered error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -87,7 +80,7 @@ func (g *gate) leave(unanswered error) {
 	g.underWay--
 }
 
-// turnAway ends the waiting of all since whose coming nobody was answered.
+// turnAway ends the waiting of all callers that came since the server last answered.
 func (g *gate) turnAway(err error) {
 	for at := g.waiting.Back(); at != nil; {
 		w := at.Value.(*arrival)

@@ -32,10 +32,16 @@ func (b *backend) askInline(e *entry) {
 		return
 	}
 	if e.writes {
+		// Others may be reading what is changed now, and must not keep it.
+		before := resets
+		resets = b.slots.changed(e.key)
 		cache.remove(e.key)
+		if resets != before+1 {
+			return
+		}
 	}
-	if e.op <= opAssess && e.outcome.Blocked && resets == b.slots.resetsOf(e.key) {
-		cache.add(e.key, e.value, e.now)
+	if e.op <= opAssess && e.outcome.Blocked {
+		b.keep(e, e.value, resets)
 	}
 }
 
@@ -45,7 +51,7 @@ func (x *inlined) Key() string { return x.key }
 // Propose decides the entry on the record as it is.
 func (x *inlined) Propose(turn Turn) *memcache.Item {
 	e := (*entry)(x)
-	r, err := stored(turn.Found)
+	r, err := recordIn(turn.Found)
 	if err != nil {
 		e.fail(err)
 		return nil
@@ -67,7 +73,7 @@ func (x *inlined) Propose(turn Turn) *memcache.Item {
 // Done takes an error of the store: the record is too large for it.
 func (x *inlined) Done(r Result) {
 	if r.Err != nil {
-		found, _ := stored(r.Found)
-		(*entry)(x).failAt(r.Err, found)
+		found, _ := recordIn(r.Found)
+		(*entry)(x).failUnstored(r.Err, found)
 	}
 }

@@ -47,7 +47,7 @@ func Inspect(value []byte) (Record, error) {
 	seen := Record{
 		BannedUntil: r.ban.end.time(),
 		BanLength:   time.Duration(r.ban.length),
-		Bans:        r.ban.offences,
+		Bans:        r.ban.repeats,
 		EmptyAt:     r.bucket.score.time(),
 	}
 	for i := range r.hits.stored() {

@@ -10,12 +10,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
+	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 )
@@ -55,7 +56,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	os.Exit(m.Run())
+	os.Exit(skiptest.Run(m))
 }
 
 const jobVariable = "THROTTLER_TEST_JOB"
@@ -64,8 +65,9 @@ const jobVariable = "THROTTLER_TEST_JOB"
 type job struct {
 	Addr  string // of the server
 	Rule  throttler.Rule
-	Calls int // each on a goroutine of its own
-	Times int // how often each of them calls
+	Calls int  // each on a goroutine of its own
+	Times int  // how often each of them calls
+	Pool  bool // over package pool
 }
 
 // A tally is what came of a job.
@@ -79,10 +81,8 @@ func (j job) do(n int, start <-chan struct{}) tally {
 		wg    sync.WaitGroup
 	)
 	for i := range n {
-		client := memcache.New(j.Addr)
-		client.Timeout = 20 * time.Second
-		client.MaxIdleConns = j.Calls
-		defer client.Close()
+		client, end := j.client()
+		defer end()
 		th := throttler.New(client)
 		for c := i; c < j.Calls; c += n {
 			wg.Go(func() {
@@ -98,6 +98,22 @@ func (j job) do(n int, start <-chan struct{}) tally {
 	}
 	wg.Wait()
 	return total
+}
+
+// client returns a client that is patient, and how to close it.
+func (j job) client() (client throttler.Client, end func() error) {
+	if j.Pool {
+		p, err := pool.New(j.Addr)
+		if err != nil {
+			panic(err)
+		}
+		p.Timeout, p.QueueTimeout = 20*time.Second, 20*time.Second
+		return p, p.Close
+	}
+	c := memcache.New(j.Addr)
+	c.Timeout = 20 * time.Second
+	c.MaxIdleConns = j.Calls
+	return c, c.Close
 }
 
 func (t *tally) add(d throttler.Decision, err error) {
@@ -172,20 +188,10 @@ func inGoroutines(j job) tally {
 	return j.do(4, start)
 }
 
-// forEachAlgorithm runs test with a condition that takes exactly max, whatever
-// time passes during a test.
-func forEachAlgorithm(t *testing.T, max int, test func(*testing.T, throttler.Condition)) {
-	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
-		c := limit("c", max, 30*24*time.Hour)
-		c.Algorithm = algorithm
-		t.Run(algorithm.String(), func(t *testing.T) { test(t, c) })
-	}
-}
-
 func Test64GoroutinesAreAdmittedExactlyMax(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Any(t)
-	forEachAlgorithm(t, 50, func(t *testing.T, c throttler.Condition) {
+	eachAlgorithm(t, 50, func(t *testing.T, c throttler.Condition) {
 		for range 5 {
 			rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{c}}
 			got := inGoroutines(job{Addr: server.Addr, Rule: rule, Calls: 64, Times: 5})
@@ -197,10 +203,12 @@ func Test64GoroutinesAreAdmittedExactlyMax(t *testing.T) {
 func Test4ProcessesAreAdmittedExactlyMax(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Any(t)
-	forEachAlgorithm(t, 50, func(t *testing.T, c throttler.Condition) {
-		rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{c}, Lockout: time.Hour}
-		got := inProcesses(t, 4, job{Addr: server.Addr, Rule: rule, Calls: 16, Times: 10})
-		require.Equal(t, tally{Authorized: 50, Blocked: 4*16*10 - 50}, got)
+	eachAlgorithm(t, 50, func(t *testing.T, c throttler.Condition) {
+		for _, overPool := range []bool{false, true} {
+			rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{c}, Lockout: time.Hour}
+			got := inProcesses(t, 4, job{Addr: server.Addr, Rule: rule, Calls: 16, Times: 10, Pool: overPool})
+			require.Equal(t, tally{Authorized: 50, Blocked: 4*16*10 - 50}, got)
+		}
 	})
 }
 
@@ -269,7 +277,7 @@ func (s *scene) callAtOnce(n int, rule throttler.Rule) tally {
 func TestRobotOf500CallsASecondIsHeldTo10(t *testing.T) {
 	t.Parallel()
 	s := sceneOn(t, memcachedtest.Any(t))
-	r := robot{max: 10, ttl: time.Second, every: 2 * time.Millisecond, during: 10 * time.Second}
+	r := robot{max: 10, ttl: time.Second, every: 2 * time.Millisecond, during: 3 * time.Second}
 	r.run(t, s.either(limit("c", r.max, r.ttl)), s.client, s.newClient(t), s.newClient(t), s.newClient(t))
 }
 
@@ -403,39 +411,6 @@ func TestBanFoundBy32CallsAtOnceIsSetOnce(t *testing.T) {
 	require.Equal(t, rec.stored[0], s.record(rule).Value, "and nothing has moved it since")
 }
 
-// A meeting is a Client whose first readers go on when all of them have read.
-type meeting struct {
-	throttler.Client
-	missing atomic.Int64
-	all     sync.WaitGroup
-}
-
-func meet(c throttler.Client, readers int) *meeting {
-	m := &meeting{Client: c}
-	m.missing.Store(int64(readers))
-	m.all.Add(readers)
-	return m
-}
-
-func (m *meeting) Get(key string) (*memcache.Item, error) {
-	item, err := m.Client.Get(key)
-	m.wait()
-	return item, err
-}
-
-func (m *meeting) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	items, err := m.Client.GetMulti(keys)
-	m.wait()
-	return items, err
-}
-
-func (m *meeting) wait() {
-	if m.missing.Add(-1) >= 0 {
-		m.all.Done()
-		m.all.Wait()
-	}
-}
-
 // In the original, as in others, a call that had read the list before a ban was
 // set wrote it back afterwards, and the ban was gone.
 func TestLateWriteErasesNoBan(t *testing.T) {
@@ -445,7 +420,14 @@ func TestLateWriteErasesNoBan(t *testing.T) {
 	rule.Lockout = 2 * time.Hour
 	s.requireAuthorized(rule)
 
-	late := &lateClient{Client: s.newClient(t), arrived: make(chan struct{}), held: make(chan struct{})}
+	late, arrived, held := over(s.newClient(t)), make(chan struct{}), make(chan struct{})
+	late.before = func(op string, _ ...string) error {
+		if op == "cas" {
+			close(arrived)
+			<-held
+		}
+		return nil
+	}
 	var d throttler.Decision
 	var err error
 	done := make(chan struct{})
@@ -453,12 +435,12 @@ func TestLateWriteErasesNoBan(t *testing.T) {
 		defer close(done)
 		d, err = throttler.New(late).Authorize(context.Background(), rule)
 	}()
-	<-late.arrived // it has found room for its hit, and is about to write
+	<-arrived // it has found room for its hit, and is about to write
 	s.requireAuthorized(rule)
 	set := s.requireBlocked(rule)
 	require.True(t, set.Outcomes[0].Banned)
 	before := s.record(rule)
-	close(late.held)
+	close(held)
 	<-done
 
 	require.NoError(t, err)
@@ -466,17 +448,4 @@ func TestLateWriteErasesNoBan(t *testing.T) {
 	require.True(t, d.Outcomes[0].Banned, "it has looked again")
 	require.Equal(t, 1, d.Outcomes[0].LostRaces)
 	require.Equal(t, before, s.record(rule))
-}
-
-// A lateClient holds back each CompareAndSwap.
-type lateClient struct {
-	throttler.Client
-	arrived chan struct{} // closed when the first is there
-	held    chan struct{} // closed to let them go on
-}
-
-func (c *lateClient) CompareAndSwap(item *memcache.Item) error {
-	close(c.arrived)
-	<-c.held
-	return c.Client.CompareAndSwap(item)
 }

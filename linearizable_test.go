@@ -14,6 +14,7 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/anishathalye/porcupine"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
@@ -191,8 +192,9 @@ func (c *caller) look() reply {
 	return reply{Remaining: sessionMax - len(throttler.Expiries(item.Value))}
 }
 
-// session has several clients call a record of their own, and returns what
-// they did.
+// session has several callers, in as many processes as there are clients, call a
+// record of their own, and returns what they did. Callers of one process are
+// decided together.
 func (m mix) session(t *testing.T, clients []throttler.Client) []porcupine.Operation {
 	var (
 		wg    sync.WaitGroup
@@ -200,9 +202,13 @@ func (m mix) session(t *testing.T, clients []throttler.Client) []porcupine.Opera
 		rule  = m.rule()
 		begin = time.Now()
 	)
+	processes := make([]*throttler.Throttler, len(clients))
+	for i, client := range clients {
+		processes[i] = throttler.New(client)
+	}
 	for id := range each {
-		client := clients[id%len(clients)]
-		c := &caller{rule: rule, client: client, throttler: throttler.New(client)}
+		process := id % len(clients)
+		c := &caller{rule: rule, client: clients[process], throttler: processes[process]}
 		random := rand.New(rand.NewPCG(rand.Uint64(), uint64(id)))
 		wg.Go(func() {
 			for range sessionCalls {
@@ -265,9 +271,36 @@ func TestCallsOverMemstoreAreLinearizable(t *testing.T) {
 	store := memstore.New()
 	for name, m := range mixes {
 		t.Run(name, func(t *testing.T) {
-			require.Equal(t, porcupine.Ok, m.check(t, 60, porcupine.Ok, store))
+			require.Equal(t, porcupine.Ok, m.check(t, 60, porcupine.Ok, store, store))
 		})
 	}
+}
+
+func TestCallsOverPoolsAreLinearizable(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Any(t)
+	for name, m := range mixes {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, porcupine.Ok, m.check(t, 60, porcupine.Ok, poolOf(t, server), poolOf(t, server), poolOf(t, server)))
+		})
+	}
+}
+
+func TestCallsOverPoolsAndPlainClientsAreLinearizable(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Any(t)
+	for name, m := range mixes {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, porcupine.Ok, m.check(t, 30, porcupine.Ok, poolOf(t, server), clientOf(t, server.Addr), clientOf(t, server.Addr)))
+		})
+	}
+}
+
+func poolOf(t *testing.T, server *memcachedtest.Server) *pool.Pool {
+	t.Helper()
+	p, _ := onWire(t, server)
+	p.QueueTimeout = 20 * time.Second
+	return p
 }
 
 // The check must find what it is there for: the same throttler over clients that
@@ -282,10 +315,3 @@ func TestLostUpdatesAreNotLinearizable(t *testing.T) {
 		})
 	}
 }
-
-// A racyClient overwrites what others have stored since it read.
-type racyClient struct{ *memcache.Client }
-
-func (c racyClient) Add(item *memcache.Item) error { return c.Set(item) }
-
-func (c racyClient) CompareAndSwap(item *memcache.Item) error { return c.Set(item) }

@@ -6,8 +6,7 @@ import (
 )
 
 const (
-	// DefaultMaxLockout is where growing bans end if [Rule.MaxLockout] is
-	// not set, unless the first ban is longer.
+	// DefaultMaxLockout is the default of [Rule.MaxLockout].
 	DefaultMaxLockout = 24 * time.Hour
 
 	// LockoutMemory is how long after the end of a ban a further ban of the
@@ -23,13 +22,13 @@ const (
 //
 // The zero ban is none.
 type ban struct {
-	end      instant // when it ends, the first instant that it does not hold
-	length   instant // how long it was when it was set
-	offences int     // how many bans in a row this is, where they grow; otherwise 0
+	end     instant // when it ends, the first instant that it does not hold
+	length  instant // how long it was when it was set
+	repeats int     // how many bans in a row this is, where they grow; otherwise 0
 }
 
-// maxOffences is the most that are counted.
-const maxOffences = 255
+// maxRepeats is the most that are counted.
+const maxRepeats = 255
 
 // holds reports whether b holds at now.
 func (b ban) holds(now instant) bool {
@@ -38,7 +37,7 @@ func (b ban) holds(now instant) bool {
 
 // forgotten returns when nothing of b matters any more.
 func (b ban) forgotten() instant {
-	if b.offences == 0 {
+	if b.repeats == 0 {
 		return b.end
 	}
 	return b.end.add(LockoutMemory)
@@ -67,7 +66,7 @@ func (b ban) outcome(now instant, c *Condition) Outcome {
 // A lockout says how bans are set. With the zero lockout there are none.
 type lockout struct {
 	length  time.Duration // of a first ban
-	growth  float64       // each further one is so many times longer; 0: all are alike
+	growth  float64       // multiplies each repeated ban; 0: all are alike
 	longest time.Duration // where growth ends
 
 	// keepHits says that hits may be given back after another call has found
@@ -93,20 +92,20 @@ func (r *Rule) lockout(c *Condition) lockout {
 // ban returns the ban to set at now, after the last one, if that is not
 // forgotten.
 func (l lockout) ban(now instant, last ban) ban {
-	b := ban{end: now.add(l.after(last.offences))}
+	b := ban{end: now.add(l.after(last.repeats))}
 	b.length = b.end - now
 	if l.growth != 0 {
-		b.offences = min(last.offences+1, maxOffences)
+		b.repeats = min(last.repeats+1, maxRepeats)
 	}
 	return b
 }
 
-// after returns the length of a ban after so many others.
-func (l lockout) after(offences int) time.Duration {
+// after returns the length of a ban that follows so many repeats.
+func (l lockout) after(repeats int) time.Duration {
 	if l.growth == 0 {
 		return l.length
 	}
-	length := float64(l.length) * math.Pow(l.growth, float64(offences))
+	length := float64(l.length) * math.Pow(l.growth, float64(repeats))
 	if length >= float64(l.longest) { // even if it is infinite
 		return l.longest
 	}
@@ -123,7 +122,7 @@ func (r record) banned(now instant, d time.Duration) (next record, store bool) {
 		// Without the hits that it may have kept, so that it is not lifted.
 		return record{ban: b}, corrected || !r.unlimited()
 	}
-	return record{ban: ban{end: end, length: end - now, offences: b.offences}}, true
+	return record{ban: ban{end: end, length: end - now, repeats: b.repeats}}, true
 }
 
 // unlimited reports whether r holds nothing beside a ban.
@@ -178,8 +177,8 @@ func (r record) withdrawn(h hit, now instant, c *Condition) (next record, store 
 		return full.kept(c, r.ban), true
 	}
 	full.hits, full.bucket = full.hits.after(now), full.bucket.after(now)
-	if r.ban.offences > 1 {
-		full.ban = ban{end: set, offences: r.ban.offences - 1}
+	if r.ban.repeats > 1 {
+		full.ban = ban{end: set, repeats: r.ban.repeats - 1}
 	}
 	return full, true
 }

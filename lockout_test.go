@@ -1,11 +1,17 @@
 package throttler_test
 
 import (
+	"context"
 	"math"
+	"math/rand/v2"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -175,7 +181,7 @@ func TestGrowthIsForgottenAfterAWhile(t *testing.T) {
 		bans(t, growing(t1, 0, 2), 0, memory-1, memory, time.Hour))
 }
 
-func TestGrowthSurvivesManyOffences(t *testing.T) {
+func TestGrowthSurvivesManyBans(t *testing.T) {
 	lengths := bans(t, growing(time.Millisecond, time.Second, 1e300), make([]time.Duration, 300)...)
 	require.Equal(t, time.Second, lengths[300])
 	_, next := throttler.DecideRule(at(0), growing(time.Millisecond, time.Second, 2),
@@ -189,7 +195,7 @@ func TestGrowthSurvivesManyOffences(t *testing.T) {
 	}
 }
 
-func TestOffencesAreStoredOnlyWithGrowth(t *testing.T) {
+func TestRepeatsAreStoredOnlyWithGrowth(t *testing.T) {
 	ban := func(r throttler.Rule) (stored []byte) {
 		for range 2 {
 			_, stored = throttler.DecideRule(at(0), r, stored)
@@ -226,4 +232,41 @@ func TestConditionsOwnLockout(t *testing.T) {
 		require.Equal(t, want > 0, o.Banned)
 		require.Equal(t, max(want, t1), o.RetryAfter)
 	}
+}
+
+// Of three calls at once one at most can be authorized, and the others give back
+// what they have counted. So no user is banned who may call twice.
+func TestHitsThatAreGivenBackBanNobody(t *testing.T) {
+	eachAlgorithm(t, 2, func(t *testing.T, user throttler.Condition) {
+		for round := range 800 {
+			synctest.Test(t, func(t *testing.T) {
+				store := memstore.New()
+				rule := either(condition("everybody", 1, time.Hour), user)
+				rule.Either[0].Lockout = -1
+				rule.Lockout, rule.CountAuthorizedOnly = time.Hour, true
+				var wg sync.WaitGroup
+				for range 3 {
+					client := over(store)
+					client.before = func(string, ...string) error {
+						time.Sleep(rand.N(time.Millisecond)) // so that they meet in every order
+						return nil
+					}
+					th := throttler.New(client) // as if in a process of its own
+					wg.Go(func() {
+						_, err := th.Authorize(context.Background(), rule)
+						assert.NoError(t, err)
+					})
+				}
+				wg.Wait()
+				o := peek(t, throttler.New(store), rule).Outcomes[1]
+				require.False(t, o.Banned, "round %d", round)
+				if user.Algorithm == throttler.SlidingWindow {
+					require.GreaterOrEqual(t, o.Remaining, 1, "round %d", round)
+				} else {
+					// It keeps what leaked between a hit and its giving back.
+					require.LessOrEqual(t, o.ResetAfter, user.TTL/2+50*time.Millisecond, "round %d", round)
+				}
+			})
+		}
+	})
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // How many records a server holds, and what is forgotten when there are more.
-// docs/operations.md draws its conclusions from the figures that are logged here:
+// docs/memory.md draws its conclusions from the figures that are logged here:
 //
 //	go test -v -run 'Megabyte|Memory' .
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -53,7 +54,7 @@ func buildOlder(t *testing.T) (path string) {
 		if os.Getenv("THROTTLER_REQUIRE_MEMCACHED") == "1" {
 			t.Fatalf("no history with the older release %s: fetch all of it", olderRelease)
 		}
-		t.Skipf("no history with the older release %s: fetch all of it, by git fetch --unshallow", olderRelease)
+		skiptest.Skip(t, fmt.Sprintf("no history with the older release %s: fetch all of it, by git fetch --unshallow", olderRelease))
 	}
 	require.NoError(t, run(`mkdir "$OLDER/caller"; tar -xf "$OLDER/src.tar" -C "$OLDER"
 		cp testdata/caller/main.go "$OLDER/caller/"; cd "$OLDER"; go build -o older ./caller`))
@@ -119,7 +120,7 @@ func (f *fleet) rule(conditions ...throttler.Condition) throttler.Rule {
 }
 
 func (f *fleet) manyCallsAtOnce() {
-	forEachAlgorithm(f.t, 100, func(t *testing.T, c throttler.Condition) {
+	eachAlgorithm(f.t, 100, func(t *testing.T, c throttler.Condition) {
 		rule := f.rule(c)
 		rule.Either[0].Value = t.Name()
 		var wg sync.WaitGroup
@@ -160,7 +161,7 @@ func (f *fleet) bansHoldForBoth() {
 // What a ban keeps of its hits is hidden from the older release: it finds a ban,
 // and nothing that counts when that ends.
 func (f *fleet) bansWithHits() {
-	forEachAlgorithm(f.t, 2, func(t *testing.T, c throttler.Condition) {
+	eachAlgorithm(f.t, 2, func(t *testing.T, c throttler.Condition) {
 		rule := f.rule(c, condition("other", 100, time.Hour))
 		rule.Either[0].Value = t.Name()
 		rule.CountAuthorizedOnly, rule.Lockout, rule.LockoutGrowth = true, time.Second, 1

@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,60 +17,6 @@ import (
 )
 
 // What becomes of calls when this process asks more than its backend can carry.
-
-// A counter is a server that serves so many operations at once, one after the
-// other where there are more, each in the time that it is told.
-type counter struct {
-	*memstore.Store
-	serves func(op string, keys ...string) time.Duration
-
-	underWay, most, served atomic.Int64
-}
-
-func (c *counter) serve(op string, keys ...string) {
-	n := c.underWay.Add(1)
-	defer c.underWay.Add(-1)
-	for most := c.most.Load(); n > most && !c.most.CompareAndSwap(most, n); {
-		most = c.most.Load()
-	}
-	time.Sleep(c.serves(op, keys...))
-	c.served.Add(1)
-}
-
-// plainly returns what c is to a throttler that knows the five methods only.
-func (c *counter) plainly() throttler.Client { return struct{ throttler.Client }{overCounter{c}} }
-
-type overCounter struct{ c *counter }
-
-func (o overCounter) Get(key string) (*memcache.Item, error) {
-	o.c.serve("get", key)
-	return o.c.Store.Get(key)
-}
-
-func (o overCounter) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	o.c.serve("get", keys...)
-	return o.c.Store.GetMulti(keys)
-}
-
-func (o overCounter) Add(item *memcache.Item) error {
-	o.c.serve("add", item.Key)
-	return o.c.Store.Add(item)
-}
-
-func (o overCounter) CompareAndSwap(item *memcache.Item) error {
-	o.c.serve("cas", item.Key)
-	return o.c.Store.CompareAndSwap(item)
-}
-
-func (o overCounter) Delete(key string) error {
-	o.c.serve("delete", key)
-	return o.c.Store.Delete(key)
-}
-
-// always returns how long each operation takes, whichever it is.
-func always(d time.Duration) func(string, ...string) time.Duration {
-	return func(string, ...string) time.Duration { return d }
-}
 
 // valued returns a rule for a value that is not full.
 func valued(value string) throttler.Rule {
@@ -112,4 +59,192 @@ func TestACallThatHasNoTurnInTimeIsOverloadedWhileOthersAreAnswered(t *testing.T
 			})
 		})
 	}
+}
+
+func TestResetsWaitForTheirTurnToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &counter{Store: memstore.New(), serves: always(10 * time.Millisecond)}
+		th := throttler.New(c.plainly())
+		var wg sync.WaitGroup
+		for i := range 500 {
+			wg.Go(func() { assert.NoError(t, th.Reset(t.Context(), valued(string(rune('a'+i))))) })
+		}
+		wg.Wait()
+		require.EqualValues(t, 500, c.served.Load())
+		require.EqualValues(t, 64, c.most.Load())
+	})
+}
+
+func TestWhoWaitsForAServerThatHangsIsTurnedAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := hungAfter(500 * time.Millisecond)
+		th := throttler.New(c.plainly())
+		var wg sync.WaitGroup
+		for i := range 1000 {
+			wg.Go(func() {
+				begin := time.Now()
+				d, err := th.Authorize(context.Background(), valued(fmt.Sprint(i)))
+				assert.NoError(t, err)
+				assert.ErrorIs(t, d.Err, throttler.ErrUnavailable)
+				assert.NotErrorIs(t, d.Err, throttler.ErrOverloaded)
+				assert.Equal(t, 500*time.Millisecond, time.Since(begin), "nobody waits for a second timeout")
+			})
+		}
+		wg.Wait()
+		require.EqualValues(t, 64, c.served.Load(), "who was not sent yet is not sent any more")
+		all, _ := throttler.Slots(th)
+		require.Zero(t, all)
+	})
+}
+
+func TestTurnsComeInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var order []string
+		c := &counter{Store: memstore.New()}
+		c.serves = func(op string, keys ...string) time.Duration {
+			mu.Lock()
+			defer mu.Unlock()
+			if op == "get" {
+				order = append(order, keys[0])
+			}
+			return time.Duration(len(order)) * time.Microsecond // so that no two end at once
+		}
+		th := throttler.New(c.plainly())
+		var wg sync.WaitGroup
+		var want []string
+		for i := range 300 {
+			want = append(want, throttler.Key("test", "a", fmt.Sprint(i)))
+			wg.Go(func() { authorize(t, th, valued(fmt.Sprint(i))) })
+			synctest.Wait()
+		}
+		wg.Wait()
+		require.Equal(t, want, order)
+	})
+}
+
+// Of those that leave while they wait for their turn nothing stays, and the turns of
+// the others come.
+func TestWhoLeavesBeforeTheirTurnTakesNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &counter{Store: memstore.New(), serves: always(100 * time.Millisecond)}
+		th := throttler.New(c.plainly())
+		var wg sync.WaitGroup
+		for i := range 600 {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				d, err := th.Authorize(ctx, valued(fmt.Sprint(i)))
+				assert.NoError(t, err)
+				assert.ErrorIs(t, d.Err, context.DeadlineExceeded)
+			})
+		}
+		wg.Wait()
+		d := authorize(t, th, valued("last"))
+		require.NoError(t, d.Err)
+		time.Sleep(2 * time.Second)
+		all, _ := throttler.Slots(th)
+		require.Zero(t, all)
+		require.Zero(t, c.underWay.Load())
+		for i := range 600 {
+			_, err := c.Store.Get(throttler.Key("test", "a", fmt.Sprint(i)))
+			require.ErrorIs(t, err, memcache.ErrCacheMiss, "none was about to be written")
+		}
+	})
+}
+
+func TestAHungServerCostsARuleOfSeveralConditionsOneTimeout(t *testing.T) {
+	for _, n := range []int{1, 2, 8, 100} {
+		t.Run(fmt.Sprint("conditions=", n), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				th := throttler.New(hungAfter(500 * time.Millisecond).plainly())
+				begin := time.Now()
+				d := authorize(t, th, throttler.Rule{Identifier: "r", Either: conditions(n, 5, time.Minute)})
+				require.LessOrEqual(t, time.Since(begin), 625*time.Millisecond)
+				require.ErrorIs(t, d.Err, throttler.ErrUnavailable)
+				time.Sleep(5 * time.Second)
+			})
+		})
+	}
+}
+
+// The record is changed by another process between each read and write.
+func TestContentionBetweenProcessesIsBoundedInTime(t *testing.T) {
+	for name, client := range map[string]func(*memstore.Store) throttler.Client{
+		"plain": func(store *memstore.Store) throttler.Client {
+			client := slowReader(store)
+			client.before = func(op string, _ ...string) error {
+				if op == "add" || op == "cas" {
+					hitBy(throttler.New(store))
+				}
+				return nil
+			}
+			return client
+		},
+		"one trip": func(store *memstore.Store) throttler.Client {
+			r := remoteOf(store)
+			r.faster = func() { hitBy(throttler.New(store)) }
+			return r
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				th := throttler.New(client(memstore.New()))
+				th.QueueTimeout = 10 * roundTrip
+				begin := time.Now()
+				d := authorize(t, th, valued("hot"))
+				require.ErrorIs(t, d.Err, throttler.ErrOverloaded)
+				require.NotErrorIs(t, d.Err, throttler.ErrUnavailable)
+				require.Equal(t, throttler.Authorized, d.Status)
+				require.InDelta(t, 12*roundTrip, time.Since(begin), float64(2*roundTrip))
+			})
+		})
+	}
+}
+
+// hitBy counts a hit of the value that is contended for.
+func hitBy(th *throttler.Throttler) { _, _ = th.Authorize(context.Background(), valued("hot")) }
+
+// What a client hands out that nobody asked for is somebody else's: it bans nobody.
+func TestStrayAnswersOfAPlainClientAreAnErrorAndBanNobody(t *testing.T) {
+	store := memstore.New()
+	ban := either(condition("banned", 1, time.Hour))
+	require.NoError(t, throttler.New(store).Ban(t.Context(), ban, time.Hour))
+	item, err := store.Get("test#banned#v")
+	require.NoError(t, err)
+	for name, rule := range map[string]throttler.Rule{
+		"one condition":  either(condition("a", 5, time.Hour)),
+		"two conditions": either(condition("a", 5, time.Hour), condition("b", 5, time.Hour)),
+	} {
+		for keyed, items := range map[string]map[string]*memcache.Item{
+			"under its own key":  {item.Key: item},
+			"under another's":    {"test#a#v": item},
+			"beside what is due": {item.Key: item, "test#a#v": {Key: "test#a#v", CasID: 1}},
+		} {
+			t.Run(name+", "+keyed, func(t *testing.T) {
+				th := throttler.New(strayClient{newFaulty(), item, items})
+				th.BlockCache = 10
+				for range 2 {
+					d := authorize(t, th, rule)
+					require.Error(t, d.Err)
+					require.Equal(t, throttler.Authorized, d.Status)
+					for _, o := range d.Outcomes {
+						require.Error(t, o.Err)
+						require.False(t, o.Banned)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestCallersOfOneValueWaitForAHungServerTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(hungAfter(500 * time.Millisecond).plainly())
+		go authorize(t, th, valued("hot"))
+		time.Sleep(400 * time.Millisecond)
+		begin := time.Now()
+		require.ErrorIs(t, authorize(t, th, valued("hot")).Err, throttler.ErrUnavailable)
+		require.Equal(t, 100*time.Millisecond, time.Since(begin))
+	})
 }

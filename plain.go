@@ -50,7 +50,16 @@ func (p *plain) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 }
 func (p *plain) Add(item *memcache.Item) error            { return p.client.Add(item) }
 func (p *plain) CompareAndSwap(item *memcache.Item) error { return p.client.CompareAndSwap(item) }
-func (p *plain) Delete(key string) error                  { return p.client.Delete(key) }
+
+// Delete is the client's, in its turn.
+func (p *plain) Delete(key string) error {
+	if err := p.gate.enter(); err != nil {
+		return err
+	}
+	err := p.client.Delete(key)
+	p.gate.leave(unanswered(classified(err)))
+	return err
+}
 
 func (p *plain) run(xs []Exchange) {
 	if len(xs) == 1 {
@@ -237,12 +246,24 @@ func (p *plain) readAll(xs []Exchange) (map[string]*memcache.Item, error) {
 	case <-timer.C:
 		m = p.hedge(keys, together)
 	}
-	for key, item := range m.items {
-		if item.Key != key || !slices.Contains(keys, key) {
-			return nil, allKeys{errStray}
-		}
+	if stray(m.items, keys) {
+		return nil, allKeys{errStray}
 	}
 	return m.items, m.err
+}
+
+// stray reports whether there are items of which none of keys is the key.
+func stray(items map[string]*memcache.Item, keys []string) bool {
+	asked := make(map[string]bool, len(keys))
+	for _, key := range keys {
+		asked[key] = true
+	}
+	for key, item := range items {
+		if item.Key != key || !asked[key] {
+			return true
+		}
+	}
+	return false
 }
 
 // hedge reads keys one by one, all at the same time, while together goes on, and

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 )
 
@@ -145,29 +144,4 @@ func (r robot) ideal(calls []timedCall) int {
 		}
 	}
 	return n
-}
-
-// A recorder is a Client that keeps the values which it has stored.
-type recorder struct {
-	throttler.Client
-
-	mu     sync.Mutex // guards stored, while there are calls
-	stored [][]byte
-}
-
-func (r *recorder) Add(item *memcache.Item) error {
-	return r.keep(item, r.Client.Add(item))
-}
-
-func (r *recorder) CompareAndSwap(item *memcache.Item) error {
-	return r.keep(item, r.Client.CompareAndSwap(item))
-}
-
-func (r *recorder) keep(item *memcache.Item, err error) error {
-	if err == nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.stored = append(r.stored, item.Value)
-	}
-	return err
 }

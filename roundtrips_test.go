@@ -3,56 +3,13 @@ package throttler_test
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 )
-
-const roundTrip = 20 * time.Millisecond
-
-// A distantClient counts operations, each of which takes a round trip. In a
-// bubble of synctest time passes for nothing else, so the time that a call takes
-// is the number of its round trips, whatever it does at the same time.
-type distantClient struct {
-	throttler.Client
-	ops atomic.Int64
-}
-
-func (c *distantClient) travel() {
-	c.ops.Add(1)
-	time.Sleep(roundTrip)
-}
-
-func (c *distantClient) Get(key string) (*memcache.Item, error) {
-	c.travel()
-	return c.Client.Get(key)
-}
-
-func (c *distantClient) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	c.travel()
-	return c.Client.GetMulti(keys)
-}
-
-func (c *distantClient) Add(item *memcache.Item) error {
-	c.travel()
-	return c.Client.Add(item)
-}
-
-func (c *distantClient) CompareAndSwap(item *memcache.Item) error {
-	c.travel()
-	return c.Client.CompareAndSwap(item)
-}
-
-func (c *distantClient) Delete(key string) error {
-	c.travel()
-	return c.Client.Delete(key)
-}
 
 // A journey is a throttler far from its backend.
 type journey struct {
@@ -71,7 +28,7 @@ func travel(t *testing.T, test func(*journey)) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				client := &distantClient{Client: memstore.New()}
+				client := newDistant()
 				test(&journey{t, throttler.New(client), client, ctx(t)})
 			})
 		})
@@ -148,39 +105,6 @@ func TestRoundTripsOfABan(t *testing.T) {
 	})
 }
 
-func TestBlockCacheAnswersWithoutARoundTrip(t *testing.T) {
-	travel(t, func(j *journey) {
-		j.throttler.BlockCache = 100
-		rule := throttler.Rule{Identifier: "r", Either: conditions(8, 1, time.Minute), Lockout: time.Hour}
-		j.call(rule, throttler.Authorized)()
-		j.call(rule, throttler.Blocked)()
-		j.requires(0, 0, j.call(rule, throttler.Blocked))
-		time.Sleep(throttler.DefaultBlockCacheTTL)
-		j.requires(1, 1, j.call(rule, throttler.Blocked))
-		j.requires(0, 0, j.call(rule, throttler.Blocked))
-
-		// Another process finds the ban, and remembers it as well.
-		j.throttler = throttler.New(j.client)
-		j.throttler.BlockCache = 100
-		j.requires(1, 1, j.call(rule, throttler.Blocked))
-		j.requires(0, 0, j.call(rule, throttler.Blocked))
-	})
-}
-
-func TestBlockCacheKeepsNoBanLongerThanItHolds(t *testing.T) {
-	travel(t, func(j *journey) {
-		j.throttler.BlockCache, j.throttler.BlockCacheTTL = 100, time.Hour
-		rule := throttler.Rule{Identifier: "r", Either: conditions(1, 1, time.Minute), Lockout: time.Minute}
-		j.call(rule, throttler.Authorized)()
-		j.requires(2, 2, j.call(rule, throttler.Blocked))
-		// It was set a round trip ago, when the record had been read.
-		time.Sleep(time.Minute - roundTrip - 1)
-		j.requires(0, 0, j.call(rule, throttler.Blocked))
-		time.Sleep(time.Nanosecond)
-		j.requires(2, 2, j.call(rule, throttler.Authorized))
-	})
-}
-
 func TestRoundTripsOfPeekResetAndCancel(t *testing.T) {
 	travel(t, func(j *journey) {
 		rule := throttler.Rule{Identifier: "r", Either: conditions(8, 2, time.Minute)}
@@ -223,7 +147,7 @@ func TestRoundTripsOfALostRace(t *testing.T) {
 // The reads of a cancelable call run on, but no longer than the client does.
 func TestDoneContextIsNotWaitedForALongTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := &distantClient{Client: memstore.New()}
+		client := newDistant()
 		th := throttler.New(client)
 		rule := throttler.Rule{Identifier: "r", Either: conditions(8, 9, time.Minute)}
 		for _, patience := range []time.Duration{1, roundTrip / 2, roundTrip + roundTrip/2} {
@@ -238,5 +162,44 @@ func TestDoneContextIsNotWaitedForALongTrip(t *testing.T) {
 		}
 		time.Sleep(2 * roundTrip)
 		synctest.Wait() // nothing is left running, or the bubble would not end
+	})
+}
+
+func TestRoundTrips(t *testing.T) {
+	one, two := either(condition("a", 2, time.Minute)), either(condition("a", 9, time.Minute), condition("b", 9, time.Minute))
+	two.Identifier = "two"
+	client := newFaulty()
+	th := throttler.New(client)
+	authorize(t, th, one)
+	require.Equal(t, []string{"get", "add"}, client.took())
+	authorize(t, th, one)
+	require.Equal(t, []string{"get", "cas"}, client.took())
+	authorize(t, th, one)
+	require.Equal(t, []string{"get"}, client.took(), "blocked")
+	authorize(t, th, two)
+	require.Equal(t, []string{"multi", "add", "add"}, client.took())
+	authorize(t, th, two)
+	require.Equal(t, []string{"multi", "cas", "cas"}, client.took())
+	peek(t, th, one)
+	peek(t, th, two)
+	require.Equal(t, []string{"get", "multi"}, client.took())
+}
+
+// The writes of a call go out together: all of them are under way before the
+// first is answered.
+func TestWritesOfACallGoOutTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		client.before = func(string, ...string) error { time.Sleep(20 * time.Millisecond); return nil }
+		th := throttler.New(client)
+		var rule throttler.Rule
+		for i := range 8 {
+			rule = either(append(rule.Either, condition(fmt.Sprint(i), 1, time.Minute))...)
+		}
+		start := time.Now()
+		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+		require.Equal(t, 2*20*time.Millisecond, time.Since(start))
+		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+		require.Equal(t, 3*20*time.Millisecond, time.Since(start))
 	})
 }

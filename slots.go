@@ -11,8 +11,8 @@ import (
 // most 1 KiB more for a large one.
 const DefaultRecordCache = 16_384
 
-// slots holds the slot of each record that is asked about at the moment, and of
-// those that were asked about last.
+// slots holds a slot for each record that is being asked about, and for those that
+// were asked about most recently.
 type slots struct {
 	seed   maphash.Seed
 	shards []shard
@@ -75,7 +75,7 @@ func (t *slots) acquire(b *backend, key string) *slot {
 	return s
 }
 
-// release ends so many uses of s. A slot without users is kept if there is
+// release ends a number of uses of s. A slot without users is kept if there is
 // something to remember, and removed otherwise.
 func (t *slots) release(s *slot, users int) {
 	if users == 0 {
@@ -103,8 +103,8 @@ func (t *slots) release(s *slot, users int) {
 // forget drops what is remembered of key, and keeps what is being read of it now
 // out of the caches.
 func (t *slots) forget(key string) {
+	t.changed(key)
 	sh := t.shard(key)
-	sh.resets.Add(1)
 	sh.mu.Lock()
 	s := sh.byKey[key]
 	sh.mu.Unlock()
@@ -115,18 +115,20 @@ func (t *slots) forget(key string) {
 	}
 }
 
+// changed notes that what is being read of key may have changed since.
+func (t *slots) changed(key string) (resets uint64) {
+	return t.shard(key).resets.Add(1)
+}
+
 // resetsOf returns how often something was forgotten in the shard of key.
 func (t *slots) resetsOf(key string) uint64 {
 	return t.shard(key).resets.Load()
 }
 
-// memorable reports whether what s has seen is worth its memory.
+// memorable reports whether s has seen anything that is remembered.
 func (s *slot) memorable() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.seen.item != nil && len(s.seen.item.Value) > maxRemembered {
-		s.seen = sighting{}
-	}
 	return s.seen.known
 }
 

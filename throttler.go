@@ -1,24 +1,23 @@
-// Package throttler limits how often things happen, across any number of
-// processes and machines, with its records in memcached. It protects login forms
-// against brute force, throttles robots, and rations any resource.
+// Package throttler enforces rate limits, with its records in memcached: it protects
+// logins, throttles robots and rations any resource, exactly, across any number of
+// processes and machines.
 //
-// It began as a port of Schedule::AdaptiveThrottler, a Perl module by David
-// Morel: a list of timestamps for each condition, in memcached, without locks.
+// For a login form use package login, for HTTP requests package httpthrottle.
+// Both ask this package.
 //
 // # Use
 //
-// A program makes one [Throttler] and asks it, with a [Rule], before it does
-// what is to be limited:
+// A program makes one [Throttler], and asks it with a [Rule] before it does what
+// is limited:
 //
-//	th := throttler.New(memcache.New("127.0.0.1:11211"))
+//	limits := throttler.New(memstore.New()) // or a pool of memcached servers
 //
-//	d, err := th.Authorize(ctx, throttler.Rule{
-//		Identifier: "login",
+//	d, err := limits.Authorize(ctx, throttler.Rule{
+//		Identifier: "api",
 //		Either: []throttler.Condition{
-//			{Name: "ip", Value: addr, Max: 50, TTL: 5 * time.Minute},
-//			{Name: "login", Value: user, Max: 5, TTL: time.Minute},
+//			{Name: "second", Value: customer, Max: 10, TTL: time.Second},
+//			{Name: "day", Value: customer, Max: 10_000, TTL: 24 * time.Hour},
 //		},
-//		Lockout: 10 * time.Minute,
 //	})
 //	if err != nil {
 //		return err // the rule is wrong
@@ -27,63 +26,73 @@
 //		// d.Messages says why, d.RetryAfter when to come back
 //	}
 //
-// A rule names conditions, and each condition what it counts: the Value, of
-// which there may be Max hits in any window of TTL. With Either the call is
-// blocked if any condition is full, with All if every one is. A condition that
-// is found full can be banned for a while, its Lockout.
+// A condition counts one Value, and allows Max hits in any window of TTL. With
+// Either, a call is blocked if any condition is full. With All, it is blocked if
+// every condition is. With a Lockout, a condition that is found full is banned.
 //
-// Rules are plain values and may be built anew for each call. Records are kept
-// under the rule's Identifier, the condition's Name and its Value, so all
-// programs that use the same names on the same servers count together.
+// A rule is a plain value and may be built anew for each call. A record is stored
+// under the rule's Identifier, the condition's Name and its Value. Programs that
+// use the same names on the same servers count together.
 //
 // # Methods
 //
-// [Throttler.Authorize] counts and answers. [Throttler.Peek] answers and changes
-// nothing. [Throttler.Wait] waits until the call is authorized.
-// [Throttler.Cancel] takes back what a decision has counted, so that only
-// failures count. [Throttler.Reset] forgets hits and lifts bans.
+//   - [Throttler.Authorize] counts and answers.
+//   - [Throttler.Peek] answers and changes nothing.
+//   - [Throttler.Wait] waits until the call is authorized.
+//   - [Throttler.Cancel] takes back what a decision has counted, so that only
+//     failures count.
+//   - [Throttler.Ban] bans values by hand.
+//   - [Throttler.Reset] forgets hits and lifts bans.
 //
 // # What it promises
 //
-// Exactness: however many goroutines, processes and machines call at once, no
-// more than Max hits are authorized in any window of TTL (or what a
-// [LeakyBucket] says of itself). There is no lock: a record is replaced only if
-// it is still as it was read, and otherwise read and decided again.
+// Exact: however many goroutines, processes and machines call at once, no more
+// than Max hits are authorized in any window of TTL (for a bucket see
+// [LeakyBucket]). There is no lock. A record is replaced only if it is still as it
+// was read. If it is not, it is read and decided again.
 //
-// Precision: hits and bans end at their own time, though memcached keeps whole
-// seconds: to the nanosecond, or for windows of more than 32 hits to a tenth of
-// a millisecond.
+// Precise: hits and bans end at their own time, though memcached keeps whole
+// seconds. The resolution is a nanosecond, and a tenth of a millisecond in windows
+// of more than 32 hits.
 //
-// Safety: a Value is any bytes of any length. Two different values never share
-// a record, and none becomes an illegal key or a command.
+// Safe: a Value is any bytes of any length. Two different values never share a
+// record, and none becomes an illegal key or a command.
 //
-// Speed: a call takes two round trips, however many conditions it has, or one if
-// there is nothing to count, as all of them are full or
-// [Rule.CountAuthorizedOnly] is set.
+// Fast: over package pool a decision takes one round trip, however many conditions
+// it has, and a second one if another process has changed a record since this one
+// saw it. Callers of one process for one value share round trips. Over another
+// client a decision takes two, and one if nothing is to be written. A condition in
+// [Throttler.BlockCache] takes none.
 //
 // # When the backend fails
 //
-// A failure of the backend is not an error of Authorize: the conditions that it
-// concerns do not block, so that an outage of memcached is no outage of the
-// login page. [Decision.Err] says what failed. A program that would rather fail
-// closed tests it; one that would rather go on counting in each process sets
-// [Throttler.Fallback]. A ctx that is done ends the call at once, in the same
-// way.
+// A failure of the backend is not an error of Authorize. The conditions that it
+// affects fail open: they do not block, so that an outage of memcached is no outage
+// of the login page. [Decision.Err] holds the failure. To fail closed, test it. To
+// count in each process meanwhile, set [Throttler.Fallback]. A ctx that ends fails
+// open in the same way, at once.
+//
+// Err matches [ErrUnavailable] if a server does not answer, [ErrOverloaded] if this
+// process asks more than the servers can carry, and ctx's error if ctx has ended.
 //
 // # Clocks
 //
-// Times are those of the callers' clocks, so callers on several machines should
-// have theirs set by NTP: as far as two clocks differ, so much shorter or longer
-// may a window seem. One that is ahead by hours does no lasting harm: a hit
-// counts for TTL at most, and a ban for its length, from when it is first met by
-// a caller whose clock is right. One that is behind ends hits and bans early for
-// the values that it is asked about.
+// Windows use the callers' clocks, so set these by NTP. If two clocks differ by d,
+// a window may appear up to d shorter or longer. A clock that is hours ahead does
+// no lasting harm: another caller counts its hits for TTL at most, and its bans for
+// their own length. A clock that is behind ends hits and bans early for the values
+// that it is asked about.
 //
 // # Stored records
 //
-// Records begin with a version. Every later version of this package reads what
-// every earlier one has written. Bytes that are no record of this package count
-// as none, and are replaced.
+// A record begins with a version. Every version of this package reads the records
+// of all earlier ones. A value that does not decode is treated as absent and
+// replaced. A record of the next version is left as it is: see [ErrNewerRecord].
+//
+// # Origin
+//
+// The semantics of rules are those of Schedule::AdaptiveThrottler 0.06, a Perl
+// module by David Morel, which this package began as a port of.
 package throttler
 
 import (
@@ -94,65 +103,72 @@ import (
 	"time"
 )
 
-// A Throttler authorizes or blocks calls by rules, with its records in the
-// backend that it was made with. All throttlers that use the same servers, in
-// however many processes and machines, count together.
+// A Throttler authorizes or blocks calls by rules, with its records in the Client
+// that it was made with. All throttlers that use the same servers count together.
 //
 // The exported fields are options. They must be set before the first use, and a
-// Throttler must not be copied after it. All methods are safe for concurrent
-// use. No goroutine outlives a call, except that a call which is left at the end
-// of its ctx leaves behind the operations that the client has not given up yet.
+// Throttler must not be copied after it. All methods are safe for concurrent use.
+// No goroutine outlives a call, with one exception: if ctx ends first, what was
+// already sent runs on until the client times out, and so does what other calls
+// share with this one and what a refused call gives back.
 type Throttler struct {
-	// Fallback decides the conditions whose backend failed, instead of
-	// letting them pass; usually a memstore, with which each process counts
-	// on its own while the outage lasts. It is asked even when the call's ctx
-	// is done, so it should answer at once. [Outcome.Err] still says what
-	// failed. nil: such conditions do not block.
+	// Fallback decides the conditions whose backend failed. It is usually a
+	// memstore: then each process counts by itself during an outage. It is
+	// asked even if ctx has ended, so it should answer at once. [Outcome.Err]
+	// still holds the failure. Default: none, such conditions do not block.
 	Fallback Client
 
-	// BlockCache is how many records that block are kept in process memory:
-	// bans, and windows and buckets that are full. A condition that one of
-	// them blocks takes no round trip; the others of a rule are counted as
-	// ever. Each is kept until it may open, and for at most BlockCacheTTL.
-	// When there are more, the least recently used are forgotten. Records of
-	// more than 64 KiB are not kept. Default: none.
+	// BlockCache is the number of records that are kept in process memory while
+	// they block: bans, and full windows and buckets. A condition that such a
+	// record blocks takes no round trip. The other conditions of the rule count
+	// as usual. A record is kept until it may open, and for at most
+	// BlockCacheTTL. The least recently used go first. Records of more than
+	// 64 KiB are not kept. Default: none.
 	BlockCache int
 
-	// BlockCacheTTL is how long such a record is believed before the backend
-	// is asked again, and so how long a Cancel, Reset or Ban by another
-	// process may go unnoticed. Default: 5 s.
+	// BlockCacheTTL is how long such a record is believed. So long may a
+	// Cancel, Reset or Ban by another process go unnoticed; those of this
+	// Throttler are noticed at once. Default: 5 s.
 	BlockCacheTTL time.Duration
 
-	// RecordCache is how many records are remembered as they were last seen,
-	// so that one round trip is enough to change a record that nobody else has
-	// changed since. It saves round trips and decides nothing. Records of more
-	// than 1 KiB are not remembered, and none are over a client that is no
-	// [Exchanger]. Default: 16,384. Negative: none.
+	// RecordCache is the number of records that are remembered as they were
+	// last seen. A record that has not changed since takes one round trip
+	// instead of two. It never decides by itself. Records of more than 1 KiB
+	// are not remembered, nor are any over a Client that is not an [Exchanger].
+	// Default: 16,384. Negative: none.
 	RecordCache int
 
-	// QueueTimeout is how long a call waits for its turn at most, where this
-	// process asks more than the backend can carry, or others keep changing
-	// the same record. Then the condition fails with an error that matches
-	// [ErrOverloaded]. Package pool has an option of its own for its queue.
+	// QueueTimeout bounds how long a call waits for its turn, if this process
+	// asks more than the backend can carry, or others keep changing the same
+	// record. After that the condition fails with an error that matches
+	// [ErrOverloaded]. Package pool has its own option for its queue.
 	// Default: 1 s.
 	QueueTimeout time.Duration
 
-	// Observe, if not nil, is called after every decision of Authorize and
-	// at the end of every Wait, whether it is authorized or gives up, with
-	// the rule and the Decision that the caller is about to get. It must not
-	// change their slices. It is called on the caller's goroutine, so on many
-	// of them at once.
+	// Observe is called after every decision of Authorize, and at the end of
+	// every Wait, authorized or not. It gets the rule and the Decision that the
+	// caller is about to get, and must not change their slices. It runs on the
+	// caller's goroutine, so on many at once. Default: none.
 	Observe func(ctx context.Context, rule Rule, d Decision)
 
-	client Client
-	main   lazy[backend]
-	second lazy[backend] // of Fallback
-	blocks lazy[blockCache]
-	stats  counters
-	queue  waitQueue // of the calls of Wait
+	// Conflict is called when this process asks for the same record (the same
+	// Identifier, Name and Value) with another Max, TTL or Algorithm than
+	// before. Usually two rules share an Identifier by mistake. It changes no
+	// decision. It is called once for each Identifier and Name, with the later
+	// rule and an error for people to read, on the caller's goroutine. The
+	// latest 4,096 records are compared. Default: none.
+	Conflict func(rule Rule, err error)
+
+	client    Client
+	main      lazy[backend]
+	second    lazy[backend] // of Fallback
+	blocks    lazy[blockCache]
+	stats     counters
+	queue     waitQueue // of the calls of Wait
+	conflicts conflicts
 }
 
-// DefaultQueueTimeout is what [Throttler.QueueTimeout] is if it is not set.
+// DefaultQueueTimeout is the default of [Throttler.QueueTimeout].
 const DefaultQueueTimeout = time.Second
 
 // New returns a Throttler that keeps its records in client. It panics if client
@@ -165,57 +181,52 @@ func New(client Client) *Throttler {
 	return &Throttler{client: client}
 }
 
-// Authorize decides whether what rule describes may happen now, and counts it.
+// Authorize decides whether a call may happen now, and counts it.
 //
-// Every condition of the rule is looked at. One that is banned, or has no room
-// for another hit, is full: it blocks, and is counted no further. With a lockout
-// it is banned from now on, unless it is already. Every other condition counts
-// the call, even if the call as a whole is blocked by another; see
-// [Rule.CountAuthorizedOnly] for the alternative.
+// It looks at every condition of the rule. A condition that is banned, or has no
+// room for the call, blocks and is not counted further. With a lockout it is banned
+// from now on, unless it is banned already. Every other condition counts the call,
+// even if another condition blocks it; see [Rule.CountAuthorizedOnly].
 //
-// The error is for the programmer: rule is invalid, errors.Is(err,
-// [ErrInvalidRule]), and the Decision is the zero one, which is Blocked. A
-// failure of the backend is not an error: the conditions that it concerns do
-// not block, and [Decision.Err] says why. It is the same when ctx is done
-// before the answer is known: Authorize returns at once, and the conditions
-// still undecided do not block.
+// The error means that the rule is invalid: errors.Is(err, [ErrInvalidRule]). The
+// Decision is then the zero one, which is Blocked. A failure of the backend is not
+// an error: the conditions that it affects do not block, and [Decision.Err] says
+// why. If ctx ends first, Authorize returns at once, and the conditions that are
+// not decided do not block.
 func (t *Throttler) Authorize(ctx context.Context, rule Rule) (Decision, error) {
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
 	}
 	start := t.startObserving()
-	d := t.newCall(rule).decide(ctx)
+	d := t.newCall(rule).run(ctx)
 	t.observe(ctx, rule, &d, start)
 	return d, nil
 }
 
-// Peek returns the Decision that [Throttler.Authorize] would return now, down to
-// what would remain after the call, and changes nothing: no hit is counted and
-// no ban is set.
+// Peek returns the Decision that [Throttler.Authorize] would return now, with what
+// would remain after the call. It changes nothing: it counts no hit and sets no ban.
 func (t *Throttler) Peek(ctx context.Context, rule Rule) (Decision, error) {
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
 	}
 	c := t.newCall(rule)
 	c.dry = true
-	return c.decide(ctx), nil
+	return c.run(ctx), nil
 }
 
-// Cancel takes back the hits that d counted, for work that was refused for
-// another reason or a login that succeeded. It is safe to call it twice, from
-// anywhere, or after the hits have expired: each is taken back once, and only
-// as long as it counts. A ban stays, even one that d has set.
+// Cancel takes back the hits that d counted: for a login that succeeded, or work
+// that was refused for another reason. It is safe to call it twice, from any
+// goroutine, or after the hits have expired. Each hit is taken back once. A ban
+// stays, even one that d has set.
 //
-// A hit of a [LeakyBucket] leaves behind no more than what leaks between
-// Authorize and Cancel, in whatever order hits are taken back.
+// A hit of a [LeakyBucket] leaves behind no more than what leaks between Authorize
+// and Cancel, in whatever order hits are taken back.
 //
-// So only failures count, without the race of looking first and counting later:
-// however many calls run at once, no more than Max of them are between
-// Authorize and Cancel.
+// A program that authorizes first and cancels on success counts failures only.
+// However many calls run at once, no more than Max are between the two.
 //
-// The error says what the backend failed at. What could not be looked up may be
-// tried again with d. A hit whose removal failed may have been taken back or
-// not, and expires in its time.
+// The error is the backend's. Hits that could not be looked up may be tried again
+// with d. A hit whose removal failed may be gone or not, and expires in its time.
 func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
 	if d.receipt == nil {
 		return nil
@@ -223,10 +234,9 @@ func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
 	return d.receipt.takeBack(ctx)
 }
 
-// CancelOnly takes back the hits that d counted for the conditions of rule, as
-// [Throttler.Cancel] does. What d counted for others stays, and may be taken back
-// later. The error may also be that rule is invalid, as errors.Is(err,
-// [ErrInvalidRule]).
+// CancelOnly is [Throttler.Cancel] for the conditions of rule alone. The other hits
+// of d stay, and may be taken back later. The error may also be that rule is
+// invalid: errors.Is(err, [ErrInvalidRule]).
 func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error {
 	if err := rule.Validate(); err != nil || d.receipt == nil {
 		return err
@@ -245,9 +255,10 @@ func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error
 }
 
 // Reset forgets the hits and lifts the bans of all conditions of rule, for the
-// values that they have in it, in the fallback too. The error says that rule is
-// invalid, as errors.Is(err, [ErrInvalidRule]), or what the backend failed at;
-// the records that it does not concern are gone all the same.
+// values in it, in the fallback too.
+//
+// The error means that rule is invalid (errors.Is(err, [ErrInvalidRule])), or it is
+// the backend's. The records that it does not affect are gone all the same.
 func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 	if err := rule.Validate(); err != nil {
 		return err
@@ -260,14 +271,13 @@ func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 	return err
 }
 
-// Ban bans the values of all conditions of rule until d from now, whatever they
-// have counted. A ban that ends later stays. Other processes notice it within
-// their [Throttler.BlockCacheTTL]. [Throttler.Reset] lifts it. The fallback is
-// told too.
+// Ban bans the values of all conditions of rule until d from now, in the fallback
+// too. A ban that ends later stays. [Throttler.Reset] lifts a ban. Other processes
+// notice both within their [Throttler.BlockCacheTTL].
 //
-// The error says that rule is invalid or d not positive, as errors.Is(err,
-// [ErrInvalidRule]), or what the backend failed at; the values that it does not
-// concern are banned all the same.
+// The error means that rule is invalid or d not positive (errors.Is(err,
+// [ErrInvalidRule])), or it is the backend's. The values that it does not affect are
+// banned all the same.
 func (t *Throttler) Ban(ctx context.Context, rule Rule, d time.Duration) error {
 	if err := rule.Validate(); err != nil {
 		return err

@@ -35,10 +35,10 @@ import (
 // A call that leaves without having asked the backend has Outcomes by the line
 // alone: a condition that others wait for is Blocked.
 //
-// A backend that fails does not block, but to wait is not to let in: until it
-// answers again, this process lets one hit through every TTL/Max, and not before
-// the time that it was told last. Decision.Err says why. With
-// [Throttler.Fallback] set, that decides instead.
+// If the backend fails, Wait does not let calls through at once: until the backend
+// answers again, this process lets one hit through every TTL/Max, the first not
+// before the time that the backend named last. Decision.Err says why. With
+// [Throttler.Fallback] set, the fallback decides instead.
 func (t *Throttler) Wait(ctx context.Context, rule Rule) (Decision, error) {
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
@@ -85,7 +85,7 @@ func (t *Throttler) attempt(ctx context.Context, rule Rule) Decision {
 	for _, e := range c.entries {
 		e.lockout.length = 0
 	}
-	return c.decide(ctx)
+	return c.run(ctx)
 }
 
 // cutShort reports whether ctx ended before d was made. A decision that was made

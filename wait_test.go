@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,13 +14,12 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
-func TestWaitDoesNotForgetOffences(t *testing.T) {
+func TestWaitDoesNotForgetRepeatedBans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(memstore.New())
 		rule := growing(time.Minute, 0, 2)
@@ -328,7 +326,7 @@ func named(name, value string, max int, ttl time.Duration) throttler.Condition {
 
 func TestUsersOfOneSenderAreServedInTurnWithFewOperations(t *testing.T) {
 	const users = 100
-	client := &distantClient{Client: memstore.New()}
+	client := newDistant()
 	inHall(t, client, func(h *hall) {
 		var posts []*post
 		for i := range users {
@@ -559,18 +557,9 @@ func TestNewcomerDoesNotJumpTheQueueAsTheLimitOpens(t *testing.T) {
 	})
 }
 
-// A slowReader takes a round trip to return what it has read.
-type slowReader struct{ throttler.Client }
-
-func (r slowReader) Get(key string) (*memcache.Item, error) {
-	item, err := r.Client.Get(key)
-	time.Sleep(roundTrip)
-	return item, err
-}
-
 // The answer to the try that was under way, of before the Reset, comes after it.
 func TestResetDuringATryIsNoticedAtOnce(t *testing.T) {
-	inHall(t, slowReader{memstore.New()}, func(h *hall) {
+	inHall(t, slowReader(memstore.New()), func(h *hall) {
 		rule := either(window(1, time.Hour))
 		_, err := h.Wait(h.Context(), rule)
 		require.NoError(t, err)
@@ -741,25 +730,6 @@ func TestCrowdWithManyConditionsGetsThroughAndNobodyOvertakes(t *testing.T) {
 }
 
 // How calls wait while the backend is gone.
-
-// An outlet is a backend that can be switched off, for the records whose keys hold
-// part. Every operation on one of them then fails with errDown.
-type outlet struct {
-	*faulty
-	part string
-	off  atomic.Bool
-}
-
-func newOutlet() *outlet {
-	o := &outlet{faulty: newFaulty()}
-	o.before = func(_ string, keys ...string) error {
-		if o.off.Load() && strings.Contains(strings.Join(keys, " "), o.part) {
-			return errDown
-		}
-		return nil
-	}
-	return o
-}
 
 // A release is a call of Wait that has come back.
 type release struct {

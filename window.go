@@ -3,8 +3,8 @@ package throttler
 import "time"
 
 // The sliding window: a list of the times at which the hits expire. A call is
-// refused unless all that it costs fits under Max beside those that have not, and
-// adds as many of its own otherwise. It is the algorithm of
+// refused if its Cost and the hits that have not expired exceed Max together;
+// otherwise it adds its Cost as hits. It is the algorithm of
 // Schedule::AdaptiveThrottler, and the only one that admits exactly Max hits in
 // any window of TTL, whenever that begins.
 //
@@ -19,10 +19,10 @@ import "time"
 //   - Hits of a caller whose clock is ahead. They are known by being later than
 //     now plus the longest TTL that the list was counted under.
 //
-// Both count as if they expired at now+TTL. They are stored so when they block,
-// or when the clock is to blame, lest they count as now+TTL for ever: nobody is
-// locked out for longer than TTL by a wrong clock, here or elsewhere. When the
-// clock goes backwards, all hits may look so, and the same holds.
+// Both count as if they expired at now+TTL. They are stored so when they block or
+// when the clock is to blame, or else they would count as now+TTL for ever. So a
+// wrong clock, here or elsewhere, locks nobody out for longer than TTL. The same
+// holds when the clock goes backwards and all hits are later than now+TTL.
 
 // look decides a call at now on the hits h of c. The hits that it returns are in
 // the record next.
@@ -30,7 +30,7 @@ func (h hits) look(now instant, c *Condition, count bool) verdict {
 	expiry, cost := now.add(c.TTL), c.cost()
 	h, corrected := h.after(now).at(now, expiry)
 	n := h.len()
-	over := n + cost - c.Max // so many hits have to expire first
+	over := n + cost - c.Max // how many hits have to expire first
 	if over > 0 && h.time(over-1) <= now {
 		h, n, over = hits{}, 0, 0 // a list out of order is none
 	}

@@ -61,6 +61,13 @@ var (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if os.Getenv(workerVariable) != "" {
+		if err := followOrders(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -76,6 +83,7 @@ type options struct {
 	crowds  int
 	svg     string
 	page    string
+	scale   bool
 }
 
 func parse(args []string, messages io.Writer) (o options, err error) {
@@ -88,6 +96,7 @@ func parse(args []string, messages io.Writer) (o options, err error) {
 	flags.IntVar(&o.crowds, "crowds", 5, "how often a crowd calls for what is admitted")
 	flags.StringVar(&o.svg, "svg", "", "write a picture to this file")
 	flags.StringVar(&o.page, "page", "", "write the tables into this Markdown file too, in place of those of an earlier run")
+	flags.BoolVar(&o.scale, "scale", false, "instead, have 16 processes share 4 servers, of which one is lost and one is added: about 20 seconds")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -112,6 +121,9 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 	}
 	if err != nil {
 		return err
+	}
+	if o.scale {
+		return runScale(ctx, 16, 3*time.Second, out)
 	}
 	if o.page != "" {
 		if _, err := os.Stat(o.page); err != nil {

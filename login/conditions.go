@@ -117,10 +117,10 @@ func (p party) anybody(g *Guard) plan {
 		}
 		pl.add(byName, p.name, g.name(), throttler.LeakyBucket)
 	}
-	if p.network != "" {
+	if p.network != "" && !p.exempt {
 		pl.add(byNetwork, p.network, g.network56(), throttler.LeakyBucket)
 	}
-	if p.wide != "" {
+	if p.wide != "" && !p.exempt {
 		pl.add(byWide, p.wide, g.network48(), throttler.LeakyBucket)
 	}
 	return pl

@@ -155,7 +155,8 @@ type Guard struct {
 
 	// Exempt are addresses for which the limits of addresses and networks do
 	// not hold, such as those of monitoring or of the office. The limits of
-	// names do.
+	// names do, NameAddress among them. Whoever calls from there tries as many
+	// names as they like, so exempt no address that strangers share. Unset: none.
 	Exempt []netip.Prefix
 
 	// Normalize returns what all spellings of one name have in common. It
@@ -245,7 +246,7 @@ func (g *Guard) Begin(ctx context.Context, name string, addr netip.Addr) (*Attem
 // and nothing after that to another name. An empty one is none. It is stored as
 // a hash.
 func (g *Guard) BeginDevice(ctx context.Context, name string, addr netip.Addr, device string) (*Attempt, error) {
-	if err := check(name, addr); err != nil {
+	if err := g.check(name, addr); err != nil {
 		return nil, err
 	}
 	if err := ended(ctx); err != nil {
@@ -324,19 +325,23 @@ func ended(ctx context.Context) error {
 }
 
 // check returns the error of an attempt that can never be counted.
-func check(name string, addr netip.Addr) error {
+func (g *Guard) check(name string, addr netip.Addr) error {
 	switch {
 	case !addr.IsValid():
 		return ErrNoAddress
 	case len(name) > MaxName:
 		return ErrNameTooLong
 	}
-	return nil
+	return g.Validate()
 }
 
 // begin authorizes an attempt by p as planned.
 func (g *Guard) begin(ctx context.Context, p party, pl plan) (*Attempt, error) {
-	d, err := g.throttler.Authorize(ctx, g.planned(pl))
+	rule := g.planned(pl)
+	if len(rule.Either) == 0 { // no name, from an exempt address
+		return newAttempt(g, p, pl, throttler.Decision{Status: throttler.Authorized}), nil
+	}
+	d, err := g.throttler.Authorize(ctx, rule)
 	if err != nil {
 		return nil, err
 	}
@@ -355,7 +360,7 @@ func (g *Guard) begin(ctx context.Context, p party, pl plan) (*Attempt, error) {
 // error says what the backend failed at, or is [ErrNoAddress] or
 // [ErrNameTooLong].
 func (g *Guard) Recognize(ctx context.Context, name string, addr netip.Addr, device string) error {
-	if err := check(name, addr); err != nil {
+	if err := g.check(name, addr); err != nil {
 		return err
 	}
 	p := g.party(name, addr, device)
@@ -365,13 +370,17 @@ func (g *Guard) Recognize(ctx context.Context, name string, addr netip.Addr, dev
 // Lift forgets all attempts that are counted, and lifts all bans: of name, of
 // addr, and of the two together. It is for an operator who has been asked for
 // help, and for a password that was set anew. An empty name, or the zero addr,
-// stands for none. The error says what the backend failed at, or is
-// [ErrNameTooLong].
+// stands for none. The error says what the backend failed at, is
+// [ErrNameTooLong], or wraps [throttler.ErrInvalidRule].
 func (g *Guard) Lift(ctx context.Context, name string, addr netip.Addr) error {
 	if len(name) > MaxName {
 		return ErrNameTooLong
 	}
+	if err := g.Validate(); err != nil {
+		return err
+	}
 	p := g.party(name, addr, "")
+	p.exempt = false // it may not have been
 	return g.forget(ctx, p.anybody(g), p.known(g, p.address, true))
 }
 

@@ -39,15 +39,13 @@ func (g *Guard) party(name string, addr netip.Addr, device string) party {
 		addr:    addr,
 		address: origin{byNameAddress, prefix(addr, bits)},
 		device:  g.device(device),
+		exempt:  g.exempt(addr),
 	}
 	if addr.Is6() && bits > networkBits {
 		p.network = prefix(addr, networkBits)
 	}
 	if addr.Is6() && bits > wideBits {
 		p.wide = prefix(addr, wideBits)
-	}
-	if g.exempt(addr) {
-		p.exempt, p.network, p.wide = true, "", ""
 	}
 	return p
 }

@@ -9,8 +9,15 @@ import (
 // first: a heap. Expired items make room before others have to.
 type expiries []*entry
 
-func (x expiries) Len() int           { return len(x) }
-func (x expiries) Less(i, j int) bool { return x[i].deadline.Before(x[j].deadline) }
+func (x expiries) Len() int { return len(x) }
+
+// Less orders by deadline, and items of the same one by when they were stored.
+func (x expiries) Less(i, j int) bool {
+	if c := x[i].deadline.Compare(x[j].deadline); c != 0 {
+		return c < 0
+	}
+	return x[i].item.CasID < x[j].item.CasID
+}
 
 func (x expiries) Swap(i, j int) {
 	x[i], x[j] = x[j], x[i]

@@ -1,18 +1,17 @@
 // Package memstore keeps items in process memory with the semantics of a
 // memcached server, so that a throttler works with no server at all.
 //
-// A [Store] has five of the methods of *memcache.Client of
-// github.com/bradfitz/gomemcache, with the same arguments, results and errors,
-// as memcached 1.6.18 answers them through that client. It differs in this:
+// A [Store] has five methods of *memcache.Client of github.com/bradfitz/gomemcache,
+// with the arguments, results and errors that memcached 1.6.18 gives through that
+// client. It differs in this:
 //
 //   - An item expires at its own time, to the nanosecond, and never early.
 //     memcached counts in whole seconds and may drop it up to a second early.
-//   - It follows the wall clock, if that is set anew, in an absolute Expiration,
-//     and only there.
+//   - If the wall clock is set anew, only an absolute Expiration follows it.
 //   - An empty key is memcache.ErrMalformedKey. The real client sends it, the
 //     server answers ERROR and takes the value for the next command.
-//   - What is in a Store is gone when the process ends, and no other process
-//     sees it: each process that uses a Store of its own has limits of its own.
+//   - Its items end with the process, and no other process sees them: each
+//     process counts by itself.
 package memstore
 
 import (
@@ -31,7 +30,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// What the options of a [Store] are if they are not set.
+// The defaults of a [Store].
 const (
 	DefaultMaxItems = 100_000
 	DefaultMaxBytes = 64 << 20
@@ -47,28 +46,26 @@ const (
 	maxKeyLength = 250
 )
 
-// Store holds items in memory, at most MaxItems of them and at most MaxBytes
-// of keys and values. Where a new item does not fit, expired ones make room for
-// it, and if there are none the least recently used are evicted. Get, GetMulti,
-// CompareAndSwap and Add, even one that stores nothing, use an item.
+// A Store holds up to MaxItems items in memory, with up to MaxBytes of keys and
+// values. If a new item does not fit, expired items make room, and then the least
+// recently used. Get, GetMulti, CompareAndSwap and Add use an item, even an Add that
+// stores nothing.
 //
-// An expired item is never returned, but takes up its place until its key is
-// asked for or something is stored. A Store starts no goroutine and needs no
-// Close.
+// An expired item is never returned. It takes up its place until its key is asked
+// for or something is stored. A Store starts no goroutine and needs no Close.
 //
 // The zero Store is ready to use. Options must be set before the first use,
 // and a Store must not be copied after it. All methods are safe for concurrent
 // use.
 type Store struct {
-	// MaxItems is the most items that the Store holds. Less than 1 means
-	// DefaultMaxItems, 100,000. An item takes about 200 bytes on top of its
-	// key and value: a Store full of records of 35 and 60 bytes is 30 MB.
+	// MaxItems is the largest number of items. An item takes about 200 bytes
+	// besides its key and value: a full Store with records of 35 and 60 bytes is
+	// 30 MB. Default: 100,000.
 	MaxItems int
 
-	// MaxBytes is the most bytes that the keys and values of all items take
-	// together. Less than 1 means DefaultMaxBytes, 64 MiB; with that and
-	// DefaultMaxItems a Store takes at most about 100 MB, whatever is in it.
-	// An item that alone is larger than MaxBytes is refused.
+	// MaxBytes bounds the size of all keys and values together. An item that
+	// is larger by itself is refused. With both defaults a Store takes at most
+	// about 100 MB, whatever is in it. Default: 64 MiB.
 	MaxBytes int
 
 	start     sync.Once
@@ -152,7 +149,7 @@ func (s *Store) Add(item *memcache.Item) error {
 		return err
 	}
 	sh := s.lock(item.Key)
-	defer sh.mu.Unlock()
+	defer s.unlock(sh)
 	now := time.Now()
 	old := s.live(sh, item.Key, now)
 	if old != nil {
@@ -183,7 +180,7 @@ func (s *Store) exchange(x throttler.Exchange) throttler.Result {
 		return throttler.Result{Err: memcache.ErrMalformedKey}
 	}
 	sh := s.lock(key)
-	defer sh.mu.Unlock()
+	defer s.unlock(sh)
 	now := time.Now()
 	turn := throttler.Turn{Known: true}
 	old := s.live(sh, key, now)
@@ -211,7 +208,7 @@ func (s *Store) CompareAndSwap(item *memcache.Item) error {
 		return err
 	}
 	sh := s.lock(item.Key)
-	defer sh.mu.Unlock()
+	defer s.unlock(sh)
 	now := time.Now()
 	old := s.live(sh, item.Key, now)
 	if old == nil {
@@ -231,7 +228,7 @@ func (s *Store) Delete(key string) error {
 		return memcache.ErrMalformedKey
 	}
 	sh := s.lock(key)
-	defer sh.mu.Unlock()
+	defer s.unlock(sh)
 	if s.live(sh, key, time.Now()) == nil {
 		return memcache.ErrCacheMiss
 	}
@@ -371,7 +368,7 @@ func (s *Store) put(sh *shard, old *entry, item *memcache.Item, now time.Time) {
 // most, so they cannot pile up. The caller holds the shard's lock.
 func (s *Store) evict(sh *shard, now time.Time) {
 	for spare := 2; sh.items.Len() > 1; {
-		over := s.items.Load() > int64(s.maxItems()) || s.bytes.Load() > int64(s.maxBytes())
+		over := s.full()
 		switch gone := sh.ends.expired(now); {
 		case gone != nil && (over || spare > 0):
 			spare--
@@ -382,6 +379,29 @@ func (s *Store) evict(sh *shard, now time.Time) {
 		default:
 			return
 		}
+	}
+}
+
+// full reports whether there is more than there may be.
+func (s *Store) full() bool {
+	return s.items.Load() > int64(s.maxItems()) || s.bytes.Load() > int64(s.maxBytes())
+}
+
+// unlock ends the use of a shard. If there is still too much, as the shard has
+// nothing else to evict, the others do.
+func (s *Store) unlock(sh *shard) {
+	sh.mu.Unlock()
+	for i := 0; i < len(s.shards) && s.full(); i++ {
+		other := &s.shards[i]
+		if other == sh {
+			continue
+		}
+		other.mu.Lock()
+		for s.full() && other.items.Len() > 0 {
+			s.evictions.Add(1)
+			other.items.RemoveOldest()
+		}
+		other.mu.Unlock()
 	}
 }
 

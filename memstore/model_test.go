@@ -119,8 +119,8 @@ func (m *model) refused(it *memcache.Item) error {
 	return nil
 }
 
-// store appends a row for it, drops up to two expired rows at the front, and
-// evicts as many more as the bounds demand.
+// store appends a row for it, drops up to two expired rows, the first to expire
+// first, and then as many more as the bounds demand, those not expired last.
 func (m *model) store(it *memcache.Item) {
 	r := row{Item: *it}
 	r.Value = slices.Clone(it.Value)
@@ -138,14 +138,30 @@ func (m *model) store(it *memcache.Item) {
 	m.cas++
 	r.CasID = m.cas
 	m.rows = append(m.rows, r)
-	for dropped := 0; m.overfull() || dropped < 2 && m.rows[0].expired(); {
-		if !m.overfull() {
+	for dropped := 0; ; {
+		switch gone := m.expired(); {
+		case gone >= 0 && (m.overfull() || dropped < 2):
 			dropped++
-		} else if !m.rows[0].expired() {
+			m.rows = slices.Delete(m.rows, gone, gone+1)
+		case m.overfull():
 			m.stats.Evictions++
+			m.rows = m.rows[1:]
+		default:
+			return
 		}
-		m.rows = m.rows[1:]
 	}
+}
+
+// expired returns the row that has expired first, -1 if none has.
+func (m *model) expired() int {
+	first := -1
+	for i, r := range m.rows {
+		if r.expired() && (first < 0 || r.ends.Before(m.rows[first].ends) ||
+			r.ends.Equal(m.rows[first].ends) && r.CasID < m.rows[first].CasID) {
+			first = i
+		}
+	}
+	return first
 }
 
 func (m *model) overfull() bool {

@@ -52,9 +52,14 @@
 //	throttler.server.requests.queued  up-down  requests that wait for their turn
 //	throttler.server.restarts      counter    restarts that were noticed: its records are gone
 //	throttler.server.flushes       counter    flushes that were noticed: its records are gone
-//	throttler.server.evictions     counter    items evicted since Attach: records may be gone
+//	throttler.server.evictions     counter    items evicted since the first look: records may be gone
 //	throttler.server.memory.usage  up-down    bytes stored
 //	throttler.server.memory.limit  up-down    bytes that may be stored
+//
+// Of a Pool as a whole:
+//
+//	throttler.server.listed        up-down    servers in the list
+//	throttler.server.changes       counter    times servers came or went: some records began anew
 //
 // Values of conditions are never attributes. Names of rules and conditions are,
 // up to [Parts.MaxNames]; any further name is counted as _OTHER.

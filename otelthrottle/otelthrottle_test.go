@@ -263,7 +263,7 @@ func TestEveryMetricHasAUnitAndADescription(t *testing.T) {
 	for _, name := range names {
 		assert.Contains(t, string(doc), "//	"+name+" ", "the package documentation lists it")
 	}
-	assert.Len(t, names, 24)
+	assert.Len(t, names, 26)
 }
 
 func TestServersAreReportedUpOrDown(t *testing.T) {
@@ -327,6 +327,22 @@ func TestARestartAFlushAndEvictionsAreNoticed(t *testing.T) {
 	assert.EqualValues(t, 1, one("throttler.server.restarts"))
 	assert.EqualValues(t, 1, one("throttler.server.restarts"), "once")
 	assert.EqualValues(t, 1, one("throttler.server.flushes"), "a counter never goes back")
+}
+
+func TestServersThatComeAndGoAreSeen(t *testing.T) {
+	servers, err := pool.New("192.0.2.1:11211", "192.0.2.2:11211")
+	require.NoError(t, err)
+	defer servers.Close()
+	servers.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("nobody is there") }
+	m := newMeter()
+	attach(t, m, otelthrottle.Parts{Pool: servers})
+	assert.Equal(t, map[string]int64{"": 2}, m.values(t, "throttler.server.listed"))
+	assert.Equal(t, map[string]int64{"": 0}, m.values(t, "throttler.server.changes"))
+	require.NoError(t, servers.SetServers("192.0.2.1:11211", "192.0.2.3:11211", "192.0.2.4:11211"))
+	require.NoError(t, servers.SetServers("192.0.2.3:11211", "192.0.2.1:11211", "192.0.2.4:11211"))
+	assert.Equal(t, map[string]int64{"": 3}, m.values(t, "throttler.server.listed"))
+	assert.Equal(t, map[string]int64{"": 1}, m.values(t, "throttler.server.changes"))
+	assert.Len(t, m.values(t, "throttler.server.up"), 3)
 }
 
 func TestAServerThatHangsDoesNotHoldUpMetrics(t *testing.T) {

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"net"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcached"
 	"github.com/adaptivethrottler/throttler/pool"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -82,8 +80,8 @@ type servers struct {
 	restarts, flushes, evictions        metric.Int64ObservableCounter
 	connections, memoryUsed, memoryMost metric.Int64ObservableUpDownCounter
 
-	mu    sync.Mutex
-	known map[string]*history // by server; guarded by mu
+	changes metric.Int64ObservableCounter
+	count   metric.Int64ObservableUpDownCounter
 }
 
 func observePool(meter metric.Meter, p *pool.Pool) (metric.Registration, error) {
@@ -104,23 +102,24 @@ func observePool(meter metric.Meter, p *pool.Pool) (metric.Registration, error) 
 		connections: in.upDown("throttler.server.connections", "{connection}", "Open connections to the server."),
 		memoryUsed:  in.upDown("throttler.server.memory.usage", "By", "Bytes stored."),
 		memoryMost:  in.upDown("throttler.server.memory.limit", "By", "Bytes that may be stored."),
-		known:       make(map[string]*history),
+		changes:     in.counter("throttler.server.changes", "{change}", "Changes of the list of servers."),
+		count:       in.upDown("throttler.server.listed", "{server}", "Servers in the list."),
 	}
 	return in.register(s.observe)
 }
 
 func (s *servers) observe(ctx context.Context, o metric.Observer) error {
+	ctx, cancel := context.WithTimeout(ctx, StatsTimeout)
+	defer cancel()
+	_ = s.pool.Check(ctx) // who does not answer is shown by up
 	stats := s.pool.Stats()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ask(ctx, stats)
 	for i := range stats {
 		at := attributes(serverAttributes(stats[i].Server)...)
 		s.observeCalls(o, &stats[i], at)
-		if h := s.known[stats[i].Server]; h != nil {
-			s.observeMemory(o, h, at)
-		}
+		s.observeMemory(o, &stats[i], at)
 	}
+	o.ObserveInt64(s.changes, int64(s.pool.Changes()))
+	o.ObserveInt64(s.count, int64(len(stats)))
 	return nil
 }
 
@@ -140,95 +139,15 @@ func (s *servers) observeCalls(o metric.Observer, stats *pool.ServerStats, at me
 	o.ObserveInt64(s.queued, int64(stats.Queued), at)
 }
 
-func (s *servers) observeMemory(o metric.Observer, h *history, at metric.MeasurementOption) {
-	o.ObserveInt64(s.restarts, h.restarts, at)
-	o.ObserveInt64(s.flushes, h.flushes, at)
-	o.ObserveInt64(s.evictions, h.evictions, at)
-	if h.answered {
-		o.ObserveInt64(s.memoryUsed, h.last["bytes"], at)
-		o.ObserveInt64(s.memoryMost, h.last["limit_maxbytes"], at)
+func (s *servers) observeMemory(o metric.Observer, stats *pool.ServerStats, at metric.MeasurementOption) {
+	o.ObserveInt64(s.restarts, int64(stats.Loss.Restarts), at)
+	o.ObserveInt64(s.flushes, int64(stats.Loss.Flushes), at)
+	o.ObserveInt64(s.evictions, int64(stats.Loss.Evictions), at)
+	if stats.MaxBytes > 0 {
+		o.ObserveInt64(s.memoryUsed, stats.Bytes, at)
+		o.ObserveInt64(s.memoryMost, stats.MaxBytes, at)
 	}
 }
-
-// ask asks all servers for their statistics, at once, except those that are down.
-// s.mu is held.
-func (s *servers) ask(ctx context.Context, stats []pool.ServerStats) {
-	ctx, cancel := context.WithTimeout(ctx, StatsTimeout)
-	defer cancel()
-	answers := make([]map[string]string, len(stats))
-	var all sync.WaitGroup
-	for i := range stats {
-		if !stats[i].Down {
-			all.Go(func() { answers[i] = serverStats(ctx, stats[i].Server, s.dialer()) })
-		}
-	}
-	all.Wait()
-	for i := range stats {
-		h := s.known[stats[i].Server]
-		if h == nil {
-			h = new(history)
-			s.known[stats[i].Server] = h
-		}
-		h.add(answers[i])
-	}
-}
-
-// dialer connects as the pool does.
-func (s *servers) dialer() memcached.Dialer {
-	return memcached.Dialer{DialContext: s.pool.DialContext, User: s.pool.User, Password: s.pool.Password}
-}
-
-// serverStats returns the statistics of a server, nil if it does not answer.
-func serverStats(ctx context.Context, server string, dialer memcached.Dialer) map[string]string {
-	conn, err := dialer.Dial(ctx, server)
-	if err != nil {
-		return nil
-	}
-	defer conn.Close()
-	stats, err := conn.Stats()
-	if err != nil {
-		return nil
-	}
-	return stats
-}
-
-// A history is what was noticed of one server.
-type history struct {
-	restarts, flushes, evictions int64
-
-	answered bool             // the last time it was asked
-	last     map[string]int64 // statistics when it last answered; nil: it never has
-}
-
-// add compares what a server says of itself with what it said before. A nil
-// answer is none.
-func (h *history) add(answer map[string]string) {
-	h.answered = answer != nil
-	if answer == nil {
-		return
-	}
-	now := make(map[string]int64)
-	for name, value := range answer {
-		if n, err := strconv.ParseInt(value, 10, 64); err == nil {
-			now[name] = n
-		}
-	}
-	before := h.last
-	h.last = now
-	if before == nil {
-		return
-	}
-	if started(now) != started(before) || now["pid"] != before["pid"] {
-		h.restarts++
-		before = map[string]int64{} // it counts from 0 again
-	}
-	h.flushes += max(now["cmd_flush"]-before["cmd_flush"], 0)
-	h.evictions += max(now["evictions"]-before["evictions"], 0)
-}
-
-// started returns when a server was started, by its own clock. memcached reckons
-// its time as the start and its uptime, so that this does not waver.
-func started(stats map[string]int64) int64 { return stats["time"] - stats["uptime"] }
 
 // serverAttributes returns the attributes that name a server.
 func serverAttributes(server string) []attribute.KeyValue {

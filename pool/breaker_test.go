@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -120,7 +121,7 @@ func TestADialHasATimeoutOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestTheBreakerOpensAfterFailuresInARowAndProbesAfterThePause(t *testing.T) {
+func TestTheBreakerOpensAfterFailuresInARowAndIsProbedAfterThePause(t *testing.T) {
 	const failures, pause = 3, 2 * time.Second
 	bubble(t, func(t *testing.T) {
 		s := &station{answer: hangs}
@@ -147,36 +148,95 @@ func TestTheBreakerOpensAfterFailuresInARowAndProbesAfterThePause(t *testing.T) 
 			require.Empty(t, s.heard())
 		}
 		refused()
-		time.Sleep(pause) // to its last nanosecond
+		time.Sleep(pause - 1) // to its last nanosecond
 		refused()
 
-		// A probe that fails, and only one of many calls is it.
+		// A probe that fails is nobody's call: all are refused while it waits.
 		time.Sleep(time.Nanosecond)
-		probes := probes(p, 50)
-		require.Equal(t, int64(1), probes)
+		synctest.Wait()
 		require.Len(t, s.heard(), 1)
-		time.Sleep(pause - timeout)
+		refused()
+		time.Sleep(timeout + pause - 1)
 		refused()
 
 		// A probe that succeeds ends it.
 		s.now(misses)
-		time.Sleep(timeout + 1)
-		require.Equal(t, memcache.ErrCacheMiss, get())
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		require.False(t, p.Stats()[0].Down)
 		require.Equal(t, memcache.ErrCacheMiss, get())
 		require.Len(t, s.heard(), 2)
-		require.False(t, p.Stats()[0].Down)
+		stats := p.Stats()[0]
+		require.Equal(t, uint64(failures), stats.Failures, "probes are no calls")
+		require.Equal(t, stats.Calls, stats.Failures+stats.Refusals+1)
 	})
 }
 
-// probes makes n calls at once and returns how many were not refused.
-func probes(p *pool.Pool, n int) int64 {
-	var probes atomic.Int64
-	atOnce(n, func(int) {
-		if _, err := p.Get("key"); !errors.Is(err, pool.ErrDown) {
-			probes.Add(1)
+// However long an outage lasts, and however often it comes, callers pay for the
+// failures that open the breaker and for nothing else.
+func TestNoCallerWaitsToFindOutWhetherAServerIsBack(t *testing.T) {
+	for name, s := range map[string]*station{
+		"hangs": {answer: hangs}, "accepts": {answer: misses, version: silent}, "is not there": {dial: blocked},
+		"sends garbage": {answer: says("HTTP/1.1 400 Bad Request\r\n\r\n")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p := s.newPool(t, one)
+				for !p.Stats()[0].Down {
+					p.Get("key")
+				}
+				failures := p.Stats()[0].Failures
+				s.dialled()
+				for range 100 {
+					time.Sleep(pool.DefaultBreakerPause / 7)
+					require.Zero(t, slices.Max(atOnce(10, func(int) {
+						_, err := p.Get("key")
+						assert.ErrorIs(t, err, pool.ErrDown)
+					})))
+				}
+				stats := p.Stats()[0]
+				assert.Equal(t, failures, stats.Failures)
+				assert.Equal(t, uint64(1000), stats.Refusals)
+				assert.InDelta(t, 13, len(s.dialled()), 3, "a probe each pause, and its own timeout")
+			})
+		})
+	}
+}
+
+func TestProbesEndWithThePool(t *testing.T) {
+	for name, after := range map[string]time.Duration{"between two": pool.DefaultBreakerPause / 2, "under way": pool.DefaultBreakerPause + timeout/2} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) { // it ends only if all goroutines do
+				s := &station{dial: blocked}
+				p := s.newPool(t, one)
+				for !p.Stats()[0].Down {
+					p.Get("key")
+				}
+				time.Sleep(after)
+				require.NoError(t, p.Close())
+				s.dialled()
+				time.Sleep(10 * pool.DefaultBreakerPause)
+				require.Empty(t, s.dialled())
+			})
+		})
+	}
+}
+
+// An outage that begins as the last one ends has probes of its own.
+func TestEachOutageIsFoundToBeOver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: hangs}
+		p := s.newPool(t, one)
+		for range 5 {
+			s.now(hangs)
+			for !p.Stats()[0].Down {
+				p.Get("key")
+			}
+			s.now(misses)
+			time.Sleep(pool.DefaultBreakerPause + timeout)
+			require.False(t, p.Stats()[0].Down)
 		}
 	})
-	return probes.Load()
 }
 
 func TestASuccessBetweenFailuresKeepsTheBreakerClosed(t *testing.T) {
@@ -310,8 +370,7 @@ func TestAServerThatIsBackFailsNobody(t *testing.T) {
 		}
 		require.True(t, p.Stats()[0].Down)
 		s.now(slowly(misses))
-		time.Sleep(pool.DefaultBreakerPause + 1)
-		idle(1)
+		time.Sleep(pool.DefaultBreakerPause + 2*time.Millisecond)
 		idle(50)
 		assert.Zero(t, p.Stats()[0].Retries)
 	})
@@ -392,14 +451,13 @@ func TestWhatIsAFailureOfTheServer(t *testing.T) {
 	}
 }
 
-func TestAMalformedKeyIsNoProbe(t *testing.T) {
+func TestAMalformedKeyIsRefusedAsSuchWhileTheServerIsDown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &station{answer: hangs}
 		p := s.newPool(t, one)
 		for range pool.DefaultBreakerFailures {
 			p.Get("key")
 		}
-		time.Sleep(pool.DefaultBreakerPause + 1)
 		for _, key := range []string{"", "bob smith", "a\r\nflush_all", "\x00", "\x7f", strings.Repeat("x", 251)} {
 			for name, operation := range operations {
 				require.ErrorIs(t, operationErr(operation, p, key), memcache.ErrMalformedKey, "%s of %q", name, key)

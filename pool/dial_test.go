@@ -11,6 +11,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -165,7 +166,7 @@ func greet(conn net.Conn, addr, version string) {
 func TestTwemproxy(t *testing.T) {
 	path, err := exec.LookPath("nutcracker")
 	if err != nil {
-		t.Skip("twemproxy is not installed: apt-get install nutcracker")
+		skiptest.Skip(t, "twemproxy is not installed: apt-get install nutcracker")
 	}
 	server := memcachedtest.Process(t)
 	addr := twemproxy(t, path, server.Addr)

@@ -13,7 +13,7 @@ func (p *Pool) admit(r *request) error {
 		return err
 	}
 	r.lane = s.lane(r.key)
-	return s.admit(r)
+	return s.admit()
 }
 
 // one makes the call of s and returns when it has ended, or ctx has. It reports

@@ -3,13 +3,13 @@ package pool
 import "slices"
 
 // Place returns the name of the server that key belongs to.
-func (p *Pool) Place(key string) string { return p.servers.of(key).name }
+func (p *Pool) Place(key string) string { return p.servers.Load().of(key).name }
 
 // Lane returns the index of the connection, to its server, that key's requests
 // use.
 func (p *Pool) Lane(key string) int {
 	p.init()
-	s := p.servers.of(key)
+	s := p.servers.Load().of(key)
 	return slices.Index(s.lanes, s.lane(key))
 }
 

@@ -78,7 +78,7 @@ func (p *Pool) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 // be asked for stand in the error, which is nil if there are none.
 func (p *Pool) batches(keys []string) ([]*request, *MultiError) {
 	var failed *MultiError
-	requests := make([]*request, 0, min(len(keys), len(p.servers.all)))
+	requests := make([]*request, 0, min(len(keys), len(p.servers.Load().all)))
 	for i, key := range keys {
 		s, err := p.server(key)
 		if err != nil {
@@ -95,7 +95,7 @@ func (p *Pool) batches(keys []string) ([]*request, *MultiError) {
 	}
 	admitted := requests[:0]
 	for _, r := range requests {
-		if err := r.lane.server.admit(r); err != nil {
+		if err := r.lane.server.admit(); err != nil {
 			failed = failed.with(err, r.keys...)
 			continue
 		}

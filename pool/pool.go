@@ -20,9 +20,9 @@
 //   - Errors by key: in [Pool.GetMulti] a dead server costs its own keys
 //     and no others; see [MultiError].
 //   - A circuit breaker per server: after [Pool.BreakerFailures] failures in a row
-//     its calls fail at once with [ErrDown], and every [Pool.BreakerPause] one
-//     call is let through to find out whether it is back. Calls that already hang
-//     when the breaker opens are ended with it.
+//     its calls fail at once with [ErrDown]. The pool itself finds out, every
+//     [Pool.BreakerPause], whether it is back: no caller waits for that. Calls that
+//     already hang when the breaker opens are ended with it.
 //   - Lost connections: a request whose connection broke is sent once more, over a
 //     new one. So a restarted server costs no calls.
 //   - A bound on every call: a connection that owes an answer for [Pool.Timeout]
@@ -31,6 +31,10 @@
 //     waited for in turn, for [Pool.QueueTimeout]. That is no outage: the error
 //     matches throttler.ErrOverloaded, and the breaker stays closed.
 //   - Names are resolved at every dial, not once for all.
+//   - Servers may come and go while calls are made: see [Pool.SetServers] and, to
+//     have a list followed, [Pool.Follow].
+//   - Restarts, flushes and evictions, by which a server forgets records, are
+//     noticed by [Pool.Watch].
 //
 // # What counts as a failure
 //
@@ -73,9 +77,9 @@ package pool
 
 import (
 	"context"
-	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
@@ -136,12 +140,24 @@ type Pool struct {
 	// and when it is back. The calls are made one after the other. Default: none.
 	StateChanged func(server string, down bool, err error)
 
+	// ServersChanged is called when SetServers has added or removed servers.
+	// Default: none.
+	ServersChanged func(added, removed []string)
+
+	// Forgot is called when Check has noticed that a server forgot records.
+	// Several servers may be told of at the same time. Default: none.
+	Forgot func(server string, loss Loss)
+
+	// LookupFailed is called when Follow cannot find out the servers, or not use
+	// them. Default: none.
+	LookupFailed func(err error)
+
 	// BreakerFailures is how many failures in a row mean that a server is down.
 	// Default: 5.
 	BreakerFailures int
 
 	// BreakerPause is how long a server that is down is left alone between two
-	// calls that find out whether it is back. Default: 1 s.
+	// probes that find out whether it is back. Default: 1 s.
 	BreakerPause time.Duration
 
 	// DialContext makes the connections, for TLS with the DialContext of a
@@ -150,11 +166,15 @@ type Pool struct {
 	// when ctx ends. Default: a net.Dialer's.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 
-	servers *placement
+	servers atomic.Pointer[placement]
 	start   sync.Once
 	closed  chan struct{} // closed by Close
 	end     sync.Once
 	singles sync.Pool
+
+	changing sync.Mutex // held while servers come and go
+	leaving  leaving    // guarded by changing
+	changes  atomic.Uint64
 }
 
 // New returns a Pool for the given servers: "host:port", "[::1]:11211", or the path
@@ -167,37 +187,18 @@ type Pool struct {
 //
 // A server is identified by the exact string passed to New, which also determines
 // key placement: all programs that share servers must pass the same strings, in
-// any order.
+// any order. [Pool.SetServers] changes the list later.
 //
 // A name stands for one server. A name with several addresses, as of a
 // round-robin DNS entry, spreads one key's records over several servers.
 func New(servers ...string) (*Pool, error) {
-	if len(servers) == 0 {
-		return nil, errors.New("pool: no servers")
+	all, err := parseServers(servers)
+	if err != nil {
+		return nil, err
 	}
-	all := make([]*server, len(servers))
-	seen := make(map[address]bool, len(servers))
-	var unresolved []error
-	for i, name := range servers {
-		addr, noAddress, err := parseAddress(name)
-		if err == nil && seen[addr] {
-			err = errors.New("given twice")
-		}
-		if err != nil {
-			return nil, &ServerError{Server: name, Err: err}
-		}
-		seen[addr] = true
-		all[i] = &server{name: addr.text, addr: addr}
-		if noAddress != nil {
-			failure := &ServerError{Server: name, Err: noAddress}
-			all[i].last.Store(failure)
-			unresolved = append(unresolved, failure)
-		}
-	}
-	if len(unresolved) == len(servers) {
-		return nil, errors.Join(unresolved...)
-	}
-	return &Pool{servers: place(all), closed: make(chan struct{})}, nil
+	p := &Pool{closed: make(chan struct{}), leaving: make(leaving)}
+	p.servers.Store(place(all))
+	return p, nil
 }
 
 // Close ends the pool: it closes all connections, so that calls under way end
@@ -205,9 +206,12 @@ func New(servers ...string) (*Pool, error) {
 func (p *Pool) Close() error {
 	p.end.Do(func() {
 		p.init()
+		p.changing.Lock()
 		close(p.closed)
-		for _, s := range p.servers.all {
-			s.cut(ErrClosed)
+		all := append(p.leaving.all(), p.servers.Load().all...)
+		p.changing.Unlock()
+		for _, s := range all {
+			s.close()
 		}
 	})
 	return nil
@@ -216,7 +220,7 @@ func (p *Pool) Close() error {
 // init reads the options, at the first call.
 func (p *Pool) init() {
 	p.start.Do(func() {
-		for _, s := range p.servers.all {
+		for _, s := range p.servers.Load().all {
 			s.init(p)
 		}
 	})
@@ -227,13 +231,20 @@ func (p *Pool) server(key string) (*server, error) {
 	if !legal(key) {
 		return nil, memcache.ErrMalformedKey
 	}
-	select {
-	case <-p.closed:
+	if p.isClosed() {
 		return nil, ErrClosed
-	default:
 	}
 	p.init()
-	return p.servers.of(key), nil
+	return p.servers.Load().of(key), nil
+}
+
+func (p *Pool) isClosed() bool {
+	select {
+	case <-p.closed:
+		return true
+	default:
+		return false
+	}
 }
 
 // legal reports whether key can be sent. What cannot is refused here, not by

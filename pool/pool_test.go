@@ -18,6 +18,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -164,7 +165,7 @@ func contract(t *testing.T, c client) {
 func TestIPv6(t *testing.T) {
 	l, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {
-		t.Skipf("no IPv6 here: enable it on the loopback interface (%v)", err)
+		skiptest.Skip(t, fmt.Sprintf("no IPv6 here: enable it on the loopback interface (%v)", err))
 	}
 	forward(t, l, memcachedtest.Process(t).Addr)
 	contract(t, patient(t, l.Addr().String()))

@@ -30,7 +30,7 @@ type request struct {
 	keys  []string           // to be read, instead of key alone
 	item  *memcache.Item     // to be written with verb
 	x     throttler.Exchange // proposes the item, and takes the result; nil: item is fixed
-	probe func(error)        // tells the breaker how its probe has ended; nil: it is none
+	probe func(error)        // tells the breaker how it has ended, if it is a probe; else nil
 	verb  verb
 	reads bool
 

@@ -33,15 +33,22 @@ type server struct {
 	calls, failures, refusals, overloads, retries atomic.Uint64
 
 	outages outages
+	probes  probes
+	memory  memory
 }
 
 // options are a Pool's, with the defaults put in.
 type options struct {
 	timeout, dialTimeout, queueTimeout time.Duration
+	breakerPause                       time.Duration
 	maxValue                           int
 	user, password                     string
 	proxy                              bool
 	dialContext                        func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+func newServer(addr address) *server {
+	return &server{name: addr.text, addr: addr, probes: probes{gone: make(chan struct{})}}
 }
 
 func (s *server) init(p *Pool) {
@@ -49,6 +56,7 @@ func (s *server) init(p *Pool) {
 		timeout:      positive(p.Timeout, DefaultTimeout),
 		dialTimeout:  positive(p.DialTimeout, DefaultDialTimeout),
 		queueTimeout: positive(p.QueueTimeout, DefaultQueueTimeout),
+		breakerPause: positive(p.BreakerPause, DefaultBreakerPause),
 		maxValue:     positive(p.MaxValue, DefaultMaxValue),
 		user:         p.User,
 		password:     p.Password,
@@ -65,7 +73,7 @@ func (s *server) init(p *Pool) {
 	failures := uint32(positive(p.BreakerFailures, DefaultBreakerFailures))
 	s.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests:   1,
-		Timeout:       positive(p.BreakerPause, DefaultBreakerPause),
+		Timeout:       max(s.breakerPause-1, 1), // over when the probe comes
 		ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= failures },
 		IsSuccessful:  func(err error) bool { return err == nil || isComplaint(err) || errors.Is(err, ErrNoCAS) },
 		IsExcluded:    isExcluded,
@@ -91,30 +99,24 @@ func (s *server) lane(key string) *lane {
 	return s.lanes[xxhash.Sum64String(key)%uint64(len(s.lanes))]
 }
 
-// admit returns nil if r may be sent, and otherwise why the server is left alone.
-func (s *server) admit(r *request) error {
+// admit returns nil if a call may be made, and otherwise why the server is left
+// alone.
+func (s *server) admit() error {
 	s.calls.Add(1)
-	if s.down.Load() == nil {
-		return nil
-	}
-	probe, err := s.breaker.Allow()
-	if err == nil {
-		r.probe = probe
-		return nil
-	}
 	if down := s.down.Load(); down != nil {
 		s.refusals.Add(1)
 		return down
 	}
-	return nil // it has just come back
+	return nil
 }
 
 // ended notes how a request has ended, and returns its error as callers see it.
 func (s *server) ended(err error, probe func(error)) error {
-	if probe != nil {
+	if probe != nil { // nobody's call
 		s.blame(err)
 		probe(err)
 		s.announce()
+		return err
 	}
 	switch {
 	case err == nil:
@@ -199,6 +201,7 @@ func (s *server) changed(_ string, _, to gobreaker.State) {
 func (s *server) announce() {
 	if s.tripped.CompareAndSwap(true, false) {
 		s.cut(errCut)
+		s.probes.begin(s)
 	}
 	s.outages.tell(s.name)
 }
@@ -209,6 +212,12 @@ func (s *server) cut(reason error) {
 	for _, l := range s.lanes {
 		l.cut(reason)
 	}
+}
+
+// close ends all calls that are under way, and the probes. It is called once.
+func (s *server) close() {
+	close(s.probes.gone)
+	s.cut(ErrClosed)
 }
 
 // outages tells of the beginnings and ends of outages, each once and in order.

@@ -2,10 +2,10 @@ package pool
 
 import "github.com/sony/gobreaker/v2"
 
-// ServerStats is what became of one server's calls since the pool was made, and
-// how it stands now.
+// ServerStats is what became of one server's calls since it was added, and how it
+// stands now.
 type ServerStats struct {
-	Server string // as it was given to New
+	Server string // as it was given to New or SetServers
 
 	Calls     uint64 // all calls; a GetMulti is one for each of its servers
 	Failures  uint64 // calls that failed: no connection, no answer in time, none that makes sense
@@ -13,19 +13,23 @@ type ServerStats struct {
 	Retries   uint64 // calls that were sent a second time because the connection was lost
 	Overloads uint64 // calls that were not sent and answered in time although the server answers
 
-	Down      bool  // taken to be down: all calls are refused but for one at a time
+	Down      bool  // taken to be down: all calls are refused
 	LastError error // what made the last call fail that was a failure of the server; nil if none
 	Conns     int   // open connections
 	InFlight  int   // requests that were sent and not yet answered
 	Queued    int   // requests that wait for their turn
+
+	Loss            Loss  // what it forgot between the first Check and the last
+	Bytes, MaxBytes int64 // of memory taken and given; 0 unless it answered the last Check
 }
 
 // Stats returns a snapshot of each server, in the order in which they were given to
-// New.
+// New or SetServers.
 func (p *Pool) Stats() []ServerStats {
 	p.init()
-	stats := make([]ServerStats, len(p.servers.all))
-	for i, s := range p.servers.all {
+	all := p.servers.Load().all
+	stats := make([]ServerStats, len(all))
+	for i, s := range all {
 		stats[i] = s.stats()
 	}
 	return stats
@@ -44,6 +48,7 @@ func (s *server) stats() ServerStats {
 	if last := s.last.Load(); last != nil {
 		stats.LastError = last.Err
 	}
+	s.memory.note(&stats)
 	for _, l := range s.lanes {
 		l.mu.Lock()
 		stats.Queued += l.queue.len()

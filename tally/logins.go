@@ -14,6 +14,7 @@ type logins struct {
 	results    [4]atomic.Uint64 // by login.Result
 	wouldBlock atomic.Uint64
 	known      atomic.Uint64
+	errs       atomic.Uint64
 
 	mu       sync.Mutex // guards what follows: those of attempts that failed
 	names    summary
@@ -21,9 +22,11 @@ type logins struct {
 	networks summary
 }
 
-// ObserveLogin counts one attempt to log in. It fits login.Guard.Observe. The
-// names, addresses and networks of attempts that failed are recorded as the values
-// of conditions are: with HashKey as hashes.
+// ObserveLogin counts one attempt to log in. It fits login.Guard.Observe, keeps
+// nothing else of e, and ignores the ctx. The names, addresses and networks of
+// attempts that failed are recorded as the values of conditions are: with HashKey
+// as hashes. Attempts of several guards are counted together; to tell them apart,
+// give each guard a Tally.
 func (t *Tally) ObserveLogin(_ context.Context, e login.Event) {
 	l := &t.counts.Load().logins
 	if e.Result < login.Refused || e.Result > login.Canceled {
@@ -36,10 +39,13 @@ func (t *Tally) ObserveLogin(_ context.Context, e login.Event) {
 	if e.Known {
 		l.known.Add(1)
 	}
+	if e.Decision.Err != nil {
+		l.errs.Add(1)
+	}
 	if e.Result != login.Failed || t.maxValues() == 0 {
 		return
 	}
-	name, addr, network := t.kept(e.Name), t.kept(e.Addr.String()), t.kept(networkOf(e.Addr))
+	name, addr, network := t.kept(e.Name), t.kept(network(e.Addr, 32, 64)), t.kept(network(e.Addr, 24, 48))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.names.count(name, t.maxValues())
@@ -47,18 +53,22 @@ func (t *Tally) ObserveLogin(_ context.Context, e login.Event) {
 	l.networks.count(network, t.maxValues())
 }
 
-// networkOf returns the network that addr is counted in: an IPv4 /24 or an IPv6
-// /48, what one attacker can easily have all of.
-func networkOf(addr netip.Addr) string {
-	bits := 48
+// network returns the network of addr with so many bits, or addr itself if it has
+// no more; "" for no address.
+func network(addr netip.Addr, ipv4Bits, ipv6Bits int) string {
+	addr = addr.Unmap()
+	bits := ipv6Bits
 	if addr.Is4() {
-		bits = 24
+		bits = ipv4Bits
 	}
-	network, err := addr.Prefix(bits)
-	if err != nil {
-		return addr.String() // none
+	prefix, err := addr.Prefix(bits)
+	switch {
+	case err != nil || !addr.IsValid():
+		return ""
+	case prefix.IsSingleIP():
+		return addr.String()
 	}
-	return network.String()
+	return prefix.String()
 }
 
 // LoginCounts are attempts to log in.
@@ -74,11 +84,11 @@ type LoginCounts struct {
 	Refused   uint64 `json:"refused"`
 	Canceled  uint64 `json:"canceled"`
 
-	// WouldBlock is how many of the others would have been refused, but for
-	// Shadow.
+	// WouldBlock is the number of attempts that were let in only because of
+	// Shadow. They also count as what they came to.
 	WouldBlock uint64 `json:"would_block"`
 
-	// Known is how many of the Attempts were decided by the limits of those
+	// Known is the number of Attempts that were decided by the limits for those
 	// who are known.
 	Known uint64 `json:"known"`
 
@@ -86,15 +96,25 @@ type LoginCounts struct {
 	// looked at, the share that was wrong. 0 if none was.
 	FailedShare float64 `json:"failed_share"`
 
-	// Names, Addresses and Networks (IPv4 /24, IPv6 /48) are those that
-	// failed most, as [ConditionCounts.Values].
+	// Errors is the number of Attempts during which the backend failed:
+	// Decision.Err was set. They also count above, as what they came to.
+	Errors uint64 `json:"errors"`
+
+	// Names, Addresses and Networks are those that failed most, most first, as
+	// [ConditionCounts.Values]. An IPv6 address is its /64. Networks are /24 of
+	// IPv4 and /48 of IPv6.
 	Names     []ValueCount `json:"names"`
 	Addresses []ValueCount `json:"addresses"`
 	Networks  []ValueCount `json:"networks"`
+
+	// Unlisted is an upper bound on the failures of any name, address or
+	// network that is not in its list. It is 0 as long as all of them fit, and
+	// never more than Failed/MaxValues. If no values are kept it is Failed.
+	Unlisted uint64 `json:"unlisted"`
 }
 
 // snapshot returns the counts, nil if no attempt was observed.
-func (l *logins) snapshot() *LoginCounts {
+func (l *logins) snapshot(maxValues int) *LoginCounts {
 	s := &LoginCounts{
 		Refused:    l.results[login.Refused].Load(),
 		Succeeded:  l.results[login.Succeeded].Load(),
@@ -102,6 +122,7 @@ func (l *logins) snapshot() *LoginCounts {
 		Canceled:   l.results[login.Canceled].Load(),
 		WouldBlock: l.wouldBlock.Load(),
 		Known:      l.known.Load(),
+		Errors:     l.errs.Load(),
 	}
 	s.Attempts = s.Refused + s.Succeeded + s.Failed + s.Canceled
 	if s.Attempts == 0 {
@@ -110,8 +131,14 @@ func (l *logins) snapshot() *LoginCounts {
 	if verified := s.Succeeded + s.Failed; verified > 0 {
 		s.FailedShare = float64(s.Failed) / float64(verified)
 	}
+	if maxValues == 0 {
+		s.Unlisted = s.Failed
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for _, list := range []*summary{&l.names, &l.addrs, &l.networks} {
+		s.Unlisted = max(s.Unlisted, list.min(maxValues))
+	}
 	s.Names, s.Addresses, s.Networks = l.names.values(), l.addrs.values(), l.networks.values()
 	return s
 }

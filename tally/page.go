@@ -125,7 +125,7 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"length":    func(s Snapshot) string { return s.At.Sub(s.Since).Round(time.Second).String() },
 	"first":     func(v []ValueCount) []ValueCount { return v[:min(len(v), pageValues)] },
 	"percent":   func(part float64) string { return strconv.FormatFloat(100*part, 'f', 1, 64) + " %" },
-	"failed":    func(kind string, values []ValueCount) mostFailed { return mostFailed{kind, values} },
+	"failed":    func(kind string, values []ValueCount, l *LoginCounts) mostFailed { return mostFailed{kind, values, l} },
 	"stopped":   func(c ConditionCounts) uint64 { return c.Blocked + c.WouldBlock },
 }).Parse(pageSource))
 
@@ -133,6 +133,7 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 type mostFailed struct {
 	Kind   string
 	Values []ValueCount
+	*LoginCounts
 }
 
 // page returns the page of a new snapshot.

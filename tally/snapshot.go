@@ -15,21 +15,22 @@ import (
 // Each count is exact, but a call that is observed while the snapshot is taken
 // may be in some of the counts and not yet in others.
 type Snapshot struct {
-	// Since is when counting began, At when the snapshot was taken. Both are
-	// in UTC.
+	// Since is the time at which counting began, At the time of the snapshot,
+	// both in UTC.
 	Since time.Time `json:"since"`
 	At    time.Time `json:"at"`
 
 	// Rules are those that decided a call since then, by Identifier.
 	Rules []RuleCounts `json:"rules"`
 
-	// Logins are the attempts to log in, nil if none was observed.
+	// Logins are the attempts to log in, nil if none was observed. They are no
+	// calls, and not among those of the Rules.
 	Logins *LoginCounts `json:"logins,omitempty"`
 
-	// Uncounted is how many calls are missing above, in whole or for one or
-	// more conditions, because there were more rules and conditions than
-	// [Tally.MaxNames], or names too long to keep. It is 0 unless the
-	// program makes up names as it goes, say from what should be a value.
+	// Uncounted is the number of calls that are missing above, in whole or for
+	// some of their conditions, because there were more rules and conditions
+	// than [Tally.MaxNames], or a name was too long. It is 0 unless the program
+	// makes up names, such as from what belongs into Value.
 	Uncounted uint64 `json:"uncounted"`
 }
 
@@ -38,25 +39,24 @@ type RuleCounts struct {
 	// Identifier is the rule's.
 	Identifier string `json:"identifier"`
 
-	// Calls is how many calls the rule decided: the sum of the next three.
+	// Calls is the number of calls, the sum of the next three.
 	Calls uint64 `json:"calls"`
 
-	// Authorized is how many of them the rule authorized.
+	// Authorized is the number of calls that the rule authorized.
 	Authorized uint64 `json:"authorized"`
 
-	// Blocked is how many of them the rule blocked.
+	// Blocked is the number of calls that the rule blocked.
 	Blocked uint64 `json:"blocked"`
 
-	// WouldBlock is how many of them the rule would have blocked, and
-	// authorized because of its Shadow.
+	// WouldBlock is the number of calls that were authorized only because of the
+	// rule's Shadow.
 	WouldBlock uint64 `json:"would_block"`
 
-	// Failed is over how many of the Calls the backend failed, that is,
-	// Decision.Err was set. They are counted above as what they came to:
-	// authorized, unless Throttler.Fallback or another condition blocked.
+	// Failed is the number of Calls during which the backend failed: Decision.Err
+	// was set. They also count above, as what they came to.
 	Failed uint64 `json:"failed"`
 
-	// LostRaces is the sum of those of the Conditions.
+	// LostRaces is the sum of the Conditions' LostRaces.
 	LostRaces uint64 `json:"lost_races"`
 
 	// Conditions are those of the rule, in the order in which they were
@@ -70,60 +70,53 @@ type ConditionCounts struct {
 	// Name is the condition's.
 	Name string `json:"name"`
 
-	// Calls is how many calls the condition was looked at for: the sum of
-	// the next four.
+	// Calls is the number of calls, the sum of the next four.
 	Calls uint64 `json:"calls"`
 
-	// Authorized is how many of them the condition had room for, or could
-	// not be looked at for. Another condition may have blocked them.
+	// Authorized is the number of calls for which the condition had room, or
+	// could not be looked at. Another condition may have blocked them.
 	Authorized uint64 `json:"authorized"`
 
-	// Blocked is for how many of them the condition was full or banned and
-	// the call was blocked: by this condition, alone or with others, if the
-	// rule is one of Either; by all of its conditions if it is one of All.
+	// Blocked is the number of calls that were blocked while the condition was
+	// full or banned. In a rule of Either this condition blocked them, alone or
+	// with others; in a rule of All, all of its conditions did.
 	Blocked uint64 `json:"blocked"`
 
-	// WouldBlock is the same as Blocked for calls that were authorized
+	// WouldBlock is the same as Blocked, for calls that were authorized only
 	// because of the rule's Shadow.
 	WouldBlock uint64 `json:"would_block"`
 
-	// Overruled is for how many of them the condition was full or banned and
-	// the call was authorized all the same, because another condition had
-	// room and the rule is one of All.
+	// Overruled is the number of calls for which the condition was full or
+	// banned, and that another condition of All authorized.
 	Overruled uint64 `json:"overruled"`
 
-	// Banned is for how many of the Calls a ban held, whether the call met
-	// it or set it. They are part of Blocked, WouldBlock and Overruled.
+	// Banned is the number of Calls that met a ban or set one. They also count
+	// in Blocked, WouldBlock or Overruled.
 	Banned uint64 `json:"banned"`
 
-	// Failed is over how many of the Calls the backend failed, that is,
-	// Outcome.Err was set: the condition could not be looked at, or the call
-	// not be counted, or the ban not be set. If the throttler has no
-	// Fallback, those of them in Authorized failed open; if it has one, that
-	// decided them.
+	// Failed is the number of Calls during which the backend failed: Outcome.Err
+	// was set. Those in Authorized failed open, unless the throttler has a
+	// Fallback, which decided them.
 	Failed uint64 `json:"failed"`
 
-	// LostRaces is the sum of Outcome.LostRaces: how many times, in all
-	// Calls together, the condition was decided anew because another call
-	// had been faster. Each cost two more round trips.
+	// LostRaces is the sum of Outcome.LostRaces: how often the condition was
+	// decided anew because another process had changed its record.
 	LostRaces uint64 `json:"lost_races"`
 
-	// Values are the values that were blocked most, most blocked first: in
-	// Blocked and WouldBlock. There are no more than [Tally.MaxValues].
-	//
-	// Every value that was blocked more than Unlisted times is among them,
-	// whatever the calls were and in whatever order they came.
+	// Values are the values that were blocked most, in Blocked and WouldBlock
+	// together, most blocked first. There are at most [Tally.MaxValues]. Every
+	// value that was blocked more than Unlisted times is among them.
 	Values []ValueCount `json:"values"`
 
-	// Unlisted is how often a value that is not in Values was blocked at
-	// most. It is 0 as long as all of them fit, and then Values is all there
-	// is and exact; it is never more than (Blocked + WouldBlock)/MaxValues.
-	// If no values are kept it is the sum of those two.
+	// Unlisted is an upper bound on how often a value that is not in Values was
+	// blocked. It is 0 as long as all values fit: then Values is complete and
+	// exact. It is at most (Blocked + WouldBlock)/MaxValues, and their sum if no
+	// values are kept.
 	Unlisted uint64 `json:"unlisted"`
 }
 
 // A ValueCount is how often a value was blocked by a condition or would have
-// been.
+// been, or in [LoginCounts] how often it failed.
 type ValueCount struct {
 	// Value is the value itself if it is valid UTF-8, printable, and begins
 	// and ends neither with a '"' nor a blank. Any other is quoted as in Go,
@@ -135,12 +128,12 @@ type ValueCount struct {
 	// is a hash.
 	Value string `json:"value"`
 
-	// Count is how often the value was blocked at most.
+	// Count is an upper bound on how often the value was blocked.
 	Count uint64 `json:"count"`
 
-	// Error is how much of Count may be other values': the value was blocked
-	// Count-Error times at least. 0: Count is exact. It is never more than
-	// the condition's Unlisted.
+	// Error is the possible excess of Count: the value was blocked Count-Error
+	// times at least. 0 means that Count is exact. It is at most the condition's
+	// Unlisted.
 	Error uint64 `json:"error"`
 }
 
@@ -151,7 +144,7 @@ func (t *Tally) Snapshot() Snapshot {
 		Since:     c.since,
 		At:        time.Now().UTC(),
 		Rules:     []RuleCounts{},
-		Logins:    c.logins.snapshot(),
+		Logins:    c.logins.snapshot(t.maxValues()),
 		Uncounted: c.uncounted.Load(),
 	}
 	for identifier, r := range *c.rules.Load() {

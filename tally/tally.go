@@ -44,7 +44,13 @@
 //
 // Decisions do not tell a login that failed from one that succeeded. For package
 // login, set Guard.Observe = t.ObserveLogin: it counts each attempt once, with its
-// result, and the names, addresses and networks that fail most.
+// result, and the names, addresses and networks that fail most. See [LoginCounts].
+//
+// Attempts and decisions are different things. An attempt takes several decisions:
+// if it is blocked as a stranger's where its name is known, another one lets it in.
+// Throttler.Observe sees both. So a tally of decisions has such a login as blocked,
+// or in Shadow as one that would have been, and Logins has it as what it came to.
+// Judge a login by Logins, in a trial too.
 //
 // # What is recorded
 //
@@ -76,7 +82,7 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// What the options of a [Tally] are if they are not set.
+// The defaults of a [Tally].
 const (
 	DefaultMaxNames  = 256
 	DefaultMaxValues = 1000
@@ -89,29 +95,26 @@ const (
 // Tally must not be copied. All methods are safe for concurrent use. A Tally
 // starts no goroutine and needs no Close.
 type Tally struct {
-	// MaxNames is how many rules and conditions, together, are told apart:
-	// one for each Rule.Identifier and one for each Condition.Name in it.
-	// Those that come later are not counted, see [Snapshot.Uncounted], and
-	// neither are those with a name of more than 256 bytes. Less than 1
-	// means DefaultMaxNames, 256.
+	// MaxNames is the number of rules and conditions, together, that are told
+	// apart: one for each Rule.Identifier and one for each Condition.Name in it.
+	// Later ones are not counted (see [Snapshot.Uncounted]), nor are names of
+	// more than 256 bytes. Default: 256.
 	MaxNames int
 
-	// MaxValues is how many values are kept for each condition. 0 means
-	// DefaultMaxValues, 1000; negative: none, nothing is known of any value.
+	// MaxValues is the number of values that are kept for each condition, and
+	// of names, addresses and networks of failed logins. Default: 1,000.
+	// Negative: none.
 	MaxValues int
 
-	// HashKey, if not nil, keeps values out of the tally in clear text, for
-	// privacy. In place of a value stand the first 16 bytes of its
-	// HMAC-SHA-256 under this key, as 32 hexadecimal digits, so that equal
-	// values are still counted together, and one who knows both the key and
-	// a value can find it:
+	// HashKey replaces values by keyed hashes, for privacy: by the first 16
+	// bytes of their HMAC-SHA-256 under this key, as 32 hexadecimal digits.
+	// Equal values still count together. To find a value, hash it:
 	//
 	//	printf %s 'value' | openssl dgst -sha256 -hmac 'key' -r | cut -c 1-32
 	//
-	// Without the key nobody can try out values, as long as the key is not
-	// guessed; 32 random bytes will do. All conditions are hashed alike. A
-	// program that wants one hashed and another cut hands Observe a changed
-	// copy of the rule.
+	// Use 32 random bytes, so that values cannot be tried out. To hash some
+	// conditions only, hand Observe a changed copy of the rule. Default: values
+	// are kept in clear text.
 	HashKey []byte
 
 	counts atomic.Pointer[counts]

@@ -1,8 +1,8 @@
 // Chatbot is an oracle that answers questions, but not all day: at most 2 a minute
 // for each user, and 10 in 2 minutes for all of them together.
 //
-//	chatbot [-minute 2s]
-//	chatbot -stdin [-minute 1m]
+//	go run ./examples/chatbot [-minute 2s]
+//	go run ./examples/chatbot -stdin [-minute 1m]
 //
 // Without -stdin it plays a conversation that shows both limits at work, in which
 // a minute takes 2 seconds and the times printed are those of the conversation.
@@ -10,10 +10,10 @@
 // input, and exits with status 0 when that ends, with 1 if it cannot read or
 // write, and with 2 if it does not understand its flags.
 //
-// Watch frank in the conversation. When he comes, the oracle has answered the
-// others too often, and turns him away twice. That does not eat his own budget:
-// as soon as it answers again he has his 2 questions. It is
-// [throttler.Rule.CountAuthorizedOnly] that makes it so.
+// Watch frank in the conversation. The oracle has answered the others too often, and
+// turns frank away twice. That uses up nothing of frank's own budget: as soon as the
+// oracle answers again, frank has 2 questions. [throttler.Rule.CountAuthorizedOnly]
+// makes it so.
 package main
 
 import (
@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/examples/internal/startup"
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
@@ -40,20 +41,16 @@ func main() {
 // run is the program. It returns its exit status, 1 also when ctx is done.
 func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args ...string) int {
 	flags := flag.NewFlagSet("chatbot", flag.ContinueOnError)
-	flags.SetOutput(stderr)
 	talk := flags.Bool("stdin", false, `talk with standard input, in lines "user: question"`)
 	minute := flags.Duration("minute", 0, "how long a minute takes (default 1m with -stdin, 2s without)")
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case err != nil:
-		return 2
-	case flags.NArg() > 0 || *minute < 0 || *minute > 0 && *minute < 60*time.Millisecond:
-		fmt.Fprintln(stderr, "chatbot: want no arguments but flags, and a -minute of 60ms or more")
-		return 2
+	err := startup.Parse(flags, args, stderr)
+	if err == nil && (*minute < 0 || *minute > 0 && *minute < 60*time.Millisecond) {
+		err = fmt.Errorf("-minute is %v, want 60ms or more", *minute)
+	}
+	if err != nil {
+		return startup.Misused("chatbot", err, stderr)
 	}
 	b := bot{throttler: throttler.New(memstore.New()), start: time.Now(), out: stdout}
-	var err error
 	if *talk {
 		b.second = cmp.Or(*minute, time.Minute) / 60
 		err = b.talk(ctx, stdin)
@@ -61,11 +58,7 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args ..
 		b.second = cmp.Or(*minute, 2*time.Second) / 60
 		err = b.play(ctx)
 	}
-	if err != nil {
-		fmt.Fprintf(stderr, "chatbot: %v\n", err)
-		return 1
-	}
-	return 0
+	return startup.Ended("chatbot", err, stderr)
 }
 
 // A bot answers questions, on out.

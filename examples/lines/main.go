@@ -3,7 +3,7 @@
 // minute, unless flags set other limits. A line that may not pass is counted
 // nowhere.
 //
-//	lines [-equal 2] [-equal-ttl 10s] [-all 5] [-all-ttl 1m] [-lockout 0s] [-memcached host:port]...
+//	go run ./examples/lines [-equal 2] [-equal-ttl 10s] [-all 5] [-all-ttl 1m] [-lockout 0s] [-memcached host:port]...
 //
 // For each line it prints one, as soon as it has read it:
 //
@@ -20,8 +20,9 @@
 //
 // Without -memcached the counts are kept in the process. With it they are kept
 // in the servers given, "host:port" or the path of a socket, and all processes that
-// use the same servers count together. A server that does not answer is reported on standard error, the first
-// time; the limits whose counts it keeps let every line pass meanwhile.
+// use the same servers count together. A server that does not answer is reported on
+// standard error, the first time. Until it is back, the limits whose counts it keeps
+// let every line pass.
 //
 // Lines ends with the input, and exits with status 0; with 1 if it cannot read
 // or write, with 2 if it does not understand its flags.
@@ -40,8 +41,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/adaptivethrottler/throttler/examples/internal/startup"
 )
 
 func main() {
@@ -53,19 +53,11 @@ func main() {
 func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args ...string) int {
 	var f filter
 	err := f.parse(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return 0
-	}
 	if err != nil {
-		fmt.Fprintf(stderr, "lines: %v\n(lines -h lists the flags)\n", err)
-		return 2
+		return startup.Misused("lines", err, stderr)
 	}
 	defer f.close()
-	if err := f.run(ctx, stdin, stdout, stderr); err != nil {
-		fmt.Fprintf(stderr, "lines: %v\n", err)
-		return 1
-	}
-	return 0
+	return startup.Ended("lines", f.run(ctx, stdin, stdout, stderr), stderr)
 }
 
 // A filter is the program as its flags have set it.
@@ -82,30 +74,22 @@ type filter struct {
 // parse sets f by the flags in args. For -h it explains them on stderr and
 // returns flag.ErrHelp.
 func (f *filter) parse(args []string, stderr io.Writer) error {
-	var servers []string
 	flags := flag.NewFlagSet("lines", flag.ContinueOnError)
 	flags.IntVar(&f.equal, "equal", 2, "how many equal lines may pass in the time that -equal-ttl says")
 	flags.DurationVar(&f.equalTTL, "equal-ttl", 10*time.Second, "how long a line counts among equal ones")
 	flags.IntVar(&f.all, "all", 5, "how many lines in all may pass in the time that -all-ttl says")
 	flags.DurationVar(&f.allTTL, "all-ttl", time.Minute, "how long a line counts among all")
 	flags.DurationVar(&f.lockout, "lockout", 0, "how long a limit that is reached stays closed (default 0s: until it has room)")
-	flags.Func("memcached", "keep the counts in the server at `host:port`; may be given several times", func(server string) error {
-		servers = append(servers, server)
-		return nil
-	})
-	flags.SetOutput(io.Discard)
-	err := flags.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		flags.SetOutput(stderr)
-		flags.Usage()
+	servers := startup.Memcached(flags)
+	if err := cmp.Or(startup.Parse(flags, args, stderr), f.check()); err != nil {
 		return err
-	case err != nil:
-		return err
-	case flags.NArg() > 0:
-		return fmt.Errorf("unexpected argument %q: lines reads from standard input", flags.Arg(0))
 	}
-	return cmp.Or(f.check(), f.connect(servers))
+	client, closeClient, err := servers.Client()
+	if err != nil {
+		return err
+	}
+	f.throttler, f.close = throttler.New(client), closeClient
+	return nil
 }
 
 // check returns what is wrong with the limits, in terms of the flags.
@@ -125,20 +109,6 @@ func (f *filter) check() error {
 	if f.lockout < 0 {
 		return fmt.Errorf("-lockout is %v, want 0s or more", f.lockout)
 	}
-	return nil
-}
-
-// connect makes the throttler: over the servers, or in memory if there are none.
-func (f *filter) connect(servers []string) error {
-	if len(servers) == 0 {
-		f.throttler, f.close = throttler.New(memstore.New()), func() error { return nil }
-		return nil
-	}
-	client, err := pool.New(servers...)
-	if err != nil {
-		return fmt.Errorf("-memcached: %w", err)
-	}
-	f.throttler, f.close = throttler.New(client), client.Close
 	return nil
 }
 
@@ -201,10 +171,9 @@ func (f *filter) rule(line string) throttler.Rule {
 	}
 }
 
-// seconds returns d in whole seconds, rounded up, so that who waits so long does
-// not come too early. What is left of a second is not worth another one if it is
-// less than a millisecond: stored times are themselves rounded up by less than
-// that, and a wait for the whole of 10 s would be called one of 11.
+// seconds returns d in whole seconds, rounded up, so that nobody comes back too
+// early. A rest of less than a millisecond does not count: stored times are rounded
+// up by less than that, and 10 s would be called 11.
 func seconds(d time.Duration) int64 {
 	return max(1, int64((d+time.Second-time.Millisecond)/time.Second))
 }

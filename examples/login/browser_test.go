@@ -16,6 +16,8 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
+
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
 )
 
 var screenshots = flag.String("screenshots", "", "write pictures of the pages to this `directory`")
@@ -32,7 +34,7 @@ func chromium(t *testing.T) string {
 	if os.Getenv("THROTTLER_REQUIRE_CHROMIUM") == "1" {
 		t.Fatal(missing)
 	}
-	t.Skip(missing)
+	skiptest.Skip(t, missing)
 	return ""
 }
 
@@ -307,7 +309,18 @@ func TestByKeyboardAloneOnAPhoneAndOnADesk(t *testing.T) {
 		alice.do(chromedp.KeyEvent("alice" + kb.Tab))
 		require.Equal(t, "password", alice.eval(`document.activeElement.id`))
 		require.Equal(t, "3px", alice.eval(`getComputedStyle(document.activeElement).outlineWidth`))
-		alice.sends(chromedp.KeyEvent("correct horse" + kb.Enter))
+		alice.sends(chromedp.KeyEvent("wrong" + kb.Enter))
+		require.Equal(t, "password", alice.eval(`document.activeElement.id`))
+		fits()
+		alice.do(chromedp.KeyEvent("correct horse" + kb.Tab))
+		require.Equal(t, "show", alice.eval(`document.activeElement.id`))
+		alice.do(chromedp.KeyEvent(" "))
+		require.Equal(t, "correct horse", alice.eval(`document.getElementById("password").value`))
+		require.Equal(t, "text", alice.eval(`document.getElementById("password").type`))
+		require.Equal(t, "password", alice.eval(`document.activeElement.id`))
+		alice.do(chromedp.KeyEvent(kb.Tab + kb.Tab))
+		require.Equal(t, "submit", alice.eval(`document.activeElement.id`))
+		alice.sends(chromedp.KeyEvent(kb.Enter))
 		require.Equal(t, "Welcome, Alice", alice.text("h1"))
 		fits()
 		alice.do(chromedp.KeyEvent(kb.Tab))
@@ -318,7 +331,21 @@ func TestByKeyboardAloneOnAPhoneAndOnADesk(t *testing.T) {
 		fits()
 		alice.picture("operator-"+strconv.FormatInt(width, 10)+".png", "body")
 		alice.do(chromedp.KeyEvent(kb.Tab))
+		require.Equal(t, "3px", alice.eval(`getComputedStyle(document.activeElement).outlineWidth`))
+		require.Equal(t, width < 500, alice.eval(`getComputedStyle(document.querySelector(".narrow")).display !== "none"`))
 		alice.sends(chromedp.KeyEvent(kb.Enter))
 		require.Contains(t, alice.text("[role=status]"), "Lifted.")
+
+		alice.do(chromedp.KeyEvent(kb.Tab + "nobody" + kb.Tab + "198.51.100.1" + kb.Tab))
+		require.Equal(t, "Forget", alice.eval(`document.activeElement.textContent`))
+		alice.sends(chromedp.KeyEvent(kb.Enter))
+		require.Contains(t, alice.text("[role=alert]"), "so nothing was lifted")
+		fits()
+		alice.do(chromedp.KeyEvent(kb.Tab + kb.Tab + kb.Tab + kb.Tab + kb.Tab))
+		require.Equal(t, "All counts", alice.eval(`document.activeElement.textContent`))
+		alice.sends(chromedp.KeyEvent(kb.Enter))
+		require.Contains(t, alice.text("h2"), "Logins")
+		fits()
+		alice.picture("tally-"+strconv.FormatInt(width, 10)+".png", "body")
 	}
 }

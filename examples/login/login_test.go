@@ -373,7 +373,9 @@ func TestOperatorLiftsWhatWasShown(t *testing.T) {
 
 func TestInvisibleCharactersAreWrittenOut(t *testing.T) {
 	for value, want := range map[string]string{
-		"alice": "alice", "zoë\"": "zoë\"", "a\u202eb": `a\u202eb`, "a\u200bb": `a\u200bb`, "\x07": `\a`, "日本": "日本",
+		"alice": "alice", "zoë\"": "zoë\"", "日本": "日本", "": "", `DOMAIN\user`: `DOMAIN\user`, `a\u200bb`: `a\u200bb`,
+		"a\u202eb": `"a\u202eb"`, "a\u200bb": `"a\u200bb"`, "\u2066x": `"\u2066x"`, "\x07": `"\a"`, "\xff": `"\xff"`, "zoë\u00a0": `"zo\u00eb\u00a0"`,
+		"a\u3164": `"a\u3164"`, "a\u034f": `"a\u034f"`, "a\ufe0f": `"a\ufe0f"`, "a\u2800": `"a\u2800"`,
 	} {
 		require.Equal(t, want, visible(value))
 	}
@@ -389,8 +391,14 @@ func TestOperatorHelpsByName(t *testing.T) {
 	require.Equal(t, "/?bad", help("alice", "nonsense"))
 	require.Contains(t, operator.do("GET", town.operator.URL+"/?bad", nil).body, "That is not an address.")
 	require.Equal(t, http.StatusTooManyRequests, v.logIn("alice", "correct horse").StatusCode)
+	for _, nobody := range [][2]string{{"nobody", ""}, {"nobody", "198.51.100.1"}, {"", ""}, {"", "198.51.100.1"}, {strings.Repeat("x", 2000), ""}} {
+		require.Equal(t, "/?nothing", help(nobody[0], nobody[1]), "%.20q", nobody)
+	}
+	require.Contains(t, operator.do("GET", town.operator.URL+"/?nothing", nil).body, "so nothing was lifted.")
+	require.Equal(t, http.StatusTooManyRequests, v.logIn("alice", "correct horse").StatusCode)
 	require.Equal(t, "/?lifted", help("Alice", "203.0.113.7"))
 	require.Equal(t, http.StatusSeeOther, v.logIn("alice", "correct horse").StatusCode)
+	require.Equal(t, "/?nothing", help("Alice", "203.0.113.7"), "it is lifted already")
 }
 
 // A page of another site whose name is made to point to this machine.
@@ -431,10 +439,10 @@ func TestListOfBlockedIsBounded(t *testing.T) {
 func TestSitesShareTheirCountsInMemcached(t *testing.T) {
 	server := memcachedtest.Process(t)
 	open := func() *town {
-		limits, end, err := (&options{memcached: []string{server.Addr}}).limits()
+		o, err := parse([]string{"-memcached", server.Addr}, io.Discard)
 		require.NoError(t, err)
-		t.Cleanup(func() { assert.NoError(t, end()) })
-		return newTown(t, limits, false)
+		t.Cleanup(func() { assert.NoError(t, o.close()) })
+		return newTown(t, o.limits(), false)
 	}
 	one, other := open(), open()
 	one.visitor("203.0.113.7").block("alice")
@@ -479,9 +487,9 @@ func TestFlags(t *testing.T) {
 		require.Equal(t, 2, run(t.Context(), io.Discard, &stderr, strings.Fields(test.args)...), test.args)
 		require.Contains(t, stderr.String(), test.want)
 	}
-	o, err := parse(strings.Fields("-https -listen :80 -proxy 10.0.0.0/8 -memcached a:1 -memcached b:2"), io.Discard)
+	o, err := parse(strings.Fields("-https -listen :80 -proxy 10.0.0.0/8"), io.Discard)
 	require.NoError(t, err)
-	require.Equal(t, []string{"a:1", "b:2"}, o.memcached)
+	require.Equal(t, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, o.source.Trusted)
 	require.Equal(t, 0, run(t.Context(), io.Discard, io.Discard, "-h"))
 }
 
@@ -509,5 +517,5 @@ func TestProgramRunsUntilItIsInterrupted(t *testing.T) {
 	defer taken.Close()
 	require.Equal(t, 1, run(t.Context(), io.Discard, io.Discard, "-listen", taken.Addr().String()))
 	require.Equal(t, 1, run(t.Context(), io.Discard, io.Discard, "-listen", "127.0.0.1:0", "-operator", taken.Addr().String()))
-	require.Equal(t, 1, run(t.Context(), io.Discard, io.Discard, "-memcached", "nowhere.invalid:1"))
+	require.Equal(t, 2, run(t.Context(), io.Discard, io.Discard, "-memcached", "nowhere.invalid:1"))
 }

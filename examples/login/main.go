@@ -1,8 +1,8 @@
 // Login is a small site with a login form that is protected from being guessed
 // at, and a page on which its operator sees who is blocked and lets them in.
 //
-//	login [-listen 127.0.0.1:8080] [-operator 127.0.0.1:8081] [-https]
-//	      [-proxy prefix]... [-memcached host:port]...
+//	go run ./examples/login [-listen 127.0.0.1:8080] [-operator 127.0.0.1:8081] [-https]
+//	                        [-proxy prefix]... [-memcached host:port]...
 //
 // Open http://127.0.0.1:8080/ and sign in as alice with the password "correct
 // horse", or do not: after 5 wrong passwords in a minute the page says when to
@@ -36,10 +36,10 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/examples/internal/startup"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/adaptivethrottler/throttler/tally"
 )
 
@@ -52,58 +52,43 @@ func main() {
 // run is the program, until ctx is done. It returns its exit status.
 func run(ctx context.Context, stdout, stderr io.Writer, args ...string) int {
 	o, err := parse(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return 0
-	}
 	if err != nil {
-		fmt.Fprintf(stderr, "login: %v\n(login -h lists the flags)\n", err)
-		return 2
+		return startup.Misused("login", err, stderr)
 	}
-	if err := serve(ctx, o, stdout, stderr); err != nil {
-		fmt.Fprintf(stderr, "login: %v\n", err)
-		return 1
-	}
-	return 0
+	defer o.close()
+	return startup.Ended("login", serve(ctx, o, stdout, stderr), stderr)
 }
 
 // options are what the flags set.
 type options struct {
-	listen    string
-	operator  string
-	https     bool
-	source    httpthrottle.Source
-	memcached []string
+	listen   string
+	operator string
+	https    bool
+	source   httpthrottle.Source
+	client   throttler.Client
+	close    func() error // ends its connections
 }
 
 func parse(args []string, stderr io.Writer) (*options, error) {
 	o := &options{source: httpthrottle.Source{Header: "X-Forwarded-For"}}
 	flags := flag.NewFlagSet("login", flag.ContinueOnError)
-	flags.SetOutput(stderr)
 	flags.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`address` of the site")
 	flags.StringVar(&o.operator, "operator", "127.0.0.1:8081", "loopback `address` of the operator's page")
 	flags.BoolVar(&o.https, "https", false, "the site is reached by HTTPS, through a proxy")
-	flags.Func("proxy", "`prefix` of trusted proxies; may be repeated", func(s string) error {
-		prefix, err := netip.ParsePrefix(s)
-		o.source.Trusted = append(o.source.Trusted, prefix)
-		return err
-	})
-	flags.Func("memcached", "`host:port` of a server to keep the counts in; may be repeated", func(s string) error {
-		_, _, err := net.SplitHostPort(s)
-		o.memcached = append(o.memcached, s)
-		return err
-	})
-	if err := flags.Parse(args); err != nil {
+	startup.Proxy(flags, &o.source)
+	servers := startup.Memcached(flags)
+	if err := startup.Parse(flags, args, stderr); err != nil {
 		return nil, err
 	}
 	switch {
-	case flags.NArg() > 0:
-		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case !o.https && !loopback(o.listen):
 		return nil, fmt.Errorf("-listen is %s, where passwords would travel unprotected; want a loopback address, or -https", o.listen)
 	case !loopback(o.operator):
 		return nil, fmt.Errorf("-operator is %s, want a loopback address", o.operator)
 	}
-	return o, nil
+	var err error
+	o.client, o.close, err = servers.Client()
+	return o, err
 }
 
 // loopback reports whether only this machine can reach hostport.
@@ -116,28 +101,16 @@ func loopback(hostport string) bool {
 	return host == "localhost" || err == nil && addr.Unmap().IsLoopback()
 }
 
-// limits returns a throttler that keeps its records where o says. close ends it.
-func (o *options) limits() (t *throttler.Throttler, close func() error, err error) {
-	if len(o.memcached) == 0 {
-		return throttler.New(memstore.New()), func() error { return nil }, nil
-	}
-	servers, err := pool.New(o.memcached...)
-	if err != nil {
-		return nil, nil, err
-	}
-	t = throttler.New(servers)
-	// Without it, passwords could be guessed without limit during an outage.
+// limits returns a throttler whose limits hold while memcached is away, too.
+func (o *options) limits() *throttler.Throttler {
+	t := throttler.New(o.client)
 	t.Fallback = memstore.New()
-	return t, servers.Close, nil
+	return t
 }
 
 // serve runs both pages until ctx is done.
 func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
-	limits, closeLimits, err := o.limits()
-	if err != nil {
-		return err
-	}
-	defer closeLimits()
+	limits := o.limits()
 	logger := log.New(stderr, "login: ", log.LstdFlags)
 	visitors, operators := pages(limits, o, logger)
 

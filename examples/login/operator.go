@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log"
 	"net/http"
 	"net/netip"
@@ -56,6 +57,7 @@ type operatorPage struct {
 	Blocked []blockedNow
 	Lifted  bool // somebody has just been let in
 	Gone    bool // what was to be lifted is not in the list any more
+	Nothing bool // nothing counts against the name or address that was typed
 	Bad     bool // the address that was typed is none
 }
 
@@ -69,7 +71,7 @@ type blockedNow struct {
 func (o *operator) page(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	render(w, o.log, http.StatusOK, "operator.html", operatorPage{
-		Blocked: o.now(r.Context()), Lifted: query.Has("lifted"), Gone: query.Has("gone"), Bad: query.Has("bad"),
+		Blocked: o.now(r.Context()), Lifted: query.Has("lifted"), Gone: query.Has("gone"), Nothing: query.Has("nothing"), Bad: query.Has("bad"),
 	})
 }
 
@@ -116,11 +118,26 @@ func (o *operator) help(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if err := o.guard.Lift(r.Context(), r.PostFormValue("name"), addr); err != nil {
+	name := r.PostFormValue("name")
+	before, err := o.guard.Peek(r.Context(), name, addr)
+	if errors.Is(err, login.ErrNameTooLong) {
+		http.Redirect(w, r, "/?nothing", http.StatusSeeOther)
+		return
+	}
+	if err = errors.Join(err, o.guard.Lift(r.Context(), name, addr)); err != nil {
 		o.fail(w, err)
 		return
 	}
-	http.Redirect(w, r, "/?lifted", http.StatusSeeOther)
+	if counts(before) {
+		http.Redirect(w, r, "/?lifted", http.StatusSeeOther)
+		return
+	}
+	http.Redirect(w, r, "/?nothing", http.StatusSeeOther)
+}
+
+// counts reports whether d, a Peek, has anything to lift.
+func counts(d throttler.Decision) bool {
+	return slices.ContainsFunc(d.Outcomes, func(o throttler.Outcome) bool { return o.Blocked || o.Remaining < o.Limit-1 })
 }
 
 func (o *operator) fail(w http.ResponseWriter, err error) {

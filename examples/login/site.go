@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
@@ -248,15 +250,20 @@ func render(w http.ResponseWriter, logger *log.Logger, status int, name string, 
 	page.WriteTo(w) // an error is the visitor's, who has gone
 }
 
-// visible returns value with what cannot be seen, or turns other text round, written
-// out as in Go.
+// visible returns value, quoted as in Go and in ASCII if it has a character that
+// cannot be seen or turns other text round.
 func visible(value string) string {
-	quoted := strconv.Quote(value)
-	quoted = quoted[1 : len(quoted)-1]
-	if strings.ContainsFunc(value, func(r rune) bool { return !strconv.IsPrint(r) }) {
-		return quoted
+	if !utf8.ValidString(value) || strings.ContainsFunc(value, hidden) {
+		return strconv.QuoteToASCII(value)
 	}
 	return value
+}
+
+// hidden reports whether r cannot be seen. Some that count as printable cannot, such
+// as fillers of Hangul, selectors of variants and the empty pattern of Braille.
+func hidden(r rune) bool {
+	return !strconv.IsPrint(r) || r == '\u2800' ||
+		unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
 // wholeSeconds returns d for Retry-After: rounded up, and 1 at least. A ban of 10

@@ -2,8 +2,8 @@
 // SMS, say, at most 5 in a minute. Those that come too fast wait, in order, and
 // none is lost when the program is stopped, or killed, and started again.
 //
-//	notify -command 'sms +4912345' [-spool folder]        < messages as JSON lines
-//	notify -command 'sms +4912345' -dir folder [-watch 1s]
+//	go run ./examples/notify -command 'sms +4912345' [-spool folder]        < messages as JSON lines
+//	go run ./examples/notify -command 'sms +4912345' -dir folder [-watch 1s]
 //
 // More flags: -max 5 and -ttl 1m are the limit; -retry 1m is how long a message
 // that the command failed on is put off; -timeout 1m is how long the command may
@@ -69,8 +69,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/adaptivethrottler/throttler/examples/internal/startup"
 )
 
 func main() {
@@ -86,12 +85,8 @@ const grace = time.Second
 func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args ...string) int {
 	var o options
 	err := o.parse(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return 0
-	}
 	if err != nil {
-		fmt.Fprintf(stderr, "notify: %v\n(notify -h lists the flags)\n", err)
-		return 2
+		return startup.Misused("notify", err, stderr)
 	}
 	defer o.close()
 	n, err := o.notifier(log.New(stdout, "", 0), log.New(stderr, "notify: ", 0))
@@ -102,11 +97,7 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args ..
 			err = n.runInput(ctx, stdin)
 		}
 	}
-	if err != nil {
-		fmt.Fprintf(stderr, "notify: %v\n", err)
-		return 1
-	}
-	return 0
+	return startup.Ended("notify", err, stderr)
 }
 
 // options are the program's flags.
@@ -125,7 +116,6 @@ type options struct {
 // parse sets o by the flags in args. For -h it explains them on stderr and
 // returns flag.ErrHelp.
 func (o *options) parse(args []string, stderr io.Writer) error {
-	var servers []string
 	flags := flag.NewFlagSet("notify", flag.ContinueOnError)
 	flags.StringVar(&o.command, "command", "", "the `command` line that gets each message on its standard input")
 	flags.StringVar(&o.dir, "dir", "", "the `folder` whose files are the messages (default: lines of standard input are)")
@@ -135,23 +125,13 @@ func (o *options) parse(args []string, stderr io.Writer) error {
 	flags.DurationVar(&o.ttl, "ttl", time.Minute, "how long a message counts")
 	flags.DurationVar(&o.retry, "retry", time.Minute, "how long a message is put off if the command fails")
 	flags.DurationVar(&o.timeout, "timeout", time.Minute, "how long the command may take")
-	flags.Func("memcached", "keep the counts in the server at `host:port`; may be given several times", func(server string) error {
-		servers = append(servers, server)
-		return nil
-	})
-	flags.SetOutput(io.Discard)
-	err := flags.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		flags.SetOutput(stderr)
-		flags.Usage()
+	servers := startup.Memcached(flags)
+	if err := cmp.Or(startup.Parse(flags, args, stderr), o.check()); err != nil {
 		return err
-	case err != nil:
-		return err
-	case flags.NArg() > 0:
-		return fmt.Errorf("unexpected argument %q: the command and its arguments are one text, -command '...'", flags.Arg(0))
 	}
-	return cmp.Or(o.check(), o.connect(servers))
+	var err error
+	o.client, o.close, err = servers.Client()
+	return err
 }
 
 // check returns what is wrong with o.
@@ -172,21 +152,6 @@ func (o *options) check() error {
 	case o.watch > 0 && o.dir == "":
 		return errors.New("-watch is for -dir, which is missing")
 	}
-	return nil
-}
-
-// connect sets where the counts are kept: in the servers, or in memory if there
-// are none.
-func (o *options) connect(servers []string) error {
-	if len(servers) == 0 {
-		o.client, o.close = memstore.New(), func() error { return nil }
-		return nil
-	}
-	client, err := pool.New(servers...)
-	if err != nil {
-		return fmt.Errorf("-memcached: %w", err)
-	}
-	o.client, o.close = client, client.Close
 	return nil
 }
 

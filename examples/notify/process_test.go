@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -37,7 +38,7 @@ var build = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
-	status := m.Run()
+	status := skiptest.Run(m)
 	if path, err := build(); err == nil {
 		os.RemoveAll(filepath.Dir(path))
 	}

@@ -2,7 +2,7 @@
 // address and a user agent; one that comes more often is told when to come back,
 // and is never banned.
 //
-//	robots [-listen 127.0.0.1:8080] [-rate 10] [-proxy prefix]... [-memcached host:port]...
+//	go run ./examples/robots [-listen 127.0.0.1:8080] [-rate 10] [-proxy prefix]... [-memcached host:port]...
 //
 // Try it with one robot that is in a hurry, in another terminal:
 //
@@ -36,15 +36,13 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"os/signal"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/examples/internal/startup"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
-	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/adaptivethrottler/throttler/pool"
 )
 
 func main() {
@@ -56,75 +54,47 @@ func main() {
 // run is the program, until ctx is done. It returns its exit status.
 func run(ctx context.Context, stdout, stderr io.Writer, args ...string) int {
 	o, err := parse(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return 0
-	}
 	if err != nil {
-		fmt.Fprintf(stderr, "robots: %v\n(robots -h lists the flags)\n", err)
-		return 2
+		return startup.Misused("robots", err, stderr)
 	}
-	if err := serve(ctx, o, stdout); err != nil {
-		fmt.Fprintf(stderr, "robots: %v\n", err)
-		return 1
-	}
-	return 0
+	defer o.close()
+	return startup.Ended("robots", serve(ctx, o, stdout), stderr)
 }
 
 // options are what the flags set.
 type options struct {
-	listen    string
-	rate      int
-	source    httpthrottle.Source
-	memcached []string
+	listen string
+	rate   int
+	source httpthrottle.Source
+	client throttler.Client
+	close  func() error // ends its connections
 }
 
 func parse(args []string, stderr io.Writer) (*options, error) {
 	o := &options{source: httpthrottle.Source{Header: "X-Forwarded-For"}}
 	flags := flag.NewFlagSet("robots", flag.ContinueOnError)
-	flags.SetOutput(stderr)
 	flags.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`address` to listen on")
 	flags.IntVar(&o.rate, "rate", 10, "requests a second that a robot may make")
-	flags.Func("proxy", "`prefix` of trusted proxies; may be repeated", func(s string) error {
-		prefix, err := netip.ParsePrefix(s)
-		o.source.Trusted = append(o.source.Trusted, prefix)
-		return err
-	})
-	flags.Func("memcached", "`host:port` of a server to keep the counts in; may be repeated", func(s string) error {
-		_, _, err := net.SplitHostPort(s)
-		o.memcached = append(o.memcached, s)
-		return err
-	})
-	if err := flags.Parse(args); err != nil {
+	startup.Proxy(flags, &o.source)
+	servers := startup.Memcached(flags)
+	if err := startup.Parse(flags, args, stderr); err != nil {
 		return nil, err
-	}
-	if flags.NArg() > 0 {
-		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	if o.rate < 1 || o.rate > throttler.MaxHits {
 		return nil, fmt.Errorf("-rate is %d, want 1 to %d", o.rate, throttler.MaxHits)
 	}
-	return o, nil
-}
-
-// client returns where the counts are kept.
-func (o *options) client() (throttler.Client, error) {
-	if len(o.memcached) == 0 {
-		return memstore.New(), nil
-	}
-	return pool.New(o.memcached...)
+	var err error
+	o.client, o.close, err = servers.Client()
+	return o, err
 }
 
 func serve(ctx context.Context, o *options, stdout io.Writer) error {
-	client, err := o.client()
-	if err != nil {
-		return err
-	}
 	listener, err := net.Listen("tcp", o.listen)
 	if err != nil {
 		return err
 	}
 	server := &http.Server{
-		Handler:           site(client, o),
+		Handler:           site(o.client, o),
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       time.Minute,
 	}

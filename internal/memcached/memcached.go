@@ -207,10 +207,43 @@ func (c *Conn) Values(keys []string) (map[string][]byte, error) {
 	}
 }
 
-// value reads the data that follows line: "VALUE <key> <flags> <bytes>".
+// ClusterConfig returns what a node of Amazon ElastiCache, or of a service like it,
+// says of its cluster: a version, and the nodes. Its error matches ErrRefused if
+// the server knows of no cluster.
+func (c *Conn) ClusterConfig() (string, error) {
+	config, err := c.clusterConfig("config get cluster")
+	if errors.Is(err, ErrRefused) { // before 1.4.14
+		config, err = c.clusterConfig("get AmazonElastiCache:cluster")
+	}
+	return config, err
+}
+
+func (c *Conn) clusterConfig(command string) (string, error) {
+	if err := c.send(command + "\r\n"); err != nil {
+		return "", err
+	}
+	line, err := c.line()
+	if err != nil {
+		return "", err
+	}
+	if line == "END" {
+		return "", fmt.Errorf("%w: not a node of a cluster", ErrRefused)
+	}
+	_, config, err := c.value(line)
+	if err == nil {
+		line, err = c.line()
+	}
+	if err == nil && line != "END" {
+		err = fmt.Errorf("%s: unexpected %q", command, line)
+	}
+	return string(config), err
+}
+
+// value reads the data that follows line: "VALUE <key> <flags> <bytes>", or CONFIG
+// instead of VALUE.
 func (c *Conn) value(line string) (key string, value []byte, err error) {
 	fields := strings.Fields(line)
-	if len(fields) < 4 || fields[0] != "VALUE" {
+	if len(fields) < 4 || fields[0] != "VALUE" && fields[0] != "CONFIG" {
 		return "", nil, fmt.Errorf("get: unexpected %q", line)
 	}
 	size, err := strconv.Atoi(fields[3])

@@ -63,12 +63,14 @@ func Run(ctx context.Context, o Options) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	b.watch(ctx)
 	go rules.Watch(ctx, o.Hangup, func(file *rulefile.File, err error) {
 		if err != nil {
 			o.Log.Error("the rule file cannot be used, and the rules stay as they are", "err", err)
 			return
 		}
 		o.Log.Info("rules read", "rules", len(file.Rules))
+		b.follow(o, file)
 	})
 	return servers.serve(ctx)
 }
@@ -96,6 +98,7 @@ func newBackend(o Options, file *rulefile.File) (*backend, error) {
 			return nil, err
 		}
 		b.pool.User, b.pool.Password = o.User, o.Password
+		tell(b.pool, o.Log)
 		b.throttler = throttler.New(b.pool)
 		if !file.Closed {
 			b.throttler.Fallback = memstore.New()

@@ -1,6 +1,8 @@
 package throttler_test
 
 import (
+	"bytes"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -10,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -28,11 +31,11 @@ func inOwnNetwork(t *testing.T, test func()) {
 	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin") // where not everybody looks
 	for _, tool := range []string{"ip", "iptables"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip("cannot cut off a server: apt-get install iproute2 iptables")
+			skiptest.Skip(t, "cannot cut off a server: apt-get install iproute2 iptables")
 		}
 	}
 	if out, err := ownNetwork("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
-		t.Skipf("cannot make a network namespace: run as root, or allow user namespaces: %v: %s", err, out)
+		skiptest.Skip(t, fmt.Sprintf("cannot make a network namespace: run as root, or allow user namespaces: %v: %s", err, bytes.TrimSpace(out)))
 	}
 	cmd := ownNetwork("sh", "-c", `ip link set lo up && exec "$0" "$@"`, os.Args[0], "-test.run=^"+t.Name()+"$",
 		"-test.v", "-test.timeout=1m", "-outage="+outageTime.String())

@@ -54,16 +54,6 @@ func brokenAnswers(random *rand.Rand, share float64, met *[memcachedtest.Faults]
 	}
 }
 
-// eachAlgorithm runs test with a condition of each, that holds max hits for so
-// long that none expires or leaks during the test.
-func eachAlgorithm(t *testing.T, max int, test func(*testing.T, throttler.Condition)) {
-	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
-		t.Run(algorithm.String(), func(t *testing.T) {
-			test(t, throttler.Condition{Name: "c", Max: max, TTL: 10_000 * time.Hour, Algorithm: algorithm})
-		})
-	}
-}
-
 // Whichever request of a series of calls meets whichever fault: one call at most
 // fails open, no more than Max are authorized without an error, and in the end
 // it is full.
@@ -284,18 +274,6 @@ func TestAHitThatIsGivenBackWithALostAnswerLeavesTheHitsOfOthers(t *testing.T) {
 	})
 }
 
-// overtaken returns a client like client, except that before its first write of
-// a narrow condition's record, somebody else is faster.
-func overtaken(client throttler.Client, faster func()) throttler.Client {
-	var once sync.Once
-	return &faulty{Client: client, before: func(op string, keys ...string) error {
-		if op == "add" && strings.HasPrefix(keys[0], throttler.Key("test", "narrow", "")) {
-			once.Do(faster)
-		}
-		return nil
-	}}
-}
-
 // A server that does not speak memcached's language is failed open over, by the
 // pool and by a plain client, whatever it says.
 func TestAServerThatTalksNonsenseIsFailedOpenOver(t *testing.T) {
@@ -350,14 +328,6 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 		}
 	}()
 	return l.Addr().String()
-}
-
-// overPool returns a client over a real server whose operations a test can
-// overtake.
-func overPool(t *testing.T, server *memcachedtest.Server) *faulty {
-	t.Helper()
-	p, _ := onWire(t, server)
-	return &faulty{Client: p, before: func(string, ...string) error { return nil }}
 }
 
 func TestARecordEvictedBetweenReadAndWriteIsBegunAnew(t *testing.T) {

@@ -134,9 +134,9 @@ func TestBanByHand(t *testing.T) {
 	require.Equal(t, time.Hour, decide(start+2, c, lockout{}, r, true).outcome.RetryAfter)
 	require.Equal(t, 4, decide(start+2+instant(time.Hour), c, lockout{}, r, true).outcome.Remaining, "counting starts anew")
 
-	grown := record{ban: ban{end: start - 1, length: 1, offences: 2}}
+	grown := record{ban: ban{end: start - 1, length: 1, repeats: 2}}
 	r, _ = grown.banned(start, time.Second)
-	require.Equal(t, 2, r.ban.offences, "a ban by hand is none in a row")
+	require.Equal(t, 2, r.ban.repeats, "a ban by hand is none in a row")
 }
 
 // Whatever was counted for good and whatever is withdrawn in whatever order: when

@@ -225,10 +225,11 @@ func (o *outage) befall(t *testing.T, begin, end func(), forgets bool) {
 		returned.Sub(began).Round(time.Millisecond), noticed.Sub(returned).Round(time.Millisecond),
 		o.calls.Load(), o.failed.Load(), o.refused.Load(),
 		o.waited.Load(), 100*float64(o.waited.Load())/float64(o.calls.Load()), &o.slowest, &o.slowestElsewhere)
-	// Those in a row, what was under way beside them, and the probes.
-	probes := int64(noticed.Sub(began)/o.pool.BreakerPause) + 1
-	require.LessOrEqual(t, o.failed.Load(), (pool.DefaultBreakerFailures+1)*outageCallers+probes, "a lost connection fails all that share it")
-	require.LessOrEqual(t, o.waited.Load(), (pool.DefaultBreakerFailures+1)*outageCallers+probes)
+	// Those in a row, and what was under way beside them. The probes are nobody's calls.
+	// A call that an old connection still answers may come in between, once.
+	const bound = 2 * (pool.DefaultBreakerFailures + 1) * outageCallers
+	require.LessOrEqual(t, o.failed.Load(), int64(bound), "a lost connection fails all that share it")
+	require.LessOrEqual(t, o.waited.Load(), int64(bound))
 
 	o.failing.Store(false)
 	o.more(t, 300)

@@ -1,0 +1,259 @@
+package throttler
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+)
+
+// What becomes of a batch when its exchange is done.
+
+// conclude settles the entries of the batch that r settles. The others stay in the
+// batch.
+func (s *slot) conclude(r Result) {
+	proposal, lost := s.proposal, s.lost
+	s.proposal, s.lost = nil, nil
+	switch {
+	case r.Stored:
+		s.accept(proposal, r)
+	case r.Read && lost != nil && sameWrite(r.Found, lost):
+		s.accept(lost, r)
+	case r.Err != nil && !r.Read:
+		s.failAll(r.Err, r.Unknown)
+	case r.Read:
+		if lost != nil {
+			s.suspect(r.Found == nil || sameWrite(r.Found, s.lostBase))
+		}
+		s.decideAnew(r, proposal != nil && r.Err == nil)
+	default:
+		s.retry()
+	}
+}
+
+// sameWrite reports whether item was stored by the write of other.
+func sameWrite(item, other *memcache.Item) bool {
+	return item != nil && other != nil && item.Flags == other.Flags && bytes.Equal(item.Value, other.Value)
+}
+
+// accept settles the batch as it was decided: item was stored.
+func (s *slot) accept(item *memcache.Item, r Result) {
+	s.seen = sighting{known: r.Read, item: r.Found, conn: r.Conn, fresh: true}
+	s.stalls = 0
+	if s.base.known && !s.base.fresh {
+		s.backend.t.stats.rightGuesses.Add(1)
+	}
+	s.uncache()
+	s.acceptAll(item)
+}
+
+// acceptAll settles the batch as it was decided: on the record, or so that item
+// is the record now.
+func (s *slot) acceptAll(item *memcache.Item) {
+	for _, e := range s.batch {
+		s.keep(e, item)
+		s.settle(e)
+	}
+	s.empty()
+}
+
+// uncache forgets a record that has changed.
+func (s *slot) uncache() {
+	if cache := s.backend.cache(); cache != nil {
+		cache.remove(s.key)
+	}
+}
+
+// decideAnew decides the batch on the record as it was found, and settles the entries
+// that leave it as it is, if they came before it was read: to one that came later the
+// answer might be out of date. refused says that the batch was to be stored, and was
+// refused since the record had changed.
+func (s *slot) decideAnew(r Result, refused bool) {
+	stands := s.current && !refused && r.Err == nil && s.unreadable == nil && s.beforeRead == len(s.batch)
+	lostRace := refused && s.base.fresh
+	if lostRace {
+		s.stall(sameToken(s.base.item, r.Found))
+	}
+	s.seen = sighting{known: true, item: r.Found, conn: r.Conn, fresh: true}
+	if stands {
+		s.acceptAll(r.Found)
+		return
+	}
+	now := instantOf(time.Now())
+	found, err := recordIn(r.Found)
+	undecided := s.batch[:0]
+	for i, e := range s.batch {
+		if err != nil {
+			e.fail(err)
+			s.settle(e)
+			continue
+		}
+		if refused && e.late {
+			e.doubt()
+		}
+		_, e.writes = e.apply(now, found)
+		switch {
+		case e.writes && s.giveUp(e, r, found, lostRace):
+		case !e.writes && i < s.beforeRead:
+			s.keep(e, r.Found)
+			s.settle(e)
+		default:
+			undecided = append(undecided, e)
+		}
+	}
+	clear(s.batch[len(undecided):])
+	s.batch = undecided
+}
+
+// giveUp settles e, which changes the record found, if it is not to be tried again, and
+// reports whether it did.
+func (s *slot) giveUp(e *entry, r Result, found record, lostRace bool) bool {
+	switch {
+	case r.Err != nil:
+		s.failUnstored(e, r.Err, found)
+	case r.Found != nil && r.Found.CasID == 0:
+		s.failUnstored(e, ErrNoCAS, found)
+	case lostRace && s.lostTooOften(e):
+	case e.unsure && (e.op == opRefund || e.op == opWithdraw):
+		e.fail(errLostAnswer)
+		s.settle(e)
+	default:
+		return false
+	}
+	return true
+}
+
+// retry keeps the batch for the next exchange: its write was refused, and the record
+// has not been read since. Entries that have lost too many races are settled.
+func (s *slot) retry() {
+	s.stall(s.refusedBase.known && sameToken(s.base.item, s.refusedBase.item))
+	s.refusedBase, s.seen = s.base, sighting{}
+	s.batch = slices.DeleteFunc(s.batch, s.lostTooOften)
+}
+
+// stall counts how often in a row a write was refused although the record is
+// unchanged.
+func (s *slot) stall(unchanged bool) {
+	if unchanged {
+		s.stalls++
+	} else {
+		s.stalls = 0
+	}
+}
+
+func sameToken(a, b *memcache.Item) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.CasID == b.CasID
+}
+
+// lostTooOften notes that e has lost a race, and reports whether that was one too
+// many. Then e is settled.
+func (s *slot) lostTooOften(e *entry) bool {
+	if e.late {
+		e.doubt()
+	}
+	e.lostRaces++
+	s.backend.t.stats.lostRaces.Add(1)
+	if e.lostRaces == 1 {
+		e.since = time.Now()
+	}
+	limit := maxLosses + e.condition.Max
+	switch waited := s.backend.t.queueTimeout(); {
+	case s.stalls >= maxStalls || e.lostRaces > limit:
+		e.fail(errStalled)
+	case time.Since(e.since) > waited:
+		e.fail(fmt.Errorf("%w: the record of %q changed %d times in %v", ErrOverloaded, s.key, e.lostRaces, waited))
+	default:
+		return false
+	}
+	s.settle(e)
+	return true
+}
+
+// suspect notes that a write of the batch was lost. If the record is still as it
+// was to be replaced, the write was not carried out, unless it arrives yet: a
+// server reads its connections in no order. Else it may have been.
+func (s *slot) suspect(unchanged bool) {
+	for _, e := range s.batch {
+		switch {
+		case !e.writes:
+		case unchanged:
+			e.late = true
+		default:
+			e.doubt()
+		}
+	}
+}
+
+// doubt notes that an earlier write of e may have been carried out.
+func (e *entry) doubt() {
+	if !e.unsure {
+		e.unsure, e.note = true, errLostAnswer
+	}
+}
+
+// failAll settles all entries that wait for a server which does not answer: those
+// that came later too, or they would all wait for it in turn.
+func (s *slot) failAll(err error, unknown bool) {
+	s.seen = sighting{}
+	if unknown {
+		s.uncache()
+	}
+	known := s.base.fresh
+	r, unreadable := recordIn(s.base.item)
+	for _, e := range s.batch {
+		e.unknown = unknown && e.writes
+		if known && unreadable == nil {
+			s.failUnstored(e, err, r)
+			continue
+		}
+		e.fail(err)
+		s.settle(e)
+	}
+	s.empty()
+	if errors.Is(err, ErrOverloaded) {
+		return
+	}
+	for _, e := range s.queue {
+		e.fail(err)
+		s.settle(e)
+	}
+	clear(s.queue)
+	s.queue = s.queue[:0]
+}
+
+// failUnstored settles e after its write failed, though the record was read.
+func (s *slot) failUnstored(e *entry, err error, r record) {
+	e.failUnstored(err, r)
+	s.settle(e)
+}
+
+// empty forgets the batch, which is settled.
+func (s *slot) empty() {
+	clear(s.batch)
+	s.batch = s.batch[:0]
+}
+
+// keep remembers what blocks e, to answer the next call from memory.
+func (s *slot) keep(e *entry, item *memcache.Item) {
+	if e.op > opAssess || !e.outcome.Blocked || item == nil {
+		return
+	}
+	s.backend.keep(e, item.Value, s.resets)
+}
+
+// settle makes e's result known. The caller must not touch it any more.
+func (s *slot) settle(e *entry) {
+	e.settled = true
+	if e.op == opAssess {
+		e.assessed = s.seen
+	}
+	if e.round != nil {
+		e.round.settle()
+	}
+}

@@ -1,0 +1,65 @@
+package serve_test
+
+import (
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// rewrite puts text in the place of the rule file of the service of this test.
+func rewrite(t *testing.T, text string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(filepath.Dir(t.TempDir()), "*", "rules.yaml"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	require.NoError(t, os.WriteFile(files[0]+".new", []byte(text), 0o600))
+	require.NoError(t, os.Rename(files[0]+".new", files[0]))
+}
+
+func TestServersOfTheRuleFileComeAndGoWithoutARestart(t *testing.T) {
+	first, second := memcachedtest.Process(t), memcachedtest.Process(t)
+	s := start(t, limits+"servers: ["+first.Addr+"]\n")
+	statuses := func() (statuses []int) {
+		for range 4 {
+			answer, _ := ask(t, s, "/auth", "203.0.113.7", "/page/1")
+			statuses = append(statuses, answer.StatusCode)
+		}
+		return statuses
+	}
+	require.Equal(t, []int{200, 200, 200, 429}, statuses())
+	_, port, err := net.SplitHostPort(second.Addr)
+	require.NoError(t, err)
+	knows := func() bool {
+		_, metrics := request(t, http.DefaultClient, "GET", "http://"+s.admin+"/metrics", "")
+		return strings.Contains(metrics, `server_port="`+port+`"`)
+	}
+	require.False(t, knows())
+	rewrite(t, limits+"servers: ["+second.Addr+"]\n")
+	require.Eventually(t, knows, 30*time.Second, 50*time.Millisecond)
+	first.Kill()
+	require.Equal(t, []int{200, 200, 200, 429}, statuses(), "it begins anew on the other server")
+
+	// A file with a list that cannot be used changes its rules, and no server.
+	more := strings.Replace(limits, "max: 3", "max: 5", 1)
+	for _, servers := range []string{"servers: [" + second.Addr + ", nonsense]\n", ""} {
+		rewrite(t, limits+servers)
+		rewrite(t, more+servers)
+		require.Eventually(t, func() bool { return statuses()[0] == 200 }, 30*time.Second, 50*time.Millisecond)
+		assert.Equal(t, []int{429, 429, 429, 429}, statuses(), "the five that it held")
+		assert.True(t, knows())
+		more = strings.Replace(limits, "max: 3", "max: 9", 1)
+	}
+	s.stop()
+	log := s.log.String()
+	assert.Contains(t, log, "servers have changed")
+	assert.Contains(t, log, "the list stays as it is")
+	assert.Contains(t, log, "must be started anew")
+}

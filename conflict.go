@@ -1,0 +1,66 @@
+package throttler
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+)
+
+// How much is remembered to find rules that contradict each other.
+const (
+	maxLimitsSeen    = 4096 // records and their limits, the latest
+	maxConflictsTold = 1024 // conditions, the latest
+)
+
+// A limitOf is what a condition says of its record.
+type limitOf struct {
+	max       int
+	ttl       time.Duration
+	algorithm Algorithm
+}
+
+func (l limitOf) String() string {
+	return fmt.Sprintf("a %v of %d in %v", l.algorithm, l.max, l.ttl)
+}
+
+// conflicts finds conditions that count in the same record under another limit. The
+// zero value has seen none.
+type conflicts struct {
+	mu   sync.Mutex // guards what follows
+	seen *simplelru.LRU[string, limitOf]
+	told *simplelru.LRU[string, struct{}] // by identifier and name
+}
+
+// of returns what is wrong with c, whose record is at key; nil if nothing is, or if
+// it was told before.
+func (cs *conflicts) of(identifier string, c *Condition, key string) error {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if cs.seen == nil { // which fails for no size only
+		cs.seen, _ = simplelru.NewLRU[string, limitOf](maxLimitsSeen, nil)
+		cs.told, _ = simplelru.NewLRU[string, struct{}](maxConflictsTold, nil)
+	}
+	limit := limitOf{c.Max, c.TTL, c.Algorithm}
+	other, ok := cs.seen.Get(key)
+	cs.seen.Add(key, limit)
+	if !ok || other == limit || cs.told.Contains(name(identifier, c)) {
+		return nil
+	}
+	cs.told.Add(name(identifier, c), struct{}{})
+	return fmt.Errorf("throttler: condition %q of %q is asked for as %v and as %v, and both are one record",
+		c.Name, identifier, other, limit)
+}
+
+// name returns what tells conditions apart, whatever their Value.
+func name(identifier string, c *Condition) string { return key(identifier, c.Name, "") }
+
+// tellConflicts tells the owner of t which conditions of c contradict others.
+func (t *Throttler) tellConflicts(c *call) {
+	for _, e := range c.entries {
+		if err := t.conflicts.of(c.rule.Identifier, &e.condition, e.key); err != nil {
+			t.Conflict(c.rule, err)
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package throttler_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What becomes of a call, and of those that share its exchanges, when its ctx
+// ends at a given moment.
+
+func TestARefusedCallIsGivenBackAlthoughItsContextHasEnded(t *testing.T) {
+	t.Parallel()
+	s := onStage(t, memcachedtest.Any(t))
+	th := throttler.New(s)
+	large, small := limit("large", 5, time.Hour), limit("small", 1, time.Hour)
+	rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{large, small}, CountAuthorizedOnly: true}
+	of := func(c throttler.Condition) throttler.Rule {
+		return throttler.Rule{Identifier: rule.Identifier, Either: []throttler.Condition{c}}
+	}
+	others := throttler.New(s.Pool)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s.before = func(n int64) {
+		if n == 2 { // it has looked, and is about to count
+			authorize(t, others, of(small))
+		}
+	}
+	s.after = func(n int64) {
+		if n == 2 {
+			cancel()
+		}
+	}
+	d, err := th.Authorize(ctx, rule)
+	require.NoError(t, err)
+	require.Equal(t, throttler.Blocked, d.Status)
+	require.Eventually(t, func() bool { return remaining(peek(t, others, of(large)))[0] == 4 }, 20*time.Second, time.Millisecond,
+		"what would remain after the call: nothing is counted")
+}
+
+func TestOthersDoNotNoticeThatTheLeadersContextHasEndedAlready(t *testing.T) {
+	t.Parallel()
+	s := onStage(t, memcachedtest.Any(t))
+	th := throttler.New(s)
+	rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{limit("c", 5, time.Hour)}}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var others sync.WaitGroup
+	s.before = func(n int64) {
+		if n > 1 {
+			return
+		}
+		others.Go(func() {
+			d, err := th.Authorize(t.Context(), rule)
+			assert.NoError(t, err)
+			assert.NoError(t, d.Err)
+		})
+		key := throttler.Key(rule.Identifier, "c", rule.Either[0].Value)
+		assert.Eventually(t, func() bool { return throttler.Queued(th, key) == 2 }, 20*time.Second, time.Millisecond)
+		cancel()
+	}
+	d, err := th.Authorize(ctx, rule)
+	require.NoError(t, err)
+	others.Wait()
+	require.NoError(t, th.Cancel(t.Context(), d), "it has counted or not")
+	require.Equal(t, []int{3}, remaining(peek(t, th, rule)), "the hit of the other, and the one to come")
+}
+
+func TestDoneContextEndsTheCallBeforeAnyOperation(t *testing.T) {
+	client := newFaulty()
+	th := throttler.New(client)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, rule := range []throttler.Rule{
+		either(condition("a", 1, time.Minute)),
+		either(condition("a", 1, time.Minute), condition("b", 1, time.Minute)),
+	} {
+		d, err := th.Authorize(ctx, rule)
+		require.NoError(t, err)
+		require.Equal(t, throttler.Authorized, d.Status)
+		require.Equal(t, context.Canceled, d.Err)
+		for i, c := range rule.Either {
+			require.Equal(t, throttler.Outcome{Name: c.Name, Limit: 1, Remaining: 1, Err: context.Canceled}, d.Outcomes[i])
+		}
+		require.ErrorIs(t, th.Reset(ctx, rule), context.Canceled)
+	}
+	require.Empty(t, client.took())
+}
+
+func TestContextEndsACallThatHangs(t *testing.T) {
+	ops := map[string]throttler.Rule{
+		"get":   either(condition("a", 5, time.Minute)),
+		"multi": either(condition("a", 5, time.Minute), condition("b", 5, time.Minute)),
+		"add":   either(condition("a", 5, time.Minute), condition("b", 5, time.Minute)),
+	}
+	for hung, rule := range ops {
+		t.Run(hung, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := newFaulty()
+				client.before = func(op string, _ ...string) error {
+					if op == hung {
+						time.Sleep(500 * time.Millisecond) // the client's timeout
+						return errDown
+					}
+					return nil
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond) // before each key is asked for by itself
+				defer cancel()
+				start := time.Now()
+				d, err := throttler.New(client).Authorize(ctx, rule)
+				require.NoError(t, err)
+				require.Equal(t, 30*time.Millisecond, time.Since(start))
+				require.Equal(t, throttler.Authorized, d.Status)
+				require.Equal(t, context.DeadlineExceeded, d.Err)
+				time.Sleep(time.Second) // what was left behind ends by itself
+			})
+		})
+	}
+}
+
+// A call is left, but what is known of it stands.
+func TestContextThatEndsDuringAWriteLeavesOtherConditionsDecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		th := throttler.New(client)
+		full, open := condition("full", 1, time.Minute), condition("open", 5, time.Minute)
+		authorize(t, th, either(full))
+		client.before = func(op string, keys ...string) error {
+			if op == "add" {
+				time.Sleep(time.Second)
+			}
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		d, err := th.Authorize(ctx, either(full, open))
+		require.NoError(t, err)
+		require.Equal(t, throttler.Blocked, d.Status)
+		require.Equal(t, []string{"full is full"}, d.Messages)
+		require.Equal(t, context.DeadlineExceeded, d.Outcomes[1].Err)
+		require.NoError(t, d.Outcomes[0].Err)
+		time.Sleep(time.Second)
+	})
+}

@@ -1,0 +1,86 @@
+// Package startup is what the examples do alike when they start.
+package startup
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/httpthrottle"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/adaptivethrottler/throttler/pool"
+)
+
+// Servers are the memcached servers that keep the counts. If there are none, the
+// process keeps them.
+type Servers []string
+
+// Memcached adds the flag -memcached to flags, which may be repeated.
+func Memcached(flags *flag.FlagSet) *Servers {
+	var s Servers
+	flags.Func("memcached", "keep the counts in the server at `host:port`; may be repeated", func(server string) error {
+		s = append(s, server)
+		return nil
+	})
+	return &s
+}
+
+// Client returns what keeps the counts. close ends its connections.
+func (s Servers) Client() (client throttler.Client, close func() error, err error) {
+	if len(s) == 0 {
+		return memstore.New(), func() error { return nil }, nil
+	}
+	servers, err := pool.New(s...)
+	if err != nil {
+		return nil, nil, fmt.Errorf("-memcached: %w", err)
+	}
+	return servers, servers.Close, nil
+}
+
+// Proxy adds the flag -proxy to flags, which may be repeated. It has source trust
+// the proxies that it names.
+func Proxy(flags *flag.FlagSet, source *httpthrottle.Source) {
+	flags.Func("proxy", "`prefix` of trusted proxies; may be repeated", func(s string) error {
+		prefix, err := netip.ParsePrefix(s)
+		source.Trusted = append(source.Trusted, prefix)
+		return err
+	})
+}
+
+// Parse sets flags by args, and refuses arguments that are not flags. For -h it
+// explains the flags on stderr and returns flag.ErrHelp.
+func Parse(flags *flag.FlagSet, args []string, stderr io.Writer) error {
+	flags.SetOutput(io.Discard)
+	err := flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		flags.SetOutput(stderr)
+		flags.Usage()
+	case err == nil && flags.NArg() > 0:
+		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	return err
+}
+
+// Misused reports a mistake in the flags on stderr, and returns the exit status: 2,
+// or 0 for flag.ErrHelp.
+func Misused(program string, err error, stderr io.Writer) int {
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	fmt.Fprintf(stderr, "%s: %v\n(%s -h lists the flags)\n", program, err, program)
+	return 2
+}
+
+// Ended reports what a program ended with on stderr, and returns the exit status: 1,
+// or 0 if err is nil.
+func Ended(program string, err error, stderr io.Writer) int {
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(stderr, "%s: %v\n", program, err)
+	return 1
+}

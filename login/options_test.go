@@ -1,0 +1,202 @@
+package login_test
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/login"
+	"github.com/adaptivethrottler/throttler/memstore"
+)
+
+// exempting returns a guard that exempts these prefixes.
+func exempting(t *testing.T, prefixes ...string) try {
+	g := on(t, memstore.New())
+	for _, p := range prefixes {
+		g.Exempt = append(g.Exempt, netip.MustParsePrefix(p))
+	}
+	return g
+}
+
+func TestExemptAddressTriesAsManyNamesAsItLikes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := exempting(t, "192.0.2.0/24")
+		for i := range 600 { // more than an address has in a day
+			require.Equal(t, 1, g.fails(1, fmt.Sprint("name", i), office))
+			require.Equal(t, 1, g.fails(1, "", office), "not even a name")
+		}
+		g.succeeds("", office)
+		require.Equal(t, 50, g.fails(60, "", home), "others are limited as ever")
+	})
+}
+
+func TestExemptNetworkIsNotLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := exempting(t, "2001:db8:1::/48")
+		for i := range 1100 { // more than a /56 has
+			require.Equal(t, 1, g.fails(1, "", v6(0, i%256)))
+		}
+		for i := range 5100 { // more than a /48 has
+			require.Equal(t, 1, g.fails(1, "", v6(1+i%64, i/64)))
+		}
+		for i := range 50 {
+			require.Equal(t, 1, g.fails(1, fmt.Sprint("name", i), v6(0, 0)))
+		}
+	})
+}
+
+func TestNamesAreLimitedForExemptAddressesToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := exempting(t, "192.0.2.0/24", "10.0.0.0/8")
+		require.Equal(t, 5, g.fails(9, "alice", office))
+		g.isBlocked("alice", office, 10*time.Minute)
+		verified := 0
+		for i := range 100 {
+			verified += g.fails(1, "alice", addr(i))
+		}
+		require.Equal(t, 24-5, verified)
+
+		// One who is known there gets in past the name's, and within their own.
+		g.succeeds("bob", office)
+		g.fill("bob")
+		require.Equal(t, 5, g.fails(9, "bob", office))
+		outcomes := g.begin("bob", office).Decision.Outcomes
+		for i := range outcomes {
+			require.NotContains(t, outcomes[i].Name, "address-", "no limit of the address, in any disguise")
+			require.NotEqual(t, "address", outcomes[i].Name)
+		}
+	})
+}
+
+func TestExemptAddressIsRecognizedAsItIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for from, exempt := range map[string]bool{
+			"192.0.2.1":             true,
+			"::ffff:192.0.2.1":      true,
+			"64:ff9b::192.0.2.1":    true,
+			"192.0.3.1":             false,
+			"fe80::1%eth0":          true,
+			"fe80::2":               false,
+			"2001:db8:1:2:3::c0:21": false,
+		} {
+			g := exempting(t, "192.0.2.0/24", "fe80::1/128")
+			require.Equal(t, exempt, g.fails(60, "", netip.MustParseAddr(from)) == 60, from)
+		}
+	})
+}
+
+// What was counted before an address was exempt can still be forgotten.
+func TestLiftOfAnAddressThatHasBecomeExempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		g.banAddress(office)
+		g.Exempt = []netip.Prefix{netip.PrefixFrom(office, 32)}
+		d, err := g.Peek(t.Context(), "", office)
+		require.NoError(t, err)
+		require.Equal(t, throttler.Blocked, d.Status, "it still counts")
+		require.NoError(t, g.Lift(t.Context(), "", office))
+		g.Exempt = nil
+		g.succeeds("bob", office)
+	})
+}
+
+func TestOptionThatMakesNoSenseIsNamed(t *testing.T) {
+	second := login.Limit{TTL: time.Second}
+	for want, set := range map[string]func(*login.Guard){
+		"Guard.NameAddress.TTL is -1s, want 1ms or more":              func(g *login.Guard) { g.NameAddress.TTL = -time.Second },
+		"Guard.NameAddress.Max is 100001, want at most 10000":         func(g *login.Guard) { g.NameAddress.Max = throttler.MaxHits + 1 },
+		"Guard.Address.TTL is 999µs, want 1ms or more":                func(g *login.Guard) { g.Address.TTL = time.Millisecond - time.Microsecond },
+		"Guard.Address.Max is 100001":                                 func(g *login.Guard) { g.Address.Max = throttler.MaxHits + 1 },
+		"Guard.AddressDay.Max is 1000000001, want at most 1000000000": func(g *login.Guard) { g.AddressDay = second; g.AddressDay.Max = 1e9 + 1 },
+		"Guard.Network56.TTL is":                                      func(g *login.Guard) { g.Network56.TTL = throttler.MaxBucketTTL + 1 },
+		"Guard.Network48.TTL is":                                      func(g *login.Guard) { g.Network48.TTL = -1 },
+		"Guard.Name.TTL is":                                           func(g *login.Guard) { g.Name.TTL = 1 },
+		"Guard.Known.TTL is":                                          func(g *login.Guard) { g.Known.TTL = 1 },
+		"Guard.LockoutGrowth is 0.5":                                  func(g *login.Guard) { g.LockoutGrowth = 0.5 },
+		"Guard.LockoutGrowth is NaN":                                  func(g *login.Guard) { g.LockoutGrowth = math.NaN() },
+		"Guard.LockoutGrowth is +Inf":                                 func(g *login.Guard) { g.LockoutGrowth = math.Inf(1) },
+		"Guard.MaxLockout is -1s":                                     func(g *login.Guard) { g.MaxLockout = -time.Second },
+		"Guard.KnownFor is 1µs":                                       func(g *login.Guard) { g.KnownFor = time.Microsecond },
+		"Guard.KnownFor is 8760":                                      func(g *login.Guard) { g.KnownFor = throttler.MaxBucketTTL },
+		"Guard.IPv6Bits is -1, want 0 to 128":                         func(g *login.Guard) { g.IPv6Bits = -1 },
+		"Guard.IPv6Bits is 129":                                       func(g *login.Guard) { g.IPv6Bits = 129 },
+		"Guard.Exempt[0] is invalid Prefix":                           func(g *login.Guard) { g.Exempt = []netip.Prefix{{}} },
+		"Guard.Exempt[1] is invalid Prefix":                           func(g *login.Guard) { g.Exempt = []netip.Prefix{netip.PrefixFrom(office, 32), {}} },
+		"Guard.Exempt[0] is 64:ff9b::a00:0/104":                       func(g *login.Guard) { g.Exempt = exempting(t, "64:ff9b::10.0.0.0/104").Exempt },
+	} {
+		g := login.New(throttler.New(memstore.New()))
+		require.NoError(t, g.Validate())
+		set(g)
+		err := g.Validate()
+		require.ErrorIs(t, err, throttler.ErrInvalidRule)
+		require.ErrorContains(t, err, want)
+
+		a, err := g.Begin(t.Context(), "alice", home)
+		require.ErrorContains(t, err, want, "at the first attempt")
+		require.Nil(t, a)
+		require.ErrorContains(t, g.Recognize(t.Context(), "alice", home, ""), want)
+		require.ErrorContains(t, g.Lift(t.Context(), "alice", home), want)
+		d, err := g.Peek(t.Context(), "alice", home)
+		require.ErrorContains(t, err, want)
+		require.Zero(t, d)
+	}
+}
+
+func TestOptionsAtTheirBoundsAreValid(t *testing.T) {
+	g := login.New(throttler.New(memstore.New()))
+	g.NameAddress = login.Limit{Max: throttler.MaxHits, TTL: time.Millisecond}
+	g.Name = login.Limit{Max: 1e6, TTL: time.Millisecond}
+	g.Known = login.Limit{TTL: throttler.MaxBucketTTL}
+	g.Address = login.Limit{Max: -1, TTL: -1} // there is none
+	g.KnownFor = throttler.MaxBucketTTL / 2
+	g.LockoutGrowth = 1
+	g.IPv6Bits = 128
+	require.NoError(t, g.Validate())
+	a, err := g.Begin(t.Context(), "alice", home)
+	require.NoError(t, err)
+	require.NoError(t, a.Succeed(t.Context()))
+	g.KnownFor, g.IPv6Bits = time.Millisecond, 1
+	require.NoError(t, g.Validate())
+	g.KnownFor = -1
+	require.NoError(t, g.Validate())
+}
+
+func TestPeekSaysWhatLiftWouldForget(t *testing.T) {
+	eachBackend(t, func(t *testing.T, client throttler.Client) {
+		g, ctx := on(t, client), t.Context()
+		counted := func(name string, addr netip.Addr) (conditions []string) {
+			d, err := g.Peek(ctx, name, addr)
+			require.NoError(t, err)
+			require.NoError(t, d.Err)
+			for _, o := range d.Outcomes {
+				if o.Blocked || o.Remaining < o.Limit-1 {
+					conditions = append(conditions, o.Name)
+				}
+			}
+			return conditions
+		}
+		require.Empty(t, counted("alice", home))
+		require.Empty(t, counted("", netip.Addr{}))
+		g.fails(1, "alice", home)
+		for range 3 { // and it counts nothing itself
+			require.Equal(t, []string{"name+address", "address", "address-day", "name"}, counted("Alice", home))
+		}
+		require.Equal(t, []string{"name"}, counted("alice", netip.Addr{}))
+		require.Equal(t, []string{"address", "address-day"}, counted("", home))
+		require.Empty(t, counted("bob", away))
+		require.NoError(t, g.Lift(ctx, "alice", home))
+		require.Empty(t, counted("alice", home))
+
+		g.fails(6, "alice", home)
+		g.Shadow = true
+		d, err := g.Peek(ctx, "alice", home)
+		require.NoError(t, err)
+		require.Equal(t, throttler.Blocked, d.Status, "what counts, and not what becomes of it")
+	})
+}

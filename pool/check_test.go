@@ -1,0 +1,184 @@
+package pool_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/stretchr/testify/require"
+)
+
+// told keeps what Forgot is told.
+type told struct {
+	mu   sync.Mutex
+	news []string
+}
+
+func (l *told) forgot(server string, loss pool.Loss) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.news = append(l.news, fmt.Sprint(server, loss))
+}
+
+func TestWhatAServerForgetsIsNoticed(t *testing.T) {
+	server := memcachedtest.Process(t, "-m", "4")
+	p := patient(t, server.Addr)
+	var log told
+	p.Forgot = log.forgot
+	check := func() pool.ServerStats {
+		t.Helper()
+		require.NoError(t, p.Check(t.Context()))
+		return p.Stats()[0]
+	}
+	server.Command(t, "flush_all")
+	stats := check()
+	require.Zero(t, stats.Loss, "it was before the first look")
+	require.Equal(t, int64(4<<20), stats.MaxBytes)
+	require.Zero(t, stats.Bytes)
+
+	require.NoError(t, p.Add(item("key")))
+	stats = check()
+	require.Zero(t, stats.Loss)
+	require.Positive(t, stats.Bytes)
+
+	server.Command(t, "flush_all")
+	require.Equal(t, pool.Loss{Flushes: 1}, check().Loss)
+	require.Equal(t, pool.Loss{Flushes: 1}, check().Loss, "once")
+
+	for i := range 100 {
+		server.Command(t, fmt.Sprintf("set big%d 0 0 100000\r\n%s", i, strings.Repeat("x", 100_000)))
+	}
+	evicted := check().Loss
+	require.Positive(t, evicted.Evictions)
+	require.Zero(t, evicted.Restarts)
+
+	server.Stop()
+	require.ErrorContains(t, p.Check(t.Context()), server.Addr)
+	require.Zero(t, p.Stats()[0].MaxBytes, "it does not answer")
+	require.Equal(t, evicted, p.Stats()[0].Loss)
+	server.Start()
+	want := evicted
+	want.Restarts = 1
+	require.Equal(t, want, check().Loss, "what it counts begins at 0 again, and these do not")
+	require.Equal(t, []string{
+		server.Addr + "{0 1 0}", fmt.Sprintf("%s{0 0 %d}", server.Addr, evicted.Evictions), server.Addr + "{1 0 0}",
+	}, log.news)
+}
+
+// A teller answers stats with what it is told to.
+type teller struct {
+	mu    sync.Mutex
+	stats string
+	asked int
+}
+
+func (s *teller) says(stats string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stats = stats
+}
+
+func (s *teller) dial(context.Context, string, string) (net.Conn, error) {
+	here, there := net.Pipe()
+	go func() {
+		defer there.Close()
+		r := bufio.NewReader(there)
+		for {
+			if command, err := r.ReadString('\n'); err != nil || command != "stats\r\n" {
+				return
+			}
+			s.mu.Lock()
+			s.asked++
+			answer := s.stats
+			s.mu.Unlock()
+			io.WriteString(there, answer)
+		}
+	}()
+	return here, nil
+}
+
+// running are the statistics of a server that was started at a time.
+func running(pid, started, uptime int) string {
+	return fmt.Sprintf("STAT pid %d\r\nSTAT uptime %d\r\nSTAT time %d\r\nSTAT version 1.6.18\r\nEND\r\n", pid, uptime, started+uptime)
+}
+
+func TestServersAreWatchedUntilCtxEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s teller
+		s.says(running(1, 1000, 5))
+		p, err := pool.New(one)
+		require.NoError(t, err)
+		defer p.Close()
+		p.DialContext = s.dial
+		var log told
+		p.Forgot = log.forgot
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- p.Watch(ctx, time.Minute) }()
+		for _, step := range []struct {
+			stats string
+			want  uint64 // restarts so far
+		}{
+			{running(1, 1000, 65), 0},
+			{running(1, 1200, 3), 1}, // in a container the pid is always 1
+			{running(2, 1200, 63), 2},
+			{"ERROR\r\n", 2},
+			{running(2, 1200, 183), 2},
+		} {
+			synctest.Wait()
+			s.says(step.stats)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			require.Equal(t, step.want, p.Stats()[0].Loss.Restarts, "%q", step.stats)
+		}
+		require.Len(t, log.news, 2)
+		require.Equal(t, 6, s.asked)
+		cancel()
+		require.ErrorIs(t, <-ended, context.Canceled)
+		go func() { ended <- p.Watch(t.Context(), 0) }()
+		synctest.Wait()
+		require.Equal(t, 7, s.asked)
+		time.Sleep(pool.DefaultWatchEvery)
+		synctest.Wait()
+		require.Equal(t, 8, s.asked)
+		require.NoError(t, p.Close())
+		require.ErrorIs(t, <-ended, pool.ErrClosed)
+		require.ErrorIs(t, p.Check(t.Context()), pool.ErrClosed)
+	})
+}
+
+func TestAServerThatIsDownIsNotChecked(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: hangs}
+		p := s.newPool(t, one, two)
+		p.BreakerPause = time.Hour
+		require.Error(t, checkWithin(p, time.Second))
+		down := onEach(p, one, two)[one]
+		for !p.Stats()[0].Down {
+			p.Get(down)
+		}
+		s.dialled()
+		err := checkWithin(p, time.Second)
+		require.ErrorContains(t, err, two)
+		require.NotContains(t, err.Error(), one)
+		require.Equal(t, []string{two}, s.dialled())
+		var server *pool.ServerError
+		require.True(t, errors.As(err, &server))
+	})
+}
+
+func checkWithin(p *pool.Pool, d time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	return p.Check(ctx)
+}

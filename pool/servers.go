@@ -1,0 +1,176 @@
+package pool
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"time"
+)
+
+// parseServers returns servers that are not yet connected, as [New] says.
+func parseServers(names []string) ([]*server, error) {
+	if len(names) == 0 {
+		return nil, errors.New("pool: no servers")
+	}
+	all := make([]*server, len(names))
+	seen := make(map[address]bool, len(names))
+	var unresolved []error
+	for i, name := range names {
+		addr, noAddress, err := parseAddress(name)
+		if err == nil && seen[addr] {
+			err = errors.New("given twice")
+		}
+		if err != nil {
+			return nil, &ServerError{Server: name, Err: err}
+		}
+		seen[addr] = true
+		all[i] = newServer(addr)
+		if noAddress != nil {
+			failure := &ServerError{Server: name, Err: noAddress}
+			all[i].last.Store(failure)
+			unresolved = append(unresolved, failure)
+		}
+	}
+	if len(unresolved) == len(names) {
+		return nil, errors.Join(unresolved...)
+	}
+	return all, nil
+}
+
+// SetServers replaces the list of servers that was given to [New], while calls are
+// made. Its errors are those of New, and ErrClosed; after an error the list is as
+// before.
+//
+// Only the keys of servers that come or go are concerned: a new server takes its
+// share from all others, and the keys of one that goes are spread over the rest.
+// These keys begin with empty records, so each of their values may have its limit
+// once more, and bans that were kept there do not hold. All other keys, and the
+// connections to their servers, stay. A server that comes back has the records
+// that it had when it went, unless they have expired.
+//
+// Calls that are under way end where they began. The connections to a server that
+// goes are closed when they have. A program that calls Get and CompareAndSwap by
+// itself may read from one server and swap on another: it must not do so while
+// servers change.
+func (p *Pool) SetServers(servers ...string) error {
+	all, err := parseServers(servers)
+	if err != nil {
+		return err
+	}
+	added, removed, err := p.replace(all)
+	if err == nil && p.ServersChanged != nil && len(added)+len(removed) > 0 {
+		p.ServersChanged(added, removed)
+	}
+	return err
+}
+
+// Changes returns how many times SetServers has added or removed servers. Each time
+// the records of some values began anew.
+func (p *Pool) Changes() uint64 { return p.changes.Load() }
+
+// replace puts all in the place of the servers so far, except that those which are
+// there already stay. It returns the names that are new, and those that are not
+// there any more.
+func (p *Pool) replace(all []*server) (added, removed []string, err error) {
+	p.init()
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	if p.isClosed() {
+		return nil, nil, ErrClosed
+	}
+	before := p.servers.Load()
+	for i, s := range all {
+		if old := before.byName[s.name]; old != nil {
+			all[i] = old
+			continue
+		}
+		added = append(added, s.name)
+		if old := p.leaving.stay(s.name); old != nil {
+			all[i] = old
+		} else {
+			s.init(p)
+		}
+	}
+	after := place(all)
+	p.servers.Store(after)
+	for _, s := range before.all {
+		if after.byName[s.name] == nil {
+			removed = append(removed, s.name)
+			p.leaving[s.name] = leaver{s, time.AfterFunc(s.longest(), func() { p.dismiss(s) })}
+		}
+	}
+	if len(added)+len(removed) > 0 {
+		p.changes.Add(1)
+	}
+	return added, removed, nil
+}
+
+// leaving are the servers that get no further calls, by name.
+type leaving map[string]leaver
+
+type leaver struct {
+	server *server
+	end    *time.Timer // runs dismiss
+}
+
+// all takes all servers out of l.
+func (l leaving) all() []*server {
+	var all []*server
+	for name := range maps.Clone(l) {
+		all = append(all, l.stay(name))
+	}
+	return all
+}
+
+// stay takes a server out of l. It returns nil if it is not there.
+func (l leaving) stay(name string) *server {
+	leaver, ok := l[name]
+	if !ok {
+		return nil
+	}
+	delete(l, name)
+	leaver.end.Stop()
+	return leaver.server
+}
+
+// dismiss closes the connections to a server that has left, when its calls have
+// ended.
+func (p *Pool) dismiss(s *server) {
+	if p.mayClose(s) {
+		s.close()
+	}
+}
+
+// mayClose reports whether s is still leaving and has no calls any more. If it is
+// busy, dismiss runs once more.
+func (p *Pool) mayClose(s *server) bool {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	leaver := p.leaving[s.name]
+	if leaver.server != s {
+		return false
+	}
+	if s.busy() {
+		leaver.end.Reset(s.longest())
+		return false
+	}
+	delete(p.leaving, s.name)
+	return true
+}
+
+// longest is how long a call may take.
+func (s *server) longest() time.Duration {
+	return s.queueTimeout + 2*(s.dialTimeout+s.timeout)
+}
+
+// busy reports whether calls are under way. While the server is down there are
+// only probes.
+func (s *server) busy() bool {
+	return s.down.Load() == nil && slices.ContainsFunc(s.lanes, (*lane).busy)
+}
+
+func (l *lane) busy() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.queue.len() > 0 || l.conn != nil && l.conn.sent.len() > 0
+}

@@ -1,0 +1,298 @@
+package throttler_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/anishathalye/porcupine"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What holds of calls that guess, and are decided together, while connections
+// break, servers restart and callers leave.
+
+// A happening is one call of a session in which calls may fail.
+type happening struct {
+	op    operation
+	maybe bool // it failed: it may have taken effect, then or later
+}
+
+// doubtful is the model of calls that may fail: a call without an error answers and
+// counts as ever, one with an error may have done so.
+func (m mix) doubtful() porcupine.Model {
+	model := porcupine.NondeterministicModel{
+		Init: func() []any { return []any{content{}} },
+		Step: func(state, input, output any) []any {
+			h := input.(happening)
+			want, next := h.op.on(state.(content), sessionMax, m.bans)
+			switch {
+			case h.maybe:
+				return []any{state, next}
+			case output.(reply) == want:
+				return []any{next}
+			}
+			return nil
+		},
+		Equal: func(a, b any) bool { return a == b },
+	}
+	return model.ToModel()
+}
+
+// A witness notes what several callers do and are told.
+type witness struct {
+	begin time.Time
+
+	mu      sync.Mutex
+	history []porcupine.Operation
+	failed  int
+}
+
+// note adds one call. What has failed may be carried out at any time, and a write
+// whose answer was lost even twice: once unknown, and once again.
+func (w *witness) note(id int, op operation, r reply, call time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	o := porcupine.Operation{ClientId: id, Input: happening{op: op}, Call: int64(call), Output: r, Return: int64(time.Since(w.begin))}
+	if !r.Failed {
+		w.history = append(w.history, o)
+		return
+	}
+	w.failed++
+	if op == opPeek || op == opLook {
+		return
+	}
+	o.Input, o.Return = happening{op, true}, math.MaxInt64
+	for range 2 {
+		o.ClientId = 1000 + len(w.history)
+		w.history = append(w.history, o)
+	}
+}
+
+// Connections are cut in the middle of what several callers have sent together, and
+// some of the callers leave in the middle of a batch.
+func TestCallsAreLinearizableWhileConnectionsBreakAndCallersLeave(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Any(t)
+	for _, name := range []string{"window with Cancel", "bans despite Cancel", "bucket"} {
+		m := mixes[name]
+		t.Run(name, func(t *testing.T) {
+			failed, calls := 0, 0
+			for range 40 {
+				w := m.troubled(t, server)
+				failed, calls = failed+w.failed, calls+len(w.history)
+				result, info := porcupine.CheckOperationsVerbose(m.doubtful(), w.history, time.Minute)
+				if result == porcupine.Illegal {
+					m.show(t, info)
+				}
+				require.Equal(t, porcupine.Ok, result)
+			}
+			require.NotZero(t, failed)
+			t.Logf("%d calls, %d failed", calls, failed)
+		})
+	}
+}
+
+// troubled is a session over two pools whose connections break, with callers that
+// leave.
+func (m mix) troubled(t *testing.T, server *memcachedtest.Server) *witness {
+	t.Helper()
+	var met [memcachedtest.Faults]atomic.Int64
+	w := &witness{begin: time.Now()}
+	rule := m.rule()
+	var wg sync.WaitGroup
+	for process := range 2 {
+		p, wire := onWire(t, server)
+		wire.Next = brokenAnswers(rand.New(rand.NewPCG(rand.Uint64(), 1)), 0.06, &met)
+		th := throttler.New(p)
+		for i := range 3 {
+			id := 3*process + i
+			random := rand.New(rand.NewPCG(rand.Uint64(), uint64(id)))
+			c := &caller{rule: rule, client: p, throttler: th}
+			wg.Go(func() {
+				for range 12 {
+					op := m.pick(random)
+					if op == opReset || op == opLook || op == opCancel && len(c.counted) == 0 {
+						op = opAuthorize
+					}
+					call := time.Since(w.begin)
+					if op == opAuthorize && random.IntN(15) == 0 {
+						ctx, cancel := context.WithTimeout(context.Background(), time.Duration(random.IntN(300))*time.Microsecond)
+						d, err := th.Authorize(ctx, rule)
+						cancel()
+						w.note(id, op, c.reply(d, err), call)
+						continue
+					}
+					op, r := c.do(op)
+					w.note(id, op, r, call)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	return w
+}
+
+// The tokens of a server begin anew when it restarts. A token of before that meets
+// a record of after would bring hits of before back.
+func TestNoRecordOfBeforeARestartComesBack(t *testing.T) {
+	t.Parallel()
+	const values, ttl = 10, time.Hour
+	server := memcachedtest.Process(t)
+	id := uniqueID()
+	rule := func(i int) throttler.Rule {
+		c := limit("c", 10_000, ttl)
+		c.Value = fmt.Sprint(i)
+		return throttler.Rule{Identifier: id, Either: []throttler.Condition{c}}
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	var sound atomic.Int64
+	for range 3 {
+		p, err := pool.New(server.Addr)
+		require.NoError(t, err)
+		t.Cleanup(func() { p.Close() })
+		p.BreakerFailures = 1_000_000
+		th := throttler.New(p)
+		for range 4 {
+			wg.Go(func() {
+				for i := rand.IntN(values); ; i++ {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					d, err := th.Authorize(context.Background(), rule(i%values))
+					assert.NoError(t, err)
+					if d.Err == nil {
+						sound.Add(1)
+					} else {
+						time.Sleep(time.Millisecond)
+					}
+				}
+			})
+		}
+	}
+	more := func() {
+		before := sound.Load()
+		require.Eventually(t, func() bool { return sound.Load() > before+300 }, 30*time.Second, time.Millisecond)
+	}
+	for range 8 {
+		more()
+		server.Kill()
+		restarted := time.Now()
+		server.Start()
+		more()
+		for i := range values {
+			for _, line := range server.Command(t, "get "+throttler.Key(id, "c", fmt.Sprint(i))) {
+				for _, expiry := range throttler.Expiries([]byte(line)) {
+					require.False(t, expiry.Before(restarted.Add(ttl)), "a hit of %v before the restart", restarted.Add(ttl).Sub(expiry))
+				}
+			}
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// rush has 64 callers over several pools and plain clients ask for values, and
+// requires that of each exactly its limit is admitted.
+func rush(t *testing.T, server *memcachedtest.Server, c throttler.Condition, values, calls int, clients ...throttler.Client) {
+	t.Helper()
+	id := uniqueID()
+	admitted := make([]atomic.Int64, values)
+	processes := make([]*throttler.Throttler, len(clients))
+	for i, client := range clients {
+		processes[i] = throttler.New(client)
+	}
+	var wg sync.WaitGroup
+	for caller := range 64 {
+		wg.Go(func() {
+			for i := range calls {
+				value := (caller*7 + i) % values
+				one := c
+				one.Value = fmt.Sprint(value)
+				d, err := processes[caller%len(processes)].Authorize(context.Background(), throttler.Rule{Identifier: id, Either: []throttler.Condition{one}})
+				assert.NoError(t, err)
+				assert.NoError(t, d.Err)
+				admitted[value].Add(int64(d.Status))
+			}
+		})
+	}
+	wg.Wait()
+	for i := range admitted {
+		require.EqualValues(t, c.Max, admitted[i].Load(), "value %d", i)
+	}
+	for _, th := range processes {
+		all, used := throttler.Slots(th)
+		require.Zero(t, used, "nobody asks any more")
+		require.LessOrEqual(t, all, values)
+	}
+}
+
+func TestExactlyMaxIsAdmittedOverPoolsAndPlainClients(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Any(t)
+	eachAlgorithm(t, 20, func(t *testing.T, c throttler.Condition) {
+		for values, calls := range map[int]int{1: 20, 30: 60} {
+			t.Run(fmt.Sprint("values=", values), func(t *testing.T) {
+				three := []throttler.Client{poolOf(t, server), poolOf(t, server), poolOf(t, server)}
+				rush(t, server, c, values, calls, three...)
+				rush(t, server, c, values, calls, append(three[:2], clientOf(t, server.Addr), clientOf(t, server.Addr))...)
+			})
+		}
+	})
+}
+
+// Callers come and go, each with a ctx that ends at some moment: none is left
+// hanging, and nothing of them stays.
+func TestCallersWhoseContextsEndAtAnyMomentLeaveNothing(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Any(t)
+	for name, client := range map[string]throttler.Client{"pool": poolOf(t, server), "plain": clientOf(t, server.Addr)} {
+		t.Run(name, func(t *testing.T) {
+			th := throttler.New(client)
+			one, two := limit("one", 100_000, time.Hour), limit("two", 100_000, time.Hour)
+			rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{one}}
+			both := throttler.Rule{Identifier: rule.Identifier, Either: []throttler.Condition{one, two}, CountAuthorizedOnly: true}
+			var ended atomic.Int64
+			var wg sync.WaitGroup
+			for i := range 32 {
+				wg.Go(func() {
+					for range 100 {
+						r := rule
+						if i%2 == 0 {
+							r = both
+						}
+						ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(2000))*time.Microsecond)
+						d, err := th.Authorize(ctx, r)
+						assert.NoError(t, err)
+						cancel()
+						if errors.Is(d.Err, context.DeadlineExceeded) {
+							ended.Add(1)
+						} else {
+							assert.NoError(t, d.Err)
+						}
+						assert.NoError(t, th.Cancel(context.Background(), d))
+					}
+				})
+			}
+			wg.Wait()
+			require.NotZero(t, ended.Load())
+			require.Eventually(t, func() bool { _, used := throttler.Slots(th); return used == 0 }, 20*time.Second, time.Millisecond)
+			for _, o := range peek(t, th, both).Outcomes {
+				require.Equal(t, o.Limit-1, o.Remaining, "all that was counted has been cancelled")
+			}
+		})
+	}
+}
