@@ -123,6 +123,11 @@ func (a *Attempt) refuse(wait time.Duration) {
 // all the same. [ErrSettled] is an error of the application: the password should
 // never have been looked at.
 func (a *Attempt) Succeed(ctx context.Context) error {
+	return a.succeed(ctx, a.party.device)
+}
+
+// succeed is [Attempt.Succeed] of somebody whose device is next from now on.
+func (a *Attempt) succeed(ctx context.Context, next origin) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
@@ -143,7 +148,7 @@ func (a *Attempt) Succeed(ctx context.Context) error {
 	err := together(
 		func() error { return errors.Join(g.throttler.Cancel(ctx, a.decided), g.giveBack(ctx, a.party)) },
 		func() error { return g.clear(ctx, a.party, a.plan.from) },
-		func() error { return g.remember(ctx, a.party) },
+		func() error { return g.replace(ctx, a.party, next) },
 	)
 	if err == nil {
 		a.state = succeeded

@@ -2,7 +2,6 @@ package login
 
 import (
 	"context"
-	"net/netip"
 
 	"github.com/adaptivethrottler/throttler"
 )
@@ -52,6 +51,11 @@ func (g *Guard) remember(ctx context.Context, p party) error {
 	if !possible {
 		return nil
 	}
+	return g.pour(ctx, rule)
+}
+
+// pour counts a hit in each of rule's buckets that has room.
+func (g *Guard) pour(ctx context.Context, rule throttler.Rule) error {
 	// Not Authorize at once: it would be observed, usually as a block.
 	d, err := g.throttler.Peek(ctx, rule)
 	if err == nil && d.Err == nil && d.Status == throttler.Authorized {
@@ -61,22 +65,6 @@ func (g *Guard) remember(ctx context.Context, p party) error {
 		return err
 	}
 	return d.Err
-}
-
-// Forget has name no longer known from device, in the spelling given, which should
-// be that of the login: at the end of a session on a shared computer, say, or when
-// its cookie is replaced. Others who use the device stay known. The application must
-// know that it is the owner of name who asks. The error says what the backend failed
-// at, or is [ErrNameTooLong].
-func (g *Guard) Forget(ctx context.Context, name, device string) error {
-	if len(name) > MaxName {
-		return ErrNameTooLong
-	}
-	rule, possible := g.familiar(g.party(name, netip.Addr{}, device))
-	if !possible {
-		return nil
-	}
-	return g.throttler.Reset(ctx, rule)
 }
 
 // clear forgets the failures of p from there, with their bans, if all of them were
@@ -105,13 +93,20 @@ func (g *Guard) beginKnown(ctx context.Context, p party, blocked *Attempt) (*Att
 	if !possible {
 		return blocked, nil
 	}
+	origins := p.origins()
+	leaving := g.leaving(p)
+	rule.All = append(rule.All, leaving...)
 	d, err := g.throttler.Peek(ctx, rule)
 	if err != nil {
 		return nil, err
 	}
 	addressFull := blocks(&blocked.Decision, byAddress, byAddressDay)
-	for i, from := range p.origins() {
-		if d.Outcomes[i].Remaining > 0 { // after one more hit: it was empty, or not to be seen
+	for i, from := range origins {
+		known := d.Outcomes[i].Remaining == 0 // after one more hit: else it was empty, or not to be seen
+		if from == p.device && len(leaving) > 0 {
+			known = known || d.Outcomes[len(origins)].Blocked
+		}
+		if !known {
 			continue
 		}
 		a, err := g.begin(ctx, p, p.known(g, from, addressFull))

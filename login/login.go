@@ -259,7 +259,8 @@ func (g *Guard) Begin(ctx context.Context, name string, addr netip.Addr) (*Attem
 
 // BeginDevice is [Guard.Begin] for somebody whose device the application tells
 // from others: by a cookie with at least 16 random bytes, that it gives to every
-// visitor who has none and keeps through logins and logouts. It is what a person
+// visitor who has none, keeps through logouts, and replaces at each success: see
+// [Attempt.SucceedDevice]. It is what a person
 // is known by whose address changes, or who shares it with an attacker.
 //
 // A device is worth nothing before a success with it, so it needs no signature,

@@ -38,6 +38,7 @@ func (g *Guard) party(name string, addr netip.Addr, device string) party {
 		variant: variant,
 		addr:    addr,
 		address: origin{byNameAddress, prefix(addr, bits)},
+		device:  g.device(device),
 		exempt:  g.exempt(addr),
 	}
 	if addr.Is6() && bits > networkBits {
@@ -46,10 +47,15 @@ func (g *Guard) party(name string, addr netip.Addr, device string) party {
 	if addr.Is6() && bits > wideBits {
 		p.wide = prefix(addr, wideBits)
 	}
-	if device != "" {
-		p.device = origin{byNameDevice, "device-" + g.digest(device)}
-	}
 	return p
+}
+
+// device returns where somebody with this device comes from: nowhere without one.
+func (g *Guard) device(device string) origin {
+	if device == "" {
+		return origin{}
+	}
+	return origin{byNameDevice, "device-" + g.digest(device)}
 }
 
 // exempt reports whether the limits of addresses do not hold for addr, which is

@@ -168,8 +168,9 @@ func TestInABrowser(t *testing.T) {
 	alice.opens(town.site.URL)
 	alice.logIn("alice", "correct horse")
 	require.Equal(t, "Welcome, Alice", alice.text("h1"))
-	alice.sends(chromedp.Click("button", chromedp.ByQuery))
-	require.Contains(t, alice.text("[role=status]"), "You have signed out")
+	alice.picture("home.png", "body")
+	alice.sends(chromedp.Click(`form[action="/forget"] button`, chromedp.ByQuery))
+	require.Contains(t, alice.text("[role=status]"), "this browser is forgotten for your name")
 }
 
 // When the time is up the form opens again by itself, and says so.
@@ -218,6 +219,78 @@ func TestWithoutJavaScript(t *testing.T) {
 	town.visitor("").do("POST", town.operator.URL+"/help", map[string][]string{"name": {"alice"}, "address": {"203.0.113.7"}})
 	alice.logIn("alice", "correct horse")
 	require.Equal(t, "Welcome, Alice", alice.text("h1"))
+}
+
+// contrasts returns the contrast of each border that tells a control from its
+// ground, and of its outline while it has the focus, by the colours that the browser
+// has computed, as WCAG 2.2 reckons it (1.4.11: at least 3).
+const contrasts = `(() => {
+	const parse = text => text.match(/[\d.]+/g).map(Number)
+	const luminance = rgb => {
+		const [r, g, b] = rgb.map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+		return 0.2126 * r + 0.7152 * g + 0.0722 * b
+	}
+	const ground = element => {
+		for (; element; element = element.parentElement) {
+			const [r, g, b, alpha = 1] = parse(getComputedStyle(element).backgroundColor)
+			if (alpha == 1) return [r, g, b]
+		}
+		return [255, 255, 255]
+	}
+	const contrast = (a, b) => {
+		const [low, high] = [luminance(a), luminance(b)].sort((x, y) => x - y)
+		return (high + 0.05) / (low + 0.05)
+	}
+	const result = {}
+	for (const element of document.querySelectorAll("input:not([type=hidden]), button, a")) {
+		if (!element.checkVisibility()) continue
+		const name = element.tagName + " " + (element.id || element.getAttribute("aria-label") || element.textContent)
+		const around = ground(element.parentElement)
+		const edges = () => {
+			const style = getComputedStyle(element)
+			const [r, g, b, alpha = 1] = parse(style.borderTopColor)
+			const edge = style.borderTopWidth != "0px" && alpha == 1 ? contrast([r, g, b], around) : 0
+			return Math.max(edge, contrast(ground(element), around)) // a filled button is its own edge
+		}
+		if (element.tagName == "INPUT" || element.className == "quiet") result[name + ": border"] = edges()
+		if (element.disabled) continue
+		document.activeElement.blur()
+		element.focus({focusVisible: true})
+		const style = getComputedStyle(element)
+		result[name + ": focus"] = style.outlineStyle == "none" ? 0 : contrast(parse(style.outlineColor).slice(0, 3), around)
+	}
+	return result
+})()`
+
+func TestBordersAndFocusStandOut(t *testing.T) {
+	for _, scheme := range []string{"light", "dark"} {
+		town := openTown(t)
+		alice := town.browser("203.0.113.7")
+		alice.do(emulation.SetFocusEmulationEnabled(true))
+		alice.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
+		standsOut := func(page string, atLeast int) {
+			t.Helper()
+			found, ok := alice.eval(contrasts).(map[string]any)
+			require.True(t, ok)
+			require.GreaterOrEqual(t, len(found), atLeast, "%s: %v", page, found)
+			for what, contrast := range found {
+				require.GreaterOrEqual(t, contrast, 3.0, "%s, %s: %s", scheme, page, what)
+			}
+		}
+		alice.opens(town.site.URL)
+		standsOut("login", 6)
+		alice.logIn("alice", "wrong")
+		standsOut("login, wrong", 6)
+		for range 5 {
+			alice.logIn("bob", "wrong")
+		}
+		alice.logIn("bob", "wrong")
+		standsOut("login, blocked", 5)
+		alice.logIn("alice", "correct horse")
+		standsOut("home", 4)
+		alice.opens(town.operator.URL)
+		standsOut("operator", 9)
+	}
 }
 
 // The pages fit a phone, and nothing needs a mouse.

@@ -65,6 +65,7 @@ func newSite(guard *login.Guard, o *options, logger *log.Logger) http.Handler {
 	mux.HandleFunc("GET /login", s.form)
 	mux.HandleFunc("POST /login", s.logIn)
 	mux.HandleFunc("POST /logout", s.logOut)
+	mux.HandleFunc("POST /forget", s.forget)
 	mux.Handle("GET /static/{file}", http.FileServerFS(static))
 	return secured(mux, o.https)
 }
@@ -98,6 +99,8 @@ type loginPage struct {
 	Blocked bool
 	Retry   time.Duration // until it is worth trying again, if Blocked
 	Bye     bool          // the visitor has just signed out
+
+	Forgotten bool // and their browser is not known any more
 }
 
 func (s *site) home(w http.ResponseWriter, r *http.Request) {
@@ -114,19 +117,19 @@ func (s *site) form(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 		return
 	}
-	s.device(w, r)
-	render(w, s.log, http.StatusOK, "login.html", loginPage{Bye: r.URL.Query().Has("bye")})
+	s.keep(w, s.devices(r))
+	query := r.URL.Query()
+	render(w, s.log, http.StatusOK, "login.html", loginPage{Bye: query.Has("bye"), Forgotten: query.Has("forgotten")})
 }
 
-// device returns what tells the visitor's browser from others, and has it keep
-// that through logins and logouts.
-func (s *site) device(w http.ResponseWriter, r *http.Request) string {
-	device := s.cookies.get(r, deviceCookie)
-	if device == "" {
-		device = rand.Text()
-	}
-	s.cookies.set(w, deviceCookie, device, deviceKnown)
-	return device
+// devices returns what the visitor's browser is known by, or may be.
+func (s *site) devices(r *http.Request) devices {
+	return parseDevices(s.cookies.get(r, deviceCookie))
+}
+
+// keep has the browser keep d, through logins and logouts.
+func (s *site) keep(w http.ResponseWriter, d devices) {
+	s.cookies.set(w, deviceCookie, d.String(), deviceKnown)
 }
 
 func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
@@ -135,8 +138,9 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "The form cannot be read.", http.StatusBadRequest)
 		return
 	}
-	ctx, name := r.Context(), r.PostForm.Get("name")
-	attempt, err := s.guard.BeginDevice(ctx, name, s.source.Addr(r), s.device(w, r))
+	ctx, name, known := r.Context(), r.PostForm.Get("name"), s.devices(r)
+	counted := spelling(name)
+	attempt, err := s.guard.BeginDevice(ctx, counted, s.source.Addr(r), known.of(counted))
 	if errors.Is(err, login.ErrNameTooLong) {
 		s.wrong(w, "")
 		return
@@ -146,6 +150,7 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if attempt.Decision.Status == throttler.Blocked {
+		s.keep(w, known)
 		s.tooMany(w, name, attempt.Decision.RetryAfter)
 		return
 	}
@@ -161,15 +166,28 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 		if err := attempt.Fail(ctx); err != nil {
 			s.log.Print(err) // it counts all the same
 		}
+		s.keep(w, known)
 		s.wrong(w, name)
 		return
 	}
-	if err := attempt.Succeed(ctx); err != nil {
+	device := rand.Text()
+	if err := attempt.SucceedDevice(ctx, device); err != nil {
 		s.log.Print(err) // the hit expires in its time
 	}
+	s.keep(w, known.with(counted, device))
 	s.sessions.end(s.cookies.get(r, sessionCookie))
 	s.cookies.set(w, sessionCookie, s.sessions.start(account.name), sessionLength)
 	http.Redirect(w, r, "/", http.StatusSeeOther)
+}
+
+// spelling returns the one spelling of name that the guard is told. No two accounts
+// here are one name by login.Normalize, so what is typed " ALICE" is alice's, and
+// she is known by it. A name that is too long stays so.
+func spelling(name string) string {
+	if len(name) > login.MaxName {
+		return name
+	}
+	return login.Normalize(name)
 }
 
 // wrong answers an attempt whose name or password is wrong.
@@ -192,9 +210,31 @@ func (s *site) fail(w http.ResponseWriter, err error) {
 }
 
 func (s *site) logOut(w http.ResponseWriter, r *http.Request) {
+	s.endSession(w, r)
+	http.Redirect(w, r, "/login?bye", http.StatusSeeOther)
+}
+
+func (s *site) endSession(w http.ResponseWriter, r *http.Request) {
 	s.sessions.end(s.cookies.get(r, sessionCookie))
 	s.cookies.set(w, sessionCookie, "", -time.Second)
-	http.Redirect(w, r, "/login?bye", http.StatusSeeOther)
+}
+
+// forget signs out and has the browser no longer known, for the name that is signed
+// in: others who use it stay known. It takes a session, not only the cookie.
+func (s *site) forget(w http.ResponseWriter, r *http.Request) {
+	name, ok := s.sessions.name(s.cookies.get(r, sessionCookie))
+	if !ok {
+		http.Redirect(w, r, "/login", http.StatusSeeOther)
+		return
+	}
+	counted, known := spelling(name), s.devices(r)
+	if err := s.guard.Forget(r.Context(), counted, known.of(counted)); err != nil {
+		s.fail(w, err)
+		return
+	}
+	s.keep(w, known.without(counted))
+	s.endSession(w, r)
+	http.Redirect(w, r, "/login?forgotten", http.StatusSeeOther)
 }
 
 // render answers with a page, as a whole or not at all.
