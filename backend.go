@@ -235,7 +235,7 @@ func (b *backend) reset(ctx context.Context, rule Rule) error {
 			b.t.queue.wake(key)
 		}
 	}
-	return errors.Join(errs...)
+	return join(errs...)
 }
 
 // forget drops what is remembered of key.
@@ -308,5 +308,5 @@ func (b *backend) ban(ctx context.Context, rule Rule, length time.Duration) erro
 			b.t.queue.wake(e.key)
 		}
 	}
-	return errors.Join(errs...)
+	return join(errs...)
 }

@@ -102,7 +102,7 @@ func (r *receipt) takeBack(ctx context.Context) error {
 		}
 		errs = append(errs, r.refunded(e))
 	}
-	return errors.Join(errs...)
+	return join(errs...)
 }
 
 // refunded takes the result of a refund.

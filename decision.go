@@ -1,10 +1,10 @@
 package throttler
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -261,15 +261,42 @@ func (r *Rule) retryAfter(outcomes []Outcome, again []time.Duration) time.Durati
 	return wait
 }
 
-// join is errors.Join, but leaves a single error as it is.
-func join(a, b error) error {
-	if a == nil {
-		return b
+// failures are several errors. Unlike errors.Join they make one line of a log, in
+// which each text stands once.
+type failures struct{ errs []error }
+
+func (f *failures) Unwrap() []error { return f.errs }
+
+func (f *failures) Error() string { return strings.Join(f.texts(nil), "; ") }
+
+// texts appends the texts of f to seen, as far as they are not in there.
+func (f *failures) texts(seen []string) []string {
+	for _, err := range f.errs {
+		if several, ok := err.(*failures); ok {
+			seen = several.texts(seen)
+		} else if text := err.Error(); !slices.Contains(seen, text) {
+			seen = append(seen, text)
+		}
 	}
-	if b == nil {
-		return a
+	return seen
+}
+
+// join returns the errors of errs that are not nil as one, nil if there is none. A
+// single error stays as it is.
+func join(errs ...error) error {
+	var all []error
+	for _, err := range errs {
+		if err != nil {
+			all = append(all, err)
+		}
 	}
-	return errors.Join(a, b)
+	switch len(all) {
+	case 0:
+		return nil
+	case 1:
+		return all[0]
+	}
+	return &failures{all}
 }
 
 // same reports whether a and b are one error, as that of ctx is for all that it

@@ -73,7 +73,7 @@ func TestErrMatchesTheErrorOfEveryOutcome(t *testing.T) {
 	d := authorize(t, throttler.New(client), either(condition("a", 1, t1), condition("b", 1, t1), condition("c", 1, t1)))
 	require.ErrorIs(t, d.Err, errDown)
 	require.ErrorIs(t, d.Err, other)
-	require.Equal(t, "server is down\nanother server is down", d.Err.Error())
+	require.Equal(t, "server is down; another server is down", d.Err.Error())
 }
 
 // uncomparable is an error that == panics on if what it holds is a slice.
@@ -89,7 +89,7 @@ func TestErrorsThatCannotBeComparedAreReportedAll(t *testing.T) {
 	require.ErrorAs(t, d.Err, new(uncomparable))
 	client.before = failing(down, "", "add")
 	d = authorize(t, throttler.New(client), either(condition("a", 1, t1), condition("b", 1, t1)))
-	require.Equal(t, "[down]\n[down]", d.Err.Error())
+	require.Equal(t, "[down]", d.Err.Error(), "one line, each text once")
 }
 
 // The client repeats an Add whose answer was lost, and finds that it has been

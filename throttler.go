@@ -97,7 +97,6 @@ package throttler
 
 import (
 	"context"
-	"errors"
 	"reflect"
 	"sync"
 	"time"
@@ -266,7 +265,7 @@ func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 	err := t.backend().reset(ctx, rule)
 	if fallback := t.fallback(); fallback != nil {
 		// Even if ctx has ended over a backend that hangs, as when it decides.
-		err = errors.Join(err, fallback.reset(context.WithoutCancel(ctx), rule))
+		err = join(err, fallback.reset(context.WithoutCancel(ctx), rule))
 	}
 	return err
 }
@@ -287,7 +286,7 @@ func (t *Throttler) Ban(ctx context.Context, rule Rule, d time.Duration) error {
 	}
 	err := t.backend().ban(ctx, rule, d)
 	if fallback := t.fallback(); fallback != nil {
-		err = errors.Join(err, fallback.ban(context.WithoutCancel(ctx), rule, d))
+		err = join(err, fallback.ban(context.WithoutCancel(ctx), rule, d))
 	}
 	return err
 }
