@@ -36,6 +36,7 @@ import (
 const (
 	siegePeriod = 5 * time.Second
 	siegeWindow = time.Hour
+	siegeStale  = time.Minute      // after that what was found is looked at anew
 	siegeLasts  = 10 * time.Minute // after the last time that it was seen
 	siegeShare  = 20               // names and networks that it takes
 
@@ -80,6 +81,7 @@ type siege struct {
 	failures int                           // that are not reported yet
 	open     []*guess                      // attempts under way, the oldest first
 	todo     []func(context.Context) error // for the next report
+	found    time.Time                     // when that was found to be needed
 	last     Siege
 	rung     bool // last.On, as the application was told
 }
@@ -127,6 +129,9 @@ func (s *siege) due(ceiling int) (report, bool) {
 		return report{}, false
 	}
 	s.next = now.Add(siegePeriod)
+	if now.Sub(s.found) > siegeStale {
+		s.todo = nil
+	}
 	r := report{failures: min(s.failures, ceiling), todo: s.todo}
 	s.failures, s.todo = 0, nil
 	for len(s.open) > 0 && len(r.lapsed) < maxLapsed {
@@ -167,7 +172,7 @@ func (s *siege) learnsAfter(wait time.Duration) {
 func (s *siege) set(found Siege, todo []func(context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last, s.todo = found, todo
+	s.last, s.todo, s.found = found, todo, time.Now()
 	s.active.Store(found.On)
 }
 
