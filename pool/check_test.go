@@ -107,6 +107,13 @@ func (s *teller) dial(context.Context, string, string) (net.Conn, error) {
 	return here, nil
 }
 
+// times returns how often the server was asked.
+func (s *teller) times() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked
+}
+
 // running are the statistics of a server that was started at a time.
 func running(pid, started, uptime int) string {
 	return fmt.Sprintf("STAT pid %d\r\nSTAT uptime %d\r\nSTAT time %d\r\nSTAT version 1.6.18\r\nEND\r\n", pid, uptime, started+uptime)
@@ -142,15 +149,15 @@ func TestServersAreWatchedUntilCtxEnds(t *testing.T) {
 			require.Equal(t, step.want, p.Stats()[0].Loss.Restarts, "%q", step.stats)
 		}
 		require.Len(t, log.news, 2)
-		require.Equal(t, 6, s.asked)
+		require.Equal(t, 6, s.times())
 		cancel()
 		require.ErrorIs(t, <-ended, context.Canceled)
 		go func() { ended <- p.Watch(t.Context(), 0) }()
 		synctest.Wait()
-		require.Equal(t, 7, s.asked)
+		require.Equal(t, 7, s.times())
 		time.Sleep(pool.DefaultWatchEvery)
 		synctest.Wait()
-		require.Equal(t, 8, s.asked)
+		require.Equal(t, 8, s.times())
 		require.NoError(t, p.Close())
 		require.ErrorIs(t, <-ended, pool.ErrClosed)
 		require.ErrorIs(t, p.Check(t.Context()), pool.ErrClosed)

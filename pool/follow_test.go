@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,8 +27,18 @@ func TestAListIsFollowedUntilCtxEnds(t *testing.T) {
 		p, err := pool.New(one)
 		require.NoError(t, err)
 		defer p.Close()
-		var failures []string
-		p.LookupFailed = func(err error) { failures = append(failures, err.Error()) }
+		var mu sync.Mutex // guards told
+		var told []string
+		p.LookupFailed = func(err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, err.Error())
+		}
+		failures := func() []string {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(told)
+		}
 		answers := []struct {
 			list []string
 			err  error
@@ -38,38 +49,38 @@ func TestAListIsFollowedUntilCtxEnds(t *testing.T) {
 			{list: []string{one, "no port"}},
 			{list: []string{three}},
 		}
-		asked := 0
+		var asked atomic.Int64
 		lookup := func(ctx context.Context) ([]string, error) {
-			asked++
-			if asked > len(answers) { // and hangs from then on
+			n := int(asked.Add(1))
+			if n > len(answers) { // and hangs from then on
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}
-			return answers[asked-1].list, answers[asked-1].err
+			return answers[n-1].list, answers[n-1].err
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- p.Follow(ctx, lookup, time.Minute) }()
 		for i, want := range [][]string{{one, two}, {one, two}, {one, two}, {one, two}, {three}} {
 			synctest.Wait()
-			require.Equal(t, i+1, asked)
+			require.EqualValues(t, i+1, asked.Load())
 			require.Equal(t, want, listed(p))
 			time.Sleep(time.Minute)
 		}
-		require.Len(t, failures, 3)
-		require.Equal(t, "no such name", failures[0])
-		require.Equal(t, "pool: no servers", failures[1])
-		require.Contains(t, failures[2], "no port")
+		require.Len(t, failures(), 3)
+		require.Equal(t, "no such name", failures()[0])
+		require.Equal(t, "pool: no servers", failures()[1])
+		require.Contains(t, failures()[2], "no port")
 
 		time.Sleep(2*time.Minute - 1)
 		synctest.Wait()
-		require.Equal(t, 6, asked)
-		require.Len(t, failures, 4, "a lookup that hangs is given up, and is a failure")
+		require.EqualValues(t, 6, asked.Load())
+		require.Len(t, failures(), 4, "a lookup that hangs is given up, and is a failure")
 		require.Equal(t, []string{three}, listed(p))
 		time.Sleep(time.Nanosecond)
 		cancel()
 		require.ErrorIs(t, <-ended, context.Canceled)
-		require.Len(t, failures, 4, "that ctx ends is none")
+		require.Len(t, failures(), 4, "that ctx ends is none")
 	})
 }
 
