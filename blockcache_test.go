@@ -388,3 +388,22 @@ func BenchmarkBlockCache(b *testing.B) {
 		})
 	}
 }
+
+// A record in memory that has room again decides nothing, and nothing of it is
+// taken back.
+func TestCancelLeavesAloneWhatMemoryHadRoomFor(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.BlockCache = 10
+		rule := all(condition("a", 1, time.Second), condition("b", 5, time.Minute))
+		rule.CountAuthorizedOnly = true
+		authorize(t, th, rule)
+		require.True(t, authorize(t, th, rule).Outcomes[0].Blocked, "and is kept")
+		time.Sleep(time.Second)
+		others, a := throttler.New(r.store), either(rule.All[0])
+		require.Equal(t, throttler.Authorized, authorize(t, others, a).Status)
+		d := authorize(t, th, rule)
+		require.True(t, d.Outcomes[0].Blocked)
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, throttler.Blocked, peek(t, others, a).Status, "the hit of the others stays")
+	})
+}

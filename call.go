@@ -116,6 +116,7 @@ func (c *call) recall() {
 			e.from = recalled
 			c.t.stats.cacheHits.Add(1)
 		}
+		e.hit = hit{} // memory counts nothing
 	}
 }
 
@@ -195,8 +196,11 @@ func (c *call) reopen() {
 
 // refused reports whether the call is blocked and therefore to be counted nowhere.
 func (c *call) refused() bool {
+	if !c.rule.CountAuthorizedOnly {
+		return false
+	}
 	outcomes, _ := c.results(true)
-	return c.rule.CountAuthorizedOnly && c.rule.blocks(outcomes)
+	return c.rule.blocks(outcomes)
 }
 
 // results returns the Outcome of each condition, and how long until it takes the
