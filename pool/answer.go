@@ -68,6 +68,9 @@ func errGarbage(line []byte) error {
 // incomplete is to be given again, with more. After an error the connection is
 // out of step with its requests; if done is true even so, r has its answer.
 func (r *request) parse(b []byte, maxValue int) (n int, done bool, err error) {
+	if r.group != nil {
+		return r.group.parse(b, maxValue)
+	}
 	for {
 		line, size, ok := cutLine(b[n:])
 		if !ok {
@@ -149,21 +152,37 @@ func (r *request) written(line []byte) (done bool, err error) {
 // value notes the item that line announces and b begins with. It returns the
 // length of its data with their end, or -1 if b has not all of them.
 func (r *request) value(line, b []byte, maxValue int) (length int, err error) {
-	key, item, size, ok := parseValue(line)
-	if !ok || !r.reads {
+	if !r.reads {
 		return 0, errGarbage(line)
 	}
-	if size > uint64(maxValue) {
-		return 0, fmt.Errorf("a value of %d bytes is announced, more than %d", size, maxValue)
+	key, item, data, err := cutValue(line, b, maxValue)
+	if err != nil {
+		return 0, err
 	}
-	length = int(size) + 2
-	if len(b) < length {
+	if data == nil {
 		return -1, nil
 	}
-	if b[length-2] != '\r' || b[length-1] != '\n' {
-		return 0, errGarbage(line)
+	return len(data) + 2, r.keep(key, item, data)
+}
+
+// cutValue returns the item that line announces, and its data, with which b
+// begins: nil if b has not all of them.
+func cutValue(line, b []byte, maxValue int) (key []byte, item memcache.Item, data []byte, err error) {
+	key, item, size, ok := parseValue(line)
+	if !ok {
+		return nil, item, nil, errGarbage(line)
 	}
-	return length, r.keep(key, item, b[:size])
+	if size > uint64(maxValue) {
+		return key, item, nil, fmt.Errorf("a value of %d bytes is announced, more than %d", size, maxValue)
+	}
+	end := int(size) + 2
+	if len(b) < end {
+		return key, item, nil, nil
+	}
+	if b[end-2] != '\r' || b[end-1] != '\n' {
+		return key, item, nil, errGarbage(line)
+	}
+	return key, item, b[:size:size], nil
 }
 
 // parseValue parses "VALUE key flags size token", of which a server without CAS may
@@ -241,8 +260,9 @@ func (r *reply) nextKey(keys []string, key []byte) string {
 // copied returns item with a copy of data. Records are small, most of them.
 func copied(item memcache.Item, data []byte) *memcache.Item {
 	if len(data) > 64 {
-		item.Value = bytes.Clone(data)
-		return &item
+		large := item // item itself must not escape from the usual case
+		large.Value = bytes.Clone(data)
+		return &large
 	}
 	small := &struct {
 		memcache.Item

@@ -49,6 +49,7 @@ type conn struct {
 	r, w  int
 	heads []*request // the first of sent
 	ready []*request // have their answers
+	fault *request   // whose answer makes no sense, or is an error after which none can be trusted
 
 	spoilt *request // whose answer made no sense; set when that killed the connection
 }
@@ -170,14 +171,30 @@ func (c *conn) stopWriting() {
 // how many that are. It sets where in the packet each begins.
 func (c *conn) encode(batch []*request) (packet []byte, n int) {
 	packet = c.packet[:0]
+	var g *group
 	for n < len(batch) && len(packet) < maxPacket {
 		r := batch[n]
 		if r.x != nil && !r.known {
 			r.propose(c.id)
 		}
+		if g != nil && !g.takes(r) {
+			packet, g = g.appendRead(packet), nil
+		}
 		r.start = int64(len(packet))
-		packet = r.append(packet)
+		packet = r.appendWrite(packet)
+		if r.shares() {
+			if g == nil {
+				g = new(group)
+			}
+			g.add(r)
+		} else {
+			r.group = nil
+			packet = r.appendRead(packet)
+		}
 		n++
+	}
+	if g != nil {
+		packet = g.appendRead(packet)
 	}
 	c.packet = packet
 	if cap(packet) > 2*maxPacket {
@@ -227,10 +244,13 @@ func (c *conn) lookLocked() {
 // an error if the connection is of no use any more.
 func (c *conn) parse() (n int, err error) {
 	for n < len(c.heads) && c.r < c.w {
-		used, done, err := c.heads[n].parse(c.buf[c.r:c.w], c.lane.server.maxValue)
+		r := c.heads[n]
+		used, done, err := r.parse(c.buf[c.r:c.w], c.lane.server.maxValue)
 		c.r += used
 		if done {
-			n++
+			n += r.sharing()
+		} else if err != nil {
+			c.fault = r.atFault()
 		}
 		if err != nil || !done {
 			return n, err
@@ -248,7 +268,7 @@ func (c *conn) settle(n int, err error) (waits, good bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n > 0 {
-		for _, r := range c.heads[:n] {
+		for _, r := range c.sent.all()[:n] {
 			if !r.finished {
 				r.finished = true
 				c.ready = append(c.ready, r)
@@ -263,8 +283,8 @@ func (c *conn) settle(n int, err error) (waits, good bool) {
 	case isLost(err):
 		c.fail(err)
 	case err != nil:
-		if !isComplaint(err) {
-			c.spoil(c.sent.all()[0])
+		if c.fault != nil {
+			c.spoil(c.fault)
 		}
 		c.fail(lostError{err})
 	case c.sent.len() == 0 && c.r < c.w:

@@ -269,13 +269,11 @@ func TestNoRecordOfBeforeARestartReturns(t *testing.T) {
 // done once, with its own answer, and those that were lost are made anew.
 func TestAConnectionThatIsCutAtEachByteOfABurst(t *testing.T) {
 	const callers = 3
-	answer := func(key string) string {
-		return "STORED\r\nVALUE " + key + " 7 4 9\r\n" + key + "\r\nEND\r\n"
-	}
-	whole := callers * len(answer("key0"))
+	const stored = len("STORED\r\n")
+	whole := len(burstAnswer([]string{"key0", "key1", "key2"}, callers))
 	for cut := range whole + 1 {
 		bubble(t, func(t *testing.T) {
-			s := &burst{size: callers, cut: cut, answer: answer}
+			s := &burst{cut: cut}
 			p, err := pool.New(one)
 			require.NoError(t, err)
 			defer p.Close()
@@ -287,15 +285,13 @@ func TestAConnectionThatIsCutAtEachByteOfABurst(t *testing.T) {
 			p.Exchange(context.Background(), xs...)
 			for i, x := range xs {
 				x := x.(*exchange)
-				end := (i + 1) * len(answer("key0"))
-				storedAt := i*len(answer("key0")) + len("STORED\r\n")
 				require.Len(t, x.results, 1)
 				result := x.results[0]
 				require.True(t, result.Stored, "cut at %d", cut)
 				switch {
-				case cut >= end:
+				case cut == whole:
 					require.Len(t, x.turns, 1)
-				case cut >= storedAt:
+				case cut >= (i+1)*stored:
 					require.Len(t, x.turns, 1, "it is known to be stored")
 					require.ErrorIs(t, result.Err, throttler.ErrUnavailable)
 					require.False(t, result.Read)
@@ -311,12 +307,11 @@ func TestAConnectionThatIsCutAtEachByteOfABurst(t *testing.T) {
 	}
 }
 
-// A burst is a server whose first connection waits for several exchanges, answers
-// all of them, and hangs up after cut bytes of that. Later ones answer each.
+// A burst is a server whose first connection hangs up after cut bytes of its first
+// answer. Each answer is that to some writes and the read after them.
 type burst struct {
-	size, cut int
-	answer    func(key string) string
-	conns     atomic.Int64
+	cut   int
+	conns atomic.Int64
 }
 
 func (s *burst) DialContext(context.Context, string, string) (net.Conn, error) {
@@ -328,26 +323,36 @@ func (s *burst) DialContext(context.Context, string, string) (net.Conn, error) {
 
 func (s *burst) serve(conn net.Conn, first bool) {
 	defer conn.Close()
-	var answers strings.Builder
-	left := s.size
+	writes := 0
 	lines := newLines(conn)
 	for {
 		line, ok := lines.next()
-		switch key, gets := strings.CutPrefix(line, "gets "); {
+		switch keys, gets := strings.CutPrefix(line, "gets "); {
 		case !ok:
 			return
 		case line == "version":
 			io.WriteString(conn, "VERSION 1.6.18\r\n")
-		case gets && !first:
-			io.WriteString(conn, s.answer(key))
 		case gets:
-			answers.WriteString(s.answer(key))
-			if left--; left == 0 {
-				io.WriteString(conn, answers.String()[:s.cut])
+			answer := burstAnswer(strings.Fields(keys), writes)
+			if first {
+				io.WriteString(conn, answer[:s.cut])
 				return
 			}
+			io.WriteString(conn, answer)
+			writes = 0
+		case strings.HasPrefix(line, "add "):
+			lines.next()
+			writes++
 		}
 	}
+}
+
+func burstAnswer(keys []string, writes int) string {
+	answer := strings.Repeat("STORED\r\n", writes)
+	for _, key := range keys {
+		answer += "VALUE " + key + " 7 4 9\r\n" + key + "\r\n"
+	}
+	return answer + "END\r\n"
 }
 
 // A caller whose ctx ends leaves at once, the others notice nothing, and the
@@ -518,8 +523,8 @@ func TestRequestsAreServedInOrder(t *testing.T) {
 		for i, got := range order {
 			require.Equal(t, i, got)
 		}
-		for i, request := range s.heard() {
-			require.Equal(t, fmt.Sprint("gets key", i), request)
+		for i, key := range keysRead(s.heard()) {
+			require.Equal(t, fmt.Sprint("key", i), key)
 		}
 	})
 }

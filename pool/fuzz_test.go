@@ -26,6 +26,9 @@ func FuzzAnswers(f *testing.F) {
 		"VALUE a 0 1\r\na\r\nEND\r\n", "STORED\r\nSTORED\r\nSTORED\r\n", "\r\n\r\n", "END\nEND\n",
 		"VALUE a 0 9 1\r\nVALUE b 0\r\nEND\r\n",
 		"END\r\nEND\r\nEND\r\nEND\r\nEND\r\n",
+		"STORED\r\nEXISTS\r\nVALUE a 0 1 1\r\na\r\nVALUE b 7 1 2\r\nb\r\nVALUE e 7 1 2\r\ne\r\nEND\r\n",
+		"STORED\r\nSTORED\r\nVALUE b 7 1 2\r\nb\r\nVALUE a 0 1 1\r\na\r\nVALUE a 0 1 1\r\na\r\nEND\r\n",
+		"STORED\r\nSERVER_ERROR a\r\nSERVER_ERROR b\r\nEND\r\nVALUE c 0 1 3\r\nc\r\nEND\r\n",
 	} {
 		f.Add([]byte(answers), byte(0))
 		f.Add([]byte(answers), byte(7))
@@ -38,7 +41,8 @@ func FuzzAnswers(f *testing.F) {
 			p.DialContext = (&script{answers, int(piece)}).DialContext
 			a := &exchange{key: "a"}
 			b := &exchange{key: "b", propose: always(valued("b", 0))}
-			var both []throttler.Exchange = []throttler.Exchange{a, b}
+			e := &exchange{key: "e", propose: always(valued("e", 9))}
+			group := []throttler.Exchange{a, b, e}
 			took := took(func() {
 				done := make(chan struct{}, 1)
 				go func() {
@@ -48,11 +52,11 @@ func FuzzAnswers(f *testing.F) {
 					}
 					done <- struct{}{}
 				}()
-				p.Exchange(context.Background(), both...)
+				p.Exchange(context.Background(), group...)
 				<-done
 			})
 			require.LessOrEqual(t, took, 2*timeout+2*pool.DefaultDialTimeout)
-			for _, x := range []*exchange{a, b} {
+			for _, x := range []*exchange{a, b, e} {
 				require.Len(t, x.results, 1)
 				if found := x.results[0].Found; found != nil {
 					require.Equal(t, x.key, found.Key)

@@ -44,6 +44,7 @@ type request struct {
 	finished bool   // has its answer, or has ended without
 	givenUp  bool   // has ended, and its answer is still to come
 
+	group *group // with which it shares a read; nil: none
 	reply reply
 	err   error // how it ended; set before call is told
 }
@@ -150,8 +151,8 @@ func (r *request) take(item *memcache.Item) {
 	}
 }
 
-// append appends the request to b as it goes over the wire.
-func (r *request) append(b []byte) []byte {
+// appendWrite appends the command that r writes with to b, if there is one.
+func (r *request) appendWrite(b []byte) []byte {
 	switch r.verb {
 	case add:
 		b = r.appendItem(append(b, "add "...), 0)
@@ -160,6 +161,11 @@ func (r *request) append(b []byte) []byte {
 	case del:
 		b = append(append(append(b, "delete "...), r.key...), "\r\n"...)
 	}
+	return b
+}
+
+// appendRead appends the command that r reads with to b, if it reads.
+func (r *request) appendRead(b []byte) []byte {
 	if !r.reads {
 		return b
 	}
@@ -196,7 +202,7 @@ func (r *request) lost(sent bool) {
 
 // again makes r ready to be sent once more.
 func (r *request) again() {
-	r.retried, r.known = true, false
+	r.retried, r.known, r.group = true, false, nil
 	r.reply = reply{}
 	if r.keys != nil {
 		r.reply.items = make(map[string]*memcache.Item, len(r.keys))

@@ -146,6 +146,16 @@ func (s *station) heard() []string {
 	return heard
 }
 
+// keysRead returns the keys of requests that read.
+func keysRead(requests []string) (keys []string) {
+	for _, request := range requests {
+		if list, ok := strings.CutPrefix(request, "gets "); ok {
+			keys = append(keys, strings.Fields(list)...)
+		}
+	}
+	return keys
+}
+
 // dialled returns the addresses that were dialled since it was last called.
 func (s *station) dialled() []string {
 	s.mu.Lock()

@@ -1,0 +1,171 @@
+package pool
+
+import (
+	"fmt"
+	"slices"
+)
+
+// A group is a number of exchanges that read their records back together, by one
+// command after all their writes.
+//
+// memcached carries out 20 commands of a connection (its option -R) before it sends
+// their answers and looks at its other connections. 19 writes and one read are one
+// such turn, and one packet of answers: with a read for each write it would be
+// two.
+type group struct {
+	members []*request
+	line    int      // length of the command that reads
+	written int      // how many members need no answer to a write any more
+	next    int      // the index of the member after the last one whose record has come
+	fault   *request // whose answer makes no sense
+}
+
+const (
+	maxGroup     = 19
+	maxGroupLine = 1024 // more than this is not taken for a command by every server
+)
+
+// shares reports whether r, whose item is proposed, may read its record back
+// together with others.
+func (r *request) shares() bool { return r.x != nil && r.conn != 0 && !r.known }
+
+// takes reports whether r may become a member of g.
+func (g *group) takes(r *request) bool {
+	return r.shares() && len(g.members) < maxGroup && g.line+1+len(r.key) <= maxGroupLine &&
+		!slices.ContainsFunc(g.members, func(m *request) bool { return m.key == r.key })
+}
+
+// add makes r a member of g.
+func (g *group) add(r *request) {
+	if g.members == nil {
+		g.members = make([]*request, 0, maxGroup)
+		g.line = len("gets\r\n")
+	}
+	g.members = append(g.members, r)
+	g.line += 1 + len(r.key)
+	r.group = g
+}
+
+// appendRead appends the command that reads the records of g to b. A group of
+// one is none.
+func (g *group) appendRead(b []byte) []byte {
+	b = append(b, "gets"...)
+	for _, m := range g.members {
+		b = append(append(b, ' '), m.key...)
+	}
+	if len(g.members) == 1 {
+		g.members[0].group = nil
+	}
+	return append(b, "\r\n"...)
+}
+
+// sharing returns how many requests have their answers when r has.
+func (r *request) sharing() int {
+	if r.group == nil {
+		return 1
+	}
+	return len(r.group.members)
+}
+
+// atFault returns the request whose answer could not be parsed, if r is the
+// first that is waited for.
+func (r *request) atFault() *request {
+	if r.group == nil || r.group.fault == nil {
+		return r
+	}
+	return r.group.fault
+}
+
+// parse reads what b has of the answers to g, as [request.parse] does. done says
+// that all members have theirs.
+func (g *group) parse(b []byte, maxValue int) (n int, done bool, err error) {
+	for {
+		writer := g.writer()
+		line, size, ok := cutLine(b[n:])
+		if !ok {
+			if len(b)-n > maxLine {
+				g.fault, err = writer, errGarbage(b[n:])
+			}
+			return n, false, err
+		}
+		switch {
+		case writer != nil && isError(line):
+			n += size
+			_, err = writer.complained(line)
+		case writer != nil:
+			n += size
+			_, err = writer.written(line)
+		case isError(line):
+			return n + size, true, g.complained(line)
+		case string(line) == "END":
+			for _, m := range g.members {
+				m.reply.read = true
+			}
+			return n + size, true, nil
+		default:
+			length, e := g.value(line, b[n+size:], maxValue)
+			if e != nil || length < 0 {
+				return n, false, e
+			}
+			n += size + length
+		}
+		if err != nil {
+			g.fault = writer
+			return n, false, err
+		}
+	}
+}
+
+// writer returns the member whose write is to be answered next, nil if all are.
+func (g *group) writer() *request {
+	for ; g.written < len(g.members); g.written++ {
+		if m := g.members[g.written]; m.verb != none && m.reply.status == unanswered {
+			return m
+		}
+	}
+	return nil
+}
+
+// complained notes the error that the server reported instead of the records. It
+// returns it if no further answer can be trusted.
+func (g *group) complained(line []byte) (err error) {
+	for _, m := range g.members {
+		if m.reply.complaint == nil {
+			_, err = m.complained(line)
+		}
+	}
+	return err
+}
+
+// value notes the item that line announces, as [request.value] does.
+func (g *group) value(line, b []byte, maxValue int) (length int, err error) {
+	key, item, data, err := cutValue(line, b, maxValue)
+	m := g.named(key)
+	if err != nil {
+		g.fault = m
+		return 0, err
+	}
+	if data == nil {
+		return -1, nil
+	}
+	if m == nil {
+		return 0, lostError{fmt.Errorf("%w: %q", errOtherKey, key)}
+	}
+	return len(data) + 2, m.keep(key, item, data)
+}
+
+// named returns the member whose record has this key, nil if none has. Servers
+// answer in order, so it is most often the next one.
+func (g *group) named(key []byte) *request {
+	is := func(m *request) bool { return m.key == string(key) }
+	i := slices.IndexFunc(g.members[g.next:], is)
+	if i < 0 {
+		g.next = 0
+		i = slices.IndexFunc(g.members, is)
+	}
+	if i < 0 {
+		return nil
+	}
+	g.next += i
+	return g.members[g.next]
+}

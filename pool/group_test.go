@@ -1,0 +1,253 @@
+package pool_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/stretchr/testify/require"
+)
+
+// writes returns exchanges that add an item each, at the given keys.
+func writes(keys ...string) (xs []throttler.Exchange) {
+	for _, key := range keys {
+		xs = append(xs, &exchange{key: key, propose: always(valued("mine", 0))})
+	}
+	return xs
+}
+
+func result(t *testing.T, x throttler.Exchange) throttler.Result {
+	t.Helper()
+	results := x.(*exchange).results
+	require.Len(t, results, 1)
+	return results[0]
+}
+
+// numbered returns n keys.
+func numbered(n int) (keys []string) {
+	for i := range n {
+		keys = append(keys, fmt.Sprintf("key%02d", i))
+	}
+	return keys
+}
+
+// holds answers as a server does that takes every write, and has a value at the
+// given keys.
+func holds(keys ...string) func(net.Conn, string) {
+	return func(conn net.Conn, request string) {
+		list, gets := strings.CutPrefix(request, "gets ")
+		if !gets {
+			io.WriteString(conn, "STORED\r\n")
+			return
+		}
+		answer := ""
+		for _, key := range strings.Fields(list) {
+			if len(keys) == 0 || strings.Contains(strings.Join(keys, " "), key) {
+				answer += fmt.Sprintf("VALUE %s 0 %d 7\r\n%s\r\n", key, len(key), key)
+			}
+		}
+		io.WriteString(conn, answer+"END\r\n")
+	}
+}
+
+// memcached answers 20 commands before it looks at its other connections.
+func TestExchangesAtOnceReadTheirRecordsByOneCommand(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: holds()}
+		p := s.newPool(t, one)
+		keys := numbered(40)
+		xs := writes(keys...)
+		p.Exchange(context.Background(), xs...)
+		var verbs []string
+		heard := s.heard()
+		for _, request := range heard {
+			verbs = append(verbs, strings.Fields(request)[0])
+		}
+		turn := strings.Repeat("add ", 19) + "gets "
+		require.Equal(t, strings.Fields(turn+turn+"add add gets"), verbs)
+		require.Equal(t, keys, keysRead(heard))
+		for i, x := range xs {
+			r := result(t, x)
+			require.NoError(t, r.Err)
+			require.True(t, r.Stored && r.Read)
+			require.Equal(t, keys[i], string(r.Found.Value))
+		}
+	})
+}
+
+func TestRecordsThatAreMissingInAGroupAreAbsent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := (&station{answer: holds("key01", "key03")}).newPool(t, one)
+		xs := writes(numbered(5)...)
+		p.Exchange(context.Background(), xs...)
+		for i, x := range xs {
+			r := result(t, x)
+			require.True(t, r.Read)
+			require.NoError(t, r.Err)
+			require.Equal(t, i == 1 || i == 3, r.Found != nil, "key %d", i)
+		}
+	})
+}
+
+// Who only reads is a member without a write.
+func TestAGroupOfReadsAndWrites(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: holds()}
+		p := s.newPool(t, one)
+		xs := writes("key00", "key01", "key02")
+		xs[1] = &exchange{key: "key01"}
+		p.Exchange(context.Background(), xs...)
+		for i, x := range xs {
+			r := result(t, x)
+			require.NoError(t, r.Err)
+			require.Equal(t, i != 1, r.Stored)
+			require.Equal(t, fmt.Sprintf("key%02d", i), string(r.Found.Value))
+		}
+		require.Len(t, s.heard(), 3)
+	})
+}
+
+// Two Throttlers may share a Pool and ask for the same record.
+func TestTheSameKeyTwiceAtOnceIsReadTwice(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: holds()}
+		p := s.newPool(t, one)
+		xs := writes("key", "other", "key")
+		p.Exchange(context.Background(), xs...)
+		for _, x := range xs {
+			require.NoError(t, result(t, x).Err)
+			require.True(t, result(t, x).Read)
+		}
+		heard := s.heard()
+		require.Equal(t, []string{"gets key other", "gets key"}, []string{heard[2], heard[4]})
+	})
+}
+
+// An old server takes a longer one for a mistake.
+func TestTheCommandOfAGroupIsAShortLine(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: holds()}
+		p := s.newPool(t, one)
+		var keys []string
+		for i := range 10 {
+			keys = append(keys, fmt.Sprintf("%0*d", 150, i))
+		}
+		p.Exchange(context.Background(), writes(keys...)...)
+		heard := s.heard()
+		require.Equal(t, keys, keysRead(heard))
+		for _, request := range heard {
+			require.LessOrEqual(t, len(request)+len("\r\n"), 1024)
+		}
+		require.Len(t, heard, 10+2)
+	})
+}
+
+// answering returns a station that answers one request of a kind with something
+// else, once.
+func answering(prefix, answer string) *station {
+	used := false
+	return &station{answer: func(conn net.Conn, request string) {
+		if !used && strings.HasPrefix(request, prefix) {
+			used = true
+			io.WriteString(conn, answer)
+			return
+		}
+		holds()(conn, request)
+	}}
+}
+
+func TestAnErrorInAGroup(t *testing.T) {
+	const all = -1
+	for name, c := range map[string]struct {
+		prefix, answer string
+		failed         int // which of them, or all
+		err            string
+		stored, read   bool // of the failed
+		lost           bool // the connection is given up
+	}{
+		"a write that the server cannot take": {
+			prefix: "add key01", answer: "SERVER_ERROR out of memory storing object\r\n",
+			failed: 1, err: "out of memory", read: true,
+		},
+		"a write that the server does not understand": {
+			prefix: "add key01", answer: "CLIENT_ERROR bad data chunk\r\n",
+			failed: 1, err: "bad data chunk", lost: true,
+		},
+		"an answer to a write that is none": {
+			prefix: "add key01", answer: "TUESDAY\r\n",
+			failed: 1, err: "not an answer of memcached", lost: true,
+		},
+		"records that the server cannot send": {
+			prefix: "gets", answer: "SERVER_ERROR out of memory writing get response\r\n",
+			failed: all, err: "out of memory", stored: true,
+		},
+		"a record that is too large": {
+			prefix: "gets", answer: "VALUE key00 0 1 1\r\nx\r\nVALUE key02 0 99999999 1\r\n",
+			failed: all, stored: true, lost: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p := answering(c.prefix, c.answer).newPool(t, one)
+				xs := writes(numbered(4)...)
+				p.Exchange(context.Background(), xs...)
+				for i, x := range xs {
+					r := result(t, x)
+					turns := len(x.(*exchange).turns)
+					switch {
+					case c.failed == all || i == c.failed:
+						require.ErrorContains(t, r.Err, c.err)
+						require.Equal(t, c.stored, r.Stored)
+						require.Equal(t, c.read, r.Read)
+						require.Equal(t, 1, turns)
+					case c.lost && i < c.failed: // it is known to be stored
+						require.Error(t, r.Err)
+						require.True(t, r.Stored)
+						require.Equal(t, 1, turns)
+					default:
+						require.NoError(t, r.Err)
+						require.True(t, r.Stored && r.Read)
+						require.Equal(t, c.lost, turns == 2)
+					}
+				}
+			})
+		})
+	}
+}
+
+// The answer to another key is given to nobody, and the connection is given up.
+func TestARecordOfAnotherKeyInAGroup(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := answering("gets", "VALUE key00 0 1 1\r\nx\r\nVALUE victim 0 1 1\r\nx\r\nEND\r\n")
+		p := s.newPool(t, one)
+		xs := []throttler.Exchange{&exchange{key: "key00"}, &exchange{key: "key01"}}
+		p.Exchange(context.Background(), xs...)
+		for i, x := range xs {
+			r := result(t, x)
+			require.NoError(t, r.Err)
+			require.Equal(t, fmt.Sprintf("key%02d", i), string(r.Found.Value), "the second connection's")
+			require.Len(t, x.(*exchange).turns, 2)
+		}
+		require.Equal(t, uint64(2), p.Stats()[0].Retries)
+	})
+}
+
+// A proxy may send the keys of one command to several servers: behind one, each
+// record is read by itself.
+func TestNothingIsReadTogetherBehindAProxy(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: holds()}
+		p := s.newPool(t, one)
+		p.Proxy = true
+		xs := writes(numbered(3)...)
+		p.Exchange(context.Background(), xs...)
+		for _, request := range s.heard() {
+			require.LessOrEqual(t, len(keysRead([]string{request})), 1)
+		}
+	})
+}
+
