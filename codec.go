@@ -112,8 +112,11 @@ func (r record) version() byte {
 }
 
 // encode returns the stored form of r, in a slice of its own.
-func (r record) encode() []byte {
-	b := append(make([]byte, 0, r.size()), r.version(), 0)
+func (r record) encode() []byte { return r.append(make([]byte, 0, r.size())) }
+
+// append appends the stored form of r to b, which is empty and has room for it.
+func (r record) append(b []byte) []byte {
+	b = append(b, r.version(), 0)
 	sections := &b[1]
 	if r.ban.end != 0 {
 		*sections |= banSection

@@ -223,9 +223,18 @@ func (s *slot) decideBatch(now instant) *memcache.Item {
 	return item
 }
 
-// newItem returns the item to store r in.
+// newItem returns the item to store r in. Records are small, most of them.
 func newItem(key string, r record, now instant) *memcache.Item {
-	return &memcache.Item{Key: key, Value: r.encode(), Expiration: expiration(now, r.end())}
+	size := r.size()
+	if size > 48 {
+		return &memcache.Item{Key: key, Value: r.append(make([]byte, 0, size)), Expiration: expiration(now, r.end())}
+	}
+	small := &struct {
+		memcache.Item
+		value [48]byte
+	}{Item: memcache.Item{Key: key, Expiration: expiration(now, r.end())}}
+	small.Value = r.append(small.value[:0:size])
+	return &small.Item
 }
 
 // recordIn returns the record in item. A value that does not decode is treated as
