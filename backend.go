@@ -124,7 +124,7 @@ func (b *backend) ask(ctx context.Context, r *round) {
 		}
 		return
 	}
-	r.pending.Store(int32(len(r.entries)))
+	r.begin(len(r.entries))
 	led := r.led[:0]
 	for _, e := range r.entries {
 		e.round = r

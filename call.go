@@ -33,8 +33,7 @@ type answer struct {
 	outcomes [1]Outcome
 }
 
-// calls holds used calls for reuse. Only calls that were decided in process memory
-// are put there: nothing of them is still under way.
+// calls holds used calls for reuse: see [call.idle].
 var calls = sync.Pool{New: func() any { return new(call) }}
 
 // newCall returns the call of rule, with all its conditions undecided.
@@ -67,11 +66,21 @@ func (t *Throttler) newCall(rule Rule) *call {
 func (c *call) run(ctx context.Context) Decision {
 	c.askInRounds(ctx)
 	d := c.decision()
-	if fallback := c.t.fallback(); c.t.backend().inline && (fallback == nil || fallback.inline) {
+	if c.idle() {
 		*c = call{}
 		calls.Put(c)
 	}
 	return d
+}
+
+// idle reports whether nothing of c is under way any more, so that c may be used
+// for another call. What is left to the garbage collector is always right.
+func (c *call) idle() bool {
+	if len(c.entries) > 1 {
+		return true // its entries and rounds are not those of one
+	}
+	e := &c.one.entry
+	return c.entries[0] == e && e.left == nil && c.one.round.idle()
 }
 
 // askInRounds has all conditions of c decided, and counted unless the call is dry.

@@ -158,36 +158,46 @@ type round struct {
 	led     []*slot // room for those that it leads
 	firm    bool    // is carried out even if the caller leaves
 
-	pending atomic.Int32                  // how many entries are not settled
+	pending atomic.Int32                  // how many entries are not settled, and 1 more until that is told
 	done    atomic.Pointer[chan struct{}] // closed when there are none
 }
 
 // settle notes that one entry is settled.
 func (r *round) settle() {
-	if r.pending.Add(-1) > 0 {
+	if r.pending.Add(-1) > 1 {
 		return
 	}
 	if done := r.done.Load(); done != nil {
 		close(*done)
 	}
+	r.pending.Add(-1)
 }
+
+// begin has the round wait for n entries.
+func (r *round) begin(n int) { r.pending.Store(int32(n) + 1) }
+
+// settled reports whether all entries are.
+func (r *round) settled() bool { return r.pending.Load() <= 1 }
+
+// idle reports whether no other goroutine touches the round any more.
+func (r *round) idle() bool { return r.pending.Load() == 0 }
 
 // wait returns true when all entries are settled, or false when ctx is done.
 func (r *round) wait(ctx context.Context) bool {
-	if r.pending.Load() == 0 {
+	if r.settled() {
 		return true
 	}
 	if r.done.Load() == nil {
 		done := make(chan struct{})
 		r.done.CompareAndSwap(nil, &done)
 	}
-	if r.pending.Load() == 0 {
+	if r.settled() {
 		return true // settle may have been too early to see the channel
 	}
 	select {
 	case <-*r.done.Load():
 		return true
 	case <-ctx.Done():
-		return r.pending.Load() == 0
+		return r.settled()
 	}
 }
