@@ -203,6 +203,15 @@ func (c *conn) encode(batch []*request) (packet []byte, n int) {
 	return packet, n
 }
 
+// receiveOwn is receive for a caller whose own call is among those that wait for
+// answers.
+func (c *conn) receiveOwn(ctx context.Context, own *call) {
+	if ctx.Done() != nil {
+		defer context.AfterFunc(ctx, c.interrupt)()
+	}
+	c.receive(ctx, own)
+}
+
 // receive hands out answers. It has the reader's role, and gives it up when own
 // has ended or ctx has. Without own it does when there is no answer to wait for.
 func (c *conn) receive(ctx context.Context, own *call) {

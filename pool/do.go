@@ -1,9 +1,6 @@
 package pool
 
-import (
-	"context"
-	"slices"
-)
+import "context"
 
 // admit finds the lane of a request. It returns an error if no server is to be
 // asked.
@@ -30,58 +27,42 @@ func (p *Pool) one(ctx context.Context, s *single) (ended bool, err error) {
 			r.end(err)
 		}
 	} else if c.sendAlone(s.list[:]) {
-		if ctx.Done() != nil {
-			defer context.AfterFunc(ctx, c.interrupt)()
-		}
-		c.receive(ctx, &s.call)
+		c.receiveOwn(ctx, &s.call)
 	}
 	return s.call.wait(ctx), nil
 }
 
 // do makes requests and returns when all have ended, or ctx has. Where nobody
-// else asks, it writes and reads by itself.
+// else asks, it writes by itself, and reads the answers of one server. Those of the
+// others are read by others, so that no server waits to be read for another that
+// hangs.
 func (p *Pool) do(ctx context.Context, requests []*request) {
 	var calls []*call
-	var alone []*conn
+	var own *conn // whose answers to calls[0] are read here
 	byLane(requests, func(l *lane, group []*request) {
 		c := newCall(group)
-		conn := l.claim()
-		if conn != nil && conn.sendAlone(group) {
-			// The calls of these come first.
-			calls, alone = slices.Insert(calls, len(alone), c), append(alone, conn)
-			return
-		}
 		calls = append(calls, c)
-		if conn != nil {
-			return
-		}
-		if err := l.submit(group); err != nil {
-			for _, r := range group {
-				r.end(err)
+		conn := l.claim()
+		switch {
+		case conn == nil:
+			if err := l.submit(group); err != nil {
+				for _, r := range group {
+					r.end(err)
+				}
 			}
+		case !conn.sendAlone(group):
+		case own == nil:
+			own = conn
+			calls[0], calls[len(calls)-1] = c, calls[0]
+		default:
+			go conn.receive(context.Background(), nil)
 		}
 	})
-	if len(alone) > 0 {
-		receiveAlone(ctx, alone, calls)
+	if own != nil {
+		own.receiveOwn(ctx, calls[0])
 	}
 	for _, c := range calls {
 		c.wait(ctx)
-	}
-}
-
-// receiveAlone reads the answers to calls from connections of which the caller is
-// the reader.
-func receiveAlone(ctx context.Context, conns []*conn, calls []*call) {
-	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() {
-			for _, c := range conns {
-				c.interrupt()
-			}
-		})
-		defer stop()
-	}
-	for i, c := range conns {
-		c.receive(ctx, calls[i])
 	}
 }
 

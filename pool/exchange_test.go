@@ -589,3 +589,38 @@ func TestAllIsUndoneByClose(t *testing.T) {
 		require.ErrorIs(t, run(t, p, &exchange{key: "key"}).Err, pool.ErrClosed)
 	})
 }
+
+// A caller that is alone reads the answers of one server itself. If that one hangs,
+// those of the others are read all the same.
+func TestAServerIsReadWhileAnotherHangs(t *testing.T) {
+	for _, sick := range []int{0, 1} {
+		bubble(t, func(t *testing.T) {
+			s := &station{answer: misses}
+			p := s.newPool(t, one, two)
+			keys := [...]string{onEach(p, one, two)[one], onEach(p, one, two)[two]}
+			for i := range 20 { // to be alone at both
+				p.Get(keys[i%2])
+				synctest.Wait()
+			}
+			s.now(func(conn net.Conn, request string) {
+				if !strings.Contains(request, keys[sick]) {
+					misses(conn, request)
+				}
+			})
+			well := 1 - sick
+			xs := []throttler.Exchange{&exchange{key: keys[0]}, &exchange{key: keys[1]}}
+			done := make(chan time.Duration, 1)
+			begin := time.Now()
+			xs[well].(*exchange).then = func() { done <- time.Since(begin) }
+			var calls sync.WaitGroup
+			calls.Go(func() { p.Exchange(context.Background(), xs...) })
+			synctest.Wait()
+			require.Zero(t, took(func() { _, err := p.Get(keys[well]); require.Equal(t, memcache.ErrCacheMiss, err) }))
+			require.Zero(t, <-done)
+			calls.Wait()
+			require.Equal(t, timeout, time.Since(begin))
+			require.ErrorIs(t, result(t, xs[sick]).Err, throttler.ErrUnavailable)
+			require.Zero(t, p.Stats()[well].Failures)
+		})
+	}
+}

@@ -250,4 +250,3 @@ func TestNothingIsReadTogetherBehindAProxy(t *testing.T) {
 		}
 	})
 }
-
