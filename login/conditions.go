@@ -24,7 +24,7 @@ const (
 
 const day = 24 * time.Hour
 
-// The limits of a Guard that are not set. docs/login.md says how they were
+// The limits of a Guard that are not set. docs/login-simulations.md says how they were
 // chosen.
 func (g *Guard) nameAddress() Limit {
 	return g.NameAddress.or(Limit{Max: 5, TTL: time.Minute, Lockout: 10 * time.Minute})

@@ -13,7 +13,7 @@ import (
 )
 
 // A junk is an attacker who fails at names of nobody, to have the store forget
-// those of others. docs/login.md says what it takes.
+// those of others. docs/login-simulations.md says what it takes.
 type junk struct {
 	try
 	store *memstore.Store

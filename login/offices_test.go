@@ -200,7 +200,7 @@ func TestOfficesAndCarriersAreRefusedAsTheGuideSays(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a simulation takes a while; run it without -short")
 	}
-	const file = "../docs/login.md"
+	const file = "../docs/login-simulations.md"
 	content, err := os.ReadFile(file)
 	require.NoError(t, err)
 	if *update {

@@ -21,7 +21,7 @@ import (
 
 // The simulated siege: a site whose 3,000 people log in from home, in the morning
 // and in the evening, on three quiet days and one on which it is attacked. It runs
-// as the simulated day at an office does, and its table stands in docs/login.md.
+// as the simulated day at an office does, and its table stands in docs/login-alarm.md.
 
 const (
 	residents  = 3000
@@ -283,7 +283,7 @@ func TestSimulatedSieges(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a simulation takes a while; run it without -short")
 	}
-	const file = "../docs/login.md"
+	const file = "../docs/login-alarm.md"
 	content, err := os.ReadFile(file)
 	require.NoError(t, err)
 	if *update {

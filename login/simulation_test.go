@@ -22,9 +22,9 @@ import (
 // The simulation: a day of an office of a thousand honest users, during which
 // somebody guesses passwords. It runs on a held clock, by itself in one
 // goroutine and from a fixed seed, so it prints the same tables every time:
-// those of docs/login.md. With -update it writes them there.
+// those of docs/login-simulations.md. With -update it writes them there.
 
-var update = flag.Bool("update", false, "write the tables of the simulation to docs/login.md, which takes a minute")
+var update = flag.Bool("update", false, "write the tables of the simulation to docs/login-simulations.md, which takes a minute")
 
 const (
 	users     = 1000 // behind the address office
@@ -284,7 +284,7 @@ func TestSimulation(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a simulation takes a while; run it without -short")
 	}
-	const file = "../docs/login.md"
+	const file = "../docs/login-simulations.md"
 	content, err := os.ReadFile(file)
 	require.NoError(t, err)
 	if *update {
