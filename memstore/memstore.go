@@ -347,28 +347,31 @@ func (s *Store) put(sh *shard, old *entry, item *memcache.Item, now time.Time) {
 	item.Expiration = 0
 	item.CasID = s.lastCAS.Add(1)
 	if old != nil {
+		more := size(item) - size(old.item)
+		s.makeRoom(sh, now, 0, more)
 		item.Key = old.item.Key
-		s.account(0, size(item)-size(old.item))
+		s.account(0, more)
 		old.item, old.deadline = item, ends
 		sh.ends.update(old)
-	} else {
-		// A key cut from a larger string would keep all of that in memory.
-		item.Key = strings.Clone(item.Key)
-		e := &entry{item: item, deadline: ends}
-		sh.items.Add(item.Key, e)
-		sh.ends.update(e)
-		s.account(1, size(item))
+		return
 	}
-	s.evict(sh, now)
+	s.makeRoom(sh, now, 1, size(item))
+	// A key cut from a larger string would keep all of that in memory.
+	item.Key = strings.Clone(item.Key)
+	e := &entry{item: item, deadline: ends}
+	sh.items.Add(item.Key, e)
+	sh.ends.update(e)
+	s.account(1, size(item))
 }
 
-// evict removes items of sh until all are within both bounds: expired ones, and if
-// there are none the least recently used. The item just stored is within the bounds
-// alone, so it stays. Two expired items may go that need not: each put adds one at
-// most, so they cannot pile up. The caller holds the shard's lock.
-func (s *Store) evict(sh *shard, now time.Time) {
-	for spare := 2; sh.items.Len() > 1; {
-		over := s.full()
+// makeRoom removes items of sh until so many items and bytes more are within both
+// bounds: expired ones, and if there are none the least recently used. An item that
+// grows is the most recently used, and stays. Two expired items may go that need
+// not: each put adds one at most, so they cannot pile up. The caller holds the
+// shard's lock.
+func (s *Store) makeRoom(sh *shard, now time.Time, items, bytes int) {
+	for spare := 2; sh.items.Len() > 1-items; {
+		over := s.full(items, bytes)
 		switch gone := sh.ends.expired(now); {
 		case gone != nil && (over || spare > 0):
 			spare--
@@ -382,22 +385,23 @@ func (s *Store) evict(sh *shard, now time.Time) {
 	}
 }
 
-// full reports whether there is more than there may be.
-func (s *Store) full() bool {
-	return s.items.Load() > int64(s.maxItems()) || s.bytes.Load() > int64(s.maxBytes())
+// full reports whether there would be more than there may be with so many items
+// and bytes more.
+func (s *Store) full(items, bytes int) bool {
+	return s.items.Load()+int64(items) > int64(s.maxItems()) || s.bytes.Load()+int64(bytes) > int64(s.maxBytes())
 }
 
 // unlock ends the use of a shard. If there is still too much, as the shard has
 // nothing else to evict, the others do.
 func (s *Store) unlock(sh *shard) {
 	sh.mu.Unlock()
-	for i := 0; i < len(s.shards) && s.full(); i++ {
+	for i := 0; i < len(s.shards) && s.full(0, 0); i++ {
 		other := &s.shards[i]
 		if other == sh {
 			continue
 		}
 		other.mu.Lock()
-		for s.full() && other.items.Len() > 0 {
+		for s.full(0, 0) && other.items.Len() > 0 {
 			s.evictions.Add(1)
 			other.items.RemoveOldest()
 		}
