@@ -38,7 +38,7 @@ type conflicts struct {
 func (cs *conflicts) of(identifier string, c *Condition, key string) error {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if cs.seen == nil { // which fails for no size only
+	if cs.seen == nil { // NewLRU fails only for a size of 0
 		cs.seen, _ = simplelru.NewLRU[string, limitOf](maxLimitsSeen, nil)
 		cs.told, _ = simplelru.NewLRU[string, struct{}](maxConflictsTold, nil)
 	}
