@@ -10,28 +10,26 @@ import (
 
 // MaxHits is the largest [Condition.Max] of a [SlidingWindow]. A window stores each
 // hit, in 3 bytes for a TTL of up to 28 minutes and in 6 bytes at most. So a full
-// record stays under 600 kB, and memcached takes 1 MiB.
+// record stays under 600 kB; memcached stores up to 1 MiB.
 const MaxHits = 100_000
 
 // MaxBucketTTL is the longest [Condition.TTL] of a [LeakyBucket].
 const MaxBucketTTL = 100 * 365 * 24 * time.Hour
 
-// ErrInvalidRule matches, by errors.Is, the error of a call with a rule that breaks
-// the contract of [Rule] or [Condition]. The text names the field, its value, and
-// what is wanted instead.
+// ErrInvalidRule matches, by errors.Is, the error of a call with a wrong [Rule] or
+// [Condition]. The text names the field, its value, and what is wanted instead.
 var ErrInvalidRule = errors.New("throttler: invalid rule")
 
-// A Rule combines one or more conditions by either or all, and says whether a
-// condition that is found full is banned.
-//
-// A rule is a plain value, usually built anew for each call with that call's Values.
+// A Rule limits calls by one or more conditions, and says whether values that reach a
+// limit are banned. It is a plain value, usually built for each call with that call's
+// Values.
 type Rule struct {
 	// Identifier keeps this rule's records apart from other rules': "login",
 	// "robots". Required. Two rules with the same Identifier share the records
 	// of conditions with the same Name and Value, and should give them the same
-	// Algorithm, Max and TTL. (Each Algorithm counts for itself. A shorter TTL
-	// applies to all stored hits from the first refusal on. See
-	// [Throttler.Conflict].)
+	// Algorithm, Max and TTL; see [Throttler.Conflict]. Changing Algorithm starts
+	// with an empty window or bucket. A shorter TTL applies to all stored hits
+	// from the first refusal on.
 	Identifier string
 
 	// Either blocks a call if any of its conditions is full. The other
@@ -42,28 +40,28 @@ type Rule struct {
 	// that are not full count the call.
 	All []Condition
 
-	// Lockout is the length of the ban of a condition that is found full, from
-	// the call that found it so. During a ban nothing is counted, and nothing
-	// prolongs it. When it ends, counting starts anew. Default: no ban, a full
-	// condition opens as its hits expire.
+	// Lockout is the length of the ban that a call sets if it finds a condition
+	// full. A banned condition counts nothing, and no call prolongs the ban. When
+	// it ends, counting starts anew. Default: no ban, a full condition opens as
+	// its hits expire.
 	Lockout time.Duration
 
 	// LockoutGrowth multiplies each repeated ban of a value: 2 doubles it. A
-	// ban is repeated if the value is found full again within [LockoutMemory]
-	// of the end of the last one. 1 or more, and only with a Lockout, here or
-	// in a condition. Default: all bans have the same length.
+	// ban is repeated if it begins within [LockoutMemory] of the end of the last
+	// one. 1 or more, and only with a Lockout, here or in a condition.
+	// Default: all bans have the same length.
 	LockoutGrowth float64
 
-	// MaxLockout is the length that a ban grows to: Lockout or more, and only
-	// with a Lockout. A condition's own Lockout may be longer, and does not
-	// grow then. Default: [DefaultMaxLockout], or Lockout if that is longer.
+	// MaxLockout is the longest ban that LockoutGrowth makes: Lockout or more,
+	// and only with a Lockout. A condition's own Lockout may be longer, and does
+	// not grow then. Default: [DefaultMaxLockout], or Lockout if that is longer.
 	MaxLockout time.Duration
 
 	// CountAuthorizedOnly counts a call in all conditions or in none: a blocked
-	// call uses up no budget. A condition that is found full is banned all the
-	// same. A call that counts a hit before another condition turns out to be
-	// full gives the hit back, even if ctx has ended. Default: conditions that
-	// are not full count a blocked call too.
+	// call uses up no budget. A Lockout still bans a full condition. A call that
+	// has counted a hit when another condition turns out to be full gives the
+	// hit back, even if ctx has ended. Default: conditions that are not full
+	// count a blocked call too.
 	CountAuthorizedOnly bool
 
 	// Shadow authorizes every call, to try a limit out before it is enforced.
@@ -78,8 +76,8 @@ type Condition struct {
 	// unique within the rule.
 	Name string
 
-	// Value is what is counted: an address, a user name. It may be any bytes,
-	// of any length, or empty. Values that differ in any byte count apart.
+	// Value is what is counted: an address, a user name. It may be any bytes, of
+	// any length, or empty. Values that differ in any byte are counted apart.
 	Value string
 
 	// Max is the number of hits that a window of TTL holds (1 to [MaxHits]), or
@@ -90,16 +88,16 @@ type Condition struct {
 	// empty: 1 ms or more, and at most [MaxBucketTTL] for a [LeakyBucket].
 	TTL time.Duration
 
-	// Message stands in [Decision.Messages] if this condition blocks.
+	// Message is added to [Decision.Messages] if this condition blocks.
 	// Default: Name.
 	Message string
 
-	// Algorithm is how hits are counted. Default: [SlidingWindow].
+	// Algorithm counts the hits. Default: [SlidingWindow].
 	Algorithm Algorithm
 
-	// Cost is the number of hits that a call takes, all or none. A call that
-	// does not fit is blocked. It sets a ban only if a single hit would not fit
-	// either. At most Max. Default: 1.
+	// Cost is the number of hits that a call takes, all or none. At most Max. A
+	// call that does not fit is blocked. It sets a ban only if a single hit would
+	// not fit either. Default: 1.
 	Cost int
 
 	// Lockout overrides the rule's for this condition. Negative: never banned.
@@ -111,8 +109,7 @@ type Condition struct {
 type Algorithm int
 
 const (
-	// SlidingWindow is a log of hits. It allows Max of them in any window of
-	// TTL.
+	// SlidingWindow is a log of hits. It allows Max of them in any period of TTL.
 	SlidingWindow Algorithm = iota
 
 	// LeakyBucket (GCRA) stores one time, whatever Max is. It allows a burst of
@@ -145,7 +142,7 @@ func (c *Condition) cost() int {
 	return max(c.Cost, 1)
 }
 
-// message returns what c has to say when it blocks.
+// message returns the message of c for when it blocks.
 func (c *Condition) message() string {
 	if c.Message != "" {
 		return c.Message
@@ -183,7 +180,7 @@ func (r Rule) Validate() error {
 	return r.validateConditions()
 }
 
-// bans reports whether a Lockout is set anywhere in r, even one that means never.
+// bans reports whether a Lockout is set anywhere in r, even a negative one.
 func (r *Rule) bans() bool {
 	return r.Lockout != 0 || slices.ContainsFunc(r.conditions(), func(c Condition) bool { return c.Lockout != 0 })
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// How much is remembered to find rules that contradict each other.
+// How much is remembered to find conflicts.
 const (
 	maxLimitsSeen    = 4096 // records and their limits, the latest
 	maxConflictsTold = 1024 // conditions, the latest
 )
 
-// A limitOf is what a condition says of its record.
+// A limitOf is the limit that a condition sets for its record.
 type limitOf struct {
 	max       int
 	ttl       time.Duration
@@ -25,7 +25,7 @@ func (l limitOf) String() string {
 	return fmt.Sprintf("a %v of %d in %v", l.algorithm, l.max, l.ttl)
 }
 
-// conflicts finds conditions that count in the same record under another limit. The
+// conflicts finds conditions that use the same record with different limits. The
 // zero value has seen none.
 type conflicts struct {
 	mu   sync.Mutex // guards what follows
@@ -33,12 +33,12 @@ type conflicts struct {
 	told *simplelru.LRU[string, struct{}] // by identifier and name
 }
 
-// of returns what is wrong with c, whose record is at key; nil if nothing is, or if
-// it was told before.
+// of returns an error if the record at key was used with another limit than that of
+// c. It returns nil if there is no conflict, or if it was told before.
 func (cs *conflicts) of(identifier string, c *Condition, key string) error {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if cs.seen == nil { // which fails for no size only
+	if cs.seen == nil { // NewLRU fails only for a size of 0
 		cs.seen, _ = simplelru.NewLRU[string, limitOf](maxLimitsSeen, nil)
 		cs.told, _ = simplelru.NewLRU[string, struct{}](maxConflictsTold, nil)
 	}
@@ -49,14 +49,14 @@ func (cs *conflicts) of(identifier string, c *Condition, key string) error {
 		return nil
 	}
 	cs.told.Add(name(identifier, c), struct{}{})
-	return fmt.Errorf("throttler: condition %q of %q is asked for as %v and as %v, and both are one record",
+	return fmt.Errorf("throttler: condition %q of %q has two limits for one record, %v and %v: use one, or another Identifier",
 		c.Name, identifier, other, limit)
 }
 
-// name returns what tells conditions apart, whatever their Value.
+// name identifies a condition, whatever its Value.
 func name(identifier string, c *Condition) string { return key(identifier, c.Name, "") }
 
-// tellConflicts tells the owner of t which conditions of c contradict others.
+// tellConflicts calls t.Conflict for each condition of c with a conflict.
 func (t *Throttler) tellConflicts(c *call) {
 	for _, e := range c.entries {
 		if err := t.conflicts.of(c.rule.Identifier, &e.condition, e.key); err != nil {

@@ -21,9 +21,9 @@ func toldOf() (th *throttler.Throttler, told *[]string) {
 
 func TestRulesThatShareARecordButNotItsLimitAreToldOnce(t *testing.T) {
 	for name, change := range map[string]func(*throttler.Condition){
-		"a sliding window of 3 in 1m0s and as a sliding window of 4 in 1m0s": func(c *throttler.Condition) { c.Max = 4 },
-		"a sliding window of 3 in 1m0s and as a sliding window of 3 in 2m0s": func(c *throttler.Condition) { c.TTL *= 2 },
-		"a sliding window of 3 in 1m0s and as a leaky bucket of 3 in 1m0s":   func(c *throttler.Condition) { c.Algorithm = throttler.LeakyBucket },
+		"a sliding window of 3 in 1m0s and a sliding window of 4 in 1m0s": func(c *throttler.Condition) { c.Max = 4 },
+		"a sliding window of 3 in 1m0s and a sliding window of 3 in 2m0s": func(c *throttler.Condition) { c.TTL *= 2 },
+		"a sliding window of 3 in 1m0s and a leaky bucket of 3 in 1m0s":   func(c *throttler.Condition) { c.Algorithm = throttler.LeakyBucket },
 	} {
 		t.Run(name, func(t *testing.T) {
 			th, told := toldOf()
@@ -41,7 +41,7 @@ func TestRulesThatShareARecordButNotItsLimitAreToldOnce(t *testing.T) {
 				authorize(t, th, other)
 				authorize(t, th, rule)
 			}
-			require.Equal(t, []string{`test: throttler: condition "a" of "test" is asked for as ` + name + ", and both are one record"}, *told)
+			require.Equal(t, []string{`test: throttler: condition "a" of "test" has two limits for one record, ` + name + ": use one, or another Identifier"}, *told)
 		})
 	}
 }

@@ -12,8 +12,8 @@ import (
 type Status int
 
 const (
-	Blocked    Status = 0 // it may not: a limit is reached
-	Authorized Status = 1 // it may, and it has been counted
+	Blocked    Status = 0 // the call may not happen: a limit is reached
+	Authorized Status = 1 // the call may happen, and has been counted
 )
 
 // String returns "blocked" or "authorized".
@@ -32,12 +32,12 @@ type Decision struct {
 	// Status is the answer.
 	Status Status
 
-	// Messages are those of the blocking conditions, in the rule's order. They
-	// are nil if the call is authorized.
+	// Messages are those of the blocking conditions, in the rule's order. Nil if
+	// the call is authorized.
 	Messages []string
 
 	// RetryAfter is the time until the same call could be authorized if nothing
-	// else is counted meanwhile. It is 0 if the call is authorized.
+	// else is counted meanwhile. 0 if the call is authorized.
 	RetryAfter time.Duration
 
 	// Outcomes are those of all conditions, in the rule's order.
@@ -47,9 +47,9 @@ type Decision struct {
 	// call is authorized all the same.
 	WouldBlock bool
 
-	// Err is the backend's error, or nil. The conditions that it affected
-	// failed open, unless [Throttler.Fallback] decided them. Err matches, by
-	// errors.Is, the Err of every Outcome. To fail closed, test it.
+	// Err is the backend's error, or nil. To fail closed, test it. The conditions
+	// that it affected failed open, unless [Throttler.Fallback] decided them. Err
+	// matches, by errors.Is, the Err of every Outcome.
 	Err error
 
 	receipt *receipt      // what was counted; nil: nothing was
@@ -99,38 +99,37 @@ type Outcome struct {
 	Err error
 }
 
-// A hit is what a call has counted in one condition: what it takes to find it
-// again. The zero hit is none.
+// A hit identifies what a call has counted in one condition, so that it can be taken
+// back. The zero hit is none.
 type hit struct {
 	cost   int     // how many hits it is
 	expiry instant // when they expire as stored, in a window
-	share  share   // of a bucket; the zero share: they are those of a window
+	share  share   // in a bucket; zero in a window
 }
 
 // A verdict is what one condition makes of one call.
 type verdict struct {
 	outcome Outcome
 
-	// again is how long until the condition takes the same call, with all
-	// that it costs, if nothing else is counted. It is outcome.RetryAfter
-	// where one hit is the cost or the call was blocked.
+	// again is the time until the condition has room for the same call, with its
+	// whole cost, if nothing else is counted. It equals outcome.RetryAfter if the
+	// cost is one hit or the call was blocked.
 	again time.Duration
 
-	// next is the record after the call. It is to be stored if store is set,
-	// and otherwise the record that was given to decide. It may be given to
-	// decide as stored for another call, without being encoded.
+	// next is the record after the call. If store is set it must be stored;
+	// otherwise it is the record that was passed to decide. It may be passed to
+	// decide for another call without being encoded.
 	next  record
 	store bool
 
 	hit hit // what was counted
 }
 
-// decide decides one condition at now, given what is stored for its value. The
-// hits that the call costs are counted if there is room for all of them and
-// count is set.
+// decide decides one condition at now on the stored record of its value. If count is
+// set and all hits of the call fit, it counts them.
 //
-// It is a function of its arguments alone. The rest of the package sees to it that
-// nobody else changes the record between its reading and the storing of next.
+// It depends on its arguments alone. The rest of the package makes sure that the
+// record does not change between its read and the write of next.
 func decide(now instant, c *Condition, l lockout, stored record, count bool) verdict {
 	b, corrected := stored.ban.at(now)
 	if b.holds(now) {
@@ -160,8 +159,8 @@ func decide(now instant, c *Condition, l lockout, stored record, count bool) ver
 	return v
 }
 
-// look decides a call by the algorithm of c. What the other one has stored, as
-// another release of the same program may have, stays as it is.
+// look decides a call by the algorithm of c. Hits of the other algorithm, as of
+// another release of the same program, stay as they are.
 func (r record) look(now instant, c *Condition, count bool) verdict {
 	if c.Algorithm == LeakyBucket {
 		v := r.bucket.look(now, c, count)
@@ -173,8 +172,8 @@ func (r record) look(now instant, c *Condition, count bool) verdict {
 	return v
 }
 
-// bans reports whether a lockout l bans c for v: if there is room for no hit at
-// all, and that is not for a moment that hits given back may have left behind.
+// bans reports whether l bans c for v: there is room for no hit at all, and not only
+// because of the moment that a hit may leave in a bucket when it is given back.
 func (v *verdict) bans(c *Condition, l lockout) bool {
 	if !v.outcome.Blocked || v.outcome.Remaining > 0 {
 		return false
@@ -182,9 +181,8 @@ func (v *verdict) bans(c *Condition, l lockout) bool {
 	return !l.keepHits || c.Algorithm != LeakyBucket || v.again > c.leftBehind()
 }
 
-// without returns r at now without the hits of h, and whether it had any of them.
-// If it has none, since they have expired, a ban has come in their place or the
-// record was reset, it stays as it is.
+// without returns r at now without the hits of h, and whether it had any of them. If
+// they have expired, or a ban or a reset has replaced them, r stays as it is.
 func (r record) without(h hit, now instant) (next record, found bool) {
 	next = r
 	switch {
@@ -200,9 +198,8 @@ func (r record) without(h hit, now instant) (next record, found bool) {
 	return next, true
 }
 
-// decision draws the Decision from the outcomes of r's conditions. again says how
-// long until each takes the same call again; nil: as long as its RetryAfter, as it
-// is where no condition has a Cost.
+// decision combines the outcomes of r's conditions. again is the time until each has
+// room for the same call; nil means its RetryAfter, as without a Cost.
 func (r *Rule) decision(outcomes []Outcome, again []time.Duration) Decision {
 	d := Decision{Status: Authorized, Outcomes: outcomes}
 	for i := range outcomes {
@@ -238,10 +235,9 @@ func (r *Rule) blocks(outcomes []Outcome) bool {
 	return !any
 }
 
-// retryAfter returns when a call that the outcomes block could be authorized:
-// with All when the first of them takes it, with Either when the last of them
-// does. With Either that may be a condition that took this call, and was filled
-// by it.
+// retryAfter returns when a call that the outcomes block could be authorized: with
+// All when the first condition has room, with Either when the last one has. With
+// Either that may be a condition that this call has filled.
 func (r *Rule) retryAfter(outcomes []Outcome, again []time.Duration) time.Duration {
 	var wait time.Duration
 	for i := range outcomes {
@@ -261,15 +257,14 @@ func (r *Rule) retryAfter(outcomes []Outcome, again []time.Duration) time.Durati
 	return wait
 }
 
-// failures are several errors. Unlike errors.Join they make one line of a log, in
-// which each text stands once.
+// failures are several errors as one line of a log, in which each text occurs once.
 type failures struct{ errs []error }
 
 func (f *failures) Unwrap() []error { return f.errs }
 
 func (f *failures) Error() string { return strings.Join(f.texts(nil), "; ") }
 
-// texts appends the texts of f to seen, as far as they are not in there.
+// texts appends the texts of f to seen, except those that are in it.
 func (f *failures) texts(seen []string) []string {
 	for _, err := range f.errs {
 		if several, ok := err.(*failures); ok {
@@ -281,8 +276,8 @@ func (f *failures) texts(seen []string) []string {
 	return seen
 }
 
-// join returns the errors of errs that are not nil as one, nil if there is none. A
-// single error stays as it is.
+// join returns the errors of errs that are not nil as one, or nil. A single error
+// stays as it is.
 func join(errs ...error) error {
 	var all []error
 	for _, err := range errs {
@@ -299,8 +294,7 @@ func join(errs ...error) error {
 	return &failures{all}
 }
 
-// same reports whether a and b are one error, as that of ctx is for all that it
-// ends.
+// same reports whether a and b are the same error value, such as that of ctx.
 func same(a, b error) bool {
 	return a != nil && reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }

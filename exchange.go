@@ -7,85 +7,85 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
-// ErrOverloaded matches, by errors.Is, the error of a condition that could not
-// be asked about in time although its server answers: this process asks more
-// than the server can carry, or too many others change the same record.
+// ErrOverloaded matches, by errors.Is, the error of a condition that was not decided
+// in time although its server answers. This process asks more than the server can
+// carry, or too many others change the same record.
 var ErrOverloaded = errors.New("throttler: overloaded")
 
-// ErrUnavailable matches, by errors.Is, the error of a condition whose server
-// does not answer: it is down, cut off or hung.
+// ErrUnavailable matches, by errors.Is, the error of a condition whose server does not
+// answer: it is down, cut off or hung.
 var ErrUnavailable = errors.New("throttler: server unavailable")
 
-// An Exchanger is a Client that writes a record and reads it back in one round
-// trip. It is optional: without it a Throttler reads first and writes then.
-// Packages pool and memstore have it.
+// An Exchanger is a Client that writes a record and reads it back in one round trip.
+// Over any other Client, a Throttler reads first and then writes. Packages pool and
+// memstore have Exchangers.
 type Exchanger interface {
 	Client
 
-	// Exchange starts all xs, together, and returns when each is done, or
-	// when ctx is, whichever comes first. They are started even if ctx has
-	// ended already, and go on without the caller, for as long as the
-	// Exchanger's own timeout allows. Each is done exactly once.
+	// Exchange starts all xs together, and returns when each is done or ctx
+	// ends. It starts them even if ctx has ended. When ctx ends they go on, for
+	// as long as the Exchanger's own timeout allows. It calls Done exactly once
+	// for each.
 	Exchange(ctx context.Context, xs ...Exchange)
 
-	// Start starts xs and returns without waiting for any server. It may be
-	// called by Done.
+	// Start starts xs and returns without waiting for a server. Done may call
+	// it.
 	Start(xs ...Exchange)
 }
 
-// An Exchange is one record that is to be written if it is as the caller
-// believes, and to be read back. Its methods are called by an Exchanger, on any
-// goroutine, never two of them at once, and do not block.
+// An Exchange writes one record if it is still as expected, and reads it back. An
+// Exchanger calls its methods, on any goroutine, one at a time. They do not block.
 type Exchange interface {
-	// Key returns the key of the record, which is legal.
+	// Key returns the key of the record. It is legal.
 	Key() string
 
-	// Propose is called when the turn of the exchange to be sent has come. It
-	// returns the item to write: with a CasID by CompareAndSwap, without one
-	// by Add; nil: the record is only read. The item then belongs to the
-	// Exchanger. Propose is called again, with another Turn, if the answer was
-	// lost with its connection and the exchange is sent anew.
+	// Propose returns the item to write: with a CasID by CompareAndSwap,
+	// without one by Add. Nil means that the record is only read. The item then
+	// belongs to the Exchanger.
+	//
+	// The Exchanger calls it when it is about to send the exchange. It calls it
+	// again, with another Turn, if the connection was lost before the answer and
+	// it sends the exchange again.
 	Propose(Turn) *memcache.Item
 
-	// Done takes the result. It is the last call.
+	// Done takes the result. The Exchanger calls it last.
 	Done(Result)
 }
 
 // A Turn is what an Exchanger knows when an exchange is about to be sent.
 type Turn struct {
-	// Conn identifies the connection, and is never used again for another.
-	// CAS tokens that another connection gave must not be sent on this one:
-	// tokens begin anew when a server restarts. 0: a token may be used by the
-	// exchange that read it only.
+	// Conn identifies the connection. The number is never used for another
+	// connection. A CAS token must be sent only on the connection that gave it,
+	// because tokens begin anew when a server restarts. 0 means that only the
+	// exchange that read a token may use it.
 	Conn uint64
 
-	// Known says that the Exchanger has just read the record, and Found is
-	// it; nil: there is none.
+	// Known is true if the Exchanger has just read the record. Found is that
+	// record, or nil if there is none.
 	Known bool
 	Found *memcache.Item
 }
 
-// A Result is what became of an exchange.
+// A Result is the end of an exchange.
 type Result struct {
 	// Conn is that of the last Turn.
 	Conn uint64
 
-	// Stored says that the item proposed last was written.
+	// Stored is true if the item that was proposed last was written.
 	Stored bool
 
-	// Read says that the record was read after the write, and Found is what
-	// it was then, nil if there was none. An item proposed may be stored and
-	// its record not read back.
+	// Read is true if the record was read after the write. Found is that record,
+	// or nil if there was none. Stored may be true and Read false.
 	Read  bool
 	Found *memcache.Item
 
-	// Unknown says that nobody knows whether an item that was proposed was
-	// written, since the answer was lost.
+	// Unknown is true if a proposed item may have been written or not, because
+	// the answer was lost.
 	Unknown bool
 
-	// Err is why the record could not be written or read, nil if all was
-	// answered. To find another record than believed is not an error. It
-	// matches ErrUnavailable if the server does not answer, ErrOverloaded if
-	// the exchange was not sent in time.
+	// Err is why the record could not be written or read, or nil. It matches
+	// ErrUnavailable if the server does not answer, and ErrOverloaded if the
+	// exchange was not sent in time. A conflict with another write is not an
+	// error.
 	Err error
 }

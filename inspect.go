@@ -6,36 +6,33 @@ import (
 	"time"
 )
 
-// ErrNotRecord is the error of [Inspect] for bytes that are no record.
+// ErrNotRecord is the error of [Inspect] for bytes that are not a record.
 var ErrNotRecord = errors.New("throttler: not a record")
 
-// A Record is what is stored for one value of one condition. It says when its
-// parts end and leaves it to the reader whether that is past.
+// A Record is what is stored for one value of one condition. Its times may be past.
 type Record struct {
-	// BannedUntil is when the ban ends. Zero: no ban was set.
+	// BannedUntil is the end of the ban. Zero means no ban.
 	BannedUntil time.Time
 
-	// BanLength is how long the ban was when it was set.
+	// BanLength is the length of the ban when it was set.
 	BanLength time.Duration
 
-	// Bans is the number of bans in a row, under a rule with LockoutGrowth.
-	// 0: the rule has none.
+	// Bans is the number of bans in a row. 0 if the rule has no LockoutGrowth.
 	Bans int
 
-	// Expiries is when each hit of a [SlidingWindow] expires, oldest first. Hits
-	// stored beside a ban do not count.
+	// Expiries are the times at which the hits of a [SlidingWindow] expire,
+	// oldest first. Hits beside a ban do not count.
 	Expiries []time.Time
 
 	// WindowTTL is the longest TTL that a hit in Expiries was counted under.
 	WindowTTL time.Duration
 
-	// EmptyAt is when a [LeakyBucket] has leaked empty. Zero: no bucket.
+	// EmptyAt is when a [LeakyBucket] is empty. Zero means no bucket.
 	EmptyAt time.Time
 }
 
-// Inspect returns what the value of a stored item means, for tools that show it.
-// The item of a condition is stored under [RecordKey]. The error is ErrNotRecord
-// or [ErrNewerRecord].
+// Inspect decodes the value of a stored item, for tools that show it. The error is
+// [ErrNotRecord] or [ErrNewerRecord]. The item of a condition has the key [RecordKey].
 func Inspect(value []byte) (Record, error) {
 	r, err := decode(value)
 	switch {
@@ -59,14 +56,15 @@ func Inspect(value []byte) (Record, error) {
 	return seen, nil
 }
 
-// RecordKey returns the key that the record of a condition's value is stored
-// under: identifier#name#value, or a hash where that is no legal key.
+// RecordKey returns the key under which the record of a condition's value is stored:
+// identifier#name#value, or a hash if that is not a legal key that [SplitRecordKey]
+// can take apart.
 func RecordKey(identifier, name, value string) string {
 	return key(identifier, name, value)
 }
 
-// SplitRecordKey takes a key of [RecordKey] apart. ok is false for a hash, which
-// cannot be, and for any other key.
+// SplitRecordKey takes a key of [RecordKey] apart. ok is false for a hash, and for a
+// key that is not of the form identifier#name#value.
 func SplitRecordKey(key string) (identifier, name, value string, ok bool) {
 	identifier, rest, ok := strings.Cut(key, "#")
 	if !ok || identifier == "" {
@@ -79,11 +77,11 @@ func SplitRecordKey(key string) (identifier, name, value string, ok bool) {
 	return identifier, name, value, true
 }
 
-// IsHashedKey reports whether a key of [RecordKey] is a hash, which tells neither
-// rule nor value.
+// IsHashedKey reports whether a key of [RecordKey] is a hash. A hash does not reveal
+// rule or value.
 func IsHashedKey(key string) bool { return strings.HasPrefix(key, hashedKey) }
 
-// time returns i as a time of the wall clock, the zero Time for 0.
+// time returns i as a time of the wall clock, and the zero Time for 0.
 func (i instant) time() time.Time {
 	if i == 0 {
 		return time.Time{}

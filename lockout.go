@@ -14,20 +14,17 @@ const (
 	LockoutMemory = 24 * time.Hour
 )
 
-// A ban blocks a condition's value until it ends, whatever happens in the
-// meantime. It is set by the call that finds the condition full, in the same
-// record as the hits, which it replaces: a writer that has read the hits before
-// the ban was set loses the race for the record, reads again and finds the ban.
-// So a ban is set once, and no late write erases or prolongs it.
-//
-// The zero ban is none.
+// A ban blocks a condition's value until it ends. The call that finds the condition
+// full sets it, in the record of the hits, which it replaces. So a writer that has
+// read the hits before loses the race and finds the ban: a ban is set once, and no
+// late write erases or prolongs it. The zero ban is none.
 type ban struct {
-	end     instant // when it ends, the first instant that it does not hold
-	length  instant // how long it was when it was set
-	repeats int     // how many bans in a row this is, where they grow; otherwise 0
+	end     instant // the first instant at which it does not hold
+	length  instant // as it was set
+	repeats int     // the number of bans in a row; 0 if bans do not grow
 }
 
-// maxRepeats is the most that are counted.
+// maxRepeats is the largest ban.repeats.
 const maxRepeats = 255
 
 // holds reports whether b holds at now.
@@ -35,7 +32,7 @@ func (b ban) holds(now instant) bool {
 	return b.end > now
 }
 
-// forgotten returns when nothing of b matters any more.
+// forgotten returns when b no longer affects anything.
 func (b ban) forgotten() instant {
 	if b.repeats == 0 {
 		return b.end
@@ -43,9 +40,9 @@ func (b ban) forgotten() instant {
 	return b.end.add(LockoutMemory)
 }
 
-// at returns b as it stands at now: none once it is forgotten. A ban that would
-// hold for longer than its length was set by a caller whose clock is ahead, and
-// counts as if it were set now; corrected says so.
+// at returns b at now, or the zero ban if b is forgotten. A ban that would hold for
+// longer than its length was set by a clock that is ahead. It counts as set now, and
+// corrected is true.
 func (b ban) at(now instant) (current ban, corrected bool) {
 	if b.forgotten() <= now {
 		return ban{}, false
@@ -57,21 +54,20 @@ func (b ban) at(now instant) (current ban, corrected bool) {
 	return b, false
 }
 
-// outcome returns what a call at now comes to while b holds.
+// outcome returns the outcome of a call at now while b holds.
 func (b ban) outcome(now instant, c *Condition) Outcome {
 	wait := b.end.since(now)
 	return Outcome{Name: c.Name, Limit: c.Max, Blocked: true, Banned: true, RetryAfter: wait, ResetAfter: wait}
 }
 
-// A lockout says how bans are set. With the zero lockout there are none.
+// A lockout says how bans are set. The zero lockout sets none.
 type lockout struct {
 	length  time.Duration // of a first ban
-	growth  float64       // multiplies each repeated ban; 0: all are alike
-	longest time.Duration // where growth ends
+	growth  float64       // multiplies each repeated ban; 0: all have the same length
+	longest time.Duration // the longest ban that growth makes
 
-	// keepHits says that hits may be given back after another call has found
-	// them filling the condition: a ban keeps those that it is set on, see
-	// record.withdrawn.
+	// keepHits has a ban keep the hits that it is set on, because they may be
+	// given back: see record.withdrawn.
 	keepHits bool
 }
 
@@ -89,8 +85,7 @@ func (r *Rule) lockout(c *Condition) lockout {
 	return l
 }
 
-// ban returns the ban to set at now, after the last one, if that is not
-// forgotten.
+// ban returns the ban to set at now. last is the ban before it, or zero.
 func (l lockout) ban(now instant, last ban) ban {
 	b := ban{end: now.add(l.after(last.repeats))}
 	b.length = b.end - now
@@ -100,7 +95,7 @@ func (l lockout) ban(now instant, last ban) ban {
 	return b
 }
 
-// after returns the length of a ban that follows so many repeats.
+// after returns the length of a ban after that many repeats.
 func (l lockout) after(repeats int) time.Duration {
 	if l.growth == 0 {
 		return l.length
@@ -112,30 +107,28 @@ func (l lockout) after(repeats int) time.Duration {
 	return time.Duration(length)
 }
 
-// banned returns r with a ban by hand from now on for d, unless one that ends no
-// earlier holds already; store says whether that is to be stored. How many bans
-// in a row there were stays as it is.
+// banned returns r with a ban by hand from now on for d, unless a ban that ends no
+// earlier holds. store says whether next must be stored. The number of bans in a row
+// stays as it is.
 func (r record) banned(now instant, d time.Duration) (next record, store bool) {
 	b, corrected := r.ban.at(now)
 	end := now.add(d)
 	if b.holds(now) && b.end >= end {
-		// Without the hits that it may have kept, so that it is not lifted.
+		// Without the hits that it may have kept: this ban must not be lifted.
 		return record{ban: b}, corrected || !r.unlimited()
 	}
 	return record{ban: ban{end: end, length: end - now, repeats: b.repeats}}, true
 }
 
-// unlimited reports whether r holds nothing beside a ban.
+// unlimited reports whether r has no hits and no bucket.
 func (r record) unlimited() bool {
 	return r.hits.len() == 0 && r.bucket.score == 0
 }
 
-// kept returns the record of a ban that is set because r is full, with
-// what fills r by the algorithm of c beside it.
-//
-// What is kept must not count when the ban is over, here or for releases that do
-// not know of it. So it is stored as of the times of counting, which are all
-// past, and not of expiry: it has expired whenever the ban has ended.
+// kept returns the record of a ban that is set because r is full, with the hits of r
+// by the algorithm of c beside it. These must not count after the ban, for older
+// releases either. So they are stored with the times at which they were counted:
+// then they have expired when the ban ends.
 func (r record) kept(c *Condition, b ban) record {
 	next := record{ban: b}
 	if c.Algorithm == LeakyBucket {
@@ -148,7 +141,7 @@ func (r record) kept(c *Condition, b ban) record {
 	return next
 }
 
-// unkept returns what the ban of r was set on, as kept was given it.
+// unkept returns the hits that the ban of r was set on: the reverse of kept.
 func (r record) unkept(c *Condition) record {
 	full := record{hits: r.hits.expiring()}
 	if r.bucket.score != 0 {
@@ -157,11 +150,10 @@ func (r record) unkept(c *Condition) record {
 	return full
 }
 
-// withdrawn returns r at now without the hits of h, which a call has counted and
-// gives back since it was refused by another condition; store says whether that
-// changes r. A ban is lifted if it was set on those hits: if without them there
-// would have been room for one hit more. The hits that it had replaced count
-// again then, and it is no ban in a row.
+// withdrawn returns r at now without the hits of h, which a call gives back because
+// another condition refused it. store says whether that changes r. A ban that was set
+// on those hits is lifted: without them there would have been room for one hit. The
+// hits that it had replaced count again, and it does not count in repeats.
 func (r record) withdrawn(h hit, now instant, c *Condition) (next record, store bool) {
 	if b, _ := r.ban.at(now); !b.holds(now) {
 		return r.without(h, now)

@@ -6,13 +6,12 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// maxOpenings is how many records a Throttler remembers the openings of.
+// maxOpenings is the number of openings that a Throttler remembers.
 const maxOpenings = 10_000
 
-// openings are the times at which records open that were full when a call of Wait
-// saw them last, of the most recently seen ones. In an outage they are all that is
-// known, and each call that is let through then moves them on. The zero openings
-// are empty.
+// openings are the times at which records open that were full when a call of Wait last
+// saw them. The latest are kept. In an outage they are all that is known, and each
+// call that is let through moves them on. The zero openings are empty.
 type openings struct {
 	byKey *simplelru.LRU[string, time.Time]
 }
@@ -22,7 +21,7 @@ func (os *openings) none() bool {
 	return os.byKey == nil || os.byKey.Len() == 0
 }
 
-// of returns when the record opens, or opened; the zero time if that is not known.
+// of returns when the record opens or opened, and the zero time if that is not known.
 func (os *openings) of(key string) time.Time {
 	if os.none() {
 		return time.Time{}
@@ -38,7 +37,7 @@ func (os *openings) remember(key string, opens, now time.Time) {
 		return
 	}
 	if os.byKey == nil {
-		os.byKey, _ = simplelru.NewLRU[string, time.Time](maxOpenings, nil) // fails for no size only
+		os.byKey, _ = simplelru.NewLRU[string, time.Time](maxOpenings, nil) // fails only for a size of 0
 	}
 	os.byKey.Add(key, opens)
 }
@@ -49,12 +48,12 @@ func (os *openings) forget(key string) {
 	}
 }
 
-// pace reports whether w may go through with d, which is Authorized. It may if
-// the rule was decided. Where backends failed, each condition that failed open
-// takes one hit every TTL/Max from this process, from its opening on.
+// pace reports whether w may go with d, which is Authorized. It may if no condition
+// failed open or, with All, if one that was decided has room. Each condition that
+// failed open takes one hit every TTL/Max from this process, from its opening on.
 func (q *waitQueue) pace(w *waiter, d *Decision, now time.Time) bool {
 	conditions := w.rule.conditions()
-	var open []*Condition // of those that failed, which may take a hit
+	var open []*Condition // failed open, and may take a hit
 	failed := 0
 	for i := range d.Outcomes {
 		o := &d.Outcomes[i]
@@ -78,13 +77,13 @@ func (q *waitQueue) pace(w *waiter, d *Decision, now time.Time) bool {
 	return true
 }
 
-// failedOpen reports whether o is that of a condition which nobody has decided:
-// neither the backend nor a fallback.
+// failedOpen reports whether neither the backend nor a fallback decided the condition
+// of o.
 func failedOpen(o *Outcome) bool {
 	return o.Err != nil && !o.Blocked && o.Remaining == o.Limit
 }
 
-// lifetime returns how long a call of c takes up room.
+// lifetime returns how long a call takes up room in c.
 func (c *Condition) lifetime() time.Duration {
 	if c.Algorithm == LeakyBucket {
 		return times(c.cost(), time.Duration(c.interval()))

@@ -5,24 +5,24 @@ import (
 	"errors"
 )
 
-// ErrInvalidReceipt is the error of [Throttler.Redeem] for bytes that
-// [Decision.Receipt] has not written.
-var ErrInvalidReceipt = errors.New("throttler: not a receipt")
+// ErrInvalidReceipt is the error of [Throttler.Redeem] for bytes that are not from
+// [Decision.Receipt].
+var ErrInvalidReceipt = errors.New("throttler: not a receipt: pass the bytes of Decision.Receipt unchanged")
 
-// receiptVersion is the first byte of a receipt. After it comes for each hit its
-// key, with the length before it, and then its numbers, all as varints.
+// receiptVersion is the first byte of a receipt. Each hit follows: the length of its
+// key, the key, and its numbers, all as varints.
 const receiptVersion = 1
 
-// Receipt returns what another process needs to take back the hits that d counted:
-// see [Throttler.Redeem]. It is nil if there are none.
+// Receipt returns what another process needs to take back the hits that d counted,
+// with [Throttler.Redeem]. It is nil if d counted none.
 //
-// It leaves out hits that a [Throttler.Fallback] counted, since they are in this
-// process alone, and hits of which it is not known yet whether they were counted.
+// Use either the receipt or d, and the receipt once: a second time may take back
+// another call's hits. Anyone who can write a receipt can take back hits, so
+// authenticate it if it leaves the program. It contains keys, and so values, in clear
+// text.
 //
-// A receipt has keys, and so values, in clear text. Whoever can write one can take
-// back hits of others: authenticate it where it leaves the program's hands. Use
-// either the receipt or d, and the receipt once: what is taken back twice may be
-// another's.
+// It leaves out hits that a [Throttler.Fallback] counted, because only this process
+// has them, and hits whose result is still unknown.
 func (d Decision) Receipt() []byte {
 	if d.receipt == nil {
 		return nil
@@ -46,7 +46,7 @@ func (d Decision) Receipt() []byte {
 	return b
 }
 
-// numbers returns h as it stands in a receipt.
+// numbers returns the form of h in a receipt.
 func (h hit) numbers() [numbersOfHit]int64 {
 	s := h.share
 	return [...]int64{
@@ -65,10 +65,9 @@ func hitOf(n [numbersOfHit]int64) hit {
 	}}
 }
 
-// Redeem returns a Decision with which [Throttler.Cancel] and [Throttler.CancelOnly]
-// take back the hits of a receipt, which must come from a Throttler on the same
-// servers. An empty receipt has none. The Decision is good for nothing else. The
-// error is [ErrInvalidReceipt].
+// Redeem returns a Decision for [Throttler.Cancel] and [Throttler.CancelOnly], to take
+// back the hits of a receipt from a Throttler on the same servers. The error is
+// [ErrInvalidReceipt]. The Decision has no other use. An empty receipt has no hits.
 func (t *Throttler) Redeem(receipt []byte) (Decision, error) {
 	if len(receipt) == 0 {
 		return Decision{}, nil
@@ -80,7 +79,7 @@ func (t *Throttler) Redeem(receipt []byte) (Decision, error) {
 	return Decision{receipt: hits}, nil
 }
 
-// readReceipt reads the hits of a receipt, all of which b has.
+// readReceipt reads the hits of a receipt, which are all in b.
 func readReceipt(text []byte, b *backend) (r *receipt, ok bool) {
 	if text[0] != receiptVersion {
 		return nil, false

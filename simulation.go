@@ -2,19 +2,19 @@ package throttler
 
 import "time"
 
-// A Simulation decides calls at times of the caller's choice, with its records in
-// the memory of the process. It replays what has happened, as a web server's log
-// does, to tell what rules would have made of it. It decides each call as
-// [Throttler.Authorize] would have at that time.
+// A Simulation decides calls at times that the caller gives, such as those of a web
+// server's log, to find out what a rule would have done. It decides each call as
+// [Throttler.Authorize] would at that time, with its records in process memory.
 //
-// The zero Simulation is ready to use. It is for one goroutine.
+// The zero Simulation is ready to use. It must not be used by several goroutines at
+// once.
 type Simulation struct {
 	records map[string][]byte // as they would be stored
-	purgeAt int               // how many records there may be before those at their end are removed
+	purgeAt int               // the number of records at which those that have ended are removed
 }
 
-// Authorize decides and counts a call at a time, which must not be before that of
-// an earlier call. The error matches [ErrInvalidRule].
+// Authorize decides and counts a call at the time at. The error matches
+// [ErrInvalidRule]. Calls must come in the order of their times.
 func (s *Simulation) Authorize(at time.Time, rule Rule) (Decision, error) {
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
@@ -37,7 +37,7 @@ func (s *Simulation) Authorize(at time.Time, rule Rule) (Decision, error) {
 	}
 	decideAll(true)
 	if rule.CountAuthorizedOnly && rule.blocks(outcomes) {
-		decideAll(false) // what has room counts nothing of a refused call
+		decideAll(false) // a refused call counts nowhere
 	}
 	for i := range conditions {
 		if verdicts[i].store {
@@ -47,7 +47,7 @@ func (s *Simulation) Authorize(at time.Time, rule Rule) (Decision, error) {
 	return rule.decision(outcomes, again), nil
 }
 
-// put stores a record, and now and then removes those that hold nothing any more.
+// put stores a record, and sometimes removes those that have ended.
 func (s *Simulation) put(now instant, key string, r record) {
 	if s.records == nil {
 		s.records = make(map[string][]byte)

@@ -2,28 +2,28 @@ package throttler
 
 import "sync/atomic"
 
-// Stats is what became of a Throttler's calls since it was made.
+// Stats counts what a Throttler did since it was made.
 type Stats struct {
-	// Exchanges is how often a record was read, written or both. Over a
-	// client with one round trip an exchange, as package pool, it is the
-	// number of round trips as long as each call has one condition.
+	// Exchanges is the number of times that a record was read, written, or
+	// both. Over package pool, if each call has one condition, it is the number
+	// of round trips.
 	Exchanges uint64
 
-	// Guesses is how many exchanges were decided on a record as this process
-	// remembered it, and RightGuesses how many of them found and changed it
-	// so: each saved a round trip.
+	// Guesses is the number of exchanges that were decided on a remembered
+	// record. RightGuesses is the number of them that found it unchanged and
+	// wrote it: each saved a round trip.
 	Guesses      uint64
 	RightGuesses uint64
 
-	// LostRaces is how often a condition was decided anew because another
-	// process had changed its record in the meantime.
+	// LostRaces is the number of times that a condition was decided again
+	// because another process had changed its record.
 	LostRaces uint64
 
-	// CacheHits is how many conditions [Throttler.BlockCache] has blocked.
+	// CacheHits is the number of conditions that [Throttler.BlockCache] blocked.
 	CacheHits uint64
 }
 
-// Stats returns a snapshot.
+// Stats returns the counts so far.
 func (t *Throttler) Stats() Stats {
 	return Stats{
 		Exchanges:    t.stats.exchanges.Load(),

@@ -3,12 +3,10 @@
 // processes and machines.
 //
 // For a login form use package login, for HTTP requests package httpthrottle.
-// Both ask this package.
 //
 // # Use
 //
-// A program makes one [Throttler], and asks it with a [Rule] before it does what
-// is limited:
+// Make one [Throttler], and ask it with a [Rule] before each limited action:
 //
 //	limits := throttler.New(memstore.New()) // or a pool of memcached servers
 //
@@ -28,7 +26,8 @@
 //
 // A condition counts one Value, and allows Max hits in any window of TTL. With
 // Either, a call is blocked if any condition is full. With All, it is blocked if
-// every condition is. With a Lockout, a condition that is found full is banned.
+// every condition is. With a Lockout, a call that finds a condition full bans its
+// Value for a while.
 //
 // A rule is a plain value and may be built anew for each call. A record is stored
 // under the rule's Identifier, the condition's Name and its Value. Programs that
@@ -48,8 +47,8 @@
 //
 // Exact: however many goroutines, processes and machines call at once, no more
 // than Max hits are authorized in any window of TTL (for a bucket see
-// [LeakyBucket]). There is no lock. A record is replaced only if it is still as it
-// was read. If it is not, it is read and decided again.
+// [LeakyBucket]). There is no lock: records are written by compare-and-swap, and
+// after a conflict the call is decided again.
 //
 // Precise: hits and bans end at their own time, though memcached keeps whole
 // seconds. The resolution is a nanosecond, and a tenth of a millisecond in windows
@@ -59,29 +58,29 @@
 // record, and none becomes an illegal key or a command.
 //
 // Fast: over package pool a decision takes one round trip, however many conditions
-// it has, and a second one if another process has changed a record since this one
-// saw it. Callers of one process for one value share round trips. Over another
-// client a decision takes two, and one if nothing is to be written. A condition in
-// [Throttler.BlockCache] takes none.
+// it has. It takes a second one if another process has changed a record since this
+// one saw it, or to count a call of several conditions with
+// [Rule.CountAuthorizedOnly]. Over another client a decision takes two round trips,
+// and one if it writes nothing. Callers of one process for one value share round
+// trips. A condition in [Throttler.BlockCache] takes none.
 //
 // # When the backend fails
 //
 // A failure of the backend is not an error of Authorize. The conditions that it
-// affects fail open: they do not block, so that an outage of memcached is no outage
-// of the login page. [Decision.Err] holds the failure. To fail closed, test it. To
-// count in each process meanwhile, set [Throttler.Fallback]. A ctx that ends fails
-// open in the same way, at once.
+// affects fail open: they do not block, and [Decision.Err] holds the failure. So an
+// outage of memcached is no outage of the login page. To fail closed, test Err. To
+// count in each process meanwhile, set [Throttler.Fallback]. If ctx ends first, the
+// undecided conditions fail open at once.
 //
 // Err matches [ErrUnavailable] if a server does not answer, [ErrOverloaded] if this
 // process asks more than the servers can carry, and ctx's error if ctx has ended.
 //
 // # Clocks
 //
-// Windows use the callers' clocks, so set these by NTP. If two clocks differ by d,
-// a window may appear up to d shorter or longer. A clock that is hours ahead does
-// no lasting harm: another caller counts its hits for TTL at most, and its bans for
-// their own length. A clock that is behind ends hits and bans early for the values
-// that it is asked about.
+// Windows use the callers' clocks: set them by NTP. If two clocks differ by d, a
+// window may appear up to d shorter or longer. Hits from a clock that is hours
+// ahead count for TTL at most, and its bans for their own length. A clock that is
+// behind ends hits and bans early for the values that it is asked about.
 //
 // # Stored records
 //
@@ -105,57 +104,55 @@ import (
 // A Throttler authorizes or blocks calls by rules, with its records in the Client
 // that it was made with. All throttlers that use the same servers count together.
 //
-// The exported fields are options. They must be set before the first use, and a
-// Throttler must not be copied after it. All methods are safe for concurrent use.
-// No goroutine outlives a call, with one exception: if ctx ends first, what was
-// already sent runs on until the client times out, and so does what other calls
-// share with this one and what a refused call gives back.
+// The exported fields are options. Set them before the first use, and do not copy a
+// Throttler after it. All methods are safe for concurrent use. No goroutine outlives
+// a call, with one exception: if ctx ends first, operations already sent run on
+// until the client times out, and so does what a refused call gives back.
 type Throttler struct {
 	// Fallback decides the conditions whose backend failed. It is usually a
-	// memstore: then each process counts by itself during an outage. It is
-	// asked even if ctx has ended, so it should answer at once. [Outcome.Err]
-	// still holds the failure. Default: none, such conditions do not block.
+	// memstore: then each process counts by itself during an outage. It decides
+	// even if ctx has ended, so it should answer at once. [Outcome.Err] still
+	// holds the failure. Default: none, such conditions fail open.
 	Fallback Client
 
-	// BlockCache is the number of records that are kept in process memory while
-	// they block: bans, and full windows and buckets. A condition that such a
-	// record blocks takes no round trip. The other conditions of the rule count
-	// as usual. A record is kept until it may open, and for at most
-	// BlockCacheTTL. The least recently used go first. Records of more than
-	// 64 KiB are not kept. Default: none.
+	// BlockCache is the number of blocking records to keep in process memory:
+	// bans, and full windows and buckets. A condition that such a record blocks
+	// takes no round trip. The other conditions of the rule count as usual. A
+	// record is used until it may open, and for at most BlockCacheTTL. The least
+	// recently used go first. Records of more than 64 KiB are not kept.
+	// Default: none.
 	BlockCache int
 
-	// BlockCacheTTL is how long such a record is believed. So long may a
-	// Cancel, Reset or Ban by another process go unnoticed; those of this
+	// BlockCacheTTL is how long BlockCache uses a record. A Cancel, Reset or Ban
+	// by another process goes unnoticed for up to that long. Those of this
 	// Throttler are noticed at once. Default: 5 s.
 	BlockCacheTTL time.Duration
 
-	// RecordCache is the number of records that are remembered as they were
-	// last seen. A record that has not changed since takes one round trip
-	// instead of two. It never decides by itself. Records of more than 1 KiB
-	// are not remembered, nor are any over a Client that is not an [Exchanger].
-	// Default: 16,384. Negative: none.
+	// RecordCache is the number of records to remember as they were last seen.
+	// To change one that is still the same takes one round trip instead of two.
+	// A remembered record alone decides nothing. Records of more than 1 KiB are
+	// not remembered, nor are any over a Client that is not an [Exchanger].
+	// Default: 16,384. Negative disables it.
 	RecordCache int
 
-	// QueueTimeout bounds how long a call waits for its turn, if this process
-	// asks more than the backend can carry, or others keep changing the same
-	// record. After that the condition fails with an error that matches
-	// [ErrOverloaded]. Package pool has its own option for its queue.
-	// Default: 1 s.
+	// QueueTimeout is the longest wait for a turn if this process asks more than
+	// the backend can carry, or others keep changing the same record. After that
+	// the condition fails with [ErrOverloaded]. Package pool has an option of
+	// its own for its queue. Default: 1 s.
 	QueueTimeout time.Duration
 
 	// Observe is called after every decision of Authorize, and at the end of
-	// every Wait, authorized or not. It gets the rule and the Decision that the
-	// caller is about to get, and must not change their slices. It runs on the
-	// caller's goroutine, so on many at once. Default: none.
+	// every Wait, authorized or not. It gets the rule and the Decision, and must
+	// not change their slices. It runs on the caller's goroutine, so on many at
+	// once. Default: none.
 	Observe func(ctx context.Context, rule Rule, d Decision)
 
-	// Conflict is called when this process asks for the same record (the same
+	// Conflict is called when this process uses the same record (the same
 	// Identifier, Name and Value) with another Max, TTL or Algorithm than
-	// before. Usually two rules share an Identifier by mistake. It changes no
-	// decision. It is called once for each Identifier and Name, with the later
-	// rule and an error for people to read, on the caller's goroutine. The
-	// latest 4,096 records are compared. Default: none.
+	// before. Usually two rules share an Identifier by mistake. It is called
+	// once for each Identifier and Name, on the caller's goroutine, with the
+	// later rule and an error to log. It changes no decision. The latest 4,096
+	// records are compared. Default: none.
 	Conflict func(rule Rule, err error)
 
 	client    Client
@@ -182,16 +179,15 @@ func New(client Client) *Throttler {
 
 // Authorize decides whether a call may happen now, and counts it.
 //
-// It looks at every condition of the rule. A condition that is banned, or has no
-// room for the call, blocks and is not counted further. With a lockout it is banned
-// from now on, unless it is banned already. Every other condition counts the call,
-// even if another condition blocks it; see [Rule.CountAuthorizedOnly].
+// The error matches [ErrInvalidRule]: the rule is wrong. The Decision is then the
+// zero one, which is Blocked. A failure of the backend is not an error: the
+// conditions that it affects fail open, and [Decision.Err] says why. If ctx ends
+// first, Authorize returns at once, and the undecided conditions fail open.
 //
-// The error means that the rule is invalid: errors.Is(err, [ErrInvalidRule]). The
-// Decision is then the zero one, which is Blocked. A failure of the backend is not
-// an error: the conditions that it affects do not block, and [Decision.Err] says
-// why. If ctx ends first, Authorize returns at once, and the conditions that are
-// not decided do not block.
+// A condition that is banned, or has no room for the call, blocks the call and does
+// not count it. With a Lockout, a full condition is banned from now on. Every other
+// condition counts the call, even if another condition blocks it; see
+// [Rule.CountAuthorizedOnly].
 func (t *Throttler) Authorize(ctx context.Context, rule Rule) (Decision, error) {
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
@@ -203,7 +199,8 @@ func (t *Throttler) Authorize(ctx context.Context, rule Rule) (Decision, error) 
 }
 
 // Peek returns the Decision that [Throttler.Authorize] would return now, with what
-// would remain after the call. It changes nothing: it counts no hit and sets no ban.
+// would remain after the call. It counts no hit and sets no ban. Its errors are
+// those of Authorize.
 func (t *Throttler) Peek(ctx context.Context, rule Rule) (Decision, error) {
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
@@ -213,19 +210,17 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (Decision, error) {
 	return c.run(ctx), nil
 }
 
-// Cancel takes back the hits that d counted: for a login that succeeded, or work
-// that was refused for another reason. It is safe to call it twice, from any
-// goroutine, or after the hits have expired. Each hit is taken back once. A ban
-// stays, even one that d has set.
+// Cancel takes back the hits that d counted. A program that authorizes first and
+// cancels on success counts failures only: however many calls run at once, no more
+// than Max are between the two.
 //
-// A hit of a [LeakyBucket] leaves behind no more than what leaks between Authorize
-// and Cancel, in whatever order hits are taken back.
+// The error is the backend's. Hits that could not be looked up stay in d, for
+// another Cancel. A hit whose removal failed may be gone or not, and expires in its
+// time.
 //
-// A program that authorizes first and cancels on success counts failures only.
-// However many calls run at once, no more than Max are between the two.
-//
-// The error is the backend's. Hits that could not be looked up may be tried again
-// with d. A hit whose removal failed may be gone or not, and expires in its time.
+// Cancel may be called twice, from any goroutine, or after the hits have expired:
+// each hit is taken back once. A ban stays, even one that d has set. A hit of a
+// [LeakyBucket] leaves behind at most what leaks between Authorize and Cancel.
 func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
 	if d.receipt == nil {
 		return nil
@@ -233,9 +228,9 @@ func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
 	return d.receipt.takeBack(ctx)
 }
 
-// CancelOnly is [Throttler.Cancel] for the conditions of rule alone. The other hits
-// of d stay, and may be taken back later. The error may also be that rule is
-// invalid: errors.Is(err, [ErrInvalidRule]).
+// CancelOnly takes back the hits that d counted in the conditions of rule. The other
+// hits of d stay, and may be taken back later. The error matches [ErrInvalidRule],
+// or is one of [Throttler.Cancel].
 func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error {
 	if err := rule.Validate(); err != nil || d.receipt == nil {
 		return err
@@ -256,8 +251,8 @@ func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error
 // Reset forgets the hits and lifts the bans of all conditions of rule, for the
 // values in it, in the fallback too.
 //
-// The error means that rule is invalid (errors.Is(err, [ErrInvalidRule])), or it is
-// the backend's. The records that it does not affect are gone all the same.
+// The error matches [ErrInvalidRule], or is the backend's. The records that it does
+// not affect are gone.
 func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 	if err := rule.Validate(); err != nil {
 		return err
@@ -270,13 +265,13 @@ func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 	return err
 }
 
-// Ban bans the values of all conditions of rule until d from now, in the fallback
-// too. A ban that ends later stays. [Throttler.Reset] lifts a ban. Other processes
-// notice both within their [Throttler.BlockCacheTTL].
+// Ban bans the values of all conditions of rule for d from now, in the fallback too.
 //
-// The error means that rule is invalid or d not positive (errors.Is(err,
-// [ErrInvalidRule])), or it is the backend's. The values that it does not affect are
-// banned all the same.
+// The error matches [ErrInvalidRule] if rule is invalid or d is not positive, or is
+// the backend's. The values that it does not affect are banned.
+//
+// A ban that ends later stays. [Throttler.Reset] lifts a ban. Other processes notice
+// both within their [Throttler.BlockCacheTTL].
 func (t *Throttler) Ban(ctx context.Context, rule Rule, d time.Duration) error {
 	if err := rule.Validate(); err != nil {
 		return err
@@ -302,12 +297,12 @@ func (l *lazy[T]) get(make func() *T) *T {
 	return l.value
 }
 
-// backend returns what t asks first.
+// backend returns the main store of t's records.
 func (t *Throttler) backend() *backend {
 	return t.main.get(func() *backend { return newBackend(t.client, t) })
 }
 
-// fallback returns what t asks where that fails, nil if there is nothing.
+// fallback returns the store that decides where the main one failed, or nil.
 func (t *Throttler) fallback() *backend {
 	if t.Fallback == nil {
 		return nil
@@ -315,7 +310,7 @@ func (t *Throttler) fallback() *backend {
 	return t.second.get(func() *backend { return newBackend(t.Fallback, t) })
 }
 
-// blockCache returns where records that block are kept, nil for nowhere.
+// blockCache returns the cache of records that block, or nil.
 func (t *Throttler) blockCache() *blockCache {
 	if t.BlockCache <= 0 {
 		return nil
@@ -337,7 +332,7 @@ func (t *Throttler) recordCache() int {
 	return t.RecordCache
 }
 
-// startObserving returns when an observed call begins. Others need no clock.
+// startObserving returns the time if calls are observed.
 func (t *Throttler) startObserving() (start time.Time) {
 	if t.Observe != nil {
 		start = time.Now()

@@ -7,38 +7,37 @@ import (
 	"time"
 )
 
-// Wait postpones a call until rule authorizes it, and returns the Decision that
-// does. A call that waits is counted nowhere and bans nobody, as if the rule
-// were CountAuthorizedOnly and without lockouts. It waits for the end of bans
-// that others have set.
+// Wait sleeps until rule authorizes the call, and returns that Decision.
 //
-// Calls of one process that wait for the same condition are served in the order
-// in which they came. A call with several conditions of Either waits for the one
-// that opens last, and lets others use the rest in the meantime. With All it is
-// served when the first of its conditions opens. A call that takes several hits
-// waits until there is room for all of them; smaller ones behind it do not
-// overtake. Calls of different processes compete.
+// If there is an error the Decision is Blocked, and the error matches
 //
-// A Cancel or a Reset through the same Throttler is noticed at once, one of
+//   - ctx.Err() if ctx ends first. If ctx cuts a try short, that try may have
+//     counted; [Throttler.Cancel] takes it back.
+//   - [context.DeadlineExceeded], at once, if the calls before this one leave no
+//     time for it before ctx's deadline.
+//   - [ErrOverloaded] if [MaxWaiting] calls already wait for one of the conditions.
+//   - [ErrInvalidRule], as with [Throttler.Authorize].
+//
+// A call that waits counts nothing and sets no ban, as if the rule had
+// CountAuthorizedOnly and no Lockout. It waits for the end of existing bans.
+//
+// Calls of one process that wait for the same condition are served first come,
+// first served. With Either, a call waits for the condition that opens last, and
+// other calls may use the others meanwhile. With All, it waits for the one that opens
+// first. A call with a Cost waits until all its hits fit, and smaller calls behind it
+// wait too. Calls of different processes compete.
+//
+// Wait notices a Cancel, Reset or Ban through the same Throttler at once, and one of
 // another process within a minute.
 //
-// The error is one of these, and the Decision is then Blocked:
+// If the backend fails, this process lets one hit through every TTL/Max until the
+// backend answers again. The first one comes no earlier than the time that the backend
+// gave last.
+// Decision.Err holds the failure. With [Throttler.Fallback], the fallback decides
+// instead.
 //
-//   - It matches ctx.Err() if ctx ends first. If ctx cuts a try short, that try
-//     may have counted; [Throttler.Cancel] takes it back.
-//   - It matches [context.DeadlineExceeded], at once, if the calls before this
-//     one leave no time for it before ctx's deadline.
-//   - It matches [ErrOverloaded] if [MaxWaiting] calls wait for one of the
-//     conditions already.
-//   - It matches [ErrInvalidRule], as with [Throttler.Authorize].
-//
-// A call that leaves without having asked the backend has Outcomes by the line
-// alone: a condition that others wait for is Blocked.
-//
-// If the backend fails, Wait does not let calls through at once: until the backend
-// answers again, this process lets one hit through every TTL/Max, the first not
-// before the time that the backend named last. Decision.Err says why. With
-// [Throttler.Fallback] set, the fallback decides instead.
+// A call that returns an error before it has asked the backend has Outcomes by the
+// queue alone: a condition that other calls wait for is Blocked.
 func (t *Throttler) Wait(ctx context.Context, rule Rule) (Decision, error) {
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
@@ -46,7 +45,7 @@ func (t *Throttler) Wait(ctx context.Context, rule Rule) (Decision, error) {
 	start := t.startObserving()
 	d, err := t.wait(ctx, rule)
 	if err != nil {
-		d.Status = Blocked // even if the last try, or a backend that failed, would let it pass
+		d.Status = Blocked // even if the last try authorized it, or failed open
 	}
 	t.observe(ctx, rule, &d, start)
 	return d, err
@@ -88,14 +87,14 @@ func (t *Throttler) attempt(ctx context.Context, rule Rule) Decision {
 	return c.run(ctx)
 }
 
-// cutShort reports whether ctx ended before d was made. A decision that was made
+// cutShort reports whether ctx ended before d was complete. A complete decision
 // stands, even if ctx has ended since.
 func cutShort(ctx context.Context, d Decision) bool {
 	return ctx.Err() != nil && errors.Is(d.Err, ctx.Err())
 }
 
-// withdraw makes of d, which a failed backend let pass too early, a refusal. What
-// d has counted where the backend answers is taken back.
+// withdraw blocks d, which failed open too early, and takes back what it has counted
+// at servers that answer.
 func (t *Throttler) withdraw(ctx context.Context, d *Decision) {
 	if err := t.Cancel(ctx, *d); err != nil {
 		d.Err = join(d.Err, err)
@@ -103,8 +102,8 @@ func (t *Throttler) withdraw(ctx context.Context, d *Decision) {
 	d.Status, d.receipt = Blocked, nil
 }
 
-// sleep returns after d, or when w is called; with ctx's error if that ends
-// first. A negative d means that w has no more to do until it is called.
+// sleep returns after d, or when w is called, or with ctx's error when ctx ends. With
+// a negative d it sleeps until w is called.
 func (w *waiter) sleep(ctx context.Context, d time.Duration) error {
 	var over <-chan time.Time
 	if d > 0 {
@@ -121,7 +120,7 @@ func (w *waiter) sleep(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// tooLate returns the error of a call that cannot be let through before opens.
+// tooLate returns the error of a call whose deadline is before opens.
 func tooLate(opens, now time.Time) error {
-	return fmt.Errorf("throttler: the limit opens in %v at the earliest, which is too late: %w", opens.Sub(now), context.DeadlineExceeded)
+	return fmt.Errorf("throttler: the limit opens in %v at the earliest, after the deadline of ctx: %w", opens.Sub(now), context.DeadlineExceeded)
 }

@@ -7,14 +7,13 @@ import (
 	"time"
 )
 
-// An opening is when a condition takes so many hits, as far as this process
-// knows.
+// An opening is the time at which a condition has room, as far as this process knows.
 type opening struct {
 	opens time.Time
-	room  int
+	room  int // the number of hits that fit then
 }
 
-// openingOf returns what o, an outcome of c at now, says of the next hits.
+// openingOf returns the next opening of c by o, its outcome at now.
 func openingOf(o *Outcome, c *Condition, now time.Time) opening {
 	switch {
 	case o.Blocked:
@@ -22,7 +21,7 @@ func openingOf(o *Outcome, c *Condition, now time.Time) opening {
 	case o.RetryAfter > 0:
 		return opening{now.Add(o.RetryAfter), 1}
 	}
-	return opening{now, o.Remaining + 1} // 1 for what has leaked of a further hit
+	return opening{now, o.Remaining + 1} // 1 for the part of a further hit that has leaked
 }
 
 // key returns the key of c's record.
@@ -30,17 +29,18 @@ func (w *waiter) key(c *Condition) string {
 	return key(w.rule.Identifier, c.Name, c.Value)
 }
 
-// condition returns the one of w that l is for.
+// condition returns the condition of w whose line is l.
 func (w *waiter) condition(l *line) *Condition {
 	for i := range w.places {
 		if w.places[i].line == l {
 			return w.places[i].condition
 		}
 	}
-	panic("throttler: waiter in the line of another's condition")
+	panic("throttler: a waiter is in a line that none of its conditions uses")
 }
 
-// stand puts w where it has to stand, and returns its nap, as next does.
+// stand puts w in the lines in which it has to stand, and returns its nap, as next
+// does.
 func (w *waiter) stand(now time.Time) (nap time.Duration) {
 	if len(w.rule.All) > 0 {
 		return w.standInAll(now)
@@ -57,7 +57,7 @@ func (w *waiter) stand(now time.Time) (nap time.Duration) {
 		return 0
 	}
 	if w.hold != nil && w.hold != last.line && !w.hold.ask.After(now) {
-		w.missed++ // its turn has come, but another of its conditions was taken
+		w.missed++ // its turn came, but another of its conditions was full
 	}
 	for i := range w.places {
 		p := &w.places[i]
@@ -75,7 +75,7 @@ func (w *waiter) stand(now time.Time) (nap time.Duration) {
 	return when.Sub(now)
 }
 
-// standInAll is stand for a waiter that one condition is enough for.
+// standInAll is stand for a rule with All: one open condition is enough.
 func (w *waiter) standInAll(now time.Time) (nap time.Duration) {
 	nap = math.MaxInt64
 	for i := range w.places {
@@ -91,7 +91,7 @@ func (w *waiter) standInAll(now time.Time) (nap time.Duration) {
 	return nap
 }
 
-// join has w stand in the line of p.
+// join puts w in the line of p.
 func (w *waiter) join(p *place) {
 	if p.standing {
 		return
@@ -102,7 +102,7 @@ func (w *waiter) join(p *place) {
 	p.line.hits += p.condition.cost()
 }
 
-// quit takes w out of the line of p, and calls those who stand first now.
+// quit takes w out of the line of p, and calls the waiters that are first now.
 func (w *waiter) quit(p *place) {
 	if !p.standing {
 		return
@@ -114,14 +114,14 @@ func (w *waiter) quit(p *place) {
 	p.line.call(w)
 }
 
-// holds reports whether w stands in all its lines, as it has missed its turn
-// too often.
+// holds reports whether w holds its place in all its lines, because it has missed its
+// turn too often.
 func (w *waiter) holds() bool {
 	return w.missed >= patience
 }
 
-// waitFor notes the line that w waits for as the first in it. Who may pass w in
-// other lines depends on it.
+// waitFor notes the line in which w is first and waits. This decides which waiters
+// may pass w in its other lines. l is nil if w is not first.
 func (w *waiter) waitFor(l *line) {
 	var until time.Time
 	if l != nil {
@@ -138,8 +138,8 @@ func (w *waiter) waitFor(l *line) {
 	}
 }
 
-// letsPass reports whether one behind w in l may take a hit of c at now: it is gone
-// before w can go.
+// letsPass reports whether a waiter behind w in l may take a hit of c at now, because
+// that hit is gone before w can go.
 func (w *waiter) letsPass(l *line, c *Condition, now time.Time) bool {
 	if !w.holds() || w.hold == l {
 		return false
@@ -147,7 +147,7 @@ func (w *waiter) letsPass(l *line, c *Condition, now time.Time) bool {
 	return w.hold == nil || !now.Add(c.lifetime()).After(w.until)
 }
 
-// opens returns when w can be let through at the earliest, by its places.
+// opens returns the earliest time at which w can be let through.
 func (w *waiter) opens(now time.Time) time.Time {
 	var opens time.Time
 	for i := range w.places {
@@ -160,7 +160,7 @@ func (w *waiter) opens(now time.Time) time.Time {
 	return opens
 }
 
-// index returns where w stands in l, or would.
+// index returns the place of w in l, or the place that it would have.
 func (l *line) index(w *waiter) int {
 	i, _ := slices.BinarySearchFunc(l.standing, w, func(a, b *waiter) int {
 		return cmp.Compare(a.ticket, b.ticket)
@@ -168,7 +168,7 @@ func (l *line) index(w *waiter) int {
 	return i
 }
 
-// free reports whether nobody stands before w in l who does not let it pass.
+// free reports whether all waiters before w in l let it pass.
 func (l *line) free(w *waiter, c *Condition, now time.Time) bool {
 	for _, v := range l.standing {
 		if v.ticket >= w.ticket {
@@ -181,7 +181,7 @@ func (l *line) free(w *waiter, c *Condition, now time.Time) bool {
 	return true
 }
 
-// before returns how many hits those take who stand before w.
+// before returns the number of hits that the waiters before w in l take.
 func (l *line) before(w *waiter) int {
 	i := l.index(w)
 	if i == len(l.standing) {
@@ -194,8 +194,8 @@ func (l *line) before(w *waiter) int {
 	return n
 }
 
-// turn returns when it is w's turn to try, as far as l is concerned; later than now
-// if it is not.
+// turn returns when w may try, as far as l is concerned. It is later than now unless
+// w may try now.
 func (l *line) turn(w *waiter, c *Condition, now time.Time) time.Time {
 	switch {
 	case !l.free(w, c, now):
@@ -206,14 +206,14 @@ func (l *line) turn(w *waiter, c *Condition, now time.Time) time.Time {
 	return l.ask
 }
 
-// untold reports whether what l was told last is of no use to w, as it is of a
+// untold reports whether the opening of l is of no use to w, because it is that of a
 // larger call, which stands behind w.
 func (l *line) untold(w *waiter, c *Condition) bool {
 	return c.cost() < l.room && l.index(w) == 0
 }
 
-// earliest returns when w, with its condition c, can have its hits at the
-// earliest, if those before it have theirs.
+// earliest returns the earliest time at which the hits of w in c fit, after those of
+// the waiters before it.
 func (l *line) earliest(w *waiter, c *Condition, now time.Time) time.Time {
 	if l.untold(w, c) {
 		return now
@@ -225,7 +225,7 @@ func (l *line) earliest(w *waiter, c *Condition, now time.Time) time.Time {
 	return latest(now, l.opens).Add(times((n-1)/c.Max, c.TTL))
 }
 
-// told takes at for the first in l.
+// told notes the opening of l, for the waiter that is first.
 func (l *line) told(at opening, now time.Time) {
 	l.opening = at
 	l.ask = at.opens
@@ -234,7 +234,8 @@ func (l *line) told(at opening, now time.Time) {
 	}
 }
 
-// call has the first in l look again what they have to do, but for w itself.
+// call wakes the waiters that may go first in l, except w, so that they ask next
+// again.
 func (l *line) call(w *waiter) {
 	for _, v := range l.standing {
 		if v != w {

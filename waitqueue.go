@@ -8,77 +8,75 @@ import (
 )
 
 const (
-	// MaxWaiting is how many calls of one process may wait for one condition.
-	// A further one gets [ErrOverloaded].
+	// MaxWaiting is the number of calls of one process that may wait for one
+	// condition. A further one gets [ErrOverloaded].
 	MaxWaiting = 10_000
 
-	// maxNap is how long a waiter that is first in line sleeps at most before
-	// it asks again: another process may have opened the limit early.
+	// maxNap is the longest sleep of a waiter that is first in line before it
+	// tries again: another process may have opened the limit early.
 	maxNap = time.Minute
 
-	// minNap is how long it sleeps at least if it was refused and not told how
-	// long that lasts.
+	// minNap is its shortest sleep, after a refusal without a RetryAfter.
 	minNap = time.Millisecond
 
-	// patience is how often a waiter may come to its turn and find that another
-	// of its conditions was taken, before it holds places in all its lines.
+	// patience is the number of turns that a waiter misses, because another of
+	// its conditions is full, before it holds its place in all its lines.
 	patience = 3
 )
 
-// A waitQueue holds the calls of one Throttler that wait, in lines: one for each
-// condition's record that somebody waits for. It does no I/O and starts no
-// goroutine. Each waiter sleeps on its own goroutine, asks [waitQueue.next] what
-// to do, tries, and hands over what it was told with [waitQueue.answer].
+// A waitQueue holds the waiting calls of one Throttler, in a line for each record that
+// calls wait for. It does no I/O and starts no goroutine. Each waiter sleeps on its
+// own goroutine, asks [waitQueue.next] what to do, tries, and passes its Decision to
+// [waitQueue.answer].
 //
-// A waiter of Either stands in one line at a time, that of the condition which
-// takes it last as far as is known, and so holds no place in the others. A waiter
-// of All stands in all its lines. Whoever comes first of all has the lower
-// ticket, and stands before the others in every line.
+// A waiter of Either stands in one line at a time: that of the condition that opens
+// last, as far as is known. A waiter of All stands in all its lines. In every line,
+// lower tickets come first. docs/waiting.md says why no waiter starves.
 //
 // The zero waitQueue is empty.
 type waitQueue struct {
-	mu     sync.Mutex       // guards what follows, and all lines and waiters but for their called
+	mu     sync.Mutex       // guards what follows, and all lines and waiters except waiter.called
 	ticket uint64           // the last one given
 	wakes  uint64           // counts the calls of wake
 	lines  map[string]*line // by the key of the record
 
-	openings openings // of the records that were full when they were seen last
+	openings openings // of records that were full when last seen
 }
 
-// A line is that of one condition's record.
+// A line is the queue for one record.
 type line struct {
 	key      string
-	wanted   int       // how many waiters have the condition, wherever they stand; at 0 the line is removed
+	wanted   int       // waiters that have the condition, in whichever line they stand; at 0 the line is removed
 	standing []*waiter // by ticket
-	hits     int       // what all who stand in it take together
+	hits     int       // the Cost of all of standing together
 
-	opening           // as a waiter was told last
-	ask     time.Time // when the first one asks: then, or after maxNap
-	woken   uint64    // wakes of the queue at the last wake of this line
+	opening           // by the last try of a waiter
+	ask     time.Time // when the first waiter tries: when it opens, or after maxNap
+	woken   uint64    // waitQueue.wakes at the last wake of this line
 }
 
 // A waiter is one call of Wait.
 type waiter struct {
 	ticket uint64
 	rule   *Rule
-	tried  bool          // it is no newcomer any more
+	tried  bool          // it has tried once, as a new call
 	places []place       // one for each condition, in the rule's order; nil until it has to wait
-	called chan struct{} // holds a token if it has to look again
-	wakes  uint64        // of the queue, when the waiter looked last
+	called chan struct{} // holds a token if it must ask next again
+	wakes  uint64        // waitQueue.wakes when it last asked next
 
-	missed int       // how often another condition was taken when its turn had come
-	hold   *line     // the line that it waits for; nil: it is not first there
-	until  time.Time // when that opens
+	missed int       // turns at which another condition was full
+	hold   *line     // the line in which it is first and waits; nil if it is not first
+	until  time.Time // when hold opens
 }
 
-// A place is what a waiter has in one line.
+// A place is that of a waiter in one line.
 type place struct {
 	line      *line
 	condition *Condition
 	standing  bool
 }
 
-// arrive returns the waiter of a call that begins.
+// arrive returns a waiter for a new call.
 func (q *waitQueue) arrive(rule *Rule) *waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -86,9 +84,9 @@ func (q *waitQueue) arrive(rule *Rule) *waiter {
 	return &waiter{ticket: q.ticket, rule: rule}
 }
 
-// next says what w has to do now: 0 is to try, more is to sleep so long or until
-// it is called, and less is to sleep until it is called. The error says that w has
-// to leave, as it would come too late or too many wait.
+// next tells w what to do. If nap is 0, try. If it is positive, sleep for that long or
+// until called. If it is negative, sleep until called. With an error, give up: the
+// deadline is too early, or too many calls wait.
 func (q *waitQueue) next(ctx context.Context, w *waiter) (nap time.Duration, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -110,12 +108,12 @@ func (q *waitQueue) next(ctx context.Context, w *waiter) (nap time.Duration, err
 	return nap, nil
 }
 
-// free reports whether nobody stands before w, which is a newcomer.
+// free reports whether w, a new call, may try before any waiter.
 func (q *waitQueue) free(w *waiter, now time.Time) bool {
 	if len(q.lines) == 0 {
 		return true
 	}
-	all := len(w.rule.All) > 0 // then one free line will do
+	all := len(w.rule.All) > 0 // then one free line is enough
 	for i := range w.rule.conditions() {
 		c := &w.rule.conditions()[i]
 		l := q.lines[w.key(c)]
@@ -126,7 +124,7 @@ func (q *waitQueue) free(w *waiter, now time.Time) bool {
 	return !all
 }
 
-// enter gives w, if it has none yet, places in the lines of its conditions.
+// enter gives w places in the lines of its conditions, unless it has them.
 func (q *waitQueue) enter(w *waiter) error {
 	if w.places != nil {
 		return nil
@@ -138,7 +136,7 @@ func (q *waitQueue) enter(w *waiter) error {
 		if l == nil {
 			l = &line{key: w.key(c)}
 		} else if l.wanted >= MaxWaiting {
-			return fmt.Errorf("%w: %d calls wait for %q already", ErrOverloaded, l.wanted, c.Name)
+			return fmt.Errorf("%w: %d calls already wait for %q, try again later", ErrOverloaded, l.wanted, c.Name)
 		}
 		places[i] = place{line: l, condition: c}
 	}
@@ -172,9 +170,8 @@ func (q *waitQueue) remove(w *waiter) {
 	w.places = nil
 }
 
-// wake has the first in the lines of the records with these keys ask at once,
-// since this process has changed the records: it has taken hits back, or set or
-// lifted bans.
+// wake has the first waiters for the records with these keys try at once, because this
+// process has changed the records: it has taken back hits, or set or lifted bans.
 func (q *waitQueue) wake(keys ...string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -190,9 +187,8 @@ func (q *waitQueue) wake(keys ...string) {
 	}
 }
 
-// answer takes d, which a try of w has come to, and reports whether w is through,
-// and so out of all lines. If it is not although d is Authorized, a backend failed,
-// and it is too early for a further hit.
+// answer takes the Decision d of a try of w. It reports whether w may go, and is out
+// of all lines. If it may not although d is Authorized, d failed open too early.
 func (q *waitQueue) answer(w *waiter, d *Decision) (through bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -204,7 +200,7 @@ func (q *waitQueue) answer(w *waiter, d *Decision) (through bool) {
 	if through {
 		q.remove(w)
 	} else if q.enter(w) != nil {
-		return false // next says so too
+		return false // next returns this error too
 	}
 	for i := range d.Outcomes {
 		q.learn(w, &w.rule.conditions()[i], &d.Outcomes[i], now)
@@ -212,8 +208,7 @@ func (q *waitQueue) answer(w *waiter, d *Decision) (through bool) {
 	return through
 }
 
-// learn takes the outcome o that w was told of its condition c, for those who
-// stand in that line.
+// learn notes the outcome o of w's condition c, for the waiters in that line.
 func (q *waitQueue) learn(w *waiter, c *Condition, o *Outcome, now time.Time) {
 	if o.RetryAfter == 0 && len(q.lines) == 0 && q.openings.none() {
 		return // the usual case
@@ -230,16 +225,16 @@ func (q *waitQueue) learn(w *waiter, c *Condition, o *Outcome, now time.Time) {
 		return
 	}
 	switch {
-	case l.woken > w.wakes: // what w was told may be of before
+	case l.woken > w.wakes: // o may be older than the change
 		l.told(opening{now, 1}, now)
-	case w.places == nil || l.free(w, c, now): // not for one before w, who may take more hits
+	case w.places == nil || l.free(w, c, now): // else a waiter before w may take more hits
 		l.told(at, now)
 	}
 	l.call(w)
 }
 
-// refusal returns the Decision that w leaves with, which has waited in vain. d is
-// that of its last try, if there was one.
+// refusal returns the Decision of w when it gives up. d is that of its last try, or
+// zero.
 func (q *waitQueue) refusal(w *waiter, d Decision) Decision {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -253,7 +248,7 @@ func (q *waitQueue) refusal(w *waiter, d Decision) Decision {
 	return d
 }
 
-// outlook returns outcomes for w by the lines alone.
+// outlook returns the outcomes of w by the lines alone.
 func (q *waitQueue) outlook(w *waiter, now time.Time) []Outcome {
 	outcomes := make([]Outcome, len(w.rule.conditions()))
 	for i := range outcomes {
