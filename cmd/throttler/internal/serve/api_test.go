@@ -306,7 +306,7 @@ func (c *loadCounts) add(value string, status int, answer map[string]any, took t
 	}
 }
 
-// part returns how long so many of a hundred took at most.
+// part returns the time within which a percentage of them ended.
 func (c *loadCounts) part(percent int) time.Duration {
 	return c.took[len(c.took)*percent/100].Round(10 * time.Microsecond)
 }
