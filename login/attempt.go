@@ -115,10 +115,10 @@ func (a *Attempt) refuse(wait time.Duration) {
 //     spelling within the last minute, from the same device or address,
 //   - makes the name known from there.
 //
-// If another spelling of the name, which may be another account, was tried from
-// there within a day, the failures and bans of name+address stay. So do other
-// hits of the address, and all hits of the name: otherwise an attacker would
-// reset them by logging in to an account of their own.
+// Other hits of the address and all hits of the name stay: otherwise an attacker
+// would reset them by logging in to an account of their own. The failures and
+// bans of name+address stay if another spelling of the name, which may be
+// another account, was tried from there within a day.
 //
 // The error is the backend's, or [ErrSettled], which is a mistake of the
 // application: it should not have looked at the password. After an error of the

@@ -19,8 +19,8 @@
 //
 // Begin counts an attempt before the password is looked at. Succeed takes it
 // back. So however many guesses arrive at once, no more of them are verified
-// than the limits allow. A burst that fills two limits in the same moment may
-// have fewer verified.
+// than the limits allow. If a burst fills two limits at the same time, fewer may
+// be verified.
 //
 // # What is counted
 //
@@ -45,12 +45,12 @@
 //
 // # Known addresses and devices
 //
-// An attacker with many addresses can fill the limit of a name, and one at a
-// shared address can have that banned. To let honest users in, a name is known
+// An attacker with many addresses can fill the limit of a name. An attacker at
+// a shared address can have it banned. To let honest users in, a name is known
 // where it has logged in before: from the same address, or with the same device
 // (see [Guard.BeginDevice]). There a full name limit and a full or banned
-// address do not block. The limits name+address (or name+device) still hold,
-// and a limit "known" for this name from there. An address is known for
+// address do not block. The limit name+address (or name+device) still holds,
+// and a limit "known" for this name from there. A name stays known for at least
 // [Guard.KnownFor] after the last success.
 //
 // # The alarm
@@ -257,11 +257,11 @@ func (g *Guard) Begin(ctx context.Context, name string, addr netip.Addr) (*Attem
 // A name that is known by its device gets in from any address, also from one
 // that an attacker shares.
 //
-// device is at least 16 random bytes. Set such a cookie for every visitor
-// without one, keep it through logouts, and replace it at each success by
-// [Attempt.SucceedDevice]. It needs no signature: before a success it is worth
-// nothing, and after that it holds for that name alone. It is stored as a hash.
-// An empty device means none.
+// A device holds at least 16 random bytes. Set it as a cookie for every
+// visitor who has none, keep it through logouts, and replace it at each success
+// by [Attempt.SucceedDevice]. It needs no signature: before a success it is
+// worth nothing, and after that it holds for that name alone. It is stored as a
+// hash. Empty means none.
 func (g *Guard) BeginDevice(ctx context.Context, name string, addr netip.Addr, device string) (*Attempt, error) {
 	if err := g.check(name, addr); err != nil {
 		return nil, err

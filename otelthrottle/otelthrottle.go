@@ -58,7 +58,7 @@
 // Of a Pool as a whole:
 //
 //	throttler.server.listed        up-down    servers in the list
-//	throttler.server.changes       counter    times servers came or went: some records began anew
+//	throttler.server.changes       counter    times servers came or went: some records start again
 //
 // Values of conditions are never attributes. Names of rules and conditions are,
 // up to [Parts.MaxNames]; any further name is counted as _OTHER.

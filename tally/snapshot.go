@@ -100,7 +100,7 @@ type ConditionCounts struct {
 	Failed uint64 `json:"failed"`
 
 	// LostRaces is the sum of Outcome.LostRaces: how often the condition was
-	// decided anew because another process had changed its record.
+	// decided again because another process had changed its record.
 	LostRaces uint64 `json:"lost_races"`
 
 	// Values are the values that were blocked most, in Blocked and WouldBlock
