@@ -138,7 +138,7 @@ func nonce(now instant) uint16 {
 // there were is not known, but cancels counts all that were taken back and were
 // not the last ones: by a grain for each of these at most. Nor can it have leaked
 // by more than the time since it was counted. Whichever of the two leaves more is
-// true, and that much is taken back. docs/design.md has the proof that it is never
+// true, and that much is taken back. docs/refunds.md has the proof that it is never
 // too much, and why a record of this size allows no more.
 //
 // A bucket whose score is lower than all that was taken back explains, or from

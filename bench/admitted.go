@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// The crowd of admitted: 64 callers at once, each of whom calls 4 times for one
-// value.
+// The crowd of the admitted table: 64 callers at once, each with 4 calls for
+// one value.
 const (
 	crowdLimit = 50
 	crowdCalls = 4
 )
 
-// An admission is what one system let through of a crowd's calls.
+// An admission is the result of a crowd's calls.
 type admission struct {
 	admitted int
 	errors   int           // calls that were not decided
 	wall     time.Duration // for all calls
 }
 
-// admit has maxCallers callers call for a value that has a limit of crowdLimit.
-// They are spread over instances of s, each with connections and a memory of its
-// own, as those of several processes have.
+// admit lets maxCallers callers call for one value with a limit of crowdLimit.
+// They are spread over instances of s. Each instance has its own connections
+// and memory, like a process.
 func (st *stage) admit(ctx context.Context, s system, instances int) (admission, error) {
 	shared := st.env(s, nil) // all have the same records
 	var all []limiter
@@ -59,7 +59,7 @@ func (st *stage) admit(ctx context.Context, s system, instances int) (admission,
 	return sum, ctx.Err()
 }
 
-// rush makes the calls of one caller, all for one value.
+// rush makes the calls of one caller.
 func rush(ctx context.Context, allow func(string) (bool, error)) (a admission) {
 	for range crowdCalls {
 		if ctx.Err() != nil {
@@ -75,13 +75,13 @@ func rush(ctx context.Context, allow func(string) (bool, error)) (a admission) {
 	return a
 }
 
-// An admissions says what a system let through, in several runs.
+// admissions are the results of a system in several runs.
 type admissions struct {
 	system    system
 	one, many []admission // by one instance, and by manyInstances
 }
 
-// manyInstances is how many stand for as many processes.
+// manyInstances is the number of instances that stand for processes.
 const manyInstances = 8
 
 func (st *stage) admitAll(ctx context.Context, systems []system, runs int) ([]admissions, error) {

@@ -8,8 +8,8 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
-// getAndSwap does not limit: it is what a decision over the plain client cannot do
-// without, on a record as large as theirs.
+// getAndSwap does not limit. It does only what a decision over the plain client
+// needs, with a record of the same size.
 var getAndSwap = system{"gomemcache", "get + cas", onMemcached, func(e env, _ limit) (limiter, error) {
 	client := plainClient(e)
 	return simple{func(value string) (bool, error) {
@@ -17,8 +17,8 @@ var getAndSwap = system{"gomemcache", "get + cas", onMemcached, func(e env, _ li
 	}, func() { client.Close() }}, nil
 }}
 
-// swap reads the record at key and writes it. That another caller was faster is
-// no error: a decision would try again.
+// swap reads the record at key and writes it. If another caller is faster, it
+// returns nil; a decision would try again.
 func swap(client *memcache.Client, key string) error {
 	record := make([]byte, 24)
 	item, err := client.Get(key)
@@ -34,14 +34,14 @@ func swap(client *memcache.Client, key string) error {
 	return err
 }
 
-// Our own systems with a ctx that can end, as that of an HTTP request, beside one
-// that cannot.
+// Our own systems with a ctx that can end, as that of an HTTP request.
 var (
 	poolCancelable  = system{"throttler, pool, ctx can end", "sliding window", onMemcached, cancelable(poolThrottler)}
 	plainCancelable = system{"throttler, gomemcache, ctx can end", "sliding window", onMemcached, cancelable(plainThrottler)}
 )
 
-// cancelable opens a throttler whose callers have a ctx that can end.
+// cancelable returns a function that opens a throttler whose callers have a ctx
+// that can end.
 func cancelable(open func(env) (*throttler.Throttler, func(), error)) func(env, limit) (limiter, error) {
 	return func(e env, l limit) (limiter, error) {
 		th, end, err := open(e)

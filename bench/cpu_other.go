@@ -4,5 +4,5 @@ package main
 
 import "time"
 
-// processTime returns 0: it is not known here.
+// processTime returns 0: the time is unknown on this system.
 func processTime() time.Duration { return 0 }

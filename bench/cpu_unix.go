@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// processTime returns the processor time that this process has used, its own and
-// what the kernel does for it.
+// processTime returns the processor time of this process, in user and kernel
+// mode.
 func processTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

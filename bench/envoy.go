@@ -19,18 +19,17 @@ import (
 
 var envoy = system{"envoyproxy/ratelimit", "fixed window", onMemcached, overEnvoy}
 
-// day is the window of those that know calendar units only, or that count from
-// fixed times.
+// day is the window of limiters that know only calendar units or fixed windows.
 const day = 24 * time.Hour
 
-// perDay returns l's rate as calls a day, at most as many as fit.
+// perDay returns l's rate in calls a day, bounded by the type.
 func perDay(l limit) uint32 {
 	return uint32(min(math.MaxUint32, float64(l.Max)*float64(day)/float64(l.Window)))
 }
 
 // overEnvoy opens the part of the service that asks memcached, as the service
-// makes it: without the gRPC call before it, which would take longer than all
-// the rest. Its local cache is off, as by default.
+// does. It leaves out the gRPC call, which would take longer than the rest. The
+// local cache is off, as by default.
 func overEnvoy(e env, l limit) (limiter, error) {
 	client := plainClient(e)
 	random := rand.New(utils.NewLockedSource(time.Now().UnixNano()))
@@ -59,7 +58,7 @@ func (v *envoyLimiter) allow(value string) (bool, error) {
 	return statuses[0].Code == pb.RateLimitResponse_OK, nil
 }
 
-// flush waits until what was allowed is counted.
+// flush waits until all allowed calls are counted.
 func (v *envoyLimiter) flush() { v.cache.Flush() }
 
 func (v *envoyLimiter) close() {

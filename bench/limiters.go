@@ -11,16 +11,16 @@ import (
 	"github.com/mennanov/limiters"
 )
 
-// mennanov/limiters on memcached. Its sliding window counts in two fixed ones and
-// needs no lock. Its token bucket is read and written under a lock in memcached,
-// or without one, where processes overwrite each other's hits.
+// mennanov/limiters on memcached. Its sliding window is two fixed windows
+// without a lock. Its token bucket uses a lock in memcached, or none; then
+// processes overwrite each other's hits.
 var (
 	limitersWindow   = system{"mennanov/limiters", "two fixed windows", onMemcached, overLimiters(stateless, slidingWindow)}
 	limitersLocked   = system{"mennanov/limiters", "token bucket, lock", onMemcached, overLimiters(kept, lockedBucket)}
 	limitersUnlocked = system{"mennanov/limiters", "token bucket, no lock", onMemcached, overLimiters(kept, unlockedBucket)}
 )
 
-// A oneValue is a limiter for one value.
+// A oneValue is the limiter of one value.
 type oneValue interface {
 	Limit(context.Context) (time.Duration, error)
 }
@@ -40,11 +40,11 @@ func overLimiters(lifetime func(func(string) oneValue) func(string) oneValue, li
 	}
 }
 
-// stateless is for limiters that are nothing but their settings, and are made
-// anew for each call.
+// stateless makes a limiter for each call. It is for limiters that hold only
+// their settings.
 func stateless(of func(string) oneValue) func(string) oneValue { return of }
 
-// kept keeps the limiter of a value, which has a mutex for its callers.
+// kept keeps one limiter for each value, since it has a mutex for its callers.
 func kept(of func(string) oneValue) func(string) oneValue {
 	var all sync.Map
 	return func(value string) oneValue {
@@ -56,8 +56,8 @@ func kept(of func(string) oneValue) func(string) oneValue {
 	}
 }
 
-// slidingWindow has a window of a day, with l's rate: its windows begin at fixed
-// times, and a decision takes as long whatever their length.
+// slidingWindow returns a window of a day with l's rate. Its windows begin at
+// fixed times, and their length does not change the time of a decision.
 func slidingWindow(client *memcache.Client, key string, l limit) oneValue {
 	backend := limiters.NewSlidingWindowMemcached(client, key)
 	return limiters.NewSlidingWindow(int64(perDay(l)), day, backend, limiters.NewSystemClock(), 1e-9)

@@ -1,11 +1,11 @@
-// Command bench measures the throttler beside other rate limiters, in turn, in
-// small rounds, and prints tables in Markdown. It starts a memcached and a
-// Redis of its own and ends them:
+// Command bench measures throttler and other rate limiters in turn, in short
+// rounds, and prints tables in Markdown. It starts a memcached and a Redis of
+// its own and stops them:
 //
 //	go run ./bench
 //
-// What takes longer on a machine that is busy for a while takes longer for all of
-// them: believe the ratios, not the times.
+// A machine that is busy for a while slows all of them down. So trust the
+// ratios rather than the times.
 package main
 
 import (
@@ -25,10 +25,10 @@ import (
 	"time"
 )
 
-// callerCounts are those that each work is measured with.
+// callerCounts are the numbers of callers in each work.
 var callerCounts = []int{1, 16, maxCallers}
 
-// systemsFor returns the systems that are measured at w.
+// systemsFor returns the systems for w.
 func systemsFor(w work) []system {
 	all := []system{poolWindow, poolBucket, plainWindow, plainBucket, rueidisBucket, rueidisLog, redisRate, envoy, limitersWindow}
 	if w.name == full.name {
@@ -37,16 +37,16 @@ func systemsFor(w work) []system {
 	return all
 }
 
-// ours reports whether s is of this repository and over pool.
+// ours reports whether s is throttler over pool.
 func (s system) ours() bool { return strings.HasPrefix(s.name, poolWindow.name) }
 
-// crowdSystems are those of the admitted table.
+// crowdSystems are the systems of the admitted table.
 var crowdSystems = []system{
 	poolWindow, poolBucket, plainWindow, plainBucket, rueidisBucket, rueidisLog, redisRate,
 	envoy, limitersWindow, limitersLocked, limitersUnlocked,
 }
 
-// plainCallers and plainPairs are those of plainTable.
+// plainCallers, plainPairs and plainSystems are for plainTable.
 var (
 	plainCallers = []int{1, maxCallers}
 	plainPairs   = [][2]system{
@@ -74,7 +74,7 @@ func main() {
 	}
 }
 
-// options are those of the command line.
+// options are the flags.
 type options struct {
 	short   bool
 	network string
@@ -127,7 +127,7 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 	}
 	if o.page != "" {
 		if _, err := os.Stat(o.page); err != nil {
-			return err // now rather than in three minutes
+			return err // before three minutes of measuring
 		}
 	}
 	st := &stage{servers: make(map[backend]*server), rounds: o.rounds, slice: o.slice}
@@ -153,14 +153,14 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 	return renew(o.page, tables.Bytes())
 }
 
-// close ends the servers.
+// close stops the servers.
 func (st *stage) close() {
 	for _, s := range st.servers {
 		s.stop()
 	}
 }
 
-// all plays all scenes and writes their tables to out, each when it is known.
+// all plays all scenes and writes each table to out at once.
 func (st *stage) all(ctx context.Context, o options, out io.Writer) error {
 	if err := st.verify(slices.Concat(systemsFor(full), crowdSystems, httpSystems())); err != nil {
 		return err
@@ -205,7 +205,7 @@ func (st *stage) withServers(ctx context.Context, o options, out io.Writer) erro
 	return os.WriteFile(o.svg, picture(scenes, crowds), 0o644)
 }
 
-// inMemory compares what needs no server.
+// inMemory compares limiters without a server.
 func (st *stage) inMemory(ctx context.Context, out io.Writer) error {
 	callers := []int{1, maxCallers}
 	for _, w := range []work{spread, full} {
@@ -225,7 +225,7 @@ func (st *stage) inMemory(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// playAll plays one scene for each number of callers.
+// playAll plays a scene for each number of callers.
 func (st *stage) playAll(ctx context.Context, w work, systems []system, callers []int) ([][]result, error) {
 	var scenes [][]result
 	for _, n := range callers {
@@ -239,7 +239,7 @@ func (st *stage) playAll(ctx context.Context, w work, systems []system, callers 
 	return scenes, nil
 }
 
-// conditions says what the figures were measured under.
+// conditions writes the conditions of the measurement.
 func conditions(out io.Writer, st *stage, o options) {
 	fmt.Fprintf(out, "Measured with %s on %d cores of %s/%s", runtime.Version(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH)
 	for _, kind := range []backend{onMemcached, onRedis} {
@@ -258,7 +258,7 @@ func conditions(out io.Writer, st *stage, o options) {
 	fmt.Fprintln(out)
 }
 
-// compared are the modules whose versions matter.
+// compared are the modules whose versions are printed.
 var compared = []string{
 	"github.com/bradfitz/gomemcache", "github.com/redis/rueidis", "github.com/go-redis/redis_rate/v10", "github.com/redis/go-redis/v9",
 	"github.com/envoyproxy/ratelimit", "github.com/mennanov/limiters",

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// A work is what callers ask for.
+// A work is a kind of calls.
 type work struct {
 	name    string
-	about   string // of its values and their limit
+	about   string // its values and their limit
 	limit   limit
-	allowed bool // what every answer must be
+	allowed bool // the expected answer
 
-	// values returns a function that gives one caller the values of its calls.
+	// values returns the function that yields the values of a caller's calls.
 	values func(caller int) func() string
 
-	// prepare makes the calls, if any, that must have been made before.
+	// prepare makes calls in advance, unless it is nil.
 	prepare func(limiter) error
 }
 
@@ -51,10 +51,10 @@ var (
 	}
 )
 
-// works are those of the systems with a server.
+// works are for the systems with a server.
 var works = []work{spread, fresh, hot, full}
 
-// The works of the middlewares.
+// The works for the middlewares.
 var (
 	allowedRequests = work{
 		name: "allowed", about: "10,000 addresses at random, none of which comes near its limit of 1,000 in 100 ms",
@@ -83,7 +83,7 @@ func names(n int, name func(int) string) []string {
 	return all
 }
 
-// anyOf has each caller take values at random, the same ones in each scene.
+// anyOf gives each caller random values, the same in each scene.
 func anyOf(values []string) func(int) func() string {
 	return func(caller int) func() string {
 		random := rand.New(rand.NewPCG(uint64(caller), 0))
@@ -95,7 +95,8 @@ func one(value string) func(int) func() string {
 	return func(int) func() string { return func() string { return value } }
 }
 
-// use makes n calls for value, and one more, which must be refused.
+// use makes n calls for value that must be allowed, and one that must be
+// refused.
 func use(l limiter, value string, n int) error {
 	allow := l.caller()
 	for i := range n + 1 {
@@ -111,20 +112,19 @@ func use(l limiter, value string, n int) error {
 	return nil
 }
 
-// A round is what one system did in one slice of time.
+// A round is the measurement of one system in one slice of time.
 type round struct {
 	decisions int
-	wall      time.Duration // until all was done, flushed too
-	p99       time.Duration // of a decision's time, as its caller saw it
+	wall      time.Duration // until all calls were done and flushed
+	p99       time.Duration // of the time of a decision, seen by its caller
 	cpu       time.Duration // of this process
 	allocs    uint64
 }
 
-// each returns the time for one decision, which is the inverse of how many there
-// were in a second.
+// each returns the inverse of the decisions a second.
 func (r round) each() time.Duration { return r.wall / time.Duration(max(1, r.decisions)) }
 
-// A crowd is a number of callers of one limiter.
+// A crowd is the callers of one limiter.
 type crowd struct {
 	limiter limiter
 	work    work
@@ -134,7 +134,7 @@ type crowd struct {
 type caller struct {
 	allow  func(string) (bool, error)
 	value  func() string
-	counts []time.Duration // what each decision took
+	counts []time.Duration // the time of each decision
 	err    error
 }
 
@@ -146,12 +146,13 @@ func newCrowd(l limiter, w work, callers int) *crowd {
 	return c
 }
 
-// run has all callers call, one decision after the other, until slice has passed.
-// A wrong answer or an error ends it: nobody is measured doing less than is said.
+// run lets all callers call, one decision after the other, until slice has
+// passed. A wrong answer or an error ends it, so that no limiter is measured
+// that does not limit.
 func (c *crowd) run(ctx context.Context, slice time.Duration) (round, error) {
 	calls, cancel := context.WithCancel(ctx)
 	defer cancel()
-	runtime.GC() // what others left behind is not this system's
+	runtime.GC() // collect the garbage of other systems first
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	cpu := processTime()

@@ -19,11 +19,11 @@ import (
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
-// A wrap returns next behind a middleware that allows so many requests of an
-// address, that of the peer, and keeps its records in process memory.
+// A wrap returns next behind a middleware that limits the peer's address and
+// keeps its records in process memory.
 type wrap func(l limit, next http.Handler) http.Handler
 
-// middlewares are those that are compared.
+// middlewares are the middlewares to compare.
 var middlewares = []struct {
 	name, how string
 	wrap      wrap
@@ -47,7 +47,7 @@ var middlewares = []struct {
 	}},
 }
 
-// peer is the address that r comes from, for httprate.
+// peer returns the address of r, for httprate.
 func peer(r *http.Request) (string, error) {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	return httprate.CanonicalizeIP(host), err
@@ -68,7 +68,7 @@ func ours(algorithm throttler.Algorithm, public bool) wrap {
 	}
 }
 
-// oursTwice has a second condition, on what the address asks for.
+// oursTwice has a second condition, on address and path.
 func oursTwice(l limit, next http.Handler) http.Handler {
 	var source httpthrottle.Source
 	return httpthrottle.New(throttler.New(memstore.New()), func(r *http.Request) throttler.Rule {
@@ -80,7 +80,7 @@ func oursTwice(l limit, next http.Handler) http.Handler {
 	}).Handler(next)
 }
 
-// httpSystems returns the middlewares as systems whose values are addresses.
+// httpSystems returns the middlewares as systems. Their values are addresses.
 func httpSystems() []system {
 	var all []system
 	for _, m := range middlewares {
@@ -91,11 +91,11 @@ func httpSystems() []system {
 	return all
 }
 
-// passed is what the middlewares are before.
+// passed is the handler behind the middlewares.
 var passed = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 
-// A handler is a limiter that sends requests to a middleware. Each caller has one
-// request and changes its address.
+// A handler is a limiter that sends requests to a middleware. Each caller has
+// one request and changes its address.
 type handler struct{ http.Handler }
 
 func (h handler) caller() func(string) (bool, error) {
@@ -112,7 +112,7 @@ func (h handler) caller() func(string) (bool, error) {
 func (handler) flush() {}
 func (handler) close() {}
 
-// sink is a ResponseWriter that keeps nothing but the status.
+// sink is a ResponseWriter that keeps the status only.
 type sink struct {
 	header http.Header
 	status int

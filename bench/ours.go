@@ -11,7 +11,7 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
-// maxCallers is the most that call at once.
+// maxCallers is the largest number of callers.
 const maxCallers = 64
 
 // Our own systems.
@@ -39,14 +39,14 @@ func overPool(algorithm throttler.Algorithm, cached bool) func(env, limit) (limi
 	}
 }
 
-// poolThrottler returns a Throttler over pool, and what closes it.
+// poolThrottler returns a Throttler over pool, and a function that closes it.
 func poolThrottler(e env) (*throttler.Throttler, func(), error) {
 	p, err := pool.New(e.server.addr)
 	if err != nil {
 		return nil, nil, err
 	}
 	p.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return e.dial(ctx) }
-	p.Timeout = patience // a busy machine is no outage
+	p.Timeout = patience // a busy machine must not count as an outage
 	return patient(p), func() { p.Close() }, nil
 }
 
@@ -60,21 +60,23 @@ func overPlain(algorithm throttler.Algorithm) func(env, limit) (limiter, error) 
 	}
 }
 
-// plainThrottler returns a Throttler over gomemcache's client, and what closes it.
+// plainThrottler returns a Throttler over gomemcache's client, and a function
+// that closes it.
 func plainThrottler(e env) (*throttler.Throttler, func(), error) {
 	client := plainClient(e)
 	return patient(client), func() { client.Close() }, nil
 }
 
-// patient returns a Throttler that takes a busy machine for no overload.
+// patient returns a Throttler that does not take a busy machine for an
+// overload.
 func patient(client throttler.Client) *throttler.Throttler {
 	th := throttler.New(client)
 	th.QueueTimeout = patience
 	return th
 }
 
-// plainClient returns gomemcache's client, with an idle connection for each
-// caller instead of two.
+// plainClient returns gomemcache's client, with idle connections for all
+// callers instead of two.
 func plainClient(e env) *memcache.Client {
 	client := memcache.New(e.server.addr)
 	client.MaxIdleConns = 2 * maxCallers
@@ -89,7 +91,7 @@ func overMemstore(algorithm throttler.Algorithm) func(env, limit) (limiter, erro
 	}
 }
 
-// ruleOf returns a rule of one condition, without its value.
+// ruleOf returns a rule of one condition, without a value.
 func ruleOf(e env, l limit, algorithm throttler.Algorithm) throttler.Rule {
 	if algorithm == throttler.LeakyBucket {
 		l = l.bucket()
@@ -99,7 +101,7 @@ func ruleOf(e env, l limit, algorithm throttler.Algorithm) throttler.Rule {
 	}}
 }
 
-// deciders is a limiter that asks a Throttler by a rule of one condition.
+// deciders is a limiter that asks a Throttler with a rule of one condition.
 type deciders struct {
 	ctx       context.Context
 	throttler *throttler.Throttler
@@ -107,8 +109,8 @@ type deciders struct {
 	end       func()
 }
 
-// caller returns a function that has a rule of its own and changes the value in
-// it, so that no decision pays for making a rule.
+// caller returns a function that changes the value in a rule of its own, so
+// that no decision pays for making a rule.
 func (d deciders) caller() func(string) (bool, error) {
 	rule := d.rule
 	rule.Either = slices.Clone(d.rule.Either)

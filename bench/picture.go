@@ -7,7 +7,7 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/draw"
 )
 
-// picture draws the times of decisions, and what was admitted.
+// picture draws the times of decisions and the admitted calls.
 func picture(scenes map[string][][]result, crowds []admissions) []byte {
 	p := draw.Bars{
 		Title:   "The time of a decision, and what is admitted of a limit of 50, beside other rate limiters",
@@ -48,8 +48,8 @@ func timePanel(title string, scenes [][]result, n int) draw.Panel {
 	return panel
 }
 
-// pictured reports whether s has bars. Our buckets have none: they take about as
-// long as our windows.
+// pictured reports whether s is in the picture. Our buckets are not: they take
+// about as long as our windows.
 func pictured(s system) bool { return s.how != poolBucket.how }
 
 func bar(s system, value float64, figure string) draw.Bar {

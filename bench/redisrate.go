@@ -13,7 +13,7 @@ var redisRate = system{"redis_rate, go-redis", "GCRA", onRedis, overGoRedis}
 func overGoRedis(e env, l limit) (limiter, error) {
 	client := redis.NewClient(&redis.Options{
 		Addr:     e.server.addr,
-		PoolSize: 2 * maxCallers, // the default is 10 for each core, for which callers would queue
+		PoolSize: 2 * maxCallers, // with the default, 10 for each core, callers would queue
 		Dialer:   func(ctx context.Context, _, _ string) (net.Conn, error) { return e.dial(ctx) },
 	})
 	lim := redis_rate.NewLimiter(client)

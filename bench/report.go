@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A table is one of Markdown.
+// A table is a table in Markdown.
 type table struct {
 	title string
 	note  string // below the title
@@ -29,11 +29,10 @@ func (t table) write(w io.Writer) {
 	fmt.Fprintln(w)
 }
 
-// A columns is what a system's results of one work come to, for each number of
-// callers.
+// columns are a system's results of one work, for each number of callers.
 type columns []result
 
-// join returns what of says of each result, in one cell.
+// join returns a cell with of(r) for each result.
 func (c columns) join(of func(result) string) string {
 	var cells []string
 	for _, r := range c {
@@ -42,7 +41,7 @@ func (c columns) join(of func(result) string) string {
 	return strings.Join(cells, " / ")
 }
 
-// bySystem returns the results of scenes, which have the same systems, by system.
+// bySystem groups the results of scenes with the same systems by system.
 func bySystem(scenes [][]result) []columns {
 	all := make([]columns, len(scenes[0]))
 	for _, scene := range scenes {
@@ -53,7 +52,7 @@ func bySystem(scenes [][]result) []columns {
 	return all
 }
 
-// times returns the time for a decision in each round.
+// times returns the time of a decision in each round.
 func (r result) times() []time.Duration {
 	return r.inRounds(round.each)
 }
@@ -66,7 +65,7 @@ func (r result) inRounds(of func(round) time.Duration) []time.Duration {
 	return all
 }
 
-// median returns the median of what of says of r's rounds.
+// median returns the median of of(round) over r's rounds.
 func (r result) median(of func(round) time.Duration) time.Duration {
 	_, median, _ := quartiles(r.inRounds(of))
 	return median
@@ -77,7 +76,7 @@ func (r round) tail() time.Duration { return r.p99 }
 func (r round) cpuEach() time.Duration { return r.cpu / time.Duration(max(1, r.decisions)) }
 
 // spreadPercent returns half the distance of the quartiles of r's times, in
-// percent of their median.
+// percent of the median.
 func (r result) spreadPercent() string {
 	low, median, high := quartiles(r.times())
 	return fmt.Sprintf("%.0f", 50*float64(high-low)/float64(max(1, median)))
@@ -92,10 +91,10 @@ func (r result) allocsEach() string {
 	return fmt.Sprintf("%.0f", float64(allocs)/float64(max(1, decisions)))
 }
 
-// micros of a time: two digits, or as many as it has before the point.
+// inMicros formats d in microseconds, as short does.
 func inMicros(d time.Duration) string { return short(float64(d) / float64(time.Microsecond)) }
 
-// short formats x with two digits, or as many as it has before the point.
+// short formats x with two digits, or with all digits before the point.
 func short(x float64) string {
 	switch {
 	case x < 0.995:
@@ -106,11 +105,11 @@ func short(x float64) string {
 	return fmt.Sprintf("%.0f", x)
 }
 
-// A ratio is how much longer one system takes than another: the quartiles of its
-// rounds, each beside the other's round of the same turn.
+// A ratio compares the times of two systems: the quartiles over pairs of rounds
+// of the same turn.
 type ratio struct{ low, median, high float64 }
 
-// beside returns the ratio of a's times to b's, of the same scene.
+// beside returns the ratio of a's times to b's in the same scene.
 func beside(a, b result) ratio {
 	var ratios []float64
 	for i := range a.rounds {
@@ -133,7 +132,7 @@ func find(scene []result, s system) (result, bool) {
 	return scene[i], true
 }
 
-// better returns the faster of those of systems that are in scene.
+// better returns the faster of systems in scene.
 func better(scene []result, systems ...system) (best result, ok bool) {
 	for _, s := range systems {
 		if r, found := find(scene, s); found && (!ok || r.median(round.each) < best.median(round.each)) {
@@ -143,8 +142,8 @@ func better(scene []result, systems ...system) (best result, ok bool) {
 	return best, ok
 }
 
-// workTable is what all systems took for one work. scenes are by the number of
-// callers.
+// workTable has the results of all systems for one work. scenes are by the
+// number of callers.
 func workTable(w work, scenes [][]result) table {
 	t := table{
 		title: "Work: " + w.name,
@@ -164,7 +163,7 @@ func workTable(w work, scenes [][]result) table {
 	return t
 }
 
-// ratioTable sets ours beside the faster of rueidis' two scripts.
+// ratioTable compares ours with the faster of rueidis' two scripts.
 func ratioTable(scenes map[string][][]result) table {
 	t := table{
 		title: "Ours beside the faster of rueidis' two scripts",
@@ -204,7 +203,7 @@ func callersText(n int) string {
 	return fmt.Sprintf("%d callers", n)
 }
 
-// admittedTable is what was admitted of a crowd.
+// admittedTable has what was admitted of a crowd.
 func admittedTable(all []admissions) table {
 	t := table{
 		title: "Admitted of a limit of 50",
@@ -218,7 +217,7 @@ func admittedTable(all []admissions) table {
 	return t
 }
 
-// admitted returns how many were admitted in runs, from the least to the most.
+// admitted returns the range of what was admitted in runs, with the errors.
 func admitted(runs []admission) string {
 	errors := 0
 	for _, r := range runs {
@@ -235,7 +234,7 @@ func admitted(runs []admission) string {
 	return text
 }
 
-// extremes returns the least and the most that was admitted in runs.
+// extremes returns the least and the most admitted in runs.
 func extremes(runs []admission) (least, most int) {
 	least = runs[0].admitted
 	for _, r := range runs {
@@ -253,8 +252,8 @@ func timeEach(runs []admission) string {
 	return inMicros(median)
 }
 
-// plainTable sets decisions beside the plain client's get and cas, and a ctx that
-// can end beside one that cannot.
+// plainTable compares decisions with the plain client's get and cas, and a ctx
+// that can end with one that cannot.
 func plainTable(scenes [][]result) table {
 	t := table{
 		title: "Beside the plain client, and a ctx that can end",
@@ -279,7 +278,7 @@ func plainTable(scenes [][]result) table {
 	return t
 }
 
-// memoryTable is what decisions take in process memory.
+// memoryTable has the results of decisions in process memory.
 func memoryTable(title string, w work, scenes [][]result) table {
 	t := table{
 		title: title,
@@ -297,7 +296,7 @@ func memoryTable(title string, w work, scenes [][]result) table {
 	return t
 }
 
-// Between these lines of a page are the tables.
+// The lines of a page around the tables.
 const (
 	tablesBegin = "<!-- tables of go run ./bench -->\n"
 	tablesEnd   = "<!-- end of tables -->\n"

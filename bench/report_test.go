@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// took returns a result of rounds with one decision each, that took so many
-// microseconds.
+// took returns a result with one round for each of micros: one decision in that
+// time.
 func took(s system, micros ...int) result {
 	r := result{system: s, trips: 1}
 	for _, n := range micros {

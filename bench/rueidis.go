@@ -11,16 +11,17 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// rueidis pipelines the requests of all callers on shared connections. It is given
-// the two scripts that an exact limiter on Redis needs, with the caller's clock.
+// rueidis pipelines the requests of all callers on shared connections. It runs
+// the two scripts that an exact limiter on Redis needs, with the caller's
+// clock.
 var (
 	rueidisBucket = system{"rueidis, Lua", "GCRA", onRedis, overRueidis(gcraScript, gcraArgs)}
 	rueidisLog    = system{"rueidis, Lua", "sorted-set log", onRedis, overRueidis(logScript, logArgs)}
 )
 
-// gcraScript keeps the time at which the bucket will be empty. Times are in
-// microseconds: ARGV is now, the interval of a hit, the window. It returns
-// whether the hit was counted and, if not, how long until it could be.
+// gcraScript keeps the time at which the bucket is empty. ARGV is now, the
+// interval of a hit and the window, in microseconds. It returns whether the hit
+// was counted, and if not, the time until it could be.
 const gcraScript = `
 local now, interval, window = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local empty = tonumber(redis.call('GET', KEYS[1]) or now)
@@ -39,10 +40,10 @@ func gcraArgs(now time.Time, l limit, _ uint64) []string {
 	}
 }
 
-// logScript keeps each hit for the window, in a sorted set by its time. ARGV is
-// now and the time before which hits have expired, both in microseconds, the
-// limit, the hit's name, and the window in milliseconds. It returns what
-// gcraScript does.
+// logScript keeps each hit for the window, in a sorted set by time. ARGV is now
+// and the time before which hits have expired (in microseconds), the limit, the
+// hit's name, and the window in milliseconds. It returns the same as
+// gcraScript.
 const logScript = `
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[2])
 if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[3]) then
@@ -69,7 +70,7 @@ func overRueidis(script string, args func(time.Time, limit, uint64) []string) fu
 	return func(e env, l limit) (limiter, error) {
 		client, err := rueidis.NewClient(rueidis.ClientOption{
 			InitAddress:  []string{e.server.addr},
-			DisableCache: true, // of what is read on the client's side: nothing is
+			DisableCache: true, // the client-side cache, which is not used
 			DialCtxFn:    rueidisDial(e),
 		})
 		if err != nil {
@@ -78,7 +79,7 @@ func overRueidis(script string, args func(time.Time, limit, uint64) []string) fu
 		lua := rueidis.NewLuaScript(script)
 		ctx := context.Background()
 		var hits atomic.Uint64
-		// Hits of another process have other names.
+		// Names of hits must differ between processes.
 		hits.Store(uint64(time.Now().UnixNano()))
 		return simple{func(value string) (bool, error) {
 			answer := lua.Exec(ctx, client, []string{e.space + value}, args(time.Now(), l, hits.Add(1)))

@@ -16,7 +16,7 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/memcached"
 )
 
-// A scale is many processes that share servers, of which one is lost and one is
+// A scale is many processes that share servers. One server is lost and one
 // added while all of them call.
 type scale struct {
 	processes int
@@ -26,10 +26,10 @@ type scale struct {
 	hot       string
 }
 
-// scaleServers is how many servers there are at a time.
+// scaleServers is the number of servers at a time.
 const scaleServers = 4
 
-// A process is one of those that call.
+// A process is one worker, seen from its parent.
 type process struct {
 	cmd    *exec.Cmd
 	orders *json.Encoder
@@ -38,7 +38,7 @@ type process struct {
 	errors bytes.Buffer
 }
 
-// startProcess starts this program as one of many.
+// startProcess starts this program as a worker.
 func startProcess(ctx context.Context) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -56,13 +56,13 @@ func startProcess(ctx context.Context) (*process, error) {
 	return p, p.cmd.Start()
 }
 
-// stop ends the process: it reads no more orders.
+// stop ends the process by closing its orders.
 func (p *process) stop() {
 	p.input.Close()
 	p.cmd.Wait()
 }
 
-// A period is what all processes did between two orders.
+// A period is the work of all processes between two orders.
 type period struct {
 	name    string
 	took    time.Duration
@@ -70,14 +70,14 @@ type period struct {
 	servers serverWork
 }
 
-// serverWork is what servers say of themselves.
+// serverWork sums up the statistics of servers.
 type serverWork struct {
 	cpu         time.Duration
-	bytes       int64 // that were read and written
+	bytes       int64 // read and written
 	connections int64
 }
 
-// newScale starts what it needs.
+// newScale starts the servers and processes.
 func newScale(ctx context.Context, processes int, phase time.Duration) (*scale, error) {
 	s := &scale{processes: processes, phase: phase}
 	for range scaleServers + 1 {
@@ -108,7 +108,7 @@ func (s *scale) close() {
 	}
 }
 
-// The servers at the beginning, after one was lost, and after one was added.
+// The servers at the start, after one is lost, and after one is added.
 func (s *scale) all() []string   { return addrs(s.servers[:scaleServers]) }
 func (s *scale) fewer() []string { return slices.Delete(s.all(), 1, 2) }
 func (s *scale) again() []string { return append(s.fewer(), s.servers[scaleServers].addr) }
@@ -121,8 +121,8 @@ func addrs(servers []*server) []string {
 	return all
 }
 
-// values returns all values, with the servers that keep each in turn. The value
-// that all ask for stays on one.
+// values returns all values, with the servers that store each in turn. It
+// chooses a hot value that stays on one server.
 func (s *scale) values() (map[string][]string, error) {
 	var spread, candidates []string
 	for i := range workerValues {
@@ -145,7 +145,7 @@ func (s *scale) values() (map[string][]string, error) {
 	return of, nil
 }
 
-// play has all processes call, and returns what they did in each period.
+// play runs all periods and returns their results.
 func (s *scale) play(ctx context.Context) ([]period, error) {
 	if err := s.tell(s.all(), ""); err != nil {
 		return nil, err
@@ -170,7 +170,8 @@ func (s *scale) play(ctx context.Context) ([]period, error) {
 	return periods, nil
 }
 
-// watch returns what was done until next has been carried out.
+// watch lets the processes call for a phase, then runs next and returns their
+// work.
 func (s *scale) watch(ctx context.Context, name string, next func() error) (period, error) {
 	p := period{name: name}
 	before, begin := s.work(ctx), time.Now()
@@ -196,7 +197,7 @@ func (s *scale) watch(ctx context.Context, name string, next func() error) (peri
 	return p, nil
 }
 
-// tell gives all processes the same order.
+// tell gives all processes an order.
 func (s *scale) tell(servers []string, hot string) error {
 	for _, w := range s.workers {
 		if err := w.orders.Encode(order{Servers: servers, Hot: hot}); err != nil {
@@ -206,12 +207,12 @@ func (s *scale) tell(servers []string, hot string) error {
 	return nil
 }
 
-// work returns what the servers that answer say.
+// work returns the statistics of the servers that answer.
 func (s *scale) work(ctx context.Context) (sum serverWork) {
 	for _, server := range s.servers {
 		stats, err := statsOf(ctx, server.addr)
 		if err != nil {
-			continue // it is the one that is lost
+			continue // this server is lost
 		}
 		number := func(name string) int64 { n, _ := strconv.ParseInt(stats[name], 10, 64); return n }
 		seconds := func(name string) float64 { x, _ := strconv.ParseFloat(stats[name], 64); return x }
@@ -231,11 +232,11 @@ func statsOf(ctx context.Context, addr string) (map[string]string, error) {
 	return conn.Stats()
 }
 
-// A verdict is how many calls were admitted, and how many might have been.
+// A verdict compares the admitted calls with the limits.
 type verdict struct {
 	hot            int
-	stayed, may    int // values that one server kept all the time: admitted, and their limits
-	moved, mayMove int // values that had several servers: their limit holds on each
+	stayed, may    int // values that stayed on one server: admitted, and the sum of their limits
+	moved, mayMove int // values that moved: their limit holds on each server
 	over           int // admitted beyond a limit
 }
 
@@ -264,10 +265,10 @@ func judge(periods []period, homes map[string][]string, hot string) (v verdict) 
 	return v
 }
 
-// errOver is the error of a run in which more was admitted than may be.
+// errOver is the error of a run that admitted more than the limits.
 var errOver = errors.New("admitted beyond the limits")
 
-// runScale plays a scale and writes what came of it to out.
+// runScale plays a scale and writes the result to out.
 func runScale(ctx context.Context, processes int, phase time.Duration, out io.Writer) error {
 	s, err := newScale(ctx, processes, phase)
 	if err != nil {
@@ -309,7 +310,7 @@ func (s *scale) write(out io.Writer, periods []period, v verdict) {
 		v.hot, hotLimit, v.stayed, v.may, v.moved, v.mayMove, v.over, periods[0].servers.connections)
 }
 
-// at returns the value below which a share of the sorted times is.
+// at returns the quantile share of the sorted times.
 func at(times []int64, share float64) int64 {
 	if len(times) == 0 {
 		return 0

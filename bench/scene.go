@@ -8,33 +8,33 @@ import (
 	"time"
 )
 
-// A stage has the servers, and what is the same for all scenes.
+// A stage has the servers and the settings of all scenes.
 type stage struct {
 	servers map[backend]*server // those that are installed
 	rounds  int
 	slice   time.Duration // how long a system is measured in a round
-	spaces  int           // those that are used
+	spaces  int           // the number of spaces in use
 	report  func(format string, args ...any)
 }
 
-// A scene is the same work for several systems, by a number of callers. All are
-// open at once and are measured in turn, so that a machine that is slow for a
-// while is slow for all of them.
+// A scene is one work for several systems, with a number of callers. All
+// systems are open at once and measured in turn. So a machine that is slow for
+// a while is slow for all of them.
 type scene struct {
 	work    work
 	callers int
 	systems []system
 }
 
-// A result is what one system did in a scene. The rounds of all results of a
-// scene were made in the same order.
+// A result is the measurement of one system in a scene. The rounds of a scene's
+// results have the same order.
 type result struct {
 	system system
 	rounds []round
 	trips  float64 // round trips for each decision
 }
 
-// playable returns those of systems whose server is there.
+// playable returns the systems whose server runs.
 func (st *stage) playable(systems []system) []system {
 	var all []system
 	for _, s := range systems {
@@ -76,8 +76,8 @@ func failed(s system, sc scene, err error) error {
 	return fmt.Errorf("%s (%s), %s, %d callers: %w", s.name, s.how, sc.work.name, sc.callers, err)
 }
 
-// gather opens s and brings sc's callers to it, who have called for a while.
-// trips, unless it is nil, counts their round trips.
+// gather opens s and lets sc's callers warm it up. trips, unless it is nil,
+// counts their round trips.
 func (st *stage) gather(ctx context.Context, s system, sc scene, trips *counter) (*crowd, error) {
 	l, err := s.open(st.env(s, trips), sc.work.limit)
 	if err != nil {
@@ -97,9 +97,8 @@ func (st *stage) gather(ctx context.Context, s system, sc scene, trips *counter)
 	return c, nil
 }
 
-// countTrips returns how many round trips s makes for a decision. They are counted
-// apart, on connections of their own, so that the counting takes no time of what
-// is measured.
+// countTrips returns the round trips of s for a decision. It counts them on
+// separate connections, so that counting does not slow the measurement.
 func (st *stage) countTrips(ctx context.Context, s system, sc scene) (float64, error) {
 	var trips counter
 	c, err := st.gather(ctx, s, sc, &trips)
@@ -112,7 +111,7 @@ func (st *stage) countTrips(ctx context.Context, s system, sc scene) (float64, e
 	return float64(trips.Load()) / float64(max(1, r.decisions)), err
 }
 
-// env returns an environment for s that nothing else has used.
+// env returns an unused environment for s.
 func (st *stage) env(s system, trips *counter) env {
 	st.spaces++
 	e := env{server: st.servers[s.backend], space: fmt.Sprintf("bench%d", st.spaces)}
@@ -122,8 +121,8 @@ func (st *stage) env(s system, trips *counter) env {
 	return e
 }
 
-// verify returns an error unless each of systems allows 5 calls of 5, and no more,
-// for each of two values.
+// verify returns an error unless each system allows exactly 5 calls of 5 for
+// each of two values.
 func (st *stage) verify(systems []system) error {
 	for _, s := range st.playable(systems) {
 		l, err := s.open(st.env(s, nil), limit{5, day})

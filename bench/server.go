@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A backend is where a limiter keeps its records.
+// A backend is the kind of store for a limiter's records.
 type backend int
 
 const (
@@ -23,11 +23,11 @@ const (
 	onRedis
 )
 
-// kinds are the servers that this program starts, by what they run.
+// kinds are the servers that this program starts.
 var kinds = map[backend]struct {
 	program, install string
 	args             func(s *server) []string
-	hello, answer    string // a request, and what its answer has before the number of the process
+	hello, answer    string // a request, and the text before the process id in its answer
 }{
 	onMemcached: {
 		program: "memcached", install: "memcached",
@@ -58,31 +58,31 @@ var kinds = map[backend]struct {
 	},
 }
 
-// patience is how long a server may take to start.
+// patience is the time that a server may take to start.
 const patience = 10 * time.Second
 
-// A server is a memcached or Redis of this program's own, empty, that keeps
-// nothing on disk.
+// A server is a memcached or Redis that this program has started. It begins
+// empty and keeps nothing on disk.
 type server struct {
 	network, addr string // as net.Dial takes them
-	dir           string // of the socket, and where the server stands
+	dir           string // of the socket, and the server's working directory
 	cmd           *exec.Cmd
 	output        bytes.Buffer
 	exited        chan struct{}
 }
 
-// errNotInstalled is the error of start for a program that is not found.
+// errNotInstalled is the error of start if the program is not found.
 var errNotInstalled = errors.New("not installed")
 
-// start starts a server of the given kind over network: "unix", or "tcp" on a
-// free port of 127.0.0.1. It returns when the server answers.
+// start starts a server over network: "unix", or "tcp" on a free port of
+// 127.0.0.1. It returns when the server answers.
 func start(ctx context.Context, kind backend, network string) (*server, error) {
 	k := kinds[kind]
 	path, err := exec.LookPath(k.program)
 	if err != nil {
 		return nil, fmt.Errorf("%s is %w: install the package %s", k.program, errNotInstalled, k.install)
 	}
-	for range 5 { // another program may take the port before the server has it
+	for range 5 { // another program may take the port first
 		var s *server
 		if s, err = launch(ctx, path, kind, network); err == nil {
 			return s, nil
@@ -117,8 +117,8 @@ func launch(ctx context.Context, path string, kind backend, network string) (*se
 	return s, nil
 }
 
-// launch starts the program and closes s.exited when it has ended. One thread is
-// kept for that: it is the parent with which a server ends.
+// launch starts the program and closes s.exited when it has ended. It keeps one
+// thread for that: with endWithParent, the thread counts as the parent.
 func (s *server) launch() error {
 	s.cmd.SysProcAttr = endWithParent()
 	started := make(chan error)
@@ -134,7 +134,7 @@ func (s *server) launch() error {
 	return <-started
 }
 
-// freeAddr returns an address of 127.0.0.1 that nothing listens at.
+// freeAddr returns a free address of 127.0.0.1.
 func freeAddr() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -162,7 +162,7 @@ func (s *server) ready(ctx context.Context, kind backend) error {
 	}
 }
 
-// greet asks the server who it is: another one may have its port.
+// greet checks that this server answers, and not another one on its port.
 func (s *server) greet(kind backend) error {
 	conn, err := net.DialTimeout(s.network, s.addr, time.Second)
 	if err != nil {
@@ -186,14 +186,14 @@ func (s *server) greet(kind backend) error {
 	return nil
 }
 
-// stop ends the server, which has nothing to save, and waits for its end.
+// stop kills the server and waits for its end.
 func (s *server) stop() {
 	s.cmd.Process.Kill()
 	<-s.exited
 	os.RemoveAll(s.dir)
 }
 
-// version returns what the server's program says of its version.
+// version returns the version that the program prints.
 func (s *server) version() string {
 	out, err := exec.Command(s.cmd.Path, "--version").Output()
 	if err != nil {
@@ -210,8 +210,8 @@ func (s *server) version() string {
 func (s *server) host() string { host, _, _ := net.SplitHostPort(s.addr); return host }
 func (s *server) port() string { _, port, _ := net.SplitHostPort(s.addr); return port }
 
-// dialer returns a function that connects to s and counts, in trips, unless that
-// is nil, how often a connection turns from reading to sending.
+// dialer returns a function that connects to s. trips, unless it is nil, counts
+// round trips.
 func (s *server) dialer(trips *counter) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer

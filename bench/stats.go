@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// percentile returns the p-th percentile of sorted, which is the least value that
-// p percent are not above; 0 if there is none.
+// percentile returns the p-th percentile of sorted, or 0 if sorted is empty:
+// the least value that at least p percent are not above.
 func percentile[T cmp.Ordered](sorted []T, p int) T {
 	if len(sorted) == 0 {
 		var zero T

@@ -6,23 +6,22 @@ import (
 	"time"
 )
 
-// A system is one of those that are compared: a rate limiter, and where it keeps
-// its records.
+// A system is a rate limiter with its store.
 type system struct {
 	name    string
 	how     string // its algorithm, in a few words
 	backend backend
 
-	// open returns the limiter, with its records in e. What was opened with
-	// another e.space shares no records with it.
+	// open returns the limiter, with its records in e. It shares none with a
+	// limiter of another e.space.
 	open func(e env, l limit) (limiter, error)
 }
 
-// An env is what a limiter is given.
+// An env is the environment of a limiter.
 type env struct {
 	server *server // nil for one in process memory
 	dial   func(context.Context) (net.Conn, error)
-	space  string // distinguishes keys; plain letters and digits
+	space  string // distinguishes keys; letters and digits only
 }
 
 // A limit allows Max calls for a value in any time of Window.
@@ -31,9 +30,9 @@ type limit struct {
 	Window time.Duration
 }
 
-// bucket returns a limit of l's rate for a leaky bucket, whose window is a second
-// or longer. A bucket keeps one time only, whatever its window; a caller that
-// is not served for as long as a short one lasts would find it full.
+// bucket returns a limit of l's rate with a window of a second or longer, for a
+// leaky bucket. With a short window, a caller that is not scheduled for that
+// long would find the bucket full.
 func (l limit) bucket() limit {
 	if l.Window >= time.Second {
 		return l
@@ -43,18 +42,18 @@ func (l limit) bucket() limit {
 
 // A limiter is an open system.
 type limiter interface {
-	// caller returns a function that asks for one more call for value. It is
-	// used by one goroutine at a time.
+	// caller returns a function that asks for one more call for value. One
+	// goroutine uses it at a time.
 	caller() func(value string) (allowed bool, err error)
 
-	// flush waits for what the limiter goes on to do after it has answered.
+	// flush waits for work that the limiter does after its answers.
 	flush()
 
 	close()
 }
 
-// A simple limiter has the same function for all callers and does all of its
-// work before it answers.
+// A simple limiter has one function for all callers, and finishes its work
+// before it answers.
 type simple struct {
 	allow func(value string) (bool, error)
 	end   func()

@@ -8,9 +8,9 @@ import (
 // A counter counts round trips.
 type counter = atomic.Int64
 
-// A countedConn counts how often it turns from reading to sending. For a client
-// that sends a request and awaits the answer these are its round trips. Requests
-// that are sent together, by however many callers, make one.
+// A countedConn counts changes from reading to sending. For a client that waits
+// for each answer these are its round trips. Requests that are sent together
+// count as one.
 type countedConn struct {
 	net.Conn
 	trips *counter

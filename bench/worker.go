@@ -16,12 +16,11 @@ import (
 	"github.com/adaptivethrottler/throttler/pool"
 )
 
-// workerVariable is set in the environment of a process that [play] is to start as
-// one of many.
+// workerVariable is set in the environment of a process that is a worker.
 const workerVariable = "THROTTLER_BENCH_WORKER"
 
-// What each of the processes does. Callers pause, so that all processes together
-// do not ask for more than a small machine has.
+// The work of each process. Callers pause, so that all processes together fit
+// on a small machine.
 const (
 	workerCallers = 4
 	workerPause   = 4 * time.Millisecond
@@ -30,17 +29,17 @@ const (
 	hotLimit      = 2000 // of the one that a quarter of all calls is for
 )
 
-// An order is what a process is told: from now on there are these servers. None: it
-// is to end.
+// An order gives a process its servers from now on. With none, the process
+// ends.
 type order struct {
 	Servers []string
-	Hot     string // the value that all ask for, if any
+	Hot     string // the value that all processes ask for, if any
 }
 
-// An account is what became of a process's calls between two orders.
+// An account counts a process's calls between two orders.
 type account struct {
 	Decided   int            // calls
-	Open      int            // calls that were not decided, since a server failed
+	Open      int            // calls that failed open, because a server failed
 	Waited    int            // of these, those that took the pool's Timeout or more
 	Times     []int64        // of all calls, in microseconds
 	Exchanges uint64         // records read, written or both in one request
@@ -48,7 +47,7 @@ type account struct {
 	Admitted  map[string]int // by value; only calls that were decided
 }
 
-// A worker is one process of many. Its callers note in the account.
+// A worker is one process of many.
 type worker struct {
 	pool      *pool.Pool
 	throttler *throttler.Throttler
@@ -58,8 +57,8 @@ type worker struct {
 	hot     string  // guarded by mu
 }
 
-// followOrders follows the orders that it reads, and answers each but the first with an
-// account of what was done since the one before.
+// followOrders follows the orders from in. It answers each but the first with
+// the account since the one before.
 func followOrders(in io.Reader, out io.Writer) error {
 	orders, answers := json.NewDecoder(in), json.NewEncoder(out)
 	var first order
@@ -98,8 +97,8 @@ func followOrders(in io.Reader, out io.Writer) error {
 	}
 }
 
-// begin begins a new account, with calls for another value that all ask for, and
-// returns the account so far.
+// begin starts a new account with another hot value, and returns the account so
+// far.
 func (w *worker) begin(hot string) account {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -129,8 +128,8 @@ func (w *worker) call(ctx context.Context) {
 	}
 }
 
-// next returns what the next call is for: each fourth is for the value that all ask
-// for, if there is one.
+// next returns the value of the next call. A quarter of the calls is for the
+// hot value, if there is one.
 func (w *worker) next() (value string, limit int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -184,8 +183,8 @@ func (a *account) add(b account) {
 	}
 }
 
-// homes returns the servers that keep each value while the lists of servers are
-// these, each server once.
+// homes returns the servers that store each value under these lists of servers,
+// each server once.
 func homes(values []string, lists ...[]string) (map[string][]string, error) {
 	of := make(map[string][]string)
 	for _, list := range lists {
@@ -221,7 +220,7 @@ func addHomes(of map[string][]string, values, list []string) error {
 	return nil
 }
 
-// calls returns how often each server was asked.
+// calls returns the number of calls of each server.
 func calls(p *pool.Pool) map[string]uint64 {
 	n := make(map[string]uint64)
 	for _, s := range p.Stats() {
@@ -230,7 +229,7 @@ func calls(p *pool.Pool) map[string]uint64 {
 	return n
 }
 
-// errWorker is wrapped in the error of a process that did not do its work.
+// errWorker is wrapped in the error of a process that failed.
 var errWorker = errors.New("a process of many failed")
 
 func workerError(err error, output fmt.Stringer) error {

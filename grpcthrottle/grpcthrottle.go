@@ -1,8 +1,7 @@
 // Package grpcthrottle limits the calls of a gRPC server.
 //
-// An [Interceptor] makes a rule of each call, asks a [throttler.Throttler]
-// whether it may happen, and either calls the handler or refuses with
-// ResourceExhausted:
+// An [Interceptor] makes a rule of each call and asks a [throttler.Throttler].
+// It calls the handler, or refuses the call with ResourceExhausted:
 //
 //	source := httpthrottle.Source{Trusted: proxies, Header: "X-Forwarded-For"}
 //	limit := grpcthrottle.New(t, grpcthrottle.PerAddress(source, "api", 100, time.Minute))
@@ -11,23 +10,23 @@
 //		grpc.ChainStreamInterceptor(limit.Stream),
 //	)
 //
-// [Addr] and [Key] say who is calling, behind proxies too. [Metadata] reads a key
-// that a client sends.
+// [Addr] and [Key] tell the client's address, also behind proxies. [Metadata]
+// reads a key that a client sends.
 //
 // # What is done to a call
 //
-// The context of an allowed call holds its Decision, see [DecisionFrom]. A stream
-// is one call, decided when it is opened, however many messages it has.
+// The context of an allowed call holds its Decision: see [DecisionFrom]. A
+// stream is one call, decided when it is opened, however many messages it has.
 //
-// A refused call gets the status ResourceExhausted, the messages of the conditions
-// that block, and RetryInfo (google.rpc) with the time until it could be allowed.
-// One that costs more than a condition ever holds (Condition.Cost above Max, or
-// negative) gets no RetryInfo.
+// A refused call gets the status ResourceExhausted, the messages of the
+// conditions that block, and RetryInfo (google.rpc) with the time until it
+// could be allowed. A call that can never be allowed (Condition.Cost above Max,
+// or negative) gets no RetryInfo.
 //
-// A throttler whose backend fails lets calls pass. A call whose context ends
-// before it is decided is not handed on but answered with DeadlineExceeded or
-// Canceled: otherwise a client that cancels each call as soon as it is sent would
-// have each of them done and none counted.
+// If the backend fails, calls pass. If a call's context ends before it is
+// decided, the call gets DeadlineExceeded or Canceled and does not reach the
+// handler. Otherwise a client could cancel each call right after sending it and
+// have it done uncounted.
 package grpcthrottle
 
 import (
@@ -42,39 +41,39 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/gate"
 )
 
-// A Call is what a rule is made of, beside the context.
+// A Call is what a rule function gets beside the context.
 type Call struct {
 	// Method is the full method, "/package.Service/Method".
 	Method string
 
-	// Request is the message of a unary call, and nil for a stream.
+	// Request is the message of a unary call. It is nil for a stream.
 	Request any
 }
 
-// An Interceptor limits the calls of the servers that it is given to. All of them
-// count together.
+// An Interceptor limits the calls of the servers that use it. All of them count
+// together.
 //
 // The exported fields are options. They must be set before the first call. An
 // Interceptor is safe for concurrent use.
 type Interceptor struct {
 	// RefuseOverloaded answers Unavailable, with RetryInfo, to a call that
-	// could not be decided since the process asks more than the servers can
-	// carry (throttler.ErrOverloaded). It has no effect on a Throttler with a
-	// Fallback, which decides such a call. Default: it is handed on.
+	// could not be decided because the process asks more than the servers can
+	// carry (throttler.ErrOverloaded). It has no effect if the Throttler has a
+	// Fallback, which decides such a call. Default: the call passes.
 	RefuseOverloaded bool
 
-	// Failed returns the error that answers a call whose rule is invalid,
-	// which is err. If it returns nil, or is nil, the answer is Internal. If it
-	// is nil, err is written to the standard logger.
+	// Failed returns the error for a call whose rule is invalid, which is err.
+	// If it returns nil, the answer is Internal. Default: err goes to the
+	// standard logger, and the answer is Internal.
 	Failed func(ctx context.Context, call Call, err error) error
 
 	throttler *throttler.Throttler
 	rule      func(context.Context, Call) throttler.Rule
 }
 
-// New returns an Interceptor that decides each call by the rule that rule makes
-// of it. rule is called from many goroutines at once; it returns [Unlimited]'s
-// result for a call that is not to be limited. New panics if t or rule is nil.
+// New returns an Interceptor that decides each call by the rule that the
+// function rule returns. rule is called from many goroutines at once. To leave
+// a call unlimited, it returns [Unlimited]. New panics if t or rule is nil.
 func New(t *throttler.Throttler, rule func(ctx context.Context, call Call) throttler.Rule) *Interceptor {
 	if t == nil {
 		panic("grpcthrottle: New with a nil Throttler")
@@ -85,9 +84,9 @@ func New(t *throttler.Throttler, rule func(ctx context.Context, call Call) throt
 	return &Interceptor{throttler: t, rule: rule}
 }
 
-// Unlimited returns what a rule function returns for a call that is not to be
-// limited: it is handed on at once, nothing is counted, and its context has no
-// Decision. The zero Rule is a mistake that is answered with Internal.
+// Unlimited returns the rule of a call that is not limited: the call passes at
+// once, nothing is counted, and its context has no Decision. The zero Rule is a
+// mistake instead, and answered with Internal.
 func Unlimited() throttler.Rule { return gate.Unlimited() }
 
 // Unary is a grpc.UnaryServerInterceptor.
@@ -116,8 +115,7 @@ type decidedStream struct {
 
 func (s *decidedStream) Context() context.Context { return s.ctx }
 
-// decide returns the context for the handler of call, or the error that answers
-// it.
+// decide returns the context for the handler, or the error that answers call.
 func (i *Interceptor) decide(ctx context.Context, call Call) (context.Context, error) {
 	rule := i.rule(ctx, call)
 	d, verdict, err := gate.Decide(ctx, i.throttler, &rule)
@@ -139,8 +137,8 @@ func (i *Interceptor) decide(ctx context.Context, call Call) (context.Context, e
 	return nil, i.fail(ctx, call, err)
 }
 
-// fail returns the error that answers a call whose rule is invalid, which must
-// not be nil: the handler must not be called.
+// fail returns the error for a call whose rule is invalid. It is never nil, so
+// the handler is not called.
 func (i *Interceptor) fail(ctx context.Context, call Call, err error) error {
 	if i.Failed == nil {
 		log.Printf("grpcthrottle: %s: %v", call.Method, err)
@@ -156,10 +154,10 @@ func withDecision(ctx context.Context, d throttler.Decision) context.Context {
 	return context.WithValue(ctx, decisionKey{}, &d)
 }
 
-// DecisionFrom returns the Decision on the call that ctx belongs to, and whether
-// there is one: none if no Interceptor has decided the call, or only with
-// [Unlimited] rules. With one Interceptor inside another it is that of the
-// innermost which has. Its slices must not be changed.
+// DecisionFrom returns the Decision on the call that ctx belongs to. The second
+// result is false if no Interceptor has decided the call, or all rules were
+// [Unlimited]. With one Interceptor inside another it is the innermost
+// Decision. Do not change its slices.
 func DecisionFrom(ctx context.Context) (throttler.Decision, bool) {
 	d, ok := ctx.Value(decisionKey{}).(*throttler.Decision)
 	if !ok {

@@ -12,15 +12,15 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// Refusal returns the error that answers a call which d refuses, for handlers
-// that ask a throttler themselves:
+// Refusal returns the error for a call that d refuses, for handlers that ask a
+// throttler themselves:
 //
 //	if d.Status == throttler.Blocked {
 //		return nil, grpcthrottle.Refusal(d)
 //	}
 //
-// It is the status ResourceExhausted with d.Messages and, unless d.RetryAfter is
-// 0, RetryInfo. An Interceptor answers the same.
+// It is the status ResourceExhausted with d.Messages and, unless d.RetryAfter
+// is 0, RetryInfo. An Interceptor answers the same.
 func Refusal(d throttler.Decision) error {
 	message := strings.Join(d.Messages, "; ")
 	if d.RetryAfter == 0 {
@@ -29,8 +29,8 @@ func Refusal(d throttler.Decision) error {
 	return withRetry(codes.ResourceExhausted, message, d.RetryAfter)
 }
 
-// undecidedRetry is when a client may come back whose call could not be decided.
-// Nobody knows better: a burst is over soon.
+// undecidedRetry is the RetryInfo of a call that could not be decided: a burst
+// is over soon.
 const undecidedRetry = time.Second
 
 func overloaded() error {
@@ -39,7 +39,7 @@ func overloaded() error {
 
 // withRetry returns a status with RetryInfo, or without if after is 0.
 func withRetry(code codes.Code, message string, after time.Duration) error {
-	// A message may hold what a client has sent, which protobuf would not take.
+	// A message may hold bytes from a client. protobuf wants valid UTF-8.
 	s := status.New(code, strings.ToValidUTF8(message, "\uFFFD"))
 	if after > 0 {
 		detailed, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)})

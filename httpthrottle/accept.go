@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// An offer is a kind of body that a refusal can have, the one first that is
-// taken if a client likes several as much.
+// An offer is a kind of body for a refusal. If a client likes several equally,
+// the first is taken.
 type offer int
 
 const (
@@ -16,27 +16,26 @@ const (
 	offers
 )
 
-// ranges holds the media ranges that name an offer: its type, and what a client
-// may ask for to get it. Whoever asks for JSON is content with problem details.
+// ranges holds the media ranges that ask for each offer, its own type first. A
+// client that accepts JSON gets problem details.
 var ranges = [offers][]string{
 	offerProblem: {"application/problem+json", "application/json"},
 	offerPlain:   {"text/plain"},
 	offerHTML:    {"text/html", "application/xhtml+xml"},
 }
 
-// maxRanges is how many media ranges of a request are looked at. Browsers send
-// fewer than ten, and a refused request is to cost little.
+// maxRanges is the number of media ranges of a request that are read, to keep a
+// refusal cheap. Browsers send fewer than ten.
 const maxRanges = 50
 
 // negotiate returns the offer that a request with these Accept fields likes
-// best, by RFC 9110, section 12.5.1: an offer's quality is that of the most
-// specific range which matches it, and 0 means never. Parameters other than q
-// are ignored, as is a range that cannot be read. If nothing is acceptable, or
-// nothing is asked for, it is the first offer: the client needs an answer more
-// than a type.
+// best, by RFC 9110, section 12.5.1: an offer has the quality of the most
+// specific range that matches it, and 0 means never. Parameters other than q,
+// and ranges that cannot be read, are ignored. If nothing is acceptable or no
+// range is sent, the first offer is taken.
 func negotiate(accept []string) offer {
 	var quality [offers]float64
-	var specific [offers]int // how specific the range was that gave it; 0: none
+	var specific [offers]int // of the range that gave the quality; 0: none
 	left := maxRanges
 	for _, field := range accept {
 		for element := range strings.SplitSeq(field, ",") {
@@ -45,7 +44,7 @@ func negotiate(accept []string) offer {
 			}
 			mediaRange, q := parseRange(element)
 			for o := range offers {
-				// >: of two ranges alike, the first counts.
+				// >: of two equal ranges, the first counts.
 				if s := o.match(mediaRange); s > specific[o] {
 					specific[o], quality[o] = s, q
 				}
@@ -61,8 +60,7 @@ func negotiate(accept []string) offer {
 	return best
 }
 
-// match returns how specifically mediaRange, in lower case, matches o; 0: not
-// at all.
+// match returns how specifically mediaRange, in lower case, matches o, or 0.
 func (o offer) match(mediaRange string) int {
 	if mediaRange == "*/*" {
 		return 1
@@ -78,8 +76,8 @@ func (o offer) match(mediaRange string) int {
 	return 0
 }
 
-// parseRange takes an element of an Accept field apart. The range is empty if
-// its q is no number.
+// parseRange parses an element of an Accept field. The range is empty if its q
+// is invalid.
 func parseRange(element string) (mediaRange string, q float64) {
 	name, parameters, _ := strings.Cut(element, ";")
 	q = 1

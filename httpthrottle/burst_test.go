@@ -36,8 +36,8 @@ var backends = map[string]func(t *testing.T, addr string) throttler.Client{
 	},
 }
 
-// A burst is an overload, and no outage: the server answers, and nobody may get
-// past the limit for coming with many.
+// A burst is an overload and not an outage: the server answers, and many
+// requests at once do not get past the limit.
 func TestBurstFromOneAddressLetsExactlyItsLimitThrough(t *testing.T) {
 	const limit = 20
 	for name, backend := range backends {

@@ -13,16 +13,15 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// DefaultConnectionDelay is how long a client waits for the refusal of a
-// [Connections], if its Delay is not set.
+// DefaultConnectionDelay is the default [Refusal.Delay] of [Connections].
 const DefaultConnectionDelay = time.Second
 
-// Connections limits how fast requests come over each connection for itself:
-// one kept alive by HTTP/1.1, or all streams together of one with HTTP/2. What
-// it knows of a connection lives and dies with it, in the memory of the process:
-// there is no backend, nothing to expire, and no goroutine.
+// Connections limits how fast requests come over each single connection: one
+// kept alive with HTTP/1.1, or all streams of one with HTTP/2. It needs no
+// Throttler and no backend. Its state lives in the memory of the process and
+// ends with the connection.
 //
-// It must be told of the connections:
+// Set it as the server's handler and its ConnContext:
 //
 //	perConnection := httpthrottle.NewConnections(100, 10*time.Second)
 //	server := &http.Server{
@@ -30,34 +29,31 @@ const DefaultConnectionDelay = time.Second
 //		ConnContext: perConnection.ConnContext,
 //	}
 //
-// It bounds what one connection can ask of the server, and slows down a client
-// that hammers; not one that opens a new connection for each request, which is
-// for a limit per address to hold. A refusal closes an HTTP/1 connection only if
-// the request has a body. Behind a proxy the connections are the proxy's, and
-// Connections does not belong there.
+// A request that comes faster than the rate is not counted. It is refused, by
+// default with 503 Service Unavailable after a second. Retry-After says when
+// the next one is allowed. An HTTP/1 connection is closed only if the refused
+// request has a body.
 //
-// The rate is taken over the last requests of the connection, as many as
-// NewConnections was given, or all while there are fewer. A request that comes
-// faster is refused, by default with 503 Service Unavailable after a second,
-// and not counted. Retry-After says when the connection is slow enough again.
+// Connections slows down a client that hammers one connection. It does not stop
+// a client that opens a connection for each request; a limit per address does.
+// Do not use it behind a proxy, whose connections carry many clients.
 //
 // The exported fields, and those of the embedded [Refusal], are options. They
 // must be set before Handler is called. Connections is safe for concurrent use.
 type Connections struct {
-	// Refusal is how a request is answered that may not happen. Its default
-	// Status is 503, its default Delay DefaultConnectionDelay, 1 s.
+	// Refusal configures the response to a rejected request. Its default Status
+	// is 503, its default Delay 1 s.
 	Refusal
 
-	// Minimum is how many requests of a connection are allowed however fast
-	// they come, before the rate is judged: a page has many parts that a
-	// browser asks for at once. Less than 1: as many as the rate is taken
-	// over.
+	// Minimum is the number of requests of a connection that are allowed at any
+	// speed before the rate is judged: a browser asks for many parts of a page
+	// at once. Default: the max of NewConnections.
 	Minimum int
 
-	// Failed answers a request on a connection that was not told of, which is
-	// err: the server lacks ConnContext. Nil: err is written to the ErrorLog
-	// of the request's http.Server, or else the standard logger, and the
-	// answer is 500. Such a request is never just allowed.
+	// Failed answers a request on a connection that ConnContext was not called
+	// for; err says so. Such a request never passes. Default: err goes to the
+	// ErrorLog of the request's http.Server, or else the standard logger, and
+	// the answer is 500.
 	Failed func(w http.ResponseWriter, r *http.Request, err error)
 
 	max    int
@@ -65,12 +61,12 @@ type Connections struct {
 	tarpit tarpit
 }
 
-var errNoConnContext = errors.New("the server's ConnContext does not call that of this Connections")
+var errNoConnContext = errors.New("the connection is unknown: set ConnContext of the http.Server to that of this Connections")
 
 // NewConnections returns a Connections that allows max requests in ttl on each
-// connection, and takes the rate over the last max requests. A connection needs
-// up to 8 bytes of memory for each of these. NewConnections panics if max is
-// less than 1 or ttl is not positive.
+// connection. It takes the rate over the last max requests, or over all while
+// there are fewer. A connection needs up to 8 bytes of memory for each of them.
+// NewConnections panics if max is less than 1 or ttl is not positive.
 func NewConnections(max int, ttl time.Duration) *Connections {
 	if max < 1 || ttl <= 0 {
 		panic(fmt.Sprintf("httpthrottle: NewConnections(%d, %v), want 1 or more in a positive time", max, ttl))
@@ -78,20 +74,17 @@ func NewConnections(max int, ttl time.Duration) *Connections {
 	return &Connections{max: max, ttl: ttl}
 }
 
-// A connectionKey is the context key of what one Connections knows of a
-// connection.
+// A connectionKey is the context key of a Connections' connection.
 type connectionKey struct{ of *Connections }
 
-// ConnContext tells c of a connection. It is for the ConnContext of an
-// http.Server; a server that has one already calls both, one with the context
-// that the other returned.
+// ConnContext is the ConnContext of an http.Server. If the server needs another
+// one too, call both, one with the context that the other returned.
 func (c *Connections) ConnContext(ctx context.Context, _ net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{c}, &connection{began: time.Now()})
 }
 
-// Handler returns a handler that calls next for each request that may happen,
-// and answers the others itself. It panics if next is nil or an option makes no
-// sense.
+// Handler returns a handler that calls next for each allowed request and
+// answers the others itself. It panics if next is nil or an option is invalid.
 func (c *Connections) Handler(next http.Handler) http.Handler {
 	if next == nil {
 		panic("httpthrottle: Handler with a nil next handler")
@@ -124,8 +117,8 @@ func (c *Connections) serve(w http.ResponseWriter, r *http.Request, next http.Ha
 	c.refuse(w, r, d, c.WriteAnswer)
 }
 
-// WriteAnswer writes the default answer to a refused request, as the other
-// options have it, for an Answer that only adds to it.
+// WriteAnswer writes the default response to a refused request, by the other
+// options. It is for an Answer that adds to it.
 func (c *Connections) WriteAnswer(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
 	c.write(w, r, d, http.StatusServiceUnavailable, nil)
 }
@@ -144,17 +137,17 @@ func (c *Connections) delay() time.Duration {
 	return c.Delay
 }
 
-// A connection is what is known of one net.Conn.
+// A connection is the state of one net.Conn.
 type connection struct {
 	began time.Time
 
 	mu    sync.Mutex      // guards what follows: HTTP/2 serves many requests at once
 	count int             // requests allowed so far
-	last  []time.Duration // when the last of them came, since began; a ring once it is full
+	last  []time.Duration // times of the last requests, since began; a ring once it is full
 }
 
-// take counts a request that comes now if it may happen, and returns 0;
-// otherwise it returns how long until one may.
+// take counts a request that comes now and returns 0 if it is allowed.
+// Otherwise it returns the time until one is.
 func (c *connection) take(max, minimum int, ttl time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,7 +167,7 @@ func (c *connection) take(max, minimum int, ttl time.Duration) time.Duration {
 	return 0
 }
 
-// oldest returns the earliest time in last, which is not empty. Until it is
+// oldest returns the earliest time in last, which is not empty. Until last is
 // full, count is its length and the index 0.
 func (c *connection) oldest() time.Duration { return c.last[c.count%len(c.last)] }
 
@@ -183,6 +176,6 @@ func share(ttl time.Duration, n, max int) time.Duration {
 	if n == max {
 		return ttl // to the nanosecond
 	}
-	// A float, since hits times nanoseconds overflow an int64.
+	// A float: hits times nanoseconds can overflow an int64.
 	return time.Duration(math.Ceil(float64(n) * float64(ttl) / float64(max)))
 }

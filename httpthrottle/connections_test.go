@@ -235,7 +235,7 @@ func TestConnectionsMisusePanics(t *testing.T) {
 }
 
 // Over real connections: the requests of one are limited together, and a new
-// connection starts anew.
+// connection starts again.
 func TestRealConnections(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, http2 bool) {
 		c := httpthrottle.NewConnections(5, time.Hour)

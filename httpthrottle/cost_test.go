@@ -36,7 +36,7 @@ func byItems() (*httpthrottle.Middleware, *tally.Tally) {
 	return m, counts
 }
 
-// order has h answer a request for so many items.
+// order returns the answer of h to a request for items.
 func order(h http.Handler, items string, accept ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodGet, "/?items="+items, nil)
 	r.Header["Accept"] = accept

@@ -13,8 +13,8 @@ const (
 	xForwardedFor = "X-Forwarded-For"
 )
 
-// elements yields the elements of the lists in lines, from the right. They are
-// not split up all at once: a huge field costs no more than what is read of it.
+// elements yields the elements of the lists in lines, from the right. It splits
+// only what is read, so a huge field costs no more.
 func elements(lines []string, field string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for i := len(lines) - 1; i >= 0; i-- {
@@ -36,20 +36,20 @@ func elements(lines []string, field string) iter.Seq[string] {
 	}
 }
 
-// lastComma returns the index of the last comma in s outside quoted strings, -1
-// if there is none.
+// lastComma returns the index of the last comma in s outside quoted strings, or
+// -1.
 //
-// It reads from the right, and must: the element on the right is that of a
-// proxy, and its quotes are in order. From the left, a client's single quote
-// mark would swallow it.
+// It must read from the right. There stands the element of a proxy, whose
+// quotes match. From the left, a client's single quotation mark would swallow
+// it.
 func lastComma(s string) int {
 	quoted := false
 	for i := len(s) - 1; i >= 0; i-- {
 		switch {
 		case s[i] == '"' && quoted && i > 0 && s[i-1] == '\\':
-			// A quoted pair inside the string whose end has been seen already.
-			// After an even number of backslashes the mark would be an end of
-			// its own, and the string nonsense either way.
+			// An escaped quotation mark inside the string. (After an even
+			// number of backslashes it would end the string, which is then
+			// malformed in any case.)
 		case s[i] == '"':
 			quoted = !quoted
 		case s[i] == ',' && !quoted:
@@ -72,7 +72,8 @@ func forwardedAddr(element, field string) (netip.Addr, bool) {
 }
 
 // forParameter returns the value of the parameter "for" of a forwarded-element
-// of RFC 7239, section 4, which it must have, and once only.
+// (RFC 7239, section 4). found is false unless the element is well-formed and
+// has exactly one.
 func forParameter(element string) (node string, found bool) {
 	rest := element
 	for rest != "" {
@@ -99,8 +100,7 @@ func forParameter(element string) (node string, found bool) {
 	return node, found
 }
 
-// cutValue cuts a parameter's value, a token or a quoted string, from the
-// parameters after it.
+// cutValue cuts a parameter's value, a token or a quoted string, from the rest.
 func cutValue(s string) (value, rest string, ok bool) {
 	if !strings.HasPrefix(s, `"`) {
 		value, rest, _ = strings.Cut(s, ";")
@@ -123,9 +123,9 @@ func cutValue(s string) (value, rest string, ok bool) {
 // maxNode is longer than any address with brackets, zone and port.
 const maxNode = 100
 
-// nodeAddr returns the address of a node as RFC 7239, section 6, has it, with or
-// without a port: 192.0.2.1, 192.0.2.1:80, [2001:db8::1], [2001:db8::1]:80; and
-// 2001:db8::1 as well, which is usual in X-Forwarded-For.
+// nodeAddr returns the address of a node (RFC 7239, section 6), with or without
+// a port: 192.0.2.1, 192.0.2.1:80, [2001:db8::1], [2001:db8::1]:80. It accepts
+// 2001:db8::1 too, which is usual in X-Forwarded-For.
 func nodeAddr(node string) (netip.Addr, bool) {
 	if len(node) > maxNode {
 		return netip.Addr{}, false
@@ -151,7 +151,8 @@ func nodeAddr(node string) (netip.Addr, bool) {
 	return plainAddr(addr), true
 }
 
-// isPort reports whether s is a colon and a port, a number or an obfuscated one.
+// isPort reports whether s is a colon and a port: a number or an obfuscated
+// one.
 func isPort(s string) bool {
 	s, found := strings.CutPrefix(s, ":")
 	if !found || s == "" {

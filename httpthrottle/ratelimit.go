@@ -1,9 +1,9 @@
 package httpthrottle
 
-// This file alone knows the header fields RateLimit-Policy and RateLimit and
-// the problem type quota-exceeded, as draft-ietf-httpapi-ratelimit-headers-11
-// (23 May 2026) has them. They are Lists of Strings with Parameters, serialized
-// by RFC 9651, section 4.1.
+// This file implements the header fields RateLimit-Policy and RateLimit and the
+// problem type quota-exceeded of draft-ietf-httpapi-ratelimit-headers-11 (23
+// May 2026). The fields are Lists of Strings with Parameters, serialized by RFC
+// 9651, section 4.1.
 
 import (
 	"iter"
@@ -46,13 +46,12 @@ func (p publicNames) of(rule *throttler.Rule, d *throttler.Decision) iter.Seq2[*
 }
 
 // publish adds the fields RateLimit-Policy and RateLimit for the public
-// conditions of rule to h, and returns the names of those policies that are full,
-// as the fields have them. It adds to what is there, since each of two Middlewares
-// may have policies of its own, and the fields are Lists, which may be split over
-// lines.
+// conditions of rule to h. It returns the names of the policies that are full,
+// as the fields have them. It keeps the lines of h, since another Middleware
+// may have added policies: the fields are Lists, which may be split over lines.
 func (p publicNames) publish(h http.Header, rule *throttler.Rule, d *throttler.Decision) (violated []string) {
 	taken := h[policyField]
-	var room [2][128]byte // enough for most, to allocate none of it
+	var room [2][128]byte // large enough for most rules, so that nothing is allocated
 	policies, limits := room[0][:0], room[1][:0]
 	for c, o := range p.of(rule, d) {
 		name, ok := freeName(taken, rule.Identifier, c.Name)
@@ -79,9 +78,9 @@ func addLine(h http.Header, field string, line []byte) {
 	}
 }
 
-// freeName returns the name under which a condition is told: its own, or where
-// another Middleware tells of a policy with that name already, "identifier/name".
-// If that is taken too it is the same rule once more, and told of no more.
+// freeName returns the name of a condition's policy: its own or, if another
+// Middleware has a policy of that name, "identifier/name". ok is false if that
+// is taken too: it is the same rule again, and not published twice.
 func freeName(taken []string, identifier, name string) (string, bool) {
 	if !isTaken(taken, name) {
 		return name, true
@@ -101,8 +100,9 @@ func isTaken(lines []string, name string) bool {
 	})
 }
 
-// known reports whether d says how much o's condition has left: not if the
-// backend failed, nor if it was not asked about a request that never fits.
+// known reports whether d tells what o's condition has left. It does not if the
+// backend failed, nor for a request that never fits, for which the backend was
+// not asked.
 func known(o *throttler.Outcome, d *throttler.Decision) bool {
 	return o.Err == nil && (d.Status == throttler.Authorized || d.RetryAfter > 0)
 }
@@ -116,9 +116,9 @@ func appendPolicy(b []byte, name string, c *throttler.Condition) []byte {
 // appendLimit adds the service limit of a condition: what is left, and its
 // effective window.
 //
-// By section 6, Retry-After should not be earlier than the end of the window. So
-// a refused answer tells the window of a condition that blocks, unless it ends
-// later, as it may in an All rule, and that of no other.
+// By section 6, Retry-After should not be earlier than the end of the window.
+// So a refused answer gives a window only for conditions that block, and only
+// if it ends no later than Retry-After. In an All rule it may end later.
 func appendLimit(b []byte, name string, c *throttler.Condition, o *throttler.Outcome, d *throttler.Decision) []byte {
 	b = appendItem(b, name)
 	b = appendParameter(b, "r", int64(max(o.Remaining, 0)))
@@ -129,25 +129,25 @@ func appendLimit(b []byte, name string, c *throttler.Condition, o *throttler.Out
 	return appendParameter(b, "t", retrySeconds(window))
 }
 
-// isFull reports whether o's condition has nothing left for a request like this.
+// isFull reports whether o's condition has no room for another such request.
 func isFull(o *throttler.Outcome) bool { return o.Blocked || o.Remaining <= 0 }
 
-// effectiveWindow returns how long what a condition has left must do.
+// effectiveWindow returns the time for which the remaining hits must last.
 //
-// A full one tells when it takes a hit again. Another tells when it is as good
-// as new, and not less than what is left is worth at the policy's rate, Max in
-// TTL: a client that spreads it evenly over the window then keeps to that rate,
-// which section 8.5 asks for.
+// For a full condition that is the time until it takes a hit. For another it is
+// the time until it is empty, but no less than the remaining hits take at the
+// policy's rate of Max in TTL. So a client that spreads them evenly over the
+// window keeps to that rate, as section 8.5 asks.
 func effectiveWindow(c *throttler.Condition, o *throttler.Outcome) time.Duration {
 	if isFull(o) {
 		return o.RetryAfter
 	}
-	// A float, since hits times nanoseconds overflow an int64.
+	// A float: hits times nanoseconds can overflow an int64.
 	worth := time.Duration(math.Ceil(float64(o.Remaining) * float64(c.TTL) / float64(c.Max)))
 	return max(o.ResetAfter, worth)
 }
 
-// appendItem begins a member of the List b, a String.
+// appendItem adds a member to the List b: a String.
 func appendItem(b []byte, name string) []byte {
 	if len(b) > 0 {
 		b = append(b, ", "...)
@@ -174,9 +174,9 @@ func appendParameter(b []byte, key string, value int64) []byte {
 	return strconv.AppendInt(b, min(value, maxInteger), 10)
 }
 
-// policyName returns the name of a condition as a policy has it: a String holds
-// printable ASCII only, so every other byte, and the percent sign, is percent-
-// encoded. No two names become one.
+// policyName returns the name of a condition's policy. A String holds printable
+// ASCII only, so every other byte and the percent sign are percent-encoded.
+// Different names stay different.
 func policyName(name string) string {
 	const digits = "0123456789abcdef"
 	var b []byte

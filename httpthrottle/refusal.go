@@ -16,56 +16,53 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// DefaultMaxDelayed is how many requests wait at once for their refusal, if
-// [Refusal.MaxDelayed] is not set.
+// DefaultMaxDelayed is the number of requests that wait at once for their
+// refusal by default.
 const DefaultMaxDelayed = 100
 
-// A Refusal is how a request is answered that may not happen. The zero Refusal
-// answers with the status of the type that it is part of, and these header
-// fields:
+// A Refusal configures the response to a rejected request. The zero Refusal
+// uses the default status of the type that embeds it, and these header fields:
 //
 //	Retry-After: 12          (seconds until it could be allowed, rounded up, at least 1;
 //	                         absent if it never could)
 //	Cache-Control: no-store
 //
-// The body says the same and holds the messages of the conditions that block,
-// as problem details (application/problem+json, RFC 9457), plain text or HTML,
-// whichever the request's Accept likes best; problem details if it likes them
-// all the same, or none.
+// The body says the same and has the messages of the conditions that block. It
+// is problem details (application/problem+json, RFC 9457), plain text or HTML,
+// by the request's Accept; if that has no preference, problem details.
 type Refusal struct {
-	// Status is the status code. 0: that of the type that the Refusal is
-	// part of.
+	// Status is the status code, 200 to 999. Default: that of the embedding
+	// type.
 	Status int
 
-	// Body is sent in place of the default body, whatever the request
-	// accepts. Nil: the default body; empty but not nil: none.
+	// Body is sent in place of the default body, whatever the request accepts.
+	// Empty but not nil: no body. Default: nil, the default body.
 	Body []byte
 
-	// ContentType is that of Body. Empty: text/plain; charset=utf-8.
+	// ContentType is the type of Body. Default: text/plain; charset=utf-8.
 	ContentType string
 
-	// Answer answers in place of all the above. The header fields are set
-	// already, and may be changed; the status is not. It may call the
-	// WriteAnswer of the type that the Refusal is part of, to do something
-	// besides. Nil: none.
+	// Answer writes the response in place of all the above. The header fields
+	// are set already, and may be changed; the status is not. To add to the
+	// default response, call the WriteAnswer of the embedding type. Default:
+	// none.
 	Answer func(w http.ResponseWriter, r *http.Request, d throttler.Decision)
 
-	// Delay is how long a client waits for its refusal, which slows down
-	// one that sends its requests one after the other. It must be shorter
-	// than the WriteTimeout of the server. The wait ends early with the
-	// request's context, but the server does not notice that an HTTP/1
-	// client is gone before the body has been read.
-	// 0: that of the type that the Refusal is part of; negative: none.
+	// Delay is the time that a client waits for its refusal. It slows down a
+	// client that sends its requests one after the other. It must be shorter
+	// than the server's WriteTimeout. The wait ends early with the request's
+	// context, but the server notices that an HTTP/1 client has gone only after
+	// the body was read. Zero means the default of the embedding type; negative
+	// disables it.
 	Delay time.Duration
 
-	// MaxDelayed is how many requests wait at once. Each holds a goroutine
-	// and a connection, or stream of one. While so many wait, others are
-	// refused with no delay. Less than 1: DefaultMaxDelayed, 100.
+	// MaxDelayed is the number of requests that wait at once. Each holds a
+	// goroutine, and a connection or a stream of one. Further ones are refused
+	// without delay. Default: 100.
 	MaxDelayed int
 }
 
-// check panics if an option makes no sense. Better here, when the program
-// starts, than at the first refused request.
+// check panics if an option is invalid.
 func (f *Refusal) check() {
 	if f.Status != 0 && (f.Status < 200 || f.Status > 999) {
 		panic(fmt.Sprintf("httpthrottle: Status is %d, want 200 to 999", f.Status))
@@ -79,13 +76,13 @@ func (f *Refusal) maxDelayed() int {
 	return f.MaxDelayed
 }
 
-// refuse answers r, which d blocks, through Answer or else write.
+// refuse answers r, which d blocks, by Answer or else by write.
 func (f *Refusal) refuse(w http.ResponseWriter, r *http.Request, d throttler.Decision, write func(http.ResponseWriter, *http.Request, throttler.Decision)) {
 	SetRetryAfter(w, d)
 	if r.ProtoMajor == 1 && r.Body != nil && r.Body != http.NoBody {
-		// Otherwise the server reads up to 256 kB of the body before it
-		// sends the answer, and waits for them as long as it takes. Not with
-		// HTTP/2, where this would close the connection to all streams.
+		// Otherwise the server reads up to 256 kB of the body before it sends
+		// the response, and waits for them without a limit. Not with HTTP/2,
+		// where this would close the connection for all streams.
 		w.Header().Set("Connection", "close")
 	}
 	if f.Answer != nil {
@@ -95,9 +92,9 @@ func (f *Refusal) refuse(w http.ResponseWriter, r *http.Request, d throttler.Dec
 	write(w, r, d)
 }
 
-// SetRetryAfter sets Retry-After, and Cache-Control to no-store, in the header of
-// a handler's own answer to a request that d refuses, as a Middleware does. It
-// must be called before the status is written:
+// SetRetryAfter sets Retry-After, and Cache-Control to no-store, for a handler
+// that itself answers a request that d refuses. Call it before the status is
+// written:
 //
 //	if d.Status == throttler.Blocked {
 //		httpthrottle.SetRetryAfter(w, d)
@@ -105,8 +102,8 @@ func (f *Refusal) refuse(w http.ResponseWriter, r *http.Request, d throttler.Dec
 //		return
 //	}
 //
-// Retry-After is d.RetryAfter in whole seconds, rounded up. It is not set if that
-// is 0, as it is where d authorizes the request, or where it can never be
+// Retry-After is d.RetryAfter in whole seconds, rounded up. It is not set if
+// d.RetryAfter is 0: then d authorizes the request, or it can never be
 // authorized.
 func SetRetryAfter(w http.ResponseWriter, d throttler.Decision) {
 	h := w.Header()
@@ -116,8 +113,8 @@ func SetRetryAfter(w http.ResponseWriter, d throttler.Decision) {
 	}
 }
 
-// write writes the status and the body, which names the policies that are
-// violated.
+// write writes the status and the body. violated are the policies to name
+// there.
 func (f *Refusal) write(w http.ResponseWriter, r *http.Request, d throttler.Decision, status int, violated []string) {
 	if f.Status != 0 {
 		status = f.Status
@@ -137,23 +134,23 @@ func (f *Refusal) write(w http.ResponseWriter, r *http.Request, d throttler.Deci
 	}
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
-		w.Write(body) // an error means that nobody is there to be told
+		w.Write(body) // an error means that the client has gone
 	}
 }
 
 // retrySeconds returns d in whole seconds, rounded up, at least 1.
 func retrySeconds(d time.Duration) int64 { return max(seconds(d), 1) }
 
-// recordTick is the resolution of a throttler's records: a window of 60 s ends
-// after up to 60.0001 s.
+// recordTick is the resolution of a throttler's records: a window of 60 s may
+// end after 60.0001 s.
 const recordTick = 100 * time.Microsecond
 
-// seconds returns d in whole seconds, rounded up. Less than a recordTick more is
-// not a second more: a window of 60 s would often be told as 61.
+// seconds returns d in whole seconds, rounded up. Less than recordTick over is
+// rounded down, or a window of 60 s would often be told as 61.
 func seconds(d time.Duration) int64 {
 	s := int64(d / time.Second)
 	if d%time.Second >= recordTick {
-		s++ // not (d + second - 1) / second, which a ban for life overflows
+		s++ // (d + time.Second - 1) / time.Second would overflow for the longest bans
 	}
 	return s
 }
@@ -168,7 +165,7 @@ const (
 func defaultBody(accept []string, status int, d throttler.Decision, violated []string) (contentType string, body []byte) {
 	title := http.StatusText(status)
 	if title == "" {
-		title = "Request Refused" // 509 and others that nobody has registered
+		title = "Request Refused" // 509 and other unregistered codes
 	}
 	switch negotiate(accept) {
 	case offerHTML:
@@ -209,8 +206,8 @@ func htmlBody(title string, d throttler.Decision) []byte {
 	return b.Bytes()
 }
 
-// A problemDetails is the JSON object of RFC 9457, section 3. ViolatedPolicies
-// belongs to the type quota-exceeded of the draft that ratelimit.go names.
+// problemDetails is the JSON object of RFC 9457, section 3. ViolatedPolicies
+// belongs to the type quota-exceeded, see ratelimit.go.
 type problemDetails struct {
 	Type             string   `json:"type,omitempty"` // absent: about:blank
 	Title            string   `json:"title"`
@@ -241,7 +238,7 @@ func problemBody(title string, status int, d throttler.Decision, violated []stri
 	return append(body, '\n')
 }
 
-// advice returns what a client may do about its refusal, a sentence.
+// advice returns a sentence that tells a client when to try again.
 func advice(d throttler.Decision) string {
 	if d.RetryAfter == 0 {
 		return "This request is larger than the limit ever allows."
@@ -249,8 +246,8 @@ func advice(d throttler.Decision) string {
 	return "Try again in " + inWords(retrySeconds(d.RetryAfter)) + "."
 }
 
-// inWords returns a time for people: exact to the second up to two minutes,
-// then rounded up to what one would say.
+// inWords returns a time for people: exact up to two minutes, then rounded up
+// to minutes, hours or days.
 func inWords(seconds int64) string {
 	switch {
 	case seconds == 1:
@@ -265,8 +262,8 @@ func inWords(seconds int64) string {
 	return fmt.Sprintf("%d days", (seconds+86399)/86400)
 }
 
-// later returns d as it is after some more time. A RetryAfter that has passed
-// stays above 0, which would mean never.
+// later returns d as it is after some more time. A RetryAfter stays above 0,
+// since 0 would mean never.
 func later(d throttler.Decision, by time.Duration) throttler.Decision {
 	if by <= 0 {
 		return d
@@ -288,8 +285,9 @@ type tarpit struct {
 	waiting atomic.Int64
 }
 
-// wait returns after delay, or earlier if ctx is done, and returns how long it
-// was. If as many as most are waiting already, it returns at once.
+// wait returns after delay, or earlier if ctx ends, and returns the time that
+// it took. It returns at once if the number of waiting requests is already
+// most.
 func (t *tarpit) wait(ctx context.Context, delay time.Duration, most int) time.Duration {
 	if delay <= 0 {
 		return 0

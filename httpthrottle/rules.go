@@ -11,13 +11,13 @@ import (
 )
 
 // PerAddress returns a rule function that allows max requests in ttl from each
-// client address, by [Source.Key], and bans nobody. Its only condition is
+// client address, by [Source.Key]. It sets no bans. Its only condition is
 // "address". Rules with the same identifier count together.
 //
-// It panics if the limit cannot be: identifier is empty, max is not 1 to
-// [throttler.MaxHits], or ttl is less than 1 ms.
+// It panics if identifier is empty, max is not 1 to [throttler.MaxHits], or ttl
+// is less than 1 ms.
 //
-// A request whose peer has no address is a mistake and answered with 500, unless
+// A request whose peer has no address is answered with 500, unless
 // [Source.TrustUnix] is set: otherwise all clients of a Unix socket would count
 // as one.
 func (s Source) PerAddress(identifier string, max int, ttl time.Duration) func(*http.Request) throttler.Rule {
@@ -28,16 +28,14 @@ func (s Source) PerAddress(identifier string, max int, ttl time.Duration) func(*
 }
 
 // PerRobot returns a rule function that allows max requests in ttl from each
-// robot, by [Source.RobotKey], and bans nobody. Its only condition is "robot".
+// robot, by [Source.RobotKey]. It sets no bans. Its only condition is "robot".
 // Rules with the same identifier count together.
 //
-// Robots behind one address each have their own share, and people there theirs.
-// But a client may name itself as it likes, so one that means ill gets another
-// share with another name: a wider limit per address belongs beside this one,
-// as a second condition or a second Middleware.
+// Robots and people behind one address each have their own share. A client can
+// get another share under another name, so put a wider limit per address beside
+// this one: a second condition or a second Middleware.
 //
-// It panics, and a peer with no address is a mistake, as with
-// [Source.PerAddress].
+// Panics and peers without an address are as for [Source.PerAddress].
 func (s Source) PerRobot(identifier string, max int, ttl time.Duration) func(*http.Request) throttler.Rule {
 	checkLimit("PerRobot", identifier, max, ttl)
 	return s.per(identifier, throttler.Condition{
@@ -45,8 +43,7 @@ func (s Source) PerRobot(identifier string, max int, ttl time.Duration) func(*ht
 	}, s.robotKey)
 }
 
-// checkLimit panics if function was called with a limit that cannot be. Better
-// there, when the program starts, than at each request.
+// checkLimit panics if function was called with an invalid limit.
 func checkLimit(function, identifier string, max int, ttl time.Duration) {
 	var problem string
 	switch {
@@ -62,26 +59,26 @@ func checkLimit(function, identifier string, max int, ttl time.Duration) {
 	panic("httpthrottle: " + function + ": " + problem)
 }
 
-// per returns a rule function with the condition c, whose Value is what value
-// makes of the request and its client.
+// per returns a rule function with the condition c, whose Value is the result
+// of value.
 func (s Source) per(identifier string, c throttler.Condition, value func(*http.Request, netip.Addr) string) func(*http.Request) throttler.Rule {
 	return func(r *http.Request) throttler.Rule {
 		addr, ok := s.addr(r)
 		if !ok {
 			return gate.NoAddress()
 		}
-		conditions := []throttler.Condition{c} // of this request alone
+		conditions := []throttler.Condition{c} // a copy for this request
 		conditions[0].Value = value(r, addr)
 		return throttler.Rule{Identifier: identifier, Either: conditions}
 	}
 }
 
-// maxAgent is how much of a User-Agent tells robots apart. Hashing all of a huge
-// one would cost more than the rest of a decision.
+// maxAgent is the number of bytes of a User-Agent that are counted, to bound
+// the cost of hashing it.
 const maxAgent = 512
 
-// RobotKey returns what to count a robot by: the client's Key, a blank and the
-// request's User-Agent, of which the first 512 bytes count.
+// RobotKey returns the text to count a robot by: the client's Key, a blank, and
+// the first 512 bytes of the request's User-Agent.
 func (s Source) RobotKey(r *http.Request) string { return s.robotKey(r, s.Addr(r)) }
 
 func (s *Source) robotKey(r *http.Request, addr netip.Addr) string {

@@ -8,9 +8,9 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// XRateLimit says whether and how the header fields X-RateLimit-Limit,
-// X-RateLimit-Remaining and X-RateLimit-Reset are set. No standard describes
-// them. Many clients read them, and do not agree on what Reset means.
+// XRateLimit selects the header fields X-RateLimit-Limit, X-RateLimit-Remaining
+// and X-RateLimit-Reset. No standard describes them. Many clients read them,
+// and disagree on the meaning of Reset.
 type XRateLimit int
 
 const (
@@ -26,8 +26,7 @@ const (
 	xResetField     = "X-Ratelimit-Reset"
 )
 
-// A standing is how a condition stands after a request, as the X-RateLimit
-// fields tell it.
+// A standing is the state of a condition in the X-RateLimit fields.
 type standing struct {
 	limit, remaining int
 	blocked          bool
@@ -49,10 +48,10 @@ func (s standing) tighter(other standing) bool {
 	return s.window > other.window
 }
 
-// publishX sets the X-RateLimit fields for one of the public conditions of rule:
-// the tightest of Either, which is the first to block, and the loosest of All,
-// which is the last. They say how much it has left, and when it takes a hit
-// again, or where there is some left, when it is as good as new.
+// publishX sets the X-RateLimit fields for one public condition of rule: the
+// tightest of Either, which blocks first, or the loosest of All, which blocks
+// last. Reset is when a full condition takes a hit, and otherwise when it is
+// empty.
 func (x XRateLimit) publishX(h http.Header, public publicNames, rule *throttler.Rule, d *throttler.Decision) {
 	var told standing
 	found := false
@@ -70,8 +69,8 @@ func (x XRateLimit) publishX(h http.Header, public publicNames, rule *throttler.
 	}
 }
 
-// tellsLess reports whether another Middleware has told that less than remaining
-// is left.
+// tellsLess reports whether another Middleware has set Remaining to less than
+// remaining.
 func tellsLess(h http.Header, remaining int) bool {
 	if len(h[xRemainingField]) == 0 {
 		return false
@@ -90,8 +89,7 @@ func (x XRateLimit) set(h http.Header, s standing) {
 	h.Set(xResetField, strconv.FormatInt(reset, 10))
 }
 
-// unixCeil returns the Unix time of t in whole seconds, rounded up as seconds
-// does.
+// unixCeil returns the Unix time of t, rounded up as seconds does.
 func unixCeil(t time.Time) int64 {
 	return t.Unix() + seconds(time.Duration(t.Nanosecond()))
 }

@@ -10,49 +10,49 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// ErrSettled is the error of a Succeed or Cancel that comes too late: the attempt
-// was blocked, has failed, or was canceled before it succeeded. Nothing is taken
-// back.
+// Succeed returns ErrSettled if the attempt was blocked, has failed, was
+// canceled or was handed over. Cancel returns it if the attempt has failed or
+// was handed over. Nothing is taken back.
 var ErrSettled = errors.New("login: the attempt was blocked or has ended already")
 
-// An Attempt is one that was begun. The application ends it by [Attempt.Succeed] or
-// [Attempt.Fail] right after it has compared the password, or by [Attempt.Cancel]
-// if it could not compare. One that is not ended becomes a failure after 30
-// seconds. Its methods are safe for concurrent use.
+// An Attempt is an attempt to log in that was begun. End it by
+// [Attempt.Succeed] or [Attempt.Fail] right after the password is compared, or
+// by [Attempt.Cancel] if it could not be compared. An attempt that is not ended
+// becomes a failure after 30 seconds. All methods are safe for concurrent use.
 type Attempt struct {
-	// Decision says whether the password may be looked at, and if not, when
-	// to try again. Messages holds one message at most. Outcomes are for the
-	// operator: to tell the one who tries would tell an attacker what others
-	// do with the same name.
+	// Decision says whether the password may be looked at, and if not, when to
+	// try again. Messages holds at most one message. Outcomes are for the
+	// operator: do not show them to the client, since they tell what others do
+	// with the same name.
 	Decision throttler.Decision
 
-	// Known says that the name is known from there, so that the limits which
-	// it shares with strangers do not hold. It is false if those would not
-	// have blocked: then nobody has asked.
+	// Known says that the name is known from this address or device, so the
+	// limits that it shares with strangers do not apply. It is set only if
+	// those would have blocked.
 	Known bool
 
-	// HalfUsed says that one of the limits which hold for the attempt is at
-	// least half used, this attempt included: the time to ask for more, a
-	// CAPTCHA or a second factor, before anybody is refused.
+	// HalfUsed says that a limit of the attempt is at least half used, this
+	// attempt included. The application can ask for a CAPTCHA or a second
+	// factor before anyone is refused.
 	HalfUsed bool
 
-	// Siege says that a siege is on (see [Guard.Alarm]), and that the name is
-	// not known from there: ask for a CAPTCHA or a second factor. Those who
-	// are known need not be asked.
+	// Siege says that a siege is on (see [Guard.Alarm]) and that the name is
+	// not known from this address or device. The application can ask for a
+	// CAPTCHA or a second factor.
 	Siege bool
 
 	guard   *Guard
 	guess   *guess
 	party   party
 	plan    plan
-	decided throttler.Decision // as Decision, whatever becomes of that
+	decided throttler.Decision // Decision with all outcomes; the application cannot change it
 
 	mu       sync.Mutex
 	state    state
 	observed bool
 }
 
-// state is what the application made of an attempt.
+// state is how the application ended an attempt.
 type state int
 
 const (
@@ -72,16 +72,16 @@ func newAttempt(g *Guard, p party, pl plan, d throttler.Decision) *Attempt {
 	return a
 }
 
-// settleTime is how long an attempt that ends waits for the backend.
+// settleTime is the time that the end of an attempt waits for the backend.
 const settleTime = 5 * time.Second
 
-// detach returns a ctx with the values of ctx that does not end with it: a
-// client that hangs up must not keep an attempt from being ended.
+// detach returns a ctx with the values of ctx that ends after settleTime and
+// not with ctx: an attempt is ended although the client hangs up.
 func detach(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), settleTime)
 }
 
-// takeBack takes back what a has counted.
+// takeBack cancels the hits of a.
 func (a *Attempt) takeBack(ctx context.Context) error {
 	ctx, cancel := detach(ctx)
 	defer cancel()
@@ -89,15 +89,15 @@ func (a *Attempt) takeBack(ctx context.Context) error {
 	return a.guard.throttler.Cancel(ctx, a.decided)
 }
 
-// abandon takes back what a has counted, if there is an attempt. Where the backend
-// fails, that expires in its time.
+// abandon cancels the hits of a, if a is not nil. If the backend fails, they
+// stay until they expire.
 func (a *Attempt) abandon(ctx context.Context) {
 	if a != nil {
 		a.takeBack(ctx)
 	}
 }
 
-// refuse blocks a for a while. What it has counted is to be taken back.
+// refuse blocks a for wait. The caller cancels its hits.
 func (a *Attempt) refuse(wait time.Duration) {
 	a.decided.WouldBlock, a.Decision.WouldBlock = true, true
 	if a.guard.Shadow {
@@ -107,26 +107,30 @@ func (a *Attempt) refuse(wait time.Duration) {
 	a.Decision.Messages, a.Decision.RetryAfter = []string{or(a.guard.Message, DefaultMessage)}, wait
 }
 
-// Succeed says that the password was right. It takes back what the attempt has
-// counted, forgets the failures of name+address (or name+device) with their
-// bans, and has the name known from there. Up to 4 failures of this spelling within
-// the last minute, from the same device or address, are given back to the address
-// as well. If another spelling of the name was
-// tried from there within a day, which may be another account, its failures and
-// bans stay. What others have counted against the
-// address, and all that counts against the name, stays: or else an attacker would log in to an account of
-// his own every now and then.
+// Succeed says that the password was right. It
 //
-// It does not end with ctx, but takes no longer than 5 seconds. A second call
-// does nothing. If there is an error of the backend, some of it
-// may be undone, and Succeed may be called again; the person is to be logged in
-// all the same. [ErrSettled] is an error of the application: the password should
-// never have been looked at.
+//   - takes back the hits of the attempt,
+//   - forgets the failures and bans of name+address (or name+device),
+//   - gives back to the address and its networks up to 4 failures of this
+//     spelling within the last minute, from the same device or address,
+//   - makes the name known from there.
+//
+// Other hits of the address and all hits of the name stay: otherwise an attacker
+// would reset them by logging in to an account of their own. The failures and
+// bans of name+address stay if another spelling of the name, which may be
+// another account, was tried from there within a day.
+//
+// The error is the backend's, or [ErrSettled], which is a mistake of the
+// application: it should not have looked at the password. After an error of the
+// backend, log the user in all the same; Succeed may be called again. After a
+// success, a second call does nothing.
+//
+// Succeed does not end with ctx. It takes 5 seconds at most.
 func (a *Attempt) Succeed(ctx context.Context) error {
 	return a.succeed(ctx, a.party.device)
 }
 
-// succeed is [Attempt.Succeed] of somebody whose device is next from now on.
+// succeed is [Attempt.Succeed] with next as the device from now on.
 func (a *Attempt) succeed(ctx context.Context, next origin) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -156,11 +160,12 @@ func (a *Attempt) succeed(ctx context.Context, next origin) error {
 	return err
 }
 
-// Fail says that the password was wrong. The attempt stays counted, and too many
-// failures are banned. It does not end with ctx, but takes no longer than 5 seconds.
+// Fail says that the password was wrong. The attempt stays counted, and too
+// many failures are banned.
 //
-// After another end, or if the attempt was blocked, Fail does nothing. The error
-// is the backend's; the attempt has failed all the same.
+// The error is the backend's; the attempt has failed all the same. Fail does
+// nothing if the attempt was blocked or has ended. It does not end with ctx. It
+// takes 5 seconds at most.
 func (a *Attempt) Fail(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -178,13 +183,13 @@ func (a *Attempt) Fail(ctx context.Context) error {
 }
 
 // Cancel says that the password was neither right nor wrong: the accounts could
-// not be read, or the attempt was given up before the password was looked at. It
-// takes back all that the attempt has counted. It must not be deferred: whatever
-// ends a handler early would then end guesses that are not counted.
+// not be read, or the attempt was given up before the password was looked at.
+// It takes back all hits of the attempt. Do not defer it: a handler that
+// ends early would leave a guess uncounted.
 //
-// It does not end with ctx, but takes no longer than 5 seconds. After a success,
-// or if the attempt was blocked, it does nothing. The error is [ErrSettled] after
-// Fail, or the backend's; then Cancel may be called again.
+// The error is [ErrSettled] after Fail, or the backend's; then Cancel may be
+// called again. It does nothing if the attempt was blocked or has succeeded. It
+// does not end with ctx. It takes 5 seconds at most.
 func (a *Attempt) Cancel(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -199,8 +204,8 @@ func (a *Attempt) Cancel(ctx context.Context) error {
 	return a.takeBack(ctx)
 }
 
-// together calls all steps at once, to save round trips, and returns the errors of
-// all.
+// together runs all steps at once, which takes fewer round trips, and returns
+// their errors.
 func together(steps ...func() error) error {
 	errs := make([]error, len(steps))
 	var running sync.WaitGroup

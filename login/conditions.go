@@ -18,14 +18,15 @@ const (
 	byKnown        = "known"
 	byAddressKnown = "address-known"
 
-	// What is counted beside a limit of that name, and never blocks.
-	variantSuffix = "-variant" // attempts with another spelling than the normalized one
+	// variantSuffix names the records beside a limit that count other spellings
+	// of the name. They never block.
+	variantSuffix = "-variant"
 )
 
 const day = 24 * time.Hour
 
-// The limits of a Guard that are not set. docs/login-simulations.md says how they were
-// chosen.
+// The limits of a Guard with their defaults filled in. docs/login-simulations.md says how
+// the defaults were chosen.
 func (g *Guard) nameAddress() Limit {
 	return g.NameAddress.or(Limit{Max: 5, TTL: time.Minute, Lockout: 10 * time.Minute})
 }
@@ -54,7 +55,7 @@ func (g *Guard) known() Limit {
 	return g.Known.or(Limit{Max: 12, TTL: day, Lockout: -1})
 }
 
-// or returns l with what is not set taken from defaults.
+// or returns l with its zero fields taken from defaults.
 func (l Limit) or(defaults Limit) Limit {
 	return Limit{
 		Max:     or(l.Max, defaults.Max),
@@ -63,7 +64,7 @@ func (l Limit) or(defaults Limit) Limit {
 	}
 }
 
-// or returns option, or byDefault if that is not set.
+// or returns option, or byDefault if option is zero.
 func or[T comparable](option, byDefault T) T {
 	var unset T
 	if option == unset {
@@ -72,7 +73,7 @@ func or[T comparable](option, byDefault T) T {
 	return option
 }
 
-// rule returns the Guard's rule of these conditions.
+// rule returns the Guard's rule with conditions.
 func (g *Guard) rule(conditions []throttler.Condition) throttler.Rule {
 	message := or(g.Message, DefaultMessage)
 	for i := range conditions {
@@ -88,11 +89,11 @@ func (g *Guard) rule(conditions []throttler.Condition) throttler.Rule {
 	}
 }
 
-// A plan is what an attempt is counted by.
+// A plan is the set of conditions that an attempt is counted by.
 type plan struct {
-	from   origin                // what is cleared on success, and known from then on
-	limits []throttler.Condition // what may block it
-	beside []throttler.Condition // what is counted with it, and never blocks
+	from   origin                // whose limit with the name a success clears
+	limits []throttler.Condition // may block
+	beside []throttler.Condition // count and never block
 
 	watched []watched
 }
@@ -102,7 +103,7 @@ func (g *Guard) planned(pl plan) throttler.Rule {
 	return g.rule(append(pl.limits[:len(pl.limits):len(pl.limits)], pl.beside...))
 }
 
-// anybody returns the plan for p, whether known or not.
+// anybody returns the plan for p as a stranger.
 func (p party) anybody(g *Guard) plan {
 	pl := plan{from: p.address}
 	if p.name != "" && p.address.value != "" {
@@ -126,9 +127,9 @@ func (p party) anybody(g *Guard) plan {
 	return pl
 }
 
-// known returns the plan for p if it is known from there. An address is no
-// secret: somebody else there may try the names of all who are known. So its own
-// limits hold, or once these block, as addressFull says, one more.
+// known returns the plan for p if it is known from there. Anyone at a known
+// address can try the names that are known there. So the limits of the address
+// apply, or if these block (addressFull), one more for all known names.
 func (p party) known(g *Guard, from origin, addressFull bool) plan {
 	pl := plan{from: from}
 	if p.name != "" && from.value != "" {
@@ -146,7 +147,7 @@ func (p party) known(g *Guard, from origin, addressFull bool) plan {
 	return pl
 }
 
-// addPair adds the limit of p's name from where pl has it.
+// addPair adds the limit of p's name from pl's origin.
 func (pl *plan) addPair(p party, g *Guard) {
 	pl.add(pl.from.pair, p.at(pl.from), g.nameAddress(), throttler.SlidingWindow)
 	pl.watch(pl.from.pair, p.at(pl.from), g.nameAddress())
@@ -162,20 +163,20 @@ func (pl *plan) addAddress(value string, g *Guard) {
 	pl.watch(byAddress, value, g.address())
 }
 
-// add adds a condition, unless there is no such limit.
+// add adds a condition, unless l is disabled.
 func (pl *plan) add(name, value string, l Limit, algorithm throttler.Algorithm) {
 	if l.Max < 0 {
 		return
 	}
 	pl.limits = append(pl.limits, throttler.Condition{
 		Name: name, Value: value,
-		Max: l.Max, TTL: l.TTL, Lockout: -1, // see explain
+		Max: l.Max, TTL: l.TTL, Lockout: -1, // explain sets the bans
 		Algorithm: algorithm,
 	})
 }
 
-// variants returns the condition that remembers attempts with other spellings of
-// p's name from there, for as long as a ban may be remembered.
+// variants returns the condition that counts attempts from there with other
+// spellings of p's name, for as long as a ban may be remembered.
 func (p party) variants(from origin, g *Guard) throttler.Condition {
 	return throttler.Condition{
 		Name: from.pair + variantSuffix, Value: p.at(from),

@@ -8,32 +8,38 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// A device that is replaced leaves: its record of who is known is deleted, and
-// another one holds for the requests under way, which nothing makes longer.
+// A success that replaces a device deletes its record in "-known". For requests
+// under way, a record of leavingSuffix keeps the old device known for
+// leavingFor. Nothing prolongs it.
 const (
 	leavingSuffix = "-leaving"
 	leavingFor    = 30 * time.Second
 )
 
-// SucceedDevice is [Attempt.Succeed] for somebody who gets a new device with this
-// answer, as they should with each success: whoever has read the old cookie is a
-// stranger to the name from then on. The name is known from device, and no more
-// from the one that the attempt was begun with, which holds for another 30 seconds
-// for requests under way. Other names stay known from that one, so a computer
-// that several people share needs a device for each name: see examples/login.
+// SucceedDevice is [Attempt.Succeed] and replaces the device: the name is known
+// from device from now on. The device that the attempt was begun with is no
+// longer known, after another 30 seconds for requests under way. So anyone who
+// has copied the old cookie becomes a stranger to the name. Call it with a new
+// device at each success, and send the cookie with the answer.
 //
-// device is as for [Guard.BeginDevice]. An empty one is none: the name is known by
-// its address alone. If the error is the backend's, the old device may still hold.
+// device is as for [Guard.BeginDevice]. With an empty one the name is known by
+// its address alone. Other names stay known from the old device. So a computer
+// that several users share needs a device for each name: see examples/login.
+//
+// Errors are those of Succeed. After an error of the backend the old device may
+// still hold.
 func (a *Attempt) SucceedDevice(ctx context.Context, device string) error {
 	return a.succeed(ctx, a.guard.device(device))
 }
 
-// Forget has name no longer known from device, in the spelling given, which should
-// be that of the login: at the end of a session on a shared computer, say.
-// Others who use the device stay known. The application must
-// know that it is the owner of name who asks: a request with the cookie is not
-// enough, or else one who has read it makes strangers of others. The error says
-// what the backend failed at, or is [ErrNameTooLong].
+// Forget makes name no longer known from device, for example at the end of a
+// session on a shared computer. name must be spelled as at the login. Other
+// names stay known from the device.
+//
+// Call it only for a user who is signed in as name. The cookie alone must not
+// be enough, or anyone who has copied it could make users strangers.
+//
+// The error is the backend's, or [ErrNameTooLong].
 func (g *Guard) Forget(ctx context.Context, name, device string) error {
 	if len(name) > MaxName {
 		return ErrNameTooLong
@@ -47,14 +53,13 @@ func (g *Guard) Forget(ctx context.Context, name, device string) error {
 	return g.throttler.Reset(ctx, rule)
 }
 
-// replace has p known with the device next from now on, and hardly longer with
-// its own.
+// replace makes p known with the device next, and its own device leave.
 func (g *Guard) replace(ctx context.Context, p party, next origin) error {
 	old := p
 	old.address = origin{}
 	p.device = next
 	if err := g.remember(ctx, p); err != nil || next == old.device {
-		return err // without the new device the old one had better stay
+		return err // the old device stays if the new one is not stored
 	}
 	rule, possible := g.familiar(old)
 	if !possible {
@@ -65,7 +70,7 @@ func (g *Guard) replace(ctx context.Context, p party, next origin) error {
 		err = d.Err
 	}
 	if err != nil || d.Outcomes[0].Remaining > 0 {
-		return err // a device that nobody is known by does not become one
+		return err // an unknown device must not become known by leaving
 	}
 	leaving := rule
 	leaving.All = g.leaving(old)
@@ -75,7 +80,8 @@ func (g *Guard) replace(ctx context.Context, p party, next origin) error {
 	return g.throttler.Reset(ctx, rule)
 }
 
-// leaving returns the condition that is full while p's device leaves, if p has one.
+// leaving returns the condition that is full while p's device leaves, or
+// nothing if p has no device.
 func (g *Guard) leaving(p party) []throttler.Condition {
 	p.address = origin{}
 	rule, possible := g.familiar(p)

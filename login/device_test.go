@@ -66,8 +66,8 @@ func TestReplacedDeviceIsNotKeptByItsUse(t *testing.T) {
 	})
 }
 
-// One who has read the cookie of a shared computer and has an account of their own
-// makes strangers of nobody else who uses it.
+// An attacker who has copied the cookie of a shared computer, and logs in to an
+// account of their own, does not make other users strangers.
 func TestSuccessReplacesTheDeviceForItsNameAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())

@@ -8,7 +8,7 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// Result is what became of an attempt.
+// Result is how an attempt ended.
 type Result int
 
 const (
@@ -27,29 +27,29 @@ func (r Result) String() string {
 	return names[r]
 }
 
-// An Event is one attempt to log in.
+// An Event describes an attempt to log in that was refused or ended.
 type Event struct {
-	// Name is what the attempt is counted by: normalized, and with
-	// [Guard.Key] its HMAC.
+	// Name is the name as it is counted: normalized, and with [Guard.Key] its
+	// HMAC.
 	Name string
 
-	// Addr is the address that the attempt came from, as it is counted: an
-	// IPv4 address that is mapped or translated into IPv6 is the IPv4 one.
+	// Addr is the address as it is counted: an IPv4 address that is mapped or
+	// translated into IPv6 is the IPv4 one.
 	Addr netip.Addr
 
-	// Known says that the limits of those who are known decided: the limits
-	// shared with strangers would have blocked.
+	// Known says that the name is known from there, and that the limits which
+	// it shares with strangers would have blocked.
 	Known bool
 
-	// Decision is that of the Attempt.
+	// Decision is the Attempt's.
 	Decision throttler.Decision
 
-	// Result is what became of the attempt.
+	// Result is how the attempt ended.
 	Result Result
 }
 
-// observe tells [Guard.Observe] what became of a, once. The caller holds a.mu, or
-// is the only one who knows a.
+// observe calls [Guard.Observe] once for a. The caller holds a.mu, or has not
+// shared a yet.
 func (a *Attempt) observe(ctx context.Context, r Result) {
 	if a.observed || a.guard.Observe == nil {
 		return

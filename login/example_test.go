@@ -12,7 +12,7 @@ import (
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
-// A login: somebody mistypes a password six times.
+// A user mistypes a password six times.
 func Example() {
 	limits := throttler.New(memstore.New())
 	guard := login.New(limits)
@@ -54,8 +54,8 @@ func Example() {
 	// Welcome!
 }
 
-// Somebody whose account is under attack, and who is somewhere new, gets in by a
-// link that is sent to them.
+// The owner of an account under attack gets in from a new address by a link
+// sent to them.
 func ExampleGuard_Recognize() {
 	ctx := context.Background()
 	guard := login.New(throttler.New(memstore.New()))

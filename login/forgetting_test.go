@@ -12,8 +12,8 @@ import (
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
-// A junk is an attacker who fails at names of nobody, to have the store forget
-// those of others. docs/login-simulations.md says what it takes.
+// A junk is an attacker who fails at names that do not exist, to make the store
+// forget records of others. docs/login-simulations.md says what it takes.
 type junk struct {
 	try
 	store *memstore.Store
@@ -30,8 +30,8 @@ func junkOn(t *testing.T) *junk {
 	return j
 }
 
-// throw fails so many times from addr, each time at a name of its own, and returns
-// how many were let pass.
+// throw fails n times from addr, each time at another name, and returns how
+// many attempts passed.
 func (j *junk) throw(n int, addr netip.Addr) (passed int) {
 	j.t.Helper()
 	for range n {

@@ -12,28 +12,28 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// A success gives back the few failures of the same account right before it, from
-// the same device or address: a person who mistypes must not use up what all at an
-// office share. They are few, and of the last minute, so that somebody who guesses
+// A success gives back the last failures of the same account, from the same
+// device or address, so that typos do not use up the limits that an office
+// shares. They are few, and of the last minute, so that an insider who guesses
 // at colleagues' names gains next to nothing when these log in.
 //
-// What a failure has counted is kept in the memory of the process, and forgotten
-// with it; then it stays counted until it expires.
+// Failures are kept in the memory of the process that counted them. If it
+// forgets one, that stays counted until it expires.
 const (
 	giveBackMax    = 4
 	giveBackWithin = time.Minute
 	maxMistyped    = 10_000 // accounts
 )
 
-// A mistake is an attempt that has failed.
+// A mistake is a failed attempt.
 type mistake struct {
 	at      time.Time
 	attempt throttler.Decision
 	failure throttler.Decision
-	rule    throttler.Rule // of what is given back of attempt
+	rule    throttler.Rule // the conditions of attempt that are given back
 }
 
-// mistakes are the last ones, by who made them. The zero mistakes are empty.
+// mistakes are the last failures of each account. The zero value is empty.
 type mistakes struct {
 	mu     sync.Mutex
 	recent *simplelru.LRU[string, []mistake]
@@ -51,7 +51,7 @@ func (ms *mistakes) add(who string, m mistake) {
 	ms.recent.Add(who, slices.Clone(made))
 }
 
-// take returns what who has done within giveBackWithin, once.
+// take removes the mistakes of who and returns those within giveBackWithin.
 func (ms *mistakes) take(who string) []mistake {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -63,8 +63,8 @@ func (ms *mistakes) take(who string) []mistake {
 	return slices.DeleteFunc(made, func(m mistake) bool { return time.Since(m.at) >= giveBackWithin })
 }
 
-// who returns whose mistakes p's are: the spelling of an account, on a device, or
-// at an address.
+// who returns the key of p's mistakes: the exact spelling of a name, on a
+// device or else at an address.
 func (p party) who() string {
 	from := p.device.value
 	if from == "" {
@@ -86,8 +86,8 @@ func (a *Attempt) mistaken(failure throttler.Decision) {
 	}
 }
 
-// giveBack takes back p's mistakes, of all limits but the name's: the newest first,
-// in which order a leaky bucket gives back all.
+// giveBack cancels p's mistakes for all limits but the name's. It starts with
+// the newest: in that order a leaky bucket refunds all.
 func (g *Guard) giveBack(ctx context.Context, p party) error {
 	var errs []error
 	for _, m := range slices.Backward(g.mistakes.take(p.who())) {

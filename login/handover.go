@@ -10,15 +10,15 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// ErrNotOpen is the error of an attempt that cannot be handed over: it was blocked,
-// has ended, or was handed over already.
-var ErrNotOpen = errors.New("login: the attempt is not open")
+// ErrNotOpen is the error of [Attempt.HandOver] for an attempt that was
+// blocked, has ended, or was handed over already.
+var ErrNotOpen = errors.New("login: the attempt was blocked, has ended or was handed over")
 
-// ErrHandover is the error of [Guard.TakeOver] for bytes that [Attempt.HandOver]
-// has not written.
-var ErrHandover = errors.New("login: not an attempt that was handed over")
+// ErrHandover is the error of [Guard.TakeOver] for bytes that do not come from
+// [Attempt.HandOver].
+var ErrHandover = errors.New("login: want the bytes that HandOver returned")
 
-// handover is an attempt on its way to another process.
+// handover is the encoding of an attempt that is handed over.
 type handover struct {
 	Name        []byte     `json:"name,omitempty"` // as it is counted
 	Variant     string     `json:"variant,omitempty"`
@@ -32,13 +32,13 @@ type handover struct {
 	Receipt     []byte     `json:"receipt,omitempty"`
 }
 
-// HandOver returns the attempt as bytes, for another process to end it by
-// [Guard.TakeOver]. From then on, a cannot be taken back here: Succeed and Cancel
-// return [ErrSettled], Fail does nothing.
+// HandOver encodes the attempt, so that another process can end it by
+// [Guard.TakeOver]. After that it cannot be ended here: Succeed and Cancel
+// return [ErrSettled], and Fail does nothing. The error is [ErrNotOpen].
 //
-// The bytes hold the name and the address in clear text. Whoever can write them
-// can take back failures, so they must be encrypted or authenticated where they
-// leave the program's hands, and taken over once. The error is [ErrNotOpen].
+// The bytes hold the name (or its HMAC) and the address in clear text. Anyone
+// who can forge them can take failures back. So encrypt or authenticate them if
+// they leave the program, and take each over once.
 func (a *Attempt) HandOver() ([]byte, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -56,14 +56,16 @@ func (a *Attempt) HandOver() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.state = failed // here: what was counted is the other's to take back
+	a.state = failed // in this process: only the other one may cancel the hits
 	return text, nil
 }
 
-// TakeOver returns an attempt that another process has handed over. g must have the
-// same options as the Guard that began it, and the same servers. Its Decision has no
-// Outcomes. Failures just before it that were counted elsewhere are not given back
-// by Succeed. The error is [ErrHandover].
+// TakeOver returns an attempt that another process has handed over. g must have
+// the same options and servers as the Guard that began it. The error is
+// [ErrHandover].
+//
+// The Attempt's Decision has no Outcomes. Its Succeed gives back no earlier
+// failures that another process counted.
 func (g *Guard) TakeOver(text []byte) (*Attempt, error) {
 	var h handover
 	if err := json.Unmarshal(text, &h); err != nil {
@@ -86,7 +88,7 @@ func (g *Guard) TakeOver(text []byte) (*Attempt, error) {
 	return a, nil
 }
 
-// plan returns what the attempt was counted by.
+// plan returns the plan by which the attempt was counted.
 func (h *handover) plan(g *Guard, p party) plan {
 	switch {
 	case !h.Known:

@@ -6,16 +6,16 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// Whom a name is known from is kept as a leaky bucket of 2 hits, each of which
-// takes KnownFor to leak. The name is known from there as long as the bucket is
-// not empty. A success pours in a hit if there is room, and if there is none,
-// more than KnownFor is left. So a name is known for KnownFor to twice that
-// after a success, and most successes have nothing to write.
+// Where a name is known from is stored as a leaky bucket of 2 hits, each of
+// which takes KnownFor to leak. The name is known from there until the bucket
+// is empty. A success adds a hit if there is room. If there is none, more than
+// KnownFor is left. So a name is known for KnownFor to twice that after a
+// success, and most successes write nothing.
 //
-// It is the spelling that is known, byte for byte: the owner of "jose" has not
-// logged in to "josé", though both are one name and are counted alike.
+// A name is known by its exact spelling: the owner of "jose" has not logged in
+// to "josé", though both count as one name.
 
-// origins returns where p may be known from, if it has a name.
+// origins returns the origins from which p may be known, if it has a name.
 func (p party) origins() []origin {
 	var origins []origin
 	for _, from := range []origin{p.device, p.address} {
@@ -26,8 +26,8 @@ func (p party) origins() []origin {
 	return origins
 }
 
-// familiar returns the rule whose conditions say from which of its origins p is
-// known, and whether there can be any.
+// familiar returns the rule whose conditions tell from which of its origins p
+// is known, and whether p can be known at all.
 func (g *Guard) familiar(p party) (throttler.Rule, bool) {
 	rule := throttler.Rule{Identifier: or(g.Identifier, DefaultIdentifier) + "-known"}
 	for _, from := range p.origins() {
@@ -45,7 +45,7 @@ func (g *Guard) familiar(p party) (throttler.Rule, bool) {
 	return rule, len(rule.All) > 0 && g.KnownFor >= 0
 }
 
-// remember has p known from its origins.
+// remember makes p known from its origins.
 func (g *Guard) remember(ctx context.Context, p party) error {
 	rule, possible := g.familiar(p)
 	if !possible {
@@ -54,9 +54,9 @@ func (g *Guard) remember(ctx context.Context, p party) error {
 	return g.pour(ctx, rule)
 }
 
-// pour counts a hit in each of rule's buckets that has room.
+// pour adds a hit to each bucket of rule that has room.
 func (g *Guard) pour(ctx context.Context, rule throttler.Rule) error {
-	// Not Authorize at once: it would be observed, usually as a block.
+	// Peek first: an Authorize would be observed, usually as a block.
 	d, err := g.throttler.Peek(ctx, rule)
 	if err == nil && d.Err == nil && d.Status == throttler.Authorized {
 		d, err = g.throttler.Authorize(ctx, rule)
@@ -67,8 +67,8 @@ func (g *Guard) pour(ctx context.Context, rule throttler.Rule) error {
 	return d.Err
 }
 
-// clear forgets the failures of p from there, with their bans, if all of them were
-// of this spelling: others may be another account's.
+// clear forgets the failures and bans of p's name from there, if all were of
+// this spelling. Others may be another account's.
 func (g *Guard) clear(ctx context.Context, p party, from origin) error {
 	if p.name == "" || p.variant != "" || from.value == "" || g.nameAddress().Max < 0 {
 		return nil
@@ -85,9 +85,8 @@ func (g *Guard) clear(ctx context.Context, p party, from origin) error {
 	return g.forget(ctx, pl)
 }
 
-// beginKnown begins anew for p if it is known: what blocked it was for strangers.
-// It returns the attempt that was blocked if it is not known, or has to wait
-// longer as one who is.
+// beginKnown begins again as known, after blocked was begun as a stranger's. It
+// returns blocked if p is not known, or would have to wait longer as known.
 func (g *Guard) beginKnown(ctx context.Context, p party, blocked *Attempt) (*Attempt, error) {
 	rule, possible := g.familiar(p)
 	if !possible {
@@ -102,7 +101,7 @@ func (g *Guard) beginKnown(ctx context.Context, p party, blocked *Attempt) (*Att
 	}
 	addressFull := blocks(&blocked.Decision, byAddress, byAddressDay)
 	for i, from := range origins {
-		known := d.Outcomes[i].Remaining == 0 // after one more hit: else it was empty, or not to be seen
+		known := d.Outcomes[i].Remaining == 0 // after one more hit: otherwise it was empty, or unreadable
 		if from == p.device && len(leaving) > 0 {
 			known = known || d.Outcomes[len(origins)].Blocked
 		}

@@ -76,8 +76,8 @@ func TestKnownAddressHasABudgetOfItsOwn(t *testing.T) {
 	})
 }
 
-// Somebody at a shared address who knows all who log in there gains no more than
-// its limit by the day once more.
+// An insider who knows all names known at a shared address gains only its daily
+// limit once more.
 func TestThoseKnownAtAnAddressShareABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())
@@ -168,7 +168,7 @@ func TestKnownDeviceGetsInFromAnywhere(t *testing.T) {
 	})
 }
 
-// The neighbour of somebody who comes in by a known device stays banned.
+// A login by a known device does not lift the ban of a neighbour.
 func TestSuccessByDeviceDoesNotLiftTheBanOfNameAndAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())
@@ -196,7 +196,7 @@ func TestStolenDeviceIsLimited(t *testing.T) {
 	})
 }
 
-// One who leaves a shared computer makes strangers of nobody else.
+// A user who leaves a shared computer does not make others strangers.
 func TestForgottenDeviceIsForgottenForItsNameAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())
@@ -227,7 +227,7 @@ func TestRecognizeLetsIn(t *testing.T) {
 	})
 }
 
-// Whoever is known is told to come back when the first way opens.
+// RetryAfter of a known name is the time until the first way opens.
 func TestRetryAfterIsThatOfTheShorterWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())

@@ -12,20 +12,20 @@ import (
 //
 // Begin counts an attempt against every limit before the password is looked at,
 // so no more guesses are verified than the limits allow. But only failures ban.
-// So two more records stand beside a limit's, in which nothing ever blocks:
+// So each limit has two more records, which never block:
 //
-//   - "-open" holds the attempts that have not been ended. Begin adds a hit for
-//     lease plus the TTL of the limit, and the end takes it back. While more than
-//     that TTL is left of a hit its attempt is under way; afterwards it counts as
-//     failed, for the TTL, without anybody writing anything.
-//   - "-failed" holds those that have failed, by Fail.
+//   - "-open" holds the attempts that have not been ended. Begin adds a hit
+//     that lasts for lease plus the limit's TTL, and the end cancels it. While
+//     more than TTL is left of a hit, its attempt is under way. After that it
+//     counts as a failure for TTL, without another write.
+//   - "-failed" holds the failures, which Fail adds.
 //
-// A call that finds a limit full, or more attempts in "-open" than the limit's Max,
-// counts both. If they come to that Max it bans, and otherwise, if something is
-// under way, it asks to come back soon. Both are evidence of failures: a record that is read late, or was lost, makes a ban
-// come later, and never one for an attempt that has not failed.
+// A call that finds a limit full, or more than Max attempts in "-open", counts
+// the failures in both. If there are Max of them, it sets the ban. Otherwise,
+// if attempts are under way, its RetryAfter is short. A record that is lost or
+// read late can delay a ban. It cannot cause one.
 
-// lease is how long an attempt is under way if it is not ended.
+// lease is how long an attempt counts as under way.
 const lease = 30 * time.Second
 
 const (
@@ -33,15 +33,16 @@ const (
 	failedSuffix = "-failed"
 )
 
-// A watched is a value whose attempts under way are known.
+// watched are the records beside a limit.
 type watched struct {
 	open   throttler.Condition
-	failed throttler.Condition // if banning
-	limit  throttler.Condition // that bans, if banning
+	failed throttler.Condition // if bans
+	limit  throttler.Condition // the one that is banned, if bans
 	bans   bool
 }
 
-// watch has pl watch the value of a limit, for all limits of its group.
+// watch adds the records beside a limit for value. All limits of a group share
+// them.
 func (pl *plan) watch(group, value string, l Limit) {
 	w := watched{bans: l.Max > 0 && l.Lockout > 0}
 	term := lease
@@ -55,8 +56,8 @@ func (pl *plan) watch(group, value string, l Limit) {
 	pl.beside = append(pl.beside, w.open)
 }
 
-// roomFor returns the size of a window that a limit never fills: within its lease
-// and TTL, which is no more than twice the TTL, it lets through twice its Max.
+// roomFor returns the Max of a window that never fills. Within lease and TTL,
+// which is at most twice TTL, the limit lets through at most twice its Max.
 func roomFor(limit int) int {
 	if limit < 0 || limit > throttler.MaxHits/2-1 {
 		return throttler.MaxHits
@@ -64,11 +65,11 @@ func roomFor(limit int) int {
 	return max(2*limit+1, 2*defaultBurst+1)
 }
 
-// defaultBurst is the most attempts that an address or name can have under way by
-// its other limits.
+// defaultBurst is the most attempts that an address or a name can have under
+// way by its other limits.
 const defaultBurst = 500
 
-// groupOf returns the name of what is watched for a limit, "" for nothing.
+// groupOf returns the group whose records stand beside a limit, or "".
 func groupOf(limit, pair string) string {
 	switch limit {
 	case byAddress, byAddressDay, byAddressKnown:
@@ -81,8 +82,8 @@ func groupOf(limit, pair string) string {
 	return ""
 }
 
-// explain finds out why a is blocked: it bans what has failed too often, and asks
-// those whose limits are filled by attempts under way to come back soon.
+// explain finds out why a is blocked. It bans values that have failed too
+// often, and shortens RetryAfter where attempts under way fill the limit.
 func (g *Guard) explain(ctx context.Context, a *Attempt) error {
 	outcomes := slices.Clone(a.Decision.Outcomes)
 	wait := time.Duration(0)
@@ -110,8 +111,8 @@ func (g *Guard) explain(ctx context.Context, a *Attempt) error {
 	return nil
 }
 
-// catch bans and refuses a, which was let pass, if too many that were never ended
-// have failed meanwhile.
+// catch bans and refuses a, which passed, if too many unended attempts have
+// become failures meanwhile.
 func (g *Guard) catch(ctx context.Context, a *Attempt) error {
 	for _, w := range a.plan.watched {
 		_, open := a.watched(w.limit.Name)
@@ -136,7 +137,8 @@ func (g *Guard) catch(ctx context.Context, a *Attempt) error {
 	return nil
 }
 
-// watched returns what is watched for a limit of a, and what was found there.
+// watched returns the records beside a limit of a, and the outcome of the open
+// one.
 func (a *Attempt) watched(limit string) (watched, *throttler.Outcome) {
 	group := groupOf(limit, a.plan.from.pair)
 	for _, w := range a.plan.watched {
@@ -152,8 +154,8 @@ func (a *Attempt) watched(limit string) (watched, *throttler.Outcome) {
 	return watched{}, nil
 }
 
-// banIfFailed bans the value of w if o is the limit that bans it and as many
-// attempts have failed as that takes. open is what was found to be under way.
+// banIfFailed bans the value of w if o is the limit that is banned and Max
+// attempts have failed. open is the outcome of w.open.
 func (g *Guard) banIfFailed(ctx context.Context, w watched, o, open *throttler.Outcome) (bool, error) {
 	if !w.bans || o.Name != w.limit.Name {
 		return false, nil
@@ -163,18 +165,18 @@ func (g *Guard) banIfFailed(ctx context.Context, w watched, o, open *throttler.O
 		return false, err
 	}
 	ban := w.limit
-	ban.Max = 1 // it is full, unless what it holds has just expired
+	ban.Max = 1 // so it is full, unless all its hits have just expired
 	d, err := g.throttler.Authorize(ctx, g.rule([]throttler.Condition{ban}))
 	if err != nil || !d.Outcomes[0].Banned {
-		g.throttler.Cancel(ctx, d) // it has opened in the meantime
+		g.throttler.Cancel(ctx, d) // the limit has opened meanwhile
 		return false, err
 	}
 	o.Banned, o.RetryAfter, o.ResetAfter = true, d.Outcomes[0].RetryAfter, d.Outcomes[0].ResetAfter
 	return true, nil
 }
 
-// haveFailed reports whether as many attempts have failed as w's limit takes.
-// open is how many were not ended.
+// haveFailed reports whether Max attempts have failed for w's limit. open is
+// the number of attempts not ended.
 func (g *Guard) haveFailed(ctx context.Context, w watched, open int) (bool, error) {
 	d, err := g.throttler.Peek(ctx, g.failedRule([]throttler.Condition{w.failed}))
 	if err != nil || d.Err != nil {
@@ -184,9 +186,8 @@ func (g *Guard) haveFailed(ctx context.Context, w watched, open int) (bool, erro
 	if missing <= 0 || missing > open {
 		return missing <= 0, nil
 	}
-	// As many of those that were not ended are past their lease if the last one
-	// of that many is: the window tells its time if it is asked as one in which
-	// the others just fit.
+	// Enough of the open attempts are past their lease if the one at that
+	// position is. A Peek with a smaller Max tells when it expires.
 	late := w.open
 	late.Max = open - missing + 1
 	d, err = g.throttler.Peek(ctx, g.rule([]throttler.Condition{late}))
@@ -197,8 +198,8 @@ func (g *Guard) haveFailed(ctx context.Context, w watched, open int) (bool, erro
 	return o.Blocked && o.RetryAfter <= w.limit.TTL, nil
 }
 
-// failedRule returns the rule of these conditions for attempts that have failed.
-// It never blocks.
+// failedRule returns the rule that counts failures by conditions. It never
+// blocks.
 func (g *Guard) failedRule(conditions []throttler.Condition) throttler.Rule {
 	return throttler.Rule{
 		Identifier: or(g.Identifier, DefaultIdentifier) + failedSuffix,
@@ -207,7 +208,7 @@ func (g *Guard) failedRule(conditions []throttler.Condition) throttler.Rule {
 	}
 }
 
-// openRule returns the rule of what a has open.
+// openRule returns the rule of the open records of a.
 func (a *Attempt) openRule() throttler.Rule {
 	var open []throttler.Condition
 	for _, w := range a.plan.watched {
@@ -216,7 +217,7 @@ func (a *Attempt) openRule() throttler.Rule {
 	return a.guard.rule(open)
 }
 
-// countFailure has a no longer be under way, and be evidence for a ban.
+// countFailure moves a from the open records to the failed ones.
 func (a *Attempt) countFailure(ctx context.Context) error {
 	var failed []throttler.Condition
 	for _, w := range a.plan.watched {

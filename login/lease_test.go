@@ -180,7 +180,7 @@ func TestFailuresBanWithinTheirTimeAlone(t *testing.T) {
 	})
 }
 
-// What is past its lease is not under way, also where it bans nobody.
+// An attempt past its lease is not under way, also if it sets no ban.
 func TestAttemptsPastTheirLeaseAreNotAskedBackSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())

@@ -168,7 +168,7 @@ func TestNameIsSlowedFromManyAddressesAndNeverBanned(t *testing.T) {
 	})
 }
 
-// Somebody who may not guess any more must not use up what is left for others.
+// A banned attacker must not use up the limits of others.
 func TestBlockedAttemptsCountNowhere(t *testing.T) {
 	eachBackend(t, func(t *testing.T, client throttler.Client) {
 		g := on(t, client)

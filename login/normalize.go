@@ -1,35 +1,35 @@
 package login
 
 import (
-	"errors"
+	"fmt"
 	"strings"
 	"unicode"
 
 	"golang.org/x/text/unicode/norm"
 )
 
-// MaxName is the length of the longest name that is looked at, in bytes.
+// MaxName is the length of the longest name that is accepted, in bytes.
 const MaxName = 1024
 
-// ErrNameTooLong is the error of an attempt with a name of more than [MaxName]
-// bytes. Nothing was counted, and the password must not be looked at. The
-// application answers as it does to a wrong password.
-var ErrNameTooLong = errors.New("login: the name is too long")
+// ErrNameTooLong is the error for a name of more than [MaxName] bytes. Nothing
+// was counted. Do not look at the password, and answer as to a wrong one.
+var ErrNameTooLong = fmt.Errorf("login: the name is longer than %d bytes", MaxName)
 
 // Normalize is the default of [Guard.Normalize]. It maps together the spellings
 // by which common databases find one account:
 //
-//   - upper and lower case, full and half width, and the other compatibility
-//     forms of Unicode (NFKC) are one: "WEISS", "Weiß" and "ｗｅｉｓｓ" all become
-//     "weiss";
-//   - marks are dropped, so that "José" becomes "jose", except after a letter of
-//     a script that is neither Latin, Greek nor Cyrillic, where they are vowels;
-//   - control characters, format characters and all others that Unicode calls
-//     default-ignorable are dropped;
-//   - a run of white space becomes one blank, and none is left at the ends.
+//   - Upper and lower case, full and half width, and the other compatibility
+//     forms of Unicode (NFKC) become one: "WEISS", "Weiß" and "ｗｅｉｓｓ" become
+//     "weiss".
+//   - Marks are dropped: "José" becomes "jose". After a letter of a script that
+//     is not Latin, Greek or Cyrillic they are kept, since they are vowels
+//     there.
+//   - Control characters, format characters and the others that Unicode calls
+//     default-ignorable are dropped.
+//   - A run of white space becomes one blank, and none at either end.
 //
-// Bytes that are not UTF-8 become U+FFFD. Normalize of a normalized name is that
-// name. The time that it takes grows with the length of name alone.
+// Bytes that are not UTF-8 become U+FFFD. A normalized name stays as it is. The
+// time depends on the length of name alone.
 func Normalize(name string) string {
 	var f folder
 	f.text.Grow(min(len(name), MaxName))
@@ -39,7 +39,7 @@ func Normalize(name string) string {
 			i++
 			continue
 		}
-		// Each character on its own: nothing before it can make that slow.
+		// Decompose each character by itself: what precedes it cannot slow that.
 		p := norm.NFKD.PropertiesString(name[i:])
 		if n := p.Size(); n > 0 && p.Decomposition() != nil {
 			f.string(string(p.Decomposition()))
@@ -53,23 +53,23 @@ func Normalize(name string) string {
 	return norm.NFC.String(f.text.String())
 }
 
-// A folder folds one character after the other.
+// A folder folds a name character by character.
 type folder struct {
 	text     strings.Builder
-	blank    bool // white space is due before the next character
-	keepMark bool // the last letter is of a script whose marks are kept
+	blank    bool // write a blank before the next character
+	keepMark bool // the last letter's script keeps its marks
 
-	seen [64]folded // a name has few characters, and tables are slow
+	seen [64]folded // a cache: the Unicode tables are slow
 }
 
-// A folded is what a character comes to.
+// A folded is a character and what it is replaced by.
 type folded struct {
 	r    rune
 	kind kind
 	text string
 }
 
-// kind is what a character is to a name.
+// kind is how a character is folded.
 type kind int
 
 const (
@@ -77,8 +77,8 @@ const (
 	white
 	hidden
 	mark
-	other      // a letter whose marks do not matter, or no letter
-	vowelBased // a letter whose marks are vowels
+	other      // a letter whose marks are dropped, or no letter
+	vowelBased // a letter whose marks are vowels and kept
 )
 
 func (f *folder) string(s string) {
@@ -108,8 +108,9 @@ func (f *folder) rune(r rune) {
 	f.text.WriteString(c.text)
 }
 
-// kindOf returns what r is, which is decomposed. Hidden are control and format
-// characters, and those that Unicode calls Default_Ignorable_Code_Point.
+// kindOf returns the kind of r, a decomposed character. Control and format
+// characters, and those that Unicode calls Default_Ignorable_Code_Point, are
+// hidden.
 func kindOf(r rune) kind {
 	switch {
 	case unicode.IsSpace(r):
@@ -124,9 +125,9 @@ func kindOf(r rune) kind {
 	return other
 }
 
-// foldCase returns what the upper and lower case of r, which is decomposed, have
-// in common. By way of the upper case, since letters such as ı, ſ and ς share it
-// with another.
+// foldCase returns the form that the upper and lower case of r, a decomposed
+// character, share. It goes by way of the upper case, since letters such as ı,
+// ſ and ς share that with another letter.
 func foldCase(r rune) string {
 	if r == 'ß' || r == 'ẞ' {
 		return "ss"

@@ -70,7 +70,7 @@ func (c crowd) simulate(t *testing.T, options func(*login.Guard), attack func(*d
 	return result
 }
 
-// hour returns when somebody logs in for the n-th time: around 9, 13 and 16 o'clock.
+// hour returns the time of a person's n-th login: around 9, 13 and 16 o'clock.
 func (c crowd) hour(d *day, n int) time.Duration {
 	hours := []float64{9, 13, 16}
 	return time.Duration((hours[n%len(hours)] + d.random.NormFloat64()/4) * float64(time.Hour))
@@ -162,8 +162,7 @@ func ofCarrier(devices bool) crowd {
 	}}
 }
 
-// guesses has somebody guess at the phones' names from so many /64s, the first of
-// the carrier's.
+// guesses is an attack on the phones' names from the carrier's first subnets.
 func guesses(subnets int) func(*day) {
 	return func(d *day) {
 		d.attacker(false, func(n int) (string, netip.Addr) { return user(n % phones), subnet(n % subnets) })

@@ -9,10 +9,10 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// Validate returns an error that wraps [throttler.ErrInvalidRule] if an option
-// makes no sense, and names the field and its value. Begin, Recognize, Lift and
-// Peek return it too; a program that calls Validate when it starts does not find
-// out at its first login.
+// Validate returns an error that wraps [throttler.ErrInvalidRule] and names the
+// field, if an option is invalid. Begin, Recognize, Lift and Peek return it
+// too. Call Validate when the program starts, to learn of it before the first
+// login. SiegeFloor and SiegeCeiling are checked by Begin alone.
 func (g *Guard) Validate() error {
 	for _, l := range []struct {
 		field     string
@@ -39,8 +39,8 @@ func (g *Guard) Validate() error {
 	return g.validateRest()
 }
 
-// validate returns what is wrong with l, the limit of a field with no default
-// missing.
+// validate returns the error of l, the limit of field with its defaults filled
+// in.
 func (l Limit) validate(field string, algorithm throttler.Algorithm) error {
 	largest := throttler.MaxHits
 	if algorithm == throttler.LeakyBucket {
@@ -59,8 +59,8 @@ func (l Limit) validate(field string, algorithm throttler.Algorithm) error {
 	return nil
 }
 
-// validateExempt returns what is wrong with an element of Exempt: one that could
-// never match is a mistake.
+// validateExempt returns the error of an element of Exempt that could never
+// match.
 func validateExempt(i int, prefix netip.Prefix) error {
 	field := fmt.Sprintf("Exempt[%d]", i)
 	switch {
@@ -72,9 +72,9 @@ func validateExempt(i int, prefix netip.Prefix) error {
 	return nil
 }
 
-// validateRest returns what is wrong with the options that are no limit.
+// validateRest returns the error of the options that are not limits.
 func (g *Guard) validateRest() error {
-	longest := throttler.MaxBucketTTL / 2 // who is known is kept for twice as long
+	longest := throttler.MaxBucketTTL / 2 // familiar doubles it
 	switch {
 	case g.LockoutGrowth != 0 && !(g.LockoutGrowth >= 1) || math.IsInf(g.LockoutGrowth, 0):
 		return invalid("LockoutGrowth", g.LockoutGrowth, "0, or a number from 1")

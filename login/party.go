@@ -10,25 +10,25 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// A party is who attempts to log in, as it is counted.
+// A party is the name, address and device of an attempt, as they are counted.
 type party struct {
-	name    string // normalized, and hidden if there is a key; "": none
-	variant string // what tells the spelling from others of the name; "": the normalized one
+	name    string // normalized, and an HMAC if there is a key; "": none
+	variant string // a hash of the spelling; "": the spelling is the normalized one
 	address origin
 	device  origin
 	addr    netip.Addr
-	exempt  bool // the limits of addresses and networks do not hold
+	exempt  bool // from the limits of addresses and networks
 
 	network, wide string // of an IPv6 address: its /56 and its /48; "": none
 }
 
-// An origin is where a party comes from. Its zero value is nowhere.
+// An origin is the address or the device of a party. The zero value is none.
 type origin struct {
-	pair  string // the condition that it makes with a name
+	pair  string // the condition of a name from there
 	value string
 }
 
-// party returns what name, addr and device are counted as. The last two may be
+// party returns how name, addr and device are counted. The last two may be
 // missing.
 func (g *Guard) party(name string, addr netip.Addr, device string) party {
 	addr, bits := plain(addr), or(g.IPv6Bits, DefaultIPv6Bits)
@@ -50,7 +50,7 @@ func (g *Guard) party(name string, addr netip.Addr, device string) party {
 	return p
 }
 
-// device returns where somebody with this device comes from: nowhere without one.
+// device returns the origin of a device, the zero one if it is empty.
 func (g *Guard) device(device string) origin {
 	if device == "" {
 		return origin{}
@@ -58,8 +58,7 @@ func (g *Guard) device(device string) origin {
 	return origin{byNameDevice, "device-" + g.digest(device)}
 }
 
-// exempt reports whether the limits of addresses do not hold for addr, which is
-// plain.
+// exempt reports whether [Guard.Exempt] contains addr, which is plain.
 func (g *Guard) exempt(addr netip.Addr) bool {
 	return slices.ContainsFunc(g.Exempt, func(exempt netip.Prefix) bool {
 		if exempt.Addr().Is4In6() && exempt.Bits() >= 96 {
@@ -69,14 +68,14 @@ func (g *Guard) exempt(addr netip.Addr) bool {
 	})
 }
 
-// at returns the value of p's name from there. What an origin says holds no '#',
-// so two pairs never have the same value.
+// at returns the value of p's name from there. An origin's value has no '#', so
+// two pairs never have the same value.
 func (p party) at(from origin) string {
 	return from.value + "#" + p.name
 }
 
-// counted returns what name is counted as, and what tells this spelling of it from
-// others: two accounts may be one name.
+// counted returns the name as it is counted, and the variant, which tells apart
+// the spellings of a name: they may be different accounts.
 func (g *Guard) counted(name string) (counted, variant string) {
 	normalize := g.Normalize
 	if normalize == nil {
@@ -92,7 +91,8 @@ func (g *Guard) counted(name string) (counted, variant string) {
 	return counted, variant
 }
 
-// digest returns the HMAC-SHA-256 of text, or without a key its SHA-256.
+// digest returns the HMAC-SHA-256 of text with the Key, or without one its
+// SHA-256.
 func (g *Guard) digest(text string) string {
 	hash := sha256.New()
 	if len(g.Key) > 0 {
@@ -102,14 +102,15 @@ func (g *Guard) digest(text string) string {
 	return base64.RawURLEncoding.EncodeToString(hash.Sum(nil))
 }
 
-// The networks of IPv6 that are counted beside an address: what one customer of a
-// provider usually has, and the most that one site can have for the asking.
+// The IPv6 networks that are counted beside an address: a /56 is what a
+// customer usually has, a /48 the most that a site gets on request.
 const (
 	networkBits = 56
 	wideBits    = 48
 )
 
-// nat64 is the prefix of the translators of RFC 6052. The rest is an IPv4 address.
+// nat64 is the prefix of RFC 6052: the last 32 bits of an address are an IPv4
+// address.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
 // plain returns addr, or the IPv4 address that is mapped or translated into it.
@@ -122,8 +123,8 @@ func plain(addr netip.Addr) netip.Addr {
 	return addr
 }
 
-// prefix returns the network of addr, which is plain, with so many bits of an
-// IPv6 address; "" for no address.
+// prefix returns the network of addr, which is plain: ipv6Bits of an IPv6
+// address. It returns "" for the zero address.
 func prefix(addr netip.Addr, ipv6Bits int) string {
 	switch {
 	case !addr.IsValid():
@@ -138,9 +139,9 @@ func prefix(addr netip.Addr, ipv6Bits int) string {
 	return network.String()
 }
 
-// mayBeKnown reports whether d, which blocks p, could be another one if p were
-// known: not if p has nothing to be known by, or if the only limit that blocks
-// would do so again.
+// mayBeKnown reports whether being known could change d, which blocks p. It
+// could not if p has no name, or if without a device its own limit is the only
+// one that blocks.
 func (p party) mayBeKnown(d *throttler.Decision) bool {
 	if p.name == "" {
 		return false
@@ -151,7 +152,7 @@ func (p party) mayBeKnown(d *throttler.Decision) bool {
 	return blocks(d, byAddress, byAddressDay, byNetwork, byWide, byName)
 }
 
-// blocks reports whether one of these conditions blocks d.
+// blocks reports whether one of conditions blocks d.
 func blocks(d *throttler.Decision, conditions ...string) bool {
 	for i := range d.Outcomes {
 		if d.Outcomes[i].Blocked && slices.Contains(conditions, d.Outcomes[i].Name) {

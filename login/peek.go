@@ -8,14 +8,14 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// Peek says what counts against name, addr, and the two together, and writes
-// nothing. It is for an operator who wants to know before they call Lift. It
-// answers as if one more attempt were made by nobody who is known: an Outcome with
-// a Remaining of Limit-1 that is not Blocked has nothing that counts. An empty
-// name, or the zero addr, stands for none.
+// Peek returns what counts against name, addr, and the two together. It changes
+// nothing. It is for an operator, before a call of [Guard.Lift]. It answers as
+// if a stranger made one more attempt: where an Outcome is not Blocked and has
+// a Remaining of Limit-1, nothing counts. An empty name or the zero addr is
+// left out.
 //
-// The error is [ErrNameTooLong], or wraps [throttler.ErrInvalidRule] if options
-// make no sense. A failure of the backend stands in the Decision's Err.
+// The error is [ErrNameTooLong], or wraps [throttler.ErrInvalidRule] if an
+// option is invalid. The Decision's Err is the backend's.
 func (g *Guard) Peek(ctx context.Context, name string, addr netip.Addr) (throttler.Decision, error) {
 	if len(name) > MaxName {
 		return throttler.Decision{}, ErrNameTooLong
@@ -31,11 +31,11 @@ func (g *Guard) Peek(ctx context.Context, name string, addr netip.Addr) (throttl
 	return g.throttler.Peek(ctx, rule)
 }
 
-// counting returns the conditions that may count against name and addr, be they
-// known or not.
+// counting returns the conditions that may count against name and addr, known
+// or not.
 func (g *Guard) counting(name string, addr netip.Addr) []throttler.Condition {
 	p := g.party(name, addr, "")
-	p.exempt = false // what counted before still does, if it is to be exempt no more
+	p.exempt = false // show what was counted before it became exempt
 	all := p.anybody(g).limits
 	for _, c := range p.known(g, p.address, true).limits {
 		if !slices.ContainsFunc(all, func(other throttler.Condition) bool { return other.Name == c.Name }) {

@@ -14,76 +14,75 @@ import (
 
 // The alarm.
 //
-// An attack on many names from many addresses stays below every limit: one guess
-// at each of 10,000 names looks like 10,000 people who mistype. Only the number of
-// failures over all names shows it. The records of identifier "…-siege", which all
-// processes share, count them:
+// An attack on many names from many addresses stays below every limit. Only the
+// number of failures over all names shows it. These records of identifier
+// "…-siege", which all processes share, count them:
 //
-//   - "name" and "network" hold what one name and one network have contributed in
-//     the last hour, at most a 20th of the floor each. Failures beyond that do not
-//     count, so at least 20 networks and 20 names are needed for an alarm.
-//   - "failures" holds those that count, for an hour.
-//   - "usual" is the threshold, as a leaky bucket. Its level is the binary
-//     logarithm of the threshold by the floor, in units of an octave/80. It leaks a
-//     unit an hour. An hour with more than a third of the threshold pours in 10
-//     more than that, so the threshold follows the busiest tenth of all hours. The
-//     bucket is as large as the ceiling, so no ramp, however slow, gets beyond it.
-//   - "hour" lets one process an hour pour into "usual".
+//   - "name" and "network" hold what one name and one network have contributed
+//     in the last hour, at most a 20th of the floor each. Failures beyond that
+//     do not count. So an alarm takes at least 20 networks and 20 names.
+//   - "failures" holds the failures that count, for an hour.
+//   - "usual" holds the threshold, as a leaky bucket. Its level is the binary
+//     logarithm of threshold/floor, in units of an octave/80. It leaks a unit
+//     an hour. An hour with more than a third of the threshold adds a net 10
+//     units, so the threshold follows the busiest tenth of all hours. The
+//     bucket is full at the ceiling, so no slow ramp gets beyond it.
+//   - "hour" lets one process an hour add to "usual".
 //   - "alarm" is banned while the alarm lasts, so that all processes agree.
 //
-// Failures of a process are added together and reported by an attempt that begins,
-// at most every siegePeriod, at the same time as the attempt itself is counted.
+// A process sums up its failures. An attempt that begins reports them, at most
+// every siegePeriod, while the attempt itself is counted.
 const (
 	siegePeriod = 5 * time.Second
 	siegeWindow = time.Hour
-	siegeStale  = time.Minute      // after that what was found is looked at anew
-	siegeLasts  = 10 * time.Minute // after the last time that it was seen
-	siegeShare  = 20               // names and networks that it takes
+	siegeStale  = time.Minute      // findings older than this are dropped
+	siegeLasts  = 10 * time.Minute // after it was last seen
+	siegeShare  = 20               // the least number of names and of networks
 
 	octave       = 80 // units of "usual" for a threshold of twice the size
-	learnStep    = 11 // units that a busy hour pours into "usual", of which 1 leaks
-	learnInSiege = 2  // the same during a siege
-	busyShare    = 3  // of the threshold makes an hour busy
+	learnStep    = 11 // units that a busy hour adds to "usual", of which 1 leaks
+	learnInSiege = 2  // the same in a siege
+	busyShare    = 3  // an hour is busy from threshold/busyShare failures
 
 	maxOpenGuesses = 4096
-	maxLapsed      = 32 // that an attempt counts
+	maxLapsed      = 32 // attempts past their lease in one report
 )
 
-// The options of a [Guard] that are not set.
+// The defaults of a [Guard]'s alarm.
 const (
 	DefaultSiegeFloor   = 100
 	DefaultSiegeCeiling = 2000
 )
 
-// A Siege is what [Guard.Alarm] is told.
+// A Siege tells [Guard.Alarm] that a siege has begun or ended.
 type Siege struct {
-	// On says that a siege has begun; otherwise it is over.
+	// On says that a siege has begun. False: it has ended.
 	On bool
 
-	// Failures is how many failed attempts were counted in the last hour,
-	// over all names and by all processes. Names and networks that fail often
-	// are counted in part.
+	// Failures is the number of failed attempts that were counted in the last
+	// hour, over all names and processes. Of names and networks that fail often
+	// only a part is counted.
 	Failures int
 
-	// Threshold is how many failures an hour begin a siege at present. A
-	// siege ends 10 minutes after they have fallen below half of it.
+	// Threshold is the number of failures an hour that begins a siege now. A
+	// siege ends 10 minutes after the failures fall below half of it.
 	Threshold int
 }
 
-// A siege is what this process knows of failures over all names. The zero siege is
-// ready for use.
+// A siege is what this process knows of failures over all names. The zero value
+// is ready for use.
 type siege struct {
 	active atomic.Bool // there is a siege
 
 	mu       sync.Mutex
-	next     time.Time                     // of the report
-	learn    time.Time                     // not before
-	failures int                           // that are not reported yet
+	next     time.Time                     // when the next report is due
+	learn    time.Time                     // do not learn before
+	failures int                           // not reported yet
 	open     []*guess                      // attempts under way, the oldest first
 	todo     []func(context.Context) error // for the next report
-	found    time.Time                     // when that was found to be needed
+	found    time.Time                     // when todo and last were found
 	last     Siege
-	rung     bool // last.On, as the application was told
+	rung     bool // the On that the application was last told
 }
 
 // A guess is an attempt whose password is being looked at.
@@ -93,13 +92,13 @@ type guess struct {
 	ended atomic.Bool
 }
 
-// end reports whether g has not ended before. g may be nil.
+// end reports whether this call is the first to end g. g may be nil.
 func (g *guess) end() bool {
 	return g != nil && g.ended.CompareAndSwap(false, true)
 }
 
-// opened remembers an attempt of p, until it ends or its lease does. There are
-// failures of applications that never call Fail.
+// opened remembers an attempt of p until it or its lease ends: an application
+// may never call Fail.
 func (s *siege) opened(p party) *guess {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,14 +112,14 @@ func (s *siege) opened(p party) *guess {
 	return g
 }
 
-// A report is what an attempt has to tell the other processes.
+// A report is what a process tells the others.
 type report struct {
 	failures int
-	lapsed   []*guess                      // are to be counted as failures, for the next report
-	todo     []func(context.Context) error // instead of looking
+	lapsed   []*guess                      // past their lease: to be counted as failures
+	todo     []func(context.Context) error // done instead of a look at the state
 }
 
-// due returns the report if it is time for it. It is this caller's then.
+// due returns the report if it is time for one. The caller must then make it.
 func (s *siege) due(ceiling int) (report, bool) {
 	now := time.Now()
 	s.mu.Lock()
@@ -154,21 +153,21 @@ func (s *siege) count() {
 	s.failures++
 }
 
-// learns reports whether it may be time to learn what is usual.
+// learns reports whether this process may learn what is usual.
 func (s *siege) learns() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !time.Now().Before(s.learn)
 }
 
-// learnsAfter says when it may be time again.
+// learnsAfter keeps this process from learning for wait.
 func (s *siege) learnsAfter(wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.learn = time.Now().Add(wait)
 }
 
-// set remembers what was found, and what the next report is to do.
+// set stores what a report has found, and what the next one is to do.
 func (s *siege) set(found Siege, todo []func(context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +175,8 @@ func (s *siege) set(found Siege, todo []func(context.Context) error) {
 	s.active.Store(found.On)
 }
 
-// changed returns what the application has not been told yet, once.
+// changed returns the last finding, and once for each change of On whether the
+// application is to be told.
 func (s *siege) changed() (Siege, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +191,7 @@ func (g *Guard) siegeCeiling() int {
 }
 func (g *Guard) noAlarm() bool { return g.SiegeFloor < 0 }
 
-// checkSiege returns the error of options that make no sense.
+// checkSiege returns the error of invalid options of the alarm.
 func (g *Guard) checkSiege() error {
 	floor, ceiling := g.siegeFloor(), g.siegeCeiling()
 	switch {
@@ -205,7 +205,7 @@ func (g *Guard) checkSiege() error {
 	return nil
 }
 
-// ring tells the application that a siege has begun, or is over.
+// ring calls [Guard.Alarm] if a siege has begun or ended.
 func (g *Guard) ring(ctx context.Context) {
 	if g.Alarm == nil {
 		return
@@ -215,15 +215,15 @@ func (g *Guard) ring(ctx context.Context) {
 	}
 }
 
-// open has a, which was let pass, counted as a failure unless it ends.
+// open makes a, which passed, count as a failure unless it is ended in time.
 func (g *Guard) open(a *Attempt) {
 	if !g.noAlarm() && !a.party.exempt && !a.decided.WouldBlock {
 		a.guess = g.siege.opened(a.party)
 	}
 }
 
-// alert begins an attempt by p, and meanwhile reports what this process has
-// counted, if it is time, and during a siege finds out whether p is a stranger.
+// alert calls begin for an attempt by p. At the same time it makes the report,
+// if one is due, and during a siege finds out whether p is a stranger.
 func (g *Guard) alert(ctx context.Context, p party, begin func() (*Attempt, error)) (a *Attempt, err error) {
 	if g.noAlarm() {
 		return begin()
@@ -261,20 +261,20 @@ func (g *Guard) isKnown(ctx context.Context, p party) bool {
 	return false
 }
 
-// siegeRule returns a rule of these conditions, which nobody is refused by.
+// siegeRule returns a rule of conditions that refuses nothing.
 func (g *Guard) siegeRule(conditions ...throttler.Condition) throttler.Rule {
 	return throttler.Rule{Identifier: or(g.Identifier, DefaultIdentifier) + "-siege", Either: conditions, Shadow: true}
 }
 
-// countGuess counts a failure of p, unless its name or network have contributed
-// their share.
+// countGuess counts a failure of p, unless its name or network has contributed
+// its share.
 func (g *Guard) countGuess(ctx context.Context, p party) error {
 	share := g.siegeFloor() / siegeShare
 	rule := g.siegeRule(
 		throttler.Condition{Name: "name", Value: p.name, Max: share, TTL: siegeWindow},
 		throttler.Condition{Name: "network", Value: provider(p.addr), Max: share, TTL: siegeWindow},
 	)
-	rule.CountAuthorizedOnly = true // one network must not store a record of every name
+	rule.CountAuthorizedOnly = true // a network beyond its share stores no records of names
 	d, err := g.throttler.Authorize(ctx, rule)
 	if err == nil && !d.WouldBlock && g.answered(d) {
 		g.siege.count()
@@ -282,8 +282,8 @@ func (g *Guard) countGuess(ctx context.Context, p party) error {
 	return err
 }
 
-// provider returns the network that addr contributes to the alarm with: as much
-// as one owner can easily have.
+// provider returns the network that addr contributes to: about as much as one
+// owner can easily have.
 func provider(addr netip.Addr) string {
 	bits := 16
 	if addr.Is6() {
@@ -296,12 +296,12 @@ func provider(addr netip.Addr) string {
 	return network.String()
 }
 
-// answered reports whether d is an answer of the backend, or of its fallback.
+// answered reports whether d comes from the backend or its fallback.
 func (g *Guard) answered(d throttler.Decision) bool {
 	return d.Err == nil || g.throttler.Fallback != nil
 }
 
-// The conditions that tell of a siege.
+// The conditions of the alarm's shared state.
 func (g *Guard) siegeFailures(n int) throttler.Condition {
 	return throttler.Condition{Name: "failures", Max: 2 * g.siegeCeiling(), TTL: siegeWindow, Cost: n}
 }
@@ -319,21 +319,22 @@ var (
 	siegeAlarm = throttler.Condition{Name: "alarm", Max: 1, TTL: time.Minute}
 )
 
-// siegeUnits returns the level of "usual" at which the threshold is the ceiling.
+// siegeUnits returns the level of "usual" at which the threshold is the
+// ceiling.
 func (g *Guard) siegeUnits() int {
 	return int(math.Ceil(octave * math.Log2(float64(g.siegeCeiling())/float64(g.siegeFloor()))))
 }
 
-// threshold returns how many failures an hour are a siege.
+// threshold returns the failures an hour that begin a siege.
 func (g *Guard) threshold(level int) int {
 	t := float64(g.siegeFloor()) * math.Exp2(float64(level)/octave)
 	return min(int(t), g.siegeCeiling())
 }
 
-// lookOut reports what this process has counted. It finds out whether there is a
-// siege, or else does what was found to be needed the last time: one after the
-// other would take longer than the attempt that waits for it. Where the backend
-// fails it leaves things as they are.
+// lookOut makes the report r. It also does what the last report left to do or,
+// if that is nothing, finds out whether there is a siege. It does not do both,
+// since the attempt that waits for it would take longer. If the backend fails,
+// the state stays as it is.
 func (g *Guard) lookOut(ctx context.Context, r report) {
 	steps := make([]func() error, 0, 2+len(r.lapsed)+len(r.todo))
 	for _, lapsed := range r.lapsed {
@@ -352,7 +353,7 @@ func (g *Guard) lookOut(ctx context.Context, r report) {
 		return err
 	})
 	if len(r.todo) > 0 {
-		together(steps...) // what fails is done again if it is still needed
+		together(steps...) // a step that fails is found again if it is still needed
 		return
 	}
 	steps = append(steps, func() (err error) {
@@ -369,9 +370,10 @@ func (g *Guard) lookOut(ctx context.Context, r report) {
 	g.judge(min(failures, g.siegeCeiling()), heldBefore(state.Outcomes[0]), state.Outcomes[1])
 }
 
-// held returns how many hits are in the record of o, after an Authorize. If a
-// report did not fit it is at least the ceiling, as "failures" has room for twice
-// that, and a report is no larger.
+// held returns the number of hits in the record of o, after an Authorize. A
+// report that does not fit counts as a full record. That is at least the
+// ceiling: "failures" has room for twice the ceiling, and a report is no larger
+// than it.
 func held(o throttler.Outcome) int {
 	if o.Blocked {
 		return o.Limit
@@ -379,7 +381,7 @@ func held(o throttler.Outcome) int {
 	return o.Limit - o.Remaining
 }
 
-// heldBefore is held before the hit that a Peek speaks of.
+// heldBefore is held for a Peek, whose outcome includes one more hit.
 func heldBefore(o throttler.Outcome) int {
 	if o.Blocked {
 		return o.Limit
@@ -387,7 +389,7 @@ func heldBefore(o throttler.Outcome) int {
 	return o.Limit - o.Remaining - 1
 }
 
-// judge decides whether there is a siege, and what is to be written for that.
+// judge decides whether there is a siege, and what the next report must write.
 func (g *Guard) judge(failures, level int, alarm throttler.Outcome) {
 	threshold := g.threshold(level)
 	seen := failures >= threshold || alarm.Banned && 2*failures >= threshold
@@ -404,7 +406,8 @@ func (g *Guard) judge(failures, level int, alarm throttler.Outcome) {
 	g.siege.set(Siege{On: on, Failures: failures, Threshold: threshold}, todo)
 }
 
-// learnUsual raises the threshold after a busy hour, unless another process has.
+// learnUsual raises the threshold after a busy hour, unless another process has
+// done so.
 func (g *Guard) learnUsual(ctx context.Context, inSiege bool) error {
 	step := learnStep
 	if inSiege {

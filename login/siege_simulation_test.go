@@ -161,7 +161,7 @@ func bot(i int) netip.Addr {
 // victim returns a name that an attacker has from a list: a fifth of them exist.
 func victim(n int) string { return fmt.Sprint("user", 7919*n%(5*residents)) }
 
-// stuffing makes one guess at each of so many names, from as many addresses.
+// stuffing makes one guess at each name, each from another address.
 func stuffing(guesses int, pause time.Duration) func(*town) {
 	return func(w *town) {
 		w.attack(func(n int) (string, netip.Addr, time.Duration) {

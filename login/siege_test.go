@@ -156,8 +156,8 @@ func TestSiegeEndsTenMinutesAfterItIsHalfOver(t *testing.T) {
 	})
 }
 
-// hours has so many guesses fail in each of some hours, and returns the last
-// threshold.
+// hours makes failures guesses fail in each of some hours, and returns whether
+// an alarm rang.
 func (w *watch) hours(hours, failures int) (rung bool) {
 	w.t.Helper()
 	before := len(w.rung)
@@ -247,8 +247,8 @@ func TestAttemptsThatAreNeverEndedRingTheAlarm(t *testing.T) {
 	}
 }
 
-// The alarm may need the backend, but nobody waits for it: an attempt takes as
-// long as without one.
+// The alarm may need the backend, but no attempt waits for it: an attempt takes
+// as long as without one.
 func TestAlarmCostsAnAttemptNoRoundTrip(t *testing.T) {
 	took := func(f func()) time.Duration {
 		start := time.Now()

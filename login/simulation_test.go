@@ -20,7 +20,7 @@ import (
 )
 
 // The simulation: a day of an office of a thousand honest users, during which
-// somebody guesses passwords. It runs on a held clock, by itself in one
+// an attacker guesses passwords. It runs on a held clock, by itself in one
 // goroutine and from a fixed seed, so it prints the same tables every time:
 // those of docs/login-simulations.md. With -update it writes them there.
 
@@ -139,7 +139,7 @@ func (d *day) office() {
 	}
 }
 
-// person logs in once, after so many typos, or gives up when refused or when
+// person logs in once, after some typos, or gives up when refused or when
 // the password is forgotten.
 func (d *day) person(i, wrong int, forgotten bool) func() time.Time {
 	if !forgotten {

@@ -8,7 +8,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// observeGuard counts the attempts that g ends.
+// observeGuard counts the attempts of g.
 func observeGuard(meter metric.Meter, g *login.Guard) error {
 	attempts, err := meter.Int64Counter("throttler.login.attempts",
 		metric.WithUnit("{attempt}"), metric.WithDescription("Attempts to log in."))
@@ -27,7 +27,8 @@ func observeGuard(meter metric.Meter, g *login.Guard) error {
 	return nil
 }
 
-// resultName returns the name of a result that this package knows.
+// resultName returns the name of r, or other for a result that this package
+// does not know.
 func resultName(r login.Result) string {
 	switch r {
 	case login.Refused, login.Succeeded, login.Failed, login.Canceled:

@@ -13,7 +13,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// The attributes of metrics, and what stands for a name beyond those told apart.
+// The attributes of metrics. other replaces a name beyond MaxNames.
 const (
 	ruleKey      = attribute.Key("throttler.rule")
 	conditionKey = attribute.Key("throttler.condition")
@@ -25,8 +25,8 @@ const (
 	other = "_OTHER"
 )
 
-// decisions records each decision. What it needs for a name is made once, so that
-// a decision costs no allocation of attributes.
+// decisions records decisions. The attributes of a name are made once, so a
+// decision allocates none.
 type decisions struct {
 	decisions, outcomes, bans, failures, lostRaces metric.Int64Counter
 	duration                                       metric.Float64Histogram
@@ -36,8 +36,8 @@ type decisions struct {
 	beyond *ruleSeries // of all rules for which no name is left
 }
 
-// seconds are the boundaries of the buckets for durations: a decision from
-// process memory takes a microsecond, one from a server that hangs its timeout.
+// seconds are the bounds of the duration histogram: from a decision in process
+// memory (a microsecond) to the timeout of a server that hangs.
 var seconds = []float64{.00001, .000025, .00005, .0001, .00025, .0005, .001, .0025, .005, .01, .02, .05, .1, .25, .5, 1, 10, 60}
 
 func newDecisions(meter metric.Meter, maxNames int) (*decisions, error) {
@@ -52,7 +52,7 @@ func newDecisions(meter metric.Meter, maxNames int) (*decisions, error) {
 		outcomes:  counter("throttler.outcomes", "{condition}", "Conditions decided."),
 		bans:      counter("throttler.bans", "{ban}", "Bans set."),
 		failures:  counter("throttler.failures", "{condition}", "Conditions whose back end failed."),
-		lostRaces: counter("throttler.lost_races", "{race}", "Conditions decided anew since another writer was faster."),
+		lostRaces: counter("throttler.lost_races", "{race}", "Conditions decided again because another writer was faster."),
 	}
 	var err error
 	d.duration, err = meter.Float64Histogram("throttler.decision.duration", metric.WithUnit("s"),
@@ -85,7 +85,7 @@ func (ds *decisions) outcome(ctx context.Context, series *conditionSeries, o *th
 	}
 }
 
-// A result is what became of a call.
+// A result is how a call was decided.
 type result int
 
 const (
@@ -118,8 +118,8 @@ func outcomeOf(o *throttler.Outcome) int {
 	return 0
 }
 
-// failureNames are the values of error.type, and so bounded, whatever the errors
-// say.
+// failureNames are the values of error.type. They are a fixed set, whatever the
+// errors say.
 var failureNames = [...]string{"unavailable", "overloaded", "timeout", "canceled", other}
 
 func failureOf(err error) int {
@@ -178,10 +178,10 @@ func attributes(kvs ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(kvs...))
 }
 
-// maxName is the longest name that is told apart, in bytes.
+// maxName is the longest name that is kept, in bytes.
 const maxName = 256
 
-// rule returns the attributes for a rule's identifier.
+// rule returns the attributes of a rule.
 func (ds *decisions) rule(identifier string) *ruleSeries {
 	if known, ok := ds.rules.Load(identifier); ok {
 		return known.(*ruleSeries)
@@ -197,7 +197,7 @@ func (ds *decisions) rule(identifier string) *ruleSeries {
 	return known.(*ruleSeries)
 }
 
-// condition returns the attributes for a condition of the rule that r is of.
+// condition returns the attributes of a condition of r's rule.
 func (ds *decisions) condition(r *ruleSeries, name string) *conditionSeries {
 	if known, ok := r.conditions.Load(name); ok {
 		return known.(*conditionSeries)
@@ -213,7 +213,7 @@ func (ds *decisions) condition(r *ruleSeries, name string) *conditionSeries {
 	return known.(*conditionSeries)
 }
 
-// takeName reports whether one more name may be told apart, and counts it.
+// takeName reports whether there is room for one more name, and takes it.
 func (ds *decisions) takeName(name string) bool {
 	if len(name) > maxName {
 		return false

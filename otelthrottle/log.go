@@ -10,28 +10,28 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// The options of a [Log] that are not set.
+// The defaults of a [Log].
 const (
 	DefaultLogEvery = 10 * time.Second
 	DefaultLogBurst = 5
 )
 
-// maxStreams is the number of rules whose lines are counted apart. Others share.
+// maxStreams is the number of rules with lines of their own. Others share.
 const maxStreams = 256
 
-// A Log writes decisions worth a look to a slog.Logger: a call that was blocked
-// (or would have been, with Shadow), a ban that was set, a back end that failed.
-// Authorized calls are not written.
+// A Log writes these decisions to a slog.Logger: a call was blocked (or with
+// Shadow would have been), a ban was set, the back end failed. Authorized calls
+// are not written.
 //
-// It cannot flood the log: of each rule and each of those four kinds it writes
-// Burst lines in any period of Every, which begins with the first of them. When
-// the period ends, one more line says how many were left out. Rules beyond the
-// first 256 share their lines.
+// It cannot flood the log. For each rule and each of these four kinds it writes
+// Burst lines in a period of Every, which begins with the first line. At the
+// end of the period one more line tells the number of lines left out. Rules
+// beyond the first 256 share their lines.
 //
-// The exported fields are options, to be set before the first use. All methods
-// may be called from many goroutines at once.
+// The exported fields are options. They must be set before the first use. All
+// methods are safe for concurrent use.
 type Log struct {
-	// Logger is written to. Default: slog.Default().
+	// Logger is the destination. Default: slog.Default().
 	Logger *slog.Logger
 
 	// Every is the length of a period. Default: 10 s.
@@ -40,8 +40,8 @@ type Log struct {
 	// Burst is the number of lines in a period. Default: 5.
 	Burst int
 
-	// Values writes the Values of the conditions concerned as well: addresses
-	// and user names, which are personal data.
+	// Values writes the Values of the conditions concerned too: addresses and
+	// user names, which are personal data. Default: only names of conditions.
 	Values bool
 
 	mu      sync.Mutex
@@ -49,7 +49,7 @@ type Log struct {
 	closed  bool                  // guarded by mu
 }
 
-// A kind is what a line is about.
+// A kind is the subject of a line.
 type kind int
 
 const (
@@ -73,20 +73,20 @@ var levels = [...]slog.Level{
 	failureKind:    slog.LevelError,
 }
 
-// streamKey tells apart what has lines of its own.
+// A streamKey identifies a stream.
 type streamKey struct {
 	rule string
 	kind kind
 }
 
-// A stream is the lines of one rule and kind in a period.
+// A stream counts the lines of a rule and kind in a period.
 type stream struct {
 	lines   int         // written in this period
 	omitted int         // not written in this period
 	end     *time.Timer // of the period
 }
 
-// Observe writes what there is to tell of d. It fits [throttler.Throttler.Observe].
+// Observe writes the lines about d. It fits [throttler.Throttler.Observe].
 func (l *Log) Observe(ctx context.Context, rule throttler.Rule, d throttler.Decision) {
 	switch {
 	case d.Status == throttler.Blocked:
@@ -115,8 +115,8 @@ func concerned(d *throttler.Decision, is func(*throttler.Outcome) bool) bool {
 	return false
 }
 
-// write writes a line about the conditions of d that is reports, if its period
-// has room for it.
+// write writes a line about the conditions of d that match is, if the period
+// has room.
 func (l *Log) write(ctx context.Context, k kind, rule *throttler.Rule, d *throttler.Decision, is func(*throttler.Outcome) bool) {
 	if !l.logger().Enabled(ctx, levels[k]) || !l.admit(k, rule.Identifier) {
 		return
@@ -132,8 +132,8 @@ func (l *Log) write(ctx context.Context, k kind, rule *throttler.Rule, d *thrott
 	l.logger().LogAttrs(ctx, levels[k], "throttler: "+messages[k], attrs...)
 }
 
-// conditions names the conditions of d that is reports, with their values if
-// those may be told.
+// conditions names the conditions of d that match is, with their values if
+// l.Values is set.
 func (l *Log) conditions(rule *throttler.Rule, d *throttler.Decision, is func(*throttler.Outcome) bool) slog.Attr {
 	conditions := rule.Either
 	if len(conditions) == 0 {
@@ -156,7 +156,7 @@ func (l *Log) conditions(rule *throttler.Rule, d *throttler.Decision, is func(*t
 }
 
 // admit reports whether the period of a rule and kind has room for a line, and
-// takes it.
+// counts it.
 func (l *Log) admit(k kind, rule string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,7 +182,7 @@ func (l *Log) admit(k kind, rule string) bool {
 	return false
 }
 
-// begin begins a period. l.mu is held.
+// begin starts a period. l.mu is held.
 func (l *Log) begin(key streamKey) *stream {
 	if l.streams == nil {
 		l.streams = make(map[streamKey]*stream)
@@ -200,7 +200,8 @@ func (l *Log) begin(key streamKey) *stream {
 	return s
 }
 
-// finish ends the period of s, and says what was left out. l.mu is held.
+// finish ends the period of s and writes the number of lines left out. l.mu is
+// held.
 func (l *Log) finish(key streamKey, s *stream) {
 	delete(l.streams, key)
 	s.end.Stop()
@@ -210,8 +211,8 @@ func (l *Log) finish(key streamKey, s *stream) {
 	}
 }
 
-// Close ends all periods, and writes what they left out. Observe writes nothing
-// after it.
+// Close ends all periods and writes the numbers of lines left out. After it,
+// Observe writes nothing.
 func (l *Log) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package otelthrottle reports what a rate limiter does to OpenTelemetry, and to
-// a log.
+// Package otelthrottle reports the decisions of a rate limiter to OpenTelemetry
+// and to a log.
 //
 //	limits := throttler.New(servers)
 //	reporting, err := otelthrottle.Attach(otel.GetMeterProvider(), otelthrottle.Parts{
@@ -8,8 +8,7 @@
 //		Guard:     guard,
 //	})
 //
-// It is a module of its own: a program that imports only the library has none of
-// OpenTelemetry in its build.
+// It is a module of its own, so the library itself does not need OpenTelemetry.
 //
 // # Metrics
 //
@@ -25,7 +24,7 @@
 //	throttler.failures             counter    conditions whose back end failed, by throttler.rule,
 //	                                          throttler.condition and error.type: unavailable,
 //	                                          overloaded, timeout, canceled, _OTHER
-//	throttler.lost_races           counter    conditions decided anew since another writer was
+//	throttler.lost_races           counter    conditions decided again because another writer was
 //	                                          faster, by throttler.rule and throttler.condition
 //	throttler.exchanges            counter    records read, written or both in one request
 //	throttler.guesses              counter    records written before they were read, by
@@ -43,7 +42,7 @@
 //	throttler.server.up            gauge      1, or 0 while the circuit breaker is open
 //	throttler.server.calls         counter    calls
 //	throttler.server.failures      counter    calls that failed
-//	throttler.server.refusals      counter    calls not made since the breaker is open
+//	throttler.server.refusals      counter    calls not made because the breaker is open
 //	throttler.server.retries       counter    calls made again over a new connection
 //	throttler.server.connections   up-down    open connections
 //	throttler.server.overloads     counter    calls not sent and answered in time although the server
@@ -59,7 +58,7 @@
 // Of a Pool as a whole:
 //
 //	throttler.server.listed        up-down    servers in the list
-//	throttler.server.changes       counter    times servers came or went: some records began anew
+//	throttler.server.changes       counter    times servers came or went: some records start again
 //
 // Values of conditions are never attributes. Names of rules and conditions are,
 // up to [Parts.MaxNames]; any further name is counted as _OTHER.
@@ -75,45 +74,42 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// DefaultMaxNames is the number of names that are told apart if [Parts.MaxNames]
-// is not set.
+// DefaultMaxNames is the default of [Parts.MaxNames].
 const DefaultMaxNames = 256
 
-// scope names the library that makes the metrics.
+// scope is the name of the meter.
 const scope = "github.com/adaptivethrottler/throttler/otelthrottle"
 
-// Parts is what to report about. Parts that are nil are left out.
+// Parts lists what to report about. A nil part is left out.
 type Parts struct {
-	// Throttler's decisions are counted, through its Observe. An Observe that
-	// is set already is called after them. Attach must come before the
-	// Throttler's first use.
+	// Throttler's decisions are counted. Attach sets its Observe; an Observe
+	// that was set before is still called, after the counting. Call Attach
+	// before the Throttler's first use.
 	Throttler *throttler.Throttler
 
-	// Pool's servers are reported about. Each is asked for its statistics
-	// when metrics are collected, over a connection of its own, for up to
-	// [StatsTimeout].
+	// Pool's servers are reported. At each collection every server is asked for
+	// its statistics, over a connection of its own, for up to [StatsTimeout].
 	Pool *pool.Pool
 
-	// Guard's attempts are counted, through its Observe, as the Throttler's
-	// decisions are.
+	// Guard's attempts are counted. Its Observe is handled like the
+	// Throttler's.
 	Guard *login.Guard
 
-	// Log gets the decisions of Throttler too.
+	// Log writes the decisions of Throttler.
 	Log *Log
 
-	// MaxNames is the number of rules and conditions, together, that are
-	// told apart in metrics. Default: 256.
+	// MaxNames is the number of rules and conditions, together, that have their
+	// own names in metrics. Default: 256.
 	MaxNames int
 }
 
-// A Reporting is what [Attach] has begun.
+// A Reporting is what [Attach] has started. Close ends it.
 type Reporting struct {
 	registrations []metric.Registration
 	log           *Log
 }
 
-// Attach reports about parts to provider from now on. The error is the
-// provider's.
+// Attach starts to report about parts to provider. The error is the provider's.
 func Attach(provider metric.MeterProvider, parts Parts) (*Reporting, error) {
 	meter := provider.Meter(scope)
 	reporting := &Reporting{log: parts.Log}
@@ -137,7 +133,7 @@ func Attach(provider metric.MeterProvider, parts Parts) (*Reporting, error) {
 	return reporting, nil
 }
 
-// throttler reports about the decisions and the counts of parts.Throttler.
+// throttler starts to report about parts.Throttler.
 func (r *Reporting) throttler(meter metric.Meter, parts *Parts) error {
 	maxNames := parts.MaxNames
 	if maxNames < 1 {
@@ -165,8 +161,8 @@ func (r *Reporting) throttler(meter metric.Meter, parts *Parts) error {
 	return nil
 }
 
-// Close ends the reports that are made at intervals, and closes the Log.
-// Decisions are counted as before. It may be called twice.
+// Close stops the reports that are made at each collection, and closes the Log.
+// Decisions and attempts are still counted. It may be called twice.
 func (r *Reporting) Close() error {
 	var errs []error
 	for _, registration := range r.registrations {

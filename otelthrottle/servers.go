@@ -13,12 +13,11 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// StatsTimeout is how long servers are waited for when metrics are collected.
+// StatsTimeout is the time that a collection of metrics waits for the servers.
 // All are asked at once.
 const StatsTimeout = time.Second
 
-// instruments makes what is read when metrics are collected, and keeps all
-// errors.
+// instruments creates the observable instruments and collects the errors.
 type instruments struct {
 	meter metric.Meter
 	all   []metric.Observable
@@ -43,7 +42,7 @@ func (in *instruments) gauge(name, unit, description string) metric.Int64Observa
 	return g
 }
 
-// register has observe called with each collection.
+// register calls observe at each collection.
 func (in *instruments) register(observe metric.Callback) (metric.Registration, error) {
 	if err := errors.Join(in.errs...); err != nil {
 		return nil, err
@@ -91,9 +90,9 @@ func observePool(meter metric.Meter, p *pool.Pool) (metric.Registration, error) 
 		up:          in.gauge("throttler.server.up", "{server}", "1, or 0 while the circuit breaker is open."),
 		calls:       in.counter("throttler.server.calls", "{call}", "Calls of the server."),
 		failures:    in.counter("throttler.server.failures", "{call}", "Calls that failed."),
-		refusals:    in.counter("throttler.server.refusals", "{call}", "Calls not made since the circuit breaker is open."),
+		refusals:    in.counter("throttler.server.refusals", "{call}", "Calls not made because the circuit breaker is open."),
 		retries:     in.counter("throttler.server.retries", "{call}", "Calls made again over a new connection."),
-		overloads:   in.counter("throttler.server.overloads", "{call}", "Calls not sent and answered in time although the server answers."),
+		overloads:   in.counter("throttler.server.overloads", "{call}", "Calls not sent and answered in time, although the server answers."),
 		active:      in.upDown("throttler.server.requests.active", "{request}", "Requests that were sent and not yet answered."),
 		queued:      in.upDown("throttler.server.requests.queued", "{request}", "Requests that wait for their turn."),
 		restarts:    in.counter("throttler.server.restarts", "{restart}", "Restarts that were noticed."),
@@ -111,7 +110,7 @@ func observePool(meter metric.Meter, p *pool.Pool) (metric.Registration, error) 
 func (s *servers) observe(ctx context.Context, o metric.Observer) error {
 	ctx, cancel := context.WithTimeout(ctx, StatsTimeout)
 	defer cancel()
-	_ = s.pool.Check(ctx) // who does not answer is shown by up
+	_ = s.pool.Check(ctx) // throttler.server.up shows a server that does not answer
 	stats := s.pool.Stats()
 	for i := range stats {
 		at := attributes(serverAttributes(stats[i].Server)...)
@@ -152,7 +151,7 @@ func (s *servers) observeMemory(o metric.Observer, stats *pool.ServerStats, at m
 // serverAttributes returns the attributes that name a server.
 func serverAttributes(server string) []attribute.KeyValue {
 	host, port, err := net.SplitHostPort(server)
-	if err != nil { // a socket
+	if err != nil { // a Unix socket
 		return []attribute.KeyValue{attribute.String("server.address", server)}
 	}
 	number, err := strconv.Atoi(port)

@@ -15,7 +15,7 @@ import (
 	"github.com/adaptivethrottler/throttler/tally"
 )
 
-// benchmarked returns a rule with so many conditions, and a decision that
+// benchmarked returns a rule with some conditions, and a decision that
 // authorizes it or blocks it by its first condition.
 func benchmarked(conditions int, blocked bool) (throttler.Rule, throttler.Decision) {
 	rule, d := throttler.Rule{Identifier: "login"}, throttler.Decision{Status: throttler.Authorized}

@@ -10,10 +10,10 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// maxName is how long an identifier or name may be to be kept, in bytes.
+// maxName is the longest identifier or name that is counted, in bytes.
 const maxName = 256
 
-// A verdict is what became of a call: the name that it is counted under.
+// A verdict is the name under which a call is counted.
 type verdict int
 
 const (
@@ -21,10 +21,10 @@ const (
 	blocked
 	wouldBlock
 	overruled // of a condition only
-	verdicts  // how many there are
+	verdicts  // their number
 )
 
-// verdictOf returns what a rule made of a call.
+// verdictOf returns the verdict of a rule.
 func verdictOf(d *throttler.Decision) verdict {
 	switch {
 	case d.Status != throttler.Authorized:
@@ -35,7 +35,7 @@ func verdictOf(d *throttler.Decision) verdict {
 	return authorized
 }
 
-// of returns what a condition made of a call of which its rule made v.
+// of returns the verdict of a condition in a call with the rule's verdict v.
 func (v verdict) of(o *throttler.Outcome) verdict {
 	switch {
 	case !o.Blocked:
@@ -46,26 +46,26 @@ func (v verdict) of(o *throttler.Outcome) verdict {
 	return v
 }
 
-// counts are all counts since a time. Rules and conditions are only ever added,
-// so that a reader needs no lock.
+// counts are all counts since a time. Rules and conditions are added and never
+// removed, so readers need no lock.
 type counts struct {
 	since     time.Time
 	uncounted atomic.Uint64
 	rules     atomic.Pointer[map[string]*rule] // replaced, never changed
 	logins    logins
 
-	names atomic.Int64 // rules and conditions that there are
-	mu    sync.Mutex   // held by who adds one
+	names atomic.Int64 // the number of rules and conditions
+	mu    sync.Mutex   // held to add one
 }
 
-// A rule is what is counted of all rules with one identifier.
+// A rule counts the calls of all rules with one identifier.
 type rule struct {
 	calls      [verdicts]atomic.Uint64
 	failed     atomic.Uint64
 	conditions atomic.Pointer[[]*condition] // replaced, never changed; in the order of their first calls
 }
 
-// A condition is what is counted of the conditions with one name in a rule.
+// A condition counts the calls of all conditions with one name in a rule.
 type condition struct {
 	name      string
 	calls     [verdicts]atomic.Uint64
@@ -74,7 +74,7 @@ type condition struct {
 	lostRaces atomic.Uint64
 
 	mu     sync.Mutex // guards values
-	values summary    // those that were blocked or would have been
+	values summary    // blocked, or with Shadow would have been
 }
 
 func newCounts(since time.Time) *counts {
@@ -83,8 +83,8 @@ func newCounts(since time.Time) *counts {
 	return c
 }
 
-// rule returns what is counted of the rules with this identifier, or nil if they
-// are not counted because there are maxNames others.
+// rule returns the counts of the rules with identifier, or nil if maxNames is
+// used up.
 func (c *counts) rule(identifier string, maxNames int) *rule {
 	if r := (*c.rules.Load())[identifier]; r != nil || c.refuses(identifier, maxNames) {
 		return r
@@ -104,9 +104,8 @@ func (c *counts) rule(identifier string, maxNames int) *rule {
 	return r
 }
 
-// condition returns what is counted of r's conditions with this name, or nil if
-// they are not counted. at is where it stands in the rule, where it usually
-// stands in r as well.
+// condition returns the counts of r's conditions with name, or nil if maxNames
+// is used up. at is its index in the rule, usually the one in r too.
 func (c *counts) condition(r *rule, at int, name string, maxNames int) *condition {
 	if n := r.find(at, name); n != nil || c.refuses(name, maxNames) {
 		return n
@@ -124,9 +123,9 @@ func (c *counts) condition(r *rule, at int, name string, maxNames int) *conditio
 	return n
 }
 
-// refuses reports whether a new rule or condition of this name is not counted.
-// It is final only with c.mu held, but a program that names its rules by the
-// million does not have to wait for that.
+// refuses reports whether a new rule or condition is not counted. Without c.mu
+// the answer may be out of date, but a program with millions of names does not
+// wait for the lock.
 func (c *counts) refuses(name string, maxNames int) bool {
 	return len(name) > maxName || c.names.Load() >= int64(maxNames)
 }

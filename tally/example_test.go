@@ -11,10 +11,10 @@ import (
 	"github.com/adaptivethrottler/throttler/tally"
 )
 
-// A trial run: which limit would stop the one who guesses passwords, and nobody
-// else? The rule is in Shadow, so nobody is stopped yet, and has a condition for
-// each limit in question. The tally tells who would have been blocked by each,
-// and how often.
+// A trial run: which limit would stop an attacker who guesses passwords, and no
+// one else? The rule has a condition for each limit in question. It is in
+// Shadow, so it stops no call. The tally tells which values each limit would
+// have blocked, and how often.
 func Example_trialRun() {
 	counts := tally.New()
 	limits := throttler.New(memstore.New())

@@ -9,23 +9,23 @@ import (
 	"github.com/adaptivethrottler/throttler/login"
 )
 
-// logins are the attempts to log in that were observed.
+// logins counts attempts to log in.
 type logins struct {
 	results    [4]atomic.Uint64 // by login.Result
 	wouldBlock atomic.Uint64
 	known      atomic.Uint64
 	errs       atomic.Uint64
 
-	mu       sync.Mutex // guards what follows: those of attempts that failed
+	mu       sync.Mutex // guards names, addrs and networks, which are of failed attempts
 	names    summary
 	addrs    summary
 	networks summary
 }
 
-// ObserveLogin counts one attempt to log in. It fits login.Guard.Observe, keeps
-// nothing else of e, and ignores the ctx. The names, addresses and networks of
-// attempts that failed are recorded as the values of conditions are: with HashKey
-// as hashes. Attempts of several guards are counted together; to tell them apart,
+// ObserveLogin counts one attempt to log in. It fits login.Guard.Observe. It
+// keeps nothing else of e, and ignores the ctx. Names, addresses and networks
+// of failed attempts are recorded like values of conditions: with HashKey as
+// hashes. Attempts of several guards are counted together. To tell them apart,
 // give each guard a Tally.
 func (t *Tally) ObserveLogin(_ context.Context, e login.Event) {
 	l := &t.counts.Load().logins
@@ -53,8 +53,8 @@ func (t *Tally) ObserveLogin(_ context.Context, e login.Event) {
 	l.networks.count(network, t.maxValues())
 }
 
-// network returns the network of addr with so many bits, or addr itself if it has
-// no more; "" for no address.
+// network returns the network of addr with these bits, addr itself if that is
+// the whole address, or "" for the zero address.
 func network(addr netip.Addr, ipv4Bits, ipv6Bits int) string {
 	addr = addr.Unmap()
 	bits := ipv6Bits
@@ -71,49 +71,49 @@ func network(addr netip.Addr, ipv4Bits, ipv6Bits int) string {
 	return prefix.String()
 }
 
-// LoginCounts are attempts to log in.
+// LoginCounts counts attempts to log in.
 type LoginCounts struct {
 	// Attempts is the sum of the next four.
 	Attempts uint64 `json:"attempts"`
 
-	// Succeeded, Failed and Canceled count attempts that ended so. Refused
-	// counts those whose password was not looked at. An attempt that the
+	// Succeeded, Failed and Canceled count attempts by how they ended. Refused
+	// counts attempts whose password was not looked at. An attempt that the
 	// application never ends is not counted.
 	Succeeded uint64 `json:"succeeded"`
 	Failed    uint64 `json:"failed"`
 	Refused   uint64 `json:"refused"`
 	Canceled  uint64 `json:"canceled"`
 
-	// WouldBlock is the number of attempts that were let in only because of
-	// Shadow. They also count as what they came to.
+	// WouldBlock is the number of attempts that passed only because of Shadow.
+	// They also count by how they ended.
 	WouldBlock uint64 `json:"would_block"`
 
-	// Known is the number of Attempts that were decided by the limits for those
-	// who are known.
+	// Known is the number of Attempts that were decided by the limits of a
+	// known address or device.
 	Known uint64 `json:"known"`
 
-	// FailedShare is Failed over Succeeded+Failed: of the passwords that were
-	// looked at, the share that was wrong. 0 if none was.
+	// FailedShare is Failed/(Succeeded+Failed): the share of wrong passwords
+	// among those looked at. 0 if there was none.
 	FailedShare float64 `json:"failed_share"`
 
 	// Errors is the number of Attempts during which the backend failed:
-	// Decision.Err was set. They also count above, as what they came to.
+	// Decision.Err was set. They also count above.
 	Errors uint64 `json:"errors"`
 
-	// Names, Addresses and Networks are those that failed most, most first, as
-	// [ConditionCounts.Values]. An IPv6 address is its /64. Networks are /24 of
-	// IPv4 and /48 of IPv6.
+	// Names, Addresses and Networks are those with the most failures, most
+	// first: see [ConditionCounts.Values]. An IPv6 address is its /64. Networks
+	// are /24 of IPv4 and /48 of IPv6.
 	Names     []ValueCount `json:"names"`
 	Addresses []ValueCount `json:"addresses"`
 	Networks  []ValueCount `json:"networks"`
 
-	// Unlisted is an upper bound on the failures of any name, address or
-	// network that is not in its list. It is 0 as long as all of them fit, and
-	// never more than Failed/MaxValues. If no values are kept it is Failed.
+	// Unlisted is an upper bound on the failures of a name, address or network
+	// that is not in its list. It is 0 while all fit, and at most
+	// Failed/MaxValues. If no values are kept it is Failed.
 	Unlisted uint64 `json:"unlisted"`
 }
 
-// snapshot returns the counts, nil if no attempt was observed.
+// snapshot returns the counts, or nil if there were no attempts.
 func (l *logins) snapshot(maxValues int) *LoginCounts {
 	s := &LoginCounts{
 		Refused:    l.results[login.Refused].Load(),

@@ -15,22 +15,22 @@ import (
 	"unicode/utf8"
 )
 
-// What the page shows of the values: the JSON has all of them, in full.
+// The page shows part of the values. The JSON has all of them, in full.
 const (
 	pageValues      = 25 // of a condition, at most
 	pageValueLength = 80 // in characters
 )
 
-// ServeHTTP answers GET and HEAD with a [Snapshot]: as an HTML page, or as JSON
+// ServeHTTP answers GET and HEAD with a [Snapshot]. It is an HTML page, or JSON
 // if the query has format=json or, without a format, if the Accept header
 // prefers application/json to text/html. Other methods get 405.
 //
-// The page needs no script and loads nothing. It shows a condition's 25 most
-// blocked values, escaped, and the beginning of long ones; the JSON has all. No
-// answer is to be stored by anyone, or shown in a frame.
+// The page needs no script and loads nothing. It shows the 25 most blocked
+// values of a condition, long ones shortened. The JSON has all. Header fields
+// forbid to store an answer or to show the page in a frame.
 //
-// There is no access control: who can reach the handler sees everything that the
-// tally has recorded. Put it behind the program's own, or on a loopback address.
+// There is no access control, and the handler shows everything that the tally
+// has recorded. Put it behind the program's own, or on a loopback address.
 func (t *Tally) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
@@ -57,7 +57,7 @@ func (t *Tally) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	header.Set("Content-Length", strconv.Itoa(len(body)))
-	w.Write(body) // a client that has gone is no news
+	w.Write(body) // an error means that the client has gone
 }
 
 func wantsJSON(r *http.Request) bool {
@@ -71,9 +71,9 @@ func wantsJSON(r *http.Request) bool {
 	return quality(accept, "application", "json") > quality(accept, "text", "html")
 }
 
-// quality returns the weight that an Accept header gives to a media type, that of
-// the most specific range which matches it (RFC 9110, section 12.5.1); 0 if none
-// does. A weight that is no number counts as 0.
+// quality returns the weight that an Accept header gives to a media type: that
+// of the most specific matching range (RFC 9110, section 12.5.1), or 0. A
+// weight that is not a number counts as 0.
 func quality(accept, major, minor string) float64 {
 	weight, specific := 0.0, 0
 	for part := range strings.SplitSeq(accept, ",") {
@@ -107,7 +107,7 @@ var pageStyle string
 //go:embed page.html
 var pageSource string
 
-// policy lets the page use its style sheet and nothing else.
+// policy allows the page its style sheet and nothing else.
 var policy = func() string {
 	hash := sha256.Sum256([]byte(pageStyle))
 	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) +
@@ -129,7 +129,7 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"stopped":   func(c ConditionCounts) uint64 { return c.Blocked + c.WouldBlock },
 }).Parse(pageSource))
 
-// mostFailed are the names, addresses or networks whose logins failed most.
+// mostFailed are the names, addresses or networks with the most failed logins.
 type mostFailed struct {
 	Kind   string
 	Values []ValueCount
@@ -161,7 +161,7 @@ func number(n uint64) string {
 	return b.String()
 }
 
-// share returns how much of all a part is, in percent.
+// share returns part of all in percent.
 func share(part, all uint64) string {
 	if all == 0 {
 		return "0 %"
@@ -169,7 +169,7 @@ func share(part, all uint64) string {
 	return strconv.FormatFloat(100*float64(part)/float64(all), 'f', 1, 64) + " %"
 }
 
-// beginning returns value, which is printable, as far as the page shows it.
+// beginning returns the part of value, which is printable, that the page shows.
 func beginning(value string) string {
 	if utf8.RuneCountInString(value) <= pageValueLength {
 		return value
@@ -177,7 +177,7 @@ func beginning(value string) string {
 	return string([]rune(value)[:pageValueLength]) + "…"
 }
 
-// countOf returns how often v was blocked, as far as that is known.
+// countOf returns the count of v, as a range if it is not exact.
 func countOf(v ValueCount) string {
 	if v.Error == 0 {
 		return number(v.Count)

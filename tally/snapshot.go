@@ -9,28 +9,28 @@ import (
 	"unicode/utf8"
 )
 
-// A Snapshot is what a [Tally] has counted up to a moment. It is a plain value
-// that shares nothing with the tally. As JSON its slices are never null.
+// A Snapshot holds the counts of a [Tally] at a moment. It shares nothing with
+// the tally. As JSON its slices are never null.
 //
-// Each count is exact, but a call that is observed while the snapshot is taken
-// may be in some of the counts and not yet in others.
+// Each count is exact, but a concurrent call may be in some of the counts and
+// not yet in others.
 type Snapshot struct {
-	// Since is the time at which counting began, At the time of the snapshot,
-	// both in UTC.
+	// Since is the time at which counting began, At the time of the snapshot.
+	// Both are in UTC.
 	Since time.Time `json:"since"`
 	At    time.Time `json:"at"`
 
-	// Rules are those that decided a call since then, by Identifier.
+	// Rules are the rules that decided a call, by Identifier.
 	Rules []RuleCounts `json:"rules"`
 
-	// Logins are the attempts to log in, nil if none was observed. They are no
-	// calls, and not among those of the Rules.
+	// Logins are the attempts to log in, nil if there were none. They are not
+	// calls of Rules.
 	Logins *LoginCounts `json:"logins,omitempty"`
 
 	// Uncounted is the number of calls that are missing above, in whole or for
-	// some of their conditions, because there were more rules and conditions
-	// than [Tally.MaxNames], or a name was too long. It is 0 unless the program
-	// makes up names, such as from what belongs into Value.
+	// some conditions: there were more rules and conditions than
+	// [Tally.MaxNames], or a name was too long. If it is not 0, the program
+	// probably makes names of what belongs into Value.
 	Uncounted uint64 `json:"uncounted"`
 }
 
@@ -59,8 +59,8 @@ type RuleCounts struct {
 	// LostRaces is the sum of the Conditions' LostRaces.
 	LostRaces uint64 `json:"lost_races"`
 
-	// Conditions are those of the rule, in the order in which they were
-	// first seen, usually the rule's.
+	// Conditions are the rule's conditions, in the order in which they were
+	// first seen.
 	Conditions []ConditionCounts `json:"conditions"`
 }
 
@@ -100,7 +100,7 @@ type ConditionCounts struct {
 	Failed uint64 `json:"failed"`
 
 	// LostRaces is the sum of Outcome.LostRaces: how often the condition was
-	// decided anew because another process had changed its record.
+	// decided again because another process had changed its record.
 	LostRaces uint64 `json:"lost_races"`
 
 	// Values are the values that were blocked most, in Blocked and WouldBlock
@@ -109,35 +109,35 @@ type ConditionCounts struct {
 	Values []ValueCount `json:"values"`
 
 	// Unlisted is an upper bound on how often a value that is not in Values was
-	// blocked. It is 0 as long as all values fit: then Values is complete and
-	// exact. It is at most (Blocked + WouldBlock)/MaxValues, and their sum if no
-	// values are kept.
+	// blocked. While all values fit it is 0, and Values is complete and exact.
+	// It is at most (Blocked + WouldBlock)/MaxValues, or their sum if no values
+	// are kept.
 	Unlisted uint64 `json:"unlisted"`
 }
 
-// A ValueCount is how often a value was blocked by a condition or would have
-// been, or in [LoginCounts] how often it failed.
+// A ValueCount is the number of times that a condition blocked a value or would
+// have blocked it; in [LoginCounts], the number of failures.
 type ValueCount struct {
-	// Value is the value itself if it is valid UTF-8, printable, and begins
-	// and ends neither with a '"' nor a blank. Any other is quoted as in Go,
-	// so that strconv.Unquote returns it. It does no harm in a log or on a
-	// terminal, but has to be escaped for HTML or a shell like any text.
+	// Value is the value. It is quoted as in Go unless it is valid UTF-8,
+	// printable, and begins and ends neither with a '"' nor a blank;
+	// strconv.Unquote reverses that. So it is safe in a log or on a terminal,
+	// but must be escaped for HTML or a shell.
 	//
-	// In place of a value of more than 128 bytes stand its first 96 bytes,
-	// "...sha256:" and its SHA-256 in hexadecimal. With [Tally.HashKey] this
-	// is a hash.
+	// For a value of more than 128 bytes this is its first 96 bytes,
+	// "...sha256:" and its SHA-256 in hexadecimal. With [Tally.HashKey] it is a
+	// hash.
 	Value string `json:"value"`
 
 	// Count is an upper bound on how often the value was blocked.
 	Count uint64 `json:"count"`
 
-	// Error is the possible excess of Count: the value was blocked Count-Error
-	// times at least. 0 means that Count is exact. It is at most the condition's
-	// Unlisted.
+	// Error is the largest possible excess of Count: the value was blocked at
+	// least Count-Error times. 0 means that Count is exact. Error is at most
+	// the condition's Unlisted.
 	Error uint64 `json:"error"`
 }
 
-// Snapshot returns what was counted since [New] or the last [Tally.Reset].
+// Snapshot returns the counts since [New] or the last [Tally.Reset].
 func (t *Tally) Snapshot() Snapshot {
 	c := t.counts.Load()
 	s := Snapshot{
@@ -197,7 +197,7 @@ func (n *condition) snapshotValues(maxValues int) ([]ValueCount, uint64) {
 	return n.values.values(), n.values.min(maxValues)
 }
 
-// values returns what is counted, most first, ready to be shown.
+// values returns the counted values in printable form, most first.
 func (s *summary) values() []ValueCount {
 	values := make([]ValueCount, len(s.order))
 	for i, c := range s.order {
@@ -209,8 +209,7 @@ func (s *summary) values() []ValueCount {
 	return values
 }
 
-// printable returns value if it can be printed, read, and told from a quoted one,
-// and quotes it if not.
+// printable returns value, quoted if it cannot be printed or looks quoted.
 func printable(value string) string {
 	if !utf8.ValidString(value) || strings.Trim(value, `" `) != value {
 		return strconv.Quote(value)

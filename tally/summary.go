@@ -9,26 +9,25 @@ import (
 // Space-Saving algorithm of Metwally, Agrawal and El Abbadi, "Efficient
 // Computation of Frequent and Top-k Elements in Data Streams" (ICDT 2005).
 //
-// A value that has a counter adds to it. One that has none, once k others do,
-// takes over the smallest counter, count and all, and adds to that: it has come
-// at least once, and at most as often as that count says, since a value that was
-// seen before and lost its counter lost one that was no greater. What it took
-// over is its counter's overcount.
+// A value with a counter increments it. A value without one, when all k are
+// taken, takes over the smallest counter and increments that. The value then
+// occurred at least once, and at most as often as the counter says: if it had a
+// counter before and lost it, that was no greater. The count that it took over
+// is the counter's overcount.
 //
-// So with N values counted, and min the smallest of k counters, or 0 if one is
+// With N values counted, and min the smallest of k counters, or 0 if one is
 // free:
 //
-//   - the counters add up to N, and min is at most N/k;
-//   - a value with a counter came count times at most, and count-overcount times
-//     at least, and its overcount is at most min;
-//   - a value without a counter came min times at most. In other words, every
-//     value that makes up more than 1/k of the stream has a counter.
+//   - The counters add up to N, and min is at most N/k.
+//   - A value with a counter occurred at most count times and at least
+//     count-overcount times. Its overcount is at most min.
+//   - A value without a counter occurred at most min times. So every value that
+//     makes up more than 1/k of the stream has a counter.
 //
-// That holds for every stream, also one made by somebody who knows the algorithm
-// and what was counted before: nothing here is hashed but the keys of a Go map,
-// and those with a seed of their own.
+// This holds for every stream, also for one made by an attacker: only the keys
+// of a Go map are hashed, with a seed of its own.
 //
-// The zero summary is empty. It takes a lock around every use.
+// The zero summary is empty. It must be guarded by a lock.
 type summary struct {
 	byValue map[string]*counter
 	order   []*counter // by count, descending
@@ -37,18 +36,18 @@ type summary struct {
 type counter struct {
 	value     string
 	count     uint64
-	overcount uint64 // how much of count may be other values'
-	at        int    // where it stands in the summary's order
+	overcount uint64 // the part of count that may belong to other values
+	at        int    // its index in the summary's order
 }
 
-// count counts value, with k counters or as many as there are already.
+// count counts value with k counters, or with those there are if they are more.
 func (s *summary) count(value string, k int) {
 	c := s.byValue[value]
 	if c == nil {
 		c = s.take(strings.Clone(value), k)
 	}
-	// Of the counters with the same count it becomes the first, which it may
-	// leave behind without a change to the order.
+	// Swap it with the first counter of the same count. So its increment keeps
+	// the order.
 	first := sort.Search(c.at, func(i int) bool { return s.order[i].count <= c.count })
 	other := s.order[first]
 	s.order[first], s.order[c.at] = c, other

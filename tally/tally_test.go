@@ -119,7 +119,7 @@ func TestAFailureOfTheBackendIsCounted(t *testing.T) {
 	}, onlyRule(t, counts))
 }
 
-// rival is a backend in which somebody else is faster to store the first hit.
+// rival is a backend in which another process is faster to store the first hit.
 type rival struct {
 	throttler.Client
 	first func()
@@ -318,7 +318,7 @@ func TestHostileValuesAreKeptApartAndQuoted(t *testing.T) {
 	assert.Contains(t, got, long[:96]+"...sha256:"+hex.EncodeToString(hash[:]))
 }
 
-// hostile are values that somebody might send to harm who looks at them.
+// hostile are values that could harm a person or program that shows them.
 var hostile = []string{
 	"",
 	"plain ünïcode",

@@ -1,4 +1,5 @@
-// Command throttler looks after the limits that programs keep in memcached.
+// Command throttler shows, sets and lifts the limits and bans that programs
+// keep in memcached, and serves decisions to proxies and programs.
 //
 //	throttler look login ip=203.0.113.7 login=alice
 //	throttler ban login ip=203.0.113.7 24h
@@ -9,8 +10,8 @@
 //	throttler try rules.yaml < access.log
 //	throttler serve -rules rules.yaml
 //
-// docs/service.md is its manual. The exit status is 0 if all went well, 1 if a
-// server did not answer or a rule file is wrong, and 2 if the command line is.
+// docs/service.md is its manual. The exit status is 0 on success, 1 if a server
+// does not answer or a rule file is wrong, and 2 if the command line is wrong.
 package main
 
 import (

@@ -1,19 +1,19 @@
-// Chatbot is an oracle that answers questions, but not all day: at most 2 a minute
-// for each user, and 10 in 2 minutes for all of them together.
+// Chatbot is an oracle that answers at most 2 questions a minute for each user,
+// and 10 in 2 minutes for all users together.
 //
 //	go run ./examples/chatbot [-minute 2s]
 //	go run ./examples/chatbot -stdin [-minute 1m]
 //
-// Without -stdin it plays a conversation that shows both limits at work, in which
-// a minute takes 2 seconds and the times printed are those of the conversation.
-// With -stdin it talks with whoever writes lines "user: question" to standard
-// input, and exits with status 0 when that ends, with 1 if it cannot read or
-// write, and with 2 if it does not understand its flags.
+// Without -stdin it plays a conversation that shows both limits. A minute takes
+// 2 seconds there, and the times printed are those of the conversation. With
+// -stdin it answers lines "user: question" from standard input until they end.
+// The exit status is 0, or 1 if it cannot read or write, or 2 if the flags are
+// wrong.
 //
-// Watch frank in the conversation. The oracle has answered the others too often, and
-// turns frank away twice. That uses up nothing of frank's own budget: as soon as the
-// oracle answers again, frank has 2 questions. [throttler.Rule.CountAuthorizedOnly]
-// makes it so.
+// Watch frank in the conversation. The oracle has answered the others too
+// often, and turns frank away twice. That does not count towards frank's own
+// limit: as soon as the oracle answers again, frank has 2 questions.
+// [throttler.Rule.CountAuthorizedOnly] makes it so.
 package main
 
 import (
@@ -38,11 +38,11 @@ func main() {
 	os.Exit(run(context.Background(), os.Stdin, os.Stdout, os.Stderr, os.Args[1:]...))
 }
 
-// run is the program. It returns its exit status, 1 also when ctx is done.
+// run runs the program and returns its exit status, 1 also if ctx ends.
 func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args ...string) int {
 	flags := flag.NewFlagSet("chatbot", flag.ContinueOnError)
 	talk := flags.Bool("stdin", false, `talk with standard input, in lines "user: question"`)
-	minute := flags.Duration("minute", 0, "how long a minute takes (default 1m with -stdin, 2s without)")
+	minute := flags.Duration("minute", 0, "the length of a minute (default 1m with -stdin, 2s without)")
 	err := startup.Parse(flags, args, stderr)
 	if err == nil && (*minute < 0 || *minute > 0 && *minute < 60*time.Millisecond) {
 		err = fmt.Errorf("-minute is %v, want 60ms or more", *minute)
@@ -65,7 +65,7 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args ..
 type bot struct {
 	throttler *throttler.Throttler
 	start     time.Time
-	second    time.Duration // how long one takes
+	second    time.Duration // the length of a second
 	out       io.Writer
 }
 
@@ -80,7 +80,7 @@ func (b *bot) rule(user string) throttler.Rule {
 	}
 }
 
-// reply returns what the bot has to say to a question.
+// reply returns the answer to a question.
 func (b *bot) reply(ctx context.Context, user, question string) (string, error) {
 	d, err := b.throttler.Authorize(ctx, b.rule(user))
 	if err := cmp.Or(err, ctx.Err()); err != nil {
@@ -93,7 +93,7 @@ func (b *bot) reply(ctx context.Context, user, question string) (string, error) 
 	return oracle(question), nil
 }
 
-// oracle answers a question, always alike.
+// oracle answers a question, always the same way.
 func oracle(question string) string {
 	hash := fnv.New32a()
 	io.WriteString(hash, question)
@@ -101,7 +101,7 @@ func oracle(question string) string {
 	return answers[hash.Sum32()%uint32(len(answers))]
 }
 
-// conversation is what users ask, and at which second.
+// conversation lists the questions of users, with their seconds.
 var conversation = []struct {
 	at             int
 	user, question string
@@ -125,7 +125,7 @@ var conversation = []struct {
 	{127, "frank", "shall I go?"},
 }
 
-// play has the conversation.
+// play plays the conversation.
 func (b *bot) play(ctx context.Context) error {
 	for _, c := range conversation {
 		select {

@@ -1,31 +1,28 @@
-// Lines reads lines from standard input and says of each whether it may pass:
-// at most 2 equal lines in 10 seconds and at most 5 lines of any kind in a
-// minute, unless flags set other limits. A line that may not pass is counted
-// nowhere.
+// Lines reads lines from standard input and prints whether each may pass: at
+// most 2 equal lines in 10 seconds, and at most 5 lines of any kind in a
+// minute. Lines that may not pass are not counted.
 //
 //	go run ./examples/lines [-equal 2] [-equal-ttl 10s] [-all 5] [-all-ttl 1m] [-lockout 0s] [-memcached host:port]...
 //
-// For each line it prints one, as soon as it has read it:
+// For each line it prints one, at once:
 //
 //	12:00:38 ok: hello
 //	12:00:40 wait 5 s (equal): hello
 //
-// That is the time of day, and "ok" for a line that may pass; or "wait", how many
-// seconds it takes until the same line may pass if no other does (a whole number,
-// rounded up) and, in parentheses, which limits it has reached: "equal", "all",
-// or both with a comma between. With -lockout a limit that is reached bans, its
-// own value for so long, and "banned" follows its name. After the first ": "
-// comes the line as it was read, whatever its length, without its line end (LF or
-// CR LF).
+// "wait" gives the number of seconds, rounded up, until the same line may pass
+// if no other does. The limits that block follow in parentheses: "equal",
+// "all", or both with a comma. With -lockout a full limit is banned for that
+// time, and "banned" follows its name. After the first ": " comes the line as
+// it was read, without LF or CR LF.
 //
-// Without -memcached the counts are kept in the process. With it they are kept
-// in the servers given, "host:port" or the path of a socket, and all processes that
-// use the same servers count together. A server that does not answer is reported on
-// standard error, the first time. Until it is back, the limits whose counts it keeps
-// let every line pass.
+// Without -memcached the counts are in the process. With it they are on the
+// servers given ("host:port", or the path of a socket), and all processes with
+// the same servers count together. The first failure of a server is reported on
+// standard error. While a server does not answer, lines pass the limits that it
+// stores.
 //
-// Lines ends with the input, and exits with status 0; with 1 if it cannot read
-// or write, with 2 if it does not understand its flags.
+// Lines ends with the input. The exit status is 0, or 1 if it cannot read or
+// write, or 2 if the flags are wrong.
 package main
 
 import (
@@ -48,8 +45,8 @@ func main() {
 	os.Exit(run(context.Background(), os.Stdin, os.Stdout, os.Stderr, os.Args[1:]...))
 }
 
-// run is the program. It returns its exit status, 1 also when ctx is done, which
-// it notices between two lines.
+// run runs the program and returns its exit status. It returns 1 if ctx ends,
+// which it checks between lines.
 func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args ...string) int {
 	var f filter
 	err := f.parse(args, stderr)
@@ -60,7 +57,7 @@ func run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer, args ..
 	return startup.Ended("lines", f.run(ctx, stdin, stdout, stderr), stderr)
 }
 
-// A filter is the program as its flags have set it.
+// A filter is the program with its flags.
 type filter struct {
 	equal, all       int
 	equalTTL, allTTL time.Duration
@@ -68,18 +65,18 @@ type filter struct {
 	throttler        *throttler.Throttler
 	close            func() error // ends its connections
 
-	reported bool // that a server failed
+	reported bool // a server's failure was reported
 }
 
-// parse sets f by the flags in args. For -h it explains them on stderr and
+// parse sets f from the flags in args. For -h it prints the usage on stderr and
 // returns flag.ErrHelp.
 func (f *filter) parse(args []string, stderr io.Writer) error {
 	flags := flag.NewFlagSet("lines", flag.ContinueOnError)
-	flags.IntVar(&f.equal, "equal", 2, "how many equal lines may pass in the time that -equal-ttl says")
+	flags.IntVar(&f.equal, "equal", 2, "equal lines that may pass in -equal-ttl")
 	flags.DurationVar(&f.equalTTL, "equal-ttl", 10*time.Second, "how long a line counts among equal ones")
-	flags.IntVar(&f.all, "all", 5, "how many lines in all may pass in the time that -all-ttl says")
+	flags.IntVar(&f.all, "all", 5, "lines of any kind that may pass in -all-ttl")
 	flags.DurationVar(&f.allTTL, "all-ttl", time.Minute, "how long a line counts among all")
-	flags.DurationVar(&f.lockout, "lockout", 0, "how long a limit that is reached stays closed (default 0s: until it has room)")
+	flags.DurationVar(&f.lockout, "lockout", 0, "the ban of a full limit (default 0s: none)")
 	servers := startup.Memcached(flags)
 	if err := cmp.Or(startup.Parse(flags, args, stderr), f.check()); err != nil {
 		return err
@@ -92,7 +89,7 @@ func (f *filter) parse(args []string, stderr io.Writer) error {
 	return nil
 }
 
-// check returns what is wrong with the limits, in terms of the flags.
+// check returns an error if a flag is invalid.
 func (f *filter) check() error {
 	for _, limit := range []struct {
 		flag string
@@ -112,12 +109,12 @@ func (f *filter) check() error {
 	return nil
 }
 
-// run answers the lines of stdin on stdout until they end, and reports servers
-// that fail on stderr.
+// run answers the lines of stdin on stdout until they end, and reports failing
+// servers on stderr.
 func (f *filter) run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) error {
 	input := bufio.NewReader(stdin)
 	for {
-		// Lines of any length. The last one may lack its end.
+		// A line has any length. The last one may lack its end.
 		line, readErr := input.ReadString('\n')
 		if line != "" {
 			answer, err := f.answer(ctx, trimEnd(line), stderr)
@@ -141,7 +138,7 @@ func trimEnd(line string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r")
 }
 
-// answer decides on one line and returns what to print.
+// answer decides one line and returns the text to print.
 func (f *filter) answer(ctx context.Context, line string, stderr io.Writer) (string, error) {
 	d, err := f.throttler.Authorize(ctx, f.rule(line))
 	if err := cmp.Or(err, ctx.Err()); err != nil {
@@ -171,14 +168,14 @@ func (f *filter) rule(line string) throttler.Rule {
 	}
 }
 
-// seconds returns d in whole seconds, rounded up, so that nobody comes back too
-// early. A rest of less than a millisecond does not count: stored times are rounded
-// up by less than that, and 10 s would be called 11.
+// seconds returns d in whole seconds, rounded up, so that a retry is not too
+// early. Less than a millisecond over is rounded down: stored times are rounded
+// up by less, and 10 s would become 11.
 func seconds(d time.Duration) int64 {
 	return max(1, int64((d+time.Second-time.Millisecond)/time.Second))
 }
 
-// reached names the limits that block.
+// reached returns the names of the limits that block.
 func reached(outcomes []throttler.Outcome) string {
 	var names []string
 	for _, o := range outcomes {

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A typed line comes so many seconds after the program has started.
+// A typed line comes at seconds after the start of the program.
 type typed struct {
 	at   int
 	line string

@@ -10,27 +10,27 @@ import (
 	"github.com/adaptivethrottler/throttler/login"
 )
 
-// accounts are those who can sign in.
+// accounts are the accounts that can sign in.
 type accounts struct {
-	byName  map[string]account // by what login.Normalize makes of the name
-	nobody  account            // for names that there is no account of
-	hashing chan struct{}      // holds an element for each password that is being hashed
+	byName  map[string]account // by login.Normalize(name)
+	nobody  account            // for names without an account
+	hashing chan struct{}      // holds an element for each hashing under way
 	hash    func(password string, salt []byte) []byte
 }
 
-// An account is one person's.
+// An account is the account of one person.
 type account struct {
 	name string
 	salt []byte
 	hash []byte
 }
 
-// maxHashing is how many passwords are hashed at once. Each takes 19 MiB, so
-// that without a bound a flood of passwords would be one of memory.
+// maxHashing is the number of passwords hashed at once. Each takes 19 MiB, so a
+// flood of passwords would otherwise exhaust the memory.
 const maxHashing = 4
 
-// demonstration returns the accounts that this site has. A real one has them in
-// a database, in which the hashes are all there is of the passwords.
+// demonstration returns the accounts of this site. A real site has them in a
+// database, with the hashes only.
 func demonstration() *accounts {
 	a := &accounts{
 		byName:  make(map[string]account),
@@ -55,9 +55,9 @@ func hash(password string, salt []byte) []byte {
 	return argon2.IDKey([]byte(password), salt, 2, 19<<10, 1, 32)
 }
 
-// verify returns the account of name if password is its password. It takes as
-// long for a name that does not exist as for one that does. The error is that of
-// ctx, which ended before it was the turn of this password.
+// verify returns the account of name, and whether password is its password. It
+// takes the same time for a name without an account. The error is ctx's, if ctx
+// ended while other passwords were hashed.
 func (a *accounts) verify(ctx context.Context, name, password string) (account, bool, error) {
 	select {
 	case a.hashing <- struct{}{}:
@@ -65,8 +65,8 @@ func (a *accounts) verify(ctx context.Context, name, password string) (account, 
 	case <-ctx.Done():
 		return account{}, false, ctx.Err()
 	}
-	// The name is looked up as the guard counts it: a spelling that finds the
-	// account has no guesses of its own.
+	// Look the name up as the guard counts it, so that another spelling of it
+	// has no guesses of its own.
 	found, exists := a.byName[login.Normalize(name)]
 	if !exists {
 		found = a.nobody

@@ -126,7 +126,7 @@ func (b *browser) seconds() int {
 }
 
 // What a person sees: wrong passwords until the form is closed, the countdown,
-// somebody else who gets in, the operator, and the way in.
+// another user who gets in, the operator, and the way in.
 func TestInABrowser(t *testing.T) {
 	town := openTown(t)
 	alice := town.browser("203.0.113.7")

@@ -7,27 +7,26 @@ import (
 	"strings"
 )
 
-// devices are what one browser's cookie says: a token by which the guard tells it
-// from others, and one for each name that has signed in there, the last one first.
-// A success replaces its name's token and no other, so that several people can
-// share a computer, and whoever has read the cookie knows nothing of use about a
-// name after its next success.
+// devices are the tokens in a browser's cookie: one for the browser, and one
+// for each name that has signed in there, the last one first. A success
+// replaces the token of its name only. So several people can share a computer,
+// and a stolen cookie is worthless for a name after its next success.
 type devices struct {
-	browser string // worth nothing: no name is ever known from it
+	browser string // no name is ever known from it
 	owned   []owned
 }
 
-// An owned device is known to one name.
+// An owned device is known for one name.
 type owned struct {
 	tag   string // of the name
 	token string
 }
 
-// maxOwned is how many names one browser keeps, so that a cookie stays below 1 KB.
+// maxOwned is the number of names in a cookie, to keep it below 1 KB.
 const maxOwned = 16
 
-// parseDevices returns the devices of a cookie. What is none is left out, and a
-// browser without a token gets one.
+// parseDevices parses a cookie. It skips what is invalid, and gives a browser
+// without a token a new one.
 func parseDevices(cookie string) devices {
 	browser, rest, _ := strings.Cut(cookie, ".")
 	d := devices{browser: browser}
@@ -43,7 +42,7 @@ func parseDevices(cookie string) devices {
 	return d
 }
 
-// isToken reports whether s looks like one of rand.Text.
+// isToken reports whether s has the form of rand.Text.
 func isToken(s string) bool {
 	return len(s) == 26 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
 }
@@ -58,14 +57,14 @@ func (d devices) String() string {
 	return b.String()
 }
 
-// tag returns what tells name from others in this cookie. Another browser's tags
-// are others, so that nobody is followed by them.
+// tag identifies name in this cookie. Each browser has other tags, so they
+// cannot be used to track a name.
 func (d devices) tag(name string) string {
 	hash := sha256.Sum256([]byte(d.browser + name))
 	return strings.ReplaceAll(base64.RawURLEncoding.EncodeToString(hash[:6]), "-", "~")
 }
 
-// of returns the device that name logs in with.
+// of returns the device to log in with as name.
 func (d devices) of(name string) string {
 	for _, o := range d.owned {
 		if o.tag == d.tag(name) {

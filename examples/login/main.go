@@ -1,23 +1,22 @@
-// Login is a small site with a login form that is protected from being guessed
-// at, and a page on which its operator sees who is blocked and lets them in.
+// Login is a small site with a protected login form, and a page where its
+// operator sees who is blocked and lets them in.
 //
 //	go run ./examples/login [-listen 127.0.0.1:8080] [-operator 127.0.0.1:8081] [-https]
 //	                        [-proxy prefix]... [-memcached host:port]...
 //
-// Open http://127.0.0.1:8080/ and sign in as alice with the password "correct
-// horse", or do not: after 5 wrong passwords in a minute the page says when to
-// come back. Open http://127.0.0.1:8081/ and lift the ban. There is a second
-// account, bob with "battery staple".
+// Open http://127.0.0.1:8080/. Sign in as alice with the password "correct
+// horse", or as bob with "battery staple". After 5 wrong passwords in a minute
+// the page says when to come back. Open http://127.0.0.1:8081/ to lift the ban.
 //
-// With -memcached the counts are kept in the servers given, for all sites that
-// use them, and in the process only while a server does not answer. With -proxy,
-// the address that counts is that in X-Forwarded-For if the request comes from
-// such a proxy ("10.0.0.0/8"). A site that is reached by HTTPS, through a proxy,
-// is told so by -https, and marks its cookies accordingly; one that is not must
-// listen on a loopback address, and the operator's page always does.
+// With -memcached the counts are on the servers given, for all sites that use
+// them; while a server does not answer, they are in the process. With -proxy
+// the client's address is read from X-Forwarded-For in requests from such a
+// proxy ("10.0.0.0/8"). Give -https if the site is reached by HTTPS, through a
+// proxy: it then protects its cookies. Without -https it must listen on a
+// loopback address. The operator's page always must.
 //
-// Login runs until it is interrupted, and exits with status 0; with 1 if it
-// cannot listen, with 2 if it does not understand its flags.
+// Login runs until it is interrupted. The exit status is 0, or 1 if it cannot
+// listen, or 2 if the flags are wrong.
 package main
 
 import (
@@ -49,7 +48,7 @@ func main() {
 	os.Exit(run(ctx, os.Stdout, os.Stderr, os.Args[1:]...))
 }
 
-// run is the program, until ctx is done. It returns its exit status.
+// run runs the program until ctx ends and returns its exit status.
 func run(ctx context.Context, stdout, stderr io.Writer, args ...string) int {
 	o, err := parse(args, stderr)
 	if err != nil {
@@ -59,7 +58,7 @@ func run(ctx context.Context, stdout, stderr io.Writer, args ...string) int {
 	return startup.Ended("login", serve(ctx, o, stdout, stderr), stderr)
 }
 
-// options are what the flags set.
+// options are the program's flags.
 type options struct {
 	listen   string
 	operator string
@@ -82,7 +81,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	}
 	switch {
 	case !o.https && !loopback(o.listen):
-		return nil, fmt.Errorf("-listen is %s, where passwords would travel unprotected; want a loopback address, or -https", o.listen)
+		return nil, fmt.Errorf("-listen is %s, where passwords are sent unencrypted; want a loopback address, or -https", o.listen)
 	case !loopback(o.operator):
 		return nil, fmt.Errorf("-operator is %s, want a loopback address", o.operator)
 	}
@@ -101,14 +100,15 @@ func loopback(hostport string) bool {
 	return host == "localhost" || err == nil && addr.Unmap().IsLoopback()
 }
 
-// limits returns a throttler whose limits hold while memcached is away, too.
+// limits returns a throttler that counts in the process while memcached does
+// not answer.
 func (o *options) limits() *throttler.Throttler {
 	t := throttler.New(o.client)
 	t.Fallback = memstore.New()
 	return t
 }
 
-// serve runs both pages until ctx is done.
+// serve serves both pages until ctx ends.
 func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 	limits := o.limits()
 	logger := log.New(stderr, "login: ", log.LstdFlags)

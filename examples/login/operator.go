@@ -15,7 +15,7 @@ import (
 	"github.com/adaptivethrottler/throttler/tally"
 )
 
-// An operator is the page of whoever runs the site.
+// An operator serves the operator's page.
 type operator struct {
 	limits  *throttler.Throttler
 	guard   *login.Guard
@@ -33,15 +33,15 @@ func newOperator(limits *throttler.Throttler, guard *login.Guard, counts *tally.
 	pages := secured(mux, false)
 	return local(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/tally" {
-			counts.ServeHTTP(w, r) // it brings its own headers, for its own style
+			counts.ServeHTTP(w, r) // it sets its own header fields
 			return
 		}
 		pages.ServeHTTP(w, r)
 	}))
 }
 
-// local refuses requests for another host than this machine. A page elsewhere
-// could otherwise have its own name point here, and then be of the same origin.
+// local refuses requests for another host than this machine. Otherwise another
+// site could point its own name here and read the page (DNS rebinding).
 func local(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !loopback(r.Host) {
@@ -52,16 +52,16 @@ func local(h http.Handler) http.Handler {
 	})
 }
 
-// An operatorPage is what the operator's page shows.
+// An operatorPage is the data of the operator's page.
 type operatorPage struct {
 	Blocked []blockedNow
-	Lifted  bool // somebody has just been let in
-	Gone    bool // what was to be lifted is not in the list any more
-	Nothing bool // nothing counts against the name or address that was typed
-	Bad     bool // the address that was typed is none
+	Lifted  bool // a ban was just lifted
+	Gone    bool // the value is no longer in the list
+	Nothing bool // nothing counts against the name or address
+	Bad     bool // the address is invalid
 }
 
-// blockedNow is a value that would be blocked if it came now.
+// blockedNow is a value that would be blocked now.
 type blockedNow struct {
 	Condition, Value string
 	Banned           bool
@@ -75,7 +75,8 @@ func (o *operator) page(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// now returns those who were blocked lately and still would be, last ones first.
+// now returns the values that were blocked lately and still are, the last
+// first.
 func (o *operator) now(ctx context.Context) []blockedNow {
 	var now []blockedNow
 	for _, rule := range o.blocked.lately() {
@@ -89,7 +90,7 @@ func (o *operator) now(ctx context.Context) []blockedNow {
 	return now
 }
 
-// lift lets in a value that is in the list.
+// lift lifts the ban of a value in the list.
 func (o *operator) lift(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	found := "gone"
@@ -107,7 +108,7 @@ func (o *operator) lift(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/?"+found, http.StatusSeeOther)
 }
 
-// help lets in somebody who has asked for it, by name, address or both.
+// help lifts the bans of a name, an address, or both.
 func (o *operator) help(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	var addr netip.Addr
@@ -135,7 +136,7 @@ func (o *operator) help(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/?nothing", http.StatusSeeOther)
 }
 
-// counts reports whether d, a Peek, has anything to lift.
+// counts reports whether d, from a Peek, has anything to lift.
 func counts(d throttler.Decision) bool {
 	return slices.ContainsFunc(d.Outcomes, func(o throttler.Outcome) bool { return o.Blocked || o.Remaining < o.Limit-1 })
 }
@@ -145,10 +146,10 @@ func (o *operator) fail(w http.ResponseWriter, err error) {
 	http.Error(w, "The ban could not be lifted: "+err.Error(), http.StatusBadGateway)
 }
 
-// maxBlocked is how many values the operator's page knows at most.
+// maxBlocked is the number of values in the list.
 const maxBlocked = 100
 
-// blocked are the values that were blocked last, each as a rule of its own.
+// blocked are the values that were blocked last, each in a rule of its own.
 type blocked struct {
 	mu    sync.Mutex
 	rules []throttler.Rule // the last one last
@@ -156,10 +157,10 @@ type blocked struct {
 
 func newBlocked() *blocked { return new(blocked) }
 
-// observe takes note of what blocks d.
+// observe adds the values that block d.
 func (b *blocked) observe(rule throttler.Rule, d throttler.Decision) {
 	if d.Status == throttler.Authorized || len(rule.Either) == 0 {
-		return // all that blocks a login is an Either
+		return // rules that block a login have Either
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -180,7 +181,7 @@ func (b *blocked) observe(rule throttler.Rule, d throttler.Decision) {
 	}
 }
 
-// lately returns the rules of those that were blocked, last ones first.
+// lately returns the rules of the blocked values, the last first.
 func (b *blocked) lately() []throttler.Rule {
 	b.mu.Lock()
 	defer b.mu.Unlock()

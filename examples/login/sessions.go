@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// sessionLength is how long a person stays signed in.
+// sessionLength is the time after which a session ends.
 const sessionLength = 12 * time.Hour
 
-// sessions are those who are signed in, in the memory of the process.
+// sessions are the open sessions, in the memory of the process.
 type sessions struct {
 	mu    sync.Mutex
 	names map[[sha256.Size]byte]session // by the hash of the token
@@ -22,9 +22,8 @@ type session struct {
 	end  time.Time
 }
 
-// start returns the token of a new session. There is one for each login and none
-// before it, so that nobody can be made to sign in to a session that somebody
-// else knows.
+// start returns the token of a new session. Each login gets a new one, so an
+// attacker cannot make a user sign in to a session that the attacker knows.
 func (s *sessions) start(name string) (token string) {
 	token = rand.Text()
 	now := time.Now()
@@ -42,7 +41,7 @@ func (s *sessions) start(name string) (token string) {
 	return token
 }
 
-// name returns who is signed in with token, if anybody is.
+// name returns the name that is signed in with token.
 func (s *sessions) name(token string) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,20 +59,20 @@ func (s *sessions) end(token string) {
 	delete(s.names, sha256.Sum256([]byte(token)))
 }
 
-// A jar makes the site's cookies: no script sees them, no other site has them
-// sent, and with HTTPS they never travel without it.
+// A jar sets the site's cookies. Scripts cannot read them, other sites cannot
+// have them sent, and with -https they are sent by HTTPS only.
 type jar struct {
 	https bool
 }
 
 func (j jar) name(name string) string {
 	if j.https {
-		return "__Host-" + name // browsers take it from this host by HTTPS alone
+		return "__Host-" + name // browsers accept it only from this host by HTTPS
 	}
 	return name
 }
 
-// set sets a cookie that lasts for a while; a negative one deletes it.
+// set sets a cookie for a time. A negative time deletes it.
 func (j jar) set(w http.ResponseWriter, name, value string, lasts time.Duration) {
 	http.SetCookie(w, &http.Cookie{
 		Name:     j.name(name),
@@ -86,7 +85,7 @@ func (j jar) set(w http.ResponseWriter, name, value string, lasts time.Duration)
 	})
 }
 
-// get returns a cookie's value, "" if there is none.
+// get returns the value of a cookie, or "".
 func (j jar) get(r *http.Request, name string) string {
 	cookie, err := r.Cookie(j.name(name))
 	if err != nil {

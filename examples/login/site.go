@@ -41,7 +41,7 @@ const (
 	maxForm       = 8 << 10 // bytes of a form
 )
 
-// A site is what visitors see.
+// A site serves the pages for visitors.
 type site struct {
 	guard    *login.Guard
 	source   httpthrottle.Source
@@ -70,9 +70,8 @@ func newSite(guard *login.Guard, o *options, logger *log.Logger) http.Handler {
 	return secured(mux, o.https)
 }
 
-// secured adds to h what all pages have in common. A form that another site
-// sends is refused: by Sec-Fetch-Site, which every browser sends since 2023, or
-// by Origin, which older ones do.
+// secured adds the header fields of all pages. It refuses forms from other
+// sites: by Sec-Fetch-Site, which all browsers send since 2023, or by Origin.
 func secured(h http.Handler, https bool) http.Handler {
 	h = http.NewCrossOriginProtection().Handler(h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -92,15 +91,15 @@ func secured(h http.Handler, https bool) http.Handler {
 	})
 }
 
-// A loginPage is what the login form shows.
+// A loginPage is the data of the login form.
 type loginPage struct {
 	Name    string // as it was typed
-	Wrong   bool   // name or password were
+	Wrong   bool   // the name or the password
 	Blocked bool
-	Retry   time.Duration // until it is worth trying again, if Blocked
+	Retry   time.Duration // if Blocked
 	Bye     bool          // the visitor has just signed out
 
-	Forgotten bool // and their browser is not known any more
+	Forgotten bool // and their browser is no longer known
 }
 
 func (s *site) home(w http.ResponseWriter, r *http.Request) {
@@ -122,12 +121,13 @@ func (s *site) form(w http.ResponseWriter, r *http.Request) {
 	render(w, s.log, http.StatusOK, "login.html", loginPage{Bye: query.Has("bye"), Forgotten: query.Has("forgotten")})
 }
 
-// devices returns what the visitor's browser is known by, or may be.
+// devices returns the devices in the visitor's cookie.
 func (s *site) devices(r *http.Request) devices {
 	return parseDevices(s.cookies.get(r, deviceCookie))
 }
 
-// keep has the browser keep d, through logins and logouts.
+// keep stores d in the visitor's cookie, which lasts through logins and
+// logouts.
 func (s *site) keep(w http.ResponseWriter, d devices) {
 	s.cookies.set(w, deviceCookie, d.String(), deviceKnown)
 }
@@ -164,7 +164,7 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 	}
 	if !right {
 		if err := attempt.Fail(ctx); err != nil {
-			s.log.Print(err) // it counts all the same
+			s.log.Print(err) // the failure counts all the same
 		}
 		s.keep(w, known)
 		s.wrong(w, name)
@@ -172,7 +172,7 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 	}
 	device := rand.Text()
 	if err := attempt.SucceedDevice(ctx, device); err != nil {
-		s.log.Print(err) // the hit expires in its time
+		s.log.Print(err) // hits that stay expire
 	}
 	s.keep(w, known.with(counted, device))
 	s.sessions.end(s.cookies.get(r, sessionCookie))
@@ -180,9 +180,10 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
 
-// spelling returns the one spelling of name that the guard is told. No two accounts
-// here are one name by login.Normalize, so what is typed " ALICE" is alice's, and
-// she is known by it. A name that is too long stays so.
+// spelling returns the spelling of name that the guard gets: one for each
+// account. Here no two accounts have the same name by login.Normalize. So "
+// ALICE" is alice's, and known as such. A name that is too long is left as it
+// is.
 func spelling(name string) string {
 	if len(name) > login.MaxName {
 		return name
@@ -190,12 +191,12 @@ func spelling(name string) string {
 	return login.Normalize(name)
 }
 
-// wrong answers an attempt whose name or password is wrong.
+// wrong answers an attempt with a wrong name or password.
 func (s *site) wrong(w http.ResponseWriter, name string) {
 	render(w, s.log, http.StatusForbidden, "login.html", loginPage{Name: name, Wrong: true})
 }
 
-// tooMany answers an attempt that was blocked. The password was not looked at.
+// tooMany answers a blocked attempt. The password was not looked at.
 func (s *site) tooMany(w http.ResponseWriter, name string, retry time.Duration) {
 	w.Header().Set("Retry-After", strconv.Itoa(wholeSeconds(retry)))
 	render(w, s.log, http.StatusTooManyRequests, "login.html", loginPage{Name: name, Blocked: true, Retry: retry})
@@ -203,7 +204,7 @@ func (s *site) tooMany(w http.ResponseWriter, name string, retry time.Duration) 
 
 // fail answers a login that could not be decided.
 func (s *site) fail(w http.ResponseWriter, err error) {
-	if !errors.Is(err, context.Canceled) { // else nobody reads the answer
+	if !errors.Is(err, context.Canceled) { // the client has gone
 		s.log.Print(err)
 	}
 	http.Error(w, "Something went wrong on our side. Please try again later.", http.StatusInternalServerError)
@@ -219,8 +220,8 @@ func (s *site) endSession(w http.ResponseWriter, r *http.Request) {
 	s.cookies.set(w, sessionCookie, "", -time.Second)
 }
 
-// forget signs out and has the browser no longer known, for the name that is signed
-// in: others who use it stay known. It takes a session, not only the cookie.
+// forget signs out, and makes the browser unknown for the signed-in name. Other
+// names on this browser stay known. It needs a session, not only the cookie.
 func (s *site) forget(w http.ResponseWriter, r *http.Request) {
 	name, ok := s.sessions.name(s.cookies.get(r, sessionCookie))
 	if !ok {
@@ -237,7 +238,7 @@ func (s *site) forget(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/login?forgotten", http.StatusSeeOther)
 }
 
-// render answers with a page, as a whole or not at all.
+// render answers with a whole page or an error.
 func render(w http.ResponseWriter, logger *log.Logger, status int, name string, data any) {
 	var page bytes.Buffer
 	if err := templates.ExecuteTemplate(&page, name, data); err != nil {
@@ -247,11 +248,11 @@ func render(w http.ResponseWriter, logger *log.Logger, status int, name string, 
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	page.WriteTo(w) // an error is the visitor's, who has gone
+	page.WriteTo(w) // an error means that the visitor has gone
 }
 
-// visible returns value, quoted as in Go and in ASCII if it has a character that
-// cannot be seen or turns other text round.
+// visible returns value, quoted in ASCII if it has a character that is
+// invisible or reverses text.
 func visible(value string) string {
 	if !utf8.ValidString(value) || strings.ContainsFunc(value, hidden) {
 		return strconv.QuoteToASCII(value)
@@ -259,15 +260,17 @@ func visible(value string) string {
 	return value
 }
 
-// hidden reports whether r cannot be seen. Some that count as printable cannot, such
-// as fillers of Hangul, selectors of variants and the empty pattern of Braille.
+// hidden reports whether r is invisible. Some characters that count as
+// printable are: fillers of Hangul, variation selectors, the empty Braille
+// pattern.
 func hidden(r rune) bool {
 	return !strconv.IsPrint(r) || r == '\u2800' ||
 		unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
-// wholeSeconds returns d for Retry-After: rounded up, and 1 at least. A ban of 10
-// minutes, which the records round up to a tenth of a millisecond, is 600 s.
+// wholeSeconds returns d for Retry-After: rounded up, and at least 1. It drops
+// less than a millisecond, by which records are rounded up, so a ban of 10
+// minutes is 600 s.
 func wholeSeconds(d time.Duration) int {
 	return max(1, int(math.Ceil(d.Truncate(time.Millisecond).Seconds())))
 }

@@ -17,22 +17,22 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// A notifier hands the messages of a queue over, as fast as its rule allows.
+// A notifier hands over the messages of a queue, as fast as its rule allows.
 type notifier struct {
 	queue     *queue
 	throttler *throttler.Throttler
 	rule      throttler.Rule
 	deliver   func(ctx context.Context, id string, message *os.File) error
-	retry     time.Duration // how long a message is put off if deliver fails
+	retry     time.Duration // the delay of a message if deliver fails
 
 	events, problems *log.Logger
 
 	putOff map[string]time.Time // until when, by ID
-	failed bool                 // it has been said that memcached does not answer
+	failed bool                 // a failure of memcached was reported
 }
 
-// runFolder hands over what is in the queue: once if watch is 0, otherwise it
-// looks again so often until ctx is done.
+// runFolder hands over the messages in the queue: once if watch is 0, otherwise
+// again at that interval until ctx ends.
 func (n *notifier) runFolder(ctx context.Context, watch time.Duration) error {
 	return n.run(ctx, func() bool {
 		if watch == 0 {
@@ -43,10 +43,10 @@ func (n *notifier) runFolder(ctx context.Context, watch time.Duration) error {
 	})
 }
 
-// runInput queues the lines of input and hands them over, until input ends or
-// ctx is done.
+// runInput queues the lines of input and hands them over, until input or ctx
+// ends.
 func (n *notifier) runInput(ctx context.Context, input io.Reader) error {
-	arrived := make(chan struct{}, 1) // holds a token if a message has, lately
+	arrived := make(chan struct{}, 1) // holds a token if messages have arrived
 	ended := make(chan error, 1)
 	go func() { ended <- n.enqueue(input, arrived) }()
 	var inputErr error
@@ -70,8 +70,8 @@ func (n *notifier) runInput(ctx context.Context, input io.Reader) error {
 	return errors.Join(inputErr, err)
 }
 
-// enqueue puts the lines of input into the queue, and a token into arrived after
-// each if there is none.
+// enqueue puts the lines of input into the queue, and after each a token into
+// arrived, if it is empty.
 func (n *notifier) enqueue(input io.Reader, arrived chan<- struct{}) error {
 	lines := bufio.NewReader(input)
 	rejects := 0
@@ -99,8 +99,7 @@ func (n *notifier) enqueue(input io.Reader, arrived chan<- struct{}) error {
 	}
 }
 
-// accept puts one line into the queue and acknowledges it, or keeps it elsewhere
-// if it is no message.
+// accept queues a line and acknowledges it, or rejects it if it is not JSON.
 func (n *notifier) accept(line []byte) (queued bool, err error) {
 	if !json.Valid(line) {
 		path, err := n.queue.reject(line)
@@ -116,8 +115,8 @@ func (n *notifier) accept(line []byte) (queued bool, err error) {
 	return true, err
 }
 
-// run hands over the messages of the queue until idle, which waits for more,
-// returns false because no more will come, or until ctx is done.
+// run hands over the messages of the queue until ctx ends, or until idle, which
+// waits for more, returns false because no more will come.
 func (n *notifier) run(ctx context.Context, idle func() bool) error {
 	err := n.pass(ctx)
 	for more := true; more && err == nil; {
@@ -133,8 +132,8 @@ func (n *notifier) run(ctx context.Context, idle func() bool) error {
 	return err
 }
 
-// pass hands over, in order, the messages that are in the queue now, except those
-// that are put off.
+// pass hands over the messages that are in the queue now, in order, except
+// those that are put off.
 func (n *notifier) pass(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -154,8 +153,8 @@ func (n *notifier) pass(ctx context.Context) error {
 	return nil
 }
 
-// send hands over a message when the rule allows it. A message that cannot be
-// handed over is no error, but put off.
+// send hands over a message when the rule allows it. If that fails, it puts the
+// message off and returns nil.
 func (n *notifier) send(ctx context.Context, id string) error {
 	d, err := n.throttler.Wait(ctx, n.rule)
 	if err != nil {
@@ -164,8 +163,8 @@ func (n *notifier) send(ctx context.Context, id string) error {
 	n.report(d.Err)
 	message, err := n.queue.open(id)
 	if err != nil {
-		// Nothing is handed over, so nothing counts. The hit expires even if
-		// this fails.
+		// No message was handed over, so take the hit back. If that fails, it
+		// expires.
 		n.report(n.throttler.Cancel(ctx, d))
 	} else {
 		err = n.deliver(ctx, id, message)
@@ -173,7 +172,7 @@ func (n *notifier) send(ctx context.Context, id string) error {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && message == nil:
-		delete(n.putOff, id) // somebody has taken it out
+		delete(n.putOff, id) // another program has removed it
 		return nil
 	case err != nil:
 		n.problems.Printf("kept %s: %v", id, err)
@@ -188,7 +187,7 @@ func (n *notifier) send(ctx context.Context, id string) error {
 	return nil
 }
 
-// report says that memcached does not answer, once.
+// report logs the first failure of memcached.
 func (n *notifier) report(err error) {
 	if err != nil && !n.failed {
 		n.failed = true
@@ -203,11 +202,11 @@ type shell struct {
 	output  io.Writer
 }
 
-// run runs the command on a message, and returns its failure. It does not end
-// with ctx: a message is better handed over once than twice.
+// run runs the command on a message. It does not end with ctx: stopping the
+// command could hand the message over twice.
 //
-// The command gets the file itself, and not a pipe that this process fills: if
-// the process is killed the command goes on, and must not see half a message.
+// The command gets the file itself and not a pipe. If this process is killed,
+// the command still reads the whole message.
 func (s shell) run(ctx context.Context, id string, message *os.File) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), s.timeout,
 		fmt.Errorf("the command has taken longer than %v", s.timeout))
@@ -216,7 +215,7 @@ func (s shell) run(ctx context.Context, id string, message *os.File) error {
 	cmd.Env = append(os.Environ(), "NOTIFY_ID="+id)
 	cmd.Stdin = message
 	cmd.Stdout, cmd.Stderr = s.output, s.output
-	cmd.WaitDelay = time.Second // for what it has left running
+	cmd.WaitDelay = time.Second // for processes that the command left running
 	err := cmd.Run()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -224,7 +223,7 @@ func (s shell) run(ctx context.Context, id string, message *os.File) error {
 	return err
 }
 
-// sleep returns after d, or when ctx is done.
+// sleep returns after d, or when ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):

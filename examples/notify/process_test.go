@@ -277,7 +277,7 @@ func TestBadFlagsExitWith2(t *testing.T) {
 		"-command cat -ttl 0":              "-ttl is 0s, want 1ms or more",
 		"-command cat -retry 0":            "-retry is 0s, want 1ms or more",
 		"-command cat -timeout 0":          "-timeout is 0s, want 1ms or more",
-		"-command cat -watch 1s":           "-watch is for -dir",
+		"-command cat -watch 1s":           "-watch needs -dir",
 		"-command cat -watch -1s -dir .":   "-watch is -1s, want 0s or more",
 		"-command cat file":                `unexpected argument "file"`,
 		"-command cat -memcached here":     "-memcached: ",

@@ -11,29 +11,29 @@ import (
 	"time"
 )
 
-// A queue is a folder of messages, each in a file. The name of the file is the
-// message's ID, and the order of the names is that of the messages.
+// A queue is a folder with a file for each message. The name of the file is the
+// message's ID. The order is that of the names.
 type queue struct {
 	dir  string
-	last int64 // the number of the last message that was put there
+	last int64 // the number of the last message put
 }
 
 const (
-	unfinished = ".notify-" // begins the names of files that are being written
-	rejected   = "rejected" // the folder of what is no message
+	unfinished = ".notify-" // prefix of files that are being written
+	rejected   = "rejected" // the folder of lines that are not messages
 	ending     = ".json"
 )
 
-// openFolder returns the queue in dir, a folder that others put messages in.
+// openFolder returns the queue in dir, into which other programs put messages.
 func openFolder(dir string) (*queue, error) {
 	q := &queue{dir: dir}
 	_, err := q.list()
 	return q, err
 }
 
-// openSpool returns the queue in dir, to put messages in. If it is missing it is
-// made. Files that another process has not finished, and so not acknowledged, are
-// removed.
+// openSpool returns the queue in dir, to put messages in. It creates dir if
+// necessary, and removes files that another process has not finished, and so
+// not acknowledged.
 func openSpool(dir string) (*queue, error) {
 	if err := os.MkdirAll(filepath.Join(dir, rejected), 0o700); err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func (q *queue) open(id string) (*os.File, error) {
 	return os.Open(filepath.Join(q.dir, id))
 }
 
-// remove removes a message. It is no error if it is gone already.
+// remove removes a message, if it is still there.
 func (q *queue) remove(id string) error {
 	err := os.Remove(filepath.Join(q.dir, id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -90,34 +90,34 @@ func (q *queue) remove(id string) error {
 	return err
 }
 
-// put appends a message to the queue. When put returns without an error the
-// message is there even if the machine stops. Only one goroutine may call put and
-// reject.
+// put appends a message to the queue. When it returns nil, the message survives
+// a stop of the machine. Only one goroutine may call put and reject.
 func (q *queue) put(message []byte) (id string, err error) {
 	id = q.nextID()
 	return id, q.store(message, filepath.Join(q.dir, id))
 }
 
-// reject keeps what is no message, out of the way.
+// reject stores a line that is not a message.
 func (q *queue) reject(line []byte) (path string, err error) {
 	path = filepath.Join(q.dir, rejected, q.nextID())
 	return path, q.store(line, path)
 }
 
-// nextID returns an ID that is greater than the last one and, unless the clock is
-// set back while the queue is empty, than all before: the time in nanoseconds.
+// nextID returns an ID greater than the last one: the time in nanoseconds. It
+// is greater than all before, unless the clock is set back while the queue is
+// empty.
 func (q *queue) nextID() string {
 	q.last = max(q.last+1, time.Now().UnixNano())
 	return fmt.Sprintf("%019d%s", q.last, ending)
 }
 
-// store writes a file that is there as a whole or not at all.
+// store writes a file as a whole or not at all.
 func (q *queue) store(content []byte, path string) error {
 	f, err := os.CreateTemp(q.dir, unfinished)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // fails if all goes well
+	defer os.Remove(f.Name()) // fails after the rename
 	_, err = f.Write(content)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err != nil {
@@ -129,7 +129,7 @@ func (q *queue) store(content []byte, path string) error {
 	return syncFolder(filepath.Dir(path))
 }
 
-// syncFolder makes sure that the names in dir are on the disk.
+// syncFolder waits until the names in dir are on the disk.
 func syncFolder(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

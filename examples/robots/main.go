@@ -1,31 +1,31 @@
-// Robots is a site that any robot may visit, 10 times a second. A robot is an
-// address and a user agent; one that comes more often is told when to come back,
-// and is never banned.
+// Robots is a site that each robot may visit 10 times a second. A robot is an
+// address and a user agent. One that comes more often is told when to come
+// back. There are no bans.
 //
 //	go run ./examples/robots [-listen 127.0.0.1:8080] [-rate 10] [-proxy prefix]... [-memcached host:port]...
 //
-// Try it with one robot that is in a hurry, in another terminal:
+// Try it with a robot in a hurry, in another terminal:
 //
 //	for i in $(seq 15); do curl -si -A hasty/1.0 http://127.0.0.1:8080/ | grep -iE '^(HTTP|RateLimit|Retry-After)'; done
 //
 // Each answer says how many requests are left, and for how many seconds they
-// must do; a robot that spreads them over that time is never refused:
+// must last. A robot that spreads them over that time is never refused:
 //
 //	RateLimit-Policy: "robot";q=10;w=1
 //	RateLimit: "robot";r=9;t=1
 //
-// A refused one is 429 Too Many Requests, and says how many seconds to wait:
+// A refusal is 429 Too Many Requests, with the number of seconds to wait:
 //
 //	Retry-After: 1
 //
-// With -proxy, the address is that in X-Forwarded-For if the request comes from
-// such a proxy ("10.0.0.0/8"). Without -memcached the counts are kept in the
-// process. With it they are kept in the servers given, and all sites that use
-// the same servers count together; while a server does not answer, the robots
-// whose counts it keeps are let in.
+// With -proxy the address is read from X-Forwarded-For in requests from such a
+// proxy ("10.0.0.0/8"). Without -memcached the counts are in the process. With
+// it they are on the servers given, and all sites with the same servers count
+// together. While a server does not answer, robots whose counts it stores are
+// let in.
 //
-// Robots runs until it is interrupted, and exits with status 0; with 1 if it
-// cannot listen, with 2 if it does not understand its flags.
+// Robots runs until it is interrupted. The exit status is 0, or 1 if it cannot
+// listen, or 2 if the flags are wrong.
 package main
 
 import (
@@ -51,7 +51,7 @@ func main() {
 	os.Exit(run(ctx, os.Stdout, os.Stderr, os.Args[1:]...))
 }
 
-// run is the program, until ctx is done. It returns its exit status.
+// run runs the program until ctx ends and returns its exit status.
 func run(ctx context.Context, stdout, stderr io.Writer, args ...string) int {
 	o, err := parse(args, stderr)
 	if err != nil {
@@ -61,7 +61,7 @@ func run(ctx context.Context, stdout, stderr io.Writer, args ...string) int {
 	return startup.Ended("robots", serve(ctx, o, stdout), stderr)
 }
 
-// options are what the flags set.
+// options are the program's flags.
 type options struct {
 	listen string
 	rate   int

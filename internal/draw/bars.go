@@ -7,16 +7,16 @@ import (
 	"slices"
 )
 
-// Bars is a picture of panels with bars, side by side, which are compared within
+// Bars is a picture with panels of bars, side by side. Bars are compared within
 // a panel.
 type Bars struct {
-	Title   string // for who cannot see it
-	Columns int    // how many panels stand side by side
-	Keys    []Key  // the groups; which one it is decides on a bar's colour
+	Title   string // text for screen readers
+	Columns int    // panels side by side
+	Keys    []Key  // the groups, each with its colour
 	Panels  []Panel
 }
 
-// A Panel has bars of one unit, from 0.
+// A Panel has bars of one unit, starting at 0.
 type Panel struct {
 	Title, Subtitle string
 	Bars            []Bar
@@ -25,12 +25,12 @@ type Panel struct {
 // A Bar is a figure with its name.
 type Bar struct {
 	Name   string
-	Key    int // its group, in Keys
+	Key    int // the group, an index of Keys
 	Value  float64
-	Figure string // as it is written beside the bar
+	Figure string // the text beside the bar
 }
 
-// Measures of bars, in tenths of a pixel. A row is a name and its bar below it.
+// Measures of bars, in tenths of a pixel. A row has a name, and its bar below.
 const (
 	row       = 320
 	thickness = 90
@@ -68,7 +68,7 @@ func (p *Bars) SVG() []byte {
 	return b.Bytes()
 }
 
-// rows returns the panels that stand side by side, row by row.
+// rows returns the panels in rows.
 func (p *Bars) rows() [][]Panel {
 	return slices.Collect(slices.Chunk(p.Panels, p.Columns))
 }
@@ -102,7 +102,7 @@ func (p *Panel) draw(b *bytes.Buffer, x, y, w int) {
 	}
 }
 
-// barStyle adds to style the colours of groups.
+// barStyle adds the colours of groups to style.
 const barStyle = `<style>
 .b0 { fill: #0b5d4c } .b1 { fill: #4d94e8 } .b2 { fill: #f0b072 }
 @media (prefers-color-scheme: dark) {

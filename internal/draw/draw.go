@@ -1,13 +1,13 @@
-// Package draw draws the pictures of docs/algorithms.md: how many calls limiters
-// have let through by when.
+// Package draw draws the pictures of docs/algorithms.md: how many calls
+// limiters have let through over time.
 //
-// The pictures are drawn from real runs, which its test makes under virtual time:
+// Its test makes the runs under virtual time, and compares the pictures with
+// those in docs. To write them, type:
 //
 //	go test ./internal/draw -update
 //
-// writes them to docs, and without -update the test compares. A run is the same
-// everywhere and all coordinates are whole numbers, so the pictures are too, to
-// the byte.
+// Runs are reproducible and coordinates whole numbers, so the pictures are the
+// same everywhere, to the byte.
 package draw
 
 import (
@@ -17,34 +17,34 @@ import (
 	"time"
 )
 
-// A Picture shows charts with the same limiters side by side.
+// A Picture shows charts of the same limiters, side by side.
 type Picture struct {
-	Title   string // for who cannot see it
-	Columns int    // how many charts stand side by side
+	Title   string // text for screen readers
+	Columns int    // charts side by side
 	Keys    []Key  // the limiters, from the widest line to the thinnest
 	Charts  []Chart
 }
 
-// A Key names a limiter. Which one of the Keys it is decides on its colour.
+// A Key names a limiter. Its index in Keys decides its colour.
 type Key struct {
 	Name string
-	Note string // what it does, in a few words
+	Note string // a few words about it
 }
 
-// A Chart shows what was let through of the same calls.
+// A Chart shows how many of the same calls each limiter let through.
 type Chart struct {
 	Title, Subtitle string
-	Span            time.Duration   // what the chart shows, from 0
-	Top             int             // how many calls it has room for
-	Calls           []time.Duration // when calls were made, in order
+	Span            time.Duration   // the time shown, from 0
+	Top             int             // the largest number of calls
+	Calls           []time.Duration // times of the calls, in order
 	Lines           []Line          // one for each Key
-	Notes           []string        // below the chart, where {0} to {9} are the lines' figures
+	Notes           []string        // SVG text below the chart
 }
 
-// A Line tells when calls were let through, in order.
+// A Line holds the times at which calls were let through, in order.
 type Line []time.Duration
 
-// Measures, in tenths of a pixel. A chart is its plot and what is around it.
+// Measures, in tenths of a pixel. A chart is its plot and the parts around it.
 const (
 	width     = 8400
 	margin    = 260
@@ -80,7 +80,7 @@ func (p *Picture) SVG() []byte {
 	return b.Bytes()
 }
 
-// notes returns the most notes that a chart has.
+// notes returns the largest number of notes of a chart.
 func (p *Picture) notes() int {
 	n := 0
 	for _, c := range p.Charts {
@@ -113,7 +113,8 @@ func (c *Chart) draw(b *bytes.Buffer, x, y, w int) {
 	}
 }
 
-// Figures writes a note's figures, one for each line, in the lines' colours.
+// Figures returns a note with figures, one for each line, in the lines'
+// colours.
 func Figures(format string, figures ...int) string {
 	var b bytes.Buffer
 	for i, f := range figures {
@@ -125,7 +126,7 @@ func Figures(format string, figures ...int) string {
 	return html.EscapeString(format) + " " + b.String()
 }
 
-// An area is where a chart is plotted.
+// An area is the plot of a chart.
 type area struct {
 	left, right, top, bottom int
 	chart                    *Chart
@@ -175,9 +176,9 @@ func text(b *bytes.Buffer, class string, x, y int, s string) {
 	fmt.Fprintf(b, `<text class="%s" x="%d" y="%d">%s</text>`+"\n", class, x, y, html.EscapeString(s))
 }
 
-// style has colours for light and dark pages. The card is always painted: a page
-// may be dark where the reader's system is not. Where lines meet the thinner
-// one lies upon the wider.
+// style has colours for light and dark pages. The card is always painted, since
+// a page may be dark where the reader's system is not. The lines later in Keys
+// are thinner and lie upon the wider ones.
 const style = `<style>
 text { font: 125px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #57606a }
 .card { fill: #ffffff; stroke: #d0d7de; stroke-width: 10 }

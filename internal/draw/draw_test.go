@@ -55,8 +55,8 @@ func authorizing(rule throttler.Rule) func() limiter {
 	}
 }
 
-// fixedWindow is what this package does not have: a count that begins anew every
-// full minute.
+// fixedWindow is an algorithm that throttler does not have: a count that starts
+// again every full minute.
 func fixedWindow() limiter {
 	var window time.Time
 	count := 0

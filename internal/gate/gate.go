@@ -1,5 +1,5 @@
-// Package gate decides what becomes of a request, for every front end alike: the
-// HTTP middleware, the gRPC interceptors, the service.
+// Package gate decides requests for all front ends: the HTTP middleware, the
+// gRPC interceptors, the service.
 package gate
 
 import (
@@ -11,43 +11,42 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// A Verdict is what becomes of a request.
+// A Verdict is the decision on a request.
 type Verdict int
 
 const (
-	Invalid    Verdict = iota // the rule is invalid: a programmer's mistake
-	Passed                    // it may happen
-	Free                      // it may happen, and is not limited: there is no Decision
-	Refused                   // it may not happen now
-	TooLarge                  // it may never happen: it costs more than a condition holds
-	Overloaded                // nobody knows whether it may, since the servers are asked too much
-	Ended                     // nobody knows, since its context ended first
+	Invalid    Verdict = iota // the rule is invalid: a mistake in the program
+	Passed                    // allowed
+	Free                      // not limited: there is no Decision
+	Refused                   // blocked for now
+	TooLarge                  // blocked for ever: it costs more than a condition holds
+	Overloaded                // undecided: the servers are overloaded
+	Ended                     // undecided: its context ended first
 )
 
 const unlimited = "throttler: unlimited"
 
-// Unlimited returns the rule of a request that is not limited. Any Throttler
-// takes it for an invalid rule.
+// Unlimited returns the rule of a request that is not limited. For a Throttler
+// it is invalid.
 func Unlimited() throttler.Rule { return throttler.Rule{Identifier: unlimited} }
 
-// IsUnlimited reports whether rule is that of a request that is not limited.
+// IsUnlimited reports whether rule comes from Unlimited.
 func IsUnlimited(rule *throttler.Rule) bool {
 	return rule.Identifier == unlimited && len(rule.Either) == 0 && len(rule.All) == 0
 }
 
 const noAddress = "throttler: no address"
 
-// ErrNoAddress is the error about a [NoAddress] rule.
+// ErrNoAddress is the error of a [NoAddress] rule.
 var ErrNoAddress = fmt.Errorf("%w: the peer has no address; set TrustUnix of the Source if a proxy connects through a Unix socket, and have it forward the client's address", throttler.ErrInvalidRule)
 
-// NoAddress returns the rule of a request whose peer has no address to count,
-// which is an invalid one.
+// NoAddress returns an invalid rule, for a request whose peer has no address.
 func NoAddress() throttler.Rule { return throttler.Rule{Identifier: noAddress} }
 
-// Validate is rule.Validate, but knows what is wrong with a [NoAddress] rule.
+// Validate is rule.Validate, with [ErrNoAddress] for a [NoAddress] rule.
 func Validate(rule *throttler.Rule) error { return explain(rule, rule.Validate()) }
 
-// explain returns err, that of rule, or one that says more.
+// explain returns [ErrNoAddress] for a NoAddress rule, and otherwise err.
 func explain(rule *throttler.Rule, err error) error {
 	if rule.Identifier == noAddress && len(rule.Either) == 0 && len(rule.All) == 0 {
 		return ErrNoAddress
@@ -56,12 +55,12 @@ func explain(rule *throttler.Rule, err error) error {
 }
 
 // Decide asks t about a request with this rule. The error is that of an Invalid
-// one, nil for all other verdicts.
+// rule, and nil for all other verdicts.
 //
-// A request is Overloaded only if t has no Fallback, which decides otherwise. A
-// front end may let it pass: the Decision does. It must not let a request pass
-// that has Ended, or a client that takes each of its requests back at once would
-// have them all done and none counted.
+// A request is Overloaded only if t has no Fallback, which would decide it. A
+// front end may let it pass. It must not let a request pass that has Ended:
+// otherwise a client could cancel each request right after sending it and have
+// it done uncounted.
 func Decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule) (throttler.Decision, Verdict, error) {
 	if IsUnlimited(rule) {
 		return throttler.Decision{}, Free, nil
@@ -80,12 +79,12 @@ func Decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule) (
 	return d, Passed, nil
 }
 
-// tooLarge decides a request whose rule is invalid, as err says. A Cost is
-// usually what the request says, so one that no condition can hold, or a
-// negative one, refuses the request; all else is a mistake in the program.
+// tooLarge decides a request with an invalid rule, whose error is err. The Cost
+// usually comes from the client. So a Cost that is negative or above Max
+// refuses the request. Everything else is a mistake in the program.
 //
-// The Decision has no RetryAfter: the request can never be authorized. The
-// backend is not asked, so Remaining is 0, and nothing is counted.
+// The Decision has no RetryAfter, since the request can never be authorized.
+// The backend is not asked, so Remaining is 0, and nothing is counted.
 func tooLarge(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, err error) (throttler.Decision, Verdict, error) {
 	conditions, blocked := Conditions(rule), false
 	d := throttler.Decision{Status: throttler.Blocked, WouldBlock: true}
@@ -111,8 +110,7 @@ func tooLarge(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule,
 	return d, verdict, nil
 }
 
-// withoutCosts returns rule with conditions of its own, none of which has a
-// Cost.
+// withoutCosts returns a copy of rule and its conditions without Costs.
 func withoutCosts(rule throttler.Rule) throttler.Rule {
 	rule.Either, rule.All = slices.Clone(rule.Either), slices.Clone(rule.All)
 	for _, conditions := range [][]throttler.Condition{rule.Either, rule.All} {
@@ -123,7 +121,7 @@ func withoutCosts(rule throttler.Rule) throttler.Rule {
 	return rule
 }
 
-// Conditions returns those of rule, whichever way they are combined.
+// Conditions returns the conditions of rule, Either or All.
 func Conditions(rule *throttler.Rule) []throttler.Condition {
 	if len(rule.Either) > 0 {
 		return rule.Either

@@ -1,8 +1,6 @@
-// Package memcached asks one memcached server what the operations of a Client do
-// not tell: its statistics and the keys it holds.
-//
-// Operators' tools use it, over a connection of their own. What limits calls goes
-// through package pool.
+// Package memcached asks one memcached server for its statistics, its keys and
+// their values, over a connection of its own. It is for operators' tools.
+// Decisions go through package pool.
 package memcached
 
 import (
@@ -21,23 +19,23 @@ import (
 )
 
 // ErrRefused matches, by errors.Is, the error of a command that the server does
-// not carry out: it is too old, or a managed service that forbids the command.
+// not support: it is too old, or a managed service that forbids it.
 var ErrRefused = errors.New("refused by the server")
 
-// Bounds on what a server may answer.
+// Bounds on the answers of a server.
 const (
-	maxLine  = 4 << 10 // a key takes 750 bytes when all of it is encoded
+	maxLine  = 4 << 10 // a fully encoded key takes 750 bytes
 	maxValue = 1<<20 + 1<<10
 )
 
-// patience is how long a server may take to send something more.
+// patience is the time that a server may take to send more.
 const patience = 5 * time.Second
 
 // A DialFunc connects to a server. network is "tcp" or "unix".
 type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// A Conn is a connection to one server. Its methods are for one goroutine. After
-// an error other than ErrRefused the Conn is of no more use.
+// A Conn is a connection to one server. Its methods are for one goroutine.
+// After an error that does not match ErrRefused it is useless.
 type Conn struct {
 	conn net.Conn
 	r    *bufio.Reader
@@ -45,15 +43,15 @@ type Conn struct {
 
 // A Dialer connects to servers. The zero Dialer is ready to use.
 type Dialer struct {
-	// DialContext makes the connections. Default: a net.Dialer's.
+	// DialContext makes the connections. Default: net.Dialer's.
 	DialContext DialFunc
 
 	// User and Password are sent to a memcached that was started with -Y.
 	User, Password string
 }
 
-// Dial connects to a server, which is named as in package pool: "host:port", or
-// the path of a socket. The connection ends with ctx.
+// Dial connects to a server, named as in package pool: "host:port", or the path
+// of a socket. The connection is closed when ctx ends.
 func (d Dialer) Dial(ctx context.Context, server string) (*Conn, error) {
 	dial := d.DialContext
 	if dial == nil {
@@ -80,8 +78,8 @@ func (d Dialer) Dial(ctx context.Context, server string) (*Conn, error) {
 	return c, nil
 }
 
-// login sends the set that memcached -Y takes for a login. Elsewhere it is an item,
-// which has expired as it is stored.
+// login sends the set command that memcached -Y takes for a login. Without -Y
+// it stores an item that has expired already.
 func (c *Conn) login(user, password string) error {
 	credentials := user + " " + password
 	if err := c.send(fmt.Sprintf("set login 0 -1 %d\r\n%s\r\n", len(credentials), credentials)); err != nil {
@@ -97,7 +95,7 @@ func (c *Conn) login(user, password string) error {
 	return nil
 }
 
-// endingConn stops to wait for the end of its context when it is closed.
+// endingConn stops waiting for the end of its context when it is closed.
 type endingConn struct {
 	net.Conn
 	stop func() bool
@@ -111,7 +109,7 @@ func (c endingConn) Close() error {
 // Close closes the connection.
 func (c *Conn) Close() error { return c.conn.Close() }
 
-// Stats returns the server's general statistics, by name, as in memcached's
+// Stats returns the server's general statistics by name: see memcached's
 // doc/protocol.txt.
 func (c *Conn) Stats() (map[string]string, error) {
 	if err := c.send("stats\r\n"); err != nil {
@@ -134,10 +132,10 @@ func (c *Conn) Stats() (map[string]string, error) {
 	}
 }
 
-// Keys yields every key that the server holds, in no order. Expired items may be
-// among them, and one that is written meanwhile may be missing. The last pair may
-// be an error, with an empty key; it matches ErrRefused if the server cannot list
-// keys. To stop early is to give up the Conn.
+// Keys yields every key on the server, in no order. It may yield expired items,
+// and miss an item that is written meanwhile. The last pair may be an error,
+// with an empty key. That matches ErrRefused if the server cannot list keys.
+// After an early stop the Conn is useless.
 func (c *Conn) Keys() iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		err := c.dump("hash", yield)
@@ -181,8 +179,8 @@ func dumpedKey(line string) (string, error) {
 	return url.PathUnescape(encoded)
 }
 
-// Values returns what is stored under each of keys, which must be legal. Keys
-// without an item are left out.
+// Values returns the values of keys, which must be legal. Keys without an item
+// are left out.
 func (c *Conn) Values(keys []string) (map[string][]byte, error) {
 	if len(keys) == 0 {
 		return nil, nil
@@ -207,9 +205,9 @@ func (c *Conn) Values(keys []string) (map[string][]byte, error) {
 	}
 }
 
-// ClusterConfig returns what a node of Amazon ElastiCache, or of a service like it,
-// says of its cluster: a version, and the nodes. Its error matches ErrRefused if
-// the server knows of no cluster.
+// ClusterConfig returns the configuration of the cluster (a version, and the
+// nodes) from a node of Amazon ElastiCache or a similar service. The error
+// matches ErrRefused if the server is not in a cluster.
 func (c *Conn) ClusterConfig() (string, error) {
 	config, err := c.clusterConfig("config get cluster")
 	if errors.Is(err, ErrRefused) { // before 1.4.14
@@ -239,8 +237,8 @@ func (c *Conn) clusterConfig(command string) (string, error) {
 	return string(config), err
 }
 
-// value reads the data that follows line: "VALUE <key> <flags> <bytes>", or CONFIG
-// instead of VALUE.
+// value reads the data after line, "VALUE <key> <flags> <bytes>" or the same
+// with CONFIG.
 func (c *Conn) value(line string) (key string, value []byte, err error) {
 	fields := strings.Fields(line)
 	if len(fields) < 4 || fields[0] != "VALUE" && fields[0] != "CONFIG" {
@@ -267,7 +265,7 @@ func (c *Conn) send(command string) error {
 	return err
 }
 
-// line reads a line of an answer, without its end.
+// line reads a line of an answer.
 func (c *Conn) line() (string, error) {
 	if c.r.Buffered() == 0 {
 		c.conn.SetReadDeadline(time.Now().Add(patience))

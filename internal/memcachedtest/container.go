@@ -23,26 +23,26 @@ import (
 const (
 	memcachedPort = "11211/tcp" // in the container
 
-	dockerTimeout    = 5 * time.Second  // for Docker to say that it is there
+	dockerTimeout    = 5 * time.Second  // for Docker's first answer
 	pullTimeout      = 90 * time.Second // for one image
-	containerTimeout = 60 * time.Second // for one step of a container's life
+	containerTimeout = 60 * time.Second // for one step of a container
 )
 
-// image names the image that containers are made of.
+// image returns the image of containers.
 func image() string {
 	return cmp.Or(os.Getenv("THROTTLER_MEMCACHED_IMAGE"), "memcached:1.6-alpine")
 }
 
 // Container starts memcached in a container that ends with the test. args are
-// as at [Process]. The test is skipped where there is no Docker, or where there
-// is no image and it cannot be pulled.
+// as for [Process]. The test is skipped without Docker, or if there is no image
+// and it cannot be pulled.
 func Container(tb testing.TB, args ...string) *Server {
 	tb.Helper()
 	if err := containers(); err != nil {
 		unavailable(tb, "cannot run memcached in a container: %v", err)
 	}
 	var err error
-	for range 3 { // another program may take the port before the container has it
+	for range 3 { // another program may take the port first
 		c := &container{image: image(), args: args}
 		if err = c.create(tb); err == nil {
 			return &Server{Addr: c.addr, tb: tb, life: c}
@@ -52,8 +52,8 @@ func Container(tb testing.TB, args ...string) *Server {
 	return nil
 }
 
-// containers returns nil if Docker runs and has the images that are needed, or
-// can pull them. It finds out once in a program's life.
+// containers returns nil if Docker runs and has the necessary images, or can
+// pull them. It checks once per process.
 var containers = sync.OnceValue(func() error {
 	log.SetDefault(log.NewNoopLogger())
 	docker, err := findDocker()
@@ -75,8 +75,7 @@ var containers = sync.OnceValue(func() error {
 	return nil
 })
 
-// findDocker is [newDocker] in bounded time: the library asks the places where
-// Docker might be without a limit of its own.
+// findDocker is [newDocker] with a timeout, which the library has not.
 func findDocker() (*testcontainers.DockerProvider, error) {
 	type result struct {
 		docker *testcontainers.DockerProvider
@@ -95,9 +94,9 @@ func findDocker() (*testcontainers.DockerProvider, error) {
 	}
 }
 
-// newDocker finds Docker and sees that it answers.
+// newDocker connects to Docker and checks that it answers.
 func newDocker() (docker *testcontainers.DockerProvider, err error) {
-	defer func() { // the library panics at some of the ways to have no Docker
+	defer func() { // without Docker the library may panic
 		if r := recover(); r != nil {
 			docker, err = nil, fmt.Errorf("%v", r)
 		}
@@ -115,8 +114,7 @@ func newDocker() (docker *testcontainers.DockerProvider, err error) {
 	return docker, nil
 }
 
-// haveImage returns nil if Docker has the image, if need be after one attempt to
-// pull it.
+// haveImage returns nil if Docker has the image or pulls it now.
 func haveImage(docker *testcontainers.DockerProvider, name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), pullTimeout)
 	defer cancel()
@@ -128,12 +126,12 @@ func haveImage(docker *testcontainers.DockerProvider, name string) error {
 		err = pull.Wait(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("image %s cannot be had: docker pull %[1]s: %w", name, err)
+		return fmt.Errorf("there is no image %s; to get it: docker pull %[1]s: %w", name, err)
 	}
 	return nil
 }
 
-// container is a memcached in a container.
+// container is memcached in a container.
 type container struct {
 	image, addr string
 	args        []string
@@ -143,7 +141,7 @@ type container struct {
 	running bool
 }
 
-// create makes the container, which ends with tb, and starts it.
+// create creates the container, which ends with tb, and starts it.
 func (c *container) create(tb testing.TB) error {
 	docker, err := newDocker()
 	if err != nil {
@@ -172,7 +170,8 @@ func (c *container) create(tb testing.TB) error {
 	return c.ready()
 }
 
-// dialable is host for a dialer: one address, not a name that may have two.
+// dialable returns host for a dialer: one address, not a name that may have
+// two.
 func dialable(host string) string {
 	if host == "localhost" {
 		return "127.0.0.1"
@@ -180,9 +179,9 @@ func dialable(host string) string {
 	return host
 }
 
-// bind publishes memcached at a fixed port: a port of Docker's choice would be
-// another one after a restart. Unless Docker is elsewhere it is published to
-// this machine alone.
+// bind publishes memcached at a fixed port, since a port chosen by Docker
+// changes with a restart. If Docker is local, it is published to this machine
+// only.
 func bind(host, port string) func(*containerapi.HostConfig) {
 	ip := netip.IPv4Unspecified()
 	if dialable(host) == "127.0.0.1" {
@@ -195,7 +194,8 @@ func bind(host, port string) func(*containerapi.HostConfig) {
 	}
 }
 
-// ready waits until memcached answers: the published port accepts before that.
+// ready waits until memcached answers. The published port accepts connections
+// before.
 func (c *container) ready() error {
 	deadline := time.Now().Add(4 * patience)
 	for {
@@ -270,7 +270,7 @@ func (c *container) resume() error {
 	return c.ready()
 }
 
-// within takes one step of the container's life in bounded time.
+// within takes one step of the container with a timeout.
 func (c *container) within(step func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), containerTimeout)
 	defer cancel()

@@ -13,20 +13,20 @@ import (
 	"syscall"
 )
 
-// A Fault is what becomes of one request on a [Wire].
+// A Fault is what happens to a request on a [Wire].
 type Fault int
 
 const (
 	NoFault     Fault = iota
 	LoseRequest       // the connection breaks before anything is sent
 	CutRequest        // it breaks after half of the request
-	LoseAnswer        // it breaks after the server has carried the request out
+	LoseAnswer        // it breaks after the server has carried out the request
 	CutAnswer         // it breaks after the answer's first half
 	ResetAnswer       // as LoseAnswer, with ECONNRESET
-	LateAnswer        // the deadline passes after the server has carried the request out
-	Garbage           // something else comes instead of the answer
+	LateAnswer        // the deadline passes after the server has carried out the request
+	Garbage           // bytes of another protocol come instead of the answer
 	Complaint         // a SERVER_ERROR comes instead of the answer
-	Faults            // how many there are
+	Faults            // their number
 )
 
 func (f Fault) String() string {
@@ -36,18 +36,16 @@ func (f Fault) String() string {
 	}[f]
 }
 
-// A Wire makes connections to real servers on which requests meet faults. A
-// request whose answer does not come is one that the server has carried out, or
-// will never see: the fault says which.
+// A Wire makes connections to real servers with faults. The fault of a request
+// tells whether the server carries it out although no answer comes.
 type Wire struct {
-	// Next is asked for each request, by several goroutines at once. A request
-	// is one Write: a packet, with whatever a client has put into it. The
-	// question for the version, which a client asks when it connects, is none and
-	// always arrives.
+	// Next returns the fault of each request. Several goroutines may call it at
+	// once. A request is one Write: a packet, whatever it holds. The question
+	// for the version, which a client asks when it connects, always passes.
 	Next func() Fault
 }
 
-// DialContext is a net.Dialer's, with faults.
+// DialContext is net.Dialer.DialContext with faults.
 func (w *Wire) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	nc, err := new(net.Dialer).DialContext(ctx, network, address)
 	if err != nil {
@@ -56,7 +54,7 @@ func (w *Wire) DialContext(ctx context.Context, network, address string) (net.Co
 	return &wireConn{Conn: nc, wire: w}, nil
 }
 
-// Once has the n-th request from now meet f, and no other.
+// Once makes the n-th request from now meet f, and no other.
 func (w *Wire) Once(n int64, f Fault) {
 	var requests atomic.Int64
 	w.Next = func() Fault {
@@ -67,15 +65,15 @@ func (w *Wire) Once(n int64, f Fault) {
 	}
 }
 
-// A wireConn meets the faults of one connection, which one goroutine may write to
-// while another one reads.
+// A wireConn is a connection with faults. One goroutine may write while another
+// one reads.
 type wireConn struct {
 	net.Conn
 	wire *Wire
 
 	mu      sync.Mutex
-	fault   Fault // what becomes of the next answer
-	answers int   // how many answers the request that meets it has
+	fault   Fault // of the next answer
+	answers int   // of the request that meets it
 }
 
 func (c *wireConn) Write(b []byte) (int, error) {
@@ -126,7 +124,7 @@ func (c *wireConn) Read(b []byte) (int, error) {
 	return copy(b, strings.Repeat("SERVER_ERROR out of memory storing object\r\n", c.answers)), nil
 }
 
-// commands returns how many commands a packet has.
+// commands returns the number of commands in a packet.
 func commands(packet []byte) int {
 	n := 0
 	for len(packet) > 0 {

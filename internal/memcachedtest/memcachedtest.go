@@ -1,22 +1,21 @@
-// Package memcachedtest gives tests a real memcached: a process of its own, a
-// container, or a server that the user names.
+// Package memcachedtest gives tests a real memcached: a process, a container,
+// or a running server that the user names.
 //
-// A [Server] lives as long as the test (or benchmark) that asked for it, and it
-// can be stopped, paused, killed and started again at the same address, so that
-// a test can see what its client makes of that.
+// A [Server] lives as long as the test (or benchmark) that asked for it. It can
+// be stopped, paused, killed and started again at the same address.
 //
 // # Environment
 //
-//   - THROTTLER_MEMCACHED_ADDR: "host:port" of a running server that [Any] hands
-//     out instead of starting one.
-//   - THROTTLER_MEMCACHED_IMAGE: the image of [Container], by default
+//   - THROTTLER_MEMCACHED_ADDR: "host:port" of a running server. [Any] returns
+//     it instead of starting one.
+//   - THROTTLER_MEMCACHED_IMAGE: the image of [Container]. Default:
 //     memcached:1.6-alpine. Its command must be found as "memcached".
-//   - THROTTLER_REQUIRE_MEMCACHED: set to 1, a test fails where it would be
+//   - THROTTLER_REQUIRE_MEMCACHED: if it is 1, a test fails instead of being
 //     skipped for want of memcached, of Docker or of an image.
 //
-// The variables of testcontainers-go hold for containers, above all
-// TESTCONTAINERS_RYUK_DISABLED=true, which does without its reaper's image:
-// containers are removed by the test itself, unless it is killed.
+// The variables of testcontainers-go apply to containers, above all
+// TESTCONTAINERS_RYUK_DISABLED=true, which saves the image of its reaper: then
+// the test itself removes its containers, unless it is killed.
 //
 // Only tests may import this package.
 package memcachedtest
@@ -33,19 +32,18 @@ import (
 
 // A Server is one memcached that answers at Addr.
 //
-// Its methods end the test that started it (tb.Fatal) when they fail, so they
-// belong on that test's goroutine, one at a time.
+// If a method fails, it ends the test that started the Server (tb.Fatal). So
+// call them on that test's goroutine, one at a time.
 type Server struct {
-	// Addr is "host:port", or the path of a socket. It stays the same for the
-	// life of the Server.
+	// Addr is "host:port", or the path of a socket. It never changes.
 	Addr string
 
 	tb   testing.TB
 	life lifecycle
 }
 
-// lifecycle is what a process and a container do differently. Each method
-// returns when its effect can be seen at the server's address.
+// lifecycle is the part that differs between a process and a container. Each
+// method returns when its effect is visible at the server's address.
 type lifecycle interface {
 	start() error
 	stop() error // does nothing if it is not running
@@ -54,12 +52,12 @@ type lifecycle interface {
 	resume() error
 }
 
-// Any returns the server at THROTTLER_MEMCACHED_ADDR if that is set and there
-// are no args; else a [Process] where memcached is installed; else a
-// [Container]. If none of them can be had the test is skipped.
+// Any returns a server. It is the one at THROTTLER_MEMCACHED_ADDR if that is
+// set and there are no args; otherwise a [Process] if memcached is installed;
+// otherwise a [Container]. If none is possible the test is skipped.
 //
-// The user's own server is shared: it may hold other items, and a test that
-// stops or pauses it is skipped. Such a test asks for a [Process].
+// The user's own server is shared and may hold other items. A test that stops
+// or pauses it is skipped; such a test should ask for a [Process].
 func Any(tb testing.TB, args ...string) *Server {
 	tb.Helper()
 	if addr := os.Getenv("THROTTLER_MEMCACHED_ADDR"); addr != "" && len(args) == 0 {
@@ -85,8 +83,8 @@ func users(tb testing.TB, addr string) *Server {
 	return s
 }
 
-// unavailable skips the test with one line, or fails it where memcached is
-// required. It does not return.
+// unavailable skips the test, or fails it where memcached is required. It does
+// not return.
 func unavailable(tb testing.TB, format string, args ...any) {
 	tb.Helper()
 	why := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")
@@ -96,34 +94,34 @@ func unavailable(tb testing.TB, format string, args ...any) {
 	skiptest.Skip(tb, why)
 }
 
-// Stop asks the server to end and waits for that: its connections close, its
-// items are gone, and its port refuses. A stopped server stays stopped.
+// Stop ends the server and waits for that: its connections close, its items are
+// gone, and its port refuses. It stays stopped.
 func (s *Server) Stop() {
 	s.tb.Helper()
 	s.do("stop", lifecycle.stop)
 }
 
-// Kill ends the server at once, running or paused.
+// Kill ends the server at once, also if it is paused.
 func (s *Server) Kill() {
 	s.tb.Helper()
 	s.do("kill", lifecycle.kill)
 }
 
-// Start starts a server that was stopped or killed, empty, at the same Addr,
-// and returns when it answers.
+// Start starts a stopped or killed server, empty, at the same Addr, and returns
+// when it answers.
 func (s *Server) Start() {
 	s.tb.Helper()
 	s.do("start", lifecycle.start)
 }
 
-// Pause makes the server hang: it still accepts connections and never answers.
+// Pause makes the server hang: it accepts connections and never answers.
 func (s *Server) Pause() {
 	s.tb.Helper()
 	s.do("pause", lifecycle.pause)
 }
 
-// Resume lets a paused server go on, with its items and its connections, and
-// with what was sent to it meanwhile.
+// Resume continues a paused server, with its items, its connections, and what
+// was sent to it meanwhile.
 func (s *Server) Resume() {
 	s.tb.Helper()
 	s.do("resume", lifecycle.resume)
@@ -139,19 +137,18 @@ func (s *Server) do(what string, step func(lifecycle) error) {
 	}
 }
 
-// Ping asks the server for its version and returns nil if it answers within
-// timeout.
+// Ping returns nil if the server answers within timeout.
 func (s *Server) Ping(timeout time.Duration) error {
 	_, err := ask(s.Addr, "version", timeout)
 	return err
 }
 
-// Command sends line, ended by CR LF, over a connection of its own and returns
-// the lines of the answer without their ends. The END of a list is left out;
-// any other last line (OK, STORED, ERROR, "SERVER_ERROR …") is part of the
-// answer. After "VALUE" comes the item's data as one element, whatever it holds.
+// Command sends line and CR LF over a new connection and returns the lines of
+// the answer. The END of a list is left out; another last line (OK, STORED,
+// ERROR, "SERVER_ERROR …") is not. After "VALUE" comes the item's data as one
+// element.
 //
-// A command with data is one line to Command: "set key 0 60 2\r\nhi".
+// For a command with data, line holds both: "set key 0 60 2\r\nhi".
 func (s *Server) Command(tb testing.TB, line string) []string {
 	tb.Helper()
 	answer, err := ask(s.Addr, line, patience)

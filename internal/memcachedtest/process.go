@@ -23,15 +23,14 @@ func binary() (string, error) {
 	return exec.LookPath("memcached")
 }
 
-// Process starts a memcached process on a free port of 127.0.0.1 that ends with
-// the test. args are added to its command line: "-m", "2" for a small memory,
-// "-C" for one without CAS. The test is skipped where memcached is not
-// installed.
+// Process starts memcached on a free port of 127.0.0.1. It ends with the test.
+// args are added to its command line: "-m", "2" for a small memory, "-C" for
+// one without CAS. The test is skipped if memcached is not installed.
 func Process(tb testing.TB, args ...string) *Server {
 	tb.Helper()
 	path := installed(tb)
 	var err error
-	for range 5 { // another program may take the port before memcached has it
+	for range 5 { // another program may take the port first
 		addr := freeAddr(tb)
 		_, port, _ := net.SplitHostPort(addr)
 		p := newProcess(path, addr, slices.Concat([]string{"-l", "127.0.0.1", "-p", port, "-U", "0"}, args))
@@ -70,9 +69,8 @@ func installed(tb testing.TB) string {
 	return path
 }
 
-// freeAddr returns an address of 127.0.0.1 that nobody listens at. Its port is
-// below those that systems give to outgoing connections, so that none of these
-// takes it while its server is stopped.
+// freeAddr returns a free address of 127.0.0.1. Its port is below those of
+// outgoing connections, so none of these takes it while the server is stopped.
 func freeAddr(tb testing.TB) string {
 	tb.Helper()
 	for range 100 {
@@ -87,14 +85,14 @@ func freeAddr(tb testing.TB) string {
 	return ""
 }
 
-// process is a memcached that this program started, or will.
+// process is a memcached process, started or not.
 type process struct {
 	path, addr string
 	args       []string
 
 	cmd    *exec.Cmd     // nil until it is started
-	exited chan struct{} // closed when it has ended
-	output *bytes.Buffer // what it wrote; to be read only when it has ended
+	exited chan struct{} // closed at its end
+	output *bytes.Buffer // to be read only after its end
 }
 
 func newProcess(path, addr string, args []string) *process {
@@ -128,9 +126,8 @@ func (p *process) start() error {
 	return nil
 }
 
-// run starts cmd and closes exited when it has ended. One thread is kept for
-// that, because where a child ends with its parent (see endWithParent) it is the
-// thread that counts as the parent.
+// run starts cmd and closes exited when it has ended. It keeps one thread for
+// that: with endWithParent, the thread counts as the parent.
 func run(cmd *exec.Cmd, exited chan struct{}) error {
 	started := make(chan error)
 	go func() {
@@ -145,14 +142,13 @@ func run(cmd *exec.Cmd, exited chan struct{}) error {
 	return <-started
 }
 
-// ready waits until this process, and not another one that has its port,
-// answers.
+// ready waits until this process answers, and not another one on its port.
 func (p *process) ready() error {
 	pid := fmt.Sprintf("STAT pid %d", p.cmd.Process.Pid)
 	for deadline := time.Now().Add(2 * patience); ; {
 		answer, err := ask(p.addr, "stats", patience)
 		if slices.Contains(answer, pid) || slices.Contains(answer, "CLIENT_ERROR unauthenticated") {
-			return nil // with -Y it says no more to strangers
+			return nil // with -Y it says no more without a login
 		}
 		select {
 		case <-p.exited:
@@ -181,7 +177,7 @@ func (p *process) stop() error {
 	if !p.running() {
 		return nil
 	}
-	if err := p.signal(resumeSignal); err != nil { // it must run to hear of its end
+	if err := p.signal(resumeSignal); err != nil { // a paused process ignores SIGTERM
 		return err
 	}
 	return p.end(syscall.SIGTERM)

@@ -2,8 +2,8 @@ package memcachedtest
 
 import "syscall"
 
-// endWithParent has a child killed when the program dies without ending it, as
-// after a panic or a test's timeout.
+// endWithParent kills a child when the program dies without ending it, as after
+// a panic or a test's timeout.
 func endWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

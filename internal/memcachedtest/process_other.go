@@ -4,6 +4,6 @@ package memcachedtest
 
 import "syscall"
 
-// endWithParent is for Linux alone: elsewhere a child may outlive a program that
-// dies without ending it.
+// endWithParent does nothing: elsewhere than on Linux a child may outlive a
+// program that dies.
 func endWithParent() *syscall.SysProcAttr { return nil }

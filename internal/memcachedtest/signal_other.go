@@ -4,7 +4,7 @@ package memcachedtest
 
 import "syscall"
 
-// There is no signal to make a process hang: sending one of these is an error.
+// There are no signals that pause a process. Sending these is an error.
 const (
 	pauseSignal  = syscall.Signal(-1)
 	resumeSignal = syscall.Signal(-1)

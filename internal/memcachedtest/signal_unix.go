@@ -4,7 +4,7 @@ package memcachedtest
 
 import "syscall"
 
-// What makes a process hang and go on.
+// The signals that pause and resume a process.
 const (
 	pauseSignal  = syscall.SIGSTOP
 	resumeSignal = syscall.SIGCONT

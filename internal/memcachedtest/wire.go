@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// patience is how long a server that is there may take for an answer.
+// patience is the timeout of a server that runs.
 const patience = 5 * time.Second
 
-// ask sends line to the server at addr and returns its answer as described at
-// [Server.Command].
+// ask sends line to the server at addr and returns its answer as
+// [Server.Command] does.
 func ask(addr, line string, timeout time.Duration) ([]string, error) {
 	conn, err := net.DialTimeout(network(addr), addr, timeout)
 	if err != nil {
@@ -28,7 +28,8 @@ func ask(addr, line string, timeout time.Duration) ([]string, error) {
 	return readAnswer(bufio.NewReader(conn))
 }
 
-// network tells a socket's path from a "host:port", as gomemcache does.
+// network returns "unix" for the path of a socket and "tcp" for "host:port", as
+// gomemcache does.
 func network(addr string) string {
 	if strings.Contains(addr, "/") {
 		return "unix"
@@ -61,7 +62,7 @@ func readAnswer(r *bufio.Reader) ([]string, error) {
 	}
 }
 
-// inList reports whether line is part of a list, so that more lines follow.
+// inList reports whether more lines follow line.
 func inList(line string) bool {
 	for _, prefix := range []string{"STAT ", "VALUE ", "ITEM ", "PREFIX ", "key="} {
 		if strings.HasPrefix(line, prefix) {

@@ -1,5 +1,5 @@
-// Package skiptest skips tests for want of a program or a server, and says so at
-// the end, where "go test" would say nothing without -v.
+// Package skiptest skips tests for want of a program or a server, and lists
+// them at the end, where "go test" without -v would say nothing.
 //
 //	func TestMain(m *testing.M) { os.Exit(skiptest.Run(m)) }
 //
@@ -24,7 +24,7 @@ import (
 	"testing"
 )
 
-// A list counts skipped tests by what they lack.
+// A list counts skipped tests by reason.
 type list struct {
 	mu    sync.Mutex
 	tests map[string]int
@@ -32,15 +32,15 @@ type list struct {
 
 var skipped list
 
-// Skip skips a test. The text says in one line what is missing, and how to have it.
+// Skip skips a test. why says in one line what is missing, and how to get it.
 func Skip(tb testing.TB, why string) {
 	tb.Helper()
 	skipped.add(why)
 	tb.Skip(why)
 }
 
-// Run runs the tests of a package, and then says how many were skipped, a line
-// for each thing that is missing. It returns the status to exit with.
+// Run runs the tests of a package, prints the number of skipped tests for each
+// reason, and returns the exit status.
 func Run(m *testing.M) int {
 	status := m.Run()
 	skipped.write(console(), packageName())
@@ -56,7 +56,8 @@ func (l *list) add(why string) {
 	l.tests[why]++
 }
 
-// write writes all lines at once, since other packages write theirs meanwhile.
+// write writes all lines in one call, since other packages write at the same
+// time.
 func (l *list) write(out io.Writer, of string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,7 +68,8 @@ func (l *list) write(out io.Writer, of string) {
 	io.WriteString(out, lines.String())
 }
 
-// packageName is the path of the package that is tested, as the go command shows it.
+// packageName returns the path of the tested package, as the go command shows
+// it.
 func packageName() string {
 	build, _ := debug.ReadBuildInfo()
 	if build == nil {
@@ -76,9 +78,9 @@ func packageName() string {
 	return strings.TrimSuffix(build.Path, ".test")
 }
 
-// console returns where a person reads what is written. The go command drops what
-// a test that passes writes to its own output. So it is the standard error of the
-// go command, where the system shows it; else the terminal; else the output.
+// console returns a writer that the user sees. The go command drops the output
+// of a test that passes, so this is the standard error of the go command, or
+// else the terminal, or else the output.
 func console() io.Writer {
 	for _, name := range []string{fmt.Sprintf("/proc/%d/fd/2", os.Getppid()), "/dev/tty"} {
 		if out, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND, 0); err == nil {

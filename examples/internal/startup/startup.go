@@ -1,4 +1,5 @@
-// Package startup is what the examples do alike when they start.
+// Package startup has the flags, errors and exit statuses that the examples
+// share.
 package startup
 
 import (
@@ -14,8 +15,8 @@ import (
 	"github.com/adaptivethrottler/throttler/pool"
 )
 
-// Servers are the memcached servers that keep the counts. If there are none, the
-// process keeps them.
+// Servers are the memcached servers for the counts. With none, the counts are
+// in the process.
 type Servers []string
 
 // Memcached adds the flag -memcached to flags, which may be repeated.
@@ -28,7 +29,7 @@ func Memcached(flags *flag.FlagSet) *Servers {
 	return &s
 }
 
-// Client returns what keeps the counts. close ends its connections.
+// Client returns the client for the counts. close ends its connections.
 func (s Servers) Client() (client throttler.Client, close func() error, err error) {
 	if len(s) == 0 {
 		return memstore.New(), func() error { return nil }, nil
@@ -40,8 +41,8 @@ func (s Servers) Client() (client throttler.Client, close func() error, err erro
 	return servers, servers.Close, nil
 }
 
-// Proxy adds the flag -proxy to flags, which may be repeated. It has source trust
-// the proxies that it names.
+// Proxy adds the flag -proxy to flags, which may be repeated. source trusts the
+// proxies that it names.
 func Proxy(flags *flag.FlagSet, source *httpthrottle.Source) {
 	flags.Func("proxy", "`prefix` of trusted proxies; may be repeated", func(s string) error {
 		prefix, err := netip.ParsePrefix(s)
@@ -50,8 +51,8 @@ func Proxy(flags *flag.FlagSet, source *httpthrottle.Source) {
 	})
 }
 
-// Parse sets flags by args, and refuses arguments that are not flags. For -h it
-// explains the flags on stderr and returns flag.ErrHelp.
+// Parse sets flags from args, and refuses arguments that are not flags. For -h
+// it prints the usage on stderr and returns flag.ErrHelp.
 func Parse(flags *flag.FlagSet, args []string, stderr io.Writer) error {
 	flags.SetOutput(io.Discard)
 	err := flags.Parse(args)
@@ -65,8 +66,8 @@ func Parse(flags *flag.FlagSet, args []string, stderr io.Writer) error {
 	return err
 }
 
-// Misused reports a mistake in the flags on stderr, and returns the exit status: 2,
-// or 0 for flag.ErrHelp.
+// Misused reports an error of the flags on stderr and returns the exit status:
+// 2, or 0 for flag.ErrHelp.
 func Misused(program string, err error, stderr io.Writer) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return 0
@@ -75,8 +76,8 @@ func Misused(program string, err error, stderr io.Writer) int {
 	return 2
 }
 
-// Ended reports what a program ended with on stderr, and returns the exit status: 1,
-// or 0 if err is nil.
+// Ended reports the error of a program on stderr and returns the exit status:
+// 1, or 0 if err is nil.
 func Ended(program string, err error, stderr io.Writer) int {
 	if err == nil {
 		return 0

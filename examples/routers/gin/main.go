@@ -38,7 +38,7 @@ func site(t *throttler.Throttler) http.Handler {
 	return router
 }
 
-// throttle returns a handler for gin that lets only those requests go on that
+// throttle returns a handler for gin that passes on only the requests that
 // limit allows.
 func throttle(limit *httpthrottle.Middleware) gin.HandlerFunc {
 	return func(c *gin.Context) {

@@ -1,5 +1,5 @@
-// Package api answers programs in any language, in JSON over HTTP: it decides by
-// the rules of a file, and guards logins. openapi.json describes it.
+// Package api implements the JSON API for programs in any language: decisions
+// by the rules of a file, and a guard for logins. openapi.json describes it.
 package api
 
 import (
@@ -29,31 +29,32 @@ import (
 //go:embed openapi.json
 var Description []byte
 
-// What bounds a request, and how many are answered at once. More get a 503.
+// The bounds of a request's body and of the requests under way. Beyond these
+// the answer is 413 or 503.
 const (
 	MaxBody     = 64 << 10
 	MaxUnderWay = 512
 )
 
-// MinSecret is the length of the shortest key, in bytes.
+// MinSecret is the least length of a secret, in bytes.
 const MinSecret = 16
 
-// Options are those of an API.
+// Options configure an API.
 type Options struct {
 	Rules     *rulefile.Source
 	Throttler *throttler.Throttler
 	Guard     *login.Guard
 
-	// Tokens counts the tokens that were used. It keeps its records where
-	// Throttler does, and has no Fallback.
+	// Tokens counts used tokens. It has the backend of Throttler, and no
+	// Fallback.
 	Tokens *throttler.Throttler
 
-	// Secret seals tokens. Replicas share it. Empty: a random one, and tokens
-	// are good in this process only.
+	// Secret seals tokens, and is the same in all replicas. Default: random, so
+	// that tokens are valid in this process only.
 	Secret string
 
-	// Keys are those that callers may have, in Authorization: Bearer. None:
-	// callers have a certificate that the server has verified.
+	// Keys are the keys of callers, sent as Authorization: Bearer KEY. Default:
+	// none; callers need a certificate that the server has verified.
 	Keys []string
 
 	Log *slog.Logger
@@ -67,8 +68,7 @@ type api struct {
 	told   atomic.Int64  // when an error was last logged, in nanoseconds since the Unix epoch
 }
 
-// New returns a handler of the API. The error says which of the secrets is too
-// short.
+// New returns the handler of the API. The error says which secret is too short.
 func New(o Options) (http.Handler, error) {
 	if o.Secret == "" {
 		o.Secret = rand.Text()
@@ -100,7 +100,7 @@ func (a *api) handler() http.Handler {
 	return mux
 }
 
-// operations are all that callers may ask for, by path.
+// operations returns the operations by path.
 func (a *api) operations() map[string]http.Handler {
 	return map[string]http.Handler{
 		"/v1/authorize":     operation(a, a.authorize),
@@ -115,8 +115,7 @@ func (a *api) operations() map[string]http.Handler {
 	}
 }
 
-// admit hands on the requests of callers who may call, as many at once as there
-// are places for.
+// admit passes the requests of known callers on, at most MaxUnderWay at once.
 func (a *api) admit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !a.knows(r) {
@@ -134,8 +133,8 @@ func (a *api) admit(next http.Handler) http.Handler {
 	})
 }
 
-// knows reports whether the caller has a key, or where there are none a verified
-// certificate.
+// knows reports whether the caller has a key or, if there are no keys, a
+// verified certificate.
 func (a *api) knows(r *http.Request) bool {
 	if len(a.keys) == 0 {
 		return r.TLS != nil && len(r.TLS.VerifiedChains) > 0
@@ -149,7 +148,8 @@ func (a *api) knows(r *http.Request) bool {
 	return known == 1 && strings.EqualFold(scheme, "Bearer")
 }
 
-// operation returns a handler that reads a question, and answers with what do says.
+// operation returns a handler that decodes a question and answers with the
+// result of do.
 func operation[Question, Answer any](a *api, do func(context.Context, *Question) (Answer, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		question := new(Question)
@@ -166,9 +166,9 @@ func operation[Question, Answer any](a *api, do func(context.Context, *Question)
 	})
 }
 
-// read reads the body of a request: one JSON value without unknown fields.
+// read decodes the body of a request: one JSON value without unknown fields.
 func read(w http.ResponseWriter, r *http.Request, question any) error {
-	// A page in a browser cannot send this type elsewhere without asking.
+	// A web page cannot send this type to another site without a CORS preflight.
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
 		return &failure{status: http.StatusUnsupportedMediaType, text: "Send Content-Type: application/json."}
 	}
@@ -193,10 +193,10 @@ func write(w http.ResponseWriter, status int, answer any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(answer) // fails only if the caller has gone
+	json.NewEncoder(w).Encode(answer) // an error means that the caller has gone
 }
 
-// A failure is why a request is not carried out.
+// A failure is an error response.
 type failure struct {
 	status int
 	text   string
@@ -212,12 +212,12 @@ func unavailable(text string) *failure {
 	return &failure{status: http.StatusServiceUnavailable, text: text}
 }
 
-// fail answers with an error.
+// fail answers with the error err.
 func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var f *failure
 	if !errors.As(err, &f) {
 		a.tell(r, err)
-		f = unavailable("The request could not be carried out. The log says why.")
+		f = unavailable("The request failed. The service's log says why.")
 	}
 	if f.status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
@@ -225,10 +225,10 @@ func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 	write(w, f.status, map[string]string{"error": f.text})
 }
 
-// tell logs an error, once a minute, unless the caller has just gone.
+// tell logs an error, at most once a minute, unless the caller has hung up.
 func (a *api) tell(r *http.Request, err error) {
 	now, last := time.Now().UnixNano(), a.told.Load()
 	if r.Context().Err() == nil && now-last >= int64(time.Minute) && a.told.CompareAndSwap(last, now) {
-		a.Log.Error("a request cannot be carried out, and perhaps others that are not logged", "path", r.URL.Path, "err", err)
+		a.Log.Error("a request failed, and perhaps others within a minute", "path", r.URL.Path, "err", err)
 	}
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
 )
 
-// A subject is a rule, and the values of its conditions by their names.
+// A subject is a rule, and values by condition name.
 type subject struct {
 	Rule   string            `json:"rule"`
 	Values map[string]string `json:"values"`
 }
 
-// rule returns the rule of s, with conditions for the values that are counted.
+// rule returns the rule of s with conditions for the values that are counted.
 func (s *subject) rule(file *rulefile.File) (*rulefile.Rule, throttler.Rule, error) {
 	r := file.Rule(s.Rule)
 	if r == nil {
@@ -30,13 +30,13 @@ func (s *subject) rule(file *rulefile.File) (*rulefile.Rule, throttler.Rule, err
 	return r, filled, nil
 }
 
-// A call asks for a decision.
+// A call requests a decision.
 type call struct {
 	subject
 	Cost int `json:"cost"` // of each condition; 0: 1
 }
 
-// rule returns the rule of c, which has a value for each of its conditions.
+// rule returns the rule of c. Each of its conditions must have a value.
 func (c *call) rule(file *rulefile.File) (throttler.Rule, error) {
 	r, filled, err := c.subject.rule(file)
 	if err != nil {
@@ -62,11 +62,11 @@ type decision struct {
 	Messages   []string  `json:"messages"`
 	RetryAfter float64   `json:"retry_after"`
 	Outcomes   []outcome `json:"outcomes"`
-	Degraded   bool      `json:"degraded"`         // the back end failed
+	Degraded   bool      `json:"degraded"`         // the back end has failed
 	Cancel     string    `json:"cancel,omitempty"` // a token
 }
 
-// An outcome is what one condition made of a call.
+// An outcome is the decision of one condition. Times are in seconds.
 type outcome struct {
 	Name       string  `json:"name"`
 	Blocked    bool    `json:"blocked"`
@@ -97,14 +97,14 @@ func (a *api) peek(ctx context.Context, c *call) (*decision, error) {
 	return describe(d), nil
 }
 
-// decide decides c as how does.
+// decide decides c by how.
 func (a *api) decide(ctx context.Context, c *call, how func(context.Context, throttler.Rule) (throttler.Decision, error)) (throttler.Decision, error) {
 	file := a.Rules.File()
 	rule, err := c.rule(file)
 	if err != nil {
 		return throttler.Decision{}, err
 	}
-	if !hasConditions(rule) { // no value is counted
+	if !hasConditions(rule) { // all values are exempt
 		return throttler.Decision{Status: throttler.Authorized}, nil
 	}
 	d, err := how(ctx, rule)
@@ -112,8 +112,8 @@ func (a *api) decide(ctx context.Context, c *call, how func(context.Context, thr
 		return throttler.Decision{}, invalid("%v.", err)
 	}
 	if err == nil && d.Err != nil && file.Closed {
-		a.Throttler.Cancel(context.WithoutCancel(ctx), d) // as far as that can be done
-		err = unavailable("The back end fails, and the rule file says closed.")
+		a.Throttler.Cancel(context.WithoutCancel(ctx), d) // as far as the back end answers
+		err = unavailable("The back end has failed, and the rule file says failure: closed. Try again later.")
 	}
 	return d, err
 }
@@ -134,12 +134,12 @@ func describe(d throttler.Decision) *decision {
 	return answer
 }
 
-// A done is the answer to what has none.
+// A done is the response of operations that return nothing else.
 type done struct {
 	Status string `json:"status"`
 }
 
-// A cancellation takes back what a call has counted.
+// A cancellation takes back the hits of a call.
 type cancellation struct {
 	Cancel string `json:"cancel"` // the token
 }
@@ -153,7 +153,7 @@ func (a *api) cancel(ctx context.Context, c *cancellation) (*done, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The token is used: what a caller who hangs up has asked for is done.
+	// The token is used now, so finish even if the caller hangs up.
 	return &done{"canceled"}, a.Throttler.Cancel(context.WithoutCancel(ctx), d)
 }
 
@@ -170,14 +170,14 @@ type ban struct {
 func (a *api) ban(ctx context.Context, b *ban) (*done, error) {
 	length, err := rulefile.ParseDuration(b.Duration)
 	if err != nil || length <= 0 {
-		return nil, invalid("%q is no duration: want how long to ban, as in 30m, 24h, 7d.", b.Duration)
+		return nil, invalid("%q is no duration: send the length of the ban, as in 30m, 24h or 7d.", b.Duration)
 	}
 	return a.change(&b.subject, "banned", func(rule throttler.Rule) error {
 		return a.Throttler.Ban(ctx, rule, length)
 	})
 }
 
-// change changes the records of a subject.
+// change applies how to the records of a subject.
 func (a *api) change(s *subject, status string, how func(throttler.Rule) error) (*done, error) {
 	_, rule, err := s.rule(a.Rules.File())
 	if err != nil {

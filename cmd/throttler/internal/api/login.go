@@ -9,14 +9,14 @@ import (
 	"github.com/adaptivethrottler/throttler/login"
 )
 
-// A beginning asks whether somebody may try to log in.
+// A beginning requests an attempt to log in.
 type beginning struct {
 	Name    string `json:"name"`
 	Address string `json:"address"`
-	Device  string `json:"device"` // what a cookie says; empty: none
+	Device  string `json:"device"` // from a cookie; empty: none
 }
 
-// An attempt is the answer. RetryAfter is in seconds.
+// An attempt is the response to a beginning. RetryAfter is in seconds.
 type attempt struct {
 	Status     string  `json:"status"`
 	Message    string  `json:"message,omitempty"`
@@ -30,7 +30,7 @@ type attempt struct {
 func (a *api) begin(ctx context.Context, b *beginning) (*attempt, error) {
 	addr, err := netip.ParseAddr(b.Address)
 	if err != nil {
-		return nil, invalid("%q is no address.", b.Address)
+		return nil, invalid("%q is no address. Send the client's address, without a port.", b.Address)
 	}
 	begun, err := a.Guard.BeginDevice(ctx, b.Name, addr, b.Device)
 	if errors.Is(err, login.ErrNameTooLong) {
@@ -41,8 +41,8 @@ func (a *api) begin(ctx context.Context, b *beginning) (*attempt, error) {
 	}
 	d := &begun.Decision
 	if d.Err != nil && a.Rules.File().Closed {
-		begun.Cancel(ctx) // as far as that can be done
-		return nil, unavailable("The back end fails, and the rule file says closed. Do not look at the password.")
+		begun.Cancel(ctx) // as far as the back end answers
+		return nil, unavailable("The back end has failed, and the rule file says failure: closed. Do not look at the password.")
 	}
 	answer := &attempt{
 		Status: d.Status.String(), RetryAfter: d.RetryAfter.Seconds(),
@@ -67,7 +67,7 @@ type ending struct {
 	Attempt string `json:"attempt"` // the token
 }
 
-// end returns an operation that ends an attempt as how does.
+// end returns an operation that ends an attempt by how.
 func (a *api) end(status string, how func(*login.Attempt, context.Context) error) func(context.Context, *ending) (*done, error) {
 	return func(ctx context.Context, e *ending) (*done, error) {
 		handed, err := a.tokens.use(ctx, kindLogin, e.Attempt)

@@ -16,12 +16,13 @@ import (
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
 )
 
-// TokenLife is how long a token is good for.
+// TokenLife is the time for which a token is valid.
 const TokenLife = time.Minute
 
-// A token is what another replica needs to go on with what one has begun. It is
-// encrypted and authenticated (AES-256-GCM), and good once: before it is used, a
-// limit of one is counted for it where all replicas see that.
+// tokens seals and uses tokens. A token lets another replica continue what one
+// has begun. It is encrypted and authenticated (AES-256-GCM), and valid once:
+// each use counts a hit, in a record that all replicas share, against a limit
+// of one.
 type tokens struct {
 	aead cipher.AEAD
 	used *throttler.Throttler
@@ -30,15 +31,15 @@ type tokens struct {
 // tokenRule is the identifier under which used tokens are counted.
 const tokenRule = rulefile.Reserved + "token"
 
-// The kinds of tokens. One of a kind is none of another.
+// The kinds of tokens. A token is valid for its own kind only.
 const (
 	kindHits  = "hits"
 	kindLogin = "login"
 )
 
-// newTokens returns tokens that replicas with the same secret understand. They are
-// counted by used, which must not have a fallback: that would take a token once in
-// each process.
+// newTokens returns tokens that all replicas with the same secret can read.
+// used counts them. It must not have a Fallback, or each process would accept a
+// token once.
 func newTokens(secret string, used *throttler.Throttler) (*tokens, error) {
 	key, err := hkdf.Key(sha256.New, []byte(secret), nil, "throttler token", 32)
 	if err != nil {
@@ -55,27 +56,29 @@ func newTokens(secret string, used *throttler.Throttler) (*tokens, error) {
 	return &tokens{aead: aead, used: used}, nil
 }
 
-// tokenText is how tokens are written: each in one way.
+// tokenText is the encoding of tokens: strict, so that each has one spelling.
 var tokenText = base64.RawURLEncoding.Strict()
 
-// idSize is how many bytes at the beginning of a token are its own: the nonce.
+// idSize is the number of bytes at the start of a token that identify it: the
+// nonce.
 const idSize = 12
 
-// expirySize is the length of a token's end, in milliseconds since the Unix epoch.
+// expirySize is the size of a token's expiry, in milliseconds since the Unix
+// epoch.
 const expirySize = 8
 
-// seal returns a token of a kind with these contents.
+// seal returns a token of a kind with contents.
 func (t *tokens) seal(kind string, contents []byte) string {
 	ends := time.Now().Add(TokenLife).UnixMilli()
 	plain := append(binary.BigEndian.AppendUint64(nil, uint64(ends)), contents...)
 	return tokenText.EncodeToString(t.aead.Seal(nil, nil, plain, []byte(kind)))
 }
 
-// use returns the contents of a token, once. It does not end with ctx: a caller who
-// hangs up must not use up a token that nothing is done with.
+// use returns the contents of a token, once. It does not end with ctx, so that
+// a caller who hangs up does not use up a token for nothing.
 func (t *tokens) use(ctx context.Context, kind, token string) (contents []byte, err error) {
 	sealed, err := tokenText.DecodeString(token)
-	if err != nil || strings.ContainsAny(token, "\r\n") { // which are skipped
+	if err != nil || strings.ContainsAny(token, "\r\n") { // DecodeString skips them
 		return nil, errNoToken
 	}
 	plain, err := t.aead.Open(nil, nil, sealed, []byte(kind))
@@ -87,7 +90,7 @@ func (t *tokens) use(ctx context.Context, kind, token string) (contents []byte, 
 	}
 	d, err := t.used.Authorize(context.WithoutCancel(ctx), throttler.Rule{Identifier: tokenRule, Either: []throttler.Condition{{
 		Name: kind, Value: tokenText.EncodeToString(sealed[:idSize]),
-		Max: 1, TTL: 2 * TokenLife, // as clocks may differ
+		Max: 1, TTL: 2 * TokenLife, // twice, since clocks may differ
 	}}})
 	switch {
 	case err != nil:
@@ -102,7 +105,7 @@ func (t *tokens) use(ctx context.Context, kind, token string) (contents []byte, 
 
 // The errors of a token that cannot be used.
 var (
-	errNoToken = &failure{status: http.StatusBadRequest, text: "This is no token of this service, or of another kind."}
+	errNoToken = &failure{status: http.StatusBadRequest, text: "The token is not from this service, or not for this operation."}
 	errExpired = &failure{status: http.StatusGone, text: "The token has expired."}
 	errUsed    = &failure{status: http.StatusConflict, text: "The token was used already."}
 )

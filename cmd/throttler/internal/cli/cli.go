@@ -1,4 +1,4 @@
-// Package cli is the command line of the command throttler.
+// Package cli implements the command line of the command throttler.
 package cli
 
 import (
@@ -28,7 +28,7 @@ const (
 	statusUsage  = 2 // the command line is wrong
 )
 
-// Streams are what a command reads and writes.
+// Streams are the input and output of a command.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
@@ -37,8 +37,8 @@ type Streams struct {
 // globals are the flags of every command.
 type globals struct {
 	Servers []string `help:"memcached servers: host:port, or the path of a socket." env:"THROTTLER_SERVERS" placeholder:"HOST:PORT"`
-	Rules   string   `help:"Rule file. It names the servers too, unless -servers does." env:"THROTTLER_RULES" placeholder:"FILE"`
-	JSON    bool     `help:"Answer in JSON." name:"json"`
+	Rules   string   `help:"Rule file. Its servers are used unless -servers is given." env:"THROTTLER_RULES" placeholder:"FILE"`
+	JSON    bool     `help:"Print JSON." name:"json"`
 }
 
 // commands is the command line.
@@ -47,50 +47,50 @@ type commands struct {
 
 	Look struct {
 		Identifier string   `arg:"" help:"The rule's identifier."`
-		Values     []string `arg:"" help:"What to look at: ip=203.0.113.7 login=alice." placeholder:"CONDITION=VALUE"`
+		Values     []string `arg:"" help:"Values to show: ip=203.0.113.7 login=alice." placeholder:"CONDITION=VALUE"`
 	} `cmd:"" help:"Show what is stored: hits, bans, and when they end."`
 
 	Ban struct {
 		Identifier string   `arg:"" help:"The rule's identifier."`
-		Values     []string `arg:"" help:"What to ban, and then for how long: ip=203.0.113.7 24h." placeholder:"CONDITION=VALUE… DURATION"`
-	} `cmd:"" help:"Ban values for a while. A longer ban stays."`
+		Values     []string `arg:"" help:"Values to ban, and for how long: ip=203.0.113.7 24h." placeholder:"CONDITION=VALUE… DURATION"`
+	} `cmd:"" help:"Ban values. A longer ban stays."`
 
 	Lift struct {
 		Identifier string   `arg:"" help:"The rule's identifier."`
-		Values     []string `arg:"" help:"What to lift the ban of: ip=203.0.113.7." placeholder:"CONDITION=VALUE"`
+		Values     []string `arg:"" help:"Values to lift the bans of: ip=203.0.113.7." placeholder:"CONDITION=VALUE"`
 	} `cmd:"" help:"Lift bans, and forget hits."`
 
 	List struct {
-		Identifier string `arg:"" optional:"" help:"Show this rule's only."`
-		Bans       bool   `help:"Show bans only."`
-		All        bool   `help:"Show every value that has hits, not only the banned and the full."`
-	} `cmd:"" help:"List what is banned, and what is full as far as a rule file tells."`
+		Identifier string `arg:"" optional:"" help:"List values of this rule only."`
+		Bans       bool   `help:"List bans only."`
+		All        bool   `help:"List every value with hits, not only those banned or full."`
+	} `cmd:"" help:"List values that are banned, or full by the limits of the rule file."`
 
-	Server struct{} `cmd:"" name:"servers" help:"Show how the servers are, and what they have forgotten."`
+	Server struct{} `cmd:"" name:"servers" help:"Show the state of the servers, and what they have forgotten."`
 
 	Serve struct {
-		Listen string `default:"127.0.0.1:4180" help:"Where proxies ask." placeholder:"HOST:PORT"`
-		Admin  string `default:"127.0.0.1:4181" help:"Where operators find /metrics, /tally, /healthz and /readyz. Empty: nowhere." placeholder:"HOST:PORT"`
-		Envoy  string `default:"127.0.0.1:4182" help:"Where Envoy asks, by gRPC. Empty: nowhere." placeholder:"HOST:PORT"`
+		Listen string `default:"127.0.0.1:4180" help:"Address for proxies." placeholder:"HOST:PORT"`
+		Admin  string `default:"127.0.0.1:4181" help:"Address of /metrics, /tally, /healthz and /readyz. Empty disables it." placeholder:"HOST:PORT"`
+		Envoy  string `default:"127.0.0.1:4182" help:"Address for Envoy (gRPC). Empty disables it." placeholder:"HOST:PORT"`
 
-		API         string `name:"api" default:"127.0.0.1:4183" help:"Where programs ask in JSON, with a key of THROTTLER_API_KEYS or a certificate. Empty: nowhere." placeholder:"HOST:PORT"`
-		APICert     string `name:"api-cert" help:"Certificate of the JSON API. None: plain text." placeholder:"FILE"`
-		APICertKey  string `name:"api-cert-key" help:"Key of that certificate." placeholder:"FILE"`
-		APIClientCA string `name:"api-client-ca" help:"Who signs the certificates that callers of the JSON API must have." placeholder:"FILE"`
-	} `cmd:"" help:"Decide for proxies and programs what may pass, by the rule file."`
+		API         string `name:"api" default:"127.0.0.1:4183" help:"Address of the JSON API. Callers need a key of THROTTLER_API_KEYS or a certificate. Empty disables it." placeholder:"HOST:PORT"`
+		APICert     string `name:"api-cert" help:"Certificate of the JSON API. Default: none, plain text." placeholder:"FILE"`
+		APICertKey  string `name:"api-cert-key" help:"Private key of that certificate." placeholder:"FILE"`
+		APIClientCA string `name:"api-client-ca" help:"CA of the certificates that callers of the JSON API must have." placeholder:"FILE"`
+	} `cmd:"" help:"Answer proxies and programs by the rule file."`
 
 	Check struct {
 		File   string `arg:"" optional:"" help:"The rule file."`
 		Schema bool   `help:"Print the JSON schema of rule files instead."`
-	} `cmd:"" help:"Say what is wrong in a rule file."`
+	} `cmd:"" help:"Check a rule file, and show its mistakes."`
 
 	Try struct {
 		File string `arg:"" help:"The rule file."`
-	} `cmd:"" help:"Replay a web server's log through rules, from standard input: who would have been blocked?"`
+	} `cmd:"" help:"Replay a web server's log from standard input, and show what the rules would have blocked."`
 }
 
-// longFlag matches a flag with one dash, as operators and the manual write it.
-// There are no flags of one letter but -h.
+// longFlag matches a long flag with one dash, as in the manual. The only short
+// flag is -h.
 var longFlag = regexp.MustCompile(`^-[a-z]{2,}(=|$)`)
 
 // Run runs the command line args, until ctx ends, and returns the exit status.
@@ -124,15 +124,15 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 	return report(streams.Err, c.run(ctx, parsed.Command(), streams))
 }
 
-// usageError is the error of a command line that kong takes and we do not.
+// usageError is an error of the command line that kong does not find.
 type usageError struct{ error }
 
-// report says what failed, and returns the exit status.
+// report prints err and returns the exit status.
 func report(w io.Writer, err error) int {
 	switch {
 	case err == nil:
 		return statusOK
-	case errors.Is(err, ops.ErrWrong): // said already
+	case errors.Is(err, ops.ErrWrong): // printed already
 		return statusFailed
 	}
 	fmt.Fprintln(w, "throttler:", err)
@@ -167,7 +167,7 @@ func (c *commands) run(ctx context.Context, command string, streams Streams) err
 	case "servers":
 		return o.ServerStates(ctx)
 	}
-	return fmt.Errorf("no command %q", command)
+	return fmt.Errorf("unknown command %q", command)
 }
 
 func withTargets(args []string, run func([]ops.Target) error) error {
@@ -178,12 +178,12 @@ func withTargets(args []string, run func([]ops.Target) error) error {
 	return run(targets)
 }
 
-// ban bans the values before the last argument for the duration that it is.
+// ban bans the values for the duration in the last argument.
 func (c *commands) ban(ctx context.Context, o *ops.Operator) error {
 	last := len(c.Ban.Values) - 1
 	d, err := rulefile.ParseDuration(c.Ban.Values[last])
 	if err != nil || d <= 0 {
-		return usageError{fmt.Errorf("%q is no duration: want how long to ban, as in 30m, 24h, 7d", c.Ban.Values[last])}
+		return usageError{fmt.Errorf("%q is no duration: end with the length of the ban, as in 30m, 24h or 7d", c.Ban.Values[last])}
 	}
 	return withTargets(c.Ban.Values[:last], func(t []ops.Target) error { return o.Ban(ctx, c.Ban.Identifier, t, d) })
 }
@@ -198,7 +198,7 @@ func (c *commands) check(streams Streams) error {
 		path = c.Rules
 	}
 	if path == "" {
-		return usageError{errors.New("check which rule file?")}
+		return usageError{errors.New("no rule file: name one, or set THROTTLER_RULES")}
 	}
 	return (&ops.Operator{JSON: c.JSON, Out: streams.Out}).Check(path)
 }
@@ -214,7 +214,7 @@ func (c *commands) try(ctx context.Context, streams Streams) error {
 
 func (c *commands) serve(ctx context.Context, streams Streams) error {
 	if c.Rules == "" {
-		return usageError{errors.New("serve by which rules? Give -rules, or set THROTTLER_RULES")}
+		return usageError{errors.New("no rule file: give -rules, or set THROTTLER_RULES")}
 	}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -230,12 +230,12 @@ func (c *commands) serve(ctx context.Context, streams Streams) error {
 	})
 }
 
-// list returns the parts of a text between commas.
+// list splits text at commas and blanks.
 func list(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// sizeOf returns the size of a file, 0 of what is none.
+// sizeOf returns the size of a regular file, and otherwise 0.
 func sizeOf(r io.Reader) int64 {
 	f, ok := r.(fs.File)
 	if !ok {
@@ -248,8 +248,7 @@ func sizeOf(r io.Reader) int64 {
 	return info.Size()
 }
 
-// progress returns where to show how far a command is: the standard error, if that
-// is a terminal.
+// progress returns the standard error if it is a terminal, and otherwise nil.
 func progress(streams Streams) io.Writer {
 	if f, ok := streams.Err.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		return f
@@ -257,7 +256,7 @@ func progress(streams Streams) io.Writer {
 	return nil
 }
 
-// operator returns who carries out the commands that need servers.
+// operator returns the Operator for the commands that need servers.
 func (c *commands) operator(streams Streams) (*ops.Operator, error) {
 	o := &ops.Operator{Servers: c.Servers, JSON: c.JSON, Out: streams.Out, Progress: progress(streams)}
 	o.User, o.Password = os.Getenv("THROTTLER_USER"), os.Getenv("THROTTLER_PASSWORD")

@@ -1,5 +1,5 @@
-// Package envoy is Envoy's rate limit service, envoy.service.ratelimit.v3: it
-// decides descriptors by the rules of a file.
+// Package envoy implements Envoy's rate limit service,
+// envoy.service.ratelimit.v3, by the rules of a file.
 package envoy
 
 import (
@@ -27,10 +27,10 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// maxDescriptors bounds what one request asks about.
+// maxDescriptors is the largest number of descriptors in a request.
 const maxDescriptors = 100
 
-// A Service answers Envoy.
+// A Service answers Envoy's requests.
 type Service struct {
 	rls.UnimplementedRateLimitServiceServer
 
@@ -44,12 +44,13 @@ func New(rules *rulefile.Source, t *throttler.Throttler, log *slog.Logger) *Serv
 	return &Service{rules: rules, throttler: t, log: log}
 }
 
-// ShouldRateLimit decides all descriptors of a request, at once. The request is
-// over the limit if any of them is.
+// ShouldRateLimit decides all descriptors of a request at the same time. The
+// request is over the limit if any of them is.
 //
-// The error is InvalidArgument for a request without a domain or descriptors, and
-// Unavailable if the back end failed and the rule file says failure: closed. Envoy
-// then does as its failure_mode_deny says.
+// The error is InvalidArgument for a request without a domain or descriptors,
+// with too many descriptors, or for an invalid limit. It is Unavailable if the
+// back end failed and the rule file says failure: closed. Envoy then follows
+// its failure_mode_deny.
 func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
 	switch n := len(r.Descriptors); {
 	case r.Domain == "":
@@ -81,29 +82,29 @@ func (s *Service) Server() *grpc.Server {
 	return server
 }
 
-// What bounds a request, in bytes, and the start of a connection.
+// The bounds of a request, in bytes, and of the start of a connection.
 const (
 	maxRequest     = 256 << 10
 	connectTimeout = 10 * time.Second
 )
 
-// An answer is what became of one descriptor.
+// An answer is the result of one descriptor.
 type answer struct {
 	status     *rls.RateLimitResponse_DescriptorStatus
-	retryAfter time.Duration // if it is over the limit
-	rule       string        // that put it there
+	retryAfter time.Duration // if over the limit
+	rule       string        // the one that blocks
 	banned     bool
 	err        error // of the back end
 	wrong      error // of the rule
 }
 
-// decide decides a descriptor by each rule for it, until one blocks it.
+// decide decides a descriptor by each rule that applies, until one blocks it.
 func (s *Service) decide(ctx context.Context, file *rulefile.File, r *rls.RateLimitRequest, d *common.RateLimitDescriptor) answer {
 	a := answer{status: &rls.RateLimitResponse_DescriptorStatus{Code: rls.RateLimitResponse_OK}}
 	for _, rule := range rulesFor(file, r.Domain, d) {
 		decision, err := s.ask(ctx, rule, hits(r, d))
 		if err != nil {
-			s.log.Error("a descriptor that cannot be decided", "rule", rule.Identifier, "err", err)
+			s.log.Error("the rule is invalid for this descriptor", "rule", rule.Identifier, "err", err)
 			a.wrong = err
 			return a
 		}
@@ -118,11 +119,11 @@ func (s *Service) decide(ctx context.Context, file *rulefile.File, r *rls.RateLi
 	return a
 }
 
-// hits returns what a descriptor costs. 0: it is only looked at.
+// hits returns the cost of a descriptor. 0 means a look that counts nothing.
 func hits(r *rls.RateLimitRequest, d *common.RateLimitDescriptor) uint64 {
 	switch {
 	case d.GetIsNegativeHits():
-		return 0 // to give back hits, one must know whose
+		return 0 // hits cannot be given back: it is unknown which ones
 	case d.HitsAddend != nil:
 		return d.HitsAddend.Value
 	case r.HitsAddend != 0:
@@ -131,8 +132,8 @@ func hits(r *rls.RateLimitRequest, d *common.RateLimitDescriptor) uint64 {
 	return 1
 }
 
-// rulesFor returns the rules for a descriptor: its own limit if it has one, or
-// else those of the file.
+// rulesFor returns the rules for a descriptor: its own limit if it has one,
+// otherwise the file's rules.
 func rulesFor(file *rulefile.File, domain string, d *common.RateLimitDescriptor) []throttler.Rule {
 	if d.Limit != nil {
 		return []throttler.Rule{ownRule(domain, d)}
@@ -150,7 +151,7 @@ func rulesFor(file *rulefile.File, domain string, d *common.RateLimitDescriptor)
 	return rules
 }
 
-// ownRule returns the rule of a descriptor that brings its limit along.
+// ownRule returns the rule of a descriptor that has its own limit.
 func ownRule(domain string, d *common.RateLimitDescriptor) throttler.Rule {
 	var keys, value []string
 	for _, e := range d.Entries {
@@ -162,7 +163,7 @@ func ownRule(domain string, d *common.RateLimitDescriptor) throttler.Rule {
 		Value: strings.Join(value, "&"),
 		Max:   int(d.Limit.RequestsPerUnit),
 		TTL:   length(rls.RateLimitResponse_RateLimit_Unit(d.Limit.Unit)),
-		// A window of more hits than one can hold is a bucket.
+		// A limit beyond MaxHits needs a bucket.
 		Algorithm: algorithm(d.Limit.RequestsPerUnit),
 	}}}
 }
@@ -174,7 +175,7 @@ func algorithm(limit uint32) throttler.Algorithm {
 	return throttler.SlidingWindow
 }
 
-// ask decides a rule for a call of so many hits.
+// ask decides a rule at a cost of hits.
 func (s *Service) ask(ctx context.Context, rule throttler.Rule, hits uint64) (throttler.Decision, error) {
 	conditions := rule.Either
 	if len(conditions) == 0 {
@@ -192,8 +193,8 @@ func (s *Service) ask(ctx context.Context, rule throttler.Rule, hits uint64) (th
 	return s.throttler.Authorize(ctx, rule)
 }
 
-// refuse returns the decision on a call of more hits than the limit ever takes,
-// which counts nothing.
+// refuse returns the decision on a call that costs more than the limit. It
+// counts nothing.
 func (s *Service) refuse(ctx context.Context, rule throttler.Rule) (throttler.Decision, error) {
 	for i := range rule.Either {
 		rule.Either[i].Cost = 0
@@ -215,7 +216,7 @@ func (s *Service) refuse(ctx context.Context, rule throttler.Rule) (throttler.De
 	return d, nil
 }
 
-// tell takes a decision into the answer: the condition that leaves least.
+// tell adds a decision to the answer: the condition with the least left.
 func (a *answer) tell(rule *throttler.Rule, d *throttler.Decision) {
 	conditions := rule.Either
 	if len(conditions) == 0 {
@@ -245,7 +246,7 @@ func (a *answer) tell(rule *throttler.Rule, d *throttler.Decision) {
 	a.status.DurationUntilReset = durationOf(reset)
 }
 
-// tighter reports whether a leaves less than b.
+// tighter reports whether a has less left than b.
 func tighter(a, b *throttler.Outcome) bool {
 	if a.Blocked != b.Blocked {
 		return a.Blocked
@@ -256,7 +257,7 @@ func tighter(a, b *throttler.Outcome) bool {
 	return a.Remaining < b.Remaining
 }
 
-// respond puts the answers together.
+// respond combines the answers.
 func respond(file *rulefile.File, answers []answer) (*rls.RateLimitResponse, error) {
 	response := &rls.RateLimitResponse{OverallCode: rls.RateLimitResponse_OK}
 	var retryAfter time.Duration

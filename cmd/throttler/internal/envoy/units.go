@@ -9,8 +9,8 @@ import (
 
 const day = 24 * time.Hour
 
-// units are how long the protocol's units are. A month and a year are 30 and 365
-// days, as windows that slide have no calendar.
+// units are the lengths of the protocol's units. A month is 30 days and a year
+// 365, since sliding windows have no calendar.
 var units = map[rls.RateLimitResponse_RateLimit_Unit]time.Duration{
 	rls.RateLimitResponse_RateLimit_SECOND: time.Second,
 	rls.RateLimitResponse_RateLimit_MINUTE: time.Minute,
@@ -21,10 +21,10 @@ var units = map[rls.RateLimitResponse_RateLimit_Unit]time.Duration{
 	rls.RateLimitResponse_RateLimit_YEAR:   365 * day,
 }
 
-// length returns how long a unit is, 0 for one that is unknown.
+// length returns the length of a unit, or 0 for an unknown one.
 func length(u rls.RateLimitResponse_RateLimit_Unit) time.Duration { return units[u] }
 
-// unit returns the unit of a length, UNKNOWN if it is no unit's.
+// unit returns the unit of a length, or UNKNOWN.
 func unit(d time.Duration) rls.RateLimitResponse_RateLimit_Unit {
 	for u, length := range units {
 		if length == d {

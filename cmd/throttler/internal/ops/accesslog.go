@@ -10,20 +10,20 @@ import (
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
 )
 
-// logTime is how the common log format writes times.
+// logTime is the time format of the common log format.
 const logTime = "02/Jan/2006:15:04:05 -0700"
 
-// An entry is one line of a web server's log.
+// An entry is a line of a web server's log.
 type entry struct {
 	at      time.Time
 	request rulefile.Request
 }
 
-// parseEntry reads a line in the common or the combined log format:
+// parseEntry parses a line in the common or the combined log format:
 //
 //	203.0.113.7 - alice [21/Nov/2026:22:00:00 +0000] "GET / HTTP/1.1" 200 12 "referer" "agent"
 //
-// Whatever follows is ignored.
+// Further fields are ignored.
 func parseEntry(line string) (entry, error) {
 	fields, err := logFields(line)
 	if err != nil {
@@ -54,7 +54,7 @@ func parseEntry(line string) (entry, error) {
 	return e, nil
 }
 
-// inLog reports whether the log formats have what a rule uses.
+// inLog reports whether the log formats have an attribute.
 func inLog(attribute string) bool {
 	name, header, isHeader := strings.Cut(attribute, ":")
 	if isHeader {
@@ -63,7 +63,7 @@ func inLog(attribute string) bool {
 	return name != "host"
 }
 
-// logFields splits a line at blanks, outside of "" and [].
+// logFields splits a line at blanks outside of "" and [].
 func logFields(line string) ([]string, error) {
 	var fields []string
 	rest := strings.TrimSpace(line)
@@ -88,8 +88,8 @@ func logFields(line string) ([]string, error) {
 	return fields, nil
 }
 
-// quoted reads to the next quotation mark without a backslash before it. What the
-// server has escaped stays escaped, except quotation marks and backslashes.
+// quoted reads to the next unescaped quotation mark. Only \" and \\ are
+// unescaped.
 func quoted(s string) (field, rest string, ok bool) {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {

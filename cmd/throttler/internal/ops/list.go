@@ -16,13 +16,14 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/memcached"
 )
 
-// batch is how many records are read with one request.
+// batch is the number of records that one request reads.
 const batch = 200
 
-// List shows what is banned, and what is full as far as the rule file tells, of
-// all rules or of one. With all set it shows every value that counts now, with
-// bansOnly set only the banned. Servers that cannot be asked, or that do not list
-// their keys, are the error; the others are shown all the same.
+// List shows the values that are banned, or full by the limits of the rule
+// file, of one rule or of all (identifier ""). With bansOnly it shows only
+// banned ones, with all every value with hits. The error names servers that do
+// not answer or do not list their keys; those of the others are shown all the
+// same.
 func (o *Operator) List(ctx context.Context, identifier string, bansOnly, all bool) error {
 	if len(o.Servers) == 0 {
 		return ErrNoServers
@@ -57,7 +58,7 @@ func (o *Operator) List(ctx context.Context, identifier string, bansOnly, all bo
 	return errors.Join(append(errs, err)...)
 }
 
-// A listing is what one server has.
+// A listing collects the values on one server.
 type listing struct {
 	o             *Operator
 	server        string
@@ -67,8 +68,8 @@ type listing struct {
 	states        []State
 }
 
-// run goes through all keys of the server. Keys and values come over a connection
-// each, since a list of keys takes its own to the end.
+// run goes through all keys of the server. Keys and records need a connection
+// each: a list of keys occupies its own until the end.
 func (l *listing) run(ctx context.Context) error {
 	keys, err := l.o.dialer().Dial(ctx, l.server)
 	if err != nil {
@@ -113,16 +114,16 @@ func (l *listing) walk(keys, values *memcached.Conn) error {
 	return l.read(values, wanted)
 }
 
-// wants reports whether a key may be that of a record in the list.
+// wants reports whether key may be a record for the list.
 func (l *listing) wants(key string) bool {
 	if throttler.IsHashedKey(key) {
-		return l.identifier == "" // it may be of any rule
+		return l.identifier == "" // the rule is unknown
 	}
 	identifier, _, _, ok := throttler.SplitRecordKey(key)
 	return ok && (l.identifier == "" || l.identifier == identifier)
 }
 
-// read adds the records of keys that belong into the list.
+// read adds the records of keys to the list.
 func (l *listing) read(values *memcached.Conn, keys []string) error {
 	items, err := values.Values(keys)
 	if err != nil {
@@ -132,7 +133,7 @@ func (l *listing) read(values *memcached.Conn, keys []string) error {
 	for key, value := range items {
 		r, err := throttler.Inspect(value)
 		if err != nil {
-			continue // another program's, whose key looks alike
+			continue // another program's item under a similar key
 		}
 		s := newState(r, now)
 		s.Key, s.Value, s.Server = key, key, l.server

@@ -1,6 +1,6 @@
-// Package ops is what an operator does by hand: look at what is stored for a
-// value, ban it, lift a ban, list what is blocked, see how the servers are, and
-// try rules on a log.
+// Package ops implements the operator's commands: show what is stored for a
+// value, ban it, lift a ban, list what is blocked, show the state of the
+// servers, and try rules on a log.
 package ops
 
 import (
@@ -17,15 +17,15 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/memcached"
 )
 
-// An Operator answers an operator's questions.
+// An Operator carries out an operator's commands.
 type Operator struct {
 	Servers  []string       // of memcached
-	Rules    *rulefile.File // tell limits, if not nil
+	Rules    *rulefile.File // for the limits; may be nil
 	User     string         // of a memcached with -Y
 	Password string
-	JSON     bool      // for programs rather than people
-	Out      io.Writer // answers
-	Progress io.Writer // how far it is; nil: nobody looks
+	JSON     bool      // print JSON, not tables
+	Out      io.Writer // for answers
+	Progress io.Writer // for the progress bar; nil: none
 }
 
 // ErrNoServers is the error of a command that needs servers and has none.
@@ -34,16 +34,16 @@ var ErrNoServers = errors.New("no servers: give -servers, set THROTTLER_SERVERS,
 // A Target is one value of a condition.
 type Target struct{ Condition, Value string }
 
-// ParseTargets reads arguments like "ip=203.0.113.7".
+// ParseTargets parses arguments like "ip=203.0.113.7".
 func ParseTargets(args []string) ([]Target, error) {
 	if len(args) == 0 {
-		return nil, errors.New("no condition: want condition=value, as in ip=203.0.113.7")
+		return nil, errors.New("no values: give condition=value, as in ip=203.0.113.7")
 	}
 	targets := make([]Target, len(args))
 	for i, arg := range args {
 		condition, value, ok := strings.Cut(arg, "=")
 		if !ok || condition == "" {
-			return nil, fmt.Errorf("%q is no condition=value, as in ip=203.0.113.7", arg)
+			return nil, fmt.Errorf("%q: want condition=value, as in ip=203.0.113.7", arg)
 		}
 		targets[i] = Target{condition, value}
 	}
@@ -55,7 +55,7 @@ func (o *Operator) dialer() memcached.Dialer {
 	return memcached.Dialer{User: o.User, Password: o.Password}
 }
 
-// rule returns a rule with the targets. Its limits are not used.
+// rule returns a rule with the targets. Its limits do not matter.
 func rule(identifier string, targets []Target) throttler.Rule {
 	r := throttler.Rule{Identifier: identifier}
 	for _, t := range targets {
@@ -64,8 +64,8 @@ func rule(identifier string, targets []Target) throttler.Rule {
 	return r
 }
 
-// print writes an answer as JSON, or else as the table that rows writes. Columns
-// are separated by tabs.
+// print writes answer as JSON, or else the table that rows writes, with columns
+// separated by tabs.
 func (o *Operator) print(answer any, rows func(w io.Writer)) error {
 	if o.JSON {
 		encoder := json.NewEncoder(o.Out)
@@ -78,8 +78,8 @@ func (o *Operator) print(answer any, rows func(w io.Writer)) error {
 	return w.Flush()
 }
 
-// printable returns a value as one word of a table. Values come from attackers,
-// and a terminal obeys control characters.
+// printable returns a value as one word of a table. It quotes control
+// characters: a terminal obeys them, and values come from attackers.
 func printable(s string) string {
 	quoted := fmt.Sprintf("%+q", s)
 	if s == "" || strings.ContainsAny(s, " \t") || quoted != `"`+s+`"` {
@@ -88,7 +88,7 @@ func printable(s string) string {
 	return s
 }
 
-// in returns how long it is until t.
+// in returns the time until t.
 func in(t, now time.Time) string {
 	d := t.Sub(now)
 	switch {

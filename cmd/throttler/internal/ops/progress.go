@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A progress shows how far something is, on a terminal. A nil one shows nothing.
+// A progress shows a progress bar on a terminal. A nil one shows nothing.
 type progress struct {
 	out  io.Writer
 	what string
@@ -18,7 +18,7 @@ type progress struct {
 	shown       time.Time
 }
 
-// newProgress returns a progress that is shown on out, nil if that is nil.
+// newProgress returns a progress that is shown on out, or nil if out is nil.
 func newProgress(out io.Writer, what string) *progress {
 	if out == nil {
 		return nil
@@ -26,7 +26,7 @@ func newProgress(out io.Writer, what string) *progress {
 	return &progress{out: out, what: what, shown: time.Now()}
 }
 
-// expect says that there are n more to come.
+// expect adds n to the total.
 func (p *progress) expect(n int) {
 	if p == nil {
 		return
@@ -36,7 +36,7 @@ func (p *progress) expect(n int) {
 	p.total += n
 }
 
-// add says that n more are done.
+// add adds n to what is done.
 func (p *progress) add(n int) {
 	if p == nil {
 		return

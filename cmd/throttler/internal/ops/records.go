@@ -12,29 +12,29 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
-// A State is what is stored for a value, as it stands now.
+// A State is the state of a value.
 type State struct {
 	Identifier string `json:"identifier,omitempty"` // "": the key is a hash
 	Condition  string `json:"condition,omitempty"`
 	Value      string `json:"value"`
 	Key        string `json:"key"`
-	Server     string `json:"server,omitempty"` // where it was found, in a list
+	Server     string `json:"server,omitempty"` // only in a list
 
 	BannedUntil *time.Time `json:"banned_until,omitempty"` // nil: not banned
 	Bans        int        `json:"bans,omitempty"`         // in a row, if they grow
 
-	Hits      int        `json:"hits"` // of a window, that count now
+	Hits      int        `json:"hits"` // unexpired, of a window
 	FirstEnds *time.Time `json:"first_ends,omitempty"`
 	LastEnds  *time.Time `json:"last_ends,omitempty"`
 	EmptyAt   *time.Time `json:"empty_at,omitempty"` // of a bucket
 
-	Limit int    `json:"limit,omitempty"` // as the rule file says; 0: unknown
-	Full  bool   `json:"full"`            // as far as the limit is known
+	Limit int    `json:"limit,omitempty"` // of the rule file; 0: unknown
+	Full  bool   `json:"full"`            // false if the limit is unknown
 	Err   error  `json:"-"`
 	Error string `json:"error,omitempty"`
 }
 
-// newState returns what a record means at a time.
+// newState returns the state of a record at now.
 func newState(r throttler.Record, now time.Time) State {
 	var s State
 	if r.BannedUntil.After(now) {
@@ -57,12 +57,12 @@ func newState(r throttler.Record, now time.Time) State {
 	return s
 }
 
-// Empty reports whether nothing counts any more.
+// Empty reports whether the value has no ban and no unexpired hits.
 func (s *State) Empty() bool {
 	return s.BannedUntil == nil && s.Hits == 0 && s.EmptyAt == nil
 }
 
-// limit completes s by what the rule file says.
+// limit sets Limit and Full of s from the rule file.
 func (o *Operator) limit(s *State, now time.Time) {
 	if o.Rules == nil {
 		return
@@ -93,10 +93,10 @@ func (o *Operator) servers() (*pool.Pool, error) {
 	return p, nil
 }
 
-// patience is how long an operator waits for a server: longer than a caller.
+// patience is the timeout for a server. An operator waits longer than a caller.
 const patience = 3 * time.Second
 
-// Look shows what is stored for values.
+// Look shows the states of targets.
 func (o *Operator) Look(ctx context.Context, identifier string, targets []Target) error {
 	p, err := o.servers()
 	if err != nil {
@@ -106,7 +106,7 @@ func (o *Operator) Look(ctx context.Context, identifier string, targets []Target
 	return o.show(ctx, p, identifier, targets)
 }
 
-// Ban bans values, and shows them.
+// Ban bans targets for d and shows their states.
 func (o *Operator) Ban(ctx context.Context, identifier string, targets []Target, d time.Duration) error {
 	p, err := o.servers()
 	if err != nil {
@@ -117,7 +117,7 @@ func (o *Operator) Ban(ctx context.Context, identifier string, targets []Target,
 	return errors.Join(err, o.show(ctx, p, identifier, targets))
 }
 
-// Lift lifts bans, forgets hits, and shows what is left.
+// Lift lifts the bans of targets, forgets their hits, and shows their states.
 func (o *Operator) Lift(ctx context.Context, identifier string, targets []Target) error {
 	p, err := o.servers()
 	if err != nil {
@@ -128,7 +128,7 @@ func (o *Operator) Lift(ctx context.Context, identifier string, targets []Target
 	return errors.Join(err, o.show(ctx, p, identifier, targets))
 }
 
-// show prints what is stored for values.
+// show prints the states of targets.
 func (o *Operator) show(ctx context.Context, p *pool.Pool, identifier string, targets []Target) error {
 	states := make([]State, len(targets))
 	var errs []error
@@ -143,7 +143,7 @@ func (o *Operator) show(ctx context.Context, p *pool.Pool, identifier string, ta
 	return errors.Join(append(errs, err)...)
 }
 
-// state returns what is stored for a value.
+// state returns the state of a target.
 func (o *Operator) state(p *pool.Pool, identifier string, t Target) (s State) {
 	key := throttler.RecordKey(identifier, t.Condition, t.Value)
 	now := time.Now()
@@ -165,7 +165,7 @@ func (o *Operator) state(p *pool.Pool, identifier string, t Target) (s State) {
 	return s
 }
 
-// table writes states for people.
+// table writes states as a table.
 func table(w io.Writer, states []State, now time.Time) {
 	fmt.Fprintln(w, "RULE\tCONDITION\tVALUE\tBAN ENDS\tHITS\tNEXT ENDS\tLAST ENDS")
 	for i := range states {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A Server is how a server is.
+// A Server is the state of a server.
 type Server struct {
 	Server    string    `json:"server"`
 	Up        bool      `json:"up"`
@@ -26,8 +26,8 @@ type Server struct {
 	Conns     int64     `json:"connections"`
 }
 
-// ServerStates shows how the servers are. Those that do not answer are the error
-// too.
+// ServerStates shows the state of the servers. The error names those that do
+// not answer.
 func (o *Operator) ServerStates(ctx context.Context) error {
 	if len(o.Servers) == 0 {
 		return ErrNoServers
@@ -54,7 +54,7 @@ func (o *Operator) ServerStates(ctx context.Context) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// askServer asks a server how it is.
+// askServer returns the state of a server.
 func (o *Operator) askServer(ctx context.Context, server string) (Server, error) {
 	s := Server{Server: server}
 	stats, err := o.statsOf(ctx, server)
@@ -91,7 +91,7 @@ func (s *Server) row(w io.Writer) {
 	fmt.Fprintf(w, "%s\tup\t%s\t%s\t%d\t%s\t%d\t%s\n", printable(s.Server), printable(s.Version), in(time.Now(), s.Started), s.Items, memory, s.Conns, s.forgotten())
 }
 
-// forgotten says what the server has lost since it was started.
+// forgotten tells what the server has lost since its start.
 func (s *Server) forgotten() string {
 	var lost []string
 	if s.Evictions > 0 {
@@ -106,7 +106,7 @@ func (s *Server) forgotten() string {
 	return strings.Join(lost, ", ")
 }
 
-// size returns a number of bytes for people.
+// size formats a number of bytes.
 func size(n int64) string {
 	const units = "KMGT"
 	if n < 1024 {

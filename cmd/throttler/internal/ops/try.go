@@ -20,7 +20,7 @@ import (
 // maxLogLine is the longest line of a log that is read.
 const maxLogLine = 1 << 20
 
-// A Trial is what rules would have made of a log.
+// A Trial is the result of replaying a log through rules.
 type Trial struct {
 	Lines   int       `json:"lines"`
 	Skipped int       `json:"skipped"` // lines in another format
@@ -30,7 +30,8 @@ type Trial struct {
 	Requests int `json:"requests"`
 	Blocked  int `json:"blocked"`
 
-	// NotTried names the rules that ask for what the log does not have.
+	// NotTried names rules that need attributes which the log does not have,
+	// and those attributes.
 	NotTried map[string][]string `json:"not_tried,omitempty"`
 
 	Rules []TriedRule `json:"rules"`
@@ -38,7 +39,7 @@ type Trial struct {
 	firstSkipped error
 }
 
-// A TriedRule is what one rule would have done.
+// A TriedRule is the result for one rule.
 type TriedRule struct {
 	Rule       string           `json:"rule"`
 	Requests   uint64           `json:"requests"`
@@ -46,18 +47,19 @@ type TriedRule struct {
 	Conditions []TriedCondition `json:"conditions"`
 }
 
-// A TriedCondition is what one condition would have done.
+// A TriedCondition is the result for one condition.
 type TriedCondition struct {
 	Condition string             `json:"condition"`
 	Blocked   uint64             `json:"blocked"`
-	Values    []tally.ValueCount `json:"values"` // blocked most
+	Values    []tally.ValueCount `json:"values"` // most blocked first
 }
 
-// mostBlocked is how many values are shown of each condition.
+// mostBlocked is the number of values shown of each condition.
 const mostBlocked = 10
 
-// Try replays a log through the rules, at the times that it has, and shows who
-// would have been blocked. size is that of the log, for the progress; 0: unknown.
+// Try replays a log through the rules, at the times in the log, and shows what
+// they would have blocked. size is the size of the log, for the progress bar;
+// 0: unknown.
 func (o *Operator) Try(ctx context.Context, log io.Reader, size int64) error {
 	trial, counts, err := o.replay(ctx, log, size)
 	if err != nil {
@@ -103,7 +105,7 @@ func (o *Operator) replay(ctx context.Context, log io.Reader, size int64) (*Tria
 	return trial, counts, lines.Err()
 }
 
-// possible returns the rules that ask for no more than a log has, and names the
+// possible returns the rules that the log has all attributes for, and notes the
 // others.
 func (t *Trial) possible(file *rulefile.File) *rulefile.File {
 	rules := *file
@@ -122,13 +124,13 @@ func (t *Trial) possible(file *rulefile.File) *rulefile.File {
 	return &rules
 }
 
-// decide decides one line, by each rule that is for it, until one blocks it.
+// decide decides one line by the rules that apply to it, until one blocks it.
 func (t *Trial) decide(ctx context.Context, rules *rulefile.File, s *throttler.Simulation, counts *tally.Tally, e *entry) error {
 	if t.Requests == 0 {
 		t.From = e.at
 	}
-	// A server writes a line when the answer is done, so that times may go back a
-	// little.
+	// A server writes a line when the response is complete, so times may go
+	// back a little.
 	if e.at.After(t.To) {
 		t.To = e.at
 	}
@@ -147,7 +149,7 @@ func (t *Trial) decide(ctx context.Context, rules *rulefile.File, s *throttler.S
 	return nil
 }
 
-// count adds what was counted by rule.
+// count adds the counts of each rule.
 func (t *Trial) count(counts *tally.Tally) {
 	t.Rules = []TriedRule{}
 	for _, r := range counts.Snapshot().Rules {
@@ -160,7 +162,7 @@ func (t *Trial) count(counts *tally.Tally) {
 	}
 }
 
-// report writes a trial for people.
+// report writes a trial as text.
 func (t *Trial) report(w io.Writer) {
 	fmt.Fprintf(w, "%d requests", t.Requests)
 	if t.Requests > 0 {
@@ -169,7 +171,7 @@ func (t *Trial) report(w io.Writer) {
 	}
 	fmt.Fprintln(w)
 	if t.Skipped > 0 {
-		fmt.Fprintf(w, "%d of %d lines were not understood, the first since %v\n", t.Skipped, t.Lines, t.firstSkipped)
+		fmt.Fprintf(w, "%d of %d lines were not understood, the first because: %v\n", t.Skipped, t.Lines, t.firstSkipped)
 	}
 	for _, r := range t.Rules {
 		fmt.Fprintf(w, "\nrule %s: %d requests, %d blocked\n", printable(r.Rule), r.Requests, r.Blocked)
@@ -188,7 +190,8 @@ func (t *Trial) report(w io.Writer) {
 	}
 }
 
-// Check shows what is wrong with a rule file. It returns ErrWrong if anything is.
+// Check shows the mistakes in a rule file. It returns ErrWrong if there are
+// any.
 func (o *Operator) Check(path string) error {
 	_, err := rulefile.Load(path)
 	var problems rulefile.Problems
@@ -216,5 +219,5 @@ func (o *Operator) Check(path string) error {
 	return printErr
 }
 
-// ErrWrong is the error of a Check that has shown what is wrong.
+// ErrWrong is the error of a Check that has shown mistakes.
 var ErrWrong = errors.New("the rule file cannot be used")

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// A pattern is a path with wildcards: "*" stands for one segment, "**" at the end
-// for any number of them, none among them.
+// A pattern is a path with wildcards. "*" matches one segment, "**" at the end
+// any number of them, also none.
 type pattern struct {
 	source   string
 	segments []string
@@ -52,16 +52,17 @@ func (p pattern) matches(path string) bool {
 	return p.rest || path == ""
 }
 
-// A selector says which requests a rule is for. The zero selector is for all.
+// A selector selects the requests that a rule applies to. The zero selector
+// selects all.
 type selector struct {
 	paths   []pattern
 	methods []string
 	hosts   []string
-	fields  map[string]string // what fields must hold; "*": anything
+	fields  map[string]string // required fields and their values; "*": any
 }
 
-// selects reports whether s is for a request, and the pattern of its path that
-// matched.
+// selects reports whether s selects a request, and by which pattern of its
+// path.
 func (s *selector) selects(r *Request) (route string, ok bool) {
 	if len(s.methods) > 0 && !containsFold(s.methods, r.Method) {
 		return "", false
@@ -95,8 +96,8 @@ func containsFold(list []string, s string) bool {
 	return false
 }
 
-// matchesHost reports whether a host is in the list. "*.example.org" stands for
-// all hosts below example.org.
+// matchesHost reports whether host is in the list. "*.example.org" matches all
+// hosts below example.org.
 func matchesHost(hosts []string, host string) bool {
 	for _, want := range hosts {
 		if suffix, wild := strings.CutPrefix(want, "*"); wild && len(host) > len(suffix) && strings.HasSuffix(host, suffix) {
@@ -109,8 +110,7 @@ func matchesHost(hosts []string, host string) bool {
 	return false
 }
 
-// names reports whether the fields that s asks for are exactly these, the domain
-// aside.
+// names reports whether s names exactly these fields; domain may be missing.
 func (s *selector) names(fields map[string]string) bool {
 	asked := 0
 	for name := range s.fields {

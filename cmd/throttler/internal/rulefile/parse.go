@@ -24,13 +24,13 @@ import (
 // maxFile is the largest file that is read, in bytes.
 const maxFile = 4 << 20
 
-// maxDepth is how deep a file may be nested, far more than a rule needs.
+// maxDepth is the deepest nesting of a file, far more than a rule needs.
 const maxDepth = 32
 
-// A Problem is one thing that is wrong with a file.
+// A Problem is a mistake in a file.
 type Problem struct {
 	File    string `json:"file"`
-	Line    int    `json:"line"`   // from 1; 0: the whole file
+	Line    int    `json:"line"`   // from 1; 0: none
 	Column  int    `json:"column"` // from 1
 	Message string `json:"message"`
 	Excerpt string `json:"excerpt,omitempty"` // the lines around it, with a mark
@@ -43,8 +43,8 @@ func (p Problem) String() string {
 	return fmt.Sprintf("%s:%d:%d: %s", p.File, p.Line, p.Column, p.Message)
 }
 
-// Problems is the error of a file that cannot be used: all that is wrong with it,
-// from top to bottom. If the YAML itself is wrong, that is the only one.
+// Problems is the error of an invalid file: all mistakes, from top to bottom.
+// An error in the YAML syntax stands alone.
 type Problems []Problem
 
 func (ps Problems) Error() string {
@@ -55,7 +55,7 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Load reads a file. The error is the file system's, or Problems.
+// Load reads the file at path. The error is the file system's, or Problems.
 func Load(path string) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -69,7 +69,8 @@ func Load(path string) (*File, error) {
 	return Parse(path, source)
 }
 
-// Parse reads a file's contents. name is for the error, which is Problems.
+// Parse parses the contents of a file. name stands in the error, which is
+// Problems.
 func Parse(name string, source []byte) (*File, error) {
 	p := &parsing{name: name, source: source, ipv6Bits: defaultIPv6Bits}
 	file := p.file()
@@ -82,7 +83,7 @@ func Parse(name string, source []byte) (*File, error) {
 	return file, nil
 }
 
-// What the file looks like. schema.json says the same.
+// The structure of the file. Keep it equal to schema.json.
 type (
 	fileYAML struct {
 		Servers   []string   `yaml:"servers"`
@@ -130,7 +131,7 @@ type (
 	}
 )
 
-// parsing is a file that is being read.
+// parsing is the state of Parse.
 type parsing struct {
 	name     string
 	source   []byte
@@ -139,7 +140,7 @@ type parsing struct {
 	problems Problems
 }
 
-// file returns what the file says, or adds problems.
+// file returns the parsed file, or adds problems.
 func (p *parsing) file() *File {
 	raw, ok := p.decode()
 	if !ok {
@@ -181,7 +182,7 @@ func (p *parsing) file() *File {
 	return f
 }
 
-// decode reads the YAML.
+// decode decodes the YAML.
 func (p *parsing) decode() (raw fileYAML, ok bool) {
 	if len(p.source) > maxFile {
 		p.problems = append(p.problems, Problem{File: p.name, Message: fmt.Sprintf("larger than %d bytes", maxFile)})
@@ -207,8 +208,8 @@ func (p *parsing) decode() (raw fileYAML, ok bool) {
 	return raw, true
 }
 
-// tooDeep returns the line at which brackets are nested deeper than maxDepth, 0 if
-// none is. The YAML parser is recursive.
+// tooDeep returns the line at which brackets are nested deeper than maxDepth,
+// or 0. The YAML parser is recursive.
 func tooDeep(source []byte) (line int) {
 	depth, line := 0, 1
 	for _, b := range source {
@@ -226,7 +227,7 @@ func tooDeep(source []byte) (line int) {
 	return 0
 }
 
-// syntax adds a problem that the YAML package has found.
+// syntax adds a problem found by the YAML package.
 func (p *parsing) syntax(err error) {
 	var found yaml.Error
 	if !errors.As(err, &found) || found.GetToken() == nil {
@@ -236,10 +237,10 @@ func (p *parsing) syntax(err error) {
 	p.mark(found.GetToken(), goTypes.ReplaceAllString(found.GetMessage(), "want $1"))
 }
 
-// goTypes is how the YAML package speaks of a value of the wrong type.
+// goTypes matches the YAML package's message about a value of the wrong type.
 var goTypes = regexp.MustCompile(`^cannot unmarshal \S+ into Go (?:struct field \S+|value) of type (\S+)$`)
 
-// problem adds one at a path, or at the nearest part of it that the file has.
+// problem adds a problem at a path, or at its nearest parent in the file.
 func (p *parsing) problem(path, format string, args ...any) {
 	message := fmt.Sprintf(format, args...)
 	for {
@@ -256,7 +257,7 @@ func (p *parsing) problem(path, format string, args ...any) {
 	}
 }
 
-// node returns the node at a path, nil if there is none.
+// node returns the node at a path, or nil.
 func (p *parsing) node(path string) ast.Node {
 	compiled, err := yaml.PathString(path)
 	if err != nil {
@@ -272,7 +273,7 @@ func (p *parsing) node(path string) ast.Node {
 // at adds a problem at a node.
 func (p *parsing) at(node ast.Node, message string) {
 	if mapping, ok := node.(*ast.MappingNode); ok && !mapping.IsFlowStyle && len(mapping.Values) > 0 {
-		node = mapping.Values[0].Key // its own token is the first colon
+		node = mapping.Values[0].Key // the mapping's own token is the first colon
 	} else if value, ok := node.(*ast.MappingValueNode); ok {
 		node = value.Key
 	}
@@ -291,7 +292,7 @@ func (p *parsing) mark(t *token.Token, message string) {
 	})
 }
 
-// excerpt returns a line of the file, and below it a mark at a column.
+// excerpt returns a line of the file with a mark below a column.
 func (p *parsing) excerpt(line, column int) string {
 	lines := bytes.Split(p.source, []byte("\n"))
 	if line < 1 || line > len(lines) || column < 1 {
@@ -310,7 +311,7 @@ func (p *parsing) oneOf(path, value string, allowed ...string) {
 	}
 }
 
-// parsePrefix reads a network, or an address alone.
+// parsePrefix parses a network or an address.
 func parsePrefix(text string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		addr = addr.Unmap().WithZone("")
@@ -326,7 +327,7 @@ func parsePrefix(text string) (netip.Prefix, error) {
 	return prefix, nil
 }
 
-// rule reads a rule.
+// rule parses a rule.
 func (p *parsing) rule(path string, raw *ruleYAML) *Rule {
 	before := len(p.problems)
 	r := &Rule{
@@ -365,7 +366,7 @@ func (p *parsing) rule(path string, raw *ruleYAML) *Rule {
 	return r
 }
 
-// conditions reads the conditions of a rule.
+// conditions parses the conditions of a rule.
 func (p *parsing) conditions(path string, r *Rule, raw []conditionYAML) {
 	for i := range raw {
 		c := p.condition(at(path, i), &raw[i])
@@ -382,7 +383,7 @@ func (p *parsing) conditions(path string, r *Rule, raw []conditionYAML) {
 	}
 }
 
-// validate adds what the library finds wrong with a rule that can be read.
+// validate adds the problems that throttler.Rule.Validate finds.
 func (p *parsing) validate(path string, r *Rule) {
 	conditions := make([]throttler.Condition, len(r.conditions))
 	for i := range r.conditions {
@@ -408,13 +409,14 @@ func (r *Rule) kind() string {
 	return ".either"
 }
 
-// fieldNames are what a file calls the fields of a rule.
+// fieldNames maps the fields of throttler.Rule and Condition to their names in
+// a file.
 var fieldNames = map[string]string{
 	"Identifier": "name", "Lockout": "lockout", "LockoutGrowth": "growth", "MaxLockout": "max-lockout",
 	"Either": "either", "All": "all", "Name": "name", "Max": "max", "TTL": "per", "Algorithm": "algorithm",
 }
 
-// invalid adds a problem for the error of a rule's Validate.
+// invalid adds a problem for an error of throttler.Rule.Validate.
 func (p *parsing) invalid(path string, err error) {
 	if err == nil {
 		return
@@ -430,7 +432,7 @@ func (p *parsing) invalid(path string, err error) {
 	p.problem(path, "%s", inWords(err))
 }
 
-// inWords returns what a rule's Validate says, without the name of the field.
+// inWords returns the text of an error of Validate without the field's name.
 func inWords(err error) string {
 	_, text, found := strings.Cut(strings.TrimPrefix(err.Error(), throttler.ErrInvalidRule.Error()+": "), " is ")
 	if !found {
@@ -482,7 +484,7 @@ func (p *parsing) selector(path string, raw *forYAML) selector {
 	return s
 }
 
-// condition reads a condition.
+// condition parses a condition.
 func (p *parsing) condition(path string, raw *conditionYAML) condition {
 	c := condition{
 		Condition: throttler.Condition{
@@ -518,7 +520,7 @@ func (p *parsing) condition(path string, raw *conditionYAML) condition {
 	return c
 }
 
-// lockout reads a condition's lockout, that may be "none".
+// lockout parses a condition's lockout, which may be "none".
 func (p *parsing) lockout(path, text string) time.Duration {
 	if text == "none" {
 		return -1

@@ -8,16 +8,15 @@ import (
 	"strings"
 )
 
-// A Request is what a front end knows of a call that is to be limited.
+// A Request is what a front end knows of a request.
 type Request struct {
-	Addr   netip.Addr  // the client's; zero: unknown
+	Addr   netip.Addr  // of the client; zero: unknown
 	Method string      // GET
 	Host   string      // as in the Host field, with or without a port
 	Target string      // the request target: "/login?next=%2F"
-	Header http.Header // header fields, cookies and the Basic user among them
+	Header http.Header // with cookies and the Basic user
 
-	// Fields are what else the front end knows, by name: the entries of Envoy's
-	// descriptor.
+	// Fields are further attributes by name: the entries of Envoy's descriptor.
 	Fields map[string]string
 }
 
@@ -30,9 +29,9 @@ func (r *Request) host() string {
 	return strings.TrimSuffix(host, ".")
 }
 
-// path returns the path that an application sees: decoded, without dots, doubled
-// slashes and a slash at its end. So no spelling of a path escapes its rule. A
-// target that cannot be decoded is taken as it stands.
+// path returns the path as an application sees it: decoded, without dots,
+// doubled slashes and a slash at the end. So no spelling of a path evades its
+// rule. A target that cannot be decoded is taken as it is.
 func (r *Request) path() string {
 	target, _, _ := strings.Cut(r.Target, "?")
 	if rest, absolute := strings.CutPrefix(target, "http://"); absolute {
@@ -53,8 +52,8 @@ func afterHost(s string) string {
 	return "/"
 }
 
-// network returns what an address is counted by: an IPv4 address itself, an IPv6
-// one by its first bits.
+// network returns the text to count the client's address by: an IPv4 address,
+// or the network of an IPv6 address.
 func (r *Request) network(ipv6Bits int) (string, bool) {
 	addr := r.Addr.Unmap().WithZone("")
 	switch {
@@ -63,7 +62,7 @@ func (r *Request) network(ipv6Bits int) (string, bool) {
 	case addr.Is4() || ipv6Bits == 128:
 		return addr.String(), true
 	}
-	prefix, _ := addr.Prefix(ipv6Bits) // fails only for a number of bits that Parse refuses
+	prefix, _ := addr.Prefix(ipv6Bits) // fails only for bits that Parse refuses
 	return prefix.String(), true
 }
 

@@ -1,5 +1,5 @@
-// Package rulefile reads rules from YAML: which requests they are for, what they
-// count, and how often it may happen.
+// Package rulefile reads rules from YAML: which requests a rule applies to,
+// what it counts, and its limits.
 //
 //	rules:
 //	  - name: login
@@ -27,30 +27,30 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// A File is the contents of a rule file. It does not change.
+// A File is a parsed rule file. It is never changed.
 type File struct {
-	Servers   []string       // of memcached; none: the embedded store
-	Trusted   []netip.Prefix // proxies whose word on addresses is believed
-	Forwarded string         // the header field that they set
-	IPv6Bits  int            // how much of an IPv6 address is counted
-	Closed    bool           // calls are refused while the back end fails
+	Servers   []string       // of memcached; none: process memory
+	Trusted   []netip.Prefix // proxies that are believed
+	Forwarded string         // the header field with the client's address
+	IPv6Bits  int            // of an IPv6 address that are counted
+	Closed    bool           // refuse calls while the back end fails
 	Rules     []*Rule
 }
 
 // A Rule is one rule of a File.
 type Rule struct {
 	Name   string
-	Public []string // conditions whose state clients may know
+	Public []string // conditions whose state clients are told
 	Answer Answer
 
 	selector   selector
-	all        bool // all conditions must be full
+	all        bool // block only if all conditions are full
 	conditions []condition
 	template   throttler.Rule // without conditions
 	ipv6Bits   int
 }
 
-// An Answer is how a blocked request is answered.
+// An Answer is the response to a blocked request.
 type Answer struct {
 	Status int    // 429 unless the file says otherwise
 	Type   string // of Body
@@ -73,8 +73,9 @@ type Application struct {
 	Throttler throttler.Rule
 }
 
-// For returns the rules for a request, in the order of the file, with its values.
-// Rules none of whose conditions count the request are left out.
+// For returns the rules that apply to a request, in the order of the file, with
+// the request's values. A rule of which no condition counts the request is left
+// out.
 func (f *File) For(r *Request) []Application {
 	var apply []Application
 	for _, rule := range f.Rules {
@@ -85,8 +86,8 @@ func (f *File) For(r *Request) []Application {
 	return apply
 }
 
-// Fill returns the rule with the values of a request. ok is false if the rule is
-// not for it.
+// Fill returns the rule with the values of a request. ok is false if the rule
+// does not apply to it.
 func (r *Rule) Fill(request *Request) (rule throttler.Rule, ok bool) {
 	route, ok := r.selector.selects(request)
 	if !ok {
@@ -114,8 +115,8 @@ func (r *Rule) with(conditions []throttler.Condition) throttler.Rule {
 	return rule
 }
 
-// fill returns the condition with the value of a request. ok is false if it does
-// not count the request.
+// fill returns the condition with the value of a request. ok is false if the
+// condition does not count it.
 func (c *condition) fill(r *Request, route string, ipv6Bits int) (filled throttler.Condition, ok bool) {
 	value, complete := c.value.value(r, route, ipv6Bits)
 	if !complete && c.skipMissing || c.exempts(r, value) {
@@ -137,7 +138,7 @@ func (c *condition) exempts(r *Request, value string) bool {
 	return addr.IsValid() && slices.ContainsFunc(c.networks, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// Rule returns the rule of a name, or nil.
+// Rule returns the rule with a name, or nil.
 func (f *File) Rule(name string) *Rule {
 	for _, r := range f.Rules {
 		if r.Name == name {
@@ -147,19 +148,19 @@ func (f *File) Rule(name string) *Rule {
 	return nil
 }
 
-// Reserved is how the names begin under which the service itself counts. No rule has
-// one, or it would count with them.
+// Reserved is the prefix of the identifiers under which the service itself
+// counts. No rule of a file may have it.
 const Reserved = "throttler-"
 
-// defaults of a File.
+// The defaults of a File.
 const (
 	defaultIPv6Bits  = 64
 	defaultForwarded = "X-Forwarded-For"
 	defaultStatus    = http.StatusTooManyRequests
 )
 
-// ParseDuration reads a duration as time.ParseDuration does, or a number of days:
-// "7d".
+// ParseDuration parses a duration as time.ParseDuration does, or a number of
+// days: "7d".
 func ParseDuration(text string) (time.Duration, error) {
 	days, found := strings.CutSuffix(text, "d")
 	if !found {
@@ -179,8 +180,8 @@ const day = 24 * time.Hour
 //go:embed schema.json
 var Schema string
 
-// Limit returns the condition of a rule, with the limit that a value has. ok is
-// false if the file has no such condition.
+// Limit returns a condition of a rule with the limit for value. ok is false if
+// the file has no such condition.
 func (f *File) Limit(rule, name, value string) (c throttler.Condition, ok bool) {
 	r := f.Rule(rule)
 	if r == nil {
@@ -198,8 +199,8 @@ func (f *File) Limit(rule, name, value string) (c throttler.Condition, ok bool) 
 	return throttler.Condition{}, false
 }
 
-// Uses returns what the rule needs to know of a request, as in a template: "host",
-// "header:User-Agent".
+// Uses returns the attributes of a request that the rule needs, written as in a
+// template: "host", "header:User-Agent".
 func (r *Rule) Uses() []string {
 	var uses []string
 	if len(r.selector.hosts) > 0 {
@@ -222,8 +223,9 @@ func (r *Rule) Uses() []string {
 	return uses
 }
 
-// ForFields returns the rules whose for.field names exactly the given fields, the
-// domain aside, with their values. It is for front ends that know nothing else.
+// ForFields returns the rules whose for.field names exactly the given fields
+// (domain may be missing), with their values. It is for front ends that know
+// only these fields.
 func (f *File) ForFields(domain string, fields map[string]string) []Application {
 	request := &Request{Fields: maps.Clone(fields)}
 	if request.Fields == nil {

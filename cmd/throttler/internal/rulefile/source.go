@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// lookEvery is how often a Source looks whether its file has changed.
+// lookEvery is the interval at which a Source checks its file for changes.
 const lookEvery = time.Second
 
-// A Source is a rule file that is read again when it changes. Whoever decides by
-// a File keeps it for that decision, so that no change gets between.
+// A Source is a rule file that is read again when it changes. Keep the result
+// of one call of File for a whole decision, so that no change comes in between.
 type Source struct {
 	path    string
 	current atomic.Pointer[File]
-	read    os.FileInfo // of what current was made of, or of what was broken since
+	read    os.FileInfo // of the file as it was last read, valid or not
 }
 
-// Open reads a file.
+// Open reads the file at path.
 func Open(path string) (*Source, error) {
 	s := &Source{path: path}
-	s.read, _ = os.Stat(path) // before it is read: a change in between is noticed
+	s.read, _ = os.Stat(path) // before Load, so that a change in between is noticed
 	file, err := Load(path)
 	if err != nil {
 		return nil, err
@@ -30,15 +30,15 @@ func Open(path string) (*Source, error) {
 	return s, nil
 }
 
-// File returns the rules that hold now.
+// File returns the current rules.
 func (s *Source) File() *File { return s.current.Load() }
 
-// Watch reads the file again when it has changed, and at once when hangup says
-// so, until ctx ends. A file that cannot be used changes nothing. Each time, told
-// is called with the new rules, or with what is wrong with them.
+// Watch reads the file again when it has changed, and at once on a signal from
+// hangup, until ctx ends. If the file is invalid, the current rules stay. told
+// is called with the new rules, or with the error.
 //
-// A change is read when the file has stayed the same for a second, so that no
-// half of one is read.
+// A change is read after the file has stayed the same for a second, so that no
+// half-written file is read.
 func (s *Source) Watch(ctx context.Context, hangup <-chan os.Signal, told func(*File, error)) {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
@@ -53,7 +53,7 @@ func (s *Source) Watch(ctx context.Context, hangup <-chan os.Signal, told func(*
 		case <-look.C:
 			now, err := os.Stat(s.path)
 			if err != nil {
-				continue // it is being replaced, or gone: the rules stay
+				continue // the file is being replaced or gone: the rules stay
 			}
 			if unchanged(last, now) && !unchanged(s.read, now) {
 				s.reload(now, told)

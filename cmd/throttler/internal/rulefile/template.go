@@ -5,34 +5,34 @@ import (
 	"strings"
 )
 
-// A template makes a condition's value of a request: text with parts in braces,
-// as in "{user}@{network}".
+// A template makes a condition's value from a request: text with attributes in
+// braces, as in "{user}@{network}".
 //
-// Two requests that differ in a part never make the same value: where a template
-// has several parts, the separators in what a client sent are percent-encoded,
-// and parts must have one of them in between.
+// Requests that differ in an attribute never make the same value. With several
+// attributes, a separator must stand between two of them, and separators in
+// what the client sent are percent-encoded.
 type template struct {
 	source string
 	parts  []part
 }
 
-// A part is text, or an attribute of the request after it.
+// A part is text, and the attribute that follows it.
 type part struct {
 	text      string
 	attribute string // "" for the end of the template
 	argument  string // the header's name, and so on
 }
 
-// separators may stand between two parts.
+// separators are the characters that can separate two attributes.
 const separators = "@|,; /#"
 
-// attributes says of each attribute whether it has an argument.
+// attributes tells of each attribute whether it has an argument.
 var attributes = map[string]bool{
 	"address": false, "network": false, "method": false, "host": false, "path": false, "route": false, "user": false,
 	"header": true, "cookie": true, "field": true,
 }
 
-// parseTemplate reads a template, or says what is wrong with it.
+// parseTemplate parses a template.
 func parseTemplate(source string) (template, error) {
 	t := template{source: source}
 	rest := source
@@ -79,8 +79,8 @@ func parsePart(inside string) (part, error) {
 // several reports whether t has more than one attribute.
 func (t template) several() bool { return len(t.parts) > 2 }
 
-// value returns what t makes of a request. complete is false if the request lacks
-// an attribute, which is then empty.
+// value returns the value for a request. complete is false if the request lacks
+// an attribute. That is empty then.
 func (t template) value(r *Request, route string, ipv6Bits int) (value string, complete bool) {
 	var b strings.Builder
 	complete = true
@@ -101,7 +101,7 @@ func (t template) value(r *Request, route string, ipv6Bits int) (value string, c
 	return b.String(), complete
 }
 
-// of returns the attribute of a request, and whether it has it.
+// of returns the attribute of a request, and whether the request has it.
 func (p part) of(r *Request, route string, ipv6Bits int) (string, bool) {
 	switch p.attribute {
 	case "address":

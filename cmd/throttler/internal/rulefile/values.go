@@ -7,11 +7,11 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// WithValues returns the rule with values by the names of its conditions, for a
-// front end that knows these and not the request. Conditions without a value are
-// left out, and so are values that are not counted. The error says what is wrong
-// with the values: a condition that the rule does not have, or no address where
-// the rule counts one.
+// WithValues returns the rule with values by condition name, for a front end
+// that does not know the request. Conditions without a value are left out, and
+// so are exempt values. The error is for the caller: the rule has no such
+// condition, or a value is not an address although the condition counts
+// addresses.
 func (r *Rule) WithValues(values map[string]string) (rule throttler.Rule, err error) {
 	for name := range values {
 		if !r.has(name) {
@@ -35,7 +35,7 @@ func (r *Rule) WithValues(values map[string]string) (rule throttler.Rule, err er
 	return r.with(conditions), nil
 }
 
-// Names returns those of the rule's conditions.
+// Names returns the names of the rule's conditions.
 func (r *Rule) Names() []string {
 	names := make([]string, len(r.conditions))
 	for i := range r.conditions {
@@ -53,8 +53,8 @@ func (r *Rule) has(condition string) bool {
 	return false
 }
 
-// withValue returns the condition with a value, and whether that is counted. Where
-// it counts addresses, an IPv6 address is cut to its network as ever.
+// withValue returns the condition with a value, and whether it is counted. If
+// it counts networks, an IPv6 address is cut to its network.
 func (c *condition) withValue(given string, ipv6Bits int) (filled throttler.Condition, counted bool, err error) {
 	request := new(Request)
 	if addr, err := netip.ParseAddr(given); err == nil {

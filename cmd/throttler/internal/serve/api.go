@@ -13,17 +13,17 @@ import (
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
 )
 
-// API says where programs ask in JSON, and which of them may.
+// API configures the JSON API.
 type API struct {
-	Listen   string   // empty: nowhere
-	Keys     []string // that callers may have
-	Token    string   // the secret of tokens, which replicas share; empty: a random one
-	Cert     string   // path of the certificate; empty: no TLS
+	Listen   string   // empty: no API
+	Keys     []string // of callers
+	Token    string   // the secret for tokens, the same in all replicas; empty: random
+	Cert     string   // path of the certificate; empty: plain text
 	CertKey  string   // path of its key
-	ClientCA string   // path of those who sign callers' certificates; empty: callers need none
+	ClientCA string   // path of the CA of callers' certificates; empty: callers need none
 }
 
-// addAPI serves the API, if it has a way to tell who may ask.
+// addAPI adds the API, if callers can be authenticated.
 func (all *servers) addAPI(o Options, rules *rulefile.Source, b *backend) (net.Addr, error) {
 	if o.API.Listen == "" {
 		return nil, nil
@@ -33,7 +33,7 @@ func (all *servers) addAPI(o Options, rules *rulefile.Source, b *backend) (net.A
 		return nil, nil
 	}
 	if o.API.Token == "" && b.pool != nil {
-		o.Log.Warn("tokens of the JSON API are good in this process alone: set THROTTLER_TOKEN_KEY in all of them")
+		o.Log.Warn("tokens of the JSON API work in this process only: set the same THROTTLER_TOKEN_KEY in all replicas")
 	}
 	secured, err := o.API.tls()
 	if err != nil {
@@ -54,7 +54,7 @@ func (all *servers) addAPI(o Options, rules *rulefile.Source, b *backend) (net.A
 	return all.add(o.API.Listen, server{shutdown: s.Shutdown, serve: func(l net.Listener) error { return s.ServeTLS(l, "", "") }})
 }
 
-// tls returns how callers are spoken to, nil for plain text.
+// tls returns the TLS configuration, or nil for plain text.
 func (a *API) tls() (*tls.Config, error) {
 	if a.Cert == "" {
 		if a.ClientCA != "" {
@@ -76,7 +76,7 @@ func (a *API) tls() (*tls.Config, error) {
 	}
 	config.ClientAuth, config.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
 	if !config.ClientCAs.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%s holds no certificate", a.ClientCA)
+		return nil, fmt.Errorf("-api-client-ca: %s holds no certificate in PEM", a.ClientCA)
 	}
 	return config, nil
 }

@@ -26,6 +26,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -49,7 +50,7 @@ func TestLoginsInOtherLanguagesAreGuarded(t *testing.T) {
 		t.Run(interpreter, func(t *testing.T) {
 			path, err := exec.LookPath(interpreter)
 			if err != nil && os.Getenv("THROTTLER_REQUIRE_MEMCACHED") != "1" {
-				t.Skipf("%s is not installed: apt-get install perl python3 php-cli", interpreter)
+				skiptest.Skip(t, interpreter+" is not installed: apt-get install perl python3 php-cli")
 			}
 			require.NoError(t, err)
 			server := memcachedtest.Process(t)
@@ -305,7 +306,7 @@ func (c *loadCounts) add(value string, status int, answer map[string]any, took t
 	}
 }
 
-// part returns how long so many of a hundred took at most.
+// part returns the time within which a percentage of them ended.
 func (c *loadCounts) part(percent int) time.Duration {
 	return c.took[len(c.took)*percent/100].Round(10 * time.Microsecond)
 }

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -122,7 +123,7 @@ func run(t *testing.T, address string, name string, args ...string) {
 	case os.Getenv("THROTTLER_REQUIRE_MEMCACHED") == "1":
 		require.NoError(t, err)
 	default:
-		t.Skipf("%s is not installed: apt-get install %s", name, name)
+		skiptest.Skip(t, fmt.Sprintf("%s is not installed: apt-get install %s", name, name))
 	}
 	command := exec.Command(path, args...)
 	command.Env = append(os.Environ(), "HOME="+t.TempDir(), "XDG_DATA_HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir())

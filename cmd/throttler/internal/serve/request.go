@@ -21,7 +21,7 @@ func requestFrom(ctx context.Context) *rulefile.Request {
 	return r
 }
 
-// trusts reports whether the peer of r is a proxy whose word is believed.
+// trusts reports whether the peer of r is a trusted proxy.
 func (c *chain) trusts(r *http.Request) bool {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -40,8 +40,8 @@ func (c *chain) trusts(r *http.Request) bool {
 	return false
 }
 
-// describe returns the request that a proxy asks about, in header fields that
-// begin with prefix.
+// describe returns the request that a proxy describes in header fields with
+// prefix.
 func (c *chain) describe(r *http.Request, prefix string) *rulefile.Request {
 	get := func(name, otherwise string) string {
 		if value := r.Header.Get(prefix + name); value != "" {

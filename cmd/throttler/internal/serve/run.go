@@ -24,22 +24,22 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric"
 )
 
-// Options are those of the service.
+// Options configure the service.
 type Options struct {
 	Rules    string   // path of the rule file
-	Servers  []string // of memcached; none: those of the rule file, or else the process's memory
+	Servers  []string // of memcached; none: those of the rule file, or else process memory
 	User     string   // of a memcached with -Y
 	Password string
-	Listen   string // where proxies ask
-	Admin    string // where operators look; empty: nowhere
-	Envoy    string // where Envoy asks, by gRPC; empty: nowhere
+	Listen   string // address for proxies
+	Admin    string // address for operators; empty: none
+	Envoy    string // address for Envoy, by gRPC; empty: none
 	API      API
 	Log      *slog.Logger
 	Hangup   <-chan os.Signal // reads the rule file again
 	Ready    func(listen, admin, envoy, api net.Addr)
 }
 
-// What bounds a request, and the end of the service.
+// The bounds of a request, and of the service's end.
 const (
 	headerTimeout = 5 * time.Second
 	readTimeout   = 10 * time.Second
@@ -49,7 +49,7 @@ const (
 	grace         = 10 * time.Second
 )
 
-// Run serves until ctx ends, and then until the requests under way are answered.
+// Run serves until ctx ends and the requests under way are answered.
 func Run(ctx context.Context, o Options) error {
 	rules, err := rulefile.Open(o.Rules)
 	if err != nil {
@@ -69,7 +69,7 @@ func Run(ctx context.Context, o Options) error {
 	b.watch(ctx)
 	go rules.Watch(ctx, o.Hangup, func(file *rulefile.File, err error) {
 		if err != nil {
-			o.Log.Error("the rule file cannot be used, and the rules stay as they are", "err", err)
+			o.Log.Error("the rule file cannot be used: the rules stay as they are", "err", err)
 			return
 		}
 		o.Log.Info("rules read", "rules", len(file.Rules))
@@ -81,7 +81,7 @@ func Run(ctx context.Context, o Options) error {
 // guardRule is the identifier under which attempts to log in are counted.
 const guardRule = rulefile.Reserved + "login"
 
-// A backend is where records are kept, and what is told of them.
+// A backend keeps the records and reports about them.
 type backend struct {
 	pool      *pool.Pool // nil: in the process
 	client    throttler.Client
@@ -125,7 +125,7 @@ func newBackend(o Options, file *rulefile.File) (*backend, error) {
 	return b, nil
 }
 
-// report has metrics collected, and decisions logged.
+// report starts the metrics and the log of decisions.
 func (b *backend) report(log *slog.Logger) error {
 	registry := prometheus.NewRegistry()
 	reader, err := exporter.New(exporter.WithRegisterer(registry))
@@ -148,7 +148,7 @@ func (b *backend) close() {
 	}
 }
 
-// admin returns what operators look at. It has no access control.
+// admin returns the handler for operators. It has no access control.
 func (b *backend) admin() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", b.metrics)
@@ -158,7 +158,8 @@ func (b *backend) admin() http.Handler {
 	return mux
 }
 
-// ready answers 503 while every server is down: another replica may reach them.
+// ready answers 503 while all servers are down, so that requests go to another
+// replica.
 func (b *backend) ready(w http.ResponseWriter, _ *http.Request) {
 	if b.pool != nil {
 		up := 0
@@ -175,17 +176,17 @@ func (b *backend) ready(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "ready")
 }
 
-// A server serves at one address.
+// A server serves one address.
 type server struct {
 	listener net.Listener
 	serve    func(net.Listener) error
 	shutdown func(context.Context) error
 }
 
-// servers are those of one service.
+// servers are all servers of a service.
 type servers []server
 
-// listen listens for all that may ask.
+// listen starts all listeners.
 func (b *backend) listen(o Options, rules *rulefile.Source) (all servers, err error) {
 	grpc := envoy.New(rules, b.throttler, o.Log).Server()
 	listen, err1 := all.add(o.Listen, httpServer(New(rules, b.throttler, o.Log).Handler(), o.Log))
@@ -226,7 +227,8 @@ func newHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// add has s listen at an address, which it returns; nil if the address is empty.
+// add makes s listen at address and returns the address in use, or nil if
+// address is empty.
 func (all *servers) add(address string, s server) (net.Addr, error) {
 	if address == "" {
 		return nil, nil

@@ -1,5 +1,5 @@
-// Package serve answers proxies that ask whether a request may pass: forward
-// authentication, for nginx, Traefik, Caddy and HAProxy.
+// Package serve implements the service. It answers proxies that ask whether a
+// request may pass (forward authentication): nginx, Traefik, Caddy and HAProxy.
 package serve
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/adaptivethrottler/throttler/httpthrottle"
 )
 
-// StatusField is the header field of every answer that a Service decided. It has
-// the status that the client should get, whatever the proxy can pass on.
+// StatusField is the header field with the status for the client, in every
+// decided answer. A proxy may be unable to pass that status on itself.
 const StatusField = "X-Throttler-Status"
 
 // A Service decides requests by the rules of a file.
@@ -24,24 +24,24 @@ type Service struct {
 	rules     *rulefile.Source
 	throttler *throttler.Throttler
 	log       *slog.Logger
-	current   atomic.Pointer[chain] // of the rules that were used last
-	distrust  atomic.Int64          // when a peer was last logged that is not trusted
+	current   atomic.Pointer[chain] // of the last rules
+	distrust  atomic.Int64          // when an untrusted peer was last logged
 }
 
-// New returns a Service that counts with t. Its mistakes are written to log.
+// New returns a Service that counts with t and logs mistakes to log.
 func New(rules *rulefile.Source, t *throttler.Throttler, log *slog.Logger) *Service {
 	return &Service{rules: rules, throttler: t, log: log}
 }
 
-// Handler returns what proxies ask:
+// Handler returns the handler for proxies:
 //
-//	/auth         answers 200, or what the client is to get. It reads X-Forwarded-Method,
+//	/auth         answers 200, or the response for the client. It reads X-Forwarded-Method,
 //	              -Uri, -Host and -For.
-//	/auth/nginx   answers 200, or 403 with the status for the client in X-Throttler-Status.
-//	              nginx makes a 500 of any other. It reads X-Original-Method, -Uri, -Host
-//	              and X-Forwarded-For.
+//	/auth/nginx   answers 200, or 403 with the client's status in X-Throttler-Status: nginx
+//	              turns any other into 500. It reads X-Original-Method, -Uri, -Host and
+//	              X-Forwarded-For.
 //
-// Each reads one set of header fields, since a client may send the others.
+// Each reads only its own fields, since a client can send the others.
 func (s *Service) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/auth", s.answer("X-Forwarded-", func(w http.ResponseWriter) http.ResponseWriter { return &telling{ResponseWriter: w} }))
@@ -51,7 +51,7 @@ func (s *Service) Handler() http.Handler {
 	return mux
 }
 
-// answer decides requests that a proxy describes in header fields with a prefix.
+// answer decides requests that a proxy describes in header fields with prefix.
 func (s *Service) answer(prefix string, wrap func(http.ResponseWriter) http.ResponseWriter) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := s.chain()
@@ -64,7 +64,7 @@ func (s *Service) answer(prefix string, wrap func(http.ResponseWriter) http.Resp
 	})
 }
 
-// tellDistrust logs that a peer is not trusted, once a minute.
+// tellDistrust logs that peer is not trusted, at most once a minute.
 func (s *Service) tellDistrust(peer string) {
 	now, last := time.Now().UnixNano(), s.distrust.Load()
 	if now-last >= int64(time.Minute) && s.distrust.CompareAndSwap(last, now) {
@@ -72,8 +72,8 @@ func (s *Service) tellDistrust(peer string) {
 	}
 }
 
-// telling is a ResponseWriter that tells the status in a header field too, and
-// answers refusals with another status if one is set.
+// telling is a ResponseWriter that adds StatusField, and replaces the status of
+// refusals if refusal is set.
 type telling struct {
 	http.ResponseWriter
 	refusal int
@@ -101,14 +101,14 @@ func (t *telling) Write(b []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (t *telling) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
-// A chain is a file's rules as handlers: each hands on what it lets pass.
+// A chain is the rules of a file as nested handlers.
 type chain struct {
 	file    *rulefile.File
 	source  httpthrottle.Source
 	handler http.Handler
 }
 
-// chain returns that of the rules that hold now.
+// chain returns the chain of the current rules.
 func (s *Service) chain() *chain {
 	file := s.rules.File()
 	if c := s.current.Load(); c != nil && c.file == file {
@@ -119,7 +119,7 @@ func (s *Service) chain() *chain {
 	return c
 }
 
-// loopback is trusted where a file names no proxies.
+// loopback is trusted if the file names no proxies.
 var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 
 func (s *Service) newChain(file *rulefile.File) *chain {
@@ -134,7 +134,7 @@ func (s *Service) newChain(file *rulefile.File) *chain {
 	return c
 }
 
-// apply returns a handler that decides by a rule.
+// apply returns a handler that decides by rule.
 func (s *Service) apply(rule *rulefile.Rule, closed bool, next http.Handler) http.Handler {
 	m := httpthrottle.New(s.throttler, func(r *http.Request) throttler.Rule {
 		filled, ok := rule.Fill(requestFrom(r.Context()))
@@ -149,7 +149,7 @@ func (s *Service) apply(rule *rulefile.Rule, closed bool, next http.Handler) htt
 		m.Refusal.Body, m.Refusal.ContentType = []byte(rule.Answer.Body), rule.Answer.Type
 	}
 	m.Failed = func(w http.ResponseWriter, _ *http.Request, err error) {
-		s.log.Error("a rule that cannot be decided", "rule", rule.Name, "err", err)
+		s.log.Error("the rule is invalid for this request", "rule", rule.Name, "err", err)
 		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 	}
 	if closed {
@@ -158,11 +158,11 @@ func (s *Service) apply(rule *rulefile.Rule, closed bool, next http.Handler) htt
 	return m.Handler(next)
 }
 
-// failClosed refuses requests over whose rule the back end failed.
+// failClosed refuses requests whose decision the back end failed.
 func failClosed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d, decided := httpthrottle.DecisionFrom(r.Context())
-		if decided && d.Err != nil { // of this rule: an earlier one's ended there
+		if decided && d.Err != nil { // of this rule: after a failure of an earlier one the request does not come here
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "Please try again later.", http.StatusServiceUnavailable)
 			return

@@ -9,14 +9,14 @@ import (
 	"github.com/adaptivethrottler/throttler/pool"
 )
 
-// watch looks what the servers forget, until ctx ends.
+// watch notices what the servers forget, until ctx ends.
 func (b *backend) watch(ctx context.Context) {
 	if b.pool != nil {
 		go b.pool.Watch(ctx, 0)
 	}
 }
 
-// tell has p's news logged.
+// tell logs changes of p's servers.
 func tell(p *pool.Pool, log *slog.Logger) {
 	p.StateChanged = func(server string, down bool, err error) {
 		if down {
@@ -26,24 +26,24 @@ func tell(p *pool.Pool, log *slog.Logger) {
 		log.Info("a server is back", "server", server)
 	}
 	p.Forgot = func(server string, loss pool.Loss) {
-		log.Warn("a server has forgotten records: limits begin anew, and bans are gone", "server", server,
+		log.Warn("a server has forgotten records: its limits start again, and its bans are gone", "server", server,
 			"restarts", loss.Restarts, "flushes", loss.Flushes, "evictions", loss.Evictions)
 	}
 	p.ServersChanged = func(added, removed []string) {
-		log.Warn("servers have changed: limits of the values that moved begin anew", "added", added, "removed", removed)
+		log.Warn("servers have changed: limits of the values that moved start again", "added", added, "removed", removed)
 	}
 }
 
-// follow uses the servers of a rule file that was read again, unless others were
-// given to the service by name.
+// follow switches to the servers of a changed rule file, unless Options name
+// servers.
 func (b *backend) follow(o Options, file *rulefile.File) {
 	switch {
 	case len(o.Servers) > 0:
 	case (b.pool == nil) != (len(file.Servers) == 0):
-		o.Log.Error("to move between process memory and servers the service must be started anew")
+		o.Log.Error("restart the service to move between process memory and servers")
 	case b.pool != nil:
 		if err := b.pool.SetServers(slices.Clone(file.Servers)...); err != nil {
-			o.Log.Error("the servers of the rule file cannot be used, and the list stays as it is", "err", err)
+			o.Log.Error("the servers of the rule file cannot be used: the list stays as it is", "err", err)
 		}
 	}
 }

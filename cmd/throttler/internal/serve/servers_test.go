@@ -61,5 +61,5 @@ func TestServersOfTheRuleFileComeAndGoWithoutARestart(t *testing.T) {
 	log := s.log.String()
 	assert.Contains(t, log, "servers have changed")
 	assert.Contains(t, log, "the list stays as it is")
-	assert.Contains(t, log, "must be started anew")
+	assert.Contains(t, log, "restart the service")
 }

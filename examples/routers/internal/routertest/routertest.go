@@ -1,5 +1,5 @@
-// Package routertest tests the site that the examples for all routers have: 20
-// requests a minute from each address, and 2 searches.
+// Package routertest tests the site of the router examples: 20 requests a
+// minute from each address, and 2 searches.
 package routertest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
-// Run tests the site that site returns over real connections.
+// Run tests the site over real connections.
 func Run(t *testing.T, site func(*throttler.Throttler) http.Handler) {
 	t.Run("searches are refused before the rest of the site is", func(t *testing.T) {
 		get := serve(t, site)
