@@ -23,7 +23,7 @@ type entry struct {
 	// the caller may read it from then on.
 	outcome   Outcome
 	again     time.Duration // how long until the same call fits
-	uncounted verdict       // of opLook: what it would be if it were not counted
+	uncounted *uncounted    // of opLook: what it would be if it were not counted
 	decidedAt instant
 	hit       hit   // what it has counted, or for opRefund and opWithdraw what is to be taken back
 	err       error // what failed; nil: it was decided
@@ -48,6 +48,12 @@ type entry struct {
 	unsent bool   // it was left before it was sent
 	cause  error  // what the backend failed with that this entry stands in for
 	from   origin // where it is decided
+}
+
+// An uncounted is what an entry comes to if it is not counted.
+type uncounted struct {
+	outcome Outcome
+	again   time.Duration
 }
 
 // An op is what an entry does to its record.
@@ -95,7 +101,8 @@ func (e *entry) apply(now instant, r record) (next record, store bool) {
 		return v.next, v.store
 	}
 	if e.op == opLook {
-		e.uncounted = decide(now, &e.condition, l, r, false)
+		v := decide(now, &e.condition, l, r, false)
+		e.uncounted = &uncounted{v.outcome, v.again}
 		return r, false
 	}
 	return v.next, v.store && v.outcome.Blocked

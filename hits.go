@@ -1,6 +1,7 @@
 package throttler
 
 import (
+	"encoding/binary"
 	"math"
 	"math/bits"
 	"sort"
@@ -67,7 +68,7 @@ func (h hits) stored() int {
 	if len(h.entries) == 0 {
 		return 0
 	}
-	return len(h.entries) / h.width()
+	return int(uint32(len(h.entries)) / uint32(h.width())) // faster than by 64 bits
 }
 
 // place returns how many entries come before the run.
@@ -91,6 +92,9 @@ func (h hits) mask() uint64 {
 // low returns entry i as it is stored.
 func (h hits) low(i int) uint64 {
 	w := h.width()
+	if rest := h.entries[i*w:]; len(rest) >= 8 {
+		return binary.BigEndian.Uint64(rest) >> (64 - 8*w)
+	}
 	var t uint64
 	for _, b := range h.entries[i*w : (i+1)*w] {
 		t = t<<8 | uint64(b)
@@ -116,8 +120,11 @@ func (h hits) search(t uint64) int {
 // up returns t in the unit of h, rounded up.
 func (h hits) up(t instant) uint64 {
 	t = max(t, 0)
-	whole := uint64(t / h.unit)
-	if t%h.unit == 0 || whole == uint64(math.MaxInt64/h.unit) {
+	if h.unit == fine {
+		return uint64(t)
+	}
+	whole := uint64(t / coarse)
+	if t%coarse == 0 || whole == uint64(math.MaxInt64/coarse) {
 		return whole
 	}
 	return whole + 1

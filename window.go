@@ -47,21 +47,22 @@ func (h hits) look(now instant, c *Condition, count bool) verdict {
 	default:
 		v.next.hits = h
 	}
-	v.outcome.ResetAfter = v.next.hits.untilFits(c.Max, c.Max, now, expiry)
-	v.again = v.next.hits.untilFits(cost, c.Max, now, expiry)
+	latest := v.next.hits.rounded(expiry) // no hit counts for longer
+	v.outcome.ResetAfter = min(v.next.hits.end(), latest).since(now)
+	v.again = v.next.hits.untilFits(cost, c.Max, now, latest)
 	v.outcome.RetryAfter = v.again
-	if !v.outcome.Blocked {
-		v.outcome.RetryAfter = v.next.hits.untilFits(1, c.Max, now, expiry)
+	if cost > 1 && !v.outcome.Blocked {
+		v.outcome.RetryAfter = v.next.hits.untilFits(1, c.Max, now, latest)
 	}
 	return v
 }
 
 // untilFits returns how long after now cost more hits fit into h under max, if
-// no hit counts for longer than one that expires at expiry.
-func (h hits) untilFits(cost, max int, now, expiry instant) time.Duration {
+// no hit counts after latest.
+func (h hits) untilFits(cost, max int, now, latest instant) time.Duration {
 	last := h.len() + cost - max - 1 // of the hits that have to expire first
 	if last < 0 {
 		return 0
 	}
-	return min(h.time(last), h.rounded(expiry)).since(now)
+	return min(h.time(last), latest).since(now)
 }
