@@ -3,6 +3,7 @@ package throttler
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
 )
@@ -64,6 +65,18 @@ type Turn struct {
 	// record, or nil if there is none.
 	Known bool
 	Found *memcache.Item
+
+	// Now is when the turn came, if the Exchanger has just read the clock.
+	// Zero: it has not.
+	Now time.Time
+}
+
+// now returns when the turn came.
+func (t Turn) now() instant {
+	if t.Now.IsZero() {
+		return instantOf(time.Now())
+	}
+	return instantOf(t.Now)
 }
 
 // A Result is the end of an exchange.

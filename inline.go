@@ -2,7 +2,6 @@ package throttler
 
 import (
 	"context"
-	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
 )
@@ -56,7 +55,7 @@ func (x *inlined) Propose(turn Turn) *memcache.Item {
 		e.fail(err)
 		return nil
 	}
-	now := instantOf(time.Now())
+	now := turn.now()
 	next, writes := e.apply(now, r)
 	e.writes = writes
 	if turn.Found != nil {

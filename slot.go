@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
 )
@@ -166,7 +165,7 @@ func (s *slot) Propose(turn Turn) *memcache.Item {
 	}
 	s.base, s.current = s.believed(turn), turn.Known && !s.assessed.known
 	s.assessed = sighting{}
-	s.proposal = s.decideBatch(instantOf(time.Now()))
+	s.proposal = s.decideBatch(turn.now())
 	return s.proposal
 }
 
@@ -226,12 +225,12 @@ func (s *slot) decideBatch(now instant) *memcache.Item {
 // newItem returns the item to store r in. Records are small, most of them.
 func newItem(key string, r record, now instant) *memcache.Item {
 	size := r.size()
-	if size > 48 {
+	if size > 40 {
 		return &memcache.Item{Key: key, Value: r.append(make([]byte, 0, size)), Expiration: expiration(now, r.end())}
 	}
 	small := &struct {
 		memcache.Item
-		value [48]byte
+		value [40]byte
 	}{Item: memcache.Item{Key: key, Expiration: expiration(now, r.end())}}
 	small.Value = r.append(small.value[:0:size])
 	return &small.Item

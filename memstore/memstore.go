@@ -182,7 +182,7 @@ func (s *Store) exchange(x throttler.Exchange) throttler.Result {
 	sh := s.lock(key)
 	defer s.unlock(sh)
 	now := time.Now()
-	turn := throttler.Turn{Known: true}
+	turn := throttler.Turn{Known: true, Now: now}
 	old := s.live(sh, key, now)
 	if old != nil {
 		turn.Found = old.item
