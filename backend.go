@@ -198,7 +198,7 @@ func (b *backend) join(e *entry) bool {
 	if e.assessed.known {
 		s.assessed = e.assessed
 	}
-	s.resets = b.slots.resetsOf(e.key)
+	s.resets = s.shard.resets.Load()
 	return true
 }
 
@@ -216,7 +216,7 @@ func (b *backend) leave(e *entry, err error) {
 	s.mu.Unlock()
 	if e.unsent {
 		e.round.settle()
-		b.slots.release(s, 1)
+		s.release(1)
 	}
 }
 

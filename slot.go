@@ -20,6 +20,7 @@ import (
 type slot struct {
 	key     string
 	backend *backend
+	shard   *shard
 	self    [1]Exchange // the slot itself
 
 	mu         sync.Mutex // guards what follows, and the entries until they are settled
@@ -89,8 +90,8 @@ var (
 	ErrNoCAS = errors.New("throttler: the server gives no CAS tokens")
 )
 
-func newSlot(b *backend, key string) *slot {
-	s := &slot{key: key, backend: b}
+func newSlot(b *backend, sh *shard, key string) *slot {
+	s := &slot{key: key, backend: b, shard: sh}
 	s.self[0] = s
 	s.rest()
 	return s
@@ -271,13 +272,13 @@ func (s *slot) Done(r Result) {
 	if start {
 		s.backend.exchanger.Start(s)
 	}
-	s.backend.slots.release(s, users)
+	s.release(users)
 }
 
 // goOn reports whether the next exchange is to be started. It is left to the
 // leader if that needs it too.
 func (s *slot) goOn() bool {
-	s.resets = s.backend.slots.resetsOf(s.key)
+	s.resets = s.shard.resets.Load()
 	s.early = len(s.queue)
 	if len(s.queue) == 0 {
 		s.busy = false

@@ -66,7 +66,7 @@ func (t *slots) acquire(b *backend, key string) *slot {
 	defer sh.mu.Unlock()
 	s := sh.byKey[key]
 	if s == nil {
-		s = newSlot(b, key)
+		s = newSlot(b, sh, key)
 		sh.byKey[key] = s
 	} else if s.users == 0 {
 		sh.unlink(s)
@@ -77,11 +77,11 @@ func (t *slots) acquire(b *backend, key string) *slot {
 
 // release ends a number of uses of s. A slot without users is kept if there is
 // something to remember, and removed otherwise.
-func (t *slots) release(s *slot, users int) {
+func (s *slot) release(users int) {
 	if users == 0 {
 		return
 	}
-	sh := t.shard(s.key)
+	sh := s.shard
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	s.users -= users
