@@ -16,7 +16,8 @@ const (
 	maxInFlight      = 1024
 	maxInFlightBytes = 256 << 10
 	maxPacket        = 64 << 10
-	maxAlone         = 16 << 10 // what a caller writes who is alone: it fits into any socket's buffer
+	maxRequests      = 2 * maxGroup // in a packet: the server answers half of them while it gets the next one
+	maxAlone         = 16 << 10     // what a caller writes who is alone: it fits into any socket's buffer
 	minBuffer        = 16 << 10
 )
 
@@ -81,7 +82,7 @@ func (c *conn) next() []*request {
 	l := c.lane
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := min(l.queue.len(), c.room())
+	n := min(l.queue.len(), c.room(), maxRequests)
 	if c.dead != nil || n <= 0 {
 		return nil
 	}
