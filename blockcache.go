@@ -2,6 +2,7 @@ package throttler
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
@@ -22,8 +23,9 @@ const maxBlockRecord = 64 << 10
 type blockCache struct {
 	ttl time.Duration
 
-	mu      sync.Mutex // guards records, which changes with every look as well
-	records *simplelru.LRU[string, blockRecord]
+	mu      sync.RWMutex // guards records
+	records *simplelru.LRU[string, *blockRecord]
+	latest  atomic.Pointer[blockRecord] // the most recently used one; changed under mu
 }
 
 type blockRecord struct {
@@ -36,24 +38,47 @@ func newBlockCache(size int, ttl time.Duration) *blockCache {
 	if c.ttl <= 0 {
 		c.ttl = DefaultBlockCacheTTL
 	}
-	c.records, _ = simplelru.NewLRU[string, blockRecord](size, nil) // fails for no size only
+	c.records, _ = simplelru.NewLRU[string, *blockRecord](size, nil) // fails for no size only
 	return c
 }
 
 // get returns the record of key that is believed at now.
 func (c *blockCache) get(key string, now instant) (record, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	kept, ok := c.records.Get(key)
+	c.mu.RLock()
+	kept, ok := c.records.Peek(key)
+	c.mu.RUnlock()
 	if !ok {
 		return record{}, false
 	}
 	if now < kept.from || now >= kept.until {
-		c.records.Remove(key)
+		c.drop(key, kept)
 		return record{}, false
 	}
+	c.use(key, kept)
 	r, err := decode(kept.value)
 	return r, err == nil
+}
+
+// use makes kept the most recently used record. A value that is asked for again
+// and again is that already: its callers do not wait for each other.
+func (c *blockCache) use(key string, kept *blockRecord) {
+	if c.latest.Load() == kept {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if current, _ := c.records.Get(key); current == kept {
+		c.latest.Store(kept)
+	}
+}
+
+// drop removes kept, unless another record has taken its place.
+func (c *blockCache) drop(key string, kept *blockRecord) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if current, ok := c.records.Peek(key); ok && current == kept {
+		c.records.Remove(key)
+	}
 }
 
 // add keeps a record that has blocked a call at now.
@@ -63,7 +88,9 @@ func (c *blockCache) add(key string, value []byte, now instant) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.records.Add(key, blockRecord{value: value, from: now, until: now.add(c.ttl)})
+	kept := &blockRecord{value: value, from: now, until: now.add(c.ttl)}
+	c.records.Add(key, kept)
+	c.latest.Store(kept)
 }
 
 func (c *blockCache) remove(key string) {
