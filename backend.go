@@ -93,7 +93,8 @@ func isBroken(err error) bool {
 type backend struct {
 	client    Client
 	exchanger Exchanger
-	inline    bool // exchanges are done on the caller's goroutine, at once
+	inline    bool    // exchanges are done on the caller's goroutine, at once
+	inliner   Inliner // then
 	slots     slots
 	t         *Throttler
 }
@@ -104,7 +105,7 @@ func newBackend(client Client, t *Throttler) *backend {
 	if b.exchanger, ok = client.(Exchanger); !ok {
 		b.exchanger = &plain{client: client, gate: gate{places: maxUnderWay, limit: t.queueTimeout()}}
 	}
-	_, b.inline = client.(Inliner)
+	b.inliner, b.inline = client.(Inliner)
 	b.slots.init(t.recordCache())
 	return b
 }

@@ -36,6 +36,19 @@ type answer struct {
 // calls holds used calls for reuse: see [call.idle].
 var calls = sync.Pool{New: func() any { return new(call) }}
 
+// clear makes c a call that is not made yet. It keeps room for what a small record
+// is stored in.
+func (c *call) clear() {
+	room := c.one.entry.item.Value
+	*c = call{}
+	if cap(room) <= maxRoom {
+		c.one.entry.item.Value = room
+	}
+}
+
+// maxRoom is the largest value that a call keeps room for.
+const maxRoom = 1024
+
 // newCall returns the call of rule, with all its conditions undecided.
 func (t *Throttler) newCall(rule Rule) *call {
 	c := calls.Get().(*call)
@@ -67,7 +80,7 @@ func (c *call) run(ctx context.Context) Decision {
 	c.askInRounds(ctx)
 	d := c.decision()
 	if c.idle() {
-		*c = call{}
+		c.clear()
 		calls.Put(c)
 	}
 	return d

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
 )
 
 // An entry is one condition of a call, or one hit to be taken back, on its way
@@ -40,8 +42,9 @@ type entry struct {
 	unsure bool      // an earlier write of it may have been carried out
 
 	// Of an inlined entry.
-	exchange [1]Exchange // room for the entry itself
-	value    []byte      // the record that it was decided on, or stored
+	item  memcache.Item // what is to be stored
+	keeps bool          // a record that blocks it is to be kept
+	value []byte        // that record
 
 	// Of the caller alone.
 	left   error  // why it was left before it was settled

@@ -1,7 +1,8 @@
 package throttler
 
 import (
-	"context"
+	"bytes"
+	"slices"
 
 	"github.com/bradfitz/gomemcache/memcache"
 )
@@ -11,7 +12,11 @@ import (
 // the write, so that callers need not be gathered.
 type Inliner interface {
 	Exchanger
-	Inline()
+
+	// Inline carries out x, which keeps nothing that it is given: the items that
+	// a Turn and a Result have found are valid until Propose and Done return.
+	// The item that x proposes is copied.
+	Inline(x Exchange)
 }
 
 // An inlined is an entry that is an exchange by itself, over an [Inliner].
@@ -24,8 +29,8 @@ func (b *backend) askInline(e *entry) {
 	if cache != nil {
 		resets = b.slots.resetsOf(e.key)
 	}
-	e.exchange[0] = (*inlined)(e)
-	b.exchanger.Exchange(context.Background(), e.exchange[:]...)
+	e.keeps = cache != nil
+	b.inliner.Inline((*inlined)(e))
 	b.t.stats.exchanges.Add(1)
 	if cache == nil || e.err != nil {
 		return
@@ -58,14 +63,20 @@ func (x *inlined) Propose(turn Turn) *memcache.Item {
 	now := turn.now()
 	next, writes := e.apply(now, r)
 	e.writes = writes
-	if turn.Found != nil {
-		e.value = turn.Found.Value
+	var item *memcache.Item
+	if writes {
+		e.item.Key, e.item.Expiration = e.key, expiration(now, next.end())
+		e.item.Value = next.append(slices.Grow(e.item.Value[:0], next.size()))
+		item = &e.item
+	} else {
+		item = turn.Found
+	}
+	if e.keeps && e.outcome.Blocked && item != nil {
+		e.value = bytes.Clone(item.Value)
 	}
 	if !writes {
 		return nil
 	}
-	item := newItem(e.key, next, now)
-	e.value = item.Value
 	return item
 }
 

@@ -16,7 +16,7 @@ func (x expiries) Less(i, j int) bool {
 	if c := x[i].deadline.Compare(x[j].deadline); c != 0 {
 		return c < 0
 	}
-	return x[i].item.CasID < x[j].item.CasID
+	return x[i].cas < x[j].cas
 }
 
 func (x expiries) Swap(i, j int) {

@@ -15,7 +15,6 @@
 package memstore
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"hash/maphash"
@@ -88,17 +87,41 @@ const (
 
 // A shard holds the items of some of the keys.
 type shard struct {
-	mu    sync.Mutex // guards items and what is in it, but for the items' bytes
+	mu    sync.Mutex // guards what follows
 	items *simplelru.LRU[string, *entry]
 	ends  expiries
+	lent  memcache.Item // what an inlined exchange is told, while it lasts
 }
 
-// entry is what is stored at a key.
+// entry is what is stored at a key. Its value is written over in place, so it is
+// read under the shard's lock alone.
 type entry struct {
-	item     *memcache.Item // never written to once stored, so read without the lock
+	key      string
+	value    []byte
+	flags    uint32
+	cas      uint64
 	deadline time.Time
 	place    int // in the shard's expiries, from 1; 0: it has no deadline
 }
+
+// set makes value that of e.
+func (e *entry) set(value []byte) {
+	if room := cap(e.value); len(value) > room || room > 64 && len(value) < room/2 {
+		e.value = make([]byte, 0, (len(value)+31)&^31)
+	}
+	e.value = append(e.value[:0], value...)
+}
+
+// item returns a copy of e as the real client returns it.
+func (e *entry) item() *memcache.Item {
+	// bytes.Clone would make nil of an empty value; the client never does.
+	value := make([]byte, len(e.value))
+	copy(value, e.value)
+	return &memcache.Item{Key: e.key, Value: value, Flags: e.flags, CasID: e.cas}
+}
+
+// size is what e counts towards MaxBytes.
+func (e *entry) size() int { return len(e.key) + len(e.value) }
 
 // New returns an empty Store, as new(Store) does.
 func New() *Store { return new(Store) }
@@ -155,37 +178,57 @@ func (s *Store) Add(item *memcache.Item) error {
 	if old != nil {
 		return memcache.ErrNotStored
 	}
-	s.put(sh, old, copied(item), now)
+	s.put(sh, old, item, now)
 	return nil
 }
 
 // Exchange carries out each of xs at once: nobody comes between what it is told
 // of the record and what it stores. It implements [throttler.Exchanger], and
-// ignores ctx. The Store keeps the item that is proposed, without a copy.
+// ignores ctx.
 func (s *Store) Exchange(_ context.Context, xs ...throttler.Exchange) { s.Start(xs...) }
 
 // Start is Exchange.
 func (s *Store) Start(xs ...throttler.Exchange) {
 	for _, x := range xs {
-		x.Done(s.exchange(x))
+		key := x.Key()
+		if !legalKey(key) {
+			x.Done(throttler.Result{Err: memcache.ErrMalformedKey})
+			continue
+		}
+		sh := s.lock(key)
+		result := s.exchange(sh, x, key, (*entry).item)
+		s.unlock(sh)
+		x.Done(result)
 	}
 }
 
-// Inline says that Exchange returns when all is done: see [throttler.Inliner].
-func (s *Store) Inline() {}
-
-func (s *Store) exchange(x throttler.Exchange) throttler.Result {
+// Inline is Exchange for one exchange that keeps nothing that it is given: see
+// [throttler.Inliner].
+func (s *Store) Inline(x throttler.Exchange) {
 	key := x.Key()
 	if !legalKey(key) {
-		return throttler.Result{Err: memcache.ErrMalformedKey}
+		x.Done(throttler.Result{Err: memcache.ErrMalformedKey})
+		return
 	}
 	sh := s.lock(key)
-	defer s.unlock(sh)
+	x.Done(s.exchange(sh, x, key, sh.lend))
+	s.unlock(sh)
+}
+
+// lend returns e as an item that is valid until the shard is unlocked.
+func (sh *shard) lend(e *entry) *memcache.Item {
+	sh.lent = memcache.Item{Key: e.key, Value: e.value, Flags: e.flags, CasID: e.cas}
+	return &sh.lent
+}
+
+// exchange carries out x, which is told found of the entry at key. The caller holds
+// the shard's lock.
+func (s *Store) exchange(sh *shard, x throttler.Exchange, key string, found func(*entry) *memcache.Item) throttler.Result {
 	now := time.Now()
 	turn := throttler.Turn{Known: true, Now: now}
 	old := s.live(sh, key, now)
 	if old != nil {
-		turn.Found = old.item
+		turn.Found = found(old)
 	}
 	item := x.Propose(turn)
 	if item == nil {
@@ -214,10 +257,10 @@ func (s *Store) CompareAndSwap(item *memcache.Item) error {
 	if old == nil {
 		return memcache.ErrCacheMiss
 	}
-	if old.item.CasID != item.CasID {
+	if old.cas != item.CasID {
 		return memcache.ErrCASConflict
 	}
-	s.put(sh, old, copied(item), now)
+	s.put(sh, old, item, now)
 	return nil
 }
 
@@ -256,28 +299,14 @@ func (s *Store) Stats() Stats {
 	return Stats{Items: int(s.items.Load()), Bytes: int(s.bytes.Load()), Evictions: s.evictions.Load()}
 }
 
-// load returns a copy of the item at key, nil if there is none. The copy is made
-// after the lock is released.
+// load returns a copy of the item at key, nil if there is none.
 func (s *Store) load(key string) *memcache.Item {
 	sh := s.lock(key)
-	e := s.live(sh, key, time.Now())
-	if e == nil {
-		sh.mu.Unlock()
-		return nil
+	defer sh.mu.Unlock()
+	if e := s.live(sh, key, time.Now()); e != nil {
+		return e.item()
 	}
-	item := e.item
-	sh.mu.Unlock()
-	// bytes.Clone would make nil of an empty value; the client never does.
-	value := make([]byte, len(item.Value))
-	copy(value, item.Value)
-	return &memcache.Item{Key: key, Value: value, Flags: item.Flags, CasID: item.CasID}
-}
-
-// copied returns a copy of an item that belongs to the caller.
-func copied(item *memcache.Item) *memcache.Item {
-	c := *item
-	c.Value = bytes.Clone(item.Value)
-	return &c
+	return nil
 }
 
 // lock returns the shard of key, locked.
@@ -308,7 +337,7 @@ func (s *Store) divide() {
 		sh := &s.shards[i]
 		// The error is for a size below 1.
 		sh.items, _ = simplelru.NewLRU(math.MaxInt, func(_ string, e *entry) {
-			s.account(-1, -size(e.item))
+			s.account(-1, -e.size())
 			sh.ends.remove(e)
 		})
 	}
@@ -335,33 +364,30 @@ func (s *Store) live(sh *shard, key string, now time.Time) *entry {
 	return e
 }
 
-// put stores item under a fresh CAS token, in place of old, the unexpired entry at
-// its key, nil if there is none. The item belongs to the Store, and check has
-// allowed it. The caller holds the shard's lock.
+// put stores a copy of item under a fresh CAS token, in place of old, the unexpired
+// entry at its key, nil if there is none. check has allowed it. The caller holds
+// the shard's lock.
 func (s *Store) put(sh *shard, old *entry, item *memcache.Item, now time.Time) {
 	ends := deadline(item.Expiration, now)
 	if expired(ends, now) {
 		sh.items.Remove(item.Key)
 		return
 	}
-	item.Expiration = 0
-	item.CasID = s.lastCAS.Add(1)
-	if old != nil {
-		more := size(item) - size(old.item)
+	e := old
+	if e != nil {
+		more := len(item.Value) - len(e.value)
 		s.makeRoom(sh, now, 0, more)
-		item.Key = old.item.Key
 		s.account(0, more)
-		old.item, old.deadline = item, ends
-		sh.ends.update(old)
-		return
+	} else {
+		s.makeRoom(sh, now, 1, size(item))
+		s.account(1, size(item))
+		// A key cut from a larger string would keep all of that in memory.
+		e = &entry{key: strings.Clone(item.Key)}
+		sh.items.Add(e.key, e)
 	}
-	s.makeRoom(sh, now, 1, size(item))
-	// A key cut from a larger string would keep all of that in memory.
-	item.Key = strings.Clone(item.Key)
-	e := &entry{item: item, deadline: ends}
-	sh.items.Add(item.Key, e)
+	e.set(item.Value)
+	e.flags, e.cas, e.deadline = item.Flags, s.lastCAS.Add(1), ends
 	sh.ends.update(e)
-	s.account(1, size(item))
 }
 
 // makeRoom removes items of sh until so many items and bytes more are within both
@@ -375,7 +401,7 @@ func (s *Store) makeRoom(sh *shard, now time.Time, items, bytes int) {
 		switch gone := sh.ends.expired(now); {
 		case gone != nil && (over || spare > 0):
 			spare--
-			sh.items.Remove(gone.item.Key)
+			sh.items.Remove(gone.key)
 		case over:
 			s.evictions.Add(1)
 			sh.items.RemoveOldest()
