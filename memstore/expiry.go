@@ -5,18 +5,24 @@ import (
 	"time"
 )
 
-// expiries are the entries of a shard that have a deadline, the next one to expire
-// first: a heap. Expired items make room before others have to.
+// expiries are the entries of a shard that have a deadline: a heap, the one that is
+// due first on top. Expired items make room before others have to.
+//
+// A deadline that is put off leaves its entry where it is, so an entry is due at
+// its deadline or before it. It is moved when it comes to the top. A record that is
+// written again and again costs one move each time it would have expired, instead
+// of one for each write.
 type expiries []*entry
 
 func (x expiries) Len() int { return len(x) }
 
-// Less orders by deadline, and items of the same one by when they were stored.
+// Less orders by when entries are due, and those due at once by when that was
+// found out.
 func (x expiries) Less(i, j int) bool {
-	if c := x[i].deadline.Compare(x[j].deadline); c != 0 {
+	if c := x[i].due.Compare(x[j].due); c != 0 {
 		return c < 0
 	}
-	return x[i].cas < x[j].cas
+	return x[i].order < x[j].order
 }
 
 func (x expiries) Swap(i, j int) {
@@ -38,16 +44,23 @@ func (x *expiries) Pop() any {
 	return e
 }
 
-// update puts e where its deadline belongs.
+// update notes the deadline of e.
 func (x *expiries) update(e *entry) {
 	switch {
 	case e.deadline.IsZero():
 		x.remove(e)
 	case e.place == 0:
+		e.due, e.order = e.deadline, e.cas
 		heap.Push(x, e)
-	default:
-		heap.Fix(x, e.place-1)
+	case e.deadline.Before(e.due):
+		x.move(e)
 	}
+}
+
+// move puts e where its deadline belongs.
+func (x *expiries) move(e *entry) {
+	e.due, e.order = e.deadline, e.cas
+	heap.Fix(x, e.place-1)
 }
 
 // remove removes e, if it is there.
@@ -57,10 +70,19 @@ func (x *expiries) remove(e *entry) {
 	}
 }
 
-// expired returns the first entry that has expired, nil if none has.
-func (x expiries) expired(now time.Time) *entry {
-	if len(x) == 0 || !expired(x[0].deadline, now) {
-		return nil
+// expired returns an entry that has expired, one of those that did first, nil if
+// none has. It moves so many entries at most to find one, and then there may be one
+// all the same.
+func (x *expiries) expired(now time.Time, moves int) *entry {
+	for len(*x) > 0 && expired((*x)[0].due, now) {
+		first := (*x)[0]
+		if expired(first.deadline, now) {
+			return first
+		}
+		if moves--; moves < 0 {
+			return nil
+		}
+		x.move(first)
 	}
-	return x[0]
+	return nil
 }

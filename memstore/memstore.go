@@ -101,7 +101,9 @@ type entry struct {
 	flags    uint32
 	cas      uint64
 	deadline time.Time
-	place    int // in the shard's expiries, from 1; 0: it has no deadline
+	due      time.Time // when to look whether it has expired
+	order    uint64    // which of those that are due at once comes first
+	place    int       // in the shard's expiries, from 1; 0: it has no deadline
 }
 
 // set makes value that of e.
@@ -397,8 +399,11 @@ func (s *Store) put(sh *shard, old *entry, item *memcache.Item, now time.Time) {
 // shard's lock.
 func (s *Store) makeRoom(sh *shard, now time.Time, items, bytes int) {
 	for spare := 2; sh.items.Len() > 1-items; {
-		over := s.full(items, bytes)
-		switch gone := sh.ends.expired(now); {
+		over, moves := s.full(items, bytes), spare
+		if over {
+			moves = sh.items.Len() // as many as it takes
+		}
+		switch gone := sh.ends.expired(now, moves); {
 		case gone != nil && (over || spare > 0):
 			spare--
 			sh.items.Remove(gone.key)
