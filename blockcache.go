@@ -7,28 +7,29 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// DefaultBlockCacheTTL is what [Throttler.BlockCacheTTL] is if it is not set.
+// DefaultBlockCacheTTL is the default of [Throttler.BlockCacheTTL].
 const DefaultBlockCacheTTL = 5 * time.Second
 
-// maxBlockRecord is the largest record that a blockCache keeps, in bytes: that of
-// a window of some 20,000 hits.
+// maxBlockRecord is the size in bytes of the largest record that a blockCache keeps. A
+// window of some 20,000 hits has that size.
 const maxBlockRecord = 64 << 10
 
-// A blockCache remembers records that have blocked a call, the most recently used
-// ones, each for a while. It keeps the record and not the verdict: the next call
-// is decided on it by its own rule, and goes to the backend unless that blocks it
-// without anything to store. Until the first of its hits expires, a full record
-// can only stay full, unless hits are taken back.
+// A blockCache remembers records that have blocked a call. Each is used for ttl at
+// most, and the least recently used go first.
+//
+// It keeps the record, not the verdict: the next call is decided on the record by its
+// own rule. If that blocks the call and stores nothing, the backend is not asked. A
+// full record stays full until its first hit expires or hits are taken back.
 type blockCache struct {
 	ttl time.Duration
 
-	mu      sync.Mutex // guards records, which changes with every look as well
+	mu      sync.Mutex // guards records; a look-up changes it too
 	records *simplelru.LRU[string, blockRecord]
 }
 
 type blockRecord struct {
 	value       []byte
-	from, until instant // while it is believed; then the backend is asked again
+	from, until instant // when it is used; after that the backend is asked again
 }
 
 func newBlockCache(size int, ttl time.Duration) *blockCache {
@@ -36,11 +37,11 @@ func newBlockCache(size int, ttl time.Duration) *blockCache {
 	if c.ttl <= 0 {
 		c.ttl = DefaultBlockCacheTTL
 	}
-	c.records, _ = simplelru.NewLRU[string, blockRecord](size, nil) // fails for no size only
+	c.records, _ = simplelru.NewLRU[string, blockRecord](size, nil) // fails only for a size below 1
 	return c
 }
 
-// get returns the record of key that is believed at now.
+// get returns the record of key, if there is one to use at now.
 func (c *blockCache) get(key string, now instant) (record, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,7 +57,7 @@ func (c *blockCache) get(key string, now instant) (record, bool) {
 	return r, err == nil
 }
 
-// add keeps a record that has blocked a call at now.
+// add keeps value, a record that has blocked a call at now.
 func (c *blockCache) add(key string, value []byte, now instant) {
 	if len(value) > maxBlockRecord {
 		return
