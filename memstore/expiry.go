@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// expiries are the entries of a shard that have a deadline, the next one to expire
-// first: a heap. Expired items make room before others have to.
+// expiries is a heap of the entries of a shard that have a deadline. The first expires
+// next. Expired items are removed before others are evicted.
 type expiries []*entry
 
 func (x expiries) Len() int { return len(x) }
 
-// Less orders by deadline, and items of the same one by when they were stored.
+// Less orders by deadline. Items of the same deadline are in the order in which they
+// were stored.
 func (x expiries) Less(i, j int) bool {
 	if c := x[i].deadline.Compare(x[j].deadline); c != 0 {
 		return c < 0
@@ -38,7 +39,7 @@ func (x *expiries) Pop() any {
 	return e
 }
 
-// update puts e where its deadline belongs.
+// update moves e to the place of its deadline.
 func (x *expiries) update(e *entry) {
 	switch {
 	case e.deadline.IsZero():
@@ -57,7 +58,7 @@ func (x *expiries) remove(e *entry) {
 	}
 }
 
-// expired returns the first entry that has expired, nil if none has.
+// expired returns the first entry if it has expired, or nil.
 func (x expiries) expired(now time.Time) *entry {
 	if len(x) == 0 || !expired(x[0].deadline, now) {
 		return nil
