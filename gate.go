@@ -58,7 +58,7 @@ func (g *gate) enter() error {
 		return err
 	default:
 		g.waiting.Remove(place)
-		return fmt.Errorf("%w: no turn within %v", ErrOverloaded, g.limit)
+		return fmt.Errorf("%w: no turn within %v (QueueTimeout)", ErrOverloaded, g.limit)
 	}
 }
 
