@@ -11,16 +11,15 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
-// A Client keeps records. It is the part of [memcache.Client] of
-// github.com/bradfitz/gomemcache that a throttler needs, with the meanings and
-// the errors that it has there; package memstore has one in process memory,
-// package pool one over several servers.
+// A Client stores records. It has five methods of [memcache.Client] of
+// github.com/bradfitz/gomemcache, with the same meanings and errors. Package
+// memstore has a Client in process memory, package pool one over memcached servers.
 //
-// Its methods are called from several goroutines at once, always with legal
-// keys. An item that it was given or has returned belongs to the throttler,
-// which does not change the values of those it was returned.
+// The throttler calls the methods from several goroutines at once, always with
+// legal keys. An item that the Client gets or returns belongs to the throttler, which
+// does not change the Value of a returned item.
 //
-// A Client may also be an [Exchanger], and its errors a [KeyError] or a
+// A Client may implement [Exchanger]. Its errors may implement [KeyError] and
 // [MaybeDoneError].
 type Client interface {
 	Get(key string) (*memcache.Item, error)
@@ -30,32 +29,32 @@ type Client interface {
 	Delete(key string) error
 }
 
-// A KeyError is an error of GetMulti that says of each key whether it could be
-// looked up. A key without an error and without an item is one that is not
-// stored. After any other error, keys without an item are asked for one by one.
+// A KeyError is an error of GetMulti that returns the error of each key, or nil. A
+// key without an error and without an item is not stored. After any other error, the
+// throttler asks for each missing key by itself.
 type KeyError interface {
 	error
 	KeyError(key string) error
 }
 
-// A MaybeDoneError is an error of Add or CompareAndSwap of a Client that tries
-// again by itself after an answer was lost. It says that the record had changed,
-// perhaps by the first try of the same write.
+// A MaybeDoneError is an error of Add or CompareAndSwap, from a Client that repeats a
+// write whose answer was lost. The record had changed. MaybeDone reports whether the
+// first try may have changed it.
 type MaybeDoneError interface {
 	error
 	MaybeDone() bool
 }
 
-// lostRace reports whether err, of Add or CompareAndSwap, says that the record
-// has changed since it was read.
+// lostRace reports whether err, of Add or CompareAndSwap, means that the record has
+// changed since it was read.
 func lostRace(err error) bool {
 	return errors.Is(err, memcache.ErrCASConflict) ||
 		errors.Is(err, memcache.ErrNotStored) ||
 		errors.Is(err, memcache.ErrCacheMiss)
 }
 
-// maybeDone reports whether err, though it says that the record had changed, may
-// be about the write itself.
+// maybeDone reports whether the write that returned err may have changed the record
+// itself.
 func maybeDone(err error) bool {
 	var lost MaybeDoneError
 	return errors.As(err, &lost) && lost.MaybeDone()
@@ -67,8 +66,8 @@ type unavailableError struct{ error }
 func (e unavailableError) Unwrap() error        { return e.error }
 func (e unavailableError) Is(target error) bool { return target == ErrUnavailable }
 
-// classified returns err so that it matches [ErrUnavailable] if it says that a
-// server does not answer.
+// classified returns err. If err means that a server does not answer, the result
+// matches [ErrUnavailable].
 func classified(err error) error {
 	if err == nil || errors.Is(err, ErrUnavailable) || !(isTimeout(err) || isBroken(err)) {
 		return err
@@ -76,20 +75,20 @@ func classified(err error) error {
 	return unavailableError{err}
 }
 
-// isTimeout reports whether err says that nothing came in time.
+// isTimeout reports whether err is a timeout.
 func isTimeout(err error) bool {
 	var timeout interface{ Timeout() bool }
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// isBroken reports whether err says that a connection is lost or cannot be made.
+// isBroken reports whether err means that a connection is lost or cannot be made.
 func isBroken(err error) bool {
 	var network net.Error
 	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, memcache.ErrNoServers) || errors.Is(err, net.ErrClosed)
 }
 
-// A backend is what a Throttler asks: a client, and what is under way there.
+// A backend is a client of a Throttler, with the exchanges that are under way there.
 type backend struct {
 	client    Client
 	exchanger Exchanger
@@ -110,8 +109,8 @@ func newBackend(client Client, t *Throttler) *backend {
 	return b
 }
 
-// ask sends all entries of r and returns when each is settled, or when ctx is
-// done, whichever comes first. Those that are not settled then are left.
+// ask sends all entries of r. It returns when each is settled or ctx ends. Entries
+// that are not settled then are left.
 func (b *backend) ask(ctx context.Context, r *round) {
 	if err := ctx.Err(); err != nil && !r.firm {
 		for _, e := range r.entries {
@@ -142,8 +141,8 @@ func (b *backend) ask(ctx context.Context, r *round) {
 	}
 }
 
-// lead carries out the exchanges of the slots that r is the first to need. If it
-// is one, its next exchange is r's too, as long as r needs one.
+// lead carries out the exchanges of the slots in led. If it is one slot, r carries out
+// its next exchanges too, as long as r needs them.
 func (b *backend) lead(ctx context.Context, r *round, led []*slot) {
 	if len(led) == 0 {
 		return
@@ -163,7 +162,7 @@ func (b *backend) lead(ctx context.Context, r *round, led []*slot) {
 	}
 }
 
-// cache returns where b's records that block are remembered, nil for nowhere.
+// cache returns the cache of b's records that block, or nil.
 func (b *backend) cache() *blockCache {
 	if b != b.t.backend() {
 		return nil
@@ -171,8 +170,8 @@ func (b *backend) cache() *blockCache {
 	return b.t.blockCache()
 }
 
-// keep remembers value, which blocks e. resets is how often something was forgotten
-// when the record was read, or written.
+// keep remembers value, a record that blocks e. resets is the count of resetsOf when
+// the record was read or written.
 func (b *backend) keep(e *entry, value []byte, resets uint64) {
 	cache := b.cache()
 	if cache == nil || resets != b.slots.resetsOf(e.key) {
@@ -180,12 +179,12 @@ func (b *backend) keep(e *entry, value []byte, resets uint64) {
 	}
 	cache.add(e.key, value, e.decidedAt)
 	if resets != b.slots.resetsOf(e.key) {
-		cache.remove(e.key) // it was forgotten meanwhile
+		cache.remove(e.key) // the record was reset meanwhile
 	}
 }
 
-// join queues e at the slot of its record. It reports whether the slot was idle: then
-// the caller carries out the exchange.
+// join queues e at the slot of its record. It reports whether the slot was idle. The
+// caller must then carry out the exchange.
 func (b *backend) join(e *entry) bool {
 	s := b.slots.acquire(b, e.key)
 	s.mu.Lock()
@@ -203,8 +202,8 @@ func (b *backend) join(e *entry) bool {
 	return true
 }
 
-// leave gives e up, unless it is settled. If e is not sent yet, it never will be.
-// Otherwise its result is for Cancel alone.
+// leave gives e up with err, unless e is settled. If e is not sent yet, it never will
+// be. Otherwise only Cancel uses its result.
 func (b *backend) leave(e *entry, err error) {
 	s := e.slot
 	s.mu.Lock()
@@ -221,13 +220,13 @@ func (b *backend) leave(e *entry, err error) {
 	}
 }
 
-// reset deletes the records of rule's conditions, and forgets what they were.
+// reset deletes the records of rule's conditions, from memory too.
 func (b *backend) reset(ctx context.Context, rule Rule) error {
 	conditions := rule.conditions()
 	keys := make([]string, len(conditions))
 	for i, c := range conditions {
 		keys[i] = key(rule.Identifier, c.Name, c.Value)
-		b.forget(keys[i]) // what is read until then may be what is deleted
+		b.forget(keys[i]) // calls that read now may see the record that is deleted
 	}
 	errs := b.delete(ctx, keys)
 	for i, key := range keys {
@@ -239,7 +238,7 @@ func (b *backend) reset(ctx context.Context, rule Rule) error {
 	return join(errs...)
 }
 
-// forget drops what is remembered of key.
+// forget removes the record of key from memory.
 func (b *backend) forget(key string) {
 	b.slots.forget(key)
 	if cache := b.cache(); cache != nil {
@@ -247,8 +246,8 @@ func (b *backend) forget(key string) {
 	}
 }
 
-// delete deletes keys, all at the same time, and returns an error for each. When
-// ctx is done, what is still running goes on unheard until the client gives it up.
+// delete deletes keys, all at the same time, and returns an error for each. If ctx
+// ends meanwhile, its error is added, and the deletions go on by themselves.
 func (b *backend) delete(ctx context.Context, keys []string) []error {
 	errs := make([]error, len(keys))
 	if err := ctx.Err(); err != nil {

@@ -8,18 +8,19 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// DefaultBlockCacheTTL is what [Throttler.BlockCacheTTL] is if it is not set.
+// DefaultBlockCacheTTL is the default of [Throttler.BlockCacheTTL].
 const DefaultBlockCacheTTL = 5 * time.Second
 
-// maxBlockRecord is the largest record that a blockCache keeps, in bytes: that of
-// a window of some 20,000 hits.
+// maxBlockRecord is the size in bytes of the largest record that a blockCache keeps. A
+// window of some 20,000 hits has that size.
 const maxBlockRecord = 64 << 10
 
-// A blockCache remembers records that have blocked a call, the most recently used
-// ones, each for a while. It keeps the record and not the verdict: the next call
-// is decided on it by its own rule, and goes to the backend unless that blocks it
-// without anything to store. Until the first of its hits expires, a full record
-// can only stay full, unless hits are taken back.
+// A blockCache remembers records that have blocked a call. Each is used for ttl at
+// most, and the least recently used go first.
+//
+// It keeps the record, not the verdict: the next call is decided on the record by its
+// own rule. If that blocks the call and stores nothing, the backend is not asked. A
+// full record stays full until its first hit expires or hits are taken back.
 type blockCache struct {
 	ttl time.Duration
 
@@ -30,7 +31,7 @@ type blockCache struct {
 
 type blockRecord struct {
 	value       []byte
-	from, until instant // while it is believed; then the backend is asked again
+	from, until instant // when it is used; after that the backend is asked again
 }
 
 func newBlockCache(size int, ttl time.Duration) *blockCache {
@@ -42,7 +43,7 @@ func newBlockCache(size int, ttl time.Duration) *blockCache {
 	return c
 }
 
-// get returns the record of key that is believed at now.
+// get returns the record of key, if there is one to use at now.
 func (c *blockCache) get(key string, now instant) (record, bool) {
 	c.mu.RLock()
 	kept, ok := c.records.Peek(key)

@@ -7,14 +7,20 @@ import (
 	"sync"
 )
 
-// A receipt is what Cancel needs of a call: the hits that it has counted, and the
-// entries of which that is not known yet.
+// A receipt is what Cancel needs of a call. It holds each hit until a call takes it
+// back: that call removes the hit first, and puts it back if it could not.
 type receipt struct {
-	mu   sync.Mutex // held while hits are taken back, each of them once
-	hits []counted
-	left []*entry // that were left before they were settled
+	turn chan struct{} // holds a token while a call takes hits back; made by the first
+	mu   sync.Mutex    // guards what follows, and the making of turn; not held during I/O
+	cancelable
 
 	one [1]counted // room for the usual case
+}
+
+// A cancelable is what can be taken back: hits, and entries that may have counted one.
+type cancelable struct {
+	hits []counted
+	left []*entry // that were left before they were settled
 }
 
 // A counted is a hit, and where it is.
@@ -50,40 +56,74 @@ func (c *call) noteHit(e *entry) {
 	}
 }
 
-// only returns a receipt for the hits of r that are in the records of these keys, and
-// removes them from r.
-func (r *receipt) only(ctx context.Context, keys []string) (*receipt, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.await(ctx); err != nil {
-		return nil, err
-	}
-	part, rest := new(receipt), make([]counted, 0, len(r.hits))
-	for _, h := range r.hits {
-		if slices.Contains(keys, h.key) {
-			part.hits = append(part.hits, h)
-		} else {
-			rest = append(rest, h)
+// takeBack takes back the hits of r that are in the records of keys, or all if keys
+// is nil. It waits while another call takes back hits of r.
+func (r *receipt) takeBack(ctx context.Context, keys []string) error {
+	turn := r.turns()
+	select {
+	case turn <- struct{}{}: // even if ctx has ended
+	default:
+		select {
+		case turn <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
-	r.hits = rest
-	return part, nil
+	defer func() { <-turn }()
+	part := r.remove(keys)
+	err := part.takeBack(ctx)
+	r.putBack(part)
+	return err
 }
 
-// keep returns to r the hits of part that could not be taken back.
-func (r *receipt) keep(part *receipt) {
+func (r *receipt) turns() chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.turn == nil {
+		r.turn = make(chan struct{}, 1)
+	}
+	return r.turn
+}
+
+// remove removes from r what is in the records of keys, or all if keys is nil, and
+// returns it.
+func (r *receipt) remove(keys []string) (part cancelable) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.cancelable
+	r.cancelable = cancelable{}
+	if keys == nil {
+		return all
+	}
+	for _, h := range all.hits {
+		to := &r.cancelable
+		if slices.Contains(keys, h.key) {
+			to = &part
+		}
+		to.hits = append(to.hits, h)
+	}
+	for _, e := range all.left {
+		to := &r.cancelable
+		if slices.Contains(keys, e.key) {
+			to = &part
+		}
+		to.left = append(to.left, e)
+	}
+	return part
+}
+
+// putBack returns to r what could not be taken back.
+func (r *receipt) putBack(part cancelable) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.hits = append(r.hits, part.hits...)
 	r.left = append(r.left, part.left...)
 }
 
-// takeBack takes back the hits of r. What could not be looked at stays in r, to
-// be tried again. A hit whose removal failed does not, as it may have been done: it
-// is rather left to expire than taken back twice.
-func (r *receipt) takeBack(ctx context.Context) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// takeBack takes back the hits of r. Hits that could not be looked up stay in r, to
+// be tried again. A hit whose removal failed does not stay: it may be gone, and must
+// not be taken back twice. It expires in its time.
+func (r *cancelable) takeBack(ctx context.Context) error {
 	if err := r.await(ctx); err != nil {
 		return err
 	}
@@ -106,7 +146,7 @@ func (r *receipt) takeBack(ctx context.Context) error {
 }
 
 // refunded takes the result of a refund.
-func (r *receipt) refunded(e *entry) error {
+func (r *cancelable) refunded(e *entry) error {
 	err := e.err
 	if e.unsent {
 		err = e.left
@@ -122,7 +162,7 @@ func (r *receipt) refunded(e *entry) error {
 
 // await waits for the entries that were left before they were settled, and adds
 // their hits to the others.
-func (r *receipt) await(ctx context.Context) error {
+func (r *cancelable) await(ctx context.Context) error {
 	for len(r.left) > 0 {
 		e := r.left[0]
 		if !e.round.wait(ctx) {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"io"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -234,5 +236,129 @@ func TestCancelWhoseContextEndsIsFinishedByTheNext(t *testing.T) {
 		require.NoError(t, th.Cancel(t.Context(), d))
 		require.Equal(t, ops, client.ops.Load(), "the write was under way")
 		require.Equal(t, []int{4}, remaining(peek(t, th, rule)))
+	})
+}
+
+// slowly makes the given operations on keys that hold part take a second.
+func slowly(client *faulty, part string, ops ...string) {
+	client.before = func(op string, keys ...string) error {
+		if slices.Contains(ops, op) && strings.Contains(strings.Join(keys, " "), part) {
+			time.Sleep(time.Second)
+		}
+		return nil
+	}
+}
+
+func TestCancelWaitsForAnotherUntilItsOwnContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		th := throttler.New(client)
+		d := authorize(t, th, both())
+		slowly(client, "", "cas")
+		first := make(chan error)
+		go func() { first <- th.Cancel(context.Background(), d) }()
+		synctest.Wait()
+
+		start := time.Now()
+		require.Nil(t, d.Receipt(), "what is being taken back is not in it")
+		require.Zero(t, time.Since(start))
+		for i, cancel := range []func(context.Context) error{
+			func(ctx context.Context) error { return th.Cancel(ctx, d) },
+			func(ctx context.Context) error { return th.CancelOnly(ctx, d, both()) },
+		} {
+			ctx, end := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer end()
+			require.ErrorIs(t, cancel(ctx), context.DeadlineExceeded)
+			require.Equal(t, time.Duration(i+1)*100*time.Millisecond, time.Since(start))
+		}
+
+		require.NoError(t, th.Cancel(t.Context(), d), "it waits for the first")
+		require.Equal(t, time.Second, time.Since(start))
+		require.NoError(t, <-first)
+		require.Equal(t, []string{"multi", "add", "add", "multi", "cas", "cas"}, client.took(), "each hit once")
+		require.Equal(t, []int{4, 4}, remaining(peek(t, th, both())))
+	})
+}
+
+func TestCancelTriesAgainWhatTheOneBeforeItCouldNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		th := throttler.New(client)
+		d := authorize(t, th, both())
+		var down atomic.Bool
+		down.Store(true)
+		client.before = func(string, ...string) error {
+			if !down.Load() {
+				return nil
+			}
+			time.Sleep(time.Second)
+			return errDown
+		}
+		window := either(both().Either[0])
+		first := make(chan error)
+		go func() { first <- th.CancelOnly(context.Background(), d, window) }()
+		synctest.Wait()
+		second := make(chan error)
+		go func() { second <- th.Cancel(context.Background(), d) }()
+		synctest.Wait()
+		down.Store(false) // from what comes after
+		require.ErrorIs(t, <-first, errDown)
+		require.NoError(t, <-second)
+		require.Equal(t, []int{4, 4}, remaining(peek(t, th, both())))
+		require.Nil(t, d.Receipt())
+	})
+}
+
+func TestReceiptHoldsWhatNoCancelIsTakingBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		th := throttler.New(client)
+		d := authorize(t, th, both())
+		all := d.Receipt()
+		slowly(client, "", "cas")
+		window, bucket := either(both().Either[0]), either(both().Either[1])
+		done := make(chan error)
+		go func() { done <- th.CancelOnly(context.Background(), d, window) }()
+		synctest.Wait()
+		receipt := d.Receipt()
+		require.Less(t, len(receipt), len(all))
+		require.NoError(t, <-done)
+		client.before = failing(nil, "")
+		rest, err := th.Redeem(receipt)
+		require.NoError(t, err)
+		require.NoError(t, th.CancelOnly(t.Context(), rest, window))
+		require.Equal(t, []int{4, 3}, remaining(peek(t, th, both())))
+		require.NoError(t, th.CancelOnly(t.Context(), rest, bucket))
+		require.Equal(t, []int{4, 4}, remaining(peek(t, th, both())))
+	})
+}
+
+func TestHitsAreInTheReceiptAgainWhenTheirCancelHasGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		th := throttler.New(client)
+		slowly(client, "bucket", "add")
+		ctx, end := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer end()
+		d, err := th.Authorize(ctx, both())
+		require.NoError(t, err)
+		require.ErrorIs(t, d.Err, context.DeadlineExceeded)
+		window := d.Receipt()
+		require.NotNil(t, window)
+
+		ctx, end = context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer end()
+		done := make(chan error)
+		go func() { done <- th.Cancel(ctx, d) }()
+		synctest.Wait()
+		require.Nil(t, d.Receipt())
+		require.ErrorIs(t, <-done, context.DeadlineExceeded)
+		require.Equal(t, window, d.Receipt())
+
+		start := time.Now()
+		require.NoError(t, th.CancelOnly(t.Context(), d, either(both().Either[0])))
+		require.Zero(t, time.Since(start), "the bucket is still under way, and no part of this")
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, []int{4, 4}, remaining(peek(t, th, both())))
 	})
 }

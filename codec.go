@@ -54,7 +54,7 @@ const (
 // overwritten: the condition fails open, or [Throttler.Fallback] decides it. To
 // roll back to this release, reset the values concerned or let their records
 // expire.
-var ErrNewerRecord = errors.New("throttler: the stored record is of a later version")
+var ErrNewerRecord = errors.New("throttler: the stored record is of a later version: update this program, or reset the value")
 
 // errForeign is the error of bytes that are no record of this package.
 var errForeign = errors.New("throttler: not a record")

@@ -7,32 +7,32 @@ import (
 	"time"
 )
 
-// maxUnderWay is how many operations of a plain client are under way at once.
-// Each has a connection to itself, of which memcached takes 1,024 by default,
-// from all processes together.
+// maxUnderWay is the number of operations of a plain client that may be under way at
+// once. Each has a connection of its own. By default memcached takes 1,024
+// connections, from all processes together.
 const maxUnderWay = 64
 
-// A gate bounds how many operations of a client are under way. What exceeds that
-// waits in order, for as long as others are answered.
+// A gate bounds the operations of a client that are under way. Further callers queue
+// first-in, first-out. They wait for limit at most, and only while the server answers.
 type gate struct {
-	places int           // how many may be under way
-	limit  time.Duration // how long one waits at most
+	places int           // the largest number of operations under way
+	limit  time.Duration // the longest wait
 
 	mu       sync.Mutex // guards what follows
 	underWay int
-	waiting  list.List // of *arrival, first come first served
-	answers  uint64    // how many operations were answered
+	waiting  list.List // of *arrival, first-in, first-out
+	answers  uint64    // the number of answered operations
 }
 
-// An arrival is a caller that waits.
+// An arrival is a waiting caller.
 type arrival struct {
-	pass    chan error // takes one value: nil to pass, or why not
-	answers uint64     // of the gate, when it came
+	pass    chan error // takes one value: nil if the caller may begin, or an error
+	answers uint64     // gate.answers when the caller came
 }
 
-// enter returns nil when the caller may begin an operation, which it ends with
-// leave. Otherwise the error says why not: it matches ErrOverloaded, or is that
-// of an operation which was not answered while the caller waited.
+// enter returns nil when the caller may begin an operation. The caller ends it with
+// leave. The error matches ErrOverloaded, or is that of an operation that was not
+// answered while the caller waited.
 func (g *gate) enter() error {
 	g.mu.Lock()
 	if g.underWay < g.places {
@@ -54,16 +54,16 @@ func (g *gate) enter() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
-	case err := <-w.pass: // in the same moment
+	case err := <-w.pass: // it came together with the timer
 		return err
 	default:
 		g.waiting.Remove(place)
-		return fmt.Errorf("%w: no turn within %v", ErrOverloaded, g.limit)
+		return fmt.Errorf("%w: no turn within %v (QueueTimeout)", ErrOverloaded, g.limit)
 	}
 }
 
-// leave ends an operation. unanswered is its error if the server did not answer. Then
-// it is also the error of all callers that came since the server last answered.
+// leave ends an operation. unanswered is nil if the server answered. Otherwise it is
+// the operation's error, and callers that came since the last answer fail with it.
 func (g *gate) leave(unanswered error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -80,12 +80,12 @@ func (g *gate) leave(unanswered error) {
 	g.underWay--
 }
 
-// turnAway ends the waiting of all callers that came since the server last answered.
+// turnAway fails all callers that came since the last answer, with err.
 func (g *gate) turnAway(err error) {
 	for at := g.waiting.Back(); at != nil; {
 		w := at.Value.(*arrival)
 		if w.answers != g.answers {
-			return // and all before came earlier still
+			return // all before w came earlier
 		}
 		earlier := at.Prev()
 		g.waiting.Remove(at)

@@ -7,7 +7,7 @@ import (
 )
 
 // ErrNotRecord is the error of [Inspect] for bytes that are not a record.
-var ErrNotRecord = errors.New("throttler: not a record")
+var ErrNotRecord = errors.New("throttler: not a record of this package")
 
 // A Record is what is stored for one value of one condition. Its times may be past.
 type Record struct {

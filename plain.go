@@ -10,17 +10,16 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
-// plain makes an [Exchanger] of a Client that has the five methods only. An
-// exchange takes two round trips: the record is read, and then written if it is
-// still as it was read. Several read all records at once, and then write all at
-// once.
+// plain makes an [Exchanger] of a Client that is none. An exchange takes two round
+// trips: it reads the record, and writes it if it is still as it was read. Several
+// exchanges read all records at once, and then write all at once.
 type plain struct {
 	client Client
 	gate   gate
 }
 
-// Exchange runs xs on the caller's goroutine, or if ctx can end on another one,
-// which it leaves behind when it does: a Client knows no ctx.
+// Exchange runs xs. If ctx can end, it runs them on another goroutine, which goes on
+// when ctx ends: the methods of a Client take no ctx.
 func (p *plain) Exchange(ctx context.Context, xs ...Exchange) {
 	if ctx.Done() == nil {
 		p.run(xs)
@@ -51,7 +50,7 @@ func (p *plain) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 func (p *plain) Add(item *memcache.Item) error            { return p.client.Add(item) }
 func (p *plain) CompareAndSwap(item *memcache.Item) error { return p.client.CompareAndSwap(item) }
 
-// Delete is the client's, in its turn.
+// Delete calls the client's Delete when the gate allows it.
 func (p *plain) Delete(key string) error {
 	if err := p.gate.enter(); err != nil {
 		return err
@@ -94,7 +93,7 @@ func (p *plain) run(xs []Exchange) {
 	})
 }
 
-// each calls do for all xs at the same time, as far as the gate lets them pass.
+// each calls do for all xs, as many at the same time as the gate has places.
 func (p *plain) each(xs []Exchange, do func(Exchange)) {
 	var workers sync.WaitGroup
 	next := make(chan Exchange, len(xs))
@@ -115,7 +114,7 @@ func (p *plain) each(xs []Exchange, do func(Exchange)) {
 	workers.Wait()
 }
 
-// pass does an exchange, or a part of one, in its turn.
+// pass calls do when the gate allows it. x gets its result, or the gate's error.
 func (p *plain) pass(x Exchange, do func() Result) {
 	r := Result{Err: p.gate.enter()}
 	if r.Err == nil {
@@ -125,7 +124,7 @@ func (p *plain) pass(x Exchange, do func() Result) {
 	x.Done(r)
 }
 
-// unanswered returns err if it says that a server does not answer, else nil.
+// unanswered returns err if it means that a server does not answer, and nil otherwise.
 func unanswered(err error) error {
 	if errors.Is(err, ErrUnavailable) {
 		return err
@@ -147,7 +146,7 @@ func (p *plain) readAndWrite(x Exchange) {
 	})
 }
 
-// wasRead returns the record of x if its call has just read it.
+// wasRead returns the record of x, if its call has just read it.
 func wasRead(x Exchange) (item *memcache.Item, ok bool) {
 	s, ok := x.(*slot)
 	if !ok {
@@ -156,11 +155,11 @@ func wasRead(x Exchange) (item *memcache.Item, ok bool) {
 	return s.wasRead()
 }
 
-// errStray is the error of a client that hands out an item which was not asked
-// for: its connection is out of step.
+// errStray is the error of a client that returns an item of another key: its
+// connection is out of step.
 var errStray = errors.New("throttler: the client answered with another key")
 
-// read returns the item at key, nil if there is none.
+// read returns the item at key, or nil.
 func (p *plain) read(key string) (*memcache.Item, error) {
 	item, err := p.client.Get(key)
 	switch {
@@ -174,7 +173,7 @@ func (p *plain) read(key string) (*memcache.Item, error) {
 	return item, nil
 }
 
-// write writes what x proposes for the item that was read, nil if there is none.
+// write writes the item that x proposes. found is the item that was read, or nil.
 func (p *plain) write(x Exchange, found *memcache.Item) Result {
 	item := x.Propose(Turn{Known: true, Found: found})
 	if item == nil {
@@ -199,7 +198,8 @@ func (p *plain) put(item *memcache.Item) error {
 	return p.client.CompareAndSwap(item)
 }
 
-// findOut reads the record anew after the answer to a write was lost.
+// findOut reads the record again, after the answer to a write was lost, and lets x
+// propose again.
 func (p *plain) findOut(x Exchange) Result {
 	found, err := p.read(x.Key())
 	if err != nil {
@@ -208,9 +208,8 @@ func (p *plain) findOut(x Exchange) Result {
 	return p.write(x, found)
 }
 
-// hedge is how long a GetMulti may take before each key is asked for by itself
-// as well: of several servers one may hang, and what the others hold is not to
-// wait for that one twice.
+// hedge is the time that a GetMulti may take before each key is also read by itself. If
+// one of several servers hangs, the records of the others then arrive without it.
 const hedge = 50 * time.Millisecond
 
 type multi struct {
@@ -218,8 +217,8 @@ type multi struct {
 	err   error
 }
 
-// readAll reads the records of all xs in one round trip as long as the backend
-// is well. The error may be a [KeyError].
+// readAll reads the records of all xs, in one round trip if the backend works. The
+// error may be a [KeyError].
 func (p *plain) readAll(xs []Exchange) (map[string]*memcache.Item, error) {
 	if len(xs) == 0 {
 		return nil, nil
@@ -252,7 +251,7 @@ func (p *plain) readAll(xs []Exchange) (map[string]*memcache.Item, error) {
 	return m.items, m.err
 }
 
-// stray reports whether there are items of which none of keys is the key.
+// stray reports whether items has an item of a key that is not in keys.
 func stray(items map[string]*memcache.Item, keys []string) bool {
 	asked := make(map[string]bool, len(keys))
 	for _, key := range keys {
@@ -266,8 +265,8 @@ func stray(items map[string]*memcache.Item, keys []string) bool {
 	return false
 }
 
-// hedge reads keys one by one, all at the same time, while together goes on, and
-// returns what is known first.
+// hedge reads each of keys by itself, all at the same time, while together goes on. It
+// returns the first result that covers every key.
 func (p *plain) hedge(keys []string, together chan multi) multi {
 	singly := make(chan multi, 1)
 	go func() { singly <- p.readSingly(keys) }()
@@ -313,7 +312,7 @@ func (p *plain) readSingly(keys []string) multi {
 	return m
 }
 
-// allKeys is a KeyError that concerns all keys.
+// allKeys is a KeyError with the same error for all keys.
 type allKeys struct{ error }
 
 func (e allKeys) KeyError(string) error { return e.error }
@@ -324,8 +323,8 @@ type perKey map[string]error
 func (e perKey) KeyError(key string) error { return e[key] }
 func (e perKey) Error() string             { return "some keys could not be read" }
 
-// keyError returns what err, of a GetMulti, says of key. known is false if it
-// says nothing.
+// keyError returns the error of key in err, an error of GetMulti. known is false if err
+// is no [KeyError].
 func keyError(err error, key string) (known bool, keyErr error) {
 	var keyed KeyError
 	if !errors.As(err, &keyed) {

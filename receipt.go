@@ -22,7 +22,8 @@ const receiptVersion = 1
 // text.
 //
 // It leaves out hits that a [Throttler.Fallback] counted, because only this process
-// has them, and hits whose result is still unknown.
+// has them, hits whose result is still unknown, and hits that a Cancel is taking back.
+// It does not wait for that Cancel.
 func (d Decision) Receipt() []byte {
 	if d.receipt == nil {
 		return nil

@@ -81,13 +81,13 @@ const (
 )
 
 var (
-	errStalled    = errors.New("throttler: the backend keeps refusing to store a record")
+	errStalled    = errors.New("throttler: the backend keeps refusing a write: a proxy may read one copy of the record and write another")
 	errLostAnswer = errors.New("throttler: the answer to a write was lost, the hit may be counted twice")
 
 	// ErrNoCAS matches the error of a condition whose record came without a
 	// CAS token, so that nothing can be stored: memcached runs with -C, or
 	// what answers in its place knows no tokens.
-	ErrNoCAS = errors.New("throttler: the server gives no CAS tokens")
+	ErrNoCAS = errors.New("throttler: the server gives no CAS tokens: run memcached without -C")
 )
 
 func newSlot(b *backend, sh *shard, key string) *slot {

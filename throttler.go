@@ -219,13 +219,14 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (Decision, error) {
 // time.
 //
 // Cancel may be called twice, from any goroutine, or after the hits have expired:
-// each hit is taken back once. A ban stays, even one that d has set. A hit of a
+// each hit is taken back once. A call waits while another takes back hits of d, until
+// its own ctx ends. A ban stays, even one that d has set. A hit of a
 // [LeakyBucket] leaves behind at most what leaks between Authorize and Cancel.
 func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
 	if d.receipt == nil {
 		return nil
 	}
-	return d.receipt.takeBack(ctx)
+	return d.receipt.takeBack(ctx, nil)
 }
 
 // CancelOnly takes back the hits that d counted in the conditions of rule. The other
@@ -239,13 +240,7 @@ func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error
 	for _, c := range rule.conditions() {
 		keys = append(keys, key(rule.Identifier, c.Name, c.Value))
 	}
-	part, err := d.receipt.only(ctx, keys)
-	if err != nil {
-		return err
-	}
-	err = part.takeBack(ctx)
-	d.receipt.keep(part)
-	return err
+	return d.receipt.takeBack(ctx, keys)
 }
 
 // Reset forgets the hits and lifts the bans of all conditions of rule, for the

@@ -69,7 +69,7 @@ var errNoConnContext = errors.New("the connection is unknown: set ConnContext of
 // NewConnections panics if max is less than 1 or ttl is not positive.
 func NewConnections(max int, ttl time.Duration) *Connections {
 	if max < 1 || ttl <= 0 {
-		panic(fmt.Sprintf("httpthrottle: NewConnections(%d, %v), want 1 or more in a positive time", max, ttl))
+		panic(fmt.Sprintf("httpthrottle: NewConnections(%d, %v), want a max of 1 or more, and a positive ttl", max, ttl))
 	}
 	return &Connections{max: max, ttl: ttl}
 }

@@ -229,7 +229,7 @@ func TestServerWithoutConnContextIs500(t *testing.T) {
 }
 
 func TestConnectionsMisusePanics(t *testing.T) {
-	require.PanicsWithValue(t, "httpthrottle: NewConnections(0, 1s), want 1 or more in a positive time", func() { httpthrottle.NewConnections(0, time.Second) })
+	require.PanicsWithValue(t, "httpthrottle: NewConnections(0, 1s), want a max of 1 or more, and a positive ttl", func() { httpthrottle.NewConnections(0, time.Second) })
 	require.Panics(t, func() { httpthrottle.NewConnections(1, 0) })
 	require.Panics(t, func() { httpthrottle.NewConnections(1, 1).Handler(nil) })
 }

@@ -1,39 +1,37 @@
 // Package httpthrottle limits the requests of an http.Handler.
 //
-// A [Middleware] makes a rule of each request, asks a [throttler.Throttler]
-// whether it may happen, and either calls the handler that it wraps or refuses
-// the request, by default with 429 Too Many Requests:
+// A [Middleware] makes a rule of each request and asks a [throttler.Throttler].
+// It calls the handler, or refuses the request, by default with 429 Too Many
+// Requests:
 //
 //	source := httpthrottle.Source{Trusted: proxies}
 //	limit := httpthrottle.New(t, source.PerAddress("site", 100, time.Minute))
 //	http.ListenAndServe(":8080", limit.Handler(mux))
 //
-// A [Source] says who is calling, behind proxies too, and has ready-made rules.
-// [Connections] limits each connection for itself, with no Throttler.
+// A [Source] finds the client's address, also behind proxies, and has ready-made
+// rules. [Connections] limits each connection by itself, without a Throttler.
 //
 // # What is done to a request
 //
-// The handler of an allowed request gets the ResponseWriter of the server as it
-// is, so that HTTP/2, streaming, trailers, http.ResponseController and hijacked
-// connections work as they do without the Middleware. Its context holds the
-// Decision, see [DecisionFrom].
+// The handler of an allowed request gets the server's ResponseWriter unchanged:
+// HTTP/2, streaming, trailers, http.ResponseController and hijacked connections
+// work as without the Middleware. The request's context holds the Decision: see
+// [DecisionFrom].
 //
-// A refused request costs little. Nothing of its body is read; with HTTP/1 that
-// means that the connection is closed if there is one, since the next request
-// would only come after it.
+// A refused request costs little. Its body is not read. If it has one, an HTTP/1
+// connection is closed, because the next request comes after the body.
 //
-// A request that costs more than a condition ever holds (Condition.Cost above
-// Max, or negative) is refused with no Retry-After, since it can never happen.
+// A request that can never be allowed (Condition.Cost above Max, or negative) is
+// refused without Retry-After.
 //
-// A request whose context ends before it is decided is not handed on but
-// answered with 503, though a Throttler fails open on it: otherwise a client
-// that resets its requests as soon as they are sent would have each of them
-// done and none counted.
+// If the backend fails, requests pass. If a request's context ends before it is
+// decided, the answer is 503 and the handler is not called. Otherwise a client
+// could reset each request right after sending it and have it done uncounted.
 //
 // # Any router
 //
-// Handler has the shape func(http.Handler) http.Handler, that most routers take
-// as it is; examples/routers has programs with chi, echo and gin.
+// Most routers take Handler as it is: it has the shape func(http.Handler)
+// http.Handler. examples/routers has programs with chi, echo and gin.
 package httpthrottle
 
 import (
@@ -56,52 +54,50 @@ import (
 // must be set before Handler is called. A Middleware is safe for concurrent
 // use.
 type Middleware struct {
-	// Refusal is how a request is answered that may not happen. Its default
-	// Status is 429, its default Delay none.
+	// Refusal configures the response to a rejected request. Its default Status
+	// is 429. It has no Delay by default.
 	Refusal
 
-	// Public holds the names of the conditions whose limits everybody may
-	// know: their state is told in the header fields RateLimit-Policy and
-	// RateLimit of allowed and refused answers. Empty: no such fields.
+	// Public lists the names of the conditions that clients may know. The
+	// header fields RateLimit-Policy and RateLimit of every answer, allowed or
+	// refused, hold their state. A rule with Shadow adds no fields. Default:
+	// none, no such fields.
 	//
-	// A condition that counts what does not belong to the client, such as
-	// the tries at an account's password, must not be public: its fields
-	// would tell an attacker whether the owner has been there. Nothing is
-	// told of a rule with Shadow set, which limits nothing.
+	// Do not list a condition that counts attempts at a user's account. Its
+	// fields would tell an attacker whether the owner has been there.
 	//
-	// Each name must be that of a condition of every rule, so that a
-	// misspelt one is noticed: Check returns it, and the first request whose
-	// rule lacks it has it written to the log.
+	// Every rule must have a condition of each name. Otherwise Check returns an
+	// error, and the first such request writes it to the log.
 	Public []string
 
-	// XRateLimit tells the state of one of the Public conditions in
-	// X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset too: of
-	// the one that blocks first. Its Reset is when a full condition takes a
-	// hit again, and else when it is as good as new. Default: NoXRateLimit.
+	// XRateLimit adds the header fields X-RateLimit-Limit,
+	// X-RateLimit-Remaining and X-RateLimit-Reset. They hold one of the Public
+	// conditions: the one that blocks first in Either, and the one that blocks
+	// last in All. Reset is when a full condition takes a hit again, or when
+	// another one is empty again. Default: NoXRateLimit.
 	XRateLimit XRateLimit
 
-	// RefuseOverloaded answers 503 Service Unavailable, with Retry-After, to
-	// a request that could not be decided since the process asks more than
-	// the servers can carry (throttler.ErrOverloaded). The other options of
-	// the answer do not apply. It has no effect on a Throttler with a
-	// Fallback, which decides such a request. Default: it is handed on.
+	// RefuseOverloaded answers 503 Service Unavailable, with Retry-After, to a
+	// request that could not be decided because the process asks more than the
+	// servers can carry (throttler.ErrOverloaded). The options of Refusal do
+	// not apply to it. It has no effect if the Throttler has a Fallback, which
+	// decides such a request. Default: the request passes.
 	RefuseOverloaded bool
 
-	// Failed answers a request whose rule is invalid, which is err. Nil:
-	// err is written to the ErrorLog of the request's http.Server, or else
-	// the standard logger, and the answer is 500.
+	// Failed answers a request whose rule is invalid; err says why. Default: err
+	// goes to the ErrorLog of the request's http.Server, or else the standard
+	// logger, and the answer is 500.
 	Failed func(w http.ResponseWriter, r *http.Request, err error)
 
 	throttler *throttler.Throttler
 	rule      func(*http.Request) throttler.Rule
 	tarpit    tarpit
-	misnamed  atomic.Bool // Public was found to be wrong, and that was logged
+	misnamed  atomic.Bool // an error in Public was logged
 }
 
-// New returns a Middleware that decides each request by the rule that rule makes
-// of it. rule is called from many goroutines at once; it returns [Unlimited]'s
-// result for a request that is not to be limited. New panics if t or rule is
-// nil.
+// New returns a Middleware that decides each request by the rule that the
+// function rule returns. rule is called from many goroutines at once. To leave
+// a request unlimited, it returns [Unlimited]. New panics if t or rule is nil.
 func New(t *throttler.Throttler, rule func(*http.Request) throttler.Rule) *Middleware {
 	if t == nil {
 		panic("httpthrottle: New with a nil Throttler")
@@ -112,18 +108,14 @@ func New(t *throttler.Throttler, rule func(*http.Request) throttler.Rule) *Middl
 	return &Middleware{throttler: t, rule: rule}
 }
 
-// Unlimited returns what a rule function returns for a request that is not to be
-// limited: it is handed on at once, nothing is counted, and its context has no
-// Decision.
-//
-// It is a rule of its own, and not the zero Rule, so that a forgotten return
-// value or an empty list of conditions stays what it is, a mistake that is
-// answered with 500. Any Throttler takes it for an invalid rule.
+// Unlimited returns the rule of a request that is not limited: the request
+// passes at once, nothing is counted, and its context has no Decision. The zero
+// Rule is a mistake instead, and answered with 500. For a Throttler this rule is
+// invalid.
 func Unlimited() throttler.Rule { return gate.Unlimited() }
 
-// Handler returns a handler that calls next for each request that may happen,
-// and answers the others itself. It panics if next is nil or an option makes no
-// sense.
+// Handler returns a handler that calls next for each allowed request and
+// answers the others itself. It panics if next is nil or an option is invalid.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	if next == nil {
 		panic("httpthrottle: Handler with a nil next handler")
@@ -134,7 +126,7 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// check panics if an option makes no sense.
+// check panics if an option is invalid.
 func (m *Middleware) check() {
 	m.Refusal.check()
 	if m.XRateLimit < NoXRateLimit || m.XRateLimit > XRateLimitEpoch {
@@ -147,11 +139,10 @@ func (m *Middleware) check() {
 	}
 }
 
-// Check returns what is wrong with the rule that is made of r, or with Public
-// for this rule, or nil. Nothing is counted and no backend is asked. A program
-// whose rules come from its configuration calls it when it starts, with a
-// request of each kind that it limits, since Handler can answer the requests of
-// an invalid rule only with 500:
+// Check returns an error if the rule of r is invalid, or has no condition that
+// Public names. It counts nothing and asks no backend. Call it when the program
+// starts, with a request of each kind, to find mistakes that Handler would
+// answer with 500:
 //
 //	r, _ := http.NewRequest("GET", "/search", nil)
 //	r.RemoteAddr = "192.0.2.1:1"
@@ -173,13 +164,12 @@ func (m *Middleware) Check(r *http.Request) error {
 	return nil
 }
 
-// misnaming returns an error about the first name in Public that rule has no
-// condition of, or nil.
+// misnaming returns an error if rule has no condition of a name in Public.
 func (m *Middleware) misnaming(rule *throttler.Rule) error {
 	conditions := gate.Conditions(rule)
 	for _, name := range m.Public {
 		if !slices.ContainsFunc(conditions, func(c throttler.Condition) bool { return c.Name == name }) {
-			return fmt.Errorf("the name %q in Public is that of no condition of the rule %q", name, rule.Identifier)
+			return fmt.Errorf("Public has %q, want the name of a condition of rule %q", name, rule.Identifier)
 		}
 	}
 	return nil
@@ -202,17 +192,17 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		violated := m.publish(w, r, &rule, &d)
 		m.refuse(w, withDecision(r, &d, violated), d, m.WriteAnswer)
 	case gate.Overloaded:
-		unavailable(w, r, "There are too many requests to decide this one.")
+		unavailable(w, r, "The server has too many requests to decide this one.")
 	case gate.Ended:
-		// Whoever set the context an end may still be there to read an answer.
+		// If a timeout ended the context, the client may still read the answer.
 		unavailable(w, r, "The request ended before it was decided.")
 	default:
 		fail(m.Failed, w, r, err)
 	}
 }
 
-// publish tells in the header what is public of d, and returns the names of the
-// policies that it violates.
+// publish sets the header fields of the Public conditions. It returns the names
+// of the policies that d violates.
 func (m *Middleware) publish(w http.ResponseWriter, r *http.Request, rule *throttler.Rule, d *throttler.Decision) (violated []string) {
 	if len(m.Public) == 0 || rule.Shadow {
 		return nil
@@ -229,8 +219,8 @@ func (m *Middleware) publish(w http.ResponseWriter, r *http.Request, rule *throt
 	return public.publish(w.Header(), rule, d)
 }
 
-// undecidedRetry is when a client may come back whose request could not be
-// decided. Nobody knows better: a burst is over soon.
+// undecidedRetry is the Retry-After of a request that could not be decided. It
+// is a guess: most bursts are short.
 const undecidedRetry = time.Second
 
 // unavailable answers a request that could not be decided.
@@ -242,8 +232,8 @@ func unavailable(w http.ResponseWriter, r *http.Request, message string) {
 	})
 }
 
-// WriteAnswer writes the default answer to a refused request, as the other
-// options have it, for an Answer that only adds to it.
+// WriteAnswer writes the default response to a refused request, by the other
+// options of [Refusal]. Call it in an Answer that only adds to the response.
 func (m *Middleware) WriteAnswer(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
 	var violated []string
 	if c := decidedContextOf(r.Context()); c != nil {
@@ -252,12 +242,12 @@ func (m *Middleware) WriteAnswer(w http.ResponseWriter, r *http.Request, d throt
 	m.write(w, r, d, http.StatusTooManyRequests, violated)
 }
 
-// A decidedContext is the context of a request that has been decided. It is one
-// allocation, where context.WithValue and a Decision would be two.
+// A decidedContext is the context of a decided request. It is one allocation;
+// context.WithValue and a Decision would be two.
 type decidedContext struct {
 	context.Context
 	decision throttler.Decision
-	violated []string // the public policies that it violates, as they are told
+	violated []string // the names of the violated policies, as in the header
 }
 
 type decisionKey struct{}
@@ -274,17 +264,16 @@ func withDecision(r *http.Request, d *throttler.Decision, violated []string) *ht
 	return r.WithContext(&decidedContext{r.Context(), *d, violated})
 }
 
-// decidedContextOf returns the innermost decidedContext in ctx, nil if there is
-// none.
+// decidedContextOf returns the innermost decidedContext in ctx, or nil.
 func decidedContextOf(ctx context.Context) *decidedContext {
 	c, _ := ctx.Value(decisionKey{}).(*decidedContext)
 	return c
 }
 
-// DecisionFrom returns the Decision on the request that ctx belongs to, and
-// whether there is one: none if no Middleware has decided the request, or only
-// with [Unlimited] rules. With one Middleware inside another it is that of the
-// innermost which has. Its slices must not be changed.
+// DecisionFrom returns the Decision on the request that ctx belongs to. The
+// second result is false if there is none: no Middleware has decided the
+// request, or all rules were [Unlimited]. With one Middleware inside another,
+// the innermost Decision is returned. Do not change its slices.
 func DecisionFrom(ctx context.Context) (throttler.Decision, bool) {
 	c := decidedContextOf(ctx)
 	if c == nil {
@@ -293,7 +282,7 @@ func DecisionFrom(ctx context.Context) (throttler.Decision, bool) {
 	return c.decision, true
 }
 
-// fail answers a request that failed with err, a programmer's mistake.
+// fail answers a request that failed with err, a mistake in the program.
 func fail(failed func(http.ResponseWriter, *http.Request, error), w http.ResponseWriter, r *http.Request, err error) {
 	if failed != nil {
 		failed(w, r, err)
@@ -309,6 +298,6 @@ func logTo(r *http.Request, err error) {
 	if server, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && server.ErrorLog != nil {
 		logger = server.ErrorLog
 	}
-	// Not the URL: it may hold what does not belong in a log.
+	// The URL is left out, as it may hold secrets.
 	logger.Printf("httpthrottle: %v", err)
 }

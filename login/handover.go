@@ -16,7 +16,7 @@ var ErrNotOpen = errors.New("login: the attempt was blocked, has ended or was ha
 
 // ErrHandover is the error of [Guard.TakeOver] for bytes that do not come from
 // [Attempt.HandOver].
-var ErrHandover = errors.New("login: want the bytes that HandOver returned")
+var ErrHandover = errors.New("login: not a handed-over attempt: pass the bytes of HandOver unchanged")
 
 // handover is the encoding of an attempt that is handed over.
 type handover struct {

@@ -269,9 +269,6 @@ func (g *Guard) BeginDevice(ctx context.Context, name string, addr netip.Addr, d
 	if err := ended(ctx); err != nil {
 		return nil, err
 	}
-	if err := g.checkSiege(); err != nil {
-		return nil, err
-	}
 	a, err := g.inTime(ctx, func(ctx context.Context) (*Attempt, error) {
 		p := g.party(name, addr, device)
 		return g.alert(ctx, p, func() (*Attempt, error) { return g.attempt(ctx, p) })

@@ -12,7 +12,7 @@ import (
 // Validate returns an error that wraps [throttler.ErrInvalidRule] and names the
 // field, if an option is invalid. Begin, Recognize, Lift and Peek return it
 // too. Call Validate when the program starts, to learn of it before the first
-// login. SiegeFloor and SiegeCeiling are checked by Begin alone.
+// login.
 func (g *Guard) Validate() error {
 	for _, l := range []struct {
 		field     string
@@ -85,7 +85,7 @@ func (g *Guard) validateRest() error {
 	case g.IPv6Bits < 0 || g.IPv6Bits > 128:
 		return invalid("IPv6Bits", g.IPv6Bits, "0 to 128")
 	}
-	return nil
+	return g.validateSiege()
 }
 
 func invalid(field string, problem any, want string) error {

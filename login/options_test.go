@@ -126,6 +126,11 @@ func TestOptionThatMakesNoSenseIsNamed(t *testing.T) {
 		"Guard.KnownFor is 8760":                                      func(g *login.Guard) { g.KnownFor = throttler.MaxBucketTTL },
 		"Guard.IPv6Bits is -1, want 0 to 128":                         func(g *login.Guard) { g.IPv6Bits = -1 },
 		"Guard.IPv6Bits is 129":                                       func(g *login.Guard) { g.IPv6Bits = 129 },
+		"Guard.SiegeFloor is 5, want 20 to 50000, 0 or negative":      func(g *login.Guard) { g.SiegeFloor = 5 },
+		"Guard.SiegeFloor is 50001":                                   func(g *login.Guard) { g.SiegeFloor = 50_001 },
+		"Guard.SiegeCeiling is 99, want 100 (SiegeFloor) to 50000":    func(g *login.Guard) { g.SiegeCeiling = 99 },
+		"Guard.SiegeCeiling is -1":                                    func(g *login.Guard) { g.SiegeCeiling = -1 },
+		"Guard.SiegeCeiling is 50001":                                 func(g *login.Guard) { g.SiegeCeiling = 50_001 },
 		"Guard.Exempt[0] is invalid Prefix":                           func(g *login.Guard) { g.Exempt = []netip.Prefix{{}} },
 		"Guard.Exempt[1] is invalid Prefix":                           func(g *login.Guard) { g.Exempt = []netip.Prefix{netip.PrefixFrom(office, 32), {}} },
 		"Guard.Exempt[0] is 64:ff9b::a00:0/104":                       func(g *login.Guard) { g.Exempt = exempting(t, "64:ff9b::10.0.0.0/104").Exempt },
@@ -157,6 +162,7 @@ func TestOptionsAtTheirBoundsAreValid(t *testing.T) {
 	g.KnownFor = throttler.MaxBucketTTL / 2
 	g.LockoutGrowth = 1
 	g.IPv6Bits = 128
+	g.SiegeFloor, g.SiegeCeiling = 20, 20
 	require.NoError(t, g.Validate())
 	a, err := g.Begin(t.Context(), "alice", home)
 	require.NoError(t, err)
@@ -164,6 +170,12 @@ func TestOptionsAtTheirBoundsAreValid(t *testing.T) {
 	g.KnownFor, g.IPv6Bits = time.Millisecond, 1
 	require.NoError(t, g.Validate())
 	g.KnownFor = -1
+	require.NoError(t, g.Validate())
+	g.SiegeFloor, g.SiegeCeiling = -1, 5 // there is no alarm
+	require.NoError(t, g.Validate())
+	g.SiegeFloor, g.SiegeCeiling = 3000, 0
+	require.NoError(t, g.Validate())
+	g.SiegeFloor, g.SiegeCeiling = throttler.MaxHits/2, throttler.MaxHits/2
 	require.NoError(t, g.Validate())
 }
 

@@ -191,16 +191,17 @@ func (g *Guard) siegeCeiling() int {
 }
 func (g *Guard) noAlarm() bool { return g.SiegeFloor < 0 }
 
-// checkSiege returns the error of invalid options of the alarm.
-func (g *Guard) checkSiege() error {
+// validateSiege returns the error of invalid options of the alarm.
+func (g *Guard) validateSiege() error {
+	const largest = throttler.MaxHits / 2
 	floor, ceiling := g.siegeFloor(), g.siegeCeiling()
 	switch {
 	case g.noAlarm():
 		return nil
-	case floor < siegeShare || floor > throttler.MaxHits/2:
-		return fmt.Errorf("login: SiegeFloor is %d, want %d to %d: %w", floor, siegeShare, throttler.MaxHits/2, throttler.ErrInvalidRule)
-	case ceiling < floor || ceiling > throttler.MaxHits/2:
-		return fmt.Errorf("login: SiegeCeiling is %d, want SiegeFloor (%d) to %d: %w", ceiling, floor, throttler.MaxHits/2, throttler.ErrInvalidRule)
+	case floor < siegeShare || floor > largest:
+		return invalid("SiegeFloor", floor, fmt.Sprintf("%d to %d, 0 or negative", siegeShare, largest))
+	case ceiling < floor || ceiling > largest:
+		return invalid("SiegeCeiling", ceiling, fmt.Sprintf("%d (SiegeFloor) to %d, or 0", floor, largest))
 	}
 	return nil
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// filled returns a full default Store and its keys, of the length of a usual
-// record's.
+// filled returns a full default Store and its keys. They are as long as the key of a
+// usual record.
 func filled(b *testing.B, valueSize int) (*memstore.Store, []string) {
 	s := memstore.New()
 	keys := make([]string, memstore.DefaultMaxItems)
@@ -73,7 +73,7 @@ func BenchmarkGetAndSwap(b *testing.B) {
 	}
 }
 
-// An Add to a full Store, so one that evicts.
+// The Store is full, so each Add evicts an item.
 func BenchmarkAddAndEvict(b *testing.B) {
 	s, _ := filled(b, 60)
 	it := &memcache.Item{Value: make([]byte, 60), Expiration: 300}
@@ -93,7 +93,7 @@ func BenchmarkParallelGetAndSwap(b *testing.B) {
 		b.Run("keys="+strconv.Itoa(n), func(b *testing.B) {
 			s, keys := filled(b, 60)
 			b.ReportAllocs()
-			b.ResetTimer() // b.RunParallel has no b.Loop to leave out what is above
+			b.ResetTimer() // b.Loop would do this, but b.RunParallel has none
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
 					it, err := s.Get(keys[rand.IntN(n)])
@@ -110,7 +110,7 @@ func BenchmarkParallelGetAndSwap(b *testing.B) {
 	}
 }
 
-// The heap that a full default Store takes, an item.
+// Measures the heap that a full default Store takes for each item.
 func BenchmarkMemory(b *testing.B) {
 	for _, size := range []int{0, 60, 180} {
 		b.Run("value="+strconv.Itoa(size), func(b *testing.B) {

@@ -16,8 +16,8 @@ type expiries []*entry
 
 func (x expiries) Len() int { return len(x) }
 
-// Less orders by when entries are due, and those due at once by when that was
-// found out.
+// Less orders by when entries are due. Those that are due at the same time are in the
+// order in which they were stored.
 func (x expiries) Less(i, j int) bool {
 	if c := x[i].due.Compare(x[j].due); c != 0 {
 		return c < 0
@@ -70,9 +70,8 @@ func (x *expiries) remove(e *entry) {
 	}
 }
 
-// expired returns an entry that has expired, one of those that did first, nil if
-// none has. It moves so many entries at most to find one, and then there may be one
-// all the same.
+// expired returns an expired entry, or nil. It moves at most so many entries on the
+// way, and may miss an expired one behind those.
 func (x *expiries) expired(now time.Time, moves int) *entry {
 	for len(*x) > 0 && expired((*x)[0].due, now) {
 		first := (*x)[0]

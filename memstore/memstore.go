@@ -1,17 +1,16 @@
 // Package memstore keeps items in process memory with the semantics of a
-// memcached server, so that a throttler works with no server at all.
+// memcached server. With it, a throttler needs no server. Each process counts by
+// itself, and its items end with it.
 //
 // A [Store] has five methods of *memcache.Client of github.com/bradfitz/gomemcache,
 // with the arguments, results and errors that memcached 1.6.18 gives through that
-// client. It differs in this:
+// client. These differ:
 //
 //   - An item expires at its own time, to the nanosecond, and never early.
 //     memcached counts in whole seconds and may drop it up to a second early.
-//   - If the wall clock is set anew, only an absolute Expiration follows it.
-//   - An empty key is memcache.ErrMalformedKey. The real client sends it, the
-//     server answers ERROR and takes the value for the next command.
-//   - Its items end with the process, and no other process sees them: each
-//     process counts by itself.
+//   - If the wall clock is set, only an absolute Expiration follows it.
+//   - An empty key is memcache.ErrMalformedKey. The real client sends it, and the
+//     server answers ERROR and reads the value as the next command.
 package memstore
 
 import (
@@ -35,50 +34,49 @@ const (
 	DefaultMaxBytes = 64 << 20
 )
 
-// What memcached makes of an Expiration and of an item's size.
+// The bounds of memcached.
 const (
-	maxRelative = 30 * 24 * 60 * 60 // seconds; anything above is a date
+	maxRelative = 30 * 24 * 60 * 60 // in seconds; a larger Expiration is a Unix time
 
 	maxItemSize  = 1 << 20
 	itemHeader   = 59 // header, CAS token, the key's NUL and the value's CR LF
-	flagsInItem  = 4  // what Flags take, unless they are 0
+	flagsInItem  = 4  // the size of Flags that are not 0
 	maxKeyLength = 250
 )
 
 // A Store holds up to MaxItems items in memory, with up to MaxBytes of keys and
-// values. If a new item does not fit, expired items make room, and then the least
-// recently used. Get, GetMulti, CompareAndSwap and Add use an item, even an Add that
-// stores nothing.
+// values. If a new item does not fit, the Store removes expired items, and then evicts
+// the least recently used. Get, GetMulti, CompareAndSwap and Add use an item, even an
+// Add that stores nothing.
 //
 // An expired item is never returned. It takes up its place until its key is asked
 // for or something is stored. A Store starts no goroutine and needs no Close.
 //
-// The zero Store is ready to use. Options must be set before the first use,
-// and a Store must not be copied after it. All methods are safe for concurrent
-// use.
+// The zero Store is ready to use. Set the options before the first use, and do not
+// copy a Store after it. All methods are safe for concurrent use.
 type Store struct {
 	// MaxItems is the largest number of items. An item takes about 200 bytes
 	// besides its key and value: a full Store with records of 35 and 60 bytes is
 	// 30 MB. Default: 100,000.
 	MaxItems int
 
-	// MaxBytes bounds the size of all keys and values together. An item that
-	// is larger by itself is refused. With both defaults a Store takes at most
-	// about 100 MB, whatever is in it. Default: 64 MiB.
+	// MaxBytes is the largest size of all keys and values together. A single item
+	// that is larger is refused. With both defaults a Store takes about 100 MB at
+	// most. Default: 64 MiB.
 	MaxBytes int
 
 	start     sync.Once
 	seed      maphash.Seed
 	shards    []shard
-	items     atomic.Int64  // how many there are in all shards
-	bytes     atomic.Int64  // size of all of them
+	items     atomic.Int64  // the number of items in all shards
+	bytes     atomic.Int64  // their size
 	lastCAS   atomic.Uint64 // CAS token of the latest stored item; 0: none yet
 	evictions atomic.Uint64
 }
 
 // A Store of at least this many items and bytes is divided into shards, each with
-// a lock of its own. What is evicted is then the least recently used item of one
-// shard, so nearly of all.
+// a lock of its own. It evicts the least recently used item of one shard, which is
+// nearly that of all.
 const (
 	shards       = 16
 	shardedItems = 1024 * shards
@@ -129,9 +127,8 @@ func (e *entry) size() int { return len(e.key) + len(e.value) }
 func New() *Store { return new(Store) }
 
 // Get returns a copy of the item at key: its Key, Value, Flags and CasID. Its
-// Expiration is 0, as the real client leaves it. The error is
-// memcache.ErrCacheMiss if there is no item, memcache.ErrMalformedKey if there
-// can be none.
+// Expiration is 0, as with the real client. The error is memcache.ErrCacheMiss if
+// there is no item, and memcache.ErrMalformedKey if the key is illegal.
 func (s *Store) Get(key string) (*memcache.Item, error) {
 	if !legalKey(key) {
 		return nil, memcache.ErrMalformedKey
@@ -142,9 +139,9 @@ func (s *Store) Get(key string) (*memcache.Item, error) {
 	return nil, memcache.ErrCacheMiss
 }
 
-// GetMulti returns copies of those items that there are, by key. Each is
-// looked up on its own: a write may fall between two of them. On one illegal
-// key the map is nil and the error memcache.ErrMalformedKey.
+// GetMulti returns copies of the items at keys, by key. A missing item has no entry.
+// Each is looked up by itself: a write may come between two of them. If a key is
+// illegal, the map is nil and the error memcache.ErrMalformedKey.
 func (s *Store) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 	for _, key := range keys {
 		if !legalKey(key) {
@@ -160,15 +157,17 @@ func (s *Store) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 	return m, nil
 }
 
-// Add stores a copy of item if there is none at its key; if there is, the
-// error is memcache.ErrNotStored. Expiration is in seconds: 0 is never, up to
-// 30 days counts from now, more is Unix time, and a negative one or a time past
-// has expired already: that item is "stored" without an error, and gone.
+// Add stores a copy of item if there is none at its key. If there is one, the error is
+// memcache.ErrNotStored.
 //
-// An illegal key is memcache.ErrMalformedKey. An item of more than 1 MiB,
-// counted as memcached does (the key, the value, 59 bytes, and 4 more if Flags
-// are not 0), or of more than MaxBytes is an error that gives the sizes. After
-// any error the store is as it was.
+// Expiration is in seconds. 0 means never. Up to 30 days it counts from now, and a
+// larger one is a Unix time. If it is negative or past, Add returns no error, and the
+// item is gone at once.
+//
+// The error is memcache.ErrMalformedKey if the key is illegal. It gives the sizes if
+// key and value exceed MaxBytes, or the item exceeds 1 MiB as memcached counts: the
+// key, the value, 59 bytes, and 4 more if Flags are not 0. After an error the Store is
+// unchanged.
 func (s *Store) Add(item *memcache.Item) error {
 	if err := s.check(item); err != nil {
 		return err
@@ -184,9 +183,8 @@ func (s *Store) Add(item *memcache.Item) error {
 	return nil
 }
 
-// Exchange carries out each of xs at once: nobody comes between what it is told
-// of the record and what it stores. It implements [throttler.Exchanger], and
-// ignores ctx.
+// Exchange carries out each of xs at once: no write comes between its read and its
+// write. It implements [throttler.Exchanger], and ignores ctx.
 func (s *Store) Exchange(_ context.Context, xs ...throttler.Exchange) { s.Start(xs...) }
 
 // Start is Exchange.
@@ -243,11 +241,10 @@ func (s *Store) exchange(sh *shard, x throttler.Exchange, key string, found func
 	return throttler.Result{Stored: true}
 }
 
-// CompareAndSwap stores a copy of item if its CasID is that of the item at its
-// key, so if nothing was stored there since that was read. If something was,
-// the error is memcache.ErrCASConflict, and if there is no item any more,
-// memcache.ErrCacheMiss (the real client's doc says ErrNotStored, but this is
-// what it returns). Expiration and the other errors are those of Add.
+// CompareAndSwap stores a copy of item if its CasID is that of the item at its key.
+// If another item was stored since, the error is memcache.ErrCASConflict. If there is
+// none any more, it is memcache.ErrCacheMiss, as the real client returns, although its
+// documentation says ErrNotStored. Expiration and the other errors are those of Add.
 func (s *Store) CompareAndSwap(item *memcache.Item) error {
 	if err := s.check(item); err != nil {
 		return err
@@ -266,8 +263,8 @@ func (s *Store) CompareAndSwap(item *memcache.Item) error {
 	return nil
 }
 
-// Delete removes the item at key. The error is memcache.ErrCacheMiss if there
-// is none, memcache.ErrMalformedKey if there can be none.
+// Delete removes the item at key. The error is memcache.ErrCacheMiss if there is no
+// item, and memcache.ErrMalformedKey if the key is illegal.
 func (s *Store) Delete(key string) error {
 	if !legalKey(key) {
 		return memcache.ErrMalformedKey
@@ -281,22 +278,23 @@ func (s *Store) Delete(key string) error {
 	return nil
 }
 
-// Len returns the number of items held, with the expired ones that still take
-// up a place.
+// Len returns the number of items. It includes expired ones that still take up a
+// place.
 func (s *Store) Len() int { return s.Stats().Items }
 
-// Stats is what a Store held and did at one moment.
+// Stats is the state of a Store at one moment.
 type Stats struct {
-	Items int // as Len counts them
-	Bytes int // of the keys and values of those items
+	Items int // as of Len
+	Bytes int // of their keys and values
 
-	// Evictions is how many unexpired items have made room for others since
-	// the Store was first used. Each was a count or a ban that was forgotten
-	// early: if it grows in normal operation, raise MaxItems or MaxBytes.
+	// Evictions is the number of items that were evicted before they expired,
+	// since the Store was first used. Each may be a count or a ban that was
+	// forgotten early. If it grows in normal operation, raise MaxItems or
+	// MaxBytes.
 	Evictions uint64
 }
 
-// Stats returns a snapshot.
+// Stats returns the Stats of now.
 func (s *Store) Stats() Stats {
 	return Stats{Items: int(s.items.Load()), Bytes: int(s.bytes.Load()), Evictions: s.evictions.Load()}
 }
@@ -324,10 +322,9 @@ func (s *Store) lock(key string) *shard {
 
 // divide makes the shards.
 //
-// The package simplelru fits because it has no lock, no clock and no goroutine
-// of its own: compare and swap needs its lookup and its write under one lock,
-// and an item's time is not that of its place in the list. Its own bound is
-// left open, as there are two here and evict keeps both.
+// Package simplelru has no lock, so compare-and-swap can read and write under one. It
+// has no clock either: an item's deadline is not its place in the list. Its own bound
+// is not used, because makeRoom keeps two.
 func (s *Store) divide() {
 	n := 1
 	if s.maxItems() >= shardedItems && s.maxBytes() >= shardedBytes {
@@ -345,15 +342,15 @@ func (s *Store) divide() {
 	}
 }
 
-// account counts items and bytes that have come, or gone.
+// account adds to the numbers of items and bytes.
 func (s *Store) account(items, bytes int) {
 	s.items.Add(int64(items))
 	s.bytes.Add(int64(bytes))
 }
 
-// live returns the unexpired entry at key and makes it the most recently used, or
-// nil; an expired one it removes. The caller holds the shard's lock, and has read
-// now while holding it: so time never goes back from one holder to the next.
+// live returns the entry at key and makes it the most recently used. If there is none,
+// it returns nil. It removes an expired one. The caller holds the shard's lock. It has
+// read now while holding it, so that time never goes back from one holder to the next.
 func (s *Store) live(sh *shard, key string, now time.Time) *entry {
 	e, ok := sh.items.Get(key)
 	if !ok {
@@ -392,11 +389,12 @@ func (s *Store) put(sh *shard, old *entry, item *memcache.Item, now time.Time) {
 	sh.ends.update(e)
 }
 
-// makeRoom removes items of sh until so many items and bytes more are within both
-// bounds: expired ones, and if there are none the least recently used. An item that
-// grows is the most recently used, and stays. Two expired items may go that need
-// not: each put adds one at most, so they cannot pile up. The caller holds the
-// shard's lock.
+// makeRoom removes items of sh until there is room for the given number of further items
+// and bytes: expired ones, and if there are none the least recently used. An item that
+// grows is the most recently used, and stays.
+//
+// It removes up to two expired items even if there is room. Each put adds one item at
+// most, so expired items do not pile up. The caller holds the shard's lock.
 func (s *Store) makeRoom(sh *shard, now time.Time, items, bytes int) {
 	for spare := 2; sh.items.Len() > 1-items; {
 		over, moves := s.full(items, bytes), spare
@@ -416,14 +414,14 @@ func (s *Store) makeRoom(sh *shard, now time.Time, items, bytes int) {
 	}
 }
 
-// full reports whether there would be more than there may be with so many items
-// and bytes more.
+// full reports whether the given number of further items and bytes would exceed a
+// bound.
 func (s *Store) full(items, bytes int) bool {
 	return s.items.Load()+int64(items) > int64(s.maxItems()) || s.bytes.Load()+int64(bytes) > int64(s.maxBytes())
 }
 
-// unlock ends the use of a shard. If there is still too much, as the shard has
-// nothing else to evict, the others do.
+// unlock ends the use of sh. If a bound is still exceeded, because sh has nothing left
+// to evict, it evicts items of the other shards.
 func (s *Store) unlock(sh *shard) {
 	sh.mu.Unlock()
 	for i := 0; i < len(s.shards) && s.full(0, 0); i++ {
@@ -440,7 +438,7 @@ func (s *Store) unlock(sh *shard) {
 	}
 }
 
-// check returns the error for an item that can never be stored.
+// check returns an error if item can never be stored.
 func (s *Store) check(item *memcache.Item) error {
 	if !legalKey(item.Key) {
 		return memcache.ErrMalformedKey
@@ -448,7 +446,7 @@ func (s *Store) check(item *memcache.Item) error {
 	return s.checkSize(item)
 }
 
-// checkSize returns the error for an item that is too large.
+// checkSize returns an error if item is too large.
 func (s *Store) checkSize(item *memcache.Item) error {
 	n := size(item)
 	if limit := s.maxBytes(); n > limit {
@@ -478,12 +476,12 @@ func (s *Store) maxBytes() int {
 	return s.MaxBytes
 }
 
-// size is what an item counts towards MaxBytes.
+// size returns the bytes of item that count towards MaxBytes.
 func size(item *memcache.Item) int { return len(item.Key) + len(item.Value) }
 
-// deadline returns when an item stored now with this Expiration expires, the
-// zero time for never. A relative one keeps now's monotonic clock reading, so
-// that setting the wall clock neither prolongs nor shortens it.
+// deadline returns the time at which an item stored now with this Expiration expires.
+// The zero time means never. A relative Expiration keeps the monotonic clock reading of
+// now, so that setting the wall clock does not change it.
 func deadline(expiration int32, now time.Time) time.Time {
 	switch {
 	case expiration == 0:
@@ -497,12 +495,12 @@ func deadline(expiration int32, now time.Time) time.Time {
 	}
 }
 
-// expired reports whether an item with this deadline is gone at now.
+// expired reports whether an item with this deadline has expired at now.
 func expired(deadline, now time.Time) bool {
 	return !deadline.IsZero() && !now.Before(deadline)
 }
 
-// legalKey reports whether memcached can hold an item at key.
+// legalKey reports whether memcached accepts key.
 func legalKey(key string) bool {
 	if key == "" || len(key) > maxKeyLength {
 		return false

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// client is what a Store and the real client have in common.
+// client has the methods that a Store and the real client share.
 type client interface {
 	Get(key string) (*memcache.Item, error)
 	GetMulti(keys []string) (map[string]*memcache.Item, error)
@@ -38,7 +38,7 @@ const month = 30 * 24 * 60 * 60 // seconds
 // errOther stands for any error that is not one of the client's.
 var errOther = errors.New("an error of another kind")
 
-// kind returns err, or errOther for one that callers are not to match.
+// kind returns err, or errOther for an error that callers must not match.
 func kind(err error) error {
 	switch err {
 	case nil, memcache.ErrCacheMiss, memcache.ErrCASConflict, memcache.ErrNotStored, memcache.ErrMalformedKey:
@@ -60,11 +60,11 @@ func fetch(t *testing.T, c client, key string) *memcache.Item {
 	return it
 }
 
-// valueLimit is the most bytes of value that memcached takes at key if Flags
-// are 0.
+// valueLimit is the size of the largest value that memcached stores at key if Flags are
+// 0.
 func valueLimit(key string) int { return 1<<20 - 59 - len(key) }
 
-// semantics is what a Store has to share with a memcached server.
+// semantics are tests that a Store and a memcached server must pass.
 var semantics = []struct {
 	name string
 	test func(t *testing.T, c client)
@@ -187,7 +187,7 @@ var semantics = []struct {
 			require.Equal(t, memcache.ErrCacheMiss, err)
 		}
 	}},
-	// A set that is too large would remove the old item, but no such method is here.
+	// Set would remove the old item, but Add and CompareAndSwap do not.
 	{"an item too large leaves the old one", func(t *testing.T, c client) {
 		require.NoError(t, c.Add(item("k", "v")))
 		old, large := fetch(t, c, "k"), fetch(t, c, "k")
@@ -331,8 +331,8 @@ func TestSwapRenewsTheExpiration(t *testing.T) {
 	})
 }
 
-// has reports which of keys are in s, and uses none of them: Delete is the one
-// method that tells without making an item the most recently used.
+// has returns those of keys that are in s, and removes them. Only Delete tells whether
+// there is an item without making it the most recently used.
 func has(s *memstore.Store, keys ...string) string {
 	var there []string
 	for _, key := range keys {
@@ -448,8 +448,7 @@ func TestConcurrentSwapsCountExactly(t *testing.T) {
 	require.Equal(t, strconv.Itoa(goroutines*increments), string(fetch(t, s, "n").Value))
 }
 
-// increment adds 1 to the decimal number at key, however often others come
-// first.
+// increment adds 1 to the decimal number at key, and repeats that after conflicts.
 func increment(c client, key string) error {
 	for {
 		it, err := c.Get(key)
@@ -467,8 +466,8 @@ func increment(c client, key string) error {
 	}
 }
 
-// Every method at once, on few keys and a store too small for them: the race
-// detector looks on, and each value read must be whole.
+// Calls every method at once, on few keys and a Store that is too small for them. It is
+// for the race detector. Each value that is read must be whole.
 func TestConcurrentUseOfAllMethods(t *testing.T) {
 	s := &memstore.Store{MaxItems: 5, MaxBytes: 2000}
 	keys := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
@@ -510,7 +509,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// What is short-lived must not push out what was stored long ago and still holds.
+// Short-lived items must not evict older ones that have not expired.
 func TestExpiredItemsMakeRoomBeforeOthersDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &memstore.Store{MaxItems: 100}

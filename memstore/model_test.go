@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is a store written to be read: a list, searched from end to end.
+// model is a simple store: a list that is searched from end to end.
 type model struct {
 	maxItems, maxBytes int
 
@@ -28,8 +28,8 @@ type row struct {
 
 func (r row) expired() bool { return !r.ends.IsZero() && !time.Now().Before(r.ends) }
 
-// use moves the row of key to the end and returns it, nil if there is none. It
-// drops that row if it has expired.
+// use moves the row of key to the end and returns it. It returns nil if there is none,
+// and drops an expired one.
 func (m *model) use(key string) *row {
 	i := slices.IndexFunc(m.rows, func(r row) bool { return r.Key == key })
 	if i < 0 {
@@ -119,8 +119,8 @@ func (m *model) refused(it *memcache.Item) error {
 	return nil
 }
 
-// store appends a row for it, drops up to two expired rows, the first to expire
-// first, and then as many more as the bounds demand, those not expired last.
+// store appends a row for it. It drops up to two expired rows, and then further rows
+// until the bounds hold: those that expired first, and then the least recently used.
 func (m *model) store(it *memcache.Item) {
 	r := row{Item: *it}
 	r.Value = slices.Clone(it.Value)
@@ -152,7 +152,7 @@ func (m *model) store(it *memcache.Item) {
 	}
 }
 
-// expired returns the row that has expired first, -1 if none has.
+// expired returns the index of the row that has expired first, or -1.
 func (m *model) expired() int {
 	first := -1
 	for i, r := range m.rows {
@@ -179,11 +179,11 @@ func (m *model) Stats() memstore.Stats {
 	return memstore.Stats{Items: len(m.rows), Bytes: m.bytes(), Evictions: m.stats.Evictions}
 }
 
-// illegal tells for the keys drawn here.
+// illegal reports whether a key drawn here is illegal.
 func illegal(key string) bool { return key == "b d" }
 
-// twins are two clients that get the same calls and have to answer alike, but
-// for the CAS tokens: those only have to be equal where the other's are.
+// twins are two clients that get the same calls and must give the same answers. Their
+// CAS tokens may differ, but two of a must be equal exactly if those of b are.
 type twins struct {
 	a, b client
 	keys []string
@@ -244,7 +244,7 @@ func (w *twins) delete(t *rapid.T) {
 	require.Equal(t, kind(w.a.Delete(key)), kind(w.b.Delete(key)))
 }
 
-// add returns an action that adds what draw draws.
+// add returns an action that adds an item of draw.
 func (w *twins) add(draw func(*rapid.T) memcache.Item) func(*rapid.T) {
 	return func(t *rapid.T) {
 		it := draw(t)
@@ -253,8 +253,8 @@ func (w *twins) add(draw func(*rapid.T) memcache.Item) func(*rapid.T) {
 	}
 }
 
-// swap returns an action that swaps in what draw draws, under the tokens of
-// items read before, at their key or, to be refused, at another one.
+// swap returns an action that swaps in an item of draw, with the token of an item that
+// was read before: at its key or, to be refused, at another one.
 func (w *twins) swap(draw func(*rapid.T) memcache.Item) func(*rapid.T) {
 	return func(t *rapid.T) {
 		a := draw(t)
@@ -280,8 +280,7 @@ func (w *twins) actions(draw func(*rapid.T) memcache.Item) map[string]func(*rapi
 
 func TestStoreDoesWhatTheModelDoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// Hidden in a struct, t is not asked for the deadline that no test has
-		// in a bubble.
+		// The struct hides t.Deadline from rapid: a bubble does not allow it.
 		rapid.Check(struct{ rapid.TB }{t}, func(t *rapid.T) {
 			m := &model{
 				maxItems: rapid.IntRange(1, 5).Draw(t, "MaxItems"),
@@ -306,8 +305,8 @@ func TestStoreDoesWhatTheModelDoes(t *testing.T) {
 	})
 }
 
-// The same with the server: here nothing is evicted, and no expiration is near
-// enough for the server's seconds to matter.
+// The same with a server. Nothing is evicted, and no item expires so soon that the
+// server's whole seconds matter.
 func TestStoreDoesWhatRealMemcachedDoes(t *testing.T) {
 	server := realClient(t)
 	large := make([]byte, 1<<20)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/otelthrottle"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -37,7 +38,7 @@ func installed(t *testing.T, command string) string {
 	case os.Getenv("THROTTLER_REQUIRE_MEMCACHED") == "1":
 		require.NoError(t, err)
 	default:
-		t.Skipf("%s is not installed: apt-get install prometheus", command)
+		skiptest.Skip(t, command+" is not installed: apt-get install prometheus")
 	}
 	return path
 }

@@ -173,7 +173,7 @@ func cutValue(line, b []byte, maxValue int) (key []byte, item memcache.Item, dat
 		return nil, item, nil, errGarbage(line)
 	}
 	if size > uint64(maxValue) {
-		return key, item, nil, fmt.Errorf("a value of %d bytes is announced, more than %d", size, maxValue)
+		return key, item, nil, fmt.Errorf("the answer has a value of %d bytes, want at most %d (MaxValue)", size, maxValue)
 	}
 	end := int(size) + 2
 	if len(b) < end {

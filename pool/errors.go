@@ -97,9 +97,9 @@ func isLost(err error) bool {
 var (
 	errTimeout    = fmt.Errorf("no answer: %w", os.ErrDeadlineExceeded)
 	errOverloaded = fmt.Errorf("%w: not sent and answered in time", throttler.ErrOverloaded)
-	errTooMany    = errors.New("too many open connections")
-	errCut        = errors.New("cut") // the breaker has opened
-	errUnasked    = errors.New("an answer that nobody has asked for")
+	errTooMany    = errors.New("too many open connections: raise memcached's -c")
+	errCut        = errors.New("the call was ended early") // the breaker has opened
+	errUnasked    = errors.New("an answer without a request")
 	errOtherKey   = errors.New("an item that was not asked for")
 )
 

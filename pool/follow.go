@@ -152,12 +152,12 @@ func parseCluster(config string) (version int64, nodes []string, err error) {
 	first, rest, _ := strings.Cut(config, "\n")
 	version, err = strconv.ParseInt(strings.TrimSpace(first), 10, 64)
 	if err != nil {
-		return 0, nil, fmt.Errorf("a cluster's configuration without a version: %.80q", config)
+		return 0, nil, fmt.Errorf("the cluster's configuration has no version: %.80q", config)
 	}
 	for _, node := range strings.Fields(rest) {
 		parts := strings.Split(node, "|")
 		if len(parts) != 3 || parts[0]+parts[1] == "" {
-			return 0, nil, fmt.Errorf("not a node of a cluster: %.80q", node)
+			return 0, nil, fmt.Errorf("cluster node %.80q, want host|address|port", node)
 		}
 		host := parts[0]
 		if host == "" {

@@ -69,7 +69,7 @@ func TestAListIsFollowedUntilCtxEnds(t *testing.T) {
 		}
 		require.Len(t, failures(), 3)
 		require.Equal(t, "no such name", failures()[0])
-		require.Equal(t, "pool: no servers", failures()[1])
+		require.Equal(t, "pool: no servers: give at least one", failures()[1])
 		require.Contains(t, failures()[2], "no port")
 
 		time.Sleep(2*time.Minute - 1)

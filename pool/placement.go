@@ -20,7 +20,7 @@ type address struct {
 func parseAddress(name string) (addr address, unresolved, err error) {
 	path, isSocket := strings.CutPrefix(name, "unix:")
 	if isSocket && path == "" {
-		return address{}, nil, errors.New("no path")
+		return address{}, nil, errors.New("no path, want unix:/path/to/socket")
 	}
 	if isSocket || strings.Contains(name, "/") {
 		return address{"unix", path}, nil, nil
@@ -34,7 +34,7 @@ func parseAddress(name string) (addr address, unresolved, err error) {
 	} else if host == "" || number == 0 {
 		// They would mean this machine and any port: most likely a variable
 		// that is not set.
-		return address{}, nil, errors.New("no host or no port")
+		return address{}, nil, errors.New("no host or no port, want host:port")
 	}
 	_, unresolved = net.ResolveTCPAddr("tcp", name)
 	return address{"tcp", name}, unresolved, nil

@@ -10,7 +10,7 @@ import (
 // parseServers returns servers that are not yet connected, as [New] says.
 func parseServers(names []string) ([]*server, error) {
 	if len(names) == 0 {
-		return nil, errors.New("pool: no servers")
+		return nil, errors.New("pool: no servers: give at least one")
 	}
 	all := make([]*server, len(names))
 	seen := make(map[address]bool, len(names))

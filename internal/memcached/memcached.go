@@ -225,7 +225,7 @@ func (c *Conn) clusterConfig(command string) (string, error) {
 		return "", err
 	}
 	if line == "END" {
-		return "", fmt.Errorf("%w: not a node of a cluster", ErrRefused)
+		return "", fmt.Errorf("%w: not a node of a cluster, want its configuration endpoint", ErrRefused)
 	}
 	_, config, err := c.value(line)
 	if err == nil {

@@ -178,7 +178,7 @@ func read(w http.ResponseWriter, r *http.Request, question any) error {
 	if err == nil {
 		_, err = d.Token()
 		if err == nil {
-			err = errors.New("more than one value")
+			err = errors.New("more than one JSON value")
 		} else if err == io.EOF {
 			return nil
 		}

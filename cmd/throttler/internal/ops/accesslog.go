@@ -80,7 +80,7 @@ func logFields(line string) ([]string, error) {
 			ok = true
 		}
 		if !ok {
-			return nil, fmt.Errorf("field %d does not end", len(fields)+1)
+			return nil, fmt.Errorf("field %d has no closing quotation mark or bracket", len(fields)+1)
 		}
 		fields = append(fields, field)
 		rest = strings.TrimLeft(rest, " ")

@@ -319,7 +319,7 @@ func parsePrefix(text string) (netip.Prefix, error) {
 	}
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("%q is neither an address nor a network", text)
+		return netip.Prefix{}, fmt.Errorf("%q is neither an address nor a network, want 192.0.2.7 or 192.0.2.0/24", text)
 	}
 	if prefix != prefix.Masked() {
 		return netip.Prefix{}, fmt.Errorf("%q has bits beyond its network: want %v", text, prefix.Masked())
@@ -346,7 +346,7 @@ func (p *parsing) rule(path string, raw *ruleYAML) *Rule {
 		},
 	}
 	if strings.HasPrefix(raw.Name, Reserved) {
-		p.problem(path+".name", "names that begin with %s are the service's own", Reserved)
+		p.problem(path+".name", "names that begin with %s are the service's own: choose another", Reserved)
 	}
 	if len(raw.Either) > 0 && len(raw.All) > 0 {
 		p.problem(path+".all", "a rule has conditions in either or in all, not in both")
@@ -461,7 +461,7 @@ func (p *parsing) answer(path string, raw *answerYAML) Answer {
 		p.problem(path+".status", "%d is not from 400 to 599", a.Status)
 	}
 	if strings.ContainsAny(a.Type, "\r\n") {
-		p.problem(path+".type", "a line break")
+		p.problem(path+".type", "a line break, want a media type on one line")
 	}
 	return a
 }
@@ -503,7 +503,7 @@ func (p *parsing) condition(path string, raw *conditionYAML) condition {
 	p.oneOf(path+".algorithm", raw.Algorithm, "window", "bucket")
 	p.oneOf(path+".missing", raw.Missing, "count", "skip")
 	if raw.Value == "" {
-		p.problem(path, "no value: what does it count?")
+		p.problem(path, "no value: want what to count, as in {address}")
 	}
 	var err error
 	if c.value, err = parseTemplate(raw.Value); err != nil {

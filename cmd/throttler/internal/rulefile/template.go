@@ -54,7 +54,7 @@ func parseTemplate(source string) (template, error) {
 			return template{}, err
 		}
 		if len(t.parts) > 0 && !strings.ContainsAny(text, separators) {
-			return template{}, fmt.Errorf("nothing tells {%s} from the part before it: put one of %q in between", inside, separators)
+			return template{}, fmt.Errorf("nothing separates {%s} from the part before it: put one of %q in between", inside, separators)
 		}
 		p.text = text
 		t.parts = append(t.parts, p)

@@ -63,7 +63,7 @@ func (c *condition) withValue(given string, ipv6Bits int) (filled throttler.Cond
 	value := given
 	if parts := c.value.parts; len(parts) == 2 && (parts[0].attribute == "address" || parts[0].attribute == "network") {
 		if !request.Addr.IsValid() {
-			return throttler.Condition{}, false, fmt.Errorf("%s counts addresses, and %q is none", c.Name, given)
+			return throttler.Condition{}, false, fmt.Errorf("condition %s counts addresses, and %q is not one", c.Name, given)
 		}
 		value, _ = c.value.value(request, "", ipv6Bits)
 	}
