@@ -16,23 +16,16 @@ type expiries []*entry
 
 func (x expiries) Len() int { return len(x) }
 
-// Less orders by when entries are due. Those that are due at the same time are in the
-// order in which they were stored.
-func (x expiries) Less(i, j int) bool {
-	if c := x[i].due.Compare(x[j].due); c != 0 {
-		return c < 0
-	}
-	return x[i].order < x[j].order
-}
+func (x expiries) Less(i, j int) bool { return x[i].due.Before(x[j].due) }
 
 func (x expiries) Swap(i, j int) {
 	x[i], x[j] = x[j], x[i]
-	x[i].place, x[j].place = i+1, j+1
+	x[i].place, x[j].place = int32(i+1), int32(j+1)
 }
 
 func (x *expiries) Push(e any) {
 	*x = append(*x, e.(*entry))
-	(*x)[len(*x)-1].place = len(*x)
+	(*x)[len(*x)-1].place = int32(len(*x))
 }
 
 func (x *expiries) Pop() any {
@@ -50,7 +43,7 @@ func (x *expiries) update(e *entry) {
 	case e.deadline.IsZero():
 		x.remove(e)
 	case e.place == 0:
-		e.due, e.order = e.deadline, e.cas
+		e.due = e.deadline
 		heap.Push(x, e)
 	case e.deadline.Before(e.due):
 		x.move(e)
@@ -59,14 +52,14 @@ func (x *expiries) update(e *entry) {
 
 // move puts e where its deadline belongs.
 func (x *expiries) move(e *entry) {
-	e.due, e.order = e.deadline, e.cas
-	heap.Fix(x, e.place-1)
+	e.due = e.deadline
+	heap.Fix(x, int(e.place-1))
 }
 
 // remove removes e, if it is there.
 func (x *expiries) remove(e *entry) {
 	if e.place > 0 {
-		heap.Remove(x, e.place-1)
+		heap.Remove(x, int(e.place-1))
 	}
 }
 
