@@ -475,25 +475,12 @@ type late struct {
 	then func()
 }
 
-func (l *late) Exchange(_ context.Context, xs ...throttler.Exchange) { l.Start(xs...) }
-
-func (l *late) Start(xs ...throttler.Exchange) {
-	for _, x := range xs {
-		l.Store.Start(overtakenExchange{x, l})
-	}
-}
-
-type overtakenExchange struct {
-	throttler.Exchange
-	l *late
-}
-
-func (x overtakenExchange) Done(r throttler.Result) {
-	if then := x.l.then; then != nil {
-		x.l.then = nil
+func (l *late) Inline(x throttler.Exchange) {
+	l.Store.Inline(x)
+	if then := l.then; then != nil {
+		l.then = nil
 		then()
 	}
-	x.Exchange.Done(r)
 }
 
 // A staged is a pool that calls before and after, if they are not nil, around

@@ -98,8 +98,8 @@ func TestWhatIsInFlightIsBounded(t *testing.T) {
 // nobody's.
 func TestAnExchangeThatIsGivenUpIsDoneOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		const n = 100
-		s := &station{answer: after(100*time.Millisecond, misses)}
+		const n = 38 // in one packet
+		s := &station{answer: after(200*time.Millisecond, misses)}
 		p := s.newPool(t, one)
 		p.QueueTimeout = time.Millisecond
 		var done [n]atomic.Int64
