@@ -22,11 +22,10 @@ func (p *Pool) one(ctx context.Context, s *single) (ended bool, err error) {
 	}
 	r.call, s.list[0] = &s.call, r
 	s.call.pending.Store(1)
-	if c := r.lane.claim(); c == nil {
-		if err := r.lane.submit(s.list[:]); err != nil {
-			r.end(err)
-		}
-	} else if c.sendAlone(s.list[:]) {
+	switch c, err := r.lane.claimOrSubmit(s.list[:]); {
+	case err != nil:
+		r.end(err)
+	case c != nil && c.sendAlone(s.list[:]):
 		c.receiveOwn(ctx, &s.call)
 	}
 	return s.call.wait(ctx), nil
@@ -42,14 +41,13 @@ func (p *Pool) do(ctx context.Context, requests []*request) {
 	byLane(requests, func(l *lane, group []*request) {
 		c := newCall(group)
 		calls = append(calls, c)
-		conn := l.claim()
+		conn, err := l.claimOrSubmit(group)
 		switch {
-		case conn == nil:
-			if err := l.submit(group); err != nil {
-				for _, r := range group {
-					r.end(err)
-				}
+		case err != nil:
+			for _, r := range group {
+				r.end(err)
 			}
+		case conn == nil:
 		case !conn.sendAlone(group):
 		case own == nil:
 			own = conn

@@ -41,11 +41,20 @@ func newLane(s *server) *lane {
 	return l
 }
 
-// claim gives the caller both roles of the connection if nobody else is there.
-// Otherwise it returns nil.
-func (l *lane) claim() *conn {
+// claimOrSubmit gives the caller both roles of the connection, to make the requests
+// itself, if nobody else is there. Otherwise it submits them and returns nil.
+func (l *lane) claimOrSubmit(requests []*request) (*conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if c := l.claim(); c != nil {
+		return c, nil
+	}
+	return nil, l.push(requests)
+}
+
+// claim gives the caller both roles of the connection if nobody else is there.
+// Otherwise it returns nil. l.mu is held.
+func (l *lane) claim() *conn {
 	c := l.conn
 	if l.queue.len() > 0 || c == nil || c.dead != nil || c.sent.len() > 0 {
 		l.alone = 0
@@ -66,6 +75,11 @@ func (l *lane) claim() *conn {
 func (l *lane) submit(requests []*request) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.push(requests)
+}
+
+// push is submit. l.mu is held.
+func (l *lane) push(requests []*request) error {
 	if l.closed {
 		return ErrClosed
 	}
