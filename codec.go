@@ -69,7 +69,7 @@ const (
 )
 
 // A record is all that is known of one value of one condition. Its hits refer
-// to the bytes it was decoded from, which nobody may change.
+// to the bytes it was decoded from, which must not change.
 type record struct {
 	ban    ban
 	hits   hits

@@ -107,7 +107,7 @@ func (h hits) low(i int) uint64 {
 func (h hits) full(i int) uint64 {
 	back := (h.last - h.low(i)) & h.mask()
 	if back > h.last {
-		return 0 // of a list that nobody has written
+		return 0 // of a list that this package has not written
 	}
 	return h.last - back
 }

@@ -71,12 +71,11 @@ const (
 	// record comes and goes between two reads.
 	maxStalls = 10
 
-	// maxLosses is how many races an entry may lose beyond the Max that are
-	// others' hits. A sound backend comes nowhere near: that takes as many
-	// others who each write between a read and a write of the entry, and take
-	// back what they count. But one whose reads and writes go to different
-	// copies of a record, each with tokens of its own, looks as if somebody
-	// else were always faster.
+	// maxLosses is how many races an entry may lose, beyond one for each hit up
+	// to Max. A sound backend comes nowhere near: as many other processes would
+	// each have to write between a read and a write of the entry, and take back
+	// what they count. A backend that reads one copy of a record and writes
+	// another loses every race.
 	maxLosses = 1000
 )
 

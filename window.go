@@ -15,13 +15,13 @@ import "time"
 // Two kinds of hits are later than now+TTL, the expiry of a hit counted now:
 //
 //   - Hits that were counted under a longer TTL, when a rule was changed. They
-//     keep their time as long as they block nobody.
+//     keep their time as long as they block no call.
 //   - Hits of a caller whose clock is ahead. They are known by being later than
 //     now plus the longest TTL that the list was counted under.
 //
 // Both count as if they expired at now+TTL. They are stored so when they block or
 // when the clock is to blame, or else they would count as now+TTL for ever. So a
-// wrong clock, here or elsewhere, locks nobody out for longer than TTL. The same
+// wrong clock, here or elsewhere, blocks a value for TTL at most. The same
 // holds when the clock goes backwards and all hits are later than now+TTL.
 
 // look decides a call at now on the hits h of c. The hits that it returns are in

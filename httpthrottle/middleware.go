@@ -169,7 +169,7 @@ func (m *Middleware) misnaming(rule *throttler.Rule) error {
 	conditions := gate.Conditions(rule)
 	for _, name := range m.Public {
 		if !slices.ContainsFunc(conditions, func(c throttler.Condition) bool { return c.Name == name }) {
-			return fmt.Errorf("Public has %q, want the name of a condition of rule %q", name, rule.Identifier)
+			return fmt.Errorf("%q in Public is no condition of rule %q: give the name of one", name, rule.Identifier)
 		}
 	}
 	return nil

@@ -17,7 +17,7 @@ const (
 	maxInFlightBytes = 256 << 10
 	maxPacket        = 64 << 10
 	maxRequests      = 2 * maxGroup // in a packet: the server answers half of them while it gets the next one
-	maxAlone         = 16 << 10     // what a caller writes who is alone: it fits into any socket's buffer
+	maxAlone         = 16 << 10     // the most that a lone caller writes itself: it fits into any socket's buffer
 	minBuffer        = 16 << 10
 )
 
@@ -31,7 +31,7 @@ type conn struct {
 	id   uint64 // 0: a proxy is in between, or might be
 
 	// Guarded by lane.mu.
-	writing, reading bool // somebody has the role
+	writing, reading bool // a goroutine has the role
 	sent             fifo // without the whole of their answers, in order
 	offset           int64
 	progress         time.Time   // when the last answer was complete
@@ -67,7 +67,7 @@ func (c *conn) room() int {
 // has the writer's role, and gives it up.
 func (c *conn) write() {
 	for {
-		runtime.Gosched() // so that those who are about to ask come along
+		runtime.Gosched() // callers that are about to ask come along
 		batch := c.next()
 		if len(batch) == 0 {
 			c.stopWriting()
@@ -93,7 +93,7 @@ func (c *conn) next() []*request {
 
 // enqueue notes requests as sent and returns the packet with them, which is then
 // to be transmitted. Those that do not fit go back to the queue. It needs the
-// writer's role, and has somebody read the answers unless the caller has the
+// writer's role, and starts a reader unless the caller has the
 // reader's role as well.
 func (c *conn) enqueue(batch []*request, alone bool) (packet []byte) {
 	packet, n := c.encode(batch)
@@ -219,7 +219,7 @@ func (c *conn) receive(ctx context.Context, own *call) {
 	defer c.leave()
 	c.look()
 	for idle := 0; idle < 3; {
-		unread := c.r < c.w && len(c.heads) == 0 // nobody's so far
+		unread := c.r < c.w && len(c.heads) == 0 // of no request so far
 		n, err := c.parse()
 		waits, good := c.settle(n, err)
 		c.handOut()
@@ -227,7 +227,7 @@ func (c *conn) receive(ctx context.Context, own *call) {
 		case !good, own != nil && own.pending.Load() == 0:
 			return
 		case !waits && own == nil:
-			idle++ // those who were answered are about to ask again
+			idle++ // the callers just answered are about to ask again
 			runtime.Gosched()
 			c.look()
 			continue
@@ -471,8 +471,8 @@ func (c *conn) late(now time.Time) (late []*request, next time.Duration) {
 	return late, bound
 }
 
-// fail has the connection used no more, because of err: who has a role is woken,
-// and the last one to leave buries it. lane.mu is held.
+// fail ends the use of the connection, because of err. It wakes the reader and the
+// writer, and the last of them to leave buries it. lane.mu is held.
 func (c *conn) fail(err error) {
 	if c.dead != nil {
 		return
@@ -484,7 +484,7 @@ func (c *conn) fail(err error) {
 	_ = c.nc.SetDeadline(past)
 }
 
-// cut is fail for whoever has no role.
+// cut is fail for a caller without a role.
 func (c *conn) cut(reason error) {
 	c.lane.mu.Lock()
 	c.fail(reason)
@@ -505,7 +505,7 @@ func (c *conn) deserted() bool {
 }
 
 // bury closes the connection and decides what becomes of the requests that it had
-// sent. Nobody else uses it any more.
+// sent. It is the last to use the connection.
 func (c *conn) bury() {
 	l, s := c.lane, c.lane.server
 	if c.watch != nil {

@@ -23,7 +23,7 @@ func (s *server) dial(life context.Context, l *lane) (*conn, error) {
 	return c, err
 }
 
-// greeted makes a connection, logs in, and asks who is there unless that is known
+// greeted makes a connection, logs in, and asks for the version unless that is known
 // to be a proxy.
 func (s *server) greeted(ctx context.Context, l *lane, proxy bool) (*conn, error) {
 	nc, err := s.dialContext(ctx, s.addr.network, s.addr.text)

@@ -31,10 +31,9 @@ func (p *Pool) one(ctx context.Context, s *single) (ended bool, err error) {
 	return s.call.wait(ctx), nil
 }
 
-// do makes requests and returns when all have ended, or ctx has. Where nobody
-// else asks, it writes by itself, and reads the answers of one server. Those of the
-// others are read by others, so that no server waits to be read for another that
-// hangs.
+// do makes requests and returns when all have ended, or ctx has. A lone
+// caller writes by itself, and reads the answers of one server. Other goroutines read
+// those of the other servers, so that a server that hangs delays none of them.
 func (p *Pool) do(ctx context.Context, requests []*request) {
 	var calls []*call
 	var own *conn // whose answers to calls[0] are read here

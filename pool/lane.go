@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// A lane is the way to a server: one connection at a time, and those who wait
+// A lane is the way to a server: one connection at a time, and the requests that wait
 // for it in turn.
 //
-// Whoever sends on the connection has the role of its writer, and whoever waits
-// for answers has that of its reader. A caller who is alone takes both. As soon as
-// there are others, goroutines that end with the work take them over.
+// One goroutine at a time writes to the connection, and one reads from it. These are
+// its roles. A lone caller takes both. As soon as there are more callers, goroutines
+// that end with the work take them.
 type lane struct {
 	server *server
 
@@ -23,15 +23,15 @@ type lane struct {
 	connecting bool
 	refusal    error // why there is no connection yet: the server has too many
 	closed     bool
-	alone      int // how many calls in a row found nobody else waiting
+	alone      int // how many calls in a row found no other waiting
 	life       context.Context
 	endLife    context.CancelCauseFunc // ends what connecting is under way
 	clock      *time.Timer             // runs expire
 	ticking    bool
 }
 
-// aloneEnough is how many calls in a row must find nobody else waiting for the
-// next one to take the connection for itself: among many callers there is always
+// aloneEnough is how many calls in a row must find no other waiting before the
+// next one takes the connection for itself: among many callers there is always
 // one that comes first, and it would send a packet of its own each time.
 const aloneEnough = 4
 
@@ -42,7 +42,7 @@ func newLane(s *server) *lane {
 }
 
 // claimOrSubmit gives the caller both roles of the connection, to make the requests
-// itself, if nobody else is there. Otherwise it submits them and returns nil.
+// itself, if no other call is there. Otherwise it submits them and returns nil.
 func (l *lane) claimOrSubmit(requests []*request) (*conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,7 +52,7 @@ func (l *lane) claimOrSubmit(requests []*request) (*conn, error) {
 	return nil, l.push(requests)
 }
 
-// claim gives the caller both roles of the connection if nobody else is there.
+// claim gives the caller both roles of the connection if no other call is there.
 // Otherwise it returns nil. l.mu is held.
 func (l *lane) claim() *conn {
 	c := l.conn
@@ -115,7 +115,7 @@ func (l *lane) putBack(requests []*request) {
 		return
 	}
 	for _, r := range requests {
-		if r.queued.IsZero() { // it was sent by a caller who was alone
+		if r.queued.IsZero() { // a lone caller sent it
 			r.queued = time.Now()
 		}
 	}
@@ -123,7 +123,7 @@ func (l *lane) putBack(requests []*request) {
 	l.tick(l.server.queueTimeout)
 }
 
-// wake sees to it that somebody sends what is queued. l.mu is held.
+// wake starts a writer, or a connection, if something is queued. l.mu is held.
 func (l *lane) wake() {
 	switch {
 	case l.queue.len() == 0:
@@ -138,12 +138,12 @@ func (l *lane) wake() {
 	}
 }
 
-// connect makes a connection for those who wait for one.
+// connect makes a connection for the requests in the queue.
 func (l *lane) connect(life context.Context) {
 	c, err := l.dial(life)
 	l.mu.Lock()
 	l.connecting, l.refusal = false, nil
-	if life.Err() != nil { // and l.cut has ended those who waited
+	if life.Err() != nil { // and l.cut has ended the requests that waited
 		l.wake()
 		l.mu.Unlock()
 		if c != nil {
@@ -192,8 +192,8 @@ func (l *lane) dial(life context.Context) (*conn, error) {
 	}
 }
 
-// cut ends the connection, the making of one, and all who wait, for the given
-// reason.
+// cut ends the connection, the making of one, and all requests that wait, with the
+// given reason.
 func (l *lane) cut(reason error) {
 	l.mu.Lock()
 	l.endLife(reason)

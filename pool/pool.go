@@ -45,7 +45,7 @@
 //
 // # Writes whose answer was lost
 //
-// If a connection breaks between a write and its answer, nobody can tell whether
+// If a connection breaks between a write and its answer, it is not known whether
 // the server carried it out. Pool sends the write again over a new connection.
 // That is safe: add, cas and delete never take effect twice. But the second
 // answer may be about the first write, so any answer but success then comes as a

@@ -11,7 +11,7 @@ const probeKey = "throttler#probe"
 // probes find out whether a server that is down is back, so that no caller has to
 // wait for that. Their goroutine runs only while the server is down.
 type probes struct {
-	gone chan struct{} // closed when nobody needs the server any more
+	gone chan struct{} // closed when the server is not needed any more
 
 	mu      sync.Mutex
 	running bool

@@ -24,7 +24,7 @@ const (
 // write and then to read. It belongs to its lane's queue, then to the writer of
 // a connection, and then to the requests that the connection has sent.
 type request struct {
-	call  *call // who waits for it; nil: nobody
+	call  *call // waits for it; nil: none does
 	lane  *lane
 	key   string
 	keys  []string           // to be read, instead of key alone
@@ -102,7 +102,7 @@ func (p *Pool) newSingle() *single {
 	return &single{call: call{ready: make(chan struct{}, 1)}}
 }
 
-// release gives s back, once the call has ended and nobody looks at it any more.
+// release gives s back, once the call has ended and is not used any more.
 func (p *Pool) release(s *single) {
 	if !s.request.givenUp {
 		s.request = request{}
@@ -111,7 +111,7 @@ func (p *Pool) release(s *single) {
 }
 
 // propose asks the exchange what is to be written, now that its turn has come.
-// Where a token is good for one exchange alone, nobody may guess: there the
+// Where a token is good for one exchange alone, a guess is not allowed: there the
 // record is read first, and proposeKnown comes after it.
 func (r *request) propose(conn uint64) {
 	r.conn = conn
@@ -214,7 +214,7 @@ func (r *request) again() {
 // be stored is not repeated only because it could not be read back.
 func (r *request) mayRetry() bool { return !r.retried && r.reply.status != stored }
 
-// end tells who waits for r that it has its answer, or has failed with err. It is
+// end tells the call of r that it has its answer, or has failed with err. It is
 // the last that happens to r. No lock is held.
 func (r *request) end(err error) {
 	if err == nil {

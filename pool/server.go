@@ -112,7 +112,7 @@ func (s *server) admit() error {
 
 // ended notes how a request has ended, and returns its error as callers see it.
 func (s *server) ended(err error, probe func(error)) error {
-	if probe != nil { // nobody's call
+	if probe != nil { // of no call
 		s.blame(err)
 		probe(err)
 		s.announce()
@@ -197,7 +197,7 @@ func (s *server) changed(_ string, _, to gobreaker.State) {
 
 // announce does what follows from a change of the breaker's state. Calls that
 // began later than those that failed would wait for their own timeouts although
-// it is known by now that nobody will answer.
+// it is known by now that no answer will come.
 func (s *server) announce() {
 	if s.tripped.CompareAndSwap(true, false) {
 		s.cut(errCut)
@@ -240,7 +240,7 @@ func (o *outages) note(err error) {
 	}
 }
 
-// tell tells the news, unless somebody else is about to. No lock is held while it
+// tell reports the news, unless another goroutine does. No lock is held while it
 // does.
 func (o *outages) tell(server string) {
 	o.mu.Lock()
