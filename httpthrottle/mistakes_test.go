@@ -62,7 +62,7 @@ func TestCheckFindsMistakesWithoutCounting(t *testing.T) {
 		{"unlimited", httpthrottle.Unlimited(), []string{"first"}, ""},
 		{"zero", throttler.Rule{}, nil, `httpthrottle: throttler: invalid rule: Identifier is "", want a name`},
 		{"Max", bad, nil, "httpthrottle: throttler: invalid rule: Either[1].Max is 0, want 1 to 100000"},
-		{"misspelt", rule, []string{"first", "secnd"}, `httpthrottle: Public has "secnd", want the name of a condition of rule "test"`},
+		{"misspelt", rule, []string{"first", "secnd"}, `httpthrottle: "secnd" in Public is no condition of rule "test": give the name of one`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m := httpthrottle.New(throttler.New(failingStore{errors.New("asked")}), func(*http.Request) throttler.Rule { return test.rule })
@@ -100,7 +100,7 @@ func TestMisspeltPublicNameIsLoggedOnceAndRefusesNobody(t *testing.T) {
 	h := m.Handler(hello)
 	w, log := logged(h, "203.0.113.9:1")
 	require.Equal(t, http.StatusOK, w.Code)
-	require.Equal(t, "httpthrottle: Public has \"secnd\", want the name of a condition of rule \"test\"\n", log)
+	require.Equal(t, "httpthrottle: \"secnd\" in Public is no condition of rule \"test\": give the name of one\n", log)
 	require.Equal(t, `"first";q=1;w=60`, w.Header().Get(policies))
 	for range 3 {
 		_, log = logged(h, "203.0.113.9:1")
