@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
 )
 
 // A call is one rule on its way through the backend: an entry for each condition.
@@ -18,13 +20,13 @@ type call struct {
 
 	answer *answer // room for what the caller keeps
 
-	// Room for the one condition that most calls have.
-	one struct {
-		entry   entry
-		entries [1]*entry
-		round   round
-		led     [1]*slot
-	}
+	// Room for the entries, and for the first round. A call that is used again
+	// has it already.
+	one     entry
+	several []entry
+	list    []*entry
+	first   round
+	led     []*slot
 }
 
 // An answer is what the caller keeps of a call with one condition.
@@ -36,34 +38,61 @@ type answer struct {
 // calls holds used calls for reuse: see [call.idle].
 var calls = sync.Pool{New: func() any { return new(call) }}
 
-// clear makes c a call that is not made yet. It keeps room for what a small record
-// is stored in.
+// clear makes c a call that is not made yet. It keeps the room that a usual call
+// takes.
 func (c *call) clear() {
-	room := c.one.entry.item.Value
-	*c = call{}
-	if cap(room) <= maxRoom {
-		c.one.entry.item.Value = room
+	several, list, led, item := c.several, c.list, c.led, c.one.room()
+	if cap(several) > maxSeveral {
+		several, list, led = nil, nil, nil
 	}
+	for i := range several {
+		e := &several[i]
+		*e = entry{item: e.room()}
+	}
+	clear(list)
+	clear(led[:cap(led)])
+	*c = call{several: several[:0], list: list[:0], led: led}
+	c.one.item = item
 }
 
-// maxRoom is the largest value that a call keeps room for.
-const maxRoom = 1024
+// room returns an item with nothing but room for a small value.
+func (e *entry) room() memcache.Item {
+	if cap(e.item.Value) > maxRoom {
+		return memcache.Item{}
+	}
+	return memcache.Item{Value: e.item.Value[:0]}
+}
+
+const (
+	maxSeveral = 16   // conditions that a call keeps room for
+	maxRoom    = 1024 // bytes of a value that an entry keeps room for
+)
+
+// undecided returns n entries.
+func (c *call) undecided(n int) []*entry {
+	if n > cap(c.list) {
+		c.list, c.led = make([]*entry, 0, n), make([]*slot, 0, n)
+	}
+	if n == 1 {
+		c.list = append(c.list, &c.one)
+		return c.list
+	}
+	if n > cap(c.several) {
+		c.several = make([]entry, n)
+	}
+	c.several = c.several[:n]
+	for i := range c.several {
+		c.list = append(c.list, &c.several[i])
+	}
+	return c.list
+}
 
 // newCall returns the call of rule, with all its conditions undecided.
 func (t *Throttler) newCall(rule Rule) *call {
 	c := calls.Get().(*call)
 	c.t, c.rule = t, rule
 	conditions := c.rule.conditions()
-	if len(conditions) == 1 {
-		c.one.entries[0] = &c.one.entry
-		c.entries = c.one.entries[:]
-	} else {
-		entries := make([]entry, len(conditions))
-		c.entries = make([]*entry, len(conditions))
-		for i := range entries {
-			c.entries[i] = &entries[i]
-		}
-	}
+	c.entries = c.undecided(len(conditions))
 	for i, e := range c.entries {
 		e.condition = conditions[i]
 		e.lockout = c.rule.lockout(&e.condition)
@@ -89,11 +118,20 @@ func (c *call) run(ctx context.Context) Decision {
 // idle reports whether nothing of c is under way any more, so that c may be used
 // for another call. What is left to the garbage collector is always right.
 func (c *call) idle() bool {
-	if len(c.entries) > 1 {
-		return true // its entries and rounds are not those of one
+	if !c.first.idle() || !c.one.idle() {
+		return false
 	}
-	e := &c.one.entry
-	return c.entries[0] == e && e.left == nil && c.one.round.idle()
+	for i := range c.several {
+		if !c.several[i].idle() {
+			return false
+		}
+	}
+	return true
+}
+
+// idle reports whether no other goroutine uses e any more.
+func (e *entry) idle() bool {
+	return e.left == nil && (e.round == nil || e.round.idle())
 }
 
 // askInRounds has all conditions of c decided, and counted unless the call is dry.
@@ -145,12 +183,11 @@ func (c *call) recall() {
 // askBoth asks the backend about all conditions that are undecided, and then the
 // fallback, if there is one, about those whose backend failed.
 func (c *call) askBoth(ctx context.Context, op op) {
-	var first *round
-	if len(c.entries) == 1 {
-		first = &c.one.round
-		first.led = c.one.led[:0]
+	first := &c.first
+	if first.entries != nil {
+		first = new(round) // c.first may be under way still
 	} else {
-		first = &round{led: make([]*slot, 0, len(c.entries))}
+		first.led = c.led
 	}
 	c.send(ctx, c.t.backend(), first, op, func(e *entry) bool { return e.from == nowhere && e.cause == nil })
 	fallback := c.t.fallback()
@@ -172,15 +209,13 @@ func (c *call) askBoth(ctx context.Context, op op) {
 
 // send asks b about the entries that are chosen.
 func (c *call) send(ctx context.Context, b *backend, r *round, op op, chosen func(*entry) bool) {
-	if len(c.entries) == 1 {
-		if e := c.entries[0]; chosen(e) {
-			r.entries = c.entries
-		}
-	} else {
-		for _, e := range c.entries {
-			if chosen(e) {
-				r.entries = append(r.entries, e)
-			}
+	for i, e := range c.entries {
+		switch {
+		case !chosen(e):
+		case len(r.entries) == i:
+			r.entries = c.entries[: i+1 : i+1] // all so far, as is usual
+		default:
+			r.entries = append(r.entries, e)
 		}
 	}
 	if len(r.entries) == 0 {

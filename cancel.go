@@ -48,6 +48,9 @@ func (c *call) noteHit(e *entry) {
 	if c.receipt == nil {
 		c.receipt = &c.room().receipt
 		c.receipt.hits = c.receipt.one[:0]
+		if n := len(c.entries); n > 1 {
+			c.receipt.hits = make([]counted, 0, n)
+		}
 	}
 	if pending {
 		c.receipt.left = append(c.receipt.left, e)
