@@ -406,6 +406,24 @@ func TestAnAttackerCannotFillMemory(t *testing.T) {
 	require.Equal(t, memstore.DefaultMaxItems, s.Len())
 }
 
+// As many as it takes, if need be of all shards, and not itself.
+func TestALargeItemEvictsManySmallOnes(t *testing.T) {
+	const most = 16 << 20
+	for range 3 { // shards are chosen at random
+		s := &memstore.Store{MaxBytes: most}
+		for i := range most >> 10 {
+			require.NoError(t, s.Add(item(fmt.Sprintf("%04x", i), strings.Repeat("v", 1020))))
+		}
+		require.Equal(t, most, s.Stats().Bytes)
+		for i := range 32 {
+			key := "large" + strconv.Itoa(i)
+			require.NoError(t, s.Add(&memcache.Item{Key: key, Value: make([]byte, valueLimit(key))}))
+			require.LessOrEqual(t, s.Stats().Bytes, most)
+			fetch(t, s, key)
+		}
+	}
+}
+
 func TestKeyCutFromALargeStringDoesNotKeepIt(t *testing.T) {
 	s := memstore.New()
 	before := heap()
