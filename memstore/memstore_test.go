@@ -560,3 +560,33 @@ func TestExpiredItemsMakeRoomBeforeOthersDo(t *testing.T) {
 		require.LessOrEqual(t, s.Len(), 100)
 	})
 }
+
+// An item whose expiration was changed makes room when it has expired, and keeps no
+// other one from that.
+func TestAChangedExpirationIsThatWhichMakesRoom(t *testing.T) {
+	for name, after := range map[string]int32{"shorter": 1, "never": 0} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &memstore.Store{MaxItems: 4}
+				require.NoError(t, s.Add(item("old", "")))
+				require.NoError(t, s.Add(&memcache.Item{Key: "other", Expiration: 5}))
+				require.NoError(t, s.Add(&memcache.Item{Key: "changed", Expiration: 3}))
+				changed := fetch(t, s, "changed")
+				changed.Expiration = after
+				require.NoError(t, s.CompareAndSwap(changed))
+				require.NoError(t, s.Add(item("last", "")))
+				wait := time.Second
+				if after == 0 {
+					wait = 4 * time.Second
+					time.Sleep(wait)
+					require.NoError(t, s.Delete("last"))
+					require.NoError(t, s.Add(item("last", ""))) // looks for what has expired
+				}
+				time.Sleep(wait)
+				require.NoError(t, s.Add(item("new", "")))
+				require.Zero(t, s.Stats().Evictions)
+				fetch(t, s, "old")
+			})
+		})
+	}
+}
