@@ -379,11 +379,17 @@ func TestTooManyConnectionsAreNotWaitedForWithoutEnd(t *testing.T) {
 		s := &station{answer: misses}
 		p := s.newPool(t, one)
 		beAlone(p, "key")
+		time.Sleep(2 * pool.DefaultQueueTimeout)
 		s.greets("ERROR Too many open connections")
 		s.now(hangsUp)
 		var err error
 		require.LessOrEqual(t, took(func() { _, err = p.Get("key") }), pool.DefaultQueueTimeout+timeout)
 		require.ErrorContains(t, err, "too many open connections")
+
+		time.Sleep(time.Second)
+		s.dialled()
+		time.Sleep(time.Minute)
+		require.Empty(t, s.dialled(), "for nobody")
 	})
 }
 
