@@ -231,7 +231,7 @@ func TestAPacketIsTwoTurnsOfTheServer(t *testing.T) {
 		var gets []int
 		p.DialContext = deepConns(s, func(b []byte) {
 			gets = append(gets, bytes.Count(b, []byte("gets ")))
-			require.LessOrEqual(t, bytes.Count(b, []byte("add ")), 38)
+			assert.LessOrEqual(t, bytes.Count(b, []byte("add ")), 38)
 		})
 		p.Exchange(context.Background(), writes(numbered(80)...)...)
 		require.Equal(t, []int{0, 2, 2, 1}, gets, "after the version")
