@@ -406,6 +406,24 @@ func TestAnAttackerCannotFillMemory(t *testing.T) {
 	require.Equal(t, memstore.DefaultMaxItems, s.Len())
 }
 
+// As many as it takes, if need be of all shards, and not itself.
+func TestALargeItemEvictsManySmallOnes(t *testing.T) {
+	const most = 16 << 20
+	for range 3 { // shards are chosen at random
+		s := &memstore.Store{MaxBytes: most}
+		for i := range most >> 10 {
+			require.NoError(t, s.Add(item(fmt.Sprintf("%04x", i), strings.Repeat("v", 1020))))
+		}
+		require.Equal(t, most, s.Stats().Bytes)
+		for i := range 32 {
+			key := "large" + strconv.Itoa(i)
+			require.NoError(t, s.Add(&memcache.Item{Key: key, Value: make([]byte, valueLimit(key))}))
+			require.LessOrEqual(t, s.Stats().Bytes, most)
+			fetch(t, s, key)
+		}
+	}
+}
+
 func TestKeyCutFromALargeStringDoesNotKeepIt(t *testing.T) {
 	s := memstore.New()
 	before := heap()
@@ -541,4 +559,34 @@ func TestExpiredItemsMakeRoomBeforeOthersDo(t *testing.T) {
 		require.NotZero(t, s.Stats().Evictions, "now they must")
 		require.LessOrEqual(t, s.Len(), 100)
 	})
+}
+
+// An item whose expiration was changed makes room when it has expired, and keeps no
+// other one from that.
+func TestAChangedExpirationIsThatWhichMakesRoom(t *testing.T) {
+	for name, after := range map[string]int32{"shorter": 1, "never": 0} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &memstore.Store{MaxItems: 4}
+				require.NoError(t, s.Add(item("old", "")))
+				require.NoError(t, s.Add(&memcache.Item{Key: "other", Expiration: 5}))
+				require.NoError(t, s.Add(&memcache.Item{Key: "changed", Expiration: 3}))
+				changed := fetch(t, s, "changed")
+				changed.Expiration = after
+				require.NoError(t, s.CompareAndSwap(changed))
+				require.NoError(t, s.Add(item("last", "")))
+				wait := time.Second
+				if after == 0 {
+					wait = 4 * time.Second
+					time.Sleep(wait)
+					require.NoError(t, s.Delete("last"))
+					require.NoError(t, s.Add(item("last", ""))) // looks for what has expired
+				}
+				time.Sleep(wait)
+				require.NoError(t, s.Add(item("new", "")))
+				require.Zero(t, s.Stats().Evictions)
+				fetch(t, s, "old")
+			})
+		})
+	}
 }

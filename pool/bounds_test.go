@@ -73,6 +73,7 @@ func TestWhatIsInFlightIsBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &station{answer: after(time.Millisecond, misses)}
 		p := s.newPool(t, one)
+		p.DialContext = deepConns(s, nil)
 		p.QueueTimeout, p.Timeout = time.Hour, time.Hour
 		var calls sync.WaitGroup
 		for i := range 3 * pool.MaxInFlight {
@@ -87,8 +88,7 @@ func TestWhatIsInFlightIsBounded(t *testing.T) {
 			stats := p.Stats()[0]
 			most, queued = max(most, stats.InFlight), max(queued, stats.Queued)
 		}
-		require.LessOrEqual(t, most, pool.MaxInFlight)
-		require.Positive(t, most)
+		require.Equal(t, pool.MaxInFlight, most)
 		require.Positive(t, queued, "more than may be in flight has to wait")
 		calls.Wait()
 	})
@@ -127,6 +127,67 @@ func TestAnExchangeThatIsGivenUpIsDoneOnce(t *testing.T) {
 	})
 }
 
+// A caller that was alone has not waited for its turn, whatever others do.
+func TestACallerThatWasAloneIsNotGivenUp(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		p.QueueTimeout = time.Millisecond
+		beAlone(p, "key")
+		s.now(after(timeout/2, misses))
+		for _, d := range atOnce(2, func(i int) {
+			time.Sleep(time.Duration(i))
+			_, err := p.Get("key")
+			assert.Equal(t, memcache.ErrCacheMiss, err)
+		}) {
+			require.GreaterOrEqual(t, d, timeout/2)
+		}
+	})
+}
+
+// An exchange that is given up may have been carried out if it wrote anything, now
+// or before its first connection was lost.
+func TestAnExchangeThatIsGivenUpMayHaveWritten(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, second *memcache.Item
+		lost          bool // the first connection
+		unknown       bool
+	}{
+		"reads":                    {},
+		"writes":                   {first: valued("1", 0), unknown: true},
+		"wrote, and reads":         {first: valued("1", 0), lost: true, unknown: true},
+		"reads on each connection": {lost: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				slow := after(timeout*2/3, misses)
+				s := &station{answer: slow}
+				if c.lost {
+					s.answer = func(conn net.Conn, _ string) {
+						s.now(slow)
+						conn.Close()
+					}
+				}
+				p := s.newPool(t, one)
+				p.QueueTimeout = time.Millisecond
+				var done sync.WaitGroup
+				done.Add(3)
+				x := &exchange{key: "key", then: done.Done}
+				x.propose = func(throttler.Turn) *memcache.Item {
+					if len(x.turns) == 1 {
+						return c.first
+					}
+					return c.second
+				}
+				p.Start(&exchange{key: "key", then: done.Done}, &exchange{key: "key", then: done.Done}, x)
+				done.Wait()
+				require.ErrorIs(t, x.results[0].Err, throttler.ErrOverloaded)
+				require.Equal(t, c.unknown, x.results[0].Unknown)
+			})
+		})
+	}
+}
+
 // A deep connection takes whatever is written, as one with endless buffers.
 type deep struct {
 	net.Conn
@@ -143,22 +204,47 @@ func (c *deep) Close() error {
 	return c.Conn.Close()
 }
 
+// deepConns makes deep connections to s. It calls packet, unless that is nil, with
+// each packet.
+func deepConns(s *station, packet func([]byte)) dialFunc {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := s.DialContext(ctx, network, addr)
+		c := &deep{conn, make(chan []byte, 1000)}
+		go func() {
+			for b := range c.written {
+				if packet != nil {
+					packet(b)
+				}
+				conn.Write(b)
+			}
+		}()
+		return c, err
+	}
+}
+
+// A packet has the requests that the server answers in two turns, 20 commands each:
+// it carries out the second while it gets the next packet.
+func TestAPacketIsTwoTurnsOfTheServer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: holds()}
+		p := s.newPool(t, one)
+		var gets []int
+		p.DialContext = deepConns(s, func(b []byte) {
+			gets = append(gets, bytes.Count(b, []byte("gets ")))
+			assert.LessOrEqual(t, bytes.Count(b, []byte("add ")), 38)
+		})
+		p.Exchange(context.Background(), writes(numbered(80)...)...)
+		require.Equal(t, []int{0, 2, 2, 1}, gets, "after the version")
+	})
+}
+
 // Bytes are bounded too: large records are not all put into the socket at once.
 func TestBytesInFlightAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &station{answer: after(time.Millisecond, misses)}
 		p := s.newPool(t, one)
 		p.QueueTimeout = time.Hour
-		p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := s.DialContext(ctx, network, addr)
-			c := &deep{conn, make(chan []byte, 1000)}
-			go func() {
-				for b := range c.written {
-					conn.Write(b)
-				}
-			}()
-			return c, err
-		}
+		p.DialContext = deepConns(s, nil)
 		value := []byte(strings.Repeat("v", 100_000))
 		var calls sync.WaitGroup
 		for range 50 {
@@ -216,6 +302,32 @@ func TestAnAnnouncementIsNotBelieved(t *testing.T) {
 	}
 }
 
+// Nor is more kept than a line of an answer can be.
+func TestALineWithoutEndIsNotReadOn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := (&station{answer: says(strings.Repeat("x", 3000))}).newPool(t, one)
+		require.Zero(t, took(func() {
+			_, err := p.Get("key")
+			require.ErrorContains(t, err, "not an answer of memcached")
+			require.Less(t, len(err.Error()), 250, "nor told at length")
+		}))
+	})
+}
+
+func TestAValueOfEachSizeIsWhole(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{}
+		p := s.newPool(t, one)
+		for size := range 200 {
+			value := strings.Repeat("v", max(size-1, 0)) + strings.Repeat("!", min(size, 1))
+			s.now(says(fmt.Sprintf("VALUE key 0 %d 7\r\n%s\r\nEND\r\n", size, value)))
+			item, err := p.Get("key")
+			require.NoError(t, err)
+			require.Equal(t, value, string(item.Value))
+		}
+	})
+}
+
 func TestMaxValue(t *testing.T) {
 	p := patient(t, memcachedtest.Process(t, "-I", "4m").Addr)
 	p.MaxValue = 3_000_000
@@ -258,6 +370,40 @@ func TestTooManyConnectionsAreWaitedFor(t *testing.T) {
 		require.LessOrEqual(t, took(func() { _, err = p.Get("key") }), pool.DefaultQueueTimeout+timeout)
 		require.ErrorIs(t, err, throttler.ErrUnavailable)
 		require.ErrorContains(t, err, "too many open connections")
+	})
+}
+
+// A caller that was alone, and lost its connection, waits no longer than others.
+func TestTooManyConnectionsAreNotWaitedForWithoutEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		beAlone(p, "key")
+		time.Sleep(2 * pool.DefaultQueueTimeout)
+		s.greets("ERROR Too many open connections")
+		s.now(hangsUp)
+		var err error
+		require.LessOrEqual(t, took(func() { _, err = p.Get("key") }), pool.DefaultQueueTimeout+timeout)
+		require.ErrorContains(t, err, "too many open connections")
+
+		time.Sleep(time.Second)
+		s.dialled()
+		time.Sleep(time.Minute)
+		require.Empty(t, s.dialled(), "for nobody")
+	})
+}
+
+// The time for the answer begins when there is a connection.
+func TestTheTimeOfADialIsNotThatOfTheQueue(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: after(timeout-1, misses), dial: func(context.Context) error {
+			time.Sleep(pool.DefaultDialTimeout - 1)
+			return nil
+		}}
+		p := s.newPool(t, one)
+		p.QueueTimeout = time.Millisecond
+		_, err := p.Get("key")
+		require.Equal(t, memcache.ErrCacheMiss, err)
 	})
 }
 

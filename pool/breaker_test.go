@@ -100,6 +100,64 @@ func TestEachRequestOnAConnectionHasTheTimeoutToItself(t *testing.T) {
 	})
 }
 
+// Nor does the time count that others had before it.
+func TestTheTimeoutBeginsWhenTheRequestIsSent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		p.Get("key")
+		time.Sleep(timeout - 1)
+		s.now(after(timeout-1, misses))
+		for range 3 {
+			_, err := p.Get("key")
+			require.Equal(t, memcache.ErrCacheMiss, err)
+		}
+		s.now(hangs)
+		require.Equal(t, timeout, took(func() { p.Get("key") }))
+		require.Len(t, s.dialled(), 1)
+	})
+}
+
+// Callers that keep coming do not put off the timeout of the one before them.
+func TestTheTimeoutOfTheOldestRequestHolds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		p.Get("key")
+		time.Sleep(timeout / 2)
+		s.now(hangs)
+		ends := time.Now().Add(timeout)
+		var calls sync.WaitGroup
+		for range 10 {
+			calls.Go(func() {
+				_, err := p.Get("key")
+				assert.ErrorContains(t, err, "timeout")
+			})
+			time.Sleep(timeout / 11)
+		}
+		calls.Wait()
+		require.Equal(t, ends, time.Now())
+	})
+}
+
+// A server that does not even read fills the socket. That is no loss of the
+// connection, after which the requests would be sent again.
+func TestAServerThatDoesNotReadCostsTheTimeout(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		end := make(chan struct{})
+		s := &station{answer: func(net.Conn, string) { <-end }}
+		p := s.newPool(t, one)
+		times := atOnce(2, func(i int) {
+			time.Sleep(time.Duration(i) * time.Millisecond) // for a packet of its own
+			_, err := p.Get("key")
+			assert.ErrorContains(t, err, "timeout")
+		})
+		require.Equal(t, []time.Duration{timeout, timeout}, times)
+		require.Zero(t, p.Stats()[0].Retries)
+		close(end)
+	})
+}
+
 func TestADialHasATimeoutOfItsOwn(t *testing.T) {
 	for _, dialTimeout := range []time.Duration{0, time.Millisecond, 3 * timeout} {
 		bubble(t, func(t *testing.T) {
@@ -433,6 +491,14 @@ func TestWhatIsAFailureOfTheServer(t *testing.T) {
 		"half, hangs up":   func(conn net.Conn, _ string) { io.WriteString(conn, "EN"); conn.Close() },
 		"item, hangs up":   func(conn net.Conn, _ string) { io.WriteString(conn, "VALUE key 0 1 7\r\nv\r\n"); conn.Close() },
 		"another's item":   says("VALUE another 0 5 7\r\nvalue\r\nEND\r\n"),
+		"no line feed":     says("VALUE key 0 5 7\r\nvalue\r_END\r\n"),
+		"no return":        says("VALUE key 0 5 7\r\nvalue_\nEND\r\n"),
+		"no key":           says("VALUE  0 5 7\r\nvalue\r\nEND\r\n"),
+		"no flags":         says("VALUE key x 5 7\r\nvalue\r\nEND\r\n"),
+		"large flags":      says("VALUE key 4294967296 5 7\r\nvalue\r\nEND\r\n"),
+		"no token":         says("VALUE key 0 5 x\r\nvalue\r\nEND\r\n"),
+		"no digit":         says("VALUE key 0 5 :\r\nvalue\r\nEND\r\n"),
+		"items too many":   says(strings.Repeat("VALUE key 0 5 7\r\nvalue\r\n", 3) + "END\r\n"),
 		"a complaint's id": says("VALUE ERROR 0 5 7\r\nvalue\r\nEND\r\n"),
 	} {
 		for operation, call := range operations {

@@ -363,9 +363,7 @@ func TestACallerLeavesWhenItsContextEnds(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				s := &station{answer: misses}
 				p := s.newPool(t, one)
-				for range 10 {
-					p.Get("key") // to be alone
-				}
+				beAlone(p, "key")
 				before := p.Stats()[0]
 				s.now(func(conn net.Conn, request string) {
 					time.Sleep(20 * time.Millisecond)
@@ -397,6 +395,276 @@ func TestACallerLeavesWhenItsContextEnds(t *testing.T) {
 				require.Equal(t, 1, stats.Conns)
 				require.Equal(t, before.Conns, stats.Conns)
 			})
+		})
+	}
+}
+
+// beAlone asks for each key until its next caller takes the connection for itself.
+func beAlone(p *pool.Pool, keys ...string) {
+	for range 10 {
+		for _, key := range keys {
+			p.Get(key)
+			synctest.Wait()
+		}
+	}
+}
+
+func TestACallerOfSeveralServersLeavesWhenItsContextEnds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one, two)
+		keys := onEach(p, one, two)
+		beAlone(p, keys[one], keys[two])
+		s.now(hangs)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		var done sync.WaitGroup
+		done.Add(2)
+		x, y := &exchange{key: keys[one], then: done.Done}, &exchange{key: keys[two], then: done.Done}
+		require.Equal(t, time.Millisecond, took(func() { p.Exchange(ctx, x, y) }))
+		require.Equal(t, timeout-time.Millisecond, took(done.Wait))
+	})
+}
+
+// A held connection keeps a long write until it is released, as one whose buffer is
+// full.
+type held struct {
+	net.Conn
+	release chan struct{}
+}
+
+func (c *held) Write(b []byte) (int, error) {
+	if len(b) > 10_000 {
+		<-c.release
+	}
+	return c.Conn.Write(b)
+}
+
+// No caller waits for a socket, which does not know when its ctx ends.
+func TestACallerOfALongWriteLeavesWhenItsContextEnds(t *testing.T) {
+	for _, n := range []int{1, 2} {
+		bubble(t, func(t *testing.T) {
+			s := &station{answer: misses}
+			p := s.newPool(t, one)
+			release := make(chan struct{})
+			p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				conn, err := s.DialContext(ctx, network, addr)
+				return &held{conn, release}, err
+			}
+			beAlone(p, "key")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			var done sync.WaitGroup
+			done.Add(n)
+			long := always(&memcache.Item{Value: []byte(strings.Repeat("v", 20_000))})
+			var xs []throttler.Exchange
+			for i := range n {
+				xs = append(xs, &exchange{key: fmt.Sprint("key", i), propose: long, then: done.Done})
+			}
+			require.Equal(t, time.Millisecond, took(func() { p.Exchange(ctx, xs...) }))
+			close(release)
+			done.Wait()
+			for _, x := range xs {
+				require.NoError(t, result(t, x).Err)
+			}
+			for range 10 { // the connection is as good as before
+				p.Exchange(context.Background(), &exchange{key: "key"}, &exchange{key: "key0", propose: long})
+				require.NoError(t, run(t, p, &exchange{key: "key"}).Err)
+				require.NoError(t, run(t, p, &exchange{key: "key", propose: long}).Err)
+				synctest.Wait()
+			}
+			require.Len(t, s.dialled(), 1)
+		})
+	}
+}
+
+// A request that comes during a long write does not wait for the answer to that.
+func TestAfterALongWriteTheNextRequestIsSent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		release := make(chan struct{})
+		var packets atomic.Int64
+		p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := deepConns(s, func([]byte) { packets.Add(1) })(ctx, network, addr)
+			return &held{conn, release}, err
+		}
+		beAlone(p, "key")
+		s.now(hangs)
+		packets.Store(0)
+		long := &exchange{key: "long", propose: always(&memcache.Item{Value: []byte(strings.Repeat("v", 20_000))})}
+		var calls sync.WaitGroup
+		calls.Go(func() { p.Exchange(context.Background(), long) })
+		synctest.Wait()
+		calls.Go(func() { p.Get("key") })
+		synctest.Wait()
+		require.Zero(t, packets.Load())
+		close(release)
+		synctest.Wait()
+		require.Equal(t, int64(2), packets.Load())
+		calls.Wait()
+	})
+}
+
+// The answers of one server are read by the caller, those of the other by those who
+// connect to it.
+func TestACallerIsAloneAtOneServerAndTheFirstAtAnother(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := (&station{answer: misses}).newPool(t, one, two)
+		keys := onEach(p, one, two)
+		beAlone(p, keys[two])
+		xs := []throttler.Exchange{&exchange{key: keys[one]}, &exchange{key: keys[two]}}
+		p.Exchange(context.Background(), xs...)
+		for _, x := range xs {
+			require.NoError(t, result(t, x).Err)
+		}
+	})
+}
+
+// A closer closes the pool when its key is asked for.
+type closer struct {
+	exchange
+	pool *pool.Pool
+}
+
+func (x *closer) Key() string {
+	x.pool.Close()
+	return x.exchange.Key()
+}
+
+// Between the choice of its server and its turn, the pool may be closed.
+func TestExchangesThatMeetCloseAreDone(t *testing.T) {
+	for name, start := range map[string]func(p *pool.Pool, xs ...throttler.Exchange){
+		"Exchange": func(p *pool.Pool, xs ...throttler.Exchange) { p.Exchange(context.Background(), xs...) },
+		"Start":    (*pool.Pool).Start,
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p := (&station{answer: misses}).newPool(t, one)
+				var done sync.WaitGroup
+				done.Add(2)
+				x, y := &exchange{key: "x", then: done.Done}, &exchange{key: "y", then: done.Done}
+				start(p, x, &closer{exchange: *y, pool: p})
+				done.Wait()
+				require.ErrorIs(t, result(t, x).Err, pool.ErrClosed)
+			})
+		})
+	}
+	for name, proxy := range map[string]bool{"Propose": false, "Propose behind a proxy": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p := (&station{answer: misses}).newPool(t, one)
+				p.Proxy = proxy
+				x := &exchange{key: "x", propose: func(throttler.Turn) *memcache.Item {
+					p.Close()
+					return valued("1", 0)
+				}}
+				require.ErrorIs(t, run(t, p, x).Err, pool.ErrClosed)
+			})
+		})
+	}
+}
+
+// What is proposed for a connection that is lost by then is not sent on it, nor on
+// another one: there it is asked for again.
+func TestAConnectionThatIsLostWhileAnExchangeProposes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: hangs}
+		p := s.newPool(t, one)
+		done := make(chan struct{})
+		p.Start(&exchange{key: "first", then: func() { close(done) }}) // whose answer is waited for
+		synctest.Wait()
+		x := &exchange{key: "key"}
+		x.propose = func(throttler.Turn) *memcache.Item {
+			if len(x.turns) == 1 {
+				s.now(misses)
+				s.hangUp()
+				time.Sleep(time.Millisecond)
+			}
+			return valued("1", 0)
+		}
+		require.NoError(t, run(t, p, x).Err)
+		<-done
+		require.Len(t, x.turns, 2)
+		require.NotEqual(t, x.turns[0].Conn, x.turns[1].Conn)
+		require.Len(t, s.dialled(), 2)
+	})
+}
+
+// A load balancer may stand for a server and, later, for a proxy.
+func TestAnExchangeThatIsMadeAgainThroughAProxyReadsFirst(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{}
+		s.answer = func(conn net.Conn, request string) {
+			s.greets("VERSION mcrouter 0.41.0")
+			s.now(has)
+			conn.Close()
+		}
+		p := s.newPool(t, one)
+		x := &exchange{key: "key", propose: func(turn throttler.Turn) *memcache.Item {
+			if turn.Known {
+				return nil
+			}
+			return valued("guess", 0)
+		}}
+		r := run(t, p, x)
+		require.NoError(t, r.Err)
+		require.False(t, r.Stored)
+		require.Equal(t, "value", string(r.Found.Value))
+		require.Equal(t, []string{"add key 7 600 5", "gets key", "gets key"}, s.heard())
+	})
+}
+
+// The token that was read is good for one write alone.
+func TestBehindAProxyALostWriteIsMadeAgainFromTheRead(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{}
+		s.answer = func(conn net.Conn, request string) {
+			if strings.HasPrefix(request, "gets") {
+				has(conn, request)
+				return
+			}
+			s.now(has)
+			conn.Close()
+		}
+		p := s.newPool(t, one)
+		p.Proxy = true
+		x := &exchange{key: "key"}
+		x.propose = func(turn throttler.Turn) *memcache.Item {
+			if len(x.turns) == 1 {
+				return valued("mine", turn.Found.CasID)
+			}
+			return nil
+		}
+		r := run(t, p, x)
+		require.NoError(t, r.Err)
+		require.Equal(t, "value", string(r.Found.Value))
+		require.Equal(t, []string{"gets key", "cas key 7 600 4 7", "gets key", "gets key"}, s.heard())
+	})
+}
+
+// It says that the write was not carried out, and not that the connection is of no
+// use.
+func TestAnErrorInsteadOfAWriteIsFollowedByTheRecord(t *testing.T) {
+	for _, proxy := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			s := &station{answer: func(conn net.Conn, request string) {
+				if strings.HasPrefix(request, "add") {
+					io.WriteString(conn, "SERVER_ERROR out of memory storing object\r\n")
+					return
+				}
+				has(conn, request)
+			}}
+			p := s.newPool(t, one)
+			p.Proxy = proxy
+			for range 10 {
+				r := run(t, p, &exchange{key: "key", propose: always(valued("mine", 0))})
+				require.ErrorContains(t, r.Err, "out of memory")
+				require.False(t, r.Stored)
+				require.True(t, r.Read)
+				require.Equal(t, "value", string(r.Found.Value))
+			}
+			require.Len(t, s.dialled(), 1)
 		})
 	}
 }
@@ -598,10 +866,7 @@ func TestAServerIsReadWhileAnotherHangs(t *testing.T) {
 			s := &station{answer: misses}
 			p := s.newPool(t, one, two)
 			keys := [...]string{onEach(p, one, two)[one], onEach(p, one, two)[two]}
-			for i := range 20 { // to be alone at both
-				p.Get(keys[i%2])
-				synctest.Wait()
-			}
+			beAlone(p, keys[:]...)
 			s.now(func(conn net.Conn, request string) {
 				if !strings.Contains(request, keys[sick]) {
 					misses(conn, request)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
@@ -143,6 +144,15 @@ func TestTheCommandOfAGroupIsAShortLine(t *testing.T) {
 			require.LessOrEqual(t, len(request)+len("\r\n"), 1024)
 		}
 		require.Len(t, heard, 10+2)
+
+		for last, reads := range map[int]int{201: 1, 202: 2} { // 1024 bytes are allowed, with the line's end
+			keys := []string{strings.Repeat("x", last)}
+			for i := range 4 {
+				keys = append(keys, fmt.Sprintf("%0*d", 203, i))
+			}
+			p.Exchange(context.Background(), writes(keys...)...)
+			require.Len(t, s.heard(), len(keys)+reads, "%d bytes", len("gets\r\n")+4*204+1+last)
+		}
 	})
 }
 
@@ -181,6 +191,14 @@ func TestAnErrorInAGroup(t *testing.T) {
 			prefix: "add key01", answer: "TUESDAY\r\n",
 			failed: 1, err: "not an answer of memcached", lost: true,
 		},
+		"an answer to a write that does not end": {
+			prefix: "add key01", answer: strings.Repeat("x", 3000),
+			failed: 1, err: "not an answer of memcached", lost: true,
+		},
+		"a command that the server does not understand": {
+			prefix: "gets", answer: "CLIENT_ERROR line too long\r\n",
+			failed: all, err: "line too long", stored: true, lost: true,
+		},
 		"records that the server cannot send": {
 			prefix: "gets", answer: "SERVER_ERROR out of memory writing get response\r\n",
 			failed: all, err: "out of memory", stored: true,
@@ -192,7 +210,8 @@ func TestAnErrorInAGroup(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p := answering(c.prefix, c.answer).newPool(t, one)
+				s := answering(c.prefix, c.answer)
+				p := s.newPool(t, one)
 				xs := writes(numbered(4)...)
 				p.Exchange(context.Background(), xs...)
 				for i, x := range xs {
@@ -214,9 +233,72 @@ func TestAnErrorInAGroup(t *testing.T) {
 						require.Equal(t, c.lost, turns == 2)
 					}
 				}
+				require.NoError(t, run(t, p, &exchange{key: "key"}).Err)
+				require.Equal(t, c.lost, len(s.dialled()) == 2)
 			})
 		})
 	}
+}
+
+// The error of a member's write is told, not that of the records, which came later.
+func TestAMemberKeepsTheErrorOfItsWrite(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := (&station{answer: func(conn net.Conn, request string) {
+			io.WriteString(conn, "SERVER_ERROR of "+request+"\r\n")
+		}}).newPool(t, one)
+		xs := writes(numbered(2)...)
+		xs = append(xs, &exchange{key: "read"})
+		p.Exchange(context.Background(), xs...)
+		for i, want := range []string{"add key00", "add key01", "gets key00 key01 read"} {
+			require.ErrorContains(t, result(t, xs[i]).Err, "SERVER_ERROR of "+want)
+		}
+	})
+}
+
+// One record that cannot be read fails its own exchange. The others are made again.
+func TestARecordThatIsTooLargeFailsNobodyElse(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := answering("gets", "VALUE key00 0 1 1\r\nx\r\nVALUE key02 0 99999999 1\r\n").newPool(t, one)
+		var xs []throttler.Exchange
+		for _, key := range numbered(4) {
+			xs = append(xs, &exchange{key: key})
+		}
+		p.Exchange(context.Background(), xs...)
+		for i, x := range xs {
+			if i == 2 {
+				require.ErrorContains(t, result(t, x).Err, "99999999 bytes")
+				continue
+			}
+			require.NoError(t, result(t, x).Err)
+			require.Equal(t, x.Key(), string(result(t, x).Found.Value))
+		}
+	})
+}
+
+func TestRecordsMayComeInAnyOrder(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := (&station{answer: func(conn net.Conn, request string) {
+			keys := strings.Fields(request)[1:]
+			slices.Reverse(keys)
+			holds()(conn, "gets "+strings.Join(keys, " "))
+		}}).newPool(t, one)
+		keys := numbered(4)
+		var xs []throttler.Exchange
+		for _, key := range keys {
+			xs = append(xs, &exchange{key: key})
+		}
+		p.Exchange(context.Background(), xs...)
+		for _, x := range xs {
+			require.NoError(t, result(t, x).Err)
+			require.Equal(t, x.Key(), string(result(t, x).Found.Value))
+		}
+		items, err := p.GetMulti(keys)
+		require.NoError(t, err)
+		require.Len(t, items, 4)
+		for key, item := range items {
+			require.Equal(t, key, string(item.Value))
+		}
+	})
 }
 
 // The answer to another key is given to nobody, and the connection is given up.

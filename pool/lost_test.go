@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -293,6 +294,79 @@ func TestConcurrentUseAndClose(t *testing.T) {
 		p.Close()
 		calls.Wait()
 	})
+}
+
+// A breaking connection takes a number of bytes after the version, and breaks.
+type breaking struct {
+	net.Conn
+	bytes int
+}
+
+func (c *breaking) Write(b []byte) (int, error) {
+	if strings.HasPrefix(string(b), "version") {
+		return c.Conn.Write(b)
+	}
+	return min(len(b), c.bytes), io.ErrClosedPipe
+}
+
+// A packet may be sent in part. Only what was sent may have been carried out.
+func TestOnlyWritesThatWereSentAreUnknown(t *testing.T) {
+	const each = len("add key00 7 600 4\r\nmine\r\n")
+	for sent, unknown := range map[int]int{0: 0, 1: 1, each: 1, each + 1: 2, 2 * each: 2, 4 * each: 3} {
+		bubble(t, func(t *testing.T) {
+			s := &station{answer: misses}
+			p := s.newPool(t, one)
+			left := sent // by the first connection; nothing is by the second
+			p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				conn, err := s.DialContext(ctx, network, addr)
+				c := &breaking{conn, left}
+				left = 0
+				return c, err
+			}
+			xs := append(writes(numbered(3)...), &exchange{key: "read"})
+			p.Exchange(context.Background(), xs...)
+			for i, x := range xs {
+				require.ErrorIs(t, result(t, x).Err, throttler.ErrUnavailable)
+				require.Equal(t, i < unknown, result(t, x).Unknown, "exchange %d, %d bytes sent", i, sent)
+			}
+		})
+	}
+}
+
+// The record could not be read back, but that is all that is not known.
+func TestAWriteThatWasAnsweredIsNotUnknown(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, second func(net.Conn, string)
+		stored, fails bool
+	}{
+		"refused twice":                  {first: hangsUpAfter("NOT_STORED\r\n"), second: hangsUpAfter("NOT_STORED\r\n"), fails: true},
+		"stored after a loss":            {first: hangsUp, second: hangsUpAfter("STORED\r\n"), stored: true, fails: true},
+		"refused after a loss, and read": {first: hangsUp, second: misses},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := &station{}
+				s.answer = func(conn net.Conn, request string) {
+					s.now(c.second)
+					c.first(conn, request)
+				}
+				p := s.newPool(t, one)
+				r := run(t, p, &exchange{key: "key", propose: always(valued("1", 0))})
+				require.Equal(t, c.fails, errors.Is(r.Err, throttler.ErrUnavailable), "%v", r.Err)
+				require.Equal(t, c.stored, r.Stored)
+				require.False(t, r.Unknown)
+				require.Len(t, s.dialled(), 2)
+			})
+		})
+	}
+}
+
+// hangsUpAfter answers and ends the connection.
+func hangsUpAfter(answer string) func(net.Conn, string) {
+	return func(conn net.Conn, _ string) {
+		io.WriteString(conn, answer)
+		conn.Close()
+	}
 }
 
 // A stubborn connection ends a Write only when it is told to.

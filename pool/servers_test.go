@@ -250,6 +250,39 @@ func TestAServerThatLeavesIsWaitedForAsLongAsItHasCalls(t *testing.T) {
 	})
 }
 
+// Its answers may come after its callers were told that they waited too long.
+func TestAServerThatLeavesIsClosedWhenItHasAnswered(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, err := pool.New(one)
+		require.NoError(t, err)
+		defer p.Close()
+		var open atomic.Int64
+		p.DialContext = countedConns(&station{answer: late}, &open)
+		for range 10 {
+			p.Start(&exchange{key: "key"})
+		}
+		synctest.Wait()
+		require.NoError(t, p.SetServers(two))
+		time.Sleep(10*timeout - 20)
+		require.Equal(t, int64(1), open.Load())
+		time.Sleep(time.Minute)
+		require.Zero(t, open.Load())
+	})
+}
+
+// A list may be set before the first call.
+func TestAServerThatIsAddedFirstHasOneConnection(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		require.NoError(t, p.SetServers(two))
+		for i := range 20 {
+			p.Get(fmt.Sprint("key", i))
+		}
+		require.Equal(t, []string{two}, s.dialled())
+	})
+}
+
 // With real servers and many callers: no call fails, and each server that stays
 // counts exactly.
 func TestServersComeAndGoUnderLoad(t *testing.T) {

@@ -1,0 +1,196 @@
+package memstore_test
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/require"
+)
+
+// An exchange proposes an item, and notes what it is told. What Inline tells is
+// valid until Done returns, so it is copied.
+type exchange struct {
+	key    string
+	item   *memcache.Item // nil: none
+	turn   throttler.Turn
+	result throttler.Result
+	dones  int
+	then   func() // called by Done
+}
+
+func (x *exchange) Key() string { return x.key }
+
+func (x *exchange) Propose(turn throttler.Turn) *memcache.Item {
+	x.turn = turn
+	x.turn.Found = copied(turn.Found)
+	if x.item == nil {
+		return nil
+	}
+	item := *x.item
+	item.Key = x.key
+	return &item
+}
+
+func (x *exchange) Done(result throttler.Result) {
+	x.result, x.dones = result, x.dones+1
+	x.result.Found = copied(result.Found)
+	if x.then != nil {
+		x.then()
+	}
+}
+
+func copied(it *memcache.Item) *memcache.Item {
+	if it == nil {
+		return nil
+	}
+	own := *it
+	own.Value = append([]byte{}, it.Value...)
+	return &own
+}
+
+// ways are the ways to make an exchange.
+var ways = map[string]func(s *memstore.Store, x throttler.Exchange){
+	"Exchange": func(s *memstore.Store, x throttler.Exchange) { s.Exchange(context.Background(), x) },
+	"Start":    func(s *memstore.Store, x throttler.Exchange) { s.Start(x) },
+	"Inline":   (*memstore.Store).Inline,
+}
+
+func eachWay(t *testing.T, test func(t *testing.T, do func(*memstore.Store, throttler.Exchange))) {
+	for name, do := range ways {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(t, do) })
+		})
+	}
+}
+
+func TestAnExchangeReadsAndWrites(t *testing.T) {
+	eachWay(t, func(t *testing.T, do func(*memstore.Store, throttler.Exchange)) {
+		s := memstore.New()
+		absent := &exchange{key: "k"}
+		do(s, absent)
+		require.Equal(t, throttler.Turn{Known: true, Now: time.Now()}, absent.turn)
+		require.Equal(t, throttler.Result{Read: true}, absent.result)
+
+		write := &exchange{key: "k", item: &memcache.Item{Value: []byte("v"), Flags: 7, Expiration: 1}}
+		do(s, write)
+		require.Equal(t, throttler.Result{Stored: true}, write.result, "its record was not read back")
+
+		read := &exchange{key: "k"}
+		do(s, read)
+		require.Equal(t, fetch(t, s, "k"), read.turn.Found)
+		require.Equal(t, throttler.Result{Read: true, Found: read.turn.Found}, read.result)
+		require.Equal(t, uint32(7), read.turn.Found.Flags)
+		require.Equal(t, "v", string(read.turn.Found.Value))
+
+		time.Sleep(time.Second)
+		do(s, read)
+		require.Equal(t, throttler.Result{Read: true}, read.result)
+		require.Equal(t, []int{1, 1, 2}, []int{absent.dones, write.dones, read.dones})
+	})
+}
+
+func TestAnExchangeThatCannotBeStored(t *testing.T) {
+	eachWay(t, func(t *testing.T, do func(*memstore.Store, throttler.Exchange)) {
+		s := memstore.New()
+		bad := &exchange{key: "not a key"}
+		do(s, bad)
+		require.Equal(t, throttler.Result{Err: memcache.ErrMalformedKey}, bad.result)
+		require.Zero(t, bad.turn)
+
+		require.NoError(t, s.Add(item("k", "old")))
+		large := &exchange{key: "k", item: &memcache.Item{Value: make([]byte, 1<<20)}}
+		do(s, large)
+		require.ErrorContains(t, large.result.Err, "item too large")
+		require.True(t, large.result.Read)
+		require.False(t, large.result.Stored)
+		require.Equal(t, fetch(t, s, "k"), large.result.Found)
+		require.Equal(t, "old", string(large.result.Found.Value))
+	})
+}
+
+// One illegal key does not keep the others from being asked for.
+func TestExchangesAfterAMalformedKeyAreMade(t *testing.T) {
+	s := memstore.New()
+	bad, good := &exchange{key: "not a key"}, &exchange{key: "k", item: item("k", "v")}
+	s.Start(bad, good)
+	require.Equal(t, 1, bad.dones)
+	require.True(t, good.result.Stored)
+}
+
+// What Start tells may be kept, and its Done may use the Store.
+func TestDoneMayUseTheStoreAndKeepTheItem(t *testing.T) {
+	s := memstore.New()
+	require.NoError(t, s.Add(item("k", "old")))
+	x := &keeper{exchange: exchange{key: "k"}}
+	x.then = func() {
+		require.NoError(t, s.Delete("k"))
+		require.NoError(t, s.Add(item("k", "new")))
+	}
+	s.Start(x)
+	s.Start(&exchange{key: "k", item: item("k", "NEW")})
+	require.Equal(t, "old", string(x.found.Value))
+}
+
+// A keeper keeps the item itself.
+type keeper struct {
+	exchange
+	found *memcache.Item
+}
+
+func (x *keeper) Done(result throttler.Result) {
+	x.found = result.Found
+	x.exchange.Done(result)
+}
+
+// Shards evict each other's items if one has none left to evict.
+func TestExchangesKeepTheBounds(t *testing.T) {
+	eachWay(t, func(t *testing.T, do func(*memstore.Store, throttler.Exchange)) {
+		s := &memstore.Store{MaxBytes: 16 << 20}
+		for i := range 40 {
+			key := strconv.Itoa(i)
+			do(s, &exchange{key: key, item: &memcache.Item{Value: make([]byte, valueLimit(key))}})
+			require.LessOrEqual(t, s.Stats().Bytes, 16<<20)
+		}
+		require.Equal(t, 16, s.Len())
+		require.Equal(t, uint64(24), s.Stats().Evictions)
+	})
+}
+
+// Even if it is the only one of its shard, and others hold the bytes that it needs.
+func TestAnItemThatGrowsStays(t *testing.T) {
+	for range 20 { // shards are chosen at random
+		s := &memstore.Store{MaxBytes: 16 << 20}
+		require.NoError(t, s.Add(item("k", "v")))
+		for i := range 16 {
+			key := strconv.Itoa(i)
+			require.NoError(t, s.Add(&memcache.Item{Key: key, Value: make([]byte, valueLimit(key))}))
+		}
+		it := fetch(t, s, "k")
+		it.Value = make([]byte, valueLimit("k"))
+		require.NoError(t, s.CompareAndSwap(it))
+		fetch(t, s, "k")
+		require.LessOrEqual(t, s.Stats().Bytes, 16<<20)
+	}
+}
+
+// The room of a large value is not kept for a small one, which counts as small.
+func TestAValueThatShrinksGivesItsMemoryBack(t *testing.T) {
+	s := memstore.New()
+	before := heap()
+	for i := range 64 {
+		key := strconv.Itoa(i)
+		require.NoError(t, s.Add(item(key, strings.Repeat("v", 1<<19))))
+		small := fetch(t, s, key)
+		small.Value = []byte("v")
+		require.NoError(t, s.CompareAndSwap(small))
+	}
+	require.Less(t, heap(), before+8<<20)
+	require.Equal(t, 64, s.Len())
+}
