@@ -89,6 +89,8 @@ func TestDoneContextEndsTheCallBeforeAnyOperation(t *testing.T) {
 		for i, c := range rule.Either {
 			require.Equal(t, throttler.Outcome{Name: c.Name, Limit: 1, Remaining: 1, Err: context.Canceled}, d.Outcomes[i])
 		}
+		require.Nil(t, d.Receipt())
+		require.NoError(t, th.Cancel(t.Context(), d), "it has counted nothing")
 		require.ErrorIs(t, th.Reset(ctx, rule), context.Canceled)
 	}
 	require.Empty(t, client.took())

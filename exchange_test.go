@@ -216,6 +216,50 @@ func TestCancelWaitsForAHitThatWasUnderWayWhenItsContextEnded(t *testing.T) {
 	})
 }
 
+func TestCancelOfACallThatTurnsOutBlockedTakesNoRoundTrip(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 1, time.Minute))
+		authorize(t, throttler.New(r), rule)
+		ctx, cancel := context.WithTimeout(t.Context(), roundTrip/4)
+		defer cancel()
+		d, err := th.Authorize(ctx, rule)
+		require.NoError(t, err)
+		require.ErrorIs(t, d.Err, context.DeadlineExceeded)
+		before := r.trips.Load()
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, before, r.trips.Load())
+	})
+}
+
+// The read that a Cancel left under way fails, and the next Cancel reads again.
+func TestCancelTriesAgainWhatFailedAfterItWasLeft(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.RecordCache = -1 // so that it reads first
+		rule := either(condition("a", 5, time.Minute))
+		d := authorize(t, th, rule)
+		r.err = errDown
+		ctx, cancel := context.WithTimeout(t.Context(), roundTrip/4)
+		defer cancel()
+		require.ErrorIs(t, th.Cancel(ctx, d), context.DeadlineExceeded)
+		r.err = nil
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, []int{4}, remaining(peek(t, th, rule)))
+	})
+}
+
+func TestCancelOnlyWaitsForAHitThatWasUnderWayWhenItsContextEnded(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		a, b := condition("a", 5, time.Minute), condition("b", 5, time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), roundTrip/4)
+		defer cancel()
+		d, err := th.Authorize(ctx, either(a, b))
+		require.NoError(t, err)
+		require.ErrorIs(t, d.Err, context.DeadlineExceeded)
+		require.NoError(t, th.CancelOnly(t.Context(), d, either(b)))
+		require.Equal(t, []int{3, 4}, remaining(peek(t, th, either(a, b))), "and the hit of this look")
+	})
+}
+
 // The caller that began the exchange leaves; the others do not notice.
 func TestOthersDoNotNoticeThatTheLeaderLeaves(t *testing.T) {
 	for _, left := range []time.Duration{roundTrip / 4, roundTrip * 5 / 4} {
