@@ -141,6 +141,34 @@ func TestRefusalsThatAreNotInARowAreNoReasonToGiveUp(t *testing.T) {
 	require.Equal(t, 4*throttler.MaxStalls, d.Outcomes[0].LostRaces)
 }
 
+// What was refused before a write that was carried out counts for nothing after it.
+func TestAWriteThatIsCarriedOutEndsARowOfRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		writes := 0
+		c := &counter{Store: memstore.New(), serves: always(roundTrip)}
+		c.fails = func(op string) error {
+			if op == "get" {
+				return nil
+			}
+			if writes++; writes%throttler.MaxStalls == 0 {
+				return nil
+			}
+			return memcache.ErrCASConflict
+		}
+		th := throttler.New(c.plainly())
+		var wg sync.WaitGroup
+		call := func() {
+			d := authorize(t, th, either(condition("a", 5, time.Hour)))
+			assert.NoError(t, d.Err)
+			assert.Equal(t, throttler.MaxStalls-1, d.Outcomes[0].LostRaces)
+		}
+		wg.Go(call)
+		time.Sleep(2*throttler.MaxStalls*roundTrip - roundTrip/2) // its last write is under way
+		wg.Go(call)
+		wg.Wait()
+	})
+}
+
 // A call that changes nothing needs no token, whoever it is decided with.
 func TestAPeekIsAnsweredThoughWhatItIsDecidedWithCannotBeStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

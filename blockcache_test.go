@@ -308,6 +308,21 @@ func TestCancelResetAndBanOfThisProcessAreNoticedAtOnce(t *testing.T) {
 	})
 }
 
+func TestWhatARefusedCallWouldNotCountIsKeptToo(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		inMemory := throttler.New(memstore.New())
+		th.BlockCache, inMemory.BlockCache = 10, 10
+		rule := either(condition("a", 1, time.Minute), condition("b", 1, time.Minute))
+		rule.CountAuthorizedOnly = true
+		for _, th := range []*throttler.Throttler{th, inMemory} {
+			authorize(t, th, rule)
+			authorize(t, th, rule)
+			require.Zero(t, trips(func() { require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status) }))
+			require.EqualValues(t, 2, th.Stats().CacheHits)
+		}
+	})
+}
+
 // A read that began before a Reset must not be kept after it.
 func TestWhatWasReadBeforeAResetIsNotKept(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {

@@ -127,6 +127,26 @@ func TestContextEndsACallThatHangs(t *testing.T) {
 	}
 }
 
+// Who leaves the queue does not make the call before them ask twice.
+func TestACallerThatLeavesCostsOthersNoRoundTrip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newDistant()
+		th := throttler.New(client)
+		rule := either(condition("a", 1, time.Minute))
+		authorize(t, th, rule)
+		start := time.Now()
+		go func() {
+			ctx, cancel := context.WithTimeout(t.Context(), roundTrip/2)
+			defer cancel()
+			time.Sleep(roundTrip / 4)
+			_, err := th.Authorize(ctx, rule)
+			assert.NoError(t, err)
+		}()
+		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+		require.Equal(t, roundTrip, time.Since(start))
+	})
+}
+
 // A call is left, but what is known of it stands.
 func TestContextThatEndsDuringAWriteLeavesOtherConditionsDecided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

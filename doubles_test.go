@@ -368,6 +368,8 @@ type remote struct {
 	conn   uint64     // of the connection
 	lose   loss       // what becomes of the next exchange
 	err    error      // fails all exchanges
+	full   error      // fails all writes, and no reads
+	torn   bool       // refuses all writes, as if the record had changed
 	faster func()     // comes before each write of a record, and changes it; nil: nobody does
 	trips  atomic.Int64
 }
@@ -450,13 +452,15 @@ func (r *remote) exchange(x throttler.Exchange) {
 
 // serve stores item, if there is one, and reads the record.
 func (r *remote) serve(key string, item *memcache.Item) throttler.Result {
-	var err error
+	var err, failed error
 	if r.faster != nil {
 		r.faster()
 	}
 	switch {
-	case item == nil:
+	case item == nil || r.torn:
 		err = memcache.ErrNotStored
+	case r.full != nil:
+		err, failed = r.full, r.full
 	case item.CasID == 0:
 		err = r.store.Add(item)
 	default:
@@ -466,7 +470,7 @@ func (r *remote) serve(key string, item *memcache.Item) throttler.Result {
 	if errors.Is(missing, memcache.ErrCacheMiss) {
 		found = nil
 	}
-	return throttler.Result{Stored: err == nil, Read: true, Found: found}
+	return throttler.Result{Stored: err == nil, Read: true, Found: found, Err: failed}
 }
 
 // A late is a memstore whose answers are overtaken by what then does.

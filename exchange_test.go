@@ -295,12 +295,21 @@ func TestOthersDoNotNoticeThatTheLeaderLeaves(t *testing.T) {
 }
 
 func TestALostAnswerIsFoundOutFromTheRecord(t *testing.T) {
-	for name, lost := range map[string]loss{"the answer": answerLost, "the request": requestLost} {
+	for name, c := range map[string]struct {
+		lost   loss
+		before int // hits that are counted, and known
+	}{
+		"the answer": {answerLost, 0}, "the answer to a further hit": {answerLost, 1},
+		"the request": {requestLost, 0}, "the request of a further hit": {requestLost, 1},
+	} {
 		t.Run(name, func(t *testing.T) {
 			exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-				rule := either(condition("a", 1, time.Minute))
+				rule := either(condition("a", 1+c.before, time.Minute))
 				rule.Lockout = time.Hour
-				r.lose = lost
+				for range c.before {
+					authorize(t, th, rule)
+				}
+				r.lose = c.lost
 				d := authorize(t, th, rule)
 				require.Equal(t, throttler.Authorized, d.Status)
 				require.NoError(t, d.Err)
@@ -332,19 +341,111 @@ func TestALostAnswerThatIsCoveredSaysSoAndBansNobody(t *testing.T) {
 // new one, before what was sent on the old one arrives.
 func TestALostWriteThatArrivesLateSaysSoAndBansNobody(t *testing.T) {
 	for name, before := range map[string]int{"of the first hit": 0, "of a further one": 1} {
-		t.Run(name, func(t *testing.T) {
-			exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-				rule := either(condition("a", 1+before, time.Minute))
-				rule.Lockout = time.Hour
-				for range before {
-					authorize(t, th, rule)
-				}
-				r.lose = arrivesLate
-				d := authorize(t, th, rule)
-				require.Error(t, d.Err)
-				require.Equal(t, throttler.Blocked, d.Status)
-				require.False(t, d.Outcomes[0].Banned)
+		for _, lockout := range []time.Duration{0, time.Hour} {
+			t.Run(fmt.Sprint(name, " with a lockout of ", lockout), func(t *testing.T) {
+				exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+					rule := either(condition("a", 1+before, time.Minute))
+					rule.Lockout = lockout
+					for range before {
+						authorize(t, th, rule)
+					}
+					r.lose = arrivesLate
+					d := authorize(t, th, rule)
+					require.Error(t, d.Err)
+					require.Equal(t, throttler.Blocked, d.Status)
+					require.False(t, d.Outcomes[0].Banned)
+				})
 			})
-		})
+		}
 	}
+}
+
+// A second try would take back a hit of another call, of the same instant.
+func TestACancelWhoseLostAnswerIsCoveredTakesBackOneHit(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		others, rule := throttler.New(r.store), either(condition("a", 5, time.Minute))
+		d := authorize(t, others, rule)
+		authorize(t, others, rule)
+		peek(t, th, rule) // so that it writes at once
+		redeemed, err := th.Redeem(d.Receipt())
+		require.NoError(t, err)
+		r.lose = covered
+		require.Error(t, th.Cancel(t.Context(), redeemed))
+		require.Equal(t, []int{3}, remaining(peek(t, others, rule)), "a hit, and this look")
+		require.NoError(t, th.Cancel(t.Context(), redeemed))
+		require.Equal(t, []int{3}, remaining(peek(t, others, rule)))
+	})
+}
+
+func TestALostWriteIsNoErrorOfALookThatSharedIt(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 5, time.Minute))
+		var looked, counted throttler.Decision
+		var wg sync.WaitGroup
+		wg.Go(func() { authorize(t, th, rule) })
+		synctest.Wait() // it is under way, and the others wait for it together
+		r.lose = covered
+		wg.Go(func() { looked = peek(t, th, rule) })
+		wg.Go(func() { counted = authorize(t, th, rule) })
+		wg.Wait()
+		require.NoError(t, looked.Err)
+		require.Error(t, counted.Err)
+	})
+}
+
+// What the guess was wrong about is read by the exchange whose write fails.
+func TestAFullRecordBlocksThoughAWriteOnAWrongGuessFails(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		narrow, wide := either(condition("a", 1, time.Minute)), either(condition("a", 5, time.Minute))
+		authorize(t, throttler.New(r.store), narrow)
+		r.full = errDown
+		d := authorize(t, th, narrow)
+		require.Equal(t, throttler.Blocked, d.Status)
+		require.NoError(t, d.Err)
+		d = authorize(t, th, wide)
+		require.Equal(t, throttler.Authorized, d.Status)
+		require.ErrorIs(t, d.Err, errDown)
+		require.Nil(t, d.Receipt())
+	})
+}
+
+// The server is asked, does not answer, and what was seen last is no answer.
+func TestARememberedRecordBlocksNobodyWhileTheBackendFails(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 1, time.Minute))
+		authorize(t, th, rule)
+		r.err = errDown
+		d := authorize(t, th, rule)
+		require.Equal(t, throttler.Authorized, d.Status)
+		require.ErrorIs(t, d.Err, errDown)
+		require.Equal(t, []int{1}, remaining(d))
+	})
+}
+
+func TestAnExchangerThatRefusesEveryWriteIsGivenUp(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 5, time.Minute))
+		for range 2 {
+			r.torn = true
+			before := r.trips.Load()
+			require.ErrorIs(t, authorize(t, th, rule).Err, throttler.ErrStalled)
+			require.EqualValues(t, throttler.MaxStalls+1, r.trips.Load()-before, "the first on a guess")
+			r.torn = false
+			authorize(t, th, rule) // now there is a record
+		}
+	})
+}
+
+// The second of them is decided on what the first has just written.
+func TestCallsInARowAreNoGuesses(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 5, time.Minute))
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() { authorize(t, th, rule) })
+			synctest.Wait()
+		}
+		wg.Wait()
+		require.Equal(t, throttler.Stats{Exchanges: 2}, th.Stats())
+	})
 }

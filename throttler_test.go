@@ -88,6 +88,7 @@ func TestLostRaceIsDecidedAnew(t *testing.T) {
 	require.Equal(t, []int{2, 0}, remaining(d))
 	require.Equal(t, 0, d.Outcomes[0].LostRaces)
 	require.Equal(t, 2, d.Outcomes[1].LostRaces)
+	require.EqualValues(t, 2, th.Stats().LostRaces)
 	// Only the one that lost went round again.
 	require.Equal(t, "multi", client.took()[0])
 	require.Equal(t, []int{2, 0}, remaining(peek(t, throttler.New(client.Client), all(condition("a", 4, time.Minute), condition("b", 3, time.Minute)))))
