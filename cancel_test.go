@@ -276,26 +276,6 @@ func TestCancelTakesBackALateHitAndTheOneOfTheFallback(t *testing.T) {
 	})
 }
 
-// The call was left while it only looked, so it has counted nothing.
-func TestCancelDoesNotWaitForALook(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := newFaulty()
-		th := throttler.New(client)
-		slowly(client, "", "get", "multi")
-		rule := both()
-		rule.CountAuthorizedOnly = true
-		ctx, end := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer end()
-		d, err := th.Authorize(ctx, rule)
-		require.NoError(t, err)
-		require.ErrorIs(t, d.Err, context.DeadlineExceeded)
-		start := time.Now()
-		require.NoError(t, th.Cancel(t.Context(), d))
-		require.Zero(t, time.Since(start))
-		time.Sleep(2 * time.Second) // what was left behind ends by itself
-	})
-}
-
 // slowly makes the given operations on keys that hold part take a second.
 func slowly(client *faulty, part string, ops ...string) {
 	client.before = func(op string, keys ...string) error {

@@ -62,7 +62,9 @@ func TestTwoRoundTripsWhereAnotherProcessHasWritten(t *testing.T) {
 		rule := either(condition("a", 5, time.Minute))
 		authorize(t, th, rule)
 		require.Equal(t, 2, trips(func() { authorize(t, other, rule) }), "it knew nothing of the record")
+		before := r.trips.Load()
 		require.Equal(t, 2, trips(func() { require.Equal(t, []int{2}, remaining(authorize(t, th, rule))) }))
+		require.EqualValues(t, 2, r.trips.Load()-before)
 		require.Equal(t, 1, trips(func() { require.Equal(t, []int{1}, remaining(authorize(t, th, rule))) }))
 		require.Zero(t, th.Stats().LostRaces, "a guess that is wrong is no race")
 	})
@@ -100,6 +102,141 @@ func TestLargeRecordsAreNotRemembered(t *testing.T) {
 		item, err := r.Get("test#a#v")
 		require.NoError(t, err)
 		require.InDelta(t, 1024, len(item.Value), 16)
+	})
+}
+
+func TestWhatIsAssessedIsNotReadAgainToBeCounted(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.RecordCache = -1
+		rule := throttler.Rule{Identifier: "r", Either: conditions(2, 5, time.Minute), CountAuthorizedOnly: true}
+		for range 2 {
+			require.Equal(t, 2, trips(func() { require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status) }))
+		}
+	})
+}
+
+// The server restarts after the call was assessed, and its token comes again.
+func TestATokenThatWasAssessedNeverMeetsTheRecordOfAnotherConnection(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 5, time.Minute), condition("b", 5, time.Minute))
+		authorize(t, throttler.New(r.store), rule)
+		var d throttler.Decision
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			rule := rule
+			rule.CountAuthorizedOnly = true
+			d = authorize(t, th, rule)
+		})
+		time.Sleep(roundTrip * 3 / 4) // it has been read, and the answer is on its way
+		r.restart()
+		rule.Either[0].Cost, rule.Either[1].Cost = 3, 3
+		authorize(t, throttler.New(r.store), rule)
+		wg.Wait()
+		require.Equal(t, []int{1, 1}, remaining(d), "the hits of the others are not overwritten")
+	})
+}
+
+func TestARaceThatIsLostOverAProxyIsDecidedAnew(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		r.proxy = true
+		rule := either(condition("a", 2, time.Minute))
+		var d throttler.Decision
+		var wg sync.WaitGroup
+		wg.Go(func() { d = authorize(t, th, rule) })
+		time.Sleep(roundTrip * 3 / 2) // it has been read, and is about to be written
+		authorize(t, throttler.New(r.store), rule)
+		wg.Wait()
+		require.Equal(t, []int{0}, remaining(d))
+		require.Equal(t, 1, d.Outcomes[0].LostRaces)
+		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+	})
+}
+
+func TestAWriteThatFailsOverAProxyIsNotCounted(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		r.proxy, r.full = true, errDown
+		d := authorize(t, th, either(condition("a", 2, time.Minute)))
+		require.ErrorIs(t, d.Err, errDown)
+		require.Equal(t, []int{2}, remaining(d))
+		require.Nil(t, d.Receipt())
+	})
+}
+
+func TestNothingIsRememberedOverAProxy(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		r.proxy = true
+		rule := either(condition("a", 5, time.Minute))
+		for range 2 {
+			require.Equal(t, 2, trips(func() { authorize(t, th, rule) }))
+		}
+		all, _ := throttler.Slots(th)
+		require.Zero(t, all)
+	})
+}
+
+// Calls that come before the record is read are answered by it.
+func TestCallsThatCameBeforeTheTurnAreAnsweredTogether(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 1, time.Minute))
+		authorize(t, throttler.New(r.store), rule)
+		r.busy = roundTrip
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() { assert.Equal(t, throttler.Blocked, authorize(t, th, rule).Status) })
+			synctest.Wait()
+		}
+		wg.Wait()
+		require.EqualValues(t, 1, r.trips.Load())
+	})
+}
+
+// The call that carries out the exchange leaves the next one to the client.
+func TestACallIsNotKeptForTheExchangesOfOthers(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 50, time.Minute))
+		var wg sync.WaitGroup
+		for i := range 5 {
+			wg.Go(func() { assert.Equal(t, min(i+1, 2), trips(func() { authorize(t, th, rule) })) })
+			synctest.Wait()
+		}
+		wg.Wait()
+	})
+}
+
+func TestAnExchangeWithoutATurnFailsThoseThatBeganToWaitWithIt(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 5, time.Minute))
+		r.busy = roundTrip
+		r.noTurn.Store(1)
+		var first, second throttler.Decision
+		var wg sync.WaitGroup
+		wg.Go(func() { first = authorize(t, th, rule) })
+		time.Sleep(roundTrip / 2)
+		wg.Go(func() { second = authorize(t, th, rule) })
+		wg.Wait()
+		require.ErrorIs(t, first.Err, throttler.ErrOverloaded)
+		require.NoError(t, second.Err)
+		require.Equal(t, []int{4}, remaining(second))
+	})
+}
+
+func TestACallWithoutATurnIsNotBlockedByWhatAnEarlierOneFound(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 1, time.Minute))
+		var decisions [3]throttler.Decision
+		var wg sync.WaitGroup
+		for i := range decisions {
+			wg.Go(func() { decisions[i] = authorize(t, th, rule) })
+			synctest.Wait()
+			if i == 1 {
+				time.Sleep(roundTrip * 3 / 2) // its exchange is under way
+				r.noTurn.Store(1)
+			}
+		}
+		wg.Wait()
+		require.Equal(t, throttler.Blocked, decisions[1].Status)
+		require.Equal(t, throttler.Authorized, decisions[2].Status)
+		require.ErrorIs(t, decisions[2].Err, throttler.ErrOverloaded)
 	})
 }
 
@@ -247,6 +384,23 @@ func TestCancelTriesAgainWhatFailedAfterItWasLeft(t *testing.T) {
 	})
 }
 
+// The call was left while it only looked, so it has counted nothing.
+func TestCancelDoesNotWaitForALook(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 5, time.Minute), condition("b", 5, time.Minute))
+		rule.CountAuthorizedOnly = true
+		ctx, cancel := context.WithTimeout(t.Context(), roundTrip/4)
+		defer cancel()
+		d, err := th.Authorize(ctx, rule)
+		require.NoError(t, err)
+		require.ErrorIs(t, d.Err, context.DeadlineExceeded)
+		start := time.Now()
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Zero(t, time.Since(start))
+		time.Sleep(2 * roundTrip) // what was left behind ends by itself
+	})
+}
+
 func TestCancelOnlyWaitsForAHitThatWasUnderWayWhenItsContextEnded(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
 		a, b := condition("a", 5, time.Minute), condition("b", 5, time.Minute)
@@ -319,6 +473,17 @@ func TestALostAnswerIsFoundOutFromTheRecord(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The connection on which the record is to be read breaks as well.
+func TestALostAnswerIsFoundOutOnTheThirdConnection(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 1, time.Minute))
+		r.lose, r.then = answerLost, requestLost
+		d := authorize(t, th, rule)
+		require.Equal(t, throttler.Authorized, d.Status)
+		require.NoError(t, d.Err)
+	})
 }
 
 func TestALostAnswerThatIsCoveredSaysSoAndBansNobody(t *testing.T) {
@@ -427,9 +592,11 @@ func TestAnExchangerThatRefusesEveryWriteIsGivenUp(t *testing.T) {
 		rule := either(condition("a", 5, time.Minute))
 		for range 2 {
 			r.torn = true
-			before := r.trips.Load()
-			require.ErrorIs(t, authorize(t, th, rule).Err, throttler.ErrStalled)
-			require.EqualValues(t, throttler.MaxStalls+1, r.trips.Load()-before, "the first on a guess")
+			for range 2 { // each by itself
+				before := r.trips.Load()
+				require.ErrorIs(t, authorize(t, th, rule).Err, throttler.ErrStalled)
+				require.EqualValues(t, throttler.MaxStalls+1, r.trips.Load()-before, "the first on a guess")
+			}
 			r.torn = false
 			authorize(t, th, rule) // now there is a record
 		}
