@@ -141,6 +141,66 @@ func TestRefusalsThatAreNotInARowAreNoReasonToGiveUp(t *testing.T) {
 	require.Equal(t, 4*throttler.MaxStalls, d.Outcomes[0].LostRaces)
 }
 
+func TestCallsThatWaitTogetherAreBlockedByOneRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newDistant()
+		th := throttler.New(client)
+		rule := either(condition("a", 1, time.Minute))
+		authorize(t, th, rule)
+		before := client.ops.Load()
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() { assert.Equal(t, throttler.Blocked, authorize(t, th, rule).Status) })
+			synctest.Wait() // the first is under way, the others wait for it together
+		}
+		wg.Wait()
+		require.EqualValues(t, 2, client.ops.Load()-before)
+	})
+}
+
+// A call that has lost a race is decided before those that came after it.
+func TestACallThatLostARaceKeepsItsPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newDistant()
+		th, others := throttler.New(client), throttler.New(client.Client)
+		rule := either(condition("a", 2, time.Minute))
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.Equal(t, throttler.Authorized, authorize(t, th, rule).Status) })
+		time.Sleep(roundTrip * 3 / 2) // it has been read, and is being written
+		authorize(t, others, rule)
+		wg.Go(func() { assert.Equal(t, throttler.Blocked, authorize(t, th, rule).Status) })
+		wg.Wait()
+	})
+}
+
+// What was refused before a write that was carried out counts for nothing after it.
+func TestAWriteThatIsCarriedOutEndsARowOfRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		writes := 0
+		c := &counter{Store: memstore.New(), serves: always(roundTrip)}
+		c.fails = func(op string) error {
+			if op == "get" {
+				return nil
+			}
+			if writes++; writes%throttler.MaxStalls == 0 {
+				return nil
+			}
+			return memcache.ErrCASConflict
+		}
+		th := throttler.New(c.plainly())
+		var wg sync.WaitGroup
+		call := func() {
+			d := authorize(t, th, either(condition("a", 5, time.Hour)))
+			assert.NoError(t, d.Err)
+			assert.Equal(t, throttler.MaxStalls-1, d.Outcomes[0].LostRaces)
+		}
+		wg.Go(call)
+		time.Sleep(2*throttler.MaxStalls*roundTrip - roundTrip/2) // its last write is under way
+		wg.Go(call)
+		wg.Wait()
+	})
+}
+
 // A call that changes nothing needs no token, whoever it is decided with.
 func TestAPeekIsAnsweredThoughWhatItIsDecidedWithCannotBeStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

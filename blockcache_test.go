@@ -218,6 +218,17 @@ func TestWhatWasReadInProcessMemoryBeforeAChangeIsNotKept(t *testing.T) {
 	}
 }
 
+func TestABanInProcessMemoryThatIsLiftedAsItIsSetIsNotKept(t *testing.T) {
+	l := &late{Store: memstore.New()}
+	th := throttler.New(l)
+	th.BlockCache = 10
+	rule := banning("a", time.Hour)
+	authorize(t, th, rule)
+	l.then = func() { require.NoError(t, th.Reset(t.Context(), rule)) }
+	require.True(t, authorize(t, th, rule).Outcomes[0].Banned, "as it was set")
+	require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+}
+
 func TestBlockCacheOverMemstoreGoesOnAfterAReset(t *testing.T) {
 	th := throttler.New(memstore.New())
 	th.BlockCache = 1000
@@ -291,20 +302,37 @@ func TestEachRuleIsDecidedOnTheRecordThatIsKept(t *testing.T) {
 
 func TestCancelResetAndBanOfThisProcessAreNoticedAtOnce(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		th.BlockCache = 10
-		rule := either(condition("a", 1, time.Minute))
-		d := authorize(t, th, rule)
-		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
-		require.NoError(t, th.Cancel(t.Context(), d))
-		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
-		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
-		require.NoError(t, th.Reset(t.Context(), rule))
-		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
-		require.False(t, authorize(t, th, rule).Outcomes[0].Banned)
-		require.NoError(t, th.Ban(t.Context(), rule, time.Hour))
-		require.True(t, authorize(t, th, rule).Outcomes[0].Banned)
-		require.NoError(t, th.Reset(t.Context(), rule))
-		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+		for _, th := range []*throttler.Throttler{th, throttler.New(memstore.New())} {
+			th.BlockCache = 10
+			rule := either(condition("a", 1, time.Minute))
+			d := authorize(t, th, rule)
+			require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+			require.NoError(t, th.Cancel(t.Context(), d))
+			require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+			require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+			require.NoError(t, th.Reset(t.Context(), rule))
+			require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+			require.False(t, authorize(t, th, rule).Outcomes[0].Banned)
+			require.NoError(t, th.Ban(t.Context(), rule, time.Hour))
+			require.True(t, authorize(t, th, rule).Outcomes[0].Banned)
+			require.NoError(t, th.Reset(t.Context(), rule))
+			require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+		}
+	})
+}
+
+func TestWhatARefusedCallWouldNotCountIsKeptToo(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		inMemory := throttler.New(memstore.New())
+		th.BlockCache, inMemory.BlockCache = 10, 10
+		rule := either(condition("a", 1, time.Minute), condition("b", 1, time.Minute))
+		rule.CountAuthorizedOnly = true
+		for _, th := range []*throttler.Throttler{th, inMemory} {
+			authorize(t, th, rule)
+			authorize(t, th, rule)
+			require.Zero(t, trips(func() { require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status) }))
+			require.EqualValues(t, 2, th.Stats().CacheHits)
+		}
 	})
 }
 

@@ -239,6 +239,43 @@ func TestCancelWhoseContextEndsIsFinishedByTheNext(t *testing.T) {
 	})
 }
 
+func TestCancelWithAnEndedContextLeavesEachHitToTheNext(t *testing.T) {
+	client := newFaulty()
+	th := throttler.New(client)
+	d := authorize(t, th, both())
+	client.took()
+	ended, end := context.WithCancel(t.Context())
+	end()
+	require.ErrorIs(t, th.Cancel(ended, d), context.Canceled)
+	require.Empty(t, client.took())
+	require.NoError(t, th.Cancel(t.Context(), d))
+	require.Equal(t, []int{4, 4}, remaining(peek(t, th, both())))
+	for range 50 { // with nothing to take back and no other Cancel, nothing waits for ctx
+		require.NoError(t, th.Cancel(ended, d))
+	}
+}
+
+// Both have counted the call: the backend late, and the fallback in its place.
+func TestCancelTakesBackALateHitAndTheOneOfTheFallback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, fallback := newFaulty(), memstore.New()
+		th := throttler.New(client)
+		th.Fallback = fallback
+		rule := either(condition("window", 5, time.Minute))
+		slowly(client, "", "add")
+		ctx, end := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer end()
+		d, err := th.Authorize(ctx, rule)
+		require.NoError(t, err)
+		require.Equal(t, context.DeadlineExceeded, d.Err)
+		require.Equal(t, []int{4}, remaining(d))
+		require.NoError(t, th.Cancel(t.Context(), d))
+		for _, store := range []throttler.Client{client.Client, fallback} {
+			require.Equal(t, []int{4}, remaining(peek(t, throttler.New(store), rule)), "the look alone")
+		}
+	})
+}
+
 // slowly makes the given operations on keys that hold part take a second.
 func slowly(client *faulty, part string, ops ...string) {
 	client.before = func(op string, keys ...string) error {

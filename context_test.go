@@ -89,6 +89,8 @@ func TestDoneContextEndsTheCallBeforeAnyOperation(t *testing.T) {
 		for i, c := range rule.Either {
 			require.Equal(t, throttler.Outcome{Name: c.Name, Limit: 1, Remaining: 1, Err: context.Canceled}, d.Outcomes[i])
 		}
+		require.Nil(t, d.Receipt())
+		require.NoError(t, th.Cancel(t.Context(), d), "it has counted nothing")
 		require.ErrorIs(t, th.Reset(ctx, rule), context.Canceled)
 	}
 	require.Empty(t, client.took())
@@ -123,6 +125,26 @@ func TestContextEndsACallThatHangs(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Who leaves the queue does not make the call before them ask twice.
+func TestACallerThatLeavesCostsOthersNoRoundTrip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newDistant()
+		th := throttler.New(client)
+		rule := either(condition("a", 1, time.Minute))
+		authorize(t, th, rule)
+		start := time.Now()
+		go func() {
+			ctx, cancel := context.WithTimeout(t.Context(), roundTrip/2)
+			defer cancel()
+			time.Sleep(roundTrip / 4)
+			_, err := th.Authorize(ctx, rule)
+			assert.NoError(t, err)
+		}()
+		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+		require.Equal(t, roundTrip, time.Since(start))
+	})
 }
 
 // A call is left, but what is known of it stands.

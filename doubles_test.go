@@ -364,11 +364,17 @@ type remote struct {
 	throttler.Client // the store, for tests that ask it directly
 	store            *memstore.Store
 
-	mu     sync.Mutex // guards what follows
-	conn   uint64     // of the connection
-	lose   loss       // what becomes of the next exchange
-	err    error      // fails all exchanges
-	faster func()     // comes before each write of a record, and changes it; nil: nobody does
+	mu     sync.Mutex    // guards what follows
+	conn   uint64        // of the connection
+	lose   loss          // what becomes of the next exchange
+	then   loss          // what becomes of it when it is sent again
+	err    error         // fails all exchanges
+	full   error         // fails all writes, and no reads
+	torn   bool          // refuses all writes, as if the record had changed
+	proxy  bool          // may keep its connection when the server restarts: a record is read before it is written
+	busy   time.Duration // how long an exchange waits for its turn
+	noTurn atomic.Int64  // how many of the next exchanges are not sent in time
+	faster func()        // comes before each write of a record, and changes it; nil: nobody does
 	trips  atomic.Int64
 }
 
@@ -391,6 +397,8 @@ func remoteOf(store *memstore.Store) *remote {
 
 // restart empties the server, whose tokens then begin anew, and ends its connections.
 func (r *remote) restart() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	store := memstore.New()
 	r.Client, r.store = store, store
 	r.conn++
@@ -412,10 +420,19 @@ func (r *remote) Exchange(ctx context.Context, xs ...throttler.Exchange) {
 func (r *remote) Start(xs ...throttler.Exchange) { go r.Exchange(context.Background(), xs...) }
 
 func (r *remote) exchange(x throttler.Exchange) {
+	time.Sleep(r.busy)
+	if r.noTurn.Add(-1) >= 0 {
+		x.Done(throttler.Result{Err: throttler.ErrOverloaded})
+		return
+	}
 	r.mu.Lock()
 	conn, lose, err := r.conn, r.lose, r.err
-	r.lose = nothingLost
+	r.lose, r.then = r.then, nothingLost
 	r.mu.Unlock()
+	if r.proxy {
+		x.Done(r.readAndServe(x))
+		return
+	}
 	item := x.Propose(throttler.Turn{Conn: conn})
 	r.trips.Add(1)
 	time.Sleep(roundTrip / 2)
@@ -448,15 +465,31 @@ func (r *remote) exchange(x throttler.Exchange) {
 	r.exchange(x)
 }
 
+// readAndServe reads the record of x, and then stores what x proposes.
+func (r *remote) readAndServe(x throttler.Exchange) throttler.Result {
+	read := r.serve(x.Key(), nil)
+	r.trips.Add(1)
+	time.Sleep(roundTrip)
+	item := x.Propose(throttler.Turn{Known: true, Found: read.Found})
+	if item == nil {
+		return read
+	}
+	r.trips.Add(1)
+	time.Sleep(roundTrip)
+	return r.serve(x.Key(), item)
+}
+
 // serve stores item, if there is one, and reads the record.
 func (r *remote) serve(key string, item *memcache.Item) throttler.Result {
-	var err error
+	var err, failed error
 	if r.faster != nil {
 		r.faster()
 	}
 	switch {
-	case item == nil:
+	case item == nil || r.torn:
 		err = memcache.ErrNotStored
+	case r.full != nil:
+		err, failed = r.full, r.full
 	case item.CasID == 0:
 		err = r.store.Add(item)
 	default:
@@ -466,7 +499,7 @@ func (r *remote) serve(key string, item *memcache.Item) throttler.Result {
 	if errors.Is(missing, memcache.ErrCacheMiss) {
 		found = nil
 	}
-	return throttler.Result{Stored: err == nil, Read: true, Found: found}
+	return throttler.Result{Stored: err == nil, Read: true, Found: found, Err: failed}
 }
 
 // A late is a memstore whose answers are overtaken by what then does.

@@ -62,7 +62,9 @@ func TestTwoRoundTripsWhereAnotherProcessHasWritten(t *testing.T) {
 		rule := either(condition("a", 5, time.Minute))
 		authorize(t, th, rule)
 		require.Equal(t, 2, trips(func() { authorize(t, other, rule) }), "it knew nothing of the record")
+		before := r.trips.Load()
 		require.Equal(t, 2, trips(func() { require.Equal(t, []int{2}, remaining(authorize(t, th, rule))) }))
+		require.EqualValues(t, 2, r.trips.Load()-before)
 		require.Equal(t, 1, trips(func() { require.Equal(t, []int{1}, remaining(authorize(t, th, rule))) }))
 		require.Zero(t, th.Stats().LostRaces, "a guess that is wrong is no race")
 	})
@@ -100,6 +102,141 @@ func TestLargeRecordsAreNotRemembered(t *testing.T) {
 		item, err := r.Get("test#a#v")
 		require.NoError(t, err)
 		require.InDelta(t, 1024, len(item.Value), 16)
+	})
+}
+
+func TestWhatIsAssessedIsNotReadAgainToBeCounted(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.RecordCache = -1
+		rule := throttler.Rule{Identifier: "r", Either: conditions(2, 5, time.Minute), CountAuthorizedOnly: true}
+		for range 2 {
+			require.Equal(t, 2, trips(func() { require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status) }))
+		}
+	})
+}
+
+// The server restarts after the call was assessed, and its token comes again.
+func TestATokenThatWasAssessedNeverMeetsTheRecordOfAnotherConnection(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 5, time.Minute), condition("b", 5, time.Minute))
+		authorize(t, throttler.New(r.store), rule)
+		var d throttler.Decision
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			rule := rule
+			rule.CountAuthorizedOnly = true
+			d = authorize(t, th, rule)
+		})
+		time.Sleep(roundTrip * 3 / 4) // it has been read, and the answer is on its way
+		r.restart()
+		rule.Either[0].Cost, rule.Either[1].Cost = 3, 3
+		authorize(t, throttler.New(r.store), rule)
+		wg.Wait()
+		require.Equal(t, []int{1, 1}, remaining(d), "the hits of the others are not overwritten")
+	})
+}
+
+func TestARaceThatIsLostOverAProxyIsDecidedAnew(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		r.proxy = true
+		rule := either(condition("a", 2, time.Minute))
+		var d throttler.Decision
+		var wg sync.WaitGroup
+		wg.Go(func() { d = authorize(t, th, rule) })
+		time.Sleep(roundTrip * 3 / 2) // it has been read, and is about to be written
+		authorize(t, throttler.New(r.store), rule)
+		wg.Wait()
+		require.Equal(t, []int{0}, remaining(d))
+		require.Equal(t, 1, d.Outcomes[0].LostRaces)
+		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+	})
+}
+
+func TestAWriteThatFailsOverAProxyIsNotCounted(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		r.proxy, r.full = true, errDown
+		d := authorize(t, th, either(condition("a", 2, time.Minute)))
+		require.ErrorIs(t, d.Err, errDown)
+		require.Equal(t, []int{2}, remaining(d))
+		require.Nil(t, d.Receipt())
+	})
+}
+
+func TestNothingIsRememberedOverAProxy(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		r.proxy = true
+		rule := either(condition("a", 5, time.Minute))
+		for range 2 {
+			require.Equal(t, 2, trips(func() { authorize(t, th, rule) }))
+		}
+		all, _ := throttler.Slots(th)
+		require.Zero(t, all)
+	})
+}
+
+// Calls that come before the record is read are answered by it.
+func TestCallsThatCameBeforeTheTurnAreAnsweredTogether(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 1, time.Minute))
+		authorize(t, throttler.New(r.store), rule)
+		r.busy = roundTrip
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() { assert.Equal(t, throttler.Blocked, authorize(t, th, rule).Status) })
+			synctest.Wait()
+		}
+		wg.Wait()
+		require.EqualValues(t, 1, r.trips.Load())
+	})
+}
+
+// The call that carries out the exchange leaves the next one to the client.
+func TestACallIsNotKeptForTheExchangesOfOthers(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 50, time.Minute))
+		var wg sync.WaitGroup
+		for i := range 5 {
+			wg.Go(func() { assert.Equal(t, min(i+1, 2), trips(func() { authorize(t, th, rule) })) })
+			synctest.Wait()
+		}
+		wg.Wait()
+	})
+}
+
+func TestAnExchangeWithoutATurnFailsThoseThatBeganToWaitWithIt(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 5, time.Minute))
+		r.busy = roundTrip
+		r.noTurn.Store(1)
+		var first, second throttler.Decision
+		var wg sync.WaitGroup
+		wg.Go(func() { first = authorize(t, th, rule) })
+		time.Sleep(roundTrip / 2)
+		wg.Go(func() { second = authorize(t, th, rule) })
+		wg.Wait()
+		require.ErrorIs(t, first.Err, throttler.ErrOverloaded)
+		require.NoError(t, second.Err)
+		require.Equal(t, []int{4}, remaining(second))
+	})
+}
+
+func TestACallWithoutATurnIsNotBlockedByWhatAnEarlierOneFound(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 1, time.Minute))
+		var decisions [3]throttler.Decision
+		var wg sync.WaitGroup
+		for i := range decisions {
+			wg.Go(func() { decisions[i] = authorize(t, th, rule) })
+			synctest.Wait()
+			if i == 1 {
+				time.Sleep(roundTrip * 3 / 2) // its exchange is under way
+				r.noTurn.Store(1)
+			}
+		}
+		wg.Wait()
+		require.Equal(t, throttler.Blocked, decisions[1].Status)
+		require.Equal(t, throttler.Authorized, decisions[2].Status)
+		require.ErrorIs(t, decisions[2].Err, throttler.ErrOverloaded)
 	})
 }
 
@@ -216,6 +353,67 @@ func TestCancelWaitsForAHitThatWasUnderWayWhenItsContextEnded(t *testing.T) {
 	})
 }
 
+func TestCancelOfACallThatTurnsOutBlockedTakesNoRoundTrip(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 1, time.Minute))
+		authorize(t, throttler.New(r), rule)
+		ctx, cancel := context.WithTimeout(t.Context(), roundTrip/4)
+		defer cancel()
+		d, err := th.Authorize(ctx, rule)
+		require.NoError(t, err)
+		require.ErrorIs(t, d.Err, context.DeadlineExceeded)
+		before := r.trips.Load()
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, before, r.trips.Load())
+	})
+}
+
+// The read that a Cancel left under way fails, and the next Cancel reads again.
+func TestCancelTriesAgainWhatFailedAfterItWasLeft(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.RecordCache = -1 // so that it reads first
+		rule := either(condition("a", 5, time.Minute))
+		d := authorize(t, th, rule)
+		r.err = errDown
+		ctx, cancel := context.WithTimeout(t.Context(), roundTrip/4)
+		defer cancel()
+		require.ErrorIs(t, th.Cancel(ctx, d), context.DeadlineExceeded)
+		r.err = nil
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, []int{4}, remaining(peek(t, th, rule)))
+	})
+}
+
+// The call was left while it only looked, so it has counted nothing.
+func TestCancelDoesNotWaitForALook(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 5, time.Minute), condition("b", 5, time.Minute))
+		rule.CountAuthorizedOnly = true
+		ctx, cancel := context.WithTimeout(t.Context(), roundTrip/4)
+		defer cancel()
+		d, err := th.Authorize(ctx, rule)
+		require.NoError(t, err)
+		require.ErrorIs(t, d.Err, context.DeadlineExceeded)
+		start := time.Now()
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Zero(t, time.Since(start))
+		time.Sleep(2 * roundTrip) // what was left behind ends by itself
+	})
+}
+
+func TestCancelOnlyWaitsForAHitThatWasUnderWayWhenItsContextEnded(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		a, b := condition("a", 5, time.Minute), condition("b", 5, time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), roundTrip/4)
+		defer cancel()
+		d, err := th.Authorize(ctx, either(a, b))
+		require.NoError(t, err)
+		require.ErrorIs(t, d.Err, context.DeadlineExceeded)
+		require.NoError(t, th.CancelOnly(t.Context(), d, either(b)))
+		require.Equal(t, []int{3, 4}, remaining(peek(t, th, either(a, b))), "and the hit of this look")
+	})
+}
+
 // The caller that began the exchange leaves; the others do not notice.
 func TestOthersDoNotNoticeThatTheLeaderLeaves(t *testing.T) {
 	for _, left := range []time.Duration{roundTrip / 4, roundTrip * 5 / 4} {
@@ -251,12 +449,21 @@ func TestOthersDoNotNoticeThatTheLeaderLeaves(t *testing.T) {
 }
 
 func TestALostAnswerIsFoundOutFromTheRecord(t *testing.T) {
-	for name, lost := range map[string]loss{"the answer": answerLost, "the request": requestLost} {
+	for name, c := range map[string]struct {
+		lost   loss
+		before int // hits that are counted, and known
+	}{
+		"the answer": {answerLost, 0}, "the answer to a further hit": {answerLost, 1},
+		"the request": {requestLost, 0}, "the request of a further hit": {requestLost, 1},
+	} {
 		t.Run(name, func(t *testing.T) {
 			exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-				rule := either(condition("a", 1, time.Minute))
+				rule := either(condition("a", 1+c.before, time.Minute))
 				rule.Lockout = time.Hour
-				r.lose = lost
+				for range c.before {
+					authorize(t, th, rule)
+				}
+				r.lose = c.lost
 				d := authorize(t, th, rule)
 				require.Equal(t, throttler.Authorized, d.Status)
 				require.NoError(t, d.Err)
@@ -266,6 +473,17 @@ func TestALostAnswerIsFoundOutFromTheRecord(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The connection on which the record is to be read breaks as well.
+func TestALostAnswerIsFoundOutOnTheThirdConnection(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 1, time.Minute))
+		r.lose, r.then = answerLost, requestLost
+		d := authorize(t, th, rule)
+		require.Equal(t, throttler.Authorized, d.Status)
+		require.NoError(t, d.Err)
+	})
 }
 
 func TestALostAnswerThatIsCoveredSaysSoAndBansNobody(t *testing.T) {
@@ -288,19 +506,113 @@ func TestALostAnswerThatIsCoveredSaysSoAndBansNobody(t *testing.T) {
 // new one, before what was sent on the old one arrives.
 func TestALostWriteThatArrivesLateSaysSoAndBansNobody(t *testing.T) {
 	for name, before := range map[string]int{"of the first hit": 0, "of a further one": 1} {
-		t.Run(name, func(t *testing.T) {
-			exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-				rule := either(condition("a", 1+before, time.Minute))
-				rule.Lockout = time.Hour
-				for range before {
-					authorize(t, th, rule)
-				}
-				r.lose = arrivesLate
-				d := authorize(t, th, rule)
-				require.Error(t, d.Err)
-				require.Equal(t, throttler.Blocked, d.Status)
-				require.False(t, d.Outcomes[0].Banned)
+		for _, lockout := range []time.Duration{0, time.Hour} {
+			t.Run(fmt.Sprint(name, " with a lockout of ", lockout), func(t *testing.T) {
+				exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+					rule := either(condition("a", 1+before, time.Minute))
+					rule.Lockout = lockout
+					for range before {
+						authorize(t, th, rule)
+					}
+					r.lose = arrivesLate
+					d := authorize(t, th, rule)
+					require.Error(t, d.Err)
+					require.Equal(t, throttler.Blocked, d.Status)
+					require.False(t, d.Outcomes[0].Banned)
+				})
 			})
-		})
+		}
 	}
+}
+
+// A second try would take back a hit of another call, of the same instant.
+func TestACancelWhoseLostAnswerIsCoveredTakesBackOneHit(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		others, rule := throttler.New(r.store), either(condition("a", 5, time.Minute))
+		d := authorize(t, others, rule)
+		authorize(t, others, rule)
+		peek(t, th, rule) // so that it writes at once
+		redeemed, err := th.Redeem(d.Receipt())
+		require.NoError(t, err)
+		r.lose = covered
+		require.Error(t, th.Cancel(t.Context(), redeemed))
+		require.Equal(t, []int{3}, remaining(peek(t, others, rule)), "a hit, and this look")
+		require.NoError(t, th.Cancel(t.Context(), redeemed))
+		require.Equal(t, []int{3}, remaining(peek(t, others, rule)))
+	})
+}
+
+func TestALostWriteIsNoErrorOfALookThatSharedIt(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 5, time.Minute))
+		var looked, counted throttler.Decision
+		var wg sync.WaitGroup
+		wg.Go(func() { authorize(t, th, rule) })
+		synctest.Wait() // it is under way, and the others wait for it together
+		r.lose = covered
+		wg.Go(func() { looked = peek(t, th, rule) })
+		wg.Go(func() { counted = authorize(t, th, rule) })
+		wg.Wait()
+		require.NoError(t, looked.Err)
+		require.Error(t, counted.Err)
+	})
+}
+
+// What the guess was wrong about is read by the exchange whose write fails.
+func TestAFullRecordBlocksThoughAWriteOnAWrongGuessFails(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		narrow, wide := either(condition("a", 1, time.Minute)), either(condition("a", 5, time.Minute))
+		authorize(t, throttler.New(r.store), narrow)
+		r.full = errDown
+		d := authorize(t, th, narrow)
+		require.Equal(t, throttler.Blocked, d.Status)
+		require.NoError(t, d.Err)
+		d = authorize(t, th, wide)
+		require.Equal(t, throttler.Authorized, d.Status)
+		require.ErrorIs(t, d.Err, errDown)
+		require.Nil(t, d.Receipt())
+	})
+}
+
+// The server is asked, does not answer, and what was seen last is no answer.
+func TestARememberedRecordBlocksNobodyWhileTheBackendFails(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 1, time.Minute))
+		authorize(t, th, rule)
+		r.err = errDown
+		d := authorize(t, th, rule)
+		require.Equal(t, throttler.Authorized, d.Status)
+		require.ErrorIs(t, d.Err, errDown)
+		require.Equal(t, []int{1}, remaining(d))
+	})
+}
+
+func TestAnExchangerThatRefusesEveryWriteIsGivenUp(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 5, time.Minute))
+		for range 2 {
+			r.torn = true
+			for range 2 { // each by itself
+				before := r.trips.Load()
+				require.ErrorIs(t, authorize(t, th, rule).Err, throttler.ErrStalled)
+				require.EqualValues(t, throttler.MaxStalls+1, r.trips.Load()-before, "the first on a guess")
+			}
+			r.torn = false
+			authorize(t, th, rule) // now there is a record
+		}
+	})
+}
+
+// The second of them is decided on what the first has just written.
+func TestCallsInARowAreNoGuesses(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 5, time.Minute))
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() { authorize(t, th, rule) })
+			synctest.Wait()
+		}
+		wg.Wait()
+		require.Equal(t, throttler.Stats{Exchanges: 2}, th.Stats())
+	})
 }

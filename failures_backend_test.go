@@ -137,6 +137,7 @@ func TestBackendThatRefusesEveryWriteIsGivenUp(t *testing.T) {
 			require.Equal(t, throttler.Authorized, d.Status)
 			require.ErrorIs(t, d.Err, throttler.ErrStalled)
 			require.Len(t, client.took(), 2*(throttler.MaxStalls+1))
+			require.Equal(t, throttler.MaxStalls+1, d.Outcomes[0].LostRaces)
 			client.before = failing(nil, "")
 			authorize(t, th, rule) // now there is a record
 		}

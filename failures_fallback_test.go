@@ -75,14 +75,19 @@ func TestFallbackIsAskedWhenTheContextHasEnded(t *testing.T) {
 func TestFallbackThatFailsTooLeavesTheConditionOpenWithBothErrors(t *testing.T) {
 	client, fallback := newFaulty(), newFaulty()
 	alsoDown := fmt.Errorf("fallback: %w", context.DeadlineExceeded)
-	client.before = failing(errDown, "", "get")
-	fallback.before = failing(alsoDown, "", "get")
+	client.before = failing(errDown, "", "get", "multi")
+	fallback.before = failing(alsoDown, "", "get", "multi")
 	th := throttler.New(client)
 	th.Fallback = fallback
-	d := authorize(t, th, either(condition("a", 2, time.Minute)))
-	require.Equal(t, throttler.Authorized, d.Status)
-	require.ErrorIs(t, d.Err, errDown)
-	require.ErrorIs(t, d.Err, alsoDown)
+	once := either(condition("a", 2, time.Minute))
+	twice := either(condition("a", 2, time.Minute), condition("b", 2, time.Minute))
+	twice.CountAuthorizedOnly = true
+	for _, rule := range []throttler.Rule{once, twice} {
+		d := authorize(t, th, rule)
+		require.Equal(t, throttler.Authorized, d.Status)
+		require.ErrorIs(t, d.Err, errDown)
+		require.ErrorIs(t, d.Err, alsoDown)
+	}
 }
 
 func TestCancelAndResetReachTheFallback(t *testing.T) {

@@ -155,16 +155,23 @@ func TestWhoLeavesBeforeTheirTurnTakesNone(t *testing.T) {
 
 func TestAHungServerCostsARuleOfSeveralConditionsOneTimeout(t *testing.T) {
 	for _, n := range []int{1, 2, 8, 100} {
-		t.Run(fmt.Sprint("conditions=", n), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				th := throttler.New(hungAfter(500 * time.Millisecond).plainly())
-				begin := time.Now()
-				d := authorize(t, th, throttler.Rule{Identifier: "r", Either: conditions(n, 5, time.Minute)})
-				require.LessOrEqual(t, time.Since(begin), 625*time.Millisecond)
-				require.ErrorIs(t, d.Err, throttler.ErrUnavailable)
-				time.Sleep(5 * time.Second)
-			})
-		})
+		for _, authorizedOnly := range []bool{false, true} {
+			for _, fallback := range []throttler.Client{nil, memstore.New()} {
+				t.Run(fmt.Sprintf("conditions=%d authorizedOnly=%t fallback=%t", n, authorizedOnly, fallback != nil), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						th := throttler.New(hungAfter(500 * time.Millisecond).plainly())
+						th.Fallback = fallback
+						begin := time.Now()
+						d := authorize(t, th, throttler.Rule{
+							Identifier: "r", Either: conditions(n, 5, time.Minute), CountAuthorizedOnly: authorizedOnly,
+						})
+						require.LessOrEqual(t, time.Since(begin), 625*time.Millisecond)
+						require.ErrorIs(t, d.Err, throttler.ErrUnavailable)
+						time.Sleep(5 * time.Second)
+					})
+				})
+			}
+		}
 	}
 }
 

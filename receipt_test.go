@@ -1,6 +1,7 @@
 package throttler_test
 
 import (
+	"encoding/binary"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -107,12 +108,15 @@ func TestBytesThatAreNoReceiptAreRefused(t *testing.T) {
 	}
 	require.Equal(t, 2, ends)
 	hit := func(key string, cost byte) string {
-		return "\x01" + string(byte(len(key))) + key + string(cost) + strings.Repeat("\x00", 8)
+		return "\x01" + string(binary.AppendUvarint(nil, uint64(len(key)))) + key + string(cost) + strings.Repeat("\x00", 8)
 	}
-	_, err := th.Redeem([]byte(hit("a#b#c", 2)))
-	require.NoError(t, err)
+	longest := strings.Repeat("k", throttler.MaxKey)
+	for _, key := range []string{"a#b#c", longest} {
+		_, err := th.Redeem([]byte(hit(key, 2)))
+		require.NoError(t, err)
+	}
 	for _, garbage := range []string{
-		"\x00", "\x02" + string(whole[1:]), "\x01", hit("a#b c", 2), hit("a#b\r\nc", 2), hit("", 2), hit("a#b#c", 0), hit("a#b#c", 1),
+		"\x00", "\x02" + string(whole[1:]), "\x01", hit("a#b c", 2), hit("a#b\r\nc", 2), hit("", 2), hit(longest+"k", 2), hit("a#b#c", 0), hit("a#b#c", 1),
 		"\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01x", string(whole) + "\x00",
 		"\x01\x05a#b#c\x02" + strings.Repeat("\x00", 7) + "\x80\x80\x08", // more than the number of a share holds
 	} {

@@ -2,7 +2,9 @@ package throttler_test
 
 import (
 	"context"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -86,6 +88,7 @@ func TestLostRaceIsDecidedAnew(t *testing.T) {
 	require.Equal(t, []int{2, 0}, remaining(d))
 	require.Equal(t, 0, d.Outcomes[0].LostRaces)
 	require.Equal(t, 2, d.Outcomes[1].LostRaces)
+	require.EqualValues(t, 2, th.Stats().LostRaces)
 	// Only the one that lost went round again.
 	require.Equal(t, "multi", client.took()[0])
 	require.Equal(t, []int{2, 0}, remaining(peek(t, throttler.New(client.Client), all(condition("a", 4, time.Minute), condition("b", 3, time.Minute)))))
@@ -130,6 +133,87 @@ func TestHitIsGivenBackWhenAnotherConditionTurnsOutFull(t *testing.T) {
 	require.Equal(t, 4, peek(t, th, either(rule.Either[0])).Outcomes[0].Remaining, "there was nothing to cancel")
 }
 
+func TestHitThatCannotBeGivenBackIsShownAsCounted(t *testing.T) {
+	client := newFaulty()
+	rule := either(condition("a", 5, time.Minute), condition("b", 1, time.Minute))
+	rule.CountAuthorizedOnly = true
+	var once sync.Once
+	client.before = func(op string, keys ...string) error {
+		switch {
+		case op == "add" && keys[0] == "test#b#v":
+			once.Do(func() { authorize(t, throttler.New(client.Client), either(rule.Either[1])) })
+		case op == "cas":
+			return errDown
+		}
+		return nil
+	}
+	d := authorize(t, throttler.New(client), rule)
+	require.Equal(t, throttler.Blocked, d.Status)
+	a := d.Outcomes[0]
+	require.Equal(t, throttler.Outcome{Name: "a", Limit: 5, Remaining: 4, ResetAfter: a.ResetAfter, Err: errDown}, a)
+	require.Equal(t, 3, peek(t, throttler.New(client.Client), either(rule.Either[0])).Outcomes[0].Remaining, "the hit, and this look")
+}
+
+// The call is left while a condition is being written, and refused by another one.
+func TestHitThatIsCountedLateIsGivenBackWhenTheCallWasRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		max  int
+		then []string // after the write that was under way
+	}{
+		"it is counted": {5, []string{"get", "cas"}},
+		"it is blocked": {1, []string{"get"}}, // to be decided anew, and nothing is given back
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := newFaulty()
+				rule := either(condition("late", c.max, time.Minute), condition("narrow", 1, time.Minute))
+				rule.CountAuthorizedOnly = true
+				others := throttler.New(client.Client)
+				var narrow, late sync.Once
+				client.before = func(op string, keys ...string) error {
+					switch {
+					case op != "add":
+					case keys[0] == "test#narrow#v":
+						narrow.Do(func() { authorize(t, others, either(rule.Either[1])) })
+					default:
+						time.Sleep(time.Second)
+						if c.max == 1 {
+							late.Do(func() { authorize(t, others, either(rule.Either[0])) })
+						}
+					}
+					return nil
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				d, err := throttler.New(client).Authorize(ctx, rule)
+				require.NoError(t, err)
+				require.Equal(t, throttler.Blocked, d.Status)
+				require.Equal(t, []string{"narrow is full"}, d.Messages)
+				require.Equal(t, context.DeadlineExceeded, d.Outcomes[0].Err)
+				require.Equal(t, []string{"multi", "add", "add", "get"}, client.took())
+				time.Sleep(2 * time.Second)
+				require.Equal(t, c.then, client.took())
+				if c.max > 1 {
+					require.Equal(t, []int{c.max - 1}, remaining(peek(t, others, either(rule.Either[0]))), "this look alone")
+				}
+			})
+		})
+	}
+}
+
+func TestPeekAnswersAsAuthorizeWouldWithCountAuthorizedOnly(t *testing.T) {
+	th := throttler.New(memstore.New())
+	rule := either(condition("a", 5, time.Hour), condition("b", 1, time.Hour))
+	rule.CountAuthorizedOnly = true
+	for _, want := range []throttler.Status{throttler.Authorized, throttler.Blocked} {
+		looked, counted := peek(t, th, rule), authorize(t, th, rule)
+		require.Equal(t, want, looked.Status)
+		require.Equal(t, want, counted.Status)
+		require.Equal(t, []int{4, 0}, remaining(looked))
+		require.Equal(t, []int{4, 0}, remaining(counted))
+	}
+}
+
 // The condition that blocked is reset before its ban could be set: the call is
 // authorized after all, and counted in both.
 func TestConditionsThatWerePassedOverAreCountedWhenTheCallIsNotRefusedAfterAll(t *testing.T) {
@@ -149,6 +233,7 @@ func TestConditionsThatWerePassedOverAreCountedWhenTheCallIsNotRefusedAfterAll(t
 	d := authorize(t, th, rule)
 	require.Equal(t, throttler.Authorized, d.Status)
 	require.Equal(t, []int{3, 0}, remaining(d))
+	require.Equal(t, []int{0, 1}, []int{d.Outcomes[0].LostRaces, d.Outcomes[1].LostRaces}, "that of the ban which was not set")
 }
 
 func TestShadowAuthorizesWhatItWouldBlock(t *testing.T) {
