@@ -128,6 +128,7 @@ func TestATokenThatWasAssessedNeverMeetsTheRecordOfAnotherConnection(t *testing.
 			d = authorize(t, th, rule)
 		})
 		time.Sleep(roundTrip * 3 / 4) // it has been read, and the answer is on its way
+		synctest.Wait()
 		r.restart()
 		rule.Either[0].Cost, rule.Either[1].Cost = 3, 3
 		authorize(t, throttler.New(r.store), rule)
