@@ -435,3 +435,28 @@ func TestCancelLeavesAloneWhatMemoryHadRoomFor(t *testing.T) {
 		require.Equal(t, throttler.Blocked, peek(t, others, a).Status, "the hit of the others stays")
 	})
 }
+
+// Records of more than 64 KiB are not kept: a hit of an hour takes 4 bytes in a
+// window of so many.
+func TestBlockCacheKeepsNoLargeRecord(t *testing.T) {
+	for name, c := range map[string]struct {
+		hits int
+		want []string
+	}{
+		"of 64,000 bytes": {16_000, nil},
+		"of 68,000 bytes": {17_000, []string{"get"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := newFaulty()
+			th := throttler.New(client)
+			th.BlockCache = 10
+			rule := either(condition("a", c.hits, time.Hour))
+			rule.Either[0].Cost = c.hits
+			require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+			require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+			client.took()
+			require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+			require.Equal(t, c.want, client.took())
+		})
+	}
+}
