@@ -29,7 +29,7 @@ func (l *Loss) add(more Loss) {
 
 // Watch calls [Pool.Check] at once and then again after every pause, so that
 // Forgot and [ServerStats] tell what the servers forget. It returns when ctx ends,
-// with its error, or when the pool is closed, with ErrClosed. Default of every:
+// with its error, or when the pool is closed, with ErrClosed. Zero or less means
 // [DefaultWatchEvery].
 func (p *Pool) Watch(ctx context.Context, every time.Duration) error {
 	every = positive(every, DefaultWatchEvery)
@@ -51,9 +51,9 @@ func (p *Pool) Watch(ctx context.Context, every time.Duration) error {
 }
 
 // Check asks each server for its statistics, over a connection of its own, and
-// compares them with those of the last Check. What the server has forgotten
-// meanwhile stands in [ServerStats] afterwards, and Forgot is told. What was
-// forgotten before the first Check is not noticed.
+// compares them with those of the last Check. It adds what the server has forgotten
+// since to [ServerStats], and calls Forgot. It does not notice what was forgotten
+// before the first Check.
 //
 // All servers are asked at once, except those that are down. The error is that of
 // the servers which do not answer before ctx ends, or refuse; proxies do.

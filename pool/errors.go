@@ -49,7 +49,7 @@ func (e *ServerError) Is(target error) bool {
 
 // A LostAnswerError is the answer to a write that was sent a second time because
 // the first answer was lost: Err is memcache.ErrNotStored, ErrCASConflict or
-// ErrCacheMiss, and may be so only because the server had carried out the first.
+// ErrCacheMiss. The reason may be that the server had carried out the first write.
 type LostAnswerError struct {
 	Err error
 }
@@ -71,9 +71,9 @@ type complaint string
 func (c complaint) Error() string { return string(c) }
 
 // isComplaint reports whether err is an answer in memcached's language. The
-// breaker does not count it: a value too large or a full memory is no reason to
-// leave the server alone, and a proxy reports so what befell one of the servers
-// behind it, while the others answer.
+// breaker does not count it: a value that is too large, or a full memory, is no reason
+// to leave the server alone. A proxy also reports in this way that one of the servers
+// behind it failed, while the others answer.
 func isComplaint(err error) bool {
 	var c complaint
 	return errors.As(err, &c)

@@ -32,12 +32,12 @@ type Lookup func(ctx context.Context) ([]string, error)
 //	go servers.Follow(ctx, cluster.Servers, time.Minute)
 //
 // A lookup that fails, takes longer than every, or returns a list that SetServers
-// does not accept, changes nothing, and LookupFailed is told. An empty list is such
-// an error: the last servers are never given up.
+// does not accept, changes nothing, and Follow calls LookupFailed. An empty list is
+// not accepted, so the last servers stay.
 //
 // Programs that share servers notice a change at different times, up to every
-// apart. Until all have, the values that move are counted in two places. Default
-// of every: [DefaultFollowEvery].
+// apart. Until all have, the values that move are counted in two places. Zero or
+// less means [DefaultFollowEvery].
 func (p *Pool) Follow(ctx context.Context, lookup Lookup, every time.Duration) error {
 	every = positive(every, DefaultFollowEvery)
 	pause := time.NewTimer(every)

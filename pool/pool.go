@@ -13,8 +13,9 @@
 // reads it back in one round trip. It has connections of its own:
 //
 //   - Pipelining: all callers share one connection to each server. Requests that
-//     come at the same time go out in one packet. A caller that is alone writes
-//     and reads on its own goroutine. All commands are those of memcached 1.2.5.
+//     come at the same time go out together, and exchanges share a command that
+//     reads. A lone caller writes and reads on its own goroutine. All commands are
+//     those of memcached 1.2.5.
 //   - Placement: each key belongs to one server, by rendezvous hashing of the
 //     servers' names. Adding a server moves only the keys that it takes over.
 //   - Errors by key: in [Pool.GetMulti] a dead server costs its own keys
@@ -68,8 +69,8 @@
 //
 // A server's tokens begin anew when it restarts. An exchange is told which
 // connection it is sent on, so that a token of before never meets a record of
-// after. CompareAndSwap knows nothing of this: an item that was read before
-// a restart and is swapped after it could meet the same token, by chance.
+// after. CompareAndSwap does not check this: an item that was read before a restart
+// and is swapped after it could meet the same token, by chance.
 //
 // Behind a proxy the connection outlives the server. There, an exchange reads the
 // record before anything is proposed, in two round trips; see [Pool.Proxy].
@@ -97,12 +98,11 @@ const (
 )
 
 // A Pool is a client for the servers that were given to [New]. Its fields are
-// options, to be set before the first call. Zero means the default, and so does
-// less. Its methods may be called by many goroutines at once.
+// options, to be set before the first call. Zero or less means the default. Its methods may be called by many goroutines at once.
 //
-// A call takes at most DialTimeout and Timeout, twice that if the connection was
-// lost in between, and QueueTimeout more if the server answers too slowly for all
-// that it is asked.
+// A call takes at most DialTimeout and Timeout. If the connection is lost in between,
+// it takes twice that. If the server answers too slowly for all its callers, it takes
+// QueueTimeout more.
 type Pool struct {
 	// Timeout is how long a connection may owe an answer: since the oldest
 	// request was sent or, if other answers came first, since the last of them.
@@ -122,8 +122,8 @@ type Pool struct {
 	// them. Default: 1.
 	Conns int
 
-	// MaxValue is the largest value that is read, in bytes. A server that
-	// announces a larger one is not believed. Default: 1 MiB, as memcached's own.
+	// MaxValue is the largest value that is read, in bytes. A larger one is an error
+	// of its connection. Default: 1 MiB, as memcached's own.
 	MaxValue int
 
 	// User and Password are sent when a connection is made, for a memcached that
@@ -145,11 +145,11 @@ type Pool struct {
 	ServersChanged func(added, removed []string)
 
 	// Forgot is called when Check has noticed that a server forgot records.
-	// Several servers may be told of at the same time. Default: none.
+	// It may be called for several servers at the same time. Default: none.
 	Forgot func(server string, loss Loss)
 
-	// LookupFailed is called when Follow cannot find out the servers, or not use
-	// them. Default: none.
+	// LookupFailed is called when Follow cannot look up the servers, or SetServers
+	// does not accept them. Default: none.
 	LookupFailed func(err error)
 
 	// BreakerFailures is how many failures in a row mean that a server is down.
@@ -296,14 +296,14 @@ func (p *Pool) write(v verb, key string, item *memcache.Item) error {
 	return err
 }
 
-// Add stores item unless its key has one, in which case it returns
-// memcache.ErrNotStored or a [LostAnswerError] of that.
+// Add stores item if there is none at its key. If there is one, the error is
+// memcache.ErrNotStored, or a [LostAnswerError] of that.
 func (p *Pool) Add(item *memcache.Item) error { return p.write(add, item.Key, item) }
 
-// CompareAndSwap stores item if what its key holds has not changed since Get or
-// GetMulti returned item. If it has, it returns memcache.ErrCASConflict, and if
-// the key holds nothing any more, memcache.ErrCacheMiss; or a [LostAnswerError] of
-// one of them.
+// CompareAndSwap stores item if the item at its key has not changed since Get or
+// GetMulti returned it. If it has changed, the error is memcache.ErrCASConflict. If
+// there is none any more, it is memcache.ErrCacheMiss. Either may come as a
+// [LostAnswerError].
 func (p *Pool) CompareAndSwap(item *memcache.Item) error {
 	s, err := p.server(item.Key)
 	if err != nil {

@@ -2,8 +2,8 @@ package pool
 
 import "github.com/sony/gobreaker/v2"
 
-// ServerStats is what became of one server's calls since it was added, and how it
-// stands now.
+// ServerStats counts one server's calls since it was added, and says how the server
+// is now.
 type ServerStats struct {
 	Server string // as it was given to New or SetServers
 
@@ -14,7 +14,7 @@ type ServerStats struct {
 	Overloads uint64 // calls that were not sent and answered in time although the server answers
 
 	Down      bool  // taken to be down: all calls are refused
-	LastError error // what made the last call fail that was a failure of the server; nil if none
+	LastError error // the last failure of the server, or nil
 	Conns     int   // open connections
 	InFlight  int   // requests that were sent and not yet answered
 	Queued    int   // requests that wait for their turn
