@@ -12,8 +12,7 @@ import (
 
 // What becomes of a batch when its exchange is done.
 
-// conclude settles the entries of the batch that r settles. The others stay in the
-// batch.
+// conclude settles those entries of the batch that r decides. The others stay in it.
 func (s *slot) conclude(r Result) {
 	proposal, lost := s.proposal, s.lost
 	s.proposal, s.lost = nil, nil
@@ -67,10 +66,10 @@ func (s *slot) uncache() {
 	}
 }
 
-// decideAnew decides the batch on the record as it was found, and settles the entries
-// that leave it as it is, if they came before it was read: to one that came later the
-// answer might be out of date. refused says that the batch was to be stored, and was
-// refused since the record had changed.
+// decideAnew decides the batch on the record as it was found. It settles the entries
+// that leave the record as it is and came before it was read: for a later one the
+// answer might be out of date. refused says that the record had changed, so that the
+// batch was not stored.
 func (s *slot) decideAnew(r Result, refused bool) {
 	stands := s.current && !refused && r.Err == nil && s.unreadable == nil && s.beforeRead == len(s.batch)
 	lostRace := refused && s.base.fresh
@@ -175,9 +174,9 @@ func (s *slot) lostTooOften(e *entry) bool {
 	return true
 }
 
-// suspect notes that a write of the batch was lost. If the record is still as it
-// was to be replaced, the write was not carried out, unless it arrives yet: a
-// server reads its connections in no order. Else it may have been.
+// suspect notes that the answer to a write of the batch was lost. If the record is
+// unchanged, the write was not carried out, but may still arrive: a server reads its
+// connections in any order. Otherwise it may have been carried out.
 func (s *slot) suspect(unchanged bool) {
 	for _, e := range s.batch {
 		switch {
@@ -197,8 +196,8 @@ func (e *entry) doubt() {
 	}
 }
 
-// failAll settles all entries that wait for a server which does not answer: those
-// that came later too, or they would all wait for it in turn.
+// failAll settles all entries that wait for a server that does not answer. It settles
+// later ones too, or each of them would wait for the server in turn.
 func (s *slot) failAll(err error, unknown bool) {
 	s.seen = sighting{}
 	if unknown {

@@ -134,7 +134,7 @@ func (e *entry) idle() bool {
 	return e.left == nil && (e.round == nil || e.round.idle())
 }
 
-// askInRounds has all conditions of c decided, and counted unless the call is dry.
+// askInRounds decides all conditions of c, and counts them unless the call is dry.
 //
 // With CountAuthorizedOnly and several conditions there are two rounds: the first
 // only looks, and the second counts if nothing blocks. If the second round finds
@@ -159,7 +159,7 @@ func (c *call) askInRounds(ctx context.Context) {
 	}
 }
 
-// recall decides those conditions that memory answers.
+// recall decides the conditions that the BlockCache can answer.
 func (c *call) recall() {
 	cache := c.t.blockCache()
 	if cache == nil {
@@ -238,7 +238,7 @@ func (e *entry) standIn() *entry {
 	}
 }
 
-// reopen has the conditions that have room decided once more, to be counted.
+// reopen makes the conditions that have room undecided again, to be counted.
 func (c *call) reopen() {
 	for i, e := range c.entries {
 		if e.from == asked && e.failed() == nil && !e.outcome.Blocked {

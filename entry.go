@@ -21,13 +21,13 @@ type entry struct {
 	slot      *slot
 	round     *round
 
-	// What it comes to. The slot writes it until the entry is settled, and
-	// the caller may read it from then on.
+	// The result. The slot writes it until the entry is settled. The caller may read
+	// it from then on.
 	outcome   Outcome
 	again     time.Duration // how long until the same call fits
 	uncounted *uncounted    // of opLook: what it would be if it were not counted
 	decidedAt instant
-	hit       hit   // what it has counted, or for opRefund and opWithdraw what is to be taken back
+	hit       hit   // what it has counted; for opRefund and opWithdraw, what to take back
 	err       error // what failed; nil: it was decided
 	note      error // what failed though it was decided
 	lostRaces int
@@ -134,7 +134,7 @@ func (e *entry) failUnstored(err error, r record) {
 	e.note = err
 }
 
-// failed returns what kept e from being decided, nil if nothing did.
+// failed returns why e was not decided, or nil.
 func (e *entry) failed() error {
 	if e.left != nil {
 		return e.left

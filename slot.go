@@ -10,13 +10,12 @@ import (
 )
 
 // A slot is one record, as this process deals with it. All entries for the record
-// that come while an exchange is under way wait for the next one: they are decided
-// one after the other on one read of it, and stored by one write.
+// that come while an exchange is under way wait for the next one. They are decided
+// one after the other on one read of the record, and stored by one write.
 //
 // A slot has one exchange under way at a time, and is that exchange: its Propose
-// closes the batch and decides it, on the record as this process last saw it if
-// the connection is still the one that it was seen on, and Done finds out
-// whether the record was still so.
+// closes the batch and decides it on the record as this process last saw it, if the
+// connection is still the same. Done finds out whether the record was still so.
 type slot struct {
 	key     string
 	backend *backend
@@ -99,7 +98,7 @@ func newSlot(b *backend, sh *shard, key string) *slot {
 // Key returns the key of the record.
 func (s *slot) Key() string { return s.key }
 
-// setLeader has r carry out the exchanges, as long as one of its entries needs
+// setLeader makes r carry out the exchanges, as long as one of its entries needs
 // them.
 func (s *slot) setLeader(r *round) {
 	s.mu.Lock()
@@ -137,8 +136,8 @@ func (s *slot) unqueue(e *entry) bool {
 	return true
 }
 
-// wasRead returns the record as the call that is to be counted now has just read it,
-// when it assessed whether to count.
+// wasRead returns the record that the call to be counted has just read, to assess
+// whether to count.
 func (s *slot) wasRead() (item *memcache.Item, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,7 +254,8 @@ func (s *slot) Done(r Result) {
 	s.backend.t.stats.exchanges.Add(1)
 	users := len(s.batch) + len(s.queue)
 	if !s.sent {
-		// Its turn never came. r concerns the entries that it began to wait with.
+		// Its turn never came. r is for the entries that were queued before it
+		// began to wait.
 		s.close(s.early)
 		s.base, s.current = sighting{}, false
 	}
@@ -274,8 +274,8 @@ func (s *slot) Done(r Result) {
 	s.release(users)
 }
 
-// goOn reports whether the next exchange is to be started. It is left to the
-// leader if that needs it too.
+// goOn reports whether to start the next exchange. If the leader needs it too, the
+// leader does.
 func (s *slot) goOn() bool {
 	s.resets = s.shard.resets.Load()
 	s.early = len(s.queue)
@@ -292,7 +292,7 @@ func (s *slot) goOn() bool {
 	return true
 }
 
-// rest makes s remember what may be remembered, and nothing else.
+// rest drops all that s need not remember.
 func (s *slot) rest() {
 	s.seen.fresh = false
 	if s.seen.conn == 0 || s.seen.item != nil && len(s.seen.item.Value) > maxRemembered {
