@@ -103,9 +103,10 @@ type entry struct {
 	due      time.Time // when to look whether it has expired
 }
 
-// set makes value that of e.
+// set makes value that of e. It keeps no more room than an eighth, and a little: the
+// store bounds the sizes of values, and means the memory that they take.
 func (e *entry) set(value []byte) {
-	if room := cap(e.value); len(value) > room || room > 64 && len(value) < room/2 {
+	if room := cap(e.value); len(value) > room || room > len(value)+len(value)/8+64 {
 		e.value = make([]byte, 0, (len(value)+31)&^31)
 	}
 	e.value = append(e.value[:0], value...)
@@ -189,29 +190,22 @@ func (s *Store) Exchange(_ context.Context, xs ...throttler.Exchange) { s.Start(
 // Start is Exchange.
 func (s *Store) Start(xs ...throttler.Exchange) {
 	for _, x := range xs {
-		key := x.Key()
-		if !legalKey(key) {
-			x.Done(throttler.Result{Err: memcache.ErrMalformedKey})
-			continue
-		}
-		sh := s.lock(key)
-		result := s.exchange(sh, x, key, (*entry).item)
-		s.unlock(sh)
-		x.Done(result)
+		x.Done(s.carryOut(x))
 	}
+}
+
+func (s *Store) carryOut(x throttler.Exchange) throttler.Result {
+	sh := s.lock(x.Key())
+	defer s.unlock(sh)
+	return s.exchange(sh, x, (*entry).item)
 }
 
 // Inline is Exchange for one exchange that keeps nothing that it is given: see
 // [throttler.Inliner].
 func (s *Store) Inline(x throttler.Exchange) {
-	key := x.Key()
-	if !legalKey(key) {
-		x.Done(throttler.Result{Err: memcache.ErrMalformedKey})
-		return
-	}
-	sh := s.lock(key)
-	x.Done(s.exchange(sh, x, key, sh.lend))
-	s.unlock(sh)
+	sh := s.lock(x.Key())
+	defer s.unlock(sh)
+	x.Done(s.exchange(sh, x, sh.lend))
 }
 
 // lend returns e as an item that is valid until the shard is unlocked.
@@ -220,9 +214,13 @@ func (sh *shard) lend(e *entry) *memcache.Item {
 	return &sh.lent
 }
 
-// exchange carries out x, which is told found of the entry at key. The caller holds
-// the shard's lock.
-func (s *Store) exchange(sh *shard, x throttler.Exchange, key string, found func(*entry) *memcache.Item) throttler.Result {
+// exchange carries out x, which is told found of the entry at its key. The caller
+// holds the shard's lock.
+func (s *Store) exchange(sh *shard, x throttler.Exchange, found func(*entry) *memcache.Item) throttler.Result {
+	key := x.Key()
+	if !legalKey(key) {
+		return throttler.Result{Err: memcache.ErrMalformedKey}
+	}
 	now := time.Now()
 	turn := throttler.Turn{Known: true, Now: now}
 	old := s.live(sh, key, now)
