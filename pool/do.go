@@ -36,7 +36,8 @@ func (p *Pool) one(ctx context.Context, s *single) (ended bool, err error) {
 // those of the other servers, so that a server that hangs delays none of them.
 func (p *Pool) do(ctx context.Context, requests []*request) {
 	var calls []*call
-	var own *conn // whose answers to calls[0] are read here
+	var own *conn     // is read here, for ownCall
+	var ownCall *call // of which it has the answers
 	byLane(requests, func(l *lane, group []*request) {
 		c := newCall(group)
 		calls = append(calls, c)
@@ -49,14 +50,13 @@ func (p *Pool) do(ctx context.Context, requests []*request) {
 		case conn == nil:
 		case !conn.sendAlone(group):
 		case own == nil:
-			own = conn
-			calls[0], calls[len(calls)-1] = c, calls[0]
+			own, ownCall = conn, c
 		default:
 			go conn.receive(context.Background(), nil)
 		}
 	})
 	if own != nil {
-		own.receiveOwn(ctx, calls[0])
+		own.receiveOwn(ctx, ownCall)
 	}
 	for _, c := range calls {
 		c.wait(ctx)
