@@ -92,8 +92,7 @@ func isBroken(err error) bool {
 type backend struct {
 	client    Client
 	exchanger Exchanger
-	inline    bool    // exchanges are done on the caller's goroutine, at once
-	inliner   Inliner // then
+	inliner   Inliner // does exchanges at once, on the caller's goroutine; nil: the exchanger does them
 	slots     slots
 	t         *Throttler
 }
@@ -104,7 +103,7 @@ func newBackend(client Client, t *Throttler) *backend {
 	if b.exchanger, ok = client.(Exchanger); !ok {
 		b.exchanger = &plain{client: client, gate: gate{places: maxUnderWay, limit: t.queueTimeout()}}
 	}
-	b.inliner, b.inline = client.(Inliner)
+	b.inliner, _ = client.(Inliner)
 	b.slots.init(t.recordCache())
 	return b
 }
@@ -118,7 +117,7 @@ func (b *backend) ask(ctx context.Context, r *round) {
 		}
 		return
 	}
-	if b.inline {
+	if b.inliner != nil {
 		for _, e := range r.entries {
 			b.askInline(e)
 		}
@@ -253,7 +252,7 @@ func (b *backend) delete(ctx context.Context, keys []string) []error {
 	if err := ctx.Err(); err != nil {
 		return append(errs, err)
 	}
-	if b.inline {
+	if b.inliner != nil {
 		for i, key := range keys {
 			errs[i] = b.deleteOne(key)
 		}

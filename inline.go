@@ -63,21 +63,17 @@ func (x *inlined) Propose(turn Turn) *memcache.Item {
 	now := turn.now()
 	next, writes := e.apply(now, r)
 	e.writes = writes
-	var item *memcache.Item
+	var proposal *memcache.Item
+	stored := turn.Found // from now on
 	if writes {
 		e.item.Key, e.item.Expiration = e.key, expiration(now, next.end())
 		e.item.Value = next.append(slices.Grow(e.item.Value[:0], next.size()))
-		item = &e.item
-	} else {
-		item = turn.Found
+		proposal, stored = &e.item, &e.item
 	}
-	if e.keeps && e.outcome.Blocked && item != nil {
-		e.value = bytes.Clone(item.Value)
+	if e.keeps && e.outcome.Blocked && stored != nil {
+		e.value = bytes.Clone(stored.Value)
 	}
-	if !writes {
-		return nil
-	}
-	return item
+	return proposal
 }
 
 // Done takes an error of the store: the record is too large for it.

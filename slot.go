@@ -225,7 +225,7 @@ func (s *slot) decideBatch(now instant) *memcache.Item {
 func newItem(key string, r record, now instant) *memcache.Item {
 	size := r.size()
 	if size > 40 {
-		return &memcache.Item{Key: key, Value: r.append(make([]byte, 0, size)), Expiration: expiration(now, r.end())}
+		return &memcache.Item{Key: key, Value: r.encode(), Expiration: expiration(now, r.end())}
 	}
 	small := &struct {
 		memcache.Item
