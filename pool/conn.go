@@ -34,7 +34,7 @@ type conn struct {
 	writing, reading bool // a goroutine has the role
 	sent             fifo // without the whole of their answers, in order
 	offset           int64
-	progress         time.Time   // when the last answer was complete
+	progress         time.Time   // when the last answer was complete, or one more of a group's
 	dead             error       // why it is not used any more
 	buried           bool        // bury has been called, or is about to be
 	interrupted      bool        // the read deadline has been set to wake the reader
@@ -51,6 +51,8 @@ type conn struct {
 	heads []*request // the first of sent
 	ready []*request // have their answers
 	fault *request   // whose answer makes no sense, or is an error after which none can be trusted
+
+	advanced bool // a part of a group's answers is complete
 
 	spoilt *request // whose answer made no sense; set when that killed the connection
 }
@@ -257,6 +259,7 @@ func (c *conn) parse() (n int, err error) {
 		r := c.heads[n]
 		used, done, err := r.parse(c.buf[c.r:c.w], c.lane.server.maxValue)
 		c.r += used
+		c.advanced = c.advanced || used > 0 && r.group != nil
 		if done {
 			n += r.sharing()
 		} else if err != nil {
@@ -285,8 +288,10 @@ func (c *conn) settle(n int, err error) (waits, good bool) {
 			}
 		}
 		c.sent.drop(n)
-		c.progress = time.Now()
 		l.wake()
+	}
+	if n > 0 || c.advanced {
+		c.progress, c.advanced = time.Now(), false
 	}
 	switch {
 	case c.dead != nil:

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/stretchr/testify/require"
@@ -77,6 +78,52 @@ func TestExchangesAtOnceReadTheirRecordsByOneCommand(t *testing.T) {
 			require.True(t, r.Stored && r.Read)
 			require.Equal(t, keys[i], string(r.Found.Value))
 		}
+	})
+}
+
+// Each member has an answer of its own to wait for.
+func TestAGroupWhoseAnswersComeSlowlyIsNotOverdue(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: func(conn net.Conn, request string) {
+			list, gets := strings.CutPrefix(request, "gets ")
+			if !gets {
+				time.Sleep(timeout / 2)
+				io.WriteString(conn, "STORED\r\n")
+				return
+			}
+			for _, key := range strings.Fields(list) {
+				time.Sleep(timeout / 2)
+				fmt.Fprintf(conn, "VALUE %s 0 1 7\r\nx\r\n", key)
+			}
+			io.WriteString(conn, "END\r\n")
+		}}
+		p := s.newPool(t, one)
+		xs := writes(numbered(3)...)
+		require.Equal(t, 3*timeout, took(func() { p.Exchange(context.Background(), xs...) }))
+		for _, x := range xs {
+			require.NoError(t, result(t, x).Err)
+		}
+		require.Len(t, s.dialled(), 1)
+	})
+}
+
+// The answers to a read of many are one.
+func TestARecordOfManyThatComesSlowlyIsOverdue(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: func(conn net.Conn, request string) {
+			for _, key := range strings.Fields(request)[1:] {
+				time.Sleep(timeout / 2)
+				if _, err := fmt.Fprintf(conn, "VALUE %s 0 1 7\r\nx\r\n", key); err != nil {
+					return
+				}
+			}
+			io.WriteString(conn, "END\r\n")
+		}}
+		p := s.newPool(t, one)
+		require.Equal(t, timeout, took(func() {
+			_, err := p.GetMulti(numbered(6))
+			require.Error(t, err)
+		}))
 	})
 }
 
