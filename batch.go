@@ -93,10 +93,10 @@ func (s *slot) decideAnew(r Result, refused bool) {
 		if refused && e.late {
 			e.doubt()
 		}
-		_, e.writes = e.apply(now, found)
+		e.apply(now, &found)
 		switch {
-		case e.writes && s.giveUp(e, r, found, lostRace):
-		case !e.writes && i < s.beforeRead:
+		case e.store && s.giveUp(e, r, &found, lostRace):
+		case !e.store && i < s.beforeRead:
 			s.keep(e, r.Found)
 			s.settle(e)
 		default:
@@ -109,7 +109,7 @@ func (s *slot) decideAnew(r Result, refused bool) {
 
 // giveUp settles e, which changes the record found, if it is not to be tried again, and
 // reports whether it did.
-func (s *slot) giveUp(e *entry, r Result, found record, lostRace bool) bool {
+func (s *slot) giveUp(e *entry, r Result, found *record, lostRace bool) bool {
 	switch {
 	case r.Err != nil:
 		s.failUnstored(e, r.Err, found)
@@ -180,7 +180,7 @@ func (s *slot) lostTooOften(e *entry) bool {
 func (s *slot) suspect(unchanged bool) {
 	for _, e := range s.batch {
 		switch {
-		case !e.writes:
+		case !e.store:
 		case unchanged:
 			e.late = true
 		default:
@@ -206,9 +206,9 @@ func (s *slot) failAll(err error, unknown bool) {
 	known := s.base.fresh
 	r, unreadable := recordIn(s.base.item)
 	for _, e := range s.batch {
-		e.unknown = unknown && e.writes
+		e.unknown = unknown && e.store
 		if known && unreadable == nil {
-			s.failUnstored(e, err, r)
+			s.failUnstored(e, err, &r)
 			continue
 		}
 		e.fail(err)
@@ -227,7 +227,7 @@ func (s *slot) failAll(err error, unknown bool) {
 }
 
 // failUnstored settles e after its write failed, though the record was read.
-func (s *slot) failUnstored(e *entry, err error, r record) {
+func (s *slot) failUnstored(e *entry, err error, r *record) {
 	e.failUnstored(err, r)
 	s.settle(e)
 }

@@ -84,43 +84,39 @@ func (c *Condition) leftBehind() time.Duration {
 	return time.Duration(others + min(c.interval()/2, instant(time.Second)))
 }
 
-// look decides a call at now on the bucket b of c. The bucket that it returns is
-// in the record next.
-func (b bucket) look(now instant, c *Condition, count bool) verdict {
-	interval := c.interval()
-	limit, amount := now+c.bucketSize(), interval*instant(c.cost())
-	next := bucket{score: min(max(b.score, now), limit), cancels: b.cancels}
+// lookAtBucket decides a call at now on the bucket of v.next.
+func (v *verdict) lookAtBucket(now instant, c *Condition, count bool) {
+	b, interval := &v.next.bucket, c.interval()
+	limit, amount := now+interval*instant(c.Max), interval*instant(c.cost())
+	tooFull := b.score > limit
 	if b.score == 0 {
-		next.cancels = nonce(now)
+		b.cancels = nonce(now)
 	}
-	v := verdict{outcome: Outcome{Name: c.Name, Limit: c.Max}}
+	b.score = min(max(b.score, now), limit)
 	switch {
-	case amount > limit-next.score:
+	case amount > limit-b.score:
 		v.outcome.Blocked = true
-		v.store = b.score > limit
+		v.store = tooFull
 	case count:
-		next.score += amount
+		b.score += amount
 		v.store = true
-		v.hit = hit{cost: c.cost(), share: next.share(now, c)}
+		v.hit = hit{cost: c.cost(), share: b.share(now, c)}
 	}
-	v.next.bucket = next
-	room := limit - next.score
+	room := limit - b.score
 	v.again = amount.since(room)
 	v.outcome.RetryAfter = v.again
 	if !v.outcome.Blocked {
 		v.outcome.RetryAfter = interval.since(room)
 	}
 	v.outcome.Remaining = int(room / interval)
-	v.outcome.ResetAfter = next.score.since(now)
-	return v
+	v.outcome.ResetAfter = b.score.since(now)
 }
 
-// after returns b as it stands at now: empty once all has leaked.
-func (b bucket) after(now instant) bucket {
+// expire empties b if all has leaked at now.
+func (b *bucket) expire(now instant) {
 	if b.score <= now {
-		return bucket{}
+		*b = bucket{}
 	}
-	return b
 }
 
 // nonce returns where cancels of a new bucket begins: far from where that of an

@@ -19,7 +19,7 @@ func bucketOf(max int, ttl time.Duration) *Condition {
 func pour(t require.TestingT, b bucket, now instant, c *Condition, n int) (bucket, []hit) {
 	var counted []hit
 	for range n {
-		v := b.look(now, c, true)
+		v := decide(now, c, lockout{}, record{bucket: b}, true)
 		require.False(t, v.outcome.Blocked)
 		b, counted = v.next.bucket, append(counted, v.hit)
 	}
@@ -115,7 +115,7 @@ func TestCancelGivesBackNeitherTooMuchNorMuchTooLittle(t *testing.T) {
 			if len(calls) == 0 || rapid.Bool().Draw(t, "count") {
 				costing := *c
 				costing.Cost = rapid.IntRange(1, max(1, c.Max/3)).Draw(t, "cost")
-				v := b.look(now, &costing, true)
+				v := decide(now, &costing, lockout{}, record{bucket: b}, true)
 				b = v.next.bucket
 				if v.store {
 					calls = append(calls, poured{hit: v.hit})

@@ -172,7 +172,7 @@ func (c *call) recall() {
 			continue
 		}
 		e.op = opCount // the others are asked what they would do
-		if _, store := e.apply(now, r); e.outcome.Blocked && !store {
+		if e.apply(now, &r); e.outcome.Blocked && !e.store {
 			e.from = recalled
 			c.t.stats.cacheHits.Add(1)
 		}

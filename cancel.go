@@ -133,7 +133,7 @@ func (r *cancelable) takeBack(ctx context.Context) error {
 	var errs []error
 	entries := make([]*entry, len(r.hits))
 	for i, h := range r.hits {
-		entries[i] = &entry{op: opRefund, backend: h.backend, key: h.key, hit: h.hit}
+		entries[i] = &entry{op: opRefund, backend: h.backend, key: h.key, verdict: verdict{hit: h.hit}}
 	}
 	r.hits = nil
 	askAll(ctx, entries, false)
@@ -230,7 +230,7 @@ func (c *call) giveBack(ctx context.Context) {
 
 // withdrawal returns the entry that takes back what e has counted.
 func (e *entry) withdrawal() *entry {
-	return &entry{op: opWithdraw, backend: e.backend, condition: e.condition, key: e.key, hit: e.hit}
+	return &entry{op: opWithdraw, backend: e.backend, condition: e.condition, key: e.key, verdict: verdict{hit: e.hit}}
 }
 
 // withdrawLate takes back what entries count that were left while they were under

@@ -80,31 +80,43 @@ type record struct {
 // many hits there are, and allocates nothing. The error is [ErrNewerRecord], or
 // errForeign for anything that encode does not write, as far as that shows
 // without reading every entry: a list of hits out of order is not noticed here and
-// does no harm, since [hits.after] and all else work with whatever times they find.
-func decode(b []byte) (record, error) {
+// does no harm, since [hits.expire] and all else work with whatever times they find.
+func decode(b []byte) (r record, err error) {
+	err = r.decode(b)
+	return r, err
+}
+
+// decode is the function decode. After an error r is empty.
+func (r *record) decode(b []byte) error {
+	*r = record{}
 	if len(b) > 0 && b[0] == nextVersion {
-		return record{}, ErrNewerRecord
+		return ErrNewerRecord
 	}
+	if !r.read(b) {
+		*r = record{}
+		return errForeign
+	}
+	return nil
+}
+
+// read sets r, which is empty, to the record that b is the stored form of, and
+// reports whether it is any.
+func (r *record) read(b []byte) (ok bool) {
 	if len(b) < 2 || b[0] < version1 || b[1] >= endOfSections {
-		return record{}, errForeign
+		return false
 	}
-	var r record
-	var ok bool
 	version, sections, b := b[0], b[1], b[2:]
 	if b, ok = r.ban.decode(sections, b); !ok {
-		return record{}, errForeign
+		return false
 	}
 	if b, ok = r.bucket.decode(sections, b); !ok {
-		return record{}, errForeign
+		return false
 	}
-	if r.hits, ok = decodeHits(sections, b); !ok || version != r.version() {
-		return record{}, errForeign
-	}
-	return r, nil
+	return r.hits.decode(sections, b) && version == r.version()
 }
 
 // version returns the version that r is encoded in.
-func (r record) version() byte {
+func (r *record) version() byte {
 	if r.hits.len() > 0 && r.bucket.score != 0 {
 		return version2
 	}
@@ -115,7 +127,7 @@ func (r record) version() byte {
 func (r record) encode() []byte { return r.append(make([]byte, 0, r.size())) }
 
 // append appends the stored form of r to b, which is empty and has room for it.
-func (r record) append(b []byte) []byte {
+func (r *record) append(b []byte) []byte {
 	b = append(b, r.version(), 0)
 	sections := &b[1]
 	if r.ban.end != 0 {
@@ -146,7 +158,7 @@ const (
 )
 
 // size returns how many bytes encode needs at most.
-func (r record) size() int {
+func (r *record) size() int {
 	size := 2
 	if r.ban.end != 0 {
 		size += banSize
@@ -161,7 +173,7 @@ func (r record) size() int {
 }
 
 // end returns when r holds nothing any more.
-func (r record) end() instant {
+func (r *record) end() instant {
 	return max(r.ban.forgotten(), r.hits.end(), r.bucket.score)
 }
 
@@ -217,42 +229,36 @@ func (bk *bucket) decode(sections byte, b []byte) (rest []byte, ok bool) {
 	return b[:at], bk.score > 0
 }
 
-// decodeHits reads the section of a window, which is all of b.
-func decodeHits(sections byte, b []byte) (hits, bool) {
-	var unit instant
+// decode reads the section of a window, which is all of b.
+func (h *hits) decode(sections byte, b []byte) (ok bool) {
 	switch sections & (windowSection | coarseWindowSection) {
 	case 0:
-		return hits{}, len(b) == 0
+		return len(b) == 0
 	case windowSection:
-		unit = fine
+		h.unit = fine
 	case coarseWindowSection:
-		unit = coarse
+		h.unit = coarse
 	default:
-		return hits{}, false
+		return false
 	}
 	if len(b) < 2*instantSize {
-		return hits{}, false
+		return false
 	}
-	h := hits{
-		unit:    unit,
-		ttl:     binary.BigEndian.Uint64(b),
-		last:    binary.BigEndian.Uint64(b[instantSize:]),
-		entries: b[2*instantSize:],
-	}
-	longest := uint64(math.MaxInt64 / unit)
+	h.ttl, h.last = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[instantSize:])
+	h.entries = b[2*instantSize:]
+	longest := uint64(math.MaxInt64 / h.unit)
 	if h.ttl == 0 || h.ttl > longest || h.last == 0 || h.last > longest {
-		return hits{}, false
+		return false
 	}
 	if len(h.entries) == 0 || len(h.entries)%h.width() != 0 {
-		return hits{}, false
+		return false
 	}
 	// What was cut off or appended gives itself away here.
-	n := h.stored()
-	return h, h.low(n-1) == h.last&h.mask()
+	return h.low(h.stored()-1) == h.last&h.mask()
 }
 
 // section returns the bit for the window section of h.
-func (h hits) section() byte {
+func (h *hits) section() byte {
 	if h.unit == fine {
 		return windowSection
 	}
@@ -260,14 +266,14 @@ func (h hits) section() byte {
 }
 
 // append appends the window section of h to b.
-func (h hits) append(b []byte) []byte {
+func (h *hits) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, h.ttl)
 	b = binary.BigEndian.AppendUint64(b, max(h.last, h.added))
 	return h.appendEntries(b)
 }
 
 // size returns how many bytes append appends.
-func (h hits) size() int {
+func (h *hits) size() int {
 	return 2*instantSize + h.len()*h.width()
 }
 

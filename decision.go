@@ -116,9 +116,9 @@ type verdict struct {
 	// cost is one hit or the call was blocked.
 	again time.Duration
 
-	// next is the record after the call. If store is set it must be stored;
-	// otherwise it is the record that was passed to decide. It may be passed to
-	// decide for another call without being encoded.
+	// next is the record, before the call and then after it. If store is set it
+	// must be stored; otherwise the record stays as it is. It may be decided on
+	// again without being encoded.
 	next  record
 	store bool
 
@@ -131,45 +131,60 @@ type verdict struct {
 // It depends on its arguments alone. The rest of the package makes sure that the
 // record does not change between its read and the write of next.
 func decide(now instant, c *Condition, l lockout, stored record, count bool) verdict {
-	b, corrected := stored.ban.at(now)
-	if b.holds(now) {
-		v := verdict{outcome: b.outcome(now, c), again: b.end.since(now), next: stored, store: corrected}
-		if corrected {
-			v.next = record{ban: b}
-		}
-		return v
-	}
-	if l.growth == 0 {
-		b = ban{}
-	}
-	v := stored.look(now, c, count)
-	v.next.ban = b
-	if l.length > 0 && v.bans(c, l) {
-		next := record{ban: l.ban(now, b)}
-		if l.keepHits {
-			next = v.next.kept(c, next.ban)
-		}
-		v = verdict{outcome: next.ban.outcome(now, c), again: next.ban.end.since(now), next: next, store: true}
-		v.outcome.NewBan = true
-		return v
-	}
+	v := verdict{next: stored}
+	v.decide(now, c, l, count)
 	if !v.store {
 		v.next = stored
 	}
 	return v
 }
 
+// decide is the function decide for the record in v.next.
+func (v *verdict) decide(now instant, c *Condition, l lockout, count bool) {
+	v.store, v.hit = false, hit{}
+	b, corrected := v.next.ban.at(now)
+	if b.holds(now) {
+		v.ban(now, c, b)
+		if v.store = corrected; corrected {
+			v.next = record{ban: b}
+		}
+		return
+	}
+	if l.growth == 0 {
+		b = ban{}
+	}
+	v.next.ban = b
+	v.look(now, c, count)
+	if l.length > 0 && v.bans(c, l) {
+		b = l.ban(now, b)
+		if l.keepHits {
+			v.next = v.next.kept(c, b)
+		} else {
+			v.next = record{ban: b}
+		}
+		v.ban(now, c, b)
+		v.outcome.NewBan, v.store = true, true
+	}
+}
+
+// ban makes v the verdict of b, which holds at now.
+func (v *verdict) ban(now instant, c *Condition, b ban) {
+	v.again = b.end.since(now)
+	v.outcome = Outcome{Name: c.Name, Limit: c.Max, Blocked: true, Banned: true, RetryAfter: v.again, ResetAfter: v.again}
+}
+
 // look decides a call by the algorithm of c. Hits of the other algorithm, as of
 // another release of the same program, stay as they are.
-func (r record) look(now instant, c *Condition, count bool) verdict {
+func (v *verdict) look(now instant, c *Condition, count bool) {
+	v.outcome = Outcome{}
+	v.outcome.Name, v.outcome.Limit = c.Name, c.Max
 	if c.Algorithm == LeakyBucket {
-		v := r.bucket.look(now, c, count)
-		v.next.hits = r.hits.after(now)
-		return v
+		v.next.hits.expire(now)
+		v.lookAtBucket(now, c, count)
+	} else {
+		v.next.bucket.expire(now)
+		v.lookAtWindow(now, c, count)
 	}
-	v := r.hits.look(now, c, count)
-	v.next.bucket = r.bucket.after(now)
-	return v
 }
 
 // bans reports whether l bans c for v: there is room for no hit at all, and not only
@@ -188,7 +203,8 @@ func (r record) without(h hit, now instant) (next record, found bool) {
 	switch {
 	case h.cost == 0:
 	case h.share.amount == 0:
-		next.hits, found = r.hits.after(now).without(h.cost, h.expiry)
+		next.hits.expire(now)
+		found = next.hits.remove(h.cost, h.expiry)
 	default:
 		next.bucket, found = r.bucket.without(h.share, now)
 	}

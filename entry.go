@@ -22,12 +22,11 @@ type entry struct {
 	round     *round
 
 	// The result. The slot writes it until the entry is settled. The caller may read
-	// it from then on.
-	outcome   Outcome
-	again     time.Duration // how long until the same call fits
-	uncounted *uncounted    // of opLook: what it would be if it were not counted
+	// it from then on. In hit is what it has counted or, for opRefund and opWithdraw,
+	// what to take back.
+	verdict
+	uncounted *uncounted // of opLook: what it would be if it were not counted
 	decidedAt instant
-	hit       hit   // what it has counted; for opRefund and opWithdraw, what to take back
 	err       error // what failed; nil: it was decided
 	note      error // what failed though it was decided
 	lostRaces int
@@ -37,7 +36,6 @@ type entry struct {
 
 	// What the slot notes while the entry is under way.
 	since  time.Time // when it lost its first race
-	writes bool      // it changes the record that it was decided on
 	late   bool      // an earlier write of it was lost, and may still arrive
 	unsure bool      // an earlier write of it may have been carried out
 
@@ -80,35 +78,35 @@ const (
 	recalled               // from memory
 )
 
-// apply decides e on r. next is what is to be stored if store is set.
-func (e *entry) apply(now instant, r record) (next record, store bool) {
+// apply decides e on r. If it sets e.store, e.next is what is to be stored.
+func (e *entry) apply(now instant, r *record) {
 	e.decidedAt = now
 	switch e.op {
 	case opRefund:
-		return r.without(e.hit, now)
+		e.next, e.store = r.without(e.hit, now)
+		return
 	case opWithdraw:
-		next, store = r.withdrawn(e.hit, now, &e.condition)
-		e.outcome = decide(now, &e.condition, lockout{}, next, false).outcome
-		return next, store
+		e.next, e.store = r.withdrawn(e.hit, now, &e.condition)
+		e.outcome = decide(now, &e.condition, lockout{}, e.next, false).outcome
+		return
 	case opBan:
-		return r.banned(now, e.length)
+		e.next, e.store = r.banned(now, e.length)
+		return
 	}
 	l := e.lockout
 	if e.unsure {
 		l.length = 0 // what it finds may be its own hit: no reason for a ban
 	}
-	v := decide(now, &e.condition, l, r, e.op != opAssess)
-	e.outcome, e.again = v.outcome, v.again
-	if e.op == opCount {
-		e.hit = v.hit
-		return v.next, v.store
-	}
-	if e.op == opLook {
-		v := decide(now, &e.condition, l, r, false)
+	e.next = *r
+	e.verdict.decide(now, &e.condition, l, e.op != opAssess)
+	switch e.op {
+	case opAssess:
+		e.store = e.store && e.outcome.Blocked
+	case opLook:
+		v := decide(now, &e.condition, l, *r, false)
 		e.uncounted = &uncounted{v.outcome, v.again}
-		return r, false
+		e.store, e.hit = false, hit{}
 	}
-	return v.next, v.store && v.outcome.Blocked
 }
 
 // fail notes why e could not be decided. The caller holds the slot's lock.
@@ -122,7 +120,7 @@ func (e *entry) fail(err error) {
 // failUnstored notes that e could not be stored, though r was read. A condition that
 // is full in r still blocks, even if it could not be banned. Hits that others
 // counted in the same batch were not stored either, and do not block e.
-func (e *entry) failUnstored(err error, r record) {
+func (e *entry) failUnstored(err error, r *record) {
 	if e.op <= opLook {
 		e.unsure = true // nothing to ban it for
 		e.apply(e.decidedAt, r)

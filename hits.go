@@ -42,12 +42,12 @@ type hits struct {
 }
 
 // len returns the number of hits.
-func (h hits) len() int {
+func (h *hits) len() int {
 	return h.stored() + h.run
 }
 
 // time returns when hit i expires.
-func (h hits) time(i int) instant {
+func (h *hits) time(i int) instant {
 	if h.run > 0 {
 		if place := h.place(); i >= place+h.run {
 			i -= h.run
@@ -59,12 +59,12 @@ func (h hits) time(i int) instant {
 }
 
 // end returns when the last of the hits expires.
-func (h hits) end() instant {
+func (h *hits) end() instant {
 	return instant(max(h.last, h.added)) * h.unit
 }
 
 // stored returns the number of entries.
-func (h hits) stored() int {
+func (h *hits) stored() int {
 	if len(h.entries) == 0 {
 		return 0
 	}
@@ -72,7 +72,7 @@ func (h hits) stored() int {
 }
 
 // place returns how many entries come before the run.
-func (h hits) place() int {
+func (h *hits) place() int {
 	if h.added >= h.last {
 		return h.stored()
 	}
@@ -80,17 +80,17 @@ func (h hits) place() int {
 }
 
 // width returns the size of an entry: 1 to 8 bytes.
-func (h hits) width() int {
+func (h *hits) width() int {
 	return (bits.Len64(h.ttl) + 7) / 8
 }
 
 // mask returns the bits of a time that an entry holds.
-func (h hits) mask() uint64 {
+func (h *hits) mask() uint64 {
 	return 1<<(8*h.width()) - 1
 }
 
 // low returns entry i as it is stored.
-func (h hits) low(i int) uint64 {
+func (h *hits) low(i int) uint64 {
 	w := h.width()
 	if rest := h.entries[i*w:]; len(rest) >= 8 {
 		return binary.BigEndian.Uint64(rest) >> (64 - 8*w)
@@ -104,7 +104,7 @@ func (h hits) low(i int) uint64 {
 
 // full returns the time of entry i: the latest one up to last that ends in its
 // bytes.
-func (h hits) full(i int) uint64 {
+func (h *hits) full(i int) uint64 {
 	back := (h.last - h.low(i)) & h.mask()
 	if back > h.last {
 		return 0 // of a list that this package has not written
@@ -113,14 +113,17 @@ func (h hits) full(i int) uint64 {
 }
 
 // search returns how many entries are at t or before it.
-func (h hits) search(t uint64) int {
+func (h *hits) search(t uint64) int {
 	return sort.Search(h.stored(), func(i int) bool { return h.full(i) > t })
 }
 
 // up returns t in the unit of h, rounded up.
-func (h hits) up(t instant) uint64 {
+func (h *hits) up(t instant) uint64 { return ticks(t, h.unit) }
+
+// ticks returns t in a unit, fine or coarse, rounded up.
+func ticks(t, unit instant) uint64 {
 	t = max(t, 0)
-	if h.unit == fine {
+	if unit == fine {
 		return uint64(t)
 	}
 	whole := uint64(t / coarse)
@@ -131,55 +134,49 @@ func (h hits) up(t instant) uint64 {
 }
 
 // rounded returns t as it would be stored in h.
-func (h hits) rounded(t instant) instant {
+func (h *hits) rounded(t instant) instant {
 	return instant(h.up(t)) * h.unit
 }
 
-// after returns h without the hits that expire at t or before it.
-func (h hits) after(t instant) hits {
+// expire removes the hits that expire at t or before it.
+func (h *hits) expire(t instant) {
 	if h.run > 0 && instant(h.added)*h.unit <= t {
 		h.added, h.run = 0, 0
 	}
-	if h.stored() > 0 && instant(h.full(0))*h.unit <= t {
-		h = h.from(h.search(uint64(t / h.unit)))
+	if len(h.entries) > 0 && instant(h.full(0))*h.unit <= t {
+		h.entries = h.entries[h.search(uint64(t/h.unit))*h.width():]
+		if len(h.entries) == 0 {
+			h.last = 0
+		}
 	}
-	if h.len() == 0 {
-		return hits{}
+	if len(h.entries) == 0 && h.run == 0 {
+		*h = hits{}
 	}
-	return h
 }
 
-// from returns h without its first n entries.
-func (h hits) from(n int) hits {
-	h.entries = h.entries[n*h.width():]
-	if len(h.entries) == 0 {
-		h.entries, h.last = nil, 0
-	}
-	return h
-}
-
-// at returns h as it stands at now, when a hit would be counted to expire at
-// expiry. Hits that would count for longer than any of the list was counted
-// for are those of a clock that is ahead, and are set to expiry with all that
-// are later; corrected says so.
-func (h hits) at(now, expiry instant) (current hits, corrected bool) {
+// correct sets h right at now, when a hit would be counted to expire at expiry, and
+// reports whether it had to. Hits that would count for longer than any of the list
+// was counted for are those of a clock that is ahead, and are set to expiry with all
+// that are later.
+func (h *hits) correct(now, expiry instant) bool {
 	if h.len() == 0 {
-		return h, false
+		return false
 	}
 	// A unit more, for the one that rounding up may add.
 	honest := now.add(time.Duration(h.ttl) * time.Duration(h.unit)).add(time.Duration(h.unit))
 	if h.end() <= max(h.rounded(expiry), honest) {
-		return h, false
+		return false
 	}
-	return h.capped(expiry), true
+	h.cap(expiry)
+	return true
 }
 
-// capped returns h with every hit that is later than t, rounded up, set to that.
-func (h hits) capped(t instant) hits {
+// cap sets every hit that is later than t, rounded up, to that.
+func (h *hits) cap(t instant) {
 	if h.len() == 0 || max(h.last, h.added) <= h.up(t) {
-		return h
+		return
 	}
-	h = h.merged()
+	h.merge()
 	latest, w := h.up(t), h.width()
 	n := h.search(latest)
 	entries := append(make([]byte, 0, len(h.entries)), h.entries[:n*w]...)
@@ -187,62 +184,56 @@ func (h hits) capped(t instant) hits {
 		entries = appendLow(entries, latest, w)
 	}
 	h.entries, h.last = entries, latest
-	return h
 }
 
-// with returns h with n hits of c that expire at expiry.
-func (h hits) with(n int, expiry instant, c *Condition) hits {
+// add adds n hits of c that expire at expiry.
+func (h *hits) add(n int, expiry instant, c *Condition) {
 	unit := unitFor(c.Max)
-	ttl := hits{unit: unit}.up(instant(c.TTL))
+	ttl := ticks(instant(c.TTL), unit)
 	if h.end() > expiry {
 		// As long as there are hits of a longer TTL, it is the list's.
-		longest := instant(h.ttl) * h.unit
-		ttl = max(ttl, hits{unit: unit}.up(longest))
+		ttl = max(ttl, ticks(instant(h.ttl)*h.unit, unit))
 	}
-	h = h.under(unit, ttl)
+	h.convert(unit, ttl)
 	if t := h.up(expiry); h.added != t {
-		h = h.merged()
+		h.merge()
 		h.added = t
 	}
 	h.run += n
-	return h
 }
 
-// under returns h in the given unit, as a list of hits that were counted under
-// ttl, in that unit, at most. That must be no less than the distance between any
-// two of them.
-func (h hits) under(unit instant, ttl uint64) hits {
+// convert makes h a list in the given unit of hits that were counted under ttl, in
+// that unit, at most. That must be no less than the distance between any two of
+// them.
+func (h *hits) convert(unit instant, ttl uint64) {
 	to := hits{unit: unit, ttl: ttl}
 	if unit == h.unit && to.width() == h.width() {
 		h.ttl = ttl
-		return h
+		return
 	}
-	n := h.len()
-	if n == 0 {
-		return to
+	if n := h.len(); n > 0 {
+		h.merge()
+		to.last = to.up(h.time(n - 1))
+		to.entries = make([]byte, 0, n*to.width())
+		for i := range n {
+			to.entries = appendLow(to.entries, to.up(h.time(i)), to.width())
+		}
 	}
-	h = h.merged()
-	to.last = to.up(h.time(n - 1))
-	to.entries = make([]byte, 0, n*to.width())
-	for i := range n {
-		to.entries = appendLow(to.entries, to.up(h.time(i)), to.width())
-	}
-	return to
+	*h = to
 }
 
-// merged returns h with the run among the entries.
-func (h hits) merged() hits {
+// merge puts the run among the entries.
+func (h *hits) merge() {
 	if h.run == 0 {
-		return h
+		return
 	}
 	h.entries = h.appendEntries(make([]byte, 0, h.len()*h.width()))
 	h.last = max(h.last, h.added)
 	h.added, h.run = 0, 0
-	return h
 }
 
 // appendEntries appends the bytes of all hits, the run in its place, to b.
-func (h hits) appendEntries(b []byte) []byte {
+func (h *hits) appendEntries(b []byte) []byte {
 	if h.run == 0 {
 		return append(b, h.entries...)
 	}
@@ -255,13 +246,14 @@ func (h hits) appendEntries(b []byte) []byte {
 	return append(b, h.entries[at:]...)
 }
 
-// without returns h without n hits that expire at expiry, or as many of them as
-// there are, and whether there was one.
-func (h hits) without(n int, expiry instant) (next hits, found bool) {
-	if h.len() == 0 {
-		return h, false
+// remove removes n hits that expire at expiry, or as many of them as there are, and
+// reports whether there was one.
+func (h *hits) remove(n int, expiry instant) (found bool) {
+	before := h.len()
+	if before == 0 {
+		return false
 	}
-	t, before := h.up(expiry), h.len()
+	t := h.up(expiry)
 	if h.run > 0 && h.added == t {
 		taken := min(n, h.run)
 		n -= taken
@@ -271,18 +263,19 @@ func (h hits) without(n int, expiry instant) (next hits, found bool) {
 	}
 	if n > 0 && t > 0 {
 		to := h.search(t)
-		h = h.cut(max(h.search(t-1), to-n), to)
+		h.cut(max(h.search(t-1), to-n), to)
 	}
-	if h.len() == 0 {
-		return hits{}, true
+	left := h.len()
+	if left == 0 {
+		*h = hits{}
 	}
-	return h, h.len() < before
+	return left < before
 }
 
-// cut returns h without the entries from and up to, but not including, to.
-func (h hits) cut(from, to int) hits {
+// cut removes the entries from and up to, but not including, to.
+func (h *hits) cut(from, to int) {
 	if from >= to {
-		return h
+		return
 	}
 	last := h.last
 	if to == h.stored() {
@@ -294,39 +287,38 @@ func (h hits) cut(from, to int) hits {
 	w := h.width()
 	entries := append(make([]byte, 0, len(h.entries)-(to-from)*w), h.entries[:from*w]...)
 	h.entries, h.last = append(entries, h.entries[to*w:]...), last
-	return h
 }
 
-// counted returns h with the times at which its hits were counted, or no later
-// ones, instead of those at which they expire; without any if those are before
-// the year 1970. No hit of h may expire later than one of c that is counted now.
-func (h hits) counted(c *Condition) hits {
+// toCounted replaces the times of h by those at which its hits were counted, or by no
+// later ones, instead of those at which they expire. If those are before the year
+// 1970 it removes all. No hit of h may expire later than one of c that is counted
+// now.
+func (h *hits) toCounted(c *Condition) {
 	if h.len() == 0 {
-		return h
+		return
 	}
-	h = h.under(h.unit, max(h.ttl, h.up(instant(c.TTL))))
+	h.convert(h.unit, max(h.ttl, h.up(instant(c.TTL))))
 	if uint64(h.time(0)/h.unit) <= h.ttl+1 {
-		return hits{}
+		*h = hits{}
+		return
 	}
-	return h.moved(-h.ttl - 1)
+	h.move(-h.ttl - 1)
 }
 
-// expiring returns the hits of which h has the times at which they were counted.
-func (h hits) expiring() hits {
-	if h.len() == 0 {
-		return h
+// toExpiring is the reverse of toCounted.
+func (h *hits) toExpiring() {
+	if h.len() > 0 {
+		h.move(h.ttl + 1)
 	}
-	return h.moved(h.ttl + 1)
 }
 
-// moved returns h with by added to all times, modulo 1<<64.
-func (h hits) moved(by uint64) hits {
-	h = h.merged()
+// move adds by to all times, modulo 1<<64.
+func (h *hits) move(by uint64) {
+	h.merge()
 	w := h.width()
 	entries := make([]byte, 0, len(h.entries))
 	for i := range h.stored() {
 		entries = appendLow(entries, h.low(i)+by, w)
 	}
 	h.entries, h.last = entries, h.last+by
-	return h
 }

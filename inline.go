@@ -35,7 +35,7 @@ func (b *backend) askInline(e *entry) {
 	if cache == nil || e.err != nil {
 		return
 	}
-	if e.writes {
+	if e.store {
 		// Others may be reading what is changed now, and must not keep it.
 		before := resets
 		resets = b.slots.changed(e.key)
@@ -61,13 +61,12 @@ func (x *inlined) Propose(turn Turn) *memcache.Item {
 		return nil
 	}
 	now := turn.now()
-	next, writes := e.apply(now, r)
-	e.writes = writes
+	e.apply(now, &r)
 	var proposal *memcache.Item
 	stored := turn.Found // from now on
-	if writes {
-		e.item.Key, e.item.Expiration = e.key, expiration(now, next.end())
-		e.item.Value = next.append(slices.Grow(e.item.Value[:0], next.size()))
+	if e.store {
+		e.item.Key, e.item.Expiration = e.key, expiration(now, e.next.end())
+		e.item.Value = e.next.append(slices.Grow(e.item.Value[:0], e.next.size()))
 		proposal, stored = &e.item, &e.item
 	}
 	if e.keeps && e.outcome.Blocked && stored != nil {
@@ -80,6 +79,6 @@ func (x *inlined) Propose(turn Turn) *memcache.Item {
 func (x *inlined) Done(r Result) {
 	if r.Err != nil {
 		found, _ := recordIn(r.Found)
-		(*entry)(x).failUnstored(r.Err, found)
+		(*entry)(x).failUnstored(r.Err, &found)
 	}
 }

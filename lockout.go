@@ -54,12 +54,6 @@ func (b ban) at(now instant) (current ban, corrected bool) {
 	return b, false
 }
 
-// outcome returns the outcome of a call at now while b holds.
-func (b ban) outcome(now instant, c *Condition) Outcome {
-	wait := b.end.since(now)
-	return Outcome{Name: c.Name, Limit: c.Max, Blocked: true, Banned: true, RetryAfter: wait, ResetAfter: wait}
-}
-
 // A lockout says how bans are set. The zero lockout sets none.
 type lockout struct {
 	length  time.Duration // of a first ban
@@ -137,13 +131,15 @@ func (r record) kept(c *Condition, b ban) record {
 		}
 		return next
 	}
-	next.hits = r.hits.counted(c)
+	next.hits = r.hits
+	next.hits.toCounted(c)
 	return next
 }
 
 // unkept returns the hits that the ban of r was set on: the reverse of kept.
 func (r record) unkept(c *Condition) record {
-	full := record{hits: r.hits.expiring()}
+	full := record{hits: r.hits}
+	full.hits.toExpiring()
 	if r.bucket.score != 0 {
 		full.bucket = bucket{score: r.bucket.score + c.bucketSize(), cancels: r.bucket.cancels}
 	}
@@ -165,10 +161,12 @@ func (r record) withdrawn(h hit, now instant, c *Condition) (next record, store 
 	}
 	one := *c
 	one.Cost = 1
-	if v := full.look(set, &one, false); v.bans(&one, lockout{keepHits: true}) {
+	v := verdict{next: full}
+	if v.look(set, &one, false); v.bans(&one, lockout{keepHits: true}) {
 		return full.kept(c, r.ban), true
 	}
-	full.hits, full.bucket = full.hits.after(now), full.bucket.after(now)
+	full.hits.expire(now)
+	full.bucket.expire(now)
 	if r.ban.repeats > 1 {
 		full.ban = ban{end: set, repeats: r.ban.repeats - 1}
 	}

@@ -195,15 +195,14 @@ func (s *slot) believed(turn Turn) sighting {
 // decideBatch decides each entry of the batch on what the one before it leaves, and
 // returns the item that is to be stored, nil if there is nothing to store.
 func (s *slot) decideBatch(now instant) *memcache.Item {
-	var r record
-	if r, s.unreadable = recordIn(s.base.item); s.unreadable != nil {
+	base, err := recordIn(s.base.item)
+	if s.unreadable = err; err != nil {
 		return nil
 	}
-	changed := false
+	r, changed := &base, false
 	for _, e := range s.batch {
-		var next record
-		if next, e.writes = e.apply(now, r); e.writes {
-			r, changed = next, true
+		if e.apply(now, r); e.store {
+			r, changed = &e.next, true
 		}
 	}
 	if s.base.item != nil && s.base.item.CasID == 0 && changed {
@@ -222,7 +221,7 @@ func (s *slot) decideBatch(now instant) *memcache.Item {
 }
 
 // newItem returns the item to store r in. Records are small, most of them.
-func newItem(key string, r record, now instant) *memcache.Item {
+func newItem(key string, r *record, now instant) *memcache.Item {
 	size := r.size()
 	if size > 40 {
 		return &memcache.Item{Key: key, Value: r.encode(), Expiration: expiration(now, r.end())}

@@ -24,42 +24,41 @@ import "time"
 // wrong clock, here or elsewhere, blocks a value for TTL at most. The same
 // holds when the clock goes backwards and all hits are later than now+TTL.
 
-// look decides a call at now on the hits h of c. The hits that it returns are in
-// the record next.
-func (h hits) look(now instant, c *Condition, count bool) verdict {
-	expiry, cost := now.add(c.TTL), c.cost()
-	h, corrected := h.after(now).at(now, expiry)
+// lookAtWindow decides a call at now on the hits of v.next.
+func (v *verdict) lookAtWindow(now instant, c *Condition, count bool) {
+	h, expiry, cost := &v.next.hits, now.add(c.TTL), c.cost()
+	h.expire(now)
+	corrected := h.correct(now, expiry)
 	n := h.len()
 	over := n + cost - c.Max // how many hits have to expire first
 	if over > 0 && h.time(over-1) <= now {
-		h, n, over = hits{}, 0, 0 // a list out of order is none
+		*h, n, over = hits{}, 0, 0 // a list out of order is none
 	}
-	v := verdict{outcome: Outcome{Name: c.Name, Limit: c.Max, Remaining: max(c.Max-n, 0)}}
+	v.outcome.Remaining = max(c.Max-n, 0)
 	switch {
 	case over > 0:
 		v.outcome.Blocked = true
-		v.next.hits = h.capped(expiry)
-		v.store = corrected || v.next.hits.end() < h.end()
+		end := h.end()
+		h.cap(expiry)
+		v.store = corrected || h.end() < end
 	case count:
 		v.outcome.Remaining -= cost
-		v.next.hits, v.store = h.with(cost, expiry, c), true
-		v.hit = hit{cost: cost, expiry: v.next.hits.rounded(expiry)}
-	default:
-		v.next.hits = h
+		h.add(cost, expiry, c)
+		v.store = true
+		v.hit = hit{cost: cost, expiry: h.rounded(expiry)}
 	}
-	latest := v.next.hits.rounded(expiry) // no hit counts for longer
-	v.outcome.ResetAfter = min(v.next.hits.end(), latest).since(now)
-	v.again = v.next.hits.untilFits(cost, c.Max, now, latest)
+	latest := h.rounded(expiry) // no hit counts for longer
+	v.outcome.ResetAfter = min(h.end(), latest).since(now)
+	v.again = h.untilFits(cost, c.Max, now, latest)
 	v.outcome.RetryAfter = v.again
 	if cost > 1 && !v.outcome.Blocked {
-		v.outcome.RetryAfter = v.next.hits.untilFits(1, c.Max, now, latest)
+		v.outcome.RetryAfter = h.untilFits(1, c.Max, now, latest)
 	}
-	return v
 }
 
 // untilFits returns how long after now cost more hits fit into h under max, if
 // no hit counts after latest.
-func (h hits) untilFits(cost, max int, now, latest instant) time.Duration {
+func (h *hits) untilFits(cost, max int, now, latest instant) time.Duration {
 	last := h.len() + cost - max - 1 // of the hits that have to expire first
 	if last < 0 {
 		return 0
