@@ -25,8 +25,8 @@ const hashedKey = "#sha256#"
 // triples never share a key, and no triple makes a key that memcached or its
 // client refuses.
 func key(identifier, name, value string) string {
-	if plainKey(identifier, name, value) {
-		return identifier + "#" + name + "#" + value
+	if k, ok := plainKey(identifier, name, value); ok {
+		return k
 	}
 	hash := sha256.New()
 	for _, part := range []string{identifier, name, value} {
@@ -38,22 +38,29 @@ func key(identifier, name, value string) string {
 	return hashedKey + hex.EncodeToString(hash.Sum(nil))
 }
 
-// plainKey reports whether identifier#name#value is a legal key and the only
-// triple to read so. The first two parts may not hold a '#', the last one may:
+// plainKey returns identifier#name#value, and whether that is a legal key and the
+// only triple to read so. The first two parts may not hold a '#', the last one may:
 // all that follows the second '#' is the value.
-func plainKey(identifier, name, value string) bool {
-	return len(identifier)+len(name)+len(value)+2 <= maxKey &&
-		identifier != "" &&
-		strings.IndexByte(identifier, '#') < 0 && legal(identifier) &&
-		strings.IndexByte(name, '#') < 0 && legal(name) &&
-		legal(value)
+func plainKey(identifier, name, value string) (k string, ok bool) {
+	if identifier == "" || len(identifier)+len(name)+len(value)+2 > maxKey ||
+		strings.IndexByte(identifier, '#') >= 0 || strings.IndexByte(name, '#') >= 0 {
+		return "", false
+	}
+	var room [maxKey]byte
+	b := append(append(room[:0], identifier...), '#')
+	b = append(append(b, name...), '#')
+	b = append(b, value...)
+	if !legal(b) {
+		return "", false
+	}
+	return string(b), true
 }
 
-// legal reports whether memcached takes the bytes of s in a key: neither a
+// legal reports whether memcached takes the bytes of b in a key: neither a
 // blank nor a control character of ASCII.
-func legal(s string) bool {
-	for i := 0; i < len(s); i++ {
-		if s[i] <= ' ' || s[i] == 0x7f {
+func legal(b []byte) bool {
+	for _, c := range b {
+		if c <= ' ' || c == 0x7f {
 			return false
 		}
 	}

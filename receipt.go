@@ -100,7 +100,7 @@ func readReceipt(text []byte, b *backend) (r *receipt, ok bool) {
 			}
 			text = text[n:]
 		}
-		if c.hit = hitOf(numbers); !legal(c.key) || c.hit.cost < 1 || c.hit.numbers() != numbers {
+		if c.hit = hitOf(numbers); !legal([]byte(c.key)) || c.hit.cost < 1 || c.hit.numbers() != numbers {
 			return nil, false
 		}
 		r.hits = append(r.hits, c)
