@@ -197,7 +197,7 @@ func (s *Store) Start(xs ...throttler.Exchange) {
 func (s *Store) carryOut(x throttler.Exchange) throttler.Result {
 	sh := s.lock(x.Key())
 	defer s.unlock(sh)
-	return s.exchange(sh, x, (*entry).item)
+	return s.exchange(sh, x, false)
 }
 
 // Inline is Exchange for one exchange that keeps nothing that it is given: see
@@ -205,7 +205,7 @@ func (s *Store) carryOut(x throttler.Exchange) throttler.Result {
 func (s *Store) Inline(x throttler.Exchange) {
 	sh := s.lock(x.Key())
 	defer s.unlock(sh)
-	x.Done(s.exchange(sh, x, sh.lend))
+	x.Done(s.exchange(sh, x, true))
 }
 
 // lend returns e as an item that is valid until the shard is unlocked.
@@ -214,18 +214,21 @@ func (sh *shard) lend(e *entry) *memcache.Item {
 	return &sh.lent
 }
 
-// exchange carries out x, which is told found of the entry at its key. The caller
+// exchange carries out x, which is lent what is found, or given a copy. The caller
 // holds the shard's lock.
-func (s *Store) exchange(sh *shard, x throttler.Exchange, found func(*entry) *memcache.Item) throttler.Result {
-	key := x.Key()
-	if !legalKey(key) {
-		return throttler.Result{Err: memcache.ErrMalformedKey}
-	}
-	now := time.Now()
+func (s *Store) exchange(sh *shard, x throttler.Exchange, lent bool) throttler.Result {
+	key, now := x.Key(), time.Now()
 	turn := throttler.Turn{Known: true, Now: now}
 	old := s.live(sh, key, now)
-	if old != nil {
-		turn.Found = found(old)
+	switch {
+	case old == nil:
+		if !legalKey(key) { // as every key is that is stored
+			return throttler.Result{Err: memcache.ErrMalformedKey}
+		}
+	case lent:
+		turn.Found = sh.lend(old)
+	default:
+		turn.Found = old.item()
 	}
 	item := x.Propose(turn)
 	if item == nil {
