@@ -118,8 +118,12 @@ func (b *backend) ask(ctx context.Context, r *round) {
 		return
 	}
 	if b.inliner != nil {
-		for _, e := range r.entries {
-			b.askInline(e)
+		x := r.inlined
+		if x == nil {
+			x = new(inlined)
+		}
+		for _, x.entry = range r.entries {
+			b.askInline(x)
 		}
 		return
 	}

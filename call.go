@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	"github.com/bradfitz/gomemcache/memcache"
 )
 
 // A call is one rule on its way through the backend: an entry for each condition.
@@ -19,14 +17,9 @@ type call struct {
 	receipt  *receipt // what was counted; nil: nothing was
 
 	answer *answer // room for what the caller keeps
-
-	// Room for the entries, and for the first round. A call that is used again
-	// has it already.
-	one     entry
-	several []entry
-	list    []*entry
-	first   round
-	led     []*slot
+	one    entry   // of a call with one condition
+	first  round
+	room   room
 }
 
 // An answer is what the caller keeps of a call with one condition.
@@ -35,67 +28,63 @@ type answer struct {
 	outcomes [1]Outcome
 }
 
+// A room is what a call takes besides itself. A call that is used again has it already.
+type room struct {
+	several []entry
+	list    []*entry
+	led     []*slot
+	inlined inlined
+}
+
+const maxSeveral = 16 // conditions that a call keeps room for
+
 // calls holds used calls for reuse: see [call.idle].
 var calls = sync.Pool{New: func() any { return new(call) }}
 
-// clear makes c a call that is not made yet. It keeps the room that a usual call
-// takes.
+// clear makes c a call that is not made yet, with the room that a usual call takes.
 func (c *call) clear() {
-	several, list, led, item := c.several, c.list, c.led, c.one.room()
-	if cap(several) > maxSeveral {
-		several, list, led = nil, nil, nil
+	kept := c.room
+	*c = call{}
+	kept.inlined.clear()
+	if cap(kept.several) > maxSeveral {
+		kept.several, kept.list, kept.led = nil, nil, nil
 	}
-	for i := range several {
-		e := &several[i]
-		*e = entry{item: e.room()}
-	}
-	clear(list)
-	clear(led[:cap(led)])
-	*c = call{several: several[:0], list: list[:0], led: led}
-	c.one.item = item
+	clear(kept.several)
+	clear(kept.list)
+	clear(kept.led[:cap(kept.led)])
+	c.room = kept
 }
-
-// room returns an item with nothing but room for a small value.
-func (e *entry) room() memcache.Item {
-	if cap(e.item.Value) > maxRoom {
-		return memcache.Item{}
-	}
-	return memcache.Item{Value: e.item.Value[:0]}
-}
-
-const (
-	maxSeveral = 16   // conditions that a call keeps room for
-	maxRoom    = 1024 // bytes of a value that an entry keeps room for
-)
 
 // undecided returns n entries.
 func (c *call) undecided(n int) []*entry {
-	if n > cap(c.list) {
-		c.list, c.led = make([]*entry, 0, n), make([]*slot, 0, n)
+	room := &c.room
+	if n > cap(room.list) {
+		room.list, room.led = make([]*entry, 0, n), make([]*slot, 0, n)
 	}
+	room.list = room.list[:n]
 	if n == 1 {
-		c.list = append(c.list, &c.one)
-		return c.list
+		room.list[0] = &c.one
+		return room.list
 	}
-	if n > cap(c.several) {
-		c.several = make([]entry, n)
+	if n > cap(room.several) {
+		room.several = make([]entry, n)
 	}
-	c.several = c.several[:n]
-	for i := range c.several {
-		c.list = append(c.list, &c.several[i])
+	room.several = room.several[:n]
+	for i := range room.several {
+		room.list[i] = &room.several[i]
 	}
-	return c.list
+	return room.list
 }
 
 // newCall returns the call of rule, with all its conditions undecided.
-func (t *Throttler) newCall(rule Rule) *call {
+func (t *Throttler) newCall(rule *Rule) *call {
 	c := calls.Get().(*call)
-	c.t, c.rule = t, rule
-	conditions := c.rule.conditions()
+	c.t, c.rule = t, *rule
+	conditions := rule.conditions()
 	c.entries = c.undecided(len(conditions))
 	for i, e := range c.entries {
 		e.condition = conditions[i]
-		e.lockout = c.rule.lockout(&e.condition)
+		e.lockout = rule.lockout(&conditions[i])
 		e.key = key(rule.Identifier, e.condition.Name, e.condition.Value)
 	}
 	if t.Conflict != nil {
@@ -105,9 +94,9 @@ func (t *Throttler) newCall(rule Rule) *call {
 }
 
 // run decides c and returns its Decision. c must not be used afterwards.
-func (c *call) run(ctx context.Context) Decision {
+func (c *call) run(ctx context.Context) (d Decision) {
 	c.askInRounds(ctx)
-	d := c.decision()
+	c.decide(&d)
 	if c.idle() {
 		c.clear()
 		calls.Put(c)
@@ -121,8 +110,8 @@ func (c *call) idle() bool {
 	if !c.first.idle() || !c.one.idle() {
 		return false
 	}
-	for i := range c.several {
-		if !c.several[i].idle() {
+	for i := range c.room.several {
+		if !c.room.several[i].idle() {
 			return false
 		}
 	}
@@ -187,7 +176,7 @@ func (c *call) askBoth(ctx context.Context, op op) {
 	if first.entries != nil {
 		first = new(round) // c.first may be under way still
 	} else {
-		first.led = c.led
+		first.led, first.inlined = c.room.led, &c.room.inlined
 	}
 	c.send(ctx, c.t.backend(), first, op, func(e *entry) bool { return e.from == nowhere && e.cause == nil })
 	fallback := c.t.fallback()
@@ -264,17 +253,16 @@ func (c *call) refused() bool {
 // same call again: nil where RetryAfter says so.
 func (c *call) results(counted bool) (outcomes []Outcome, again []time.Duration) {
 	if len(c.entries) == 1 {
-		outcomes = c.room().outcomes[:]
+		outcomes = c.kept().outcomes[:]
 	} else {
 		outcomes = make([]Outcome, len(c.entries))
 	}
 	for i, e := range c.entries {
-		var wait time.Duration
-		outcomes[i], wait = e.result(counted)
+		wait := e.result(counted, &outcomes[i])
 		if e.condition.Cost > 1 && again == nil {
 			again = make([]time.Duration, len(c.entries))
 			for j := range i {
-				_, again[j] = c.entries[j].result(counted)
+				again[j] = c.entries[j].result(counted, &outcomes[j])
 			}
 		}
 		if again != nil {
@@ -284,19 +272,20 @@ func (c *call) results(counted bool) (outcomes []Outcome, again []time.Duration)
 	return outcomes, again
 }
 
-func (c *call) room() *answer {
+// kept returns the room for what the caller keeps.
+func (c *call) kept() *answer {
 	if c.answer == nil {
 		c.answer = new(answer)
 	}
 	return c.answer
 }
 
-func (c *call) decision() Decision {
+// decide sets d, which is zero, to the Decision of c.
+func (c *call) decide(d *Decision) {
 	outcomes, again := c.results(true)
 	if c.dry && c.rule.CountAuthorizedOnly && c.rule.blocks(outcomes) {
 		outcomes, again = c.results(false)
 	}
-	d := c.rule.decision(outcomes, again)
+	c.rule.decide(d, outcomes, again)
 	d.receipt = c.receipt
-	return d
 }

@@ -46,7 +46,7 @@ func (c *call) noteHit(e *entry) {
 		return
 	}
 	if c.receipt == nil {
-		c.receipt = &c.room().receipt
+		c.receipt = &c.kept().receipt
 		c.receipt.hits = c.receipt.one[:0]
 		if n := len(c.entries); n > 1 {
 			c.receipt.hits = make([]counted, 0, n)

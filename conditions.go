@@ -153,7 +153,10 @@ func (c *Condition) message() string {
 // Validate returns an error that wraps [ErrInvalidRule] and says what is wrong with
 // r, or nil. Every method that takes a rule calls it. A program whose rules come
 // from its configuration calls it when it starts.
-func (r Rule) Validate() error {
+func (r Rule) Validate() error { return r.validate() }
+
+// validate is Validate.
+func (r *Rule) validate() error {
 	if r.Identifier == "" {
 		return invalid("Identifier", `""`, "a name")
 	}

@@ -214,10 +214,10 @@ func (r record) without(h hit, now instant) (next record, found bool) {
 	return next, true
 }
 
-// decision combines the outcomes of r's conditions. again is the time until each has
-// room for the same call; nil means its RetryAfter, as without a Cost.
-func (r *Rule) decision(outcomes []Outcome, again []time.Duration) Decision {
-	d := Decision{Status: Authorized, Outcomes: outcomes}
+// decide combines the outcomes of r's conditions to d, which is zero. again is the time
+// until each has room for the same call; nil means its RetryAfter, as without a Cost.
+func (r *Rule) decide(d *Decision, outcomes []Outcome, again []time.Duration) {
+	d.Status, d.Outcomes = Authorized, outcomes
 	for i := range outcomes {
 		if err := outcomes[i].Err; err != nil && !slices.ContainsFunc(outcomes[:i], func(o Outcome) bool { return same(o.Err, err) }) {
 			d.Err = join(d.Err, err)
@@ -225,7 +225,7 @@ func (r *Rule) decision(outcomes []Outcome, again []time.Duration) Decision {
 	}
 	d.WouldBlock = r.blocks(outcomes)
 	if !d.WouldBlock || r.Shadow {
-		return d
+		return
 	}
 	d.Status = Blocked
 	d.RetryAfter = r.retryAfter(outcomes, again)
@@ -236,7 +236,6 @@ func (r *Rule) decision(outcomes []Outcome, again []time.Duration) Decision {
 			d.Messages = append(d.Messages, conditions[i].message())
 		}
 	}
-	return d
 }
 
 // blocks reports whether the outcomes block the call: any of Either, every

@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
-
-	"github.com/bradfitz/gomemcache/memcache"
 )
 
 // An entry is one condition of a call, or one hit to be taken back, on its way
@@ -38,11 +36,6 @@ type entry struct {
 	since  time.Time // when it lost its first race
 	late   bool      // an earlier write of it was lost, and may still arrive
 	unsure bool      // an earlier write of it may have been carried out
-
-	// Of an inlined entry.
-	item  memcache.Item // what is to be stored
-	keeps bool          // a record that blocks it is to be kept
-	value []byte        // that record
 
 	// Of the caller alone.
 	left   error  // why it was left before it was settled
@@ -140,31 +133,34 @@ func (e *entry) failed() error {
 	return e.err
 }
 
-// result returns the Outcome of e, and how long until its condition takes the
+// result sets o to the Outcome of e, and returns how long until its condition takes the
 // same call again. counted says whether the call as a whole is one that counts.
-func (e *entry) result(counted bool) (Outcome, time.Duration) {
+func (e *entry) result(counted bool, o *Outcome) (again time.Duration) {
 	if err := e.failed(); err != nil {
 		c := &e.condition
-		o := Outcome{Name: c.Name, Limit: c.Max, Remaining: c.Max, Err: join(e.cause, err)}
+		*o = Outcome{Name: c.Name, Limit: c.Max, Remaining: c.Max, Err: join(e.cause, err)}
 		if e.left == nil {
 			o.LostRaces = e.lostRaces
 		}
-		return o, 0
+		return 0
 	}
-	o, again := e.outcome, e.again
+	*o, again = e.outcome, e.again
 	if e.op == opLook && !counted {
-		o, again = e.uncounted.outcome, e.uncounted.again
+		*o, again = e.uncounted.outcome, e.uncounted.again
 	}
 	o.LostRaces = e.lostRaces
-	o.Err = join(e.cause, e.note)
-	return o, again
+	if e.cause != nil || e.note != nil {
+		o.Err = join(e.cause, e.note)
+	}
+	return again
 }
 
 // A round is a number of entries that are sent together and waited for.
 type round struct {
 	entries []*entry
-	led     []*slot // room for those that it leads
-	firm    bool    // is carried out even if the caller leaves
+	led     []*slot  // room for those that it leads
+	inlined *inlined // room for the exchanges of an [Inliner]
+	firm    bool     // is carried out even if the caller leaves
 
 	pending atomic.Int32                  // how many entries are not settled, and 1 more until that is told
 	done    atomic.Pointer[chan struct{}] // closed when there are none

@@ -19,33 +19,50 @@ type Inliner interface {
 	Inline(x Exchange)
 }
 
-// An inlined is an entry that is an exchange by itself, over an [Inliner].
-type inlined entry
+// An inlined is the exchange of one entry over an [Inliner].
+type inlined struct {
+	*entry
+	keeps bool          // a record that blocks is to be kept
+	kept  []byte        // that record
+	item  memcache.Item // what is to be stored
+}
+
+const maxRoom = 1024 // bytes of a value that an inlined keeps room for
+
+// clear makes x ready for another exchange, with room for a small value.
+func (x *inlined) clear() {
+	room := x.item.Value[:0]
+	if cap(room) > maxRoom {
+		room = nil
+	}
+	*x = inlined{}
+	x.item.Value = room
+}
 
 // askInline carries out the exchange of one entry on the caller's goroutine.
-func (b *backend) askInline(e *entry) {
+func (b *backend) askInline(x *inlined) {
 	cache := b.cache()
 	var resets uint64
 	if cache != nil {
-		resets = b.slots.resetsOf(e.key)
+		resets = b.slots.resetsOf(x.key)
 	}
-	e.keeps = cache != nil
-	b.inliner.Inline((*inlined)(e))
+	x.keeps, x.kept = cache != nil, nil
+	b.inliner.Inline(x)
 	b.t.stats.exchanges.Add(1)
-	if cache == nil || e.err != nil {
+	if cache == nil || x.err != nil {
 		return
 	}
-	if e.store {
+	if x.store {
 		// Others may be reading what is changed now, and must not keep it.
 		before := resets
-		resets = b.slots.changed(e.key)
-		cache.remove(e.key)
+		resets = b.slots.changed(x.key)
+		cache.remove(x.key)
 		if resets != before+1 {
 			return
 		}
 	}
-	if e.op <= opAssess && e.outcome.Blocked {
-		b.keep(e, e.value, resets)
+	if x.op <= opAssess && x.outcome.Blocked {
+		b.keep(x.entry, x.kept, resets)
 	}
 }
 
@@ -54,23 +71,22 @@ func (x *inlined) Key() string { return x.key }
 
 // Propose decides the entry on the record as it is.
 func (x *inlined) Propose(turn Turn) *memcache.Item {
-	e := (*entry)(x)
 	r, err := recordIn(turn.Found)
 	if err != nil {
-		e.fail(err)
+		x.fail(err)
 		return nil
 	}
 	now := turn.now()
-	e.apply(now, &r)
+	x.apply(now, &r)
 	var proposal *memcache.Item
 	stored := turn.Found // from now on
-	if e.store {
-		e.item.Key, e.item.Expiration = e.key, expiration(now, e.next.end())
-		e.item.Value = e.next.append(slices.Grow(e.item.Value[:0], e.next.size()))
-		proposal, stored = &e.item, &e.item
+	if x.store {
+		x.item.Key, x.item.Expiration = x.key, expiration(now, x.next.end())
+		x.item.Value = x.next.append(slices.Grow(x.item.Value[:0], x.next.size()))
+		proposal, stored = &x.item, &x.item
 	}
-	if e.keeps && e.outcome.Blocked && stored != nil {
-		e.value = bytes.Clone(stored.Value)
+	if x.keeps && x.outcome.Blocked && stored != nil {
+		x.kept = bytes.Clone(stored.Value)
 	}
 	return proposal
 }
@@ -79,6 +95,6 @@ func (x *inlined) Propose(turn Turn) *memcache.Item {
 func (x *inlined) Done(r Result) {
 	if r.Err != nil {
 		found, _ := recordIn(r.Found)
-		(*entry)(x).failUnstored(r.Err, &found)
+		x.failUnstored(r.Err, &found)
 	}
 }

@@ -15,7 +15,7 @@ type Simulation struct {
 
 // Authorize decides and counts a call at the time at. The error matches
 // [ErrInvalidRule]. Calls must come in the order of their times.
-func (s *Simulation) Authorize(at time.Time, rule Rule) (Decision, error) {
+func (s *Simulation) Authorize(at time.Time, rule Rule) (d Decision, err error) {
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
 	}
@@ -44,7 +44,8 @@ func (s *Simulation) Authorize(at time.Time, rule Rule) (Decision, error) {
 			s.put(now, key(rule.Identifier, conditions[i].Name, conditions[i].Value), verdicts[i].next)
 		}
 	}
-	return rule.decision(outcomes, again), nil
+	rule.decide(&d, outcomes, again)
+	return d, nil
 }
 
 // put stores a record, and sometimes removes those that have ended.

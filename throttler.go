@@ -189,12 +189,12 @@ func New(client Client) *Throttler {
 // condition counts the call, even if another condition blocks it; see
 // [Rule.CountAuthorizedOnly].
 func (t *Throttler) Authorize(ctx context.Context, rule Rule) (Decision, error) {
-	if err := rule.Validate(); err != nil {
+	if err := rule.validate(); err != nil {
 		return Decision{}, err
 	}
 	start := t.startObserving()
-	d := t.newCall(rule).run(ctx)
-	t.observe(ctx, rule, &d, start)
+	d := t.newCall(&rule).run(ctx)
+	t.observe(ctx, &rule, &d, start)
 	return d, nil
 }
 
@@ -202,10 +202,10 @@ func (t *Throttler) Authorize(ctx context.Context, rule Rule) (Decision, error) 
 // would remain after the call. It counts no hit and sets no ban. Its errors are
 // those of Authorize.
 func (t *Throttler) Peek(ctx context.Context, rule Rule) (Decision, error) {
-	if err := rule.Validate(); err != nil {
+	if err := rule.validate(); err != nil {
 		return Decision{}, err
 	}
-	c := t.newCall(rule)
+	c := t.newCall(&rule)
 	c.dry = true
 	return c.run(ctx), nil
 }
@@ -233,7 +233,7 @@ func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
 // hits of d stay, and may be taken back later. The error matches [ErrInvalidRule],
 // or is one of [Throttler.Cancel].
 func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error {
-	if err := rule.Validate(); err != nil || d.receipt == nil {
+	if err := rule.validate(); err != nil || d.receipt == nil {
 		return err
 	}
 	var keys []string
@@ -249,7 +249,7 @@ func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error
 // The error matches [ErrInvalidRule], or is the backend's. The records that it does
 // not affect are gone.
 func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
-	if err := rule.Validate(); err != nil {
+	if err := rule.validate(); err != nil {
 		return err
 	}
 	err := t.backend().reset(ctx, rule)
@@ -268,7 +268,7 @@ func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 // A ban that ends later stays. [Throttler.Reset] lifts a ban. Other processes notice
 // both within their [Throttler.BlockCacheTTL].
 func (t *Throttler) Ban(ctx context.Context, rule Rule, d time.Duration) error {
-	if err := rule.Validate(); err != nil {
+	if err := rule.validate(); err != nil {
 		return err
 	}
 	if d <= 0 {
@@ -335,9 +335,9 @@ func (t *Throttler) startObserving() (start time.Time) {
 	return start
 }
 
-func (t *Throttler) observe(ctx context.Context, rule Rule, d *Decision, start time.Time) {
+func (t *Throttler) observe(ctx context.Context, rule *Rule, d *Decision, start time.Time) {
 	if t.Observe != nil {
 		d.took = time.Since(start)
-		t.Observe(ctx, rule, *d)
+		t.Observe(ctx, *rule, *d)
 	}
 }

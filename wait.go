@@ -39,7 +39,7 @@ import (
 // A call that returns an error before it has asked the backend has Outcomes by the
 // queue alone: a condition that other calls wait for is Blocked.
 func (t *Throttler) Wait(ctx context.Context, rule Rule) (Decision, error) {
-	if err := rule.Validate(); err != nil {
+	if err := rule.validate(); err != nil {
 		return Decision{}, err
 	}
 	start := t.startObserving()
@@ -47,7 +47,7 @@ func (t *Throttler) Wait(ctx context.Context, rule Rule) (Decision, error) {
 	if err != nil {
 		d.Status = Blocked // even if the last try authorized it, or failed open
 	}
-	t.observe(ctx, rule, &d, start)
+	t.observe(ctx, &rule, &d, start)
 	return d, err
 }
 
@@ -79,7 +79,7 @@ func (t *Throttler) wait(ctx context.Context, rule Rule) (d Decision, err error)
 
 // attempt decides rule for a call that can wait.
 func (t *Throttler) attempt(ctx context.Context, rule Rule) Decision {
-	c := t.newCall(rule)
+	c := t.newCall(&rule)
 	c.rule.CountAuthorizedOnly = true
 	for _, e := range c.entries {
 		e.lockout.length = 0

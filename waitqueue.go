@@ -240,7 +240,8 @@ func (q *waitQueue) refusal(w *waiter, d Decision) Decision {
 	defer q.mu.Unlock()
 	now := time.Now()
 	if d.Outcomes == nil {
-		d = w.rule.decision(q.outlook(w, now), nil)
+		d = Decision{}
+		w.rule.decide(&d, q.outlook(w, now), nil)
 	}
 	if w.places != nil {
 		d.RetryAfter = w.opens(now).Sub(now)
