@@ -52,6 +52,7 @@ func (c *call) clear() {
 	clear(kept.several)
 	clear(kept.list)
 	clear(kept.led[:cap(kept.led)])
+	kept.several, kept.list = kept.several[:0], kept.list[:0]
 	c.room = kept
 }
 
