@@ -144,7 +144,7 @@ func (v *verdict) decide(now instant, c *Condition, l lockout, count bool) {
 	v.store, v.hit = false, hit{}
 	b, corrected := v.next.ban.at(now)
 	if b.holds(now) {
-		v.ban(now, c, b)
+		v.block(now, c, b)
 		if v.store = corrected; corrected {
 			v.next = record{ban: b}
 		}
@@ -162,13 +162,13 @@ func (v *verdict) decide(now instant, c *Condition, l lockout, count bool) {
 		} else {
 			v.next = record{ban: b}
 		}
-		v.ban(now, c, b)
+		v.block(now, c, b)
 		v.outcome.NewBan, v.store = true, true
 	}
 }
 
-// ban makes v the verdict of b, which holds at now.
-func (v *verdict) ban(now instant, c *Condition, b ban) {
+// block makes v the verdict of b, which holds at now.
+func (v *verdict) block(now instant, c *Condition, b ban) {
 	v.again = b.end.since(now)
 	v.outcome = Outcome{Name: c.Name, Limit: c.Max, Blocked: true, Banned: true, RetryAfter: v.again, ResetAfter: v.again}
 }
