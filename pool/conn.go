@@ -21,6 +21,13 @@ const (
 	minBuffer        = 16 << 10
 )
 
+// How long readers have to catch up, see [catchUp]. To make a connection takes several
+// turns, each behind all other goroutines.
+const (
+	turnsToCatchUp = 5
+	maxCatchUp     = time.Second
+)
+
 // connIDs counts the connections of this process.
 var connIDs atomic.Uint64
 
@@ -436,26 +443,51 @@ func (c *conn) watchOver() {
 func (c *conn) overdue() {
 	l := c.lane
 	l.mu.Lock()
-	c.watching = false
-	if c.dead != nil || c.sent.len() == 0 {
+	if late, waits := c.lateness(); waits && late >= 0 {
 		l.mu.Unlock()
-		return
+		catchUp(late)
+		l.mu.Lock()
+	}
+	c.watching = false
+	late, waits := c.lateness()
+	switch {
+	case !waits:
+	case late < 0:
+		c.watching = true
+		c.watch.Reset(-late)
+	default:
+		c.fail(errTimeout)
+	}
+	last := c.deserted()
+	l.mu.Unlock()
+	if last {
+		c.bury()
+	}
+}
+
+// lateness returns for how much too long the oldest request has waited. waits is
+// false if there is none, or the connection is of no use any more. lane.mu is held.
+func (c *conn) lateness() (late time.Duration, waits bool) {
+	if c.dead != nil || c.sent.len() == 0 {
+		return 0, false
 	}
 	since := c.sent.all()[0].sent
 	if c.progress.After(since) {
 		since = c.progress
 	}
-	last := false
-	if left := l.server.timeout - time.Since(since); left > 0 {
-		c.watching = true
-		c.watch.Reset(left)
-	} else {
-		c.fail(errTimeout)
-		last = c.deserted()
+	return time.Since(since) - c.lane.server.timeout, true
+}
+
+// catchUp returns when what came in time has most likely been read. A process that is
+// short of processor time reads late, and its timers come before its readers. late is
+// by how much a timer was late itself.
+func catchUp(late time.Duration) {
+	start := time.Now()
+	if late > time.Millisecond {
+		time.Sleep(min(late, maxCatchUp/10))
 	}
-	l.mu.Unlock()
-	if last {
-		c.bury()
+	for turn := 0; turn < turnsToCatchUp && time.Since(start) < maxCatchUp; turn++ {
+		runtime.Gosched() // all that can run now come first
 	}
 }
 

@@ -6,12 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 )
 
 // dial makes a connection for l and has it ready for requests. It ends with life.
 func (s *server) dial(life context.Context, l *lane) (*conn, error) {
-	ctx, cancel := context.WithTimeout(life, s.dialTimeout)
+	ctx, cancel := context.WithCancel(life)
 	defer cancel()
+	due := time.Now().Add(s.dialTimeout)
+	defer time.AfterFunc(s.dialTimeout, func() {
+		catchUp(time.Since(due))
+		cancel()
+	}).Stop()
 	c, err := s.greeted(ctx, l, s.proxy)
 	if errors.Is(err, io.EOF) && !s.proxy {
 		// twemproxy before 0.5 hangs up on a command that it does not know.

@@ -98,11 +98,13 @@ const (
 )
 
 // A Pool is a client for the servers that were given to [New]. Its fields are
-// options, to be set before the first call. Zero or less means the default. Its methods may be called by many goroutines at once.
+// options, to be set before the first call. Zero or less means the default. Its
+// methods may be called by many goroutines at once.
 //
 // A call takes at most DialTimeout and Timeout. If the connection is lost in between,
 // it takes twice that. If the server answers too slowly for all its callers, it takes
-// QueueTimeout more.
+// QueueTimeout more. A process that has more to do than its processors can gets up to
+// a second longer each time, to read what has come: its server is not to blame.
 type Pool struct {
 	// Timeout is how long a connection may owe an answer: since the oldest
 	// request was sent or, if other answers came first, since the last of them.
