@@ -3,6 +3,7 @@ package throttler_test
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -148,6 +149,31 @@ func TestACallerThatLeavesCostsOthersNoRoundTrip(t *testing.T) {
 }
 
 // A call is left, but what is known of it stands.
+func TestNoReadBeginsBesideOneThatItsCallerHasLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		var active, most atomic.Int64
+		client.before = func(string, ...string) error {
+			most.Store(max(most.Load(), active.Add(1)))
+			defer active.Add(-1)
+			time.Sleep(100 * time.Millisecond)
+			return nil
+		}
+		th := throttler.New(client)
+		rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{limit("c", 5, time.Hour)}}
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			d, err := th.Authorize(ctx, rule)
+			cancel()
+			require.NoError(t, err)
+			require.ErrorIs(t, d.Err, context.DeadlineExceeded)
+		}
+		require.Equal(t, []int{4}, remaining(authorize(t, th, rule)))
+		require.Equal(t, []string{"get", "add"}, client.took())
+		require.EqualValues(t, 1, most.Load())
+	})
+}
+
 func TestContextThatEndsDuringAWriteLeavesOtherConditionsDecided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newFaulty()

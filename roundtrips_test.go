@@ -149,8 +149,8 @@ func TestDoneContextIsNotWaitedForALongTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newDistant()
 		th := throttler.New(client)
-		rule := throttler.Rule{Identifier: "r", Either: conditions(8, 9, time.Minute)}
 		for _, patience := range []time.Duration{1, roundTrip / 2, roundTrip + roundTrip/2} {
+			rule := throttler.Rule{Identifier: patience.String(), Either: conditions(8, 9, time.Minute)}
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			begin := time.Now()
 			d, err := th.Authorize(ctx, rule)

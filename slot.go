@@ -266,11 +266,14 @@ func (s *slot) Done(r Result) {
 		s.batch = nil
 	}
 	start := s.goOn()
+	idle := !s.busy
 	s.mu.Unlock()
 	if start {
 		s.backend.exchanger.Start(s)
 	}
-	s.release(users)
+	if users > 0 || idle {
+		s.release(users)
+	}
 }
 
 // goOn reports whether to start the next exchange. If the leader needs it too, the

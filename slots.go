@@ -68,31 +68,31 @@ func (t *slots) acquire(b *backend, key string) *slot {
 	if s == nil {
 		s = newSlot(b, sh, key)
 		sh.byKey[key] = s
-	} else if s.users == 0 {
+	} else {
 		sh.unlink(s)
 	}
 	s.users++
 	return s
 }
 
-// release ends a number of uses of s. A slot without users is kept if there is
-// something to remember, and removed otherwise.
+// release ends a number of uses of s. A slot that has no users, and no exchange under
+// way, is kept if there is something to remember, and removed otherwise.
 func (s *slot) release(users int) {
-	if users == 0 {
-		return
-	}
 	sh := s.shard
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	s.users -= users
-	if s.users > 0 {
+	if s.users > 0 || sh.byKey[s.key] != s || s.linked() {
 		return
 	}
-	if sh.most == 0 || !s.memorable() {
+	memorable, idle := s.state()
+	switch {
+	case !idle: // Done releases it
+	case sh.most == 0 || !memorable:
 		delete(sh.byKey, s.key)
-		return
+	default:
+		sh.link(s)
 	}
-	sh.link(s)
 	if sh.kept > sh.most {
 		oldest := sh.idle.prev.slot
 		sh.unlink(oldest)
@@ -125,12 +125,16 @@ func (t *slots) resetsOf(key string) uint64 {
 	return t.shard(key).resets.Load()
 }
 
-// memorable reports whether s has seen anything that is remembered.
-func (s *slot) memorable() bool {
+// state reports whether s has seen anything that is remembered, and whether no exchange
+// of it is under way.
+func (s *slot) state() (memorable, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.seen.known
+	return s.seen.known, !s.busy
 }
+
+// linked reports whether s is in the list of those that are only remembered.
+func (s *slot) linked() bool { return s.neighbor.next != nil }
 
 func (sh *shard) link(s *slot) {
 	at := &s.neighbor
@@ -140,7 +144,11 @@ func (sh *shard) link(s *slot) {
 	sh.kept++
 }
 
+// unlink takes s out of the list, if it is there.
 func (sh *shard) unlink(s *slot) {
+	if !s.linked() {
+		return
+	}
 	at := &s.neighbor
 	at.prev.next, at.next.prev = at.next, at.prev
 	at.prev, at.next = nil, nil
