@@ -407,6 +407,23 @@ func TestTheTimeOfADialIsNotThatOfTheQueue(t *testing.T) {
 	})
 }
 
+// Calls that wait together for a server with too many connections are one failure.
+func TestCallsThatGetNoConnectionInTimeAreOneFailure(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{version: "ERROR Too many open connections"}
+		p := s.newPool(t, one)
+		for i := range pool.DefaultBreakerFailures {
+			require.False(t, p.Stats()[0].Down, "after %d", i)
+			atOnce(10, func(int) {
+				_, err := p.Get("key")
+				assert.ErrorContains(t, err, "too many open connections")
+			})
+			time.Sleep(time.Second) // until nobody dials
+		}
+		require.True(t, p.Stats()[0].Down)
+	})
+}
+
 func TestTooManyConnectionsToARealServer(t *testing.T) {
 	server := memcachedtest.Process(t, "-c", "64")
 	var taken []net.Conn
