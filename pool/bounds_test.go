@@ -396,14 +396,38 @@ func TestTooManyConnectionsAreNotWaitedForWithoutEnd(t *testing.T) {
 // The time for the answer begins when there is a connection.
 func TestTheTimeOfADialIsNotThatOfTheQueue(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		s := &station{answer: after(timeout-1, misses), dial: func(context.Context) error {
+		s := &station{answer: after(timeout-1, has), dial: func(context.Context) error {
 			time.Sleep(pool.DefaultDialTimeout - 1)
 			return nil
 		}}
 		p := s.newPool(t, one)
 		p.QueueTimeout = time.Millisecond
-		_, err := p.Get("key")
-		require.Equal(t, memcache.ErrCacheMiss, err)
+		item, err := p.Get("key")
+		require.NoError(t, err)
+		require.Equal(t, "value", string(item.Value))
+	})
+}
+
+// Nor is it after the server once had too many connections.
+func TestARefusalIsForgottenWhenThereIsAConnection(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var slow atomic.Bool
+		s := &station{answer: has, version: "ERROR Too many open connections", dial: func(context.Context) error {
+			if slow.Load() {
+				time.Sleep(pool.DefaultDialTimeout - 1)
+			}
+			return nil
+		}}
+		p := s.newPool(t, one)
+		p.QueueTimeout = 100 * time.Millisecond
+		time.AfterFunc(p.QueueTimeout/2, func() { s.greets("VERSION 1.6.18") })
+		for range 2 {
+			_, err := p.Get("key")
+			require.NoError(t, err)
+			s.hangUp()
+			synctest.Wait()
+			slow.Store(true)
+		}
 	})
 }
 
