@@ -431,6 +431,18 @@ func TestARefusalIsForgottenWhenThereIsAConnection(t *testing.T) {
 	})
 }
 
+func TestAServerWithTooManyConnectionsIsAskedAtLeastEvery100Milliseconds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const full = 30 * time.Second
+		s := &station{answer: misses, version: "ERROR Too many open connections"}
+		p := s.newPool(t, one)
+		p.QueueTimeout = time.Hour
+		time.AfterFunc(full, func() { s.greets("VERSION 1.6.18") })
+		require.LessOrEqual(t, took(func() { p.Get("key") }), full+100*time.Millisecond)
+		require.Less(t, len(s.dialled()), int(full/(100*time.Millisecond))+10, "and not much more often")
+	})
+}
+
 // Calls that wait together for a server with too many connections are one failure.
 func TestCallsThatGetNoConnectionInTimeAreOneFailure(t *testing.T) {
 	bubble(t, func(t *testing.T) {
