@@ -460,6 +460,44 @@ func TestCallsThatGetNoConnectionInTimeAreOneFailure(t *testing.T) {
 	})
 }
 
+// Callers that keep coming do not put off the end of those before them.
+func TestTheQueueTimeoutOfTheOldestRequestHolds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{version: "ERROR Too many open connections"}
+		p := s.newPool(t, one)
+		p.BreakerFailures = 1000
+		for _, d := range atOnce(20, func(i int) {
+			time.Sleep(time.Duration(i) * pool.DefaultQueueTimeout / 5)
+			assert.Equal(t, pool.DefaultQueueTimeout, took(func() {
+				_, err := p.Get("key")
+				assert.Error(t, err)
+			}))
+		}) {
+			require.NotZero(t, d)
+		}
+	})
+}
+
+// What could not be sent is given up at once then. Only what was sent has the time
+// for its answer too.
+func TestARequestThatIsNotSentWaitsForTheQueueTimeoutAlone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: after(2*timeout, misses)} // it does not read meanwhile
+		p := s.newPool(t, one)
+		p.QueueTimeout = timeout / 2
+		atOnce(3, func(i int) {
+			time.Sleep(time.Duration(i) * timeout / 5) // the first is sent, and the second fills the socket
+			d := took(func() {
+				_, err := p.Get("key")
+				assert.Equal(t, i == 2, errors.Is(err, throttler.ErrOverloaded), "%v", err)
+			})
+			if i == 2 {
+				assert.Equal(t, p.QueueTimeout, d)
+			}
+		})
+	})
+}
+
 func TestTooManyConnectionsToARealServer(t *testing.T) {
 	server := memcachedtest.Process(t, "-c", "64")
 	var taken []net.Conn
