@@ -498,6 +498,20 @@ func TestARequestThatIsNotSentWaitsForTheQueueTimeoutAlone(t *testing.T) {
 	})
 }
 
+// The second half of an exchange behind a proxy has the time that the first has left.
+func TestAnExchangeBehindAProxyIsGivenUpInTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: after(timeout*2/3, misses)}
+		p := s.newPool(t, one)
+		p.Proxy = true
+		p.QueueTimeout = time.Millisecond
+		x := &exchange{key: "key", propose: always(valued("mine", 0))}
+		require.Equal(t, p.QueueTimeout+timeout, took(func() { p.Exchange(t.Context(), x) }))
+		require.ErrorIs(t, result(t, x).Err, throttler.ErrOverloaded)
+		require.True(t, result(t, x).Unknown)
+	})
+}
+
 func TestTooManyConnectionsToARealServer(t *testing.T) {
 	server := memcachedtest.Process(t, "-c", "64")
 	var taken []net.Conn
