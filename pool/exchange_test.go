@@ -797,6 +797,30 @@ func TestRequestsAreServedInOrder(t *testing.T) {
 	})
 }
 
+// Requests that do not fit into a packet are sent before those that came after them.
+func TestRequestsThatDoNotFitIntoAPacketKeepTheirPlace(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		var done sync.WaitGroup
+		done.Add(4)
+		var xs []throttler.Exchange
+		for i := range 3 {
+			x := &exchange{key: fmt.Sprint("key", i), then: done.Done}
+			x.propose = func(throttler.Turn) *memcache.Item {
+				if i == 0 {
+					p.Start(&exchange{key: "later", then: done.Done})
+				}
+				return &memcache.Item{Value: []byte(strings.Repeat("v", 40_000))}
+			}
+			xs = append(xs, x)
+		}
+		p.Start(xs...)
+		done.Wait()
+		require.Equal(t, []string{"key0", "key1", "key2", "later"}, keysRead(s.heard()))
+	})
+}
+
 // A caller who is alone is answered on its own goroutine, and is again when others
 // have gone.
 func TestALoneCallerReadsItsOwnAnswer(t *testing.T) {
