@@ -821,6 +821,26 @@ func TestRequestsThatDoNotFitIntoAPacketKeepTheirPlace(t *testing.T) {
 	})
 }
 
+// A caller who finds nobody waiting does not write while another packet is made.
+func TestALoneCallerWaitsForThePacketThatIsBeingMade(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		beAlone(p, "key")
+		s.heard()
+		var done sync.WaitGroup
+		done.Add(1)
+		p.Start(&exchange{key: "first", then: done.Done, propose: func(throttler.Turn) *memcache.Item {
+			done.Go(func() { p.Get("second") })
+			time.Sleep(time.Millisecond)
+			assert.Empty(t, s.heard())
+			return nil
+		}})
+		done.Wait()
+		require.Equal(t, []string{"first", "second"}, keysRead(s.heard()))
+	})
+}
+
 // A caller who is alone is answered on its own goroutine, and is again when others
 // have gone.
 func TestALoneCallerReadsItsOwnAnswer(t *testing.T) {
