@@ -398,6 +398,39 @@ func TestCallsThatHangWhileTheBreakerOpensEndWithIt(t *testing.T) {
 	})
 }
 
+// A dial that does not heed its ctx is under way when the breaker opens. The probe that
+// waits for it gets a connection of its own then.
+func TestAProbeOutlivesTheDialThatTheBreakerHasEnded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var dials atomic.Int64
+		s := &station{answer: hangs, dial: func(context.Context) error {
+			if dials.Add(1) == 1 {
+				time.Sleep(pool.DefaultBreakerPause * 2)
+			}
+			return nil
+		}}
+		p := s.newPool(t, one)
+		p.Conns, p.BreakerFailures = 2, 1
+		keys := onEachConn(p, one, 2)
+		dialling := p.Lane(pool.ProbeKey)
+		var calls sync.WaitGroup
+		calls.Go(func() {
+			_, err := p.Get(keys[dialling])
+			assert.ErrorIs(t, err, pool.ErrDown)
+		})
+		synctest.Wait()
+		begin := time.Now()
+		_, err := p.Get(keys[1-dialling])
+		require.Error(t, err)
+		require.True(t, p.Stats()[0].Down)
+		calls.Wait()
+		s.now(misses)
+		time.Sleep(time.Until(begin.Add(pool.DefaultBreakerPause*2 + 1)))
+		synctest.Wait()
+		require.False(t, p.Stats()[0].Down)
+	})
+}
+
 // onEachConn returns a key for each of the connections to server.
 func onEachConn(p *pool.Pool, server string, conns int) []string {
 	keys := make([]string, conns)
