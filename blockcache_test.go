@@ -242,6 +242,17 @@ func TestBlockCacheOverMemstoreGoesOnAfterAReset(t *testing.T) {
 	}
 }
 
+func TestBlockCacheOverAServerGoesOnAfterAReset(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.BlockCache, th.RecordCache = 10, -1 // nothing else remembers the record
+		rule := either(condition("a", 1, time.Minute))
+		require.NoError(t, th.Reset(t.Context(), rule))
+		authorize(t, th, rule)
+		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+		require.Zero(t, trips(func() { require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status) }))
+	})
+}
+
 // A Cancel whose answer was lost may have opened the record.
 func TestARecordThatMayHaveChangedIsAskedForAgain(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
