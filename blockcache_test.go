@@ -253,6 +253,20 @@ func TestBlockCacheOverAServerGoesOnAfterAReset(t *testing.T) {
 	})
 }
 
+// The time that the answer took is part of BlockCacheTTL.
+func TestBlockCacheTTLBeginsWithTheDecision(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.BlockCache = 10
+		rule := banning("a", time.Minute)
+		authorize(t, th, rule)
+		authorize(t, th, rule) // sets the ban
+		time.Sleep(throttler.DefaultBlockCacheTTL - roundTrip - 1)
+		require.Zero(t, trips(func() { authorize(t, th, rule) }))
+		time.Sleep(1)
+		require.Equal(t, 1, trips(func() { authorize(t, th, rule) }))
+	})
+}
+
 // A Cancel whose answer was lost may have opened the record.
 func TestARecordThatMayHaveChangedIsAskedForAgain(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
