@@ -500,6 +500,7 @@ func TestALostAnswerThatIsCoveredSaysSoAndBansNobody(t *testing.T) {
 		d = authorize(t, th, either(condition("b", 5, time.Minute)))
 		require.Equal(t, throttler.Authorized, d.Status)
 		require.Error(t, d.Err)
+		require.Equal(t, []int{3}, remaining(d), "it is counted once more")
 	})
 }
 
@@ -540,6 +541,31 @@ func TestACancelWhoseLostAnswerIsCoveredTakesBackOneHit(t *testing.T) {
 		require.Equal(t, []int{3}, remaining(peek(t, others, rule)), "a hit, and this look")
 		require.NoError(t, th.Cancel(t.Context(), redeemed))
 		require.Equal(t, []int{3}, remaining(peek(t, others, rule)))
+	})
+}
+
+// Nor does a call that finds a condition full after it was counted in another one.
+func TestARefusedCallWhoseLostAnswerIsCoveredTakesBackItsOwnHit(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		a, b := condition("a", 5, time.Minute), condition("b", 1, time.Minute)
+		r.busy = roundTrip / 4
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			rule := either(a, b)
+			rule.CountAuthorizedOnly = true
+			assert.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+		})
+		time.Sleep(roundTrip) // both were found to have room
+		authorize(t, throttler.New(r.store), either(b))
+		time.Sleep(roundTrip * 3 / 8) // the hit is about to be sent, with that of another call
+		wg.Go(func() { assert.Equal(t, throttler.Authorized, authorize(t, th, either(a)).Status) })
+		time.Sleep(roundTrip / 2)
+		r.mu.Lock()
+		r.lose = covered // what takes it back
+		r.mu.Unlock()
+		wg.Wait()
+		require.Equal(t, nothingLost, r.lose)
+		require.Equal(t, []int{3}, remaining(peek(t, th, either(a))), "the hit of the other, and this look")
 	})
 }
 
