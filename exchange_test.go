@@ -630,6 +630,24 @@ func TestAnExchangerThatRefusesEveryWriteIsGivenUp(t *testing.T) {
 	})
 }
 
+// Nothing was to be written, so no write was refused.
+func TestARecordThatIsFoundToHaveRoomAfterAllIsNoLostRace(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 1, time.Minute))
+		var d throttler.Decision
+		var wg sync.WaitGroup
+		wg.Go(func() { authorize(t, th, rule) })
+		synctest.Wait() // it is under way, and the next call is decided on what it leaves
+		wg.Go(func() { d = authorize(t, th, rule) })
+		time.Sleep(roundTrip * 5 / 4)
+		require.NoError(t, r.store.Delete("test#a#v"))
+		wg.Wait()
+		require.Equal(t, throttler.Authorized, d.Status)
+		require.Zero(t, d.Outcomes[0].LostRaces)
+		require.Zero(t, th.Stats().LostRaces)
+	})
+}
+
 // The second of them is decided on what the first has just written.
 func TestCallsInARowAreNoGuesses(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
