@@ -127,6 +127,32 @@ func TestAnExchangeThatIsGivenUpIsDoneOnce(t *testing.T) {
 	})
 }
 
+// Each is given up at its own time, though the answers to those before it are still to
+// come.
+func TestEachExchangeIsGivenUpAtItsOwnTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: after(timeout*2/3, misses)}
+		p := s.newPool(t, one)
+		p.DialContext = deepConns(s, nil)
+		p.QueueTimeout = timeout / 10
+		var calls sync.WaitGroup
+		for i := range 4 {
+			calls.Go(func() {
+				time.Sleep(time.Duration(i) * timeout / 20)
+				x := &exchange{key: "key"}
+				d := took(func() { p.Exchange(t.Context(), x) })
+				if i == 0 {
+					assert.NoError(t, x.results[0].Err)
+					return
+				}
+				assert.ErrorIs(t, x.results[0].Err, throttler.ErrOverloaded)
+				assert.Equal(t, p.QueueTimeout+timeout, d, "exchange %d", i)
+			})
+		}
+		calls.Wait()
+	})
+}
+
 // A caller that was alone has not waited for its turn, whatever others do.
 func TestACallerThatWasAloneIsNotGivenUp(t *testing.T) {
 	bubble(t, func(t *testing.T) {
