@@ -127,6 +127,34 @@ func TestAnExchangeThatIsGivenUpIsDoneOnce(t *testing.T) {
 	})
 }
 
+// Nor is it done once more by an answer that makes no sense, or by the loss of its
+// connection.
+func TestAnExchangeThatIsGivenUpIsDoneOnceWhateverComesLater(t *testing.T) {
+	for name, last := range map[string]func(net.Conn, string){"garbage": says("TUESDAY\r\n"), "loss": hangsUp} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				n := 0
+				s := &station{answer: func(conn net.Conn, request string) {
+					time.Sleep(timeout * 2 / 3)
+					if n++; n < 3 {
+						misses(conn, request)
+						return
+					}
+					last(conn, request)
+				}}
+				p := s.newPool(t, one)
+				p.QueueTimeout = time.Millisecond
+				x := &exchange{key: "key"}
+				p.Start(&exchange{key: "key"}, &exchange{key: "key"}, x)
+				time.Sleep(3 * timeout)
+				synctest.Wait()
+				require.ErrorIs(t, result(t, x).Err, throttler.ErrOverloaded)
+				require.Len(t, s.heard(), 3)
+			})
+		})
+	}
+}
+
 // Each is given up at its own time, though the answers to those before it are still to
 // come.
 func TestEachExchangeIsGivenUpAtItsOwnTime(t *testing.T) {
