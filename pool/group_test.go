@@ -107,6 +107,33 @@ func TestAGroupWhoseAnswersComeSlowlyIsNotOverdue(t *testing.T) {
 	})
 }
 
+// A record that comes byte by byte is none until it is complete.
+func TestARecordOfAGroupThatComesSlowlyIsOverdue(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: func(conn net.Conn, request string) {
+			if !strings.HasPrefix(request, "gets") {
+				io.WriteString(conn, "STORED\r\n")
+				return
+			}
+			text := "VALUE key00 0 1000 1\r\n"
+			for {
+				if _, err := io.WriteString(conn, text); err != nil {
+					return
+				}
+				time.Sleep(timeout / 10)
+				text = "x"
+			}
+		}}
+		p := s.newPool(t, one)
+		xs := writes(numbered(2)...)
+		require.Equal(t, timeout, took(func() { p.Exchange(context.Background(), xs...) }))
+		for _, x := range xs {
+			require.ErrorContains(t, result(t, x).Err, "timeout")
+			require.True(t, result(t, x).Stored)
+		}
+	})
+}
+
 // The answers to a read of many are one.
 func TestARecordOfManyThatComesSlowlyIsOverdue(t *testing.T) {
 	bubble(t, func(t *testing.T) {
