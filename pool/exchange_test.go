@@ -591,6 +591,40 @@ func TestAConnectionThatIsLostWhileAnExchangeProposes(t *testing.T) {
 	})
 }
 
+// What was to be read together is not, if the next connection is to a proxy.
+func TestExchangesThatFindAProxyInsteadOfAServerAreReadOneByOne(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: has}
+		p := s.newPool(t, one)
+		var once sync.Once
+		var done sync.WaitGroup
+		done.Add(2)
+		var xs []throttler.Exchange
+		for _, key := range numbered(2) {
+			xs = append(xs, &exchange{key: key, then: done.Done, propose: func(throttler.Turn) *memcache.Item {
+				once.Do(func() {
+					s.greets("VERSION mcrouter 0.41.0")
+					s.hangUp()
+					time.Sleep(time.Millisecond)
+				})
+				return nil
+			}})
+		}
+		hung := make(chan struct{})
+		s.now(hangs)
+		p.Start(&exchange{key: "hung", then: func() { close(hung) }})
+		synctest.Wait()
+		s.now(has)
+		p.Start(xs...)
+		done.Wait()
+		<-hung
+		for _, x := range xs {
+			require.NoError(t, result(t, x).Err)
+			require.Equal(t, "value", string(result(t, x).Found.Value))
+		}
+	})
+}
+
 // A load balancer may stand for a server and, later, for a proxy.
 func TestAnExchangeThatIsMadeAgainThroughAProxyReadsFirst(t *testing.T) {
 	bubble(t, func(t *testing.T) {
