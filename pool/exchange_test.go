@@ -625,6 +625,31 @@ func TestExchangesThatFindAProxyInsteadOfAServerAreReadOneByOne(t *testing.T) {
 	})
 }
 
+// A lone caller may have the answer to its write behind a proxy before it has seen
+// that the write was sent.
+func TestALoneCallerBehindAProxyTakesAnAnswerThatIsEarly(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		p.Proxy = true
+		beAlone(p, "key")
+		reads := 0
+		s.now(func(conn net.Conn, request string) {
+			switch reads++; {
+			case strings.HasPrefix(request, "add"):
+				reads--
+			case reads == 1:
+				misses(conn, request)
+			default:
+				time.Sleep(time.Millisecond)
+				io.WriteString(conn, "STORED\r\nEND\r\n") // at once
+			}
+		})
+		x := &exchange{key: "key", propose: always(valued("mine", 0))}
+		require.Equal(t, time.Millisecond, took(func() { require.True(t, run(t, p, x).Stored) }))
+	})
+}
+
 // A load balancer may stand for a server and, later, for a proxy.
 func TestAnExchangeThatIsMadeAgainThroughAProxyReadsFirst(t *testing.T) {
 	bubble(t, func(t *testing.T) {
