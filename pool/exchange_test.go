@@ -588,6 +588,7 @@ func TestAConnectionThatIsLostWhileAnExchangeProposes(t *testing.T) {
 		require.Len(t, x.turns, 2)
 		require.NotEqual(t, x.turns[0].Conn, x.turns[1].Conn)
 		require.Len(t, s.dialled(), 2)
+		require.Equal(t, uint64(1), p.Stats()[0].Retries, "it was never sent on the first")
 	})
 }
 
