@@ -156,6 +156,21 @@ func TestExchangesOfSeveralServersAreMadeAtOnce(t *testing.T) {
 	})
 }
 
+func TestEachServerIsAskedForItsOwnKeys(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		stations := map[string]*station{one: {answer: misses}, two: {answer: misses}}
+		p, keys := parts(t, stations)
+		var xs []throttler.Exchange
+		for i := range 3 {
+			xs = append(xs, &exchange{key: keys[one][i]}, &exchange{key: keys[two][i]})
+		}
+		p.Exchange(t.Context(), xs...)
+		for server, s := range stations {
+			require.ElementsMatch(t, keys[server], keysRead(s.heard()))
+		}
+	})
+}
+
 func TestAMalformedKeyIsNotSent(t *testing.T) {
 	p := patient(t, memcachedtest.Process(t).Addr)
 	good := &exchange{key: "good"}
