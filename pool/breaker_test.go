@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -395,6 +396,22 @@ func TestCallsThatHangWhileTheBreakerOpensEndWithIt(t *testing.T) {
 		assert.Equal(t, opens, time.Now())
 		assert.Equal(t, int64(conns-pool.DefaultBreakerFailures), down.Load())
 		assert.Zero(t, p.Stats()[0].Conns)
+	})
+}
+
+// However long an outage lasts, one goroutine finds out whether it is over.
+func TestAnOutageIsProbedByOneGoroutine(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: hangs}
+		p := s.newPool(t, one)
+		p.BreakerFailures = 1
+		p.Get("key")
+		running := func() int {
+			time.Sleep(20 * (pool.DefaultBreakerPause + timeout))
+			synctest.Wait()
+			return runtime.NumGoroutine()
+		}
+		require.InDelta(t, running(), running(), 5)
 	})
 }
 
