@@ -302,6 +302,20 @@ func TestCallersOfOneValueShareRoundTrips(t *testing.T) {
 	})
 }
 
+func TestAnExchangeDecides256CallsAtMost(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 1000, time.Minute))
+		var wg sync.WaitGroup
+		wg.Go(func() { authorize(t, th, rule) })
+		synctest.Wait() // it is under way, and the others wait for it together
+		for range 2*256 + 1 {
+			wg.Go(func() { authorize(t, th, rule) })
+		}
+		wg.Wait()
+		require.EqualValues(t, 1+3, r.trips.Load())
+	})
+}
+
 // Callers with other rules for the same record are decided together, each by its
 // own.
 func TestRulesThatShareARecordAreDecidedTogether(t *testing.T) {
