@@ -583,6 +583,24 @@ func TestARefusedCallWhoseLostAnswerIsCoveredTakesBackItsOwnHit(t *testing.T) {
 	})
 }
 
+// Of what was asked together only the other call may have been carried out.
+func TestACancelThatChangedNothingBeforeTheServerFailedIsTriedAgain(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 5, time.Minute))
+		receipt := authorize(t, throttler.New(r.store), rule).Receipt()
+		d, err := th.Redeem(receipt)
+		require.NoError(t, err)
+		r.err, r.busy = errDown, time.Millisecond
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.ErrorIs(t, th.Cancel(t.Context(), d), errDown) })
+		wg.Go(func() { assert.ErrorIs(t, authorize(t, th, rule).Err, errDown) })
+		wg.Wait()
+		r.err = nil
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, []int{4}, remaining(peek(t, th, rule)), "this look alone")
+	})
+}
+
 func TestALostWriteIsNoErrorOfALookThatSharedIt(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
 		rule := either(condition("a", 5, time.Minute))
