@@ -75,10 +75,13 @@ func classified(err error) error {
 	return unavailableError{err}
 }
 
-// isTimeout reports whether err is a timeout.
+// isTimeout reports whether err is a timeout. That of gomemcache for a dial does not say
+// so by a method.
 func isTimeout(err error) bool {
 	var timeout interface{ Timeout() bool }
-	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+	var dial *memcache.ConnectTimeoutError
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() ||
+		errors.As(err, &dial)
 }
 
 // isBroken reports whether err means that a connection is lost or cannot be made.

@@ -242,6 +242,31 @@ func TestBlockCacheOverMemstoreGoesOnAfterAReset(t *testing.T) {
 	}
 }
 
+func TestBlockCacheOverAServerGoesOnAfterAReset(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.BlockCache, th.RecordCache = 10, -1 // nothing else remembers the record
+		rule := either(condition("a", 1, time.Minute))
+		require.NoError(t, th.Reset(t.Context(), rule))
+		authorize(t, th, rule)
+		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+		require.Zero(t, trips(func() { require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status) }))
+	})
+}
+
+// The time that the answer took is part of BlockCacheTTL.
+func TestBlockCacheTTLBeginsWithTheDecision(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		th.BlockCache = 10
+		rule := banning("a", time.Minute)
+		authorize(t, th, rule)
+		authorize(t, th, rule) // sets the ban
+		time.Sleep(throttler.DefaultBlockCacheTTL - roundTrip - 1)
+		require.Zero(t, trips(func() { authorize(t, th, rule) }))
+		time.Sleep(1)
+		require.Equal(t, 1, trips(func() { authorize(t, th, rule) }))
+	})
+}
+
 // A Cancel whose answer was lost may have opened the record.
 func TestARecordThatMayHaveChangedIsAskedForAgain(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {

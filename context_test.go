@@ -10,6 +10,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -95,6 +96,17 @@ func TestDoneContextEndsTheCallBeforeAnyOperation(t *testing.T) {
 		require.ErrorIs(t, th.Reset(ctx, rule), context.Canceled)
 	}
 	require.Empty(t, client.took())
+}
+
+func TestADoneContextChangesNothingInProcessMemory(t *testing.T) {
+	th := throttler.New(memstore.New())
+	rule := either(condition("a", 3, time.Minute))
+	authorize(t, th, rule)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, th.Reset(ctx, rule), context.Canceled)
+	require.ErrorIs(t, th.Ban(ctx, rule, time.Hour), context.Canceled)
+	require.Equal(t, []int{1}, remaining(authorize(t, th, rule)))
 }
 
 func TestContextEndsACallThatHangs(t *testing.T) {

@@ -302,6 +302,20 @@ func TestCallersOfOneValueShareRoundTrips(t *testing.T) {
 	})
 }
 
+func TestAnExchangeDecides256CallsAtMost(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 1000, time.Minute))
+		var wg sync.WaitGroup
+		wg.Go(func() { authorize(t, th, rule) })
+		synctest.Wait() // it is under way, and the others wait for it together
+		for range 2*256 + 1 {
+			wg.Go(func() { authorize(t, th, rule) })
+		}
+		wg.Wait()
+		require.EqualValues(t, 1+3, r.trips.Load())
+	})
+}
+
 // Callers with other rules for the same record are decided together, each by its
 // own.
 func TestRulesThatShareARecordAreDecidedTogether(t *testing.T) {
@@ -500,6 +514,7 @@ func TestALostAnswerThatIsCoveredSaysSoAndBansNobody(t *testing.T) {
 		d = authorize(t, th, either(condition("b", 5, time.Minute)))
 		require.Equal(t, throttler.Authorized, d.Status)
 		require.Error(t, d.Err)
+		require.Equal(t, []int{3}, remaining(d), "it is counted once more")
 	})
 }
 
@@ -540,6 +555,49 @@ func TestACancelWhoseLostAnswerIsCoveredTakesBackOneHit(t *testing.T) {
 		require.Equal(t, []int{3}, remaining(peek(t, others, rule)), "a hit, and this look")
 		require.NoError(t, th.Cancel(t.Context(), redeemed))
 		require.Equal(t, []int{3}, remaining(peek(t, others, rule)))
+	})
+}
+
+// Nor does a call that finds a condition full after it was counted in another one.
+func TestARefusedCallWhoseLostAnswerIsCoveredTakesBackItsOwnHit(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		a, b := condition("a", 5, time.Minute), condition("b", 1, time.Minute)
+		r.busy = roundTrip / 4
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			rule := either(a, b)
+			rule.CountAuthorizedOnly = true
+			assert.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+		})
+		time.Sleep(roundTrip) // both were found to have room
+		authorize(t, throttler.New(r.store), either(b))
+		time.Sleep(roundTrip * 3 / 8) // the hit is about to be sent, with that of another call
+		wg.Go(func() { assert.Equal(t, throttler.Authorized, authorize(t, th, either(a)).Status) })
+		time.Sleep(roundTrip / 2)
+		r.mu.Lock()
+		r.lose = covered // what takes it back
+		r.mu.Unlock()
+		wg.Wait()
+		require.Equal(t, nothingLost, r.lose)
+		require.Equal(t, []int{3}, remaining(peek(t, th, either(a))), "the hit of the other, and this look")
+	})
+}
+
+// Of what was asked together only the other call may have been carried out.
+func TestACancelThatChangedNothingBeforeTheServerFailedIsTriedAgain(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 5, time.Minute))
+		receipt := authorize(t, throttler.New(r.store), rule).Receipt()
+		d, err := th.Redeem(receipt)
+		require.NoError(t, err)
+		r.err, r.busy = errDown, time.Millisecond
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.ErrorIs(t, th.Cancel(t.Context(), d), errDown) })
+		wg.Go(func() { assert.ErrorIs(t, authorize(t, th, rule).Err, errDown) })
+		wg.Wait()
+		r.err = nil
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, []int{4}, remaining(peek(t, th, rule)), "this look alone")
 	})
 }
 
@@ -601,6 +659,24 @@ func TestAnExchangerThatRefusesEveryWriteIsGivenUp(t *testing.T) {
 			r.torn = false
 			authorize(t, th, rule) // now there is a record
 		}
+	})
+}
+
+// Nothing was to be written, so no write was refused.
+func TestARecordThatIsFoundToHaveRoomAfterAllIsNoLostRace(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 1, time.Minute))
+		var d throttler.Decision
+		var wg sync.WaitGroup
+		wg.Go(func() { authorize(t, th, rule) })
+		synctest.Wait() // it is under way, and the next call is decided on what it leaves
+		wg.Go(func() { d = authorize(t, th, rule) })
+		time.Sleep(roundTrip * 5 / 4)
+		require.NoError(t, r.store.Delete("test#a#v"))
+		wg.Wait()
+		require.Equal(t, throttler.Authorized, d.Status)
+		require.Zero(t, d.Outcomes[0].LostRaces)
+		require.Zero(t, th.Stats().LostRaces)
 	})
 }
 

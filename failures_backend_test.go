@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -168,6 +171,43 @@ func TestResetReportsWhatItCouldNotDelete(t *testing.T) {
 	client.before = failing(nil, "")
 	d := authorize(t, th, rule)
 	require.Equal(t, []string{"a is full"}, d.Messages, "the other one is gone")
+}
+
+// A slowness says that it is a timeout, and nothing else of itself.
+type slowness struct{ error }
+
+func (slowness) Timeout() bool { return true }
+
+func TestErrorsOfAClientTellAServerThatDoesNotAnswer(t *testing.T) {
+	for _, tt := range []struct {
+		err         error
+		unavailable bool
+	}{
+		{os.ErrDeadlineExceeded, true},
+		{&memcache.ConnectTimeoutError{Addr: &net.TCPAddr{}}, true},
+		{slowness{errDown}, true},
+		{io.EOF, true},
+		{io.ErrUnexpectedEOF, true},
+		{net.ErrClosed, true},
+		{&net.OpError{Op: "dial", Err: errDown}, true},
+		{memcache.ErrNoServers, true},
+		{memcache.ErrServerError, false},
+		{errDown, false},
+	} {
+		client := newFaulty()
+		client.before = failing(fmt.Errorf("of the client: %w", tt.err), "", "get")
+		err := authorize(t, throttler.New(client), valued("hot")).Err
+		require.ErrorIs(t, err, tt.err)
+		require.Equal(t, tt.unavailable, errors.Is(err, throttler.ErrUnavailable), "%v", err)
+	}
+}
+
+func TestResetTellsAServerThatDoesNotAnswer(t *testing.T) {
+	client := newFaulty()
+	client.before = failing(io.EOF, "", "delete")
+	err := throttler.New(client).Reset(t.Context(), valued("hot"))
+	require.ErrorIs(t, err, throttler.ErrUnavailable)
+	require.ErrorIs(t, err, io.EOF)
 }
 
 // Calls of every kind, with contexts that end in their middle, over a backend

@@ -127,6 +127,60 @@ func TestAnExchangeThatIsGivenUpIsDoneOnce(t *testing.T) {
 	})
 }
 
+// Nor is it done once more by an answer that makes no sense, or by the loss of its
+// connection.
+func TestAnExchangeThatIsGivenUpIsDoneOnceWhateverComesLater(t *testing.T) {
+	for name, last := range map[string]func(net.Conn, string){"garbage": says("TUESDAY\r\n"), "loss": hangsUp} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				n := 0
+				s := &station{answer: func(conn net.Conn, request string) {
+					time.Sleep(timeout * 2 / 3)
+					if n++; n < 3 {
+						misses(conn, request)
+						return
+					}
+					last(conn, request)
+				}}
+				p := s.newPool(t, one)
+				p.QueueTimeout = time.Millisecond
+				x := &exchange{key: "key"}
+				p.Start(&exchange{key: "key"}, &exchange{key: "key"}, x)
+				time.Sleep(3 * timeout)
+				synctest.Wait()
+				require.ErrorIs(t, result(t, x).Err, throttler.ErrOverloaded)
+				require.Len(t, s.heard(), 3)
+			})
+		})
+	}
+}
+
+// Each is given up at its own time, though the answers to those before it are still to
+// come.
+func TestEachExchangeIsGivenUpAtItsOwnTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: after(timeout*2/3, misses)}
+		p := s.newPool(t, one)
+		p.DialContext = deepConns(s, nil)
+		p.QueueTimeout = timeout / 10
+		var calls sync.WaitGroup
+		for i := range 4 {
+			calls.Go(func() {
+				time.Sleep(time.Duration(i) * timeout / 20)
+				x := &exchange{key: "key"}
+				d := took(func() { p.Exchange(t.Context(), x) })
+				if i == 0 {
+					assert.NoError(t, x.results[0].Err)
+					return
+				}
+				assert.ErrorIs(t, x.results[0].Err, throttler.ErrOverloaded)
+				assert.Equal(t, p.QueueTimeout+timeout, d, "exchange %d", i)
+			})
+		}
+		calls.Wait()
+	})
+}
+
 // A caller that was alone has not waited for its turn, whatever others do.
 func TestACallerThatWasAloneIsNotGivenUp(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -396,14 +450,119 @@ func TestTooManyConnectionsAreNotWaitedForWithoutEnd(t *testing.T) {
 // The time for the answer begins when there is a connection.
 func TestTheTimeOfADialIsNotThatOfTheQueue(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		s := &station{answer: after(timeout-1, misses), dial: func(context.Context) error {
+		s := &station{answer: after(timeout-1, has), dial: func(context.Context) error {
 			time.Sleep(pool.DefaultDialTimeout - 1)
 			return nil
 		}}
 		p := s.newPool(t, one)
 		p.QueueTimeout = time.Millisecond
-		_, err := p.Get("key")
-		require.Equal(t, memcache.ErrCacheMiss, err)
+		item, err := p.Get("key")
+		require.NoError(t, err)
+		require.Equal(t, "value", string(item.Value))
+	})
+}
+
+// Nor is it after the server once had too many connections.
+func TestARefusalIsForgottenWhenThereIsAConnection(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var slow atomic.Bool
+		s := &station{answer: has, version: "ERROR Too many open connections", dial: func(context.Context) error {
+			if slow.Load() {
+				time.Sleep(pool.DefaultDialTimeout - 1)
+			}
+			return nil
+		}}
+		p := s.newPool(t, one)
+		p.QueueTimeout = 100 * time.Millisecond
+		time.AfterFunc(p.QueueTimeout/2, func() { s.greets("VERSION 1.6.18") })
+		for range 2 {
+			_, err := p.Get("key")
+			require.NoError(t, err)
+			s.hangUp()
+			synctest.Wait()
+			slow.Store(true)
+		}
+	})
+}
+
+func TestAServerWithTooManyConnectionsIsAskedAtLeastEvery100Milliseconds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const full = 30 * time.Second
+		s := &station{answer: misses, version: "ERROR Too many open connections"}
+		p := s.newPool(t, one)
+		p.QueueTimeout = time.Hour
+		time.AfterFunc(full, func() { s.greets("VERSION 1.6.18") })
+		require.LessOrEqual(t, took(func() { p.Get("key") }), full+100*time.Millisecond)
+		require.Less(t, len(s.dialled()), int(full/(100*time.Millisecond))+10, "and not much more often")
+	})
+}
+
+// Calls that wait together for a server with too many connections are one failure.
+func TestCallsThatGetNoConnectionInTimeAreOneFailure(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{version: "ERROR Too many open connections"}
+		p := s.newPool(t, one)
+		for i := range pool.DefaultBreakerFailures {
+			require.False(t, p.Stats()[0].Down, "after %d", i)
+			atOnce(10, func(int) {
+				_, err := p.Get("key")
+				assert.ErrorContains(t, err, "too many open connections")
+			})
+			time.Sleep(time.Second) // until nobody dials
+		}
+		require.True(t, p.Stats()[0].Down)
+	})
+}
+
+// Callers that keep coming do not put off the end of those before them.
+func TestTheQueueTimeoutOfTheOldestRequestHolds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{version: "ERROR Too many open connections"}
+		p := s.newPool(t, one)
+		p.BreakerFailures = 1000
+		for _, d := range atOnce(20, func(i int) {
+			time.Sleep(time.Duration(i) * pool.DefaultQueueTimeout / 5)
+			assert.Equal(t, pool.DefaultQueueTimeout, took(func() {
+				_, err := p.Get("key")
+				assert.Error(t, err)
+			}))
+		}) {
+			require.NotZero(t, d)
+		}
+	})
+}
+
+// What could not be sent is given up at once then. Only what was sent has the time
+// for its answer too.
+func TestARequestThatIsNotSentWaitsForTheQueueTimeoutAlone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: after(2*timeout, misses)} // it does not read meanwhile
+		p := s.newPool(t, one)
+		p.QueueTimeout = timeout / 2
+		atOnce(3, func(i int) {
+			time.Sleep(time.Duration(i) * timeout / 5) // the first is sent, and the second fills the socket
+			d := took(func() {
+				_, err := p.Get("key")
+				assert.Equal(t, i == 2, errors.Is(err, throttler.ErrOverloaded), "%v", err)
+			})
+			if i == 2 {
+				assert.Equal(t, p.QueueTimeout, d)
+			}
+		})
+	})
+}
+
+// The second half of an exchange behind a proxy has the time that the first has left.
+func TestAnExchangeBehindAProxyIsGivenUpInTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: after(timeout*2/3, misses)}
+		p := s.newPool(t, one)
+		p.Proxy = true
+		p.QueueTimeout = time.Millisecond
+		x := &exchange{key: "key", propose: always(valued("mine", 0))}
+		require.Equal(t, p.QueueTimeout+timeout, took(func() { p.Exchange(t.Context(), x) }))
+		require.ErrorIs(t, result(t, x).Err, throttler.ErrOverloaded)
+		require.True(t, result(t, x).Unknown)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -395,6 +396,55 @@ func TestCallsThatHangWhileTheBreakerOpensEndWithIt(t *testing.T) {
 		assert.Equal(t, opens, time.Now())
 		assert.Equal(t, int64(conns-pool.DefaultBreakerFailures), down.Load())
 		assert.Zero(t, p.Stats()[0].Conns)
+	})
+}
+
+// However long an outage lasts, one goroutine finds out whether it is over.
+func TestAnOutageIsProbedByOneGoroutine(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: hangs}
+		p := s.newPool(t, one)
+		p.BreakerFailures = 1
+		p.Get("key")
+		running := func() int {
+			time.Sleep(20 * (pool.DefaultBreakerPause + timeout))
+			synctest.Wait()
+			return runtime.NumGoroutine()
+		}
+		require.InDelta(t, running(), running(), 5)
+	})
+}
+
+// A dial that does not heed its ctx is under way when the breaker opens. The probe that
+// waits for it gets a connection of its own then.
+func TestAProbeOutlivesTheDialThatTheBreakerHasEnded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var dials atomic.Int64
+		s := &station{answer: hangs, dial: func(context.Context) error {
+			if dials.Add(1) == 1 {
+				time.Sleep(pool.DefaultBreakerPause * 2)
+			}
+			return nil
+		}}
+		p := s.newPool(t, one)
+		p.Conns, p.BreakerFailures = 2, 1
+		keys := onEachConn(p, one, 2)
+		dialling := p.Lane(pool.ProbeKey)
+		var calls sync.WaitGroup
+		calls.Go(func() {
+			_, err := p.Get(keys[dialling])
+			assert.ErrorIs(t, err, pool.ErrDown)
+		})
+		synctest.Wait()
+		begin := time.Now()
+		_, err := p.Get(keys[1-dialling])
+		require.Error(t, err)
+		require.True(t, p.Stats()[0].Down)
+		calls.Wait()
+		s.now(misses)
+		time.Sleep(time.Until(begin.Add(pool.DefaultBreakerPause*2 + 1)))
+		synctest.Wait()
+		require.False(t, p.Stats()[0].Down)
 	})
 }
 

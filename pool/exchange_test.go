@@ -156,6 +156,21 @@ func TestExchangesOfSeveralServersAreMadeAtOnce(t *testing.T) {
 	})
 }
 
+func TestEachServerIsAskedForItsOwnKeys(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		stations := map[string]*station{one: {answer: misses}, two: {answer: misses}}
+		p, keys := parts(t, stations)
+		var xs []throttler.Exchange
+		for i := range 3 {
+			xs = append(xs, &exchange{key: keys[one][i]}, &exchange{key: keys[two][i]})
+		}
+		p.Exchange(t.Context(), xs...)
+		for server, s := range stations {
+			require.ElementsMatch(t, keys[server], keysRead(s.heard()))
+		}
+	})
+}
+
 func TestAMalformedKeyIsNotSent(t *testing.T) {
 	p := patient(t, memcachedtest.Process(t).Addr)
 	good := &exchange{key: "good"}
@@ -588,6 +603,66 @@ func TestAConnectionThatIsLostWhileAnExchangeProposes(t *testing.T) {
 		require.Len(t, x.turns, 2)
 		require.NotEqual(t, x.turns[0].Conn, x.turns[1].Conn)
 		require.Len(t, s.dialled(), 2)
+		require.Equal(t, uint64(1), p.Stats()[0].Retries, "it was never sent on the first")
+	})
+}
+
+// What was to be read together is not, if the next connection is to a proxy.
+func TestExchangesThatFindAProxyInsteadOfAServerAreReadOneByOne(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: has}
+		p := s.newPool(t, one)
+		var once sync.Once
+		var done sync.WaitGroup
+		done.Add(2)
+		var xs []throttler.Exchange
+		for _, key := range numbered(2) {
+			xs = append(xs, &exchange{key: key, then: done.Done, propose: func(throttler.Turn) *memcache.Item {
+				once.Do(func() {
+					s.greets("VERSION mcrouter 0.41.0")
+					s.hangUp()
+					time.Sleep(time.Millisecond)
+				})
+				return nil
+			}})
+		}
+		hung := make(chan struct{})
+		s.now(hangs)
+		p.Start(&exchange{key: "hung", then: func() { close(hung) }})
+		synctest.Wait()
+		s.now(has)
+		p.Start(xs...)
+		done.Wait()
+		<-hung
+		for _, x := range xs {
+			require.NoError(t, result(t, x).Err)
+			require.Equal(t, "value", string(result(t, x).Found.Value))
+		}
+	})
+}
+
+// A lone caller may have the answer to its write behind a proxy before it has seen
+// that the write was sent.
+func TestALoneCallerBehindAProxyTakesAnAnswerThatIsEarly(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		p.Proxy = true
+		beAlone(p, "key")
+		reads := 0
+		s.now(func(conn net.Conn, request string) {
+			switch reads++; {
+			case strings.HasPrefix(request, "add"):
+				reads--
+			case reads == 1:
+				misses(conn, request)
+			default:
+				time.Sleep(time.Millisecond)
+				io.WriteString(conn, "STORED\r\nEND\r\n") // at once
+			}
+		})
+		x := &exchange{key: "key", propose: always(valued("mine", 0))}
+		require.Equal(t, time.Millisecond, took(func() { require.True(t, run(t, p, x).Stored) }))
 	})
 }
 
@@ -794,6 +869,50 @@ func TestRequestsAreServedInOrder(t *testing.T) {
 		for i, key := range keysRead(s.heard()) {
 			require.Equal(t, fmt.Sprint("key", i), key)
 		}
+	})
+}
+
+// Requests that do not fit into a packet are sent before those that came after them.
+func TestRequestsThatDoNotFitIntoAPacketKeepTheirPlace(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		var done sync.WaitGroup
+		done.Add(4)
+		var xs []throttler.Exchange
+		for i := range 3 {
+			x := &exchange{key: fmt.Sprint("key", i), then: done.Done}
+			x.propose = func(throttler.Turn) *memcache.Item {
+				if i == 0 {
+					p.Start(&exchange{key: "later", then: done.Done})
+				}
+				return &memcache.Item{Value: []byte(strings.Repeat("v", 40_000))}
+			}
+			xs = append(xs, x)
+		}
+		p.Start(xs...)
+		done.Wait()
+		require.Equal(t, []string{"key0", "key1", "key2", "later"}, keysRead(s.heard()))
+	})
+}
+
+// A caller who finds nobody waiting does not write while another packet is made.
+func TestALoneCallerWaitsForThePacketThatIsBeingMade(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		beAlone(p, "key")
+		s.heard()
+		var done sync.WaitGroup
+		done.Add(1)
+		p.Start(&exchange{key: "first", then: done.Done, propose: func(throttler.Turn) *memcache.Item {
+			done.Go(func() { p.Get("second") })
+			time.Sleep(time.Millisecond)
+			assert.Empty(t, s.heard())
+			return nil
+		}})
+		done.Wait()
+		require.Equal(t, []string{"first", "second"}, keysRead(s.heard()))
 	})
 }
 

@@ -15,3 +15,6 @@ func (p *Pool) Lane(key string) int {
 
 // MaxInFlight is how many requests a connection has in flight at most.
 const MaxInFlight = maxInFlight
+
+// ProbeKey is the key that is read to find out whether a server answers.
+const ProbeKey = probeKey

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -107,6 +108,33 @@ func TestAGroupWhoseAnswersComeSlowlyIsNotOverdue(t *testing.T) {
 	})
 }
 
+// A record that comes byte by byte is none until it is complete.
+func TestARecordOfAGroupThatComesSlowlyIsOverdue(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: func(conn net.Conn, request string) {
+			if !strings.HasPrefix(request, "gets") {
+				io.WriteString(conn, "STORED\r\n")
+				return
+			}
+			text := "VALUE key00 0 1000 1\r\n"
+			for {
+				if _, err := io.WriteString(conn, text); err != nil {
+					return
+				}
+				time.Sleep(timeout / 10)
+				text = "x"
+			}
+		}}
+		p := s.newPool(t, one)
+		xs := writes(numbered(2)...)
+		require.Equal(t, timeout, took(func() { p.Exchange(context.Background(), xs...) }))
+		for _, x := range xs {
+			require.ErrorContains(t, result(t, x).Err, "timeout")
+			require.True(t, result(t, x).Stored)
+		}
+	})
+}
+
 // The answers to a read of many are one.
 func TestARecordOfManyThatComesSlowlyIsOverdue(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -156,6 +184,30 @@ func TestAGroupOfReadsAndWrites(t *testing.T) {
 			require.Equal(t, fmt.Sprintf("key%02d", i), string(r.Found.Value))
 		}
 		require.Len(t, s.heard(), 3)
+	})
+}
+
+// A read that is no exchange's comes between those of two groups.
+func TestAReadBetweenExchangesIsNoneOfTheirGroup(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: holds(), dial: func(context.Context) error {
+			time.Sleep(time.Millisecond) // so that all are in one packet
+			return nil
+		}}
+		p := s.newPool(t, one)
+		xs := writes("key00", "key01")
+		p.Start(xs[0])
+		go p.Get("read")
+		synctest.Wait()
+		p.Start(xs[1])
+		time.Sleep(timeout)
+		synctest.Wait()
+		for _, x := range xs {
+			require.NoError(t, result(t, x).Err)
+			require.Equal(t, x.Key(), string(result(t, x).Found.Value))
+		}
+		require.Equal(t, []string{"key00", "read", "key01"}, keysRead(s.heard()))
+		require.Zero(t, p.Stats()[0].Retries)
 	})
 }
 

@@ -163,7 +163,7 @@ func (l *lane) connect(life context.Context) {
 	}
 	failed := l.queue.take(l.queue.len())
 	l.mu.Unlock()
-	l.server.failed(max(1, len(failed)), err)
+	l.server.failed(len(failed), err)
 	for _, r := range failed {
 		r.end(err)
 	}

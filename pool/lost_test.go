@@ -369,6 +369,62 @@ func hangsUpAfter(answer string) func(net.Conn, string) {
 	}
 }
 
+// An ending connection ends with the first answer after that to the version: one Read
+// returns both.
+type ending struct {
+	net.Conn
+	greeted, ended bool
+}
+
+func (c *ending) Read(b []byte) (int, error) {
+	if c.ended {
+		return 0, io.EOF
+	}
+	n, err := c.Conn.Read(b)
+	if c.greeted && err == nil {
+		c.ended, err = true, io.EOF
+	}
+	c.greeted = true
+	return n, err
+}
+
+// A pausing connection returns nothing, and no error, before each answer.
+type pausing struct {
+	net.Conn
+	paused bool
+}
+
+func (c *pausing) Read(b []byte) (int, error) {
+	c.paused = !c.paused
+	if c.paused {
+		return 0, nil
+	}
+	return c.Conn.Read(b)
+}
+
+// Read may return an answer together with an error, or nothing at all.
+func TestAnswersAreTakenHoweverTheyAreRead(t *testing.T) {
+	for name, wrap := range map[string]func(net.Conn) net.Conn{
+		"with the end":  func(conn net.Conn) net.Conn { return &ending{Conn: conn} },
+		"after nothing": func(conn net.Conn) net.Conn { return &pausing{Conn: conn} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := &station{answer: has}
+				p := s.newPool(t, one)
+				p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					conn, err := s.DialContext(ctx, network, addr)
+					return wrap(conn), err
+				}
+				item, err := p.Get("key")
+				require.NoError(t, err)
+				require.Equal(t, "value", string(item.Value))
+				require.Len(t, s.heard(), 1)
+			})
+		})
+	}
+}
+
 // A stubborn connection ends a Write only when it is told to.
 type stubborn struct {
 	net.Conn
