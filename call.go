@@ -8,6 +8,12 @@ import (
 
 // A call is one rule on its way through the backend: an entry for each condition.
 type call struct {
+	job
+	room room
+}
+
+// A job is all of a call that is not kept when the call is used again.
+type job struct {
 	t       *Throttler
 	rule    Rule
 	entries []*entry // in the rule's order
@@ -19,7 +25,6 @@ type call struct {
 	answer *answer // room for what the caller keeps
 	one    entry   // of a call with one condition
 	first  round
-	room   room
 }
 
 // An answer is what the caller keeps of a call with one condition.
@@ -43,17 +48,16 @@ var calls = sync.Pool{New: func() any { return new(call) }}
 
 // clear makes c a call that is not made yet, with the room that a usual call takes.
 func (c *call) clear() {
-	kept := c.room
-	*c = call{}
-	kept.inlined.clear()
-	if cap(kept.several) > maxSeveral {
-		kept.several, kept.list, kept.led = nil, nil, nil
+	c.job = job{}
+	room := &c.room
+	room.inlined.clear()
+	if cap(room.several) > maxSeveral {
+		room.several, room.list, room.led = nil, nil, nil
 	}
-	clear(kept.several)
-	clear(kept.list)
-	clear(kept.led[:cap(kept.led)])
-	kept.several, kept.list = kept.several[:0], kept.list[:0]
-	c.room = kept
+	clear(room.several)
+	clear(room.list)
+	clear(room.led[:cap(room.led)])
+	room.several, room.list = room.several[:0], room.list[:0]
 }
 
 // undecided returns n entries.

@@ -55,7 +55,9 @@ func (c *call) noteHit(e *entry) {
 	if pending {
 		c.receipt.left = append(c.receipt.left, e)
 	} else {
-		c.receipt.hits = append(c.receipt.hits, counted{e.backend, e.key, e.hit})
+		c.receipt.hits = append(c.receipt.hits, counted{})
+		last := &c.receipt.hits[len(c.receipt.hits)-1]
+		last.backend, last.key, last.hit = e.backend, e.key, e.hit
 	}
 }
 

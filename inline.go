@@ -31,12 +31,10 @@ const maxRoom = 1024 // bytes of a value that an inlined keeps room for
 
 // clear makes x ready for another exchange, with room for a small value.
 func (x *inlined) clear() {
-	room := x.item.Value[:0]
-	if cap(room) > maxRoom {
-		room = nil
+	if cap(x.item.Value) > maxRoom {
+		x.item.Value = nil
 	}
-	*x = inlined{}
-	x.item.Value = room
+	x.entry, x.kept, x.item.Key = nil, nil, ""
 }
 
 // askInline carries out the exchange of one entry on the caller's goroutine.
