@@ -572,6 +572,23 @@ func TestResetDuringATryIsNoticedAtOnce(t *testing.T) {
 	})
 }
 
+func TestBanTellsThoseWhoWaitAtOnceThatTheyCannotMakeIt(t *testing.T) {
+	inHall(t, memstore.New(), func(h *hall) {
+		rule := either(window(1, 40*time.Second))
+		_, err := h.Wait(h.Context(), rule)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(h.Context(), 50*time.Second)
+		defer cancel()
+		p := h.come(ctx, rule)
+		time.Sleep(time.Second)
+		require.NoError(t, h.Ban(h.Context(), rule, time.Hour))
+		h.all.Wait()
+		require.ErrorIs(t, p.err, context.DeadlineExceeded)
+		require.Equal(t, time.Hour, p.decision.RetryAfter)
+		require.Equal(t, time.Second, p.at)
+	})
+}
+
 // A quietContext ends without telling those who wait for it, as any does for one
 // who has not looked yet.
 type quietContext struct {
