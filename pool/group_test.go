@@ -269,6 +269,26 @@ func answering(prefix, answer string) *station {
 	}}
 }
 
+// Whose record it would have been is not known. One of them fails with what the server
+// said, and the others are asked for once more.
+func TestGarbageAmongRecordsThatAreOnlyRead(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := answering("gets", "VALUE key01 0 1 1\r\nx\r\nTUESDAY\r\n")
+		p := s.newPool(t, one)
+		var xs []throttler.Exchange
+		for _, key := range numbered(3) {
+			xs = append(xs, &exchange{key: key})
+		}
+		p.Exchange(context.Background(), xs...)
+		require.ErrorContains(t, result(t, xs[0]).Err, "TUESDAY")
+		for _, x := range xs[1:] {
+			require.NoError(t, result(t, x).Err)
+			require.NotNil(t, result(t, x).Found)
+		}
+		require.Len(t, s.dialled(), 2)
+	})
+}
+
 func TestAnErrorInAGroup(t *testing.T) {
 	const all = -1
 	for name, c := range map[string]struct {
