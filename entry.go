@@ -98,7 +98,7 @@ func (e *entry) apply(now instant, r *record) {
 	case opLook:
 		v := decide(now, &e.condition, l, *r, false)
 		e.uncounted = &uncounted{v.outcome, v.again}
-		e.store, e.hit = false, hit{}
+		e.store = false
 	}
 }
 
