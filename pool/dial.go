@@ -11,9 +11,9 @@ import (
 
 // dial makes a connection for l and has it ready for requests. It ends with life.
 func (s *server) dial(life context.Context, l *lane) (*conn, error) {
-	ctx, cancel := context.WithCancel(life)
-	defer cancel()
 	due := time.Now().Add(s.dialTimeout)
+	ctx, cancel := context.WithDeadline(life, due.Add(maxCatchUp)) // by which a net.Dialer divides its time
+	defer cancel()
 	defer time.AfterFunc(s.dialTimeout, func() {
 		catchUp(time.Since(due))
 		cancel()
