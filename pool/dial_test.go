@@ -1,6 +1,7 @@
 package pool_test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -241,4 +242,24 @@ func twemproxy(t *testing.T, path, addr string) string {
 		return err == nil
 	}, 10*time.Second, 10*time.Millisecond)
 	return listen
+}
+
+// A net.Dialer divides the time among the addresses of a name, if it knows a deadline.
+func TestADialHasADeadline(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var left time.Duration
+		s := &station{answer: misses, dial: func(ctx context.Context) error {
+			deadline, _ := ctx.Deadline()
+			left = time.Until(deadline)
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		p := s.newPool(t, one)
+		p.DialTimeout = 5 * time.Second
+		require.Equal(t, p.DialTimeout, took(func() {
+			_, err := p.Get("key")
+			require.Error(t, err)
+		}))
+		require.InDelta(t, p.DialTimeout, left, float64(time.Second))
+	})
 }

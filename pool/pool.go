@@ -103,7 +103,7 @@ const (
 //
 // A call takes at most DialTimeout and Timeout. If the connection is lost in between,
 // it takes twice that. If the server answers too slowly for all its callers, it takes
-// QueueTimeout more. A process that has more to do than its processors can gets up to
+// QueueTimeout more. A process that has more to do than its processors can gets about
 // a second longer each time, to read what has come: its server is not to blame.
 type Pool struct {
 	// Timeout is how long a connection may owe an answer: since the oldest

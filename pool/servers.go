@@ -158,7 +158,7 @@ func (p *Pool) mayClose(s *server) bool {
 	return true
 }
 
-// longest is how long a call may take.
+// longest is how long a call may take in a process that has time for it.
 func (s *server) longest() time.Duration {
 	return s.queueTimeout + 2*(s.dialTimeout+s.timeout)
 }
