@@ -203,6 +203,7 @@ func (s *slot) failAll(err error, unknown bool) {
 	if unknown {
 		s.uncache()
 	}
+	abandoned := len(s.batch) == 0 // by those whom the exchange was for
 	known := s.base.fresh
 	r, unreadable := recordIn(s.base.item)
 	for _, e := range s.batch {
@@ -215,7 +216,7 @@ func (s *slot) failAll(err error, unknown bool) {
 		s.settle(e)
 	}
 	s.empty()
-	if errors.Is(err, ErrOverloaded) {
+	if abandoned || errors.Is(err, ErrOverloaded) {
 		return
 	}
 	for _, e := range s.queue {

@@ -160,7 +160,6 @@ func TestACallerThatLeavesCostsOthersNoRoundTrip(t *testing.T) {
 	})
 }
 
-// A call is left, but what is known of it stands.
 func TestNoReadBeginsBesideOneThatItsCallerHasLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newFaulty()
@@ -186,6 +185,31 @@ func TestNoReadBeginsBesideOneThatItsCallerHasLeft(t *testing.T) {
 	})
 }
 
+func TestAReadThatItsCallerHasLeftFailsNoLaterOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		first := true
+		client.before = func(string, ...string) error {
+			if first { // over a connection that is dead
+				first = false
+				time.Sleep(500 * time.Millisecond)
+				return errDown
+			}
+			return nil
+		}
+		th := throttler.New(client)
+		rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{limit("c", 5, time.Hour)}}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := th.Authorize(ctx, rule)
+		require.NoError(t, err)
+		d := authorize(t, th, rule)
+		require.NoError(t, d.Err)
+		require.Equal(t, []int{4}, remaining(d))
+	})
+}
+
+// A call is left, but what is known of it stands.
 func TestContextThatEndsDuringAWriteLeavesOtherConditionsDecided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newFaulty()
