@@ -125,7 +125,8 @@ func (b *backend) ask(ctx context.Context, r *round) {
 		if x == nil {
 			x = new(inlined)
 		}
-		for _, x.entry = range r.entries {
+		for _, e := range r.entries {
+			x.entry = e
 			b.askInline(x)
 		}
 		return

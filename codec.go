@@ -82,21 +82,13 @@ type record struct {
 // without reading every entry: a list of hits out of order is not noticed here and
 // does no harm, since [hits.expire] and all else work with whatever times they find.
 func decode(b []byte) (r record, err error) {
-	err = r.decode(b)
-	return r, err
-}
-
-// decode is the function decode. After an error r is empty.
-func (r *record) decode(b []byte) error {
-	*r = record{}
 	if len(b) > 0 && b[0] == nextVersion {
-		return ErrNewerRecord
+		return record{}, ErrNewerRecord
 	}
 	if !r.read(b) {
-		*r = record{}
-		return errForeign
+		return record{}, errForeign
 	}
-	return nil
+	return r, nil
 }
 
 // read sets r, which is empty, to the record that b is the stored form of, and

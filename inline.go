@@ -46,6 +46,7 @@ func (b *backend) askInline(x *inlined) {
 	}
 	x.keeps, x.kept = cache != nil, nil
 	b.inliner.Inline(x)
+	x.next = record{} // it refers to what was lent
 	b.t.stats.exchanges.Add(1)
 	if cache == nil || x.err != nil {
 		return
@@ -59,7 +60,7 @@ func (b *backend) askInline(x *inlined) {
 			return
 		}
 	}
-	if x.op <= opAssess && x.outcome.Blocked {
+	if x.op <= opAssess && x.outcome.Blocked && x.kept != nil {
 		b.keep(x.entry, x.kept, resets)
 	}
 }
@@ -92,6 +93,7 @@ func (x *inlined) Propose(turn Turn) *memcache.Item {
 // Done takes an error of the store: the record is too large for it.
 func (x *inlined) Done(r Result) {
 	if r.Err != nil {
+		x.kept = nil
 		found, _ := recordIn(r.Found)
 		x.failUnstored(r.Err, &found)
 	}

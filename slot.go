@@ -271,7 +271,7 @@ func (s *slot) Done(r Result) {
 	if start {
 		s.backend.exchanger.Start(s)
 	}
-	if users > 0 || idle {
+	if users > 0 || idle { // idle without users: all have left
 		s.release(users)
 	}
 }

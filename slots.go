@@ -22,7 +22,7 @@ type slots struct {
 type shard struct {
 	mu    sync.Mutex // guards what follows
 	byKey map[string]*slot
-	idle  links // the head of the ring of slots without users, the latest first
+	idle  links // the head of the ring of slots that are only remembered, the latest first
 	kept  int   // how many they are
 	most  int   // how many may be kept
 
@@ -75,7 +75,7 @@ func (t *slots) acquire(b *backend, key string) *slot {
 	return s
 }
 
-// release ends a number of uses of s. A slot that has no users, and no exchange under
+// release ends a number of uses of s, 0 if all have ended before. A slot that has no users, and no exchange under
 // way, is kept if there is something to remember, and removed otherwise.
 func (s *slot) release(users int) {
 	sh := s.shard
