@@ -18,15 +18,16 @@ func TestAServerThatAnswersABusyProcessIsNotDead(t *testing.T) {
 	p, err := pool.New(memcachedtest.Process(t).Addr)
 	require.NoError(t, err)
 	defer p.Close()
-	p.Timeout, p.DialTimeout, p.QueueTimeout = 50*time.Millisecond, 50*time.Millisecond, time.Minute
 
-	round := keepBusy(t, 2*p.Timeout)
+	round := keepBusy(t, 50*time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // as long as it takes to know
+	p.Timeout, p.DialTimeout, p.QueueTimeout = round()/3, round()/3, time.Minute
 	for range 3 {
 		start := time.Now()
 		_, err := p.GetMulti([]string{"key"})
 		require.NoError(t, err, "after %v", time.Since(start))
 	}
-	t.Logf("each goroutine has its turn every %v", round())
+	t.Logf("each goroutine has its turn every %v, and Timeout is %v", round(), p.Timeout)
 	require.Greater(t, round(), p.Timeout)
 }
 
