@@ -31,18 +31,21 @@ func TestEachAttemptIsObservedOnceWithItsResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, ctx := on(t, memstore.New()), t.Context()
 		observed := g.events()
-		for result, end := range map[login.Result]func(*login.Attempt) error{
-			login.Succeeded: func(a *login.Attempt) error { return a.Succeed(ctx) },
-			login.Failed:    func(a *login.Attempt) error { return a.Fail(ctx) },
-			login.Canceled:  func(a *login.Attempt) error { return a.Cancel(ctx) },
+		for _, c := range []struct {
+			result login.Result
+			end    func(*login.Attempt) error
+		}{
+			{login.Succeeded, func(a *login.Attempt) error { return a.Succeed(ctx) }},
+			{login.Failed, func(a *login.Attempt) error { return a.Fail(ctx) }}, // after it: a success forgets failures
+			{login.Canceled, func(a *login.Attempt) error { return a.Cancel(ctx) }},
 		} {
 			a := g.begin("Alice", netip.MustParseAddr("::ffff:203.0.113.7"))
 			require.Empty(t, observed())
 			for range 3 {
-				require.NoError(t, ignore(end(a), login.ErrSettled))
+				require.NoError(t, ignore(c.end(a), login.ErrSettled))
 			}
 			require.NoError(t, a.Fail(ctx))
-			require.Equal(t, []login.Event{{Name: "alice", Addr: home, Decision: a.Decision, Result: result}}, observed())
+			require.Equal(t, []login.Event{{Name: "alice", Addr: home, Decision: a.Decision, Result: c.result}}, observed())
 		}
 		g.fails(4, "alice", home)
 		require.Len(t, observed(), 4)
