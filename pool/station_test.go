@@ -139,6 +139,7 @@ func (s *station) hangUp() {
 
 // heard returns the requests since it was last called.
 func (s *station) heard() []string {
+	synctest.Wait() // a connection that is closed may still be read from
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	heard := s.requests
