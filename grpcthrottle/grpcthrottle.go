@@ -118,7 +118,8 @@ func (s *decidedStream) Context() context.Context { return s.ctx }
 // decide returns the context for the handler, or the error that answers call.
 func (i *Interceptor) decide(ctx context.Context, call Call) (context.Context, error) {
 	rule := i.rule(ctx, call)
-	d, verdict, err := gate.Decide(ctx, i.throttler, &rule)
+	d := new(throttler.Decision)
+	verdict, err := gate.Decide(ctx, i.throttler, &rule, d)
 	switch verdict {
 	case gate.Free:
 		return ctx, nil
@@ -126,11 +127,11 @@ func (i *Interceptor) decide(ctx context.Context, call Call) (context.Context, e
 		if i.RefuseOverloaded {
 			return nil, overloaded()
 		}
-		return withDecision(ctx, d), nil
+		return context.WithValue(ctx, decisionKey{}, d), nil
 	case gate.Passed:
-		return withDecision(ctx, d), nil
+		return context.WithValue(ctx, decisionKey{}, d), nil
 	case gate.Refused, gate.TooLarge:
-		return nil, Refusal(d)
+		return nil, Refusal(*d)
 	case gate.Ended:
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
@@ -149,10 +150,6 @@ func (i *Interceptor) fail(ctx context.Context, call Call, err error) error {
 }
 
 type decisionKey struct{}
-
-func withDecision(ctx context.Context, d throttler.Decision) context.Context {
-	return context.WithValue(ctx, decisionKey{}, &d)
-}
 
 // DecisionFrom returns the Decision on the call that ctx belongs to. The second
 // result is false if no Interceptor has decided the call, or all rules were

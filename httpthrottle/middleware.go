@@ -177,20 +177,24 @@ func (m *Middleware) misnaming(rule *throttler.Rule) error {
 
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	rule := m.rule(r)
-	d, verdict, err := gate.Decide(r.Context(), m.throttler, &rule)
+	if gate.IsUnlimited(&rule) {
+		next.ServeHTTP(w, r)
+		return
+	}
+	c := &decidedContext{Context: r.Context()}
+	d := &c.decision
+	verdict, err := gate.Decide(c.Context, m.throttler, &rule, d)
 	if verdict == gate.Overloaded && !m.RefuseOverloaded {
 		verdict = gate.Passed
 	}
 	switch verdict {
-	case gate.Free:
-		next.ServeHTTP(w, r)
 	case gate.Passed:
-		m.publish(w, r, &rule, &d)
-		next.ServeHTTP(w, withDecision(r, &d, nil))
+		m.publish(w, r, &rule, d)
+		next.ServeHTTP(w, r.WithContext(c))
 	case gate.Refused, gate.TooLarge:
-		d = later(d, m.tarpit.wait(r.Context(), m.Delay, m.maxDelayed()))
-		violated := m.publish(w, r, &rule, &d)
-		m.refuse(w, withDecision(r, &d, violated), d, m.WriteAnswer)
+		*d = later(*d, m.tarpit.wait(c.Context, m.Delay, m.maxDelayed()))
+		c.violated = m.publish(w, r, &rule, d)
+		m.refuse(w, r.WithContext(c), *d, m.WriteAnswer)
 	case gate.Overloaded:
 		unavailable(w, r, "The server has too many requests to decide this one.")
 	case gate.Ended:
@@ -257,11 +261,6 @@ func (c *decidedContext) Value(key any) any {
 		return c
 	}
 	return c.Context.Value(key)
-}
-
-// withDecision returns r with d in its context.
-func withDecision(r *http.Request, d *throttler.Decision, violated []string) *http.Request {
-	return r.WithContext(&decidedContext{r.Context(), *d, violated})
 }
 
 // decidedContextOf returns the innermost decidedContext in ctx, or nil.

@@ -54,60 +54,62 @@ func explain(rule *throttler.Rule, err error) error {
 	return err
 }
 
-// Decide asks t about a request with this rule. The error is that of an Invalid
-// rule, and nil for all other verdicts.
+// Decide asks t about a request with this rule, and sets d, which is zero, to the
+// Decision. The error is that of an Invalid rule, and nil for all other verdicts.
 //
 // A request is Overloaded only if t has no Fallback, which would decide it. A
 // front end may let it pass. It must not let a request pass that has Ended:
 // otherwise a client could cancel each request right after sending it and have
 // it done uncounted.
-func Decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule) (throttler.Decision, Verdict, error) {
+func Decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision) (Verdict, error) {
 	if IsUnlimited(rule) {
-		return throttler.Decision{}, Free, nil
+		return Free, nil
 	}
-	d, err := t.Authorize(ctx, *rule)
+	var err error
+	*d, err = t.Authorize(ctx, *rule)
 	switch {
 	case err != nil:
-		return tooLarge(ctx, t, rule, err)
+		return tooLarge(ctx, t, rule, d, err)
 	case d.Err != nil && ctx.Err() != nil:
-		return d, Ended, nil
+		return Ended, nil
 	case d.Status != throttler.Authorized:
-		return d, Refused, nil
+		return Refused, nil
 	case d.Err != nil && !rule.Shadow && t.Fallback == nil && errors.Is(d.Err, throttler.ErrOverloaded):
-		return d, Overloaded, nil
+		return Overloaded, nil
 	}
-	return d, Passed, nil
+	return Passed, nil
 }
 
-// tooLarge decides a request with an invalid rule, whose error is err. The Cost
+// tooLarge is Decide for an invalid rule, whose error is err. The Cost
 // usually comes from the client. So a Cost that is negative or above Max
 // refuses the request. Everything else is a mistake in the program.
 //
 // The Decision has no RetryAfter, since the request can never be authorized.
 // The backend is not asked, so Remaining is 0, and nothing is counted.
-func tooLarge(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, err error) (throttler.Decision, Verdict, error) {
+func tooLarge(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision, err error) (Verdict, error) {
 	conditions, blocked := Conditions(rule), false
-	d := throttler.Decision{Status: throttler.Blocked, WouldBlock: true}
+	refusal := throttler.Decision{Status: throttler.Blocked, WouldBlock: true}
 	for i := range conditions {
 		c := &conditions[i]
 		o := throttler.Outcome{Name: c.Name, Limit: c.Max, Blocked: c.Cost < 0 || c.Cost > c.Max}
-		d.Outcomes = append(d.Outcomes, o)
+		refusal.Outcomes = append(refusal.Outcomes, o)
 		if o.Blocked {
 			blocked = true
-			d.Messages = append(d.Messages, message(c))
+			refusal.Messages = append(refusal.Messages, message(c))
 		}
 	}
 	if !blocked || withoutCosts(*rule).Validate() != nil {
-		return throttler.Decision{}, Invalid, explain(rule, err)
+		return Invalid, explain(rule, err)
 	}
 	verdict := TooLarge
 	if rule.Shadow {
-		verdict, d.Status, d.Messages = Passed, throttler.Authorized, nil
+		verdict, refusal.Status, refusal.Messages = Passed, throttler.Authorized, nil
 	}
+	*d = refusal
 	if t.Observe != nil {
-		t.Observe(ctx, *rule, d)
+		t.Observe(ctx, *rule, refusal)
 	}
-	return d, verdict, nil
+	return verdict, nil
 }
 
 // withoutCosts returns a copy of rule and its conditions without Costs.

@@ -28,6 +28,12 @@ func rule(cost ...int) throttler.Rule {
 	return r
 }
 
+// ask returns what [gate.Decide] makes of a request.
+func ask(ctx context.Context, t *throttler.Throttler, r *throttler.Rule) (d throttler.Decision, verdict gate.Verdict, err error) {
+	verdict, err = gate.Decide(ctx, t, r, &d)
+	return d, verdict, err
+}
+
 // failing is a store whose every operation ends with the same error.
 type failing struct{ err error }
 
@@ -40,12 +46,12 @@ func (f failing) Delete(string) error                                  { return 
 func TestRequestsPassUntilAConditionIsFull(t *testing.T) {
 	th, r := throttler.New(memstore.New()), rule()
 	for range 5 {
-		d, verdict, err := gate.Decide(t.Context(), th, &r)
+		d, verdict, err := ask(t.Context(), th, &r)
 		require.NoError(t, err)
 		require.Equal(t, gate.Passed, verdict)
 		require.Equal(t, throttler.Authorized, d.Status)
 	}
-	d, verdict, err := gate.Decide(t.Context(), th, &r)
+	d, verdict, err := ask(t.Context(), th, &r)
 	require.NoError(t, err)
 	require.Equal(t, gate.Refused, verdict)
 	require.Equal(t, []string{"Too many calls."}, d.Messages)
@@ -55,7 +61,7 @@ func TestRequestsPassUntilAConditionIsFull(t *testing.T) {
 func TestUnlimitedRequestsAreFreeAndAskNobody(t *testing.T) {
 	th := throttler.New(failing{errors.New("asked")})
 	r := gate.Unlimited()
-	d, verdict, err := gate.Decide(t.Context(), th, &r)
+	d, verdict, err := ask(t.Context(), th, &r)
 	require.NoError(t, err)
 	require.Equal(t, gate.Free, verdict)
 	require.Zero(t, d)
@@ -78,7 +84,7 @@ func TestCostThatNoConditionHoldsIsARefusalThatNamesNoTime(t *testing.T) {
 			th := throttler.New(memstore.New())
 			th.Observe = func(_ context.Context, _ throttler.Rule, d throttler.Decision) { observed = append(observed, d) }
 			r := rule(test.cost...)
-			d, verdict, err := gate.Decide(t.Context(), th, &r)
+			d, verdict, err := ask(t.Context(), th, &r)
 			require.NoError(t, err)
 			require.Equal(t, gate.TooLarge, verdict)
 			require.Equal(t, throttler.Blocked, d.Status)
@@ -105,7 +111,7 @@ func TestCostThatNoConditionHoldsIsARefusalThatNamesNoTime(t *testing.T) {
 
 func TestLargestCostThatFitsIsAskedAbout(t *testing.T) {
 	r := rule(5, 10)
-	_, verdict, err := gate.Decide(t.Context(), throttler.New(memstore.New()), &r)
+	_, verdict, err := ask(t.Context(), throttler.New(memstore.New()), &r)
 	require.NoError(t, err)
 	require.Equal(t, gate.Passed, verdict)
 }
@@ -113,7 +119,7 @@ func TestLargestCostThatFitsIsAskedAbout(t *testing.T) {
 func TestCostOfAnAllRuleIsRefusedAsWell(t *testing.T) {
 	r := rule(1, 11)
 	r.Either, r.All = nil, r.Either
-	_, verdict, err := gate.Decide(t.Context(), throttler.New(memstore.New()), &r)
+	_, verdict, err := ask(t.Context(), throttler.New(memstore.New()), &r)
 	require.NoError(t, err)
 	require.Equal(t, gate.TooLarge, verdict)
 }
@@ -121,7 +127,7 @@ func TestCostOfAnAllRuleIsRefusedAsWell(t *testing.T) {
 func TestShadowPassesACostThatNoConditionHolds(t *testing.T) {
 	r := rule(6)
 	r.Shadow = true
-	d, verdict, err := gate.Decide(t.Context(), throttler.New(memstore.New()), &r)
+	d, verdict, err := ask(t.Context(), throttler.New(memstore.New()), &r)
 	require.NoError(t, err)
 	require.Equal(t, gate.Passed, verdict)
 	require.Equal(t, throttler.Authorized, d.Status)
@@ -140,7 +146,7 @@ func TestRuleThatIsWrongBesidesItsCostIsAnError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			th := throttler.New(memstore.New())
 			th.Observe = func(context.Context, throttler.Rule, throttler.Decision) { t.Error("observed") }
-			d, verdict, err := gate.Decide(t.Context(), th, &r)
+			d, verdict, err := ask(t.Context(), th, &r)
 			require.ErrorIs(t, err, throttler.ErrInvalidRule)
 			require.Equal(t, gate.Invalid, verdict)
 			require.Zero(t, d)
@@ -150,7 +156,7 @@ func TestRuleThatIsWrongBesidesItsCostIsAnError(t *testing.T) {
 
 func TestRuleOfAPeerWithNoAddressSaysSo(t *testing.T) {
 	r := gate.NoAddress()
-	_, verdict, err := gate.Decide(t.Context(), throttler.New(memstore.New()), &r)
+	_, verdict, err := ask(t.Context(), throttler.New(memstore.New()), &r)
 	require.Equal(t, gate.Invalid, verdict)
 	require.ErrorIs(t, err, gate.ErrNoAddress)
 	require.ErrorIs(t, gate.Validate(&r), gate.ErrNoAddress)
@@ -165,7 +171,7 @@ func TestRuleOfAPeerWithNoAddressSaysSo(t *testing.T) {
 func TestBackendThatFailsLetsRequestsPass(t *testing.T) {
 	broken := errors.New("broken")
 	r := rule()
-	d, verdict, err := gate.Decide(t.Context(), throttler.New(failing{broken}), &r)
+	d, verdict, err := ask(t.Context(), throttler.New(failing{broken}), &r)
 	require.NoError(t, err)
 	require.Equal(t, gate.Passed, verdict)
 	require.ErrorIs(t, d.Err, broken)
@@ -174,19 +180,19 @@ func TestBackendThatFailsLetsRequestsPass(t *testing.T) {
 func TestOverloadIsToldApart(t *testing.T) {
 	overloaded := failing{fmt.Errorf("asked 2 s: %w", throttler.ErrOverloaded)}
 	r := rule()
-	d, verdict, err := gate.Decide(t.Context(), throttler.New(overloaded), &r)
+	d, verdict, err := ask(t.Context(), throttler.New(overloaded), &r)
 	require.NoError(t, err)
 	require.Equal(t, gate.Overloaded, verdict)
 	require.ErrorIs(t, d.Err, throttler.ErrOverloaded)
 
 	th := throttler.New(overloaded)
 	th.Fallback = memstore.New()
-	_, verdict, err = gate.Decide(t.Context(), th, &r)
+	_, verdict, err = ask(t.Context(), th, &r)
 	require.NoError(t, err)
 	require.Equal(t, gate.Passed, verdict, "the fallback has decided")
 
 	r.Shadow = true
-	_, verdict, err = gate.Decide(t.Context(), throttler.New(overloaded), &r)
+	_, verdict, err = ask(t.Context(), throttler.New(overloaded), &r)
 	require.NoError(t, err)
 	require.Equal(t, gate.Passed, verdict, "a rule that is not in force refuses nobody")
 }
@@ -196,7 +202,7 @@ func TestRequestThatEndsOnceItIsDecidedPasses(t *testing.T) {
 	th := throttler.New(memstore.New())
 	th.Observe = func(context.Context, throttler.Rule, throttler.Decision) { cancel() }
 	r := rule()
-	d, verdict, err := gate.Decide(ctx, th, &r)
+	d, verdict, err := ask(ctx, th, &r)
 	require.NoError(t, err)
 	require.Error(t, ctx.Err())
 	require.Equal(t, gate.Passed, verdict)
@@ -207,7 +213,7 @@ func TestRequestThatEndsUndecidedHasEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	r := rule()
-	d, verdict, err := gate.Decide(ctx, throttler.New(memstore.New()), &r)
+	d, verdict, err := ask(ctx, throttler.New(memstore.New()), &r)
 	require.NoError(t, err)
 	require.Equal(t, gate.Ended, verdict)
 	require.ErrorIs(t, d.Err, context.Canceled)
