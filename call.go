@@ -98,15 +98,15 @@ func (t *Throttler) newCall(rule *Rule) *call {
 	return c
 }
 
-// run decides c and returns its Decision. c must not be used afterwards.
-func (c *call) run(ctx context.Context) (d Decision) {
+// run decides c and sets d, which is zero, to its Decision. c must not be used
+// afterwards.
+func (c *call) run(ctx context.Context, d *Decision) {
 	c.askInRounds(ctx)
-	c.decide(&d)
+	c.decide(d)
 	if c.idle() {
 		c.clear()
 		calls.Put(c)
 	}
-	return d
 }
 
 // idle reports whether nothing of c is under way any more, so that c may be used

@@ -188,12 +188,12 @@ func New(client Client) *Throttler {
 // not count it. With a Lockout, a full condition is banned from now on. Every other
 // condition counts the call, even if another condition blocks it; see
 // [Rule.CountAuthorizedOnly].
-func (t *Throttler) Authorize(ctx context.Context, rule Rule) (Decision, error) {
+func (t *Throttler) Authorize(ctx context.Context, rule Rule) (d Decision, err error) {
 	if err := rule.validate(); err != nil {
 		return Decision{}, err
 	}
 	start := t.startObserving()
-	d := t.newCall(&rule).run(ctx)
+	t.newCall(&rule).run(ctx, &d)
 	t.observe(ctx, &rule, &d, start)
 	return d, nil
 }
@@ -201,13 +201,14 @@ func (t *Throttler) Authorize(ctx context.Context, rule Rule) (Decision, error) 
 // Peek returns the Decision that [Throttler.Authorize] would return now, with what
 // would remain after the call. It counts no hit and sets no ban. Its errors are
 // those of Authorize.
-func (t *Throttler) Peek(ctx context.Context, rule Rule) (Decision, error) {
+func (t *Throttler) Peek(ctx context.Context, rule Rule) (d Decision, err error) {
 	if err := rule.validate(); err != nil {
 		return Decision{}, err
 	}
 	c := t.newCall(&rule)
 	c.dry = true
-	return c.run(ctx), nil
+	c.run(ctx, &d)
+	return d, nil
 }
 
 // Cancel takes back the hits that d counted. A program that authorizes first and

@@ -78,13 +78,14 @@ func (t *Throttler) wait(ctx context.Context, rule Rule) (d Decision, err error)
 }
 
 // attempt decides rule for a call that can wait.
-func (t *Throttler) attempt(ctx context.Context, rule Rule) Decision {
+func (t *Throttler) attempt(ctx context.Context, rule Rule) (d Decision) {
 	c := t.newCall(&rule)
 	c.rule.CountAuthorizedOnly = true
 	for _, e := range c.entries {
 		e.lockout.length = 0
 	}
-	return c.run(ctx)
+	c.run(ctx, &d)
+	return d
 }
 
 // cutShort reports whether ctx ended before d was complete. A complete decision
