@@ -170,7 +170,7 @@ var translated = netip.MustParsePrefix("64:ff9b::/96")
 // for.
 func plainAddr(addr netip.Addr) netip.Addr {
 	addr = addr.Unmap().WithZone("")
-	if !translated.Contains(addr) {
+	if addr.Is4() || !translated.Contains(addr) {
 		return addr
 	}
 	bytes := addr.As16()
