@@ -17,7 +17,6 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
-	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,7 +24,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/bradfitz/gomemcache/memcache"
-	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
 // The defaults of a [Store].
@@ -55,9 +53,9 @@ const (
 // The zero Store is ready to use. Set the options before the first use, and do not
 // copy a Store after it. All methods are safe for concurrent use.
 type Store struct {
-	// MaxItems is the largest number of items. An item takes about 260 bytes
+	// MaxItems is the largest number of items. An item takes about 200 bytes
 	// besides its key and value: a full Store with keys of 35 and values of 60
-	// bytes is 35 MB. Default: 100,000.
+	// bytes is 29 MB. Default: 100,000.
 	MaxItems int
 
 	// MaxBytes is the largest size of all keys and values together. A single item
@@ -86,7 +84,8 @@ const (
 // A shard holds the items of some of the keys.
 type shard struct {
 	mu    sync.Mutex // guards what follows
-	items *simplelru.LRU[string, *entry]
+	items map[string]*entry
+	uses  recency
 	ends  expiries
 	lent  memcache.Item // what an inlined exchange is told, while it lasts
 }
@@ -94,13 +93,15 @@ type shard struct {
 // entry is what is stored at a key. Its value is written over in place, so it is
 // read under the shard's lock alone.
 type entry struct {
+	newer, older *entry // in the shard's recency
+
 	key      string
 	value    []byte
-	flags    uint32
-	place    int32 // in the shard's expiries, from 1; 0: it has no deadline
 	cas      uint64
 	deadline time.Time
 	due      time.Time // when to look whether it has expired
+	flags    uint32
+	place    int32 // in the shard's expiries, from 1; 0: it has no deadline
 }
 
 // set makes value that of e. It keeps no more room than an eighth, and a little: the
@@ -271,10 +272,11 @@ func (s *Store) Delete(key string) error {
 	}
 	sh := s.lock(key)
 	defer s.unlock(sh)
-	if s.live(sh, key, time.Now()) == nil {
+	e := s.live(sh, key, time.Now())
+	if e == nil {
 		return memcache.ErrCacheMiss
 	}
-	sh.items.Remove(key)
+	s.remove(sh, e)
 	return nil
 }
 
@@ -321,10 +323,6 @@ func (s *Store) lock(key string) *shard {
 }
 
 // divide makes the shards.
-//
-// Package simplelru has no lock, so compare-and-swap can read and write under one. It
-// has no clock either: an item's deadline is not its place in the list. Its own bound
-// is not used, because makeRoom keeps two.
 func (s *Store) divide() {
 	n := 1
 	if s.maxItems() >= shardedItems && s.maxBytes() >= shardedBytes {
@@ -334,12 +332,23 @@ func (s *Store) divide() {
 	s.shards = make([]shard, n)
 	for i := range s.shards {
 		sh := &s.shards[i]
-		// The error is for a size below 1.
-		sh.items, _ = simplelru.NewLRU(math.MaxInt, func(_ string, e *entry) {
-			s.account(-1, -e.size())
-			sh.ends.remove(e)
-		})
+		sh.items = make(map[string]*entry)
+		sh.uses.init()
 	}
+}
+
+// remove removes e. The caller holds the lock of its shard, sh.
+func (s *Store) remove(sh *shard, e *entry) {
+	delete(sh.items, e.key)
+	sh.uses.remove(e)
+	sh.ends.remove(e)
+	s.account(-1, -e.size())
+}
+
+// evict removes the least recently used of the items of sh, of which there is one.
+func (s *Store) evict(sh *shard) {
+	s.evictions.Add(1)
+	s.remove(sh, sh.uses.oldest())
 }
 
 // account adds to the numbers of items and bytes.
@@ -352,14 +361,15 @@ func (s *Store) account(items, bytes int) {
 // it returns nil. It removes an expired one. The caller holds the shard's lock. It has
 // read now while holding it, so that time never goes back from one holder to the next.
 func (s *Store) live(sh *shard, key string, now time.Time) *entry {
-	e, ok := sh.items.Get(key)
-	if !ok {
+	e := sh.items[key]
+	if e == nil {
 		return nil
 	}
 	if expired(e.deadline, now) {
-		sh.items.Remove(key)
+		s.remove(sh, e)
 		return nil
 	}
+	sh.uses.use(e)
 	return e
 }
 
@@ -368,11 +378,13 @@ func (s *Store) live(sh *shard, key string, now time.Time) *entry {
 // the shard's lock.
 func (s *Store) put(sh *shard, old *entry, item *memcache.Item, now time.Time) {
 	ends := deadline(item.Expiration, now)
+	e := old
 	if expired(ends, now) {
-		sh.items.Remove(item.Key)
+		if e != nil {
+			s.remove(sh, e)
+		}
 		return
 	}
-	e := old
 	if e != nil {
 		more := len(item.Value) - len(e.value)
 		s.makeRoom(sh, now, 0, more)
@@ -382,7 +394,8 @@ func (s *Store) put(sh *shard, old *entry, item *memcache.Item, now time.Time) {
 		s.account(1, size(item))
 		// A key cut from a larger string would keep all of that in memory.
 		e = &entry{key: strings.Clone(item.Key)}
-		sh.items.Add(e.key, e)
+		sh.items[e.key] = e
+		sh.uses.add(e)
 	}
 	e.set(item.Value)
 	e.flags, e.cas, e.deadline = item.Flags, s.lastCAS.Add(1), ends
@@ -396,18 +409,17 @@ func (s *Store) put(sh *shard, old *entry, item *memcache.Item, now time.Time) {
 // It removes up to two expired items even if there is room. Each put adds one item at
 // most, so expired items do not pile up. The caller holds the shard's lock.
 func (s *Store) makeRoom(sh *shard, now time.Time, items, bytes int) {
-	for spare := 2; sh.items.Len() > 1-items; {
+	for spare := 2; len(sh.items) > 1-items; {
 		over, moves := s.full(items, bytes), spare
 		if over {
-			moves = sh.items.Len() // as many as it takes
+			moves = len(sh.items) // as many as it takes
 		}
 		switch gone := sh.ends.expired(now, moves); {
 		case gone != nil && (over || spare > 0):
 			spare--
-			sh.items.Remove(gone.key)
+			s.remove(sh, gone)
 		case over:
-			s.evictions.Add(1)
-			sh.items.RemoveOldest()
+			s.evict(sh)
 		default:
 			return
 		}
@@ -430,9 +442,8 @@ func (s *Store) unlock(sh *shard) {
 			continue
 		}
 		other.mu.Lock()
-		for s.full(0, 0) && other.items.Len() > 0 {
-			s.evictions.Add(1)
-			other.items.RemoveOldest()
+		for s.full(0, 0) && len(other.items) > 0 {
+			s.evict(other)
 		}
 		other.mu.Unlock()
 	}
