@@ -29,6 +29,9 @@ func (g try) guess(own, twin string) (verified int) {
 }
 
 func TestOwnerOfATwinClearsNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a simulation takes a while; run it without -short")
+	}
 	for _, pair := range twins {
 		synctest.Test(t, func(t *testing.T) {
 			g := on(t, memstore.New())
