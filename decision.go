@@ -146,7 +146,7 @@ func (v *verdict) decide(now instant, c *Condition, l lockout, count bool) {
 	if b.holds(now) {
 		v.block(now, c, b)
 		if v.store = corrected; corrected {
-			v.next = record{ban: b}
+			v.next = v.next.corrected(b)
 		}
 		return
 	}

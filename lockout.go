@@ -136,6 +136,16 @@ func (r record) kept(c *Condition, b ban) record {
 	return next
 }
 
+// corrected returns r with b in place of its ban, which ended too late. The hits that it
+// has kept stay, unless they would outlive b.
+func (r record) corrected(b ban) record {
+	if r.hits.end() > b.end || r.bucket.score > b.end {
+		return record{ban: b}
+	}
+	r.ban = b
+	return r
+}
+
 // unkept returns the hits that the ban of r was set on: the reverse of kept.
 func (r record) unkept(c *Condition) record {
 	full := record{hits: r.hits}
@@ -154,7 +164,7 @@ func (r record) withdrawn(h hit, now instant, c *Condition) (next record, store 
 	if b, _ := r.ban.at(now); !b.holds(now) {
 		return r.without(h, now)
 	}
-	set := r.ban.end - r.ban.length
+	set := max(r.ban.end-r.ban.length, r.hits.end(), r.bucket.score) // even if corrected
 	full, found := r.unkept(c).without(h, set)
 	if !found {
 		return r, false

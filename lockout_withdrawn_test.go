@@ -36,6 +36,42 @@ func TestBanSetOnAHitThatIsWithdrawnIsLifted(t *testing.T) {
 	}
 }
 
+// A clock that is behind the one that has set the ban sets its end right.
+func TestBanMetByAClockThatIsBehindIsLiftedAsWell(t *testing.T) {
+	for _, behind := range []time.Duration{time.Nanosecond, time.Millisecond, 10 * time.Second} {
+		eachAlgorithm(t, 2, time.Hour, func(t *testing.T, c *Condition) {
+			firm := decide(start, c, keeping, record{}, true)
+			tentative := decide(start+1, c, keeping, firm.next, true)
+			banned := decide(start+1, c, keeping, tentative.next, true)
+			met := decide(start+1-instant(behind), c, keeping, reread(t, banned.next), true)
+			require.True(t, met.outcome.Banned)
+			require.True(t, met.store)
+			require.Equal(t, time.Minute, met.outcome.RetryAfter)
+			lifted, store := reread(t, met.next).withdrawn(tentative.hit, start+2, c)
+			require.True(t, store)
+			v := decide(start+2, c, keeping, reread(t, lifted), true)
+			require.False(t, v.outcome.Blocked)
+			require.Equal(t, 0, v.outcome.Remaining, "the firm hit counts again")
+		})
+	}
+}
+
+// By so much that the hits it was set on would count after it.
+func TestCountingStartsAnewAfterABanThatAClockFarBehindHasMet(t *testing.T) {
+	eachAlgorithm(t, 2, time.Hour, func(t *testing.T, c *Condition) {
+		all := *c
+		all.Cost = 2
+		full := decide(start, &all, keeping, record{}, true)
+		banned := decide(start+1, c, keeping, full.next, true)
+		far := start - instant(2*time.Minute)
+		met := decide(far, c, keeping, reread(t, banned.next), true)
+		require.True(t, met.outcome.Banned)
+		r := reread(t, met.next)
+		require.True(t, r.unlimited())
+		require.Equal(t, 1, decide(far+instant(time.Minute), c, keeping, r, true).outcome.Remaining)
+	})
+}
+
 func TestBanThatWouldHaveBeenSetWithoutTheHitStays(t *testing.T) {
 	c, smaller := window(3), window(2)
 	var r record
