@@ -2,11 +2,13 @@ package memstore_test
 
 import (
 	"context"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
@@ -164,6 +166,29 @@ func TestExchangesKeepTheBounds(t *testing.T) {
 }
 
 // Even if it is the only one of its shard, and others hold the bytes that it needs.
+// A look notes where the value is that it is lent.
+type look struct{ value weak.Pointer[byte] }
+
+func (*look) Key() string           { return "k" }
+func (*look) Done(throttler.Result) {}
+func (x *look) Propose(turn throttler.Turn) *memcache.Item {
+	x.value = weak.Make(&turn.Found.Value[0])
+	return nil
+}
+
+func TestNothingIsKeptOfAnItemThatWasLent(t *testing.T) {
+	s := memstore.New()
+	require.NoError(t, s.Add(item("k", strings.Repeat("x", 1000))))
+	x := new(look)
+	s.Inline(x)
+	runtime.GC()
+	require.NotNil(t, x.value.Value())
+	require.NoError(t, s.Delete("k"))
+	runtime.GC()
+	require.Nil(t, x.value.Value())
+	runtime.KeepAlive(s)
+}
+
 func TestAnItemThatGrowsStays(t *testing.T) {
 	for range 20 { // shards are chosen at random
 		s := &memstore.Store{MaxBytes: 16 << 20}

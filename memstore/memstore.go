@@ -44,8 +44,8 @@ const (
 
 // A Store holds up to MaxItems items in memory, with up to MaxBytes of keys and
 // values. If a new item does not fit, the Store removes expired items, and then evicts
-// the least recently used. Get, GetMulti, CompareAndSwap and Add use an item, even an
-// Add that stores nothing.
+// the least recently used: in a large Store, first of a sixteenth of all keys. Get,
+// GetMulti, CompareAndSwap and Add use an item, even an Add that stores nothing.
 //
 // An expired item is never returned. It takes up its place until its key is asked
 // for or something is stored. A Store starts no goroutine and needs no Close.
@@ -432,18 +432,42 @@ func (s *Store) full(items, bytes int) bool {
 	return s.items.Load()+int64(items) > int64(s.maxItems()) || s.bytes.Load()+int64(bytes) > int64(s.maxBytes())
 }
 
-// unlock ends the use of sh. If a bound is still exceeded, because sh has nothing left
-// to evict, it evicts items of the other shards.
+// unlock ends the use of sh, and of what it has lent. If a bound is still exceeded,
+// because sh has nothing left to evict, items of the other shards go: those that have
+// expired, and then the least recently used.
 func (s *Store) unlock(sh *shard) {
+	sh.lent = memcache.Item{}
 	sh.mu.Unlock()
-	for i := 0; i < len(s.shards) && s.full(0, 0); i++ {
+	if !s.full(0, 0) {
+		return
+	}
+	s.makeRoomBeside(sh, func(other *shard) bool {
+		gone := other.ends.expired(time.Now(), len(other.items))
+		if gone != nil {
+			s.remove(other, gone)
+		}
+		return gone != nil
+	})
+	s.makeRoomBeside(sh, func(other *shard) bool {
+		if len(other.items) == 0 {
+			return false
+		}
+		s.evict(other)
+		return true
+	})
+}
+
+// makeRoomBeside has removeOne remove items of one shard after the other, except sh,
+// until no bound is exceeded. removeOne is called under the shard's lock, and returns
+// false if it has removed nothing.
+func (s *Store) makeRoomBeside(sh *shard, removeOne func(*shard) bool) {
+	for i := range s.shards {
 		other := &s.shards[i]
 		if other == sh {
 			continue
 		}
 		other.mu.Lock()
-		for s.full(0, 0) && len(other.items) > 0 {
-			s.evict(other)
+		for s.full(0, 0) && removeOne(other) {
 		}
 		other.mu.Unlock()
 	}

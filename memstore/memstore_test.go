@@ -450,6 +450,29 @@ func TestExpiredItemsMakeRoomFirstAndAreNoEvictions(t *testing.T) {
 	})
 }
 
+// A large item may find nothing to remove in its own shard.
+func TestExpiredItemsMakeRoomForItemsOfOtherShards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var evictions uint64
+		for range 30 { // keys are divided in another way each time
+			s := &memstore.Store{MaxBytes: 16 << 20}
+			large := strings.Repeat("x", 1<<20-100)
+			require.NoError(t, s.Add(item("lives", large)))
+			for i := range 15 {
+				require.NoError(t, s.Add(&memcache.Item{Key: strconv.Itoa(i), Value: []byte(large), Expiration: 1}))
+			}
+			time.Sleep(time.Second)
+			require.NoError(t, s.Add(item("new", large)))
+			_, err := s.Get("new")
+			require.NoError(t, err)
+			_, err = s.Get("lives")
+			require.Equal(t, err != nil, s.Stats().Evictions > 0)
+			evictions += s.Stats().Evictions
+		}
+		require.LessOrEqual(t, evictions, uint64(5), "only if new has lives beside it, and nothing that has expired")
+	})
+}
+
 func TestConcurrentSwapsCountExactly(t *testing.T) {
 	const goroutines, increments = 16, 200
 	s := memstore.New()
