@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -181,6 +182,22 @@ func TestCachedBanTakesFourAllocationsAtMost(t *testing.T) {
 	authorize(t, th, rule)
 	authorize(t, th, rule)
 	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { _, _ = th.Authorize(ctx, rule) }), 4.0)
+}
+
+func TestARecordThatIsTooLargeToKeepIsNotCopied(t *testing.T) {
+	th := throttler.New(memstore.New())
+	th.BlockCache = 10
+	rule := either(condition("a", 60_000, time.Minute))
+	rule.Either[0].Cost = 60_000
+	authorize(t, th, rule)
+	const calls = 20
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range calls {
+		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+	}
+	runtime.ReadMemStats(&after)
+	require.Less(t, (after.TotalAlloc-before.TotalAlloc)/calls, uint64(64<<10))
 }
 
 func TestWhatWasReadInProcessMemoryBeforeAChangeIsNotKept(t *testing.T) {

@@ -60,7 +60,7 @@ func (b *backend) askInline(x *inlined) {
 			return
 		}
 	}
-	if x.op <= opAssess && x.outcome.Blocked && x.kept != nil {
+	if x.kept != nil && x.outcome.Blocked {
 		b.keep(x.entry, x.kept, resets)
 	}
 }
@@ -84,7 +84,7 @@ func (x *inlined) Propose(turn Turn) *memcache.Item {
 		x.item.Value = x.next.append(slices.Grow(x.item.Value[:0], x.next.size()))
 		proposal, stored = &x.item, &x.item
 	}
-	if x.keeps && x.outcome.Blocked && stored != nil {
+	if x.keeps && x.op <= opAssess && x.outcome.Blocked && stored != nil && len(stored.Value) <= maxBlockRecord {
 		x.kept = bytes.Clone(stored.Value)
 	}
 	return proposal
