@@ -627,6 +627,20 @@ func TestOutagesAreToldOnceEach(t *testing.T) {
 	})
 }
 
+func TestAPanicInStateChangedCanBeRecovered(t *testing.T) {
+	var told []bool
+	note, tell := pool.Outages(func(_ string, down bool, _ error) {
+		told = append(told, down)
+		panic("StateChanged")
+	})
+	note(pool.ErrDown)
+	require.PanicsWithValue(t, "StateChanged", tell)
+	note(nil)
+	require.PanicsWithValue(t, "StateChanged", tell)
+	require.Equal(t, []bool{true, false}, told)
+	tell()
+}
+
 // Nothing is left behind by calls, whatever they met.
 func TestNothingLeaks(t *testing.T) {
 	server := memcachedtest.Process(t)

@@ -249,12 +249,17 @@ func (o *outages) tell(server string) {
 		return
 	}
 	o.telling = true
+	defer func() { o.telling = false }()
 	for len(o.news) > 0 {
 		err := o.news[0]
 		o.news = o.news[1:]
-		o.mu.Unlock()
-		o.changed(server, err != nil, err)
-		o.mu.Lock()
+		o.tellOne(server, err)
 	}
-	o.telling = false
+}
+
+// tellOne reports err without the lock, which it takes again even if that panics.
+func (o *outages) tellOne(server string, err error) {
+	o.mu.Unlock()
+	defer o.mu.Lock()
+	o.changed(server, err != nil, err)
 }
