@@ -19,6 +19,7 @@ type job struct {
 	entries []*entry // in the rule's order
 	dry     bool     // changes nothing
 
+	begun    bool     // first is in use
 	replaced []*entry // were left, and the fallback has decided in their place
 	receipt  *receipt // what was counted; nil: nothing was
 
@@ -178,9 +179,10 @@ func (c *call) recall() {
 // fallback, if there is one, about those whose backend failed.
 func (c *call) askBoth(ctx context.Context, op op) {
 	first := &c.first
-	if first.entries != nil {
+	if c.begun {
 		first = new(round) // c.first may be under way still
 	} else {
+		c.begun = true
 		first.led, first.inlined = c.room.led, &c.room.inlined
 	}
 	c.send(ctx, c.t.backend(), first, op, func(e *entry) bool { return e.from == nowhere && e.cause == nil })
@@ -219,6 +221,7 @@ func (c *call) send(ctx context.Context, b *backend, r *round, op op, chosen fun
 		e.op, e.backend, e.from = op, b, asked
 	}
 	b.ask(ctx, r)
+	r.entries = nil // c.entries may have others from now on
 }
 
 // standIn returns a new entry to be decided by the fallback in e's place. e itself

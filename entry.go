@@ -19,8 +19,8 @@ type entry struct {
 	slot      *slot
 	round     *round
 
-	// The result. The slot writes it until the entry is settled. The caller may read
-	// it from then on. In hit is what it has counted or, for opRefund and opWithdraw,
+	// The result. The exchange writes it until the entry is settled. The caller may
+	// read it from then on. In hit is what it has counted or, for opRefund and opWithdraw,
 	// what to take back.
 	verdict
 	uncounted *uncounted // of opLook: what it would be if it were not counted
@@ -157,7 +157,7 @@ func (e *entry) result(counted bool, o *Outcome) (again time.Duration) {
 
 // A round is a number of entries that are sent together and waited for.
 type round struct {
-	entries []*entry
+	entries []*entry // while they are asked about
 	led     []*slot  // room for those that it leads
 	inlined *inlined // room for the exchanges of an [Inliner]
 	firm    bool     // is carried out even if the caller leaves
