@@ -117,8 +117,8 @@ type verdict struct {
 	again time.Duration
 
 	// next is the record, before the call and then after it. If store is set it
-	// must be stored; otherwise the record stays as it is. It may be decided on
-	// again without being encoded.
+	// must be stored, and may be decided on again without being encoded.
+	// Otherwise the stored record stays as it is, and next is of no use.
 	next  record
 	store bool
 

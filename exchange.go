@@ -41,8 +41,8 @@ type Exchange interface {
 	Key() string
 
 	// Propose returns the item to write: with a CasID by CompareAndSwap,
-	// without one by Add. Nil means that the record is only read. The item then
-	// belongs to the Exchanger.
+	// without one by Add. Nil means that the record is only read. The Exchanger
+	// must not change the item.
 	//
 	// The Exchanger calls it when it is about to send the exchange. It calls it
 	// again, with another Turn, if the connection was lost before the answer and

@@ -29,8 +29,9 @@ func unitFor(max int) instant {
 // hits is the list of the expiry times of a window, oldest first: those that
 // were stored, and a run of hits that are not stored yet and expire together.
 // The run has its place in the list by its time, after the entries of the same
-// time, but is put there only when the list is encoded. So a list of any length
-// takes many hits of one instant without being copied. The zero hits is empty.
+// time. It is put there when the list is encoded, or changed in another way than
+// by more hits of that time. So a list of any length takes many hits of one instant
+// without being copied. The zero hits is empty.
 type hits struct {
 	unit    instant // of what follows: fine or coarse
 	ttl     uint64  // the longest TTL that one of the hits was counted under

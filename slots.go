@@ -7,8 +7,8 @@ import (
 )
 
 // DefaultRecordCache is how many records are remembered if
-// [Throttler.RecordCache] is not set. It takes about 300 bytes for each, and at
-// most 1 KiB more for a large one.
+// [Throttler.RecordCache] is not set. It takes about 560 bytes for each, 9 MB in
+// all, and at most 1 KiB more for a large one.
 const DefaultRecordCache = 16_384
 
 // slots holds a slot for each record that is being asked about, and for those that
@@ -75,8 +75,9 @@ func (t *slots) acquire(b *backend, key string) *slot {
 	return s
 }
 
-// release ends a number of uses of s, 0 if all have ended before. A slot that has no users, and no exchange under
-// way, is kept if there is something to remember, and removed otherwise.
+// release ends a number of uses of s, 0 if all have ended before. A slot that has no
+// users, and no exchange under way, is kept if there is something to remember, and
+// removed otherwise.
 func (s *slot) release(users int) {
 	sh := s.shard
 	sh.mu.Lock()
