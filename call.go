@@ -103,7 +103,7 @@ func (t *Throttler) newCall(rule *Rule) *call {
 // afterwards.
 func (c *call) run(ctx context.Context, d *Decision) {
 	c.askInRounds(ctx)
-	c.decide(d)
+	c.conclude(d)
 	if c.idle() {
 		c.clear()
 		calls.Put(c)
@@ -288,12 +288,12 @@ func (c *call) kept() *answer {
 	return c.answer
 }
 
-// decide sets d, which is zero, to the Decision of c.
-func (c *call) decide(d *Decision) {
+// conclude sets d, which is zero, to the Decision of c.
+func (c *call) conclude(d *Decision) {
 	outcomes, again := c.results(true)
 	if c.dry && c.rule.CountAuthorizedOnly && c.rule.blocks(outcomes) {
 		outcomes, again = c.results(false)
 	}
-	c.rule.decide(d, outcomes, again)
+	c.rule.combine(d, outcomes, again)
 	d.receipt = c.receipt
 }

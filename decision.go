@@ -214,9 +214,10 @@ func (r record) without(h hit, now instant) (next record, found bool) {
 	return next, true
 }
 
-// decide combines the outcomes of r's conditions to d, which is zero. again is the time
-// until each has room for the same call; nil means its RetryAfter, as without a Cost.
-func (r *Rule) decide(d *Decision, outcomes []Outcome, again []time.Duration) {
+// combine sets d, which is zero, to what the outcomes of r's conditions come to. again is
+// the time until each has room for the same call; nil means its RetryAfter, as without a
+// Cost.
+func (r *Rule) combine(d *Decision, outcomes []Outcome, again []time.Duration) {
 	d.Status, d.Outcomes = Authorized, outcomes
 	for i := range outcomes {
 		if err := outcomes[i].Err; err != nil && !slices.ContainsFunc(outcomes[:i], func(o Outcome) bool { return same(o.Err, err) }) {

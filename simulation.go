@@ -44,7 +44,7 @@ func (s *Simulation) Authorize(at time.Time, rule Rule) (d Decision, err error) 
 			s.put(now, key(rule.Identifier, conditions[i].Name, conditions[i].Value), verdicts[i].next)
 		}
 	}
-	rule.decide(&d, outcomes, again)
+	rule.combine(&d, outcomes, again)
 	return d, nil
 }
 

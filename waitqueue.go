@@ -241,7 +241,7 @@ func (q *waitQueue) refusal(w *waiter, d Decision) Decision {
 	now := time.Now()
 	if d.Outcomes == nil {
 		d = Decision{}
-		w.rule.decide(&d, q.outlook(w, now), nil)
+		w.rule.combine(&d, q.outlook(w, now), nil)
 	}
 	if w.places != nil {
 		d.RetryAfter = w.opens(now).Sub(now)
