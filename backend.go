@@ -306,7 +306,7 @@ func (b *backend) ban(ctx context.Context, rule Rule, length time.Duration) erro
 	conditions := rule.conditions()
 	entries := make([]*entry, len(conditions))
 	for i, c := range conditions {
-		entries[i] = &entry{op: opBan, backend: b, key: key(rule.Identifier, c.Name, c.Value), length: length}
+		entries[i] = &entry{question: question{op: opBan, backend: b, key: key(rule.Identifier, c.Name, c.Value), length: length}}
 	}
 	askAll(ctx, entries, false)
 	errs := make([]error, len(entries))

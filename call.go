@@ -228,10 +228,8 @@ func (c *call) send(ctx context.Context, b *backend, r *round, op op, chosen fun
 // may still be under way.
 func (e *entry) standIn() *entry {
 	return &entry{
-		condition: e.condition,
-		lockout:   e.lockout,
-		key:       e.key,
-		cause:     join(e.cause, e.failed()),
+		question: question{condition: e.condition, lockout: e.lockout, key: e.key},
+		standing: standing{cause: join(e.cause, e.failed())},
 	}
 }
 

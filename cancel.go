@@ -135,7 +135,7 @@ func (r *cancelable) takeBack(ctx context.Context) error {
 	var errs []error
 	entries := make([]*entry, len(r.hits))
 	for i, h := range r.hits {
-		entries[i] = &entry{op: opRefund, backend: h.backend, key: h.key, verdict: verdict{hit: h.hit}}
+		entries[i] = refund(h)
 	}
 	r.hits = nil
 	askAll(ctx, entries, false)
@@ -148,6 +148,11 @@ func (r *cancelable) takeBack(ctx context.Context) error {
 		errs = append(errs, r.refunded(e))
 	}
 	return join(errs...)
+}
+
+// refund returns the entry that takes h back.
+func refund(h counted) *entry {
+	return &entry{question: question{op: opRefund, backend: h.backend, key: h.key}, ending: ending{verdict: verdict{hit: h.hit}}}
 }
 
 // refunded takes the result of a refund.
@@ -232,7 +237,9 @@ func (c *call) giveBack(ctx context.Context) {
 
 // withdrawal returns the entry that takes back what e has counted.
 func (e *entry) withdrawal() *entry {
-	return &entry{op: opWithdraw, backend: e.backend, condition: e.condition, key: e.key, verdict: verdict{hit: e.hit}}
+	w := refund(counted{e.backend, e.key, e.hit})
+	w.op, w.condition = opWithdraw, e.condition
+	return w
 }
 
 // withdrawLate takes back what entries count that were left while they were under

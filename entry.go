@@ -7,9 +7,17 @@ import (
 )
 
 // An entry is one condition of a call, or one hit to be taken back, on its way
-// through the record that it is about.
+// through the record that it is about. Each part of it has one owner at a time.
 type entry struct {
-	// What is asked, and where.
+	question
+	ending
+	trial
+	standing
+}
+
+// A question is what an entry asks, and where. It stays as it is while the entry is
+// under way.
+type question struct {
 	op        op
 	condition Condition // a copy: an entry may be under way when its caller has gone
 	lockout   lockout
@@ -18,10 +26,12 @@ type entry struct {
 	backend   *backend
 	slot      *slot
 	round     *round
+}
 
-	// The result. The exchange writes it until the entry is settled. The caller may
-	// read it from then on. In hit is what it has counted or, for opRefund and opWithdraw,
-	// what to take back.
+// An ending is what becomes of an entry. The exchange writes it until the entry is
+// settled. The caller may read it from then on. In hit is what it has counted or, for
+// opRefund and opWithdraw, what to take back.
+type ending struct {
 	verdict
 	uncounted *uncounted // of opLook: what it would be if it were not counted
 	decidedAt instant
@@ -31,13 +41,17 @@ type entry struct {
 	assessed  sighting // of opAssess: the record that it was decided on; then of opCount
 	unknown   bool     // it failed, and may have been carried out all the same
 	settled   bool     // guarded by slot.mu
+}
 
-	// What the slot notes while the entry is under way.
+// A trial is what the slot notes of an entry while it tries to store it.
+type trial struct {
 	since  time.Time // when it lost its first race
 	late   bool      // an earlier write of it was lost, and may still arrive
 	unsure bool      // an earlier write of it may have been carried out
+}
 
-	// Of the caller alone.
+// A standing is what an entry is to its caller, who alone uses it.
+type standing struct {
 	left   error  // why it was left before it was settled
 	unsent bool   // it was left before it was sent
 	cause  error  // what the backend failed with that this entry stands in for
