@@ -24,7 +24,7 @@ func (s Source) PerAddress(identifier string, max int, ttl time.Duration) func(*
 	checkLimit("PerAddress", identifier, max, ttl)
 	return s.per(identifier, throttler.Condition{
 		Name: "address", Max: max, TTL: ttl, Message: "Too many requests from this address.",
-	}, func(_ *http.Request, addr netip.Addr) string { return s.key(addr) })
+	}, s.key)
 }
 
 // PerRobot returns a rule function that allows max requests in ttl from each
@@ -86,5 +86,5 @@ func (s *Source) robotKey(r *http.Request, addr netip.Addr) string {
 	if len(agent) > maxAgent {
 		agent = agent[:maxAgent]
 	}
-	return s.key(addr) + " " + agent
+	return s.key(r, addr) + " " + agent
 }

@@ -56,9 +56,13 @@ type Source struct {
 // to its prefix ("203.0.113.9", "2001:db8:1:2::/64", or with 128 bits
 // "2001:db8:1:2::3"). It is empty if Addr returns the zero Addr; then all such
 // clients count as one. Behind a Unix socket set TrustUnix.
-func (s Source) Key(r *http.Request) string { return s.key(s.Addr(r)) }
+func (s Source) Key(r *http.Request) string {
+	addr, _ := s.addr(r)
+	return s.key(r, addr)
+}
 
-func (s *Source) key(addr netip.Addr) string {
+// key returns the text of addr, which is that of r's client.
+func (s *Source) key(r *http.Request, addr netip.Addr) string {
 	bits := min(s.IPv6Bits, 128)
 	if bits < 1 {
 		bits = DefaultIPv6Bits
@@ -66,11 +70,24 @@ func (s *Source) key(addr netip.Addr) string {
 	switch {
 	case !addr.IsValid():
 		return ""
-	case addr.Is4() || bits == 128:
+	case addr.Is4():
+		return textIn(r.RemoteAddr, addr)
+	case bits == 128:
 		return addr.String()
 	}
 	prefix, _ := addr.Prefix(bits) // fails on more bits than there are
 	return prefix.String()
+}
+
+// textIn returns the text of addr, an IPv4 address: as part of remote if that begins
+// with it, since the peer is the client most of the time.
+func textIn(remote string, addr netip.Addr) string {
+	var room [len("255.255.255.255")]byte
+	text := addr.AppendTo(room[:0])
+	if len(remote) >= len(text) && remote[:len(text)] == string(text) {
+		return remote[:len(text)]
+	}
+	return string(text)
 }
 
 // Addr returns the address of the client of r, without a zone: see [Source]. It
