@@ -565,7 +565,7 @@ func (c *conn) bury() {
 		s.failed(1, reason)
 	}
 	if c.spoilt != nil {
-		c.spoilt.end(errors.Unwrap(reason))
+		c.spoilt.end(errors.Unwrap(c.dead))
 	}
 	for _, r := range failed {
 		r.end(reason)

@@ -463,3 +463,25 @@ func TestAConnectionThatIsLostDuringCloseIsClosed(t *testing.T) {
 		require.Equal(t, pool.ErrClosed, <-done)
 	})
 }
+
+// Nor is an answer that makes no sense, of which the caller is told.
+func TestAnAnswerThatMakesNoSenseDuringCloseIsAnError(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		release := make(chan struct{})
+		p := s.newPool(t, one)
+		p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := s.DialContext(ctx, network, addr)
+			return &stubborn{conn, release}, err
+		}
+		done := make(chan error, 1)
+		go func() { done <- p.Delete("key") }()
+		synctest.Wait()
+		io.WriteString(s.conns[0], "TUESDAY\r\n")
+		synctest.Wait() // the reader has given up the connection, and waits for the writer to leave
+		p.Close()
+		require.Empty(t, done)
+		close(release)
+		require.ErrorContains(t, <-done, "TUESDAY")
+	})
+}
