@@ -318,10 +318,14 @@ func (c *conn) settle(n int, err error) (waits, good bool) {
 
 // spoil notes whose answer made no sense.
 func (c *conn) spoil(r *request) {
-	if !r.finished {
-		r.finished = true
-		c.spoilt = r
+	if r.finished {
+		return
 	}
+	if r.reply.complaint == nil {
+		r.lost(true)
+	}
+	r.finished = true
+	c.spoilt = r
 }
 
 // handOut ends the requests that are ready.

@@ -361,6 +361,27 @@ func TestAWriteThatWasAnsweredIsNotUnknown(t *testing.T) {
 	}
 }
 
+// The server may have carried out a write whose answer makes no sense.
+func TestAWriteWithoutASensibleAnswerIsUnknown(t *testing.T) {
+	for answer, unknown := range map[string]bool{
+		"TUESDAY\r\n":                     true,
+		"CLIENT_ERROR bad data chunk\r\n": false,
+	} {
+		t.Run(answer, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p := (&station{answer: func(conn net.Conn, _ string) {
+					time.Sleep(time.Millisecond)
+					io.WriteString(conn, answer)
+				}}).newPool(t, one)
+				r := run(t, p, &exchange{key: "key", propose: always(valued("1", 0))})
+				require.Error(t, r.Err)
+				require.False(t, r.Stored)
+				require.Equal(t, unknown, r.Unknown)
+			})
+		})
+	}
+}
+
 // hangsUpAfter answers and ends the connection.
 func hangsUpAfter(answer string) func(net.Conn, string) {
 	return func(conn net.Conn, _ string) {
