@@ -17,7 +17,7 @@ type group struct {
 	line    int      // length of the command that reads
 	written int      // how many members need no answer to a write any more
 	next    int      // the index of the member after the last one whose record has come
-	fault   *request // whose answer makes no sense
+	fault   *request // whose answer makes no sense, or whose record came last
 }
 
 const (
@@ -141,8 +141,8 @@ func (g *group) complained(line []byte) (err error) {
 func (g *group) value(line, b []byte, maxValue int) (length int, err error) {
 	key, item, data, err := cutValue(line, b, maxValue)
 	m := g.named(key)
+	g.fault = m // if anything is wrong
 	if err != nil {
-		g.fault = m
 		return 0, err
 	}
 	if data == nil {

@@ -23,6 +23,14 @@ func writes(keys ...string) (xs []throttler.Exchange) {
 	return xs
 }
 
+// reads returns exchanges that only read.
+func reads(keys ...string) (xs []throttler.Exchange) {
+	for _, key := range keys {
+		xs = append(xs, &exchange{key: key})
+	}
+	return xs
+}
+
 func result(t *testing.T, x throttler.Exchange) throttler.Result {
 	t.Helper()
 	results := x.(*exchange).results
@@ -378,19 +386,33 @@ func TestAMemberKeepsTheErrorOfItsWrite(t *testing.T) {
 func TestARecordThatIsTooLargeFailsNobodyElse(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := answering("gets", "VALUE key00 0 1 1\r\nx\r\nVALUE key02 0 99999999 1\r\n").newPool(t, one)
-		var xs []throttler.Exchange
-		for _, key := range numbered(4) {
-			xs = append(xs, &exchange{key: key})
-		}
+		xs := reads(numbered(4)...)
 		p.Exchange(context.Background(), xs...)
-		for i, x := range xs {
-			if i == 2 {
-				require.ErrorContains(t, result(t, x).Err, "99999999 bytes")
-				continue
-			}
-			require.NoError(t, result(t, x).Err)
-			require.Equal(t, x.Key(), string(result(t, x).Found.Value))
+		requireFailsAlone(t, xs, 2, "99999999 bytes")
+	})
+}
+
+// requireFailsAlone requires that the exchange at index failed has failed with the given
+// text, and that the others have read their records.
+func requireFailsAlone(t *testing.T, xs []throttler.Exchange, failed int, text string) {
+	t.Helper()
+	for i, x := range xs {
+		if i == failed {
+			require.ErrorContains(t, result(t, x).Err, text)
+			continue
 		}
+		require.NoError(t, result(t, x).Err)
+		require.Equal(t, x.Key(), string(result(t, x).Found.Value))
+	}
+}
+
+// So does one that comes twice.
+func TestARecordThatComesTwiceFailsNobodyElse(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := answering("gets", "VALUE key00 0 1 1\r\nx\r\n"+strings.Repeat("VALUE key02 0 1 1\r\nx\r\n", 2)+"END\r\n").newPool(t, one)
+		xs := reads(numbered(4)...)
+		p.Exchange(context.Background(), xs...)
+		requireFailsAlone(t, xs, 2, "more items than were asked for")
 	})
 }
 
