@@ -42,6 +42,8 @@ type conn struct {
 	sent             fifo // without the whole of their answers, in order
 	offset           int64
 	progress         time.Time   // when the last answer was complete, or one more of a group's
+	heard            time.Time   // when a part of an answer last came, and no more than that
+	slow             *request    // whose answer was still coming when it was overdue
 	dead             error       // why it is not used any more
 	buried           bool        // bury has been called, or is about to be
 	interrupted      bool        // the read deadline has been set to wake the reader
@@ -59,9 +61,10 @@ type conn struct {
 	ready []*request // have their answers
 	fault *request   // whose answer makes no sense, or is an error after which none can be trusted
 
+	came     bool // something has been read
 	advanced bool // a part of a group's answers is complete
 
-	spoilt *request // whose answer made no sense; set when that killed the connection
+	spoilt *request // whose answer made no sense, or came too slowly; set when that killed the connection
 }
 
 // room returns how many requests may be sent now. lane.mu is held.
@@ -298,8 +301,11 @@ func (c *conn) settle(n int, err error) (waits, good bool) {
 		l.wake()
 	}
 	if n > 0 || c.advanced {
-		c.progress, c.advanced = time.Now(), false
+		c.progress = time.Now()
+	} else if c.came {
+		c.heard = time.Now()
 	}
+	c.came, c.advanced = false, false
 	switch {
 	case c.dead != nil:
 	case isLost(err):
@@ -316,7 +322,7 @@ func (c *conn) settle(n int, err error) (waits, good bool) {
 	return len(c.heads) > 0, c.dead == nil
 }
 
-// spoil notes whose answer made no sense.
+// spoil notes whose answer killed the connection.
 func (c *conn) spoil(r *request) {
 	if r.finished {
 		return
@@ -348,6 +354,7 @@ func (c *conn) fill(ctx context.Context) bool {
 	for {
 		n, err := c.nc.Read(c.buf[c.w:])
 		c.w += n
+		c.came = n > 0
 		if n > 0 || err == nil {
 			return true
 		}
@@ -460,7 +467,7 @@ func (c *conn) overdue() {
 		c.watching = true
 		c.watch.Reset(-late)
 	default:
-		c.fail(errTimeout)
+		c.giveUp()
 	}
 	last := c.deserted()
 	l.mu.Unlock()
@@ -469,17 +476,35 @@ func (c *conn) overdue() {
 	}
 }
 
+// giveUp fails the connection, whose oldest request is overdue. If its answer has begun
+// to come, the server is there: then this request alone fails, and those behind it are
+// lost with the connection. lane.mu is held.
+func (c *conn) giveUp() {
+	if !c.heard.After(c.waitingSince()) {
+		c.fail(errTimeout)
+		return
+	}
+	c.slow = c.sent.all()[0]
+	c.fail(lostError{errTimeout})
+}
+
 // lateness returns for how much too long the oldest request has waited. waits is
 // false if there is none, or the connection is of no use any more. lane.mu is held.
 func (c *conn) lateness() (late time.Duration, waits bool) {
 	if c.dead != nil || c.sent.len() == 0 {
 		return 0, false
 	}
+	return time.Since(c.waitingSince()) - c.lane.server.timeout, true
+}
+
+// waitingSince returns since when the server could have answered the oldest request.
+// lane.mu is held.
+func (c *conn) waitingSince() time.Time {
 	since := c.sent.all()[0].sent
 	if c.progress.After(since) {
-		since = c.progress
+		return c.progress
 	}
-	return time.Since(since) - c.lane.server.timeout, true
+	return since
 }
 
 // catchUp returns when what came in time has most likely been read. A process that is
@@ -554,6 +579,9 @@ func (c *conn) bury() {
 	}
 	l.mu.Lock()
 	reason := c.dead
+	if c.slow != nil && c.sent.len() > 0 && c.sent.all()[0] == c.slow { // not answered since
+		c.spoil(c.slow.atFault())
+	}
 	failed, again := c.sort(isLost(reason) && !l.closed)
 	s.retries.Add(uint64(len(again))) // before anybody can have the answer
 	l.putBack(again)

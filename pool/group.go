@@ -17,7 +17,7 @@ type group struct {
 	line    int      // length of the command that reads
 	written int      // how many members need no answer to a write any more
 	next    int      // the index of the member after the last one whose record has come
-	fault   *request // whose answer makes no sense, or whose record came last
+	fault   *request // whose answer makes no sense, or whose record came last or is coming
 }
 
 const (

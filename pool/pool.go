@@ -27,7 +27,8 @@
 //   - Lost connections: a request whose connection broke is sent once more, over a
 //     new one. So a restarted server costs no calls.
 //   - A bound on every call: a connection that owes an answer for [Pool.Timeout]
-//     is given up, with all calls on it.
+//     is given up, with all calls on it. If a part of the answer has come, the
+//     server is there: then its call alone fails, and the others are sent once more.
 //   - A bound on what is under way: a server that answers, but not fast enough, is
 //     waited for in turn, for [Pool.QueueTimeout]. That is no outage: the error
 //     matches throttler.ErrOverloaded, and the breaker stays closed.
