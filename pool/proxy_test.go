@@ -10,6 +10,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -20,7 +21,7 @@ import (
 func TestLimitsBehindTwemproxy(t *testing.T) {
 	path, err := exec.LookPath("nutcracker")
 	if err != nil {
-		t.Skip("twemproxy is not installed: apt-get install nutcracker")
+		skiptest.Skip(t, "twemproxy is not installed: apt-get install nutcracker")
 	}
 	first, second := memcachedtest.Process(t), memcachedtest.Process(t)
 	p := patient(t, twemproxy(t, path, first.Addr+":1\n   - "+second.Addr))
