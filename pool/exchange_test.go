@@ -815,34 +815,43 @@ func TestStartMayBeCalledByDone(t *testing.T) {
 }
 
 func TestAThousandCallersShareOneConnection(t *testing.T) {
-	server := memcachedtest.Process(t)
-	var dials atomic.Int64
-	p := patient(t, server.Addr)
-	p.QueueTimeout = 30 * time.Second
-	p.DialContext = counted(&dials)
-	p.Get("key")
-	before := runtime.NumGoroutine()
-	var most atomic.Int64
-	atOnce(1000, func(i int) {
-		key := fmt.Sprint("key", i)
-		u := &update{key: key, value: []byte(key)}
-		for range 20 {
-			p.Exchange(context.Background(), u)
-			if !assert.NoError(t, u.result.Err) || !assert.Equal(t, key, string(u.result.Found.Value)) {
-				return
-			}
-		}
-		if n := int64(runtime.NumGoroutine()); n > most.Load() {
-			most.Store(n)
-		}
-	})
-	require.Equal(t, int64(1), dials.Load())
-	require.Less(t, most.Load()-int64(before), int64(1050), "a goroutine for each operation")
-	requireGoroutines(t, before)
-	stats := p.Stats()[0]
-	require.Zero(t, stats.Failures+stats.Overloads+stats.Retries)
-	require.Equal(t, 1, stats.Conns)
-	require.Zero(t, stats.InFlight+stats.Queued)
+	ending, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for name, ctx := range map[string]context.Context{
+		"a ctx that cannot end": context.Background(),
+		"a ctx that can end":    ending,
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := memcachedtest.Process(t)
+			var dials atomic.Int64
+			p := patient(t, server.Addr)
+			p.QueueTimeout = 30 * time.Second
+			p.DialContext = counted(&dials)
+			p.Get("key")
+			before := runtime.NumGoroutine()
+			var most atomic.Int64
+			atOnce(1000, func(i int) {
+				key := fmt.Sprint("key", i)
+				u := &update{key: key, value: []byte(key)}
+				for range 20 {
+					p.Exchange(ctx, u)
+					if !assert.NoError(t, u.result.Err) || !assert.Equal(t, key, string(u.result.Found.Value)) {
+						return
+					}
+				}
+				if n := int64(runtime.NumGoroutine()); n > most.Load() {
+					most.Store(n)
+				}
+			})
+			require.Equal(t, int64(1), dials.Load())
+			require.Less(t, most.Load()-int64(before), int64(1050), "a goroutine for each operation")
+			requireGoroutines(t, before)
+			stats := p.Stats()[0]
+			require.Zero(t, stats.Failures+stats.Overloads+stats.Retries)
+			require.Equal(t, 1, stats.Conns)
+			require.Zero(t, stats.InFlight+stats.Queued)
+		})
+	}
 }
 
 // Requests are sent in the order in which they came.
