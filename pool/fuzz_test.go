@@ -3,12 +3,16 @@ package pool_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net"
+	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 )
 
@@ -43,34 +47,44 @@ func FuzzAnswers(f *testing.F) {
 			b := &exchange{key: "b", propose: always(valued("b", 0))}
 			e := &exchange{key: "e", propose: always(valued("e", 9))}
 			group := []throttler.Exchange{a, b, e}
+			var read map[string]*memcache.Item
 			took := took(func() {
-				done := make(chan struct{}, 1)
+				items := make(chan map[string]*memcache.Item, 1)
 				go func() {
-					items, _ := p.GetMulti([]string{"c", "d"})
-					for key, item := range items {
-						requireSaid(t, answers, key, item.Value)
-					}
-					done <- struct{}{}
+					found, _ := p.GetMulti([]string{"c", "d"})
+					items <- found
 				}()
 				p.Exchange(context.Background(), group...)
-				<-done
+				read = <-items
 			})
 			require.LessOrEqual(t, took, 2*timeout+2*pool.DefaultDialTimeout)
+			for key, item := range read {
+				require.Equal(t, key, item.Key)
+				requireSaid(t, answers, item)
+			}
 			for _, x := range []*exchange{a, b, e} {
 				require.Len(t, x.results, 1)
 				if found := x.results[0].Found; found != nil {
 					require.Equal(t, x.key, found.Key)
-					requireSaid(t, answers, x.key, found.Value)
+					requireSaid(t, answers, found)
 				}
 			}
 		})
 	})
 }
 
-// requireSaid requires that the server has said that value is that of key.
-func requireSaid(t *testing.T, answers []byte, key string, value []byte) {
-	require.Contains(t, string(answers), "VALUE "+key+" ")
-	require.True(t, bytes.Contains(answers, value))
+// requireSaid requires that the server has said that item is that of its key: with its
+// flags, length, token and value, in one piece.
+func requireSaid(t *testing.T, answers []byte, item *memcache.Item) {
+	token := fmt.Sprintf(" 0*%d", item.CasID)
+	if item.CasID == 0 {
+		token = "( 0+)?" // it may be left out
+	}
+	line := regexp.MustCompile(fmt.Sprintf("VALUE %s 0*%d 0*%d%s\r?\n", regexp.QuoteMeta(item.Key), item.Flags, len(item.Value), token))
+	said := slices.ContainsFunc(line.FindAllIndex(answers, -1), func(place []int) bool {
+		return bytes.HasPrefix(answers[place[1]:], slices.Concat(item.Value, []byte("\r\n")))
+	})
+	require.True(t, said, "%+v", item)
 }
 
 // A script answers the first request of each connection with all that it has, in
