@@ -68,14 +68,22 @@ func TestAHugeValueFailsNoCallBehindIt(t *testing.T) {
 	} {
 		t.Run(long.String(), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				s := &station{answer: trickles(long, has)}
+				s := &station{answer: trickles(long, holds())}
 				p := s.newPool(t, one)
 				p.DialContext = deepConns(s, nil)
 				p.BreakerFailures = 2
 				err, ended := behind(p, func(i int) {
-					item, err := p.Get(fmt.Sprint("key", i))
+					key := fmt.Sprint("key", i)
+					if i%2 == 0 {
+						x := writes(key)[0]
+						p.Exchange(context.Background(), x)
+						assert.NoError(t, x.(*exchange).results[0].Err)
+						assert.True(t, x.(*exchange).results[0].Stored)
+						return
+					}
+					item, err := p.Get(key)
 					if assert.NoError(t, err) {
-						assert.Equal(t, "value", string(item.Value))
+						assert.Equal(t, key, string(item.Value))
 					}
 				})
 				for _, end := range ended {
