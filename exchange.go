@@ -14,7 +14,7 @@ import (
 var ErrOverloaded = errors.New("throttler: overloaded")
 
 // ErrUnavailable matches, by errors.Is, the error of a condition whose server does not
-// answer: it is down, cut off or hung.
+// answer: it is down, cut off or hung, or has too many connections to take another one.
 var ErrUnavailable = errors.New("throttler: server unavailable")
 
 // An Exchanger is a Client that writes a record and reads it back in one round trip.

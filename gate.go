@@ -2,6 +2,7 @@ package throttler
 
 import (
 	"container/list"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -62,15 +63,16 @@ func (g *gate) enter() error {
 	}
 }
 
-// leave ends an operation. unanswered is nil if the server answered. Otherwise it is
-// the operation's error, and callers that came since the last answer fail with it.
-func (g *gate) leave(unanswered error) {
+// leave ends an operation. err is its error, or nil. If it matches ErrUnavailable,
+// callers that came since the last answer fail with it.
+func (g *gate) leave(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if unanswered == nil {
+	switch {
+	case errors.Is(err, ErrUnavailable):
+		g.turnAway(err)
+	case !errors.Is(err, ErrOverloaded) && !isRefused(err):
 		g.answers++
-	} else {
-		g.turnAway(unanswered)
 	}
 	if first := g.waiting.Front(); first != nil {
 		g.waiting.Remove(first)
@@ -78,6 +80,13 @@ func (g *gate) leave(unanswered error) {
 		return
 	}
 	g.underWay--
+}
+
+// answered returns how many operations were answered so far.
+func (g *gate) answered() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.answers
 }
 
 // turnAway fails all callers that came since the last answer, with err.

@@ -55,8 +55,12 @@ func (p *plain) Delete(key string) error {
 	if err := p.gate.enter(); err != nil {
 		return err
 	}
+	var w connWait
 	err := p.client.Delete(key)
-	p.gate.leave(unanswered(classified(err)))
+	for w.again(&p.gate, &err) {
+		err = p.client.Delete(key)
+	}
+	p.gate.leave(classified(err))
 	return err
 }
 
@@ -81,7 +85,7 @@ func (p *plain) run(xs []Exchange) {
 		if item == nil && err != nil {
 			known, keyErr := keyError(err, x.Key())
 			switch {
-			case !known:
+			case !known, isRefused(keyErr):
 				p.readAndWrite(x)
 				return
 			case keyErr != nil:
@@ -89,7 +93,7 @@ func (p *plain) run(xs []Exchange) {
 				return
 			}
 		}
-		p.pass(x, func() Result { return p.write(x, item) })
+		p.pass(x, func() Result { return p.write(x, item, new(connWait)) })
 	})
 }
 
@@ -119,30 +123,23 @@ func (p *plain) pass(x Exchange, do func() Result) {
 	r := Result{Err: p.gate.enter()}
 	if r.Err == nil {
 		r = do()
-		p.gate.leave(unanswered(r.Err))
+		p.gate.leave(r.Err)
 	}
 	x.Done(r)
 }
 
-// unanswered returns err if it means that a server does not answer, and nil otherwise.
-func unanswered(err error) error {
-	if errors.Is(err, ErrUnavailable) {
-		return err
-	}
-	return nil
-}
-
 func (p *plain) readAndWrite(x Exchange) {
 	p.pass(x, func() Result {
+		var w connWait
 		item, ok := wasRead(x)
 		if ok {
-			return p.write(x, item)
+			return p.write(x, item, &w)
 		}
-		item, err := p.read(x.Key())
+		item, err := p.read(x.Key(), &w)
 		if err != nil {
 			return Result{Err: err}
 		}
-		return p.write(x, item)
+		return p.write(x, item, &w)
 	})
 }
 
@@ -160,8 +157,11 @@ func wasRead(x Exchange) (item *memcache.Item, ok bool) {
 var errStray = errors.New("throttler: the client answered with another key")
 
 // read returns the item at key, or nil.
-func (p *plain) read(key string) (*memcache.Item, error) {
+func (p *plain) read(key string, w *connWait) (*memcache.Item, error) {
 	item, err := p.client.Get(key)
+	for w.again(&p.gate, &err) {
+		item, err = p.client.Get(key)
+	}
 	switch {
 	case errors.Is(err, memcache.ErrCacheMiss):
 		return nil, nil
@@ -174,21 +174,26 @@ func (p *plain) read(key string) (*memcache.Item, error) {
 }
 
 // write writes the item that x proposes. found is the item that was read, or nil.
-func (p *plain) write(x Exchange, found *memcache.Item) Result {
+func (p *plain) write(x Exchange, found *memcache.Item, w *connWait) Result {
 	item := x.Propose(Turn{Known: true, Found: found})
 	if item == nil {
 		return Result{Read: true, Found: found}
 	}
 	err := p.put(item)
+	for w.again(&p.gate, &err) { // the server has not read the item
+		err = p.put(item)
+	}
 	switch {
 	case err == nil:
 		return Result{Stored: true}
+	case w.over:
+		return Result{Err: err}
 	case lostRace(err) && !maybeDone(err):
 		return Result{}
 	case !lostRace(err) && (!isBroken(err) || isTimeout(err)):
 		return Result{Err: classified(err), Unknown: true}
 	}
-	return p.findOut(x)
+	return p.findOut(x, w)
 }
 
 func (p *plain) put(item *memcache.Item) error {
@@ -200,12 +205,12 @@ func (p *plain) put(item *memcache.Item) error {
 
 // findOut reads the record again, after the answer to a write was lost, and lets x
 // propose again.
-func (p *plain) findOut(x Exchange) Result {
-	found, err := p.read(x.Key())
+func (p *plain) findOut(x Exchange, w *connWait) Result {
+	found, err := p.read(x.Key(), w)
 	if err != nil {
 		return Result{Err: err, Unknown: true}
 	}
-	return p.write(x, found)
+	return p.write(x, found, w)
 }
 
 // hedge is the time that a GetMulti may take before each key is also read by itself. If
@@ -234,7 +239,7 @@ func (p *plain) readAll(xs []Exchange) (map[string]*memcache.Item, error) {
 	go func() {
 		items, err := p.client.GetMulti(keys)
 		err = classified(err)
-		p.gate.leave(unanswered(err))
+		p.gate.leave(err)
 		together <- multi{items, err}
 	}()
 	timer := time.NewTimer(hedge)
@@ -293,8 +298,8 @@ func (p *plain) readSingly(keys []string) multi {
 			err := p.gate.enter()
 			var item *memcache.Item
 			if err == nil {
-				item, err = p.read(key)
-				p.gate.leave(unanswered(err))
+				item, err = p.read(key, new(connWait))
+				p.gate.leave(err)
 			}
 			mu.Lock()
 			defer mu.Unlock()
