@@ -129,10 +129,10 @@ func (r *receipt) putBack(part cancelable) {
 // be tried again. A hit whose removal failed does not stay: it may be gone, and must
 // not be taken back twice. It expires in its time.
 func (r *cancelable) takeBack(ctx context.Context) error {
-	if err := r.await(ctx); err != nil {
-		return err
+	errs := r.await(ctx)
+	if len(r.left) > 0 {
+		return join(append(errs, ctx.Err())...)
 	}
-	var errs []error
 	entries := make([]*entry, len(r.hits))
 	for i, h := range r.hits {
 		entries[i] = refund(h)
@@ -171,22 +171,27 @@ func (r *cancelable) refunded(e *entry) error {
 }
 
 // await waits for the entries that were left before they were settled, and adds
-// their hits to the others.
-func (r *cancelable) await(ctx context.Context) error {
+// their hits to the others. It returns the errors of those that may have counted another
+// hit, which stays. If ctx ends, the entries that are not settled stay in r.left.
+func (r *cancelable) await(ctx context.Context) (errs []error) {
 	for len(r.left) > 0 {
 		e := r.left[0]
 		if !e.round.wait(ctx) {
-			return ctx.Err()
+			return errs
 		}
 		r.left = r.left[1:]
-		switch {
-		case e.op == opRefund:
+		if e.op == opRefund {
 			_ = r.refunded(e) // its error was told when it was left
-		case e.err == nil && e.hit != hit{}:
+			continue
+		}
+		if e.err == nil && e.hit != (hit{}) {
 			r.hits = append(r.hits, counted{e.backend, e.key, e.hit})
 		}
+		if e.unknown || errors.Is(e.note, errLostAnswer) {
+			errs = append(errs, join(e.err, e.note))
+		}
 	}
-	return nil
+	return errs
 }
 
 // askAll asks the backend of each of entries. With firm set they are carried out

@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -366,6 +367,40 @@ func TestCancelWaitsForAHitThatWasUnderWayWhenItsContextEnded(t *testing.T) {
 		require.NoError(t, th.Cancel(t.Context(), d))
 		require.Equal(t, []int{4}, remaining(peek(t, th, rule)))
 	})
+}
+
+// Nobody else has told the caller that a hit may stay.
+func TestCancelSaysThatAHitMayStayWhoseAnswerWasLostAfterItsContextEnded(t *testing.T) {
+	for name, call := range map[string]func(*throttler.Throttler, context.Context, throttler.Rule) (throttler.Decision, error){
+		"Authorize": (*throttler.Throttler).Authorize, "Wait": (*throttler.Throttler).Wait,
+	} {
+		for _, down := range []error{nil, errDown} {
+			t.Run(fmt.Sprint(name, " down: ", down), func(t *testing.T) {
+				exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+					rule := either(condition("a", 5, time.Minute))
+					if r.err = down; down == nil {
+						r.lose = covered
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), roundTrip/4)
+					defer cancel()
+					d, err := call(th, ctx, rule)
+					require.ErrorIs(t, errors.Join(err, d.Err), context.DeadlineExceeded)
+					err = th.Cancel(t.Context(), d)
+					require.Error(t, err)
+					require.NotErrorIs(t, err, context.DeadlineExceeded)
+					r.err = nil
+					left := 4 - 1 // a hit, and this look
+					if down != nil {
+						require.ErrorIs(t, err, errDown)
+						left = 4 // this server has not read it
+					}
+					require.Equal(t, []int{left}, remaining(peek(t, th, rule)))
+					require.NoError(t, th.Cancel(t.Context(), d), "it is told once")
+					require.Equal(t, []int{left}, remaining(peek(t, th, rule)))
+				})
+			})
+		}
+	}
 }
 
 func TestCancelOfACallThatTurnsOutBlockedTakesNoRoundTrip(t *testing.T) {

@@ -217,7 +217,8 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (d Decision, err error)
 //
 // The error is the backend's. Hits that could not be looked up stay in d, for
 // another Cancel. A hit whose removal failed may be gone or not, and expires in its
-// time.
+// time. So does a hit that may have been counted after the call had left with ctx's
+// error, when the answer was lost: then Cancel returns that error.
 //
 // Cancel may be called twice, from any goroutine, or after the hits have expired:
 // each hit is taken back once. A call waits while another takes back hits of d, until
