@@ -276,6 +276,26 @@ func TestCancelTakesBackALateHitAndTheOneOfTheFallback(t *testing.T) {
 	})
 }
 
+// The ctx of a Wait ends in the middle of its write, which is carried out later.
+func TestCancelTakesBackAHitOfAWaitThatWasCutShort(t *testing.T) {
+	for name, rule := range map[string]throttler.Rule{"one condition": either(condition("a", 5, time.Minute)), "two": both()} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := newDistant()
+				th := throttler.New(client)
+				whole := remaining(peek(t, th, rule))
+				ctx, end := context.WithTimeout(t.Context(), roundTrip*3/2)
+				defer end()
+				d, err := th.Wait(ctx, rule)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.Equal(t, throttler.Blocked, d.Status)
+				require.NoError(t, th.Cancel(t.Context(), d))
+				require.Equal(t, whole, remaining(peek(t, th, rule)))
+			})
+		})
+	}
+}
+
 // slowly makes the given operations on keys that hold part take a second.
 func slowly(client *faulty, part string, ops ...string) {
 	client.before = func(op string, keys ...string) error {
