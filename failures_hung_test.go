@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -103,6 +105,58 @@ func TestCancelAndResetLeaveAHungServerAtTheirDeadline(t *testing.T) {
 			require.Zero(t, active.Load())
 		}
 	})
+}
+
+// A plain client does not tell which server has a key. So operations of a server that
+// hangs may take all 64 places, and hold up the calls of the others until they end.
+func TestOperationsOfAHungServerHoldUpOthersOnlyIfTheyTakeAllPlaces(t *testing.T) {
+	for _, tt := range []struct {
+		sick int
+		wait time.Duration // of the calls of the healthy server, which come when half of hungTimeout has passed
+	}{{32, 0}, {63, 0}, {64, hungTimeout / 2}, {100, hungTimeout / 2}, {1000, hungTimeout / 2}} {
+		t.Run(fmt.Sprint(tt.sick), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := newFaulty()
+				client.before = func(_ string, keys ...string) error {
+					if !strings.Contains(keys[0], "#sick") {
+						return nil
+					}
+					time.Sleep(hungTimeout)
+					return os.ErrDeadlineExceeded
+				}
+				th := throttler.New(client)
+				begin := time.Now()
+				var calls sync.WaitGroup
+				for i := range tt.sick {
+					calls.Go(func() {
+						d, err := th.Authorize(t.Context(), valued(fmt.Sprint("sick", i)))
+						assert.NoError(t, err)
+						assert.ErrorIs(t, d.Err, throttler.ErrUnavailable)
+						assert.Equal(t, hungTimeout, time.Since(begin))
+					})
+				}
+				time.Sleep(hungTimeout / 2)
+				for i := range 10 {
+					calls.Go(func() {
+						came := time.Now()
+						d, err := th.Authorize(t.Context(), valued(fmt.Sprint("healthy", i)))
+						assert.NoError(t, err)
+						assert.Equal(t, tt.wait, time.Since(came))
+						if tt.wait == 0 {
+							assert.NoError(t, d.Err)
+						} else {
+							assert.ErrorIs(t, d.Err, throttler.ErrUnavailable, "nothing was answered since it came")
+						}
+					})
+				}
+				calls.Wait()
+
+				ended := time.Now()
+				require.NoError(t, authorize(t, th, valued("healthy")).Err)
+				require.Zero(t, time.Since(ended), "all places are free")
+			})
+		})
+	}
 }
 
 // As many calls as the breaker needs wait for the pool's timeout, together. Those
