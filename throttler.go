@@ -106,8 +106,9 @@ import (
 //
 // The exported fields are options. Set them before the first use, and do not copy a
 // Throttler after it. All methods are safe for concurrent use. No goroutine outlives
-// a call, with one exception: if ctx ends first, operations already sent run on
-// until the client times out, and so does what a refused call gives back.
+// a call, with one exception: if ctx ends first, operations already begun run on until
+// the client gives them up, and so does what a refused call gives back; over a Client
+// that is not an [Exchanger], so do reads that were sent twice because one was slow.
 type Throttler struct {
 	// Fallback decides the conditions whose backend failed. It is usually a
 	// memstore: then each process counts by itself during an outage. It decides
