@@ -138,8 +138,9 @@ type Throttler struct {
 
 	// QueueTimeout is the longest wait for a turn if this process asks more than
 	// the backend can carry, or others keep changing the same record. After that
-	// the condition fails with [ErrOverloaded]. Package pool has an option of
-	// its own for its queue. Default: 1 s.
+	// the condition fails with [ErrOverloaded]. Over a Client that is not an
+	// [Exchanger] it is also the longest wait for a connection of a server that has
+	// too many. Package pool has an option of its own for its queue. Default: 1 s.
 	QueueTimeout time.Duration
 
 	// Observe is called after every decision of Authorize, and at the end of
