@@ -190,7 +190,7 @@ func TestHitThatIsCountedLateIsGivenBackWhenTheCallWasRefused(t *testing.T) {
 				require.Equal(t, throttler.Blocked, d.Status)
 				require.Equal(t, []string{"narrow is full"}, d.Messages)
 				require.Equal(t, context.DeadlineExceeded, d.Outcomes[0].Err)
-				require.Equal(t, []string{"multi", "add", "add", "get"}, client.took())
+				require.ElementsMatch(t, []string{"multi", "add", "add", "get"}, client.took())
 				time.Sleep(2 * time.Second)
 				require.Equal(t, c.then, client.took())
 				if c.max > 1 {
