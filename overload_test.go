@@ -3,6 +3,7 @@ package throttler_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -95,6 +96,33 @@ func TestWhoWaitsForAServerThatHangsIsTurnedAway(t *testing.T) {
 		synctest.Wait() // callers are told before their slot is released
 		all, _ := throttler.Slots(th)
 		require.Zero(t, all)
+	})
+}
+
+// One operation is not answered, among many that are.
+func TestWhoCameBeforeTheLastAnswerIsNotTurnedAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		client.before = func(_ string, keys ...string) error {
+			if keys[0] == throttler.Key("test", "a", "unanswered") {
+				time.Sleep(310 * time.Millisecond)
+				return os.ErrDeadlineExceeded
+			}
+			time.Sleep(20 * time.Millisecond)
+			return nil
+		}
+		th := throttler.New(client)
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.ErrorIs(t, authorize(t, th, valued("unanswered")).Err, throttler.ErrUnavailable) })
+		synctest.Wait()
+		for i := range 1000 {
+			wg.Go(func() {
+				d, err := th.Authorize(context.Background(), valued(fmt.Sprint(i)))
+				assert.NoError(t, err)
+				assert.NoError(t, d.Err)
+			})
+		}
+		wg.Wait()
 	})
 }
 
