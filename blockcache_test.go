@@ -98,6 +98,25 @@ func TestResetIsNoticedHereAtOnceAndElsewhereWithinBlockCacheTTL(t *testing.T) {
 	})
 }
 
+// A call reads the record after Reset has forgotten it, and before the server has.
+func TestResetHoldsForARecordThatIsReadBeforeItIsDeleted(t *testing.T) {
+	client := newFaulty()
+	th := throttler.New(client)
+	th.BlockCache = 10
+	rule := either(condition("a", 1, time.Minute))
+	authorize(t, th, rule)
+	client.before = func(op string, _ ...string) error {
+		if op == "delete" {
+			d, err := th.Authorize(context.Background(), rule)
+			assert.NoError(t, err)
+			assert.Equal(t, throttler.Blocked, d.Status, "and is kept")
+		}
+		return nil
+	}
+	require.NoError(t, th.Reset(context.Background(), rule))
+	require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+}
+
 // A call has read the ban, and is about to remember it, when Reset lifts it.
 func TestResetHoldsForABanThatIsBeingReadMeanwhile(t *testing.T) {
 	client := newFaulty()
