@@ -343,22 +343,45 @@ func TestWhatIsFullCostsNothingUntilItMayOpen(t *testing.T) {
 	}
 }
 
-// The record is kept, and not the verdict.
+// The record is kept, and not the verdict: another rule comes to the same as without
+// a cache, here and at the server.
 func TestEachRuleIsDecidedOnTheRecordThatIsKept(t *testing.T) {
-	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		th.BlockCache = 10
-		full := either(condition("a", 2, time.Minute))
-		for range 3 {
-			authorize(t, th, full)
-		}
-		require.Equal(t, throttler.Authorized, authorize(t, th, either(condition("a", 3, time.Minute))).Status, "it has room for one more")
-		banning := full
-		banning.Lockout = time.Hour
-		before := r.trips.Load()
-		require.True(t, authorize(t, th, banning).Outcomes[0].Banned)
-		require.Greater(t, r.trips.Load(), before, "a ban is set at the server")
-		require.True(t, authorize(t, throttler.New(r), full).Outcomes[0].Banned)
-	})
+	full := condition("a", 2, time.Minute)
+	for name, c := range map[string]struct {
+		change func(c *throttler.Condition)
+		trips  int
+	}{
+		"the same":      {func(*throttler.Condition) {}, 0},
+		"a higher Max":  {func(c *throttler.Condition) { c.Max = 3 }, 1},
+		"a longer TTL":  {func(c *throttler.Condition) { c.TTL *= 2 }, 0},
+		"a shorter TTL": {func(c *throttler.Condition) { c.TTL /= 2 }, 1},
+		"a bucket":      {func(c *throttler.Condition) { c.Algorithm = throttler.LeakyBucket }, 1},
+		"a Cost":        {func(c *throttler.Condition) { c.Cost = 2 }, 0},
+		"a Lockout":     {func(c *throttler.Condition) { c.Lockout = time.Hour }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			changed := full
+			c.change(&changed)
+			var here, elsewhere [2][]throttler.Outcome
+			for i, remembered := range []int{0, 10} {
+				exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+					th.BlockCache = remembered
+					for range 3 {
+						authorize(t, th, either(full))
+					}
+					want := 1
+					if remembered > 0 {
+						want = c.trips
+					}
+					time.Sleep(time.Duration(1-want) * roundTrip) // what blocks is decided when it was read
+					require.Equal(t, want, trips(func() { here[i] = authorize(t, th, either(changed)).Outcomes }))
+					elsewhere[i] = peek(t, throttler.New(r), either(full)).Outcomes
+				})
+			}
+			require.Equal(t, here[0], here[1])
+			require.Equal(t, elsewhere[0], elsewhere[1])
+		})
+	}
 }
 
 func TestCancelResetAndBanOfThisProcessAreNoticedAtOnce(t *testing.T) {
