@@ -254,6 +254,18 @@ func TestWhatWasReadInProcessMemoryBeforeAChangeIsNotKept(t *testing.T) {
 	}
 }
 
+func TestARecordInProcessMemoryThatIsResetAsItIsKeptIsNotKept(t *testing.T) {
+	l := &late{Store: memstore.New()}
+	th := throttler.New(l)
+	th.BlockCache = 10
+	rule := either(condition("a", 1, time.Minute))
+	authorize(t, th, rule)
+	l.then = func() { throttler.ForgetAsItIsKept(th, throttler.Key("test", "a", "v")) }
+	require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+	require.NoError(t, l.Delete(throttler.Key("test", "a", "v")))
+	require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+}
+
 func TestABanInProcessMemoryThatIsLiftedAsItIsSetIsNotKept(t *testing.T) {
 	l := &late{Store: memstore.New()}
 	th := throttler.New(l)

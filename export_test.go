@@ -1,6 +1,9 @@
 package throttler
 
-import "time"
+import (
+	"runtime"
+	"time"
+)
 
 // What the tests of the pure core see of it: decisions on stored bytes.
 
@@ -139,6 +142,21 @@ func CachedBanHolds(set, asked time.Time, length, ttl time.Duration) bool {
 	c.add("key", r.encode(), now)
 	r, ok := c.get("key", instantOf(asked))
 	return ok && r.ban.holds(instantOf(asked))
+}
+
+// ForgetAsItIsKept forgets key, as a Reset does, when a call is about to put its record
+// into the BlockCache, which is empty. It returns before that.
+func ForgetAsItIsKept(th *Throttler, key string) {
+	cache := th.blockCache()
+	cache.mu.RLock()
+	go func() {
+		defer cache.mu.RUnlock()
+		for cache.mu.TryRLock() { // until the call waits for the lock
+			cache.mu.RUnlock()
+			runtime.Gosched()
+		}
+		th.backend().slots.forget(key)
+	}()
 }
 
 // WaitLines returns how many lines there are of calls that wait for th.
