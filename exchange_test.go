@@ -205,6 +205,24 @@ func TestACallIsNotKeptForTheExchangesOfOthers(t *testing.T) {
 	})
 }
 
+// A hit counts from the moment it is sent, however long it has waited for that.
+func TestTheClockIsReadWhenTheTurnComes(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		const ttl = 100 * time.Millisecond
+		rule := either(condition("a", 1, ttl))
+		authorize(t, th, rule)
+		r.busy = 3 * ttl
+		begin := time.Now()
+		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status, "the first hit has expired meanwhile")
+		require.Equal(t, r.busy+roundTrip, time.Since(begin))
+		item, err := r.store.Get(throttler.Key("test", "a", "v"))
+		require.NoError(t, err)
+		expiries := throttler.Expiries(item.Value)
+		require.Len(t, expiries, 1)
+		require.Equal(t, r.busy+ttl, expiries[0].Sub(begin))
+	})
+}
+
 func TestAnExchangeWithoutATurnFailsThoseThatBeganToWaitWithIt(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
 		rule := either(condition("a", 5, time.Minute))
