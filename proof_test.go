@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,7 +14,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
-	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -147,62 +147,42 @@ func (m mix) troubled(t *testing.T, server *memcachedtest.Server) *witness {
 // a record of after would bring hits of before back.
 func TestNoRecordOfBeforeARestartComesBack(t *testing.T) {
 	t.Parallel()
-	const values, ttl = 10, time.Hour
 	server := memcachedtest.Process(t)
-	id := uniqueID()
-	rule := func(i int) throttler.Rule {
-		c := limit("c", 10_000, ttl)
-		c.Value = fmt.Sprint(i)
-		return throttler.Rule{Identifier: id, Either: []throttler.Condition{c}}
-	}
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	var sound atomic.Int64
-	for range 3 {
-		p, err := pool.New(server.Addr)
-		require.NoError(t, err)
-		t.Cleanup(func() { p.Close() })
-		p.BreakerFailures = 1_000_000
-		th := throttler.New(p)
-		for range 4 {
-			wg.Go(func() {
-				for i := rand.IntN(values); ; i++ {
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					d, err := th.Authorize(context.Background(), rule(i%values))
-					assert.NoError(t, err)
-					if d.Err == nil {
-						sound.Add(1)
-					} else {
-						time.Sleep(time.Millisecond)
-					}
-				}
-			})
-		}
-	}
-	more := func() {
-		before := sound.Load()
-		require.Eventually(t, func() bool { return sound.Load() > before+300 }, 30*time.Second, time.Millisecond)
-	}
-	for range 8 {
-		more()
+	th, others := throttler.New(poolOf(t, server)), throttler.New(poolOf(t, server))
+	c := limit("c", 100, time.Hour)
+	rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{c}}
+	three := rule
+	three.Either = []throttler.Condition{costing(c, 3)}
+	elsewhere := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{c}}
+	for hits := range 5 {
 		server.Kill()
-		restarted := time.Now()
 		server.Start()
-		more()
-		for i := range values {
-			for _, line := range server.Command(t, "get "+throttler.Key(id, "c", fmt.Sprint(i))) {
-				for _, expiry := range throttler.Expiries([]byte(line)) {
-					require.False(t, expiry.Before(restarted.Add(ttl)), "a hit of %v before the restart", restarted.Add(ttl).Sub(expiry))
-				}
-			}
+		peek(t, th, elsewhere)
+		for range hits + 1 {
+			authorize(t, th, rule)
 		}
+		before := tokenOf(t, server, rule)
+		server.Kill()
+		server.Start()
+		for range hits + 1 {
+			authorize(t, others, three)
+		}
+		require.Equal(t, before, tokenOf(t, server, rule), "or the test would show nothing")
+		peek(t, th, elsewhere) // so that it has a connection to the new server
+		d := authorize(t, th, rule)
+		require.NoError(t, d.Err)
+		require.Equal(t, []int{100 - 3*(hits+1) - 1}, remaining(d))
 	}
-	close(stop)
-	wg.Wait()
+}
+
+// tokenOf returns the token that server gives for the record of rule's condition.
+func tokenOf(t *testing.T, server *memcachedtest.Server, rule throttler.Rule) string {
+	t.Helper()
+	c := rule.Either[0]
+	answer := server.Command(t, "gets "+throttler.Key(rule.Identifier, c.Name, c.Value))
+	require.Len(t, answer, 2)
+	fields := strings.Fields(answer[0])
+	return fields[len(fields)-1]
 }
 
 // rush has 64 callers over several pools and plain clients ask for values, and
