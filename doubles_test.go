@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -580,4 +581,47 @@ func (c *breaking) Add(item *memcache.Item) error {
 		_ = c.Client.Add(c.lost)
 	}
 	return c.Client.Add(item)
+}
+
+// distant returns an address at which the server at addr is a roundTrip away.
+func distant(t *testing.T, addr string) string {
+	t.Helper()
+	return listen(t, func(client net.Conn) {
+		server, err := net.Dial("tcp", addr)
+		if err != nil {
+			client.Close()
+			return
+		}
+		go carry(client, server)
+		carry(server, client)
+	})
+}
+
+// carry has what comes from one connection arrive at the other half a roundTrip
+// later, until one of them ends. Then it closes both.
+func carry(from, to net.Conn) {
+	type packet struct {
+		data []byte
+		due  time.Time
+	}
+	packets := make(chan packet, 1000)
+	go func() {
+		defer close(packets)
+		for {
+			data := make([]byte, 64<<10)
+			n, err := from.Read(data)
+			if err != nil {
+				return
+			}
+			packets <- packet{data[:n], time.Now().Add(roundTrip / 2)}
+		}
+	}()
+	defer from.Close()
+	defer to.Close()
+	for p := range packets {
+		time.Sleep(time.Until(p.due))
+		if _, err := to.Write(p.data); err != nil {
+			return
+		}
+	}
 }

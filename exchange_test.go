@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -282,38 +284,57 @@ func TestATokenNeverMeetsTheRecordOfAnotherConnection(t *testing.T) {
 	})
 }
 
-func TestCallersOfOneValueShareRoundTrips(t *testing.T) {
-	const callers, calls, limit = 64, 10, 600
-	run := func(t *testing.T, th *throttler.Throttler) (admitted int64, took time.Duration) {
-		rule := either(condition("a", limit, time.Hour))
-		var authorized atomic.Int64
-		var wg sync.WaitGroup
-		begin := time.Now()
-		for range callers {
-			wg.Go(func() {
-				for range calls {
-					d, err := th.Authorize(context.Background(), rule)
-					assert.NoError(t, err)
-					assert.NoError(t, d.Err)
-					authorized.Add(int64(d.Status))
-				}
-			})
-		}
-		wg.Wait()
-		return authorized.Load(), time.Since(begin)
+// manyOfOne is the number of calls that are admitted of those that share makes.
+const manyOfOne = 600
+
+// share has 64 callers call th 10 times each, for one value. It returns how many calls
+// were admitted, and how long all of them took.
+func share(t *testing.T, th *throttler.Throttler) (admitted int64, took time.Duration) {
+	t.Helper()
+	rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{limit("a", manyOfOne, time.Hour)}}
+	var authorized atomic.Int64
+	var wg sync.WaitGroup
+	begin := time.Now()
+	for range 64 {
+		wg.Go(func() {
+			for range 10 {
+				d, err := th.Authorize(context.Background(), rule)
+				assert.NoError(t, err)
+				assert.NoError(t, d.Err)
+				authorized.Add(int64(d.Status))
+			}
+		})
 	}
+	wg.Wait()
+	return authorized.Load(), time.Since(begin)
+}
+
+func TestCallersOfOneValueShareRoundTrips(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		admitted, took := run(t, th)
-		require.EqualValues(t, limit, admitted)
+		admitted, took := share(t, th)
+		require.EqualValues(t, manyOfOne, admitted)
 		require.LessOrEqual(t, r.trips.Load(), int64(20))
 		require.LessOrEqual(t, took, 20*roundTrip)
 	})
 	travel(t, func(j *journey) {
-		admitted, took := run(j.T, j.throttler)
-		require.EqualValues(j, limit, admitted)
+		admitted, took := share(j.T, j.throttler)
+		require.EqualValues(j, manyOfOne, admitted)
 		require.LessOrEqual(j, j.client.ops.Load(), int64(40), "over a client that reads first")
 		require.LessOrEqual(j, took, 40*roundTrip)
 	})
+}
+
+func TestCallersOfOneValueShareRoundTripsToADistantServer(t *testing.T) {
+	t.Parallel()
+	p, err := pool.New(distant(t, memcachedtest.Any(t).Addr))
+	require.NoError(t, err)
+	defer p.Close()
+	p.Timeout, p.DialTimeout, p.QueueTimeout = 20*time.Second, 20*time.Second, 20*time.Second
+	th := throttler.New(p)
+	admitted, took := share(t, th)
+	require.EqualValues(t, manyOfOne, admitted)
+	require.LessOrEqual(t, th.Stats().Exchanges, uint64(40))
+	t.Logf("%d exchanges in %v", th.Stats().Exchanges, took)
 }
 
 func TestAnExchangeDecides256CallsAtMost(t *testing.T) {
