@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -89,7 +90,7 @@ func TestCallsAreLinearizableWhileConnectionsBreakAndCallersLeave(t *testing.T) 
 		t.Run(name, func(t *testing.T) {
 			failed, calls := 0, 0
 			for range 40 {
-				w := m.troubled(t, server)
+				w := m.troubled(t, server, 0.06, false)
 				failed, calls = failed+w.failed, calls+len(w.history)
 				result, info := porcupine.CheckOperationsVerbose(m.doubtful(), w.history, time.Minute)
 				if result == porcupine.Illegal {
@@ -103,17 +104,57 @@ func TestCallsAreLinearizableWhileConnectionsBreakAndCallersLeave(t *testing.T) 
 	}
 }
 
-// troubled is a session over two pools whose connections break, with callers that
-// leave.
-func (m mix) troubled(t *testing.T, server *memcachedtest.Server) *witness {
+// A restart forgets all hits and bans, as a Reset does. Hits are not cancelled here:
+// those of before are gone.
+func TestCallsAreLinearizableWhileTheServerRestarts(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"window", "window with bans", "bucket"} {
+		m := mixes[name]
+		t.Run(name, func(t *testing.T) {
+			server := memcachedtest.Process(t)
+			shown := false
+			for range 20 {
+				w := m.troubled(t, server, 0, true)
+				result, info := porcupine.CheckOperationsVerbose(m.doubtful(), w.history, time.Minute)
+				if result == porcupine.Illegal {
+					m.show(t, info)
+				}
+				require.Equal(t, porcupine.Ok, result)
+				shown = shown || porcupine.CheckOperationsTimeout(m.doubtful(), w.withoutRestart(), time.Second) == porcupine.Illegal
+			}
+			require.True(t, shown, "that there was a restart")
+		})
+	}
+}
+
+// restarter is the client that a restart of the server is noted for.
+const restarter = 100
+
+// withoutRestart returns what the callers did.
+func (w *witness) withoutRestart() []porcupine.Operation {
+	return slices.DeleteFunc(slices.Clone(w.history), func(o porcupine.Operation) bool { return o.ClientId == restarter })
+}
+
+// calls returns the number of calls that have ended.
+func (w *witness) calls() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.history) + w.failed
+}
+
+// troubled is a session over two pools, with callers that leave. A share of the requests
+// meets a fault. With restart, the server restarts in the middle, and those whose calls
+// fail wait for it.
+func (m mix) troubled(t *testing.T, server *memcachedtest.Server, share float64, restart bool) *witness {
 	t.Helper()
 	var met [memcachedtest.Faults]atomic.Int64
 	w := &witness{begin: time.Now()}
 	rule := m.rule()
+	restarted := make(chan struct{})
 	var wg sync.WaitGroup
 	for process := range 2 {
 		p, wire := onWire(t, server)
-		wire.Next = brokenAnswers(rand.New(rand.NewPCG(rand.Uint64(), 1)), 0.06, &met)
+		wire.Next = brokenAnswers(rand.New(rand.NewPCG(rand.Uint64(), 1)), share, &met)
 		th := throttler.New(p)
 		for i := range 3 {
 			id := 3*process + i
@@ -135,9 +176,22 @@ func (m mix) troubled(t *testing.T, server *memcachedtest.Server) *witness {
 					}
 					op, r := c.do(op)
 					w.note(id, op, r, call)
+					if r.Failed && restart {
+						<-restarted
+					}
 				}
 			})
 		}
+	}
+	if restart {
+		for w.calls() < 20 {
+			time.Sleep(50 * time.Microsecond)
+		}
+		call := time.Since(w.begin)
+		server.Kill()
+		server.Start()
+		w.note(restarter, opReset, reply{}, call)
+		close(restarted)
 	}
 	wg.Wait()
 	return w
