@@ -39,8 +39,8 @@ func trickles(long time.Duration, other func(net.Conn, string)) func(net.Conn, s
 }
 
 // behind makes calls that come a millisecond after one another, the first of them for
-// the huge value. It returns that one's error, and when each has ended.
-func behind(p *pool.Pool, call func(i int)) (err error, ended []time.Duration) {
+// the huge value. It returns when each has ended, and the error of that one.
+func behind(p *pool.Pool, call func(i int)) (ended []time.Duration, err error) {
 	p.Get("connect")
 	begin := time.Now()
 	ended = make([]time.Duration, 8)
@@ -53,7 +53,7 @@ func behind(p *pool.Pool, call func(i int)) (err error, ended []time.Duration) {
 		}
 		ended[i] = time.Since(begin)
 	})
-	return err, ended
+	return ended, err
 }
 
 // A huge value delays the calls behind it for as long as its bytes take, or its own
@@ -72,7 +72,7 @@ func TestAHugeValueFailsNoCallBehindIt(t *testing.T) {
 				p := s.newPool(t, one)
 				p.DialContext = deepConns(s, nil)
 				p.BreakerFailures = 2
-				err, ended := behind(p, func(i int) {
+				ended, err := behind(p, func(i int) {
 					key := fmt.Sprint("key", i)
 					if i%2 == 0 {
 						x := writes(key)[0]
@@ -113,7 +113,7 @@ func TestAWriteBehindAHugeValueIsMadeAgain(t *testing.T) {
 		s := &station{answer: trickles(time.Second, misses)}
 		p := s.newPool(t, one)
 		p.DialContext = deepConns(s, nil)
-		_, ended := behind(p, func(i int) {
+		ended, _ := behind(p, func(i int) {
 			err := p.Add(item(fmt.Sprint("key", i)))
 			assert.ErrorIs(t, err, memcache.ErrNotStored)
 			assert.True(t, maybeDone(err))
