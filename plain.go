@@ -56,10 +56,7 @@ func (p *plain) Delete(key string) error {
 		return err
 	}
 	var w connWait
-	err := p.client.Delete(key)
-	for w.again(&p.gate, &err) {
-		err = p.client.Delete(key)
-	}
+	err := w.try(&p.gate, func() error { return p.client.Delete(key) })
 	p.gate.leave(classified(err))
 	return err
 }
@@ -157,11 +154,11 @@ func wasRead(x Exchange) (item *memcache.Item, ok bool) {
 var errStray = errors.New("throttler: the client answered with another key")
 
 // read returns the item at key, or nil.
-func (p *plain) read(key string, w *connWait) (*memcache.Item, error) {
-	item, err := p.client.Get(key)
-	for w.again(&p.gate, &err) {
+func (p *plain) read(key string, w *connWait) (item *memcache.Item, err error) {
+	err = w.try(&p.gate, func() (err error) {
 		item, err = p.client.Get(key)
-	}
+		return err
+	})
 	switch {
 	case errors.Is(err, memcache.ErrCacheMiss):
 		return nil, nil
@@ -179,10 +176,7 @@ func (p *plain) write(x Exchange, found *memcache.Item, w *connWait) Result {
 	if item == nil {
 		return Result{Read: true, Found: found}
 	}
-	err := p.put(item)
-	for w.again(&p.gate, &err) { // the server has not read the item
-		err = p.put(item)
-	}
+	err := w.try(&p.gate, func() error { return p.put(item) }) // a server that refuses has not read it
 	switch {
 	case err == nil:
 		return Result{Stored: true}

@@ -31,27 +31,29 @@ type connWait struct {
 	over    bool          // it has given up
 }
 
-// again reports whether to try an operation again that failed with *err, and sleeps
-// before. When it gives up, after g.limit, it sets *err to one that matches
-// ErrOverloaded if others were answered meanwhile, and ErrUnavailable otherwise.
-func (w *connWait) again(g *gate, err *error) bool {
-	if !isRefused(*err) {
-		return false
-	}
-	now := time.Now()
-	if w.until.IsZero() {
-		w.until, w.pause, w.answers = now.Add(g.limit), firstPause, g.answered()
-	}
-	left := w.until.Sub(now)
-	if left <= 0 {
-		why := ErrUnavailable
-		if g.answered() != w.answers {
-			why = ErrOverloaded
+// try calls do until the server has a connection for it, with pauses, and returns its
+// error. When it gives up, after g.limit, the error matches ErrOverloaded if others
+// were answered meanwhile, and ErrUnavailable otherwise.
+func (w *connWait) try(g *gate, do func() error) error {
+	for {
+		err := do()
+		if !isRefused(err) {
+			return err
 		}
-		w.over, *err = true, fmt.Errorf("%w: no connection within %v (QueueTimeout): %w", why, g.limit, *err)
-		return false
+		now := time.Now()
+		if w.until.IsZero() {
+			w.until, w.pause, w.answers = now.Add(g.limit), firstPause, g.answered()
+		}
+		left := w.until.Sub(now)
+		if left <= 0 {
+			why := ErrUnavailable
+			if g.answered() != w.answers {
+				why = ErrOverloaded
+			}
+			w.over = true
+			return fmt.Errorf("%w: no connection within %v (QueueTimeout): %w", why, g.limit, err)
+		}
+		time.Sleep(min(w.pause, left))
+		w.pause = min(2*w.pause, lastPause)
 	}
-	time.Sleep(min(w.pause, left))
-	w.pause = min(2*w.pause, lastPause)
-	return true
 }
