@@ -461,7 +461,7 @@ func (s *Store) unlock(sh *shard) {
 // until no bound is exceeded. removeOne is called under the shard's lock, and returns
 // false if it has removed nothing.
 func (s *Store) makeRoomBeside(sh *shard, removeOne func(*shard) bool) {
-	for i := range s.shards {
+	for i := 0; i < len(s.shards) && s.full(0, 0); i++ {
 		other := &s.shards[i]
 		if other == sh {
 			continue
