@@ -461,16 +461,22 @@ func (c *stubborn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
+// stubbornPool returns a pool over stubborn connections.
+func (s *station) stubbornPool(t *testing.T) (p *pool.Pool, release chan struct{}) {
+	release = make(chan struct{})
+	p = s.newPool(t, one)
+	p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := s.DialContext(ctx, network, addr)
+		return &stubborn{conn, release}, err
+	}
+	return p, release
+}
+
 // A connection that is lost while the pool is being closed is no loss to be told of.
 func TestAConnectionThatIsLostDuringCloseIsClosed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &station{answer: misses}
-		release := make(chan struct{})
-		p := s.newPool(t, one)
-		p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := s.DialContext(ctx, network, addr)
-			return &stubborn{conn, release}, err
-		}
+		p, release := s.stubbornPool(t)
 		done := make(chan error, 1)
 		go func() {
 			_, err := p.Get("key")
@@ -490,12 +496,7 @@ func TestAConnectionThatIsLostDuringCloseIsClosed(t *testing.T) {
 func TestAnAnswerThatMakesNoSenseDuringCloseIsAnError(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &station{answer: misses}
-		release := make(chan struct{})
-		p := s.newPool(t, one)
-		p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := s.DialContext(ctx, network, addr)
-			return &stubborn{conn, release}, err
-		}
+		p, release := s.stubbornPool(t)
 		done := make(chan error, 1)
 		go func() { done <- p.Delete("key") }()
 		synctest.Wait()
