@@ -177,7 +177,7 @@ func (m *Middleware) misnaming(rule *throttler.Rule) error {
 
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	rule := m.rule(r)
-	if gate.IsUnlimited(&rule) {
+	if gate.IsUnlimited(&rule) { // before anything is allocated
 		next.ServeHTTP(w, r)
 		return
 	}

@@ -56,10 +56,7 @@ type Source struct {
 // to its prefix ("203.0.113.9", "2001:db8:1:2::/64", or with 128 bits
 // "2001:db8:1:2::3"). It is empty if Addr returns the zero Addr; then all such
 // clients count as one. Behind a Unix socket set TrustUnix.
-func (s Source) Key(r *http.Request) string {
-	addr, _ := s.addr(r)
-	return s.key(r, addr)
-}
+func (s Source) Key(r *http.Request) string { return s.key(r, s.Addr(r)) }
 
 // key returns the text of addr, which is that of r's client.
 func (s *Source) key(r *http.Request, addr netip.Addr) string {

@@ -80,9 +80,9 @@ func Decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d
 	return Passed, nil
 }
 
-// tooLarge is Decide for an invalid rule, whose error is err. The Cost
-// usually comes from the client. So a Cost that is negative or above Max
-// refuses the request. Everything else is a mistake in the program.
+// tooLarge is Decide for an invalid rule, whose error is err. The Cost usually
+// comes from the client. So a Cost that is negative or above Max refuses the
+// request. Everything else is a mistake in the program.
 //
 // The Decision has no RetryAfter, since the request can never be authorized.
 // The backend is not asked, so Remaining is 0, and nothing is counted.
