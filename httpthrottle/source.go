@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/textproto"
+	"strings"
 )
 
 // DefaultIPv6Bits is the number of bits of an IPv6 address that are counted by
@@ -68,7 +69,10 @@ func (s *Source) key(r *http.Request, addr netip.Addr) string {
 	case !addr.IsValid():
 		return ""
 	case addr.Is4():
-		return textIn(r.RemoteAddr, addr)
+		if text, ok := s.textIn(r.RemoteAddr); ok {
+			return text
+		}
+		return addr.String()
 	case bits == 128:
 		return addr.String()
 	}
@@ -76,15 +80,15 @@ func (s *Source) key(r *http.Request, addr netip.Addr) string {
 	return prefix.String()
 }
 
-// textIn returns the text of addr, an IPv4 address: as part of remote if that begins
-// with it, since the peer is the client most of the time.
-func textIn(remote string, addr netip.Addr) string {
-	var room [len("255.255.255.255")]byte
-	text := addr.AppendTo(room[:0])
-	if len(remote) >= len(text) && remote[:len(text)] == string(text) {
-		return remote[:len(text)]
+// textIn returns the text of the client's IPv4 address as part of remote, if no proxy
+// is trusted and remote begins with it: netip reads no other form of an IPv4 address
+// than it writes.
+func (s *Source) textIn(remote string) (text string, ok bool) {
+	if len(s.Trusted) > 0 || s.TrustUnix {
+		return "", false
 	}
-	return string(text)
+	text, _, _ = strings.Cut(remote, ":")
+	return text, strings.IndexByte(text, '.') > 0 // and not of an IPv6 address
 }
 
 // Addr returns the address of the client of r, without a zone: see [Source]. It

@@ -44,6 +44,7 @@ func TestPeerIsTheClientUnlessTrusted(t *testing.T) {
 		{"64:ff9b::203.0.113.9", "203.0.113.9"},
 		{"[64:ff9b::1:203.0.113.9]:1234", "64:ff9b::1:cb00:7109"},
 		{"[64:ff9b:1::203.0.113.9]:1234", "64:ff9b:1::cb00:7109"},
+		{"64:ff9b:1::203.0.113.9", "64:ff9b:1::cb00:7109"},
 		{"@", "invalid IP"},
 		{"", "invalid IP"},
 		{"nonsense", "invalid IP"},
@@ -51,6 +52,9 @@ func TestPeerIsTheClientUnlessTrusted(t *testing.T) {
 		for _, source := range []httpthrottle.Source{{}, {Trusted: trusted}, {Trusted: []netip.Prefix{{}}}} {
 			r := request(test.peer, "X-Forwarded-For: 1.2.3.4", "Forwarded: for=1.2.3.4")
 			require.Equal(t, test.want, source.Addr(r).String(), "%v of %q", source, test.peer)
+			source.IPv6Bits = 128
+			key := source.Key(r)
+			require.Equal(t, strings.TrimPrefix(test.want, "invalid IP"), key, "%v of %q", source, test.peer)
 		}
 	}
 }
