@@ -53,9 +53,9 @@ const (
 // The zero Store is ready to use. Set the options before the first use, and do not
 // copy a Store after it. All methods are safe for concurrent use.
 type Store struct {
-	// MaxItems is the largest number of items. An item takes about 200 bytes
+	// MaxItems is the largest number of items. An item takes about 160 bytes
 	// besides its key and value: a full Store with keys of 35 and values of 60
-	// bytes is 29 MB. Default: 100,000.
+	// bytes is 25 MB. Default: 100,000.
 	MaxItems int
 
 	// MaxBytes is the largest size of all keys and values together. A single item
@@ -64,6 +64,7 @@ type Store struct {
 	MaxBytes int
 
 	start     sync.Once
+	began     time.Time
 	seed      maphash.Seed
 	shards    []shard
 	items     atomic.Int64  // the number of items in all shards
@@ -98,8 +99,8 @@ type entry struct {
 	key      string
 	value    []byte
 	cas      uint64
-	deadline time.Time
-	due      time.Time // when to look whether it has expired
+	deadline deadline
+	due      time.Duration // when to look whether it has expired, since the Store began
 	flags    uint32
 	place    int32 // in the shard's expiries, from 1; 0: it has no deadline
 }
@@ -175,7 +176,7 @@ func (s *Store) Add(item *memcache.Item) error {
 	}
 	sh := s.lock(item.Key)
 	defer s.unlock(sh)
-	now := time.Now()
+	now := s.now()
 	old := s.live(sh, item.Key, now)
 	if old != nil {
 		return memcache.ErrNotStored
@@ -218,8 +219,8 @@ func (sh *shard) lend(e *entry) *memcache.Item {
 // exchange carries out x, which is lent what is found, or given a copy. The caller
 // holds the shard's lock.
 func (s *Store) exchange(sh *shard, x throttler.Exchange, lent bool) throttler.Result {
-	key, now := x.Key(), time.Now()
-	turn := throttler.Turn{Known: true, Now: now}
+	key, now := x.Key(), s.now()
+	turn := throttler.Turn{Known: true, Now: now.Time}
 	old := s.live(sh, key, now)
 	switch {
 	case old == nil:
@@ -252,7 +253,7 @@ func (s *Store) CompareAndSwap(item *memcache.Item) error {
 	}
 	sh := s.lock(item.Key)
 	defer s.unlock(sh)
-	now := time.Now()
+	now := s.now()
 	old := s.live(sh, item.Key, now)
 	if old == nil {
 		return memcache.ErrCacheMiss
@@ -272,7 +273,7 @@ func (s *Store) Delete(key string) error {
 	}
 	sh := s.lock(key)
 	defer s.unlock(sh)
-	e := s.live(sh, key, time.Now())
+	e := s.live(sh, key, s.now())
 	if e == nil {
 		return memcache.ErrCacheMiss
 	}
@@ -305,7 +306,7 @@ func (s *Store) Stats() Stats {
 func (s *Store) load(key string) *memcache.Item {
 	sh := s.lock(key)
 	defer sh.mu.Unlock()
-	if e := s.live(sh, key, time.Now()); e != nil {
+	if e := s.live(sh, key, s.now()); e != nil {
 		return e.item()
 	}
 	return nil
@@ -324,6 +325,7 @@ func (s *Store) lock(key string) *shard {
 
 // divide makes the shards.
 func (s *Store) divide() {
+	s.began = time.Now()
 	n := 1
 	if s.maxItems() >= shardedItems && s.maxBytes() >= shardedBytes {
 		n = shards
@@ -360,12 +362,12 @@ func (s *Store) account(items, bytes int) {
 // live returns the entry at key and makes it the most recently used. If there is none,
 // it returns nil. It removes an expired one. The caller holds the shard's lock. It has
 // read now while holding it, so that time never goes back from one holder to the next.
-func (s *Store) live(sh *shard, key string, now time.Time) *entry {
+func (s *Store) live(sh *shard, key string, now moment) *entry {
 	e := sh.items[key]
 	if e == nil {
 		return nil
 	}
-	if expired(e.deadline, now) {
+	if e.deadline.passed(now) {
 		s.remove(sh, e)
 		return nil
 	}
@@ -376,10 +378,10 @@ func (s *Store) live(sh *shard, key string, now time.Time) *entry {
 // put stores a copy of item under a fresh CAS token, in place of old, the unexpired
 // entry at its key, nil if there is none. check has allowed it. The caller holds
 // the shard's lock.
-func (s *Store) put(sh *shard, old *entry, item *memcache.Item, now time.Time) {
-	ends := deadline(item.Expiration, now)
+func (s *Store) put(sh *shard, old *entry, item *memcache.Item, now moment) {
+	ends := deadlineOf(item.Expiration, now)
 	e := old
-	if expired(ends, now) {
+	if ends.passed(now) {
 		if e != nil {
 			s.remove(sh, e)
 		}
@@ -399,7 +401,7 @@ func (s *Store) put(sh *shard, old *entry, item *memcache.Item, now time.Time) {
 	}
 	e.set(item.Value)
 	e.flags, e.cas, e.deadline = item.Flags, s.lastCAS.Add(1), ends
-	sh.ends.update(e)
+	sh.ends.update(e, now)
 }
 
 // makeRoom removes items of sh until there is room for the given number of further items
@@ -408,7 +410,7 @@ func (s *Store) put(sh *shard, old *entry, item *memcache.Item, now time.Time) {
 //
 // It removes up to two expired items even if there is room. Each put adds one item at
 // most, so expired items do not pile up. The caller holds the shard's lock.
-func (s *Store) makeRoom(sh *shard, now time.Time, items, bytes int) {
+func (s *Store) makeRoom(sh *shard, now moment, items, bytes int) {
 	for spare := 2; len(sh.items) > 1-items; {
 		over, moves := s.full(items, bytes), spare
 		if over {
@@ -442,7 +444,7 @@ func (s *Store) unlock(sh *shard) {
 		return
 	}
 	s.makeRoomBeside(sh, func(other *shard) bool {
-		gone := other.ends.expired(time.Now(), len(other.items))
+		gone := other.ends.expired(s.now(), len(other.items))
 		if gone != nil {
 			s.remove(other, gone)
 		}
@@ -513,27 +515,6 @@ func (s *Store) maxBytes() int {
 
 // size returns the bytes of item that count towards MaxBytes.
 func size(item *memcache.Item) int { return len(item.Key) + len(item.Value) }
-
-// deadline returns the time at which an item stored now with this Expiration expires.
-// The zero time means never. A relative Expiration keeps the monotonic clock reading of
-// now, so that setting the wall clock does not change it.
-func deadline(expiration int32, now time.Time) time.Time {
-	switch {
-	case expiration == 0:
-		return time.Time{}
-	case expiration < 0:
-		return now
-	case expiration <= maxRelative:
-		return now.Add(time.Duration(expiration) * time.Second)
-	default:
-		return time.Unix(int64(expiration), 0)
-	}
-}
-
-// expired reports whether an item with this deadline has expired at now.
-func expired(deadline, now time.Time) bool {
-	return !deadline.IsZero() && !now.Before(deadline)
-}
 
 // legalKey reports whether memcached accepts key.
 func legalKey(key string) bool {
