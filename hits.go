@@ -69,7 +69,17 @@ func (h *hits) stored() int {
 	if len(h.entries) == 0 {
 		return 0
 	}
-	return int(uint32(len(h.entries)) / uint32(h.width())) // faster than by 64 bits
+	n := uint32(len(h.entries))
+	switch w := uint32(h.width()); w { // a constant needs no division
+	case 3:
+		return int(n / 3)
+	case 4:
+		return int(n / 4)
+	case 5:
+		return int(n / 5)
+	default:
+		return int(n / w)
+	}
 }
 
 // place returns how many entries come before the run.
