@@ -82,13 +82,13 @@ type record struct {
 // without reading every entry: a list of hits out of order is not noticed here and
 // does no harm, since [hits.expire] and all else work with whatever times they find.
 func decode(b []byte) (r record, err error) {
+	if r.read(b) {
+		return r, nil
+	}
 	if len(b) > 0 && b[0] == nextVersion {
 		return record{}, ErrNewerRecord
 	}
-	if !r.read(b) {
-		return record{}, errForeign
-	}
-	return r, nil
+	return record{}, errForeign
 }
 
 // read sets r, which is empty, to the record that b is the stored form of, and

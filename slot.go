@@ -236,15 +236,15 @@ func newItem(key string, r *record, now instant) *memcache.Item {
 
 // recordIn returns the record in item. A value that does not decode is treated as
 // absent, except one of a later version.
-func recordIn(item *memcache.Item) (record, error) {
+func recordIn(item *memcache.Item) (r record, err error) {
 	if item == nil {
-		return record{}, nil
+		return r, nil
 	}
-	r, err := decode(item.Value)
-	if errors.Is(err, ErrNewerRecord) {
-		return record{}, err
+	r, err = decode(item.Value)
+	if err != nil && !errors.Is(err, ErrNewerRecord) {
+		err = nil
 	}
-	return r, nil
+	return r, err
 }
 
 // Done settles the entries whose decision stands, and goes on with the others.
