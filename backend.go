@@ -140,6 +140,7 @@ func (b *backend) ask(ctx context.Context, r *round) {
 		}
 	}
 	b.lead(ctx, r, led)
+	clear(led) // which is used again
 	if r.wait(ctx) {
 		return
 	}

@@ -55,9 +55,10 @@ func (c *call) clear() {
 	if cap(room.several) > maxSeveral {
 		room.several, room.list, room.led = nil, nil, nil
 	}
-	clear(room.several)
-	clear(room.list)
-	clear(room.led[:cap(room.led)])
+	if len(room.list) > 1 { // a single one is written over
+		clear(room.several)
+		clear(room.list)
+	}
 	room.several, room.list = room.several[:0], room.list[:0]
 }
 
