@@ -8,13 +8,18 @@ import (
 )
 
 // A receipt is what Cancel needs of a call. It holds each hit until a call takes it
-// back: that call removes the hit first, and puts it back if it could not.
+// back: that call removes the hit first, and puts it back if it could not. Most calls
+// count one hit, and most receipts are never used: until then they are small.
 type receipt struct {
-	turn chan struct{} // holds a token while a call takes hits back; made by the first
-	mu   sync.Mutex    // guards what follows, and the making of turn; not held during I/O
-	cancelable
+	mu   sync.Mutex // guards what follows; not held during I/O
+	only counted    // what a call with one condition counted, until all is made
+	all  *contents  // see [receipt.unfold]
+}
 
-	one [1]counted // room for the usual case
+// The contents are all of a receipt.
+type contents struct {
+	turn chan struct{} // holds a token while a call takes hits back; made by the first
+	cancelable
 }
 
 // A cancelable is what can be taken back: hits, and entries that may have counted one.
@@ -23,11 +28,46 @@ type cancelable struct {
 	left []*entry // that were left before they were settled
 }
 
-// A counted is a hit, and where it is.
+// A counted is a hit, and where it is. The zero counted is none.
 type counted struct {
 	backend *backend
 	key     string
-	hit     hit
+	cost    int
+	expiry  instant
+	share   *share // in a bucket; nil in a window
+}
+
+// counted returns the hit of e.
+func (e *entry) counted() counted { return e.hit.in(e.backend, e.key) }
+
+// in returns h, which is in the record of key at b.
+func (h *hit) in(b *backend, key string) counted {
+	c := counted{backend: b, key: key, cost: h.cost, expiry: h.expiry}
+	if h.share != (share{}) {
+		s := h.share
+		c.share = &s
+	}
+	return c
+}
+
+// hit returns c without where it is.
+func (c *counted) hit() hit {
+	h := hit{cost: c.cost, expiry: c.expiry}
+	if c.share != nil {
+		h.share = *c.share
+	}
+	return h
+}
+
+// unfold returns all of r. The caller holds r.mu, or is alone with r.
+func (r *receipt) unfold() *contents {
+	if r.all == nil {
+		r.all = new(contents)
+		if r.only != (counted{}) {
+			r.all.hits, r.only = []counted{r.only}, counted{}
+		}
+	}
+	return r.all
 }
 
 // writeReceipt notes what c has counted, and what it may have.
@@ -46,19 +86,31 @@ func (c *call) noteHit(e *entry) {
 		return
 	}
 	if c.receipt == nil {
-		c.receipt = &c.kept().receipt
-		c.receipt.hits = c.receipt.one[:0]
-		if n := len(c.entries); n > 1 {
-			c.receipt.hits = make([]counted, 0, n)
-		}
+		c.receipt = c.newReceipt()
 	}
-	if pending {
-		c.receipt.left = append(c.receipt.left, e)
-	} else {
-		c.receipt.hits = append(c.receipt.hits, counted{})
-		last := &c.receipt.hits[len(c.receipt.hits)-1]
-		last.backend, last.key, last.hit = e.backend, e.key, e.hit
+	switch r := c.receipt; {
+	case pending:
+		all := r.unfold()
+		all.left = append(all.left, e)
+	case r.all == nil:
+		r.only = e.counted()
+	default:
+		r.all.hits = append(r.all.hits, e.counted())
 	}
+}
+
+func (c *call) newReceipt() *receipt {
+	n := len(c.entries)
+	if n == 1 {
+		return &c.kept().receipt
+	}
+	r := new(struct {
+		receipt
+		contents
+	})
+	r.all = &r.contents
+	r.hits = make([]counted, 0, n)
+	return &r.receipt
 }
 
 // takeBack takes back the hits of r that are in the records of keys, or all if keys
@@ -84,10 +136,11 @@ func (r *receipt) takeBack(ctx context.Context, keys []string) error {
 func (r *receipt) turns() chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.turn == nil {
-		r.turn = make(chan struct{}, 1)
+	all := r.unfold()
+	if all.turn == nil {
+		all.turn = make(chan struct{}, 1)
 	}
-	return r.turn
+	return all.turn
 }
 
 // remove removes from r what is in the records of keys, or all if keys is nil, and
@@ -95,20 +148,22 @@ func (r *receipt) turns() chan struct{} {
 func (r *receipt) remove(keys []string) (part cancelable) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := r.cancelable
-	r.cancelable = cancelable{}
+	all := r.unfold()
 	if keys == nil {
-		return all
+		part, all.cancelable = all.cancelable, part
+		return part
 	}
-	for _, h := range all.hits {
-		to := &r.cancelable
+	there := all.cancelable
+	all.cancelable = cancelable{}
+	for _, h := range there.hits {
+		to := &all.cancelable
 		if slices.Contains(keys, h.key) {
 			to = &part
 		}
 		to.hits = append(to.hits, h)
 	}
-	for _, e := range all.left {
-		to := &r.cancelable
+	for _, e := range there.left {
+		to := &all.cancelable
 		if slices.Contains(keys, e.key) {
 			to = &part
 		}
@@ -121,8 +176,9 @@ func (r *receipt) remove(keys []string) (part cancelable) {
 func (r *receipt) putBack(part cancelable) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.hits = append(r.hits, part.hits...)
-	r.left = append(r.left, part.left...)
+	all := r.unfold()
+	all.hits = append(all.hits, part.hits...)
+	all.left = append(all.left, part.left...)
 }
 
 // takeBack takes back the hits of r. Hits that could not be looked up stay in r, to
@@ -152,7 +208,7 @@ func (r *cancelable) takeBack(ctx context.Context) error {
 
 // refund returns the entry that takes h back.
 func refund(h counted) *entry {
-	return &entry{question: question{op: opRefund, backend: h.backend, key: h.key}, ending: ending{verdict: verdict{hit: h.hit}}}
+	return &entry{question: question{op: opRefund, backend: h.backend, key: h.key}, ending: ending{verdict: verdict{hit: h.hit()}}}
 }
 
 // refunded takes the result of a refund.
@@ -165,7 +221,7 @@ func (r *cancelable) refunded(e *entry) error {
 		e.backend.t.queue.wake(e.key)
 	}
 	if err != nil && !e.unknown && !errors.Is(err, errLostAnswer) {
-		r.hits = append(r.hits, counted{e.backend, e.key, e.hit})
+		r.hits = append(r.hits, e.counted())
 	}
 	return err
 }
@@ -185,7 +241,7 @@ func (r *cancelable) await(ctx context.Context) (errs []error) {
 			continue
 		}
 		if e.err == nil && e.hit != (hit{}) {
-			r.hits = append(r.hits, counted{e.backend, e.key, e.hit})
+			r.hits = append(r.hits, e.counted())
 		}
 		if e.unknown || errors.Is(e.note, errLostAnswer) {
 			errs = append(errs, join(e.err, e.note))
@@ -219,7 +275,7 @@ func (c *call) giveBack(ctx context.Context) {
 	if c.receipt == nil {
 		return
 	}
-	left := c.receipt.left
+	left := c.receipt.unfold().left
 	c.receipt = nil
 	var entries, of []*entry
 	for _, e := range c.entries {
@@ -242,7 +298,7 @@ func (c *call) giveBack(ctx context.Context) {
 
 // withdrawal returns the entry that takes back what e has counted.
 func (e *entry) withdrawal() *entry {
-	w := refund(counted{e.backend, e.key, e.hit})
+	w := refund(e.counted())
 	w.op, w.condition = opWithdraw, e.condition
 	return w
 }

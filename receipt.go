@@ -31,7 +31,7 @@ func (d Decision) Receipt() []byte {
 	d.receipt.mu.Lock()
 	defer d.receipt.mu.Unlock()
 	var b []byte
-	for _, c := range d.receipt.hits {
+	for _, c := range d.receipt.unfold().hits {
 		if c.backend != c.backend.t.backend() {
 			continue
 		}
@@ -40,7 +40,7 @@ func (d Decision) Receipt() []byte {
 		}
 		b = binary.AppendUvarint(b, uint64(len(c.key)))
 		b = append(b, c.key...)
-		for _, n := range c.hit.numbers() {
+		for _, n := range c.hit().numbers() {
 			b = binary.AppendVarint(b, n)
 		}
 	}
@@ -85,13 +85,13 @@ func readReceipt(text []byte, b *backend) (r *receipt, ok bool) {
 	if text[0] != receiptVersion {
 		return nil, false
 	}
-	r = new(receipt)
+	var hits []counted
 	for text = text[1:]; len(text) > 0; {
 		length, n := binary.Uvarint(text)
 		if n <= 0 || length == 0 || length > maxKey || length > uint64(len(text)-n) {
 			return nil, false
 		}
-		c := counted{backend: b, key: string(text[n : n+int(length)])}
+		key := text[n : n+int(length)]
 		text = text[n+int(length):]
 		var numbers [numbersOfHit]int64
 		for i := range numbers {
@@ -100,10 +100,11 @@ func readReceipt(text []byte, b *backend) (r *receipt, ok bool) {
 			}
 			text = text[n:]
 		}
-		if c.hit = hitOf(numbers); !legal([]byte(c.key)) || c.hit.cost < 1 || c.hit.numbers() != numbers {
+		h := hitOf(numbers)
+		if !legal(key) || h.cost < 1 || h.numbers() != numbers {
 			return nil, false
 		}
-		r.hits = append(r.hits, c)
+		hits = append(hits, h.in(b, string(key)))
 	}
-	return r, len(r.hits) > 0
+	return &receipt{all: &contents{cancelable: cancelable{hits: hits}}}, len(hits) > 0
 }
