@@ -167,12 +167,13 @@ func manyLines(line string, n int, last string) []string {
 func TestForwardedAddresses(t *testing.T) {
 	for _, test := range forwardings {
 		t.Run(test.name, func(t *testing.T) {
-			source := httpthrottle.Source{Trusted: trusted, Header: test.header}
+			source := httpthrottle.Source{Trusted: trusted, Header: test.header, IPv6Bits: 128}
 			r := request(proxy, test.fields...)
 			before := r.Header.Clone()
 			start := time.Now()
 			require.Equal(t, test.want, source.Addr(r).String())
 			require.Less(t, time.Since(start), time.Second, "however much there is to read")
+			require.Equal(t, test.want, source.Key(r))
 			require.Equal(t, before, r.Header)
 
 			r.RemoteAddr = "192.0.2.1:4711"
