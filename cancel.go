@@ -64,7 +64,7 @@ func (r *receipt) unfold() *contents {
 	if r.all == nil {
 		r.all = new(contents)
 		if r.only != (counted{}) {
-			r.all.hits, r.only = []counted{r.only}, counted{}
+			r.all.hits = []counted{r.only}
 		}
 	}
 	return r.all
