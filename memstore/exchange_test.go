@@ -165,7 +165,6 @@ func TestExchangesKeepTheBounds(t *testing.T) {
 	})
 }
 
-// Even if it is the only one of its shard, and others hold the bytes that it needs.
 // A look notes where the value is that it is lent.
 type look struct{ value weak.Pointer[byte] }
 
@@ -189,6 +188,7 @@ func TestNothingIsKeptOfAnItemThatWasLent(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
+// Even if it is the only one of its shard, and others hold the bytes that it needs.
 func TestAnItemThatGrowsStays(t *testing.T) {
 	for range 20 { // shards are chosen at random
 		s := &memstore.Store{MaxBytes: 16 << 20}
