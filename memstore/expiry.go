@@ -44,8 +44,8 @@ func deadlineOf(expiration int32, now moment) deadline {
 	}
 }
 
-// left returns how long after now d is, or how long before, if negative.
-func (d deadline) left(now moment) time.Duration {
+// until returns how long after now d is, or how long before, if negative.
+func (d deadline) until(now moment) time.Duration {
 	if d.wall {
 		return d.at - time.Duration(now.UnixNano())
 	}
@@ -54,10 +54,10 @@ func (d deadline) left(now moment) time.Duration {
 
 // due returns d since the Store began. If the wall clock is set, a deadline that follows
 // it is due at another time.
-func (d deadline) due(now moment) time.Duration { return now.since + d.left(now) }
+func (d deadline) due(now moment) time.Duration { return now.since + d.until(now) }
 
 // passed reports whether what has this deadline has expired.
-func (d deadline) passed(now moment) bool { return d.left(now) <= 0 }
+func (d deadline) passed(now moment) bool { return d.until(now) <= 0 }
 
 // expiries are the entries of a shard that have a deadline: a heap, the one that is
 // due first on top. Expired items make room before others have to.

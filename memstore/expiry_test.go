@@ -25,8 +25,8 @@ func TestDeadlinesWhenTheClockIsSet(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			then := moment{now.Add(tt.set + tt.passed), now.since + tt.passed}
-			require.Equal(t, tt.relative, relative.left(then))
-			require.Equal(t, tt.absolute, absolute.left(then))
+			require.Equal(t, tt.relative, relative.until(then))
+			require.Equal(t, tt.absolute, absolute.until(then))
 			require.Equal(t, tt.relative <= 0, relative.passed(then))
 			require.Equal(t, tt.absolute <= 0, absolute.passed(then))
 			require.Equal(t, time.Hour+time.Minute, relative.due(then))
