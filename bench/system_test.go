@@ -99,7 +99,7 @@ func TestRoundTripsOfALoneCallerAreCounted(t *testing.T) {
 }
 
 func TestLimitsKeepTheirRate(t *testing.T) {
-	require.Equal(t, limit{1_000_000, time.Second}, hot.limit.bucket())
+	require.Equal(t, limit{4_000_000, time.Second}, hot.limit.bucket())
 	require.Equal(t, limit{10_000, time.Second}, spread.limit.bucket())
 	require.Equal(t, full.limit, full.limit.bucket())
 	require.Equal(t, uint32(50), perDay(full.limit))
