@@ -2,14 +2,13 @@ package memstore
 
 import (
 	"container/heap"
-	"math"
 	"time"
 )
 
 // A moment is a point in time by the wall clock, and since the Store began by the
 // monotonic one.
 type moment struct {
-	time.Time
+	wall  time.Time
 	since time.Duration
 }
 
@@ -19,45 +18,52 @@ func (s *Store) now() moment {
 	return moment{now, now.Sub(s.began)}
 }
 
+// began returns when the Store began by the wall clock as it is set now, since 1970.
+func (m moment) began() time.Duration { return time.Duration(m.wall.UnixNano()) - m.since }
+
 // A deadline is when an item expires: by the monotonic clock since the Store began,
-// or by the wall clock since 1970. Two times would be 32 bytes more in each item.
+// or by the wall clock since 1970. The zero deadline is never.
 type deadline struct {
-	at   time.Duration
-	wall bool
+	at time.Duration
+	by clock
 }
 
-// never is the deadline of what does not expire.
-var never = deadline{at: math.MaxInt64}
+type clock uint8
+
+const (
+	never clock = iota
+	monotonic
+	wall
+)
 
 // deadlineOf returns the deadline of an item stored now with this Expiration. A
 // relative one does not change if the wall clock is set.
 func deadlineOf(expiration int32, now moment) deadline {
 	switch {
 	case expiration == 0:
-		return never
+		return deadline{}
 	case expiration < 0:
-		return deadline{at: now.since}
+		return deadline{now.since, monotonic}
 	case expiration <= maxRelative:
-		return deadline{at: now.since + time.Duration(expiration)*time.Second}
+		return deadline{now.since + time.Duration(expiration)*time.Second, monotonic}
 	default:
-		return deadline{at: time.Duration(expiration) * time.Second, wall: true}
+		return deadline{time.Duration(expiration) * time.Second, wall}
 	}
 }
 
-// until returns how long after now d is, or how long before, if negative.
-func (d deadline) until(now moment) time.Duration {
-	if d.wall {
-		return d.at - time.Duration(now.UnixNano())
+// due returns when d is, since the Store began, as the clocks are set now. It is not
+// called for never.
+func (d deadline) due(now moment) time.Duration {
+	if d.by == wall {
+		return d.at - now.began()
 	}
-	return d.at - now.since
+	return d.at
 }
-
-// due returns d since the Store began. If the wall clock is set, a deadline that follows
-// it is due at another time.
-func (d deadline) due(now moment) time.Duration { return now.since + d.until(now) }
 
 // passed reports whether what has this deadline has expired.
-func (d deadline) passed(now moment) bool { return d.until(now) <= 0 }
+func (d deadline) passed(now moment) bool {
+	return d.by != never && d.due(now) <= now.since
+}
 
 // expiries are the entries of a shard that have a deadline: a heap, the one that is
 // due first on top. Expired items make room before others have to.
@@ -66,37 +72,41 @@ func (d deadline) passed(now moment) bool { return d.until(now) <= 0 }
 // its deadline or before it. It is moved when it comes to the top. A record that is
 // written again and again costs one move each time it would have expired, instead
 // of one for each write.
-type expiries []*entry
+type expiries struct {
+	heap  []*entry
+	began time.Duration // what moment.began was at the last look, or less: see follow
+}
 
-func (x expiries) Len() int { return len(x) }
+func (x *expiries) Len() int { return len(x.heap) }
 
-func (x expiries) Less(i, j int) bool { return x[i].due < x[j].due }
+func (x *expiries) Less(i, j int) bool { return x.heap[i].due < x.heap[j].due }
 
-func (x expiries) Swap(i, j int) {
-	x[i], x[j] = x[j], x[i]
-	x[i].place, x[j].place = int32(i+1), int32(j+1)
+func (x *expiries) Swap(i, j int) {
+	x.heap[i], x.heap[j] = x.heap[j], x.heap[i]
+	x.heap[i].place, x.heap[j].place = int32(i+1), int32(j+1)
 }
 
 func (x *expiries) Push(e any) {
-	*x = append(*x, e.(*entry))
-	(*x)[len(*x)-1].place = int32(len(*x))
+	x.heap = append(x.heap, e.(*entry))
+	x.heap[len(x.heap)-1].place = int32(len(x.heap))
 }
 
 func (x *expiries) Pop() any {
-	last := len(*x) - 1
-	e := (*x)[last]
-	(*x)[last] = nil
-	*x = (*x)[:last]
+	last := len(x.heap) - 1
+	e := x.heap[last]
+	x.heap[last] = nil
+	x.heap = x.heap[:last]
 	e.place = 0
 	return e
 }
 
 // update notes the deadline of e, as it is now.
 func (x *expiries) update(e *entry, now moment) {
-	due := e.deadline.due(now)
-	switch {
-	case e.deadline == never:
+	if e.deadline.by == never {
 		x.remove(e)
+		return
+	}
+	switch due := e.deadline.due(now); {
 	case e.place == 0:
 		e.due = due
 		heap.Push(x, e)
@@ -118,11 +128,32 @@ func (x *expiries) remove(e *entry) {
 	}
 }
 
+// maxSlack is how late an entry may be due because the wall clock was set ahead.
+const maxSlack = time.Second
+
+// follow puts all entries where their deadlines belong, if the wall clock was set
+// ahead, or the machine has slept and the monotonic clock with it: those that follow
+// the wall clock are due earlier then. If it was set back they are due later, and
+// need not move.
+func (x *expiries) follow(now moment) {
+	began := now.began()
+	if began <= x.began+maxSlack {
+		x.began = min(x.began, began)
+		return
+	}
+	x.began = began
+	for _, e := range x.heap {
+		e.due = e.deadline.due(now)
+	}
+	heap.Init(x)
+}
+
 // expired returns an expired entry, or nil. It moves at most so many entries on the
 // way, and may miss an expired one behind those.
 func (x *expiries) expired(now moment, moves int) *entry {
-	for len(*x) > 0 && (*x)[0].due <= now.since {
-		first := (*x)[0]
+	x.follow(now)
+	for len(x.heap) > 0 && x.heap[0].due <= now.since {
+		first := x.heap[0]
 		if first.deadline.passed(now) {
 			return first
 		}

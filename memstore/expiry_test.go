@@ -1,48 +1,97 @@
-package memstore
+package memstore_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 )
 
-// If the wall clock is set, only an absolute Expiration follows it.
-func TestDeadlinesWhenTheClockIsSet(t *testing.T) {
+// An item with an absolute Expiration and one with a relative one, both in a minute.
+// If the wall clock is set, only the absolute one follows it.
+func TestExpiryWhenTheWallClockIsSet(t *testing.T) {
 	date := time.Unix(2_000_000_000, 0)
-	now := moment{date.Add(-time.Minute), time.Hour}
-	relative, absolute := deadlineOf(60, now), deadlineOf(2_000_000_000, now)
+	stored := memstore.At(date.Add(-time.Minute), time.Hour)
 	for _, tt := range []struct {
 		name               string
 		set, passed        time.Duration
-		relative, absolute time.Duration // until they pass
+		relative, absolute bool // whether they have expired
 	}{
-		{"now", 0, 0, time.Minute, time.Minute},
-		{"later", 0, 20 * time.Second, 40 * time.Second, 40 * time.Second},
-		{"back", -time.Hour, 20 * time.Second, 40 * time.Second, time.Hour + 40*time.Second},
-		{"ahead", 50 * time.Second, 20 * time.Second, 40 * time.Second, -10 * time.Second},
-		{"never set, both past", 0, 2 * time.Minute, -time.Minute, -time.Minute},
+		{"not set", 0, time.Minute - 1, false, false},
+		{"not set, a minute later", 0, time.Minute, true, true},
+		{"set back", -time.Hour, time.Minute, true, false},
+		{"set back, later", -time.Hour, time.Hour + time.Minute, true, true},
+		{"set ahead", 59 * time.Second, time.Second - 1, false, false},
+		{"set ahead, later", 59 * time.Second, time.Second, false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			then := moment{now.Add(tt.set + tt.passed), now.since + tt.passed}
-			require.Equal(t, tt.relative, relative.until(then))
-			require.Equal(t, tt.absolute, absolute.until(then))
-			require.Equal(t, tt.relative <= 0, relative.passed(then))
-			require.Equal(t, tt.absolute <= 0, absolute.passed(then))
-			require.Equal(t, time.Hour+time.Minute, relative.due(then))
-			require.False(t, never.passed(then))
+			now := memstore.At(date.Add(-time.Minute+tt.set+tt.passed), time.Hour+tt.passed)
+			require.Equal(t, tt.relative, memstore.Passed(60, stored, now))
+			require.Equal(t, tt.absolute, memstore.Passed(2_000_000_000, stored, now))
+			require.False(t, memstore.Passed(0, stored, now))
+
+			for _, alone := range []bool{true, false} {
+				var x memstore.Expiries
+				x.Store("absolute", 2_000_000_000, stored)
+				want := ""
+				if tt.absolute {
+					want = "absolute"
+				}
+				if !alone {
+					for range 10 {
+						x.Store("relative", 60, stored)
+					}
+					x.Store("never", 0, stored)
+					if tt.relative && !tt.absolute {
+						want = "relative"
+					}
+				}
+				require.Empty(t, x.Expired(stored))
+				got := x.Expired(now)
+				if tt.relative && tt.absolute && !alone {
+					require.NotEmpty(t, got)
+					continue
+				}
+				require.Equal(t, want, got)
+			}
 		})
 	}
 }
 
-// A deadline that is put off by the clock is looked at again when it is due then.
-func TestAnEntryIsDueAgainWhenTheClockIsSetBack(t *testing.T) {
-	var x expiries
-	now := moment{time.Unix(2_000_000_000, 0).Add(-time.Minute), 0}
-	e := &entry{deadline: deadlineOf(2_000_000_000, now)}
-	x.update(e, now)
-	back := moment{now.Time, 2 * time.Minute} // by 2 minutes
-	require.Nil(t, x.expired(back, 10))
-	require.Equal(t, 3*time.Minute, e.due)
-	require.Same(t, e, x.expired(moment{now.Add(time.Minute), 3 * time.Minute}, 10))
+// Items are stored before the clock is set back, and before it is set right again.
+func TestItemsMakeRoomWhenTheWallClockIsSetRightAgain(t *testing.T) {
+	date := time.Unix(2_000_000_000, 0)
+	var x memstore.Expiries
+	right := func(since time.Duration) time.Time { return date.Add(since - time.Minute) }
+	x.Store("first", 2_000_000_000, memstore.At(right(0), 0))
+	require.Empty(t, x.Expired(memstore.At(right(0), 0)))
+	back := memstore.At(right(0).Add(-time.Hour), time.Second)
+	require.Empty(t, x.Expired(back))
+	x.Store("second", 2_000_000_000, back)
+	for i := range 2 {
+		require.NotEmpty(t, x.Expired(memstore.At(right(time.Minute), time.Minute)), i)
+		x.Remove()
+	}
+}
+
+// An item may be looked up by another clock than it was stored by, as in a test.
+func TestWhatNeverExpiresDoesNotBeforeTheStoreBegan(t *testing.T) {
+	s := memstore.New()
+	require.NoError(t, s.Add(item("before", "v")))
+	synctest.Test(t, func(t *testing.T) { // begins in the year 2000
+		require.NoError(t, s.Add(item("k", "v")))
+		require.NoError(t, s.Add(&memcache.Item{Key: "minute", Expiration: 60}))
+		time.Sleep(time.Minute - 1)
+		fetch(t, s, "k")
+		fetch(t, s, "minute")
+		fetch(t, s, "before")
+		time.Sleep(1)
+		_, err := s.Get("minute")
+		require.Equal(t, memcache.ErrCacheMiss, err)
+		fetch(t, s, "k")
+	})
+	fetch(t, s, "k")
 }

@@ -220,7 +220,7 @@ func (sh *shard) lend(e *entry) *memcache.Item {
 // holds the shard's lock.
 func (s *Store) exchange(sh *shard, x throttler.Exchange, lent bool) throttler.Result {
 	key, now := x.Key(), s.now()
-	turn := throttler.Turn{Known: true, Now: now.Time}
+	turn := throttler.Turn{Known: true, Now: now.wall}
 	old := s.live(sh, key, now)
 	switch {
 	case old == nil:

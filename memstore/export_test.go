@@ -1,0 +1,32 @@
+package memstore
+
+import "time"
+
+// At returns the moment at which the wall clock says so, and so much has passed since
+// the Store began.
+func At(wall time.Time, since time.Duration) moment { return moment{wall, since} }
+
+// Passed reports whether an item with this Expiration that was stored at one moment
+// has expired at another.
+func Passed(expiration int32, stored, now moment) bool {
+	return deadlineOf(expiration, stored).passed(now)
+}
+
+// Expiries are the items of a shard that expire.
+type Expiries struct{ x expiries }
+
+// Store stores an item at now.
+func (q *Expiries) Store(key string, expiration int32, now moment) {
+	q.x.update(&entry{key: key, deadline: deadlineOf(expiration, now)}, now)
+}
+
+// Expired returns the key of an expired item, or "".
+func (q *Expiries) Expired(now moment) string {
+	if e := q.x.expired(now, len(q.x.heap)); e != nil {
+		return e.key
+	}
+	return ""
+}
+
+// Remove removes the item that is due first.
+func (q *Expiries) Remove() { q.x.remove(q.x.heap[0]) }
