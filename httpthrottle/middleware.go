@@ -194,7 +194,8 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	case gate.Refused, gate.TooLarge:
 		*d = later(*d, m.tarpit.wait(c.Context, m.Delay, m.maxDelayed()))
 		if violated := m.publish(w, r, &rule, d); violated != nil {
-			c.violated = &violated
+			c.violated = new([]string)
+			*c.violated = violated
 		}
 		m.refuse(w, r.WithContext(c), *d, m.WriteAnswer)
 	case gate.Overloaded:

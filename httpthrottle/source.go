@@ -69,10 +69,7 @@ func (s *Source) key(r *http.Request, addr netip.Addr) string {
 	case !addr.IsValid():
 		return ""
 	case addr.Is4():
-		if text, ok := s.textIn(r.RemoteAddr); ok {
-			return text
-		}
-		return addr.String()
+		return s.textIn(r.RemoteAddr, addr)
 	case bits == 128:
 		return addr.String()
 	}
@@ -80,15 +77,23 @@ func (s *Source) key(r *http.Request, addr netip.Addr) string {
 	return prefix.String()
 }
 
-// textIn returns the text of the client's IPv4 address as part of remote, if no proxy
-// is trusted and remote begins with it: netip reads no other form of an IPv4 address
-// than it writes.
-func (s *Source) textIn(remote string) (text string, ok bool) {
-	if len(s.Trusted) > 0 || s.TrustUnix {
-		return "", false
+// textIn returns the text of addr, the client's IPv4 address: as part of remote if
+// that begins with it, since the peer is the client most of the time.
+func (s *Source) textIn(remote string, addr netip.Addr) string {
+	if len(s.Trusted) == 0 && !s.TrustUnix {
+		// The peer is the client. netip reads an address with dots only as it
+		// writes it, except within an IPv6 one, which begins with a colon or a
+		// bracket, or has a colon before the first dot.
+		if host, _, _ := strings.Cut(remote, ":"); strings.Contains(host, ".") {
+			return host
+		}
 	}
-	text, _, _ = strings.Cut(remote, ":")
-	return text, strings.IndexByte(text, '.') > 0 // and not of an IPv6 address
+	var room [len("255.255.255.255")]byte
+	text := addr.AppendTo(room[:0])
+	if len(remote) >= len(text) && remote[:len(text)] == string(text) {
+		return remote[:len(text)]
+	}
+	return string(text)
 }
 
 // Addr returns the address of the client of r, without a zone: see [Source]. It

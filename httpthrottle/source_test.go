@@ -278,6 +278,15 @@ func FuzzAddr(f *testing.F) {
 			r.RemoteAddr = "192.0.2.1:4711"
 			require.Equal(t, "192.0.2.1", source.Addr(r).String())
 
+			r.RemoteAddr = value
+			for _, source := range []httpthrottle.Source{{IPv6Bits: 128}, {IPv6Bits: 128, Trusted: trusted}} {
+				text := ""
+				if addr := source.Addr(r); addr.IsValid() {
+					text = addr.String()
+				}
+				require.Equal(t, text, source.Key(r))
+			}
+
 			r.RemoteAddr = proxy
 			appended := "203.0.113.9"
 			if header == "Forwarded" {
