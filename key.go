@@ -46,7 +46,7 @@ func plainKey(identifier, name, value string) (k string, ok bool) {
 		strings.IndexByte(identifier, '#') >= 0 || strings.IndexByte(name, '#') >= 0 {
 		return "", false
 	}
-	var room [64]byte // enough for most
+	var room [maxKey]byte
 	b := append(append(room[:0], identifier...), '#')
 	b = append(append(b, name...), '#')
 	b = append(b, value...)
@@ -81,6 +81,6 @@ func legal(b []byte) bool {
 func legalWord(w uint64) bool {
 	const each, highest = 0x0101010101010101, 0x8080808080808080
 	blankOrControl := (w - each*(' '+1)) &^ w
-	delete := w ^ each*0x7f // 0 where it is one
-	return (blankOrControl|(delete-each)&^delete)&highest == 0
+	del := w ^ each*0x7f // 0 where it is one
+	return (blankOrControl|(del-each)&^del)&highest == 0
 }

@@ -241,7 +241,7 @@ func recordIn(item *memcache.Item) (r record, err error) {
 		return r, nil
 	}
 	r, err = decode(item.Value)
-	if err != nil && !errors.Is(err, ErrNewerRecord) {
+	if errors.Is(err, errForeign) {
 		err = nil
 	}
 	return r, err
