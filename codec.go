@@ -242,7 +242,7 @@ func (h *hits) decode(sections byte, b []byte) (ok bool) {
 	if h.ttl == 0 || h.ttl > longest || h.last == 0 || h.last > longest {
 		return false
 	}
-	if len(h.entries) == 0 || len(h.entries)%h.width() != 0 {
+	if len(h.entries) == 0 || h.stored()*h.width() != len(h.entries) {
 		return false
 	}
 	// What was cut off or appended gives itself away here.

@@ -196,6 +196,8 @@ func TestForeignBytesAreNoRecord(t *testing.T) {
 		"window at no time":     append([]byte{1, 4, 0, 0, 0, 0, 0, 0, 0, 1}, make([]byte, 9)...),
 		"window cut by a byte":  window[:len(window)-1],
 		"window cut by a hit":   window[:len(window)-5],
+		"window and a byte":     append(slices.Clone(window), 0),
+		"window and 4 bytes":    append(slices.Clone(window), window[len(window)-4:]...),
 		"window with a hit too": append(slices.Clone(window), 1, 2, 3, 4, 5),
 		"ban cut":               ban[:len(ban)-1],
 		"ban with a tail":       append(slices.Clone(ban), 0),
