@@ -140,7 +140,7 @@ func (b *backend) ask(ctx context.Context, r *round) {
 		}
 	}
 	b.lead(ctx, r, led)
-	clear(led) // which is used again
+	clear(led) // the room of a later call
 	if r.wait(ctx) {
 		return
 	}

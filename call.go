@@ -55,10 +55,8 @@ func (c *call) clear() {
 	if cap(room.several) > maxSeveral {
 		room.several, room.list, room.led = nil, nil, nil
 	}
-	if len(room.list) > 1 { // a single one is written over
-		clear(room.several)
-		clear(room.list)
-	}
+	clear(room.several)
+	clear(room.list)
 	room.several, room.list = room.several[:0], room.list[:0]
 }
 
@@ -281,7 +279,15 @@ func (c *call) results(counted bool) (outcomes []Outcome, again []time.Duration)
 
 // kept returns the room for what the caller keeps.
 func (c *call) kept() *answer {
-	if c.answer == nil {
+	switch {
+	case c.answer != nil:
+	case c.one.condition.Algorithm == LeakyBucket:
+		a := new(struct {
+			answer
+			share share
+		})
+		c.answer, a.receipt.only.share = &a.answer, &a.share
+	default:
 		c.answer = new(answer)
 	}
 	return c.answer

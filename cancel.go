@@ -8,15 +8,17 @@ import (
 )
 
 // A receipt is what Cancel needs of a call. It holds each hit until a call takes it
-// back: that call removes the hit first, and puts it back if it could not. Most calls
-// count one hit, and most receipts are never used: until then they are small.
+// back: that call removes the hit first, and puts it back if it could not.
+//
+// Most calls have one condition, and most receipts are never used. Until then, such a
+// receipt only notes the hit.
 type receipt struct {
 	mu   sync.Mutex // guards what follows; not held during I/O
-	only counted    // what a call with one condition counted, until all is made
+	only noted      // what a call with one condition counted; none if there is all
 	all  *contents  // see [receipt.unfold]
 }
 
-// The contents are all of a receipt.
+// The contents of a receipt are what it holds, once it has several hits or is used.
 type contents struct {
 	turn chan struct{} // holds a token while a call takes hits back; made by the first
 	cancelable
@@ -28,44 +30,50 @@ type cancelable struct {
 	left []*entry // that were left before they were settled
 }
 
-// A counted is a hit, and where it is. The zero counted is none.
+// A counted is a hit, and where it is.
 type counted struct {
+	backend *backend
+	key     string
+	hit     hit
+}
+
+// counted returns what e has counted.
+func (e *entry) counted() counted { return counted{e.backend, e.key, e.hit} }
+
+// A noted is a counted in less room. The zero noted is none.
+type noted struct {
 	backend *backend
 	key     string
 	cost    int
 	expiry  instant
-	share   *share // in a bucket; nil in a window
+	share   *share // room for that of a bucket; nil for a window
 }
 
-// counted returns the hit of e.
-func (e *entry) counted() counted { return e.hit.in(e.backend, e.key) }
+// set notes c.
+func (n *noted) set(c counted) {
+	n.backend, n.key, n.cost, n.expiry = c.backend, c.key, c.hit.cost, c.hit.expiry
+	if n.share != nil {
+		*n.share = c.hit.share
+	}
+}
 
-// in returns h, which is in the record of key at b.
-func (h *hit) in(b *backend, key string) counted {
-	c := counted{backend: b, key: key, cost: h.cost, expiry: h.expiry}
-	if h.share != (share{}) {
-		s := h.share
-		c.share = &s
+// counted returns what n notes.
+func (n *noted) counted() counted {
+	c := counted{n.backend, n.key, hit{cost: n.cost, expiry: n.expiry}}
+	if n.share != nil {
+		c.hit.share = *n.share
 	}
 	return c
 }
 
-// hit returns c without where it is.
-func (c *counted) hit() hit {
-	h := hit{cost: c.cost, expiry: c.expiry}
-	if c.share != nil {
-		h.share = *c.share
-	}
-	return h
-}
-
-// unfold returns all of r. The caller holds r.mu, or is alone with r.
+// unfold returns the contents of r. The caller holds r.mu, or is alone with r.
 func (r *receipt) unfold() *contents {
 	if r.all == nil {
 		r.all = new(contents)
-		if r.only != (counted{}) {
-			r.all.hits = []counted{r.only}
+		if r.only.backend != nil {
+			r.all.hits = []counted{r.only.counted()}
 		}
+		r.only = noted{}
 	}
 	return r.all
 }
@@ -93,7 +101,7 @@ func (c *call) noteHit(e *entry) {
 		all := r.unfold()
 		all.left = append(all.left, e)
 	case r.all == nil:
-		r.only = e.counted()
+		r.only.set(e.counted())
 	default:
 		r.all.hits = append(r.all.hits, e.counted())
 	}
@@ -208,7 +216,7 @@ func (r *cancelable) takeBack(ctx context.Context) error {
 
 // refund returns the entry that takes h back.
 func refund(h counted) *entry {
-	return &entry{question: question{op: opRefund, backend: h.backend, key: h.key}, ending: ending{verdict: verdict{hit: h.hit()}}}
+	return &entry{question: question{op: opRefund, backend: h.backend, key: h.key}, ending: ending{verdict: verdict{hit: h.hit}}}
 }
 
 // refunded takes the result of a refund.
@@ -275,7 +283,7 @@ func (c *call) giveBack(ctx context.Context) {
 	if c.receipt == nil {
 		return
 	}
-	left := c.receipt.unfold().left
+	left := c.receipt.all.left // of several conditions
 	c.receipt = nil
 	var entries, of []*entry
 	for _, e := range c.entries {

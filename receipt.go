@@ -40,7 +40,7 @@ func (d Decision) Receipt() []byte {
 		}
 		b = binary.AppendUvarint(b, uint64(len(c.key)))
 		b = append(b, c.key...)
-		for _, n := range c.hit().numbers() {
+		for _, n := range c.hit.numbers() {
 			b = binary.AppendVarint(b, n)
 		}
 	}
@@ -104,7 +104,7 @@ func readReceipt(text []byte, b *backend) (r *receipt, ok bool) {
 		if !legal(key) || h.cost < 1 || h.numbers() != numbers {
 			return nil, false
 		}
-		hits = append(hits, h.in(b, string(key)))
+		hits = append(hits, counted{b, string(key), h})
 	}
 	return &receipt{all: &contents{cancelable: cancelable{hits: hits}}}, len(hits) > 0
 }
