@@ -36,8 +36,7 @@ type arrival struct {
 // answered while the caller waited.
 func (g *gate) enter() error {
 	g.mu.Lock()
-	if g.underWay < g.places {
-		g.underWay++
+	if g.take() {
 		g.mu.Unlock()
 		return nil
 	}
@@ -61,6 +60,23 @@ func (g *gate) enter() error {
 		g.waiting.Remove(place)
 		return fmt.Errorf("%w: no turn within %v (QueueTimeout)", ErrOverloaded, g.limit)
 	}
+}
+
+// tryEnter is enter for a caller that does not wait. It reports whether the caller may
+// begin.
+func (g *gate) tryEnter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.take()
+}
+
+// take takes a place, if there is one. The caller holds g.mu.
+func (g *gate) take() bool {
+	if g.underWay == g.places {
+		return false
+	}
+	g.underWay++
+	return true
 }
 
 // leave ends an operation. err is its error, or nil. If it matches ErrUnavailable,

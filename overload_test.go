@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -72,6 +73,33 @@ func TestResetsWaitForTheirTurnToo(t *testing.T) {
 		}
 		wg.Wait()
 		require.EqualValues(t, 500, c.served.Load())
+		require.EqualValues(t, 64, c.most.Load())
+	})
+}
+
+// A call writes as many of its records at once as may be under way, and the calls after
+// it too.
+func TestTheWritesOfManyConditionsWaitForTheirTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &counter{Store: memstore.New(), serves: always(10 * time.Millisecond)}
+		th := throttler.New(c.plainly())
+		call := func(id string, n int) {
+			d, err := th.Authorize(t.Context(), throttler.Rule{Identifier: id, Either: conditions(n, 5, time.Minute)})
+			assert.NoError(t, err)
+			assert.NoError(t, d.Err)
+			assert.Equal(t, throttler.Authorized, d.Status)
+		}
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() { call(strconv.Itoa(i), 100) })
+		}
+		wg.Wait()
+		require.EqualValues(t, 64, c.most.Load())
+		require.EqualValues(t, 20+20*100, c.served.Load())
+
+		begin := time.Now()
+		call("alone", 3*64+1)
+		require.Equal(t, (1+4)*10*time.Millisecond, time.Since(begin), "a read, and four times as many writes as there are places")
 		require.EqualValues(t, 64, c.most.Load())
 	})
 }

@@ -73,25 +73,72 @@ func (p *plain) run(xs []Exchange) {
 		}
 	}
 	items, err := p.readAll(unread)
-	p.each(xs, func(x Exchange) {
-		if _, ok := wasRead(x); ok {
-			p.readAndWrite(x)
-			return
-		}
-		item := items[x.Key()]
-		if item == nil && err != nil {
-			known, keyErr := keyError(err, x.Key())
-			switch {
-			case !known, isRefused(keyErr):
-				p.readAndWrite(x)
-				return
-			case keyErr != nil:
-				x.Done(Result{Err: classified(keyErr)})
-				return
+	var writers sync.WaitGroup
+	var last func() // the last write, which is left to this goroutine
+	var others []Exchange
+	for _, x := range xs {
+		item, known, err := found(x, items, err)
+		switch {
+		case err != nil:
+			x.Done(Result{Err: err})
+		case !known || !p.gate.tryEnter():
+			others = append(others, x)
+		default:
+			if write := p.propose(x, item); write != nil {
+				if last != nil {
+					writers.Go(last)
+				}
+				last = write
 			}
 		}
-		p.pass(x, func() Result { return p.write(x, item, new(connWait)) })
-	})
+	}
+	if len(others) > 0 {
+		if last != nil {
+			writers.Go(last)
+		}
+		p.each(others, func(x Exchange) {
+			if item, known, _ := found(x, items, err); known {
+				p.pass(x, func() Result { return p.write(x, item, new(connWait)) })
+				return
+			}
+			p.readAndWrite(x)
+		})
+	} else if last != nil {
+		last()
+	}
+	writers.Wait()
+}
+
+// found returns the record of x, which its call has read before or which is in items,
+// the result of readAll with err. known is false if x has to read it by itself.
+func found(x Exchange, items map[string]*memcache.Item, err error) (item *memcache.Item, known bool, keyErr error) {
+	if item, ok := wasRead(x); ok {
+		return item, true, nil
+	}
+	if item = items[x.Key()]; item != nil || err == nil {
+		return item, true, nil
+	}
+	known, keyErr = keyError(err, x.Key())
+	if !known || isRefused(keyErr) {
+		return nil, false, nil
+	}
+	return nil, true, classified(keyErr)
+}
+
+// propose lets x, which has a place at the gate, decide on the record that was found. If
+// x writes, it returns what does so and ends x. Otherwise x has ended.
+func (p *plain) propose(x Exchange, found *memcache.Item) (write func()) {
+	item := x.Propose(Turn{Known: true, Found: found})
+	if item == nil {
+		p.gate.leave(nil)
+		x.Done(Result{Read: true, Found: found})
+		return nil
+	}
+	return func() {
+		r := p.store(x, item, new(connWait))
+		p.gate.leave(r.Err)
+		x.Done(r)
+	}
 }
 
 // each calls do for all xs, as many at the same time as the gate has places.
@@ -176,6 +223,11 @@ func (p *plain) write(x Exchange, found *memcache.Item, w *connWait) Result {
 	if item == nil {
 		return Result{Read: true, Found: found}
 	}
+	return p.store(x, item, w)
+}
+
+// store writes item, which x has proposed.
+func (p *plain) store(x Exchange, item *memcache.Item, w *connWait) Result {
 	err := w.try(&p.gate, func() error { return p.put(item) }) // a server that refuses has not read it
 	switch {
 	case err == nil:
@@ -229,56 +281,31 @@ func (p *plain) readAll(xs []Exchange) (map[string]*memcache.Item, error) {
 	if err := p.gate.enter(); err != nil {
 		return nil, allKeys{err}
 	}
-	together := make(chan multi, 1)
-	go func() {
-		items, err := p.client.GetMulti(keys)
-		err = classified(err)
-		p.gate.leave(err)
-		together <- multi{items, err}
-	}()
-	timer := time.NewTimer(hedge)
-	defer timer.Stop()
-	var m multi
-	select {
-	case m = <-together:
-	case <-timer.C:
-		m = p.hedge(keys, together)
+	singly := make(chan multi, 1)
+	timer := time.AfterFunc(hedge, func() { singly <- p.readSingly(keys) })
+	items, err := p.client.GetMulti(keys)
+	err = classified(err)
+	p.gate.leave(err)
+	var keyed KeyError
+	if !timer.Stop() && err != nil && !errors.As(err, &keyed) {
+		m := <-singly
+		items, err = m.items, m.err
 	}
-	if stray(m.items, keys) {
+	if stray(items, keys) {
 		return nil, allKeys{errStray}
 	}
-	return m.items, m.err
+	return items, err
 }
 
 // stray reports whether items has an item of a key that is not in keys.
 func stray(items map[string]*memcache.Item, keys []string) bool {
-	asked := make(map[string]bool, len(keys))
+	asked := 0
 	for _, key := range keys {
-		asked[key] = true
-	}
-	for key, item := range items {
-		if item.Key != key || !asked[key] {
-			return true
+		if item := items[key]; item != nil && item.Key == key {
+			asked++
 		}
 	}
-	return false
-}
-
-// hedge reads each of keys by itself, all at the same time, while together goes on. It
-// returns the first result that covers every key.
-func (p *plain) hedge(keys []string, together chan multi) multi {
-	singly := make(chan multi, 1)
-	go func() { singly <- p.readSingly(keys) }()
-	select {
-	case m := <-together:
-		var keyed KeyError
-		if m.err == nil || errors.As(m.err, &keyed) {
-			return m
-		}
-		return <-singly
-	case m := <-singly:
-		return m
-	}
+	return asked < len(items)
 }
 
 // readSingly reads each of keys by itself. The error is a KeyError.
