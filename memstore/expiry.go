@@ -102,6 +102,7 @@ func (x *expiries) Pop() any {
 
 // update notes the deadline of e, as it is now.
 func (x *expiries) update(e *entry, now moment) {
+	x.follow(now)
 	if e.deadline.by == never {
 		x.remove(e)
 		return
