@@ -90,6 +90,18 @@ func (g *gate) leave(err error) {
 	case !errors.Is(err, ErrOverloaded) && !isRefused(err):
 		g.answers++
 	}
+	g.next()
+}
+
+// vacate is leave for a caller that has made no operation.
+func (g *gate) vacate() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.next()
+}
+
+// next gives a place that has become free to the first who waits. The caller holds g.mu.
+func (g *gate) next() {
 	if first := g.waiting.Front(); first != nil {
 		g.waiting.Remove(first)
 		first.Value.(*arrival).pass <- nil

@@ -233,6 +233,124 @@ func TestAHungServerCostsARuleOfSeveralConditionsOneTimeout(t *testing.T) {
 }
 
 // The record is changed by another process between each read and write.
+// However many conditions a rule has, and whatever the server still answers.
+func TestAServerThatHangsCostsManyConditionsNoMore(t *testing.T) {
+	reads := func(op string) bool { return op == "get" || op == "multi" }
+	for _, tt := range []struct {
+		name    string
+		timeout time.Duration
+		hangs   func(op string) bool
+		want    time.Duration
+	}{
+		{"all", 500 * time.Millisecond, func(string) bool { return true }, 50*time.Millisecond + 500*time.Millisecond},
+		{"all, a short timeout", 20 * time.Millisecond, func(string) bool { return true }, 2 * 20 * time.Millisecond},
+		{"writes", 500 * time.Millisecond, func(op string) bool { return !reads(op) }, time.Millisecond + 500*time.Millisecond},
+	} {
+		for _, n := range []int{2, 64, 200, 3000} {
+			t.Run(fmt.Sprintf("%s/conditions=%d", tt.name, n), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c := &counter{Store: memstore.New()}
+					c.serves = func(op string, _ ...string) time.Duration {
+						if tt.hangs(op) {
+							return tt.timeout
+						}
+						return time.Millisecond
+					}
+					c.fails = func(op string) error {
+						if tt.hangs(op) {
+							return os.ErrDeadlineExceeded
+						}
+						return nil
+					}
+					begin := time.Now()
+					d := authorize(t, throttler.New(c.plainly()), throttler.Rule{Identifier: "r", Either: conditions(n, 5, time.Minute)})
+					require.LessOrEqual(t, time.Since(begin), tt.want)
+					for _, o := range d.Outcomes {
+						require.ErrorIs(t, o.Err, throttler.ErrUnavailable)
+					}
+					require.LessOrEqual(t, c.served.Load(), int64(1+64))
+				})
+			})
+		}
+	}
+}
+
+// One of several servers hangs, and fewer operations wait for it than there are places.
+func TestAServerThatHangsFailsFewConditionsOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 3000
+		rule := throttler.Rule{Identifier: "r", Either: conditions(n, 5, time.Minute)}
+		bad := make(map[string]bool)
+		for i := 0; i < n; i += 100 {
+			c := rule.Either[i]
+			bad[throttler.Key(rule.Identifier, c.Name, c.Value)] = true
+		}
+		f := over(memstore.New())
+		f.before = func(op string, keys ...string) error {
+			switch {
+			case op == "multi":
+				return nil
+			case bad[keys[0]]:
+				time.Sleep(20 * time.Millisecond)
+				return os.ErrDeadlineExceeded
+			}
+			time.Sleep(3 * time.Millisecond)
+			return nil
+		}
+		failed := 0
+		for i, o := range authorize(t, throttler.New(f), rule).Outcomes {
+			if o.Err != nil {
+				require.ErrorIs(t, o.Err, throttler.ErrUnavailable)
+				failed++
+			} else {
+				require.NotZero(t, i%100)
+			}
+		}
+		require.LessOrEqual(t, failed, n/100+64, "and no more than waited for a place when one failed")
+	})
+}
+
+// One connection is stuck, the others are not.
+func TestAReadOfAllKeysThatIsStuckIsNotWaitedFor(t *testing.T) {
+	for _, n := range []int{2, 64} {
+		synctest.Test(t, func(t *testing.T) {
+			f := over(memstore.New())
+			f.before = func(op string, _ ...string) error {
+				if op == "multi" {
+					time.Sleep(500 * time.Millisecond)
+					return os.ErrDeadlineExceeded
+				}
+				time.Sleep(time.Millisecond)
+				return nil
+			}
+			th := throttler.New(f)
+			rule := throttler.Rule{Identifier: "r", Either: conditions(n, 5, time.Minute)}
+			begin := time.Now()
+			d, err := th.Authorize(t.Context(), rule)
+			require.NoError(t, err)
+			require.NoError(t, d.Err)
+			require.LessOrEqual(t, time.Since(begin), 60*time.Millisecond)
+			time.Sleep(time.Second)
+			d, err = th.Peek(t.Context(), rule)
+			require.NoError(t, err)
+			require.Equal(t, 3, d.Outcomes[n-1].Remaining, "it was counted once")
+			time.Sleep(time.Second)
+		})
+	}
+}
+
+// A read of all keys that takes longer than the hedge, but arrives.
+func TestKeysThatHaveArrivedAreNotReadOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &counter{Store: memstore.New(), serves: always(60 * time.Millisecond)}
+		const n = 1000
+		d := authorize(t, throttler.New(c.plainly()), throttler.Rule{Identifier: "r", Either: conditions(n, 5, time.Minute)})
+		require.NoError(t, d.Err)
+		synctest.Wait()
+		require.LessOrEqual(t, c.served.Load(), int64(1+64+n), "and as many as were under way")
+	})
+}
+
 func TestContentionBetweenProcessesIsBoundedInTime(t *testing.T) {
 	for name, client := range map[string]func(*memstore.Store) throttler.Client{
 		"plain": func(store *memstore.Store) throttler.Client {

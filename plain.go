@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
@@ -21,16 +22,17 @@ type plain struct {
 // Exchange runs xs. If ctx can end, it runs them on another goroutine, which goes on
 // when ctx ends: the methods of a Client take no ctx.
 func (p *plain) Exchange(ctx context.Context, xs ...Exchange) {
-	if ctx.Done() == nil {
-		p.run(xs)
+	if ctx.Done() == nil && len(xs) == 1 { // the usual case, without a channel
+		p.readAndWrite(xs[0])
 		return
 	}
-	xs = slices.Clone(xs)
 	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		p.run(xs)
-	}()
+	if ctx.Done() == nil {
+		p.run(xs, done)
+		<-done
+		return
+	}
+	go p.run(slices.Clone(xs), done)
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -39,8 +41,7 @@ func (p *plain) Exchange(ctx context.Context, xs ...Exchange) {
 
 // Start runs xs on a goroutine of their own.
 func (p *plain) Start(xs ...Exchange) {
-	xs = slices.Clone(xs)
-	go p.run(xs)
+	go p.run(slices.Clone(xs), make(chan struct{}))
 }
 
 func (p *plain) Get(key string) (*memcache.Item, error) { return p.client.Get(key) }
@@ -61,18 +62,64 @@ func (p *plain) Delete(key string) error {
 	return err
 }
 
-func (p *plain) run(xs []Exchange) {
+// hedge is the time that a GetMulti may take before each key is also read by itself. If
+// one of several servers hangs, the records of the others then arrive without it.
+const hedge = 50 * time.Millisecond
+
+// run reads the records of all xs, in one round trip if the backend works, and then
+// writes them. It closes done when all xs are, which may be before it returns: the
+// client may still be at a GetMulti that is not needed any more.
+func (p *plain) run(xs []Exchange, done chan<- struct{}) {
 	if len(xs) == 1 {
 		p.readAndWrite(xs[0])
+		close(done)
 		return
 	}
-	unread := make([]Exchange, 0, len(xs))
-	for _, x := range xs {
-		if _, ok := wasRead(x); !ok {
-			unread = append(unread, x)
+	keys := unread(xs)
+	if len(keys) == 0 {
+		p.writeAll(xs, nil, nil)
+		close(done)
+		return
+	}
+	if err := p.gate.enter(); err != nil {
+		p.writeAll(xs, nil, allKeys{err})
+		close(done)
+		return
+	}
+	var read atomic.Bool // one of the two ways has read all keys, and goes on
+	goOn := func(items map[string]*memcache.Item, err error) {
+		if read.CompareAndSwap(false, true) {
+			if stray(items, keys) {
+				items, err = nil, allKeys{errStray}
+			}
+			p.writeAll(xs, items, err)
+			close(done)
 		}
 	}
-	items, err := p.readAll(unread)
+	timer := time.AfterFunc(hedge, func() { goOn(p.readSingly(keys, &read)) })
+	items, err := p.client.GetMulti(keys)
+	err = classified(err)
+	p.gate.leave(err)
+	var keyed KeyError
+	if timer.Stop() || err == nil || errors.As(err, &keyed) {
+		goOn(items, err)
+	}
+}
+
+// unread returns the keys of those xs whose records their call has not read yet.
+func unread(xs []Exchange) []string {
+	keys := make([]string, 0, len(xs))
+	for _, x := range xs {
+		if _, ok := wasRead(x); !ok {
+			keys = append(keys, x.Key())
+		}
+	}
+	return keys
+}
+
+// writeAll has all xs decide on the records that were found, and writes them. items are
+// those of a GetMulti that returned err.
+func (p *plain) writeAll(xs []Exchange, items map[string]*memcache.Item, err error) {
 	var writers sync.WaitGroup
 	var last func() // the last write, which is left to this goroutine
 	var others []Exchange
@@ -96,12 +143,11 @@ func (p *plain) run(xs []Exchange) {
 		if last != nil {
 			writers.Go(last)
 		}
-		p.each(others, func(x Exchange) {
+		p.each(others, func(x Exchange) (bool, error) {
 			if item, known, _ := found(x, items, err); known {
-				p.pass(x, func() Result { return p.write(x, item, new(connWait)) })
-				return
+				return p.pass(x, func() Result { return p.write(x, item, new(connWait)) })
 			}
-			p.readAndWrite(x)
+			return p.readAndWrite(x)
 		})
 	} else if last != nil {
 		last()
@@ -110,7 +156,7 @@ func (p *plain) run(xs []Exchange) {
 }
 
 // found returns the record of x, which its call has read before or which is in items,
-// the result of readAll with err. known is false if x has to read it by itself.
+// the result of a GetMulti with err. known is false if x has to read it by itself.
 func found(x Exchange, items map[string]*memcache.Item, err error) (item *memcache.Item, known bool, keyErr error) {
 	if item, ok := wasRead(x); ok {
 		return item, true, nil
@@ -130,7 +176,7 @@ func found(x Exchange, items map[string]*memcache.Item, err error) (item *memcac
 func (p *plain) propose(x Exchange, found *memcache.Item) (write func()) {
 	item := x.Propose(Turn{Known: true, Found: found})
 	if item == nil {
-		p.gate.leave(nil)
+		p.gate.vacate()
 		x.Done(Result{Read: true, Found: found})
 		return nil
 	}
@@ -141,39 +187,56 @@ func (p *plain) propose(x Exchange, found *memcache.Item) (write func()) {
 	}
 }
 
-// each calls do for all xs, as many at the same time as the gate has places.
-func (p *plain) each(xs []Exchange, do func(Exchange)) {
-	var workers sync.WaitGroup
+// each calls do, which is pass, for all xs, as many at the same time as the gate has
+// places. Those that are left when a server does not answer fail with the same error, if
+// nothing was answered meanwhile: since that operation began, or since each did if it
+// was turned away at the gate.
+func (p *plain) each(xs []Exchange, do func(Exchange) (began bool, err error)) {
 	next := make(chan Exchange, len(xs))
 	for _, x := range xs {
 		next <- x
 	}
 	close(next)
-	for range min(len(xs), p.gate.places) - 1 {
-		workers.Go(func() {
-			for x := range next {
-				do(x)
+	came := p.gate.answered()
+	var gone atomic.Pointer[error]
+	work := func() {
+		for x := range next {
+			if err := gone.Load(); err != nil {
+				x.Done(Result{Err: *err})
+				continue
 			}
-		})
+			answers := p.gate.answered()
+			began, err := do(x)
+			if !began {
+				answers = came
+			}
+			if errors.Is(err, ErrUnavailable) && p.gate.answered() == answers {
+				gone.Store(&err)
+			}
+		}
 	}
-	for x := range next {
-		do(x)
+	var workers sync.WaitGroup
+	for range min(len(xs), p.gate.places) - 1 {
+		workers.Go(work)
 	}
+	work()
 	workers.Wait()
 }
 
-// pass calls do when the gate allows it. x gets its result, or the gate's error.
-func (p *plain) pass(x Exchange, do func() Result) {
+// pass calls do when the gate allows it, and reports whether it did. x gets its result,
+// or the gate's error, and pass returns its error.
+func (p *plain) pass(x Exchange, do func() Result) (began bool, err error) {
 	r := Result{Err: p.gate.enter()}
-	if r.Err == nil {
+	if began = r.Err == nil; began {
 		r = do()
 		p.gate.leave(r.Err)
 	}
 	x.Done(r)
+	return began, r.Err
 }
 
-func (p *plain) readAndWrite(x Exchange) {
-	p.pass(x, func() Result {
+func (p *plain) readAndWrite(x Exchange) (began bool, err error) {
+	return p.pass(x, func() Result {
 		var w connWait
 		item, ok := wasRead(x)
 		if ok {
@@ -259,44 +322,6 @@ func (p *plain) findOut(x Exchange, w *connWait) Result {
 	return p.write(x, found, w)
 }
 
-// hedge is the time that a GetMulti may take before each key is also read by itself. If
-// one of several servers hangs, the records of the others then arrive without it.
-const hedge = 50 * time.Millisecond
-
-type multi struct {
-	items map[string]*memcache.Item
-	err   error
-}
-
-// readAll reads the records of all xs, in one round trip if the backend works. The
-// error may be a [KeyError].
-func (p *plain) readAll(xs []Exchange) (map[string]*memcache.Item, error) {
-	if len(xs) == 0 {
-		return nil, nil
-	}
-	keys := make([]string, len(xs))
-	for i, x := range xs {
-		keys[i] = x.Key()
-	}
-	if err := p.gate.enter(); err != nil {
-		return nil, allKeys{err}
-	}
-	singly := make(chan multi, 1)
-	timer := time.AfterFunc(hedge, func() { singly <- p.readSingly(keys) })
-	items, err := p.client.GetMulti(keys)
-	err = classified(err)
-	p.gate.leave(err)
-	var keyed KeyError
-	if !timer.Stop() && err != nil && !errors.As(err, &keyed) {
-		m := <-singly
-		items, err = m.items, m.err
-	}
-	if stray(items, keys) {
-		return nil, allKeys{errStray}
-	}
-	return items, err
-}
-
 // stray reports whether items has an item of a key that is not in keys.
 func stray(items map[string]*memcache.Item, keys []string) bool {
 	asked := 0
@@ -308,17 +333,21 @@ func stray(items map[string]*memcache.Item, keys []string) bool {
 	return asked < len(items)
 }
 
-// readSingly reads each of keys by itself. The error is a KeyError.
-func (p *plain) readSingly(keys []string) multi {
+// readSingly reads each of keys by itself, all at the same time, except those whose turn
+// comes when needless is set. The error is a KeyError.
+func (p *plain) readSingly(keys []string, needless *atomic.Bool) (map[string]*memcache.Item, error) {
 	var mu sync.Mutex
-	m := multi{items: make(map[string]*memcache.Item)}
-	failed := make(perKey)
+	items, failed := make(map[string]*memcache.Item), make(perKey)
 	var readers sync.WaitGroup
 	for _, key := range keys {
 		readers.Go(func() {
 			err := p.gate.enter()
 			var item *memcache.Item
-			if err == nil {
+			switch {
+			case err != nil:
+			case needless.Load():
+				p.gate.vacate()
+			default:
 				item, err = p.read(key, new(connWait))
 				p.gate.leave(err)
 			}
@@ -327,15 +356,15 @@ func (p *plain) readSingly(keys []string) multi {
 			if err != nil {
 				failed[key] = err
 			} else if item != nil {
-				m.items[key] = item
+				items[key] = item
 			}
 		})
 	}
 	readers.Wait()
 	if len(failed) > 0 {
-		m.err = failed
+		return items, failed
 	}
-	return m
+	return items, nil
 }
 
 // allKeys is a KeyError with the same error for all keys.
