@@ -3,10 +3,12 @@ package throttler_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -308,6 +310,35 @@ func TestAServerThatHangsFailsFewConditionsOfOthers(t *testing.T) {
 		}
 		require.LessOrEqual(t, failed, n/100+64, "and no more than waited for a place when one failed")
 	})
+}
+
+// One of several servers is down, and says so at once. The client does not say which.
+func TestAServerThatRefusesFailsNoConditionsOfOthers(t *testing.T) {
+	for _, n := range []int{2, 10, 64, 1000} {
+		rule := throttler.Rule{Identifier: "r", Either: conditions(n, 5, time.Minute)}
+		bad := func(i int) bool { return i%2 == 0 }
+		refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		down := make(map[string]bool)
+		for i, c := range rule.Either {
+			down[throttler.Key(rule.Identifier, c.Name, c.Value)] = bad(i)
+		}
+		f := over(memstore.New())
+		f.before = func(_ string, keys ...string) error {
+			for _, key := range keys {
+				if down[key] {
+					return refused
+				}
+			}
+			return nil
+		}
+		for i, o := range authorize(t, throttler.New(f), rule).Outcomes {
+			if bad(i) {
+				require.ErrorIs(t, o.Err, throttler.ErrUnavailable)
+			} else {
+				require.NoError(t, o.Err)
+			}
+		}
+	}
 }
 
 // One connection is stuck, the others are not.

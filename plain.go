@@ -124,7 +124,7 @@ func (p *plain) writeAll(xs []Exchange, items map[string]*memcache.Item, err err
 	var last func() // the last write, which is left to this goroutine
 	var others []Exchange
 	for _, x := range xs {
-		item, known, err := found(x, items, err)
+		item, known, err := foundIn(x, items, err)
 		switch {
 		case err != nil:
 			x.Done(Result{Err: err})
@@ -144,7 +144,7 @@ func (p *plain) writeAll(xs []Exchange, items map[string]*memcache.Item, err err
 			writers.Go(last)
 		}
 		p.each(others, func(x Exchange) (bool, error) {
-			if item, known, _ := found(x, items, err); known {
+			if item, known, _ := foundIn(x, items, err); known {
 				return p.pass(x, func() Result { return p.write(x, item, new(connWait)) })
 			}
 			return p.readAndWrite(x)
@@ -155,9 +155,9 @@ func (p *plain) writeAll(xs []Exchange, items map[string]*memcache.Item, err err
 	writers.Wait()
 }
 
-// found returns the record of x, which its call has read before or which is in items,
+// foundIn returns the record of x, which its call has read before or which is in items,
 // the result of a GetMulti with err. known is false if x has to read it by itself.
-func found(x Exchange, items map[string]*memcache.Item, err error) (item *memcache.Item, known bool, keyErr error) {
+func foundIn(x Exchange, items map[string]*memcache.Item, err error) (item *memcache.Item, known bool, keyErr error) {
 	if item, ok := wasRead(x); ok {
 		return item, true, nil
 	}
@@ -188,9 +188,10 @@ func (p *plain) propose(x Exchange, found *memcache.Item) (write func()) {
 }
 
 // each calls do, which is pass, for all xs, as many at the same time as the gate has
-// places. Those that are left when a server does not answer fail with the same error, if
+// places. Those that are left when an operation times out fail with the same error, if
 // nothing was answered meanwhile: since that operation began, or since each did if it
-// was turned away at the gate.
+// was turned away at the gate. An error that comes at once is that of one key: the other
+// servers may be well.
 func (p *plain) each(xs []Exchange, do func(Exchange) (began bool, err error)) {
 	next := make(chan Exchange, len(xs))
 	for _, x := range xs {
@@ -210,7 +211,7 @@ func (p *plain) each(xs []Exchange, do func(Exchange) (began bool, err error)) {
 			if !began {
 				answers = came
 			}
-			if errors.Is(err, ErrUnavailable) && p.gate.answered() == answers {
+			if isTimeout(err) && p.gate.answered() == answers {
 				gone.Store(&err)
 			}
 		}
