@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -234,7 +235,6 @@ func TestAHungServerCostsARuleOfSeveralConditionsOneTimeout(t *testing.T) {
 	}
 }
 
-// The record is changed by another process between each read and write.
 // However many conditions a rule has, and whatever the server still answers.
 func TestAServerThatHangsCostsManyConditionsNoMore(t *testing.T) {
 	reads := func(op string) bool { return op == "get" || op == "multi" }
@@ -362,9 +362,13 @@ func TestAReadOfAllKeysThatIsStuckIsNotWaitedFor(t *testing.T) {
 			require.NoError(t, d.Err)
 			require.LessOrEqual(t, time.Since(begin), 60*time.Millisecond)
 			time.Sleep(time.Second)
+
+			begin = time.Now()
+			require.NoError(t, authorize(t, th, rule).Err) // with a ctx that cannot end
+			require.Equal(t, 500*time.Millisecond, time.Since(begin))
 			d, err = th.Peek(t.Context(), rule)
 			require.NoError(t, err)
-			require.Equal(t, 3, d.Outcomes[n-1].Remaining, "it was counted once")
+			require.Equal(t, 2, d.Outcomes[n-1].Remaining, "each was counted once")
 			time.Sleep(time.Second)
 		})
 	}
@@ -382,6 +386,44 @@ func TestKeysThatHaveArrivedAreNotReadOneByOne(t *testing.T) {
 	})
 }
 
+// A call that is to be counted has assessed its records, and gets no turn to write one of
+// them. Who came meanwhile is decided on the record as it is, not as the call has read it.
+func TestWhatACallWithoutATurnHasReadDecidesNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		rule := throttler.Rule{Identifier: "r", Either: conditions(2, 5, time.Minute), CountAuthorizedOnly: true}
+		f := over(store)
+		f.before = func(op string, keys ...string) error {
+			switch {
+			case op == "multi":
+				time.Sleep(10 * time.Millisecond)
+			case op == "get" && strings.HasPrefix(keys[0], "test#"): // of the others
+				time.Sleep(1500 * time.Millisecond)
+			case op == "add" && strings.HasPrefix(keys[0], "r#0"):
+				time.Sleep(3 * time.Second) // in the last place
+			}
+			return nil
+		}
+		th := throttler.New(f)
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.ErrorIs(t, authorize(t, th, rule).Err, throttler.ErrOverloaded) })
+		time.Sleep(5 * time.Millisecond)
+		for i := range 63 {
+			wg.Go(func() { authorize(t, th, valued(strconv.Itoa(i))) })
+		}
+		time.Sleep(500 * time.Millisecond)
+		second := throttler.Rule{Identifier: "r", Either: rule.Either[1:]}
+		for range 5 {
+			authorize(t, throttler.New(store), second)
+		}
+		d := peek(t, th, second)
+		require.NoError(t, d.Err)
+		require.Equal(t, throttler.Blocked, d.Status)
+		wg.Wait()
+	})
+}
+
+// The record is changed by another process between each read and write.
 func TestContentionBetweenProcessesIsBoundedInTime(t *testing.T) {
 	for name, client := range map[string]func(*memstore.Store) throttler.Client{
 		"plain": func(store *memstore.Store) throttler.Client {

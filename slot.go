@@ -257,6 +257,7 @@ func (s *slot) Done(r Result) {
 		// began to wait.
 		s.close(s.early)
 		s.base, s.current = sighting{}, false
+		s.assessed = sighting{} // those that came since must not be decided on it
 	}
 	s.sent = false
 	s.conclude(r)
