@@ -67,8 +67,8 @@ func (p *plain) Delete(key string) error {
 const hedge = 50 * time.Millisecond
 
 // run reads the records of all xs, in one round trip if the backend works, and then
-// writes them. It closes done when all xs are, which may be before it returns: the
-// client may still be at a GetMulti that is not needed any more.
+// writes them. It closes done when all xs have ended. It may return later, when the
+// client has given up a GetMulti that was not needed any more.
 func (p *plain) run(xs []Exchange, done chan<- struct{}) {
 	if len(xs) == 1 {
 		p.readAndWrite(xs[0])
@@ -86,9 +86,9 @@ func (p *plain) run(xs []Exchange, done chan<- struct{}) {
 		close(done)
 		return
 	}
-	var read atomic.Bool // one of the two ways has read all keys, and goes on
+	var allRead atomic.Bool // one of the two ways has read all keys, and goes on
 	goOn := func(items map[string]*memcache.Item, err error) {
-		if read.CompareAndSwap(false, true) {
+		if allRead.CompareAndSwap(false, true) {
 			if stray(items, keys) {
 				items, err = nil, allKeys{errStray}
 			}
@@ -96,7 +96,7 @@ func (p *plain) run(xs []Exchange, done chan<- struct{}) {
 			close(done)
 		}
 	}
-	timer := time.AfterFunc(hedge, func() { goOn(p.readSingly(keys, &read)) })
+	timer := time.AfterFunc(hedge, func() { goOn(p.readSingly(keys, &allRead)) })
 	items, err := p.client.GetMulti(keys)
 	err = classified(err)
 	p.gate.leave(err)
@@ -124,10 +124,10 @@ func (p *plain) writeAll(xs []Exchange, items map[string]*memcache.Item, err err
 	var last func() // the last write, which is left to this goroutine
 	var others []Exchange
 	for _, x := range xs {
-		item, known, err := foundIn(x, items, err)
+		item, known, keyErr := foundIn(x, items, err)
 		switch {
-		case err != nil:
-			x.Done(Result{Err: err})
+		case keyErr != nil:
+			x.Done(Result{Err: keyErr})
 		case !known || !p.gate.tryEnter():
 			others = append(others, x)
 		default:
@@ -326,8 +326,8 @@ func (p *plain) findOut(x Exchange, w *connWait) Result {
 // stray reports whether items has an item of a key that is not in keys.
 func stray(items map[string]*memcache.Item, keys []string) bool {
 	asked := 0
-	for _, key := range keys {
-		if item := items[key]; item != nil && item.Key == key {
+	for _, key := range keys { // they differ
+		if item, ok := items[key]; ok && (item == nil || item.Key == key) {
 			asked++
 		}
 	}
