@@ -493,6 +493,28 @@ func TestStrayAnswersOfAPlainClientAreAnErrorAndBanNobody(t *testing.T) {
 	}
 }
 
+// An emptyClient has an item of nil for a key that is not stored.
+type emptyClient struct{ throttler.Client }
+
+func (c emptyClient) GetMulti(keys []string) (map[string]*memcache.Item, error) {
+	items, err := c.Client.GetMulti(keys)
+	for _, key := range keys {
+		if _, ok := items[key]; !ok {
+			items[key] = nil
+		}
+	}
+	return items, err
+}
+
+func TestAnItemOfNilIsNone(t *testing.T) {
+	th := throttler.New(emptyClient{over(memstore.New())})
+	rule := either(condition("a", 1, time.Minute), condition("b", 1, time.Minute))
+	d := authorize(t, th, rule)
+	require.NoError(t, d.Err)
+	require.Equal(t, throttler.Authorized, d.Status)
+	require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+}
+
 func TestCallersOfOneValueWaitForAHungServerTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(hungAfter(500 * time.Millisecond).plainly())
