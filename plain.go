@@ -13,7 +13,8 @@ import (
 
 // plain makes an [Exchanger] of a Client that is none. An exchange takes two round
 // trips: it reads the record, and writes it if it is still as it was read. Several
-// exchanges read all records at once, and then write all at once.
+// exchanges read all records at once, and then write as many at a time as the gate has
+// places.
 type plain struct {
 	client Client
 	gate   gate
@@ -76,17 +77,7 @@ func (p *plain) run(xs []Exchange, done chan<- struct{}) {
 		return
 	}
 	keys := unread(xs)
-	if len(keys) == 0 {
-		p.writeAll(xs, nil, nil)
-		close(done)
-		return
-	}
-	if err := p.gate.enter(); err != nil {
-		p.writeAll(xs, nil, allKeys{err})
-		close(done)
-		return
-	}
-	var allRead atomic.Bool // one of the two ways has read all keys, and goes on
+	var allRead atomic.Bool // one of the ways has read all keys, and goes on
 	goOn := func(items map[string]*memcache.Item, err error) {
 		if allRead.CompareAndSwap(false, true) {
 			if stray(items, keys) {
@@ -95,6 +86,14 @@ func (p *plain) run(xs []Exchange, done chan<- struct{}) {
 			p.writeAll(xs, items, err)
 			close(done)
 		}
+	}
+	if len(keys) == 0 {
+		goOn(nil, nil)
+		return
+	}
+	if err := p.gate.enter(); err != nil {
+		goOn(nil, allKeys{err})
+		return
 	}
 	timer := time.AfterFunc(hedge, func() { goOn(p.readSingly(keys, &allRead)) })
 	items, err := p.client.GetMulti(keys)
