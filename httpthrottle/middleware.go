@@ -193,10 +193,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		next.ServeHTTP(w, r.WithContext(c))
 	case gate.Refused, gate.TooLarge:
 		*d = later(*d, m.tarpit.wait(c.Context, m.Delay, m.maxDelayed()))
-		if violated := m.publish(w, r, &rule, d); violated != nil {
-			c.violated = new([]string)
-			*c.violated = violated
-		}
+		c.violated = m.publish(w, r, &rule, d)
 		m.refuse(w, r.WithContext(c), *d, m.WriteAnswer)
 	case gate.Overloaded:
 		unavailable(w, r, "The server has too many requests to decide this one.")
@@ -243,8 +240,8 @@ func unavailable(w http.ResponseWriter, r *http.Request, message string) {
 // options of [Refusal]. Call it in an Answer that only adds to the response.
 func (m *Middleware) WriteAnswer(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
 	var violated []string
-	if c := decidedContextOf(r.Context()); c != nil && c.violated != nil {
-		violated = *c.violated
+	if c := decidedContextOf(r.Context()); c != nil {
+		violated = c.violated
 	}
 	m.write(w, r, d, http.StatusTooManyRequests, violated)
 }
@@ -254,7 +251,7 @@ func (m *Middleware) WriteAnswer(w http.ResponseWriter, r *http.Request, d throt
 type decidedContext struct {
 	context.Context
 	decision throttler.Decision
-	violated *[]string // the names of the violated policies, as in the header; nil: none
+	violated []string // the names of the violated policies, as in the header
 }
 
 type decisionKey struct{}
