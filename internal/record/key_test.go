@@ -1,4 +1,4 @@
-package throttler_test
+package record
 
 import (
 	"crypto/sha256"
@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/adaptivethrottler/throttler"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -24,7 +23,7 @@ func TestPlainKeysReadAsInTheOriginal(t *testing.T) {
 		{"login", "name", "\xff\xfe", "login#name#\xff\xfe"},
 		{"login", "ip", long, "login#ip#" + long},
 	} {
-		require.Equal(t, tt.key, throttler.Key(tt.identifier, tt.name, tt.value))
+		require.Equal(t, tt.key, Key(tt.identifier, tt.name, tt.value))
 	}
 }
 
@@ -41,11 +40,11 @@ func TestOtherKeysAreHashed(t *testing.T) {
 		{"log in", "ip", "1"},
 		{"login", "i p", "1"},
 	} {
-		require.Regexp(t, `^#sha256#[0-9a-f]{64}$`, throttler.Key(tt.identifier, tt.name, tt.value))
+		require.Regexp(t, `^#sha256#[0-9a-f]{64}$`, Key(tt.identifier, tt.name, tt.value))
 	}
 	// As documented, so that an operator can compute it.
 	sum := sha256.Sum256([]byte("\x00\x00\x00\x00\x00\x00\x00\x05login\x00\x00\x00\x00\x00\x00\x00\x04name\x00\x00\x00\x00\x00\x00\x00\x09bob smith"))
-	require.Equal(t, "#sha256#"+hex.EncodeToString(sum[:]), throttler.Key("login", "name", "bob smith"))
+	require.Equal(t, "#sha256#"+hex.EncodeToString(sum[:]), Key("login", "name", "bob smith"))
 }
 
 // Whichever byte it is, wherever it stands, and whatever the bytes beside it.
@@ -56,8 +55,8 @@ func TestEachByteIsLegalOrNot(t *testing.T) {
 				for _, beside := range []string{"!", "~", "\x80", "\xff"} {
 					value := []byte(strings.Repeat(beside, length))
 					value[at] = byte(b)
-					key := throttler.Key("i", "n", string(value))
-					hashed := strings.HasPrefix(key, throttler.HashedKey)
+					key := Key("i", "n", string(value))
+					hashed := strings.HasPrefix(key, HashedKey)
 					require.Equal(t, b <= ' ' || b == 0x7f, hashed, "%q", value)
 				}
 			}
@@ -71,7 +70,7 @@ func TestDifferentTriplesHaveDifferentKeys(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := [3]string{part.Draw(t, "a0"), part.Draw(t, "a1"), part.Draw(t, "a2")}
 		b := [3]string{part.Draw(t, "b0"), part.Draw(t, "b1"), part.Draw(t, "b2")}
-		same := throttler.Key(a[0], a[1], a[2]) == throttler.Key(b[0], b[1], b[2])
+		same := Key(a[0], a[1], a[2]) == Key(b[0], b[1], b[2])
 		require.Equal(t, a == b, same)
 	})
 }
@@ -84,10 +83,10 @@ func FuzzKey(f *testing.F) {
 	f.Add("#sha256#", "", strings.Repeat("0", 64))
 	f.Add("", "#", "\xff#")
 	f.Fuzz(func(t *testing.T, identifier, name, value string) {
-		key := throttler.Key(identifier, name, value)
+		key := Key(identifier, name, value)
 		require.NoError(t, legalKey(key))
-		if strings.HasPrefix(key, throttler.HashedKey) {
-			require.Len(t, key, len(throttler.HashedKey)+64)
+		if strings.HasPrefix(key, HashedKey) {
+			require.Len(t, key, len(HashedKey)+64)
 			return
 		}
 		parts := strings.SplitN(key, "#", 3)
@@ -98,7 +97,7 @@ func FuzzKey(f *testing.F) {
 
 // legalKey is what the client and the protocol ask of a key.
 func legalKey(key string) error {
-	if key == "" || len(key) > throttler.MaxKey {
+	if key == "" || len(key) > MaxKey {
 		return fmt.Errorf("%d bytes", len(key))
 	}
 	for i := range len(key) {

@@ -1,15 +1,14 @@
-package throttler_test
+package record
 
 import (
 	"testing"
 	"time"
 
-	"github.com/adaptivethrottler/throttler"
 	"github.com/stretchr/testify/require"
 )
 
-func leaky(max int, ttl time.Duration) throttler.Condition {
-	return throttler.Condition{Name: "c", Max: max, TTL: ttl, Algorithm: throttler.LeakyBucket}
+func leaky(max int, ttl time.Duration) Limit {
+	return Limit{Max: max, TTL: ttl, Algorithm: Bucket}
 }
 
 func TestBucketTakesABurstAndThenItsRate(t *testing.T) {
@@ -54,7 +53,7 @@ func TestBucketWithAnIntervalThatIsNoWholeNanosecondKeepsBurstAndRate(t *testing
 func TestRefusedByABucketChangesNothing(t *testing.T) {
 	c := &cell{}
 	c.call(at(0), leaky(1, time.Minute), 0)
-	o, next := throttler.Decide(at(t1), leaky(1, time.Minute), 0, c.stored)
+	o, next := decideBytes(at(t1), leaky(1, time.Minute), 0, c.stored)
 	require.True(t, o.Blocked)
 	require.Nil(t, next)
 }
@@ -87,7 +86,7 @@ func TestChangingTheAlgorithmLeavesWhatTheOtherHasCounted(t *testing.T) {
 		c.call(at(0), window(2, t9), 0)
 		c.call(at(0), leaky(3, t9), 0)
 	}
-	require.Len(t, throttler.Expiries(c.stored), 2)
+	require.Len(t, expiriesIn(c.stored), 2)
 	require.True(t, c.call(at(t1), window(2, t9), 0).Blocked)
 	require.Equal(t, t2, c.call(at(t1), leaky(3, t9), 0).RetryAfter)
 	require.False(t, c.call(at(t3), leaky(3, t9), 0).Blocked)
@@ -117,7 +116,7 @@ func TestChangingTheAlgorithmKeepsABan(t *testing.T) {
 
 func TestLongestBucket(t *testing.T) {
 	c := &cell{}
-	condition := leaky(1, throttler.MaxBucketTTL)
+	condition := leaky(1, longestBucket)
 	require.False(t, c.call(at(0), condition, 0).Blocked)
-	require.Equal(t, throttler.MaxBucketTTL-time.Hour, c.call(at(time.Hour), condition, 0).RetryAfter)
+	require.Equal(t, longestBucket-time.Hour, c.call(at(time.Hour), condition, 0).RetryAfter)
 }

@@ -1,6 +1,4 @@
-package throttler
-
-import "time"
+package record
 
 // A bucket is the leaky bucket of the generic cell rate algorithm: one time, its
 // score S, at which everything that was poured in has leaked out again. With
@@ -12,7 +10,8 @@ import "time"
 //	S' = max(S, now) + I
 //
 // It is refused, and changes nothing, if S' > now+TTL; otherwise S becomes S'.
-// A call that costs several hits adds as many intervals, or none.
+// A call that costs several hits adds as many intervals, or none; one that makes do
+// with less adds as many as fit.
 // An empty bucket thus takes a burst of Max hits at once and then one every I.
 // Over any time T no more than Max + T/I hits are authorized.
 //
@@ -28,16 +27,16 @@ import "time"
 //
 // The zero bucket is empty.
 type bucket struct {
-	score   instant
+	score   Instant
 	cancels uint16 // goes up as hits are taken back from before others, see without
 }
 
-// A share is what one call pours into a bucket. The zero share is no call's.
-type share struct {
-	at      instant // when it was counted
-	until   instant // the score that it made
-	amount  instant // how long it takes to leak
-	grain   instant // the most that a share taken back moves others by for each that cancels goes up
+// A Share is what one call pours into a bucket. The zero Share is no call's.
+type Share struct {
+	at      Instant // when it was counted
+	until   Instant // the score that it made
+	amount  Instant // how long it takes to leak
+	grain   Instant // the most that a share taken back moves others by for each that cancels goes up
 	weight  uint16  // by how much cancels goes up for this one
 	most    uint16  // by how much cancels may have gone up, or else it counts as another bucket's
 	cancels uint16  // of the bucket, at the time
@@ -52,68 +51,56 @@ const (
 	minMoved = 128
 )
 
-// share returns the share of a call of c, counted at now, that left b so.
-func (b bucket) share(now instant, c *Condition) share {
-	hitsInGrain := (c.Max-1)/maxMoved + 1
-	return share{
+// share returns the share of cost hits of limit, counted at now, that left b so.
+func (b bucket) share(now Instant, limit *Limit, cost int) Share {
+	hitsInGrain := (limit.Max-1)/maxMoved + 1
+	return Share{
 		at:      now,
 		until:   b.score,
-		amount:  c.interval() * instant(c.cost()),
-		grain:   c.interval() * instant(hitsInGrain),
-		weight:  uint16((c.cost()-1)/hitsInGrain + 1),
-		most:    uint16(max(min(c.Max, maxMoved/2)*2, minMoved)),
+		amount:  limit.Interval() * Instant(cost),
+		grain:   limit.Interval() * Instant(hitsInGrain),
+		weight:  uint16((cost-1)/hitsInGrain + 1),
+		most:    uint16(max(min(limit.Max, maxMoved/2)*2, minMoved)),
 		cancels: b.cancels,
 	}
 }
 
-// interval returns in how much time a hit leaks out of a bucket of c.
-func (c *Condition) interval() instant {
-	return (instant(c.TTL)-1)/instant(c.Max) + 1
-}
-
-// bucketSize returns how long a full bucket of c takes to leak empty.
-func (c *Condition) bucketSize() instant {
-	return c.interval() * instant(c.Max)
-}
-
-// leftBehind returns how much longer than it should a bucket of c may stay closed
-// to a call of c because of hits that were given back, see without: what leaks in
-// the time that a call takes, with a margin.
-func (c *Condition) leftBehind() time.Duration {
-	others := c.interval() * instant(c.cost()-1)
-	return time.Duration(others + min(c.interval()/2, instant(time.Second)))
-}
-
-// lookAtBucket decides a call at now on the bucket of v.next.
-func (v *verdict) lookAtBucket(now instant, c *Condition, count bool) {
-	b, interval := &v.next.bucket, c.interval()
-	limit, amount := now+interval*instant(c.Max), interval*instant(c.cost())
-	tooFull := b.score > limit
+// lookAtBucket decides a call at now on b, and reports whether b must be stored.
+func (v *Verdict) lookAtBucket(now Instant, limit *Limit, b *bucket, count bool) (store bool) {
+	interval := limit.Interval()
+	brim, needed := now+interval*Instant(limit.Max), interval*Instant(limit.Needed())
+	tooFull := b.score > brim
 	if b.score == 0 {
 		b.cancels = nonce(now)
 	}
-	b.score = min(max(b.score, now), limit)
+	b.score = min(max(b.score, now), brim)
 	switch {
-	case amount > limit-b.score:
-		v.outcome.Blocked = true
-		v.store = tooFull
+	case needed > brim-b.score:
+		v.Outcome.Blocked = true
+		store = tooFull
 	case count:
-		b.score += amount
-		v.store = true
-		v.hit = hit{cost: c.cost(), share: b.share(now, c)}
+		cost := limit.Hits()
+		if limit.Least > 0 {
+			cost = min(cost, int((brim-b.score)/interval))
+		}
+		v.Outcome.Cost = cost
+		b.score += interval * Instant(cost)
+		store = true
+		v.Hit = Hit{Cost: cost, Share: b.share(now, limit, cost)}
 	}
-	room := limit - b.score
-	v.again = amount.since(room)
-	v.outcome.RetryAfter = v.again
-	if !v.outcome.Blocked {
-		v.outcome.RetryAfter = interval.since(room)
+	room := brim - b.score
+	v.Again = needed.Since(room)
+	v.Outcome.RetryAfter = v.Again
+	if !v.Outcome.Blocked {
+		v.Outcome.RetryAfter = interval.Since(room)
 	}
-	v.outcome.Remaining = int(room / interval)
-	v.outcome.ResetAfter = b.score.since(now)
+	v.Outcome.Remaining = int(room / interval)
+	v.Outcome.ResetAfter = b.score.Since(now)
+	return store
 }
 
 // expire empties b if all has leaked at now.
-func (b *bucket) expire(now instant) {
+func (b *bucket) expire(now Instant) {
 	if b.score <= now {
 		*b = bucket{}
 	}
@@ -121,7 +108,7 @@ func (b *bucket) expire(now instant) {
 
 // nonce returns where cancels of a new bucket begins: far from where that of an
 // earlier bucket was, most probably, so that no share of it is found in this one.
-func nonce(now instant) uint16 {
+func nonce(now Instant) uint16 {
 	const golden = 0x9e3779b97f4a7c15 // 1<<64 over the golden ratio: spreads what differs little
 	return uint16(uint64(now) * golden >> 48)
 }
@@ -140,7 +127,7 @@ func nonce(now instant) uint16 {
 // A bucket whose score is lower than all that was taken back explains, or from
 // which more was taken back than there may have been, is another one: the share's
 // was reset or expired.
-func (b bucket) without(s share, now instant) (bucket, bool) {
+func (b bucket) without(s Share, now Instant) (bucket, bool) {
 	moved := b.cancels - s.cancels
 	earliest := s.movedBy(moved)
 	if moved > s.most || b.score < earliest {
@@ -159,9 +146,9 @@ func (b bucket) without(s share, now instant) (bucket, bool) {
 
 // movedBy returns when s has leaked at the earliest, if so many grains were taken
 // back since it was counted.
-func (s share) movedBy(grains uint16) instant {
-	if grains > 0 && s.grain > s.until/instant(grains) {
+func (s Share) movedBy(grains uint16) Instant {
+	if grains > 0 && s.grain > s.until/Instant(grains) {
 		return 0
 	}
-	return s.until - s.grain*instant(grains)
+	return s.until - s.grain*Instant(grains)
 }

@@ -1,10 +1,10 @@
-package throttler
+package record
 
 import "time"
 
 // The sliding window: a list of the times at which the hits expire. A call is
-// refused if its Cost and the hits that have not expired exceed Max together;
-// otherwise it adds its Cost as hits. It is the algorithm of
+// refused if the hits that it needs and those that have not expired exceed Max
+// together; otherwise it adds its hits. It is the algorithm of
 // Schedule::AdaptiveThrottler, and the only one that admits exactly Max hits in
 // any window of TTL, whenever that begins.
 //
@@ -24,44 +24,47 @@ import "time"
 // wrong clock, here or elsewhere, blocks a value for TTL at most. The same
 // holds when the clock goes backwards and all hits are later than now+TTL.
 
-// lookAtWindow decides a call at now on the hits of v.next.
-func (v *verdict) lookAtWindow(now instant, c *Condition, count bool) {
-	h, expiry, cost := &v.next.hits, now.add(c.TTL), c.cost()
+// lookAtWindow decides a call at now on h, and reports whether h must be stored.
+func (v *Verdict) lookAtWindow(now Instant, limit *Limit, h *hits, count bool) (store bool) {
+	expiry, needed := now.Add(limit.TTL), limit.Needed()
 	h.expire(now)
 	corrected := h.correct(now, expiry)
 	n := h.len()
-	over := n + cost - c.Max // how many hits have to expire first
+	over := n + needed - limit.Max // how many hits have to expire first
 	if over > 0 && h.time(over-1) <= now {
 		*h, n, over = hits{}, 0, 0 // a list out of order is none
 	}
-	v.outcome.Remaining = max(c.Max-n, 0)
+	v.Outcome.Remaining = max(limit.Max-n, 0)
 	switch {
 	case over > 0:
-		v.outcome.Blocked = true
+		v.Outcome.Blocked = true
 		end := h.end()
 		h.cap(expiry)
-		v.store = corrected || h.end() < end
+		store = corrected || h.end() < end
 	case count:
-		v.outcome.Remaining -= cost
-		h.add(cost, expiry, c)
-		v.store = true
-		v.hit = hit{cost: cost, expiry: h.rounded(expiry)}
+		cost := min(limit.Hits(), limit.Max-n)
+		v.Outcome.Cost = cost
+		v.Outcome.Remaining -= cost
+		h.add(cost, expiry, limit)
+		store = true
+		v.Hit = Hit{Cost: cost, Expiry: h.rounded(expiry)}
 	}
 	latest := h.rounded(expiry) // no hit counts for longer
-	v.outcome.ResetAfter = min(h.end(), latest).since(now)
-	v.again = h.untilFits(cost, c.Max, now, latest)
-	v.outcome.RetryAfter = v.again
-	if cost > 1 && !v.outcome.Blocked {
-		v.outcome.RetryAfter = h.untilFits(1, c.Max, now, latest)
+	v.Outcome.ResetAfter = min(h.end(), latest).Since(now)
+	v.Again = h.untilFits(needed, limit.Max, now, latest)
+	v.Outcome.RetryAfter = v.Again
+	if needed > 1 && !v.Outcome.Blocked {
+		v.Outcome.RetryAfter = h.untilFits(1, limit.Max, now, latest)
 	}
+	return store
 }
 
 // untilFits returns how long after now cost more hits fit into h under max, if
 // no hit counts after latest.
-func (h *hits) untilFits(cost, max int, now, latest instant) time.Duration {
+func (h *hits) untilFits(cost, max int, now, latest Instant) time.Duration {
 	last := h.len() + cost - max - 1 // of the hits that have to expire first
 	if last < 0 {
 		return 0
 	}
-	return min(h.time(last), latest).since(now)
+	return min(h.time(last), latest).Since(now)
 }

@@ -1,4 +1,4 @@
-package throttler
+package record
 
 import (
 	"crypto/sha256"
@@ -7,24 +7,24 @@ import (
 	"strings"
 )
 
-// maxKey is the longest key that is written out in full. memcached takes 250
+// MaxKey is the longest key that is written out in full. memcached takes 250
 // bytes.
-const maxKey = 249
+const MaxKey = 249
 
-// hashedKey begins the keys that are not written out in full. No plain key
+// HashedKey begins the keys that are not written out in full. No plain key
 // begins like it, since an identifier is never empty and a plain one holds
 // no '#'.
-const hashedKey = "#sha256#"
+const HashedKey = "#sha256#"
 
-// key returns the memcached key of the record for a condition's value.
+// Key returns the memcached key of the record for a condition's value.
 //
 // It is identifier#name#value where those bytes make a legal key that can be
 // taken apart again, as in the original, so that an operator can read it.
-// Every other one is hashedKey and the SHA-256, in hexadecimal, of the three
+// Every other one is [HashedKey] and the SHA-256, in hexadecimal, of the three
 // parts, each preceded by its length as 8 bytes, big endian. So two different
 // triples never share a key, and no triple makes a key that memcached or its
 // client refuses.
-func key(identifier, name, value string) string {
+func Key(identifier, name, value string) string {
 	if k, ok := plainKey(identifier, name, value); ok {
 		return k
 	}
@@ -35,30 +35,30 @@ func key(identifier, name, value string) string {
 		hash.Write(length[:])
 		hash.Write([]byte(part))
 	}
-	return hashedKey + hex.EncodeToString(hash.Sum(nil))
+	return HashedKey + hex.EncodeToString(hash.Sum(nil))
 }
 
 // plainKey returns identifier#name#value, and whether that is a legal key and the
 // only triple to read so. The first two parts may not hold a '#', the last one may:
 // all that follows the second '#' is the value.
 func plainKey(identifier, name, value string) (k string, ok bool) {
-	if identifier == "" || len(identifier)+len(name)+len(value)+2 > maxKey ||
+	if identifier == "" || len(identifier)+len(name)+len(value)+2 > MaxKey ||
 		strings.IndexByte(identifier, '#') >= 0 || strings.IndexByte(name, '#') >= 0 {
 		return "", false
 	}
-	var room [maxKey]byte
+	var room [MaxKey]byte
 	b := append(append(room[:0], identifier...), '#')
 	b = append(append(b, name...), '#')
 	b = append(b, value...)
-	if !legal(b) {
+	if !Legal(b) {
 		return "", false
 	}
 	return string(b), true
 }
 
-// legal reports whether memcached takes the bytes of b in a key: neither a
+// Legal reports whether memcached takes the bytes of b in a key: neither a
 // blank nor a control character of ASCII.
-func legal(b []byte) bool {
+func Legal(b []byte) bool {
 	if len(b) >= 8 {
 		for i := 0; i < len(b)-8; i += 8 {
 			if !legalWord(binary.NativeEndian.Uint64(b[i:])) {
@@ -75,7 +75,7 @@ func legal(b []byte) bool {
 	return true
 }
 
-// legalWord is legal for 8 bytes at once. Where a byte is less than n, up to 0x80,
+// legalWord is Legal for 8 bytes at once. Where a byte is less than n, up to 0x80,
 // subtracting n from it sets its highest bit, which was not set. A byte above it may
 // lose 1 to it, but then the answer is known.
 func legalWord(w uint64) bool {

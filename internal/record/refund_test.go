@@ -1,4 +1,4 @@
-package throttler
+package record
 
 import (
 	"math/rand/v2"
@@ -9,39 +9,39 @@ import (
 	"pgregory.net/rapid"
 )
 
-var start = instantOf(time.Unix(1_800_000_000, 0))
+var start = InstantOf(time.Unix(1_800_000_000, 0))
 
-func bucketOf(max int, ttl time.Duration) *Condition {
-	return &Condition{Name: "c", Max: max, TTL: ttl, Algorithm: LeakyBucket}
+func bucketOf(max int, ttl time.Duration) *Limit {
+	return &Limit{Max: max, TTL: ttl, Algorithm: Bucket}
 }
 
 // pour counts n calls of c at now.
-func pour(t require.TestingT, b bucket, now instant, c *Condition, n int) (bucket, []hit) {
-	var counted []hit
+func pour(t require.TestingT, b bucket, now Instant, c *Limit, n int) (bucket, []Hit) {
+	var counted []Hit
 	for range n {
-		v := decide(now, c, lockout{}, record{bucket: b}, true)
-		require.False(t, v.outcome.Blocked)
-		b, counted = v.next.bucket, append(counted, v.hit)
+		v := decide(now, c, Lockout{}, Record{bucket: b}, true)
+		require.False(t, v.Outcome.Blocked)
+		b, counted = v.Next.bucket, append(counted, v.Hit)
 	}
 	return b, counted
 }
 
 // takeBack takes all shares back at now, in random order.
-func takeBack(b bucket, now instant, counted []hit, random *rand.Rand) bucket {
+func takeBack(b bucket, now Instant, counted []Hit, random *rand.Rand) bucket {
 	for _, i := range random.Perm(len(counted)) {
-		b, _ = b.without(counted[i].share, now)
+		b, _ = b.without(counted[i].Share, now)
 	}
 	return b
 }
 
 func TestCancelInRandomOrderEmptiesABucket(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	for _, c := range []*Condition{bucketOf(5, time.Minute), bucketOf(100, time.Second), bucketOf(1000, time.Hour), bucketOf(100_000, time.Minute)} {
+	for _, c := range []*Limit{bucketOf(5, time.Minute), bucketOf(100, time.Second), bucketOf(1000, time.Hour), bucketOf(100_000, time.Minute)} {
 		for _, cost := range []int{1, c.Max / 20, c.Max / 2} {
 			costing := *c
 			costing.Cost = cost
 			for range 20 {
-				b, counted := pour(t, bucket{}, start, &costing, min(1000, c.Max/costing.cost()))
+				b, counted := pour(t, bucket{}, start, &costing, min(1000, c.Max/costing.Hits()))
 				require.Equal(t, start, takeBack(b, start, counted, random).score, "Max %d, Cost %d", c.Max, cost)
 			}
 		}
@@ -56,8 +56,8 @@ func TestCancelLeavesNoMoreThanLeaksMeanwhile(t *testing.T) {
 	for range 20 {
 		b, counted := pour(t, bucket{}, start, c, 100)
 		meanwhile := 20 * time.Millisecond
-		end := start.add(meanwhile)
-		require.LessOrEqual(t, takeBack(b, end, counted, random).score-end, 99*instant(meanwhile))
+		end := start.Add(meanwhile)
+		require.LessOrEqual(t, takeBack(b, end, counted, random).score-end, 99*Instant(meanwhile))
 	}
 }
 
@@ -65,37 +65,37 @@ func TestCancelOfTheNewestFirstLeavesNothing(t *testing.T) {
 	c := bucketOf(50, time.Minute)
 	var b bucket
 	now := start
-	var counted []hit
+	var counted []Hit
 	for range 50 {
-		var one []hit
+		var one []Hit
 		b, one = pour(t, b, now, c, 1)
-		counted, now = append(counted, one...), now+instant(time.Second/10)
+		counted, now = append(counted, one...), now+Instant(time.Second/10)
 	}
 	for i := range counted {
-		b, _ = b.without(counted[49-i].share, now)
-		now += instant(time.Millisecond)
+		b, _ = b.without(counted[49-i].Share, now)
+		now += Instant(time.Millisecond)
 	}
 	require.LessOrEqual(t, b.score, now)
 }
 
 // poured is a call that a bucket has taken, and what became of it.
 type poured struct {
-	hit
-	back   instant // so much was given back
+	Hit
+	back   Instant // so much was given back
 	closed bool    // it was taken back, or an attempt was made
 }
 
 // scoreOf returns the score of a bucket that would have taken calls, each smaller
 // by what was given back of it; or of one that has never seen those taken back.
-func scoreOf(calls []poured, asIfNever bool) instant {
-	var score instant
+func scoreOf(calls []poured, asIfNever bool) Instant {
+	var score Instant
 	for _, p := range calls {
-		amount := p.share.amount - p.back
+		amount := p.Share.amount - p.back
 		if asIfNever && p.closed && p.back > 0 {
 			amount = 0
 		}
 		if amount > 0 {
-			score = max(score, p.share.at) + amount
+			score = max(score, p.Share.at) + amount
 		}
 	}
 	return score
@@ -111,14 +111,14 @@ func TestCancelGivesBackNeitherTooMuchNorMuchTooLittle(t *testing.T) {
 		b, now := bucket{}, start
 		var calls []poured
 		for range rapid.IntRange(1, 100).Draw(t, "steps") {
-			now += instant(rapid.SampledFrom([]int64{0, 0, 1, int64(c.TTL) / 1000, int64(c.interval()) / 3, int64(c.TTL) / 3}).Draw(t, "pause"))
+			now += Instant(rapid.SampledFrom([]int64{0, 0, 1, int64(c.TTL) / 1000, int64(c.Interval()) / 3, int64(c.TTL) / 3}).Draw(t, "pause"))
 			if len(calls) == 0 || rapid.Bool().Draw(t, "count") {
 				costing := *c
 				costing.Cost = rapid.IntRange(1, max(1, c.Max/3)).Draw(t, "cost")
-				v := decide(now, &costing, lockout{}, record{bucket: b}, true)
-				b = v.next.bucket
-				if v.store {
-					calls = append(calls, poured{hit: v.hit})
+				v := decide(now, &costing, Lockout{}, Record{bucket: b}, true)
+				b = v.Next.bucket
+				if v.Store {
+					calls = append(calls, poured{Hit: v.Hit})
 				}
 				continue
 			}
@@ -126,15 +126,15 @@ func TestCancelGivesBackNeitherTooMuchNorMuchTooLittle(t *testing.T) {
 			if p.closed {
 				continue
 			}
-			next, found := b.without(p.share, now)
+			next, found := b.without(p.Share, now)
 			if next.score != b.score || found {
 				require.True(t, found)
 				require.Less(t, next.score, b.score)
 			}
 			p.back, p.closed = b.score-next.score, true
-			require.LessOrEqual(t, p.back, p.share.amount)
-			least := min(p.share.amount-(now-p.share.at), b.score-now)
-			if b.cancels-p.share.cancels <= p.share.most {
+			require.LessOrEqual(t, p.back, p.Share.amount)
+			least := min(p.Share.amount-(now-p.Share.at), b.score-now)
+			if b.cancels-p.Share.cancels <= p.Share.most {
 				require.GreaterOrEqual(t, p.back, least, "all but what leaked meanwhile")
 			}
 			b = next
@@ -145,10 +145,10 @@ func TestCancelGivesBackNeitherTooMuchNorMuchTooLittle(t *testing.T) {
 }
 
 func TestLongestBucketIsGivenBackAfterManyOthers(t *testing.T) {
-	c := bucketOf(1, MaxBucketTTL)
+	c := bucketOf(1, longestBucket)
 	b, counted := pour(t, bucket{}, start, c, 1)
 	b.cancels += minMoved // as if so many had been taken back, of no size
-	next, found := b.without(counted[0].share, start+1)
+	next, found := b.without(counted[0].Share, start+1)
 	require.True(t, found)
 	require.Equal(t, start+1, next.score, "it is empty")
 }
@@ -162,12 +162,12 @@ func TestCancelAfterAResetFindsNothingInANewBucket(t *testing.T) {
 	half.Cost = 50_000 - 1
 	for _, others := range []int{1, 60} {
 		for range 1000 {
-			now := start + instant(random.Int64N(int64(time.Hour)))
+			now := start + Instant(random.Int64N(int64(time.Hour)))
 			b, _ := pour(t, bucket{}, now, &half, 1)
 			_, counted := pour(t, b, now, large, 1)
-			now += instant(random.Int64N(int64(time.Second)))
+			now += Instant(random.Int64N(int64(time.Second)))
 			b, _ = pour(t, bucket{}, now, large, others)
-			_, found := b.without(counted[0].share, now+instant(time.Second))
+			_, found := b.without(counted[0].Share, now+Instant(time.Second))
 			require.False(t, found)
 		}
 	}
@@ -179,10 +179,10 @@ func TestCancelAfterAResetRarelyFindsAHitOfANewSmallBucket(t *testing.T) {
 	c := bucketOf(5, time.Minute)
 	found := 0
 	for range 10_000 {
-		now := start + instant(random.Int64N(int64(time.Hour)))
+		now := start + Instant(random.Int64N(int64(time.Hour)))
 		_, counted := pour(t, bucket{}, now, c, 1)
-		b, _ := pour(t, bucket{}, now+instant(1+random.Int64N(int64(time.Second))), c, 2)
-		if _, ok := b.without(counted[0].share, now+instant(time.Second)); ok {
+		b, _ := pour(t, bucket{}, now+Instant(1+random.Int64N(int64(time.Second))), c, 2)
+		if _, ok := b.without(counted[0].Share, now+Instant(time.Second)); ok {
 			found++
 		}
 	}

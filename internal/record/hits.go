@@ -1,4 +1,4 @@
-package throttler
+package record
 
 import (
 	"encoding/binary"
@@ -12,14 +12,14 @@ import (
 // take in the finer one, which needs 5 bytes a hit where the coarser needs 3
 // (in 5 minutes). A time is rounded up, so that no hit ends early by it.
 const (
-	fine   = instant(time.Nanosecond)
-	coarse = instant(100 * time.Microsecond)
+	fine   = Instant(time.Nanosecond)
+	coarse = Instant(100 * time.Microsecond)
 
 	maxFine = 32
 )
 
 // unitFor returns the unit for a window of max hits.
-func unitFor(max int) instant {
+func unitFor(max int) Instant {
 	if max <= maxFine {
 		return fine
 	}
@@ -33,7 +33,7 @@ func unitFor(max int) instant {
 // by more hits of that time. So a list of any length takes many hits of one instant
 // without being copied. The zero hits is empty.
 type hits struct {
-	unit    instant // of what follows: fine or coarse
+	unit    Instant // of what follows: fine or coarse
 	ttl     uint64  // the longest TTL that one of the hits was counted under
 	last    uint64  // the last time in entries
 	entries []byte  // the low bytes of the times, width each
@@ -48,20 +48,20 @@ func (h *hits) len() int {
 }
 
 // time returns when hit i expires.
-func (h *hits) time(i int) instant {
+func (h *hits) time(i int) Instant {
 	if h.run > 0 {
 		if place := h.place(); i >= place+h.run {
 			i -= h.run
 		} else if i >= place {
-			return instant(h.added) * h.unit
+			return Instant(h.added) * h.unit
 		}
 	}
-	return instant(h.full(i)) * h.unit
+	return Instant(h.full(i)) * h.unit
 }
 
 // end returns when the last of the hits expires.
-func (h *hits) end() instant {
-	return instant(max(h.last, h.added)) * h.unit
+func (h *hits) end() Instant {
+	return Instant(max(h.last, h.added)) * h.unit
 }
 
 // stored returns the number of entries.
@@ -133,10 +133,10 @@ func (h *hits) search(t uint64) int {
 }
 
 // up returns t in the unit of h, rounded up.
-func (h *hits) up(t instant) uint64 { return ticks(t, h.unit) }
+func (h *hits) up(t Instant) uint64 { return ticks(t, h.unit) }
 
 // ticks returns t in a unit, fine or coarse, rounded up.
-func ticks(t, unit instant) uint64 {
+func ticks(t, unit Instant) uint64 {
 	t = max(t, 0)
 	if unit == fine {
 		return uint64(t)
@@ -149,16 +149,16 @@ func ticks(t, unit instant) uint64 {
 }
 
 // rounded returns t as it would be stored in h.
-func (h *hits) rounded(t instant) instant {
-	return instant(h.up(t)) * h.unit
+func (h *hits) rounded(t Instant) Instant {
+	return Instant(h.up(t)) * h.unit
 }
 
 // expire removes the hits that expire at t or before it.
-func (h *hits) expire(t instant) {
-	if h.run > 0 && instant(h.added)*h.unit <= t {
+func (h *hits) expire(t Instant) {
+	if h.run > 0 && Instant(h.added)*h.unit <= t {
 		h.added, h.run = 0, 0
 	}
-	if len(h.entries) > 0 && instant(h.full(0))*h.unit <= t {
+	if len(h.entries) > 0 && Instant(h.full(0))*h.unit <= t {
 		h.entries = h.entries[h.search(uint64(t/h.unit))*h.width():]
 		if len(h.entries) == 0 {
 			h.last = 0
@@ -173,12 +173,12 @@ func (h *hits) expire(t instant) {
 // reports whether it had to. Hits that would count for longer than any of the list
 // was counted for are those of a clock that is ahead, and are set to expiry with all
 // that are later.
-func (h *hits) correct(now, expiry instant) bool {
+func (h *hits) correct(now, expiry Instant) bool {
 	if h.len() == 0 {
 		return false
 	}
 	// A unit more, for the one that rounding up may add.
-	honest := now.add(time.Duration(h.ttl) * time.Duration(h.unit)).add(time.Duration(h.unit))
+	honest := now.Add(time.Duration(h.ttl) * time.Duration(h.unit)).Add(time.Duration(h.unit))
 	if h.end() <= max(h.rounded(expiry), honest) {
 		return false
 	}
@@ -187,7 +187,7 @@ func (h *hits) correct(now, expiry instant) bool {
 }
 
 // cap sets every hit that is later than t, rounded up, to that.
-func (h *hits) cap(t instant) {
+func (h *hits) cap(t Instant) {
 	if h.len() == 0 || max(h.last, h.added) <= h.up(t) {
 		return
 	}
@@ -201,13 +201,13 @@ func (h *hits) cap(t instant) {
 	h.entries, h.last = entries, latest
 }
 
-// add adds n hits of c that expire at expiry.
-func (h *hits) add(n int, expiry instant, c *Condition) {
-	unit := unitFor(c.Max)
-	ttl := ticks(instant(c.TTL), unit)
+// add adds n hits of limit that expire at expiry.
+func (h *hits) add(n int, expiry Instant, limit *Limit) {
+	unit := unitFor(limit.Max)
+	ttl := ticks(Instant(limit.TTL), unit)
 	if h.end() > expiry {
 		// As long as there are hits of a longer TTL, it is the list's.
-		ttl = max(ttl, ticks(instant(h.ttl)*h.unit, unit))
+		ttl = max(ttl, ticks(Instant(h.ttl)*h.unit, unit))
 	}
 	h.convert(unit, ttl)
 	if t := h.up(expiry); h.added != t {
@@ -220,7 +220,7 @@ func (h *hits) add(n int, expiry instant, c *Condition) {
 // convert makes h a list in the given unit of hits that were counted under ttl, in
 // that unit, at most. That must be no less than the distance between any two of
 // them.
-func (h *hits) convert(unit instant, ttl uint64) {
+func (h *hits) convert(unit Instant, ttl uint64) {
 	to := hits{unit: unit, ttl: ttl}
 	if unit == h.unit && to.width() == h.width() {
 		h.ttl = ttl
@@ -262,13 +262,19 @@ func (h *hits) appendEntries(b []byte) []byte {
 }
 
 // remove removes n hits that expire at expiry, or as many of them as there are, and
-// reports whether there was one.
-func (h *hits) remove(n int, expiry instant) (found bool) {
+// reports whether there was one. While Max is changed across maxFine and back, the list
+// is in the coarser unit for a time, and its hits stay rounded up to that.
+func (h *hits) remove(n int, expiry Instant) (found bool) {
+	return h.removeAt(n, h.up(expiry)) || h.unit == fine && h.removeAt(n, ticks(expiry, coarse)*uint64(coarse))
+}
+
+// removeAt removes n hits that expire at t, or as many of them as there are, and reports
+// whether there was one.
+func (h *hits) removeAt(n int, t uint64) (found bool) {
 	before := h.len()
 	if before == 0 {
 		return false
 	}
-	t := h.up(expiry)
 	if h.run > 0 && h.added == t {
 		taken := min(n, h.run)
 		n -= taken
@@ -306,13 +312,13 @@ func (h *hits) cut(from, to int) {
 
 // toCounted replaces the times of h by those at which its hits were counted, or by no
 // later ones, instead of those at which they expire. If those are before the year
-// 1970 it removes all. No hit of h may expire later than one of c that is counted
+// 1970 it removes all. No hit of h may expire later than one of limit that is counted
 // now.
-func (h *hits) toCounted(c *Condition) {
+func (h *hits) toCounted(limit *Limit) {
 	if h.len() == 0 {
 		return
 	}
-	h.convert(h.unit, max(h.ttl, h.up(instant(c.TTL))))
+	h.convert(h.unit, max(h.ttl, h.up(Instant(limit.TTL))))
 	if uint64(h.time(0)/h.unit) <= h.ttl+1 {
 		*h = hits{}
 		return

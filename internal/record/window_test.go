@@ -1,4 +1,4 @@
-package throttler_test
+package record
 
 import (
 	"fmt"
@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/adaptivethrottler/throttler"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -25,8 +24,8 @@ const (
 // cell is one record without a backend: what a sequence of calls makes of it.
 type cell struct{ stored []byte }
 
-func (c *cell) call(now time.Time, condition throttler.Condition, lockout time.Duration) throttler.Outcome {
-	o, next := throttler.Decide(now, condition, lockout, c.stored)
+func (c *cell) call(now time.Time, condition Limit, lockout time.Duration) Outcome {
+	o, next := decideBytes(now, condition, lockout, c.stored)
 	if next != nil {
 		c.stored = next
 	}
@@ -42,7 +41,7 @@ type step struct {
 	reset     time.Duration
 }
 
-func runSteps(t *testing.T, c *cell, condition throttler.Condition, lockout time.Duration, steps []step) {
+func runSteps(t *testing.T, c *cell, condition Limit, lockout time.Duration, steps []step) {
 	t.Helper()
 	for i, s := range steps {
 		o := c.call(at(s.at), condition, lockout)
@@ -50,8 +49,8 @@ func runSteps(t *testing.T, c *cell, condition throttler.Condition, lockout time
 	}
 }
 
-func window(max int, ttl time.Duration) throttler.Condition {
-	return throttler.Condition{Name: "c", Max: max, TTL: ttl}
+func window(max int, ttl time.Duration) Limit {
+	return Limit{Max: max, TTL: ttl}
 }
 
 func TestWindowOpensAsHitsExpire(t *testing.T) {
@@ -88,7 +87,7 @@ func TestSmallWindowsAreExactToTheNanosecond(t *testing.T) {
 }
 
 func TestRoundingNeverShortensAHitOfALargeWindow(t *testing.T) {
-	max, tick := throttler.MaxFine+1, throttler.Coarse
+	max, tick := maxFine+1, time.Duration(coarse)
 	c := &cell{}
 	for range max {
 		o := c.call(at(1), window(max, t1), 0)
@@ -111,8 +110,8 @@ func TestWindowThatIsMadeLargerOrSmallerKeepsItsHits(t *testing.T) {
 	require.Equal(t, 96, c.call(at(t3), large, 0).Remaining) // stored in larger units now
 	require.Equal(t, 0, c.call(at(t4), small, 0).Remaining)  // and in smaller ones again
 	require.Equal(t, []time.Time{
-		at(t9 + throttler.Coarse), at(t9 + t1 + throttler.Coarse), at(t9 + t2 + throttler.Coarse), at(t9 + t3), at(t9 + t4),
-	}, throttler.Expiries(c.stored))
+		at(t9 + time.Duration(coarse)), at(t9 + t1 + time.Duration(coarse)), at(t9 + t2 + time.Duration(coarse)), at(t9 + t3), at(t9 + t4),
+	}, expiriesIn(c.stored))
 }
 
 func TestRetryAfterIsWhenTheNextCallIsAuthorized(t *testing.T) {
@@ -132,7 +131,7 @@ func TestRetryAfterIsWhenTheNextCallIsAuthorized(t *testing.T) {
 	})
 }
 
-func drawWindow(t *rapid.T) throttler.Condition {
+func drawWindow(t *rapid.T) Limit {
 	return window(
 		rapid.OneOf(rapid.IntRange(1, 12), rapid.IntRange(30, 40)).Draw(t, "max"),
 		time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(10*time.Minute)).Draw(t, "ttl")))
@@ -160,7 +159,7 @@ func TestWindowNeverHoldsMoreThanMaxAndNeverBlocksForLess(t *testing.T) {
 				continue
 			}
 			for _, a := range authorized {
-				if end := a.Add(condition.TTL); condition.Max > throttler.MaxFine && !end.After(now) && end.Add(throttler.Coarse).After(now) {
+				if end := a.Add(condition.TTL); condition.Max > maxFine && !end.After(now) && end.Add(time.Duration(coarse)).After(now) {
 					inside++
 				}
 			}
@@ -202,7 +201,7 @@ func TestClocksThatDifferKeepTheListInOrder(t *testing.T) {
 			other := condition
 			other.TTL = max(time.Millisecond, time.Duration(float64(condition.TTL)*rapid.Float64Range(0.1, 10).Draw(t, "TTL change")))
 			c.call(now.Add(skew), other, 0)
-			times := throttler.Expiries(c.stored)
+			times := expiriesIn(c.stored)
 			for i := range times[1:] {
 				require.False(t, times[i].After(times[i+1]), "%v", times)
 			}
@@ -212,12 +211,12 @@ func TestClocksThatDifferKeepTheListInOrder(t *testing.T) {
 
 func TestResetAfterOfALargeWindowIsNeverEarlierThanItsLastHit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c, condition := &cell{}, window(throttler.MaxFine+rapid.IntRange(1, 5).Draw(t, "max"), t1)
+		c, condition := &cell{}, window(maxFine+rapid.IntRange(1, 5).Draw(t, "max"), t1)
 		now := at(0)
 		for range rapid.IntRange(1, 50).Draw(t, "calls") {
 			now = now.Add(time.Duration(rapid.Int64Range(0, int64(t1/20)).Draw(t, "pause")))
 			o := c.call(now, condition, 0)
-			times := throttler.Expiries(c.stored)
+			times := expiriesIn(c.stored)
 			require.Equal(t, times[len(times)-1], now.Add(o.ResetAfter))
 		}
 	})
@@ -231,13 +230,13 @@ func TestResetAfterOfAShortenedTTLIsThatTTL(t *testing.T) {
 
 // Rounding up may put an expiry a unit beyond now plus TTL. That is no clock ahead.
 func TestRoundedHitIsNotTakenForThatOfAClockAhead(t *testing.T) {
-	c, ttl := &cell{}, t1+throttler.Coarse/2
-	large := window(throttler.MaxFine+1, ttl)
-	c.call(at(throttler.Coarse-1), large, 0)
-	counted := throttler.Expiries(c.stored)
-	shorter := window(throttler.MaxFine+1, t1/2)
-	c.call(at(throttler.Coarse-1), shorter, 0)
-	require.Equal(t, counted[0], throttler.Expiries(c.stored)[1])
+	c, ttl := &cell{}, t1+time.Duration(coarse)/2
+	large := window(maxFine+1, ttl)
+	c.call(at(time.Duration(coarse)-1), large, 0)
+	counted := expiriesIn(c.stored)
+	shorter := window(maxFine+1, t1/2)
+	c.call(at(time.Duration(coarse)-1), shorter, 0)
+	require.Equal(t, counted[0], expiriesIn(c.stored)[1])
 }
 
 // The original lost the whole list with the newest, shorter expiry.
@@ -266,7 +265,7 @@ func TestShorterTTLHoldsForHitsThatBlock(t *testing.T) {
 
 // A full window always says when to come back: a list that cannot is none.
 func TestListOutOfOrderThatCannotSayWhenItOpensCountsAsNone(t *testing.T) {
-	c := &cell{stored: throttler.WindowRecord(2, time.Hour, at(t9), at(-t1), at(3*t9))}
+	c := &cell{stored: windowRecord(2, time.Hour, at(t9), at(-t1), at(3*t9))}
 	runSteps(t, c, window(2, time.Hour), 0, []step{{at: 0, remaining: 1, reset: time.Hour}})
 }
 
@@ -297,19 +296,19 @@ func TestHitOfAClockThatIsALittleAheadIsCorrectedByTheNextWrite(t *testing.T) {
 	c := &cell{}
 	c.call(at(t1), window(3, t4), 0)
 	c.call(at(0), window(3, t4), 0)
-	require.Equal(t, []time.Time{at(t4), at(t4)}, throttler.Expiries(c.stored))
+	require.Equal(t, []time.Time{at(t4), at(t4)}, expiriesIn(c.stored))
 }
 
 // BenchmarkDecide measures what a decision costs beside the backend.
 func BenchmarkDecide(b *testing.B) {
-	for _, n := range []int{10, 100, 1000, 10_000, throttler.MaxHits} {
-		full := throttler.WindowRecord(n, time.Hour, hits(n, time.Hour/time.Duration(n+1))...)
+	for _, n := range []int{10, 100, 1000, 10_000, maxHits} {
+		full := windowRecord(n, time.Hour, times(n, time.Hour/time.Duration(n+1))...)
 		now := at(time.Second / 1000).Add(-time.Millisecond)
 		b.Run(fmt.Sprintf("op=refuse/hits=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			c := window(n, time.Hour)
 			for b.Loop() {
-				if o, _ := throttler.Decide(now.Add(-1), c, 0, full); !o.Blocked {
+				if o, _ := decideBytes(now.Add(-1), c, 0, full); !o.Blocked {
 					b.Fatal("authorized")
 				}
 			}
@@ -319,7 +318,7 @@ func BenchmarkDecide(b *testing.B) {
 			// The oldest hit expires, and the new one takes its place.
 			c := window(n, time.Hour)
 			for b.Loop() {
-				if o, _ := throttler.Decide(now, c, 0, full); o.Blocked {
+				if o, _ := decideBytes(now, c, 0, full); o.Blocked {
 					b.Fatal("blocked")
 				}
 			}
@@ -330,7 +329,7 @@ func BenchmarkDecide(b *testing.B) {
 			c := window(n, time.Hour)
 			random := rand.New(rand.NewPCG(1, 2))
 			for b.Loop() {
-				throttler.Decide(now.Add(time.Duration(random.Int64N(int64(time.Hour)))), c, 0, full)
+				decideBytes(now.Add(time.Duration(random.Int64N(int64(time.Hour)))), c, 0, full)
 			}
 		})
 	}

@@ -1,0 +1,160 @@
+package record
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestCalendarCountsEachPeriodByItself(t *testing.T) {
+	const day = 24 * time.Hour
+	midnight := InstantOf(time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC))
+	limit := Limit{Algorithm: Calendar, Max: 3}
+	var r Record
+	for i, s := range []struct {
+		at   time.Duration // since midnight
+		cost int
+		want Outcome
+	}{
+		{at: 0, cost: 1, want: Outcome{Cost: 1, Remaining: 2, ResetAfter: day}},
+		{at: time.Hour, cost: 3, want: Outcome{Blocked: true, Remaining: 2, RetryAfter: 23 * time.Hour, ResetAfter: 23 * time.Hour}},
+		{at: time.Hour, cost: 2, want: Outcome{Cost: 2, RetryAfter: 23 * time.Hour, ResetAfter: 23 * time.Hour}},
+		{at: day - 1, cost: 1, want: Outcome{Blocked: true, RetryAfter: 1, ResetAfter: 1}},
+		{at: day, cost: 1, want: Outcome{Cost: 1, Remaining: 2, ResetAfter: day}},
+		{at: day - 1, cost: 1, want: Outcome{Cost: 1, Remaining: 1, ResetAfter: day + 1}}, // a clock that is behind
+		{at: 0, cost: 1, want: Outcome{Cost: 1, RetryAfter: 2 * day, ResetAfter: 2 * day}},
+		{at: -1, cost: 1, want: Outcome{Cost: 1, Remaining: 2, ResetAfter: 1}}, // the one stored is not even the next
+	} {
+		limit.Cost = s.cost
+		v := decide(midnight+Instant(s.at), &limit, Lockout{}, r, true)
+		require.Equal(t, s.want, v.Outcome, "step %d", i)
+		require.Equal(t, !s.want.Blocked, v.Store, "step %d", i)
+		r = v.Next
+	}
+	require.Len(t, r.Encode(), 35, "one number, whatever Max is")
+}
+
+func TestCalendarTakesAnyMax(t *testing.T) {
+	now := InstantOf(epoch)
+	limit := Limit{Algorithm: Calendar, Max: math.MaxInt, Cost: math.MaxInt}
+	v := decide(now, &limit, Lockout{}, Record{}, true)
+	require.False(t, v.Outcome.Blocked)
+	require.Zero(t, v.Outcome.Remaining)
+	limit.Cost = 1
+	v = decide(now, &limit, Lockout{}, v.Next, true)
+	require.True(t, v.Outcome.Blocked)
+	limit.Max = 2 // a rule that was changed
+	v = decide(now, &limit, Lockout{}, v.Next, true)
+	require.True(t, v.Outcome.Blocked)
+	require.Zero(t, v.Outcome.Remaining)
+}
+
+// TestCalendarAdmitsMaxInEachPeriodByAnyClocks has callers whose clocks differ by up to a
+// day call in any order. Each hit is counted in one period, and none takes more than Max.
+func TestCalendarAdmitsMaxInEachPeriodByAnyClocks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit := Limit{Algorithm: Calendar, Max: rapid.IntRange(1, 5).Draw(t, "max"), Period: Period{Location: zone(t, "Europe/Berlin")}}
+		var clocks [3]time.Duration
+		for i := range clocks {
+			clocks[i] = time.Duration(rapid.Int64Range(0, int64(22*time.Hour)).Draw(t, "clock"))
+		}
+		now := InstantOf(time.Date(2026, 3, 27, 12, 0, 0, 0, time.UTC)) // a day of 23 hours comes
+		var r Record
+		counted := make(map[Instant]int)
+		var hits []Hit
+		for range rapid.IntRange(1, 100).Draw(t, "calls") {
+			now = now.Add(time.Duration(rapid.Int64Range(0, int64(4*time.Hour)).Draw(t, "step")))
+			local := now.Add(clocks[rapid.IntRange(0, 2).Draw(t, "caller")])
+			if len(hits) > 0 && rapid.IntRange(0, 3).Draw(t, "cancel") == 0 {
+				i := rapid.IntRange(0, len(hits)-1).Draw(t, "hit")
+				if next, found := r.Without(hits[i], local); found {
+					r = next
+					counted[hits[i].Expiry] -= hits[i].Cost
+				}
+				hits = append(hits[:i], hits[i+1:]...)
+				continue
+			}
+			limit.Cost = rapid.IntRange(1, limit.Max).Draw(t, "cost")
+			limit.Least = rapid.IntRange(0, limit.Cost).Draw(t, "least")
+			v := decide(local, &limit, Lockout{}, r, true)
+			if v.Store {
+				r = v.Next
+			}
+			if v.Hit.Cost == 0 {
+				require.Greater(t, counted[r.calendar.end]+limit.Needed(), limit.Max, "refused only where there is no room")
+				continue
+			}
+			require.Equal(t, v.Outcome.Cost, v.Hit.Cost)
+			hits = append(hits, v.Hit)
+			counted[v.Hit.Expiry] += v.Hit.Cost
+			require.LessOrEqual(t, counted[v.Hit.Expiry], limit.Max)
+			require.Equal(t, limit.Max-counted[v.Hit.Expiry], v.Outcome.Remaining)
+		}
+	})
+}
+
+func TestHitOfACalendarIsTakenBackOnce(t *testing.T) {
+	now := InstantOf(epoch)
+	limit := Limit{Algorithm: Calendar, Max: 10, Cost: 4}
+	first := decide(now, &limit, Lockout{}, Record{}, true)
+	second := decide(now+1, &limit, Lockout{}, first.Next, true)
+	left, found := second.Next.Without(first.Hit, now+2)
+	require.True(t, found)
+	require.EqualValues(t, 4, left.calendar.count)
+	none, found := left.Without(second.Hit, now+2)
+	require.True(t, found)
+	require.Zero(t, none.calendar.count)
+	require.Equal(t, left.calendar.end, none.calendar.end, "the period must not go back when it is empty")
+
+	anew := decide(now+3, &limit, Lockout{}, Record{}, true).Next
+	_, found = anew.Without(first.Hit, now+4)
+	require.False(t, found, "of before a reset")
+	_, found = second.Next.Without(first.Hit, now.Add(24*time.Hour))
+	require.False(t, found, "of the period before")
+	require.Equal(t, first.Hit, HitOf(first.Hit.Numbers()))
+}
+
+func TestBanReplacesTheCountOfACalendar(t *testing.T) {
+	now := InstantOf(epoch)
+	limit := Limit{Algorithm: Calendar, Max: 1}
+	l := Lockout{Length: time.Minute}
+	full := decide(now, &limit, l, Record{}, true).Next
+	banned := decide(now, &limit, l, full, true)
+	require.True(t, banned.Outcome.NewBan)
+	require.Zero(t, banned.Next.calendar)
+	require.False(t, decide(now.Add(time.Minute), &limit, l, banned.Next, true).Outcome.Blocked)
+	byHand, store := full.Banned(now, time.Minute)
+	require.True(t, store)
+	require.Zero(t, byHand.calendar)
+}
+
+// TestBanOnACalendarIsLiftedWithTheHitThatItWasSetOn gives back, in each of several bans in a
+// row, the hit without which the calendar would not have been full.
+func TestBanOnACalendarIsLiftedWithTheHitThatItWasSetOn(t *testing.T) {
+	limit := Limit{Algorithm: Calendar, Max: 2}
+	l := Lockout{Length: time.Minute, Growth: 2, Longest: time.Hour, KeepHits: true}
+	now := InstantOf(epoch)
+	var r Record
+	for bans := range 3 {
+		first := decide(now, &limit, l, r, true)
+		full := decide(now+1, &limit, l, first.Next, true)
+		banned := decide(now+2, &limit, l, full.Next, true)
+		require.True(t, banned.Outcome.NewBan)
+		stored, err := Decode(banned.Next.Encode())
+		require.NoError(t, err)
+		lifted, store := stored.Withdrawn(full.Hit, now+3, &limit)
+		require.True(t, store)
+		require.Equal(t, full.Next.calendar.end, lifted.calendar.end)
+		require.EqualValues(t, 1, lifted.calendar.count)
+		require.Equal(t, bans, lifted.ban.repeats)
+		require.False(t, decide(now+4, &limit, l, lifted, true).Outcome.Blocked)
+
+		now = stored.ban.end // what the ban has kept does not count after it
+		after := decide(now, &limit, l, stored, true)
+		require.Equal(t, 1, after.Outcome.Remaining)
+		r = Record{ban: stored.ban}
+	}
+}

@@ -1,0 +1,116 @@
+// Package record has what is stored for one value of one condition, and what one call
+// makes of it: the algorithms, the bans and the bytes.
+//
+// Everything in it is a function of its arguments: the record as it was read, the limit,
+// and the time. It asks no server and no clock, waits for nothing and holds no lock. The
+// packages that use it make sure that a record does not change between its read and its
+// write.
+//
+// To follow a decision read [Verdict.Decide], then window.go, bucket.go and ban.go. What
+// is stored is described in codec.go.
+package record
+
+import "time"
+
+// An Outcome is the answer of one limit to one call.
+type Outcome struct {
+	Blocked    bool          // it is full or banned
+	Banned     bool          // a ban holds
+	NewBan     bool          // this call has set it
+	Cost       int           // hits that the call has counted
+	Remaining  int           // hits for which there is room after the call
+	RetryAfter time.Duration // until it takes another hit, or the hits of the call if it blocked
+	ResetAfter time.Duration // until it holds no hit and no ban
+}
+
+// A Verdict is what one limit makes of one call.
+type Verdict struct {
+	Outcome Outcome
+
+	// Again is the time until there is room for the same call, with all hits that it
+	// needs, if nothing else is counted. It equals Outcome.RetryAfter if that is one
+	// hit or the call was blocked.
+	Again time.Duration
+
+	Hit Hit // what was counted
+}
+
+// Decide sets v to the verdict on one call at now, by the record r. If count is set and
+// the hits that the call needs fit, it counts them and, up to its cost, those that fit
+// besides.
+//
+// It changes r in place, and reports whether r must be stored. If it must not, the stored
+// record stays as it is, and r is of no further use.
+func (v *Verdict) Decide(now Instant, limit *Limit, l Lockout, r *Record, count bool) (store bool) {
+	v.Hit = Hit{}
+	b, corrected := r.ban.at(now)
+	if b.holds(now) {
+		v.block(now, b)
+		if corrected {
+			*r = r.corrected(b)
+		}
+		return corrected
+	}
+	if l.Growth == 0 {
+		b = ban{}
+	}
+	r.ban = b
+	store = v.look(now, limit, r, count)
+	if l.Length > 0 && v.bans(limit, l) {
+		b = l.ban(now, b)
+		if l.KeepHits {
+			*r = r.kept(limit, b)
+		} else {
+			*r = r.replaced(b)
+		}
+		v.block(now, b)
+		v.Outcome.NewBan, store = true, true
+	}
+	return store
+}
+
+// block makes v the verdict of b, which holds at now.
+func (v *Verdict) block(now Instant, b ban) {
+	v.Again = b.end.Since(now)
+	v.Outcome = Outcome{Blocked: true, Banned: true, RetryAfter: v.Again, ResetAfter: v.Again}
+}
+
+// look decides a call by the algorithm of the limit, and reports whether r must be
+// stored. Hits of the other algorithms, as of another release of the same program, stay as
+// they are.
+func (v *Verdict) look(now Instant, limit *Limit, r *Record, count bool) (store bool) {
+	v.Outcome = Outcome{}
+	if r.version() == version3 {
+		r.expireAll(now)
+	}
+	switch limit.Algorithm {
+	case Bucket:
+		r.hits.expire(now)
+		return v.lookAtBucket(now, limit, &r.bucket, count)
+	case Leases:
+		r.hits.expire(now)
+		r.bucket.expire(now)
+		return v.lookAtLeases(now, limit, &r.leases, count)
+	case Calendar:
+		r.hits.expire(now)
+		r.bucket.expire(now)
+		return v.lookAtCalendar(now, limit, &r.calendar, count)
+	}
+	r.bucket.expire(now)
+	return v.lookAtWindow(now, limit, &r.hits, count)
+}
+
+// expireAll removes from the sections of version 3 what has expired at now.
+func (r *Record) expireAll(now Instant) {
+	r.calendar.expire(now)
+	r.leases.expire(now)
+}
+
+// bans reports whether l bans for v: there is room for no hit at all, and not only
+// because of the moment that a hit may leave in a bucket when it is given back.
+func (v *Verdict) bans(limit *Limit, l Lockout) bool {
+	if !v.Outcome.Blocked || v.Outcome.Remaining > 0 {
+		return false
+	}
+	return !l.KeepHits || limit.Algorithm != Bucket || v.Again > limit.leftBehind()
+}

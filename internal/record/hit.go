@@ -1,0 +1,62 @@
+package record
+
+// A Hit identifies what a call has counted in one record, so that it can be taken back.
+// The zero Hit is none.
+type Hit struct {
+	Cost   int       // how many hits it is
+	Expiry Instant   // when they expire as stored; not of a bucket
+	Share  Share     // in a bucket; zero elsewhere
+	Kind   Algorithm // Leases or Calendar; 0 for a window and a bucket
+	TTL    Instant   // of the lease
+	ID     uint64    // of the lease; of a calendar, when its count was begun
+}
+
+// NumbersOfHit is how many numbers a Hit consists of.
+const NumbersOfHit = 9
+
+// Numbers returns h as numbers, to be written down. Releases that know windows and buckets
+// only refuse the numbers of another Kind, as there is no negative weight.
+func (h Hit) Numbers() [NumbersOfHit]int64 {
+	s := h.Share
+	if h.Kind != 0 {
+		return [...]int64{int64(h.Cost), int64(h.Expiry), int64(h.ID), int64(h.TTL), 0, 0, -int64(h.Kind), 0, 0}
+	}
+	return [...]int64{
+		int64(h.Cost), int64(h.Expiry), int64(s.at), int64(s.until), int64(s.amount),
+		int64(s.grain), int64(s.weight), int64(s.most), int64(s.cancels),
+	}
+}
+
+// HitOf is the reverse of [Hit.Numbers].
+func HitOf(n [NumbersOfHit]int64) Hit {
+	if kind := Algorithm(-n[6]); kind == Leases || kind == Calendar {
+		return Hit{Cost: int(n[0]), Expiry: Instant(n[1]), ID: uint64(n[2]), TTL: Instant(n[3]), Kind: kind}
+	}
+	return Hit{Cost: int(n[0]), Expiry: Instant(n[1]), Share: Share{
+		at: Instant(n[2]), until: Instant(n[3]), amount: Instant(n[4]), grain: Instant(n[5]),
+		weight: uint16(n[6]), most: uint16(n[7]), cancels: uint16(n[8]),
+	}}
+}
+
+// Without returns r at now without the hits of h, and whether it had any of them. If
+// they have expired, or a ban or a reset has replaced them, r stays as it is.
+func (r Record) Without(h Hit, now Instant) (next Record, found bool) {
+	next = r
+	switch {
+	case h.Cost == 0:
+	case h.Kind == Leases:
+		next.leases.expire(now)
+		found = next.leases.remove(h.ID)
+	case h.Kind == Calendar:
+		next.calendar, found = r.calendar.without(h, now)
+	case h.Share.amount == 0:
+		next.hits.expire(now)
+		found = next.hits.remove(h.Cost, h.Expiry)
+	default:
+		next.bucket, found = r.bucket.without(h.Share, now)
+	}
+	if !found {
+		return r, false
+	}
+	return next, true
+}

@@ -1,0 +1,219 @@
+package record
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+	"time"
+)
+
+// MaxLeases is how many leases a record holds at most, and so the largest Max of hits in
+// flight. A full record has 280 kB then.
+const MaxLeases = 10_000
+
+// Leases are the hits in flight: each counts until it is given back, or until it ends
+// because nobody has renewed it. A call is refused if its Cost and the hits of all leases
+// exceed Max together. The count is derived from the leases, so it cannot drift.
+//
+// A lease is known by the ID of the call that took it. So it is given back once, and a
+// call that finds its own lease, because an answer was lost, counts nothing twice. A lease
+// that has ended, or is missing, is never put back.
+//
+// A lease that ends later than its own TTL from now is that of a clock that is ahead, and
+// counts as if it ended then. It is stored so when it blocks.
+//
+// Each change makes a list of its own, since records share what they were decoded from.
+// The zero leases are none.
+type leases struct {
+	entries []byte // leaseSize each, in the order in which they were counted
+}
+
+// A lease is one entry of leases.
+type lease struct {
+	id   uint64
+	end  Instant // the first one at which it does not count
+	ttl  Instant // from its renewal to its end
+	hits uint32
+}
+
+const leaseSize = 3*instantSize + 4
+
+// len returns the number of leases.
+func (ls leases) len() int { return len(ls.entries) / leaseSize }
+
+// at returns lease i.
+func (ls leases) at(i int) lease {
+	b := ls.entries[i*leaseSize:]
+	return lease{
+		id: binary.BigEndian.Uint64(b), end: getInstant(b[instantSize:]), ttl: getInstant(b[2*instantSize:]),
+		hits: binary.BigEndian.Uint32(b[3*instantSize:]),
+	}
+}
+
+// append returns ls and l.
+func (ls leases) append(l lease) leases {
+	b := make([]byte, 0, len(ls.entries)+leaseSize)
+	return leases{l.encode(append(b, ls.entries...))}
+}
+
+// encode appends the stored form of l to b.
+func (l lease) encode(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, l.id)
+	b = appendInstant(appendInstant(b, l.end), l.ttl)
+	return binary.BigEndian.AppendUint32(b, l.hits)
+}
+
+// edit returns the leases that keep lets pass, as it leaves them. If it changes nothing,
+// they are ls itself.
+func (ls leases) edit(keep func(*lease) bool) leases {
+	var b []byte
+	changed := false
+	for i := range ls.len() {
+		l := ls.at(i)
+		before := l
+		kept := keep(&l)
+		if !changed && kept && l == before {
+			continue
+		}
+		if !changed {
+			changed = true
+			b = append(make([]byte, 0, len(ls.entries)), ls.entries[:i*leaseSize]...)
+		}
+		if kept {
+			b = l.encode(b)
+		}
+	}
+	if !changed {
+		return ls
+	}
+	return leases{b}
+}
+
+// expire removes the leases that have ended at now.
+func (ls *leases) expire(now Instant) {
+	*ls = ls.edit(func(l *lease) bool { return l.until(now) > now && l.hits > 0 })
+}
+
+// until returns when l ends, as seen at now.
+func (l lease) until(now Instant) Instant { return min(l.end, now.Add(time.Duration(l.ttl))) }
+
+// end returns when the last lease ends.
+func (ls leases) end() (last Instant) {
+	for i := range ls.len() {
+		last = max(last, ls.at(i).end)
+	}
+	return last
+}
+
+// hits returns how many hits ls hold.
+func (ls leases) hits() (n int) {
+	for i := range ls.len() {
+		n += int(ls.at(i).hits)
+	}
+	return n
+}
+
+// lookAtLeases decides a call at now on ls, and reports whether ls must be stored.
+func (v *Verdict) lookAtLeases(now Instant, limit *Limit, ls *leases, count bool) (store bool) {
+	ls.expire(now)
+	if count {
+		ls.remove(limit.ID) // of this very call, if an answer was lost
+	}
+	left := max(limit.Max-ls.hits(), 0)
+	needed := limit.Needed()
+	switch {
+	case needed > left:
+		v.Outcome.Blocked = true
+		corrected := ls.edit(func(l *lease) bool {
+			l.end = l.until(now)
+			return true
+		})
+		store = !slices.Equal(corrected.entries, ls.entries)
+		*ls = corrected
+	case count:
+		cost := min(limit.Hits(), left)
+		left -= cost
+		l := lease{id: limit.ID, end: now.Add(limit.TTL), ttl: Instant(limit.TTL), hits: uint32(cost)}
+		*ls = ls.append(l)
+		v.Outcome.Cost = cost
+		v.Hit = Hit{Cost: cost, Expiry: l.end, Kind: Leases, ID: l.id, TTL: l.ttl}
+		store = true
+	}
+	v.Outcome.Remaining = left
+	v.Again = ls.untilFits(needed, limit.Max, now)
+	v.Outcome.RetryAfter = v.Again
+	if !v.Outcome.Blocked {
+		v.Outcome.RetryAfter = ls.untilFits(1, limit.Max, now)
+	}
+	v.Outcome.ResetAfter = ls.untilFits(limit.Max, limit.Max, now)
+	return store
+}
+
+// untilFits returns how long after now cost more hits fit into ls under max, if none is
+// given back or renewed.
+func (ls leases) untilFits(cost, max int, now Instant) time.Duration {
+	over := ls.hits() + cost - max
+	if over <= 0 {
+		return 0
+	}
+	all := make([]lease, ls.len())
+	for i := range all {
+		all[i] = ls.at(i)
+	}
+	slices.SortFunc(all, func(a, b lease) int { return cmp.Compare(a.until(now), b.until(now)) })
+	for _, l := range all {
+		if over -= int(l.hits); over <= 0 {
+			return l.until(now).Since(now)
+		}
+	}
+	return 0
+}
+
+// remove removes the lease of that ID, and reports whether there was one.
+func (ls *leases) remove(id uint64) (found bool) {
+	before := ls.len()
+	*ls = ls.edit(func(l *lease) bool { return l.id != id })
+	return ls.len() < before
+}
+
+// Renew renews leases of r at now, and reports whether r must be stored. It sets ends, by
+// ID, to when they end then, or to 0 for those that are missing or have ended.
+func (r *Record) Renew(now Instant, ends map[uint64]Instant) (store bool) {
+	for id := range ends {
+		ends[id] = 0
+	}
+	r.leases.expire(now)
+	r.leases = r.leases.edit(func(l *lease) bool {
+		if _, ours := ends[l.id]; ours {
+			l.end = now.Add(time.Duration(l.ttl))
+			ends[l.id], store = l.end, true
+		}
+		return true
+	})
+	return store
+}
+
+// decode reads the section of leases from the head of b, and returns the rest.
+func (ls *leases) decode(sections sections, b []byte) (rest []byte, ok bool) {
+	if sections&leasesSection == 0 {
+		return b, true
+	}
+	if len(b) < leasesHead {
+		return nil, false
+	}
+	n := int64(binary.BigEndian.Uint32(b)) * leaseSize
+	b = b[leasesHead:]
+	if n == 0 || n > int64(len(b)) {
+		return nil, false
+	}
+	ls.entries = b[:n]
+	return b[n:], true
+}
+
+// encodeAll appends the section of ls to b.
+func (ls leases) encodeAll(b []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(b, uint32(ls.len())), ls.entries...)
+}
+
+// leasesHead is the size of the number of leases.
+const leasesHead = 4
