@@ -1,4 +1,4 @@
-package throttler
+package line
 
 import (
 	"cmp"
@@ -7,49 +7,46 @@ import (
 	"time"
 )
 
-// An opening is the time at which a condition has room, as far as this process knows.
+// An opening is the time at which a record has room, as far as this process knows.
 type opening struct {
 	opens time.Time
 	room  int // the number of hits that fit then
+
+	sooner bool // it may be earlier: see Want.Sooner
 }
 
-// openingOf returns the next opening of c by o, its outcome at now.
-func openingOf(o *Outcome, c *Condition, now time.Time) opening {
+// openingOf returns the next opening for want by what was seen at now.
+func openingOf(seen *Seen, want *Want, now time.Time) opening {
 	switch {
-	case o.Blocked:
-		return opening{now.Add(cmp.Or(o.RetryAfter, minNap)), c.cost()}
-	case o.RetryAfter > 0:
-		return opening{now.Add(o.RetryAfter), 1}
+	case seen.Blocked:
+		return opening{now.Add(cmp.Or(seen.RetryAfter, minNap)), want.Needed, want.Sooner}
+	case seen.RetryAfter > 0:
+		return opening{now.Add(seen.RetryAfter), 1, want.Sooner}
 	}
-	return opening{now, o.Remaining + 1} // 1 for the part of a further hit that has leaked
+	return opening{now, seen.Remaining + 1, want.Sooner} // 1 for the part of a further hit that has leaked
 }
 
-// key returns the key of c's record.
-func (w *waiter) key(c *Condition) string {
-	return key(w.rule.Identifier, c.Name, c.Value)
-}
-
-// condition returns the condition of w whose line is l.
-func (w *waiter) condition(l *line) *Condition {
+// want returns what w wants of the record whose line is l.
+func (w *Waiter) want(l *line) *Want {
 	for i := range w.places {
 		if w.places[i].line == l {
-			return w.places[i].condition
+			return w.places[i].want
 		}
 	}
-	panic("throttler: a waiter is in a line that none of its conditions uses")
+	panic("throttler: a waiter is in a line of a record that it does not want")
 }
 
 // stand puts w in the lines in which it has to stand, and returns its nap, as next
 // does.
-func (w *waiter) stand(now time.Time) (nap time.Duration) {
-	if len(w.rule.All) > 0 {
+func (w *Waiter) stand(now time.Time) (nap time.Duration) {
+	if w.oneOf {
 		return w.standInAll(now)
 	}
 	var last *place
 	var when time.Time
 	for i := range w.places {
 		p := &w.places[i]
-		if at := p.line.turn(w, p.condition, now); at.After(now) && (last == nil || at.After(when)) {
+		if at := p.line.turn(w, p.want, now); at.After(now) && (last == nil || at.After(when)) {
 			last, when = p, at
 		}
 	}
@@ -57,7 +54,7 @@ func (w *waiter) stand(now time.Time) (nap time.Duration) {
 		return 0
 	}
 	if w.hold != nil && w.hold != last.line && !w.hold.ask.After(now) {
-		w.missed++ // its turn came, but another of its conditions was full
+		w.missed++ // its turn came, but another of its records was full
 	}
 	for i := range w.places {
 		p := &w.places[i]
@@ -67,7 +64,7 @@ func (w *waiter) stand(now time.Time) (nap time.Duration) {
 			w.quit(p)
 		}
 	}
-	if !last.line.free(w, last.condition, now) {
+	if !last.line.free(w, last.want, now) {
 		w.waitFor(nil)
 		return -1
 	}
@@ -75,14 +72,14 @@ func (w *waiter) stand(now time.Time) (nap time.Duration) {
 	return when.Sub(now)
 }
 
-// standInAll is stand for a rule with All: one open condition is enough.
-func (w *waiter) standInAll(now time.Time) (nap time.Duration) {
+// standInAll is stand for a waiter that needs one of its records.
+func (w *Waiter) standInAll(now time.Time) (nap time.Duration) {
 	nap = math.MaxInt64
 	for i := range w.places {
 		p := &w.places[i]
 		w.join(p)
-		if p.line.free(w, p.condition, now) {
-			nap = min(nap, max(0, p.line.turn(w, p.condition, now).Sub(now)))
+		if p.line.free(w, p.want, now) {
+			nap = min(nap, max(0, p.line.turn(w, p.want, now).Sub(now)))
 		}
 	}
 	if nap == math.MaxInt64 {
@@ -92,37 +89,37 @@ func (w *waiter) standInAll(now time.Time) (nap time.Duration) {
 }
 
 // join puts w in the line of p.
-func (w *waiter) join(p *place) {
-	if p.standing {
+func (w *Waiter) join(p *place) {
+	if p.stands {
 		return
 	}
-	p.standing = true
+	p.stands = true
 	i := p.line.index(w)
 	p.line.standing = slices.Insert(p.line.standing, i, w)
-	p.line.hits += p.condition.cost()
+	p.line.hits += p.want.Needed
 }
 
 // quit takes w out of the line of p, and calls the waiters that are first now.
-func (w *waiter) quit(p *place) {
-	if !p.standing {
+func (w *Waiter) quit(p *place) {
+	if !p.stands {
 		return
 	}
-	p.standing = false
+	p.stands = false
 	i := p.line.index(w)
 	p.line.standing = slices.Delete(p.line.standing, i, i+1)
-	p.line.hits -= p.condition.cost()
+	p.line.hits -= p.want.Needed
 	p.line.call(w)
 }
 
 // holds reports whether w holds its place in all its lines, because it has missed its
 // turn too often.
-func (w *waiter) holds() bool {
+func (w *Waiter) holds() bool {
 	return w.missed >= patience
 }
 
 // waitFor notes the line in which w is first and waits. This decides which waiters
 // may pass w in its other lines. l is nil if w is not first.
-func (w *waiter) waitFor(l *line) {
+func (w *Waiter) waitFor(l *line) {
 	var until time.Time
 	if l != nil {
 		until = l.opens
@@ -138,43 +135,48 @@ func (w *waiter) waitFor(l *line) {
 	}
 }
 
-// letsPass reports whether a waiter behind w in l may take a hit of c at now, because
+// letsPass reports whether a waiter behind w in l may take a hit of want at now, because
 // that hit is gone before w can go.
-func (w *waiter) letsPass(l *line, c *Condition, now time.Time) bool {
+func (w *Waiter) letsPass(l *line, want *Want, now time.Time) bool {
 	if !w.holds() || w.hold == l {
 		return false
 	}
-	return w.hold == nil || !now.Add(c.lifetime()).After(w.until)
+	return w.hold == nil || !now.Add(want.lifetime()).After(w.until)
 }
 
 // opens returns the earliest time at which w can be let through.
-func (w *waiter) opens(now time.Time) time.Time {
+func (w *Waiter) opens(now time.Time) time.Time {
 	var opens time.Time
 	for i := range w.places {
 		p := &w.places[i]
-		at := p.line.earliest(w, p.condition, now)
-		if i == 0 || at.After(opens) == (len(w.rule.Either) > 0) {
+		at := p.line.earliest(w, p.want, now)
+		if i == 0 || at.After(opens) == !w.oneOf {
 			opens = at
 		}
 	}
 	return opens
 }
 
+// maySooner reports whether w may be let through before its records open.
+func (w *Waiter) maySooner() bool {
+	return slices.ContainsFunc(w.wants, func(want Want) bool { return want.Sooner })
+}
+
 // index returns the place of w in l, or the place that it would have.
-func (l *line) index(w *waiter) int {
-	i, _ := slices.BinarySearchFunc(l.standing, w, func(a, b *waiter) int {
+func (l *line) index(w *Waiter) int {
+	i, _ := slices.BinarySearchFunc(l.standing, w, func(a, b *Waiter) int {
 		return cmp.Compare(a.ticket, b.ticket)
 	})
 	return i
 }
 
 // free reports whether all waiters before w in l let it pass.
-func (l *line) free(w *waiter, c *Condition, now time.Time) bool {
+func (l *line) free(w *Waiter, want *Want, now time.Time) bool {
 	for _, v := range l.standing {
 		if v.ticket >= w.ticket {
 			break
 		}
-		if !v.letsPass(l, c, now) {
+		if !v.letsPass(l, want, now) {
 			return false
 		}
 	}
@@ -182,25 +184,25 @@ func (l *line) free(w *waiter, c *Condition, now time.Time) bool {
 }
 
 // before returns the number of hits that the waiters before w in l take.
-func (l *line) before(w *waiter) int {
+func (l *line) before(w *Waiter) int {
 	i := l.index(w)
 	if i == len(l.standing) {
 		return l.hits
 	}
 	n := 0
 	for _, v := range l.standing[:i] {
-		n += v.condition(l).cost()
+		n += v.want(l).Needed
 	}
 	return n
 }
 
 // turn returns when w may try, as far as l is concerned. It is later than now unless
 // w may try now.
-func (l *line) turn(w *waiter, c *Condition, now time.Time) time.Time {
+func (l *line) turn(w *Waiter, want *Want, now time.Time) time.Time {
 	switch {
-	case !l.free(w, c, now):
-		return latest(l.earliest(w, c, now), now.Add(1))
-	case l.untold(w, c):
+	case !l.free(w, want, now):
+		return latest(l.earliest(w, want, now), now.Add(1))
+	case l.untold(w, want):
 		return now
 	}
 	return l.ask
@@ -208,35 +210,39 @@ func (l *line) turn(w *waiter, c *Condition, now time.Time) time.Time {
 
 // untold reports whether the opening of l is of no use to w, because it is that of a
 // larger call, which stands behind w.
-func (l *line) untold(w *waiter, c *Condition) bool {
-	return c.cost() < l.room && l.index(w) == 0
+func (l *line) untold(w *Waiter, want *Want) bool {
+	return want.Needed < l.room && l.index(w) == 0
 }
 
-// earliest returns the earliest time at which the hits of w in c fit, after those of
+// earliest returns the earliest time at which the hits of w fit, after those of
 // the waiters before it.
-func (l *line) earliest(w *waiter, c *Condition, now time.Time) time.Time {
-	if l.untold(w, c) {
+func (l *line) earliest(w *Waiter, want *Want, now time.Time) time.Time {
+	if l.untold(w, want) {
 		return now
 	}
-	n := l.before(w) + c.cost()
-	if c.Algorithm == LeakyBucket {
-		return latest(now, l.opens.Add(times(max(0, n-l.room), time.Duration(c.interval()))))
+	n := l.before(w) + want.Needed
+	if want.Leaks {
+		return latest(now, l.opens.Add(times(max(0, n-l.room), want.Interval)))
 	}
-	return latest(now, l.opens).Add(times((n-1)/c.Max, c.TTL))
+	return latest(now, l.opens).Add(times((n-1)/want.Max, want.TTL))
 }
 
 // told notes the opening of l, for the waiter that is first.
 func (l *line) told(at opening, now time.Time) {
 	l.opening = at
 	l.ask = at.opens
-	if nap := now.Add(maxNap); nap.Before(l.ask) {
+	longest := maxNap
+	if at.sooner {
+		longest = maxSoonerNap
+	}
+	if nap := now.Add(longest); nap.Before(l.ask) {
 		l.ask = nap
 	}
 }
 
 // call wakes the waiters that may go first in l, except w, so that they ask next
 // again.
-func (l *line) call(w *waiter) {
+func (l *line) call(w *Waiter) {
 	for _, v := range l.standing {
 		if v != w {
 			select {

@@ -1,0 +1,180 @@
+package line_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/line"
+	"github.com/stretchr/testify/require"
+)
+
+// window wants cost of a window of max in a minute.
+func window(key string, max, cost int) line.Want {
+	return line.Want{Key: key, Name: key, Cost: cost, Needed: cost, Max: max, Interval: time.Minute / time.Duration(max), TTL: time.Minute}
+}
+
+func full(after time.Duration) line.Seen { return line.Seen{Blocked: true, RetryAfter: after} }
+
+// arrive returns a waiter that has tried and found what was seen.
+func arrive(t *testing.T, q *line.Queue, seen line.Seen, wants ...line.Want) *line.Waiter {
+	t.Helper()
+	w := q.Arrive(wants, false, false)
+	all := make([]line.Seen, len(wants))
+	for i := range all {
+		all[i] = seen
+	}
+	require.False(t, q.Answer(w, false, all))
+	return w
+}
+
+func nap(t *testing.T, q *line.Queue, w *line.Waiter) time.Duration {
+	t.Helper()
+	d, err := q.Next(context.Background(), w)
+	require.NoError(t, err)
+	return d
+}
+
+func called(w *line.Waiter) bool {
+	select {
+	case <-w.Called():
+		return true
+	default:
+		return false
+	}
+}
+
+func TestTheFirstSleepsUntilTheRecordOpensAndTheOthersUntilTheyAreCalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		first := arrive(t, &q, full(10*time.Second), window("a", 1, 1))
+		second := arrive(t, &q, full(10*time.Second), window("a", 1, 1))
+		require.Equal(t, 10*time.Second, nap(t, &q, first))
+		require.Negative(t, nap(t, &q, second))
+		time.Sleep(10 * time.Second)
+		require.Zero(t, nap(t, &q, first), "its turn")
+		require.Negative(t, nap(t, &q, second))
+		require.True(t, q.Answer(first, true, []line.Seen{{RetryAfter: time.Minute}}))
+		require.True(t, called(second))
+		require.Equal(t, time.Minute, nap(t, &q, second))
+	})
+}
+
+func TestANewcomerStandsBehindThoseWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		first := arrive(t, &q, full(time.Second), window("a", 5, 3))
+		require.Equal(t, time.Second, nap(t, &q, first))
+		newcomer := q.Arrive([]line.Want{window("a", 5, 1)}, false, false)
+		require.Negative(t, nap(t, &q, newcomer), "though a smaller call might fit")
+		elsewhere := q.Arrive([]line.Want{window("b", 5, 1)}, false, false)
+		require.Zero(t, nap(t, &q, elsewhere))
+	})
+}
+
+func TestAWaiterThatGivesUpMakesWayAndLeavesNoLineBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		first := arrive(t, &q, full(time.Second), window("a", 1, 1), window("b", 1, 1))
+		nap(t, &q, first)
+		second := arrive(t, &q, full(time.Second), window("a", 1, 1))
+		require.Negative(t, nap(t, &q, second))
+		require.Equal(t, 2, q.Len())
+		q.Leave(first)
+		require.True(t, called(second))
+		require.Equal(t, time.Second, nap(t, &q, second))
+		require.Equal(t, 1, q.Len())
+		q.Leave(second)
+		q.Leave(second)
+		require.Zero(t, q.Len())
+	})
+}
+
+func TestAWakeLetsTheFirstTryAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		first := arrive(t, &q, full(time.Hour), window("a", 1, 1))
+		second := arrive(t, &q, full(time.Hour), window("a", 1, 1))
+		require.Equal(t, time.Minute, nap(t, &q, first), "another process may open it earlier")
+		require.Negative(t, nap(t, &q, second))
+		q.Wake("b")
+		require.False(t, called(first))
+		q.Wake("a")
+		require.True(t, called(first))
+		require.False(t, called(second))
+		require.Zero(t, nap(t, &q, first))
+	})
+}
+
+// What a try has found is older than a wake that came meanwhile.
+func TestAWakeDuringATryIsNotForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		w := arrive(t, &q, full(time.Second), window("a", 1, 1))
+		nap(t, &q, w)
+		time.Sleep(time.Second)
+		require.Zero(t, nap(t, &q, w))
+		q.Wake("a")
+		require.False(t, q.Answer(w, false, []line.Seen{full(time.Hour)}))
+		require.Zero(t, nap(t, &q, w), "it tries again")
+	})
+}
+
+func TestOneOpenRecordIsEnoughForOneOfSeveral(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		w := q.Arrive([]line.Want{window("a", 1, 1), window("b", 1, 1)}, true, false)
+		require.Zero(t, nap(t, &q, w))
+		require.False(t, q.Answer(w, false, []line.Seen{full(time.Minute), full(3 * time.Second)}))
+		require.Equal(t, 3*time.Second, nap(t, &q, w))
+	})
+}
+
+func TestADeadlineBeforeTheTurnIsAnErrorAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		first := arrive(t, &q, full(10*time.Second), window("a", 1, 1))
+		nap(t, &q, first)
+		second := arrive(t, &q, full(10*time.Second), window("a", 1, 1))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // its turn is a TTL after the first's
+		defer cancel()
+		_, err := q.Next(ctx, second)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		closed, retry := q.Outlook(second)
+		require.Equal(t, []time.Duration{70 * time.Second}, closed)
+		require.Equal(t, 70*time.Second, retry)
+	})
+}
+
+func TestALineIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		for range line.MaxWaiting {
+			nap(t, &q, arrive(t, &q, full(time.Second), window("a", 1, 1)))
+		}
+		late := q.Arrive([]line.Want{window("a", 1, 1)}, false, false)
+		_, err := q.Next(t.Context(), late)
+		require.ErrorIs(t, err, line.ErrFull)
+		require.ErrorContains(t, err, `10000 calls already wait for "a"`)
+	})
+}
+
+// While nothing is known of a record, it takes a hit every TTL/Max, and the first one no
+// earlier than it was said to open last.
+func TestAnOutageKeepsThePace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		w := arrive(t, &q, full(5*time.Second), window("a", 6, 1))
+		nap(t, &q, w)
+		failed := []line.Seen{{Failed: true, Remaining: 6}}
+		require.False(t, q.Answer(w, true, failed), "it may not be open yet")
+		time.Sleep(5 * time.Second)
+		require.True(t, q.Answer(w, true, failed))
+		next := q.Arrive([]line.Want{window("a", 6, 1)}, false, false)
+		require.False(t, q.Answer(next, true, failed))
+		require.Equal(t, 10*time.Second, nap(t, &q, next), "a sixth of a minute")
+		time.Sleep(10 * time.Second)
+		require.True(t, q.Answer(next, true, failed))
+	})
+}
