@@ -1,4 +1,4 @@
-package throttler
+package slots
 
 import (
 	"hash/maphash"
@@ -6,19 +6,14 @@ import (
 	"sync/atomic"
 )
 
-// DefaultRecordCache is how many records are remembered if
-// [Throttler.RecordCache] is not set. It takes about 560 bytes for each, 9 MB in
-// all, and at most 1 KiB more for a large one.
-const DefaultRecordCache = 16_384
-
-// slots holds a slot for each record that is being asked about, and for those that
+// shards hold a slot for each record that is being asked about, and for those that
 // were asked about most recently.
-type slots struct {
-	seed   maphash.Seed
-	shards []shard
+type shards struct {
+	seed maphash.Seed
+	all  []shard
 }
 
-// A shard is a part of the slots, with a lock of its own.
+// A shard is a part of them, with a lock of its own.
 type shard struct {
 	mu    sync.Mutex // guards what follows
 	byKey map[string]*slot
@@ -37,36 +32,36 @@ type links struct {
 
 const maxShards = 64
 
-func (t *slots) init(remembered int) {
+func (ss *shards) init(remembered int) {
 	n := maxShards
 	if remembered > 0 {
 		n = min(max(remembered/64, 1), maxShards)
 	}
-	t.seed = maphash.MakeSeed()
-	t.shards = make([]shard, n)
-	for i := range t.shards {
-		sh := &t.shards[i]
+	ss.seed = maphash.MakeSeed()
+	ss.all = make([]shard, n)
+	for i := range ss.all {
+		sh := &ss.all[i]
 		sh.byKey = make(map[string]*slot)
 		sh.idle.prev, sh.idle.next = &sh.idle, &sh.idle
 		sh.most = max(remembered, 0) / n
 	}
 }
 
-func (t *slots) shard(key string) *shard {
-	if len(t.shards) == 1 {
-		return &t.shards[0]
+func (ss *shards) of(key string) *shard {
+	if len(ss.all) == 1 {
+		return &ss.all[0]
 	}
-	return &t.shards[maphash.String(t.seed, key)%uint64(len(t.shards))]
+	return &ss.all[maphash.String(ss.seed, key)%uint64(len(ss.all))]
 }
 
 // acquire returns the slot of key for one more user.
-func (t *slots) acquire(b *backend, key string) *slot {
-	sh := t.shard(key)
+func (t *Table) acquire(key string) *slot {
+	sh := t.shards.of(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	s := sh.byKey[key]
 	if s == nil {
-		s = newSlot(b, sh, key)
+		s = newSlot(t, sh, key)
 		sh.byKey[key] = s
 	} else {
 		sh.unlink(s)
@@ -103,9 +98,9 @@ func (s *slot) release(users int) {
 
 // forget drops what is remembered of key, and keeps what is being read of it now
 // out of the caches.
-func (t *slots) forget(key string) {
-	t.changed(key)
-	sh := t.shard(key)
+func (ss *shards) forget(key string) {
+	ss.changed(key)
+	sh := ss.of(key)
 	sh.mu.Lock()
 	s := sh.byKey[key]
 	sh.mu.Unlock()
@@ -117,13 +112,13 @@ func (t *slots) forget(key string) {
 }
 
 // changed notes that what is being read of key may have changed since.
-func (t *slots) changed(key string) (resets uint64) {
-	return t.shard(key).resets.Add(1)
+func (ss *shards) changed(key string) (resets uint64) {
+	return ss.of(key).resets.Add(1)
 }
 
 // resetsOf returns how often something was forgotten in the shard of key.
-func (t *slots) resetsOf(key string) uint64 {
-	return t.shard(key).resets.Load()
+func (ss *shards) resetsOf(key string) uint64 {
+	return ss.of(key).resets.Load()
 }
 
 // state reports whether s has seen anything that is remembered, and whether no exchange

@@ -1,4 +1,4 @@
-package throttler
+package slots
 
 import (
 	"bytes"
@@ -7,13 +7,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
 // What becomes of a batch when its exchange is done.
 
 // conclude settles those entries of the batch that r decides. The others stay in it.
-func (s *slot) conclude(r Result) {
+func (s *slot) conclude(r exchange.Result) {
 	proposal, lost := s.proposal, s.lost
 	s.proposal, s.lost = nil, nil
 	switch {
@@ -39,11 +41,11 @@ func sameWrite(item, other *memcache.Item) bool {
 }
 
 // accept settles the batch as it was decided: item was stored.
-func (s *slot) accept(item *memcache.Item, r Result) {
+func (s *slot) accept(item *memcache.Item, r exchange.Result) {
 	s.seen = sighting{known: r.Read, item: r.Found, conn: r.Conn, fresh: true}
 	s.stalls = 0
 	if s.base.known && !s.base.fresh {
-		s.backend.t.stats.rightGuesses.Add(1)
+		s.table.counts.RightGuesses.Add(1)
 	}
 	s.uncache()
 	s.acceptAll(item)
@@ -61,8 +63,8 @@ func (s *slot) acceptAll(item *memcache.Item) {
 
 // uncache forgets a record that has changed.
 func (s *slot) uncache() {
-	if cache := s.backend.cache(); cache != nil {
-		cache.remove(s.key)
+	if blocks := s.table.blocks; blocks != nil {
+		blocks.remove(s.key)
 	}
 }
 
@@ -70,7 +72,7 @@ func (s *slot) uncache() {
 // that leave the record as it is and came before it was read: for a later one the
 // answer might be out of date. refused says that the record had changed, so that the
 // batch was not stored.
-func (s *slot) decideAnew(r Result, refused bool) {
+func (s *slot) decideAnew(r exchange.Result, refused bool) {
 	stands := s.current && !refused && r.Err == nil && s.unreadable == nil && s.beforeRead == len(s.batch)
 	lostRace := refused && s.base.fresh
 	if lostRace {
@@ -81,12 +83,12 @@ func (s *slot) decideAnew(r Result, refused bool) {
 		s.acceptAll(r.Found)
 		return
 	}
-	now := instantOf(time.Now())
+	now := record.InstantOf(time.Now())
 	found, err := recordIn(r.Found)
 	undecided := s.batch[:0]
 	for i, e := range s.batch {
 		if err != nil {
-			e.fail(err)
+			e.Err = err
 			s.settle(e)
 			continue
 		}
@@ -109,15 +111,15 @@ func (s *slot) decideAnew(r Result, refused bool) {
 
 // giveUp settles e, which changes the record found, if it is not to be tried again, and
 // reports whether it did.
-func (s *slot) giveUp(e *entry, r Result, found *record, lostRace bool) bool {
+func (s *slot) giveUp(e *Entry, r exchange.Result, found *record.Record, lostRace bool) bool {
 	switch {
 	case r.Err != nil:
 		s.failUnstored(e, r.Err, found)
 	case r.Found != nil && r.Found.CasID == 0:
-		s.failUnstored(e, ErrNoCAS, found)
+		s.failUnstored(e, exchange.ErrNoCAS, found)
 	case lostRace && s.lostTooOften(e):
-	case e.unsure && (e.op == opRefund || e.op == opWithdraw):
-		e.fail(errLostAnswer)
+	case e.hopeless:
+		e.Err = ErrLostAnswer
 		s.settle(e)
 	default:
 		return false
@@ -152,21 +154,21 @@ func sameToken(a, b *memcache.Item) bool {
 
 // lostTooOften notes that e has lost a race, and reports whether that was one too
 // many. Then e is settled.
-func (s *slot) lostTooOften(e *entry) bool {
+func (s *slot) lostTooOften(e *Entry) bool {
 	if e.late {
 		e.doubt()
 	}
-	e.lostRaces++
-	s.backend.t.stats.lostRaces.Add(1)
-	if e.lostRaces == 1 {
+	e.LostRaces++
+	s.table.counts.LostRaces.Add(1)
+	if e.LostRaces == 1 {
 		e.since = time.Now()
 	}
-	limit := maxLosses + e.condition.Max
-	switch waited := s.backend.t.queueTimeout(); {
-	case s.stalls >= maxStalls || e.lostRaces > limit:
-		e.fail(errStalled)
+	limit := MaxLosses + e.Patience
+	switch waited := s.table.timeout; {
+	case s.stalls >= MaxStalls || e.LostRaces > limit:
+		e.Err = ErrStalled
 	case time.Since(e.since) > waited:
-		e.fail(fmt.Errorf("%w: the record of %q changed %d times in %v", ErrOverloaded, s.key, e.lostRaces, waited))
+		e.Err = fmt.Errorf("%w: the record of %q changed %d times in %v", exchange.ErrOverloaded, s.key, e.LostRaces, waited)
 	default:
 		return false
 	}
@@ -189,13 +191,6 @@ func (s *slot) suspect(unchanged bool) {
 	}
 }
 
-// doubt notes that an earlier write of e may have been carried out.
-func (e *entry) doubt() {
-	if !e.unsure {
-		e.unsure, e.note = true, errLostAnswer
-	}
-}
-
 // failAll settles all entries that wait for a server that does not answer. It settles
 // later ones too, or each of them would wait for the server in turn.
 func (s *slot) failAll(err error, unknown bool) {
@@ -207,20 +202,20 @@ func (s *slot) failAll(err error, unknown bool) {
 	known := s.base.fresh
 	r, unreadable := recordIn(s.base.item)
 	for _, e := range s.batch {
-		e.unknown = unknown && e.store
+		e.Unknown = unknown && e.store
 		if known && unreadable == nil {
 			s.failUnstored(e, err, &r)
 			continue
 		}
-		e.fail(err)
+		e.Err = err
 		s.settle(e)
 	}
 	s.empty()
-	if abandoned || errors.Is(err, ErrOverloaded) {
+	if abandoned || errors.Is(err, exchange.ErrOverloaded) {
 		return
 	}
 	for _, e := range s.queue {
-		e.fail(err)
+		e.Err = err
 		s.settle(e)
 	}
 	clear(s.queue)
@@ -228,7 +223,7 @@ func (s *slot) failAll(err error, unknown bool) {
 }
 
 // failUnstored settles e after its write failed, though the record was read.
-func (s *slot) failUnstored(e *entry, err error, r *record) {
+func (s *slot) failUnstored(e *Entry, err error, r *record.Record) {
 	e.failUnstored(err, r)
 	s.settle(e)
 }
@@ -239,18 +234,17 @@ func (s *slot) empty() {
 	s.batch = s.batch[:0]
 }
 
-// keep remembers what blocks e, to answer the next call from memory.
-func (s *slot) keep(e *entry, item *memcache.Item) {
-	if e.op > opAssess || !e.outcome.Blocked || item == nil {
-		return
+// keep has the Blocks answer the next call from memory, if e stands on the record in item.
+func (s *slot) keep(e *Entry, item *memcache.Item) {
+	if e.Cached && item != nil && e.Change.Stands() {
+		s.table.keep(e, item.Value, s.resets)
 	}
-	s.backend.keep(e, item.Value, s.resets)
 }
 
-// settle makes e's result known. The caller must not touch it any more.
-func (s *slot) settle(e *entry) {
+// settle makes e's result known. Only the caller uses e from then on.
+func (s *slot) settle(e *Entry) {
 	e.settled = true
-	if e.op == opAssess {
+	if e.Precedes {
 		e.assessed = s.seen
 	}
 	if e.round != nil {

@@ -1,11 +1,14 @@
-package throttler
+package slots
 
 import (
 	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"time"
 
+	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -17,18 +20,18 @@ import (
 // closes the batch and decides it on the record as this process last saw it, if the
 // connection is still the same. Done finds out whether the record was still so.
 type slot struct {
-	key     string
-	backend *backend
-	shard   *shard
-	self    [1]Exchange // the slot itself
+	key   string
+	table *Table
+	shard *shard
+	self  [1]exchange.Exchange // the slot itself
 
 	mu         sync.Mutex // guards what follows, and the entries until they are settled
-	queue      []*entry   // waiting for the next exchange, first come first served
+	queue      []*Entry   // waiting for the next exchange, first come first served
 	early      int        // how many of queue came before the exchange began to wait for its turn
-	batch      []*entry   // decided by the exchange under way
+	batch      []*Entry   // decided by the exchange under way
 	beforeRead int        // how many of batch came before the record was read
 	busy       bool       // an exchange is under way, or about to be
-	leader     *round     // whose goroutine carries out the exchanges; nil: the exchanger's
+	leader     *Round     // whose goroutine carries out the exchanges; nil: the exchanger's
 	held       bool       // the next exchange is left to the leader
 
 	seen        sighting
@@ -47,7 +50,7 @@ type slot struct {
 	users    int   // entries that are not settled; guarded by the shard
 	neighbor links // in the list of those that are only remembered; guarded by the shard
 
-	room [2][1]*entry // for a queue and a batch of one, the usual case
+	room [2][1]*Entry // for a queue and a batch of one, the usual case
 }
 
 // A sighting is a record as it was once seen.
@@ -65,31 +68,21 @@ const (
 	// maxRemembered is the largest value that is remembered.
 	maxRemembered = 1024
 
-	// maxStalls is how often in a row a write may be refused although the
+	// MaxStalls is how often in a row a write may be refused although the
 	// record is still as it was read. A sound backend does that only when a
 	// record comes and goes between two reads.
-	maxStalls = 10
+	MaxStalls = 10
 
-	// maxLosses is how many races an entry may lose, beyond one for each hit up
+	// MaxLosses is how many races an entry may lose, beyond one for each hit up
 	// to Max. A sound backend comes nowhere near: as many other processes would
 	// each have to write between a read and a write of the entry, and take back
 	// what they count. A backend that reads one copy of a record and writes
 	// another loses every race.
-	maxLosses = 1000
+	MaxLosses = 1000
 )
 
-var (
-	errStalled    = errors.New("throttler: the backend keeps refusing a write: a proxy may read one copy of the record and write another")
-	errLostAnswer = errors.New("throttler: the answer to a write was lost, the hit may be counted twice")
-
-	// ErrNoCAS matches the error of a condition whose record came without a
-	// CAS token, so that nothing can be stored: memcached runs with -C, or
-	// what answers in its place knows no tokens.
-	ErrNoCAS = errors.New("throttler: the server gives no CAS tokens: run memcached without -C")
-)
-
-func newSlot(b *backend, sh *shard, key string) *slot {
-	s := &slot{key: key, backend: b, shard: sh}
+func newSlot(t *Table, sh *shard, key string) *slot {
+	s := &slot{key: key, table: t, shard: sh}
 	s.self[0] = s
 	s.rest()
 	return s
@@ -100,7 +93,7 @@ func (s *slot) Key() string { return s.key }
 
 // setLeader makes r carry out the exchanges, as long as one of its entries needs
 // them.
-func (s *slot) setLeader(r *round) {
+func (s *slot) setLeader(r *Round) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leader = r
@@ -108,7 +101,7 @@ func (s *slot) setLeader(r *round) {
 
 // leadsAgain reports whether r is to carry out the next exchange too. If not, it
 // leads no longer.
-func (s *slot) leadsAgain(r *round) bool {
+func (s *slot) leadsAgain(r *Round) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leader != r {
@@ -123,7 +116,7 @@ func (s *slot) leadsAgain(r *round) bool {
 }
 
 // unqueue removes e from the queue, and reports whether it was there.
-func (s *slot) unqueue(e *entry) bool {
+func (s *slot) unqueue(e *Entry) bool {
 	i := slices.Index(s.queue, e)
 	if i < 0 {
 		return false
@@ -136,24 +129,25 @@ func (s *slot) unqueue(e *entry) bool {
 	return true
 }
 
-// wasRead returns the record that the call to be counted has just read, to assess
+// WasRead returns the record that the call to be counted has just read, to assess
 // whether to count.
-func (s *slot) wasRead() (item *memcache.Item, ok bool) {
+func (s *slot) WasRead() (item *memcache.Item, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.assessed.item, s.assessed.known
 }
 
 // Propose closes the batch, and decides it on what is known of the record.
-func (s *slot) Propose(turn Turn) *memcache.Item {
+func (s *slot) Propose(turn exchange.Turn) *memcache.Item {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sent {
 		// The answer was lost. Whether the first try was carried out shows in
 		// the record.
-		if s.proposal != nil {
-			s.lost, s.lostBase, s.proposal = s.proposal, s.base.item, nil
+		if s.proposal != nil && !turn.NotStored {
+			s.lost, s.lostBase = s.proposal, s.base.item
 		}
+		s.proposal = nil
 		s.base, s.current, s.beforeRead = sighting{}, false, len(s.batch)
 		return nil
 	}
@@ -164,7 +158,7 @@ func (s *slot) Propose(turn Turn) *memcache.Item {
 	}
 	s.base, s.current = s.believed(turn), turn.Known && !s.assessed.known
 	s.assessed = sighting{}
-	s.proposal = s.decideBatch(turn.now())
+	s.proposal = s.decideBatch(timeOf(turn))
 	return s.proposal
 }
 
@@ -177,7 +171,7 @@ func (s *slot) close(n int) {
 
 // believed returns the record as it most likely is. Where nothing is known it is
 // taken to be absent: an add does no harm if it is not.
-func (s *slot) believed(turn Turn) sighting {
+func (s *slot) believed(turn exchange.Turn) sighting {
 	switch {
 	case turn.Known:
 		return sighting{known: true, item: turn.Found, conn: turn.Conn, fresh: true}
@@ -185,7 +179,7 @@ func (s *slot) believed(turn Turn) sighting {
 		return s.assessed
 	case s.seen.known && (s.seen.item == nil || s.seen.conn == turn.Conn):
 		if !s.seen.fresh {
-			s.backend.t.stats.guesses.Add(1)
+			s.table.counts.Guesses.Add(1)
 		}
 		return s.seen
 	}
@@ -194,7 +188,7 @@ func (s *slot) believed(turn Turn) sighting {
 
 // decideBatch decides each entry of the batch on what the one before it leaves, and
 // returns the item that is to be stored, nil if there is nothing to store.
-func (s *slot) decideBatch(now instant) *memcache.Item {
+func (s *slot) decideBatch(now record.Instant) *memcache.Item {
 	base, err := recordIn(s.base.item)
 	if s.unreadable = err; err != nil {
 		return nil
@@ -202,18 +196,18 @@ func (s *slot) decideBatch(now instant) *memcache.Item {
 	r, changed := &base, false
 	for _, e := range s.batch {
 		if e.apply(now, r); e.store {
-			r, changed = &e.next, true
+			r, changed = &e.record, true
 		}
 	}
 	if s.base.item != nil && s.base.item.CasID == 0 && changed {
-		s.unreadable = ErrNoCAS
+		s.unreadable = exchange.ErrNoCAS
 		return nil
 	}
 	if !changed {
 		return nil
 	}
 	item := newItem(s.key, r, now)
-	item.Flags = rand.Uint32() | 1 // tells this write from all others
+	item.Flags = rand.Uint32()>>1 | 1 | banFlag(r, now) // tells this write from all others
 	if s.base.item != nil {
 		item.CasID = s.base.item.CasID
 	}
@@ -221,36 +215,52 @@ func (s *slot) decideBatch(now instant) *memcache.Item {
 }
 
 // newItem returns the item to store r in. Records are small, most of them.
-func newItem(key string, r *record, now instant) *memcache.Item {
-	size := r.size()
+func newItem(key string, r *record.Record, now record.Instant) *memcache.Item {
+	size := r.Size()
 	if size > 40 {
-		return &memcache.Item{Key: key, Value: r.encode(), Expiration: expiration(now, r.end())}
+		return &memcache.Item{Key: key, Value: r.Encode(), Expiration: record.Expiration(now, r.End())}
 	}
 	small := &struct {
 		memcache.Item
 		value [40]byte
-	}{Item: memcache.Item{Key: key, Expiration: expiration(now, r.end())}}
-	small.Value = r.append(small.value[:0:size])
+	}{Item: memcache.Item{Key: key, Expiration: record.Expiration(now, r.End())}}
+	small.Value = r.Append(small.value[:0:size])
 	return &small.Item
+}
+
+// banFlag returns the Flags of an item that r is stored in at now.
+func banFlag(r *record.Record, now record.Instant) uint32 {
+	if r.HoldsBan(now) {
+		return exchange.BanFlag
+	}
+	return 0
+}
+
+// timeOf returns when turn came.
+func timeOf(turn exchange.Turn) record.Instant {
+	if turn.Now.IsZero() {
+		return record.InstantOf(time.Now())
+	}
+	return record.InstantOf(turn.Now)
 }
 
 // recordIn returns the record in item. A value that does not decode is treated as
 // absent, except one of a later version.
-func recordIn(item *memcache.Item) (r record, err error) {
+func recordIn(item *memcache.Item) (r record.Record, err error) {
 	if item == nil {
 		return r, nil
 	}
-	r, err = decode(item.Value)
-	if errors.Is(err, errForeign) {
+	r, err = record.Decode(item.Value)
+	if errors.Is(err, record.ErrForeign) {
 		err = nil
 	}
 	return r, err
 }
 
 // Done settles the entries whose decision stands, and goes on with the others.
-func (s *slot) Done(r Result) {
+func (s *slot) Done(r exchange.Result) {
 	s.mu.Lock()
-	s.backend.t.stats.exchanges.Add(1)
+	s.table.counts.Exchanges.Add(1)
 	users := len(s.batch) + len(s.queue)
 	if !s.sent {
 		// Its turn never came. r is for the entries that were queued before it
@@ -270,7 +280,7 @@ func (s *slot) Done(r Result) {
 	idle := !s.busy
 	s.mu.Unlock()
 	if start {
-		s.backend.exchanger.Start(s)
+		s.table.exchanger.Start(s)
 	}
 	if users > 0 || idle { // idle without users: all have left
 		s.release(users)
@@ -287,7 +297,7 @@ func (s *slot) goOn() bool {
 		s.rest()
 		return false
 	}
-	if s.leader != nil && slices.ContainsFunc(s.queue, func(e *entry) bool { return e.round == s.leader }) {
+	if s.leader != nil && slices.ContainsFunc(s.queue, func(e *Entry) bool { return e.round == s.leader }) {
 		s.held = true
 		return false
 	}
@@ -303,6 +313,6 @@ func (s *slot) rest() {
 	}
 	s.base, s.assessed, s.refusedBase, s.stalls = sighting{}, sighting{}, sighting{}, 0
 	s.lostBase = nil
-	s.room = [2][1]*entry{}
+	s.room = [2][1]*Entry{}
 	s.queue, s.batch = s.room[0][:0], s.room[1][:0]
 }

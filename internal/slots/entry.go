@@ -1,0 +1,190 @@
+package slots
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/record"
+)
+
+// An Entry is a Change on its way through its record. It is used once.
+type Entry struct {
+	// Set by the caller, before [Table.Ask].
+	Key      string // of the record
+	Change   Change
+	Patience int  // races that it may lose beyond those that no sound backend loses
+	Cached   bool // a record on which the change stands goes into the Blocks
+	Precedes bool // another Entry follows on the same record, see Follow
+
+	// The result. The caller may read it when the Entry is settled, that is unless it
+	// was left, or when Wait has returned true.
+	Err       error // why it failed; nil: it was carried out, or stands
+	Note      error // what failed all the same
+	Unknown   bool  // it failed, and may have been carried out
+	LostRaces int   // how often it was decided anew as another process was faster
+
+	// Set by Ask if ctx ended before the Entry was settled.
+	Left   error // the error of ctx
+	Unsent bool  // it was never sent, and never will be
+
+	slot    *slot
+	round   *Round
+	settled bool // guarded by slot.mu
+
+	// Of the exchange under way, or the last one.
+	record  record.Record // as Apply has left it
+	store   bool          // what Apply has returned
+	decided record.Instant
+
+	since    time.Time // when it lost its first race
+	late     bool      // an earlier write of it was lost, and may still arrive
+	doubted  bool      // an earlier write of it may have been carried out
+	hopeless bool      // then it is not to be tried again
+
+	assessed sighting // the record that it was decided on, or that the Entry before it was
+}
+
+// Follow makes e, which is not asked for yet, the next one after first, which has
+// preceded it and is settled. If nobody has changed the record since, e needs no read.
+func (e *Entry) Follow(first *Entry) {
+	e.LostRaces, e.assessed = first.LostRaces, first.assessed
+}
+
+// Failed returns why e was not carried out, or nil.
+func (e *Entry) Failed() error {
+	if e.Left != nil {
+		return e.Left
+	}
+	return e.Err
+}
+
+// Tried reports whether a write of e may have been sent.
+func (e *Entry) Tried() bool { return e.store }
+
+// Wait returns true when e, which was left, is settled, or false when ctx ends.
+func (e *Entry) Wait(ctx context.Context) bool { return e.round.wait(ctx) }
+
+// Idle reports whether no other goroutine uses e any more.
+func (e *Entry) Idle() bool {
+	return e.Left == nil && (e.round == nil || e.round.Idle())
+}
+
+// apply decides e on r, which stays as it is.
+func (e *Entry) apply(now record.Instant, r *record.Record) {
+	e.decided, e.record = now, *r
+	e.store = e.Change.Apply(now, &e.record)
+}
+
+// doubt notes that an earlier write of e may have been carried out.
+func (e *Entry) doubt() {
+	if !e.doubted {
+		e.doubted, e.Note = true, ErrLostAnswer
+		e.hopeless = !e.Change.Doubt()
+	}
+}
+
+// failUnstored notes that e could not be stored, though r was read. What is blocked by r
+// is so all the same. What others have added to r in the same batch was not stored
+// either, and does not block e.
+func (e *Entry) failUnstored(err error, r *record.Record) {
+	e.Change.Doubt() // what could not be stored bans nobody
+	e.apply(e.decided, r)
+	if e.Change.Stands() {
+		e.Note = err
+	} else {
+		e.Err = err
+	}
+}
+
+// A Round is a number of Entries that are sent together and waited for.
+type Round struct {
+	Entries []*Entry // while they are asked about
+	Firm    bool     // is carried out even if the caller leaves
+	Room    *Room    // for what Ask takes; nil: none
+
+	pending atomic.Int32                  // how many entries are not settled, and 1 more until that is told
+	done    atomic.Pointer[chan struct{}] // closed when there are none
+}
+
+// Room is what asking takes besides Entries and Round. It may be used again when its
+// Round is idle.
+type Room struct {
+	led     []*slot
+	inlined inlined
+}
+
+// Clear drops what r refers to.
+func (r *Room) Clear() {
+	r.inlined.clear()
+	if cap(r.led) > maxLed {
+		r.led = nil
+	}
+}
+
+// exchange returns the exchange of an entry over an Inliner.
+func (r *Room) exchange() *inlined {
+	if r == nil {
+		return new(inlined)
+	}
+	return &r.inlined
+}
+
+// slots returns an empty list of slots.
+func (r *Room) slots() []*slot {
+	if r == nil {
+		return nil
+	}
+	return r.led[:0]
+}
+
+// keep keeps the room of led, which is not used any more.
+func (r *Room) keep(led []*slot) {
+	if r != nil {
+		clear(led)
+		r.led = led
+	}
+}
+
+// maxLed is how many slots a Room keeps place for.
+const maxLed = 16
+
+// settle notes that one entry is settled.
+func (r *Round) settle() {
+	if r.pending.Add(-1) > 1 {
+		return
+	}
+	if done := r.done.Load(); done != nil {
+		close(*done)
+	}
+	r.pending.Add(-1)
+}
+
+// begin has the round wait for n entries.
+func (r *Round) begin(n int) { r.pending.Store(int32(n) + 1) }
+
+// settled reports whether all entries are.
+func (r *Round) settled() bool { return r.pending.Load() <= 1 }
+
+// Idle reports whether no other goroutine touches r any more.
+func (r *Round) Idle() bool { return r.pending.Load() == 0 }
+
+// wait returns true when all entries are settled, or false when ctx is done.
+func (r *Round) wait(ctx context.Context) bool {
+	if r.settled() {
+		return true
+	}
+	if r.done.Load() == nil {
+		done := make(chan struct{})
+		r.done.CompareAndSwap(nil, &done)
+	}
+	if r.settled() {
+		return true // settle may have been too early to see the channel
+	}
+	select {
+	case <-*r.done.Load():
+		return true
+	case <-ctx.Done():
+		return r.settled()
+	}
+}

@@ -1,0 +1,310 @@
+package slots_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/record"
+	"github.com/adaptivethrottler/throttler/internal/slots"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/require"
+)
+
+// A counter is a Change that counts one hit of a window of max, as often as it is applied.
+type counter struct {
+	max     int
+	verdict record.Verdict
+	applied int
+	doubts  int
+	once    bool // gives up when it is in doubt
+}
+
+func (c *counter) Apply(now record.Instant, r *record.Record) (store bool) {
+	c.applied++
+	limit := record.Limit{Max: c.max, TTL: time.Hour}
+	return c.verdict.Decide(now, &limit, record.Lockout{}, r, true)
+}
+
+func (c *counter) Stands() bool { return c.verdict.Outcome.Blocked }
+
+func (c *counter) Doubt() (again bool) {
+	c.doubts++
+	return !c.once
+}
+
+// A server carries exchanges out on a store, one after the other. Each takes a
+// millisecond.
+type server struct {
+	exchange.Client // a memstore, without its own exchanges
+	trips           int
+	do              func(x exchange.Exchange) exchange.Result // instead; nil: as usual
+}
+
+func (s *server) Exchange(ctx context.Context, xs ...exchange.Exchange) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for _, x := range xs {
+			s.trips++
+			do := s.do
+			if s.do = nil; do == nil {
+				do = s.write
+			}
+			x.Done(do(x))
+		}
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+func (s *server) Start(xs ...exchange.Exchange) { go s.Exchange(context.Background(), xs...) }
+
+// write carries x out as package pool does: it writes what x proposes, and reads.
+func (s *server) write(x exchange.Exchange) exchange.Result {
+	item := x.Propose(exchange.Turn{Conn: 1})
+	time.Sleep(time.Millisecond)
+	r := exchange.Result{Conn: 1, Read: true}
+	if item != nil {
+		r.Stored = s.put(item) == nil
+	}
+	r.Found = s.at(x.Key())
+	return r
+}
+
+func (s *server) put(item *memcache.Item) error {
+	own := *item
+	if item.CasID == 0 {
+		return s.Add(&own)
+	}
+	return s.CompareAndSwap(&own)
+}
+
+func (s *server) at(key string) *memcache.Item {
+	item, err := s.Get(key)
+	if err != nil {
+		return nil
+	}
+	return item
+}
+
+// hits returns how many hits are stored.
+func (s *server) hits(t *testing.T) int {
+	item := s.at("k")
+	if item == nil {
+		return 0
+	}
+	r, err := record.Decode(item.Value)
+	require.NoError(t, err)
+	return len(r.Facts().Expiries)
+}
+
+// table returns a Table over s, as if in a process of its own.
+func table(s *server) (*slots.Table, *slots.Counts) {
+	counts := new(slots.Counts)
+	return slots.NewTable(s, slots.Config{Remembered: 100, Timeout: time.Second, Counts: counts}), counts
+}
+
+func ask(ctx context.Context, t *slots.Table, changes ...*counter) []*slots.Entry {
+	entries := make([]*slots.Entry, len(changes))
+	for i, c := range changes {
+		entries[i] = &slots.Entry{Key: "k", Change: c, Patience: c.max}
+	}
+	t.Ask(ctx, &slots.Round{Entries: entries})
+	return entries
+}
+
+// inTime runs test in time that is held.
+func inTime(t *testing.T, test func(t *testing.T, s *server)) {
+	synctest.Test(t, func(t *testing.T) { test(t, &server{Client: memstore.New()}) })
+}
+
+func TestARecordAsItWasSeenLastTakesOneExchange(t *testing.T) {
+	inTime(t, func(t *testing.T, s *server) {
+		mine, counts := table(s)
+		for n := range 3 {
+			require.NoError(t, ask(t.Context(), mine, &counter{max: 9})[0].Failed())
+			require.Equal(t, n+1, s.trips)
+		}
+		others, _ := table(s)
+		ask(t.Context(), others, &counter{max: 9})
+		before := s.trips
+		c := &counter{max: 9}
+		e := ask(t.Context(), mine, c)[0]
+		require.NoError(t, e.Failed())
+		require.Equal(t, 2, s.trips-before, "the guess was wrong")
+		require.Zero(t, e.LostRaces, "that is no race")
+		require.Equal(t, 4, c.verdict.Outcome.Remaining)
+		require.Equal(t, 5, s.hits(t))
+		require.EqualValues(t, 3, counts.Guesses.Load())
+		require.EqualValues(t, 2, counts.RightGuesses.Load())
+	})
+}
+
+func TestChangesThatWaitTogetherAreStoredByOneWrite(t *testing.T) {
+	inTime(t, func(t *testing.T, s *server) {
+		mine, _ := table(s)
+		go ask(context.Background(), mine, &counter{max: 3})
+		synctest.Wait()
+		changes := []*counter{{max: 3}, {max: 3}, {max: 3}}
+		ask(t.Context(), mine, changes...)
+		require.Equal(t, 2, s.trips)
+		require.Equal(t, 3, s.hits(t))
+		for i, blocked := range []bool{false, false, true} {
+			require.Equal(t, blocked, changes[i].Stands(), "in the order in which they came")
+		}
+	})
+}
+
+// lost carries x out, and loses the answer: x is proposed again on another connection,
+// after what happens meanwhile.
+func (s *server) lost(meanwhile func()) func(x exchange.Exchange) exchange.Result {
+	return func(x exchange.Exchange) exchange.Result {
+		_ = s.put(x.Propose(exchange.Turn{Conn: 1}))
+		meanwhile()
+		r := exchange.Result{Conn: 2, Read: true, Found: s.at(x.Key())}
+		if item := x.Propose(exchange.Turn{Conn: 2}); item != nil {
+			r.Stored = s.put(item) == nil
+			r.Found = s.at(x.Key())
+		}
+		return r
+	}
+}
+
+func TestALostWriteThatIsFoundInTheRecordIsNotMadeAgain(t *testing.T) {
+	inTime(t, func(t *testing.T, s *server) {
+		mine, _ := table(s)
+		s.do = s.lost(func() {})
+		c := &counter{max: 9}
+		e := ask(t.Context(), mine, c)[0]
+		require.NoError(t, e.Failed())
+		require.NoError(t, e.Note)
+		require.Zero(t, c.doubts)
+		require.Equal(t, 1, s.hits(t))
+	})
+}
+
+func TestALostWriteThatOthersHaveCoveredIsDoubted(t *testing.T) {
+	for once, want := range map[bool]int{false: 3, true: 2} {
+		inTime(t, func(t *testing.T, s *server) {
+			mine, _ := table(s)
+			others, _ := table(s)
+			s.do = s.lost(func() { ask(context.Background(), others, &counter{max: 9}) })
+			c := &counter{max: 9, once: once}
+			e := ask(t.Context(), mine, c)[0]
+			require.Equal(t, 1, c.doubts)
+			if once {
+				require.ErrorIs(t, e.Failed(), slots.ErrLostAnswer)
+			} else {
+				require.NoError(t, e.Failed())
+				require.ErrorIs(t, e.Note, slots.ErrLostAnswer)
+			}
+			require.Equal(t, want, s.hits(t))
+		})
+	}
+}
+
+func TestWhatIsBlockedByTheRecordStandsThoughItCannotBeStored(t *testing.T) {
+	refused := errors.New("SERVER_ERROR out of memory")
+	for max, blocked := range map[int]bool{1: true, 2: false} {
+		inTime(t, func(t *testing.T, s *server) {
+			others, _ := table(s)
+			ask(t.Context(), others, &counter{max: 9})
+			mine, _ := table(s)
+			s.do = func(x exchange.Exchange) exchange.Result {
+				x.Propose(exchange.Turn{Conn: 1, Known: true, Found: s.at(x.Key())})
+				return exchange.Result{Conn: 1, Read: true, Found: s.at(x.Key()), Err: refused}
+			}
+			c := &counter{max: max}
+			e := ask(t.Context(), mine, c)[0]
+			require.Equal(t, blocked, c.Stands())
+			if !blocked {
+				require.Equal(t, refused, e.Failed())
+			} else {
+				require.NoError(t, e.Failed())
+			}
+			require.Equal(t, 1, s.hits(t))
+		})
+	}
+}
+
+func TestAServerThatDoesNotAnswerFailsThoseThatCameLaterToo(t *testing.T) {
+	inTime(t, func(t *testing.T, s *server) {
+		mine, _ := table(s)
+		s.do = func(x exchange.Exchange) exchange.Result {
+			x.Propose(exchange.Turn{Conn: 1})
+			time.Sleep(time.Second)
+			return exchange.Result{Err: exchange.ErrUnavailable, Unknown: true}
+		}
+		var first *slots.Entry
+		go func() { first = ask(context.Background(), mine, &counter{max: 9})[0] }()
+		time.Sleep(time.Millisecond * 2)
+		later := ask(t.Context(), mine, &counter{max: 9})[0]
+		synctest.Wait()
+		require.ErrorIs(t, first.Failed(), exchange.ErrUnavailable)
+		require.True(t, first.Unknown)
+		require.ErrorIs(t, later.Failed(), exchange.ErrUnavailable)
+		require.False(t, later.Unknown, "it was never sent")
+		require.Equal(t, 1, s.trips)
+	})
+}
+
+func TestAnEntryThatIsLeftIsNotSentOrItsResultComesLater(t *testing.T) {
+	inTime(t, func(t *testing.T, s *server) {
+		mine, _ := table(s)
+		go ask(context.Background(), mine, &counter{max: 9})
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond/2)
+		defer cancel()
+		waiting := ask(ctx, mine, &counter{max: 9})[0]
+		require.ErrorIs(t, waiting.Failed(), context.DeadlineExceeded)
+		require.True(t, waiting.Unsent)
+		time.Sleep(time.Second)
+		require.Equal(t, 1, s.hits(t))
+
+		var under *slots.Entry
+		ctx, cancel = context.WithCancel(t.Context())
+		leader := &slots.Entry{Key: "k", Change: &counter{max: 9}}
+		go mine.Ask(context.Background(), &slots.Round{Entries: []*slots.Entry{leader}})
+		synctest.Wait()
+		go func() { under = ask(ctx, mine, &counter{max: 9})[0] }()
+		time.Sleep(time.Millisecond * 3 / 2) // the second exchange is under way
+		cancel()
+		synctest.Wait()
+		require.ErrorIs(t, under.Failed(), context.Canceled)
+		require.False(t, under.Unsent)
+		require.True(t, under.Wait(t.Context()))
+		require.NoError(t, under.Err)
+		require.Equal(t, 3, s.hits(t))
+	})
+}
+
+func TestAResetIsNotUndoneByWhatIsRemembered(t *testing.T) {
+	inTime(t, func(t *testing.T, s *server) {
+		mine, _ := table(s)
+		ask(t.Context(), mine, &counter{max: 1})
+		require.Equal(t, []error{nil}, mine.Reset(t.Context(), []string{"k"}))
+		c := &counter{max: 1}
+		ask(t.Context(), mine, c)
+		require.False(t, c.Stands())
+		require.Equal(t, []error{nil}, mine.Reset(t.Context(), []string{"nothing"}), "a record that is not there is gone")
+	})
+}
+
+func TestWhatIsRememberedIsBounded(t *testing.T) {
+	inTime(t, func(t *testing.T, s *server) {
+		mine := slots.NewTable(s, slots.Config{Remembered: 3, Timeout: time.Second, Counts: new(slots.Counts)})
+		for _, key := range []string{"a", "b", "c", "d", "e"} {
+			mine.Ask(t.Context(), &slots.Round{Entries: []*slots.Entry{{Key: key, Change: &counter{max: 9}}}})
+		}
+		all, used := mine.Size()
+		require.Equal(t, 3, all)
+		require.Zero(t, used)
+	})
+}

@@ -1,0 +1,245 @@
+package slots
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/bradfitz/gomemcache/memcache"
+)
+
+// A Table has the slots of one store of records.
+type Table struct {
+	exchanger exchange.Exchanger
+	inliner   exchange.Inliner // does exchanges at once, on the caller's goroutine; nil: the exchanger does them
+	shards    shards
+	blocks    *Blocks
+	timeout   time.Duration
+	counts    *Counts
+}
+
+// Config says how a Table works. Counts must be set.
+type Config struct {
+	Remembered int           // how many records to remember as they were last seen; negative: none
+	Timeout    time.Duration // how long an Entry goes on while it loses races
+	Blocks     *Blocks       // keep records on which a Change stands; nil: none
+	Counts     *Counts
+}
+
+// Counts count what Tables do.
+type Counts struct {
+	Exchanges, Guesses, RightGuesses, LostRaces atomic.Uint64
+}
+
+// NewTable returns a Table of the records in x.
+func NewTable(x exchange.Exchanger, c Config) *Table {
+	t := &Table{exchanger: x, blocks: c.Blocks, timeout: c.Timeout, counts: c.Counts}
+	t.inliner, _ = x.(exchange.Inliner)
+	t.shards.init(c.Remembered)
+	return t
+}
+
+// Ask sends all Entries of r. It returns when each is settled or ctx ends. Entries
+// that are not settled then are left.
+func (t *Table) Ask(ctx context.Context, r *Round) {
+	if err := ctx.Err(); err != nil && !r.Firm {
+		for _, e := range r.Entries {
+			e.Left, e.Unsent = err, true
+		}
+		return
+	}
+	if t.inliner != nil {
+		x := r.Room.exchange()
+		for _, e := range r.Entries {
+			x.Entry = e
+			t.askInline(x)
+		}
+		return
+	}
+	r.begin(len(r.Entries))
+	led := r.Room.slots()
+	for _, e := range r.Entries {
+		e.round = r
+		if t.join(e) {
+			led = append(led, e.slot)
+		}
+	}
+	t.lead(ctx, r, led)
+	r.Room.keep(led)
+	if r.wait(ctx) {
+		return
+	}
+	for _, e := range r.Entries {
+		e.leave(ctx.Err())
+	}
+}
+
+// lead carries out the exchanges of the slots in led. If it is one slot, r carries out
+// its next exchanges too, as long as r needs them.
+func (t *Table) lead(ctx context.Context, r *Round, led []*slot) {
+	if len(led) == 0 {
+		return
+	}
+	if len(led) > 1 {
+		xs := make([]exchange.Exchange, len(led))
+		for i, s := range led {
+			xs[i] = s
+		}
+		t.exchanger.Exchange(ctx, xs...)
+		return
+	}
+	s := led[0]
+	s.setLeader(r)
+	for again := true; again; again = s.leadsAgain(r) {
+		t.exchanger.Exchange(ctx, s.self[:]...)
+	}
+}
+
+// join queues e at the slot of its record. It reports whether the slot was idle. The
+// caller must then carry out the exchange.
+func (t *Table) join(e *Entry) bool {
+	s := t.acquire(e.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.slot = s
+	s.queue = append(s.queue, e)
+	if s.busy {
+		return false
+	}
+	s.busy, s.early = true, 1
+	if e.assessed.known {
+		s.assessed = e.assessed
+	}
+	s.resets = s.shard.resets.Load()
+	return true
+}
+
+// leave gives e up with err, unless e is settled. If e is not sent yet, it never will
+// be.
+func (e *Entry) leave(err error) {
+	s := e.slot
+	s.mu.Lock()
+	if e.settled {
+		s.mu.Unlock()
+		return
+	}
+	e.Left = err
+	e.Unsent = !e.round.Firm && s.unqueue(e)
+	s.mu.Unlock()
+	if e.Unsent {
+		e.round.settle()
+		s.release(1)
+	}
+}
+
+// keep has the Blocks remember value, a record on which e stands. resets is the count of
+// resetsOf when the record was read or written.
+func (t *Table) keep(e *Entry, value []byte, resets uint64) {
+	if t.blocks == nil || resets != t.shards.resetsOf(e.Key) {
+		return
+	}
+	t.blocks.add(e.Key, value, e.decided)
+	if resets != t.shards.resetsOf(e.Key) {
+		t.blocks.remove(e.Key) // the record was reset meanwhile
+	}
+}
+
+// Reset deletes the records of keys, all at the same time, from memory too. It returns an
+// error for each key, nil for a record that is gone. If ctx ends meanwhile, its error is
+// added, and the deletions go on by themselves.
+func (t *Table) Reset(ctx context.Context, keys []string) []error {
+	for _, key := range keys {
+		t.forget(key) // calls that read now may see the record that is deleted
+	}
+	errs := t.delete(ctx, keys)
+	for _, key := range keys {
+		t.forget(key)
+	}
+	return errs
+}
+
+// forget removes the record of key from memory.
+func (t *Table) forget(key string) {
+	t.shards.forget(key)
+	if t.blocks != nil {
+		t.blocks.remove(key)
+	}
+}
+
+func (t *Table) delete(ctx context.Context, keys []string) []error {
+	errs := make([]error, len(keys))
+	if err := ctx.Err(); err != nil {
+		return append(errs, err)
+	}
+	if t.inliner != nil {
+		for i, key := range keys {
+			errs[i] = t.deleteOne(key)
+		}
+		return errs
+	}
+	type result struct {
+		i   int
+		err error
+	}
+	next, results := make(chan int, len(keys)), make(chan result, len(keys))
+	for i := range keys {
+		next <- i
+	}
+	close(next)
+	for range min(len(keys), maxDeletions) {
+		go func() {
+			for i := range next {
+				results <- result{i, t.deleteOne(keys[i])}
+			}
+		}()
+	}
+	for range keys {
+		select {
+		case r := <-results:
+			errs[r.i] = r.err
+		case <-ctx.Done():
+			return append(errs, ctx.Err())
+		}
+	}
+	return errs
+}
+
+// maxDeletions is how many deletions of one Reset are under way at once.
+const maxDeletions = 64
+
+func (t *Table) deleteOne(key string) error {
+	err := t.exchanger.Delete(key)
+	if errors.Is(err, memcache.ErrCacheMiss) {
+		return nil
+	}
+	return err
+}
+
+// Size returns how many records t has slots for, and how many of them are being asked
+// about.
+func (t *Table) Size() (all, used int) {
+	for i := range t.shards.all {
+		sh := &t.shards.all[i]
+		sh.mu.Lock()
+		all += len(sh.byKey)
+		used += len(sh.byKey) - sh.kept
+		sh.mu.Unlock()
+	}
+	return all, used
+}
+
+// Queued returns how many Entries wait for the next exchange of key.
+func (t *Table) Queued(key string) int {
+	sh := t.shards.of(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	s := sh.byKey[key]
+	if s == nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queue)
+}
