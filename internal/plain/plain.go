@@ -1,4 +1,7 @@
-package throttler
+// Package plain makes an Exchanger of any client. It bounds the operations that are under
+// way, reads the records of several exchanges at once, and says what the errors of a client
+// mean.
+package plain
 
 import (
 	"context"
@@ -8,21 +11,28 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
-// plain makes an [Exchanger] of a Client that is none. An exchange takes two round
+// An Exchanger makes an [exchange.Exchanger] of a client that is none. An exchange takes two round
 // trips: it reads the record, and writes it if it is still as it was read. Several
-// exchanges read all records at once, and then write as many at a time as the gate has
+// exchanges read all records at once, and then write as many at a time as the turnstile has
 // places.
-type plain struct {
-	client Client
-	gate   gate
+type Exchanger struct {
+	client    exchange.Client
+	turnstile turnstile
+}
+
+// New returns an Exchanger over client. An exchange waits for its turn for timeout at most,
+// and as long for a connection that the server refuses.
+func New(client exchange.Client, timeout time.Duration) *Exchanger {
+	return &Exchanger{client: client, turnstile: turnstile{places: maxUnderWay, limit: timeout}}
 }
 
 // Exchange runs xs. If ctx can end, it runs them on another goroutine, which goes on
-// when ctx ends: the methods of a Client take no ctx.
-func (p *plain) Exchange(ctx context.Context, xs ...Exchange) {
+// when ctx ends: the methods of a client take no ctx.
+func (p *Exchanger) Exchange(ctx context.Context, xs ...exchange.Exchange) {
 	if ctx.Done() == nil && len(xs) == 1 { // the usual case, without a channel
 		p.readAndWrite(xs[0])
 		return
@@ -41,25 +51,26 @@ func (p *plain) Exchange(ctx context.Context, xs ...Exchange) {
 }
 
 // Start runs xs on a goroutine of their own.
-func (p *plain) Start(xs ...Exchange) {
+func (p *Exchanger) Start(xs ...exchange.Exchange) {
 	go p.run(slices.Clone(xs), make(chan struct{}))
 }
 
-func (p *plain) Get(key string) (*memcache.Item, error) { return p.client.Get(key) }
-func (p *plain) GetMulti(keys []string) (map[string]*memcache.Item, error) {
+func (p *Exchanger) Get(key string) (*memcache.Item, error) { return p.client.Get(key) }
+func (p *Exchanger) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 	return p.client.GetMulti(keys)
 }
-func (p *plain) Add(item *memcache.Item) error            { return p.client.Add(item) }
-func (p *plain) CompareAndSwap(item *memcache.Item) error { return p.client.CompareAndSwap(item) }
+func (p *Exchanger) Add(item *memcache.Item) error            { return p.client.Add(item) }
+func (p *Exchanger) CompareAndSwap(item *memcache.Item) error { return p.client.CompareAndSwap(item) }
 
-// Delete calls the client's Delete when the gate allows it.
-func (p *plain) Delete(key string) error {
-	if err := p.gate.enter(); err != nil {
+// Delete calls the client's Delete when the turnstile allows it.
+func (p *Exchanger) Delete(key string) error {
+	if err := p.turnstile.enter(); err != nil {
 		return err
 	}
 	var w connWait
-	err := w.try(&p.gate, func() error { return p.client.Delete(key) })
-	p.gate.leave(classified(err))
+	err := w.try(&p.turnstile, func() error { return p.client.Delete(key) })
+	err = Classified(err)
+	p.turnstile.leave(err)
 	return err
 }
 
@@ -70,7 +81,7 @@ const hedge = 50 * time.Millisecond
 // run reads the records of all xs, in one round trip if the backend works, and then
 // writes them. It closes done when all xs have ended. It may return later, when the
 // client has given up a GetMulti that was not needed any more.
-func (p *plain) run(xs []Exchange, done chan<- struct{}) {
+func (p *Exchanger) run(xs []exchange.Exchange, done chan<- struct{}) {
 	if len(xs) == 1 {
 		p.readAndWrite(xs[0])
 		close(done)
@@ -91,22 +102,22 @@ func (p *plain) run(xs []Exchange, done chan<- struct{}) {
 		goOn(nil, nil)
 		return
 	}
-	if err := p.gate.enter(); err != nil {
+	if err := p.turnstile.enter(); err != nil {
 		goOn(nil, allKeys{err})
 		return
 	}
 	timer := time.AfterFunc(hedge, func() { goOn(p.readSingly(keys, &allRead)) })
 	items, err := p.client.GetMulti(keys)
-	err = classified(err)
-	p.gate.leave(err)
-	var keyed KeyError
+	err = Classified(err)
+	p.turnstile.leave(err)
+	var keyed exchange.KeyError
 	if timer.Stop() || err == nil || errors.As(err, &keyed) {
 		goOn(items, err)
 	}
 }
 
 // unread returns the keys of those xs whose records their call has not read yet.
-func unread(xs []Exchange) []string {
+func unread(xs []exchange.Exchange) []string {
 	keys := make([]string, 0, len(xs))
 	for _, x := range xs {
 		if _, ok := wasRead(x); !ok {
@@ -118,16 +129,16 @@ func unread(xs []Exchange) []string {
 
 // writeAll has all xs decide on the records that were found, and writes them. items are
 // those of a GetMulti that returned err.
-func (p *plain) writeAll(xs []Exchange, items map[string]*memcache.Item, err error) {
+func (p *Exchanger) writeAll(xs []exchange.Exchange, items map[string]*memcache.Item, err error) {
 	var writers sync.WaitGroup
 	var last func() // the last write, which is left to this goroutine
-	var others []Exchange
+	var others []exchange.Exchange
 	for _, x := range xs {
 		item, known, keyErr := foundIn(x, items, err)
 		switch {
 		case keyErr != nil:
-			x.Done(Result{Err: keyErr})
-		case !known || !p.gate.tryEnter():
+			x.Done(exchange.Result{Err: keyErr})
+		case !known || !p.turnstile.tryEnter():
 			others = append(others, x)
 		default:
 			if write := p.propose(x, item); write != nil {
@@ -142,9 +153,9 @@ func (p *plain) writeAll(xs []Exchange, items map[string]*memcache.Item, err err
 		if last != nil {
 			writers.Go(last)
 		}
-		p.each(others, func(x Exchange) (bool, error) {
+		p.each(others, func(x exchange.Exchange) (bool, error) {
 			if item, known, _ := foundIn(x, items, err); known {
-				return p.pass(x, func() Result { return p.write(x, item, new(connWait)) })
+				return p.pass(x, func() exchange.Result { return p.write(x, item, new(connWait)) })
 			}
 			return p.readAndWrite(x)
 		})
@@ -156,7 +167,7 @@ func (p *plain) writeAll(xs []Exchange, items map[string]*memcache.Item, err err
 
 // foundIn returns the record of x, which its call has read before or which is in items,
 // the result of a GetMulti with err. known is false if x has to read it by itself.
-func foundIn(x Exchange, items map[string]*memcache.Item, err error) (item *memcache.Item, known bool, keyErr error) {
+func foundIn(x exchange.Exchange, items map[string]*memcache.Item, err error) (item *memcache.Item, known bool, keyErr error) {
 	if item, ok := wasRead(x); ok {
 		return item, true, nil
 	}
@@ -167,76 +178,76 @@ func foundIn(x Exchange, items map[string]*memcache.Item, err error) (item *memc
 	if !known || isRefused(keyErr) {
 		return nil, false, nil
 	}
-	return nil, true, classified(keyErr)
+	return nil, true, Classified(keyErr)
 }
 
-// propose lets x, which has a place at the gate, decide on the record that was found. If
+// propose lets x, which has a place at the turnstile, decide on the record that was found. If
 // x writes, it returns what does so and ends x. Otherwise x has ended.
-func (p *plain) propose(x Exchange, found *memcache.Item) (write func()) {
-	item := x.Propose(Turn{Known: true, Found: found})
+func (p *Exchanger) propose(x exchange.Exchange, found *memcache.Item) (write func()) {
+	item := x.Propose(exchange.Turn{Known: true, Found: found})
 	if item == nil {
-		p.gate.vacate()
-		x.Done(Result{Read: true, Found: found})
+		p.turnstile.vacate()
+		x.Done(exchange.Result{Read: true, Found: found})
 		return nil
 	}
 	return func() {
 		r := p.store(x, item, new(connWait))
-		p.gate.leave(r.Err)
+		p.turnstile.leave(r.Err)
 		x.Done(r)
 	}
 }
 
-// each calls do, which is pass, for all xs, as many at the same time as the gate has
+// each calls do, which is pass, for all xs, as many at the same time as the turnstile has
 // places. Those that are left when an operation times out fail with the same error, if
 // nothing was answered meanwhile: since that operation began, or since each did if it
-// was turned away at the gate. An error that comes at once is that of one key: the other
+// was turned away at the turnstile. An error that comes at once is that of one key: the other
 // servers may be well.
-func (p *plain) each(xs []Exchange, do func(Exchange) (began bool, err error)) {
-	next := make(chan Exchange, len(xs))
+func (p *Exchanger) each(xs []exchange.Exchange, do func(exchange.Exchange) (began bool, err error)) {
+	next := make(chan exchange.Exchange, len(xs))
 	for _, x := range xs {
 		next <- x
 	}
 	close(next)
-	came := p.gate.answered()
+	came := p.turnstile.answered()
 	var gone atomic.Pointer[error]
 	work := func() {
 		for x := range next {
 			if err := gone.Load(); err != nil {
-				x.Done(Result{Err: *err})
+				x.Done(exchange.Result{Err: *err})
 				continue
 			}
-			answers := p.gate.answered()
+			answers := p.turnstile.answered()
 			began, err := do(x)
 			if !began {
 				answers = came
 			}
-			if isTimeout(err) && p.gate.answered() == answers {
+			if isTimeout(err) && p.turnstile.answered() == answers {
 				gone.Store(&err)
 			}
 		}
 	}
 	var workers sync.WaitGroup
-	for range min(len(xs), p.gate.places) - 1 {
+	for range min(len(xs), p.turnstile.places) - 1 {
 		workers.Go(work)
 	}
 	work()
 	workers.Wait()
 }
 
-// pass calls do when the gate allows it, and reports whether it did. x gets its result,
-// or the gate's error, and pass returns its error.
-func (p *plain) pass(x Exchange, do func() Result) (began bool, err error) {
-	r := Result{Err: p.gate.enter()}
+// pass calls do when the turnstile allows it, and reports whether it did. x gets its result,
+// or the turnstile's error, and pass returns its error.
+func (p *Exchanger) pass(x exchange.Exchange, do func() exchange.Result) (began bool, err error) {
+	r := exchange.Result{Err: p.turnstile.enter()}
 	if began = r.Err == nil; began {
 		r = do()
-		p.gate.leave(r.Err)
+		p.turnstile.leave(r.Err)
 	}
 	x.Done(r)
 	return began, r.Err
 }
 
-func (p *plain) readAndWrite(x Exchange) (began bool, err error) {
-	return p.pass(x, func() Result {
+func (p *Exchanger) readAndWrite(x exchange.Exchange) (began bool, err error) {
+	return p.pass(x, func() exchange.Result {
 		var w connWait
 		item, ok := wasRead(x)
 		if ok {
@@ -244,19 +255,19 @@ func (p *plain) readAndWrite(x Exchange) (began bool, err error) {
 		}
 		item, err := p.read(x.Key(), &w)
 		if err != nil {
-			return Result{Err: err}
+			return exchange.Result{Err: err}
 		}
 		return p.write(x, item, &w)
 	})
 }
 
 // wasRead returns the record of x, if its call has just read it.
-func wasRead(x Exchange) (item *memcache.Item, ok bool) {
-	s, ok := x.(*slot)
+func wasRead(x exchange.Exchange) (item *memcache.Item, ok bool) {
+	read, ok := x.(interface{ WasRead() (*memcache.Item, bool) })
 	if !ok {
 		return nil, false
 	}
-	return s.wasRead()
+	return read.WasRead()
 }
 
 // errStray is the error of a client that returns an item of another key: its
@@ -264,8 +275,8 @@ func wasRead(x Exchange) (item *memcache.Item, ok bool) {
 var errStray = errors.New("throttler: the client answered with another key")
 
 // read returns the item at key, or nil.
-func (p *plain) read(key string, w *connWait) (item *memcache.Item, err error) {
-	err = w.try(&p.gate, func() (err error) {
+func (p *Exchanger) read(key string, w *connWait) (item *memcache.Item, err error) {
+	err = w.tryRead(&p.turnstile, func() (err error) {
 		item, err = p.client.Get(key)
 		return err
 	})
@@ -273,7 +284,7 @@ func (p *plain) read(key string, w *connWait) (item *memcache.Item, err error) {
 	case errors.Is(err, memcache.ErrCacheMiss):
 		return nil, nil
 	case err != nil:
-		return nil, classified(err)
+		return nil, Classified(err)
 	case item.Key != key:
 		return nil, errStray
 	}
@@ -281,31 +292,31 @@ func (p *plain) read(key string, w *connWait) (item *memcache.Item, err error) {
 }
 
 // write writes the item that x proposes. found is the item that was read, or nil.
-func (p *plain) write(x Exchange, found *memcache.Item, w *connWait) Result {
-	item := x.Propose(Turn{Known: true, Found: found})
+func (p *Exchanger) write(x exchange.Exchange, found *memcache.Item, w *connWait) exchange.Result {
+	item := x.Propose(exchange.Turn{Known: true, Found: found})
 	if item == nil {
-		return Result{Read: true, Found: found}
+		return exchange.Result{Read: true, Found: found}
 	}
 	return p.store(x, item, w)
 }
 
 // store writes item, which x has proposed.
-func (p *plain) store(x Exchange, item *memcache.Item, w *connWait) Result {
-	err := w.try(&p.gate, func() error { return p.put(item) }) // a server that refuses has not read it
+func (p *Exchanger) store(x exchange.Exchange, item *memcache.Item, w *connWait) exchange.Result {
+	err := w.try(&p.turnstile, func() error { return p.put(item) }) // a server that refuses has not read it
 	switch {
 	case err == nil:
-		return Result{Stored: true}
+		return exchange.Result{Stored: true}
 	case w.over:
-		return Result{Err: err}
+		return exchange.Result{Err: err}
 	case lostRace(err) && !maybeDone(err):
-		return Result{}
-	case !lostRace(err) && (!isBroken(err) || isTimeout(err)):
-		return Result{Err: classified(err), Unknown: true}
+		return exchange.Result{}
+	case !lostRace(err) && (!isBroken(err) || isTimeout(err) && !w.wasLate()):
+		return exchange.Result{Err: Classified(err), Unknown: true}
 	}
 	return p.findOut(x, w)
 }
 
-func (p *plain) put(item *memcache.Item) error {
+func (p *Exchanger) put(item *memcache.Item) error {
 	if item.CasID == 0 {
 		return p.client.Add(item)
 	}
@@ -314,10 +325,10 @@ func (p *plain) put(item *memcache.Item) error {
 
 // findOut reads the record again, after the answer to a write was lost, and lets x
 // propose again.
-func (p *plain) findOut(x Exchange, w *connWait) Result {
+func (p *Exchanger) findOut(x exchange.Exchange, w *connWait) exchange.Result {
 	found, err := p.read(x.Key(), w)
 	if err != nil {
-		return Result{Err: err, Unknown: true}
+		return exchange.Result{Err: err, Unknown: true}
 	}
 	return p.write(x, found, w)
 }
@@ -335,21 +346,21 @@ func stray(items map[string]*memcache.Item, keys []string) bool {
 
 // readSingly reads each of keys by itself, all at the same time, except those whose turn
 // comes when needless is set. The error is a KeyError.
-func (p *plain) readSingly(keys []string, needless *atomic.Bool) (map[string]*memcache.Item, error) {
+func (p *Exchanger) readSingly(keys []string, needless *atomic.Bool) (map[string]*memcache.Item, error) {
 	var mu sync.Mutex
 	items, failed := make(map[string]*memcache.Item), make(perKey)
 	var readers sync.WaitGroup
 	for _, key := range keys {
 		readers.Go(func() {
-			err := p.gate.enter()
+			err := p.turnstile.enter()
 			var item *memcache.Item
 			switch {
 			case err != nil:
 			case needless.Load():
-				p.gate.vacate()
+				p.turnstile.vacate()
 			default:
 				item, err = p.read(key, new(connWait))
-				p.gate.leave(err)
+				p.turnstile.leave(err)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -379,9 +390,9 @@ func (e perKey) KeyError(key string) error { return e[key] }
 func (e perKey) Error() string             { return "some keys could not be read" }
 
 // keyError returns the error of key in err, an error of GetMulti. known is false if err
-// is no [KeyError].
+// is no [exchange.KeyError].
 func keyError(err error, key string) (known bool, keyErr error) {
-	var keyed KeyError
+	var keyed exchange.KeyError
 	if !errors.As(err, &keyed) {
 		return false, nil
 	}
