@@ -55,6 +55,26 @@ func (r *reply) uncas(v verb) bool {
 	return v == add && r.status == notStored && r.found != nil && r.found.CasID == 0
 }
 
+// A tooLarge is the size of a value that is not read. The rest of its answer makes sense.
+type tooLarge struct {
+	size uint64
+	max  int
+}
+
+func (e tooLarge) Error() string {
+	return fmt.Sprintf("the answer has a value of %d bytes, want at most %d (MaxValue)", e.size, e.max)
+}
+
+// isNonsense reports whether err, of an answer, means that the answer makes no sense.
+// Then what has been read of it may belong to another one.
+func isNonsense(err error) bool {
+	if err == nil {
+		return false // the usual case: what follows allocates
+	}
+	var large tooLarge
+	return !isComplaint(err) && !errors.As(err, &large)
+}
+
 // errGarbage is wrapped in the error of an answer that is not memcached's.
 func errGarbage(line []byte) error {
 	if len(line) > 80 {
@@ -173,7 +193,7 @@ func cutValue(line, b []byte, maxValue int) (key []byte, item memcache.Item, dat
 		return nil, item, nil, errGarbage(line)
 	}
 	if size > uint64(maxValue) {
-		return key, item, nil, fmt.Errorf("the answer has a value of %d bytes, want at most %d (MaxValue)", size, maxValue)
+		return key, item, nil, tooLarge{size, maxValue}
 	}
 	end := int(size) + 2
 	if len(b) < end {

@@ -6,16 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/turns"
 )
 
-// dial makes a connection for l and has it ready for requests. It ends with life.
+// dial makes a connection for l and has it ready for requests. It ends with life, or
+// when dialTimeout is over and this process has had its turns.
 func (s *server) dial(life context.Context, l *lane) (*conn, error) {
-	due := time.Now().Add(s.dialTimeout)
-	ctx, cancel := context.WithDeadline(life, due.Add(maxCatchUp)) // by which a net.Dialer divides its time
+	ctx, cancel := context.WithCancel(life)
 	defer cancel()
 	defer time.AfterFunc(s.dialTimeout, func() {
-		catchUp(time.Since(due))
+		turns.Pass(turnsToConnect)
 		cancel()
 	}).Stop()
 	c, err := s.greeted(ctx, l, s.proxy)
@@ -29,17 +32,40 @@ func (s *server) dial(life context.Context, l *lane) (*conn, error) {
 	return c, err
 }
 
+// A hinting context says when it may end, by which a net.Dialer divides its time among
+// the addresses of a name. It does not end then.
+type hinting struct {
+	context.Context
+	deadline time.Time
+}
+
+func (h hinting) Deadline() (time.Time, bool) { return h.deadline, true }
+
+// connect calls DialContext until ctx ends. If that gives up by itself when its time is
+// over, this process was late.
+func (s *server) connect(ctx context.Context) (net.Conn, error) {
+	for {
+		h := hinting{ctx, time.Now().Add(s.dialTimeout + time.Second)}
+		nc, err := s.dialContext(h, s.addr.network, s.addr.text)
+		switch {
+		case err == nil:
+			return nc, nil
+		case ctx.Err() != nil:
+			return nil, errTimeout
+		case time.Now().Before(h.deadline):
+			return nil, err
+		}
+	}
+}
+
 // greeted makes a connection, logs in, and asks for the version unless that is known
 // to be a proxy.
 func (s *server) greeted(ctx context.Context, l *lane, proxy bool) (*conn, error) {
-	nc, err := s.dialContext(ctx, s.addr.network, s.addr.text)
+	nc, err := s.connect(ctx)
 	if err != nil {
-		if ctx.Err() != nil {
-			err = errTimeout
-		}
 		return nil, err
 	}
-	c := &conn{lane: l, nc: nc, buf: make([]byte, minBuffer)}
+	c := &conn{lane: l, nc: nc, reader: reader{buf: make([]byte, minBuffer)}}
 	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(past) })
 	err = c.greet(proxy)
 	if !stop() && err == nil {

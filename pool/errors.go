@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 )
 
 var (
@@ -43,8 +43,8 @@ func (e *ServerError) Unwrap() error { return e.Err }
 // Is reports whether target is throttler.ErrUnavailable and the server does not
 // answer.
 func (e *ServerError) Is(target error) bool {
-	return target == throttler.ErrUnavailable && !isComplaint(e.Err) &&
-		!errors.Is(e.Err, ErrNoCAS) && !errors.Is(e.Err, throttler.ErrOverloaded)
+	return target == exchange.ErrUnavailable && !isComplaint(e.Err) &&
+		!errors.Is(e.Err, ErrNoCAS) && !errors.Is(e.Err, exchange.ErrOverloaded)
 }
 
 // A LostAnswerError is the answer to a write that was sent a second time because
@@ -96,7 +96,7 @@ func isLost(err error) bool {
 // Why a call was not answered.
 var (
 	errTimeout    = fmt.Errorf("no answer: %w", os.ErrDeadlineExceeded)
-	errOverloaded = fmt.Errorf("%w: not sent and answered in time", throttler.ErrOverloaded)
+	errOverloaded = fmt.Errorf("%w: not sent and answered in time", exchange.ErrOverloaded)
 	errTooMany    = errors.New("too many open connections: raise memcached's -c")
 	errCut        = errors.New("the call was ended early") // the breaker has opened
 	errUnasked    = errors.New("an answer without a request")
@@ -105,5 +105,5 @@ var (
 
 // isExcluded reports whether err says nothing about the server.
 func isExcluded(err error) bool {
-	return errors.Is(err, ErrClosed) || errors.Is(err, throttler.ErrOverloaded) || errors.Is(err, context.Canceled)
+	return errors.Is(err, ErrClosed) || errors.Is(err, exchange.ErrOverloaded) || errors.Is(err, context.Canceled)
 }

@@ -3,31 +3,31 @@ package pool
 import (
 	"context"
 
-	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 )
 
-var _ throttler.Exchanger = (*Pool)(nil)
+var _ exchange.Exchanger = (*Pool)(nil)
 
 // Exchange writes records and reads them back, each in one round trip, as
-// [throttler.Exchanger] says: a CompareAndSwap or an Add and a Get in one packet,
+// [exchange.Exchanger] says: a CompareAndSwap or an Add and a Get in one packet,
 // with those of other callers. It asks all servers at once.
 //
 // If ctx has ended already they are started all the same: an exchange may be that
 // of several callers, or take back what one of them has counted.
-func (p *Pool) Exchange(ctx context.Context, xs ...throttler.Exchange) {
+func (p *Pool) Exchange(ctx context.Context, xs ...exchange.Exchange) {
 	if len(xs) == 1 && ctx.Err() == nil {
 		p.exchange(ctx, xs[0])
 		return
 	}
 	requests, refused := p.exchanges(xs)
 	for _, r := range refused {
-		r.x.Done(throttler.Result{Err: r.err})
+		r.x.Done(exchange.Result{Err: r.err})
 	}
 	p.do(ctx, requests)
 }
 
 // exchange is Exchange for a single one.
-func (p *Pool) exchange(ctx context.Context, x throttler.Exchange) {
+func (p *Pool) exchange(ctx context.Context, x exchange.Exchange) {
 	s := p.newSingle()
 	s.request.x, s.request.key = x, x.Key()
 	ended, err := p.one(ctx, s)
@@ -35,13 +35,13 @@ func (p *Pool) exchange(ctx context.Context, x throttler.Exchange) {
 		p.release(s)
 	}
 	if err != nil {
-		x.Done(throttler.Result{Err: err})
+		x.Done(exchange.Result{Err: err})
 	}
 }
 
 // Start starts exchanges and returns without waiting for any server. Done is
 // called on another goroutine, even if the exchange fails at once.
-func (p *Pool) Start(xs ...throttler.Exchange) {
+func (p *Pool) Start(xs ...exchange.Exchange) {
 	requests, refused := p.exchanges(xs)
 	byLane(requests, func(l *lane, group []*request) {
 		if err := l.submit(group); err != nil {
@@ -51,7 +51,7 @@ func (p *Pool) Start(xs ...throttler.Exchange) {
 	if len(refused) > 0 {
 		go func() {
 			for _, r := range refused {
-				r.x.Done(throttler.Result{Err: r.err})
+				r.x.Done(exchange.Result{Err: r.err})
 			}
 		}()
 	}
@@ -59,7 +59,7 @@ func (p *Pool) Start(xs ...throttler.Exchange) {
 
 // exchanges returns the requests for xs, and those that no server is to be asked
 // for, with their errors.
-func (p *Pool) exchanges(xs []throttler.Exchange) (requests, refused []*request) {
+func (p *Pool) exchanges(xs []exchange.Exchange) (requests, refused []*request) {
 	requests = make([]*request, 0, len(xs))
 	for _, x := range xs {
 		r := &request{x: x, key: x.Key()}
@@ -78,4 +78,81 @@ func failed(requests []*request, err error) []*request {
 		r.err = err
 	}
 	return requests
+}
+
+// admit finds the lane of a request. It returns an error if no server is to be
+// asked.
+func (p *Pool) admit(r *request) error {
+	s, err := p.server(r.key)
+	if err != nil {
+		return err
+	}
+	r.lane = s.lane(r.key)
+	return s.admit()
+}
+
+// one makes the call of s and returns when it has ended, or ctx has. It reports
+// which; err is why no server was asked.
+func (p *Pool) one(ctx context.Context, s *single) (ended bool, err error) {
+	r := &s.request
+	if err := p.admit(r); err != nil {
+		return true, err
+	}
+	r.call, s.list[0] = &s.call, r
+	s.call.pending.Store(1)
+	switch c, err := r.lane.claimOrSubmit(s.list[:]); {
+	case err != nil:
+		r.end(err)
+	case c != nil && c.sendAlone(s.list[:]):
+		c.receiveOwn(ctx, &s.call)
+	}
+	return s.call.wait(ctx), nil
+}
+
+// do makes requests and returns when all have ended, or ctx has. A lone
+// caller writes by itself, and reads the answers of one server. Other goroutines read
+// those of the other servers, so that a server that hangs delays none of them.
+func (p *Pool) do(ctx context.Context, requests []*request) {
+	var calls []*call
+	var own *conn     // is read here, for ownCall
+	var ownCall *call // of which it has the answers
+	byLane(requests, func(l *lane, group []*request) {
+		c := newCall(group)
+		calls = append(calls, c)
+		conn, err := l.claimOrSubmit(group)
+		switch {
+		case err != nil:
+			for _, r := range group {
+				r.end(err)
+			}
+		case conn == nil:
+		case !conn.sendAlone(group):
+		case own == nil:
+			own, ownCall = conn, c
+		default:
+			go conn.receive(context.Background(), nil)
+		}
+	})
+	if own != nil {
+		own.receiveOwn(ctx, ownCall)
+	}
+	for _, c := range calls {
+		c.wait(ctx)
+	}
+}
+
+// byLane calls f for the requests of each lane.
+func byLane(requests []*request, f func(l *lane, group []*request)) {
+	for len(requests) > 0 {
+		l := requests[0].lane
+		n := 1
+		for i := 1; i < len(requests); i++ {
+			if requests[i].lane == l {
+				requests[n], requests[i] = requests[i], requests[n]
+				n++
+			}
+		}
+		f(l, requests[:n:n])
+		requests = requests[n:]
+	}
 }

@@ -194,8 +194,7 @@ func TestARecordWithoutATokenCannotBeReplaced(t *testing.T) {
 // Tokens begin anew when a server restarts, so that of a record of before may be
 // that of another one of after: on a new connection it must not be sent.
 func TestATokenOfBeforeARestartNeverMeetsARecordOfAfter(t *testing.T) {
-	server := memcachedtest.Process(t)
-	p := patient(t, server.Addr)
+	server, p, _ := process(t) // whose connection is not looked at before it is used
 	before := run(t, p, &exchange{key: "key", propose: always(valued("before", 0))})
 	require.True(t, before.Stored)
 
@@ -602,6 +601,7 @@ func TestAConnectionThatIsLostWhileAnExchangeProposes(t *testing.T) {
 		<-done
 		require.Len(t, x.turns, 2)
 		require.NotEqual(t, x.turns[0].Conn, x.turns[1].Conn)
+		require.True(t, x.turns[1].NotStored)
 		require.Len(t, s.dialled(), 2)
 		require.Equal(t, uint64(1), p.Stats()[0].Retries, "it was never sent on the first")
 	})

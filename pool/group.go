@@ -67,6 +67,17 @@ func (r *request) sharing() int {
 	return len(r.group.members)
 }
 
+// distrust forgets what has been read of the answer to r, and to the others of its group.
+func (r *request) distrust() {
+	if r.group == nil {
+		r.reply.status = unanswered
+		return
+	}
+	for _, m := range r.group.members {
+		m.reply.status = unanswered
+	}
+}
+
 // atFault returns the request whose answer could not be parsed, if r is the
 // first that is waited for.
 func (r *request) atFault() *request {

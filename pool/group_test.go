@@ -305,6 +305,7 @@ func TestAnErrorInAGroup(t *testing.T) {
 		err            string
 		stored, read   bool // of the failed
 		lost           bool // the connection is given up
+		nonsense       bool // nothing of the group's answers counts
 	}{
 		"a write that the server cannot take": {
 			prefix: "add key01", answer: "SERVER_ERROR out of memory storing object\r\n",
@@ -316,11 +317,11 @@ func TestAnErrorInAGroup(t *testing.T) {
 		},
 		"an answer to a write that is none": {
 			prefix: "add key01", answer: "TUESDAY\r\n",
-			failed: 1, err: "not an answer of memcached", lost: true,
+			failed: 1, err: "not an answer of memcached", lost: true, nonsense: true,
 		},
 		"an answer to a write that does not end": {
 			prefix: "add key01", answer: strings.Repeat("x", 3000),
-			failed: 1, err: "not an answer of memcached", lost: true,
+			failed: 1, err: "not an answer of memcached", lost: true, nonsense: true,
 		},
 		"a command that the server does not understand": {
 			prefix: "gets", answer: "CLIENT_ERROR line too long\r\n",
@@ -350,7 +351,7 @@ func TestAnErrorInAGroup(t *testing.T) {
 						require.Equal(t, c.stored, r.Stored)
 						require.Equal(t, c.read, r.Read)
 						require.Equal(t, 1, turns)
-					case c.lost && i < c.failed: // it is known to be stored
+					case c.lost && i < c.failed && !c.nonsense: // it is known to be stored
 						require.Error(t, r.Err)
 						require.True(t, r.Stored)
 						require.Equal(t, 1, turns)
@@ -470,6 +471,35 @@ func TestNothingIsReadTogetherBehindAProxy(t *testing.T) {
 		p.Exchange(context.Background(), xs...)
 		for _, request := range s.heard() {
 			require.LessOrEqual(t, len(keysRead([]string{request})), 1)
+		}
+	})
+}
+
+// As the comment of Pool says, an answer may take Timeout for each of its parts.
+func TestEachPartOfTheAnswersToAGroupMayTakeTheTimeout(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const each = timeout - 1
+		s := &station{answer: func(conn net.Conn, request string) {
+			verb, keys, _ := strings.Cut(request, " ")
+			if verb == "add" {
+				time.Sleep(each)
+				io.WriteString(conn, "STORED\r\n")
+				return
+			}
+			for _, key := range strings.Fields(keys) {
+				time.Sleep(each)
+				fmt.Fprintf(conn, "VALUE %s 0 1 7\r\nx\r\n", key)
+			}
+			time.Sleep(each)
+			io.WriteString(conn, "END\r\n")
+		}}
+		p := s.newPool(t, one)
+		p.DialContext = deepConns(s, nil)
+		p.QueueTimeout = time.Hour
+		xs := writes(numbered(2)...)
+		require.Equal(t, (2*2+1)*each, took(func() { p.Exchange(context.Background(), xs...) }))
+		for _, x := range xs {
+			require.NoError(t, result(t, x).Err)
 		}
 	})
 }

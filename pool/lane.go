@@ -46,15 +46,16 @@ func newLane(s *server) *lane {
 func (l *lane) claimOrSubmit(requests []*request) (*conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c := l.claim(); c != nil {
+	l.lookAtIdleLocked()
+	if c := l.claimLocked(); c != nil {
 		return c, nil
 	}
-	return nil, l.push(requests)
+	return nil, l.pushLocked(requests)
 }
 
-// claim gives the caller both roles of the connection if no other call is there.
-// Otherwise it returns nil. l.mu is held.
-func (l *lane) claim() *conn {
+// claimLocked gives the caller both roles of the connection if no other call is there.
+// Otherwise it returns nil.
+func (l *lane) claimLocked() *conn {
 	c := l.conn
 	if l.queue.len() > 0 || c == nil || c.dead != nil || c.sent.len() > 0 {
 		l.alone = 0
@@ -75,11 +76,12 @@ func (l *lane) claim() *conn {
 func (l *lane) submit(requests []*request) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.push(requests)
+	l.lookAtIdleLocked()
+	return l.pushLocked(requests)
 }
 
-// push is submit. l.mu is held.
-func (l *lane) push(requests []*request) error {
+// pushLocked is submit.
+func (l *lane) pushLocked(requests []*request) error {
 	if l.closed {
 		return ErrClosed
 	}
@@ -88,8 +90,8 @@ func (l *lane) push(requests []*request) error {
 		r.queued = now
 		l.queue.push(r)
 	}
-	l.tick(l.server.queueTimeout)
-	l.wake()
+	l.tickLocked()
+	l.wakeLocked()
 	return nil
 }
 
@@ -99,8 +101,8 @@ func (l *lane) resubmit(r *request) {
 	closed := l.closed
 	if !closed {
 		r.finished = false
-		l.putBack([]*request{r})
-		l.wake()
+		l.putBackLocked([]*request{r})
+		l.wakeLocked()
 	}
 	l.mu.Unlock()
 	if closed {
@@ -108,9 +110,9 @@ func (l *lane) resubmit(r *request) {
 	}
 }
 
-// putBack puts requests before all others, to be sent once more or after all.
-// Their time in the queue goes on. l.mu is held.
-func (l *lane) putBack(requests []*request) {
+// putBackLocked puts requests before all others, to be sent once more or after all.
+// Their time in the queue goes on.
+func (l *lane) putBackLocked(requests []*request) {
 	if len(requests) == 0 {
 		return
 	}
@@ -120,11 +122,11 @@ func (l *lane) putBack(requests []*request) {
 		}
 	}
 	l.queue.putBack(requests)
-	l.tick(l.server.queueTimeout)
+	l.tickLocked()
 }
 
-// wake starts a writer, or a connection, if something is queued. l.mu is held.
-func (l *lane) wake() {
+// wakeLocked starts a writer, or a connection, if something is queued.
+func (l *lane) wakeLocked() {
 	switch {
 	case l.queue.len() == 0:
 	case l.conn == nil:
@@ -132,7 +134,7 @@ func (l *lane) wake() {
 			l.connecting = true
 			go l.connect(l.life)
 		}
-	case !l.conn.writing && l.conn.dead == nil && l.conn.room() > 0:
+	case !l.conn.writing && l.conn.dead == nil && l.conn.roomLocked() > 0:
 		l.conn.writing = true
 		go l.conn.write()
 	}
@@ -144,7 +146,7 @@ func (l *lane) connect(life context.Context) {
 	l.mu.Lock()
 	l.connecting, l.refusal = false, nil
 	if life.Err() != nil { // and l.cut has ended the requests that waited
-		l.wake()
+		l.wakeLocked()
 		l.mu.Unlock()
 		if c != nil {
 			c.nc.Close()
@@ -152,12 +154,9 @@ func (l *lane) connect(life context.Context) {
 		return
 	}
 	if err == nil {
-		now := time.Now()
-		for _, r := range l.queue.all() {
-			r.queued = now
-		}
+		l.waitFromNowLocked()
 		l.conn = c
-		l.wake()
+		l.wakeLocked()
 		l.mu.Unlock()
 		return
 	}
@@ -177,10 +176,7 @@ func (l *lane) dial(life context.Context) (*conn, error) {
 		if !errors.Is(err, errTooMany) {
 			return c, err
 		}
-		l.mu.Lock()
-		l.refusal = err
-		waiting := l.queue.len()
-		l.mu.Unlock()
+		waiting := l.refused(err)
 		if waiting == 0 {
 			return nil, err
 		}
@@ -189,6 +185,26 @@ func (l *lane) dial(life context.Context) (*conn, error) {
 		case <-life.Done():
 			return nil, context.Cause(life)
 		}
+	}
+}
+
+// refused notes why the server, which is there, gives no connection. From the first
+// time on, those in the queue wait for it. It returns how many do.
+func (l *lane) refused(err error) (waiting int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.refusal == nil {
+		l.waitFromNowLocked()
+	}
+	l.refusal = err
+	return l.queue.len()
+}
+
+// waitFromNowLocked has the time of the queue begin.
+func (l *lane) waitFromNowLocked() {
+	now := time.Now()
+	for _, r := range l.queue.all() {
+		r.queued = now
 	}
 }
 
@@ -211,69 +227,6 @@ func (l *lane) cut(reason error) {
 	if c != nil {
 		c.cut(reason)
 	}
-}
-
-// tick sees to it that expire runs after d at the latest. l.mu is held.
-func (l *lane) tick(d time.Duration) {
-	switch {
-	case l.ticking:
-		return
-	case l.clock == nil:
-		l.clock = time.AfterFunc(d, l.expire)
-	default:
-		l.clock.Reset(d)
-	}
-	l.ticking = true
-}
-
-// expire ends the requests that have waited too long for their turn, or for an
-// answer after it. Those that wait for a connection are not concerned: that has
-// a time of its own, unless the server is there and refuses it.
-func (l *lane) expire() {
-	l.mu.Lock()
-	l.ticking = false
-	now := time.Now()
-	var late, lateAnswers []*request
-	next := l.server.queueTimeout
-	if l.conn != nil || l.refusal != nil {
-		late, next = l.late(now)
-	}
-	if l.conn != nil {
-		var soon time.Duration
-		lateAnswers, soon = l.conn.late(now)
-		next = min(next, soon)
-	}
-	if l.queue.len() > 0 || l.conn != nil && l.conn.sent.len() > 0 {
-		l.tick(next)
-	}
-	err := errOverloaded
-	if l.conn == nil {
-		err = l.refusal
-	}
-	l.mu.Unlock()
-
-	if len(late) > 0 {
-		l.server.failed(1, err)
-	}
-	for _, r := range late {
-		r.end(err)
-	}
-	for _, r := range lateAnswers {
-		r.giveUp()
-	}
-}
-
-// late takes those out of the queue that have waited too long, and returns when
-// the next one will have. l.mu is held.
-func (l *lane) late(now time.Time) (late []*request, next time.Duration) {
-	bound := l.server.queueTimeout
-	for l.queue.len() > 0 {
-		if left := bound - now.Sub(l.queue.all()[0].queued); left > 0 {
-			return late, left
-		}
-		late = append(late, l.queue.take(1)...)
-	}
-	return late, bound
 }
 
 // A fifo is a queue of requests. The zero value is empty.

@@ -3,6 +3,7 @@ package pool_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -296,14 +297,15 @@ func TestConcurrentUseAndClose(t *testing.T) {
 	})
 }
 
-// A breaking connection takes a number of bytes after the version, and breaks.
+// A breaking connection takes what comes before the first add, then a number of bytes, and
+// breaks.
 type breaking struct {
 	net.Conn
 	bytes int
 }
 
 func (c *breaking) Write(b []byte) (int, error) {
-	if strings.HasPrefix(string(b), "version") {
+	if !strings.Contains(string(b), "add ") {
 		return c.Conn.Write(b)
 	}
 	return min(len(b), c.bytes), io.ErrClosedPipe
@@ -312,24 +314,29 @@ func (c *breaking) Write(b []byte) (int, error) {
 // A packet may be sent in part. Only what was sent may have been carried out.
 func TestOnlyWritesThatWereSentAreUnknown(t *testing.T) {
 	const each = len("add key00 7 600 4\r\nmine\r\n")
-	for sent, unknown := range map[int]int{0: 0, 1: 1, each: 1, each + 1: 2, 2 * each: 2, 4 * each: 3} {
-		bubble(t, func(t *testing.T) {
-			s := &station{answer: misses}
-			p := s.newPool(t, one)
-			left := sent // by the first connection; nothing is by the second
-			p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-				conn, err := s.DialContext(ctx, network, addr)
-				c := &breaking{conn, left}
-				left = 0
-				return c, err
-			}
-			xs := append(writes(numbered(3)...), &exchange{key: "read"})
-			p.Exchange(context.Background(), xs...)
-			for i, x := range xs {
-				require.ErrorIs(t, result(t, x).Err, throttler.ErrUnavailable)
-				require.Equal(t, i < unknown, result(t, x).Unknown, "exchange %d, %d bytes sent", i, sent)
-			}
-		})
+	for _, calls := range []int{0, 10} { // before, on the same connection
+		for sent, unknown := range map[int]int{0: 0, 1: 1, each: 1, each + 1: 2, 2 * each: 2, 4 * each: 3} {
+			bubble(t, func(t *testing.T) {
+				s := &station{answer: misses}
+				p := s.newPool(t, one)
+				left := sent // by the first connection; nothing is by the second
+				p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					conn, err := s.DialContext(ctx, network, addr)
+					c := &breaking{conn, left}
+					left = 0
+					return c, err
+				}
+				for range calls {
+					p.Get("key")
+				}
+				xs := append(writes(numbered(3)...), &exchange{key: "read"})
+				p.Exchange(context.Background(), xs...)
+				for i, x := range xs {
+					require.ErrorIs(t, result(t, x).Err, throttler.ErrUnavailable)
+					require.Equal(t, i < unknown, result(t, x).Unknown, "exchange %d, %d bytes sent", i, sent)
+				}
+			})
+		}
 	}
 }
 
@@ -359,6 +366,53 @@ func TestAWriteThatWasAnsweredIsNotUnknown(t *testing.T) {
 			})
 		})
 	}
+}
+
+// If the rest of an answer makes no sense, STORED may have been the answer to something
+// else.
+func TestStoredCountsForNothingIfTheRestOfTheAnswerMakesNoSense(t *testing.T) {
+	for name, rest := range map[string]string{
+		"garbage":        "TUESDAY\r\n",
+		"another key":    "VALUE other 0 1 7\r\nx\r\nEND\r\n",
+		"too many items": "VALUE key00 0 1 7\r\nx\r\nVALUE key00 0 1 7\r\nx\r\nEND\r\n",
+	} {
+		for _, n := range []int{1, 3} { // alone and in a group
+			t.Run(fmt.Sprint(name, n), func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					p := (&station{answer: func(conn net.Conn, request string) {
+						if strings.HasPrefix(request, "add") {
+							io.WriteString(conn, "STORED\r\n")
+							return
+						}
+						io.WriteString(conn, rest)
+					}}).newPool(t, one)
+					xs := writes(numbered(n)...)
+					p.Exchange(context.Background(), xs...)
+					for i, x := range xs {
+						require.False(t, result(t, x).Stored, "exchange %d", i)
+						require.True(t, result(t, x).Unknown, "exchange %d", i)
+						require.Error(t, result(t, x).Err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A value that is too large is no nonsense.
+func TestStoredCountsIfTheRecordIsTooLarge(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := (&station{answer: func(conn net.Conn, request string) {
+			if strings.HasPrefix(request, "add") {
+				io.WriteString(conn, "STORED\r\n")
+				return
+			}
+			io.WriteString(conn, "VALUE key00 0 2000000 7\r\n")
+		}}).newPool(t, one)
+		r := run(t, p, writes("key00")[0].(*exchange))
+		require.ErrorContains(t, r.Err, "MaxValue")
+		require.True(t, r.Stored)
+	})
 }
 
 // The server may have carried out a write whose answer makes no sense.

@@ -44,9 +44,7 @@ func TestAfterARestartNoCallIsLost(t *testing.T) {
 					assert.NoError(t, p.Add(item(fmt.Sprint("key", i))))
 				})
 			}
-			stats := p.Stats()[0]
-			assert.Zero(t, stats.Failures)
-			assert.NotZero(t, stats.Retries)
+			assert.Zero(t, p.Stats()[0].Failures)
 		})
 	}
 }

@@ -25,7 +25,10 @@
 //     [Pool.BreakerPause], whether it is back: no caller waits for that. Calls that
 //     already hang when the breaker opens are ended with it.
 //   - Lost connections: a request whose connection broke is sent once more, over a
-//     new one. So a restarted server costs no calls.
+//     new one. So a restart costs no calls if the server answers again when the
+//     connection is made, at once. A call while its port is closed fails. A connection
+//     that was idle for 50 ms is looked at before it is used, so that a write is not
+//     lost on one that the server has closed (on Windows, Solaris and AIX it is not).
 //   - A bound on every call: a connection that owes an answer for [Pool.Timeout]
 //     is given up, with all calls on it. If a part of the answer has come, the
 //     server is there: then its call alone fails, and the others are sent once more.
@@ -60,7 +63,7 @@
 // another caller may have written the same bytes. A caller that takes something
 // back must not do so twice, and stops at a LostAnswerError.
 //
-// An exchange is proposed anew on the new connection, see [throttler.Exchange].
+// An exchange is proposed anew on the new connection, see [exchange.Exchange].
 //
 // # CAS tokens
 //
@@ -104,8 +107,11 @@ const (
 //
 // A call takes at most DialTimeout and Timeout. If the connection is lost in between,
 // it takes twice that. If the server answers too slowly for all its callers, it takes
-// QueueTimeout more. A process that has more to do than its processors can gets about
-// a second longer each time, to read what has come: its server is not to blame.
+// QueueTimeout more. An answer may take Timeout for each of its parts: a rule of n
+// conditions that are written at one server has 2n+1, so that one that sends each just in
+// time holds a call for as many times Timeout, and for twice that if it then stops. In a
+// process that is short of processor time calls take longer, and
+// do not fail: a server is given up only when nothing is left to be read from it.
 type Pool struct {
 	// Timeout is how long a connection may owe an answer: since the oldest
 	// request was sent or, if other answers came first, since the last of them.

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -27,22 +27,24 @@ type request struct {
 	call  *call // waits for it; nil: none does
 	lane  *lane
 	key   string
-	keys  []string           // to be read, instead of key alone
-	item  *memcache.Item     // to be written with verb
-	x     throttler.Exchange // proposes the item, and takes the result; nil: item is fixed
-	probe func(error)        // tells the breaker how it has ended, if it is a probe; else nil
+	keys  []string          // to be read, instead of key alone
+	item  *memcache.Item    // to be written with verb
+	x     exchange.Exchange // proposes the item, and takes the result; nil: item is fixed
+	probe func(error)       // tells the breaker how it has ended, if it is a probe; else nil
 	verb  verb
 	reads bool
 
-	queued   time.Time // when it began to wait for its turn
-	sent     time.Time
-	start    int64  // where it begins in what its connection has sent
-	conn     uint64 // the Turn's
-	retried  bool   // sent anew, as its first connection was lost
-	maybe    bool   // the server may have carried out a write whose answer was lost
-	known    bool   // item was proposed on the record as it had just been read
-	finished bool   // has its answer, or has ended without
-	givenUp  bool   // has ended, and its answer is still to come
+	queued    time.Time // when it began to wait for its turn
+	sent      time.Time
+	start     int64  // where it begins in what its connection has sent
+	conn      uint64 // the Turn's
+	retried   bool   // sent anew, as its first connection was lost
+	maybe     bool   // the server may have carried out a write whose answer was lost
+	known     bool   // item was proposed on the record as it had just been read
+	proposed  bool   // an item
+	notStored bool   // what was proposed before this turn was not, see exchange.Turn
+	finished  bool   // has its answer, or has ended without
+	givenUp   bool   // has ended, and its answer is still to come
 
 	group *group // with which it shares a read; nil: none
 	reply reply
@@ -115,9 +117,10 @@ func (p *Pool) release(s *single) {
 // record is read first, and proposeKnown comes after it.
 func (r *request) propose(conn uint64) {
 	r.conn = conn
+	r.notStored = r.proposed && !r.maybe
 	r.verb, r.item, r.reads = none, nil, true
 	if conn != 0 {
-		r.take(r.x.Propose(throttler.Turn{Conn: conn}))
+		r.take(r.x.Propose(exchange.Turn{Conn: conn, NotStored: r.notStored}))
 	}
 }
 
@@ -129,7 +132,7 @@ func (r *request) halfDone() bool {
 // proposeKnown asks the exchange what is to be written in place of the record that
 // was read, and reports whether that is anything.
 func (r *request) proposeKnown() bool {
-	r.take(r.x.Propose(throttler.Turn{Known: true, Found: r.reply.found}))
+	r.take(r.x.Propose(exchange.Turn{Known: true, Found: r.reply.found, NotStored: r.notStored}))
 	if r.item == nil {
 		return false
 	}
@@ -141,6 +144,7 @@ func (r *request) proposeKnown() bool {
 // take takes the item that was proposed.
 func (r *request) take(item *memcache.Item) {
 	r.item = item
+	r.proposed = r.proposed || item != nil
 	switch {
 	case item == nil:
 		r.verb = none
@@ -223,7 +227,7 @@ func (r *request) end(err error) {
 	if err == nil && r.reply.uncas(r.verb) {
 		err = ErrNoCAS
 	}
-	r.tell(err, throttler.Result{
+	r.tell(err, exchange.Result{
 		Stored:  r.reply.status == stored,
 		Read:    r.reply.read,
 		Found:   r.reply.found,
@@ -235,10 +239,10 @@ func (r *request) end(err error) {
 // right now, and will be dropped.
 func (r *request) giveUp() {
 	r.givenUp = true
-	r.tell(errOverloaded, throttler.Result{Unknown: r.maybe || r.verb != none})
+	r.tell(errOverloaded, exchange.Result{Unknown: r.maybe || r.verb != none})
 }
 
-func (r *request) tell(err error, result throttler.Result) {
+func (r *request) tell(err error, result exchange.Result) {
 	r.err = r.lane.server.ended(err, r.probe)
 	if r.x != nil {
 		result.Conn, result.Err = r.conn, r.err

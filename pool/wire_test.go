@@ -95,6 +95,22 @@ func maybeDone(err error) bool {
 	return errors.As(err, &lost) && lost.MaybeDone()
 }
 
+// An exchange that is proposed again is told whether its first item cannot be stored any
+// more.
+func TestAnExchangeIsToldWhatWasNotSent(t *testing.T) {
+	_, p, w := process(t)
+	for f, want := range map[memcachedtest.Fault]bool{
+		memcachedtest.LoseRequest: true, memcachedtest.CutRequest: false, memcachedtest.LoseAnswer: false,
+	} {
+		w.Once(1, f)
+		x := &exchange{key: "key", propose: always(valued("1", 0))}
+		require.NoError(t, run(t, p, x).Err)
+		require.Len(t, x.turns, 2)
+		require.False(t, x.turns[0].NotStored)
+		require.Equal(t, want, x.turns[1].NotStored, "%v", f)
+	}
+}
+
 // An answer is in doubt only if the server may have carried out the first attempt.
 func TestAWriteThatWasNeverSentIsAnsweredForCertain(t *testing.T) {
 	_, p, w := process(t)

@@ -1,0 +1,172 @@
+package pool
+
+import "time"
+
+// tickLocked sees to it that expire runs when a request that is queued now has waited
+// too long.
+func (l *lane) tickLocked() {
+	if !l.ticking {
+		l.tickAfterLocked(l.server.queueTimeout)
+	}
+}
+
+// tickAfterLocked has expire run so much earlier than after d that the reader can be
+// asked.
+func (l *lane) tickAfterLocked(d time.Duration) {
+	l.ticking = true
+	if l.clock == nil {
+		l.clock = time.AfterFunc(d-ahead, l.expire)
+		return
+	}
+	l.clock.Reset(d - ahead)
+}
+
+// expire sees to it that requests end which the server keeps waiting too long: for their
+// turn, as it is behind with those before them, or for an answer after it. Those that wait
+// for a connection are not concerned: that has a time of its own, unless the server is
+// there and refuses it.
+func (l *lane) expire() {
+	l.mu.Lock()
+	l.ticking = false
+	now, c, refusal := time.Now(), l.conn, l.refusal
+	var refused []*request
+	switch left, waits := l.untilExpiredLocked(now); {
+	case !waits:
+	case left > ahead:
+		l.tickAfterLocked(left)
+	case c != nil && c.sent.len() > 0:
+		c.askLocked(now.Add(left))
+	case left > 0:
+		l.tickAfterLocked(left + ahead)
+	case c == nil && refusal != nil:
+		refused = l.takeUnsentLocked(now)
+		l.tickOnLocked(now)
+	default:
+		l.tickOnLocked(now)
+	}
+	l.mu.Unlock()
+	if len(refused) > 0 {
+		l.server.failed(1, refusal)
+	}
+	for _, r := range refused {
+		r.end(refusal)
+	}
+}
+
+// tickOnLocked is tickLocked for the requests that are there. What has waited too long
+// for this process is about to be sent.
+func (l *lane) tickOnLocked(now time.Time) {
+	left, waits := l.untilExpiredLocked(now)
+	if !waits {
+		return
+	}
+	if left <= 0 {
+		left = ahead + l.server.timeout/10
+	}
+	l.tickAfterLocked(left)
+}
+
+// untilExpiredLocked returns when the first of the requests will have waited too long. It
+// may have already. waits is false if none waits.
+func (l *lane) untilExpiredLocked(now time.Time) (left time.Duration, waits bool) {
+	if l.queue.len() > 0 {
+		left, waits = l.queue.all()[0].untilUnsent(now), true
+	}
+	if l.conn == nil {
+		return left, waits
+	}
+	for _, r := range l.conn.sent.all() {
+		if !r.mayExpire() {
+			continue
+		}
+		if soon := r.untilUnanswered(now); !waits || soon < left {
+			return soon, true
+		}
+		break // the others were sent later
+	}
+	return left, waits
+}
+
+// expired are requests that have waited too long for a server that answers.
+type expired struct {
+	unsent, unanswered []*request
+}
+
+// expireLocked takes the requests that have waited too long, now that the reader of c,
+// the lane's connection, has found nothing more. The caller ends them without the lock.
+func (c *conn) expireLocked(now time.Time) {
+	l := c.lane
+	if c.holdsUpLocked(now) {
+		c.expired.unsent = l.takeUnsentLocked(now)
+	}
+	c.expired.unanswered = c.takeUnansweredLocked(now)
+	l.tickOnLocked(now)
+}
+
+// holdsUpLocked reports whether the server keeps requests from being sent: as many are in
+// flight as may be, or it does not take the packet that is being written. Otherwise this
+// process has yet to send them.
+func (c *conn) holdsUpLocked(now time.Time) bool {
+	if c.roomLocked() <= 0 {
+		return true
+	}
+	n := c.sent.len()
+	return c.transmitting && n > 0 && now.Sub(c.sent.all()[n-1].sent) >= c.lane.server.timeout/10
+}
+
+// takeUnsentLocked takes those out of the queue that have waited too long.
+func (l *lane) takeUnsentLocked(now time.Time) []*request {
+	n := 0
+	for n < l.queue.len() && l.queue.all()[n].untilUnsent(now) <= 0 {
+		n++
+	}
+	return l.queue.take(n)
+}
+
+// takeUnansweredLocked returns the requests whose answers come too late because of all
+// those before them. They keep their places among those that were sent.
+func (c *conn) takeUnansweredLocked(now time.Time) (unanswered []*request) {
+	for _, r := range c.sent.all() {
+		if !r.mayExpire() {
+			continue
+		}
+		if r.untilUnanswered(now) > 0 {
+			break
+		}
+		r.finished = true
+		unanswered = append(unanswered, r)
+	}
+	return unanswered
+}
+
+// endExpired ends the requests that have waited too long. Only the reader calls it.
+func (c *conn) endExpired() {
+	for _, r := range c.expired.unsent {
+		r.end(errOverloaded)
+	}
+	for _, r := range c.expired.unanswered {
+		r.giveUp()
+	}
+	c.expired = expired{}
+}
+
+// mayExpire reports whether r, which was sent, may end for want of an answer though the
+// server answers others. A lone caller's has not waited for its turn.
+func (r *request) mayExpire() bool { return !r.finished && !r.queued.IsZero() }
+
+// untilUnsent returns when r, which is queued, will have waited too long.
+func (r *request) untilUnsent(now time.Time) time.Duration {
+	return r.lane.server.queueTimeout - now.Sub(r.queued)
+}
+
+// untilUnanswered returns when r, which was sent, will have waited too long: since it was
+// queued, and since the server could have answered. What is sent again when it has been
+// read, as behind a proxy, has no more time for that.
+func (r *request) untilUnanswered(now time.Time) time.Duration {
+	s := r.lane.server
+	left := s.queueTimeout + s.timeout - now.Sub(r.queued)
+	if !r.known {
+		left = max(left, s.timeout-now.Sub(r.sent))
+	}
+	return left
+}

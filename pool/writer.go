@@ -1,0 +1,156 @@
+package pool
+
+import (
+	"context"
+	"runtime"
+	"time"
+)
+
+// A writer is what the goroutine that writes to a connection keeps.
+type writer struct {
+	packet []byte
+	batch  []*request
+}
+
+// write sends what is queued until nothing is, or no more may be in flight. It
+// has the writer's role, and gives it up.
+func (c *conn) write() {
+	for {
+		runtime.Gosched() // callers that are about to ask come along
+		batch := c.next()
+		if len(batch) == 0 {
+			c.stopWriting()
+			return
+		}
+		c.transmit(c.enqueue(batch, false))
+	}
+}
+
+// next takes the requests whose turn has come.
+func (c *conn) next() []*request {
+	l := c.lane
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := min(l.queue.len(), c.roomLocked(), maxRequests)
+	c.transmitting = false
+	if c.dead != nil || n <= 0 {
+		return nil
+	}
+	c.batch = append(c.batch[:0], l.queue.all()[:n]...)
+	l.queue.drop(n)
+	return c.batch
+}
+
+// enqueue notes requests as sent and returns the packet with them, which is then
+// to be transmitted. Those that do not fit go back to the queue. It needs the
+// writer's role, and starts a reader unless the caller has the
+// reader's role as well.
+func (c *conn) enqueue(batch []*request, alone bool) (packet []byte) {
+	packet, n := c.encode(batch)
+	l := c.lane
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.dead != nil {
+		l.putBackLocked(batch)
+		return nil
+	}
+	if n < len(batch) {
+		l.putBackLocked(batch[n:])
+	}
+	now := time.Now()
+	for _, r := range batch[:n] {
+		r.start += c.offset
+		r.sent = now
+		c.sent.push(r)
+	}
+	c.offset += int64(len(packet))
+	c.transmitting, c.lone = true, alone && len(packet) <= maxAlone
+	c.watchLocked()
+	if !alone && !c.reading {
+		c.reading = true
+		go c.receive(context.Background(), nil)
+	}
+	return packet
+}
+
+// transmit writes a packet.
+func (c *conn) transmit(packet []byte) {
+	if len(packet) == 0 {
+		return
+	}
+	written, err := c.nc.Write(packet)
+	if err == nil {
+		return
+	}
+	c.lane.mu.Lock()
+	defer c.lane.mu.Unlock()
+	c.offset += int64(written - len(packet))
+	c.failLocked(lostError{err})
+}
+
+// sendAlone sends requests for a caller that has both roles, and gives up the
+// writer's. It reports whether the caller still has the reader's: what is so
+// large that it may take its time is left to others, for no ctx can end it.
+func (c *conn) sendAlone(requests []*request) bool {
+	packet := c.enqueue(requests, true)
+	if len(packet) <= maxAlone {
+		c.transmit(packet)
+		c.stopWriting()
+		return true
+	}
+	go c.receive(context.Background(), nil)
+	go func() {
+		c.transmit(packet)
+		c.stopWriting()
+	}()
+	return false
+}
+
+// stopWriting gives up the writer's role, to another one if there is something to
+// be sent.
+func (c *conn) stopWriting() {
+	c.lane.mu.Lock()
+	c.writing, c.transmitting = false, false
+	c.lane.wakeLocked()
+	last := c.desertedLocked()
+	c.lane.mu.Unlock()
+	if last {
+		c.bury()
+	}
+}
+
+// encode returns a packet of as many of the requests as fit, at least one, and
+// how many that are. It sets where in the packet each begins.
+func (c *conn) encode(batch []*request) (packet []byte, n int) {
+	packet = c.packet[:0]
+	var g *group
+	for n < len(batch) && len(packet) < maxPacket {
+		r := batch[n]
+		if r.x != nil && !r.known {
+			r.propose(c.id)
+		}
+		if g != nil && !g.takes(r) {
+			packet, g = g.appendRead(packet), nil
+		}
+		r.start = int64(len(packet))
+		packet = r.appendWrite(packet)
+		if r.shares() {
+			if g == nil {
+				g = new(group)
+			}
+			g.add(r)
+		} else {
+			r.group = nil
+			packet = r.appendRead(packet)
+		}
+		n++
+	}
+	if g != nil {
+		packet = g.appendRead(packet)
+	}
+	c.packet = packet
+	if cap(packet) > 2*maxPacket {
+		c.packet = nil
+	}
+	return packet, n
+}
