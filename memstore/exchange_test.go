@@ -16,9 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An exchange proposes an item, and notes what it is told. What Inline tells is
+// A proposal proposes an item, and notes what it is told. What Inline tells is
 // valid until Done returns, so it is copied.
-type exchange struct {
+type proposal struct {
 	key    string
 	item   *memcache.Item // nil: none
 	turn   throttler.Turn
@@ -27,9 +27,9 @@ type exchange struct {
 	then   func() // called by Done
 }
 
-func (x *exchange) Key() string { return x.key }
+func (x *proposal) Key() string { return x.key }
 
-func (x *exchange) Propose(turn throttler.Turn) *memcache.Item {
+func (x *proposal) Propose(turn throttler.Turn) *memcache.Item {
 	x.turn = turn
 	x.turn.Found = copied(turn.Found)
 	if x.item == nil {
@@ -40,7 +40,7 @@ func (x *exchange) Propose(turn throttler.Turn) *memcache.Item {
 	return &item
 }
 
-func (x *exchange) Done(result throttler.Result) {
+func (x *proposal) Done(result throttler.Result) {
 	x.result, x.dones = result, x.dones+1
 	x.result.Found = copied(result.Found)
 	if x.then != nil {
@@ -75,16 +75,16 @@ func eachWay(t *testing.T, test func(t *testing.T, do func(*memstore.Store, thro
 func TestAnExchangeReadsAndWrites(t *testing.T) {
 	eachWay(t, func(t *testing.T, do func(*memstore.Store, throttler.Exchange)) {
 		s := memstore.New()
-		absent := &exchange{key: "k"}
+		absent := &proposal{key: "k"}
 		do(s, absent)
 		require.Equal(t, throttler.Turn{Known: true, Now: time.Now()}, absent.turn)
 		require.Equal(t, throttler.Result{Read: true}, absent.result)
 
-		write := &exchange{key: "k", item: &memcache.Item{Value: []byte("v"), Flags: 7, Expiration: 1}}
+		write := &proposal{key: "k", item: &memcache.Item{Value: []byte("v"), Flags: 7, Expiration: 1}}
 		do(s, write)
 		require.Equal(t, throttler.Result{Stored: true}, write.result, "its record was not read back")
 
-		read := &exchange{key: "k"}
+		read := &proposal{key: "k"}
 		do(s, read)
 		require.Equal(t, fetch(t, s, "k"), read.turn.Found)
 		require.Equal(t, throttler.Result{Read: true, Found: read.turn.Found}, read.result)
@@ -101,13 +101,13 @@ func TestAnExchangeReadsAndWrites(t *testing.T) {
 func TestAnExchangeThatCannotBeStored(t *testing.T) {
 	eachWay(t, func(t *testing.T, do func(*memstore.Store, throttler.Exchange)) {
 		s := memstore.New()
-		bad := &exchange{key: "not a key"}
+		bad := &proposal{key: "not a key"}
 		do(s, bad)
 		require.Equal(t, throttler.Result{Err: memcache.ErrMalformedKey}, bad.result)
 		require.Zero(t, bad.turn)
 
 		require.NoError(t, s.Add(item("k", "old")))
-		large := &exchange{key: "k", item: &memcache.Item{Value: make([]byte, 1<<20)}}
+		large := &proposal{key: "k", item: &memcache.Item{Value: make([]byte, 1<<20)}}
 		do(s, large)
 		require.ErrorContains(t, large.result.Err, "item too large")
 		require.True(t, large.result.Read)
@@ -120,7 +120,7 @@ func TestAnExchangeThatCannotBeStored(t *testing.T) {
 // One illegal key does not keep the others from being asked for.
 func TestExchangesAfterAMalformedKeyAreMade(t *testing.T) {
 	s := memstore.New()
-	bad, good := &exchange{key: "not a key"}, &exchange{key: "k", item: item("k", "v")}
+	bad, good := &proposal{key: "not a key"}, &proposal{key: "k", item: item("k", "v")}
 	s.Start(bad, good)
 	require.Equal(t, 1, bad.dones)
 	require.True(t, good.result.Stored)
@@ -130,25 +130,25 @@ func TestExchangesAfterAMalformedKeyAreMade(t *testing.T) {
 func TestDoneMayUseTheStoreAndKeepTheItem(t *testing.T) {
 	s := memstore.New()
 	require.NoError(t, s.Add(item("k", "old")))
-	x := &keeper{exchange: exchange{key: "k"}}
+	x := &keeper{proposal: proposal{key: "k"}}
 	x.then = func() {
 		require.NoError(t, s.Delete("k"))
 		require.NoError(t, s.Add(item("k", "new")))
 	}
 	s.Start(x)
-	s.Start(&exchange{key: "k", item: item("k", "NEW")})
+	s.Start(&proposal{key: "k", item: item("k", "NEW")})
 	require.Equal(t, "old", string(x.found.Value))
 }
 
 // A keeper keeps the item itself.
 type keeper struct {
-	exchange
+	proposal
 	found *memcache.Item
 }
 
 func (x *keeper) Done(result throttler.Result) {
 	x.found = result.Found
-	x.exchange.Done(result)
+	x.proposal.Done(result)
 }
 
 // Shards evict each other's items if one has none left to evict.
@@ -157,7 +157,7 @@ func TestExchangesKeepTheBounds(t *testing.T) {
 		s := &memstore.Store{MaxBytes: 16 << 20}
 		for i := range 40 {
 			key := strconv.Itoa(i)
-			do(s, &exchange{key: key, item: &memcache.Item{Value: make([]byte, valueLimit(key))}})
+			do(s, &proposal{key: key, item: &memcache.Item{Value: make([]byte, valueLimit(key))}})
 			require.LessOrEqual(t, s.Stats().Bytes, 16<<20)
 		}
 		require.Equal(t, 16, s.Len())

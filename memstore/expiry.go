@@ -65,15 +65,15 @@ func (d deadline) passed(now moment) bool {
 	return d.by != never && d.due(now) <= now.since
 }
 
-// expiries are the entries of a shard that have a deadline: a heap, the one that is
+// expiries are the items of a shard that have a deadline: a heap, the one that is
 // due first on top. Expired items make room before others have to.
 //
-// A deadline that is put off leaves its entry where it is, so an entry is due at
+// A deadline that is put off leaves its item where it is, so an item is due at
 // its deadline or before it. It is moved when it comes to the top. A record that is
 // written again and again costs one move each time it would have expired, instead
 // of one for each write.
 type expiries struct {
-	heap  []*entry
+	heap  []*node
 	began time.Duration // what moment.began was at the last look, or less: see follow
 }
 
@@ -87,7 +87,7 @@ func (x *expiries) Swap(i, j int) {
 }
 
 func (x *expiries) Push(e any) {
-	x.heap = append(x.heap, e.(*entry))
+	x.heap = append(x.heap, e.(*node))
 	x.heap[len(x.heap)-1].place = int32(len(x.heap))
 }
 
@@ -101,7 +101,7 @@ func (x *expiries) Pop() any {
 }
 
 // update notes the deadline of e, as it is now.
-func (x *expiries) update(e *entry, now moment) {
+func (x *expiries) update(e *node, now moment) {
 	x.follow(now)
 	if e.deadline.by == never {
 		x.remove(e)
@@ -117,22 +117,22 @@ func (x *expiries) update(e *entry, now moment) {
 }
 
 // move puts e where due belongs.
-func (x *expiries) move(e *entry, due time.Duration) {
+func (x *expiries) move(e *node, due time.Duration) {
 	e.due = due
 	heap.Fix(x, int(e.place-1))
 }
 
 // remove removes e, if it is there.
-func (x *expiries) remove(e *entry) {
+func (x *expiries) remove(e *node) {
 	if e.place > 0 {
 		heap.Remove(x, int(e.place-1))
 	}
 }
 
-// maxSlack is how late an entry may be due because the wall clock was set ahead.
+// maxSlack is how late an item may be due because the wall clock was set ahead.
 const maxSlack = time.Second
 
-// follow puts all entries where their deadlines belong, if the wall clock was set
+// follow puts all items where their deadlines belong, if the wall clock was set
 // ahead, or the machine has slept and the monotonic clock with it: those that follow
 // the wall clock are due earlier then. If it was set back they are due later, and
 // need not move.
@@ -149,9 +149,9 @@ func (x *expiries) follow(now moment) {
 	heap.Init(x)
 }
 
-// expired returns an expired entry, or nil. It moves at most so many entries on the
+// expired returns an expired item, or nil. It moves at most so many items on the
 // way, and may miss an expired one behind those.
-func (x *expiries) expired(now moment, moves int) *entry {
+func (x *expiries) expired(now moment, moves int) *node {
 	x.follow(now)
 	for len(x.heap) > 0 && x.heap[0].due <= now.since {
 		first := x.heap[0]

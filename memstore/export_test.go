@@ -17,7 +17,7 @@ type Expiries struct{ x expiries }
 
 // Store stores an item at now.
 func (q *Expiries) Store(key string, expiration int32, now moment) {
-	q.x.update(&entry{key: key, deadline: deadlineOf(expiration, now)}, now)
+	q.x.update(&node{key: key, deadline: deadlineOf(expiration, now)}, now)
 }
 
 // Expired returns the key of an expired item, or "".

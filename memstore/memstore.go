@@ -22,7 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -46,6 +46,11 @@ const (
 // values. If a new item does not fit, the Store removes expired items, and then evicts
 // the least recently used: in a large Store, first of a sixteenth of all keys. Get,
 // GetMulti, CompareAndSwap and Add use an item, even an Add that stores nothing.
+//
+// Bans go last: a flood of other values does not evict one. An item is a ban if its
+// Flags have the bit [exchange.BanFlag]. If more than half of the items are bans,
+// the least recently used ban is evicted instead, so that there is room for what is
+// still being counted.
 //
 // An expired item is never returned. It takes up its place until its key is asked
 // for or something is stored. A Store starts no goroutine and needs no Close.
@@ -85,16 +90,17 @@ const (
 // A shard holds the items of some of the keys.
 type shard struct {
 	mu    sync.Mutex // guards what follows
-	items map[string]*entry
-	uses  recency
+	items map[string]*node
+	uses  recency // of the items that are no bans
+	bans  recency
 	ends  expiries
 	lent  memcache.Item // what an inlined exchange is told, while it lasts
 }
 
-// entry is what is stored at a key. Its value is written over in place, so it is
+// A node is what is stored at a key. Its value is written over in place, so it is
 // read under the shard's lock alone.
-type entry struct {
-	newer, older *entry // in the shard's recency
+type node struct {
+	newer, older *node // in the shard's recency
 
 	key      string
 	value    []byte
@@ -107,15 +113,18 @@ type entry struct {
 
 // set makes value that of e. It keeps no more room than an eighth, and a little: the
 // store bounds the sizes of values, and means the memory that they take.
-func (e *entry) set(value []byte) {
+func (e *node) set(value []byte) {
 	if room := cap(e.value); len(value) > room || room > len(value)+len(value)/8+64 {
 		e.value = make([]byte, 0, (len(value)+31)&^31)
 	}
 	e.value = append(e.value[:0], value...)
 }
 
+// bans reports whether e is a ban.
+func (e *node) bans() bool { return e.flags&exchange.BanFlag != 0 }
+
 // item returns a copy of e as the real client returns it.
-func (e *entry) item() *memcache.Item {
+func (e *node) item() *memcache.Item {
 	// bytes.Clone would make nil of an empty value; the client never does.
 	value := make([]byte, len(e.value))
 	copy(value, e.value)
@@ -123,7 +132,7 @@ func (e *entry) item() *memcache.Item {
 }
 
 // size is what e counts towards MaxBytes.
-func (e *entry) size() int { return len(e.key) + len(e.value) }
+func (e *node) size() int { return len(e.key) + len(e.value) }
 
 // New returns an empty Store, as new(Store) does.
 func New() *Store { return new(Store) }
@@ -186,46 +195,46 @@ func (s *Store) Add(item *memcache.Item) error {
 }
 
 // Exchange carries out each of xs at once: no write comes between its read and its
-// write. It implements [throttler.Exchanger], and ignores ctx.
-func (s *Store) Exchange(_ context.Context, xs ...throttler.Exchange) { s.Start(xs...) }
+// write. It implements [exchange.Exchanger], and ignores ctx.
+func (s *Store) Exchange(_ context.Context, xs ...exchange.Exchange) { s.Start(xs...) }
 
 // Start is Exchange.
-func (s *Store) Start(xs ...throttler.Exchange) {
+func (s *Store) Start(xs ...exchange.Exchange) {
 	for _, x := range xs {
 		x.Done(s.carryOut(x))
 	}
 }
 
-func (s *Store) carryOut(x throttler.Exchange) throttler.Result {
+func (s *Store) carryOut(x exchange.Exchange) exchange.Result {
 	sh := s.lock(x.Key())
 	defer s.unlock(sh)
 	return s.exchange(sh, x, false)
 }
 
 // Inline is Exchange for one exchange that keeps nothing that it is given: see
-// [throttler.Inliner].
-func (s *Store) Inline(x throttler.Exchange) {
+// [exchange.Inliner].
+func (s *Store) Inline(x exchange.Exchange) {
 	sh := s.lock(x.Key())
 	defer s.unlock(sh)
 	x.Done(s.exchange(sh, x, true))
 }
 
 // lend returns e as an item that is valid until the shard is unlocked.
-func (sh *shard) lend(e *entry) *memcache.Item {
+func (sh *shard) lend(e *node) *memcache.Item {
 	sh.lent = memcache.Item{Key: e.key, Value: e.value, Flags: e.flags, CasID: e.cas}
 	return &sh.lent
 }
 
 // exchange carries out x, which is lent what is found, or given a copy. The caller
 // holds the shard's lock.
-func (s *Store) exchange(sh *shard, x throttler.Exchange, lent bool) throttler.Result {
+func (s *Store) exchange(sh *shard, x exchange.Exchange, lent bool) exchange.Result {
 	key, now := x.Key(), s.now()
-	turn := throttler.Turn{Known: true, Now: now.wall}
+	turn := exchange.Turn{Known: true, Now: now.wall}
 	old := s.live(sh, key, now)
 	switch {
 	case old == nil:
 		if !legalKey(key) { // as every key is that is stored
-			return throttler.Result{Err: memcache.ErrMalformedKey}
+			return exchange.Result{Err: memcache.ErrMalformedKey}
 		}
 	case lent:
 		turn.Found = sh.lend(old)
@@ -234,13 +243,13 @@ func (s *Store) exchange(sh *shard, x throttler.Exchange, lent bool) throttler.R
 	}
 	item := x.Propose(turn)
 	if item == nil {
-		return throttler.Result{Read: true, Found: turn.Found}
+		return exchange.Result{Read: true, Found: turn.Found}
 	}
 	if err := s.checkSize(item); err != nil {
-		return throttler.Result{Read: true, Found: turn.Found, Err: err}
+		return exchange.Result{Read: true, Found: turn.Found, Err: err}
 	}
 	s.put(sh, old, item, now)
-	return throttler.Result{Stored: true}
+	return exchange.Result{Stored: true}
 }
 
 // CompareAndSwap stores a copy of item if its CasID is that of the item at its key.
@@ -334,23 +343,50 @@ func (s *Store) divide() {
 	s.shards = make([]shard, n)
 	for i := range s.shards {
 		sh := &s.shards[i]
-		sh.items = make(map[string]*entry)
+		sh.items = make(map[string]*node)
 		sh.uses.init()
+		sh.bans.init()
 	}
 }
 
 // remove removes e. The caller holds the lock of its shard, sh.
-func (s *Store) remove(sh *shard, e *entry) {
+func (s *Store) remove(sh *shard, e *node) {
 	delete(sh.items, e.key)
-	sh.uses.remove(e)
+	sh.order(e).remove(e)
 	sh.ends.remove(e)
 	s.account(-1, -e.size())
 }
 
-// evict removes the least recently used of the items of sh, of which there is one.
-func (s *Store) evict(sh *shard) {
+// order returns the recency that e is in.
+func (sh *shard) order(e *node) *recency {
+	if e.bans() {
+		return &sh.bans
+	}
+	return &sh.uses
+}
+
+// setFlags makes flags those of e, which is the item used last.
+func (sh *shard) setFlags(e *node, flags uint32) {
+	sh.order(e).remove(e)
+	e.flags = flags
+	sh.order(e).add(e)
+}
+
+// evict removes the item of sh that is to go next, of which there is one besides stays.
+func (s *Store) evict(sh *shard, stays *node) {
 	s.evictions.Add(1)
-	s.remove(sh, sh.uses.oldest())
+	s.remove(sh, sh.next(stays))
+}
+
+// next returns the item that is to be evicted next: a ban only if they are more than
+// half, or there is nothing else. It is not stays, which is the item used last, or nil.
+func (sh *shard) next(stays *node) *node {
+	if 2*sh.bans.n <= len(sh.items) {
+		if e := sh.uses.oldest(); e != stays {
+			return e
+		}
+	}
+	return sh.bans.oldest()
 }
 
 // account adds to the numbers of items and bytes.
@@ -359,10 +395,10 @@ func (s *Store) account(items, bytes int) {
 	s.bytes.Add(int64(bytes))
 }
 
-// live returns the entry at key and makes it the most recently used. If there is none,
+// live returns the item at key and makes it the most recently used. If there is none,
 // it returns nil. It removes an expired one. The caller holds the shard's lock. It has
 // read now while holding it, so that time never goes back from one holder to the next.
-func (s *Store) live(sh *shard, key string, now moment) *entry {
+func (s *Store) live(sh *shard, key string, now moment) *node {
 	e := sh.items[key]
 	if e == nil {
 		return nil
@@ -371,14 +407,14 @@ func (s *Store) live(sh *shard, key string, now moment) *entry {
 		s.remove(sh, e)
 		return nil
 	}
-	sh.uses.use(e)
+	sh.order(e).use(e)
 	return e
 }
 
 // put stores a copy of item under a fresh CAS token, in place of old, the unexpired
-// entry at its key, nil if there is none. check has allowed it. The caller holds
+// item at its key, nil if there is none. check has allowed it. The caller holds
 // the shard's lock.
-func (s *Store) put(sh *shard, old *entry, item *memcache.Item, now moment) {
+func (s *Store) put(sh *shard, old *node, item *memcache.Item, now moment) {
 	ends := deadlineOf(item.Expiration, now)
 	e := old
 	if ends.passed(now) {
@@ -388,31 +424,36 @@ func (s *Store) put(sh *shard, old *entry, item *memcache.Item, now moment) {
 		return
 	}
 	if e != nil {
+		sh.setFlags(e, item.Flags)
 		more := len(item.Value) - len(e.value)
-		s.makeRoom(sh, now, 0, more)
+		s.makeRoom(sh, now, e, more)
 		s.account(0, more)
 	} else {
-		s.makeRoom(sh, now, 1, size(item))
+		s.makeRoom(sh, now, nil, size(item))
 		s.account(1, size(item))
 		// A key cut from a larger string would keep all of that in memory.
-		e = &entry{key: strings.Clone(item.Key)}
+		e = &node{key: strings.Clone(item.Key), flags: item.Flags}
 		sh.items[e.key] = e
-		sh.uses.add(e)
+		sh.order(e).add(e)
 	}
 	e.set(item.Value)
-	e.flags, e.cas, e.deadline = item.Flags, s.lastCAS.Add(1), ends
+	e.cas, e.deadline = s.lastCAS.Add(1), ends
 	sh.ends.update(e, now)
 }
 
-// makeRoom removes items of sh until there is room for the given number of further items
-// and bytes: expired ones, and if there are none the least recently used. An item that
-// grows is the most recently used, and stays.
+// makeRoom removes items of sh until there is room for that many further bytes, and for
+// one more item unless grows is an item that they are for: expired ones, and if there
+// are none the one that is to be evicted next. grows is the item used last, and stays.
 //
 // It removes up to two expired items even if there is room. Each put adds one item at
 // most, so expired items do not pile up. The caller holds the shard's lock.
-func (s *Store) makeRoom(sh *shard, now moment, items, bytes int) {
-	for spare := 2; len(sh.items) > 1-items; {
-		over, moves := s.full(items, bytes), spare
+func (s *Store) makeRoom(sh *shard, now moment, grows *node, bytes int) {
+	more, least := 1, 0
+	if grows != nil {
+		more, least = 0, 1
+	}
+	for spare := 2; len(sh.items) > least; {
+		over, moves := s.full(more, bytes), spare
 		if over {
 			moves = len(sh.items) // as many as it takes
 		}
@@ -421,7 +462,7 @@ func (s *Store) makeRoom(sh *shard, now moment, items, bytes int) {
 			spare--
 			s.remove(sh, gone)
 		case over:
-			s.evict(sh)
+			s.evict(sh, grows)
 		default:
 			return
 		}
@@ -436,7 +477,7 @@ func (s *Store) full(items, bytes int) bool {
 
 // unlock ends the use of sh, and of what it has lent. If a bound is still exceeded,
 // because sh has nothing left to evict, items of the other shards go: those that have
-// expired, and then the least recently used.
+// expired, and then those that are to be evicted next.
 func (s *Store) unlock(sh *shard) {
 	sh.lent = memcache.Item{}
 	sh.mu.Unlock()
@@ -454,7 +495,7 @@ func (s *Store) unlock(sh *shard) {
 		if len(other.items) == 0 {
 			return false
 		}
-		s.evict(other)
+		s.evict(other, nil)
 		return true
 	})
 }

@@ -1,11 +1,13 @@
 package memstore_test
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
@@ -78,7 +80,7 @@ func (m *model) Add(it *memcache.Item) error {
 	if m.use(it.Key) != nil {
 		return memcache.ErrNotStored
 	}
-	m.store(it)
+	m.store(it, 1)
 	return nil
 }
 
@@ -94,7 +96,7 @@ func (m *model) CompareAndSwap(it *memcache.Item) error {
 		return memcache.ErrCASConflict
 	}
 	m.rows = m.rows[:len(m.rows)-1]
-	m.store(it)
+	m.store(it, 0)
 	return nil
 }
 
@@ -120,8 +122,9 @@ func (m *model) refused(it *memcache.Item) error {
 }
 
 // store appends a row for it. It drops up to two expired rows, and then further rows
-// until the bounds hold: those that expired first, and then the least recently used.
-func (m *model) store(it *memcache.Item) {
+// until the bounds hold: those that expired first, and then those of next. added is the
+// number of rows more than before.
+func (m *model) store(it *memcache.Item, added int) {
 	r := row{Item: *it}
 	r.Value = slices.Clone(it.Value)
 	switch e := int64(it.Expiration); {
@@ -145,7 +148,8 @@ func (m *model) store(it *memcache.Item) {
 			m.rows = slices.Delete(m.rows, gone, gone+1)
 		case m.overfull():
 			m.stats.Evictions++
-			m.rows = m.rows[1:]
+			next := m.next(len(m.rows) - added)
+			m.rows = slices.Delete(m.rows, next, next+1)
 		default:
 			return
 		}
@@ -163,6 +167,24 @@ func (m *model) expired() int {
 	}
 	return first
 }
+
+// next returns the index of the row to evict. It is not the last one, and a ban only if
+// more than half of the first n are, or the others are no more than the last one.
+func (m *model) next(n int) int {
+	bans := 0
+	for _, r := range m.rows[:n] {
+		if isBan(r) {
+			bans++
+		}
+	}
+	evictable := m.rows[:len(m.rows)-1]
+	if i := slices.IndexFunc(evictable, func(r row) bool { return !isBan(r) }); i >= 0 && 2*bans <= n {
+		return i
+	}
+	return slices.IndexFunc(evictable, isBan)
+}
+
+func isBan(r row) bool { return r.Flags >= exchange.BanFlag }
 
 func (m *model) overfull() bool {
 	return len(m.rows) > m.maxItems || m.bytes() > m.maxBytes
@@ -292,7 +314,7 @@ func TestStoreDoesWhatTheModelDoes(t *testing.T) {
 				now := int32(time.Now().Unix())
 				return memcache.Item{
 					Value:      rapid.SliceOfN(rapid.Byte(), 0, 12).Draw(t, "value"),
-					Flags:      rapid.Uint32().Draw(t, "flags"),
+					Flags:      rapid.SampledFrom([]uint32{0, 1, exchange.BanFlag, math.MaxUint32}).Draw(t, "flags"),
 					Expiration: rapid.SampledFrom([]int32{0, -1, 1, 2, 3, month, month + 1, now, now + 1, now + 2}).Draw(t, "expiration"),
 				}
 			})
