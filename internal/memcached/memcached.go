@@ -22,6 +22,10 @@ import (
 // not support: it is too old, or a managed service that forbids it.
 var ErrRefused = errors.New("refused by the server")
 
+// ErrBusy matches the error of a list of keys while the server makes another
+// one. It matches ErrRefused too.
+var ErrBusy = fmt.Errorf("%w: busy", ErrRefused)
+
 // Bounds on the answers of a server.
 const (
 	maxLine  = 4 << 10 // a fully encoded key takes 750 bytes
@@ -277,7 +281,9 @@ func (c *Conn) line() (string, error) {
 	line := string(bytes.TrimRight(raw, "\r\n"))
 	word, _, _ := strings.Cut(line, " ")
 	switch word {
-	case "ERROR", "CLIENT_ERROR", "SERVER_ERROR", "BUSY":
+	case "BUSY":
+		return "", fmt.Errorf("%w: %s", ErrBusy, line)
+	case "ERROR", "CLIENT_ERROR", "SERVER_ERROR":
 		return "", fmt.Errorf("%w: %s", ErrRefused, line)
 	}
 	return line, nil

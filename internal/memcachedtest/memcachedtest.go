@@ -1,5 +1,5 @@
-// Package memcachedtest gives tests a real memcached: a process, a container,
-// or a running server that the user names.
+// Package memcachedtest gives tests a real memcached: a process, or a running
+// server that the user names. Package containertest has the same in a container.
 //
 // A [Server] lives as long as the test (or benchmark) that asked for it. It can
 // be stopped, paused, killed and started again at the same address.
@@ -8,14 +8,8 @@
 //
 //   - THROTTLER_MEMCACHED_ADDR: "host:port" of a running server. [Any] returns
 //     it instead of starting one.
-//   - THROTTLER_MEMCACHED_IMAGE: the image of [Container]. Default:
-//     memcached:1.6-alpine. Its command must be found as "memcached".
 //   - THROTTLER_REQUIRE_MEMCACHED: if it is 1, a test fails instead of being
 //     skipped for want of memcached, of Docker or of an image.
-//
-// The variables of testcontainers-go apply to containers, above all
-// TESTCONTAINERS_RYUK_DISABLED=true, which saves the image of its reaper: then
-// the test itself removes its containers, unless it is killed.
 //
 // Only tests may import this package.
 package memcachedtest
@@ -39,18 +33,27 @@ type Server struct {
 	Addr string
 
 	tb   testing.TB
-	life lifecycle
+	life Lifecycle
 }
 
-// lifecycle is the part that differs between a process and a container. Each
+// A Lifecycle is the part that differs between a process and a container. Each
 // method returns when its effect is visible at the server's address.
-type lifecycle interface {
-	start() error
-	stop() error // does nothing if it is not running
-	kill() error // does nothing if it is not running
-	pause() error
-	resume() error
+type Lifecycle interface {
+	Start() error
+	Stop() error // does nothing if it is not running
+	Kill() error // does nothing if it is not running
+	Pause() error
+	Resume() error
 }
+
+// New returns the Server at addr of the test tb.
+func New(tb testing.TB, addr string, life Lifecycle) *Server {
+	return &Server{Addr: addr, tb: tb, life: life}
+}
+
+// Container is set by package containertest, in those test binaries that import
+// it. The error says why there can be no container.
+var Container func(tb testing.TB, args ...string) (*Server, error)
 
 // Any returns a server. It is the one at THROTTLER_MEMCACHED_ADDR if that is
 // set and there are no args; otherwise a [Process] if memcached is installed;
@@ -66,11 +69,15 @@ func Any(tb testing.TB, args ...string) *Server {
 	if _, err := binary(); err == nil {
 		return Process(tb, args...)
 	}
-	if err := containers(); err != nil {
+	if Container != nil {
+		s, err := Container(tb, args...)
+		if err == nil {
+			return s
+		}
 		tb.Logf("no container either: %v", err)
-		unavailable(tb, "memcached is not installed: apt-get install memcached, or set THROTTLER_MEMCACHED_ADDR")
 	}
-	return Container(tb, args...)
+	Unavailable(tb, "memcached is not installed: apt-get install memcached, or set THROTTLER_MEMCACHED_ADDR")
+	return nil
 }
 
 // users returns the user's own server at addr.
@@ -83,9 +90,9 @@ func users(tb testing.TB, addr string) *Server {
 	return s
 }
 
-// unavailable skips the test, or fails it where memcached is required. It does
+// Unavailable skips the test, or fails it where memcached is required. It does
 // not return.
-func unavailable(tb testing.TB, format string, args ...any) {
+func Unavailable(tb testing.TB, format string, args ...any) {
 	tb.Helper()
 	why := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")
 	if os.Getenv("THROTTLER_REQUIRE_MEMCACHED") == "1" {
@@ -98,39 +105,39 @@ func unavailable(tb testing.TB, format string, args ...any) {
 // gone, and its port refuses. It stays stopped.
 func (s *Server) Stop() {
 	s.tb.Helper()
-	s.do("stop", lifecycle.stop)
+	s.do("stop", Lifecycle.Stop)
 }
 
 // Kill ends the server at once, also if it is paused.
 func (s *Server) Kill() {
 	s.tb.Helper()
-	s.do("kill", lifecycle.kill)
+	s.do("kill", Lifecycle.Kill)
 }
 
 // Start starts a stopped or killed server, empty, at the same Addr, and returns
 // when it answers.
 func (s *Server) Start() {
 	s.tb.Helper()
-	s.do("start", lifecycle.start)
+	s.do("start", Lifecycle.Start)
 }
 
 // Pause makes the server hang: it accepts connections and never answers.
 func (s *Server) Pause() {
 	s.tb.Helper()
-	s.do("pause", lifecycle.pause)
+	s.do("pause", Lifecycle.Pause)
 }
 
 // Resume continues a paused server, with its items, its connections, and what
 // was sent to it meanwhile.
 func (s *Server) Resume() {
 	s.tb.Helper()
-	s.do("resume", lifecycle.resume)
+	s.do("resume", Lifecycle.Resume)
 }
 
-func (s *Server) do(what string, step func(lifecycle) error) {
+func (s *Server) do(what string, step func(Lifecycle) error) {
 	s.tb.Helper()
 	if s.life == nil {
-		unavailable(s.tb, "memcachedtest: cannot %s the user's own server: unset THROTTLER_MEMCACHED_ADDR", what)
+		Unavailable(s.tb, "memcachedtest: cannot %s the user's own server: unset THROTTLER_MEMCACHED_ADDR", what)
 	}
 	if err := step(s.life); err != nil {
 		s.tb.Fatalf("memcachedtest: %s %s: %v", what, s.Addr, err)

@@ -31,10 +31,10 @@ func Process(tb testing.TB, args ...string) *Server {
 	path := installed(tb)
 	var err error
 	for range 5 { // another program may take the port first
-		addr := freeAddr(tb)
+		addr := FreeAddr(tb)
 		_, port, _ := net.SplitHostPort(addr)
 		p := newProcess(path, addr, slices.Concat([]string{"-l", "127.0.0.1", "-p", port, "-U", "0"}, args))
-		if err = p.start(); err == nil {
+		if err = p.Start(); err == nil {
 			return p.server(tb)
 		}
 	}
@@ -53,7 +53,7 @@ func Socket(tb testing.TB, args ...string) *Server {
 	tb.Cleanup(func() { os.RemoveAll(dir) })
 	addr := filepath.Join(dir, "sock")
 	p := newProcess(path, addr, slices.Concat([]string{"-s", addr}, args))
-	if err := p.start(); err != nil {
+	if err := p.Start(); err != nil {
 		tb.Fatalf("memcachedtest: %v", err)
 	}
 	return p.server(tb)
@@ -64,14 +64,14 @@ func installed(tb testing.TB) string {
 	tb.Helper()
 	path, err := binary()
 	if err != nil {
-		unavailable(tb, "memcached is not installed: apt-get install memcached")
+		Unavailable(tb, "memcached is not installed: apt-get install memcached")
 	}
 	return path
 }
 
-// freeAddr returns a free address of 127.0.0.1. Its port is below those of
+// FreeAddr returns a free address of 127.0.0.1. Its port is below those of
 // outgoing connections, so none of these takes it while the server is stopped.
-func freeAddr(tb testing.TB) string {
+func FreeAddr(tb testing.TB) string {
 	tb.Helper()
 	for range 100 {
 		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(20000+rand.IntN(12000)))
@@ -103,11 +103,11 @@ func newProcess(path, addr string, args []string) *process {
 }
 
 func (p *process) server(tb testing.TB) *Server {
-	tb.Cleanup(func() { p.kill() })
-	return &Server{Addr: p.addr, tb: tb, life: p}
+	tb.Cleanup(func() { p.Kill() })
+	return New(tb, p.addr, p)
 }
 
-func (p *process) start() error {
+func (p *process) Start() error {
 	if p.running() {
 		return errors.New("it is running")
 	}
@@ -121,7 +121,7 @@ func (p *process) start() error {
 		return err
 	}
 	if err := p.ready(); err != nil {
-		return errors.Join(err, p.kill())
+		return errors.Join(err, p.Kill())
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ func (p *process) running() bool {
 	}
 }
 
-func (p *process) stop() error {
+func (p *process) Stop() error {
 	if !p.running() {
 		return nil
 	}
@@ -183,7 +183,7 @@ func (p *process) stop() error {
 	return p.end(syscall.SIGTERM)
 }
 
-func (p *process) kill() error {
+func (p *process) Kill() error {
 	if !p.running() {
 		return nil
 	}
@@ -203,7 +203,7 @@ func (p *process) end(sig os.Signal) error {
 	}
 }
 
-func (p *process) pause() error {
+func (p *process) Pause() error {
 	if err := p.signal(pauseSignal); err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (p *process) pause() error {
 	}
 }
 
-func (p *process) resume() error {
+func (p *process) Resume() error {
 	if err := p.signal(resumeSignal); err != nil {
 		return err
 	}

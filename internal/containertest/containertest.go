@@ -1,4 +1,16 @@
-package memcachedtest
+// Package containertest gives tests a memcached in a container, by
+// testcontainers-go. It is no part of package memcachedtest, so that only those
+// test binaries link Docker's client that start containers.
+//
+// THROTTLER_MEMCACHED_IMAGE is the image. Default: memcached:1.6-alpine. Its
+// command must be found as "memcached".
+//
+// The variables of testcontainers-go apply, above all
+// TESTCONTAINERS_RYUK_DISABLED=true, which saves the image of its reaper: then
+// the test itself removes its containers, unless it is killed.
+//
+// Only tests may import this package.
+package containertest
 
 import (
 	"cmp"
@@ -13,6 +25,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	containerapi "github.com/moby/moby/api/types/container"
 	networkapi "github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
@@ -26,6 +39,8 @@ const (
 	dockerTimeout    = 5 * time.Second  // for Docker's first answer
 	pullTimeout      = 90 * time.Second // for one image
 	containerTimeout = 60 * time.Second // for one step of a container
+	stopTimeout      = 5 * time.Second  // for memcached to end by itself
+	readyTimeout     = 20 * time.Second // for its first answer
 )
 
 // image returns the image of containers.
@@ -33,23 +48,35 @@ func image() string {
 	return cmp.Or(os.Getenv("THROTTLER_MEMCACHED_IMAGE"), "memcached:1.6-alpine")
 }
 
-// Container starts memcached in a container that ends with the test. args are
-// as for [Process]. The test is skipped without Docker, or if there is no image
-// and it cannot be pulled.
-func Container(tb testing.TB, args ...string) *Server {
+// Memcached starts memcached in a container that ends with the test. args are
+// as for [memcachedtest.Process]. The test is skipped without Docker, or if there
+// is no image and it cannot be pulled.
+func Memcached(tb testing.TB, args ...string) *memcachedtest.Server {
+	tb.Helper()
+	s, err := try(tb, args...)
+	if err != nil {
+		memcachedtest.Unavailable(tb, "cannot run memcached in a container: %v", err)
+	}
+	return s
+}
+
+func init() { memcachedtest.Container = try }
+
+// try is Memcached, but returns why there can be no container.
+func try(tb testing.TB, args ...string) (*memcachedtest.Server, error) {
 	tb.Helper()
 	if err := containers(); err != nil {
-		unavailable(tb, "cannot run memcached in a container: %v", err)
+		return nil, err
 	}
 	var err error
 	for range 3 { // another program may take the port first
 		c := &container{image: image(), args: args}
 		if err = c.create(tb); err == nil {
-			return &Server{Addr: c.addr, tb: tb, life: c}
+			return c.server, nil
 		}
 	}
-	tb.Fatalf("memcachedtest: container of %s: %v", image(), err)
-	return nil
+	tb.Fatalf("containertest: %s: %v", image(), err)
+	return nil, err
 }
 
 // containers returns nil if Docker runs and has the necessary images, or can
@@ -133,8 +160,9 @@ func haveImage(docker *testcontainers.DockerProvider, name string) error {
 
 // container is memcached in a container.
 type container struct {
-	image, addr string
-	args        []string
+	image  string
+	args   []string
+	server *memcachedtest.Server // whose life this is
 
 	docker  client.APIClient
 	c       *testcontainers.DockerContainer
@@ -156,8 +184,8 @@ func (c *container) create(tb testing.TB) error {
 	if err != nil {
 		return err
 	}
-	_, port, _ := net.SplitHostPort(freeAddr(tb))
-	c.addr = net.JoinHostPort(dialable(host), port)
+	_, port, _ := net.SplitHostPort(memcachedtest.FreeAddr(tb))
+	c.server = memcachedtest.New(tb, net.JoinHostPort(dialable(host), port), c)
 	c.c, err = testcontainers.Run(ctx, c.image,
 		testcontainers.WithCmd(slices.Concat([]string{"memcached"}, c.args)...),
 		testcontainers.WithExposedPorts(memcachedPort),
@@ -197,14 +225,14 @@ func bind(host, port string) func(*containerapi.HostConfig) {
 // ready waits until memcached answers. The published port accepts connections
 // before.
 func (c *container) ready() error {
-	deadline := time.Now().Add(4 * patience)
+	deadline := time.Now().Add(readyTimeout)
 	for {
-		_, err := ask(c.addr, "version", time.Second)
+		err := c.server.Ping(time.Second)
 		if err == nil {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("memcached does not answer at %s: %w", c.addr, err)
+			return fmt.Errorf("memcached does not answer at %s: %w", c.server.Addr, err)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -212,11 +240,11 @@ func (c *container) ready() error {
 
 func (c *container) remove(tb testing.TB) {
 	if err := testcontainers.TerminateContainer(c.c, testcontainers.StopTimeout(0)); err != nil {
-		tb.Errorf("memcachedtest: remove container: %v", err)
+		tb.Errorf("containertest: remove container: %v", err)
 	}
 }
 
-func (c *container) start() error {
+func (c *container) Start() error {
 	if c.running {
 		return errors.New("it is running")
 	}
@@ -227,14 +255,14 @@ func (c *container) start() error {
 	return c.ready()
 }
 
-func (c *container) stop() error {
+func (c *container) Stop() error {
 	return c.end(func(ctx context.Context) error {
-		timeout := patience
+		timeout := stopTimeout
 		return c.c.Stop(ctx, &timeout)
 	})
 }
 
-func (c *container) kill() error {
+func (c *container) Kill() error {
 	return c.end(func(ctx context.Context) error {
 		_, err := c.docker.ContainerKill(ctx, c.c.GetContainerID(), client.ContainerKillOptions{Signal: "KILL"})
 		return err
@@ -252,14 +280,14 @@ func (c *container) end(how func(context.Context) error) error {
 	return nil
 }
 
-func (c *container) pause() error {
+func (c *container) Pause() error {
 	return c.within(func(ctx context.Context) error {
 		_, err := c.docker.ContainerPause(ctx, c.c.GetContainerID(), client.ContainerPauseOptions{})
 		return err
 	})
 }
 
-func (c *container) resume() error {
+func (c *container) Resume() error {
 	err := c.within(func(ctx context.Context) error {
 		_, err := c.docker.ContainerUnpause(ctx, c.c.GetContainerID(), client.ContainerUnpauseOptions{})
 		return err

@@ -1,0 +1,113 @@
+package redistest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A Watched is a primary with a replica that Sentinel watches.
+type Watched struct {
+	Primary, Replica *Server
+	Sentinel         *Server // watches Primary as "mymaster"
+}
+
+// Sentinel starts a primary, a replica, and a Sentinel that takes the primary to be
+// down after 500 ms. args are those of the primary and the replica.
+func Sentinel(tb testing.TB, args ...string) *Watched {
+	tb.Helper()
+	w := &Watched{Primary: Process(tb, args...)}
+	host, port, _ := net.SplitHostPort(w.Primary.Addr)
+	w.Replica = Process(tb, append([]string{"--replicaof", host + " " + port}, args...)...)
+	w.Replica.await(func() bool {
+		return strings.Contains(w.Replica.Command("INFO", "replication"), "master_link_status:up")
+	})
+	w.Sentinel = &Server{Addr: FreeAddr(tb), Dir: directory(tb), tb: tb, program: installed(tb)}
+	_, own, _ := net.SplitHostPort(w.Sentinel.Addr)
+	config := filepath.Join(w.Sentinel.Dir, "sentinel.conf")
+	text := fmt.Sprintf("bind 127.0.0.1\nport %s\ndir %s\nsentinel monitor mymaster %s %s 1\n"+
+		"sentinel down-after-milliseconds mymaster 500\nsentinel failover-timeout mymaster 5000\n", own, w.Sentinel.Dir, host, port)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		tb.Fatalf("redistest: %v", err)
+	}
+	w.Sentinel.args = []string{config, "--sentinel"}
+	w.Sentinel.Start()
+	w.Sentinel.await(func() bool {
+		return strings.Contains(w.Sentinel.Command("SENTINEL", "replicas", "mymaster"), w.Replica.Addr)
+	})
+	return w
+}
+
+// PrimaryAddr returns the address that Sentinel gives for the primary.
+func (w *Watched) PrimaryAddr() string {
+	host, port, _ := strings.Cut(w.Sentinel.Command("SENTINEL", "get-master-addr-by-name", "mymaster"), "\n")
+	return net.JoinHostPort(host, port)
+}
+
+// Cluster starts a Cluster of three primaries, which come first, and three replicas.
+func Cluster(tb testing.TB, args ...string) []*Server {
+	tb.Helper()
+	nodes := make([]*Server, 6)
+	for i := range nodes {
+		nodes[i] = Process(tb, append([]string{"--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
+			"--cluster-replica-validity-factor", "0", "--cluster-require-full-coverage", "no"}, args...)...)
+	}
+	for i, n := range nodes {
+		n.Command("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
+		host, port, _ := net.SplitHostPort(n.Addr)
+		nodes[0].Command("CLUSTER", "MEET", host, port)
+	}
+	for i, n := range nodes[:3] {
+		first, last := i*16384/3, (i+1)*16384/3-1
+		n.Command("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(last))
+	}
+	for i, n := range nodes[3:] {
+		primary := nodes[i].Command("CLUSTER", "MYID")
+		n.await(func() bool {
+			_, err := n.Try("CLUSTER", "REPLICATE", primary)
+			return err == nil
+		})
+	}
+	for _, n := range nodes {
+		n.await(func() bool {
+			return strings.Contains(n.Command("CLUSTER", "INFO"), "cluster_state:ok") &&
+				strings.Count(n.Command("CLUSTER", "NODES"), "slave ") == 3
+		})
+	}
+	for _, n := range nodes[3:] {
+		n.await(func() bool { return strings.Contains(n.Command("INFO", "replication"), "master_link_status:up") })
+	}
+	return nodes
+}
+
+// AwaitReplica returns when replica has all that was written to primary so far.
+func AwaitReplica(primary, replica *Server) {
+	primary.tb.Helper()
+	written := offset(primary.Command("INFO", "replication"), "master_repl_offset:")
+	replica.await(func() bool {
+		return offset(replica.Command("INFO", "replication"), "slave_repl_offset:") >= written
+	})
+}
+
+// offset returns a number of an INFO.
+func offset(info, name string) int {
+	_, text, _ := strings.Cut(info, name)
+	text, _, _ = strings.Cut(text, "\r")
+	n, _ := strconv.Atoi(text)
+	return n
+}
+
+// await returns when done does.
+func (s *Server) await(done func() bool) {
+	s.tb.Helper()
+	for deadline := time.Now().Add(3 * patience); !done(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.tb.Fatalf("redistest: %s does not come to be as it should", s.Addr)
+		}
+	}
+}

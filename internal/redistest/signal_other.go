@@ -1,0 +1,11 @@
+//go:build !unix
+
+package redistest
+
+import "syscall"
+
+// There are no signals that pause a process. Sending these is an error.
+const (
+	pauseSignal  = syscall.Signal(-1)
+	resumeSignal = syscall.Signal(-1)
+)

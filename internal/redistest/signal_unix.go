@@ -1,0 +1,11 @@
+//go:build unix
+
+package redistest
+
+import "syscall"
+
+// The signals that pause and resume a process.
+const (
+	pauseSignal  = syscall.SIGSTOP
+	resumeSignal = syscall.SIGCONT
+)
