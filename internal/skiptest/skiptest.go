@@ -1,5 +1,8 @@
 // Package skiptest skips tests for want of a program or a server, and lists
-// them at the end, where "go test" without -v would say nothing.
+// them at the end, where "go test" without -v would say nothing. It says so each
+// time: the go command keeps no result of a package with such a test.
+//
+// Slow tests run in full if THROTTLER_SLOW is set, and not to 0.
 //
 //	func TestMain(m *testing.M) { os.Exit(skiptest.Run(m)) }
 //
@@ -13,6 +16,7 @@
 package skiptest
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -26,8 +30,9 @@ import (
 
 // A list counts skipped tests by reason.
 type list struct {
-	mu    sync.Mutex
-	tests map[string]int
+	mu      sync.Mutex
+	tests   map[string]int
+	missing bool // something was: not all of them are only slow
 }
 
 var skipped list
@@ -35,7 +40,27 @@ var skipped list
 // Skip skips a test. why says in one line what is missing, and how to get it.
 func Skip(tb testing.TB, why string) {
 	tb.Helper()
-	skipped.add(why)
+	skip(tb, why, true)
+}
+
+// Slow skips a test that takes long, unless tests are to run in full.
+func Slow(tb testing.TB) {
+	tb.Helper()
+	if !InFull() {
+		skip(tb, "slow: set THROTTLER_SLOW=1", false)
+	}
+}
+
+// InFull reports whether slow tests are to run in full.
+func InFull() bool { return !slices.Contains([]string{"", "0"}, os.Getenv("THROTTLER_SLOW")) }
+
+func skip(tb testing.TB, why string, missing bool) {
+	tb.Helper()
+	tb.Cleanup(func() {
+		if tb.Skipped() { // not if tb only stands in for a test
+			skipped.add(why, missing)
+		}
+	})
 	tb.Skip(why)
 }
 
@@ -44,16 +69,34 @@ func Skip(tb testing.TB, why string) {
 func Run(m *testing.M) int {
 	status := m.Run()
 	skipped.write(console(), packageName())
+	if skipped.missing {
+		spoil()
+	}
 	return status
 }
 
-func (l *list) add(why string) {
+// spoil has the go command keep no result of this run, since it would show that
+// next time and no list. A line that it does not understand, in the log of what
+// the tests have looked at, does that.
+func spoil() {
+	log := flag.Lookup("test.testlogfile")
+	if log == nil || log.Value.String() == "" {
+		return
+	}
+	if file, err := os.OpenFile(log.Value.String(), os.O_WRONLY|os.O_APPEND, 0); err == nil {
+		file.WriteString("skipped\n")
+		file.Close()
+	}
+}
+
+func (l *list) add(why string, missing bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.tests == nil {
 		l.tests = map[string]int{}
 	}
 	l.tests[why]++
+	l.missing = l.missing || missing
 }
 
 // write writes all lines in one call, since other packages write at the same
@@ -76,16 +119,4 @@ func packageName() string {
 		return os.Args[0]
 	}
 	return strings.TrimSuffix(build.Path, ".test")
-}
-
-// console returns a writer that the user sees. The go command drops the output
-// of a test that passes, so this is the standard error of the go command, or
-// else the terminal, or else the output.
-func console() io.Writer {
-	for _, name := range []string{fmt.Sprintf("/proc/%d/fd/2", os.Getppid()), "/dev/tty"} {
-		if out, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND, 0); err == nil {
-			return out
-		}
-	}
-	return os.Stdout
 }
