@@ -2,8 +2,12 @@ package throttler
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/record"
+	"github.com/adaptivethrottler/throttler/internal/slots"
 )
 
 // A call is one rule on its way through the backend: an entry for each condition.
@@ -25,7 +29,7 @@ type job struct {
 
 	answer *answer // room for what the caller keeps
 	one    entry   // of a call with one condition
-	first  round
+	first  slots.Round
 }
 
 // An answer is what the caller keeps of a call with one condition.
@@ -38,8 +42,8 @@ type answer struct {
 type room struct {
 	several []entry
 	list    []*entry
-	led     []*slot
-	inlined inlined
+	sent    []*slots.Entry // of the round that is asked about
+	slots   slots.Room
 }
 
 const maxSeveral = 16 // conditions that a call keeps room for
@@ -51,12 +55,13 @@ var calls = sync.Pool{New: func() any { return new(call) }}
 func (c *call) clear() {
 	c.job = job{}
 	room := &c.room
-	room.inlined.clear()
+	room.slots.Clear()
 	if cap(room.several) > maxSeveral {
-		room.several, room.list, room.led = nil, nil, nil
+		room.several, room.list, room.sent = nil, nil, nil
 	}
 	clear(room.several)
 	clear(room.list)
+	clear(room.sent[:cap(room.sent)])
 	room.several, room.list = room.several[:0], room.list[:0]
 }
 
@@ -64,7 +69,7 @@ func (c *call) clear() {
 func (c *call) undecided(n int) []*entry {
 	room := &c.room
 	if n > cap(room.list) {
-		room.list, room.led = make([]*entry, 0, n), make([]*slot, 0, n)
+		room.list, room.sent = make([]*entry, 0, n), make([]*slots.Entry, 0, n)
 	}
 	room.list = room.list[:n]
 	if n == 1 {
@@ -88,9 +93,12 @@ func (t *Throttler) newCall(rule *Rule) *call {
 	conditions := rule.conditions()
 	c.entries = c.undecided(len(conditions))
 	for i, e := range c.entries {
-		e.condition = conditions[i]
+		e.name, e.limit = conditions[i].Name, conditions[i].limit()
+		if e.limit.Algorithm == record.Leases {
+			e.limit.ID = rand.Uint64()
+		}
 		e.lockout = rule.lockout(&conditions[i])
-		e.key = key(rule.Identifier, e.condition.Name, e.condition.Value)
+		e.Key = record.Key(rule.Identifier, e.name, conditions[i].Value)
 	}
 	if t.Conflict != nil {
 		t.tellConflicts(c)
@@ -112,20 +120,15 @@ func (c *call) run(ctx context.Context, d *Decision) {
 // idle reports whether nothing of c is under way any more, so that c may be used
 // for another call. What is left to the garbage collector is always right.
 func (c *call) idle() bool {
-	if !c.first.idle() || !c.one.idle() {
+	if !c.first.Idle() || !c.one.Idle() {
 		return false
 	}
 	for i := range c.room.several {
-		if !c.room.several[i].idle() {
+		if !c.room.several[i].Idle() {
 			return false
 		}
 	}
 	return true
-}
-
-// idle reports whether no other goroutine uses e any more.
-func (e *entry) idle() bool {
-	return e.left == nil && (e.round == nil || e.round.idle())
 }
 
 // askInRounds decides all conditions of c, and counts them unless the call is dry.
@@ -155,22 +158,21 @@ func (c *call) askInRounds(ctx context.Context) {
 
 // recall decides the conditions that the BlockCache can answer.
 func (c *call) recall() {
-	cache := c.t.blockCache()
-	if cache == nil {
+	blocks := c.t.blockCache()
+	if blocks == nil {
 		return
 	}
-	now := instantOf(time.Now())
+	now := record.InstantOf(time.Now())
 	for _, e := range c.entries {
-		r, ok := cache.get(e.key, now)
-		if !ok {
+		r, ok := blocks.Get(e.Key, now)
+		if !ok || e.limit.Algorithm == record.Leases {
 			continue
 		}
-		e.op = opCount // the others are asked what they would do
-		if e.apply(now, &r); e.outcome.Blocked && !e.store {
+		e.op = opAssess // the others are asked what they would do
+		if store := e.Apply(now, &r); e.Outcome.Blocked && !store {
 			e.from = recalled
-			c.t.stats.cacheHits.Add(1)
+			c.t.cacheHits.Add(1)
 		}
-		e.hit = hit{} // memory counts nothing
 	}
 }
 
@@ -179,67 +181,58 @@ func (c *call) recall() {
 func (c *call) askBoth(ctx context.Context, op op) {
 	first := &c.first
 	if c.begun {
-		first = new(round) // c.first may be under way still
+		first = new(slots.Round) // c.first may be under way still
 	} else {
 		c.begun = true
-		first.led, first.inlined = c.room.led, &c.room.inlined
+		first.Room = &c.room.slots
 	}
 	c.send(ctx, c.t.backend(), first, op, func(e *entry) bool { return e.from == nowhere && e.cause == nil })
-	fallback := c.t.fallback()
-	if fallback == nil {
-		return
+	if c.t.Fallback != nil && c.standIns() {
+		// The fallback is asked even if ctx has ended over a backend that hangs.
+		c.send(context.WithoutCancel(ctx), c.t.fallback(), new(slots.Round), op, func(e *entry) bool { return e.from == nowhere })
 	}
-	second := new(round)
+}
+
+// standIns puts an entry for the fallback in the place of each whose backend failed. It
+// reports whether there are any such entries, those of an earlier round among them.
+func (c *call) standIns() (any bool) {
 	for i, e := range c.entries {
-		if e.from == asked && e.failed() != nil {
+		if e.from == asked && e.Failed() != nil {
 			c.entries[i] = e.standIn()
-			if e.left != nil {
+			if e.Left != nil {
 				c.replaced = append(c.replaced, e)
 			}
 		}
+		any = any || c.entries[i].from == nowhere
 	}
-	// The fallback is asked even if ctx has ended over a backend that hangs.
-	c.send(context.WithoutCancel(ctx), fallback, second, op, func(e *entry) bool { return e.from == nowhere })
+	return any
 }
 
 // send asks b about the entries that are chosen.
-func (c *call) send(ctx context.Context, b *backend, r *round, op op, chosen func(*entry) bool) {
-	for i, e := range c.entries {
-		switch {
-		case !chosen(e):
-		case len(r.entries) == i:
-			r.entries = c.entries[: i+1 : i+1] // all so far, as is usual
-		default:
-			r.entries = append(r.entries, e)
+func (c *call) send(ctx context.Context, b *backend, r *slots.Round, op op, chosen func(*entry) bool) {
+	sent := c.room.sent[:0]
+	for _, e := range c.entries {
+		if chosen(e) {
+			e.begin(b, op, e.Key)
+			e.from = asked
+			sent = append(sent, &e.Entry)
 		}
 	}
-	if len(r.entries) == 0 {
+	if len(sent) == 0 {
 		return
 	}
-	for _, e := range r.entries {
-		e.op, e.backend, e.from = op, b, asked
-	}
-	b.ask(ctx, r)
-	r.entries = nil // c.entries may have others from now on
-}
-
-// standIn returns a new entry to be decided by the fallback in e's place. e itself
-// may still be under way.
-func (e *entry) standIn() *entry {
-	return &entry{
-		question: question{condition: e.condition, lockout: e.lockout, key: e.key},
-		standing: standing{cause: join(e.cause, e.failed())},
-	}
+	r.Entries = sent
+	b.Ask(ctx, r)
+	r.Entries = nil // the room is used again
 }
 
 // reopen makes the conditions that have room undecided again, to be counted.
 func (c *call) reopen() {
 	for i, e := range c.entries {
-		if e.from == asked && e.failed() == nil && !e.outcome.Blocked {
+		if e.from == asked && e.Failed() == nil && !e.Outcome.Blocked {
 			again := e.standIn()
 			again.cause = e.cause
-			again.lostRaces = e.lostRaces
-			again.assessed = e.assessed
+			again.Follow(&e.Entry)
 			c.entries[i] = again
 		}
 	}
@@ -264,7 +257,7 @@ func (c *call) results(counted bool) (outcomes []Outcome, again []time.Duration)
 	}
 	for i, e := range c.entries {
 		wait := e.result(counted, &outcomes[i])
-		if e.condition.Cost > 1 && again == nil {
+		if e.limit.Cost > 1 && again == nil {
 			again = make([]time.Duration, len(c.entries))
 			for j := range i {
 				again[j] = c.entries[j].result(counted, &outcomes[j])
@@ -281,10 +274,10 @@ func (c *call) results(counted bool) (outcomes []Outcome, again []time.Duration)
 func (c *call) kept() *answer {
 	switch {
 	case c.answer != nil:
-	case c.one.condition.Algorithm == LeakyBucket:
+	case c.one.limit.Algorithm == record.Bucket:
 		a := new(struct {
 			answer
-			share share
+			share record.Share
 		})
 		c.answer, a.receipt.only.share = &a.answer, &a.share
 	default:
@@ -301,4 +294,49 @@ func (c *call) conclude(d *Decision) {
 	}
 	c.rule.combine(d, outcomes, again)
 	d.receipt = c.receipt
+}
+
+// writeReceipt notes what c has counted, and what it may have.
+func (c *call) writeReceipt() {
+	for _, e := range c.entries {
+		c.noteHit(e)
+	}
+	for _, e := range c.replaced {
+		c.noteHit(e)
+	}
+}
+
+func (c *call) noteHit(e *entry) {
+	pending := e.Left != nil && !e.Unsent && e.op == opCount
+	if !pending && (e.Failed() != nil || e.Hit == record.Hit{} || e.from != asked) {
+		return
+	}
+	if c.receipt == nil {
+		c.receipt = c.newReceipt()
+	}
+	switch r := c.receipt; {
+	case pending:
+		all := r.unfold()
+		all.left = append(all.left, e)
+	case r.all == nil && e.Hit.Kind == 0:
+		r.only.set(e.counted())
+	default:
+		all := r.unfold()
+		all.shadow = c.rule.Shadow
+		all.hits = append(all.hits, e.counted())
+	}
+}
+
+func (c *call) newReceipt() *receipt {
+	n := len(c.entries)
+	if n == 1 {
+		return &c.kept().receipt
+	}
+	r := new(struct {
+		receipt
+		contents
+	})
+	r.all = &r.contents
+	r.hits = make([]counted, 0, n)
+	return &r.receipt
 }

@@ -2,9 +2,13 @@ package throttler
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"sync"
+
+	"github.com/adaptivethrottler/throttler/internal/record"
+	"github.com/adaptivethrottler/throttler/internal/slots"
 )
 
 // A receipt is what Cancel needs of a call. It holds each hit until a call takes it
@@ -20,7 +24,8 @@ type receipt struct {
 
 // The contents of a receipt are what it holds, once it has several hits or is used.
 type contents struct {
-	turn chan struct{} // holds a token while a call takes hits back; made by the first
+	shadow bool          // of a rule with Shadow
+	turn   chan struct{} // holds a token while a call takes hits back; made by the first
 	cancelable
 }
 
@@ -34,34 +39,34 @@ type cancelable struct {
 type counted struct {
 	backend *backend
 	key     string
-	hit     hit
+	hit     record.Hit
 }
 
 // counted returns what e has counted.
-func (e *entry) counted() counted { return counted{e.backend, e.key, e.hit} }
+func (e *entry) counted() counted { return counted{e.backend, e.Key, e.Hit} }
 
 // A noted is a counted in less room. The zero noted is none.
 type noted struct {
 	backend *backend
 	key     string
 	cost    int
-	expiry  instant
-	share   *share // room for that of a bucket; nil for a window
+	expiry  record.Instant
+	share   *record.Share // room for that of a bucket; nil for a window
 }
 
 // set notes c.
 func (n *noted) set(c counted) {
-	n.backend, n.key, n.cost, n.expiry = c.backend, c.key, c.hit.cost, c.hit.expiry
+	n.backend, n.key, n.cost, n.expiry = c.backend, c.key, c.hit.Cost, c.hit.Expiry
 	if n.share != nil {
-		*n.share = c.hit.share
+		*n.share = c.hit.Share
 	}
 }
 
 // counted returns what n notes.
 func (n *noted) counted() counted {
-	c := counted{n.backend, n.key, hit{cost: n.cost, expiry: n.expiry}}
+	c := counted{n.backend, n.key, record.Hit{Cost: n.cost, Expiry: n.expiry}}
 	if n.share != nil {
-		c.hit.share = *n.share
+		c.hit.Share = *n.share
 	}
 	return c
 }
@@ -78,52 +83,17 @@ func (r *receipt) unfold() *contents {
 	return r.all
 }
 
-// writeReceipt notes what c has counted, and what it may have.
-func (c *call) writeReceipt() {
-	for _, e := range c.entries {
-		c.noteHit(e)
-	}
-	for _, e := range c.replaced {
-		c.noteHit(e)
-	}
+// A choice says which hits to take back, by the key of their record and their algorithm.
+type choice func(key string, hit record.Algorithm) bool
+
+// in chooses the hits in the records of keys.
+func in(keys []string) choice {
+	return func(key string, _ record.Algorithm) bool { return slices.Contains(keys, key) }
 }
 
-func (c *call) noteHit(e *entry) {
-	pending := e.left != nil && !e.unsent && e.op == opCount
-	if !pending && (e.failed() != nil || e.hit == hit{} || e.from != asked) {
-		return
-	}
-	if c.receipt == nil {
-		c.receipt = c.newReceipt()
-	}
-	switch r := c.receipt; {
-	case pending:
-		all := r.unfold()
-		all.left = append(all.left, e)
-	case r.all == nil:
-		r.only.set(e.counted())
-	default:
-		r.all.hits = append(r.all.hits, e.counted())
-	}
-}
-
-func (c *call) newReceipt() *receipt {
-	n := len(c.entries)
-	if n == 1 {
-		return &c.kept().receipt
-	}
-	r := new(struct {
-		receipt
-		contents
-	})
-	r.all = &r.contents
-	r.hits = make([]counted, 0, n)
-	return &r.receipt
-}
-
-// takeBack takes back the hits of r that are in the records of keys, or all if keys
-// is nil. It waits while another call takes back hits of r.
-func (r *receipt) takeBack(ctx context.Context, keys []string) error {
+// takeBack takes back the hits of r that are chosen, or all if chosen is nil. It waits
+// while another call takes back hits of r.
+func (r *receipt) takeBack(ctx context.Context, chosen choice) error {
 	turn := r.turns()
 	select {
 	case turn <- struct{}{}: // even if ctx has ended
@@ -135,7 +105,7 @@ func (r *receipt) takeBack(ctx context.Context, keys []string) error {
 		}
 	}
 	defer func() { <-turn }()
-	part := r.remove(keys)
+	part := r.remove(chosen)
 	err := part.takeBack(ctx)
 	r.putBack(part)
 	return err
@@ -151,13 +121,12 @@ func (r *receipt) turns() chan struct{} {
 	return all.turn
 }
 
-// remove removes from r what is in the records of keys, or all if keys is nil, and
-// returns it.
-func (r *receipt) remove(keys []string) (part cancelable) {
+// remove removes from r what is chosen, or all if chosen is nil, and returns it.
+func (r *receipt) remove(chosen choice) (part cancelable) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := r.unfold()
-	if keys == nil {
+	if chosen == nil {
 		part, all.cancelable = all.cancelable, part
 		return part
 	}
@@ -165,14 +134,14 @@ func (r *receipt) remove(keys []string) (part cancelable) {
 	all.cancelable = cancelable{}
 	for _, h := range there.hits {
 		to := &all.cancelable
-		if slices.Contains(keys, h.key) {
+		if chosen(h.key, h.hit.Kind) {
 			to = &part
 		}
 		to.hits = append(to.hits, h)
 	}
 	for _, e := range there.left {
 		to := &all.cancelable
-		if slices.Contains(keys, e.key) {
+		if chosen(e.Key, e.limit.Algorithm) {
 			to = &part
 		}
 		to.left = append(to.left, e)
@@ -199,14 +168,17 @@ func (r *cancelable) takeBack(ctx context.Context) error {
 	}
 	entries := make([]*entry, len(r.hits))
 	for i, h := range r.hits {
+		if h.hit.Kind == record.Leases {
+			h.backend.t.holds.lost(place{h.backend, h.key}, h.hit.ID)
+		}
 		entries[i] = refund(h)
 	}
 	r.hits = nil
 	askAll(ctx, entries, false)
 	for _, e := range entries {
-		if e.left != nil && !e.unsent {
+		if e.Left != nil && !e.Unsent {
 			r.left = append(r.left, e)
-			errs = append(errs, e.left)
+			errs = append(errs, e.Left)
 			continue
 		}
 		errs = append(errs, r.refunded(e))
@@ -214,21 +186,50 @@ func (r *cancelable) takeBack(ctx context.Context) error {
 	return join(errs...)
 }
 
+// inFlight returns the hits of r that are in flight, and whether their rule has Shadow.
+func (r *receipt) inFlight() (hits []counted, shadow bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all == nil {
+		return nil, false // a single hit of another kind
+	}
+	for _, h := range r.all.hits {
+		if h.hit.Kind == record.Leases {
+			hits = append(hits, h)
+		}
+	}
+	return hits, r.all.shadow
+}
+
+// renewed notes the end of a lease that was renewed.
+func (r *receipt) renewed(id uint64, end record.Instant) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.all.hits {
+		if h := &r.all.hits[i].hit; h.Kind == record.Leases && h.ID == id {
+			h.Expiry = end
+		}
+	}
+}
+
 // refund returns the entry that takes h back.
 func refund(h counted) *entry {
-	return &entry{question: question{op: opRefund, backend: h.backend, key: h.key}, ending: ending{verdict: verdict{hit: h.hit}}}
+	e := &entry{Verdict: record.Verdict{Hit: h.hit}}
+	e.begin(h.backend, opRefund, h.key)
+	return e
 }
 
 // refunded takes the result of a refund.
 func (r *cancelable) refunded(e *entry) error {
-	err := e.err
-	if e.unsent {
-		err = e.left
+	err := e.Err
+	if e.Unsent {
+		err = e.Left
 	}
 	if err == nil {
-		e.backend.t.queue.wake(e.key)
+		e.backend.t.queue.Wake(e.Key)
 	}
-	if err != nil && !e.unknown && !errors.Is(err, errLostAnswer) {
+	unsure := e.Unknown || errors.Is(err, slots.ErrLostAnswer) || e.Hit.Kind == record.Calendar && e.Tried()
+	if err != nil && !unsure {
 		r.hits = append(r.hits, e.counted())
 	}
 	return err
@@ -240,7 +241,7 @@ func (r *cancelable) refunded(e *entry) error {
 func (r *cancelable) await(ctx context.Context) (errs []error) {
 	for len(r.left) > 0 {
 		e := r.left[0]
-		if !e.round.wait(ctx) {
+		if !e.Wait(ctx) {
 			return errs
 		}
 		r.left = r.left[1:]
@@ -248,33 +249,14 @@ func (r *cancelable) await(ctx context.Context) (errs []error) {
 			_ = r.refunded(e) // its error was told when it was left
 			continue
 		}
-		if e.err == nil && e.hit != (hit{}) {
+		if e.Err == nil && e.Hit != (record.Hit{}) {
 			r.hits = append(r.hits, e.counted())
 		}
-		if e.unknown || errors.Is(e.note, errLostAnswer) {
-			errs = append(errs, join(e.err, e.note))
+		if e.Unknown || errors.Is(e.Note, slots.ErrLostAnswer) {
+			errs = append(errs, join(e.Err, e.Note))
 		}
 	}
 	return errs
-}
-
-// askAll asks the backend of each of entries. With firm set they are carried out
-// even if ctx ends before.
-func askAll(ctx context.Context, entries []*entry, firm bool) {
-	for len(entries) > 0 {
-		b := entries[0].backend
-		r := &round{firm: firm}
-		var others []*entry
-		for _, e := range entries {
-			if e.backend == b {
-				r.entries = append(r.entries, e)
-			} else {
-				others = append(others, e)
-			}
-		}
-		b.ask(ctx, r)
-		entries = others
-	}
 }
 
 // giveBack takes back what c has counted before it turned out to be refused, even
@@ -287,17 +269,20 @@ func (c *call) giveBack(ctx context.Context) {
 	c.receipt = nil
 	var entries, of []*entry
 	for _, e := range c.entries {
-		if e.from == asked && e.failed() == nil && e.hit != (hit{}) {
+		if e.from == asked && e.Failed() == nil && e.Hit != (record.Hit{}) {
 			entries, of = append(entries, e.withdrawal()), append(of, e)
 		}
 	}
 	askAll(ctx, entries, true)
 	for i, w := range entries {
-		if err := w.failed(); err != nil {
-			of[i].note = join(of[i].note, err)
+		if err := w.Failed(); err != nil {
+			of[i].Note = join(of[i].Note, err)
 			continue
 		}
-		of[i].outcome = w.outcome // as it was found, with or without others' hits since
+		if of[i].Hit.Kind == record.Leases {
+			c.t.queue.Wake(of[i].Key)
+		}
+		of[i].Outcome = w.Outcome // as it was found, with or without others' hits since
 	}
 	if len(left) > 0 {
 		go withdrawLate(left)
@@ -306,8 +291,8 @@ func (c *call) giveBack(ctx context.Context) {
 
 // withdrawal returns the entry that takes back what e has counted.
 func (e *entry) withdrawal() *entry {
-	w := refund(e.counted())
-	w.op, w.condition = opWithdraw, e.condition
+	w := &entry{name: e.name, limit: e.limit, Verdict: record.Verdict{Hit: e.Hit}}
+	w.begin(e.backend, opWithdraw, e.Key)
 	return w
 }
 
@@ -317,10 +302,95 @@ func withdrawLate(left []*entry) {
 	ctx := context.Background()
 	var entries []*entry
 	for _, e := range left {
-		e.round.wait(ctx)
-		if e.err == nil && e.hit != (hit{}) {
+		e.Wait(ctx)
+		if e.Err == nil && e.Hit != (record.Hit{}) {
 			entries = append(entries, e.withdrawal())
 		}
 	}
 	askAll(ctx, entries, true)
+}
+
+// ErrInvalidReceipt is the error of [Throttler.Redeem] for bytes that are not from
+// [Decision.Receipt].
+var ErrInvalidReceipt = errors.New("throttler: not a receipt: pass the bytes of Decision.Receipt unchanged")
+
+// receiptVersion is the first byte of a receipt. Each hit follows: the length of its
+// key, the key, and its numbers, all as varints.
+const receiptVersion = 1
+
+// Receipt returns what another process needs to take back the hits that d counted,
+// with [Throttler.Redeem]. It is nil if d counted none.
+//
+// Use either the receipt or d, and the receipt once: a second time may take back
+// another call's hits. Anyone who can write a receipt can take back hits, so
+// authenticate it if it leaves the program. It contains keys, and so values, in clear
+// text.
+//
+// It leaves out hits that a [Throttler.Fallback] counted, because only this process
+// has them, hits whose result is still unknown, and hits that a Cancel is taking back.
+// It does not wait for that Cancel.
+func (d Decision) Receipt() []byte {
+	if d.receipt == nil {
+		return nil
+	}
+	d.receipt.mu.Lock()
+	defer d.receipt.mu.Unlock()
+	var b []byte
+	for _, c := range d.receipt.unfold().hits {
+		if c.backend != c.backend.t.backend() {
+			continue
+		}
+		if b == nil {
+			b = []byte{receiptVersion}
+		}
+		b = binary.AppendUvarint(b, uint64(len(c.key)))
+		b = append(b, c.key...)
+		for _, n := range c.hit.Numbers() {
+			b = binary.AppendVarint(b, n)
+		}
+	}
+	return b
+}
+
+// Redeem returns a Decision for [Throttler.Cancel] and [Throttler.CancelOnly], to take
+// back the hits of a receipt from a Throttler on the same servers. The error is
+// [ErrInvalidReceipt]. The Decision has no other use. An empty receipt has no hits.
+func (t *Throttler) Redeem(receipt []byte) (Decision, error) {
+	if len(receipt) == 0 {
+		return Decision{}, nil
+	}
+	hits, ok := readReceipt(receipt, t.backend())
+	if !ok {
+		return Decision{}, ErrInvalidReceipt
+	}
+	return Decision{receipt: hits}, nil
+}
+
+// readReceipt reads the hits of a receipt, which are all in b.
+func readReceipt(text []byte, b *backend) (r *receipt, ok bool) {
+	if text[0] != receiptVersion {
+		return nil, false
+	}
+	var hits []counted
+	for text = text[1:]; len(text) > 0; {
+		length, n := binary.Uvarint(text)
+		if n <= 0 || length == 0 || length > record.MaxKey || length > uint64(len(text)-n) {
+			return nil, false
+		}
+		key := text[n : n+int(length)]
+		text = text[n+int(length):]
+		var numbers [record.NumbersOfHit]int64
+		for i := range numbers {
+			if numbers[i], n = binary.Varint(text); n <= 0 {
+				return nil, false
+			}
+			text = text[n:]
+		}
+		h := record.HitOf(numbers)
+		if !record.Legal(key) || h.Cost < 1 || h.Numbers() != numbers {
+			return nil, false
+		}
+		hits = append(hits, counted{b, string(key), h})
+	}
+	return &receipt{all: &contents{cancelable: cancelable{hits: hits}}}, len(hits) > 0
 }

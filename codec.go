@@ -1,52 +1,11 @@
 package throttler
 
 import (
-	"encoding/binary"
 	"errors"
-	"math"
+	"strings"
 	"time"
-)
 
-// # The stored record
-//
-// What is stored for one value of one condition is one memcached item:
-//
-//	byte 0      version, 1 or 2
-//	byte 1      the sections that follow, a bit each, in this order
-//	ban         end (8 bytes), length (8)                if bit 0 is set
-//	repeats     bans in a row (1)                        if bit 1 is set
-//	window      ttl (8), last (8), entries (w each)      if bit 2 or 3 is set
-//	bucket      score (8), cancels (2)                   if bit 4 is set
-//
-// All numbers are big endian. Times are in nanoseconds, since the Unix epoch
-// where they are points in time; those of a window are so if bit 2 is set, and
-// in ticks of 100 microseconds if bit 3 is. Repeats come only with a ban, and
-// only one of bits 2 and 3 is set. A record without sections is one that holds
-// nothing.
-//
-// A record with both a window and a bucket has version 2, every other one
-// version 1: releases that know version 1 only go on reading all that they could
-// have written. Both are there while the Algorithm of a condition is being
-// changed, and some processes count by the one and some by the other.
-//
-// A window lists the expiry times of its hits, oldest first. An entry is the
-// low w bytes of such a time, where w is the number of bytes that hold ttl, the
-// longest TTL that one of the hits was counted under: since no two unexpired
-// hits are further apart than that, each full time follows from last, the full
-// time of the last entry. Entries are thus of equal size and independent of
-// each other: hits are dropped from the head by skipping bytes, found by binary
-// search and added by copying, whatever their number; nothing is unpacked.
-//
-// The encoding is canonical: there is one for each record, and decode takes no
-// other. Bytes of any other form are treated as absent and overwritten. Later
-// versions of this package read every version ever written; testdata/records has
-// samples of each. Of the versions that are not written yet the next one is
-// known to come: a record of it is left alone, see [ErrNewerRecord].
-
-const (
-	version1 = 1 + iota
-	version2
-	nextVersion
+	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
 // ErrNewerRecord matches, by errors.Is, the error of a condition whose record was
@@ -54,233 +13,109 @@ const (
 // overwritten: the condition fails open, or [Throttler.Fallback] decides it. To
 // roll back to this release, reset the values concerned or let their records
 // expire.
-var ErrNewerRecord = errors.New("throttler: the stored record is of a later version: update this program, or reset the value")
+var ErrNewerRecord = record.ErrNewerRecord
 
-// errForeign is the error of bytes that are no record of this package.
-var errForeign = errors.New("throttler: not a record")
+// ErrNotRecord is the error of [Inspect] for bytes that are not a record.
+var ErrNotRecord = errors.New("throttler: not a record of this package")
 
-const (
-	banSection byte = 1 << iota
-	offencesSection
-	windowSection
-	coarseWindowSection
-	bucketSection
-	endOfSections
-)
+// A Record is what is stored for one value of one condition. Its times may be past.
+type Record struct {
+	// BannedUntil is the end of the ban. Zero means no ban.
+	BannedUntil time.Time
 
-// A record is all that is known of one value of one condition. Its hits refer
-// to the bytes it was decoded from, which must not change.
-type record struct {
-	ban    ban
-	hits   hits
-	bucket bucket
+	// BanLength is the length of the ban when it was set.
+	BanLength time.Duration
+
+	// Bans is the number of bans in a row. 0 if the rule has no LockoutGrowth.
+	Bans int
+
+	// Expiries are the times at which the hits of a [SlidingWindow] expire,
+	// oldest first. Hits beside a ban do not count.
+	Expiries []time.Time
+
+	// WindowTTL is the longest TTL that a hit in Expiries was counted under.
+	WindowTTL time.Duration
+
+	// EmptyAt is when a [LeakyBucket] is empty. Zero means no bucket. A bucket
+	// beside a ban does not count.
+	EmptyAt time.Time
+
+	// Counted is the number of hits of a [Calendar] in the period from PeriodStart to
+	// PeriodEnd. Hits beside a ban do not count.
+	Counted                int
+	PeriodStart, PeriodEnd time.Time
+
+	// Leases are those of [InFlight] hits, in the order in which they were counted.
+	Leases []StoredLease
 }
 
-// decode reads a stored record. It looks at a fixed number of bytes, however
-// many hits there are, and allocates nothing. The error is [ErrNewerRecord], or
-// errForeign for anything that encode does not write, as far as that shows
-// without reading every entry: a list of hits out of order is not noticed here and
-// does no harm, since [hits.expire] and all else work with whatever times they find.
-func decode(b []byte) (r record, err error) {
-	if r.read(b) {
-		return r, nil
-	}
-	if len(b) > 0 && b[0] == nextVersion {
-		return record{}, ErrNewerRecord
-	}
-	return record{}, errForeign
+// A StoredLease is one lease in a Record.
+type StoredLease struct {
+	ID   uint64
+	End  time.Time     // when it ends unless it is renewed
+	TTL  time.Duration // for which it is renewed
+	Hits int
 }
 
-// read sets r, which is empty, to the record that b is the stored form of, and
-// reports whether it is any.
-func (r *record) read(b []byte) (ok bool) {
-	if len(b) < 2 || b[0] < version1 || b[1] >= endOfSections {
-		return false
+// Inspect decodes the value of a stored item, for tools that show it. The error is
+// [ErrNotRecord] or [ErrNewerRecord]. The item of a condition has the key [RecordKey].
+func Inspect(value []byte) (Record, error) {
+	r, err := record.Decode(value)
+	switch {
+	case errors.Is(err, ErrNewerRecord):
+		return Record{}, err
+	case err != nil:
+		return Record{}, ErrNotRecord
 	}
-	version, sections, b := b[0], b[1], b[2:]
-	if b, ok = r.ban.decode(sections, b); !ok {
-		return false
+	f := r.Facts()
+	seen := Record{
+		BannedUntil: timeOf(f.BanEnd),
+		BanLength:   f.BanLength,
+		Bans:        f.Bans,
+		EmptyAt:     timeOf(f.EmptyAt),
+		WindowTTL:   f.WindowTTL,
+		Counted:     int(f.Counted),
+		PeriodStart: timeOf(f.PeriodStart),
+		PeriodEnd:   timeOf(f.PeriodEnd),
 	}
-	if b, ok = r.bucket.decode(sections, b); !ok {
-		return false
+	for _, l := range f.Leases {
+		seen.Leases = append(seen.Leases, StoredLease{l.ID, timeOf(l.End), l.TTL, l.Hits})
 	}
-	return r.hits.decode(sections, b) && version == r.version()
+	for _, at := range f.Expiries {
+		seen.Expiries = append(seen.Expiries, timeOf(at))
+	}
+	return seen, nil
 }
 
-// version returns the version that r is encoded in.
-func (r *record) version() byte {
-	if r.hits.len() > 0 && r.bucket.score != 0 {
-		return version2
-	}
-	return version1
+// RecordKey returns the key under which the record of a condition's value is stored:
+// identifier#name#value, or a hash if that is not a legal key that [SplitRecordKey]
+// can take apart.
+func RecordKey(identifier, name, value string) string {
+	return record.Key(identifier, name, value)
 }
 
-// encode returns the stored form of r, in a slice of its own.
-func (r record) encode() []byte { return r.append(make([]byte, 0, r.size())) }
-
-// append appends the stored form of r to b, which is empty and has room for it.
-func (r *record) append(b []byte) []byte {
-	b = append(b, r.version(), 0)
-	sections := &b[1]
-	if r.ban.end != 0 {
-		*sections |= banSection
-		b = appendInstant(b, r.ban.end)
-		b = appendInstant(b, r.ban.length)
+// SplitRecordKey takes a key of [RecordKey] apart. ok is false for a hash, and for a
+// key that is not of the form identifier#name#value.
+func SplitRecordKey(key string) (identifier, name, value string, ok bool) {
+	identifier, rest, ok := strings.Cut(key, "#")
+	if !ok || identifier == "" {
+		return "", "", "", false
 	}
-	if r.ban.repeats != 0 {
-		*sections |= offencesSection
-		b = append(b, byte(r.ban.repeats))
+	name, value, ok = strings.Cut(rest, "#")
+	if !ok {
+		return "", "", "", false
 	}
-	if r.hits.len() > 0 {
-		*sections |= r.hits.section()
-		b = r.hits.append(b)
-	}
-	if r.bucket.score != 0 {
-		*sections |= bucketSection
-		b = appendInstant(b, r.bucket.score)
-		b = binary.BigEndian.AppendUint16(b, r.bucket.cancels)
-	}
-	return b
+	return identifier, name, value, true
 }
 
-const (
-	instantSize = 8
-	banSize     = 2*instantSize + 1 // with repeats
-	bucketSize  = instantSize + 2
-)
+// IsHashedKey reports whether a key of [RecordKey] is a hash. A hash does not reveal
+// rule or value.
+func IsHashedKey(key string) bool { return strings.HasPrefix(key, record.HashedKey) }
 
-// size returns how many bytes encode needs at most.
-func (r *record) size() int {
-	size := 2
-	if r.ban.end != 0 {
-		size += banSize
+// timeOf returns i as a time of the wall clock, and the zero Time for 0.
+func timeOf(i record.Instant) time.Time {
+	if i == 0 {
+		return time.Time{}
 	}
-	if r.hits.len() > 0 {
-		size += r.hits.size()
-	}
-	if r.bucket.score != 0 {
-		size += bucketSize
-	}
-	return size
-}
-
-// end returns when r holds nothing any more.
-func (r *record) end() instant {
-	return max(r.ban.forgotten(), r.hits.end(), r.bucket.score)
-}
-
-// expiration returns the Expiration of an item that must not go before end.
-//
-// memcached keeps whole seconds and may drop an item one early, so two are
-// added, one of them for callers whose clocks are behind. It takes what is
-// beyond 30 days as a date by its own clock, which gets an hour to be wrong.
-// Dates end with an int32, in 2038, and what should last longer ends there, or
-// after 30 days if that is later.
-func expiration(now, end instant) int32 {
-	const month, hour = 30 * 24 * 60 * 60, 60 * 60
-	seconds := int64(end.since(now)/time.Second) + 3
-	if seconds <= month {
-		return int32(seconds)
-	}
-	today := int64(now) / int64(time.Second)
-	date := min(today+seconds+hour, math.MaxInt32)
-	if date < today+month {
-		return month
-	}
-	return int32(date)
-}
-
-// decode reads the sections of a ban from the head of b, and returns the rest.
-func (bn *ban) decode(sections byte, b []byte) (rest []byte, ok bool) {
-	if sections&banSection == 0 {
-		return b, sections&offencesSection == 0
-	}
-	if len(b) < 2*instantSize {
-		return nil, false
-	}
-	bn.end, bn.length, b = getInstant(b), getInstant(b[instantSize:]), b[2*instantSize:]
-	if sections&offencesSection != 0 {
-		if len(b) == 0 || b[0] == 0 {
-			return nil, false
-		}
-		bn.repeats, b = int(b[0]), b[1:]
-	}
-	return b, bn.end > 0 && bn.length >= 0
-}
-
-// decode reads the section of a bucket from the tail of b, and returns the rest.
-func (bk *bucket) decode(sections byte, b []byte) (rest []byte, ok bool) {
-	if sections&bucketSection == 0 {
-		return b, true
-	}
-	at := len(b) - bucketSize
-	if at < 0 {
-		return nil, false
-	}
-	bk.score, bk.cancels = getInstant(b[at:]), binary.BigEndian.Uint16(b[at+instantSize:])
-	return b[:at], bk.score > 0
-}
-
-// decode reads the section of a window, which is all of b.
-func (h *hits) decode(sections byte, b []byte) (ok bool) {
-	switch sections & (windowSection | coarseWindowSection) {
-	case 0:
-		return len(b) == 0
-	case windowSection:
-		h.unit = fine
-	case coarseWindowSection:
-		h.unit = coarse
-	default:
-		return false
-	}
-	if len(b) < 2*instantSize {
-		return false
-	}
-	h.ttl, h.last = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[instantSize:])
-	h.entries = b[2*instantSize:]
-	longest := uint64(math.MaxInt64 / h.unit)
-	if h.ttl == 0 || h.ttl > longest || h.last == 0 || h.last > longest {
-		return false
-	}
-	if len(h.entries) == 0 || h.stored()*h.width() != len(h.entries) {
-		return false
-	}
-	// What was cut off or appended gives itself away here.
-	return h.low(h.stored()-1) == h.last&h.mask()
-}
-
-// section returns the bit for the window section of h.
-func (h *hits) section() byte {
-	if h.unit == fine {
-		return windowSection
-	}
-	return coarseWindowSection
-}
-
-// append appends the window section of h to b.
-func (h *hits) append(b []byte) []byte {
-	b = binary.BigEndian.AppendUint64(b, h.ttl)
-	b = binary.BigEndian.AppendUint64(b, max(h.last, h.added))
-	return h.appendEntries(b)
-}
-
-// size returns how many bytes append appends.
-func (h *hits) size() int {
-	return 2*instantSize + h.len()*h.width()
-}
-
-func getInstant(b []byte) instant {
-	return instant(binary.BigEndian.Uint64(b))
-}
-
-func appendInstant(b []byte, i instant) []byte {
-	return binary.BigEndian.AppendUint64(b, uint64(i))
-}
-
-// appendLow appends the low n bytes of t to b.
-func appendLow(b []byte, t uint64, n int) []byte {
-	for n--; n >= 0; n-- {
-		b = append(b, byte(t>>(8*n)))
-	}
-	return b
+	return time.Unix(0, int64(i))
 }

@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
 // MaxHits is the largest [Condition.Max] of a [SlidingWindow]. A window stores each
@@ -15,6 +17,9 @@ const MaxHits = 100_000
 
 // MaxBucketTTL is the longest [Condition.TTL] of a [LeakyBucket].
 const MaxBucketTTL = 100 * 365 * 24 * time.Hour
+
+// minLease is the shortest [Condition.TTL] of [InFlight].
+const minLease = 100 * time.Millisecond
 
 // ErrInvalidRule matches, by errors.Is, the error of a call with a wrong [Rule] or
 // [Condition]. The text names the field, its value, and what is wanted instead.
@@ -58,10 +63,11 @@ type Rule struct {
 	MaxLockout time.Duration
 
 	// CountAuthorizedOnly counts a call in all conditions or in none: a blocked
-	// call uses up no budget. A Lockout still bans a full condition. A call that
-	// has counted a hit when another condition turns out to be full gives the
-	// hit back, even if ctx has ended. Default: conditions that are not full
-	// count a blocked call too.
+	// call uses up no budget. A Lockout bans a condition that the call finds full
+	// when it looks at all of them, before it counts. A call that has counted a
+	// hit when another condition turns out to be full gives the hit back, even if
+	// ctx has ended. Default: conditions that are not full count a blocked call
+	// too.
 	CountAuthorizedOnly bool
 
 	// Shadow authorizes every call, to try a limit out before it is enforced.
@@ -81,11 +87,14 @@ type Condition struct {
 	Value string
 
 	// Max is the number of hits that a window of TTL holds (1 to [MaxHits]), or
-	// the largest burst of a bucket (1 to TTL in nanoseconds).
+	// the largest burst of a bucket (1 to TTL in nanoseconds), or the number of hits
+	// in a period of a [Calendar] (1 or more), or the number of hits in flight at the
+	// same time (1 to [MaxInFlight]).
 	Max int
 
 	// TTL is how long a hit counts, or how long a full bucket takes to leak
-	// empty: 1 ms or more, and at most [MaxBucketTTL] for a [LeakyBucket].
+	// empty: 1 ms or more, and at most [MaxBucketTTL] for a [LeakyBucket]. For
+	// [InFlight], the lease: 100 ms or more. 0 for a [Calendar].
 	TTL time.Duration
 
 	// Message is added to [Decision.Messages] if this condition blocks.
@@ -95,10 +104,20 @@ type Condition struct {
 	// Algorithm counts the hits. Default: [SlidingWindow].
 	Algorithm Algorithm
 
+	// Period says where the periods of a [Calendar] begin. Only with that.
+	// Default: at midnight UTC.
+	Period Period
+
 	// Cost is the number of hits that a call takes, all or none. At most Max. A
 	// call that does not fit is blocked. It sets a ban only if a single hit would
 	// not fit either. Default: 1.
 	Cost int
+
+	// Least lets a call take less than its Cost: as many hits as there is room for,
+	// if they are Least or more. [Outcome.Cost] says how many it has counted. A
+	// call for which Least does not fit is blocked, and RetryAfter is until Least
+	// fits. At most Cost. Default: all of Cost, or nothing.
+	Least int
 
 	// Lockout overrides the rule's for this condition. Negative: never banned.
 	// Default: the rule's.
@@ -116,20 +135,41 @@ const (
 	// Max hits, and Max per TTL on average: over any time T no more than
 	// Max + T*Max/TTL.
 	LeakyBucket
+
+	// InFlight allows Max hits at the same time. Each counts until it is given back, or
+	// for TTL after it was counted or last renewed: see [Throttler.Hold]. So what a
+	// program that has crashed leaves behind is free after TTL. A Lockout never bans such
+	// a condition, a ban by hand keeps its leases, and BlockCache does not keep it.
+	InFlight
+
+	// Calendar counts Max hits in each [Condition.Period]: a day, a week or a month.
+	// It stores one number, whatever Max is. When a period begins, counting starts
+	// anew, and a ban that replaced the count ends it early too. RetryAfter is until
+	// the next period begins. A process whose clock is behind counts in the period
+	// that another one has begun, so the change to the next one is exact as well.
+	Calendar
 )
 
-// String returns "sliding window" or "leaky bucket".
+// String returns "sliding window", "leaky bucket", "in flight" or "calendar".
 func (a Algorithm) String() string {
 	switch a {
 	case SlidingWindow:
 		return "sliding window"
 	case LeakyBucket:
 		return "leaky bucket"
+	case InFlight:
+		return "in flight"
+	case Calendar:
+		return "calendar"
 	}
 	return fmt.Sprintf("Algorithm(%d)", int(a))
 }
 
-// conditions returns the rule's conditions, whichever way they are combined.
+// Conditions returns Either, or else All: what the Outcomes of a Decision are about, in
+// the same order.
+func (r Rule) Conditions() []Condition { return r.conditions() }
+
+// conditions is Conditions.
 func (r *Rule) conditions() []Condition {
 	if len(r.Either) > 0 {
 		return r.Either
@@ -137,9 +177,11 @@ func (r *Rule) conditions() []Condition {
 	return r.All
 }
 
-// cost returns how many hits a call takes of c.
-func (c *Condition) cost() int {
-	return max(c.Cost, 1)
+// limit returns what c allows.
+func (c *Condition) limit() record.Limit {
+	return record.Limit{
+		Algorithm: record.Algorithm(c.Algorithm), Max: c.Max, TTL: c.TTL, Cost: c.Cost, Least: c.Least, Period: c.Period.record(),
+	}
 }
 
 // message returns the message of c for when it blocks.
@@ -211,9 +253,19 @@ func (c *Condition) problem() (field string, problem any, want string) {
 	switch {
 	case c.Name == "":
 		return "Name", `""`, "a name"
-	case c.Algorithm != SlidingWindow && c.Algorithm != LeakyBucket:
-		return "Algorithm", int(c.Algorithm), "SlidingWindow or LeakyBucket"
-	case c.TTL < time.Millisecond:
+	case c.Algorithm < SlidingWindow || c.Algorithm > Calendar:
+		return "Algorithm", int(c.Algorithm), "SlidingWindow, LeakyBucket, InFlight or Calendar"
+	case c.Algorithm != Calendar && c.Period != Period{}:
+		return "Period", c.Period, "none, or Algorithm: Calendar"
+	case c.Algorithm == Calendar && c.TTL != 0:
+		return "TTL", c.TTL, "0 for a calendar, which has a Period"
+	case c.Period.Unit < Day || c.Period.Unit > Month:
+		return "Period.Unit", int(c.Period.Unit), "Day, Week or Month"
+	case c.Period.Anchor < 0 || c.Period.Anchor > c.Period.lastAnchor():
+		return "Period.Anchor", c.Period.Anchor, fmt.Sprintf("0 to %d in a %v", c.Period.lastAnchor(), c.Period.Unit)
+	case c.Algorithm == InFlight && c.TTL < minLease:
+		return "TTL", c.TTL, fmt.Sprintf("%v or more for hits in flight", minLease)
+	case c.Algorithm != Calendar && c.TTL < time.Millisecond:
 		return "TTL", c.TTL, "1ms or more"
 	case c.Algorithm == LeakyBucket && c.TTL > MaxBucketTTL:
 		return "TTL", c.TTL, fmt.Sprintf("at most %v for a %v", MaxBucketTTL, c.Algorithm)
@@ -221,14 +273,21 @@ func (c *Condition) problem() (field string, problem any, want string) {
 		return "Max", c.Max, fmt.Sprintf("1 to %d", c.largestMax())
 	case c.Cost < 0 || c.Cost > c.Max:
 		return "Cost", c.Cost, fmt.Sprintf("0 to Max, which is %d", c.Max)
+	case c.Least < 0 || c.Least > max(c.Cost, 1):
+		return "Least", c.Least, fmt.Sprintf("0 to Cost, which is %d", max(c.Cost, 1))
 	}
 	return "", nil, ""
 }
 
 // largestMax returns the upper bound of Max.
 func (c *Condition) largestMax() int {
-	if c.Algorithm == LeakyBucket {
+	switch c.Algorithm {
+	case LeakyBucket:
 		return int(min(int64(c.TTL), math.MaxInt))
+	case InFlight:
+		return MaxInFlight
+	case Calendar:
+		return math.MaxInt
 	}
 	return MaxHits
 }

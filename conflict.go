@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
@@ -19,9 +20,13 @@ type limitOf struct {
 	max       int
 	ttl       time.Duration
 	algorithm Algorithm
+	period    string // of a calendar
 }
 
 func (l limitOf) String() string {
+	if l.algorithm == Calendar {
+		return fmt.Sprintf("a calendar of %d in %v", l.max, l.period)
+	}
 	return fmt.Sprintf("a %v of %d in %v", l.algorithm, l.max, l.ttl)
 }
 
@@ -42,7 +47,10 @@ func (cs *conflicts) of(identifier string, c *Condition, key string) error {
 		cs.seen, _ = simplelru.NewLRU[string, limitOf](maxLimitsSeen, nil)
 		cs.told, _ = simplelru.NewLRU[string, struct{}](maxConflictsTold, nil)
 	}
-	limit := limitOf{c.Max, c.TTL, c.Algorithm}
+	limit := limitOf{max: c.Max, ttl: c.TTL, algorithm: c.Algorithm}
+	if c.Algorithm == Calendar {
+		limit.period = c.Period.String()
+	}
 	other, ok := cs.seen.Get(key)
 	cs.seen.Add(key, limit)
 	if !ok || other == limit || cs.told.Contains(name(identifier, c)) {
@@ -54,12 +62,13 @@ func (cs *conflicts) of(identifier string, c *Condition, key string) error {
 }
 
 // name identifies a condition, whatever its Value.
-func name(identifier string, c *Condition) string { return key(identifier, c.Name, "") }
+func name(identifier string, c *Condition) string { return record.Key(identifier, c.Name, "") }
 
 // tellConflicts calls t.Conflict for each condition of c with a conflict.
 func (t *Throttler) tellConflicts(c *call) {
-	for _, e := range c.entries {
-		if err := t.conflicts.of(c.rule.Identifier, &e.condition, e.key); err != nil {
+	conditions := c.rule.conditions()
+	for i, e := range c.entries {
+		if err := t.conflicts.of(c.rule.Identifier, &conditions[i], e.Key); err != nil {
 			t.Conflict(c.rule, err)
 		}
 	}

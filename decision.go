@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
 // Status says whether a call may happen.
@@ -77,12 +79,18 @@ type Outcome struct {
 	// Limit is the condition's Max.
 	Limit int
 
+	// Cost is the number of hits that the call has counted in this condition, or
+	// would have, in Peek. It is less than the condition's Cost only with
+	// [Condition.Least]. 0 if it counted none: the condition blocked the call, failed
+	// open, or gave the hits back.
+	Cost int
+
 	// Remaining is the number of hits for which there is room after this call.
 	Remaining int
 
 	// RetryAfter is the time until the condition takes another hit, 0 if it
 	// would now. If it blocked a call of several hits, it is the time until all
-	// of them fit.
+	// of them fit, or [Condition.Least] of them.
 	RetryAfter time.Duration
 
 	// ResetAfter is the time until the condition holds no hit and no ban.
@@ -99,119 +107,12 @@ type Outcome struct {
 	Err error
 }
 
-// A hit identifies what a call has counted in one condition, so that it can be taken
-// back. The zero hit is none.
-type hit struct {
-	cost   int     // how many hits it is
-	expiry instant // when they expire as stored, in a window
-	share  share   // in a bucket; zero in a window
-}
-
-// A verdict is what one condition makes of one call.
-type verdict struct {
-	outcome Outcome
-
-	// again is the time until the condition has room for the same call, with its
-	// whole cost, if nothing else is counted. It equals outcome.RetryAfter if the
-	// cost is one hit or the call was blocked.
-	again time.Duration
-
-	// next is the record, before the call and then after it. If store is set it
-	// must be stored, and may be decided on again without being encoded.
-	// Otherwise the stored record stays as it is, and next is of no use.
-	next  record
-	store bool
-
-	hit hit // what was counted
-}
-
-// decide decides one condition at now on the stored record of its value. If count is
-// set and all hits of the call fit, it counts them.
-//
-// It depends on its arguments alone. The rest of the package makes sure that the
-// record does not change between its read and the write of next.
-func decide(now instant, c *Condition, l lockout, stored record, count bool) verdict {
-	v := verdict{next: stored}
-	v.decide(now, c, l, count)
-	if !v.store {
-		v.next = stored
+// set sets o to what was told of the condition of that name, which allows limit hits.
+func (o *Outcome) set(name string, limit int, told *record.Outcome) {
+	*o = Outcome{
+		Name: name, Limit: limit, Blocked: told.Blocked, Banned: told.Banned, NewBan: told.NewBan,
+		Cost: told.Cost, Remaining: told.Remaining, RetryAfter: told.RetryAfter, ResetAfter: told.ResetAfter,
 	}
-	return v
-}
-
-// decide is the function decide for the record in v.next.
-func (v *verdict) decide(now instant, c *Condition, l lockout, count bool) {
-	v.store, v.hit = false, hit{}
-	b, corrected := v.next.ban.at(now)
-	if b.holds(now) {
-		v.block(now, c, b)
-		if v.store = corrected; corrected {
-			v.next = v.next.corrected(b)
-		}
-		return
-	}
-	if l.growth == 0 {
-		b = ban{}
-	}
-	v.next.ban = b
-	v.look(now, c, count)
-	if l.length > 0 && v.bans(c, l) {
-		b = l.ban(now, b)
-		if l.keepHits {
-			v.next = v.next.kept(c, b)
-		} else {
-			v.next = record{ban: b}
-		}
-		v.block(now, c, b)
-		v.outcome.NewBan, v.store = true, true
-	}
-}
-
-// block makes v the verdict of b, which holds at now.
-func (v *verdict) block(now instant, c *Condition, b ban) {
-	v.again = b.end.since(now)
-	v.outcome = Outcome{Name: c.Name, Limit: c.Max, Blocked: true, Banned: true, RetryAfter: v.again, ResetAfter: v.again}
-}
-
-// look decides a call by the algorithm of c. Hits of the other algorithm, as of
-// another release of the same program, stay as they are.
-func (v *verdict) look(now instant, c *Condition, count bool) {
-	v.outcome = Outcome{}
-	v.outcome.Name, v.outcome.Limit = c.Name, c.Max
-	if c.Algorithm == LeakyBucket {
-		v.next.hits.expire(now)
-		v.lookAtBucket(now, c, count)
-	} else {
-		v.next.bucket.expire(now)
-		v.lookAtWindow(now, c, count)
-	}
-}
-
-// bans reports whether l bans c for v: there is room for no hit at all, and not only
-// because of the moment that a hit may leave in a bucket when it is given back.
-func (v *verdict) bans(c *Condition, l lockout) bool {
-	if !v.outcome.Blocked || v.outcome.Remaining > 0 {
-		return false
-	}
-	return !l.keepHits || c.Algorithm != LeakyBucket || v.again > c.leftBehind()
-}
-
-// without returns r at now without the hits of h, and whether it had any of them. If
-// they have expired, or a ban or a reset has replaced them, r stays as it is.
-func (r record) without(h hit, now instant) (next record, found bool) {
-	next = r
-	switch {
-	case h.cost == 0:
-	case h.share.amount == 0:
-		next.hits.expire(now)
-		found = next.hits.remove(h.cost, h.expiry)
-	default:
-		next.bucket, found = r.bucket.without(h.share, now)
-	}
-	if !found {
-		return r, false
-	}
-	return next, true
 }
 
 // combine sets d, which is zero, to what the outcomes of r's conditions come to. again is

@@ -1,6 +1,11 @@
 package throttler
 
-import "time"
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/record"
+)
 
 // A Simulation decides calls at times that the caller gives, such as those of a web
 // server's log, to find out what a rule would have done. It decides each call as
@@ -19,9 +24,10 @@ func (s *Simulation) Authorize(at time.Time, rule Rule) (d Decision, err error) 
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
 	}
-	now := instantOf(at)
-	conditions := rule.conditions()
-	verdicts := make([]verdict, len(conditions))
+	now := record.InstantOf(at)
+	conditions, keys := rule.conditions(), rule.keys()
+	changed := make([]record.Record, len(conditions))
+	store := make([]bool, len(conditions))
 	outcomes := make([]Outcome, len(conditions))
 	again := make([]time.Duration, len(conditions))
 	decideAll := func(count bool) {
@@ -30,18 +36,22 @@ func (s *Simulation) Authorize(at time.Time, rule Rule) (d Decision, err error) 
 			if !count && outcomes[i].Blocked {
 				continue
 			}
-			stored, _ := decode(s.records[key(rule.Identifier, c.Name, c.Value)])
-			verdicts[i] = decide(now, c, rule.lockout(c), stored, count)
-			outcomes[i], again[i] = verdicts[i].outcome, verdicts[i].again
+			var v record.Verdict
+			limit := c.limit()
+			limit.ID = rand.Uint64()
+			changed[i], _ = record.Decode(s.records[keys[i]])
+			store[i] = v.Decide(now, &limit, rule.lockout(c), &changed[i], count)
+			outcomes[i].set(c.Name, c.Max, &v.Outcome)
+			again[i] = v.Again
 		}
 	}
 	decideAll(true)
 	if rule.CountAuthorizedOnly && rule.blocks(outcomes) {
 		decideAll(false) // a refused call counts nowhere
 	}
-	for i := range conditions {
-		if verdicts[i].store {
-			s.put(now, key(rule.Identifier, conditions[i].Name, conditions[i].Value), verdicts[i].next)
+	for i, key := range keys {
+		if store[i] {
+			s.put(now, key, changed[i])
 		}
 	}
 	rule.combine(&d, outcomes, again)
@@ -49,16 +59,16 @@ func (s *Simulation) Authorize(at time.Time, rule Rule) (d Decision, err error) 
 }
 
 // put stores a record, and sometimes removes those that have ended.
-func (s *Simulation) put(now instant, key string, r record) {
+func (s *Simulation) put(now record.Instant, key string, r record.Record) {
 	if s.records == nil {
 		s.records = make(map[string][]byte)
 	}
-	s.records[key] = r.encode()
+	s.records[key] = r.Encode()
 	if len(s.records) <= max(s.purgeAt, 1000) {
 		return
 	}
 	for key, value := range s.records {
-		if r, _ := decode(value); r.end() <= now {
+		if r, _ := record.Decode(value); r.End() <= now {
 			delete(s.records, key)
 		}
 	}

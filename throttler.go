@@ -64,6 +64,8 @@
 // and one if it writes nothing. Callers of one process for one value share round
 // trips. A condition in [Throttler.BlockCache] takes none.
 //
+// docs/exactness.md has the arguments, and the tests that guard each promise.
+//
 // # When the backend fails
 //
 // A failure of the backend is not an error of Authorize. The conditions that it
@@ -98,7 +100,11 @@ import (
 	"context"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/line"
+	"github.com/adaptivethrottler/throttler/internal/slots"
 )
 
 // A Throttler authorizes or blocks calls by rules, with its records in the Client
@@ -106,7 +112,8 @@ import (
 //
 // The exported fields are options. Set them before the first use, and do not copy a
 // Throttler after it. All methods are safe for concurrent use. No goroutine outlives
-// a call, with one exception: if ctx ends first, operations already begun run on until
+// a call, with two exceptions: [Throttler.Hold] renews leases until they are released, and
+// if ctx ends first, operations already begun run on until
 // the client gives them up, and so does what a refused call gives back; over a Client
 // that is not an [Exchanger], so do reads that were sent twice because one was slow.
 type Throttler struct {
@@ -160,14 +167,26 @@ type Throttler struct {
 	client    Client
 	main      lazy[backend]
 	second    lazy[backend] // of Fallback
-	blocks    lazy[blockCache]
-	stats     counters
-	queue     waitQueue // of the calls of Wait
+	blocks    lazy[slots.Blocks]
+	counts    slots.Counts
+	cacheHits atomic.Uint64
+	queue     line.Queue // of the calls of Wait
 	conflicts conflicts
+	holds     holds // of Hold
 }
 
-// DefaultQueueTimeout is the default of [Throttler.QueueTimeout].
-const DefaultQueueTimeout = time.Second
+const (
+	// DefaultQueueTimeout is the default of [Throttler.QueueTimeout].
+	DefaultQueueTimeout = time.Second
+
+	// DefaultBlockCacheTTL is the default of [Throttler.BlockCacheTTL].
+	DefaultBlockCacheTTL = 5 * time.Second
+
+	// DefaultRecordCache is how many records are remembered if
+	// [Throttler.RecordCache] is not set. It takes about 560 bytes for each, 9 MB in
+	// all, and at most 1 KiB more for a large one.
+	DefaultRecordCache = 16_384
+)
 
 // New returns a Throttler that keeps its records in client. It panics if client
 // is nil, or a nil pointer.
@@ -240,11 +259,7 @@ func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error
 	if err := rule.validate(); err != nil || d.receipt == nil {
 		return err
 	}
-	var keys []string
-	for _, c := range rule.conditions() {
-		keys = append(keys, key(rule.Identifier, c.Name, c.Value))
-	}
-	return d.receipt.takeBack(ctx, keys)
+	return d.receipt.takeBack(ctx, in(rule.keys()))
 }
 
 // Reset forgets the hits and lifts the bans of all conditions of rule, for the
@@ -285,6 +300,10 @@ func (t *Throttler) Ban(ctx context.Context, rule Rule, d time.Duration) error {
 	return err
 }
 
+// Client returns the Client that t was made with. Packages that build on a Throttler
+// use it to keep something beside its records.
+func (t *Throttler) Client() Client { return t.client }
+
 // A lazy value is made at the first call that needs it, when the options are set.
 type lazy[T any] struct {
 	once  sync.Once
@@ -298,7 +317,7 @@ func (l *lazy[T]) get(make func() *T) *T {
 
 // backend returns the main store of t's records.
 func (t *Throttler) backend() *backend {
-	return t.main.get(func() *backend { return newBackend(t.client, t) })
+	return t.main.get(func() *backend { return t.newBackend(t.client, t.blockCache()) })
 }
 
 // fallback returns the store that decides where the main one failed, or nil.
@@ -306,22 +325,21 @@ func (t *Throttler) fallback() *backend {
 	if t.Fallback == nil {
 		return nil
 	}
-	return t.second.get(func() *backend { return newBackend(t.Fallback, t) })
+	return t.second.get(func() *backend { return t.newBackend(t.Fallback, nil) })
 }
 
 // blockCache returns the cache of records that block, or nil.
-func (t *Throttler) blockCache() *blockCache {
+func (t *Throttler) blockCache() *slots.Blocks {
 	if t.BlockCache <= 0 {
 		return nil
 	}
-	return t.blocks.get(func() *blockCache { return newBlockCache(t.BlockCache, t.BlockCacheTTL) })
+	return t.blocks.get(func() *slots.Blocks {
+		return slots.NewBlocks(t.BlockCache, positive(t.BlockCacheTTL, DefaultBlockCacheTTL))
+	})
 }
 
 func (t *Throttler) queueTimeout() time.Duration {
-	if t.QueueTimeout <= 0 {
-		return DefaultQueueTimeout
-	}
-	return t.QueueTimeout
+	return positive(t.QueueTimeout, DefaultQueueTimeout)
 }
 
 func (t *Throttler) recordCache() int {
@@ -329,6 +347,14 @@ func (t *Throttler) recordCache() int {
 		return DefaultRecordCache
 	}
 	return t.RecordCache
+}
+
+// positive returns d, or byDefault if d is not positive.
+func positive(d, byDefault time.Duration) time.Duration {
+	if d <= 0 {
+		return byDefault
+	}
+	return d
 }
 
 // startObserving returns the time if calls are observed.
@@ -343,5 +369,37 @@ func (t *Throttler) observe(ctx context.Context, rule *Rule, d *Decision, start 
 	if t.Observe != nil {
 		d.took = time.Since(start)
 		t.Observe(ctx, *rule, *d)
+	}
+}
+
+// Stats counts what a Throttler did since it was made.
+type Stats struct {
+	// Exchanges is the number of times that a record was read, written, or
+	// both. Over package pool, if each call has one condition, it is the number
+	// of round trips.
+	Exchanges uint64
+
+	// Guesses is the number of exchanges that were decided on a remembered
+	// record. RightGuesses is the number of them that found it unchanged and
+	// wrote it: each saved a round trip.
+	Guesses      uint64
+	RightGuesses uint64
+
+	// LostRaces is the number of times that a condition was decided again
+	// because another process had changed its record.
+	LostRaces uint64
+
+	// CacheHits is the number of conditions that [Throttler.BlockCache] blocked.
+	CacheHits uint64
+}
+
+// Stats returns the counts so far.
+func (t *Throttler) Stats() Stats {
+	return Stats{
+		Exchanges:    t.counts.Exchanges.Load(),
+		Guesses:      t.counts.Guesses.Load(),
+		RightGuesses: t.counts.RightGuesses.Load(),
+		LostRaces:    t.counts.LostRaces.Load(),
+		CacheHits:    t.cacheHits.Load(),
 	}
 }

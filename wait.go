@@ -5,7 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/line"
 )
+
+// MaxWaiting is the number of calls of one process that may wait for one
+// condition. A further one gets [ErrOverloaded].
+const MaxWaiting = line.MaxWaiting
 
 // Wait sleeps until rule authorizes the call, and returns that Decision.
 //
@@ -24,11 +30,11 @@ import (
 // Calls of one process that wait for the same condition are served first come,
 // first served. With Either, a call waits for the condition that opens last, and
 // other calls may use the others meanwhile. With All, it waits for the one that opens
-// first. A call with a Cost waits until all its hits fit, and smaller calls behind it
-// wait too. Calls of different processes compete.
+// first. A call with a Cost waits until all its hits fit, or [Condition.Least] of them,
+// and smaller calls behind it wait too. Calls of different processes compete.
 //
-// Wait notices a Cancel, Reset or Ban through the same Throttler at once, and one of
-// another process within a minute.
+// Wait notices a Release, Cancel, Reset or Ban through the same Throttler at once, and one
+// of another process within a minute, or a second for hits in flight.
 //
 // If the backend fails, this process lets one hit through every TTL/Max until the
 // backend answers again. The first one comes no earlier than the time that the backend
@@ -52,16 +58,18 @@ func (t *Throttler) Wait(ctx context.Context, rule Rule) (Decision, error) {
 }
 
 func (t *Throttler) wait(ctx context.Context, rule Rule) (d Decision, err error) {
-	w := t.queue.arrive(&rule)
-	defer t.queue.leave(w)
+	w := t.queue.Arrive(rule.wants(), len(rule.All) > 0, rule.Shadow)
+	defer t.queue.Leave(w)
 	for {
-		nap, err := t.queue.next(ctx, w)
+		nap, err := t.queue.Next(ctx, w)
 		switch {
+		case errors.Is(err, line.ErrFull):
+			return t.refusal(&rule, w, d), fmt.Errorf("%w: %w", ErrOverloaded, err)
 		case err != nil:
-			return t.queue.refusal(w, d), err
+			return t.refusal(&rule, w, d), err
 		case nap != 0:
-			if err := w.sleep(ctx, nap); err != nil {
-				return t.queue.refusal(w, d), err
+			if err := sleep(ctx, nap, w.Called()); err != nil {
+				return t.refusal(&rule, w, d), err
 			}
 			continue
 		}
@@ -69,7 +77,7 @@ func (t *Throttler) wait(ctx context.Context, rule Rule) (d Decision, err error)
 		switch {
 		case cutShort(ctx, d):
 			return d, ctx.Err()
-		case t.queue.answer(w, &d):
+		case t.queue.Answer(w, d.Status == Authorized, seenIn(&d)):
 			return d, nil
 		case d.Status == Authorized:
 			t.withdraw(ctx, &d)
@@ -82,7 +90,7 @@ func (t *Throttler) attempt(ctx context.Context, rule Rule) (d Decision) {
 	c := t.newCall(&rule)
 	c.rule.CountAuthorizedOnly = true
 	for _, e := range c.entries {
-		e.lockout.length = 0
+		e.lockout.Length = 0
 	}
 	c.run(ctx, &d)
 	return d
@@ -103,9 +111,9 @@ func (t *Throttler) withdraw(ctx context.Context, d *Decision) {
 	d.Status, d.receipt = Blocked, nil
 }
 
-// sleep returns after d, or when w is called, or with ctx's error when ctx ends. With
-// a negative d it sleeps until w is called.
-func (w *waiter) sleep(ctx context.Context, d time.Duration) error {
+// sleep returns after d, or when called gets a value, or with ctx's error when ctx ends.
+// With a negative d it sleeps until called gets one.
+func sleep(ctx context.Context, d time.Duration, called <-chan struct{}) error {
 	var over <-chan time.Time
 	if d > 0 {
 		timer := time.NewTimer(d)
@@ -114,14 +122,68 @@ func (w *waiter) sleep(ctx context.Context, d time.Duration) error {
 	}
 	select {
 	case <-over:
-	case <-w.called:
+	case <-called:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	return nil
 }
 
-// tooLate returns the error of a call whose deadline is before opens.
-func tooLate(opens, now time.Time) error {
-	return fmt.Errorf("throttler: the limit opens in %v at the earliest, after the deadline of ctx: %w", opens.Sub(now), context.DeadlineExceeded)
+// wants returns what a call of r wants of each record.
+func (r *Rule) wants() []line.Want {
+	conditions, keys := r.conditions(), r.keys()
+	wants := make([]line.Want, len(conditions))
+	for i := range conditions {
+		c, limit := &conditions[i], conditions[i].limit()
+		wants[i] = line.Want{
+			Key: keys[i], Name: c.Name, Needed: limit.Needed(), Cost: limit.Hits(), Max: c.Max,
+			Leaks: c.Algorithm == LeakyBucket, Interval: time.Duration(limit.Interval()), TTL: c.TTL,
+		}
+		wants[i].Sooner = c.Algorithm == InFlight
+		if c.Algorithm == Calendar {
+			w := &wants[i]
+			w.TTL, w.Longest = limit.Period.Length()
+			w.Interval = w.Longest / time.Duration(c.Max)
+		}
+	}
+	return wants
+}
+
+// seenIn returns what d has found of each record.
+func seenIn(d *Decision) []line.Seen {
+	seen := make([]line.Seen, len(d.Outcomes))
+	for i := range d.Outcomes {
+		o := &d.Outcomes[i]
+		seen[i] = line.Seen{
+			Blocked: o.Blocked, Failed: failedOpen(o), Remaining: o.Remaining, RetryAfter: o.RetryAfter,
+		}
+	}
+	return seen
+}
+
+// failedOpen reports whether neither the backend nor a fallback decided the condition
+// of o.
+func failedOpen(o *Outcome) bool {
+	return o.Err != nil && !o.Blocked && o.Remaining == o.Limit
+}
+
+// refusal returns the Decision of w when it gives up. d is that of its last try, or
+// zero: then it is by the queue alone.
+func (t *Throttler) refusal(rule *Rule, w *line.Waiter, d Decision) Decision {
+	closed, retry := t.queue.Outlook(w)
+	if d.Outcomes == nil {
+		outcomes := make([]Outcome, len(closed))
+		for i, c := range rule.conditions() {
+			outcomes[i] = Outcome{Name: c.Name, Limit: c.Max, Remaining: c.Max}
+			if closed[i] > 0 {
+				outcomes[i] = Outcome{Name: c.Name, Limit: c.Max, Blocked: true, RetryAfter: closed[i], ResetAfter: closed[i]}
+			}
+		}
+		d = Decision{}
+		rule.combine(&d, outcomes, nil)
+	}
+	if retry >= 0 {
+		d.RetryAfter = retry
+	}
+	return d
 }
