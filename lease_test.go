@@ -1,0 +1,352 @@
+package throttler_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func inFlight(max int, lease time.Duration) throttler.Condition {
+	return throttler.Condition{Name: "c", Value: "v", Max: max, TTL: lease, Algorithm: throttler.InFlight}
+}
+
+// hold authorizes a call of rule and holds it.
+func hold(t *testing.T, th *throttler.Throttler, rule throttler.Rule) *throttler.Lease {
+	t.Helper()
+	d := authorize(t, th, rule)
+	require.Equal(t, throttler.Authorized, d.Status)
+	return th.Hold(t.Context(), d)
+}
+
+func TestAHitInFlightCountsUntilItsLeaseEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		th.BlockCache = 100
+		rule := either(inFlight(2, time.Minute))
+		rule.Lockout = time.Hour
+		require.Equal(t, throttler.Outcome{Name: "c", Limit: 2, Cost: 1, Remaining: 1, ResetAfter: time.Minute}, authorize(t, th, rule).Outcomes[0])
+		time.Sleep(10 * time.Second)
+		authorize(t, th, rule)
+		full := throttler.Outcome{Name: "c", Limit: 2, Blocked: true, RetryAfter: 50 * time.Second, ResetAfter: time.Minute}
+		require.Equal(t, full, authorize(t, th, rule).Outcomes[0], "a Lockout never bans it")
+		require.Zero(t, th.Stats().CacheHits)
+		time.Sleep(50 * time.Second)
+		require.Equal(t, []int{0}, remaining(authorize(t, th, rule)))
+	})
+}
+
+func TestAHeldHitCountsUntilItIsReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		th, other := throttler.New(store), throttler.New(store)
+		rule := either(inFlight(1, time.Minute), condition("a", 10, time.Hour))
+		lease := hold(t, th, rule)
+		for range 100 {
+			time.Sleep(17 * time.Second)
+			require.NoError(t, lease.Context().Err())
+			require.True(t, peek(t, other, rule).Outcomes[0].Blocked)
+		}
+		time.Sleep(time.Second) // no renewal is due
+		exchanges := th.Stats().Exchanges
+		require.NoError(t, lease.Release(t.Context()))
+		require.Equal(t, exchanges+1, th.Stats().Exchanges)
+		require.ErrorIs(t, context.Cause(lease.Context()), context.Canceled)
+		require.Equal(t, []int{0, 8}, remaining(peek(t, other, rule)), "the other hits stay")
+		other2 := hold(t, other, rule)
+		require.NoError(t, lease.Release(t.Context()), "twice is once")
+		require.True(t, peek(t, th, rule).Outcomes[0].Blocked)
+		require.NoError(t, other2.Release(t.Context()))
+	})
+}
+
+func TestAllLeasesOfARecordAreRenewedInOneExchange(t *testing.T) {
+	for _, client := range []throttler.Client{memstore.New(), newFaulty()} {
+		synctest.Test(t, func(t *testing.T) {
+			th := throttler.New(client)
+			var leases []*throttler.Lease
+			for range 300 { // more than a batch
+				leases = append(leases, hold(t, th, either(inFlight(300, time.Minute))))
+			}
+			before := th.Stats().Exchanges
+			time.Sleep(10*time.Minute + time.Second)
+			require.EqualValues(t, 30, th.Stats().Exchanges-before)
+			for _, l := range leases {
+				require.NoError(t, l.Context().Err())
+				require.NoError(t, l.Release(t.Context()))
+			}
+			require.Equal(t, []int{299}, remaining(peek(t, th, either(inFlight(300, time.Minute)))))
+		})
+	}
+}
+
+func TestALeaseThatCannotBeRenewedIsLostATenthBeforeItEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, down := newFaulty(), new(atomic.Bool)
+		client.before = func(string, ...string) error {
+			if down.Load() {
+				return errors.New("down")
+			}
+			return nil
+		}
+		th := throttler.New(client)
+		th.Fallback = memstore.New()
+		start := time.Now()
+		lease := hold(t, th, either(inFlight(1, time.Minute)))
+		child, cancel := context.WithCancel(lease.Context())
+		defer cancel()
+		down.Store(true)
+		require.Equal(t, throttler.Authorized, authorize(t, th, either(inFlight(1, time.Minute))).Status, "new ones are the fallback's")
+		<-child.Done()
+		require.Equal(t, 54*time.Second, time.Since(start))
+		require.ErrorIs(t, context.Cause(child), throttler.ErrLeaseLost)
+		require.ErrorIs(t, lease.Context().Err(), context.Canceled)
+	})
+}
+
+func TestALeaseOutlivesAShortOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, down := newFaulty(), new(atomic.Bool)
+		client.before = func(string, ...string) error {
+			if down.Load() {
+				return errors.New("down")
+			}
+			return nil
+		}
+		th := throttler.New(client)
+		lease := hold(t, th, either(inFlight(1, time.Minute)))
+		down.Store(true)
+		time.Sleep(49 * time.Second) // it is tried again every 6 s: after 50 s for the last time
+		down.Store(false)
+		time.Sleep(time.Hour)
+		require.NoError(t, lease.Context().Err())
+		require.NoError(t, lease.Release(t.Context()))
+	})
+}
+
+func TestALeaseThatIsMissingIsLostAndNeverPutBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		th, other := throttler.New(store), throttler.New(store)
+		rule := either(inFlight(1, time.Minute))
+		lease := hold(t, th, rule)
+		start := time.Now()
+		require.NoError(t, other.Reset(t.Context(), rule))
+		second := hold(t, other, rule)
+		<-lease.Context().Done()
+		require.Equal(t, 20*time.Second, time.Since(start))
+		require.ErrorIs(t, context.Cause(lease.Context()), throttler.ErrLeaseLost)
+		require.NoError(t, lease.Release(t.Context()))
+		time.Sleep(time.Hour)
+		require.NoError(t, second.Context().Err())
+		require.True(t, peek(t, th, rule).Outcomes[0].Blocked)
+		require.NoError(t, second.Release(t.Context()))
+	})
+}
+
+func TestCancelEndsTheLeasesOfItsHits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		d := authorize(t, th, either(inFlight(1, time.Minute)))
+		lease := th.Hold(t.Context(), d)
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.ErrorIs(t, context.Cause(lease.Context()), throttler.ErrLeaseLost)
+		require.Equal(t, []int{0}, remaining(authorize(t, th, either(inFlight(1, time.Minute)))))
+	})
+}
+
+func TestABanKeepsLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		rule := either(inFlight(1, time.Minute))
+		lease := hold(t, th, rule)
+		require.NoError(t, th.Ban(t.Context(), rule, time.Hour))
+		time.Sleep(time.Hour)
+		require.NoError(t, lease.Context().Err())
+		o := peek(t, th, rule).Outcomes[0]
+		require.True(t, o.Blocked)
+		require.False(t, o.Banned)
+		require.NoError(t, lease.Release(t.Context()))
+		require.False(t, peek(t, th, rule).Outcomes[0].Blocked)
+	})
+}
+
+func TestWhatHoldsNoHitIsNeverLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		th := throttler.New(store)
+		rule := either(inFlight(1, time.Minute))
+		first := authorize(t, th, rule)
+		shadow := rule
+		shadow.Shadow = true
+		failing := newFaulty()
+		failing.before = func(string, ...string) error { return errors.New("down") }
+		ctx, cancel := context.WithCancel(t.Context())
+		var leases []*throttler.Lease
+		require.NoError(t, th.Cancel(t.Context(), first))
+		for _, d := range []throttler.Decision{
+			{}, authorize(t, th, shadow), authorize(t, th, rule), authorize(t, th, shadow),
+			authorize(t, throttler.New(failing), rule), authorize(t, th, either(condition("a", 1, time.Hour))),
+		} {
+			if d.Status == throttler.Blocked || d.WouldBlock || d.Err != nil || len(leases) == 1 || d.Outcomes[0].Name == "a" {
+				leases = append(leases, th.Hold(ctx, d))
+			}
+		}
+		require.NoError(t, th.Reset(t.Context(), rule))
+		time.Sleep(time.Hour)
+		require.Len(t, leases, 6)
+		for _, l := range leases {
+			require.NoError(t, l.Context().Err())
+		}
+		cancel()
+		for _, l := range leases {
+			require.ErrorIs(t, l.Context().Err(), context.Canceled)
+			require.NoError(t, l.Release(t.Context()))
+		}
+	})
+}
+
+func TestTheEndOfHoldsContextEndsRenewals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		rule := either(inFlight(1, time.Minute))
+		ctx, cancel := context.WithCancelCause(t.Context())
+		lease := th.Hold(ctx, authorize(t, th, rule))
+		cause := errors.New("enough")
+		cancel(cause)
+		require.ErrorIs(t, context.Cause(lease.Context()), cause)
+		time.Sleep(time.Minute - 1)
+		require.True(t, peek(t, th, rule).Outcomes[0].Blocked)
+		time.Sleep(time.Nanosecond)
+		require.False(t, peek(t, th, rule).Outcomes[0].Blocked)
+	})
+}
+
+func TestReleaseWakesTheFirstOfThoseWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		rule := either(inFlight(2, time.Hour))
+		held := []*throttler.Lease{hold(t, th, rule), hold(t, th, rule)}
+		var mu sync.Mutex
+		var order []int
+		var wg sync.WaitGroup
+		for i := range 10 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * time.Millisecond)
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute) // before any lease ends
+				defer cancel()
+				d, err := th.Wait(ctx, rule)
+				if !assert.NoError(t, err) {
+					return
+				}
+				mu.Lock()
+				order = append(order, i)
+				mu.Unlock()
+				lease := th.Hold(t.Context(), d)
+				time.Sleep(300 * time.Millisecond)
+				assert.NoError(t, lease.Release(t.Context()))
+			})
+		}
+		time.Sleep(15*time.Second + time.Second/3)
+		synctest.Wait()
+		start := time.Now()
+		require.NoError(t, held[0].Release(t.Context()))
+		synctest.Wait()
+		require.Equal(t, []int{0}, order)
+		require.Equal(t, start, time.Now(), "without a timer")
+		require.NoError(t, held[1].Release(t.Context()))
+		wg.Wait()
+		require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, order)
+		require.Equal(t, 5*300*time.Millisecond, time.Since(start), "no place is idle")
+	})
+}
+
+func TestWaitNoticesAReleaseOfAnotherProcessWithinASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		th, other := throttler.New(store), throttler.New(store)
+		rule := either(inFlight(1, time.Hour))
+		lease := hold(t, other, rule)
+		time.AfterFunc(90*time.Second+1, func() { _ = lease.Release(context.Background()) })
+		start := time.Now()
+		_, err := th.Wait(t.Context(), rule)
+		require.NoError(t, err)
+		require.LessOrEqual(t, time.Since(start), 92*time.Second)
+	})
+}
+
+func TestATokenRenewsAndReleasesFromAnotherProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		one, other := throttler.New(store), throttler.New(store)
+		rule := either(inFlight(1, time.Minute))
+		token := authorize(t, one, rule).Receipt()
+		d, err := other.Redeem(token)
+		require.NoError(t, err)
+		for range 10 {
+			time.Sleep(50 * time.Second)
+			require.NoError(t, other.Renew(t.Context(), d))
+			require.True(t, peek(t, one, rule).Outcomes[0].Blocked)
+		}
+		lease := other.Hold(t.Context(), d)
+		time.Sleep(time.Hour)
+		require.NoError(t, lease.Context().Err())
+		require.NoError(t, lease.Release(t.Context()))
+		require.False(t, peek(t, one, rule).Outcomes[0].Blocked)
+		again, err := other.Redeem(token)
+		require.NoError(t, err)
+		require.ErrorIs(t, other.Renew(t.Context(), again), throttler.ErrLeaseLost)
+		next := authorize(t, one, rule)
+		require.NoError(t, other.Cancel(t.Context(), again), "frees nobody else's")
+		require.True(t, peek(t, one, rule).Outcomes[0].Blocked)
+		require.NoError(t, one.Renew(t.Context(), next))
+		time.Sleep(time.Minute)
+		require.ErrorIs(t, one.Renew(t.Context(), next), throttler.ErrLeaseLost)
+		require.NoError(t, one.Renew(t.Context(), throttler.Decision{}))
+	})
+}
+
+func TestHitsInFlightAreValidated(t *testing.T) {
+	require.NoError(t, either(inFlight(throttler.MaxInFlight, 100*time.Millisecond)).Validate())
+	require.EqualError(t, either(inFlight(1, 100*time.Millisecond-1)).Validate(),
+		"throttler: invalid rule: Either[0].TTL is 99.999999ms, want 100ms or more for hits in flight")
+	require.EqualError(t, either(inFlight(10_001, time.Second)).Validate(),
+		"throttler: invalid rule: Either[0].Max is 10001, want 1 to 10000")
+}
+
+// Two jobs of a customer at the same time at most, on all machines together.
+func ExampleThrottler_Hold() {
+	th := throttler.New(memstore.New())
+	rule := throttler.Rule{
+		Identifier: "jobs",
+		Either: []throttler.Condition{
+			{Name: "customer", Value: "c-42", Max: 2, TTL: 30 * time.Second, Algorithm: throttler.InFlight},
+		},
+	}
+	work := func(ctx context.Context) error { return ctx.Err() }
+
+	ctx := context.Background()
+	d, err := th.Wait(ctx, rule)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	lease := th.Hold(ctx, d)
+	fmt.Println("in flight:", d.Outcomes[0].Limit-d.Outcomes[0].Remaining)
+	err = work(lease.Context()) // must stop when this context ends
+	fmt.Println("work:", err)
+	fmt.Println("release:", lease.Release(ctx))
+	// Output:
+	// in flight: 1
+	// work: <nil>
+	// release: <nil>
+}
