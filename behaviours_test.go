@@ -198,7 +198,7 @@ func (s *scene) requireOpens(rule throttler.Rule, earliest, latest time.Time) ti
 func requireAbout(t testing.TB, d, answered time.Duration) {
 	t.Helper()
 	require.GreaterOrEqual(t, answered, d)
-	require.Less(t, answered, d+throttler.Coarse)
+	require.Less(t, answered, d+tick)
 }
 
 func (s *scene) windowOpens() {
@@ -208,7 +208,7 @@ func (s *scene) windowOpens() {
 	second := s.requireAuthorized(rule)
 	for _, hit := range []timedCall{first, second} {
 		s.requireOpens(rule,
-			hit.begin.Add(400*time.Millisecond), hit.end.Add(400*time.Millisecond+throttler.Coarse))
+			hit.begin.Add(400*time.Millisecond), hit.end.Add(400*time.Millisecond+tick))
 	}
 }
 
@@ -217,7 +217,7 @@ func (s *scene) outcomesTell() {
 	first := s.requireAuthorized(rule)
 	o := first.Outcomes[0]
 	requireAbout(s, time.Minute, o.ResetAfter)
-	require.Equal(s, throttler.Outcome{Name: "c", Limit: 2, Remaining: 1, ResetAfter: o.ResetAfter}, o)
+	require.Equal(s, throttler.Outcome{Name: "c", Limit: 2, Cost: 1, Remaining: 1, ResetAfter: o.ResetAfter}, o)
 	require.Zero(s, first.RetryAfter)
 	require.Nil(s, first.Messages)
 
@@ -225,7 +225,7 @@ func (s *scene) outcomesTell() {
 	second := s.requireAuthorized(rule)
 	o = second.Outcomes[0]
 	requireAbout(s, time.Minute, o.ResetAfter)
-	require.Equal(s, throttler.Outcome{Name: "c", Limit: 2, RetryAfter: o.RetryAfter, ResetAfter: o.ResetAfter}, o)
+	require.Equal(s, throttler.Outcome{Name: "c", Limit: 2, Cost: 1, RetryAfter: o.RetryAfter, ResetAfter: o.ResetAfter}, o)
 	require.LessOrEqual(s, o.RetryAfter, o.ResetAfter)
 	require.Greater(s, o.RetryAfter, time.Duration(0))
 	require.Zero(s, second.RetryAfter, "it is authorized")
@@ -283,7 +283,7 @@ func (s *scene) retryAfterOfRule() {
 	require.Greater(s, either.RetryAfter, 50*time.Minute)
 	all := s.requireBlocked(s.all(short, long))
 	require.Equal(s, all.Outcomes[0].RetryAfter, all.RetryAfter)
-	require.Less(s, all.RetryAfter, time.Minute+throttler.Coarse)
+	require.Less(s, all.RetryAfter, time.Minute+tick)
 }
 
 func (s *scene) banEnds() {
@@ -298,7 +298,7 @@ func (s *scene) banEnds() {
 	require.True(s, set.Outcomes[0].Banned)
 	requireAbout(s, lockout, set.RetryAfter)
 	// The calls in between neither prolong the ban nor outlast it.
-	opened := s.requireOpens(rule, set.begin.Add(lockout), set.end.Add(lockout+throttler.Coarse))
+	opened := s.requireOpens(rule, set.begin.Add(lockout), set.end.Add(lockout+tick))
 	require.Zero(s, opened.Outcomes[0].Remaining)
 }
 
@@ -326,7 +326,7 @@ func (s *scene) ownLockout() {
 	requireAbout(s, 3*time.Hour, outcomes[0].RetryAfter)
 	require.True(s, outcomes[1].Blocked)
 	require.False(s, outcomes[1].Banned)
-	require.Less(s, outcomes[1].RetryAfter, time.Minute+throttler.Coarse)
+	require.Less(s, outcomes[1].RetryAfter, time.Minute+tick)
 	require.True(s, outcomes[2].Banned)
 	requireAbout(s, time.Hour, outcomes[2].RetryAfter)
 }
@@ -609,7 +609,7 @@ func (s *scene) partsKeptApart() {
 func (s *scene) foreignRecords() {
 	for i, foreign := range []string{
 		"", "0", "1", "hello", "\x00", "\x01", "\x01\x00\x00", "\x02\x04", strings.Repeat("\xff", 1000),
-		`a:2:{i:0;i:1;}`, "\x04\x09\x08\x31", strings.Repeat("\x01", 100_000),
+		`a:2:{i:0;i:1;}`, "\x05\x09\x08\x31", strings.Repeat("\x01", 100_000),
 	} {
 		rule := s.either(limit("c", 1, time.Minute))
 		rule.Either[0].Value = fmt.Sprint(i)

@@ -168,12 +168,6 @@ func TestBlockCacheForgetsTheLeastRecentlyUsed(t *testing.T) {
 	require.Equal(t, []string{"get"}, client.took())
 }
 
-func TestCachedBanIsNotBelievedByAClockThatWasSetBack(t *testing.T) {
-	require.True(t, throttler.CachedBanHolds(at(0), at(t4), time.Hour, t5))
-	require.False(t, throttler.CachedBanHolds(at(0), at(t5), time.Hour, t5))
-	require.False(t, throttler.CachedBanHolds(at(0), at(-time.Minute), time.Hour, t5))
-}
-
 // BenchmarkCachedBan measures a call that is answered from process memory.
 func BenchmarkCachedBan(b *testing.B) {
 	th := throttler.New(memstore.New())
@@ -252,18 +246,6 @@ func TestWhatWasReadInProcessMemoryBeforeAChangeIsNotKept(t *testing.T) {
 			require.Equal(t, change.want.Banned, o.Banned)
 		})
 	}
-}
-
-func TestARecordInProcessMemoryThatIsResetAsItIsKeptIsNotKept(t *testing.T) {
-	l := &late{Store: memstore.New()}
-	th := throttler.New(l)
-	th.BlockCache = 10
-	rule := either(condition("a", 1, time.Minute))
-	authorize(t, th, rule)
-	l.then = func() { throttler.ForgetAsItIsKept(th, throttler.Key("test", "a", "v")) }
-	require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
-	require.NoError(t, l.Delete(throttler.Key("test", "a", "v")))
-	require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
 }
 
 func TestABanInProcessMemoryThatIsLiftedAsItIsSetIsNotKept(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -39,6 +40,28 @@ func TestCancelTakesBackTheHitsOfItsDecisionOnce(t *testing.T) {
 		require.Equal(t, []int{3, 3}, remaining(peek(t, th, both())), "one hit less, and the one of this look")
 		require.NoError(t, throttler.New(client).Cancel(ctx, second), "from anywhere")
 		require.Equal(t, []int{4, 4}, remaining(peek(t, th, both())))
+	})
+}
+
+// A window of up to 32 hits keeps finer times than a larger one.
+func TestCancelFindsItsHitAfterMaxWasChangedAndBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, cost := range []int{1, 3} {
+			small, large := condition("c", 5, time.Hour), condition("c", 500, time.Hour)
+			small.Value, small.Cost = strconv.Itoa(cost), cost
+			large.Value = small.Value
+			th := throttler.New(memstore.New())
+			time.Sleep(time.Nanosecond)
+			d := authorize(t, th, either(small))
+			time.Sleep(time.Millisecond)
+			authorize(t, th, either(large))
+			time.Sleep(time.Millisecond)
+			one := small
+			one.Cost = 1
+			authorize(t, th, either(one))
+			require.NoError(t, th.Cancel(context.Background(), d))
+			require.Equal(t, 5-1-2, peek(t, th, either(one)).Outcomes[0].Remaining)
+		}
 	})
 }
 

@@ -1,282 +1,102 @@
 package throttler_test
 
 import (
-	"bufio"
-	"encoding/hex"
-	"flag"
-	"fmt"
-	"math"
-	"math/rand/v2"
-	"os"
-	"slices"
-	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 )
 
-var update = flag.Bool("update", false, "write the golden records of the current version")
-
-// epoch is when the hits of most tests of the core happen: a whole second.
-var epoch = time.Unix(1_800_000_000, 0)
-
-func at(d time.Duration) time.Time { return epoch.Add(d) }
-
-// goldenRecords are records of the current version. Its file in testdata says
-// what bytes they have, and have for ever.
-var goldenRecords = []struct {
-	name   string
-	record []byte
-}{
-	{"empty", throttler.WindowRecord(1, time.Second)},
-	{"one hit under 1 ms", throttler.WindowRecord(1, time.Millisecond, at(time.Millisecond))},
-	{"one hit under a minute, to the nanosecond", throttler.WindowRecord(1, time.Minute, at(time.Minute+1))},
-	{"three hits under a minute", throttler.WindowRecord(3, time.Minute, at(18*time.Second), at(18*time.Second), at(time.Minute))},
-	{"hits under 10 s, low bytes wrapping", throttler.WindowRecord(3, 10*time.Second, at(-time.Second), at(0), at(9*time.Second))},
-	{"hit under the longest TTL", throttler.WindowRecord(1, math.MaxInt64, at(math.MaxInt64/2))},
-	{"coarse hits under 5 minutes", throttler.WindowRecord(50, 5*time.Minute, at(1), at(time.Minute), at(5*time.Minute))},
-	{"coarse hits under 30 days", throttler.WindowRecord(50, 720*time.Hour, at(time.Hour), at(719*time.Hour))},
-	{"coarse hit under the longest TTL", throttler.WindowRecord(50, math.MaxInt64, at(math.MaxInt64/2))},
-	{"ban of 1.5 s", throttler.BanRecord(at(1500*time.Millisecond), 1500*time.Millisecond, 0)},
-	{"ban of 40 days", throttler.BanRecord(at(960*time.Hour), 960*time.Hour, 0)},
-	{"third ban in a row, of 4 s", throttler.BanRecord(at(4*time.Second), 4*time.Second, 3)},
-	{"bucket", throttler.BucketRecord(at(60*time.Second+1), 0)},
-	{"bucket with two hits taken back", throttler.BucketRecord(at(20*time.Second), 2)},
-}
-
-// goldenOf2 are records of version 2, with both algorithms.
-var goldenOf2 = []struct {
-	name   string
-	record []byte
-}{
-	{"window and bucket", throttler.BothRecord(throttler.WindowRecord(3, time.Minute, at(18*time.Second), at(time.Minute)), throttler.BucketRecord(at(20*time.Second), 2))},
-	{"coarse window and bucket", throttler.BothRecord(throttler.WindowRecord(50, 5*time.Minute, at(1), at(5*time.Minute)), throttler.BucketRecord(at(1), 0))},
-	{"window and bucket after a third ban", throttler.BothRecord(throttler.BanRecord(at(4*time.Second), 4*time.Second, 3),
-		throttler.WindowRecord(1, time.Minute, at(time.Minute)), throttler.BucketRecord(at(20*time.Second), 0xabcd))},
-}
-
-func TestRecordsOfEveryVersionReadAsEver(t *testing.T) {
-	for version, written := range map[byte][]struct {
-		name   string
-		record []byte
-	}{1: goldenRecords, 2: goldenOf2} {
-		path := fmt.Sprintf("testdata/records/v%d.txt", version)
-		if *update {
-			var b strings.Builder
-			for _, g := range written {
-				fmt.Fprintf(&b, "%s\t%s\n", hex.EncodeToString(g.record), g.name)
-			}
-			require.NoError(t, os.WriteFile(path, []byte(b.String()), 0o644))
-		}
-		stored := readGolden(t, path)
-		require.Len(t, stored, len(written))
-		for _, g := range written {
-			require.Equal(t, version, g.record[0], g.name)
-			require.Equal(t, stored[g.name], g.record, g.name)
-			recoded, ok := throttler.Recode(g.record)
-			require.True(t, ok, g.name)
-			require.Equal(t, g.record, recoded, g.name)
-		}
-	}
-	stored := readGolden(t, "testdata/records/v1.txt")
-	require.Equal(t,
-		[]time.Time{at(18 * time.Second), at(18 * time.Second), at(time.Minute)},
-		throttler.Expiries(stored["three hits under a minute"]))
-	require.Equal(t,
-		[]time.Time{at(18 * time.Second), at(time.Minute)},
-		throttler.Expiries(readGolden(t, "testdata/records/v2.txt")["window and bucket"]))
-	end, length, ok := throttler.BanEnd(stored["ban of 40 days"])
-	require.True(t, ok)
-	require.Equal(t, at(960*time.Hour), end)
-	require.Equal(t, 960*time.Hour, length)
-}
-
-func TestOnlyTheNextVersionIsKnownToBeNewer(t *testing.T) {
-	for version := range 256 {
-		for _, tail := range [][]byte{nil, {0}, make([]byte, 40)} {
-			err := throttler.DecodeError(append([]byte{byte(version)}, tail...))
-			if version == 3 {
-				require.ErrorIs(t, err, throttler.ErrNewerRecord)
-			} else {
-				require.NotErrorIs(t, err, throttler.ErrNewerRecord)
-			}
-		}
-	}
-	require.NotErrorIs(t, throttler.DecodeError(nil), throttler.ErrNewerRecord)
-}
-
-func readGolden(t *testing.T, path string) map[string][]byte {
-	f, err := os.Open(path)
+// inspected returns what is stored for a value, which must be a record.
+func inspected(t *testing.T, store *memstore.Store, identifier, name, value string) throttler.Record {
+	t.Helper()
+	item, err := store.Get(throttler.RecordKey(identifier, name, value))
 	require.NoError(t, err)
-	defer f.Close()
-	records := make(map[string][]byte)
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		digits, name, ok := strings.Cut(lines.Text(), "\t")
-		require.True(t, ok, lines.Text())
-		records[name], err = hex.DecodeString(digits)
+	r, err := throttler.Inspect(item.Value)
+	require.NoError(t, err)
+	return r
+}
+
+func TestInspectShowsTheHitsOfAWindow(t *testing.T) {
+	for _, maxHits := range []int{5, 50} { // both units of time
+		synctest.Test(t, func(t *testing.T) {
+			store := memstore.New()
+			th := throttler.New(store)
+			rule := one("login", throttler.Condition{Name: "ip", Value: "203.0.113.7", Max: maxHits, TTL: time.Minute})
+			start := time.Now()
+			for range 3 {
+				_, err := th.Authorize(t.Context(), rule)
+				require.NoError(t, err)
+				time.Sleep(time.Second)
+			}
+			r := inspected(t, store, "login", "ip", "203.0.113.7")
+			require.Len(t, r.Expiries, 3)
+			for i, expiry := range r.Expiries {
+				assert.WithinDuration(t, start.Add(time.Minute+time.Duration(i)*time.Second), expiry, 100*time.Microsecond)
+			}
+			assert.Equal(t, time.Minute, r.WindowTTL)
+			assert.Zero(t, r.BannedUntil)
+			assert.Zero(t, r.EmptyAt)
+		})
+	}
+}
+
+func TestInspectShowsABan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		th := throttler.New(store)
+		rule := one("login", throttler.Condition{Name: "ip", Value: "a", Max: 1, TTL: time.Minute, Lockout: time.Hour})
+		rule.LockoutGrowth = 2
+		for range 2 {
+			_, err := th.Authorize(t.Context(), rule)
+			require.NoError(t, err)
+		}
+		r := inspected(t, store, "login", "ip", "a")
+		assert.WithinDuration(t, time.Now().Add(time.Hour), r.BannedUntil, 0)
+		assert.Equal(t, time.Hour, r.BanLength)
+		assert.Equal(t, 1, r.Bans)
+		assert.Empty(t, r.Expiries)
+	})
+}
+
+func TestInspectShowsWhenABucketIsEmpty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		rule := one("site", throttler.Condition{Name: "ip", Value: "a", Max: 6, TTL: time.Minute, Algorithm: throttler.LeakyBucket})
+		_, err := throttler.New(store).Authorize(t.Context(), rule)
 		require.NoError(t, err)
-	}
-	return records
-}
-
-func TestRecordOf50HitsOver5MinutesTakes180BytesAtMost(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	for range 100 {
-		var hits []time.Time
-		for range 50 {
-			hits = append(hits, at(time.Duration(random.Int64N(int64(5*time.Minute)))))
-		}
-		slices.SortFunc(hits, time.Time.Compare)
-		require.LessOrEqual(t, len(throttler.WindowRecord(50, 5*time.Minute, hits...)), 180)
-	}
-	require.Len(t, throttler.WindowRecord(50, 5*time.Minute, hits(50, 6*time.Second)...), 168)
-	require.Len(t, throttler.WindowRecord(5, time.Minute, hits(5, 6*time.Second)...), 43)
-}
-
-func TestFullRecordStaysWellUnder1MiB(t *testing.T) {
-	longest := throttler.WindowRecord(throttler.MaxHits, math.MaxInt64, hits(throttler.MaxHits, time.Second)...)
-	require.Less(t, len(longest), 600*1024)
-}
-
-// hits returns n times, every one by step later than the one before.
-func hits(n int, step time.Duration) []time.Time {
-	times := make([]time.Time, n)
-	for i := range times {
-		times[i] = at(time.Duration(i) * step)
-	}
-	return times
-}
-
-func TestWhatWasWrittenReadsBack(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		max := rapid.SampledFrom([]int{1, throttler.MaxFine, throttler.MaxFine + 1, throttler.MaxHits}).Draw(t, "max")
-		ttl := time.Duration(rapid.Int64Range(int64(time.Millisecond), math.MaxInt64).Draw(t, "ttl"))
-		latest := min(int64(ttl), math.MaxInt64-epoch.UnixNano())
-		offsets := rapid.SliceOfN(rapid.Int64Range(0, latest), 1, 100).Draw(t, "offsets")
-		slices.Sort(offsets)
-		var want []time.Time
-		for _, o := range offsets {
-			if max > throttler.MaxFine {
-				o = o / int64(throttler.Coarse) * int64(throttler.Coarse)
-			}
-			want = append(want, at(time.Duration(o)))
-		}
-		require.Equal(t, want, throttler.Expiries(throttler.WindowRecord(max, ttl, want...)))
+		r := inspected(t, store, "site", "ip", "a")
+		assert.WithinDuration(t, time.Now().Add(10*time.Second), r.EmptyAt, 0)
+		assert.Empty(t, r.Expiries)
+		assert.Zero(t, r.WindowTTL)
 	})
 }
 
-func TestForeignBytesAreNoRecord(t *testing.T) {
-	window := throttler.WindowRecord(5, time.Minute, hits(5, time.Second)...)
-	ban := throttler.BanRecord(at(time.Hour), time.Hour, 0)
-	bucket := throttler.BucketRecord(at(time.Hour), 0)
-	change := func(b []byte, i int, to byte) []byte {
-		b = slices.Clone(b)
-		b[i] = to
-		return b
-	}
-	foreign := map[string][]byte{
-		"nothing":               {},
-		"a number":              []byte("42"),
-		"text":                  []byte("a record of another program"),
-		"the original's list":   []byte("1700000000#1700000001#1700000002"),
-		"JSON":                  []byte(`{"hits":[1,2,3]}`),
-		"zeros":                 make([]byte, 100),
-		"version alone":         {1},
-		"version without need":  change(window, 0, 2),
-		"next version":          change(window, 0, 3),
-		"version long after":    change(window, 0, 4),
-		"unknown section":       change(window, 1, 0x24),
-		"window without hits":   window[:18],
-		"window with no TTL":    append(append([]byte{1, 4}, make([]byte, 8)...), window[10:]...),
-		"TTL beyond all time":   change(window, 2, 0x80),
-		"window at no time":     append([]byte{1, 4, 0, 0, 0, 0, 0, 0, 0, 1}, make([]byte, 9)...),
-		"window cut by a byte":  window[:len(window)-1],
-		"window cut by a hit":   window[:len(window)-5],
-		"window and a byte":     append(slices.Clone(window), 0),
-		"window and 4 bytes":    append(slices.Clone(window), window[len(window)-4:]...),
-		"window with a hit too": append(slices.Clone(window), 1, 2, 3, 4, 5),
-		"ban cut":               ban[:len(ban)-1],
-		"ban with a tail":       append(slices.Clone(ban), 0),
-		"ban without an end":    append([]byte{1, 1}, make([]byte, 16)...),
-		"ban of negative time":  change(ban, 10, 0x80),
-		"no repeats":            append([]byte{1, 3}, append(ban[2:], 0)...),
-		"bucket cut":            bucket[:len(bucket)-1],
-		"bucket with a tail":    append(slices.Clone(bucket), 0),
-		"bucket without score":  append([]byte{1, 16}, make([]byte, 10)...),
-		"sections that lack":    {1, 5},
-		"both algorithms":       append([]byte{1, 20}, window[2:]...),
-		"both units":            append([]byte{1, 12}, window[2:]...),
-		"repeats without ban":   {1, 2, 1},
-	}
-	for name, b := range foreign {
-		_, ok := throttler.Recode(b)
-		assert.False(t, ok, name)
-		// It counts as none, and the first hit replaces it.
-		o, next := throttler.Decide(epoch, throttler.Condition{Name: "c", Max: 2, TTL: time.Minute}, 0, b)
-		assert.Equal(t, throttler.Outcome{Name: "c", Limit: 2, Remaining: 1, ResetAfter: time.Minute}, o, name)
-		assert.Equal(t, throttler.WindowRecord(2, time.Minute, at(time.Minute)), next, name)
+func TestInspectRefusesWhatIsNoRecord(t *testing.T) {
+	for _, value := range []string{"", "hello", "\x01\xff", "\xff\x00"} {
+		_, err := throttler.Inspect([]byte(value))
+		assert.ErrorIs(t, err, throttler.ErrNotRecord, "%q", value)
 	}
 }
 
-// FuzzRecord feeds any bytes to the decoder and to a decision. Nothing may
-// panic; what decodes must encode to the same bytes; and whatever is stored
-// next must decode again and keep the promises on how long it may last.
-func FuzzRecord(f *testing.F) {
-	for _, g := range goldenRecords {
-		f.Add(g.record, int64(0), 3, int64(time.Minute))
-		f.Add(g.record, int64(-time.Hour), 1, int64(time.Millisecond))
+func TestAKeyIsTakenApartAsItWasPutTogether(t *testing.T) {
+	for _, value := range []string{"203.0.113.7", "", "a#b", "#"} {
+		identifier, name, got, ok := throttler.SplitRecordKey(throttler.RecordKey("login", "ip", value))
+		assert.True(t, ok, "%q", value)
+		assert.Equal(t, []string{"login", "ip", value}, []string{identifier, name, got})
 	}
-	for _, g := range goldenOf2 {
-		f.Add(g.record, int64(0), 3, int64(time.Minute))
-		f.Add(g.record, int64(time.Minute), 40, int64(time.Minute))
+	for _, key := range []string{"", "login", "login#ip", "#sha256#00", throttler.RecordKey("login", "ip", "a b")} {
+		_, _, _, ok := throttler.SplitRecordKey(key)
+		assert.False(t, ok, "%q", key)
 	}
-	f.Add([]byte("foreign"), int64(0), 1, int64(time.Hour))
-	f.Fuzz(func(t *testing.T, b []byte, offset int64, max int, ttl int64) {
-		recoded, ok := throttler.Recode(b)
-		if ok {
-			require.Equal(t, b, recoded)
-		}
-		if offset < 0 {
-			offset = -(offset / 2)
-		}
-		now := time.Unix(0, offset)
-		for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
-			for _, cost := range []int{1, max/2 + 1} {
-				c := throttler.Condition{Name: "c", Max: max, TTL: time.Duration(ttl), Algorithm: algorithm, Cost: cost}
-				if (throttler.Rule{Identifier: "f", Either: []throttler.Condition{c}}).Validate() == nil {
-					requireSound(t, now, c, b)
-				}
-			}
-		}
-	})
-}
-
-// requireSound decides a call of c on b, whatever b is.
-func requireSound(t *testing.T, now time.Time, c throttler.Condition, b []byte) {
-	before := slices.Clone(b)
-	o, next := throttler.Decide(now, c, 0, b)
-	require.Equal(t, before, b, "a decision must leave what it read alone")
-	if !o.Banned && c.Algorithm == throttler.SlidingWindow {
-		require.LessOrEqual(t, o.RetryAfter, saturated(c.TTL, throttler.Coarse))
-		require.LessOrEqual(t, o.ResetAfter, saturated(c.TTL, throttler.Coarse))
+	for key, hashed := range map[string]bool{
+		throttler.RecordKey("login", "ip", "a b"): true,
+		throttler.RecordKey("login", "ip", "a"):   false,
+	} {
+		assert.Equal(t, hashed, throttler.IsHashedKey(key), "%q", key)
 	}
-	require.False(t, o.Blocked && o.RetryAfter == 0, "a refusal says when to come back")
-	if next == nil {
-		return
-	}
-	recoded, ok := throttler.Recode(next)
-	require.True(t, ok)
-	require.Equal(t, next, recoded)
-	throttler.TakeBack(now, c, next) // must not panic
-}
-
-func saturated(a, b time.Duration) time.Duration {
-	if a > math.MaxInt64-b {
-		return math.MaxInt64
-	}
-	return a + b
 }

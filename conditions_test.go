@@ -25,9 +25,27 @@ func condition(name string, max int, ttl time.Duration) throttler.Condition {
 	return throttler.Condition{Name: name, Value: "v", Max: max, TTL: ttl, Message: name + " is full"}
 }
 
+func window(max int, ttl time.Duration) throttler.Condition {
+	return throttler.Condition{Name: "c", Max: max, TTL: ttl}
+}
+
+func leaky(max int, ttl time.Duration) throttler.Condition {
+	return throttler.Condition{Name: "c", Max: max, TTL: ttl, Algorithm: throttler.LeakyBucket}
+}
+
 // eachAlgorithm runs test with a condition of each, that holds max hits for so
 // long that none expires or leaks during the test.
 func eachAlgorithm(t *testing.T, max int, test func(*testing.T, throttler.Condition)) {
+	eachOldAlgorithm(t, max, test)
+	t.Run("calendar", func(t *testing.T) {
+		in10Days := time.Now().UTC().AddDate(0, 0, 10) // the month ends far from now
+		test(t, throttler.Condition{Name: "c", Max: max, Algorithm: throttler.Calendar,
+			Period: throttler.Period{Unit: throttler.Month, Anchor: min(in10Days.Day(), 28)}})
+	})
+}
+
+// eachOldAlgorithm is eachAlgorithm for those that the first release knew.
+func eachOldAlgorithm(t *testing.T, max int, test func(*testing.T, throttler.Condition)) {
 	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			test(t, throttler.Condition{Name: "c", Max: max, TTL: 10_000 * time.Hour, Algorithm: algorithm})
@@ -74,7 +92,7 @@ func TestInvalidRulesNameTheFieldAndItsValue(t *testing.T) {
 		{`MaxLockout is 1h0m0s, want 0, or a Lockout that grows`, with(func(r *throttler.Rule, _ *throttler.Condition) { r.MaxLockout = time.Hour })},
 		{`Either[0].Cost is -1, want 0 to Max, which is 1`, with(func(_ *throttler.Rule, c *throttler.Condition) { c.Cost = -1 })},
 		{`Either[0].Cost is 2, want 0 to Max, which is 1`, with(func(_ *throttler.Rule, c *throttler.Condition) { c.Cost = 2 })},
-		{`Either[0].Algorithm is 2, want SlidingWindow or LeakyBucket`, with(func(_ *throttler.Rule, c *throttler.Condition) { c.Algorithm = 2 })},
+		{`Either[0].Algorithm is 4, want SlidingWindow, LeakyBucket, InFlight or Calendar`, with(func(_ *throttler.Rule, c *throttler.Condition) { c.Algorithm = 4 })},
 		{`Either[0].Max is 1000001, want 1 to 1000000`, with(func(_ *throttler.Rule, c *throttler.Condition) {
 			c.Algorithm, c.TTL, c.Max = throttler.LeakyBucket, time.Millisecond, 1_000_001
 		})},
@@ -137,4 +155,11 @@ func inBubble(t *testing.T, f func()) {
 	if stop != nil {
 		panic(stop)
 	}
+}
+
+func TestConditionsAreThoseOfEitherOrElseOfAll(t *testing.T) {
+	one, other := throttler.Condition{Name: "one"}, throttler.Condition{Name: "other"}
+	require.Empty(t, throttler.Rule{}.Conditions())
+	require.Equal(t, []throttler.Condition{one}, throttler.Rule{Either: []throttler.Condition{one}}.Conditions())
+	require.Equal(t, []throttler.Condition{one, other}, throttler.Rule{All: []throttler.Condition{one, other}}.Conditions())
 }

@@ -64,7 +64,7 @@ func TestOthersDoNotNoticeThatTheLeadersContextHasEndedAlready(t *testing.T) {
 			assert.NoError(t, err)
 			assert.NoError(t, d.Err)
 		})
-		key := throttler.Key(rule.Identifier, "c", rule.Either[0].Value)
+		key := throttler.RecordKey(rule.Identifier, "c", rule.Either[0].Value)
 		assert.Eventually(t, func() bool { return throttler.Queued(th, key) == 2 }, 20*time.Second, time.Millisecond)
 		cancel()
 	}

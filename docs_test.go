@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"go/ast"
+	"go/format"
 	"go/importer"
 	"go/parser"
 	"go/token"
@@ -50,12 +51,29 @@ func TestSnippetsOfTheDocumentsCompile(t *testing.T) {
 	}
 }
 
+// The pages that protect a login begin with a program that is run as it is printed.
+func TestLoginPagesBeginWithAWholeProgram(t *testing.T) {
+	for _, page := range []string{"README.md", "docs/start-login.md"} {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		first := snippets(string(text))[0]
+		require.True(t, strings.HasPrefix(first.code, "package main\n"), page)
+		require.Contains(t, first.code, "\nfunc main() {\n", page)
+		formatted, err := format.Source([]byte(first.code))
+		require.NoError(t, err)
+		require.Equal(t, string(formatted), first.code, page)
+		require.NoError(t, first.compile(map[string]string{}), page)
+	}
+}
+
 func TestSnippetsThatDoNotCompileAreFound(t *testing.T) {
 	for name, code := range map[string]string{
-		"a name that is not there":   "th.Authorise(ctx, rule)",
-		"an error that is forgotten": "d, err := th.Authorize(ctx, rule)\nfmt.Println(d)",
-		"a field of the wrong type":  `throttler.Condition{Name: "ip", Max: "5"}`,
-		"no Go":                      "if then else",
+		"a name that is not there":    "th.Authorise(ctx, rule)",
+		"an error that is forgotten":  "d, err := th.Authorize(ctx, rule)\nfmt.Println(d)",
+		"a field of the wrong type":   `throttler.Condition{Name: "ip", Max: "5"}`,
+		"no Go":                       "if then else",
+		"a program without an import": "package main\n\nfunc main() { fmt.Println() }",
+		"an unused name of a program": "package main\n\nfunc main() { th := 1 }",
 	} {
 		known := map[string]string{"ctx": "context.Context", "th": "*throttler.Throttler", "rule": "throttler.Rule"}
 		require.Error(t, snippet{code: code}.compile(known), name)
@@ -83,7 +101,7 @@ func snippets(page string) []snippet {
 			continue
 		}
 		indent := page[m[2]:m[3]]
-		code := strings.ReplaceAll("\n"+page[m[4]:m[5]], "\n"+indent, "\n")
+		code := strings.ReplaceAll("\n"+page[m[4]:m[5]], "\n"+indent, "\n")[1:]
 		all = append(all, snippet{1 + strings.Count(page[:m[0]], "\n"), code, given})
 		given = map[string]string{}
 	}
@@ -124,7 +142,7 @@ func (s snippet) compile(known map[string]string) error {
 			return f, err
 		}),
 		Error: func(err error) {
-			if !isLeftToTheRest(err) {
+			if isWhole(s.code) || !isLeftToTheRest(err) {
 				problems = append(problems, err)
 			}
 		},
@@ -151,10 +169,13 @@ func isLeftToTheRest(err error) bool {
 	return strings.Contains(text, "declared and not used") && !strings.HasSuffix(text, ": err")
 }
 
+// isWhole reports whether code is a file, which needs nothing else to compile.
+func isWhole(code string) bool { return strings.HasPrefix(code, "package ") }
+
 // source returns a file with s in it, be it a file, declarations, statements, a
 // value, or conditions of a rule.
 func (s snippet) source(known map[string]string) (string, error) {
-	if strings.HasPrefix(s.code, "package ") {
+	if isWhole(s.code) {
 		return s.code, nil
 	}
 	var mistake error
@@ -223,11 +244,11 @@ var importable = func() map[string]string {
 	all := map[string]string{"throttler": ours, "prometheus": "go.opentelemetry.io/otel/exporters/prometheus"}
 	for _, path := range []string{
 		"context", "errors", "expvar", "fmt", "io", "log", "log/slog", "net", "net/http", "net/http/httptest", "net/netip", "os",
-		"strconv", "strings", "testing", "testing/synctest", "time", "crypto/tls", "crypto/x509", "crypto/rand", "encoding/json",
-		ours + "/grpcthrottle", ours + "/httpthrottle", ours + "/login", ours + "/memstore", ours + "/otelthrottle", ours + "/pool", ours + "/tally",
+		"strconv", "strings", "sync", "testing", "testing/synctest", "time", "crypto/tls", "crypto/x509", "crypto/rand", "encoding/json",
+		ours + "/grpcthrottle", ours + "/httpthrottle", ours + "/login", ours + "/memstore", ours + "/otelthrottle", ours + "/pool", ours + "/redisstore", ours + "/storetest", ours + "/tally",
 		"github.com/bradfitz/gomemcache/memcache", "github.com/gin-gonic/gin", "github.com/stretchr/testify/require",
 		"go.opentelemetry.io/otel", "google.golang.org/grpc", "google.golang.org/grpc/codes", "google.golang.org/grpc/status",
-		"google.golang.org/protobuf/proto", "go.opentelemetry.io/otel/sdk/metric", "github.com/prometheus/client_golang/prometheus/promhttp", "math",
+		"google.golang.org/protobuf/proto", "go.opentelemetry.io/otel/sdk/metric", "github.com/prometheus/client_golang/prometheus/promhttp", "math", "math/rand/v2", "database/sql",
 	} {
 		all[path[strings.LastIndexByte(path, '/')+1:]] = path
 	}

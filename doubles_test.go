@@ -181,7 +181,7 @@ func overtaken(client throttler.Client, faster func()) throttler.Client {
 	var once sync.Once
 	f := over(client)
 	f.before = func(op string, keys ...string) error {
-		if op == "add" && strings.HasPrefix(keys[0], throttler.Key("test", "narrow", "")) {
+		if op == "add" && strings.HasPrefix(keys[0], throttler.RecordKey("test", "narrow", "")) {
 			once.Do(faster)
 		}
 		return nil
@@ -386,6 +386,7 @@ const (
 	nothingLost loss = iota
 	answerLost       // the write was carried out
 	requestLost      // it was not
+	notSent          // nor can it be, as the exchange is told; another write came meanwhile
 	covered          // it was carried out, and another write came after it
 	arrivesLate      // it is carried out, after the record was read anew
 )
@@ -409,7 +410,7 @@ func (r *remote) Exchange(ctx context.Context, xs ...throttler.Exchange) {
 	var all sync.WaitGroup
 	done := make(chan struct{})
 	for _, x := range xs {
-		all.Go(func() { r.exchange(x) })
+		all.Go(func() { r.exchange(x, false) })
 	}
 	go func() { all.Wait(); close(done) }()
 	select {
@@ -420,7 +421,8 @@ func (r *remote) Exchange(ctx context.Context, xs ...throttler.Exchange) {
 
 func (r *remote) Start(xs ...throttler.Exchange) { go r.Exchange(context.Background(), xs...) }
 
-func (r *remote) exchange(x throttler.Exchange) {
+// exchange carries x out. notStored is what x is told of an earlier try.
+func (r *remote) exchange(x throttler.Exchange, notStored bool) {
 	time.Sleep(r.busy)
 	if r.noTurn.Add(-1) >= 0 {
 		x.Done(throttler.Result{Err: throttler.ErrOverloaded})
@@ -434,7 +436,7 @@ func (r *remote) exchange(x throttler.Exchange) {
 		x.Done(r.readAndServe(x))
 		return
 	}
-	item := x.Propose(throttler.Turn{Conn: conn})
+	item := x.Propose(throttler.Turn{Conn: conn, NotStored: notStored})
 	r.trips.Add(1)
 	time.Sleep(roundTrip / 2)
 	if err != nil {
@@ -449,10 +451,10 @@ func (r *remote) exchange(x throttler.Exchange) {
 		x.Done(result)
 		return
 	}
-	if lose != requestLost && lose != arrivesLate {
+	if lose != requestLost && lose != notSent && lose != arrivesLate {
 		r.serve(x.Key(), item)
 	}
-	if lose == covered {
+	if lose == covered || lose == notSent {
 		found, _ := r.store.Get(x.Key())
 		found.Flags++
 		_ = r.store.CompareAndSwap(found)
@@ -463,7 +465,7 @@ func (r *remote) exchange(x throttler.Exchange) {
 	if lose == arrivesLate {
 		time.AfterFunc(roundTrip/2+1, func() { r.serve(x.Key(), item) })
 	}
-	r.exchange(x)
+	r.exchange(x, lose == notSent)
 }
 
 // readAndServe reads the record of x, and then stores what x proposes.

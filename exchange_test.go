@@ -217,9 +217,9 @@ func TestTheClockIsReadWhenTheTurnComes(t *testing.T) {
 		begin := time.Now()
 		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status, "the first hit has expired meanwhile")
 		require.Equal(t, r.busy+roundTrip, time.Since(begin))
-		item, err := r.store.Get(throttler.Key("test", "a", "v"))
+		item, err := r.store.Get(throttler.RecordKey("test", "a", "v"))
 		require.NoError(t, err)
-		expiries := throttler.Expiries(item.Value)
+		expiries := inspect(t, item.Value).Expiries
 		require.Len(t, expiries, 1)
 		require.Equal(t, r.busy+ttl, expiries[0].Sub(begin))
 	})
@@ -584,6 +584,18 @@ func TestALostAnswerThatIsCoveredSaysSoAndBansNobody(t *testing.T) {
 		require.Equal(t, throttler.Authorized, d.Status)
 		require.Error(t, d.Err)
 		require.Equal(t, []int{3}, remaining(d), "it is counted once more")
+	})
+}
+
+// What was not sent is not suspected, though the record has changed meanwhile.
+func TestAWriteThatWasNotSentIsNotSuspected(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(condition("a", 5, time.Minute))
+		authorize(t, th, rule)
+		r.lose = notSent
+		d := authorize(t, th, rule)
+		require.NoError(t, d.Err)
+		require.Equal(t, []int{3}, remaining(d))
 	})
 }
 

@@ -39,6 +39,16 @@ func TestFallbackKeepsCountingWhileTheBackendFails(t *testing.T) {
 	require.NoError(t, d.Err)
 }
 
+func TestFallbackTakesNoAllocationWhileTheBackendAnswers(t *testing.T) {
+	rule := either(condition("a", 10_000, time.Second))
+	allocs := func(fallback throttler.Client) float64 {
+		th := throttler.New(memstore.New())
+		th.Fallback = fallback
+		return testing.AllocsPerRun(500, func() { _, _ = th.Authorize(t.Context(), rule) })
+	}
+	require.LessOrEqual(t, allocs(memstore.New()), allocs(nil))
+}
+
 func TestFallbackDecidesOnlyWhatFailed(t *testing.T) {
 	client := &partial{faulty: newFaulty(), dead: "test#dead#v", err: keyed{"test#dead#v"}}
 	client.before = failing(errDown, client.dead, "get", "add", "cas")

@@ -283,3 +283,38 @@ func BenchmarkServerDown(b *testing.B) {
 		}
 	}
 }
+
+// gomemcache's timeout begins anew with each item of an answer, and its methods take no
+// ctx: what ends such a call is its own ctx.
+func TestAServerThatNeverEndsAnAnswerIsLeftWhenTheContextEnds(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				for range 200 { // each item comes within the client's timeout
+					if _, err := conn.Write([]byte("VALUE test#a#v 0 0 1\r\n\r\n")); err != nil {
+						return
+					}
+					time.Sleep(50 * time.Millisecond)
+				}
+			}()
+		}
+	}()
+	client := memcache.New(listener.Addr().String())
+	client.Timeout = 200 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	begin := time.Now()
+	d, err := throttler.New(client).Authorize(ctx, either(condition("a", 5, time.Minute)))
+	require.NoError(t, err)
+	require.ErrorIs(t, d.Err, context.DeadlineExceeded)
+	require.Equal(t, throttler.Authorized, d.Status)
+	require.Less(t, time.Since(begin), 8*time.Second)
+}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/containertest"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -117,7 +118,7 @@ func (o *outage) findValues(t *testing.T) {
 				continue
 			}
 			before := o.pool.Stats()[server].Calls
-			_, err := o.pool.GetMulti([]string{throttler.Key("outage", fmt.Sprint("c", server), value)})
+			_, err := o.pool.GetMulti([]string{throttler.RecordKey("outage", fmt.Sprint("c", server), value)})
 			require.NoError(t, err)
 			if o.pool.Stats()[server].Calls > before {
 				o.values[server] = append(o.values[server], value)
@@ -304,7 +305,7 @@ func TestOneOfThreeServersIsKilledWithAFallback(t *testing.T) {
 // Behind a published port, a container that is paused still accepts, and one that
 // is killed takes its port and its network with it.
 func TestOneOfThreeContainersIsPausedAndKilled(t *testing.T) {
-	servers := three(t, memcachedtest.Container)
+	servers := three(t, containertest.Memcached)
 	t.Run("paused", func(t *testing.T) {
 		o := underLoad(t, servers, nil)
 		o.befall(t, servers[sick].Pause, servers[sick].Resume, false)

@@ -117,8 +117,8 @@ func bannedUntil(t *testing.T, server *memcachedtest.Server, key string) time.Ti
 	t.Helper()
 	answer := server.Command(t, "get "+key)
 	require.Len(t, answer, 2)
-	end, _, ok := throttler.BanEnd([]byte(answer[1]))
-	require.True(t, ok)
+	end := inspect(t, []byte(answer[1])).BannedUntil
+	require.False(t, end.IsZero())
 	return end
 }
 
@@ -361,6 +361,7 @@ func TestRecordsThatComeAndGoAreGivenUp(t *testing.T) {
 	server := memcachedtest.Process(t)
 	client := overPool(t, server)
 	th := throttler.New(client)
+	th.QueueTimeout = time.Minute // of many round trips
 	other := throttler.New(client.Client)
 	rule := either(condition("c", 10, time.Minute))
 	client.before = func(op string, keys ...string) error {

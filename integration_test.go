@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/containertest"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -26,7 +27,7 @@ func TestBehavioursOverMemcached(t *testing.T) {
 }
 
 func TestBehavioursOverContainer(t *testing.T) {
-	testBehavioursOver(t, memcachedtest.Container(t))
+	testBehavioursOver(t, containertest.Memcached(t))
 }
 
 func testBehavioursOver(t *testing.T, server *memcachedtest.Server) {

@@ -183,7 +183,7 @@ func TestEachBanIsSoManyTimesLongerThanTheLast(t *testing.T) {
 			o := call() // which is banned
 			require.True(t, o.Banned)
 			want := min(float64(longest), float64(rule.Lockout)*math.Pow(rule.LockoutGrowth, float64(n)))
-			require.InDelta(t, want, float64(o.RetryAfter), float64(throttler.Coarse))
+			require.InDelta(t, want, float64(o.RetryAfter), float64(tick))
 			time.Sleep(o.RetryAfter - time.Nanosecond)
 			require.True(t, call().Banned)
 			// Within a day all is remembered.

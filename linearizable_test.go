@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -103,6 +104,8 @@ const (
 	sessionMax     = 5
 	sessionClients = 6
 	sessionCalls   = 20 // of each client
+
+	decidedWithin = 20 * time.Second
 )
 
 func (m mix) rule() throttler.Rule {
@@ -186,16 +189,20 @@ func (c *caller) look() reply {
 	if err != nil {
 		return reply{Failed: true}
 	}
-	if _, _, banned := throttler.BanEnd(item.Value); banned {
+	r, err := throttler.Inspect(item.Value)
+	switch {
+	case err != nil:
+		return reply{Failed: true}
+	case !r.BannedUntil.IsZero():
 		return reply{Banned: true}
 	}
-	return reply{Remaining: sessionMax - len(throttler.Expiries(item.Value))}
+	return reply{Remaining: sessionMax - len(r.Expiries)}
 }
 
-// session has several callers, in as many processes as there are clients, call a
-// record of their own, and returns what they did. Callers of one process are
+// session has several callers, in as many processes as there are clients, make calls
+// on a record of their own, and returns what they did. Callers of one process are
 // decided together.
-func (m mix) session(t *testing.T, clients []throttler.Client) []porcupine.Operation {
+func (m mix) session(t *testing.T, calls int, clients []throttler.Client) []porcupine.Operation {
 	var (
 		wg    sync.WaitGroup
 		each  = make([][]porcupine.Operation, sessionClients)
@@ -211,7 +218,7 @@ func (m mix) session(t *testing.T, clients []throttler.Client) []porcupine.Opera
 		c := &caller{rule: rule, client: clients[process], throttler: processes[process]}
 		random := rand.New(rand.NewPCG(rand.Uint64(), uint64(id)))
 		wg.Go(func() {
-			for range sessionCalls {
+			for range calls {
 				op := m.pick(random)
 				call := time.Since(begin)
 				op, reply := c.do(op)
@@ -229,12 +236,51 @@ func (m mix) session(t *testing.T, clients []throttler.Client) []porcupine.Opera
 	return history
 }
 
+// judge makes a session of so many calls by each client, and returns what it comes to,
+// which is Ok or Illegal. One that porcupine cannot decide within that time is followed
+// by one of half as many calls.
+func judge(t *testing.T, model porcupine.Model, calls int, within time.Duration, session func(calls int) []porcupine.Operation) (porcupine.CheckResult, porcupine.LinearizationInfo) {
+	t.Helper()
+	for ; calls > 2; calls /= 2 {
+		history := session(calls)
+		result, info := porcupine.CheckOperationsVerbose(model, history, within)
+		if result != porcupine.Unknown {
+			return result, info
+		}
+		t.Logf("%d operations are too many to be decided within %v", len(history), within)
+	}
+	require.FailNow(t, "no session is small enough to be decided")
+	return porcupine.Unknown, porcupine.LinearizationInfo{}
+}
+
+func TestASessionThatCannotBeDecidedIsFollowedByASmallerOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sessions []int
+		for input, want := range map[int]porcupine.CheckResult{3: porcupine.Ok, 4: porcupine.Illegal} {
+			sessions = nil
+			result, _ := judge(t, porcupine.Model{
+				Init: func() any { return nil },
+				Step: func(_, input, _ any) (bool, any) {
+					time.Sleep(time.Duration(input.(int)) * time.Second)
+					return want == porcupine.Ok, nil
+				},
+			}, 4*input, 5*time.Second, func(calls int) []porcupine.Operation {
+				sessions = append(sessions, calls)
+				return []porcupine.Operation{{Input: calls, Return: 1}}
+			})
+			require.Equal(t, want, result)
+			require.Equal(t, []int{4 * input, 2 * input, input}, sessions)
+		}
+	})
+}
+
 // check judges up to n sessions, until one does not come to Ok. It returns what
 // that came to, and shows it if it is not what is wanted.
 func (m mix) check(t *testing.T, n int, want porcupine.CheckResult, clients ...throttler.Client) porcupine.CheckResult {
 	for range n {
-		history := m.session(t, clients)
-		result, info := porcupine.CheckOperationsVerbose(m.model(), history, time.Minute)
+		result, info := judge(t, m.model(), sessionCalls, decidedWithin, func(calls int) []porcupine.Operation {
+			return m.session(t, calls, clients)
+		})
 		if result == porcupine.Ok {
 			continue
 		}

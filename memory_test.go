@@ -53,7 +53,7 @@ func recordsPerMegabyte(t *testing.T, server *memcachedtest.Server, rule throttl
 		}
 	}
 	c := rule.Either[0]
-	answer := server.Command(t, "get "+throttler.Key(rule.Identifier, c.Name, c.Value))
+	answer := server.Command(t, "get "+throttler.RecordKey(rule.Identifier, c.Name, c.Value))
 	require.Len(t, answer, 2)
 	return len(answer[1]), stat(t, server, "stats slabs", class+":chunks_per_page")
 }
@@ -114,10 +114,10 @@ func flood(t *testing.T, server *memcachedtest.Server, first, n int) {
 	require.NoError(t, err)
 	defer conn.Close()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
-	record := throttler.WindowRecord(50, 5*time.Minute, time.Now().Add(5*time.Minute))
+	record := recordOf(t, either(condition("ip", 50, 5*time.Minute)))
 	var b bytes.Buffer
 	for i := range n {
-		fmt.Fprintf(&b, "add %s 0 303 %d noreply\r\n%s\r\n", throttler.Key("login", "ip", network64(first+i)), len(record), record)
+		fmt.Fprintf(&b, "add %s 0 303 %d noreply\r\n%s\r\n", throttler.RecordKey("login", "ip", network64(first+i)), len(record), record)
 	}
 	b.WriteString("version\r\n")
 	_, err = conn.Write(b.Bytes())

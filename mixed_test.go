@@ -120,7 +120,7 @@ func (f *fleet) rule(conditions ...throttler.Condition) throttler.Rule {
 }
 
 func (f *fleet) manyCallsAtOnce() {
-	eachAlgorithm(f.t, 100, func(t *testing.T, c throttler.Condition) {
+	eachOldAlgorithm(f.t, 100, func(t *testing.T, c throttler.Condition) {
 		rule := f.rule(c)
 		rule.Either[0].Value = t.Name()
 		var wg sync.WaitGroup
@@ -161,7 +161,7 @@ func (f *fleet) bansHoldForBoth() {
 // What a ban keeps of its hits is hidden from the older release: it finds a ban,
 // and nothing that counts when that ends.
 func (f *fleet) bansWithHits() {
-	eachAlgorithm(f.t, 2, func(t *testing.T, c throttler.Condition) {
+	eachOldAlgorithm(f.t, 2, func(t *testing.T, c throttler.Condition) {
 		rule := f.rule(c, condition("other", 100, time.Hour))
 		rule.Either[0].Value = t.Name()
 		rule.CountAuthorizedOnly, rule.Lockout, rule.LockoutGrowth = true, time.Second, 1
@@ -219,7 +219,7 @@ func (f *fleet) bucketsGivenBack() {
 
 // Hits of both releases stand in one list.
 func (f *fleet) windowsInTurn() {
-	for _, max := range []int{5, throttler.MaxFine + 1, 200} {
+	for _, max := range []int{5, 32 + 1, 200} {
 		rule := f.rule(condition(fmt.Sprintf("window of %d", max), max, time.Hour))
 		for i := range max {
 			var d throttler.Decision

@@ -135,7 +135,7 @@ func TestWhoCameBeforeTheLastAnswerIsNotTurnedAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newFaulty()
 		client.before = func(_ string, keys ...string) error {
-			if keys[0] == throttler.Key("test", "a", "unanswered") {
+			if keys[0] == throttler.RecordKey("test", "a", "unanswered") {
 				time.Sleep(310 * time.Millisecond)
 				return os.ErrDeadlineExceeded
 			}
@@ -174,7 +174,7 @@ func TestTurnsComeInOrder(t *testing.T) {
 		var wg sync.WaitGroup
 		var want []string
 		for i := range 300 {
-			want = append(want, throttler.Key("test", "a", fmt.Sprint(i)))
+			want = append(want, throttler.RecordKey("test", "a", fmt.Sprint(i)))
 			wg.Go(func() { authorize(t, th, valued(fmt.Sprint(i))) })
 			synctest.Wait()
 		}
@@ -207,7 +207,7 @@ func TestWhoLeavesBeforeTheirTurnTakesNone(t *testing.T) {
 		require.Zero(t, all)
 		require.Zero(t, c.underWay.Load())
 		for i := range 600 {
-			_, err := c.Store.Get(throttler.Key("test", "a", fmt.Sprint(i)))
+			_, err := c.Store.Get(throttler.RecordKey("test", "a", fmt.Sprint(i)))
 			require.ErrorIs(t, err, memcache.ErrCacheMiss, "none was about to be written")
 		}
 	})
@@ -285,7 +285,7 @@ func TestAServerThatHangsFailsFewConditionsOfOthers(t *testing.T) {
 		bad := make(map[string]bool)
 		for i := 0; i < n; i += 100 {
 			c := rule.Either[i]
-			bad[throttler.Key(rule.Identifier, c.Name, c.Value)] = true
+			bad[throttler.RecordKey(rule.Identifier, c.Name, c.Value)] = true
 		}
 		f := over(memstore.New())
 		f.before = func(op string, keys ...string) error {
@@ -320,7 +320,7 @@ func TestAServerThatRefusesFailsNoConditionsOfOthers(t *testing.T) {
 		refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 		down := make(map[string]bool)
 		for i, c := range rule.Either {
-			down[throttler.Key(rule.Identifier, c.Name, c.Value)] = bad(i)
+			down[throttler.RecordKey(rule.Identifier, c.Name, c.Value)] = bad(i)
 		}
 		f := over(memstore.New())
 		f.before = func(_ string, keys ...string) error {

@@ -99,7 +99,7 @@ func (r robot) requireStampsApart(t *testing.T, recorders []*recorder, admitted 
 	var expiries []time.Time
 	for _, rec := range recorders {
 		for _, value := range rec.stored {
-			hits := throttler.Expiries(value)
+			hits := inspect(t, value).Expiries
 			expiries = append(expiries, hits[len(hits)-1])
 		}
 	}
@@ -116,7 +116,7 @@ func (r robot) requireNeverLess(t *testing.T, admitted, refused []timedCall) {
 	for _, b := range refused {
 		held := 0
 		for _, a := range admitted {
-			if !a.begin.After(b.end) && a.end.Add(r.ttl+throttler.Coarse).After(b.begin) {
+			if !a.begin.After(b.end) && a.end.Add(r.ttl+tick).After(b.begin) {
 				held++
 			}
 		}
@@ -132,7 +132,7 @@ func (r robot) requireNeverLess(t *testing.T, admitted, refused []timedCall) {
 // places 0 to max-1 within late each, and place j is taken for the k-th time no
 // later than k*(ttl+late) + (j+1)*late after the first call.
 func (r robot) ideal(calls []timedCall) int {
-	late := throttler.Coarse
+	late := tick
 	for i := 1; i < len(calls); i++ {
 		late = max(late, calls[i].end.Sub(calls[i-1].begin))
 	}

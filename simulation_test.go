@@ -16,7 +16,7 @@ import (
 // TestASimulationDecidesAsAThrottlerWould makes the same calls of both, at the
 // same times, for every way that a rule can be.
 func TestASimulationDecidesAsAThrottlerWould(t *testing.T) {
-	for kinds := range 16 {
+	for kinds := range 32 {
 		t.Run(fmt.Sprint(kinds), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				random := rand.New(rand.NewPCG(uint64(kinds), 1))
@@ -45,7 +45,7 @@ func TestASimulationDecidesAsAThrottlerWould(t *testing.T) {
 	}
 }
 
-// simulated returns a rule of one of 16 kinds, for one of a few values.
+// simulated returns a rule of one of 32 kinds, for one of a few values.
 func simulated(kinds int, random *rand.Rand) throttler.Rule {
 	conditions := []throttler.Condition{
 		{Name: "ip", Value: fmt.Sprint(random.IntN(3)), Max: 3, TTL: 10 * time.Second},
@@ -61,6 +61,10 @@ func simulated(kinds int, random *rand.Rand) throttler.Rule {
 	rule.CountAuthorizedOnly = kinds&4 != 0
 	if kinds&8 != 0 {
 		conditions[0].Algorithm = throttler.LeakyBucket
+	}
+	if kinds&16 != 0 {
+		c := &conditions[1]
+		c.Algorithm, c.TTL, c.Max = throttler.Calendar, 0, 50
 	}
 	return rule
 }

@@ -150,7 +150,7 @@ func TestHitThatCannotBeGivenBackIsShownAsCounted(t *testing.T) {
 	d := authorize(t, throttler.New(client), rule)
 	require.Equal(t, throttler.Blocked, d.Status)
 	a := d.Outcomes[0]
-	require.Equal(t, throttler.Outcome{Name: "a", Limit: 5, Remaining: 4, ResetAfter: a.ResetAfter, Err: errDown}, a)
+	require.Equal(t, throttler.Outcome{Name: "a", Limit: 5, Cost: 1, Remaining: 4, ResetAfter: a.ResetAfter, Err: errDown}, a)
 	require.Equal(t, 3, peek(t, throttler.New(client.Client), either(rule.Either[0])).Outcomes[0].Remaining, "the hit, and this look")
 }
 

@@ -101,7 +101,7 @@ func allAtOnce() {}
 func TestWaitingCrowdGetsThroughAWindowInOrderAtTheFullRate(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		c := drawLimiter(t, throttler.SlidingWindow)
-		c.TTL = c.TTL.Truncate(throttler.Coarse) // so that nothing is rounded
+		c.TTL = c.TTL.Truncate(tick) // so that nothing is rounded
 		n := rapid.IntRange(1, 60).Draw(t, "crowd")
 		through := gather(t, throttler.New(memstore.New()), throttler.Rule{Identifier: "test", Either: []throttler.Condition{c}}, n, oneByOne)
 		for i, p := range through {
@@ -128,7 +128,7 @@ func TestWaitingCrowdGetsThroughABucketInOrderAtTheFullRate(t *testing.T) {
 func TestWaitingCrowdsOfTwoProcessesGetThroughAtTheFullRate(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		c := drawLimiter(t, throttler.SlidingWindow)
-		c.TTL = c.TTL.Truncate(throttler.Coarse)
+		c.TTL = c.TTL.Truncate(tick)
 		rule := throttler.Rule{Identifier: "test", Either: []throttler.Condition{c}}
 		store := memstore.New()
 		sizes := [2]int{rapid.IntRange(1, 30).Draw(t, "crowd"), rapid.IntRange(1, 30).Draw(t, "other crowd")}
