@@ -154,7 +154,7 @@ func (c *connection) take(max, minimum int, ttl time.Duration) time.Duration {
 	now := time.Since(c.began) // under the lock, so that the ring is in order
 	gaps := len(c.last)
 	if c.count >= minimum && gaps > 0 {
-		if wait := c.oldest() + share(ttl, gaps, max) - now; wait > 0 {
+		if wait := c.oldest() + timeFor(ttl, gaps, max) - now; wait > 0 {
 			return wait
 		}
 	}
@@ -171,8 +171,8 @@ func (c *connection) take(max, minimum int, ttl time.Duration) time.Duration {
 // full, count is its length and the index 0.
 func (c *connection) oldest() time.Duration { return c.last[c.count%len(c.last)] }
 
-// share returns the time that n of max requests take at a rate of max in ttl.
-func share(ttl time.Duration, n, max int) time.Duration {
+// timeFor returns the time that n of max requests take at a rate of max in ttl.
+func timeFor(ttl time.Duration, n, max int) time.Duration {
 	if n == max {
 		return ttl // to the nanosecond
 	}

@@ -259,3 +259,41 @@ func ExampleConnections() {
 	// 503 Service Unavailable
 	// 200 OK
 }
+
+// An API allows fewer requests than this program believes, and refuses the third. It is sent
+// again when the API wants it.
+func ExampleTransport() {
+	limits := throttler.New(memstore.New()) // or a pool of memcached servers, for many processes
+	client := &http.Client{Transport: &httpthrottle.Transport{
+		Throttler: limits,
+		Rule: func(r *http.Request) throttler.Rule {
+			return throttler.Rule{Identifier: "example-api", Either: []throttler.Condition{
+				{Name: "second", Value: r.URL.Host, Max: 10, TTL: time.Second},
+			}}
+		},
+	}}
+
+	arrived := 0
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if arrived++; arrived == 3 {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+		}
+	}))
+	defer api.Close()
+
+	for range 3 {
+		began := time.Now()
+		answer, err := client.Get(api.URL)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		answer.Body.Close()
+		fmt.Println(answer.StatusCode, "after", time.Since(began).Truncate(time.Second))
+	}
+	// Output:
+	// 200 after 0s
+	// 200 after 0s
+	// 200 after 1s
+}

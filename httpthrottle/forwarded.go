@@ -4,6 +4,8 @@ import (
 	"iter"
 	"net/netip"
 	"strings"
+
+	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
 // The header fields with forwarded addresses, in the form of the keys of an
@@ -148,7 +150,7 @@ func nodeAddr(node string) (netip.Addr, bool) {
 	if err != nil || bracketed && !addr.Is6() {
 		return netip.Addr{}, false
 	}
-	return plainAddr(addr), true
+	return address.Plain(addr), true
 }
 
 // isPort reports whether s is a colon and a port: a number or an obfuscated

@@ -166,7 +166,7 @@ func (m *Middleware) Check(r *http.Request) error {
 
 // misnaming returns an error if rule has no condition of a name in Public.
 func (m *Middleware) misnaming(rule *throttler.Rule) error {
-	conditions := gate.Conditions(rule)
+	conditions := rule.Conditions()
 	for _, name := range m.Public {
 		if !slices.ContainsFunc(conditions, func(c throttler.Condition) bool { return c.Name == name }) {
 			return fmt.Errorf("%q in Public is no condition of rule %q: give the name of one", name, rule.Identifier)
@@ -190,6 +190,11 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	switch verdict {
 	case gate.Passed:
 		m.publish(w, r, &rule, d)
+		held, release := gate.Hold(c.Context, m.throttler, &rule, d)
+		if release != nil {
+			defer release() // even if next panics
+			c.Context = held
+		}
 		next.ServeHTTP(w, r.WithContext(c))
 	case gate.Refused, gate.TooLarge:
 		*d = later(*d, m.tarpit.wait(c.Context, m.Delay, m.maxDelayed()))

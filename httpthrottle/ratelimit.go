@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/gate"
 )
 
 // Section 5.1 of the draft.
@@ -35,7 +34,7 @@ type publicNames []string
 
 // of yields the public conditions of rule, and their outcomes.
 func (p publicNames) of(rule *throttler.Rule, d *throttler.Decision) iter.Seq2[*throttler.Condition, *throttler.Outcome] {
-	conditions := gate.Conditions(rule)
+	conditions := rule.Conditions()
 	return func(yield func(*throttler.Condition, *throttler.Outcome) bool) {
 		for i := range conditions {
 			if slices.Contains(p, conditions[i].Name) && !yield(&conditions[i], &d.Outcomes[i]) {
@@ -62,7 +61,7 @@ func (p publicNames) publish(h http.Header, rule *throttler.Rule, d *throttler.D
 			violated = append(violated, policyName(name))
 		}
 		policies = appendPolicy(policies, name, c)
-		if known(o, d) {
+		if decided(o, d) {
 			limits = appendLimit(limits, name, c, o, d)
 		}
 	}
@@ -100,17 +99,29 @@ func isTaken(lines []string, name string) bool {
 	})
 }
 
-// known reports whether d tells what o's condition has left. It does not if the
+// decided reports whether d tells what o's condition has left. It does not if the
 // backend failed, nor for a request that never fits, for which the backend was
 // not asked.
-func known(o *throttler.Outcome, d *throttler.Decision) bool {
+func decided(o *throttler.Outcome, d *throttler.Decision) bool {
 	return o.Err == nil && (d.Status == throttler.Authorized || d.RetryAfter > 0)
 }
 
 func appendPolicy(b []byte, name string, c *throttler.Condition) []byte {
 	b = appendItem(b, name)
 	b = appendParameter(b, "q", int64(c.Max))
-	return appendParameter(b, "w", max(seconds(c.TTL), 1))
+	if c.Algorithm == throttler.InFlight { // a quota of what is under way has no window
+		return append(b, `;qu="concurrent-requests"`...)
+	}
+	return appendParameter(b, "w", max(seconds(windowOf(c)), 1))
+}
+
+// windowOf returns how long the hits of c count: TTL, or the period that is now.
+func windowOf(c *throttler.Condition) time.Duration {
+	if c.Algorithm != throttler.Calendar {
+		return c.TTL
+	}
+	start, end := c.Period.Bounds(time.Now())
+	return end.Sub(start)
 }
 
 // appendLimit adds the service limit of a condition: what is left, and its
@@ -122,6 +133,9 @@ func appendPolicy(b []byte, name string, c *throttler.Condition) []byte {
 func appendLimit(b []byte, name string, c *throttler.Condition, o *throttler.Outcome, d *throttler.Decision) []byte {
 	b = appendItem(b, name)
 	b = appendParameter(b, "r", int64(max(o.Remaining, 0)))
+	if c.Algorithm == throttler.InFlight && !isFull(o) {
+		return b
+	}
 	window := effectiveWindow(c, o)
 	if d.Status == throttler.Blocked && (!isFull(o) || window > d.RetryAfter) {
 		return b
@@ -141,6 +155,10 @@ func isFull(o *throttler.Outcome) bool { return o.Blocked || o.Remaining <= 0 }
 func effectiveWindow(c *throttler.Condition, o *throttler.Outcome) time.Duration {
 	if isFull(o) {
 		return o.RetryAfter
+	}
+	if c.Algorithm == throttler.Calendar {
+		_, end := c.Period.Bounds(time.Now())
+		return time.Until(end)
 	}
 	// A float: hits times nanoseconds can overflow an int64.
 	worth := time.Duration(math.Ceil(float64(o.Remaining) * float64(c.TTL) / float64(c.Max)))

@@ -2,6 +2,7 @@ package httpthrottle
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"net/netip"
 	"time"
@@ -87,4 +88,24 @@ func (s *Source) robotKey(r *http.Request, addr netip.Addr) string {
 		agent = agent[:maxAgent]
 	}
 	return s.key(r, addr) + " " + agent
+}
+
+// BodyCost returns the [throttler.Condition] Cost of a request whose body is
+// counted in bytes: its Content-Length, and at least 1. A body of unknown length,
+// as with chunked encoding, costs most: the most that the handler reads. So it
+// cannot evade the limit.
+//
+// Have the server read no more than that, by http.MaxBytesHandler:
+//
+//	limit.Handler(http.MaxBytesHandler(mux, most))
+//
+// BodyCost panics if most is less than 1.
+func BodyCost(r *http.Request, most int) int {
+	if most < 1 {
+		panic(fmt.Sprintf("httpthrottle: BodyCost: most is %d, want 1 or more", most))
+	}
+	if r.ContentLength < 0 {
+		return most
+	}
+	return int(min(max(r.ContentLength, 1), math.MaxInt))
 }

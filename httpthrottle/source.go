@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"net/textproto"
 	"strings"
+
+	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
 // DefaultIPv6Bits is the number of bits of an IPv6 address that are counted by
@@ -61,20 +63,14 @@ func (s Source) Key(r *http.Request) string { return s.key(r, s.Addr(r)) }
 
 // key returns the text of addr, which is that of r's client.
 func (s *Source) key(r *http.Request, addr netip.Addr) string {
-	bits := min(s.IPv6Bits, 128)
+	if addr.Is4() {
+		return s.textIn(r.RemoteAddr, addr)
+	}
+	bits := s.IPv6Bits
 	if bits < 1 {
 		bits = DefaultIPv6Bits
 	}
-	switch {
-	case !addr.IsValid():
-		return ""
-	case addr.Is4():
-		return s.textIn(r.RemoteAddr, addr)
-	case bits == 128:
-		return addr.String()
-	}
-	prefix, _ := addr.Prefix(bits) // fails on more bits than there are
-	return prefix.String()
+	return address.Text(addr, bits)
 }
 
 // textIn returns the text of addr, the client's IPv4 address: as part of remote if
@@ -102,7 +98,8 @@ func (s *Source) textIn(remote string, addr netip.Addr) string {
 //
 // An IPv6 address that stands for an IPv4 one counts as that: an IPv4-mapped
 // one (::ffff:0:0/96) and one from a NAT64 translator (64:ff9b::/96, RFC 6052).
-// Otherwise all clients of a translator would share a /64.
+// Otherwise all clients of a translator would share a /64. Key counts an address
+// from a translator with a prefix of its own (64:ff9b:1::/48, RFC 8215) whole.
 func (s Source) Addr(r *http.Request) netip.Addr {
 	addr, _ := s.addr(r)
 	return addr
@@ -164,49 +161,18 @@ func (s *Source) trusts(addr netip.Addr) bool {
 	if !addr.IsValid() {
 		return s.TrustUnix
 	}
-	for _, p := range s.Trusted {
-		if plainPrefix(p).Contains(addr) {
-			return true
-		}
-	}
-	return false
+	return address.In(addr, s.Trusted)
 }
 
 // peerAddr returns the address in an http.Request's RemoteAddr. It has a port
 // unless a middleware has rewritten it.
 func peerAddr(remote string) netip.Addr {
 	if peer, err := netip.ParseAddrPort(remote); err == nil {
-		return plainAddr(peer.Addr())
+		return address.Plain(peer.Addr())
 	}
 	addr, err := netip.ParseAddr(remote)
 	if err != nil {
 		return netip.Addr{}
 	}
-	return plainAddr(addr)
-}
-
-// translated is the prefix of addresses from NAT64 translators, RFC 6052,
-// section 2.1.
-var translated = netip.MustParsePrefix("64:ff9b::/96")
-
-// plainAddr returns addr without a zone, or the IPv4 address that it stands
-// for.
-func plainAddr(addr netip.Addr) netip.Addr {
-	addr = addr.Unmap().WithZone("")
-	if addr.Is4() || !translated.Contains(addr) {
-		return addr
-	}
-	bytes := addr.As16()
-	return netip.AddrFrom4([4]byte(bytes[12:]))
-}
-
-// plainPrefix returns the prefix of the plain addresses of p.
-func plainPrefix(p netip.Prefix) netip.Prefix {
-	if p.Bits() < 96 || p.Addr().Is4() {
-		return p
-	}
-	if addr := plainAddr(p.Addr()); addr.Is4() {
-		return netip.PrefixFrom(addr, p.Bits()-96)
-	}
-	return p
+	return address.Plain(addr)
 }

@@ -26,19 +26,19 @@ const (
 	xResetField     = "X-Ratelimit-Reset"
 )
 
-// A standing is the state of a condition in the X-RateLimit fields.
-type standing struct {
+// A report is the state of a condition in the X-RateLimit fields.
+type report struct {
 	limit, remaining int
 	blocked          bool
 	window           time.Duration
 }
 
-func standingOf(c *throttler.Condition, o *throttler.Outcome) standing {
-	return standing{c.Max, max(o.Remaining, 0), o.Blocked, effectiveWindow(c, o)}
+func reportOf(c *throttler.Condition, o *throttler.Outcome) report {
+	return report{c.Max, max(o.Remaining, 0), o.Blocked, effectiveWindow(c, o)}
 }
 
 // tighter reports whether s restricts a client more than other does.
-func (s standing) tighter(other standing) bool {
+func (s report) tighter(other report) bool {
 	switch {
 	case s.blocked != other.blocked:
 		return s.blocked
@@ -53,13 +53,13 @@ func (s standing) tighter(other standing) bool {
 // last. Reset is when a full condition takes a hit, and otherwise when it is
 // empty.
 func (x XRateLimit) publishX(h http.Header, public publicNames, rule *throttler.Rule, d *throttler.Decision) {
-	var told standing
+	var told report
 	found := false
 	for c, o := range public.of(rule, d) {
-		if !known(o, d) {
+		if !decided(o, d) {
 			continue
 		}
-		s := standingOf(c, o)
+		s := reportOf(c, o)
 		if !found || s.tighter(told) == (len(rule.Either) > 0) {
 			told, found = s, true
 		}
@@ -79,7 +79,7 @@ func tellsLess(h http.Header, remaining int) bool {
 	return err == nil && other < remaining
 }
 
-func (x XRateLimit) set(h http.Header, s standing) {
+func (x XRateLimit) set(h http.Header, s report) {
 	reset := retrySeconds(s.window)
 	if x == XRateLimitEpoch {
 		reset = unixCeil(time.Now().Add(s.window))

@@ -3,6 +3,7 @@
 package gate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,7 +88,7 @@ func Decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d
 // The Decision has no RetryAfter, since the request can never be authorized.
 // The backend is not asked, so Remaining is 0, and nothing is counted.
 func tooLarge(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision, err error) (Verdict, error) {
-	conditions, blocked := Conditions(rule), false
+	conditions, blocked := rule.Conditions(), false
 	refusal := throttler.Decision{Status: throttler.Blocked, WouldBlock: true}
 	for i := range conditions {
 		c := &conditions[i]
@@ -95,7 +96,7 @@ func tooLarge(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule,
 		refusal.Outcomes = append(refusal.Outcomes, o)
 		if o.Blocked {
 			blocked = true
-			refusal.Messages = append(refusal.Messages, message(c))
+			refusal.Messages = append(refusal.Messages, cmp.Or(c.Message, c.Name))
 		}
 	}
 	if !blocked || withoutCosts(*rule).Validate() != nil {
@@ -117,23 +118,8 @@ func withoutCosts(rule throttler.Rule) throttler.Rule {
 	rule.Either, rule.All = slices.Clone(rule.Either), slices.Clone(rule.All)
 	for _, conditions := range [][]throttler.Condition{rule.Either, rule.All} {
 		for i := range conditions {
-			conditions[i].Cost = 0
+			conditions[i].Cost, conditions[i].Least = 0, 0
 		}
 	}
 	return rule
-}
-
-// Conditions returns the conditions of rule, Either or All.
-func Conditions(rule *throttler.Rule) []throttler.Condition {
-	if len(rule.Either) > 0 {
-		return rule.Either
-	}
-	return rule.All
-}
-
-func message(c *throttler.Condition) string {
-	if c.Message != "" {
-		return c.Message
-	}
-	return c.Name
 }

@@ -1,0 +1,383 @@
+package httpthrottle
+
+import (
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// An answer is what a server says of its limits in a response.
+type answer struct {
+	status int
+	wait   time.Duration // by Retry-After; 0: not told
+	quotas []quota       // of one dialect only, so that none is read twice
+}
+
+// A quota is one limit of a server, as far as it is told.
+type quota struct {
+	limit     int           // 0: not told
+	window    time.Duration // in which limit is allowed; 0: not told
+	remaining int           // -1: not told
+	reset     time.Duration // until requests are allowed again if remaining is 0; 0: not told
+	requests  bool          // it counts requests, and not bytes or tokens
+	steady    bool          // it comes back little by little, as in a token bucket
+}
+
+// What more than this is absurd, and not read.
+const (
+	maxFieldLength = 8192 // bytes of a List
+	maxQuotas      = 16   // of an answer
+)
+
+// sameClock is how far Date may be from now if the clocks agree: it has no fractions of a second,
+// and is as old as the answer.
+const sameClock = 2 * time.Second
+
+// A dialect reads the fields that tell limits. now is the time by the server's clock.
+type dialect func(h http.Header, now time.Time) []quota
+
+// dialects are in the order of their precedence: the first one that tells anything wins.
+var dialects = [...]dialect{standardQuotas, separateQuotas, xQuotas, openAIQuotas}
+
+// readAnswer returns what the response says. Values that make no sense, such as negative
+// numbers, count as not told.
+func readAnswer(response *http.Response, now time.Time) answer {
+	h := response.Header
+	if date, err := http.ParseTime(h.Get("Date")); err == nil && date.Sub(now).Abs() > sameClock {
+		now = date // the server's times are by its own clock, which is another one
+	}
+	a := answer{status: response.StatusCode, wait: retryAfter(h, now)}
+	for _, read := range dialects {
+		if a.quotas = read(h, now); len(a.quotas) > 0 {
+			break
+		}
+	}
+	if len(a.quotas) > maxQuotas {
+		a.quotas = nil
+	}
+	return a
+}
+
+// refused reports whether the server refuses the request because of a limit. That is a 429,
+// a 503 with Retry-After, and GitHub's 403 with Retry-After or with nothing left.
+func (a *answer) refused() bool {
+	switch a.status {
+	case http.StatusTooManyRequests:
+		return true
+	case http.StatusServiceUnavailable:
+		return a.wait > 0
+	case http.StatusForbidden:
+		return a.wait > 0 || a.exhausted() > 0
+	}
+	return false
+}
+
+// exhausted returns the time until all quotas of which nothing is left are reset, or 0.
+func (a *answer) exhausted() (reset time.Duration) {
+	for _, q := range a.quotas {
+		if q.remaining == 0 {
+			reset = max(reset, q.reset)
+		}
+	}
+	return reset
+}
+
+// pause returns how long the server wants no requests, or 0 if it does not say. Retry-After
+// wins over all other fields.
+func (a *answer) pause() time.Duration {
+	if a.wait > 0 {
+		return a.wait
+	}
+	if reset := a.exhausted(); reset > 0 || !a.refused() {
+		return reset
+	}
+	var reset time.Duration
+	for _, q := range a.quotas {
+		if q.remaining < 0 {
+			reset = max(reset, q.reset)
+		}
+	}
+	return reset
+}
+
+// retryAfter reads Retry-After (RFC 9110, section 10.2.3), and the same in milliseconds. Of
+// several values the longest counts.
+func retryAfter(h http.Header, now time.Time) (wait time.Duration) {
+	for _, text := range h.Values("Retry-After-Ms") {
+		wait = max(wait, parseSeconds(text)/1000)
+	}
+	for _, text := range h.Values("Retry-After") {
+		if date, err := http.ParseTime(text); err == nil {
+			wait = max(wait, date.Sub(now))
+		} else {
+			wait = max(wait, parseSeconds(text))
+		}
+	}
+	return wait
+}
+
+// standardQuotas reads RateLimit-Policy and RateLimit of draft 11, or the dictionary that
+// RateLimit was in draft 7.
+func standardQuotas(h http.Header, _ time.Time) []quota {
+	limits := members(h[limitField])
+	var quotas named
+	for _, m := range members(h[policyField]) {
+		if limit := parseCount(m.parameters["q"]); m.quoted && limit > 0 {
+			q := quotas.of(m.item)
+			q.limit, q.window = limit, parseSeconds(m.parameters["w"])
+			unit := m.parameters["qu"]
+			q.requests = unit == "" || unit == "requests"
+		}
+	}
+	for _, m := range limits {
+		if remaining := parseCount(m.parameters["r"]); m.quoted && remaining >= 0 {
+			q := quotas.of(m.item)
+			q.remaining, q.reset = remaining, parseSeconds(m.parameters["t"])
+		}
+	}
+	if len(quotas.all) > 0 {
+		return quotas.all
+	}
+	dictionary := map[string]string{}
+	for _, m := range limits {
+		key, value, _ := strings.Cut(m.item, "=")
+		dictionary[key] = value
+	}
+	return told(quota{
+		limit:     max(parseCount(dictionary["limit"]), 0),
+		remaining: parseCount(dictionary["remaining"]),
+		reset:     parseSeconds(dictionary["reset"]),
+		requests:  true,
+	})
+}
+
+// named are quotas by name.
+type named struct {
+	all   []quota
+	names []string
+}
+
+// of returns the quota of that name, which it adds if there is none.
+func (n *named) of(name string) *quota {
+	i := slices.Index(n.names, name)
+	if i < 0 {
+		i = len(n.names)
+		n.names = append(n.names, name)
+		n.all = append(n.all, quota{remaining: -1, requests: true})
+	}
+	return &n.all[i]
+}
+
+// told returns q, unless nothing is told in it.
+func told(q quota) []quota {
+	if q.limit == 0 && q.remaining < 0 && q.reset == 0 {
+		return nil
+	}
+	return []quota{q}
+}
+
+// separateQuotas reads RateLimit-Limit, -Remaining and -Reset of draft 3. The first may list
+// policies, as RateLimit-Policy does in later drafts: 100, 100;w=60.
+func separateQuotas(h http.Header, now time.Time) []quota {
+	first := separate(h, "Ratelimit-", "", now)
+	if len(first) == 0 {
+		return nil
+	}
+	quotas := first
+	for _, m := range members(append(h["Ratelimit-Limit"], h[policyField]...)) {
+		limit, window := parseCount(m.item), parseSeconds(m.parameters["w"])
+		switch {
+		case m.quoted || limit < 1 || window == 0:
+		case limit == first[0].limit && first[0].window == 0:
+			quotas[0].window = window
+		default:
+			quotas = append(quotas, quota{limit: limit, window: window, remaining: -1, requests: true})
+		}
+	}
+	return quotas
+}
+
+// xQuotas reads X-RateLimit-Limit, -Remaining and -Reset, which are also spelled
+// X-Rate-Limit-Limit and so on.
+func xQuotas(h http.Header, now time.Time) []quota {
+	if quotas := separate(h, "X-Ratelimit-", "", now); len(quotas) > 0 {
+		return quotas
+	}
+	return separate(h, "X-Rate-Limit-", "", now)
+}
+
+// openAIQuotas reads x-ratelimit-limit-requests, -remaining-requests and -reset-requests,
+// and the same of tokens. Their reset is the time until all of the limit is there again, at
+// a steady rate. So the window is that time for the part that is used up.
+func openAIQuotas(h http.Header, now time.Time) []quota {
+	requests := separate(h, "X-Ratelimit-", "-Requests", now)
+	tokens := separate(h, "X-Ratelimit-", "-Tokens", now)
+	for i := range tokens {
+		tokens[i].requests = false
+	}
+	quotas := append(requests, tokens...)
+	for i := range quotas {
+		q := &quotas[i]
+		used := q.limit - q.remaining
+		if q.remaining < 0 || used < 1 || q.reset == 0 {
+			continue
+		}
+		one := q.reset / time.Duration(used)
+		q.steady = true
+		q.window, q.reset = usualWindow(float64(one)*float64(q.limit)), one
+	}
+	return quotas
+}
+
+// usualWindows are the windows that APIs have.
+var usualWindows = [...]time.Duration{
+	time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, 30 * time.Second,
+	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute,
+	time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour, 24 * time.Hour,
+}
+
+// usualWindow returns the shortest usual window of no less than that many nanoseconds, except
+// that it may be a twentieth shorter: what servers tell is rounded. 0: there is none.
+func usualWindow(nanoseconds float64) time.Duration {
+	for _, w := range usualWindows {
+		if nanoseconds > 0 && nanoseconds <= float64(w)*1.05 {
+			return w
+		}
+	}
+	return 0
+}
+
+// separate reads a quota of three fields.
+func separate(h http.Header, prefix, suffix string, now time.Time) []quota {
+	limit, _, _ := strings.Cut(h.Get(prefix+"Limit"+suffix), ",")
+	limit, _, _ = strings.Cut(limit, ";")
+	return told(quota{
+		limit:     max(parseCount(limit), 0),
+		remaining: parseCount(h.Get(prefix + "Remaining" + suffix)),
+		reset:     parseReset(h.Get(prefix+"Reset"+suffix), now),
+		requests:  true,
+	})
+}
+
+const (
+	// earliestUnix is where Unix times begin, in 1985. A number below it is in seconds from
+	// now: nobody waits for 15 years.
+	earliestUnix = 500_000_000
+
+	// maxUnix is the latest Unix time in milliseconds, in the year 9999.
+	maxUnix = 253_402_300_799_000
+)
+
+// parseReset returns the time from now until text, which is a number of seconds, a Unix time
+// in seconds or milliseconds, or a duration such as 6m0s. 0: it is past, or none of these.
+func parseReset(text string, now time.Time) time.Duration {
+	text = strings.TrimSpace(text)
+	if d, err := time.ParseDuration(text); err == nil {
+		return max(d, 0)
+	}
+	seconds := parseNumber(text)
+	switch {
+	case seconds >= 1000*earliestUnix:
+		return max(time.UnixMilli(int64(min(seconds, maxUnix))).Sub(now), 0)
+	case seconds >= earliestUnix:
+		return max(time.Unix(int64(seconds), 0).Sub(now), 0)
+	}
+	return parseSeconds(text)
+}
+
+// parseSeconds returns the duration of a decimal number of seconds, or 0 if text is none.
+// The longest is 292 years.
+func parseSeconds(text string) time.Duration {
+	const longest = math.MaxInt64 - 1023 // the largest float64 that is an int64
+	return time.Duration(min(parseNumber(text)*float64(time.Second), longest))
+}
+
+// parseNumber returns a decimal number, or 0 if text is none.
+func parseNumber(text string) float64 {
+	text = strings.TrimSpace(text)
+	if strings.Trim(text, "0123456789.") != "" {
+		return 0 // a sign, an exponent, Inf
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// parseCount returns a number of 0 or more, or -1 if text is none.
+func parseCount(text string) int {
+	n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 31)
+	if err != nil {
+		return -1
+	}
+	return int(n)
+}
+
+// A member is one of a List of RFC 9651.
+type member struct {
+	item       string // without quotation marks
+	quoted     bool
+	parameters map[string]string
+}
+
+// members returns the members of the List in lines. It is lenient: what is no member is
+// taken for one without parameters that anybody knows. A List with a quotation mark too many
+// has no members.
+func members(lines []string) []member {
+	text := strings.Join(lines, ",")
+	if text == "" || len(text) > maxFieldLength {
+		return nil
+	}
+	var all []member
+	for _, part := range split(text, ',') {
+		pieces := split(part, ';')
+		if pieces == nil {
+			continue
+		}
+		m := member{parameters: map[string]string{}}
+		m.item, m.quoted = unquote(pieces[0])
+		for _, p := range pieces[1:] {
+			key, value, _ := strings.Cut(p, "=")
+			m.parameters[strings.TrimSpace(key)], _ = unquote(value)
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// split returns the parts of text between separators that are not in quotation marks, or nil
+// if these do not match.
+func split(text string, separator byte) (parts []string) {
+	begin, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		switch {
+		case quoted && text[i] == '\\':
+			i++
+		case text[i] == '"':
+			quoted = !quoted
+		case text[i] == separator && !quoted:
+			parts = append(parts, text[begin:i])
+			begin = i + 1
+		}
+	}
+	if quoted {
+		return nil
+	}
+	return append(parts, text[begin:])
+}
+
+// unquote returns text without blanks around it and, if it is a String, without quotation
+// marks and backslashes.
+func unquote(text string) (plain string, quoted bool) {
+	text = strings.TrimSpace(text)
+	if len(text) < 2 || text[0] != '"' || text[len(text)-1] != '"' {
+		return text, false
+	}
+	return unescape.Replace(text[1 : len(text)-1]), true
+}
+
+var unescape = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
