@@ -1,0 +1,773 @@
+package httpthrottle_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/httpthrottle"
+	"github.com/adaptivethrottler/throttler/memstore"
+)
+
+// A script answers requests one after the other, and the last answer for ever. It records what
+// arrives.
+type script struct {
+	mu      sync.Mutex
+	answers []string // a status and fields, by line
+	arrived []time.Time
+	bodies  []string
+	open    atomic.Int64  // bodies of answers that are not closed
+	way     time.Duration // until an answer arrives
+}
+
+func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
+	body := ""
+	if r.Body != nil {
+		b, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		r.Body.Close()
+		body = string(b)
+	}
+	defer time.Sleep(s.way)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	answer := s.answers[0]
+	if len(s.answers) > 1 {
+		s.answers = s.answers[1:]
+	}
+	s.arrived = append(s.arrived, time.Now())
+	s.bodies = append(s.bodies, body)
+	lines := strings.Split(answer, "\n")
+	response := &http.Response{Header: http.Header{}, ContentLength: 4, Request: r}
+	for _, status := range []int{200, 403, 429, 503} {
+		if lines[0] == http.StatusText(status) {
+			response.StatusCode = status
+		}
+	}
+	for _, line := range lines[1:] {
+		name, value, _ := strings.Cut(line, ": ")
+		response.Header.Add(name, value)
+	}
+	s.open.Add(1)
+	response.Body = &counted{strings.NewReader("text"), &s.open, sync.Once{}}
+	return response, nil
+}
+
+// times returns when requests arrived, since then.
+func (s *script) times(since time.Time) (all []time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, at := range s.arrived {
+		all = append(all, at.Sub(since))
+	}
+	return all
+}
+
+// A counted body counts down when it is closed.
+type counted struct {
+	io.Reader
+	open *atomic.Int64
+	once sync.Once
+}
+
+func (c *counted) Close() error {
+	c.once.Do(func() { c.open.Add(-1) })
+	return nil
+}
+
+const (
+	okay    = "OK"
+	tooMany = "Too Many Requests"
+)
+
+// scripted returns a Transport whose requests get these answers.
+func scripted(store throttler.Client, answers ...string) (*httpthrottle.Transport, *script) {
+	s := &script{answers: answers}
+	return &httpthrottle.Transport{Base: s, Throttler: throttler.New(store), Rule: outgoing(100, time.Second)}, s
+}
+
+// call sends a request and returns the status of the answer, or the error.
+func call(ctx context.Context, t *httpthrottle.Transport) (int, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://api.example/", nil)
+	if err != nil {
+		return 0, err
+	}
+	response, err := t.RoundTrip(r)
+	if err != nil {
+		return 0, err
+	}
+	return response.StatusCode, response.Body.Close()
+}
+
+func TestARefusalStopsAllProcessesUntilTheServerWantsRequests(t *testing.T) {
+	for name, fields := range map[string]string{
+		"Retry-After":                    tooMany + "\nRetry-After: 30",
+		"a date":                         tooMany + "\nRetry-After: Sat, 01 Jan 2000 00:00:30 GMT",
+		"a reset":                        tooMany + "\nRateLimit: \"a\";r=0;t=30",
+		"Unix time":                      tooMany + "\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 946684830",
+		"GitHub's 403":                   "Forbidden\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 946684830",
+		"503":                            "Service Unavailable\nRetry-After: 30",
+		"OpenAI's":                       tooMany + "\nx-ratelimit-limit-requests: 2\nx-ratelimit-remaining-requests: 0\nx-ratelimit-reset-requests: 1m0s",
+		"Retry-After, not the reset":     tooMany + "\nRetry-After: 30\nRateLimit: \"a\";r=0;t=600",
+		"the longest Retry-After":        tooMany + "\nRetry-After: 30\nRetry-After: 3",
+		"a 200 that leaves nothing over": okay + "\nRateLimit: \"a\";r=0;t=30",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began, store := time.Now(), memstore.New()
+				first, _ := scripted(store, fields)
+				first.MaxRetries = -1
+				status, err := call(t.Context(), first)
+				require.NoError(t, err)
+				require.NotZero(t, status)
+
+				other, s := scripted(store, okay)
+				status, err = call(t.Context(), other)
+				require.NoError(t, err)
+				require.Equal(t, http.StatusOK, status)
+				at := s.times(began)[0]
+				require.GreaterOrEqual(t, at, 30*time.Second)
+				require.LessOrEqual(t, at, 30*time.Second+110*time.Millisecond, "the margin")
+			})
+		})
+	}
+}
+
+func TestAnAnswerOfAnotherKindStopsNobody(t *testing.T) {
+	for _, fields := range []string{
+		okay, "Service Unavailable", "Forbidden\nX-RateLimit-Remaining: 5\nX-RateLimit-Reset: 60",
+		okay + "\nRateLimit: \"a\";r=5;t=60", okay + "\nX-RateLimit-Remaining: 0", okay + "\nX-RateLimit-Reset: 60",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			transport, s := scripted(memstore.New(), fields)
+			for range 3 {
+				_, err := call(t.Context(), transport)
+				require.NoError(t, err)
+			}
+			require.Equal(t, []time.Duration{0, 0, 0}, s.times(began), fields)
+		})
+	}
+}
+
+// Without a word of when to come back, pauses grow: 1 s, which is also the window's, and so on.
+func TestPausesGrowWhileTheServerDoesNotSayHowLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		transport, s := scripted(memstore.New(), tooMany)
+		transport.MaxRetries, transport.Margin = 8, -1
+		status, err := call(t.Context(), transport)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusTooManyRequests, status)
+		require.Equal(t, []time.Duration{0, 1, 3, 7, 15, 31, 63, 123, 183}, inSeconds(s.times(began)))
+	})
+}
+
+// Requests that were under way when the first was refused say nothing more than it does.
+func TestRefusalsAtTheSameMomentCountAsOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers := []string{okay}
+		for range 10 {
+			answers = append(answers, tooMany)
+		}
+		transport, s := scripted(memstore.New(), append(answers, okay)...)
+		transport.MaxRetries, s.way = -1, 10*time.Millisecond
+		_, err := call(t.Context(), transport)
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() {
+				status, err := call(t.Context(), transport)
+				assert.NoError(t, err)
+				assert.Equal(t, http.StatusTooManyRequests, status)
+			})
+		}
+		all.Wait()
+		refused := time.Now()
+		_, err = call(t.Context(), transport)
+		require.NoError(t, err)
+		require.Equal(t, time.Second, s.times(refused)[11].Truncate(100*time.Millisecond))
+	})
+}
+
+func inSeconds(times []time.Duration) []time.Duration {
+	for i := range times {
+		times[i] /= time.Second
+	}
+	return times
+}
+
+func TestALowerLimitThatOneProcessIsToldHoldsForOthers(t *testing.T) {
+	for name, fields := range map[string]string{
+		"its window":      "\nRateLimit-Policy: \"a\";q=5;w=1",
+		"another window":  "\nRateLimit-Policy: \"a\";q=5;w=10",
+		"no window":       "\nX-RateLimit-Limit: 5\nX-RateLimit-Remaining: 4\nX-RateLimit-Reset: 1",
+		"OpenAI's window": "\nx-ratelimit-limit-requests: 5\nx-ratelimit-remaining-requests: 4\nx-ratelimit-reset-requests: 12s",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memstore.New()
+				first, _ := scripted(store, okay+fields)
+				_, err := call(t.Context(), first)
+				require.NoError(t, err)
+
+				other, _ := scripted(store, okay)
+				other.MaxWait = -1
+				sent := 0
+				for range 10 {
+					if _, err := call(t.Context(), other); err == nil {
+						sent++
+					}
+				}
+				require.Equal(t, 4, sent, "the first process has sent one")
+			})
+		})
+	}
+}
+
+func TestWhatOthersHaveUsedOfALimitIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		transport, _ := scripted(memstore.New(), okay+"\nRateLimit-Policy: \"a\";q=5;w=10\nRateLimit: \"a\";r=2;t=10", okay)
+		transport.MaxWait = -1
+		sent := 0
+		for range 10 {
+			if _, err := call(t.Context(), transport); err == nil {
+				sent++
+			}
+		}
+		require.Equal(t, 3, sent, "2 after the answer")
+	})
+}
+
+// A window that is seen late for the first time seems shorter than it is.
+func TestAWindowThatWasGuessedTooShortIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = okay + "\nX-RateLimit-Limit: 20\nX-RateLimit-Remaining: 19\nX-RateLimit-Reset: "
+		store := memstore.New()
+		transport, _ := scripted(store, limit+"100", limit+"3500")
+		stored := func() string {
+			_, err := call(t.Context(), transport)
+			require.NoError(t, err)
+			item, err := store.Get(throttler.RecordKey("api", "server-limits", ""))
+			require.NoError(t, err)
+			return string(item.Value)
+		}
+		require.Contains(t, stored(), `"server-2m0s":{"max":20,`)
+		later := stored()
+		require.Contains(t, later, `"server-1h0m0s":{"max":20,`)
+		require.NotContains(t, later, "server-2m0s")
+	})
+}
+
+func TestALimitComesBackWhenItIsNotToldAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		transport, s := scripted(memstore.New(), okay+"\nRateLimit-Policy: \"a\";q=5;w=1", okay)
+		transport.MaxWait = -1
+		sent := func() (n int) {
+			for range 200 {
+				if _, err := call(t.Context(), transport); err == nil {
+					n++
+				}
+			}
+			return n
+		}
+		require.Equal(t, 5, sent())
+		time.Sleep(30 * time.Second)
+		require.Equal(t, 5, sent())
+		time.Sleep(time.Minute)
+		require.Equal(t, 100, sent(), "the rule's again")
+		require.Len(t, s.arrived, 110)
+	})
+}
+
+func TestALimitThatIsToldAllTheTimeStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		transport, s := scripted(memstore.New(), okay+"\nRateLimit-Policy: \"a\";q=5;w=1")
+		began := time.Now()
+		for range 5 * 180 {
+			_, err := call(t.Context(), transport)
+			require.NoError(t, err)
+		}
+		require.Greater(t, s.times(began)[5*180-1], 178*time.Second)
+	})
+}
+
+// 100 a second are never more than 6,000 a minute, so nothing needs to be kept.
+func TestALimitThatTheRuleKeepsIsNotLearned(t *testing.T) {
+	for _, limit := range []string{"q=6000;w=60", "q=100;w=1", "q=5000;w=1"} {
+		store := memstore.New()
+		transport, _ := scripted(store, okay+"\nRateLimit-Policy: \"a\";"+limit)
+		_, err := call(t.Context(), transport)
+		require.NoError(t, err)
+		_, err = store.Get(throttler.RecordKey("api", "server-limits", ""))
+		require.ErrorIs(t, err, memcache.ErrCacheMiss, limit)
+	}
+}
+
+// An API that tells 5 and 50 in turns means 5.
+func TestTheLowerOfTwoLimitsInTurnsHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers := []string{}
+		for range 500 {
+			answers = append(answers, okay+"\nRateLimit-Policy: \"a\";q=50;w=1", okay+"\nRateLimit-Policy: \"b\";q=5;w=1")
+		}
+		transport, s := scripted(memstore.New(), answers...)
+		began := time.Now()
+		for range 100 {
+			_, err := call(t.Context(), transport)
+			require.NoError(t, err)
+		}
+		require.Greater(t, s.times(began)[99], 19*time.Second)
+	})
+}
+
+func TestAbsurdLimitsAndTimesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		transport, s := scripted(memstore.New(), tooMany+"\nRetry-After: 999999999999", okay)
+		transport.MaxPause = 5 * time.Minute
+		_, err := call(t.Context(), transport)
+		require.NoError(t, err)
+		require.Equal(t, []time.Duration{0, 300}, inSeconds(s.times(began)))
+	})
+	for _, fields := range []string{
+		"RateLimit-Policy: \"a\";q=0;w=1", "RateLimit-Policy: \"a\";q=5;w=99999999999999", "RateLimit-Policy: \"a\";q=5;w=0.0000001",
+		"X-RateLimit-Limit: 0\nX-RateLimit-Reset: 1", "RateLimit-Policy: \"a\";q=5;w=1;qu=\"content-bytes\"",
+		"x-ratelimit-limit-tokens: 5\nx-ratelimit-remaining-tokens: 4\nx-ratelimit-reset-tokens: 12s",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			transport, s := scripted(memstore.New(), okay+"\n"+fields)
+			for range 100 {
+				_, err := call(t.Context(), transport)
+				require.NoError(t, err)
+			}
+			require.Zero(t, s.times(began)[99], fields)
+		})
+	}
+}
+
+func TestARefusedRequestIsSentAgainOnlyIfThatIsSafe(t *testing.T) {
+	repeatable := func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("body")), nil }
+	for _, test := range []struct {
+		name    string
+		method  string
+		header  http.Header
+		body    string
+		getBody func() (io.ReadCloser, error)
+		sent    int
+	}{
+		{"GET", "GET", nil, "", nil, 3},
+		{"no method", "", nil, "", nil, 3},
+		{"PUT with a body", "PUT", nil, "body", repeatable, 3},
+		{"PUT with a body that is gone", "PUT", nil, "body", nil, 1},
+		{"PUT with a body that fails", "PUT", nil, "body", func() (io.ReadCloser, error) { return nil, errors.New("gone") }, 1},
+		{"POST", "POST", nil, "body", repeatable, 1},
+		{"POST without a body", "POST", nil, "", nil, 1},
+		{"POST with a key", "POST", http.Header{"Idempotency-Key": {"1"}}, "body", repeatable, 3},
+		{"POST with an empty key", "POST", http.Header{"X-Idempotency-Key": nil}, "body", repeatable, 3},
+		{"PATCH", "PATCH", nil, "body", repeatable, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				transport, s := scripted(memstore.New(), tooMany+"\nRetry-After: 1", tooMany+"\nRetry-After: 2", okay)
+				r, err := http.NewRequest(test.method, "http://api.example/", nil)
+				require.NoError(t, err)
+				r.Header, r.GetBody = test.header, test.getBody
+				if test.body != "" {
+					r.Body = io.NopCloser(strings.NewReader(test.body))
+				}
+				before := *r
+				response, err := transport.RoundTrip(r)
+				require.NoError(t, err)
+				require.NoError(t, response.Body.Close())
+				require.Equal(t, before.Header, r.Header, "the request is left as it is")
+				require.True(t, before.Body == r.Body)
+				require.Same(t, r, response.Request)
+				require.Zero(t, s.open.Load(), "no body is leaked")
+				require.Equal(t, []time.Duration{0, 1, 3}[:test.sent], inSeconds(s.times(began)))
+				for _, body := range s.bodies {
+					require.Equal(t, test.body, body)
+				}
+			})
+		})
+	}
+}
+
+func TestRetriesEnd(t *testing.T) {
+	for retries, want := range map[int]int{0: 4, 1: 2, 5: 6, -1: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			transport, s := scripted(memstore.New(), tooMany+"\nRetry-After: 1")
+			transport.MaxRetries = retries
+			status, err := call(t.Context(), transport)
+			require.NoError(t, err)
+			require.Equal(t, http.StatusTooManyRequests, status)
+			require.Len(t, s.arrived, want)
+			require.Zero(t, s.open.Load())
+		})
+	}
+}
+
+// The refusal itself is the answer if there is no time to wait.
+func TestARetryThatWouldComeTooLateIsNotWaitedFor(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		maxWait  time.Duration
+		deadline time.Duration
+	}{
+		{"MaxWait", 9 * time.Second, time.Hour},
+		{"nobody waits", -1, time.Hour},
+		{"deadline", 0, 9 * time.Second},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				transport, s := scripted(memstore.New(), tooMany+"\nRetry-After: 10", okay)
+				transport.MaxWait = test.maxWait
+				ctx, cancel := context.WithTimeout(t.Context(), test.deadline)
+				defer cancel()
+				status, err := call(ctx, transport)
+				require.NoError(t, err)
+				require.Equal(t, http.StatusTooManyRequests, status)
+				require.Zero(t, time.Since(began))
+
+				// And so is no further request.
+				_, err = call(ctx, transport)
+				var limit *httpthrottle.LimitError
+				require.ErrorAs(t, err, &limit)
+				require.Equal(t, 10*time.Second, limit.Decision.RetryAfter.Truncate(time.Second))
+				require.Equal(t, test.name == "deadline", errors.Is(err, context.DeadlineExceeded), err)
+				require.Contains(t, err.Error(), "httpthrottle: not sent: the limit opens in 10")
+				require.Contains(t, err.Error(), "The server wants no requests for now.")
+				require.Len(t, s.arrived, 1)
+			})
+		})
+	}
+}
+
+func TestARequestThatIsNotSentHasItsBodyClosed(t *testing.T) {
+	var open atomic.Int64
+	for name, change := range map[string]func(*httpthrottle.Transport){
+		"no Throttler":  func(t *httpthrottle.Transport) { t.Throttler = nil },
+		"no Rule":       func(t *httpthrottle.Transport) { t.Rule = nil },
+		"invalid rule":  func(t *httpthrottle.Transport) { t.Rule = outgoing(0, time.Second) },
+		"reserved name": func(t *httpthrottle.Transport) { t.Rule = named(httpthrottle.ClosedCondition) },
+		"reserved too":  func(t *httpthrottle.Transport) { t.Rule = named("server-1s") },
+		"full":          func(t *httpthrottle.Transport) { t.MaxWait = -1; t.Rule = outgoing(1, time.Hour) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			transport, s := scripted(memstore.New(), okay)
+			change(transport)
+			for i := range 2 {
+				open.Add(1)
+				r, err := http.NewRequest(http.MethodPost, "http://api.example/", &counted{strings.NewReader("body"), &open, sync.Once{}})
+				require.NoError(t, err)
+				response, err := transport.RoundTrip(r)
+				if name == "full" && i == 0 {
+					require.NoError(t, err)
+					require.NoError(t, response.Body.Close())
+					continue
+				}
+				require.Error(t, err)
+				require.Zero(t, open.Load())
+				require.Equal(t, name == "full", len(s.arrived) > 0)
+			}
+		})
+	}
+}
+
+// named returns a rule whose condition has this name.
+func named(name string) func(*http.Request) throttler.Rule {
+	return func(*http.Request) throttler.Rule {
+		return throttler.Rule{Identifier: "api", Either: []throttler.Condition{{Name: name, Max: 1, TTL: time.Second}}}
+	}
+}
+
+func TestUnlimitedRequestsAreSentAtOnceAndTeachNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		transport, s := scripted(memstore.New(), tooMany+"\nRetry-After: 10")
+		transport.Rule = func(*http.Request) throttler.Rule { return httpthrottle.Unlimited() }
+		for range 3 {
+			status, err := call(t.Context(), transport)
+			require.NoError(t, err)
+			require.Equal(t, http.StatusTooManyRequests, status)
+		}
+		require.Equal(t, []time.Duration{0, 0, 0}, s.times(began))
+	})
+}
+
+// A rule that is only tried out waits for nothing, so its requests must not be repeated.
+func TestARuleInShadowNeitherWaitsNorRepeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		transport, s := scripted(memstore.New(), tooMany+"\nRetry-After: 10")
+		transport.Rule = func(*http.Request) throttler.Rule {
+			return throttler.Rule{Identifier: "api", Shadow: true, Either: []throttler.Condition{{Name: "window", Max: 1, TTL: time.Hour}}}
+		}
+		for range 3 {
+			status, err := call(t.Context(), transport)
+			require.NoError(t, err)
+			require.Equal(t, http.StatusTooManyRequests, status)
+		}
+		require.Equal(t, []time.Duration{0, 0, 0}, s.times(began))
+	})
+}
+
+// With All one condition that is open lets a request through. The server's word holds all the
+// same.
+func TestARuleOfAllObeysTheServerToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		transport, s := scripted(memstore.New(), tooMany+"\nRetry-After: 10", okay)
+		transport.Rule = func(*http.Request) throttler.Rule {
+			return throttler.Rule{Identifier: "api", All: []throttler.Condition{
+				{Name: "one", Value: "1", Max: 1, TTL: time.Second}, {Name: "two", Value: "2", Max: 2, TTL: time.Second},
+			}}
+		}
+		for range 4 {
+			_, err := call(t.Context(), transport)
+			require.NoError(t, err)
+		}
+		require.Equal(t, []time.Duration{0, 10, 10, 11, 11}, inSeconds(s.times(began)))
+	})
+}
+
+func TestAProcessObeysWhatItWasToldWhileTheStoreIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		transport, s := scripted(failingStore{errors.New("the store is away")}, tooMany+"\nRetry-After: 10", okay+"\nRateLimit-Policy: \"a\";q=2;w=1", okay)
+		for range 6 {
+			status, err := call(t.Context(), transport)
+			require.NoError(t, err)
+			require.Equal(t, http.StatusOK, status)
+		}
+		times := s.times(began)
+		require.GreaterOrEqual(t, times[1], 10*time.Second)
+		require.Greater(t, times[6]-times[1], 2*time.Second, "2 a second")
+	})
+}
+
+func TestAForeignItemInPlaceOfLimitsIsReplaced(t *testing.T) {
+	for _, value := range []string{"", "text", "{}", `{"window":{"max":-1}}`, `{"window":{"max":1,"ttl":1000000000,"until":"9999-01-01T00:00:00Z"}}`, "[1]", "null"} {
+		synctest.Test(t, func(t *testing.T) {
+			store := memstore.New()
+			key := throttler.RecordKey("api", "server-limits", "")
+			require.NoError(t, store.Add(&memcache.Item{Key: key, Value: []byte(value)}))
+			transport, _ := scripted(store, okay+"\nRateLimit-Policy: \"a\";q=5;w=1")
+			transport.MaxWait = -1
+			sent := 0
+			for range 10 {
+				if _, err := call(t.Context(), transport); err == nil {
+					sent++
+				}
+			}
+			require.Equal(t, 5, sent, value)
+			item, err := store.Get(key)
+			require.NoError(t, err)
+			require.Contains(t, string(item.Value), `"max":5`)
+		})
+	}
+}
+
+// hanging answers no request before its context ends.
+type hanging struct{ arrived atomic.Int64 }
+
+func (h *hanging) RoundTrip(r *http.Request) (*http.Response, error) {
+	h.arrived.Add(1)
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+func TestAServerThatHangsHoldsARequestNoLongerThanItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &hanging{}
+		transport := &httpthrottle.Transport{Base: server, Throttler: throttler.New(memstore.New()), Rule: outgoing(100, time.Second)}
+		var all sync.WaitGroup
+		for range 5 {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+				defer cancel()
+				_, err := call(ctx, transport)
+				assert.ErrorIs(t, err, context.DeadlineExceeded)
+			})
+		}
+		began := time.Now()
+		time.Sleep(500 * time.Millisecond)
+		synctest.Wait()
+		require.EqualValues(t, 1, server.arrived.Load(), "the others wait for its answer")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.EqualValues(t, 5, server.arrived.Load(), "but not for long")
+		all.Wait()
+		require.Equal(t, 3*time.Second, time.Since(began))
+	})
+}
+
+func TestAContextThatEndsWhileARequestWaitsEndsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		transport, s := scripted(memstore.New(), okay)
+		transport.Rule = outgoing(1, time.Hour)
+		_, err := call(t.Context(), transport)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		began := time.Now()
+		_, err = call(ctx, transport)
+		require.ErrorIs(t, err, context.Canceled)
+		var limit *httpthrottle.LimitError
+		require.ErrorAs(t, err, &limit)
+		require.Equal(t, time.Second, time.Since(began))
+		require.Len(t, s.arrived, 1)
+	})
+}
+
+func TestARequestThatOneConditionHoldsBackUsesUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		transport, s := scripted(memstore.New(), okay)
+		transport.MaxWait = -1
+		transport.Rule = func(*http.Request) throttler.Rule {
+			return throttler.Rule{Identifier: "api", Either: []throttler.Condition{
+				{Name: "minute", Max: 3, TTL: time.Minute}, {Name: "second", Max: 1, TTL: time.Second},
+			}}
+		}
+		for range 3 {
+			for range 5 {
+				call(t.Context(), transport)
+			}
+			time.Sleep(2 * time.Second)
+		}
+		require.Len(t, s.arrived, 3)
+	})
+}
+
+// hasty ends the context of a request when its answer is there.
+type hasty struct {
+	http.RoundTripper
+	leave context.CancelFunc
+}
+
+func (h hasty) RoundTrip(r *http.Request) (*http.Response, error) {
+	defer h.leave()
+	return h.RoundTripper.RoundTrip(r)
+}
+
+func TestARefusalTeachesOthersThoughItsCallerHasLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, began := memstore.New(), time.Now()
+		first, _ := scripted(plain{store}, tooMany+"\nRetry-After: 10\nRateLimit-Policy: \"a\";q=1;w=1\nRateLimit: \"a\";r=0;t=1")
+		ctx, cancel := context.WithCancel(t.Context())
+		first.Base = hasty{first.Base, cancel}
+		first.MaxRetries = -1
+		_, err := call(ctx, first)
+		require.NoError(t, err)
+
+		other, s := scripted(store, okay)
+		for range 2 {
+			_, err := call(t.Context(), other)
+			require.NoError(t, err)
+		}
+		require.Equal(t, []time.Duration{10, 11}, inSeconds(s.times(began)))
+	})
+}
+
+// plain hides that a memstore is more than a Client.
+type plain struct{ throttler.Client }
+
+// What is not sent, and what the server refuses, uses up nothing.
+func TestRefusedRequestsAreNotCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		transport, _ := scripted(memstore.New(), tooMany+"\nRetry-After: 1", okay)
+		transport.Rule = outgoing(3, time.Hour)
+		transport.MaxWait = 10 * time.Second
+		sent := 0
+		for range 10 {
+			if status, err := call(t.Context(), transport); err == nil && status == http.StatusOK {
+				sent++
+			}
+		}
+		require.Equal(t, 3, sent)
+	})
+}
+
+func TestAResetLiftsAPauseAndForgetsLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		first, _ := scripted(store, tooMany+"\nRetry-After: 1000\nRateLimit-Policy: \"a\";q=1;w=1")
+		first.MaxRetries = -1
+		_, err := call(t.Context(), first)
+		require.NoError(t, err)
+
+		other, s := scripted(store, okay)
+		began := time.Now()
+		time.AfterFunc(30*time.Second, func() {
+			assert.NoError(t, other.Throttler.Reset(t.Context(), throttler.Rule{Identifier: "api", Either: []throttler.Condition{
+				{Name: httpthrottle.ClosedCondition, Max: 1, TTL: time.Second}, {Name: "server-limits", Max: 1, TTL: time.Second},
+			}}))
+		})
+		for range 100 {
+			_, err := call(t.Context(), scriptedBy(s, store))
+			require.NoError(t, err)
+		}
+		require.Equal(t, []time.Duration{60, 60}, inSeconds([]time.Duration{s.times(began)[0], s.times(began)[99]}), "it asks again after a minute")
+	})
+}
+
+// slowly is a store that takes its time.
+type slowly struct{ throttler.Client }
+
+func (s slowly) Get(key string) (*memcache.Item, error) {
+	time.Sleep(5 * time.Millisecond)
+	return s.Client.Get(key)
+}
+
+// What another process has learned while requests waited holds for all of them.
+func TestRequestsThatWaitedKeepToALimitThatWasLearnedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, store := time.Now(), memstore.New()
+		other, s := scripted(slowly{store}, okay)
+		_, err := call(t.Context(), other)
+		require.NoError(t, err)
+
+		// The pause is known before the limit.
+		rule := throttler.Rule{Identifier: "api", Either: []throttler.Condition{{Name: httpthrottle.ClosedCondition, Max: 1, TTL: time.Second}}}
+		require.NoError(t, other.Throttler.Ban(t.Context(), rule, 3*time.Second))
+		var waiting sync.WaitGroup
+		for range 20 {
+			waiting.Go(func() {
+				_, err := call(t.Context(), other)
+				assert.NoError(t, err)
+			})
+		}
+		time.Sleep(2 * time.Second)
+		first, _ := scripted(store, tooMany+"\nRetry-After: 3\nRateLimit-Policy: \"a\";q=5;w=1\nRateLimit: \"a\";r=0;t=1")
+		first.MaxRetries = -1
+		_, err = call(t.Context(), first)
+		require.NoError(t, err)
+		waiting.Wait()
+		times := s.times(began)[1:]
+		for i := 5; i < len(times); i++ {
+			require.GreaterOrEqual(t, times[i]-times[i-5], time.Second, "5 in a second: %v", times)
+		}
+	})
+}
+
+// scriptedBy returns a Transport of a new process with the answers of s.
+func scriptedBy(s *script, store throttler.Client) *httpthrottle.Transport {
+	return &httpthrottle.Transport{Base: s, Throttler: throttler.New(store), Rule: outgoing(100, time.Second)}
+}
