@@ -91,18 +91,24 @@ func Unlimited() throttler.Rule { return gate.Unlimited() }
 
 // Unary is a grpc.UnaryServerInterceptor.
 func (i *Interceptor) Unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	ctx, err := i.decide(ctx, Call{Method: info.FullMethod, Request: request})
+	ctx, release, err := i.decide(ctx, Call{Method: info.FullMethod, Request: request})
 	if err != nil {
 		return nil, err
+	}
+	if release != nil {
+		defer release()
 	}
 	return handler(ctx, request)
 }
 
 // Stream is a grpc.StreamServerInterceptor.
 func (i *Interceptor) Stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	ctx, err := i.decide(stream.Context(), Call{Method: info.FullMethod})
+	ctx, release, err := i.decide(stream.Context(), Call{Method: info.FullMethod})
 	if err != nil {
 		return err
+	}
+	if release != nil {
+		defer release()
 	}
 	return handler(server, &decidedStream{stream, ctx})
 }
@@ -115,27 +121,29 @@ type decidedStream struct {
 
 func (s *decidedStream) Context() context.Context { return s.ctx }
 
-// decide returns the context for the handler, or the error that answers call.
-func (i *Interceptor) decide(ctx context.Context, call Call) (context.Context, error) {
+// decide returns the context for the handler and what is to be called when that has
+// returned, or nil, or the error that answers call.
+func (i *Interceptor) decide(ctx context.Context, call Call) (decided context.Context, release func(), err error) {
 	rule := i.rule(ctx, call)
 	d := new(throttler.Decision)
 	verdict, err := gate.Decide(ctx, i.throttler, &rule, d)
 	switch verdict {
 	case gate.Free:
-		return ctx, nil
+		return ctx, nil, nil
 	case gate.Overloaded:
 		if i.RefuseOverloaded {
-			return nil, overloaded()
+			return nil, nil, overloaded()
 		}
-		return context.WithValue(ctx, decisionKey{}, d), nil
+		return context.WithValue(ctx, decisionKey{}, d), nil, nil
 	case gate.Passed:
-		return context.WithValue(ctx, decisionKey{}, d), nil
+		ctx, release = gate.Hold(ctx, i.throttler, &rule, d)
+		return context.WithValue(ctx, decisionKey{}, d), release, nil
 	case gate.Refused, gate.TooLarge:
-		return nil, Refusal(*d)
+		return nil, nil, Refusal(*d)
 	case gate.Ended:
-		return nil, status.FromContextError(ctx.Err()).Err()
+		return nil, nil, status.FromContextError(ctx.Err()).Err()
 	}
-	return nil, i.fail(ctx, call, err)
+	return nil, nil, i.fail(ctx, call, err)
 }
 
 // fail returns the error for a call whose rule is invalid. It is never nil, so
