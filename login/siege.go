@@ -3,8 +3,8 @@ package login
 import (
 	"context"
 	"fmt"
-	"math"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,46 +12,22 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// The alarm.
-//
-// An attack on many names from many addresses stays below every limit. Only the
-// number of failures over all names shows it. These records of identifier
-// "…-siege", which all processes share, count them:
-//
-//   - "name" and "network" hold what one name and one network have contributed
-//     in the last hour, at most a 20th of the floor each. Failures beyond that
-//     do not count. So an alarm takes at least 20 networks and 20 names.
-//   - "failures" holds the failures that count, for an hour.
-//   - "usual" holds the threshold, as a leaky bucket. Its level is the binary
-//     logarithm of threshold/floor, in units of an octave/80. It leaks a unit
-//     an hour. An hour with more than a third of the threshold adds a net 10
-//     units, so the threshold follows the busiest tenth of all hours. The
-//     bucket is full at the ceiling, so no slow ramp gets beyond it.
-//   - "hour" lets one process an hour add to "usual".
-//   - "alarm" is banned while the alarm lasts, so that all processes agree.
-//
-// A process sums up its failures. An attempt that begins reports them, at most
-// every siegePeriod, while the attempt itself is counted.
+// A process sums up the failures that the alarm counts. An attempt that begins
+// reports them, at most every siegePeriod, while the attempt itself is counted.
 const (
 	siegePeriod = 5 * time.Second
-	siegeWindow = time.Hour
-	siegeStale  = time.Minute      // findings older than this are dropped
-	siegeLasts  = 10 * time.Minute // after it was last seen
-	siegeShare  = 20               // the least number of names and of networks
-
-	octave       = 80 // units of "usual" for a threshold of twice the size
-	learnStep    = 11 // units that a busy hour adds to "usual", of which 1 leaks
-	learnInSiege = 2  // the same in a siege
-	busyShare    = 3  // an hour is busy from threshold/busyShare failures
+	siegeStale  = time.Minute // findings older than this are found anew
 
 	maxOpenGuesses = 4096
-	maxLapsed      = 32 // attempts past their lease in one report
+	maxLapsed      = 32   // attempts past their lease in one report
+	maxScopes      = 1024 // watched by a process
+	maxLooks       = 32   // scopes in one report
 )
 
 // The defaults of a [Guard]'s alarm.
 const (
 	DefaultSiegeFloor   = 100
-	DefaultSiegeCeiling = 2000
+	DefaultSiegeCeiling = 20_000
 )
 
 // A Siege tells [Guard.Alarm] that a siege has begun or ended.
@@ -67,6 +43,12 @@ type Siege struct {
 	// Threshold is the number of failures an hour that begins a siege now. A
 	// siege ends 10 minutes after the failures fall below half of it.
 	Threshold int
+
+	// Network is the network that the siege comes from, if it comes from a
+	// single one: an IPv4 /16 or an IPv6 /32. Failures are those beyond its
+	// share, and [Attempt.Siege] is set for strangers from there. The zero
+	// Prefix: the siege comes from many networks.
+	Network netip.Prefix
 }
 
 // A siege is what this process knows of failures over all names. The zero value
@@ -74,15 +56,45 @@ type Siege struct {
 type siege struct {
 	active atomic.Bool // there is a siege
 
-	mu       sync.Mutex
-	next     time.Time                     // when the next report is due
+	mu     sync.Mutex
+	next   time.Time // when the next report is due
+	scopes map[netip.Prefix]*scope
+	open   []*guess          // attempts under way, the oldest first
+	handed map[string]*guess // those that were handed over, by their id
+	news   []Siege           // of which the application is to be told
+	ahead  time.Duration     // how far another process's clock is, if the application is to be told
+	told   bool              // of a clock
+}
+
+// A scope is what the alarm watches: all networks together (the zero Prefix), or
+// one network that fails more than its share.
+type scope struct {
+	network  netip.Prefix
+	failures int                           // not reported yet; negative: more were taken back
 	learn    time.Time                     // do not learn before
-	failures int                           // not reported yet
-	open     []*guess                      // attempts under way, the oldest first
 	todo     []func(context.Context) error // for the next report
 	found    time.Time                     // when todo and last were found
 	last     Siege
-	rung     bool // the On that the application was last told
+}
+
+// everywhere is the scope of all networks.
+var everywhere netip.Prefix
+
+// scope returns the scope of network, or nil if there are too many. The caller
+// holds s.mu.
+func (s *siege) scope(network netip.Prefix) *scope {
+	if found := s.scopes[network]; found != nil {
+		return found
+	}
+	if s.scopes == nil {
+		s.scopes = make(map[netip.Prefix]*scope)
+	}
+	if len(s.scopes) >= maxScopes {
+		return nil
+	}
+	made := &scope{network: network}
+	s.scopes[network] = made
+	return made
 }
 
 // A guess is an attempt whose password is being looked at.
@@ -90,6 +102,9 @@ type guess struct {
 	party party
 	at    time.Time
 	ended atomic.Bool
+
+	listed bool   // it lapses if it is not ended
+	handed string // its id, if it was handed over; guarded by siege.mu
 }
 
 // end reports whether this call is the first to end g. g may be nil.
@@ -103,19 +118,42 @@ func (s *siege) opened(p party) *guess {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.open) > 0 && s.open[0].ended.Load() {
-		s.open = s.open[1:]
+		s.shift()
 	}
 	g := &guess{party: p, at: time.Now()}
-	if len(s.open) < maxOpenGuesses {
+	if g.listed = len(s.open) < maxOpenGuesses; g.listed {
 		s.open = append(s.open, g)
 	}
 	return g
 }
 
+// shift removes the oldest open guess, and returns it and its id if it was
+// handed over. The caller holds s.mu.
+func (s *siege) shift() (first *guess, handed string) {
+	first = s.open[0]
+	s.open = s.open[1:]
+	delete(s.handed, first.handed)
+	return first, first.handed
+}
+
 // A report is what a process tells the others.
 type report struct {
+	lapsed []lapse
+	looks  []look
+}
+
+// A lapse is an attempt past its lease, to be counted as a failure.
+type lapse struct {
+	party  party
+	handed string // the id of an attempt that another process may have ended
+}
+
+// A look is the part of a report about one scope.
+type look struct {
+	scope    *scope
 	failures int
-	lapsed   []*guess                      // past their lease: to be counted as failures
+	learns   bool                          // this process may learn what is usual
+	atOnce   bool                          // do what is found at once: the next report may be far
 	todo     []func(context.Context) error // done instead of a look at the state
 }
 
@@ -128,61 +166,123 @@ func (s *siege) due(ceiling int) (report, bool) {
 		return report{}, false
 	}
 	s.next = now.Add(siegePeriod)
-	if now.Sub(s.found) > siegeStale {
-		s.todo = nil
+	var r report
+	for _, watched := range s.watched() {
+		r.looks = append(r.looks, watched.look(now, ceiling))
 	}
-	r := report{failures: min(s.failures, ceiling), todo: s.todo}
-	s.failures, s.todo = 0, nil
 	for len(s.open) > 0 && len(r.lapsed) < maxLapsed {
-		first := s.open[0]
-		if !first.ended.Load() && now.Sub(first.at) < lease {
+		if first := s.open[0]; !first.ended.Load() && now.Sub(first.at) < lease {
 			break
 		}
-		s.open = s.open[1:]
-		if first.end() {
-			r.lapsed = append(r.lapsed, first)
+		if first, handed := s.shift(); first.end() {
+			r.lapsed = append(r.lapsed, lapse{first.party, handed})
 		}
 	}
 	return r, true
 }
 
-// count counts a failure, for the next report.
-func (s *siege) count() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failures++
+// watched returns the scopes that a report looks at: all networks together, and
+// those single ones that something is known of, the longest unseen first. The
+// caller holds s.mu.
+func (s *siege) watched() []*scope {
+	scopes := []*scope{}
+	for network, one := range s.scopes {
+		if network != everywhere {
+			scopes = append(scopes, one)
+		}
+	}
+	slices.SortFunc(scopes, func(a, b *scope) int { return a.found.Compare(b.found) })
+	scopes = scopes[:min(len(scopes), maxLooks-1)]
+	return append(scopes, s.scope(everywhere))
 }
 
-// learns reports whether this process may learn what is usual.
-func (s *siege) learns() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !time.Now().Before(s.learn)
+// look takes what s has to report.
+func (s *scope) look(now time.Time, ceiling int) look {
+	stale := now.Sub(s.found) > siegeStale
+	if stale {
+		s.todo = nil
+	}
+	l := look{
+		scope: s, todo: s.todo,
+		failures: min(max(s.failures, 0), ceiling),
+		learns:   !now.Before(s.learn),
+		atOnce:   stale && !s.found.IsZero(),
+	}
+	s.failures, s.todo = min(s.failures, 0), nil
+	return l
 }
 
-// learnsAfter keeps this process from learning for wait.
-func (s *siege) learnsAfter(wait time.Duration) {
+// count counts n failures in the scope of network, for the next report. It takes
+// -n back if n is negative.
+func (s *siege) count(network netip.Prefix, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.learn = time.Now().Add(wait)
+	if n < 0 && s.scopes[network] == nil {
+		return
+	}
+	if counted := s.scope(network); counted != nil {
+		counted.failures += n
+	}
 }
 
-// set stores what a report has found, and what the next one is to do.
-func (s *siege) set(found Siege, todo []func(context.Context) error) {
+// learnsAfter keeps this process from learning about a scope for wait.
+func (s *siege) learnsAfter(about *scope, wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last, s.todo, s.found = found, todo, time.Now()
-	s.active.Store(found.On)
+	about.learn = time.Now().Add(wait)
 }
 
-// changed returns the last finding, and once for each change of On whether the
-// application is to be told.
-func (s *siege) changed() (Siege, bool) {
+// set stores what a report has found about a scope, and what the next one is to
+// do. A single network that is quiet again is forgotten.
+func (s *siege) set(about *scope, found Siege, todo []func(context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed := s.rung != s.last.On
-	s.rung = s.last.On
-	return s.last, changed
+	if about.last.On != found.On {
+		s.news = append(s.news, found)
+	}
+	about.last, about.todo, about.found = found, todo, time.Now()
+	if !found.On && about.failures <= 0 && len(todo) == 0 && about.network != everywhere {
+		delete(s.scopes, about.network)
+	}
+	active := false
+	for _, one := range s.scopes {
+		active = active || one.last.On
+	}
+	s.active.Store(active)
+}
+
+// besieges reports whether strangers from network are to be asked for more.
+func (s *siege) besieges(network netip.Prefix) bool {
+	if !s.active.Load() {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range []*scope{s.scopes[everywhere], s.scopes[network]} {
+		if one != nil && one.last.On {
+			return true
+		}
+	}
+	return false
+}
+
+// threshold returns the threshold of all networks that was last found, or 0.
+func (s *siege) threshold() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if all := s.scopes[everywhere]; all != nil {
+		return all.last.Threshold
+	}
+	return 0
+}
+
+// tell returns of what the application is to be told, once.
+func (s *siege) tell() (news []Siege, ahead time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	news, ahead = s.news, s.ahead
+	s.news, s.ahead = nil, 0
+	return news, ahead
 }
 
 func (g *Guard) siegeFloor() int { return or(g.SiegeFloor, DefaultSiegeFloor) }
@@ -206,21 +306,29 @@ func (g *Guard) validateSiege() error {
 	return nil
 }
 
-// ring calls [Guard.Alarm] if a siege has begun or ended.
+// ring calls [Guard.Alarm] if a siege has begun or ended, and [Guard.ClockSkew].
 func (g *Guard) ring(ctx context.Context) {
-	if g.Alarm == nil {
-		return
+	news, ahead := g.siege.tell()
+	for _, found := range news {
+		if g.Alarm != nil {
+			g.Alarm(ctx, found)
+		}
 	}
-	if found, changed := g.siege.changed(); changed {
-		g.Alarm(ctx, found)
+	if ahead > 0 && g.ClockSkew != nil {
+		g.ClockSkew(ctx, ahead)
 	}
 }
 
 // open makes a, which passed, count as a failure unless it is ended in time.
 func (g *Guard) open(a *Attempt) {
-	if !g.noAlarm() && !a.party.exempt && !a.decided.WouldBlock {
+	if g.alarmed(a) {
 		a.guess = g.siege.opened(a.party)
 	}
+}
+
+// alarmed reports whether the alarm counts a if it fails.
+func (g *Guard) alarmed(a *Attempt) bool {
+	return !g.noAlarm() && !a.party.exempt && !a.decided.WouldBlock
 }
 
 // alert calls begin for an attempt by p. At the same time it makes the report,
@@ -234,7 +342,7 @@ func (g *Guard) alert(ctx context.Context, p party, begin func() (*Attempt, erro
 	if r, due := g.siege.due(g.siegeCeiling()); due {
 		steps = append(steps, func() error { g.lookOut(ctx, r); return nil })
 	}
-	if g.siege.active.Load() {
+	if g.siege.besieges(provider(p.addr)) {
 		steps = append(steps, func() error { stranger = !g.isKnown(ctx, p); return nil })
 	}
 	if len(steps) == 0 {
@@ -259,168 +367,5 @@ func (g *Guard) isKnown(ctx context.Context, p party) bool {
 			return true
 		}
 	}
-	return false
-}
-
-// siegeRule returns a rule of conditions that refuses nothing.
-func (g *Guard) siegeRule(conditions ...throttler.Condition) throttler.Rule {
-	return throttler.Rule{Identifier: or(g.Identifier, DefaultIdentifier) + "-siege", Either: conditions, Shadow: true}
-}
-
-// countGuess counts a failure of p, unless its name or network has contributed
-// its share.
-func (g *Guard) countGuess(ctx context.Context, p party) error {
-	share := g.siegeFloor() / siegeShare
-	rule := g.siegeRule(
-		throttler.Condition{Name: "name", Value: p.name, Max: share, TTL: siegeWindow},
-		throttler.Condition{Name: "network", Value: provider(p.addr), Max: share, TTL: siegeWindow},
-	)
-	rule.CountAuthorizedOnly = true // a network beyond its share stores no records of names
-	d, err := g.throttler.Authorize(ctx, rule)
-	if err == nil && !d.WouldBlock && g.answered(d) {
-		g.siege.count()
-	}
-	return err
-}
-
-// provider returns the network that addr contributes to: about as much as one
-// owner can easily have.
-func provider(addr netip.Addr) string {
-	bits := 16
-	if addr.Is6() {
-		bits = 32
-	}
-	network, err := addr.Prefix(bits)
-	if err != nil {
-		return "" // there is no address
-	}
-	return network.String()
-}
-
-// answered reports whether d comes from the backend or its fallback.
-func (g *Guard) answered(d throttler.Decision) bool {
-	return d.Err == nil || g.throttler.Fallback != nil
-}
-
-// The conditions of the alarm's shared state.
-func (g *Guard) siegeFailures(n int) throttler.Condition {
-	return throttler.Condition{Name: "failures", Max: 2 * g.siegeCeiling(), TTL: siegeWindow, Cost: n}
-}
-
-func (g *Guard) siegeUsual(n int) throttler.Condition {
-	units := g.siegeUnits() + learnStep
-	return throttler.Condition{
-		Name: "usual", Max: units, TTL: time.Duration(units) * time.Hour,
-		Algorithm: throttler.LeakyBucket, Cost: n,
-	}
-}
-
-var (
-	siegeHour  = throttler.Condition{Name: "hour", Max: 1, TTL: time.Hour}
-	siegeAlarm = throttler.Condition{Name: "alarm", Max: 1, TTL: time.Minute}
-)
-
-// siegeUnits returns the level of "usual" at which the threshold is the
-// ceiling.
-func (g *Guard) siegeUnits() int {
-	return int(math.Ceil(octave * math.Log2(float64(g.siegeCeiling())/float64(g.siegeFloor()))))
-}
-
-// threshold returns the failures an hour that begin a siege.
-func (g *Guard) threshold(level int) int {
-	t := float64(g.siegeFloor()) * math.Exp2(float64(level)/octave)
-	return min(int(t), g.siegeCeiling())
-}
-
-// lookOut makes the report r. It also does what the last report left to do or,
-// if that is nothing, finds out whether there is a siege. It does not do both,
-// since the attempt that waits for it would take longer. If the backend fails,
-// the state stays as it is.
-func (g *Guard) lookOut(ctx context.Context, r report) {
-	steps := make([]func() error, 0, 2+len(r.lapsed)+len(r.todo))
-	for _, lapsed := range r.lapsed {
-		steps = append(steps, func() error { return g.countGuess(ctx, lapsed.party) })
-	}
-	for _, do := range r.todo {
-		steps = append(steps, func() error { return do(ctx) })
-	}
-	var counted, state throttler.Decision
-	steps = append(steps, func() (err error) {
-		ask := g.throttler.Peek
-		if r.failures > 0 {
-			ask = g.throttler.Authorize
-		}
-		counted, err = ask(ctx, g.siegeRule(g.siegeFailures(r.failures)))
-		return err
-	})
-	if len(r.todo) > 0 {
-		together(steps...) // a step that fails is found again if it is still needed
-		return
-	}
-	steps = append(steps, func() (err error) {
-		state, err = g.throttler.Peek(ctx, g.siegeRule(g.siegeUsual(0), siegeAlarm))
-		return err
-	})
-	if err := together(steps...); err != nil || !g.answered(counted) || !g.answered(state) {
-		return
-	}
-	failures := held(counted.Outcomes[0])
-	if r.failures == 0 {
-		failures = heldBefore(counted.Outcomes[0])
-	}
-	g.judge(min(failures, g.siegeCeiling()), heldBefore(state.Outcomes[0]), state.Outcomes[1])
-}
-
-// held returns the number of hits in the record of o, after an Authorize. A
-// report that does not fit counts as a full record. That is at least the
-// ceiling: "failures" has room for twice the ceiling, and a report is no larger
-// than it.
-func held(o throttler.Outcome) int {
-	if o.Blocked {
-		return o.Limit
-	}
-	return o.Limit - o.Remaining
-}
-
-// heldBefore is held for a Peek, whose outcome includes one more hit.
-func heldBefore(o throttler.Outcome) int {
-	if o.Blocked {
-		return o.Limit
-	}
-	return o.Limit - o.Remaining - 1
-}
-
-// judge decides whether there is a siege, and what the next report must write.
-func (g *Guard) judge(failures, level int, alarm throttler.Outcome) {
-	threshold := g.threshold(level)
-	seen := failures >= threshold || alarm.Banned && 2*failures >= threshold
-	on := seen || alarm.Banned
-	var todo []func(context.Context) error
-	if seen && alarm.RetryAfter < siegeLasts/2 {
-		todo = append(todo, func(ctx context.Context) error {
-			return g.throttler.Ban(ctx, g.siegeRule(siegeAlarm), siegeLasts)
-		})
-	}
-	if busyShare*failures >= threshold && g.siege.learns() {
-		todo = append(todo, func(ctx context.Context) error { return g.learnUsual(ctx, on) })
-	}
-	g.siege.set(Siege{On: on, Failures: failures, Threshold: threshold}, todo)
-}
-
-// learnUsual raises the threshold after a busy hour, unless another process has
-// done so.
-func (g *Guard) learnUsual(ctx context.Context, inSiege bool) error {
-	step := learnStep
-	if inSiege {
-		step = learnInSiege
-	}
-	rule := g.siegeRule(siegeHour, g.siegeUsual(step))
-	rule.Shadow, rule.CountAuthorizedOnly = false, true
-	d, err := g.throttler.Authorize(ctx, rule)
-	wait := siegeHour.TTL
-	if err == nil && d.Outcomes[0].Blocked {
-		wait = d.Outcomes[0].RetryAfter
-	}
-	g.siege.learnsAfter(wait)
-	return err
+	return len(g.wasKnown(ctx, p)) > 0
 }

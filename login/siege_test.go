@@ -75,7 +75,7 @@ func TestFailuresOfManyNamesFromManyNetworksRingTheAlarmInEachProcess(t *testing
 
 		other.stuff(12)
 		other.look()
-		require.Equal(t, []login.Siege{{On: true, Failures: 111, Threshold: 109}}, other.rung)
+		require.Equal(t, []login.Siege{{On: true, Failures: 111, Threshold: 100}}, other.rung)
 		require.True(t, w.look().Siege, "a stranger is asked for more")
 		require.Len(t, w.rung, 1)
 		require.True(t, w.rung[0].On)
@@ -93,16 +93,26 @@ func TestFailuresOfManyNamesFromManyNetworksRingTheAlarmInEachProcess(t *testing
 	})
 }
 
-func TestOneNetworkOrOneNameRingsNoAlarm(t *testing.T) {
+// all returns the alarms of all networks together.
+func (w *watch) all() (rung []login.Siege) {
+	for _, s := range w.rung {
+		if !s.Network.IsValid() {
+			rung = append(rung, s)
+		}
+	}
+	return rung
+}
+
+func TestAFewNetworksOrNamesPutNobodyElseUnderSiege(t *testing.T) {
 	in := func(format string) func(i int) (string, netip.Addr) {
 		return func(i int) (string, netip.Addr) {
 			return fmt.Sprint("victim", i), netip.MustParseAddr(fmt.Sprintf(format, i%250, i/250+1))
 		}
 	}
 	for what, next := range map[string]func(i int) (string, netip.Addr){
-		"an IPv4 /16": in("198.51.%d.%d"),
+		"an IPv4 /16": in("198.18.%d.%d"),
 		"an IPv6 /32": in("2001:db8:%x:%x::1"),
-		"its NAT64":   in("64:ff9b::198.51.%d.%d"),
+		"its NAT64":   in("64:ff9b::198.18.%d.%d"),
 		"a name":      func(i int) (string, netip.Addr) { return "alice", spread(i) },
 		"19 networks": func(i int) (string, netip.Addr) { return fmt.Sprint("victim", i), spread(i % 19) },
 		"19 names":    func(i int) (string, netip.Addr) { return fmt.Sprint("victim", i%19), spread(i) },
@@ -116,10 +126,88 @@ func TestOneNetworkOrOneNameRingsNoAlarm(t *testing.T) {
 					require.Equal(t, 1, w.fails(1, name, from))
 				}
 				require.False(t, w.look().Siege)
-				require.Empty(t, w.rung)
+				require.Empty(t, w.all())
 			})
 		})
 	}
+}
+
+// An attack from networks that are few, and huge.
+func TestStrangersFromANetworkFarBeyondItsShareAreUnderSiege(t *testing.T) {
+	for what, attack := range map[string]struct {
+		networks int
+		from     func(i int) netip.Addr
+	}{
+		"an IPv6 /32": {1, func(i int) netip.Addr { return netip.MustParseAddr(fmt.Sprintf("2001:db8:%x::1", i%0x10000)) }},
+		"19 /16s": {19, func(i int) netip.Addr {
+			return netip.AddrFrom4([4]byte{11, byte(i % 19), byte(i / 19), byte(i / 4864)})
+		}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store := memstore.New()
+			w, other := watchOn(t, store), watchOn(t, store)
+			w.succeeds("alice", attack.from(0))
+			const guesses = 10_000
+			unasked := 0
+			for i := range guesses {
+				time.Sleep(time.Hour / guesses)
+				a := w.begin(fmt.Sprint("victim", i), attack.from(i))
+				require.Equal(t, throttler.Authorized, a.Decision.Status)
+				if !a.Siege {
+					unasked++
+				}
+				require.NoError(t, a.Fail(t.Context()))
+			}
+			require.Less(t, unasked, attack.networks*150, what)
+			require.Empty(t, w.all())
+			require.Len(t, w.rung, attack.networks, "the application is told which networks")
+			require.True(t, w.rung[0].Network.Contains(attack.from(0)) || attack.networks > 1)
+
+			for range 3 {
+				other.fails(1, "victim", attack.from(1))
+				time.Sleep(reported)
+			}
+			require.True(t, other.begin("bob", attack.from(1)).Siege, "another process")
+			require.False(t, w.begin("bob", office).Siege, "strangers from elsewhere")
+			require.False(t, w.begin("alice", attack.from(0)).Siege, "who is known there")
+
+			time.Sleep(2 * time.Hour)
+			w.look()
+			w.look()
+			require.False(t, w.begin("bob", attack.from(1)).Siege)
+			require.Len(t, w.rung, 2*attack.networks)
+			require.False(t, w.rung[len(w.rung)-1].On)
+		})
+	}
+}
+
+// A single office, or the only carrier of a country.
+func TestANetworkThatAlwaysFailsThatOftenIsNotUnderSiegeForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchOn(t, memstore.New())
+		siege := 0
+		for i := range 3 * 24 * 200 {
+			time.Sleep(time.Hour / 200)
+			a := w.begin(fmt.Sprint("user", i), netip.AddrFrom4([4]byte{11, 0, byte(i), byte(i / 256)}))
+			if a.Siege {
+				siege++
+			}
+			require.NoError(t, a.Fail(t.Context()))
+		}
+		require.Less(t, siege, 2*200, "two hours")
+	})
+}
+
+// Names may be empty, as those of device codes are.
+func TestFailuresWithoutANameRingTheAlarm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchOn(t, memstore.New())
+		for i := range 120 {
+			w.fails(1, []string{"", " "}[i%2], spread(i))
+		}
+		require.True(t, w.look().Siege)
+		require.Len(t, w.all(), 1)
+	})
 }
 
 func TestOwnSuccessesHideNoSiege(t *testing.T) {

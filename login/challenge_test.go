@@ -1,0 +1,114 @@
+package login_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/login"
+	"github.com/adaptivethrottler/throttler/memstore"
+)
+
+func TestAChallengedAttemptCountsNowhere(t *testing.T) {
+	eachBackend(t, func(t *testing.T, client throttler.Client) {
+		g := on(t, client)
+		events := g.events()
+		for range 100 {
+			require.NoError(t, g.begin("alice", home).Challenge(t.Context()))
+		}
+		observed := events()
+		require.Len(t, observed, 100)
+		require.Equal(t, login.Canceled, observed[0].Result)
+		require.True(t, observed[0].Challenged)
+		d, err := g.Peek(t.Context(), "alice", home)
+		require.NoError(t, err)
+		for _, o := range d.Outcomes {
+			require.GreaterOrEqual(t, o.Remaining, o.Limit-2, o.Name)
+		}
+		g.succeeds("alice", home)
+	})
+}
+
+func TestAChallengedAttemptHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, ctx := on(t, memstore.New()), t.Context()
+		a := g.begin("alice", home)
+		require.NoError(t, a.Challenge(ctx))
+		require.NoError(t, a.Challenge(ctx))
+		require.ErrorIs(t, a.Succeed(ctx), login.ErrSettled)
+		require.NoError(t, a.Fail(ctx))
+		_, err := a.HandOver()
+		require.ErrorIs(t, err, login.ErrNotOpen)
+
+		a = g.begin("alice", home)
+		require.NoError(t, a.Fail(ctx))
+		require.ErrorIs(t, a.Challenge(ctx), login.ErrSettled)
+		g.fails(5, "alice", home)
+		require.NoError(t, g.begin("alice", home).Challenge(ctx), "it is blocked")
+		g.isBlocked("alice", home, 10*time.Minute)
+	})
+}
+
+// The siege goes on while attackers are challenged, and those who then get in
+// have not contributed to it.
+func TestTheAlarmCountsAChallengeUntilASuccess(t *testing.T) {
+	for in, siege := range map[time.Duration]bool{-1: true, time.Minute: false, 11 * time.Minute: true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := watchOn(t, memstore.New())
+			challenge := func(who string) {
+				for i := range 60 {
+					require.NoError(t, w.begin(fmt.Sprint(who, i), spread(i)).Challenge(t.Context()))
+				}
+			}
+			challenge("user")
+			time.Sleep(max(in, 0))
+			for i := range 60 {
+				if in >= 0 {
+					w.succeeds(fmt.Sprint("user", i), spread(i))
+				}
+			}
+			challenge("victim")
+			require.Equal(t, siege, w.look().Siege, in)
+		})
+	}
+}
+
+// An attacker who logs in to accounts of their own hides nothing of what they
+// guess at those of others.
+func TestSuccessesTakeBackNothingThatTheAlarmCountedForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchOn(t, memstore.New())
+		for i := range 120 {
+			own := fmt.Sprint("own", i)
+			w.stuff(1)
+			w.fails(1, own, spread(w.failed))
+			for range 5 {
+				w.succeeds(own, spread(w.failed))
+			}
+		}
+		require.True(t, w.look().Siege)
+	})
+}
+
+// What was reported before is taken back from later reports.
+func TestWhatIsTakenBackLateIsNotCountedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchOn(t, memstore.New())
+		for i := range 60 {
+			require.NoError(t, w.begin(fmt.Sprint("user", i), spread(i)).Challenge(t.Context()))
+		}
+		w.look()
+		for i := range 60 {
+			w.succeeds(fmt.Sprint("user", i), spread(i))
+		}
+		w.failed = 1000
+		w.stuff(99)
+		require.False(t, w.look().Siege)
+		w.stuff(61)
+		require.True(t, w.look().Siege)
+	})
+}
