@@ -1,0 +1,227 @@
+package login
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/address"
+)
+
+// The defaults of a [Sending].
+const (
+	DefaultSendingIdentifier = "login-send"
+	DefaultTotal             = 10_000
+)
+
+// Sending guards what sends messages to an address that a visitor types: reset
+// links, magic links, codes by mail or SMS, sign-ups. What is sent counts, and no
+// success takes it back:
+//
+//   - recipient-1 to recipient-4, and recipient: to one recipient 1 message in a
+//     minute, 2 in 10 minutes, 3 in an hour, 4 in 6 hours and 5 in a day. So the
+//     waits between messages grow, and a recipient waits for a day at most.
+//   - range: messages to phone numbers that differ in the last four digits only,
+//     against toll fraud, which uses such ranges.
+//   - address, network: messages that one address asks for, and its network (an
+//     IPv4 /24 or an IPv6 /48).
+//   - total: all messages. Each costs money.
+//
+// A message that one limit holds back is not counted by the others.
+//
+// Give the client the same answer whether the message is sent or not, and as
+// soon: the answer must not tell who has an account, nor whose limit is full.
+//
+// The exported fields are options. They must be set before the first use. All
+// methods are safe for concurrent use.
+type Sending struct {
+	// Identifier keeps the records apart from others'. Default: "login-send".
+	Identifier string
+
+	// Recipient limits the messages to one recipient within a day. Zero means
+	// the default. Default: 5 in 24 hours.
+	Recipient Limit
+
+	// Range limits the messages to a range of 10,000 phone numbers. A negative
+	// Max removes it. Default: 30 in 24 hours.
+	Range Limit
+
+	// Address limits the messages that one address asks for, Network those of an
+	// IPv4 /24 or an IPv6 /48. A negative Max removes a limit. Default: 20 and
+	// 100 in 1 hour.
+	Address, Network Limit
+
+	// Total limits all messages. A negative Max removes it. Default: 10,000 in
+	// 24 hours.
+	Total Limit
+
+	// Country is the calling code of phone numbers that are typed without one,
+	// such as "49": "0151 234567" counts as "+49151234567". Default: none; such
+	// a number is another recipient than the one with its calling code.
+	Country string
+
+	// Shadow lets every message pass, to try the limits out. See
+	// [throttler.Rule.Shadow].
+	Shadow bool
+
+	// Observe, if set, is called for each message, on the caller's goroutine,
+	// with the recipient as it is counted. A blocked outcome named "range" or
+	// "total" may be toll fraud: alert on it.
+	Observe func(ctx context.Context, recipient string, addr netip.Addr, d throttler.Decision)
+
+	throttler *throttler.Throttler
+}
+
+// A Message is what [Sending.Begin] has decided on.
+type Message struct {
+	// Decision says whether to send. If it is Blocked, send nothing, and answer
+	// the client as if it had been sent.
+	Decision throttler.Decision
+
+	sending *Sending
+}
+
+// NewSending returns a Sending that counts with t. It panics if t is nil.
+func NewSending(t *throttler.Throttler) *Sending {
+	if t == nil {
+		panic("login: NewSending with a nil Throttler")
+	}
+	return &Sending{throttler: t}
+}
+
+// Begin counts a message to recipient, a mail address or a phone number, that addr
+// asks for, and decides whether it may be sent. Spellings of a recipient count
+// together: see [Sending.Normalize]. Call it whether the recipient has an account
+// or not.
+//
+// The error is [ErrNoAccount] for an empty recipient, [ErrNoAddress],
+// [ErrNameTooLong], or wraps [throttler.ErrInvalidRule] if an option is invalid.
+// Then there is no Message, and nothing stays counted. A failure of the backend is
+// not an error, and fails open: see [throttler.Decision.Err].
+func (s *Sending) Begin(ctx context.Context, recipient string, addr netip.Addr) (*Message, error) {
+	to := ""
+	if len(recipient) <= MaxName {
+		to = s.Normalize(recipient)
+	}
+	switch {
+	case !addr.IsValid():
+		return nil, ErrNoAddress
+	case len(recipient) > MaxName:
+		return nil, ErrNameTooLong
+	case to == "":
+		return nil, ErrNoAccount
+	}
+	d, err := s.throttler.Authorize(ctx, s.rule(to, addr))
+	if err != nil {
+		return nil, err
+	}
+	if s.Observe != nil {
+		s.Observe(ctx, to, address.Plain(addr), d)
+	}
+	return &Message{Decision: d, sending: s}, nil
+}
+
+// Cancel takes the message back, if it was not sent after all. The error is the
+// backend's. It does not end with ctx. It takes 5 seconds at most.
+func (m *Message) Cancel(ctx context.Context) error {
+	ctx, cancel := detach(ctx)
+	defer cancel()
+	return m.sending.throttler.Cancel(ctx, m.Decision)
+}
+
+// Lift forgets the messages to recipient. The error is the backend's.
+func (s *Sending) Lift(ctx context.Context, recipient string) error {
+	rule := s.rule(s.Normalize(recipient), netip.Addr{})
+	rule.Either = slices.DeleteFunc(rule.Either, func(c throttler.Condition) bool { return !strings.HasPrefix(c.Name, "recipient") })
+	return s.throttler.Reset(ctx, rule)
+}
+
+// waits are the times within which 1, 2, 3 and 4 messages are sent to a recipient.
+var waits = [...]time.Duration{time.Minute, 10 * time.Minute, time.Hour, 6 * time.Hour}
+
+// rule returns the rule of a message to a recipient, as it is counted.
+func (s *Sending) rule(to string, addr netip.Addr) throttler.Rule {
+	recipient := s.Recipient.or(Limit{Max: 5, TTL: day})
+	rule := throttler.Rule{Identifier: or(s.Identifier, DefaultSendingIdentifier), CountAuthorizedOnly: true, Shadow: s.Shadow}
+	add := func(name, value string, l Limit) {
+		if l.Max >= 0 && (value != "" || name == "total") {
+			rule.Either = append(rule.Either, throttler.Condition{Name: name, Value: value, Max: l.Max, TTL: l.TTL})
+		}
+	}
+	for i, within := range waits {
+		add(fmt.Sprint("recipient-", i+1), to, Limit{Max: i + 1, TTL: within})
+	}
+	add("recipient", to, recipient)
+	add("range", rangeOf(to), s.Range.or(Limit{Max: 30, TTL: day}))
+	add("address", address.Text(addr, DefaultIPv6Bits), s.Address.or(Limit{Max: 20, TTL: time.Hour}))
+	add("network", address.Network(addr, 24, 48), s.Network.or(Limit{Max: 100, TTL: time.Hour}))
+	add("total", "", s.Total.or(Limit{Max: DefaultTotal, TTL: day}))
+	return rule
+}
+
+// rangeOf returns the range of a phone number: all but its last four digits. It
+// is "" for a mail address.
+func rangeOf(to string) string {
+	if !strings.HasPrefix(to, "+") || len(to) <= 5 {
+		return ""
+	}
+	return to[:len(to)-4]
+}
+
+// Normalize returns the recipient as it is counted. Two spellings that reach the
+// same person are one, as far as they tell:
+//
+//   - A mail address is folded like a name, by the function [Normalize]. What
+//     follows a "+" before the "@" is dropped, and the dots there too if the
+//     provider ignores them (Gmail).
+//   - A phone number is its digits after a "+". Blanks, brackets, dots, slashes
+//     and dashes are dropped. "00" becomes "+", and with Country a single "0"
+//     becomes "+" and the calling code.
+func (s *Sending) Normalize(recipient string) string {
+	to := Normalize(recipient)
+	if at := strings.LastIndexByte(to, '@'); at >= 0 {
+		return mailbox(to[:at], to[at+1:])
+	}
+	return s.number(to)
+}
+
+// mailbox returns the mail address of the person who has local@domain.
+func mailbox(local, domain string) string {
+	local, _, _ = strings.Cut(strings.TrimSpace(local), "+")
+	domain = strings.TrimSuffix(strings.TrimSpace(domain), ".")
+	if domain == "googlemail.com" {
+		domain = "gmail.com"
+	}
+	if domain == "gmail.com" {
+		local = strings.ReplaceAll(local, ".", "")
+	}
+	return local + "@" + domain
+}
+
+// number returns the phone number in text, or text if it is none.
+func (s *Sending) number(text string) string {
+	digits := strings.Map(func(r rune) rune {
+		if strings.ContainsRune(" ()[]./-\u2010\u2011\u2012\u2013", r) {
+			return -1
+		}
+		return r
+	}, strings.Replace(text, "(0)", "", 1))
+	plus := strings.HasPrefix(digits, "+")
+	digits = strings.TrimPrefix(digits, "+")
+	if digits == "" || strings.Trim(digits, "0123456789") != "" {
+		return text
+	}
+	switch {
+	case plus:
+		return "+" + digits
+	case strings.HasPrefix(digits, "00"):
+		return "+" + digits[2:]
+	case s.Country != "" && strings.HasPrefix(digits, "0"):
+		return "+" + s.Country + digits[1:]
+	}
+	return digits
+}
