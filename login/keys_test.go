@@ -1,0 +1,69 @@
+package login_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/login"
+	"github.com/adaptivethrottler/throttler/memstore"
+)
+
+// After the key was changed, and whether there was one before.
+func TestOwnersStayKnownWhenTheKeyIsChanged(t *testing.T) {
+	for _, name := range []string{"alice", "Alice"} {
+		for _, old := range []string{"", "old"} {
+			synctest.Test(t, func(t *testing.T) {
+				store := memstore.New()
+				guard := func(key string, olds ...string) try {
+					g := on(t, store)
+					g.Key = []byte(key)
+					for _, old := range olds {
+						g.OldKeys = append(g.OldKeys, []byte(old))
+					}
+					return g
+				}
+				require.NoError(t, guard(old).beginDevice(name, home, "phone").Succeed(t.Context()))
+				g := guard("new", "older", old)
+				g.fill(name)
+				require.Equal(t, throttler.Blocked, guard("new").begin(name, home).Decision.Status)
+				require.Equal(t, throttler.Authorized, g.begin(name, home).Decision.Status)
+				require.Equal(t, throttler.Blocked, g.begin(name, office).Decision.Status)
+				require.Equal(t, throttler.Blocked, g.beginDevice(name, office, "tablet").Decision.Status)
+				require.NoError(t, g.beginDevice(name, office, "phone").Succeed(t.Context()))
+				require.Equal(t, throttler.Authorized, guard("new").begin(name, office).Decision.Status, "now under the new key")
+				require.Equal(t, throttler.Authorized, guard("new").beginDevice(name, away, "phone").Decision.Status)
+			})
+		}
+	}
+}
+
+// While memcached is down, an owner gets in where they logged in before.
+func TestAnOutageMakesNoStrangers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &failing{Client: memstore.New()}
+		limits := throttler.New(client)
+		limits.Fallback = memstore.New()
+		g := login.New(limits)
+		begin := func(device string) *login.Attempt {
+			a, err := g.BeginDevice(t.Context(), "alice", home, device)
+			require.NoError(t, err)
+			return a
+		}
+		require.NoError(t, begin("phone").Succeed(t.Context()))
+		client.down.Store(true)
+		for i := range 30 {
+			a, err := g.Begin(t.Context(), "alice", addr(i))
+			require.NoError(t, err)
+			require.Error(t, a.Decision.Err)
+			a.Fail(t.Context())
+		}
+		a, err := g.Begin(t.Context(), "alice", away)
+		require.NoError(t, err)
+		require.Equal(t, throttler.Blocked, a.Decision.Status)
+		require.Equal(t, throttler.Authorized, begin("").Decision.Status)
+		require.Equal(t, throttler.Authorized, begin("phone").Decision.Status)
+	})
+}
