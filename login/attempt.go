@@ -16,8 +16,9 @@ import (
 var ErrSettled = errors.New("login: the attempt was blocked or has ended already")
 
 // An Attempt is an attempt to log in that was begun. End it by
-// [Attempt.Succeed] or [Attempt.Fail] right after the password is compared, or
-// by [Attempt.Cancel] if it could not be compared. An attempt that is not ended
+// [Attempt.Succeed] or [Attempt.Fail] right after the password is compared, by
+// [Attempt.Challenge] if the user is asked for more first, or by
+// [Attempt.Cancel] if it could not be compared. An attempt that is not ended
 // becomes a failure after 30 seconds. All methods are safe for concurrent use.
 type Attempt struct {
 	// Decision says whether the password may be looked at, and if not, when to
@@ -36,9 +37,10 @@ type Attempt struct {
 	// factor before anyone is refused.
 	HalfUsed bool
 
-	// Siege says that a siege is on (see [Guard.Alarm]) and that the name is
-	// not known from this address or device. The application can ask for a
-	// CAPTCHA or a second factor.
+	// Siege says that a siege is on (see [Guard.Alarm]), from this network or
+	// from many, and that the name is not known from this address or device.
+	// The application can ask for a CAPTCHA or a second factor: see
+	// [Attempt.Challenge].
 	Siege bool
 
 	guard   *Guard
@@ -46,6 +48,9 @@ type Attempt struct {
 	party   party
 	plan    plan
 	decided throttler.Decision // Decision with all outcomes; the application cannot change it
+	begun   time.Time
+	handed  string // the id if it was taken over
+	claimed bool   // it is the one that ends what was handed over
 
 	mu       sync.Mutex
 	state    state
@@ -63,7 +68,7 @@ const (
 )
 
 func newAttempt(g *Guard, p party, pl plan, d throttler.Decision) *Attempt {
-	a := &Attempt{Decision: d, guard: g, party: p, plan: pl, decided: d}
+	a := &Attempt{Decision: d, guard: g, party: p, plan: pl, decided: d, begun: time.Now()}
 	a.Decision.Messages = slices.Compact(d.Messages)
 	a.Decision.Outcomes = d.Outcomes[:len(pl.limits):len(pl.limits)]
 	a.HalfUsed = slices.ContainsFunc(a.Decision.Outcomes, func(o throttler.Outcome) bool {
@@ -140,6 +145,9 @@ func (a *Attempt) succeed(ctx context.Context, next origin) error {
 	case a.state == succeeded:
 		return nil
 	}
+	if err := a.claim(ctx); err != nil {
+		return err
+	}
 	a.observe(ctx, Succeeded)
 	a.guess.end()
 	if a.decided.WouldBlock { // in Shadow: it would not have come so far
@@ -172,6 +180,9 @@ func (a *Attempt) Fail(ctx context.Context) error {
 	if a.state != open || a.decided.Status != throttler.Authorized {
 		return nil
 	}
+	if errors.Is(a.claim(ctx), ErrSettled) {
+		return nil
+	}
 	a.state = failed
 	a.observe(ctx, Failed)
 	if a.decided.WouldBlock { // in Shadow: it would not have come so far
@@ -199,9 +210,51 @@ func (a *Attempt) Cancel(ctx context.Context) error {
 	case a.state == succeeded || a.decided.Status != throttler.Authorized:
 		return nil
 	}
+	if err := a.claim(ctx); err != nil {
+		return err
+	}
 	a.state = canceled
 	a.observe(ctx, Canceled)
 	return a.takeBack(ctx)
+}
+
+// Challenge says that the user was asked for more before the password was looked
+// at: for a CAPTCHA or a second factor, because of [Attempt.Siege] or
+// [Attempt.HalfUsed]. Begin another attempt when the answer comes back. Challenge
+// takes back all hits of the attempt, as Cancel does, but the alarm counts it as a
+// failure, so that a siege goes on while the attackers are challenged. A success
+// of the same name from there, within 10 minutes, takes that back.
+//
+// The error is [ErrSettled] after Fail, or the backend's; then Challenge may be
+// called again. It does nothing if the attempt was blocked or has succeeded. It
+// does not end with ctx. It takes 5 seconds at most.
+func (a *Attempt) Challenge(ctx context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.state == failed:
+		return ErrSettled
+	case a.state == succeeded || a.decided.Status != throttler.Authorized:
+		return nil
+	}
+	if err := a.claim(ctx); err != nil {
+		return err
+	}
+	a.state = canceled
+	a.tell(ctx, Event{Result: Canceled, Challenged: true})
+	if !a.guess.end() {
+		return a.takeBack(ctx)
+	}
+	counting, cancel := detach(ctx)
+	defer cancel()
+	return together(
+		func() error { return a.takeBack(ctx) },
+		func() error {
+			counted, err := a.guard.countGuess(counting, a.party)
+			a.mistaken(nil, counted)
+			return err
+		},
+	)
 }
 
 // together runs all steps at once, which takes fewer round trips, and returns

@@ -12,11 +12,13 @@ const (
 	byNameDevice   = "name+device"
 	byAddress      = "address"
 	byAddressDay   = "address-day"
-	byNetwork      = "network-56"
-	byWide         = "network-48"
+	byNetwork56    = "network-56"
+	byNetwork48    = "network-48"
+	byNetwork32    = "network-32"
 	byName         = "name"
 	byKnown        = "known"
 	byAddressKnown = "address-known"
+	byAccount      = "account"
 
 	// variantSuffix names the records beside a limit that count other spellings
 	// of the name. They never block.
@@ -45,6 +47,10 @@ func (g *Guard) network56() Limit {
 
 func (g *Guard) network48() Limit {
 	return g.Network48.or(Limit{Max: 5000, TTL: day, Lockout: -1})
+}
+
+func (g *Guard) network32() Limit {
+	return g.Network32.or(Limit{Max: 20_000, TTL: day, Lockout: -1})
 }
 
 func (g *Guard) name() Limit {
@@ -112,17 +118,20 @@ func (p party) anybody(g *Guard) plan {
 	if p.address.value != "" && !p.exempt {
 		pl.addAddress(p.address.value, g)
 	}
+	if p.name != "" && g.account.Max > 0 {
+		pl.watch(byAccount, p.name, Limit{Max: g.account.Max})
+		pl.add(byAccount, p.name, g.account, throttler.SlidingWindow)
+	}
 	if p.name != "" {
 		if limit := g.name(); limit.Max >= 0 {
 			pl.watch(byName, p.name, Limit{Max: limit.Max})
 		}
 		pl.add(byName, p.name, g.name(), throttler.LeakyBucket)
 	}
-	if p.network != "" && !p.exempt {
-		pl.add(byNetwork, p.network, g.network56(), throttler.LeakyBucket)
-	}
-	if p.wide != "" && !p.exempt {
-		pl.add(byWide, p.wide, g.network48(), throttler.LeakyBucket)
+	for i, n := range networks {
+		if p.networks[i] != "" && !p.exempt {
+			pl.add(n.condition, p.networks[i], n.limit(g), throttler.LeakyBucket)
+		}
 	}
 	return pl
 }
@@ -134,7 +143,9 @@ func (p party) known(g *Guard, from origin, addressFull bool) plan {
 	pl := plan{from: from}
 	if p.name != "" && from.value != "" {
 		pl.addPair(p, g)
-		pl.add(byKnown, p.at(from), g.known(), throttler.LeakyBucket)
+	}
+	if p.name != "" {
+		pl.addKnown(p, g)
 	}
 	switch {
 	case from.value == "" || from != p.address || p.exempt:
@@ -154,6 +165,18 @@ func (pl *plan) addPair(p party, g *Guard) {
 	if p.variant != "" {
 		pl.beside = append(pl.beside, p.variants(pl.from, g))
 	}
+}
+
+// addKnown adds the budget of p's name where it is known: one over all
+// addresses, and one for each device.
+func (pl *plan) addKnown(p party, g *Guard) {
+	limit := g.known()
+	if limit.Max < 0 {
+		return
+	}
+	value := p.knownAt(pl.from)
+	pl.watch(byKnown, value, Limit{Max: limit.Max})
+	pl.add(byKnown, value, limit, throttler.LeakyBucket)
 }
 
 // addAddress adds the limits of an address.

@@ -29,7 +29,7 @@ const (
 // Errors are those of Succeed. After an error of the backend the old device may
 // still hold.
 func (a *Attempt) SucceedDevice(ctx context.Context, device string) error {
-	return a.succeed(ctx, a.guard.device(device))
+	return a.succeed(ctx, deviceUnder(a.guard.Key, device))
 }
 
 // Forget makes name no longer known from device, for example at the end of a
@@ -74,7 +74,7 @@ func (g *Guard) replace(ctx context.Context, p party, next origin) error {
 	}
 	leaving := rule
 	leaving.All = g.leaving(old)
-	if err := g.pour(ctx, leaving); err != nil {
+	if err := pour(ctx, g.throttler, leaving); err != nil {
 		return err
 	}
 	return g.throttler.Reset(ctx, rule)

@@ -46,14 +46,23 @@ type Event struct {
 
 	// Result is how the attempt ended.
 	Result Result
+
+	// Challenged says that it was canceled by [Attempt.Challenge].
+	Challenged bool
 }
 
 // observe calls [Guard.Observe] once for a. The caller holds a.mu, or has not
 // shared a yet.
 func (a *Attempt) observe(ctx context.Context, r Result) {
+	a.tell(ctx, Event{Result: r})
+}
+
+// tell is observe with an event of which the attempt's fields are missing.
+func (a *Attempt) tell(ctx context.Context, e Event) {
 	if a.observed || a.guard.Observe == nil {
 		return
 	}
 	a.observed = true
-	a.guard.Observe(ctx, Event{Name: a.party.name, Addr: a.party.addr, Known: a.Known, Decision: a.Decision, Result: r})
+	e.Name, e.Addr, e.Known, e.Decision = a.party.name, a.party.addr, a.Known, a.Decision
+	a.guard.Observe(ctx, e)
 }

@@ -19,18 +19,23 @@ import (
 //
 // Failures are kept in the memory of the process that counted them. If it
 // forgets one, that stays counted until it expires.
+//
+// The alarm takes back what it has counted for them a little longer: a CAPTCHA
+// takes time.
 const (
 	giveBackMax    = 4
 	giveBackWithin = time.Minute
+	uncountWithin  = 10 * time.Minute
 	maxMistyped    = 10_000 // accounts
 )
 
-// A mistake is a failed attempt.
+// A mistake is an attempt that has failed or was challenged.
 type mistake struct {
 	at      time.Time
 	attempt throttler.Decision
 	failure throttler.Decision
 	rule    throttler.Rule // the conditions of attempt that are given back
+	alarmed alarmed
 }
 
 // mistakes are the last failures of each account. The zero value is empty.
@@ -51,7 +56,7 @@ func (ms *mistakes) add(who string, m mistake) {
 	ms.recent.Add(who, slices.Clone(made))
 }
 
-// take removes the mistakes of who and returns those within giveBackWithin.
+// take removes the mistakes of who and returns those within uncountWithin.
 func (ms *mistakes) take(who string) []mistake {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -60,7 +65,7 @@ func (ms *mistakes) take(who string) []mistake {
 	}
 	made, _ := ms.recent.Get(who)
 	ms.recent.Remove(who)
-	return slices.DeleteFunc(made, func(m mistake) bool { return time.Since(m.at) >= giveBackWithin })
+	return slices.DeleteFunc(made, func(m mistake) bool { return time.Since(m.at) >= uncountWithin })
 }
 
 // who returns the key of p's mistakes: the exact spelling of a name, on a
@@ -73,28 +78,43 @@ func (p party) who() string {
 	return from + "#" + p.variant + "#" + p.name
 }
 
-// mistaken remembers that a has failed.
-func (a *Attempt) mistaken(failure throttler.Decision) {
-	var back []throttler.Condition
-	for _, c := range a.plan.limits {
-		if c.Name != byName && c.Name != byKnown {
-			back = append(back, c)
+// mistaken remembers that a has failed or, if failure is nil, was challenged.
+func (a *Attempt) mistaken(failure *throttler.Decision, counted alarmed) {
+	m := mistake{at: time.Now(), alarmed: counted}
+	if failure != nil {
+		var back []throttler.Condition
+		for _, c := range a.plan.limits {
+			if c.Name != byName && c.Name != byKnown || a.guard.account.Max > 0 {
+				back = append(back, c)
+			}
 		}
+		m.attempt, m.failure, m.rule = a.decided, *failure, a.guard.rule(back)
 	}
-	if a.party.name != "" && len(back) > 0 {
-		a.guard.mistakes.add(a.party.who(), mistake{time.Now(), a.decided, failure, a.guard.rule(back)})
+	if a.party.name != "" {
+		a.guard.mistakes.add(a.party.who(), m)
 	}
 }
 
-// giveBack cancels p's mistakes for all limits but the name's. It starts with
-// the newest: in that order a leaky bucket refunds all.
+// giveBack cancels p's mistakes for all limits but the name's, and for the alarm.
+// It starts with the newest: in that order a leaky bucket refunds all.
 func (g *Guard) giveBack(ctx context.Context, p party) error {
 	var errs []error
 	for _, m := range slices.Backward(g.mistakes.take(p.who())) {
 		errs = append(errs, together(
-			func() error { return g.throttler.CancelOnly(ctx, m.attempt, m.rule) },
-			func() error { return g.throttler.Cancel(ctx, m.failure) },
+			func() error { return g.giveBackLimits(ctx, m) },
+			func() error { return g.uncount(ctx, m.alarmed) },
 		))
 	}
 	return errors.Join(errs...)
+}
+
+// giveBackLimits cancels m for the limits, if it is recent.
+func (g *Guard) giveBackLimits(ctx context.Context, m mistake) error {
+	if len(m.rule.Either) == 0 || time.Since(m.at) >= giveBackWithin {
+		return nil
+	}
+	return together(
+		func() error { return g.throttler.CancelOnly(ctx, m.attempt, m.rule) },
+		func() error { return g.throttler.Cancel(ctx, m.failure) },
+	)
 }

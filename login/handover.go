@@ -1,11 +1,18 @@
 package login
 
 import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/adaptivethrottler/throttler"
 )
@@ -18,8 +25,23 @@ var ErrNotOpen = errors.New("login: the attempt was blocked, has ended or was ha
 // [Attempt.HandOver].
 var ErrHandover = errors.New("login: not a handed-over attempt: pass the bytes of HandOver unchanged")
 
+// endedRule returns the rule that is full once an attempt that was handed over
+// has ended.
+func (g *Guard) endedRule(id string) throttler.Rule {
+	return throttler.Rule{
+		Identifier: or(g.Identifier, DefaultIdentifier) + "-handover",
+		Either:     []throttler.Condition{{Name: "ended", Value: id, Max: 1, TTL: 2 * handoverLasts}},
+	}
+}
+
+// handoverLasts is the time within which an attempt that is handed over must be
+// ended.
+const handoverLasts = 10 * time.Minute
+
 // handover is the encoding of an attempt that is handed over.
 type handover struct {
+	ID          string     `json:"id"`             // one end is made of it
+	At          time.Time  `json:"at"`             // it was begun
 	Name        []byte     `json:"name,omitempty"` // as it is counted
 	Variant     string     `json:"variant,omitempty"`
 	Addr        netip.Addr `json:"addr"`
@@ -28,17 +50,20 @@ type handover struct {
 	FromDevice  bool       `json:"from_device,omitempty"`  // it is known by its device
 	AddressFull bool       `json:"address_full,omitempty"` // see party.known
 	HalfUsed    bool       `json:"half_used,omitempty"`
+	Siege       bool       `json:"siege,omitempty"`
 	WouldBlock  bool       `json:"would_block,omitempty"` // in Shadow
 	Receipt     []byte     `json:"receipt,omitempty"`
 }
 
 // HandOver encodes the attempt, so that another process can end it by
-// [Guard.TakeOver]. After that it cannot be ended here: Succeed and Cancel
-// return [ErrSettled], and Fail does nothing. The error is [ErrNotOpen].
+// [Guard.TakeOver], within 10 minutes and once. After that it cannot be ended
+// here: Succeed and Cancel return [ErrSettled], and Fail does nothing. The error
+// is [ErrNotOpen].
 //
-// The bytes hold the name (or its HMAC) and the address in clear text. Anyone
-// who can forge them can take failures back. So encrypt or authenticate them if
-// they leave the program, and take each over once.
+// With [Guard.Key] the bytes are encrypted and authenticated (AES-256-GCM).
+// Without it they hold the name and the address in clear text, and TakeOver
+// accepts whatever has their form: anyone who can write them can take failures
+// back. Then encrypt and authenticate them if they leave the program.
 func (a *Attempt) HandOver() ([]byte, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -46,10 +71,11 @@ func (a *Attempt) HandOver() ([]byte, error) {
 		return nil, ErrNotOpen
 	}
 	h := handover{
+		ID: a.guard.siege.handOver(a.guess, a.handed), At: a.begun,
 		Name: []byte(a.party.name), Variant: a.party.variant, Addr: a.party.addr, Device: a.party.device.value,
 		Known: a.Known, FromDevice: a.plan.from.pair == byNameDevice,
 		AddressFull: slices.ContainsFunc(a.plan.limits, func(c throttler.Condition) bool { return c.Name == byAddressKnown }),
-		HalfUsed:    a.HalfUsed, WouldBlock: a.decided.WouldBlock,
+		HalfUsed:    a.HalfUsed, Siege: a.Siege, WouldBlock: a.decided.WouldBlock,
 		Receipt: a.decided.Receipt(),
 	}
 	text, err := json.Marshal(h)
@@ -57,22 +83,56 @@ func (a *Attempt) HandOver() ([]byte, error) {
 		return nil, err
 	}
 	a.state = failed // in this process: only the other one may cancel the hits
-	return text, nil
+	return a.guard.seal(text), nil
+}
+
+// handOver returns the id of an attempt that is handed over: id, or a new one.
+// If it is never ended, its guess lapses here.
+func (s *siege) handOver(g *guess, id string) string {
+	id = or(id, rand.Text())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.handed == nil {
+		s.handed = make(map[string]*guess)
+	}
+	if g != nil && g.listed {
+		g.handed, s.handed[id] = id, g
+	}
+	return id
+}
+
+// takeOver returns the guess of an attempt that was handed over. If that was in
+// another process, the guess lapses there, and nowhere else.
+func (s *siege) takeOver(id string, p party) *guess {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if own := s.handed[id]; own != nil {
+		delete(s.handed, id)
+		own.handed = ""
+		return own
+	}
+	return &guess{party: p}
 }
 
 // TakeOver returns an attempt that another process has handed over. g must have
-// the same options and servers as the Guard that began it. The error is
-// [ErrHandover].
+// the same options and servers as the Guard that began it; that one's Key may be
+// one of OldKeys here. The error is [ErrHandover], also for an attempt that was
+// begun more than 10 minutes ago. Of several attempts that were taken over from
+// the same bytes, one can be ended: the others' Succeed, Cancel and Challenge
+// return [ErrSettled], and their Fail does nothing.
 //
 // The Attempt's Decision has no Outcomes. Its Succeed gives back no earlier
 // failures that another process counted.
 func (g *Guard) TakeOver(text []byte) (*Attempt, error) {
-	var h handover
-	if err := json.Unmarshal(text, &h); err != nil {
+	h, err := g.unseal(text)
+	if err != nil {
 		return nil, fmt.Errorf("%w: %v", ErrHandover, err)
 	}
-	if !h.Addr.IsValid() {
+	switch age := time.Since(h.At).Abs(); {
+	case !h.Addr.IsValid():
 		return nil, fmt.Errorf("%w: no address", ErrHandover)
+	case h.ID == "" || age > handoverLasts:
+		return nil, fmt.Errorf("%w: it was begun %v ago, want at most %v", ErrHandover, age, handoverLasts)
 	}
 	d, err := g.throttler.Redeem(h.Receipt)
 	if err != nil {
@@ -84,8 +144,74 @@ func (g *Guard) TakeOver(text []byte) (*Attempt, error) {
 	if h.Device != "" {
 		p.device = origin{byNameDevice, h.Device}
 	}
-	a := &Attempt{Decision: d, Known: h.Known, HalfUsed: h.HalfUsed, guard: g, party: p, plan: h.plan(g, p), decided: d}
+	a := &Attempt{
+		Decision: d, Known: h.Known, HalfUsed: h.HalfUsed, Siege: h.Siege,
+		guard: g, party: p, plan: h.plan(g, p), decided: d, handed: h.ID, begun: h.At,
+	}
+	if g.alarmed(a) {
+		a.guess = g.siege.takeOver(h.ID, p)
+	}
 	return a, nil
+}
+
+// claim makes a the one that ends an attempt that was handed over. The error is
+// [ErrSettled] if another one has ended it, or the backend's.
+func (a *Attempt) claim(ctx context.Context) error {
+	if a.handed == "" || a.claimed {
+		return nil
+	}
+	ctx, cancel := detach(ctx)
+	defer cancel()
+	d, err := a.guard.throttler.Authorize(ctx, a.guard.endedRule(a.handed))
+	switch {
+	case err != nil:
+		return err
+	case d.Status == throttler.Blocked:
+		return ErrSettled
+	case !a.guard.answered(d):
+		return d.Err
+	}
+	a.claimed = true
+	return nil
+}
+
+// seal encrypts and authenticates text if there is a Key.
+func (g *Guard) seal(text []byte) []byte {
+	if len(g.Key) == 0 {
+		return text
+	}
+	return sealer(g.Key).Seal(nil, nil, text, nil)
+}
+
+// unseal decodes what seal has returned. With a Key, it was sealed with this one
+// or an old one.
+func (g *Guard) unseal(text []byte) (h handover, err error) {
+	if len(g.Key) == 0 {
+		return h, json.Unmarshal(text, &h)
+	}
+	for _, key := range g.keys() {
+		if plain, err := sealer(key).Open(nil, nil, text, nil); err == nil {
+			return h, json.Unmarshal(plain, &h)
+		}
+	}
+	return h, errors.New("it was not sealed with Key")
+}
+
+// sealer returns the cipher of key.
+func sealer(key []byte) cipher.AEAD {
+	derived, err := hkdf.Key(sha256.New, key, nil, "login handover", 32)
+	if err != nil {
+		panic(err) // only for a length that is too large
+	}
+	block, err := aes.NewCipher(derived)
+	if err != nil {
+		panic(err) // only for another length
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		panic(err) // only for another cipher
+	}
+	return aead
 }
 
 // plan returns the plan by which the attempt was counted.

@@ -2,6 +2,7 @@ package login_test
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -124,4 +125,126 @@ func TestBytesThatAreNoAttemptAreRefused(t *testing.T) {
 		require.ErrorIs(t, err, login.ErrHandover, "%s", text)
 		require.Nil(t, a)
 	}
+}
+
+// Logins whose ends are in another process, or in this one.
+func TestAttemptsThatAreHandedOverRingTheAlarmOnlyIfTheyFail(t *testing.T) {
+	for what, test := range map[string]struct {
+		here  bool // this process ends them
+		end   func(*login.Attempt, context.Context) error
+		siege bool
+	}{
+		"right, here":      {true, (*login.Attempt).Succeed, false},
+		"right, elsewhere": {false, (*login.Attempt).Succeed, false},
+		"wrong, here":      {true, (*login.Attempt).Fail, true},
+		"wrong, elsewhere": {false, (*login.Attempt).Fail, true},
+		"canceled":         {false, (*login.Attempt).Cancel, false},
+		"never ended":      {false, func(*login.Attempt, context.Context) error { return nil }, true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memstore.New()
+				w, other := watchOn(t, store), watchOn(t, store)
+				to := other.Guard
+				if test.here {
+					to = w.Guard
+				}
+				for i := range 400 {
+					time.Sleep(5 * time.Second)
+					a := handOver(t, w.begin(fmt.Sprint("user", i), spread(i)), to)
+					require.NoError(t, test.end(a, t.Context()))
+				}
+				for range 3 { // what lapses
+					other.look()
+					time.Sleep(10 * time.Second)
+				}
+				require.Equal(t, test.siege, w.look().Siege)
+				if test.siege {
+					require.LessOrEqual(t, w.rung[0].Failures, 400, "none is counted twice")
+				}
+			})
+		})
+	}
+}
+
+func TestHandedOverBytesAreSealedWithTheKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		guard := func(key string, old ...string) *login.Guard {
+			g := login.New(throttler.New(store))
+			g.Key = []byte(key)
+			for _, key := range old {
+				g.OldKeys = append(g.OldKeys, []byte(key))
+			}
+			return g
+		}
+		text := func(g *login.Guard) []byte {
+			text, err := (try{g, t}).begin("alice", home).HandOver()
+			require.NoError(t, err)
+			return text
+		}
+		sealed, plain := text(guard("secret")), text(guard(""))
+		require.Contains(t, string(plain), home.String())
+		require.NotContains(t, string(sealed), home.String())
+		for what, test := range map[string]struct {
+			to   *login.Guard
+			text []byte
+			good bool
+		}{
+			"the same key":    {guard("secret"), sealed, true},
+			"a former key":    {guard("new", "older", "secret"), sealed, true},
+			"another key":     {guard("new"), sealed, false},
+			"without a key":   {guard(""), sealed, false},
+			"not sealed":      {guard("secret"), plain, false},
+			"cut off":         {guard("secret"), sealed[:len(sealed)-1], false},
+			"without any key": {guard(""), plain, true},
+		} {
+			_, err := test.to.TakeOver(test.text)
+			require.Equal(t, test.good, err == nil, what)
+			if !test.good {
+				require.ErrorIs(t, err, login.ErrHandover, what)
+			}
+		}
+		sealed[20] ^= 1
+		_, err := guard("secret").TakeOver(sealed)
+		require.ErrorIs(t, err, login.ErrHandover, "edited")
+	})
+}
+
+func TestHandedOverBytesHoldForTenMinutesAndOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		g, ctx := on(t, store), t.Context()
+		g.Name.TTL = 1000 * time.Hour
+		text, err := g.begin("alice", home).HandOver()
+		require.NoError(t, err)
+		g.fails(4, "alice", away)
+		used := func() int {
+			d, err := g.Peek(ctx, "alice", netip.Addr{})
+			require.NoError(t, err)
+			return 24 - 1 - d.Outcomes[0].Remaining
+		}
+		require.Equal(t, 5, used())
+		for i := range 5 {
+			a, err := login.New(throttler.New(store)).TakeOver(text)
+			require.NoError(t, err)
+			end := []func(context.Context) error{a.Cancel, a.Succeed, a.Challenge, a.Cancel, a.Fail}[i]
+			switch err := end(ctx); i {
+			case 0, 4:
+				require.NoError(t, err)
+			default:
+				require.ErrorIs(t, err, login.ErrSettled)
+			}
+			require.Equal(t, 4, used(), "taken back once")
+		}
+		text, err = g.begin("bob", home).HandOver()
+		require.NoError(t, err)
+		time.Sleep(10 * time.Minute)
+		_, err = g.TakeOver(text)
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		_, err = g.TakeOver(text)
+		require.ErrorIs(t, err, login.ErrHandover)
+		require.ErrorContains(t, err, "10m1s")
+	})
 }

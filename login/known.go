@@ -2,6 +2,7 @@ package login
 
 import (
 	"context"
+	"slices"
 
 	"github.com/adaptivethrottler/throttler"
 )
@@ -45,21 +46,56 @@ func (g *Guard) familiar(p party) (throttler.Rule, bool) {
 	return rule, len(rule.All) > 0 && g.KnownFor >= 0
 }
 
-// remember makes p known from its origins.
+// wasKnown returns the origins from which p is known under a former key.
+func (g *Guard) wasKnown(ctx context.Context, p party) (from []origin) {
+	for _, f := range p.former {
+		q := party{name: f.name, variant: f.variant, device: f.device, address: p.address}
+		rule, possible := g.familiar(q)
+		if !possible {
+			continue
+		}
+		d, err := g.throttler.Peek(ctx, rule)
+		for i, one := range q.origins() {
+			if err != nil || d.Outcomes[i].Err != nil || d.Outcomes[i].Remaining > 0 {
+				continue
+			}
+			if one.pair == byNameDevice {
+				one = p.device
+			}
+			from = append(from, one)
+		}
+	}
+	return from
+}
+
+// remember makes p known from its origins. It does so in the Fallback too, where
+// p would otherwise be a stranger in an outage.
 func (g *Guard) remember(ctx context.Context, p party) error {
 	rule, possible := g.familiar(p)
 	if !possible {
 		return nil
 	}
-	return g.pour(ctx, rule)
+	if local := g.fallback(); local != nil {
+		pour(ctx, local, rule) // in this process: it does not fail
+	}
+	return pour(ctx, g.throttler, rule)
+}
+
+// fallback returns a Throttler on the Fallback alone, or nil.
+func (g *Guard) fallback() *throttler.Throttler {
+	if g.throttler.Fallback == nil {
+		return nil
+	}
+	g.localOnce.Do(func() { g.local = throttler.New(g.throttler.Fallback) })
+	return g.local
 }
 
 // pour adds a hit to each bucket of rule that has room.
-func (g *Guard) pour(ctx context.Context, rule throttler.Rule) error {
+func pour(ctx context.Context, t *throttler.Throttler, rule throttler.Rule) error {
 	// Peek first: an Authorize would be observed, usually as a block.
-	d, err := g.throttler.Peek(ctx, rule)
+	d, err := t.Peek(ctx, rule)
 	if err == nil && d.Err == nil && d.Status == throttler.Authorized {
-		d, err = g.throttler.Authorize(ctx, rule)
+		d, err = t.Authorize(ctx, rule)
 	}
 	if err != nil {
 		return err
@@ -68,8 +104,15 @@ func (g *Guard) pour(ctx context.Context, rule throttler.Rule) error {
 }
 
 // clear forgets the failures and bans of p's name from there, if all were of
-// this spelling. Others may be another account's.
+// this spelling. Others may be another account's. Of Codes it forgets the
+// consecutive failures of the account.
 func (g *Guard) clear(ctx context.Context, p party, from origin) error {
+	if g.account.Max > 0 {
+		var pl plan
+		pl.watch(byAccount, p.name, Limit{Max: g.account.Max})
+		pl.add(byAccount, p.name, g.account, throttler.SlidingWindow)
+		return g.forget(ctx, pl)
+	}
 	if p.name == "" || p.variant != "" || from.value == "" || g.nameAddress().Max < 0 {
 		return nil
 	}
@@ -85,6 +128,17 @@ func (g *Guard) clear(ctx context.Context, p party, from origin) error {
 	return g.forget(ctx, pl)
 }
 
+// refill forgets what was counted for p's name where it is known.
+func (g *Guard) refill(ctx context.Context, p party) error {
+	var steps []func() error
+	for _, from := range p.origins() {
+		pl := plan{from: from}
+		pl.addKnown(p, g)
+		steps = append(steps, func() error { return g.forget(ctx, pl) })
+	}
+	return together(steps...)
+}
+
 // beginKnown begins again as known, after blocked was begun as a stranger's. It
 // returns blocked if p is not known, or would have to wait longer as known.
 func (g *Guard) beginKnown(ctx context.Context, p party, blocked *Attempt) (*Attempt, error) {
@@ -95,6 +149,7 @@ func (g *Guard) beginKnown(ctx context.Context, p party, blocked *Attempt) (*Att
 	origins := p.origins()
 	leaving := g.leaving(p)
 	rule.All = append(rule.All, leaving...)
+	former := g.wasKnown(ctx, p)
 	d, err := g.throttler.Peek(ctx, rule)
 	if err != nil {
 		return nil, err
@@ -105,7 +160,7 @@ func (g *Guard) beginKnown(ctx context.Context, p party, blocked *Attempt) (*Att
 		if from == p.device && len(leaving) > 0 {
 			known = known || d.Outcomes[len(origins)].Blocked
 		}
-		if !known {
+		if !known && !slices.Contains(former, from) {
 			continue
 		}
 		a, err := g.begin(ctx, p, p.known(g, from, addressFull))

@@ -76,6 +76,62 @@ func TestKnownAddressHasABudgetOfItsOwn(t *testing.T) {
 	})
 }
 
+// However many addresses a name is known at, an attacker who shares them all has
+// one budget.
+func TestKnownAddressesShareABudgetAndDevicesHaveTheirOwn(t *testing.T) {
+	for _, addresses := range []int{1, 5, 100} {
+		synctest.Test(t, func(t *testing.T) {
+			g := on(t, memstore.New())
+			for i := range addresses {
+				require.NoError(t, g.beginDevice("alice", addr(i), "phone").Succeed(t.Context()))
+			}
+			g.fill("alice")
+			verified := 0
+			for range 24 * 60 {
+				g.fails(1, "alice", away) // so that the name stays full
+				for i := range addresses {
+					verified += g.fails(1, "alice", addr(i))
+				}
+				time.Sleep(time.Minute)
+			}
+			require.LessOrEqual(t, verified, 12+12+24+1, "with what the name itself leaks")
+			require.Equal(t, throttler.Authorized, g.beginDevice("alice", away, "phone").Decision.Status)
+		})
+	}
+}
+
+// Who has used up the budget where the name is known gets in by a link.
+func TestRecognizeRefillsTheBudgetWhereANameIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		for _, from := range []netip.Addr{home, office, addr(1)} {
+			require.NoError(t, g.Recognize(t.Context(), "alice", from, ""))
+		}
+		g.fill("alice")
+		for _, from := range []netip.Addr{home, office, addr(1)} {
+			g.fails(5, "alice", from)
+		}
+		require.Equal(t, throttler.Blocked, g.begin("alice", addr(1)).Decision.Status)
+		require.NoError(t, g.Recognize(t.Context(), "alice", addr(1), ""))
+		g.succeeds("alice", addr(1))
+
+		require.Equal(t, 5, g.fails(9, "alice", addr(1)))
+		require.NoError(t, g.Recognize(t.Context(), "alice", away, ""))
+		g.succeeds("alice", away)
+
+		g.fails(3, "alice", away)
+		used := func() int {
+			d, err := g.Peek(t.Context(), "alice", netip.Addr{})
+			require.NoError(t, err)
+			require.Equal(t, "known", d.Outcomes[1].Name)
+			return 12 - 1 - d.Outcomes[1].Remaining
+		}
+		require.Positive(t, used())
+		require.NoError(t, g.Lift(t.Context(), "alice", netip.Addr{}), "an operator lifts it by the name")
+		require.Zero(t, used())
+	})
+}
+
 // An insider who knows all names known at a shared address gains only its daily
 // limit once more.
 func TestThoseKnownAtAnAddressShareABudget(t *testing.T) {

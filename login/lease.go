@@ -74,10 +74,8 @@ func groupOf(limit, pair string) string {
 	switch limit {
 	case byAddress, byAddressDay, byAddressKnown:
 		return byAddress
-	case pair, byKnown:
-		return pair
-	case byName:
-		return byName
+	case pair, byName, byKnown, byAccount:
+		return limit
 	}
 	return ""
 }
@@ -226,6 +224,7 @@ func (a *Attempt) countFailure(ctx context.Context) error {
 		}
 	}
 	var failure throttler.Decision
+	var counted alarmed
 	err := together(
 		func() error {
 			if len(a.plan.watched) == 0 {
@@ -242,13 +241,13 @@ func (a *Attempt) countFailure(ctx context.Context) error {
 			}
 			return err
 		},
-		func() error {
-			if !a.guess.end() {
-				return nil
+		func() (err error) {
+			if a.guess.end() {
+				counted, err = a.guard.countGuess(ctx, a.party)
 			}
-			return a.guard.countGuess(ctx, a.party)
+			return err
 		},
 	)
-	a.mistaken(failure)
+	a.mistaken(&failure, counted)
 	return err
 }

@@ -32,7 +32,8 @@
 //   - address: one address, whatever names it tries. It is banned likewise.
 //   - address-day: one address over a day, against patient attackers. Never
 //     banned.
-//   - network-56, network-48: the networks of an IPv6 address. Never banned.
+//   - network-56, network-48, network-32: the networks of an IPv6 address. Never
+//     banned.
 //   - name: one name from all addresses. Never banned: a ban would let anyone
 //     lock its owner out.
 //
@@ -58,7 +59,8 @@
 // One guess at each of 10,000 names, from as many addresses, fills none of
 // these limits. So the guard counts failures over all names too, and reports a
 // siege to [Guard.Alarm] and in [Attempt.Siege]. The application can then ask
-// strangers for a CAPTCHA or a second factor.
+// strangers for a CAPTCHA or a second factor: see [Attempt.Challenge]. A network
+// that fails far more than its share is under siege by itself.
 //
 // # What the application does
 //
@@ -69,7 +71,8 @@
 // A name must be counted as the application looks it up: see [Guard.Normalize].
 // If users can log in by user name and by e-mail address, each has two names
 // and twice the guesses. To avoid that, look for the account first. Call Begin
-// with its number, or with the text typed if there is no account.
+// with "id:" and its number, or with "typed:" and the text typed if there is no
+// account. Without the prefixes the text "1" would count as account 1.
 //
 // If the backend fails, attempts pass uncounted. Set
 // [throttler.Throttler.Fallback] to count in each process meanwhile, or test
@@ -80,6 +83,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -125,19 +129,20 @@ type Guard struct {
 	// once, then 500 a day, evenly.
 	AddressDay Limit
 
-	// Network56 and Network48 limit the /56 and the /48 of an IPv6 address, by
-	// leaky buckets. They do not block a name where it is known. Never banned.
-	// Default: 1,000 at once, then 1,000 a day for a /56; 5,000 at once, then
-	// 5,000 a day for a /48.
-	Network56, Network48 Limit
+	// Network56, Network48 and Network32 limit the /56, the /48 and the /32 of
+	// an IPv6 address, by leaky buckets. They do not block a name where it is
+	// known. Never banned. Default: 1,000 at once, then 1,000 a day for a /56;
+	// 5,000 at once, then 5,000 a day for a /48; 20,000 at once, then 20,000 a
+	// day for a /32.
+	Network56, Network48, Network32 Limit
 
 	// Name limits one name, by a leaky bucket. Never banned. Default: 24 at
 	// once, then 1 an hour.
 	Name Limit
 
-	// Known limits one name from one address or device where it is known, once
-	// the other limits would block it. It is a leaky bucket. Never banned.
-	// Default: 12 at once, then 1 in 2 hours.
+	// Known limits one name where it is known, once the other limits would block
+	// it: over all addresses together, and for each device. It is a leaky
+	// bucket. Never banned. Default: 12 at once, then 1 in 2 hours.
 	Known Limit
 
 	// LockoutGrowth multiplies each repeated ban: 2 doubles it, and with 1 all
@@ -176,6 +181,13 @@ type Guard struct {
 	// are stored as they are.
 	Key []byte
 
+	// OldKeys are former values of Key. Where a name was known under one of
+	// them it still is, so that Key can be changed. What was counted under them
+	// is not, so each name has its guesses once more. To change the key, add
+	// the new one to OldKeys in all processes. Then exchange the two, and drop
+	// the old one after twice KnownFor. Default: none.
+	OldKeys [][]byte
+
 	// Message is the answer to a blocked attempt. It is the same for all
 	// limits, so it does not tell which one blocked. Default: "Too many
 	// attempts. Please try again later."
@@ -193,19 +205,32 @@ type Guard struct {
 
 	// SiegeFloor and SiegeCeiling bound the threshold of the alarm: the number
 	// of failures an hour, over all names and processes, that begins a siege.
-	// Between the bounds the threshold is three times the usual number. If more
-	// than SiegeCeiling failures an hour are usual, raise it. One name counts
-	// at most a 20th of SiegeFloor, and so does one network (an IPv4 /16 or an
-	// IPv6 /32). Zero means the default; a negative SiegeFloor disables the
-	// alarm. Default: 100 and 2,000.
+	// Between the bounds the threshold is three times the failures of the
+	// busiest hours: of those that the guard has seen in the first 60 hours, and
+	// from then on growing by at most a tenth a day, or in a siege twofold in 12
+	// hours. One name counts at most a 20th of the threshold, and so does one
+	// network (an IPv4 /16 or an IPv6 /32). Zero means the default; a negative
+	// SiegeFloor disables the alarm. Default: 100 and 20,000.
 	SiegeFloor, SiegeCeiling int
 
 	// Alarm, if set, is called when a siege begins and when it ends. Each
 	// process that makes attempts calls it once, on the goroutine of an attempt
 	// that begins. [Attempt.Siege] says which users to ask for more meanwhile.
+	// A siege from a single network has [Siege.Network] set, and may last while
+	// others begin and end.
 	Alarm func(ctx context.Context, s Siege)
 
+	// ClockSkew, if set, is called once, on the goroutine of an attempt that
+	// begins, when the clock of another process turns out to be more than 10
+	// seconds ahead of this one's, by the records of the alarm. If clocks differ
+	// by more than the TTL of a limit, the processes do not count each other's
+	// attempts there.
+	ClockSkew func(ctx context.Context, ahead time.Duration)
+
+	account   Limit // of consecutive failures, of Codes
 	throttler *throttler.Throttler
+	localOnce sync.Once
+	local     *throttler.Throttler // on the Fallback
 	mistakes  mistakes
 	siege     siege
 }
@@ -378,9 +403,10 @@ func (g *Guard) begin(ctx context.Context, p party, pl plan) (*Attempt, error) {
 }
 
 // Recognize makes name known from addr and, unless it is empty, from device. It
-// also lifts the bans of name+address and name+device, unless other spellings
-// of name were tried there. Call it for a user who has proved their identity in
-// another way: by a link sent to them, or by a second factor.
+// also empties the limit Known of these, and lifts the bans of name+address and
+// name+device, unless other spellings of name were tried there. Call it for a
+// user who has proved their identity in another way: by a link sent to them, or
+// by a second factor.
 //
 // The error is the backend's, [ErrNoAddress] or [ErrNameTooLong], or wraps
 // [throttler.ErrInvalidRule] if an option is invalid.
@@ -389,7 +415,7 @@ func (g *Guard) Recognize(ctx context.Context, name string, addr netip.Addr, dev
 		return err
 	}
 	p := g.party(name, addr, device)
-	return errors.Join(g.clear(ctx, p, p.address), g.clear(ctx, p, p.device), g.remember(ctx, p))
+	return errors.Join(g.clear(ctx, p, p.address), g.clear(ctx, p, p.device), g.refill(ctx, p), g.remember(ctx, p))
 }
 
 // Lift forgets all attempts counted against name, against addr, and against the

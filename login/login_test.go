@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -426,6 +427,7 @@ func TestIPv6IsCountedByItsNetworkAndMappedIPv4AsItself(t *testing.T) {
 		{"203.0.113.7", "64:ff9b::203.0.113.7", 0, true},
 		{"64:ff9b::203.0.113.7", "64:ff9b::203.0.113.8", 0, false},
 		{"64:ff9b::203.0.113.7", "64:ff9b:0:0:0:1:203.0.113.7", 0, false},
+		{"64:ff9b:1::203.0.113.7", "64:ff9b:1::203.0.113.8", 0, false},
 		{"fe80::1%eth0", "fe80::1%eth1", 0, true},
 		{"fe80::1%eth0", "fe80::1", 128, true},
 	} {
@@ -436,6 +438,20 @@ func TestIPv6IsCountedByItsNetworkAndMappedIPv4AsItself(t *testing.T) {
 			blocked := g.begin("alice", netip.MustParseAddr(test.other)).Decision.Status == throttler.Blocked
 			require.Equal(t, test.together, blocked, "%+v", test)
 		})
+	}
+}
+
+// They would be those of a translator, which all IPv4 clients share.
+func TestATranslatedAddressHasNoNetworks(t *testing.T) {
+	for addr, networks := range map[string]bool{
+		"2001:db8:1:2::3": true, "203.0.113.7": false, "64:ff9b::203.0.113.7": false, "64:ff9b:1::203.0.113.7": false,
+	} {
+		names := []string{}
+		for _, o := range on(t, memstore.New()).begin("alice", netip.MustParseAddr(addr)).Decision.Outcomes {
+			names = append(names, o.Name)
+		}
+		require.Equal(t, networks, slices.Contains(names, "network-56"), addr)
+		require.Equal(t, networks, slices.Contains(names, "network-48"), addr)
 	}
 }
 
@@ -471,6 +487,20 @@ func TestWiderNetworksOfIPv6AreLimited(t *testing.T) {
 	})
 }
 
+// A provider's /32 has 65,536 /48s.
+func TestAProvidersNetworkIsLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		g.SiegeFloor = -1
+		verified := 0
+		for i := range 20_100 {
+			verified += g.fails(1, fmt.Sprint("name", i), netip.MustParseAddr(fmt.Sprintf("2001:db8:%x::1", i)))
+		}
+		require.Equal(t, 20_000, verified)
+		g.succeeds("alice", netip.MustParseAddr("2001:db9::1"))
+	})
+}
+
 func TestWiderNetworksAreExactInABurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())
@@ -498,13 +528,15 @@ func TestWiderNetworksNeverRefuseWhereANameIsKnown(t *testing.T) {
 func TestWiderNetworksCanBeTakenAwayAndAreNoneOfAWiderPrefix(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())
-		require.Len(t, g.begin("alice", v6(0, 0)).Decision.Outcomes, 6)
+		require.Len(t, g.begin("alice", v6(0, 0)).Decision.Outcomes, 7)
 		require.Len(t, g.begin("alice", home).Decision.Outcomes, 4)
 		g.Network56.Max = -1
-		require.Len(t, g.begin("bob", v6(0, 0)).Decision.Outcomes, 5)
-		g = on(t, memstore.New())
-		g.IPv6Bits = 48
-		require.Len(t, g.begin("alice", v6(0, 0)).Decision.Outcomes, 4)
+		require.Len(t, g.begin("bob", v6(0, 0)).Decision.Outcomes, 6)
+		for bits, conditions := range map[int]int{48: 5, 32: 4} {
+			g = on(t, memstore.New())
+			g.IPv6Bits = bits
+			require.Len(t, g.begin("alice", v6(0, 0)).Decision.Outcomes, conditions)
+		}
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
 )
@@ -50,7 +51,26 @@ func Normalize(name string) string {
 		f.rune(r)
 		i += max(p.Size(), 1)
 	}
-	return norm.NFC.String(f.text.String())
+	return compose(f.text.String())
+}
+
+// compose returns text, which is decomposed, in NFC, but leaves characters
+// above U+FFFF decomposed: package norm composes U+20061 with U+0301 as if it
+// were U+0061, so that the result would change when it is normalized again.
+func compose(text string) string {
+	text = norm.NFD.String(text) // the canonical order of marks
+	var b strings.Builder
+	b.Grow(len(text))
+	from := 0
+	for i, r := range text {
+		if r > 0xffff {
+			b.WriteString(norm.NFC.String(text[from:i]))
+			b.WriteRune(r)
+			from = i + utf8.RuneLen(r)
+		}
+	}
+	b.WriteString(norm.NFC.String(text[from:]))
+	return b.String()
 }
 
 // A folder folds a name character by character.
@@ -91,6 +111,9 @@ func (f *folder) rune(r rune) {
 	c := &f.seen[uint32(r)%uint32(len(f.seen))]
 	if c.r != r || c.kind == unseen {
 		*c = folded{r, kindOf(r), foldCase(r)}
+		if c.kind == mark {
+			c.text = string(r) // the upper case of U+0345, iota subscript, is a letter
+		}
 	}
 	switch {
 	case c.kind == white:

@@ -1,9 +1,11 @@
 package login_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
@@ -23,6 +25,26 @@ func TestNormalizeIsStable(t *testing.T) {
 		require.Equal(t, once, strings.TrimSpace(once))
 		require.True(t, utf8.ValidString(once))
 	})
+}
+
+// Some letters above U+FFFF, such as U+20061, are composed with a mark as if they
+// were Latin, and iota subscript is a mark whose upper case is a letter.
+func TestNormalizeIsStableForEachLetterWithMarks(t *testing.T) {
+	stable := func(name string) {
+		once := login.Normalize(name)
+		if twice := login.Normalize(once); twice != once {
+			t.Errorf("%+q becomes %+q, and that %+q", name, once, twice)
+		}
+	}
+	stable("\U00020061\u0301")
+	for r := rune(0); r <= unicode.MaxRune; r++ {
+		if unicode.In(r, unicode.L, unicode.M) {
+			for _, format := range []string{"%c\u0301", "a%c", "\u05d0%c\u0345", "\u05d0\u0345%c"} {
+				stable(fmt.Sprintf(format, r))
+			}
+		}
+	}
+	require.Equal(t, "\u03b1", login.Normalize("\u1fb3"), "alpha with iota subscript")
 }
 
 func TestNormalizeIgnoresCase(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 )
@@ -194,25 +194,16 @@ func carrierRow(t *testing.T, v variant, whole bool) string {
 		narrow.verified, narrow.refused, wide.verified, wide.refused, run(true, 1<<16).refused)
 }
 
-// Without -update only the first columns are looked at.
+// In part, it is the first columns of a few rows.
 func TestOfficesAndCarriersAreRefusedAsTheGuideSays(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a simulation takes a while; run it without -short")
-	}
-	const file = "../docs/login-simulations.md"
-	content, err := os.ReadFile(file)
-	require.NoError(t, err)
-	if *update {
-		doc := replace(t, string(content), "offices", officeTable(t))
-		doc = replace(t, doc, "insiders", insiderTable(t))
-		doc = replace(t, doc, "carrier", carrierTable(t))
-		require.NoError(t, os.WriteFile(file, []byte(doc), 0o644))
+	p := pageOf(t, "../docs/login-simulations.md")
+	if p.inFull(map[string]func(*testing.T) string{"offices": officeTable, "insiders": insiderTable, "carrier": carrierTable}) {
 		return
 	}
 	for _, c := range offices()[:2] {
-		require.Contains(t, string(content), c.row(t, false)+" ", "%s does not say what the simulation does", file)
+		p.says(c.row(t, false) + " ")
 	}
-	require.Contains(t, string(content), carrierRow(t, networks[0], false)+" ", "%s does not say what the simulation does", file)
+	p.says(carrierRow(t, networks[0], false) + " ")
 }
 
 // One at the office gains nothing by the failures that others get back.
@@ -221,6 +212,9 @@ func TestInsiderGainsNothingByTheSuccessesOfOthers(t *testing.T) {
 		t.Skip("a simulation takes a while; run it without -short")
 	}
 	for _, patient := range []bool{false, true} {
+		if patient && !skiptest.InFull() {
+			continue
+		}
 		slack := 0
 		if patient {
 			slack = 1 // the day's last guess opens as the day ends

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
 // Validate returns an error that wraps [throttler.ErrInvalidRule] and names the
@@ -20,10 +21,12 @@ func (g *Guard) Validate() error {
 		algorithm throttler.Algorithm
 	}{
 		{"NameAddress", g.nameAddress(), throttler.SlidingWindow},
+		{"Account", g.account.or(Limit{Max: -1}), throttler.SlidingWindow},
 		{"Address", g.address(), throttler.SlidingWindow},
 		{"AddressDay", g.addressDay(), throttler.LeakyBucket},
 		{"Network56", g.network56(), throttler.LeakyBucket},
 		{"Network48", g.network48(), throttler.LeakyBucket},
+		{"Network32", g.network32(), throttler.LeakyBucket},
 		{"Name", g.name(), throttler.LeakyBucket},
 		{"Known", g.known(), throttler.LeakyBucket},
 	} {
@@ -66,7 +69,7 @@ func validateExempt(i int, prefix netip.Prefix) error {
 	switch {
 	case !prefix.IsValid():
 		return invalid(field, prefix, "a prefix, as of netip.ParsePrefix")
-	case nat64.Contains(prefix.Addr()) && prefix.Bits() >= nat64.Bits():
+	case address.PlainPrefix(prefix) != prefix && !prefix.Addr().Is4In6():
 		return invalid(field, prefix, "the prefix of the IPv4 addresses in it")
 	}
 	return nil

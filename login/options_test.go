@@ -116,6 +116,7 @@ func TestOptionThatMakesNoSenseIsNamed(t *testing.T) {
 		"Guard.AddressDay.Max is 1000000001, want at most 1000000000": func(g *login.Guard) { g.AddressDay = second; g.AddressDay.Max = 1e9 + 1 },
 		"Guard.Network56.TTL is":                                      func(g *login.Guard) { g.Network56.TTL = throttler.MaxBucketTTL + 1 },
 		"Guard.Network48.TTL is":                                      func(g *login.Guard) { g.Network48.TTL = -1 },
+		"Guard.Network32.TTL is":                                      func(g *login.Guard) { g.Network32.TTL = -1 },
 		"Guard.Name.TTL is":                                           func(g *login.Guard) { g.Name.TTL = 1 },
 		"Guard.Known.TTL is":                                          func(g *login.Guard) { g.Known.TTL = 1 },
 		"Guard.LockoutGrowth is 0.5":                                  func(g *login.Guard) { g.LockoutGrowth = 0.5 },

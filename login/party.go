@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
 // A party is the name, address and device of an attempt, as they are counted.
@@ -19,7 +20,15 @@ type party struct {
 	addr    netip.Addr
 	exempt  bool // from the limits of addresses and networks
 
-	network, wide string // of an IPv6 address: its /56 and its /48; "": none
+	former []former // how the name and the device were counted under OldKeys
+
+	networks [3]string // of an IPv6 address, as in var networks; "": none
+}
+
+// A former is the name and device of a party under a former key.
+type former struct {
+	name, variant string
+	device        origin
 }
 
 // An origin is the address or the device of a party. The zero value is none.
@@ -31,41 +40,35 @@ type origin struct {
 // party returns how name, addr and device are counted. The last two may be
 // missing.
 func (g *Guard) party(name string, addr netip.Addr, device string) party {
-	addr, bits := plain(addr), or(g.IPv6Bits, DefaultIPv6Bits)
-	counted, variant := g.counted(name)
+	addr, bits := address.Plain(addr), or(g.IPv6Bits, DefaultIPv6Bits)
+	counted, variant := g.counted(g.Key, name)
 	p := party{
 		name:    counted,
 		variant: variant,
 		addr:    addr,
-		address: origin{byNameAddress, prefix(addr, bits)},
-		device:  g.device(device),
-		exempt:  g.exempt(addr),
+		address: origin{byNameAddress, address.Text(addr, bits)},
+		device:  deviceUnder(g.Key, device),
+		exempt:  address.In(addr, g.Exempt),
 	}
-	if addr.Is6() && bits > networkBits {
-		p.network = prefix(addr, networkBits)
+	for _, key := range g.OldKeys {
+		f := former{device: deviceUnder(key, device)}
+		f.name, f.variant = g.counted(key, name)
+		p.former = append(p.former, f)
 	}
-	if addr.Is6() && bits > wideBits {
-		p.wide = prefix(addr, wideBits)
+	for i, n := range networks {
+		if address.HasNetwork(addr) && bits > n.bits {
+			p.networks[i] = address.Text(addr, n.bits)
+		}
 	}
 	return p
 }
 
-// device returns the origin of a device, the zero one if it is empty.
-func (g *Guard) device(device string) origin {
+// deviceUnder returns the origin of a device, the zero one if it is empty.
+func deviceUnder(key []byte, device string) origin {
 	if device == "" {
 		return origin{}
 	}
-	return origin{byNameDevice, "device-" + g.digest(device)}
-}
-
-// exempt reports whether [Guard.Exempt] contains addr, which is plain.
-func (g *Guard) exempt(addr netip.Addr) bool {
-	return slices.ContainsFunc(g.Exempt, func(exempt netip.Prefix) bool {
-		if exempt.Addr().Is4In6() && exempt.Bits() >= 96 {
-			exempt = netip.PrefixFrom(exempt.Addr().Unmap(), exempt.Bits()-96)
-		}
-		return exempt.Contains(addr)
-	})
+	return origin{byNameDevice, "device-" + digest(key, device)}
 }
 
 // at returns the value of p's name from there. An origin's value has no '#', so
@@ -74,69 +77,59 @@ func (p party) at(from origin) string {
 	return from.value + "#" + p.name
 }
 
+// knownAt returns the value of p's budget where it is known. That of addresses
+// begins with '#', so no device has it.
+func (p party) knownAt(from origin) string {
+	if from.pair == byNameAddress {
+		from.value = ""
+	}
+	return p.at(from)
+}
+
 // counted returns the name as it is counted, and the variant, which tells apart
 // the spellings of a name: they may be different accounts.
-func (g *Guard) counted(name string) (counted, variant string) {
+func (g *Guard) counted(key []byte, name string) (counted, variant string) {
 	normalize := g.Normalize
 	if normalize == nil {
 		normalize = Normalize
 	}
 	counted = normalize(name)
 	if counted != name {
-		variant = g.digest(name)
+		variant = digest(key, name)
 	}
-	if counted != "" && len(g.Key) > 0 {
-		counted = g.digest(counted)
+	if counted != "" && len(key) > 0 {
+		counted = digest(key, counted)
 	}
 	return counted, variant
 }
 
-// digest returns the HMAC-SHA-256 of text with the Key, or without one its
+// keys returns the keys, the current one first.
+func (g *Guard) keys() [][]byte {
+	return append([][]byte{g.Key}, g.OldKeys...)
+}
+
+// digest returns the HMAC-SHA-256 of text with key, or without one its
 // SHA-256.
-func (g *Guard) digest(text string) string {
+func digest(key []byte, text string) string {
 	hash := sha256.New()
-	if len(g.Key) > 0 {
-		hash = hmac.New(sha256.New, g.Key)
+	if len(key) > 0 {
+		hash = hmac.New(sha256.New, key)
 	}
 	hash.Write([]byte(text))
 	return base64.RawURLEncoding.EncodeToString(hash.Sum(nil))
 }
 
-// The IPv6 networks that are counted beside an address: a /56 is what a
-// customer usually has, a /48 the most that a site gets on request.
-const (
-	networkBits = 56
-	wideBits    = 48
-)
-
-// nat64 is the prefix of RFC 6052: the last 32 bits of an address are an IPv4
-// address.
-var nat64 = netip.MustParsePrefix("64:ff9b::/96")
-
-// plain returns addr, or the IPv4 address that is mapped or translated into it.
-func plain(addr netip.Addr) netip.Addr {
-	addr = addr.Unmap().WithZone("")
-	if nat64.Contains(addr) {
-		bytes := addr.As16()
-		return netip.AddrFrom4([4]byte(bytes[12:]))
-	}
-	return addr
-}
-
-// prefix returns the network of addr, which is plain: ipv6Bits of an IPv6
-// address. It returns "" for the zero address.
-func prefix(addr netip.Addr, ipv6Bits int) string {
-	switch {
-	case !addr.IsValid():
-		return ""
-	case addr.Is4() || ipv6Bits >= 128:
-		return addr.String()
-	}
-	network, err := addr.Prefix(max(ipv6Bits, 1))
-	if err != nil {
-		panic(err) // it is an IPv6 address, and the bits are in range
-	}
-	return network.String()
+// networks are those of an IPv6 address that are counted beside it: a /56 is what
+// a customer usually has, a /48 the most that a site gets on request, a /32 the
+// least that a provider has.
+var networks = [...]struct {
+	condition string
+	bits      int
+	limit     func(*Guard) Limit
+}{
+	{byNetwork56, 56, (*Guard).network56},
+	{byNetwork48, 48, (*Guard).network48},
+	{byNetwork32, 32, (*Guard).network32},
 }
 
 // mayBeKnown reports whether being known could change d, which blocks p. It
@@ -149,7 +142,7 @@ func (p party) mayBeKnown(d *throttler.Decision) bool {
 	if p.device.value != "" {
 		return true
 	}
-	return blocks(d, byAddress, byAddressDay, byNetwork, byWide, byName)
+	return blocks(d, byAddress, byAddressDay, byNetwork56, byNetwork48, byNetwork32, byName)
 }
 
 // blocks reports whether one of conditions blocks d.
