@@ -51,7 +51,7 @@ func newDecisions(meter metric.Meter, maxNames int) (*decisions, error) {
 		decisions: counter("throttler.decisions", "{decision}", "Decisions made."),
 		outcomes:  counter("throttler.outcomes", "{condition}", "Conditions decided."),
 		bans:      counter("throttler.bans", "{ban}", "Bans set."),
-		failures:  counter("throttler.failures", "{condition}", "Conditions whose back end failed."),
+		failures:  counter("throttler.failures", "{condition}", "Conditions whose backend failed."),
 		lostRaces: counter("throttler.lost_races", "{race}", "Conditions decided again because another writer was faster."),
 	}
 	var err error

@@ -20,7 +20,7 @@ const (
 const maxStreams = 256
 
 // A Log writes these decisions to a slog.Logger: a call was blocked (or with
-// Shadow would have been), a ban was set, the back end failed. Authorized calls
+// Shadow would have been), a ban was set, the backend failed. Authorized calls
 // are not written.
 //
 // It cannot flood the log. For each rule and each of these four kinds it writes
@@ -63,7 +63,7 @@ var messages = [...]string{
 	blockedKind:    "call blocked",
 	wouldBlockKind: "call would be blocked",
 	banKind:        "ban set",
-	failureKind:    "back end failed",
+	failureKind:    "backend failed",
 }
 
 var levels = [...]slog.Level{
@@ -135,10 +135,7 @@ func (l *Log) write(ctx context.Context, k kind, rule *throttler.Rule, d *thrott
 // conditions names the conditions of d that match is, with their values if
 // l.Values is set.
 func (l *Log) conditions(rule *throttler.Rule, d *throttler.Decision, is func(*throttler.Outcome) bool) slog.Attr {
-	conditions := rule.Either
-	if len(conditions) == 0 {
-		conditions = rule.All
-	}
+	conditions := rule.Conditions()
 	var names []string
 	var values []any
 	for i := range d.Outcomes {

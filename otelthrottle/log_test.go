@@ -102,7 +102,7 @@ func TestALogTellsOfAFailedBackEnd(t *testing.T) {
 		Outcomes: []throttler.Outcome{{Name: "ip", Err: errors.New("no route")}},
 	})
 	assert.Equal(t, []string{
-		`level=ERROR msg="throttler: back end failed" rule=login conditions=ip status=authorized err="no route"`,
+		`level=ERROR msg="throttler: backend failed" rule=login conditions=ip status=authorized err="no route"`,
 	}, written.lines())
 }
 

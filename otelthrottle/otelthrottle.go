@@ -21,7 +21,7 @@
 //	throttler.outcomes             counter    conditions, by throttler.rule, throttler.condition and
 //	                                          throttler.outcome: accepted, full, banned
 //	throttler.bans                 counter    bans that were set, by throttler.rule, throttler.condition
-//	throttler.failures             counter    conditions whose back end failed, by throttler.rule,
+//	throttler.failures             counter    conditions whose backend failed, by throttler.rule,
 //	                                          throttler.condition and error.type: unavailable,
 //	                                          overloaded, timeout, canceled, _OTHER
 //	throttler.lost_races           counter    conditions decided again because another writer was
@@ -91,6 +91,10 @@ type Parts struct {
 	// its statistics, over a connection of its own, for up to [StatsTimeout].
 	Pool *pool.Pool
 
+	// Servers are reported in the same way, if Pool is nil: those of a
+	// *redisstore.Store.
+	Servers Servers
+
 	// Guard's attempts are counted. Its Observe is handled like the
 	// Throttler's.
 	Guard *login.Guard
@@ -124,7 +128,10 @@ func Attach(provider metric.MeterProvider, parts Parts) (*Reporting, error) {
 		}
 	}
 	if parts.Pool != nil {
-		registration, err := observePool(meter, parts.Pool)
+		parts.Servers = parts.Pool
+	}
+	if parts.Servers != nil {
+		registration, err := observeServers(meter, parts.Servers)
 		if err != nil {
 			return nil, errors.Join(err, reporting.Close())
 		}

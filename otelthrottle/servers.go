@@ -68,9 +68,18 @@ func observeStats(meter metric.Meter, t *throttler.Throttler) (metric.Registrati
 	})
 }
 
-// servers reports about the servers of a pool.
+// Servers are the servers of a *pool.Pool or a *redisstore.Store.
+type Servers interface {
+	// Check asks each server for its statistics.
+	Check(ctx context.Context) error
+
+	// Stats returns what is known of each server.
+	Stats() []pool.ServerStats
+}
+
+// servers reports about the servers of a store.
 type servers struct {
-	pool *pool.Pool
+	store Servers
 
 	up                                  metric.Int64ObservableGauge
 	overloads                           metric.Int64ObservableCounter
@@ -83,10 +92,10 @@ type servers struct {
 	count   metric.Int64ObservableUpDownCounter
 }
 
-func observePool(meter metric.Meter, p *pool.Pool) (metric.Registration, error) {
+func observeServers(meter metric.Meter, store Servers) (metric.Registration, error) {
 	in := &instruments{meter: meter}
 	s := &servers{
-		pool:        p,
+		store:       store,
 		up:          in.gauge("throttler.server.up", "{server}", "1, or 0 while the circuit breaker is open."),
 		calls:       in.counter("throttler.server.calls", "{call}", "Calls of the server."),
 		failures:    in.counter("throttler.server.failures", "{call}", "Calls that failed."),
@@ -110,14 +119,16 @@ func observePool(meter metric.Meter, p *pool.Pool) (metric.Registration, error) 
 func (s *servers) observe(ctx context.Context, o metric.Observer) error {
 	ctx, cancel := context.WithTimeout(ctx, StatsTimeout)
 	defer cancel()
-	_ = s.pool.Check(ctx) // throttler.server.up shows a server that does not answer
-	stats := s.pool.Stats()
+	_ = s.store.Check(ctx) // throttler.server.up shows a server that does not answer
+	stats := s.store.Stats()
 	for i := range stats {
 		at := attributes(serverAttributes(stats[i].Server)...)
 		s.observeCalls(o, &stats[i], at)
 		s.observeMemory(o, &stats[i], at)
 	}
-	o.ObserveInt64(s.changes, int64(s.pool.Changes()))
+	if p, ok := s.store.(*pool.Pool); ok {
+		o.ObserveInt64(s.changes, int64(p.Changes()))
+	}
 	o.ObserveInt64(s.count, int64(len(stats)))
 	return nil
 }
@@ -142,8 +153,10 @@ func (s *servers) observeMemory(o metric.Observer, stats *pool.ServerStats, at m
 	o.ObserveInt64(s.restarts, int64(stats.Loss.Restarts), at)
 	o.ObserveInt64(s.flushes, int64(stats.Loss.Flushes), at)
 	o.ObserveInt64(s.evictions, int64(stats.Loss.Evictions), at)
-	if stats.MaxBytes > 0 {
+	if stats.Bytes > 0 || stats.MaxBytes > 0 {
 		o.ObserveInt64(s.memoryUsed, stats.Bytes, at)
+	}
+	if stats.MaxBytes > 0 {
 		o.ObserveInt64(s.memoryMost, stats.MaxBytes, at)
 	}
 }

@@ -13,19 +13,19 @@ import (
 // maxName is the longest identifier or name that is counted, in bytes.
 const maxName = 256
 
-// A verdict is the name under which a call is counted.
-type verdict int
+// A result is the name under which a call is counted.
+type result int
 
 const (
-	authorized verdict = iota
+	authorized result = iota
 	blocked
 	wouldBlock
 	overruled // of a condition only
-	verdicts  // their number
+	results   // their number
 )
 
-// verdictOf returns the verdict of a rule.
-func verdictOf(d *throttler.Decision) verdict {
+// resultOf returns the result of a rule.
+func resultOf(d *throttler.Decision) result {
 	switch {
 	case d.Status != throttler.Authorized:
 		return blocked
@@ -35,8 +35,8 @@ func verdictOf(d *throttler.Decision) verdict {
 	return authorized
 }
 
-// of returns the verdict of a condition in a call with the rule's verdict v.
-func (v verdict) of(o *throttler.Outcome) verdict {
+// of returns the result of a condition in a call with the rule's result v.
+func (v result) of(o *throttler.Outcome) result {
 	switch {
 	case !o.Blocked:
 		return authorized
@@ -60,7 +60,7 @@ type counts struct {
 
 // A rule counts the calls of all rules with one identifier.
 type rule struct {
-	calls      [verdicts]atomic.Uint64
+	calls      [results]atomic.Uint64
 	failed     atomic.Uint64
 	conditions atomic.Pointer[[]*condition] // replaced, never changed; in the order of their first calls
 }
@@ -68,7 +68,7 @@ type rule struct {
 // A condition counts the calls of all conditions with one name in a rule.
 type condition struct {
 	name      string
-	calls     [verdicts]atomic.Uint64
+	calls     [results]atomic.Uint64
 	banned    atomic.Uint64
 	failed    atomic.Uint64
 	lostRaces atomic.Uint64
@@ -143,14 +143,14 @@ func (r *rule) find(at int, name string) *condition {
 	return nil
 }
 
-func (r *rule) add(v verdict, err error) {
+func (r *rule) add(v result, err error) {
 	r.calls[v].Add(1)
 	if err != nil {
 		r.failed.Add(1)
 	}
 }
 
-func (n *condition) add(v verdict, o *throttler.Outcome) {
+func (n *condition) add(v result, o *throttler.Outcome) {
 	n.calls[v.of(o)].Add(1)
 	if o.Banned {
 		n.banned.Add(1)

@@ -2,10 +2,10 @@ package tally
 
 import (
 	"context"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 
+	"github.com/adaptivethrottler/throttler/internal/address"
 	"github.com/adaptivethrottler/throttler/login"
 )
 
@@ -45,30 +45,12 @@ func (t *Tally) ObserveLogin(_ context.Context, e login.Event) {
 	if e.Result != login.Failed || t.maxValues() == 0 {
 		return
 	}
-	name, addr, network := t.kept(e.Name), t.kept(network(e.Addr, 32, 64)), t.kept(network(e.Addr, 24, 48))
+	name, addr, network := t.kept(e.Name), t.kept(address.Text(e.Addr, 64)), t.kept(address.Network(e.Addr, 24, 48))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.names.count(name, t.maxValues())
 	l.addrs.count(addr, t.maxValues())
 	l.networks.count(network, t.maxValues())
-}
-
-// network returns the network of addr with these bits, addr itself if that is
-// the whole address, or "" for the zero address.
-func network(addr netip.Addr, ipv4Bits, ipv6Bits int) string {
-	addr = addr.Unmap()
-	bits := ipv6Bits
-	if addr.Is4() {
-		bits = ipv4Bits
-	}
-	prefix, err := addr.Prefix(bits)
-	switch {
-	case err != nil || !addr.IsValid():
-		return ""
-	case prefix.IsSingleIP():
-		return addr.String()
-	}
-	return prefix.String()
 }
 
 // LoginCounts counts attempts to log in.

@@ -116,7 +116,7 @@ var policy = func() string {
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"number":    number,
-	"share":     share,
+	"portion":   portion,
 	"name":      func(name string) string { return beginning(printable(name)) },
 	"beginning": beginning,
 	"count":     countOf,
@@ -161,8 +161,8 @@ func number(n uint64) string {
 	return b.String()
 }
 
-// share returns part of all in percent.
-func share(part, all uint64) string {
+// portion returns part of all in percent.
+func portion(part, all uint64) string {
 	if all == 0 {
 		return "0 %"
 	}

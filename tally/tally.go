@@ -144,12 +144,9 @@ func (t *Tally) Observe(_ context.Context, rule throttler.Rule, d throttler.Deci
 		c.uncounted.Add(1)
 		return
 	}
-	verdict := verdictOf(&d)
-	r.add(verdict, d.Err)
-	conditions := rule.Either
-	if len(conditions) == 0 {
-		conditions = rule.All
-	}
+	result := resultOf(&d)
+	r.add(result, d.Err)
+	conditions := rule.Conditions()
 	complete := true
 	for i := range d.Outcomes {
 		o := &d.Outcomes[i]
@@ -158,8 +155,8 @@ func (t *Tally) Observe(_ context.Context, rule throttler.Rule, d throttler.Deci
 			complete = false
 			continue
 		}
-		n.add(verdict, o)
-		if o.Blocked && verdict != authorized && i < len(conditions) {
+		n.add(result, o)
+		if o.Blocked && result != authorized && i < len(conditions) {
 			t.count(n, conditions[i].Value)
 		}
 	}
