@@ -1,0 +1,123 @@
+package redisstore_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/require"
+)
+
+// A single is an exchange that writes an item, or reads if there is none.
+type single struct {
+	key  string
+	item *memcache.Item
+	done chan exchange.Result
+}
+
+func (s *single) Key() string                          { return s.key }
+func (s *single) Propose(exchange.Turn) *memcache.Item { return s.item }
+func (s *single) Done(r exchange.Result)               { s.done <- r }
+
+func newSingle(key string, writes bool) *single {
+	s := &single{key: key, done: make(chan exchange.Result, 1)}
+	if writes {
+		s.item = &memcache.Item{Key: key, Value: []byte("x"), Expiration: 60}
+	}
+	return s
+}
+
+func TestOnlyWritesThatMayHaveBeenSentAreUnknown(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	s.Timeout, s.BreakerFailures = 100*time.Millisecond, 1000
+	require.NoError(t, s.Add(&memcache.Item{Key: "k", Expiration: 60}))
+	outcome := func(key string, writes bool) exchange.Result {
+		x := newSingle(key, writes)
+		s.Exchange(context.Background(), x)
+		return <-x.done
+	}
+	server.Pause()
+	write := outcome("a", true)
+	require.ErrorIs(t, write.Err, exchange.ErrUnavailable)
+	require.True(t, write.Unknown)
+	read := outcome("a", false)
+	require.ErrorIs(t, read.Err, exchange.ErrUnavailable)
+	require.False(t, read.Unknown)
+	server.Kill()
+	require.Eventually(t, func() bool { return outcome("b", false).Err != nil }, time.Second, time.Millisecond)
+	write = outcome("b", true)
+	require.ErrorIs(t, write.Err, exchange.ErrUnavailable)
+	require.False(t, write.Unknown, "there was no connection")
+}
+
+func TestWhatWaitsBehindAHungRequestFailsWithIt(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	s.Timeout, s.BreakerFailures = time.Second, 1000
+	require.NoError(t, s.Add(&memcache.Item{Key: "k", Expiration: 60}))
+	server.Pause()
+	begun := time.Now()
+	first, second := newSingle("a", true), newSingle("b", true)
+	s.Start(first)
+	time.Sleep(100 * time.Millisecond)
+	s.Start(second)
+	require.Error(t, (<-first.done).Err)
+	r := <-second.done
+	require.ErrorIs(t, r.Err, exchange.ErrUnavailable)
+	require.False(t, r.Unknown, "it was not sent")
+	require.Less(t, time.Since(begun), 1900*time.Millisecond)
+}
+
+func TestTheBreakerOpensAfterFailuresInARow(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	s.BreakerPause = time.Hour
+	down := make(chan bool, 10)
+	s.StateChanged = func(_ string, is bool, err error) {
+		if is == (err != nil) {
+			down <- is
+		}
+	}
+	fail := func(times int) {
+		for range times {
+			_, err := s.Get("k")
+			require.ErrorIs(t, err, exchange.ErrUnavailable)
+		}
+	}
+	server.Kill()
+	fail(4)
+	server.Start()
+	_, err := s.Get("k")
+	require.ErrorIs(t, err, memcache.ErrCacheMiss)
+	server.Kill()
+	fail(4)
+	require.False(t, s.Stats()[0].Down)
+	fail(1)
+	require.True(t, s.Stats()[0].Down)
+	require.True(t, <-down)
+	server.Start()
+	fail(1)
+	require.EqualValues(t, 1, s.Stats()[0].Refusals)
+}
+
+func TestCloseEndsTheProbes(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	server.Kill()
+	for range 6 {
+		s.Get("k")
+	}
+	require.True(t, s.Stats()[0].Down)
+	begun := time.Now()
+	require.NoError(t, s.Close())
+	require.Less(t, time.Since(begun), 3*time.Second)
+	require.NoError(t, s.Close())
+}

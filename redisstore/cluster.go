@@ -1,0 +1,169 @@
+package redisstore
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/redis/rueidis"
+)
+
+const slots = 16384 // of a Cluster
+
+// routes tell which node has a key.
+type routes struct {
+	first *node            // of all keys, if there is no Cluster; else of those of no known node
+	nodes map[string]*node // of a Cluster, by address
+	slots []*node          // by slot; nil if there is no Cluster
+}
+
+// of returns the node of key.
+func (r *routes) of(key string) *node {
+	if r.slots == nil {
+		return r.first
+	}
+	if n := r.slots[slot(key)]; n != nil {
+		return n
+	}
+	return r.first
+}
+
+// all returns all nodes.
+func (r *routes) all() []*node {
+	all := []*node{r.first}
+	for _, n := range r.nodes {
+		all = append(all, n)
+	}
+	return all
+}
+
+// slot returns the slot of key: the CRC16 (XMODEM) of the key, or of what is between
+// its first braces.
+func slot(key string) uint16 {
+	if open := strings.IndexByte(key, '{'); open >= 0 {
+		if tag, _, closed := strings.Cut(key[open+1:], "}"); closed && tag != "" {
+			key = tag
+		}
+	}
+	crc := uint16(0)
+	for i := range len(key) {
+		crc = crc<<8 ^ crcTable[byte(crc>>8)^key[i]]
+	}
+	return crc % slots
+}
+
+var crcTable = func() (table [256]uint16) {
+	for i := range table {
+		crc := uint16(i) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+		table[i] = crc
+	}
+	return table
+}()
+
+// chartAnew has the map of a Cluster drawn again, unless that is under way.
+func (s *Store) chartAnew() {
+	c := s.link.client.Load()
+	if c == nil || (*c).Mode() != rueidis.ClientModeCluster || !s.charting.CompareAndSwap(false, true) {
+		return
+	}
+	s.work(func() {
+		defer s.charting.Store(false)
+		s.chart(*c)
+	})
+}
+
+// chart asks all nodes of a Cluster which of them has which slots, and believes the
+// first that answers. If it is wrong, the nodes say so by MOVED.
+func (s *Store) chart(c rueidis.Client) {
+	nodes := c.Nodes()
+	type reply struct {
+		from    string
+		entries []rueidis.RedisMessage
+	}
+	replies := make(chan reply, len(nodes))
+	for address, n := range nodes {
+		go func() {
+			// To end a dial early would end it for all who wait for it.
+			ctx, cancel := context.WithTimeout(context.Background(), s.timeout())
+			defer cancel()
+			entries, _ := n.Do(ctx, n.B().ClusterSlots().Build()).ToArray()
+			replies <- reply{address, entries}
+		}()
+	}
+	for range nodes {
+		if r := <-replies; len(r.entries) > 0 {
+			s.route(r.entries, r.from, nodes)
+			return
+		}
+	}
+}
+
+// route replaces the routes by those of an answer to CLUSTER SLOTS.
+func (s *Store) route(entries []rueidis.RedisMessage, from string, clients map[string]rueidis.Client) {
+	s.routing.Lock()
+	defer s.routing.Unlock()
+	before := s.routes.Load()
+	after := &routes{first: before.first, nodes: make(map[string]*node), slots: make([]*node, slots)}
+	for _, entry := range entries {
+		first, last, address := slotRange(entry, from)
+		if address == "" {
+			continue
+		}
+		n := after.nodes[address]
+		if n == nil {
+			n = s.nodeAt(before, address, clients[address])
+			after.nodes[address] = n
+		}
+		for i := first; i <= last; i++ {
+			after.slots[i] = n
+		}
+	}
+	s.routes.Store(after)
+	for address, n := range before.nodes {
+		if after.nodes[address] != n {
+			close(n.gone)
+		}
+	}
+}
+
+// nodeAt returns the node at address: the one that is known, if its client is the same.
+func (s *Store) nodeAt(known *routes, address string, client rueidis.Client) *node {
+	if n := known.nodes[address]; n != nil {
+		return n
+	}
+	n := newNode(s, address)
+	n.client = client
+	return n
+}
+
+// slotRange returns the slots of an entry of CLUSTER SLOTS, and the address of their
+// primary, or "" if the entry makes no sense.
+func slotRange(entry rueidis.RedisMessage, from string) (first, last int64, address string) {
+	fields, err := entry.ToArray()
+	if err != nil || len(fields) < 3 {
+		return 0, 0, ""
+	}
+	first, err1 := fields[0].AsInt64()
+	last, err2 := fields[1].AsInt64()
+	primary, err3 := fields[2].ToArray()
+	if err1 != nil || err2 != nil || err3 != nil || len(primary) < 2 || first < 0 || last >= slots {
+		return 0, 0, ""
+	}
+	host, _ := primary[0].ToString()
+	port, err := primary[1].AsInt64()
+	if err != nil {
+		return 0, 0, ""
+	}
+	if host == "" || host == "?" { // the one that was asked
+		host, _, _ = net.SplitHostPort(from)
+	}
+	return first, last, net.JoinHostPort(host, strconv.FormatInt(port, 10))
+}

@@ -1,0 +1,258 @@
+package redisstore_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A cutter is between a store and its server. It counts what it passes on, and cuts the
+// connection in the middle, once.
+type cutter struct {
+	listener net.Listener
+	server   atomic.Value // the address, a string
+	onCut    func()       // called when a connection is to be cut; nil: nothing
+
+	asked, answered       atomic.Int64 // bytes that were passed on
+	cutAsked, cutAnswered atomic.Int64 // after so many; 0: never
+	cuts                  atomic.Int64
+}
+
+func newCutter(t *testing.T, server string) *cutter {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	c := &cutter{listener: l}
+	c.server.Store(server)
+	go func() {
+		for {
+			nc, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go c.serve(nc)
+		}
+	}()
+	return c
+}
+
+func (c *cutter) serve(client net.Conn) {
+	server, err := net.Dial("tcp", c.server.Load().(string))
+	if err != nil {
+		client.Close()
+		return
+	}
+	cut := func() { client.Close(); server.Close() }
+	var both sync.WaitGroup
+	both.Go(func() { c.pass(server, client, &c.asked, &c.cutAsked); cut() })
+	both.Go(func() { c.pass(client, server, &c.answered, &c.cutAnswered); cut() })
+	both.Wait()
+}
+
+// pass passes bytes on until the connection ends, or so many have passed that it is to
+// be cut.
+func (c *cutter) pass(to io.Writer, from io.Reader, passed, limit *atomic.Int64) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		before := passed.Add(int64(n)) - int64(n)
+		if at := limit.Load(); at > 0 && before+int64(n) >= at {
+			limit.Store(0)
+			c.cuts.Add(1)
+			if c.onCut != nil {
+				c.onCut()
+			}
+			if some := at - before; some > 0 {
+				to.Write(buf[:some])
+			}
+			return
+		}
+		if n > 0 {
+			if _, err := to.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// The connection is cut at each byte of a batch, and of its answers. All calls are
+// answered, and exactly Max hits of each value are admitted and stored.
+func TestAConnectionThatIsCutAtEachByteOfABatch(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	for _, side := range []string{"request", "answer"} {
+		cuts, lost := 0, 0
+		for at := int64(1); ; at++ {
+			server.Command("FLUSHALL")
+			c := newCutter(t, server.Addr)
+			s := open(t, "redis://"+c.listener.Addr().String())
+			th := throttler.New(s)
+			d, err := th.Peek(context.Background(), rule("warm", 3)) // the connection is there
+			require.NoError(t, err)
+			require.NoError(t, d.Err)
+			limit := &c.cutAsked
+			passed := &c.asked
+			if side == "answer" {
+				limit, passed = &c.cutAnswered, &c.answered
+			}
+			limit.Store(passed.Load() + at)
+			values := []string{"a", "b", "c"}
+			var admitted [3]atomic.Int64
+			var doubts atomic.Int64
+			var wg sync.WaitGroup
+			for i, value := range values {
+				for range 3 {
+					wg.Go(func() {
+						d, err := th.Authorize(context.Background(), rule(value, 2))
+						if assert.NoError(t, err) && d.Err != nil {
+							doubts.Add(1)
+						} else if d.Status == throttler.Authorized {
+							admitted[i].Add(1)
+						}
+					})
+				}
+			}
+			wg.Wait()
+			for i, value := range values {
+				n := admitted[i].Load()
+				require.LessOrEqual(t, n, int64(2), "%s cut at %d", side, at)
+				if doubts.Load() == 0 {
+					require.EqualValues(t, 2, n, "%s cut at %d", side, at)
+				}
+				requireFull(t, s, value, 2)
+			}
+			if doubts.Load() > 0 {
+				lost++
+			}
+			limit.Store(0)
+			s.Close()
+			c.listener.Close()
+			if c.cuts.Load() == 0 {
+				break // beyond the end
+			}
+			cuts++
+		}
+		t.Logf("%s: %d cuts, %d with a call that failed", side, cuts, lost)
+		require.Greater(t, cuts, 20)
+		require.Zero(t, lost, "a connection that is lost costs no call")
+	}
+}
+
+// A lone caller's write is told by its number, whether the request or the answer was
+// lost, and even if another process has written since.
+func TestALostAnswerIsToldByTheNumberOfTheWrite(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	c := newCutter(t, server.Addr)
+	s := open(t, "redis://"+c.listener.Addr().String())
+	th := throttler.New(s)
+	r := rule("a", 100)
+	for i := range 30 {
+		if i%3 == 1 {
+			c.cutAnswered.Store(c.answered.Load() + 1)
+		}
+		if i%3 == 2 {
+			c.cutAsked.Store(c.asked.Load() + 1)
+		}
+		d, err := th.Authorize(context.Background(), r)
+		require.NoError(t, err)
+		require.NoError(t, d.Err)
+		require.Equal(t, 100-i-1, d.Outcomes[0].Remaining, "each call has counted once")
+	}
+	require.EqualValues(t, 20, c.cuts.Load())
+	require.EqualValues(t, 20, s.Stats()[0].Retries)
+}
+
+// A write whose answer was lost, and whose record another process has changed since, may
+// have been carried out or not. It is counted once or twice, and the caller is told.
+func TestALostAnswerThatIsCoveredSaysSo(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	c := newCutter(t, server.Addr)
+	th, other := throttler.New(open(t, "redis://"+c.listener.Addr().String())), throttler.New(open(t, "redis://"+server.Addr))
+	r := rule("a", 10)
+	for _, th := range []*throttler.Throttler{th, other} {
+		_, err := th.Authorize(context.Background(), r)
+		require.NoError(t, err)
+	}
+	_, err := th.Peek(context.Background(), r) // the record as it is now
+	require.NoError(t, err)
+	c.onCut = func() {
+		d, err := other.Authorize(context.Background(), r)
+		assert.NoError(t, err)
+		assert.NoError(t, d.Err)
+	}
+	c.cutAnswered.Store(c.answered.Load() + 1)
+	d, err := th.Authorize(context.Background(), r)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, c.cuts.Load())
+	require.Equal(t, throttler.Authorized, d.Status)
+	require.ErrorContains(t, d.Err, "the answer to a write was lost")
+	d, err = other.Peek(context.Background(), r)
+	require.NoError(t, err)
+	require.Contains(t, []int{10 - 1 - 5, 10 - 1 - 4}, d.Outcomes[0].Remaining, "two, one of the other, and the one in doubt once or twice")
+}
+
+// A primary that has become a replica is left for the one that its address now leads to.
+func TestAPrimaryThatIsDemotedIsLeft(t *testing.T) {
+	t.Parallel()
+	before, after := redistest.Process(t), redistest.Process(t)
+	c := newCutter(t, before.Addr)
+	s := open(t, "redis://"+c.listener.Addr().String())
+	require.NoError(t, decide(t, s, "a").Err)
+	host, port := split(t, after.Addr)
+	before.Command("REPLICAOF", host, port)
+	c.server.Store(after.Addr)
+	require.NoError(t, decide(t, s, "b").Err, "it is asked again at the new primary")
+	require.Equal(t, "test#ip#b", after.Command("KEYS", "*"))
+}
+
+func TestALoneCallerTakesOneTripAndManyShareThem(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	th := throttler.New(s)
+	for range 100 {
+		_, err := th.Authorize(context.Background(), rule("a", 1000))
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, 100, calls(server, "evalsha")+calls(server, "eval")-1, "one more because the script was not known")
+	server.Command("CONFIG", "RESETSTAT")
+	server.Command("CLIENT", "PAUSE", "50", "ALL") // so that all are there
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() {
+			d, err := th.Authorize(context.Background(), rule("a", 1000))
+			assert.NoError(t, err)
+			assert.NoError(t, d.Err)
+		})
+	}
+	wg.Wait()
+	require.LessOrEqual(t, calls(server, "evalsha"), int64(10))
+	for range 100 { // a look needs no script
+		_, err := th.Peek(context.Background(), rule("a", 1000))
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, 100, calls(server, "get")-calls(server, "set"))
+}
+
+// calls returns how often the server has carried out a command.
+func calls(server *redistest.Server, command string) int64 {
+	_, text, _ := strings.Cut(server.Command("INFO", "commandstats"), "cmdstat_"+command+":calls=")
+	text, _, _ = strings.Cut(text, ",")
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
+}

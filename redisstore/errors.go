@@ -1,0 +1,154 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/redis/rueidis"
+)
+
+var (
+	// ErrClosed is the error of a call after Close, or during it.
+	ErrClosed = errors.New("redisstore: closed")
+
+	// ErrDown is wrapped in the error of a call that was not sent because its
+	// server failed again and again. The error's text contains the last failure.
+	ErrDown = errors.New("taken to be down")
+)
+
+// An Error is a failure of one server, or of the way to it. Ordinary answers (a miss, a
+// conflict) are no failures.
+type Error struct {
+	Server string
+	Err    error
+}
+
+func (e *Error) Error() string { return "redisstore: server " + e.Server + ": " + e.Err.Error() }
+
+// Unwrap returns e.Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Is reports whether target is throttler.ErrUnavailable and the server does not answer,
+// or says that it cannot for now.
+func (e *Error) Is(target error) bool {
+	if target != exchange.ErrUnavailable || errors.Is(e.Err, exchange.ErrOverloaded) {
+		return false
+	}
+	var c *complaint
+	return !errors.As(e.Err, &c) || c.passing
+}
+
+// A LostAnswerError is the answer to a write that was sent a second time because
+// the first answer was lost: Err is memcache.ErrNotStored, ErrCASConflict or
+// ErrCacheMiss. The reason may be that the server had carried out the first write.
+type LostAnswerError struct {
+	Err error
+}
+
+func (e *LostAnswerError) Error() string {
+	return e.Err.Error() + ", or done already: an answer was lost"
+}
+
+// Unwrap returns e.Err.
+func (e *LostAnswerError) Unwrap() error { return e.Err }
+
+// MaybeDone returns true, see throttler.MaybeDoneError.
+func (e *LostAnswerError) MaybeDone() bool { return true }
+
+// A complaint is an error that a server reported.
+type complaint struct {
+	text    string
+	advice  string // what to do
+	passing bool   // the server cannot answer for now
+	demoted bool   // the server is no primary any more
+}
+
+func (c *complaint) Error() string {
+	if c.advice == "" {
+		return c.text
+	}
+	return c.text + " (" + c.advice + ")"
+}
+
+// complain returns the complaint of an error that a server reported.
+func complain(err *rueidis.RedisError) *complaint {
+	c := &complaint{text: err.Error()}
+	for _, k := range known {
+		if strings.Contains(c.text, k.contains) {
+			c.advice, c.passing, c.demoted = k.advice, k.passing, k.demoted
+			break
+		}
+	}
+	return c
+}
+
+// known are the errors of servers that are told apart. The first that matches counts.
+var known = []struct {
+	contains         string
+	advice           string
+	passing, demoted bool
+}{
+	{contains: "LOADING ", passing: true},
+	{contains: "CLUSTERDOWN ", passing: true},
+	{contains: "MASTERDOWN ", passing: true},
+	{contains: "TRYAGAIN ", passing: true},
+	{contains: "BUSY ", passing: true, advice: "another script runs for long: see SCRIPT KILL"},
+	{contains: "READONLY ", passing: true, demoted: true, advice: "it is a replica: give the address of the primary, or those of Sentinel with master_set"},
+	{contains: "max number of clients", passing: true, advice: "raise maxclients"},
+	{contains: "OOM ", advice: "raise maxmemory, or set maxmemory-policy to volatile-ttl"},
+	{contains: "MISCONF ", advice: "the server cannot save its data: see its log"},
+	{contains: "NOREPLICAS ", advice: "too few replicas answer for min-replicas-to-write"},
+	{contains: "WRONGTYPE ", advice: "another program uses this key: set a prefix, or use a server of its own"},
+	{contains: "NOAUTH ", advice: "put user and password into the URL"},
+	{contains: "WRONGPASS ", advice: "check user and password in the URL"},
+	{contains: "'evalsha'", advice: scriptAdvice},
+	{contains: "'eval'", advice: scriptAdvice},
+	{contains: "access one of the keys", advice: "allow the user the keys: ACL SETUSER name ~* or, with a prefix, ~prefix*"},
+	{contains: "NOPERM ", advice: "allow the user the commands: ACL SETUSER name " + allowed},
+	{contains: "run this command", advice: "allow the user the commands: ACL SETUSER name " + allowed}, // in a script
+}
+
+const (
+	allowed      = "+evalsha +eval +get +mget +set +del +ping +info +scan +role +cluster|slots"
+	scriptAdvice = "scripts must be allowed: ACL SETUSER name " + allowed
+)
+
+// classify returns err, of rueidis, as a complaint if a server reported it.
+func classify(err error) error {
+	var reported *rueidis.RedisError
+	switch {
+	case errors.As(err, &reported):
+		return complain(reported)
+	case isTimeout(err):
+		return fmt.Errorf("no answer: %w", err)
+	}
+	return err
+}
+
+func isComplaint(err error) bool {
+	var c *complaint
+	return errors.As(err, &c)
+}
+
+func isDemoted(err error) bool {
+	var c *complaint
+	return errors.As(err, &c) && c.demoted
+}
+
+func isTimeout(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// isUnsent reports whether err means that nothing was sent: there was no connection.
+func isUnsent(err error) bool {
+	var network *net.OpError
+	return errors.Is(err, ErrClosed) || errors.As(err, &network) && network.Op == "dial"
+}
+
+// errOverloaded is the error of a request whose turn did not come in time.
+var errOverloaded = fmt.Errorf("%w: not sent in time", exchange.ErrOverloaded)

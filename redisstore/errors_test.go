@@ -1,0 +1,247 @@
+package redisstore_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/redisstore"
+	"github.com/stretchr/testify/require"
+)
+
+// decide makes one call over a new throttler.
+func decide(t *testing.T, s *redisstore.Store, value string) throttler.Decision {
+	t.Helper()
+	d, err := throttler.New(s).Authorize(context.Background(), rule(value, 2))
+	require.NoError(t, err)
+	return d
+}
+
+// What a user may do is what the page on Redis says, and no more.
+func TestUsersWithPermissions(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	server.Command("ACL", "SETUSER", "good", "on", ">secret", "~app:*", "+evalsha", "+eval", "+get", "+mget", "+set", "+del", "+info")
+	server.Command("ACL", "SETUSER", "noscript", "on", ">secret", "~*", "+get", "+mget", "+set", "+del")
+	server.Command("ACL", "SETUSER", "noset", "on", ">secret", "~*", "+get", "+evalsha", "+eval")
+	at := func(user, password, more string) *redisstore.Store {
+		return open(t, fmt.Sprintf("redis://%s:%s@%s%s", user, password, server.Addr, more))
+	}
+	good := at("good", "secret", "?prefix=app:")
+	require.NoError(t, decide(t, good, "a").Err)
+	require.Equal(t, 2, admitted(t, rule("b", 2), 3, good))
+	require.NoError(t, good.Check(context.Background()))
+	require.NoError(t, throttler.New(good).Reset(context.Background(), rule("a", 2)))
+
+	for _, c := range []struct {
+		store *redisstore.Store
+		says  string
+	}{
+		{at("good", "secret", ""), "allow the user the keys"},
+		{at("good", "wrong", ""), "check user and password"},
+		{at("noscript", "secret", ""), "scripts must be allowed: ACL SETUSER name +evalsha +eval"},
+		{at("noset", "secret", ""), "+set"},
+	} {
+		d := decide(t, c.store, "a")
+		require.Equal(t, throttler.Authorized, d.Status, "fails open")
+		require.ErrorContains(t, d.Err, c.says)
+		require.NotContains(t, d.Err.Error(), "secret")
+		require.NotErrorIs(t, d.Err, throttler.ErrUnavailable)
+	}
+	noscript := at("noscript", "secret", "?prefix=app:")
+	d, err := throttler.New(noscript).Peek(context.Background(), rule("b", 2))
+	require.NoError(t, err)
+	require.NoError(t, d.Err, "to look needs no script")
+	require.Equal(t, throttler.Blocked, d.Status)
+}
+
+// The permissions of docs/redis.md are enough, over a Cluster too.
+func TestThePermissionsOfThePageAreEnough(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/redis.md")
+	require.NoError(t, err)
+	_, line, _ := strings.Cut(string(page), "ACL SETUSER limits ")
+	line, _, _ = strings.Cut(line, "\n")
+	grant := append([]string{"ACL", "SETUSER", "limits"}, strings.Fields(line)...)
+	servers := append(redistest.Cluster(t), redistest.Process(t))
+	for _, server := range servers {
+		server.Command(grant...)
+	}
+	for _, server := range []*redistest.Server{servers[0], servers[6]} {
+		s := open(t, "redis://limits:password@"+server.Addr)
+		require.Equal(t, 5, admitted(t, rule("a", 5), 2, s))
+		_, err := s.GetMulti([]string{"a", "b"})
+		require.NoError(t, err)
+		require.NoError(t, s.Check(context.Background()))
+		require.NoError(t, throttler.New(s).Reset(context.Background(), rule("a", 5)))
+	}
+	servers[6].Command("ACL", "LOG", "RESET")
+	require.NoError(t, decide(t, open(t, "redis://limits:password@"+servers[6].Addr), "b").Err)
+	require.NotContains(t, servers[6].Command("ACL", "LOG"), "evalsha")
+}
+
+func TestAServerThatAsksForAPassword(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t, "--requirepass", "secret")
+	require.ErrorContains(t, decide(t, open(t, "redis://"+server.Addr), "a").Err, "put user and password into the URL")
+	require.NoError(t, decide(t, open(t, "redis://:secret@"+server.Addr), "a").Err)
+}
+
+func TestAKeyOfAnotherTypeIsAnErrorOfItsOwn(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	server.Command("LPUSH", "test#ip#list", "x")
+	r := rule("list", 2)
+	r.Either = append(r.Either, rule("other", 2).Either[0])
+	r.Either[1].Name = "other"
+	d, err := throttler.New(s).Authorize(context.Background(), r)
+	require.NoError(t, err)
+	require.ErrorContains(t, d.Outcomes[0].Err, "set a prefix")
+	require.NotErrorIs(t, d.Outcomes[0].Err, throttler.ErrUnavailable)
+	require.NoError(t, d.Outcomes[1].Err)
+	require.Equal(t, 1, d.Outcomes[1].Remaining)
+	require.Equal(t, "list", server.Command("TYPE", "test#ip#list"))
+}
+
+func TestAReplicaIsUnavailable(t *testing.T) {
+	t.Parallel()
+	primary := redistest.Process(t)
+	host, port := split(t, primary.Addr)
+	replica := redistest.Process(t, "--replicaof", host+" "+port)
+	d := decide(t, open(t, "redis://"+replica.Addr), "a")
+	require.ErrorIs(t, d.Err, throttler.ErrUnavailable)
+	require.ErrorContains(t, d.Err, "address of the primary")
+}
+
+// answering starts a server that answers each command but HELLO with a line.
+func answering(t *testing.T, line string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			nc, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go answer(nc, line)
+		}
+	}()
+	return l.Addr().String()
+}
+
+func answer(nc net.Conn, line string) {
+	defer nc.Close()
+	in := bufio.NewScanner(nc)
+	for in.Scan() {
+		var n int
+		if _, err := fmt.Sscanf(in.Text(), "*%d", &n); err != nil {
+			return
+		}
+		var args []string
+		for range n {
+			in.Scan()
+			in.Scan()
+			args = append(args, in.Text())
+		}
+		reply := line
+		switch strings.ToUpper(args[0]) {
+		case "HELLO":
+			reply = "%1\r\n$5\r\nproto\r\n:3"
+		case "CLUSTER":
+			reply = "-ERR This instance has cluster support disabled"
+		case "CLIENT":
+			reply = "+OK"
+		}
+		if _, err := nc.Write([]byte(reply + "\r\n")); err != nil {
+			return
+		}
+	}
+}
+
+func TestWhatAServerReportsIsToldApart(t *testing.T) {
+	t.Parallel()
+	for line, unavailable := range map[string]bool{
+		"-LOADING Redis is loading the dataset in memory":                                  true,
+		"-CLUSTERDOWN The cluster is down":                                                 true,
+		"-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'": true,
+		"-TRYAGAIN Multiple keys request during rehashing of slot":                         true,
+		"-BUSY Redis is busy running a script":                                             true,
+		"-READONLY You can't write against a read only replica.":                           true,
+		"-ERR max number of clients reached":                                               true,
+		"-OOM command not allowed when used memory > 'maxmemory'.":                         false,
+		"-MISCONF Redis is configured to save RDB snapshots":                               false,
+		"-NOREPLICAS Not enough good replicas to write.":                                   false,
+		"-ERR unknown command 'evalsha', with args beginning with: ":                       false,
+		"-ERR something else":                                                              false,
+	} {
+		s := open(t, "redis://"+answering(t, line))
+		begun := time.Now()
+		d := decide(t, s, "a")
+		require.Less(t, time.Since(begun), time.Second, line)
+		require.ErrorContains(t, d.Err, strings.TrimPrefix(strings.TrimPrefix(line[1:], "ERR "), "-"), line)
+		if unavailable {
+			require.ErrorIs(t, d.Err, throttler.ErrUnavailable, line)
+		} else {
+			require.NotErrorIs(t, d.Err, throttler.ErrUnavailable, line)
+		}
+		require.False(t, s.Stats()[0].Down, "a server that answers is there")
+	}
+}
+
+func TestAServerThatTalksNonsenseIsUnavailable(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{"220 mail.example.org ESMTP", "*0", "*2\r\n:1\r\n:1", "+OK"} {
+		d := decide(t, open(t, "redis://"+answering(t, line)), "a")
+		require.Error(t, d.Err, line)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	certFile, keyFile := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	require.NoError(t, os.WriteFile(certFile, cert, 0o600))
+	require.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
+	addr := redistest.FreeAddr(t)
+	_, port := split(t, addr)
+	redistest.Process(t, "--tls-port", port, "--tls-cert-file", certFile, "--tls-key-file", keyFile,
+		"--tls-ca-cert-file", certFile, "--tls-auth-clients", "no")
+
+	roots := x509.NewCertPool()
+	require.True(t, roots.AppendCertsFromPEM(cert))
+	s := open(t, "rediss://"+addr)
+	s.TLSConfig = &tls.Config{RootCAs: roots}
+	require.NoError(t, decide(t, s, "a").Err)
+	require.Equal(t, 2, admitted(t, rule("b", 2), 3, s, open(t, "rediss://"+addr+"?skip_verify=true")))
+	require.ErrorContains(t, decide(t, open(t, "rediss://"+addr), "a").Err, "certificate")
+}

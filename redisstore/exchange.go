@@ -1,0 +1,97 @@
+package redisstore
+
+import (
+	"context"
+
+	"github.com/adaptivethrottler/throttler/exchange"
+)
+
+// Exchange writes records and reads them back, each in one round trip, as
+// [exchange.Exchanger] says. On a Cluster it asks all nodes at once.
+func (s *Store) Exchange(ctx context.Context, xs ...exchange.Exchange) {
+	requests, refused := s.requests(xs)
+	for _, r := range refused {
+		r.done(exchange.Result{Conn: conn, Err: r.err})
+	}
+	s.do(ctx, requests)
+}
+
+// Start starts exchanges and returns without waiting for a server. Done is called on
+// another goroutine, even if the exchange fails at once.
+func (s *Store) Start(xs ...exchange.Exchange) {
+	requests, refused := s.requests(xs)
+	byNode(requests, func(n *node, group []*request) {
+		if n.submit(group) {
+			go n.lead(nil)
+		}
+	})
+	if len(refused) > 0 {
+		go func() {
+			for _, r := range refused {
+				r.done(exchange.Result{Conn: conn, Err: r.err})
+			}
+		}()
+	}
+}
+
+// requests returns the requests for xs, and those that no server is to be asked for,
+// with their errors.
+func (s *Store) requests(xs []exchange.Exchange) (requests, refused []*request) {
+	all := make([]request, len(xs))
+	requests = make([]*request, 0, len(xs))
+	for i, x := range xs {
+		r := &all[i]
+		r.x, r.key = x, s.Prefix+x.Key()
+		if r.err = s.admit(r); r.err != nil {
+			refused = append(refused, r)
+		} else {
+			requests = append(requests, r)
+		}
+	}
+	return requests, refused
+}
+
+// admit finds the node of a request. It returns an error if no server is to be asked.
+func (s *Store) admit(r *request) error {
+	if s.isClosed() {
+		return ErrClosed
+	}
+	s.init()
+	r.node = s.routes.Load().of(r.key)
+	return r.node.admit()
+}
+
+// do makes requests and returns when all have ended, or ctx has. If only one node is to
+// be asked, and ctx cannot end, the caller may lead there.
+func (s *Store) do(ctx context.Context, requests []*request) {
+	if len(requests) == 0 {
+		return
+	}
+	c := newCall(requests)
+	own := ctx.Done() == nil
+	byNode(requests, func(n *node, group []*request) {
+		switch lead := n.submit(group); {
+		case !lead:
+		case own && len(group) == len(requests):
+			n.lead(c)
+		default:
+			go n.lead(nil)
+		}
+	})
+	c.wait(ctx)
+}
+
+// byNode calls f for the requests of each node.
+func byNode(requests []*request, f func(n *node, group []*request)) {
+	for len(requests) > 0 {
+		n, count := requests[0].node, 1
+		for i := 1; i < len(requests); i++ {
+			if requests[i].node == n {
+				requests[count], requests[i] = requests[i], requests[count]
+				count++
+			}
+		}
+		f(n, requests[:count:count])
+		requests = requests[count:]
+	}
+}

@@ -1,0 +1,4 @@
+package redisstore
+
+// Slot returns the slot of a key.
+var Slot = slot

@@ -1,0 +1,139 @@
+package redisstore
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// A link is the way to the servers: the client that New was given, or the one that is
+// made when it is first needed.
+type link struct {
+	store  *Store
+	option rueidis.ClientOption // of Open; has no address if New was given a client
+
+	client atomic.Pointer[rueidis.Client] // nil: not connected
+
+	mu     sync.Mutex
+	making *making
+}
+
+// A making is a client that is being made.
+type making struct {
+	done   chan struct{} // closed when the rest is set
+	client rueidis.Client
+	err    error
+}
+
+// owned reports whether the client is made here.
+func (l *link) owned() bool { return len(l.option.InitAddress) > 0 }
+
+// name returns how the servers are called as long as they are one.
+func (l *link) name() string {
+	if l.owned() {
+		return address(l.option)
+	}
+	nodes := slices.Sorted(maps.Keys((*l.client.Load()).Nodes()))
+	return strings.Join(nodes, ",")
+}
+
+// get returns the client. It makes one if there is none.
+func (l *link) get(ctx context.Context) (rueidis.Client, error) {
+	if c := l.client.Load(); c != nil {
+		return *c, nil
+	}
+	l.mu.Lock()
+	if c := l.client.Load(); c != nil {
+		l.mu.Unlock()
+		return *c, nil
+	}
+	m := l.making
+	if m == nil {
+		m = &making{done: make(chan struct{}), err: ErrClosed}
+		l.making = m
+		if l.store.isClosed() {
+			close(m.done)
+		} else {
+			go l.make(m)
+		}
+	}
+	l.mu.Unlock()
+	select {
+	case <-m.done:
+		return m.client, m.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// make makes a client. It may take longer than anybody waits for: each address has a
+// timeout of its own.
+func (l *link) make(m *making) {
+	m.client, m.err = rueidis.NewClient(l.options())
+	if m.err == nil && m.client.Mode() == rueidis.ClientModeCluster {
+		l.store.chart(m.client)
+	}
+	l.mu.Lock()
+	l.making = nil
+	switch {
+	case m.err != nil:
+	case l.store.isClosed():
+		m.client.Close()
+		m.client, m.err = nil, ErrClosed
+	default:
+		l.client.Store(&m.client)
+	}
+	l.mu.Unlock()
+	close(m.done)
+}
+
+// options returns the options of a client.
+func (l *link) options() rueidis.ClientOption {
+	o := l.option
+	o.InitAddress = slices.Clone(o.InitAddress)
+	o.Dialer.Timeout = l.store.timeout()
+	o.ConnWriteTimeout = l.store.timeout()
+	if o.TLSConfig != nil && l.store.TLSConfig != nil {
+		o.TLSConfig = l.store.TLSConfig
+	}
+	if o.Sentinel.MasterSet != "" {
+		o.Sentinel.Dialer = o.Dialer
+		o.Sentinel.TLSConfig = o.TLSConfig
+		o.Sentinel.TopologyRefreshInterval = time.Second
+	}
+	return o
+}
+
+// renew drops old, whose server is no primary any more, so that the next call finds
+// the new one. It reports whether that is possible.
+func (l *link) renew(old rueidis.Client) bool {
+	if !l.owned() {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.client.Load(); c != nil && *c == old {
+		l.client.Store(nil)
+		go old.Close() // it waits for what is under way
+	}
+	return true
+}
+
+// close closes the client if it was made here.
+func (l *link) close() {
+	l.mu.Lock()
+	m, c := l.making, l.client.Load()
+	l.mu.Unlock()
+	if m != nil {
+		<-m.done // it closes its client
+	}
+	if c != nil && l.owned() {
+		(*c).Close()
+	}
+}

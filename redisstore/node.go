@@ -1,0 +1,341 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// maxBatch is how many requests go out together at most. A server does nothing else
+// while it carries out a script.
+const maxBatch = 128
+
+// A node is one server, or one primary of a Cluster: the requests that wait for it, and
+// its breaker. One goroutine at a time leads: it sends what is queued and hands out the
+// answers. A lone caller leads by itself.
+type node struct {
+	store  *Store
+	name   string
+	client rueidis.Client // of a Cluster's node; nil: the store's
+	gone   chan struct{}  // closed when the node has left the Cluster
+
+	mu    sync.Mutex // guards what follows
+	queue []*request // first come, first served
+	led   bool       // a goroutine leads
+	sent  int        // of requests under way
+
+	crowded atomic.Bool // several requests went out together when they last did
+
+	down     atomic.Pointer[Error] // why the server is left alone, or nil
+	failures atomic.Int64          // calls that have failed since the last answer
+	last     atomic.Pointer[error] // the last failure
+
+	counts counts
+	memory memory
+}
+
+// counts count the calls of a node, see ServerStats.
+type counts struct {
+	calls, failures, refusals, retries, overloads atomic.Uint64
+}
+
+func newNode(s *Store, name string) *node {
+	return &node{store: s, name: name, gone: make(chan struct{})}
+}
+
+// admit returns why no request may be made, or nil.
+func (n *node) admit() error {
+	n.counts.calls.Add(1)
+	if down := n.down.Load(); down != nil {
+		n.counts.refusals.Add(1)
+		return down
+	}
+	return nil
+}
+
+// submit queues requests. It reports whether the caller must lead.
+func (n *node) submit(requests []*request) (lead bool) {
+	now := time.Now()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, r := range requests {
+		r.queued = now
+	}
+	n.queue = append(n.queue, requests...)
+	if n.led {
+		return false
+	}
+	n.led = true
+	return true
+}
+
+// lead carries out what is queued until own has ended. Without own it does until
+// nothing is queued.
+func (n *node) lead(own *call) {
+	for !own.over() {
+		if n.crowded.Load() {
+			runtime.Gosched() // callers that are about to ask come along
+		}
+		batch, late := n.next()
+		n.end(late, errOverloaded)
+		if len(batch) > 0 {
+			n.crowded.Store(len(batch) > 1)
+			n.carryOut(batch)
+		} else if len(late) == 0 {
+			return
+		}
+	}
+	n.leave()
+}
+
+// leave gives the lead up, to another goroutine if something is queued.
+func (n *node) leave() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sent = 0
+	if len(n.queue) == 0 {
+		n.led = false
+		return
+	}
+	go n.lead(nil)
+}
+
+// next takes the requests whose turn has come, and those that have waited for too long.
+// If there are none, the caller does not lead any more.
+func (n *node) next() (batch, late []*request) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sent = 0
+	if len(n.queue) == 0 {
+		n.led = false
+		return nil, nil
+	}
+	oldest := time.Now().Add(-n.store.queueTimeout())
+	old := 0
+	for old < len(n.queue) && n.queue[old].queued.Before(oldest) {
+		old++
+	}
+	late = n.take(old)
+	batch = n.take(min(len(n.queue), maxBatch))
+	n.sent = len(batch)
+	return batch, late
+}
+
+// take takes the first of the queue. n.mu is held.
+func (n *node) take(count int) []*request {
+	if count == 0 {
+		return nil
+	}
+	if count == len(n.queue) {
+		taken := n.queue
+		n.queue = nil
+		return taken
+	}
+	taken := n.queue[:count:count]
+	n.queue = n.queue[count:]
+	return taken
+}
+
+// carryOut sends a batch and ends its requests. What is lost with a connection is sent
+// once more: it takes effect once.
+func (n *node) carryOut(batch []*request) {
+	now := time.Now()
+	for _, r := range batch {
+		r.propose(now)
+	}
+	for first := true; len(batch) > 0; first = false {
+		c := n.ask(batch)
+		batch = n.settle(c, batch, first)
+		n.counts.retries.Add(uint64(len(batch)))
+	}
+}
+
+// ask gives each request of a batch its answer, or an error, within the timeout. It
+// returns the client that was used, if there is one.
+func (n *node) ask(batch []*request) rueidis.Client {
+	ctx := newDeadline(n.store.timeout())
+	defer ctx.release()
+	c, err := n.store.link.get(ctx)
+	switch {
+	case err != nil:
+		for _, r := range batch {
+			r.err = err
+		}
+	case c.Mode() != rueidis.ClientModeCluster:
+		ask(ctx, c, batch)
+	default:
+		to := n.client
+		if to == nil {
+			to = c
+		}
+		if askEach(ctx, c, to, batch) {
+			n.store.chartAnew()
+		}
+	}
+	return c
+}
+
+// settle ends the requests that have their answers or have failed, and returns those to
+// be sent again.
+func (n *node) settle(c rueidis.Client, batch []*request, first bool) (again []*request) {
+	var answered, failed []*request
+	var failure error
+	for _, r := range batch {
+		if r.err != nil {
+			r.err = classify(r.err)
+		}
+		switch {
+		case r.err == nil:
+			answered = append(answered, r)
+		case first && isDemoted(r.err) && n.store.link.renew(c):
+			again = append(again, r)
+		case isComplaint(r.err):
+			answered = append(answered, r)
+		case first && !isTimeout(r.err) && !isUnsent(r.err):
+			r.lost = r.writes()
+			again = append(again, r)
+		default:
+			r.lost = r.lost || r.writes() && !isUnsent(r.err)
+			failed, failure = append(failed, r), r.err
+		}
+	}
+	if len(answered) > 0 {
+		n.answers()
+	}
+	if failure != nil {
+		n.fails(n.weigh(&failed, failure), failure)
+	}
+	for _, r := range answered {
+		if r.err != nil {
+			n.counts.failures.Add(1)
+			r.fail(&Error{n.name, r.err})
+		} else if r.end() {
+			again = append(again, r)
+		}
+	}
+	n.end(failed, failure)
+	return again
+}
+
+// weigh returns how many failures there are. A connection that is lost is one, however
+// many requests shared it. If the server does not answer, or cannot be reached, it is one
+// for each request: those that are queued fail, too, for each would wait for as long.
+func (n *node) weigh(failed *[]*request, failure error) int {
+	if !isTimeout(failure) && !isUnsent(failure) {
+		return 1
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	*failed = append(*failed, n.take(len(n.queue))...)
+	return len(*failed)
+}
+
+// end ends requests with an error.
+func (n *node) end(requests []*request, err error) {
+	if len(requests) == 0 {
+		return
+	}
+	switch {
+	case errors.Is(err, ErrClosed):
+		err = ErrClosed
+	case errors.Is(err, errOverloaded):
+		n.counts.overloads.Add(uint64(len(requests)))
+		err = &Error{n.name, err}
+	default:
+		n.counts.failures.Add(uint64(len(requests)))
+		err = &Error{n.name, err}
+	}
+	for _, r := range requests {
+		r.fail(err)
+	}
+}
+
+// cut ends the requests that wait for their turn.
+func (n *node) cut(reason error) {
+	n.mu.Lock()
+	waiting := n.take(len(n.queue))
+	n.mu.Unlock()
+	n.end(waiting, reason)
+}
+
+// answers notes that the server answers.
+func (n *node) answers() {
+	n.failures.Store(0)
+	if n.down.Load() != nil && n.down.Swap(nil) != nil {
+		n.tell(nil)
+	}
+}
+
+// fails notes that calls have failed. If they are too many in a row, the server is left
+// alone, but for probes.
+func (n *node) fails(calls int, err error) {
+	if errors.Is(err, ErrClosed) {
+		return
+	}
+	n.last.Store(&err)
+	n.store.chartAnew()
+	if n.failures.Add(int64(calls)) < int64(n.store.breakerFailures()) {
+		return
+	}
+	down := &Error{n.name, fmt.Errorf("%w, the last failure: %v", ErrDown, err)}
+	if n.down.CompareAndSwap(nil, down) {
+		n.tell(down)
+		n.store.work(n.probe)
+	}
+}
+
+// tell calls StateChanged.
+func (n *node) tell(down error) {
+	changed := n.store.StateChanged
+	if changed == nil {
+		return
+	}
+	n.store.news.Lock()
+	defer n.store.news.Unlock()
+	changed(n.name, down != nil, down)
+}
+
+// probe finds out when the server is back, so that no caller has to wait for that. It
+// returns then, or when nobody needs the server any more.
+func (n *node) probe() {
+	pause := time.NewTicker(n.store.breakerPause())
+	defer pause.Stop()
+	for n.down.Load() != nil {
+		select {
+		case <-pause.C:
+		case <-n.gone:
+			return
+		case <-n.store.over:
+			return
+		}
+		n.store.chartAnew()
+		if n.isBack() {
+			n.answers()
+		}
+	}
+}
+
+// isBack reports whether the server answers.
+func (n *node) isBack() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), n.store.timeout())
+	defer cancel()
+	c, err := n.store.link.get(ctx)
+	if err != nil {
+		return isComplaint(classify(err))
+	}
+	if n.client != nil {
+		c = n.client
+	}
+	err = c.Do(ctx, c.B().Ping().Build()).Error()
+	if err == nil {
+		return true
+	}
+	var reported *complaint
+	return errors.As(classify(err), &reported) && !reported.passing
+}

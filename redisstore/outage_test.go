@@ -1,0 +1,414 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/redisstore"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A crowd calls one rule after the other until it is stopped.
+type crowd struct {
+	stop chan struct{}
+	wg   sync.WaitGroup
+
+	mu       sync.Mutex
+	admitted map[string]int // by value, without an error
+	failed   []error
+}
+
+// gather starts callers of values over each of clients.
+func gather(t *testing.T, max int, values []string, clients ...throttler.Client) *crowd {
+	c := &crowd{stop: make(chan struct{}), admitted: make(map[string]int)}
+	for _, client := range clients {
+		th := throttler.New(client)
+		for i := range 8 {
+			c.wg.Go(func() {
+				for ; ; i++ {
+					select {
+					case <-c.stop:
+						return
+					default:
+					}
+					value := values[i%len(values)]
+					d, err := th.Authorize(context.Background(), rule(value, max))
+					if !assert.NoError(t, err) {
+						return
+					}
+					c.note(value, d)
+				}
+			})
+		}
+	}
+	t.Cleanup(func() { c.disperse() })
+	return c
+}
+
+func (c *crowd) note(value string, d throttler.Decision) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case d.Err != nil:
+		c.failed = append(c.failed, d.Err)
+	case d.Status == throttler.Authorized:
+		c.admitted[value]++
+	}
+}
+
+func (c *crowd) count(value string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.admitted[value]
+}
+
+// disperse stops all callers and waits for that.
+func (c *crowd) disperse() {
+	select {
+	case <-c.stop:
+	default:
+		close(c.stop)
+	}
+	c.wg.Wait()
+}
+
+// requireUnavailable requires that all failures were those of a server that is away.
+func (c *crowd) requireUnavailable(t *testing.T) {
+	t.Helper()
+	for _, err := range c.failed {
+		if !errors.Is(err, throttler.ErrUnavailable) {
+			require.ErrorContains(t, err, "the answer to a write was lost")
+		}
+	}
+}
+
+// requireFull requires that value has no room left.
+func requireFull(t *testing.T, client throttler.Client, value string, max int) {
+	t.Helper()
+	d, err := throttler.New(client).Peek(context.Background(), rule(value, max))
+	require.NoError(t, err)
+	require.NoError(t, d.Err)
+	require.Equal(t, throttler.Blocked, d.Status)
+}
+
+func names(n int) []string {
+	values := make([]string, n)
+	for i := range values {
+		values[i] = "v" + strconv.Itoa(i)
+	}
+	return values
+}
+
+func TestAServerThatIsKilledAndKeepsItsDataAdmitsNoMoreThanMax(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t, "--appendonly", "yes", "--appendfsync", "always")
+	url := "redis://" + server.Addr
+	a, b := open(t, url), open(t, url)
+	a.BreakerPause, b.BreakerPause = 20*time.Millisecond, 20*time.Millisecond
+	values, max := names(20), 150
+	c := gather(t, max, values, a, b)
+	for range 5 {
+		time.Sleep(50 * time.Millisecond)
+		server.Kill()
+		server.Start()
+	}
+	require.Eventually(t, func() bool {
+		for _, value := range values {
+			d, err := throttler.New(a).Peek(context.Background(), rule(value, max))
+			if err != nil || d.Err != nil || d.Status != throttler.Blocked {
+				return false
+			}
+		}
+		return true
+	}, 20*time.Second, 10*time.Millisecond)
+	c.disperse()
+	for _, value := range values {
+		require.LessOrEqual(t, c.count(value), max, value)
+		require.Greater(t, c.count(value), max*3/4, value)
+	}
+	require.NotEmpty(t, c.failed)
+	c.requireUnavailable(t)
+}
+
+func TestConnectionsThatAreKilledLoseNoHits(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	url := "redis://" + server.Addr
+	a, b := open(t, url), open(t, url)
+	values, max := names(10), 1000
+	c := gather(t, max, values, a, b)
+	kills := 0
+	for begun := time.Now(); c.count(values[9]) < max && time.Since(begun) < 10*time.Second; kills++ {
+		server.Command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+		time.Sleep(20 * time.Millisecond)
+	}
+	c.disperse()
+	counted := 0
+	for _, value := range values {
+		d, err := throttler.New(a).Peek(context.Background(), rule(value, max+1))
+		require.NoError(t, err)
+		stored := max - d.Outcomes[0].Remaining
+		require.LessOrEqual(t, c.count(value), max)
+		require.LessOrEqual(t, c.count(value), stored, "each hit that was admitted is stored")
+		counted += c.count(value)
+	}
+	retries := a.Stats()[0].Retries + b.Stats()[0].Retries
+	require.NotZero(t, retries)
+	t.Logf("%d kills, %d requests sent again, %d of %d hits, %d calls failed", kills, retries, counted, max*len(values), len(c.failed))
+	require.Greater(t, counted, max*len(values)/2)
+	c.requireUnavailable(t)
+}
+
+func TestScriptsThatAreFlushedCostNoErrors(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	c := gather(t, 100_000, names(20), s)
+	for range 200 {
+		server.Command("SCRIPT", "FLUSH")
+	}
+	c.disperse()
+	require.Empty(t, c.failed[:min(3, len(c.failed))])
+	require.NotZero(t, c.count("v0"))
+}
+
+func TestDataThatIsFlushedCostsNoErrors(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	c := gather(t, 5, names(20), s, open(t, "redis://"+server.Addr))
+	for range 100 {
+		time.Sleep(time.Millisecond)
+		server.Command("FLUSHALL")
+	}
+	c.disperse()
+	require.Empty(t, c.failed[:min(3, len(c.failed))])
+	for _, value := range names(20) {
+		require.LessOrEqual(t, c.count(value), 5*101)
+	}
+}
+
+// A hung server costs the first callers the timeout and later ones nothing, and is used
+// again within a second.
+func TestAHungServerCostsTheTimeoutAndNoMore(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	s.Timeout = 0
+	th := throttler.New(s)
+	_, err := th.Authorize(context.Background(), rule("a", 5))
+	require.NoError(t, err)
+	server.Pause()
+
+	call := func(value string) (time.Duration, throttler.Decision) {
+		begun := time.Now()
+		d, err := th.Authorize(context.Background(), rule(value, 5))
+		assert.NoError(t, err)
+		return time.Since(begun), d
+	}
+	var first sync.WaitGroup
+	for i := range 20 {
+		first.Go(func() {
+			took, d := call(strconv.Itoa(i))
+			assert.ErrorIs(t, d.Err, throttler.ErrUnavailable)
+			assert.Less(t, took, 2*redisstore.DefaultTimeout+time.Second)
+		})
+	}
+	first.Wait()
+	quick := 0
+	for begun := time.Now(); time.Since(begun) < 1200*time.Millisecond; time.Sleep(10 * time.Millisecond) {
+		if took, d := call("a"); d.Err != nil && took < redisstore.DefaultTimeout/2 {
+			quick++
+		}
+	}
+	require.Greater(t, quick, 40, "calls that wait for nothing while the server hangs")
+
+	server.Resume()
+	resumed := time.Now()
+	for {
+		if _, d := call("a"); d.Err == nil {
+			break
+		}
+		require.Less(t, time.Since(resumed), 2*time.Second)
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func TestACallerLeavesWhenItsContextEnds(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	s.Timeout = 5 * time.Second
+	th := throttler.New(s)
+	_, err := th.Authorize(context.Background(), rule("a", 5))
+	require.NoError(t, err)
+	server.Pause()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	d, err := th.Authorize(ctx, rule("a", 5))
+	require.NoError(t, err)
+	require.ErrorIs(t, d.Err, context.DeadlineExceeded)
+	require.Less(t, time.Since(begun), time.Second)
+	server.Resume()
+	require.Eventually(t, func() bool { // the hit that was under way is counted
+		d, err := th.Peek(context.Background(), rule("a", 5))
+		return err == nil && d.Err == nil && d.Outcomes[0].Remaining == 2
+	}, 5*time.Second, time.Millisecond)
+}
+
+func TestAServerThatIsTooSlowForItsCallersIsOverloaded(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	s.QueueTimeout = 20 * time.Millisecond
+	s.Timeout = 5 * time.Second
+	th := throttler.New(s)
+	_, err := th.Authorize(context.Background(), rule("a", 5))
+	require.NoError(t, err)
+	server.Command("CLIENT", "PAUSE", "400", "ALL")
+	var late atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			time.Sleep(time.Duration(i) * time.Millisecond)
+			d, err := th.Authorize(context.Background(), rule(strconv.Itoa(i), 5))
+			assert.NoError(t, err)
+			if d.Err != nil {
+				assert.ErrorIs(t, d.Err, throttler.ErrOverloaded)
+				assert.NotErrorIs(t, d.Err, throttler.ErrUnavailable)
+				late.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	require.Positive(t, late.Load())
+	require.EqualValues(t, late.Load(), s.Stats()[0].Overloads)
+	require.False(t, s.Stats()[0].Down)
+}
+
+func TestAServerWithoutMemoryFailsOpenForNewHitsAlone(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t, "--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
+	s := open(t, "redis://"+server.Addr)
+	require.Equal(t, 2, admitted(t, rule("full", 2), 1, s))
+	server.Command("CONFIG", "SET", "maxmemory", "1")
+	requireFull(t, s, "full", 2)
+	d, err := throttler.New(s).Authorize(context.Background(), rule("new", 2))
+	require.NoError(t, err)
+	require.Equal(t, throttler.Authorized, d.Status)
+	require.ErrorContains(t, d.Err, "raise maxmemory")
+	require.NotErrorIs(t, d.Err, throttler.ErrUnavailable)
+	require.False(t, s.Stats()[0].Down)
+}
+
+func TestAServerThatEvictsSaysSo(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t, "--maxmemory", "3mb", "--maxmemory-policy", "allkeys-lru")
+	s := open(t, "redis://"+server.Addr)
+	var lost atomic.Uint64
+	s.Forgot = func(_ string, l redisstore.Loss) { lost.Add(l.Evictions) }
+	require.NoError(t, s.Check(context.Background()))
+	th := throttler.New(s)
+	for i := range 30_000 {
+		d, err := th.Authorize(context.Background(), rule(strconv.Itoa(i), 2))
+		require.NoError(t, err)
+		require.NoError(t, d.Err)
+		if i%1000 == 0 {
+			require.NoError(t, s.Check(context.Background()))
+			if lost.Load() > 0 {
+				break
+			}
+		}
+	}
+	require.NotZero(t, lost.Load())
+	stats := s.Stats()[0]
+	require.Equal(t, lost.Load(), stats.Loss.Evictions)
+	require.EqualValues(t, 3<<20, stats.MaxBytes)
+	require.NotZero(t, stats.Bytes)
+}
+
+func TestRestartsAndFlushesAreNoticed(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	require.NoError(t, s.Check(context.Background()))
+	server.Command("FLUSHALL")
+	server.Command("FLUSHDB")
+	require.NoError(t, s.Check(context.Background()))
+	require.Equal(t, redisstore.Loss{Flushes: 2}, s.Stats()[0].Loss)
+	server.Kill()
+	require.ErrorIs(t, s.Check(context.Background()), throttler.ErrUnavailable)
+	server.Start()
+	require.Eventually(t, func() bool { return s.Check(context.Background()) == nil }, 2*time.Second, time.Millisecond)
+	require.Equal(t, redisstore.Loss{Flushes: 2, Restarts: 1}, s.Stats()[0].Loss)
+}
+
+// A failover forgets what was not replicated, at most Max hits of each value. The store
+// finds the new primary within a second.
+func TestAFailoverOfSentinel(t *testing.T) {
+	t.Parallel()
+	for _, killed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("killed=%t", killed), func(t *testing.T) {
+			t.Parallel()
+			w := redistest.Sentinel(t)
+			s := open(t, "redis://"+w.Sentinel.Addr+"?master_set=mymaster")
+			values, max := names(10), 400
+			c := gather(t, max, values, s)
+			require.Eventually(t, func() bool { return c.count("v0") > 20 }, 5*time.Second, time.Millisecond)
+			if killed {
+				w.Primary.Kill()
+			} else {
+				require.Eventually(t, func() bool { // it must know the replica well
+					_, err := w.Sentinel.Try("SENTINEL", "FAILOVER", "mymaster")
+					return err == nil
+				}, 20*time.Second, 10*time.Millisecond)
+			}
+			require.Eventually(t, func() bool {
+				role, err := w.Replica.Try("ROLE")
+				return err == nil && strings.HasPrefix(role, "master")
+			}, 20*time.Second, time.Millisecond)
+			promoted := time.Now()
+			th := throttler.New(s)
+			for i := 0; ; i++ {
+				d, err := th.Authorize(context.Background(), rule("after"+strconv.Itoa(i), 5))
+				require.NoError(t, err)
+				stored, _ := w.Replica.Try("EXISTS", "test#ip#after"+strconv.Itoa(i))
+				if d.Err == nil && stored == "1" {
+					break
+				}
+				require.Less(t, time.Since(promoted), 5*time.Second)
+				time.Sleep(time.Millisecond)
+			}
+			took := time.Since(promoted)
+			require.Eventually(t, func() bool {
+				for _, value := range values {
+					d, err := th.Peek(context.Background(), rule(value, max))
+					if err != nil || d.Err != nil || d.Status != throttler.Blocked {
+						return false
+					}
+				}
+				return true
+			}, 20*time.Second, 10*time.Millisecond)
+			c.disperse()
+			more := 0
+			for _, value := range values {
+				require.LessOrEqual(t, c.count(value), 2*max)
+				more += c.count(value) - max
+			}
+			t.Logf("back %v after the promotion, %d of %d hits more, %d calls failed", took, more, max*len(values), len(c.failed))
+			require.Less(t, took, 2*time.Second)
+			c.requireUnavailable(t)
+		})
+	}
+}

@@ -1,0 +1,193 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/redis/rueidis"
+)
+
+// A request is one exchange on its way. It belongs to its node's queue, and then to the
+// goroutine that carries it out.
+type request struct {
+	x      exchange.Exchange
+	call   *call // waits for it; nil: none does
+	node   *node
+	key    string // with the prefix
+	queued time.Time
+
+	item     *memcache.Item // to be written; nil: nothing is
+	deletes  bool           // the record is to be deleted; then x proposes nothing
+	proposed bool           // item is set
+	number   uint64         // of the write
+	value    []byte         // the number, and the item's value
+	lost     bool           // an answer was lost: the write may have been carried out
+
+	answer rueidis.RedisMessage
+	err    error // instead of an answer
+}
+
+// A call waits for one or more requests.
+type call struct {
+	pending atomic.Int32
+	ready   chan struct{} // closed when none is pending
+}
+
+func newCall(requests []*request) *call {
+	c := &call{ready: make(chan struct{})}
+	c.pending.Store(int32(len(requests)))
+	for _, r := range requests {
+		r.call = c
+	}
+	return c
+}
+
+// over reports whether all requests have ended.
+func (c *call) over() bool { return c != nil && c.pending.Load() == 0 }
+
+// ended notes that one of the requests has ended.
+func (c *call) ended() {
+	if c != nil && c.pending.Add(-1) == 0 {
+		close(c.ready)
+	}
+}
+
+// wait returns when all requests have ended, or ctx has.
+func (c *call) wait(ctx context.Context) {
+	select {
+	case <-c.ready:
+	case <-ctx.Done():
+	}
+}
+
+// conn is the Turn's: a write number is good on any connection.
+const conn = 1
+
+// propose asks the exchange what is to be written, now that its turn has come.
+func (r *request) propose(now time.Time) {
+	if r.proposed || r.deletes {
+		return
+	}
+	r.proposed = true
+	r.take(r.x.Propose(exchange.Turn{Conn: conn, Now: now}))
+}
+
+// take takes the item that was proposed.
+func (r *request) take(item *memcache.Item) {
+	r.item = item
+	if item == nil {
+		return
+	}
+	r.number = newNumber(item.Flags)
+	r.value = make([]byte, numberSize, numberSize+len(item.Value))
+	binary.LittleEndian.PutUint64(r.value, r.number)
+	r.value = append(r.value, item.Value...)
+}
+
+// numberSize is that of a write number.
+const numberSize = 8
+
+// newNumber returns the number of a write: 4 random bytes, and the item's flags, which
+// a throttler draws too. It is not zero.
+func newNumber(flags uint32) uint64 {
+	for {
+		if n := uint64(rand.Uint32())<<32 | uint64(flags); n != 0 {
+			return n
+		}
+	}
+}
+
+// writes reports whether r may change the record.
+func (r *request) writes() bool { return r.item != nil || r.deletes }
+
+// arguments returns those of the script for r: the number that is expected, the new
+// value, and its expiry in milliseconds.
+func (r *request) arguments() (old, value, expiry string) {
+	switch {
+	case r.deletes:
+		return "", "", "0"
+	case r.item == nil:
+		return "", "", ""
+	}
+	var number [numberSize]byte
+	binary.LittleEndian.PutUint64(number[:], r.item.CasID)
+	return string(number[:]), rueidis.BinaryString(r.value), milliseconds(r.item.Expiration)
+}
+
+const (
+	maxRelative = 30 * 24 * 60 * 60              // seconds; what is more is a date, as in memcached
+	forever     = 10 * 365 * 24 * 60 * 60 * 1000 // milliseconds, of an item without an expiry
+)
+
+// milliseconds returns the expiry of an item in milliseconds.
+func milliseconds(expiration int32) string {
+	switch {
+	case expiration == 0:
+		return strconv.Itoa(forever)
+	case expiration <= 0:
+		return "1"
+	case expiration <= maxRelative:
+		return strconv.Itoa(int(expiration) * 1000)
+	}
+	return strconv.FormatInt(max(time.Until(time.Unix(int64(expiration), 0)).Milliseconds(), 1), 10)
+}
+
+// end ends r, which has an answer that is no error, or is told again what to write.
+// Then it reports true.
+func (r *request) end() (again bool) {
+	result := exchange.Result{Conn: conn, Read: true}
+	switch {
+	case r.deletes:
+		n, _ := r.answer.AsInt64()
+		result.Read, result.Stored = false, n > 0
+	case r.answer.IsInt64():
+		result.Stored, result.Found = true, r.written()
+	default:
+		result.Found = r.found()
+		result.Stored = r.item != nil && result.Found != nil && result.Found.CasID == r.number
+	}
+	if r.lost && !result.Stored && r.item != nil {
+		// Whether the first try was carried out, only the exchange can tell.
+		r.lost = false
+		r.take(r.x.Propose(exchange.Turn{Conn: conn}))
+		if r.item != nil {
+			return true
+		}
+	}
+	r.done(result)
+	return false
+}
+
+// written returns the item as it is stored.
+func (r *request) written() *memcache.Item {
+	return &memcache.Item{Key: r.x.Key(), Value: r.item.Value, Flags: r.item.Flags, Expiration: r.item.Expiration, CasID: r.number}
+}
+
+// found returns the item in the answer, or nil. A value without a number counts as none.
+func (r *request) found() *memcache.Item {
+	value, err := r.answer.AsBytes()
+	if err != nil || len(value) < numberSize {
+		return nil
+	}
+	number := binary.LittleEndian.Uint64(value)
+	if number == 0 {
+		return nil
+	}
+	return &memcache.Item{Key: r.x.Key(), Value: value[numberSize:], Flags: uint32(number), CasID: number}
+}
+
+// fail ends r with an error.
+func (r *request) fail(err error) {
+	r.done(exchange.Result{Conn: conn, Err: err, Unknown: r.lost})
+}
+
+func (r *request) done(result exchange.Result) {
+	r.x.Done(result)
+	r.call.ended()
+}

@@ -1,0 +1,298 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/redis/rueidis"
+)
+
+// ServerStats are those of package pool: Conns is 1 while there is a client, and
+// Bytes and MaxBytes are used_memory and maxmemory.
+type ServerStats = pool.ServerStats
+
+// A Loss is what a server has forgotten before its time.
+type Loss = pool.Loss
+
+// Stats returns a snapshot of each server: the one there is, or each primary of a
+// Cluster, by address.
+func (s *Store) Stats() []ServerStats {
+	s.init()
+	nodes := s.nodes()
+	stats := make([]ServerStats, len(nodes))
+	for i, n := range nodes {
+		stats[i] = n.stats()
+	}
+	return stats
+}
+
+// nodes returns the nodes for people: the first is none of a Cluster.
+func (s *Store) nodes() []*node {
+	r := s.routes.Load()
+	if len(r.nodes) == 0 {
+		return []*node{r.first}
+	}
+	nodes := r.all()[1:]
+	slices.SortFunc(nodes, func(a, b *node) int { return strings.Compare(a.name, b.name) })
+	return nodes
+}
+
+func (n *node) stats() ServerStats {
+	stats := ServerStats{
+		Server:    n.name,
+		Calls:     n.counts.calls.Load(),
+		Failures:  n.counts.failures.Load(),
+		Refusals:  n.counts.refusals.Load(),
+		Retries:   n.counts.retries.Load(),
+		Overloads: n.counts.overloads.Load(),
+		Down:      n.down.Load() != nil,
+	}
+	if last := n.last.Load(); last != nil {
+		stats.LastError = *last
+	}
+	if n.store.link.client.Load() != nil {
+		stats.Conns = 1
+	}
+	n.mu.Lock()
+	stats.InFlight, stats.Queued = n.sent, len(n.queue)
+	n.mu.Unlock()
+	n.memory.note(&stats)
+	return stats
+}
+
+// Check asks each server for its INFO, over a connection of its own, and compares it
+// with that of the last Check. It adds what the server has forgotten since to
+// [ServerStats], and calls Forgot. Servers that are down are not asked. The error is
+// that of the servers which do not answer before ctx ends, or refuse.
+func (s *Store) Check(ctx context.Context) error {
+	nodes, c, err := s.asked(ctx)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(nodes))
+	var checks sync.WaitGroup
+	for i, n := range nodes {
+		if n.down.Load() != nil {
+			n.memory.away()
+			continue
+		}
+		checks.Go(func() { errs[i] = n.check(ctx, c) })
+	}
+	checks.Wait()
+	return errors.Join(errs...)
+}
+
+// check asks the server of n and tells what it has forgotten.
+func (n *node) check(ctx context.Context, c rueidis.Client) error {
+	now, err := n.info(ctx, c)
+	if err != nil {
+		n.memory.away()
+		return err
+	}
+	if loss := n.memory.compare(now); loss != (Loss{}) && n.store.Forgot != nil {
+		n.store.Forgot(n.name, loss)
+	}
+	return nil
+}
+
+// DefaultWatchEvery is how often [Store.Watch] asks the servers by default.
+const DefaultWatchEvery = pool.DefaultWatchEvery
+
+// Watch calls [Store.Check] at once and then again after every pause. It returns when
+// ctx ends, with its error, or when the store is closed, with ErrClosed. Zero or less
+// means [DefaultWatchEvery].
+func (s *Store) Watch(ctx context.Context, every time.Duration) error {
+	every = positive(every, DefaultWatchEvery)
+	pause := time.NewTicker(every)
+	defer pause.Stop()
+	for {
+		bounded, cancel := context.WithTimeout(ctx, every)
+		_ = s.Check(bounded) // a server that does not answer is down, which is told elsewhere
+		cancel()
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.over:
+			return ErrClosed
+		}
+	}
+}
+
+// fields returns those of an INFO.
+func fields(text string) map[string]string {
+	all := make(map[string]string)
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			all[name] = value
+		}
+	}
+	return all
+}
+
+// A memory is what is known of a server's memory.
+type memory struct {
+	mu     sync.Mutex
+	here   bool              // it answered when it was last asked
+	last   map[string]string // its last INFO; nil if there is none
+	losses Loss
+}
+
+// away notes that the server does not answer.
+func (m *memory) away() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.here = false
+}
+
+// compare returns what the server has forgotten since it last answered. A restart is
+// one with a new run_id: what it had saved it has again.
+func (m *memory) compare(now map[string]string) Loss {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before := m.last
+	m.here, m.last = true, now
+	if before == nil {
+		return Loss{}
+	}
+	var loss Loss
+	if now["run_id"] != before["run_id"] {
+		loss.Restarts, before = 1, nil // it counts from 0 again
+	}
+	loss.Evictions = more(now, before, "evicted_keys", number)
+	loss.Flushes = more(now, before, "cmdstat_flushall", calls) + more(now, before, "cmdstat_flushdb", calls)
+	m.losses.Restarts += loss.Restarts
+	m.losses.Evictions += loss.Evictions
+	m.losses.Flushes += loss.Flushes
+	return loss
+}
+
+// more returns by how much a count has grown.
+func more(now, before map[string]string, name string, count func(string) int64) uint64 {
+	return uint64(max(count(now[name])-count(before[name]), 0))
+}
+
+func number(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
+}
+
+// calls returns the calls of a command's statistics: calls=2,usec=9,...
+func calls(text string) int64 {
+	count, _, _ := strings.Cut(strings.TrimPrefix(text, "calls="), ",")
+	return number(count)
+}
+
+// note puts what is known into stats.
+func (m *memory) note(stats *ServerStats) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	stats.Loss = m.losses
+	if m.here {
+		stats.Bytes, stats.MaxBytes = number(m.last["used_memory"]), number(m.last["maxmemory"])
+	}
+}
+
+// Info returns the INFO of each server that answers, by field, and the error of the
+// others. It asks them over connections of their own, all at once.
+func (s *Store) Info(ctx context.Context) (map[string]map[string]string, error) {
+	nodes, c, err := s.asked(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all, errs := make([]map[string]string, len(nodes)), make([]error, len(nodes))
+	var each sync.WaitGroup
+	for i, n := range nodes {
+		each.Go(func() { all[i], errs[i] = n.info(ctx, c) })
+	}
+	each.Wait()
+	infos := make(map[string]map[string]string)
+	for i, n := range nodes {
+		if errs[i] == nil {
+			infos[n.name] = all[i]
+		}
+	}
+	return infos, errors.Join(errs...)
+}
+
+// asked returns the nodes and the client to ask them by.
+func (s *Store) asked(ctx context.Context) ([]*node, rueidis.Client, error) {
+	if s.isClosed() {
+		return nil, nil, ErrClosed
+	}
+	s.init()
+	c, err := s.link.get(ctx)
+	if err != nil {
+		return nil, nil, &Error{s.routes.Load().first.name, classify(err)}
+	}
+	return s.nodes(), c, nil
+}
+
+// info returns the INFO of n's server.
+func (n *node) info(ctx context.Context, c rueidis.Client) (map[string]string, error) {
+	if n.client != nil {
+		c = n.client
+	}
+	wire, release := c.Dedicate()
+	defer release()
+	text, err := wire.Do(ctx, wire.B().Info().Section("everything").Build()).ToString()
+	if err != nil {
+		return nil, &Error{n.name, classify(err)}
+	}
+	return fields(text), nil
+}
+
+// scanned is how many keys a server looks at in one step of Keys.
+const scanned = 1000
+
+// Keys yields all keys of the servers that begin with Prefix, without it, in steps
+// (SCAN). A key may come twice. It ends with the first error.
+func (s *Store) Keys(ctx context.Context) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		nodes, c, err := s.asked(ctx)
+		if err != nil {
+			yield("", err)
+			return
+		}
+		for _, n := range nodes {
+			if !n.keys(ctx, c, s.Prefix, yield) {
+				return
+			}
+		}
+	}
+}
+
+// keys yields those of n's server. It reports whether to go on.
+func (n *node) keys(ctx context.Context, c rueidis.Client, prefix string, yield func(string, error) bool) bool {
+	if n.client != nil {
+		c = n.client
+	}
+	wire, release := c.Dedicate()
+	defer release()
+	pattern := globbed.Replace(prefix) + "*"
+	for cursor := uint64(0); ; {
+		entry, err := wire.Do(ctx, wire.B().Scan().Cursor(cursor).Match(pattern).Count(scanned).Build()).AsScanEntry()
+		if err != nil {
+			yield("", &Error{n.name, classify(err)})
+			return false
+		}
+		for _, key := range entry.Elements {
+			if !yield(strings.TrimPrefix(key, prefix), nil) {
+				return false
+			}
+		}
+		if cursor = entry.Cursor; cursor == 0 {
+			return true
+		}
+	}
+}
+
+// globbed makes a prefix stand for itself in a pattern.
+var globbed = strings.NewReplacer("*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`, `\`, `\\`)

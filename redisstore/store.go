@@ -1,0 +1,208 @@
+// Package redisstore keeps the records of a throttler in Redis or Valkey: a single
+// server, a primary that Sentinel watches, or a Cluster.
+//
+//	store, err := redisstore.Open("redis://10.0.0.1:6379")
+//	if err != nil {
+//		return err // the URL is malformed
+//	}
+//	defer store.Close()
+//	t := throttler.New(store)
+//
+// A [Store] is an exchange.Exchanger: it writes a record and reads it back in one
+// round trip, by a script. What callers ask while an exchange is under way goes out
+// together in the next one. A lone caller sends its exchange by itself.
+//
+// # What is stored
+//
+// A record is one key, so that no rule meets CROSSSLOT. Its value is a write number
+// of 8 bytes and the record. Each write draws a new number, and compares the number
+// that it replaces. So a record that was seen once may be compared over any
+// connection, after a restart and after a failover, and a write whose answer was lost
+// is recognized by its number. A script sent twice takes effect once. A value without
+// a number (shorter, or of eight zero bytes) counts as none, and is replaced.
+//
+// Every key has an expiry.
+//
+// # Errors
+//
+// An [Error] matches throttler.ErrUnavailable if the server does not answer, loads its
+// data, is no primary, or its Cluster is down. Other errors that a server reports
+// (no memory, no permission, another type at a key) say what to do. They match
+// neither that nor throttler.ErrOverloaded.
+//
+// The package needs the commands EVALSHA, EVAL, GET, MGET, SET and DEL. For Cluster it
+// needs CLUSTER SLOTS, and [Store.Check] needs INFO.
+package redisstore
+
+import (
+	"crypto/tls"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/redis/rueidis"
+)
+
+// What the zero values of the options stand for.
+const (
+	DefaultTimeout         = 250 * time.Millisecond
+	DefaultQueueTimeout    = time.Second
+	DefaultBreakerFailures = 5
+	DefaultBreakerPause    = 500 * time.Millisecond
+)
+
+// A Store keeps records in Redis or Valkey. Its fields are options, to be set before
+// the first call. Its methods may be called by many goroutines at once.
+//
+// A call takes at most Timeout, or twice that if the connection is lost in between. If
+// the server answers too slowly for all its callers, it takes QueueTimeout more.
+type Store struct {
+	// Prefix is put before each key. Default: none. The parameter prefix of
+	// Open's URL sets it.
+	Prefix string
+
+	// Timeout is how long the server may take to answer, and how long a
+	// connection may take to be made. Default: 250 ms.
+	Timeout time.Duration
+
+	// QueueTimeout is how long a request waits for its turn while the server
+	// answers others. It then fails with an error that matches
+	// throttler.ErrOverloaded. Default: 1 s.
+	QueueTimeout time.Duration
+
+	// BreakerFailures is how many calls in a row must fail before the server is
+	// taken to be down, so that calls fail at once. Default: 5.
+	BreakerFailures int
+
+	// BreakerPause is how long a server that is down is left alone between two
+	// probes that find out whether it is back. Default: 500 ms.
+	BreakerPause time.Duration
+
+	// TLSConfig replaces that of a URL with rediss. Default: TLS 1.2 or later,
+	// with the system's certificates. Without Open it has no effect.
+	TLSConfig *tls.Config
+
+	// StateChanged is called when a server is taken to be down, with the
+	// reason, and when it is back. Default: none.
+	StateChanged func(server string, down bool, err error)
+
+	// Forgot is called when Check has noticed that a server forgot records.
+	// Default: none.
+	Forgot func(server string, loss Loss)
+
+	link   link
+	routes atomic.Pointer[routes]
+	start  sync.Once
+	news   sync.Mutex // held while StateChanged is called
+
+	charting atomic.Bool // a Cluster's map is being drawn
+	routing  sync.Mutex  // held while routes change
+
+	mu      sync.Mutex // guards what follows
+	closed  bool
+	over    chan struct{}  // closed by Close
+	working sync.WaitGroup // goroutines that no call waits for
+}
+
+// New returns a Store over a client, which Close does not close. The client must not
+// send commands to replicas.
+func New(client rueidis.Client) *Store {
+	s := newStore()
+	s.link.client.Store(&client)
+	return s
+}
+
+// Open returns a Store for the servers of a URL:
+//
+//	redis://user:password@host:6379/0
+//	rediss://host:6379                                       by TLS
+//	unix:///run/redis/redis.sock?db=0
+//	redis://host1:6379?addr=host2:6379&addr=host3:6379        a Cluster
+//	redis://sentinel1:26379?addr=sentinel2:26379&master_set=mymaster
+//
+// Schemes valkey and valkeys are the same as redis and rediss. The other parameters
+// are prefix, client_name, protocol=2, skip_verify, sentinel_username and
+// sentinel_password.
+//
+// Open connects to no server, so that none needs to be up. The first call does.
+func Open(url string) (*Store, error) {
+	option, prefix, err := parse(url)
+	if err != nil {
+		return nil, err
+	}
+	s := newStore()
+	s.Prefix = prefix
+	s.link.option = option
+	return s, nil
+}
+
+func newStore() *Store {
+	s := &Store{over: make(chan struct{})}
+	s.link.store = s
+	return s
+}
+
+// init reads the options, at the first call.
+func (s *Store) init() {
+	s.start.Do(func() {
+		s.routes.Store(&routes{first: newNode(s, s.link.name())})
+		if c := s.link.client.Load(); c != nil && (*c).Mode() == rueidis.ClientModeCluster {
+			s.work(func() { s.chart(*c) })
+		}
+	})
+}
+
+// Close ends the store: calls under way fail within Timeout, and all later ones
+// at once, with [ErrClosed]. If Open has made the client, Close closes it. Its error is
+// always nil.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	close(s.over)
+	s.mu.Unlock()
+	s.init()
+	for _, n := range s.routes.Load().all() {
+		n.cut(ErrClosed)
+	}
+	s.working.Wait()
+	s.link.close()
+	return nil
+}
+
+func (s *Store) isClosed() bool {
+	select {
+	case <-s.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// work runs f on a goroutine, which Close waits for. It does nothing after Close.
+func (s *Store) work(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.working.Go(f)
+	}
+}
+
+func (s *Store) timeout() time.Duration      { return positive(s.Timeout, DefaultTimeout) }
+func (s *Store) queueTimeout() time.Duration { return positive(s.QueueTimeout, DefaultQueueTimeout) }
+func (s *Store) breakerPause() time.Duration { return positive(s.BreakerPause, DefaultBreakerPause) }
+func (s *Store) breakerFailures() int        { return positive(s.BreakerFailures, DefaultBreakerFailures) }
+
+// positive returns option, or its default if it is zero or less.
+func positive[T int | time.Duration](option, byDefault T) T {
+	if option > 0 {
+		return option
+	}
+	return byDefault
+}
+
+var _ exchange.Exchanger = (*Store)(nil)

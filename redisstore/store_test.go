@@ -1,0 +1,244 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/redisstore"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// open returns a store for the servers of url, which ends with the test. It is patient: a
+// busy machine must not count as an outage.
+func open(t testing.TB, url string) *redisstore.Store {
+	t.Helper()
+	s, err := redisstore.Open(url)
+	require.NoError(t, err)
+	s.Timeout = 2 * time.Second
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// rule returns a rule with one condition.
+func rule(value string, max int) throttler.Rule {
+	return throttler.Rule{Identifier: "test", Either: []throttler.Condition{{Name: "ip", Value: value, Max: max, TTL: time.Hour}}}
+}
+
+// admitted returns how many of calls, made by many goroutines over several throttlers,
+// are authorized. None may fail.
+func admitted(t *testing.T, rule throttler.Rule, calls int, clients ...throttler.Client) int {
+	t.Helper()
+	var n, failed atomic.Int64
+	var wg sync.WaitGroup
+	for _, c := range clients {
+		th := throttler.New(c)
+		for range 16 {
+			wg.Go(func() {
+				for range calls {
+					d, err := th.Authorize(context.Background(), rule)
+					if !assert.NoError(t, err) || d.Err != nil {
+						failed.Add(1)
+						continue
+					}
+					if d.Status == throttler.Authorized {
+						n.Add(1)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	require.Zero(t, failed.Load())
+	return int(n.Load())
+}
+
+func TestManyCallersAreAdmittedExactlyMax(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	url := "redis://" + server.Addr
+	require.Equal(t, 100, admitted(t, rule("a", 100), 50, open(t, url), open(t, url), open(t, url)))
+}
+
+func TestAnItemIsAddedReadSwappedAndDeleted(t *testing.T) {
+	t.Parallel()
+	s := open(t, "redis://"+redistest.Process(t).Addr)
+	_, err := s.Get("k")
+	require.ErrorIs(t, err, memcache.ErrCacheMiss)
+	require.NoError(t, s.Add(&memcache.Item{Key: "k", Value: []byte("one"), Flags: 7, Expiration: 60}))
+	require.ErrorIs(t, s.Add(&memcache.Item{Key: "k", Value: []byte("two"), Expiration: 60}), memcache.ErrNotStored)
+	item, err := s.Get("k")
+	require.NoError(t, err)
+	require.Equal(t, "k", item.Key)
+	require.Equal(t, "one", string(item.Value))
+	require.EqualValues(t, 7, item.Flags)
+
+	swapped := *item
+	swapped.Value = []byte("two")
+	require.NoError(t, s.CompareAndSwap(&swapped))
+	require.ErrorIs(t, s.CompareAndSwap(&swapped), memcache.ErrCASConflict)
+	items, err := s.GetMulti([]string{"k", "none"})
+	require.NoError(t, err)
+	require.Len(t, items, 1)
+	require.Equal(t, "two", string(items["k"].Value))
+
+	require.NoError(t, s.Delete("k"))
+	require.ErrorIs(t, s.Delete("k"), memcache.ErrCacheMiss)
+	require.ErrorIs(t, s.CompareAndSwap(items["k"]), memcache.ErrCacheMiss)
+	require.Error(t, s.CompareAndSwap(&memcache.Item{Key: "k"}))
+	require.ErrorIs(t, s.Add(&memcache.Item{Key: "a b"}), memcache.ErrMalformedKey)
+}
+
+func TestEveryKeyHasAnExpiryInMilliseconds(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	date := time.Now().Add(40 * 24 * time.Hour)
+	for key, e := range map[string]struct {
+		expiration  int32
+		least, most time.Duration
+	}{
+		"minute": {60, 59 * time.Second, time.Minute},
+		"date":   {int32(date.Unix()), 40*24*time.Hour - 5*time.Second, 40 * 24 * time.Hour},
+		"none":   {0, 9 * 365 * 24 * time.Hour, 10 * 365 * 24 * time.Hour},
+	} {
+		require.NoError(t, s.Add(&memcache.Item{Key: key, Expiration: e.expiration}))
+		var ms int64
+		_, err := fmt.Sscan(server.Command("PTTL", key), &ms)
+		require.NoError(t, err)
+		left := time.Duration(ms) * time.Millisecond
+		require.Greater(t, left, e.least, key)
+		require.LessOrEqual(t, left, e.most, key)
+	}
+	require.NoError(t, s.Add(&memcache.Item{Key: "over", Expiration: -1}))
+	require.Eventually(t, func() bool { _, err := s.Get("over"); return errors.Is(err, memcache.ErrCacheMiss) }, time.Second, time.Millisecond)
+}
+
+func TestAValueWithoutANumberCountsAsNone(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	for _, foreign := range []string{"", "short", "\x00\x00\x00\x00\x00\x00\x00\x00and more"} {
+		server.Command("SET", "k", foreign)
+		_, err := s.Get("k")
+		require.ErrorIs(t, err, memcache.ErrCacheMiss)
+		require.NoError(t, s.Add(&memcache.Item{Key: "k", Value: []byte("mine"), Expiration: 60}))
+		item, err := s.Get("k")
+		require.NoError(t, err)
+		require.Equal(t, "mine", string(item.Value))
+	}
+	key := "test#ip#a" // of a throttler: a value of its length is foreign, too
+	server.Command("SET", key, "a value of another program")
+	require.Equal(t, 5, admitted(t, rule("a", 5), 3, s))
+}
+
+func TestAPrefixIsPutBeforeEachKey(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr+"?prefix=app:")
+	d, err := throttler.New(s).Authorize(context.Background(), rule("a", 5))
+	require.NoError(t, err)
+	require.NoError(t, d.Err)
+	require.Equal(t, "app:test#ip#a", server.Command("KEYS", "*"))
+}
+
+func TestNewUsesTheClientItIsGiven(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}})
+	require.NoError(t, err)
+	defer client.Close()
+	s := redisstore.New(client)
+	require.Equal(t, 10, admitted(t, rule("a", 10), 5, s))
+	require.NoError(t, s.Close())
+	_, err = s.Get("k")
+	require.ErrorIs(t, err, redisstore.ErrClosed)
+	require.NoError(t, client.Do(context.Background(), client.B().Ping().Build()).Error())
+}
+
+func TestASocketAndADatabase(t *testing.T) {
+	t.Parallel()
+	server := redistest.Socket(t)
+	s := open(t, "unix://"+server.Addr+"?db=3")
+	require.Equal(t, 10, admitted(t, rule("a", 10), 2, s))
+	require.Contains(t, server.Command("INFO", "keyspace"), "db3:keys=1")
+}
+
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{
+		"", "10.0.0.1:6379", "http://x", "redis://x/a", "redis://x?adr=y", "redis://x?prefix=a%20b", "unix://",
+		"redis://user:secret@[::1", "redis://user:secret@host:port/",
+	} {
+		_, err := redisstore.Open(url)
+		require.Error(t, err, url)
+		require.NotContains(t, err.Error(), "secret")
+	}
+}
+
+func TestOpenNeedsNoServer(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	server.Kill()
+	s := open(t, "redis://"+server.Addr)
+	s.BreakerPause = 50 * time.Millisecond
+	th := throttler.New(s)
+	d, err := th.Authorize(context.Background(), rule("a", 5))
+	require.NoError(t, err)
+	require.ErrorIs(t, d.Err, throttler.ErrUnavailable)
+	server.Start()
+	require.Eventually(t, func() bool {
+		d, err := th.Authorize(context.Background(), rule("b", 1000))
+		return err == nil && d.Err == nil
+	}, 2*time.Second, 5*time.Millisecond)
+}
+
+func TestKeysAreListedInSteps(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	url := "redis://" + server.Addr
+	s := open(t, url+"?prefix=a*%5B:")
+	want := map[string]bool{}
+	for i := range 3000 {
+		key := "k" + strconv.Itoa(i)
+		want[key] = true
+		require.NoError(t, s.Add(&memcache.Item{Key: key, Expiration: 60}))
+	}
+	require.NoError(t, open(t, url).Add(&memcache.Item{Key: "ab[:other", Expiration: 60}))
+	found := map[string]bool{}
+	for key, err := range s.Keys(context.Background()) {
+		require.NoError(t, err)
+		found[key] = true
+	}
+	require.Equal(t, want, found)
+	for range s.Keys(context.Background()) {
+		break
+	}
+	infos, err := s.Info(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, "7", infos[server.Addr]["redis_version"][:1])
+	server.Kill()
+	for _, err := range s.Keys(context.Background()) {
+		require.ErrorIs(t, err, throttler.ErrUnavailable)
+	}
+	require.Error(t, s.Check(context.Background()))
+}
+
+// split returns the host and the port of an address.
+func split(t *testing.T, addr string) (host, port string) {
+	t.Helper()
+	host, port, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
+	return host, port
+}

@@ -1,0 +1,49 @@
+package redisstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/storetest"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/adaptivethrottler/throttler/redisstore"
+)
+
+func TestTheSuiteOverOneServer(t *testing.T) {
+	t.Parallel()
+	url := "redis://" + redistest.Process(t).Addr
+	storetest.Run(t, func(t *testing.T) throttler.Client { return open(t, url) })
+}
+
+func TestTheSuiteOverACluster(t *testing.T) {
+	t.Parallel()
+	url := "redis://" + redistest.Cluster(t)[0].Addr
+	storetest.Run(t, func(t *testing.T) throttler.Client { return open(t, url+"?prefix=app:") })
+}
+
+func TestTheSuiteOverSentinel(t *testing.T) {
+	t.Parallel()
+	url := "redis://" + redistest.Sentinel(t).Sentinel.Addr + "?master_set=mymaster"
+	storetest.Run(t, func(t *testing.T) throttler.Client { return open(t, url) })
+}
+
+// RESP2, as old servers and some managed ones speak, over a client that always pipelines.
+func TestTheSuiteOverAnotherClient(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	storetest.Run(t, func(t *testing.T) throttler.Client {
+		client, err := rueidis.NewClient(rueidis.ClientOption{
+			InitAddress: []string{server.Addr}, AlwaysRESP2: true, AlwaysPipelining: true, DisableCache: true,
+		})
+		require.NoError(t, err)
+		t.Cleanup(client.Close)
+		s := redisstore.New(client)
+		s.Timeout = 2 * time.Second
+		t.Cleanup(func() { s.Close() })
+		return s
+	})
+}
