@@ -25,7 +25,9 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/adaptivethrottler/throttler/tally"
 )
 
 // A town is a running site with its operator's page. Visitors come through a
@@ -355,6 +357,53 @@ func TestOperatorLiftsABan(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, a.StatusCode)
 	require.Equal(t, "/?gone", a.Header.Get("Location"))
 	require.Contains(t, operator.do("GET", town.operator.URL+"/?gone", nil).body, "Nothing was lifted.")
+}
+
+// What is counted beside the record in the list would ban the next ones again.
+func TestALiftedAddressIsNotBannedAgainForWhatWasCountedBefore(t *testing.T) {
+	town := openTown(t)
+	operator := town.visitor("")
+	for i := range 51 {
+		town.visitor("203.0.113.7").logIn(fmt.Sprint("victim", i), "wrong")
+	}
+	require.Equal(t, http.StatusTooManyRequests, town.visitor("203.0.113.7").logIn("alice", "correct horse").StatusCode)
+	operator.do("POST", town.operator.URL+"/lift", url.Values{"condition": {"address"}, "value": {"203.0.113.7"}})
+	for range 60 {
+		require.Equal(t, http.StatusSeeOther, town.visitor("203.0.113.7").logIn("alice", "correct horse").StatusCode)
+	}
+}
+
+func TestTheOperatorsListHasPages(t *testing.T) {
+	limits, b := throttler.New(memstore.New()), newBlocked()
+	handler := newOperator(limits, login.New(limits), tally.New(), b, log.Default())
+	page := func(query string) string {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1/"+query, nil))
+		require.Equal(t, http.StatusOK, w.Code)
+		return w.Body.String()
+	}
+	block := func(i int) {
+		rule := throttler.Rule{Identifier: "login", Either: []throttler.Condition{{Name: "name", Value: fmt.Sprint("n", i), Max: 1, TTL: time.Minute}}}
+		require.NoError(t, limits.Ban(t.Context(), rule, time.Hour))
+		b.observe(rule, throttler.Decision{Outcomes: []throttler.Outcome{{Name: "name", Blocked: true}}})
+	}
+	for i := range onPage {
+		block(i)
+	}
+	require.NotContains(t, page(""), "Older")
+	for i := range onPage + 1 {
+		block(onPage + i)
+	}
+	require.Equal(t, onPage, strings.Count(page(""), `class="tag"`))
+	require.Contains(t, page(""), `href="/?page=2"`)
+	require.NotContains(t, page(""), "Newer")
+	require.Contains(t, page("?page=2"), `href="/?page=1"`)
+	require.Contains(t, page("?page=2"), `href="/?page=3"`)
+	require.Contains(t, page("?page=3"), "<bdi>n0</bdi>")
+	require.Equal(t, 1, strings.Count(page("?page=3"), `class="tag"`))
+	require.NotContains(t, page("?page=3"), "Older")
+	require.Contains(t, page("?page=99"), "Nobody on this page")
+	require.Contains(t, page("?page=-1"), `href="/?page=2"`)
 }
 
 // Others are blocked between the look at the page and the click.

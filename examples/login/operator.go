@@ -3,12 +3,16 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log"
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/login"
@@ -55,10 +59,12 @@ func local(h http.Handler) http.Handler {
 // An operatorPage is the data of the operator's page.
 type operatorPage struct {
 	Blocked []blockedNow
-	Lifted  bool // a ban was just lifted
-	Gone    bool // the value is no longer in the list
-	Nothing bool // nothing counts against the name or address
-	Bad     bool // the address is invalid
+	Newer   string // the query of the page before this one; "": none
+	Older   string // and of the one after it
+	Lifted  bool   // a ban was just lifted
+	Gone    bool   // the value is no longer in the list
+	Nothing bool   // nothing counts against the name or address
+	Bad     bool   // the address is invalid
 }
 
 // blockedNow is a value that would be blocked now.
@@ -70,16 +76,28 @@ type blockedNow struct {
 
 func (o *operator) page(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	render(w, o.log, http.StatusOK, "operator.html", operatorPage{
-		Blocked: o.now(r.Context()), Lifted: query.Has("lifted"), Gone: query.Has("gone"), Nothing: query.Has("nothing"), Bad: query.Has("bad"),
-	})
+	number, err := strconv.Atoi(query.Get("page"))
+	if err != nil || number < 1 {
+		number = 1
+	}
+	rules := o.blocked.lately()
+	shown := rules[min((number-1)*onPage, len(rules)):min(number*onPage, len(rules))]
+	p := operatorPage{
+		Blocked: o.now(r.Context(), shown), Lifted: query.Has("lifted"), Gone: query.Has("gone"), Nothing: query.Has("nothing"), Bad: query.Has("bad"),
+	}
+	if number > 1 {
+		p.Newer = fmt.Sprint("?page=", number-1)
+	}
+	if len(rules) > number*onPage {
+		p.Older = fmt.Sprint("?page=", number+1)
+	}
+	render(w, o.log, http.StatusOK, "operator.html", p)
 }
 
-// now returns the values that were blocked lately and still are, the last
-// first.
-func (o *operator) now(ctx context.Context) []blockedNow {
+// now returns the values of rules that are still blocked.
+func (o *operator) now(ctx context.Context, rules []throttler.Rule) []blockedNow {
 	var now []blockedNow
-	for _, rule := range o.blocked.lately() {
+	for _, rule := range rules {
 		d, err := o.limits.Peek(ctx, rule)
 		if err != nil || d.Status == throttler.Authorized {
 			continue
@@ -99,7 +117,8 @@ func (o *operator) lift(w http.ResponseWriter, r *http.Request) {
 		if c := rule.Either[0]; c.Name != condition || c.Value != value {
 			continue
 		}
-		if err := o.limits.Reset(r.Context(), rule); err != nil {
+		// With what is counted beside it, or the next attempts would be banned again.
+		if err := o.guard.LiftRecord(r.Context(), condition, value); err != nil {
 			o.fail(w, err)
 			return
 		}
@@ -146,16 +165,24 @@ func (o *operator) fail(w http.ResponseWriter, err error) {
 	http.Error(w, "The ban could not be lifted: "+err.Error(), http.StatusBadGateway)
 }
 
-// maxBlocked is the number of values in the list.
-const maxBlocked = 100
+const (
+	maxBlocked = 10_000 // values in the list
+	onPage     = 100    // of them
+)
 
 // blocked are the values that were blocked last, each in a rule of its own.
 type blocked struct {
 	mu    sync.Mutex
-	rules []throttler.Rule // the last one last
+	rules *simplelru.LRU[[2]string, throttler.Rule] // by condition and value
 }
 
-func newBlocked() *blocked { return new(blocked) }
+func newBlocked() *blocked {
+	rules, err := simplelru.NewLRU[[2]string, throttler.Rule](maxBlocked, nil)
+	if err != nil {
+		panic(err) // only for a size of 0
+	}
+	return &blocked{rules: rules}
+}
 
 // observe adds the values that block d.
 func (b *blocked) observe(rule throttler.Rule, d throttler.Decision) {
@@ -169,15 +196,9 @@ func (b *blocked) observe(rule throttler.Rule, d throttler.Decision) {
 			continue
 		}
 		c := rule.Either[i]
-		b.rules = slices.DeleteFunc(b.rules, func(r throttler.Rule) bool {
-			return r.Either[0].Name == c.Name && r.Either[0].Value == c.Value
-		})
 		one := rule
 		one.Either = []throttler.Condition{c}
-		b.rules = append(b.rules, one)
-	}
-	if n := len(b.rules) - maxBlocked; n > 0 {
-		b.rules = slices.Delete(b.rules, 0, n)
+		b.rules.Add([2]string{c.Name, c.Value}, one)
 	}
 }
 
@@ -185,7 +206,7 @@ func (b *blocked) observe(rule throttler.Rule, d throttler.Decision) {
 func (b *blocked) lately() []throttler.Rule {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	rules := slices.Clone(b.rules)
+	rules := b.rules.Values()
 	slices.Reverse(rules)
 	return rules
 }

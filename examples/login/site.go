@@ -116,7 +116,7 @@ func (s *site) form(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 		return
 	}
-	s.keep(w, s.devices(r))
+	s.keep(w, r, s.devices(r))
 	query := r.URL.Query()
 	render(w, s.log, http.StatusOK, "login.html", loginPage{Bye: query.Has("bye"), Forgotten: query.Has("forgotten")})
 }
@@ -127,9 +127,12 @@ func (s *site) devices(r *http.Request) devices {
 }
 
 // keep stores d in the visitor's cookie, which lasts through logins and
-// logouts.
-func (s *site) keep(w http.ResponseWriter, d devices) {
-	s.cookies.set(w, deviceCookie, d.String(), deviceKnown)
+// logouts. It leaves a cookie that is d already: the answer to an older request
+// must not set a replaced device back.
+func (s *site) keep(w http.ResponseWriter, r *http.Request, d devices) {
+	if s.cookies.get(r, deviceCookie) != d.String() {
+		s.cookies.set(w, deviceCookie, d.String(), deviceKnown)
+	}
 }
 
 func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
@@ -150,7 +153,7 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if attempt.Decision.Status == throttler.Blocked {
-		s.keep(w, known)
+		s.keep(w, r, known)
 		s.tooMany(w, name, attempt.Decision.RetryAfter)
 		return
 	}
@@ -166,7 +169,7 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 		if err := attempt.Fail(ctx); err != nil {
 			s.log.Print(err) // the failure counts all the same
 		}
-		s.keep(w, known)
+		s.keep(w, r, known)
 		s.wrong(w, name)
 		return
 	}
@@ -174,7 +177,7 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 	if err := attempt.SucceedDevice(ctx, device); err != nil {
 		s.log.Print(err) // hits that stay expire
 	}
-	s.keep(w, known.with(counted, device))
+	s.keep(w, r, known.with(counted, device))
 	s.sessions.end(s.cookies.get(r, sessionCookie))
 	s.cookies.set(w, sessionCookie, s.sessions.start(account.name), sessionLength)
 	http.Redirect(w, r, "/", http.StatusSeeOther)
@@ -233,7 +236,7 @@ func (s *site) forget(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, err)
 		return
 	}
-	s.keep(w, known.without(counted))
+	s.keep(w, r, known.without(counted))
 	s.endSession(w, r)
 	http.Redirect(w, r, "/login?forgotten", http.StatusSeeOther)
 }
