@@ -2,6 +2,7 @@ package rulefile
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
 )
 
@@ -17,6 +18,12 @@ func parsePattern(source string) (pattern, error) {
 	trimmed, found := strings.CutPrefix(source, "/")
 	if !found {
 		return pattern{}, fmt.Errorf("%q does not begin with /", source)
+	}
+	if i := strings.IndexAny(source, "?#;"); i >= 0 {
+		return pattern{}, fmt.Errorf("%q: paths are compared without %q and what follows", source, source[i:i+1])
+	}
+	if decoded, err := url.PathUnescape(source); err == nil && decoded != source {
+		return pattern{}, fmt.Errorf("%q: paths are compared decoded, want %q", source, decoded)
 	}
 	p := pattern{source: source}
 	if trimmed = strings.TrimSuffix(trimmed, "/"); trimmed != "" {
@@ -55,6 +62,7 @@ func (p pattern) matches(path string) bool {
 // A selector selects the requests that a rule applies to. The zero selector
 // selects all.
 type selector struct {
+	apiOnly bool // selects none: programs name the rule
 	paths   []pattern
 	methods []string
 	hosts   []string
@@ -64,7 +72,10 @@ type selector struct {
 // selects reports whether s selects a request, and by which pattern of its
 // path.
 func (s *selector) selects(r *Request) (route string, ok bool) {
-	if len(s.methods) > 0 && !containsFold(s.methods, r.Method) {
+	if s.apiOnly {
+		return "", false
+	}
+	if len(s.methods) > 0 && !matchesMethod(s.methods, r.Method) {
 		return "", false
 	}
 	if len(s.hosts) > 0 && !matchesHost(s.hosts, r.host()) {
@@ -78,7 +89,17 @@ func (s *selector) selects(r *Request) (route string, ok bool) {
 	if len(s.paths) == 0 {
 		return "", true
 	}
-	path := r.path()
+	if route, ok := s.route(r.path()); ok {
+		return route, true
+	}
+	if path, ok := r.keptSlashes(); ok {
+		return s.route(path)
+	}
+	return "", false
+}
+
+// route returns the first pattern that matches a cleaned path.
+func (s *selector) route(path string) (route string, ok bool) {
 	for _, p := range s.paths {
 		if p.matches(path) {
 			return p.source, true
@@ -87,9 +108,11 @@ func (s *selector) selects(r *Request) (route string, ok bool) {
 	return "", false
 }
 
-func containsFold(list []string, s string) bool {
-	for _, each := range list {
-		if strings.EqualFold(each, s) {
+// matchesMethod reports whether method is in the list. GET stands for HEAD too:
+// applications do the same work for both.
+func matchesMethod(methods []string, method string) bool {
+	for _, want := range methods {
+		if strings.EqualFold(want, method) || strings.EqualFold(want, "GET") && strings.EqualFold(method, "HEAD") {
 			return true
 		}
 	}
@@ -108,6 +131,11 @@ func matchesHost(hosts []string, host string) bool {
 		}
 	}
 	return false
+}
+
+// isZero reports whether s selects all requests.
+func (s *selector) isZero() bool {
+	return !s.apiOnly && len(s.paths)+len(s.methods)+len(s.hosts)+len(s.fields) == 0
 }
 
 // names reports whether s names exactly these fields; domain may be missing.

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/address"
+	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
@@ -34,13 +36,18 @@ type Problem struct {
 	Column  int    `json:"column"` // from 1
 	Message string `json:"message"`
 	Excerpt string `json:"excerpt,omitempty"` // the lines around it, with a mark
+	Warning bool   `json:"warning,omitempty"` // the file can be used all the same
 }
 
 func (p Problem) String() string {
-	if p.Line == 0 {
-		return p.File + ": " + p.Message
+	message := p.Message
+	if p.Warning {
+		message = "warning: " + message
 	}
-	return fmt.Sprintf("%s:%d:%d: %s", p.File, p.Line, p.Column, p.Message)
+	if p.Line == 0 {
+		return p.File + ": " + message
+	}
+	return fmt.Sprintf("%s:%d:%d: %s", p.File, p.Line, p.Column, message)
 }
 
 // Problems is the error of an invalid file: all mistakes, from top to bottom.
@@ -74,24 +81,44 @@ func Load(path string) (*File, error) {
 func Parse(name string, source []byte) (*File, error) {
 	p := &parsing{name: name, source: source, ipv6Bits: defaultIPv6Bits}
 	file := p.file()
+	slices.SortStableFunc(p.problems, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
 	if len(p.problems) > 0 {
-		slices.SortStableFunc(p.problems, func(a, b Problem) int {
-			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-		})
 		return nil, p.problems
 	}
+	p.warn(file)
 	return file, nil
+}
+
+// warn adds warnings to a valid file.
+func (p *parsing) warn(file *File) {
+	for i, r := range file.Rules {
+		for j := range r.conditions {
+			if r.selector.isZero() && r.conditions[j].value.isConstant() {
+				p.problem(at(at("$.rules", i)+r.kind(), j)+".value", "counts the requests of all clients together, also those that come through a proxy: "+
+					"add for: {api: true} to the rule if only programs ask, over JSON, or for: {path: [/**]} if the limit is for the whole site")
+			}
+		}
+	}
+	for i := range p.problems {
+		p.problems[i].Warning = true
+	}
+	file.Warnings = p.problems
 }
 
 // The structure of the file. Keep it equal to schema.json.
 type (
 	fileYAML struct {
 		Servers   []string   `yaml:"servers"`
+		Store     string     `yaml:"store"`
 		Trust     []string   `yaml:"trust"`
 		Forwarded string     `yaml:"forwarded"`
 		IPv6Bits  *int       `yaml:"ipv6-bits"`
 		Failure   string     `yaml:"failure"`
 		Rules     []ruleYAML `yaml:"rules"`
+
+		Envoy []domainYAML `yaml:"envoy"`
 	}
 	ruleYAML struct {
 		Name       string          `yaml:"name"`
@@ -106,6 +133,7 @@ type (
 		Answer     answerYAML      `yaml:"answer"`
 	}
 	forYAML struct {
+		API    bool              `yaml:"api"`
 		Path   []string          `yaml:"path"`
 		Method []string          `yaml:"method"`
 		Host   []string          `yaml:"host"`
@@ -148,6 +176,7 @@ func (p *parsing) file() *File {
 	}
 	f := &File{
 		Servers:   raw.Servers,
+		Store:     raw.Store,
 		Forwarded: cmp.Or(raw.Forwarded, defaultForwarded),
 		Closed:    raw.Failure == "closed",
 	}
@@ -159,6 +188,14 @@ func (p *parsing) file() *File {
 		p.problem("$.ipv6-bits", "%d is not from 1 to 128", f.IPv6Bits)
 	}
 	p.oneOf("$.failure", raw.Failure, "open", "closed")
+	for i, server := range raw.Servers {
+		if strings.TrimSpace(server) == "" {
+			p.problem(at("$.servers", i), "%q is no server: want host:port, or the path of a socket", server)
+		} else if first := slices.Index(raw.Servers, server); first < i {
+			p.problem(at("$.servers", i), "server %d is %q too", first+1, server)
+		}
+	}
+	p.store(&raw)
 	for i, text := range raw.Trust {
 		prefix, err := parsePrefix(text)
 		if err != nil {
@@ -166,7 +203,8 @@ func (p *parsing) file() *File {
 		}
 		f.Trusted = append(f.Trusted, prefix)
 	}
-	if len(raw.Rules) == 0 {
+	f.domains = p.domainTrees(raw.Envoy)
+	if len(raw.Rules)+len(raw.Envoy) == 0 {
 		p.problem("$.rules", "there are no rules")
 	}
 	for i := range raw.Rules {
@@ -314,7 +352,7 @@ func (p *parsing) oneOf(path, value string, allowed ...string) {
 // parsePrefix parses a network or an address.
 func parsePrefix(text string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(text); err == nil {
-		addr = addr.Unmap().WithZone("")
+		addr = address.Plain(addr)
 		return netip.PrefixFrom(addr, addr.BitLen()), nil
 	}
 	prefix, err := netip.ParsePrefix(text)
@@ -324,7 +362,11 @@ func parsePrefix(text string) (netip.Prefix, error) {
 	if prefix != prefix.Masked() {
 		return netip.Prefix{}, fmt.Errorf("%q has bits beyond its network: want %v", text, prefix.Masked())
 	}
-	return prefix, nil
+	plain := address.PlainPrefix(prefix)
+	if plain.Bits() == 0 && prefix.Bits() != 0 {
+		return netip.Prefix{}, fmt.Errorf("%q stands for every IPv4 address: want 0.0.0.0/0 if that is meant", text)
+	}
+	return plain, nil
 }
 
 // rule parses a rule.
@@ -370,6 +412,9 @@ func (p *parsing) rule(path string, raw *ruleYAML) *Rule {
 func (p *parsing) conditions(path string, r *Rule, raw []conditionYAML) {
 	for i := range raw {
 		c := p.condition(at(path, i), &raw[i])
+		if len(r.selector.paths) == 0 && c.value.has("route") {
+			p.problem(at(path, i)+".value", "{route} is empty without for.path: want a path, or {path}")
+		}
 		for j := range i {
 			if raw[j].Name == c.Name {
 				p.problem(at(path, i)+".name", "condition %d is called %q too", j+1, c.Name)
@@ -467,7 +512,15 @@ func (p *parsing) answer(path string, raw *answerYAML) Answer {
 }
 
 func (p *parsing) selector(path string, raw *forYAML) selector {
-	s := selector{methods: raw.Method, fields: raw.Field}
+	s := selector{apiOnly: raw.API, methods: raw.Method, fields: raw.Field}
+	if raw.API && len(raw.Path)+len(raw.Method)+len(raw.Host)+len(raw.Field) > 0 {
+		p.problem(path+".api", "a rule for the API selects no requests of proxies: leave out path, method, host and field")
+	}
+	for i, method := range raw.Method {
+		if !isToken(method) {
+			p.problem(at(path+".method", i), "%q is no method: want GET, POST and so on", method)
+		}
+	}
 	for i, source := range raw.Path {
 		pattern, err := parsePattern(source)
 		if err != nil {
@@ -482,6 +535,18 @@ func (p *parsing) selector(path string, raw *forYAML) selector {
 		s.hosts = append(s.hosts, strings.ToLower(host))
 	}
 	return s
+}
+
+// isToken reports whether s is a token of HTTP: RFC 9110, section 5.6.2.
+func isToken(s string) bool {
+	const marks = "!#$%&'*+-.^_`|~"
+	for i := range len(s) {
+		letter := s[i]|0x20 >= 'a' && s[i]|0x20 <= 'z'
+		if !letter && (s[i] < '0' || s[i] > '9') && strings.IndexByte(marks, s[i]) < 0 {
+			return false
+		}
+	}
+	return s != ""
 }
 
 // condition parses a condition.
@@ -510,14 +575,26 @@ func (p *parsing) condition(path string, raw *conditionYAML) condition {
 		p.problem(path+".value", "%v", err)
 	}
 	c.exempt = make(map[string]bool)
-	for _, text := range raw.Exempt {
-		if prefix, err := parsePrefix(text); err == nil {
+	for i, text := range raw.Exempt {
+		prefix, err := parsePrefix(text)
+		switch {
+		case err == nil:
 			c.networks = append(c.networks, prefix)
-		} else {
+		case isMeantAsNetwork(text):
+			p.problem(at(path+".exempt", i), "%v", err)
+		default:
 			c.exempt[text] = true
 		}
 	}
 	return c
+}
+
+// isMeantAsNetwork reports whether text begins like a network: an address and a
+// slash.
+func isMeantAsNetwork(text string) bool {
+	before, _, found := strings.Cut(text, "/")
+	_, err := netip.ParseAddr(before)
+	return found && err == nil
 }
 
 // lockout parses a condition's lockout, which may be "none".
@@ -530,4 +607,20 @@ func (p *parsing) lockout(path, text string) time.Duration {
 		p.problem(path, "%v, want a length or none", d)
 	}
 	return d
+}
+
+// store checks the URL of Redis or Valkey.
+func (p *parsing) store(raw *fileYAML) {
+	if raw.Store == "" {
+		return
+	}
+	if len(raw.Servers) > 0 {
+		p.problem("$.store", "there are servers, too: records are kept in one of the two")
+	}
+	store, err := redisstore.Open(raw.Store)
+	if err != nil {
+		p.problem("$.store", "%v", err)
+		return
+	}
+	store.Close()
 }

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"path"
 	"strings"
+
+	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
 // A Request is what a front end knows of a request.
@@ -29,20 +31,61 @@ func (r *Request) host() string {
 	return strings.TrimSuffix(host, ".")
 }
 
-// path returns the path as an application sees it: decoded, without dots,
-// doubled slashes and a slash at the end. So no spelling of a path evades its
-// rule. A target that cannot be decoded is taken as it is.
-func (r *Request) path() string {
-	target, _, _ := strings.Cut(r.Target, "?")
+// path returns the path as an application sees it: decoded, without path
+// parameters (";a=b"), dots, doubled slashes and a slash at the end. So no
+// spelling of a path evades its rule. A target that cannot be decoded is taken
+// as it is.
+func (r *Request) path() string { return cleaned(r.rawPath()) }
+
+// keptSlashes is path for an application that takes an encoded slash as part of
+// a segment. ok is false if there is none.
+func (r *Request) keptSlashes() (path string, ok bool) {
+	raw := r.rawPath()
+	kept := encodedSlash.Replace(raw)
+	if kept == raw {
+		return "", false
+	}
+	return cleaned(kept), true
+}
+
+// encodedSlash encodes an encoded slash once more.
+var encodedSlash = strings.NewReplacer("%2F", "%252F", "%2f", "%252F")
+
+// rawPath returns the target's path. Servers drop a fragment.
+func (r *Request) rawPath() string {
+	target := r.Target
+	if end := strings.IndexAny(target, "?#"); end >= 0 {
+		target = target[:end]
+	}
 	if rest, absolute := strings.CutPrefix(target, "http://"); absolute {
-		target = afterHost(rest)
+		return afterHost(rest)
 	} else if rest, absolute := strings.CutPrefix(target, "https://"); absolute {
-		target = afterHost(rest)
+		return afterHost(rest)
 	}
-	if decoded, err := url.PathUnescape(target); err == nil {
-		target = decoded
+	return target
+}
+
+// cleaned returns a path decoded and in its shortest spelling.
+func cleaned(raw string) string {
+	if decoded, err := url.PathUnescape(raw); err == nil {
+		raw = decoded
 	}
-	return path.Clean("/" + target)
+	return path.Clean("/" + withoutParameters(raw))
+}
+
+// withoutParameters removes from each segment what follows a semicolon.
+func withoutParameters(path string) string {
+	for {
+		begin := strings.IndexByte(path, ';')
+		if begin < 0 {
+			return path
+		}
+		length := strings.IndexByte(path[begin:], '/')
+		if length < 0 {
+			return path[:begin]
+		}
+		path = path[:begin] + path[begin+length:]
+	}
 }
 
 func afterHost(s string) string {
@@ -55,15 +98,7 @@ func afterHost(s string) string {
 // network returns the text to count the client's address by: an IPv4 address,
 // or the network of an IPv6 address.
 func (r *Request) network(ipv6Bits int) (string, bool) {
-	addr := r.Addr.Unmap().WithZone("")
-	switch {
-	case !addr.IsValid():
-		return "", false
-	case addr.Is4() || ipv6Bits == 128:
-		return addr.String(), true
-	}
-	prefix, _ := addr.Prefix(ipv6Bits) // fails only for bits that Parse refuses
-	return prefix.String(), true
+	return address.Text(r.Addr, ipv6Bits), r.Addr.IsValid()
 }
 
 func (r *Request) header(name string) (string, bool) {

@@ -19,22 +19,26 @@ import (
 	"math"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
 // A File is a parsed rule file. It is never changed.
 type File struct {
-	Servers   []string       // of memcached; none: process memory
+	Servers   []string       // of memcached
+	Store     string         // URL of Redis or Valkey; neither: process memory
 	Trusted   []netip.Prefix // proxies that are believed
 	Forwarded string         // the header field with the client's address
 	IPv6Bits  int            // of an IPv6 address that are counted
-	Closed    bool           // refuse calls while the back end fails
+	Closed    bool           // refuse calls while the backend fails
 	Rules     []*Rule
+	Warnings  Problems // none of which keeps it from being used
+
+	domains map[string]*descriptors // see Descriptor
 }
 
 // A Rule is one rule of a File.
@@ -131,11 +135,7 @@ func (c *condition) fill(r *Request, route string, ipv6Bits int) (filled throttl
 }
 
 func (c *condition) exempts(r *Request, value string) bool {
-	if c.exempt[value] {
-		return true
-	}
-	addr := r.Addr.Unmap().WithZone("")
-	return addr.IsValid() && slices.ContainsFunc(c.networks, func(p netip.Prefix) bool { return p.Contains(addr) })
+	return c.exempt[value] || address.In(r.Addr, c.networks)
 }
 
 // Rule returns the rule with a name, or nil.
@@ -223,11 +223,15 @@ func (r *Rule) Uses() []string {
 	return uses
 }
 
+// RemoteAddress is the field in which Envoy sends the client's address.
+const RemoteAddress = "remote_address"
+
 // ForFields returns the rules whose for.field names exactly the given fields
 // (domain may be missing), with their values. It is for front ends that know
-// only these fields.
+// only these fields. The client's address is that of RemoteAddress.
 func (f *File) ForFields(domain string, fields map[string]string) []Application {
 	request := &Request{Fields: maps.Clone(fields)}
+	request.Addr, _ = netip.ParseAddr(fields[RemoteAddress]) // zero: unknown
 	if request.Fields == nil {
 		request.Fields = make(map[string]string)
 	}

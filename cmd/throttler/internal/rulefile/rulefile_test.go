@@ -78,6 +78,14 @@ func TestARuleIsForTheRequestsItNames(t *testing.T) {
 		{"as it is", func(*rulefile.Request) {}, true},
 		{"another spelling of the path", func(r *rulefile.Request) { r.Target = "//./x/../%6Cogin/" }, true},
 		{"the absolute form", func(r *rulefile.Request) { r.Target = "http://example.org/login" }, true},
+		{"a fragment", func(r *rulefile.Request) { r.Target = "/login#1" }, true},
+		{"a fragment before a question mark", func(r *rulefile.Request) { r.Target = "/login#?x" }, true},
+		{"path parameters", func(r *rulefile.Request) { r.Target = "/login;a=b;c" }, true},
+		{"path parameters before the last segment", func(r *rulefile.Request) { r.Target = "/x/..;a=b/login" }, true},
+		{"an encoded semicolon", func(r *rulefile.Request) { r.Target = "/login%3Ba" }, true},
+		{"an encoded slash as a slash", func(r *rulefile.Request) { r.Target = "/x%2f..%2Flogin" }, true},
+		{"an encoded slash as part of a segment", func(r *rulefile.Request) { r.Target = "/api/x%2F..%2F..%2Ffree/session" }, true},
+		{"an encoded slash in a path of nobody", func(r *rulefile.Request) { r.Target = "/free%2Fx" }, false},
 		{"one segment", func(r *rulefile.Request) { r.Target = "/api/v1/session" }, true},
 		{"two segments for one", func(r *rulefile.Request) { r.Target = "/api/v1/x/session" }, false},
 		{"no segment for one", func(r *rulefile.Request) { r.Target = "/api/session" }, false},
@@ -100,6 +108,15 @@ func TestARuleIsForTheRequestsItNames(t *testing.T) {
 		}
 		assert.Equal(t, test.want, got, test.why)
 	}
+}
+
+func TestAMethodIsAlsoForWhatServersAnswerAlike(t *testing.T) {
+	file := parse(t, `{rules: [{name: x, for: {method: [get]}, either: [{name: y, max: 1, per: 1s, value: x}]}]}`)
+	for method, want := range map[string]int{"GET": 1, "HEAD": 1, "head": 1, "POST": 0, "": 0} {
+		assert.Len(t, file.For(&rulefile.Request{Method: method}), want, method)
+	}
+	post := parse(t, `{rules: [{name: x, for: {method: [POST]}, either: [{name: y, max: 1, per: 1s, value: x}]}]}`)
+	assert.Empty(t, post.For(&rulefile.Request{Method: "HEAD"}))
 }
 
 // value returns what a template makes of a request.
@@ -134,6 +151,9 @@ func TestATemplateMakesAValueOfARequest(t *testing.T) {
 	} {
 		assert.Equal(t, want, value(t, template, r), template)
 	}
+	r.Addr = netip.MustParseAddr("64:ff9b::203.0.113.7") // NAT64
+	assert.Equal(t, "203.0.113.7", value(t, "{address}", r))
+	assert.Equal(t, "203.0.113.7", value(t, "{network}", r))
 	r.Addr = netip.MustParseAddr("2001:db8:1:2:3::4%eth0")
 	assert.Equal(t, "2001:db8:1:2:3::4", value(t, "{address}", r))
 	assert.Equal(t, "2001:db8:1:2::/64", value(t, "{network}", r))
@@ -181,7 +201,37 @@ rules:
 	assert.Zero(t, limit("203.0.113.7", "internal"), "an exempt value")
 	assert.Zero(t, limit("192.0.2.9", "tin"), "an exempt network")
 	assert.Zero(t, limit("::ffff:192.0.2.9", "tin"), "as IPv6 has it")
+	assert.Zero(t, limit("64:ff9b::192.0.2.9", "tin"), "as NAT64 has it")
 	assert.Zero(t, limit("203.0.113.7", ""), "no key, and those are skipped")
+}
+
+func TestOnlyConditionsThatCountAddressesTakeACallersTextForOne(t *testing.T) {
+	file := parse(t, `
+rules:
+  - name: api
+    either:
+      - {name: key, value: "{header:X-Api-Key}", max: 10, per: 1m, exempt: [internal, 10.0.0.0/8, 192.0.2.7]}
+      - {name: network, value: "{network}", max: 10, per: 1m, exempt: [10.0.0.0/8]}
+`)
+	for _, test := range []struct {
+		key, network string
+		counted      []string
+	}{
+		{"a", "203.0.113.7", []string{"key", "network"}},
+		{"10.0.0.1", "203.0.113.7", []string{"key", "network"}},
+		{"192.0.2.7", "203.0.113.7", []string{"key", "network"}},
+		{"internal", "203.0.113.7", []string{"network"}},
+		{"a", "10.0.0.1", []string{"key"}},
+		{"a", "::ffff:10.0.0.1", []string{"key"}},
+	} {
+		filled, err := file.Rule("api").WithValues(map[string]string{"key": test.key, "network": test.network})
+		require.NoError(t, err)
+		var counted []string
+		for _, c := range filled.Either {
+			counted = append(counted, c.Name)
+		}
+		assert.Equal(t, test.counted, counted, "%v", test)
+	}
 }
 
 func TestProblemsHaveALineAndAColumn(t *testing.T) {
@@ -220,15 +270,65 @@ func TestProblemsHaveALineAndAColumn(t *testing.T) {
 		{rule + "}\n    for: {host: [\"a:80\"]}", `rules.yaml:5:18: "a:80" is no host: want a name, or *. and a name`},
 		{rule + "}\n  - name: a\n    all: [{name: x, value: x, max: 1, per: 1s}]", `rules.yaml:5:11: rule 1 is called "a" too`},
 		{rule + "}\n      - {name: ip, value: x, max: 1, per: 1s}", `rules.yaml:5:16: condition 1 is called "ip" too`},
+		{rule + "}\ntrust: [64:ff9b::/96]", `rules.yaml:5:9: "64:ff9b::/96" stands for every IPv4 address: want 0.0.0.0/0 if that is meant`},
 		{rule + "}\ntrust: [10.0.0.1/8]", `rules.yaml:5:9: "10.0.0.1/8" has bits beyond its network: want 10.0.0.0/8`},
 		{rule + "}\ntrust: [proxy]", `rules.yaml:5:9: "proxy" is neither an address nor a network, want 192.0.2.7 or 192.0.2.0/24`},
 		{rule + "}\nfailure: never", `rules.yaml:5:10: "never" is unknown: want open or closed`},
+		{rule + ", exempt: [10.0.0.1/8]}", `rules.yaml:4:66: "10.0.0.1/8" has bits beyond its network: want 10.0.0.0/8`},
+		{rule + ", exempt: [x, 10.0.0.0/33]}", `rules.yaml:4:69: "10.0.0.0/33" is neither an address nor a network, want 192.0.2.7 or 192.0.2.0/24`},
+		{rule + "}\n    for: {path: [/a%20b]}", `rules.yaml:5:18: "/a%20b": paths are compared decoded, want "/a b"`},
+		{rule + "}\n    for: {path: [/login?x]}", `rules.yaml:5:18: "/login?x": paths are compared without "?" and what follows`},
+		{rule + "}\n    for: {path: [/login;a=b]}", `rules.yaml:5:18: "/login;a=b": paths are compared without ";" and what follows`},
+		{rule + "}\n    for: {method: [GET, GE T]}", `rules.yaml:5:25: "GE T" is no method: want GET, POST and so on`},
+		{rule + "}\n    for: {method: ['']}", `rules.yaml:5:20: "" is no method: want GET, POST and so on`},
+		{rule + "}\n    for: {api: true, path: [/a]}", `rules.yaml:5:16: a rule for the API selects no requests of proxies: leave out path, method, host and field`},
+		{rule + "}\nservers: [a:1, b:1, a:1]", `rules.yaml:5:21: server 1 is "a:1" too`},
+		{rule + "}\nservers: [a:1, '']", `rules.yaml:5:16: "" is no server: want host:port, or the path of a socket`},
+		{rule + "}\nstore: mysql://a", "rules.yaml:5:8: redisstore: redis: invalid URL scheme: mysql"},
+		{rule + "}\nstore: redis://a\nservers: [b:1]", "rules.yaml:5:8: there are servers, too: records are kept in one of the two"},
+		{strings.Replace(rule, "address", "route", 1) + "}", "rules.yaml:4:27: {route} is empty without for.path: want a path, or {path}"},
+		{"envoy: [{domain: '', descriptors: []}]", "rules.yaml:1:9: no domain"},
+		{"envoy: [{domain: a}, {domain: a}]", `rules.yaml:1:31: domain "a" is there twice`},
+		{"envoy:\n - domain: a\n   descriptors:\n   - value: b", "rules.yaml:4:6: no key"},
+		{"envoy: [{domain: a, descriptors: [{key: b}, {key: b}]}]", "rules.yaml:1:51: the same key and value is there twice"},
+		{"envoy: [{domain: a, descriptors: [{key: b, rate_limit: {unit: fortnight, requests_per_unit: 1}}]}]", `rules.yaml:1:63: "fortnight" is no unit: want second, minute, hour, day, week, month or year`},
+		{"envoy: [{domain: a, descriptors: [{key: b, rate_limit: {unit: day, unlimited: true}}]}]", "rules.yaml:1:63: a unit, although it is unlimited"},
+		{"envoy: [{domain: a, descriptors: [{key: b, share_threshold: true}]}]", "rules.yaml:1:61: share_threshold needs a value with *"},
+		{"envoy: [{domain: a, descriptors: [{key: b, rate_limit: {unit: day, name: x, replaces: [{name: x}]}}]}]", `rules.yaml:1:88: "x", want the name of another limit`},
 		{rule + "}\nipv6-bits: 0", "rules.yaml:5:12: 0 is not from 1 to 128"},
 		{"rules: " + strings.Repeat("[", 100_000), "rules.yaml:1:1: nested deeper than 32"},
 	} {
 		_, err := rulefile.Parse("rules.yaml", []byte(test.source))
 		assert.EqualError(t, err, test.want, "%.200s", test.source)
 	}
+}
+
+func TestARuleThatCountsAllClientsTogetherIsWarnedOf(t *testing.T) {
+	const warning = "counts the requests of all clients together"
+	for source, want := range map[string]string{
+		`{rules: [{name: a, either: [{name: x, value: any, max: 1, per: 1s}]}]}`:                                              "rules.yaml:1:46: warning: " + warning,
+		`{rules: [{name: a, all: [{name: y, value: "{address}", max: 1, per: 1s}, {name: x, value: any, max: 1, per: 1s}]}]}`: "rules.yaml:1:91: warning: " + warning,
+		`{rules: [{name: a, for: {api: true}, either: [{name: x, value: any, max: 1, per: 1s}]}]}`:                            "",
+		`{rules: [{name: a, for: {path: [/**]}, either: [{name: x, value: any, max: 1, per: 1s}]}]}`:                          "",
+		`{rules: [{name: a, either: [{name: x, value: "any {address}", max: 1, per: 1s}]}]}`:                                  "",
+	} {
+		file := parse(t, source)
+		if want == "" {
+			assert.Empty(t, file.Warnings, source)
+			continue
+		}
+		require.Len(t, file.Warnings, 1, source)
+		assert.True(t, strings.HasPrefix(file.Warnings[0].String(), want), "%v", file.Warnings[0])
+	}
+}
+
+func TestARuleForTheAPIIsForNoRequestOfAProxy(t *testing.T) {
+	file := parse(t, `{rules: [{name: a, for: {api: true}, either: [{name: x, value: any, max: 1, per: 1s}]}]}`)
+	assert.Empty(t, file.For(login("203.0.113.7", "alice")))
+	assert.Empty(t, file.ForFields("", map[string]string{}))
+	filled, err := file.Rule("a").WithValues(map[string]string{"x": "y"})
+	require.NoError(t, err)
+	assert.Len(t, filled.Either, 1)
 }
 
 func TestAllProblemsAreToldAtOnceFromTopToBottom(t *testing.T) {
@@ -301,6 +401,12 @@ func TestTheSchemaRefusesWhatTheParserRefuses(t *testing.T) {
 		`{rules: [{name: a, either: [{name: x, max: 1, per: 1s}]}]}`,
 		`{rules: [{name: a, either: [{name: x, value: x, max: 1, per: 1s, algorithm: x}]}]}`,
 		`{rules: [` + good + `], ipv6-bits: 129}`,
+		`{rules: [` + good + `], store: 'mysql://a'}`,
+		`{rules: [` + good + `], store: 'redis://a', servers: [b]}`,
+		`{rules: [` + good + `], servers: [a, a]}`,
+		`{rules: [` + good + `], servers: [""]}`,
+		`{rules: [{name: a, for: {method: [GE T]}, either: [{name: x, value: x, max: 1, per: 1s}]}]}`,
+		`{rules: [{name: a, for: {path: [/a?b]}, either: [{name: x, value: x, max: 1, per: 1s}]}]}`,
 		`{rules: [` + good + `], failure: x}`,
 	} {
 		var value any
@@ -325,6 +431,7 @@ func FuzzParse(f *testing.F) {
 	require.NoError(f, err)
 	f.Add(source)
 	f.Add([]byte("rules: *x"))
+	f.Add([]byte("envoy: [{domain: d, descriptors: [{key: k, value: a*b*, share_threshold: true, rate_limit: {unit: day, requests_per_unit: 1}}]}]"))
 	f.Add([]byte("a: &a [*a]"))
 	f.Fuzz(func(t *testing.T, source []byte) {
 		file, err := rulefile.Parse("x", source)
@@ -334,6 +441,10 @@ func FuzzParse(f *testing.F) {
 		r := login("203.0.113.7", "alice")
 		for _, a := range file.For(r) {
 			assert.NoError(t, a.Throttler.Validate(), "a file that is taken makes good rules")
+		}
+		limit, ok := file.Descriptor("d", []rulefile.Entry{{Key: "k", Value: "a1b2"}})
+		if ok && !limit.Unlimited && limit.Rule.Either[0].Max > 0 {
+			assert.NoError(t, limit.Rule.Validate(), "and good limits")
 		}
 	})
 }

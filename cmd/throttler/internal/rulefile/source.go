@@ -34,8 +34,8 @@ func Open(path string) (*Source, error) {
 func (s *Source) File() *File { return s.current.Load() }
 
 // Watch reads the file again when it has changed, and at once on a signal from
-// hangup, until ctx ends. If the file is invalid, the current rules stay. told
-// is called with the new rules, or with the error.
+// hangup, until ctx ends. If the file is invalid or gone, the current rules stay.
+// told is called with the new rules, or with the error.
 //
 // A change is read after the file has stayed the same for a second, so that no
 // half-written file is read.
@@ -43,6 +43,7 @@ func (s *Source) Watch(ctx context.Context, hangup <-chan os.Signal, told func(*
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	var last os.FileInfo
+	var gone absence
 	for {
 		select {
 		case <-ctx.Done():
@@ -52,8 +53,12 @@ func (s *Source) Watch(ctx context.Context, hangup <-chan os.Signal, told func(*
 			s.reload(now, told)
 		case <-look.C:
 			now, err := os.Stat(s.path)
+			if gone.noted(err) {
+				s.read = nil // so that it is read when it is back
+				told(nil, err)
+			}
 			if err != nil {
-				continue // the file is being replaced or gone: the rules stay
+				continue
 			}
 			if unchanged(last, now) && !unchanged(s.read, now) {
 				s.reload(now, told)
@@ -61,6 +66,21 @@ func (s *Source) Watch(ctx context.Context, hangup <-chan os.Signal, told func(*
 			last = now
 		}
 	}
+}
+
+// An absence counts the looks that have not found the file. While it is being
+// replaced, one may not.
+type absence int
+
+// noted notes the result of a look, and reports whether the file is missing for
+// the second time in a row.
+func (a *absence) noted(err error) bool {
+	if err == nil {
+		*a = 0
+		return false
+	}
+	*a++
+	return *a == 2
 }
 
 func (s *Source) reload(info os.FileInfo, told func(*File, error)) {

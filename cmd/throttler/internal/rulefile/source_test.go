@@ -80,7 +80,9 @@ func TestABrokenFileKeepsTheOldRulesAndIsToldOnce(t *testing.T) {
 		assert.Equal(t, "first", w.pass(time.Minute))
 		w.write(named("mended"))
 		assert.Equal(t, "mended", w.pass(time.Minute))
-		assert.Len(t, w.told, 2)
+		require.Len(t, w.told, 3)
+		assert.ErrorIs(t, w.told[1], os.ErrNotExist, "that it is gone is told once too")
+		assert.NoError(t, w.told[2])
 	})
 }
 

@@ -2,6 +2,7 @@ package rulefile
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -78,6 +79,19 @@ func parsePart(inside string) (part, error) {
 
 // several reports whether t has more than one attribute.
 func (t template) several() bool { return len(t.parts) > 2 }
+
+// isAddress reports whether t is made of the client's address alone.
+func (t template) isAddress() bool {
+	return len(t.parts) == 2 && (t.parts[0].attribute == "address" || t.parts[0].attribute == "network")
+}
+
+// isConstant reports whether t is the same for all requests.
+func (t template) isConstant() bool { return len(t.parts) == 1 }
+
+// has reports whether t has an attribute.
+func (t template) has(attribute string) bool {
+	return slices.ContainsFunc(t.parts, func(p part) bool { return p.attribute == attribute })
+}
 
 // value returns the value for a request. complete is false if the request lacks
 // an attribute. That is empty then.

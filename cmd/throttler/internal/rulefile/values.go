@@ -3,6 +3,8 @@ package rulefile
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/adaptivethrottler/throttler"
 )
@@ -35,6 +37,63 @@ func (r *Rule) WithValues(values map[string]string) (rule throttler.Rule, err er
 	return r.with(conditions), nil
 }
 
+// MaxNetwork is the largest number of values that a network stands for in
+// Expand: a /16 of IPv4, or a /48 of the /64 of IPv6.
+const MaxNetwork = 1 << 16
+
+// Expand returns the values of a condition that an operator means by given:
+// given itself or, if the condition counts addresses, the address in its
+// canonical form. A network stands for all values in it. The error is for the
+// operator.
+func (r *Rule) Expand(name, given string) ([]string, error) {
+	at := slices.IndexFunc(r.conditions, func(c condition) bool { return c.Name == name })
+	if at < 0 {
+		return nil, fmt.Errorf("rule %s has no condition %q: it has %s", r.Name, name, strings.Join(r.Names(), ", "))
+	}
+	c := &r.conditions[at]
+	if !c.value.isAddress() {
+		return []string{given}, nil
+	}
+	prefix, err := parsePrefix(given)
+	if err != nil {
+		return nil, fmt.Errorf("condition %s counts addresses: %w", name, err)
+	}
+	return c.within(prefix, r.ipv6Bits)
+}
+
+// within returns the values of the addresses in a network.
+func (c *condition) within(network netip.Prefix, ipv6Bits int) ([]string, error) {
+	bits := network.Addr().BitLen()
+	if network.Addr().Is6() && c.value.has("network") {
+		bits = ipv6Bits
+	}
+	free := max(bits-network.Bits(), 0)
+	if free > 16 {
+		return nil, fmt.Errorf("%v holds 2^%d values of condition %s, want at most %d", network, free, c.Name, MaxNetwork)
+	}
+	values := make([]string, 0, 1<<free)
+	for i := range 1 << free {
+		request := &Request{Addr: nth(network.Addr(), i, bits)}
+		value, _ := c.value.value(request, "", ipv6Bits)
+		values = append(values, value)
+	}
+	return values, nil
+}
+
+// nth returns the first address of the nth network of a length after addr, which
+// is the first address of one.
+func nth(addr netip.Addr, n, bits int) netip.Addr {
+	bytes := addr.AsSlice()
+	for n <<= (8 - bits%8) % 8; n > 0; n >>= 8 {
+		i := (bits - 1) / 8
+		sum := int(bytes[i]) + n&0xff
+		bytes[i] = byte(sum)
+		bits -= 8
+	}
+	next, _ := netip.AddrFromSlice(bytes)
+	return next
+}
+
 // Names returns the names of the rule's conditions.
 func (r *Rule) Names() []string {
 	names := make([]string, len(r.conditions))
@@ -54,15 +113,14 @@ func (r *Rule) has(condition string) bool {
 }
 
 // withValue returns the condition with a value, and whether it is counted. If
-// it counts networks, an IPv6 address is cut to its network.
+// it counts networks, an IPv6 address is cut to its network. Exempt networks
+// hold for conditions that count addresses only: in another one the caller may
+// send any text, also one that looks like an address.
 func (c *condition) withValue(given string, ipv6Bits int) (filled throttler.Condition, counted bool, err error) {
-	request := new(Request)
-	if addr, err := netip.ParseAddr(given); err == nil {
-		request.Addr = addr
-	}
-	value := given
-	if parts := c.value.parts; len(parts) == 2 && (parts[0].attribute == "address" || parts[0].attribute == "network") {
-		if !request.Addr.IsValid() {
+	request, value := new(Request), given
+	if c.value.isAddress() {
+		request.Addr, err = netip.ParseAddr(given)
+		if err != nil {
 			return throttler.Condition{}, false, fmt.Errorf("condition %s counts addresses, and %q is not one", c.Name, given)
 		}
 		value, _ = c.value.value(request, "", ipv6Bits)
