@@ -9,6 +9,7 @@
 //	throttler check rules.yaml
 //	throttler try rules.yaml < access.log
 //	throttler serve -rules rules.yaml
+//	throttler health
 //
 // docs/service.md is its manual. The exit status is 0 on success, 1 if a server
 // does not answer or a rule file is wrong, and 2 if the command line is wrong.
@@ -25,6 +26,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	status := cli.Run(ctx, os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
 	stop()
 	os.Exit(status)

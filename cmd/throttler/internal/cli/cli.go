@@ -11,12 +11,15 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"runtime"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/ops"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/version"
 	"github.com/alecthomas/kong"
 	"golang.org/x/term"
 )
@@ -37,8 +40,11 @@ type Streams struct {
 // globals are the flags of every command.
 type globals struct {
 	Servers []string `help:"memcached servers: host:port, or the path of a socket." env:"THROTTLER_SERVERS" placeholder:"HOST:PORT"`
-	Rules   string   `help:"Rule file. Its servers are used unless -servers is given." env:"THROTTLER_RULES" placeholder:"FILE"`
+	Store   string   `help:"Redis or Valkey, instead of memcached: redis://host:6379." env:"THROTTLER_STORE" placeholder:"URL"`
+	Rules   string   `help:"Rule file. Its servers are used unless -servers or -store is given." env:"THROTTLER_RULES" placeholder:"FILE"`
 	JSON    bool     `help:"Print JSON." name:"json"`
+
+	Version kong.VersionFlag `help:"Print the version." env:"-"`
 }
 
 // commands is the command line.
@@ -73,11 +79,17 @@ type commands struct {
 		Admin  string `default:"127.0.0.1:4181" help:"Address of /metrics, /tally, /healthz and /readyz. Empty disables it." placeholder:"HOST:PORT"`
 		Envoy  string `default:"127.0.0.1:4182" help:"Address for Envoy (gRPC). Empty disables it." placeholder:"HOST:PORT"`
 
-		API         string `name:"api" default:"127.0.0.1:4183" help:"Address of the JSON API. Callers need a key of THROTTLER_API_KEYS or a certificate. Empty disables it." placeholder:"HOST:PORT"`
-		APICert     string `name:"api-cert" help:"Certificate of the JSON API. Default: none, plain text." placeholder:"FILE"`
-		APICertKey  string `name:"api-cert-key" help:"Private key of that certificate." placeholder:"FILE"`
+		API        string        `name:"api" default:"127.0.0.1:4183" help:"Address of the JSON API. Callers need a key of THROTTLER_API_KEYS or a certificate. Empty disables it." placeholder:"HOST:PORT"`
+		APICert    string        `name:"api-cert" help:"Certificate of the JSON API. Default: none, plain text." placeholder:"FILE"`
+		APICertKey string        `name:"api-cert-key" help:"Private key of that certificate." placeholder:"FILE"`
+		Drain      time.Duration `default:"2s" help:"How long callers are asked to go elsewhere before the service ends."`
+
 		APIClientCA string `name:"api-client-ca" help:"CA of the certificates that callers of the JSON API must have." placeholder:"FILE"`
 	} `cmd:"" help:"Answer proxies and programs by the rule file."`
+
+	Health struct {
+		Admin string `default:"127.0.0.1:4181" help:"Address of the service's /healthz." placeholder:"HOST:PORT"`
+	} `cmd:"" help:"Fail unless a service runs here, as for a container's health check."`
 
 	Check struct {
 		File   string `arg:"" optional:"" help:"The rule file."`
@@ -91,7 +103,7 @@ type commands struct {
 
 // longFlag matches a long flag with one dash, as in the manual. The only short
 // flag is -h.
-var longFlag = regexp.MustCompile(`^-[a-z]{2,}(=|$)`)
+var longFlag = regexp.MustCompile(`^-[a-z][a-z-]*[a-z](=|$)`)
 
 // Run runs the command line args, until ctx ends, and returns the exit status.
 func Run(ctx context.Context, args []string, streams Streams) int {
@@ -104,17 +116,19 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 	exited := -1
 	parser, err := kong.New(&c,
 		kong.Name("throttler"),
-		kong.Description("Rate limits and bans, kept in memcached."),
+		kong.Description("Rate limits and bans, kept in memcached, Redis or Valkey."),
 		kong.Writers(streams.Out, streams.Err),
 		kong.Exit(func(status int) { exited = status }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.DefaultEnvars("THROTTLER"),
+		kong.Vars{"version": fmt.Sprintf("throttler %s, %s", version.String(), runtime.Version())},
 	)
 	if err != nil {
 		fmt.Fprintln(streams.Err, "throttler:", err)
 		return statusFailed
 	}
 	parsed, err := parser.Parse(args)
-	if exited >= 0 { // after -help
+	if exited >= 0 { // after -help or -version
 		return exited
 	}
 	if err != nil {
@@ -136,13 +150,16 @@ func report(w io.Writer, err error) int {
 		return statusFailed
 	}
 	fmt.Fprintln(w, "throttler:", err)
-	if errors.As(err, new(usageError)) || errors.Is(err, ops.ErrNoServers) {
+	if errors.As(err, new(usageError)) || errors.Is(err, ops.ErrNoServers) || errors.Is(err, ops.ErrWrongTarget) {
 		return statusUsage
 	}
 	return statusFailed
 }
 
 func (c *commands) run(ctx context.Context, command string, streams Streams) error {
+	if c.Store != "" && len(c.Servers) > 0 {
+		return usageError{errors.New("-servers and -store: records are kept in one of the two")}
+	}
 	switch command {
 	case "check", "check <file>":
 		return c.check(streams)
@@ -150,6 +167,8 @@ func (c *commands) run(ctx context.Context, command string, streams Streams) err
 		return c.try(ctx, streams)
 	case "serve":
 		return c.serve(ctx, streams)
+	case "health":
+		return serve.Healthy(ctx, c.Health.Admin)
 	}
 	o, err := c.operator(streams)
 	if err != nil {
@@ -220,13 +239,13 @@ func (c *commands) serve(ctx context.Context, streams Streams) error {
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
 	return serve.Run(ctx, serve.Options{
-		Rules: c.Rules, Servers: c.Servers, Listen: c.Serve.Listen, Admin: c.Serve.Admin, Envoy: c.Serve.Envoy,
+		Rules: c.Rules, Servers: c.Servers, Store: c.Store, Listen: c.Serve.Listen, Admin: c.Serve.Admin, Envoy: c.Serve.Envoy,
 		User: os.Getenv("THROTTLER_USER"), Password: os.Getenv("THROTTLER_PASSWORD"),
 		API: serve.API{
 			Listen: c.Serve.API, Keys: list(os.Getenv("THROTTLER_API_KEYS")), Token: os.Getenv("THROTTLER_TOKEN_KEY"),
 			Cert: c.Serve.APICert, CertKey: c.Serve.APICertKey, ClientCA: c.Serve.APIClientCA,
 		},
-		Log: slog.New(slog.NewTextHandler(streams.Err, nil)), Hangup: hangup,
+		Drain: c.Serve.Drain, Log: slog.New(slog.NewTextHandler(streams.Err, nil)), Hangup: hangup,
 	})
 }
 
@@ -258,7 +277,7 @@ func progress(streams Streams) io.Writer {
 
 // operator returns the Operator for the commands that need servers.
 func (c *commands) operator(streams Streams) (*ops.Operator, error) {
-	o := &ops.Operator{Servers: c.Servers, JSON: c.JSON, Out: streams.Out, Progress: progress(streams)}
+	o := &ops.Operator{Servers: c.Servers, Store: c.Store, JSON: c.JSON, Out: streams.Out, Progress: progress(streams)}
 	o.User, o.Password = os.Getenv("THROTTLER_USER"), os.Getenv("THROTTLER_PASSWORD")
 	if c.Rules == "" {
 		return o, nil
@@ -268,8 +287,8 @@ func (c *commands) operator(streams Streams) (*ops.Operator, error) {
 		return nil, err
 	}
 	o.Rules = rules
-	if len(o.Servers) == 0 {
-		o.Servers = rules.Servers
+	if len(o.Servers) == 0 && o.Store == "" {
+		o.Servers, o.Store = rules.Servers, rules.Store
 	}
 	return o, nil
 }

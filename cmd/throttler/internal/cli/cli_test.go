@@ -1,22 +1,28 @@
 package cli_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/cli"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -115,6 +121,29 @@ func TestAPersonWhoIsLockedOutIsLetInAgain(t *testing.T) {
 	assert.Equal(t, throttler.Authorized, call(t, th, "203.0.113.7", 1).Status)
 }
 
+// A lifted login is not banned again for the failures counted beside its record.
+func TestAPersonWhoIsLockedOutOfALoginIsLetInAgain(t *testing.T) {
+	all, flag := servers(t, 1)
+	p, err := pool.New(all[0].Addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { p.Close() })
+	guard := login.New(throttler.New(p))
+	addr := netip.MustParseAddr("203.0.113.7")
+	begin := func(name string) *login.Attempt {
+		a, err := guard.Begin(t.Context(), name, addr)
+		require.NoError(t, err)
+		return a
+	}
+	for i := range 51 {
+		require.NoError(t, begin(fmt.Sprint("victim", i)).Fail(t.Context()))
+	}
+	require.Equal(t, throttler.Blocked, begin("alice").Decision.Status)
+	require.Zero(t, run(t, "lift", "login", "address=203.0.113.7", flag).status)
+	for i := range 60 {
+		require.NoError(t, begin(fmt.Sprint("user", i)).Succeed(t.Context()))
+	}
+}
+
 func TestABanByHandHoldsForEveryProgram(t *testing.T) {
 	_, flag := servers(t, 3)
 	th := program(t, flag)
@@ -130,6 +159,80 @@ func TestABanByHandHoldsForEveryProgram(t *testing.T) {
 		require.NoError(t, err)
 		assert.WithinDuration(t, time.Now().Add(7*24*time.Hour), until, time.Minute)
 	}
+}
+
+// bansFile is a rule file for bans by hand.
+func bansFile(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(`
+ipv6-bits: 56
+rules:
+  - name: login
+    either:
+      - {name: ip, value: "{address}", max: 2, per: 1m}
+      - {name: net, value: "{network}", max: 2, per: 1m}
+      - {name: key, value: "{header:X-Api-Key}", max: 2, per: 1m}
+`), 0o600))
+	return path
+}
+
+func TestABanIsOfWhatTheRuleFileCounts(t *testing.T) {
+	_, flag := servers(t, 1)
+	rules := "-rules=" + bansFile(t)
+	for _, args := range [][]string{
+		{"ban", "nope", "ip=203.0.113.7", "1h"}, {"ban", "login", "adress=203.0.113.7", "1h"}, {"ban", "login", "ip=", "1h"},
+		{"ban", "login", "ip=203.0.113", "1h"}, {"lift", "login", "adress=203.0.113.7"}, {"look", "nope", "ip=203.0.113.7"},
+		{"ban", "login", "ip=2001:db8::/64", "1h"}, {"ban", "login", "ip=10.0.0.0/8", "1h"}, {"ban", "login", "ip=10.0.0.1/24", "1h"},
+	} {
+		a := run(t, append(args, flag, rules)...)
+		assert.Equal(t, 2, a.status, "%q", args)
+		assert.NotEmpty(t, a.err, "%q", args)
+		assert.Empty(t, a.out, "%q", args)
+	}
+	th := program(t, flag)
+	banned := func(condition, value string) bool {
+		d, err := th.Peek(t.Context(), throttler.Rule{Identifier: "login", Either: []throttler.Condition{{Name: condition, Value: value, Max: 2, TTL: time.Minute}}})
+		require.NoError(t, err)
+		return d.Outcomes[0].Banned
+	}
+	for typed, want := range map[string]string{
+		"ip=2001:DB8::0007": "2001:db8::7", "ip=::ffff:203.0.113.7": "203.0.113.7", "net=2001:DB8:0:1ff::9": "2001:db8:0:100::/56",
+		"net=2001:db8:0:200::/56": "2001:db8:0:200::/56", "key=2001:DB8::0007": "2001:DB8::0007", "net=203.0.113.9/32": "203.0.113.9",
+	} {
+		condition, _, _ := strings.Cut(typed, "=")
+		require.Equal(t, 0, run(t, "ban", "login", typed, "1h", flag, rules).status, typed)
+		assert.True(t, banned(condition, want), "%s as %s", typed, want)
+		require.Equal(t, 0, run(t, "lift", "login", typed, flag, rules).status, typed)
+		assert.False(t, banned(condition, want), "%s lifted", typed)
+	}
+}
+
+func TestABanOfANetworkBansItsAddresses(t *testing.T) {
+	_, flag := servers(t, 2)
+	th, rules := program(t, flag), "-rules="+bansFile(t)
+	banned := func(condition, value string) bool {
+		d, err := th.Peek(t.Context(), throttler.Rule{Identifier: "login", Either: []throttler.Condition{{Name: condition, Value: value, Max: 2, TTL: time.Minute}}})
+		require.NoError(t, err)
+		return d.Outcomes[0].Banned
+	}
+	a := run(t, "ban", "login", "ip=203.0.112.0/23", "1h", flag, rules)
+	require.Equal(t, 0, a.status, a.err)
+	assert.Equal(t, "512 values from 203.0.112.0 to 203.0.113.255: 512 banned, 0 with hits, 0 unknown\n", a.out)
+	for address, want := range map[string]bool{
+		"203.0.111.255": false, "203.0.112.0": true, "203.0.112.255": true, "203.0.113.0": true, "203.0.113.255": true, "203.0.114.0": false,
+	} {
+		assert.Equal(t, want, banned("ip", address), address)
+	}
+	require.Equal(t, 0, run(t, "ban", "login", "net=2001:db8:1:8000::/50", "1h", flag, rules).status)
+	for network, want := range map[string]bool{
+		"2001:db8:1:7f00::/56": false, "2001:db8:1:8000::/56": true, "2001:db8:1:8100::/56": true, "2001:db8:1:bf00::/56": true, "2001:db8:1:c000::/56": false,
+	} {
+		assert.Equal(t, want, banned("net", network), network)
+	}
+	require.Equal(t, 0, run(t, "lift", "login", "ip=203.0.113.0/24", flag, rules).status)
+	assert.False(t, banned("ip", "203.0.113.9"))
+	assert.True(t, banned("ip", "203.0.112.9"))
 }
 
 func TestHitsAreShownWithTheirEnds(t *testing.T) {
@@ -266,7 +369,7 @@ func TestServersComeFromTheFlagTheEnvironmentOrTheRuleFile(t *testing.T) {
 	all, flag := servers(t, 1)
 	none := run(t, "servers")
 	assert.Equal(t, 2, none.status)
-	assert.Contains(t, none.err, "no servers: give -servers, set THROTTLER_SERVERS, or name them in a rule file")
+	assert.Contains(t, none.err, "no servers: give -servers or -store, set THROTTLER_SERVERS or THROTTLER_STORE, or name them in a rule file")
 
 	assert.Contains(t, run(t, "servers", "-rules", writeRules(t, `"`+all[0].Addr+`"`)).out, all[0].Addr)
 	t.Setenv("THROTTLER_SERVERS", "127.0.0.1:1")
@@ -289,10 +392,31 @@ func TestAWrongCommandLineIsStatusTwo(t *testing.T) {
 	assert.Equal(t, 0, run(t, "-help").status)
 }
 
+func TestFlagsOfTheManualAreKnown(t *testing.T) {
+	for _, page := range []string{"service.md", "json.md", "envoy.md", "servers.md"} {
+		text, err := os.ReadFile("../../../../docs/" + page)
+		require.NoError(t, err)
+		for _, row := range regexp.MustCompile("(?m)^\\| (`-.*?) \\|").FindAllStringSubmatch(string(text), -1) {
+			for _, flag := range regexp.MustCompile("`(-[a-z-]+)`").FindAllStringSubmatch(row[1], -1) {
+				a := run(t, "serve", flag[1]+"=1s", "-rules=/nonexistent")
+				assert.NotContains(t, a.err, "unknown flag", "%s of %s", flag[1], page)
+				assert.Contains(t, a.err, "/nonexistent", "%s of %s", flag[1], page)
+			}
+		}
+	}
+	for _, flag := range []string{"-api-cert", "-api-cert-key", "-api-client-ca"} {
+		a := run(t, "serve", flag, "x", "-rules", "/nonexistent")
+		assert.Contains(t, a.err, "/nonexistent", "with a blank: %s", flag)
+	}
+}
+
 func TestCheckSaysWhatIsWrongAndWhere(t *testing.T) {
 	good := run(t, "check", writeRules(t, ""))
 	assert.Equal(t, 0, good.status, good.err)
 	assert.Regexp(t, `rules.yaml: ok\n$`, good.out)
+
+	assert.Contains(t, good.out, "rules.yaml:7:29: warning: counts the requests of all clients together")
+	assert.Equal(t, true, run(t, "check", "-json", writeRules(t, "")).states(t)[0]["warning"])
 
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	require.NoError(t, os.WriteFile(path, []byte("rules:\n  - name: a\n    either: [{name: ip, value: x, max: 0, per: 1s}]\n"), 0o600))
@@ -384,10 +508,31 @@ rules:
 	assert.Contains(t, people.out, "rule keys was not tried: the log does not have header:X-Api-Key")
 }
 
+func TestLogsOfManyServersAreRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(`
+rules:
+  - name: agents
+    for: {path: [/page], method: [GET], host: [example.org]}
+    either: [{name: agent, value: "{address} {header:User-Agent}", max: 1, per: 10s}]
+`), 0o600))
+	for name, line := range map[string]string{
+		"vhost_combined": `example.org:443 203.0.113.9 - - [21/Nov/2026:22:00:00 +0000] "GET /page HTTP/1.1" 200 12 "-" "robot"`,
+		"caddy":          `{"level":"info","ts":1795298400.5,"request":{"remote_ip":"203.0.113.9","remote_port":"1","method":"GET","host":"example.org","uri":"/page?x","headers":{"User-Agent":["robot"]}},"status":200}`,
+		"nginx":          `{"time_iso8601":"2026-11-21T22:00:00+00:00","remote_addr":"203.0.113.9","request":"GET /page HTTP/1.1","host":"example.org","http_user_agent":"robot"}`,
+		"nginx by parts": `{"time_local":"21/Nov/2026:22:00:00 +0000","remote_addr":"203.0.113.9","request_method":"GET","request_uri":"/page","host":"example.org","http_user_agent":"robot"}`,
+		"traefik":        `{"ClientHost":"203.0.113.9","RequestMethod":"GET","RequestPath":"/page","RequestHost":"example.org","StartUTC":"2026-11-21T22:00:00.1Z","request_User-Agent":"robot"}`,
+	} {
+		tried := runWith(t, line+"\n"+line+"\n", "try", path)
+		assert.Equal(t, 0, tried.status, "%s: %s", name, tried.err)
+		assert.Contains(t, tried.out, "2 requests from 2026-11-21T22:00:00Z to 2026-11-21T22:00:00Z: 1 (50.00 %) would have been blocked", name)
+	}
+}
+
 func TestALogInAnotherFormatIsAnError(t *testing.T) {
 	tried := runWith(t, "{\"json\": 1}\n", "try", writeRules(t, ""))
 	assert.Equal(t, 1, tried.status)
-	assert.Contains(t, tried.err, "no line is in the common or combined log format")
+	assert.Contains(t, tried.err, "no line is in the common, combined or vhost_combined log format, or in JSON: no time")
 	missing := run(t, "try", "/nonexistent.yaml")
 	assert.Equal(t, 1, missing.status)
 }
@@ -403,12 +548,73 @@ func TestAttackersDoNotWriteToTheTerminal(t *testing.T) {
 func TestAnInterruptEndsACommand(t *testing.T) {
 	all, flag := servers(t, 1)
 	all[0].Pause()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	start := time.Now()
-	status := cli.Run(ctx, []string{"list", flag}, cli.Streams{Out: new(bytes.Buffer), Err: new(bytes.Buffer)})
-	assert.Equal(t, 1, status)
-	assert.Less(t, time.Since(start), 3*time.Second)
+	for _, args := range [][]string{
+		{"list"}, {"servers"}, {"look", "login", "ip=1"}, {"ban", "login", "ip=1", "1h"}, {"lift", "login", "ip=1"},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(200*time.Millisecond, cancel)
+		start := time.Now()
+		status := cli.Run(ctx, append(args, flag), cli.Streams{Out: new(bytes.Buffer), Err: new(bytes.Buffer)})
+		assert.Equal(t, 1, status, args)
+		assert.Less(t, time.Since(start), 2*time.Second, args)
+	}
+}
+
+// flakyList is a proxy of a server whose first lists of keys end early: the first
+// is refused, the second is cut off.
+func flakyList(t *testing.T, server string) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	var lists atomic.Int64
+	serve := func(conn net.Conn) {
+		defer conn.Close()
+		upstream, err := net.Dial("tcp", server)
+		if err != nil {
+			return
+		}
+		defer upstream.Close()
+		go io.Copy(conn, upstream)
+		for r := bufio.NewReader(conn); ; {
+			line, err := r.ReadString('\n')
+			if err != nil {
+				return
+			}
+			if strings.HasPrefix(line, "lru_crawler") {
+				switch lists.Add(1) {
+				case 1, 2: // "hash", and then "all"
+					io.WriteString(conn, "BUSY currently processing crawler request\r\n")
+					continue
+				case 3:
+					io.WriteString(conn, "key=login%23ip%2310.0.0.1 exp=-1 la=1\r\n")
+					return
+				}
+			}
+			io.WriteString(upstream, line)
+		}
+	}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go serve(conn)
+		}
+	}()
+	return l.Addr().String()
+}
+
+func TestAListThatIsRefusedOrCutOffIsBegunAgain(t *testing.T) {
+	all, flag := servers(t, 1)
+	th := program(t, flag)
+	for i := range 500 {
+		call(t, th, fmt.Sprint("10.0.0.", i), 1)
+	}
+	listed := run(t, "list", "-all", "-json", "-servers="+flakyList(t, all[0].Addr))
+	require.Equal(t, 0, listed.status, listed.err)
+	assert.Len(t, listed.states(t), 501)
 }
 
 func TestAServerThatWantsALoginGetsIt(t *testing.T) {

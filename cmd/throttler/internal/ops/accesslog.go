@@ -19,15 +19,25 @@ type entry struct {
 	request rulefile.Request
 }
 
-// parseEntry parses a line in the common or the combined log format:
+// parseEntry parses a line in the common or the combined log format, in Apache's
+// vhost_combined, which has the host and a port before it, or a JSON object:
 //
 //	203.0.113.7 - alice [21/Nov/2026:22:00:00 +0000] "GET / HTTP/1.1" 200 12 "referer" "agent"
 //
 // Further fields are ignored.
 func parseEntry(line string) (entry, error) {
+	if strings.HasPrefix(line, "{") {
+		return parseJSON(line)
+	}
 	fields, err := logFields(line)
 	if err != nil {
 		return entry{}, err
+	}
+	host := ""
+	if len(fields) > 1 {
+		if _, err := netip.ParseAddr(fields[1]); err == nil { // the address comes second
+			host, fields = fields[0], fields[1:]
+		}
 	}
 	if len(fields) < 7 {
 		return entry{}, fmt.Errorf("%d fields, want 7 or more", len(fields))
@@ -39,6 +49,7 @@ func parseEntry(line string) (entry, error) {
 	if e.request.Addr, err = netip.ParseAddr(fields[0]); err != nil {
 		return entry{}, err
 	}
+	e.request.Host = host
 	method, rest, _ := strings.Cut(fields[4], " ")
 	target, _, _ := strings.Cut(rest, " ")
 	e.request.Method, e.request.Target, e.request.Header = method, target, make(http.Header)
@@ -54,13 +65,13 @@ func parseEntry(line string) (entry, error) {
 	return e, nil
 }
 
-// inLog reports whether the log formats have an attribute.
-func inLog(attribute string) bool {
+// inLog reports whether a log has an attribute. hasHost says so of the host.
+func inLog(attribute string, hasHost bool) bool {
 	name, header, isHeader := strings.Cut(attribute, ":")
 	if isHeader {
 		return name == "header" && (strings.EqualFold(header, "Referer") || strings.EqualFold(header, "User-Agent"))
 	}
-	return name != "host"
+	return name != "host" || hasHost
 }
 
 // logFields splits a line at blanks outside of "" and [].

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -25,17 +26,25 @@ const batch = 200
 // not answer or do not list their keys; those of the others are shown all the
 // same.
 func (o *Operator) List(ctx context.Context, identifier string, bansOnly, all bool) error {
-	if len(o.Servers) == 0 {
+	places := o.Servers
+	if o.Store != "" {
+		places = []string{""}
+	}
+	if len(places) == 0 {
 		return ErrNoServers
 	}
-	found := make([][]State, len(o.Servers))
-	errs := make([]error, len(o.Servers))
+	found := make([][]State, len(places))
+	errs := make([]error, len(places))
 	progress := newProgress(o.Progress, "records")
 	var each sync.WaitGroup
-	for i, server := range o.Servers {
+	for i, server := range places {
 		each.Go(func() {
 			l := &listing{o: o, server: server, identifier: identifier, bansOnly: bansOnly, all: all, progress: progress}
-			errs[i] = l.run(ctx)
+			if o.Store != "" {
+				errs[i] = o.listRedis(ctx, l)
+			} else {
+				errs[i] = l.run(ctx)
+			}
 			found[i] = l.states
 		})
 	}
@@ -68,50 +77,77 @@ type listing struct {
 	states        []State
 }
 
-// run goes through all keys of the server. Keys and records need a connection
-// each: a list of keys occupies its own until the end.
+// tries is how often a list is begun that the server cuts off, or refuses
+// because it makes another one.
+const tries = 5
+
+// run goes through all keys of the server.
 func (l *listing) run(ctx context.Context) error {
+	var err error
+	for range tries {
+		if err = l.tryRun(ctx); err == nil || !worthAnotherTry(err) {
+			break
+		}
+		l.states = nil
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, memcached.ErrRefused) && !errors.Is(err, memcached.ErrBusy):
+		return fmt.Errorf("server %s does not list its keys; look up values by name: %w", l.server, err)
+	}
+	return fmt.Errorf("server %s: %w", l.server, err)
+}
+
+func worthAnotherTry(err error) bool {
+	return errors.Is(err, memcached.ErrBusy) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)
+}
+
+// tryRun needs two connections: a list of keys occupies its own until the end.
+func (l *listing) tryRun(ctx context.Context) error {
 	keys, err := l.o.dialer().Dial(ctx, l.server)
 	if err != nil {
-		return fmt.Errorf("server %s: %w", l.server, err)
+		return err
 	}
 	defer keys.Close()
 	values, err := l.o.dialer().Dial(ctx, l.server)
 	if err != nil {
-		return fmt.Errorf("server %s: %w", l.server, err)
+		return err
 	}
 	defer values.Close()
 	if stats, err := values.Stats(); err == nil {
 		total, _ := strconv.Atoi(stats["curr_items"])
 		l.progress.expect(total)
 	}
-	if err := l.walk(keys, values); err != nil {
-		if errors.Is(err, memcached.ErrRefused) {
-			return fmt.Errorf("server %s does not list its keys; look up values by name: %w", l.server, err)
-		}
-		return fmt.Errorf("server %s: %w", l.server, err)
-	}
-	return nil
+	return l.walk(keys, values)
 }
 
+// walk reads the list of keys to its end before the records: a server that must
+// wait for its reader ends the list early.
 func (l *listing) walk(keys, values *memcached.Conn) error {
 	var wanted []string
 	for key, err := range keys.Keys() {
 		if err != nil {
 			return err
 		}
-		l.progress.add(1)
-		if !l.wants(key) {
-			continue
-		}
-		if wanted = append(wanted, key); len(wanted) == batch {
-			if err := l.read(values, wanted); err != nil {
-				return err
-			}
-			wanted = wanted[:0]
+		if l.wants(key) {
+			wanted = append(wanted, key)
+		} else {
+			l.progress.add(1)
 		}
 	}
-	return l.read(values, wanted)
+	for some := range slices.Chunk(wanted, batch) {
+		if err := l.read(values, some); err != nil {
+			return err
+		}
+		l.progress.add(len(some))
+	}
+	return nil
 }
 
 // wants reports whether key may be a record for the list.
@@ -126,9 +162,14 @@ func (l *listing) wants(key string) bool {
 // read adds the records of keys to the list.
 func (l *listing) read(values *memcached.Conn, keys []string) error {
 	items, err := values.Values(keys)
-	if err != nil {
-		return err
+	if err == nil {
+		l.add(items)
 	}
+	return err
+}
+
+// add adds records to the list.
+func (l *listing) add(items map[string][]byte) {
 	now := time.Now()
 	for key, value := range items {
 		r, err := throttler.Inspect(value)
@@ -145,7 +186,6 @@ func (l *listing) read(values *memcached.Conn, keys []string) error {
 			l.states = append(l.states, s)
 		}
 	}
-	return nil
 }
 
 func (l *listing) belongs(s *State) bool {

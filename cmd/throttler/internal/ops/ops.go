@@ -20,6 +20,7 @@ import (
 // An Operator carries out an operator's commands.
 type Operator struct {
 	Servers  []string       // of memcached
+	Store    string         // URL of Redis or Valkey, instead of Servers
 	Rules    *rulefile.File // for the limits; may be nil
 	User     string         // of a memcached with -Y
 	Password string
@@ -29,7 +30,7 @@ type Operator struct {
 }
 
 // ErrNoServers is the error of a command that needs servers and has none.
-var ErrNoServers = errors.New("no servers: give -servers, set THROTTLER_SERVERS, or name them in a rule file")
+var ErrNoServers = errors.New("no servers: give -servers or -store, set THROTTLER_SERVERS or THROTTLER_STORE, or name them in a rule file")
 
 // A Target is one value of a condition.
 type Target struct{ Condition, Value string }
@@ -55,13 +56,11 @@ func (o *Operator) dialer() memcached.Dialer {
 	return memcached.Dialer{User: o.User, Password: o.Password}
 }
 
-// rule returns a rule with the targets. Its limits do not matter.
-func rule(identifier string, targets []Target) throttler.Rule {
-	r := throttler.Rule{Identifier: identifier}
-	for _, t := range targets {
-		r.Either = append(r.Either, throttler.Condition{Name: t.Condition, Value: t.Value, Max: 1, TTL: time.Minute})
-	}
-	return r
+// rule returns a rule with a target. Its limits do not matter.
+func rule(identifier string, t Target) throttler.Rule {
+	return throttler.Rule{Identifier: identifier, Either: []throttler.Condition{
+		{Name: t.Condition, Value: t.Value, Max: 1, TTL: time.Minute},
+	}}
 }
 
 // print writes answer as JSON, or else the table that rows writes, with columns

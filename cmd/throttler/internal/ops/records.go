@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
+	"golang.org/x/sync/errgroup"
 )
 
 // A State is the state of a value.
@@ -79,9 +83,18 @@ func (o *Operator) limit(s *State, now time.Time) {
 	s.Full = s.Hits >= c.Max
 }
 
-// servers connects to the operator's servers.
-func (o *Operator) servers() (*pool.Pool, error) {
-	if len(o.Servers) == 0 {
+// A store is where the records are.
+type store interface {
+	throttler.Client
+	io.Closer
+}
+
+// open connects to the operator's store.
+func (o *Operator) open() (store, error) {
+	switch {
+	case o.Store != "":
+		return o.openRedis()
+	case len(o.Servers) == 0:
 		return nil, ErrNoServers
 	}
 	p, err := pool.New(o.Servers...)
@@ -98,53 +111,159 @@ const patience = 3 * time.Second
 
 // Look shows the states of targets.
 func (o *Operator) Look(ctx context.Context, identifier string, targets []Target) error {
-	p, err := o.servers()
-	if err != nil {
-		return err
-	}
-	defer p.Close()
-	return o.show(ctx, p, identifier, targets)
+	return o.each(ctx, identifier, targets, nil)
 }
 
 // Ban bans targets for d and shows their states.
 func (o *Operator) Ban(ctx context.Context, identifier string, targets []Target, d time.Duration) error {
-	p, err := o.servers()
-	if err != nil {
-		return err
-	}
-	defer p.Close()
-	err = throttler.New(p).Ban(ctx, rule(identifier, targets), d)
-	return errors.Join(err, o.show(ctx, p, identifier, targets))
+	return o.each(ctx, identifier, targets, func(t *throttler.Throttler, r throttler.Rule) error { return t.Ban(ctx, r, d) })
 }
 
 // Lift lifts the bans of targets, forgets their hits, and shows their states.
 func (o *Operator) Lift(ctx context.Context, identifier string, targets []Target) error {
-	p, err := o.servers()
+	return o.each(ctx, identifier, targets, func(t *throttler.Throttler, r throttler.Rule) error {
+		err := t.Reset(ctx, r)
+		guard := login.New(t) // if it is a login's: what is counted beside it
+		guard.Identifier = identifier
+		for _, c := range r.Conditions() {
+			err = errors.Join(err, guard.LiftRecord(ctx, c.Name, c.Value))
+		}
+		return err
+	})
+}
+
+// each does what change says to the records of targets, unless it is nil, and
+// shows their states. It ends with ctx, whatever the servers do.
+func (o *Operator) each(ctx context.Context, identifier string, targets []Target, change func(*throttler.Throttler, throttler.Rule) error) error {
+	targets, err := o.expand(identifier, targets)
 	if err != nil {
 		return err
 	}
-	defer p.Close()
-	err = throttler.New(p).Reset(ctx, rule(identifier, targets))
-	return errors.Join(err, o.show(ctx, p, identifier, targets))
+	p, err := o.open()
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	var states []State
+	go func() {
+		defer p.Close()
+		var err error
+		if change != nil {
+			err = changeAll(identifier, targets, func(r throttler.Rule) error { return change(throttler.New(p), r) })
+		}
+		states = o.states(p, identifier, targets)
+		ended <- err
+	}()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-ended:
+		return errors.Join(err, o.show(states))
+	}
 }
 
-// show prints the states of targets.
-func (o *Operator) show(ctx context.Context, p *pool.Pool, identifier string, targets []Target) error {
-	states := make([]State, len(targets))
-	var errs []error
-	for i, t := range targets {
-		states[i] = o.state(p, identifier, t)
-		errs = append(errs, states[i].Err)
-		if ctx.Err() != nil {
-			return ctx.Err()
+// expand returns the targets as the rule file counts them: in the canonical form
+// of their condition, and instead of a network the values in it. Without a file
+// they are taken as they are.
+func (o *Operator) expand(identifier string, targets []Target) ([]Target, error) {
+	if o.Rules == nil || strings.HasPrefix(identifier, rulefile.Reserved) || strings.HasPrefix(identifier, rulefile.EnvoyRule) {
+		return targets, nil
+	}
+	rule := o.Rules.Rule(identifier)
+	if rule == nil {
+		return nil, wrongTarget{fmt.Errorf("the rule file has no rule %q", identifier)}
+	}
+	var all []Target
+	for _, t := range targets {
+		values, err := rule.Expand(t.Condition, t.Value)
+		if err != nil {
+			return nil, wrongTarget{err}
+		}
+		for _, value := range values {
+			all = append(all, Target{t.Condition, value})
 		}
 	}
-	err := o.print(states, func(w io.Writer) { table(w, states, time.Now()) })
-	return errors.Join(append(errs, err)...)
+	return all, nil
+}
+
+// A wrongTarget is an error of the command line. It matches ErrWrongTarget.
+type wrongTarget struct{ error }
+
+func (wrongTarget) Is(target error) bool { return target == ErrWrongTarget }
+
+// ErrWrongTarget matches the error of a command whose rule or values the rule
+// file does not know.
+var ErrWrongTarget = errors.New("unknown to the rule file")
+
+// atOnce is the number of records that are changed at the same time.
+const atOnce = 64
+
+// changeAll does what change says to each target. Its error names the first that
+// failed.
+func changeAll(identifier string, targets []Target, change func(throttler.Rule) error) error {
+	var all errgroup.Group
+	all.SetLimit(atOnce)
+	for _, t := range targets {
+		all.Go(func() error { return change(rule(identifier, t)) })
+	}
+	return all.Wait()
+}
+
+// states returns the states of targets.
+func (o *Operator) states(p store, identifier string, targets []Target) []State {
+	states := make([]State, len(targets))
+	var all errgroup.Group
+	all.SetLimit(atOnce)
+	for i, t := range targets {
+		all.Go(func() error {
+			states[i] = o.state(p, identifier, t)
+			return nil
+		})
+	}
+	all.Wait()
+	return states
+}
+
+// shownAtMost is the number of states that are shown as a table: more are
+// summed up.
+const shownAtMost = 100
+
+// show prints states. The error joins theirs.
+func (o *Operator) show(states []State) error {
+	err := o.print(states, func(w io.Writer) {
+		if len(states) > shownAtMost {
+			sumUp(w, states)
+			return
+		}
+		table(w, states, time.Now())
+	})
+	errs := []error{err}
+	for i := range states {
+		if states[i].Err != nil && len(errs) < 10 {
+			errs = append(errs, states[i].Err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func sumUp(w io.Writer, states []State) {
+	banned, hit, unknown := 0, 0, 0
+	for i := range states {
+		switch s := &states[i]; {
+		case s.Err != nil:
+			unknown++
+		case s.BannedUntil != nil:
+			banned++
+		case !s.Empty():
+			hit++
+		}
+	}
+	fmt.Fprintf(w, "%d values from %s to %s: %d banned, %d with hits, %d unknown\n", len(states),
+		printable(states[0].Value), printable(states[len(states)-1].Value), banned, hit, unknown)
 }
 
 // state returns the state of a target.
-func (o *Operator) state(p *pool.Pool, identifier string, t Target) (s State) {
+func (o *Operator) state(p store, identifier string, t Target) (s State) {
 	key := throttler.RecordKey(identifier, t.Condition, t.Value)
 	now := time.Now()
 	item, err := p.Get(key)

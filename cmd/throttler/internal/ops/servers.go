@@ -29,6 +29,10 @@ type Server struct {
 // ServerStates shows the state of the servers. The error names those that do
 // not answer.
 func (o *Operator) ServerStates(ctx context.Context) error {
+	if o.Store != "" {
+		states, err := o.redisStates(ctx)
+		return errors.Join(err, o.printServers(states))
+	}
 	if len(o.Servers) == 0 {
 		return ErrNoServers
 	}
@@ -45,13 +49,16 @@ func (o *Operator) ServerStates(ctx context.Context) error {
 		})
 	}
 	each.Wait()
-	err := o.print(states, func(w io.Writer) {
+	return errors.Join(append(errs, o.printServers(states))...)
+}
+
+func (o *Operator) printServers(states []Server) error {
+	return o.print(states, func(w io.Writer) {
 		fmt.Fprintln(w, "SERVER\tSTATE\tVERSION\tUP FOR\tITEMS\tMEMORY\tCONNECTIONS\tFORGOTTEN")
 		for i := range states {
 			states[i].row(w)
 		}
 	})
-	return errors.Join(append(errs, err)...)
 }
 
 // askServer returns the state of a server.
@@ -88,6 +95,9 @@ func (s *Server) row(w io.Writer) {
 		return
 	}
 	memory := fmt.Sprintf("%s of %s", size(s.Bytes), size(s.MaxBytes))
+	if s.MaxBytes == 0 {
+		memory = size(s.Bytes) // without a bound
+	}
 	fmt.Fprintf(w, "%s\tup\t%s\t%s\t%d\t%s\t%d\t%s\n", printable(s.Server), printable(s.Version), in(time.Now(), s.Started), s.Items, memory, s.Conns, s.forgotten())
 }
 

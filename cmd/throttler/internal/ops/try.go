@@ -70,7 +70,7 @@ func (o *Operator) Try(ctx context.Context, log io.Reader, size int64) error {
 		return err
 	}
 	if trial.Requests == 0 && trial.Lines > 0 {
-		return fmt.Errorf("no line is in the common or combined log format: %w", trial.firstSkipped)
+		return fmt.Errorf("no line is in the common, combined or vhost_combined log format, or in JSON: %w", trial.firstSkipped)
 	}
 	return nil
 }
@@ -78,7 +78,7 @@ func (o *Operator) Try(ctx context.Context, log io.Reader, size int64) error {
 // replay decides each line of a log.
 func (o *Operator) replay(ctx context.Context, log io.Reader, size int64) (*Trial, *tally.Tally, error) {
 	trial := &Trial{}
-	rules := trial.possible(o.Rules)
+	var rules *rulefile.File // that the log has all attributes for, by its first line
 	counts := tally.New()
 	var simulation throttler.Simulation
 	progress := newProgress(o.Progress, "bytes")
@@ -98,6 +98,9 @@ func (o *Operator) replay(ctx context.Context, log io.Reader, size int64) (*Tria
 			trial.firstSkipped = cmp.Or(trial.firstSkipped, err)
 			continue
 		}
+		if rules == nil {
+			rules = trial.possible(o.Rules, e.request.Host != "")
+		}
 		if err := trial.decide(ctx, rules, &simulation, counts, &e); err != nil {
 			return nil, nil, err
 		}
@@ -107,11 +110,11 @@ func (o *Operator) replay(ctx context.Context, log io.Reader, size int64) (*Tria
 
 // possible returns the rules that the log has all attributes for, and notes the
 // others.
-func (t *Trial) possible(file *rulefile.File) *rulefile.File {
+func (t *Trial) possible(file *rulefile.File, hasHost bool) *rulefile.File {
 	rules := *file
 	rules.Rules = nil
 	for _, r := range file.Rules {
-		missing := slices.DeleteFunc(r.Uses(), inLog)
+		missing := slices.DeleteFunc(r.Uses(), func(a string) bool { return inLog(a, hasHost) })
 		if len(missing) == 0 {
 			rules.Rules = append(rules.Rules, r)
 			continue
@@ -190,21 +193,18 @@ func (t *Trial) report(w io.Writer) {
 	}
 }
 
-// Check shows the mistakes in a rule file. It returns ErrWrong if there are
-// any.
+// Check shows the mistakes in a rule file, or else its warnings. It returns
+// ErrWrong if there are mistakes.
 func (o *Operator) Check(path string) error {
-	_, err := rulefile.Load(path)
-	var problems rulefile.Problems
+	file, err := rulefile.Load(path)
+	problems := rulefile.Problems{} // [] in JSON
 	if err != nil && !errors.As(err, &problems) {
 		return err
 	}
-	if problems == nil {
-		problems = rulefile.Problems{} // [] in JSON
+	if err == nil {
+		problems = append(problems, file.Warnings...)
 	}
 	printErr := o.print(problems, func(w io.Writer) {
-		if len(problems) == 0 {
-			fmt.Fprintf(w, "%s: ok\n", path)
-		}
 		for _, p := range problems {
 			fmt.Fprintf(w, "%v\n", p)
 			for line := range strings.Lines(p.Excerpt) {
@@ -212,8 +212,11 @@ func (o *Operator) Check(path string) error {
 			}
 			fmt.Fprintln(w)
 		}
+		if err == nil {
+			fmt.Fprintf(w, "%s: ok\n", path)
+		}
 	})
-	if len(problems) > 0 {
+	if err != nil {
 		return errors.Join(ErrWrong, printErr)
 	}
 	return printErr

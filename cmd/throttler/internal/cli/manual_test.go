@@ -1,0 +1,63 @@
+package cli_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// asRoot returns the output of a script that needs a network of its own, and so
+// root or sudo.
+func asRoot(t *testing.T, script string, args ...string) string {
+	t.Helper()
+	command := append([]string{script}, args...)
+	if os.Getuid() != 0 {
+		if exec.Command("sudo", "-n", "true").Run() != nil && os.Getenv("THROTTLER_REQUIRE_MEMCACHED") != "1" {
+			skiptest.Skip(t, "networks for programs of tests need root, or sudo without a password")
+		}
+		command = append([]string{"sudo", "-n", "--preserve-env=PATH,HOME"}, command...)
+	}
+	output, err := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	return string(output)
+}
+
+func needAll(t *testing.T) {
+	t.Helper()
+	for program, pkg := range map[string]string{
+		"unshare": "util-linux", "ip": "iproute2", "curl": "curl", "python3": "python3",
+		"nginx": "nginx", "caddy": "caddy", "haproxy": "haproxy", "memcached": "memcached", "prometheus": "prometheus",
+	} {
+		need(t, program, pkg)
+	}
+}
+
+func TestThePagesConfigurationsRunAsTheyStand(t *testing.T) {
+	needAll(t)
+	output := asRoot(t, "../../examples/pages.sh", built(t), "../../../../docs")
+	t.Log("\n" + output)
+	for _, page := range []string{"nginx", "caddy", "haproxy"} {
+		assert.Contains(t, output, page+".md: 200 200 200 429\n")
+	}
+	for _, rules := range []string{"rules.md 1", "envoy.md 2", "envoy.md 3", "json.md 1"} {
+		assert.Contains(t, output, rules+": rules.yaml: ok\n")
+	}
+	assert.Contains(t, output, `json.md: "status":"authorized"`)
+}
+
+// The output tells how long each step takes: go test -v -run FirstFiveMinutes.
+func TestAnOperatorsFirstFiveMinutes(t *testing.T) {
+	needAll(t)
+	output := asRoot(t, "../../examples/first-minutes.sh")
+	t.Log("\n" + output)
+	lines := strings.Split(strings.TrimSpace(output), "\n")
+	last := lines[len(lines)-1]
+	assert.Regexp(t, `^ *\d{1,6} ms  done: the request passes again$`, last, "within 1,000 s at the very most")
+	assert.Contains(t, output, `"values":[[`, "the metric has points in time")
+	assert.Regexp(t, `(?m)^pages +address +127.0.0.1 +\d{4}-\d\d-\d\d .* in (1h0m|59m\d+s)`, output, "the ban is listed")
+}

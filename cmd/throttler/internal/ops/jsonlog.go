@@ -1,0 +1,118 @@
+package ops
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// A jsonLine is a line of a log in JSON: by Caddy, by Traefik, or by nginx with
+// the names of its variables.
+type jsonLine struct {
+	// Caddy
+	TS      float64 `json:"ts"` // seconds since the Unix epoch
+	Request json.RawMessage
+
+	// nginx; Request is "GET / HTTP/1.1" there
+	TimeISO   string `json:"time_iso8601"`
+	TimeLocal string `json:"time_local"`
+	Remote    string `json:"remote_addr"`
+	User      string `json:"remote_user"`
+	Method    string `json:"request_method"`
+	URI       string `json:"request_uri"`
+	Host      string `json:"host"`
+	Referer   string `json:"http_referer"`
+	Agent     string `json:"http_user_agent"`
+
+	// Traefik
+	StartUTC      string
+	ClientHost    string
+	RequestMethod string
+	RequestPath   string
+	RequestHost   string
+}
+
+// A caddyRequest is the field request of Caddy.
+type caddyRequest struct {
+	RemoteIP string      `json:"remote_ip"`
+	ClientIP string      `json:"client_ip"`
+	Method   string      `json:"method"`
+	Host     string      `json:"host"`
+	URI      string      `json:"uri"`
+	Headers  http.Header `json:"headers"`
+}
+
+// parseJSON parses a line of a log in JSON.
+func parseJSON(line string) (entry, error) {
+	var l jsonLine
+	if err := json.Unmarshal([]byte(line), &l); err != nil {
+		return entry{}, err
+	}
+	var caddy caddyRequest
+	var request string // of nginx
+	if json.Unmarshal(l.Request, &caddy) != nil {
+		json.Unmarshal(l.Request, &request) // "" if it is neither
+	}
+	var e entry
+	var err error
+	if e.at, err = l.at(); err != nil {
+		return entry{}, err
+	}
+	client := cmp.Or(caddy.ClientIP, caddy.RemoteIP, l.Remote, l.ClientHost)
+	if host, _, err := net.SplitHostPort(client); err == nil {
+		client = host
+	}
+	if e.request.Addr, err = netip.ParseAddr(client); err != nil {
+		return entry{}, fmt.Errorf("no address of a client: %w", err)
+	}
+	method, rest, _ := strings.Cut(request, " ")
+	target, _, _ := strings.Cut(rest, " ")
+	e.request.Method = cmp.Or(caddy.Method, l.Method, l.RequestMethod, method)
+	e.request.Target = cmp.Or(caddy.URI, l.URI, l.RequestPath, target)
+	e.request.Host = cmp.Or(caddy.Host, l.Host, l.RequestHost)
+	if e.request.Method == "" || e.request.Target == "" {
+		return entry{}, errors.New("no method or no path")
+	}
+	e.request.Header = l.header(caddy.Headers)
+	return e, nil
+}
+
+// at returns the time of the request.
+func (l *jsonLine) at() (time.Time, error) {
+	switch {
+	case l.TimeISO != "":
+		return time.Parse(time.RFC3339, l.TimeISO)
+	case l.TimeLocal != "":
+		return time.Parse(logTime, l.TimeLocal)
+	case l.StartUTC != "":
+		return time.Parse(time.RFC3339, l.StartUTC)
+	case l.TS > 0:
+		seconds, part := math.Modf(l.TS)
+		return time.Unix(int64(seconds), int64(part*1e9)), nil
+	}
+	return time.Time{}, errors.New("no time: want ts, time_iso8601, time_local or StartUTC")
+}
+
+// header returns the header fields that are known.
+func (l *jsonLine) header(h http.Header) http.Header {
+	if h == nil {
+		h = make(http.Header)
+	}
+	for name, value := range map[string]string{"Referer": l.Referer, "User-Agent": l.Agent} {
+		if value != "" && value != "-" {
+			h.Set(name, value)
+		}
+	}
+	if l.User != "" && l.User != "-" {
+		basic := http.Request{Header: h}
+		basic.SetBasicAuth(l.User, "")
+	}
+	return h
+}
