@@ -6,17 +6,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/url"
-	"slices"
+	"math"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -28,7 +25,7 @@ import (
 )
 
 // maxDescriptors is the largest number of descriptors in a request.
-const maxDescriptors = 100
+const maxDescriptors = 1000
 
 // A Service answers Envoy's requests.
 type Service struct {
@@ -48,8 +45,9 @@ func New(rules *rulefile.Source, t *throttler.Throttler, log *slog.Logger) *Serv
 // request is over the limit if any of them is.
 //
 // The error is InvalidArgument for a request without a domain or descriptors,
-// with too many descriptors, or for an invalid limit. It is Unavailable if the
-// back end failed and the rule file says failure: closed. Envoy then follows
+// with too many descriptors, or of which every descriptor has an invalid limit.
+// Beside others, such a descriptor has the code UNKNOWN. It is Unavailable if the
+// backend failed and the rule file says failure: closed. Envoy then follows
 // its failure_mode_deny.
 func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
 	switch n := len(r.Descriptors); {
@@ -61,25 +59,27 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 		return nil, status.Errorf(codes.InvalidArgument, "%d descriptors, want at most %d", n, maxDescriptors)
 	}
 	file := s.rules.File()
-	answers := make([]answer, len(r.Descriptors))
+	questions := ask(file, r)
+	answers := make([]answer, len(questions))
 	var others sync.WaitGroup
-	for i := 1; i < len(r.Descriptors); i++ {
-		others.Go(func() { answers[i] = s.decide(ctx, file, r, r.Descriptors[i]) })
+	for i := 1; i < len(questions); i++ {
+		others.Go(func() { answers[i] = s.decide(ctx, &questions[i]) })
 	}
-	answers[0] = s.decide(ctx, file, r, r.Descriptors[0])
+	answers[0] = s.decide(ctx, &questions[0])
 	others.Wait()
 	return respond(file, answers)
 }
 
-// Server returns a gRPC server with the service, health checks and reflection.
-func (s *Service) Server() *grpc.Server {
+// Server returns a gRPC server with the service, health checks and reflection,
+// and what sets the state that the checks tell.
+func (s *Service) Server() (*grpc.Server, *health.Server) {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.ConnectionTimeout(connectTimeout))
 	rls.RegisterRateLimitServiceServer(server, s)
 	checks := health.NewServer() // SERVING for the server as a whole
 	checks.SetServingStatus(rls.RateLimitService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(server, checks)
 	reflection.Register(server)
-	return server
+	return server, checks
 }
 
 // The bounds of a request, in bytes, and of the start of a connection.
@@ -91,27 +91,32 @@ const (
 // An answer is the result of one descriptor.
 type answer struct {
 	status     *rls.RateLimitResponse_DescriptorStatus
+	quota      bool          // of several, all must be used up
 	retryAfter time.Duration // if over the limit
 	rule       string        // the one that blocks
 	banned     bool
-	err        error // of the back end
-	wrong      error // of the rule
+	err        error // of the backend
+	wrong      error // of the descriptor
 }
 
 // decide decides a descriptor by each rule that applies, until one blocks it.
-func (s *Service) decide(ctx context.Context, file *rulefile.File, r *rls.RateLimitRequest, d *common.RateLimitDescriptor) answer {
-	a := answer{status: &rls.RateLimitResponse_DescriptorStatus{Code: rls.RateLimitResponse_OK}}
-	for _, rule := range rulesFor(file, r.Domain, d) {
-		decision, err := s.ask(ctx, rule, hits(r, d))
+func (s *Service) decide(ctx context.Context, q *question) answer {
+	a := answer{status: &rls.RateLimitResponse_DescriptorStatus{Code: rls.RateLimitResponse_OK}, quota: q.quota}
+	if q.unlimited {
+		a.status.LimitRemaining = math.MaxUint32
+	}
+	for i := range q.limits {
+		l := &q.limits[i]
+		decision, err := s.count(ctx, l.rule, q.hits)
 		if err != nil {
-			s.log.Error("the rule is invalid for this descriptor", "rule", rule.Identifier, "err", err)
-			a.wrong = err
+			s.log.Error("the limit of this descriptor is invalid", "rule", l.rule.Identifier, "err", err)
+			a.wrong, a.status.Code = err, rls.RateLimitResponse_UNKNOWN
 			return a
 		}
 		if decision.Err != nil {
 			a.err = decision.Err
 		}
-		a.tell(&rule, &decision)
+		a.tell(l, &decision)
 		if decision.Status == throttler.Blocked {
 			return a
 		}
@@ -119,93 +124,65 @@ func (s *Service) decide(ctx context.Context, file *rulefile.File, r *rls.RateLi
 	return a
 }
 
-// hits returns the cost of a descriptor. 0 means a look that counts nothing.
-func hits(r *rls.RateLimitRequest, d *common.RateLimitDescriptor) uint64 {
-	switch {
-	case d.GetIsNegativeHits():
-		return 0 // hits cannot be given back: it is unknown which ones
-	case d.HitsAddend != nil:
-		return d.HitsAddend.Value
-	case r.HitsAddend != 0:
-		return uint64(r.HitsAddend)
-	}
-	return 1
-}
-
-// rulesFor returns the rules for a descriptor: its own limit if it has one,
-// otherwise the file's rules.
-func rulesFor(file *rulefile.File, domain string, d *common.RateLimitDescriptor) []throttler.Rule {
-	if d.Limit != nil {
-		return []throttler.Rule{ownRule(domain, d)}
-	}
-	fields := make(map[string]string, len(d.Entries))
-	for _, e := range d.Entries {
-		if _, twice := fields[e.Key]; !twice {
-			fields[e.Key] = e.Value
-		}
-	}
-	var rules []throttler.Rule
-	for _, a := range file.ForFields(domain, fields) {
-		rules = append(rules, a.Throttler)
-	}
-	return rules
-}
-
-// ownRule returns the rule of a descriptor that has its own limit.
-func ownRule(domain string, d *common.RateLimitDescriptor) throttler.Rule {
-	var keys, value []string
-	for _, e := range d.Entries {
-		keys = append(keys, e.Key)
-		value = append(value, url.QueryEscape(e.Key)+"="+url.QueryEscape(e.Value))
-	}
-	return throttler.Rule{Identifier: "envoy/" + domain, Either: []throttler.Condition{{
-		Name:  strings.Join(keys, ",") + " per " + strings.ToLower(d.Limit.Unit.String()),
-		Value: strings.Join(value, "&"),
-		Max:   int(d.Limit.RequestsPerUnit),
-		TTL:   length(rls.RateLimitResponse_RateLimit_Unit(d.Limit.Unit)),
-		// A limit beyond MaxHits needs a bucket.
-		Algorithm: algorithm(d.Limit.RequestsPerUnit),
-	}}}
-}
-
-func algorithm(limit uint32) throttler.Algorithm {
-	if limit > throttler.MaxHits {
-		return throttler.LeakyBucket
-	}
-	return throttler.SlidingWindow
-}
-
-// ask decides a rule at a cost of hits.
-func (s *Service) ask(ctx context.Context, rule throttler.Rule, hits uint64) (throttler.Decision, error) {
-	conditions := rule.Either
-	if len(conditions) == 0 {
-		conditions = rule.All
-	}
+// count decides a rule at a cost of hits. 0 only looks.
+func (s *Service) count(ctx context.Context, rule throttler.Rule, hits uint64) (throttler.Decision, error) {
+	conditions := rule.Conditions()
 	for i := range conditions {
 		if limit := conditions[i].Max; limit == 0 || hits > uint64(limit) {
-			return s.refuse(ctx, rule)
+			return s.refuse(ctx, rule, hits)
 		}
 		conditions[i].Cost = int(hits)
 	}
 	if hits == 0 {
-		return s.throttler.Peek(ctx, rule)
+		return s.look(ctx, rule)
 	}
 	return s.throttler.Authorize(ctx, rule)
 }
 
+// look returns the decision on a call that costs nothing: only a ban blocks it.
+func (s *Service) look(ctx context.Context, rule throttler.Rule) (throttler.Decision, error) {
+	d, err := s.throttler.Peek(ctx, rule)
+	if err != nil {
+		return d, err
+	}
+	banned := 0
+	d.RetryAfter = 0
+	for i := range d.Outcomes {
+		o := &d.Outcomes[i]
+		switch {
+		case o.Banned:
+			banned++
+			d.RetryAfter = max(d.RetryAfter, o.RetryAfter)
+		case o.Blocked:
+			o.Blocked, o.RetryAfter = false, 0
+		case o.Err == nil:
+			o.Remaining++ // Peek tells what one more hit would leave
+		}
+	}
+	d.WouldBlock = banned > 0 && (len(rule.Either) > 0 || banned == len(rule.All))
+	d.Status = throttler.Authorized
+	if d.WouldBlock && !rule.Shadow {
+		d.Status = throttler.Blocked
+	}
+	return d, nil
+}
+
 // refuse returns the decision on a call that costs more than the limit. It
 // counts nothing.
-func (s *Service) refuse(ctx context.Context, rule throttler.Rule) (throttler.Decision, error) {
-	for i := range rule.Either {
-		rule.Either[i].Cost = 0
+func (s *Service) refuse(ctx context.Context, rule throttler.Rule, hits uint64) (throttler.Decision, error) {
+	conditions := rule.Conditions()
+	for i := range conditions {
+		conditions[i].Cost = 0
 	}
-	for i := range rule.All {
-		rule.All[i].Cost = 0
+	if len(conditions) == 1 && conditions[0].Max == 0 {
+		blocked := hits > 0 && !rule.Shadow
+		d := throttler.Decision{Status: throttler.Authorized, Outcomes: []throttler.Outcome{{Name: conditions[0].Name, Blocked: blocked}}}
+		if blocked {
+			d.Status = throttler.Blocked
+		}
+		return d, nil
 	}
-	if len(rule.Either)+len(rule.All) == 1 && slices.ContainsFunc(rule.Either, func(c throttler.Condition) bool { return c.Max == 0 }) {
-		return throttler.Decision{Outcomes: []throttler.Outcome{{Name: rule.Either[0].Name, Blocked: true}}}, nil
-	}
-	d, err := s.throttler.Peek(ctx, rule)
+	d, err := s.look(ctx, rule)
 	if err != nil || rule.Shadow || d.Status == throttler.Blocked {
 		return d, err
 	}
@@ -217,11 +194,8 @@ func (s *Service) refuse(ctx context.Context, rule throttler.Rule) (throttler.De
 }
 
 // tell adds a decision to the answer: the condition with the least left.
-func (a *answer) tell(rule *throttler.Rule, d *throttler.Decision) {
-	conditions := rule.Either
-	if len(conditions) == 0 {
-		conditions = rule.All
-	}
+func (a *answer) tell(l *limit, d *throttler.Decision) {
+	conditions := l.rule.Conditions()
 	at := 0
 	for i := range d.Outcomes {
 		if tighter(&d.Outcomes[i], &d.Outcomes[at]) {
@@ -237,10 +211,10 @@ func (a *answer) tell(rule *throttler.Rule, d *throttler.Decision) {
 	reset := o.ResetAfter
 	if blocked {
 		a.status.Code = rls.RateLimitResponse_OVER_LIMIT
-		a.retryAfter, a.rule, reset = d.RetryAfter, rule.Identifier, d.RetryAfter
+		a.retryAfter, a.rule, reset = d.RetryAfter, l.rule.Identifier, d.RetryAfter
 	}
 	a.status.CurrentLimit = &rls.RateLimitResponse_RateLimit{
-		Name: rule.Identifier + "/" + c.Name, RequestsPerUnit: uint32(c.Max), Unit: unit(c.TTL),
+		Name: l.nameOf(c), RequestsPerUnit: uint32(c.Max), Unit: unit(c.TTL),
 	}
 	a.status.LimitRemaining = uint32(o.Remaining)
 	a.status.DurationUntilReset = durationOf(reset)
@@ -257,36 +231,68 @@ func tighter(a, b *throttler.Outcome) bool {
 	return a.Remaining < b.Remaining
 }
 
-// respond combines the answers.
+// respond combines the answers. The error is for a request whose descriptors are
+// all invalid, and for failure: closed.
 func respond(file *rulefile.File, answers []answer) (*rls.RateLimitResponse, error) {
 	response := &rls.RateLimitResponse{OverallCode: rls.RateLimitResponse_OK}
 	var retryAfter time.Duration
 	var blockedBy []any
-	banned, degraded := false, false
+	var total tallies
 	for i := range answers {
 		a := &answers[i]
-		switch {
-		case a.wrong != nil:
-			return nil, status.Error(codes.InvalidArgument, a.wrong.Error())
-		case a.err != nil && file.Closed:
+		if a.err != nil && file.Closed {
 			return nil, status.Error(codes.Unavailable, a.err.Error())
 		}
-		degraded, banned = degraded || a.err != nil, banned || a.banned
+		total.add(a)
 		response.Statuses = append(response.Statuses, a.status)
 		if a.status.Code == rls.RateLimitResponse_OVER_LIMIT {
-			response.OverallCode = rls.RateLimitResponse_OVER_LIMIT
 			retryAfter = max(retryAfter, a.retryAfter)
 			blockedBy = append(blockedBy, a.rule)
 		}
 	}
-	if response.OverallCode == rls.RateLimitResponse_OVER_LIMIT {
+	if total.wrong == len(answers) {
+		return nil, status.Error(codes.InvalidArgument, answers[0].wrong.Error())
+	}
+	if total.over() {
+		response.OverallCode = rls.RateLimitResponse_OVER_LIMIT
 		seconds := max((retryAfter+time.Second-1)/time.Second, 1)
 		response.ResponseHeadersToAdd = []*core.HeaderValue{{Key: "retry-after", Value: strconv.FormatInt(int64(seconds), 10)}}
 	}
 	var err error
-	response.DynamicMetadata, err = structpb.NewStruct(map[string]any{"blocked_by": blockedBy, "banned": banned, "degraded": degraded})
+	response.DynamicMetadata, err = structpb.NewStruct(map[string]any{
+		"blocked_by": blockedBy, "banned": total.banned, "degraded": total.degraded,
+	})
 	if err != nil {
 		return nil, status.Error(codes.Internal, fmt.Sprint(err))
 	}
 	return response, nil
+}
+
+// tallies count the answers of a request.
+type tallies struct {
+	wrong, quotas, quotasOver, limitsOver int
+	banned, degraded                      bool
+}
+
+func (t *tallies) add(a *answer) {
+	over := a.status.Code == rls.RateLimitResponse_OVER_LIMIT
+	switch {
+	case a.wrong != nil:
+		t.wrong++
+	case a.quota && over:
+		t.quotas++
+		t.quotasOver++
+	case a.quota:
+		t.quotas++
+	case over:
+		t.limitsOver++
+	}
+	t.banned = t.banned || a.banned
+	t.degraded = t.degraded || a.err != nil || a.wrong != nil
+}
+
+// over reports whether the request is over the limit: by any limit, or by all of
+// its quotas.
+func (t *tallies) over() bool {
+	return t.limitsOver > 0 || t.quotas > 0 && t.quotas == t.quotasOver
 }

@@ -1,0 +1,116 @@
+package envoy
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+)
+
+// A question is what is asked about one descriptor.
+type question struct {
+	hits      uint64 // 0: only look
+	limits    []limit
+	unlimited bool // the file says so
+	quota     bool // see rulefile.DescriptorLimit
+}
+
+// A limit is a rule for a descriptor.
+type limit struct {
+	rule  throttler.Rule
+	named bool   // by the file's tree, as in name
+	name  string // may be empty
+}
+
+// nameOf returns what the client is told as the name of a condition.
+func (l *limit) nameOf(c *throttler.Condition) string {
+	if l.named {
+		return l.name
+	}
+	return l.rule.Identifier + "/" + c.Name
+}
+
+// ask returns the questions of a request, one for each descriptor.
+func ask(file *rulefile.File, r *rls.RateLimitRequest) []question {
+	questions := make([]question, len(r.Descriptors))
+	var replaced []string
+	for i, d := range r.Descriptors {
+		replaced = append(replaced, questions[i].fill(file, r, d)...)
+	}
+	for i := range questions {
+		questions[i].limits = slices.DeleteFunc(questions[i].limits, func(l limit) bool {
+			return l.name != "" && slices.Contains(replaced, l.name)
+		})
+	}
+	return questions
+}
+
+// fill adds the limits for a descriptor: its own limit if it has one, otherwise
+// that of the file's tree and the file's rules. It returns the names of the
+// limits that these replace.
+func (q *question) fill(file *rulefile.File, r *rls.RateLimitRequest, d *common.RateLimitDescriptor) (replaces []string) {
+	q.hits = hits(r, d)
+	if d.Limit != nil {
+		q.limits = []limit{{rule: ownRule(r.Domain, d)}}
+		return nil
+	}
+	entries := make([]rulefile.Entry, len(d.Entries))
+	fields := make(map[string]string, len(d.Entries))
+	for i, e := range d.Entries {
+		entries[i] = rulefile.Entry{Key: e.Key, Value: e.Value}
+		if _, twice := fields[e.Key]; !twice {
+			fields[e.Key] = e.Value
+		}
+	}
+	if found, ok := file.Descriptor(r.Domain, entries); ok {
+		q.unlimited, q.quota, replaces = found.Unlimited, found.Quota, found.Replaces
+		if !found.Unlimited {
+			q.limits = []limit{{rule: found.Rule, named: true, name: found.Name}}
+		}
+	}
+	for _, a := range file.ForFields(r.Domain, fields) {
+		q.limits = append(q.limits, limit{rule: a.Throttler})
+	}
+	return replaces
+}
+
+// hits returns the cost of a descriptor. 0 means a look that counts nothing.
+func hits(r *rls.RateLimitRequest, d *common.RateLimitDescriptor) uint64 {
+	switch {
+	case d.GetIsNegativeHits():
+		return 0 // hits cannot be given back: it is unknown which ones
+	case d.HitsAddend != nil:
+		return d.HitsAddend.Value
+	case r.HitsAddend != 0:
+		return uint64(r.HitsAddend)
+	}
+	return 1
+}
+
+// ownRule returns the rule of a descriptor that has its own limit.
+func ownRule(domain string, d *common.RateLimitDescriptor) throttler.Rule {
+	var keys, value []string
+	for _, e := range d.Entries {
+		keys = append(keys, e.Key)
+		value = append(value, url.QueryEscape(e.Key)+"="+url.QueryEscape(e.Value))
+	}
+	return throttler.Rule{Identifier: rulefile.EnvoyRule + domain, Either: []throttler.Condition{{
+		Name:  strings.Join(keys, ",") + " per " + strings.ToLower(d.Limit.Unit.String()),
+		Value: strings.Join(value, "&"),
+		Max:   int(d.Limit.RequestsPerUnit),
+		TTL:   length(rls.RateLimitResponse_RateLimit_Unit(d.Limit.Unit)),
+		// A limit beyond MaxHits needs a bucket.
+		Algorithm: algorithm(d.Limit.RequestsPerUnit),
+	}}}
+}
+
+func algorithm(limit uint32) throttler.Algorithm {
+	if limit > throttler.MaxHits {
+		return throttler.LeakyBucket
+	}
+	return throttler.SlidingWindow
+}
