@@ -10,7 +10,7 @@ function ask(string $path, array $question): ?array
     $context = stream_context_create(['http' => [
         'method' => 'POST',
         'header' => ['Authorization: Bearer ' . getenv('THROTTLER_API_KEY'), 'Content-Type: application/json'],
-        'content' => json_encode($question, JSON_THROW_ON_ERROR),
+        'content' => json_encode($question, JSON_THROW_ON_ERROR | JSON_INVALID_UTF8_SUBSTITUTE),
         'timeout' => 2,
     ]]);
     $answer = @file_get_contents((getenv('THROTTLER_API') ?: 'http://127.0.0.1:4183') . $path, false, $context);

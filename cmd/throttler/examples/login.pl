@@ -4,6 +4,7 @@
 # THROTTLER_API is the URL of throttler serve, THROTTLER_API_KEY a key of it.
 use strict;
 use warnings;
+use Encode qw(decode);
 use HTTP::Tiny;
 use JSON::PP qw(decode_json encode_json);
 
@@ -46,4 +47,6 @@ sub log_in {
     return 'Welcome!';
 }
 
-print log_in(@ARGV), "\n";
+# What comes from outside is bytes. What is no UTF-8 becomes U+FFFD.
+binmode STDOUT, ':encoding(UTF-8)';
+print log_in(map { decode('UTF-8', $_) } @ARGV), "\n";

@@ -32,7 +32,8 @@ def ask(path, **question):
 
 def password_is_right(name, password):
     """Stands for your own accounts, with hashed passwords."""
-    return hmac.compare_digest((name + ":" + password).encode(), b"alice:correct horse")
+    typed = (name + ":" + password).encode("utf-8", "surrogateescape")
+    return hmac.compare_digest(typed, b"alice:correct horse")
 
 
 def log_in(name, password, address):

@@ -3,6 +3,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -15,6 +16,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -57,8 +59,20 @@ type Options struct {
 	// none; callers need a certificate that the server has verified.
 	Keys []string
 
+	// Turned is called when a caller is turned away. Default: none.
+	Turned func(Reason)
+
 	Log *slog.Logger
 }
+
+// A Reason is why a caller was turned away.
+type Reason string
+
+// The reasons.
+const (
+	WrongKey   Reason = "wrong_key"  // 401
+	Overloaded Reason = "overloaded" // 503
+)
 
 type api struct {
 	Options
@@ -66,6 +80,9 @@ type api struct {
 	keys   [][sha256.Size]byte
 	places chan struct{} // of requests under way
 	told   atomic.Int64  // when an error was last logged, in nanoseconds since the Unix epoch
+
+	strangers     atomic.Int64 // requests with a wrong key since strangersTold
+	strangersTold atomic.Int64 // when they were last logged, as told
 }
 
 // New returns the handler of the API. The error says which secret is too short.
@@ -103,34 +120,46 @@ func (a *api) handler() http.Handler {
 // operations returns the operations by path.
 func (a *api) operations() map[string]http.Handler {
 	return map[string]http.Handler{
-		"/v1/authorize":     operation(a, a.authorize),
-		"/v1/peek":          operation(a, a.peek),
-		"/v1/cancel":        operation(a, a.cancel),
-		"/v1/reset":         operation(a, a.reset),
-		"/v1/ban":           operation(a, a.ban),
-		"/v1/login/begin":   operation(a, a.begin),
-		"/v1/login/succeed": operation(a, a.end("succeeded", (*login.Attempt).Succeed)),
-		"/v1/login/fail":    operation(a, a.end("failed", (*login.Attempt).Fail)),
-		"/v1/login/cancel":  operation(a, a.end("canceled", (*login.Attempt).Cancel)),
+		"/v1/authorize":       operation(a, a.authorize),
+		"/v1/peek":            operation(a, a.peek),
+		"/v1/cancel":          operation(a, a.cancel),
+		"/v1/reset":           operation(a, a.reset),
+		"/v1/ban":             operation(a, a.ban),
+		"/v1/login/begin":     operation(a, a.begin),
+		"/v1/login/succeed":   operation(a, a.end("succeeded", (*login.Attempt).Succeed)),
+		"/v1/login/fail":      operation(a, a.end("failed", (*login.Attempt).Fail)),
+		"/v1/login/cancel":    operation(a, a.end("canceled", (*login.Attempt).Cancel)),
+		"/v1/login/challenge": operation(a, a.end("challenged", (*login.Attempt).Challenge)),
 	}
 }
 
-// admit passes the requests of known callers on, at most MaxUnderWay at once.
+// admit passes the requests of known callers on.
 func (a *api) admit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !a.knows(r) {
+			a.turned(WrongKey)
+			a.tellStranger(r)
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			a.fail(w, r, &failure{status: http.StatusUnauthorized, text: "Send a key of this service: Authorization: Bearer KEY."})
 			return
 		}
-		select {
-		case a.places <- struct{}{}:
-			defer func() { <-a.places }()
-			next.ServeHTTP(w, r)
-		default:
-			a.fail(w, r, unavailable("Too many requests are under way."))
-		}
+		next.ServeHTTP(w, r)
 	})
+}
+
+func (a *api) turned(why Reason) {
+	if a.Turned != nil {
+		a.Turned(why)
+	}
+}
+
+// tellStranger logs that callers have a wrong key, at most once a minute.
+func (a *api) tellStranger(r *http.Request) {
+	a.strangers.Add(1)
+	now, last := time.Now().UnixNano(), a.strangersTold.Load()
+	if (last == 0 || now-last >= int64(time.Minute)) && a.strangersTold.CompareAndSwap(last, now) {
+		a.Log.Warn("a caller of the JSON API has no valid key", "peer", r.RemoteAddr, "path", r.URL.Path, "requests", a.strangers.Swap(0))
+	}
 }
 
 // knows reports whether the caller has a key or, if there are no keys, a
@@ -157,6 +186,14 @@ func operation[Question, Answer any](a *api, do func(context.Context, *Question)
 			a.fail(w, r, err)
 			return
 		}
+		select {
+		case a.places <- struct{}{}: // only now: a slow caller holds no place
+			defer func() { <-a.places }()
+		default:
+			a.turned(Overloaded)
+			a.fail(w, r, unavailable("Too many requests are under way."))
+			return
+		}
 		answer, err := do(r.Context(), question)
 		if err != nil {
 			a.fail(w, r, err)
@@ -172,21 +209,75 @@ func read(w http.ResponseWriter, r *http.Request, question any) error {
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
 		return &failure{status: http.StatusUnsupportedMediaType, text: "Send Content-Type: application/json."}
 	}
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, MaxBody))
-	d.DisallowUnknownFields()
-	err := d.Decode(question)
-	if err == nil {
-		_, err = d.Token()
-		if err == nil {
-			err = errors.New("more than one JSON value")
-		} else if err == io.EOF {
-			return nil
-		}
-	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
 	if errors.As(err, new(*http.MaxBytesError)) {
 		return &failure{status: http.StatusRequestEntityTooLarge, text: fmt.Sprintf("The body has more than %d bytes.", MaxBody)}
 	}
-	return invalid("The body cannot be read: %v.", err)
+	if err == nil {
+		err = decode(body, question)
+	}
+	if err != nil {
+		return invalid("The body cannot be read: %s.", inWords(err))
+	}
+	return nil
+}
+
+// decode decodes one JSON value without unknown fields and without null, which
+// would count as an empty text.
+func decode(body []byte, question any) error {
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(question); err != nil {
+		return err
+	}
+	if d.More() {
+		return errors.New("more than one JSON value")
+	}
+	for d := json.NewDecoder(bytes.NewReader(body)); ; {
+		switch token, err := d.Token(); {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		case token == nil:
+			return fmt.Errorf("null at byte %d: leave the field out, or send a text", d.InputOffset())
+		}
+	}
+}
+
+// inWords returns the text of an error of encoding/json, without Go types.
+func inWords(err error) string {
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &kind) && kind.Field == "":
+		return fmt.Sprintf("%s at byte %d, want an object", valueOf(kind), kind.Offset)
+	case errors.As(err, &kind):
+		return fmt.Sprintf("%s is %s, want %s", fieldOf(kind), valueOf(kind), kinds[kind.Type.Kind()])
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return "it ends too early"
+	case errors.Is(err, io.EOF):
+		return "it is empty"
+	}
+	return strings.TrimPrefix(err.Error(), "json: ")
+}
+
+// fieldOf returns the name of a field as in JSON: encoding/json begins with the
+// name of an embedded struct.
+func fieldOf(err *json.UnmarshalTypeError) string {
+	return strings.TrimPrefix(err.Field, "subject.")
+}
+
+// valueOf returns what was sent, with its article.
+func valueOf(err *json.UnmarshalTypeError) string {
+	if err.Value == "array" || err.Value == "object" {
+		return "an " + err.Value
+	}
+	return "a " + err.Value
+}
+
+// kinds are the kinds of a question's fields, in JSON's words.
+var kinds = map[reflect.Kind]string{
+	reflect.String: "a text", reflect.Int: "a whole number", reflect.Map: "an object", reflect.Struct: "an object",
 }
 
 func write(w http.ResponseWriter, status int, answer any) {

@@ -199,7 +199,7 @@ func TestTheDescriptionIsOfWhatIsServed(t *testing.T) {
 	whole := map[string]question{
 		"/v1/authorize": call, "/v1/peek": call, "/v1/cancel": hits, "/v1/reset": mail("a", "203.0.113.1"), "/v1/ban": ban,
 		"/v1/login/begin":   {"name": "alice", "address": "2001:db8::7", "device": "x"},
-		"/v1/login/succeed": attempt(), "/v1/login/fail": attempt(), "/v1/login/cancel": attempt(),
+		"/v1/login/succeed": attempt(), "/v1/login/fail": attempt(), "/v1/login/cancel": attempt(), "/v1/login/challenge": attempt(),
 	}
 	for _, path := range api.Paths() {
 		schema := d.schema(t, d.Paths[path]["post"].RequestBody.Content)
@@ -240,6 +240,13 @@ func TestProgramsAreLimitedByTheRuleFile(t *testing.T) {
 			assert.Equal(t, true, blocked.outcome(0)["banned"])
 		}
 		assert.NotContains(t, peeked.fields, "cancel")
+		fresh := mail("fresh", "203.0.113.8")
+		assert.EqualValues(t, 3, r.ask(t, "/v1/peek", fresh).outcome(0)["remaining"], "a look takes nothing")
+		r.ask(t, "/v1/authorize", fresh)
+		fresh["cost"] = 2
+		assert.EqualValues(t, 2, r.ask(t, "/v1/peek", fresh).outcome(0)["remaining"], "whatever it would cost")
+		fresh["cost"] = 3
+		assert.EqualValues(t, 2, r.ask(t, "/v1/peek", fresh).outcome(0)["remaining"], "also if it does not fit")
 		assert.Equal(t, "authorized", r.ask(t, "/v1/authorize", mail("other", "203.0.113.7")).fields["status"])
 		assert.EqualValues(t, 1000, r.ask(t, "/v1/peek", mail("big", "203.0.113.7")).outcome(0)["limit"])
 	})
@@ -256,6 +263,7 @@ func TestValuesAreCountedAsTheRuleFileSays(t *testing.T) {
 	assert.EqualValues(t, 99, left("2001:db8:0:1::2"))
 	assert.EqualValues(t, 99, left("203.0.113.7"))
 	assert.EqualValues(t, 98, left("::ffff:203.0.113.7"))
+	assert.EqualValues(t, 97, left("64:ff9b::203.0.113.7"), "NAT64")
 
 	exempt := r.ask(t, "/v1/authorize", mail("internal", "10.1.2.3"))
 	assert.Equal(t, "authorized", exempt.fields["status"])
@@ -296,13 +304,13 @@ func TestWhatOneReplicaHasCountedAnotherTakesBackOnce(t *testing.T) {
 		left := func() any { return one.ask(t, "/v1/peek", mail("small", "203.0.113.7")).outcome(0)["remaining"] }
 		token := one.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).token("cancel")
 		one.ask(t, "/v1/authorize", mail("small", "203.0.113.7"))
-		require.EqualValues(t, 0, left())
+		require.EqualValues(t, 1, left())
 		require.Equal(t, 200, other.ask(t, "/v1/cancel", token).status)
-		assert.EqualValues(t, 1, left())
+		assert.EqualValues(t, 2, left())
 		for _, r := range []*replica{one, other} {
 			assert.Equal(t, 409, r.ask(t, "/v1/cancel", token).status)
 		}
-		assert.EqualValues(t, 1, left())
+		assert.EqualValues(t, 2, left())
 	})
 }
 
@@ -342,7 +350,7 @@ func TestAForgedTokenTakesNothingBack(t *testing.T) {
 	for _, same := range []string{hits + "=", hits + "\n", " " + hits, hits + "A"} {
 		assert.Equal(t, 400, r.ask(t, "/v1/cancel", question{"cancel": same}).status, "%q: a token has one spelling", same)
 	}
-	assert.EqualValues(t, 1, r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).outcome(0)["remaining"])
+	assert.EqualValues(t, 2, r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).outcome(0)["remaining"])
 	assert.Equal(t, 200, r.ask(t, "/v1/cancel", question{"cancel": hits}).status)
 }
 
@@ -367,9 +375,26 @@ func TestGuessesThatEndOnAnyReplicaAreBanned(t *testing.T) {
 	})
 }
 
+// 400 right passwords are no siege, and 200 wrong ones are.
+func TestASiegeShowsInTheAnswers(t *testing.T) {
+	for path, siege := range map[string]bool{"/v1/login/succeed": false, "/v1/login/fail": true} {
+		synctest.Test(t, func(t *testing.T) {
+			store := memstore.New()
+			replicas := []*replica{newReplica(t, store, rules), newReplica(t, store, rules)}
+			for i := range 400 {
+				time.Sleep(5 * time.Second)
+				a := replicas[i%2].ask(t, "/v1/login/begin", begin(fmt.Sprint("user", i), fmt.Sprintf("100.%d.1.1", i%250)))
+				replicas[i/2%2].ask(t, path, a.token("attempt"))
+			}
+			a := replicas[0].ask(t, "/v1/login/begin", begin("alice", "203.0.113.7"))
+			assert.Equal(t, siege, a.fields["siege"])
+		})
+	}
+}
+
 func TestSuccessesAndCancelsOfAnotherReplicaTakeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for path, status := range map[string]string{"/v1/login/succeed": "succeeded", "/v1/login/cancel": "canceled"} {
+		for path, status := range map[string]string{"/v1/login/succeed": "succeeded", "/v1/login/cancel": "canceled", "/v1/login/challenge": "challenged"} {
 			store := memstore.New()
 			one, other := newReplica(t, store, rules), newReplica(t, store, rules)
 			for range 30 {
@@ -470,7 +495,7 @@ func TestOnlyThoseWithAKeyMayCall(t *testing.T) {
 	for _, key := range []string{"the old key, going out", apiKey} {
 		assert.Equal(t, 200, r.ask(t, "/v1/authorize", mail("small", "203.0.113.7"), "Authorization", "bearer "+key).status)
 	}
-	assert.EqualValues(t, 0, r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).outcome(0)["remaining"], "two were counted")
+	assert.EqualValues(t, 1, r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).outcome(0)["remaining"], "two were counted")
 }
 
 func TestShortSecretsAreRefused(t *testing.T) {
@@ -531,29 +556,138 @@ func (b slowBody) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-func TestMoreRequestsThanThereArePlacesForAreTurnedAway(t *testing.T) {
+func TestSlowBodiesHoldNoPlace(t *testing.T) {
 	r := newReplica(t, memstore.New(), rules)
 	reading, end := make(chan struct{}), make(chan struct{})
 	var all sync.WaitGroup
-	slow := func() {
-		request := httptest.NewRequest("POST", "/v1/authorize", slowBody{reading, end})
-		request.Header.Set("Authorization", "Bearer "+apiKey)
-		request.Header.Set("Content-Type", "application/json")
-		r.handler.ServeHTTP(httptest.NewRecorder(), request)
-	}
-	for range api.MaxUnderWay {
-		all.Go(slow)
+	for range api.MaxUnderWay + 1 {
+		all.Go(func() {
+			request := httptest.NewRequest("POST", "/v1/authorize", slowBody{reading, end})
+			request.Header.Set("Authorization", "Bearer "+apiKey)
+			request.Header.Set("Content-Type", "application/json")
+			r.handler.ServeHTTP(httptest.NewRecorder(), request)
+		})
 		<-reading
 	}
-	turnedAway := r.ask(t, "/v1/authorize", mail("a", "203.0.113.7"))
-	assert.Equal(t, 503, turnedAway.status)
-	assert.Equal(t, "1", turnedAway.header.Get("Retry-After"))
-	assert.Equal(t, 401, r.ask(t, "/v1/authorize", "", "Authorization", "").status, "strangers take no place")
+	a := r.ask(t, "/v1/authorize", mail("a", "203.0.113.7"))
+	assert.Equal(t, 200, a.status)
 	close(end)
 	all.Wait()
-	a := r.ask(t, "/v1/authorize", mail("a", "203.0.113.7"))
-	assert.Equal(t, 200, a.status, "and then there is room again")
-	assert.EqualValues(t, 2, a.outcome(0)["remaining"], "what was turned away did not count")
+}
+
+// A slowClient is a store whose reads take until they are told to end.
+type slowClient struct {
+	throttler.Client
+	reading chan<- struct{}
+	end     <-chan struct{}
+}
+
+func (c slowClient) Get(key string) (*memcache.Item, error) {
+	c.reading <- struct{}{}
+	<-c.end
+	return c.Client.Get(key)
+}
+
+func TestMoreRequestsThanThereArePlacesForAreTurnedAway(t *testing.T) {
+	reading, end := make(chan struct{}), make(chan struct{})
+	var turned atomic.Int64
+	r := newReplica(t, slowClient{memstore.New(), reading, end}, rules, func(o *api.Options) {
+		o.Throttler.Fallback = nil
+		o.Turned = func(why api.Reason) {
+			assert.Equal(t, api.Overloaded, why)
+			turned.Add(1)
+		}
+	})
+	var all sync.WaitGroup
+	for i := range api.MaxUnderWay {
+		// All wait for one record, so that the store is asked once.
+		all.Go(func() {
+			r.send(context.Background(), "/v1/peek", `{"rule":"mail","values":{"customer":"a","network":"10.0.0.1"}}`)
+		})
+		if i == 0 {
+			<-reading
+		}
+	}
+	question := `{"rule":"mail","values":{"customer":"b","network":"10.0.0.1"}}`
+	require.Eventually(t, func() bool {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel() // so that it takes no place for long
+		return r.send(ctx, "/v1/peek", question).Code == 503
+	}, 30*time.Second, time.Millisecond)
+	assert.Positive(t, turned.Load())
+	turnedAway := r.ask(t, "/v1/peek", question)
+	assert.Equal(t, 503, turnedAway.status)
+	assert.Equal(t, "1", turnedAway.header.Get("Retry-After"))
+	before := turned.Load()
+	close(end)
+	go func() {
+		for range reading { // of later reads
+		}
+	}()
+	all.Wait()
+	assert.Equal(t, 200, r.ask(t, "/v1/authorize", mail("a", "203.0.113.7")).status, "and then there is room again")
+	assert.Equal(t, before, turned.Load())
+	close(reading)
+}
+
+func TestStrangersAreToldOfOnceAMinuteAndCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turned := 0
+		r := newReplica(t, memstore.New(), rules, func(o *api.Options) {
+			o.Turned = func(why api.Reason) {
+				assert.Equal(t, api.WrongKey, why)
+				turned++
+			}
+		})
+		stranger := func() {
+			assert.Equal(t, 401, r.ask(t, "/v1/peek", mail("a", "203.0.113.7"), "Authorization", "Bearer wrong").status)
+		}
+		for range 100 {
+			stranger()
+		}
+		assert.Equal(t, 100, turned)
+		assert.Equal(t, 1, strings.Count(r.log.String(), "no valid key"), "%s", r.log)
+		assert.Contains(t, r.log.String(), "requests=1\n")
+		time.Sleep(time.Minute)
+		stranger()
+		assert.Contains(t, r.log.String(), "requests=100")
+		assert.NotContains(t, r.log.String(), "wrong", "the key itself may be one with a slip")
+	})
+}
+
+func TestNullIsNoEmptyText(t *testing.T) {
+	store := memstore.New()
+	r := newReplica(t, store, rules)
+	for path, body := range map[string]string{
+		"/v1/authorize":   `{"rule":"mail","values":{"customer":null,"network":"203.0.113.7"}}`,
+		"/v1/peek":        `{"rule":"mail","values":{"customer":"a","network":"203.0.113.7"},"cost":null}`,
+		"/v1/login/begin": `{"name":null,"address":"203.0.113.7"}`,
+	} {
+		a := r.ask(t, path, body)
+		assert.Equal(t, 400, a.status, path)
+		assert.Contains(t, a.fields["error"], "null at byte", path)
+	}
+	assert.Zero(t, store.Len())
+}
+
+func TestErrorsSpeakOfJSONNotOfGo(t *testing.T) {
+	r := newReplica(t, memstore.New(), rules)
+	for body, want := range map[string]string{
+		`{"rule":1}`:                     "The body cannot be read: rule is a number, want a text.",
+		`{"cost":"1"}`:                   "The body cannot be read: cost is a string, want a whole number.",
+		`{"cost":1.5}`:                   "The body cannot be read: cost is a number 1.5, want a whole number.",
+		`{"values":{"customer":["a"]}}`:  "The body cannot be read: values is an array, want a text.",
+		`{"values":"a"}`:                 "The body cannot be read: values is a string, want an object.",
+		`[]`:                             "The body cannot be read: an array at byte 1, want an object.",
+		`{"rule":`:                       "The body cannot be read: it ends too early.",
+		`{"unknown":1}`:                  `The body cannot be read: unknown field "unknown".`,
+		``:                               "The body cannot be read: it is empty.",
+		`{"rule":"mail","values":{}} {}`: "The body cannot be read: more than one JSON value.",
+	} {
+		a := r.ask(t, "/v1/authorize", body)
+		assert.Equal(t, want, a.fields["error"], body)
+		assert.NotRegexp(t, `Go|api\.|struct|map\[|EOF`, a.fields["error"], body)
+	}
 }
 
 func TestWhileMemcachedIsDownNobodyGetsInByAToken(t *testing.T) {
@@ -667,8 +801,8 @@ func TestATokenThatCannotBeLookedUpIsNotUsed(t *testing.T) {
 	left := func() any { return r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).outcome(0)["remaining"] }
 	client.down.Store(true)
 	assert.Equal(t, 503, r.ask(t, "/v1/cancel", hits).status)
-	assert.EqualValues(t, 1, left())
+	assert.EqualValues(t, 2, left())
 	client.down.Store(false)
 	assert.Equal(t, 200, r.ask(t, "/v1/cancel", hits).status)
-	assert.EqualValues(t, 2, left())
+	assert.EqualValues(t, 3, left())
 }

@@ -62,7 +62,7 @@ type decision struct {
 	Messages   []string  `json:"messages"`
 	RetryAfter float64   `json:"retry_after"`
 	Outcomes   []outcome `json:"outcomes"`
-	Degraded   bool      `json:"degraded"`         // the back end has failed
+	Degraded   bool      `json:"degraded"`         // the backend has failed
 	Cancel     string    `json:"cancel,omitempty"` // a token
 }
 
@@ -94,6 +94,11 @@ func (a *api) peek(ctx context.Context, c *call) (*decision, error) {
 	if err != nil {
 		return nil, err
 	}
+	for i := range d.Outcomes {
+		if o := &d.Outcomes[i]; !o.Blocked && o.Err == nil {
+			o.Remaining += max(c.Cost, 1) // Peek tells what the call would leave
+		}
+	}
 	return describe(d), nil
 }
 
@@ -112,8 +117,8 @@ func (a *api) decide(ctx context.Context, c *call, how func(context.Context, thr
 		return throttler.Decision{}, invalid("%v.", err)
 	}
 	if err == nil && d.Err != nil && file.Closed {
-		a.Throttler.Cancel(context.WithoutCancel(ctx), d) // as far as the back end answers
-		err = unavailable("The back end has failed, and the rule file says failure: closed. Try again later.")
+		a.Throttler.Cancel(context.WithoutCancel(ctx), d) // as far as the backend answers
+		err = unavailable("The backend has failed, and the rule file says failure: closed. Try again later.")
 	}
 	return d, err
 }

@@ -23,7 +23,8 @@ type attempt struct {
 	RetryAfter float64 `json:"retry_after"`
 	Known      bool    `json:"known"`
 	HalfUsed   bool    `json:"half_used"`
-	Degraded   bool    `json:"degraded"`          // the back end failed
+	Siege      bool    `json:"siege"`
+	Degraded   bool    `json:"degraded"`          // the backend failed
 	Attempt    string  `json:"attempt,omitempty"` // a token
 }
 
@@ -41,12 +42,12 @@ func (a *api) begin(ctx context.Context, b *beginning) (*attempt, error) {
 	}
 	d := &begun.Decision
 	if d.Err != nil && a.Rules.File().Closed {
-		begun.Cancel(ctx) // as far as the back end answers
-		return nil, unavailable("The back end has failed, and the rule file says failure: closed. Do not look at the password.")
+		begun.Cancel(ctx) // as far as the backend answers
+		return nil, unavailable("The backend has failed, and the rule file says failure: closed. Do not look at the password.")
 	}
 	answer := &attempt{
 		Status: d.Status.String(), RetryAfter: d.RetryAfter.Seconds(),
-		Known: begun.Known, HalfUsed: begun.HalfUsed, Degraded: d.Err != nil,
+		Known: begun.Known, HalfUsed: begun.HalfUsed, Siege: begun.Siege, Degraded: d.Err != nil,
 	}
 	if d.Status == throttler.Blocked {
 		if len(d.Messages) > 0 {
