@@ -32,7 +32,7 @@ func (all *servers) addAPI(o Options, rules *rulefile.Source, b *backend) (net.A
 		o.Log.Info("no JSON API: set THROTTLER_API_KEYS, or give -api-client-ca")
 		return nil, nil
 	}
-	if o.API.Token == "" && b.pool != nil {
+	if o.API.Token == "" && b.store != nil {
 		o.Log.Warn("tokens of the JSON API work in this process only: set the same THROTTLER_TOKEN_KEY in all replicas")
 	}
 	secured, err := o.API.tls()
@@ -41,12 +41,12 @@ func (all *servers) addAPI(o Options, rules *rulefile.Source, b *backend) (net.A
 	}
 	handler, err := api.New(api.Options{
 		Rules: rules, Throttler: b.throttler, Guard: b.guard, Tokens: throttler.New(b.client),
-		Secret: o.API.Token, Keys: o.API.Keys, Log: o.Log,
+		Secret: o.API.Token, Keys: o.API.Keys, Turned: b.events.turnedAway, Log: o.Log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	s := newHTTPServer(handler, o.Log)
+	s := b.newHTTPServer(handler, o.Log)
 	if secured == nil {
 		return all.add(o.API.Listen, server{serve: s.Serve, shutdown: s.Shutdown})
 	}

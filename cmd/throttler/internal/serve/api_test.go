@@ -55,8 +55,8 @@ func TestLoginsInOtherLanguagesAreGuarded(t *testing.T) {
 			require.NoError(t, err)
 			server := memcachedtest.Process(t)
 			both := balancer(t, startAPI(t, programs, limits, server.Addr), startAPI(t, programs, limits, server.Addr))
-			logIn := func(password, address string) string {
-				command := exec.Command(path, filepath.Join("..", "..", "examples", example), "alice", password, address)
+			logInAs := func(name, password, address string) string {
+				command := exec.Command(path, filepath.Join("..", "..", "examples", example), name, password, address)
 				command.Env = append(os.Environ(), "THROTTLER_API=http://"+both, "THROTTLER_API_KEY="+programs.Keys[0])
 				var errs bytes.Buffer
 				command.Stderr = &errs
@@ -65,6 +65,7 @@ func TestLoginsInOtherLanguagesAreGuarded(t *testing.T) {
 				assert.Empty(t, errs.String())
 				return strings.TrimSpace(string(out))
 			}
+			logIn := func(password, address string) string { return logInAs("alice", password, address) }
 			for range 6 {
 				require.Equal(t, "Welcome!", logIn("correct horse", "203.0.113.7"), "successes do not count")
 			}
@@ -75,6 +76,13 @@ func TestLoginsInOtherLanguagesAreGuarded(t *testing.T) {
 				assert.Regexp(t, `^Too many attempts. Please try again later. \((600|59\d) s\)$`, logIn(password, "203.0.113.8"))
 			}
 			assert.Equal(t, "Welcome!", logIn("correct horse", "203.0.113.7"), "at home they get in")
+
+			assert.Equal(t, "Wrong name or password.", logInAs("\xff\xfe", "\xff", "203.0.113.10"), "what is no UTF-8")
+			for range 5 {
+				require.Equal(t, "Wrong name or password.", logInAs("ren\u00e9", "wrong", "203.0.113.9"))
+			}
+			_, same := askAPI(t, http.DefaultClient, "http://"+both, "/v1/login/begin", `{"name":"ren\u00e9","address":"203.0.113.9"}`)
+			assert.Equal(t, "blocked", same["status"], "every language counts the same name")
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -118,6 +119,34 @@ func TestARuleIsForDescriptorsOfExactlyItsKeys(t *testing.T) {
 	assert.Equal(t, ok, r.OverallCode, "another domain")
 }
 
+func TestEnvoysClientsAreCountedByNetworkUnlessExempt(t *testing.T) {
+	e := newEdge(t, start(t, `
+rules:
+  - name: network
+    for: {field: {remote_address: "*"}}
+    either:
+      - {name: network, value: "{network}", max: 2, per: 1h, exempt: [10.0.0.0/8]}
+  - name: path
+    for: {field: {remote_address: "*", path: "*"}}
+    either:
+      - {name: path, value: "{field:path}", max: 2, per: 1h, exempt: [10.0.0.0/8]}
+`))
+	left := func(pairs ...string) any {
+		r := e.ask(1, descriptor(pairs...))
+		if r.Statuses[0].CurrentLimit == nil {
+			return "no limit"
+		}
+		return r.Statuses[0].LimitRemaining
+	}
+	assert.EqualValues(t, 1, left("remote_address", "2001:db8::1"))
+	assert.EqualValues(t, 0, left("remote_address", "2001:db8::2"), "of one network")
+	assert.EqualValues(t, 1, left("remote_address", "203.0.113.7"))
+	assert.Equal(t, "no limit", left("remote_address", "10.1.2.3"))
+	assert.EqualValues(t, 1, left("remote_address", "203.0.113.7", "path", "10.1.2.3"), "the path looks like an address")
+	assert.Equal(t, "no limit", left("remote_address", "10.1.2.3", "path", "/"))
+	assert.EqualValues(t, 1, left("remote_address", "no address"))
+}
+
 func TestADescriptorIsBannedByItsRule(t *testing.T) {
 	e := newEdge(t, start(t, descriptors))
 	login := descriptor("path", "/login", "remote_address", "203.0.113.7")
@@ -125,6 +154,11 @@ func TestADescriptorIsBannedByItsRule(t *testing.T) {
 	r := e.ask(0, login)
 	assert.Equal(t, over, r.OverallCode)
 	assert.Equal(t, true, r.DynamicMetadata.AsMap()["banned"])
+	look := descriptor("path", "/login", "remote_address", "203.0.113.7")
+	look.HitsAddend = wrapperspb.UInt64(0)
+	looked := e.ask(0, look)
+	assert.Equal(t, over, looked.OverallCode, "banned for a look too")
+	assert.InDelta(t, 24, looked.Statuses[0].DurationUntilReset.AsDuration().Hours(), 0.1)
 	assert.InDelta(t, 24, r.Statuses[0].DurationUntilReset.AsDuration().Hours(), 0.1)
 }
 
@@ -142,10 +176,12 @@ func TestHitsAreCountedAllOrNone(t *testing.T) {
 	own := descriptor("key", "b")
 	own.HitsAddend = wrapperspb.UInt64(5)
 	assert.Equal(t, ok, e.ask(1, own).OverallCode, "a descriptor's hits come before the request's")
-	assert.Equal(t, over, e.ask(1, look).OverallCode)
-	back := descriptor("key", "c")
-	back.IsNegativeHits = true
-	assert.EqualValues(t, 4, e.ask(1, back).Statuses[0].LimitRemaining, "what would be left after one more")
+	assert.Equal(t, ok, e.ask(1, look).OverallCode, "full, but 0 hits more fit")
+	assert.EqualValues(t, 0, e.ask(1, look).Statuses[0].LimitRemaining)
+	assert.Equal(t, over, e.ask(1, descriptor("key", "b")).OverallCode)
+	fresh := descriptor("key", "c")
+	fresh.HitsAddend = wrapperspb.UInt64(0)
+	assert.EqualValues(t, 5, e.ask(1, fresh).Statuses[0].LimitRemaining, "a look takes nothing")
 }
 
 func TestAnyDescriptorOverItsLimitIsEnough(t *testing.T) {
@@ -180,12 +216,137 @@ func TestALimitInTheRequestComesFirst(t *testing.T) {
 	assert.Equal(t, codes.InvalidArgument, status.Code(err))
 }
 
+func TestOneBadDescriptorDoesNotFailTheOthers(t *testing.T) {
+	e := newEdge(t, start(t, descriptors))
+	bad := descriptor("key", "a")
+	bad.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 7, Unit: 99}
+	r := e.ask(0, bad, descriptor("key", "tin"))
+	assert.Equal(t, ok, r.OverallCode)
+	assert.Equal(t, rls.RateLimitResponse_UNKNOWN, r.Statuses[0].Code)
+	assert.EqualValues(t, 4, r.Statuses[1].LimitRemaining)
+	assert.Equal(t, true, r.DynamicMetadata.AsMap()["degraded"])
+	assert.Equal(t, over, e.ask(5, bad, descriptor("key", "tin")).OverallCode)
+}
+
+func TestMoreThanAHundredDescriptorsAreDecided(t *testing.T) {
+	e := newEdge(t, start(t, descriptors))
+	var all []*common.RateLimitDescriptor
+	for i := range 300 {
+		all = append(all, descriptor("key", fmt.Sprint(i)))
+	}
+	r := e.ask(0, all...)
+	require.Len(t, r.Statuses, 300)
+	for i := range r.Statuses {
+		assert.EqualValues(t, 4, r.Statuses[i].LimitRemaining, i)
+	}
+}
+
+// tree is a file of envoyproxy/ratelimit, most of it from its README.
+const tree = `
+envoy:
+  - domain: messaging
+    descriptors:
+      - key: message_type
+        value: marketing
+        descriptors:
+          - key: to_number
+            rate_limit: {unit: day, requests_per_unit: 2, name: per number}
+      - key: to_number
+        rate_limit: {unit: week, requests_per_unit: 3}
+      - key: path
+        value: /files/*
+        share_threshold: true
+        rate_limit: {unit: hour, requests_per_unit: 2}
+      - key: path
+        value: /*/x/*
+        rate_limit: {unit: hour, requests_per_unit: 1}
+      - key: path
+        rate_limit: {unit: minute, requests_per_unit: 9}
+      - key: trusted
+        rate_limit: {unlimited: true}
+      - key: vip
+        rate_limit: {unit: day, requests_per_unit: 5, replaces: [{name: per number}]}
+      - key: nobody
+        rate_limit: {unit: second, requests_per_unit: 0}
+      - key: tried
+        shadow_mode: true
+        rate_limit: {unit: day, requests_per_unit: 1}
+      - key: quota
+        quota_mode: true
+        rate_limit: {unit: day, requests_per_unit: 1}
+      - key: many
+        rate_limit: {unit: day, requests_per_unit: 1000000}
+`
+
+func TestDescriptorsAreNestedAndOrderedAsInEnvoyproxyRatelimit(t *testing.T) {
+	e := newEdge(t, start(t, tree))
+	left := func(pairs ...string) string {
+		r, err := e.client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: "messaging", Descriptors: []*common.RateLimitDescriptor{descriptor(pairs...)}})
+		require.NoError(t, err)
+		require.Equal(t, r.OverallCode, r.Statuses[0].Code)
+		l := r.Statuses[0].CurrentLimit
+		if l == nil {
+			return fmt.Sprintf("%v, no limit, %d", r.OverallCode, r.Statuses[0].LimitRemaining)
+		}
+		return fmt.Sprintf("%v, %d of %d per %v %s", r.OverallCode, r.Statuses[0].LimitRemaining, l.RequestsPerUnit, l.Unit, l.Name)
+	}
+	for _, step := range []struct {
+		want  string
+		pairs []string
+	}{
+		{"OK, 1 of 2 per DAY per number", []string{"message_type", "marketing", "to_number", "1"}},
+		{"OK, 0 of 2 per DAY per number", []string{"message_type", "marketing", "to_number", "1"}},
+		{"OVER_LIMIT, 0 of 2 per DAY per number", []string{"message_type", "marketing", "to_number", "1"}},
+		{"OK, 1 of 2 per DAY per number", []string{"message_type", "marketing", "to_number", "2"}},
+		{"OK, no limit, 0", []string{"to_number", "1", "message_type", "marketing"}}, // another order
+		{"OK, no limit, 0", []string{"message_type", "other", "to_number", "1"}},
+		{"OK, no limit, 0", []string{"message_type", "marketing"}},                             // too short
+		{"OK, no limit, 0", []string{"message_type", "marketing", "to_number", "1", "x", "y"}}, // too long
+		{"OK, 2 of 3 per WEEK ", []string{"to_number", "1"}},
+		{"OK, 1 of 2 per HOUR ", []string{"path", "/files/a"}},
+		{"OK, 0 of 2 per HOUR ", []string{"path", "/files/b"}}, // shared
+		{"OVER_LIMIT, 0 of 2 per HOUR ", []string{"path", "/files/x/"}},
+		{"OK, 0 of 1 per HOUR ", []string{"path", "/a/x/1"}},
+		{"OK, 0 of 1 per HOUR ", []string{"path", "/a/x/2"}}, // by itself
+		{"OK, 8 of 9 per MINUTE ", []string{"path", "/a/y/2"}},
+		{"OK, no limit, 4294967295", []string{"trusted", "me"}},
+		{"OVER_LIMIT, 0 of 0 per SECOND ", []string{"nobody", "x"}},
+		{"OK, 0 of 1 per DAY ", []string{"tried", "x"}},
+		{"OK, 0 of 1 per DAY ", []string{"tried", "x"}},
+		{"OK, 999999 of 1000000 per DAY ", []string{"many", "x"}},
+	} {
+		assert.Equal(t, step.want, left(step.pairs...), "%v", step.pairs)
+	}
+}
+
+func TestALimitReplacesOthersAndQuotasMustAllBeUsedUp(t *testing.T) {
+	e := newEdge(t, start(t, tree))
+	codesOf := func(descriptors ...*common.RateLimitDescriptor) (all []rls.RateLimitResponse_Code) {
+		r, err := e.client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: "messaging", Descriptors: descriptors})
+		require.NoError(t, err)
+		for _, s := range r.Statuses {
+			all = append(all, s.Code)
+		}
+		return append(all, r.OverallCode)
+	}
+	number, vip := descriptor("message_type", "marketing", "to_number", "1"), descriptor("vip", "x")
+	for range 4 {
+		assert.Equal(t, []rls.RateLimitResponse_Code{ok, ok, ok}, codesOf(number, vip), "the named limit does not apply")
+	}
+	assert.Equal(t, []rls.RateLimitResponse_Code{ok, ok}, codesOf(number), "and has counted nothing")
+
+	one, other := descriptor("quota", "1"), descriptor("quota", "2")
+	require.Equal(t, []rls.RateLimitResponse_Code{ok, ok}, codesOf(one))
+	assert.Equal(t, []rls.RateLimitResponse_Code{over, ok, ok}, codesOf(one, other), "one quota is left")
+	assert.Equal(t, []rls.RateLimitResponse_Code{over, over, over}, codesOf(one, other))
+}
+
 func TestARequestWithoutDomainOrDescriptorsIsAnError(t *testing.T) {
 	e := newEdge(t, start(t, descriptors))
 	for want, r := range map[string]*rls.RateLimitRequest{
 		"domain must not be empty":          {Descriptors: []*common.RateLimitDescriptor{descriptor("key", "a")}},
 		"descriptor list must not be empty": {Domain: "edge"},
-		"101 descriptors":                   {Domain: "edge", Descriptors: slices.Repeat([]*common.RateLimitDescriptor{descriptor("key", "a")}, 101)},
+		"1001 descriptors":                  {Domain: "edge", Descriptors: slices.Repeat([]*common.RateLimitDescriptor{descriptor("key", "a")}, 1001)},
 	} {
 		_, err := e.client.ShouldRateLimit(t.Context(), r)
 		assert.Equal(t, codes.InvalidArgument, status.Code(err))
@@ -219,6 +380,8 @@ func TestTheServerTellsItsHealthAndItsServices(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, healthpb.HealthCheckResponse_SERVING, health.Status)
 	}
+	_, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: "another"})
+	assert.Equal(t, codes.NotFound, status.Code(err))
 	stream, err := grpc_reflection_v1.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, stream.Send(&grpc_reflection_v1.ServerReflectionRequest{
@@ -227,6 +390,32 @@ func TestTheServerTellsItsHealthAndItsServices(t *testing.T) {
 	answer, err := stream.Recv()
 	require.NoError(t, err)
 	assert.Contains(t, answer.String(), "envoy.service.ratelimit.v3.RateLimitService")
+}
+
+func TestHealthIsThatOfTheServersAndOfTheService(t *testing.T) {
+	server := memcachedtest.Process(t)
+	s := startWith(t, descriptors, func(o *serve.Options) {
+		o.Servers, o.Drain = []string{server.Addr}, 2*time.Second
+	})
+	health, e := healthpb.NewHealthClient(dialEnvoy(t, s)), newEdge(t, s)
+	is := func(want healthpb.HealthCheckResponse_ServingStatus) func() bool {
+		return func() bool {
+			answer, err := health.Check(t.Context(), &healthpb.HealthCheckRequest{Service: rls.RateLimitService_ServiceDesc.ServiceName})
+			return err == nil && answer.Status == want
+		}
+	}
+	require.Eventually(t, is(healthpb.HealthCheckResponse_SERVING), 10*time.Second, 20*time.Millisecond)
+	server.Kill()
+	for range 10 { // a server is down when requests say so
+		e.ask(0, descriptor("key", "a"))
+	}
+	require.Eventually(t, is(healthpb.HealthCheckResponse_NOT_SERVING), 10*time.Second, 20*time.Millisecond)
+	server.Start()
+	require.Eventually(t, is(healthpb.HealthCheckResponse_SERVING), 10*time.Second, 20*time.Millisecond)
+	var ended sync.WaitGroup
+	ended.Go(s.stop)
+	require.Eventually(t, is(healthpb.HealthCheckResponse_NOT_SERVING), 2*time.Second, 20*time.Millisecond, "while it drains")
+	ended.Wait()
 }
 
 // TestManyEnvoysAdmitNoMoreThanTheLimit asks two services on one memcached, and

@@ -1,6 +1,7 @@
 package serve_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -32,7 +33,7 @@ const limits = `
 trust: [127.0.0.1]
 rules:
   - name: pages
-    for: {path: [/page/**]}
+    for: {path: [/page/**, /login]}
     either:
       - {name: address, value: "{address}", max: 3, per: 1h, public: true}
 `
@@ -53,26 +54,36 @@ func start(t *testing.T, rules string, servers ...string) *service {
 // startAPI is start for a service that programs may ask.
 func startAPI(t *testing.T, api serve.API, rules string, servers ...string) *service {
 	t.Helper()
+	return startWith(t, rules, func(o *serve.Options) { o.API, o.Servers = api, servers })
+}
+
+// startAt is start at an address for proxies.
+func startAt(t *testing.T, listen, rules string) *service {
+	t.Helper()
+	return startWith(t, rules, func(o *serve.Options) { o.Listen = listen })
+}
+
+// startWith runs the service with other options than start.
+func startWith(t *testing.T, rules string, change func(*serve.Options)) *service {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(rules), 0o600))
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &service{log: new(bytes.Buffer)}
 	ready, ended := make(chan struct{}), make(chan error, 1)
-	go func() {
-		ended <- serve.Run(ctx, serve.Options{
-			Rules: path, Servers: servers, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0",
-			Log:   slog.New(slog.NewTextHandler(&locked{w: s.log}, nil)),
-			Envoy: "127.0.0.1:0",
-			API:   api,
-			Ready: func(listen, admin, envoy, api net.Addr) {
-				s.listen, s.admin, s.envoy = listen.String(), admin.String(), envoy.String()
-				if api != nil {
-					s.api = api.String()
-				}
-				close(ready)
-			},
-		})
-	}()
+	o := serve.Options{
+		Rules: path, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Envoy: "127.0.0.1:0",
+		Log: slog.New(slog.NewTextHandler(&locked{w: s.log}, nil)),
+		Ready: func(listen, admin, envoy, api net.Addr) {
+			s.listen, s.admin, s.envoy = listen.String(), admin.String(), envoy.String()
+			if api != nil {
+				s.api = api.String()
+			}
+			close(ready)
+		},
+	}
+	change(&o)
+	go func() { ended <- serve.Run(ctx, o) }()
 	select {
 	case <-ready:
 	case err := <-ended:
@@ -132,9 +143,14 @@ func run(t *testing.T, address string, name string, args ...string) {
 	command.Stdout, command.Stderr = &locked{w: &output}, nil
 	command.Stderr = command.Stdout
 	require.NoError(t, command.Start())
+	exited := make(chan struct{})
+	go func() {
+		command.Wait()
+		close(exited)
+	}()
 	t.Cleanup(func() {
 		syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
-		command.Wait()
+		<-exited
 		if t.Failed() {
 			t.Log(output.String())
 		}
@@ -143,9 +159,20 @@ func run(t *testing.T, address string, name string, args ...string) {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			conn.Close()
+			return true
 		}
-		return err == nil
+		select {
+		case <-exited:
+			return true
+		default:
+			return false
+		}
 	}, 30*time.Second, 20*time.Millisecond, "%s does not listen", name)
+	select {
+	case <-exited:
+		require.Fail(t, name+" has ended")
+	default:
+	}
 }
 
 func freeAddress(t *testing.T) string {
@@ -182,6 +209,13 @@ func nginx(t *testing.T, service, application string, closed bool) string {
 	if closed {
 		without = []string{"error_page 502 504 = @open;"}
 	}
+	runNginx(t, address, configuration(t, "nginx.conf", address, service, application, without...))
+	return address
+}
+
+// runNginx runs nginx with the configuration of a site.
+func runNginx(t *testing.T, address, site string) {
+	t.Helper()
 	dir := t.TempDir()
 	main := filepath.Join(dir, "main.conf")
 	require.NoError(t, os.WriteFile(main, fmt.Appendf(nil, `
@@ -191,20 +225,23 @@ http {
     access_log off; client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy;
     fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
     include %[2]s;
-}`, dir, configuration(t, "nginx.conf", address, service, application, without...)), 0o644))
+}`, dir, site), 0o644))
 	run(t, address, "nginx", "-c", main, "-p", dir, "-e", "stderr")
-	return address
 }
 
 func caddy(t *testing.T, service, application string, closed bool) string {
 	address := freeAddress(t)
 	var without []string
 	if closed {
-		without = []string{"	handle_errors { # throttler is down: let pass. Without this block: 502\n		reverse_proxy 127.0.0.1:8000\n	}\n"}
+		without = []string{" 127.0.0.1:4189 {"}
 	}
 	config := configuration(t, "Caddyfile", address, service, application, without...)
 	text, err := os.ReadFile(config)
 	require.NoError(t, err)
+	if closed {
+		text = []byte(strings.Replace(string(text), "forward_auth "+service, "forward_auth "+service+" {", 1))
+	}
+	text = []byte(strings.ReplaceAll(string(text), "127.0.0.1:4189", freeAddress(t)))
 	require.NoError(t, os.WriteFile(config, append([]byte("{\n	admin off\n}\n"), text...), 0o644))
 	run(t, address, "caddy", "run", "--config", config, "--adapter", "caddyfile")
 	return address
@@ -220,7 +257,7 @@ func haproxy(t *testing.T, service, application string, closed bool) string {
 	if closed {
 		text, err := os.ReadFile(config)
 		require.NoError(t, err)
-		fixed := strings.Replace(string(text), "-m str 200\n", "-m str 200 }\n", 1)
+		fixed := strings.Replace(string(text), "-m str passed\n", "-m str passed }\n", 1)
 		require.NoError(t, os.WriteFile(config, []byte(fixed), 0o644))
 	}
 	run(t, address, "haproxy", "-db", "-f", config)
@@ -293,6 +330,23 @@ func request(t *testing.T, client *http.Client, method, url, body string, header
 	return answer, string(text)
 }
 
+// raw sends text from an address, and returns the answer and its body.
+func raw(t *testing.T, from, site, text string) (*http.Response, string) {
+	t.Helper()
+	conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).Dial("tcp", strings.TrimPrefix(site, "http://"))
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+	_, err = io.WriteString(conn, text)
+	require.NoError(t, err)
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err, "%.60q", text)
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	return answer, string(body)
+}
+
 var proxies = map[string]proxy{"nginx": nginx, "caddy": caddy, "haproxy": haproxy, "traefik": traefik}
 
 func TestARobotIsThrottledBehindEachProxy(t *testing.T) {
@@ -319,9 +373,13 @@ func TestARobotIsThrottledBehindEachProxy(t *testing.T) {
 				answer, _ = request(t, robot, "GET", site+"/page/4", "", forged, "198.51.100.1")
 				assert.Equal(t, http.StatusTooManyRequests, answer.StatusCode, "a forged %s", forged)
 			}
-			for _, spelling := range []string{"/%70age/4", "//page/4", "/x/../page/4"} {
+			for _, spelling := range []string{"/%70age/4", "//page/4", "/x/../page/4", "/page/4;a=b", "/page;a/4", "/page%2F4", "/page/x%2F..%2F..%2Ffree"} {
 				answer, _ := request(t, robot, "GET", site+spelling, "")
 				assert.Equal(t, http.StatusTooManyRequests, answer.StatusCode, spelling)
+			}
+			for _, target := range []string{"/login#1", "/login#?"} {
+				_, body := raw(t, "127.0.0.2", site, "GET "+target+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+				assert.NotRegexp(t, "^GET /login[ #]", body, "the application gets %s", target)
 			}
 			answer, _ = request(t, robot, "GET", site+"/free", "")
 			assert.Equal(t, 200, answer.StatusCode, "what no rule is for passes")
@@ -353,6 +411,66 @@ func TestWithoutTheServiceRequestsPassOrFailAsConfigured(t *testing.T) {
 				assert.Equal(t, "POST /page/2 a body", body)
 			})
 		}
+	}
+}
+
+func TestARefusalReachesTheClientWhole(t *testing.T) {
+	for name, proxy := range proxies {
+		if name == "nginx" {
+			continue // passes on no status but 401 and 403
+		}
+		t.Run(name, func(t *testing.T) {
+			s := start(t, `
+trust: [127.0.0.1]
+rules:
+  - name: hidden
+    for: {path: [/page/**]}
+    either: [{name: address, value: "{address}", max: 1, per: 1h, public: true}]
+    answer: {status: 404, type: text/html, body: <p>Nothing here.</p>}
+`)
+			site := "http://" + proxy(t, s.listen, application(t), false)
+			client := clientAt(t, "127.0.0.2")
+			answer, _ := request(t, client, "GET", site+"/page/1", "")
+			require.Equal(t, 200, answer.StatusCode)
+			answer, body := request(t, client, "GET", site+"/page/1", "")
+			assert.Equal(t, 404, answer.StatusCode)
+			assert.Equal(t, "<p>Nothing here.</p>", body)
+			assert.Equal(t, "text/html", answer.Header.Get("Content-Type"))
+			assert.Regexp(t, `^3[56]\d\d$`, answer.Header.Get("Retry-After"))
+			assert.Equal(t, `"address";q=1;w=3600`, answer.Header.Get("RateLimit-Policy"))
+			assert.Contains(t, answer.Header.Get("RateLimit"), `"address";r=0;t=3`)
+		})
+	}
+}
+
+func TestProxiesTellTheServiceTheFieldsThatItsRulesRead(t *testing.T) {
+	for name, proxy := range proxies {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, `
+trust: [127.0.0.1]
+rules:
+  - name: fields
+    either:
+      - {name: key, value: "{header:X-Api-Key}", max: 1, per: 1h, missing: skip}
+      - {name: session, value: "{cookie:session}", max: 1, per: 1h, missing: skip}
+      - {name: user, value: "{user}", max: 1, per: 1h, missing: skip}
+      - {name: agent, value: "{header:User-Agent}", max: 1, per: 1h, missing: skip, exempt: [Go-http-client/1.1]}
+`)
+			site := "http://" + proxy(t, s.listen, application(t), false)
+			client := clientAt(t, "127.0.0.2")
+			for _, field := range [][2]string{
+				{"X-Api-Key", "a"}, {"Cookie", "b=c; session=a"}, {"Authorization", "Basic YWxpY2U6cGFzc3dvcmQ="}, {"User-Agent", "a"},
+			} {
+				var statuses []int
+				for range 2 {
+					answer, _ := request(t, client, "GET", site+"/", "", field[0], field[1])
+					statuses = append(statuses, answer.StatusCode)
+				}
+				assert.Equal(t, []int{200, 429}, statuses, field[0])
+			}
+			answer, _ := request(t, client, "GET", site+"/", "")
+			assert.Equal(t, 200, answer.StatusCode)
+		})
 	}
 }
 

@@ -2,12 +2,12 @@ package serve
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"net/netip"
 	"strings"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
 type requestKey struct{}
@@ -23,21 +23,8 @@ func requestFrom(ctx context.Context) *rulefile.Request {
 
 // trusts reports whether the peer of r is a trusted proxy.
 func (c *chain) trusts(r *http.Request) bool {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return false
-	}
-	addr, err := netip.ParseAddr(host)
-	if err != nil {
-		return false
-	}
-	addr = addr.Unmap().WithZone("")
-	for _, prefix := range c.source.Trusted {
-		if prefix.Contains(addr) {
-			return true
-		}
-	}
-	return false
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && address.In(peer.Addr(), c.source.Trusted)
 }
 
 // describe returns the request that a proxy describes in header fields with

@@ -8,10 +8,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/envoy"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
@@ -22,18 +22,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	exporter "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/sdk/metric"
+	"google.golang.org/grpc/health"
 )
 
 // Options configure the service.
 type Options struct {
 	Rules    string   // path of the rule file
-	Servers  []string // of memcached; none: those of the rule file, or else process memory
+	Servers  []string // of memcached
+	Store    string   // URL of Redis or Valkey, instead of Servers; neither: those of the rule file, or else process memory
 	User     string   // of a memcached with -Y
 	Password string
 	Listen   string // address for proxies
 	Admin    string // address for operators; empty: none
 	Envoy    string // address for Envoy, by gRPC; empty: none
 	API      API
+	Drain    time.Duration // for which callers are asked to go elsewhere before the end
 	Log      *slog.Logger
 	Hangup   <-chan os.Signal // reads the rule file again
 	Ready    func(listen, admin, envoy, api net.Addr)
@@ -55,6 +58,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	warn(o.Log, rules.File())
 	b, err := newBackend(o, rules.File())
 	if err != nil {
 		return err
@@ -67,15 +71,25 @@ func Run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	b.watch(ctx)
+	go b.tellHealth(ctx)
 	go rules.Watch(ctx, o.Hangup, func(file *rulefile.File, err error) {
+		b.events.reloaded(err)
 		if err != nil {
 			o.Log.Error("the rule file cannot be used: the rules stay as they are", "err", err)
 			return
 		}
 		o.Log.Info("rules read", "rules", len(file.Rules))
+		warn(o.Log, file)
 		b.follow(o, file)
 	})
-	return servers.serve(ctx)
+	return servers.serve(ctx, func() { b.drain(o.Drain) })
+}
+
+// warn logs the warnings of a rule file.
+func warn(log *slog.Logger, file *rulefile.File) {
+	for _, w := range file.Warnings {
+		log.Warn("the rule file may not mean what it says", "at", fmt.Sprintf("%s:%d:%d", w.File, w.Line, w.Column), "warning", w.Message)
+	}
 }
 
 // guardRule is the identifier under which attempts to log in are counted.
@@ -83,41 +97,46 @@ const guardRule = rulefile.Reserved + "login"
 
 // A backend keeps the records and reports about them.
 type backend struct {
-	pool      *pool.Pool // nil: in the process
+	store     store      // nil: in the process
+	pool      *pool.Pool // nil: the store is not memcached
+	url       string     // of Redis or Valkey; "": the store is neither
 	client    throttler.Client
 	throttler *throttler.Throttler
+	fallback  *fallback // nil: in the process
 	guard     *login.Guard
 	counts    *tally.Tally
+	events    *events
+	ending    atomic.Bool // callers are asked to go elsewhere
+	health    *health.Server
 	metrics   http.Handler
 	reporting *otelthrottle.Reporting
 }
 
 func newBackend(o Options, file *rulefile.File) (*backend, error) {
 	b := &backend{counts: tally.New()}
-	servers := o.Servers
-	if len(servers) == 0 {
-		servers = file.Servers
+	if err := b.open(o, file); err != nil {
+		return nil, err
 	}
-	if len(servers) == 0 {
+	if b.store == nil {
 		b.client = memstore.New()
 		b.throttler = throttler.New(b.client)
 	} else {
-		var err error
-		if b.pool, err = pool.New(servers...); err != nil {
-			return nil, err
-		}
-		b.pool.User, b.pool.Password = o.User, o.Password
-		tell(b.pool, o.Log)
-		b.client = b.pool
+		b.client = b.store
 		b.throttler = throttler.New(b.client)
-		if !file.Closed {
-			b.throttler.Fallback = memstore.New()
-		}
+		b.fallback = &fallback{client: memstore.New()}
+		b.fallback.off.Store(file.Closed)
+		b.throttler.Fallback = b.fallback
 	}
 	b.throttler.Observe = b.counts.Observe
 	b.guard = login.New(b.throttler)
 	b.guard.Identifier = guardRule
 	b.guard.Observe = b.counts.ObserveLogin
+	b.guard.Alarm = func(ctx context.Context, s login.Siege) {
+		o.Log.WarnContext(ctx, "a siege of logins", "on", s.On, "failures an hour", s.Failures, "threshold", s.Threshold, "network", s.Network)
+	}
+	b.guard.ClockSkew = func(ctx context.Context, ahead time.Duration) {
+		o.Log.WarnContext(ctx, "the clock of another replica is ahead", "by", ahead)
+	}
 	if err := b.report(o.Log); err != nil {
 		b.close()
 		return nil, err
@@ -132,9 +151,11 @@ func (b *backend) report(log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	b.events = newEvents(registry)
 	b.metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
-	b.reporting, err = otelthrottle.Attach(metric.NewMeterProvider(metric.WithReader(reader)), otelthrottle.Parts{
-		Throttler: b.throttler, Pool: b.pool, Guard: b.guard, Log: &otelthrottle.Log{Logger: log},
+	provider := metric.NewMeterProvider(metric.WithReader(reader), metric.WithResource(identity()))
+	b.reporting, err = otelthrottle.Attach(provider, otelthrottle.Parts{
+		Throttler: b.throttler, Pool: b.pool, Servers: b.store, Guard: b.guard, Log: &otelthrottle.Log{Logger: log},
 	})
 	return err
 }
@@ -143,8 +164,8 @@ func (b *backend) close() {
 	if b.reporting != nil {
 		b.reporting.Close()
 	}
-	if b.pool != nil {
-		b.pool.Close()
+	if b.store != nil {
+		b.store.Close()
 	}
 }
 
@@ -152,111 +173,34 @@ func (b *backend) close() {
 func (b *backend) admin() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", b.metrics)
-	mux.Handle("/tally", b.counts)
+	mux.Handle("/tally", onlyByAddress(b.counts))
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("/readyz", b.ready)
 	return mux
 }
 
-// ready answers 503 while all servers are down, so that requests go to another
-// replica.
+// ready answers 503 while requests should go to another replica.
 func (b *backend) ready(w http.ResponseWriter, _ *http.Request) {
-	if b.pool != nil {
-		up := 0
-		for _, s := range b.pool.Stats() {
-			if !s.Down {
-				up++
-			}
-		}
-		if up == 0 {
-			http.Error(w, "all servers are down", http.StatusServiceUnavailable)
-			return
-		}
+	if err := b.unready(); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
 	}
 	fmt.Fprintln(w, "ready")
 }
 
-// A server serves one address.
-type server struct {
-	listener net.Listener
-	serve    func(net.Listener) error
-	shutdown func(context.Context) error
-}
-
-// servers are all servers of a service.
-type servers []server
-
-// listen starts all listeners.
-func (b *backend) listen(o Options, rules *rulefile.Source) (all servers, err error) {
-	grpc := envoy.New(rules, b.throttler, o.Log).Server()
-	listen, err1 := all.add(o.Listen, httpServer(New(rules, b.throttler, o.Log).Handler(), o.Log))
-	admin, err2 := all.add(o.Admin, httpServer(b.admin(), o.Log))
-	api, err4 := all.addAPI(o, rules, b)
-	asked, err3 := all.add(o.Envoy, server{serve: grpc.Serve, shutdown: func(ctx context.Context) error {
-		defer context.AfterFunc(ctx, grpc.Stop)()
-		grpc.GracefulStop()
+// unready returns why requests should go to another replica, or nil: all servers
+// are down, or the service ends.
+func (b *backend) unready() error {
+	if b.ending.Load() {
+		return errors.New("the service ends")
+	}
+	if b.store == nil {
 		return nil
-	}})
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
-		for _, s := range all {
-			s.listener.Close()
+	}
+	for _, s := range b.store.Stats() {
+		if !s.Down {
+			return nil
 		}
-		return nil, err
 	}
-	o.Log.Info("serving", "listen", listen, "admin", admin, "envoy", asked, "api", api)
-	if o.Ready != nil {
-		o.Ready(listen, admin, asked, api)
-	}
-	return all, nil
-}
-
-func httpServer(handler http.Handler, log *slog.Logger) server {
-	s := newHTTPServer(handler, log)
-	return server{serve: s.Serve, shutdown: s.Shutdown}
-}
-
-func newHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: headerTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-	}
-}
-
-// add makes s listen at address and returns the address in use, or nil if
-// address is empty.
-func (all *servers) add(address string, s server) (net.Addr, error) {
-	if address == "" {
-		return nil, nil
-	}
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, err
-	}
-	s.listener = l
-	*all = append(*all, s)
-	return l.Addr(), nil
-}
-
-// serve serves until ctx ends or a server fails.
-func (all servers) serve(ctx context.Context) error {
-	failed := make(chan error, len(all))
-	for _, s := range all {
-		go func() { failed <- s.serve(s.listener) }()
-	}
-	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-failed:
-	}
-	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
-	defer cancel()
-	for _, s := range all {
-		err = errors.Join(err, s.shutdown(ending))
-	}
-	return err
+	return errors.New("all servers are down")
 }

@@ -84,11 +84,31 @@ func (t *telling) WriteHeader(status int) {
 	if !t.told {
 		t.told = true
 		t.Header().Set(StatusField, strconv.Itoa(status))
+		t.bound()
 		if t.refusal != 0 && status >= 400 {
 			status = t.refusal
 		}
 	}
 	t.ResponseWriter.WriteHeader(status)
+}
+
+// maxPublished is the largest size of the RateLimit fields together, in bytes.
+// A proxy takes an answer that overflows its buffer, 4 KiB for nginx, for a
+// failure, and may let the request pass.
+const maxPublished = 2 << 10
+
+// bound removes RateLimit fields that are too large.
+func (t *telling) bound() {
+	size := 0
+	for _, name := range []string{"Ratelimit", "Ratelimit-Policy"} {
+		for _, line := range t.Header()[name] {
+			size += len(line)
+		}
+	}
+	if size > maxPublished {
+		t.Header().Del("Ratelimit")
+		t.Header().Del("Ratelimit-Policy")
+	}
 }
 
 func (t *telling) Write(b []byte) (int, error) {
@@ -158,7 +178,7 @@ func (s *Service) apply(rule *rulefile.Rule, closed bool, next http.Handler) htt
 	return m.Handler(next)
 }
 
-// failClosed refuses requests whose decision the back end failed.
+// failClosed refuses requests whose decision the backend failed.
 func failClosed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d, decided := httpthrottle.DecisionFrom(r.Context())

@@ -2,6 +2,7 @@ package serve_test
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -112,6 +114,49 @@ func TestWhileMemcachedIsDownRequestsPassOrNotAsTheRuleFileSays(t *testing.T) {
 	}
 }
 
+func TestAReloadChangesWhatHappensWhileMemcachedIsDown(t *testing.T) {
+	server := memcachedtest.Process(t)
+	s := start(t, limits+"failure: closed\n", server.Addr)
+	decided := func() (statuses []int) {
+		for range 5 {
+			answer, _ := ask(t, s, "/auth", "203.0.113.7", "/page/1")
+			statuses = append(statuses, answer.StatusCode)
+		}
+		return statuses
+	}
+	server.Kill()
+	require.Equal(t, []int{503, 503, 503, 503, 503}, decided())
+	rewrite(t, limits+"failure: open\n")
+	require.Eventually(t, func() bool {
+		answer, _ := ask(t, s, "/auth", "203.0.113.8", "/page/1")
+		return answer.StatusCode == 200
+	}, 30*time.Second, 50*time.Millisecond)
+	assert.Equal(t, []int{200, 200, 200, 429, 429}, decided(), "the process counts by itself")
+	rewrite(t, limits+"failure: closed\n")
+	require.Eventually(t, func() bool { return decided()[4] == 503 }, 30*time.Second, 50*time.Millisecond)
+	assert.Equal(t, []int{503, 503, 503, 503, 503}, decided())
+}
+
+func TestARuleForProgramsLimitsNoProxy(t *testing.T) {
+	const rules = `
+rules:
+  - name: mail
+    %s
+    either: [{name: customer, value: any, max: 1, per: 1h}]
+    lockout: 1h
+`
+	s := start(t, fmt.Sprintf(rules, "for: {api: true}"))
+	for range 3 {
+		answer, _ := ask(t, s, "/auth", "203.0.113.7", "/")
+		assert.Equal(t, 200, answer.StatusCode)
+	}
+	s.stop()
+	assert.NotContains(t, s.log.String(), "all clients together")
+	s = start(t, fmt.Sprintf(rules, ""))
+	s.stop()
+	assert.Contains(t, s.log.String(), "all clients together", "without it the service warns")
+}
+
 func TestTwoServicesCountTogether(t *testing.T) {
 	server := memcachedtest.Process(t)
 	services := []*service{start(t, limits, server.Addr), start(t, limits, server.Addr)}
@@ -158,6 +203,50 @@ func TestOperatorsSeeWhatTheServiceDoes(t *testing.T) {
 	assert.Equal(t, 404, answer.StatusCode, "not where proxies ask")
 }
 
+func TestMetricsTellTheServiceTheProcessAndWhatWentWrong(t *testing.T) {
+	s := startAPI(t, serve.API{Listen: "127.0.0.1:0", Keys: []string{"a key of 16 bytes or more"}}, limits)
+	metrics := func() string {
+		_, body := request(t, http.DefaultClient, "GET", "http://"+s.admin+"/metrics", "")
+		return body
+	}
+	assert.Regexp(t, `(?m)^target_info\{.*service_name="throttler",service_version="[^"]+"`, metrics())
+	assert.Contains(t, metrics(), "\ngo_goroutines ")
+	assert.Contains(t, metrics(), "\nprocess_start_time_seconds ")
+	assert.Contains(t, metrics(), `throttler_api_turned_away_total{reason="wrong_key"} 0`)
+	answer, _ := request(t, http.DefaultClient, "POST", "http://"+s.api+"/v1/peek", "{}", "Authorization", "Bearer x", "Content-Type", "application/json")
+	require.Equal(t, 401, answer.StatusCode)
+	assert.Contains(t, metrics(), `throttler_api_turned_away_total{reason="wrong_key"} 1`)
+	assert.Contains(t, metrics(), "throttler_rules_current 1")
+	rewrite(t, "broken: [")
+	require.Eventually(t, func() bool { return strings.Contains(metrics(), "throttler_rules_current 0") }, 30*time.Second, 50*time.Millisecond)
+	assert.Contains(t, metrics(), `throttler_rules_reloads_total{result="failure"} 1`)
+	rewrite(t, limits)
+	require.Eventually(t, func() bool { return strings.Contains(metrics(), "throttler_rules_current 1") }, 30*time.Second, 50*time.Millisecond)
+}
+
+func TestTheTallyIsNotForWebPagesOfOthers(t *testing.T) {
+	s := start(t, limits)
+	for host, want := range map[string]int{
+		"": 200, "localhost:4181": 200, "throttler": 200, "[::1]:4181": 200, "203.0.113.7": 200,
+		"rebound.example.org": 421, "rebound.example.org:4181": 421, "1.2.3.4.example.org": 421,
+	} {
+		r, err := http.NewRequest("GET", "http://"+s.admin+"/tally", nil)
+		require.NoError(t, err)
+		r.Host = host
+		answer, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		answer.Body.Close()
+		assert.Equal(t, want, answer.StatusCode, host)
+	}
+	r, err := http.NewRequest("GET", "http://"+s.admin+"/metrics", nil)
+	require.NoError(t, err)
+	r.Host = "throttler.monitoring.svc"
+	answer, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	answer.Body.Close()
+	assert.Equal(t, 200, answer.StatusCode, "Prometheus asks by name")
+}
+
 func TestRulesAreReadAgainWithoutARestart(t *testing.T) {
 	s := start(t, limits)
 	status := func() int {
@@ -201,6 +290,59 @@ func TestGarbageIsRefusedAndTheServiceGoesOn(t *testing.T) {
 	}
 	answer, _ := ask(t, s, "/auth", "203.0.113.7", "/page/1")
 	assert.Equal(t, 200, answer.StatusCode)
+}
+
+// Without a drain, 2 of 2,600 such requests ended in EOF.
+func TestNoRequestOnAKeptConnectionIsLostAtTheEnd(t *testing.T) {
+	for range 10 {
+		s := startWith(t, limits, func(o *serve.Options) {
+			o.API = serve.API{Listen: "127.0.0.1:0", Keys: []string{"a key of 16 bytes or more"}}
+			o.Drain = 300 * time.Millisecond
+		})
+		var begun, ended sync.WaitGroup
+		for i := range 30 {
+			begun.Add(1)
+			ended.Go(func() { askUntilClosed(t, s, i, begun.Done) })
+		}
+		begun.Wait()
+		answer, _ := request(t, http.DefaultClient, "GET", "http://"+s.admin+"/readyz", "")
+		require.Equal(t, 200, answer.StatusCode)
+		s.stop()
+		ended.Wait()
+	}
+}
+
+// askUntilClosed sends requests over one connection until an answer closes it.
+func askUntilClosed(t *testing.T, s *service, i int, begun func()) {
+	begun = sync.OnceFunc(begun)
+	defer begun()
+	conn, err := net.Dial("tcp", []string{s.listen, s.api}[i%2])
+	if !assert.NoError(t, err) {
+		return
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(30 * time.Second))
+	answers := bufio.NewReader(conn)
+	for {
+		text := "GET /auth HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 203.0.113.7\r\n\r\n"
+		if i%2 == 1 {
+			text = "POST /v1/peek HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+		}
+		_, err := io.WriteString(conn, text)
+		if !assert.NoError(t, err) {
+			return
+		}
+		answer, err := http.ReadResponse(answers, nil)
+		if !assert.NoError(t, err, "a request was lost") {
+			return
+		}
+		io.Copy(io.Discard, answer.Body)
+		answer.Body.Close()
+		begun()
+		if answer.Close {
+			return
+		}
+	}
 }
 
 func TestRequestsUnderWayAreAnsweredBeforeTheEnd(t *testing.T) {

@@ -4,43 +4,91 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"time"
 
+	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/otelthrottle"
 	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/adaptivethrottler/throttler/redisstore"
 )
 
 // watch notices what the servers forget, until ctx ends.
 func (b *backend) watch(ctx context.Context) {
-	if b.pool != nil {
-		go b.pool.Watch(ctx, 0)
+	if b.store != nil {
+		go b.store.Watch(ctx, 0)
 	}
+}
+
+// A store is a *pool.Pool or a *redisstore.Store.
+type store interface {
+	throttler.Client
+	otelthrottle.Servers
+	Watch(ctx context.Context, every time.Duration) error
+	Close() error
+}
+
+// open opens the store that Options or else the rule file name, if any.
+func (b *backend) open(o Options, file *rulefile.File) error {
+	list, url := o.Servers, o.Store
+	if len(list) == 0 && url == "" {
+		list, url = file.Servers, file.Store
+	}
+	switch {
+	case url != "":
+		s, err := redisstore.Open(url)
+		if err != nil {
+			return err
+		}
+		s.StateChanged, s.Forgot = stateChanged(o.Log), forgot(o.Log)
+		b.store, b.url = s, url
+	case len(list) > 0:
+		p, err := pool.New(list...)
+		if err != nil {
+			return err
+		}
+		p.User, p.Password = o.User, o.Password
+		tell(p, o.Log)
+		b.store, b.pool = p, p
+	}
+	return nil
 }
 
 // tell logs changes of p's servers.
 func tell(p *pool.Pool, log *slog.Logger) {
-	p.StateChanged = func(server string, down bool, err error) {
+	p.StateChanged, p.Forgot = stateChanged(log), forgot(log)
+	p.ServersChanged = func(added, removed []string) {
+		log.Warn("servers have changed: limits of the values that moved start again", "added", added, "removed", removed)
+	}
+}
+
+func stateChanged(log *slog.Logger) func(server string, down bool, err error) {
+	return func(server string, down bool, err error) {
 		if down {
 			log.Error("a server is down", "server", server, "err", err)
 			return
 		}
 		log.Info("a server is back", "server", server)
 	}
-	p.Forgot = func(server string, loss pool.Loss) {
+}
+
+func forgot(log *slog.Logger) func(server string, loss pool.Loss) {
+	return func(server string, loss pool.Loss) {
 		log.Warn("a server has forgotten records: its limits start again, and its bans are gone", "server", server,
 			"restarts", loss.Restarts, "flushes", loss.Flushes, "evictions", loss.Evictions)
 	}
-	p.ServersChanged = func(added, removed []string) {
-		log.Warn("servers have changed: limits of the values that moved start again", "added", added, "removed", removed)
-	}
 }
 
-// follow switches to the servers of a changed rule file, unless Options name
-// servers.
+// follow does what a changed rule file says of a failing backend, and switches
+// to its servers, unless Options name servers.
 func (b *backend) follow(o Options, file *rulefile.File) {
+	if b.fallback != nil {
+		b.fallback.off.Store(file.Closed)
+	}
 	switch {
-	case len(o.Servers) > 0:
-	case (b.pool == nil) != (len(file.Servers) == 0):
-		o.Log.Error("restart the service to move between process memory and servers")
+	case len(o.Servers) > 0 || o.Store != "":
+	case b.url != file.Store || (b.pool == nil) != (len(file.Servers) == 0):
+		o.Log.Error("restart the service to move between process memory, memcached and Redis, or to another Redis")
 	case b.pool != nil:
 		if err := b.pool.SetServers(slices.Clone(file.Servers)...); err != nil {
 			o.Log.Error("the servers of the rule file cannot be used: the list stays as it is", "err", err)

@@ -1,0 +1,140 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/envoy"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// A server serves one address.
+type server struct {
+	listener net.Listener
+	serve    func(net.Listener) error
+	shutdown func(context.Context) error
+}
+
+// servers are all servers of a service.
+type servers []server
+
+// listen starts all listeners.
+func (b *backend) listen(o Options, rules *rulefile.Source) (all servers, err error) {
+	grpc, health := envoy.New(rules, b.throttler, o.Log).Server()
+	b.health = health
+	listen, err1 := all.add(o.Listen, b.httpServer(New(rules, b.throttler, o.Log).Handler(), o.Log))
+	admin, err2 := all.add(o.Admin, b.httpServer(b.admin(), o.Log))
+	api, err4 := all.addAPI(o, rules, b)
+	asked, err3 := all.add(o.Envoy, server{serve: grpc.Serve, shutdown: func(ctx context.Context) error {
+		defer context.AfterFunc(ctx, grpc.Stop)()
+		grpc.GracefulStop()
+		return nil
+	}})
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		for _, s := range all {
+			s.listener.Close()
+		}
+		return nil, err
+	}
+	o.Log.Info("serving", "listen", listen, "admin", admin, "envoy", asked, "api", api)
+	if o.Ready != nil {
+		o.Ready(listen, admin, asked, api)
+	}
+	return all, nil
+}
+
+func (b *backend) httpServer(handler http.Handler, log *slog.Logger) server {
+	s := b.newHTTPServer(handler, log)
+	return server{serve: s.Serve, shutdown: s.Shutdown}
+}
+
+func (b *backend) newHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           b.closing(handler),
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+}
+
+// add makes s listen at address and returns the address in use, or nil if
+// address is empty.
+func (all *servers) add(address string, s server) (net.Addr, error) {
+	if address == "" {
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	s.listener = l
+	*all = append(*all, s)
+	return l.Addr(), nil
+}
+
+// serve serves until ctx ends, and then while drain runs, or until a server fails.
+func (all servers) serve(ctx context.Context, drain func()) error {
+	failed := make(chan error, len(all))
+	for _, s := range all {
+		go func() { failed <- s.serve(s.listener) }()
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+		drain()
+	case err = <-failed:
+	}
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	for _, s := range all {
+		err = errors.Join(err, s.shutdown(ending))
+	}
+	return err
+}
+
+// closing asks callers, while the service ends, to close their connections
+// after the answer. A connection that the server closes may carry a request
+// already, which would be lost.
+func (b *backend) closing(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if b.ending.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// drain asks callers to go elsewhere, for as long as length.
+func (b *backend) drain(length time.Duration) {
+	b.ending.Store(true)
+	b.health.Shutdown()
+	time.Sleep(length)
+}
+
+// tellHealth tells gRPC clients whether the service is ready, until ctx ends.
+func (b *backend) tellHealth(ctx context.Context) {
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	for {
+		status := healthpb.HealthCheckResponse_SERVING
+		if b.unready() != nil {
+			status = healthpb.HealthCheckResponse_NOT_SERVING
+		}
+		b.health.SetServingStatus("", status)
+		b.health.SetServingStatus(rls.RateLimitService_ServiceDesc.ServiceName, status)
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package serve_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// nginxWith is nginx with more directives for location /, and more locations.
+func nginxWith(t *testing.T, service, application, directives, locations string) string {
+	t.Helper()
+	source, err := os.ReadFile("../../proxies/nginx.conf")
+	require.NoError(t, err)
+	text := strings.Replace(string(source), "auth_request /throttler;", "auth_request /throttler;\n"+directives, 1)
+	text = strings.Replace(text, "    location / {", locations+"\n    location / {", 1)
+	address := freeAddress(t)
+	text = strings.NewReplacer("127.0.0.1:8080", address, "127.0.0.1:4180", service, "127.0.0.1:8000", application).Replace(text)
+	path := filepath.Join(t.TempDir(), "site.conf")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+	runNginx(t, address, path)
+	return "http://" + address
+}
+
+// statuses are those of as many requests for a path.
+func statuses(t *testing.T, client *http.Client, n int, url string) (all []int) {
+	t.Helper()
+	for range n {
+		answer, _ := request(t, client, "GET", url, "")
+		all = append(all, answer.StatusCode)
+	}
+	return all
+}
+
+func TestNginxStillForbidsWhatItForbids(t *testing.T) {
+	site := nginxWith(t, start(t, limits).listen, application(t), "deny 127.0.0.9;", "")
+	assert.Equal(t, []int{403, 403, 403, 403, 403}, statuses(t, clientAt(t, "127.0.0.9"), 5, site+"/page/1"))
+	assert.Equal(t, []int{200, 200, 200, 429}, statuses(t, clientAt(t, "127.0.0.2"), 4, site+"/page/1"))
+}
+
+func TestNginxCountsARequestOnceThatItRedirectsInternally(t *testing.T) {
+	root := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(root, "page"), 0o755))
+	require.NoError(t, os.Chmod(root, 0o755))
+	require.NoError(t, os.Chmod(filepath.Dir(root), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "page", "index.html"), []byte("index"), 0o644))
+	site := nginxWith(t, start(t, limits).listen, application(t), "rewrite ^/page/again$ /page/ last; error_page 404 /page/none;", fmt.Sprintf(`
+    location = /page/index.html { root %[1]s; auth_request /throttler; error_page 403 = @limited; }
+    location = /page/ { root %[1]s; auth_request /throttler; error_page 403 = @limited;
+        auth_request_set $throttler_status $upstream_http_x_throttler_status; index index.html; }`, root))
+	client := clientAt(t, "127.0.0.2")
+	answer, body := request(t, client, "GET", site+"/page/", "")
+	require.Equal(t, 200, answer.StatusCode)
+	require.Equal(t, "index", body)
+	assert.Equal(t, []int{200, 200, 429, 429}, statuses(t, client, 4, site+"/page/"))
+}
+
+func TestNginxAnswersAFieldThatHTTPDoesNotAllow(t *testing.T) {
+	site := nginxWith(t, start(t, limits).listen, application(t), "", "")
+	answer, _ := raw(t, "127.0.0.2", site, "GET /page/1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-A: a\x01b\r\n\r\n")
+	assert.Equal(t, 400, answer.StatusCode)
+	assert.Equal(t, []int{200, 200, 200, 429}, statuses(t, clientAt(t, "127.0.0.2"), 4, site+"/page/1"))
+}
+
+// manyPublic is a rule with so many public conditions that its policy is larger
+// than a buffer of a proxy.
+func manyPublic() string {
+	var rules strings.Builder
+	rules.WriteString("trust: [127.0.0.1]\nrules:\n  - name: pages\n    either:\n")
+	for i := range 500 {
+		fmt.Fprintf(&rules, "      - {name: \"a condition with a long name, number %d\", value: \"{address}\", max: 3, per: 1h, public: true}\n", i)
+	}
+	return rules.String()
+}
+
+func TestALargePublicPolicyLetsNothingPass(t *testing.T) {
+	for name, proxy := range proxies {
+		t.Run(name, func(t *testing.T) {
+			site := "http://" + proxy(t, start(t, manyPublic()).listen, application(t), false)
+			assert.Equal(t, []int{200, 200, 200, 429, 429}, statuses(t, clientAt(t, "127.0.0.2"), 5, site+"/page/1"))
+		})
+	}
+}
