@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 // The same limits, as throttler and as envoyproxy/ratelimit are told of them.
@@ -107,9 +109,9 @@ var questions = map[string][]question{
 	"more hits than the limit ever takes": {
 		{
 			hits: 6, descriptors: []string{"key=i"},
-			answer: "OVER_LIMIT: OVER_LIMIT, 4 of 5 per DAY",
+			answer: "OVER_LIMIT: OVER_LIMIT, 5 of 5 per DAY",
 			theirs: "OVER_LIMIT: OVER_LIMIT, 0 of 5 per DAY",
-			why:    "throttler only looks, and tells what one more hit would leave; envoyproxy/ratelimit counts all six",
+			why:    "throttler counts none, so that five are left; envoyproxy/ratelimit counts all six",
 		},
 		{
 			hits: 1, descriptors: []string{"key=i"},
@@ -117,6 +119,15 @@ var questions = map[string][]question{
 			theirs: "OVER_LIMIT: OVER_LIMIT, 0 of 5 per DAY",
 			why:    "throttler has counted none of the six",
 		},
+	},
+	"looks, of hits_addend 0 in the descriptor": {
+		same(1, "OK: OK, 5 of 5 per DAY", "key=j!0"),
+		same(1, "OK: OK, 5 of 5 per DAY", "key=j!0"),
+		same(1, "OK: OK, 1 of 5 per DAY", "key=j!4"),
+		same(1, "OK: OK, 1 of 5 per DAY", "key=j!0"),
+		same(1, "OK: OK, 0 of 5 per DAY", "key=j"),
+		same(1, "OK: OK, 0 of 5 per DAY", "key=j!0"),
+		same(1, "OVER_LIMIT: OVER_LIMIT, 0 of 5 per DAY", "key=j"),
 	},
 	"two descriptors in one request": {
 		same(1, "OK: OK, 4 of 5 per DAY; OK, 1 of 2 per HOUR", "key=d", "path=/login,address=x"),
@@ -143,10 +154,20 @@ var questions = map[string][]question{
 // One call after the other, as envoyproxy/ratelimit is exact only then: it reads
 // a count, answers, and counts later.
 func TestThrottlerAnswersEnvoyAsRatelimitDoes(t *testing.T) {
-	server := started(t, onMemcached, "tcp")
-	ours, theirs := servedThrottler(t, server), newRatelimit(t, server)
+	for kind, rules := range map[string]string{"rules": ourRules, "their file": asItem(theirRules)} {
+		server := started(t, onMemcached, "tcp")
+		answersAlike(t, kind, servedThrottler(t, server, rules), newRatelimit(t, server))
+	}
+}
+
+// asItem returns a file of envoyproxy/ratelimit as an item of a rule file.
+func asItem(file string) string {
+	return "envoy:\n  - " + strings.ReplaceAll(strings.TrimSpace(file), "\n", "\n    ") + "\n"
+}
+
+func answersAlike(t *testing.T, kind string, ours pb.RateLimitServiceClient, theirs *ratelimit) {
 	for name, sequence := range questions {
-		t.Run(name, func(t *testing.T) {
+		t.Run(kind+"/"+name, func(t *testing.T) {
 			for i, q := range sequence {
 				r := q.request()
 				answer, err := ours.ShouldRateLimit(t.Context(), r)
@@ -167,6 +188,11 @@ func (q question) request() *pb.RateLimitRequest {
 	r := &pb.RateLimitRequest{Domain: "edge", HitsAddend: q.hits}
 	for _, text := range q.descriptors {
 		d := new(ratelimitv3.RateLimitDescriptor)
+		text, hits, own := strings.Cut(text, "!") // the hits of the descriptor itself
+		if own {
+			n, _ := strconv.ParseUint(hits, 10, 64)
+			d.HitsAddend = wrapperspb.UInt64(n)
+		}
 		for entry := range strings.SplitSeq(text, ",") {
 			key, value, _ := strings.Cut(entry, "=")
 			d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: key, Value: value})
@@ -192,9 +218,9 @@ func told(r *pb.RateLimitResponse) string {
 
 // servedThrottler builds the command throttler, has it serve Envoy over server,
 // and returns a client of it.
-func servedThrottler(t *testing.T, server *server) pb.RateLimitServiceClient {
+func servedThrottler(t *testing.T, server *server, rules string) pb.RateLimitServiceClient {
 	t.Helper()
-	served := serveThrottler(t, server)
+	served := serveThrottler(t, server, rules)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(served.output.String())
@@ -212,7 +238,7 @@ func servedThrottler(t *testing.T, server *server) pb.RateLimitServiceClient {
 	return pb.NewRateLimitServiceClient(conn)
 }
 
-func serveThrottler(t *testing.T, records *server) *server {
+func serveThrottler(t *testing.T, records *server, text string) *server {
 	t.Helper()
 	dir := t.TempDir()
 	program, rules := filepath.Join(dir, "throttler"), filepath.Join(dir, "rules.yaml")
@@ -220,7 +246,7 @@ func serveThrottler(t *testing.T, records *server) *server {
 	build.Dir = filepath.Join("..", "cmd", "throttler")
 	output, err := build.CombinedOutput()
 	require.NoError(t, err, string(output))
-	require.NoError(t, os.WriteFile(rules, []byte(ourRules), 0o600))
+	require.NoError(t, os.WriteFile(rules, []byte(text), 0o600))
 	addr, err := freeAddr()
 	require.NoError(t, err)
 	s := &server{network: "tcp", addr: addr, dir: dir, exited: make(chan struct{})}

@@ -2,10 +2,14 @@ module github.com/adaptivethrottler/throttler/bench
 
 go 1.25.6
 
-replace github.com/adaptivethrottler/throttler => ../
+replace (
+	github.com/adaptivethrottler/throttler => ../
+	github.com/adaptivethrottler/throttler/redisstore => ../redisstore
+)
 
 require (
 	github.com/adaptivethrottler/throttler v0.0.0-00010101000000-000000000000
+	github.com/adaptivethrottler/throttler/redisstore v0.0.0-00010101000000-000000000000
 	github.com/bradfitz/gomemcache v0.0.0-20260422231931-4d751bb6e37c
 	github.com/didip/tollbooth/v7 v7.0.2
 	github.com/envoyproxy/go-control-plane/envoy v1.39.0
@@ -19,6 +23,7 @@ require (
 	github.com/stretchr/testify v1.12.1
 	github.com/ulule/limiter/v3 v3.11.2
 	google.golang.org/grpc v1.84.0
+	google.golang.org/protobuf v1.36.12
 )
 
 require (
@@ -96,6 +101,5 @@ require (
 	golang.org/x/text v0.41.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260706201446-f0a921348800 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260706201446-f0a921348800 // indirect
-	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/yaml.v2 v2.4.0 // indirect
 )

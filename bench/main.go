@@ -30,19 +30,21 @@ var callerCounts = []int{1, 16, maxCallers}
 
 // systemsFor returns the systems for w.
 func systemsFor(w work) []system {
-	all := []system{poolWindow, poolBucket, plainWindow, plainBucket, rueidisBucket, rueidisLog, redisRate, envoy, limitersWindow}
+	all := []system{poolWindow, poolBucket, plainWindow, plainBucket, redisWindow, redisBucket, rueidisBucket, rueidisLog, redisRate, envoy, limitersWindow}
 	if w.name == full.name {
 		all = slices.Insert(all, 1, poolCached)
 	}
 	return all
 }
 
-// ours reports whether s is throttler over pool.
-func (s system) ours() bool { return strings.HasPrefix(s.name, poolWindow.name) }
+// ours reports whether s is throttler over pool or redisstore.
+func (s system) ours() bool {
+	return strings.HasPrefix(s.name, poolWindow.name) || s.name == redisWindow.name
+}
 
 // crowdSystems are the systems of the admitted table.
 var crowdSystems = []system{
-	poolWindow, poolBucket, plainWindow, plainBucket, rueidisBucket, rueidisLog, redisRate,
+	poolWindow, poolBucket, plainWindow, plainBucket, redisWindow, redisBucket, rueidisBucket, rueidisLog, redisRate,
 	envoy, limitersWindow, limitersLocked, limitersUnlocked,
 }
 

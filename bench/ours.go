@@ -2,13 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net"
 	"slices"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/redis/rueidis"
 )
 
 // maxCallers is the largest number of callers.
@@ -21,6 +24,9 @@ var (
 	plainWindow = system{"throttler, gomemcache", "sliding window", onMemcached, overPlain(throttler.SlidingWindow)}
 	plainBucket = system{"throttler, gomemcache", "leaky bucket", onMemcached, overPlain(throttler.LeakyBucket)}
 	poolCached  = system{"throttler, pool, BlockCache", "sliding window", onMemcached, overPool(throttler.SlidingWindow, true)}
+
+	redisWindow = system{"throttler, redisstore", "sliding window", onRedis, overRedis(throttler.SlidingWindow)}
+	redisBucket = system{"throttler, redisstore", "leaky bucket", onRedis, overRedis(throttler.LeakyBucket)}
 
 	storeWindow = system{"throttler, memstore", "sliding window", inProcess, overMemstore(throttler.SlidingWindow)}
 	storeBucket = system{"throttler, memstore", "leaky bucket", inProcess, overMemstore(throttler.LeakyBucket)}
@@ -48,6 +54,31 @@ func poolThrottler(e env) (*throttler.Throttler, func(), error) {
 	p.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return e.dial(ctx) }
 	p.Timeout = patience // a busy machine must not count as an outage
 	return patient(p), func() { p.Close() }, nil
+}
+
+func overRedis(algorithm throttler.Algorithm) func(env, limit) (limiter, error) {
+	return func(e env, l limit) (limiter, error) {
+		th, end, err := redisThrottler(e)
+		if err != nil {
+			return nil, err
+		}
+		return deciders{context.Background(), th, ruleOf(e, l, algorithm), end}, nil
+	}
+}
+
+// redisThrottler returns a Throttler over redisstore, and a function that closes it.
+func redisThrottler(e env) (*throttler.Throttler, func(), error) {
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress:  []string{e.server.addr},
+		DisableCache: true,
+		DialCtxFn:    rueidisDial(e),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	s := redisstore.New(client)
+	s.Timeout = patience // a busy machine must not count as an outage
+	return patient(s), func() { s.Close(); client.Close() }, nil
 }
 
 func overPlain(algorithm throttler.Algorithm) func(env, limit) (limiter, error) {
@@ -127,3 +158,51 @@ func (d deciders) caller() func(string) (bool, error) {
 func (deciders) flush() {}
 
 func (d deciders) close() { d.end() }
+
+// getAndSwap does not limit. It does only what a decision over the plain client
+// needs, with a record of the same size.
+var getAndSwap = system{"gomemcache", "get + cas", onMemcached, func(e env, _ limit) (limiter, error) {
+	client := plainClient(e)
+	return simple{func(value string) (bool, error) {
+		return true, swap(client, e.space+value)
+	}, func() { client.Close() }}, nil
+}}
+
+// swap reads the record at key and writes it. If another caller is faster, it
+// returns nil; a decision would try again.
+func swap(client *memcache.Client, key string) error {
+	record := make([]byte, 24)
+	item, err := client.Get(key)
+	switch {
+	case errors.Is(err, memcache.ErrCacheMiss):
+		err = client.Add(&memcache.Item{Key: key, Value: record, Expiration: 60})
+	case err == nil:
+		err = client.CompareAndSwap(&memcache.Item{Key: key, Value: record, Expiration: 60, CasID: item.CasID})
+	}
+	if errors.Is(err, memcache.ErrCASConflict) || errors.Is(err, memcache.ErrNotStored) {
+		return nil
+	}
+	return err
+}
+
+// Our own systems with a ctx that can end, as that of an HTTP request.
+var (
+	poolCancelable  = system{"throttler, pool, ctx can end", "sliding window", onMemcached, cancelable(poolThrottler)}
+	plainCancelable = system{"throttler, gomemcache, ctx can end", "sliding window", onMemcached, cancelable(plainThrottler)}
+)
+
+// cancelable returns a function that opens a throttler whose callers have a ctx
+// that can end.
+func cancelable(open func(env) (*throttler.Throttler, func(), error)) func(env, limit) (limiter, error) {
+	return func(e env, l limit) (limiter, error) {
+		th, end, err := open(e)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		return deciders{ctx, th, ruleOf(e, l, throttler.SlidingWindow), func() {
+			cancel()
+			end()
+		}}, nil
+	}
+}

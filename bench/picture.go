@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/adaptivethrottler/throttler/internal/draw"
+	"github.com/adaptivethrottler/throttler/bench/internal/draw"
 )
 
 // picture draws the times of decisions and the admitted calls.

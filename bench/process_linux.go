@@ -1,8 +1,21 @@
 package main
 
-import "syscall"
+import (
+	"syscall"
+	"time"
+)
 
 // endWithParent kills a server when this program dies without ending it.
 func endWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}
+
+// processTime returns the processor time of this process, in user and kernel
+// mode.
+func processTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

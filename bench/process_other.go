@@ -2,6 +2,12 @@
 
 package main
 
-import "syscall"
+import (
+	"syscall"
+	"time"
+)
 
 func endWithParent() *syscall.SysProcAttr { return nil }
+
+// processTime returns 0: the time is unknown on this system.
+func processTime() time.Duration { return 0 }

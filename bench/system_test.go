@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"net"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -65,7 +67,7 @@ func TestInstancesOfASystemCountTogether(t *testing.T) {
 
 func TestExactSystemsAdmitTheLimitOfACrowd(t *testing.T) {
 	st := staged(t)
-	exact := []system{poolWindow, poolBucket, plainWindow, plainBucket, rueidisBucket, rueidisLog, redisRate}
+	exact := []system{poolWindow, poolBucket, plainWindow, plainBucket, redisWindow, redisBucket, rueidisBucket, rueidisLog, redisRate}
 	all, err := st.admitAll(t.Context(), exact, 1)
 	require.NoError(t, err)
 	require.Len(t, all, len(exact))
@@ -87,6 +89,9 @@ func TestRoundTripsOfALoneCallerAreCounted(t *testing.T) {
 		{getAndSwap, spread, 2, 2.01},
 		{rueidisLog, spread, 1, 1.01},
 		{redisRate, hot, 1, 1.01},
+		{redisWindow, spread, 1, 1.01},
+		{redisWindow, full, 1, 1.01},
+		{redisWindow, fresh, 1, 1.01},
 		{plainWindow, full, 1, 1.01},
 		{plainWindow, fresh, 2, 2.01},
 		{poolCached, full, 0, 0.01},
@@ -113,4 +118,57 @@ func TestInterruptedStageStops(t *testing.T) {
 	cancel()
 	_, err := st.play(ctx, scene{work: spread, callers: 2, systems: []system{storeWindow}})
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestRoundTripsAreTurnsFromReadingToSending(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer ours.Close()
+	defer theirs.Close()
+	go func() { // answers each byte but a dot
+		for b := make([]byte, 1); ; {
+			if _, err := theirs.Read(b); err != nil {
+				return
+			}
+			if b[0] == '.' {
+				continue
+			}
+			if _, err := theirs.Write(b); err != nil {
+				return
+			}
+		}
+	}()
+	var trips counter
+	conn := &countedConn{Conn: ours, trips: &trips}
+	send := func(s string) {
+		n, err := conn.Write([]byte(s))
+		require.NoError(t, err)
+		require.Equal(t, len(s), n)
+	}
+	receive := func(want string) {
+		b := make([]byte, 1)
+		_, err := conn.Read(b)
+		require.NoError(t, err)
+		require.Equal(t, want, string(b))
+	}
+	for _, step := range []struct {
+		do   func()
+		want int64
+	}{
+		{func() { send("a") }, 1},
+		{func() { receive("a") }, 1},
+		{func() { send(".") }, 2},
+		{func() { send(".") }, 2}, // in the same packet, as it were
+		{func() { send("b") }, 2},
+		{func() { receive("b") }, 2},
+		{func() { send("c") }, 3},
+	} {
+		step.do()
+		assert.Equal(t, step.want, trips.Load())
+	}
+	require.NoError(t, theirs.Close())
+	_, err := conn.Read(make([]byte, 1))
+	require.Error(t, err)
+	_, err = conn.Write([]byte("d"))
+	require.Error(t, err)
+	require.Equal(t, int64(3), trips.Load(), "an error is no answer")
 }

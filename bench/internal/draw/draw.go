@@ -4,7 +4,7 @@
 // Its test makes the runs under virtual time, and compares the pictures with
 // those in docs. To write them, type:
 //
-//	go test ./internal/draw -update
+//	go test ./bench/internal/draw -update
 //
 // Runs are reproducible and coordinates whole numbers, so the pictures are the
 // same everywhere, to the byte.

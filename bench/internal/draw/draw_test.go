@@ -196,14 +196,14 @@ func excess(t *testing.T) *Picture {
 
 func TestPicturesAreDrawnFromTheseRuns(t *testing.T) {
 	for name, picture := range map[string]*Picture{"limits.svg": limits(t), "excess.svg": excess(t)} {
-		path, svg := filepath.Join("..", "..", "docs", name), picture.SVG()
+		path, svg := filepath.Join("..", "..", "..", "docs", name), picture.SVG()
 		if *update {
 			require.NoError(t, os.WriteFile(path, svg, 0o644))
 			continue
 		}
 		drawn, err := os.ReadFile(path)
 		require.NoError(t, err)
-		require.True(t, string(svg) == string(drawn), "%s shows other runs: go test ./internal/draw -update", path)
+		require.True(t, string(svg) == string(drawn), "%s shows other runs: go test ./bench/internal/draw -update", path)
 	}
 }
 
