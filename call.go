@@ -13,7 +13,7 @@ import (
 // A call is one rule on its way through the backend: an entry for each condition.
 type call struct {
 	job
-	room room
+	scratch scratch
 }
 
 // A job is all of a call that is not kept when the call is used again.
@@ -27,63 +27,64 @@ type job struct {
 	replaced []*entry // were left, and the fallback has decided in their place
 	receipt  *receipt // what was counted; nil: nothing was
 
-	answer *answer // room for what the caller keeps
-	one    entry   // of a call with one condition
-	first  slots.Round
+	retained *retained // what the caller keeps; nil: not made yet
+	one      entry     // of a call with one condition
+	first    slots.Round
 }
 
-// An answer is what the caller keeps of a call with one condition.
-type answer struct {
+// A retained is what the caller keeps of a call with one condition.
+type retained struct {
 	receipt  receipt
 	outcomes [1]Outcome
 }
 
-// A room is what a call takes besides itself. A call that is used again has it already.
-type room struct {
+// A scratch is the memory that a call takes besides itself. A call that is used again has it
+// already.
+type scratch struct {
 	several []entry
 	list    []*entry
 	sent    []*slots.Entry // of the round that is asked about
-	slots   slots.Room
+	slots   slots.Scratch
 }
 
-const maxSeveral = 16 // conditions that a call keeps room for
+const maxSeveral = 16 // conditions for which a call keeps its scratch
 
 // calls holds used calls for reuse: see [call.idle].
 var calls = sync.Pool{New: func() any { return new(call) }}
 
-// clear makes c a call that is not made yet, with the room that a usual call takes.
+// clear makes c a call that is not made yet, with the scratch that a usual call takes.
 func (c *call) clear() {
 	c.job = job{}
-	room := &c.room
-	room.slots.Clear()
-	if cap(room.several) > maxSeveral {
-		room.several, room.list, room.sent = nil, nil, nil
+	s := &c.scratch
+	s.slots.Clear()
+	if cap(s.several) > maxSeveral {
+		s.several, s.list, s.sent = nil, nil, nil
 	}
-	clear(room.several)
-	clear(room.list)
-	clear(room.sent[:cap(room.sent)])
-	room.several, room.list = room.several[:0], room.list[:0]
+	clear(s.several)
+	clear(s.list)
+	clear(s.sent[:cap(s.sent)])
+	s.several, s.list = s.several[:0], s.list[:0]
 }
 
 // undecided returns n entries.
 func (c *call) undecided(n int) []*entry {
-	room := &c.room
-	if n > cap(room.list) {
-		room.list, room.sent = make([]*entry, 0, n), make([]*slots.Entry, 0, n)
+	s := &c.scratch
+	if n > cap(s.list) {
+		s.list, s.sent = make([]*entry, 0, n), make([]*slots.Entry, 0, n)
 	}
-	room.list = room.list[:n]
+	s.list = s.list[:n]
 	if n == 1 {
-		room.list[0] = &c.one
-		return room.list
+		s.list[0] = &c.one
+		return s.list
 	}
-	if n > cap(room.several) {
-		room.several = make([]entry, n)
+	if n > cap(s.several) {
+		s.several = make([]entry, n)
 	}
-	room.several = room.several[:n]
-	for i := range room.several {
-		room.list[i] = &room.several[i]
+	s.several = s.several[:n]
+	for i := range s.several {
+		s.list[i] = &s.several[i]
 	}
-	return room.list
+	return s.list
 }
 
 // newCall returns the call of rule, with all its conditions undecided.
@@ -123,8 +124,8 @@ func (c *call) idle() bool {
 	if !c.first.Idle() || !c.one.Idle() {
 		return false
 	}
-	for i := range c.room.several {
-		if !c.room.several[i].Idle() {
+	for i := range c.scratch.several {
+		if !c.scratch.several[i].Idle() {
 			return false
 		}
 	}
@@ -184,7 +185,7 @@ func (c *call) askBoth(ctx context.Context, op op) {
 		first = new(slots.Round) // c.first may be under way still
 	} else {
 		c.begun = true
-		first.Room = &c.room.slots
+		first.Scratch = &c.scratch.slots
 	}
 	c.send(ctx, c.t.backend(), first, op, func(e *entry) bool { return e.from == nowhere && e.cause == nil })
 	if c.t.Fallback != nil && c.standIns() {
@@ -210,7 +211,7 @@ func (c *call) standIns() (any bool) {
 
 // send asks b about the entries that are chosen.
 func (c *call) send(ctx context.Context, b *backend, r *slots.Round, op op, chosen func(*entry) bool) {
-	sent := c.room.sent[:0]
+	sent := c.scratch.sent[:0]
 	for _, e := range c.entries {
 		if chosen(e) {
 			e.begin(b, op, e.Key)
@@ -223,7 +224,7 @@ func (c *call) send(ctx context.Context, b *backend, r *slots.Round, op op, chos
 	}
 	r.Entries = sent
 	b.Ask(ctx, r)
-	r.Entries = nil // the room is used again
+	r.Entries = nil // the scratch is used again
 }
 
 // reopen makes the conditions that have room undecided again, to be counted.
@@ -251,7 +252,7 @@ func (c *call) refused() bool {
 // same call again: nil where RetryAfter says so.
 func (c *call) results(counted bool) (outcomes []Outcome, again []time.Duration) {
 	if len(c.entries) == 1 {
-		outcomes = c.kept().outcomes[:]
+		outcomes = c.retain().outcomes[:]
 	} else {
 		outcomes = make([]Outcome, len(c.entries))
 	}
@@ -270,20 +271,20 @@ func (c *call) results(counted bool) (outcomes []Outcome, again []time.Duration)
 	return outcomes, again
 }
 
-// kept returns the room for what the caller keeps.
-func (c *call) kept() *answer {
+// retain returns what the caller keeps, of a call with one condition.
+func (c *call) retain() *retained {
 	switch {
-	case c.answer != nil:
+	case c.retained != nil:
 	case c.one.limit.Algorithm == record.Bucket:
-		a := new(struct {
-			answer
+		r := new(struct {
+			retained
 			share record.Share
 		})
-		c.answer, a.receipt.only.share = &a.answer, &a.share
+		c.retained, r.receipt.only.share = &r.retained, &r.share
 	default:
-		c.answer = new(answer)
+		c.retained = new(retained)
 	}
-	return c.answer
+	return c.retained
 }
 
 // conclude sets d, which is zero, to the Decision of c.
@@ -330,7 +331,7 @@ func (c *call) noteHit(e *entry) {
 func (c *call) newReceipt() *receipt {
 	n := len(c.entries)
 	if n == 1 {
-		return &c.kept().receipt
+		return &c.retain().receipt
 	}
 	r := new(struct {
 		receipt

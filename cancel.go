@@ -45,13 +45,13 @@ type counted struct {
 // counted returns what e has counted.
 func (e *entry) counted() counted { return counted{e.backend, e.Key, e.Hit} }
 
-// A noted is a counted in less room. The zero noted is none.
+// A noted is a counted in fewer bytes. The zero noted is none.
 type noted struct {
 	backend *backend
 	key     string
 	cost    int
 	expiry  record.Instant
-	share   *record.Share // room for that of a bucket; nil for a window
+	share   *record.Share // that of a bucket; nil for a window
 }
 
 // set notes c.

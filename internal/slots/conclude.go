@@ -55,7 +55,7 @@ func (s *slot) accept(item *memcache.Item, r exchange.Result) {
 // is the record now.
 func (s *slot) acceptAll(item *memcache.Item) {
 	for _, e := range s.batch {
-		s.keep(e, item)
+		s.cache(e, item)
 		s.settle(e)
 	}
 	s.empty()
@@ -92,14 +92,14 @@ func (s *slot) decideAnew(r exchange.Result, refused bool) {
 			s.settle(e)
 			continue
 		}
-		if refused && e.late {
+		if refused && e.arriving {
 			e.doubt()
 		}
 		e.apply(now, &found)
 		switch {
 		case e.store && s.giveUp(e, r, &found, lostRace):
 		case !e.store && i < s.beforeRead:
-			s.keep(e, r.Found)
+			s.cache(e, r.Found)
 			s.settle(e)
 		default:
 			undecided = append(undecided, e)
@@ -155,7 +155,7 @@ func sameToken(a, b *memcache.Item) bool {
 // lostTooOften notes that e has lost a race, and reports whether that was one too
 // many. Then e is settled.
 func (s *slot) lostTooOften(e *Entry) bool {
-	if e.late {
+	if e.arriving {
 		e.doubt()
 	}
 	e.LostRaces++
@@ -184,7 +184,7 @@ func (s *slot) suspect(unchanged bool) {
 		switch {
 		case !e.store:
 		case unchanged:
-			e.late = true
+			e.arriving = true
 		default:
 			e.doubt()
 		}
@@ -234,10 +234,10 @@ func (s *slot) empty() {
 	s.batch = s.batch[:0]
 }
 
-// keep has the Blocks answer the next call from memory, if e stands on the record in item.
-func (s *slot) keep(e *Entry, item *memcache.Item) {
+// cache has the Blocks answer the next call from memory, if e stands on the record in item.
+func (s *slot) cache(e *Entry, item *memcache.Item) {
 	if e.Cached && item != nil && e.Change.Stands() {
-		s.table.keep(e, item.Value, s.resets)
+		s.table.cache(e, item.Value, s.resets)
 	}
 }
 

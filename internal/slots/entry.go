@@ -38,7 +38,7 @@ type Entry struct {
 	decided record.Instant
 
 	since    time.Time // when it lost its first race
-	late     bool      // an earlier write of it was lost, and may still arrive
+	arriving bool      // an earlier write of it was lost, and may still arrive
 	doubted  bool      // an earlier write of it may have been carried out
 	hopeless bool      // then it is not to be tried again
 
@@ -101,52 +101,52 @@ func (e *Entry) failUnstored(err error, r *record.Record) {
 type Round struct {
 	Entries []*Entry // while they are asked about
 	Firm    bool     // is carried out even if the caller leaves
-	Room    *Room    // for what Ask takes; nil: none
+	Scratch *Scratch // for what Ask takes; nil: none
 
 	pending atomic.Int32                  // how many entries are not settled, and 1 more until that is told
 	done    atomic.Pointer[chan struct{}] // closed when there are none
 }
 
-// Room is what asking takes besides Entries and Round. It may be used again when its
-// Round is idle.
-type Room struct {
+// Scratch is the memory that asking takes besides Entries and Round. It may be used
+// again when its Round is idle.
+type Scratch struct {
 	led     []*slot
 	inlined inlined
 }
 
-// Clear drops what r refers to.
-func (r *Room) Clear() {
-	r.inlined.clear()
-	if cap(r.led) > maxLed {
-		r.led = nil
+// Clear drops what s refers to.
+func (s *Scratch) Clear() {
+	s.inlined.clear()
+	if cap(s.led) > maxLed {
+		s.led = nil
 	}
 }
 
 // exchange returns the exchange of an entry over an Inliner.
-func (r *Room) exchange() *inlined {
-	if r == nil {
+func (s *Scratch) exchange() *inlined {
+	if s == nil {
 		return new(inlined)
 	}
-	return &r.inlined
+	return &s.inlined
 }
 
 // slots returns an empty list of slots.
-func (r *Room) slots() []*slot {
-	if r == nil {
+func (s *Scratch) slots() []*slot {
+	if s == nil {
 		return nil
 	}
-	return r.led[:0]
+	return s.led[:0]
 }
 
-// keep keeps the room of led, which is not used any more.
-func (r *Room) keep(led []*slot) {
-	if r != nil {
+// reuse keeps the memory of led, which is not used any more.
+func (s *Scratch) reuse(led []*slot) {
+	if s != nil {
 		clear(led)
-		r.led = led
+		s.led = led
 	}
 }
 
-// maxLed is how many slots a Room keeps place for.
+// maxLed is how many slots a Scratch keeps.
 const maxLed = 16
 
 // settle notes that one entry is settled.

@@ -12,19 +12,19 @@ import (
 // An inlined is the exchange of one entry over an [exchange.Inliner].
 type inlined struct {
 	*Entry
-	keeps bool          // a record that blocks is to be kept
-	kept  []byte        // that record
-	item  memcache.Item // what is to be stored
+	caches   bool          // a record that blocks is to be cached
+	blocking []byte        // that record
+	item     memcache.Item // what is to be stored
 }
 
-const maxRoom = 1024 // bytes of a value that an inlined keeps room for
+const maxScratch = 1024 // bytes of a value that an inlined keeps for the next one
 
-// clear makes x ready for another exchange, with room for a small value.
+// clear makes x ready for another exchange, with the memory of a small value.
 func (x *inlined) clear() {
-	if cap(x.item.Value) > maxRoom {
+	if cap(x.item.Value) > maxScratch {
 		x.item.Value = nil
 	}
-	x.Entry, x.kept, x.item.Key = nil, nil, ""
+	x.Entry, x.blocking, x.item.Key = nil, nil, ""
 }
 
 // askInline carries out the exchange of one entry on the caller's goroutine.
@@ -33,7 +33,7 @@ func (t *Table) askInline(x *inlined) {
 	if t.blocks != nil {
 		resets = t.shards.resetsOf(x.Entry.Key)
 	}
-	x.keeps, x.kept = t.blocks != nil && x.Cached, nil
+	x.caches, x.blocking = t.blocks != nil && x.Cached, nil
 	t.inliner.Inline(x)
 	x.record = record.Record{} // it refers to what was lent
 	t.counts.Exchanges.Add(1)
@@ -49,8 +49,8 @@ func (t *Table) askInline(x *inlined) {
 			return
 		}
 	}
-	if x.kept != nil && x.Change.Stands() {
-		t.keep(x.Entry, x.kept, resets)
+	if x.blocking != nil && x.Change.Stands() {
+		t.cache(x.Entry, x.blocking, resets)
 	}
 }
 
@@ -74,8 +74,8 @@ func (x *inlined) Propose(turn exchange.Turn) *memcache.Item {
 		x.item.Value = x.record.Append(slices.Grow(x.item.Value[:0], x.record.Size()))
 		proposal, stored = &x.item, &x.item
 	}
-	if x.keeps && x.Change.Stands() && stored != nil && len(stored.Value) <= maxBlockRecord {
-		x.kept = bytes.Clone(stored.Value)
+	if x.caches && x.Change.Stands() && stored != nil && len(stored.Value) <= maxBlockRecord {
+		x.blocking = bytes.Clone(stored.Value)
 	}
 	return proposal
 }
@@ -83,7 +83,7 @@ func (x *inlined) Propose(turn exchange.Turn) *memcache.Item {
 // Done takes an error of the store: the record is too large for it.
 func (x *inlined) Done(r exchange.Result) {
 	if r.Err != nil {
-		x.kept = nil
+		x.blocking = nil
 		found, _ := recordIn(r.Found)
 		x.failUnstored(r.Err, &found)
 	}

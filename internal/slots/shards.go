@@ -15,11 +15,11 @@ type shards struct {
 
 // A shard is a part of them, with a lock of its own.
 type shard struct {
-	mu    sync.Mutex // guards what follows
-	byKey map[string]*slot
-	idle  links // the head of the ring of slots that are only remembered, the latest first
-	kept  int   // how many they are
-	most  int   // how many may be kept
+	mu         sync.Mutex // guards what follows
+	byKey      map[string]*slot
+	idle       links // the head of the ring of slots that are only remembered, the latest first
+	remembered int   // how many they are
+	most       int   // how many may be remembered
 
 	resets atomic.Uint64 // how often something was forgotten
 }
@@ -89,7 +89,7 @@ func (s *slot) release(users int) {
 	default:
 		sh.link(s)
 	}
-	if sh.kept > sh.most {
+	if sh.remembered > sh.most {
 		oldest := sh.idle.prev.slot
 		sh.unlink(oldest)
 		delete(sh.byKey, oldest.key)
@@ -137,7 +137,7 @@ func (sh *shard) link(s *slot) {
 	at.slot = s
 	at.prev, at.next = &sh.idle, sh.idle.next
 	at.prev.next, at.next.prev = at, at
-	sh.kept++
+	sh.remembered++
 }
 
 // unlink takes s out of the list, if it is there.
@@ -148,5 +148,5 @@ func (sh *shard) unlink(s *slot) {
 	at := &s.neighbor
 	at.prev.next, at.next.prev = at.next, at.prev
 	at.prev, at.next = nil, nil
-	sh.kept--
+	sh.remembered--
 }

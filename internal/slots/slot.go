@@ -50,7 +50,7 @@ type slot struct {
 	users    int   // entries that are not settled; guarded by the shard
 	neighbor links // in the list of those that are only remembered; guarded by the shard
 
-	room [2][1]*Entry // for a queue and a batch of one, the usual case
+	ones [2][1]*Entry // for a queue and a batch of one, the usual case
 }
 
 // A sighting is a record as it was once seen.
@@ -313,6 +313,6 @@ func (s *slot) rest() {
 	}
 	s.base, s.assessed, s.refusedBase, s.stalls = sighting{}, sighting{}, sighting{}, 0
 	s.lostBase = nil
-	s.room = [2][1]*Entry{}
-	s.queue, s.batch = s.room[0][:0], s.room[1][:0]
+	s.ones = [2][1]*Entry{}
+	s.queue, s.batch = s.ones[0][:0], s.ones[1][:0]
 }

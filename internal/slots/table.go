@@ -51,7 +51,7 @@ func (t *Table) Ask(ctx context.Context, r *Round) {
 		return
 	}
 	if t.inliner != nil {
-		x := r.Room.exchange()
+		x := r.Scratch.exchange()
 		for _, e := range r.Entries {
 			x.Entry = e
 			t.askInline(x)
@@ -59,7 +59,7 @@ func (t *Table) Ask(ctx context.Context, r *Round) {
 		return
 	}
 	r.begin(len(r.Entries))
-	led := r.Room.slots()
+	led := r.Scratch.slots()
 	for _, e := range r.Entries {
 		e.round = r
 		if t.join(e) {
@@ -67,7 +67,7 @@ func (t *Table) Ask(ctx context.Context, r *Round) {
 		}
 	}
 	t.lead(ctx, r, led)
-	r.Room.keep(led)
+	r.Scratch.reuse(led)
 	if r.wait(ctx) {
 		return
 	}
@@ -134,9 +134,9 @@ func (e *Entry) leave(err error) {
 	}
 }
 
-// keep has the Blocks remember value, a record on which e stands. resets is the count of
+// cache has the Blocks remember value, a record on which e stands. resets is the count of
 // resetsOf when the record was read or written.
-func (t *Table) keep(e *Entry, value []byte, resets uint64) {
+func (t *Table) cache(e *Entry, value []byte, resets uint64) {
 	if t.blocks == nil || resets != t.shards.resetsOf(e.Key) {
 		return
 	}
@@ -224,7 +224,7 @@ func (t *Table) Size() (all, used int) {
 		sh := &t.shards.all[i]
 		sh.mu.Lock()
 		all += len(sh.byKey)
-		used += len(sh.byKey) - sh.kept
+		used += len(sh.byKey) - sh.remembered
 		sh.mu.Unlock()
 	}
 	return all, used
