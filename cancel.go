@@ -169,7 +169,7 @@ func (r *cancelable) takeBack(ctx context.Context) error {
 	entries := make([]*entry, len(r.hits))
 	for i, h := range r.hits {
 		if h.hit.Kind == record.Leases {
-			h.backend.t.holds.lost(place{h.backend, h.key}, h.hit.ID)
+			h.backend.t.holds.lost(recordID{h.backend, h.key}, h.hit.ID)
 		}
 		entries[i] = refund(h)
 	}

@@ -28,8 +28,8 @@ type entry struct {
 	unsure    bool       // it may find what it has itself counted
 
 	// What it is to its caller, who alone uses it.
-	cause error  // what the backend failed with that this entry stands in for
-	from  origin // where it is decided
+	cause error     // what the backend failed with that this entry stands in for
+	from  decidedIn // where it is decided
 }
 
 // An uncounted is what an entry comes to if it is not counted.
@@ -51,13 +51,13 @@ const (
 	opRenew              // renew leases
 )
 
-// origin is where an entry was decided.
-type origin uint8
+// decidedIn is where an entry was decided.
+type decidedIn uint8
 
 const (
-	nowhere  origin = iota // not decided yet
-	asked                  // by the backend or its fallback
-	recalled               // from memory
+	nowhere  decidedIn = iota // not decided yet
+	asked                     // by the backend or its fallback
+	recalled                  // from memory
 )
 
 // begin makes e, which is new, the entry of op on the record of key.

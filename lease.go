@@ -136,18 +136,18 @@ func (c *leaseContext) Err() error {
 // holds are the leases that a Throttler renews. The zero holds are none.
 type holds struct {
 	mu       sync.Mutex // guards what follows, and all in it; not held during I/O
-	byRecord map[place]*group
+	byRecord map[recordID]*group
 }
 
-// A place is a record in a backend.
-type place struct {
+// A recordID names a record in a backend.
+type recordID struct {
 	backend *backend
 	key     string
 }
 
 // A group is the leases of one record, which are renewed together.
 type group struct {
-	place
+	recordID
 	stakes  []*stake
 	timer   *time.Timer // for the next renewal
 	busy    bool        // a renewal is under way
@@ -176,13 +176,13 @@ func (h *holds) add(l *Lease, hits []counted) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.byRecord == nil {
-		h.byRecord = make(map[place]*group)
+		h.byRecord = make(map[recordID]*group)
 	}
 	for _, c := range hits {
-		at := place{c.backend, c.key}
+		at := recordID{c.backend, c.key}
 		g := h.byRecord[at]
 		if g == nil {
-			g = &group{place: at}
+			g = &group{recordID: at}
 			h.byRecord[at] = g
 		}
 		s := &stake{lease: l, group: g, id: c.hit.ID, end: c.hit.Expiry, ttl: time.Duration(c.hit.TTL)}
@@ -211,7 +211,7 @@ func (h *holds) check(l *Lease) {
 }
 
 // lost loses whatever holds the lease of that ID, which is about to be taken back.
-func (h *holds) lost(at place, id uint64) {
+func (h *holds) lost(at recordID, id uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if g := h.byRecord[at]; g != nil {
@@ -284,8 +284,8 @@ func (h *holds) schedule(g *group) {
 		return
 	}
 	if len(g.stakes) == 0 {
-		if h.byRecord[g.place] == g {
-			delete(h.byRecord, g.place)
+		if h.byRecord[g.recordID] == g {
+			delete(h.byRecord, g.recordID)
 		}
 		return
 	}

@@ -47,7 +47,7 @@ func (t *Transport) learn(ctx context.Context, l *limited, a *admission, respons
 func (t *Transport) learnQuotas(ctx context.Context, l *limited, m *remembered, said *answer) (believed bool) {
 	for _, q := range said.quotas {
 		learned, _ := m.known()
-		p, ok := l.place(q, learned, time.Now())
+		p, ok := l.subject(q, learned, time.Now())
 		if !ok {
 			continue
 		}
@@ -95,10 +95,10 @@ func (t *Transport) closeUncounted(ctx context.Context, l *limited, m *remembere
 
 // counted reports whether the condition of q is full by the outcomes.
 func (l *limited) counted(outcomes []throttler.Outcome, q quota, learned lessons) bool {
-	p, placed := l.place(q, learned, time.Now())
+	p, found := l.subject(q, learned, time.Now())
 	for i := range outcomes {
 		o := &outcomes[i]
-		if o.Blocked && o.Name != ClosedCondition && (placed && o.Name == p.name || !placed && o.Limit == q.limit) {
+		if o.Blocked && o.Name != ClosedCondition && (found && o.Name == p.name || !found && o.Limit == q.limit) {
 			return true
 		}
 	}

@@ -155,64 +155,64 @@ func (ls lessons) latest(others lessons) lessons {
 	return merged
 }
 
-// A place is the condition that a quota limits: one of the rule, or one that is added.
-type place struct {
+// A subject is the condition that a quota limits: one of the rule, or one that is added.
+type subject struct {
 	name  string
 	ttl   time.Duration
 	round bool // ttl is a guess
 }
 
-// place returns the place of q.
-func (l *limited) place(q quota, learned lessons, now time.Time) (p place, ok bool) {
+// subject returns the condition that q limits.
+func (l *limited) subject(q quota, learned lessons, now time.Time) (s subject, ok bool) {
 	if !q.requests || q.limit < 1 {
-		return place{}, false
+		return subject{}, false
 	}
 	if q.window == 0 {
-		if p, ok = l.placeByReset(q, learned, now); ok {
-			return p, true
+		if s, ok = l.subjectByReset(q, learned, now); ok {
+			return s, true
 		}
-		p.round, q.window = true, usualWindow(float64(q.reset))
+		s.round, q.window = true, usualWindow(float64(q.reset))
 	}
 	conditions := l.rule.Conditions()
 	for i := range conditions {
 		if c := &conditions[i]; countsRequests(c) && c.TTL == q.window {
-			return place{name: c.Name, ttl: c.TTL}, true
+			return subject{name: c.Name, ttl: c.TTL}, true
 		}
 	}
 	if q.window < time.Millisecond || q.window > throttler.MaxBucketTTL || q.limit > throttler.MaxHits || l.keeps(q) {
-		return place{}, false
+		return subject{}, false
 	}
-	p.name, p.ttl = learnedCondition+q.window.String(), q.window
-	return p, true
+	s.name, s.ttl = learnedCondition+q.window.String(), q.window
+	return s, true
 }
 
-// placeByReset returns a place that the time to the reset of q fits into.
+// subjectByReset returns a condition that the time to the reset of q fits into.
 //
 // That is one that was learned like this before, if it has the limit of q, or if its limit was
 // not told lately: then it is another one now. Otherwise it is the shortest, but not one of
 // more than twice that time: most probably it would have been seen with more time to go.
-func (l *limited) placeByReset(q quota, learned lessons, now time.Time) (p place, ok bool) {
+func (l *limited) subjectByReset(q quota, learned lessons, now time.Time) (s subject, ok bool) {
 	const rounding = time.Second // servers tell whole seconds, rounded up
-	take := func(candidate place, fits bool) {
-		if fits && q.reset > 0 && q.reset < candidate.ttl+rounding && (!ok || candidate.ttl < p.ttl) {
-			p, ok = candidate, true
+	take := func(candidate subject, fits bool) {
+		if fits && q.reset > 0 && q.reset < candidate.ttl+rounding && (!ok || candidate.ttl < s.ttl) {
+			s, ok = candidate, true
 		}
 	}
 	for name, old := range learned {
-		take(place{name, old.TTL, true}, old.Round && (q.limit == old.Max || now.Sub(old.Heard) > 2*old.TTL))
+		take(subject{name, old.TTL, true}, old.Round && (q.limit == old.Max || now.Sub(old.Heard) > 2*old.TTL))
 	}
 	if ok {
-		return p, true
+		return s, true
 	}
 	for name, old := range learned {
-		take(place{name, old.TTL, true}, old.Round && q.reset > old.TTL/2)
+		take(subject{name, old.TTL, true}, old.Round && q.reset > old.TTL/2)
 	}
 	conditions := l.rule.Conditions()
 	for i := range conditions {
 		c := &conditions[i]
-		take(place{name: c.Name, ttl: c.TTL}, countsRequests(c) && q.reset > c.TTL/2)
+		take(subject{name: c.Name, ttl: c.TTL}, countsRequests(c) && q.reset > c.TTL/2)
 	}
-	return p, ok
+	return s, ok
 }
 
 // keeps reports whether the rule never allows more than q.

@@ -28,7 +28,7 @@ func unitFor(max int) Instant {
 
 // hits is the list of the expiry times of a window, oldest first: those that
 // were stored, and a run of hits that are not stored yet and expire together.
-// The run has its place in the list by its time, after the entries of the same
+// The run belongs into the list by its time, after the entries of the same
 // time. It is put there when the list is encoded, or changed in another way than
 // by more hits of that time. So a list of any length takes many hits of one instant
 // without being copied. The zero hits is empty.
@@ -50,9 +50,9 @@ func (h *hits) len() int {
 // time returns when hit i expires.
 func (h *hits) time(i int) Instant {
 	if h.run > 0 {
-		if place := h.place(); i >= place+h.run {
+		if start := h.runStart(); i >= start+h.run {
 			i -= h.run
-		} else if i >= place {
+		} else if i >= start {
 			return Instant(h.added) * h.unit
 		}
 	}
@@ -86,8 +86,8 @@ func (h *hits) stored() int {
 	}
 }
 
-// place returns how many entries come before the run.
-func (h *hits) place() int {
+// runStart returns how many entries come before the run.
+func (h *hits) runStart() int {
 	if h.added >= h.last {
 		return h.stored()
 	}
@@ -247,13 +247,13 @@ func (h *hits) merge() {
 	h.added, h.run = 0, 0
 }
 
-// appendEntries appends the bytes of all hits, the run in its place, to b.
+// appendEntries appends the bytes of all hits, the run where it belongs, to b.
 func (h *hits) appendEntries(b []byte) []byte {
 	if h.run == 0 {
 		return append(b, h.entries...)
 	}
 	w := h.width()
-	at := h.place() * w
+	at := h.runStart() * w
 	b = append(b, h.entries[:at]...)
 	for range h.run {
 		b = appendLow(b, h.added, w)
