@@ -68,7 +68,7 @@ func (t *Throttler) wait(ctx context.Context, rule Rule) (d Decision, err error)
 		case err != nil:
 			return t.refusal(&rule, w, d), err
 		case nap != 0:
-			if err := sleep(ctx, nap, w.Called()); err != nil {
+			if err := sleep(ctx, nap, w.Signals()); err != nil {
 				return t.refusal(&rule, w, d), err
 			}
 			continue
@@ -77,7 +77,7 @@ func (t *Throttler) wait(ctx context.Context, rule Rule) (d Decision, err error)
 		switch {
 		case cutShort(ctx, d):
 			return d, ctx.Err()
-		case t.queue.Answer(w, d.Status == Authorized, seenIn(&d)):
+		case t.queue.Report(w, d.Status == Authorized, seenIn(&d)):
 			return d, nil
 		case d.Status == Authorized:
 			t.withdraw(ctx, &d)

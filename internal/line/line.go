@@ -28,9 +28,9 @@ func openingOf(seen *Seen, want *Want, now time.Time) opening {
 
 // want returns what w wants of the record whose line is l.
 func (w *Waiter) want(l *line) *Want {
-	for i := range w.places {
-		if w.places[i].line == l {
-			return w.places[i].want
+	for i := range w.positions {
+		if w.positions[i].line == l {
+			return w.positions[i].want
 		}
 	}
 	panic("throttler: a waiter is in a line of a record that it does not want")
@@ -42,10 +42,10 @@ func (w *Waiter) stand(now time.Time) (nap time.Duration) {
 	if w.oneOf {
 		return w.standInAll(now)
 	}
-	var last *place
+	var last *position
 	var when time.Time
-	for i := range w.places {
-		p := &w.places[i]
+	for i := range w.positions {
+		p := &w.positions[i]
 		if at := p.line.turn(w, p.want, now); at.After(now) && (last == nil || at.After(when)) {
 			last, when = p, at
 		}
@@ -56,8 +56,8 @@ func (w *Waiter) stand(now time.Time) (nap time.Duration) {
 	if w.hold != nil && w.hold != last.line && !w.hold.ask.After(now) {
 		w.missed++ // its turn came, but another of its records was full
 	}
-	for i := range w.places {
-		p := &w.places[i]
+	for i := range w.positions {
+		p := &w.positions[i]
 		if p == last || w.holds() {
 			w.join(p)
 		} else {
@@ -75,8 +75,8 @@ func (w *Waiter) stand(now time.Time) (nap time.Duration) {
 // standInAll is stand for a waiter that needs one of its records.
 func (w *Waiter) standInAll(now time.Time) (nap time.Duration) {
 	nap = math.MaxInt64
-	for i := range w.places {
-		p := &w.places[i]
+	for i := range w.positions {
+		p := &w.positions[i]
 		w.join(p)
 		if p.line.free(w, p.want, now) {
 			nap = min(nap, max(0, p.line.turn(w, p.want, now).Sub(now)))
@@ -89,7 +89,7 @@ func (w *Waiter) standInAll(now time.Time) (nap time.Duration) {
 }
 
 // join puts w in the line of p.
-func (w *Waiter) join(p *place) {
+func (w *Waiter) join(p *position) {
 	if p.stands {
 		return
 	}
@@ -99,8 +99,8 @@ func (w *Waiter) join(p *place) {
 	p.line.hits += p.want.Needed
 }
 
-// quit takes w out of the line of p, and calls the waiters that are first now.
-func (w *Waiter) quit(p *place) {
+// quit takes w out of the line of p, and signals the waiters that are first now.
+func (w *Waiter) quit(p *position) {
 	if !p.stands {
 		return
 	}
@@ -108,10 +108,10 @@ func (w *Waiter) quit(p *place) {
 	i := p.line.index(w)
 	p.line.standing = slices.Delete(p.line.standing, i, i+1)
 	p.line.hits -= p.want.Needed
-	p.line.call(w)
+	p.line.signal(w)
 }
 
-// holds reports whether w holds its place in all its lines, because it has missed its
+// holds reports whether w holds its position in all its lines, because it has missed its
 // turn too often.
 func (w *Waiter) holds() bool {
 	return w.missed >= patience
@@ -128,9 +128,9 @@ func (w *Waiter) waitFor(l *line) {
 		return
 	}
 	w.hold, w.until = l, until
-	for i := range w.places {
+	for i := range w.positions {
 		if w.holds() {
-			w.places[i].line.call(w)
+			w.positions[i].line.signal(w)
 		}
 	}
 }
@@ -147,8 +147,8 @@ func (w *Waiter) letsPass(l *line, want *Want, now time.Time) bool {
 // opens returns the earliest time at which w can be let through.
 func (w *Waiter) opens(now time.Time) time.Time {
 	var opens time.Time
-	for i := range w.places {
-		p := &w.places[i]
+	for i := range w.positions {
+		p := &w.positions[i]
 		at := p.line.earliest(w, p.want, now)
 		if i == 0 || at.After(opens) == !w.oneOf {
 			opens = at
@@ -162,7 +162,7 @@ func (w *Waiter) maySooner() bool {
 	return slices.ContainsFunc(w.wants, func(want Want) bool { return want.Sooner })
 }
 
-// index returns the place of w in l, or the place that it would have.
+// index returns the position of w in l, or the one that it would have.
 func (l *line) index(w *Waiter) int {
 	i, _ := slices.BinarySearchFunc(l.standing, w, func(a, b *Waiter) int {
 		return cmp.Compare(a.ticket, b.ticket)
@@ -240,13 +240,13 @@ func (l *line) told(at opening, now time.Time) {
 	}
 }
 
-// call wakes the waiters that may go first in l, except w, so that they ask next
+// signal wakes the waiters that may go first in l, except w, so that they ask next
 // again.
-func (l *line) call(w *Waiter) {
+func (l *line) signal(w *Waiter) {
 	for _, v := range l.standing {
 		if v != w {
 			select {
-			case v.called <- struct{}{}:
+			case v.signals <- struct{}{}:
 			default:
 			}
 		}

@@ -28,7 +28,7 @@ const (
 	minNap = time.Millisecond
 
 	// patience is the number of turns that a waiter misses, because another of
-	// its records is full, before it holds its place in all its lines.
+	// its records is full, before it holds its position in all its lines.
 	patience = 3
 )
 
@@ -68,7 +68,7 @@ type Seen struct {
 
 // A Queue holds the waiting calls of one program, in a line for each record that calls
 // wait for. It starts no goroutine. Each waiter sleeps on its own goroutine, asks
-// [Queue.Next] what to do, tries, and says in [Queue.Answer] what it has found.
+// [Queue.Next] what to do, tries, and says in [Queue.Report] what it has found.
 //
 // A waiter of any record stands in one line at a time: that of the record that opens last,
 // as far as is known. A waiter for one of several stands in all its lines. In every line,
@@ -76,7 +76,7 @@ type Seen struct {
 //
 // The zero Queue is empty.
 type Queue struct {
-	mu     sync.Mutex       // guards what follows, and all lines and waiters except Waiter.called
+	mu     sync.Mutex       // guards what follows, and all lines and waiters except Waiter.signals
 	ticket uint64           // the last one given
 	wakes  uint64           // counts the calls of Wake
 	lines  map[string]*line // by the key of the record
@@ -102,22 +102,22 @@ type Waiter struct {
 	oneOf  bool // room in one record is enough
 	always bool // goes through whatever its tries find
 
-	ticket uint64
-	tried  bool          // it has tried once, as a new call
-	places []place       // one for each want; nil until it has to wait
-	called chan struct{} // holds a token if it must ask Next again
-	wakes  uint64        // Queue.wakes when it last asked Next
+	ticket    uint64
+	tried     bool          // it has tried once, as a new call
+	positions []position    // one for each want; nil until it has to wait
+	signals   chan struct{} // holds a token if it must ask Next again
+	wakes     uint64        // Queue.wakes when it last asked Next
 
 	missed int       // turns at which another record was full
 	hold   *line     // the line in which it is first and waits; nil if it is not first
 	until  time.Time // when hold opens
 }
 
-// Called returns the channel that gets a value when the waiter must ask Next again.
-func (w *Waiter) Called() <-chan struct{} { return w.called }
+// Signals returns the channel that gets a value when the waiter must ask Next again.
+func (w *Waiter) Signals() <-chan struct{} { return w.signals }
 
-// A place is that of a waiter in one line.
-type place struct {
+// A position is that of a waiter in one line.
+type position struct {
 	line   *line
 	want   *Want
 	stands bool
@@ -133,14 +133,14 @@ func (q *Queue) Arrive(wants []Want, oneOf, always bool) *Waiter {
 }
 
 // Next tells w what to do. If nap is 0, try. If it is positive, sleep for that long or
-// until called. If it is negative, sleep until called. With an error, give up: the
+// until signaled. If it is negative, sleep until signaled. With an error, give up: the
 // deadline is too early, or too many calls wait.
 func (q *Queue) Next(ctx context.Context, w *Waiter) (nap time.Duration, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
 	w.wakes = q.wakes
-	if w.always || !w.tried && w.places == nil && q.free(w, now) {
+	if w.always || !w.tried && w.positions == nil && q.free(w, now) {
 		w.tried = true
 		return 0, nil
 	}
@@ -171,13 +171,13 @@ func (q *Queue) free(w *Waiter, now time.Time) bool {
 	return !w.oneOf
 }
 
-// enter gives w places in the lines of its records, unless it has them.
+// enter gives w a position in the lines of its records, unless it has them.
 func (q *Queue) enter(w *Waiter) error {
-	if w.places != nil {
+	if w.positions != nil {
 		return nil
 	}
-	places := make([]place, len(w.wants))
-	for i := range places {
+	positions := make([]position, len(w.wants))
+	for i := range positions {
 		want := &w.wants[i]
 		l := q.lines[want.Key]
 		if l == nil {
@@ -185,17 +185,17 @@ func (q *Queue) enter(w *Waiter) error {
 		} else if l.wanted >= MaxWaiting {
 			return fmt.Errorf("%w: %d calls already wait for %q, try again later", ErrFull, l.wanted, want.Name)
 		}
-		places[i] = place{line: l, want: want}
+		positions[i] = position{line: l, want: want}
 	}
 	if q.lines == nil {
 		q.lines = make(map[string]*line)
 	}
-	for i := range places {
-		l := places[i].line
+	for i := range positions {
+		l := positions[i].line
 		q.lines[l.key] = l
 		l.wanted++
 	}
-	w.places, w.called = places, make(chan struct{}, 1)
+	w.positions, w.signals = positions, make(chan struct{}, 1)
 	return nil
 }
 
@@ -207,14 +207,14 @@ func (q *Queue) Leave(w *Waiter) {
 }
 
 func (q *Queue) remove(w *Waiter) {
-	for i := range w.places {
-		p := &w.places[i]
+	for i := range w.positions {
+		p := &w.positions[i]
 		w.quit(p)
 		if p.line.wanted--; p.line.wanted == 0 {
 			delete(q.lines, p.line.key)
 		}
 	}
-	w.places = nil
+	w.positions = nil
 }
 
 // Wake has the first waiters for the records with these keys try at once, because this
@@ -229,15 +229,15 @@ func (q *Queue) Wake(keys ...string) {
 		if l := q.lines[key]; l != nil {
 			l.woken = q.wakes
 			l.told(opening{now, 1, false}, now)
-			l.call(nil)
+			l.signal(nil)
 		}
 	}
 }
 
-// Answer takes what a try of w has found, one Seen for each want, and whether it was
+// Report takes what a try of w has found, one Seen for each want, and whether it was
 // authorized. It reports whether w may go, and is out of all lines. If it may not although
 // it was authorized, the limits failed open too early.
-func (q *Queue) Answer(w *Waiter, authorized bool, seen []Seen) (through bool) {
+func (q *Queue) Report(w *Waiter, authorized bool, seen []Seen) (through bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.always {
@@ -274,10 +274,10 @@ func (q *Queue) learn(w *Waiter, want *Want, seen *Seen, now time.Time) {
 	switch {
 	case l.woken > w.wakes: // what was seen may be older than the change
 		l.told(opening{now, 1, false}, now)
-	case w.places == nil || l.free(w, want, now): // else a waiter before w may take more hits
+	case w.positions == nil || l.free(w, want, now): // else a waiter before w may take more hits
 		l.told(at, now)
 	}
-	l.call(w)
+	l.signal(w)
 }
 
 // Outlook returns how long each record of w is closed to it, by the lines alone: 0 if
@@ -296,7 +296,7 @@ func (q *Queue) Outlook(w *Waiter) (closed []time.Duration, retry time.Duration)
 		}
 		closed[i] = max(l.earliest(w, want, now).Sub(now), 1)
 	}
-	if w.places == nil {
+	if w.positions == nil {
 		return closed, -1
 	}
 	return closed, w.opens(now).Sub(now)

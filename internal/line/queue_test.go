@@ -25,7 +25,7 @@ func arrive(t *testing.T, q *line.Queue, seen line.Seen, wants ...line.Want) *li
 	for i := range all {
 		all[i] = seen
 	}
-	require.False(t, q.Answer(w, false, all))
+	require.False(t, q.Report(w, false, all))
 	return w
 }
 
@@ -38,7 +38,7 @@ func nap(t *testing.T, q *line.Queue, w *line.Waiter) time.Duration {
 
 func called(w *line.Waiter) bool {
 	select {
-	case <-w.Called():
+	case <-w.Signals():
 		return true
 	default:
 		return false
@@ -55,7 +55,7 @@ func TestTheFirstSleepsUntilTheRecordOpensAndTheOthersUntilTheyAreCalled(t *test
 		time.Sleep(10 * time.Second)
 		require.Zero(t, nap(t, &q, first), "its turn")
 		require.Negative(t, nap(t, &q, second))
-		require.True(t, q.Answer(first, true, []line.Seen{{RetryAfter: time.Minute}}))
+		require.True(t, q.Report(first, true, []line.Seen{{RetryAfter: time.Minute}}))
 		require.True(t, called(second))
 		require.Equal(t, time.Minute, nap(t, &q, second))
 	})
@@ -116,7 +116,7 @@ func TestAWakeDuringATryIsNotForgotten(t *testing.T) {
 		time.Sleep(time.Second)
 		require.Zero(t, nap(t, &q, w))
 		q.Wake("a")
-		require.False(t, q.Answer(w, false, []line.Seen{full(time.Hour)}))
+		require.False(t, q.Report(w, false, []line.Seen{full(time.Hour)}))
 		require.Zero(t, nap(t, &q, w), "it tries again")
 	})
 }
@@ -126,7 +126,7 @@ func TestOneOpenRecordIsEnoughForOneOfSeveral(t *testing.T) {
 		var q line.Queue
 		w := q.Arrive([]line.Want{window("a", 1, 1), window("b", 1, 1)}, true, false)
 		require.Zero(t, nap(t, &q, w))
-		require.False(t, q.Answer(w, false, []line.Seen{full(time.Minute), full(3 * time.Second)}))
+		require.False(t, q.Report(w, false, []line.Seen{full(time.Minute), full(3 * time.Second)}))
 		require.Equal(t, 3*time.Second, nap(t, &q, w))
 	})
 }
@@ -168,13 +168,13 @@ func TestAnOutageKeepsThePace(t *testing.T) {
 		w := arrive(t, &q, full(5*time.Second), window("a", 6, 1))
 		nap(t, &q, w)
 		failed := []line.Seen{{Failed: true, Remaining: 6}}
-		require.False(t, q.Answer(w, true, failed), "it may not be open yet")
+		require.False(t, q.Report(w, true, failed), "it may not be open yet")
 		time.Sleep(5 * time.Second)
-		require.True(t, q.Answer(w, true, failed))
+		require.True(t, q.Report(w, true, failed))
 		next := q.Arrive([]line.Want{window("a", 6, 1)}, false, false)
-		require.False(t, q.Answer(next, true, failed))
+		require.False(t, q.Report(next, true, failed))
 		require.Equal(t, 10*time.Second, nap(t, &q, next), "a sixth of a minute")
 		time.Sleep(10 * time.Second)
-		require.True(t, q.Answer(next, true, failed))
+		require.True(t, q.Report(next, true, failed))
 	})
 }
