@@ -126,8 +126,8 @@ func (s *decidedStream) Context() context.Context { return s.ctx }
 func (i *Interceptor) decide(ctx context.Context, call Call) (decided context.Context, release func(), err error) {
 	rule := i.rule(ctx, call)
 	d := new(throttler.Decision)
-	verdict, err := gate.Decide(ctx, i.throttler, &rule, d)
-	switch verdict {
+	ruling, err := gate.Decide(ctx, i.throttler, &rule, d)
+	switch ruling {
 	case gate.Free:
 		return ctx, nil, nil
 	case gate.Overloaded:

@@ -183,11 +183,11 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	c := &decidedContext{Context: r.Context()}
 	d := &c.decision
-	verdict, err := gate.Decide(c.Context, m.throttler, &rule, d)
-	if verdict == gate.Overloaded && !m.RefuseOverloaded {
-		verdict = gate.Passed
+	ruling, err := gate.Decide(c.Context, m.throttler, &rule, d)
+	if ruling == gate.Overloaded && !m.RefuseOverloaded {
+		ruling = gate.Passed
 	}
-	switch verdict {
+	switch ruling {
 	case gate.Passed:
 		m.publish(w, r, &rule, d)
 		held, release := gate.Hold(c.Context, m.throttler, &rule, d)

@@ -83,12 +83,12 @@ func (x *expiries) Less(i, j int) bool { return x.heap[i].due < x.heap[j].due }
 
 func (x *expiries) Swap(i, j int) {
 	x.heap[i], x.heap[j] = x.heap[j], x.heap[i]
-	x.heap[i].place, x.heap[j].place = int32(i+1), int32(j+1)
+	x.heap[i].index, x.heap[j].index = int32(i+1), int32(j+1)
 }
 
 func (x *expiries) Push(e any) {
 	x.heap = append(x.heap, e.(*node))
-	x.heap[len(x.heap)-1].place = int32(len(x.heap))
+	x.heap[len(x.heap)-1].index = int32(len(x.heap))
 }
 
 func (x *expiries) Pop() any {
@@ -96,7 +96,7 @@ func (x *expiries) Pop() any {
 	e := x.heap[last]
 	x.heap[last] = nil
 	x.heap = x.heap[:last]
-	e.place = 0
+	e.index = 0
 	return e
 }
 
@@ -108,7 +108,7 @@ func (x *expiries) update(e *node, now moment) {
 		return
 	}
 	switch due := e.deadline.due(now); {
-	case e.place == 0:
+	case e.index == 0:
 		e.due = due
 		heap.Push(x, e)
 	case due < e.due:
@@ -119,13 +119,13 @@ func (x *expiries) update(e *node, now moment) {
 // move puts e where due belongs.
 func (x *expiries) move(e *node, due time.Duration) {
 	e.due = due
-	heap.Fix(x, int(e.place-1))
+	heap.Fix(x, int(e.index-1))
 }
 
 // remove removes e, if it is there.
 func (x *expiries) remove(e *node) {
-	if e.place > 0 {
-		heap.Remove(x, int(e.place-1))
+	if e.index > 0 {
+		heap.Remove(x, int(e.index-1))
 	}
 }
 

@@ -108,13 +108,13 @@ type node struct {
 	deadline deadline
 	due      time.Duration // when to look whether it has expired, since the Store began
 	flags    uint32
-	place    int32 // in the shard's expiries, from 1; 0: it has no deadline
+	index    int32 // in the shard's expiries, from 1; 0: it has no deadline
 }
 
-// set makes value that of e. It keeps no more room than an eighth, and a little: the
+// set makes value that of e. It keeps no more memory in reserve than an eighth, and a little: the
 // store bounds the sizes of values, and means the memory that they take.
 func (e *node) set(value []byte) {
-	if room := cap(e.value); len(value) > room || room > len(value)+len(value)/8+64 {
+	if size := cap(e.value); len(value) > size || size > len(value)+len(value)/8+64 {
 		e.value = make([]byte, 0, (len(value)+31)&^31)
 	}
 	e.value = append(e.value[:0], value...)
@@ -426,10 +426,10 @@ func (s *Store) put(sh *shard, old *node, item *memcache.Item, now moment) {
 	if e != nil {
 		sh.setFlags(e, item.Flags)
 		more := len(item.Value) - len(e.value)
-		s.makeRoom(sh, now, e, more)
+		s.makeSpace(sh, now, e, more)
 		s.account(0, more)
 	} else {
-		s.makeRoom(sh, now, nil, size(item))
+		s.makeSpace(sh, now, nil, size(item))
 		s.account(1, size(item))
 		// A key cut from a larger string would keep all of that in memory.
 		e = &node{key: strings.Clone(item.Key), flags: item.Flags}
@@ -441,13 +441,13 @@ func (s *Store) put(sh *shard, old *node, item *memcache.Item, now moment) {
 	sh.ends.update(e, now)
 }
 
-// makeRoom removes items of sh until there is room for that many further bytes, and for
+// makeSpace removes items of sh until there is space for that many further bytes, and for
 // one more item unless grows is an item that they are for: expired ones, and if there
 // are none the one that is to be evicted next. grows is the item used last, and stays.
 //
-// It removes up to two expired items even if there is room. Each put adds one item at
+// It removes up to two expired items even if there is space. Each put adds one item at
 // most, so expired items do not pile up. The caller holds the shard's lock.
-func (s *Store) makeRoom(sh *shard, now moment, grows *node, bytes int) {
+func (s *Store) makeSpace(sh *shard, now moment, grows *node, bytes int) {
 	more, least := 1, 0
 	if grows != nil {
 		more, least = 0, 1
@@ -484,14 +484,14 @@ func (s *Store) unlock(sh *shard) {
 	if !s.full(0, 0) {
 		return
 	}
-	s.makeRoomBeside(sh, func(other *shard) bool {
+	s.makeSpaceBeside(sh, func(other *shard) bool {
 		gone := other.ends.expired(s.now(), len(other.items))
 		if gone != nil {
 			s.remove(other, gone)
 		}
 		return gone != nil
 	})
-	s.makeRoomBeside(sh, func(other *shard) bool {
+	s.makeSpaceBeside(sh, func(other *shard) bool {
 		if len(other.items) == 0 {
 			return false
 		}
@@ -500,10 +500,10 @@ func (s *Store) unlock(sh *shard) {
 	})
 }
 
-// makeRoomBeside has removeOne remove items of one shard after the other, except sh,
+// makeSpaceBeside has removeOne remove items of one shard after the other, except sh,
 // until no bound is exceeded. removeOne is called under the shard's lock, and returns
 // false if it has removed nothing.
-func (s *Store) makeRoomBeside(sh *shard, removeOne func(*shard) bool) {
+func (s *Store) makeSpaceBeside(sh *shard, removeOne func(*shard) bool) {
 	for i := 0; i < len(s.shards) && s.full(0, 0); i++ {
 		other := &s.shards[i]
 		if other == sh {

@@ -49,7 +49,7 @@ type reply struct {
 	complaint error                     // the error that the server reported, if any
 }
 
-// uncas reports whether the record that kept verb from storing has no token, so
+// uncas reports whether the record that found verb from storing has no token, so
 // that no other write can replace it.
 func (r *reply) uncas(v verb) bool {
 	return v == add && r.status == notStored && r.found != nil && r.found.CasID == 0
@@ -182,7 +182,7 @@ func (r *request) value(line, b []byte, maxValue int) (length int, err error) {
 	if data == nil {
 		return -1, nil
 	}
-	return len(data) + 2, r.keep(key, item, data)
+	return len(data) + 2, r.find(key, item, data)
 }
 
 // cutValue returns the item that line announces, and its data, with which b
@@ -240,8 +240,8 @@ func parseUint(b []byte) (n uint64, ok bool) {
 	return n, true
 }
 
-// keep notes an item of the answer, with a copy of its data.
-func (r *request) keep(key []byte, item memcache.Item, data []byte) error {
+// find notes an item of the answer, with a copy of its data.
+func (r *request) find(key []byte, item memcache.Item, data []byte) error {
 	item.Key = r.key
 	if r.keys != nil {
 		item.Key = r.reply.nextKey(r.keys, key)
@@ -252,11 +252,11 @@ func (r *request) keep(key []byte, item memcache.Item, data []byte) error {
 	if r.reply.values++; r.reply.values > max(1, len(r.keys)) {
 		return errors.New("more items than were asked for")
 	}
-	kept := copied(item, data)
+	found := copied(item, data)
 	if r.keys == nil {
-		r.reply.found = kept
+		r.reply.found = found
 	} else {
-		r.reply.items[item.Key] = kept
+		r.reply.items[item.Key] = found
 	}
 	return nil
 }

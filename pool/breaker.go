@@ -241,9 +241,9 @@ func (s *server) probe() {
 		return
 	}
 	r := &request{key: probeKey, reads: true, lane: s.lane(probeKey), probe: done}
-	call := newCall([]*request{r})
+	latch := newLatch([]*request{r})
 	if err := r.lane.submit([]*request{r}); err != nil {
 		r.end(err)
 	}
-	<-call.ready
+	<-latch.ready
 }

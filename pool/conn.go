@@ -53,8 +53,8 @@ type flight struct {
 	hearing          hearing
 }
 
-// roomLocked returns how many requests may be sent now.
-func (f *flight) roomLocked() int {
+// spareLocked returns how many requests may be sent now.
+func (f *flight) spareLocked() int {
 	if f.sent.len() > 0 && f.offset-f.sent.all()[0].start >= maxInFlightBytes {
 		return 0
 	}

@@ -91,34 +91,34 @@ func (p *Pool) admit(r *request) error {
 	return s.admit()
 }
 
-// one makes the call of s and returns when it has ended, or ctx has. It reports
+// one makes the request of s and returns when it has ended, or ctx has. It reports
 // which; err is why no server was asked.
 func (p *Pool) one(ctx context.Context, s *single) (ended bool, err error) {
 	r := &s.request
 	if err := p.admit(r); err != nil {
 		return true, err
 	}
-	r.call, s.list[0] = &s.call, r
-	s.call.pending.Store(1)
+	r.latch, s.list[0] = &s.latch, r
+	s.latch.pending.Store(1)
 	switch c, err := r.lane.claimOrSubmit(s.list[:]); {
 	case err != nil:
 		r.end(err)
 	case c != nil && c.sendAlone(s.list[:]):
-		c.receiveOwn(ctx, &s.call)
+		c.receiveOwn(ctx, &s.latch)
 	}
-	return s.call.wait(ctx), nil
+	return s.latch.wait(ctx), nil
 }
 
 // do makes requests and returns when all have ended, or ctx has. A lone
 // caller writes by itself, and reads the answers of one server. Other goroutines read
 // those of the other servers, so that a server that hangs delays none of them.
 func (p *Pool) do(ctx context.Context, requests []*request) {
-	var calls []*call
-	var own *conn     // is read here, for ownCall
-	var ownCall *call // of which it has the answers
+	var latches []*latch
+	var own *conn       // is read here, for ownLatch
+	var ownLatch *latch // of which it has the answers
 	byLane(requests, func(l *lane, group []*request) {
-		c := newCall(group)
-		calls = append(calls, c)
+		latch := newLatch(group)
+		latches = append(latches, latch)
 		conn, err := l.claimOrSubmit(group)
 		switch {
 		case err != nil:
@@ -128,16 +128,16 @@ func (p *Pool) do(ctx context.Context, requests []*request) {
 		case conn == nil:
 		case !conn.sendAlone(group):
 		case own == nil:
-			own, ownCall = conn, c
+			own, ownLatch = conn, latch
 		default:
 			go conn.receive(context.Background(), nil)
 		}
 	})
 	if own != nil {
-		own.receiveOwn(ctx, ownCall)
+		own.receiveOwn(ctx, ownLatch)
 	}
-	for _, c := range calls {
-		c.wait(ctx)
+	for _, latch := range latches {
+		latch.wait(ctx)
 	}
 }
 

@@ -107,7 +107,7 @@ func (c *conn) expireLocked(now time.Time) {
 // flight as may be, or it does not take the packet that is being written. Otherwise this
 // process has yet to send them.
 func (c *conn) holdsUpLocked(now time.Time) bool {
-	if c.roomLocked() <= 0 {
+	if c.spareLocked() <= 0 {
 		return true
 	}
 	n := c.sent.len()
@@ -124,7 +124,7 @@ func (l *lane) takeUnsentLocked(now time.Time) []*request {
 }
 
 // takeUnansweredLocked returns the requests whose answers come too late because of all
-// those before them. They keep their places among those that were sent.
+// those before them. They stay among those that were sent.
 func (c *conn) takeUnansweredLocked(now time.Time) (unanswered []*request) {
 	for _, r := range c.sent.all() {
 		if !r.mayExpire() {
@@ -165,7 +165,7 @@ func (r *request) untilUnsent(now time.Time) time.Duration {
 func (r *request) untilUnanswered(now time.Time) time.Duration {
 	s := r.lane.server
 	left := s.queueTimeout + s.timeout - now.Sub(r.queued)
-	if !r.known {
+	if !r.onRead {
 		left = max(left, s.timeout-now.Sub(r.sent))
 	}
 	return left

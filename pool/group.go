@@ -27,7 +27,7 @@ const (
 
 // shares reports whether r, whose item is proposed, may read its record back
 // together with others.
-func (r *request) shares() bool { return r.x != nil && r.conn != 0 && !r.known }
+func (r *request) shares() bool { return r.x != nil && r.conn != 0 && !r.onRead }
 
 // takes reports whether r may become a member of g.
 func (g *group) takes(r *request) bool {
@@ -162,7 +162,7 @@ func (g *group) value(line, b []byte, maxValue int) (length int, err error) {
 	if m == nil {
 		return 0, lostError{fmt.Errorf("%w: %q", errOtherKey, key)}
 	}
-	return len(data) + 2, m.keep(key, item, data)
+	return len(data) + 2, m.find(key, item, data)
 }
 
 // named returns the member whose record has this key, nil if none has. Servers

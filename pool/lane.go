@@ -134,7 +134,7 @@ func (l *lane) wakeLocked() {
 			l.connecting = true
 			go l.connect(l.life)
 		}
-	case !l.conn.writing && l.conn.dead == nil && l.conn.roomLocked() > 0:
+	case !l.conn.writing && l.conn.dead == nil && l.conn.spareLocked() > 0:
 		l.conn.writing = true
 		go l.conn.write()
 	}

@@ -54,7 +54,7 @@ func (e *MultiError) with(err error, keys ...string) *MultiError {
 // If it fails for some keys the error is a *[MultiError], and the items of the
 // others are there all the same. The map is never nil.
 func (p *Pool) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	requests, failed := p.batches(keys)
+	requests, failed := p.byServer(keys)
 	p.do(context.Background(), slices.Clone(requests))
 	if len(requests) == 1 && requests[0].err == nil && failed == nil {
 		return requests[0].reply.items, nil // most often: one server, all well
@@ -74,9 +74,9 @@ func (p *Pool) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 	return items, nil
 }
 
-// batches returns a request for the keys of each server. Keys that no server is to
+// byServer returns a request for the keys of each server. Keys that no server is to
 // be asked for stand in the error, which is nil if there are none.
-func (p *Pool) batches(keys []string) ([]*request, *MultiError) {
+func (p *Pool) byServer(keys []string) ([]*request, *MultiError) {
 	var failed *MultiError
 	requests := make([]*request, 0, min(len(keys), len(p.servers.Load().all)))
 	for i, key := range keys {

@@ -23,9 +23,9 @@ type reader struct {
 	advanced bool // a part of a group's answers is complete
 }
 
-// receiveOwn is receive for a caller whose own call is among those that wait for
+// receiveOwn is receive for a caller whose own requests are among those that wait for
 // answers.
-func (c *conn) receiveOwn(ctx context.Context, own *call) {
+func (c *conn) receiveOwn(ctx context.Context, own *latch) {
 	if ctx.Done() != nil {
 		defer context.AfterFunc(ctx, c.interrupt)()
 	}
@@ -33,8 +33,8 @@ func (c *conn) receiveOwn(ctx context.Context, own *call) {
 }
 
 // receive hands out answers. It has the reader's role, and gives it up when own
-// has ended or ctx has. Without own it does when there is no answer to wait for.
-func (c *conn) receive(ctx context.Context, own *call) {
+// is open or ctx has ended. Without own it does when there is no answer to wait for.
+func (c *conn) receive(ctx context.Context, own *latch) {
 	defer c.leave()
 	c.look()
 	for idle := 0; idle < 3; {
@@ -145,7 +145,7 @@ func (c *conn) spoilLocked(r *request) {
 // handOut ends the requests that are ready.
 func (c *conn) handOut() {
 	for _, r := range c.ready {
-		if r.halfDone() && r.proposeKnown() {
+		if r.halfDone() && r.proposeOnRead() {
 			c.lane.resubmit(r)
 			continue
 		}
@@ -159,7 +159,7 @@ func (c *conn) handOut() {
 // fill reads more of the answers. It reports whether to go on: the connection is
 // good, and ctx has not ended.
 func (c *conn) fill(ctx context.Context) bool {
-	c.makeRoom()
+	c.extend()
 	for {
 		looks := c.looks()
 		n, err := c.nc.Read(c.buf[c.w:])
@@ -177,8 +177,8 @@ func (c *conn) fill(ctx context.Context) bool {
 	}
 }
 
-// makeRoom makes room in buf for more of an answer.
-func (c *conn) makeRoom() {
+// extend makes space in buf for more of an answer.
+func (c *conn) extend() {
 	switch {
 	case c.r == c.w:
 		c.r, c.w = 0, 0

@@ -24,7 +24,7 @@ const (
 // write and then to read. It belongs to its lane's queue, then to the writer of
 // a connection, and then to the requests that the connection has sent.
 type request struct {
-	call  *call // waits for it; nil: none does
+	latch *latch // opens when it and others have ended; nil: nobody waits
 	lane  *lane
 	key   string
 	keys  []string          // to be read, instead of key alone
@@ -40,7 +40,7 @@ type request struct {
 	conn      uint64 // the Turn's
 	retried   bool   // sent anew, as its first connection was lost
 	maybe     bool   // the server may have carried out a write whose answer was lost
-	known     bool   // item was proposed on the record as it had just been read
+	onRead    bool   // item was proposed on the record as it had just been read
 	proposed  bool   // an item
 	notStored bool   // what was proposed before this turn was not, see exchange.Turn
 	finished  bool   // has its answer, or has ended without
@@ -48,63 +48,63 @@ type request struct {
 
 	group *group // with which it shares a read; nil: none
 	reply reply
-	err   error // how it ended; set before call is told
+	err   error // how it ended; set before latch is told
 }
 
-// A call waits for one or more requests.
-type call struct {
+// A latch opens when all of its requests have ended.
+type latch struct {
 	pending atomic.Int32
 	ready   chan struct{} // receives once, when none is pending
 }
 
-// newCall returns the call that waits for requests.
-func newCall(requests []*request) *call {
-	c := &call{ready: make(chan struct{}, 1)}
-	c.pending.Store(int32(len(requests)))
+// newLatch returns a latch for requests.
+func newLatch(requests []*request) *latch {
+	l := &latch{ready: make(chan struct{}, 1)}
+	l.pending.Store(int32(len(requests)))
 	for _, r := range requests {
-		r.call = c
+		r.latch = l
 	}
-	return c
+	return l
 }
 
 // ended notes that one of the requests has ended.
-func (c *call) ended() {
-	if c != nil && c.pending.Add(-1) == 0 {
-		c.ready <- struct{}{}
+func (l *latch) ended() {
+	if l != nil && l.pending.Add(-1) == 0 {
+		l.ready <- struct{}{}
 	}
 }
 
 // wait returns when all requests have ended, or when ctx has. It reports which.
-func (c *call) wait(ctx context.Context) (ended bool) {
+func (l *latch) wait(ctx context.Context) (ended bool) {
 	if ctx.Done() == nil {
-		<-c.ready
+		<-l.ready
 		return true
 	}
 	select {
-	case <-c.ready:
+	case <-l.ready:
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// A single is a call with its one request.
+// A single is a request with a latch of its own.
 type single struct {
 	request request
-	call    call
+	latch   latch
 	list    [1]*request
 }
 
-// newSingle returns a call that is not made yet. Those that have ended are used
+// newSingle returns a request that is not made yet. Those that have ended are used
 // again, by the same Pool: a channel must not leave its synctest bubble.
 func (p *Pool) newSingle() *single {
 	if s, ok := p.singles.Get().(*single); ok {
 		return s
 	}
-	return &single{call: call{ready: make(chan struct{}, 1)}}
+	return &single{latch: latch{ready: make(chan struct{}, 1)}}
 }
 
-// release gives s back, once the call has ended and is not used any more.
+// release gives s back, once its request has ended and is not used any more.
 func (p *Pool) release(s *single) {
 	if !s.request.givenUp {
 		s.request = request{}
@@ -114,7 +114,7 @@ func (p *Pool) release(s *single) {
 
 // propose asks the exchange what is to be written, now that its turn has come.
 // Where a token is good for one exchange alone, a guess is not allowed: there the
-// record is read first, and proposeKnown comes after it.
+// record is read first, and proposeOnRead comes after it.
 func (r *request) propose(conn uint64) {
 	r.conn = conn
 	r.notStored = r.proposed && !r.maybe
@@ -126,17 +126,17 @@ func (r *request) propose(conn uint64) {
 
 // halfDone reports whether r has read the record that is to be proposed on.
 func (r *request) halfDone() bool {
-	return r.x != nil && r.conn == 0 && !r.known && r.reply.read && r.reply.complaint == nil
+	return r.x != nil && r.conn == 0 && !r.onRead && r.reply.read && r.reply.complaint == nil
 }
 
-// proposeKnown asks the exchange what is to be written in place of the record that
+// proposeOnRead asks the exchange what is to be written in place of the record that
 // was read, and reports whether that is anything.
-func (r *request) proposeKnown() bool {
+func (r *request) proposeOnRead() bool {
 	r.take(r.x.Propose(exchange.Turn{Known: true, Found: r.reply.found, NotStored: r.notStored}))
 	if r.item == nil {
 		return false
 	}
-	r.known = true
+	r.onRead = true
 	r.reply = reply{}
 	return true
 }
@@ -206,7 +206,7 @@ func (r *request) lost(sent bool) {
 
 // again makes r ready to be sent once more.
 func (r *request) again() {
-	r.retried, r.known, r.group = true, false, nil
+	r.retried, r.onRead, r.group = true, false, nil
 	r.reply = reply{}
 	if r.keys != nil {
 		r.reply.items = make(map[string]*memcache.Item, len(r.keys))
@@ -218,7 +218,7 @@ func (r *request) again() {
 // be stored is not repeated only because it could not be read back.
 func (r *request) mayRetry() bool { return !r.retried && r.reply.status != stored }
 
-// end tells the call of r that it has its answer, or has failed with err. It is
+// end tells the latch of r that it has its answer, or has failed with err. It is
 // the last that happens to r. No lock is held.
 func (r *request) end(err error) {
 	if err == nil {
@@ -248,5 +248,5 @@ func (r *request) tell(err error, result exchange.Result) {
 		result.Conn, result.Err = r.conn, r.err
 		r.x.Done(result)
 	}
-	r.call.ended()
+	r.latch.ended()
 }

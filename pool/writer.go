@@ -9,7 +9,7 @@ import (
 // A writer is what the goroutine that writes to a connection keeps.
 type writer struct {
 	packet []byte
-	batch  []*request
+	bundle []*request
 }
 
 // write sends what is queued until nothing is, or no more may be in flight. It
@@ -17,12 +17,12 @@ type writer struct {
 func (c *conn) write() {
 	for {
 		runtime.Gosched() // callers that are about to ask come along
-		batch := c.next()
-		if len(batch) == 0 {
+		bundle := c.next()
+		if len(bundle) == 0 {
 			c.stopWriting()
 			return
 		}
-		c.transmit(c.enqueue(batch, false))
+		c.transmit(c.enqueue(bundle, false))
 	}
 }
 
@@ -31,34 +31,34 @@ func (c *conn) next() []*request {
 	l := c.lane
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := min(l.queue.len(), c.roomLocked(), maxRequests)
+	n := min(l.queue.len(), c.spareLocked(), maxRequests)
 	c.transmitting = false
 	if c.dead != nil || n <= 0 {
 		return nil
 	}
-	c.batch = append(c.batch[:0], l.queue.all()[:n]...)
+	c.bundle = append(c.bundle[:0], l.queue.all()[:n]...)
 	l.queue.drop(n)
-	return c.batch
+	return c.bundle
 }
 
 // enqueue notes requests as sent and returns the packet with them, which is then
 // to be transmitted. Those that do not fit go back to the queue. It needs the
 // writer's role, and starts a reader unless the caller has the
 // reader's role as well.
-func (c *conn) enqueue(batch []*request, alone bool) (packet []byte) {
-	packet, n := c.encode(batch)
+func (c *conn) enqueue(bundle []*request, alone bool) (packet []byte) {
+	packet, n := c.encode(bundle)
 	l := c.lane
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c.dead != nil {
-		l.putBackLocked(batch)
+		l.putBackLocked(bundle)
 		return nil
 	}
-	if n < len(batch) {
-		l.putBackLocked(batch[n:])
+	if n < len(bundle) {
+		l.putBackLocked(bundle[n:])
 	}
 	now := time.Now()
-	for _, r := range batch[:n] {
+	for _, r := range bundle[:n] {
 		r.start += c.offset
 		r.sent = now
 		c.sent.push(r)
@@ -121,12 +121,12 @@ func (c *conn) stopWriting() {
 
 // encode returns a packet of as many of the requests as fit, at least one, and
 // how many that are. It sets where in the packet each begins.
-func (c *conn) encode(batch []*request) (packet []byte, n int) {
+func (c *conn) encode(bundle []*request) (packet []byte, n int) {
 	packet = c.packet[:0]
 	var g *group
-	for n < len(batch) && len(packet) < maxPacket {
-		r := batch[n]
-		if r.x != nil && !r.known {
+	for n < len(bundle) && len(packet) < maxPacket {
+		r := bundle[n]
+		if r.x != nil && !r.onRead {
 			r.propose(c.id)
 		}
 		if g != nil && !g.takes(r) {

@@ -88,7 +88,7 @@ func (c *cutter) pass(to io.Writer, from io.Reader, passed, limit *atomic.Int64)
 	}
 }
 
-// The connection is cut at each byte of a batch, and of its answers. All calls are
+// The connection is cut at each byte of a bundle, and of its answers. All calls are
 // answered, and exactly Max hits of each value are admitted and stored.
 func TestAConnectionThatIsCutAtEachByteOfABatch(t *testing.T) {
 	t.Parallel()

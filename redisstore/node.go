@@ -12,9 +12,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// maxBatch is how many requests go out together at most. A server does nothing else
+// maxBundle is how many requests go out together at most. A server does nothing else
 // while it carries out a script.
-const maxBatch = 128
+const maxBundle = 128
 
 // A node is one server, or one primary of a Cluster: the requests that wait for it, and
 // its breaker. One goroutine at a time leads: it sends what is queued and hands out the
@@ -82,11 +82,11 @@ func (n *node) lead(own *call) {
 		if n.crowded.Load() {
 			runtime.Gosched() // callers that are about to ask come along
 		}
-		batch, late := n.next()
+		bundle, late := n.next()
 		n.end(late, errOverloaded)
-		if len(batch) > 0 {
-			n.crowded.Store(len(batch) > 1)
-			n.carryOut(batch)
+		if len(bundle) > 0 {
+			n.crowded.Store(len(bundle) > 1)
+			n.carryOut(bundle)
 		} else if len(late) == 0 {
 			return
 		}
@@ -108,7 +108,7 @@ func (n *node) leave() {
 
 // next takes the requests whose turn has come, and those that have waited for too long.
 // If there are none, the caller does not lead any more.
-func (n *node) next() (batch, late []*request) {
+func (n *node) next() (bundle, late []*request) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.sent = 0
@@ -122,9 +122,9 @@ func (n *node) next() (batch, late []*request) {
 		old++
 	}
 	late = n.take(old)
-	batch = n.take(min(len(n.queue), maxBatch))
-	n.sent = len(batch)
-	return batch, late
+	bundle = n.take(min(len(n.queue), maxBundle))
+	n.sent = len(bundle)
+	return bundle, late
 }
 
 // take takes the first of the queue. n.mu is held.
@@ -142,39 +142,39 @@ func (n *node) take(count int) []*request {
 	return taken
 }
 
-// carryOut sends a batch and ends its requests. What is lost with a connection is sent
+// carryOut sends a bundle and ends its requests. What is lost with a connection is sent
 // once more: it takes effect once.
-func (n *node) carryOut(batch []*request) {
+func (n *node) carryOut(bundle []*request) {
 	now := time.Now()
-	for _, r := range batch {
+	for _, r := range bundle {
 		r.propose(now)
 	}
-	for first := true; len(batch) > 0; first = false {
-		c := n.ask(batch)
-		batch = n.settle(c, batch, first)
-		n.counts.retries.Add(uint64(len(batch)))
+	for first := true; len(bundle) > 0; first = false {
+		c := n.ask(bundle)
+		bundle = n.settle(c, bundle, first)
+		n.counts.retries.Add(uint64(len(bundle)))
 	}
 }
 
-// ask gives each request of a batch its answer, or an error, within the timeout. It
+// ask gives each request of a bundle its answer, or an error, within the timeout. It
 // returns the client that was used, if there is one.
-func (n *node) ask(batch []*request) rueidis.Client {
+func (n *node) ask(bundle []*request) rueidis.Client {
 	ctx := newDeadline(n.store.timeout())
 	defer ctx.release()
 	c, err := n.store.link.get(ctx)
 	switch {
 	case err != nil:
-		for _, r := range batch {
+		for _, r := range bundle {
 			r.err = err
 		}
 	case c.Mode() != rueidis.ClientModeCluster:
-		ask(ctx, c, batch)
+		ask(ctx, c, bundle)
 	default:
 		to := n.client
 		if to == nil {
 			to = c
 		}
-		if askEach(ctx, c, to, batch) {
+		if askEach(ctx, c, to, bundle) {
 			n.store.chartAnew()
 		}
 	}
@@ -183,10 +183,10 @@ func (n *node) ask(batch []*request) rueidis.Client {
 
 // settle ends the requests that have their answers or have failed, and returns those to
 // be sent again.
-func (n *node) settle(c rueidis.Client, batch []*request, first bool) (again []*request) {
+func (n *node) settle(c rueidis.Client, bundle []*request, first bool) (again []*request) {
 	var answered, failed []*request
 	var failure error
-	for _, r := range batch {
+	for _, r := range bundle {
 		if r.err != nil {
 			r.err = classify(r.err)
 		}

@@ -53,25 +53,25 @@ func newScript(text string) luaScript {
 	return luaScript{text, hex.EncodeToString(sum[:])}
 }
 
-// ask sends a batch in one round trip, and gives each request its answer or an error.
+// ask sends a bundle in one round trip, and gives each request its answer or an error.
 // If the server does not know the script yet, it takes another round trip.
-func ask(ctx context.Context, c rueidis.Client, batch []*request) {
-	message, err := c.Do(ctx, command(c, batch, byName)).ToMessage()
+func ask(ctx context.Context, c rueidis.Client, bundle []*request) {
+	message, err := c.Do(ctx, command(c, bundle, byName)).ToMessage()
 	if isNoScript(err) {
-		message, err = c.Do(ctx, command(c, batch, byText)).ToMessage()
+		message, err = c.Do(ctx, command(c, bundle, byText)).ToMessage()
 	}
-	if len(batch) == 1 {
-		batch[0].answered(message, err)
+	if len(bundle) == 1 {
+		bundle[0].answered(message, err)
 		return
 	}
 	var answers []rueidis.RedisMessage
 	if err == nil {
 		answers, err = message.ToArray()
 	}
-	if err == nil && len(answers) != len(batch) {
+	if err == nil && len(answers) != len(bundle) {
 		err = errAnswers
 	}
-	for i, r := range batch {
+	for i, r := range bundle {
 		if err != nil {
 			r.answered(message, err)
 		} else {
@@ -82,11 +82,11 @@ func ask(ctx context.Context, c rueidis.Client, batch []*request) {
 
 var errAnswers = errors.New("the script returned another number of answers")
 
-// askEach sends each request of a batch by itself, all at once, to one node of a
+// askEach sends each request of a bundle by itself, all at once, to one node of a
 // Cluster: its keys are not in one slot. What another node has by now goes through c,
 // which follows it there. askEach reports whether there was any.
-func askEach(ctx context.Context, c, node rueidis.Client, batch []*request) (moved bool) {
-	elsewhere, unknown := askMulti(ctx, node, batch, byName)
+func askEach(ctx context.Context, c, node rueidis.Client, bundle []*request) (moved bool) {
+	elsewhere, unknown := askMulti(ctx, node, bundle, byName)
 	if len(elsewhere) > 0 {
 		_, more := askMulti(ctx, c, elsewhere, byName)
 		unknown = append(unknown, more...)
@@ -99,13 +99,13 @@ func askEach(ctx context.Context, c, node rueidis.Client, batch []*request) (mov
 
 // askMulti returns the requests that another node has, and those whose server does not
 // know the script.
-func askMulti(ctx context.Context, c rueidis.Client, batch []*request, how naming) (elsewhere, unknown []*request) {
-	commands := make([]rueidis.Completed, len(batch))
-	for i := range batch {
-		commands[i] = command(c, batch[i:i+1], how)
+func askMulti(ctx context.Context, c rueidis.Client, bundle []*request, how naming) (elsewhere, unknown []*request) {
+	commands := make([]rueidis.Completed, len(bundle))
+	for i := range bundle {
+		commands[i] = command(c, bundle[i:i+1], how)
 	}
 	for i, result := range c.DoMulti(ctx, commands...) {
-		r := batch[i]
+		r := bundle[i]
 		message, err := result.ToMessage()
 		if reported, ok := rueidis.IsRedisErr(err); ok {
 			_, moved := reported.IsMoved()
@@ -143,21 +143,21 @@ const (
 	byText naming = true
 )
 
-// command returns the command of a batch. What only reads needs no script.
-func command(c rueidis.Client, batch []*request, how naming) rueidis.Completed {
-	if len(batch) == 1 {
-		return single(c, batch[0], how)
+// command returns the command of a bundle. What only reads needs no script.
+func command(c rueidis.Client, bundle []*request, how naming) rueidis.Completed {
+	if len(bundle) == 1 {
+		return single(c, bundle[0], how)
 	}
-	keys, writes := make([]string, len(batch)), false
-	for i, r := range batch {
+	keys, writes := make([]string, len(bundle)), false
+	for i, r := range bundle {
 		keys[i] = r.key
 		writes = writes || r.writes()
 	}
 	if !writes {
 		return c.B().Mget().Key(keys...).Build()
 	}
-	arguments := make([]string, 0, 3*len(batch))
-	for _, r := range batch {
+	arguments := make([]string, 0, 3*len(bundle))
+	for _, r := range bundle {
 		old, value, expiry := r.arguments()
 		arguments = append(arguments, old, value, expiry)
 	}

@@ -12,11 +12,11 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// A Verdict is the decision on a request.
-type Verdict int
+// A Ruling is what becomes of a request.
+type Ruling int
 
 const (
-	Invalid    Verdict = iota // the rule is invalid: a mistake in the program
+	Invalid    Ruling = iota // the rule is invalid: a mistake in the program
 	Passed                    // allowed
 	Free                      // not limited: there is no Decision
 	Refused                   // blocked for now
@@ -56,13 +56,13 @@ func explain(rule *throttler.Rule, err error) error {
 }
 
 // Decide asks t about a request with this rule, and sets d, which is zero, to the
-// Decision. The error is that of an Invalid rule, and nil for all other verdicts.
+// Decision. The error is that of an Invalid rule, and nil for all other rulings.
 //
 // A request is Overloaded only if t has no Fallback, which would decide it. A
 // front end may let it pass. It must not let a request pass that has Ended:
 // otherwise a client could cancel each request right after sending it and have
 // it done uncounted.
-func Decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision) (Verdict, error) {
+func Decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision) (Ruling, error) {
 	if IsUnlimited(rule) {
 		return Free, nil
 	}
@@ -87,7 +87,7 @@ func Decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d
 //
 // The Decision has no RetryAfter, since the request can never be authorized.
 // The backend is not asked, so Remaining is 0, and nothing is counted.
-func tooLarge(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision, err error) (Verdict, error) {
+func tooLarge(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision, err error) (Ruling, error) {
 	conditions, blocked := rule.Conditions(), false
 	refusal := throttler.Decision{Status: throttler.Blocked, WouldBlock: true}
 	for i := range conditions {
@@ -102,15 +102,15 @@ func tooLarge(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule,
 	if !blocked || withoutCosts(*rule).Validate() != nil {
 		return Invalid, explain(rule, err)
 	}
-	verdict := TooLarge
+	ruling := TooLarge
 	if rule.Shadow {
-		verdict, refusal.Status, refusal.Messages = Passed, throttler.Authorized, nil
+		ruling, refusal.Status, refusal.Messages = Passed, throttler.Authorized, nil
 	}
 	*d = refusal
 	if t.Observe != nil {
 		t.Observe(ctx, *rule, refusal)
 	}
-	return verdict, nil
+	return ruling, nil
 }
 
 // withoutCosts returns a copy of rule and its conditions without Costs.

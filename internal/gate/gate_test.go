@@ -29,9 +29,9 @@ func rule(cost ...int) throttler.Rule {
 }
 
 // ask returns what [gate.Decide] makes of a request.
-func ask(ctx context.Context, t *throttler.Throttler, r *throttler.Rule) (d throttler.Decision, verdict gate.Verdict, err error) {
-	verdict, err = gate.Decide(ctx, t, r, &d)
-	return d, verdict, err
+func ask(ctx context.Context, t *throttler.Throttler, r *throttler.Rule) (d throttler.Decision, ruling gate.Ruling, err error) {
+	ruling, err = gate.Decide(ctx, t, r, &d)
+	return d, ruling, err
 }
 
 // failing is a store whose every operation ends with the same error.
@@ -46,14 +46,14 @@ func (f failing) Delete(string) error                                  { return 
 func TestRequestsPassUntilAConditionIsFull(t *testing.T) {
 	th, r := throttler.New(memstore.New()), rule()
 	for range 5 {
-		d, verdict, err := ask(t.Context(), th, &r)
+		d, ruling, err := ask(t.Context(), th, &r)
 		require.NoError(t, err)
-		require.Equal(t, gate.Passed, verdict)
+		require.Equal(t, gate.Passed, ruling)
 		require.Equal(t, throttler.Authorized, d.Status)
 	}
-	d, verdict, err := ask(t.Context(), th, &r)
+	d, ruling, err := ask(t.Context(), th, &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Refused, verdict)
+	require.Equal(t, gate.Refused, ruling)
 	require.Equal(t, []string{"Too many calls."}, d.Messages)
 	require.Positive(t, d.RetryAfter)
 }
@@ -61,9 +61,9 @@ func TestRequestsPassUntilAConditionIsFull(t *testing.T) {
 func TestUnlimitedRequestsAreFreeAndAskNobody(t *testing.T) {
 	th := throttler.New(failing{errors.New("asked")})
 	r := gate.Unlimited()
-	d, verdict, err := ask(t.Context(), th, &r)
+	d, ruling, err := ask(t.Context(), th, &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Free, verdict)
+	require.Equal(t, gate.Free, ruling)
 	require.Zero(t, d)
 	require.ErrorIs(t, r.Validate(), throttler.ErrInvalidRule)
 }
@@ -84,9 +84,9 @@ func TestCostThatNoConditionHoldsIsARefusalThatNamesNoTime(t *testing.T) {
 			th := throttler.New(memstore.New())
 			th.Observe = func(_ context.Context, _ throttler.Rule, d throttler.Decision) { observed = append(observed, d) }
 			r := rule(test.cost...)
-			d, verdict, err := ask(t.Context(), th, &r)
+			d, ruling, err := ask(t.Context(), th, &r)
 			require.NoError(t, err)
-			require.Equal(t, gate.TooLarge, verdict)
+			require.Equal(t, gate.TooLarge, ruling)
 			require.Equal(t, throttler.Blocked, d.Status)
 			require.True(t, d.WouldBlock)
 			require.Equal(t, test.messages, d.Messages)
@@ -111,25 +111,25 @@ func TestCostThatNoConditionHoldsIsARefusalThatNamesNoTime(t *testing.T) {
 
 func TestLargestCostThatFitsIsAskedAbout(t *testing.T) {
 	r := rule(5, 10)
-	_, verdict, err := ask(t.Context(), throttler.New(memstore.New()), &r)
+	_, ruling, err := ask(t.Context(), throttler.New(memstore.New()), &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Passed, verdict)
+	require.Equal(t, gate.Passed, ruling)
 }
 
 func TestCostOfAnAllRuleIsRefusedAsWell(t *testing.T) {
 	r := rule(1, 11)
 	r.Either, r.All = nil, r.Either
-	_, verdict, err := ask(t.Context(), throttler.New(memstore.New()), &r)
+	_, ruling, err := ask(t.Context(), throttler.New(memstore.New()), &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.TooLarge, verdict)
+	require.Equal(t, gate.TooLarge, ruling)
 }
 
 func TestShadowPassesACostThatNoConditionHolds(t *testing.T) {
 	r := rule(6)
 	r.Shadow = true
-	d, verdict, err := ask(t.Context(), throttler.New(memstore.New()), &r)
+	d, ruling, err := ask(t.Context(), throttler.New(memstore.New()), &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Passed, verdict)
+	require.Equal(t, gate.Passed, ruling)
 	require.Equal(t, throttler.Authorized, d.Status)
 	require.True(t, d.WouldBlock)
 	require.Empty(t, d.Messages)
@@ -146,9 +146,9 @@ func TestRuleThatIsWrongBesidesItsCostIsAnError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			th := throttler.New(memstore.New())
 			th.Observe = func(context.Context, throttler.Rule, throttler.Decision) { t.Error("observed") }
-			d, verdict, err := ask(t.Context(), th, &r)
+			d, ruling, err := ask(t.Context(), th, &r)
 			require.ErrorIs(t, err, throttler.ErrInvalidRule)
-			require.Equal(t, gate.Invalid, verdict)
+			require.Equal(t, gate.Invalid, ruling)
 			require.Zero(t, d)
 		})
 	}
@@ -156,8 +156,8 @@ func TestRuleThatIsWrongBesidesItsCostIsAnError(t *testing.T) {
 
 func TestRuleOfAPeerWithNoAddressSaysSo(t *testing.T) {
 	r := gate.NoAddress()
-	_, verdict, err := ask(t.Context(), throttler.New(memstore.New()), &r)
-	require.Equal(t, gate.Invalid, verdict)
+	_, ruling, err := ask(t.Context(), throttler.New(memstore.New()), &r)
+	require.Equal(t, gate.Invalid, ruling)
 	require.ErrorIs(t, err, gate.ErrNoAddress)
 	require.ErrorIs(t, gate.Validate(&r), gate.ErrNoAddress)
 	require.ErrorIs(t, err, throttler.ErrInvalidRule)
@@ -171,30 +171,30 @@ func TestRuleOfAPeerWithNoAddressSaysSo(t *testing.T) {
 func TestBackendThatFailsLetsRequestsPass(t *testing.T) {
 	broken := errors.New("broken")
 	r := rule()
-	d, verdict, err := ask(t.Context(), throttler.New(failing{broken}), &r)
+	d, ruling, err := ask(t.Context(), throttler.New(failing{broken}), &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Passed, verdict)
+	require.Equal(t, gate.Passed, ruling)
 	require.ErrorIs(t, d.Err, broken)
 }
 
 func TestOverloadIsToldApart(t *testing.T) {
 	overloaded := failing{fmt.Errorf("asked 2 s: %w", throttler.ErrOverloaded)}
 	r := rule()
-	d, verdict, err := ask(t.Context(), throttler.New(overloaded), &r)
+	d, ruling, err := ask(t.Context(), throttler.New(overloaded), &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Overloaded, verdict)
+	require.Equal(t, gate.Overloaded, ruling)
 	require.ErrorIs(t, d.Err, throttler.ErrOverloaded)
 
 	th := throttler.New(overloaded)
 	th.Fallback = memstore.New()
-	_, verdict, err = ask(t.Context(), th, &r)
+	_, ruling, err = ask(t.Context(), th, &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Passed, verdict, "the fallback has decided")
+	require.Equal(t, gate.Passed, ruling, "the fallback has decided")
 
 	r.Shadow = true
-	_, verdict, err = ask(t.Context(), throttler.New(overloaded), &r)
+	_, ruling, err = ask(t.Context(), throttler.New(overloaded), &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Passed, verdict, "a rule that is not in force refuses nobody")
+	require.Equal(t, gate.Passed, ruling, "a rule that is not in force refuses nobody")
 }
 
 func TestRequestThatEndsOnceItIsDecidedPasses(t *testing.T) {
@@ -202,10 +202,10 @@ func TestRequestThatEndsOnceItIsDecidedPasses(t *testing.T) {
 	th := throttler.New(memstore.New())
 	th.Observe = func(context.Context, throttler.Rule, throttler.Decision) { cancel() }
 	r := rule()
-	d, verdict, err := ask(ctx, th, &r)
+	d, ruling, err := ask(ctx, th, &r)
 	require.NoError(t, err)
 	require.Error(t, ctx.Err())
-	require.Equal(t, gate.Passed, verdict)
+	require.Equal(t, gate.Passed, ruling)
 	require.NoError(t, d.Err)
 }
 
@@ -213,8 +213,8 @@ func TestRequestThatEndsUndecidedHasEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	r := rule()
-	d, verdict, err := ask(ctx, throttler.New(memstore.New()), &r)
+	d, ruling, err := ask(ctx, throttler.New(memstore.New()), &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Ended, verdict)
+	require.Equal(t, gate.Ended, ruling)
 	require.ErrorIs(t, d.Err, context.Canceled)
 }

@@ -310,7 +310,7 @@ func (p *Exchanger) store(x exchange.Exchange, item *memcache.Item, w *connWait)
 		return exchange.Result{Err: err}
 	case lostRace(err) && !maybeDone(err):
 		return exchange.Result{}
-	case !lostRace(err) && (!isBroken(err) || isTimeout(err) && !w.wasLate()):
+	case !lostRace(err) && (!isBroken(err) || isTimeout(err) && !w.excuse()):
 		return exchange.Result{Err: Classified(err), Unknown: true}
 	}
 	return p.findOut(x, w)

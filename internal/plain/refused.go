@@ -26,16 +26,16 @@ func isRefused(err error) bool {
 		!errors.Is(err, exchange.ErrOverloaded) && !errors.Is(err, exchange.ErrUnavailable)
 }
 
-// maxLate is how many timeouts may be those of a process that was late itself.
-const maxLate = 8
+// maxExcused is how many timeouts may be those of a process that was late itself.
+const maxExcused = 8
 
-// wasLate reports whether a timeout may have passed only because this process is short of
+// excuse reports whether a timeout may have passed only because this process is short of
 // processor time.
-func (w *connWait) wasLate() bool {
-	if w.late == maxLate || !turns.Short() {
+func (w *connWait) excuse() bool {
+	if w.excused == maxExcused || !turns.Short() {
 		return false
 	}
-	w.late++
+	w.excused++
 	return true
 }
 
@@ -56,14 +56,14 @@ type connWait struct {
 	pause   time.Duration // before the next try
 	answers uint64        // turnstile.answers when it began
 	over    bool          // it has given up
-	late    int           // timeouts that may have passed for want of processor time
+	excused int           // timeouts that may have passed for want of processor time
 }
 
 // tryRead is try for a do that reads, and so may be called again after a timeout.
 func (w *connWait) tryRead(ts *turnstile, do func() error) error {
 	for {
 		err := w.try(ts, do)
-		if !isTimeout(err) || !w.wasLate() {
+		if !isTimeout(err) || !w.excuse() {
 			return err
 		}
 	}
@@ -75,7 +75,7 @@ func (w *connWait) tryRead(ts *turnstile, do func() error) error {
 func (w *connWait) try(ts *turnstile, do func() error) error {
 	for {
 		err := do()
-		if isConnectTimeout(err) && w.wasLate() {
+		if isConnectTimeout(err) && w.excuse() {
 			continue
 		}
 		if !isRefused(err) {

@@ -13,25 +13,25 @@ import (
 // logTime is the time format of the common log format.
 const logTime = "02/Jan/2006:15:04:05 -0700"
 
-// An entry is a line of a web server's log.
-type entry struct {
+// A logged is a request in a line of a web server's log.
+type logged struct {
 	at      time.Time
 	request rulefile.Request
 }
 
-// parseEntry parses a line in the common or the combined log format, in Apache's
+// parseLine parses a line in the common or the combined log format, in Apache's
 // vhost_combined, which has the host and a port before it, or a JSON object:
 //
 //	203.0.113.7 - alice [21/Nov/2026:22:00:00 +0000] "GET / HTTP/1.1" 200 12 "referer" "agent"
 //
 // Further fields are ignored.
-func parseEntry(line string) (entry, error) {
+func parseLine(line string) (logged, error) {
 	if strings.HasPrefix(line, "{") {
 		return parseJSON(line)
 	}
 	fields, err := logFields(line)
 	if err != nil {
-		return entry{}, err
+		return logged{}, err
 	}
 	host := ""
 	if len(fields) > 1 {
@@ -40,14 +40,14 @@ func parseEntry(line string) (entry, error) {
 		}
 	}
 	if len(fields) < 7 {
-		return entry{}, fmt.Errorf("%d fields, want 7 or more", len(fields))
+		return logged{}, fmt.Errorf("%d fields, want 7 or more", len(fields))
 	}
-	var e entry
+	var e logged
 	if e.at, err = time.Parse(logTime, fields[3]); err != nil {
-		return entry{}, err
+		return logged{}, err
 	}
 	if e.request.Addr, err = netip.ParseAddr(fields[0]); err != nil {
-		return entry{}, err
+		return logged{}, err
 	}
 	e.request.Host = host
 	method, rest, _ := strings.Cut(fields[4], " ")

@@ -50,27 +50,27 @@ type caddyRequest struct {
 }
 
 // parseJSON parses a line of a log in JSON.
-func parseJSON(line string) (entry, error) {
+func parseJSON(line string) (logged, error) {
 	var l jsonLine
 	if err := json.Unmarshal([]byte(line), &l); err != nil {
-		return entry{}, err
+		return logged{}, err
 	}
 	var caddy caddyRequest
 	var request string // of nginx
 	if json.Unmarshal(l.Request, &caddy) != nil {
 		json.Unmarshal(l.Request, &request) // "" if it is neither
 	}
-	var e entry
+	var e logged
 	var err error
 	if e.at, err = l.at(); err != nil {
-		return entry{}, err
+		return logged{}, err
 	}
 	client := cmp.Or(caddy.ClientIP, caddy.RemoteIP, l.Remote, l.ClientHost)
 	if host, _, err := net.SplitHostPort(client); err == nil {
 		client = host
 	}
 	if e.request.Addr, err = netip.ParseAddr(client); err != nil {
-		return entry{}, fmt.Errorf("no address of a client: %w", err)
+		return logged{}, fmt.Errorf("no address of a client: %w", err)
 	}
 	method, rest, _ := strings.Cut(request, " ")
 	target, _, _ := strings.Cut(rest, " ")
@@ -78,7 +78,7 @@ func parseJSON(line string) (entry, error) {
 	e.request.Target = cmp.Or(caddy.URI, l.URI, l.RequestPath, target)
 	e.request.Host = cmp.Or(caddy.Host, l.Host, l.RequestHost)
 	if e.request.Method == "" || e.request.Target == "" {
-		return entry{}, errors.New("no method or no path")
+		return logged{}, errors.New("no method or no path")
 	}
 	e.request.Header = l.header(caddy.Headers)
 	return e, nil

@@ -26,18 +26,18 @@ const batch = 200
 // not answer or do not list their keys; those of the others are shown all the
 // same.
 func (o *Operator) List(ctx context.Context, identifier string, bansOnly, all bool) error {
-	places := o.Servers
+	servers := o.Servers
 	if o.Store != "" {
-		places = []string{""}
+		servers = []string{""}
 	}
-	if len(places) == 0 {
+	if len(servers) == 0 {
 		return ErrNoServers
 	}
-	found := make([][]State, len(places))
-	errs := make([]error, len(places))
+	found := make([][]State, len(servers))
+	errs := make([]error, len(servers))
 	progress := newProgress(o.Progress, "records")
 	var each sync.WaitGroup
-	for i, server := range places {
+	for i, server := range servers {
 		each.Go(func() {
 			l := &listing{o: o, server: server, identifier: identifier, bansOnly: bansOnly, all: all, progress: progress}
 			if o.Store != "" {

@@ -58,9 +58,9 @@ func (p *progress) show() {
 		fmt.Fprintf(p.out, "\r%d %s", p.done, p.what)
 		return
 	}
-	share := min(float64(p.done)/float64(p.total), 1)
-	filled := int(share * barWidth)
-	fmt.Fprintf(p.out, "\r[%s%s] %3.0f %% of %d %s", strings.Repeat("#", filled), strings.Repeat(".", barWidth-filled), 100*share, p.total, p.what)
+	part := min(float64(p.done)/float64(p.total), 1)
+	filled := int(part * barWidth)
+	fmt.Fprintf(p.out, "\r[%s%s] %3.0f %% of %d %s", strings.Repeat("#", filled), strings.Repeat(".", barWidth-filled), 100*part, p.total, p.what)
 }
 
 // end removes the bar.

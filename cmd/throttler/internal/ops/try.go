@@ -92,7 +92,7 @@ func (o *Operator) replay(ctx context.Context, log io.Reader, size int64) (*Tria
 		}
 		progress.add(len(lines.Bytes()) + 1)
 		trial.Lines++
-		e, err := parseEntry(lines.Text())
+		e, err := parseLine(lines.Text())
 		if err != nil {
 			trial.Skipped++
 			trial.firstSkipped = cmp.Or(trial.firstSkipped, err)
@@ -128,7 +128,7 @@ func (t *Trial) possible(file *rulefile.File, hasHost bool) *rulefile.File {
 }
 
 // decide decides one line by the rules that apply to it, until one blocks it.
-func (t *Trial) decide(ctx context.Context, rules *rulefile.File, s *throttler.Simulation, counts *tally.Tally, e *entry) error {
+func (t *Trial) decide(ctx context.Context, rules *rulefile.File, s *throttler.Simulation, counts *tally.Tally, e *logged) error {
 	if t.Requests == 0 {
 		t.From = e.at
 	}
