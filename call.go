@@ -153,7 +153,7 @@ func (c *call) askInRounds(ctx context.Context) {
 	c.askBoth(ctx, opCount)
 	c.writeReceipt()
 	if len(c.entries) > 1 && c.refused() {
-		c.giveBack(ctx)
+		c.withdraw(ctx)
 	}
 }
 

@@ -259,9 +259,9 @@ func (r *cancelable) await(ctx context.Context) (errs []error) {
 	return errs
 }
 
-// giveBack takes back what c has counted before it turned out to be refused, even
+// withdraw takes back what c has counted before it turned out to be refused, even
 // if ctx ends then.
-func (c *call) giveBack(ctx context.Context) {
+func (c *call) withdraw(ctx context.Context) {
 	if c.receipt == nil {
 		return
 	}
