@@ -17,12 +17,12 @@ type Ruling int
 
 const (
 	Invalid    Ruling = iota // the rule is invalid: a mistake in the program
-	Passed                    // allowed
-	Free                      // not limited: there is no Decision
-	Refused                   // blocked for now
-	TooLarge                  // blocked for ever: it costs more than a condition holds
-	Overloaded                // undecided: the servers are overloaded
-	Ended                     // undecided: its context ended first
+	Passed                   // allowed
+	Free                     // not limited: there is no Decision
+	Refused                  // blocked for now
+	TooLarge                 // blocked for ever: it costs more than a condition holds
+	Overloaded               // undecided: the servers are overloaded
+	Ended                    // undecided: its context ended first
 )
 
 const unlimited = "throttler: unlimited"
