@@ -179,9 +179,12 @@ func (r *Rule) conditions() []Condition {
 
 // limit returns what c allows.
 func (c *Condition) limit() record.Limit {
-	return record.Limit{
-		Algorithm: record.Algorithm(c.Algorithm), Max: c.Max, TTL: c.TTL, Cost: c.Cost, Least: c.Least, Period: c.Period.record(),
+	l := record.Limit{Algorithm: record.Algorithm(c.Algorithm), Max: c.Max, TTL: c.TTL, Cost: c.Cost, Least: c.Least}
+	if c.Algorithm == Calendar {
+		p := c.Period.record()
+		l.Period = &p
 	}
+	return l
 }
 
 // message returns the message of c for when it blocks.

@@ -367,9 +367,12 @@ func (sh *shard) order(e *node) *recency {
 
 // setFlags makes flags those of e, which is the item used last.
 func (sh *shard) setFlags(e *node, flags uint32) {
-	sh.order(e).remove(e)
+	before := sh.order(e)
 	e.flags = flags
-	sh.order(e).add(e)
+	if after := sh.order(e); after != before {
+		before.remove(e)
+		after.add(e)
+	}
 }
 
 // evict removes the item of sh that is to go next, of which there is one besides stays.

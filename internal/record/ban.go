@@ -103,13 +103,15 @@ func (r Record) Banned(now Instant, d time.Duration) (next Record, store bool) {
 
 // unlimited reports whether r has nothing that a ban replaces.
 func (r Record) unlimited() bool {
-	return r.hits.len() == 0 && r.bucket.score == 0 && r.calendar.end == 0
+	return r.hits.len() == 0 && r.bucket.score == 0 && r.extras().calendar.end == 0
 }
 
 // replaced returns the record of b, a ban that is set on r. Leases stay: what is in flight
 // goes on.
 func (r Record) replaced(b ban) Record {
-	return Record{ban: b, leases: r.leases}
+	next := Record{ban: b}
+	next.setExtras(extra{leases: r.extras().leases})
+	return next
 }
 
 // kept returns the record of b, a ban that is set because r is full, with the hits of r
@@ -121,8 +123,9 @@ func (r Record) kept(limit *Limit, b ban) Record {
 	next := r.replaced(b)
 	switch limit.Algorithm {
 	case Calendar:
-		next.calendar = r.calendar
-		next.calendar.end = max(b.end-b.length, 1)
+		x := r.extras()
+		x.calendar.end = max(b.end-b.length, 1)
+		next.setExtras(x)
 	case Bucket:
 		if score := r.bucket.score - limit.bucketSize(); score > 0 {
 			next.bucket = bucket{score: score, cancels: r.bucket.cancels}
@@ -144,7 +147,7 @@ func (r Record) kept(limit *Limit, b ban) Record {
 // corrected returns r with b in place of its ban, which ended too late. The hits that it
 // has kept stay, unless they would outlive b.
 func (r Record) corrected(b ban) Record {
-	if r.hits.end() > b.end || r.bucket.score > b.end || r.calendar.end > b.end {
+	if r.hits.end() > b.end || r.bucket.score > b.end || r.extras().calendar.end > b.end {
 		return r.replaced(b)
 	}
 	r.ban = b
@@ -155,12 +158,11 @@ func (r Record) corrected(b ban) Record {
 // is when that was. A release that did not store the end of the ban before it is taken to
 // have set this one just then.
 func (r Record) unkept(limit *Limit, set Instant) (full Record) {
-	last := ban{end: set}
-	full.leases = r.leases
+	last, x := ban{end: set}, extra{leases: r.extras().leases}
 	switch limit.Algorithm {
 	case Calendar:
-		if full.calendar = r.calendar; r.calendar.end != 0 {
-			_, full.calendar.end = limit.Period.Around(r.calendar.start)
+		if x.calendar = r.extras().calendar; x.calendar.end != 0 {
+			_, x.calendar.end = limit.period().Around(x.calendar.start)
 		}
 		last.end = cmp.Or(r.bucket.score, set)
 	case Bucket:
@@ -177,6 +179,7 @@ func (r Record) unkept(limit *Limit, set Instant) (full Record) {
 		last.repeats = r.ban.repeats - 1
 		full.ban = last
 	}
+	full.setExtras(x)
 	return full
 }
 
@@ -188,7 +191,7 @@ func (r Record) Withdrawn(h Hit, now Instant, limit *Limit) (next Record, store 
 	if b, _ := r.ban.at(now); !b.holds(now) || h.Kind == Leases {
 		return r.Without(h, now)
 	}
-	set := max(r.ban.end-r.ban.length, r.hits.end(), r.bucket.score, r.calendar.end) // even if corrected
+	set := max(r.ban.end-r.ban.length, r.hits.end(), r.bucket.score, r.extras().calendar.end) // even if corrected
 	full, found := r.unkept(limit, set).Without(h, set)
 	if !found {
 		return r, false
@@ -202,6 +205,6 @@ func (r Record) Withdrawn(h Hit, now Instant, limit *Limit) (next Record, store 
 	}
 	full.hits.expire(now)
 	full.bucket.expire(now)
-	full.calendar.expire(now)
+	full.expireExtras(now)
 	return full, true
 }

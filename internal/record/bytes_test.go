@@ -83,12 +83,14 @@ func bothRecord(records ...[]byte) []byte {
 		if r.bucket.score != 0 {
 			both.bucket = r.bucket
 		}
-		if r.leases.len() > 0 {
-			both.leases = r.leases
+		x, all := r.extras(), both.extras()
+		if x.leases.len() > 0 {
+			all.leases = x.leases
 		}
-		if r.calendar.end != 0 {
-			both.calendar = r.calendar
+		if x.calendar.end != 0 {
+			all.calendar = x.calendar
 		}
+		both.setExtras(all)
 	}
 	return both.Encode()
 }
@@ -120,11 +122,11 @@ func leasesRecord(all ...lease) []byte {
 	for _, l := range all {
 		ls = ls.append(l)
 	}
-	return Record{leases: ls}.Encode()
+	return Record{extra: &extra{leases: ls}}.Encode()
 }
 
 func calendarRecord(start, end, begun time.Time, count uint64) []byte {
-	return Record{calendar: calendar{start: InstantOf(start), end: InstantOf(end), begun: InstantOf(begun), count: count}}.Encode()
+	return Record{extra: &extra{calendar: calendar{start: InstantOf(start), end: InstantOf(end), begun: InstantOf(begun), count: count}}}.Encode()
 }
 
 // expiriesIn returns the expiry times of the hits in a record, as stored.

@@ -19,7 +19,7 @@ type calendar struct {
 
 // lookAtCalendar decides a call at now on c, and reports whether c must be stored.
 func (v *Verdict) lookAtCalendar(now Instant, limit *Limit, c *calendar, count bool) (store bool) {
-	c.enter(now, limit.Period)
+	c.enter(now, limit.period())
 	most, needed := uint64(limit.Max), uint64(limit.Needed())
 	left := most - min(c.count, most)
 	switch {

@@ -56,7 +56,7 @@ func TestCalendarTakesAnyMax(t *testing.T) {
 // day call in any order. Each hit is counted in one period, and none takes more than Max.
 func TestCalendarAdmitsMaxInEachPeriodByAnyClocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		limit := Limit{Algorithm: Calendar, Max: rapid.IntRange(1, 5).Draw(t, "max"), Period: Period{Location: zone(t, "Europe/Berlin")}}
+		limit := Limit{Algorithm: Calendar, Max: rapid.IntRange(1, 5).Draw(t, "max"), Period: &Period{Location: zone(t, "Europe/Berlin")}}
 		var clocks [3]time.Duration
 		for i := range clocks {
 			clocks[i] = time.Duration(rapid.Int64Range(0, int64(22*time.Hour)).Draw(t, "clock"))
@@ -84,7 +84,7 @@ func TestCalendarAdmitsMaxInEachPeriodByAnyClocks(t *testing.T) {
 				r = v.Next
 			}
 			if v.Hit.Cost == 0 {
-				require.Greater(t, counted[r.calendar.end]+limit.Needed(), limit.Max, "refused only where there is no room")
+				require.Greater(t, counted[r.extras().calendar.end]+limit.Needed(), limit.Max, "refused only where there is no room")
 				continue
 			}
 			require.Equal(t, v.Outcome.Cost, v.Hit.Cost)
@@ -103,11 +103,11 @@ func TestHitOfACalendarIsTakenBackOnce(t *testing.T) {
 	second := decide(now+1, &limit, Lockout{}, first.Next, true)
 	left, found := second.Next.Without(first.Hit, now+2)
 	require.True(t, found)
-	require.EqualValues(t, 4, left.calendar.count)
+	require.EqualValues(t, 4, left.extras().calendar.count)
 	none, found := left.Without(second.Hit, now+2)
 	require.True(t, found)
-	require.Zero(t, none.calendar.count)
-	require.Equal(t, left.calendar.end, none.calendar.end, "the period must not go back when it is empty")
+	require.Zero(t, none.extras().calendar.count)
+	require.Equal(t, left.extras().calendar.end, none.extras().calendar.end, "the period must not go back when it is empty")
 
 	anew := decide(now+3, &limit, Lockout{}, Record{}, true).Next
 	_, found = anew.Without(first.Hit, now+4)
@@ -124,11 +124,11 @@ func TestBanReplacesTheCountOfACalendar(t *testing.T) {
 	full := decide(now, &limit, l, Record{}, true).Next
 	banned := decide(now, &limit, l, full, true)
 	require.True(t, banned.Outcome.NewBan)
-	require.Zero(t, banned.Next.calendar)
+	require.Zero(t, banned.Next.extra)
 	require.False(t, decide(now.Add(time.Minute), &limit, l, banned.Next, true).Outcome.Blocked)
 	byHand, store := full.Banned(now, time.Minute)
 	require.True(t, store)
-	require.Zero(t, byHand.calendar)
+	require.Zero(t, byHand.extra)
 }
 
 // TestBanOnACalendarIsLiftedWithTheHitThatItWasSetOn gives back, in each of several bans in a
@@ -147,8 +147,8 @@ func TestBanOnACalendarIsLiftedWithTheHitThatItWasSetOn(t *testing.T) {
 		require.NoError(t, err)
 		lifted, store := stored.Withdrawn(full.Hit, now+3, &limit)
 		require.True(t, store)
-		require.Equal(t, full.Next.calendar.end, lifted.calendar.end)
-		require.EqualValues(t, 1, lifted.calendar.count)
+		require.Equal(t, full.Next.extras().calendar.end, lifted.extras().calendar.end)
+		require.EqualValues(t, 1, lifted.extras().calendar.count)
 		require.Equal(t, bans, lifted.ban.repeats)
 		require.False(t, decide(now+4, &limit, l, lifted, true).Outcome.Blocked)
 

@@ -87,9 +87,7 @@ type Record struct {
 	ban    ban
 	hits   hits
 	bucket bucket
-
-	leases   leases
-	calendar calendar
+	extra  *extra // nil: nothing that only version 3 has
 }
 
 // Decode reads a stored record. It looks at a fixed number of bytes, however
@@ -133,11 +131,12 @@ func (r *Record) read(b []byte) (ok bool) {
 	if b, ok = r.ban.decode(has, b); !ok {
 		return false
 	}
-	if b, ok = r.leases.decode(has, b); !ok {
-		return false
-	}
-	if b, ok = r.calendar.decode(has, b); !ok {
-		return false
+	if has > sectionsOf2 {
+		var x extra
+		if b, ok = x.decode(has, b); !ok {
+			return false
+		}
+		r.setExtras(x)
 	}
 	if b, ok = r.bucket.decode(has, b); !ok {
 		return false
@@ -147,7 +146,7 @@ func (r *Record) read(b []byte) (ok bool) {
 
 // version returns the version that r is encoded in.
 func (r *Record) version() byte {
-	if r.calendar.end != 0 || len(r.leases.entries) > 0 {
+	if r.extra != nil {
 		return version3
 	}
 	if r.hits.len() > 0 && r.bucket.score != 0 {
@@ -174,11 +173,8 @@ func (r *Record) Append(b []byte) []byte {
 	if r.ban.repeats != 0 {
 		b = append(b, byte(r.ban.repeats))
 	}
-	if len(r.leases.entries) > 0 {
-		b = r.leases.encodeAll(b)
-	}
-	if r.calendar.end != 0 {
-		b = r.calendar.append(b)
+	if r.extra != nil {
+		b = r.extra.append(b)
 	}
 	if r.hits.len() > 0 {
 		b = r.hits.append(b)
@@ -204,11 +200,8 @@ func (r *Record) sections() (s sections) {
 	if r.bucket.score != 0 {
 		s |= bucketSection
 	}
-	if len(r.leases.entries) > 0 {
-		s |= leasesSection
-	}
-	if r.calendar.end != 0 {
-		s |= calendarSection
+	if r.extra != nil {
+		s |= r.extra.sections()
 	}
 	return s
 }
@@ -233,21 +226,19 @@ func (r *Record) Size() int {
 	if r.bucket.score != 0 {
 		size += bucketSize
 	}
-	if r.version() == version3 {
-		size++ // the second byte of sections
-	}
-	if len(r.leases.entries) > 0 {
-		size += leasesHead + len(r.leases.entries)
-	}
-	if r.calendar.end != 0 {
-		size += calendarSize
+	if r.extra != nil {
+		size += 1 + r.extra.size() // 1 for the second byte of sections
 	}
 	return size
 }
 
 // End returns when r holds nothing any more.
 func (r *Record) End() Instant {
-	return max(r.ban.forgotten(), r.hits.end(), r.bucket.score, r.calendar.end, r.leases.end())
+	end := max(r.ban.forgotten(), r.hits.end(), r.bucket.score)
+	if r.extra != nil {
+		end = max(end, r.extra.end())
+	}
+	return end
 }
 
 // Expiration returns the Expiration of an item that must not go before end.

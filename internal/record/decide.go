@@ -80,30 +80,27 @@ func (v *Verdict) block(now Instant, b ban) {
 // they are.
 func (v *Verdict) look(now Instant, limit *Limit, r *Record, count bool) (store bool) {
 	v.Outcome = Outcome{}
-	if r.version() == version3 {
-		r.expireAll(now)
-	}
 	switch limit.Algorithm {
+	case Window:
+		r.bucket.expire(now)
+		r.expireExtras(now)
+		return v.lookAtWindow(now, limit, &r.hits, count)
 	case Bucket:
 		r.hits.expire(now)
+		r.expireExtras(now)
 		return v.lookAtBucket(now, limit, &r.bucket, count)
-	case Leases:
-		r.hits.expire(now)
-		r.bucket.expire(now)
-		return v.lookAtLeases(now, limit, &r.leases, count)
-	case Calendar:
-		r.hits.expire(now)
-		r.bucket.expire(now)
-		return v.lookAtCalendar(now, limit, &r.calendar, count)
 	}
+	r.hits.expire(now)
 	r.bucket.expire(now)
-	return v.lookAtWindow(now, limit, &r.hits, count)
-}
-
-// expireAll removes from the sections of version 3 what has expired at now.
-func (r *Record) expireAll(now Instant) {
-	r.calendar.expire(now)
-	r.leases.expire(now)
+	x := r.extras()
+	x.expire(now)
+	if limit.Algorithm == Leases {
+		store = v.lookAtLeases(now, limit, &x.leases, count)
+	} else {
+		store = v.lookAtCalendar(now, limit, &x.calendar, count)
+	}
+	r.setExtras(x)
+	return store
 }
 
 // bans reports whether l bans for v: there is room for no hit at all, and not only

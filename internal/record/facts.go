@@ -28,11 +28,12 @@ type LeaseFacts struct {
 // Facts returns what r holds.
 func (r Record) Facts() Facts {
 	f := Facts{BanEnd: r.ban.end, BanLength: time.Duration(r.ban.length), Bans: r.ban.repeats, EmptyAt: r.bucket.score}
-	if c := r.calendar; c.end != 0 {
+	x := r.extras()
+	if c := x.calendar; c.end != 0 {
 		f.Counted, f.PeriodStart, f.PeriodEnd = c.count, c.start, c.end
 	}
-	for i := range r.leases.len() {
-		l := r.leases.at(i)
+	for i := range x.leases.len() {
+		l := x.leases.at(i)
 		f.Leases = append(f.Leases, LeaseFacts{l.id, l.end, time.Duration(l.ttl), int(l.hits)})
 	}
 	for i := range r.hits.len() {

@@ -45,10 +45,14 @@ func (r Record) Without(h Hit, now Instant) (next Record, found bool) {
 	switch {
 	case h.Cost == 0:
 	case h.Kind == Leases:
-		next.leases.expire(now)
-		found = next.leases.remove(h.ID)
+		x := r.extras()
+		x.leases.expire(now)
+		found = x.leases.remove(h.ID)
+		next.setExtras(x)
 	case h.Kind == Calendar:
-		next.calendar, found = r.calendar.without(h, now)
+		x := r.extras()
+		x.calendar, found = x.calendar.without(h, now)
+		next.setExtras(x)
 	case h.Share.amount == 0:
 		next.hits.expire(now)
 		found = next.hits.remove(h.Cost, h.Expiry)

@@ -182,14 +182,16 @@ func (r *Record) Renew(now Instant, ends map[uint64]Instant) (store bool) {
 	for id := range ends {
 		ends[id] = 0
 	}
-	r.leases.expire(now)
-	r.leases = r.leases.edit(func(l *lease) bool {
+	x := r.extras()
+	x.leases.expire(now)
+	x.leases = x.leases.edit(func(l *lease) bool {
 		if _, ours := ends[l.id]; ours {
 			l.end = now.Add(time.Duration(l.ttl))
 			ends[l.id], store = l.end, true
 		}
 		return true
 	})
+	r.setExtras(x)
 	return store
 }
 

@@ -115,13 +115,13 @@ func TestBansKeepLeases(t *testing.T) {
 		"with the hits": decide(now, &window, Lockout{Length: time.Minute, KeepHits: true}, r, true).Next,
 	} {
 		require.True(t, banned.HoldsBan(now), name)
-		require.Equal(t, 1, banned.leases.hits(), name)
+		require.Equal(t, 1, banned.extras().leases.hits(), name)
 		ends := map[uint64]Instant{1: 0}
 		require.True(t, banned.Renew(now+1, ends), name)
 		require.Equal(t, now.Add(time.Hour)+1, ends[1], name)
 		free, found := banned.Withdrawn(first.Hit, now+2, &limit)
 		require.True(t, found, name)
-		require.Zero(t, free.leases.hits(), name)
+		require.Zero(t, free.extras().leases.hits(), name)
 		require.True(t, free.HoldsBan(now+2), name)
 	}
 }
@@ -136,6 +136,6 @@ func TestLeaseIsWrittenAsNumbers(t *testing.T) {
 func TestFullLeasesStayUnder1MiB(t *testing.T) {
 	var ls leases
 	ls.entries = make([]byte, MaxLeases*leaseSize)
-	r := Record{leases: ls}
+	r := Record{extra: &extra{leases: ls}}
 	require.Less(t, r.Size(), 300_000)
 }

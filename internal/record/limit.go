@@ -19,8 +19,16 @@ type Limit struct {
 	TTL       time.Duration // how long a hit counts, or a full bucket takes to leak empty
 	Cost      int           // hits that the call takes; 0: 1
 	Least     int           // hits that it makes do with; 0: all of them
-	Period    Period        // of a calendar, instead of TTL
+	Period    *Period       // of a calendar, instead of TTL; nil: days in UTC
 	ID        uint64        // of the call, for its lease
+}
+
+// period returns the Period of a calendar.
+func (l *Limit) period() Period {
+	if l.Period == nil {
+		return Period{}
+	}
+	return *l.Period
 }
 
 // Hits returns how many hits a call takes.
