@@ -79,7 +79,12 @@ type expiries struct {
 
 func (x *expiries) Len() int { return len(x.heap) }
 
-func (x *expiries) Less(i, j int) bool { return x.heap[i].due < x.heap[j].due }
+// Less has the order of keys decide among items that are due at the same time, so that
+// equal stores remove equal items.
+func (x *expiries) Less(i, j int) bool {
+	a, b := x.heap[i], x.heap[j]
+	return a.due < b.due || a.due == b.due && a.key < b.key
+}
 
 func (x *expiries) Swap(i, j int) {
 	x.heap[i], x.heap[j] = x.heap[j], x.heap[i]

@@ -26,6 +26,7 @@ type model struct {
 type row struct {
 	memcache.Item
 	ends time.Time // zero: never
+	due  time.Time // when to look whether it has expired: not later than ends; zero: never
 }
 
 func (r row) expired() bool { return !r.ends.IsZero() && !time.Now().Before(r.ends) }
@@ -80,7 +81,7 @@ func (m *model) Add(it *memcache.Item) error {
 	if m.use(it.Key) != nil {
 		return memcache.ErrNotStored
 	}
-	m.store(it, 1)
+	m.store(it, row{})
 	return nil
 }
 
@@ -95,8 +96,9 @@ func (m *model) CompareAndSwap(it *memcache.Item) error {
 	case r.CasID != it.CasID:
 		return memcache.ErrCASConflict
 	}
+	old := *r
 	m.rows = m.rows[:len(m.rows)-1]
-	m.store(it, 0)
+	m.store(it, old)
 	return nil
 }
 
@@ -121,51 +123,86 @@ func (m *model) refused(it *memcache.Item) error {
 	return nil
 }
 
-// store appends a row for it. It drops up to two expired rows, and then further rows
-// until the bounds hold: those that expired first, and then those of next. added is the
-// number of rows more than before.
-func (m *model) store(it *memcache.Item, added int) {
-	r := row{Item: *it}
+// store appends a row for it, in place of old, the zero row if there is none. Before that
+// it drops up to two expired rows, and then further rows until the bounds hold: expired
+// ones, and then those of next.
+func (m *model) store(it *memcache.Item, old row) {
+	r := row{Item: *it, ends: old.ends, due: old.due}
 	r.Value = slices.Clone(it.Value)
-	switch e := int64(it.Expiration); {
-	case e < 0:
-		return
-	case e > month:
-		r.ends = time.Unix(e, 0)
-	case e > 0:
-		r.ends = time.Now().Add(time.Duration(e) * time.Second)
-	}
-	if r.expired() {
+	ends := endOf(it.Expiration)
+	if (row{ends: ends}).expired() {
 		return
 	}
 	m.cas++
 	r.CasID = m.cas
 	m.rows = append(m.rows, r)
-	for dropped := 0; ; {
-		switch gone := m.expired(); {
-		case gone >= 0 && (m.overfull() || dropped < 2):
-			dropped++
-			m.rows = slices.Delete(m.rows, gone, gone+1)
-		case m.overfull():
-			m.stats.Evictions++
-			next := m.next(len(m.rows) - added)
-			m.rows = slices.Delete(m.rows, next, next+1)
-		default:
-			return
-		}
+	m.makeSpace(old.Key == "")
+	if r := &m.rows[len(m.rows)-1]; r.due.IsZero() || ends.Before(r.due) {
+		r.due = ends // else it stays as it is, though it may be earlier
+	}
+	m.rows[len(m.rows)-1].ends = ends
+}
+
+// endOf returns when an item stored now with this Expiration expires.
+func endOf(expiration int32) time.Time {
+	switch e := int64(expiration); {
+	case e == 0:
+		return time.Time{}
+	case e > month:
+		return time.Unix(e, 0)
+	default:
+		return time.Now().Add(time.Duration(e) * time.Second)
 	}
 }
 
-// expired returns the index of the row that has expired first, or -1.
-func (m *model) expired() int {
-	first := -1
-	for i, r := range m.rows {
-		if r.expired() && (first < 0 || r.ends.Before(m.rows[first].ends) ||
-			r.ends.Equal(m.rows[first].ends) && r.CasID < m.rows[first].CasID) {
-			first = i
+// makeSpace drops rows for the last one, which is added or has taken another one's place.
+func (m *model) makeSpace(added bool) {
+	for spare := 2; ; spare-- {
+		over := m.overfull()
+		if !over && spare <= 0 {
+			return
 		}
+		gone := m.expired(over, spare)
+		if gone < 0 && !over {
+			return
+		}
+		if gone < 0 {
+			m.stats.Evictions++
+			before := len(m.rows)
+			if added {
+				before--
+			}
+			gone = m.next(before)
+			spare++
+		}
+		m.rows = slices.Delete(m.rows, gone, gone+1)
 	}
-	return first
+}
+
+// expired returns the index of the first row that is due and has expired, or -1. It looks
+// at up to looks others before, or at all: what is due and has not expired is due again when
+// it expires.
+func (m *model) expired(all bool, looks int) int {
+	for {
+		first := -1
+		for i, r := range m.rows {
+			if !r.due.IsZero() && !time.Now().Before(r.due) && (first < 0 || r.before(m.rows[first])) {
+				first = i
+			}
+		}
+		if first < 0 || m.rows[first].expired() {
+			return first
+		}
+		if looks--; looks < 0 && !all {
+			return -1
+		}
+		m.rows[first].due = m.rows[first].ends
+	}
+}
+
+// before reports whether r is looked at before other.
+func (r row) before(other row) bool {
+	return r.due.Before(other.due) || r.due.Equal(other.due) && r.Key < other.Key
 }
 
 // next returns the index of the row to evict. It is not the last one, and a ban only if
