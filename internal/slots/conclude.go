@@ -160,15 +160,16 @@ func (s *slot) lostTooOften(e *Entry) bool {
 	}
 	e.LostRaces++
 	s.table.counts.LostRaces.Add(1)
-	if e.LostRaces == 1 {
-		e.since = time.Now()
+	now, timeout := time.Now(), s.table.timeout
+	if e.LostRaces > 1 {
+		e.contended += min(now.Sub(e.lostAt), timeout/racesInTimeout)
 	}
-	limit := MaxLosses + e.Patience
-	switch waited := s.table.timeout; {
-	case s.stalls >= MaxStalls || e.LostRaces > limit:
+	e.lostAt = now
+	switch {
+	case s.stalls >= MaxStalls || e.LostRaces > MaxLosses+e.Patience:
 		e.Err = ErrStalled
-	case time.Since(e.since) > waited:
-		e.Err = fmt.Errorf("%w: the record of %q changed %d times in %v", exchange.ErrOverloaded, s.key, e.LostRaces, waited)
+	case e.contended >= timeout:
+		e.Err = fmt.Errorf("%w: the record of %q changed %d times in %v", exchange.ErrOverloaded, s.key, e.LostRaces, timeout)
 	default:
 		return false
 	}

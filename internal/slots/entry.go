@@ -37,10 +37,11 @@ type Entry struct {
 	store   bool          // what Apply has returned
 	decided record.Instant
 
-	since    time.Time // when it lost its first race
-	arriving bool      // an earlier write of it was lost, and may still arrive
-	doubted  bool      // an earlier write of it may have been carried out
-	hopeless bool      // then it is not to be tried again
+	lostAt    time.Time     // when it lost its last race
+	contended time.Duration // how long it has been losing races, see racesInTimeout
+	arriving  bool          // an earlier write of it was lost, and may still arrive
+	doubted   bool          // an earlier write of it may have been carried out
+	hopeless  bool          // then it is not to be tried again
 
 	assessed sighting // the record that it was decided on, or that the Entry before it was
 }

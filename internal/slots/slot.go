@@ -79,6 +79,11 @@ const (
 	// what they count. A backend that reads one copy of a record and writes
 	// another loses every race.
 	MaxLosses = 1000
+
+	// racesInTimeout is how many lost races use up the timeout of a Table at least: each
+	// counts for a part of it at most. A process that is short of processor time, or was
+	// stopped, takes long between two of them. That is no reason to give up.
+	racesInTimeout = 10
 )
 
 func newSlot(t *Table, sh *shard, key string) *slot {

@@ -210,6 +210,49 @@ func TestALostWriteThatOthersHaveCoveredIsDoubted(t *testing.T) {
 	}
 }
 
+// overtaken has another process be faster with each of the first n writes. Each answer of
+// the server is looked at after lateness.
+func (s *server) overtaken(n int, lateness time.Duration) {
+	others, _ := table(&server{Client: s.Client})
+	var beaten func(x exchange.Exchange) exchange.Result
+	beaten = func(x exchange.Exchange) exchange.Result {
+		if n--; n > 0 {
+			s.do = beaten
+		}
+		ask(context.Background(), others, &counter{max: 1000})
+		r := s.write(x)
+		time.Sleep(lateness)
+		return r
+	}
+	s.do = beaten
+}
+
+func TestAProcessThatIsLateGivesUpNoSooner(t *testing.T) {
+	for _, lateness := range []time.Duration{0, 2 * time.Second, time.Minute} {
+		inTime(t, func(t *testing.T, s *server) {
+			mine, _ := table(s)
+			const races = 10
+			s.overtaken(races+1, lateness)
+			e := ask(t.Context(), mine, &counter{max: 1000})[0]
+			require.NoError(t, e.Failed(), "%v", lateness)
+			require.Equal(t, races, e.LostRaces, "%v", lateness) // the first guess was no race
+			require.Equal(t, races+2, s.hits(t))
+		})
+	}
+}
+
+func TestAChangeThatKeepsLosingEndsInTime(t *testing.T) {
+	inTime(t, func(t *testing.T, s *server) {
+		mine, _ := table(s)
+		const answer = 50 * time.Millisecond
+		s.overtaken(1000, answer)
+		begin := time.Now()
+		e := ask(t.Context(), mine, &counter{max: 1000})[0]
+		require.ErrorIs(t, e.Failed(), exchange.ErrOverloaded)
+		require.InDelta(t, time.Second, time.Since(begin), float64(4*answer))
+	})
+}
+
 func TestWhatIsBlockedByTheRecordStandsThoughItCannotBeStored(t *testing.T) {
 	refused := errors.New("SERVER_ERROR out of memory")
 	for max, blocked := range map[int]bool{1: true, 2: false} {

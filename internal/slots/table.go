@@ -23,7 +23,7 @@ type Table struct {
 // Config says how a Table works. Counts must be set.
 type Config struct {
 	Remembered int           // how many records to remember as they were last seen; negative: none
-	Timeout    time.Duration // how long an Entry goes on while it loses races
+	Timeout    time.Duration // how long an Entry goes on while it loses races: ten at least
 	Blocks     *Blocks       // keep records on which a Change stands; nil: none
 	Counts     *Counts
 }
