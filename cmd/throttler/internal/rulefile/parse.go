@@ -145,6 +145,9 @@ type (
 		Max       int            `yaml:"max"`
 		Per       string         `yaml:"per"`
 		Algorithm string         `yaml:"algorithm"`
+		Lease     string         `yaml:"lease"`
+		Anchor    int            `yaml:"anchor"`
+		Zone      string         `yaml:"zone"`
 		Message   string         `yaml:"message"`
 		Lockout   string         `yaml:"lockout"`
 		Public    bool           `yaml:"public"`
@@ -399,6 +402,7 @@ func (p *parsing) rule(path string, raw *ruleYAML) *Rule {
 		conditions = raw.All
 	}
 	p.conditions(path+r.kind(), r, conditions)
+	p.needsEnds(path+r.kind(), r)
 	if len(conditions) == 0 {
 		p.problem(path, "no conditions: want some in either or in all")
 	}
@@ -467,7 +471,7 @@ func (p *parsing) invalid(path string, err error) {
 		return
 	}
 	field, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), throttler.ErrInvalidRule.Error()+": "), " ")
-	for part := range strings.SplitSeq(field, ".") {
+	for part := range strings.SplitSeq(strings.Replace(field, "Period.", "", 1), ".") {
 		name, index, indexed := strings.Cut(part, "[")
 		path += "." + cmp.Or(fieldNames[name], strings.ToLower(name))
 		if indexed {
@@ -555,17 +559,13 @@ func (p *parsing) condition(path string, raw *conditionYAML) condition {
 		Condition: throttler.Condition{
 			Name:    raw.Name,
 			Max:     raw.Max,
-			TTL:     p.duration(path+".per", raw.Per),
 			Message: raw.Message,
 			Lockout: p.lockout(path+".lockout", raw.Lockout),
 		},
 		limits:      raw.Limits,
 		skipMissing: raw.Missing == "skip",
 	}
-	if raw.Algorithm == "bucket" {
-		c.Algorithm = throttler.LeakyBucket
-	}
-	p.oneOf(path+".algorithm", raw.Algorithm, "window", "bucket")
+	p.counting(path, raw, &c.Condition)
 	p.oneOf(path+".missing", raw.Missing, "count", "skip")
 	if raw.Value == "" {
 		p.problem(path, "no value: want what to count, as in {address}")

@@ -1,0 +1,116 @@
+package rulefile
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	_ "time/tzdata" // zones, also in an image that has no others
+
+	"github.com/adaptivethrottler/throttler"
+)
+
+// This file reads how a condition counts: algorithm, and the keys that go with it.
+
+// algorithms are the algorithms by their names in a file.
+var algorithms = map[string]throttler.Algorithm{
+	"window": throttler.SlidingWindow, "": throttler.SlidingWindow, "bucket": throttler.LeakyBucket,
+	"in-flight": throttler.InFlight, "calendar": throttler.Calendar,
+}
+
+// periods are the units of a calendar by their names in a file.
+var periods = map[string]throttler.Unit{"day": throttler.Day, "week": throttler.Week, "month": throttler.Month}
+
+// minLease is the shortest lease of throttler.InFlight.
+const minLease = 100 * time.Millisecond
+
+// counting sets the Algorithm of c, and how long its hits count.
+func (p *parsing) counting(path string, raw *conditionYAML, c *throttler.Condition) {
+	p.oneOf(path+".algorithm", raw.Algorithm, "window", "bucket", "in-flight", "calendar")
+	c.Algorithm = algorithms[raw.Algorithm]
+	if c.Algorithm != throttler.InFlight && raw.Lease != "" {
+		p.problem(path+".lease", "only hits of algorithm: in-flight have a lease")
+	}
+	if c.Algorithm != throttler.Calendar && raw.Anchor != 0 {
+		p.problem(path+".anchor", "only periods of algorithm: calendar have an anchor")
+	}
+	if c.Algorithm != throttler.Calendar && raw.Zone != "" {
+		p.problem(path+".zone", "only periods of algorithm: calendar have a zone")
+	}
+	switch c.Algorithm {
+	case throttler.InFlight:
+		c.TTL = p.lease(path, raw)
+	case throttler.Calendar:
+		c.Period = p.period(path, raw)
+	default:
+		if _, ok := periods[raw.Per]; ok {
+			p.problem(path+".per", "a %s is for algorithm: calendar: want 30s, 5m, 12h, 7d", raw.Per)
+			return
+		}
+		c.TTL = p.duration(path+".per", raw.Per)
+	}
+}
+
+// lease returns the lease of a condition in flight.
+func (p *parsing) lease(path string, raw *conditionYAML) time.Duration {
+	if raw.Per != "" {
+		p.problem(path+".per", "max is how many are under way at once: want lease instead, for how long one counts unless it is renewed")
+		return 0
+	}
+	d := p.duration(path+".lease", raw.Lease)
+	if d < minLease {
+		p.problem(path+".lease", "a lease of %v, want %v or more: for how long one counts unless it is renewed", d, minLease)
+	}
+	return d
+}
+
+// period returns the period of a calendar.
+func (p *parsing) period(path string, raw *conditionYAML) throttler.Period {
+	unit, ok := periods[raw.Per]
+	if !ok {
+		p.problem(path+".per", "%q is no period of a calendar: want %s", raw.Per, strings.Join(slices.Sorted(maps.Keys(periods)), ", "))
+	}
+	zone, err := parseZone(raw.Zone)
+	if err != nil {
+		p.problem(path+".zone", "%v", err)
+	}
+	return throttler.Period{Unit: unit, Anchor: raw.Anchor, Location: zone}
+}
+
+// parseZone returns the time zone of a name, or nil for UTC. The machine's own zone
+// is none: several machines count together.
+func parseZone(name string) (*time.Location, error) {
+	if name == "" || name == "UTC" {
+		return nil, nil
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil || name == "Local" {
+		return nil, fmt.Errorf("%q is no time zone: want a name as Europe/Berlin", name)
+	}
+	return zone, nil
+}
+
+// needsEnds adds a problem for a rule that limits what is in flight and is for
+// proxies, which do not tell when a request has ended.
+func (p *parsing) needsEnds(path string, r *Rule) {
+	for i := range r.conditions {
+		if r.conditions[i].Algorithm == throttler.InFlight && !r.selector.apiOnly {
+			p.problem(at(path, i)+".algorithm", "a proxy does not tell when a request has ended: add for: {api: true} to the rule, for programs that acquire and release")
+		}
+	}
+}
+
+// Lease returns for how long the hits in flight of r count unless they are renewed:
+// the shortest lease of its conditions, or 0 if none is in flight.
+func (r *Rule) Lease() (shortest time.Duration) {
+	for i := range r.conditions {
+		if c := &r.conditions[i]; c.Algorithm == throttler.InFlight && (shortest == 0 || c.TTL < shortest) {
+			shortest = c.TTL
+		}
+	}
+	return shortest
+}
+
+// Shadow reports whether r lets every request pass.
+func (r *Rule) Shadow() bool { return r.template.Shadow }
