@@ -45,6 +45,18 @@ rules:
       - {name: customer, value: "{header:X-Customer}", max: 3, per: 1h, limits: {big: 1000}, exempt: [internal]}
       - {name: network, value: "{network}", max: 100, per: 1h, algorithm: bucket, exempt: [10.0.0.0/8]}
     lockout: 10m
+  - name: jobs
+    for: {api: true}
+    either: [{name: worker, value: any, max: 2, algorithm: in-flight, lease: 30s, exempt: [internal]}]
+  - name: counted-jobs
+    for: {api: true}
+    either:
+      - {name: worker, value: any, max: 2, algorithm: in-flight, lease: 30s}
+      - {name: starts, value: any, max: 10, per: 1h}
+  - name: trial
+    for: {api: true}
+    shadow: true
+    either: [{name: worker, value: any, max: 1, algorithm: in-flight, lease: 30s}]
 `
 
 // A replica is one of several services that keep their records in one place.
@@ -195,9 +207,12 @@ func TestTheDescriptionIsOfWhatIsServed(t *testing.T) {
 	ban := mail("b", "203.0.113.2")
 	ban["duration"] = "1h"
 	call := mail("a", "203.0.113.1")
-	call["cost"] = 1
+	call["cost"], call["least"] = 1, 1
+	job := question{"rule": "jobs", "values": map[string]string{"worker": "a"}, "cost": 1, "least": 1}
+	held := func() question { return r.ask(t, "/v1/acquire", job).token("lease") }
 	whole := map[string]question{
-		"/v1/authorize": call, "/v1/peek": call, "/v1/cancel": hits, "/v1/reset": mail("a", "203.0.113.1"), "/v1/ban": ban,
+		"/v1/authorize": call, "/v1/peek": call, "/v1/cancel": hits,
+		"/v1/acquire": job, "/v1/renew": held(), "/v1/release": held(), "/v1/reset": mail("a", "203.0.113.1"), "/v1/ban": ban,
 		"/v1/login/begin":   {"name": "alice", "address": "2001:db8::7", "device": "x"},
 		"/v1/login/succeed": attempt(), "/v1/login/fail": attempt(), "/v1/login/cancel": attempt(), "/v1/login/challenge": attempt(),
 	}
@@ -333,8 +348,8 @@ func TestAForgedTokenTakesNothingBack(t *testing.T) {
 	r := newReplica(t, store, rules)
 	hits := r.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).fields["cancel"].(string)
 	attempt := r.ask(t, "/v1/login/begin", question{"name": "alice", "address": "203.0.113.7"}).fields["attempt"].(string)
-	stranger := newReplica(t, store, rules, func(o *api.Options) { o.Secret = "another secret of some length" })
-	random := newReplica(t, store, rules, func(o *api.Options) { o.Secret = "" })
+	stranger := newReplica(t, store, rules, withSecret("another secret of some length"))
+	random := newReplica(t, store, rules, withSecret(""))
 	for _, other := range []*replica{stranger, random} {
 		assert.Equal(t, 400, other.ask(t, "/v1/cancel", question{"cancel": hits}).status)
 	}

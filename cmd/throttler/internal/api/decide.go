@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
@@ -33,7 +34,8 @@ func (s *subject) rule(file *rulefile.File) (*rulefile.Rule, throttler.Rule, err
 // A call requests a decision.
 type call struct {
 	subject
-	Cost int `json:"cost"` // of each condition; 0: 1
+	Cost  int `json:"cost"`  // of each condition; 0: 1
+	Least int `json:"least"` // with which the call makes do; 0: Cost
 }
 
 // rule returns the rule of c. Each of its conditions must have a value.
@@ -49,7 +51,7 @@ func (c *call) rule(file *rulefile.File) (throttler.Rule, error) {
 	}
 	for _, conditions := range [][]throttler.Condition{filled.Either, filled.All} {
 		for i := range conditions {
-			conditions[i].Cost = c.Cost
+			conditions[i].Cost, conditions[i].Least = c.Cost, c.Least
 		}
 	}
 	return filled, nil
@@ -64,6 +66,10 @@ type decision struct {
 	Outcomes   []outcome `json:"outcomes"`
 	Degraded   bool      `json:"degraded"`         // the backend has failed
 	Cancel     string    `json:"cancel,omitempty"` // a token
+
+	// Of what was acquired: a token, and for how long it counts unless it is renewed.
+	Lease        string  `json:"lease,omitempty"`
+	ExpiresAfter float64 `json:"expires_after,omitempty"`
 }
 
 // An outcome is the decision of one condition. Times are in seconds.
@@ -73,38 +79,42 @@ type outcome struct {
 	Banned     bool    `json:"banned"`
 	Limit      int     `json:"limit"`
 	Remaining  int     `json:"remaining"`
+	Cost       int     `json:"cost"`
 	RetryAfter float64 `json:"retry_after"`
 	ResetAfter float64 `json:"reset_after"`
 }
 
 func (a *api) authorize(ctx context.Context, c *call) (*decision, error) {
-	d, err := a.decide(ctx, c, a.Throttler.Authorize)
+	d, err := a.decide(ctx, a.Rules.File(), c, a.Throttler.Authorize)
 	if err != nil {
 		return nil, err
 	}
+	return a.counted(d), nil
+}
+
+// counted returns the answer to a call that was counted, with the token that takes it
+// back.
+func (a *api) counted(d throttler.Decision) *decision {
 	answer := describe(d)
 	if receipt := d.Receipt(); receipt != nil {
-		answer.Cancel = a.tokens.seal(kindHits, receipt)
+		answer.Cancel = a.tokens.seal(kindHits, time.Now().Add(TokenLife), receipt)
 	}
-	return answer, nil
+	return answer
 }
 
 func (a *api) peek(ctx context.Context, c *call) (*decision, error) {
-	d, err := a.decide(ctx, c, a.Throttler.Peek)
+	d, err := a.decide(ctx, a.Rules.File(), c, a.Throttler.Peek)
 	if err != nil {
 		return nil, err
 	}
 	for i := range d.Outcomes {
-		if o := &d.Outcomes[i]; !o.Blocked && o.Err == nil {
-			o.Remaining += max(c.Cost, 1) // Peek tells what the call would leave
-		}
+		d.Outcomes[i].Remaining += d.Outcomes[i].Cost // Peek tells what the call would leave
 	}
 	return describe(d), nil
 }
 
 // decide decides c by how.
-func (a *api) decide(ctx context.Context, c *call, how func(context.Context, throttler.Rule) (throttler.Decision, error)) (throttler.Decision, error) {
-	file := a.Rules.File()
+func (a *api) decide(ctx context.Context, file *rulefile.File, c *call, how func(context.Context, throttler.Rule) (throttler.Decision, error)) (throttler.Decision, error) {
 	rule, err := c.rule(file)
 	if err != nil {
 		return throttler.Decision{}, err
@@ -132,7 +142,7 @@ func describe(d throttler.Decision) *decision {
 	}
 	for _, o := range d.Outcomes {
 		answer.Outcomes = append(answer.Outcomes, outcome{
-			Name: o.Name, Blocked: o.Blocked, Banned: o.Banned, Limit: o.Limit, Remaining: o.Remaining,
+			Name: o.Name, Blocked: o.Blocked, Banned: o.Banned, Limit: o.Limit, Remaining: o.Remaining, Cost: o.Cost,
 			RetryAfter: o.RetryAfter.Seconds(), ResetAfter: o.ResetAfter.Seconds(),
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/login"
@@ -59,7 +60,7 @@ func (a *api) begin(ctx context.Context, b *beginning) (*attempt, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer.Attempt = a.tokens.seal(kindLogin, handed)
+	answer.Attempt = a.tokens.seal(kindLogin, time.Now().Add(TokenLife), handed)
 	return answer, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"math"
 	"net/http"
 	"strings"
 	"time"
@@ -20,9 +21,9 @@ import (
 const TokenLife = time.Minute
 
 // tokens seals and uses tokens. A token lets another replica continue what one
-// has begun. It is encrypted and authenticated (AES-256-GCM), and valid once:
+// has begun. It is encrypted and authenticated (AES-256-GCM). Most are valid once:
 // each use counts a hit, in a record that all replicas share, against a limit
-// of one.
+// of one. That of a lease is opened as often as the lease is renewed.
 type tokens struct {
 	aead cipher.AEAD
 	used *throttler.Throttler
@@ -35,6 +36,7 @@ const tokenRule = rulefile.Reserved + "token"
 const (
 	kindHits  = "hits"
 	kindLogin = "login"
+	kindLease = "lease"
 )
 
 // newTokens returns tokens that all replicas with the same secret can read.
@@ -67,29 +69,42 @@ const idSize = 12
 // epoch.
 const expirySize = 8
 
-// seal returns a token of a kind with contents.
-func (t *tokens) seal(kind string, contents []byte) string {
-	ends := time.Now().Add(TokenLife).UnixMilli()
-	plain := append(binary.BigEndian.AppendUint64(nil, uint64(ends)), contents...)
+// seal returns a token of a kind with contents, that is valid until ends. The zero
+// Time is for ever.
+func (t *tokens) seal(kind string, ends time.Time, contents []byte) string {
+	until := uint64(math.MaxInt64)
+	if !ends.IsZero() {
+		until = uint64(ends.UnixMilli())
+	}
+	plain := append(binary.BigEndian.AppendUint64(nil, until), contents...)
 	return tokenText.EncodeToString(t.aead.Seal(nil, nil, plain, []byte(kind)))
+}
+
+// open returns the contents of a token, and what tells it from others.
+func (t *tokens) open(kind, token string) (contents []byte, id string, err error) {
+	sealed, err := tokenText.DecodeString(token)
+	if err != nil || strings.ContainsAny(token, "\r\n") { // DecodeString skips them
+		return nil, "", errNoToken
+	}
+	plain, err := t.aead.Open(nil, nil, sealed, []byte(kind))
+	if err != nil || len(plain) < expirySize {
+		return nil, "", errNoToken
+	}
+	if time.Now().UnixMilli() >= int64(binary.BigEndian.Uint64(plain)) {
+		return nil, "", errExpired
+	}
+	return plain[expirySize:], tokenText.EncodeToString(sealed[:idSize]), nil
 }
 
 // use returns the contents of a token, once. It does not end with ctx, so that
 // a caller who hangs up does not use up a token for nothing.
 func (t *tokens) use(ctx context.Context, kind, token string) (contents []byte, err error) {
-	sealed, err := tokenText.DecodeString(token)
-	if err != nil || strings.ContainsAny(token, "\r\n") { // DecodeString skips them
-		return nil, errNoToken
-	}
-	plain, err := t.aead.Open(nil, nil, sealed, []byte(kind))
-	if err != nil || len(plain) < expirySize {
-		return nil, errNoToken
-	}
-	if time.Now().UnixMilli() >= int64(binary.BigEndian.Uint64(plain)) {
-		return nil, errExpired
+	contents, id, err := t.open(kind, token)
+	if err != nil {
+		return nil, err
 	}
 	d, err := t.used.Authorize(context.WithoutCancel(ctx), throttler.Rule{Identifier: tokenRule, Either: []throttler.Condition{{
-		Name: kind, Value: tokenText.EncodeToString(sealed[:idSize]),
+		Name: kind, Value: id,
 		Max: 1, TTL: 2 * TokenLife, // twice, since clocks may differ
 	}}})
 	switch {
@@ -100,7 +115,7 @@ func (t *tokens) use(ctx context.Context, kind, token string) (contents []byte, 
 	case d.Status == throttler.Blocked:
 		return nil, errUsed
 	}
-	return plain[expirySize:], nil
+	return contents, nil
 }
 
 // The errors of a token that cannot be used.
