@@ -72,8 +72,10 @@ func Decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d
 	case err != nil:
 		return tooLarge(ctx, t, rule, d, err)
 	case d.Err != nil && ctx.Err() != nil:
+		drop(ctx, t, rule, d)
 		return Ended, nil
 	case d.Status != throttler.Authorized:
+		drop(ctx, t, rule, d)
 		return Refused, nil
 	case d.Err != nil && !rule.Shadow && t.Fallback == nil && errors.Is(d.Err, throttler.ErrOverloaded):
 		return Overloaded, nil

@@ -218,3 +218,23 @@ func TestRequestThatEndsUndecidedHasEnded(t *testing.T) {
 	require.Equal(t, gate.Ended, ruling)
 	require.ErrorIs(t, d.Err, context.Canceled)
 }
+
+func TestARequestThatDoesNotRunIsNotInFlight(t *testing.T) {
+	r := throttler.Rule{Identifier: "test", Either: []throttler.Condition{
+		{Name: "running", Max: 2, TTL: time.Hour, Algorithm: throttler.InFlight},
+		{Name: "calls", Max: 1, TTL: time.Minute},
+	}}
+	th := throttler.New(memstore.New())
+	for i, want := range []gate.Ruling{gate.Passed, gate.Refused, gate.Refused} {
+		d, ruling, err := ask(t.Context(), th, &r)
+		require.NoError(t, err)
+		require.Equal(t, want, ruling)
+		if i == 0 {
+			_, release := gate.Hold(t.Context(), th, &r, &d)
+			release()
+		}
+	}
+	seen, err := th.Peek(t.Context(), r)
+	require.NoError(t, err)
+	require.Equal(t, 1, seen.Outcomes[0].Remaining, "one of two is left beside this one")
+}

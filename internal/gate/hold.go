@@ -12,11 +12,7 @@ import (
 // ends too if the lease is lost. If rule has no condition in flight, that is ctx itself, and
 // release is nil.
 func Hold(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision) (held context.Context, release func()) {
-	conditions := rule.Either
-	if len(conditions) == 0 {
-		conditions = rule.All
-	}
-	if !slices.ContainsFunc(conditions, inFlight) {
+	if !limitsInFlight(rule) {
 		return ctx, nil
 	}
 	lasting := context.WithoutCancel(ctx)
@@ -30,4 +26,16 @@ func Hold(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *
 	}
 }
 
-func inFlight(c throttler.Condition) bool { return c.Algorithm == throttler.InFlight }
+// drop gives back the in-flight hits of d, a decision by rule on a request that does not
+// run: the conditions that had room have counted it all the same.
+func drop(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision) {
+	if limitsInFlight(rule) {
+		lasting := context.WithoutCancel(ctx)
+		_ = t.Hold(lasting, *d).Release(lasting) // what it cannot give back ends within the TTL
+	}
+}
+
+// limitsInFlight reports whether rule has a condition in flight.
+func limitsInFlight(rule *throttler.Rule) bool {
+	return slices.ContainsFunc(rule.Conditions(), func(c throttler.Condition) bool { return c.Algorithm == throttler.InFlight })
+}

@@ -55,12 +55,14 @@ func (a *api) acquire(ctx context.Context, c *call) (*decision, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer := a.counted(d)
-	if d.Status == throttler.Authorized {
-		l := lease{firm: rule.Shadow(), length: rule.Lease(), receipt: d.Receipt()}
-		answer.Lease = a.tokens.seal(kindLease, time.Time{}, l.encode())
-		answer.ExpiresAfter = l.length.Seconds()
+	if d.Status == throttler.Blocked {
+		_ = a.free(ctx, d) // what had room has counted it; what cannot be given back ends within the lease
+		return a.counted(d), nil
 	}
+	l := lease{firm: rule.Shadow(), length: rule.Lease(), receipt: d.Receipt()}
+	answer := a.counted(d)
+	answer.Lease = a.tokens.seal(kindLease, time.Time{}, l.encode())
+	answer.ExpiresAfter = l.length.Seconds()
 	return answer, nil
 }
 

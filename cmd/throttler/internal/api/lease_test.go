@@ -75,6 +75,17 @@ func TestAReleaseGivesBackWhatIsInFlightOnly(t *testing.T) {
 	assert.Equal(t, []any{2.0, 10.0}, left(), "a job that did not start")
 }
 
+func TestACallThatIsBlockedHoldsNoPlace(t *testing.T) {
+	r := newReplica(t, memstore.New(), strings.ReplaceAll(rules, "max: 10, per: 1h", "max: 1, per: 1h"))
+	q := job("counted-jobs", "a", "a")
+	first := r.ask(t, "/v1/acquire", q)
+	for range 3 {
+		assert.Equal(t, "blocked", r.ask(t, "/v1/acquire", q).fields["status"])
+	}
+	assert.EqualValues(t, 1, r.ask(t, "/v1/peek", q).outcome(0)["remaining"])
+	assert.Equal(t, 200, r.ask(t, "/v1/renew", first.token("lease")).status)
+}
+
 func TestALeaseThatWasResetIsLostWithThoseBesideIt(t *testing.T) {
 	r := newReplica(t, memstore.New(), strings.ReplaceAll(rules, "{name: starts, value: any, max: 10, per: 1h}", "{name: starts, value: any, max: 10, algorithm: in-flight, lease: 1h}"))
 	q := job("counted-jobs", "a", "a")
