@@ -64,6 +64,7 @@ type commands struct {
 	Lift struct {
 		Identifier string   `arg:"" help:"The rule's identifier."`
 		Values     []string `arg:"" help:"Values to lift the bans of: ip=203.0.113.7." placeholder:"CONDITION=VALUE"`
+		Holder     string   `help:"Free only this holder of what is in flight, and nothing else." placeholder:"ID"`
 	} `cmd:"" help:"Lift bans, and forget hits."`
 
 	List struct {
@@ -150,7 +151,7 @@ func report(w io.Writer, err error) int {
 		return statusFailed
 	}
 	fmt.Fprintln(w, "throttler:", err)
-	if errors.As(err, new(usageError)) || errors.Is(err, ops.ErrNoServers) || errors.Is(err, ops.ErrWrongTarget) {
+	if errors.As(err, new(usageError)) || errors.Is(err, ops.ErrNoServers) || errors.Is(err, ops.ErrWrongTarget) || errors.Is(err, ops.ErrWrongHolder) {
 		return statusUsage
 	}
 	return statusFailed
@@ -178,7 +179,7 @@ func (c *commands) run(ctx context.Context, command string, streams Streams) err
 	case "look <identifier> <values>":
 		return withTargets(c.Look.Values, func(t []ops.Target) error { return o.Look(ctx, c.Look.Identifier, t) })
 	case "lift <identifier> <values>":
-		return withTargets(c.Lift.Values, func(t []ops.Target) error { return o.Lift(ctx, c.Lift.Identifier, t) })
+		return withTargets(c.Lift.Values, func(t []ops.Target) error { return c.lift(ctx, o, t) })
 	case "ban <identifier> <values>":
 		return c.ban(ctx, o)
 	case "list", "list <identifier>":
@@ -195,6 +196,17 @@ func withTargets(args []string, run func([]ops.Target) error) error {
 		return usageError{err}
 	}
 	return run(targets)
+}
+
+// lift lifts the bans of targets, or frees one holder of a target.
+func (c *commands) lift(ctx context.Context, o *ops.Operator, targets []ops.Target) error {
+	switch {
+	case c.Lift.Holder == "":
+		return o.Lift(ctx, c.Lift.Identifier, targets)
+	case len(targets) != 1:
+		return usageError{errors.New("-holder: give the one value that it holds, as in customer=c-17")}
+	}
+	return o.LiftHolder(ctx, c.Lift.Identifier, targets[0], c.Lift.Holder)
 }
 
 // ban bans the values for the duration in the last argument.

@@ -27,10 +27,11 @@ type State struct {
 	BannedUntil *time.Time `json:"banned_until,omitempty"` // nil: not banned
 	Bans        int        `json:"bans,omitempty"`         // in a row, if they grow
 
-	Hits      int        `json:"hits"` // unexpired, of a window
+	Hits      int        `json:"hits"` // unexpired, of a window; in flight; or of a calendar's period
 	FirstEnds *time.Time `json:"first_ends,omitempty"`
 	LastEnds  *time.Time `json:"last_ends,omitempty"`
 	EmptyAt   *time.Time `json:"empty_at,omitempty"` // of a bucket
+	Holders   []Holder   `json:"holders,omitempty"`  // of what is in flight
 
 	Limit int    `json:"limit,omitempty"` // of the rule file; 0: unknown
 	Full  bool   `json:"full"`            // false if the limit is unknown
@@ -58,7 +59,26 @@ func newState(r throttler.Record, now time.Time) State {
 	if r.EmptyAt.After(now) {
 		s.EmptyAt = &r.EmptyAt
 	}
+	if r.PeriodEnd.After(now) && r.Counted > 0 {
+		s.Hits += r.Counted
+		s.until(r.PeriodEnd)
+	}
+	s.Holders = holders(r.Leases, now)
+	for i := range s.Holders {
+		s.Hits += s.Holders[i].Hits
+		s.until(s.Holders[i].Ends)
+	}
 	return s
+}
+
+// until notes that hits end at t.
+func (s *State) until(t time.Time) {
+	if s.FirstEnds == nil || t.Before(*s.FirstEnds) {
+		s.FirstEnds = &t
+	}
+	if s.LastEnds == nil || t.After(*s.LastEnds) {
+		s.LastEnds = &t
+	}
 }
 
 // Empty reports whether the value has no ban and no unexpired hits.
@@ -133,12 +153,23 @@ func (o *Operator) Lift(ctx context.Context, identifier string, targets []Target
 }
 
 // each does what change says to the records of targets, unless it is nil, and
-// shows their states. It ends with ctx, whatever the servers do.
+// shows their states.
 func (o *Operator) each(ctx context.Context, identifier string, targets []Target, change func(*throttler.Throttler, throttler.Rule) error) error {
 	targets, err := o.expand(identifier, targets)
 	if err != nil {
 		return err
 	}
+	return o.run(ctx, identifier, targets, func(s store) error {
+		if change == nil {
+			return nil
+		}
+		return changeAll(identifier, targets, func(r throttler.Rule) error { return change(throttler.New(s), r) })
+	})
+}
+
+// run does what change says to the store, and shows the states of targets. It ends
+// with ctx, whatever the servers do.
+func (o *Operator) run(ctx context.Context, identifier string, targets []Target, change func(store) error) error {
 	p, err := o.open()
 	if err != nil {
 		return err
@@ -147,10 +178,7 @@ func (o *Operator) each(ctx context.Context, identifier string, targets []Target
 	var states []State
 	go func() {
 		defer p.Close()
-		var err error
-		if change != nil {
-			err = changeAll(identifier, targets, func(r throttler.Rule) error { return change(throttler.New(p), r) })
-		}
+		err := change(p)
 		states = o.states(p, identifier, targets)
 		ended <- err
 	}()
@@ -235,7 +263,9 @@ func (o *Operator) show(states []State) error {
 			sumUp(w, states)
 			return
 		}
-		table(w, states, time.Now())
+		now := time.Now()
+		table(w, states, now)
+		holderTable(w, states, now)
 	})
 	errs := []error{err}
 	for i := range states {
