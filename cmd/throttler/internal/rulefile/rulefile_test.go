@@ -2,6 +2,7 @@ package rulefile_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"os"
@@ -461,4 +462,27 @@ func TestTheExampleOfTheManualIsTested(t *testing.T) {
 	example, err := os.ReadFile("testdata/manual.yaml")
 	require.NoError(t, err)
 	assert.Contains(t, string(manual), "```yaml\n"+string(example)+"```\n")
+}
+
+func TestEveryRuleFileOfTheManualsIsOne(t *testing.T) {
+	manuals, err := filepath.Glob("../../../../docs/*.md")
+	require.NoError(t, err)
+	schema, read := schema(t), 0
+	for _, name := range manuals {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		for i, block := range strings.Split(string(text), "```yaml\n")[1:] {
+			block, _, _ = strings.Cut(block, "```")
+			if !strings.HasPrefix(block, "rules:") && !strings.Contains(block, "\nrules:") && !strings.HasPrefix(block, "envoy:") {
+				continue // another program's
+			}
+			read++
+			_, err := rulefile.Parse(fmt.Sprint(filepath.Base(name), " ", i), []byte(block))
+			assert.NoError(t, err)
+			var value any
+			require.NoError(t, yaml.Unmarshal([]byte(block), &value))
+			assert.NoError(t, schema.Validate(asJSON(t, value)), "%s %d", name, i)
+		}
+	}
+	assert.GreaterOrEqual(t, read, 5)
 }
