@@ -204,17 +204,9 @@ func (a *Attempt) Fail(ctx context.Context) error {
 func (a *Attempt) Cancel(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch {
-	case a.state == failed:
-		return ErrSettled
-	case a.state == succeeded || a.decided.Status != throttler.Authorized:
-		return nil
-	}
-	if err := a.claim(ctx); err != nil {
+	if ends, err := a.withdraw(ctx, Event{Result: Canceled}); !ends {
 		return err
 	}
-	a.state = canceled
-	a.observe(ctx, Canceled)
 	return a.takeBack(ctx)
 }
 
@@ -231,17 +223,9 @@ func (a *Attempt) Cancel(ctx context.Context) error {
 func (a *Attempt) Challenge(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch {
-	case a.state == failed:
-		return ErrSettled
-	case a.state == succeeded || a.decided.Status != throttler.Authorized:
-		return nil
-	}
-	if err := a.claim(ctx); err != nil {
+	if ends, err := a.withdraw(ctx, Event{Result: Canceled, Challenged: true}); !ends {
 		return err
 	}
-	a.state = canceled
-	a.tell(ctx, Event{Result: Canceled, Challenged: true})
 	if !a.guess.end() {
 		return a.takeBack(ctx)
 	}
@@ -255,6 +239,23 @@ func (a *Attempt) Challenge(ctx context.Context) error {
 			return err
 		},
 	)
+}
+
+// withdraw ends a as e says. If it does not, because a was blocked, has ended or
+// the backend failed, it returns false and the answer of the method that ends a.
+func (a *Attempt) withdraw(ctx context.Context, e Event) (ends bool, err error) {
+	switch {
+	case a.state == failed:
+		return false, ErrSettled
+	case a.state == succeeded || a.decided.Status != throttler.Authorized:
+		return false, nil
+	}
+	if err := a.claim(ctx); err != nil {
+		return false, err
+	}
+	a.state = canceled
+	a.tell(ctx, e)
+	return true, nil
 }
 
 // together runs all steps at once, which takes fewer round trips, and returns
