@@ -2,6 +2,10 @@ package login_test
 
 import (
 	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
@@ -29,20 +34,91 @@ func (g try) knows(name, device string) bool {
 	return a.Decision.Status == throttler.Authorized
 }
 
-func TestReplacedDeviceHoldsForHalfAMinute(t *testing.T) {
+func TestReplacedDeviceHoldsForHalfAMinuteOnceTheNewOneIsUsed(t *testing.T) {
 	for _, name := range []string{"alice", "Alice"} {
+		for _, use := range []string{"begin", "confirm"} {
+			synctest.Test(t, func(t *testing.T) {
+				g := on(t, memstore.New())
+				g.replaces(name, "", "first")
+				g.fill(name)
+				require.True(t, g.knows(name, "first"))
+				g.replaces(name, "first", "second")
+				time.Sleep(time.Hour)
+				g.fill(name)
+				require.True(t, g.knows(name, "first"), "the answer with the second may be lost")
+				if use == "begin" {
+					require.True(t, g.knows(name, "second"))
+				} else {
+					require.NoError(t, g.ConfirmDevice(t.Context(), name, "second"))
+				}
+				time.Sleep(30*time.Second - time.Millisecond)
+				require.True(t, g.knows(name, "first"), "requests under way")
+				require.True(t, g.knows(name, "second"))
+				time.Sleep(2 * time.Millisecond)
+				require.False(t, g.knows(name, "first"))
+				require.True(t, g.knows(name, "second"))
+			})
+		}
+	}
+}
+
+// An answer is lost with its cookie, again and again: the owner does not become a
+// stranger, and who has the first cookie does as soon as an answer has arrived.
+func TestALostAnswerMakesNoStranger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		g, other := on(t, store), on(t, store) // two processes
+		g.replaces("alice", "", "first")
+		for i := range 100 {
+			g.replaces("alice", "first", fmt.Sprint("lost ", i))
+			time.Sleep(14 * 24 * time.Hour)
+			g.fill("alice")
+			require.True(t, other.knows("alice", "first"), "%d", i)
+		}
+		g.replaces("alice", "first", "arrived")
+		require.True(t, other.knows("alice", "arrived"))
+		time.Sleep(31 * time.Second)
+		require.False(t, g.knows("alice", "first"))
+		require.False(t, other.knows("alice", "first"))
+		require.True(t, g.knows("alice", "arrived"))
+	})
+}
+
+// A device of which nobody has heard since is forgotten as any other.
+func TestAReplacedDeviceIsForgottenInItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		g.replaces("alice", "", "first")
+		g.replaces("alice", "first", "second")
+		time.Sleep(30*24*time.Hour + time.Minute)
+		g.fill("alice")
+		require.False(t, g.knows("alice", "first"))
+		require.False(t, g.knows("alice", "second"))
+		require.False(t, g.knows("alice", "first"), "nor is it known while it leaves")
+	})
+}
+
+// 16 clicks on "Sign in" come with the same device. The browser keeps any of the
+// 16 new ones, and it is known; the old one is not.
+func TestRapidSubmissionsLeaveAKnownDevice(t *testing.T) {
+	const clicks = 16
+	for last := range clicks {
 		synctest.Test(t, func(t *testing.T) {
 			g := on(t, memstore.New())
-			g.replaces(name, "", "first")
-			g.fill(name)
-			require.True(t, g.knows(name, "first"))
-			g.replaces(name, "first", "second")
-			time.Sleep(30*time.Second - time.Millisecond)
-			require.True(t, g.knows(name, "first"), "requests under way")
-			require.True(t, g.knows(name, "second"))
-			time.Sleep(2 * time.Millisecond)
-			require.False(t, g.knows(name, "first"))
-			require.True(t, g.knows(name, "second"))
+			g.NameAddress.Max = clicks // they are all under way at once
+			g.replaces("alice", "", "old")
+			var all sync.WaitGroup
+			for i := range clicks {
+				all.Go(func() { g.replaces("alice", "old", fmt.Sprint("new ", i)) })
+			}
+			all.Wait()
+			time.Sleep(time.Hour)
+			g.fill("alice")
+			require.True(t, g.knows("alice", "old"), "no answer may have arrived")
+			require.True(t, g.knows("alice", fmt.Sprint("new ", last)))
+			time.Sleep(time.Minute)
+			require.True(t, g.knows("alice", fmt.Sprint("new ", last)))
+			require.False(t, g.knows("alice", "old"))
 		})
 	}
 }
@@ -54,6 +130,7 @@ func TestReplacedDeviceIsNotKeptByItsUse(t *testing.T) {
 		g.replaces("alice", "", "first")
 		g.fill("alice")
 		g.replaces("alice", "first", "second")
+		require.True(t, g.knows("alice", "second"))
 		time.Sleep(20 * time.Second)
 		g.replaces("alice", "first", "third")
 		for _, device := range []string{"first", "second", "third"} {
@@ -76,6 +153,7 @@ func TestSuccessReplacesTheDeviceForItsNameAlone(t *testing.T) {
 		}
 		for _, name := range []string{"mallory", "alice", "bob", "josé"} {
 			g.replaces(name, "shared", "new of "+name)
+			require.NoError(t, g.ConfirmDevice(t.Context(), name, "new of "+name))
 		}
 		time.Sleep(time.Hour)
 		for _, name := range []string{"alice", "Bob", "jose"} {
@@ -95,6 +173,7 @@ func TestOldDeviceCanNeitherGuessNorLockOut(t *testing.T) {
 		g := on(t, memstore.New())
 		g.replaces("alice", "", "read by mallory")
 		g.replaces("alice", "read by mallory", "new")
+		require.NoError(t, g.ConfirmDevice(t.Context(), "alice", "new"))
 		time.Sleep(time.Minute)
 		g.fill("alice")
 		for range 20 {
@@ -149,6 +228,66 @@ func TestForgottenDeviceDoesNotHoldForRequestsUnderWay(t *testing.T) {
 	})
 }
 
+// Forgetting the new device, before it was used, forgets the one that it has
+// replaced.
+func TestForgettingADeviceForgetsTheOneBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		g.replaces("alice", "", "first")
+		g.replaces("alice", "first", "second")
+		require.NoError(t, g.Forget(t.Context(), "alice", "second"))
+		time.Sleep(31 * time.Second)
+		g.fill("alice")
+		require.False(t, g.knows("alice", "first"))
+		require.False(t, g.knows("alice", "second"))
+	})
+}
+
+// A device that was replaced under another key leaves, whichever key its successor
+// is used under.
+func TestReplacedDeviceLeavesThoughTheKeyWasChanged(t *testing.T) {
+	for _, changed := range []string{"before the success", "after it", "never"} {
+		synctest.Test(t, func(t *testing.T) {
+			store := memstore.New()
+			guard := func(key string, olds ...string) try {
+				g := on(t, store)
+				g.Key = []byte(key)
+				for _, old := range olds {
+					g.OldKeys = append(g.OldKeys, []byte(old))
+				}
+				return g
+			}
+			before, after := guard("old"), guard("new", "old")
+			before.replaces("alice", "", "first")
+			switch changed {
+			case "before the success":
+				after.replaces("alice", "first", "second")
+			case "after it":
+				before.replaces("alice", "first", "second")
+			case "never":
+				before.replaces("alice", "first", "second")
+				after = before
+			}
+			time.Sleep(time.Hour)
+			after.fill("alice")
+			require.True(t, after.knows("alice", "first"))
+			require.True(t, after.knows("alice", "second"))
+			time.Sleep(31 * time.Second)
+			require.False(t, after.knows("alice", "first"))
+			require.True(t, after.knows("alice", "second"))
+			require.NoError(t, after.Forget(t.Context(), "alice", "second"))
+			require.False(t, after.knows("alice", "second"))
+		})
+	}
+}
+
+func TestConfirmedDeviceNeedsALegalName(t *testing.T) {
+	g := on(t, memstore.New())
+	require.ErrorIs(t, g.ConfirmDevice(t.Context(), strings.Repeat("x", login.MaxName+1), "phone"), login.ErrNameTooLong)
+	require.NoError(t, g.ConfirmDevice(t.Context(), "alice", ""))
+	require.NoError(t, g.ConfirmDevice(t.Context(), "", "phone"))
+}
+
 func TestNobodyIsKnownByAReplacedDeviceEither(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())
@@ -160,37 +299,40 @@ func TestNobodyIsKnownByAReplacedDeviceEither(t *testing.T) {
 	})
 }
 
-// forgetful fails to add the next record while it is down.
+// forgetful fails to add the record that is the failing-th from now on. 0: none.
 type forgetful struct {
 	throttler.Client
-	down bool
+	failing atomic.Int64
 }
 
 func (c *forgetful) Add(item *memcache.Item) error {
-	if c.down {
-		c.down = false
+	if c.failing.Add(-1) == 0 {
 		return errors.New("down")
 	}
 	return c.Client.Add(item)
 }
 
-// A browser may not have got the new cookie: until it is known the old one holds.
+// Whichever record of a success is lost: until the new device is known the old one
+// holds, and a second try mends it.
 func TestOldDeviceStaysIfTheNewOneIsNotKnown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := &forgetful{Client: memstore.New()}
-		g := on(t, store)
-		g.replaces("alice", "", "first")
-		a := g.beginDevice("alice", home, "first")
-		store.down = true
-		require.ErrorContains(t, a.SucceedDevice(t.Context(), "second"), "down")
-		time.Sleep(time.Minute)
-		g.fill("alice")
-		require.True(t, g.knows("alice", "first"))
-		require.NoError(t, a.SucceedDevice(t.Context(), "second"), "again")
-		time.Sleep(time.Minute)
-		require.False(t, g.knows("alice", "first"))
-		require.True(t, g.knows("alice", "second"))
-	})
+	for lost := range 6 {
+		synctest.Test(t, func(t *testing.T) {
+			store := &forgetful{Client: memstore.New()}
+			g := on(t, store)
+			g.replaces("alice", "", "first")
+			a := g.beginDevice("alice", home, "first")
+			store.failing.Store(int64(lost + 1))
+			require.ErrorContains(t, a.SucceedDevice(t.Context(), "second"), "down")
+			time.Sleep(time.Minute)
+			g.fill("alice")
+			require.True(t, g.knows("alice", "first"))
+			require.NoError(t, a.SucceedDevice(t.Context(), "second"), "again")
+			require.True(t, g.knows("alice", "second"))
+			time.Sleep(time.Minute)
+			require.False(t, g.knows("alice", "first"), "record %d", lost)
+			require.True(t, g.knows("alice", "second"))
+		})
+	}
 }
 
 func TestReplacedDeviceMakesNoAddressKnown(t *testing.T) {
@@ -198,6 +340,7 @@ func TestReplacedDeviceMakesNoAddressKnown(t *testing.T) {
 		g := on(t, memstore.New())
 		g.replaces("alice", "", "first")
 		g.replaces("alice", "first", "second")
+		require.NoError(t, g.ConfirmDevice(t.Context(), "alice", "second"))
 		g.fill("alice")
 		for i := range 10 {
 			a := g.beginDevice("alice", away, "first")

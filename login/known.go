@@ -27,54 +27,71 @@ func (p party) origins() []origin {
 	return origins
 }
 
-// familiar returns the rule whose conditions tell from which of its origins p
-// is known, and whether p can be known at all.
-func (g *Guard) familiar(p party) (throttler.Rule, bool) {
-	rule := throttler.Rule{Identifier: or(g.Identifier, DefaultIdentifier) + "-known"}
-	for _, from := range p.origins() {
-		name, value := from.pair, p.at(from)
-		if p.variant != "" {
-			name, value = name+variantSuffix, value+"#"+p.variant
-		}
-		rule.All = append(rule.All, throttler.Condition{
-			Name:  name,
-			Value: value,
-			Max:   2, TTL: 2 * or(g.KnownFor, DefaultKnownFor),
-			Algorithm: throttler.LeakyBucket,
-		})
+// familiar returns the conditions that are full where p is known, one for each of
+// its origins. There are none if p cannot be known.
+func (g *Guard) familiar(p party) (conditions []throttler.Condition) {
+	if g.KnownFor < 0 {
+		return nil
 	}
-	return rule, len(rule.All) > 0 && g.KnownFor >= 0
+	for _, from := range p.origins() {
+		conditions = append(conditions, g.familiarFrom(p, from.pair, p.at(from)))
+	}
+	return conditions
 }
 
-// wasKnown returns the origins from which p is known under a former key.
-func (g *Guard) wasKnown(ctx context.Context, p party) (from []origin) {
-	for _, f := range p.former {
-		q := party{name: f.name, variant: f.variant, device: f.device, address: p.address}
-		rule, possible := g.familiar(q)
-		if !possible {
-			continue
+// familiarFrom returns the condition for value, which is p's name somewhere.
+func (g *Guard) familiarFrom(p party, name, value string) throttler.Condition {
+	if p.variant != "" {
+		name, value = name+variantSuffix, value+"#"+p.variant
+	}
+	return throttler.Condition{
+		Name:  name,
+		Value: value,
+		Max:   2, TTL: 2 * or(g.KnownFor, DefaultKnownFor),
+		Algorithm: throttler.LeakyBucket,
+	}
+}
+
+// knownRule returns the rule with conditions of what is known.
+func (g *Guard) knownRule(conditions ...throttler.Condition) throttler.Rule {
+	return throttler.Rule{Identifier: or(g.Identifier, DefaultIdentifier) + "-known", All: conditions}
+}
+
+// knownFrom returns the origins from which p is known, under any key.
+func (g *Guard) knownFrom(ctx context.Context, p party) ([]origin, error) {
+	var known []origin
+	for _, q := range p.keyed() {
+		places, conditions := p.origins(), g.familiar(q)
+		if len(conditions) == 0 {
+			return nil, nil // there is no name, or nobody is known
 		}
-		d, err := g.throttler.Peek(ctx, rule)
-		for i, one := range q.origins() {
-			if err != nil || d.Outcomes[i].Err != nil || d.Outcomes[i].Remaining > 0 {
-				continue
+		if old, replaced := g.replaced(q); replaced {
+			places, conditions = append(places, p.device, p.device), append(conditions, old.former, old.leaving)
+		}
+		d, err := g.throttler.Peek(ctx, g.knownRule(conditions...))
+		if err != nil {
+			return nil, err
+		}
+		for i, o := range d.Outcomes {
+			// A bucket has no room after one more hit. It would if it had been empty,
+			// or is unreadable.
+			if o.Blocked || conditions[i].Algorithm == throttler.LeakyBucket && o.Remaining == 0 {
+				known = append(known, places[i])
 			}
-			if one.pair == byNameDevice {
-				one = p.device
-			}
-			from = append(from, one)
 		}
 	}
-	return from
+	unknown := func(from origin) bool { return !slices.Contains(known, from) }
+	return slices.DeleteFunc(p.origins(), unknown), nil
 }
 
 // remember makes p known from its origins. It does so in the Fallback too, where
 // p would otherwise be a stranger in an outage.
 func (g *Guard) remember(ctx context.Context, p party) error {
-	rule, possible := g.familiar(p)
-	if !possible {
+	conditions := g.familiar(p)
+	if len(conditions) == 0 {
 		return nil
 	}
+	rule := g.knownRule(conditions...)
 	if local := g.fallback(); local != nil {
 		pour(ctx, local, rule) // in this process: it does not fail
 	}
@@ -142,27 +159,12 @@ func (g *Guard) refill(ctx context.Context, p party) error {
 // beginKnown begins again as known, after blocked was begun as a stranger's. It
 // returns blocked if p is not known, or would have to wait longer as known.
 func (g *Guard) beginKnown(ctx context.Context, p party, blocked *Attempt) (*Attempt, error) {
-	rule, possible := g.familiar(p)
-	if !possible {
-		return blocked, nil
-	}
-	origins := p.origins()
-	leaving := g.leaving(p)
-	rule.All = append(rule.All, leaving...)
-	former := g.wasKnown(ctx, p)
-	d, err := g.throttler.Peek(ctx, rule)
+	known, err := g.knownFrom(ctx, p)
 	if err != nil {
 		return nil, err
 	}
 	addressFull := blocks(&blocked.Decision, byAddress, byAddressDay)
-	for i, from := range origins {
-		known := d.Outcomes[i].Remaining == 0 // after one more hit: otherwise it was empty, or unreadable
-		if from == p.device && len(leaving) > 0 {
-			known = known || d.Outcomes[len(origins)].Blocked
-		}
-		if !known && !slices.Contains(former, from) {
-			continue
-		}
+	for _, from := range known {
 		a, err := g.begin(ctx, p, p.known(g, from, addressFull))
 		if err != nil {
 			return nil, err

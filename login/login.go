@@ -341,7 +341,7 @@ func (g *Guard) inTime(ctx context.Context, begin func(context.Context) (*Attemp
 // attempt begins an attempt by p, first as a stranger and then, if that is
 // blocked, as known.
 func (g *Guard) attempt(ctx context.Context, p party) (*Attempt, error) {
-	a, err := g.begin(ctx, p, p.anybody(g))
+	a, err := g.beginStranger(ctx, p)
 	if err == nil && a.decided.WouldBlock && p.mayBeKnown(&a.Decision) {
 		a, err = g.beginKnown(ctx, p, a)
 	}
@@ -352,6 +352,21 @@ func (g *Guard) attempt(ctx context.Context, p party) (*Attempt, error) {
 	if err == nil {
 		g.open(a)
 	}
+	return a, err
+}
+
+// beginStranger begins an attempt by p as a stranger. At the same time it makes
+// the device leave that p's device has replaced.
+func (g *Guard) beginStranger(ctx context.Context, p party) (a *Attempt, err error) {
+	begin := func() error {
+		a, err = g.begin(ctx, p, p.anybody(g))
+		return err
+	}
+	if p.device.value == "" {
+		err = begin()
+		return a, err
+	}
+	together(begin, func() error { return g.confirm(ctx, p) }) // the next attempt confirms it if this one cannot
 	return a, err
 }
 

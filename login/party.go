@@ -63,6 +63,20 @@ func (g *Guard) party(name string, addr netip.Addr, device string) party {
 	return p
 }
 
+// keyed returns p as it is counted under each key, the current one first.
+func (p party) keyed() []party {
+	all := []party{p}
+	for _, f := range p.former {
+		q := p
+		q.name, q.variant = f.name, f.variant
+		if p.device.value != "" {
+			q.device = f.device
+		}
+		all = append(all, q)
+	}
+	return all
+}
+
 // deviceUnder returns the origin of a device, the zero one if it is empty.
 func deviceUnder(key []byte, device string) origin {
 	if device == "" {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
@@ -61,5 +62,15 @@ func TestRoundTrips(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		g.fill("alice")
 		take(4, "and of somebody known", begin)
+
+		var a *login.Attempt
+		device := func(name string) { a = g.beginDevice("bob", home, name) }
+		succeed := func(next string) { require.NoError(t, a.SucceedDevice(t.Context(), next)) }
+		take(2, "an attempt with a device", func() { device("of the browser") })
+		take(3, "a success that replaces it", func() { succeed("first") })
+		device("first")
+		take(7, "a success that replaces a known one", func() { succeed("second") })
+		take(7, "the first attempt with the new one", func() { device("second") })
+		take(2, "any further attempt", func() { device("second") })
 	})
 }

@@ -343,7 +343,11 @@ func (g *Guard) alert(ctx context.Context, p party, begin func() (*Attempt, erro
 		steps = append(steps, func() error { g.lookOut(ctx, r); return nil })
 	}
 	if g.siege.besieges(provider(p.addr)) {
-		steps = append(steps, func() error { stranger = !g.isKnown(ctx, p); return nil })
+		steps = append(steps, func() error {
+			known, _ := g.knownFrom(ctx, p) // ctx has not ended yet
+			stranger = len(known) == 0
+			return nil
+		})
 	}
 	if len(steps) == 0 {
 		return begin()
@@ -353,19 +357,4 @@ func (g *Guard) alert(ctx context.Context, p party, begin func() (*Attempt, erro
 		a.Siege = stranger && !a.Known
 	}
 	return a, err
-}
-
-// isKnown reports whether p is known from one of its origins.
-func (g *Guard) isKnown(ctx context.Context, p party) bool {
-	rule, possible := g.familiar(p)
-	if !possible {
-		return false
-	}
-	d, err := g.throttler.Peek(ctx, rule)
-	for i := range d.Outcomes {
-		if err == nil && d.Outcomes[i].Err == nil && d.Outcomes[i].Remaining == 0 {
-			return true
-		}
-	}
-	return len(g.wasKnown(ctx, p)) > 0
 }
