@@ -100,12 +100,15 @@ func (r *request) parse(b []byte, maxValue int) (n int, done bool, err error) {
 			return n, false, err
 		}
 		switch {
+		case r.asks != nil:
+			n += size
+			err = r.told(line)
 		case isError(line):
 			n += size
 			done, err = r.complained(line)
 		case r.verb != none && r.reply.status == unanswered:
 			n += size
-			done, err = r.written(line)
+			done, err = r.wrote(line)
 		case string(line) == "END":
 			r.reply.read = true
 			return n + size, true, nil
@@ -147,13 +150,17 @@ func (r *request) complained(line []byte) (done bool, err error) {
 	}
 	if r.verb != none && r.reply.status == unanswered {
 		r.reply.status = complained
-		return !r.reads, nil
+		return !r.reads || r.meta, nil
 	}
 	return true, nil
 }
 
-// written notes the answer to a write.
-func (r *request) written(line []byte) (done bool, err error) {
+// wrote notes the answer to a write.
+func (r *request) wrote(line []byte) (done bool, err error) {
+	if r.meta {
+		err = r.metaWritten(line)
+		return err == nil, err
+	}
 	switch string(line) {
 	case "STORED", "DELETED":
 		r.reply.status = stored

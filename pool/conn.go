@@ -30,6 +30,7 @@ type conn struct {
 	flight
 	writer
 	reader
+	metas metas
 
 	spoilt *request // whose answer made no sense, or came too slowly; set when that killed the connection
 }

@@ -25,3 +25,17 @@ func Outages(changed func(server string, down bool, err error)) (note func(error
 	o := &outages{changed: changed}
 	return o.note, func() { o.tell("server") }
 }
+
+// TrustWrites has the connections that p has now take all writes for stored lately, so
+// that they write by meta sets if their servers know them.
+func (p *Pool) TrustWrites() {
+	for _, s := range p.servers.Load().all {
+		for _, l := range s.lanes {
+			l.mu.Lock()
+			if l.conn != nil {
+				l.conn.metas.trust.Store(fullTrust)
+			}
+			l.mu.Unlock()
+		}
+	}
+}

@@ -27,7 +27,9 @@ const (
 
 // shares reports whether r, whose item is proposed, may read its record back
 // together with others.
-func (r *request) shares() bool { return r.x != nil && r.conn != 0 && !r.onRead }
+func (r *request) shares() bool {
+	return r.x != nil && r.conn != 0 && !r.onRead && !r.meta && r.asks == nil
+}
 
 // takes reports whether r may become a member of g.
 func (g *group) takes(r *request) bool {
@@ -105,7 +107,7 @@ func (g *group) parse(b []byte, maxValue int) (n int, done bool, err error) {
 			_, err = writer.complained(line)
 		case writer != nil:
 			n += size
-			_, err = writer.written(line)
+			_, err = writer.wrote(line)
 		case isError(line):
 			return n + size, true, g.complained(line)
 		case string(line) == "END":

@@ -95,18 +95,25 @@ func (l *lane) pushLocked(requests []*request) error {
 	return nil
 }
 
-// resubmit has a request that is under way sent next, on whichever connection.
-func (l *lane) resubmit(r *request) {
+// resubmit has requests that are under way sent next, on whichever connection.
+func (l *lane) resubmit(requests []*request) {
+	if len(requests) == 0 {
+		return
+	}
 	l.mu.Lock()
 	closed := l.closed
 	if !closed {
-		r.finished = false
-		l.putBackLocked([]*request{r})
+		for _, r := range requests {
+			r.finished = false
+		}
+		l.putBackLocked(requests)
 		l.wakeLocked()
 	}
 	l.mu.Unlock()
 	if closed {
-		r.end(ErrClosed)
+		for _, r := range requests {
+			r.end(ErrClosed)
+		}
 	}
 }
 

@@ -144,15 +144,20 @@ func (c *conn) spoilLocked(r *request) {
 
 // handOut ends the requests that are ready.
 func (c *conn) handOut() {
+	var again []*request
 	for _, r := range c.ready {
-		if r.halfDone() && r.proposeOnRead() {
-			c.lane.resubmit(r)
+		if r.x != nil && r.verb != none {
+			c.metas.note(r)
+		}
+		if r.readsAfterAll() || r.halfDone() && r.proposeOnRead() {
+			again = append(again, r)
 			continue
 		}
 		r.end(nil)
 	}
 	clear(c.ready)
 	c.ready = c.ready[:0]
+	c.lane.resubmit(again)
 	c.endExpired()
 }
 

@@ -41,12 +41,15 @@ type request struct {
 	retried   bool   // sent anew, as its first connection was lost
 	maybe     bool   // the server may have carried out a write whose answer was lost
 	onRead    bool   // item was proposed on the record as it had just been read
+	meta      bool   // writes by a meta set, which needs no read; see meta.go
+	written   bool   // in vain, by a meta set, and only the record is to be read
 	proposed  bool   // an item
 	notStored bool   // what was proposed before this turn was not, see exchange.Turn
 	finished  bool   // has its answer, or has ended without
 	givenUp   bool   // has ended, and its answer is still to come
 
-	group *group // with which it shares a read; nil: none
+	asks  *atomic.Bool // is told whether the server knows meta sets; nil: it is not asked
+	group *group       // with which it shares a read; nil: none
 	reply reply
 	err   error // how it ended; set before latch is told
 }
@@ -157,6 +160,12 @@ func (r *request) take(item *memcache.Item) {
 
 // appendWrite appends the command that r writes with to b, if there is one.
 func (r *request) appendWrite(b []byte) []byte {
+	if r.asks != nil {
+		b = append(b, question...)
+	}
+	if r.meta {
+		return r.appendMetaSet(b)
+	}
 	switch r.verb {
 	case add:
 		b = r.appendItem(append(b, "add "...), 0)
@@ -170,7 +179,7 @@ func (r *request) appendWrite(b []byte) []byte {
 
 // appendRead appends the command that r reads with to b, if it reads.
 func (r *request) appendRead(b []byte) []byte {
-	if !r.reads {
+	if !r.reads || r.meta {
 		return b
 	}
 	b = append(b, "gets"...)
@@ -206,7 +215,7 @@ func (r *request) lost(sent bool) {
 
 // again makes r ready to be sent once more.
 func (r *request) again() {
-	r.retried, r.onRead, r.group = true, false, nil
+	r.retried, r.onRead, r.meta, r.written, r.asks, r.group = true, false, false, false, nil, nil
 	r.reply = reply{}
 	if r.keys != nil {
 		r.reply.items = make(map[string]*memcache.Item, len(r.keys))

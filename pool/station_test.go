@@ -85,7 +85,7 @@ func (s *station) serve(there net.Conn) {
 			}
 			continue
 		}
-		if verb, _, _ := strings.Cut(request, " "); verb == "add" || verb == "cas" {
+		if verb, _, _ := strings.Cut(request, " "); verb == "add" || verb == "cas" || verb == "ms" {
 			if _, err := r.ReadString('\n'); err != nil { // of one line
 				return
 			}

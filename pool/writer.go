@@ -126,8 +126,12 @@ func (c *conn) encode(bundle []*request) (packet []byte, n int) {
 	var g *group
 	for n < len(bundle) && len(packet) < maxPacket {
 		r := bundle[n]
-		if r.x != nil && !r.onRead {
+		switch {
+		case r.written:
+			r.conn = c.id
+		case r.x != nil && !r.onRead:
 			r.propose(c.id)
+			c.metas.choose(r)
 		}
 		if g != nil && !g.takes(r) {
 			packet, g = g.appendRead(packet), nil

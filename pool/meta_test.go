@@ -1,0 +1,334 @@
+package pool_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/stretchr/testify/require"
+)
+
+// A recorder notes the verbs of what is sent by the connections that it dials.
+type recorder struct {
+	mu    sync.Mutex
+	verbs []string
+}
+
+func (r *recorder) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	nc, err := new(net.Dialer).DialContext(ctx, network, address)
+	return recorded{nc, r}, err
+}
+
+// since returns the verbs since it was last called.
+func (r *recorder) since() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	verbs := r.verbs
+	r.verbs = nil
+	return verbs
+}
+
+type recorded struct {
+	net.Conn
+	r *recorder
+}
+
+func (c recorded) Write(b []byte) (int, error) {
+	c.r.mu.Lock()
+	for line := range strings.Lines(string(b)) {
+		verb, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if slices.Contains([]string{"add", "cas", "ms", "gets", "version"}, verb) {
+			c.r.verbs = append(c.r.verbs, verb)
+		}
+	}
+	c.r.mu.Unlock()
+	return c.Conn.Write(b)
+}
+
+// inTurn proposes the items one after the other on what the last exchange found.
+func inTurn(t *testing.T, p *pool.Pool, key string, n int) throttler.Result {
+	t.Helper()
+	last := run(t, p, &exchange{key: key})
+	for i := range n {
+		item := valued(fmt.Sprint(i), 0)
+		if last.Found != nil {
+			item.CasID = last.Found.CasID
+		}
+		last = run(t, p, &exchange{key: key, propose: always(item)})
+		require.NoError(t, last.Err)
+		require.True(t, last.Stored)
+		require.Equal(t, fmt.Sprint(i), string(last.Found.Value))
+		require.Equal(t, uint32(7), last.Found.Flags)
+	}
+	return last
+}
+
+func TestWritesThatAreStoredAreSoonNotReadBack(t *testing.T) {
+	server := memcachedtest.Process(t)
+	p, sent := patient(t, server.Addr), new(recorder)
+	p.DialContext = sent.DialContext
+	inTurn(t, p, "key", 500)
+	require.NotContains(t, sent.since(), "ms", "a few writes say nothing")
+	inTurn(t, p, "key", 500)
+	require.Contains(t, sent.since(), "ms")
+
+	last := inTurn(t, p, "key", 10)
+	require.Equal(t, slices.Concat([]string{"gets"}, slices.Repeat([]string{"ms"}, 10)), sent.since())
+	item, err := p.Get("key")
+	require.NoError(t, err)
+	require.Equal(t, last.Found, item, "the token too")
+	added := inTurn(t, p, "other", 2)
+	require.Equal(t, []string{"gets", "gets", "ms", "ms"}, sent.since())
+	require.NotZero(t, added.Found.CasID)
+
+	for range 30 { // as where others write too
+		r := run(t, p, &exchange{key: "key", propose: always(valued("mine", 0))})
+		require.NoError(t, r.Err)
+		require.False(t, r.Stored)
+		require.True(t, r.Read)
+		require.Equal(t, item, r.Found)
+	}
+	verbs := sent.since()
+	require.Equal(t, []string{"ms", "gets"}, verbs[:2], "what was refused is read after all")
+	require.Equal(t, []string{"add", "gets"}, verbs[len(verbs)-2:], "and soon in one round trip")
+}
+
+func TestAMetaSetThatIsRefusedBringsTheRecord(t *testing.T) {
+	server := memcachedtest.Process(t)
+	p, other := patient(t, server.Addr), patient(t, server.Addr)
+	mine := inTurn(t, p, "key", 1000)
+	p.TrustWrites()
+	theirs := run(t, other, &exchange{key: "key", propose: always(valued("theirs", mine.Found.CasID))})
+	require.True(t, theirs.Stored)
+
+	conflict := run(t, p, &exchange{key: "key", propose: always(valued("mine", mine.Found.CasID))})
+	require.Equal(t, throttler.Result{Conn: mine.Conn, Read: true, Found: theirs.Found}, conflict)
+	p.TrustWrites()
+	taken := run(t, p, &exchange{key: "key", propose: always(valued("mine", 0))})
+	require.Equal(t, throttler.Result{Conn: mine.Conn, Read: true, Found: theirs.Found}, taken)
+	require.NoError(t, other.Delete("key"))
+	p.TrustWrites()
+	gone := run(t, p, &exchange{key: "key", propose: always(valued("mine", theirs.Found.CasID))})
+	require.Equal(t, throttler.Result{Conn: mine.Conn, Read: true}, gone)
+}
+
+// A metaServer answers the question whether it knows meta sets, and a meta set, as it is
+// told. Everything else it stores and reads as one that has no other callers.
+type metaServer struct {
+	station
+	question, answer string
+	asked            int
+}
+
+func newMetaServer(question, answer string) *metaServer {
+	s := &metaServer{question: question, answer: answer}
+	s.station.answer = func(conn net.Conn, request string) {
+		verb, rest, _ := strings.Cut(request, " ")
+		key, _, _ := strings.Cut(rest, " ")
+		switch {
+		case verb == "ms" && key == pool.ProbeKey:
+			s.asked++
+			io.WriteString(conn, s.question)
+		case verb == "ms":
+			io.WriteString(conn, s.answer)
+		case verb == "gets":
+			answer := ""
+			for key := range strings.FieldsSeq(rest) {
+				answer += "VALUE " + key + " 7 5 9\r\nvalue\r\n"
+			}
+			io.WriteString(conn, answer+"END\r\n")
+		default:
+			io.WriteString(conn, "STORED\r\n")
+		}
+	}
+	return s
+}
+
+// trusting returns a pool of s that has asked it, if it asks.
+func (s *metaServer) trusting(t *testing.T) *pool.Pool {
+	t.Helper()
+	p := s.newPool(t, one)
+	for range 2 { // the first connects, the second asks
+		r := run(t, p, &exchange{key: "key", propose: always(valued("value", 9))})
+		require.NoError(t, r.Err)
+		require.True(t, r.Stored)
+		p.TrustWrites()
+	}
+	require.Equal(t, 1, s.asked)
+	s.heard()
+	return p
+}
+
+func TestServersThatGiveNoTokenAreWrittenToByClassicCommands(t *testing.T) {
+	for _, question := range []string{
+		"ERROR\r\nERROR\r\n", "ERROR\r\n", "CLIENT_ERROR bad data chunk\r\nERROR\r\n",
+		"HD\r\n", "HD c0\r\n", "HD k\r\n", "SERVER_ERROR out of memory storing object\r\n",
+	} {
+		bubble(t, func(t *testing.T) {
+			s := newMetaServer(question, "")
+			p := s.trusting(t)
+			for range 5 {
+				require.True(t, run(t, p, &exchange{key: "key", propose: always(valued("value", 9))}).Stored)
+			}
+			require.Len(t, s.dialled(), 1, question)
+			require.False(t, slices.ContainsFunc(s.heard(), func(r string) bool { return strings.HasPrefix(r, "ms ") }))
+		})
+	}
+}
+
+func TestAnAnswerToTheQuestionThatMakesNoSenseEndsTheConnection(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newMetaServer("WHAT\r\n", "")
+		p := s.newPool(t, one)
+		run(t, p, &exchange{key: "key"})
+		p.TrustWrites()
+		r := run(t, p, &exchange{key: "key", propose: always(valued("value", 9))})
+		require.ErrorContains(t, r.Err, "WHAT")
+		require.True(t, r.Unknown, "it may have been carried out")
+		r = run(t, p, &exchange{key: "key", propose: always(valued("value", 9))})
+		require.NoError(t, r.Err)
+		require.Equal(t, 1, s.asked, "not again, so soon")
+	})
+}
+
+func TestAnErrorInsteadOfAMetaSetIsFollowedByTheRecord(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newMetaServer("HD c5\r\n", "SERVER_ERROR out of memory storing object\r\n")
+		p := s.trusting(t)
+		r := run(t, p, &exchange{key: "key", propose: always(valued("mine", 9))})
+		require.ErrorContains(t, r.Err, "out of memory")
+		require.False(t, r.Stored)
+		require.True(t, r.Read)
+		require.Equal(t, "value", string(r.Found.Value))
+		require.Len(t, s.dialled(), 1)
+	})
+}
+
+func TestAnAnswerToAMetaSetThatMakesNoSenseIsUnknown(t *testing.T) {
+	for _, answer := range []string{"HD\r\n", "HD c0\r\n", "HD x1\r\n", "HD c\r\n", "HD c1 x\r\n", "STORED\r\n", "EN\r\n", "\r\n"} {
+		bubble(t, func(t *testing.T) {
+			s := newMetaServer("HD c5\r\n", answer)
+			r := run(t, s.trusting(t), &exchange{key: "key", propose: always(valued("mine", 9))})
+			require.ErrorContains(t, r.Err, "not an answer of memcached", answer)
+			require.False(t, r.Stored)
+			require.False(t, r.Read)
+			require.True(t, r.Unknown)
+		})
+	}
+}
+
+// Whichever byte of the answer to three meta sets is the last to arrive, each exchange is
+// done once, with its own token, and those that were lost are made anew.
+func TestAConnectionThatIsCutAtEachByteOfMetaSets(t *testing.T) {
+	const answer = "HD c5\r\n"
+	for cut := range 3*len(answer) + 1 {
+		bubble(t, func(t *testing.T) {
+			s := newMetaServer(answer, "")
+			p := s.trusting(t)
+			left, classic := cut, s.station.answer
+			s.now(func(conn net.Conn, request string) {
+				if !strings.HasPrefix(request, "ms ") {
+					classic(conn, request)
+					return
+				}
+				n := min(left, len(answer))
+				io.WriteString(conn, answer[:n])
+				if left -= n; n < len(answer) {
+					conn.Close()
+				}
+			})
+			var xs []throttler.Exchange
+			for i := range 3 {
+				xs = append(xs, &exchange{key: fmt.Sprint("key", i), propose: always(valued("value", 9))})
+			}
+			p.Exchange(context.Background(), xs...)
+			for i, x := range xs {
+				x := x.(*exchange)
+				require.Len(t, x.results, 1)
+				result := x.results[0]
+				require.NoError(t, result.Err)
+				require.True(t, result.Stored)
+				require.Equal(t, "value", string(result.Found.Value))
+				if cut >= (i+1)*len(answer) {
+					require.Len(t, x.turns, 1)
+					require.EqualValues(t, 5, result.Found.CasID)
+					continue
+				}
+				require.Len(t, x.turns, 2, "cut at %d", cut)
+				require.NotEqual(t, x.turns[0].Conn, x.turns[1].Conn)
+				require.Equal(t, x.turns[1].Conn, result.Conn)
+				require.EqualValues(t, 9, result.Found.CasID)
+			}
+		})
+	}
+}
+
+// The write was refused, and the connection is lost before the record has been read.
+func TestARefusedMetaSetIsProposedAnewIfItsReadIsLost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newMetaServer("HD c5\r\n", "EX\r\n")
+		p := s.trusting(t)
+		classic := s.station.answer
+		s.now(func(conn net.Conn, request string) {
+			if strings.HasPrefix(request, "gets ") {
+				s.station.answer = classic
+				conn.Close()
+				return
+			}
+			classic(conn, request)
+		})
+		x := &exchange{key: "key", propose: always(valued("mine", 9))}
+		r := run(t, p, x)
+		require.NoError(t, r.Err)
+		require.True(t, r.Stored, "by the second proposal")
+		require.Len(t, x.turns, 2)
+		require.True(t, x.turns[1].NotStored)
+	})
+}
+
+// FuzzMetaAnswers lets a server say anything to three meta sets at once. Each ends, once,
+// and is stored only with a token that the server has said.
+func FuzzMetaAnswers(f *testing.F) {
+	for _, answers := range []string{
+		"HD c6\r\nHD c7\r\nHD c8\r\n", "HD c6\r\nEX\r\nNF\r\n", "NS\r\nNS\r\nNS\r\n", "HD\r\n", "HD c0\r\n",
+		"HD c18446744073709551616\r\n", "SERVER_ERROR a\r\nHD c6\r\nCLIENT_ERROR b\r\n", "EN\r\n", "HD c6 \r\n", "STORED\r\nSTORED\r\n",
+	} {
+		f.Add([]byte(answers))
+	}
+	f.Fuzz(func(t *testing.T, answers []byte) {
+		bubble(t, func(t *testing.T) {
+			s := newMetaServer("HD c5\r\n", "")
+			p := s.trusting(t)
+			classic, first := s.station.answer, true
+			s.now(func(conn net.Conn, request string) {
+				switch {
+				case !strings.HasPrefix(request, "ms "):
+					classic(conn, request)
+				case first:
+					first = false
+					conn.Write(answers)
+				}
+			})
+			var xs []throttler.Exchange
+			for i := range 3 {
+				xs = append(xs, &exchange{key: fmt.Sprint("key", i), propose: always(valued("value", 9))})
+			}
+			require.LessOrEqual(t, took(func() { p.Exchange(context.Background(), xs...) }), 2*timeout+2*pool.DefaultDialTimeout)
+			for _, x := range xs {
+				x := x.(*exchange)
+				require.Len(t, x.results, 1)
+				if r := x.results[0]; r.Stored && r.Found.CasID != 9 {
+					require.Contains(t, string(answers), fmt.Sprint(r.Found.CasID))
+				}
+			}
+		})
+	})
+}
