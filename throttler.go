@@ -59,8 +59,8 @@
 //
 // Fast: over package pool a decision takes one round trip, however many conditions
 // it has. It takes a second one if another process has changed a record since this
-// one saw it, or to count a call of several conditions with
-// [Rule.CountAuthorizedOnly]. Over another client a decision takes two round trips,
+// one saw it, and a third one if that has hardly ever happened before; and a second one to
+// count a call of several conditions with [Rule.CountAuthorizedOnly]. Over another client a decision takes two round trips,
 // and one if it writes nothing. Callers of one process for one value share round
 // trips. A condition in [Throttler.BlockCache] takes none.
 //

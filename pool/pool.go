@@ -14,8 +14,9 @@
 //
 //   - Pipelining: all callers share one connection to each server. Requests that
 //     come at the same time go out together, and exchanges share a command that
-//     reads. A lone caller writes and reads on its own goroutine. All commands are
-//     those of memcached 1.2.5.
+//     reads. A lone caller writes and reads on its own goroutine. Commands are
+//     those of memcached 1.2.5. A connection of which nearly all writes were stored
+//     also uses the meta set of memcached 1.6, if the server knows it.
 //   - Placement: each key belongs to one server, by rendezvous hashing of the
 //     servers' names. Adding a server moves only the keys that it takes over.
 //   - Errors by key: in [Pool.GetMulti] a dead server costs its own keys
