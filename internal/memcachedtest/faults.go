@@ -132,8 +132,14 @@ func commands(packet []byte) int {
 		fields := strings.Fields(string(line))
 		n++
 		packet = rest
-		if verb := fields[0]; verb == "add" || verb == "cas" || verb == "set" {
-			size, _ := strconv.Atoi(fields[4])
+		size := -1
+		switch fields[0] {
+		case "add", "cas", "set":
+			size, _ = strconv.Atoi(fields[4])
+		case "ms":
+			size, _ = strconv.Atoi(fields[2])
+		}
+		if size >= 0 {
 			packet = packet[min(size+2, len(packet)):]
 		}
 	}
