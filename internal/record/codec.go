@@ -96,13 +96,33 @@ type Record struct {
 // without reading every entry: a list of hits out of order is not noticed here and
 // does no harm, since [hits.expire] and all else work with whatever times they find.
 func Decode(b []byte) (r Record, err error) {
+	err = r.Decode(b)
+	return r, err
+}
+
+// Decode is [Decode] into r, which is empty afterwards if there is an error.
+func (r *Record) Decode(b []byte) error {
+	r.Clear()
 	if r.read(b) {
-		return r, nil
+		return nil
 	}
+	r.Clear()
 	if isNewer(b) {
-		return Record{}, ErrNewerRecord
+		return ErrNewerRecord
 	}
-	return Record{}, ErrForeign
+	return ErrForeign
+}
+
+// Clear empties r. It writes no pointer where there is none: while garbage is collected,
+// that costs more than all else.
+func (r *Record) Clear() {
+	r.ban, r.bucket = ban{}, bucket{}
+	if r.hits.unit != 0 {
+		r.hits = hits{}
+	}
+	if r.extra != nil {
+		r.extra = nil
+	}
 }
 
 // isNewer reports whether b is of the next version, or of version 3 with sections that

@@ -164,7 +164,7 @@ func (h *hits) expire(t Instant) {
 			h.last = 0
 		}
 	}
-	if len(h.entries) == 0 && h.run == 0 {
+	if len(h.entries) == 0 && h.run == 0 && h.unit != 0 {
 		*h = hits{}
 	}
 }

@@ -73,7 +73,13 @@ func (e *Entry) Idle() bool {
 
 // apply decides e on r, which stays as it is.
 func (e *Entry) apply(now record.Instant, r *record.Record) {
-	e.decided, e.record = now, *r
+	e.record = *r
+	e.decide(now)
+}
+
+// decide decides e on its record.
+func (e *Entry) decide(now record.Instant) {
+	e.decided = now
 	e.store = e.Change.Apply(now, &e.record)
 }
 

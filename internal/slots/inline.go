@@ -35,7 +35,7 @@ func (t *Table) askInline(x *inlined) {
 	}
 	x.caches, x.blocking = t.blocks != nil && x.Cached, nil
 	t.inliner.Inline(x)
-	x.record = record.Record{} // it refers to what was lent
+	x.record.Clear() // it refers to what was lent
 	t.counts.Exchanges.Add(1)
 	if t.blocks == nil || x.Err != nil {
 		return
@@ -59,13 +59,11 @@ func (x *inlined) Key() string { return x.Entry.Key }
 
 // Propose decides the entry on the record as it is.
 func (x *inlined) Propose(turn exchange.Turn) *memcache.Item {
-	r, err := recordIn(turn.Found)
-	if err != nil {
-		x.Err = err
+	if x.Err = read(&x.record, turn.Found); x.Err != nil {
 		return nil
 	}
 	now := timeOf(turn)
-	x.apply(now, &r)
+	x.decide(now)
 	var proposal *memcache.Item
 	stored := turn.Found // from now on
 	if x.store {

@@ -249,17 +249,23 @@ func timeOf(turn exchange.Turn) record.Instant {
 	return record.InstantOf(turn.Now)
 }
 
-// recordIn returns the record in item. A value that does not decode is treated as
-// absent, except one of a later version.
+// recordIn returns the record in item, see [read].
 func recordIn(item *memcache.Item) (r record.Record, err error) {
-	if item == nil {
-		return r, nil
-	}
-	r, err = record.Decode(item.Value)
-	if errors.Is(err, record.ErrForeign) {
-		err = nil
-	}
+	err = read(&r, item)
 	return r, err
+}
+
+// read sets r to the record in item. A value that does not decode is treated as absent,
+// except one of a later version.
+func read(r *record.Record, item *memcache.Item) error {
+	if item == nil {
+		r.Clear()
+		return nil
+	}
+	if err := r.Decode(item.Value); err != nil && !errors.Is(err, record.ErrForeign) {
+		return err
+	}
+	return nil
 }
 
 // Done settles the entries whose decision stands, and goes on with the others.
