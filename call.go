@@ -13,6 +13,7 @@ import (
 // A call is one rule on its way through the backend: an entry for each condition.
 type call struct {
 	job
+	one     entry // of a call with one condition
 	scratch scratch
 }
 
@@ -27,12 +28,11 @@ type job struct {
 	replaced []*entry // were left, and the fallback has decided in their place
 	receipt  *receipt // what was counted; nil: nothing was
 
-	retained *retained // what the caller keeps; nil: not made yet
-	one      entry     // of a call with one condition
+	retained *retained // what the caller keeps; nil: several conditions, or nothing was counted
 	first    slots.Round
 }
 
-// A retained is what the caller keeps of a call with one condition.
+// A retained is what the caller keeps of a call with one condition that has counted.
 type retained struct {
 	receipt  receipt
 	outcomes [1]Outcome
@@ -54,6 +54,9 @@ var calls = sync.Pool{New: func() any { return new(call) }}
 
 // clear makes c a call that is not made yet, with the scratch that a usual call takes.
 func (c *call) clear() {
+	if len(c.entries) == 1 {
+		c.one = entry{}
+	}
 	c.job = job{}
 	s := &c.scratch
 	s.slots.Clear()
@@ -94,12 +97,12 @@ func (t *Throttler) newCall(rule *Rule) *call {
 	conditions := rule.conditions()
 	c.entries = c.undecided(len(conditions))
 	for i, e := range c.entries {
-		e.name, e.limit = conditions[i].Name, conditions[i].limit()
-		if e.limit.Algorithm == record.Leases {
+		condition := &conditions[i]
+		e.name, e.lockout = condition.Name, rule.lockout(condition)
+		if condition.setLimit(&e.limit); e.limit.Algorithm == record.Leases {
 			e.limit.ID = rand.Uint64()
 		}
-		e.lockout = rule.lockout(&conditions[i])
-		e.Key = record.Key(rule.Identifier, e.name, conditions[i].Value)
+		e.Key = record.Key(rule.Identifier, e.name, condition.Value)
 	}
 	if t.Conflict != nil {
 		t.tellConflicts(c)
@@ -251,8 +254,8 @@ func (c *call) refused() bool {
 // results returns the Outcome of each condition, and how long until it takes the
 // same call again: nil where RetryAfter says so.
 func (c *call) results(counted bool) (outcomes []Outcome, again []time.Duration) {
-	if len(c.entries) == 1 {
-		outcomes = c.retain().outcomes[:]
+	if c.retained != nil {
+		outcomes = c.retained.outcomes[:]
 	} else {
 		outcomes = make([]Outcome, len(c.entries))
 	}
@@ -271,20 +274,17 @@ func (c *call) results(counted bool) (outcomes []Outcome, again []time.Duration)
 	return outcomes, again
 }
 
-// retain returns what the caller keeps, of a call with one condition.
+// retain returns what the caller keeps, of a call with one condition that has counted.
 func (c *call) retain() *retained {
-	switch {
-	case c.retained != nil:
-	case c.one.limit.Algorithm == record.Bucket:
-		r := new(struct {
-			retained
-			share record.Share
-		})
-		c.retained, r.receipt.only.share = &r.retained, &r.share
-	default:
-		c.retained = new(retained)
+	if c.one.limit.Algorithm != record.Bucket {
+		return new(retained)
 	}
-	return c.retained
+	r := new(struct {
+		retained
+		share record.Share
+	})
+	r.receipt.only.share = &r.share
+	return &r.retained
 }
 
 // conclude sets d, which is zero, to the Decision of c.
@@ -320,7 +320,7 @@ func (c *call) noteHit(e *entry) {
 		all := r.unfold()
 		all.left = append(all.left, e)
 	case r.all == nil && e.Hit.Kind == 0:
-		r.only.set(e.counted())
+		r.only.set(e)
 	default:
 		all := r.unfold()
 		all.shadow = c.rule.Shadow
@@ -331,13 +331,22 @@ func (c *call) noteHit(e *entry) {
 func (c *call) newReceipt() *receipt {
 	n := len(c.entries)
 	if n == 1 {
-		return &c.retain().receipt
+		c.retained = c.retain()
+		return &c.retained.receipt
+	}
+	if n == 2 { // many rules limit two values, as of a login
+		r := new(struct {
+			receipt
+			contents
+			two [2]counted
+		})
+		r.all, r.hits = &r.contents, r.two[:0]
+		return &r.receipt
 	}
 	r := new(struct {
 		receipt
 		contents
 	})
-	r.all = &r.contents
-	r.hits = make([]counted, 0, n)
+	r.all, r.hits = &r.contents, make([]counted, 0, n)
 	return &r.receipt
 }

@@ -54,11 +54,11 @@ type noted struct {
 	share   *record.Share // that of a bucket; nil for a window
 }
 
-// set notes c.
-func (n *noted) set(c counted) {
-	n.backend, n.key, n.cost, n.expiry = c.backend, c.key, c.hit.Cost, c.hit.Expiry
+// set notes what e has counted.
+func (n *noted) set(e *entry) {
+	n.backend, n.key, n.cost, n.expiry = e.backend, e.Key, e.Hit.Cost, e.Hit.Expiry
 	if n.share != nil {
-		*n.share = c.hit.Share
+		*n.share = e.Hit.Share
 	}
 }
 

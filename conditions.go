@@ -178,13 +178,18 @@ func (r *Rule) conditions() []Condition {
 }
 
 // limit returns what c allows.
-func (c *Condition) limit() record.Limit {
-	l := record.Limit{Algorithm: record.Algorithm(c.Algorithm), Max: c.Max, TTL: c.TTL, Cost: c.Cost, Least: c.Least}
+func (c *Condition) limit() (l record.Limit) {
+	c.setLimit(&l)
+	return l
+}
+
+// setLimit sets l, which is zero, to what c allows.
+func (c *Condition) setLimit(l *record.Limit) {
+	l.Algorithm, l.Max, l.TTL, l.Cost, l.Least = record.Algorithm(c.Algorithm), c.Max, c.TTL, c.Cost, c.Least
 	if c.Algorithm == Calendar {
 		p := c.Period.record()
 		l.Period = &p
 	}
-	return l
 }
 
 // message returns the message of c for when it blocks.
