@@ -28,18 +28,20 @@ func inOwnNetwork(t *testing.T, test func()) {
 	}
 	runtime.LockOSThread() // which is what a child's Pdeathsig is about
 	defer runtime.UnlockOSThread()
-	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin") // where not everybody looks
-	for _, tool := range []string{"ip", "iptables"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			skiptest.Skip(t, "cannot cut off a server: apt-get install iproute2 iptables")
-		}
+	path := "PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin" // where not everybody looks
+	tools := exec.Command("sh", "-c", "command -v ip && command -v iptables")
+	tools.Env = append(os.Environ(), path)
+	if tools.Run() != nil {
+		skiptest.Skip(t, "cannot cut off a server: apt-get install iproute2 iptables")
 	}
-	if out, err := ownNetwork("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+	up := ownNetwork("sh", "-c", "ip link set lo up")
+	up.Env = tools.Env
+	if out, err := up.CombinedOutput(); err != nil {
 		skiptest.Skip(t, fmt.Sprintf("cannot make a network namespace: run as root, or allow user namespaces: %v: %s", err, bytes.TrimSpace(out)))
 	}
 	cmd := ownNetwork("sh", "-c", `ip link set lo up && exec "$0" "$@"`, os.Args[0], "-test.run=^"+t.Name()+"$",
 		"-test.v", "-test.timeout=1m", "-outage="+outageTime.String())
-	cmd.Env = append(os.Environ(), variable+"=1")
+	cmd.Env = append(os.Environ(), path, variable+"=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -77,6 +79,7 @@ func drop(t *testing.T, addr string, on bool) {
 }
 
 func TestOneOfThreeServersIsCutOff(t *testing.T) {
+	t.Parallel()
 	inOwnNetwork(t, func() {
 		o := underLoad(t, three(t, memcachedtest.Process), nil)
 		addr := o.servers[sick].Addr

@@ -283,11 +283,13 @@ func three(t *testing.T, start func(testing.TB, ...string) *memcachedtest.Server
 }
 
 func TestOneOfThreeServersIsKilled(t *testing.T) {
+	t.Parallel()
 	o := underLoad(t, three(t, memcachedtest.Process), nil)
 	o.befall(t, o.servers[sick].Kill, o.servers[sick].Start, true)
 }
 
 func TestOneOfThreeServersHangs(t *testing.T) {
+	t.Parallel()
 	o := underLoad(t, three(t, memcachedtest.Process), nil)
 	o.befall(t, o.servers[sick].Pause, o.servers[sick].Resume, false)
 }
@@ -295,6 +297,7 @@ func TestOneOfThreeServersHangs(t *testing.T) {
 // The fallback lets each value through as often as the limit says, beside what
 // the server did before the outage and does after it.
 func TestOneOfThreeServersIsKilledWithAFallback(t *testing.T) {
+	t.Parallel()
 	o := underLoad(t, three(t, memcachedtest.Process), memstore.New())
 	o.befall(t, o.servers[sick].Kill, o.servers[sick].Start, true)
 	for i := range o.admitted[sick] {

@@ -38,6 +38,7 @@ func TestHoldersThatDieOrStopNeverOverlap(t *testing.T) {
 		holdAndReport(t, addr)
 		return
 	}
+	t.Parallel()
 	server := memcachedtest.Process(t)
 	const processes = 6
 	var mu sync.Mutex
