@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"slices"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
@@ -131,33 +130,6 @@ func ruleOf(e env, l limit, algorithm throttler.Algorithm) throttler.Rule {
 		{Name: "v", Max: l.Max, TTL: l.Window, Algorithm: algorithm},
 	}}
 }
-
-// deciders is a limiter that asks a Throttler with a rule of one condition.
-type deciders struct {
-	ctx       context.Context
-	throttler *throttler.Throttler
-	rule      throttler.Rule
-	end       func()
-}
-
-// caller returns a function that changes the value in a rule of its own, so
-// that no decision pays for making a rule.
-func (d deciders) caller() func(string) (bool, error) {
-	rule := d.rule
-	rule.Either = slices.Clone(d.rule.Either)
-	return func(value string) (bool, error) {
-		rule.Either[0].Value = value
-		decision, err := d.throttler.Authorize(d.ctx, rule)
-		if err == nil {
-			err = decision.Err
-		}
-		return decision.Status == throttler.Authorized, err
-	}
-}
-
-func (deciders) flush() {}
-
-func (d deciders) close() { d.end() }
 
 // getAndSwap does not limit. It does only what a decision over the plain client
 // needs, with a record of the same size.

@@ -84,11 +84,6 @@ func New(t *throttler.Throttler, rule func(ctx context.Context, call Call) throt
 	return &Interceptor{throttler: t, rule: rule}
 }
 
-// Unlimited returns the rule of a call that is not limited: the call passes at
-// once, nothing is counted, and its context has no Decision. The zero Rule is a
-// mistake instead, and answered with Internal.
-func Unlimited() throttler.Rule { return gate.Unlimited() }
-
 // Unary is a grpc.UnaryServerInterceptor.
 func (i *Interceptor) Unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	ctx, release, err := i.decide(ctx, Call{Method: info.FullMethod, Request: request})

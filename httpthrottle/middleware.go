@@ -108,12 +108,6 @@ func New(t *throttler.Throttler, rule func(*http.Request) throttler.Rule) *Middl
 	return &Middleware{throttler: t, rule: rule}
 }
 
-// Unlimited returns the rule of a request that is not limited: the request
-// passes at once, nothing is counted, and its context has no Decision. The zero
-// Rule is a mistake instead, and answered with 500. For a Throttler this rule is
-// invalid.
-func Unlimited() throttler.Rule { return gate.Unlimited() }
-
 // Handler returns a handler that calls next for each allowed request and
 // answers the others itself. It panics if next is nil or an option is invalid.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
@@ -137,42 +131,6 @@ func (m *Middleware) check() {
 			panic(fmt.Sprintf("httpthrottle: Public names %q twice", name))
 		}
 	}
-}
-
-// Check returns an error if the rule of r is invalid, or has no condition that
-// Public names. It counts nothing and asks no backend. Call it when the program
-// starts, with a request of each kind, to find mistakes that Handler would
-// answer with 500:
-//
-//	r, _ := http.NewRequest("GET", "/search", nil)
-//	r.RemoteAddr = "192.0.2.1:1"
-//	if err := limit.Check(r); err != nil {
-//		log.Fatal(err)
-//	}
-func (m *Middleware) Check(r *http.Request) error {
-	rule := m.rule(r)
-	if gate.IsUnlimited(&rule) {
-		return nil
-	}
-	err := gate.Validate(&rule)
-	if err == nil {
-		err = m.misnaming(&rule)
-	}
-	if err != nil {
-		return fmt.Errorf("httpthrottle: %w", err)
-	}
-	return nil
-}
-
-// misnaming returns an error if rule has no condition of a name in Public.
-func (m *Middleware) misnaming(rule *throttler.Rule) error {
-	conditions := rule.Conditions()
-	for _, name := range m.Public {
-		if !slices.ContainsFunc(conditions, func(c throttler.Condition) bool { return c.Name == name }) {
-			return fmt.Errorf("%q in Public is no condition of rule %q: give the name of one", name, rule.Identifier)
-		}
-	}
-	return nil
 }
 
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
