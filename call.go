@@ -114,6 +114,11 @@ func (t *Throttler) newCall(rule *Rule) *call {
 // afterwards.
 func (c *call) run(ctx context.Context, d *Decision) {
 	c.askInRounds(ctx)
+	c.end(d)
+}
+
+// end sets d, which is zero, to the Decision of c. c must not be used afterwards.
+func (c *call) end(d *Decision) {
 	c.conclude(d)
 	if c.idle() {
 		c.clear()

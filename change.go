@@ -42,13 +42,14 @@ type uncounted struct {
 type op uint8
 
 const (
-	opCount    op = iota // decide, and count a hit if there is room
-	opAssess             // decide and ban, but count nothing
-	opLook               // decide, and change nothing
-	opRefund             // take a hit back that was authorized
-	opWithdraw           // take a hit back whose call turned out to be refused
-	opBan                // ban
-	opRenew              // renew leases
+	opCount        op = iota // decide, and count a hit if there is room
+	opAssess                 // decide and ban, but count nothing
+	opLook                   // decide, and change nothing
+	opRefund                 // take a hit back that was authorized
+	opWithdraw               // take a hit back whose call turned out to be refused
+	opBan                    // ban
+	opRenew                  // renew leases
+	opRefundNewest           // take the newest hits back, whoever counted them
 )
 
 // decidedIn is where an entry was decided.
@@ -83,6 +84,10 @@ func (e *entry) Apply(now record.Instant, r *record.Record) (store bool) {
 		return store
 	case opRenew:
 		return r.Renew(now, e.ends)
+	case opRefundNewest:
+		*r, store = r.WithoutNewest(e.limit.Hits(), now, &e.limit)
+		e.Verdict = e.lookForOne(now, *r)
+		return store
 	}
 	l := e.lockout
 	// What e finds may be its own hit, or one that another call is about to give
@@ -110,6 +115,14 @@ func (e *entry) lookAt(now record.Instant, r record.Record, l record.Lockout) (v
 	return v
 }
 
+// lookForOne decides a call of a single hit on r without counting it.
+func (e *entry) lookForOne(now record.Instant, r record.Record) (v record.Verdict) {
+	one := e.limit
+	one.Cost, one.Least = 1, 0
+	v.Decide(now, &one, record.Lockout{}, &r, false)
+	return v
+}
+
 // Stands reports whether e blocks.
 func (e *entry) Stands() bool { return e.op <= opLook && e.Outcome.Blocked }
 
@@ -117,7 +130,8 @@ func (e *entry) Stands() bool { return e.op <= opLook && e.Outcome.Blocked }
 // again: it might take back another call's. A lease is known by its ID.
 func (e *entry) Doubt() (again bool) {
 	e.unsure = true
-	return e.op != opRefund && e.op != opWithdraw || e.Hit.Kind == record.Leases
+	takesBack := e.op == opRefund || e.op == opWithdraw || e.op == opRefundNewest
+	return !takesBack || e.Hit.Kind == record.Leases
 }
 
 // standIn returns a new entry to be decided by the fallback in e's place. e itself

@@ -40,6 +40,7 @@
 //   - [Throttler.Wait] waits until the call is authorized.
 //   - [Throttler.Cancel] takes back what a decision has counted, so that only
 //     failures count.
+//   - [Throttler.Refund] takes back the newest hits, whoever counted them.
 //   - [Throttler.Ban] bans values by hand.
 //   - [Throttler.Reset] forgets hits and lifts bans.
 //

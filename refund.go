@@ -1,0 +1,39 @@
+package throttler
+
+import (
+	"context"
+	"fmt"
+)
+
+// Refund takes back hits without the Decision that counted them: in each condition of rule
+// the newest ones, as many as its Cost, or all of them if there are fewer. It is for
+// protocols that only say how many. With a Decision use [Throttler.Cancel], which takes
+// back the hits of that call and no others. Bans stay.
+//
+// The Decision says what is left now. It is Blocked as [Throttler.Peek] of a call of one
+// hit would be, and its Remaining is without that hit. The error matches [ErrInvalidRule],
+// also for a condition that is [InFlight]: a lease is given back by its holder. A failure
+// of the backend stands in the Decision, as in that of [Throttler.Authorize]. What it
+// concerns was taken back from [Throttler.Fallback]; if only the answer was lost, it may
+// have been taken back from the backend too, and is never taken back there twice.
+//
+// Do not Cancel the same hits as well: Cancel may then take back another call's.
+func (t *Throttler) Refund(ctx context.Context, rule Rule) (d Decision, err error) {
+	if err := rule.validate(); err != nil {
+		return Decision{}, err
+	}
+	for i, c := range rule.conditions() {
+		if c.Algorithm == InFlight {
+			return Decision{}, invalid(fmt.Sprintf("%s[%d].Algorithm", rule.kind(), i), c.Algorithm, "another one for a Refund")
+		}
+	}
+	c := t.newCall(&rule)
+	c.askBoth(ctx, opRefundNewest)
+	for _, e := range c.entries {
+		if e.Failed() == nil {
+			t.queue.Wake(e.Key)
+		}
+	}
+	c.end(&d)
+	return d, nil
+}

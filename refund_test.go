@@ -1,0 +1,213 @@
+package throttler_test
+
+import (
+	"io"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// countings is a rule with a condition of each algorithm that counts hits: 5 a minute, or a day.
+func countings(cost int) throttler.Rule {
+	calendar := condition("calendar", 5, 0)
+	calendar.Algorithm = throttler.Calendar
+	r := both()
+	r.Either = append(r.Either, calendar)
+	for i := range r.Either {
+		r.Either[i].Cost = cost
+	}
+	return r
+}
+
+func refunded(t *testing.T, th *throttler.Throttler, rule throttler.Rule) throttler.Decision {
+	t.Helper()
+	d, err := th.Refund(t.Context(), rule)
+	require.NoError(t, err)
+	return d
+}
+
+func TestRefundTakesBackAsManyHitsAsThereAre(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		th := throttler.New(client)
+		assert.Equal(t, []int{5, 5, 5}, remaining(refunded(t, th, countings(3))), "of nothing")
+		for range 5 {
+			authorize(t, th, countings(1))
+		}
+		client.took()
+		d := refunded(t, th, countings(2))
+		assert.Equal(t, []int{2, 2, 2}, remaining(d))
+		assert.Equal(t, throttler.Authorized, d.Status)
+		assert.Equal(t, []string{"multi", "cas", "cas", "cas"}, client.took())
+		assert.Equal(t, []int{1, 1, 1}, remaining(peek(t, th, countings(1))))
+		assert.Equal(t, []int{5, 5, 5}, remaining(refunded(t, th, countings(5))), "never below none")
+		for range 5 {
+			require.Equal(t, throttler.Authorized, authorize(t, th, countings(1)).Status)
+		}
+		require.Equal(t, throttler.Blocked, authorize(t, th, countings(1)).Status)
+	})
+}
+
+func TestRefundTakesBackTheNewestHits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		rule := either(condition("window", 5, time.Minute))
+		authorize(t, th, rule)
+		time.Sleep(20 * time.Second)
+		authorize(t, th, rule)
+		time.Sleep(20 * time.Second)
+		rule.Either[0].Cost = 3
+		authorize(t, th, rule)
+		rule.Either[0].Cost = 4
+		d := refunded(t, th, rule)
+		assert.Equal(t, []int{4}, remaining(d))
+		assert.Equal(t, 20*time.Second, d.Outcomes[0].ResetAfter, "the oldest one stays")
+	})
+}
+
+func TestRefundIsOneExchange(t *testing.T) {
+	server := memcachedtest.Process(t)
+	p, err := pool.New(server.Addr)
+	require.NoError(t, err)
+	defer p.Close()
+	th := throttler.New(p)
+	rule := either(condition("window", 5, time.Minute))
+	authorize(t, th, rule)
+	before := th.Stats()
+	refunded(t, th, rule)
+	assert.EqualValues(t, 1, th.Stats().Exchanges-before.Exchanges)
+	assert.EqualValues(t, 1, th.Stats().RightGuesses-before.RightGuesses)
+}
+
+func TestRefundLiftsNoBan(t *testing.T) {
+	th := throttler.New(memstore.New())
+	rule := countings(1)
+	rule.Lockout = time.Hour
+	for range 6 {
+		authorize(t, th, rule)
+	}
+	d := refunded(t, th, rule)
+	assert.Equal(t, throttler.Blocked, d.Status)
+	for _, o := range d.Outcomes {
+		assert.True(t, o.Banned)
+	}
+}
+
+// What was refunded already is not in the record any more, though another hit may be.
+func TestCancelAfterARefundTakesNothingFromOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		d := authorize(t, th, countings(1))
+		refunded(t, th, countings(1))
+		time.Sleep(time.Millisecond)
+		authorize(t, th, countings(1))
+		require.NoError(t, th.Cancel(t.Context(), d))
+		assert.Equal(t, []int{3, 3, 3}, remaining(peek(t, th, countings(1))))
+	})
+}
+
+func TestARefundWhoseAnswerWasLostIsNotRepeated(t *testing.T) {
+	for name, lost := range map[string]error{"the client gave up": errDown, "the client tried again": maybeDone{memcache.ErrCASConflict}, "the connection was broken": io.EOF} {
+		t.Run(name, func(t *testing.T) {
+			client := newFaulty()
+			th := throttler.New(client)
+			rule := either(condition("window", 5, time.Minute))
+			for range 4 {
+				authorize(t, th, rule)
+			}
+			client.after = losing("cas", lost)
+			refunded(t, th, rule)
+			client.after = nil
+			assert.Equal(t, []int{1}, remaining(peek(t, th, rule)), "one of four")
+		})
+	}
+}
+
+func TestRefundInAnOutageIsTheFallbacks(t *testing.T) {
+	client := newFaulty()
+	th := throttler.New(client)
+	th.Fallback = memstore.New()
+	client.before = failing(errDown, "", "get", "multi", "add", "cas")
+	for range 3 {
+		authorize(t, th, countings(1))
+	}
+	d := refunded(t, th, countings(2))
+	assert.ErrorIs(t, d.Err, errDown)
+	assert.Equal(t, []int{4, 4, 4}, remaining(d))
+}
+
+func TestRefundOfWhatIsInFlightIsAMistake(t *testing.T) {
+	c := condition("jobs", 5, time.Minute)
+	c.Algorithm = throttler.InFlight
+	_, err := throttler.New(memstore.New()).Refund(t.Context(), either(c))
+	assert.ErrorIs(t, err, throttler.ErrInvalidRule)
+	assert.ErrorContains(t, err, "Either[0].Algorithm")
+	_, err = throttler.New(memstore.New()).Refund(t.Context(), throttler.Rule{})
+	assert.ErrorIs(t, err, throttler.ErrInvalidRule)
+}
+
+// Two processes count and refund the same values at once: nothing is lost or gained.
+func TestRefundsAndHitsOfSeveralProcessesAddUp(t *testing.T) {
+	server := memcachedtest.Process(t)
+	rule := countings(1)
+	for i := range rule.Either {
+		rule.Either[i].Max = 1000
+		if rule.Either[i].TTL > 0 {
+			rule.Either[i].TTL = 24 * time.Hour
+		}
+	}
+	before := authorize(t, throttler.New(newPool(t, server)), rule)
+	for range 99 { // so that no refund finds none
+		authorize(t, throttler.New(newPool(t, server)), rule)
+	}
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	sum := 0
+	for range 2 {
+		th := throttler.New(newPool(t, server))
+		for range 8 {
+			all.Go(func() {
+				counted := 0
+				for range 50 {
+					if rand.IntN(2) == 0 || counted == 0 {
+						d := authorize(t, th, rule)
+						assert.Equal(t, throttler.Authorized, d.Status)
+						counted++
+					} else {
+						d, err := th.Refund(t.Context(), rule)
+						assert.NoError(t, err)
+						assert.NoError(t, d.Err)
+						counted--
+					}
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				sum += counted
+			})
+		}
+	}
+	all.Wait()
+	left := remaining(peek(t, throttler.New(newPool(t, server)), rule))
+	want := before.Outcomes[0].Remaining - 99 - sum - 1 // the one of this look
+	assert.Equal(t, want, left[0])
+	assert.InDelta(t, want, left[1], 2, "some leaks meanwhile")
+	assert.Equal(t, want, left[2])
+}
+
+func newPool(t *testing.T, server *memcachedtest.Server) *pool.Pool {
+	t.Helper()
+	p, err := pool.New(server.Addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { p.Close() })
+	return p
+}
