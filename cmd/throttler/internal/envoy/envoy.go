@@ -107,7 +107,7 @@ func (s *Service) decide(ctx context.Context, q *question) answer {
 	}
 	for i := range q.limits {
 		l := &q.limits[i]
-		decision, err := s.count(ctx, l.rule, q.hits)
+		decision, err := s.carryOut(ctx, q, l.rule)
 		if err != nil {
 			s.log.Error("the limit of this descriptor is invalid", "rule", l.rule.Identifier, "err", err)
 			a.wrong, a.status.Code = err, rls.RateLimitResponse_UNKNOWN
@@ -122,6 +122,30 @@ func (s *Service) decide(ctx context.Context, q *question) answer {
 		}
 	}
 	return a
+}
+
+// carryOut counts the hits of q by a rule, or gives them back.
+func (s *Service) carryOut(ctx context.Context, q *question, rule throttler.Rule) (throttler.Decision, error) {
+	if q.refund && q.hits > 0 {
+		return s.giveBack(ctx, rule, q.hits)
+	}
+	return s.count(ctx, rule, q.hits)
+}
+
+// giveBack takes back the newest hits of a rule's values, at most all there are. The answer
+// is never over the limit.
+func (s *Service) giveBack(ctx context.Context, rule throttler.Rule, hits uint64) (throttler.Decision, error) {
+	conditions := rule.Conditions()
+	for i := range conditions {
+		limit := conditions[i].Max
+		if limit == 0 { // nothing is ever counted
+			return s.count(ctx, rule, 0)
+		}
+		conditions[i].Cost = int(min(hits, uint64(limit)))
+	}
+	d, err := s.throttler.Refund(ctx, rule)
+	d.Status = throttler.Authorized
+	return d, err
 }
 
 // count decides a rule at a cost of hits. 0 only looks.
@@ -155,8 +179,8 @@ func (s *Service) look(ctx context.Context, rule throttler.Rule) (throttler.Deci
 			d.RetryAfter = max(d.RetryAfter, o.RetryAfter)
 		case o.Blocked:
 			o.Blocked, o.RetryAfter = false, 0
-		case o.Err == nil:
-			o.Remaining++ // Peek tells what one more hit would leave
+		default:
+			o.Remaining += o.Cost // Peek tells what one more hit would leave
 		}
 	}
 	d.WouldBlock = banned > 0 && (len(rule.Either) > 0 || banned == len(rule.All))

@@ -14,6 +14,7 @@ import (
 // A question is what is asked about one descriptor.
 type question struct {
 	hits      uint64 // 0: only look
+	refund    bool   // give the hits back
 	limits    []limit
 	unlimited bool // the file says so
 	quota     bool // see rulefile.DescriptorLimit
@@ -53,7 +54,7 @@ func ask(file *rulefile.File, r *rls.RateLimitRequest) []question {
 // that of the file's tree and the file's rules. It returns the names of the
 // limits that these replace.
 func (q *question) fill(file *rulefile.File, r *rls.RateLimitRequest, d *common.RateLimitDescriptor) (replaces []string) {
-	q.hits = hits(r, d)
+	q.hits, q.refund = hits(r, d), d.GetIsNegativeHits()
 	if d.Limit != nil {
 		q.limits = []limit{{rule: ownRule(r.Domain, d)}}
 		return nil
@@ -78,11 +79,10 @@ func (q *question) fill(file *rulefile.File, r *rls.RateLimitRequest, d *common.
 	return replaces
 }
 
-// hits returns the cost of a descriptor. 0 means a look that counts nothing.
+// hits returns the cost of a descriptor, or how many hits it gives back. 0 means a look
+// that counts nothing.
 func hits(r *rls.RateLimitRequest, d *common.RateLimitDescriptor) uint64 {
 	switch {
-	case d.GetIsNegativeHits():
-		return 0 // hits cannot be given back: it is unknown which ones
 	case d.HitsAddend != nil:
 		return d.HitsAddend.Value
 	case r.HitsAddend != 0:

@@ -184,6 +184,61 @@ func TestHitsAreCountedAllOrNone(t *testing.T) {
 	assert.EqualValues(t, 5, e.ask(1, fresh).Statuses[0].LimitRemaining, "a look takes nothing")
 }
 
+func TestNegativeHitsAreGivenBack(t *testing.T) {
+	server := memcachedtest.Process(t)
+	edges := []*edge{newEdge(t, start(t, descriptors, server.Addr)), newEdge(t, start(t, descriptors, server.Addr))}
+	back := func(hits uint64, pairs ...string) *common.RateLimitDescriptor {
+		d := descriptor(pairs...)
+		d.HitsAddend, d.IsNegativeHits = wrapperspb.UInt64(hits), true
+		return d
+	}
+	left := func(i int, hits uint32, d *common.RateLimitDescriptor) any {
+		r := edges[i].ask(hits, d)
+		assert.Equal(t, false, r.DynamicMetadata.AsMap()["degraded"])
+		if r.OverallCode != ok {
+			return "over"
+		}
+		return int(r.Statuses[0].LimitRemaining)
+	}
+	key := descriptor("key", "tin")
+	assert.Equal(t, 5, left(0, 1, back(3, "key", "tin")), "there are none")
+	assert.Equal(t, 1, left(0, 4, key))
+	assert.Equal(t, 4, left(1, 1, back(3, "key", "tin")), "at another service")
+	assert.Equal(t, 0, left(0, 4, key))
+	assert.Equal(t, "over", left(0, 1, key))
+	assert.Equal(t, 5, left(1, 1, back(1<<40, "key", "tin")), "never more than there are")
+	assert.Equal(t, 0, left(0, 5, key))
+	assert.Equal(t, 0, left(0, 1, back(0, "key", "tin")))
+
+	plain := descriptor("key", "tin")
+	plain.IsNegativeHits = true
+	assert.Equal(t, 2, left(0, 2, plain), "as many as the request says")
+	assert.Equal(t, 3, left(0, 0, plain), "or one")
+
+	both := edges[0].ask(1, descriptor("key", "gold"), back(1, "key", "tin"))
+	assert.EqualValues(t, 49, both.Statuses[0].LimitRemaining)
+	assert.EqualValues(t, 4, both.Statuses[1].LimitRemaining, "of its descriptor only")
+
+	login := []string{"path", "/login", "remote_address", "203.0.113.7"}
+	for range 6 {
+		edges[0].ask(1, descriptor(login...))
+	}
+	r := edges[0].ask(1, back(1, login...))
+	assert.Equal(t, ok, r.OverallCode, "a refund is never over the limit")
+	assert.Equal(t, true, r.DynamicMetadata.AsMap()["banned"])
+	assert.Equal(t, over, edges[0].ask(1, descriptor(login...)).OverallCode, "the ban stays")
+
+	limited := back(2, "own", "x")
+	limited.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1_000_000, Unit: unit.RateLimitUnit_DAY}
+	counted := descriptor("own", "x")
+	counted.Limit = limited.Limit
+	assert.InDelta(t, 999_990, left(0, 10, counted), 1)
+	assert.InDelta(t, 999_992, left(1, 1, limited), 1, "of a bucket")
+	none := back(2, "own", "y")
+	none.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 0, Unit: unit.RateLimitUnit_DAY}
+	assert.Equal(t, 0, left(0, 1, none))
+}
+
 func TestAnyDescriptorOverItsLimitIsEnough(t *testing.T) {
 	e := newEdge(t, start(t, descriptors))
 	e.ask(5, descriptor("key", "a"))
