@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
@@ -46,7 +47,11 @@ func TestBurstFromOneAddressLetsExactlyItsLimitThrough(t *testing.T) {
 				client := backend(t, memcachedtest.Process(t).Addr)
 				var passed atomic.Int64
 				m := httpthrottle.New(throttler.New(client), httpthrottle.Source{}.PerAddress("burst", limit, time.Hour))
-				server := httptest.NewServer(m.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { passed.Add(1) })))
+				server := httptest.NewServer(m.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					passed.Add(1)
+					d, _ := httpthrottle.DecisionFrom(r.Context())
+					assert.NoError(t, d.Err, "it failed open")
+				})))
 				defer server.Close()
 
 				b := burst{connections: dialAll(t, server.Listener.Addr().String(), connections)}
