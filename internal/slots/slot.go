@@ -68,6 +68,10 @@ const (
 	// maxRemembered is the largest value that is remembered.
 	maxRemembered = 1024
 
+	// outlives is how much longer than its content a record is stored, most often. See
+	// [record.Expiration].
+	outlives = record.Instant(3 * time.Second)
+
 	// MaxStalls is how often in a row a write may be refused although the
 	// record is still as it was read. A sound backend does that only when a
 	// record comes and goes between two reads.
@@ -197,6 +201,9 @@ func (s *slot) decideBatch(now record.Instant) *memcache.Item {
 	base, err := recordIn(s.base.item)
 	if s.unreadable = err; err != nil {
 		return nil
+	}
+	if end := base.End(); !s.base.fresh && end != 0 && now > end+outlives {
+		s.base.item, base = nil, record.Record{} // most likely: a compare-and-swap would find nothing
 	}
 	r, changed := &base, false
 	for _, e := range s.batch {

@@ -147,6 +147,24 @@ func TestARecordAsItWasSeenLastTakesOneExchange(t *testing.T) {
 	})
 }
 
+// When a window has ended, the store drops its record, and the next hit is added.
+func TestAValueThatReturnsAfterItsWindowTakesOneExchange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{Client: memstore.New()}
+		table, counts := table(s)
+		ask(t.Context(), table, &counter{max: 5})
+		time.Sleep(time.Hour + 2*time.Second)
+		ask(t.Context(), table, &counter{max: 5}) // on the record, which is still there
+		require.Equal(t, 2, s.trips)
+		time.Sleep(time.Hour + 4*time.Second)
+		require.Nil(t, s.at("k"))
+		ask(t.Context(), table, &counter{max: 5})
+		require.Equal(t, 3, s.trips)
+		require.Equal(t, 1, s.hits(t))
+		require.EqualValues(t, 2, counts.RightGuesses.Load())
+	})
+}
+
 func TestChangesThatWaitTogetherAreStoredByOneWrite(t *testing.T) {
 	inTime(t, func(t *testing.T, s *server) {
 		mine, _ := table(s)
