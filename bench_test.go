@@ -13,6 +13,7 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 )
@@ -288,5 +289,33 @@ func TestDecisionInProcessMemoryTakesFourAllocationsAtMost(t *testing.T) {
 	for _, rule := range []throttler.Rule{full, open} {
 		allocs := testing.AllocsPerRun(500, func() { _, _ = th.Authorize(t.Context(), rule) })
 		require.LessOrEqual(t, allocs, 4.0, rule.Either[0].Name)
+	}
+}
+
+// 64 callers of 200 windows, each of which holds so many hits already.
+func BenchmarkWindowsThatHoldManyHits(b *testing.B) {
+	client, err := pool.New(memcachedtest.Process(b, "-m", "256").Addr)
+	require.NoError(b, err)
+	defer client.Close()
+	for _, hits := range []int{50, 1000, 10_000} {
+		b.Run(fmt.Sprint("hits=", hits), func(b *testing.B) {
+			th := throttler.New(client)
+			rules := make([]throttler.Rule, 200)
+			for i := range rules {
+				rules[i] = throttler.Rule{Identifier: uniqueID(), Either: conditions(1, throttler.MaxHits, time.Hour)}
+				rules[i].Either[0].Cost = hits
+				decision(b.Context(), "", th, rules[i], throttler.Authorized).do(b)
+				rules[i].Either[0].Cost = 1
+			}
+			var next atomic.Int64
+			b.SetParallelism(64 / runtime.GOMAXPROCS(0))
+			b.ResetTimer()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					rule := rules[next.Add(1)%int64(len(rules))]
+					decision(context.Background(), "", th, rule, throttler.Authorized).do(b)
+				}
+			})
+		})
 	}
 }

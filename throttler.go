@@ -139,9 +139,9 @@ type Throttler struct {
 
 	// RecordCache is the number of records to remember as they were last seen.
 	// To change one that is still the same takes one round trip instead of two.
-	// A remembered record alone decides nothing. Records of more than 1 KiB are
-	// not remembered, nor are any over a Client that is not an [Exchanger].
-	// Default: 16,384. Negative disables it.
+	// A remembered record alone decides nothing. A record counts once more for each
+	// KiB of its size. Records of more than 64 KiB are not remembered, nor are any over
+	// a Client that is not an [Exchanger]. Default: 32,768. Negative disables it.
 	RecordCache int
 
 	// QueueTimeout is the longest wait for a turn if this process asks more than
@@ -184,9 +184,9 @@ const (
 	DefaultBlockCacheTTL = 5 * time.Second
 
 	// DefaultRecordCache is how many records are remembered if
-	// [Throttler.RecordCache] is not set. It takes about 560 bytes for each, 9 MB in
-	// all, and at most 1 KiB more for a large one.
-	DefaultRecordCache = 16_384
+	// [Throttler.RecordCache] is not set. It takes about 560 bytes for each, 18 MB in
+	// all, or twice as much for large ones.
+	DefaultRecordCache = 32_768
 )
 
 // New returns a Throttler that keeps its records in client. It panics if client

@@ -19,7 +19,8 @@ type shard struct {
 	byKey      map[string]*slot
 	idle       links // the head of the ring of slots that are only remembered, the latest first
 	remembered int   // how many they are
-	most       int   // how many may be remembered
+	weight     int   // what they weigh together
+	most       int   // what they may weigh
 
 	resets atomic.Uint64 // how often something was forgotten
 }
@@ -81,15 +82,16 @@ func (s *slot) release(users int) {
 	if s.users > 0 || sh.byKey[s.key] != s || s.linked() {
 		return
 	}
-	memorable, idle := s.state()
+	weight, idle := s.state()
 	switch {
 	case !idle: // Done releases it
-	case sh.most == 0 || !memorable:
+	case weight == 0 || weight > sh.most:
 		delete(sh.byKey, s.key)
 	default:
+		s.weight = weight
 		sh.link(s)
 	}
-	if sh.remembered > sh.most {
+	for sh.weight > sh.most {
 		oldest := sh.idle.prev.slot
 		sh.unlink(oldest)
 		delete(sh.byKey, oldest.key)
@@ -121,12 +123,18 @@ func (ss *shards) resetsOf(key string) uint64 {
 	return ss.of(key).resets.Load()
 }
 
-// state reports whether s has seen anything that is remembered, and whether no exchange
-// of it is under way.
-func (s *slot) state() (memorable, idle bool) {
+// state returns what s weighs if it is remembered: one, and one more for each KiB of its
+// record; 0 if it has seen nothing. It reports whether no exchange of s is under way.
+func (s *slot) state() (weight int, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.seen.known, !s.busy
+	if s.seen.known {
+		weight = 1
+	}
+	if s.seen.item != nil {
+		weight += len(s.seen.item.Value) / 1024
+	}
+	return weight, !s.busy
 }
 
 // linked reports whether s is in the list of those that are only remembered.
@@ -138,6 +146,7 @@ func (sh *shard) link(s *slot) {
 	at.prev, at.next = &sh.idle, sh.idle.next
 	at.prev.next, at.next.prev = at, at
 	sh.remembered++
+	sh.weight += s.weight
 }
 
 // unlink takes s out of the list, if it is there.
@@ -149,4 +158,5 @@ func (sh *shard) unlink(s *slot) {
 	at.prev.next, at.next.prev = at.next, at.prev
 	at.prev, at.next = nil, nil
 	sh.remembered--
+	sh.weight -= s.weight
 }

@@ -48,6 +48,7 @@ type slot struct {
 	stalls      int            // how often in a row a write was refused though the record was as read
 
 	users    int   // entries that are not settled; guarded by the shard
+	weight   int   // while it is only remembered; guarded by the shard
 	neighbor links // in the list of those that are only remembered; guarded by the shard
 
 	ones [2][1]*Entry // for a queue and a batch of one, the usual case
@@ -66,7 +67,7 @@ const (
 	maxBatch = 256
 
 	// maxRemembered is the largest value that is remembered.
-	maxRemembered = 1024
+	maxRemembered = 64 << 10
 
 	// outlives is how much longer than its content a record is stored, most often. See
 	// [record.Expiration].

@@ -369,3 +369,36 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 		require.Zero(t, used)
 	})
 }
+
+// A record counts once more for each KiB.
+func TestLargeRecordsThatAreRememberedCountForSeveral(t *testing.T) {
+	inTime(t, func(t *testing.T, s *server) {
+		mine := slots.NewTable(s, slots.Config{Remembered: 10, Timeout: time.Second, Counts: new(slots.Counts)})
+		ask := func(key string, hits int) (trips int) {
+			before := s.trips
+			mine.Ask(t.Context(), &slots.Round{Entries: []*slots.Entry{{Key: key, Change: &bulk{hits}}}})
+			return s.trips - before
+		}
+		require.Equal(t, 1, ask("large", 1000)) // of 4 bytes each: 4 KiB
+		require.Equal(t, 1, ask("larger", 1000))
+		require.Equal(t, 1, ask("large", 1))
+		require.Equal(t, 1, ask("larger", 1))
+		all, _ := mine.Size()
+		require.Equal(t, 2, all)
+		require.Equal(t, 1, ask("third", 1000))
+		require.Equal(t, 2, ask("large", 1), "it was forgotten")
+		require.Equal(t, 1, ask("huge", 5000))
+		require.Equal(t, 2, ask("huge", 1), "it is too large for all")
+	})
+}
+
+// A bulk is a Change that counts so many hits.
+type bulk struct{ hits int }
+
+func (b *bulk) Apply(now record.Instant, r *record.Record) (store bool) {
+	var v record.Verdict
+	return v.Decide(now, &record.Limit{Max: 10_000, TTL: time.Hour, Cost: b.hits}, record.Lockout{}, r, true)
+}
+
+func (b *bulk) Stands() bool { return false }
+func (b *bulk) Doubt() bool  { return true }

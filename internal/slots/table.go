@@ -22,7 +22,7 @@ type Table struct {
 
 // Config says how a Table works. Counts must be set.
 type Config struct {
-	Remembered int           // how many records to remember as they were last seen; negative: none
+	Remembered int           // how many records to remember as they were last seen, large ones for several; negative: none
 	Timeout    time.Duration // how long an Entry goes on while it loses races: ten at least
 	Blocks     *Blocks       // keep records on which a Change stands; nil: none
 	Counts     *Counts
