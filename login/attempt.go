@@ -43,6 +43,12 @@ type Attempt struct {
 	// [Attempt.Challenge].
 	Siege bool
 
+	// SecondStep says that [Guard.NameLong] blocks the attempt, and that waiting is
+	// of no use. Let the user prove who they are in another way, such as by a link
+	// sent to them, call [Guard.Recognize], and let them try again. Show the same
+	// page whether there is an account of this name or not.
+	SecondStep bool
+
 	guard   *Guard
 	guess   *guess
 	party   party
@@ -74,6 +80,7 @@ func newAttempt(g *Guard, p party, pl plan, d throttler.Decision) *Attempt {
 	a.HalfUsed = slices.ContainsFunc(a.Decision.Outcomes, func(o throttler.Outcome) bool {
 		return o.Blocked || 2*o.Remaining <= o.Limit
 	})
+	a.SecondStep = blocks(&a.Decision, byNameLong, byKnownLong)
 	return a
 }
 

@@ -16,7 +16,9 @@ const (
 	byNetwork48    = "network-48"
 	byNetwork32    = "network-32"
 	byName         = "name"
+	byNameLong     = "name-long"
 	byKnown        = "known"
+	byKnownLong    = "known-long"
 	byAddressKnown = "address-known"
 	byAccount      = "account"
 
@@ -55,6 +57,11 @@ func (g *Guard) network32() Limit {
 
 func (g *Guard) name() Limit {
 	return g.Name.or(Limit{Max: 24, TTL: day, Lockout: -1})
+}
+
+// nameLong returns the limit NameLong, which by default there is not.
+func (g *Guard) nameLong() Limit {
+	return g.NameLong.or(Limit{Max: -1, TTL: 365 * day, Lockout: -1})
 }
 
 func (g *Guard) known() Limit {
@@ -127,6 +134,7 @@ func (p party) anybody(g *Guard) plan {
 			pl.watch(byName, p.name, Limit{Max: limit.Max})
 		}
 		pl.add(byName, p.name, g.name(), throttler.LeakyBucket)
+		pl.add(byNameLong, p.name, g.nameLong(), throttler.SlidingWindow)
 	}
 	for i, n := range networks {
 		if p.networks[i] != "" && !p.exempt {
@@ -170,13 +178,12 @@ func (pl *plan) addPair(p party, g *Guard) {
 // addKnown adds the budget of p's name where it is known: one over all
 // addresses, and one for each device.
 func (pl *plan) addKnown(p party, g *Guard) {
-	limit := g.known()
-	if limit.Max < 0 {
-		return
-	}
 	value := p.knownAt(pl.from)
-	pl.watch(byKnown, value, Limit{Max: limit.Max})
-	pl.add(byKnown, value, limit, throttler.LeakyBucket)
+	if limit := g.known(); limit.Max >= 0 {
+		pl.watch(byKnown, value, Limit{Max: limit.Max})
+		pl.add(byKnown, value, limit, throttler.LeakyBucket)
+	}
+	pl.add(byKnownLong, value, g.nameLong(), throttler.SlidingWindow)
 }
 
 // addAddress adds the limits of an address.

@@ -74,6 +74,10 @@ func groupOf(limit, pair string) string {
 	switch limit {
 	case byAddress, byAddressDay, byAddressKnown:
 		return byAddress
+	case byNameLong:
+		return byName
+	case byKnownLong:
+		return byKnown
 	case pair, byName, byKnown, byAccount:
 		return limit
 	}

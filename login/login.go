@@ -36,6 +36,7 @@
 //     banned.
 //   - name: one name from all addresses. Never banned: a ban would let anyone
 //     lock its owner out.
+//   - name-long: the same over a long time, if [Guard.NameLong] is set.
 //
 // An attempt that one limit blocks is not counted by the others. Otherwise a
 // banned attacker could use up the limits of a name or an address that honest
@@ -139,6 +140,14 @@ type Guard struct {
 	// Name limits one name, by a leaky bucket. Never banned. Default: 24 at
 	// once, then 1 an hour.
 	Name Limit
+
+	// NameLong limits one name over a long time, by a window, against attackers
+	// who are more patient than Name. Once it is full, strangers have to prove who
+	// they are before their password is looked at: see [Attempt.SecondStep]. It
+	// does not block a name where it is known. There a window of the same size
+	// limits what Known limits. Never banned. Zero means that there is no such
+	// limit. Default of TTL: 365 days.
+	NameLong Limit
 
 	// Known limits one name where it is known, once the other limits would block
 	// it: over all addresses together, and for each device. It is a leaky

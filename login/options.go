@@ -28,6 +28,7 @@ func (g *Guard) Validate() error {
 		{"Network48", g.network48(), throttler.LeakyBucket},
 		{"Network32", g.network32(), throttler.LeakyBucket},
 		{"Name", g.name(), throttler.LeakyBucket},
+		{"NameLong", g.nameLong(), throttler.SlidingWindow},
 		{"Known", g.known(), throttler.LeakyBucket},
 	} {
 		if err := l.limit.validate(l.field, l.algorithm); err != nil {

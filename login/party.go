@@ -156,7 +156,7 @@ func (p party) mayBeKnown(d *throttler.Decision) bool {
 	if p.device.value != "" {
 		return true
 	}
-	return blocks(d, byAddress, byAddressDay, byNetwork56, byNetwork48, byNetwork32, byName)
+	return blocks(d, byAddress, byAddressDay, byNetwork56, byNetwork48, byNetwork32, byName, byNameLong)
 }
 
 // blocks reports whether one of conditions blocks d.

@@ -1,93 +1,74 @@
 package main
 
 import (
-	"crypto/rand"
+	"crypto/hmac"
 	"crypto/sha256"
-	"encoding/base64"
+	"encoding/hex"
+	"net/http"
 	"strings"
+	"time"
 )
 
-// devices are the tokens in a browser's cookie: one for the browser, and one
-// for each name that has signed in there, the last one first. A success
-// replaces the token of its name only. So several people can share a computer,
-// and a stolen cookie is worthless for a name after its next success.
+// devices are the tokens in a visitor's cookies: one for the browser, and one for
+// each name that has signed in there. Each has a cookie of its own, so the answer
+// to one login changes nothing of another one. A success replaces the token of its
+// name only. So several people can share a computer, and a stolen cookie is
+// worthless for a name soon after its next success.
 type devices struct {
-	browser string // no name is ever known from it
-	owned   []owned
+	jar jar
+	key []byte // of the site
 }
 
-// An owned device is known for one name.
-type owned struct {
-	tag   string // of the name
-	token string
-}
-
-// maxOwned is the number of names in a cookie, to keep it below 1 KB.
-const maxOwned = 16
-
-// parseDevices parses a cookie. It skips what is invalid, and gives a browser
-// without a token a new one.
-func parseDevices(cookie string) devices {
-	browser, rest, _ := strings.Cut(cookie, ".")
-	d := devices{browser: browser}
-	if !isToken(browser) {
-		return devices{browser: rand.Text()}
-	}
-	for text := range strings.SplitSeq(rest, ".") {
-		tag, token, _ := strings.Cut(text, "-")
-		if tag != "" && isToken(token) && len(d.owned) < maxOwned {
-			d.owned = append(d.owned, owned{tag, token})
-		}
-	}
-	return d
-}
+const (
+	browserCookie = "browser"
+	devicePrefix  = "device-" // and the tag of a name
+	deviceKnown   = 365 * 24 * time.Hour
+	maxDevices    = 16 // names in one browser, so that a request is never too large
+)
 
 // isToken reports whether s has the form of rand.Text.
 func isToken(s string) bool {
 	return len(s) == 26 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
 }
 
-// String returns the cookie.
-func (d devices) String() string {
-	var b strings.Builder
-	b.WriteString(d.browser)
-	for _, o := range d.owned {
-		b.WriteString("." + o.tag + "-" + o.token)
-	}
-	return b.String()
+// cookie returns the name of name's cookie. Who has stolen a cookie cannot find
+// out by that whose it is: that takes the key of the site.
+func (d devices) cookie(name string) string {
+	mac := hmac.New(sha256.New, d.key)
+	mac.Write([]byte("device " + name))
+	return devicePrefix + hex.EncodeToString(mac.Sum(nil)[:12])
 }
 
-// tag identifies name in this cookie. Each browser has other tags, so they
-// cannot be used to track a name.
-func (d devices) tag(name string) string {
-	hash := sha256.Sum256([]byte(d.browser + name))
-	return strings.ReplaceAll(base64.RawURLEncoding.EncodeToString(hash[:6]), "-", "~")
-}
-
-// of returns the device to log in with as name.
-func (d devices) of(name string) string {
-	for _, o := range d.owned {
-		if o.tag == d.tag(name) {
-			return o.token
+// of returns the device to log in with as name, "" if there is none.
+func (d devices) of(r *http.Request, name string) string {
+	for _, cookie := range []string{d.cookie(name), browserCookie} {
+		if token := d.jar.get(r, cookie); isToken(token) {
+			return token
 		}
 	}
-	return d.browser
+	return ""
 }
 
-// with returns d with token as the device of name.
-func (d devices) with(name, token string) devices {
-	kept := d.without(name).owned
-	kept = kept[:min(len(kept), maxOwned-1)]
-	return devices{d.browser, append([]owned{{d.tag(name), token}}, kept...)}
+// has reports whether r has a device of name.
+func (d devices) has(r *http.Request, name string) bool {
+	return isToken(d.jar.get(r, d.cookie(name)))
 }
 
-// without returns d without a device of name.
-func (d devices) without(name string) devices {
-	var kept []owned
-	for _, o := range d.owned {
-		if o.tag != d.tag(name) {
-			kept = append(kept, o)
+// set sets token as the device of name, and drops the oldest of too many.
+func (d devices) set(w http.ResponseWriter, r *http.Request, name, token string) {
+	own, others := d.cookie(name), []string{}
+	for _, cookie := range r.Cookies() { // browsers send the oldest first
+		if other, isDevice := strings.CutPrefix(cookie.Name, d.jar.name(devicePrefix)); isDevice && devicePrefix+other != own {
+			others = append(others, devicePrefix+other)
 		}
 	}
-	return devices{d.browser, kept}
+	for _, cookie := range others[:max(0, len(others)-(maxDevices-1))] {
+		d.jar.set(w, cookie, "", -time.Second)
+	}
+	d.jar.set(w, own, token, deviceKnown)
+}
+
+// forget drops the device of name.
+func (d devices) forget(w http.ResponseWriter, name string) {
+	d.jar.set(w, d.cookie(name), "", -time.Second)
 }
