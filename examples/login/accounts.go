@@ -6,8 +6,6 @@ import (
 	"crypto/subtle"
 
 	"golang.org/x/crypto/argon2"
-
-	"github.com/adaptivethrottler/throttler/login"
 )
 
 // accounts are the accounts that can sign in.
@@ -21,6 +19,7 @@ type accounts struct {
 // An account is the account of one person.
 type account struct {
 	name string
+	mail string
 	salt []byte
 	hash []byte
 }
@@ -34,25 +33,34 @@ const maxHashing = 4
 func demonstration() *accounts {
 	a := &accounts{
 		byName:  make(map[string]account),
-		nobody:  newAccount("", rand.Text()),
+		nobody:  newAccount("", "", rand.Text()),
 		hashing: make(chan struct{}, maxHashing),
 		hash:    hash,
 	}
-	a.byName["alice"] = newAccount("Alice", "correct horse")
-	a.byName["bob"] = newAccount("Bob", "battery staple")
+	a.byName["alice"] = newAccount("Alice", "alice@library.example", "correct horse")
+	a.byName["bob"] = newAccount("Bob", "bob@library.example", "battery staple")
 	return a
 }
 
-func newAccount(name, password string) account {
+func newAccount(name, mail, password string) account {
 	salt := make([]byte, 16)
 	rand.Read(salt) // never fails
-	return account{name: name, salt: salt, hash: hash(password, salt)}
+	return account{name: name, mail: mail, salt: salt, hash: hash(password, salt)}
 }
 
 // hash returns the Argon2id hash of password, with the parameters that OWASP
 // recommends: 19 MiB of memory, 2 passes, 1 thread.
 func hash(password string, salt []byte) []byte {
 	return argon2.IDKey([]byte(password), salt, 2, 19<<10, 1, 32)
+}
+
+// find returns the account of name, or nobody's. It looks the name up as the guard
+// counts it, so that another spelling of it has no guesses of its own.
+func (a *accounts) find(name string) (found account, exists bool) {
+	if found, exists = a.byName[spelling(name)]; !exists {
+		found = a.nobody
+	}
+	return found, exists
 }
 
 // verify returns the account of name, and whether password is its password. It
@@ -65,12 +73,7 @@ func (a *accounts) verify(ctx context.Context, name, password string) (account, 
 	case <-ctx.Done():
 		return account{}, false, ctx.Err()
 	}
-	// Look the name up as the guard counts it, so that another spelling of it
-	// has no guesses of its own.
-	found, exists := a.byName[login.Normalize(name)]
-	if !exists {
-		found = a.nobody
-	}
+	found, exists := a.find(name)
 	right := subtle.ConstantTimeCompare(a.hash(password, found.salt), found.hash) == 1
 	return found, right && exists, nil
 }

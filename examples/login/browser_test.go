@@ -173,6 +173,50 @@ func TestInABrowser(t *testing.T) {
 	require.Contains(t, alice.text("[role=status]"), "this browser is forgotten for your name")
 }
 
+// Strangers try a name; its owner, at a new place, gets in by the mail, with a mouse
+// or by keyboard alone on a phone.
+func TestTheMailLetsTheOwnerInInABrowser(t *testing.T) {
+	for _, width := range []int64{800, 375} {
+		town := openTown(t)
+		town.besiege("alice")
+		alice := town.browser("198.51.100.9")
+		alice.do(emulation.SetDeviceMetricsOverride(width, 720, 1, width < 500))
+		fits := func() {
+			t.Helper()
+			require.LessOrEqual(t, alice.eval(`document.documentElement.scrollWidth`), float64(width))
+		}
+		alice.opens(town.site.URL)
+		alice.logIn("alice", "correct horse")
+		require.Contains(t, alice.text("#problem"), "If the name is yours, look into your mail")
+		fits()
+
+		alice.opens(town.operator.URL + "/mails") // instead of the owner's mail program
+		require.Contains(t, alice.text("pre"), "Subject: Somebody is trying to sign in as Alice")
+		fits()
+		alice.picture("login-mail.png", "body")
+		if width < 500 {
+			alice.do(chromedp.KeyEvent(kb.Tab))
+			require.Equal(t, "PRE", alice.eval(`document.activeElement.tagName`))
+			alice.do(chromedp.KeyEvent(kb.Tab))
+			alice.sends(chromedp.KeyEvent(kb.Enter))
+		} else {
+			alice.sends(chromedp.Click(`article a`, chromedp.ByQuery))
+		}
+		require.Equal(t, "Was it you?", alice.text("h1"))
+		require.Equal(t, "let-in", alice.eval(`document.activeElement.id`))
+		fits()
+		if width < 500 {
+			alice.sends(chromedp.KeyEvent(kb.Enter))
+		} else {
+			alice.sends(chromedp.Click("#let-in", chromedp.ByQuery))
+		}
+		require.Contains(t, alice.text("[role=status]"), "You are let in here.")
+		fits()
+		alice.logIn("alice", "correct horse")
+		require.Equal(t, "Welcome, Alice", alice.text("h1"))
+	}
+}
+
 // When the time is up the form opens again by itself, and says so.
 func TestCountdownEnds(t *testing.T) {
 	town := openTown(t)
@@ -290,6 +334,10 @@ func TestBordersAndFocusStandOut(t *testing.T) {
 		standsOut("home", 4)
 		alice.opens(town.operator.URL)
 		standsOut("operator", 9)
+		alice.opens(town.operator.URL + "/mails")
+		standsOut("mails", 3)
+		alice.opens(town.mails()[0])
+		standsOut("the link in a mail", 1)
 	}
 }
 
@@ -341,7 +389,7 @@ func TestByKeyboardAloneOnAPhoneAndOnADesk(t *testing.T) {
 		alice.sends(chromedp.KeyEvent(kb.Enter))
 		require.Contains(t, alice.text("[role=alert]"), "so nothing was lifted")
 		fits()
-		alice.do(chromedp.KeyEvent(kb.Tab + kb.Tab + kb.Tab + kb.Tab + kb.Tab))
+		alice.do(chromedp.KeyEvent(strings.Repeat(kb.Tab, 6)))
 		require.Equal(t, "All counts", alice.eval(`document.activeElement.textContent`))
 		alice.sends(chromedp.KeyEvent(kb.Enter))
 		require.Contains(t, alice.text("h2"), "Logins")

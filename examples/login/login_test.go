@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"log"
@@ -39,13 +40,17 @@ type town struct {
 }
 
 func newTown(t *testing.T, limits *throttler.Throttler, https bool) *town {
-	o := &options{https: https, source: httpthrottle.Source{
+	o := &options{https: https, key: []byte(rand.Text()), source: httpthrottle.Source{
 		Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
 		Header:  "X-Forwarded-For",
 	}}
 	written := new(bytes.Buffer)
-	visitors, operators := pages(limits, o, log.New(written, "", 0))
-	town := &town{t: t, site: httptest.NewServer(visitors), operator: httptest.NewServer(operators), log: written}
+	site := httptest.NewUnstartedServer(nil)
+	o.url = "http://" + site.Listener.Addr().String()
+	visitors, operators, _ := pages(limits, o, log.New(written, "", 0))
+	site.Config.Handler = visitors
+	site.Start()
+	town := &town{t: t, site: site, operator: httptest.NewServer(operators), log: written}
 	t.Cleanup(town.site.Close)
 	t.Cleanup(town.operator.Close)
 	return town
@@ -375,7 +380,7 @@ func TestALiftedAddressIsNotBannedAgainForWhatWasCountedBefore(t *testing.T) {
 
 func TestTheOperatorsListHasPages(t *testing.T) {
 	limits, b := throttler.New(memstore.New()), newBlocked()
-	handler := newOperator(limits, login.New(limits), tally.New(), b, log.Default())
+	handler := newOperator(limits, login.New(limits), tally.New(), b, new(mails), log.Default())
 	page := func(query string) string {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1/"+query, nil))

@@ -2,11 +2,13 @@
 // operator sees who is blocked and lets them in.
 //
 //	go run ./examples/login [-listen 127.0.0.1:8080] [-operator 127.0.0.1:8081] [-https]
-//	                        [-proxy prefix]... [-memcached host:port]...
+//	                        [-proxy prefix]... [-memcached host:port]... [-key file] [-url url]
 //
 // Open http://127.0.0.1:8080/. Sign in as alice with the password "correct
 // horse", or as bob with "battery staple". After 5 wrong passwords in a minute
-// the page says when to come back. Open http://127.0.0.1:8081/ to lift the ban.
+// the page says when to come back. Open http://127.0.0.1:8081/ to lift the ban, or
+// http://127.0.0.1:8081/mails to see the mail that tells Alice, with a link that lets
+// her in. No mail is sent.
 //
 // With -memcached the counts are on the servers given, for all sites that use
 // them; while a server does not answer, they are in the process. With -proxy
@@ -15,6 +17,10 @@
 // proxy: it then protects its cookies. Without -https it must listen on a
 // loopback address. The operator's page always must.
 //
+// A file with 32 random bytes (-key) keeps known browsers and the links of mails
+// through a restart. Without it the key is random. Links begin with -url, by
+// default that of -listen.
+//
 // Login runs until it is interrupted. The exit status is 0, or 1 if it cannot
 // listen, or 2 if the flags are wrong.
 package main
@@ -22,6 +28,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"flag"
 	"fmt"
@@ -32,6 +39,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -63,6 +71,8 @@ type options struct {
 	listen   string
 	operator string
 	https    bool
+	url      string // of the site
+	key      []byte
 	source   httpthrottle.Source
 	client   throttler.Client
 	close    func() error // ends its connections
@@ -74,6 +84,8 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	flags.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`address` of the site")
 	flags.StringVar(&o.operator, "operator", "127.0.0.1:8081", "loopback `address` of the operator's page")
 	flags.BoolVar(&o.https, "https", false, "the site is reached by HTTPS, through a proxy")
+	flags.StringVar(&o.url, "url", "", "`URL` of the site, for links in mails")
+	file := flags.String("key", "", "`file` with at least 32 random bytes, the same for all sites that share their counts")
 	startup.Proxy(flags, &o.source)
 	servers := startup.Memcached(flags)
 	if err := startup.Parse(flags, args, stderr); err != nil {
@@ -85,9 +97,25 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	case !loopback(o.operator):
 		return nil, fmt.Errorf("-operator is %s, want a loopback address", o.operator)
 	}
+	o.url = cmp.Or(strings.TrimSuffix(o.url, "/"), map[bool]string{false: "http", true: "https"}[o.https]+"://"+o.listen)
 	var err error
+	if o.key, err = readKey(*file); err != nil {
+		return nil, fmt.Errorf("-key: %w", err)
+	}
 	o.client, o.close, err = servers.Client()
 	return o, err
+}
+
+// readKey returns the key in file, or a random one if there is no file.
+func readKey(file string) ([]byte, error) {
+	if file == "" {
+		return []byte(rand.Text() + rand.Text()), nil
+	}
+	key, err := os.ReadFile(file)
+	if err == nil && len(key) < 32 {
+		err = fmt.Errorf("%s has %d bytes, want at least 32", file, len(key))
+	}
+	return key, err
 }
 
 // loopback reports whether only this machine can reach hostport.
@@ -112,7 +140,7 @@ func (o *options) limits() *throttler.Throttler {
 func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 	limits := o.limits()
 	logger := log.New(stderr, "login: ", log.LstdFlags)
-	visitors, operators := pages(limits, o, logger)
+	visitors, operators, _ := pages(limits, o, logger)
 
 	public, err := net.Listen("tcp", o.listen)
 	if err != nil {
@@ -149,18 +177,23 @@ func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 	return err
 }
 
-// pages returns the site and the operator's page, over limits.
-func pages(limits *throttler.Throttler, o *options, logger *log.Logger) (visitors, operators http.Handler) {
+// pages returns the site and the operator's page, over limits, and the mails that
+// both know.
+func pages(limits *throttler.Throttler, o *options, logger *log.Logger) (visitors, operators http.Handler, m *mails) {
 	counts, blocked := tally.New(), newBlocked()
 	limits.Observe = func(_ context.Context, rule throttler.Rule, d throttler.Decision) {
-		blocked.observe(rule, d)
+		if rule.Identifier == login.DefaultIdentifier { // not a mail
+			blocked.observe(rule, d)
+		}
 		if d.Err != nil {
 			logger.Print(d.Err)
 		}
 	}
 	guard := login.New(limits)
+	guard.NameLong.Max = 100 // failures in a year; then the mail is the only way in for strangers
 	guard.Observe = counts.ObserveLogin
-	visitors = newSite(guard, o, logger)
-	operators = newOperator(limits, guard, counts, blocked, logger)
-	return visitors, operators
+	m = newMails(limits, o, logger)
+	visitors = newSite(guard, o, m, logger)
+	operators = newOperator(limits, guard, counts, blocked, m, logger)
+	return visitors, operators, m
 }

@@ -27,12 +27,15 @@ type operator struct {
 	log     *log.Logger
 }
 
-func newOperator(limits *throttler.Throttler, guard *login.Guard, counts *tally.Tally, b *blocked, logger *log.Logger) http.Handler {
+func newOperator(limits *throttler.Throttler, guard *login.Guard, counts *tally.Tally, b *blocked, m *mails, logger *log.Logger) http.Handler {
 	o := &operator{limits, guard, b, logger}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", o.page)
 	mux.HandleFunc("POST /lift", o.lift)
 	mux.HandleFunc("POST /help", o.help)
+	mux.HandleFunc("GET /mails", func(w http.ResponseWriter, r *http.Request) {
+		render(w, logger, http.StatusOK, "mails.html", m.last())
+	})
 	mux.Handle("GET /static/{file}", http.FileServerFS(static))
 	pages := secured(mux, false)
 	return local(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

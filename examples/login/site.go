@@ -11,6 +11,7 @@ import (
 	"log"
 	"math"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -36,8 +37,6 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 
 const (
 	sessionCookie = "session"
-	deviceCookie  = "device"
-	deviceKnown   = 365 * 24 * time.Hour
 	maxForm       = 8 << 10 // bytes of a form
 )
 
@@ -48,16 +47,20 @@ type site struct {
 	accounts *accounts
 	sessions *sessions
 	cookies  jar
+	devices  devices
+	mails    *mails
 	log      *log.Logger
 }
 
-func newSite(guard *login.Guard, o *options, logger *log.Logger) http.Handler {
+func newSite(guard *login.Guard, o *options, m *mails, logger *log.Logger) http.Handler {
 	s := &site{
 		guard:    guard,
 		source:   o.source,
 		accounts: demonstration(),
 		sessions: new(sessions),
 		cookies:  jar{o.https},
+		devices:  devices{jar{o.https}, o.key},
+		mails:    m,
 		log:      logger,
 	}
 	mux := http.NewServeMux()
@@ -66,6 +69,8 @@ func newSite(guard *login.Guard, o *options, logger *log.Logger) http.Handler {
 	mux.HandleFunc("POST /login", s.logIn)
 	mux.HandleFunc("POST /logout", s.logOut)
 	mux.HandleFunc("POST /forget", s.forget)
+	mux.HandleFunc("GET /let-in", s.askToLetIn)
+	mux.HandleFunc("POST /let-in", s.letIn)
 	mux.Handle("GET /static/{file}", http.FileServerFS(static))
 	return secured(mux, o.https)
 }
@@ -96,10 +101,11 @@ type loginPage struct {
 	Name    string // as it was typed
 	Wrong   bool   // the name or the password
 	Blocked bool
-	Retry   time.Duration // if Blocked
+	Retry   time.Duration // if Blocked; 0: waiting is of no use
 	Bye     bool          // the visitor has just signed out
+	LetIn   bool          // or has used the link in a mail
 
-	Forgotten bool // and their browser is no longer known
+	Forgotten bool // their browser is no longer known
 }
 
 func (s *site) home(w http.ResponseWriter, r *http.Request) {
@@ -107,6 +113,13 @@ func (s *site) home(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		http.Redirect(w, r, "/login", http.StatusSeeOther)
 		return
+	}
+	// The browser has the cookie of the last login, so the one before is of no more
+	// use to whoever has copied it.
+	if counted := spelling(name); s.devices.has(r, counted) {
+		if err := s.guard.ConfirmDevice(r.Context(), counted, s.devices.of(r, counted)); err != nil {
+			s.log.Print(err) // it is confirmed when the page is next asked for
+		}
 	}
 	render(w, s.log, http.StatusOK, "home.html", name)
 }
@@ -116,23 +129,13 @@ func (s *site) form(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 		return
 	}
-	s.keep(w, r, s.devices(r))
-	query := r.URL.Query()
-	render(w, s.log, http.StatusOK, "login.html", loginPage{Bye: query.Has("bye"), Forgotten: query.Has("forgotten")})
-}
-
-// devices returns the devices in the visitor's cookie.
-func (s *site) devices(r *http.Request) devices {
-	return parseDevices(s.cookies.get(r, deviceCookie))
-}
-
-// keep stores d in the visitor's cookie, which lasts through logins and
-// logouts. It leaves a cookie that is d already: the answer to an older request
-// must not set a replaced device back.
-func (s *site) keep(w http.ResponseWriter, r *http.Request, d devices) {
-	if s.cookies.get(r, deviceCookie) != d.String() {
-		s.cookies.set(w, deviceCookie, d.String(), deviceKnown)
+	if !isToken(s.cookies.get(r, browserCookie)) {
+		s.cookies.set(w, browserCookie, rand.Text(), deviceKnown)
 	}
+	query := r.URL.Query()
+	render(w, s.log, http.StatusOK, "login.html", loginPage{
+		Bye: query.Has("bye"), Forgotten: query.Has("forgotten"), LetIn: query.Has("let-in"),
+	})
 }
 
 func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
@@ -141,9 +144,9 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "The form cannot be read.", http.StatusBadRequest)
 		return
 	}
-	ctx, name, known := r.Context(), r.PostForm.Get("name"), s.devices(r)
+	ctx, name, addr := r.Context(), r.PostForm.Get("name"), s.source.Addr(r)
 	counted := spelling(name)
-	attempt, err := s.guard.BeginDevice(ctx, counted, s.source.Addr(r), known.of(counted))
+	attempt, err := s.guard.BeginDevice(ctx, counted, addr, s.devices.of(r, counted))
 	if errors.Is(err, login.ErrNameTooLong) {
 		s.wrong(w, "")
 		return
@@ -153,8 +156,9 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if attempt.Decision.Status == throttler.Blocked {
-		s.keep(w, r, known)
-		s.tooMany(w, name, attempt.Decision.RetryAfter)
+		owner, exists := s.accounts.find(counted)
+		s.mails.tell(ctx, counted, owner, exists, addr)
+		s.tooMany(w, name, attempt)
 		return
 	}
 	account, right, err := s.accounts.verify(ctx, name, r.PostForm.Get("password"))
@@ -169,7 +173,6 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 		if err := attempt.Fail(ctx); err != nil {
 			s.log.Print(err) // the failure counts all the same
 		}
-		s.keep(w, r, known)
 		s.wrong(w, name)
 		return
 	}
@@ -177,7 +180,7 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 	if err := attempt.SucceedDevice(ctx, device); err != nil {
 		s.log.Print(err) // hits that stay expire
 	}
-	s.keep(w, r, known.with(counted, device))
+	s.devices.set(w, r, counted, device)
 	s.sessions.end(s.cookies.get(r, sessionCookie))
 	s.cookies.set(w, sessionCookie, s.sessions.start(account.name), sessionLength)
 	http.Redirect(w, r, "/", http.StatusSeeOther)
@@ -200,9 +203,50 @@ func (s *site) wrong(w http.ResponseWriter, name string) {
 }
 
 // tooMany answers a blocked attempt. The password was not looked at.
-func (s *site) tooMany(w http.ResponseWriter, name string, retry time.Duration) {
-	w.Header().Set("Retry-After", strconv.Itoa(wholeSeconds(retry)))
-	render(w, s.log, http.StatusTooManyRequests, "login.html", loginPage{Name: name, Blocked: true, Retry: retry})
+func (s *site) tooMany(w http.ResponseWriter, name string, blocked *login.Attempt) {
+	page := loginPage{Name: name, Blocked: true}
+	if !blocked.SecondStep {
+		page.Retry = blocked.Decision.RetryAfter
+		w.Header().Set("Retry-After", strconv.Itoa(wholeSeconds(page.Retry)))
+	}
+	render(w, s.log, http.StatusTooManyRequests, "login.html", page)
+}
+
+// askToLetIn shows the page of the link in a mail. It changes nothing: programs
+// that look through mails open links too.
+func (s *site) askToLetIn(w http.ResponseWriter, r *http.Request) {
+	token := r.URL.Query().Get("token")
+	if _, _, err := s.mails.links.read(token); err != nil {
+		render(w, s.log, http.StatusGone, "letin.html", "")
+		return
+	}
+	render(w, s.log, http.StatusOK, "letin.html", token)
+}
+
+// letIn makes a name known here, to somebody who has got its mail. They still need
+// its password.
+func (s *site) letIn(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	ctx := r.Context()
+	err := s.mails.links.use(ctx, r.PostFormValue("token"), func(name string) error {
+		device := s.devices.of(r, name)
+		if !s.devices.has(r, name) {
+			device = rand.Text() // no name is ever known by the token of a browser
+		}
+		err := errors.Join(s.guard.Recognize(ctx, name, s.source.Addr(r), device), s.guard.Lift(ctx, name, netip.Addr{}))
+		if err == nil {
+			s.devices.set(w, r, name, device)
+		}
+		return err
+	})
+	switch {
+	case errors.Is(err, errLink):
+		render(w, s.log, http.StatusGone, "letin.html", "")
+	case err != nil:
+		s.fail(w, err)
+	default:
+		http.Redirect(w, r, "/login?let-in", http.StatusSeeOther)
+	}
 }
 
 // fail answers a login that could not be decided.
@@ -231,12 +275,12 @@ func (s *site) forget(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "/login", http.StatusSeeOther)
 		return
 	}
-	counted, known := spelling(name), s.devices(r)
-	if err := s.guard.Forget(r.Context(), counted, known.of(counted)); err != nil {
+	counted := spelling(name)
+	if err := s.guard.Forget(r.Context(), counted, s.devices.of(r, counted)); err != nil {
 		s.fail(w, err)
 		return
 	}
-	s.keep(w, r, known.without(counted))
+	s.devices.forget(w, counted)
 	s.endSession(w, r)
 	http.Redirect(w, r, "/login?forgotten", http.StatusSeeOther)
 }
