@@ -23,7 +23,7 @@ func Example_handler() {
 	source := httpthrottle.Source{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Header: "X-Forwarded-For"}
 
 	handler := func(w http.ResponseWriter, r *http.Request) {
-		ctx, name := r.Context(), r.PostFormValue("name")
+		ctx, name := r.Context(), login.Normalize(r.PostFormValue("name")) // one spelling of each account
 		attempt, err := guard.Begin(ctx, name, source.Addr(r))
 		if err != nil { // the name is too long, or the client has gone
 			http.Error(w, "Wrong name or password.", http.StatusForbidden)
@@ -44,7 +44,7 @@ func Example_handler() {
 	}
 
 	for _, password := range []string{"1", "2", "3", "4", "5", "6"} {
-		form := url.Values{"name": {"alice"}, "password": {password}}
+		form := url.Values{"name": {" ALICE"}, "password": {password}}
 		r := httptest.NewRequest("POST", "/login", strings.NewReader(form.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		w := httptest.NewRecorder()
