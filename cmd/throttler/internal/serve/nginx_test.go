@@ -60,6 +60,27 @@ func TestNginxCountsARequestOnceThatItRedirectsInternally(t *testing.T) {
 	assert.Equal(t, []int{200, 200, 429, 429}, statuses(t, client, 4, site+"/page/"))
 }
 
+func TestNginxTellsWhatIsLeftAfterAnInternalRedirectToo(t *testing.T) {
+	s := start(t, limits)
+	conf, err := os.ReadFile("../../proxies/nginx.conf")
+	require.NoError(t, err)
+	_, lines, _ := strings.Cut(string(conf), "location / {")
+	lines, _, _ = strings.Cut(lines, "proxy_pass")
+	site := nginxWith(t, s.listen, application(t), "", fmt.Sprintf("location ~ ^/page/[ab]$ { root %s; try_files /none /page/other; %s }", t.TempDir(), lines))
+	client := clientAt(t, "127.0.0.2")
+	for i, path := range []string{"/page/a", "/page/1", "/page/b"} {
+		answer, _ := request(t, client, "GET", site+path, "")
+		require.Equal(t, 200, answer.StatusCode)
+		assert.Equal(t, []string{`"address";q=3;w=3600`}, answer.Header.Values("RateLimit-Policy"), path)
+		require.Len(t, answer.Header.Values("RateLimit"), 1)
+		assert.Contains(t, answer.Header.Get("RateLimit"), fmt.Sprintf(`"address";r=%d;t=`, 2-i), path)
+	}
+	answer, _ := request(t, client, "GET", site+"/page/a", "")
+	assert.Equal(t, 429, answer.StatusCode)
+	assert.Contains(t, answer.Header.Get("RateLimit"), `"address";r=0;t=`)
+	assert.NotEmpty(t, answer.Header.Get("Retry-After"))
+}
+
 func TestNginxAnswersAFieldThatHTTPDoesNotAllow(t *testing.T) {
 	site := nginxWith(t, start(t, limits).listen, application(t), "", "")
 	answer, _ := raw(t, "127.0.0.2", site, "GET /page/1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-A: a\x01b\r\n\r\n")
