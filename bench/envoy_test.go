@@ -160,11 +160,6 @@ func TestThrottlerAnswersEnvoyAsRatelimitDoes(t *testing.T) {
 	}
 }
 
-// asItem returns a file of envoyproxy/ratelimit as an item of a rule file.
-func asItem(file string) string {
-	return "envoy:\n  - " + strings.ReplaceAll(strings.TrimSpace(file), "\n", "\n    ") + "\n"
-}
-
 func answersAlike(t *testing.T, kind string, ours pb.RateLimitServiceClient, theirs *ratelimit) {
 	for name, sequence := range questions {
 		t.Run(kind+"/"+name, func(t *testing.T) {

@@ -86,6 +86,8 @@ type options struct {
 	svg     string
 	page    string
 	scale   bool
+
+	services bool
 }
 
 func parse(args []string, messages io.Writer) (o options, err error) {
@@ -99,6 +101,7 @@ func parse(args []string, messages io.Writer) (o options, err error) {
 	flags.StringVar(&o.svg, "svg", "", "write a picture to this file")
 	flags.StringVar(&o.page, "page", "", "write the tables into this Markdown file too, in place of those of an earlier run")
 	flags.BoolVar(&o.scale, "scale", false, "instead, have 16 processes share 4 servers, of which one is lost and one is added: about 20 seconds")
+	flags.BoolVar(&o.services, "services", false, "instead, measure whole services for Envoy, with 1 s for each in a round, or -slice if that is longer")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -126,6 +129,9 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 	}
 	if o.scale {
 		return runScale(ctx, 16, 3*time.Second, out)
+	}
+	if o.services {
+		return runServices(ctx, o.rounds, max(o.slice, time.Second), out)
 	}
 	if o.page != "" {
 		if _, err := os.Stat(o.page); err != nil {

@@ -11,3 +11,6 @@ func endWithParent() *syscall.SysProcAttr { return nil }
 
 // processTime returns 0: the time is unknown on this system.
 func processTime() time.Duration { return 0 }
+
+// processTimeOf is not known here.
+func processTimeOf(int) (time.Duration, error) { return 0, nil }
