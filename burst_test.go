@@ -11,7 +11,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
-	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -26,10 +25,7 @@ func overBoth(t *testing.T, test func(t *testing.T, th *throttler.Throttler, dow
 	t.Helper()
 	server := memcachedtest.Process(t)
 	t.Run("pool", func(t *testing.T) {
-		p, err := pool.New(server.Addr)
-		require.NoError(t, err)
-		t.Cleanup(func() { p.Close() })
-		p.Timeout, p.QueueTimeout = 20*time.Second, 20*time.Second
+		p := patientPool(t, server.Addr)
 		var everDown atomic.Bool
 		p.StateChanged = func(string, bool, error) { everDown.Store(true) }
 		th := throttler.New(p)
@@ -78,6 +74,11 @@ func TestAHotValueDoesNotStarveAnother(t *testing.T) {
 		var admitted atomic.Int64
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
+		end := sync.OnceFunc(func() {
+			close(stop)
+			wg.Wait()
+		})
+		defer end()
 		for range 1000 {
 			wg.Go(func() {
 				for {
@@ -96,8 +97,7 @@ func TestAHotValueDoesNotStarveAnother(t *testing.T) {
 		for range 5 {
 			limited(t, th)
 		}
-		close(stop)
-		wg.Wait()
+		end()
 		require.EqualValues(t, 20, admitted.Load())
 		require.False(t, down())
 	})

@@ -540,11 +540,21 @@ func (s *staged) Exchange(ctx context.Context, xs ...throttler.Exchange) {
 
 func onStage(t *testing.T, server *memcachedtest.Server) *staged {
 	t.Helper()
-	p, err := pool.New(server.Addr)
+	return &staged{Pool: patientPool(t, server.Addr)}
+}
+
+// patientPool returns a pool whose timeouts no busy machine reaches.
+func patientPool(t *testing.T, addr string) *pool.Pool {
+	t.Helper()
+	p, err := pool.New(addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { p.Close() })
+	bePatient(p)
+	return p
+}
+
+func bePatient(p *pool.Pool) {
 	p.Timeout, p.DialTimeout, p.QueueTimeout = 20*time.Second, 20*time.Second, 20*time.Second
-	return &staged{Pool: p}
 }
 
 // A client of a server that hangs, as gomemcache is: each operation ends after the

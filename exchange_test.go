@@ -12,7 +12,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
-	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -327,11 +326,7 @@ func TestCallersOfOneValueShareRoundTrips(t *testing.T) {
 
 func TestCallersOfOneValueShareRoundTripsToADistantServer(t *testing.T) {
 	t.Parallel()
-	p, err := pool.New(distant(t, memcachedtest.Any(t).Addr))
-	require.NoError(t, err)
-	defer p.Close()
-	p.Timeout, p.DialTimeout, p.QueueTimeout = 20*time.Second, 20*time.Second, 20*time.Second
-	th := throttler.New(p)
+	th := throttler.New(patientPool(t, distant(t, memcachedtest.Any(t).Addr)))
 	admitted, took := share(t, th)
 	require.EqualValues(t, manyOfOne, admitted)
 	require.LessOrEqual(t, th.Stats().Exchanges, uint64(40))

@@ -28,10 +28,7 @@ import (
 // yet.
 func onWire(t *testing.T, server *memcachedtest.Server) (*pool.Pool, *memcachedtest.Wire) {
 	t.Helper()
-	p, err := pool.New(server.Addr)
-	require.NoError(t, err)
-	t.Cleanup(func() { p.Close() })
-	p.Timeout, p.DialTimeout = 20*time.Second, 20*time.Second // whatever the machine is at
+	p := patientPool(t, server.Addr)
 	p.BreakerFailures = 1_000_000
 	w := &memcachedtest.Wire{Next: func() memcachedtest.Fault { return memcachedtest.NoFault }}
 	p.DialContext = w.DialContext
@@ -292,12 +289,10 @@ func TestAServerThatTalksNonsenseIsFailedOpenOver(t *testing.T) {
 			io.WriteString(conn, *answer.Load())
 		}
 	})
-	p, err := pool.New(addr)
-	require.NoError(t, err)
-	defer p.Close()
+	p := patientPool(t, addr)
 	plain := memcache.New(addr)
 	defer plain.Close()
-	p.Timeout, plain.Timeout = 20*time.Second, 20*time.Second
+	plain.Timeout = 20 * time.Second
 	p.BreakerFailures = 1_000_000
 	for _, text := range nonsense {
 		answer.Store(&text)

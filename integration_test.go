@@ -108,7 +108,7 @@ func (j job) client() (client throttler.Client, end func() error) {
 		if err != nil {
 			panic(err)
 		}
-		p.Timeout, p.QueueTimeout = 20*time.Second, 20*time.Second
+		bePatient(p)
 		return p, p.Close
 	}
 	c := memcache.New(j.Addr)
