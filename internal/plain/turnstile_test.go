@@ -54,6 +54,33 @@ func TestACallerWaitsForTheLimitAtMost(t *testing.T) {
 	})
 }
 
+// Whichever comes first, no place is lost: a caller that is told to give up has none.
+func TestATurnThatComesAsACallerGivesUpIsNotLost(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			ts := turnstile{places: 1, limit: time.Second}
+			require.NoError(t, ts.enter())
+			time.AfterFunc(ts.limit, ts.vacate)
+			if ts.enter() == nil {
+				ts.vacate()
+			}
+			time.Sleep(1)
+			require.Zero(t, ts.underWay)
+			require.Zero(t, ts.waiting.Len())
+		})
+	}
+}
+
+func TestAServerThatRefusesAConnectionHasNotAnswered(t *testing.T) {
+	ts := turnstile{places: 1, limit: time.Second}
+	for err, answers := range map[error]uint64{errTooMany: 0, exchange.ErrOverloaded: 0, exchange.ErrUnavailable: 0, errStray: 1} {
+		before := ts.answered()
+		require.NoError(t, ts.enter())
+		ts.leave(err)
+		require.Equal(t, before+answers, ts.answered(), "%v", err)
+	}
+}
+
 // Callers that came before the last answer go on waiting: the server may be well.
 func TestAServerThatDoesNotAnswerTurnsAwayCallersThatCameSinceItsLastAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
