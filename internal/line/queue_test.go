@@ -147,6 +147,88 @@ func TestADeadlineBeforeTheTurnIsAnErrorAtOnce(t *testing.T) {
 	})
 }
 
+// A call that was blocked, and told to come back at once, would otherwise never sleep.
+func TestARefusalWithoutATimeIsSleptOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		w := arrive(t, &q, full(0), window("a", 1, 1))
+		require.Equal(t, time.Millisecond, nap(t, &q, w))
+	})
+}
+
+func TestWhoLeavesTakesItsHitsOutOfTheLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		first := arrive(t, &q, full(10*time.Second), window("a", 2, 2))
+		nap(t, &q, first)
+		second := arrive(t, &q, full(10*time.Second), window("a", 2, 2))
+		nap(t, &q, second)
+		q.Leave(second)
+		newcomer := q.Arrive([]line.Want{window("a", 2, 2)}, false, false)
+		closed, _ := q.Outlook(newcomer)
+		require.Equal(t, []time.Duration{70 * time.Second}, closed, "a TTL after the first")
+	})
+}
+
+func TestTheFirstRecordThatOpensDecidesWhetherADeadlineIsTooEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		w := q.Arrive([]line.Want{window("a", 1, 1), window("b", 1, 1)}, true, false)
+		require.Zero(t, nap(t, &q, w))
+		require.False(t, q.Report(w, false, []line.Seen{full(time.Minute), full(3 * time.Second)}))
+		for deadline, early := range map[time.Duration]bool{2 * time.Second: true, 10 * time.Second: false} {
+			ctx, cancel := context.WithTimeout(t.Context(), deadline)
+			_, err := q.Next(ctx, w)
+			require.Equal(t, early, err != nil, "%v: %v", deadline, err)
+			cancel()
+		}
+	})
+}
+
+// The opening of a line is when a larger call behind it fits. A smaller one asks at its turn.
+func TestTheOpeningOfALargerCallHoldsUpNoSmallerOneBeforeIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		small := q.Arrive([]line.Want{window("a", 5, 1), window("b", 5, 1)}, false, false)
+		require.Zero(t, nap(t, &q, small))
+		require.False(t, q.Report(small, false, []line.Seen{{Remaining: 2}, full(10 * time.Second)}))
+		require.Equal(t, 10*time.Second, nap(t, &q, small))
+		large := arrive(t, &q, full(50*time.Second), window("a", 5, 3))
+		require.Equal(t, 50*time.Second, nap(t, &q, large))
+		time.Sleep(10 * time.Second)
+		require.Zero(t, nap(t, &q, small))
+	})
+}
+
+func TestARecordThatMayOpenSoonerIsLookedAtSooner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		sooner := window("a", 1, 1)
+		sooner.Sooner = true
+		w := arrive(t, &q, full(time.Hour), sooner)
+		require.Equal(t, time.Second, nap(t, &q, w))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := q.Next(ctx, w)
+		require.NoError(t, err, "the deadline may be late enough")
+	})
+}
+
+func TestAWaitOfCenturiesIsAfterAnyDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		want := window("a", 1, 1)
+		want.TTL = 200 * 365 * 24 * time.Hour
+		for range 2 {
+			nap(t, &q, arrive(t, &q, full(time.Second), want))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		_, err := q.Next(ctx, arrive(t, &q, full(time.Second), want))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
 func TestALineIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q line.Queue

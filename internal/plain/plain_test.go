@@ -121,3 +121,23 @@ func TestAWriteWhoseAnswerWasLostIsFoundOut(t *testing.T) {
 		})
 	}
 }
+
+// One that was read by itself, and given up, is not read a second time.
+func TestAServerThatRefusesEveryConnectionIsGivenUpOnce(t *testing.T) {
+	inTime(t, func(t *testing.T, c *client, x *Exchanger) {
+		c.getMulti = func([]string) (map[string]*memcache.Item, error) {
+			time.Sleep(time.Hour)
+			return nil, errTooMany
+		}
+		c.get = func(string) (*memcache.Item, error) { return nil, errTooMany }
+		a, b := &write{key: "a"}, &write{key: "b"}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		begin := time.Now()
+		x.Exchange(ctx, a, b)
+		require.Equal(t, hedge+time.Second, time.Since(begin))
+		require.ErrorIs(t, a.result.Err, exchange.ErrUnavailable)
+		require.ErrorIs(t, b.result.Err, exchange.ErrUnavailable)
+		time.Sleep(time.Hour) // until the client gives up
+	})
+}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -113,6 +114,7 @@ func TestOnlyWhatSaysThatAServerIsAwayIsUnavailable(t *testing.T) {
 		errStray:                                 false,
 		exchange.ErrUnavailable:                  true,
 		timeout{}:                                true,
+		&memcache.ConnectTimeoutError{}:          true,
 	} {
 		require.Equal(t, want, errors.Is(Classified(err), exchange.ErrUnavailable), err)
 		require.ErrorIs(t, Classified(err), err)
