@@ -108,7 +108,9 @@ func (a *api) peek(ctx context.Context, c *call) (*decision, error) {
 		return nil, err
 	}
 	for i := range d.Outcomes {
-		d.Outcomes[i].Remaining += d.Outcomes[i].Cost // Peek tells what the call would leave
+		if o := &d.Outcomes[i]; !o.Blocked && o.Err == nil { // Peek tells what the call would leave
+			o.Remaining, o.RetryAfter = o.Remaining+o.Cost, 0
+		}
 	}
 	return describe(d), nil
 }

@@ -212,3 +212,16 @@ func decodes(t *testing.T, w *httptest.ResponseRecorder, into any) bool {
 func withSecret(secret string) func(*api.Options) {
 	return func(o *api.Options) { o.Secret = secret }
 }
+
+func TestALookTellsWhatIsLeftWithoutItsCall(t *testing.T) {
+	r := newReplica(t, memstore.New(), rules)
+	for left := 3; left > 0; left-- {
+		seen := r.ask(t, "/v1/peek", mail("a", "203.0.113.7")).outcome(0)
+		assert.EqualValues(t, left, seen["remaining"])
+		assert.EqualValues(t, 0, seen["retry_after"], "it takes one now")
+		r.ask(t, "/v1/authorize", mail("a", "203.0.113.7"))
+	}
+	seen := r.ask(t, "/v1/peek", mail("a", "203.0.113.7")).outcome(0)
+	assert.EqualValues(t, 0, seen["remaining"])
+	assert.Greater(t, seen["retry_after"], 500.0)
+}
