@@ -1,6 +1,7 @@
 package rulefile
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -110,6 +111,35 @@ func (r *Rule) Lease() (shortest time.Duration) {
 		}
 	}
 	return shortest
+}
+
+// banOf returns the length of the first ban of a condition, and how long its hits count,
+// at most. The ban is 0 if there is none.
+func (r *Rule) banOf(i int) (ban, counted time.Duration) {
+	c := &r.conditions[i]
+	if ban = cmp.Or(c.Lockout, r.template.Lockout); c.Algorithm == throttler.InFlight || ban < 0 {
+		return 0, 0
+	}
+	switch {
+	case c.Algorithm != throttler.Calendar:
+		return ban, c.TTL
+	case c.Period.Unit == throttler.Week:
+		return ban, 7 * day
+	case c.Period.Unit == throttler.Month:
+		return ban, 31 * day
+	}
+	return ban, day
+}
+
+// inUnits returns a duration as a file has it: 1h, 10m, 1m30s.
+func inUnits(d time.Duration) string {
+	text := d.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-2]
+		}
+	}
+	return text
 }
 
 // Shadow reports whether r lets every request pass.

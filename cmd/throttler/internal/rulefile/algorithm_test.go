@@ -64,3 +64,30 @@ func TestMistakesInAnAlgorithmAreTold(t *testing.T) {
 	_, err = rulefile.Parse("rules.yaml", []byte("rules: [{name: a, for: {path: [/a]}, either: [{name: x, value: x, max: 1, lease: 1m, algorithm: in-flight}]}]"))
 	assert.EqualError(t, err, "rules.yaml:1:97: a proxy does not tell when a request has ended: add for: {api: true} to the rule, for programs that acquire and release")
 }
+
+func TestABanThatEndsBeforeTheHitsIsWarnedOf(t *testing.T) {
+	for source, want := range map[string]string{
+		"{max: 5, per: 1m}], lockout: 1m":                                        "",
+		"{max: 5, per: 1m}], lockout: 10m, growth: 2":                            "",
+		"{max: 5, per: 1m}]":                                                     "",
+		"{max: 5, per: 1d, lockout: none}], lockout: 1h":                         "",
+		"{max: 5, per: month, algorithm: calendar}], lockout: 31d":               "",
+		"{max: 5, per: 1d}], lockout: 1h30m":                                     "a ban of 1h30m ends before",
+		"{max: 5, per: 1d, algorithm: bucket, lockout: 10m}], lockout: 2d":       "a ban of 10m ends before",
+		"{max: 5, per: day, algorithm: calendar}], lockout: 1h":                  "a ban of 1h ends before",
+		"{max: 5, per: week, algorithm: calendar}], lockout: 6d":                 "a ban of 144h ends before",
+		"{max: 10000, per: month, algorithm: calendar, anchor: 3}], lockout: 1s": "more than 10000 pass",
+	} {
+		source = "rules: [{name: a, either: [" + strings.Replace(source, "{", `{name: x, value: "{user}", `, 1) + "}]"
+		file := parse(t, source)
+		if want == "" {
+			assert.Empty(t, file.Warnings, source)
+			continue
+		}
+		require.Len(t, file.Warnings, 1, source)
+		assert.Contains(t, file.Warnings[0].Message, want)
+		assert.Equal(t, 1, file.Warnings[0].Line)
+	}
+	flying := parse(t, `rules: [{name: a, for: {api: true}, either: [{name: x, value: "{user}", max: 5, algorithm: in-flight, lease: 1m}], lockout: 1s}]`)
+	assert.Empty(t, flying.Warnings, "it is never banned")
+}

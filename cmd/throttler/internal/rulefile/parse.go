@@ -95,9 +95,14 @@ func Parse(name string, source []byte) (*File, error) {
 func (p *parsing) warn(file *File) {
 	for i, r := range file.Rules {
 		for j := range r.conditions {
+			path := at(at("$.rules", i)+r.kind(), j)
 			if r.selector.isZero() && r.conditions[j].value.isConstant() {
-				p.problem(at(at("$.rules", i)+r.kind(), j)+".value", "counts the requests of all clients together, also those that come through a proxy: "+
+				p.problem(path+".value", "counts the requests of all clients together, also those that come through a proxy: "+
 					"add for: {api: true} to the rule if only programs ask, over JSON, or for: {path: [/**]} if the limit is for the whole site")
+			}
+			if ban, counted := r.banOf(j); ban > 0 && ban < counted {
+				p.problem(path+".per", "a ban of %s ends before what was counted, and then counting starts anew: "+
+					"more than %d pass. Make lockout as long as per, or lockout: none for this condition", inUnits(ban), r.conditions[j].Max)
 			}
 		}
 	}
