@@ -44,7 +44,7 @@ func TestThePagesConfigurationsRunAsTheyStand(t *testing.T) {
 	for _, page := range []string{"nginx", "caddy", "haproxy"} {
 		assert.Contains(t, output, page+".md: 200 200 200 429\n")
 	}
-	for _, rules := range []string{"rules.md 1", "envoy.md 2", "envoy.md 3", "json.md 1"} {
+	for _, rules := range []string{"rules.md 1", "rules.md 2", "envoy.md 2", "envoy.md 3", "json.md 1"} {
 		assert.Contains(t, output, rules+": rules.yaml: ok\n")
 	}
 	assert.Contains(t, output, `json.md: "status":"authorized"`)
