@@ -229,7 +229,7 @@ func (a *answer) tell(l *limit, d *throttler.Decision) {
 	}
 	o, c := &d.Outcomes[at], &conditions[at]
 	blocked := d.Status == throttler.Blocked
-	if !blocked && a.status.CurrentLimit != nil && uint32(o.Remaining) >= a.status.LimitRemaining {
+	if !blocked && a.status.CurrentLimit != nil && atMost32(o.Remaining) >= a.status.LimitRemaining {
 		return // an earlier rule leaves less
 	}
 	reset := o.ResetAfter
@@ -238,11 +238,14 @@ func (a *answer) tell(l *limit, d *throttler.Decision) {
 		a.retryAfter, a.rule, reset = d.RetryAfter, l.rule.Identifier, d.RetryAfter
 	}
 	a.status.CurrentLimit = &rls.RateLimitResponse_RateLimit{
-		Name: l.nameOf(c), RequestsPerUnit: uint32(c.Max), Unit: unit(c.TTL),
+		Name: l.nameOf(c), RequestsPerUnit: atMost32(c.Max), Unit: unit(c),
 	}
-	a.status.LimitRemaining = uint32(o.Remaining)
+	a.status.LimitRemaining = atMost32(o.Remaining)
 	a.status.DurationUntilReset = durationOf(reset)
 }
+
+// atMost32 returns n as the protocol has it: no more than it can say.
+func atMost32(n int) uint32 { return uint32(min(max(n, 0), math.MaxUint32)) }
 
 // tighter reports whether a has less left than b.
 func tighter(a, b *throttler.Outcome) bool {

@@ -3,6 +3,7 @@ package envoy
 import (
 	"time"
 
+	"github.com/adaptivethrottler/throttler"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
@@ -24,10 +25,19 @@ var units = map[rls.RateLimitResponse_RateLimit_Unit]time.Duration{
 // length returns the length of a unit, or 0 for an unknown one.
 func length(u rls.RateLimitResponse_RateLimit_Unit) time.Duration { return units[u] }
 
-// unit returns the unit of a length, or UNKNOWN.
-func unit(d time.Duration) rls.RateLimitResponse_RateLimit_Unit {
+// calendarUnits are the protocol's units of a calendar's periods.
+var calendarUnits = map[throttler.Unit]rls.RateLimitResponse_RateLimit_Unit{
+	throttler.Day: rls.RateLimitResponse_RateLimit_DAY, throttler.Week: rls.RateLimitResponse_RateLimit_WEEK,
+	throttler.Month: rls.RateLimitResponse_RateLimit_MONTH,
+}
+
+// unit returns the unit of a condition, or UNKNOWN.
+func unit(c *throttler.Condition) rls.RateLimitResponse_RateLimit_Unit {
+	if c.Algorithm == throttler.Calendar {
+		return calendarUnits[c.Period.Unit]
+	}
 	for u, length := range units {
-		if length == d {
+		if length == c.TTL {
 			return u
 		}
 	}

@@ -3,6 +3,7 @@ package serve_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -237,6 +238,35 @@ func TestNegativeHitsAreGivenBack(t *testing.T) {
 	none := back(2, "own", "y")
 	none.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 0, Unit: unit.RateLimitUnit_DAY}
 	assert.Equal(t, 0, left(0, 1, none))
+}
+
+func TestACalendarIsToldInTheProtocolsUnits(t *testing.T) {
+	e := newEdge(t, start(t, `
+rules:
+  - name: plan
+    for: {field: {key: "*"}}
+    either:
+      - {name: month, value: "{field:key}", max: 10000000000, per: month, algorithm: calendar, anchor: 15, zone: Europe/Berlin}
+  - name: day
+    for: {field: {key: "*"}}
+    either:
+      - {name: day, value: "{field:key}", max: 2, per: day, algorithm: calendar}
+`))
+	r := e.ask(1, descriptor("key", "a")).Statuses[0]
+	assert.Equal(t, rls.RateLimitResponse_RateLimit_DAY, r.CurrentLimit.Unit, "the tighter one")
+	assert.EqualValues(t, 1, r.LimitRemaining)
+	assert.LessOrEqual(t, r.DurationUntilReset.AsDuration(), 24*time.Hour)
+	e = newEdge(t, start(t, `
+rules:
+  - name: plan
+    for: {field: {key: "*"}}
+    either:
+      - {name: month, value: "{field:key}", max: 10000000000, per: month, algorithm: calendar}
+`))
+	r = e.ask(1, descriptor("key", "a")).Statuses[0]
+	assert.Equal(t, rls.RateLimitResponse_RateLimit_MONTH, r.CurrentLimit.Unit)
+	assert.EqualValues(t, math.MaxUint32, r.CurrentLimit.RequestsPerUnit, "more than the protocol can say")
+	assert.EqualValues(t, math.MaxUint32, r.LimitRemaining)
 }
 
 func TestAnyDescriptorOverItsLimitIsEnough(t *testing.T) {
