@@ -118,6 +118,15 @@ func TestAKeyOfAnotherTypeIsAnErrorOfItsOwn(t *testing.T) {
 	require.NoError(t, d.Outcomes[1].Err)
 	require.Equal(t, 1, d.Outcomes[1].Remaining)
 	require.Equal(t, "list", server.Command("TYPE", "test#ip#list"))
+
+	_, err = s.Get("test#ip#list")
+	require.ErrorContains(t, err, "set a prefix")
+	written, swapped := newSingle("test#ip#list", true), newSingle("test#ip#list", true)
+	swapped.item.CasID = 1
+	s.Exchange(context.Background(), written, swapped)
+	require.ErrorContains(t, (<-written.done).Err, "set a prefix")
+	require.False(t, (<-swapped.done).Stored)
+	require.Equal(t, "list", server.Command("TYPE", "test#ip#list"))
 }
 
 func TestAReplicaIsUnavailable(t *testing.T) {

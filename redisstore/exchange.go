@@ -9,11 +9,32 @@ import (
 // Exchange writes records and reads them back, each in one round trip, as
 // [exchange.Exchanger] says. On a Cluster it asks all nodes at once.
 func (s *Store) Exchange(ctx context.Context, xs ...exchange.Exchange) {
+	if len(xs) == 1 {
+		s.exchange(ctx, xs[0])
+		return
+	}
 	requests, refused := s.requests(xs)
 	for _, r := range refused {
 		r.done(exchange.Result{Conn: conn, Err: r.err})
 	}
-	s.do(ctx, requests)
+	if len(requests) > 0 {
+		s.do(ctx, newCall(requests), requests)
+	}
+}
+
+// exchange is Exchange for a single one.
+func (s *Store) exchange(ctx context.Context, x exchange.Exchange) {
+	c := s.newSingle()
+	r := &c.request
+	r.x, r.key = x, s.Prefix+x.Key()
+	if err := s.admit(r); err != nil {
+		s.release(c)
+		x.Done(exchange.Result{Conn: conn, Err: err})
+		return
+	}
+	if s.do(ctx, &c.call, c.list[:]) {
+		s.release(c)
+	}
 }
 
 // Start starts exchanges and returns without waiting for a server. Done is called on
@@ -61,24 +82,20 @@ func (s *Store) admit(r *request) error {
 	return r.node.admit()
 }
 
-// do makes requests and returns when all have ended, or ctx has. If only one node is to
-// be asked, and ctx cannot end, the caller may lead there.
-func (s *Store) do(ctx context.Context, requests []*request) {
-	if len(requests) == 0 {
-		return
-	}
-	c := newCall(requests)
-	own := ctx.Done() == nil
+// do makes the requests of c and returns when all have ended, or ctx has. It reports
+// which. If only one node is to be asked, and ctx cannot end, the caller may lead there.
+func (s *Store) do(ctx context.Context, c *call, requests []*request) (ended bool) {
+	all, own := len(requests), ctx.Done() == nil
 	byNode(requests, func(n *node, group []*request) {
 		switch lead := n.submit(group); {
 		case !lead:
-		case own && len(group) == len(requests):
+		case own && len(group) == all:
 			n.lead(c)
 		default:
 			go n.lead(nil)
 		}
 	})
-	c.wait(ctx)
+	return c.wait(ctx)
 }
 
 // byNode calls f for the requests of each node.

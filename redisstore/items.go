@@ -165,7 +165,8 @@ func (s *Store) Delete(key string) error {
 	if err := s.admit(r); err != nil {
 		return err
 	}
-	s.do(context.Background(), []*request{r})
+	requests := []*request{r}
+	s.do(context.Background(), newCall(requests), requests)
 	switch {
 	case o.result.Err != nil:
 		return o.result.Err

@@ -16,19 +16,27 @@ import (
 // while it carries out a script.
 const maxBundle = 128
 
+// A second bundle goes out while one is under way if so many requests wait: then the
+// server has work while this process deals with the answers. With fewer, they are better
+// off together.
+const (
+	maxUnderWay = 2
+	worthIt     = 16
+)
+
 // A node is one server, or one primary of a Cluster: the requests that wait for it, and
-// its breaker. One goroutine at a time leads: it sends what is queued and hands out the
-// answers. A lone caller leads by itself.
+// its breaker. A goroutine that leads sends what is queued and hands out the answers. A
+// lone caller leads by itself.
 type node struct {
 	store  *Store
 	name   string
 	client rueidis.Client // of a Cluster's node; nil: the store's
 	gone   chan struct{}  // closed when the node has left the Cluster
 
-	mu    sync.Mutex // guards what follows
-	queue []*request // first come, first served
-	led   bool       // a goroutine leads
-	sent  int        // of requests under way
+	mu      sync.Mutex // guards what follows
+	queue   []*request // first come, first served
+	leaders int        // goroutines that lead
+	sent    int        // requests under way
 
 	crowded atomic.Bool // several requests went out together when they last did
 
@@ -68,90 +76,106 @@ func (n *node) submit(requests []*request) (lead bool) {
 		r.queued = now
 	}
 	n.queue = append(n.queue, requests...)
-	if n.led {
+	return n.joinLocked()
+}
+
+// joinLocked reports whether one goroutine more is to lead, and counts it.
+func (n *node) joinLocked() bool {
+	if len(n.queue) == 0 || n.leaders == maxUnderWay || n.leaders > 0 && len(n.queue) < worthIt {
 		return false
 	}
-	n.led = true
+	n.leaders++
 	return true
 }
 
-// lead carries out what is queued until own has ended. Without own it does until
-// nothing is queued.
+// lead carries out what is queued until own has ended. Without own it does as long as
+// there is something for it to do.
 func (n *node) lead(own *call) {
-	for !own.over() {
-		if n.crowded.Load() {
-			runtime.Gosched() // callers that are about to ask come along
+	var b bundle
+	for n.next(&b, own) {
+		if len(b.late) > 0 {
+			n.end(b.late, errOverloaded)
 		}
-		bundle, late := n.next()
-		n.end(late, errOverloaded)
-		if len(bundle) > 0 {
-			n.crowded.Store(len(bundle) > 1)
-			n.carryOut(bundle)
-		} else if len(late) == 0 {
-			return
+		if len(b.requests) > 0 {
+			n.carryOut(b.requests)
 		}
 	}
-	n.leave()
 }
 
-// leave gives the lead up, to another goroutine if something is queued.
-func (n *node) leave() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.sent = 0
-	if len(n.queue) == 0 {
-		n.led = false
-		return
-	}
-	go n.lead(nil)
+// A bundle is what a goroutine that leads takes from the queue at a time. Its memory is
+// used again for the next one.
+type bundle struct {
+	requests []*request // to be sent
+	late     []*request // have waited for too long
 }
 
-// next takes the requests whose turn has come, and those that have waited for too long.
-// If there are none, the caller does not lead any more.
-func (n *node) next() (bundle, late []*request) {
+// next takes the next bundle, when the one before has ended. If it reports false, the
+// caller does not lead any more.
+func (n *node) next(b *bundle, own *call) bool {
+	if n.crowded.Load() && !own.over() {
+		runtime.Gosched() // callers that are about to ask come along
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.sent = 0
-	if len(n.queue) == 0 {
-		n.led = false
-		return nil, nil
+	n.sent -= len(b.requests)
+	n.leaders--
+	switch {
+	case own.over():
+		if n.joinLocked() {
+			go n.lead(nil)
+		}
+		return false
+	case !n.joinLocked():
+		return false
 	}
+	n.takeLocked(b)
+	if n.joinLocked() {
+		go n.lead(nil)
+	}
+	return true
+}
+
+// takeLocked fills b from the queue.
+func (n *node) takeLocked(b *bundle) {
 	oldest := time.Now().Add(-n.store.queueTimeout())
-	old := 0
-	for old < len(n.queue) && n.queue[old].queued.Before(oldest) {
-		old++
+	late := 0
+	for late < len(n.queue) && n.queue[late].queued.Before(oldest) {
+		late++
 	}
-	late = n.take(old)
-	bundle = n.take(min(len(n.queue), maxBundle))
-	n.sent = len(bundle)
-	return bundle, late
+	b.late = n.dequeueLocked(b.late, late)
+	count := len(n.queue)
+	if n.leaders == 1 && count >= 2*worthIt {
+		count = (count + 1) / 2 // the other half goes out at the same time
+	}
+	b.requests = n.dequeueLocked(b.requests, min(count, maxBundle))
+	n.sent += len(b.requests)
+	n.crowded.Store(len(b.requests) > 1)
 }
 
-// take takes the first of the queue. n.mu is held.
-func (n *node) take(count int) []*request {
-	if count == 0 {
-		return nil
-	}
-	if count == len(n.queue) {
-		taken := n.queue
-		n.queue = nil
-		return taken
-	}
-	taken := n.queue[:count:count]
-	n.queue = n.queue[count:]
+// dequeueLocked takes the first of the queue into the memory of taken.
+func (n *node) dequeueLocked(taken []*request, count int) []*request {
+	taken = append(taken[:0], n.queue[:count]...)
+	left := copy(n.queue, n.queue[count:])
+	clear(n.queue[left:])
+	n.queue = n.queue[:left]
 	return taken
 }
 
+// maxTries is how often a request is sent if connections are lost. Each bundle that is
+// under way has one, and all may be lost at once.
+const maxTries = 1 + maxUnderWay
+
 // carryOut sends a bundle and ends its requests. What is lost with a connection is sent
-// once more: it takes effect once.
+// again: it takes effect once.
 func (n *node) carryOut(bundle []*request) {
 	now := time.Now()
 	for _, r := range bundle {
 		r.propose(now)
 	}
-	for first := true; len(bundle) > 0; first = false {
+	for tries := maxTries; len(bundle) > 0; {
+		tries--
 		c := n.ask(bundle)
-		bundle = n.settle(c, bundle, first)
+		bundle = n.settle(c, bundle, tries > 0)
 		n.counts.retries.Add(uint64(len(bundle)))
 	}
 }
@@ -182,9 +206,10 @@ func (n *node) ask(bundle []*request) rueidis.Client {
 }
 
 // settle ends the requests that have their answers or have failed, and returns those to
-// be sent again.
-func (n *node) settle(c rueidis.Client, bundle []*request, first bool) (again []*request) {
-	var answered, failed []*request
+// be sent again. It uses the memory of bundle.
+func (n *node) settle(c rueidis.Client, bundle []*request, mayAgain bool) (again []*request) {
+	answered := bundle[:0]
+	var failed []*request
 	var failure error
 	for _, r := range bundle {
 		if r.err != nil {
@@ -193,11 +218,11 @@ func (n *node) settle(c rueidis.Client, bundle []*request, first bool) (again []
 		switch {
 		case r.err == nil:
 			answered = append(answered, r)
-		case first && isDemoted(r.err) && n.store.link.renew(c):
+		case mayAgain && isDemoted(r.err) && n.store.link.renew(c):
 			again = append(again, r)
 		case isComplaint(r.err):
 			answered = append(answered, r)
-		case first && !isTimeout(r.err) && !isUnsent(r.err):
+		case mayAgain && !isTimeout(r.err) && !isUnsent(r.err):
 			r.lost = r.writes()
 			again = append(again, r)
 		default:
@@ -230,9 +255,7 @@ func (n *node) weigh(failed *[]*request, failure error) int {
 	if !isTimeout(failure) && !isUnsent(failure) {
 		return 1
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	*failed = append(*failed, n.take(len(n.queue))...)
+	*failed = append(*failed, n.takeAll()...)
 	return len(*failed)
 }
 
@@ -257,11 +280,13 @@ func (n *node) end(requests []*request, err error) {
 }
 
 // cut ends the requests that wait for their turn.
-func (n *node) cut(reason error) {
+func (n *node) cut(reason error) { n.end(n.takeAll(), reason) }
+
+// takeAll empties the queue.
+func (n *node) takeAll() []*request {
 	n.mu.Lock()
-	waiting := n.take(len(n.queue))
-	n.mu.Unlock()
-	n.end(waiting, reason)
+	defer n.mu.Unlock()
+	return n.dequeueLocked(nil, len(n.queue))
 }
 
 // answers notes that the server answers.

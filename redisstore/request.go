@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"math/rand/v2"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -26,7 +25,6 @@ type request struct {
 	deletes  bool           // the record is to be deleted; then x proposes nothing
 	proposed bool           // item is set
 	number   uint64         // of the write
-	value    []byte         // the number, and the item's value
 	lost     bool           // an answer was lost: the write may have been carried out
 
 	answer rueidis.RedisMessage
@@ -36,11 +34,11 @@ type request struct {
 // A call waits for one or more requests.
 type call struct {
 	pending atomic.Int32
-	ready   chan struct{} // closed when none is pending
+	ready   chan struct{} // receives once, when none is pending
 }
 
 func newCall(requests []*request) *call {
-	c := &call{ready: make(chan struct{})}
+	c := &call{ready: make(chan struct{}, 1)}
 	c.pending.Store(int32(len(requests)))
 	for _, r := range requests {
 		r.call = c
@@ -54,16 +52,48 @@ func (c *call) over() bool { return c != nil && c.pending.Load() == 0 }
 // ended notes that one of the requests has ended.
 func (c *call) ended() {
 	if c != nil && c.pending.Add(-1) == 0 {
-		close(c.ready)
+		c.ready <- struct{}{}
 	}
 }
 
-// wait returns when all requests have ended, or ctx has.
-func (c *call) wait(ctx context.Context) {
+// wait returns when all requests have ended, or ctx has. It reports which.
+func (c *call) wait(ctx context.Context) (ended bool) {
+	if ctx.Done() == nil {
+		<-c.ready
+		return true
+	}
 	select {
 	case <-c.ready:
+		return true
 	case <-ctx.Done():
+		return false
 	}
+}
+
+// A single is a call with its one request.
+type single struct {
+	request request
+	call    call
+	list    [1]*request
+}
+
+// newSingle returns a call that is not made yet. Those that have ended are used again,
+// by the same Store: a channel must not leave its synctest bubble.
+func (s *Store) newSingle() *single {
+	c, ok := s.singles.Get().(*single)
+	if !ok {
+		c = &single{call: call{ready: make(chan struct{}, 1)}}
+		c.list[0] = &c.request
+	}
+	c.request.call = &c.call
+	c.call.pending.Store(1)
+	return c
+}
+
+// release gives c back, whose request nobody uses any more.
+func (s *Store) release(c *single) {
+	c.request = request{}
+	s.singles.Put(c)
 }
 
 // conn is the Turn's: a write number is good on any connection.
@@ -85,9 +115,6 @@ func (r *request) take(item *memcache.Item) {
 		return
 	}
 	r.number = newNumber(item.Flags)
-	r.value = make([]byte, numberSize, numberSize+len(item.Value))
-	binary.LittleEndian.PutUint64(r.value, r.number)
-	r.value = append(r.value, item.Value...)
 }
 
 // numberSize is that of a write number.
@@ -106,36 +133,22 @@ func newNumber(flags uint32) uint64 {
 // writes reports whether r may change the record.
 func (r *request) writes() bool { return r.item != nil || r.deletes }
 
-// arguments returns those of the script for r: the number that is expected, the new
-// value, and its expiry in milliseconds.
-func (r *request) arguments() (old, value, expiry string) {
-	switch {
-	case r.deletes:
-		return "", "", "0"
-	case r.item == nil:
-		return "", "", ""
-	}
-	var number [numberSize]byte
-	binary.LittleEndian.PutUint64(number[:], r.item.CasID)
-	return string(number[:]), rueidis.BinaryString(r.value), milliseconds(r.item.Expiration)
-}
-
 const (
 	maxRelative = 30 * 24 * 60 * 60              // seconds; what is more is a date, as in memcached
 	forever     = 10 * 365 * 24 * 60 * 60 * 1000 // milliseconds, of an item without an expiry
 )
 
 // milliseconds returns the expiry of an item in milliseconds.
-func milliseconds(expiration int32) string {
+func milliseconds(expiration int32) int64 {
 	switch {
 	case expiration == 0:
-		return strconv.Itoa(forever)
+		return forever
 	case expiration <= 0:
-		return "1"
+		return 1
 	case expiration <= maxRelative:
-		return strconv.Itoa(int(expiration) * 1000)
+		return int64(expiration) * 1000
 	}
-	return strconv.FormatInt(max(time.Until(time.Unix(int64(expiration), 0)).Milliseconds(), 1), 10)
+	return max(time.Until(time.Unix(int64(expiration), 0)).Milliseconds(), 1)
 }
 
 // end ends r, which has an answer that is no error, or is told again what to write.

@@ -3,8 +3,10 @@ package redisstore
 import (
 	"context"
 	"crypto/sha1"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"strconv"
 
 	"github.com/redis/rueidis"
 )
@@ -23,24 +25,33 @@ if n ~= ARGV[1] then return v end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 return 1`)
 
-	// many answers an array. An error of one key is none of the others.
-	many = newScript(`local call, sub, none, r = redis.pcall, string.sub, '\0\0\0\0\0\0\0\0', {}
+	// many answers an array. An error of one key is none of the others. It reads all
+	// keys at once, so it keeps what it has written itself: a key may come twice. To
+	// MGET a key of another type is none, but NX finds it, and GET then says what it is.
+	many = newScript(`local call, sub, none = redis.pcall, string.sub, '\0\0\0\0\0\0\0\0'
+local r, new = redis.call('MGET', unpack(KEYS)), {}
 for i = 1, #KEYS do
-  local key, px = KEYS[i], ARGV[3*i]
+  local key, px, v, n = KEYS[i], ARGV[3*i], r[i], none
+  if new[key] ~= nil then v = new[key] end
   if px == '0' then
-    r[i] = call('DEL', key)
-  else
-    local v = call('GET', key)
-    r[i] = v
-    if px ~= '' and (not v or type(v) == 'string') then
-      local n = none
-      if v and #v > 7 then n = sub(v, 1, 8) end
-      if n == ARGV[3*i-2] then
-        v = call('SET', key, ARGV[3*i-1], 'PX', px)
-        r[i] = v.err and v or 1
+    v, new[key] = call('DEL', key), false
+  elseif px ~= '' then
+    if v and #v > 7 then n = sub(v, 1, 8) end
+    if n == ARGV[3*i-2] then
+      local value, ok = ARGV[3*i-1], nil
+      if v then
+        ok = call('SET', key, value, 'PX', px)
+      else
+        ok = call('SET', key, value, 'PX', px, 'NX')
+      end
+      if ok and ok.ok then
+        v, new[key] = 1, value
+      else
+        v = ok or call('GET', key)
       end
     end
   end
+  r[i] = v
 end
 return r`)
 )
@@ -56,9 +67,9 @@ func newScript(text string) luaScript {
 // ask sends a bundle in one round trip, and gives each request its answer or an error.
 // If the server does not know the script yet, it takes another round trip.
 func ask(ctx context.Context, c rueidis.Client, bundle []*request) {
-	message, err := c.Do(ctx, command(c, bundle, byName)).ToMessage()
+	message, err := c.Do(ctx, command(c, bundle, byName, true)).ToMessage()
 	if isNoScript(err) {
-		message, err = c.Do(ctx, command(c, bundle, byText)).ToMessage()
+		message, err = c.Do(ctx, command(c, bundle, byText, true)).ToMessage()
 	}
 	if len(bundle) == 1 {
 		bundle[0].answered(message, err)
@@ -86,23 +97,23 @@ var errAnswers = errors.New("the script returned another number of answers")
 // Cluster: its keys are not in one slot. What another node has by now goes through c,
 // which follows it there. askEach reports whether there was any.
 func askEach(ctx context.Context, c, node rueidis.Client, bundle []*request) (moved bool) {
-	elsewhere, unknown := askMulti(ctx, node, bundle, byName)
+	elsewhere, unknown := askMulti(ctx, node, bundle, byName, node != c)
 	if len(elsewhere) > 0 {
-		_, more := askMulti(ctx, c, elsewhere, byName)
+		_, more := askMulti(ctx, c, elsewhere, byName, false)
 		unknown = append(unknown, more...)
 	}
 	if len(unknown) > 0 {
-		askMulti(ctx, c, unknown, byText)
+		askMulti(ctx, c, unknown, byText, false)
 	}
 	return len(elsewhere) > 0
 }
 
 // askMulti returns the requests that another node has, and those whose server does not
-// know the script.
-func askMulti(ctx context.Context, c rueidis.Client, bundle []*request, how naming) (elsewhere, unknown []*request) {
+// know the script. own is that of command.
+func askMulti(ctx context.Context, c rueidis.Client, bundle []*request, how naming, own bool) (elsewhere, unknown []*request) {
 	commands := make([]rueidis.Completed, len(bundle))
 	for i := range bundle {
-		commands[i] = command(c, bundle[i:i+1], how)
+		commands[i] = command(c, bundle[i:i+1], how, own)
 	}
 	for i, result := range c.DoMulti(ctx, commands...) {
 		r := bundle[i]
@@ -143,38 +154,82 @@ const (
 	byText naming = true
 )
 
-// command returns the command of a bundle. What only reads needs no script.
-func command(c rueidis.Client, bundle []*request, how naming) rueidis.Completed {
+// command returns the command of a bundle. What only reads needs no script. If it is to be
+// sent over a connection of its own, no other goroutine of rueidis is needed for it.
+func command(c rueidis.CoreClient, bundle []*request, how naming, own bool) rueidis.Completed {
+	script, count, writes := &many, "1", writesAny(bundle)
 	if len(bundle) == 1 {
-		return single(c, bundle[0], how)
+		script = &one
+	} else {
+		count = strconv.Itoa(len(bundle))
 	}
-	keys, writes := make([]string, len(bundle)), false
-	for i, r := range bundle {
-		keys[i] = r.key
-		writes = writes || r.writes()
+	built := c.B().Arbitrary()
+	switch {
+	case !writes && len(bundle) == 1:
+		built = built.Args("GET")
+	case !writes:
+		built = built.Args("MGET")
+	case how == byText:
+		built = built.Args("EVAL", script.text, count)
+	default:
+		built = built.Args("EVALSHA", script.sha, count)
 	}
-	if !writes {
-		return c.B().Mget().Key(keys...).Build()
-	}
-	arguments := make([]string, 0, 3*len(bundle))
 	for _, r := range bundle {
-		old, value, expiry := r.arguments()
-		arguments = append(arguments, old, value, expiry)
+		built = built.Keys(r.key)
 	}
-	if how == byText {
-		return c.B().Eval().Script(many.text).Numkeys(int64(len(keys))).Key(keys...).Arg(arguments...).Build()
+	if writes {
+		text := make([]byte, 0, textSize(bundle))
+		for _, r := range bundle {
+			var old, value, expiry string
+			old, value, expiry, text = r.arguments(text)
+			built = built.Args(old, value, expiry)
+		}
 	}
-	return c.B().Evalsha().Sha1(many.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(arguments...).Build()
+	if own {
+		return built.Blocking()
+	}
+	return built.Build()
 }
 
-// single returns the command of one request.
-func single(c rueidis.Client, r *request, how naming) rueidis.Completed {
-	if !r.writes() {
-		return c.B().Get().Key(r.key).Build()
+func writesAny(bundle []*request) bool {
+	for _, r := range bundle {
+		if r.writes() {
+			return true
+		}
 	}
-	old, value, expiry := r.arguments()
-	if how == byText {
-		return c.B().Eval().Script(one.text).Numkeys(1).Key(r.key).Arg(old, value, expiry).Build()
+	return false
+}
+
+// maxExpiry is how many digits an expiry may have.
+const maxExpiry = 20
+
+// textSize returns how much room the arguments of a bundle take at most.
+func textSize(bundle []*request) int {
+	size := 0
+	for _, r := range bundle {
+		if r.item != nil {
+			size += 2*numberSize + len(r.item.Value) + maxExpiry
+		}
 	}
-	return c.B().Evalsha().Sha1(one.sha).Numkeys(1).Key(r.key).Arg(old, value, expiry).Build()
+	return size
+}
+
+// arguments returns those of the script for r: the number that is expected, the new
+// value, and its expiry in milliseconds. They are parts of text, which has the room and is
+// returned with them: to allocate each would take longer.
+func (r *request) arguments(text []byte) (old, value, expiry string, after []byte) {
+	switch {
+	case r.deletes:
+		return "", "", "0", text
+	case r.item == nil:
+		return "", "", "", text
+	}
+	begin := len(text)
+	text = binary.LittleEndian.AppendUint64(text, r.item.CasID)
+	text = binary.LittleEndian.AppendUint64(text, r.number)
+	text = append(text, r.item.Value...)
+	end := len(text)
+	text = strconv.AppendInt(text, milliseconds(r.item.Expiration), 10)
+	all := rueidis.BinaryString(text[begin:])
+	return all[:numberSize], all[numberSize : end-begin], all[end-begin:], text
 }

@@ -96,6 +96,8 @@ type Store struct {
 	start  sync.Once
 	news   sync.Mutex // held while StateChanged is called
 
+	singles sync.Pool // of *single
+
 	charting atomic.Bool // a Cluster's map is being drawn
 	routing  sync.Mutex  // held while routes change
 

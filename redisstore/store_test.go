@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/redistest"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -26,7 +27,7 @@ func open(t testing.TB, url string) *redisstore.Store {
 	t.Helper()
 	s, err := redisstore.Open(url)
 	require.NoError(t, err)
-	s.Timeout = 2 * time.Second
+	s.Timeout = 10 * time.Second
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -69,6 +70,45 @@ func TestManyCallersAreAdmittedExactlyMax(t *testing.T) {
 	server := redistest.Process(t)
 	url := "redis://" + server.Addr
 	require.Equal(t, 100, admitted(t, rule("a", 100), 50, open(t, url), open(t, url), open(t, url)))
+}
+
+// One script carries a batch out. It reads all records at once, and a key may come twice.
+func TestARecordThatIsWrittenTwiceInABatchIsWrittenOnce(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	require.NoError(t, s.Add(&memcache.Item{Key: "old", Value: []byte("before"), Expiration: 60}))
+	item, err := s.Get("old")
+	require.NoError(t, err)
+	item.Expiration = 60
+	var xs []exchange.Exchange
+	var all []*single
+	for i := range 6 {
+		one := newSingle("new", true)
+		if i%2 == 1 {
+			swap := *item
+			swap.Value = []byte{byte('0' + i)}
+			one = &single{key: "old", item: &swap, done: make(chan exchange.Result, 1)}
+		}
+		all, xs = append(all, one), append(xs, one)
+	}
+	s.Exchange(context.Background(), xs...)
+	stored := make(map[string]*memcache.Item)
+	for i, one := range all {
+		r := <-one.done
+		require.NoError(t, r.Err)
+		require.True(t, r.Read)
+		if i < 2 {
+			require.True(t, r.Stored, "the first of its key")
+			stored[one.key] = r.Found
+		} else {
+			require.False(t, r.Stored, "the record has changed")
+		}
+		require.Equal(t, stored[one.key].CasID, r.Found.CasID, "what was written before in the same batch")
+		require.Equal(t, stored[one.key].Value, r.Found.Value)
+	}
+	require.EqualValues(t, 1, calls(server, "mget"), "one batch")
+	require.Len(t, server.Command("GET", "new"), 8+1)
 }
 
 func TestAnItemIsAddedReadSwappedAndDeleted(t *testing.T) {
