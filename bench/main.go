@@ -48,17 +48,31 @@ var crowdSystems = []system{
 	envoy, limitersWindow, limitersLocked, limitersUnlocked,
 }
 
-// plainCallers, plainPairs and plainSystems are for plainTable.
+// besideCallers and besidePairs are for besideTable.
 var (
-	plainCallers = []int{1, maxCallers}
-	plainPairs   = [][2]system{
+	besideCallers = []int{1, maxCallers}
+	besidePairs   = [][2]system{
 		{poolWindow, getAndSwap},
 		{plainWindow, getAndSwap},
 		{poolCancelable, poolWindow},
 		{plainCancelable, plainWindow},
+		{redisCancelable, redisWindow},
+		{redisCancelable, rueidisCancelable},
 	}
-	plainSystems = []system{getAndSwap, poolWindow, poolCancelable, plainWindow, plainCancelable}
 )
+
+// besideSystems returns the systems of besidePairs, each once.
+func besideSystems() []system {
+	var all []system
+	for _, pair := range besidePairs {
+		for _, s := range pair {
+			if !slices.ContainsFunc(all, func(a system) bool { return a.name == s.name }) {
+				all = append(all, s)
+			}
+		}
+	}
+	return all
+}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -194,13 +208,11 @@ func (st *stage) withServers(ctx context.Context, o options, out io.Writer) erro
 	if t := ratioTable(scenes); len(t.rows) > 0 {
 		t.write(out)
 	}
-	if st.servers[onMemcached] != nil {
-		played, err := st.playAll(ctx, spread, plainSystems, plainCallers)
-		if err != nil {
-			return err
-		}
-		plainTable(played).write(out)
+	played, err := st.playAll(ctx, spread, besideSystems(), besideCallers)
+	if err != nil {
+		return err
 	}
+	besideTable(played).write(out)
 	st.report("what is admitted of a limit of 50")
 	crowds, err := st.admitAll(ctx, crowdSystems, o.crowds)
 	if err != nil {

@@ -161,6 +161,7 @@ func swap(client *memcache.Client, key string) error {
 var (
 	poolCancelable  = system{"throttler, pool, ctx can end", "sliding window", onMemcached, cancelable(poolThrottler)}
 	plainCancelable = system{"throttler, gomemcache, ctx can end", "sliding window", onMemcached, cancelable(plainThrottler)}
+	redisCancelable = system{"throttler, redisstore, ctx can end", "sliding window", onRedis, cancelable(redisThrottler)}
 )
 
 // cancelable returns a function that opens a throttler whose callers have a ctx

@@ -17,8 +17,10 @@ import (
 // the two scripts that an exact limiter on Redis needs, with the caller's
 // clock.
 var (
-	rueidisBucket = system{"rueidis, Lua", "GCRA", onRedis, overRueidis(gcraScript, gcraArgs)}
-	rueidisLog    = system{"rueidis, Lua", "sorted-set log", onRedis, overRueidis(logScript, logArgs)}
+	rueidisBucket = system{"rueidis, Lua", "GCRA", onRedis, overRueidis(false, gcraScript, gcraArgs)}
+	rueidisLog    = system{"rueidis, Lua", "sorted-set log", onRedis, overRueidis(false, logScript, logArgs)}
+
+	rueidisCancelable = system{"rueidis, Lua, ctx can end", "GCRA", onRedis, overRueidis(true, gcraScript, gcraArgs)}
 )
 
 // gcraScript keeps the time at which the bucket is empty. ARGV is now, the
@@ -68,7 +70,8 @@ func logArgs(now time.Time, l limit, hit uint64) []string {
 
 func micros(n int64) string { return strconv.FormatInt(n, 10) }
 
-func overRueidis(script string, args func(time.Time, limit, uint64) []string) func(env, limit) (limiter, error) {
+// overRueidis runs a script with a ctx that can end, as that of an HTTP request, or not.
+func overRueidis(canEnd bool, script string, args func(time.Time, limit, uint64) []string) func(env, limit) (limiter, error) {
 	return func(e env, l limit) (limiter, error) {
 		client, err := rueidis.NewClient(rueidis.ClientOption{
 			InitAddress:  []string{e.server.addr},
@@ -79,7 +82,10 @@ func overRueidis(script string, args func(time.Time, limit, uint64) []string) fu
 			return nil, err
 		}
 		lua := rueidis.NewLuaScript(script)
-		ctx := context.Background()
+		ctx, cancel := context.Background(), func() {}
+		if canEnd {
+			ctx, cancel = context.WithCancel(ctx)
+		}
 		var hits atomic.Uint64
 		// Names of hits must differ between processes.
 		hits.Store(uint64(time.Now().UnixNano()))
@@ -87,7 +93,7 @@ func overRueidis(script string, args func(time.Time, limit, uint64) []string) fu
 			answer := lua.Exec(ctx, client, []string{e.space + value}, args(time.Now(), l, hits.Add(1)))
 			counted, err := answer.AsIntSlice()
 			return err == nil && counted[0] == 1, err
-		}, client.Close}, nil
+		}, func() { cancel(); client.Close() }}, nil
 	}
 }
 

@@ -252,28 +252,33 @@ func timeEach(runs []admission) string {
 	return inMicros(median)
 }
 
-// plainTable compares decisions with the plain client's get and cas, and a ctx
+// besideTable compares decisions with the plain client's get and cas, and a ctx
 // that can end with one that cannot.
-func plainTable(scenes [][]result) table {
+func besideTable(scenes [][]result) table {
 	t := table{
 		title: "Beside the plain client, and a ctx that can end",
 		note:  "The work is spread. Ratios are medians of the rounds (quartiles).",
 		head:  []string{"what", "beside"},
 	}
-	for _, n := range plainCallers {
+	for _, n := range besideCallers {
 		t.head = append(t.head, callersText(n))
 	}
-	for _, pair := range plainPairs {
+	for _, pair := range besidePairs {
 		row := []string{pair[0].name, pair[1].name}
 		if pair[1].name == getAndSwap.name {
 			row[1] += ", " + getAndSwap.how
 		}
+		measured := true
 		for _, scene := range scenes {
-			a, _ := find(scene, pair[0])
-			b, _ := find(scene, pair[1])
-			row = append(row, beside(a, b).String())
+			a, here := find(scene, pair[0])
+			b, there := find(scene, pair[1])
+			if measured = here && there; measured {
+				row = append(row, beside(a, b).String())
+			}
 		}
-		t.rows = append(t.rows, row)
+		if measured {
+			t.rows = append(t.rows, row)
+		}
 	}
 	return t
 }
