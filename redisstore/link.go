@@ -2,7 +2,9 @@ package redisstore
 
 import (
 	"context"
+	"crypto/tls"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -97,8 +99,11 @@ func (l *link) make(m *making) {
 func (l *link) options() rueidis.ClientOption {
 	o := l.option
 	o.InitAddress = slices.Clone(o.InitAddress)
-	o.Dialer.Timeout = l.store.timeout()
-	o.ConnWriteTimeout = l.store.timeout()
+	o.DialCtxFn = l.dial
+	// A connection has its timeout in dial, and a request in its ctx. These are for a
+	// process that is short of processor time.
+	o.Dialer.Timeout = l.store.timeout() << maxLate
+	o.ConnWriteTimeout = l.store.timeout() << maxLate
 	if o.TLSConfig != nil && l.store.TLSConfig != nil {
 		o.TLSConfig = l.store.TLSConfig
 	}
@@ -108,6 +113,30 @@ func (l *link) options() rueidis.ClientOption {
 		o.Sentinel.TopologyRefreshInterval = time.Second
 	}
 	return o
+}
+
+// dial connects to a server.
+func (l *link) dial(ctx context.Context, address string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
+	bounded := *dialer
+	bounded.Timeout = l.store.timeout()
+	var p patience
+	for {
+		nc, err := l.connect(ctx, address, &bounded, config)
+		if !isTimeout(err) || ctx.Err() != nil || !p.wasLate() {
+			return nc, err
+		}
+	}
+}
+
+// connect is what rueidis does by itself.
+func (l *link) connect(ctx context.Context, address string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
+	switch {
+	case l.option.DialCtxFn != nil: // of a socket
+		return l.option.DialCtxFn(ctx, address, dialer, config)
+	case config != nil:
+		return (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, "tcp", address)
+	}
+	return dialer.DialContext(ctx, "tcp", address)
 }
 
 // renew drops old, whose server is no primary any more, so that the next call finds

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -9,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/turns"
 	"github.com/redis/rueidis"
 )
 
@@ -115,6 +115,7 @@ func (n *node) next(b *bundle, own *call) bool {
 	if n.crowded.Load() && !own.over() {
 		runtime.Gosched() // callers that are about to ask come along
 	}
+	oldest := n.oldest()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.sent -= len(b.requests)
@@ -128,16 +129,29 @@ func (n *node) next(b *bundle, own *call) bool {
 	case !n.joinLocked():
 		return false
 	}
-	n.takeLocked(b)
+	n.takeLocked(b, oldest)
 	if n.joinLocked() {
 		go n.lead(nil)
 	}
 	return true
 }
 
-// takeLocked fills b from the queue.
-func (n *node) takeLocked(b *bundle) {
-	oldest := time.Now().Add(-n.store.queueTimeout())
+// oldest returns when the oldest request may have been queued: an older one has waited too
+// long for its turn. But if this process is short of processor time, it has waited for this
+// process, not for the server.
+func (n *node) oldest() time.Time {
+	now, limit := time.Now(), n.store.queueTimeout()
+	n.mu.Lock()
+	overdue := len(n.queue) > 0 && n.queue[0].queued.Before(now.Add(-limit))
+	n.mu.Unlock()
+	if overdue && turns.Short() {
+		limit <<= maxLate
+	}
+	return now.Add(-limit)
+}
+
+// takeLocked fills b from the queue. What was queued before oldest has waited too long.
+func (n *node) takeLocked(b *bundle, oldest time.Time) {
 	late := 0
 	for late < len(n.queue) && n.queue[late].queued.Before(oldest) {
 		late++
@@ -172,18 +186,37 @@ func (n *node) carryOut(bundle []*request) {
 	for _, r := range bundle {
 		r.propose(now)
 	}
-	for tries := maxTries; len(bundle) > 0; {
-		tries--
-		c := n.ask(bundle)
-		bundle = n.settle(c, bundle, tries > 0)
+	t := trying{tries: maxTries}
+	for len(bundle) > 0 {
+		c := n.ask(bundle, t.late)
+		bundle = n.settle(c, bundle, &t)
 		n.counts.retries.Add(uint64(len(bundle)))
 	}
 }
 
+// A trying is how often a bundle may still be sent.
+type trying struct {
+	tries    int // left
+	patience patience
+	late     bool // the last failure was a timeout of this process
+}
+
+// again reports whether a request that failed with err may be sent again.
+func (t *trying) again(err error) bool {
+	switch {
+	case isTimeout(err):
+		t.late = t.late || t.patience.wasLate()
+		return t.late
+	case isUnsent(err):
+		return false
+	}
+	return t.tries > 0
+}
+
 // ask gives each request of a bundle its answer, or an error, within the timeout. It
 // returns the client that was used, if there is one.
-func (n *node) ask(bundle []*request) rueidis.Client {
-	ctx := newDeadline(n.store.timeout())
+func (n *node) ask(bundle []*request, patient bool) rueidis.Client {
+	ctx := newDeadline(n.store.timeout(), patient)
 	defer ctx.release()
 	c, err := n.store.link.get(ctx)
 	switch {
@@ -207,7 +240,8 @@ func (n *node) ask(bundle []*request) rueidis.Client {
 
 // settle ends the requests that have their answers or have failed, and returns those to
 // be sent again. It uses the memory of bundle.
-func (n *node) settle(c rueidis.Client, bundle []*request, mayAgain bool) (again []*request) {
+func (n *node) settle(c rueidis.Client, bundle []*request, t *trying) (again []*request) {
+	t.tries, t.late = t.tries-1, false
 	answered := bundle[:0]
 	var failed []*request
 	var failure error
@@ -218,12 +252,12 @@ func (n *node) settle(c rueidis.Client, bundle []*request, mayAgain bool) (again
 		switch {
 		case r.err == nil:
 			answered = append(answered, r)
-		case mayAgain && isDemoted(r.err) && n.store.link.renew(c):
+		case t.tries > 0 && isDemoted(r.err) && n.store.link.renew(c):
 			again = append(again, r)
 		case isComplaint(r.err):
 			answered = append(answered, r)
-		case mayAgain && !isTimeout(r.err) && !isUnsent(r.err):
-			r.lost = r.writes()
+		case t.again(r.err):
+			r.lost = r.lost || r.writes() && !isUnsent(r.err)
 			again = append(again, r)
 		default:
 			r.lost = r.lost || r.writes() && !isUnsent(r.err)
@@ -348,19 +382,25 @@ func (n *node) probe() {
 
 // isBack reports whether the server answers.
 func (n *node) isBack() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), n.store.timeout())
-	defer cancel()
+	var p patience
+	err := n.ping(false)
+	for isTimeout(err) && p.wasLate() {
+		err = n.ping(true)
+	}
+	var reported *complaint
+	return err == nil || errors.As(err, &reported) && !reported.passing
+}
+
+// ping returns nil if the server answers.
+func (n *node) ping(patient bool) error {
+	ctx := newDeadline(n.store.timeout(), patient)
+	defer ctx.release()
 	c, err := n.store.link.get(ctx)
 	if err != nil {
-		return isComplaint(classify(err))
+		return classify(err)
 	}
 	if n.client != nil {
 		c = n.client
 	}
-	err = c.Do(ctx, c.B().Ping().Build()).Error()
-	if err == nil {
-		return true
-	}
-	var reported *complaint
-	return errors.As(classify(err), &reported) && !reported.passing
+	return classify(c.Do(ctx, c.B().Ping().Build()).Error())
 }
