@@ -72,7 +72,7 @@ func TestManyCallersAreAdmittedExactlyMax(t *testing.T) {
 	require.Equal(t, 100, admitted(t, rule("a", 100), 50, open(t, url), open(t, url), open(t, url)))
 }
 
-// One script carries a batch out. It reads all records at once, and a key may come twice.
+// One script carries a bundle out. It reads all records at once, and a key may come twice.
 func TestARecordThatIsWrittenTwiceInABatchIsWrittenOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Process(t)
@@ -104,10 +104,10 @@ func TestARecordThatIsWrittenTwiceInABatchIsWrittenOnce(t *testing.T) {
 		} else {
 			require.False(t, r.Stored, "the record has changed")
 		}
-		require.Equal(t, stored[one.key].CasID, r.Found.CasID, "what was written before in the same batch")
+		require.Equal(t, stored[one.key].CasID, r.Found.CasID, "what was written before in the same bundle")
 		require.Equal(t, stored[one.key].Value, r.Found.Value)
 	}
-	require.EqualValues(t, 1, calls(server, "mget"), "one batch")
+	require.EqualValues(t, 1, calls(server, "mget"), "one bundle")
 	require.Len(t, server.Command("GET", "new"), 8+1)
 }
 
