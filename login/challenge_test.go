@@ -112,3 +112,48 @@ func TestWhatIsTakenBackLateIsNotCountedTwice(t *testing.T) {
 		require.True(t, w.look().Siege)
 	})
 }
+
+// docs/login-alarm.md, "What a siege tells": an attacker who begins a siege, and then
+// tries each name once from an address that they share, sees who is not asked for
+// a CAPTCHA: those who are known there. No limit stops that. Nobody can be told
+// apart if nobody is known, and the price is that an owner whose name is under
+// attack does not get in at home.
+func TestASiegeTellsWhoIsKnownAtASharedAddress(t *testing.T) {
+	const names, inhabitants = 1000, 37
+	for _, c := range []struct {
+		knownFor        time.Duration
+		told            int
+		ownerIsLetIn    bool
+		guessesForAlarm int
+	}{
+		{0, inhabitants, true, 130},
+		{-1, 0, false, 130},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := watchOn(t, memstore.New())
+			w.KnownFor = c.knownFor
+			for i := range inhabitants {
+				w.succeeds(fmt.Sprint("user", i*names/inhabitants), office)
+			}
+			w.stuff(c.guessesForAlarm)
+			require.True(t, w.look().Siege)
+
+			told := 0
+			for i := range names {
+				a := w.begin(fmt.Sprint("user", i), office)
+				require.Equal(t, throttler.Authorized, a.Decision.Status, "no limit stops it")
+				if a.Siege {
+					require.NoError(t, a.Challenge(t.Context()))
+					continue
+				}
+				told++
+				require.NoError(t, a.Fail(t.Context()))
+				time.Sleep(10 * time.Second) // not to be banned
+			}
+			require.Equal(t, c.told, told)
+
+			w.fill("user0") // by strangers elsewhere
+			require.Equal(t, c.ownerIsLetIn, w.begin("user0", office).Decision.Status == throttler.Authorized)
+		})
+	}
+}

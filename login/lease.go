@@ -24,6 +24,12 @@ import (
 // the failures in both. If there are Max of them, it sets the ban. Otherwise,
 // if attempts are under way, its RetryAfter is short. A record that is lost or
 // read late can delay a ban. It cannot cause one.
+//
+// "-open" is a window and not a condition of [throttler.InFlight], whose leases
+// vanish when they end. Here an attempt past its lease must turn into a failure, also
+// if the process that began it has died: otherwise whoever hangs up before the
+// answer would never be banned. With leases that takes a third record, and one more
+// write for each attempt. A lease is also 28 bytes, and a hit of "-open" 5.
 
 // lease is how long an attempt counts as under way.
 const lease = 30 * time.Second
