@@ -33,7 +33,7 @@ type Attempt struct {
 	Known bool
 
 	// HalfUsed says that a limit of the attempt is at least half used, this
-	// attempt included. The application can ask for a CAPTCHA or a second
+	// attempt included. NameLong is left out: it would say so for months. The application can ask for a CAPTCHA or a second
 	// factor before anyone is refused.
 	HalfUsed bool
 
@@ -78,7 +78,7 @@ func newAttempt(g *Guard, p party, pl plan, d throttler.Decision) *Attempt {
 	a.Decision.Messages = slices.Compact(d.Messages)
 	a.Decision.Outcomes = d.Outcomes[:len(pl.limits):len(pl.limits)]
 	a.HalfUsed = slices.ContainsFunc(a.Decision.Outcomes, func(o throttler.Outcome) bool {
-		return o.Blocked || 2*o.Remaining <= o.Limit
+		return o.Blocked || 2*o.Remaining <= o.Limit && o.Name != byNameLong && o.Name != byKnownLong
 	})
 	a.SecondStep = blocks(&a.Decision, byNameLong, byKnownLong)
 	return a

@@ -175,15 +175,16 @@ func (pl *plan) addPair(p party, g *Guard) {
 	}
 }
 
-// addKnown adds the budget of p's name where it is known: one over all
-// addresses, and one for each device.
+// addKnown adds the budgets of p's name where it is known: one over all addresses,
+// one for each device, and the long one of the place.
 func (pl *plan) addKnown(p party, g *Guard) {
 	value := p.knownAt(pl.from)
 	if limit := g.known(); limit.Max >= 0 {
 		pl.watch(byKnown, value, Limit{Max: limit.Max})
 		pl.add(byKnown, value, limit, throttler.LeakyBucket)
 	}
-	pl.add(byKnownLong, value, g.nameLong(), throttler.SlidingWindow)
+	// Each address by itself: who shares one must not use it up at the others too.
+	pl.add(byKnownLong, p.at(pl.from), g.nameLong(), throttler.SlidingWindow)
 }
 
 // addAddress adds the limits of an address.

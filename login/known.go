@@ -63,7 +63,7 @@ func (g *Guard) knownFrom(ctx context.Context, p party) ([]origin, error) {
 	for _, q := range p.keyed() {
 		places, conditions := p.origins(), g.familiar(q)
 		if len(conditions) == 0 {
-			return nil, nil // there is no name, or nobody is known
+			continue // there is no name, or nobody is known
 		}
 		if old, replaced := g.replaced(q); replaced {
 			places, conditions = append(places, p.device, p.device), append(conditions, old.former, old.leaving)

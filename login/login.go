@@ -144,8 +144,8 @@ type Guard struct {
 	// NameLong limits one name over a long time, by a window, against attackers
 	// who are more patient than Name. Once it is full, strangers have to prove who
 	// they are before their password is looked at: see [Attempt.SecondStep]. It
-	// does not block a name where it is known. There a window of the same size
-	// limits what Known limits. Never banned. Zero means that there is no such
+	// does not block a name where it is known: each address and device has a
+	// window of the same size. Never banned. Zero means that there is no such
 	// limit. Default of TTL: 365 days.
 	NameLong Limit
 

@@ -152,6 +152,47 @@ func TestOwnersAloneNeedNoSecondStep(t *testing.T) {
 	})
 }
 
+// A colleague and a botnet use up the name everywhere and at the office. At home
+// the owner does not notice, and at the office a mail helps.
+func TestWhoSharesAKnownAddressUsesItUpThereAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		g.NameLong.Max = 40
+		g.succeeds("alice", home)
+		g.succeeds("alice", office)
+		for day := range 20 {
+			for i := range 30 {
+				g.fails(1, "alice", addr(30*day+i))
+			}
+			for range 24 {
+				g.fails(1, "alice", office)
+				time.Sleep(time.Hour)
+			}
+		}
+		a := g.begin("alice", office)
+		require.Equal(t, throttler.Blocked, a.Decision.Status)
+		require.True(t, a.SecondStep)
+		time.Sleep(3 * time.Hour) // "known" is one for all addresses
+		g.succeeds("alice", home)
+		require.NoError(t, g.Recognize(t.Context(), "alice", office, ""))
+		g.succeeds("alice", office)
+	})
+}
+
+// An owner is not asked for a CAPTCHA all year long.
+func TestNameLongIsNotHalfUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		g.NameLong.Max = 20
+		g.fails(4, "alice", home)
+		for i := range 10 {
+			g.fails(1, "alice", addr(i))
+		}
+		time.Sleep(24 * time.Hour)
+		require.False(t, g.begin("alice", away).HalfUsed)
+	})
+}
+
 func TestNameLongIsAnOption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())
