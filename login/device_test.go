@@ -84,6 +84,21 @@ func TestALostAnswerMakesNoStranger(t *testing.T) {
 	})
 }
 
+func TestReplacedDeviceIsKnownOnEachBackend(t *testing.T) {
+	eachBackend(t, func(t *testing.T, client throttler.Client) {
+		g := on(t, client)
+		for i := range 3 {
+			old, next := fmt.Sprint("device ", i), fmt.Sprint("device ", i+1)
+			g.replaces("alice", old, next)
+			g.fill("alice")
+			require.Equal(t, i > 0, g.knows("alice", old), "a stranger's, then one whose successor is not used")
+			require.True(t, g.knows("alice", next))
+			require.Equal(t, i > 0, g.knows("alice", old), "requests under way")
+		}
+		require.False(t, g.knows("alice", "another"))
+	})
+}
+
 // A device of which nobody has heard since is forgotten as any other.
 func TestAReplacedDeviceIsForgottenInItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -294,3 +294,25 @@ func TestRetryAfterIsThatOfTheShorterWay(t *testing.T) {
 		require.Greater(t, g.begin("alice", away).Decision.RetryAfter, 50*time.Minute)
 	})
 }
+
+// docs/login-lockout.md, "What limits a lockout": an attacker at the office, who has
+// strangers fill the name, keeps its owner out at home too, unless they have a
+// device.
+func TestWhoSharesAnAddressUsesUpWhatIsKnownElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		g.succeeds("alice", office)
+		require.NoError(t, g.beginDevice("alice", home, "laptop").Succeed(t.Context()))
+		g.fill("alice")
+		for range 12 {
+			g.fails(1, "alice", office)
+			time.Sleep(10 * time.Minute)
+			g.fill("alice")
+		}
+		g.fails(1, "alice", office)
+		require.Equal(t, throttler.Blocked, g.begin("alice", home).Decision.Status)
+		require.NoError(t, g.beginDevice("alice", home, "laptop").Succeed(t.Context()))
+		require.NoError(t, g.Recognize(t.Context(), "alice", home, ""))
+		g.succeeds("alice", home)
+	})
+}

@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
@@ -176,6 +179,35 @@ func TestWhoSharesAKnownAddressUsesItUpThereAlone(t *testing.T) {
 		g.succeeds("alice", home)
 		require.NoError(t, g.Recognize(t.Context(), "alice", office, ""))
 		g.succeeds("alice", office)
+	})
+}
+
+// However many come at once, in several processes.
+func TestNameLongIsExactInABurst(t *testing.T) {
+	eachBackend(t, func(t *testing.T, client throttler.Client) {
+		var verified atomic.Int64
+		var all sync.WaitGroup
+		for range 2 {
+			g := on(t, client)
+			g.NameLong.Max, g.Name.Max = 40, -1
+			for i := range 100 {
+				all.Go(func() {
+					a, err := g.Begin(t.Context(), "alice", addr(i))
+					if assert.NoError(t, err) && a.Decision.Status == throttler.Authorized {
+						verified.Add(1)
+						assert.NoError(t, a.Fail(t.Context()))
+					}
+				})
+			}
+		}
+		all.Wait()
+		require.LessOrEqual(t, verified.Load(), int64(40))
+		g := on(t, client)
+		g.NameLong.Max, g.Name.Max = 40, -1
+		for i := range 40 {
+			verified.Add(int64(g.fails(1, "alice", addr(200+i))))
+		}
+		require.Equal(t, int64(40), verified.Load())
 	})
 }
 
