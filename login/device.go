@@ -18,9 +18,9 @@ import (
 // records of "-known" say so:
 //
 //   - The record of the old device becomes one of formerSuffix. Its value is a
-//     number, of 48 bits, instead of the device.
+//     number, of 39 bits, instead of the device.
 //   - Records of linkSuffix hold the number of the device that a new one has
-//     replaced, in four digits. A digit is the hits of a lease, which stay as they
+//     replaced, in three digits. A digit is the hits of a lease, which stay as they
 //     are until it ends.
 //
 // The first attempt with the new device reads the number, and deletes both. For
@@ -32,8 +32,8 @@ const (
 	leavingSuffix = "-leaving"
 	leavingFor    = 30 * time.Second
 
-	digits    = 4
-	digitBits = 12
+	digits    = 3
+	digitBits = 13 // throttler.MaxInFlight has room for them
 )
 
 // SucceedDevice is [Attempt.Succeed] and replaces the device: the name is known
@@ -201,7 +201,7 @@ func (g *Guard) linkRule(p party, number uint64) throttler.Rule {
 		c := g.familiarFrom(p, byNameDevice+linkSuffix+strconv.Itoa(i), p.at(p.device))
 		c.Algorithm, c.TTL = throttler.InFlight, max(or(g.KnownFor, DefaultKnownFor), time.Second)
 		c.Max = 1 << digitBits
-		c.Cost = int(number>>(i*digitBits))%c.Max + 1
+		c.Cost = int(number>>(i*digitBits)%(1<<digitBits)) + 1
 		rule.Either = append(rule.Either, c)
 	}
 	rule.CountAuthorizedOnly = true

@@ -330,7 +330,7 @@ func (c *forgetful) Add(item *memcache.Item) error {
 // Whichever record of a success is lost: until the new device is known the old one
 // holds, and a second try mends it.
 func TestOldDeviceStaysIfTheNewOneIsNotKnown(t *testing.T) {
-	for lost := range 6 {
+	for lost := range 5 {
 		synctest.Test(t, func(t *testing.T) {
 			store := &forgetful{Client: memstore.New()}
 			g := on(t, store)
