@@ -113,12 +113,10 @@ func (ls leases) hits() (n int) {
 	return n
 }
 
-// lookAtLeases decides a call at now on ls, and reports whether ls must be stored.
+// lookAtLeases decides a call at now on ls, of which none has ended, and reports whether
+// ls must be stored.
 func (v *Verdict) lookAtLeases(now Instant, limit *Limit, ls *leases, count bool) (store bool) {
-	ls.expire(now)
-	if count {
-		ls.remove(limit.ID) // of this very call, if an answer was lost
-	}
+	ls.remove(limit.ID) // of this very call, if an answer was lost
 	left := max(limit.Max-ls.hits(), 0)
 	needed := limit.Needed()
 	switch {

@@ -87,6 +87,34 @@ func TestLeasesHoldWhatAModelHolds(t *testing.T) {
 	})
 }
 
+func TestLeasesLeaveRoomAsTheyEnd(t *testing.T) {
+	now := InstantOf(epoch)
+	const minute = time.Minute
+	var r Record
+	for i, s := range []struct {
+		at        time.Duration
+		max, cost int
+		ttl       time.Duration
+		want      Outcome
+		end       time.Duration // of the record
+	}{
+		{0, 3, 2, minute, Outcome{Cost: 2, Remaining: 1, ResetAfter: minute}, minute},
+		{10 * time.Second, 3, 1, minute, Outcome{Cost: 1, RetryAfter: 50 * time.Second, ResetAfter: minute}, 70 * time.Second},
+		{20 * time.Second, 3, 2, minute, Outcome{Blocked: true, RetryAfter: 40 * time.Second, ResetAfter: 50 * time.Second}, 70 * time.Second},
+		{20 * time.Second, 3, 3, minute, Outcome{Blocked: true, RetryAfter: 50 * time.Second, ResetAfter: 50 * time.Second}, 70 * time.Second},
+		{20 * time.Second, 1, 1, minute, Outcome{Blocked: true, RetryAfter: 50 * time.Second, ResetAfter: 50 * time.Second}, 70 * time.Second}, // a rule that was changed
+		{minute - 1, 3, 1, minute, Outcome{Blocked: true, RetryAfter: 1, ResetAfter: 10*time.Second + 1}, 70 * time.Second},
+		{minute, 3, 1, time.Second, Outcome{Cost: 1, Remaining: 1, ResetAfter: 10 * time.Second}, 70 * time.Second}, // ends before the one that was there
+		{61 * time.Second, 3, 2, minute, Outcome{Cost: 2, RetryAfter: 9 * time.Second, ResetAfter: minute}, 121 * time.Second},
+	} {
+		limit := Limit{Algorithm: Leases, Max: s.max, Cost: s.cost, TTL: s.ttl, ID: uint64(i + 1)}
+		v := decide(now.Add(s.at), &limit, Lockout{}, r, true)
+		require.Equal(t, s.want, v.Outcome, "step %d", i)
+		r = v.Next
+		require.Equal(t, now.Add(s.end), r.End(), "step %d", i)
+	}
+}
+
 // A lease of a clock that is ahead counts for its own TTL at most, and one that was taken
 // under a longer TTL is not cut by a caller with a shorter one.
 func TestLeaseCountsForItsOwnTTLAtMost(t *testing.T) {
