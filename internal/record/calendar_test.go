@@ -14,23 +14,27 @@ func TestCalendarCountsEachPeriodByItself(t *testing.T) {
 	midnight := InstantOf(time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC))
 	limit := Limit{Algorithm: Calendar, Max: 3}
 	var r Record
+	empty := decide(midnight, &limit, Lockout{}, r, false)
+	require.Equal(t, Outcome{Remaining: 3}, empty.Outcome)
 	for i, s := range []struct {
-		at   time.Duration // since midnight
-		cost int
-		want Outcome
+		at    time.Duration // since midnight
+		cost  int
+		again time.Duration
+		want  Outcome
 	}{
 		{at: 0, cost: 1, want: Outcome{Cost: 1, Remaining: 2, ResetAfter: day}},
-		{at: time.Hour, cost: 3, want: Outcome{Blocked: true, Remaining: 2, RetryAfter: 23 * time.Hour, ResetAfter: 23 * time.Hour}},
-		{at: time.Hour, cost: 2, want: Outcome{Cost: 2, RetryAfter: 23 * time.Hour, ResetAfter: 23 * time.Hour}},
-		{at: day - 1, cost: 1, want: Outcome{Blocked: true, RetryAfter: 1, ResetAfter: 1}},
-		{at: day, cost: 1, want: Outcome{Cost: 1, Remaining: 2, ResetAfter: day}},
-		{at: day - 1, cost: 1, want: Outcome{Cost: 1, Remaining: 1, ResetAfter: day + 1}}, // a clock that is behind
-		{at: 0, cost: 1, want: Outcome{Cost: 1, RetryAfter: 2 * day, ResetAfter: 2 * day}},
+		{at: time.Hour, cost: 3, again: 23 * time.Hour, want: Outcome{Blocked: true, Remaining: 2, RetryAfter: 23 * time.Hour, ResetAfter: 23 * time.Hour}},
+		{at: time.Hour, cost: 2, again: 23 * time.Hour, want: Outcome{Cost: 2, RetryAfter: 23 * time.Hour, ResetAfter: 23 * time.Hour}},
+		{at: day - 1, cost: 1, again: 1, want: Outcome{Blocked: true, RetryAfter: 1, ResetAfter: 1}},
+		{at: day, cost: 2, again: day, want: Outcome{Cost: 2, Remaining: 1, ResetAfter: day}},                    // room for one, not for as many again
+		{at: day - 1, cost: 1, again: day + 1, want: Outcome{Cost: 1, RetryAfter: day + 1, ResetAfter: day + 1}}, // a clock that is behind
+		{at: 0, cost: 1, again: 2 * day, want: Outcome{Blocked: true, RetryAfter: 2 * day, ResetAfter: 2 * day}},
 		{at: -1, cost: 1, want: Outcome{Cost: 1, Remaining: 2, ResetAfter: 1}}, // the one stored is not even the next
 	} {
 		limit.Cost = s.cost
 		v := decide(midnight+Instant(s.at), &limit, Lockout{}, r, true)
 		require.Equal(t, s.want, v.Outcome, "step %d", i)
+		require.Equal(t, s.again, v.Again, "step %d", i)
 		require.Equal(t, !s.want.Blocked, v.Store, "step %d", i)
 		r = v.Next
 	}
