@@ -13,7 +13,7 @@ import (
 // MaxHits is the largest [Condition.Max] of a [SlidingWindow]. A window stores each
 // hit, in 3 bytes for a TTL of up to 28 minutes and in 6 bytes at most. So a full
 // record stays under 600 kB; memcached stores up to 1 MiB.
-const MaxHits = 100_000
+const MaxHits = record.MaxHits
 
 // MaxBucketTTL is the longest [Condition.TTL] of a [LeakyBucket].
 const MaxBucketTTL = 100 * 365 * 24 * time.Hour

@@ -127,8 +127,13 @@ func (r Record) kept(limit *Limit, b ban) Record {
 		x.calendar.end = max(b.end-b.length, 1)
 		next.setExtras(x)
 	case Bucket:
-		if score := r.bucket.score - limit.bucketSize(); score > 0 {
+		score, debt := r.bucket.score-limit.bucketSize(), r.extras().debt
+		if debt != 0 {
+			score = min(score, b.end-b.length) // the debt is kept beside it
+		}
+		if score > 0 {
 			next.bucket = bucket{score: score, cancels: r.bucket.cancels}
+			next.setDebt(debt)
 		}
 		if b.repeats > 1 {
 			next.hits.add(1, r.ban.end, &Limit{Max: 1, TTL: 1})
@@ -167,7 +172,8 @@ func (r Record) unkept(limit *Limit, set Instant) (full Record) {
 		last.end = cmp.Or(r.bucket.score, set)
 	case Bucket:
 		if r.bucket.score != 0 {
-			full.bucket = bucket{score: r.bucket.score + limit.bucketSize(), cancels: r.bucket.cancels}
+			x.debt = r.extras().debt
+			full.bucket = bucket{score: max(r.bucket.score+limit.bucketSize(), x.debt), cancels: r.bucket.cancels}
 		}
 		last.end = cmp.Or(r.hits.end(), set)
 	default:

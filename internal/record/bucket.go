@@ -20,7 +20,9 @@ package record
 //
 // A score further ahead than now+TTL comes from a caller whose clock is ahead,
 // or from a rule that has been changed. It counts as now+TTL, and is stored so
-// when it blocks, or else it would for longer than TTL.
+// when it blocks, or else it would for longer than TTL. Only a debt stands: the score
+// that a settlement has made beyond now+TTL. It is stored beside the score, see
+// [extra.debt], so that one is told from the other.
 //
 // The algorithm is the one of ATM's virtual scheduling (ITU-T I.371), known as
 // simple cooldown where the score is kept in Redis.
@@ -54,26 +56,25 @@ const (
 // share returns the share of cost hits of limit, counted at now, that left b so.
 func (b bucket) share(now Instant, limit *Limit, cost int) Share {
 	hitsInGrain := (limit.Max-1)/maxMoved + 1
+	most := max(min(limit.Max, maxMoved/2)*2, minMoved)
 	return Share{
 		at:      now,
 		until:   b.score,
 		amount:  limit.Interval() * Instant(cost),
 		grain:   limit.Interval() * Instant(hitsInGrain),
-		weight:  uint16((cost-1)/hitsInGrain + 1),
-		most:    uint16(max(min(limit.Max, maxMoved/2)*2, minMoved)),
+		weight:  uint16(min((cost-1)/hitsInGrain, most) + 1), // more than most counts as that
+		most:    uint16(most),
 		cancels: b.cancels,
 	}
 }
 
-// lookAtBucket decides a call at now on b, and reports whether b must be stored.
-func (v *Verdict) lookAtBucket(now Instant, limit *Limit, b *bucket, count bool) (store bool) {
+// lookAtBucket decides a call at now on b, which owes debt, and reports whether b must be
+// stored.
+func (v *Verdict) lookAtBucket(now Instant, limit *Limit, b *bucket, debt Instant, count bool) (store bool) {
 	interval := limit.Interval()
 	brim, needed := now+interval*Instant(limit.Max), interval*Instant(limit.Needed())
-	tooFull := b.score > brim
-	if b.score == 0 {
-		b.cancels = nonce(now)
-	}
-	b.score = min(max(b.score, now), brim)
+	tooFull := b.score > max(brim, debt)
+	b.open(now, max(brim, debt))
 	switch {
 	case needed > brim-b.score:
 		v.Outcome.Blocked = true
@@ -94,9 +95,17 @@ func (v *Verdict) lookAtBucket(now Instant, limit *Limit, b *bucket, count bool)
 	if !v.Outcome.Blocked {
 		v.Outcome.RetryAfter = interval.Since(room)
 	}
-	v.Outcome.Remaining = int(room / interval)
+	v.Outcome.Remaining = int(max(room, 0) / interval)
 	v.Outcome.ResetAfter = b.score.Since(now)
 	return store
+}
+
+// open has b be at now, with a score of most at most.
+func (b *bucket) open(now, most Instant) {
+	if b.score == 0 {
+		b.cancels = nonce(now)
+	}
+	b.score = min(max(b.score, now), most)
 }
 
 // expire empties b if all has leaked at now.
@@ -127,21 +136,36 @@ func nonce(now Instant) uint16 {
 // A bucket whose score is lower than all that was taken back explains, or from
 // which more was taken back than there may have been, is another one: the share's
 // was reset or expired.
-func (b bucket) without(s Share, now Instant) (bucket, bool) {
+func (b bucket) without(s Share, now Instant) (next bucket, found bool) {
+	next, _, found = b.withoutPart(s, s.amount, now)
+	return next, found
+}
+
+// withoutPart returns b at now without what has not leaked yet of the last part of a
+// share, what then is left of the share, and whether there was anything.
+func (b bucket) withoutPart(s Share, part, now Instant) (next bucket, rest Share, found bool) {
 	moved := b.cancels - s.cancels
 	earliest := s.movedBy(moved)
 	if moved > s.most || b.score < earliest {
-		return b, false
+		return b, Share{}, false
 	}
-	left := min(max(earliest, s.at+s.amount)-now, s.amount, b.score-now)
+	left := min(part, max(earliest, s.at+s.amount)-now, s.amount, b.score-now)
 	if left <= 0 {
-		return b, false
+		return b, Share{}, false
 	}
+	rest = s
 	if moved > 0 || b.score != s.until {
-		b.cancels += s.weight
+		weight := s.weight
+		if part < s.amount {
+			weight = min(weight, uint16(min((left-1)/max(s.grain, 1), Instant(s.most))+1))
+		}
+		b.cancels += weight
+		rest.cancels += weight // this one has not moved the rest
 	}
 	b.score -= left
-	return b, true
+	rest.until -= left
+	rest.amount -= left
+	return b, rest, true
 }
 
 // movedBy returns when s has leaked at the earliest, if so many grains were taken

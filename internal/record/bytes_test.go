@@ -5,7 +5,6 @@ import "time"
 // What the tests of decisions on stored bytes share.
 
 const (
-	maxHits       = 100_000 // the largest Max of a window
 	longestBucket = 100 * 365 * 24 * time.Hour
 )
 
@@ -90,6 +89,7 @@ func bothRecord(records ...[]byte) []byte {
 		if x.calendar.end != 0 {
 			all.calendar = x.calendar
 		}
+		all.debt = max(all.debt, x.debt)
 		both.setExtras(all)
 	}
 	return both.Encode()
@@ -115,6 +115,13 @@ func banRecord(end time.Time, length time.Duration, repeats int) []byte {
 
 func bucketRecord(score time.Time, cancels uint16) []byte {
 	return Record{bucket: bucket{score: InstantOf(score), cancels: cancels}}.Encode()
+}
+
+// debtRecord returns the record of a bucket with that score, all of it a debt.
+func debtRecord(score time.Time, cancels uint16) []byte {
+	r := Record{bucket: bucket{score: InstantOf(score), cancels: cancels}}
+	r.setDebt(r.bucket.score)
+	return r.Encode()
 }
 
 func leasesRecord(all ...lease) []byte {
@@ -157,7 +164,7 @@ func expirationOf(now time.Time, content time.Duration) int32 {
 
 // allowed reports whether the rules of the throttler may ask for limit.
 func allowed(limit Limit) bool {
-	most := int64(maxHits)
+	most := int64(MaxHits)
 	if limit.Algorithm == Bucket {
 		most = int64(limit.TTL)
 	}

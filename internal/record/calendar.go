@@ -20,20 +20,21 @@ type calendar struct {
 // lookAtCalendar decides a call at now on c, and reports whether c must be stored.
 func (v *Verdict) lookAtCalendar(now Instant, limit *Limit, c *calendar, count bool) (store bool) {
 	c.enter(now, limit.period())
+	return v.lookAtPeriod(now, limit, c, count)
+}
+
+// lookAtPeriod decides a call at now on c, which has the period that it belongs to.
+func (v *Verdict) lookAtPeriod(now Instant, limit *Limit, c *calendar, count bool) (store bool) {
 	most, needed := uint64(limit.Max), uint64(limit.Needed())
 	left := most - min(c.count, most)
 	switch {
 	case needed > left:
 		v.Outcome.Blocked = true
 	case count:
-		if c.count == 0 {
-			c.begun = now
-		}
 		cost := min(uint64(limit.Hits()), left)
-		c.count += cost
+		v.Hit = c.add(int(cost), now)
 		left -= cost
 		v.Outcome.Cost = int(cost)
-		v.Hit = Hit{Cost: int(cost), Expiry: c.end, Kind: Calendar, ID: uint64(c.begun)}
 		store = true
 	}
 	rest := c.end.Since(now)
@@ -54,14 +55,33 @@ func (v *Verdict) lookAtCalendar(now Instant, limit *Limit, c *calendar, count b
 
 // enter makes c the count of the period that a call at now belongs to.
 func (c *calendar) enter(now Instant, p Period) {
-	c.expire(now)
 	start, end := p.Around(now)
+	if c.enterBetween(now, start, end) {
+		c.start, c.end = p.Around(c.start)
+	}
+}
+
+// enterBetween is enter for the period of now, from start to end. It reports whether c is
+// the count of a later one, which stays.
+func (c *calendar) enterBetween(now, start, end Instant) (later bool) {
+	c.expire(now)
 	if start < c.start && c.start <= end {
-		start, end = p.Around(c.start)
-	} else if c.start != start {
+		return true
+	}
+	if c.start != start {
 		*c = calendar{}
 	}
 	c.start, c.end = start, end
+	return false
+}
+
+// add counts hits at now.
+func (c *calendar) add(hits int, now Instant) Hit {
+	if c.count == 0 {
+		c.begun = now
+	}
+	c.count += uint64(hits)
+	return Hit{Cost: hits, Expiry: c.end, Kind: Calendar, ID: uint64(c.begun)}
 }
 
 // expire empties c if its period has ended at now.

@@ -17,14 +17,15 @@ import (
 //	repeats     bans in a row (1)                        if bit 1 is set
 //	leases      how many (4), leases (28 each)           if bit 5 is set
 //	calendar    start (8), end (8), begun (8), count (8) if bit 6 is set
+//	debt        of the bucket (8)                        if bit 7 is set
 //	window      ttl (8), last (8), entries (w each)      if bit 2 or 3 is set
 //	bucket      score (8), cancels (2)                   if bit 4 is set
 //
 // All numbers are big endian. Times are in nanoseconds, since the Unix epoch
 // where they are points in time; those of a window are so if bit 2 is set, and
 // in ticks of 100 microseconds if bit 3 is. Repeats come only with a ban, and
-// only one of bits 2 and 3 is set. A record without sections is one that holds
-// nothing.
+// only one of bits 2 and 3 is set. A debt comes only with a bucket. A record without
+// sections is one that holds nothing.
 //
 // A record with a section of bit 5 or higher has version 3. Of the others, one with
 // both a window and a bucket has version 2, and every other one version 1: releases
@@ -76,9 +77,10 @@ const (
 	bucketSection
 	leasesSection
 	calendarSection
+	debtSection
 
 	sectionsOf2 = bucketSection<<1 - 1
-	sectionsOf3 = sectionsOf2 | leasesSection | calendarSection
+	sectionsOf3 = sectionsOf2 | leasesSection | calendarSection | debtSection
 )
 
 // A Record is all that is known of one value of one condition. Its hits refer
@@ -158,7 +160,7 @@ func (r *Record) read(b []byte) (ok bool) {
 		}
 		r.setExtras(x)
 	}
-	if b, ok = r.bucket.decode(has, b); !ok {
+	if b, ok = r.bucket.decode(has, b); !ok || has&(debtSection|bucketSection) == debtSection {
 		return false
 	}
 	return r.hits.decode(has, b) && version == r.version()

@@ -69,6 +69,9 @@ var goldenOf3 = []struct {
 	{"a lease beside all else", bothRecord(leasesRecord(lease{1, InstantOf(at(time.Minute)), Instant(time.Minute), 1}),
 		calendarRecord(at(0), at(time.Hour), at(2), 1), banRecord(at(time.Second), time.Second, 0),
 		windowRecord(3, time.Minute, at(18*time.Second), at(time.Minute)), bucketRecord(at(20*time.Second), 2))},
+	{"bucket with a debt", debtRecord(at(time.Hour), 2)},
+	{"bucket with a debt beside a calendar", bothRecord(calendarRecord(at(0), at(time.Hour), at(2), 1), debtRecord(at(time.Minute), 0))},
+	{"bucket with a debt that a ban keeps", bothRecord(banRecord(at(4*time.Second), 4*time.Second, 0), debtRecord(at(time.Hour), 7), bucketRecord(at(0), 7))},
 	{"calendar beside a window and a bucket", bothRecord(calendarRecord(at(0), at(time.Hour), at(2), 1),
 		windowRecord(3, time.Minute, at(18*time.Second), at(time.Minute)), bucketRecord(at(20*time.Second), 2))},
 	{"calendar that a third ban keeps", bothRecord(banRecord(at(4*time.Second), 4*time.Second, 3),
@@ -157,7 +160,7 @@ func TestRecordOf50HitsOver5MinutesTakes180BytesAtMost(t *testing.T) {
 }
 
 func TestFullRecordStaysWellUnder1MiB(t *testing.T) {
-	longest := windowRecord(maxHits, math.MaxInt64, times(maxHits, time.Second)...)
+	longest := windowRecord(MaxHits, math.MaxInt64, times(MaxHits, time.Second)...)
 	require.Less(t, len(longest), 600*1024)
 }
 
@@ -172,7 +175,7 @@ func times(n int, step time.Duration) []time.Time {
 
 func TestWhatWasWrittenReadsBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		max := rapid.SampledFrom([]int{1, maxFine, maxFine + 1, maxHits}).Draw(t, "max")
+		max := rapid.SampledFrom([]int{1, maxFine, maxFine + 1, MaxHits}).Draw(t, "max")
 		ttl := time.Duration(rapid.Int64Range(int64(time.Millisecond), math.MaxInt64).Draw(t, "ttl"))
 		latest := min(int64(ttl), math.MaxInt64-epoch.UnixNano())
 		offsets := rapid.SliceOfN(rapid.Int64Range(0, latest), 1, 100).Draw(t, "offsets")
@@ -194,6 +197,7 @@ func TestForeignBytesAreNoRecord(t *testing.T) {
 	bucket := bucketRecord(at(time.Hour), 0)
 	calendar := calendarRecord(at(0), at(time.Hour), at(0), 1)
 	leases := leasesRecord(lease{1, 2, 3, 4})
+	debt := debtRecord(at(time.Hour), 0)
 	change := func(b []byte, i int, to byte) []byte {
 		b = slices.Clone(b)
 		b[i] = to
@@ -220,6 +224,11 @@ func TestForeignBytesAreNoRecord(t *testing.T) {
 		"no lease":              {3, 0, 0x20, 0, 0, 0, 0},
 		"too many leases":       change(leases, 3, 0xff),
 		"calendar of too much":  change(calendar, len(calendar)-8, 0x80),
+		"debt cut":              debt[:len(debt)-1],
+		"debt and a byte":       append(slices.Clone(debt), 0),
+		"debt without a bucket": append([]byte{3, 0, 0x80}, debt[3:11]...),
+		"negative debt":         change(debt, 3, 0x80),
+		"debt of nothing":       append(append([]byte{3, 0, 0x90}, make([]byte, 8)...), debt[11:]...),
 		"calendar with no end":  change(calendar, 11, 0x80),
 		"unknown section":       change(window, 1, 0x24),
 		"window without hits":   window[:18],

@@ -88,7 +88,7 @@ func (v *Verdict) look(now Instant, limit *Limit, r *Record, count bool) (store 
 	case Bucket:
 		r.hits.expire(now)
 		r.expireExtras(now)
-		return v.lookAtBucket(now, limit, &r.bucket, count)
+		return v.lookAtBucket(now, limit, &r.bucket, r.owed(now+limit.bucketSize()), count)
 	}
 	r.hits.expire(now)
 	r.bucket.expire(now)

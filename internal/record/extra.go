@@ -8,6 +8,10 @@ package record
 type extra struct {
 	leases   leases
 	calendar calendar
+
+	// debt is the score of the bucket, if a settlement has made it later than a call may.
+	// It is no later than that score, except beside a ban that keeps the bucket.
+	debt Instant
 }
 
 // extras returns a copy of the sections of version 3 that r has.
@@ -27,13 +31,40 @@ func (r *Record) setExtras(x extra) {
 	}
 }
 
-// expireExtras removes from the sections of version 3 what has expired at now.
+// expireExtras removes from the sections of version 3 what has expired at now, when the
+// bucket has been expired.
 func (r *Record) expireExtras(now Instant) {
 	if r.extra == nil {
 		return
 	}
 	x := *r.extra
 	x.expire(now)
+	if r.bucket.score == 0 {
+		x.debt = 0
+	}
+	r.setExtras(x)
+}
+
+// owed returns the debt of r's bucket. One that ends by brim is none: a bucket holds that
+// much without it.
+func (r *Record) owed(brim Instant) Instant {
+	if r.extra == nil || r.extra.debt == 0 {
+		return 0
+	}
+	if r.extra.debt <= brim {
+		r.setDebt(0)
+		return 0
+	}
+	return r.extra.debt
+}
+
+// setDebt makes debt that of r's bucket, 0 for none.
+func (r *Record) setDebt(debt Instant) {
+	if r.extra == nil && debt == 0 {
+		return
+	}
+	x := r.extras()
+	x.debt = debt
 	r.setExtras(x)
 }
 
@@ -48,6 +79,9 @@ func (x *extra) sections() (s sections) {
 	if x.calendar.end != 0 {
 		s |= calendarSection
 	}
+	if x.debt != 0 {
+		s |= debtSection
+	}
 	return s
 }
 
@@ -56,7 +90,14 @@ func (x *extra) decode(has sections, b []byte) (rest []byte, ok bool) {
 	if b, ok = x.leases.decode(has, b); !ok {
 		return nil, false
 	}
-	return x.calendar.decode(has, b)
+	if b, ok = x.calendar.decode(has, b); !ok || has&debtSection == 0 {
+		return b, ok
+	}
+	if len(b) < instantSize {
+		return nil, false
+	}
+	x.debt = getInstant(b)
+	return b[instantSize:], x.debt > 0
 }
 
 // append appends the sections of x to b.
@@ -66,6 +107,9 @@ func (x *extra) append(b []byte) []byte {
 	}
 	if x.calendar.end != 0 {
 		b = x.calendar.append(b)
+	}
+	if x.debt != 0 {
+		b = appendInstant(b, x.debt)
 	}
 	return b
 }
@@ -77,6 +121,9 @@ func (x *extra) size() (n int) {
 	}
 	if x.calendar.end != 0 {
 		n += calendarSize
+	}
+	if x.debt != 0 {
+		n += instantSize
 	}
 	return n
 }

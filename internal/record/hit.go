@@ -38,6 +38,21 @@ func HitOf(n [NumbersOfHit]int64) Hit {
 	}}
 }
 
+// repay lowers the debt of r by what was taken out of its bucket.
+func (r *Record) repay(amount Instant) {
+	if r.extra != nil && r.extra.debt != 0 {
+		r.setDebt(max(r.extra.debt-amount, 0))
+	}
+}
+
+// Gone reports whether h is known to be in no record any more.
+func (h Hit) Gone() bool { return h.Expiry == 0 && h.Share == Share{} }
+
+// IsOf reports whether a limit of that algorithm may have counted h.
+func (h Hit) IsOf(a Algorithm) bool {
+	return h.Gone() || h.Kind == a || h.Kind == Window && a == Bucket
+}
+
 // Without returns r at now without the hits of h, and whether it had any of them. If
 // they have expired, or a ban or a reset has replaced them, r stays as it is.
 func (r Record) Without(h Hit, now Instant) (next Record, found bool) {
@@ -58,6 +73,7 @@ func (r Record) Without(h Hit, now Instant) (next Record, found bool) {
 		found = next.hits.remove(h.Cost, h.Expiry)
 	default:
 		next.bucket, found = r.bucket.without(h.Share, now)
+		next.repay(r.bucket.score - next.bucket.score)
 	}
 	if !found {
 		return r, false

@@ -16,7 +16,11 @@ func (r Record) WithoutNewest(n int, now Instant, limit *Limit) (next Record, fo
 		next.hits.expire(now)
 		found = next.hits.removeNewest(n)
 	case Bucket:
-		next.bucket, found = r.bucket.withoutNewest(n, now, limit)
+		brim := now + limit.bucketSize()
+		next.bucket.score = min(r.bucket.score, max(brim, next.owed(brim)))
+		before := next.bucket.score
+		next.bucket, found = next.bucket.withoutNewest(n, now, limit)
+		next.repay(before - next.bucket.score)
 	case Calendar:
 		x := r.extras()
 		found = x.calendar.removeNewest(n, now)
@@ -49,7 +53,7 @@ func (b bucket) withoutNewest(n int, now Instant, limit *Limit) (bucket, bool) {
 	if b.score == 0 {
 		return b, false
 	}
-	b.score = min(b.score, now+limit.bucketSize()) - limit.Interval()*Instant(n)
+	b.score -= limit.Interval() * Instant(n)
 	b.cancels += strange
 	b.expire(now)
 	return b, true

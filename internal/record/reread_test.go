@@ -90,11 +90,11 @@ func TestDecisionsOnARecordInMemoryAreThoseOnTheStoredOne(t *testing.T) {
 
 // A burst of one Instant does not copy a large list for each of its calls.
 func TestManyDecisionsOnALargeWindowCopyItOnce(t *testing.T) {
-	c := Limit{Max: maxHits, TTL: time.Hour}
+	c := Limit{Max: MaxHits, TTL: time.Hour}
 	now := InstantOf(time.Unix(1_800_000_000, 0))
 	full := Record{}
 	for i := range Instant(1000) {
-		full = decide(now+i, &Limit{Max: maxHits, TTL: time.Hour, Cost: 90}, Lockout{}, full, true).Next
+		full = decide(now+i, &Limit{Max: MaxHits, TTL: time.Hour, Cost: 90}, Lockout{}, full, true).Next
 	}
 	full = reread(t, full)
 	require.Equal(t, 90_000, full.hits.len())

@@ -301,7 +301,7 @@ func TestHitOfAClockThatIsALittleAheadIsCorrectedByTheNextWrite(t *testing.T) {
 
 // BenchmarkDecide measures what a decision costs beside the backend.
 func BenchmarkDecide(b *testing.B) {
-	for _, n := range []int{10, 100, 1000, 10_000, maxHits} {
+	for _, n := range []int{10, 100, 1000, 10_000, MaxHits} {
 		full := windowRecord(n, time.Hour, times(n, time.Hour/time.Duration(n+1))...)
 		now := at(time.Second / 1000).Add(-time.Millisecond)
 		b.Run(fmt.Sprintf("op=refuse/hits=%d", n), func(b *testing.B) {

@@ -63,6 +63,10 @@ func (e *Entry) Failed() error {
 // Tried reports whether a write of e may have been sent.
 func (e *Entry) Tried() bool { return e.store }
 
+// Unsure reports whether e, which is settled, may have been carried out though it failed, or
+// carried out twice.
+func (e *Entry) Unsure() bool { return e.Unknown || e.doubted || e.Err != nil && e.arriving }
+
 // Wait returns true when e, which was left, is settled, or false when ctx ends.
 func (e *Entry) Wait(ctx context.Context) bool { return e.round.wait(ctx) }
 

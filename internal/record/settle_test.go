@@ -1,0 +1,280 @@
+package record
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// A settled is one call in a record, as its reservation has it.
+type settled struct {
+	limit *Limit
+	hits  []Hit
+	total int
+}
+
+// settleAt sets the total of s on r at now, and returns the record as another process finds
+// it.
+func (s *settled) settleAt(t require.TestingT, now Instant, r Record, total int) (next Record, o Outcome) {
+	c := Settlement{Limit: *s.limit, Hits: s.hits, Total: s.total, Actual: total, ID: uint64(now)}
+	next = r
+	if !c.Apply(now, &next) {
+		next = r
+	}
+	s.hits, s.total = c.Counted, total
+	return reread(t, next), c.Outcome
+}
+
+func reserve(t require.TestingT, now Instant, r Record, limit *Limit) (Record, *settled) {
+	d := decide(now, limit, Lockout{}, r, true)
+	s := &settled{limit: limit, total: d.Hit.Cost}
+	if d.Hit.Cost > 0 {
+		s.hits = []Hit{d.Hit}
+	}
+	return reread(t, d.Next), s
+}
+
+func TestADebtIsKeptApartFromTheScore(t *testing.T) {
+	limit := bucketOf(10, time.Minute)
+	now := start
+	r, s := reserve(t, now, Record{}, limit)
+	r, o := s.settleAt(t, now, r, 10)
+	require.False(t, o.Blocked)
+	require.EqualValues(t, version1, r.version(), "full, and no more")
+	r, o = s.settleAt(t, now, r, 30)
+	require.True(t, o.Blocked)
+	require.Equal(t, 2*time.Minute+6*time.Second, o.RetryAfter)
+	require.Equal(t, 3*time.Minute, o.ResetAfter)
+	require.EqualValues(t, version3, r.version())
+
+	ahead := r // a call of a clock that is an hour ahead counts beyond the debt
+	v := decide(now.Add(time.Hour), limit, Lockout{}, r, true)
+	require.False(t, v.Outcome.Blocked)
+	ahead = reread(t, v.Next)
+	v = decide(now, limit, Lockout{}, ahead, true)
+	require.True(t, v.Outcome.Blocked)
+	require.Equal(t, 6*time.Second, v.Outcome.RetryAfter, "as ever: with the debt leaked by that clock, the rest is set right")
+
+	ahead = r
+	ahead.bucket.score += Instant(time.Hour) // as an earlier call of such a clock would have it
+	v = decide(now, limit, Lockout{}, ahead, true)
+	require.True(t, v.Store)
+	require.Equal(t, 2*time.Minute+6*time.Second, v.Outcome.RetryAfter, "the debt stands, and no more")
+
+	v = decide(now.Add(2*time.Minute), limit, Lockout{}, r, true)
+	require.True(t, v.Outcome.Blocked)
+	v = decide(now.Add(2*time.Minute+6*time.Second), limit, Lockout{}, r, true)
+	require.False(t, v.Outcome.Blocked)
+	require.EqualValues(t, version1, v.Next.version(), "what is no debt any more is in the score")
+}
+
+func TestARefundPaysADebt(t *testing.T) {
+	limit := bucketOf(10, time.Minute)
+	r, s := reserve(t, start, Record{}, limit)
+	_, other := reserve(t, start, r, limit)
+	r, _ = s.settleAt(t, start, r, 30)
+	r, o := s.settleAt(t, start, r, 12)
+	require.True(t, o.Blocked)
+	require.Equal(t, 18*time.Second, o.RetryAfter)
+	newest, found := r.WithoutNewest(1, start, limit)
+	require.True(t, found)
+	require.Equal(t, r.extras().debt-limit.Interval(), newest.extras().debt)
+	require.Equal(t, r.bucket.score-limit.Interval(), newest.bucket.score)
+	r, o = s.settleAt(t, start, r, 9)
+	require.False(t, o.Blocked)
+	v := decide(start, limit, Lockout{}, r, true)
+	require.EqualValues(t, version1, v.Next.version())
+	_, found = newest.Without(other.hits[0], start)
+	require.False(t, found, "it was poured into another bucket")
+}
+
+// A ban that keeps its hits is lifted when one of them is withdrawn. A debt then counts
+// again, and never after the ban has ended by itself.
+func TestABanThatKeepsADebt(t *testing.T) {
+	limit := bucketOf(10, time.Minute)
+	for _, c := range []struct {
+		limit  *Limit
+		repeat float64
+	}{{limit, 0}, {limit, 2}} {
+		r, withdrawn := reserve(t, start, Record{}, c.limit)
+		r, s := reserve(t, start, r, c.limit)
+		r, _ = s.settleAt(t, start, r, 8)
+		r, _ = s.settleAt(t, start, r, 10) // 11, one of which is withdrawn
+		l := Lockout{Length: 10 * time.Second, Growth: c.repeat, Longest: time.Hour, KeepHits: true}
+		v := decide(start+1, c.limit, l, r, true)
+		require.True(t, v.Outcome.NewBan)
+		banned := reread(t, v.Next)
+
+		still, found := banned.Withdrawn(withdrawn.hits[0], start+2, c.limit)
+		require.True(t, found)
+		still = reread(t, still)
+		require.True(t, still.HoldsBan(start+2), "it is full without that hit too")
+		o := decide(start.Add(10*time.Second)+1, c.limit, Lockout{}, still, true).Outcome
+		require.False(t, o.Blocked)
+		require.Equal(t, 9, o.Remaining, "counting starts anew")
+
+		more, _ := s.settleAt(t, start, r, 25)
+		v = decide(start+1, c.limit, l, more, true)
+		require.True(t, v.Outcome.NewBan)
+		banned = reread(t, v.Next)
+		full := banned.unkept(c.limit, start+1)
+		require.Equal(t, more.bucket, full.bucket)
+		require.Equal(t, more.extras().debt, full.extras().debt)
+		o = decide(start.Add(10*time.Second)+1, c.limit, Lockout{}, banned, true).Outcome
+		require.Equal(t, 9, o.Remaining, "counting starts anew")
+	}
+}
+
+// More was refunded than there ever is in a bucket, below shares that are still there. None
+// of those is found then, rather than too much be taken back.
+func TestARefundOfMoreThanABucketHoldsMovesAllOthers(t *testing.T) {
+	for _, max := range []int{5, 100, 5000} {
+		limit := bucketOf(max, time.Minute)
+		for _, surplus := range []int{1000 * max, 1 << 28} {
+			r, s := reserve(t, start, Record{}, limit)
+			r, other := reserve(t, start, r, limit)
+			r, above := reserve(t, start, r, limit)
+			r, _ = s.settleAt(t, start, r, surplus)
+			r, _ = above.settleAt(t, start, r, 2)
+			before := r.bucket.score
+			r, _ = s.settleAt(t, start, r, 1)
+			require.Equal(t, before-limit.Interval()*Instant(surplus-1), r.bucket.score)
+			after, _ := other.settleAt(t, start, r, 0)
+			require.Equal(t, r.bucket.score, after.bucket.score, "Max %d, surplus %d", max, surplus)
+		}
+	}
+}
+
+// TestSettledBucketIsThatOfSmallerCalls settles calls of a bucket at random. The bucket is
+// always the one that the same calls would have made if each had been smaller by what was
+// taken back of it, and never holds less than those make that are not given back. So
+// nothing drifts.
+func TestSettledBucketIsThatOfSmallerCalls(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit := *bucketOf(rapid.IntRange(1, 60).Draw(t, "max"), time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(time.Hour)).Draw(t, "ttl")))
+		r, now := Record{}, start
+		var poured []*struct{ at, amount, kept Instant } // in order
+		var calls []*settled
+		pieces := make(map[*settled][]int) // of poured
+		pour := func(s *settled, cost int) {
+			amount := limit.Interval() * Instant(cost)
+			poured = append(poured, &struct{ at, amount, kept Instant }{now, amount, amount})
+			pieces[s] = append(pieces[s], len(poured)-1)
+		}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			now += Instant(rapid.SampledFrom([]int64{1, 1, int64(limit.TTL) / 1000, int64(limit.Interval()) / 3, int64(limit.TTL) / 3, 2 * int64(limit.TTL)}).Draw(t, "pause"))
+			if len(calls) == 0 || rapid.IntRange(0, 2).Draw(t, "count") == 0 {
+				costing := limit
+				costing.Cost = rapid.IntRange(1, max(1, limit.Max/3)).Draw(t, "cost")
+				var s *settled
+				r, s = reserve(t, now, r, &costing)
+				if s.total > 0 {
+					pour(s, s.total)
+				}
+				calls = append(calls, s)
+			} else {
+				s := rapid.SampledFrom(calls).Draw(t, "which")
+				if rapid.Bool().Draw(t, "more") {
+					more := rapid.IntRange(1, 2*limit.Max).Draw(t, "surplus")
+					r, _ = s.settleAt(t, now, r, s.total+more)
+					pour(s, more)
+				} else if n := len(s.hits); n > 0 && len(pieces[s]) > 0 && !s.hits[n-1].Gone() {
+					// One piece at a time, so that what is taken back is known to be of it.
+					last := s.hits[n-1]
+					less := rapid.IntRange(1, last.Cost).Draw(t, "less")
+					before := max(r.bucket.score, now)
+					r, _ = s.settleAt(t, now, r, s.total-less)
+					p := poured[pieces[s][len(pieces[s])-1]]
+					taken := before - max(r.bucket.score, now)
+					require.GreaterOrEqual(t, taken, Instant(0))
+					require.LessOrEqual(t, taken, limit.Interval()*Instant(less), "no more than is given back")
+					p.amount -= taken
+					p.kept -= limit.Interval() * Instant(less)
+					if less == last.Cost {
+						pieces[s] = pieces[s][:len(pieces[s])-1]
+					}
+				}
+			}
+			var score, least Instant
+			for _, p := range poured {
+				if p.amount > 0 {
+					score = max(score, p.at) + p.amount
+				}
+				if p.kept > 0 {
+					least = max(least, p.at) + p.kept
+				}
+			}
+			require.Equal(t, max(score, now), max(r.bucket.score, now), "smaller calls make the same bucket")
+			require.GreaterOrEqual(t, max(r.bucket.score, now), least, "others keep what they hold")
+			require.Equal(t, r.extras().debt != 0, r.version() == version3)
+			if r.extras().debt != 0 {
+				require.LessOrEqual(t, r.extras().debt, r.bucket.score)
+			}
+		}
+	})
+}
+
+// TestSettledRecordsHaveTheEarliestVersionThatSuffices settles calls of windows and buckets:
+// only a bucket that holds more than a call may make it is of version 3.
+func TestSettledRecordsHaveTheEarliestVersionThatSuffices(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit := Limit{Max: rapid.IntRange(1, 40).Draw(t, "max"), TTL: time.Minute, Algorithm: rapid.SampledFrom([]Algorithm{Window, Bucket}).Draw(t, "algorithm")}
+		r, now := Record{}, start
+		var calls []*settled
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			now += Instant(rapid.SampledFrom([]time.Duration{1, time.Second, 40 * time.Second}).Draw(t, "pause"))
+			if len(calls) == 0 || rapid.Bool().Draw(t, "count") {
+				d := decide(now, &limit, Lockout{}, r, true)
+				if calls = append(calls, &settled{limit: &limit, total: d.Hit.Cost}); d.Store {
+					r = reread(t, d.Next)
+					calls[len(calls)-1].hits = []Hit{d.Hit}[:min(d.Hit.Cost, 1)]
+					require.NotEqualValues(t, version3, r.version(), "an earlier release reads what a call has made")
+				}
+			} else {
+				before := r.version()
+				r, _ = rapid.SampledFrom(calls).Draw(t, "which").settleAt(t, now, r, rapid.IntRange(0, 2*limit.Max).Draw(t, "total"))
+				beyond := limit.Algorithm == Bucket && r.bucket.score > now+limit.bucketSize()
+				if beyond || before != version3 {
+					require.Equal(t, beyond, r.version() == version3)
+				}
+			}
+		}
+	})
+}
+
+func TestASettlementOnOnesOwnCopyLeavesTheRecord(t *testing.T) {
+	now := start
+	for _, limit := range []*Limit{{Max: 10, TTL: time.Hour}, bucketOf(10, time.Hour), {Algorithm: Leases, Max: 10, TTL: time.Hour, ID: 1}, {Algorithm: Calendar, Max: 10}} {
+		r, s := reserve(t, now, Record{}, limit)
+		r, _ = s.settleAt(t, now, r, 30)
+		before := r.Encode()
+		for _, total := range []int{40, 20, 1, 0} {
+			again := *s
+			again.settleAt(t, now+1, r, total)
+			require.Equal(t, before, r.Encode())
+		}
+		// What it makes of a record again is what it made of it first: see slots.Change.
+		c := Settlement{Limit: *limit, Hits: s.hits, Total: s.total, Actual: 35, ID: 9}
+		var made [][]byte
+		for range 3 {
+			next := r
+			require.True(t, c.Apply(now+1, &next))
+			made = append(made, next.Encode())
+		}
+		require.Equal(t, made[0], made[1])
+		require.Equal(t, made[0], made[2])
+	}
+}
+
+func TestTheHitsOfAnEndlessStreamDoNotPileUp(t *testing.T) {
+	for _, limit := range []*Limit{{Max: 10, TTL: time.Minute}, bucketOf(10, time.Minute), {Algorithm: Leases, Max: 10, TTL: time.Minute}, {Algorithm: Calendar, Max: 10}} {
+		r, s := reserve(t, start, Record{}, limit)
+		for i := range 5000 {
+			r, _ = s.settleAt(t, start.Add(time.Duration(i)*20*time.Second), r, 2+i)
+		}
+		require.LessOrEqual(t, len(s.hits), 5, "algorithm %d", limit.Algorithm)
+		r, _ = s.settleAt(t, start.Add(5000*20*time.Second), r, 0)
+	}
+}
