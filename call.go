@@ -26,16 +26,10 @@ type job struct {
 
 	begun    bool     // first is in use
 	replaced []*entry // were left, and the fallback has decided in their place
-	receipt  *receipt // what was counted; nil: nothing was
+	withdrew bool     // what it has counted, and counts yet, is withdrawn
 
-	retained *retained // what the caller keeps; nil: several conditions, or nothing was counted
+	retained retained // see [call.retain]
 	first    slots.Round
-}
-
-// A retained is what the caller keeps of a call with one condition that has counted.
-type retained struct {
-	receipt  receipt
-	outcomes [1]Outcome
 }
 
 // A scratch is the memory that a call takes besides itself. A call that is used again has it
@@ -159,7 +153,6 @@ func (c *call) askInRounds(ctx context.Context) {
 		c.reopen()
 	}
 	c.askBoth(ctx, opCount)
-	c.writeReceipt()
 	if len(c.entries) > 1 && c.refused() {
 		c.withdraw(ctx)
 	}
@@ -259,11 +252,7 @@ func (c *call) refused() bool {
 // results returns the Outcome of each condition, and how long until it takes the
 // same call again: nil where RetryAfter says so.
 func (c *call) results(counted bool) (outcomes []Outcome, again []time.Duration) {
-	if c.retained != nil {
-		outcomes = c.retained.outcomes[:]
-	} else {
-		outcomes = make([]Outcome, len(c.entries))
-	}
+	outcomes = c.retain().outcomes
 	for i, e := range c.entries {
 		wait := e.result(counted, &outcomes[i])
 		if e.limit.Cost > 1 && again == nil {
@@ -279,19 +268,6 @@ func (c *call) results(counted bool) (outcomes []Outcome, again []time.Duration)
 	return outcomes, again
 }
 
-// retain returns what the caller keeps, of a call with one condition that has counted.
-func (c *call) retain() *retained {
-	if c.one.limit.Algorithm != record.Bucket {
-		return new(retained)
-	}
-	r := new(struct {
-		retained
-		share record.Share
-	})
-	r.receipt.only.share = &r.share
-	return &r.retained
-}
-
 // conclude sets d, which is zero, to the Decision of c.
 func (c *call) conclude(d *Decision) {
 	outcomes, again := c.results(true)
@@ -299,59 +275,7 @@ func (c *call) conclude(d *Decision) {
 		outcomes, again = c.results(false)
 	}
 	c.rule.combine(d, outcomes, again)
-	d.receipt = c.receipt
-}
-
-// writeReceipt notes what c has counted, and what it may have.
-func (c *call) writeReceipt() {
-	for _, e := range c.entries {
-		c.noteHit(e)
+	if !c.dry {
+		d.receipt = c.writeReceipt()
 	}
-	for _, e := range c.replaced {
-		c.noteHit(e)
-	}
-}
-
-func (c *call) noteHit(e *entry) {
-	pending := e.Left != nil && !e.Unsent && e.op == opCount
-	if !pending && (e.Failed() != nil || e.Hit == record.Hit{} || e.from != asked) {
-		return
-	}
-	if c.receipt == nil {
-		c.receipt = c.newReceipt()
-	}
-	switch r := c.receipt; {
-	case pending:
-		all := r.unfold()
-		all.left = append(all.left, e)
-	case r.all == nil && e.Hit.Kind == 0:
-		r.only.set(e)
-	default:
-		all := r.unfold()
-		all.shadow = c.rule.Shadow
-		all.hits = append(all.hits, e.counted())
-	}
-}
-
-func (c *call) newReceipt() *receipt {
-	n := len(c.entries)
-	if n == 1 {
-		c.retained = c.retain()
-		return &c.retained.receipt
-	}
-	if n == 2 { // many rules limit two values, as of a login
-		r := new(struct {
-			receipt
-			contents
-			two [2]counted
-		})
-		r.all, r.hits = &r.contents, r.two[:0]
-		return &r.receipt
-	}
-	r := new(struct {
-		receipt
-		contents
-	})
-	r.all, r.hits = &r.contents, make([]counted, 0, n)
-	return &r.receipt
 }

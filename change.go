@@ -21,8 +21,10 @@ type entry struct {
 	ends    map[uint64]record.Instant // of the leases, for opRenew: see record.Record.Renew
 	backend *backend
 
-	// What becomes of it. In Hit is what it has counted or, for opRefund and opWithdraw,
-	// what to take back.
+	settlement *settlement // for opSettle
+
+	// What becomes of it. In Hit is what it has counted or, for opWithdraw, what to take
+	// back.
 	record.Verdict
 	uncounted *uncounted // of opLook: what it would be if it were not counted
 	unsure    bool       // it may find what it has itself counted
@@ -45,7 +47,7 @@ const (
 	opCount        op = iota // decide, and count a hit if there is room
 	opAssess                 // decide and ban, but count nothing
 	opLook                   // decide, and change nothing
-	opRefund                 // take a hit back that was authorized
+	opSettle                 // set what an authorized call has cost
 	opWithdraw               // take a hit back whose call turned out to be refused
 	opBan                    // ban
 	opRenew                  // renew leases
@@ -72,8 +74,9 @@ func (e *entry) begin(b *backend, op op, key string) {
 // Apply decides e on r.
 func (e *entry) Apply(now record.Instant, r *record.Record) (store bool) {
 	switch e.op {
-	case opRefund:
-		*r, store = r.Without(e.Hit, now)
+	case opSettle:
+		store = e.settlement.Apply(now, r)
+		e.Outcome = e.settlement.Outcome
 		return store
 	case opWithdraw:
 		*r, store = r.Withdrawn(e.Hit, now, &e.limit)
@@ -127,11 +130,17 @@ func (e *entry) lookForOne(now record.Instant, r record.Record) (v record.Verdic
 func (e *entry) Stands() bool { return e.op <= opLook && e.Outcome.Blocked }
 
 // Doubt notes that what e finds may be its own hit. What takes hits back is not tried
-// again: it might take back another call's. A lease is known by its ID.
+// again: it might take back another call's. Nor is a settlement, which might count twice. A
+// lease is known by its ID.
 func (e *entry) Doubt() (again bool) {
 	e.unsure = true
-	takesBack := e.op == opRefund || e.op == opWithdraw || e.op == opRefundNewest
-	return !takesBack || e.Hit.Kind == record.Leases
+	switch e.op {
+	case opSettle:
+		return e.settlement.Repeatable()
+	case opWithdraw, opRefundNewest:
+		return e.Hit.Kind == record.Leases
+	}
+	return true
 }
 
 // standIn returns a new entry to be decided by the fallback in e's place. e itself

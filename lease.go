@@ -63,7 +63,7 @@ func (t *Throttler) Hold(ctx context.Context, d Decision) *Lease {
 }
 
 // Context returns a child of Hold's ctx. It ends with the cause [ErrLeaseLost] when the
-// lease is lost: a tenth of its TTL before others may count in its place, so their clocks
+// lease is lost: a tenth of its TTL before others may count in its recordID, so their clocks
 // may be that far ahead. Work that stops when it ends never overlaps with more than Max
 // others. After Release it ends with [context.Canceled].
 func (l *Lease) Context() context.Context { return &l.ctx }
@@ -80,7 +80,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	if l.receipt == nil {
 		return nil
 	}
-	return l.receipt.takeBack(ctx, func(_ string, hit record.Algorithm) bool { return hit == record.Leases })
+	return l.receipt.takeBack(ctx, flying)
 }
 
 // Renew renews the in-flight hits of d once, for another TTL: for a Decision of
@@ -139,7 +139,7 @@ type holds struct {
 	byRecord map[recordID]*group
 }
 
-// A recordID names a record in a backend.
+// A recordID is a record in a backend.
 type recordID struct {
 	backend *backend
 	key     string
@@ -172,14 +172,14 @@ const (
 func (s *stake) due() record.Instant { return s.end - record.Instant(s.ttl-s.ttl/renewals) }
 
 // add renews hits for l from now on.
-func (h *holds) add(l *Lease, hits []counted) {
+func (h *holds) add(l *Lease, hits []held) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.byRecord == nil {
 		h.byRecord = make(map[recordID]*group)
 	}
 	for _, c := range hits {
-		at := recordID{c.backend, c.key}
+		at := c.recordID
 		g := h.byRecord[at]
 		if g == nil {
 			g = &group{recordID: at}

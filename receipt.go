@@ -1,8 +1,10 @@
 package throttler
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
+	"time"
 
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
@@ -11,83 +13,125 @@ import (
 // [Decision.Receipt].
 var ErrInvalidReceipt = errors.New("throttler: not a receipt: pass the bytes of Decision.Receipt unchanged")
 
-// receiptVersion is the first byte of a receipt. Each hit follows: the length of its
-// key, the key, and its numbers, all as varints.
-const receiptVersion = 1
+// # The written receipt
+//
+// Version 2 is its version (1 byte), flags (1 byte), and the number of reservations. Each
+// reservation follows: its key, its name, the algorithm, Max, TTL, the period if it is a
+// calendar, its total, the number of its hits, and the numbers of each. A period is its
+// bounds, unit and anchor, the name of its zone, and how many seconds east that is. Texts
+// have their length before them. All other numbers are varints, signed but for lengths.
+//
+// Version 1 has keys and hits only, each key before the numbers of its hit, up to the end. It
+// is written for what was redeemed from it.
+const (
+	receiptVersion1 = 1
+	receiptVersion  = 2
 
-// Receipt returns what another process needs to take back the hits that d counted,
-// with [Throttler.Redeem]. It is nil if d counted none.
+	shadowFlag  = 1 // of a rule with Shadow
+	settledFlag = 2 // a Settle has had its turn
+)
+
+// Receipt returns what another process needs to take back the hits that d counted, or to
+// settle what they have cost, with [Throttler.Redeem]. It is nil if d counted none and was
+// not settled. Releases before Settle refuse it: update what redeems first.
 //
 // Use either the receipt or d, and the receipt once: a second time may take back
-// another call's hits. Anyone who can write a receipt can take back hits, so
-// authenticate it if it leaves the program. It contains keys, and so values, in clear
-// text.
+// another call's hits. After Redeem and [Throttler.Settle], use the Receipt of the result.
+// Anyone who can write a receipt can take back hits, so authenticate it if it leaves the
+// program. It contains keys, and so values, in clear text.
 //
 // It leaves out hits that a [Throttler.Fallback] counted, because only this process
-// has them, hits whose result is still unknown, and hits that a Cancel is taking back.
-// It does not wait for that Cancel.
+// has them, hits whose result is still unknown, and hits that a Cancel or Settle is
+// changing. It does not wait for that.
 func (d Decision) Receipt() []byte {
 	if d.receipt == nil {
 		return nil
 	}
-	d.receipt.mu.Lock()
-	defer d.receipt.mu.Unlock()
-	var b []byte
-	for _, c := range d.receipt.unfold().hits {
-		if c.backend != c.backend.t.backend() {
+	in := d.receipt.open()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	var written []*reservation
+	worth, version := in.settled, byte(receiptVersion)
+	for _, r := range in.reservations() {
+		if r.backend != r.backend.t.backend() || r.busy || len(r.left) > 0 {
 			continue
 		}
-		if b == nil {
-			b = []byte{receiptVersion}
+		written = append(written, r)
+		worth = worth || len(r.hits) > 0
+		if r.limit.Max == 0 {
+			version = receiptVersion1
 		}
-		b = binary.AppendUvarint(b, uint64(len(c.key)))
-		b = append(b, c.key...)
-		for _, n := range c.hit.Numbers() {
-			b = binary.AppendVarint(b, n)
+	}
+	switch {
+	case !worth || len(written) == 0:
+		return nil
+	case version == receiptVersion1:
+		return appendVersion1(written)
+	}
+	var flags byte
+	if in.shadow {
+		flags |= shadowFlag
+	}
+	if in.settled {
+		flags |= settledFlag
+	}
+	b := binary.AppendUvarint([]byte{receiptVersion, flags}, uint64(len(written)))
+	for _, r := range written {
+		b = r.append(b)
+	}
+	return b
+}
+
+// append appends r as it is written.
+func (r *reservation) append(b []byte) []byte {
+	b = appendText(appendText(b, r.key), r.name)
+	b = binary.AppendVarint(b, int64(r.limit.Algorithm))
+	b = binary.AppendVarint(b, int64(r.limit.Max))
+	b = binary.AppendVarint(b, int64(r.limit.TTL))
+	if r.limit.Algorithm == record.Calendar {
+		b = r.appendPeriod(b)
+	}
+	b = binary.AppendVarint(b, int64(r.total))
+	b = binary.AppendUvarint(b, uint64(len(r.hits)))
+	for _, h := range r.hits {
+		b = appendHit(b, h)
+	}
+	return b
+}
+
+// appendPeriod appends the period of r.
+func (r *reservation) appendPeriod(b []byte) []byte {
+	p, bounds := r.limit.Period, r.bounds
+	if bounds == nil {
+		bounds = new(record.Bounds)
+		bounds.Start, bounds.End = p.Around(record.InstantOf(time.Now()))
+	}
+	zone := cmp.Or(p.Location, time.UTC)
+	_, east := timeOf(bounds.Start).In(zone).Zone()
+	for _, n := range []int64{int64(bounds.Start), int64(bounds.End), int64(p.Unit), int64(p.Anchor)} {
+		b = binary.AppendVarint(b, n)
+	}
+	return binary.AppendVarint(appendText(b, zone.String()), int64(east))
+}
+
+// appendVersion1 appends reservations that were read from version 1.
+func appendVersion1(all []*reservation) []byte {
+	b := []byte{receiptVersion1}
+	for _, r := range all {
+		for _, h := range r.hits {
+			b = appendHit(appendText(b, r.key), h)
 		}
 	}
 	return b
 }
 
-// Redeem returns a Decision for [Throttler.Cancel] and [Throttler.CancelOnly], to take
-// back the hits of a receipt from a Throttler on the same servers. The error is
-// [ErrInvalidReceipt]. The Decision has no other use. An empty receipt has no hits.
-func (t *Throttler) Redeem(receipt []byte) (Decision, error) {
-	if len(receipt) == 0 {
-		return Decision{}, nil
-	}
-	hits, ok := readReceipt(receipt, t.backend())
-	if !ok {
-		return Decision{}, ErrInvalidReceipt
-	}
-	return Decision{receipt: hits}, nil
+func appendText(b []byte, text string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
 }
 
-// readReceipt reads the hits of a receipt, which are all in b.
-func readReceipt(text []byte, b *backend) (r *receipt, ok bool) {
-	if text[0] != receiptVersion {
-		return nil, false
+func appendHit(b []byte, h record.Hit) []byte {
+	for _, n := range h.Numbers() {
+		b = binary.AppendVarint(b, n)
 	}
-	var hits []counted
-	for text = text[1:]; len(text) > 0; {
-		length, n := binary.Uvarint(text)
-		if n <= 0 || length == 0 || length > record.MaxKey || length > uint64(len(text)-n) {
-			return nil, false
-		}
-		key := text[n : n+int(length)]
-		text = text[n+int(length):]
-		var numbers [record.NumbersOfHit]int64
-		for i := range numbers {
-			if numbers[i], n = binary.Varint(text); n <= 0 {
-				return nil, false
-			}
-			text = text[n:]
-		}
-		h := record.HitOf(numbers)
-		if !record.Legal(key) || h.Cost < 1 || h.Numbers() != numbers {
-			return nil, false
-		}
-		hits = append(hits, counted{b, string(key), h})
-	}
-	return &receipt{all: &contents{cancelable: cancelable{hits: hits}}}, len(hits) > 0
+	return b
 }

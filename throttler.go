@@ -40,6 +40,7 @@
 //   - [Throttler.Wait] waits until the call is authorized.
 //   - [Throttler.Cancel] takes back what a decision has counted, so that only
 //     failures count.
+//   - [Throttler.Settle] sets what a decision has cost, when that is known.
 //   - [Throttler.Refund] takes back the newest hits, whoever counted them.
 //   - [Throttler.Ban] bans values by hand.
 //   - [Throttler.Reset] forgets hits and lifts bans.
@@ -82,8 +83,8 @@
 //
 // Windows use the callers' clocks: set them by NTP. If two clocks differ by d, a
 // window may appear up to d shorter or longer. Hits from a clock that is hours
-// ahead count for TTL at most, and its bans for their own length. A clock that is
-// behind ends hits and bans early for the values that it is asked about.
+// ahead count for TTL at most, and its bans for their own length. A debt by Settle
+// stands. A clock that is behind ends hits and bans early for the values that it is asked about.
 //
 // # Stored records
 //
@@ -233,7 +234,7 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (d Decision, err error)
 	return d, nil
 }
 
-// Cancel takes back the hits that d counted. A program that authorizes first and
+// Cancel takes back the hits that d has cost, a surplus by [Throttler.Settle] too. A program that authorizes first and
 // cancels on success counts failures only: however many calls run at once, no more
 // than Max are between the two.
 //

@@ -1,0 +1,349 @@
+package throttler
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/record"
+)
+
+// A receipt is what a Decision has cost: a reservation for each of its conditions. All
+// copies of a Decision share it, and so does what Settle makes of one.
+//
+// Most receipts are never used. Until then they only note what the call has counted.
+type receipt struct {
+	only noted                    // of a call with one condition; none if in is there
+	in   atomic.Pointer[contents] // see [receipt.open]
+}
+
+// The contents of a receipt are what it holds once it is used, and if the call has several
+// conditions.
+type contents struct {
+	shadow bool          // of a rule with Shadow
+	turn   chan struct{} // holds a token while a call changes reservations; made by the first
+
+	mu      sync.Mutex // guards what follows; not held during I/O
+	noted   []noted    // becomes reservations at the first use
+	all     []*reservation
+	settled bool // a Settle has had its turn
+}
+
+// A noted is a reservation of a window or a bucket in fewer bytes, as the call has made it.
+type noted struct {
+	backend            *backend
+	key, name, message string
+	max                int
+	ttl                time.Duration
+	cost               uint32
+	shadow             bool // of the rule
+	expiry             record.Instant
+	share              *record.Share // of a bucket; nil for a window
+}
+
+// A reservation is what a Decision has cost in one record, by one condition.
+type reservation struct {
+	backend            *backend
+	key, name, message string
+	limit              record.Limit   // of the condition, for any Cost. Its Max is 0 if it is not known
+	bounds             *record.Bounds // of a period of a calendar that was redeemed
+
+	total int          // hits that it has cost
+	hits  []record.Hit // those that were counted and not given back yet, oldest first
+	left  []*entry     // were left by their callers, and may change it still
+	busy  bool         // a call is changing it
+
+	first [1]record.Hit // memory for hits
+}
+
+// reservation returns what n notes.
+func (n *noted) reservation() *reservation {
+	r := &reservation{
+		backend: n.backend, key: n.key, name: n.name, message: n.message,
+		limit: record.Limit{Max: n.max, TTL: n.ttl}, total: int(n.cost),
+	}
+	h := record.Hit{Cost: r.total, Expiry: n.expiry}
+	if n.share != nil {
+		r.limit.Algorithm, h.Share = record.Bucket, *n.share
+	}
+	if h.Cost > 0 {
+		r.first[0] = h
+		r.hits = r.first[:]
+	}
+	return r
+}
+
+// open returns the contents of r.
+func (r *receipt) open() *contents {
+	if in := r.in.Load(); in != nil {
+		return in
+	}
+	in := &contents{all: []*reservation{r.only.reservation()}, shadow: r.only.shadow}
+	if !r.in.CompareAndSwap(nil, in) {
+		return r.in.Load()
+	}
+	return in
+}
+
+// reservations returns those of in. The caller holds in.mu.
+func (in *contents) reservations() []*reservation {
+	for i := range in.noted {
+		in.all = append(in.all, in.noted[i].reservation())
+	}
+	in.noted = nil
+	return in.all
+}
+
+// begin waits until no other call changes reservations of in, and returns those that are
+// chosen, all if chosen is nil. The caller ends its turn by calling end.
+func (in *contents) begin(ctx context.Context, chosen func(*reservation) bool) (part []*reservation, end func(), err error) {
+	in.mu.Lock()
+	if in.turn == nil {
+		in.turn = make(chan struct{}, 1)
+	}
+	turn := in.turn
+	in.mu.Unlock()
+	select {
+	case turn <- struct{}{}: // even if ctx has ended
+	default:
+		select {
+		case turn <- struct{}{}:
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, r := range in.reservations() {
+		if chosen == nil || chosen(r) {
+			r.busy = true
+			part = append(part, r)
+		}
+	}
+	return part, func() {
+		in.mu.Lock()
+		for _, r := range part {
+			r.busy = false
+		}
+		in.mu.Unlock()
+		<-turn
+	}, nil
+}
+
+// counted returns how many hits r holds, as far as is known.
+func (r *reservation) counted() (n int) {
+	for _, h := range r.hits {
+		n += h.Cost
+	}
+	return n
+}
+
+// A held is a hit in flight, and where it is.
+type held struct {
+	recordID
+	hit record.Hit
+}
+
+// inFlight returns the hits of r that are in flight, and whether their rule has Shadow.
+func (r *receipt) inFlight() (hits []held, shadow bool) {
+	in := r.in.Load()
+	if in == nil {
+		return nil, false // a single condition of another algorithm
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, of := range in.all {
+		for _, h := range of.hits {
+			if h.Kind == record.Leases && !h.Gone() {
+				hits = append(hits, held{recordID{of.backend, of.key}, h})
+			}
+		}
+	}
+	return hits, in.shadow
+}
+
+// renewed notes the end of a lease that was renewed.
+func (r *receipt) renewed(id uint64, end record.Instant) {
+	in := r.open()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, of := range in.all {
+		i := slices.IndexFunc(of.hits, func(h record.Hit) bool { return h.Kind == record.Leases && h.ID == id })
+		if i >= 0 {
+			of.hits = slices.Clone(of.hits) // a Settle may be reading them
+			of.hits[i].Expiry = end
+		}
+	}
+}
+
+// A retained is what the caller of a call keeps: the receipt and the Outcomes.
+type retained struct {
+	receipt  *receipt
+	outcomes []Outcome
+	noted    []noted        // for the receipt, of several conditions
+	shares   []record.Share // for the receipt, of buckets
+}
+
+// share returns a share for a bucket to be noted.
+func (c *call) share() (s *record.Share) {
+	if len(c.retained.shares) == 0 {
+		c.retained.shares = make([]record.Share, len(c.entries))
+	}
+	s, c.retained.shares = &c.retained.shares[0], c.retained.shares[1:]
+	return s
+}
+
+// retain returns what the caller keeps of c.
+func (c *call) retain() *retained {
+	if c.retained.receipt == nil {
+		c.retained = newRetained(len(c.entries), c.one.limit.Algorithm)
+	}
+	return &c.retained
+}
+
+// newRetained returns that of a call of n conditions, in one piece if they are not many.
+// If it is one, it has that algorithm.
+func newRetained(n int, only record.Algorithm) retained {
+	type several struct {
+		receipt
+		contents
+	}
+	switch {
+	case n == 1 && only == record.Bucket:
+		a := new(struct {
+			receipt
+			outcomes [1]Outcome
+			share    [1]record.Share
+		})
+		return retained{receipt: &a.receipt, outcomes: a.outcomes[:], shares: a.share[:]}
+	case n == 1:
+		a := new(struct {
+			receipt
+			outcomes [1]Outcome
+		})
+		return retained{receipt: &a.receipt, outcomes: a.outcomes[:]}
+	case n == 2:
+		a := new(struct {
+			several
+			outcomes [2]Outcome
+			noted    [2]noted
+		})
+		a.in.Store(&a.contents)
+		return retained{receipt: &a.receipt, outcomes: a.outcomes[:], noted: a.noted[:]}
+	case n <= 4:
+		a := new(struct {
+			several
+			outcomes [4]Outcome
+			noted    [4]noted
+		})
+		a.in.Store(&a.contents)
+		return retained{receipt: &a.receipt, outcomes: a.outcomes[:n:n], noted: a.noted[:n]}
+	case n <= 8:
+		a := new(struct {
+			several
+			outcomes [8]Outcome
+			noted    [8]noted
+		})
+		a.in.Store(&a.contents)
+		return retained{receipt: &a.receipt, outcomes: a.outcomes[:n:n], noted: a.noted[:n]}
+	}
+	a := new(several)
+	a.in.Store(&a.contents)
+	return retained{receipt: &a.receipt, outcomes: make([]Outcome, n), noted: make([]noted, n)}
+}
+
+// writeReceipt writes down what c has counted, and what it may have.
+func (c *call) writeReceipt() *receipt {
+	r := c.retain().receipt
+	if slices.ContainsFunc(c.entries, func(e *entry) bool { return !c.notable(e) }) || len(c.replaced) > 0 {
+		c.reserve(r)
+		return r
+	}
+	if len(c.entries) == 1 {
+		c.note(&r.only, 0)
+		return r
+	}
+	in := r.in.Load()
+	in.shadow, in.noted = c.rule.Shadow, c.retained.noted
+	for i := range in.noted {
+		c.note(&in.noted[i], i)
+	}
+	return r
+}
+
+// notable reports whether a noted can hold what e has counted.
+func (c *call) notable(e *entry) bool {
+	return e.limit.Algorithm <= record.Bucket && !c.pending(e) && e.counted().Cost <= math.MaxUint32
+}
+
+// pending reports whether e was left, may count yet, and is not given back then.
+func (c *call) pending(e *entry) bool {
+	return e.Left != nil && !e.Unsent && e.op == opCount && !c.withdrew
+}
+
+// counted returns what e has counted for its call, if that is known.
+func (e *entry) counted() record.Hit {
+	if e.from != asked || e.Failed() != nil {
+		return record.Hit{}
+	}
+	return e.Hit
+}
+
+// home returns where e is settled: where it was decided, or else where it should have been.
+func (c *call) home(e *entry) *backend {
+	if e.from == asked && (e.Failed() == nil || c.pending(e)) {
+		return e.backend
+	}
+	return c.t.backend()
+}
+
+// note notes what condition i has counted.
+func (c *call) note(n *noted, i int) {
+	e, of := c.entries[i], &c.rule.conditions()[i]
+	h := e.counted()
+	*n = noted{
+		backend: c.home(e), key: e.Key, name: e.name, message: of.message(),
+		max: e.limit.Max, ttl: e.limit.TTL, cost: uint32(h.Cost), shadow: c.rule.Shadow, expiry: h.Expiry,
+	}
+	if e.limit.Algorithm == record.Bucket {
+		n.share = c.share()
+		*n.share = h.Share
+	}
+}
+
+// reserve makes the reservations of r.
+func (c *call) reserve(r *receipt) {
+	in := r.in.Load()
+	if in == nil {
+		in = new(contents)
+		r.in.Store(in)
+	}
+	in.shadow = c.rule.Shadow
+	conditions := c.rule.conditions()
+	add := func(e *entry) {
+		i := slices.IndexFunc(conditions, func(of Condition) bool { return of.Name == e.name })
+		h := e.counted()
+		of := &reservation{
+			backend: c.home(e), key: e.Key, name: e.name, message: conditions[i].message(), limit: e.limit, total: h.Cost,
+		}
+		if h.Cost > 0 {
+			of.first[0] = h
+			of.hits = of.first[:]
+		}
+		if c.pending(e) {
+			of.left = []*entry{e}
+		}
+		in.all = append(in.all, of)
+	}
+	for _, e := range c.entries {
+		add(e)
+	}
+	for _, e := range c.replaced {
+		if c.pending(e) {
+			add(e) // beside that of the fallback, of the same name
+		}
+	}
+}

@@ -1,0 +1,256 @@
+package throttler
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/adaptivethrottler/throttler/internal/record"
+)
+
+// Settle sets what conditions of d have cost, by their names: that many hits in total,
+// instead of those that the call has counted. Hits below that are given back, the newest
+// first. Hits above it count from now on, even beyond Max: then the condition takes no other
+// hit until enough of them have expired.
+//
+// It may be called again, with a larger or a smaller total, from any goroutine. The same
+// total twice changes nothing. d and the returned Decision share one reservation, so either
+// may be used, also for Cancel, which sets all totals to 0. A condition that blocked the
+// call, or failed open, has cost 0. Conditions that are not in actual stay as they are.
+//
+// The Outcomes are those of the conditions in actual, in the rule's order. The Decision is
+// Blocked if one of them holds more than its Max now, or is banned. With [Rule.Shadow] only
+// WouldBlock says so. Settle sets no ban and lifts none. Beside a ban it counts nothing.
+//
+// The error matches [ErrInvalidRule] if d has no condition of that name, or if a total is
+// negative. It also matches [ErrInvalidReceipt] if the receipt of d was written by an
+// earlier release, which has no names. A failure of the backend is not an error: see
+// [Decision.Err]. If Err says that it is unknown whether the hits were counted, the total
+// stands, since another try might count them twice. After any other failure, call Settle
+// again.
+//
+// A [SlidingWindow] holds at most [MaxHits] hits, and a larger total counts as that. See
+// docs/metered.md for an example, and for what a [LeakyBucket] does not give back.
+func (t *Throttler) Settle(ctx context.Context, d Decision, actual map[string]int) (Decision, error) {
+	if err := d.receipt.settles(actual); err != nil {
+		return Decision{}, err
+	}
+	settled := Decision{Status: Authorized, receipt: d.receipt}
+	if len(actual) == 0 {
+		return settled, nil
+	}
+	in := d.receipt.open()
+	part, end, err := in.begin(ctx, func(r *reservation) bool {
+		_, named := actual[r.name]
+		return named
+	})
+	if err != nil {
+		in.conclude(&settled, actual, func(*reservation) (*entry, error) { return nil, err })
+		return settled, nil
+	}
+	defer end()
+	errs, awaited := in.await(ctx, part)
+	entries := make(map[*reservation]*entry, len(part))
+	if awaited {
+		asked := make([]*entry, len(part))
+		for i, r := range part {
+			asked[i] = r.settlement(actual[r.name])
+			entries[r] = asked[i]
+		}
+		askAll(ctx, asked, false)
+		for i, r := range part {
+			errs[r] = join(errs[r], in.ended(asked[i]))
+		}
+	}
+	in.conclude(&settled, actual, func(r *reservation) (*entry, error) { return entries[r], errs[r] })
+	return settled, nil
+}
+
+// settles returns why totals cannot be those of r, or nil.
+func (r *receipt) settles(totals map[string]int) error {
+	names := make([]string, 0, len(totals))
+	for name := range totals {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var known []string
+	if r != nil && len(names) > 0 {
+		for _, of := range r.open().list() {
+			if of.limit.Max == 0 {
+				return fmt.Errorf("%w: Settle of a receipt of an earlier release, which can be cancelled only (%w)", ErrInvalidRule, ErrInvalidReceipt)
+			}
+			known = append(known, of.name)
+		}
+	}
+	for _, name := range names {
+		switch total := totals[name]; {
+		case !slices.Contains(known, name):
+			return invalid("a name of Settle", fmt.Sprintf("%q", name), fmt.Sprintf("one of the Decision's, %q", known))
+		case total < 0:
+			return invalid(fmt.Sprintf("the total of %q in Settle", name), total, "0 or more")
+		}
+	}
+	return nil
+}
+
+// A settlement is that of one reservation, on its way.
+type settlement struct {
+	record.Settlement
+	of *reservation
+}
+
+// settlement returns the entry that sets the total of r. The caller has its turn.
+func (r *reservation) settlement(total int) *entry {
+	e := &entry{settlement: &settlement{of: r, Settlement: record.Settlement{
+		Limit: r.limit, Bounds: r.bounds, Hits: r.hits, Total: r.total, Actual: min(total, r.limit.Most()), ID: rand.Uint64(),
+	}}}
+	e.begin(r.backend, opSettle, r.key)
+	r.loseLeases(total)
+	return e
+}
+
+// loseLeases loses what holds the leases of r that are not needed for that many hits.
+func (r *reservation) loseLeases(total int) {
+	for _, h := range r.hits {
+		if total <= 0 && h.Kind == record.Leases {
+			r.backend.t.holds.lost(recordID{r.backend, r.key}, h.ID)
+		}
+		total -= h.Cost
+	}
+}
+
+// await waits for the entries that were left before they were settled, and takes their
+// results. It returns the errors of those that may have counted another hit, which stays. If
+// ctx ends first, these are ctx's, and all is false.
+func (in *contents) await(ctx context.Context, part []*reservation) (errs map[*reservation]error, all bool) {
+	errs, all = make(map[*reservation]error), true
+	for _, r := range part {
+		for len(r.left) > 0 && all {
+			e := r.left[0]
+			if all = e.Wait(ctx); !all {
+				break
+			}
+			in.mu.Lock()
+			r.left = r.left[1:]
+			in.mu.Unlock()
+			if e.op == opSettle {
+				_ = in.take(e) // its error was told when it was left
+				continue
+			}
+			errs[r] = join(errs[r], in.takeCounted(r, e))
+		}
+		if !all {
+			errs[r] = join(errs[r], ctx.Err())
+		}
+	}
+	return errs, all
+}
+
+// takeCounted takes the hit of e, which was left by its call and has been decided since. The
+// error says that there may be another one.
+func (in *contents) takeCounted(r *reservation, e *entry) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if e.Err == nil && e.Hit != (record.Hit{}) {
+		r.total += e.Hit.Cost
+		r.hits = append(slices.Clip(r.hits), e.Hit)
+	}
+	if e.Unsure() {
+		return join(e.Err, e.Note)
+	}
+	return nil
+}
+
+// ended takes the result of e, or notes that it was left.
+func (in *contents) ended(e *entry) error {
+	switch {
+	case e.Unsent:
+		return e.Left
+	case e.Left != nil:
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		r := e.settlement.of
+		r.left = append(r.left, e)
+		return e.Left
+	}
+	return in.take(e)
+}
+
+// take takes the result of e, which is settled.
+//
+// If it is unknown whether e was carried out, it is taken to be: to try again might count
+// or give back the same hits twice. What it may have counted is never given back then, except
+// a lease, which is known by its ID.
+func (in *contents) take(e *entry) error {
+	s := e.settlement
+	less := s.Actual < s.Total
+	unsure := e.Unsure() || less && s.Limit.Algorithm == record.Calendar && e.Err != nil && e.Tried()
+	if e.Err == nil && (less || s.Repeatable()) {
+		unsure = false // whichever write it was, it is done
+	}
+	if e.Err != nil && !unsure {
+		return e.Err
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	s.of.total = s.Actual
+	if !unsure || less || s.Repeatable() {
+		s.of.hits = s.Counted
+	}
+	if unsure {
+		return fmt.Errorf("throttler: it is unknown whether %q has been settled at %d: %w", s.of.name, s.Actual, join(e.Err, e.Note))
+	}
+	if less {
+		e.backend.t.queue.Wake(e.Key)
+	}
+	return nil
+}
+
+// conclude sets d to what settled reservations come to, those that totals name. of returns
+// what became of one: the entry, nil if there is none, and the error.
+func (in *contents) conclude(d *Decision, totals map[string]int, of func(*reservation) (*entry, error)) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	seen := make(map[string]int, len(totals))
+	for _, r := range in.reservations() {
+		if _, named := totals[r.name]; !named {
+			continue
+		}
+		e, err := of(r)
+		if i, again := seen[r.name]; again { // the fallback has decided it, and the backend may have as well
+			d.Outcomes[i].Err = join(d.Outcomes[i].Err, err)
+			continue
+		}
+		seen[r.name] = len(d.Outcomes)
+		d.Outcomes = append(d.Outcomes, Outcome{Name: r.name, Limit: r.limit.Max, Remaining: r.limit.Max, Cost: r.total, Err: err})
+		if o := &d.Outcomes[len(d.Outcomes)-1]; e != nil && e.Failed() == nil {
+			o.set(r.name, r.limit.Max, &e.Outcome)
+			o.Cost, o.LostRaces, o.Err = r.total, e.LostRaces, err
+		}
+	}
+	in.settled = true
+	for i := range d.Outcomes {
+		o := &d.Outcomes[i]
+		d.Err = join(d.Err, o.Err)
+		d.WouldBlock = d.WouldBlock || o.Blocked
+	}
+	if !d.WouldBlock || in.shadow {
+		return
+	}
+	d.Status = Blocked
+	for _, r := range in.all {
+		i, named := seen[r.name]
+		if named && d.Outcomes[i].Blocked && !slices.Contains(d.Messages, r.message) {
+			d.Messages = append(d.Messages, r.message)
+			d.RetryAfter = max(d.RetryAfter, d.Outcomes[i].RetryAfter)
+		}
+	}
+}
+
+// list returns the reservations of in.
+func (in *contents) list() []*reservation {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.reservations()
+}

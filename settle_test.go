@@ -1,0 +1,651 @@
+package throttler_test
+
+import (
+	"context"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// settle calls Settle, which must not fail.
+func settle(t *testing.T, th *throttler.Throttler, d throttler.Decision, actual map[string]int) throttler.Decision {
+	t.Helper()
+	settled, err := th.Settle(t.Context(), d, actual)
+	require.NoError(t, err)
+	require.NoError(t, settled.Err)
+	return settled
+}
+
+// total is the argument of Settle for the condition "c".
+func total(n int) map[string]int { return map[string]int{"c": n} }
+
+// everyAlgorithm runs test in a bubble for a condition "c" of each algorithm, which holds max
+// hits. A hit counts for a minute, or up to a day from the beginning of the test.
+func everyAlgorithm(t *testing.T, max int, test func(t *testing.T, c throttler.Condition)) {
+	for _, c := range ofEveryAlgorithm(max) {
+		t.Run(c.Algorithm.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(t, c) })
+		})
+	}
+}
+
+func ofEveryAlgorithm(max int) []throttler.Condition {
+	window := condition("c", max, time.Minute)
+	window.Message = ""
+	return []throttler.Condition{window, inBucket(window), inFlight(max, time.Minute), calendar(max, throttler.Period{})}
+}
+
+// left returns how many hits fit into the condition of rule.
+func left(t require.TestingT, th *throttler.Throttler, c throttler.Condition) int {
+	c.Cost, c.Least = 0, 0
+	d, err := th.Peek(context.Background(), either(c))
+	require.NoError(t, err)
+	require.NoError(t, d.Err)
+	if d.Status == throttler.Blocked {
+		return 0
+	}
+	return d.Outcomes[0].Remaining + 1
+}
+
+func TestSettleSetsWhatACallHasCost(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		th := throttler.New(memstore.New())
+		authorize(t, th, either(costing(c, 2))) // of others
+		d := authorize(t, th, either(costing(c, 5)))
+		for _, n := range []int{3, 3, 5, 8, 0, 0, 7, 1, 6} {
+			settled := settle(t, th, d, total(n))
+			require.Equal(t, throttler.Authorized, settled.Status)
+			require.Equal(t, n, settled.Outcomes[0].Cost)
+			require.Equal(t, 8-n, settled.Outcomes[0].Remaining)
+			require.Equal(t, 8-n, left(t, th, c), "total %d", n)
+			d = settled // either may be used
+		}
+	})
+}
+
+func TestSettleCountsBeyondMaxAndBlocksUntilThatHasExpired(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		th := throttler.New(memstore.New())
+		d := authorize(t, th, either(costing(c, 4)))
+		full := settle(t, th, d, total(10))
+		require.Equal(t, throttler.Authorized, full.Status, "it holds Max, not more")
+		require.Zero(t, full.Outcomes[0].Remaining)
+		settle(t, th, d, total(4))
+		time.Sleep(10 * time.Second)
+		over := settle(t, th, d, total(25))
+		require.Equal(t, throttler.Blocked, over.Status)
+		require.True(t, over.WouldBlock)
+		require.Equal(t, []string{"c"}, over.Messages)
+		require.Equal(t, over.Outcomes[0].RetryAfter, over.RetryAfter)
+		require.Equal(t, 25, over.Outcomes[0].Cost)
+		require.False(t, over.Outcomes[0].Banned)
+
+		time.Sleep(over.RetryAfter - 1)
+		require.Zero(t, left(t, th, c), "to the nanosecond")
+		time.Sleep(1)
+		require.NotZero(t, left(t, th, c))
+		switch c.Algorithm {
+		case throttler.SlidingWindow, throttler.InFlight:
+			require.Equal(t, time.Minute, over.RetryAfter, "the surplus counts from the Settle on")
+			require.Equal(t, 10, left(t, th, c))
+		case throttler.LeakyBucket:
+			require.Equal(t, 6*time.Second*16-10*time.Second, over.RetryAfter, "25 hits, of which 9 fit beside another one")
+			require.Equal(t, 1, left(t, th, c))
+		case throttler.Calendar:
+			require.Equal(t, 24*time.Hour-10*time.Second, over.RetryAfter)
+		}
+	})
+}
+
+func TestSettleGivesTheNewestHitsBackFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		c := condition("c", 10, time.Minute)
+		d := authorize(t, th, either(costing(c, 4)))
+		time.Sleep(20 * time.Second)
+		settle(t, th, d, total(7))
+		time.Sleep(20 * time.Second)
+		settle(t, th, d, total(9))
+		settle(t, th, d, total(6)) // 4 from the beginning, 2 after 20 s
+		time.Sleep(20*time.Second - 1)
+		require.Equal(t, 4, left(t, th, c))
+		time.Sleep(1)
+		require.Equal(t, 8, left(t, th, c))
+		time.Sleep(20 * time.Second)
+		require.Equal(t, 10, left(t, th, c))
+	})
+}
+
+func TestSettleOfWhatHasExpiredAddsTheDifference(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		for name, forget := range map[string]func(th *throttler.Throttler){
+			"after expiry": func(*throttler.Throttler) { time.Sleep(25 * time.Hour) },
+			"after a Reset": func(th *throttler.Throttler) {
+				require.NoError(t, th.Reset(t.Context(), either(c)))
+				time.Sleep(time.Millisecond)
+			},
+		} {
+			th := throttler.New(memstore.New())
+			d := authorize(t, th, either(costing(c, 5)))
+			forget(th)
+			authorize(t, th, either(costing(c, 1))) // of others, which must stay
+			settle(t, th, d, total(2))
+			require.Equal(t, 9, left(t, th, c), "%s, a smaller total", name)
+			settle(t, th, d, total(5))
+			require.Equal(t, 6, left(t, th, c), "%s, a larger one", name)
+			settle(t, th, d, total(4))
+			require.Equal(t, 7, left(t, th, c), "%s, what was added is given back", name)
+			require.NoError(t, th.Cancel(t.Context(), d))
+			require.Equal(t, 9, left(t, th, c), name)
+		}
+	})
+}
+
+func TestTheTotalIs0AfterCancel(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		th := throttler.New(memstore.New())
+		d := authorize(t, th, either(costing(c, 5)))
+		settled := settle(t, th, d, total(14))
+		require.NoError(t, th.Cancel(t.Context(), settled))
+		require.Equal(t, 10, left(t, th, c), "Cancel reaches all of it")
+		settle(t, th, d, total(3))
+		require.Equal(t, 7, left(t, th, c))
+		require.NoError(t, th.CancelOnly(t.Context(), d, either(c)))
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, 10, left(t, th, c))
+	})
+}
+
+func TestWhatWasBlockedOrFailedOpenHasCost0(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		for _, cached := range []int{0, 100} {
+			client := newFaulty()
+			th := throttler.New(client)
+			th.BlockCache = cached
+			filled := authorize(t, th, either(costing(c, 10)))
+			authorize(t, th, either(c)) // and into the BlockCache
+			blocked := authorize(t, th, either(c))
+			require.Equal(t, throttler.Blocked, blocked.Status)
+			require.Equal(t, throttler.Blocked, settle(t, th, blocked, total(2)).Status)
+			require.NoError(t, th.Cancel(t.Context(), filled))
+			require.Equal(t, 8, left(t, th, c))
+			settle(t, th, blocked, total(0))
+			require.Equal(t, 10, left(t, th, c))
+
+			client.before = failing(errDown, "", "get", "multi")
+			open := authorize(t, th, either(costing(c, 3)))
+			require.ErrorIs(t, open.Err, errDown)
+			client.before = failing(nil, "")
+			require.Equal(t, 4, settle(t, th, open, total(4)).Outcomes[0].Cost)
+			require.Equal(t, 6, left(t, th, c))
+		}
+	})
+}
+
+func TestSettleIsOfTheConditionsThatItNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		for _, combined := range []func(...throttler.Condition) throttler.Rule{either, all} {
+			th := throttler.New(store)
+			rule := combined(
+				costing(condition("tokens", 10, time.Minute), 4), costing(inBucket(condition("requests", 10, time.Minute)), 1),
+				calendar(100, throttler.Period{}), inFlight(5, time.Minute))
+			rule.Identifier = uniqueID()
+			conditions := rule.Conditions()
+			conditions[3].Name = "streams"
+			conditions[0].Message = "too many tokens"
+			d := authorize(t, th, rule)
+			settled := settle(t, th, d, map[string]int{"c": 40, "tokens": 12})
+			require.Equal(t, throttler.Blocked, settled.Status, "either or all")
+			require.Equal(t, []string{"too many tokens"}, settled.Messages)
+			require.Equal(t, []string{"tokens", "c"}, []string{settled.Outcomes[0].Name, settled.Outcomes[1].Name}, "in the rule's order")
+			require.Len(t, settled.Outcomes, 2)
+			require.Equal(t, []bool{true, false}, []bool{settled.Outcomes[0].Blocked, settled.Outcomes[1].Blocked})
+			require.Equal(t, []int{12, 40}, costs(settled))
+			require.Equal(t, []int{0, 60}, remaining(settled))
+
+			settled = settle(t, th, settled, map[string]int{"streams": 2, "tokens": 3, "requests": 3})
+			require.Equal(t, throttler.Authorized, settled.Status)
+			require.Equal(t, []int{7, 7, 3}, remaining(settled))
+			require.NoError(t, th.Cancel(t.Context(), settled), "of all conditions")
+			for i := range conditions {
+				conditions[i].Cost = 0
+			}
+			require.Equal(t, []int{9, 9, 99, 4}, remaining(peek(t, th, rule)))
+		}
+	})
+}
+
+func TestSettleRefusesNamesAndTotalsThatCannotBe(t *testing.T) {
+	client := newFaulty()
+	th := throttler.New(client)
+	d := authorize(t, th, either(condition("c", 5, time.Minute)))
+	several := authorize(t, th, both())
+	client.took()
+	for name, wrong := range map[string]struct {
+		d      throttler.Decision
+		totals map[string]int
+		text   string
+	}{
+		"another name":     {d, map[string]int{"c": 1, "d": 1}, `"d"`},
+		"negative":         {d, total(-1), `the total of "c" in Settle is -1`},
+		"one of two":       {several, map[string]int{"window": 1, "bucket": -2}, `"bucket"`},
+		"no Decision":      {throttler.Decision{}, total(1), `"c"`},
+		"what only looked": {peek(t, th, either(condition("c", 5, time.Minute))), total(1), `"c"`},
+	} {
+		client.took()
+		settled, err := th.Settle(t.Context(), wrong.d, wrong.totals)
+		require.ErrorIs(t, err, throttler.ErrInvalidRule, name)
+		require.ErrorContains(t, err, wrong.text, name)
+		require.Equal(t, throttler.Decision{}, settled, name)
+		require.Empty(t, client.took(), name)
+	}
+	for _, d := range []throttler.Decision{d, {}} {
+		settled, err := th.Settle(t.Context(), d, nil)
+		require.NoError(t, err)
+		require.Equal(t, throttler.Authorized, settled.Status)
+		require.Empty(t, client.took())
+	}
+}
+
+func TestSettleSetsNoBanAndLiftsNone(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		th := throttler.New(memstore.New())
+		rule := either(c)
+		rule.Lockout = time.Hour
+		d := authorize(t, th, rule)
+		require.False(t, settle(t, th, d, total(50)).Outcomes[0].Banned)
+		if c.Algorithm != throttler.InFlight {
+			require.True(t, authorize(t, th, rule).Outcomes[0].NewBan, "the next call sets it")
+		} else {
+			require.NoError(t, th.Ban(t.Context(), rule, time.Hour))
+		}
+		for _, n := range []int{60, 0, 3} {
+			banned := settle(t, th, d, total(n))
+			require.Equal(t, throttler.Blocked, banned.Status)
+			require.True(t, banned.Outcomes[0].Banned)
+			require.Equal(t, time.Hour, banned.RetryAfter)
+			require.Equal(t, n, banned.Outcomes[0].Cost)
+		}
+		time.Sleep(time.Hour)
+		require.Equal(t, 10, left(t, th, c), "nothing was counted beside it, or it has ended")
+		settle(t, th, d, total(4))
+		require.Equal(t, 9, left(t, th, c))
+	})
+}
+
+func TestSettleUnderShadowOnlySaysWhatWouldBlock(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		th := throttler.New(memstore.New())
+		rule := either(c)
+		rule.Shadow = true
+		d := authorize(t, th, rule)
+		redeemed, err := th.Redeem(d.Receipt())
+		require.NoError(t, err)
+		for _, d := range []throttler.Decision{d, redeemed} {
+			settled := settle(t, th, d, total(11))
+			require.Equal(t, throttler.Authorized, settled.Status)
+			require.True(t, settled.WouldBlock)
+			require.True(t, settled.Outcomes[0].Blocked)
+			require.Empty(t, settled.Messages)
+			require.Zero(t, settled.RetryAfter)
+			settle(t, th, d, total(1))
+		}
+	})
+}
+
+func TestSettleOfAFallbacksHitsIsThere(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		client := newFaulty()
+		th := throttler.New(client)
+		fallback := memstore.New()
+		th.Fallback = fallback
+		client.before = failing(errDown, "", "get")
+		d := authorize(t, th, either(costing(c, 5)))
+		require.ErrorIs(t, d.Err, errDown)
+		settled := settle(t, th, d, total(7))
+		require.Equal(t, 3, settled.Outcomes[0].Remaining)
+		require.Equal(t, 3, left(t, throttler.New(fallback), c))
+		client.before = failing(nil, "")
+		settle(t, th, d, total(2))
+		require.Equal(t, 8, left(t, throttler.New(fallback), c))
+		require.Equal(t, 10, left(t, throttler.New(client), c))
+	})
+}
+
+func TestSettleTakesOneExchangeForARecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		th := throttler.New(client)
+		rule := both()
+		rule.Either = append(rule.Either, inFlight(5, time.Minute), calendar(100, throttler.Period{}))
+		rule.Either[3].Name = "calendar"
+		d := authorize(t, th, rule)
+		totals := map[string]int{"window": 9, "bucket": 9, "c": 9, "calendar": 200}
+		for range 20 {
+			settle(t, th, d, totals)
+			for name := range totals {
+				totals[name]++ // so that each is counted in pieces
+			}
+			time.Sleep(time.Millisecond)
+		}
+		for _, want := range []struct {
+			totals     map[string]int
+			operations []string
+		}{
+			{totals, []string{"cas", "cas", "cas", "cas", "multi"}},
+			{totals, []string{"multi"}},
+			{map[string]int{"window": 0, "bucket": 1, "c": 2, "calendar": 3}, []string{"cas", "cas", "cas", "cas", "multi"}},
+			{map[string]int{"window": 0}, []string{"get"}},
+			{map[string]int{"window": 1}, []string{"cas", "get"}},
+		} {
+			client.took()
+			exchanges := th.Stats().Exchanges
+			settle(t, th, d, want.totals)
+			require.ElementsMatch(t, want.operations, client.took())
+			require.EqualValues(t, len(want.totals), th.Stats().Exchanges-exchanges)
+		}
+		client.took()
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Len(t, client.took(), 5)
+	})
+}
+
+func TestSettleByAReceipt(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		if c.Algorithm == throttler.Calendar {
+			c.Period = throttler.Period{Unit: throttler.Month, Location: time.FixedZone("no such zone", 3600)}
+		}
+		store := memstore.New()
+		one, other := throttler.New(store), throttler.New(store)
+		others := authorize(t, one, either(costing(c, 2)))
+		d := authorize(t, one, either(costing(c, 3)))
+		for i, n := range []int{5, 5, 1, 0, 4, 12, 2} { // from one process to the other
+			redeemed, err := []*throttler.Throttler{one, other}[i%2].Redeem(d.Receipt())
+			require.NoError(t, err)
+			require.Equal(t, d.Receipt(), redeemed.Receipt(), "it is written as it was read")
+			d = settle(t, other, redeemed, total(n))
+			require.Equal(t, n, d.Outcomes[0].Cost)
+			require.Equal(t, max(8-n, 0), left(t, one, c))
+			require.Equal(t, n > 8, d.Status == throttler.Blocked)
+			require.NotNil(t, d.Receipt(), "also at total 0")
+		}
+		require.NoError(t, other.Cancel(t.Context(), d))
+		require.Equal(t, 8, left(t, one, c))
+		require.NoError(t, one.Cancel(t.Context(), others))
+		require.Equal(t, 10, left(t, one, c))
+	})
+}
+
+func TestSettleByAReceiptWhosePeriodIsOver(t *testing.T) {
+	known := berlin(t)
+	unknown := known
+	unknown.Location = time.FixedZone("no such zone", 5400)
+	for name, of := range map[string]struct {
+		period throttler.Period
+		others int
+	}{
+		"and nothing was counted since": {known, 0},
+		"and others have counted":       {known, 3},
+		"in a zone without a name":      {unknown, 0},
+		"in one where others counted":   {unknown, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			period := of.period
+			synctest.Test(t, func(t *testing.T) {
+				th := throttler.New(memstore.New())
+				c := calendar(10, period)
+				sleepTo(time.Date(2000, time.February, 20, 0, 0, 0, 0, period.Location))
+				token := authorize(t, th, either(costing(c, 5))).Receipt()
+				sleepTo(time.Date(2000, time.March, 20, 0, 0, 0, 0, period.Location))
+				if of.others > 0 {
+					authorize(t, th, either(costing(c, of.others)))
+				}
+				before := left(t, th, c)
+				d, err := th.Redeem(token)
+				require.NoError(t, err)
+				settle(t, th, d, total(9))
+				require.Equal(t, before-4, left(t, th, c))
+				settle(t, th, d, total(6))
+				require.Equal(t, before-1, left(t, th, c))
+				sleepTo(time.Date(2000, time.April, 15, 0, 0, 0, -1, period.Location))
+				require.Equal(t, before-1, left(t, th, c))
+				time.Sleep(1)
+				require.Equal(t, 10, left(t, th, c))
+			})
+		})
+	}
+}
+
+func TestAReceiptOfAnEarlierReleaseIsForCancelOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		d := authorize(t, th, either(costing(condition("c", 10, time.Minute), 4)))
+		earlier := versionOne(t, d.Receipt())
+		redeemed, err := th.Redeem(earlier)
+		require.NoError(t, err)
+		require.Equal(t, earlier, redeemed.Receipt())
+		_, err = th.Settle(t.Context(), redeemed, total(1))
+		require.ErrorIs(t, err, throttler.ErrInvalidRule)
+		require.ErrorIs(t, err, throttler.ErrInvalidReceipt)
+		require.ErrorContains(t, err, "earlier release")
+		require.NoError(t, th.Cancel(t.Context(), redeemed))
+		require.Equal(t, 10, left(t, th, condition("c", 10, time.Minute)))
+		require.Nil(t, redeemed.Receipt())
+	})
+}
+
+func TestBlockCacheNoticesASettleAtOnce(t *testing.T) {
+	for _, client := range []throttler.Client{memstore.New(), newFaulty()} {
+		synctest.Test(t, func(t *testing.T) {
+			th := throttler.New(client)
+			th.BlockCache = 10
+			rule := either(costing(condition("c", 10, time.Hour), 10))
+			d := authorize(t, th, rule)
+			require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+			authorize(t, th, rule)
+			require.EqualValues(t, 1, th.Stats().CacheHits)
+			settle(t, th, d, total(0))
+			require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+			require.NoError(t, th.Reset(t.Context(), rule))
+		})
+	}
+}
+
+func TestSettleWakesACallThatWaits(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		th := throttler.New(memstore.New())
+		d := authorize(t, th, either(costing(c, 10)))
+		start := time.Now()
+		waited := make(chan error)
+		go func() {
+			_, err := th.Wait(context.Background(), either(costing(c, 4)))
+			waited <- err
+		}()
+		time.Sleep(time.Second)
+		settle(t, th, d, total(6))
+		require.NoError(t, <-waited)
+		require.Equal(t, time.Second, time.Since(start))
+		require.Zero(t, left(t, th, c))
+	})
+}
+
+// A window holds MaxHits hits, whatever is told.
+func TestMoreThanAWindowHoldsCountsAsThat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		for _, max := range []int{10, throttler.MaxHits} {
+			c := condition("c", max, 10_000*time.Hour)
+			c.Value = uniqueID()
+			d := authorize(t, th, either(c))
+			for _, n := range []int{math.MaxInt, throttler.MaxHits + 1, throttler.MaxHits} {
+				settled := settle(t, th, d, total(n))
+				require.Equal(t, throttler.MaxHits, settled.Outcomes[0].Cost)
+				require.Zero(t, left(t, th, c))
+			}
+			settle(t, th, d, total(3))
+			require.Equal(t, max-3, left(t, th, c))
+		}
+	})
+}
+
+func TestNoTotalIsTooLarge(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		th := throttler.New(memstore.New())
+		d := authorize(t, th, either(c))
+		settled := settle(t, th, d, total(math.MaxInt))
+		require.Equal(t, throttler.Blocked, settled.Status)
+		require.Positive(t, settled.RetryAfter)
+		other := authorize(t, th, either(c))
+		require.Equal(t, throttler.Blocked, other.Status)
+		require.Equal(t, throttler.Blocked, settle(t, th, other, total(math.MaxInt)).Status)
+		settle(t, th, other, total(0))
+		settle(t, th, d, total(3))
+		require.Equal(t, 7, left(t, th, c))
+	})
+}
+
+func TestTheLeaseOfASettledCallIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		c := inFlight(10, time.Minute)
+		d := authorize(t, th, either(costing(c, 2)))
+		lease := th.Hold(t.Context(), d)
+		time.Sleep(45 * time.Second)
+		settle(t, th, d, total(5))
+		time.Sleep(time.Hour)
+		require.NoError(t, lease.Context().Err())
+		require.Equal(t, 5, left(t, th, c))
+		settle(t, th, d, total(1))
+		time.Sleep(time.Hour)
+		require.NoError(t, lease.Context().Err())
+		require.Equal(t, 9, left(t, th, c))
+		settle(t, th, d, total(0))
+		require.ErrorIs(t, context.Cause(lease.Context()), throttler.ErrLeaseLost)
+		settle(t, th, d, total(4))
+		time.Sleep(59 * time.Second)
+		require.Equal(t, 6, left(t, th, c))
+		require.NoError(t, th.Renew(t.Context(), d), "the new one, not the lost one")
+		again := th.Hold(t.Context(), d)
+		time.Sleep(time.Hour)
+		require.NoError(t, again.Context().Err())
+		require.Equal(t, 6, left(t, th, c))
+		require.NoError(t, again.Release(t.Context()))
+		require.Equal(t, 10, left(t, th, c))
+	})
+}
+
+// A hit ahead of now+TTL is that of a clock that is ahead, and is set right. A debt stands.
+func TestADebtStands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		c := inBucket(condition("c", 10, time.Minute))
+		settled := settle(t, th, authorize(t, th, either(c)), total(100))
+		require.Equal(t, 9*time.Minute+6*time.Second, settled.RetryAfter)
+		for range 9 {
+			d := authorize(t, th, either(c))
+			require.Equal(t, throttler.Blocked, d.Status)
+			require.Equal(t, settled.RetryAfter, d.RetryAfter)
+			settled.RetryAfter -= time.Minute
+			time.Sleep(time.Minute)
+		}
+		time.Sleep(6 * time.Second)
+		require.Equal(t, 1, left(t, th, c))
+		time.Sleep(time.Minute)
+		require.Equal(t, 10, left(t, th, c))
+	})
+}
+
+func TestSettleFromManyGoroutinesIsThatOfOneOfThem(t *testing.T) {
+	for _, client := range []throttler.Client{memstore.New(), newFaulty()} {
+		th := throttler.New(client)
+		c := condition("c", 100, time.Hour)
+		d := authorize(t, th, either(c))
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() {
+				settled, err := th.Settle(context.Background(), d, total(i%7))
+				assert.NoError(t, err)
+				assert.NoError(t, settled.Err)
+			})
+		}
+		wg.Wait()
+		require.Equal(t, 97, settle(t, th, d, total(3)).Outcomes[0].Remaining)
+	}
+}
+
+// 64 streams at once count what they use as they use it, on a key with a limit of 100. What
+// counts afterwards lets all of them through: 663 of 100 in one report.
+func TestStreamsThatSettleSpendWhatTheLimitSaysAndStopInTheMiddle(t *testing.T) {
+	const limit, streams, chunks = 100, 64, 20
+	everyAlgorithm(t, limit, func(t *testing.T, c throttler.Condition) {
+		client := newFaulty()
+		th := throttler.New(client)
+		var mu sync.Mutex
+		spent, stopped := 0, 0
+		var wg sync.WaitGroup
+		for range streams {
+			wg.Go(func() {
+				d, err := th.Authorize(context.Background(), either(c)) // the first chunk
+				assert.NoError(t, err)
+				if d.Status == throttler.Blocked {
+					return
+				}
+				used := 1
+				for ; used < chunks; used++ {
+					time.Sleep(time.Millisecond)
+					next, err := th.Settle(context.Background(), d, total(used+1))
+					assert.NoError(t, err)
+					assert.NoError(t, next.Err)
+					if next.Status == throttler.Blocked {
+						_, err := th.Settle(context.Background(), d, total(used)) // the chunk is not sent
+						assert.NoError(t, err)
+						break
+					}
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				spent += used
+				if used < chunks {
+					stopped++
+				}
+			})
+		}
+		wg.Wait()
+		require.LessOrEqual(t, spent, limit)
+		require.Greater(t, spent, limit/2)
+		require.NotZero(t, stopped)
+		t.Logf("%d of %d spent, %d of %d streams stopped in the middle", spent, limit, stopped, streams)
+	})
+}
+
+// Names of a Decision, as they are settled.
+func TestSettleTwiceChangesNothing(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		store := memstore.New()
+		th := throttler.New(store)
+		d := authorize(t, th, either(costing(c, 3)))
+		for _, n := range []int{7, 2, 15, 0} {
+			settle(t, th, d, total(n))
+			key := throttler.RecordKey("test", "c", "v")
+			before, errBefore := store.Get(key)
+			time.Sleep(time.Millisecond)
+			settle(t, th, d, maps.Clone(total(n)))
+			after, errAfter := store.Get(key)
+			require.Equal(t, errBefore, errAfter)
+			if errBefore == nil {
+				require.Equal(t, before.Value, after.Value)
+			}
+		}
+		require.NotEmpty(t, slices.Collect(maps.Keys(total(1))))
+	})
+}
