@@ -48,14 +48,21 @@ func TestServersOfTheRuleFileComeAndGoWithoutARestart(t *testing.T) {
 	require.Equal(t, []int{200, 200, 200, 429}, statuses(), "it begins anew on the other server")
 
 	// A file with a list that cannot be used changes its rules, and no server.
-	more := strings.Replace(limits, "max: 3", "max: 5", 1)
-	for _, servers := range []string{"servers: [" + second.Addr + ", nonsense]\n", ""} {
-		rewrite(t, limits+servers)
-		rewrite(t, more+servers)
-		require.Eventually(t, func() bool { return statuses()[0] == 200 }, 30*time.Second, 50*time.Millisecond)
-		assert.Equal(t, []int{429, 429, 429, 429}, statuses(), "the five that it held")
+	for _, more := range []struct {
+		servers, max string
+		left         []int // after the first request that passes
+	}{
+		{"servers: [" + second.Addr + ", nonsense]\n", "max: 5", []int{200, 429, 429, 429}},
+		{"", "max: 8", []int{200, 200, 429, 429}},
+	} {
+		rewrite(t, limits+more.servers)
+		rewrite(t, strings.Replace(limits, "max: 3", more.max, 1)+more.servers)
+		require.Eventually(t, func() bool {
+			answer, _ := ask(t, s, "/auth", "203.0.113.7", "/page/1")
+			return answer.StatusCode == 200
+		}, 30*time.Second, 50*time.Millisecond)
+		assert.Equal(t, more.left, statuses(), "beside those that it held")
 		assert.True(t, knows())
-		more = strings.Replace(limits, "max: 3", "max: 9", 1)
 	}
 	s.stop()
 	log := s.log.String()
