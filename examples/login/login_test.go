@@ -26,6 +26,7 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/redistest"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/tally"
@@ -492,8 +493,18 @@ func TestListOfBlockedIsBounded(t *testing.T) {
 
 func TestSitesShareTheirCountsInMemcached(t *testing.T) {
 	server := memcachedtest.Process(t)
+	sitesShareTheirCounts(t, server.Kill, "-memcached", server.Addr)
+}
+
+func TestSitesShareTheirCountsInRedis(t *testing.T) {
+	server := redistest.Process(t)
+	sitesShareTheirCounts(t, server.Kill, "-redis", "redis://"+server.Addr)
+}
+
+// sitesShareTheirCounts opens two sites with the same flags, and kills their server.
+func sitesShareTheirCounts(t *testing.T, kill func(), args ...string) {
 	open := func() *town {
-		o, err := parse([]string{"-memcached", server.Addr}, io.Discard)
+		o, err := parse(args, io.Discard)
 		require.NoError(t, err)
 		t.Cleanup(func() { assert.NoError(t, o.close()) })
 		return newTown(t, o.limits(), false)
@@ -508,7 +519,7 @@ func TestSitesShareTheirCountsInMemcached(t *testing.T) {
 	operator.do("POST", other.operator.URL+"/help", url.Values{"name": {"alice"}, "address": {"203.0.113.7"}})
 	require.Equal(t, http.StatusSeeOther, v.logIn("alice", "correct horse").StatusCode)
 
-	server.Kill()
+	kill()
 	one.visitor("198.51.100.9").block("bob") // by the fallback
 	require.NotEmpty(t, one.log.String())
 }
@@ -534,6 +545,8 @@ func TestFlags(t *testing.T) {
 		{"-https -operator 10.0.0.1:81", "-operator is 10.0.0.1:81"},
 		{"-proxy 10.0.0.0", "invalid value"},
 		{"-memcached nowhere", "missing port"},
+		{"-redis redis://%zz", "-redis: "},
+		{"-redis redis://127.0.0.1:1 -memcached 127.0.0.1:1", "want one of them"},
 		{"extra", `unexpected argument "extra"`},
 		{"-nonsense", "not defined"},
 	} {

@@ -2,7 +2,7 @@
 // operator sees who is blocked and lets them in.
 //
 //	go run ./examples/login [-listen 127.0.0.1:8080] [-operator 127.0.0.1:8081] [-https]
-//	                        [-proxy prefix]... [-memcached host:port]... [-key file] [-url url]
+//	                        [-proxy prefix]... [-memcached host:port]... [-redis url] [-key file] [-url url]
 //
 // Open http://127.0.0.1:8080/. Sign in as alice with the password "correct
 // horse", or as bob with "battery staple". After 5 wrong passwords in a minute
@@ -11,7 +11,8 @@
 // her in. No mail is sent.
 //
 // With -memcached the counts are on the servers given, for all sites that use
-// them; while a server does not answer, they are in the process. With -proxy
+// them; while a server does not answer, they are in the process. With -redis
+// ("redis://127.0.0.1:6379") they are in Redis or Valkey instead. With -proxy
 // the client's address is read from X-Forwarded-For in requests from such a
 // proxy ("10.0.0.0/8"). Give -https if the site is reached by HTTPS, through a
 // proxy: it then protects its cookies. Without -https it must listen on a
@@ -47,6 +48,7 @@ import (
 	"github.com/adaptivethrottler/throttler/httpthrottle"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/adaptivethrottler/throttler/tally"
 )
 
@@ -88,6 +90,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	file := flags.String("key", "", "`file` with at least 32 random bytes, the same for all sites that share their counts")
 	startup.Proxy(flags, &o.source)
 	servers := startup.Memcached(flags)
+	redis := flags.String("redis", "", "keep the counts in the Redis or Valkey at `url`")
 	if err := startup.Parse(flags, args, stderr); err != nil {
 		return nil, err
 	}
@@ -102,8 +105,23 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	if o.key, err = readKey(*file); err != nil {
 		return nil, fmt.Errorf("-key: %w", err)
 	}
-	o.client, o.close, err = servers.Client()
+	o.client, o.close, err = openStore(*servers, *redis)
 	return o, err
+}
+
+// openStore opens what the flags say: memcached servers, a Redis, or process memory.
+func openStore(servers startup.Servers, redis string) (throttler.Client, func() error, error) {
+	if redis == "" {
+		return servers.Client()
+	}
+	if len(servers) > 0 {
+		return nil, nil, errors.New("-memcached and -redis: want one of them")
+	}
+	store, err := redisstore.Open(redis)
+	if err != nil {
+		return nil, nil, fmt.Errorf("-redis: %w", err)
+	}
+	return store, store.Close, nil
 }
 
 // readKey returns the key in file, or a random one if there is no file.
@@ -128,8 +146,8 @@ func loopback(hostport string) bool {
 	return host == "localhost" || err == nil && addr.Unmap().IsLoopback()
 }
 
-// limits returns a throttler that counts in the process while memcached does
-// not answer.
+// limits returns a throttler that counts in the process while the servers do not
+// answer.
 func (o *options) limits() *throttler.Throttler {
 	t := throttler.New(o.client)
 	t.Fallback = memstore.New()
