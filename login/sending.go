@@ -2,11 +2,16 @@ package login
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/net/idna"
+	"golang.org/x/text/unicode/norm"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/address"
@@ -17,6 +22,11 @@ const (
 	DefaultSendingIdentifier = "login-send"
 	DefaultTotal             = 10_000
 )
+
+// ErrRecipients is the error of a text with a comma, a semicolon or a line break: a
+// mail program could take it for several recipients. Nothing was counted. Send
+// nothing.
+var ErrRecipients = errors.New("login: recipient is not a single one: it has a comma, a semicolon or a line break")
 
 // Sending guards what sends messages to an address that a visitor types: reset
 // links, magic links, codes by mail or SMS, sign-ups. What is sent counts, and no
@@ -98,8 +108,8 @@ func NewSending(t *throttler.Throttler) *Sending {
 // together: see [Sending.Normalize]. Call it whether the recipient has an account
 // or not.
 //
-// The error is [ErrNoAccount] for an empty recipient, [ErrNoAddress],
-// [ErrNameTooLong], or wraps [throttler.ErrInvalidRule] if an option is invalid.
+// The error is [ErrNoAccount] for an empty recipient, [ErrRecipients],
+// [ErrNoAddress], [ErrNameTooLong], or wraps [throttler.ErrInvalidRule] if an option is invalid.
 // Then there is no Message, and nothing stays counted. A failure of the backend is
 // not an error, and fails open: see [throttler.Decision.Err].
 func (s *Sending) Begin(ctx context.Context, recipient string, addr netip.Addr) (*Message, error) {
@@ -114,6 +124,8 @@ func (s *Sending) Begin(ctx context.Context, recipient string, addr netip.Addr) 
 		return nil, ErrNameTooLong
 	case to == "":
 		return nil, ErrNoAccount
+	case strings.ContainsAny(recipient, ",;\r\n"):
+		return nil, ErrRecipients
 	}
 	d, err := s.throttler.Authorize(ctx, s.rule(to, addr))
 	if err != nil {
@@ -177,22 +189,39 @@ func rangeOf(to string) string {
 //
 //   - A mail address is folded like a name, by the function [Normalize]. What
 //     follows a "+" before the "@" is dropped, and the dots there too if the
-//     provider ignores them (Gmail).
+//     provider ignores them (Gmail). So are quotes, comments in brackets, and what
+//     stands around "<alice@example.org>". A domain of other letters is its ASCII
+//     form.
 //   - A phone number is its digits after a "+". Blanks, brackets, dots, slashes
 //     and dashes are dropped. "00" becomes "+", and with Country a single "0"
 //     becomes "+" and the calling code.
 func (s *Sending) Normalize(recipient string) string {
-	to := Normalize(recipient)
-	if at := strings.LastIndexByte(to, '@'); at >= 0 {
-		return mailbox(to[:at], to[at+1:])
+	if at := strings.LastIndexByte(norm.NFKC.String(recipient), '@'); at >= 0 {
+		return mailbox(norm.NFKC.String(recipient))
 	}
-	return s.number(to)
+	return s.number(Normalize(recipient))
 }
 
-// mailbox returns the mail address of the person who has local@domain.
-func mailbox(local, domain string) string {
-	local, _, _ = strings.Cut(strings.TrimSpace(local), "+")
-	domain = strings.TrimSuffix(strings.TrimSpace(domain), ".")
+// mailbox returns the mail address of the person whom text, in NFKC, reaches. It
+// drops what the syntax of mail allows around an address and within it.
+func mailbox(text string) string {
+	if from, to := strings.LastIndexByte(text, '<'), strings.LastIndexByte(text, '>'); 0 <= from && from < to {
+		text = text[from+1 : to] // Alice <alice@example.org>
+	}
+	for comments.MatchString(text) { // innermost first
+		text = comments.ReplaceAllString(text, "")
+	}
+	at := strings.LastIndexByte(text, '@')
+	if at < 0 {
+		return Normalize(text)
+	}
+	local := Normalize(strings.NewReplacer(`"`, "", `\`, "").Replace(text[:at]))
+	local, _, _ = strings.Cut(strings.ReplaceAll(local, " ", ""), "+")
+	domain := strings.TrimSuffix(strings.TrimSpace(text[at+1:]), ".")
+	if ascii, err := idna.Lookup.ToASCII(domain); err == nil {
+		domain = ascii
+	}
+	domain = Normalize(domain)
 	if domain == "googlemail.com" {
 		domain = "gmail.com"
 	}
@@ -201,6 +230,9 @@ func mailbox(local, domain string) string {
 	}
 	return local + "@" + domain
 }
+
+// comments are those of RFC 5322 that hold no other one.
+var comments = regexp.MustCompile(`\([^()]*\)`)
 
 // number returns the phone number in text, or text if it is none.
 func (s *Sending) number(text string) string {
@@ -216,6 +248,8 @@ func (s *Sending) number(text string) string {
 		return text
 	}
 	switch {
+	case plus && s.Country != "" && strings.HasPrefix(digits, s.Country+"0"):
+		return "+" + s.Country + strings.TrimPrefix(digits, s.Country+"0") // +49 0151
 	case plus:
 		return "+" + digits
 	case strings.HasPrefix(digits, "00"):

@@ -140,15 +140,33 @@ func TestAMessageThatWasNotSentIsTakenBack(t *testing.T) {
 	})
 }
 
+// What a mail program could take for several recipients is no recipient: each text
+// with the same victim in it would have messages of its own.
+func TestOneRecipientAtATime(t *testing.T) {
+	m := login.NewSending(throttler.New(memstore.New()))
+	for _, recipients := range []string{"alice@example.com,x@example.com", "alice@example.com; x", "alice@example.com\r\nBcc: x@example.com", "+49151,+49152"} {
+		_, err := m.Begin(t.Context(), recipients, home)
+		require.ErrorIs(t, err, login.ErrRecipients, recipients)
+	}
+}
+
 func TestSpellingsOfARecipientAreOne(t *testing.T) {
 	m := login.NewSending(throttler.New(memstore.New()))
 	m.Country = "49"
 	for want, spellings := range map[string][]string{
-		"alice@gmail.com":     {"alice@gmail.com", "A.l.i.c.e+news@GoogleMail.com", " alice@gmail.com. "},
-		"a.lice@example.org":  {"a.lice@example.org", "A.Lice+1+2@example.org"},
-		"+491512345678":       {"+49 151 234 5678", "0049-151/2345678", "0151 2345678", "+49 (0)151 2345678", "(0151) 234.5678", "＋49１512345678"},
-		"+4415123":            {"+44 15123"},
-		"no number 12 at all": {"No number 12 at all"},
+		"alice@gmail.com":    {"alice@gmail.com", "A.l.i.c.e+news@GoogleMail.com", " alice@gmail.com. "},
+		"a.lice@example.org": {"a.lice@example.org", "A.Lice+1+2@example.org"},
+		"alice@example.com": {
+			"alice@example.com", `"alice"@example.com`, `"al\ice"@example.com`, `al"ice"@example.com`, "alice(hi)@example.com",
+			"alice @ example.com", "alice@example.com (Alice (work))", "Alice <alice@example.com>", "<Alice+x@EXAMPLE.com.>",
+			"alice＠ｅxample.com", "(x)alice@(y)example.com",
+		},
+		"alice@xn--mnchen-3ya.de": {"alice@münchen.de", "alice@MÜNCHEN.de", "alice@xn--mnchen-3ya.de", "alice@mu\u0308nchen.de"},
+		"a@b@c":                   {"a@b@c"},
+		"@":                       {"<@>", "()@"},
+		"+491512345678":           {"+49 0151 2345678", "+49 151 234 5678", "0049-151/2345678", "0151 2345678", "+49 (0)151 2345678", "(0151) 234.5678", "＋49１512345678"},
+		"+4415123":                {"+44 15123"},
+		"no number 12 at all":     {"No number 12 at all"},
 	} {
 		for _, spelling := range spellings {
 			require.Equal(t, want, m.Normalize(spelling), spelling)
