@@ -200,6 +200,52 @@ func TestTheOpeningOfALargerCallHoldsUpNoSmallerOneBeforeIt(t *testing.T) {
 	})
 }
 
+func TestATryThatFindsRoomTellsTheFirstInTheLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		elsewhere := q.Arrive([]line.Want{window("a", 5, 1), window("b", 5, 1)}, false, false)
+		require.False(t, q.Report(elsewhere, false, []line.Seen{{Remaining: 3}, full(5 * time.Second)}))
+		require.Equal(t, 5*time.Second, nap(t, &q, elsewhere))
+		first := arrive(t, &q, full(50*time.Second), window("a", 5, 1))
+		nap(t, &q, first)
+		called(first)
+		require.False(t, q.Report(elsewhere, false, []line.Seen{{Remaining: 3}, full(5 * time.Second)}))
+		require.True(t, called(first))
+		require.Zero(t, nap(t, &q, first))
+	})
+}
+
+// What does not fit behind the hits of others says nothing of when theirs do.
+func TestATryBehindOthersDoesNotSayWhenTheFirstMayGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		first := q.Arrive([]line.Want{window("a", 5, 1)}, false, false)
+		require.Zero(t, nap(t, &q, first))
+		behind := q.Arrive([]line.Want{window("a", 5, 3), window("b", 5, 1)}, false, false)
+		require.Zero(t, nap(t, &q, behind))
+		require.False(t, q.Report(behind, false, []line.Seen{{Remaining: 5}, full(5 * time.Second)}))
+		require.Equal(t, 5*time.Second, nap(t, &q, behind))
+		time.Sleep(5 * time.Second)
+		require.Zero(t, nap(t, &q, behind))
+		require.False(t, q.Report(first, false, []line.Seen{full(10 * time.Second)}))
+		require.Equal(t, 10*time.Second, nap(t, &q, first))
+		require.False(t, q.Report(behind, false, []line.Seen{full(50 * time.Second), full(time.Second)}))
+		require.Equal(t, 10*time.Second, nap(t, &q, first))
+	})
+}
+
+func TestInAnOutageOneRecordThatIsNotKnownToBeFullIsEnough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		arrive(t, &q, full(5*time.Second), window("b", 6, 1))
+		failed := []line.Seen{{Failed: true}, {Failed: true}}
+		oneOf := q.Arrive([]line.Want{window("a", 6, 1), window("b", 6, 1)}, true, false)
+		require.True(t, q.Report(oneOf, true, failed))
+		all := q.Arrive([]line.Want{window("a", 6, 1), window("b", 6, 1)}, false, false)
+		require.False(t, q.Report(all, true, failed))
+	})
+}
+
 func TestARecordThatMayOpenSoonerIsLookedAtSooner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q line.Queue
