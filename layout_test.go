@@ -1,13 +1,17 @@
 package throttler_test
 
 import (
+	"bytes"
 	"go/ast"
+	"go/build"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"maps"
+	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,8 +24,9 @@ import (
 // needs more does several things.
 const maxNames = 8
 
+const module = "github.com/adaptivethrottler/throttler"
+
 func TestFilesNeedFewNamesOfAnotherPackage(t *testing.T) {
-	const module = "github.com/adaptivethrottler/throttler"
 	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -54,4 +59,41 @@ func TestFilesNeedFewNamesOfAnotherPackage(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
+}
+
+// importRow is a row of the table of packages in docs/design.md: the package first, and
+// last those of this project that it imports.
+var importRow = regexp.MustCompile("(?m)^\\| (root|`[a-z/]+`) \\|.*\\| (-|[^|]*) \\|$")
+
+func TestTheMapHasTheImportsOfEachPackage(t *testing.T) {
+	page, err := os.ReadFile("docs/design.md")
+	require.NoError(t, err)
+	from := string(page[bytes.Index(page, []byte("| package |")):])
+	rows := importRow.FindAllStringSubmatch(from[:strings.Index(from, "\n\n")], -1)
+	require.Greater(t, len(rows), 6)
+	for _, row := range rows {
+		dir := "."
+		if row[1] != "root" {
+			dir = strings.Trim(row[1], "`")
+		}
+		of, err := build.ImportDir(dir, 0)
+		require.NoError(t, err)
+		ours := []string{}
+		for _, imported := range of.Imports {
+			if rest, ok := strings.CutPrefix(imported, module+"/"); ok {
+				ours = append(ours, "`"+rest+"`")
+			}
+		}
+		require.Equal(t, strings.Trim(row[2], "-"), strings.Join(ours, ", "), "imports of %s", row[1])
+	}
+}
+
+func TestTheMapHasEachFileOfTheRoot(t *testing.T) {
+	page, err := os.ReadFile("docs/design.md")
+	require.NoError(t, err)
+	of, err := build.ImportDir(".", 0)
+	require.NoError(t, err)
+	for _, file := range of.GoFiles {
+		require.Contains(t, string(page), "`"+file+"`")
+	}
 }
