@@ -123,6 +123,7 @@ func (a *api) operations() map[string]http.Handler {
 		"/v1/authorize":       operation(a, a.authorize),
 		"/v1/peek":            operation(a, a.peek),
 		"/v1/cancel":          operation(a, a.cancel),
+		"/v1/settle":          operation(a, a.settle),
 		"/v1/acquire":         operation(a, a.acquire),
 		"/v1/renew":           operation(a, a.renew),
 		"/v1/release":         operation(a, a.release),

@@ -212,6 +212,7 @@ func TestTheDescriptionIsOfWhatIsServed(t *testing.T) {
 	held := func() question { return r.ask(t, "/v1/acquire", job).token("lease") }
 	whole := map[string]question{
 		"/v1/authorize": call, "/v1/peek": call, "/v1/cancel": hits,
+		"/v1/settle":  {"cancel": r.ask(t, "/v1/authorize", mail("s", "203.0.113.3")).fields["cancel"], "totals": map[string]int{"customer": 2}},
 		"/v1/acquire": job, "/v1/renew": held(), "/v1/release": held(), "/v1/reset": mail("a", "203.0.113.1"), "/v1/ban": ban,
 		"/v1/login/begin":   {"name": "alice", "address": "2001:db8::7", "device": "x"},
 		"/v1/login/succeed": attempt(), "/v1/login/fail": attempt(), "/v1/login/cancel": attempt(), "/v1/login/challenge": attempt(),
@@ -338,8 +339,9 @@ func TestATokenExpires(t *testing.T) {
 		time.Sleep(api.TokenLife - time.Second)
 		assert.Equal(t, 200, r.ask(t, "/v1/login/fail", other).status)
 		time.Sleep(time.Second)
-		assert.Equal(t, 410, r.ask(t, "/v1/cancel", hits).status)
 		assert.Equal(t, 410, r.ask(t, "/v1/login/succeed", attempt).status)
+		time.Sleep(api.HitsLife - api.TokenLife)
+		assert.Equal(t, 410, r.ask(t, "/v1/cancel", hits).status)
 	})
 }
 

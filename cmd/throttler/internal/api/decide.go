@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
@@ -97,7 +96,7 @@ func (a *api) authorize(ctx context.Context, c *call) (*decision, error) {
 func (a *api) counted(d throttler.Decision) *decision {
 	answer := describe(d)
 	if receipt := d.Receipt(); receipt != nil {
-		answer.Cancel = a.tokens.seal(kindHits, time.Now().Add(TokenLife), receipt)
+		answer.Cancel = a.tokens.seal(kindHits, receipt)
 	}
 	return answer
 }

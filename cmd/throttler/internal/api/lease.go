@@ -61,7 +61,7 @@ func (a *api) acquire(ctx context.Context, c *call) (*decision, error) {
 	}
 	l := lease{firm: rule.Shadow(), length: rule.Lease(), receipt: d.Receipt()}
 	answer := a.counted(d)
-	answer.Lease = a.tokens.seal(kindLease, time.Time{}, l.encode())
+	answer.Lease = a.tokens.seal(kindLease, l.encode())
 	answer.ExpiresAfter = l.length.Seconds()
 	return answer, nil
 }

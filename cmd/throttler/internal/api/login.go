@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/login"
@@ -60,7 +59,7 @@ func (a *api) begin(ctx context.Context, b *beginning) (*attempt, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer.Attempt = a.tokens.seal(kindLogin, time.Now().Add(TokenLife), handed)
+	answer.Attempt = a.tokens.seal(kindLogin, handed)
 	return answer, nil
 }
 

@@ -17,8 +17,14 @@ import (
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
 )
 
-// TokenLife is the time for which a token is valid.
+// TokenLife is the time for which the token of an attempt to log in is valid.
 const TokenLife = time.Minute
+
+// HitsLife is the time for which the token of what a call has counted is valid.
+const HitsLife = 10 * time.Minute
+
+// lives are the lives of the tokens that are valid once.
+var lives = map[string]time.Duration{kindLogin: TokenLife, kindHits: HitsLife}
 
 // tokens seals and uses tokens. A token lets another replica continue what one
 // has begun. It is encrypted and authenticated (AES-256-GCM). Most are valid once:
@@ -69,12 +75,11 @@ const idSize = 12
 // epoch.
 const expirySize = 8
 
-// seal returns a token of a kind with contents, that is valid until ends. The zero
-// Time is for ever.
-func (t *tokens) seal(kind string, ends time.Time, contents []byte) string {
+// seal returns a token of a kind with contents. One that is opened often is valid for ever.
+func (t *tokens) seal(kind string, contents []byte) string {
 	until := uint64(math.MaxInt64)
-	if !ends.IsZero() {
-		until = uint64(ends.UnixMilli())
+	if life, once := lives[kind]; once {
+		until = uint64(time.Now().Add(life).UnixMilli())
 	}
 	plain := append(binary.BigEndian.AppendUint64(nil, until), contents...)
 	return tokenText.EncodeToString(t.aead.Seal(nil, nil, plain, []byte(kind)))
@@ -103,10 +108,7 @@ func (t *tokens) use(ctx context.Context, kind, token string) (contents []byte, 
 	if err != nil {
 		return nil, err
 	}
-	d, err := t.used.Authorize(context.WithoutCancel(ctx), throttler.Rule{Identifier: tokenRule, Either: []throttler.Condition{{
-		Name: kind, Value: id,
-		Max: 1, TTL: 2 * TokenLife, // twice, since clocks may differ
-	}}})
+	d, err := t.used.Authorize(context.WithoutCancel(ctx), usedRule(kind, id))
 	switch {
 	case err != nil:
 		return nil, err
@@ -116,6 +118,22 @@ func (t *tokens) use(ctx context.Context, kind, token string) (contents []byte, 
 		return nil, errUsed
 	}
 	return contents, nil
+}
+
+// usedRule returns the rule that a token is counted by.
+func usedRule(kind, id string) throttler.Rule {
+	return throttler.Rule{Identifier: tokenRule, Either: []throttler.Condition{{
+		Name: kind, Value: id, Max: 1, TTL: 2 * lives[kind], // twice, since clocks may differ
+	}}}
+}
+
+// unuse makes a token valid again that was used for nothing.
+func (t *tokens) unuse(ctx context.Context, kind, token string) error {
+	_, id, err := t.open(kind, token)
+	if err != nil {
+		return err
+	}
+	return t.used.Reset(context.WithoutCancel(ctx), usedRule(kind, id))
 }
 
 // The errors of a token that cannot be used.
