@@ -298,20 +298,28 @@ func TestEachOutageIsFoundToBeOver(t *testing.T) {
 	})
 }
 
-func TestASuccessBetweenFailuresKeepsTheBreakerClosed(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		var calls atomic.Int64
-		s := &station{answer: func(conn net.Conn, request string) {
-			if calls.Add(1)%pool.DefaultBreakerFailures == 0 {
-				misses(conn, request)
-			}
-		}}
-		p := s.newPool(t, one)
-		for i := range 10 * pool.DefaultBreakerFailures {
-			_, err := p.Get("key")
-			require.NotErrorIs(t, err, pool.ErrDown, "call %d", i)
-		}
-	})
+// What a server reports is an answer, too.
+func TestAnAnswerBetweenFailuresKeepsTheBreakerClosed(t *testing.T) {
+	for name, answer := range map[string]func(net.Conn, string){
+		"success":   misses,
+		"complaint": says("SERVER_ERROR out of memory writing get response\r\n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				var calls atomic.Int64
+				s := &station{answer: func(conn net.Conn, request string) {
+					if calls.Add(1)%pool.DefaultBreakerFailures == 0 {
+						answer(conn, request)
+					}
+				}}
+				p := s.newPool(t, one)
+				for i := range 10 * pool.DefaultBreakerFailures {
+					_, err := p.Get("key")
+					require.NotErrorIs(t, err, pool.ErrDown, "call %d", i)
+				}
+			})
+		})
+	}
 }
 
 // All calls that share a connection end when the oldest of them has waited long
