@@ -243,7 +243,7 @@ var importable = func() map[string]string {
 	const ours = "github.com/adaptivethrottler/throttler"
 	all := map[string]string{"throttler": ours, "prometheus": "go.opentelemetry.io/otel/exporters/prometheus"}
 	for _, path := range []string{
-		"context", "errors", "expvar", "fmt", "io", "log", "log/slog", "net", "net/http", "net/http/httptest", "net/netip", "os",
+		"context", "errors", "expvar", "fmt", "io", "iter", "log", "log/slog", "net", "net/http", "net/http/httptest", "net/netip", "os",
 		"strconv", "strings", "sync", "testing", "testing/synctest", "time", "crypto/tls", "crypto/x509", "crypto/rand", "encoding/json",
 		ours + "/grpcthrottle", ours + "/httpthrottle", ours + "/login", ours + "/memstore", ours + "/otelthrottle", ours + "/pool", ours + "/redisstore", ours + "/storetest", ours + "/tally",
 		"github.com/bradfitz/gomemcache/memcache", "github.com/gin-gonic/gin", "github.com/stretchr/testify/require",
