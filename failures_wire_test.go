@@ -255,6 +255,47 @@ func TestACancelWhoseAnswerIsLostLeavesTheHitsOfOthers(t *testing.T) {
 	})
 }
 
+// A call is settled at more and at less, over a wire that breaks at each request. What it has
+// cost is never counted twice, and the hits of others stay.
+func TestASettleWhoseAnswerIsLostCountsOnce(t *testing.T) {
+	for _, totals := range [][]int{{5}, {1}, {4, 2}, {2, 4}, {9, 0}} {
+		eachFaultBeside(t, 4, func(t *testing.T, p *pool.Pool, sound *throttler.Throttler, c throttler.Condition, meet func()) {
+			th := throttler.New(p)
+			c.Cost = 3
+			d := authorize(t, th, either(c))
+			meet()
+			unknown := false
+			for _, n := range totals {
+				settled, err := th.Settle(context.Background(), d, map[string]int{"c": n})
+				require.NoError(t, err)
+				unknown = unknown || settled.Err != nil
+				for settled.Err != nil && !strings.Contains(settled.Err.Error(), "unknown") {
+					settled, err = th.Settle(context.Background(), d, map[string]int{"c": n}) // it was not done
+					require.NoError(t, err)
+				}
+			}
+			c.Cost = 0
+			last := totals[len(totals)-1]
+			held := c.Max - left(t, sound, c) - hitsOfOthers
+			if !unknown {
+				require.Equal(t, min(last, c.Max-hitsOfOthers), held, "%v", totals)
+			}
+			most, before := 3, 3 // each surplus once, and nothing given back
+			for _, n := range totals {
+				most, before = most+max(n-before, 0), n
+			}
+			require.LessOrEqual(t, held, most, "%v", totals)
+			if err := th.Cancel(context.Background(), d); err == nil && !unknown {
+				require.Equal(t, c.Max-hitsOfOthers, left(t, sound, c))
+			}
+			require.NoError(t, sound.Reset(context.Background(), either(c)))
+			for range hitsOfOthers {
+				authorize(t, sound, either(c))
+			}
+		})
+	}
+}
+
 // A call counts in one condition, finds out that the other one has been filled
 // meanwhile, and gives back.
 func TestAHitThatIsGivenBackWithALostAnswerLeavesTheHitsOfOthers(t *testing.T) {

@@ -36,10 +36,12 @@ const (
 	opReset
 	opCancel // of an authorized call of the same client
 	opLook   // reads the record as it is stored
+	opMore   // settles an authorized call of the same client at 2 hits more
+	opLess   // settles one at a hit less
 )
 
 func (op operation) String() string {
-	return []string{"Authorize", "Peek", "Reset", "Cancel", "look"}[op]
+	return []string{"Authorize", "Peek", "Reset", "Cancel", "look", "more", "less"}[op]
 }
 
 // A reply is what an operation returned.
@@ -57,7 +59,7 @@ type content struct {
 }
 
 // on returns what op answers on a record that holds c, and what it leaves.
-func (op operation) on(c content, max int, bans bool) (reply, content) {
+func (op operation) on(c content, limit int, bans bool) (reply, content) {
 	switch {
 	case op == opReset:
 		return reply{}, content{}
@@ -65,16 +67,19 @@ func (op operation) on(c content, max int, bans bool) (reply, content) {
 		return reply{}, c
 	case op == opCancel:
 		return reply{}, content{Hits: c.Hits - 1}
+	case op == opMore || op == opLess:
+		hits := c.Hits + map[operation]int{opMore: 2, opLess: -1}[op]
+		return reply{Blocked: hits > limit, Remaining: max(limit-hits, 0)}, content{Hits: hits}
 	case op == opLook && c.Banned:
 		return reply{Banned: true}, c
 	case op == opLook:
-		return reply{Remaining: max - c.Hits}, c
+		return reply{Remaining: limit - c.Hits}, c
 	case c.Banned:
 		return reply{Blocked: true, Banned: true}, c
-	case c.Hits < max && op == opPeek:
-		return reply{Remaining: max - c.Hits - 1}, c
-	case c.Hits < max:
-		return reply{Remaining: max - c.Hits - 1}, content{Hits: c.Hits + 1}
+	case c.Hits < limit && op == opPeek:
+		return reply{Remaining: limit - c.Hits - 1}, c
+	case c.Hits < limit:
+		return reply{Remaining: limit - c.Hits - 1}, content{Hits: c.Hits + 1}
 	case op == opAuthorize && bans:
 		return reply{Blocked: true, Banned: true}, content{Banned: true}
 	}
@@ -96,6 +101,7 @@ var mixes = map[string]mix{
 	"window":              {weights: map[operation]int{opAuthorize: 12, opPeek: 3, opLook: 3, opReset: 2}},
 	"window with bans":    {weights: map[operation]int{opAuthorize: 12, opPeek: 3, opLook: 3, opReset: 2}, bans: true},
 	"window with Cancel":  {weights: map[operation]int{opAuthorize: 12, opPeek: 2, opLook: 2, opCancel: 8}},
+	"window with Settle":  {weights: map[operation]int{opAuthorize: 8, opPeek: 2, opLook: 2, opMore: 3, opLess: 10}},
 	"bans despite Cancel": {weights: map[operation]int{opAuthorize: 6, opPeek: 2, opLook: 2, opCancel: 8}, bans: true},
 	"bucket":              {weights: map[operation]int{opAuthorize: 15, opPeek: 3, opReset: 2}, algorithm: throttler.LeakyBucket},
 }
@@ -149,6 +155,7 @@ type caller struct {
 	client    throttler.Client
 	throttler *throttler.Throttler
 	counted   []throttler.Decision // those that it may cancel
+	totals    []int                // what they have cost
 }
 
 // do carries out op. It looks instead where there is nothing to cancel.
@@ -158,18 +165,31 @@ func (c *caller) do(op operation) (operation, reply) {
 		return op, reply{Failed: c.throttler.Reset(context.Background(), c.rule) != nil}
 	case op == opCancel && len(c.counted) > 0:
 		d := c.counted[0]
-		c.counted = c.counted[1:]
+		c.counted, c.totals = c.counted[1:], c.totals[1:]
 		return op, reply{Failed: c.throttler.Cancel(context.Background(), d) != nil}
-	case op == opCancel || op == opLook:
+	case (op == opMore || op == opLess) && len(c.counted) > 0:
+		return op, c.settle(op)
+	case op == opCancel || op == opLook || op == opMore || op == opLess:
 		return opLook, c.look()
 	case op == opPeek:
 		return op, c.reply(c.throttler.Peek(context.Background(), c.rule))
 	}
 	d, err := c.throttler.Authorize(context.Background(), c.rule)
 	if err == nil && d.Status == throttler.Authorized {
-		c.counted = append(c.counted, d)
+		c.counted, c.totals = append(c.counted, d), append(c.totals, 1)
 	}
 	return op, c.reply(d, err)
+}
+
+// settle carries out opMore or opLess on the call that was counted first.
+func (c *caller) settle(op operation) reply {
+	d := c.counted[0]
+	if op == opMore {
+		c.totals[0] += 2
+	} else if c.totals[0]--; c.totals[0] == 0 {
+		defer func() { c.counted, c.totals = c.counted[1:], c.totals[1:] }()
+	}
+	return c.reply(c.throttler.Settle(context.Background(), d, map[string]int{"c": c.totals[0]}))
 }
 
 func (c *caller) reply(d throttler.Decision, err error) reply {
