@@ -627,6 +627,29 @@ func TestOutagesAreToldOnceEach(t *testing.T) {
 	})
 }
 
+// A change that comes while one is told of is told after it, by the same goroutine.
+func TestAnOutageThatEndsWhileItIsToldIsToldAfterwards(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var told []bool
+		telling := 0
+		note, tell := pool.Outages(func(_ string, down bool, _ error) {
+			telling++
+			assert.Equal(t, 1, telling, "one after the other")
+			time.Sleep(time.Second)
+			told = append(told, down)
+			telling--
+		})
+		note(pool.ErrDown)
+		go tell()
+		synctest.Wait()
+		note(nil)
+		tell()
+		require.Empty(t, told, "not by this goroutine")
+		time.Sleep(3 * time.Second)
+		require.Equal(t, []bool{true, false}, told)
+	})
+}
+
 func TestAPanicInStateChangedCanBeRecovered(t *testing.T) {
 	var told []bool
 	note, tell := pool.Outages(func(_ string, down bool, _ error) {
