@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"time"
 
@@ -123,4 +124,44 @@ func TestCloseEndsTheProbes(t *testing.T) {
 	require.NoError(t, s.Close())
 	require.Less(t, time.Since(begun), 3*time.Second)
 	require.NoError(t, s.Close())
+}
+
+// Two bundles are under way at once, each over a connection of its own. If both connections
+// are lost, no request is.
+func TestASecondBundleGoesOutWhileOneIsUnderWay(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	s.Exchange(context.Background(), newSingle("a", true), newSingle("b", true)) // the script is known
+	underWay := func(count int) func() bool {
+		return func() bool { return s.Stats()[0].InFlight == count && s.Stats()[0].Queued == 0 }
+	}
+	start := func(count int) (all []*single) {
+		var xs []exchange.Exchange
+		for i := range count {
+			all = append(all, newSingle(strconv.Itoa(i), true))
+			xs = append(xs, all[i])
+		}
+		s.Start(xs...)
+		return all
+	}
+	for _, counts := range [][]int{{1, 40}, {40}} {
+		server.Command("CONFIG", "RESETSTAT")
+		server.Command("CLIENT", "PAUSE", "500", "ALL")
+		var all []*single
+		sum := 0
+		for _, count := range counts {
+			all = append(all, start(count)...)
+			sum += count
+			require.Eventually(t, underWay(sum), 5*time.Second, time.Millisecond)
+		}
+		for _, x := range all {
+			require.NoError(t, (<-x.done).Err)
+		}
+		require.EqualValues(t, 2, calls(server, "evalsha"))
+		require.Eventually(t, underWay(0), 5*time.Second, time.Millisecond)
+	}
+	server.Command("CLIENT", "KILL", "TYPE", "normal")
+	_, err := s.Get("a")
+	require.NoError(t, err)
 }
