@@ -255,7 +255,7 @@ func (s *Settlement) enter(now Instant, c *calendar) {
 // Max, or if a ban holds.
 func (s *Settlement) lookAtSettled(now Instant, r Record) {
 	one := s.Limit
-	one.Cost, one.Least = 1, 0
+	one.Cost, one.Least, one.ID = 1, 0, 0 // its own lease counts
 	var v Verdict
 	b, _ := r.ban.at(now)
 	switch {
