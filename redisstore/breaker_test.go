@@ -165,3 +165,32 @@ func TestASecondBundleGoesOutWhileOneIsUnderWay(t *testing.T) {
 	_, err := s.Get("a")
 	require.NoError(t, err)
 }
+
+func TestARecordThatIsDeletedInABundleIsGoneForTheRestOfIt(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	require.NoError(t, s.Add(&memcache.Item{Key: "k", Expiration: 60}))
+	item, err := s.Get("k")
+	require.NoError(t, err)
+	item.Expiration = 60
+	queued := func(count int) {
+		require.Eventually(t, func() bool { return s.Stats()[0].Queued == count && s.Stats()[0].InFlight == 1 }, 5*time.Second, time.Millisecond)
+	}
+	server.Command("CLIENT", "PAUSE", "500", "ALL")
+	first := newSingle("other", true)
+	s.Start(first)
+	queued(0)
+	deleted := make(chan error)
+	go func() { deleted <- s.Delete("k") }()
+	queued(1)
+	swap := &single{key: "k", item: item, done: make(chan exchange.Result, 1)}
+	s.Start(swap)
+	queued(2)
+	require.NoError(t, (<-first.done).Err)
+	require.NoError(t, <-deleted)
+	r := <-swap.done
+	require.NoError(t, r.Err)
+	require.False(t, r.Stored)
+	require.Nil(t, r.Found)
+}
