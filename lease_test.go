@@ -255,6 +255,72 @@ func TestALeaseWhoseAnswersAreLostIsHeldAndReleasedOnce(t *testing.T) {
 	}
 }
 
+func TestALeaseOfSeveralHitsIsLostWithTheFirstOfThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		long, short := inFlight(1, time.Minute), inFlight(1, 9*time.Second)
+		short.Name = "short"
+		rule := either(long, short)
+		lease := hold(t, th, rule)
+		time.Sleep(time.Hour)
+		require.NoError(t, lease.Context().Err())
+		start := time.Now()
+		require.NoError(t, th.Reset(t.Context(), either(short)))
+		<-lease.Context().Done()
+		require.LessOrEqual(t, time.Since(start), 3*time.Second, "at its own pace")
+		require.ErrorIs(t, context.Cause(lease.Context()), throttler.ErrLeaseLost)
+		exchanges := th.Stats().Exchanges
+		require.True(t, peek(t, th, either(long)).Outcomes[0].Blocked, "the other one ends by itself")
+		time.Sleep(time.Minute)
+		require.False(t, peek(t, th, either(long)).Outcomes[0].Blocked)
+		require.Equal(t, exchanges+2, th.Stats().Exchanges, "nothing is renewed any more")
+	})
+}
+
+func TestNothingIsRenewedAfterTheLastRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		rule := either(inFlight(2, time.Minute))
+		first, second := hold(t, th, rule), hold(t, th, rule)
+		require.NoError(t, first.Release(t.Context()))
+		time.Sleep(time.Hour)
+		require.NoError(t, second.Context().Err())
+		require.NoError(t, second.Release(t.Context()))
+		exchanges := th.Stats().Exchanges
+		time.Sleep(time.Hour)
+		require.Equal(t, exchanges, th.Stats().Exchanges)
+	})
+}
+
+// While a renewal is under way, one lease of the record is released and another one taken.
+func TestLeasesComeAndGoWhileARenewalIsUnderWay(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		rule := either(inFlight(2, time.Minute))
+		stays, goes := hold(t, th, rule), hold(t, th, rule)
+		time.Sleep(20*time.Second - 3*roundTrip)
+		r.busy = 10 * roundTrip
+		time.Sleep(5 * roundTrip)
+		var comes *throttler.Lease
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.NoError(t, goes.Release(t.Context())) })
+		wg.Go(func() {
+			d, err := th.Wait(t.Context(), rule)
+			assert.NoError(t, err)
+			comes = th.Hold(t.Context(), d)
+		})
+		wg.Wait()
+		r.busy = 0
+		time.Sleep(time.Hour)
+		require.NoError(t, stays.Context().Err())
+		require.NoError(t, comes.Context().Err())
+		require.ErrorIs(t, context.Cause(goes.Context()), context.Canceled)
+		require.True(t, peek(t, th, rule).Outcomes[0].Blocked)
+		require.NoError(t, stays.Release(t.Context()))
+		require.NoError(t, comes.Release(t.Context()))
+		require.Equal(t, []int{1}, remaining(peek(t, th, rule)))
+	})
+}
+
 func TestTheEndOfHoldsContextEndsRenewals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(memstore.New())
