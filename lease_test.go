@@ -277,6 +277,38 @@ func TestALeaseOfSeveralHitsIsLostWithTheFirstOfThem(t *testing.T) {
 	})
 }
 
+func TestALeaseOfSeveralHitsIsLostWhenTheShortestIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, ttls := range [][]time.Duration{{time.Minute, 10 * time.Second}, {10 * time.Second, time.Minute}} {
+			client := newFaulty()
+			th := throttler.New(client)
+			a, b := inFlight(1, ttls[0]), inFlight(1, ttls[1])
+			b.Name = "b"
+			lease := hold(t, th, either(a, b))
+			client.before = func(string, ...string) error { return errDown }
+			start := time.Now()
+			<-lease.Context().Done()
+			require.Equal(t, 9*time.Second, time.Since(start))
+		}
+	})
+}
+
+// Each new lease is due later than those before it, which must not wait for it.
+func TestALeaseIsRenewedInTimeHoweverManyCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		var leases []*throttler.Lease
+		for range 30 {
+			leases = append(leases, hold(t, th, either(inFlight(30, time.Minute))))
+			time.Sleep(15 * time.Second)
+		}
+		for _, l := range leases {
+			require.NoError(t, l.Context().Err())
+			require.NoError(t, l.Release(t.Context()))
+		}
+	})
+}
+
 func TestNothingIsRenewedAfterTheLastRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(memstore.New())

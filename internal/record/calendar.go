@@ -53,7 +53,7 @@ func (v *Verdict) lookAtPeriod(now Instant, limit *Limit, c *calendar, count boo
 	return store
 }
 
-// enter makes c the count of the period that a call at now belongs to.
+// enter makes c, which has not ended, the count of the period that a call at now belongs to.
 func (c *calendar) enter(now Instant, p Period) {
 	start, end := p.Around(now)
 	if c.enterBetween(now, start, end) {
