@@ -133,14 +133,6 @@ func (in *contents) begin(ctx context.Context, chosen func(*reservation) bool) (
 	}, nil
 }
 
-// counted returns how many hits r holds, as far as is known.
-func (r *reservation) counted() (n int) {
-	for _, h := range r.hits {
-		n += h.Cost
-	}
-	return n
-}
-
 // A held is a hit in flight, and where it is.
 type held struct {
 	recordID

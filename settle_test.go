@@ -91,7 +91,7 @@ func TestSettleCountsBeyondMaxAndBlocksUntilThatHasExpired(t *testing.T) {
 
 		time.Sleep(over.RetryAfter - 1)
 		require.Zero(t, left(t, th, c), "to the nanosecond")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		require.NotZero(t, left(t, th, c))
 		switch c.Algorithm {
 		case throttler.SlidingWindow, throttler.InFlight:
@@ -118,7 +118,7 @@ func TestSettleGivesTheNewestHitsBackFirst(t *testing.T) {
 		settle(t, th, d, total(6)) // 4 from the beginning, 2 after 20 s
 		time.Sleep(20*time.Second - 1)
 		require.Equal(t, 4, left(t, th, c))
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		require.Equal(t, 8, left(t, th, c))
 		time.Sleep(20 * time.Second)
 		require.Equal(t, 10, left(t, th, c))
@@ -419,7 +419,7 @@ func TestSettleByAReceiptWhosePeriodIsOver(t *testing.T) {
 				require.Equal(t, before-1, left(t, th, c))
 				sleepTo(time.Date(2000, time.April, 15, 0, 0, 0, -1, period.Location))
 				require.Equal(t, before-1, left(t, th, c))
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				require.Equal(t, 10, left(t, th, c))
 			})
 		})

@@ -49,10 +49,10 @@ func TestADebtIsKeptApartFromTheScore(t *testing.T) {
 	require.Equal(t, 3*time.Minute, o.ResetAfter)
 	require.EqualValues(t, version3, r.version())
 
-	ahead := r // a call of a clock that is an hour ahead counts beyond the debt
+	// A call of a clock that is an hour ahead counts beyond the debt.
 	v := decide(now.Add(time.Hour), limit, Lockout{}, r, true)
 	require.False(t, v.Outcome.Blocked)
-	ahead = reread(t, v.Next)
+	ahead := reread(t, v.Next)
 	v = decide(now, limit, Lockout{}, ahead, true)
 	require.True(t, v.Outcome.Blocked)
 	require.Equal(t, 6*time.Second, v.Outcome.RetryAfter, "as ever: with the debt leaked by that clock, the rest is set right")
@@ -275,6 +275,8 @@ func TestTheHitsOfAnEndlessStreamDoNotPileUp(t *testing.T) {
 			r, _ = s.settleAt(t, start.Add(time.Duration(i)*20*time.Second), r, 2+i)
 		}
 		require.LessOrEqual(t, len(s.hits), 5, "algorithm %d", limit.Algorithm)
-		r, _ = s.settleAt(t, start.Add(5000*20*time.Second), r, 0)
+		_, o := s.settleAt(t, start.Add(5000*20*time.Second), r, 0)
+		require.Empty(t, s.hits)
+		require.Equal(t, 10, o.Remaining)
 	}
 }
