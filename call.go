@@ -28,17 +28,18 @@ type job struct {
 	replaced []*entry // were left, and the fallback has decided in their place
 	withdrew bool     // what it has counted, and counts yet, is withdrawn
 
-	retained retained // see [call.retain]
+	retained retained // what its caller keeps of it
 	first    slots.Round
 }
 
 // A scratch is the memory that a call takes besides itself. A call that is used again has it
 // already.
 type scratch struct {
-	several []entry
-	list    []*entry
-	sent    []*slots.Entry // of the round that is asked about
-	slots   slots.Scratch
+	several  []entry
+	list     []*entry
+	outcomes []Outcome      // of a round that may not be the last
+	sent     []*slots.Entry // of the round that is asked about
+	slots    slots.Scratch
 }
 
 const maxSeveral = 16 // conditions for which a call keeps its scratch
@@ -55,8 +56,9 @@ func (c *call) clear() {
 	s := &c.scratch
 	s.slots.Clear()
 	if cap(s.several) > maxSeveral {
-		s.several, s.list, s.sent = nil, nil, nil
+		s.several, s.list, s.sent, s.outcomes = nil, nil, nil, nil
 	}
+	clear(s.outcomes)
 	clear(s.several)
 	clear(s.list)
 	clear(s.sent[:cap(s.sent)])
@@ -245,14 +247,17 @@ func (c *call) refused() bool {
 	if !c.rule.CountAuthorizedOnly {
 		return false
 	}
-	outcomes, _ := c.results(true)
-	return c.rule.blocks(outcomes)
+	s, n := &c.scratch, len(c.entries)
+	if n > len(s.outcomes) {
+		s.outcomes = make([]Outcome, n)
+	}
+	c.results(s.outcomes[:n], true)
+	return c.rule.blocks(s.outcomes[:n])
 }
 
-// results returns the Outcome of each condition, and how long until it takes the
-// same call again: nil where RetryAfter says so.
-func (c *call) results(counted bool) (outcomes []Outcome, again []time.Duration) {
-	outcomes = c.retain().outcomes
+// results sets outcomes to those of the conditions, and returns how long until each takes
+// the same call again: nil where RetryAfter says so.
+func (c *call) results(outcomes []Outcome, counted bool) (again []time.Duration) {
 	for i, e := range c.entries {
 		wait := e.result(counted, &outcomes[i])
 		if e.limit.Cost > 1 && again == nil {
@@ -265,14 +270,16 @@ func (c *call) results(counted bool) (outcomes []Outcome, again []time.Duration)
 			again[i] = wait
 		}
 	}
-	return outcomes, again
+	return again
 }
 
 // conclude sets d, which is zero, to the Decision of c.
 func (c *call) conclude(d *Decision) {
-	outcomes, again := c.results(true)
+	c.retained = c.retain()
+	outcomes := c.retained.outcomes
+	again := c.results(outcomes, true)
 	if c.dry && c.rule.CountAuthorizedOnly && c.rule.blocks(outcomes) {
-		outcomes, again = c.results(false)
+		again = c.results(outcomes, false)
 	}
 	c.rule.combine(d, outcomes, again)
 	if !c.dry {

@@ -25,6 +25,9 @@ func flying(r *reservation) bool { return r.limit.Algorithm == record.Leases }
 // failed does not stay: it may be gone, and must not be taken back twice. It expires in its
 // time.
 func (r *receipt) takeBack(ctx context.Context, chosen choice) error {
+	if r.uncosted() != nil {
+		return nil
+	}
 	in := r.open()
 	part, end, err := in.begin(ctx, chosen)
 	if err != nil {

@@ -406,6 +406,13 @@ func (r *remote) restart() {
 	r.conn++
 }
 
+// beBusy has each exchange wait so long for its turn, while others may be under way.
+func (r *remote) beBusy(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.busy = d
+}
+
 func (r *remote) Exchange(ctx context.Context, xs ...throttler.Exchange) {
 	var all sync.WaitGroup
 	done := make(chan struct{})
@@ -423,7 +430,10 @@ func (r *remote) Start(xs ...throttler.Exchange) { go r.Exchange(context.Backgro
 
 // exchange carries x out. notStored is what x is told of an earlier try.
 func (r *remote) exchange(x throttler.Exchange, notStored bool) {
-	time.Sleep(r.busy)
+	r.mu.Lock()
+	busy := r.busy
+	r.mu.Unlock()
+	time.Sleep(busy)
 	if r.noTurn.Add(-1) >= 0 {
 		x.Done(throttler.Result{Err: throttler.ErrOverloaded})
 		return

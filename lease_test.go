@@ -284,8 +284,15 @@ func TestALeaseOfSeveralHitsIsLostWhenTheShortestIs(t *testing.T) {
 			th := throttler.New(client)
 			a, b := inFlight(1, ttls[0]), inFlight(1, ttls[1])
 			b.Name = "b"
+			var down atomic.Bool
+			client.before = func(string, ...string) error {
+				if down.Load() {
+					return errDown
+				}
+				return nil
+			}
 			lease := hold(t, th, either(a, b))
-			client.before = func(string, ...string) error { return errDown }
+			down.Store(true)
 			start := time.Now()
 			<-lease.Context().Done()
 			require.Equal(t, 9*time.Second, time.Since(start))
@@ -330,7 +337,7 @@ func TestLeasesComeAndGoWhileARenewalIsUnderWay(t *testing.T) {
 		rule := either(inFlight(2, time.Minute))
 		stays, goes := hold(t, th, rule), hold(t, th, rule)
 		time.Sleep(20*time.Second - 3*roundTrip)
-		r.busy = 10 * roundTrip
+		r.beBusy(10 * roundTrip)
 		time.Sleep(5 * roundTrip)
 		var comes *throttler.Lease
 		var wg sync.WaitGroup
@@ -341,7 +348,7 @@ func TestLeasesComeAndGoWhileARenewalIsUnderWay(t *testing.T) {
 			comes = th.Hold(t.Context(), d)
 		})
 		wg.Wait()
-		r.busy = 0
+		r.beBusy(0)
 		time.Sleep(time.Hour)
 		require.NoError(t, stays.Context().Err())
 		require.NoError(t, comes.Context().Err())

@@ -44,7 +44,7 @@ const (
 // has them, hits whose result is still unknown, and hits that a Cancel or Settle is
 // changing. It does not wait for that.
 func (d Decision) Receipt() []byte {
-	if d.receipt == nil {
+	if d.receipt == nil || d.receipt.uncosted() != nil {
 		return nil
 	}
 	in := d.receipt.open()
@@ -52,7 +52,7 @@ func (d Decision) Receipt() []byte {
 	defer in.mu.Unlock()
 	var written []*reservation
 	worth, version := in.settled, byte(receiptVersion)
-	for _, r := range in.reservations() {
+	for _, r := range in.all {
 		if r.backend != r.backend.t.backend() || r.busy || len(r.left) > 0 {
 			continue
 		}

@@ -16,20 +16,21 @@ import (
 //
 // Most receipts are never used. Until then they only note what the call has counted.
 type receipt struct {
-	only noted                    // of a call with one condition; none if in is there
 	in   atomic.Pointer[contents] // see [receipt.open]
+	note note                     // what they are made of; nil if they were there from the start
 }
 
-// The contents of a receipt are what it holds once it is used, and if the call has several
-// conditions.
-type contents struct {
-	shadow bool          // of a rule with Shadow
-	turn   chan struct{} // holds a token while a call changes reservations; made by the first
+// A note is what contents are made of at the first use: *noted, *severalNoted or *uncosted.
+type note interface{ contents() *contents }
 
-	mu      sync.Mutex // guards what follows; not held during I/O
-	noted   []noted    // becomes reservations at the first use
-	all     []*reservation
-	settled bool // a Settle has had its turn
+// The contents of a receipt are what it holds once it is used.
+type contents struct {
+	shadow bool           // of a rule with Shadow
+	turn   chan struct{}  // holds a token while a call changes reservations; made by the first
+	all    []*reservation // stay the same
+
+	mu      sync.Mutex // guards what follows, and the reservations; not held during I/O
+	settled bool       // a Settle has had its turn
 }
 
 // A noted is a reservation of a window or a bucket in fewer bytes, as the call has made it.
@@ -76,25 +77,45 @@ func (n *noted) reservation() *reservation {
 	return r
 }
 
+// contents returns those of a receipt of n alone.
+func (n *noted) contents() *contents {
+	return &contents{all: []*reservation{n.reservation()}, shadow: n.shadow}
+}
+
+// A severalNoted is what a call of several conditions has made.
+type severalNoted struct {
+	receipt
+	list []noted
+}
+
+func (s *severalNoted) contents() *contents {
+	in := &contents{all: make([]*reservation, len(s.list)), shadow: s.list[0].shadow}
+	for i := range s.list {
+		in.all[i] = s.list[i].reservation()
+	}
+	return in
+}
+
 // open returns the contents of r.
 func (r *receipt) open() *contents {
 	if in := r.in.Load(); in != nil {
 		return in
 	}
-	in := &contents{all: []*reservation{r.only.reservation()}, shadow: r.only.shadow}
+	in := r.note.contents()
 	if !r.in.CompareAndSwap(nil, in) {
 		return r.in.Load()
 	}
 	return in
 }
 
-// reservations returns those of in. The caller holds in.mu.
-func (in *contents) reservations() []*reservation {
-	for i := range in.noted {
-		in.all = append(in.all, in.noted[i].reservation())
+// uncosted returns what r refers to, if its call has counted nothing and r was not used yet.
+// Otherwise it returns nil.
+func (r *receipt) uncosted() *uncosted {
+	if r.in.Load() != nil {
+		return nil
 	}
-	in.noted = nil
-	return in.all
+	u, _ := r.note.(*uncosted)
+	return u
 }
 
 // begin waits until no other call changes reservations of in, and returns those that are
@@ -117,7 +138,7 @@ func (in *contents) begin(ctx context.Context, chosen func(*reservation) bool) (
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for _, r := range in.reservations() {
+	for _, r := range in.all {
 		if chosen == nil || chosen(r) {
 			r.busy = true
 			part = append(part, r)
@@ -143,7 +164,7 @@ type held struct {
 func (r *receipt) inFlight() (hits []held, shadow bool) {
 	in := r.in.Load()
 	if in == nil {
-		return nil, false // a single condition of another algorithm
+		return nil, false // only other algorithms are noted
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -175,7 +196,7 @@ func (r *receipt) renewed(id uint64, end record.Instant) {
 type retained struct {
 	receipt  *receipt
 	outcomes []Outcome
-	noted    []noted        // for the receipt, of several conditions
+	noted    []noted        // for the receipt
 	shares   []record.Share // for the receipt, of buckets
 }
 
@@ -188,80 +209,76 @@ func (c *call) share() (s *record.Share) {
 	return s
 }
 
-// retain returns what the caller keeps of c.
-func (c *call) retain() *retained {
-	if c.retained.receipt == nil {
-		c.retained = newRetained(len(c.entries), c.one.limit.Algorithm)
-	}
-	return &c.retained
-}
-
-// newRetained returns that of a call of n conditions, in one piece if they are not many.
-// If it is one, it has that algorithm.
-func newRetained(n int, only record.Algorithm) retained {
-	type several struct {
-		receipt
-		contents
-	}
+// retain returns what the caller keeps of c, which is decided. If c has few conditions, it
+// is in one piece of memory.
+func (c *call) retain() retained {
+	n := len(c.entries)
 	switch {
-	case n == 1 && only == record.Bucket:
+	case c.dry:
+		return retained{outcomes: make([]Outcome, n)}
+	case c.countedNothing():
+		return c.retainUncosted(n)
+	case n == 1 && c.one.limit.Algorithm == record.Bucket:
 		a := new(struct {
 			receipt
 			outcomes [1]Outcome
+			noted    [1]noted
 			share    [1]record.Share
 		})
-		return retained{receipt: &a.receipt, outcomes: a.outcomes[:], shares: a.share[:]}
+		a.note = &a.noted[0]
+		return retained{receipt: &a.receipt, outcomes: a.outcomes[:], noted: a.noted[:], shares: a.share[:]}
 	case n == 1:
 		a := new(struct {
 			receipt
 			outcomes [1]Outcome
+			noted    [1]noted
 		})
-		return retained{receipt: &a.receipt, outcomes: a.outcomes[:]}
+		a.note = &a.noted[0]
+		return retained{receipt: &a.receipt, outcomes: a.outcomes[:], noted: a.noted[:]}
 	case n == 2:
 		a := new(struct {
-			several
+			severalNoted
 			outcomes [2]Outcome
 			noted    [2]noted
 		})
-		a.in.Store(&a.contents)
-		return retained{receipt: &a.receipt, outcomes: a.outcomes[:], noted: a.noted[:]}
+		return a.retained(a.outcomes[:], a.noted[:])
 	case n <= 4:
 		a := new(struct {
-			several
+			severalNoted
 			outcomes [4]Outcome
 			noted    [4]noted
 		})
-		a.in.Store(&a.contents)
-		return retained{receipt: &a.receipt, outcomes: a.outcomes[:n:n], noted: a.noted[:n]}
+		return a.retained(a.outcomes[:n:n], a.noted[:n])
 	case n <= 8:
 		a := new(struct {
-			several
+			severalNoted
 			outcomes [8]Outcome
 			noted    [8]noted
 		})
-		a.in.Store(&a.contents)
-		return retained{receipt: &a.receipt, outcomes: a.outcomes[:n:n], noted: a.noted[:n]}
+		return a.retained(a.outcomes[:n:n], a.noted[:n])
 	}
-	a := new(several)
-	a.in.Store(&a.contents)
-	return retained{receipt: &a.receipt, outcomes: make([]Outcome, n), noted: make([]noted, n)}
+	return new(severalNoted).retained(make([]Outcome, n), make([]noted, n))
+}
+
+func (s *severalNoted) retained(outcomes []Outcome, noted []noted) retained {
+	s.note, s.list = s, noted
+	return retained{receipt: &s.receipt, outcomes: outcomes, noted: noted}
 }
 
 // writeReceipt writes down what c has counted, and what it may have.
 func (c *call) writeReceipt() *receipt {
-	r := c.retain().receipt
+	r := c.retained.receipt
+	if u, ok := r.note.(*uncosted); ok {
+		c.noteRule(u)
+		return r
+	}
 	if slices.ContainsFunc(c.entries, func(e *entry) bool { return !c.notable(e) }) || len(c.replaced) > 0 {
-		c.reserve(r)
+		r.note = nil
+		r.in.Store(c.reserve())
 		return r
 	}
-	if len(c.entries) == 1 {
-		c.note(&r.only, 0)
-		return r
-	}
-	in := r.in.Load()
-	in.shadow, in.noted = c.rule.Shadow, c.retained.noted
-	for i := range in.noted {
-		c.note(&in.noted[i], i)
+	for i := range c.retained.noted {
+		c.noteCounted(&c.retained.noted[i], i)
 	}
 	return r
 }
@@ -292,8 +309,8 @@ func (c *call) home(e *entry) *backend {
 	return c.t.backend()
 }
 
-// note notes what condition i has counted.
-func (c *call) note(n *noted, i int) {
+// noteCounted notes what condition i has counted.
+func (c *call) noteCounted(n *noted, i int) {
 	e, of := c.entries[i], &c.rule.conditions()[i]
 	h := e.counted()
 	*n = noted{
@@ -306,14 +323,9 @@ func (c *call) note(n *noted, i int) {
 	}
 }
 
-// reserve makes the reservations of r.
-func (c *call) reserve(r *receipt) {
-	in := r.in.Load()
-	if in == nil {
-		in = new(contents)
-		r.in.Store(in)
-	}
-	in.shadow = c.rule.Shadow
+// reserve returns the contents of the receipt of c.
+func (c *call) reserve() *contents {
+	in := &contents{shadow: c.rule.Shadow}
 	conditions := c.rule.conditions()
 	add := func(e *entry) {
 		i := slices.IndexFunc(conditions, func(of Condition) bool { return of.Name == e.name })
@@ -338,4 +350,5 @@ func (c *call) reserve(r *receipt) {
 			add(e) // beside that of the fallback, of the same name
 		}
 	}
+	return in
 }

@@ -24,7 +24,8 @@ import (
 // WouldBlock says so. Settle sets no ban and lifts none. Beside a ban it counts nothing.
 //
 // The error matches [ErrInvalidRule] if d has no condition of that name, or if a total is
-// negative. It also matches [ErrInvalidReceipt] if the receipt of d was written by an
+// negative. A Decision that counted nothing refers to the conditions of its Rule: if they
+// have other names or values by then, the error matches ErrInvalidRule too. It also matches [ErrInvalidReceipt] if the receipt of d was written by an
 // earlier release, which has no names. A failure of the backend is not an error: see
 // [Decision.Err]. If Err says that it is unknown whether the hits were counted, the total
 // stands, since another try might count them twice. After any other failure, call Settle
@@ -76,7 +77,10 @@ func (r *receipt) settles(totals map[string]int) error {
 	slices.Sort(names)
 	var known []string
 	if r != nil && len(names) > 0 {
-		for _, of := range r.open().list() {
+		if u := r.uncosted(); u != nil && u.changed() {
+			return fmt.Errorf("%w: the conditions of a Rule whose Decision counted nothing were changed before Settle", ErrInvalidRule)
+		}
+		for _, of := range r.open().all {
 			if of.limit.Max == 0 {
 				return fmt.Errorf("%w: Settle of a receipt of an earlier release, which can be cancelled only (%w)", ErrInvalidRule, ErrInvalidReceipt)
 			}
@@ -213,7 +217,7 @@ func (in *contents) conclude(d *Decision, totals map[string]int, of func(*reserv
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	seen := make(map[string]int, len(totals))
-	for _, r := range in.reservations() {
+	for _, r := range in.all {
 		if _, named := totals[r.name]; !named {
 			continue
 		}
@@ -246,11 +250,4 @@ func (in *contents) conclude(d *Decision, totals map[string]int, of func(*reserv
 			d.RetryAfter = max(d.RetryAfter, d.Outcomes[i].RetryAfter)
 		}
 	}
-}
-
-// list returns the reservations of in.
-func (in *contents) list() []*reservation {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.reservations()
 }

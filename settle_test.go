@@ -649,3 +649,34 @@ func TestSettleTwiceChangesNothing(t *testing.T) {
 		require.NotEmpty(t, slices.Collect(maps.Keys(total(1))))
 	})
 }
+
+// A call that was refused is settled on the conditions of its rule, unless they are others
+// by then.
+func TestSettleOfARefusedCallNoticesThatItsConditionsWereChanged(t *testing.T) {
+	for _, c := range []throttler.Condition{
+		{Name: "other", Value: "v", Max: 1, TTL: time.Minute},
+		{Name: "a", Value: "other", Max: 1, TTL: time.Minute},
+	} {
+		th := throttler.New(memstore.New())
+		rule := either(condition("a", 1, time.Minute))
+		authorize(t, th, rule)
+		d := authorize(t, th, rule)
+		require.Equal(t, throttler.Blocked, d.Status)
+		same := rule.Either[0]
+		rule.Either[0] = c
+		_, err := th.Settle(t.Context(), d, map[string]int{"a": 3})
+		require.ErrorIs(t, err, throttler.ErrInvalidRule)
+		require.Nil(t, d.Receipt())
+		require.NoError(t, th.Cancel(t.Context(), d))
+
+		rule.Either[0] = same
+		settled, err := th.Settle(t.Context(), d, map[string]int{"a": 3})
+		require.NoError(t, err)
+		require.Equal(t, 3, settled.Outcomes[0].Cost)
+		rule.Either[0] = c // which is of no account any more
+		settled, err = th.Settle(t.Context(), d, map[string]int{"a": 2})
+		require.NoError(t, err)
+		require.Equal(t, 2, settled.Outcomes[0].Cost)
+		require.NotNil(t, d.Receipt())
+	}
+}
