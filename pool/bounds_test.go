@@ -9,6 +9,7 @@ import (
 	"net"
 	"runtime"
 	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -630,23 +631,31 @@ func TestOutagesAreToldOnceEach(t *testing.T) {
 // A change that comes while one is told of is told after it, by the same goroutine.
 func TestAnOutageThatEndsWhileItIsToldIsToldAfterwards(t *testing.T) {
 	bubble(t, func(t *testing.T) {
+		var mu sync.Mutex // for the race detector
 		var told []bool
 		telling := 0
 		note, tell := pool.Outages(func(_ string, down bool, _ error) {
 			telling++
 			assert.Equal(t, 1, telling, "one after the other")
 			time.Sleep(time.Second)
-			told = append(told, down)
 			telling--
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, down)
 		})
+		soFar := func() []bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(told)
+		}
 		note(pool.ErrDown)
 		go tell()
 		synctest.Wait()
 		note(nil)
 		tell()
-		require.Empty(t, told, "not by this goroutine")
+		require.Empty(t, soFar(), "not by this goroutine")
 		time.Sleep(3 * time.Second)
-		require.Equal(t, []bool{true, false}, told)
+		require.Equal(t, []bool{true, false}, soFar())
 	})
 }
 
