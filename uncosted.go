@@ -6,9 +6,10 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
-// An uncosted is what a receipt keeps of a call that was refused and has counted nothing: where its conditions are. Hardly any such call is ever settled, and
-// attacks consist of them. So it refers to the conditions of the caller's Rule, and only
-// notes what tells whether they have been changed since.
+// An uncosted is what a receipt keeps of a call that has counted nothing: where its
+// conditions are. Hardly any such call is ever settled, and attacks consist of them. So it
+// refers to the conditions of the caller's Rule, and only notes what tells whether they have
+// been changed since.
 type uncosted struct {
 	t          *Throttler
 	identifier string

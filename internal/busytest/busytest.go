@@ -1,0 +1,107 @@
+// Package busytest keeps this process short of processor time, and tests that its limits hold
+// even so.
+package busytest
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Compute uses up a processor for 10 ms.
+func Compute() {
+	for begin := time.Now(); time.Since(begin) < 10*time.Millisecond; {
+	}
+}
+
+// Keep has n goroutines work until the test ends.
+func Keep(t *testing.T, n int, work func()) {
+	var stop atomic.Bool
+	var busy sync.WaitGroup
+	for range n {
+		busy.Go(func() {
+			for !stop.Load() {
+				work()
+			}
+		})
+	}
+	t.Cleanup(func() {
+		stop.Store(true)
+		busy.Wait()
+	})
+}
+
+// rule returns that of one value.
+func rule(value string, limit int) throttler.Rule {
+	return throttler.Rule{Identifier: "busy", Either: []throttler.Condition{{Name: "address", Value: value, Max: limit, TTL: time.Hour}}}
+}
+
+// RequireKeepsItsLimit makes 220 calls, 20 at a time, of a value that may have 20.
+func RequireKeepsItsLimit(t *testing.T, th *throttler.Throttler) {
+	const callers, limit, calls = 20, 20, 220
+	flood := rule("flood", limit)
+	var authorized atomic.Int64
+	var longest atomic.Int64
+	var running sync.WaitGroup
+	for caller := range callers {
+		ctx := context.Background()
+		if caller%2 == 0 {
+			ctx = t.Context()
+		}
+		running.Go(func() {
+			for range calls / callers {
+				begin := time.Now()
+				d, err := th.Authorize(ctx, flood)
+				took := int64(time.Since(begin))
+				for most := longest.Load(); took > most && !longest.CompareAndSwap(most, took); most = longest.Load() {
+				}
+				assert.NoError(t, err)
+				assert.NoError(t, d.Err)
+				if d.Status == throttler.Authorized {
+					authorized.Add(1)
+				}
+			}
+		})
+	}
+	running.Wait()
+	t.Logf("%d of %d calls passed, the longest took %v", authorized.Load(), calls, time.Duration(longest.Load()))
+	require.EqualValues(t, limit, authorized.Load())
+}
+
+// FullRules returns rules for 200 values that are full.
+func FullRules(t *testing.T, th *throttler.Throttler) []throttler.Rule {
+	rules := make([]throttler.Rule, 200)
+	for i := range rules {
+		rules[i] = rule(strconv.Itoa(i), 1)
+		d, err := th.Authorize(t.Context(), rules[i])
+		require.NoError(t, err)
+		require.NoError(t, d.Err)
+		require.Equal(t, throttler.Authorized, d.Status)
+	}
+	return rules
+}
+
+// RequireKeepsBlocking makes a call of each of rules at once.
+func RequireKeepsBlocking(t *testing.T, th *throttler.Throttler, rules []throttler.Rule) {
+	var passed atomic.Int64
+	var running sync.WaitGroup
+	for _, rule := range rules {
+		running.Go(func() {
+			d, err := th.Authorize(context.Background(), rule)
+			assert.NoError(t, err)
+			assert.NoError(t, d.Err)
+			if d.Status == throttler.Authorized {
+				passed.Add(1)
+			}
+		})
+	}
+	running.Wait()
+	require.Zero(t, passed.Load(), "of %d", len(rules))
+}
