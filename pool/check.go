@@ -3,10 +3,12 @@ package pool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/losses"
 	"github.com/adaptivethrottler/throttler/internal/memcached"
 )
 
@@ -19,12 +21,6 @@ type Loss struct {
 	Restarts  uint64 // each forgets all records
 	Flushes   uint64 // flush_all: as a restart
 	Evictions uint64 // items that had to make room: the server has too little memory
-}
-
-func (l *Loss) add(more Loss) {
-	l.Restarts += more.Restarts
-	l.Flushes += more.Flushes
-	l.Evictions += more.Evictions
 }
 
 // Watch calls [Pool.Check] at once and then again after every pause, so that
@@ -70,7 +66,7 @@ func (p *Pool) Check(ctx context.Context) error {
 		if s.down.Load() == nil {
 			checks.Go(func() { errs[i] = s.check(ctx, dialer, p.Forgot) })
 		} else {
-			s.memory.away()
+			s.memory.Away()
 		}
 	}
 	checks.Wait()
@@ -83,10 +79,10 @@ func (s *server) check(ctx context.Context, dialer memcached.Dialer, forgot func
 	defer s.memory.asking.Unlock()
 	stats, err := askStats(ctx, dialer, s.name)
 	if err != nil {
-		s.memory.away()
+		s.memory.Away()
 		return &ServerError{Server: s.name, Err: err}
 	}
-	if loss := s.memory.compare(stats); loss != (Loss{}) && forgot != nil {
+	if loss := Loss(s.memory.Compare(reading(stats))); loss != (Loss{}) && forgot != nil {
 		forgot(s.name, loss)
 	}
 	return nil
@@ -114,51 +110,16 @@ func askStats(ctx context.Context, dialer memcached.Dialer, server string) (map[
 
 // A memory is what is known of a server's memory.
 type memory struct {
+	losses.Memory
 	asking sync.Mutex // held while the server is asked: answers are compared in order
-
-	mu     sync.Mutex
-	here   bool             // it answered when it was last asked
-	last   map[string]int64 // its last answer; nil if there is none
-	losses Loss
 }
 
-// away notes that the server does not answer.
-func (m *memory) away() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.here = false
-}
-
-// compare returns what the server has forgotten since it last answered.
-func (m *memory) compare(now map[string]int64) Loss {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	before := m.last
-	m.here, m.last = true, now
-	if before == nil {
-		return Loss{}
-	}
-	var loss Loss
-	if started(now) != started(before) || now["pid"] != before["pid"] {
-		loss.Restarts = 1
-		before = nil // it counts from 0 again
-	}
-	loss.Flushes = uint64(max(now["cmd_flush"]-before["cmd_flush"], 0))
-	loss.Evictions = uint64(max(now["evictions"]-before["evictions"], 0))
-	m.losses.add(loss)
-	return loss
-}
-
-// started returns when a server was started, by its own clock. memcached reckons
-// its time as the start and its uptime, so that this does not waver.
-func started(stats map[string]int64) int64 { return stats["time"] - stats["uptime"] }
-
-// note puts what is known into stats.
-func (m *memory) note(stats *ServerStats) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	stats.Loss = m.losses
-	if m.here {
-		stats.Bytes, stats.MaxBytes = m.last["bytes"], m.last["limit_maxbytes"]
+// reading returns what statistics say. memcached reckons its time as its start and its
+// uptime, so that the difference does not waver.
+func reading(stats map[string]int64) losses.Reading {
+	return losses.Reading{
+		Run:     fmt.Sprint(stats["time"]-stats["uptime"], " ", stats["pid"]),
+		Flushes: [2]int64{stats["cmd_flush"]}, Evictions: stats["evictions"],
+		Bytes: stats["bytes"], MaxBytes: stats["limit_maxbytes"],
 	}
 }

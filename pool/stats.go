@@ -48,7 +48,8 @@ func (s *server) stats() ServerStats {
 	if last := s.last.Load(); last != nil {
 		stats.LastError = last.Err
 	}
-	s.memory.note(&stats)
+	all, bytes, most := s.memory.Known()
+	stats.Loss, stats.Bytes, stats.MaxBytes = Loss(all), bytes, most
 	for _, l := range s.lanes {
 		l.mu.Lock()
 		stats.Queued += l.queue.len()

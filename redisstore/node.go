@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/losses"
 	"github.com/adaptivethrottler/throttler/internal/turns"
 	"github.com/redis/rueidis"
 )
@@ -45,7 +46,7 @@ type node struct {
 	last     atomic.Pointer[error] // the last failure
 
 	counts counts
-	memory memory
+	memory losses.Memory
 }
 
 // counts count the calls of a node, see ServerStats.

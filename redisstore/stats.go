@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/losses"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/redis/rueidis"
 )
@@ -63,7 +64,8 @@ func (n *node) stats() ServerStats {
 	n.mu.Lock()
 	stats.InFlight, stats.Queued = n.sent, len(n.queue)
 	n.mu.Unlock()
-	n.memory.note(&stats)
+	all, bytes, most := n.memory.Known()
+	stats.Loss, stats.Bytes, stats.MaxBytes = Loss(all), bytes, most
 	return stats
 }
 
@@ -80,7 +82,7 @@ func (s *Store) Check(ctx context.Context) error {
 	var checks sync.WaitGroup
 	for i, n := range nodes {
 		if n.down.Load() != nil {
-			n.memory.away()
+			n.memory.Away()
 			continue
 		}
 		checks.Go(func() { errs[i] = n.check(ctx, c) })
@@ -93,10 +95,10 @@ func (s *Store) Check(ctx context.Context) error {
 func (n *node) check(ctx context.Context, c rueidis.Client) error {
 	now, err := n.info(ctx, c)
 	if err != nil {
-		n.memory.away()
+		n.memory.Away()
 		return err
 	}
-	if loss := n.memory.compare(now); loss != (Loss{}) && n.store.Forgot != nil {
+	if loss := Loss(n.memory.Compare(reading(now))); loss != (Loss{}) && n.store.Forgot != nil {
 		n.store.Forgot(n.name, loss)
 	}
 	return nil
@@ -137,46 +139,14 @@ func fields(text string) map[string]string {
 	return all
 }
 
-// A memory is what is known of a server's memory.
-type memory struct {
-	mu     sync.Mutex
-	here   bool              // it answered when it was last asked
-	last   map[string]string // its last INFO; nil if there is none
-	losses Loss
-}
-
-// away notes that the server does not answer.
-func (m *memory) away() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.here = false
-}
-
-// compare returns what the server has forgotten since it last answered. A restart is
-// one with a new run_id: what it had saved it has again.
-func (m *memory) compare(now map[string]string) Loss {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	before := m.last
-	m.here, m.last = true, now
-	if before == nil {
-		return Loss{}
+// reading returns what an INFO says. A restart is one with a new run_id: what the server
+// had saved it has again.
+func reading(info map[string]string) losses.Reading {
+	return losses.Reading{
+		Run:     info["run_id"],
+		Flushes: [2]int64{calls(info["cmdstat_flushall"]), calls(info["cmdstat_flushdb"])}, Evictions: number(info["evicted_keys"]),
+		Bytes: number(info["used_memory"]), MaxBytes: number(info["maxmemory"]),
 	}
-	var loss Loss
-	if now["run_id"] != before["run_id"] {
-		loss.Restarts, before = 1, nil // it counts from 0 again
-	}
-	loss.Evictions = more(now, before, "evicted_keys", number)
-	loss.Flushes = more(now, before, "cmdstat_flushall", calls) + more(now, before, "cmdstat_flushdb", calls)
-	m.losses.Restarts += loss.Restarts
-	m.losses.Evictions += loss.Evictions
-	m.losses.Flushes += loss.Flushes
-	return loss
-}
-
-// more returns by how much a count has grown.
-func more(now, before map[string]string, name string, count func(string) int64) uint64 {
-	return uint64(max(count(now[name])-count(before[name]), 0))
 }
 
 func number(text string) int64 {
@@ -188,16 +158,6 @@ func number(text string) int64 {
 func calls(text string) int64 {
 	count, _, _ := strings.Cut(strings.TrimPrefix(text, "calls="), ",")
 	return number(count)
-}
-
-// note puts what is known into stats.
-func (m *memory) note(stats *ServerStats) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	stats.Loss = m.losses
-	if m.here {
-		stats.Bytes, stats.MaxBytes = number(m.last["used_memory"]), number(m.last["maxmemory"])
-	}
 }
 
 // Info returns the INFO of each server that answers, by field, and the error of the

@@ -1,0 +1,65 @@
+// Package losses finds out what a server of records has forgotten, by what it counts.
+package losses
+
+import "sync"
+
+// A Reading is what a server tells of itself.
+type Reading struct {
+	Run             string   // tells one run of its program from another
+	Flushes         [2]int64 // since that run began, by each of two commands
+	Evictions       int64    // since then
+	Bytes, MaxBytes int64    // of memory taken and given
+}
+
+// A Loss is what a server has forgotten.
+type Loss struct{ Restarts, Flushes, Evictions uint64 }
+
+// A Memory is what is known of a server's memory. The zero Memory knows nothing.
+type Memory struct {
+	mu   sync.Mutex
+	here bool     // it answered when it was last asked
+	last *Reading // nil if there is none
+	all  Loss
+}
+
+// Away notes that the server does not answer.
+func (m *Memory) Away() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.here = false
+}
+
+// Compare returns what the server has forgotten since it last answered.
+func (m *Memory) Compare(now Reading) Loss {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	last := m.last
+	m.here, m.last = true, &now
+	if last == nil {
+		return Loss{}
+	}
+	var loss Loss
+	before := *last
+	if now.Run != before.Run {
+		loss.Restarts, before = 1, Reading{} // it counts from 0 again
+	}
+	for i := range now.Flushes {
+		loss.Flushes += uint64(max(now.Flushes[i]-before.Flushes[i], 0))
+	}
+	loss.Evictions = uint64(max(now.Evictions-before.Evictions, 0))
+	m.all.Restarts += loss.Restarts
+	m.all.Flushes += loss.Flushes
+	m.all.Evictions += loss.Evictions
+	return loss
+}
+
+// Known returns all that was forgotten, and the memory that the server has taken and may
+// take: 0 unless it answered when it was last asked.
+func (m *Memory) Known() (all Loss, bytes, most int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.here {
+		bytes, most = m.last.Bytes, m.last.MaxBytes
+	}
+	return m.all, bytes, most
+}
