@@ -10,9 +10,11 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
-// MaxHits is the largest [Condition.Max] of a [SlidingWindow]. A window stores each
-// hit, in 3 bytes for a TTL of up to 28 minutes and in 6 bytes at most. So a full
-// record stays under 600 kB; memcached stores up to 1 MiB.
+// MaxHits is the largest [Condition.Max] of a [SlidingWindow]; for more, use a
+// [LeakyBucket] or a [Calendar]. A window stores each of up
+// to 500 hits, in 3 bytes for a TTL of up to 28 minutes and in 6 bytes at most. Of more
+// hits it stores how many expire in each 1024th of the TTL: 1 to 3 kB, and never more than
+// 7 kB.
 const MaxHits = record.MaxHits
 
 // MaxBucketTTL is the longest [Condition.TTL] of a [LeakyBucket].
@@ -25,9 +27,9 @@ const minLease = 100 * time.Millisecond
 // [Condition]. The text names the field, its value, and what is wanted instead.
 var ErrInvalidRule = errors.New("throttler: invalid rule")
 
-// A Rule limits calls by one or more conditions, and says whether values that reach a
-// limit are banned. It is a plain value, usually built for each call with that call's
-// Values.
+// A Rule limits calls by one or more conditions, and says whether values that reach a limit
+// are banned: pass one to each call of a [Throttler]. It is a plain value, usually built
+// for each call with that call's Values.
 type Rule struct {
 	// Identifier keeps this rule's records apart from other rules': "login",
 	// "robots". Required. Two rules with the same Identifier share the records
@@ -76,7 +78,8 @@ type Rule struct {
 	Shadow bool
 }
 
-// A Condition limits how often one value may occur.
+// A Condition limits how often one value may occur, such as the calls of one customer: a
+// [Rule] has one for each limit.
 type Condition struct {
 	// Name tells the conditions of a rule apart: "ip", "login". Required, and
 	// unique within the rule.
@@ -93,8 +96,10 @@ type Condition struct {
 	Max int
 
 	// TTL is how long a hit counts, or how long a full bucket takes to leak
-	// empty: 1 ms or more, and at most [MaxBucketTTL] for a [LeakyBucket]. For
-	// [InFlight], the lease: 100 ms or more. 0 for a [Calendar].
+	// empty. While a window holds more than 500 hits, and until it is empty, each of
+	// them may count for TTL/1024 longer, never shorter. 1 ms or more, and at most
+	// [MaxBucketTTL] for a [LeakyBucket]. For [InFlight], the lease: 100 ms or more. 0
+	// for a [Calendar].
 	TTL time.Duration
 
 	// Message is added to [Decision.Messages] if this condition blocks.
@@ -124,25 +129,33 @@ type Condition struct {
 	Lockout time.Duration
 }
 
-// Algorithm is a way to count hits.
+// Algorithm is a way to count hits: set one in [Condition.Algorithm] if a sliding window
+// does not suit.
 type Algorithm int
 
 const (
-	// SlidingWindow is a log of hits. It allows Max of them in any period of TTL.
+	// SlidingWindow, the default, is for limits that are a promise: it allows Max hits in
+	// any period of TTL. It is a log of hits.
 	SlidingWindow Algorithm = iota
 
-	// LeakyBucket (GCRA) stores one time, whatever Max is. It allows a burst of
-	// Max hits, and Max per TTL on average: over any time T no more than
-	// Max + T*Max/TTL.
+	// LeakyBucket (GCRA) is for large limits and for an even rate: it stores one time,
+	// whatever Max is. It allows a burst of Max hits, and Max per TTL on average: over any
+	// time T no more than Max + T*Max/TTL.
 	LeakyBucket
 
-	// InFlight allows Max hits at the same time. Each counts until it is given back, or
+	// InFlight is for jobs, streams and requests under way: it allows Max hits at the same
+	// time. Each counts until it is given back, or
 	// for TTL after it was counted or last renewed: see [Throttler.Hold]. So what a
 	// program that has crashed leaves behind is free after TTL. A Lockout never bans such
 	// a condition, a ban by hand keeps its leases, and BlockCache does not keep it.
+	//
+	// A call that another condition of its rule blocks is counted in flight all the same,
+	// for TTL. To count authorized calls alone, set [Rule.CountAuthorizedOnly], or Cancel
+	// the Decision of a blocked call. The middlewares and the service do that.
 	InFlight
 
-	// Calendar counts Max hits in each [Condition.Period]: a day, a week or a month.
+	// Calendar is for quotas by the day, week or month: it allows Max hits in each
+	// [Condition.Period].
 	// It stores one number, whatever Max is. When a period begins, counting starts
 	// anew, and a ban that replaced the count ends it early too. RetryAfter is until
 	// the next period begins. A process whose clock is behind counts in the period
@@ -165,8 +178,8 @@ func (a Algorithm) String() string {
 	return fmt.Sprintf("Algorithm(%d)", int(a))
 }
 
-// Conditions returns Either, or else All: what the Outcomes of a Decision are about, in
-// the same order.
+// Conditions returns Either, or else All: use it in an observer, for the Outcomes of a
+// Decision have the same order.
 func (r Rule) Conditions() []Condition { return r.conditions() }
 
 // conditions is Conditions.
@@ -201,8 +214,8 @@ func (c *Condition) message() string {
 }
 
 // Validate returns an error that wraps [ErrInvalidRule] and says what is wrong with
-// r, or nil. Every method that takes a rule calls it. A program whose rules come
-// from its configuration calls it when it starts.
+// r, or nil: call it at the start of a program whose rules come from its configuration.
+// Every method that takes a rule calls it too.
 func (r Rule) Validate() error { return r.validate() }
 
 // validate is Validate.

@@ -130,7 +130,7 @@ func nonce(now Instant) uint16 {
 // there were is not known, but cancels counts all that were taken back and were
 // not the last ones: by a grain for each of these at most. Nor can it have leaked
 // by more than the time since it was counted. Whichever of the two leaves more is
-// true, and that much is taken back. docs/refunds.md has the proof that it is never
+// true, and that much is taken back. The package comment has the proof that it is never
 // too much, and why a record of this size allows no more.
 //
 // A bucket whose score is lower than all that was taken back explains, or from
@@ -157,7 +157,7 @@ func (b bucket) withoutPart(s Share, part, now Instant) (next bucket, rest Share
 	if moved > 0 || b.score != s.until {
 		weight := s.weight
 		if part < s.amount {
-			weight = min(weight, uint16(min((left-1)/max(s.grain, 1), Instant(s.most))+1))
+			weight = uint16(min((left-1)/max(s.grain, 1), Instant(s.most)) + 1)
 		}
 		b.cancels += weight
 		rest.cancels += weight // this one has not moved the rest

@@ -107,6 +107,15 @@ func windowRecord(max int, ttl time.Duration, expiries ...time.Time) []byte {
 	return Record{hits: h}.Encode()
 }
 
+// cellsRecord returns the record of a window that has so many hits of a TTL in each of some
+// cells, the last of which contains epoch.
+func cellsRecord(ttl time.Duration, counts ...uint32) []byte {
+	h := hits{ttl: ticks(Instant(ttl), coarse), cells: cells{since: InstantOf(epoch)}}
+	h.unit = cellFor(h.ttl)
+	h.pack(ticks(InstantOf(epoch), h.unit)+1-uint64(len(counts)), counts)
+	return Record{hits: h}.Encode()
+}
+
 // banRecord returns the record of a ban, the last of so many in a row; 0 if they do not
 // grow.
 func banRecord(end time.Time, length time.Duration, repeats int) []byte {

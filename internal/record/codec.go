@@ -19,12 +19,14 @@ import (
 //	calendar    start (8), end (8), begun (8), count (8) if bit 6 is set
 //	debt        of the bucket (8)                        if bit 7 is set
 //	window      ttl (8), last (8), entries (w each)      if bit 2 or 3 is set
+//	cells       ttl (8), since (8), last (8), total (4),
+//	            w (1), counts (w each)                   if bit 8 is set
 //	bucket      score (8), cancels (2)                   if bit 4 is set
 //
 // All numbers are big endian. Times are in nanoseconds, since the Unix epoch
 // where they are points in time; those of a window are so if bit 2 is set, and
 // in ticks of 100 microseconds if bit 3 is. Repeats come only with a ban, and
-// only one of bits 2 and 3 is set. A debt comes only with a bucket. A record without
+// only one of bits 2, 3 and 8 is set. A debt comes only with a bucket. A record without
 // sections is one that holds nothing.
 //
 // A record with a section of bit 5 or higher has version 3. Of the others, one with
@@ -78,9 +80,10 @@ const (
 	leasesSection
 	calendarSection
 	debtSection
+	cellsSection
 
 	sectionsOf2 = bucketSection<<1 - 1
-	sectionsOf3 = sectionsOf2 | leasesSection | calendarSection | debtSection
+	sectionsOf3 = sectionsOf2 | leasesSection | calendarSection | debtSection | cellsSection
 )
 
 // A Record is all that is known of one value of one condition. Its hits refer
@@ -168,7 +171,7 @@ func (r *Record) read(b []byte) (ok bool) {
 
 // version returns the version that r is encoded in.
 func (r *Record) version() byte {
-	if r.extra != nil {
+	if r.extra != nil || r.hits.inCells() {
 		return version3
 	}
 	if r.hits.len() > 0 && r.bucket.score != 0 {
@@ -249,7 +252,10 @@ func (r *Record) Size() int {
 		size += bucketSize
 	}
 	if r.extra != nil {
-		size += 1 + r.extra.size() // 1 for the second byte of sections
+		size += r.extra.size()
+	}
+	if r.extra != nil || r.hits.inCells() {
+		size++ // the second byte of sections
 	}
 	return size
 }
@@ -338,13 +344,15 @@ func (bk *bucket) decode(sections sections, b []byte) (rest []byte, ok bool) {
 
 // decode reads the section of a window, which is all of b.
 func (h *hits) decode(sections sections, b []byte) (ok bool) {
-	switch sections & (windowSection | coarseWindowSection) {
+	switch sections & (windowSection | coarseWindowSection | cellsSection) {
 	case 0:
 		return len(b) == 0
 	case windowSection:
 		h.unit = fine
 	case coarseWindowSection:
 		h.unit = coarse
+	case cellsSection:
+		return h.decodeCells(b)
 	default:
 		return false
 	}
@@ -366,7 +374,10 @@ func (h *hits) decode(sections sections, b []byte) (ok bool) {
 
 // section returns the bit for the window section of h.
 func (h *hits) section() sections {
-	if h.unit == fine {
+	switch {
+	case h.inCells():
+		return cellsSection
+	case h.unit == fine:
 		return windowSection
 	}
 	return coarseWindowSection
@@ -374,6 +385,9 @@ func (h *hits) section() sections {
 
 // append appends the window section of h to b.
 func (h *hits) append(b []byte) []byte {
+	if h.inCells() {
+		return h.appendCells(b)
+	}
 	b = binary.BigEndian.AppendUint64(b, h.ttl)
 	b = binary.BigEndian.AppendUint64(b, max(h.last, h.added))
 	return h.appendEntries(b)
@@ -381,6 +395,9 @@ func (h *hits) append(b []byte) []byte {
 
 // size returns how many bytes append appends.
 func (h *hits) size() int {
+	if h.inCells() {
+		return h.cellsSize()
+	}
 	return 2*instantSize + h.len()*h.width()
 }
 

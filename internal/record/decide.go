@@ -1,13 +1,3 @@
-// Package record has what is stored for one value of one condition, and what one call
-// makes of it: the algorithms, the bans and the bytes.
-//
-// Everything in it is a function of its arguments: the record as it was read, the limit,
-// and the time. It asks no server and no clock, waits for nothing and holds no lock. The
-// packages that use it make sure that a record does not change between its read and its
-// write.
-//
-// To follow a decision read [Verdict.Decide], then window.go, bucket.go and ban.go. What
-// is stored is described in codec.go.
 package record
 
 import "time"
@@ -94,6 +84,9 @@ func (v *Verdict) look(now Instant, limit *Limit, r *Record, count bool) (store 
 	r.bucket.expire(now)
 	x := r.extras()
 	x.expire(now)
+	if r.bucket.score == 0 {
+		x.debt = 0
+	}
 	if limit.Algorithm == Leases {
 		store = v.lookAtLeases(now, limit, &x.leases, count)
 	} else {

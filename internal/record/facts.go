@@ -36,11 +36,13 @@ func (r Record) Facts() Facts {
 		l := x.leases.at(i)
 		f.Leases = append(f.Leases, LeaseFacts{l.id, l.end, time.Duration(l.ttl), int(l.hits)})
 	}
-	for i := range r.hits.len() {
-		f.Expiries = append(f.Expiries, r.hits.time(i))
+	r.hits.merge()
+	f.Expiries = make([]Instant, 0, r.hits.len())
+	for t, n := range r.hits.all() {
+		for range n {
+			f.Expiries = append(f.Expiries, t)
+		}
 	}
-	if len(f.Expiries) > 0 {
-		f.WindowTTL = time.Duration(Instant(r.hits.ttl) * r.hits.unit)
-	}
+	f.WindowTTL = time.Duration(r.hits.longest())
 	return f
 }

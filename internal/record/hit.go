@@ -38,6 +38,38 @@ func HitOf(n [NumbersOfHit]int64) Hit {
 	}}
 }
 
+// A Brief is a Hit of a window or a bucket in fewer bytes, without what the limit tells.
+type Brief struct {
+	expiry  Instant // of a window; of a bucket, the score that it made
+	at      Instant // when a bucket counted it
+	cost    uint32
+	cancels uint16
+	Bucket  bool // set by the caller: it is of a bucket
+	Shadow  bool // for the caller
+}
+
+// Brief returns h in fewer bytes. A window or a bucket has counted it.
+func (h *Hit) Brief() Brief {
+	b := Brief{expiry: h.Expiry, cost: uint32(h.Cost)}
+	if h.Share.amount != 0 {
+		b.expiry, b.at, b.cancels = h.Share.until, h.Share.at, h.Share.cancels
+	}
+	return b
+}
+
+// Hit returns the Hit that b is of. limit has counted it, for any Cost.
+func (b Brief) Hit(limit *Limit) Hit {
+	h := Hit{Cost: int(b.cost)}
+	switch {
+	case h.Cost == 0:
+	case b.Bucket:
+		h.Share = bucket{b.expiry, b.cancels}.share(b.at, limit, h.Cost)
+	default:
+		h.Expiry = b.expiry
+	}
+	return h
+}
+
 // repay lowers the debt of r by what was taken out of its bucket.
 func (r *Record) repay(amount Instant) {
 	if r.extra != nil && r.extra.debt != 0 {

@@ -31,15 +31,18 @@ func unitFor(max int) Instant {
 // The run belongs into the list by its time, after the entries of the same
 // time. It is put there when the list is encoded, or changed in another way than
 // by more hits of that time. So a list of any length takes many hits of one instant
-// without being copied. The zero hits is empty.
+// without being copied. A long list counts in cells instead of times, see [cells]. The
+// zero hits is empty.
 type hits struct {
-	unit    Instant // of what follows: fine or coarse
-	ttl     uint64  // the longest TTL that one of the hits was counted under
+	unit    Instant // of what follows: fine, coarse, or a cell
+	ttl     uint64  // the longest TTL that one of the hits was counted under; in coarse of cells
 	last    uint64  // the last time in entries
-	entries []byte  // the low bytes of the times, width each
+	entries []byte  // the low bytes of the times, width each; or how many hits each cell has
 
 	added uint64 // when the run expires
 	run   int    // how many hits it has
+
+	cells cells // what else is known of cells; zero: entries are times
 }
 
 // len returns the number of hits.
@@ -64,29 +67,31 @@ func (h *hits) end() Instant {
 	return Instant(max(h.last, h.added)) * h.unit
 }
 
-// stored returns the number of entries.
+// stored returns the number of hits in entries.
 func (h *hits) stored() int {
-	if len(h.entries) == 0 {
-		return 0
+	if h.inCells() {
+		return int(h.cells.total)
 	}
-	switch n, w := uint32(len(h.entries)), uint32(h.width()); w {
+	n, w := uint32(len(h.entries)), uint32(h.width())
+	switch w {
 	// The usual widths, of a TTL of 25 ms up to 3 days: constants need no division.
 	case 2:
-		return int(n / 2)
+		n /= 2
 	case 3:
-		return int(n / 3)
+		n /= 3
 	case 4:
-		return int(n / 4)
+		n /= 4
 	case 5:
-		return int(n / 5)
+		n /= 5
 	case 6:
-		return int(n / 6)
+		n /= 6
 	default:
-		return int(n / w)
+		n /= max(w, 1)
 	}
+	return int(n)
 }
 
-// runStart returns how many entries come before the run.
+// runStart returns how many of the stored hits come before the run.
 func (h *hits) runStart() int {
 	if h.added >= h.last {
 		return h.stored()
@@ -117,9 +122,12 @@ func (h *hits) low(i int) uint64 {
 	return t
 }
 
-// full returns the time of entry i: the latest one up to last that ends in its
-// bytes.
+// full returns the time of stored hit i: the latest one up to last that ends in its
+// bytes, or its cell.
 func (h *hits) full(i int) uint64 {
+	if h.inCells() {
+		return h.cellOf(i)
+	}
 	back := (h.last - h.low(i)) & h.mask()
 	if back > h.last {
 		return 0 // of a list that this package has not written
@@ -127,30 +135,57 @@ func (h *hits) full(i int) uint64 {
 	return h.last - back
 }
 
-// search returns how many entries are at t or before it.
+// search returns how many of the stored hits are at t or before it.
 func (h *hits) search(t uint64) int {
+	if h.inCells() {
+		return h.countUntil(t)
+	}
 	return sort.Search(h.stored(), func(i int) bool { return h.full(i) > t })
 }
 
 // up returns t in the unit of h, rounded up.
 func (h *hits) up(t Instant) uint64 { return ticks(t, h.unit) }
 
-// ticks returns t in a unit, fine or coarse, rounded up.
+// ticks returns t in a unit, rounded up.
 func ticks(t, unit Instant) uint64 {
 	t = max(t, 0)
-	if unit == fine {
+	switch {
+	case unit == fine:
 		return uint64(t)
+	case unit > coarse:
+		return uint64(min(t, math.MaxInt64-unit)+unit-1) / uint64(unit)
 	}
-	whole := uint64(t / coarse)
-	if t%coarse == 0 || whole == uint64(math.MaxInt64/coarse) {
-		return whole
-	}
-	return whole + 1
+	return uint64(min(t, math.MaxInt64-coarse)+coarse-1) / uint64(coarse) // a constant needs no division
 }
 
 // rounded returns t as it would be stored in h.
 func (h *hits) rounded(t Instant) Instant {
 	return Instant(h.up(t)) * h.unit
+}
+
+// named returns what a [Hit] calls a hit of h that expires at t: its time in the list or,
+// since a cell has many, what that would be.
+func (h *hits) named(t Instant) Instant {
+	if h.inCells() {
+		return Instant(ticks(t, coarse)) * coarse
+	}
+	return h.rounded(t)
+}
+
+// longest returns the longest TTL that one of the hits was counted under.
+func (h *hits) longest() Instant {
+	if h.inCells() {
+		return Instant(h.ttl) * coarse
+	}
+	return Instant(h.ttl) * h.unit
+}
+
+// reach returns how far the last hit may be ahead of the time at which it was counted.
+func (h *hits) reach() uint64 {
+	if h.inCells() {
+		return ticks(h.longest(), h.unit) + 1
+	}
+	return h.ttl + 1
 }
 
 // expire removes the hits that expire at t or before it.
@@ -159,7 +194,11 @@ func (h *hits) expire(t Instant) {
 		h.added, h.run = 0, 0
 	}
 	if len(h.entries) > 0 && Instant(h.full(0))*h.unit <= t {
-		h.entries = h.entries[h.search(uint64(t/h.unit))*h.width():]
+		if h.inCells() {
+			h.drop(uint64(t / h.unit))
+		} else {
+			h.entries = h.entries[h.search(uint64(t/h.unit))*h.width():]
+		}
 		if len(h.entries) == 0 {
 			h.last = 0
 		}
@@ -178,21 +217,26 @@ func (h *hits) correct(now, expiry Instant) bool {
 		return false
 	}
 	// A unit more, for the one that rounding up may add.
-	honest := now.Add(time.Duration(h.ttl) * time.Duration(h.unit)).Add(time.Duration(h.unit))
+	honest := now.Add(time.Duration(h.longest())).Add(time.Duration(h.unit))
 	if h.end() <= max(h.rounded(expiry), honest) {
 		return false
 	}
-	h.cap(expiry)
+	h.cap(now, expiry)
 	return true
 }
 
-// cap sets every hit that is later than t, rounded up, to that.
-func (h *hits) cap(t Instant) {
-	if h.len() == 0 || max(h.last, h.added) <= h.up(t) {
+// cap sets every hit that is later than one that is counted at now, to expire at expiry, to
+// that, rounded up.
+func (h *hits) cap(now, expiry Instant) {
+	if h.inCells() {
+		h.capCells(now, expiry)
+		return
+	}
+	if h.len() == 0 || max(h.last, h.added) <= h.up(expiry) {
 		return
 	}
 	h.merge()
-	latest, w := h.up(t), h.width()
+	latest, w := h.up(expiry), h.width()
 	n := h.search(latest)
 	entries := append(make([]byte, 0, len(h.entries)), h.entries[:n*w]...)
 	for range h.stored() - n {
@@ -203,13 +247,18 @@ func (h *hits) cap(t Instant) {
 
 // add adds n hits of limit that expire at expiry.
 func (h *hits) add(n int, expiry Instant, limit *Limit) {
-	unit := unitFor(limit.Max)
-	ttl := ticks(Instant(limit.TTL), unit)
+	ttl := Instant(limit.TTL)
 	if h.end() > expiry {
 		// As long as there are hits of a longer TTL, it is the list's.
-		ttl = max(ttl, ticks(Instant(h.ttl)*h.unit, unit))
+		ttl = max(ttl, h.longest())
 	}
-	h.convert(unit, ttl)
+	if h.inCells() || h.len()+n > maxTimes {
+		h.toCells(ticks(ttl, coarse))
+		h.cells.since = min(h.cells.since, max(expiry-1, 0))
+	} else {
+		unit := unitFor(limit.Max)
+		h.convert(unit, ticks(ttl, unit))
+	}
 	if t := h.up(expiry); h.added != t {
 		h.merge()
 		h.added = t
@@ -217,9 +266,9 @@ func (h *hits) add(n int, expiry Instant, limit *Limit) {
 	h.run += n
 }
 
-// convert makes h a list in the given unit of hits that were counted under ttl, in
-// that unit, at most. That must be no less than the distance between any two of
-// them.
+// convert makes h, which is no cells, a list in the given unit of hits that were counted
+// under ttl, in that unit, at most. That must be no less than the distance between any two
+// of them.
 func (h *hits) convert(unit Instant, ttl uint64) {
 	to := hits{unit: unit, ttl: ttl}
 	if unit == h.unit && to.width() == h.width() {
@@ -240,6 +289,10 @@ func (h *hits) convert(unit Instant, ttl uint64) {
 // merge puts the run among the entries.
 func (h *hits) merge() {
 	if h.run == 0 {
+		return
+	}
+	if h.inCells() {
+		h.mergeCells()
 		return
 	}
 	h.entries = h.appendEntries(make([]byte, 0, h.len()*h.width()))
@@ -265,6 +318,9 @@ func (h *hits) appendEntries(b []byte) []byte {
 // reports whether there was one. While Max is changed across maxFine and back, the list
 // is in the coarser unit for a time, and its hits stay rounded up to that.
 func (h *hits) remove(n int, expiry Instant) (found bool) {
+	if h.inCells() && expiry <= h.cells.since {
+		return false
+	}
 	return h.removeAt(n, h.up(expiry)) || h.unit == fine && h.removeAt(n, ticks(expiry, coarse)*uint64(coarse))
 }
 
@@ -293,9 +349,13 @@ func (h *hits) removeAt(n int, t uint64) (found bool) {
 	return left < before
 }
 
-// cut removes the entries from and up to, but not including, to.
+// cut removes the stored hits from and up to, but not including, to.
 func (h *hits) cut(from, to int) {
 	if from >= to {
+		return
+	}
+	if h.inCells() {
+		h.cutCells(from, to)
 		return
 	}
 	last := h.last
@@ -318,24 +378,32 @@ func (h *hits) toCounted(limit *Limit) {
 	if h.len() == 0 {
 		return
 	}
-	h.convert(h.unit, max(h.ttl, h.up(Instant(limit.TTL))))
-	if uint64(h.time(0)/h.unit) <= h.ttl+1 {
+	if h.inCells() {
+		h.toCells(max(h.ttl, ticks(Instant(limit.TTL), coarse)))
+	} else {
+		h.convert(h.unit, max(h.ttl, h.up(Instant(limit.TTL))))
+	}
+	if uint64(h.time(0)/h.unit) <= h.reach() {
 		*h = hits{}
 		return
 	}
-	h.move(-h.ttl - 1)
+	h.move(-h.reach())
 }
 
 // toExpiring is the reverse of toCounted.
 func (h *hits) toExpiring() {
 	if h.len() > 0 {
-		h.move(h.ttl + 1)
+		h.move(h.reach())
 	}
 }
 
 // move adds by to all times, modulo 1<<64.
 func (h *hits) move(by uint64) {
 	h.merge()
+	if h.inCells() {
+		h.last += by
+		return
+	}
 	w := h.width()
 	entries := make([]byte, 0, len(h.entries))
 	for i := range h.stored() {

@@ -25,8 +25,14 @@ const HashedKey = "#sha256#"
 // triples never share a key, and no triple makes a key that memcached or its
 // client refuses.
 func Key(identifier, name, value string) string {
-	if k, ok := plainKey(identifier, name, value); ok {
-		return k
+	var b [MaxKey]byte
+	return string(AppendKey(b[:0], identifier, name, value))
+}
+
+// AppendKey appends the [Key] to b.
+func AppendKey(b []byte, identifier, name, value string) []byte {
+	if plain, ok := appendPlain(b, identifier, name, value); ok {
+		return plain
 	}
 	hash := sha256.New()
 	for _, part := range []string{identifier, name, value} {
@@ -35,25 +41,21 @@ func Key(identifier, name, value string) string {
 		hash.Write(length[:])
 		hash.Write([]byte(part))
 	}
-	return HashedKey + hex.EncodeToString(hash.Sum(nil))
+	return hex.AppendEncode(append(b, HashedKey...), hash.Sum(nil))
 }
 
-// plainKey returns identifier#name#value, and whether that is a legal key and the
-// only triple to read so. The first two parts may not hold a '#', the last one may:
+// appendPlain appends identifier#name#value to b, and reports whether that is a legal key
+// and the only triple to read so. The first two parts may not hold a '#', the last one may:
 // all that follows the second '#' is the value.
-func plainKey(identifier, name, value string) (k string, ok bool) {
+func appendPlain(b []byte, identifier, name, value string) (plain []byte, ok bool) {
 	if identifier == "" || len(identifier)+len(name)+len(value)+2 > MaxKey ||
 		strings.IndexByte(identifier, '#') >= 0 || strings.IndexByte(name, '#') >= 0 {
-		return "", false
+		return nil, false
 	}
-	var room [MaxKey]byte
-	b := append(append(room[:0], identifier...), '#')
-	b = append(append(b, name...), '#')
-	b = append(b, value...)
-	if !Legal(b) {
-		return "", false
-	}
-	return string(b), true
+	plain = append(append(b, identifier...), '#')
+	plain = append(append(plain, name...), '#')
+	plain = append(plain, value...)
+	return plain, Legal(plain[len(b):])
 }
 
 // Legal reports whether memcached takes the bytes of b in a key: neither a

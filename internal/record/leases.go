@@ -105,10 +105,10 @@ func (ls leases) end() (last Instant) {
 	return last
 }
 
-// hits returns how many hits ls hold.
-func (ls leases) hits() (n int) {
+// hits returns how many hits ls hold. An int may have 32 bits, which a debt exceeds.
+func (ls leases) hits() (n int64) {
 	for i := range ls.len() {
-		n += int(ls.at(i).hits)
+		n += int64(ls.at(i).hits)
 	}
 	return n
 }
@@ -116,8 +116,8 @@ func (ls leases) hits() (n int) {
 // lookAtLeases decides a call at now on ls, of which none has ended, and reports whether
 // ls must be stored.
 func (v *Verdict) lookAtLeases(now Instant, limit *Limit, ls *leases, count bool) (store bool) {
-	ls.remove(limit.ID) // of this very call, if an answer was lost
-	left := max(limit.Max-ls.hits(), 0)
+	own := ls.remove(limit.ID) // of this very call, if an answer was lost
+	left := int(max(int64(limit.Max)-ls.hits(), 0))
 	needed := limit.Needed()
 	switch {
 	case needed > left:
@@ -126,7 +126,7 @@ func (v *Verdict) lookAtLeases(now Instant, limit *Limit, ls *leases, count bool
 			l.end = l.until(now)
 			return true
 		})
-		store = !slices.Equal(corrected.entries, ls.entries)
+		store = own || !slices.Equal(corrected.entries, ls.entries)
 		*ls = corrected
 	case count:
 		cost := min(limit.Hits(), left)
@@ -150,7 +150,7 @@ func (v *Verdict) lookAtLeases(now Instant, limit *Limit, ls *leases, count bool
 // untilFits returns how long after now cost more hits fit into ls under max, if none is
 // given back or renewed.
 func (ls leases) untilFits(cost, max int, now Instant) time.Duration {
-	over := ls.hits() + cost - max
+	over := ls.hits() + int64(cost) - int64(max)
 	if over <= 0 {
 		return 0
 	}
@@ -160,7 +160,7 @@ func (ls leases) untilFits(cost, max int, now Instant) time.Duration {
 	}
 	slices.SortFunc(all, func(a, b lease) int { return cmp.Compare(a.until(now), b.until(now)) })
 	for _, l := range all {
-		if over -= int(l.hits); over <= 0 {
+		if over -= int64(l.hits); over <= 0 {
 			return l.until(now).Since(now)
 		}
 	}

@@ -143,7 +143,7 @@ func TestBansKeepLeases(t *testing.T) {
 		"with the hits": decide(now, &window, Lockout{Length: time.Minute, KeepHits: true}, r, true).Next,
 	} {
 		require.True(t, banned.HoldsBan(now), name)
-		require.Equal(t, 1, banned.extras().leases.hits(), name)
+		require.EqualValues(t, 1, banned.extras().leases.hits(), name)
 		ends := map[uint64]Instant{1: 0}
 		require.True(t, banned.Renew(now+1, ends), name)
 		require.Equal(t, now.Add(time.Hour)+1, ends[1], name)
@@ -166,4 +166,22 @@ func TestFullLeasesStayUnder1MiB(t *testing.T) {
 	ls.entries = make([]byte, MaxLeases*leaseSize)
 	r := Record{extra: &extra{leases: ls}}
 	require.Less(t, r.Size(), 300_000)
+}
+
+// The answer to the write that has counted a lease was lost, and others have settled beyond
+// Max before the call is decided again: it is refused, and leaves no lease behind.
+func TestACallThatIsRefusedAfterALostAnswerLeavesNoLease(t *testing.T) {
+	limit := &Limit{Algorithm: Leases, Max: 2, TTL: time.Minute, ID: 1}
+	r, others := reserve(t, start, Record{}, limit)
+	mine := *limit
+	mine.ID = 2
+	r, _ = reserve(t, start, r, &mine)
+	r, _ = others.settleAt(t, start, r, 2)
+	v := decide(start, &mine, Lockout{}, r, true)
+	require.True(t, v.Outcome.Blocked)
+	require.True(t, v.Store)
+	next := reread(t, v.Next)
+	require.False(t, decide(start, &mine, Lockout{}, next, true).Store, "it is gone")
+	_, o := others.settleAt(t, start, next, 0)
+	require.Equal(t, 2, o.Remaining)
 }

@@ -12,7 +12,7 @@ import (
 // What is left of a window are its oldest hits, whether they are stored or not.
 func TestTheNewestHitsGoFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		limit := &Limit{Max: rapid.SampledFrom([]int{10, 1000}).Draw(t, "max"), TTL: time.Hour}
+		limit := &Limit{Max: rapid.SampledFrom([]int{10, maxTimes}).Draw(t, "max"), TTL: time.Hour}
 		var r Record
 		var model []Instant
 		for range rapid.IntRange(1, 20).Draw(t, "steps") {

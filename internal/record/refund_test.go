@@ -101,7 +101,7 @@ func scoreOf(calls []poured, asIfNever bool) Instant {
 	return score
 }
 
-// The argument of docs/refunds.md, for any arrivals, costs and orders: a bucket is
+// The argument of doc.go, for any arrivals, costs and orders: a bucket is
 // always the one of calls that were smaller by what was given back of them. So
 // nothing is ever given back that others' calls hold, and at least all but what
 // leaked meanwhile is.

@@ -28,7 +28,7 @@ type Settlement struct {
 type Bounds struct{ Start, End Instant }
 
 // MaxHits is how many hits a window holds at most.
-const MaxHits = 100_000
+const MaxHits = 1_000_000
 
 // Apply settles s on r at now, in place, and reports whether r must be stored. A ban stays
 // as it is. It has replaced the hits, and nothing is counted beside it but leases.
@@ -157,7 +157,7 @@ func (r *Record) exceedWindow(now Instant, limit *Limit, n int) Hit {
 		return Hit{}
 	}
 	r.hits.add(n, expiry, limit)
-	return Hit{Cost: n, Expiry: r.hits.rounded(expiry)}
+	return Hit{Cost: n, Expiry: r.hits.named(expiry)}
 }
 
 // latestDebt is the latest score of a bucket.
@@ -280,7 +280,7 @@ func (r *Record) exceeds(now Instant, limit *Limit) bool {
 		return r.bucket.score > now+limit.bucketSize()
 	case Leases:
 		x := r.extras()
-		return x.leases.hits() > limit.Max
+		return x.leases.hits() > int64(limit.Max)
 	}
 	return r.hits.len() > limit.Max
 }

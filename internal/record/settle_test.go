@@ -70,6 +70,18 @@ func TestADebtIsKeptApartFromTheScore(t *testing.T) {
 	require.EqualValues(t, version1, v.Next.version(), "what is no debt any more is in the score")
 }
 
+// A rule that was changed from a bucket to another algorithm finds a debt beside its own.
+func TestADebtGoesWithItsBucket(t *testing.T) {
+	for _, other := range []*Limit{{Max: 5, TTL: time.Hour}, {Max: 5, TTL: time.Hour, Algorithm: Leases, ID: 1}, {Max: 5, Algorithm: Calendar}} {
+		r, s := reserve(t, start, Record{}, bucketOf(10, time.Minute))
+		r, _ = s.settleAt(t, start, r, 30)
+		v := decide(start.Add(time.Hour), other, Lockout{}, r, true)
+		require.True(t, v.Store)
+		again := decide(start.Add(time.Hour), other, Lockout{}, reread(t, v.Next), true)
+		require.Equal(t, v.Outcome.Remaining-map[Algorithm]int{Window: 1, Calendar: 1}[other.Algorithm], again.Outcome.Remaining)
+	}
+}
+
 func TestARefundPaysADebt(t *testing.T) {
 	limit := bucketOf(10, time.Minute)
 	r, s := reserve(t, start, Record{}, limit)
@@ -132,25 +144,69 @@ func TestABanThatKeepsADebt(t *testing.T) {
 func TestARefundOfMoreThanABucketHoldsMovesAllOthers(t *testing.T) {
 	for _, max := range []int{5, 100, 5000} {
 		limit := bucketOf(max, time.Minute)
-		for _, surplus := range []int{1000 * max, 1 << 28} {
-			r, s := reserve(t, start, Record{}, limit)
-			r, other := reserve(t, start, r, limit)
-			r, above := reserve(t, start, r, limit)
-			r, _ = s.settleAt(t, start, r, surplus)
-			r, _ = above.settleAt(t, start, r, 2)
-			before := r.bucket.score
-			r, _ = s.settleAt(t, start, r, 1)
-			require.Equal(t, before-limit.Interval()*Instant(surplus-1), r.bucket.score)
-			after, _ := other.settleAt(t, start, r, 0)
-			require.Equal(t, r.bucket.score, after.bucket.score, "Max %d, surplus %d", max, surplus)
+		grain := (max-1)/maxMoved + 1
+		for _, less := range []int{1000 * max, 1 << 28, 1 << 16 * grain, 1 << 17 * grain} { // two of them are no grains in 16 bits
+			for _, kept := range []int{1, 2} { // nothing of the surplus, or a part
+				r, s := reserve(t, start, Record{}, limit)
+				r, other := reserve(t, start, r, limit)
+				r, above := reserve(t, start, r, limit)
+				r, _ = s.settleAt(t, start, r, less+kept)
+				r, _ = above.settleAt(t, start, r, 2)
+				before := r.bucket.score
+				r, _ = s.settleAt(t, start, r, kept)
+				require.Equal(t, before-limit.Interval()*Instant(less), r.bucket.score)
+				after, _ := other.settleAt(t, start, r, 0)
+				require.Equal(t, r.bucket.score, after.bucket.score, "Max %d, %d less, %d kept", max, less, kept)
+			}
 		}
 	}
 }
 
-// TestSettledBucketIsThatOfSmallerCalls settles calls of a bucket at random. The bucket is
-// always the one that the same calls would have made if each had been smaller by what was
-// taken back of it, and never holds less than those make that are not given back. So
-// nothing drifts.
+// A share that is given back piece by piece, with others around it, is given back in full:
+// what was taken of it has not moved the rest.
+func TestAShareThatIsGivenBackInPiecesIsGivenBackInFull(t *testing.T) {
+	for _, max := range []int{100, 5000} {
+		limit := bucketOf(max, time.Minute)
+		unit := max / 100
+		cost := func(n int) *Limit {
+			costing := *limit
+			costing.Cost = n * unit
+			return &costing
+		}
+		r, _ := reserve(t, start, Record{}, cost(30))
+		r, s := reserve(t, start, r, cost(50))
+		r, above := reserve(t, start, r, cost(10))
+		now := start + limit.Interval()*Instant(40*unit) // of what was there first nothing is left, and 10 of s have leaked
+		for n := 49; n >= 0; n-- {
+			r, _ = s.settleAt(t, now, r, n*unit)
+		}
+		require.Equal(t, now+limit.Interval()*Instant(10*unit), r.bucket.score, "Max %d", max)
+		r, _ = above.settleAt(t, now, r, 0)
+		require.LessOrEqual(t, r.bucket.score, now, "Max %d", max)
+	}
+}
+
+// A window holds MaxHits hits of all calls together. Those of others are among them.
+func TestASurplusFillsAWindowBesideOthersHits(t *testing.T) {
+	limit := &Limit{Max: 10, TTL: time.Hour}
+	r, others := reserve(t, start, Record{}, &Limit{Max: 10, TTL: time.Hour, Cost: 7})
+	r, s := reserve(t, start+1, r, limit)
+	r, o := s.settleAt(t, start+2, r, MaxHits)
+	require.Equal(t, MaxHits, r.hits.len())
+	require.True(t, o.Blocked)
+	r, _ = s.settleAt(t, start+3, r, MaxHits-7)
+	require.Equal(t, MaxHits, r.hits.len(), "no more was counted")
+	r, _ = s.settleAt(t, start+3, r, MaxHits-8)
+	require.Equal(t, MaxHits-1, r.hits.len())
+	r, _ = others.settleAt(t, start+3, r, 0)
+	r, _ = s.settleAt(t, start+3, r, 0)
+	require.Zero(t, r.hits.len())
+}
+
+// TestSettledBucketIsThatOfSmallerCalls settles calls of a bucket at random, and refunds its
+// newest hits. The bucket is always the one that the same calls would have made if each had
+// been smaller by what was taken back of it, and never holds less than those make that are
+// not given back. So nothing drifts.
 func TestSettledBucketIsThatOfSmallerCalls(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := *bucketOf(rapid.IntRange(1, 60).Draw(t, "max"), time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(time.Hour)).Draw(t, "ttl")))
@@ -163,9 +219,32 @@ func TestSettledBucketIsThatOfSmallerCalls(t *testing.T) {
 			poured = append(poured, &struct{ at, amount, kept Instant }{now, amount, amount})
 			pieces[s] = append(pieces[s], len(poured)-1)
 		}
+		refund := func(n int) {
+			before := max(r.bucket.score, now)
+			next, found := r.WithoutNewest(n, now, &limit)
+			require.Equal(t, before > now, found)
+			r = reread(t, next)
+			taken := before - max(r.bucket.score, now)
+			require.Equal(t, min(limit.Interval()*Instant(n), before-now), taken)
+			for i := len(poured) - 1; i >= 0 && taken > 0; i-- {
+				p := poured[i]
+				part := min(max(p.amount, 0), taken)
+				p.amount -= part
+				p.kept = min(p.kept, p.amount)
+				taken -= part
+			}
+			if r.bucket.score <= now {
+				calls, pieces = nil, make(map[*settled][]int) // in another one their hits are found by chance
+			}
+		}
+		refunds := 5 // by many more than that a share might be found again
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			now += Instant(rapid.SampledFrom([]int64{1, 1, int64(limit.TTL) / 1000, int64(limit.Interval()) / 3, int64(limit.TTL) / 3, 2 * int64(limit.TTL)}).Draw(t, "pause"))
-			if len(calls) == 0 || rapid.IntRange(0, 2).Draw(t, "count") == 0 {
+			what := rapid.IntRange(0, 9).Draw(t, "what")
+			if what == 0 && refunds > 0 {
+				refunds--
+				refund(rapid.IntRange(1, 2*limit.Max).Draw(t, "newest"))
+			} else if len(calls) == 0 || what < 4 {
 				costing := limit
 				costing.Cost = rapid.IntRange(1, max(1, limit.Max/3)).Draw(t, "cost")
 				var s *settled

@@ -9,8 +9,9 @@ import "time"
 // any window of TTL, whenever that begins.
 //
 // A hit counted at t expires at t+TTL, to the nanosecond in a window of up to 32
-// hits, and otherwise rounded up to the next tenth of a millisecond. It counts at
-// now if its expiry is later than now.
+// hits, and otherwise rounded up to the next tenth of a millisecond. When more than
+// maxTimes hits are in a window, it is rounded up by TTL/1024 at most: see [cells]. It
+// counts at now if its expiry is later than now.
 //
 // Two kinds of hits are later than now+TTL, the expiry of a hit counted now:
 //
@@ -39,7 +40,7 @@ func (v *Verdict) lookAtWindow(now Instant, limit *Limit, h *hits, count bool) (
 	case over > 0:
 		v.Outcome.Blocked = true
 		end := h.end()
-		h.cap(expiry)
+		h.cap(now, expiry)
 		store = corrected || h.end() < end
 	case count:
 		cost := min(limit.Hits(), limit.Max-n)
@@ -47,9 +48,12 @@ func (v *Verdict) lookAtWindow(now Instant, limit *Limit, h *hits, count bool) (
 		v.Outcome.Remaining -= cost
 		h.add(cost, expiry, limit)
 		store = true
-		v.Hit = Hit{Cost: cost, Expiry: h.rounded(expiry)}
+		v.Hit = Hit{Cost: cost, Expiry: h.named(expiry)}
 	}
 	latest := h.rounded(expiry) // no hit counts for longer
+	if h.inCells() {
+		latest = h.latestCell(now, expiry)
+	}
 	v.Outcome.ResetAfter = min(h.end(), latest).Since(now)
 	v.Again = h.untilFits(needed, limit.Max, now, latest)
 	v.Outcome.RetryAfter = v.Again
