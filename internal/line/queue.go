@@ -1,8 +1,3 @@
-// Package line says which of several waiting calls may try next.
-//
-// A call waits for records, each known by its key alone, to have room for its hits. The
-// package knows neither rules nor servers: it is told what a try has found, and it does no
-// I/O. docs/waiting.md has the order in which calls are served, and why none starves.
 package line
 
 import (

@@ -1,6 +1,3 @@
-// Package plain makes an Exchanger of any client. It bounds the operations that are under
-// way, reads the records of several exchanges at once, and says what the errors of a client
-// mean.
 package plain
 
 import (

@@ -66,6 +66,7 @@ func TestATurnThatComesAsACallerGivesUpIsNotLost(t *testing.T) {
 				ts.vacate()
 			}
 			time.Sleep(time.Nanosecond)
+			synctest.Wait()
 			require.Zero(t, ts.underWay)
 			require.Zero(t, ts.waiting.Len())
 		})
