@@ -97,8 +97,13 @@ func TestRecordCacheForgetsTheLeastRecentlyUsed(t *testing.T) {
 
 func TestLargeRecordsAreNotRemembered(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		rule := either(condition("a", 30_000, time.Minute))
-		rule.Either[0].Cost = 100
+		rule := either(condition("a", throttler.MaxInFlight, 1000*time.Hour))
+		rule.Either[0].Algorithm = throttler.InFlight // each hit has 28 bytes
+		other := throttler.New(r.store)
+		for range 2300 {
+			authorize(t, other, rule)
+		}
+		authorize(t, th, rule)
 		for trips(func() { authorize(t, th, rule) }) == 1 {
 			require.Positive(t, peek(t, th, rule).Outcomes[0].Remaining)
 		}

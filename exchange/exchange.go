@@ -41,8 +41,9 @@ type Exchange interface {
 
 	// Propose returns the item to write: with a CasID by CompareAndSwap,
 	// without one by Add. Nil means that the record is only read. The Exchanger
-	// must not change the item. Its Flags have the bit [BanFlag] if it holds a
-	// ban, and are of no other use to the Exchanger.
+	// must not change the item before it is stored. Then it may make it the Result's
+	// Found. Its Flags have the bit [BanFlag] if it holds a ban, and are of no other
+	// use to the Exchanger.
 	//
 	// The Exchanger calls it when it is about to send the exchange. It calls it
 	// again, with another Turn, if the connection was lost before the answer and
@@ -114,4 +115,24 @@ type Inliner interface {
 	// a Turn and a Result have found are valid until Propose and Done return.
 	// The item that x proposes is copied.
 	Inline(x Exchange)
+}
+
+// A KeyInliner is an Inliner that a Visitor can decide in, by a key in memory that the
+// caller uses again: most decisions then take no memory but for their result.
+type KeyInliner interface {
+	Inliner
+
+	// InlineKey has v decide on the record of key, with nothing between what it is told and
+	// the write. It does so at the time at, when the caller has read the clock, or at a later
+	// one if others have used the record since. It returns the key as a string that it keeps, "" if there is no record
+	// afterwards, or why nothing was stored.
+	InlineKey(key []byte, at time.Time, v Visitor) (kept string, err error)
+}
+
+// A Visitor decides on one record where it is.
+type Visitor interface {
+	// Visit returns the value to be stored at now in place of found, nil if found stays as
+	// it is, with the item's Expiration and Flags. An empty found means that there is no
+	// record. It is valid until Visit returns. The value is copied.
+	Visit(now time.Time, found []byte) (value []byte, expiration int32, flags uint32)
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/internal/record"
-	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
 // maxBlockRecord is the size in bytes of the largest record that Blocks keep. A
@@ -14,67 +13,61 @@ import (
 const maxBlockRecord = 64 << 10
 
 // Blocks remember records that have blocked a call. Each is used for ttl at
-// most, and the least recently used go first.
+// most. If there are too many, the oldest goes that was not used since it was last
+// among those to go.
 //
 // They keep the record, not the verdict: the next call is decided on the record by its
 // own rule. If that blocks the call and stores nothing, the backend is not asked. A
 // full record stays full until its first hit expires or hits are taken back.
 type Blocks struct {
-	ttl time.Duration
+	ttl  time.Duration
+	size int
 
-	mu      sync.RWMutex // guards records
-	records *simplelru.LRU[string, *blockRecord]
-	latest  atomic.Pointer[blockRecord] // the most recently used one; changed under mu
+	mu      sync.RWMutex // guards what follows
+	records map[string]*blockRecord
+	root    blockRecord // of a ring of all records, between the latest and the oldest
 }
 
 type blockRecord struct {
-	value       []byte
-	from, until record.Instant // when it is used; after that the backend is asked again
+	key          string
+	value        []byte
+	from, until  record.Instant // when it is used; after that the backend is asked again
+	newer, older *blockRecord
+	used         atomic.Bool // since it was last among those to go
 }
 
 // NewBlocks returns Blocks of up to size records, each used for ttl at most.
 func NewBlocks(size int, ttl time.Duration) *Blocks {
-	c := &Blocks{ttl: ttl}
-	c.records, _ = simplelru.NewLRU[string, *blockRecord](size, nil) // fails for no size only
+	c := &Blocks{ttl: ttl, size: size, records: make(map[string]*blockRecord)}
+	c.root.newer, c.root.older = &c.root, &c.root
 	return c
 }
 
 // Get returns the record of key, if there is one to use at now.
 func (c *Blocks) Get(key string, now record.Instant) (record.Record, bool) {
 	c.mu.RLock()
-	kept, ok := c.records.Peek(key)
+	kept := c.records[key]
 	c.mu.RUnlock()
-	if !ok {
+	if kept == nil {
 		return record.Record{}, false
 	}
 	if now < kept.from || now >= kept.until {
-		c.drop(key, kept)
+		c.drop(kept)
 		return record.Record{}, false
 	}
-	c.use(key, kept)
+	if !kept.used.Load() { // callers of one value do not wait for each other
+		kept.used.Store(true)
+	}
 	r, err := record.Decode(kept.value)
 	return r, err == nil
 }
 
-// use makes kept the most recently used record. A value that is asked for again
-// and again is that already: its callers do not wait for each other.
-func (c *Blocks) use(key string, kept *blockRecord) {
-	if c.latest.Load() == kept {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if current, _ := c.records.Get(key); current == kept {
-		c.latest.Store(kept)
-	}
-}
-
 // drop removes kept, unless another record has taken its place.
-func (c *Blocks) drop(key string, kept *blockRecord) {
+func (c *Blocks) drop(kept *blockRecord) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if current, ok := c.records.Peek(key); ok && current == kept {
-		c.records.Remove(key)
+	if c.records[kept.key] == kept {
+		c.removeLocked(kept)
 	}
 }
 
@@ -85,13 +78,44 @@ func (c *Blocks) add(key string, value []byte, now record.Instant) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	kept := &blockRecord{value: value, from: now, until: now.Add(c.ttl)}
-	c.records.Add(key, kept)
-	c.latest.Store(kept)
+	if old := c.records[key]; old != nil {
+		c.removeLocked(old)
+	}
+	for len(c.records) >= c.size {
+		oldest := c.root.newer
+		if oldest.used.Swap(false) {
+			oldest.leave()
+			c.enter(oldest)
+		} else {
+			c.removeLocked(oldest)
+		}
+	}
+	kept := &blockRecord{key: key, value: value, from: now, until: now.Add(c.ttl)}
+	c.records[key] = kept
+	c.enter(kept)
 }
 
 func (c *Blocks) remove(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.records.Remove(key)
+	if kept := c.records[key]; kept != nil {
+		c.removeLocked(kept)
+	}
+}
+
+// removeLocked removes kept. The caller holds the lock.
+func (c *Blocks) removeLocked(kept *blockRecord) {
+	delete(c.records, kept.key)
+	kept.leave()
+}
+
+// enter makes kept the latest of the ring.
+func (c *Blocks) enter(kept *blockRecord) {
+	kept.newer, kept.older = &c.root, c.root.older
+	kept.newer.older, kept.older.newer = kept, kept
+}
+
+// leave takes kept out of the ring.
+func (kept *blockRecord) leave() {
+	kept.newer.older, kept.older.newer = kept.older, kept.newer
 }

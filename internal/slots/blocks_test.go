@@ -23,6 +23,30 @@ func TestABanThatIsKeptIsNotBelievedByAClockThatWasSetBack(t *testing.T) {
 	}
 }
 
+// What has taken the place of a record stays when that one goes, and is as good as that one.
+func TestARecordThatWasReplacedTakesNothingWithIt(t *testing.T) {
+	now := record.InstantOf(time.Unix(1_800_000_000, 0))
+	ban, _ := record.Record{}.Banned(now, time.Hour)
+	blocks := NewBlocks(2, time.Hour)
+	blocks.add("a", ban.Encode(), now)
+	replaced := blocks.records["a"]
+	blocks.add("a", ban.Encode(), now)
+	blocks.drop(replaced)
+	has := func(key string) bool {
+		_, ok := blocks.Get(key, now)
+		return ok
+	}
+	require.True(t, has("a"))
+	blocks.add("b", ban.Encode(), now)
+	blocks.add("c", ban.Encode(), now)
+	require.True(t, has("a"), "it was used")
+	require.False(t, has("b"))
+	blocks.remove("a")
+	blocks.remove("c")
+	require.Same(t, &blocks.root, blocks.root.newer)
+	require.Same(t, &blocks.root, blocks.root.older)
+}
+
 // A late is a memstore whose answers are overtaken by what then does.
 type late struct {
 	*memstore.Store
@@ -39,7 +63,7 @@ type look struct{}
 
 func (look) Apply(record.Instant, *record.Record) bool { return false }
 func (look) Stands() bool                              { return true }
-func (look) Doubt() bool                               { return true }
+func (look) Doubt() (again, twice bool)                { return true, true }
 
 func TestARecordThatIsResetAsItIsKeptIsNotKept(t *testing.T) {
 	blocks := NewBlocks(10, time.Hour)

@@ -1,13 +1,3 @@
-// Package slots has the records that this process deals with now, or did lately.
-//
-// Each record has a slot. All changes of the record that are asked for while an exchange
-// is under way wait for the next one: they are decided one after the other on one read of
-// the record, and stored by one write. A slot also remembers the record as it was last
-// seen, to propose the next write on it at once.
-//
-// The package knows no condition and no rule, but the [Change] that somebody wants of a
-// record. To follow one read [Table.Ask], [Table.lead], [slot.Propose], [slot.Done] and
-// [slot.conclude], in this order.
 package slots
 
 import (
@@ -29,8 +19,9 @@ type Change interface {
 	Stands() bool
 
 	// Doubt says that an earlier write of this change may have been carried out, and be
-	// in what Apply finds from now on. It reports whether to go on trying.
-	Doubt() bool
+	// in what Apply finds from now on. It reports whether to go on trying, and whether
+	// the change may then be stored twice: not if Apply knows it again.
+	Doubt() (again, twice bool)
 }
 
 var (

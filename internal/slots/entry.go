@@ -64,7 +64,7 @@ func (e *Entry) Failed() error {
 func (e *Entry) Tried() bool { return e.store }
 
 // Unsure reports whether e, which is settled, may have been carried out though it failed, or
-// carried out twice.
+// carried out twice unless that changes nothing.
 func (e *Entry) Unsure() bool { return e.Unknown || e.doubted || e.Err != nil && e.arriving }
 
 // Wait returns true when e, which was left, is settled, or false when ctx ends.
@@ -90,8 +90,12 @@ func (e *Entry) decide(now record.Instant) {
 // doubt notes that an earlier write of e may have been carried out.
 func (e *Entry) doubt() {
 	if !e.doubted {
-		e.doubted, e.Note = true, ErrLostAnswer
-		e.hopeless = !e.Change.Doubt()
+		e.doubted = true
+		again, twice := e.Change.Doubt()
+		e.hopeless = !again
+		if twice {
+			e.Note = ErrLostAnswer
+		}
 	}
 }
 

@@ -259,18 +259,20 @@ func timeOf(turn exchange.Turn) record.Instant {
 
 // recordIn returns the record in item, see [read].
 func recordIn(item *memcache.Item) (r record.Record, err error) {
-	err = read(&r, item)
+	if item != nil {
+		err = read(&r, item.Value)
+	}
 	return r, err
 }
 
-// read sets r to the record in item. A value that does not decode is treated as absent,
-// except one of a later version.
-func read(r *record.Record, item *memcache.Item) error {
-	if item == nil {
+// read sets r to the record in a value, which is empty if there is none. A value that does not decode is
+// treated as absent, except one of a later version.
+func read(r *record.Record, value []byte) error {
+	if len(value) == 0 {
 		r.Clear()
 		return nil
 	}
-	if err := r.Decode(item.Value); err != nil && !errors.Is(err, record.ErrForeign) {
+	if err := r.Decode(value); err != nil && !errors.Is(err, record.ErrForeign) {
 		return err
 	}
 	return nil

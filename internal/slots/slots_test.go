@@ -22,6 +22,7 @@ type counter struct {
 	applied int
 	doubts  int
 	once    bool // gives up when it is in doubt
+	knows   bool // says that it knows what it has counted
 }
 
 func (c *counter) Apply(now record.Instant, r *record.Record) (store bool) {
@@ -32,9 +33,9 @@ func (c *counter) Apply(now record.Instant, r *record.Record) (store bool) {
 
 func (c *counter) Stands() bool { return c.verdict.Outcome.Blocked }
 
-func (c *counter) Doubt() (again bool) {
+func (c *counter) Doubt() (again, twice bool) {
 	c.doubts++
-	return !c.once
+	return !c.once, !c.knows
 }
 
 // A server carries exchanges out on a store, one after the other. Each takes a
@@ -228,6 +229,19 @@ func TestALostWriteThatOthersHaveCoveredIsDoubted(t *testing.T) {
 	}
 }
 
+func TestADoubtThatChangesNothingIsNotTold(t *testing.T) {
+	inTime(t, func(t *testing.T, s *server) {
+		mine, _ := table(s)
+		others, _ := table(s)
+		s.do = s.lost(func() { ask(context.Background(), others, &counter{max: 9}) })
+		c := &counter{max: 9, knows: true}
+		e := ask(t.Context(), mine, c)[0]
+		require.Equal(t, 1, c.doubts)
+		require.NoError(t, e.Failed())
+		require.NoError(t, e.Note)
+	})
+}
+
 // overtaken has another process be faster with each of the first n writes. Each answer of
 // the server is looked at after lateness.
 func (s *server) overtaken(n int, lateness time.Duration) {
@@ -373,21 +387,28 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 // A record counts once more for each KiB.
 func TestLargeRecordsThatAreRememberedCountForSeveral(t *testing.T) {
 	inTime(t, func(t *testing.T, s *server) {
-		mine := slots.NewTable(s, slots.Config{Remembered: 10, Timeout: time.Second, Counts: new(slots.Counts)})
-		ask := func(key string, hits int) (trips int) {
-			before := s.trips
-			mine.Ask(t.Context(), &slots.Round{Entries: []*slots.Entry{{Key: key, Change: &bulk{hits}}}})
-			return s.trips - before
+		remembering := func(records int) (ask func(key string, hits int) (trips int), size func() int) {
+			mine := slots.NewTable(s, slots.Config{Remembered: records, Timeout: time.Second, Counts: new(slots.Counts)})
+			return func(key string, hits int) int {
+					before := s.trips
+					mine.Ask(t.Context(), &slots.Round{Entries: []*slots.Entry{{Key: key, Change: &bulk{hits}}}})
+					return s.trips - before
+				}, func() int {
+					all, _ := mine.Size()
+					return all
+				}
 		}
-		require.Equal(t, 1, ask("large", 1000)) // of 4 bytes each: 4 KiB
-		require.Equal(t, 1, ask("larger", 1000))
+		ask, size := remembering(5)
+		require.Equal(t, 1, ask("large", 450)) // of 4 bytes each: between 1 and 2 KiB
+		require.Equal(t, 1, ask("larger", 450))
 		require.Equal(t, 1, ask("large", 1))
 		require.Equal(t, 1, ask("larger", 1))
-		all, _ := mine.Size()
-		require.Equal(t, 2, all)
-		require.Equal(t, 1, ask("third", 1000))
+		require.Equal(t, 2, size())
+		require.Equal(t, 1, ask("third", 450))
 		require.Equal(t, 2, ask("large", 1), "it was forgotten")
-		require.Equal(t, 1, ask("huge", 5000))
+
+		ask, _ = remembering(1)
+		require.Equal(t, 1, ask("huge", 450))
 		require.Equal(t, 2, ask("huge", 1), "it is too large for all")
 	})
 }
@@ -400,5 +421,5 @@ func (b *bulk) Apply(now record.Instant, r *record.Record) (store bool) {
 	return v.Decide(now, &record.Limit{Max: 10_000, TTL: time.Hour, Cost: b.hits}, record.Lockout{}, r, true)
 }
 
-func (b *bulk) Stands() bool { return false }
-func (b *bulk) Doubt() bool  { return true }
+func (b *bulk) Stands() bool               { return false }
+func (b *bulk) Doubt() (again, twice bool) { return true, true }

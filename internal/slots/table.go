@@ -13,7 +13,8 @@ import (
 // A Table has the slots of one store of records.
 type Table struct {
 	exchanger exchange.Exchanger
-	inliner   exchange.Inliner // does exchanges at once, on the caller's goroutine; nil: the exchanger does them
+	keyed     exchange.KeyInliner // the inliner, if it can be visited
+	inliner   exchange.Inliner    // does exchanges at once, on the caller's goroutine; nil: the exchanger does them
 	shards    shards
 	blocks    *Blocks
 	timeout   time.Duration
@@ -30,13 +31,16 @@ type Config struct {
 
 // Counts count what Tables do.
 type Counts struct {
+	_                                           [64]byte // apart from what is only read: all processors count
 	Exchanges, Guesses, RightGuesses, LostRaces atomic.Uint64
+	_                                           [64]byte
 }
 
 // NewTable returns a Table of the records in x.
 func NewTable(x exchange.Exchanger, c Config) *Table {
 	t := &Table{exchanger: x, blocks: c.Blocks, timeout: c.Timeout, counts: c.Counts}
 	t.inliner, _ = x.(exchange.Inliner)
+	t.keyed, _ = x.(exchange.KeyInliner)
 	t.shards.init(c.Remembered)
 	return t
 }
