@@ -3,9 +3,13 @@ package memstore_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -112,7 +116,7 @@ func BenchmarkParallelGetAndSwap(b *testing.B) {
 
 // Measures the heap that a full default Store takes for each item.
 func BenchmarkMemory(b *testing.B) {
-	for _, size := range []int{0, 60, 180} {
+	for _, size := range []int{0, 12, 60, 180} {
 		b.Run("value="+strconv.Itoa(size), func(b *testing.B) {
 			for b.Loop() {
 				before := heap()
@@ -121,6 +125,28 @@ func BenchmarkMemory(b *testing.B) {
 				stats := s.Stats()
 				b.ReportMetric(held/float64(stats.Items), "B/item")
 				b.ReportMetric((held-float64(stats.Bytes))/float64(stats.Items), "overhead-B/item")
+			}
+		})
+	}
+}
+
+// Measures the heap that a Store of a million records takes for each, with one decision on it.
+func BenchmarkMemoryOfAKey(b *testing.B) {
+	const n = 1_000_000
+	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
+		b.Run("algorithm="+strings.ReplaceAll(algorithm.String(), " ", "-"), func(b *testing.B) {
+			for b.Loop() {
+				before := heap()
+				s := &memstore.Store{MaxItems: n, MaxBytes: 1 << 30}
+				limits := throttler.New(s)
+				for i := range n {
+					_, err := limits.Authorize(b.Context(), throttler.Rule{Identifier: "login", Either: []throttler.Condition{
+						{Name: "ip", Value: fmt.Sprintf("2001:db8:%x::/64", i+1<<24), Max: 50, TTL: time.Hour, Algorithm: algorithm},
+					}})
+					require.NoError(b, err)
+				}
+				b.ReportMetric(float64(heap()-before)/float64(s.Len()), "B/key")
+				runtime.KeepAlive(limits)
 			}
 		})
 	}

@@ -12,21 +12,32 @@ type moment struct {
 	since time.Duration
 }
 
-// now returns the moment it is. The Store has begun.
-func (s *Store) now() moment {
-	now := time.Now()
-	return moment{now, now.Sub(s.began)}
+// now returns the moment it is, for the holder of the lock of sh. The Store has begun.
+func (s *Store) now(sh *shard) moment {
+	sh.last = s.momentOf(time.Now())
+	return sh.last
+}
+
+func (s *Store) momentOf(t time.Time) moment { return moment{t, t.Sub(s.began)} }
+
+// lately returns read, a moment that was read lately, perhaps before the lock of sh was taken.
+// If another holder has used a later one, it returns the moment it is: time never goes back
+// from one holder to the next. Each clock is compared, for a thread may have been stopped
+// between reading the one and the other.
+func (s *Store) lately(sh *shard, read moment) moment {
+	if read.since < sh.last.since || read.wall.UnixNano() < sh.last.wall.UnixNano() {
+		return s.now(sh)
+	}
+	sh.last = read
+	return read
 }
 
 // began returns when the Store began by the wall clock as it is set now, since 1970.
 func (m moment) began() time.Duration { return time.Duration(m.wall.UnixNano()) - m.since }
 
-// A deadline is when an item expires: by the monotonic clock since the Store began,
-// or by the wall clock since 1970. The zero deadline is never.
-type deadline struct {
-	at time.Duration
-	by clock
-}
+// A deadline is when an item expires: by the monotonic clock since the Store began, or by the
+// wall clock since 1970. The lowest bits say which. The zero deadline is never.
+type deadline int64
 
 type clock uint8
 
@@ -36,33 +47,40 @@ const (
 	wall
 )
 
+const clockBits = 2
+
+func newDeadline(at time.Duration, by clock) deadline { return deadline(at)<<clockBits | deadline(by) }
+
+func (d deadline) at() time.Duration { return time.Duration(d >> clockBits) }
+func (d deadline) by() clock         { return clock(d & (1<<clockBits - 1)) }
+
 // deadlineOf returns the deadline of an item stored now with this Expiration. A
 // relative one does not change if the wall clock is set.
 func deadlineOf(expiration int32, now moment) deadline {
 	switch {
 	case expiration == 0:
-		return deadline{}
+		return 0
 	case expiration < 0:
-		return deadline{now.since, monotonic}
+		return newDeadline(now.since, monotonic)
 	case expiration <= maxRelative:
-		return deadline{now.since + time.Duration(expiration)*time.Second, monotonic}
+		return newDeadline(now.since+time.Duration(expiration)*time.Second, monotonic)
 	default:
-		return deadline{time.Duration(expiration) * time.Second, wall}
+		return newDeadline(time.Duration(expiration)*time.Second, wall)
 	}
 }
 
 // due returns when d is, since the Store began, as the clocks are set now. It is not
 // called for never.
 func (d deadline) due(now moment) time.Duration {
-	if d.by == wall {
-		return d.at - now.began()
+	if d.by() == wall {
+		return d.at() - now.began()
 	}
-	return d.at
+	return d.at()
 }
 
 // passed reports whether what has this deadline has expired.
 func (d deadline) passed(now moment) bool {
-	return d.by != never && d.due(now) <= now.since
+	return d.by() != never && d.due(now) <= now.since
 }
 
 // expiries are the items of a shard that have a deadline: a heap, the one that is
@@ -108,7 +126,7 @@ func (x *expiries) Pop() any {
 // update notes the deadline of e, as it is now.
 func (x *expiries) update(e *node, now moment) {
 	x.follow(now)
-	if e.deadline.by == never {
+	if e.deadline.by() == never {
 		x.remove(e)
 		return
 	}

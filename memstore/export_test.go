@@ -6,6 +6,13 @@ import "time"
 // the Store began.
 func At(wall time.Time, since time.Duration) moment { return moment{wall, since} }
 
+// Lately returns by the wall clock when something happens in s that was asked for at read.
+func (s *Store) Lately(read moment) time.Time {
+	sh := s.lock("k")
+	defer s.unlock(sh)
+	return s.lately(sh, read).wall
+}
+
 // Passed reports whether an item with this Expiration that was stored at one moment
 // has expired at another.
 func Passed(expiration int32, stored, now moment) bool {

@@ -58,9 +58,11 @@ const (
 // The zero Store is ready to use. Set the options before the first use, and do not
 // copy a Store after it. All methods are safe for concurrent use.
 type Store struct {
-	// MaxItems is the largest number of items. An item takes about 160 bytes
+	// MaxItems is the largest number of items. An item takes about 140 bytes
 	// besides its key and value: a full Store with keys of 35 and values of 60
-	// bytes is 25 MB. Default: 100,000.
+	// bytes is 23 MB. A limit of each of a million values needs a million: what does
+	// not fit is evicted, which only [Stats] and otelthrottle's metric
+	// throttler.memory.evictions tell. Default: 100,000.
 	MaxItems int
 
 	// MaxBytes is the largest size of all keys and values together. A single item
@@ -68,15 +70,20 @@ type Store struct {
 	// most. Default: 64 MiB.
 	MaxBytes int
 
-	start     sync.Once
-	began     time.Time
-	seed      maphash.Seed
-	shards    []shard
-	items     atomic.Int64  // the number of items in all shards
-	bytes     atomic.Int64  // their size
-	lastCAS   atomic.Uint64 // CAS token of the latest stored item; 0: none yet
+	start  sync.Once
+	began  time.Time
+	seed   maphash.Seed
+	shards []shard
+
+	_         cacheLine    // what follows is written, and what is above is only read
+	items     atomic.Int64 // the number of items in all shards
+	bytes     atomic.Int64 // their size
 	evictions atomic.Uint64
+	_         cacheLine
 }
+
+// A cacheLine keeps apart what several processors use.
+type cacheLine [64]byte
 
 // A Store of at least this many items and bytes is divided into shards, each with
 // a lock of its own. It evicts the least recently used item of one shard, which is
@@ -90,17 +97,22 @@ const (
 // A shard holds the items of some of the keys.
 type shard struct {
 	mu    sync.Mutex // guards what follows
-	items map[string]*node
+	items index
 	uses  recency // of the items that are no bans
 	bans  recency
 	ends  expiries
+	last  moment        // the latest that it was asked at
 	lent  memcache.Item // what an inlined exchange is told, while it lasts
+
+	lastCAS uint64 // the CAS token of the item that was stored last
+	_       cacheLine
 }
 
 // A node is what is stored at a key. Its value is written over in place, so it is
 // read under the shard's lock alone.
 type node struct {
 	newer, older *node // in the shard's recency
+	next         *node // in its chain of the shard's index
 
 	key      string
 	value    []byte
@@ -115,7 +127,11 @@ type node struct {
 // store bounds the sizes of values, and means the memory that they take.
 func (e *node) set(value []byte) {
 	if size := cap(e.value); len(value) > size || size > len(value)+len(value)/8+64 {
-		e.value = make([]byte, 0, (len(value)+31)&^31)
+		round := 31
+		if len(value) <= 16 {
+			round = 15 // a bucket does not grow
+		}
+		e.value = make([]byte, 0, (len(value)+round)&^round)
 	}
 	e.value = append(e.value[:0], value...)
 }
@@ -185,12 +201,12 @@ func (s *Store) Add(item *memcache.Item) error {
 	}
 	sh := s.lock(item.Key)
 	defer s.unlock(sh)
-	now := s.now()
+	now := s.now(sh)
 	old := s.live(sh, item.Key, now)
 	if old != nil {
 		return memcache.ErrNotStored
 	}
-	s.put(sh, old, item, now)
+	s.putItem(sh, old, item, now)
 	return nil
 }
 
@@ -219,6 +235,40 @@ func (s *Store) Inline(x exchange.Exchange) {
 	x.Done(s.exchange(sh, x, true))
 }
 
+// InlineKey has v decide on the record of key: see [exchange.KeyInliner].
+func (s *Store) InlineKey(key []byte, at time.Time, v exchange.Visitor) (kept string, err error) {
+	s.start.Do(s.divide)
+	hash := maphash.Bytes(s.seed, key)
+	sh := s.lockShard(hash)
+	defer s.unlock(sh)
+	now := s.lately(sh, s.momentOf(at))
+	old := s.used(sh, find(&sh.items, hash, key), now)
+	var found []byte
+	if old != nil {
+		found = old.value
+	}
+	value, expiration, flags := v.Visit(now.wall, found)
+	switch {
+	case value == nil && old == nil:
+		return "", nil
+	case value == nil:
+		return old.key, nil
+	case old != nil:
+		kept = old.key
+	default:
+		if kept = string(key); !legalKey(kept) { // as every key is that is stored
+			return "", memcache.ErrMalformedKey
+		}
+	}
+	if err := s.checkSize(len(key)+len(value), flags); err != nil {
+		return "", err
+	}
+	if !s.put(sh, old, kept, value, flags, deadlineOf(expiration, now), now) {
+		return "", nil
+	}
+	return kept, nil
+}
+
 // lend returns e as an item that is valid until the shard is unlocked.
 func (sh *shard) lend(e *node) *memcache.Item {
 	sh.lent = memcache.Item{Key: e.key, Value: e.value, Flags: e.flags, CasID: e.cas}
@@ -228,7 +278,7 @@ func (sh *shard) lend(e *node) *memcache.Item {
 // exchange carries out x, which is lent what is found, or given a copy. The caller
 // holds the shard's lock.
 func (s *Store) exchange(sh *shard, x exchange.Exchange, lent bool) exchange.Result {
-	key, now := x.Key(), s.now()
+	key, now := x.Key(), s.now(sh)
 	turn := exchange.Turn{Known: true, Now: now.wall}
 	old := s.live(sh, key, now)
 	switch {
@@ -245,10 +295,10 @@ func (s *Store) exchange(sh *shard, x exchange.Exchange, lent bool) exchange.Res
 	if item == nil {
 		return exchange.Result{Read: true, Found: turn.Found}
 	}
-	if err := s.checkSize(item); err != nil {
+	if err := s.checkSize(size(item), item.Flags); err != nil {
 		return exchange.Result{Read: true, Found: turn.Found, Err: err}
 	}
-	s.put(sh, old, item, now)
+	s.putItem(sh, old, item, now)
 	return exchange.Result{Stored: true}
 }
 
@@ -262,7 +312,7 @@ func (s *Store) CompareAndSwap(item *memcache.Item) error {
 	}
 	sh := s.lock(item.Key)
 	defer s.unlock(sh)
-	now := s.now()
+	now := s.now(sh)
 	old := s.live(sh, item.Key, now)
 	if old == nil {
 		return memcache.ErrCacheMiss
@@ -270,7 +320,7 @@ func (s *Store) CompareAndSwap(item *memcache.Item) error {
 	if old.cas != item.CasID {
 		return memcache.ErrCASConflict
 	}
-	s.put(sh, old, item, now)
+	s.putItem(sh, old, item, now)
 	return nil
 }
 
@@ -282,7 +332,7 @@ func (s *Store) Delete(key string) error {
 	}
 	sh := s.lock(key)
 	defer s.unlock(sh)
-	e := s.live(sh, key, s.now())
+	e := s.live(sh, key, s.now(sh))
 	if e == nil {
 		return memcache.ErrCacheMiss
 	}
@@ -315,7 +365,7 @@ func (s *Store) Stats() Stats {
 func (s *Store) load(key string) *memcache.Item {
 	sh := s.lock(key)
 	defer sh.mu.Unlock()
-	if e := s.live(sh, key, s.now()); e != nil {
+	if e := s.live(sh, key, s.now(sh)); e != nil {
 		return e.item()
 	}
 	return nil
@@ -324,10 +374,12 @@ func (s *Store) load(key string) *memcache.Item {
 // lock returns the shard of key, locked.
 func (s *Store) lock(key string) *shard {
 	s.start.Do(s.divide)
-	sh := &s.shards[0]
-	if len(s.shards) > 1 {
-		sh = &s.shards[maphash.String(s.seed, key)%shards]
-	}
+	return s.lockShard(maphash.String(s.seed, key))
+}
+
+// lockShard returns the shard of the keys with that hash, locked.
+func (s *Store) lockShard(hash uint64) *shard {
+	sh := &s.shards[hash>>60&uint64(len(s.shards)-1)] // of one, or of 16
 	sh.mu.Lock()
 	return sh
 }
@@ -335,23 +387,25 @@ func (s *Store) lock(key string) *shard {
 // divide makes the shards.
 func (s *Store) divide() {
 	s.began = time.Now()
+	s.seed = maphash.MakeSeed()
 	n := 1
 	if s.maxItems() >= shardedItems && s.maxBytes() >= shardedBytes {
 		n = shards
-		s.seed = maphash.MakeSeed()
 	}
 	s.shards = make([]shard, n)
 	for i := range s.shards {
 		sh := &s.shards[i]
-		sh.items = make(map[string]*node)
+		sh.items.seed = s.seed
 		sh.uses.init()
 		sh.bans.init()
+		sh.last = s.momentOf(s.began)
+		sh.lastCAS = uint64(i) // no two shards give the same token
 	}
 }
 
 // remove removes e. The caller holds the lock of its shard, sh.
 func (s *Store) remove(sh *shard, e *node) {
-	delete(sh.items, e.key)
+	sh.items.remove(e)
 	sh.order(e).remove(e)
 	sh.ends.remove(e)
 	s.account(-1, -e.size())
@@ -384,7 +438,7 @@ func (s *Store) evict(sh *shard, stays *node) {
 // next returns the item that is to be evicted next: a ban only if they are more than
 // half, or there is nothing else. It is not stays, which is the item used last, or nil.
 func (sh *shard) next(stays *node) *node {
-	if 2*sh.bans.n <= len(sh.items) {
+	if 2*sh.bans.n <= sh.items.n {
 		if e := sh.uses.oldest(); e != stays {
 			return e
 		}
@@ -394,15 +448,23 @@ func (sh *shard) next(stays *node) *node {
 
 // account adds to the numbers of items and bytes.
 func (s *Store) account(items, bytes int) {
-	s.items.Add(int64(items))
-	s.bytes.Add(int64(bytes))
+	if items != 0 {
+		s.items.Add(int64(items))
+	}
+	if bytes != 0 {
+		s.bytes.Add(int64(bytes))
+	}
 }
 
 // live returns the item at key and makes it the most recently used. If there is none,
-// it returns nil. It removes an expired one. The caller holds the shard's lock. It has
-// read now while holding it, so that time never goes back from one holder to the next.
+// it returns nil. It removes an expired one. The caller holds the shard's lock, and now is
+// of [Store.now] or [Store.lately].
 func (s *Store) live(sh *shard, key string, now moment) *node {
-	e := sh.items[key]
+	return s.used(sh, find(&sh.items, maphash.String(s.seed, key), key), now)
+}
+
+// used is live for e, which is at the key, or nil.
+func (s *Store) used(sh *shard, e *node, now moment) *node {
 	if e == nil {
 		return nil
 	}
@@ -414,34 +476,44 @@ func (s *Store) live(sh *shard, key string, now moment) *node {
 	return e
 }
 
-// put stores a copy of item under a fresh CAS token, in place of old, the unexpired
-// item at its key, nil if there is none. check has allowed it. The caller holds
-// the shard's lock.
-func (s *Store) put(sh *shard, old *node, item *memcache.Item, now moment) {
-	ends := deadlineOf(item.Expiration, now)
+// putItem is put of a copy of item. check has allowed it.
+func (s *Store) putItem(sh *shard, old *node, item *memcache.Item, now moment) {
+	key := item.Key
+	if old == nil {
+		// A key cut from a larger string would keep all of that in memory.
+		key = strings.Clone(key)
+	}
+	s.put(sh, old, key, item.Value, item.Flags, deadlineOf(item.Expiration, now), now)
+}
+
+// put stores a copy of value at key under a fresh CAS token, in place of old, the unexpired
+// item there, nil if there is none. It keeps key if old is nil. It reports whether there is
+// an item now, which has not expired at once. The caller holds the shard's lock.
+func (s *Store) put(sh *shard, old *node, key string, value []byte, flags uint32, ends deadline, now moment) bool {
 	e := old
 	if ends.passed(now) {
 		if e != nil {
 			s.remove(sh, e)
 		}
-		return
+		return false
 	}
 	if e != nil {
-		sh.setFlags(e, item.Flags)
-		more := len(item.Value) - len(e.value)
+		sh.setFlags(e, flags)
+		more := len(value) - len(e.value)
 		s.makeSpace(sh, now, e, more)
 		s.account(0, more)
 	} else {
-		s.makeSpace(sh, now, nil, size(item))
-		s.account(1, size(item))
-		// A key cut from a larger string would keep all of that in memory.
-		e = &node{key: strings.Clone(item.Key), flags: item.Flags}
-		sh.items[e.key] = e
+		s.makeSpace(sh, now, nil, len(key)+len(value))
+		s.account(1, len(key)+len(value))
+		e = &node{key: key, flags: flags}
+		sh.items.add(e, maphash.String(s.seed, key))
 		sh.order(e).add(e)
 	}
-	e.set(item.Value)
-	e.cas, e.deadline = s.lastCAS.Add(1), ends
+	e.set(value)
+	sh.lastCAS += uint64(len(s.shards))
+	e.cas, e.deadline = sh.lastCAS, ends
 	sh.ends.update(e, now)
+	return true
 }
 
 // makeSpace removes items of sh until there is space for that many further bytes, and for
@@ -455,10 +527,10 @@ func (s *Store) makeSpace(sh *shard, now moment, grows *node, bytes int) {
 	if grows != nil {
 		more, least = 0, 1
 	}
-	for spare := 2; len(sh.items) > least; {
+	for spare := 2; sh.items.n > least; {
 		over, moves := s.full(more, bytes), spare
 		if over {
-			moves = len(sh.items) // as many as it takes
+			moves = sh.items.n // as many as it takes
 		}
 		switch gone := sh.ends.expired(now, moves); {
 		case gone != nil && (over || spare > 0):
@@ -488,14 +560,14 @@ func (s *Store) unlock(sh *shard) {
 		return
 	}
 	s.makeSpaceBeside(sh, func(other *shard) bool {
-		gone := other.ends.expired(s.now(), len(other.items))
+		gone := other.ends.expired(s.now(other), other.items.n)
 		if gone != nil {
 			s.remove(other, gone)
 		}
 		return gone != nil
 	})
 	s.makeSpaceBeside(sh, func(other *shard) bool {
-		if len(other.items) == 0 {
+		if other.items.n == 0 {
 			return false
 		}
 		s.evict(other, nil)
@@ -524,17 +596,16 @@ func (s *Store) check(item *memcache.Item) error {
 	if !legalKey(item.Key) {
 		return memcache.ErrMalformedKey
 	}
-	return s.checkSize(item)
+	return s.checkSize(size(item), item.Flags)
 }
 
-// checkSize returns an error if item is too large.
-func (s *Store) checkSize(item *memcache.Item) error {
-	n := size(item)
+// checkSize returns an error if an item of n bytes is too large.
+func (s *Store) checkSize(n int, flags uint32) error {
 	if limit := s.maxBytes(); n > limit {
 		return fmt.Errorf("memstore: item too large: key and value of %d bytes, MaxBytes is %d", n, limit)
 	}
 	n += itemHeader
-	if item.Flags != 0 {
+	if flags != 0 {
 		n += flagsInItem
 	}
 	if n > maxItemSize {

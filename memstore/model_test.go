@@ -347,14 +347,51 @@ func TestStoreDoesWhatTheModelDoes(t *testing.T) {
 			}
 			s := &memstore.Store{MaxItems: m.maxItems, MaxBytes: m.maxBytes}
 			w := newTwins(s, m, "a", "b", "c", "d", "e", "ff", "b d")
-			actions := w.actions(func(t *rapid.T) memcache.Item {
+			draw := func(t *rapid.T) memcache.Item {
 				now := int32(time.Now().Unix())
 				return memcache.Item{
 					Value:      rapid.SliceOfN(rapid.Byte(), 0, 12).Draw(t, "value"),
 					Flags:      rapid.SampledFrom([]uint32{0, 1, exchange.BanFlag, math.MaxUint32}).Draw(t, "flags"),
 					Expiration: rapid.SampledFrom([]int32{0, -1, 1, 2, 3, month, month + 1, now, now + 1, now + 2}).Draw(t, "expiration"),
 				}
-			})
+			}
+			actions := w.actions(draw)
+			actions["InlineKey"] = func(t *rapid.T) {
+				it := memcache.Item{Key: w.key(t)}
+				store := rapid.Bool().Draw(t, "store")
+				v := &visitor{visit: func(_ time.Time, found []byte) *memcache.Item {
+					if was, err := m.Get(it.Key); err == nil {
+						require.Equal(t, was.Value, append([]byte{}, found...))
+						it.CasID = was.CasID
+					} else {
+						require.Empty(t, found)
+					}
+					if !store {
+						return nil
+					}
+					drawn := draw(t)
+					it.Value, it.Flags, it.Expiration = drawn.Value, drawn.Flags, drawn.Expiration
+					return &it
+				}}
+				key := []byte(it.Key)
+				kept, err := s.InlineKey(key, time.Now(), v)
+				clear(key)
+				var want error
+				switch {
+				case !store:
+				case it.CasID != 0:
+					want = m.CompareAndSwap(&it)
+				default:
+					want = m.Add(&it)
+				}
+				require.Equal(t, kind(want), kind(err))
+				if now, missing := m.Get(it.Key); err != nil || missing != nil {
+					require.Zero(t, kept)
+				} else {
+					require.Equal(t, now.Key, kept)
+				}
+				_, _ = s.Get(it.Key) // as the model was asked
+			}
 			actions["time passes"] = func(t *rapid.T) {
 				time.Sleep(rapid.SampledFrom([]time.Duration{1, 300 * time.Millisecond, time.Second - 1, time.Second}).Draw(t, "sleep"))
 			}

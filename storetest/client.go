@@ -32,7 +32,7 @@ func (s *suite) client() {
 	require.NoError(s, err)
 	require.Equal(s, key, first.Key)
 	require.Equal(s, "one", string(first.Value))
-	require.EqualValues(s, 1<<31|5, first.Flags, "Flags are stored: they tell one write from another")
+	require.Equal(s, uint32(1<<31|5), first.Flags, "Flags are stored: they tell one write from another")
 	require.NotZero(s, first.CasID, "an item that was read has a token")
 
 	s.swap(key, first)

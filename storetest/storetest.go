@@ -6,7 +6,7 @@
 //	}
 //
 // A store is a throttler.Client: five methods that read, add, compare and swap, and
-// delete a record. docs/stores.md shows one of 60 lines.
+// delete a record. docs/stores.md says what each must do.
 //
 // Only tests may import this package.
 package storetest

@@ -1,0 +1,77 @@
+package memstore
+
+import (
+	"hash/maphash"
+	"math/bits"
+)
+
+// An index finds the items of a shard by their keys. It is a hash table with chains through
+// the items themselves, about as many as there are items, so that it takes 8 bytes an item. It
+// grows by a chain at a time (linear hashing): no caller waits while all items are moved.
+type index struct {
+	seed   maphash.Seed
+	chains []*node
+	n      int // items
+}
+
+// find returns the item at a key with that hash, or nil.
+func find[K string | []byte](x *index, hash uint64, key K) *node {
+	if x.n == 0 {
+		return nil
+	}
+	e := *x.chain(hash)
+	for e != nil && e.key != string(key) {
+		e = e.next
+	}
+	return e
+}
+
+// chain returns where the chain for a hash begins: that of its low bits, as many as are needed
+// to number the chains, or one less where there is no such chain yet.
+func (x *index) chain(hash uint64) **node {
+	last := uint64(len(x.chains) - 1)
+	width := bits.Len64(last)
+	i := hash & (1<<width - 1)
+	if i > last {
+		i &= 1<<(width-1) - 1
+	}
+	return &x.chains[i]
+}
+
+// add adds e, whose key has that hash and is not there.
+func (x *index) add(e *node, hash uint64) {
+	if x.n++; x.n > len(x.chains) {
+		x.split()
+	}
+	chain := x.chain(hash)
+	e.next, *chain = *chain, e
+}
+
+// split adds a chain, and moves to it what belongs there.
+func (x *index) split() {
+	n := uint64(len(x.chains))
+	x.chains = append(x.chains, nil)
+	if n == 0 {
+		return
+	}
+	added, at := &x.chains[n], &x.chains[n&^(1<<(bits.Len64(n)-1))]
+	for *at != nil {
+		e := *at
+		if x.chain(maphash.String(x.seed, e.key)) != added {
+			at = &e.next
+			continue
+		}
+		*at = e.next
+		e.next, *added = *added, e
+	}
+}
+
+// remove removes e, which is there.
+func (x *index) remove(e *node) {
+	at := x.chain(maphash.String(x.seed, e.key))
+	for *at != e {
+		at = &(*at).next
+	}
+	*at, e.next = e.next, nil
+	x.n--
+}
