@@ -2,7 +2,6 @@ package throttler
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -93,12 +92,7 @@ func (t *Throttler) newCall(rule *Rule) *call {
 	conditions := rule.conditions()
 	c.entries = c.undecided(len(conditions))
 	for i, e := range c.entries {
-		condition := &conditions[i]
-		e.name, e.lockout = condition.Name, rule.lockout(condition)
-		if condition.setLimit(&e.limit); e.limit.Algorithm == record.Leases {
-			e.limit.ID = rand.Uint64()
-		}
-		e.Key = record.Key(rule.Identifier, e.name, condition.Value)
+		e.set(rule, &conditions[i])
 	}
 	if t.Conflict != nil {
 		t.tellConflicts(c)
@@ -147,13 +141,25 @@ func (c *call) askInRounds(ctx context.Context) {
 		c.askBoth(ctx, opLook)
 		return
 	}
-	if c.rule.CountAuthorizedOnly && len(c.entries) > 1 {
-		c.askBoth(ctx, opAssess)
-		if c.refused() {
-			return
-		}
-		c.reopen()
+	if !c.rule.CountAuthorizedOnly || len(c.entries) == 1 || c.assess(ctx) {
+		c.count(ctx)
 	}
+}
+
+// assess assesses the conditions that are undecided, and reports whether the call is to be
+// counted. Those that are to count it are undecided then.
+func (c *call) assess(ctx context.Context) bool {
+	c.askBoth(ctx, opAssess)
+	if c.refused() {
+		return false
+	}
+	c.reopen()
+	return true
+}
+
+// count counts the conditions that are undecided, and gives back what the call has counted
+// if it turns out to be refused.
+func (c *call) count(ctx context.Context) {
 	c.askBoth(ctx, opCount)
 	if len(c.entries) > 1 && c.refused() {
 		c.withdraw(ctx)
@@ -281,7 +287,7 @@ func (c *call) conclude(d *Decision) {
 	if c.dry && c.rule.CountAuthorizedOnly && c.rule.blocks(outcomes) {
 		again = c.results(outcomes, false)
 	}
-	c.rule.combine(d, outcomes, again)
+	c.rule.combine(d, outcomes, again, c.retained.messages)
 	if !c.dry {
 		d.receipt = c.writeReceipt()
 	}

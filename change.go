@@ -1,6 +1,7 @@
 package throttler
 
 import (
+	"math/rand/v2"
 	"time"
 
 	"github.com/adaptivethrottler/throttler/internal/record"
@@ -63,11 +64,24 @@ const (
 	recalled                  // from memory
 )
 
+// set makes e, which is zero, the entry of a condition of rule.
+func (e *entry) set(rule *Rule, of *Condition) {
+	e.name, e.lockout = of.Name, rule.lockout(of)
+	if of.setLimit(&e.limit); e.limit.Algorithm == record.Leases {
+		e.limit.ID = rand.Uint64()
+	}
+	e.Key = record.Key(rule.Identifier, of.Name, of.Value)
+}
+
+// mostPatience is how many races an entry may lose, if its Max is no less, beyond those that
+// no sound backend loses.
+const mostPatience = 100_000
+
 // begin makes e, which is new, the entry of op on the record of key.
 func (e *entry) begin(b *backend, op op, key string) {
 	e.backend, e.op = b, op
 	e.Key, e.Change = key, e
-	e.Patience = min(e.limit.Max, MaxHits)
+	e.Patience = min(e.limit.Max, mostPatience)
 	e.Cached, e.Precedes = op <= opAssess && e.limit.Algorithm != record.Leases, op == opAssess
 }
 
@@ -131,16 +145,20 @@ func (e *entry) Stands() bool { return e.op <= opLook && e.Outcome.Blocked }
 
 // Doubt notes that what e finds may be its own hit. What takes hits back is not tried
 // again: it might take back another call's. Nor is a settlement, which might count twice. A
-// lease is known by its ID.
-func (e *entry) Doubt() (again bool) {
+// lease is known by its ID: whatever became of the earlier write, it is there once.
+func (e *entry) Doubt() (again, twice bool) {
 	e.unsure = true
 	switch e.op {
+	case opCount:
+		return true, e.limit.Algorithm != record.Leases
 	case opSettle:
-		return e.settlement.Repeatable()
+		again = e.settlement.Repeatable()
+		return again, !again
 	case opWithdraw, opRefundNewest:
-		return e.Hit.Kind == record.Leases
+		again = e.Hit.Kind == record.Leases
+		return again, !again
 	}
-	return true
+	return true, true
 }
 
 // standIn returns a new entry to be decided by the fallback in e's place. e itself
@@ -165,6 +183,7 @@ func (e *entry) result(counted bool, o *Outcome) (again time.Duration) {
 	if e.op == opLook && !counted {
 		told, again = &e.uncounted.outcome, e.uncounted.again
 	}
+	*o = Outcome{}
 	o.set(e.name, e.limit.Max, told)
 	o.LostRaces = e.LostRaces
 	if e.cause != nil || e.Note != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
-// Status says whether a call may happen.
+// Status says whether a call may happen: test [Decision.Status] after each one.
 type Status int
 
 const (
@@ -29,7 +29,8 @@ func (s Status) String() string {
 	return fmt.Sprintf("Status(%d)", int(s))
 }
 
-// A Decision is the answer to one call. The zero Decision is Blocked.
+// A Decision is the answer to one call: test its Status, and keep it to take hits back,
+// settle or hold them. The zero Decision is Blocked.
 type Decision struct {
 	// Status is the answer.
 	Status Status
@@ -58,11 +59,11 @@ type Decision struct {
 	took    time.Duration // see Took
 }
 
-// Took returns the duration of the call that made d, which includes the waiting of
-// [Throttler.Wait]. It is 0 unless [Throttler.Observe] is set.
+// Took returns the duration of the call that made d, for metrics in [Throttler.Observe].
+// It includes the waiting of [Throttler.Wait]. It is 0 unless [Throttler.Observe] is set.
 func (d Decision) Took() time.Duration { return d.took }
 
-// An Outcome is the answer of one condition.
+// An Outcome is the answer of one condition, to show what is left or which limit blocked.
 type Outcome struct {
 	// Name is the condition's.
 	Name string
@@ -107,18 +108,19 @@ type Outcome struct {
 	Err error
 }
 
-// set sets o to what was told of the condition of that name, which allows limit hits.
+// set sets o to what was told of the condition of that name, which allows limit hits. What
+// failed, and the lost races, it leaves alone.
 func (o *Outcome) set(name string, limit int, told *record.Outcome) {
-	*o = Outcome{
-		Name: name, Limit: limit, Blocked: told.Blocked, Banned: told.Banned, NewBan: told.NewBan,
-		Cost: told.Cost, Remaining: told.Remaining, RetryAfter: told.RetryAfter, ResetAfter: told.ResetAfter,
-	}
+	o.Name, o.Limit = name, limit
+	o.Blocked, o.Banned, o.NewBan = told.Blocked, told.Banned, told.NewBan
+	o.Cost, o.Remaining = told.Cost, told.Remaining
+	o.RetryAfter, o.ResetAfter = told.RetryAfter, told.ResetAfter
 }
 
 // combine sets d, which is zero, to what the outcomes of r's conditions come to. again is
 // the time until each has room for the same call; nil means its RetryAfter, as without a
-// Cost.
-func (r *Rule) combine(d *Decision, outcomes []Outcome, again []time.Duration) {
+// Cost. The messages of d are written to messages, if that has room for all.
+func (r *Rule) combine(d *Decision, outcomes []Outcome, again []time.Duration, messages []string) {
 	d.Status, d.Outcomes = Authorized, outcomes
 	for i := range outcomes {
 		if err := outcomes[i].Err; err != nil && !slices.ContainsFunc(outcomes[:i], func(o Outcome) bool { return same(o.Err, err) }) {
@@ -132,7 +134,7 @@ func (r *Rule) combine(d *Decision, outcomes []Outcome, again []time.Duration) {
 	d.Status = Blocked
 	d.RetryAfter = r.retryAfter(outcomes, again)
 	conditions := r.conditions()
-	d.Messages = make([]string, 0, len(outcomes))
+	d.Messages = slices.Grow(messages[:0], len(outcomes))
 	for i := range outcomes {
 		if outcomes[i].Blocked {
 			d.Messages = append(d.Messages, conditions[i].message())
@@ -143,9 +145,14 @@ func (r *Rule) combine(d *Decision, outcomes []Outcome, again []time.Duration) {
 // blocks reports whether the outcomes block the call: any of Either, every
 // one of All.
 func (r *Rule) blocks(outcomes []Outcome) bool {
+	return blocks(r, outcomes, func(o *Outcome) bool { return o.Blocked })
+}
+
+// blocks is [Rule.blocks] of conditions in another form.
+func blocks[T any](r *Rule, conditions []T, blocked func(*T) bool) bool {
 	any := len(r.Either) > 0
-	for i := range outcomes {
-		if outcomes[i].Blocked == any {
+	for i := range conditions {
+		if blocked(&conditions[i]) == any {
 			return any
 		}
 	}

@@ -39,10 +39,7 @@ type noted struct {
 	key, name, message string
 	max                int
 	ttl                time.Duration
-	cost               uint32
-	shadow             bool // of the rule
-	expiry             record.Instant
-	share              *record.Share // of a bucket; nil for a window
+	hit                record.Brief
 }
 
 // A reservation is what a Decision has cost in one record, by one condition.
@@ -64,14 +61,13 @@ type reservation struct {
 func (n *noted) reservation() *reservation {
 	r := &reservation{
 		backend: n.backend, key: n.key, name: n.name, message: n.message,
-		limit: record.Limit{Max: n.max, TTL: n.ttl}, total: int(n.cost),
+		limit: record.Limit{Max: n.max, TTL: n.ttl},
 	}
-	h := record.Hit{Cost: r.total, Expiry: n.expiry}
-	if n.share != nil {
-		r.limit.Algorithm, h.Share = record.Bucket, *n.share
+	if n.hit.Bucket {
+		r.limit.Algorithm = record.Bucket
 	}
-	if h.Cost > 0 {
-		r.first[0] = h
+	if h := n.hit.Hit(&r.limit); h.Cost > 0 {
+		r.total, r.first[0] = h.Cost, h
 		r.hits = r.first[:]
 	}
 	return r
@@ -79,7 +75,7 @@ func (n *noted) reservation() *reservation {
 
 // contents returns those of a receipt of n alone.
 func (n *noted) contents() *contents {
-	return &contents{all: []*reservation{n.reservation()}, shadow: n.shadow}
+	return &contents{all: []*reservation{n.reservation()}, shadow: n.hit.Shadow}
 }
 
 // A severalNoted is what a call of several conditions has made.
@@ -89,7 +85,7 @@ type severalNoted struct {
 }
 
 func (s *severalNoted) contents() *contents {
-	in := &contents{all: make([]*reservation, len(s.list)), shadow: s.list[0].shadow}
+	in := &contents{all: make([]*reservation, len(s.list)), shadow: s.list[0].hit.Shadow}
 	for i := range s.list {
 		in.all[i] = s.list[i].reservation()
 	}
@@ -196,37 +192,27 @@ func (r *receipt) renewed(id uint64, end record.Instant) {
 type retained struct {
 	receipt  *receipt
 	outcomes []Outcome
-	noted    []noted        // for the receipt
-	shares   []record.Share // for the receipt, of buckets
+	messages []string  // memory for those of the Decision, or nil
+	noted    []noted   // for the receipt, if the call has counted
+	uncosted *uncosted // for the receipt, if the call has counted nothing
 }
 
-// share returns a share for a bucket to be noted.
-func (c *call) share() (s *record.Share) {
-	if len(c.retained.shares) == 0 {
-		c.retained.shares = make([]record.Share, len(c.entries))
-	}
-	s, c.retained.shares = &c.retained.shares[0], c.retained.shares[1:]
-	return s
-}
-
-// retain returns what the caller keeps of c, which is decided. If c has few conditions, it
-// is in one piece of memory.
+// retain returns what the caller keeps of c, which is decided.
 func (c *call) retain() retained {
 	n := len(c.entries)
 	switch {
 	case c.dry:
 		return retained{outcomes: make([]Outcome, n)}
 	case c.countedNothing():
-		return c.retainUncosted(n)
-	case n == 1 && c.one.limit.Algorithm == record.Bucket:
-		a := new(struct {
-			receipt
-			outcomes [1]Outcome
-			noted    [1]noted
-			share    [1]record.Share
-		})
-		a.note = &a.noted[0]
-		return retained{receipt: &a.receipt, outcomes: a.outcomes[:], noted: a.noted[:], shares: a.share[:]}
+		return retainUncosted(n)
+	}
+	return retainCounted(n)
+}
+
+// retainCounted returns what the caller keeps of a call of n conditions that has counted, in
+// one piece of memory if they are few.
+func retainCounted(n int) retained {
+	switch {
 	case n == 1:
 		a := new(struct {
 			receipt
@@ -268,8 +254,11 @@ func (s *severalNoted) retained(outcomes []Outcome, noted []noted) retained {
 // writeReceipt writes down what c has counted, and what it may have.
 func (c *call) writeReceipt() *receipt {
 	r := c.retained.receipt
-	if u, ok := r.note.(*uncosted); ok {
-		c.noteRule(u)
+	if u := c.retained.uncosted; u != nil {
+		u.set(c.t, &c.rule)
+		for _, e := range c.entries {
+			u.take(e.Key)
+		}
 		return r
 	}
 	if slices.ContainsFunc(c.entries, func(e *entry) bool { return !c.notable(e) }) || len(c.replaced) > 0 {
@@ -277,15 +266,17 @@ func (c *call) writeReceipt() *receipt {
 		r.in.Store(c.reserve())
 		return r
 	}
-	for i := range c.retained.noted {
-		c.noteCounted(&c.retained.noted[i], i)
+	conditions := c.rule.conditions()
+	for i, e := range c.entries {
+		h := e.counted()
+		c.retained.note(i, c.home(e), e.Key, &conditions[i], &h, c.rule.Shadow)
 	}
 	return r
 }
 
 // notable reports whether a noted can hold what e has counted.
 func (c *call) notable(e *entry) bool {
-	return e.limit.Algorithm <= record.Bucket && !c.pending(e) && e.counted().Cost <= math.MaxUint32
+	return e.limit.Algorithm <= record.Bucket && !c.pending(e) && uint64(e.counted().Cost) <= math.MaxUint32
 }
 
 // pending reports whether e was left, may count yet, and is not given back then.
@@ -309,18 +300,14 @@ func (c *call) home(e *entry) *backend {
 	return c.t.backend()
 }
 
-// noteCounted notes what condition i has counted.
-func (c *call) noteCounted(n *noted, i int) {
-	e, of := c.entries[i], &c.rule.conditions()[i]
-	h := e.counted()
-	*n = noted{
-		backend: c.home(e), key: e.Key, name: e.name, message: of.message(),
-		max: e.limit.Max, ttl: e.limit.TTL, cost: uint32(h.Cost), shadow: c.rule.Shadow, expiry: h.Expiry,
-	}
-	if e.limit.Algorithm == record.Bucket {
-		n.share = c.share()
-		*n.share = h.Share
-	}
+// note notes what condition i, which is of, has counted in the record of key, for a receipt
+// that is settled at home.
+func (k *retained) note(i int, home *backend, key string, of *Condition, h *record.Hit, shadow bool) {
+	n := &k.noted[i] // is zero, and set without a copy
+	n.backend, n.key, n.name, n.message = home, key, of.Name, of.message()
+	n.max, n.ttl = of.Max, of.TTL
+	n.hit = h.Brief()
+	n.hit.Bucket, n.hit.Shadow = of.Algorithm == LeakyBucket, shadow
 }
 
 // reserve returns the contents of the receipt of c.

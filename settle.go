@@ -9,10 +9,10 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
-// Settle sets what conditions of d have cost, by their names: that many hits in total,
-// instead of those that the call has counted. Hits below that are given back, the newest
-// first. Hits above it count from now on, even beyond Max: then the condition takes no other
-// hit until enough of them have expired.
+// Settle sets what conditions of d have cost, by their names, when that is known only
+// afterwards: that many hits in total, instead of those that the call has counted. Hits
+// below that are given back, the newest first. Hits above it count from now on, even beyond
+// Max: then the condition takes no other hit until enough of them have expired.
 //
 // It may be called again, with a larger or a smaller total, from any goroutine. The same
 // total twice changes nothing. d and the returned Decision share one reservation, so either
@@ -24,12 +24,16 @@ import (
 // WouldBlock says so. Settle sets no ban and lifts none. Beside a ban it counts nothing.
 //
 // The error matches [ErrInvalidRule] if d has no condition of that name, or if a total is
-// negative. A Decision that counted nothing refers to the conditions of its Rule: if they
-// have other names or values by then, the error matches ErrInvalidRule too. It also matches [ErrInvalidReceipt] if the receipt of d was written by an
+// negative. It also matches [ErrInvalidReceipt] if the receipt of d was written by an
 // earlier release, which has no names. A failure of the backend is not an error: see
 // [Decision.Err]. If Err says that it is unknown whether the hits were counted, the total
 // stands, since another try might count them twice. After any other failure, call Settle
 // again.
+//
+// A Decision that counted nothing refers to the conditions of its Rule until its first
+// Settle. If the caller has changed their Max, TTL, Algorithm or Period by then, Settle
+// counts by these. If the caller has changed a name or a value, or made them invalid, the
+// error matches ErrInvalidRule.
 //
 // A [SlidingWindow] holds at most [MaxHits] hits, and a larger total counts as that. See
 // docs/metered.md for an example, and for what a [LeakyBucket] does not give back.
@@ -77,8 +81,10 @@ func (r *receipt) settles(totals map[string]int) error {
 	slices.Sort(names)
 	var known []string
 	if r != nil && len(names) > 0 {
-		if u := r.uncosted(); u != nil && u.changed() {
-			return fmt.Errorf("%w: the conditions of a Rule whose Decision counted nothing were changed before Settle", ErrInvalidRule)
+		if u := r.uncosted(); u != nil {
+			if err := u.usable(); err != nil {
+				return err
+			}
 		}
 		for _, of := range r.open().all {
 			if of.limit.Max == 0 {

@@ -1,6 +1,6 @@
-// Package throttler enforces rate limits, with its records in memcached: it protects
-// logins, throttles robots and rations any resource, exactly, across any number of
-// processes and machines.
+// Package throttler enforces rate limits, with its records in memcached, Redis or process
+// memory: it protects logins, throttles robots and rations any resource, exactly, across
+// any number of processes and machines.
 //
 // For a login form use package login, for HTTP requests package httpthrottle.
 //
@@ -33,17 +33,28 @@
 // under the rule's Identifier, the condition's Name and its Value. Programs that
 // use the same names on the same servers count together.
 //
-// # Methods
+// # By task
 //
-//   - [Throttler.Authorize] counts and answers.
-//   - [Throttler.Peek] answers and changes nothing.
-//   - [Throttler.Wait] waits until the call is authorized.
-//   - [Throttler.Cancel] takes back what a decision has counted, so that only
-//     failures count.
-//   - [Throttler.Settle] sets what a decision has cost, when that is known.
-//   - [Throttler.Refund] takes back the newest hits, whoever counted them.
-//   - [Throttler.Ban] bans values by hand.
-//   - [Throttler.Reset] forgets hits and lifts bans.
+//   - Limit a function: [New], [Throttler.Authorize], [Rule], [Condition].
+//   - Choose how to count: [SlidingWindow], [LeakyBucket], [Calendar], [InFlight].
+//   - Combine limits: [Rule.Either], [Rule.All], [Rule.CountAuthorizedOnly].
+//   - Ban: [Rule.Lockout], [Rule.LockoutGrowth]; by hand [Throttler.Ban], [Throttler.Reset].
+//   - Wait for a turn: [Throttler.Wait].
+//   - Give hits back: [Throttler.Cancel], [Throttler.CancelOnly], [Throttler.Refund]; from
+//     another process [Decision.Receipt] and [Throttler.Redeem].
+//   - Count bytes or items: [Condition.Cost], [Condition.Least].
+//   - Settle a cost that is known only afterwards, as of tokens: [Throttler.Settle].
+//   - Limit what is in flight: [InFlight], [Throttler.Hold], [Lease], [Throttler.Renew].
+//   - Count by the calendar: [Calendar], [Period], [Unit].
+//   - Show what is left: [Throttler.Peek], [Outcome].
+//   - Try a limit out: [Rule.Shadow], [Simulation].
+//   - Look at records: [RecordKey], [Inspect], [Record].
+//   - Observe: [Throttler.Observe], [Throttler.Conflict], [Throttler.Stats]; packages tally
+//     and otelthrottle.
+//   - Choose a store: packages memstore, pool and redisstore; for your own [Client] and
+//     [Exchanger].
+//   - Survive an outage: [Throttler.Fallback], [Decision.Err], [ErrUnavailable],
+//     [ErrOverloaded].
 //
 // # What it promises
 //
@@ -54,17 +65,18 @@
 //
 // Precise: hits and bans end at their own time, though memcached keeps whole
 // seconds. The resolution is a nanosecond, and a tenth of a millisecond in windows
-// of more than 32 hits.
+// of more than 32 hits. While a window holds more than 500, each of them may count for
+// TTL/1024 longer.
 //
 // Safe: a Value is any bytes of any length. Two different values never share a
 // record, and none becomes an illegal key or a command.
 //
-// Fast: over package pool a decision takes one round trip, however many conditions
-// it has. It takes a second one if another process has changed a record since this
-// one saw it, and a third one if that has hardly ever happened before; and a second one to
-// count a call of several conditions with [Rule.CountAuthorizedOnly]. Over another client a decision takes two round trips,
-// and one if it writes nothing. Callers of one process for one value share round
-// trips. A condition in [Throttler.BlockCache] takes none.
+// Fast: over package pool a decision takes one round trip, however many conditions it has.
+// It takes a second one if another process has changed a record since this one saw it, and
+// a third one if that has hardly ever happened before; and a second one to count a call of
+// several conditions with [Rule.CountAuthorizedOnly]. Over a Client that is no [Exchanger],
+// it takes two round trips, and one if it writes nothing. Callers of one process for one
+// value share round trips. A condition in [Throttler.BlockCache] takes none.
 //
 // docs/exactness.md has the arguments, and the tests that guard each promise.
 //
@@ -81,10 +93,10 @@
 //
 // # Clocks
 //
-// Windows use the callers' clocks: set them by NTP. If two clocks differ by d, a
-// window may appear up to d shorter or longer. Hits from a clock that is hours
-// ahead count for TTL at most, and its bans for their own length. A debt by Settle
-// stands. A clock that is behind ends hits and bans early for the values that it is asked about.
+// Windows use the callers' clocks: set them by NTP. If two clocks differ by d, a window may
+// appear up to d shorter or longer. Hits from a clock that is hours ahead count for TTL at
+// most, and its bans for their own length. A debt by Settle stands. A clock that is behind
+// ends hits and bans early for the values that it is asked about.
 //
 // # Stored records
 //
@@ -110,7 +122,7 @@ import (
 )
 
 // A Throttler authorizes or blocks calls by rules, with its records in the Client
-// that it was made with. All throttlers that use the same servers count together.
+// that it was made with: see [New]. All throttlers that use the same servers count together.
 //
 // The exported fields are options. Set them before the first use, and do not copy a
 // Throttler after it. All methods are safe for concurrent use. No goroutine outlives
@@ -128,8 +140,8 @@ type Throttler struct {
 	// BlockCache is the number of blocking records to keep in process memory:
 	// bans, and full windows and buckets. A condition that such a record blocks
 	// takes no round trip. The other conditions of the rule count as usual. A
-	// record is used until it may open, and for at most BlockCacheTTL. The least
-	// recently used go first. Records of more than 64 KiB are not kept.
+	// record is used until it may open, and for at most BlockCacheTTL. Those that
+	// were not used lately go first. Records of more than 64 KiB are not kept.
 	// Default: none.
 	BlockCache int
 
@@ -190,7 +202,8 @@ const (
 	DefaultRecordCache = 32_768
 )
 
-// New returns a Throttler that keeps its records in client. It panics if client
+// New returns a Throttler that keeps its records in client: make one for a program. It
+// panics if client
 // is nil, or a nil pointer.
 func New(client Client) *Throttler {
 	v := reflect.ValueOf(client)
@@ -200,7 +213,8 @@ func New(client Client) *Throttler {
 	return &Throttler{client: client}
 }
 
-// Authorize decides whether a call may happen now, and counts it.
+// Authorize decides whether a call may happen now, and counts it: ask it before each
+// limited action.
 //
 // The error matches [ErrInvalidRule]: the rule is wrong. The Decision is then the
 // zero one, which is Blocked. A failure of the backend is not an error: the
@@ -216,14 +230,16 @@ func (t *Throttler) Authorize(ctx context.Context, rule Rule) (d Decision, err e
 		return Decision{}, err
 	}
 	start := t.startObserving()
-	t.newCall(&rule).run(ctx, &d)
+	if !t.decideInPlace(ctx, &rule, &d) {
+		t.newCall(&rule).run(ctx, &d)
+	}
 	t.observe(ctx, &rule, &d, start)
 	return d, nil
 }
 
-// Peek returns the Decision that [Throttler.Authorize] would return now, with what
-// would remain after the call. It counts no hit and sets no ban. Its errors are
-// those of Authorize.
+// Peek returns the Decision that [Throttler.Authorize] would return now, to show what is
+// left. Remaining is what would remain after the call. It counts no hit and sets no ban.
+// Its errors are those of Authorize.
 func (t *Throttler) Peek(ctx context.Context, rule Rule) (d Decision, err error) {
 	if err := rule.validate(); err != nil {
 		return Decision{}, err
@@ -234,7 +250,8 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (d Decision, err error)
 	return d, nil
 }
 
-// Cancel takes back the hits that d has cost, a surplus by [Throttler.Settle] too. A program that authorizes first and
+// Cancel takes back the hits that d has cost, so that successes do not count. It takes back
+// a surplus by [Throttler.Settle] too. A program that authorizes first and
 // cancels on success counts failures only: however many calls run at once, no more
 // than Max are between the two.
 //
@@ -254,8 +271,8 @@ func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
 	return d.receipt.takeBack(ctx, nil)
 }
 
-// CancelOnly takes back the hits that d counted in the conditions of rule. The other
-// hits of d stay, and may be taken back later. The error matches [ErrInvalidRule],
+// CancelOnly takes back the hits that d counted in some of its conditions: those of rule.
+// The other hits of d stay, and may be taken back later. The error matches [ErrInvalidRule],
 // or is one of [Throttler.Cancel].
 func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error {
 	if err := rule.validate(); err != nil || d.receipt == nil {
@@ -264,8 +281,8 @@ func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error
 	return d.receipt.takeBack(ctx, in(rule.keys()))
 }
 
-// Reset forgets the hits and lifts the bans of all conditions of rule, for the
-// values in it, in the fallback too.
+// Reset lets the values of rule in again: it forgets the hits and lifts the bans of all
+// its conditions, in the fallback too.
 //
 // The error matches [ErrInvalidRule], or is the backend's. The records that it does
 // not affect are gone.
@@ -281,7 +298,8 @@ func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 	return err
 }
 
-// Ban bans the values of all conditions of rule for d from now, in the fallback too.
+// Ban keeps values out by hand: it bans those of all conditions of rule for d from now, in
+// the fallback too.
 //
 // The error matches [ErrInvalidRule] if rule is invalid or d is not positive, or is
 // the backend's. The values that it does not affect are banned.
@@ -302,8 +320,8 @@ func (t *Throttler) Ban(ctx context.Context, rule Rule, d time.Duration) error {
 	return err
 }
 
-// Client returns the Client that t was made with. Packages that build on a Throttler
-// use it to keep something beside its records.
+// Client returns the Client that t was made with, for packages that build on a Throttler
+// and keep something beside its records.
 func (t *Throttler) Client() Client { return t.client }
 
 // A lazy value is made at the first call that needs it, when the options are set.
@@ -374,7 +392,7 @@ func (t *Throttler) observe(ctx context.Context, rule *Rule, d *Decision, start 
 	}
 }
 
-// Stats counts what a Throttler did since it was made.
+// Stats counts what a Throttler did since it was made, for metrics.
 type Stats struct {
 	// Exchanges is the number of times that a record was read, written, or
 	// both. Over package pool, if each call has one condition, it is the number
@@ -395,7 +413,7 @@ type Stats struct {
 	CacheHits uint64
 }
 
-// Stats returns the counts so far.
+// Stats returns the counts so far, for metrics.
 func (t *Throttler) Stats() Stats {
 	return Stats{
 		Exchanges:    t.counts.Exchanges.Load(),

@@ -1,6 +1,7 @@
 package throttler
 
 import (
+	"fmt"
 	"hash/maphash"
 
 	"github.com/adaptivethrottler/throttler/internal/record"
@@ -8,8 +9,8 @@ import (
 
 // An uncosted is what a receipt keeps of a call that has counted nothing: where its
 // conditions are. Hardly any such call is ever settled, and attacks consist of them. So it
-// refers to the conditions of the caller's Rule, and only notes what tells whether they have
-// been changed since.
+// refers to the conditions of the caller's Rule, and only notes what tells whether they are
+// about the same records still.
 type uncosted struct {
 	t          *Throttler
 	identifier string
@@ -35,61 +36,75 @@ func (c *call) countedNothing() bool {
 	return len(c.replaced) == 0
 }
 
-// retainUncosted is retain for a call of n conditions that has counted nothing.
-func (c *call) retainUncosted(n int) retained {
+// retainUncosted is [retainCounted] for a call that has counted nothing.
+func retainUncosted(n int) retained {
 	type missed struct {
 		receipt
 		uncosted
 	}
 	var r *missed
 	var outcomes []Outcome
+	var messages []string
 	switch {
 	case n == 1:
 		a := new(struct {
 			missed
 			outcomes [1]Outcome
+			messages [1]string
 		})
-		r, outcomes = &a.missed, a.outcomes[:]
+		r, outcomes, messages = &a.missed, a.outcomes[:], a.messages[:]
 	case n == 2:
 		a := new(struct {
 			missed
 			outcomes [2]Outcome
+			messages [2]string
 		})
-		r, outcomes = &a.missed, a.outcomes[:]
+		r, outcomes, messages = &a.missed, a.outcomes[:], a.messages[:]
 	case n <= 4:
 		a := new(struct {
 			missed
 			outcomes [4]Outcome
+			messages [4]string
 		})
-		r, outcomes = &a.missed, a.outcomes[:n:n]
+		r, outcomes, messages = &a.missed, a.outcomes[:n:n], a.messages[:n:n]
 	case n <= 8:
 		a := new(struct {
 			missed
 			outcomes [8]Outcome
+			messages [8]string
 		})
-		r, outcomes = &a.missed, a.outcomes[:n:n]
+		r, outcomes, messages = &a.missed, a.outcomes[:n:n], a.messages[:n:n]
 	default:
 		r, outcomes = new(missed), make([]Outcome, n)
 	}
 	r.note = &r.uncosted
-	return retained{receipt: &r.receipt, outcomes: outcomes}
+	return retained{receipt: &r.receipt, outcomes: outcomes, messages: messages, uncosted: &r.uncosted}
 }
 
-// noteRule notes the rule of c.
-func (c *call) noteRule(u *uncosted) {
-	*u = uncosted{t: c.t, identifier: c.rule.Identifier, conditions: c.rule.conditions(), shadow: c.rule.Shadow}
-	for _, e := range c.entries {
-		u.keys = sumOf(u.keys, e.Key)
-	}
+// set sets u, which is zero, to the rule of a call, before take takes each key.
+func (u *uncosted) set(t *Throttler, rule *Rule) {
+	u.t, u.identifier, u.conditions, u.shadow = t, rule.Identifier, rule.conditions(), rule.Shadow
 }
 
-// changed reports whether the conditions are not those of the call any more.
-func (u *uncosted) changed() bool {
+// take takes the key of the next condition into the sum.
+func (u *uncosted) take(key string) { u.keys = sumOf(u.keys, key) }
+
+// takeBytes is take for a key as bytes.
+func (u *uncosted) takeBytes(key []byte) { u.keys = u.keys*31 + maphash.Bytes(keySeed, key) }
+
+// usable returns why the conditions, which may have been changed since the call, cannot be
+// settled, or nil. They must be those of the same records, and valid. What they allow may be
+// something else by now, as for the next call.
+func (u *uncosted) usable() error {
 	var sum uint64
 	for i := range u.conditions {
 		sum = sumOf(sum, u.key(i))
 	}
-	return sum != u.keys
+	if sum != u.keys {
+		return fmt.Errorf("%w: the conditions of a Rule whose Decision counted nothing were changed before Settle", ErrInvalidRule)
+	}
+	rule := Rule{Identifier: u.identifier, Either: u.conditions}
+	return rule.validateConditions()
 }
 
 // key returns the key of condition i.
