@@ -11,9 +11,10 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
-// A Client stores records. It has five methods of [memcache.Client] of
-// github.com/bradfitz/gomemcache, with the same meanings and errors. Package
-// memstore has a Client in process memory, package pool one over memcached servers.
+// A Client stores records: pass one to [New], such as a memstore, a pool of memcached
+// servers or a redisstore, or write one for a store of your own (docs/stores.md). It has
+// five methods of [memcache.Client] of github.com/bradfitz/gomemcache, with the same
+// meanings and errors.
 //
 // The throttler calls the methods from several goroutines at once, always with
 // legal keys. An item that the Client gets or returns belongs to the throttler, which
@@ -29,40 +30,43 @@ type Client interface {
 	Delete(key string) error
 }
 
-// A KeyError is an error of GetMulti that returns the error of each key, or nil. A
-// key without an error and without an item is not stored. After any other error, the
-// throttler asks for each missing key by itself.
+// A KeyError is an error of GetMulti, from a Client of your own whose servers fail one by
+// one: it returns the error of each key, or nil. A key without an error and without an item
+// is not stored. After any other error, the throttler asks for each missing key by itself.
 type KeyError interface {
 	error
 	KeyError(key string) error
 }
 
-// A MaybeDoneError is an error of Add or CompareAndSwap, from a Client that repeats a
-// write whose answer was lost. The record had changed. MaybeDone reports whether the
+// A MaybeDoneError is an error of Add or CompareAndSwap, from a Client of your own that
+// repeats a write whose answer was lost. The record had changed. MaybeDone reports whether the
 // first try may have changed it.
 type MaybeDoneError interface {
 	error
 	MaybeDone() bool
 }
 
-// What a Client may do besides, for one round trip instead of two. Package exchange
-// explains each.
+// What a store of your own may do besides, for one round trip instead of two:
+// docs/stores.md says how, and package exchange explains each.
 type (
-	// An Exchanger is a Client that writes a record and reads it back in one round
-	// trip. See [exchange.Exchanger].
+	// An Exchanger is a Client of your own that writes a record and reads it back in one
+	// round trip: see docs/stores.md and [exchange.Exchanger].
 	Exchanger = exchange.Exchanger
 
-	// An Exchange writes one record and reads it back. See [exchange.Exchange].
+	// An Exchange is what an [Exchanger] of your own carries out: it writes one record and
+	// reads it back. See docs/stores.md and [exchange.Exchange].
 	Exchange = exchange.Exchange
 
-	// A Turn is what an Exchanger knows when it sends an Exchange. See
-	// [exchange.Turn].
+	// A Turn is what an [Exchanger] of your own tells when it sends an Exchange. See
+	// docs/stores.md and [exchange.Turn].
 	Turn = exchange.Turn
 
-	// A Result is the end of an Exchange. See [exchange.Result].
+	// A Result is what an [Exchanger] of your own tells at the end of an Exchange. See
+	// docs/stores.md and [exchange.Result].
 	Result = exchange.Result
 
-	// An Inliner is an Exchanger in process memory. See [exchange.Inliner].
+	// An Inliner is an [Exchanger] of your own in process memory. See docs/stores.md and
+	// [exchange.Inliner].
 	Inliner = exchange.Inliner
 )
 
@@ -75,9 +79,9 @@ var ErrOverloaded = exchange.ErrOverloaded
 // answer: it is down, cut off or hung, or has too many connections to take another one.
 var ErrUnavailable = exchange.ErrUnavailable
 
-// ErrNoCAS matches the error of a condition whose record came without a
-// CAS token, so that nothing can be stored: memcached runs with -C, or
-// what answers in its place knows no tokens.
+// ErrNoCAS matches, by errors.Is, the error of a condition whose server is set up wrongly:
+// its records come without a CAS token, so nothing can be stored. memcached runs with -C,
+// or what answers in its place knows no tokens.
 var ErrNoCAS = exchange.ErrNoCAS
 
 // A backend is a store of t's records: the main one, or the fallback.

@@ -18,7 +18,8 @@ var ErrNewerRecord = record.ErrNewerRecord
 // ErrNotRecord is the error of [Inspect] for bytes that are not a record.
 var ErrNotRecord = errors.New("throttler: not a record of this package")
 
-// A Record is what is stored for one value of one condition. Its times may be past.
+// A Record is what is stored for one value of one condition, for tools that show it: see
+// [Inspect]. Its times may be past.
 type Record struct {
 	// BannedUntil is the end of the ban. Zero means no ban.
 	BannedUntil time.Time
@@ -30,7 +31,8 @@ type Record struct {
 	Bans int
 
 	// Expiries are the times at which the hits of a [SlidingWindow] expire,
-	// oldest first. Hits beside a ban do not count.
+	// oldest first; in a long one, rounded up as they are stored. Hits beside a ban do
+	// not count.
 	Expiries []time.Time
 
 	// WindowTTL is the longest TTL that a hit in Expiries was counted under.
@@ -49,7 +51,7 @@ type Record struct {
 	Leases []StoredLease
 }
 
-// A StoredLease is one lease in a Record.
+// A StoredLease is one lease in a [Record], for tools that show who holds what.
 type StoredLease struct {
 	ID   uint64
 	End  time.Time     // when it ends unless it is renewed
@@ -57,7 +59,7 @@ type StoredLease struct {
 	Hits int
 }
 
-// Inspect decodes the value of a stored item, for tools that show it. The error is
+// Inspect decodes the value of a stored item, for tools that show records. The error is
 // [ErrNotRecord] or [ErrNewerRecord]. The item of a condition has the key [RecordKey].
 func Inspect(value []byte) (Record, error) {
 	r, err := record.Decode(value)
@@ -87,15 +89,15 @@ func Inspect(value []byte) (Record, error) {
 	return seen, nil
 }
 
-// RecordKey returns the key under which the record of a condition's value is stored:
-// identifier#name#value, or a hash if that is not a legal key that [SplitRecordKey]
-// can take apart.
+// RecordKey returns the key under which the record of a condition's value is stored, for
+// tools that look it up: identifier#name#value, or a hash if that is not a legal key that
+// [SplitRecordKey] can take apart.
 func RecordKey(identifier, name, value string) string {
 	return record.Key(identifier, name, value)
 }
 
-// SplitRecordKey takes a key of [RecordKey] apart. ok is false for a hash, and for a
-// key that is not of the form identifier#name#value.
+// SplitRecordKey takes a key of [RecordKey] apart, for tools that list keys. ok is false
+// for a hash, and for a key that is not of the form identifier#name#value.
 func SplitRecordKey(key string) (identifier, name, value string, ok bool) {
 	identifier, rest, ok := strings.Cut(key, "#")
 	if !ok || identifier == "" {
@@ -108,8 +110,8 @@ func SplitRecordKey(key string) (identifier, name, value string, ok bool) {
 	return identifier, name, value, true
 }
 
-// IsHashedKey reports whether a key of [RecordKey] is a hash. A hash does not reveal
-// rule or value.
+// IsHashedKey reports whether a key of [RecordKey] is a hash, for tools that list keys. A
+// hash does not reveal rule or value.
 func IsHashedKey(key string) bool { return strings.HasPrefix(key, record.HashedKey) }
 
 // timeOf returns i as a time of the wall clock, and the zero Time for 0.

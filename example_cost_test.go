@@ -42,56 +42,77 @@ func ExampleCondition_cost() {
 	// larger than all that a minute takes
 }
 
-// The tokens of a language model are known only afterwards. Reserve what a
-// request may take, and settle when it is done: give back what was reserved and
-// count what was used, or take the rest.
-func ExampleCondition_costKnownAfterwards() {
+// The tokens of a language model are known only afterwards. Reserve what a request may
+// take, and settle what it has taken: the rest is given back.
+func ExampleThrottler_Settle() {
 	th := throttler.New(memstore.New())
 	ctx := context.Background()
 
-	tokens := func(n int) throttler.Rule {
-		return throttler.Rule{
-			Identifier: "model",
-			Either: []throttler.Condition{
-				{Name: "tokens", Value: "alice", Max: 1_000_000, TTL: time.Minute, Algorithm: throttler.LeakyBucket, Cost: n},
-			},
-		}
-	}
 	ask := func(reserve, used int) {
-		reserved, err := th.Authorize(ctx, tokens(reserve))
+		d, err := th.Authorize(ctx, throttler.Rule{
+			Identifier: "model",
+			Either:     []throttler.Condition{{Name: "tokens", Value: "alice", Max: 1_000, TTL: time.Minute, Cost: reserve}},
+		})
 		if err != nil {
 			panic(err) // the rule is wrong
 		}
-		if reserved.Status == throttler.Blocked {
-			fmt.Println("come back in", reserved.RetryAfter.Round(time.Second))
+		if d.Status == throttler.Blocked {
+			fmt.Println("come back in", d.RetryAfter.Round(time.Second))
 			return
 		}
-		rest := used - reserve
-		if rest < 0 { // the model has answered, in fewer tokens
-			if err := th.Cancel(ctx, reserved); err != nil {
-				return // what was reserved stays counted
-			}
-			rest = used
+		d, err = th.Settle(ctx, d, map[string]int{"tokens": used})
+		if err != nil {
+			panic(err)
 		}
-		for rest > 0 {
-			settled, err := th.Authorize(ctx, tokens(min(rest, 1_000_000)))
-			if err != nil {
-				panic(err)
-			}
-			if settled.Status == throttler.Blocked {
-				fmt.Println("beyond the limit by", rest, "tokens")
-				return // the next request pays for it: the bucket is nearly full
-			}
-			rest -= 1_000_000
-		}
-		fmt.Println(used, "tokens used")
+		fmt.Println(used, "tokens used,", d.Outcomes[0].Remaining, "left")
 	}
-	ask(400_000, 100_000)
-	ask(400_000, 650_000)
-	ask(400_000, 1)
+	ask(400, 100)
+	ask(400, 950) // more than was reserved, and more than there is
+	ask(400, 1)
 
 	// Output:
-	// 100000 tokens used
-	// 650000 tokens used
-	// come back in 9s
+	// 100 tokens used, 900 left
+	// 950 tokens used, 0 left
+	// come back in 1m0s
+}
+
+// A call that takes what there is: of a batch of 40 messages, as many as fit.
+func ExampleCondition_least() {
+	th := throttler.New(memstore.New())
+	for range 3 {
+		d, err := th.Authorize(context.Background(), throttler.Rule{
+			Identifier: "batch",
+			Either:     []throttler.Condition{{Name: "messages", Max: 50, TTL: time.Minute, Cost: 40, Least: 1}},
+		})
+		if err != nil {
+			panic(err) // the rule is wrong
+		}
+		fmt.Println(d.Status, "to send", d.Outcomes[0].Cost)
+	}
+
+	// Output:
+	// authorized to send 40
+	// authorized to send 10
+	// blocked to send 0
+}
+
+// Wait with a Cost keeps a rate of bytes: 100 kB a second, in pieces of 2 kB.
+func ExampleThrottler_Wait_cost() {
+	th := throttler.New(memstore.New())
+	start := time.Now()
+	for range 4 {
+		_, err := th.Wait(context.Background(), throttler.Rule{
+			Identifier: "upload",
+			Either: []throttler.Condition{
+				{Name: "bytes", Max: 2_000, TTL: 20 * time.Millisecond, Algorithm: throttler.LeakyBucket, Cost: 2_000},
+			},
+		})
+		if err != nil {
+			panic(err)
+		}
+	}
+	fmt.Println("at least 60 ms:", time.Since(start) >= 60*time.Millisecond)
+
+	// Output:
+	// at least 60 ms: true
 }

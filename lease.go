@@ -18,8 +18,8 @@ const MaxInFlight = record.MaxLeases
 // time, or was taken away, and the error of [Throttler.Renew] then.
 var ErrLeaseLost = errors.New("throttler: the lease is lost: it was not renewed in time, or was given back or reset")
 
-// A Lease keeps the in-flight hits of a Decision. [Throttler.Hold] returns it. Its methods
-// are safe for concurrent use.
+// A Lease keeps the in-flight hits of a Decision while work is under way: [Throttler.Hold]
+// returns it. Its methods are safe for concurrent use.
 type Lease struct {
 	t       *Throttler
 	receipt *receipt // nil: nothing is held
@@ -34,7 +34,8 @@ type Lease struct {
 	timer  *time.Timer // ends the context at until; guarded by holds.mu
 }
 
-// Hold renews the in-flight hits of d, so that they count until [Lease.Release]. All leases
+// Hold renews the in-flight hits of d while work is under way, so that they count until
+// [Lease.Release]. All leases
 // of this Throttler on one record are renewed together, at a third of their TTL. When ctx
 // ends, renewals end, and the hits count for the rest of their TTL unless Release gives them
 // back before.
@@ -62,10 +63,10 @@ func (t *Throttler) Hold(ctx context.Context, d Decision) *Lease {
 	return l
 }
 
-// Context returns a child of Hold's ctx. It ends with the cause [ErrLeaseLost] when the
-// lease is lost: a tenth of its TTL before others may count in its recordID, so their clocks
-// may be that far ahead. Work that stops when it ends never overlaps with more than Max
-// others. After Release it ends with [context.Canceled].
+// Context returns the ctx for the work to hold, a child of Hold's ctx. It ends with the
+// cause [ErrLeaseLost] when the lease is lost: a tenth of its TTL before others may count
+// in its record, so their clocks may be that far ahead. Work that stops when it ends never
+// overlaps with more than Max others. After Release it ends with [context.Canceled].
 func (l *Lease) Context() context.Context { return &l.ctx }
 
 // Release gives the in-flight hits back, and wakes a call that waits for one. Other hits of
@@ -83,10 +84,10 @@ func (l *Lease) Release(ctx context.Context) error {
 	return l.receipt.takeBack(ctx, flying)
 }
 
-// Renew renews the in-flight hits of d once, for another TTL: for a Decision of
-// [Throttler.Redeem], or a program that renews at a pace of its own. The error matches
-// [ErrLeaseLost] if one of them has ended or was given back, and is otherwise the
-// backend's. A Decision without in-flight hits has nothing to renew.
+// Renew renews the in-flight hits of d once, for another TTL: use it instead of
+// [Throttler.Hold] for a Decision of [Throttler.Redeem], or to renew at a pace of your own.
+// The error matches [ErrLeaseLost] if one of them has ended or was given back, and is
+// otherwise the backend's. A Decision without in-flight hits has nothing to renew.
 func (t *Throttler) Renew(ctx context.Context, d Decision) error {
 	if d.receipt == nil {
 		return nil

@@ -22,7 +22,7 @@ type Period struct {
 	Location *time.Location
 }
 
-// Unit is the length of a [Period].
+// Unit is the length of a [Period]: [Day], [Week] or [Month].
 type Unit int
 
 const (
@@ -56,7 +56,8 @@ func (p Period) String() string {
 	return fmt.Sprintf("a %v from day %d, %v", p.Unit, max(p.Anchor, 1), zone)
 }
 
-// Bounds returns when the period that contains t begins, and when the next one does. p
+// Bounds returns when the period that contains t begins, and when the next one does, to
+// show it to users. p
 // must be valid, and t before the year 2262.
 func (p Period) Bounds(t time.Time) (start, end time.Time) {
 	from, to := p.record().Around(record.InstantOf(t))

@@ -7,10 +7,11 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
-// Redeem returns a Decision for [Throttler.Cancel], [Throttler.CancelOnly],
-// [Throttler.Settle] and [Throttler.Renew], with what a receipt has from a Throttler on the
-// same servers. A receipt of a release before Settle can be cancelled and renewed only. The
-// error is [ErrInvalidReceipt]. The Decision has no other use. An empty receipt has no hits.
+// Redeem lets another process end what one has begun: it returns a Decision for
+// [Throttler.Cancel], [Throttler.CancelOnly], [Throttler.Settle] and [Throttler.Renew], of
+// what [Decision.Receipt] has from a Throttler on the same servers. A receipt of a release
+// before Settle can be cancelled and renewed only. The error is [ErrInvalidReceipt]. The
+// Decision has no other use. An empty receipt has no hits.
 //
 // It need not know the time zone of a [Calendar]. If it does not, and the period of the
 // receipt is over, Settle takes the next ones to begin at the same offset from UTC.

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Refund takes back hits without the Decision that counted them: in each condition of rule
-// the newest ones, as many as its Cost, or all of them if there are fewer. It is for
-// protocols that only say how many. With a Decision use [Throttler.Cancel], which takes
+// Refund takes back hits without the Decision that counted them, for protocols that only
+// say how many: in each condition of rule the newest ones, as many as its Cost, or all of
+// them if there are fewer. With a Decision use [Throttler.Cancel], which takes
 // back the hits of that call and no others. Bans stay.
 //
 // The Decision says what is left now. It is Blocked as [Throttler.Peek] of a call of one

@@ -54,7 +54,7 @@ func (s *Simulation) Authorize(at time.Time, rule Rule) (d Decision, err error) 
 			s.put(now, key, changed[i])
 		}
 	}
-	rule.combine(&d, outcomes, again)
+	rule.combine(&d, outcomes, again, nil)
 	return d, nil
 }
 

@@ -13,7 +13,8 @@ import (
 // condition. A further one gets [ErrOverloaded].
 const MaxWaiting = line.MaxWaiting
 
-// Wait sleeps until rule authorizes the call, and returns that Decision.
+// Wait sleeps until rule authorizes the call, and returns that Decision: use it instead of
+// [Throttler.Authorize] if every call is to happen, at a limited rate.
 //
 // If there is an error the Decision is Blocked, and the error matches
 //
@@ -180,7 +181,7 @@ func (t *Throttler) refusal(rule *Rule, w *line.Waiter, d Decision) Decision {
 			}
 		}
 		d = Decision{}
-		rule.combine(&d, outcomes, nil)
+		rule.combine(&d, outcomes, nil, nil)
 	}
 	if retry >= 0 {
 		d.RetryAfter = retry
