@@ -35,7 +35,7 @@ func TestAMonthBeginsOnItsAnchorDayInItsZone(t *testing.T) {
 	period := berlin(t)
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(memstore.New())
-		const budget = 5_000_000_000 // 5,000 $ in millionths
+		const budget = 2_000_000_000 // 2,000 $ in millionths, also in 32 bits
 		rule := either(calendar(budget, period))
 		spend := func(cost int) throttler.Outcome {
 			rule.Either[0].Cost = cost
@@ -59,11 +59,7 @@ func TestAMonthBeginsOnItsAnchorDayInItsZone(t *testing.T) {
 // TestExactlyMaxIsCountedInEachDayBySeveralProcesses has throttlers whose records are in one
 // store call without a pause around midnight, over each kind of client.
 func TestExactlyMaxIsCountedInEachDayBySeveralProcesses(t *testing.T) {
-	for name, client := range map[string]func() throttler.Client{
-		"memstore": func() throttler.Client { return memstore.New() },
-		"plain":    func() throttler.Client { return newFaulty() },
-		"one trip": func() throttler.Client { return newRemote() },
-	} {
+	for name, client := range kindsOfClient {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const most, days = 30, 3
@@ -209,7 +205,7 @@ func TestCalendarsAreValidated(t *testing.T) {
 		"Either[0].Period.Anchor is 2, want 0 to 1 in a day":                 with(func(c *throttler.Condition) { c.Period.Anchor = 2 }),
 		"Either[0].Period.Anchor is 8, want 0 to 7 in a week":                with(func(c *throttler.Condition) { c.Period = throttler.Period{Unit: throttler.Week, Anchor: 8} }),
 		"Either[0].Period.Anchor is -1, want 0 to 31 in a month":             with(func(c *throttler.Condition) { c.Period = throttler.Period{Unit: throttler.Month, Anchor: -1} }),
-		"Either[0].Max is 0, want 1 to 9223372036854775807":                  with(func(c *throttler.Condition) { c.Max = 0 }),
+		fmt.Sprintf("Either[0].Max is 0, want 1 to %d", math.MaxInt):         with(func(c *throttler.Condition) { c.Max = 0 }),
 		"Either[0].Period is a week from day 1, UTC, want none, or Algorithm: Calendar": with(func(c *throttler.Condition) {
 			c.Algorithm, c.TTL, c.Period.Unit = throttler.SlidingWindow, time.Hour, throttler.Week
 		}),

@@ -32,19 +32,31 @@ var storesInMemory = map[string]func() throttler.Client{
 	"plain":     func() throttler.Client { return newFaulty() },
 }
 
-// A holder is a call that was authorized, and what it holds by the model.
+// A holder is a call, and what it holds by the model.
 type holder struct {
 	throttler *throttler.Throttler
 	decision  throttler.Decision
-	lease     *throttler.Lease // nil: it is not held
+	lease     *throttler.Lease // nil: Hold was not called
 	released  bool             // by Release or Cancel
-	lost      bool             // the lease was lost as Hold was called, or by a Cancel
+	lost      bool             // the lease was lost as Hold was called, or by a Cancel or Settle
 
-	cost  []int       // in each condition, 0 if it was given back or forgotten
-	until []time.Time // when these hits expire, unless they are held
+	total  [3]int     // in each condition
+	pieces [3][]piece // of which these are left, oldest first
 
 	forgotten time.Time // when a Reset took the lease away; zero: it did not
 }
+
+// A piece is hits that were counted at one time. Of those in flight, all are in the newest
+// one, unless that is gone.
+type piece struct {
+	hits    int
+	until   time.Time // when they expire, unless they are held
+	held    bool      // by the lease of the holder
+	missing bool      // a Reset has forgotten them
+}
+
+// counts reports whether p counts now.
+func (p piece) counts() bool { return !p.missing && (p.held || p.until.After(time.Now())) }
 
 // holders is the model of a rule whose first condition is in flight.
 type holders struct {
@@ -73,20 +85,61 @@ func (m *holders) process(t *rapid.T) *throttler.Throttler {
 	return m.processes[rapid.IntRange(0, len(m.processes)-1).Draw(t, "process")]
 }
 
-// counts reports whether the hits of h in condition i count now.
-func (h *holder) counts(i int) bool {
-	return h.cost[i] > 0 && (i == 0 && h.held() || h.until[i].After(time.Now()))
+// flying returns the hits of h that are in flight, as far as its Decision knows. It returns nil
+// if there are none.
+func (h *holder) flying() *piece {
+	if n := len(h.pieces[0]); n > 0 && !h.pieces[0][n-1].until.IsZero() {
+		return &h.pieces[0][n-1]
+	}
+	return nil
 }
 
-// held reports whether the lease of h is renewed.
-func (h *holder) held() bool { return h.lease != nil && !h.lost && !h.released }
+// held reports whether a lease of h is renewed.
+func (h *holder) held() bool { p := h.flying(); return p != nil && p.held && !p.missing }
 
-// room returns how many hits fit into condition i.
+// settle sets what h has cost in condition i. What is more expires at until.
+func (h *holder) settle(i, total int, until time.Time) {
+	p, more := &h.pieces[i], total-h.total[i]
+	h.total[i] = total
+	if more > 0 {
+		if last := h.flying(); i == 0 && last != nil {
+			if last.counts() {
+				last.hits += more
+				last.until = until
+				return
+			}
+			*last = piece{hits: last.hits} // gone
+		}
+		*p = append(*p, piece{hits: more, until: until})
+	}
+	for more < 0 {
+		last := &(*p)[len(*p)-1]
+		less := min(-more, last.hits)
+		more += less
+		if last.hits -= less; last.hits == 0 {
+			h.lost = h.lost || last.held
+			*p = (*p)[:len(*p)-1]
+		}
+	}
+}
+
+// until returns when hits of condition i expire that are counted now.
+func (m *holders) until(i int) time.Time {
+	if m.conditions[i].Algorithm == throttler.Calendar {
+		return time.Now().Truncate(24*time.Hour).AddDate(0, 0, 1)
+	}
+	return time.Now().Add(m.conditions[i].TTL)
+}
+
+// room returns how many hits fit into condition i. It is less than 0 if more than Max were
+// settled.
 func (m *holders) room(i int) int {
 	n := m.conditions[i].Max
 	for _, h := range m.all {
-		if h.counts(i) {
-			n -= h.cost[i]
+		for _, p := range h.pieces[i] {
+			if p.counts() {
+				n -= p.hits
+			}
 		}
 	}
 	return n
@@ -95,28 +148,28 @@ func (m *holders) room(i int) int {
 // authorize makes a call of random costs, which must take what the model says.
 func (m *holders) authorize(t *rapid.T) {
 	rule, h := m.rule, &holder{throttler: m.process(t)}
-	refused := false
+	refused, cost := false, make([]int, len(m.conditions))
 	for i, c := range m.conditions {
 		c.Cost = rapid.IntRange(1, c.Max).Draw(t, "Cost")
 		c.Least = rapid.IntRange(0, c.Cost).Draw(t, "Least")
 		rule.Either = append(rule.Either, c)
-		cost := min(c.Cost, m.room(i))
-		if cost < c.Least || c.Least == 0 && cost < c.Cost {
-			cost = 0
+		cost[i] = min(c.Cost, m.room(i))
+		if cost[i] < c.Least || c.Least == 0 && cost[i] < c.Cost {
+			cost[i] = 0
 		}
-		refused = refused || cost == 0
-		h.cost = append(h.cost, cost)
-		h.until = append(h.until, time.Now().Add(c.TTL))
+		refused = refused || cost[i] == 0
 	}
-	h.until[2] = time.Now().Truncate(24*time.Hour).AddDate(0, 0, 1)
 	if refused && rule.CountAuthorizedOnly {
-		clear(h.cost)
+		clear(cost)
+	}
+	for i, n := range cost {
+		h.settle(i, n, m.until(i))
 	}
 	d, err := h.throttler.Authorize(context.Background(), rule)
 	require.NoError(t, err)
 	require.NoError(t, d.Err)
 	require.Equal(t, refused, d.Status == throttler.Blocked)
-	require.Equal(t, h.cost, costs(d))
+	require.Equal(t, cost, costs(d))
 	h.decision = d
 	m.all = append(m.all, h)
 }
@@ -127,25 +180,46 @@ func (m *holders) hold(h *holder) {
 		return
 	}
 	h.lease = h.throttler.Hold(context.Background(), h.decision)
-	if h.decision.Outcomes[0].Cost > 0 && h.cost[0] == 0 {
+	p, ttl := h.flying(), m.conditions[0].TTL
+	switch {
+	case p == nil:
+	case time.Until(p.until) <= ttl/10:
+		h.lost = true
+	case p.missing:
 		h.forgotten = time.Now() // or before
-	}
-	ttl := m.conditions[0].TTL
-	h.lost = h.cost[0] > 0 && time.Until(h.until[0]) <= ttl/10
-	if h.cost[0] > 0 && !h.lost && !h.until[0].Add(-(ttl - ttl/3)).After(time.Now()) {
-		h.until[0] = time.Now().Add(ttl) // it is renewed at once
+	default:
+		p.held = true
+		if !p.until.Add(-(ttl - ttl/3)).After(time.Now()) {
+			p.until = time.Now().Add(ttl) // it is renewed at once
+		}
 	}
 }
 
-// renew renews h once, which must tell whether its lease is there.
-func (m *holders) renew(t *rapid.T, h *holder, there bool) {
-	err := h.throttler.Renew(context.Background(), h.decision)
-	if !there {
-		require.ErrorIs(t, err, throttler.ErrLeaseLost)
-		return
-	}
+// settleOne sets the total of h in condition i, which must find what the model says.
+func (m *holders) settleOne(t *rapid.T, h *holder, i int) {
+	c := m.conditions[i]
+	n := rapid.IntRange(0, 2*c.Max).Draw(t, "total")
+	h.settle(i, n, m.until(i))
+	d, err := m.process(t).Settle(context.Background(), h.decision, map[string]int{c.Name: n})
 	require.NoError(t, err)
-	h.until[0] = time.Now().Add(m.conditions[0].TTL)
+	require.NoError(t, d.Err)
+	require.Equal(t, []int{n}, costs(d))
+	require.Equal(t, m.room(i) < 0, d.Status == throttler.Blocked)
+	require.Equal(t, max(m.room(i), 0), d.Outcomes[0].Remaining)
+}
+
+// renew renews h once, which must tell whether its lease is there.
+func (m *holders) renew(t *rapid.T, h *holder) {
+	err := h.throttler.Renew(context.Background(), h.decision)
+	switch p := h.flying(); {
+	case p == nil:
+		require.NoError(t, err)
+	case !p.counts():
+		require.ErrorIs(t, err, throttler.ErrLeaseLost)
+	default:
+		require.NoError(t, err)
+		p.until = m.until(0)
+	}
 }
 
 // reset forgets what condition i holds.
@@ -154,10 +228,12 @@ func (m *holders) reset(t *rapid.T, i int) {
 	rule.Either = m.conditions[i : i+1]
 	require.NoError(t, m.process(t).Reset(context.Background(), rule))
 	for _, h := range m.all {
-		if i == 0 && h.held() && h.cost[0] > 0 {
+		if i == 0 && h.held() {
 			h.forgotten = time.Now()
 		}
-		h.cost[i] = 0
+		for j := range h.pieces[i] {
+			h.pieces[i][j].missing = true
+		}
 	}
 	time.Sleep(time.Nanosecond) // a hit of the same instant would have the same expiry
 }
@@ -210,12 +286,16 @@ func (m *holders) step(t *rapid.T) {
 	}
 	h := m.all[rapid.IntRange(0, len(m.all)-1).Draw(t, "which")]
 	switch {
-	case what < 13:
+	case what < 12:
 		m.hold(h)
 		synctest.Wait()
-	case what < 15:
-		if h.decision.Outcomes[0].Cost > 0 && !h.released {
-			m.renew(t, h, h.counts(0))
+	case what < 13:
+		if !h.released {
+			m.renew(t, h)
+		}
+	case what < 16:
+		if !h.released {
+			m.settleOne(t, h, rapid.IntRange(0, len(m.conditions)-1).Draw(t, "settle"))
 		}
 	case what < 17:
 		if h.lease != nil {
@@ -223,16 +303,19 @@ func (m *holders) step(t *rapid.T) {
 				require.NoError(t, h.lease.Release(ctx))
 			}
 			require.Error(t, h.lease.Context().Err())
-			h.cost[0], h.released = 0, true
+			h.settle(0, 0, time.Time{})
+			h.released = true
 		}
 	default:
 		for range 2 {
 			require.NoError(t, h.throttler.Cancel(ctx, h.decision))
 		}
-		if h.held() && h.decision.Outcomes[0].Cost > 0 {
+		if h.held() && !h.released {
 			require.ErrorIs(t, context.Cause(h.lease.Context()), throttler.ErrLeaseLost)
 		}
-		clear(h.cost)
+		for i := range h.total {
+			h.settle(i, 0, time.Time{})
+		}
 		h.released = true
 	}
 }
@@ -278,23 +361,50 @@ func TestAMillionOperationsLeaveNoDrift(t *testing.T) {
 			for range callers {
 				th := throttler.New(store)
 				wg.Go(func() {
-					var held []throttler.Decision
-					giveBack := func(i int, release bool) {
-						d := held[i]
-						held = slices.Delete(held, i, i+1)
-						for j, o := range d.Outcomes {
-							counted[j].Add(-int64(o.Cost))
+					type call struct {
+						throttler.Decision
+						counted []int // at most what the call has counted, and is not given back yet
+					}
+					var held []call
+					atMost := func(c call, j, total int) {
+						if less := c.counted[j] - total; less > 0 {
+							counted[j].Add(-int64(less))
+							c.counted[j] = total
 						}
+					}
+					settle := func(c call) {
+						totals := make(map[string]int)
+						for j, of := range conditions {
+							if rand.IntN(2) == 0 {
+								totals[of.Name] = rand.IntN(2 * of.Max)
+								atMost(c, j, totals[of.Name])
+							}
+						}
+						d, err := th.Settle(t.Context(), c.Decision, totals)
+						assert.NoError(t, err)
+						assert.NoError(t, d.Err)
+					}
+					giveBack := func(i int, release bool) {
+						d := held[i].Decision
+						for j := range conditions {
+							atMost(held[i], j, 0)
+						}
+						held[i] = held[len(held)-1]
+						held = held[:len(held)-1]
 						if release {
 							assert.NoError(t, th.Hold(t.Context(), d).Release(t.Context()))
 						}
 						assert.NoError(t, th.Cancel(t.Context(), d))
 					}
 					for range operations / callers {
-						if len(held) > 0 && rand.IntN(2) == 0 {
+						if len(held) > 0 && (len(held) > 50 || rand.IntN(2) == 0) {
 							i := rand.IntN(len(held))
-							if rand.IntN(4) == 0 {
-								assert.NoError(t, th.Renew(t.Context(), held[i]))
+							switch rand.IntN(8) {
+							case 0, 1:
+								assert.NoError(t, th.Renew(t.Context(), held[i].Decision))
+								continue
+							case 2:
+								settle(held[i])
 								continue
 							}
 							giveBack(i, rand.IntN(2) == 0)
@@ -312,7 +422,7 @@ func TestAMillionOperationsLeaveNoDrift(t *testing.T) {
 						for i, o := range d.Outcomes {
 							assert.LessOrEqual(t, counted[i].Add(int64(o.Cost)), int64(o.Limit))
 						}
-						held = append(held, d)
+						held = append(held, call{d, costs(d)})
 					}
 					for len(held) > 0 {
 						giveBack(len(held)-1, false)

@@ -87,13 +87,14 @@ func TestHoldersThatDieOrStopNeverOverlap(t *testing.T) {
 	killed := time.Now()
 	th := throttler.New(overPool(t, server))
 	for {
+		asked := time.Now()
 		d := authorize(t, th, holderRule())
 		require.NoError(t, d.Err)
 		if d.Status == throttler.Authorized && d.Outcomes[0].Remaining > 0 {
 			break // the process that goes on holds one at a time
 		}
 		require.NoError(t, th.Cancel(t.Context(), d))
-		require.Less(t, time.Since(killed), 2*holderLease, "free after the TTL, and some time for a busy machine")
+		require.Less(t, asked.Sub(killed), holderLease+holderLease/10, "free after the TTL, with the margin for clocks")
 		time.Sleep(5 * time.Millisecond)
 	}
 	require.NoError(t, cmds[0].Process.Kill())

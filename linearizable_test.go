@@ -321,45 +321,43 @@ func (m mix) show(t *testing.T, info porcupine.LinearizationInfo) {
 	t.Logf("see %s", file.Name())
 }
 
-func TestCallsOverMemcachedAreLinearizable(t *testing.T) {
-	t.Parallel()
-	server := memcachedtest.Any(t)
+// requireLinearizable judges n sessions of each mix over clients.
+func requireLinearizable(t *testing.T, n int, clients func(*testing.T) []throttler.Client) {
 	for name, m := range mixes {
 		t.Run(name, func(t *testing.T) {
-			clients := []throttler.Client{clientOf(t, server.Addr), clientOf(t, server.Addr), clientOf(t, server.Addr)}
-			require.Equal(t, porcupine.Ok, m.check(t, 60, porcupine.Ok, clients...))
+			require.Equal(t, porcupine.Ok, m.check(t, n, porcupine.Ok, clients(t)...))
 		})
 	}
+}
+
+func TestCallsOverMemcachedAreLinearizable(t *testing.T) {
+	t.Parallel()
+	addr := memcachedtest.Any(t).Addr
+	requireLinearizable(t, 60, func(t *testing.T) []throttler.Client {
+		return []throttler.Client{clientOf(t, addr), clientOf(t, addr), clientOf(t, addr)}
+	})
 }
 
 func TestCallsOverMemstoreAreLinearizable(t *testing.T) {
 	t.Parallel()
 	store := memstore.New()
-	for name, m := range mixes {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, porcupine.Ok, m.check(t, 60, porcupine.Ok, store, store))
-		})
-	}
+	requireLinearizable(t, 60, func(*testing.T) []throttler.Client { return []throttler.Client{store, store} })
 }
 
 func TestCallsOverPoolsAreLinearizable(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Any(t)
-	for name, m := range mixes {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, porcupine.Ok, m.check(t, 60, porcupine.Ok, poolOf(t, server), poolOf(t, server), poolOf(t, server)))
-		})
-	}
+	requireLinearizable(t, 60, func(t *testing.T) []throttler.Client {
+		return []throttler.Client{poolOf(t, server), poolOf(t, server), poolOf(t, server)}
+	})
 }
 
 func TestCallsOverPoolsAndPlainClientsAreLinearizable(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Any(t)
-	for name, m := range mixes {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, porcupine.Ok, m.check(t, 30, porcupine.Ok, poolOf(t, server), clientOf(t, server.Addr), clientOf(t, server.Addr)))
-		})
-	}
+	requireLinearizable(t, 30, func(t *testing.T) []throttler.Client {
+		return []throttler.Client{poolOf(t, server), clientOf(t, server.Addr), clientOf(t, server.Addr)}
+	})
 }
 
 func poolOf(t *testing.T, server *memcachedtest.Server) *pool.Pool {

@@ -3,6 +3,7 @@ package throttler_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,9 +15,11 @@ import (
 
 // A modelPiece is hits that a model has counted at one time.
 type modelPiece struct {
-	hits   int
-	expiry time.Time
-	resets int // how many there were before
+	hits     int
+	refunded int // of these, by a Refund that did not know whose they are
+	expiry   time.Time
+	resets   int  // how many there were before
+	lost     bool // is no longer told from what others hold, and cannot be given back
 }
 
 // A modelCall is one Decision, and what the model has of it.
@@ -29,34 +32,67 @@ type modelCall struct {
 // A settleModel is a record of a window, of leases that nobody renews, or of a calendar, as a
 // list of calls.
 type settleModel struct {
-	expiry func(now time.Time) time.Time
-	leases bool // what is more is added to the last piece, and renews it
-	calls  []*modelCall
-	resets int
+	expiry   func(now time.Time) time.Time
+	leases   bool // what is more is added to the last piece, and renews it
+	calendar bool // after a Refund it is not known whose hits are left
+	calls    []*modelCall
+	rest     []modelPiece // of nobody
+	resets   int
 }
 
 // holds returns how many hits m holds.
 func (m *settleModel) holds() (n int) {
-	for _, c := range m.calls {
-		for _, p := range c.pieces {
-			if m.counts(p) {
-				n += p.hits
-			}
-		}
+	for _, p := range m.stored() {
+		n += p.hits - p.refunded
 	}
 	return n
 }
 
+// stored returns the pieces that count, the last to expire first.
+func (m *settleModel) stored() (pieces []*modelPiece) {
+	add := func(all []modelPiece) {
+		for i := range all {
+			if m.counts(all[i]) {
+				pieces = append(pieces, &all[i])
+			}
+		}
+	}
+	for _, c := range m.calls {
+		add(c.pieces)
+	}
+	add(m.rest)
+	slices.SortStableFunc(pieces, func(a, b *modelPiece) int { return b.expiry.Compare(a.expiry) })
+	return pieces
+}
+
+// refund takes the newest n hits back, whoever has counted them.
+func (m *settleModel) refund(n int) {
+	pieces := m.stored()
+	if m.calendar && m.holds() > 0 {
+		rest := modelPiece{hits: max(m.holds()-n, 0), expiry: pieces[0].expiry, resets: m.resets}
+		for _, p := range pieces {
+			p.lost = true
+		}
+		m.rest = []modelPiece{rest}
+		return
+	}
+	for _, p := range pieces {
+		part := min(n, p.hits-p.refunded)
+		p.refunded += part
+		n -= part
+	}
+}
+
 // counts reports whether p counts.
 func (m *settleModel) counts(p modelPiece) bool {
-	return p.resets == m.resets && p.expiry.After(time.Now())
+	return !p.lost && p.resets == m.resets && p.expiry.After(time.Now())
 }
 
 // settle sets the total of c: what is more is counted now, what is less is taken from the
 // newest pieces.
 func (m *settleModel) settle(c *modelCall, total int) {
 	if more := total - c.total; more > 0 {
-		p := modelPiece{more, m.expiry(time.Now()), m.resets}
+		p := modelPiece{hits: more, expiry: m.expiry(time.Now()), resets: m.resets}
 		if n := len(c.pieces) - 1; m.leases && n >= 0 && m.counts(c.pieces[n]) {
 			p.hits += c.pieces[n].hits
 			c.pieces = c.pieces[:n]
@@ -67,7 +103,10 @@ func (m *settleModel) settle(c *modelCall, total int) {
 		last := &c.pieces[len(c.pieces)-1]
 		taken := min(less, last.hits)
 		less -= taken
-		if last.hits -= taken; last.hits == 0 {
+		stored := max(last.hits-last.refunded-taken, 0)
+		last.hits -= taken
+		last.refunded = last.hits - stored
+		if last.hits == 0 {
 			c.pieces = c.pieces[:len(c.pieces)-1]
 		}
 	}
@@ -75,8 +114,8 @@ func (m *settleModel) settle(c *modelCall, total int) {
 }
 
 // TestSettleMixedWithAllElseIsAsInAModel makes random calls, and settles and cancels them in
-// any order, some in another process by their receipts, while time passes and records are
-// reset. Nothing drifts.
+// any order, some in another process by their receipts, while time passes, records are reset
+// and the newest hits are refunded, debts among them. Nothing drifts.
 func TestSettleMixedWithAllElseIsAsInAModel(t *testing.T) {
 	for _, max := range []int{10, 40} { // to the nanosecond, and not
 		for _, c := range ofEveryAlgorithm(max) {
@@ -94,7 +133,7 @@ func mixSettles(t *rapid.T, c throttler.Condition) {
 	ctx := context.Background()
 	store := memstore.New()
 	processes := []*throttler.Throttler{throttler.New(store), throttler.New(store)}
-	m := &settleModel{leases: c.Algorithm == throttler.InFlight, expiry: func(now time.Time) time.Time {
+	m := &settleModel{leases: c.Algorithm == throttler.InFlight, calendar: c.Algorithm == throttler.Calendar, expiry: func(now time.Time) time.Time {
 		if c.Algorithm == throttler.Calendar {
 			return now.UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
 		}
@@ -108,7 +147,7 @@ func mixSettles(t *rapid.T, c throttler.Condition) {
 		if len(m.calls) > 0 {
 			which = rapid.SampledFrom(m.calls).Draw(t, "which")
 		}
-		switch op := rapid.SampledFrom([]string{"authorize", "settle", "settle", "settle", "cancel", "hand over", "reset"}).Draw(t, "op"); {
+		switch op := rapid.SampledFrom([]string{"authorize", "settle", "settle", "settle", "cancel", "hand over", "refund", "reset"}).Draw(t, "op"); {
 		case op == "authorize" || which == nil:
 			cost := rapid.IntRange(1, c.Max/2).Draw(t, "cost")
 			d, err := th.Authorize(ctx, either(costing(c, cost)))
@@ -137,6 +176,17 @@ func mixSettles(t *rapid.T, c throttler.Condition) {
 				require.NoError(t, err)
 				which.d = d
 			}
+		case op == "refund":
+			n := rapid.IntRange(1, c.Max).Draw(t, "newest")
+			if m.leases {
+				break // each is given back by its holder
+			}
+			m.refund(n)
+			d, err := th.Refund(ctx, either(costing(c, n)))
+			require.NoError(t, err)
+			require.NoError(t, d.Err)
+			require.Equal(t, m.holds() >= c.Max, d.Status == throttler.Blocked)
+			require.Equal(t, max(c.Max-m.holds(), 0), d.Outcomes[0].Remaining)
 		default:
 			require.NoError(t, th.Reset(ctx, either(c)))
 			m.resets++
@@ -146,6 +196,11 @@ func mixSettles(t *rapid.T, c throttler.Condition) {
 	for _, call := range m.calls {
 		m.settle(call, 0)
 		require.NoError(t, processes[0].Cancel(ctx, call.d))
+	}
+	require.Equal(t, max(c.Max-m.holds(), 0), left(t, processes[1], c))
+	for range m.holds() {
+		_, err := processes[0].Refund(ctx, either(c))
+		require.NoError(t, err)
 	}
 	require.Equal(t, c.Max, left(t, processes[1], c), "nothing drifts")
 }

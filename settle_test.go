@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -479,6 +480,46 @@ func TestSettleWakesACallThatWaits(t *testing.T) {
 	})
 }
 
+// What is reserved while a window is short, and settled when it is long, is a call's own, in
+// this process and by receipts in another.
+func TestCallsOfALongWindowAreSettledAndCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, ctx := memstore.New(), t.Context()
+		here, there := throttler.New(store), throttler.New(store)
+		c := condition("c", 100_000, time.Hour)
+		var calls []throttler.Decision
+		used := 0
+		for i := range 300 { // a cell is 3.3 s
+			time.Sleep(time.Second)
+			cost := 1 + i*i/100
+			d := authorize(t, here, either(costing(c, cost)))
+			if i%3 == 0 {
+				var err error
+				d, err = there.Redeem(d.Receipt())
+				require.NoError(t, err)
+			}
+			calls = append(calls, d)
+			used += cost
+		}
+		require.Equal(t, c.Max-used, left(t, here, c))
+		rand.New(rand.NewPCG(1, 2)).Shuffle(len(calls), func(i, j int) { calls[i], calls[j] = calls[j], calls[i] })
+		for i, d := range calls {
+			time.Sleep(time.Second)
+			th := []*throttler.Throttler{here, there}[i%2]
+			settle(t, th, d, total(5))
+			if i%2 == 0 {
+				settle(t, th, d, total(2000)) // some of it by new hits
+				settle(t, th, d, total(7))
+			}
+		}
+		require.Equal(t, c.Max-150*5-150*7, left(t, there, c))
+		for _, d := range calls {
+			require.NoError(t, there.Cancel(ctx, d))
+		}
+		require.Equal(t, c.Max, left(t, here, c))
+	})
+}
+
 // A window holds MaxHits hits, whatever is told.
 func TestMoreThanAWindowHoldsCountsAsThat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -540,6 +581,37 @@ func TestTheLeaseOfASettledCallIsHeld(t *testing.T) {
 		require.NoError(t, again.Context().Err())
 		require.Equal(t, 6, left(t, th, c))
 		require.NoError(t, again.Release(t.Context()))
+		require.Equal(t, 10, left(t, th, c))
+	})
+}
+
+func TestALargerTotalRenewsTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		d := authorize(t, th, either(inFlight(10, time.Minute)))
+		time.Sleep(58 * time.Second)
+		settle(t, th, d, total(2))
+		lease := th.Hold(t.Context(), d)
+		time.Sleep(time.Hour)
+		require.NoError(t, lease.Context().Err())
+		require.NoError(t, lease.Release(t.Context()))
+	})
+}
+
+// Of a lease that has expired, and one that was begun by a larger total, the newest is given
+// back first.
+func TestALeaseThatASmallerTotalTakesBackIsLostAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		c := inFlight(10, time.Minute)
+		d := authorize(t, th, either(costing(c, 2)))
+		time.Sleep(time.Minute)
+		settle(t, th, d, total(5))
+		lease := th.Hold(t.Context(), d)
+		settle(t, th, d, total(3))
+		require.NoError(t, lease.Context().Err())
+		settle(t, th, d, total(2))
+		require.ErrorIs(t, context.Cause(lease.Context()), throttler.ErrLeaseLost)
 		require.Equal(t, 10, left(t, th, c))
 	})
 }
@@ -650,12 +722,55 @@ func TestSettleTwiceChangesNothing(t *testing.T) {
 	})
 }
 
+// A call that was refused is settled by what its conditions allow then, which the caller has
+// changed.
+func TestSettleOfARefusedCallCountsByWhatItsRuleAllowsThen(t *testing.T) {
+	for name, change := range map[string]func(c *throttler.Condition){
+		"Max":         func(c *throttler.Condition) { c.Max = 20 },
+		"TTL":         func(c *throttler.Condition) { c.TTL = time.Hour },
+		"Max and TTL": func(c *throttler.Condition) { c.Max, c.TTL = 20, time.Hour },
+		"Period":      func(c *throttler.Condition) { c.Period.Unit = throttler.Month },
+	} {
+		everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+			th := throttler.New(memstore.New())
+			rule := either(costing(c, 10))
+			filled := authorize(t, th, rule)
+			refused := authorize(t, th, rule)
+			require.Equal(t, throttler.Blocked, refused.Status, name)
+			require.NoError(t, th.Cancel(t.Context(), filled))
+			change(&rule.Either[0])
+			if rule.Validate() != nil {
+				return // a calendar has no TTL, and others no Period
+			}
+			changed := rule.Either[0]
+			settled := settle(t, th, refused, total(7))
+			require.Equal(t, changed.Max, settled.Outcomes[0].Limit, name)
+			require.Equal(t, changed.Max-7, settled.Outcomes[0].Remaining, name)
+			switch c.Algorithm {
+			case throttler.LeakyBucket:
+				require.Equal(t, changed.TTL/time.Duration(changed.Max)*7, settled.Outcomes[0].ResetAfter, name)
+			case throttler.Calendar:
+				require.Equal(t, name == "Period", settled.Outcomes[0].ResetAfter > 24*time.Hour)
+			default:
+				require.Equal(t, changed.TTL, settled.Outcomes[0].ResetAfter, name)
+			}
+			rule.Either[0].Max = 1000 // which is of no account any more
+			require.Equal(t, changed.Max, settle(t, th, refused, total(8)).Outcomes[0].Limit, name)
+			require.NoError(t, th.Cancel(t.Context(), refused))
+			require.Equal(t, changed.Max, left(t, th, changed), name)
+		})
+	}
+}
+
 // A call that was refused is settled on the conditions of its rule, unless they are others
 // by then.
 func TestSettleOfARefusedCallNoticesThatItsConditionsWereChanged(t *testing.T) {
 	for _, c := range []throttler.Condition{
 		{Name: "other", Value: "v", Max: 1, TTL: time.Minute},
 		{Name: "a", Value: "other", Max: 1, TTL: time.Minute},
+		{Name: "a", Value: "v", Max: 0, TTL: time.Minute},
+		{Name: "a", Value: "v", Max: 1, TTL: -time.Minute},
+		{Name: "a", Value: "v", Max: 0, TTL: time.Minute, Algorithm: throttler.LeakyBucket},
 	} {
 		th := throttler.New(memstore.New())
 		rule := either(condition("a", 1, time.Minute))
@@ -666,6 +781,7 @@ func TestSettleOfARefusedCallNoticesThatItsConditionsWereChanged(t *testing.T) {
 		rule.Either[0] = c
 		_, err := th.Settle(t.Context(), d, map[string]int{"a": 3})
 		require.ErrorIs(t, err, throttler.ErrInvalidRule)
+		require.NotErrorIs(t, err, throttler.ErrInvalidReceipt)
 		require.Nil(t, d.Receipt())
 		require.NoError(t, th.Cancel(t.Context(), d))
 
