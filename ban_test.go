@@ -85,11 +85,7 @@ func one(identifier string, c throttler.Condition) throttler.Rule {
 }
 
 func TestBanByHandHoldsAndALongerOneStays(t *testing.T) {
-	for name, client := range map[string]func() throttler.Client{
-		"memstore": func() throttler.Client { return memstore.New() },
-		"plain":    func() throttler.Client { return newFaulty() },
-		"one trip": func() throttler.Client { return newRemote() },
-	} {
+	for name, client := range kindsOfClient {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				th := throttler.New(client())

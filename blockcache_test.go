@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -514,8 +516,8 @@ func TestCancelLeavesAloneWhatMemoryHadRoomFor(t *testing.T) {
 	})
 }
 
-// Records of more than 64 KiB are not kept: a hit of an hour takes 4 bytes in a
-// window of so many.
+// Records of more than 64 KiB are not kept. Windows have some kB, but earlier releases
+// stored each hit, here in 4 bytes.
 func TestBlockCacheKeepsNoLargeRecord(t *testing.T) {
 	for name, c := range map[string]struct {
 		hits int
@@ -529,12 +531,24 @@ func TestBlockCacheKeepsNoLargeRecord(t *testing.T) {
 			th := throttler.New(client)
 			th.BlockCache = 10
 			rule := either(condition("a", c.hits, time.Hour))
-			rule.Either[0].Cost = c.hits
-			require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+			require.NoError(t, client.Add(&memcache.Item{Key: "test#a#v", Value: earlierWindow(c.hits), Expiration: 3600}))
 			require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
 			client.took()
 			require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
 			require.Equal(t, c.want, client.took())
 		})
 	}
+}
+
+// earlierWindow returns a window of so many hits, which expire in an hour, as releases
+// stored it that had no cells.
+func earlierWindow(hits int) []byte {
+	const tick = 100 * time.Microsecond
+	last := uint64(time.Now().Add(time.Hour).UnixNano()) / uint64(tick)
+	b := binary.BigEndian.AppendUint64([]byte{1, 8}, uint64(time.Hour/tick))
+	b = binary.BigEndian.AppendUint64(b, last)
+	for range hits {
+		b = binary.BigEndian.AppendUint32(b, uint32(last))
+	}
+	return b
 }

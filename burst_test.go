@@ -68,32 +68,34 @@ func TestARuleOfThousandsOfConditionsSwitchesNoLimitOff(t *testing.T) {
 	})
 }
 
+// keepCalling has n goroutines make one call after the other until end, which waits for them.
+func keepCalling(n int, call func()) (end func()) {
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() {
+			for !stop.Load() {
+				call()
+			}
+		})
+	}
+	return func() {
+		stop.Store(true)
+		wg.Wait()
+	}
+}
+
 func TestAHotValueDoesNotStarveAnother(t *testing.T) {
 	overBoth(t, func(t *testing.T, th *throttler.Throttler, down func() bool) {
 		hot := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{limit("hot", 20, time.Hour)}}
 		var admitted atomic.Int64
-		stop := make(chan struct{})
-		var wg sync.WaitGroup
-		end := sync.OnceFunc(func() {
-			close(stop)
-			wg.Wait()
+		end := keepCalling(1000, func() {
+			d, err := th.Authorize(context.Background(), hot)
+			assert.NoError(t, err)
+			assert.NoError(t, d.Err)
+			admitted.Add(int64(d.Status))
 		})
 		defer end()
-		for range 1000 {
-			wg.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					d, err := th.Authorize(context.Background(), hot)
-					assert.NoError(t, err)
-					assert.NoError(t, d.Err)
-					admitted.Add(int64(d.Status))
-				}
-			})
-		}
 		for range 5 {
 			limited(t, th)
 		}

@@ -393,6 +393,13 @@ const (
 
 func newRemote() *remote { return remoteOf(memstore.New()) }
 
+// kindsOfClient are in process memory, plain, and one to which each exchange is a round trip.
+var kindsOfClient = map[string]func() throttler.Client{
+	"memstore": func() throttler.Client { return memstore.New() },
+	"plain":    func() throttler.Client { return newFaulty() },
+	"one trip": func() throttler.Client { return newRemote() },
+}
+
 func remoteOf(store *memstore.Store) *remote {
 	return &remote{Client: store, store: store, conn: 1}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -119,35 +118,22 @@ func TestServerKilledUnderLoad(t *testing.T) {
 	server := memcachedtest.Process(t)
 	th := throttler.New(clientOf(t, server.Addr))
 	rule := throttler.Rule{Identifier: "r", Either: conditions(3, 1000, time.Minute), Lockout: time.Hour, CountAuthorizedOnly: true}
-	var (
-		wg              sync.WaitGroup
-		stop            = make(chan struct{})
-		sound, open     atomic.Int64
-		wrong, canceled atomic.Int64
-	)
-	for range 8 {
-		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				d, err := th.Authorize(context.Background(), rule)
-				switch {
-				case err != nil || d.Status == throttler.Blocked:
-					wrong.Add(1)
-				case d.Err != nil:
-					open.Add(1)
-				default:
-					sound.Add(1)
-				}
-				if th.Cancel(context.Background(), d) == nil {
-					canceled.Add(1)
-				}
-			}
-		})
-	}
+	var sound, open, wrong, canceled atomic.Int64
+	end := keepCalling(8, func() {
+		d, err := th.Authorize(context.Background(), rule)
+		switch {
+		case err != nil || d.Status == throttler.Blocked:
+			wrong.Add(1)
+		case d.Err != nil:
+			open.Add(1)
+		default:
+			sound.Add(1)
+		}
+		if th.Cancel(context.Background(), d) == nil {
+			canceled.Add(1)
+		}
+	})
+	defer end()
 	await := func(n *atomic.Int64, what string) {
 		before := n.Load()
 		require.Eventually(t, func() bool { return n.Load() > before+50 }, time.Minute, time.Millisecond, what)
@@ -157,8 +143,7 @@ func TestServerKilledUnderLoad(t *testing.T) {
 	await(&open, "calls that fail open")
 	server.Start()
 	await(&sound, "calls that count again")
-	close(stop)
-	wg.Wait()
+	end()
 	require.Zero(t, wrong.Load())
 	t.Logf("%d calls counted, %d failed open, %d canceled", sound.Load(), open.Load(), canceled.Load())
 

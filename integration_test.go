@@ -258,21 +258,24 @@ func TestBucketsAreNotGivenBackTooMuch(t *testing.T) {
 	}
 }
 
-// callAtOnce makes n calls, each as in a process of its own, all of which have
-// read before any of them writes.
-func (s *scene) callAtOnce(n int, rule throttler.Rule) tally {
-	met := meet(s.client, n)
-	decisions, errs := make([]throttler.Decision, n), make([]error, n)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() { decisions[i], errs[i] = throttler.New(met).Authorize(context.Background(), rule) })
-	}
-	wg.Wait()
-	var total tally
+// callAtOnce makes n calls, all of which have read before any of them writes.
+func (s *scene) callAtOnce(n int, rule throttler.Rule) (total tally) {
+	decisions, errs := decideAtOnce(meet(s.client, n), n, rule)
 	for i := range n {
 		total.add(decisions[i], errs[i])
 	}
 	return total
+}
+
+// decideAtOnce makes n calls, each as in a process of its own.
+func decideAtOnce(client throttler.Client, n int, rule throttler.Rule) ([]throttler.Decision, []error) {
+	decisions, errs := make([]throttler.Decision, n), make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { decisions[i], errs[i] = throttler.New(client).Authorize(context.Background(), rule) })
+	}
+	wg.Wait()
+	return decisions, errs
 }
 
 func TestRobotOf500CallsASecondIsHeldTo10(t *testing.T) {
@@ -390,13 +393,7 @@ func TestBanFoundBy32CallsAtOnceIsSetOnce(t *testing.T) {
 	s.requireAuthorized(rule)
 
 	rec := &recorder{Client: meet(s.client, n)}
-	decisions, errs := make([]throttler.Decision, n), make([]error, n)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() { decisions[i], errs[i] = throttler.New(rec).Authorize(context.Background(), rule) })
-	}
-	wg.Wait()
-
+	decisions, errs := decideAtOnce(rec, n, rule)
 	lost := 0
 	for i, d := range decisions {
 		require.NoError(t, errs[i])

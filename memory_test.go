@@ -17,9 +17,31 @@ import (
 )
 
 // How many records a server holds, and what is forgotten when there are more.
-// docs/memory.md draws its conclusions from the figures that are logged here:
+// docs/operations.md draws its conclusions from the figures that are logged here:
 //
 //	go test -v -run 'Megabyte|Memory' .
+//
+// memcached evicts the least recently used record of each size. So an attacker who goes on
+// trying keeps the ban alive. One who fills the memory until it is evicted gets Max attempts:
+// with Max 5 and 10,000 new records a second, every 15 minutes at 1 GB, and every 2 seconds
+// at 2 MB. A ban that no call met was forgotten when the memory was filled once; one that was
+// met 35 times per filling held to the end. With -o no_lru_maintainer either was forgotten:
+// keep the segmented LRU, the default. -M refuses new records instead: bans hold, but calls
+// for new values fail open. -o temporary_ttl protects short-lived items, the attacker's.
+//
+// With memcached 1.6.18, conditions of 50 hits in 5 minutes and a ban of 10 minutes, a
+// megabyte holds, by key:
+//
+//	record            bytes  IPv4  IPv6 /64  40 bytes  249 bytes  hashed
+//	window, 1 hit        21  8738      8738      8738       2730    6898
+//	window, 5 hits       33  8738      6898      6898       2730    5461
+//	window, 50 hits     168  3449      3449      3449       2184    3449
+//	leaky bucket         12 10922      8738      8738       2730    6898
+//	ban                  18  8738      8738      8738       2730    6898
+//
+// A record's memory is a chunk of fixed size (96, 120, 152, 192, 240, 304 bytes and so on).
+// Besides -m, memcached needs 512 KiB for its hash table, more beyond 100,000 records, and
+// buffers for each connection.
 
 // stat returns one figure of the answer to a stats command.
 func stat(t *testing.T, server *memcachedtest.Server, command, name string) int {

@@ -239,7 +239,7 @@ func TestRecordOfALaterReleaseIsLeftAlone(t *testing.T) {
 	ctx, client := context.Background(), memstore.New()
 	rule := either(condition("c", 1, time.Hour))
 	rule.Lockout = time.Hour
-	later := []byte{3, 1, 4, 1, 5}
+	later := []byte{3, 2, 7, 1, 8}
 	require.NoError(t, client.Add(&memcache.Item{Key: "test#c#v", Value: later, Expiration: 60}))
 	th := throttler.New(client)
 	for range 3 {

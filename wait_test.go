@@ -324,6 +324,15 @@ func named(name, value string, max int, ttl time.Duration) throttler.Condition {
 	return throttler.Condition{Name: name, Value: value, Max: max, TTL: ttl}
 }
 
+// fullInTurns returns two conditions that take a hit in 10 s, both taken. b opens 5 s after a.
+func (h *hall) fullInTurns() (a, b throttler.Condition) {
+	a, b = named("a", "", 1, 10*time.Second), named("b", "", 1, 10*time.Second)
+	h.come(h.Context(), either(a))
+	time.Sleep(5 * time.Second)
+	h.come(h.Context(), either(b))
+	return a, b
+}
+
 func TestUsersOfOneSenderAreServedInTurnWithFewOperations(t *testing.T) {
 	const users = 100
 	client := newDistant()
@@ -371,10 +380,7 @@ func TestCallWhoseOtherConditionIsFullHoldsNobodyUp(t *testing.T) {
 // Two stand in line for the same two conditions, each blocked by another one first.
 func TestLinesDoNotLockEachOther(t *testing.T) {
 	inHall(t, memstore.New(), func(h *hall) {
-		a, b := named("a", "", 1, 10*time.Second), named("b", "", 1, 10*time.Second)
-		h.come(h.Context(), either(a))
-		time.Sleep(5 * time.Second)
-		h.come(h.Context(), either(b))
+		a, b := h.fullInTurns()
 		ab := h.come(h.Context(), either(a, b))
 		ba := h.come(h.Context(), either(b, a))
 		h.all.Wait()
@@ -413,10 +419,7 @@ func TestLargeCallIsNotStarvedBySmallOnesBehindIt(t *testing.T) {
 // the one that is open while the other is not.
 func TestCallIsNotStarvedByOthersWhoNeedLess(t *testing.T) {
 	inHall(t, memstore.New(), func(h *hall) {
-		a, b := named("a", "", 1, 10*time.Second), named("b", "", 1, 10*time.Second)
-		h.come(h.Context(), either(a))
-		time.Sleep(5 * time.Second)
-		h.come(h.Context(), either(b))
+		a, b := h.fullInTurns()
 		both := h.come(h.Context(), either(a, b))
 		var others []*post
 		for range 50 {
