@@ -182,6 +182,26 @@ func TestEachExchangeIsGivenUpAtItsOwnTime(t *testing.T) {
 	})
 }
 
+// What finds as many in flight as may be is given up when it has waited for its turn, though
+// the server takes whatever is sent.
+func TestAnExchangeBehindAsManyAsMayBeInFlightIsGivenUpInTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: after(timeout*2/3, misses)}
+		p := s.newPool(t, one)
+		p.DialContext = deepConns(s, nil)
+		p.QueueTimeout = timeout / 10
+		for i := range pool.MaxInFlight {
+			p.Start(&exchange{key: fmt.Sprint("key", i)})
+		}
+		synctest.Wait()
+		require.Equal(t, pool.MaxInFlight, p.Stats()[0].InFlight)
+		x := &exchange{key: "key"}
+		require.Equal(t, p.QueueTimeout, took(func() { p.Exchange(t.Context(), x) }))
+		require.ErrorIs(t, x.results[0].Err, throttler.ErrOverloaded)
+		require.False(t, x.results[0].Unknown, "it was not sent")
+	})
+}
+
 // A caller that was alone has not waited for its turn, whatever others do.
 func TestACallerThatWasAloneIsNotGivenUp(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -68,10 +68,9 @@ func (s *server) succeeded() {
 // failed tells the breaker of failures that have the same cause, and ends all
 // other calls if that opens it. No lock is held.
 func (s *server) failed(failures int, err error) {
-	if isExcluded(err) || isComplaint(err) || errors.Is(err, errCut) {
+	if !s.blame(err) {
 		return
 	}
-	s.blame(err)
 	s.failing.Store(true)
 	for range failures {
 		s.report(err)
@@ -79,11 +78,14 @@ func (s *server) failed(failures int, err error) {
 	s.announce()
 }
 
-// blame notes err as the last failure, if it is one.
-func (s *server) blame(err error) {
-	if err != nil && !isExcluded(err) && !isComplaint(err) && !errors.Is(err, errCut) {
-		s.last.Store(&ServerError{Server: s.name, Err: err})
+// blame notes err as the last failure, if it is one of the server: it has not answered, and
+// was not cut off by another failure. It reports whether it is.
+func (s *server) blame(err error) bool {
+	if err == nil || isExcluded(err) || isComplaint(err) || errors.Is(err, errCut) {
+		return false
 	}
+	s.last.Store(&ServerError{Server: s.name, Err: err})
+	return true
 }
 
 func (s *server) report(err error) {

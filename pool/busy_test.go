@@ -5,15 +5,19 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -113,6 +117,72 @@ func TestAnAnswerThatIsReadLateCameInTime(t *testing.T) {
 	}
 }
 
+// An answer that is too large for one read.
+const large = 200_000
+
+func hasLarge(conn net.Conn, _ string) {
+	fmt.Fprintf(conn, "VALUE key 0 %d 7\r\n%s\r\nEND\r\n", large, strings.Repeat("v", large))
+}
+
+// A read that has met its deadline before it looked has not found nothing. So the rest of
+// an answer is not late because of it.
+func TestALargeAnswerThatIsReadLateCameInTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: has}
+		p := s.tardyPool(t, 10*time.Second)
+		s.now(hasLarge)
+		item, err := p.Get("key")
+		require.NoError(t, err)
+		require.Len(t, item.Value, large)
+	})
+}
+
+// Nor has a read that was cut short, as its caller has left.
+func TestALargeAnswerThatIsReadLateCameInTimeThoughItsCallerHasLeft(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		var conn *tardy
+		p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			nc, err := s.DialContext(ctx, network, addr)
+			conn = &tardy{Conn: nc}
+			return conn, err
+		}
+		beAlone(p, "key")
+		s.now(hangs)
+		ctx, leave := context.WithCancel(t.Context())
+		x := &exchange{key: "key"}
+		var call sync.WaitGroup
+		call.Go(func() { p.Exchange(ctx, x) })
+		const grace = time.Millisecond
+		time.Sleep(timeout - grace*3/2)
+		leave() // while the reader looks
+		call.Wait()
+		synctest.Wait()
+		conn.late = 5 * grace
+		time.Sleep(grace / 2)
+		hasLarge(s.conns[0], "")
+		synctest.Wait()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.NoError(t, result(t, x).Err)
+	})
+}
+
+// A part of an answer that comes while the reader looks makes the wait no longer.
+func TestAnAnswerThatEndsInTheMiddleIsGivenUpInTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		beAlone(p, "key")
+		s.now(after(timeout-time.Millisecond/2, says("VALUE key 0 5 7\r\nval")))
+		require.Equal(t, timeout, took(func() {
+			_, err := p.Get("key")
+			require.ErrorContains(t, err, "timeout")
+		}))
+	})
+}
+
 // But a server that has said nothing by then is silent, and one that trickles is slow.
 func TestAServerThatIsSilentIsGivenUpByALateReaderToo(t *testing.T) {
 	for name, answer := range map[string]func(net.Conn, string){
@@ -159,4 +229,135 @@ func TestAServerThatTakesNothingIsGivenUpInTime(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What this process is late to send has not waited for the server: neither in the queue,
+// behind an exchange that takes long to propose, nor after it was sent. A server that has yet
+// to take a packet may take it soon.
+func TestWhatWaitsForThisProcessIsNotGivenUp(t *testing.T) {
+	for name, proposing := range map[string]time.Duration{
+		"is being sent": timeout * 45 / 100,
+		"is to be sent": timeout * 60 / 100,
+		"is sent late":  timeout * 2,
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := &station{answer: misses}
+				p := s.newPool(t, one)
+				p.QueueTimeout = timeout / 2
+				p.Get("connect")
+				first := true
+				s.now(func(conn net.Conn, request string) { // it reads nothing meanwhile
+					if first {
+						time.Sleep(timeout * 54 / 100)
+					} else {
+						time.Sleep(timeout * 30 / 100)
+					}
+					first = false
+					misses(conn, request)
+				})
+				late := &exchange{key: "late", propose: func(throttler.Turn) *memcache.Item {
+					time.Sleep(proposing)
+					return nil
+				}}
+				xs := []throttler.Exchange{&exchange{key: "before"}, late, &exchange{key: "queued"}}
+				for _, x := range xs {
+					p.Start(x)
+					synctest.Wait()
+				}
+				time.Sleep(5 * timeout)
+				synctest.Wait()
+				for i, x := range xs {
+					require.NoError(t, result(t, x).Err, "exchange %d", i)
+				}
+				require.Zero(t, p.Stats()[0].Overloads)
+			})
+		})
+	}
+}
+
+// An answer that has come in time counts though its request is still being written, and
+// though it is read late.
+func TestAnAnswerToWhatIsBeingWrittenCameInTime(t *testing.T) {
+	for name, alone := range map[string]bool{"a lone caller's": true, "one of several callers": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := &station{answer: misses}
+				p := s.newPool(t, one)
+				release := make(chan struct{})
+				var conn *tardy
+				p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					nc, err := s.DialContext(ctx, network, addr)
+					conn = &tardy{Conn: &held{nc, release}}
+					return conn, err
+				}
+				p.Get("connect")
+				if alone {
+					beAlone(p, "key")
+				}
+				s.now(hangs)
+				conn.late = 2 * timeout
+				x := &exchange{key: "key", propose: always(&memcache.Item{Value: []byte(strings.Repeat("v", 20_000))})}
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					p.Exchange(context.Background(), x)
+				}()
+				synctest.Wait()
+				io.WriteString(s.conns[0], "NOT_STORED\r\nEND\r\n")
+				<-done
+				require.NoError(t, result(t, x).Err)
+				conn.late = 0
+				close(release)
+				synctest.Wait()
+				s.now(misses)
+				_, err := p.Get("key")
+				require.Equal(t, memcache.ErrCacheMiss, err)
+				require.Zero(t, p.Stats()[0].Failures)
+				require.Len(t, s.dialled(), 1, "the connection is as good as before")
+			})
+		})
+	}
+}
+
+// A walled connection takes nothing once the wall is up, until it is failed.
+type walled struct {
+	net.Conn
+	up     bool
+	failed chan struct{}
+}
+
+func (c *walled) Write(b []byte) (int, error) {
+	if c.up {
+		<-c.failed
+		return 0, os.ErrDeadlineExceeded
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *walled) SetDeadline(at time.Time) error {
+	if c.up {
+		close(c.failed)
+	}
+	return c.Conn.SetDeadline(at)
+}
+
+// A lone caller reads after it has written, so nobody reads for it meanwhile.
+func TestALoneCallerWhoseServerTakesNothingGivesUpInTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		var conn *walled
+		p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			nc, err := s.DialContext(ctx, network, addr)
+			conn = &walled{Conn: nc, failed: make(chan struct{})}
+			return conn, err
+		}
+		beAlone(p, "key")
+		conn.up = true
+		require.Equal(t, timeout, took(func() {
+			_, err := p.Get("key")
+			require.ErrorContains(t, err, "timeout")
+		}))
+	})
 }

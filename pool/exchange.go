@@ -61,8 +61,10 @@ func (p *Pool) Start(xs ...exchange.Exchange) {
 // for, with their errors.
 func (p *Pool) exchanges(xs []exchange.Exchange) (requests, refused []*request) {
 	requests = make([]*request, 0, len(xs))
-	for _, x := range xs {
-		r := &request{x: x, key: x.Key()}
+	all := make([]request, len(xs))
+	for i, x := range xs {
+		r := &all[i]
+		r.x, r.key = x, x.Key()
 		if r.err = p.admit(r); r.err != nil {
 			refused = append(refused, r)
 		} else {
@@ -113,7 +115,7 @@ func (p *Pool) one(ctx context.Context, s *single) (ended bool, err error) {
 // caller writes by itself, and reads the answers of one server. Other goroutines read
 // those of the other servers, so that a server that hangs delays none of them.
 func (p *Pool) do(ctx context.Context, requests []*request) {
-	var latches []*latch
+	latches := make([]*latch, 0, 4)
 	var own *conn       // is read here, for ownLatch
 	var ownLatch *latch // of which it has the answers
 	byLane(requests, func(l *lane, group []*request) {

@@ -562,3 +562,40 @@ func TestAnAnswerThatMakesNoSenseDuringCloseIsAnError(t *testing.T) {
 		require.ErrorContains(t, <-done, "TUESDAY")
 	})
 }
+
+// A connection that was cut as the breaker opened may be buried when the server is back. It is
+// no failure of that.
+func TestAConnectionThatWasCutIsNoFailureLater(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: hangs}
+		p := s.newPool(t, one)
+		p.BreakerFailures = 1
+		release := make(chan struct{})
+		var dials atomic.Int64
+		p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := s.DialContext(ctx, network, addr)
+			if dials.Add(1) == 2 {
+				conn = &stubborn{conn, release}
+			}
+			return conn, err
+		}
+		p.Conns = 2
+		keys := onEachConn(p, one, 2)
+		silent := make(chan error, 1)
+		go func() {
+			_, err := p.Get(keys[1])
+			silent <- err
+		}()
+		time.Sleep(pool.DefaultTimeout / 2)
+		go p.Get(keys[0]) // is being written for good, and has time left when it is cut
+		require.Error(t, <-silent)
+		synctest.Wait()
+		require.True(t, p.Stats()[0].Down)
+		s.now(misses)
+		time.Sleep(10 * pool.DefaultBreakerPause)
+		require.False(t, p.Stats()[0].Down)
+		close(release)
+		synctest.Wait()
+		require.False(t, p.Stats()[0].Down)
+	})
+}

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"strconv"
 	"sync/atomic"
-
-	"github.com/bradfitz/gomemcache/memcache"
 )
 
 // A meta set, of memcached 1.6, answers with the token of what it has stored. So a
@@ -88,7 +86,8 @@ func (r *request) appendMetaSet(b []byte) []byte {
 	return append(append(b, r.item.Value...), "\r\n"...)
 }
 
-// metaWritten notes the answer to a meta set.
+// metaWritten notes the answer to a meta set. The item that was proposed becomes the one
+// that is found.
 func (r *request) metaWritten(line []byte) error {
 	code, rest, _ := bytes.Cut(line, []byte(" "))
 	switch string(code) {
@@ -98,7 +97,8 @@ func (r *request) metaWritten(line []byte) error {
 			return errGarbage(line)
 		}
 		r.reply.status, r.reply.read = stored, true
-		r.reply.found = &memcache.Item{Key: r.key, Value: r.item.Value, Flags: r.item.Flags, CasID: token}
+		r.item.Key, r.item.Expiration, r.item.CasID = r.key, 0, token
+		r.reply.found = r.item
 	case "NS":
 		r.reply.status = notStored
 	case "EX":

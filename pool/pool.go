@@ -79,6 +79,17 @@
 //
 // Behind a proxy the connection outlives the server. There, an exchange reads the
 // record before anything is proposed, in two round trips; see [Pool.Proxy].
+//
+// # What a connection costs
+//
+// A file descriptor, 16 KiB for answers, and while it is busy up to 128 KiB for requests.
+// At most 1,024 requests and about 256 KiB are in flight on it; others wait first-in,
+// first-out. In a burst of 3,000 calls each takes 16 to 19 KiB, its goroutine included.
+//
+// A large value delays the calls behind it for as long as its bytes take, up to Timeout. If
+// it takes longer, its own call fails and the connection is closed: one failure for the
+// breaker. The calls behind it are sent again, once, on a new connection, and end within
+// twice DialTimeout + Timeout. A key always uses the same connection of several.
 package pool
 
 import (
@@ -144,6 +155,11 @@ type Pool struct {
 	// a server behind them restarts. Each record is then read before it is
 	// written. A proxy that gives its name when it is asked for its version
 	// (mcrouter) is recognized without it; twemproxy is not.
+	//
+	// A proxy that cannot reach a server answers SERVER_ERROR, after a timeout of its
+	// own. That does not open the breaker, because other keys are still there. So give
+	// it a timeout below [Pool.Timeout]: twemproxy waits forever by default. Its hash
+	// fnv1a_64 tends to put keys that differ in their last characters on one server.
 	Proxy bool
 
 	// StateChanged is called when a server is taken to be down, with the reason,

@@ -27,7 +27,7 @@ const enoughEmpty = 2
 const enoughReads = 16
 
 // ahead is how long before its time a request is asked for: as long as it takes to find
-// nothing.
+// nothing. So a reader judges no earlier than at that time.
 const ahead = enoughEmpty * grace
 
 // turnsToWrite and turnsToConnect are how many turns a goroutine has to come to its
@@ -72,9 +72,6 @@ func (c *conn) foundNothingLocked(looked bool) {
 		return
 	}
 	c.lookBy = time.Now().Add(grace)
-	if h.empty == enoughEmpty-1 && c.lookBy.Before(h.until) {
-		c.lookBy = h.until
-	}
 	_ = c.nc.SetReadDeadline(c.lookBy)
 }
 
