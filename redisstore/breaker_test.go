@@ -8,6 +8,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 )
@@ -164,6 +165,50 @@ func TestASecondBundleGoesOutWhileOneIsUnderWay(t *testing.T) {
 	server.Command("CLIENT", "KILL", "TYPE", "normal")
 	_, err := s.Get("a")
 	require.NoError(t, err)
+}
+
+// A server does nothing else while it carries out a bundle, so none is of more than 128.
+func TestABundleHasABound(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	s.Exchange(context.Background(), newSingle("a", true), newSingle("b", true)) // the script is known
+	server.Command("CONFIG", "RESETSTAT")
+	var all []*single
+	var xs []exchange.Exchange
+	for i := range 300 {
+		all = append(all, newSingle(strconv.Itoa(i), true))
+		xs = append(xs, all[i])
+	}
+	s.Start(xs...)
+	for _, x := range all {
+		require.NoError(t, (<-x.done).Err)
+	}
+	require.GreaterOrEqual(t, calls(server, "evalsha"), int64(3))
+}
+
+// A connection that is lost is one failure, however many requests shared it.
+func TestAConnectionThatIsLostCountsOnce(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	c := newCutter(t, server.Addr)
+	c.onCut = func() { c.asked.cutIn("EVALSHA") } // the next one, too
+	c.onCut()
+	s := open(t, "redis://"+c.listener.Addr().String())
+	var all []*single
+	var xs []exchange.Exchange
+	for i := range 3 * redisstore.DefaultBreakerFailures {
+		all = append(all, newSingle(strconv.Itoa(i), true))
+		xs = append(xs, all[i])
+	}
+	s.Exchange(context.Background(), xs...)
+	for _, x := range all {
+		r := <-x.done
+		require.ErrorIs(t, r.Err, exchange.ErrUnavailable)
+		require.True(t, r.Unknown)
+	}
+	require.False(t, s.Stats()[0].Down)
+	require.EqualValues(t, 3, c.cuts.Load())
 }
 
 func TestARecordThatIsDeletedInABundleIsGoneForTheRestOfIt(t *testing.T) {

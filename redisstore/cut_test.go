@@ -10,9 +10,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -230,6 +233,35 @@ func TestALostAnswerThatIsCoveredSaysSo(t *testing.T) {
 	require.Equal(t, 10-1-5, d.Outcomes[0].Remaining, "two, one of the other, and the one in doubt twice")
 }
 
+// A stubborn exchange adds an item although there is one. It counts how often it was asked.
+type stubborn struct {
+	*single
+	asked int
+}
+
+func (s *stubborn) Propose(turn exchange.Turn) *memcache.Item {
+	s.asked++
+	return s.single.Propose(turn)
+}
+
+// After a lost answer the exchange is asked once more what to write. A conflict then ends it.
+func TestALostAnswerIsAskedAboutOnce(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	c := newCutter(t, server.Addr)
+	s := open(t, "redis://"+c.listener.Addr().String())
+	require.NoError(t, s.Add(&memcache.Item{Key: "k", Value: []byte("there"), Expiration: 60}))
+	c.asked.cutIn("EVALSHA")
+	x := &stubborn{single: newSingle("k", true)}
+	s.Exchange(context.Background(), x)
+	r := <-x.done
+	require.NoError(t, r.Err)
+	require.False(t, r.Stored)
+	require.Equal(t, "there", string(r.Found.Value))
+	require.Equal(t, 2, x.asked)
+	require.EqualValues(t, 1, c.cuts.Load())
+}
+
 // A primary that has become a replica is left for the one that its address now leads to.
 func TestAPrimaryThatIsDemotedIsLeft(t *testing.T) {
 	t.Parallel()
@@ -242,6 +274,9 @@ func TestAPrimaryThatIsDemotedIsLeft(t *testing.T) {
 	c.server.Store(after.Addr)
 	require.NoError(t, decide(t, s, "b").Err, "it is asked again at the new primary")
 	require.Equal(t, "test#ip#b", after.Command("KEYS", "*"))
+	require.Eventually(t, func() bool {
+		return strings.Count(before.Command("CLIENT", "LIST", "TYPE", "normal"), "id=") == 1
+	}, 20*time.Second, time.Millisecond, "its connections are closed, but for the one that asks")
 }
 
 func TestALoneCallerTakesOneTripAndManyShareThem(t *testing.T) {
@@ -271,6 +306,11 @@ func TestALoneCallerTakesOneTripAndManyShareThem(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.EqualValues(t, 100, calls(server, "get")-calls(server, "set"))
+	server.Command("CONFIG", "RESETSTAT")
+	_, err := s.GetMulti([]string{"a", "b"})
+	require.NoError(t, err)
+	require.Zero(t, calls(server, "evalsha")+calls(server, "eval"))
+	require.EqualValues(t, 1, calls(server, "mget"))
 }
 
 // calls returns how often the server has carried out a command.

@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"os"
@@ -139,8 +140,21 @@ func TestAReplicaIsUnavailable(t *testing.T) {
 	require.ErrorContains(t, d.Err, "address of the primary")
 }
 
-// answering starts a server that answers each command but HELLO with a line.
+// answering starts a server that answers each command but the first ones of a connection
+// with a line.
 func answering(t *testing.T, line string) string {
+	t.Helper()
+	return scripted(t, func(args []string) string {
+		if args[0] == "CLUSTER" {
+			return "-ERR This instance has cluster support disabled"
+		}
+		return line
+	})
+}
+
+// scripted starts a server that answers each command but the first ones of a connection as
+// answer says. Instead of an answer of no length it ends the connection.
+func scripted(t *testing.T, answer func(args []string) string) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -151,39 +165,55 @@ func answering(t *testing.T, line string) string {
 			if err != nil {
 				return
 			}
-			go answer(nc, line)
+			go converse(nc, answer)
 		}
 	}()
 	return l.Addr().String()
 }
 
-func answer(nc net.Conn, line string) {
+func converse(nc net.Conn, answer func([]string) string) {
 	defer nc.Close()
-	in := bufio.NewScanner(nc)
-	for in.Scan() {
-		var n int
-		if _, err := fmt.Sscanf(in.Text(), "*%d", &n); err != nil {
+	in := bufio.NewReader(nc)
+	for {
+		args, err := readCommand(in)
+		if err != nil {
 			return
 		}
-		var args []string
-		for range n {
-			in.Scan()
-			in.Scan()
-			args = append(args, in.Text())
-		}
-		reply := line
-		switch strings.ToUpper(args[0]) {
+		var reply string
+		switch args[0] = strings.ToUpper(args[0]); args[0] {
 		case "HELLO":
 			reply = "%1\r\n$5\r\nproto\r\n:3"
-		case "CLUSTER":
-			reply = "-ERR This instance has cluster support disabled"
 		case "CLIENT":
 			reply = "+OK"
+		default:
+			if reply = answer(args); reply == "" {
+				return
+			}
 		}
 		if _, err := nc.Write([]byte(reply + "\r\n")); err != nil {
 			return
 		}
 	}
+}
+
+// readCommand reads an array of strings, which may hold any bytes.
+func readCommand(in *bufio.Reader) (args []string, err error) {
+	var n int
+	if _, err := fmt.Fscanf(in, "*%d\r\n", &n); err != nil {
+		return nil, err
+	}
+	for range n {
+		var size int
+		if _, err := fmt.Fscanf(in, "$%d\r\n", &size); err != nil {
+			return nil, err
+		}
+		text := make([]byte, size+len("\r\n"))
+		if _, err := io.ReadFull(in, text); err != nil {
+			return nil, err
+		}
+		args = append(args, string(text[:size]))
+	}
+	return args, nil
 }
 
 func TestWhatAServerReportsIsToldApart(t *testing.T) {
@@ -221,6 +251,17 @@ func TestAServerThatTalksNonsenseIsUnavailable(t *testing.T) {
 	for _, line := range []string{"220 mail.example.org ESMTP", "*0", "*2\r\n:1\r\n:1", "+OK"} {
 		d := decide(t, open(t, "redis://"+answering(t, line)), "a")
 		require.Error(t, d.Err, line)
+	}
+	for _, line := range []string{"*0", "*1\r\n:1", "*3\r\n:1\r\n:1\r\n:1", ":1"} { // to a bundle of two
+		s := open(t, "redis://"+answering(t, line))
+		one, other := newSingle("one", true), newSingle("other", true)
+		s.Exchange(context.Background(), one, other)
+		for _, x := range []*single{one, other} {
+			r := <-x.done
+			require.ErrorIs(t, r.Err, throttler.ErrUnavailable, line)
+			require.False(t, r.Stored, line)
+			require.True(t, r.Unknown, "it may have been carried out")
+		}
 	}
 }
 

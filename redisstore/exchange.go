@@ -84,6 +84,10 @@ func (s *Store) admit(r *request) error {
 
 // do makes the requests of c and returns when all have ended, or ctx has. It reports
 // which. If only one node is to be asked, and ctx cannot end, the caller may lead there.
+//
+// If ctx can end, another goroutine leads. A caller that leaves a Do of rueidis loses the
+// answer. The exchange would have to be sent again, and would count a hit twice if another
+// process has written in between.
 func (s *Store) do(ctx context.Context, c *call, requests []*request) (ended bool) {
 	all, own := len(requests), ctx.Done() == nil
 	byNode(requests, func(n *node, group []*request) {

@@ -239,7 +239,7 @@ func TestAHungServerCostsTheTimeoutAndNoMore(t *testing.T) {
 		if _, d := call("a"); d.Err == nil {
 			break
 		}
-		require.Less(t, time.Since(resumed), 2*time.Second)
+		require.Less(t, time.Since(resumed), time.Second)
 		time.Sleep(5 * time.Millisecond)
 	}
 }
@@ -276,7 +276,7 @@ func TestAServerThatIsTooSlowForItsCallersIsOverloaded(t *testing.T) {
 	th := throttler.New(s)
 	_, err := th.Authorize(context.Background(), rule("a", 5))
 	require.NoError(t, err)
-	server.Command("CLIENT", "PAUSE", "400", "ALL")
+	server.Command("CLIENT", "PAUSE", "2000", "ALL") // longer than a process that is short of processor time waits
 	var late atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 20 {
@@ -355,7 +355,7 @@ func TestRestartsAndFlushesAreNoticed(t *testing.T) {
 }
 
 // A failover forgets what was not replicated, at most Max hits of each value. The store
-// finds the new primary within a second.
+// uses the new primary within a second of Sentinel naming it.
 func TestAFailoverOfSentinel(t *testing.T) {
 	t.Parallel()
 	for _, killed := range []bool{false, true} {
@@ -379,6 +379,11 @@ func TestAFailoverOfSentinel(t *testing.T) {
 				return err == nil && strings.HasPrefix(role, "master")
 			}, 20*time.Second, time.Millisecond)
 			promoted := time.Now()
+			for w.PrimaryAddr() != w.Replica.Addr { // before that, nobody can know
+				require.Less(t, time.Since(promoted), 20*time.Second)
+				time.Sleep(time.Millisecond)
+			}
+			named := time.Now()
 			th := throttler.New(s)
 			for i := 0; ; i++ {
 				d, err := th.Authorize(context.Background(), rule("after"+strconv.Itoa(i), 5))
@@ -387,10 +392,10 @@ func TestAFailoverOfSentinel(t *testing.T) {
 				if d.Err == nil && stored == "1" {
 					break
 				}
-				require.Less(t, time.Since(promoted), 5*time.Second)
+				require.Less(t, time.Since(named), 5*time.Second)
 				time.Sleep(time.Millisecond)
 			}
-			took := time.Since(promoted)
+			took := time.Since(named)
 			require.Eventually(t, func() bool {
 				for _, value := range values {
 					d, err := th.Peek(context.Background(), rule(value, max))
@@ -406,8 +411,9 @@ func TestAFailoverOfSentinel(t *testing.T) {
 				require.LessOrEqual(t, c.count(value), 2*max)
 				more += c.count(value) - max
 			}
-			t.Logf("back %v after the promotion, %d of %d hits more, %d calls failed", took, more, max*len(values), len(c.failed))
-			require.Less(t, took, 2*time.Second)
+			t.Logf("named %v after the promotion, back %v later, %d of %d hits more, %d calls failed",
+				named.Sub(promoted), took, more, max*len(values), len(c.failed))
+			require.Less(t, took, time.Second)
 			c.requireUnavailable(t)
 		})
 	}

@@ -95,17 +95,24 @@ var errAnswers = errors.New("the script returned another number of answers")
 
 // askEach sends each request of a bundle by itself, all at once, to one node of a
 // Cluster: its keys are not in one slot. What another node has by now goes through c,
-// which follows it there. askEach reports whether there was any.
+// which follows it there. askEach reports whether there was any. Scripts that the node
+// does not know go to itself: c may still take another node for the primary.
 func askEach(ctx context.Context, c, node rueidis.Client, bundle []*request) (moved bool) {
-	elsewhere, unknown := askMulti(ctx, node, bundle, byName, node != c)
+	elsewhere := askNode(ctx, node, bundle, node != c)
 	if len(elsewhere) > 0 {
-		_, more := askMulti(ctx, c, elsewhere, byName, false)
-		unknown = append(unknown, more...)
-	}
-	if len(unknown) > 0 {
-		askMulti(ctx, c, unknown, byText, false)
+		askNode(ctx, c, elsewhere, false)
 	}
 	return len(elsewhere) > 0
+}
+
+// askNode is askMulti by name, and by text where the server does not know the script.
+func askNode(ctx context.Context, c rueidis.Client, bundle []*request, own bool) (elsewhere []*request) {
+	elsewhere, unknown := askMulti(ctx, c, bundle, byName, own)
+	if len(unknown) > 0 {
+		moved, _ := askMulti(ctx, c, unknown, byText, own)
+		elsewhere = append(elsewhere, moved...)
+	}
+	return elsewhere
 }
 
 // askMulti returns the requests that another node has, and those whose server does not

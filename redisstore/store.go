@@ -49,7 +49,7 @@ const (
 	DefaultTimeout         = 250 * time.Millisecond
 	DefaultQueueTimeout    = time.Second
 	DefaultBreakerFailures = 5
-	DefaultBreakerPause    = 500 * time.Millisecond
+	DefaultBreakerPause    = 250 * time.Millisecond
 )
 
 // A Store keeps records in Redis or Valkey. Its fields are options, to be set before
@@ -76,7 +76,7 @@ type Store struct {
 	BreakerFailures int
 
 	// BreakerPause is how long a server that is down is left alone between two
-	// probes that find out whether it is back. Default: 500 ms.
+	// probes that find out whether it is back. Default: 250 ms.
 	BreakerPause time.Duration
 
 	// TLSConfig replaces that of a URL with rediss. Default: TLS 1.2 or later,

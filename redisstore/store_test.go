@@ -177,6 +177,11 @@ func TestAValueWithoutANumberCountsAsNone(t *testing.T) {
 		item, err := s.Get("k")
 		require.NoError(t, err)
 		require.Equal(t, "mine", string(item.Value))
+
+		server.Command("SET", "k", foreign)
+		bundled := newSingle("k", true)
+		s.Exchange(context.Background(), bundled, newSingle("another", false))
+		require.True(t, (<-bundled.done).Stored)
 	}
 	key := "test#ip#a" // of a throttler: a value of its length is foreign, too
 	server.Command("SET", key, "a value of another program")
@@ -237,6 +242,7 @@ func TestOpenNeedsNoServer(t *testing.T) {
 	d, err := th.Authorize(context.Background(), rule("a", 5))
 	require.NoError(t, err)
 	require.ErrorIs(t, d.Err, throttler.ErrUnavailable)
+	require.Zero(t, s.Stats()[0].Retries, "there was nothing to connect to")
 	server.Start()
 	require.Eventually(t, func() bool {
 		d, err := th.Authorize(context.Background(), rule("b", 1000))
