@@ -194,7 +194,7 @@ func (g *Guard) countGuess(ctx context.Context, p party) (alarmed, error) {
 	d, err := ask(ctx, rule)
 	counted := alarmed{share: d, counted: true}
 	switch {
-	case err != nil || !g.answered(d):
+	case err != nil || !g.answered(d.Err):
 		return alarmed{}, err
 	case d.Outcomes[0].Blocked:
 		counted.network = network
@@ -240,9 +240,9 @@ func provider(addr netip.Addr) netip.Prefix {
 	return network
 }
 
-// answered reports whether d comes from the backend or its fallback.
-func (g *Guard) answered(d throttler.Decision) bool {
-	return d.Err == nil || g.throttler.Fallback != nil
+// answered reports whether what has err was decided by the backend or its fallback.
+func (g *Guard) answered(err error) bool {
+	return err == nil || g.throttler.Fallback != nil
 }
 
 // lookOut makes the report r.
@@ -274,7 +274,7 @@ func (g *Guard) lookAt(ctx context.Context, l look) error {
 		found, err = g.throttler.Peek(ctx, g.stateRule(l.scope))
 		return err
 	})
-	if err != nil || !g.answered(counted) || !g.answered(found) {
+	if err != nil || !g.answered(counted.Err) || !g.answered(found.Err) {
 		return err
 	}
 	failures := held(counted.Outcomes[0])

@@ -97,7 +97,9 @@ var growths = map[string]func(month float64) float64{
 }
 
 // A site of any size is quiet while nobody attacks it, and notices an attack of
-// five times the usual within the hour.
+// five times the usual within the hour. At the beginning the alarm rings for up to 2.4
+// hours, or not at all. By default a few sites are tried; with THROTTLER_SLOW=1 all, which
+// takes an hour.
 func TestBusySitesAreQuietAndNoticeAnAttack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a simulation takes a while; run it without -short")

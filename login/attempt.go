@@ -33,8 +33,8 @@ type Attempt struct {
 	Known bool
 
 	// HalfUsed says that a limit of the attempt is at least half used, this
-	// attempt included. NameLong is left out: it would say so for months. The application can ask for a CAPTCHA or a second
-	// factor before anyone is refused.
+	// attempt included. NameLong is left out: it would say so for months. The
+	// application can ask for a CAPTCHA or a second factor before anyone is refused.
 	HalfUsed bool
 
 	// Siege says that a siege is on (see [Guard.Alarm]), from this network or

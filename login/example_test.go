@@ -54,6 +54,42 @@ func Example() {
 	// Welcome!
 }
 
+// Ten wrong codes in an hour, and no eleventh is looked at.
+func ExampleNewCodes() {
+	ctx := context.Background()
+	codes := login.NewCodes(throttler.New(memstore.New()))
+
+	enter := func(account, code string, from netip.Addr) string {
+		attempt, err := codes.Begin(ctx, account, from) // after the password was right
+		if err != nil {
+			log.Fatal(err)
+		}
+		if attempt.Decision.Status == throttler.Blocked { // do not look at the code
+			return "Too many codes were tried."
+		}
+		if code != "271828" {
+			if err := attempt.Fail(ctx); err != nil {
+				log.Print(err) // it counts all the same
+			}
+			return "Wrong code."
+		}
+		if err := attempt.Succeed(ctx); err != nil {
+			log.Print(err) // the hits stay until they expire
+		}
+		return "Welcome!"
+	}
+
+	for i := range 10 { // from ten addresses
+		enter("account 1", "000000", netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}))
+	}
+	fmt.Println(enter("account 1", "271828", netip.MustParseAddr("203.0.113.7")))
+	fmt.Println(enter("account 2", "271828", netip.MustParseAddr("203.0.113.7")))
+
+	// Output:
+	// Too many codes were tried.
+	// Welcome!
+}
+
 // The owner of an account under attack gets in from a new address by a link
 // sent to them.
 func ExampleGuard_Recognize() {

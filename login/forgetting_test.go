@@ -13,7 +13,7 @@ import (
 )
 
 // A junk is an attacker who fails at names that do not exist, to make the store
-// forget records of others. docs/login-simulations.md says what it takes.
+// forget records of others. docs/operations.md says what it takes.
 type junk struct {
 	try
 	store *memstore.Store

@@ -168,7 +168,7 @@ func (a *Attempt) claim(ctx context.Context) error {
 		return err
 	case d.Status == throttler.Blocked:
 		return ErrSettled
-	case !a.guard.answered(d):
+	case !a.guard.answered(d.Err):
 		return d.Err
 	}
 	a.claimed = true

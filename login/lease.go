@@ -101,7 +101,7 @@ func (g *Guard) explain(ctx context.Context, a *Attempt) error {
 			continue
 		}
 		w, found := a.watched(o.Name)
-		if found != nil && !o.Banned && o.Err == nil && found.Err == nil {
+		if found != nil && !o.Banned && g.answered(o.Err) && g.answered(found.Err) {
 			banned, err := g.banIfFailed(ctx, w, o, found)
 			if err != nil {
 				return err
@@ -124,7 +124,7 @@ func (g *Guard) explain(ctx context.Context, a *Attempt) error {
 func (g *Guard) catch(ctx context.Context, a *Attempt) error {
 	for _, w := range a.plan.watched {
 		_, open := a.watched(w.limit.Name)
-		if !w.bans || open == nil || open.Err != nil || open.Limit-open.Remaining <= w.limit.Max {
+		if !w.bans || open == nil || !g.answered(open.Err) || open.Limit-open.Remaining <= w.limit.Max {
 			continue
 		}
 		outcomes := slices.Clone(a.Decision.Outcomes)
@@ -187,7 +187,7 @@ func (g *Guard) banIfFailed(ctx context.Context, w watched, o, open *throttler.O
 // the number of attempts not ended.
 func (g *Guard) haveFailed(ctx context.Context, w watched, open int) (bool, error) {
 	d, err := g.throttler.Peek(ctx, g.failedRule([]throttler.Condition{w.failed}))
-	if err != nil || d.Err != nil {
+	if err != nil || !g.answered(d.Err) {
 		return false, err
 	}
 	missing := w.limit.Max - (w.failed.Max - 1 - d.Outcomes[0].Remaining)
@@ -199,7 +199,7 @@ func (g *Guard) haveFailed(ctx context.Context, w watched, open int) (bool, erro
 	late := w.open
 	late.Max = open - missing + 1
 	d, err = g.throttler.Peek(ctx, g.rule([]throttler.Condition{late}))
-	if err != nil || d.Err != nil {
+	if err != nil || !g.answered(d.Err) {
 		return false, err
 	}
 	o := d.Outcomes[0]

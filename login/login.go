@@ -22,6 +22,18 @@
 // than the limits allow. If a burst fills two limits at the same time, fewer may
 // be verified.
 //
+// # By task
+//
+//   - Guard a form: [Guard.Begin], [Attempt.Succeed], [Attempt.Fail], [Attempt.Cancel].
+//   - Choose limits: the fields of [Guard], [Guard.Validate]; try them by [Guard.Shadow].
+//   - Let owners in: [Guard.BeginDevice], [Attempt.SucceedDevice],
+//     [Guard.ConfirmDevice], [Guard.Forget]; by a mailed link [Guard.Recognize].
+//   - Help a person who is locked out: [Guard.Peek], [Guard.Lift].
+//   - Ask for a second step: [Attempt.HalfUsed], [Attempt.SecondStep], [Attempt.Challenge].
+//   - Notice attacks: [Guard.Observe], [Guard.Alarm], [Attempt.Siege].
+//   - End an attempt in another process: [Attempt.HandOver], [Guard.TakeOver].
+//   - Guard one-time codes: [NewCodes]. Limit mail and messages: [NewSending].
+//
 // # What is counted
 //
 // Attempts that have not succeeded are counted by these limits. Any of them can
@@ -38,21 +50,18 @@
 //     lock its owner out.
 //   - name-long: the same over a long time, if [Guard.NameLong] is set.
 //
-// An attempt that one limit blocks is not counted by the others. Otherwise a
-// banned attacker could use up the limits of a name or an address that honest
-// users share.
+// An attempt that one limit blocks is not counted by the others.
 //
 // An IPv6 address counts by its /64. An IPv4 address that is mapped into IPv6
 // (::ffff:0:0/96) or translated (64:ff9b::/96) counts as the IPv4 address.
 //
 // # Known addresses and devices
 //
-// An attacker with many addresses can fill the limit of a name. An attacker at
-// a shared address can have it banned. To let honest users in, a name is known
+// Attackers can fill the limit of a name. To let its owner in, a name is known
 // where it has logged in before: from the same address, or with the same device
 // (see [Guard.BeginDevice]). There a full name limit and a full or banned
 // address do not block. The limit name+address (or name+device) still holds,
-// and a limit "known" for this name from there. A name stays known for at least
+// and a limit "known" for this name. A name stays known for at least
 // [Guard.KnownFor] after the last success.
 //
 // # The alarm
@@ -60,8 +69,7 @@
 // One guess at each of 10,000 names, from as many addresses, fills none of
 // these limits. So the guard counts failures over all names too, and reports a
 // siege to [Guard.Alarm] and in [Attempt.Siege]. The application can then ask
-// strangers for a CAPTCHA or a second factor: see [Attempt.Challenge]. A network
-// that fails far more than its share is under siege by itself.
+// strangers for a CAPTCHA or a second factor: see [Attempt.Challenge].
 //
 // # What the application does
 //
@@ -70,10 +78,8 @@
 // password of an unknown name.
 //
 // A name must be counted as the application looks it up: see [Guard.Normalize].
-// If users can log in by user name and by e-mail address, each has two names
-// and twice the guesses. To avoid that, look for the account first. Call Begin
-// with "id:" and its number, or with "typed:" and the text typed if there is no
-// account. Without the prefixes the text "1" would count as account 1.
+// If users can log in by user name or e-mail address, begin with the number of
+// the account: docs/login.md has the code.
 //
 // If the backend fails, attempts pass uncounted. Set
 // [throttler.Throttler.Fallback] to count in each process meanwhile, or test

@@ -335,6 +335,9 @@ func TestOutageFailsOpenOrToTheFallback(t *testing.T) {
 			require.ErrorIs(t, a.Decision.Err, errDown)
 			if a.Decision.Status == throttler.Authorized {
 				verified++
+				a.Fail(t.Context())
+			} else {
+				require.Equal(t, 10*time.Minute, a.Decision.RetryAfter, "banned in the Fallback")
 			}
 		}
 		require.Equal(t, 5, verified)

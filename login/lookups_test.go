@@ -19,7 +19,7 @@ import (
 // What databases find equal, asked of the databases themselves: each character of
 // Unicode's planes 0 and 1, and of the tags and selectors of plane 14, stands for
 // one of these texts, or between two letters of "alice". No server is started, and
-// nothing listens. docs/login-names.md has the table, which -update writes.
+// nothing listens. testdata/simulations.md has the table, which -update writes.
 
 var texts = []string{"a", "l", "i", "c", "e", "ae", "oe", "ss", "th"}
 
@@ -195,8 +195,7 @@ func TestDatabasesFindWhatTheGuideSays(t *testing.T) {
 	if testing.Short() {
 		t.Skip("loading a directory takes a while; run it without -short")
 	}
-	const file = "../docs/login-names.md"
-	content, err := os.ReadFile(file)
+	content, err := os.ReadFile(simulations)
 	require.NoError(t, err)
 	var table strings.Builder
 	table.WriteString("| lookup | found | beyond `Normalize` | of these by insertion | such as |\n| --- | ---: | ---: | ---: | --- |\n")
@@ -225,6 +224,6 @@ func TestDatabasesFindWhatTheGuideSays(t *testing.T) {
 		})
 	}
 	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(replace(t, string(content), "lookups", table.String())), 0o644))
+		require.NoError(t, os.WriteFile(simulations, []byte(replace(t, string(content), "lookups", table.String())), 0o644))
 	}
 }

@@ -107,7 +107,11 @@ func noAttack(*day) {}
 
 func defaults(*login.Guard) {}
 
-// offices are the rows of the table of people at one address.
+// offices are the rows of the table of people at one address, without an attack. With one
+// process, or a balancer that keeps a person at one, those who are refused have mistyped
+// five times in a row. With four, only the process that counted a failure gives it back, so
+// three of four typos stay. Then let the balancer keep a client at one process, raise
+// Address.Max and AddressDay.Max, or list the office in Exempt.
 func offices() (all []crowd) {
 	for _, people := range []int{1000, 2000, 3000} {
 		for _, typos := range []float64{0.15, 0.3} {
@@ -133,7 +137,8 @@ func (c crowd) row(t *testing.T, whole bool) string {
 }
 
 // insiders are the rows of the table of one at the office who guesses at the
-// names of all others there.
+// names of all others there. The limits of the address bound the guesses: address-day and
+// address-known verify 500 each at once, and 499 more each by the day's end.
 var insiders = []struct {
 	what string
 	crowd
@@ -169,7 +174,12 @@ func guesses(subnets int) func(*day) {
 	}
 }
 
-// networks are the rows of the table of the carrier.
+// networks are the rows of the table of the carrier. The attacker of the last columns has
+// all 65,536 /64s of the /48, and has all strangers refused, but not those with a known
+// device. With 4 processes, 1,000 a /48 refuses half of the honest logins, and 2,000 still
+// 235. 5,000, the default, refuses no more than one process does. It bounds the owner of a
+// /48 to 9,999 guesses on the first day and 5,000 on each later one. Without it the limit
+// of the /32 remains, which all phones of the carrier share.
 var networks = []variant{
 	{"the defaults", defaults},
 	{"1,000 a /48", func(g *login.Guard) { g.Network48.Max = 1000 }},
@@ -196,7 +206,7 @@ func carrierRow(t *testing.T, v variant, whole bool) string {
 
 // In part, it is the first columns of a few rows.
 func TestOfficesAndCarriersAreRefusedAsTheGuideSays(t *testing.T) {
-	p := pageOf(t, "../docs/login-simulations.md")
+	p := pageOf(t, simulations)
 	if p.inFull(map[string]func(*testing.T) string{"offices": officeTable, "insiders": insiderTable, "carrier": carrierTable}) {
 		return
 	}

@@ -20,8 +20,11 @@ import (
 
 // A botnet guesses at one name for a year, as soon as it may, from an address of
 // its own each time, and in the second case from a place where the name is known
-// too. docs/login-simulations.md has the figures.
+// too. docs/login.md has the figures.
 func TestAPatientBotnetHasANumberOfGuessesAYear(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a simulation takes a while; run it without -short")
+	}
 	for _, c := range []struct{ nameLong, elsewhere, known int }{
 		{0, 8783, 4391},
 		{100, 100, 100},
@@ -98,6 +101,9 @@ func TestOwnersDoNotNoticeThatStrangersNeedASecondStep(t *testing.T) {
 // A year without an attack: nobody needs a second step, though typos that another
 // process has counted are not given back.
 func TestOwnersAloneNeedNoSecondStep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a simulation takes a while; run it without -short")
+	}
 	const people, processes = 100, 4
 	synctest.Test(t, func(t *testing.T) {
 		store, random := memstore.New(), rand.New(rand.NewPCG(3, 4))
