@@ -348,7 +348,7 @@ func TestMisusePanics(t *testing.T) {
 	rule := func(context.Context, grpcthrottle.Call) throttler.Rule { return one }
 	require.PanicsWithValue(t, "grpcthrottle: New with a nil Throttler", func() { grpcthrottle.New(nil, rule) })
 	require.PanicsWithValue(t, "grpcthrottle: New with a nil rule", func() { grpcthrottle.New(throttler.New(memstore.New()), nil) })
-	require.PanicsWithValue(t, "httpthrottle: PerAddress: max is 0, want 1 to 100000", func() {
+	require.PanicsWithValue(t, "httpthrottle: PerAddress: max is 0, want 1 to 1000000", func() {
 		grpcthrottle.PerAddress(httpthrottle.Source{}, "test", 0, time.Minute)
 	})
 }

@@ -8,8 +8,16 @@
 //	limit := httpthrottle.New(t, source.PerAddress("site", 100, time.Minute))
 //	http.ListenAndServe(":8080", limit.Handler(mux))
 //
-// A [Source] finds the client's address, also behind proxies, and has ready-made
-// rules. [Connections] limits each connection by itself, without a Throttler.
+// # By task
+//
+//   - Limit requests: [New], [Middleware.Handler]; ready-made rules:
+//     [Source.PerAddress], [Source.PerRobot].
+//   - Find the client, also behind proxies: [Source.Addr], [Source.Key].
+//   - Limit bytes: [BodyCost]. Leave requests out: [Unlimited].
+//   - Choose the answer: [Refusal], [Middleware.Public], [SetRetryAfter].
+//   - Find mistakes: [Middleware.Check].
+//   - Limit each connection by itself, without a Throttler: [Connections].
+//   - Call an API that has limits: [Transport].
 //
 // # What is done to a request
 //
@@ -18,8 +26,8 @@
 // work as without the Middleware. The request's context holds the Decision: see
 // [DecisionFrom].
 //
-// A refused request costs little. Its body is not read. If it has one, an HTTP/1
-// connection is closed, because the next request comes after the body.
+// The body of a refused request is not read. If it has one, an HTTP/1 connection
+// is closed.
 //
 // A request that can never be allowed (Condition.Cost above Max, or negative) is
 // refused without Retry-After.
@@ -30,8 +38,7 @@
 //
 // # Any router
 //
-// Most routers take Handler as it is: it has the shape func(http.Handler)
-// http.Handler. examples/routers has programs with chi, echo and gin.
+// Most routers take Handler as it is. examples/routers has programs with chi, echo and gin.
 package httpthrottle
 
 import (

@@ -27,9 +27,9 @@ func TestLimitThatCannotBeIsFoundWhenTheProgramStarts(t *testing.T) {
 		{"site", 1, time.Millisecond, ""},
 		{"site", throttler.MaxHits, 1000 * time.Hour, ""},
 		{"", 1, time.Second, `identifier is "", want a name`},
-		{"site", 0, time.Second, "max is 0, want 1 to 100000"},
-		{"site", -1, time.Second, "max is -1, want 1 to 100000"},
-		{"site", throttler.MaxHits + 1, time.Second, "max is 100001, want 1 to 100000"},
+		{"site", 0, time.Second, "max is 0, want 1 to 1000000"},
+		{"site", -1, time.Second, "max is -1, want 1 to 1000000"},
+		{"site", throttler.MaxHits + 1, time.Second, "max is 1000001, want 1 to 1000000"},
 		{"site", 1, 0, "ttl is 0s, want 1ms or more"},
 		{"site", 1, time.Millisecond - 1, "ttl is 999.999µs, want 1ms or more"},
 	} {
@@ -61,7 +61,7 @@ func TestCheckFindsMistakesWithoutCounting(t *testing.T) {
 		{"good, told", rule, []string{"second", "first"}, ""},
 		{"unlimited", httpthrottle.Unlimited(), []string{"first"}, ""},
 		{"zero", throttler.Rule{}, nil, `httpthrottle: throttler: invalid rule: Identifier is "", want a name`},
-		{"Max", bad, nil, "httpthrottle: throttler: invalid rule: Either[1].Max is 0, want 1 to 100000"},
+		{"Max", bad, nil, "httpthrottle: throttler: invalid rule: Either[1].Max is 0, want 1 to 1000000"},
 		{"misspelt", rule, []string{"first", "secnd"}, `httpthrottle: "secnd" in Public is no condition of rule "test": give the name of one`},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -25,6 +25,15 @@ func outgoing(max int, ttl time.Duration) func(*http.Request) throttler.Rule {
 }
 
 // A fleet is 8 processes that send as fast as they may, each one request after the other.
+//
+// At 50 requests in 2 s, a known limit was never refused, at 98 % of the rate and with delays
+// of up to 40 ms. A limit that is told but not known cost each process at most one 429 when it
+// got lower, and after three windows at least 95 % of it were used. A limit that is not told
+// cost each process one 429 at first, and up to two when it got lower; in 3 of 100 runs, one
+// process had three. The first 429 tells only that the limit is lower than what was let
+// through, because its window also holds requests of before the change. The next one, in a
+// window of its own, tells how low. One would be enough only at a rate that gives up most of
+// the limit.
 const processes = 8
 
 // run has a fleet with this rule ask a for that long. Each process has a Throttler of its own,
