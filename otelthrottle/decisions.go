@@ -20,6 +20,7 @@ const (
 	resultKey    = attribute.Key("throttler.result")
 	outcomeKey   = attribute.Key("throttler.outcome")
 	guessKey     = attribute.Key("throttler.guess")
+	storeKey     = attribute.Key("throttler.store")
 	errorTypeKey = attribute.Key("error.type")
 
 	other = "_OTHER"

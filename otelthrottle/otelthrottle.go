@@ -31,6 +31,14 @@
 //	                                          throttler.guess: right, wrong
 //	throttler.cache.hits           counter    conditions blocked from process memory
 //
+// Of a memstore, by throttler.store: client, or fallback of the Throttler. A Client around
+// one is known by a method Unwrap() throttler.Client:
+//
+//	throttler.memory.items         up-down    records, some of them expired
+//	throttler.memory.usage         up-down    bytes of their keys and values
+//	throttler.memory.evictions     counter    records evicted before they expired: counts and bans
+//	                                          that were forgotten early, raise MaxItems
+//
 // Of a login Guard:
 //
 //	throttler.login.attempts       counter    attempts, by throttler.login.result: refused, succeeded,
@@ -150,11 +158,13 @@ func (r *Reporting) throttler(meter metric.Meter, parts *Parts) error {
 	if err != nil {
 		return err
 	}
-	registration, err := observeStats(meter, parts.Throttler)
-	if err != nil {
-		return err
+	for _, observe := range []func(metric.Meter, *throttler.Throttler) (metric.Registration, error){observeStats, observeMemory} {
+		registration, err := observe(meter, parts.Throttler)
+		if err != nil {
+			return errors.Join(err, r.Close())
+		}
+		r.registrations = append(r.registrations, registration)
 	}
-	r.registrations = append(r.registrations, registration)
 	before, log := parts.Throttler.Observe, parts.Log
 	parts.Throttler.Observe = func(ctx context.Context, rule throttler.Rule, d throttler.Decision) {
 		decisions.observe(ctx, &rule, &d)

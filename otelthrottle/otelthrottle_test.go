@@ -263,7 +263,37 @@ func TestEveryMetricHasAUnitAndADescription(t *testing.T) {
 	for _, name := range names {
 		assert.Contains(t, string(doc), "//	"+name+" ", "the package documentation lists it")
 	}
-	assert.Len(t, names, 26)
+	assert.Len(t, names, 29)
+}
+
+// A wrapper is a Client around another one.
+type wrapper struct{ throttler.Client }
+
+func (w wrapper) Unwrap() throttler.Client { return w.Client }
+
+func TestRecordsInMemoryAreReportedWithTheirEvictions(t *testing.T) {
+	m := newMeter()
+	th := throttler.New(&memstore.Store{MaxItems: 10})
+	attach(t, m, otelthrottle.Parts{Throttler: th})
+	for i := range 25 {
+		_, err := th.Authorize(t.Context(), loginRule(fmt.Sprint(i)))
+		require.NoError(t, err)
+	}
+	assert.Equal(t, map[string]int64{"store=client": 10}, m.values(t, "throttler.memory.items"))
+	assert.Equal(t, map[string]int64{"store=client": 15}, m.values(t, "throttler.memory.evictions"))
+	assert.Positive(t, m.values(t, "throttler.memory.usage")["store=client"])
+
+	m = newMeter()
+	servers, err := pool.New("127.0.0.1:1")
+	require.NoError(t, err)
+	defer servers.Close()
+	th = throttler.New(servers)
+	th.Fallback = wrapper{memstore.New()}
+	attach(t, m, otelthrottle.Parts{Throttler: th})
+	_, err = th.Authorize(t.Context(), loginRule("a"))
+	require.NoError(t, err)
+	assert.Equal(t, map[string]int64{"store=fallback": 1}, m.values(t, "throttler.memory.items"))
+	assert.Equal(t, map[string]int64{"store=fallback": 0}, m.values(t, "throttler.memory.evictions"))
 }
 
 func TestServersAreReportedUpOrDown(t *testing.T) {
