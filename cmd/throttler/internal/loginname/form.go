@@ -1,0 +1,114 @@
+package loginname
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"net/url"
+	"strings"
+)
+
+// The longest texts of a form that are kept, in bytes as they are sent.
+const (
+	maxKey   = 4 << 10
+	maxValue = 16 << 10
+)
+
+// formOrJSON returns how to read a form, which servers that read JSON whatever its type may
+// take for that. isForm says that its type is that of a form.
+func (f *Finder) formOrJSON(isForm bool) Reading {
+	return func(r io.Reader) error {
+		text := bufio.NewReader(r)
+		peeked, _ := text.Peek(64) // an error comes again
+		start := bytes.TrimLeft(peeked, " \t\r\n")
+		isJSON := f.Keys != nil && bytes.HasPrefix(start, []byte("{"))
+		switch {
+		case len(start) == 0 && len(peeked) > 0, bytes.HasPrefix(start, []byte("\ufeff")), bytes.HasPrefix(start, []byte("\xff\xfe")), bytes.HasPrefix(start, []byte("\xfe\xff")):
+			return ambiguous("a form that begins with blanks or a byte order mark")
+		case isJSON && isForm:
+			return ambiguous("a form that is JSON to some servers")
+		case isJSON:
+			return f.json(text)
+		}
+		return f.form(text)
+	}
+}
+
+// form reads fields as application/x-www-form-urlencoded. Some servers take a semicolon
+// for an ampersand: one beside the field is an error.
+func (f *Finder) form(r io.Reader) error {
+	text := bufio.NewReader(r)
+	for before := byte('&'); before != 0; {
+		raw, end, err := until(text, "=&;", maxKey)
+		if err != nil {
+			return err
+		}
+		key, err := url.QueryUnescape(raw)
+		if err != nil {
+			return unreadable("a field's name is malformed")
+		}
+		may, sure := f.isField(key)
+		if may {
+			if err := f.expect(); err != nil {
+				return err
+			}
+		}
+		value := ""
+		if end == '=' && may {
+			value, end, err = until(text, "&;", maxValue)
+		} else if end == '=' {
+			end, err = skip(text, "&;")
+		}
+		if err != nil {
+			return err
+		}
+		if may {
+			if !sure || before == ';' || end == ';' {
+				return ambiguous("a field that some servers take for the name")
+			}
+			name, err := url.QueryUnescape(value)
+			if err != nil {
+				return ambiguous("the name is malformed")
+			}
+			if err := f.add(name); err != nil {
+				return err
+			}
+		}
+		before = end
+	}
+	return nil
+}
+
+// until returns the text before the next of ends, and which it is: 0 at the end.
+func until(r *bufio.Reader, ends string, most int) (text string, end byte, err error) {
+	var read []byte
+	for {
+		b, err := r.ReadByte()
+		switch {
+		case err == io.EOF:
+			return string(read), 0, nil
+		case err != nil:
+			return "", 0, err
+		case strings.IndexByte(ends, b) >= 0:
+			return string(read), b, nil
+		case len(read) == most:
+			return "", 0, unreadable("a field's name, or the name, is too long")
+		}
+		read = append(read, b)
+	}
+}
+
+// skip reads up to the next of ends.
+func skip(r *bufio.Reader, ends string) (end byte, err error) {
+	for {
+		b, err := r.ReadByte()
+		switch {
+		case err == io.EOF:
+			return 0, nil
+		case err != nil:
+			return 0, err
+		case strings.IndexByte(ends, b) >= 0:
+			return b, nil
+		}
+	}
+}

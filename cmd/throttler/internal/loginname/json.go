@@ -1,0 +1,153 @@
+package loginname
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+)
+
+// The longest text and the deepest nesting of JSON that are read.
+const (
+	maxText  = 1 << 20
+	maxDepth = 256
+)
+
+// json reads the name in an object. Keys are compared without regard to case, since some
+// servers do: another spelling is an error, and so is a second one.
+func (f *Finder) json(r io.Reader) error {
+	w := &walk{limited: &limited{reader: r}, finder: f}
+	w.decoder = json.NewDecoder(w.limited)
+	token, err := w.within()
+	if err != nil {
+		return err
+	}
+	if token == json.Delim('{') {
+		err = w.object(f.Keys)
+	} else {
+		err = w.skip(token)
+	}
+	if err != nil {
+		return err
+	}
+	switch _, err := w.next(); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return err
+	}
+	return unreadable("more than one JSON value")
+}
+
+// walk walks through a JSON value.
+type walk struct {
+	decoder *json.Decoder
+	limited *limited
+	finder  *Finder
+}
+
+// next returns the next token.
+func (w *walk) next() (json.Token, error) {
+	w.limited.left = maxText
+	token, err := w.decoder.Token()
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, unreadable("it is no JSON")
+	}
+	return token, err
+}
+
+// within is next where there has to be a token.
+func (w *walk) within() (json.Token, error) {
+	token, err := w.next()
+	if errors.Is(err, io.EOF) {
+		err = unreadable("it ends too early")
+	}
+	return token, err
+}
+
+// object reads an object in which keys lead to the name.
+func (w *walk) object(keys []string) error {
+	for seen := false; ; {
+		token, err := w.within()
+		if err != nil {
+			return err
+		}
+		key, ok := token.(string)
+		if !ok { // its end
+			return nil
+		}
+		leads := strings.EqualFold(key, keys[0])
+		if leads && len(keys) == 1 {
+			if err := w.finder.expect(); err != nil {
+				return err
+			}
+		}
+		value, err := w.within()
+		if err != nil {
+			return err
+		}
+		if !leads {
+			if err := w.skip(value); err != nil {
+				return err
+			}
+			continue
+		}
+		if seen || key != keys[0] {
+			return ambiguous("a key that some servers take for the name's")
+		}
+		seen = true
+		if err := w.value(value, keys[1:]); err != nil {
+			return err
+		}
+	}
+}
+
+// value reads the value of a key that leads to the name, or is the name's.
+func (w *walk) value(token json.Token, keys []string) error {
+	name, isText := token.(string)
+	switch {
+	case len(keys) == 0 && isText:
+		return w.finder.add(name)
+	case len(keys) > 0 && token == json.Delim('{'):
+		return w.object(keys)
+	}
+	return ambiguous("the name is no text")
+}
+
+// skip reads the rest of a value that begins with token.
+func (w *walk) skip(token json.Token) error {
+	for depth := 0; ; {
+		switch token {
+		case json.Delim('{'), json.Delim('['):
+			depth++
+		case json.Delim('}'), json.Delim(']'):
+			depth--
+		}
+		if depth == 0 {
+			return nil
+		}
+		if depth > maxDepth {
+			return unreadable("JSON that is nested too deep")
+		}
+		var err error
+		if token, err = w.within(); err != nil {
+			return err
+		}
+	}
+}
+
+// limited is a reader that bounds what the decoder keeps of one token.
+type limited struct {
+	reader io.Reader
+	left   int
+}
+
+func (l *limited) Read(b []byte) (int, error) {
+	if l.left <= 0 {
+		return 0, unreadable("a text in JSON is too long")
+	}
+	n, err := l.reader.Read(b)
+	l.left -= n
+	return n, err
+}

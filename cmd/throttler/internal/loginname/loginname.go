@@ -1,0 +1,148 @@
+// Package loginname finds the name that a request tries to log in with.
+//
+// Servers read requests in different ways: some take the first of two fields and some
+// the last, some compare field names without regard to case, some take a field of the
+// query for one of the body. An attacker could have one name counted and another one
+// tried. So a Finder takes a name only if every server would read the same one, and
+// otherwise returns an error.
+package loginname
+
+import (
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"strings"
+)
+
+// The errors of a Finder.
+var (
+	// ErrAmbiguous says that servers may read different names, or a name where others
+	// read none.
+	ErrAmbiguous = errors.New("servers may read different names")
+	// ErrUnreadable says that a body is not of its type, or that the type is not read.
+	ErrUnreadable = errors.New("the body cannot be read")
+)
+
+func ambiguous(why string) error  { return fmt.Errorf("%w: %s", ErrAmbiguous, why) }
+func unreadable(why string) error { return fmt.Errorf("%w: %s", ErrUnreadable, why) }
+
+// A Finder finds the name of one request. It is not safe for concurrent use.
+type Finder struct {
+	Field string   // of a form or of the query; "": none
+	Keys  []string // that lead to the name in JSON; nil: none
+
+	name   string
+	found  bool
+	sealed bool
+}
+
+// Seal makes every further name an error, also the first: it would come too late to be
+// counted.
+func (f *Finder) Seal() { f.sealed = true }
+
+// Name returns the name. ok is false if none has been found.
+func (f *Finder) Name() (name string, ok bool) { return f.name, f.found }
+
+// expect returns the error that adding a name would have. Call it before the name is read,
+// or it would be passed on where a body comes byte by byte.
+func (f *Finder) expect() error {
+	switch {
+	case f.found:
+		return ambiguous("the name stands there twice")
+	case f.sealed:
+		return ambiguous("the name stands too far behind")
+	}
+	return nil
+}
+
+// add notes a name.
+func (f *Finder) add(name string) error {
+	if err := f.expect(); err != nil {
+		return err
+	}
+	if strings.IndexByte(name, 0) >= 0 {
+		return ambiguous("a NUL in the name")
+	}
+	f.name, f.found = name, true
+	return nil
+}
+
+// Basic reads the user of HTTP Basic authentication. Any other Authorization is an error:
+// there are servers that do not look at the scheme.
+func (f *Finder) Basic(h http.Header) error {
+	values := h["Authorization"]
+	if len(values) == 0 {
+		return nil
+	}
+	name, _, ok := (&http.Request{Header: h}).BasicAuth()
+	if !ok || len(values) > 1 {
+		return ambiguous("want one Authorization, with Basic")
+	}
+	return f.add(name)
+}
+
+// Query reads the query of a URL: many servers take its fields for those of a form.
+func (f *Finder) Query(raw string) error {
+	if f.Field == "" {
+		return nil
+	}
+	return f.form(strings.NewReader(raw))
+}
+
+// A Scan reads a body to its end, and tells the Finder of each name in it.
+type Scan struct {
+	run Reading
+	// Lax says that a body which cannot be read has no name: its type does not say that
+	// it can be.
+	Lax bool
+
+	named func() bool // whether a name has been found in the body
+}
+
+// Body returns how to read the body of a request with these header fields. scan is nil
+// if its type has no name.
+func (f *Finder) Body(h http.Header) (scan *Scan, err error) {
+	if len(h["Content-Type"]) > 1 {
+		return nil, ambiguous("two Content-Types")
+	}
+	text := h.Get("Content-Type")
+	kind, params, err := mime.ParseMediaType(text)
+	if err != nil && text != "" {
+		return nil, unreadable("its Content-Type is malformed")
+	}
+	isForm, isParts := kind == "application/x-www-form-urlencoded", strings.HasPrefix(kind, "multipart/")
+	isJSON := kind == "application/json" || strings.HasSuffix(kind, "+json")
+	switch {
+	case f.Field != "" && formTypes(text) > 1 || formTypes(text) > 0 && !isForm && !isParts:
+		return nil, unreadable("its Content-Type names a form beside another type")
+	case f.Field != "" && isParts:
+		if !isBoundary(params["boundary"]) {
+			return nil, unreadable("its boundary has letters that are read in different ways")
+		}
+		scan = &Scan{run: f.parts(params["boundary"])}
+	case f.Field != "" && (isForm || text == ""): // without a type, Rack, WebOb and others read a form
+		scan = &Scan{run: f.formOrJSON(isForm), Lax: !isForm}
+	case f.Keys != nil: // there are servers that read JSON whatever its type
+		scan = &Scan{run: f.json, Lax: !isJSON}
+	default:
+		return nil, nil
+	}
+	before := f.found
+	scan.named = func() bool { return f.found && !before }
+	for _, encoding := range h["Content-Encoding"] {
+		if encoding != "" && !strings.EqualFold(encoding, "identity") {
+			return nil, unreadable("it has a Content-Encoding")
+		}
+	}
+	if charset := strings.ToLower(params["charset"]); charset != "" && charset != "utf-8" && charset != "us-ascii" {
+		return nil, unreadable("its charset is not UTF-8")
+	}
+	return scan, nil
+}
+
+// formTypes counts the types of forms that text names: some servers look for one anywhere.
+func formTypes(text string) int {
+	text = strings.ToLower(text)
+	return strings.Count(text, "urlencoded") + strings.Count(text, "multipart/")
+}

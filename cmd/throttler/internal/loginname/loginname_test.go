@@ -1,0 +1,343 @@
+package loginname_test
+
+import (
+	"bytes"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/loginname"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What a Finder finds, besides names.
+const (
+	none       = "(none)"
+	ambiguous  = "(ambiguous)"
+	unreadable = "(unreadable)"
+)
+
+// found is what f has found, after err.
+func found(t *testing.T, f *loginname.Finder, err error) string {
+	t.Helper()
+	name, ok := f.Name()
+	switch {
+	case err == nil && ok:
+		return name
+	case err == nil:
+		return none
+	}
+	if assert.True(t, bytes.Contains([]byte(err.Error()), []byte(": ")), "the error says why") {
+		for _, kind := range []struct {
+			err  error
+			text string
+		}{{loginname.ErrAmbiguous, ambiguous}, {loginname.ErrUnreadable, unreadable}} {
+			if assert.ObjectsAreEqual(true, isA(err, kind.err)) {
+				return kind.text
+			}
+		}
+	}
+	return err.Error()
+}
+
+// inBody is what is found in a body of a type.
+func inBody(t *testing.T, f *loginname.Finder, contentType, body string) string {
+	t.Helper()
+	h := http.Header{}
+	if contentType != "" {
+		h.Set("Content-Type", contentType)
+	}
+	scan, err := f.Body(h)
+	if err == nil && scan != nil {
+		_, err = scan.Inspect(io.NopCloser(strings.NewReader(body)), 1<<20)
+	}
+	return found(t, f, err)
+}
+
+const urlencoded = "application/x-www-form-urlencoded"
+
+func TestTheNameOfAForm(t *testing.T) {
+	for body, want := range map[string]string{
+		"user=alice&p=x":                     "alice",
+		"p=x&user=al%69ce":                   "alice",
+		"p=x&user=al+ice%2B":                 "al ice+",
+		"us%65r=alice":                       "alice",
+		"user=":                              "",
+		"user":                               "",
+		"":                                   none,
+		"p=x&q":                              none,
+		"users=a&xuser=b&user_id=7":          none,
+		"p=a;b=c":                            none,
+		"user=alice&user=bob":                ambiguous,
+		"user=alice&user=alice":              ambiguous,
+		"user=alice&USER=bob":                ambiguous,
+		"User=alice":                         ambiguous,
+		"user[]=alice":                       ambiguous,
+		"user[a][b]=alice":                   ambiguous,
+		"+user=alice":                        ambiguous,
+		"user+=alice":                        ambiguous,
+		"user%00=alice":                      ambiguous,
+		"'user'=alice":                       ambiguous,
+		"%22user%22=alice":                   ambiguous,
+		"user=alice%00x":                     ambiguous,
+		"x=1;user=alice":                     ambiguous,
+		"user=alice;x=1":                     ambiguous,
+		"user=alice&x=1;user=bob":            ambiguous,
+		"user=%zz":                           ambiguous,
+		"[user=alice":                        ambiguous, // which Rack takes for the name
+		"user]=alice":                        ambiguous,
+		"user%5D%5B=alice":                   ambiguous,
+		"user:string=alice":                  ambiguous, // and Zope
+		"!user=alice":                        ambiguous, // and Spring
+		"user.x=alice":                       ambiguous,
+		"u%C5%BFer=alice":                    ambiguous, // in any case, an s
+		"\ufeffuser=alice":                   ambiguous,
+		"\xff\xfeu\x00":                      ambiguous,
+		"us%er=alice":                        unreadable,
+		strings.Repeat("a", 5000):            unreadable,
+		"user=" + strings.Repeat("a", 17000): unreadable,
+		"text=" + strings.Repeat("a", 17000) + "&user=alice": "alice",
+	} {
+		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user"}, urlencoded, body), "%.60s", body)
+	}
+	for body, want := range map[string]string{"log.in=alice": "alice", "log_in=alice": ambiguous, "log in=alice": ambiguous, "log[in=alice": ambiguous, "log=alice": none} {
+		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "log.in"}, urlencoded, body), body)
+	}
+	for body, want := range map[string]string{"user[name]=alice&user[password]=x": "alice", "user[NAME]=alice": ambiguous, "[user][name]=alice": ambiguous, "user[name][]=alice": ambiguous, "user=x&username=y": none} {
+		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user[name]"}, urlencoded, body), body)
+	}
+}
+
+func TestTheNameOfAQueryIsOneOfTheForm(t *testing.T) {
+	f := &loginname.Finder{Field: "user"}
+	assert.Equal(t, "alice", found(t, f, f.Query("next=%2F&user=alice")))
+	assert.Equal(t, ambiguous, inBody(t, f, urlencoded, "user=alice"))
+	f = &loginname.Finder{Keys: []string{"user"}}
+	assert.Equal(t, none, found(t, f, f.Query("user=alice")), "no server reads a query as JSON")
+}
+
+func TestTheTypeOfABody(t *testing.T) {
+	const body = "user=alice"
+	for kind, want := range map[string]string{
+		urlencoded:                            "alice",
+		"Application/X-WWW-Form-Urlencoded":   "alice",
+		urlencoded + "; charset=UTF-8":        "alice",
+		urlencoded + "; charset=utf-16":       unreadable,
+		urlencoded + "; charset=ibm037":       unreadable,
+		urlencoded + "; charset=a; charset=b": unreadable,
+		urlencoded + ", text/plain":           unreadable,
+		"text/plain":                          none,
+		"":                                    "alice", // to Rack, WebOb and Python's cgi
+		"text/urlencoded":                     unreadable,
+		`text/plain; a="multipart/form-data; boundary=B"`: unreadable,
+		urlencoded + "; a=\"multipart/form-data\"":        unreadable,
+		"multipart/form-data":                             unreadable,
+		"multipart/form-data; boundary=a b":               unreadable,
+		"multipart/form-data; boundary=\"a,b\"":           unreadable,
+	} {
+		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user"}, kind, body), kind)
+	}
+	f := &loginname.Finder{Field: "user"}
+	_, err := f.Body(http.Header{"Content-Type": {urlencoded}, "Content-Encoding": {"gzip"}})
+	assert.ErrorIs(t, err, loginname.ErrUnreadable)
+	_, err = f.Body(http.Header{"Content-Type": {urlencoded, "text/plain"}})
+	assert.ErrorIs(t, err, loginname.ErrAmbiguous)
+	scan, err := f.Body(http.Header{"Content-Type": {urlencoded}, "Content-Encoding": {"identity"}})
+	assert.NoError(t, err)
+	assert.NotNil(t, scan)
+}
+
+// parts is a body of parts, each with its header lines, a blank line and its content.
+func parts(all ...string) string {
+	text := ""
+	for _, part := range all {
+		text += "--B\r\n" + part + "\r\n"
+	}
+	return text + "--B--\r\n"
+}
+
+const (
+	alice = "Content-Disposition: form-data; name=\"user\"\r\n\r\nalice"
+	other = "Content-Disposition: form-data; name=\"text\"\r\n\r\nx"
+)
+
+func TestTheNameOfAMultipartForm(t *testing.T) {
+	disposition := func(text string) string { return parts("Content-Disposition: form-data; " + text + "\r\n\r\nalice") }
+	for body, want := range map[string]string{
+		parts(alice):                             "alice",
+		parts(other, alice, other):               "alice",
+		strings.TrimSuffix(parts(alice), "\r\n"): "alice",
+		parts(other):                             none,
+		disposition("name=user"):                 "alice",
+		parts("content-disposition: form-data; NAME=\"user\"\r\n\r\n"): "",
+		parts(other+strings.Repeat("x\n", 9000), alice):                "alice",
+		parts(alice, alice):                                                     ambiguous,
+		disposition(`name="User"`):                                              ambiguous,
+		disposition(`name='user'`):                                              ambiguous,
+		disposition(`name="us\er"`):                                             ambiguous,
+		disposition(`name="user[]"`):                                            ambiguous,
+		disposition(`name="user"; filename="x"`):                                ambiguous,
+		disposition(`name="user"; name="x"`):                                    unreadable,
+		disposition(`name*=utf-8''user`):                                        unreadable,
+		disposition(`name="x"; name*0=us; name*1=er`):                           unreadable,
+		disposition(`name="user`):                                               unreadable,
+		parts("Content-Transfer-Encoding: base64\r\n" + alice):                  ambiguous,
+		parts("Content-Type: text/plain; charset=utf-16\r\n" + alice):           ambiguous,
+		parts("Content-Type: text/plain; charset=UTF-8\r\n" + alice):            "alice",
+		parts("Content-Disposition: form-data; name=x\r\n" + alice):             unreadable,
+		parts("Content-Disposition: form-data;\r\n name=\"user\"\r\n\r\nalice"): unreadable,
+		parts("Content-Disposition : form-data; name=\"user\"\r\n\r\nalice"):    unreadable,
+		parts(strings.ReplaceAll(alice, "\r\n", "\n")):                          unreadable,
+		parts(other + "\n--B\r\n" + alice):                                      unreadable, // which PHP takes for another part
+		parts(other + "\r--B\r" + alice):                                        unreadable,
+		parts(other + "\r\n--B \r\n" + alice):                                   unreadable,
+		parts(other + "\r\n--Bx\r\n" + alice):                                   unreadable,
+		parts(other + "\r\n--B--x\r\n" + alice):                                 unreadable,
+		parts(other) + alice:                                                    unreadable,
+		parts(other) + parts(alice):                                             unreadable,
+		"preamble\r\n" + parts(alice):                                           unreadable,
+		strings.ReplaceAll(parts(alice), "\r\n", "\n"):                          unreadable,
+		"--B\r\n" + alice:                                                       unreadable,
+		"":                                                                      unreadable,
+		parts("X: " + strings.Repeat("a", 9000) + "\r\n" + alice):               unreadable,
+		parts(strings.Repeat("X: a\r\n", 40) + alice):                           unreadable,
+		parts(alice + strings.Repeat("a", 17000)):                               unreadable,
+		parts(other + strings.Repeat("x", 8192-4-1) + "--B\r\n" + alice):        unreadable,
+		parts("Content-Disposition: attachment; name=user\r\n\r\nalice"):        ambiguous,
+		parts("Content-Type: multipart/mixed; boundary=C\r\n" + alice):          ambiguous,
+		disposition(`name="[user"`):                                             ambiguous,
+	} {
+		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user"}, "multipart/form-data; boundary=B", body), "%.200q", body)
+	}
+}
+
+func TestTheNameInJSON(t *testing.T) {
+	const kind = "application/json"
+	for body, want := range map[string]string{
+		`{"user": {"name": "alice", "password": "x"}}`:                                   "alice",
+		`{"a": [{"user": {"name": "x"}}, 1], "\u0075ser": {"n\u0061me": "al\u0069ce"}} `: "alice",
+		`{"user": {"name": ""}}`:        "",
+		`{}`:                            none,
+		`{"user": {}}`:                  none,
+		`{"name": "alice"}`:             none,
+		`[{"user": {"name": "alice"}}]`: none,
+		`"user"`:                        none,
+		`{"user": {"name": "alice", "name": "bob"}}`: ambiguous,
+		`{"user": {"name": "alice", "Name": "bob"}}`: ambiguous,
+		`{"user": {"Name": "bob"}}`:                  ambiguous,
+		`{"USER": {"name": "bob"}}`:                  ambiguous,
+		`{"user": {}, "user": {"name": "bob"}}`:      ambiguous,
+		`{"user": {"name": "alice"}, "user": 1}`:     ambiguous,
+		`{"user": "alice"}`:                          ambiguous,
+		`{"user": {"name": 1}}`:                      ambiguous,
+		`{"user": {"name": null}}`:                   ambiguous,
+		`{"user": {"name": ["alice"]}}`:              ambiguous,
+		`{"user": {"name": "alice\u0000"}}`:          ambiguous,
+		`{"user": {"name": "alice"}} {}`:             unreadable,
+		`{"user": {"name": "alice"}}}`:               unreadable,
+		`{"user": {"name": "alice"}`:                 unreadable,
+		`{"user"`:                                    unreadable,
+		`{"a": `:                                     unreadable,
+		"":                                           unreadable,
+		"\ufeff{}":                                   unreadable,
+		"{\x00\"\x00}\x00":                           unreadable,
+		`{'user': 1}`:                                unreadable,
+		strings.Repeat("[", 300):                     unreadable,
+		`{"user": {"name": "alice"}, "a": "` + strings.Repeat("x", 900_000) + `"}`: "alice",
+	} {
+		f := &loginname.Finder{Keys: []string{"user", "name"}}
+		assert.Equal(t, want, inBody(t, f, kind, body), "%.60s", body)
+	}
+	for kind, want := range map[string]string{"application/problem+json": unreadable, "text/plain": none, "": none, urlencoded: none} {
+		assert.Equal(t, want, inBody(t, &loginname.Finder{Keys: []string{"user"}}, kind, "hello"), kind)
+		assert.Equal(t, "alice", inBody(t, &loginname.Finder{Keys: []string{"user"}}, kind, `{"user": "alice"}`), kind)
+	}
+}
+
+func TestAFormMayBeJSONToAServer(t *testing.T) {
+	const text = `{"user": "alice", "x": "&user=mallory&"}`
+	for kind, want := range map[string]string{urlencoded: ambiguous, "": "alice", "text/plain": "alice", "application/json": "alice"} {
+		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user", Keys: []string{"user"}}, kind, text), kind)
+	}
+	assert.Equal(t, ambiguous, inBody(t, &loginname.Finder{Field: "user", Keys: []string{"user"}}, urlencoded, strings.Repeat("\n", 1000)+text))
+	assert.Equal(t, "mallory", inBody(t, &loginname.Finder{Field: "user"}, urlencoded, text), "not to one that takes forms alone")
+	assert.Equal(t, none, inBody(t, &loginname.Finder{Field: "user"}, "", "\x89PNG%\x00&user=x"), "what has no type may be anything")
+}
+
+func TestABodyThatCannotBeReadBehindItsNameHasPerhapsAnother(t *testing.T) {
+	const text = `{"user": "mallory", /* */ "user": "alice"}`
+	assert.Equal(t, unreadable, inBody(t, &loginname.Finder{Keys: []string{"user"}}, "text/plain", text))
+	f := &loginname.Finder{Field: "user", Keys: []string{"user"}}
+	require.NoError(t, f.Query("user=mallory"))
+	assert.Equal(t, "mallory", inBody(t, f, "text/plain", "a file"), "the name is not of this body")
+}
+
+func TestTheNameOfBasicAuthentication(t *testing.T) {
+	const credentials = "YWxpY2U6c2VjcmV0" // alice:secret
+	for value, want := range map[string]string{
+		"Basic " + credentials:       "alice",
+		"bAsIc " + credentials:       "alice",
+		"":                           none,
+		"Basic":                      ambiguous,
+		"Basic " + credentials + " ": ambiguous,
+		"Basic  " + credentials:      ambiguous,
+		"Basic\t" + credentials:      ambiguous,
+		"Basic YWxpY2U":              ambiguous,
+		"Basic YWxpY2U=":             ambiguous, // no colon
+		"Bearer" + credentials:       ambiguous,
+		"Bearer " + credentials:      ambiguous,
+		"Basic AGE6YQ==":             ambiguous, // NUL
+	} {
+		h := http.Header{}
+		if value != "" {
+			h.Set("Authorization", value)
+		}
+		f := &loginname.Finder{}
+		assert.Equal(t, want, found(t, f, f.Basic(h)), value)
+	}
+	f := &loginname.Finder{}
+	assert.Equal(t, ambiguous, found(t, f, f.Basic(http.Header{"Authorization": {"Basic " + credentials, "Basic " + credentials}})))
+	f = &loginname.Finder{Field: "user"}
+	require.NoError(t, f.Basic(http.Header{"Authorization": {"Basic " + credentials}}))
+	assert.Equal(t, ambiguous, inBody(t, f, urlencoded, "user=alice"), "both")
+}
+
+func FuzzAFormHasOneNameForEveryServer(f *testing.F) {
+	f.Add("user=alice&p=x;user=b")
+	f.Fuzz(func(t *testing.T, body string) {
+		name := inBody(t, &loginname.Finder{Field: "user"}, urlencoded, body)
+		values, err := url.ParseQuery(body)
+		if err != nil || name == ambiguous || name == unreadable {
+			return
+		}
+		if name == none {
+			assert.Empty(t, values["user"])
+			return
+		}
+		assert.Equal(t, []string{name}, values["user"])
+	})
+}
+
+func FuzzAMultipartFormHasOneNameForEveryServer(f *testing.F) {
+	f.Add(parts(other, alice))
+	f.Add(parts(other + "\n--B\r\n" + alice))
+	f.Fuzz(func(t *testing.T, body string) {
+		name := inBody(t, &loginname.Finder{Field: "user"}, "multipart/form-data; boundary=B", body)
+		if name == ambiguous || name == unreadable {
+			return
+		}
+		form, err := multipart.NewReader(strings.NewReader(body), "B").ReadForm(1 << 20)
+		if err != nil {
+			return
+		}
+		if name == none {
+			assert.Empty(t, form.Value["user"])
+			return
+		}
+		assert.Equal(t, []string{name}, form.Value["user"])
+	})
+}

@@ -1,0 +1,171 @@
+package loginname
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"mime"
+	"regexp"
+	"strings"
+)
+
+// This file reads multipart/form-data. Where servers find the delimiters of parts
+// differs, as does how they read header fields of parts. So a delimiter has to stand on
+// a line of its own, with CR and LF before and after it, and nowhere else.
+
+// The longest line of a part's header, and its most lines.
+const (
+	maxLine  = 8 << 10
+	maxLines = 32
+)
+
+var boundary = regexp.MustCompile(`^[-_.0-9A-Za-z]{1,70}$`)
+
+// isBoundary reports whether all servers read the same boundary.
+func isBoundary(text string) bool { return boundary.MatchString(text) }
+
+// parts returns how to read parts with a boundary.
+func (f *Finder) parts(boundary string) Reading {
+	return func(r io.Reader) error {
+		p := &partReader{text: bufio.NewReaderSize(r, maxLine), delimiter: []byte("--" + boundary)}
+		line, err := p.line()
+		if err != nil {
+			return err
+		}
+		if string(line) != string(p.delimiter)+"\r\n" {
+			return unreadable("it does not begin with its boundary")
+		}
+		for !p.last {
+			if err := f.part(p); err != nil {
+				return err
+			}
+		}
+		rest, err := io.ReadAll(io.LimitReader(p.text, 3))
+		if err == nil && len(rest) > 0 && string(rest) != "\r\n" {
+			err = unreadable("there is more behind its last boundary")
+		}
+		return err
+	}
+}
+
+// part reads a part and the delimiter behind it.
+func (f *Finder) part(p *partReader) error {
+	h, err := p.header()
+	if err != nil {
+		return err
+	}
+	may, sure := f.isField(h.name)
+	if may {
+		if err := f.expect(); err != nil {
+			return err
+		}
+	}
+	value, err := p.content(may)
+	if err != nil || !may {
+		return err
+	}
+	if !sure || h.odd {
+		return ambiguous("a part that some servers take for the name")
+	}
+	return f.add(string(value))
+}
+
+// A partReader reads parts.
+type partReader struct {
+	text      *bufio.Reader
+	delimiter []byte // without the line breaks around it
+	last      bool   // the last delimiter has been read
+}
+
+// line reads a line with its end.
+func (p *partReader) line() ([]byte, error) {
+	line, err := p.text.ReadSlice('\n')
+	switch {
+	case err == bufio.ErrBufferFull:
+		return nil, unreadable("a line of a part's header is too long")
+	case err == io.EOF:
+		return nil, unreadable("it ends too early")
+	}
+	return line, err
+}
+
+// A partHeader is what the header of a part says.
+type partHeader struct {
+	name string // of the field; "": none
+	odd  bool   // the value is no text of a form, or is encoded
+}
+
+// extended matches a name that has a charset or is in pieces (RFC 2231).
+var extended = regexp.MustCompile(`(?i)(^|[;\s])name\*`)
+
+// header reads the header of a part.
+func (p *partReader) header() (h partHeader, err error) {
+	disposed := false
+	for range maxLines {
+		line, err := p.line()
+		if err != nil {
+			return h, err
+		}
+		text, ended := bytes.CutSuffix(line, []byte("\r\n"))
+		if !ended || bytes.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			return h, unreadable("a part's header has a control character")
+		}
+		if len(text) == 0 {
+			return h, nil
+		}
+		key, value, ok := strings.Cut(string(text), ":")
+		if !ok || strings.ContainsAny(key, " \t") {
+			return h, unreadable("a part's header is malformed")
+		}
+		value = strings.TrimSpace(value)
+		switch strings.ToLower(key) {
+		case "content-disposition":
+			kind, params, err := mime.ParseMediaType(value)
+			if err != nil || disposed || extended.MatchString(value) {
+				return h, unreadable("a Content-Disposition is malformed")
+			}
+			disposed, h.name = true, params["name"]
+			_, isFile := params["filename"]
+			h.odd = h.odd || kind != "form-data" || isFile || strings.Contains(strings.ToLower(value), "filename")
+		case "content-transfer-encoding":
+			h.odd = h.odd || !strings.EqualFold(value, "8bit") && !strings.EqualFold(value, "7bit") && !strings.EqualFold(value, "binary")
+		case "content-type":
+			kind := strings.ToLower(value)
+			h.odd = h.odd || strings.Contains(kind, "multipart/") || strings.Contains(kind, "charset") && !strings.Contains(kind, "utf-8")
+		}
+	}
+	return h, unreadable("a part's header has too many lines")
+}
+
+// content reads the content of a part, and the delimiter behind it. It returns the
+// content if it is wanted.
+func (p *partReader) content(wanted bool) (value []byte, err error) {
+	tail := []byte{} // what stands before the line, as far as it matters
+	for {
+		line, err := p.text.ReadSlice('\n')
+		if err != nil && err != bufio.ErrBufferFull && err != io.EOF {
+			return nil, err
+		}
+		rest, isDelimiter := bytes.CutPrefix(line, p.delimiter)
+		isDelimiter = isDelimiter && bytes.HasSuffix(tail, []byte("\r\n"))
+		switch {
+		case isDelimiter && string(rest) == "\r\n":
+			return bytes.TrimSuffix(value, []byte("\r\n")), nil
+		case isDelimiter && (string(rest) == "--\r\n" || string(rest) == "--" && err == io.EOF):
+			p.last = true
+			return bytes.TrimSuffix(value, []byte("\r\n")), nil
+		case err == io.EOF:
+			return nil, unreadable("it ends too early")
+		}
+		tail = append(tail, line...)
+		if bytes.Contains(tail, p.delimiter) {
+			return nil, unreadable("its boundary stands within a part")
+		}
+		tail = append(tail[:0], tail[max(0, len(tail)-len(p.delimiter)-1):]...)
+		if wanted {
+			if value = append(value, line...); len(value) > maxValue {
+				return nil, unreadable("the name is too long")
+			}
+		}
+	}
+}
