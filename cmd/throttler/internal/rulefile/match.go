@@ -92,8 +92,10 @@ func (s *selector) selects(r *Request) (route string, ok bool) {
 	if route, ok := s.route(r.path()); ok {
 		return route, true
 	}
-	if path, ok := r.keptSlashes(); ok {
-		return s.route(path)
+	for _, path := range r.otherPaths() {
+		if route, ok := s.route(path); ok {
+			return route, true
+		}
 	}
 	return "", false
 }

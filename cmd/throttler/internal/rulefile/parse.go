@@ -106,6 +106,7 @@ func (p *parsing) warn(file *File) {
 			}
 		}
 	}
+	p.warnProxy(file.Proxy)
 	for i := range p.problems {
 		p.problems[i].Warning = true
 	}
@@ -124,6 +125,7 @@ type (
 		Rules     []ruleYAML `yaml:"rules"`
 
 		Envoy []domainYAML `yaml:"envoy"`
+		Proxy *proxyYAML   `yaml:"proxy"`
 	}
 	ruleYAML struct {
 		Name       string          `yaml:"name"`
@@ -212,7 +214,8 @@ func (p *parsing) file() *File {
 		f.Trusted = append(f.Trusted, prefix)
 	}
 	f.domains = p.domainTrees(raw.Envoy)
-	if len(raw.Rules)+len(raw.Envoy) == 0 {
+	f.Proxy = p.proxy(raw.Proxy)
+	if len(raw.Rules)+len(raw.Envoy) == 0 && raw.Proxy == nil {
 		p.problem("$.rules", "there are no rules")
 	}
 	for i := range raw.Rules {
@@ -530,13 +533,7 @@ func (p *parsing) selector(path string, raw *forYAML) selector {
 			p.problem(at(path+".method", i), "%q is no method: want GET, POST and so on", method)
 		}
 	}
-	for i, source := range raw.Path {
-		pattern, err := parsePattern(source)
-		if err != nil {
-			p.problem(at(path+".path", i), "%v", err)
-		}
-		s.paths = append(s.paths, pattern)
-	}
+	s.paths = parseEach(p, path+".path", raw.Path, parsePattern)
 	for i, host := range raw.Host {
 		if rest := strings.TrimPrefix(host, "*."); host == "" || strings.ContainsAny(rest, "*/: ") {
 			p.problem(at(path+".host", i), "%q is no host: want a name, or *. and a name", host)
@@ -544,6 +541,19 @@ func (p *parsing) selector(path string, raw *forYAML) selector {
 		s.hosts = append(s.hosts, strings.ToLower(host))
 	}
 	return s
+}
+
+// parseEach parses the texts of a list.
+func parseEach[T any](p *parsing, path string, list []string, parse func(string) (T, error)) []T {
+	var all []T
+	for i, text := range list {
+		one, err := parse(text)
+		if err != nil {
+			p.problem(at(path, i), "%v", err)
+		}
+		all = append(all, one)
+	}
+	return all
 }
 
 // isToken reports whether s is a token of HTTP: RFC 9110, section 5.6.2.

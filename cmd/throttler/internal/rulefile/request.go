@@ -3,7 +3,6 @@ package rulefile
 import (
 	"net/http"
 	"net/netip"
-	"net/url"
 	"path"
 	"strings"
 
@@ -37,15 +36,22 @@ func (r *Request) host() string {
 // as it is.
 func (r *Request) path() string { return cleaned(r.rawPath()) }
 
-// keptSlashes is path for an application that takes an encoded slash as part of
-// a segment. ok is false if there is none.
-func (r *Request) keptSlashes() (path string, ok bool) {
+// otherPaths returns what other applications take the path for: they take an encoded slash
+// or parameters as part of a segment, a doubled slash as an empty segment, or a backslash
+// as a slash.
+func (r *Request) otherPaths() []string {
 	raw := r.rawPath()
-	kept := encodedSlash.Replace(raw)
-	if kept == raw {
-		return "", false
+	if !strings.ContainsAny(raw, `%;\`) && !strings.Contains(raw, "//") {
+		return nil
 	}
-	return cleaned(kept), true
+	whole := decoded(raw)
+	bare := withoutParameters(whole)
+	return []string{
+		cleaned(encodedSlash.Replace(raw)),
+		path.Clean("/" + whole),
+		path.Clean("/" + withoutDots(bare)),
+		path.Clean("/" + backslashes.Replace(bare)),
+	}
 }
 
 // encodedSlash encodes an encoded slash once more.
@@ -67,25 +73,24 @@ func (r *Request) rawPath() string {
 
 // cleaned returns a path decoded and in its shortest spelling.
 func cleaned(raw string) string {
-	if decoded, err := url.PathUnescape(raw); err == nil {
-		raw = decoded
-	}
-	return path.Clean("/" + withoutParameters(raw))
+	return path.Clean("/" + withoutParameters(decoded(raw)))
 }
 
 // withoutParameters removes from each segment what follows a semicolon.
 func withoutParameters(path string) string {
-	for {
-		begin := strings.IndexByte(path, ';')
-		if begin < 0 {
-			return path
-		}
-		length := strings.IndexByte(path[begin:], '/')
-		if length < 0 {
-			return path[:begin]
-		}
-		path = path[:begin] + path[begin+length:]
+	kept, rest, found := strings.Cut(path, ";")
+	if !found {
+		return path
 	}
+	var b strings.Builder
+	for b.WriteString(kept); found; b.WriteString(kept) {
+		next := strings.IndexByte(rest, '/')
+		if next < 0 {
+			break
+		}
+		kept, rest, found = strings.Cut(rest[next:], ";")
+	}
+	return b.String()
 }
 
 func afterHost(s string) string {

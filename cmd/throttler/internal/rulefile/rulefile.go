@@ -36,6 +36,7 @@ type File struct {
 	IPv6Bits  int            // of an IPv6 address that are counted
 	Closed    bool           // refuse calls while the backend fails
 	Rules     []*Rule
+	Proxy     *Proxy   // nil: none
 	Warnings  Problems // none of which keeps it from being used
 
 	domains map[string]*descriptors // see Descriptor

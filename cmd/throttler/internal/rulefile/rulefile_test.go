@@ -83,6 +83,10 @@ func TestARuleIsForTheRequestsItNames(t *testing.T) {
 		{"a fragment before a question mark", func(r *rulefile.Request) { r.Target = "/login#?x" }, true},
 		{"path parameters", func(r *rulefile.Request) { r.Target = "/login;a=b;c" }, true},
 		{"path parameters before the last segment", func(r *rulefile.Request) { r.Target = "/x/..;a=b/login" }, true},
+		{"a segment that only looks like parameters", func(r *rulefile.Request) { r.Target = "/login/..;/.." }, true},
+		{"dots behind doubled slashes", func(r *rulefile.Request) { r.Target = "/login/x//../.." }, true},
+		{"a backslash as part of a segment", func(r *rulefile.Request) { r.Target = `/x\y/../login` }, true},
+		{"a backslash as a slash", func(r *rulefile.Request) { r.Target = `/x\..\login` }, true},
 		{"an encoded semicolon", func(r *rulefile.Request) { r.Target = "/login%3Ba" }, true},
 		{"an encoded slash as a slash", func(r *rulefile.Request) { r.Target = "/x%2f..%2Flogin" }, true},
 		{"an encoded slash as part of a segment", func(r *rulefile.Request) { r.Target = "/api/x%2F..%2F..%2Ffree/session" }, true},
@@ -109,6 +113,15 @@ func TestARuleIsForTheRequestsItNames(t *testing.T) {
 		}
 		assert.Equal(t, test.want, got, test.why)
 	}
+}
+
+func TestPathParametersCostAsMuchAsTheyAreLong(t *testing.T) {
+	file := parse(t, "rules: [{name: a, for: {path: [/a]}, either: [{name: b, value: any, max: 1, per: 1m}]}]")
+	allocs := func(n int) float64 {
+		r := &rulefile.Request{Target: strings.Repeat("/;x", n) + "/a"}
+		return testing.AllocsPerRun(1, func() { file.For(r) })
+	}
+	assert.InDelta(t, allocs(10), allocs(10_000), 20)
 }
 
 func TestAMethodIsAlsoForWhatServersAnswerAlike(t *testing.T) {
@@ -249,7 +262,7 @@ func TestProblemsHaveALineAndAColumn(t *testing.T) {
 		{rule + "}\n    all:\n      - {name: x, value: x, max: 1, per: 1s}", "rules.yaml:6:7: a rule has conditions in either or in all, not in both"},
 		{strings.Replace(rule, "name: a", "name: throttler-a", 1) + "}", "rules.yaml:2:11: names that begin with throttler- are the service's own: choose another"},
 		{strings.Replace(rule, "5", "five", 1) + "}", "rules.yaml:4:45: want int"},
-		{strings.Replace(rule, "5", "0", 1) + "}", "rules.yaml:4:45: 0, want 1 to 100000"},
+		{strings.Replace(rule, "5", "0", 1) + "}", "rules.yaml:4:45: 0, want 1 to 1000000"},
 		{strings.Replace(rule, "1m", "1 minute", 1) + "}", `rules.yaml:4:53: "1 minute" is no duration: want 30s, 5m, 12h, 7d`},
 		{strings.Replace(rule, "name: ip", "name: ''", 1) + "}", `rules.yaml:4:16: "", want a name`},
 		{strings.Replace(rule, `"{address}"`, `""`, 1) + "}", "rules.yaml:4:9: no value: want what to count, as in {address}"},
@@ -260,7 +273,7 @@ func TestProblemsHaveALineAndAColumn(t *testing.T) {
 		{strings.Replace(rule, "{address}", "{address", 1) + "}", `rules.yaml:4:27: a { without a } in "{address"`},
 		{strings.Replace(rule, "{address}", "address}", 1) + "}", `rules.yaml:4:27: a } without a { in "address}"`},
 		{rule + ", algorithm: tokens}", `rules.yaml:4:68: "tokens" is unknown: want window or bucket or in-flight or calendar`},
-		{rule + ", limits: {x: 0}}", `rules.yaml:4:65: the limit of "x" is 0, want 1 to 100000`},
+		{rule + ", limits: {x: 0}}", `rules.yaml:4:65: the limit of "x" is 0, want 1 to 1000000`},
 		{rule + ", lockout: -1s}", "rules.yaml:4:66: -1s, want a length or none"},
 		{rule + "}\n    lockout: -1s", "rules.yaml:5:14: -1s, want 0 or more"},
 		{rule + "}\n    growth: 0.5", "rules.yaml:5:13: 0.5, want 0, or a number from 1"},
@@ -473,7 +486,7 @@ func TestEveryRuleFileOfTheManualsIsOne(t *testing.T) {
 		require.NoError(t, err)
 		for i, block := range strings.Split(string(text), "```yaml\n")[1:] {
 			block, _, _ = strings.Cut(block, "```")
-			if !strings.HasPrefix(block, "rules:") && !strings.Contains(block, "\nrules:") && !strings.HasPrefix(block, "envoy:") {
+			if !strings.HasPrefix(block, "rules:") && !strings.Contains(block, "\nrules:") && !strings.HasPrefix(block, "envoy:") && !strings.Contains("\n"+block, "\nproxy:") {
 				continue // another program's
 			}
 			read++

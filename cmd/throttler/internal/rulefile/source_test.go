@@ -4,6 +4,8 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -25,7 +27,9 @@ type watched struct {
 	path   string
 	source *rulefile.Source
 	hangup chan os.Signal
-	told   []error
+
+	mu   sync.Mutex // guards what follows
+	news []error
 }
 
 func watch(t *testing.T) *watched {
@@ -38,10 +42,23 @@ func watch(t *testing.T) *watched {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		w.source.Watch(ctx, w.hangup, func(_ *rulefile.File, err error) { w.told = append(w.told, err) })
+		w.source.Watch(ctx, w.hangup, func(_ *rulefile.File, err error) { w.tell(err) })
 	}()
 	t.Cleanup(func() { cancel(); <-ended })
 	return w
+}
+
+func (w *watched) tell(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.news = append(w.news, err)
+}
+
+// told returns what the Source has told so far.
+func (w *watched) told() []error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.news)
 }
 
 func (w *watched) write(text string) {
@@ -59,12 +76,12 @@ func TestAChangeIsReadWhenItHasSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watch(t)
 		assert.Equal(t, "first", w.pass(10*time.Second))
-		assert.Empty(t, w.told, "no change, no news")
+		assert.Empty(t, w.told(), "no change, no news")
 
 		w.write(named("second"))
 		assert.Equal(t, "first", w.pass(1100*time.Millisecond), "seen, but perhaps half written")
 		assert.Equal(t, "second", w.pass(time.Second))
-		assert.Equal(t, []error{nil}, w.told)
+		assert.Equal(t, []error{nil}, w.told())
 	})
 }
 
@@ -73,16 +90,16 @@ func TestABrokenFileKeepsTheOldRulesAndIsToldOnce(t *testing.T) {
 		w := watch(t)
 		w.write("rules: 3")
 		assert.Equal(t, "first", w.pass(time.Minute))
-		require.Len(t, w.told, 1)
-		assert.ErrorContains(t, w.told[0], "rules.yaml:1:8: int was used where sequence is expected")
+		require.Len(t, w.told(), 1)
+		assert.ErrorContains(t, w.told()[0], "rules.yaml:1:8: int was used where sequence is expected")
 
 		require.NoError(t, os.Remove(w.path))
 		assert.Equal(t, "first", w.pass(time.Minute))
 		w.write(named("mended"))
 		assert.Equal(t, "mended", w.pass(time.Minute))
-		require.Len(t, w.told, 3)
-		assert.ErrorIs(t, w.told[1], os.ErrNotExist, "that it is gone is told once too")
-		assert.NoError(t, w.told[2])
+		require.Len(t, w.told(), 3)
+		assert.ErrorIs(t, w.told()[1], os.ErrNotExist, "that it is gone is told once too")
+		assert.NoError(t, w.told()[2])
 	})
 }
 
@@ -105,7 +122,7 @@ func TestAHangupReadsAtOnce(t *testing.T) {
 		w.hangup <- syscall.SIGHUP
 		assert.Equal(t, "second", w.pass(0))
 		assert.Equal(t, "second", w.pass(time.Minute))
-		assert.Len(t, w.told, 1, "and not once more")
+		assert.Len(t, w.told(), 1, "and not once more")
 	})
 }
 

@@ -1,0 +1,238 @@
+package rulefile
+
+import (
+	"net/http"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// A Proxy is a server whose logins the service guards.
+type Proxy struct {
+	Server  *url.URL      // where requests are passed on to
+	Timeout time.Duration // for the answer to an attempt
+	Logins  []*Login
+}
+
+// A Login says which requests of a Proxy are attempts to log in, whose name they try, and
+// which answers say that the password was right or wrong.
+type Login struct {
+	Form  string         // a field of a form or of the query; "": none
+	JSON  []string       // the keys that lead to the name; nil: none
+	Basic bool           // the user of HTTP Basic authentication
+	Names *regexp.Regexp // what names must match; nil: anything
+	Pass  bool           // requests with a body without a name are no attempts; false: they are refused
+
+	selector     selector
+	right, wrong outcome
+}
+
+// Body reports whether a name may stand in a body.
+func (l *Login) Body() bool { return l.Form != "" || l.JSON != nil }
+
+// Login returns the first login that r may be an attempt at, or nil, and the others that
+// it is an attempt at if the server takes its path for another one.
+//
+// Paths are compared as for rules, and without regard to case. The target is the one that
+// the server gets. Some frameworks take their path from a field.
+func (p *Proxy) Login(r *Request) (login *Login, others []*Login) {
+	paths := spellings(r.rawPath())
+	for _, target := range PathFields(r.Header) {
+		paths = append(paths, spellings((&Request{Target: target}).rawPath())...)
+	}
+	for _, l := range p.Logins {
+		if len(l.selector.hosts) > 0 && !matchesHost(l.selector.hosts, r.host()) {
+			continue
+		}
+		left := slices.DeleteFunc(paths, func(path string) bool { _, ok := l.selector.route(path); return ok })
+		switch {
+		case len(left) == len(paths):
+		case login == nil:
+			login = l
+		default:
+			others = append(others, l)
+		}
+		paths = left
+	}
+	return login, others
+}
+
+// PathFields returns the values of the fields that some frameworks take their path from.
+func PathFields(h http.Header) []string {
+	return slices.Concat(h["X-Original-Url"], h["X-Rewrite-Url"])
+}
+
+var backslashes = strings.NewReplacer(`\`, "/")
+
+// spellings returns the cleaned paths that servers may take an encoded path for. They
+// differ in what they take for a slash, in whether they decode twice, end it at a control
+// character, and drop parameters, and in whether dots or doubled slashes go first.
+func spellings(raw string) []string {
+	paths := []string{raw}
+	vary := func(spell func(string) string) {
+		for _, path := range paths {
+			if other := spell(path); other != path {
+				paths = append(paths, other)
+			}
+		}
+	}
+	vary(encodedSlash.Replace)
+	for i := range paths {
+		paths[i] = decoded(paths[i])
+	}
+	vary(decoded)
+	vary(withoutQuery)
+	vary(withoutControl)
+	vary(backslashes.Replace)
+	vary(withoutParameters)
+	vary(withoutDots)
+	for i := range paths {
+		paths[i] = foldCase(path.Clean("/" + paths[i]))
+	}
+	return paths
+}
+
+// decoded returns a path decoded, or as it is if that is impossible.
+func decoded(path string) string {
+	if decoded, err := url.PathUnescape(path); err == nil {
+		return decoded
+	}
+	return path
+}
+
+// withoutQuery is for what was encoded twice.
+func withoutQuery(path string) string {
+	path, _, _ = strings.Cut(path, "?")
+	return path
+}
+
+func withoutControl(path string) string {
+	if end := strings.IndexFunc(path, unicode.IsControl); end >= 0 {
+		return path[:end]
+	}
+	return path
+}
+
+// withoutDots removes dots with the segment before them, which may be empty.
+func withoutDots(path string) string {
+	kept := []string{}
+	for segment := range strings.SplitSeq(path, "/") {
+		switch segment {
+		case ".":
+		case "..":
+			kept = kept[:max(len(kept)-1, 0)]
+		default:
+			kept = append(kept, segment)
+		}
+	}
+	return strings.Join(kept, "/")
+}
+
+// foldCase returns one spelling for all that differ in case.
+func foldCase(s string) string { return strings.ToLower(strings.ToUpper(s)) }
+
+// A Verdict is what an answer says of a password.
+type Verdict int
+
+// The verdicts.
+const (
+	Neither Verdict = iota
+	Right
+	Wrong
+)
+
+// Verdict returns what the answer to an attempt says.
+//
+// An answer that is both right and wrong is wrong. Without answers that are wrong, all
+// below 500 are that are not right.
+func (l *Login) Verdict(answer *http.Response) Verdict {
+	switch {
+	case l.wrong.matches(answer):
+		return Wrong
+	case l.right.matches(answer):
+		return Right
+	case l.wrong.isZero() && answer.StatusCode < 500:
+		return Wrong
+	}
+	return Neither
+}
+
+// An outcome matches answers that have all of what it lists: of each list, one.
+type outcome struct {
+	statuses  []int
+	locations []location
+	cookies   []string // names; one that ends with "*" is a prefix
+}
+
+func (o *outcome) isZero() bool { return len(o.statuses)+len(o.locations)+len(o.cookies) == 0 }
+
+func (o *outcome) matches(answer *http.Response) bool {
+	return !o.isZero() && o.matchesStatus(answer.StatusCode) && o.matchesLocation(answer) && o.matchesCookie(answer)
+}
+
+func (o *outcome) matchesStatus(status int) bool {
+	return len(o.statuses) == 0 || slices.Contains(o.statuses, status)
+}
+
+// matchesLocation compares a Location on any host.
+func (o *outcome) matchesLocation(answer *http.Response) bool {
+	if len(o.locations) == 0 {
+		return true
+	}
+	to, err := answer.Location()
+	if err != nil {
+		return false
+	}
+	for _, want := range o.locations {
+		if want.matches(to) {
+			return true
+		}
+	}
+	return false
+}
+
+// matchesCookie reports whether the answer sets a cookie. Setting it to nothing, or to
+// end at once, does not count.
+func (o *outcome) matchesCookie(answer *http.Response) bool {
+	now := time.Now()
+	for _, cookie := range answer.Cookies() {
+		if cookie.MaxAge < 0 || !cookie.Expires.IsZero() && cookie.Expires.Before(now) || cookie.Value == "" {
+			continue
+		}
+		for _, want := range o.cookies {
+			if prefix, open := strings.CutSuffix(want, "*"); want == cookie.Name || open && strings.HasPrefix(cookie.Name, prefix) {
+				return true
+			}
+		}
+	}
+	return len(o.cookies) == 0
+}
+
+// A location is a path, and a parameter that the query has: "/login?error".
+type location struct {
+	path      pattern
+	parameter string // "": any query
+	value     string // "": any
+}
+
+func parseLocation(source string) (l location, err error) {
+	source, query, _ := strings.Cut(source, "?")
+	l.parameter, l.value, _ = strings.Cut(query, "=")
+	l.path, err = parsePattern(source)
+	return l, err
+}
+
+func (l *location) matches(to *url.URL) bool {
+	if !l.path.matches(cleaned(to.EscapedPath())) {
+		return false
+	}
+	if l.parameter == "" {
+		return true
+	}
+	values, ok := to.Query()[l.parameter]
+	return ok && (l.value == "" || len(values) > 0 && values[0] == l.value)
+}

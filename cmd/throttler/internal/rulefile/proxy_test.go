@@ -1,0 +1,172 @@
+package rulefile_test
+
+import (
+	"net/http"
+	"net/url"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/goccy/go-yaml"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// proxyOf parses a file of testdata.
+func proxyOf(t *testing.T, name string) *rulefile.Proxy {
+	t.Helper()
+	source, err := os.ReadFile("testdata/" + name)
+	require.NoError(t, err)
+	file, err := rulefile.Parse(name, source)
+	require.NoError(t, err)
+	require.NotNil(t, file.Proxy)
+	return file.Proxy
+}
+
+func TestAProxyIsRead(t *testing.T) {
+	p := proxyOf(t, "proxy.yaml")
+	assert.Equal(t, "http://127.0.0.1:8000", p.Server.String())
+	assert.Equal(t, 15*time.Second, p.Timeout)
+	require.Len(t, p.Logins, 2)
+	form, basic := p.Logins[0], p.Logins[1]
+	assert.Equal(t, "user", form.Form)
+	assert.Equal(t, []string{"user", "name"}, form.JSON)
+	assert.True(t, form.Basic && form.Pass && form.Body() && basic.Basic)
+	assert.False(t, basic.Pass || basic.Body())
+	assert.True(t, form.Names.MatchString("abc"))
+	assert.False(t, form.Names.MatchString("abc1") || form.Names.MatchString("1abc"))
+
+	file, err := rulefile.Parse("x", []byte(`proxy: {server: "https://a:1", logins: [{for: {path: [/a]}, name: {form: a}, right: {status: [200]}}]}`))
+	require.NoError(t, err)
+	assert.Equal(t, 20*time.Second, file.Proxy.Timeout)
+}
+
+func TestNoSpellingOfAPathEvadesALogin(t *testing.T) {
+	p := proxyOf(t, "proxy.yaml")
+	loginOf := func(r *rulefile.Request) *rulefile.Login { l, _ := p.Login(r); return l }
+	for _, target := range []string{
+		"/login", "/LOGIN", "//login", "/login/", "/login;x", "/;x/login", "/%6cogin", "/%4Cogin", "/%256cogin", "/%254Cogin", "/x/../login",
+		"/x/..%2flogin", `/x\..\login`, "/x%5C..%5clogin", "/%255Clogin", "/login?x", "/login%3fx", "/./login", "http://example.org/login",
+		`/x\y/../login`, "/x%5Cy/../login", "/login/..;/..", "/login/x//../..", "/x%23/../login", "/login%2500", "/login%00x", "/log%C4%B1n",
+		"/api/v1/session", "/api%2Fv1/session", "/api/;/session", `/api/a\b/session`,
+	} {
+		r := &rulefile.Request{Host: "Example.org:80", Target: target}
+		assert.Same(t, p.Logins[0], loginOf(r), target)
+		r.Host = "example.com"
+		assert.Same(t, p.Logins[1], loginOf(r), target)
+	}
+	for _, target := range []string{"/", "/logins", "/login/x", "/api/session", "/x/login"} {
+		assert.Same(t, p.Logins[1], loginOf(&rulefile.Request{Host: "example.org", Target: target}), target)
+	}
+	first, others := p.Login(&rulefile.Request{Host: "example.org", Target: "/login;x"})
+	assert.Same(t, p.Logins[0], first)
+	assert.Equal(t, p.Logins[1:], others, "if the server takes the parameter for a part of the name")
+	_, others = p.Login(&rulefile.Request{Host: "example.org", Target: "/login"})
+	assert.Empty(t, others)
+	p.Logins = p.Logins[:1]
+	assert.Nil(t, loginOf(&rulefile.Request{Host: "example.org", Target: "/x"}))
+}
+
+func TestAnAnswerIsRightOrWrong(t *testing.T) {
+	p := proxyOf(t, "proxy.yaml")
+	for _, c := range []struct {
+		status           int
+		location, cookie string
+		want             rulefile.Verdict
+	}{
+		{302, "/home", "session=a", rulefile.Right},
+		{303, "https://example.org/x/../home?a#b", "session=a; Max-Age=60", rulefile.Right},
+		{302, "/start?first=1", "DWab=a; Expires=Fri, 31 Dec 9999 23:59:59 GMT", rulefile.Right},
+		{302, "home", "session=a", rulefile.Right}, // from /login
+		{302, "/start?first=2", "session=a", rulefile.Neither},
+		{302, "/start", "session=a", rulefile.Neither},
+		{302, "/home", "", rulefile.Neither},
+		{302, "/home", "session=", rulefile.Neither},
+		{302, "/home", "session=a; Max-Age=0", rulefile.Neither},
+		{302, "/home", "session=deleted; Expires=Thu, 01 Jan 1970 00:00:00 GMT", rulefile.Neither},
+		{302, "/home", "sessions=a", rulefile.Neither},
+		{302, "", "session=a", rulefile.Neither},
+		{302, "/login?error", "session=a", rulefile.Wrong},
+		{200, "/login?error=1&x", "", rulefile.Wrong},
+		{302, "/login?errors", "", rulefile.Neither},
+		{403, "/login?error", "", rulefile.Neither},
+		{500, "", "", rulefile.Neither},
+	} {
+		assert.Equal(t, c.want, p.Logins[0].Verdict(answer(c.status, c.location, c.cookie)), "%+v", c)
+	}
+	for status, want := range map[int]rulefile.Verdict{207: rulefile.Right, 200: rulefile.Wrong, 401: rulefile.Wrong, 499: rulefile.Wrong, 500: rulefile.Neither, 503: rulefile.Neither} {
+		assert.Equal(t, want, p.Logins[1].Verdict(answer(status, "", "")), "%d, only right is told", status)
+	}
+}
+
+// answer is one to a request for /login.
+func answer(status int, location, cookie string) *http.Response {
+	a := &http.Response{StatusCode: status, Header: http.Header{}, Request: &http.Request{URL: &url.URL{Scheme: "http", Host: "example.org", Path: "/login"}}}
+	if location != "" {
+		a.Header.Set("Location", location)
+	}
+	if cookie != "" {
+		a.Header.Set("Set-Cookie", cookie)
+	}
+	return a
+}
+
+func TestWrongProxiesAreRefused(t *testing.T) {
+	schema := schema(t)
+	const login = `logins: [{for: {path: [/a]}, name: {form: a}, right: {status: [302]}}]`
+	for source, want := range map[string]string{
+		`{server: "http://a"}`:                                                                                                  "no logins",
+		`{server: a, ` + login + `}`:                                                                                            "no server",
+		`{server: "ftp://a", ` + login + `}`:                                                                                    "no server",
+		`{server: "http://a/b", ` + login + `}`:                                                                                 "the port alone",
+		`{server: "http://u:p@a", ` + login + `}`:                                                                               "the port alone",
+		`{server: "http://a", logins: [{name: {form: a}, right: {status: [302]}}]}`:                                             "no path",
+		`{server: "http://a", logins: [{for: {path: [a]}, name: {form: a}, right: {status: [302]}}]}`:                           "does not begin with /",
+		`{server: "http://a", logins: [{for: {path: [/a]}, right: {status: [302]}}]}`:                                           "no name",
+		`{server: "http://a", logins: [{for: {path: [/a]}, name: {form: a}}]}`:                                                  "no answer is right",
+		`{server: "http://a", logins: [{for: {path: [/a]}, name: {form: a}, right: {status: [100]}}]}`:                          "not from 200",
+		`{server: "http://a", logins: [{for: {path: [/a]}, name: {form: a}, right: {location: [a]}}]}`:                          "does not begin with /",
+		`{server: "http://a", logins: [{for: {path: [/a]}, name: {form: a}, missing: skip, right: {status: [302]}}]}`:           "refuse or pass",
+		`{server: "http://a", logins: [{for: {path: [/a], method: [POST]}, name: {form: a}, right: {status: [302]}}]}`:          "unknown field",
+		`{server: "http://a", logins: [{for: {path: [/a]}, name: {form: a}, right: {status: [302]}, wrong: {status: [1000]}}]}`: "not from 200",
+	} {
+		source = "{proxy: " + source + "}"
+		_, err := rulefile.Parse("x", []byte(source))
+		assert.ErrorContains(t, err, want, source)
+		var value any
+		require.NoError(t, yaml.Unmarshal([]byte(source), &value))
+		assert.Error(t, schema.Validate(asJSON(t, value)), source)
+	}
+	for source, want := range map[string]string{ // which no schema tells
+		`{server: "http://a", timeout: 26s, ` + login + `}`:                                                               "up to 25s",
+		`{server: "http://a", logins: [{for: {path: [/a]}, name: {json: a..b}, right: {status: [302]}}]}`:                 "empty key",
+		`{server: "http://a", logins: [{for: {path: [/a]}, name: {form: a, matches: "("}, right: {status: [302]}}]}`:      "missing closing",
+		`{server: "http://a", logins: [{for: {path: [/a]}, name: {form: a}, right: {cookie: ["*"]}}]}`:                    "no name of a cookie",
+		`{server: "http://a", logins: [{for: {path: [/a]}, name: {basic: true}, missing: pass, right: {status: [207]}}]}`: "only bodies",
+	} {
+		_, err := rulefile.Parse("x", []byte("{proxy: "+source+"}"))
+		assert.ErrorContains(t, err, want, source)
+	}
+}
+
+func TestCheckWarnsOfWhatTellsNothingOfAPassword(t *testing.T) {
+	for login, want := range map[string]string{
+		`name: {form: a}, right: {location: [/]}`:                             "send back",
+		`name: {form: a}, right: {status: [302], location: [/]}`:              "send back",
+		`name: {form: a}, right: {location: [/], cookie: [a]}`:                "",
+		`name: {form: a}, right: {status: [204]}`:                             "",
+		`name: {form: a}, right: {cookie: [a]}, wrong: {status: [200]}`:       "leave wrong out",
+		`name: {basic: true}, right: {status: [200, 404]}`:                    "may answer 404",
+		`name: {basic: true}, right: {status: [302], cookie: [a]}`:            "",
+		`name: {basic: true}, right: {status: [207]}, wrong: {status: [401]}`: "",
+	} {
+		file, err := rulefile.Parse("x", []byte(`{proxy: {server: "http://a", logins: [{for: {path: [/a]}, `+login+`}]}}`))
+		require.NoError(t, err)
+		if want == "" {
+			assert.Empty(t, file.Warnings, login)
+		} else if assert.Len(t, file.Warnings, 1, login) {
+			assert.Contains(t, file.Warnings[0].Message, want)
+		}
+	}
+}
