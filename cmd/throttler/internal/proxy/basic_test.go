@@ -1,0 +1,91 @@
+package proxy_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/adaptivethrottler/throttler/login"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// dav asks for a page by Basic authentication.
+func (g *guarded) dav(t *testing.T, method, name, password, addr string, body io.Reader) *http.Response {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, g.URL+"/dav/x", body)
+	require.NoError(t, err)
+	r.SetBasicAuth(name, password)
+	return send(t, r, addr)
+}
+
+func TestAClientWithBasicAuthenticationSendsManyRequestsAtOnce(t *testing.T) {
+	s := newSite(t)
+	g := guardSite(t, s.URL, logins)
+	together(50, func(i int) {
+		assert.Equal(t, http.StatusOK, g.dav(t, "GET", "alice", "right", "203.0.113.7", nil).StatusCode)
+	})
+	assert.EqualValues(t, 50, s.verified.Load())
+	assert.Equal(t, map[login.Result]int{login.Succeeded: 1}, g.results(), "one of them is an attempt")
+	g.dav(t, "GET", "alice", "right", "203.0.113.8", nil)
+	assert.Equal(t, map[login.Result]int{login.Succeeded: 1}, g.results(), "at another address another one")
+}
+
+func TestOfGuessesByBasicAuthenticationFiveReachTheServer(t *testing.T) {
+	s := newSite(t)
+	g := guardSite(t, s.URL, logins)
+	require.Equal(t, http.StatusOK, g.dav(t, "GET", "mallory", "right", "203.0.113.7", nil).StatusCode)
+	for _, same := range []bool{false, true} {
+		s.verified.Store(0)
+		together(60, func(i int) {
+			g.dav(t, "GET", fmt.Sprint("alice", same), fmt.Sprintf("guess-%d", i*map[bool]int{false: 1, true: 0}[same]), "203.0.113.7", nil)
+		})
+		assert.EqualValues(t, 5, s.verified.Load(), "the same one: %v", same)
+	}
+	assert.Equal(t, http.StatusTooManyRequests, g.dav(t, "GET", "alicefalse", "right", "203.0.113.7", nil).StatusCode)
+}
+
+func TestAPasswordThatWasChangedIsAGuessAgain(t *testing.T) {
+	s := newSite(t)
+	g := guardSite(t, s.URL, logins)
+	require.Equal(t, http.StatusOK, g.dav(t, "GET", "alice", "right", "203.0.113.7", nil).StatusCode)
+	s.password.Store("new")
+	var refused atomic.Int64
+	for range 10 {
+		if g.dav(t, "GET", "alice", "right", "203.0.113.7", nil).StatusCode == http.StatusTooManyRequests {
+			refused.Add(1)
+		}
+	}
+	assert.EqualValues(t, 4, refused.Load(), "one more than five reached the server")
+}
+
+func TestALargeUploadIsPassedOnWhileItComes(t *testing.T) {
+	g := guardSite(t, newSite(t).URL, logins)
+	const size = 20 << 20
+	answer := g.dav(t, "PUT", "alice", "right", "203.0.113.7", io.LimitReader(zeros{}, size))
+	body, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	assert.Equal(t, fmt.Sprintf("PUT %d", size), string(body))
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+func TestWithoutCredentialsThereIsNoAttempt(t *testing.T) {
+	s := newSite(t)
+	g := guardSite(t, s.URL, logins)
+	for range 20 {
+		answer := send(t, post(t, g.URL+"/dav/x", "text/plain", "body"), "203.0.113.7")
+		assert.Equal(t, http.StatusUnauthorized, answer.StatusCode)
+		assert.NotEmpty(t, answer.Header.Get("WWW-Authenticate"))
+	}
+	assert.Empty(t, g.results())
+	r := post(t, g.URL+"/DAV//x", "text/plain", "")
+	r.Header.Set("Authorization", "Bearer YWxpY2U6eA==")
+	assert.Equal(t, http.StatusBadRequest, send(t, r, "203.0.113.7").StatusCode)
+	assert.False(t, strings.Contains(g.log.String(), "YWxpY2U6eA"), "no secrets in the log")
+}

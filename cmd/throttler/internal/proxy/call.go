@@ -1,0 +1,187 @@
+package proxy
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/loginname"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/login"
+)
+
+// A call is one request on its way to the server and back.
+type call struct {
+	proxy   *Proxy
+	file    *rulefile.File
+	request *http.Request
+	addr    netip.Addr
+	trusted []netip.Prefix
+
+	login   *rulefile.Login
+	others  []*rulefile.Login // that the server may take the path for
+	name    string
+	named   bool // it tries name
+	basic   bool // which is that of Basic authentication
+	device  string
+	attempt *login.Attempt         // nil: none, or its credentials are known to be right
+	done    func(rulefile.Verdict) // for the next with the same credentials; nil: none
+	ended   sync.Once
+
+	inspected *loginname.Body // nil: none, or it is short
+	body      *noted
+	detached  context.Context // of the request to the server; nil: that of the client
+	stop      func() bool     // keeps the time limit of the answer from ending it
+	leave     func()          // ends it
+}
+
+type callKey struct{}
+
+func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
+
+// passed returns the request to pass on.
+func (c *call) passed() *http.Request {
+	ctx := context.WithValue(c.request.Context(), callKey{}, c)
+	if c.request.Body != nil && c.request.Body != http.NoBody {
+		c.body = &noted{ReadCloser: c.request.Body}
+		c.request.Body = c.body
+	}
+	if c.attempt != nil {
+		ctx = c.detach(ctx)
+	}
+	return c.request.WithContext(ctx)
+}
+
+// errTimeout is the cause of the end of a request that was not answered in time.
+var errTimeout = errors.New("the server did not answer in time")
+
+// detach returns a ctx that does not end with the client, who could otherwise have a
+// guess verified and hang up before it is counted. It ends when the server has not
+// answered in time after it has got the request, or after the client has gone.
+func (c *call) detach(ctx context.Context) context.Context {
+	client := ctx
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	timer := time.AfterFunc(time.Hour, func() { cancel(errTimeout) })
+	start := sync.OnceFunc(func() { timer.Reset(c.file.Proxy.Timeout) })
+	if c.body == nil || c.request.GetBody != nil {
+		start()
+	}
+	gone := context.AfterFunc(client, start)
+	c.stop = func() bool { gone(); return timer.Stop() }
+	c.leave = func() { c.stop(); cancel(context.Canceled) }
+	c.detached = ctx
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { start() }})
+}
+
+// close ends what is left of c when it has been answered.
+func (c *call) close() {
+	c.end(func() { // as after a panic: not for nothing
+		if c.attempt != nil {
+			c.settle(c.attempt.Fail)
+		}
+		c.release(rulefile.Neither)
+	})
+	if c.leave != nil {
+		c.leave()
+	}
+	if c.inspected != nil {
+		c.inspected.Close()
+	}
+}
+
+// timedOut reports whether the server has not answered in time.
+func (c *call) timedOut() bool {
+	return c.detached != nil && context.Cause(c.detached) == errTimeout
+}
+
+// end ends the attempt, once.
+func (c *call) end(how func()) { c.ended.Do(how) }
+
+func (c *call) release(v rulefile.Verdict) {
+	if c.done != nil {
+		c.done(v)
+	}
+}
+
+// settle ends the attempt by how.
+func (c *call) settle(how func(context.Context) error) {
+	if err := how(c.request.Context()); err != nil {
+		c.proxy.servers.tell("an attempt could not be ended", "err", err)
+	}
+}
+
+func (c *call) cancel() {
+	c.end(func() {
+		if c.attempt != nil {
+			c.settle(c.attempt.Cancel)
+		}
+		c.release(rulefile.Neither)
+	})
+}
+
+// answered ends the attempt by the server's answer.
+func (c *call) answered(answer *http.Response) {
+	if c.stop != nil { // from now on the request ends with its client
+		c.stop()
+		context.AfterFunc(c.request.Context(), c.leave)
+	}
+	if !c.named {
+		return
+	}
+	switch c.login.Verdict(answer) {
+	case rulefile.Right:
+		c.end(func() { c.succeeded(answer) })
+	case rulefile.Wrong:
+		c.end(func() {
+			if c.attempt != nil {
+				c.settle(c.attempt.Fail)
+			}
+			c.release(rulefile.Wrong)
+		})
+	default:
+		c.cancel()
+	}
+}
+
+// succeeded ends the attempt by a right password, and gives the client a device.
+func (c *call) succeeded(answer *http.Response) {
+	defer c.release(rulefile.Right)
+	switch {
+	case c.attempt == nil:
+	case c.basic: // such a client keeps no cookies
+		c.settle(c.attempt.Succeed)
+	default:
+		device := rand.Text()
+		c.settle(func(ctx context.Context) error { return c.attempt.SucceedDevice(ctx, device) })
+		c.proxy.devices.set(answer.Header, c.request, c.name, device)
+	}
+}
+
+// A noted is a body whose error is noted.
+type noted struct {
+	io.ReadCloser
+	err atomic.Pointer[error]
+}
+
+func (n *noted) Read(p []byte) (int, error) {
+	read, err := n.ReadCloser.Read(p)
+	if err != nil && err != io.EOF && !errors.Is(err, http.ErrBodyReadAfterClose) {
+		n.err.Store(&err)
+	}
+	return read, err
+}
+
+// failure returns the error that reading the body had, or nil.
+func (n *noted) failure() error {
+	if n == nil || n.err.Load() == nil {
+		return nil
+	}
+	return *n.err.Load()
+}

@@ -1,0 +1,219 @@
+package proxy_test
+
+import (
+	"bufio"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/login"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// This file has requests that try to have another name counted than the server reads.
+
+func TestWhatCanBeReadInDifferentWaysDoesNotReachTheServer(t *testing.T) {
+	s := newSite(t)
+	g := guardSite(t, s.URL, logins)
+	const form = "application/x-www-form-urlencoded"
+	for _, c := range []struct {
+		path, kind, body string
+		want             int
+	}{
+		{"/login", form, "user=a&user=b", 400},
+		{"/login?user=a", form, "user=b", 400},
+		{"/login", form, "x=1;user=b", 400},
+		{"/login", form, "password=b", 400},
+		{"/login", form, "USER=b", 400},
+		{"/login", form + "; charset=utf-16", "user=b", 415},
+		{"/login", "text/plain", "user=b", 400},
+		{"/login?user=a", "text/plain", "user=b", 400},
+		{"/login", "application/json", `{"user": "a", "user": "b"}`, 400},
+		{"/login", "application/json", `{"user": `, 415},
+		{"/login", "multipart/form-data; boundary=B", "--B\r\n", 415},
+		{"/login", form, strings.Repeat("a=1&", 20_000) + "user=b", 413},
+		{"/login", form, "user=" + strings.Repeat("b", 1025), 403},
+		{"//LOGIN/;x", form, "user=a&user=b", 400},
+		{"/%256cogin", form, "user=a&user=b", 400},
+		{"/login%00", form, "user=b", 400},
+		{"/login%09", form, "user=b", 400},
+	} {
+		answer := send(t, post(t, g.URL+c.path, c.kind, c.body), "203.0.113.7")
+		assert.Equal(t, c.want, answer.StatusCode, "%s %s %.40s", c.path, c.kind, c.body)
+	}
+	assert.Zero(t, s.served.Load())
+	assert.Contains(t, g.log.String(), "a login was not passed on")
+	assert.Equal(t, 200, send(t, post(t, g.URL+"/login", "application/json", `{"user": "a"}`), "203.0.113.7").StatusCode)
+	assert.EqualValues(t, 1, s.served.Load())
+	assert.Equal(t, 200, send(t, post(t, g.URL+"/login?user=a", form, "password=b"), "203.0.113.7").StatusCode, "a form without one may follow a query with one")
+}
+
+func TestNamesThatDoNotMatchAreRefused(t *testing.T) {
+	s := newSite(t)
+	g := guardSite(t, s.URL, strings.Replace(logins, "json: user}", `matches: "[a-z]+"}`, 1))
+	assert.Equal(t, http.StatusForbidden, g.guess(t, "al!ice", "right", "203.0.113.7").StatusCode)
+	assert.Equal(t, http.StatusSeeOther, g.guess(t, "alice", "right", "203.0.113.7").StatusCode)
+	assert.EqualValues(t, 1, s.served.Load())
+}
+
+func TestBodiesWithoutANamePassWhereOtherPagesTakeThem(t *testing.T) {
+	s := newSite(t)
+	const everywhere = `
+  logins:
+    - for: {path: [/**]}
+      name: {form: user}
+      missing: pass
+      right: {status: [303]}
+      wrong: {status: [200]}
+`
+	g := guardSite(t, s.URL, everywhere)
+	large := strings.Repeat("0123456789", 100_000)
+	for kind, body := range map[string]string{
+		"application/x-www-form-urlencoded": "text=" + large, "text/plain": large, "application/json": "{}",
+		"multipart/form-data; boundary=B": "--B\r\nContent-Disposition: form-data; name=f; filename=g\r\n\r\n" + large + "\r\n--B--\r\n",
+	} {
+		answer := send(t, post(t, g.URL+"/page", kind, body), "203.0.113.7")
+		text, err := io.ReadAll(answer.Body)
+		require.NoError(t, err)
+		assert.True(t, strings.HasPrefix(string(text), "POST /page "+body+"\n"), kind)
+	}
+	assert.Empty(t, g.results())
+	served := s.served.Load()
+	answer := send(t, post(t, g.URL+"/login", "application/x-www-form-urlencoded", "text="+large+"&user=alice&password=right"), "203.0.113.7")
+	assert.Equal(t, http.StatusBadRequest, answer.StatusCode, "a name far behind")
+	assert.LessOrEqual(t, s.served.Load(), served+1)
+	assert.Zero(t, s.verified.Load(), "the server has not got the whole body")
+}
+
+func TestASecondNameFarBehindCostsTheAttempt(t *testing.T) {
+	s := newSite(t)
+	g := guardSite(t, s.URL, logins)
+	for range 5 {
+		answer := send(t, post(t, g.URL+"/login", "application/x-www-form-urlencoded", "user=mallory&x="+strings.Repeat("x", 200_000)+"&user=alice&password=right"), "203.0.113.7")
+		assert.Equal(t, http.StatusBadRequest, answer.StatusCode)
+	}
+	assert.Equal(t, map[login.Result]int{login.Failed: 5}, g.results())
+	answer := send(t, post(t, g.URL+"/login", "application/x-www-form-urlencoded", "user=mallory&password=right&x="+strings.Repeat("x", 200_000)), "203.0.113.8")
+	assert.Equal(t, http.StatusSeeOther, answer.StatusCode, "a long body is passed on")
+}
+
+// ask sends the text of a request, and returns the status of the answer.
+func (g *guarded) ask(t *testing.T, text string) int {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(g.URL, "http://"))
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	_, err = io.WriteString(conn, text)
+	require.NoError(t, err)
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err, text)
+	return answer.StatusCode
+}
+
+// guessAt guesses alice's password with a form at a request target.
+func (g *guarded) guessAt(t *testing.T, target, fields string) int {
+	t.Helper()
+	const body = "user=alice&password=guess"
+	return g.ask(t, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n%s\r\n%s", target, len(body), fields, body))
+}
+
+// lenient is a server whose login is found under more spellings of its path than that of
+// a site, and that counts the passwords it verifies.
+func lenient(t *testing.T, isLogin func(target string) bool) (url string, verified *atomic.Int64) {
+	t.Helper()
+	verified = new(atomic.Int64)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if isLogin(r.RequestURI) {
+			verified.Add(1)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, verified
+}
+
+func TestNoRequestTargetEvadesALogin(t *testing.T) {
+	for target, sent := range map[string]string{
+		"http://a/login": "/login", "HTTP://a/login": "/login", "x:/login": "/login", "ftp://a/login": "/login", "http:/login": "/login", "x:login": "login",
+		"/x#/../login": "/x%23/../login", `/x\y/../login`: "/x%5Cy/../login", "/login/..;/..": "/login/..;/..", "/login/x//../..": "/login/x//../..",
+		"/login%2500": "/login%2500", "/log%C4%B1n": "/log%C4%B1n",
+	} {
+		server, verified := lenient(t, func(target string) bool { return target == sent })
+		g := guardSite(t, server, logins)
+		for range 20 {
+			g.guessAt(t, target, "")
+		}
+		assert.LessOrEqual(t, verified.Load(), int64(5), target)
+	}
+}
+
+func TestAFieldThatSomeServersTakeForThePathIsOneToo(t *testing.T) {
+	for _, field := range []string{"X-Original-URL: /login?a=b", "X-Rewrite-Url: //LOGIN"} {
+		g := guardSite(t, newSite(t).URL, logins)
+		passed := 0
+		for range 20 {
+			if g.guessAt(t, "/x", field+"\r\n") == http.StatusOK {
+				passed++
+			}
+		}
+		assert.Equal(t, 5, passed, field)
+	}
+}
+
+// Each path is compared in many spellings, so a long one would take long.
+func TestAPathThatIsTooLongIsNotPassedOn(t *testing.T) {
+	s := newSite(t)
+	g := guardSite(t, s.URL, logins)
+	long := strings.Repeat("/a", 4<<10)
+	get := func(path string, fields ...string) int {
+		r, err := http.NewRequest(http.MethodGet, g.URL+path, nil)
+		require.NoError(t, err)
+		for _, field := range fields {
+			r.Header.Add(field, long+"/")
+		}
+		return send(t, r, "203.0.113.7").StatusCode
+	}
+	assert.Equal(t, http.StatusOK, get(long+"?"+long))
+	assert.Equal(t, http.StatusRequestURITooLong, get(long+"/"))
+	assert.Equal(t, http.StatusRequestURITooLong, get("/", "X-Original-Url"))
+	assert.Equal(t, http.StatusRequestURITooLong, get("/", "X-Rewrite-Url"))
+	assert.EqualValues(t, 1, s.served.Load())
+}
+
+func TestAPathThatMayBeThatOfTwoLoginsIsNotReadAsOneOfThem(t *testing.T) {
+	server, verified := lenient(t, func(target string) bool { return strings.HasPrefix(target, "/dav/") })
+	g := guardSite(t, server, logins)
+	r, err := http.NewRequestWithContext(t.Context(), "GET", g.URL+"/dav/%252e%252e/login", nil)
+	require.NoError(t, err)
+	r.SetBasicAuth("alice", "guess")
+	assert.Equal(t, http.StatusBadRequest, send(t, r, "203.0.113.7").StatusCode)
+	assert.Zero(t, verified.Load())
+	r.Header.Del("Authorization")
+	assert.Equal(t, http.StatusOK, send(t, r, "203.0.113.7").StatusCode)
+}
+
+func TestAFieldThatTheServerDoesNotGetSaysNothing(t *testing.T) {
+	s := newSite(t)
+	pages := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "" { // else a page for everybody
+			s.Config.Handler.ServeHTTP(w, r)
+		}
+	}))
+	defer pages.Close()
+	g := guardSite(t, pages.URL, logins)
+	for i := range 20 {
+		basic := "Authorization: Basic " + base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "alice:%d", i)) + "\r\n"
+		g.ask(t, "GET /dav/x HTTP/1.1\r\nHost: a\r\nConnection: close, authorization\r\n"+basic+"\r\n")
+		g.ask(t, "GET /dav/x HTTP/1.1\r\nHost: a\r\n"+basic+"\r\n")
+	}
+	assert.LessOrEqual(t, s.verified.Load(), int64(5))
+	assert.Equal(t, http.StatusTooManyRequests, g.guessAt(t, "/login", "Connection: Content-Type\r\n"), "a form to some servers")
+}

@@ -1,0 +1,5 @@
+package proxy
+
+import "time"
+
+func init() { firstTimeout = 500 * time.Millisecond }

@@ -1,0 +1,270 @@
+package proxy_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/login"
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// This file has servers that do not answer, and clients that do not wait.
+
+func TestAServerThatIsDownCostsNobodyAnAttempt(t *testing.T) {
+	s := newSite(t)
+	address := strings.TrimPrefix(s.URL, "http://")
+	s.Close()
+	g := guardSite(t, s.URL, logins)
+	for range 50 {
+		assert.Equal(t, http.StatusBadGateway, g.guess(t, "alice", "wrong", "203.0.113.7").StatusCode)
+	}
+	assert.Equal(t, map[login.Result]int{login.Canceled: 50}, g.results())
+	back, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Skip("another program has the port now")
+	}
+	s = newSite(t)
+	server := &http.Server{Handler: s.Config.Handler}
+	go server.Serve(back)
+	defer server.Close()
+	together(20, func(i int) { g.guess(t, "alice", fmt.Sprint(i), "203.0.113.7") })
+	assert.EqualValues(t, 5, s.verified.Load(), "none of the five was used up")
+}
+
+func TestNoClientKeepsAServerThatIsDownOutOfTheLog(t *testing.T) {
+	s := newSite(t)
+	s.Close()
+	g := guardSite(t, s.URL, logins)
+	assert.Equal(t, http.StatusBadRequest, send(t, post(t, g.URL+"/login", "application/x-www-form-urlencoded", "user=a&user=b"), "203.0.113.7").StatusCode)
+	assert.Contains(t, g.log.String(), "client=203.0.113.7 ", "not the proxy in front")
+	assert.Equal(t, http.StatusBadGateway, g.guess(t, "alice", "wrong", "203.0.113.7").StatusCode)
+	assert.Contains(t, g.log.String(), "the server does not answer")
+}
+
+func TestAnUploadThatIsCutIsNoLoginInTheLog(t *testing.T) {
+	g := guardSite(t, newSite(t).URL, logins)
+	assert.Equal(t, http.StatusServiceUnavailable, g.ask(t, "POST /page HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n"))
+	assert.NotContains(t, g.log.String(), "login")
+}
+
+// raw is a server that answers each connection by how.
+func raw(t *testing.T, how func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				r, err := http.ReadRequest(bufio.NewReader(conn))
+				if err != nil {
+					return
+				}
+				if r.ContentLength < 1<<10 { // or closing would be a reset
+					io.Copy(io.Discard, r.Body)
+				}
+				how(conn)
+			}()
+		}
+	}()
+	return "http://" + l.Addr().String()
+}
+
+func TestAServerThatHangsUpOrHangsCostsNobodyAnAttempt(t *testing.T) {
+	over := make(chan struct{})
+	defer close(over)
+	for want, c := range map[int]struct {
+		timeout string
+		how     func(net.Conn)
+	}{
+		http.StatusBadGateway:     {"25s", func(net.Conn) {}},
+		http.StatusGatewayTimeout: {"50ms", func(net.Conn) { <-over }},
+	} {
+		g := guardSite(t, raw(t, c.how), "  timeout: "+c.timeout+"\n"+logins)
+		for range 7 {
+			assert.Equal(t, want, g.guess(t, "alice", "wrong", "203.0.113.7").StatusCode)
+		}
+		assert.Equal(t, map[login.Result]int{login.Canceled: 7}, g.results())
+	}
+}
+
+func TestAnAnswerThatIsNoHTTPCostsTheAttempt(t *testing.T) {
+	for _, text := range []string{"nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("a", 11<<20) + "\r\n\r\n"} {
+		g := guardSite(t, raw(t, func(conn net.Conn) { io.WriteString(conn, text) }), logins)
+		assert.Equal(t, http.StatusBadGateway, g.guess(t, "alice", "wrong", "203.0.113.7").StatusCode)
+		assert.Equal(t, map[login.Result]int{login.Failed: 1}, g.results())
+	}
+}
+
+func TestAnAnswerThatMayBeLostBesideAFormCostsTheAttempt(t *testing.T) {
+	both := strings.Replace(logins, "{basic: true}", "{basic: true, form: u}\n      missing: pass", 1)
+	g := guardSite(t, raw(t, func(conn net.Conn) { conn.(*net.TCPConn).SetLinger(0) }), both)
+	for body, want := range map[string]login.Result{"": login.Canceled, "a=b": login.Failed} {
+		r := post(t, g.URL+"/dav/x", "application/x-www-form-urlencoded", body)
+		r.SetBasicAuth("alice", "guess")
+		assert.Equal(t, http.StatusBadGateway, send(t, r, "203.0.113.7").StatusCode)
+		assert.Equal(t, map[login.Result]int{want: 1}, g.results(), "the server may have answered before the form came")
+	}
+	assert.Equal(t, http.StatusBadGateway, g.guess(t, "alice", "guess", "203.0.113.7").StatusCode)
+	assert.Equal(t, map[login.Result]int{login.Canceled: 1}, g.results(), "the password is in the form")
+}
+
+func TestAnAnswerThatIsLostBecauseTheBodyIsLargeCostsTheAttempt(t *testing.T) {
+	g := guardSite(t, raw(t, func(conn net.Conn) {
+		io.WriteString(conn, "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+		conn.(*net.TCPConn).SetLinger(0)
+	}), logins)
+	for i := range 5 {
+		status := g.dav(t, "PUT", "alice", fmt.Sprint(i), "203.0.113.7", io.LimitReader(zeros{}, 5<<20)).StatusCode
+		assert.Contains(t, []int{http.StatusUnauthorized, http.StatusBadGateway}, status)
+	}
+	assert.Equal(t, map[login.Result]int{login.Failed: 5}, g.results())
+	assert.Equal(t, http.StatusTooManyRequests, g.dav(t, "PUT", "alice", "x", "203.0.113.7", nil).StatusCode)
+}
+
+func TestOtherAnswersCostNothing(t *testing.T) {
+	answers := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+	defer answers.Close()
+	g := guardSite(t, answers.URL, logins)
+	for range 30 {
+		assert.Equal(t, http.StatusServiceUnavailable, g.guess(t, "alice", "wrong", "203.0.113.7").StatusCode)
+	}
+	assert.Equal(t, map[login.Result]int{login.Canceled: 30}, g.results())
+}
+
+func TestAClientThatHangsUpGetsNoGuessForNothing(t *testing.T) {
+	s := newSite(t)
+	g := guardSite(t, s.URL, logins)
+	form := url.Values{"user": {"alice"}, "password": {"wrong"}}.Encode()
+	for _, request := range []string{
+		"Content-Length: %d\r\n\r\n" + form,
+		"Content-Length: 1%d\r\n\r\n" + form, // more than comes
+		"Transfer-Encoding: chunked\r\n\r\n%x\r\n" + form + "\r\n0\r\n\r\n",
+	} {
+		for range 10 {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(g.URL, "http://"))
+			require.NoError(t, err)
+			fmt.Fprintf(conn, "POST /login HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.7\r\nContent-Type: application/x-www-form-urlencoded\r\n"+request, len(form))
+			conn.Close()
+		}
+	}
+	require.Eventually(t, func() bool {
+		return g.guess(t, "alice", "wrong", "203.0.113.7").Header.Get("Retry-After") > "5"
+	}, 5*time.Second, 20*time.Millisecond, "banned")
+	assert.LessOrEqual(t, s.verified.Load(), int64(5))
+}
+
+func TestAClientThatHangsUpGetsNoGuessForNothingAtASlowServer(t *testing.T) {
+	var asked atomic.Int64
+	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		select {
+		case <-r.Context().Done():
+		case <-time.After(300 * time.Millisecond):
+		}
+	}))
+	defer slow.Close()
+	g := guardSite(t, slow.URL, logins)
+	ctx, cancel := context.WithCancel(t.Context())
+	for range 5 {
+		go func() {
+			r := post(t, g.URL+"/login", "application/x-www-form-urlencoded", "user=alice&password=x").WithContext(ctx)
+			client.Do(r)
+		}()
+	}
+	require.Eventually(t, func() bool { return asked.Load() == 5 }, 5*time.Second, time.Millisecond)
+	cancel()
+	failed := 0
+	require.Eventually(t, func() bool { failed += g.results()[login.Failed]; return failed == 5 }, 5*time.Second, 10*time.Millisecond)
+	assert.Equal(t, http.StatusTooManyRequests, g.guess(t, "alice", "x", "127.0.0.1").StatusCode)
+}
+
+func TestAClientThatHangsUpAfterARightPasswordHasSucceeded(t *testing.T) {
+	asked := make(chan struct{})
+	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(asked)
+		time.Sleep(200 * time.Millisecond)
+		w.Header().Set("Set-Cookie", "session=a")
+		w.WriteHeader(http.StatusSeeOther)
+	}))
+	defer slow.Close()
+	g := guardSite(t, slow.URL, logins)
+	ctx, cancel := context.WithCancel(t.Context())
+	go client.Do(post(t, g.URL+"/login", "application/x-www-form-urlencoded", "user=alice&password=x").WithContext(ctx))
+	<-asked
+	cancel()
+	select {
+	case e := <-g.events:
+		assert.Equal(t, login.Succeeded, e.Result)
+	case <-time.After(10 * time.Second):
+		assert.Fail(t, "the attempt did not end")
+	}
+}
+
+func TestTheRestOfALongBodyMayTakeItsTime(t *testing.T) {
+	g := guardSite(t, newSite(t).URL, logins)
+	first, rest := "user=alice&password=right&x="+strings.Repeat("x", 100_000), strings.Repeat("x", 1000)
+	body, w := io.Pipe()
+	go func() {
+		io.WriteString(w, first)
+		time.Sleep(700 * time.Millisecond) // longer than the first bytes may take here
+		io.WriteString(w, rest)
+		w.Close()
+	}()
+	r := post(t, g.URL+"/login", "application/x-www-form-urlencoded", "")
+	r.Body, r.ContentLength = body, int64(len(first)+len(rest))
+	assert.Equal(t, http.StatusSeeOther, send(t, r, "203.0.113.7").StatusCode)
+}
+
+func TestABodyThatComesTooSlowlyIsRefused(t *testing.T) {
+	s := newSite(t)
+	g := guardSite(t, s.URL, logins)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(g.URL, "http://"))
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	fmt.Fprint(conn, "POST /login HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\nuser=alice")
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusRequestTimeout, answer.StatusCode)
+	assert.Zero(t, s.served.Load())
+}
+
+// broken is a store whose operations fail.
+type broken struct{}
+
+var errBroken = errors.New("broken")
+
+func (broken) Get(string) (*memcache.Item, error)                   { return nil, errBroken }
+func (broken) GetMulti([]string) (map[string]*memcache.Item, error) { return nil, errBroken }
+func (broken) Add(*memcache.Item) error                             { return errBroken }
+func (broken) CompareAndSwap(*memcache.Item) error                  { return errBroken }
+func (broken) Delete(string) error                                  { return errBroken }
+
+func TestWhileTheStoreFailsLoginsPassOrNot(t *testing.T) {
+	s := newSite(t)
+	assert.Equal(t, http.StatusSeeOther, guardWith(t, s.URL, logins, broken{}).guess(t, "alice", "right", "203.0.113.7").StatusCode)
+	closed := guardWith(t, s.URL, logins+"failure: closed\n", broken{})
+	answer := closed.guess(t, "alice", "right", "203.0.113.7")
+	assert.Equal(t, http.StatusServiceUnavailable, answer.StatusCode)
+	assert.Equal(t, "1", answer.Header.Get("Retry-After"))
+	assert.EqualValues(t, 1, s.verified.Load())
+}

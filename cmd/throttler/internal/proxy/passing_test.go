@@ -1,0 +1,195 @@
+package proxy_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// This file has what is passed on as it is.
+
+func TestOtherPathsArePassedOnAsTheyAre(t *testing.T) {
+	s := newSite(t)
+	g := guardSite(t, s.URL, logins)
+	for _, target := range []string{"/a?b=1;c&d=%zz&user=x&user=y", "/a%2Fb//c/../d;e", "//a", "/A%20b?"} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(g.URL, "http://"))
+		require.NoError(t, err)
+		fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: example.org\r\nConnection: close\r\nX-Own: 1\r\nContent-Length: 9\r\n\r\nuser=a&us", target)
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err)
+		body, err := io.ReadAll(answer.Body)
+		require.NoError(t, err)
+		conn.Close()
+		assert.True(t, strings.HasPrefix(string(body), "PUT "+target+" user=a&us\n"), "%s", body)
+		assert.Contains(t, string(body), "X-Own: 1\r\n")
+		assert.Contains(t, string(body), "Host: example.org\n")
+	}
+}
+
+func TestTheServerIsToldWhoTheClientIs(t *testing.T) {
+	s := newSite(t)
+	told := func(more string) string {
+		g := guardSite(t, s.URL, logins+more)
+		r, err := http.NewRequestWithContext(t.Context(), "GET", g.URL+"/page", nil)
+		require.NoError(t, err)
+		r.Header.Set("X-Forwarded-Proto", "https")
+		r.Header.Set("X-Real-Ip", "192.0.2.9")
+		body, err := io.ReadAll(send(t, r, "203.0.113.7").Body)
+		require.NoError(t, err)
+		return string(body)
+	}
+	trusted := told("")
+	assert.Contains(t, trusted, "X-Forwarded-For: 203.0.113.7, 127.0.0.1\r\n")
+	assert.Contains(t, trusted, "X-Forwarded-Proto: https\r\n")
+	for _, path := range []string{"/page", "/login"} {
+		g := guardSite(t, s.URL, logins+"forwarded: X-Real-Ip\n")
+		r, err := http.NewRequestWithContext(t.Context(), "GET", g.URL+path, nil)
+		require.NoError(t, err)
+		r.Header.Set("X-Real-Ip", "192.0.2.9")
+		r.Header.Set("Connection", "X-Forwarded-For, X-Real-Ip")
+		body, err := io.ReadAll(send(t, r, "203.0.113.7").Body)
+		require.NoError(t, err)
+		assert.Contains(t, string(body), "X-Forwarded-For: 203.0.113.7, 127.0.0.1\r\n", "no client behind a trusted proxy can hide")
+		assert.Contains(t, string(body), "X-Real-Ip: 192.0.2.9\r\n")
+	}
+	direct := told("trust: [192.0.2.1]\nforwarded: X-Real-Ip\n")
+	assert.Contains(t, direct, "X-Forwarded-For: 127.0.0.1\r\n")
+	assert.Contains(t, direct, "X-Forwarded-Proto: http\r\n")
+	assert.Contains(t, direct, "X-Real-Ip: 127.0.0.1\r\n")
+}
+
+func TestFieldsThatServersTakeForOthersAreNotPassedOn(t *testing.T) {
+	s := newSite(t)
+	for _, more := range []string{"", "trust: [192.0.2.1]\n"} {
+		g := guardSite(t, s.URL, logins+more)
+		r, err := http.NewRequestWithContext(t.Context(), "GET", g.URL+"/page", nil)
+		require.NoError(t, err)
+		for _, name := range []string{"X_Forwarded_For", "x-forwarded_for", "Transfer_Encoding", "X_Original_URL"} {
+			r.Header[name] = []string{"attack"}
+		}
+		body, err := io.ReadAll(send(t, r, "203.0.113.7").Body)
+		require.NoError(t, err)
+		assert.NotContains(t, string(body), "attack")
+	}
+}
+
+func TestAClientThatIsNoProxyCannotChooseItsAddress(t *testing.T) {
+	s := newSite(t)
+	g := guardSite(t, s.URL, logins+"trust: [192.0.2.1]\n")
+	for i := range 20 {
+		g.guess(t, "alice", "wrong", fmt.Sprintf("203.0.113.%d", i))
+	}
+	assert.EqualValues(t, 5, s.verified.Load())
+}
+
+// streaming answers with parts that come when the client asks for them, speaks another
+// protocol if it is asked to, and tells its own protocol.
+func streaming(t *testing.T, next <-chan struct{}) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if protocol := r.Header.Get("Upgrade"); protocol != "" {
+			w.Header().Set("Upgrade", protocol)
+			w.Header().Set("Connection", "Upgrade")
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			conn, both, err := http.NewResponseController(w).Hijack()
+			if assert.NoError(t, err) {
+				defer conn.Close()
+				line, _ := both.ReadString('\n')
+				fmt.Fprint(conn, "echo "+line)
+			}
+			return
+		}
+		for i := range 3 {
+			fmt.Fprintf(w, "part %d\n", i)
+			http.NewResponseController(w).Flush()
+			select {
+			case <-next:
+			case <-r.Context().Done():
+			}
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func TestStreamsArriveAsTheyAreSent(t *testing.T) {
+	next := make(chan struct{})
+	g := guardSite(t, streaming(t, next).URL, logins)
+	for _, h2 := range []bool{false, true} {
+		transport := &http.Transport{Protocols: new(http.Protocols)}
+		transport.Protocols.SetHTTP1(!h2)
+		transport.Protocols.SetUnencryptedHTTP2(h2)
+		if h2 {
+			g.Server.Close()
+			g.Config.Protocols = transport.Protocols
+			g = guardedAs(t, g)
+		}
+		answer, err := (&http.Client{Transport: transport}).Get(g.URL + "/events")
+		require.NoError(t, err)
+		assert.Equal(t, map[bool]int{false: 1, true: 2}[h2], answer.ProtoMajor)
+		lines := bufio.NewReader(answer.Body)
+		for i := range 3 {
+			line, err := lines.ReadString('\n')
+			require.NoError(t, err)
+			assert.Equal(t, fmt.Sprintf("part %d\n", i), line)
+			next <- struct{}{}
+		}
+		answer.Body.Close()
+		transport.CloseIdleConnections()
+	}
+}
+
+// guardedAs starts the handler of g again, with its protocols.
+func guardedAs(t *testing.T, g *guarded) *guarded {
+	t.Helper()
+	server := httptest.NewUnstartedServer(g.Config.Handler)
+	server.Config.Protocols = g.Config.Protocols
+	server.Start()
+	t.Cleanup(server.Close)
+	again := *g
+	again.Server = server
+	return &again
+}
+
+func TestWebSocketsPassAndOtherUpgradesDoNot(t *testing.T) {
+	next := make(chan struct{})
+	close(next)
+	g := guardSite(t, streaming(t, next).URL, logins)
+	for protocol, want := range map[string]int{"websocket": 101, "WebSocket": 101, "h2c": 200, "foo": 200} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(g.URL, "http://"))
+		require.NoError(t, err)
+		require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+		fmt.Fprintf(conn, "GET /socket HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", protocol)
+		text := bufio.NewReader(conn)
+		answer, err := http.ReadResponse(text, nil)
+		require.NoError(t, err)
+		assert.Equal(t, want, answer.StatusCode, protocol)
+		if want == 101 {
+			fmt.Fprint(conn, "hello\n")
+			line, err := text.ReadString('\n')
+			assert.NoError(t, err)
+			assert.Equal(t, "echo hello\n", line)
+		}
+		conn.Close()
+	}
+}
+
+func TestAServerMaySpeakHTTP2(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Proto) }))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	g := guardSite(t, server.URL, logins)
+	r, err := http.NewRequestWithContext(t.Context(), "GET", g.URL+"/page", nil)
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusBadGateway, send(t, r, "203.0.113.7").StatusCode, "its certificate is not trusted")
+}

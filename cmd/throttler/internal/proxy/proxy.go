@@ -1,0 +1,218 @@
+// Package proxy is a reverse proxy that guards the logins of a server which cannot be
+// changed. It counts an attempt before the server sees it, and ends it by the server's
+// answer.
+//
+// # What is refused
+//
+// An attacker can write a request so that the proxy reads one name and the server another.
+// So a request on the path of a login is passed on only if every server would read the same
+// name.
+//
+//   - 400: two fields, keys or Authorization fields with the name, or both Basic
+//     authentication and a form; a field that some servers take for the name (USER, user[],
+//     user.x=, one behind a semicolon, a file); a name with a NUL, a name in JSON that is no
+//     text; no name in a body, if missing is refuse; with basic, an Authorization that is not Basic,
+//     since there are servers that do not look at the scheme; credentials or a body on a path
+//     that may be that of two logins (/dav/%252e%252e/login); a control character in the
+//     path, or a target that is no path, on any path.
+//   - 415: a body with a Content-Encoding, a charset other than UTF-8, or that is malformed.
+//   - 414: a path of more than 8 KiB, on any path.
+//   - 403: a name that does not match matches, or has more than 1,024 bytes.
+//
+// Paths are compared decoded (also twice), cleaned, without parameters and in any case:
+// //LOGIN;x, /%256cogin and \login are /login. Where servers clean a path in different ways,
+// as /login/..;/.., each way counts. So does the path in X-Original-URL or X-Rewrite-URL. A
+// field that Connection names is not read: the server does not get it. The name must stand in the first 64 KiB of the
+// body, and these must come within 10 seconds. A longer body is passed on while it comes. If
+// another name comes in it, the server never gets the whole body, and the attempt has failed.
+// GET, HEAD and OPTIONS are no attempts, unless they have the name in the query. Nor is a
+// request without a body or Authorization. Chunked bodies of logins are passed on with a
+// Content-Length. Upgrades to HTTP/2 (h2c) are not passed on: a client would talk to the
+// server past the proxy.
+//
+// What a client says of itself in X-Forwarded-For, -Host, -Proto or Forwarded is passed on
+// only from a proxy in trust. A field with an underscore is not passed on: some servers take
+// X_Forwarded_For for X-Forwarded-For.
+//
+// # How an attempt ends
+//
+// An answer that is no HTTP, or is lost because the body was still on its way, is a failure.
+// If the client hangs up, the attempt ends by the answer all the same, and has failed if the
+// body was not complete. Requests with the same Basic credentials that come at once wait for
+// the first of them.
+package proxy
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/seldom"
+	"github.com/adaptivethrottler/throttler/httpthrottle"
+	"github.com/adaptivethrottler/throttler/login"
+)
+
+// Options configure a Proxy.
+type Options struct {
+	Rules     *rulefile.Source
+	Throttler *throttler.Throttler
+	Guard     *login.Guard
+	Secret    string // names the cookies of devices; the same in all replicas
+	Log       *slog.Logger
+}
+
+// A Proxy passes requests on to the server of a rule file. Those that are attempts to log
+// in are passed on only if the Guard authorizes them.
+type Proxy struct {
+	Options
+	reverse  *httputil.ReverseProxy
+	refusal  *httpthrottle.Middleware
+	devices  devices
+	verified *verified
+	clients  teller // of what clients send
+	servers  teller // of what servers do: no client can keep it out of the log
+}
+
+// New returns a Proxy.
+func New(o Options) *Proxy {
+	p := &Proxy{Options: o, devices: newDevices(o.Secret), verified: newVerified(), clients: teller{log: o.Log}, servers: teller{log: o.Log}}
+	p.refusal = httpthrottle.New(o.Throttler, func(*http.Request) throttler.Rule { return httpthrottle.Unlimited() })
+	p.reverse = &httputil.ReverseProxy{
+		Transport:      newTransport(),
+		Rewrite:        rewrite,
+		ModifyResponse: func(answer *http.Response) error { callOf(answer.Request.Context()).answered(answer); return nil },
+		ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { callOf(r.Context()).failed(w, err) },
+		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
+	}
+	return p
+}
+
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	file := p.Rules.File()
+	if file.Proxy == nil {
+		http.Error(w, "The rule file has no proxy any more.", http.StatusServiceUnavailable)
+		return
+	}
+	if r.Method == http.MethodConnect || r.URL.Opaque != "" || hasControl(r.URL.Path) {
+		http.Error(w, "This request is not passed on.", http.StatusBadRequest)
+		return
+	}
+	if len(r.URL.EscapedPath())+len(strings.Join(rulefile.PathFields(r.Header), "")) > maxPath {
+		http.Error(w, "The path is too long.", http.StatusRequestURITooLong)
+		return
+	}
+	source := file.Source()
+	c := &call{proxy: p, file: file, request: r, addr: source.Addr(r), trusted: source.Trusted}
+	c.login, c.others = file.Proxy.Login(&rulefile.Request{Host: r.Host, Target: r.URL.EscapedPath(), Header: r.Header})
+	if c.login == nil {
+		p.reverse.ServeHTTP(w, c.passed())
+		return
+	}
+	p.guard(w, c)
+}
+
+// guard passes c on if it is no attempt, or one that is authorized.
+func (p *Proxy) guard(w http.ResponseWriter, c *call) {
+	defer c.close()
+	if err := c.find(w); err != nil {
+		p.turnAway(w, c, err)
+		return
+	}
+	if c.named {
+		if err := p.begin(w, c); err != nil {
+			p.turnAway(w, c, err)
+			return
+		}
+	}
+	p.reverse.ServeHTTP(w, c.passed())
+}
+
+// begin begins the attempt of c, unless its credentials are known to be right.
+func (p *Proxy) begin(w http.ResponseWriter, c *call) error {
+	ctx := c.request.Context()
+	if c.basic {
+		known, done, err := p.verified.take(ctx, p.verified.id(c.addr, c.request.Header.Get("Authorization")))
+		if err != nil {
+			return err
+		}
+		c.done = done
+		if known {
+			return nil
+		}
+	} else {
+		c.device = p.devices.of(c.request, c.name)
+	}
+	attempt, err := p.Guard.BeginDevice(ctx, c.name, c.addr, c.device)
+	if err != nil {
+		return err
+	}
+	if attempt.Decision.Status == throttler.Blocked {
+		return &refused{attempt.Decision}
+	}
+	c.attempt = attempt
+	if attempt.Decision.Err != nil && c.file.Closed {
+		c.cancel() // as far as the backend answers
+		return errClosed
+	}
+	return nil
+}
+
+// A refused is the error of an attempt that the Guard refuses.
+type refused struct{ decision throttler.Decision }
+
+func (*refused) Error() string { return "refused" }
+
+// errClosed is the error of an attempt while the backend fails.
+var errClosed = errors.New("the backend fails, and the rule file says failure: closed")
+
+// turnAway answers a request that is not passed on.
+func (p *Proxy) turnAway(w http.ResponseWriter, c *call, err error) {
+	r := c.request
+	if r.ProtoMajor == 1 {
+		w.Header().Set("Connection", "close") // the rest of its body is not read
+	}
+	if blocked := new(refused); errors.As(err, &blocked) {
+		httpthrottle.SetRetryAfter(w, blocked.decision)
+		p.refusal.WriteAnswer(w, r, blocked.decision)
+		return
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	status, text := statusOf(err)
+	if status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	if c.login != nil && r.Context().Err() == nil {
+		p.clients.tell("a login was not passed on", "client", c.addr, "path", r.URL.Path, "err", err)
+	}
+	http.Error(w, text, status)
+}
+
+// A teller logs a warning, at most one a minute.
+type teller struct {
+	log  *slog.Logger
+	when seldom.Minute
+}
+
+func (t *teller) tell(message string, args ...any) {
+	if t.when.Due() {
+		t.log.Warn(message, args...)
+	}
+}
+
+// maxPath is how many bytes a path, and the fields that may stand for it, have together at
+// most: as many as most servers take. Each is compared in many spellings.
+const maxPath = 8 << 10
+
+// hasControl reports whether a path has a control character: some servers end it there.
+func hasControl(path string) bool {
+	for i := range len(path) {
+		if path[i] < ' ' || path[i] == 0x7f {
+			return true
+		}
+	}
+	return false
+}

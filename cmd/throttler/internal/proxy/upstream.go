@@ -1,0 +1,126 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/address"
+)
+
+// This file has what passes between the proxy and the server.
+
+func newTransport() http.RoundTripper {
+	return &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		TLSHandshakeTimeout: 5 * time.Second,
+		ForceAttemptHTTP2:   true,
+		MaxIdleConns:        1024,
+		MaxIdleConnsPerHost: 256,
+		IdleConnTimeout:     30 * time.Second,
+		DisableCompression:  true, // answers are passed on as they are
+	}
+}
+
+// forwarded are the fields in which proxies say whom they ask for.
+var forwarded = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
+
+// rewrite makes the request to the server.
+func rewrite(r *httputil.ProxyRequest) {
+	c := callOf(r.In.Context())
+	server := c.file.Proxy.Server
+	r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = server.Scheme, server.Host, r.In.Host
+	r.Out.URL.RawQuery = r.In.URL.RawQuery // as it was read here
+	c.forward(r)
+	if upgrade := r.Out.Header.Get("Upgrade"); upgrade != "" && !strings.EqualFold(upgrade, "websocket") {
+		// With h2c the client would talk to the server past this proxy.
+		r.Out.Header.Del("Upgrade")
+		r.Out.Header.Del("Connection")
+	}
+	stripDevices(r.Out.Header)
+	// Some servers take an underscore for a hyphen, as in X_Forwarded_For or Transfer_Encoding.
+	maps.DeleteFunc(r.Out.Header, func(name string, _ []string) bool { return strings.Contains(name, "_") })
+}
+
+// forward says who the client is. What a client that is no trusted proxy says of itself
+// in these fields is not passed on.
+func (c *call) forward(r *httputil.ProxyRequest) {
+	peer, err := netip.ParseAddrPort(r.In.RemoteAddr)
+	if err != nil || !address.In(peer.Addr(), c.trusted) {
+		r.SetXForwarded()
+		if field := c.file.Forwarded; !strings.EqualFold(field, "X-Forwarded-For") && !strings.EqualFold(field, "Forwarded") {
+			r.Out.Header.Set(field, c.addr.String())
+		}
+		return
+	}
+	r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]
+	r.SetXForwarded()
+	for field, values := range r.In.Header {
+		if c.isForwarded(field) && field != "X-Forwarded-For" {
+			r.Out.Header[field] = values
+		}
+	}
+}
+
+// isForwarded reports whether proxies say in a field whom they ask for. Connection cannot
+// remove it.
+func (c *call) isForwarded(field string) bool {
+	return strings.EqualFold(field, c.file.Forwarded) || slices.Contains(forwarded, http.CanonicalHeaderKey(field))
+}
+
+// failed answers a request that the server has not answered.
+func (c *call) failed(w http.ResponseWriter, err error) {
+	cut := c.body.failure()
+	switch {
+	case cut != nil: // the client has gone, or its body cannot be read
+		c.close()
+		c.proxy.turnAway(w, c, cut)
+		return
+	case c.timedOut() || isTimeout(err) || isDial(err) || c.sent() && noAnswer(err):
+		c.cancel()
+	default: // an attacker could bring it about that the answer is lost, or is no HTTP
+		c.close()
+	}
+	status := http.StatusBadGateway
+	if c.timedOut() || isTimeout(err) {
+		status = http.StatusGatewayTimeout
+	}
+	if c.request.Context().Err() == nil {
+		c.proxy.servers.tell("the server does not answer", "server", c.file.Proxy.Server, "err", err)
+	}
+	http.Error(w, http.StatusText(status), status)
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// isDial reports whether there was no connection to the server.
+func isDial(err error) bool {
+	var dial *net.OpError
+	return errors.As(err, &dial) && dial.Op == "dial"
+}
+
+// sent reports whether the server needs all of the request, and has got it at once.
+// Otherwise it may answer and hang up while the body is still on its way, and the answer
+// is lost.
+func (c *call) sent() bool { return c.body == nil || c.request.GetBody != nil && !c.basic }
+
+// noAnswer reports whether the connection has ended instead of an answer.
+func noAnswer(err error) bool {
+	for _, end := range []error{io.EOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, end) {
+			return true
+		}
+	}
+	return false
+}
