@@ -19,10 +19,10 @@ import (
 	"reflect"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/seldom"
 	"github.com/adaptivethrottler/throttler/login"
 )
 
@@ -79,10 +79,12 @@ type api struct {
 	tokens *tokens
 	keys   [][sha256.Size]byte
 	places chan struct{} // of requests under way
-	told   atomic.Int64  // when an error was last logged, in nanoseconds since the Unix epoch
+	told   seldom.Minute // for logging an error
 
-	strangers     atomic.Int64 // requests with a wrong key since strangersTold
-	strangersTold atomic.Int64 // when they were last logged, as told
+	strangers     atomic.Int64  // requests with a wrong key since strangersTold
+	strangersTold seldom.Minute // for logging them
+
+	pending pending // of Dovecot
 }
 
 // New returns the handler of the API. The error says which secret is too short.
@@ -110,6 +112,7 @@ func (a *api) handler() http.Handler {
 	for path, handler := range a.operations() {
 		mux.Handle("POST "+path, a.admit(handler))
 	}
+	mux.Handle("POST /v1/dovecot", a.admit(http.HandlerFunc(a.dovecot)))
 	mux.HandleFunc("GET /v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Write(Description)
@@ -160,8 +163,7 @@ func (a *api) turned(why Reason) {
 // tellStranger logs that callers have a wrong key, at most once a minute.
 func (a *api) tellStranger(r *http.Request) {
 	a.strangers.Add(1)
-	now, last := time.Now().UnixNano(), a.strangersTold.Load()
-	if (last == 0 || now-last >= int64(time.Minute)) && a.strangersTold.CompareAndSwap(last, now) {
+	if a.strangersTold.Due() {
 		a.Log.Warn("a caller of the JSON API has no valid key", "peer", r.RemoteAddr, "path", r.URL.Path, "requests", a.strangers.Swap(0))
 	}
 }
@@ -190,21 +192,27 @@ func operation[Question, Answer any](a *api, do func(context.Context, *Question)
 			a.fail(w, r, err)
 			return
 		}
-		select {
-		case a.places <- struct{}{}: // only now: a slow caller holds no place
-			defer func() { <-a.places }()
-		default:
-			a.turned(Overloaded)
-			a.fail(w, r, unavailable("Too many requests are under way."))
-			return
-		}
-		answer, err := do(r.Context(), question)
-		if err != nil {
-			a.fail(w, r, err)
-			return
-		}
-		write(w, http.StatusOK, answer)
+		a.respond(w, r, func() (any, error) { return do(r.Context(), question) })
 	})
+}
+
+// respond answers with the result of do, unless too many requests are under way. Call it
+// when the body has been read: a slow caller holds no place.
+func (a *api) respond(w http.ResponseWriter, r *http.Request, do func() (any, error)) {
+	select {
+	case a.places <- struct{}{}:
+		defer func() { <-a.places }()
+	default:
+		a.turned(Overloaded)
+		a.fail(w, r, unavailable("Too many requests are under way."))
+		return
+	}
+	answer, err := do()
+	if err != nil {
+		a.fail(w, r, err)
+		return
+	}
+	write(w, http.StatusOK, answer)
 }
 
 // read decodes the body of a request: one JSON value without unknown fields.
@@ -322,8 +330,7 @@ func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 
 // tell logs an error, at most once a minute, unless the caller has hung up.
 func (a *api) tell(r *http.Request, err error) {
-	now, last := time.Now().UnixNano(), a.told.Load()
-	if r.Context().Err() == nil && now-last >= int64(time.Minute) && a.told.CompareAndSwap(last, now) {
+	if r.Context().Err() == nil && a.told.Due() {
 		a.Log.Error("a request failed, and perhaps others within a minute", "path", r.URL.Path, "err", err)
 	}
 }

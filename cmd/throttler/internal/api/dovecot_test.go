@@ -1,0 +1,119 @@
+package api_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/stretchr/testify/assert"
+)
+
+// allow asks as Dovecot does before it looks at a password.
+func (r *replica) allow(t *testing.T, name, address string) string {
+	t.Helper()
+	return r.policy(t, "allow", fmt.Sprintf(`{"login": %q, "remote": %q, "pwhash": "07a3", "device_id": "", "protocol": "imap"}`, name, address))
+}
+
+// report reports as Dovecot does.
+func (r *replica) report(t *testing.T, name, address, result string) {
+	t.Helper()
+	assert.Equal(t, `{"status":0,"msg":""}`, r.policy(t, "report", fmt.Sprintf(`{"login": %q, "remote": %q, %s}`, name, address, result)))
+}
+
+func (r *replica) policy(t *testing.T, command, body string) string {
+	t.Helper()
+	w := r.send(t.Context(), "/v1/dovecot?command="+command, body)
+	assert.Equal(t, http.StatusOK, w.Code, "%s", w.Body)
+	return strings.TrimSpace(w.Body.String())
+}
+
+const (
+	allowed  = `{"status":0,"msg":""}`
+	rejected = `{"status":-1,"msg":"Too many attempts. Please try again later."}`
+	failed   = `"success": false, "policy_reject": false`
+)
+
+func TestDovecotIsAllowedFiveWrongPasswords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReplica(t, memstore.New(), rules)
+		for range 20 { // right ones cost nothing
+			assert.Equal(t, allowed, r.allow(t, "alice", "203.0.113.7"))
+			r.report(t, "alice", "203.0.113.7", `"success": true, "policy_reject": false`)
+		}
+		for range 5 {
+			assert.Equal(t, allowed, r.allow(t, "alice", "203.0.113.7"))
+			r.report(t, "alice", "203.0.113.7", failed)
+		}
+		for range 3 {
+			assert.Equal(t, rejected, r.allow(t, "alice", "203.0.113.7"))
+			r.report(t, "alice", "203.0.113.7", `"success": false, "policy_reject": true`)
+		}
+		assert.Equal(t, allowed, r.allow(t, "alice", "203.0.113.8"))
+		r.report(t, "alice", "203.0.113.8", `"success": false, "policy_reject": true`) // of another one
+		r.report(t, "alice", "203.0.113.8", `"success": true, "policy_reject": false`)
+		for range 5 {
+			assert.Equal(t, allowed, r.allow(t, "alice", "203.0.113.8"), "none of these is used up")
+		}
+		time.Sleep(9 * time.Minute)
+		assert.Equal(t, rejected, r.allow(t, "alice", "203.0.113.7"), "banned for 10 minutes")
+		time.Sleep(time.Minute)
+		assert.Equal(t, allowed, r.allow(t, "alice", "203.0.113.7"))
+	})
+}
+
+func TestGuessesThatDovecotNeverReportsOnCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReplica(t, memstore.New(), rules)
+		for range 5 {
+			assert.Equal(t, allowed, r.allow(t, "alice", "203.0.113.7"))
+		}
+		assert.Equal(t, rejected, r.allow(t, "alice", "203.0.113.7"))
+		time.Sleep(40 * time.Second)
+		assert.Equal(t, rejected, r.allow(t, "alice", "203.0.113.7"), "a ban begins")
+		time.Sleep(5 * time.Minute)
+		assert.Equal(t, rejected, r.allow(t, "alice", "203.0.113.7"))
+		assert.Equal(t, allowed, r.allow(t, "bob", "203.0.113.8"), "which forgets the old ones")
+		r.report(t, "alice", "203.0.113.7", `"success": true`)
+		assert.Equal(t, rejected, r.allow(t, "alice", "203.0.113.7"), "a report comes too late")
+	})
+}
+
+func TestReportsOfOneNameAndAddressAreAlike(t *testing.T) {
+	r := newReplica(t, memstore.New(), rules)
+	for range 3 {
+		assert.Equal(t, allowed, r.allow(t, "alice", "203.0.113.7"))
+	}
+	r.report(t, "alice", "203.0.113.7", failed)
+	r.report(t, "alice", "203.0.113.7", `"success": false, "fail_type": "internal"`)
+	r.report(t, "alice", "203.0.113.7", failed)
+	r.report(t, "alice", "203.0.113.7", failed) // one too many
+	for range 3 {
+		assert.Equal(t, allowed, r.allow(t, "alice", "203.0.113.7"), "two have failed")
+	}
+	assert.Equal(t, rejected, r.allow(t, "alice", "203.0.113.7"))
+}
+
+func TestWhatDovecotMaySend(t *testing.T) {
+	r := newReplica(t, memstore.New(), rules)
+	for range 30 {
+		assert.Equal(t, allowed, r.allow(t, "alice", ""), "a local program")
+	}
+	assert.Equal(t, `{"status":-1,"msg":"Wrong name or password."}`, r.allow(t, strings.Repeat("a", 1025), "203.0.113.7"))
+	assert.Equal(t, allowed, r.allow(t, "alice", "::ffff:203.0.113.7"))
+	for _, c := range [][2]string{{"allow", `{"login": "a", "remote": "x"}`}, {"allow", `{`}, {"other", `{}`}, {"", `{}`}} {
+		assert.Equal(t, http.StatusBadRequest, r.send(t.Context(), "/v1/dovecot?command="+c[0], c[1]).Code, "%s", c)
+	}
+	assert.Equal(t, http.StatusUnauthorized, r.send(t.Context(), "/v1/dovecot?command=allow", `{}`, "Authorization", "Bearer x").Code)
+}
+
+func TestDovecotIsRefusedWhileTheBackendFailsIfTheFileSaysSo(t *testing.T) {
+	for more, want := range map[string]string{"": allowed, "failure: closed\n": `{"status":-1,"msg":"Please try again later."}`} {
+		client := &torn{Client: memstore.New(), part: "#address#"}
+		client.down.Store(true)
+		assert.Equal(t, want, newReplica(t, client, rules+more).allow(t, "alice", "203.0.113.7"))
+	}
+}
