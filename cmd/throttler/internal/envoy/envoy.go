@@ -245,7 +245,7 @@ func (a *answer) tell(l *limit, d *throttler.Decision) {
 }
 
 // atMost32 returns n as the protocol has it: no more than it can say.
-func atMost32(n int) uint32 { return uint32(min(max(n, 0), math.MaxUint32)) }
+func atMost32(n int) uint32 { return uint32(min(uint64(max(n, 0)), math.MaxUint32)) }
 
 // tighter reports whether a has less left than b.
 func tighter(a, b *throttler.Outcome) bool {

@@ -47,11 +47,7 @@ func (all *servers) addAPI(o Options, rules *rulefile.Source, b *backend) (net.A
 		return nil, err
 	}
 	s := b.newHTTPServer(handler, o.Log)
-	if secured == nil {
-		return all.add(o.API.Listen, server{serve: s.Serve, shutdown: s.Shutdown})
-	}
-	s.TLSConfig = secured
-	return all.add(o.API.Listen, server{shutdown: s.Shutdown, serve: func(l net.Listener) error { return s.ServeTLS(l, "", "") }})
+	return all.add(o.API.Listen, server{serve: serving(s, secured), shutdown: s.Shutdown})
 }
 
 // tls returns the TLS configuration, or nil for plain text.
@@ -62,13 +58,9 @@ func (a *API) tls() (*tls.Config, error) {
 		}
 		return nil, nil
 	}
-	certificate, err := tls.LoadX509KeyPair(a.Cert, a.CertKey)
-	if err != nil {
-		return nil, err
-	}
-	config := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
-	if a.ClientCA == "" {
-		return config, nil
+	config, err := tlsOf(a.Cert, a.CertKey)
+	if err != nil || a.ClientCA == "" {
+		return config, err
 	}
 	text, err := os.ReadFile(a.ClientCA)
 	if err != nil {

@@ -265,8 +265,8 @@ rules:
 `))
 	r = e.ask(1, descriptor("key", "a")).Statuses[0]
 	assert.Equal(t, rls.RateLimitResponse_RateLimit_MONTH, r.CurrentLimit.Unit)
-	assert.EqualValues(t, math.MaxUint32, r.CurrentLimit.RequestsPerUnit, "more than the protocol can say")
-	assert.EqualValues(t, math.MaxUint32, r.LimitRemaining)
+	assert.Equal(t, uint32(math.MaxUint32), r.CurrentLimit.RequestsPerUnit, "more than the protocol can say")
+	assert.Equal(t, uint32(math.MaxUint32), r.LimitRemaining)
 }
 
 func TestAnyDescriptorOverItsLimitIsEnough(t *testing.T) {
@@ -296,7 +296,7 @@ func TestALimitInTheRequestComesFirst(t *testing.T) {
 	}
 	assert.Equal(t, ok, e.ask(0, limited("b", 7, unit.RateLimitUnit_DAY)).OverallCode)
 	assert.Equal(t, over, e.ask(0, limited("c", 0, unit.RateLimitUnit_DAY)).OverallCode, "none at all")
-	assert.Equal(t, ok, e.ask(200_000, limited("d", 1_000_000, unit.RateLimitUnit_HOUR)).OverallCode, "more than a window holds")
+	assert.Equal(t, ok, e.ask(200_000, limited("d", 2_000_000, unit.RateLimitUnit_HOUR)).OverallCode, "more than a window holds")
 	_, err := e.client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: "edge", Descriptors: []*common.RateLimitDescriptor{limited("a", 7, 99)}})
 	assert.Equal(t, codes.InvalidArgument, status.Code(err))
 }
@@ -360,7 +360,7 @@ envoy:
         quota_mode: true
         rate_limit: {unit: day, requests_per_unit: 1}
       - key: many
-        rate_limit: {unit: day, requests_per_unit: 1000000}
+        rate_limit: {unit: day, requests_per_unit: 2000000}
 `
 
 func TestDescriptorsAreNestedAndOrderedAsInEnvoyproxyRatelimit(t *testing.T) {
@@ -398,7 +398,7 @@ func TestDescriptorsAreNestedAndOrderedAsInEnvoyproxyRatelimit(t *testing.T) {
 		{"OVER_LIMIT, 0 of 0 per SECOND ", []string{"nobody", "x"}},
 		{"OK, 0 of 1 per DAY ", []string{"tried", "x"}},
 		{"OK, 0 of 1 per DAY ", []string{"tried", "x"}},
-		{"OK, 999999 of 1000000 per DAY ", []string{"many", "x"}},
+		{"OK, 1999999 of 2000000 per DAY ", []string{"many", "x"}},
 	} {
 		assert.Equal(t, step.want, left(step.pairs...), "%v", step.pairs)
 	}

@@ -52,3 +52,6 @@ func (f *fallback) Delete(key string) error {
 	}
 	return f.client.Delete(key)
 }
+
+// Unwrap returns what f is around, for the metrics.
+func (f *fallback) Unwrap() throttler.Client { return f.client }

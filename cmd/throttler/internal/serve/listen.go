@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -36,15 +37,16 @@ func (b *backend) listen(o Options, rules *rulefile.Source) (all servers, err er
 		grpc.GracefulStop()
 		return nil
 	}})
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	guarded, err5 := all.addProxy(o, rules, b)
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		for _, s := range all {
 			s.listener.Close()
 		}
 		return nil, err
 	}
-	o.Log.Info("serving", "listen", listen, "admin", admin, "envoy", asked, "api", api)
+	o.Log.Info("serving", "listen", listen, "admin", admin, "envoy", asked, "api", api, "proxy", guarded)
 	if o.Ready != nil {
-		o.Ready(listen, admin, asked, api)
+		o.Ready(listen, admin, asked, api, guarded)
 	}
 	return all, nil
 }
@@ -64,6 +66,28 @@ func (b *backend) newHTTPServer(handler http.Handler, log *slog.Logger) *http.Se
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
+}
+
+// tlsOf returns the TLS configuration of a server with a certificate, or nil if its path is
+// empty.
+func tlsOf(cert, key string) (*tls.Config, error) {
+	if cert == "" {
+		return nil, nil
+	}
+	certificate, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}, nil
+}
+
+// serving returns how s serves: in plain text if secured is nil.
+func serving(s *http.Server, secured *tls.Config) func(net.Listener) error {
+	if secured == nil {
+		return s.Serve
+	}
+	s.TLSConfig = secured
+	return func(l net.Listener) error { return s.ServeTLS(l, "", "") }
 }
 
 // add makes s listen at address and returns the address in use, or nil if

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -22,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/logtest"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/stretchr/testify/assert"
@@ -40,9 +42,9 @@ rules:
 
 // A service is one that runs in this process.
 type service struct {
-	listen, admin, envoy, api string
-	log                       *bytes.Buffer
-	stop                      func()
+	listen, admin, envoy, api, proxy string
+	log                              *logtest.Log
+	stop                             func()
 }
 
 // start runs the service by rules.
@@ -69,13 +71,17 @@ func startWith(t *testing.T, rules string, change func(*serve.Options)) *service
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(rules), 0o600))
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &service{log: new(bytes.Buffer)}
+	s := &service{log: new(logtest.Log)}
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	o := serve.Options{
 		Rules: path, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Envoy: "127.0.0.1:0",
-		Log: slog.New(slog.NewTextHandler(&locked{w: s.log}, nil)),
-		Ready: func(listen, admin, envoy, api net.Addr) {
+		Log:   slog.New(slog.NewTextHandler(s.log, nil)),
+		Proxy: serve.Proxy{Listen: "127.0.0.1:0"},
+		Ready: func(listen, admin, envoy, api, proxy net.Addr) {
 			s.listen, s.admin, s.envoy = listen.String(), admin.String(), envoy.String()
+			if proxy != nil {
+				s.proxy = proxy.String()
+			}
 			if api != nil {
 				s.api = api.String()
 			}
@@ -95,17 +101,6 @@ func startWith(t *testing.T, rules string, change func(*serve.Options)) *service
 	})
 	t.Cleanup(s.stop)
 	return s
-}
-
-type locked struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (l *locked) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(b)
 }
 
 // application is what the proxies protect: it tells the request that it got.
@@ -140,8 +135,7 @@ func run(t *testing.T, address string, name string, args ...string) {
 	command.Env = append(os.Environ(), "HOME="+t.TempDir(), "XDG_DATA_HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir())
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var output bytes.Buffer
-	command.Stdout, command.Stderr = &locked{w: &output}, nil
-	command.Stderr = command.Stdout
+	command.Stdout, command.Stderr = &output, &output
 	require.NoError(t, command.Start())
 	exited := make(chan struct{})
 	go func() {
@@ -177,10 +171,16 @@ func run(t *testing.T, address string, name string, args ...string) {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	for range 100 {
+		// Below the ports that connections take, so that none takes it before it is used.
+		l, err := net.Listen("tcp", fmt.Sprintf(":%d", 20_000+rand.IntN(10_000)))
+		if err == nil {
+			defer l.Close()
+			return fmt.Sprintf("127.0.0.1:%d", l.Addr().(*net.TCPAddr).Port)
+		}
+	}
+	require.Fail(t, "no port is free")
+	return ""
 }
 
 // configuration writes one of ../../proxies with other addresses, and without the
@@ -489,9 +489,9 @@ func TestNginxTellsWhatIsLeftOfPublicLimits(t *testing.T) {
 }
 
 func TestTheManualHasTheConfigurationsThatAreTested(t *testing.T) {
-	for page, name := range map[string]string{"nginx.md": "nginx.conf", "caddy.md": "Caddyfile", "haproxy.md": "haproxy.cfg"} {
-		manual, err := os.ReadFile(filepath.Join("../../../../docs", page))
-		require.NoError(t, err)
+	manual, err := os.ReadFile("../../../../docs/proxies.md")
+	require.NoError(t, err)
+	for _, name := range []string{"nginx.conf", "Caddyfile", "haproxy.cfg"} {
 		text, err := os.ReadFile(filepath.Join("../../proxies", name))
 		require.NoError(t, err)
 		assert.Contains(t, string(manual), "\n"+string(text)+"```\n", name)

@@ -36,10 +36,11 @@ type Options struct {
 	Admin    string // address for operators; empty: none
 	Envoy    string // address for Envoy, by gRPC; empty: none
 	API      API
+	Proxy    Proxy
 	Drain    time.Duration // for which callers are asked to go elsewhere before the end
 	Log      *slog.Logger
 	Hangup   <-chan os.Signal // reads the rule file again
-	Ready    func(listen, admin, envoy, api net.Addr)
+	Ready    func(listen, admin, envoy, api, proxy net.Addr)
 }
 
 // The bounds of a request, and of the service's end.

@@ -5,13 +5,12 @@ package serve
 import (
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/seldom"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
 )
 
@@ -25,7 +24,7 @@ type Service struct {
 	throttler *throttler.Throttler
 	log       *slog.Logger
 	current   atomic.Pointer[chain] // of the last rules
-	distrust  atomic.Int64          // when an untrusted peer was last logged
+	distrust  seldom.Minute         // for logging an untrusted peer
 }
 
 // New returns a Service that counts with t and logs mistakes to log.
@@ -66,8 +65,7 @@ func (s *Service) answer(prefix string, wrap func(http.ResponseWriter) http.Resp
 
 // tellDistrust logs that peer is not trusted, at most once a minute.
 func (s *Service) tellDistrust(peer string) {
-	now, last := time.Now().UnixNano(), s.distrust.Load()
-	if now-last >= int64(time.Minute) && s.distrust.CompareAndSwap(last, now) {
+	if s.distrust.Due() {
 		s.log.Error("asked by a proxy that is not trusted: add its address to trust in the rule file", "peer", peer)
 	}
 }
@@ -139,14 +137,8 @@ func (s *Service) chain() *chain {
 	return c
 }
 
-// loopback is trusted if the file names no proxies.
-var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
-
 func (s *Service) newChain(file *rulefile.File) *chain {
-	c := &chain{file: file, source: httpthrottle.Source{Trusted: file.Trusted, Header: file.Forwarded}}
-	if len(file.Trusted) == 0 {
-		c.source.Trusted = loopback
-	}
+	c := &chain{file: file, source: file.Source()}
 	c.handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	for i := len(file.Rules) - 1; i >= 0; i-- {
 		c.handler = s.apply(file.Rules[i], file.Closed, c.handler)

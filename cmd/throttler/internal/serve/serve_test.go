@@ -198,6 +198,7 @@ func TestOperatorsSeeWhatTheServiceDoes(t *testing.T) {
 	assert.Contains(t, look("/tally"), "203.0.113.7")
 	metrics := look("/metrics")
 	assert.Regexp(t, `throttler_decisions_total\{.*throttler_result="blocked",throttler_rule="pages"\} 2`, metrics)
+	assert.Regexp(t, `throttler_memory_evictions_total\{.*throttler_store="fallback"\} 0`, metrics)
 	assert.Contains(t, metrics, "throttler_server_up{")
 	answer, _ := request(t, http.DefaultClient, "GET", "http://"+s.listen+"/tally", "")
 	assert.Equal(t, 404, answer.StatusCode, "not where proxies ask")
