@@ -54,8 +54,8 @@ step "start the service"
 ./throttler serve -rules rules.yaml 2>throttler.log &
 await ./throttler health
 
-step "start nginx with the configuration of docs/nginx.md"
-awk '/^```/ { inside = !inside; next } inside' "$repository/docs/nginx.md" >nginx.site
+step "start nginx with the configuration of docs/proxies.md"
+awk '/^```/ { n++; next } n == 1' "$repository/docs/proxies.md" >nginx.site
 printf 'daemon off; pid nginx.pid; error_log stderr error; events {} http { access_log off; include %s; }' "$work/nginx.site" >nginx.conf
 nginx -p "$work" -c "$work/nginx.conf" -e stderr &
 

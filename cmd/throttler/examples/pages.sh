@@ -45,7 +45,7 @@ stopped() {
   wait "$1" 2>/dev/null || true
 }
 
-for page in rules envoy json; do
+for page in rules proxies service; do
   for n in $(seq "$(($(grep -c '^```' "$docs/$page.md") / 2))"); do
     block "$page" "$n" >rules.yaml
     if grep -qE '^(rules|envoy):' rules.yaml; then "$throttler" check rules.yaml | tail -1 | sed "s/^/$page.md $n: /"; fi
@@ -65,33 +65,33 @@ await 4180
 await 8000
 
 client=2
-block nginx 1 >nginx.site
+block proxies 1 >nginx.site
 printf 'daemon off; pid nginx.pid; error_log stderr error; events {} http { access_log off; include %s; }' "$work/nginx.site" >nginx.conf
 nginx -p "$work" -c "$work/nginx.conf" -e stderr &
 proxy=$!
 await 8080
-expect nginx.md / 200 200 200 429
+expect nginx / 200 200 200 429
 stopped $proxy
 
 client=3
-block caddy 1 >Caddyfile
+block proxies 2 >Caddyfile
 HOME=$work XDG_CONFIG_HOME=$work/caddy XDG_DATA_HOME=$work/caddy caddy run --config Caddyfile --adapter caddyfile 2>caddy.log &
 proxy=$!
 await 8080
-expect caddy.md / 200 200 200 429
+expect caddy / 200 200 200 429
 stopped $proxy
 
 client=4
-block haproxy 1 >haproxy.cfg
+block proxies 3 >haproxy.cfg
 haproxy -db -f haproxy.cfg 2>haproxy.log &
 proxy=$!
 await 8080
-expect haproxy.md / 200 200 200 429
+expect haproxy / 200 200 200 429
 stopped $proxy
 stopped $service
 
-block json 1 >rules.yaml
-block json 2 | sed 's/^throttler serve.*/& \&\nuntil curl -s -o \/dev\/null 127.0.0.1:4183; do sleep 0.02; done/' >ask.sh
+block service 1 >rules.yaml
+block service 2 | sed 's/^throttler serve.*/&\nuntil curl -s -o \/dev\/null 127.0.0.1:4183 \&\& curl -s -o \/dev\/null 127.0.0.1:4180; do sleep 0.02; done/' >ask.sh
 echo 'kill $!' >>ask.sh
 mkdir bin && ln -s "$throttler" bin/throttler
-PATH=$work/bin:$PATH THROTTLER_DRAIN=0s bash -e ask.sh 2>json.log | grep -o '"status":"authorized"' | sed 's/^/json.md: /'
+PATH=$work/bin:$PATH THROTTLER_DRAIN=0s bash -e ask.sh 2>service.log | grep -o '"status":"authorized"' | sed 's/^/service.md: /'

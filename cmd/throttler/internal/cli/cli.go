@@ -80,10 +80,14 @@ type commands struct {
 		Admin  string `default:"127.0.0.1:4181" help:"Address of /metrics, /tally, /healthz and /readyz. Empty disables it." placeholder:"HOST:PORT"`
 		Envoy  string `default:"127.0.0.1:4182" help:"Address for Envoy (gRPC). Empty disables it." placeholder:"HOST:PORT"`
 
-		API        string        `name:"api" default:"127.0.0.1:4183" help:"Address of the JSON API. Callers need a key of THROTTLER_API_KEYS or a certificate. Empty disables it." placeholder:"HOST:PORT"`
-		APICert    string        `name:"api-cert" help:"Certificate of the JSON API. Default: none, plain text." placeholder:"FILE"`
-		APICertKey string        `name:"api-cert-key" help:"Private key of that certificate." placeholder:"FILE"`
-		Drain      time.Duration `default:"2s" help:"How long callers are asked to go elsewhere before the service ends."`
+		API          string `name:"api" default:"127.0.0.1:4183" help:"Address of the JSON API. Callers need a key of THROTTLER_API_KEYS or a certificate. Empty disables it." placeholder:"HOST:PORT"`
+		APICert      string `name:"api-cert" help:"Certificate of the JSON API. Default: none, plain text." placeholder:"FILE"`
+		APICertKey   string `name:"api-cert-key" help:"Private key of that certificate." placeholder:"FILE"`
+		Proxy        string `default:"127.0.0.1:4184" help:"Address of the proxy that guards logins, if the rule file has one. Empty disables it." placeholder:"HOST:PORT"`
+		ProxyCert    string `name:"proxy-cert" help:"Certificate of the proxy. Default: none, plain text." placeholder:"FILE"`
+		ProxyCertKey string `name:"proxy-cert-key" help:"Private key of that certificate." placeholder:"FILE"`
+
+		Drain time.Duration `default:"2s" help:"How long callers are asked to go elsewhere before the service ends."`
 
 		APIClientCA string `name:"api-client-ca" help:"CA of the certificates that callers of the JSON API must have." placeholder:"FILE"`
 	} `cmd:"" help:"Answer proxies and programs by the rule file."`
@@ -257,6 +261,7 @@ func (c *commands) serve(ctx context.Context, streams Streams) error {
 			Listen: c.Serve.API, Keys: list(os.Getenv("THROTTLER_API_KEYS")), Token: os.Getenv("THROTTLER_TOKEN_KEY"),
 			Cert: c.Serve.APICert, CertKey: c.Serve.APICertKey, ClientCA: c.Serve.APIClientCA,
 		},
+		Proxy: serve.Proxy{Listen: c.Serve.Proxy, Cert: c.Serve.ProxyCert, CertKey: c.Serve.ProxyCertKey},
 		Drain: c.Serve.Drain, Log: slog.New(slog.NewTextHandler(streams.Err, nil)), Hangup: hangup,
 	})
 }

@@ -13,14 +13,15 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/cli"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/logtest"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -393,7 +394,7 @@ func TestAWrongCommandLineIsStatusTwo(t *testing.T) {
 }
 
 func TestFlagsOfTheManualAreKnown(t *testing.T) {
-	for _, page := range []string{"service.md", "json.md", "envoy.md", "servers.md"} {
+	for _, page := range []string{"service.md", "proxies.md"} {
 		text, err := os.ReadFile("../../../../docs/" + page)
 		require.NoError(t, err)
 		for _, row := range regexp.MustCompile("(?m)^\\| (`-.*?) \\|").FindAllStringSubmatch(string(text), -1) {
@@ -410,6 +411,23 @@ func TestFlagsOfTheManualAreKnown(t *testing.T) {
 	}
 }
 
+// The rows of one flag, with its default, and its name in the first column.
+var flagRow = regexp.MustCompile("(?m)^\\| `(-[a-z-]+)`(?:, `(-[a-z-]+)`)* \\| (?:`([^`]*)`)? *\\|")
+
+func TestTheManualHasEachFlagOfServeWithItsDefault(t *testing.T) {
+	told := map[string]string{}
+	for _, page := range []string{"service.md", "login-proxy.md"} {
+		text, err := os.ReadFile("../../../../docs/" + page)
+		require.NoError(t, err)
+		for _, row := range flagRow.FindAllStringSubmatch(string(text), -1) {
+			for _, flag := range slices.DeleteFunc(row[1:3], func(flag string) bool { return flag == "" }) {
+				told[flag] = row[3]
+			}
+		}
+	}
+	assert.Equal(t, cli.DefaultsOfServe(), told)
+}
+
 func TestCheckSaysWhatIsWrongAndWhere(t *testing.T) {
 	good := run(t, "check", writeRules(t, ""))
 	assert.Equal(t, 0, good.status, good.err)
@@ -422,7 +440,7 @@ func TestCheckSaysWhatIsWrongAndWhere(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("rules:\n  - name: a\n    either: [{name: ip, value: x, max: 0, per: 1s}]\n"), 0o600))
 	wrong := run(t, "check", path)
 	assert.Equal(t, 1, wrong.status)
-	assert.Equal(t, path+":3:40: 0, want 1 to 100000\n  3 |     either: [{name: ip, value: x, max: 0, per: 1s}]\n    |                                        ^\n", wrong.out)
+	assert.Equal(t, path+":3:40: 0, want 1 to 1000000\n  3 |     either: [{name: ip, value: x, max: 0, per: 1s}]\n    |                                        ^\n", wrong.out)
 	assert.Empty(t, wrong.err)
 
 	problems := run(t, "check", "-json", path).states(t)
@@ -632,30 +650,12 @@ func TestAServerThatWantsALoginGetsIt(t *testing.T) {
 	}
 }
 
-// A transcript is what a command writes while it runs.
-type transcript struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (t *transcript) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.text.Write(b)
-}
-
-func (t *transcript) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.text.String()
-}
-
 func TestAServiceTakesItsKeysFromTheEnvironment(t *testing.T) {
 	t.Setenv("THROTTLER_API_KEYS", "the-new-key-of-this-service, the-old-key-of-this-service")
 	t.Setenv("THROTTLER_TOKEN_KEY", "what all replicas know")
 	all, _ := servers(t, 1)
 	ctx, stop := context.WithCancel(t.Context())
-	var log transcript
+	var log logtest.Log
 	ended := make(chan int, 1)
 	go func() {
 		ended <- cli.Run(ctx, []string{"serve", "-rules", writeRules(t, `"`+all[0].Addr+`"`), "-listen", "127.0.0.1:0", "-admin", "", "-envoy", "", "-api", "127.0.0.1:0"},

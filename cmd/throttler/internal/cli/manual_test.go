@@ -41,13 +41,13 @@ func TestThePagesConfigurationsRunAsTheyStand(t *testing.T) {
 	needAll(t)
 	output := asRoot(t, "../../examples/pages.sh", built(t), "../../../../docs")
 	t.Log("\n" + output)
-	for _, page := range []string{"nginx", "caddy", "haproxy"} {
-		assert.Contains(t, output, page+".md: 200 200 200 429\n")
+	for _, proxy := range []string{"nginx", "caddy", "haproxy"} {
+		assert.Contains(t, output, proxy+": 200 200 200 429\n")
 	}
-	for _, rules := range []string{"rules.md 1", "rules.md 2", "envoy.md 2", "envoy.md 3", "json.md 1"} {
+	for _, rules := range []string{"rules.md 2", "rules.md 3", "proxies.md 6", "proxies.md 7", "service.md 1"} {
 		assert.Contains(t, output, rules+": rules.yaml: ok\n")
 	}
-	assert.Contains(t, output, `json.md: "status":"authorized"`)
+	assert.Contains(t, output, `service.md: "status":"authorized"`)
 }
 
 // The output tells how long each step takes: go test -v -run FirstFiveMinutes.
