@@ -7,7 +7,8 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// deciders is a limiter that asks a Throttler with a rule of one condition.
+// deciders is a limiter that asks a Throttler with a rule, each of whose conditions has the
+// same value.
 type deciders struct {
 	ctx       context.Context
 	throttler *throttler.Throttler
@@ -21,7 +22,9 @@ func (d deciders) caller() func(string) (bool, error) {
 	rule := d.rule
 	rule.Either = slices.Clone(d.rule.Either)
 	return func(value string) (bool, error) {
-		rule.Either[0].Value = value
+		for i := range rule.Either {
+			rule.Either[i].Value = value
+		}
 		decision, err := d.throttler.Authorize(d.ctx, rule)
 		if err == nil {
 			err = decision.Err

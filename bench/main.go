@@ -100,6 +100,7 @@ type options struct {
 	svg     string
 	page    string
 	scale   bool
+	only    string
 
 	services bool
 }
@@ -115,6 +116,7 @@ func parse(args []string, messages io.Writer) (o options, err error) {
 	flags.StringVar(&o.svg, "svg", "", "write a picture to this file")
 	flags.StringVar(&o.page, "page", "", "write the tables into this Markdown file too, in place of those of an earlier run")
 	flags.BoolVar(&o.scale, "scale", false, "instead, have 16 processes share 4 servers, of which one is lost and one is added: about 20 seconds")
+	flags.StringVar(&o.only, "only", "", "measure only long (windows that hold many hits) or fleet (clients that share values)")
 	flags.BoolVar(&o.services, "services", false, "instead, measure whole services for Envoy, with 1 s for each in a round, or -slice if that is longer")
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -125,6 +127,8 @@ func parse(args []string, messages io.Writer) (o options, err error) {
 	switch {
 	case flags.NArg() > 0:
 		err = fmt.Errorf("unknown argument %q", flags.Arg(0))
+	case o.only != "" && o.only != "long" && o.only != "fleet":
+		err = fmt.Errorf("-only is %q, want long or fleet", o.only)
 	case o.network != "tcp" && o.network != "unix":
 		err = fmt.Errorf("-network is %q, want tcp or unix", o.network)
 	case o.rounds < 1 || o.crowds < 1 || o.slice < time.Millisecond:
@@ -149,7 +153,7 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 	}
 	if o.page != "" {
 		if _, err := os.Stat(o.page); err != nil {
-			return err // before three minutes of measuring
+			return err // before minutes of measuring
 		}
 	}
 	st := &stage{servers: make(map[backend]*server), rounds: o.rounds, slice: o.slice}
@@ -187,6 +191,12 @@ func (st *stage) all(ctx context.Context, o options, out io.Writer) error {
 	if err := st.verify(slices.Concat(systemsFor(full), crowdSystems, httpSystems())); err != nil {
 		return err
 	}
+	switch o.only {
+	case "long":
+		return st.long(ctx, longHits, out)
+	case "fleet":
+		return st.playFleet(ctx, out)
+	}
 	if len(st.servers) > 0 {
 		if err := st.withServers(ctx, o, out); err != nil {
 			return err
@@ -213,6 +223,28 @@ func (st *stage) withServers(ctx context.Context, o options, out io.Writer) erro
 		return err
 	}
 	besideTable(played).write(out)
+	several, err := st.playSeveral(ctx)
+	if err != nil {
+		return err
+	}
+	if len(several) > 0 {
+		severalTable(several).write(out)
+	}
+	if err := st.playFleet(ctx, out); err != nil {
+		return err
+	}
+	open, err := st.playAllOpen(ctx, o)
+	if err != nil {
+		return err
+	}
+	openTable(open).write(out)
+	long := longHits
+	if o.short {
+		long = []int{10_000} // to fill them takes long
+	}
+	if err := st.long(ctx, long, out); err != nil {
+		return err
+	}
 	st.report("what is admitted of a limit of 50")
 	crowds, err := st.admitAll(ctx, crowdSystems, o.crowds)
 	if err != nil {

@@ -42,6 +42,7 @@ func TestAllTablesArePrinted(t *testing.T) {
 		"Work: spread", "Work: new", "Work: hot", "Work: full",
 		"Ours beside the faster of rueidis' two scripts",
 		"Beside the plain client, and a ctx that can end",
+		"Several conditions in a call", "Clients that share values", "Open loop", "Windows by the hits that they hold",
 		"Admitted of a limit of 50",
 		"In process memory: spread", "In process memory: full",
 		"HTTP middleware in process memory: allowed", "HTTP middleware in process memory: refused",
@@ -73,7 +74,7 @@ func TestOptions(t *testing.T) {
 	o, err = parse([]string{"-short"}, &messages)
 	require.NoError(t, err)
 	require.Equal(t, options{short: true, network: "tcp", rounds: 3, slice: 20 * time.Millisecond, crowds: 1}, o)
-	for _, args := range [][]string{{"x"}, {"-network", "udp"}, {"-rounds", "0"}, {"-slice", "1us"}, {"-crowds", "0"}, {"-nosuch"}} {
+	for _, args := range [][]string{{"x"}, {"-network", "udp"}, {"-rounds", "0"}, {"-slice", "1us"}, {"-crowds", "0"}, {"-only", "x"}, {"-nosuch"}} {
 		_, err := parse(args, &messages)
 		require.Error(t, err, args)
 	}

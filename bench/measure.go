@@ -151,64 +151,89 @@ func newCrowd(l limiter, w work, callers int) *crowd {
 // passed. A wrong answer or an error ends it, so that no limiter is measured
 // that does not limit.
 func (c *crowd) run(ctx context.Context, slice time.Duration) (round, error) {
-	calls, cancel := context.WithCancel(ctx)
-	defer cancel()
 	runtime.GC() // collect the garbage of other systems first
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	cpu := processTime()
 	begin := time.Now()
-	var all sync.WaitGroup
-	for _, one := range c.callers {
-		all.Go(func() {
-			if one.run(calls, begin.Add(slice), c.work.allowed); one.err != nil {
-				cancel()
-			}
-		})
-	}
-	all.Wait()
-	c.limiter.flush()
+	c.all(ctx, func(ctx context.Context, one *caller) { one.run(ctx, begin.Add(slice), c.work.allowed) })
 	r := round{wall: time.Since(begin), cpu: processTime() - cpu}
 	runtime.ReadMemStats(&after)
 	r.allocs = after.Mallocs - before.Mallocs
-	var counts []time.Duration
-	for _, one := range c.callers {
-		if one.err != nil {
-			return round{}, one.err
-		}
-		counts = append(counts, one.counts...)
+	counts, err := c.times()
+	if err != nil {
+		return round{}, err
 	}
-	slices.Sort(counts)
 	r.decisions = len(counts)
 	r.p99 = percentile(counts, 99)
 	return r, ctx.Err()
 }
 
+// all has all callers make calls at once, and flushes. The first error of a caller ends
+// the ctx of the others.
+func (c *crowd) all(ctx context.Context, calls func(context.Context, *caller)) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running sync.WaitGroup
+	for _, one := range c.callers {
+		running.Go(func() {
+			if calls(ctx, one); one.err != nil {
+				cancel()
+			}
+		})
+	}
+	running.Wait()
+	c.limiter.flush()
+}
+
+// times returns the sorted times that the callers have noted, or the error of one.
+func (c *crowd) times() ([]time.Duration, error) {
+	var all []time.Duration
+	for _, one := range c.callers {
+		if one.err != nil {
+			return nil, one.err
+		}
+		all = append(all, one.counts...)
+	}
+	slices.Sort(all)
+	return all, nil
+}
+
 func (c *caller) run(ctx context.Context, until time.Time, want bool) {
 	c.counts = c.counts[:0]
 	for last := time.Now(); last.Before(until) && ctx.Err() == nil; {
-		allowed, err := c.allow(c.value())
-		now := time.Now()
-		if err == nil && allowed != want {
-			err = fmt.Errorf("allowed is %t", allowed)
-		}
-		if err != nil {
-			c.err = err
+		answered, ok := c.call(want)
+		if !ok {
 			return
 		}
-		c.counts = append(c.counts, now.Sub(last))
-		last = now
+		c.counts = append(c.counts, answered.Sub(last))
+		last = answered
 	}
 }
 
-// percentile returns the p-th percentile of sorted, or 0 if sorted is empty:
-// the least value that at least p percent are not above.
-func percentile[T cmp.Ordered](sorted []T, p int) T {
+// call makes a call, and returns when it was answered. It sets c.err and returns false if
+// the call failed or its answer is not the one that is wanted.
+func (c *caller) call(want bool) (answered time.Time, ok bool) {
+	allowed, err := c.allow(c.value())
+	answered = time.Now()
+	if err == nil && allowed != want {
+		err = fmt.Errorf("allowed is %t", allowed)
+	}
+	c.err = err
+	return answered, err == nil
+}
+
+// percentile returns the p-th percentile of sorted: see [quantile].
+func percentile[T cmp.Ordered](sorted []T, p int) T { return quantile(sorted, p, 100) }
+
+// quantile returns the least value of sorted that at least part of whole are not above, or 0
+// if sorted is empty.
+func quantile[T cmp.Ordered](sorted []T, part, whole int) T {
 	if len(sorted) == 0 {
 		var zero T
 		return zero
 	}
-	return sorted[max(0, (len(sorted)*p+99)/100-1)]
+	return sorted[max(0, (len(sorted)*part+whole-1)/whole-1)]
 }
 
 // quartiles returns the first, second and third quartile of values.

@@ -10,7 +10,6 @@ import (
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/bradfitz/gomemcache/memcache"
-	"github.com/redis/rueidis"
 )
 
 // maxCallers is the largest number of callers.
@@ -67,11 +66,7 @@ func overRedis(algorithm throttler.Algorithm) func(env, limit) (limiter, error) 
 
 // redisThrottler returns a Throttler over redisstore, and a function that closes it.
 func redisThrottler(e env) (*throttler.Throttler, func(), error) {
-	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress:  []string{e.server.addr},
-		DisableCache: true,
-		DialCtxFn:    rueidisDial(e),
-	})
+	client, err := rueidisClient(e)
 	if err != nil {
 		return nil, nil, err
 	}

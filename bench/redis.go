@@ -73,11 +73,7 @@ func micros(n int64) string { return strconv.FormatInt(n, 10) }
 // overRueidis runs a script with a ctx that can end, as that of an HTTP request, or not.
 func overRueidis(canEnd bool, script string, args func(time.Time, limit, uint64) []string) func(env, limit) (limiter, error) {
 	return func(e env, l limit) (limiter, error) {
-		client, err := rueidis.NewClient(rueidis.ClientOption{
-			InitAddress:  []string{e.server.addr},
-			DisableCache: true, // the client-side cache, which is not used
-			DialCtxFn:    rueidisDial(e),
-		})
+		client, err := rueidisClient(e)
 		if err != nil {
 			return nil, err
 		}
@@ -95,6 +91,15 @@ func overRueidis(canEnd bool, script string, args func(time.Time, limit, uint64)
 			return err == nil && counted[0] == 1, err
 		}, func() { cancel(); client.Close() }}, nil
 	}
+}
+
+// rueidisClient returns a client of e's server.
+func rueidisClient(e env) (rueidis.Client, error) {
+	return rueidis.NewClient(rueidis.ClientOption{
+		InitAddress:  []string{e.server.addr},
+		DisableCache: true, // the client-side cache, which is not used
+		DialCtxFn:    rueidisDial(e),
+	})
 }
 
 func rueidisDial(e env) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {

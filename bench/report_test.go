@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -86,6 +87,43 @@ func TestPictureHasTheFiguresOfTheTables(t *testing.T) {
 		require.Contains(t, svg, want)
 	}
 	require.NotContains(t, svg, ">77<")
+}
+
+// The page has rows of the results: the first table in part, all others as they stand.
+func TestThePageShowsWhatWasMeasured(t *testing.T) {
+	read := func(path string) string {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		return string(text)
+	}
+	page, results := read("../docs/benchmarks.md"), read("results.md")
+	first, others, _ := strings.Cut(page, "\n## Which one")
+	_, others, _ = strings.Cut(others, "\n## Beside")
+	rowOf := func(heading, limiter string) []string {
+		_, table, _ := strings.Cut(results, "\n### "+heading+"\n")
+		_, row, found := strings.Cut(table, "\n| "+limiter+" | ")
+		require.True(t, found, limiter)
+		row, _, _ = strings.Cut(row, " |\n")
+		return strings.Split(row, " | ")
+	}
+	last := func(cell string) string { return cell[strings.LastIndex(cell, " ")+1:] } // of the most callers
+	shown := strings.Split(first, "\n| ")[3:]
+	require.Len(t, shown, 5)
+	for _, row := range shown {
+		row, _, _ = strings.Cut(row, " |\n")
+		row = strings.TrimSuffix(row, " |")
+		cells := strings.Split(row, " | ")
+		spread, admitted := rowOf("Work: spread", cells[0]), rowOf("Admitted of a limit of 50", cells[0])
+		require.Equal(t, []string{last(spread[1]), last(spread[2]), last(spread[3]), admitted[2]}, cells[1:], cells[0])
+	}
+	rows := 0
+	for line := range strings.Lines(others) {
+		if strings.HasPrefix(line, "| ") {
+			require.True(t, strings.Contains(results, line), "not in results.md: %s", line)
+			rows++
+		}
+	}
+	require.Greater(t, rows, 20)
 }
 
 func TestTablesOfAPageAreReplaced(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package draw draws the pictures of docs/algorithms.md: how many calls
+// Package draw draws the pictures of docs/rules.md: how many calls
 // limiters have let through over time.
 //
 // Its test makes the runs under virtual time, and compares the pictures with
