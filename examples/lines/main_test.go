@@ -179,8 +179,8 @@ func TestDoneContextEndsTheProgram(t *testing.T) {
 
 func TestBadFlagsAreExplained(t *testing.T) {
 	for args, want := range map[string]string{
-		"-equal 0":                "-equal is 0, want 1 to 100000",
-		"-all 100001":             "-all is 100001, want 1 to 100000",
+		"-equal 0":                "-equal is 0, want 1 to 1000000",
+		"-all 1000001":            "-all is 1000001, want 1 to 1000000",
 		"-equal-ttl 0":            "-equal-ttl is 0s, want 1ms or more",
 		"-all-ttl -1s":            "-all-ttl is -1s, want 1ms or more",
 		"-equal two":              `invalid value "two" for flag -equal`,
@@ -279,7 +279,7 @@ func TestProcessExitsWith2OnABadFlag(t *testing.T) {
 	var exit *exec.ExitError
 	require.ErrorAs(t, cmd.Run(), &exit)
 	require.Equal(t, 2, exit.ExitCode())
-	require.Equal(t, "lines: -equal is 0, want 1 to 100000\n(lines -h lists the flags)\n", stderr.String())
+	require.Equal(t, "lines: -equal is 0, want 1 to 1000000\n(lines -h lists the flags)\n", stderr.String())
 }
 
 func TestProcessesWithTheSameServerCountTogether(t *testing.T) {
