@@ -53,7 +53,7 @@ func TestSnippetsOfTheDocumentsCompile(t *testing.T) {
 
 // The pages that protect a login begin with a program that is run as it is printed.
 func TestLoginPagesBeginWithAWholeProgram(t *testing.T) {
-	for _, page := range []string{"README.md", "docs/start-login.md"} {
+	for _, page := range []string{"README.md", "docs/start.md"} {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
 		first := snippets(string(text))[0]
@@ -254,6 +254,13 @@ var importable = func() map[string]string {
 	}
 	all["chi"] = "github.com/go-chi/chi/v5"
 	all["echo"] = "github.com/labstack/echo/v4"
+	all["rate"] = "golang.org/x/time/rate"
+	all["redis"] = "github.com/redis/go-redis/v9"
+	all["redis_rate"] = "github.com/go-redis/redis_rate/v10"
+	all["httprate"] = "github.com/go-chi/httprate"
+	all["limiter"] = "github.com/ulule/limiter/v3"
+	all["stdlib"] = "github.com/ulule/limiter/v3/drivers/middleware/stdlib"
+	all["memory"] = "github.com/ulule/limiter/v3/drivers/store/memory"
 	return all
 }()
 
@@ -347,6 +354,24 @@ func headings(page string) []string {
 		all = append(all, strings.ReplaceAll(notInLink.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
 	}
 	return all
+}
+
+// The map has one row for each page, so that each has one purpose.
+func TestTheMapOfTheDocumentsHasEachPageOnce(t *testing.T) {
+	text, err := os.ReadFile("docs/README.md")
+	require.NoError(t, err)
+	want, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	var listed []string
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "| ") {
+			continue
+		}
+		for _, m := range link.FindAllStringSubmatch(line, -1) {
+			listed = append(listed, filepath.Join("docs", m[1]))
+		}
+	}
+	require.ElementsMatch(t, slices.DeleteFunc(want, func(page string) bool { return page == "docs/README.md" }), listed)
 }
 
 // pages returns the paths of all documents.

@@ -11,7 +11,7 @@ import (
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
-// What follows is shown in login-names.md.
+// What follows is shown in login.md.
 
 func nameOf(typed string) string {
 	if number, found := accountOf(typed); found {
@@ -22,8 +22,8 @@ func nameOf(typed string) string {
 
 // Up to here.
 
-func TestTheNamesPageShowsTheCodeOfThisFile(t *testing.T) {
-	requireShown(t, "login-names.md", "login_names_test.go")
+func TestTheLoginPageShowsTheCodeOfThisFile(t *testing.T) {
+	requireShown(t, "login.md", "login_names_test.go")
 }
 
 func accountOf(typed string) (number string, found bool) { return "1", typed == "alice" }

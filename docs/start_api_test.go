@@ -14,7 +14,7 @@ import (
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
-// What follows is shown in start-api.md.
+// What follows is shown in start.md.
 
 func apiLimit(limits *throttler.Throttler, source httpthrottle.Source) *httpthrottle.Middleware {
 	limit := httpthrottle.New(limits, func(r *http.Request) throttler.Rule {
@@ -40,15 +40,15 @@ func apiLimit(limits *throttler.Throttler, source httpthrottle.Source) *httpthro
 
 // Up to here.
 
-func TestTheAPIPageShowsTheCodeOfThisFile(t *testing.T) {
-	requireShown(t, "start-api.md", "start_api_test.go")
+func TestThePageToProductionShowsTheLimitOfThisFile(t *testing.T) {
+	requireShown(t, "start.md", "start_api_test.go")
 }
 
 func customerOf(key string) (id string, requestsPerMinute int, ok bool) {
 	return "4711", 30, key == "right"
 }
 
-func TestTheLimitOfTheAPIPagePassesItsCheckWithAKeyAndWithout(t *testing.T) {
+func TestTheLimitOfAnAPIPassesItsCheckWithAKeyAndWithout(t *testing.T) {
 	limit := apiLimit(throttler.New(memstore.New()), httpthrottle.Source{})
 	handler := limit.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	for key, max := range map[string]int{"right": 30, "wrong": 20, "": 20} {

@@ -16,10 +16,6 @@ import (
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
-// What follows is shown in start-mail.md.
-
-type message struct{ Recipient, Text string }
-
 type queue interface {
 	Next(ctx context.Context) (message, error) // lends a message, until Remove or PutBack
 	Remove(m message)                          // it was sent
@@ -46,6 +42,10 @@ func sendAll(ctx context.Context, limits *throttler.Throttler, q queue) error {
 	}
 }
 
+// What follows is shown in start.md.
+
+type message struct{ Recipient, Text string }
+
 func sendInTurn(ctx context.Context, limits *throttler.Throttler, m message) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -67,8 +67,8 @@ func sendInTurn(ctx context.Context, limits *throttler.Throttler, m message) err
 
 // Up to here.
 
-func TestTheMailPageShowsTheCodeOfThisFile(t *testing.T) {
-	requireShown(t, "start-mail.md", "start_mail_test.go")
+func TestThePageToProductionShowsTheSendingOfThisFile(t *testing.T) {
+	requireShown(t, "start.md", "start_mail_test.go")
 }
 
 // A line is a queue in memory. What is put back is lent again after a minute.
