@@ -3,6 +3,7 @@ package docs_test
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,7 @@ import (
 	"github.com/adaptivethrottler/throttler/pool"
 )
 
-// Numbers that the pages tell are those of the packages.
+// Numbers that the pages and the comments of options tell are those of the packages.
 func TestThePagesTellTheNumbersOfThePackages(t *testing.T) {
 	for _, told := range []struct {
 		page, text string
@@ -27,15 +28,15 @@ func TestThePagesTellTheNumbersOfThePackages(t *testing.T) {
 		{"operations.md", "`LockoutGrowth` remembers bans for %s after they have ended", []any{days(throttler.LockoutMemory)}},
 		{"http.md", "for at most `MaxDelayed` requests at once (%d).", []any{httpthrottle.DefaultMaxDelayed}},
 		{"login.md", "for %d to %d days after a success there (`KnownFor`)", []any{int(login.DefaultKnownFor.Hours() / 24), int(2 * login.DefaultKnownFor.Hours() / 24)}},
-		{"operations.md", "it holds %s records and %d MiB by default", []any{thousands(memstore.DefaultMaxItems), memstore.DefaultMaxBytes >> 20}},
+		{"operations.md", "It holds %s records and %d MiB by default", []any{thousands(memstore.DefaultMaxItems), memstore.DefaultMaxBytes >> 20}},
 		{"operations.md", "once per `BlockCacheTTL` and process. Default: %d s", []any{int(throttler.DefaultBlockCacheTTL.Seconds())}},
-		{"operations.md", "| `Timeout` | %s |", []any{spaced(pool.DefaultTimeout)}},
-		{"operations.md", "| `DialTimeout` | %s |", []any{spaced(pool.DefaultDialTimeout)}},
-		{"operations.md", "| `QueueTimeout` | %s |", []any{spaced(pool.DefaultQueueTimeout)}},
-		{"operations.md", "| `Conns` | %d per server |", []any{pool.DefaultConns}},
-		{"operations.md", "| `MaxValue` | %d MiB |", []any{pool.DefaultMaxValue >> 20}},
-		{"operations.md", "| `BreakerFailures` | %d in a row |", []any{pool.DefaultBreakerFailures}},
-		{"operations.md", "| `BreakerPause` | %s |", []any{spaced(pool.DefaultBreakerPause)}},
+		{"../pool/pool.go", "Raise it if the servers are in another region. Default: %s. Timeout time.Duration", []any{spaced(pool.DefaultTimeout)}},
+		{"../pool/pool.go", "and the login. Default: %s. DialTimeout time.Duration", []any{spaced(pool.DefaultDialTimeout)}},
+		{"../pool/pool.go", "throttler.ErrOverloaded. Default: %s. QueueTimeout time.Duration", []any{spaced(pool.DefaultQueueTimeout)}},
+		{"../pool/pool.go", "More of them help only with large values or lost packets. Default: %d. Conns int", []any{pool.DefaultConns}},
+		{"../pool/pool.go", "Default: %d MiB, as memcached's own (-I). MaxValue int", []any{pool.DefaultMaxValue >> 20}},
+		{"../pool/pool.go", "in a row mean that a server is down. Default: %d. BreakerFailures int", []any{pool.DefaultBreakerFailures}},
+		{"../pool/pool.go", "whether it is back. Default: %s. BreakerPause time.Duration", []any{spaced(pool.DefaultBreakerPause)}},
 		{"operations.md", "asks each for its statistics every %s", []any{spaced(pool.DefaultWatchEvery)}},
 		{"login-lockout.md", "`SiegeFloor` (%d an hour) and\n  at most `SiegeCeiling` (%s)", []any{login.DefaultSiegeFloor, thousands(login.DefaultSiegeCeiling)}},
 	} {
@@ -46,8 +47,10 @@ func TestThePagesTellTheNumbersOfThePackages(t *testing.T) {
 	}
 }
 
-// words joins the lines of a text.
-func words(text string) string { return strings.Join(strings.Fields(text), " ") }
+// words joins the lines of a text, or of a comment.
+func words(text string) string {
+	return strings.Join(slices.DeleteFunc(strings.Fields(text), func(word string) bool { return word == "//" }), " ")
+}
 
 // thousands is n, of 1,000 or more, with its digits in groups of three.
 func thousands(n int) string {

@@ -42,6 +42,17 @@
 //   - Restarts, flushes and evictions, by which a server forgets records, are
 //     noticed by [Pool.Watch].
 //
+// # By task
+//
+//   - Connect: [New], [Pool.Close]; with TLS [Pool.DialContext]; with a password
+//     [Pool.User].
+//   - Choose timeouts: [Pool.Timeout], [Pool.DialTimeout], [Pool.QueueTimeout].
+//   - Change the servers: [Pool.SetServers], [Pool.Follow], [SRV], [Cluster].
+//   - Reach them through a proxy: [Pool.Proxy].
+//   - Notice outages and lost records: [Pool.StateChanged], [Pool.Forgot], [Pool.Watch],
+//     [Pool.Check], [Pool.Stats].
+//   - Tell errors apart: [ErrDown], [ErrNoCAS], [MultiError], [LostAnswerError].
+//
 // # What counts as a failure
 //
 // The breaker counts what suggests that the server is not there. A connection that
@@ -102,7 +113,7 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
-// What the zero values of the options stand for. docs/operations.md says why.
+// What the zero values of the options stand for.
 const (
 	DefaultTimeout         = 250 * time.Millisecond
 	DefaultDialTimeout     = 250 * time.Millisecond
@@ -126,8 +137,9 @@ const (
 // do not fail: a server is given up only when nothing is left to be read from it.
 type Pool struct {
 	// Timeout is how long a connection may owe an answer: since the oldest
-	// request was sent or, if other answers came first, since the last of them.
-	// Default: 250 ms.
+	// request was sent or, if other answers came first, since the last of them. A lost
+	// packet is sent again after 200 ms or more: with less, it fails a call. Raise it
+	// if the servers are in another region. Default: 250 ms.
 	Timeout time.Duration
 
 	// DialTimeout is for making a connection: resolving the server's name,
@@ -140,11 +152,11 @@ type Pool struct {
 	QueueTimeout time.Duration
 
 	// Conns is how many connections are made to each server. All callers share
-	// them. Default: 1.
+	// them. More of them help only with large values or lost packets. Default: 1.
 	Conns int
 
 	// MaxValue is the largest value that is read, in bytes. A larger one is an error
-	// of its connection. Default: 1 MiB, as memcached's own.
+	// of its connection. Default: 1 MiB, as memcached's own (-I).
 	MaxValue int
 
 	// User and Password are sent when a connection is made, for a memcached that
