@@ -12,6 +12,16 @@
 // round trip, by a script. What callers ask while an exchange is under way goes out
 // together in the next one. A lone caller sends its exchange by itself.
 //
+// # By task
+//
+//   - Connect: [Open], or [New] with a client of your own; [Store.Close], [Store.TLSConfig].
+//   - Share a server with other programs: [Store.Prefix].
+//   - Choose timeouts: [Store.Timeout], [Store.QueueTimeout].
+//   - Notice outages and lost records: [Store.StateChanged], [Store.Forgot], [Store.Watch],
+//     [Store.Check], [Store.Stats].
+//   - Look at the server: [Store.Info], [Store.Keys].
+//   - Tell errors apart: [Error], [ErrDown], [MultiError], [LostAnswerError].
+//
 // # What is stored
 //
 // A record is one key, so that no rule meets CROSSSLOT. Its value is a write number
