@@ -55,7 +55,7 @@ step "start the service"
 await ./throttler health
 
 step "start nginx with the configuration of docs/proxies.md"
-awk '/^```/ { n++; next } n == 1' "$repository/docs/proxies.md" >nginx.site
+awk '/^```/ { inside = $0 == "```nginx"; next } inside' "$repository/docs/proxies.md" >nginx.site
 printf 'daemon off; pid nginx.pid; error_log stderr error; events {} http { access_log off; include %s; }' "$work/nginx.site" >nginx.conf
 nginx -p "$work" -c "$work/nginx.conf" -e stderr &
 

@@ -15,9 +15,11 @@ ip link set lo up
 mkdir -p haproxy caddy && cp "$here/../proxies/throttler.lua" haproxy/
 mkdir -p /etc/haproxy && mount --bind haproxy /etc/haproxy
 
-# block prints the nth fenced block of a page.
+# block prints the fenced blocks of a page that contain a text.
 block() {
-  awk -v want="$2" '/^```/ { if (inside) inside = 0; else inside = ++n; next } inside == want' "$docs/$1.md"
+  awk -v want="$2" '
+    /^```/ { if (inside && index(text, want)) printf "%s", text; inside = !inside; text = ""; next }
+    inside { text = text $0 "\n" }' "$docs/$1.md"
 }
 
 # await waits until a port of this machine answers.
@@ -45,10 +47,13 @@ stopped() {
   wait "$1" 2>/dev/null || true
 }
 
+# A rule file is told by the first name in it.
 for page in rules proxies service; do
   for n in $(seq "$(($(grep -c '^```' "$docs/$page.md") / 2))"); do
-    block "$page" "$n" >rules.yaml
-    if grep -qE '^(rules|envoy):' rules.yaml; then "$throttler" check rules.yaml | tail -1 | sed "s/^/$page.md $n: /"; fi
+    awk -v want="$n" '/^```/ { if (inside) inside = 0; else inside = ++n; next } inside == want' "$docs/$page.md" >rules.yaml
+    if grep -qE '^(rules|envoy):' rules.yaml; then
+      "$throttler" check rules.yaml | tail -1 | sed "s/^/$page.md, $(grep -oEm1 '(name|domain): [a-z]+' rules.yaml): /"
+    fi
   done
 done
 
@@ -65,7 +70,7 @@ await 4180
 await 8000
 
 client=2
-block proxies 1 >nginx.site
+block proxies auth_request_set >nginx.site
 printf 'daemon off; pid nginx.pid; error_log stderr error; events {} http { access_log off; include %s; }' "$work/nginx.site" >nginx.conf
 nginx -p "$work" -c "$work/nginx.conf" -e stderr &
 proxy=$!
@@ -74,7 +79,7 @@ expect nginx / 200 200 200 429
 stopped $proxy
 
 client=3
-block proxies 2 >Caddyfile
+block proxies forward_auth >Caddyfile
 HOME=$work XDG_CONFIG_HOME=$work/caddy XDG_DATA_HOME=$work/caddy caddy run --config Caddyfile --adapter caddyfile 2>caddy.log &
 proxy=$!
 await 8080
@@ -82,7 +87,7 @@ expect caddy / 200 200 200 429
 stopped $proxy
 
 client=4
-block proxies 3 >haproxy.cfg
+block proxies lua-load >haproxy.cfg
 haproxy -db -f haproxy.cfg 2>haproxy.log &
 proxy=$!
 await 8080
@@ -90,8 +95,8 @@ expect haproxy / 200 200 200 429
 stopped $proxy
 stopped $service
 
-block service 1 >rules.yaml
-block service 2 | sed 's/^throttler serve.*/&\nuntil curl -s -o \/dev\/null 127.0.0.1:4183 \&\& curl -s -o \/dev\/null 127.0.0.1:4180; do sleep 0.02; done/' >ask.sh
+block service 'name: pages' >rules.yaml
+block service 'throttler serve -rules' | sed 's/^throttler serve.*/&\nuntil curl -s -o \/dev\/null 127.0.0.1:4183 \&\& curl -s -o \/dev\/null 127.0.0.1:4180; do sleep 0.02; done/' >ask.sh
 echo 'kill $!' >>ask.sh
 mkdir bin && ln -s "$throttler" bin/throttler
 PATH=$work/bin:$PATH THROTTLER_DRAIN=0s bash -e ask.sh 2>service.log | grep -o '"status":"authorized"' | sed 's/^/service.md: /'

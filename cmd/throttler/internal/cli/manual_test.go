@@ -44,7 +44,7 @@ func TestThePagesConfigurationsRunAsTheyStand(t *testing.T) {
 	for _, proxy := range []string{"nginx", "caddy", "haproxy"} {
 		assert.Contains(t, output, proxy+": 200 200 200 429\n")
 	}
-	for _, rules := range []string{"rules.md 2", "rules.md 3", "proxies.md 6", "proxies.md 7", "service.md 1"} {
+	for _, rules := range []string{"rules.md, name: login", "rules.md, name: jobs", "proxies.md, name: login", "proxies.md, domain: messaging", "service.md, name: pages"} {
 		assert.Contains(t, output, rules+": rules.yaml: ok\n")
 	}
 	assert.Contains(t, output, `service.md: "status":"authorized"`)
