@@ -96,7 +96,8 @@ stopped $proxy
 stopped $service
 
 block service 'name: pages' >rules.yaml
-block service 'throttler serve -rules' | sed 's/^throttler serve.*/&\nuntil curl -s -o \/dev\/null 127.0.0.1:4183 \&\& curl -s -o \/dev\/null 127.0.0.1:4180; do sleep 0.02; done/' >ask.sh
-echo 'kill $!' >>ask.sh
+awk '/^```/ { inside = $0 == "```sh"; next } inside' "$docs/service.md" |
+  sed 's/^sleep 1 .*/for port in 11211 4180 4183; do until (: <"\/dev\/tcp\/127.0.0.1\/$port") 2>\&-; do sleep 0.02; done; done/' >ask.sh
+echo 'kill $(jobs -p)' >>ask.sh
 mkdir bin && ln -s "$throttler" bin/throttler
-PATH=$work/bin:$PATH THROTTLER_DRAIN=0s bash -e ask.sh 2>service.log | grep -o '"status":"authorized"' | sed 's/^/service.md: /'
+PATH=$work/bin:$PATH THROTTLER_DRAIN=0s bash -ex ask.sh 2>service.log | sed 's/^/service.md: /' || { cat service.log >&2; exit 1; }

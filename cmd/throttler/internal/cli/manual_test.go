@@ -47,7 +47,14 @@ func TestThePagesConfigurationsRunAsTheyStand(t *testing.T) {
 	for _, rules := range []string{"rules.md, name: login", "rules.md, name: jobs", "proxies.md, name: login", "proxies.md, domain: messaging", "service.md, name: pages"} {
 		assert.Contains(t, output, rules+": rules.yaml: ok\n")
 	}
-	assert.Contains(t, output, `service.md: "status":"authorized"`)
+	assert.Contains(t, output, strings.Repeat("service.md: 200\n", 5)+"service.md: 429\n")
+	assert.Regexp(t, `service.md: {"status":"authorized",.*"attempt":`, output)
+	assert.Regexp(t, `service.md: pages +address +127.0.0.1 +\d{4}-.*, in (1h0m|59m\d+s)`, output, "list and look")
+	assert.Regexp(t, `service.md: pages +address +127.0.0.1 +- +0 of 5 `, output, "lift")
+	assert.Regexp(t, `service.md: pages +address +203.0.113.9 +\d{4}-.*, in (24h0m|23h59m)`, output, "ban")
+	assert.Regexp(t, `service.md: 127.0.0.1:11211 +up `, output, "servers")
+	assert.Regexp(t, `service.md: throttler-login +name +alice +- +0 `, output, "lift of a login")
+	assert.Regexp(t, `service.md: {"status":"authorized",.*"name":"customer"`, output, "authorize")
 }
 
 // The output tells how long each step takes: go test -v -run FirstFiveMinutes.
