@@ -73,3 +73,14 @@ func TestAnyFallsBackToAContainer(t *testing.T) {
 	require.True(t, got.skipped)
 	require.Contains(t, got.message, "apt-get install memcached")
 }
+
+func TestAPausedServerAnswersNothingMore(t *testing.T) {
+	server := memcachedtest.Process(t)
+	for range 20 {
+		server.Pause()
+		server.Pause() // does nothing
+		require.Error(t, server.Ping(5*time.Millisecond))
+		server.Resume()
+		require.NoError(t, server.Ping(time.Minute))
+	}
+}

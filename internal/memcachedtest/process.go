@@ -207,11 +207,7 @@ func (p *process) Pause() error {
 	if err := p.signal(pauseSignal); err != nil {
 		return err
 	}
-	for { // until the signal has arrived
-		if _, err := ask(p.addr, "version", 10*time.Millisecond); err != nil {
-			return nil
-		}
-	}
+	return p.awaitPause()
 }
 
 func (p *process) Resume() error {

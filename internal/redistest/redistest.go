@@ -199,10 +199,8 @@ func (s *Server) Pause() {
 	if err := s.cmd.Process.Signal(pauseSignal); err != nil {
 		s.tb.Fatalf("redistest: pause: %v", err)
 	}
-	for { // until the signal has arrived
-		if _, err := s.try(10*time.Millisecond, "PING"); err != nil {
-			return
-		}
+	if err := s.awaitPause(); err != nil {
+		s.tb.Fatalf("redistest: pause: %v", err)
 	}
 }
 
