@@ -36,8 +36,8 @@ func TestOnlyWritesThatMayHaveBeenSentAreUnknown(t *testing.T) {
 	t.Parallel()
 	server := redistest.Process(t)
 	s := open(t, "redis://"+server.Addr)
-	s.Timeout, s.BreakerFailures = 100*time.Millisecond, 1000
 	require.NoError(t, s.Add(&memcache.Item{Key: "k", Expiration: 60}))
+	s.Timeout, s.BreakerFailures = 500*time.Millisecond, 1_000_000
 	outcome := func(key string, writes bool) exchange.Result {
 		x := newSingle(key, writes)
 		s.Exchange(context.Background(), x)
@@ -56,7 +56,7 @@ func TestOnlyWritesThatMayHaveBeenSentAreUnknown(t *testing.T) {
 	require.Eventually(t, func() bool {
 		write = outcome("b", true)
 		return !write.Unknown
-	}, time.Second, time.Millisecond, "there is no connection")
+	}, 30*time.Second, time.Millisecond, "there is no connection")
 	require.ErrorIs(t, write.Err, exchange.ErrUnavailable)
 }
 
@@ -64,19 +64,20 @@ func TestWhatWaitsBehindAHungRequestFailsWithIt(t *testing.T) {
 	t.Parallel()
 	server := redistest.Process(t)
 	s := open(t, "redis://"+server.Addr)
-	s.Timeout, s.BreakerFailures = time.Second, 1000
 	require.NoError(t, s.Add(&memcache.Item{Key: "k", Expiration: 60}))
+	const timeout = 3 * time.Second
+	s.Timeout, s.BreakerFailures = timeout, 1000
 	server.Pause()
 	begun := time.Now()
 	first, second := newSingle("a", true), newSingle("b", true)
 	s.Start(first)
-	time.Sleep(100 * time.Millisecond)
+	awaitUnderWay(t, s, 1, 0)
 	s.Start(second)
 	require.Error(t, (<-first.done).Err)
 	r := <-second.done
 	require.ErrorIs(t, r.Err, exchange.ErrUnavailable)
 	require.False(t, r.Unknown, "it was not sent")
-	require.Less(t, time.Since(begun), 1900*time.Millisecond)
+	require.Less(t, time.Since(begun), 2*timeout, "it does not wait for a timeout of its own")
 }
 
 func TestTheBreakerOpensAfterFailuresInARow(t *testing.T) {
@@ -127,6 +128,21 @@ func TestCloseEndsTheProbes(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
+// pauseWrites has the server put off all commands that write, and scripts, until unpause.
+func pauseWrites(server *redistest.Server) (unpause func()) {
+	server.Command("CLIENT", "PAUSE", "60000", "WRITE")
+	return func() { server.Command("CLIENT", "UNPAUSE") }
+}
+
+// awaitUnderWay waits until so many requests are under way, and others wait behind them.
+func awaitUnderWay(t *testing.T, s *redisstore.Store, underWay, queued int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		stats := s.Stats()[0]
+		return stats.InFlight == underWay && stats.Queued == queued
+	}, 30*time.Second, time.Millisecond)
+}
+
 // Two bundles are under way at once, each over a connection of its own. If both connections
 // are lost, no request is.
 func TestASecondBundleGoesOutWhileOneIsUnderWay(t *testing.T) {
@@ -134,9 +150,6 @@ func TestASecondBundleGoesOutWhileOneIsUnderWay(t *testing.T) {
 	server := redistest.Process(t)
 	s := open(t, "redis://"+server.Addr)
 	s.Exchange(context.Background(), newSingle("a", true), newSingle("b", true)) // the script is known
-	underWay := func(count int) func() bool {
-		return func() bool { return s.Stats()[0].InFlight == count && s.Stats()[0].Queued == 0 }
-	}
 	start := func(count int) (all []*single) {
 		var xs []exchange.Exchange
 		for i := range count {
@@ -148,19 +161,20 @@ func TestASecondBundleGoesOutWhileOneIsUnderWay(t *testing.T) {
 	}
 	for _, counts := range [][]int{{1, 40}, {40}} {
 		server.Command("CONFIG", "RESETSTAT")
-		server.Command("CLIENT", "PAUSE", "500", "ALL")
+		unpause := pauseWrites(server)
 		var all []*single
 		sum := 0
 		for _, count := range counts {
 			all = append(all, start(count)...)
 			sum += count
-			require.Eventually(t, underWay(sum), 5*time.Second, time.Millisecond)
+			awaitUnderWay(t, s, sum, 0)
 		}
+		unpause()
 		for _, x := range all {
 			require.NoError(t, (<-x.done).Err)
 		}
 		require.EqualValues(t, 2, calls(server, "evalsha"))
-		require.Eventually(t, underWay(0), 5*time.Second, time.Millisecond)
+		awaitUnderWay(t, s, 0, 0)
 	}
 	server.Command("CLIENT", "KILL", "TYPE", "normal")
 	_, err := s.Get("a")
@@ -219,19 +233,17 @@ func TestARecordThatIsDeletedInABundleIsGoneForTheRestOfIt(t *testing.T) {
 	item, err := s.Get("k")
 	require.NoError(t, err)
 	item.Expiration = 60
-	queued := func(count int) {
-		require.Eventually(t, func() bool { return s.Stats()[0].Queued == count && s.Stats()[0].InFlight == 1 }, 5*time.Second, time.Millisecond)
-	}
-	server.Command("CLIENT", "PAUSE", "500", "ALL")
+	unpause := pauseWrites(server)
 	first := newSingle("other", true)
 	s.Start(first)
-	queued(0)
+	awaitUnderWay(t, s, 1, 0)
 	deleted := make(chan error)
 	go func() { deleted <- s.Delete("k") }()
-	queued(1)
+	awaitUnderWay(t, s, 1, 1)
 	swap := &single{key: "k", item: item, done: make(chan exchange.Result, 1)}
 	s.Start(swap)
-	queued(2)
+	awaitUnderWay(t, s, 1, 2)
+	unpause()
 	require.NoError(t, (<-first.done).Err)
 	require.NoError(t, <-deleted)
 	r := <-swap.done

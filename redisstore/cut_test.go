@@ -290,15 +290,19 @@ func TestALoneCallerTakesOneTripAndManyShareThem(t *testing.T) {
 	}
 	require.EqualValues(t, 100, calls(server, "evalsha")+calls(server, "eval")-1, "one more because the script was not known")
 	server.Command("CONFIG", "RESETSTAT")
-	server.Command("CLIENT", "PAUSE", "50", "ALL") // so that all are there
+	unpause := pauseWrites(server) // until all are there
 	var wg sync.WaitGroup
+	var called atomic.Int64
 	for range 100 {
 		wg.Go(func() {
+			called.Add(1)
 			d, err := th.Authorize(context.Background(), rule("a", 1000))
 			assert.NoError(t, err)
 			assert.NoError(t, d.Err)
 		})
 	}
+	require.Eventually(t, func() bool { return called.Load() == 100 }, 30*time.Second, time.Millisecond)
+	unpause()
 	wg.Wait()
 	require.LessOrEqual(t, calls(server, "evalsha"), int64(10))
 	for range 100 { // a look needs no script

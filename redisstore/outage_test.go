@@ -72,6 +72,16 @@ func (c *crowd) count(value string) int {
 	return c.admitted[value]
 }
 
+// total returns how many hits were admitted without an error.
+func (c *crowd) total() (sum int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.admitted {
+		sum += n
+	}
+	return sum
+}
+
 // disperse stops all callers and waits for that.
 func (c *crowd) disperse() {
 	select {
@@ -145,12 +155,13 @@ func TestConnectionsThatAreKilledLoseNoHits(t *testing.T) {
 	server := redistest.Process(t)
 	url := "redis://" + server.Addr
 	a, b := open(t, url), open(t, url)
-	values, max := names(10), 1000
+	values, max := names(10), 2000
 	c := gather(t, max, values, a, b)
-	kills := 0
-	for begun := time.Now(); c.count(values[9]) < max && time.Since(begun) < 10*time.Second; kills++ {
+	const kills, apart = 30, 200
+	for range kills {
+		until := c.total() + apart
+		require.Eventually(t, func() bool { return c.total() >= until }, 30*time.Second, time.Millisecond)
 		server.Command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-		time.Sleep(20 * time.Millisecond)
 	}
 	c.disperse()
 	counted := 0
@@ -165,7 +176,7 @@ func TestConnectionsThatAreKilledLoseNoHits(t *testing.T) {
 	retries := a.Stats()[0].Retries + b.Stats()[0].Retries
 	require.NotZero(t, retries)
 	t.Logf("%d kills, %d requests sent again, %d of %d hits, %d calls failed", kills, retries, counted, max*len(values), len(c.failed))
-	require.Greater(t, counted, max*len(values)/2)
+	require.GreaterOrEqual(t, counted, kills*apart)
 	c.requireUnavailable(t)
 }
 
@@ -225,13 +236,13 @@ func TestAHungServerCostsTheTimeoutAndNoMore(t *testing.T) {
 		})
 	}
 	first.Wait()
-	quick := 0
-	for begun := time.Now(); time.Since(begun) < 1200*time.Millisecond; time.Sleep(10 * time.Millisecond) {
-		if took, d := call("a"); d.Err != nil && took < redisstore.DefaultTimeout/2 {
-			quick++
-		}
+	refused := s.Stats()[0].Refusals
+	for range 100 { // longer than a probe takes
+		_, d := call("a")
+		require.ErrorIs(t, d.Err, throttler.ErrUnavailable)
+		time.Sleep(12 * time.Millisecond)
 	}
-	require.Greater(t, quick, 40, "calls that wait for nothing while the server hangs")
+	require.EqualValues(t, 100, s.Stats()[0].Refusals-refused, "calls that wait for nothing while the server hangs")
 
 	server.Resume()
 	resumed := time.Now()
@@ -248,23 +259,26 @@ func TestACallerLeavesWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
 	server := redistest.Process(t)
 	s := open(t, "redis://"+server.Addr)
-	s.Timeout = 5 * time.Second
+	s.Timeout = time.Minute
 	th := throttler.New(s)
 	_, err := th.Authorize(context.Background(), rule("a", 5))
 	require.NoError(t, err)
 	server.Pause()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	defer cancel()
-	begun := time.Now()
-	d, err := th.Authorize(ctx, rule("a", 5))
-	require.NoError(t, err)
-	require.ErrorIs(t, d.Err, context.DeadlineExceeded)
-	require.Less(t, time.Since(begun), time.Second)
+	ctx, cancel := context.WithCancel(context.Background())
+	left := make(chan throttler.Decision)
+	go func() {
+		d, err := th.Authorize(ctx, rule("a", 5))
+		assert.NoError(t, err)
+		left <- d
+	}()
+	awaitUnderWay(t, s, 1, 0)
+	cancel()
+	require.ErrorIs(t, (<-left).Err, context.Canceled, "while the server hangs")
 	server.Resume()
 	require.Eventually(t, func() bool { // the hit that was under way is counted
 		d, err := th.Peek(context.Background(), rule("a", 5))
 		return err == nil && d.Err == nil && d.Outcomes[0].Remaining == 2
-	}, 5*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 }
 
 func TestAServerThatIsTooSlowForItsCallersIsOverloaded(t *testing.T) {
@@ -350,7 +364,7 @@ func TestRestartsAndFlushesAreNoticed(t *testing.T) {
 	server.Kill()
 	require.ErrorIs(t, s.Check(context.Background()), throttler.ErrUnavailable)
 	server.Start()
-	require.Eventually(t, func() bool { return s.Check(context.Background()) == nil }, 2*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return s.Check(context.Background()) == nil }, 30*time.Second, time.Millisecond)
 	require.Equal(t, redisstore.Loss{Flushes: 2, Restarts: 1}, s.Stats()[0].Loss)
 }
 
@@ -365,7 +379,7 @@ func TestAFailoverOfSentinel(t *testing.T) {
 			s := open(t, "redis://"+w.Sentinel.Addr+"?master_set=mymaster")
 			values, max := names(10), 400
 			c := gather(t, max, values, s)
-			require.Eventually(t, func() bool { return c.count("v0") > 20 }, 5*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return c.count("v0") > 20 }, 30*time.Second, time.Millisecond)
 			if killed {
 				w.Primary.Kill()
 			} else {

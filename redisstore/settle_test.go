@@ -141,7 +141,7 @@ func TestASettleOfAHungServerIsCarriedOutOnce(t *testing.T) {
 	for _, total := range []int{7, 1} {
 		t.Run(fmt.Sprintf("total=%d", total), func(t *testing.T) {
 			settlings(t, func(t *testing.T, s *settling) {
-				s.store.Timeout, s.store.BreakerFailures = 50*time.Millisecond, 1_000_000
+				s.store.Timeout, s.store.BreakerFailures = 500*time.Millisecond, 1_000_000
 				s.server.Pause()
 				d, err := s.th.Settle(context.Background(), s.d, map[string]int{"c": total})
 				s.server.Resume()
@@ -151,7 +151,7 @@ func TestASettleOfAHungServerIsCarriedOutOnce(t *testing.T) {
 					require.ErrorContains(t, d.Err, "it is unknown whether")
 				}
 				for begun := time.Now(); s.held(t) != 1+total; time.Sleep(time.Millisecond) {
-					require.Less(t, time.Since(begun), 5*time.Second)
+					require.Less(t, time.Since(begun), 30*time.Second)
 				}
 				s.store.Timeout = 10 * time.Second
 				require.NoError(t, s.settle(t, total).Err)
