@@ -40,7 +40,7 @@ func inOwnNetwork(t *testing.T, test func()) {
 		skiptest.Skip(t, fmt.Sprintf("cannot make a network namespace: run as root, or allow user namespaces: %v: %s", err, bytes.TrimSpace(out)))
 	}
 	cmd := ownNetwork("sh", "-c", `ip link set lo up && exec "$0" "$@"`, os.Args[0], "-test.run=^"+t.Name()+"$",
-		"-test.v", "-test.timeout=1m", "-outage="+outageTime.String())
+		"-test.v", "-test.timeout=5m", "-outage="+outageTime.String())
 	cmd.Env = append(os.Environ(), path, variable+"=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -3,7 +3,6 @@ package throttler_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -38,11 +37,7 @@ func requireOpen(t *testing.T, d throttler.Decision, err error) {
 
 func TestDeadPortFailsOpen(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := l.Addr().String()
-	require.NoError(t, l.Close())
-	th := throttler.New(clientOf(t, addr))
+	th := throttler.New(clientOf(t, memcachedtest.FreeAddr(t)))
 	for n := 1; n <= 3; n++ {
 		rule := throttler.Rule{Identifier: "r", Either: conditions(n, 1, time.Minute), Lockout: time.Hour}
 		for range 3 {

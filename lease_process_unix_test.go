@@ -70,7 +70,11 @@ func TestHoldersThatDieOrStopNeverOverlap(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(2 * time.Second)
+	require.Eventually(t, func() bool { // all have begun to take turns
+		mu.Lock()
+		defer mu.Unlock()
+		return len(spans) > 3*holderMax && mostAtOnce(spans) == holderMax
+	}, time.Minute, 10*time.Millisecond)
 	for range 2 { // twice, as a stopped process may just have held nothing
 		for _, stopped := range cmds[:3] {
 			require.NoError(t, stopped.Process.Signal(syscall.SIGSTOP))

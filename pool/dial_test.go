@@ -202,7 +202,7 @@ func TestTwemproxy(t *testing.T) {
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		_, err := p.Get("count")
 		assert.Equal(c, memcache.ErrCacheMiss, err)
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	count()
 	item, err = p.Get("count")
 	require.NoError(t, err)
@@ -215,14 +215,8 @@ func TestTwemproxy(t *testing.T) {
 // twemproxy starts a proxy of the server at addr and returns its address.
 func twemproxy(t *testing.T, path, addr string) string {
 	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	listen := free.Addr().String()
-	stats, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	_, statsPort, _ := net.SplitHostPort(stats.Addr().String())
-	free.Close()
-	stats.Close()
+	listen := memcachedtest.FreeAddr(t)
+	_, statsPort, _ := net.SplitHostPort(memcachedtest.FreeAddr(t))
 
 	config := filepath.Join(t.TempDir(), "nutcracker.yml")
 	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil,
@@ -240,7 +234,7 @@ func twemproxy(t *testing.T, path, addr string) string {
 			conn.Close()
 		}
 		return err == nil
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	return listen
 }
 
