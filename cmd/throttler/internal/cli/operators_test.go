@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/cli"
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -64,21 +65,13 @@ func serving(t *testing.T, args ...string) {
 	t.Cleanup(func() { cancel(); ended.Wait() })
 }
 
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
-}
-
 func TestEveryFlagOfServeComesFromTheEnvironmentToo(t *testing.T) {
 	help := run(t, "serve", "-help").out
 	for _, flag := range []string{"servers", "rules", "listen", "admin", "envoy", "api", "api-cert", "api-cert-key", "api-client-ca", "proxy", "proxy-cert", "proxy-cert-key", "drain"} {
 		name := "THROTTLER_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 		assert.Contains(t, strings.Join(strings.Fields(help), " "), "($"+name+")", flag)
 	}
-	listen, admin := free(t), free(t)
+	listen, admin := memcachedtest.FreeAddr(t), memcachedtest.FreeAddr(t)
 	for name, value := range map[string]string{
 		"RULES": writeRules(t, ""), "LISTEN": listen, "ADMIN": admin, "ENVOY": "", "API": "", "DRAIN": "0s",
 	} {

@@ -111,7 +111,7 @@ func (g *guarded) ask(t *testing.T, text string) int {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(g.URL, "http://"))
 	require.NoError(t, err)
 	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
 	_, err = io.WriteString(conn, text)
 	require.NoError(t, err)
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)

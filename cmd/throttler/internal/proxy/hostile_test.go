@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/proxy"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -168,7 +169,7 @@ func TestAClientThatHangsUpGetsNoGuessForNothing(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		return g.guess(t, "alice", "wrong", "203.0.113.7").Header.Get("Retry-After") > "5"
-	}, 5*time.Second, 20*time.Millisecond, "banned")
+	}, 30*time.Second, 20*time.Millisecond, "banned")
 	assert.LessOrEqual(t, s.verified.Load(), int64(5))
 }
 
@@ -190,10 +191,10 @@ func TestAClientThatHangsUpGetsNoGuessForNothingAtASlowServer(t *testing.T) {
 			client.Do(r)
 		}()
 	}
-	require.Eventually(t, func() bool { return asked.Load() == 5 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return asked.Load() == 5 }, 30*time.Second, time.Millisecond)
 	cancel()
 	failed := 0
-	require.Eventually(t, func() bool { failed += g.results()[login.Failed]; return failed == 5 }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { failed += g.results()[login.Failed]; return failed == 5 }, 30*time.Second, 10*time.Millisecond)
 	assert.Equal(t, http.StatusTooManyRequests, g.guess(t, "alice", "x", "127.0.0.1").StatusCode)
 }
 
@@ -214,18 +215,20 @@ func TestAClientThatHangsUpAfterARightPasswordHasSucceeded(t *testing.T) {
 	select {
 	case e := <-g.events:
 		assert.Equal(t, login.Succeeded, e.Result)
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		assert.Fail(t, "the attempt did not end")
 	}
 }
 
 func TestTheRestOfALongBodyMayTakeItsTime(t *testing.T) {
+	const timeout = 2 * time.Second
+	proxy.SetFirstTimeout(t, timeout)
 	g := guardSite(t, newSite(t).URL, logins)
 	first, rest := "user=alice&password=right&x="+strings.Repeat("x", 100_000), strings.Repeat("x", 1000)
 	body, w := io.Pipe()
 	go func() {
 		io.WriteString(w, first)
-		time.Sleep(700 * time.Millisecond) // longer than the first bytes may take here
+		time.Sleep(timeout + timeout/4) // longer than the first bytes may take
 		io.WriteString(w, rest)
 		w.Close()
 	}()
@@ -235,12 +238,13 @@ func TestTheRestOfALongBodyMayTakeItsTime(t *testing.T) {
 }
 
 func TestABodyThatComesTooSlowlyIsRefused(t *testing.T) {
+	proxy.SetFirstTimeout(t, 500*time.Millisecond)
 	s := newSite(t)
 	g := guardSite(t, s.URL, logins)
 	conn, err := net.Dial("tcp", strings.TrimPrefix(g.URL, "http://"))
 	require.NoError(t, err)
 	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
 	fmt.Fprint(conn, "POST /login HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\nuser=alice")
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)

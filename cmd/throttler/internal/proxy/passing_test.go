@@ -167,7 +167,7 @@ func TestWebSocketsPassAndOtherUpgradesDoNot(t *testing.T) {
 	for protocol, want := range map[string]int{"websocket": 101, "WebSocket": 101, "h2c": 200, "foo": 200} {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(g.URL, "http://"))
 		require.NoError(t, err)
-		require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
 		fmt.Fprintf(conn, "GET /socket HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", protocol)
 		text := bufio.NewReader(conn)
 		answer, err := http.ReadResponse(text, nil)

@@ -489,14 +489,14 @@ func TestHealthIsThatOfTheServersAndOfTheService(t *testing.T) {
 			return err == nil && answer.Status == want
 		}
 	}
-	require.Eventually(t, is(healthpb.HealthCheckResponse_SERVING), 10*time.Second, 20*time.Millisecond)
+	require.Eventually(t, is(healthpb.HealthCheckResponse_SERVING), 30*time.Second, 20*time.Millisecond)
 	server.Kill()
 	for range 10 { // a server is down when requests say so
 		e.ask(0, descriptor("key", "a"))
 	}
-	require.Eventually(t, is(healthpb.HealthCheckResponse_NOT_SERVING), 10*time.Second, 20*time.Millisecond)
+	require.Eventually(t, is(healthpb.HealthCheckResponse_NOT_SERVING), 30*time.Second, 20*time.Millisecond)
 	server.Start()
-	require.Eventually(t, is(healthpb.HealthCheckResponse_SERVING), 10*time.Second, 20*time.Millisecond)
+	require.Eventually(t, is(healthpb.HealthCheckResponse_SERVING), 30*time.Second, 20*time.Millisecond)
 	var ended sync.WaitGroup
 	ended.Go(s.stop)
 	require.Eventually(t, is(healthpb.HealthCheckResponse_NOT_SERVING), 2*time.Second, 20*time.Millisecond, "while it drains")

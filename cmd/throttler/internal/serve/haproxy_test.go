@@ -55,20 +55,25 @@ func TestHAProxyWaitsForADeadServiceOnceOnly(t *testing.T) {
 	site := "http://" + haproxy(t, s.listen, application(t), false)
 	client := clientAt(t, "127.0.0.2")
 	s.stop()
-	begin := time.Now()
-	answer, _ := request(t, client, "GET", site+"/page/1", "")
-	require.Equal(t, 200, answer.StatusCode)
-	noticed := time.Since(begin)
-	begin = time.Now()
-	for range 20 {
+	took := func() time.Duration {
+		begin := time.Now()
 		answer, _ := request(t, client, "GET", site+"/page/1", "")
 		require.Equal(t, 200, answer.StatusCode)
+		return time.Since(begin)
 	}
-	assert.Less(t, time.Since(begin), time.Second, "the first took %v", noticed)
+	noticed := took()
+	waited := 0
+	for range 20 {
+		if took() > noticed/2 {
+			waited++
+		}
+	}
+	// It tries again after a second or two, which a busy machine may take for the others.
+	assert.LessOrEqual(t, waited, 2, "the first took %v", noticed)
 }
 
 func TestHAProxyComesBackToAServiceThatWasDead(t *testing.T) {
-	s := start(t, limits)
+	s := startAt(t, freeAddress(t), limits)
 	site := "http://" + haproxy(t, s.listen, application(t), false)
 	client := clientAt(t, "127.0.0.2")
 	s.stop()

@@ -17,7 +17,7 @@ rules:
     for: {api: true}
     count-authorized-only: true
     either:
-      - {name: customer, value: any, max: 2, algorithm: in-flight, lease: 1s}
+      - {name: customer, value: any, max: 2, algorithm: in-flight, lease: 3s}
       - {name: month, value: any, max: 5, per: month, algorithm: calendar, zone: Europe/Berlin}
 `
 

@@ -38,10 +38,10 @@ func TestTheServiceKeepsRecordsInRedis(t *testing.T) {
 	require.Equal(t, 200, status("/readyz"))
 
 	server.Kill()
-	require.Eventually(t, func() bool { statuses(s); return status("/readyz") == 503 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { statuses(s); return status("/readyz") == 503 }, 30*time.Second, 10*time.Millisecond)
 	assert.Regexp(t, `throttler_server_up\{.*server_port="`+port+`".*\} 0`, metrics())
 	server.Start()
-	require.Eventually(t, func() bool { return status("/readyz") == 200 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return status("/readyz") == 200 }, 30*time.Second, 10*time.Millisecond)
 	require.Equal(t, []int{429}, statuses(s), "what was saved holds")
 
 	s.stop()
