@@ -69,13 +69,21 @@ func TestNormalizeIgnoresWhatCannotBeSeen(t *testing.T) {
 
 // The worst that a megabyte can be, some of it by characters that become many.
 func TestNormalizeIsCheapForAnyInput(t *testing.T) {
-	start := time.Now()
-	login.Normalize(strings.Repeat("x", 1<<20))
-	plain := max(time.Since(start), time.Millisecond)
-	for _, unit := range []string{"\ufdfa", "\u0301", "\u0915\u0301", "\u1e9e", "\u0f71\u0f72", "\xff", " \u0301", "\u1100"} {
+	took := func(name string) time.Duration {
 		start := time.Now()
-		login.Normalize(strings.Repeat(unit, 1<<20/len(unit)))
-		require.Less(t, time.Since(start), 200*plain, "%+q", unit)
+		login.Normalize(name)
+		return time.Since(start)
+	}
+	plain := max(took(strings.Repeat("x", 1<<20)), time.Millisecond)
+	for _, unit := range []string{"\ufdfa", "\u0301", "\u0915\u0301", "\u1e9e", "\u0f71\u0f72", "\xff", " \u0301", "\u1100"} {
+		name := strings.Repeat(unit, 1<<20/len(unit))
+		least := took(name)
+		for range 5 { // others may have had the processor meanwhile
+			if least >= 200*plain {
+				least = min(least, took(name))
+			}
+		}
+		require.Less(t, least, 200*plain, "%+q", unit)
 	}
 }
 
