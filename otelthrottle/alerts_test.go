@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -137,7 +136,7 @@ global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 1s}
 rule_files: [%s]
 scrape_configs: [{job_name: site, static_configs: [{targets: [%q]}]}]
 `, rules, target), 0o600))
-	m := &monitor{freeAddress(t)}
+	m := &monitor{memcachedtest.FreeAddr(t)}
 	command := exec.Command(path, "--config.file", config, "--storage.tsdb.path", t.TempDir(),
 		"--web.listen-address", m.address, "--log.level", "error")
 	var output bytes.Buffer
@@ -152,14 +151,6 @@ scrape_configs: [{job_name: site, static_configs: [{targets: [%q]}]}]
 	})
 	require.Eventually(t, func() bool { return m.get("/-/ready", nil) == nil }, time.Minute, 50*time.Millisecond)
 	return m
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func (m *monitor) get(path string, into any) error {
