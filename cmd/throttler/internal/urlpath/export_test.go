@@ -1,0 +1,5 @@
+package urlpath
+
+const MaxText = maxText
+
+var Closure = closure
