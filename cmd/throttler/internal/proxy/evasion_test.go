@@ -144,6 +144,7 @@ func TestNoRequestTargetEvadesALogin(t *testing.T) {
 	for target, sent := range map[string]string{
 		"http://a/login": "/login", "HTTP://a/login": "/login", "x:/login": "/login", "ftp://a/login": "/login", "http:/login": "/login", "x:login": "login",
 		"/x#/../login": "/x%23/../login", `/x\y/../login`: "/x%5Cy/../login", "/login/..;/..": "/login/..;/..", "/login/x//../..": "/login/x//../..",
+		"//x/login": "//x/login", "/login.": "/login.", "//login;a/%2e": "//login;a/%2e", "/login;a/..;/..": "/login;a/..;/..",
 		"/login%2500": "/login%2500", "/log%C4%B1n": "/log%C4%B1n",
 	} {
 		server, verified := lenient(t, func(target string) bool { return target == sent })

@@ -19,11 +19,11 @@
 //   - 414: a path of more than 8 KiB, on any path.
 //   - 403: a name that does not match matches, or has more than 1,024 bytes.
 //
-// Paths are compared decoded (also twice), cleaned, without parameters and in any case:
-// //LOGIN;x, /%256cogin and \login are /login. Where servers clean a path in different ways,
-// as /login/..;/.., each way counts. So does the path in X-Original-URL or X-Rewrite-URL. A
-// field that Connection names is not read: the server does not get it. The name must stand in the first 64 KiB of the
-// body, and these must come within 10 seconds. A longer body is passed on while it comes. If
+// Paths are compared in each reading of package urlpath, and in any case: //LOGIN;x,
+// /%256cogin and \login are /login. A path with too many readings may be any login's. So may
+// the path in X-Original-URL or X-Rewrite-URL. A field that Connection names is not read: the
+// server does not get it. The name must stand in the first 64 KiB of the body, and these must
+// come within 10 seconds. A longer body is passed on while it comes. If
 // another name comes in it, the server never gets the whole body, and the attempt has failed.
 // GET, HEAD and OPTIONS are no attempts, unless they have the name in the query. Nor is a
 // request without a body or Authorization. Chunked bodies of logins are passed on with a
@@ -204,7 +204,7 @@ func (t *teller) tell(message string, args ...any) {
 }
 
 // maxPath is how many bytes a path, and the fields that may stand for it, have together at
-// most: as many as most servers take. Each is compared in many spellings.
+// most: as many as most servers take. Each is compared in many readings.
 const maxPath = 8 << 10
 
 // hasControl reports whether a path has a control character: some servers end it there.

@@ -69,35 +69,51 @@ type selector struct {
 	fields  map[string]string // required fields and their values; "*": any
 }
 
-// selects reports whether s selects a request, and by which pattern of its
-// path.
-func (s *selector) selects(r *Request) (route string, ok bool) {
+// A match is how a selector selects a request.
+type match struct {
+	route string // the pattern of its path; "": there is none
+	path  string // the reading of its path that matches
+}
+
+// selects reports whether s selects a request, and how.
+func (s *selector) selects(r *Request) (m match, ok bool) {
 	if s.apiOnly {
-		return "", false
+		return match{}, false
 	}
 	if len(s.methods) > 0 && !matchesMethod(s.methods, r.Method) {
-		return "", false
+		return match{}, false
 	}
 	if len(s.hosts) > 0 && !matchesHost(s.hosts, r.host()) {
-		return "", false
+		return match{}, false
 	}
 	for name, want := range s.fields {
 		if got, ok := r.Fields[name]; !ok || want != "*" && want != got {
-			return "", false
+			return match{}, false
 		}
 	}
 	if len(s.paths) == 0 {
-		return "", true
+		return match{path: r.path()}, true
 	}
-	if route, ok := s.route(r.path()); ok {
-		return route, true
+	return s.selectsPath(r)
+}
+
+// selectsPath is selects for the path: as most servers read it, or else as any does. If it
+// has too many readings, it may be that of any route.
+func (s *selector) selectsPath(r *Request) (m match, ok bool) {
+	path := r.path()
+	if route, ok := s.route(path); ok {
+		return match{route, path}, true
 	}
-	for _, path := range r.otherPaths() {
+	others, all := r.otherPaths()
+	for _, path := range others {
 		if route, ok := s.route(path); ok {
-			return route, true
+			return match{route, path}, true
 		}
 	}
-	return "", false
+	if all {
+		return match{s.paths[0].source, s.paths[0].source}, true
+	}
+	return match{}, false
 }
 
 // route returns the first pattern that matches a cleaned path.

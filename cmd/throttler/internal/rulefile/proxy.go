@@ -3,12 +3,12 @@ package rulefile
 import (
 	"net/http"
 	"net/url"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
+
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/urlpath"
 )
 
 // A Proxy is a server whose logins the service guards.
@@ -37,12 +37,12 @@ func (l *Login) Body() bool { return l.Form != "" || l.JSON != nil }
 // Login returns the first login that r may be an attempt at, or nil, and the others that
 // it is an attempt at if the server takes its path for another one.
 //
-// Paths are compared as for rules, and without regard to case. The target is the one that
-// the server gets. Some frameworks take their path from a field.
+// Each reading of the path is compared, as for rules, and without regard to case. The target
+// is the one that the server gets. Some frameworks take their path from a field.
 func (p *Proxy) Login(r *Request) (login *Login, others []*Login) {
-	paths := spellings(r.rawPath())
-	for _, target := range PathFields(r.Header) {
-		paths = append(paths, spellings((&Request{Target: target}).rawPath())...)
+	paths, all := urlpath.Readings(append(PathFields(r.Header), withoutQuery(r.Target))...)
+	for i := range paths {
+		paths[i] = urlpath.Fold(paths[i])
 	}
 	for _, l := range p.Logins {
 		if len(l.selector.hosts) > 0 && !matchesHost(l.selector.hosts, r.host()) {
@@ -50,7 +50,7 @@ func (p *Proxy) Login(r *Request) (login *Login, others []*Login) {
 		}
 		left := slices.DeleteFunc(paths, func(path string) bool { _, ok := l.selector.route(path); return ok })
 		switch {
-		case len(left) == len(paths):
+		case len(left) == len(paths) && !all:
 		case login == nil:
 			login = l
 		default:
@@ -65,75 +65,6 @@ func (p *Proxy) Login(r *Request) (login *Login, others []*Login) {
 func PathFields(h http.Header) []string {
 	return slices.Concat(h["X-Original-Url"], h["X-Rewrite-Url"])
 }
-
-var backslashes = strings.NewReplacer(`\`, "/")
-
-// spellings returns the cleaned paths that servers may take an encoded path for. They
-// differ in what they take for a slash, in whether they decode twice, end it at a control
-// character, and drop parameters, and in whether dots or doubled slashes go first.
-func spellings(raw string) []string {
-	paths := []string{raw}
-	vary := func(spell func(string) string) {
-		for _, path := range paths {
-			if other := spell(path); other != path {
-				paths = append(paths, other)
-			}
-		}
-	}
-	vary(encodedSlash.Replace)
-	for i := range paths {
-		paths[i] = decoded(paths[i])
-	}
-	vary(decoded)
-	vary(withoutQuery)
-	vary(withoutControl)
-	vary(backslashes.Replace)
-	vary(withoutParameters)
-	vary(withoutDots)
-	for i := range paths {
-		paths[i] = foldCase(path.Clean("/" + paths[i]))
-	}
-	return paths
-}
-
-// decoded returns a path decoded, or as it is if that is impossible.
-func decoded(path string) string {
-	if decoded, err := url.PathUnescape(path); err == nil {
-		return decoded
-	}
-	return path
-}
-
-// withoutQuery is for what was encoded twice.
-func withoutQuery(path string) string {
-	path, _, _ = strings.Cut(path, "?")
-	return path
-}
-
-func withoutControl(path string) string {
-	if end := strings.IndexFunc(path, unicode.IsControl); end >= 0 {
-		return path[:end]
-	}
-	return path
-}
-
-// withoutDots removes dots with the segment before them, which may be empty.
-func withoutDots(path string) string {
-	kept := []string{}
-	for segment := range strings.SplitSeq(path, "/") {
-		switch segment {
-		case ".":
-		case "..":
-			kept = kept[:max(len(kept)-1, 0)]
-		default:
-			kept = append(kept, segment)
-		}
-	}
-	return strings.Join(kept, "/")
-}
-
-// foldCase returns one spelling for all that differ in case.
-func foldCase(s string) string { return strings.ToLower(strings.ToUpper(s)) }
 
 // A Verdict is what an answer says of a password.
 type Verdict int
@@ -227,7 +158,7 @@ func parseLocation(source string) (l location, err error) {
 }
 
 func (l *location) matches(to *url.URL) bool {
-	if !l.path.matches(cleaned(to.EscapedPath())) {
+	if !l.path.matches(urlpath.Clean(to.EscapedPath())) {
 		return false
 	}
 	if l.parameter == "" {

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/urlpath"
 )
 
 // This file reads what a rule file says of a Proxy.
@@ -122,7 +124,7 @@ func (p *parsing) login(path string, raw *loginYAML) *Login {
 func (p *parsing) loginSelector(path string, raw *loginForYAML) selector {
 	paths := make([]string, len(raw.Path))
 	for i, source := range raw.Path {
-		paths[i] = foldCase(source)
+		paths[i] = urlpath.Fold(source)
 	}
 	if len(paths) == 0 {
 		p.problem(path, "no path: want the login page's, or /** if any page takes a name and a password")

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,6 +50,7 @@ func TestNoSpellingOfAPathEvadesALogin(t *testing.T) {
 		"/login", "/LOGIN", "//login", "/login/", "/login;x", "/;x/login", "/%6cogin", "/%4Cogin", "/%256cogin", "/%254Cogin", "/x/../login",
 		"/x/..%2flogin", `/x\..\login`, "/x%5C..%5clogin", "/%255Clogin", "/login?x", "/login%3fx", "/./login", "http://example.org/login",
 		`/x\y/../login`, "/x%5Cy/../login", "/login/..;/..", "/login/x//../..", "/x%23/../login", "/login%2500", "/login%00x", "/log%C4%B1n",
+		"//login;a/%2e", "//x/login", `/\x/login`, "/login;a/..;/..", "/login.", "/login%20", "/x%255c..%5clogin;b", "/%25u006cogin", "/x%c0%af..%c0%aflogin",
 		"/api/v1/session", "/api%2Fv1/session", "/api/;/session", `/api/a\b/session`,
 	} {
 		r := &rulefile.Request{Host: "Example.org:80", Target: target}
@@ -62,10 +64,39 @@ func TestNoSpellingOfAPathEvadesALogin(t *testing.T) {
 	first, others := p.Login(&rulefile.Request{Host: "example.org", Target: "/login;x"})
 	assert.Same(t, p.Logins[0], first)
 	assert.Equal(t, p.Logins[1:], others, "if the server takes the parameter for a part of the name")
+	for _, field := range []string{"X-Original-Url", "X-Rewrite-Url"} {
+		first, _ = p.Login(&rulefile.Request{Host: "example.org", Target: "/x", Header: http.Header{field: {"/y", "HTTP://z//LOGIN?a"}}})
+		assert.Same(t, p.Logins[0], first)
+	}
+	first, others = p.Login(&rulefile.Request{Host: "example.org", Target: strings.Repeat(`/%252f/..;a\%2f%253f%2509b. `, 300)})
+	assert.Same(t, p.Logins[0], first, "it has more readings than are compared")
+	assert.Equal(t, p.Logins[1:], others)
 	_, others = p.Login(&rulefile.Request{Host: "example.org", Target: "/login"})
 	assert.Empty(t, others)
 	p.Logins = p.Logins[:1]
 	assert.Nil(t, loginOf(&rulefile.Request{Host: "example.org", Target: "/x"}))
+}
+
+// BenchmarkPaths compares paths with those of a rule, and of a login.
+func BenchmarkPaths(b *testing.B) {
+	source := `{proxy: {server: "http://a", logins: [{for: {path: [/login]}, name: {form: a}, right: {status: [302]}}]},
+		rules: [{name: a, for: {path: [/login]}, either: [{name: b, value: x, max: 1, per: 1m}]}]}`
+	file, err := rulefile.Parse("x", []byte(source))
+	require.NoError(b, err)
+	for name, target := range map[string]string{"plain": "/users/17/orders", "encoded": "/users/a%20b/orders", "worst": strings.Repeat(`/%252f/..;a\%2f%253f%2509b`, 8<<10/26)} {
+		b.Run("of=rule/path="+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				file.For(&rulefile.Request{Target: target})
+			}
+		})
+		b.Run("of=login/path="+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				file.Proxy.Login(&rulefile.Request{Target: target})
+			}
+		})
+	}
 }
 
 func TestAnAnswerIsRightOrWrong(t *testing.T) {

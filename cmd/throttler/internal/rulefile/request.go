@@ -3,9 +3,9 @@ package rulefile
 import (
 	"net/http"
 	"net/netip"
-	"path"
 	"strings"
 
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/urlpath"
 	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
@@ -19,6 +19,8 @@ type Request struct {
 
 	// Fields are further attributes by name: the entries of Envoy's descriptor.
 	Fields map[string]string
+
+	read *readings // of Target; nil: not yet
 }
 
 // host returns the host's name in lower case, without the port.
@@ -30,34 +32,35 @@ func (r *Request) host() string {
 	return strings.TrimSuffix(host, ".")
 }
 
-// path returns the path as an application sees it: decoded, without path
-// parameters (";a=b"), dots, doubled slashes and a slash at the end. So no
-// spelling of a path evades its rule. A target that cannot be decoded is taken
-// as it is.
-func (r *Request) path() string { return cleaned(r.rawPath()) }
+// path returns the path as most applications see it. So no usual spelling of a path evades
+// its rule.
+func (r *Request) path() string { return urlpath.Clean(r.rawPath()) }
 
-// otherPaths returns what other applications take the path for: they take an encoded slash
-// or parameters as part of a segment, a doubled slash as an empty segment, or a backslash
-// as a slash.
-func (r *Request) otherPaths() []string {
-	raw := r.rawPath()
-	if !strings.ContainsAny(raw, `%;\`) && !strings.Contains(raw, "//") {
-		return nil
+// otherPaths returns what other applications take the path for. If all is true, that may be
+// any path.
+func (r *Request) otherPaths() (paths []string, all bool) {
+	if target := withoutQuery(r.Target); urlpath.IsPlain(target) {
+		return nil, false
+	} else if r.read == nil || r.read.target != target {
+		r.read = &readings{target: target}
+		r.read.paths, r.read.all = urlpath.Readings(target)
 	}
-	whole := decoded(raw)
-	bare := withoutParameters(whole)
-	return []string{
-		cleaned(encodedSlash.Replace(raw)),
-		path.Clean("/" + whole),
-		path.Clean("/" + withoutDots(bare)),
-		path.Clean("/" + backslashes.Replace(bare)),
-	}
+	return r.read.paths, r.read.all
 }
 
-// encodedSlash encodes an encoded slash once more.
-var encodedSlash = strings.NewReplacer("%2F", "%252F", "%2f", "%252F")
+// readings are those of a target, which all rules compare.
+type readings struct {
+	target string
+	paths  []string
+	all    bool
+}
 
-// rawPath returns the target's path. Servers drop a fragment.
+func withoutQuery(target string) string {
+	target, _, _ = strings.Cut(target, "?")
+	return target
+}
+
+// rawPath returns the target's path. Most servers drop a fragment.
 func (r *Request) rawPath() string {
 	target := r.Target
 	if end := strings.IndexAny(target, "?#"); end >= 0 {
@@ -69,28 +72,6 @@ func (r *Request) rawPath() string {
 		return afterHost(rest)
 	}
 	return target
-}
-
-// cleaned returns a path decoded and in its shortest spelling.
-func cleaned(raw string) string {
-	return path.Clean("/" + withoutParameters(decoded(raw)))
-}
-
-// withoutParameters removes from each segment what follows a semicolon.
-func withoutParameters(path string) string {
-	kept, rest, found := strings.Cut(path, ";")
-	if !found {
-		return path
-	}
-	var b strings.Builder
-	for b.WriteString(kept); found; b.WriteString(kept) {
-		next := strings.IndexByte(rest, '/')
-		if next < 0 {
-			break
-		}
-		kept, rest, found = strings.Cut(rest[next:], ";")
-	}
-	return b.String()
 }
 
 func afterHost(s string) string {

@@ -94,13 +94,13 @@ func (f *File) For(r *Request) []Application {
 // Fill returns the rule with the values of a request. ok is false if the rule
 // does not apply to it.
 func (r *Rule) Fill(request *Request) (rule throttler.Rule, ok bool) {
-	route, ok := r.selector.selects(request)
+	m, ok := r.selector.selects(request)
 	if !ok {
 		return throttler.Rule{}, false
 	}
 	conditions := make([]throttler.Condition, 0, len(r.conditions))
 	for i := range r.conditions {
-		if c, ok := r.conditions[i].fill(request, route, r.ipv6Bits); ok {
+		if c, ok := r.conditions[i].fill(request, m, r.ipv6Bits); ok {
 			conditions = append(conditions, c)
 		}
 	}
@@ -122,8 +122,8 @@ func (r *Rule) with(conditions []throttler.Condition) throttler.Rule {
 
 // fill returns the condition with the value of a request. ok is false if the
 // condition does not count it.
-func (c *condition) fill(r *Request, route string, ipv6Bits int) (filled throttler.Condition, ok bool) {
-	value, complete := c.value.value(r, route, ipv6Bits)
+func (c *condition) fill(r *Request, m match, ipv6Bits int) (filled throttler.Condition, ok bool) {
+	value, complete := c.value.value(r, m, ipv6Bits)
 	if !complete && c.skipMissing || c.exempts(r, value) {
 		return throttler.Condition{}, false
 	}

@@ -86,6 +86,14 @@ func TestARuleIsForTheRequestsItNames(t *testing.T) {
 		{"a segment that only looks like parameters", func(r *rulefile.Request) { r.Target = "/login/..;/.." }, true},
 		{"dots behind doubled slashes", func(r *rulefile.Request) { r.Target = "/login/x//../.." }, true},
 		{"a backslash as part of a segment", func(r *rulefile.Request) { r.Target = `/x\y/../login` }, true},
+		{"a doubled slash, parameters and encoded dots", func(r *rulefile.Request) { r.Target = "//login;a/%2e" }, true},
+		{"encoded backslashes and dots that are decoded twice", func(r *rulefile.Request) { r.Target = "/x/..%5c%252e%252e;a%2flogin" }, true},
+		{"a host before the path", func(r *rulefile.Request) { r.Target = "//x/login" }, true},
+		{"parameters behind a segment that only looks like them", func(r *rulefile.Request) { r.Target = "/login;a/..;/.." }, true},
+		{"a fragment that is kept", func(r *rulefile.Request) { r.Target = "/x#/../login" }, true},
+		{"a malformed encoding beside others", func(r *rulefile.Request) { r.Target = "/x%zz/../%6cogin" }, true},
+		{"a dot and a NUL at the end, encoded twice", func(r *rulefile.Request) { r.Target = "/login.%2500" }, true},
+		{"more readings than are compared", func(r *rulefile.Request) { r.Target = strings.Repeat(`/%252f/..;a\%2f%253f%2509b. `, 300) }, true},
 		{"a backslash as a slash", func(r *rulefile.Request) { r.Target = `/x\..\login` }, true},
 		{"an encoded semicolon", func(r *rulefile.Request) { r.Target = "/login%3Ba" }, true},
 		{"an encoded slash as a slash", func(r *rulefile.Request) { r.Target = "/x%2f..%2Flogin" }, true},
@@ -118,10 +126,29 @@ func TestARuleIsForTheRequestsItNames(t *testing.T) {
 func TestPathParametersCostAsMuchAsTheyAreLong(t *testing.T) {
 	file := parse(t, "rules: [{name: a, for: {path: [/a]}, either: [{name: b, value: any, max: 1, per: 1m}]}]")
 	allocs := func(n int) float64 {
-		r := &rulefile.Request{Target: strings.Repeat("/;x", n) + "/a"}
-		return testing.AllocsPerRun(1, func() { file.For(r) })
+		target := strings.Repeat("/;x", n) + "/a"
+		return testing.AllocsPerRun(1, func() { file.For(&rulefile.Request{Target: target}) })
 	}
 	assert.InDelta(t, allocs(10), allocs(10_000), 20)
+}
+
+func TestThePathThatIsCountedIsTheOneThatMatches(t *testing.T) {
+	file := parse(t, "rules: [{name: a, for: {path: [/a, /b/*]}, either: [{name: b, value: '{path}', max: 1, per: 1m}]}]")
+	for target, want := range map[string]string{
+		"/a": "/a", "/%61?x": "/a", `/x\..\a`: "/a", `/y\..\a`: "/a", "//x/a": "/a", "/b/c": "/b/c", "/x%5c..%5cb/c": "/b/c",
+		strings.Repeat(`/%252f/..;a\%2f%253f%2509b. `, 300): "/a", strings.Repeat(`/%252f/..;a\%2f%253f%2509c. `, 301): "/a",
+	} {
+		apply := file.For(&rulefile.Request{Target: target})
+		if assert.Len(t, apply, 1, "%.40s", target) {
+			assert.Equal(t, want, apply[0].Throttler.Either[0].Value, "no spelling has a count of its own: %.20s", target)
+		}
+	}
+}
+
+func TestRulesThatComparePathsCostAPlainOneNoAllocation(t *testing.T) {
+	file := parse(t, "rules: [{name: a, for: {path: [/a, /b/*]}, either: [{name: b, value: '{path}', max: 1, per: 1m}]}]")
+	r := &rulefile.Request{Target: "/users/17/orders?from=1#x"}
+	assert.Zero(t, testing.AllocsPerRun(100, func() { file.For(r) }))
 }
 
 func TestAMethodIsAlsoForWhatServersAnswerAlike(t *testing.T) {

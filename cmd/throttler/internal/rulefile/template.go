@@ -95,7 +95,7 @@ func (t template) has(attribute string) bool {
 
 // value returns the value for a request. complete is false if the request lacks
 // an attribute. That is empty then.
-func (t template) value(r *Request, route string, ipv6Bits int) (value string, complete bool) {
+func (t template) value(r *Request, m match, ipv6Bits int) (value string, complete bool) {
 	var b strings.Builder
 	complete = true
 	for _, p := range t.parts {
@@ -103,7 +103,7 @@ func (t template) value(r *Request, route string, ipv6Bits int) (value string, c
 		if p.attribute == "" {
 			continue
 		}
-		s, ok := p.of(r, route, ipv6Bits)
+		s, ok := p.of(r, m, ipv6Bits)
 		if !ok {
 			complete = false
 		}
@@ -116,7 +116,7 @@ func (t template) value(r *Request, route string, ipv6Bits int) (value string, c
 }
 
 // of returns the attribute of a request, and whether the request has it.
-func (p part) of(r *Request, route string, ipv6Bits int) (string, bool) {
+func (p part) of(r *Request, m match, ipv6Bits int) (string, bool) {
 	switch p.attribute {
 	case "address":
 		return r.network(128)
@@ -127,9 +127,9 @@ func (p part) of(r *Request, route string, ipv6Bits int) (string, bool) {
 	case "host":
 		return r.host(), r.Host != ""
 	case "path":
-		return r.path(), r.Target != ""
+		return m.path, r.Target != ""
 	case "route":
-		return route, route != ""
+		return m.route, m.route != ""
 	case "user":
 		return r.user()
 	case "header":

@@ -74,7 +74,7 @@ func (c *condition) within(network netip.Prefix, ipv6Bits int) ([]string, error)
 	values := make([]string, 0, 1<<free)
 	for i := range 1 << free {
 		request := &Request{Addr: nth(network.Addr(), i, bits)}
-		value, _ := c.value.value(request, "", ipv6Bits)
+		value, _ := c.value.value(request, match{}, ipv6Bits)
 		values = append(values, value)
 	}
 	return values, nil
@@ -123,7 +123,7 @@ func (c *condition) withValue(given string, ipv6Bits int) (filled throttler.Cond
 		if err != nil {
 			return throttler.Condition{}, false, fmt.Errorf("condition %s counts addresses, and %q is not one", c.Name, given)
 		}
-		value, _ = c.value.value(request, "", ipv6Bits)
+		value, _ = c.value.value(request, match{}, ipv6Bits)
 	}
 	if c.exempts(request, value) {
 		return throttler.Condition{}, false, nil
