@@ -52,7 +52,8 @@
 //
 // Each lost race counts for a tenth of QueueTimeout at most: a process that is short of
 // processor time, or was stopped, does not give up sooner. A proxy that reads one copy of a
-// record and writes another may refuse every write; so their number is bounded too.
+// record and writes another may refuse every write. So a back end is given up that refuses ten
+// in a row although the record has not changed, or Max + 1,000 in all (101,000 at most).
 //
 // # Why nothing deadlocks
 //
