@@ -18,6 +18,8 @@ import (
 // total twice changes nothing. d and the returned Decision share one reservation, so either
 // may be used, also for Cancel, which sets all totals to 0. A condition that blocked the
 // call, or failed open, has cost 0. Conditions that are not in actual stay as they are.
+// After the hits have expired, or a Reset, a larger total adds the difference, and a smaller
+// one changes nothing.
 //
 // The Outcomes are those of the conditions in actual, in the rule's order. The Decision is
 // Blocked if one of them holds more than its Max now, or is banned. With [Rule.Shadow] only
