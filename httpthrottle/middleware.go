@@ -67,8 +67,9 @@ type Middleware struct {
 
 	// Public lists the names of the conditions that clients may know. The
 	// header fields RateLimit-Policy and RateLimit of every answer, allowed or
-	// refused, hold their state. A rule with Shadow adds no fields. Default:
-	// none, no such fields.
+	// refused, hold their state. A rule with Shadow adds no fields. With one
+	// Middleware inside another, a name that both use becomes "identifier/name".
+	// Default: none, no such fields.
 	//
 	// Do not list a condition that counts attempts at a user's account. Its
 	// fields would tell an attacker whether the owner has been there.
