@@ -11,15 +11,16 @@ import (
 )
 
 // Succeed returns ErrSettled if the attempt was blocked, has failed, was
-// canceled or was handed over. Cancel returns it if the attempt has failed or
-// was handed over. Nothing is taken back.
+// canceled, kept or handed over. Cancel returns it if the attempt has failed,
+// was kept or was handed over. Nothing is taken back.
 var ErrSettled = errors.New("login: the attempt was blocked or has ended already")
 
 // An Attempt is an attempt to log in that was begun. End it by
 // [Attempt.Succeed] or [Attempt.Fail] right after the password is compared, by
-// [Attempt.Challenge] if the user is asked for more first, or by
-// [Attempt.Cancel] if it could not be compared. An attempt that is not ended
-// becomes a failure after 30 seconds. All methods are safe for concurrent use.
+// [Attempt.Challenge] if the user is asked for more first, by [Attempt.Cancel]
+// if it could not be compared, or by [Attempt.Keep] if it may have been. An
+// attempt that is not ended becomes a failure after 30 seconds. All methods are
+// safe for concurrent use.
 type Attempt struct {
 	// Decision says whether the password may be looked at, and if not, when to
 	// try again. Messages holds at most one message. Outcomes are for the
@@ -67,8 +68,8 @@ type Attempt struct {
 type state int
 
 const (
-	open state = iota
-	failed
+	open   state = iota
+	failed       // or was kept
 	succeeded
 	canceled
 )
@@ -200,13 +201,44 @@ func (a *Attempt) Fail(ctx context.Context) error {
 	return a.countFailure(ctx)
 }
 
+// Keep says that the password may have been looked at, and that the result is
+// unknown: another program compares it, and has answered with an error or not at
+// all. The attempt stays counted until it expires, so that no guess is free. It is
+// no failure: it does not lead to a ban, and the alarm does not count it.
+//
+// If an error comes again for the same name, password and address, that is no
+// further guess: Cancel it. So an outage locks out nobody who tries again.
+//
+// The error is the backend's; the attempt stays counted all the same, and may
+// become a failure. Keep does nothing if the attempt was blocked or has ended. It
+// does not end with ctx. It takes 5 seconds at most.
+func (a *Attempt) Keep(ctx context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.state != open || a.decided.Status != throttler.Authorized {
+		return nil
+	}
+	if errors.Is(a.claim(ctx), ErrSettled) {
+		return nil
+	}
+	a.state = failed
+	a.tell(ctx, Event{Result: Canceled, Kept: true})
+	a.guess.end()
+	if len(a.plan.watched) == 0 || a.decided.WouldBlock {
+		return nil
+	}
+	ctx, cancel := detach(ctx)
+	defer cancel()
+	return a.guard.throttler.CancelOnly(ctx, a.decided, a.openRule())
+}
+
 // Cancel says that the password was neither right nor wrong: the accounts could
 // not be read, or the attempt was given up before the password was looked at.
 // It takes back all hits of the attempt. Do not defer it: a handler that
 // ends early would leave a guess uncounted.
 //
-// The error is [ErrSettled] after Fail, or the backend's; then Cancel may be
-// called again. It does nothing if the attempt was blocked or has succeeded. It
+// The error is [ErrSettled] after Fail or Keep, or the backend's; then Cancel may
+// be called again. It does nothing if the attempt was blocked or has succeeded. It
 // does not end with ctx. It takes 5 seconds at most.
 func (a *Attempt) Cancel(ctx context.Context) error {
 	a.mu.Lock()
@@ -224,8 +256,8 @@ func (a *Attempt) Cancel(ctx context.Context) error {
 // failure, so that a siege goes on while the attackers are challenged. A success
 // of the same name from there, within 10 minutes, takes that back.
 //
-// The error is [ErrSettled] after Fail, or the backend's; then Challenge may be
-// called again. It does nothing if the attempt was blocked or has succeeded. It
+// The error is [ErrSettled] after Fail or Keep, or the backend's; then Challenge
+// may be called again. It does nothing if the attempt was blocked or has succeeded. It
 // does not end with ctx. It takes 5 seconds at most.
 func (a *Attempt) Challenge(ctx context.Context) error {
 	a.mu.Lock()

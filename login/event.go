@@ -49,6 +49,9 @@ type Event struct {
 
 	// Challenged says that it was canceled by [Attempt.Challenge].
 	Challenged bool
+
+	// Kept says that it was ended by [Attempt.Keep]: it stays counted.
+	Kept bool
 }
 
 // observe calls [Guard.Observe] once for a. The caller holds a.mu, or has not

@@ -25,6 +25,7 @@
 // # By task
 //
 //   - Guard a form: [Guard.Begin], [Attempt.Succeed], [Attempt.Fail], [Attempt.Cancel].
+//   - Guard the logins of another program: [Attempt.Keep].
 //   - Choose limits: the fields of [Guard], [Guard.Validate]; try them by [Guard.Shadow].
 //   - Let owners in: [Guard.BeginDevice], [Attempt.SucceedDevice],
 //     [Guard.ConfirmDevice], [Guard.Forget]; by a mailed link [Guard.Recognize].
