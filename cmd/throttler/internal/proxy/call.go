@@ -37,6 +37,7 @@ type call struct {
 
 	inspected *loginname.Body // nil: none, or it is short
 	body      *noted
+	reached   atomic.Bool     // there was a connection to the server
 	detached  context.Context // of the request to the server; nil: that of the client
 	stop      func() bool     // keeps the time limit of the answer from ending it
 	leave     func()          // ends it
@@ -77,7 +78,10 @@ func (c *call) detach(ctx context.Context) context.Context {
 	c.stop = func() bool { gone(); return timer.Stop() }
 	c.leave = func() { c.stop(); cancel(context.Canceled) }
 	c.detached = ctx
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { start() }})
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:      func(httptrace.GotConnInfo) { c.reached.Store(true) },
+		WroteRequest: func(httptrace.WroteRequestInfo) { start() },
+	})
 }
 
 // close ends what is left of c when it has been answered.
@@ -117,6 +121,7 @@ func (c *call) settle(how func(context.Context) error) {
 	}
 }
 
+// cancel ends an attempt that the server has not seen.
 func (c *call) cancel() {
 	c.end(func() {
 		if c.attempt != nil {
@@ -124,6 +129,35 @@ func (c *call) cancel() {
 		}
 		c.release(rulefile.Neither)
 	})
+}
+
+// keep ends an attempt whose answer says nothing of the password, or did not come. It stays
+// counted: a server may answer so to wrong passwords alone. But the same guess counts once,
+// so that nobody is locked out who tries again while the server fails.
+func (c *call) keep() {
+	c.end(func() {
+		switch id, whole := c.guess(); {
+		case c.attempt == nil:
+		case whole && !c.proxy.unanswered.add(id):
+			c.settle(c.attempt.Cancel)
+		default:
+			c.settle(c.attempt.Keep)
+		}
+		c.release(rulefile.Neither)
+	})
+}
+
+// guess identifies the credentials that c tries: those of Basic authentication, or else all
+// of the request. whole is false if it is too long to be read as a whole.
+func (c *call) guess() (id credentials, whole bool) {
+	v, r := c.proxy.verified, c.request
+	switch {
+	case c.basic:
+		return v.id(c.addr, r.Header.Get("Authorization")), true
+	case c.inspected != nil || c.hasBody() && r.GetBody == nil:
+		return credentials{}, false
+	}
+	return v.idOf(c.addr, r), true
 }
 
 // answered ends the attempt by the server's answer.
@@ -146,7 +180,7 @@ func (c *call) answered(answer *http.Response) {
 			c.release(rulefile.Wrong)
 		})
 	default:
-		c.cancel()
+		c.keep()
 	}
 }
 

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"net/http"
 	"testing"
 	"time"
 )
@@ -12,3 +13,6 @@ func SetFirstTimeout(t *testing.T, d time.Duration) {
 	firstTimeout = d
 	t.Cleanup(func() { firstTimeout = before })
 }
+
+// SetTransport replaces what asks the server.
+func (p *Proxy) SetTransport(t http.RoundTripper) { p.reverse.Transport = t }

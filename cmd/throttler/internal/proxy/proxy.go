@@ -36,7 +36,11 @@
 //
 // # How an attempt ends
 //
-// An answer that is no HTTP, or is lost because the body was still on its way, is a failure.
+// An answer that is neither right nor wrong, or does not come, leaves the attempt counted
+// until that expires, and does not lead to a ban. The same guess counts once: the same
+// credentials of Basic authentication, or the same request. An attempt that the server has
+// not seen, since there was no connection, is canceled. An answer that is no HTTP, or is lost
+// because the body was still on its way, is a failure.
 // If the client hangs up, the attempt ends by the answer all the same, and has failed if the
 // body was not complete. Requests with the same Basic credentials that come at once wait for
 // the first of them.
@@ -69,12 +73,13 @@ type Options struct {
 // in are passed on only if the Guard authorizes them.
 type Proxy struct {
 	Options
-	reverse  *httputil.ReverseProxy
-	refusal  *httpthrottle.Middleware
-	devices  devices
-	verified *verified
-	clients  teller // of what clients send
-	servers  teller // of what servers do: no client can keep it out of the log
+	reverse    *httputil.ReverseProxy
+	refusal    *httpthrottle.Middleware
+	devices    devices
+	verified   *verified
+	unanswered guesses
+	clients    teller // of what clients send
+	servers    teller // of what servers do: no client can keep it out of the log
 }
 
 // New returns a Proxy.

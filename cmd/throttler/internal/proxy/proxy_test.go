@@ -97,6 +97,7 @@ const logins = `
 // A guarded is a proxy before a server.
 type guarded struct {
 	*httptest.Server
+	proxy  *proxy.Proxy
 	guard  *login.Guard
 	events chan login.Event
 	log    *logtest.Log
@@ -110,6 +111,15 @@ func guardSite(t *testing.T, server, more string) *guarded {
 
 func guardWith(t *testing.T, server, more string, client throttler.Client) *guarded {
 	t.Helper()
+	g := guardUnserved(t, server, more, client)
+	g.Server = httptest.NewServer(g.proxy)
+	t.Cleanup(g.Close)
+	return g
+}
+
+// guardUnserved is guardWith without a listener.
+func guardUnserved(t *testing.T, server, more string, client throttler.Client) *guarded {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	require.NoError(t, os.WriteFile(path, []byte("proxy:\n  server: "+server+"\n"+more), 0o600))
 	rules, err := rulefile.Open(path)
@@ -117,9 +127,7 @@ func guardWith(t *testing.T, server, more string, client throttler.Client) *guar
 	limits := throttler.New(client)
 	g := &guarded{guard: login.New(limits), events: make(chan login.Event, 10_000), log: new(logtest.Log)}
 	g.guard.Observe = func(_ context.Context, e login.Event) { g.events <- e }
-	p := proxy.New(proxy.Options{Rules: rules, Throttler: limits, Guard: g.guard, Secret: "a secret of the site", Log: slog.New(slog.NewTextHandler(g.log, nil))})
-	g.Server = httptest.NewServer(p)
-	t.Cleanup(g.Close)
+	g.proxy = proxy.New(proxy.Options{Rules: rules, Throttler: limits, Guard: g.guard, Secret: "a secret of the site", Log: slog.New(slog.NewTextHandler(g.log, nil))})
 	return g
 }
 

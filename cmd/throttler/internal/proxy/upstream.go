@@ -84,8 +84,10 @@ func (c *call) failed(w http.ResponseWriter, err error) {
 		c.close()
 		c.proxy.turnAway(w, c, cut)
 		return
-	case c.timedOut() || isTimeout(err) || isDial(err) || c.sent() && noAnswer(err):
+	case !c.reached.Load():
 		c.cancel()
+	case c.timedOut() || isTimeout(err) || c.sent() && noAnswer(err):
+		c.keep()
 	default: // an attacker could bring it about that the answer is lost, or is no HTTP
 		c.close()
 	}
@@ -102,12 +104,6 @@ func (c *call) failed(w http.ResponseWriter, err error) {
 func isTimeout(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout()
-}
-
-// isDial reports whether there was no connection to the server.
-func isDial(err error) bool {
-	var dial *net.OpError
-	return errors.As(err, &dial) && dial.Op == "dial"
 }
 
 // sent reports whether the server needs all of the request, and has got it at once.

@@ -161,7 +161,7 @@ func (p *parsing) warnProxy(proxy *Proxy) {
 				"add the cookie that only a right password gets, or be sure that a wrong one cannot lead there")
 		}
 		if l.Body() && !l.wrong.isZero() {
-			p.problem(path+".wrong", "an answer that is neither right nor wrong is not counted: "+
+			p.problem(path+".wrong", "an answer that is neither right nor wrong leads to no ban: "+
 				"leave wrong out, or be sure that a wrong password gets no other answer")
 		}
 		if page := l.right.unproven(); l.Basic && page != 0 {
