@@ -18,6 +18,7 @@ import (
 // total twice changes nothing. d and the returned Decision share one reservation, so either
 // may be used, also for Cancel, which sets all totals to 0. A condition that blocked the
 // call, or failed open, has cost 0. Conditions that are not in actual stay as they are.
+// Each call takes one exchange with the server for each record, all at once.
 // After the hits have expired, or a Reset, a larger total adds the difference, and a smaller
 // one changes nothing.
 //

@@ -10,7 +10,7 @@ type ServerStats struct {
 	Calls     uint64 // all calls; a GetMulti is one for each of its servers
 	Failures  uint64 // calls that failed: no connection, no answer in time, none that makes sense
 	Refusals  uint64 // calls that failed at once because the server is taken to be down
-	Retries   uint64 // calls that were sent a second time because the connection was lost
+	Retries   uint64 // calls that were sent a second time because the connection was lost, as by a firewall or idle_timeout
 	Overloads uint64 // calls that were not sent and answered in time although the server answers
 
 	Down      bool  // taken to be down: all calls are refused
