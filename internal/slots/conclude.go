@@ -44,6 +44,7 @@ func sameWrite(item, other *memcache.Item) bool {
 func (s *slot) accept(item *memcache.Item, r exchange.Result) {
 	s.seen = sighting{known: r.Read, item: r.Found, conn: r.Conn, fresh: true}
 	s.stalls = 0
+	s.raceWon()
 	if s.base.known && !s.base.fresh {
 		s.table.counts.RightGuesses.Add(1)
 	}
@@ -76,6 +77,7 @@ func (s *slot) decideAnew(r exchange.Result, refused bool) {
 	stands := s.current && !refused && r.Err == nil && s.unreadable == nil && s.beforeRead == len(s.batch)
 	lostRace := refused && s.base.fresh
 	if lostRace {
+		s.raceLost()
 		s.stall(sameToken(s.base.item, r.Found))
 	}
 	s.seen = sighting{known: true, item: r.Found, conn: r.Conn, fresh: true}
@@ -130,6 +132,7 @@ func (s *slot) giveUp(e *Entry, r exchange.Result, found *record.Record, lostRac
 // retry keeps the batch for the next exchange: its write was refused, and the record
 // has not been read since. Entries that have lost too many races are settled.
 func (s *slot) retry() {
+	s.raceLost()
 	s.stall(s.refusedBase.known && sameToken(s.base.item, s.refusedBase.item))
 	s.refusedBase, s.seen = s.base, sighting{}
 	s.batch = slices.DeleteFunc(s.batch, s.lostTooOften)

@@ -29,6 +29,15 @@
 // may join a batch between its read and its write. If nothing is then written, it goes into
 // the next exchange.
 //
+// # Taking turns with other processes
+//
+// Only the writer of a record knows its new token at once. If several processes write one
+// record all the time, the one that has just written wins again, and each of the others
+// loses an exchange. So a slot that has lost races pauses after its own write. Changes that
+// come meanwhile are stored by one write. The pause grows by a quarter of an exchange for
+// each lost race, to 8 exchanges or 10 ms on average. It shrinks by a quarter with each write
+// that lost none. A change that has lost a race never pauses.
+//
 // # A lost answer
 //
 // If a connection breaks after a write was sent, the write may have been carried out. Each
@@ -66,8 +75,8 @@
 //     a turn in time it ends with ErrOverloaded. Its end settles each change or starts the
 //     next exchange.
 //   - The next exchange is started by the slot's leader, if that is in its loop and still
-//     needs one, and otherwise by the client. A leader gives up its role under the slot's
-//     lock, so there is always one that starts it.
+//     needs one, by a timer after a pause, and otherwise by the client. A leader gives up its
+//     role under the slot's lock, so there is always one that starts it.
 //   - Locks are taken in one order: shard, slot, block cache. They are never held during I/O
 //     or a callback.
 //   - A Cancel has its turn at a Decision's receipt; no exchange needs that turn. A second

@@ -46,6 +46,7 @@ type slot struct {
 	resets      uint64         // of the table, when the exchange was sent
 	unreadable  error          // why base cannot be read
 	stalls      int            // how often in a row a write was refused though the record was as read
+	pace        *pace          // nil: no race was lost lately
 
 	users    int   // entries that are not settled; guarded by the shard
 	weight   int   // while it is only remembered; guarded by the shard
@@ -308,14 +309,14 @@ func (s *slot) Done(r exchange.Result) {
 	}
 }
 
-// goOn reports whether to start the next exchange. If the leader needs it too, the
+// goOn reports whether to start the next exchange now. If the leader needs it too, the
 // leader does.
 func (s *slot) goOn() bool {
-	s.resets = s.shard.resets.Load()
-	s.early = len(s.queue)
-	if len(s.queue) == 0 {
-		s.busy = false
-		s.rest()
+	if !s.startsNext() {
+		return false
+	}
+	if s.pauses() {
+		s.leader = nil
 		return false
 	}
 	if s.leader != nil && slices.ContainsFunc(s.queue, func(e *Entry) bool { return e.round == s.leader }) {
@@ -326,6 +327,17 @@ func (s *slot) goOn() bool {
 	return true
 }
 
+// startsNext prepares the next exchange, and reports whether there is to be one.
+func (s *slot) startsNext() bool {
+	s.resets = s.shard.resets.Load()
+	s.early = len(s.queue)
+	if len(s.queue) == 0 {
+		s.busy = false
+		s.rest()
+	}
+	return s.busy
+}
+
 // rest drops all that s need not remember.
 func (s *slot) rest() {
 	s.seen.fresh = false
@@ -334,6 +346,9 @@ func (s *slot) rest() {
 	}
 	s.base, s.assessed, s.refusedBase, s.stalls = sighting{}, sighting{}, sighting{}, 0
 	s.lostBase = nil
+	if s.pace != nil && s.pace.losses > 0 {
+		s.pace = nil // there is nothing to write any more
+	}
 	s.ones = [2][1]*Entry{}
 	s.queue, s.batch = s.ones[0][:0], s.ones[1][:0]
 }

@@ -101,8 +101,8 @@ func (t *Table) lead(ctx context.Context, r *Round, led []*slot) {
 	}
 }
 
-// join queues e at the slot of its record. It reports whether the slot was idle. The
-// caller must then carry out the exchange.
+// join queues e at the slot of its record. It reports whether the slot was idle, and does
+// not pause. The caller must then carry out the exchange.
 func (t *Table) join(e *Entry) bool {
 	s := t.acquire(e.Key)
 	s.mu.Lock()
@@ -117,7 +117,7 @@ func (t *Table) join(e *Entry) bool {
 		s.assessed = e.assessed
 	}
 	s.resets = s.shard.resets.Load()
-	return true
+	return !s.pauses()
 }
 
 // leave gives e up with err, unless e is settled. If e is not sent yet, it never will
