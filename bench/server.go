@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -134,13 +135,17 @@ func (s *server) launch() error {
 	return <-started
 }
 
-// freeAddr returns a free address of 127.0.0.1.
+// freeAddr returns a free address of 127.0.0.1. Its port is below those of outgoing
+// connections, so none of these takes it before the server does.
 func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	var l net.Listener
+	var err error
+	for range 100 {
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000))); err == nil {
+			return l.Addr().String(), l.Close()
+		}
 	}
-	return l.Addr().String(), l.Close()
+	return "", err
 }
 
 // ready returns when the server answers.

@@ -80,7 +80,7 @@ func TestExactSystemsAdmitTheLimitOfACrowd(t *testing.T) {
 // A known number of round trips: a fresh record is read and written, or less.
 func TestRoundTripsOfALoneCallerAreCounted(t *testing.T) {
 	st := staged(t)
-	st.slice = 20 * time.Millisecond
+	st.slice = 400 * time.Millisecond
 	for _, c := range []struct {
 		system      system
 		work        work
