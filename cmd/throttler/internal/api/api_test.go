@@ -452,7 +452,7 @@ func TestAnAttemptIsNotEndedTwice(t *testing.T) {
 	}
 }
 
-// pooled returns a client of its own.
+// pooled returns a pool of servers. It is patient: a busy machine must not count as an outage.
 func pooled(t *testing.T, servers ...*memcachedtest.Server) *pool.Pool {
 	t.Helper()
 	var addrs []string
@@ -462,6 +462,7 @@ func pooled(t *testing.T, servers ...*memcachedtest.Server) *pool.Pool {
 	p, err := pool.New(addrs...)
 	require.NoError(t, err)
 	t.Cleanup(func() { p.Close() })
+	p.Timeout, p.DialTimeout, p.QueueTimeout = 10*time.Second, 10*time.Second, 10*time.Second
 	return p
 }
 

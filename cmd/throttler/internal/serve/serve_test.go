@@ -347,6 +347,7 @@ func askUntilClosed(t *testing.T, s *service, i int, begun func()) {
 }
 
 func TestRequestsUnderWayAreAnsweredBeforeTheEnd(t *testing.T) {
+	serve.SetStoreTimeout(t, 250*time.Millisecond)
 	hung, asked := hungServer(t)
 	s := start(t, limits, hung)
 	answered := make(chan int, 1)

@@ -28,6 +28,10 @@ type store interface {
 	Close() error
 }
 
+// storeTimeout is how long a server of the store may take, and a request may wait for its
+// turn. 0: the client's defaults.
+var storeTimeout time.Duration
+
 // open opens the store that Options or else the rule file name, if any.
 func (b *backend) open(o Options, file *rulefile.File) error {
 	list, url := o.Servers, o.Store
@@ -40,6 +44,7 @@ func (b *backend) open(o Options, file *rulefile.File) error {
 		if err != nil {
 			return err
 		}
+		s.Timeout, s.QueueTimeout = storeTimeout, storeTimeout
 		s.StateChanged, s.Forgot = stateChanged(o.Log), forgot(o.Log)
 		b.store, b.url = s, url
 	case len(list) > 0:
@@ -48,6 +53,7 @@ func (b *backend) open(o Options, file *rulefile.File) error {
 			return err
 		}
 		p.User, p.Password = o.User, o.Password
+		p.Timeout, p.DialTimeout, p.QueueTimeout = storeTimeout, storeTimeout, storeTimeout
 		tell(p, o.Log)
 		b.store, b.pool = p, p
 	}

@@ -1,0 +1,17 @@
+package serve
+
+import (
+	"testing"
+	"time"
+)
+
+// A busy machine must not count as an outage.
+func init() { storeTimeout = 10 * time.Second }
+
+// SetStoreTimeout has services that are started until the test ends wait so long for a
+// server of their store.
+func SetStoreTimeout(t *testing.T, d time.Duration) {
+	before := storeTimeout
+	storeTimeout = d
+	t.Cleanup(func() { storeTimeout = before })
+}
