@@ -11,7 +11,6 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -77,10 +76,7 @@ func TestRefundTakesBackTheNewestHits(t *testing.T) {
 
 func TestRefundIsOneExchange(t *testing.T) {
 	server := memcachedtest.Process(t)
-	p, err := pool.New(server.Addr)
-	require.NoError(t, err)
-	defer p.Close()
-	th := throttler.New(p)
+	th := throttler.New(patientPool(t, server.Addr))
 	rule := either(condition("window", 5, time.Minute))
 	authorize(t, th, rule)
 	before := th.Stats()
@@ -166,15 +162,15 @@ func TestRefundsAndHitsOfSeveralProcessesAddUp(t *testing.T) {
 			rule.Either[i].TTL = 24 * time.Hour
 		}
 	}
-	before := authorize(t, throttler.New(newPool(t, server)), rule)
+	before := authorize(t, throttler.New(patientPool(t, server.Addr)), rule)
 	for range 99 { // so that no refund finds none
-		authorize(t, throttler.New(newPool(t, server)), rule)
+		authorize(t, throttler.New(patientPool(t, server.Addr)), rule)
 	}
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	sum := 0
 	for range 2 {
-		th := throttler.New(newPool(t, server))
+		th := throttler.New(patientPool(t, server.Addr))
 		for range 8 {
 			all.Go(func() {
 				counted := 0
@@ -197,17 +193,9 @@ func TestRefundsAndHitsOfSeveralProcessesAddUp(t *testing.T) {
 		}
 	}
 	all.Wait()
-	left := remaining(peek(t, throttler.New(newPool(t, server)), rule))
+	left := remaining(peek(t, throttler.New(patientPool(t, server.Addr)), rule))
 	want := before.Outcomes[0].Remaining - 99 - sum - 1 // the one of this look
 	assert.Equal(t, want, left[0])
 	assert.InDelta(t, want, left[1], 2, "some leaks meanwhile")
 	assert.Equal(t, want, left[2])
-}
-
-func newPool(t *testing.T, server *memcachedtest.Server) *pool.Pool {
-	t.Helper()
-	p, err := pool.New(server.Addr)
-	require.NoError(t, err)
-	t.Cleanup(func() { p.Close() })
-	return p
 }

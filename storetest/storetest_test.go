@@ -36,7 +36,7 @@ func TestPool(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) throttler.Client {
 		p, err := pool.New(server.Addr)
 		require.NoError(t, err)
-		p.Timeout = memcachedTimeout
+		p.Timeout, p.DialTimeout, p.QueueTimeout = memcachedTimeout, memcachedTimeout, memcachedTimeout
 		t.Cleanup(func() { p.Close() })
 		return p
 	})
