@@ -126,21 +126,19 @@ func (o *outcome) matchesLocation(answer *http.Response) bool {
 	return false
 }
 
-// matchesCookie reports whether the answer sets a cookie. Setting it to nothing, or to
-// end at once, does not count.
+// matchesCookie reports whether the answer sets a cookie.
 func (o *outcome) matchesCookie(answer *http.Response) bool {
-	now := time.Now()
-	for _, cookie := range answer.Cookies() {
-		if cookie.MaxAge < 0 || !cookie.Expires.IsZero() && cookie.Expires.Before(now) || cookie.Value == "" {
-			continue
-		}
+	if len(o.cookies) == 0 {
+		return true
+	}
+	for _, name := range setCookies(answer) {
 		for _, want := range o.cookies {
-			if prefix, open := strings.CutSuffix(want, "*"); want == cookie.Name || open && strings.HasPrefix(cookie.Name, prefix) {
+			if prefix, open := strings.CutSuffix(want, "*"); want == name || open && strings.HasPrefix(name, prefix) {
 				return true
 			}
 		}
 	}
-	return len(o.cookies) == 0
+	return false
 }
 
 // A location is a path, and a parameter that the query has: "/login?error".
