@@ -18,11 +18,29 @@ func (f *Finder) isField(key string) (may, sure bool) {
 
 var quotes = strings.NewReplacer(`"`, "", "'", "", `\`, "")
 
-// bare returns a key up to a NUL, without quotes and backslashes, and without blanks and
-// what Spring takes for the mark of a default around it.
+// IsField reports whether a server may take key for the field of a form.
+func (f *Finder) IsField(key string) bool {
+	may, _ := f.isField(key)
+	return may && f.Field != ""
+}
+
+// isCharset reports whether a field tells the charset of its form to servers that ask for it.
+func isCharset(key string) bool { return strings.EqualFold(bare(key), "_charset_") }
+
+// checkCharset returns the error of the value of such a field, as it is sent.
+func checkCharset(value string) error {
+	if !isUTF8(value) {
+		return unreadable("its _charset_ is not UTF-8")
+	}
+	return nil
+}
+
+// bare returns a key up to a NUL, without quotes and backslashes, and without blanks, what
+// Spring takes for the mark of a default, and what some take for the mark of a query before
+// it.
 func bare(key string) string {
 	key, _, _ = strings.Cut(quotes.Replace(key), "\x00")
-	return strings.TrimLeft(strings.TrimSpace(key), "!\ufeff")
+	return strings.TrimLeft(strings.TrimSpace(key), "!?\ufeff")
 }
 
 var underscores = strings.NewReplacer(".", "_", " ", "_", "[", "_")

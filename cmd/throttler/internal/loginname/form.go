@@ -53,11 +53,14 @@ func (f *Finder) form(r io.Reader) error {
 				return err
 			}
 		}
-		value := ""
-		if end == '=' && may {
+		value, inCharset := "", isCharset(key)
+		if end == '=' && (may || inCharset) {
 			value, end, err = until(text, "&;", maxValue)
 		} else if end == '=' {
 			end, err = skip(text, "&;")
+		}
+		if err == nil && inCharset {
+			err = checkCharset(value)
 		}
 		if err != nil {
 			return err

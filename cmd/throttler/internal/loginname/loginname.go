@@ -117,8 +117,8 @@ func (f *Finder) Body(h http.Header) (scan *Scan, err error) {
 	case f.Field != "" && formTypes(text) > 1 || formTypes(text) > 0 && !isForm && !isParts:
 		return nil, unreadable("its Content-Type names a form beside another type")
 	case f.Field != "" && isParts:
-		if !isBoundary(params["boundary"]) {
-			return nil, unreadable("its boundary has letters that are read in different ways")
+		if !isBoundary(params["boundary"]) || !hasOneBoundary(text) {
+			return nil, unreadable("its boundary is read in different ways")
 		}
 		scan = &Scan{run: f.parts(params["boundary"])}
 	case f.Field != "" && (isForm || text == ""): // without a type, Rack, WebOb and others read a form
@@ -135,10 +135,17 @@ func (f *Finder) Body(h http.Header) (scan *Scan, err error) {
 			return nil, unreadable("it has a Content-Encoding")
 		}
 	}
-	if charset := strings.ToLower(params["charset"]); charset != "" && charset != "utf-8" && charset != "us-ascii" {
+	charset, given := params["charset"]
+	if mentions := strings.Count(strings.ToLower(text), "charset"); mentions > 1 || mentions > 0 && !given || !isUTF8(charset) {
 		return nil, unreadable("its charset is not UTF-8")
 	}
 	return scan, nil
+}
+
+// isUTF8 reports whether names in a charset are UTF-8. The empty one is.
+func isUTF8(charset string) bool {
+	charset = strings.ToLower(charset)
+	return charset == "" || charset == "utf-8" || charset == "us-ascii"
 }
 
 // formTypes counts the types of forms that text names: some servers look for one anywhere.

@@ -77,6 +77,12 @@ func TestTheNameOfAForm(t *testing.T) {
 		"user=alice&USER=bob":                ambiguous,
 		"User=alice":                         ambiguous,
 		"user[]=alice":                       ambiguous,
+		"?user=alice":                        ambiguous, // to URLSearchParams
+		"_charset_=UTF-8&user=alice":         "alice",
+		"user=alice&_charset_=":              "alice",
+		"user=alice&_charset_=ibm037":        unreadable,
+		"_charset_=utf-7&p=x":                unreadable,
+		"%5Fcharset_=utf%2D16&user=alice":    unreadable,
 		"user[a][b]=alice":                   ambiguous,
 		"+user=alice":                        ambiguous,
 		"user+=alice":                        ambiguous,
@@ -123,21 +129,25 @@ func TestTheNameOfAQueryIsOneOfTheForm(t *testing.T) {
 func TestTheTypeOfABody(t *testing.T) {
 	const body = "user=alice"
 	for kind, want := range map[string]string{
-		urlencoded:                            "alice",
-		"Application/X-WWW-Form-Urlencoded":   "alice",
-		urlencoded + "; charset=UTF-8":        "alice",
-		urlencoded + "; charset=utf-16":       unreadable,
-		urlencoded + "; charset=ibm037":       unreadable,
-		urlencoded + "; charset=a; charset=b": unreadable,
-		urlencoded + ", text/plain":           unreadable,
-		"text/plain":                          none,
-		"":                                    "alice", // to Rack, WebOb and Python's cgi
-		"text/urlencoded":                     unreadable,
-		`text/plain; a="multipart/form-data; boundary=B"`: unreadable,
-		urlencoded + "; a=\"multipart/form-data\"":        unreadable,
-		"multipart/form-data":                             unreadable,
-		"multipart/form-data; boundary=a b":               unreadable,
-		"multipart/form-data; boundary=\"a,b\"":           unreadable,
+		urlencoded:                                         "alice",
+		"Application/X-WWW-Form-Urlencoded":                "alice",
+		urlencoded + "; charset=UTF-8":                     "alice",
+		urlencoded + "; charset=utf-16":                    unreadable,
+		urlencoded + "; charset=ibm037":                    unreadable,
+		urlencoded + "; charset=a; charset=b":              unreadable,
+		urlencoded + ", text/plain":                        unreadable,
+		urlencoded + `; x="charset=utf-7;"`:                unreadable, // to servers that look for it anywhere
+		urlencoded + `; x="charset=utf-7;"; charset=utf-8`: unreadable,
+		urlencoded + `; charset=utf-8; x="charset=utf-7"`:  unreadable,
+		urlencoded + `; x=y; charset="utf-8"`:              "alice",
+		"text/plain":                                       none,
+		"":                                                 "alice", // to Rack, WebOb and Python's cgi
+		"text/urlencoded":                                  unreadable,
+		`text/plain; a="multipart/form-data; boundary=B"`:  unreadable,
+		urlencoded + "; a=\"multipart/form-data\"":         unreadable,
+		"multipart/form-data":                              unreadable,
+		"multipart/form-data; boundary=a b":                unreadable,
+		"multipart/form-data; boundary=\"a,b\"":            unreadable,
 	} {
 		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user"}, kind, body), kind)
 	}
@@ -149,6 +159,23 @@ func TestTheTypeOfABody(t *testing.T) {
 	scan, err := f.Body(http.Header{"Content-Type": {urlencoded}, "Content-Encoding": {"identity"}})
 	assert.NoError(t, err)
 	assert.NotNil(t, scan)
+}
+
+func TestABoundaryIsTheOneThatAllServersFind(t *testing.T) {
+	for kind, want := range map[string]string{
+		"multipart/form-data; boundary=B":                               "alice",
+		`Multipart/Form-Data;boundary="B"`:                              "alice",
+		"multipart/form-data; boundary=B; charset=UTF-8":                "alice",
+		`multipart/form-data; charset="utf-8"; boundary=B`:              "alice",
+		`multipart/related; type="text/xml"; start="<x>"; boundary="B"`: "alice",
+		`multipart/form-data; x="boundary=C;"; boundary=B`:              unreadable, // to PHP the first one is C
+		`multipart/form-data; xboundary=C; boundary=B`:                  unreadable,
+		"multipart/boundary; charset=utf-8; boundary=B":                 unreadable,
+		`multipart/form-data; boundary=B; x="boundary=C"`:               unreadable,
+		`multipart/form-data; charset="utf-8; boundary=C"; boundary=B`:  unreadable,
+	} {
+		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user"}, kind, parts(alice)), kind)
+	}
 }
 
 // parts is a body of parts, each with its header lines, a blank line and its content.
@@ -175,41 +202,49 @@ func TestTheNameOfAMultipartForm(t *testing.T) {
 		disposition("name=user"):                 "alice",
 		parts("content-disposition: form-data; NAME=\"user\"\r\n\r\n"): "",
 		parts(other+strings.Repeat("x\n", 9000), alice):                "alice",
-		parts(alice, alice):                                                     ambiguous,
-		disposition(`name="User"`):                                              ambiguous,
-		disposition(`name='user'`):                                              ambiguous,
-		disposition(`name="us\er"`):                                             ambiguous,
-		disposition(`name="user[]"`):                                            ambiguous,
-		disposition(`name="user"; filename="x"`):                                ambiguous,
-		disposition(`name="user"; name="x"`):                                    unreadable,
-		disposition(`name*=utf-8''user`):                                        unreadable,
-		disposition(`name="x"; name*0=us; name*1=er`):                           unreadable,
-		disposition(`name="user`):                                               unreadable,
-		parts("Content-Transfer-Encoding: base64\r\n" + alice):                  ambiguous,
-		parts("Content-Type: text/plain; charset=utf-16\r\n" + alice):           ambiguous,
-		parts("Content-Type: text/plain; charset=UTF-8\r\n" + alice):            "alice",
-		parts("Content-Disposition: form-data; name=x\r\n" + alice):             unreadable,
-		parts("Content-Disposition: form-data;\r\n name=\"user\"\r\n\r\nalice"): unreadable,
-		parts("Content-Disposition : form-data; name=\"user\"\r\n\r\nalice"):    unreadable,
-		parts(strings.ReplaceAll(alice, "\r\n", "\n")):                          unreadable,
-		parts(other + "\n--B\r\n" + alice):                                      unreadable, // which PHP takes for another part
-		parts(other + "\r--B\r" + alice):                                        unreadable,
-		parts(other + "\r\n--B \r\n" + alice):                                   unreadable,
-		parts(other + "\r\n--Bx\r\n" + alice):                                   unreadable,
-		parts(other + "\r\n--B--x\r\n" + alice):                                 unreadable,
-		parts(other) + alice:                                                    unreadable,
-		parts(other) + parts(alice):                                             unreadable,
-		"preamble\r\n" + parts(alice):                                           unreadable,
-		strings.ReplaceAll(parts(alice), "\r\n", "\n"):                          unreadable,
-		"--B\r\n" + alice:                                                       unreadable,
-		"":                                                                      unreadable,
-		parts("X: " + strings.Repeat("a", 9000) + "\r\n" + alice):               unreadable,
-		parts(strings.Repeat("X: a\r\n", 40) + alice):                           unreadable,
-		parts(alice + strings.Repeat("a", 17000)):                               unreadable,
-		parts(other + strings.Repeat("x", 8192-4-1) + "--B\r\n" + alice):        unreadable,
-		parts("Content-Disposition: attachment; name=user\r\n\r\nalice"):        ambiguous,
-		parts("Content-Type: multipart/mixed; boundary=C\r\n" + alice):          ambiguous,
-		disposition(`name="[user"`):                                             ambiguous,
+		parts(alice, alice):                                                                    ambiguous,
+		disposition(`name="User"`):                                                             ambiguous,
+		disposition(`name='user'`):                                                             ambiguous,
+		disposition(`name="us\er"`):                                                            ambiguous,
+		disposition(`name="user[]"`):                                                           ambiguous,
+		disposition(`name="user"; filename="x"`):                                               ambiguous,
+		disposition(`name="user"; name="x"`):                                                   unreadable,
+		disposition(`name*=utf-8''user`):                                                       unreadable,
+		disposition(`name="x"; name*0=us; name*1=er`):                                          unreadable,
+		disposition(`name="user`):                                                              unreadable,
+		parts("Content-Transfer-Encoding: base64\r\n" + alice):                                 ambiguous,
+		parts("Content-Type: text/plain; charset=utf-16\r\n" + alice):                          ambiguous,
+		parts("Content-Type: text/plain; charset=UTF-8\r\n" + alice):                           "alice",
+		parts("Content-Type: text/plain; charset=utf-16; x=utf-8\r\n" + alice):                 ambiguous,
+		parts("Content-Type: text/plain; x=utf-8; charset=utf-16\r\n" + alice):                 ambiguous,
+		disposition(`name="x\"; name=\"user"`):                                                 unreadable, // to servers that do not unescape
+		disposition(`x="; name=user"; name="y"`):                                               unreadable,
+		disposition(`name="username"`):                                                         none,
+		parts("Content-Disposition: form-data; name=f; filename=\"name.txt\"\r\n\r\nx", alice): "alice",
+		parts("Content-Disposition: form-data; name=\"_charset_\"\r\n\r\nutf-16", alice):       unreadable,
+		parts("Content-Disposition: form-data; name=\"_charset_\"\r\n\r\nUTF-8", alice):        "alice",
+		parts("Content-Disposition: form-data; name=x\r\n" + alice):                            unreadable,
+		parts("Content-Disposition: form-data;\r\n name=\"user\"\r\n\r\nalice"):                unreadable,
+		parts("Content-Disposition : form-data; name=\"user\"\r\n\r\nalice"):                   unreadable,
+		parts(strings.ReplaceAll(alice, "\r\n", "\n")):                                         unreadable,
+		parts(other + "\n--B\r\n" + alice):                                                     unreadable, // which PHP takes for another part
+		parts(other + "\r--B\r" + alice):                                                       unreadable,
+		parts(other + "\r\n--B \r\n" + alice):                                                  unreadable,
+		parts(other + "\r\n--Bx\r\n" + alice):                                                  unreadable,
+		parts(other + "\r\n--B--x\r\n" + alice):                                                unreadable,
+		parts(other) + alice:                                                                   unreadable,
+		parts(other) + parts(alice):                                                            unreadable,
+		"preamble\r\n" + parts(alice):                                                          unreadable,
+		strings.ReplaceAll(parts(alice), "\r\n", "\n"):                                         unreadable,
+		"--B\r\n" + alice:                                                                      unreadable,
+		"":                                                                                     unreadable,
+		parts("X: " + strings.Repeat("a", 9000) + "\r\n" + alice):                              unreadable,
+		parts(strings.Repeat("X: a\r\n", 40) + alice):                                          unreadable,
+		parts(alice + strings.Repeat("a", 17000)):                                              unreadable,
+		parts(other + strings.Repeat("x", 8192-4-1) + "--B\r\n" + alice):                       unreadable,
+		parts("Content-Disposition: attachment; name=user\r\n\r\nalice"):                       ambiguous,
+		parts("Content-Type: multipart/mixed; boundary=C\r\n" + alice):                         ambiguous,
+		disposition(`name="[user"`):                                                            ambiguous,
 	} {
 		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user"}, "multipart/form-data; boundary=B", body), "%.200q", body)
 	}

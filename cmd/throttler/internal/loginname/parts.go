@@ -21,6 +21,18 @@ const (
 
 var boundary = regexp.MustCompile(`^[-_.0-9A-Za-z]{1,70}$`)
 
+// bounding matches what says the boundary, to servers that look for it anywhere.
+var bounding = regexp.MustCompile(`boundary\s*=`)
+
+// hasOneBoundary reports whether all servers find the boundary in the same place of a
+// Content-Type. PHP takes what follows the first "boundary", also within another parameter.
+func hasOneBoundary(text string) bool {
+	text = strings.ToLower(text)
+	before, after, _ := strings.Cut(text, "boundary")
+	return strings.HasSuffix(strings.TrimRight(before, " \t"), ";") && strings.Count(before, `"`)%2 == 0 &&
+		strings.HasPrefix(after, "=") && len(bounding.FindAllString(text, 2)) == 1
+}
+
 // isBoundary reports whether all servers read the same boundary.
 func isBoundary(text string) bool { return boundary.MatchString(text) }
 
@@ -60,7 +72,11 @@ func (f *Finder) part(p *partReader) error {
 			return err
 		}
 	}
-	value, err := p.content(may)
+	inCharset := isCharset(h.name)
+	value, err := p.content(may || inCharset)
+	if inCharset && err == nil {
+		return checkCharset(string(value))
+	}
 	if err != nil || !may {
 		return err
 	}
@@ -98,6 +114,12 @@ type partHeader struct {
 // extended matches a name that has a charset or is in pieces (RFC 2231).
 var extended = regexp.MustCompile(`(?i)(^|[;\s])name\*`)
 
+// naming matches what says the name, to servers that do not care for quotes.
+var naming = regexp.MustCompile(`(?i)(^|[^-_a-z0-9])name\s*=`)
+
+// inUTF8 matches the type of a part, in small letters, whose one charset is UTF-8.
+var inUTF8 = regexp.MustCompile(`^[-a-z0-9+.]+/[-a-z0-9+.]+\s*;\s*charset\s*=\s*"?utf-8"?\s*$`)
+
 // header reads the header of a part.
 func (p *partReader) header() (h partHeader, err error) {
 	disposed := false
@@ -121,7 +143,7 @@ func (p *partReader) header() (h partHeader, err error) {
 		switch strings.ToLower(key) {
 		case "content-disposition":
 			kind, params, err := mime.ParseMediaType(value)
-			if err != nil || disposed || extended.MatchString(value) {
+			if err != nil || disposed || extended.MatchString(value) || len(naming.FindAllString(value, 2)) > 1 {
 				return h, unreadable("a Content-Disposition is malformed")
 			}
 			disposed, h.name = true, params["name"]
@@ -131,7 +153,7 @@ func (p *partReader) header() (h partHeader, err error) {
 			h.odd = h.odd || !strings.EqualFold(value, "8bit") && !strings.EqualFold(value, "7bit") && !strings.EqualFold(value, "binary")
 		case "content-type":
 			kind := strings.ToLower(value)
-			h.odd = h.odd || strings.Contains(kind, "multipart/") || strings.Contains(kind, "charset") && !strings.Contains(kind, "utf-8")
+			h.odd = h.odd || strings.Contains(kind, "multipart/") || strings.Contains(kind, "charset") && !inUTF8.MatchString(kind)
 		}
 	}
 	return h, unreadable("a part's header has too many lines")
