@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -70,20 +71,33 @@ func add(answer http.Header, name, value string, maxAge int) {
 
 // stripDevices removes devices from the fields of a request: they are not the server's.
 func stripDevices(h http.Header) {
-	lines := h["Cookie"]
-	if !strings.Contains(strings.Join(lines, ";"), devicePrefix) {
+	if !slices.ContainsFunc(h["Cookie"], func(line string) bool { return strings.Contains(line, devicePrefix) }) {
 		return
 	}
+	removeCookies(h, func(name string) bool { return strings.HasPrefix(name, devicePrefix) })
+}
+
+// removeCookies removes cookies by their names from the fields of a request.
+func removeCookies(h http.Header, goes func(name string) bool) {
 	var kept []string
-	for _, line := range lines {
+	removed := false
+	for _, line := range h["Cookie"] {
 		for pair := range strings.SplitSeq(line, ";") {
-			if pair = strings.TrimSpace(pair); pair != "" && !strings.HasPrefix(pair, devicePrefix) {
+			pair = strings.TrimSpace(pair)
+			name, _, _ := strings.Cut(pair, "=")
+			switch {
+			case goes(strings.TrimSpace(name)):
+				removed = true
+			case pair != "":
 				kept = append(kept, pair)
 			}
 		}
 	}
-	h.Del("Cookie")
-	if len(kept) > 0 {
+	switch {
+	case !removed:
+	case len(kept) == 0:
+		h.Del("Cookie")
+	default:
 		h.Set("Cookie", strings.Join(kept, "; "))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -217,4 +218,53 @@ func TestAFieldThatTheServerDoesNotGetSaysNothing(t *testing.T) {
 	}
 	assert.LessOrEqual(t, s.verified.Load(), int64(5))
 	assert.Equal(t, http.StatusTooManyRequests, g.guessAt(t, "/login", "Connection: Content-Type\r\n"), "a form to some servers")
+}
+
+func TestWhatServersMayTakeForTheQueryIsReadToo(t *testing.T) {
+	for target, field := range map[string]string{
+		"/x": "X-Original-URL: /login?user=alice&password=%d\r\n", "/y?a=b": "X-Rewrite-Url: /login?password=%d&user=alice\r\n",
+		"/login%%3fuser=alice&password=%d": "", "/login%%253Fuser=alice%%26password=%d": "", "/z": "X-Original-URL: /login%%3fuser=alice&password=%d\r\n",
+	} {
+		server, verified := lenient(t, func(string) bool { return true })
+		g := guardSite(t, server, logins)
+		for i := range 20 {
+			text := "GET " + target + " HTTP/1.1\r\nHost: a\r\n" + field + "\r\n"
+			g.ask(t, fmt.Sprintf(text, i))
+		}
+		assert.EqualValues(t, 5, verified.Load(), target+field)
+	}
+	s := newSite(t)
+	g := guardSite(t, s.URL, logins)
+	assert.Equal(t, http.StatusBadRequest, g.ask(t, "GET /login?user=alice HTTP/1.1\r\nHost: a\r\nX-Original-Url: /login?user=bob\r\n\r\n"))
+	assert.Equal(t, http.StatusOK, g.ask(t, "GET /login?user=alice HTTP/1.1\r\nHost: a\r\nX-Original-Url: /login?user=alice\r\n\r\n"), "as IIS says it")
+	assert.Equal(t, http.StatusOK, g.ask(t, "GET /login%3fnext=x HTTP/1.1\r\nHost: a\r\n\r\n"))
+}
+
+func TestNoCookieIsTakenForTheName(t *testing.T) {
+	names := make(chan string, 100)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // as $_REQUEST of PHP
+		name := r.FormValue("user")
+		for _, cookie := range r.Cookies() {
+			if key, _ := url.QueryUnescape(cookie.Name); key == "user" || key == "user[]" {
+				name = cookie.Value
+			}
+		}
+		names <- name + " " + r.Header.Get("Cookie")
+	}))
+	defer server.Close()
+	g := guardSite(t, server.URL, logins)
+	for _, cookie := range []string{"user=alice", "a=1; user=alice; b=2", "%75ser=alice", "user[]=alice", " user =alice"} {
+		r := post(t, g.URL+"/login", "application/x-www-form-urlencoded", "user=decoy&password=x")
+		r.Header.Set("Cookie", cookie)
+		send(t, r, "203.0.113.7")
+		assert.Contains(t, []string{"decoy ", "decoy a=1; b=2"}, <-names, cookie)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), "GET", g.URL+"/login?password=x", nil)
+	require.NoError(t, err)
+	r.Header.Add("Cookie", "user=alice")
+	send(t, r, "203.0.113.7")
+	assert.Equal(t, " ", <-names)
+	r.URL.Path = "/page"
+	send(t, r, "203.0.113.7")
+	assert.Equal(t, "alice user=alice", <-names, "elsewhere it is passed on")
 }

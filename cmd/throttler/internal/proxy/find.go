@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -46,8 +47,11 @@ func (c *call) find(w http.ResponseWriter) error {
 		}
 		_, c.basic = finder.Name()
 	}
-	if err := finder.Query(c.request.URL.RawQuery); err != nil {
-		return err
+	c.dropCookies(finder)
+	for _, query := range c.queries() {
+		if err := finder.Query(query); err != nil {
+			return err
+		}
 	}
 	if c.login.Body() && c.hasBody() {
 		if err := c.findInBody(w, finder); err != nil {
@@ -76,7 +80,49 @@ func (c *call) dropConnection() {
 // mayTry reports whether the request could be an attempt at another login than c's.
 func (c *call) mayTry(l *rulefile.Login) bool {
 	return l.Basic && len(c.request.Header["Authorization"]) > 0 ||
-		l.Body() && (c.hasBody() || c.request.URL.RawQuery != "")
+		l.Body() && (c.hasBody() || len(c.queries()) > 0)
+}
+
+// queries returns what servers may take for the query, each once: also that of a field which
+// they take the path from, and what follows an encoded question mark.
+func (c *call) queries() []string {
+	var queries []string
+	for _, target := range append(rulefile.PathFields(c.request.Header), c.request.URL.EscapedPath()+"?"+c.request.URL.RawQuery) {
+		path, query, _ := strings.Cut(target, "?")
+		for _, query := range []string{query, encodedQuery(path)} {
+			if query != "" && !slices.Contains(queries, query) {
+				queries = append(queries, query)
+			}
+		}
+	}
+	return queries
+}
+
+// encodedQuery returns what follows the first question mark in a path that is decoded once or
+// twice.
+func encodedQuery(path string) string {
+	for range 2 {
+		decoded, err := url.PathUnescape(path)
+		if err != nil || decoded == path {
+			return ""
+		}
+		if _, query, found := strings.Cut(decoded, "?"); found {
+			return query
+		}
+		path = decoded
+	}
+	return ""
+}
+
+// dropCookies removes the cookies that servers may take for the name: PHP does without its
+// configuration file, and prefers them to a form.
+func (c *call) dropCookies(finder *loginname.Finder) {
+	removeCookies(c.request.Header, func(name string) bool {
+		if decoded, err := url.QueryUnescape(name); err == nil {
+			name = decoded
+		}
+		return finder.IsField(name)
+	})
 }
 
 func (c *call) hasBody() bool { return c.request.Body != nil && c.request.Body != http.NoBody }
