@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -88,4 +89,63 @@ func TestWithoutCredentialsThereIsNoAttempt(t *testing.T) {
 	r.Header.Set("Authorization", "Bearer YWxpY2U6eA==")
 	assert.Equal(t, http.StatusBadRequest, send(t, r, "203.0.113.7").StatusCode)
 	assert.False(t, strings.Contains(g.log.String(), "YWxpY2U6eA"), "no secrets in the log")
+}
+
+// An account of one's own at one login must not be of use to guess at another.
+func TestCredentialsAreKnownToOneLoginAtOneHost(t *testing.T) {
+	const two = `
+  logins:
+    - for: {path: [/own/**]}
+      name: {basic: true}
+      right: {status: [200]}
+      wrong: {status: [401]}
+    - for: {path: [/**]}
+      name: {basic: true}
+      right: {status: [200]}
+      wrong: {status: [401]}
+`
+	for _, victim := range []struct{ host, path string }{{"own", "/other"}, {"other", "/own/x"}} {
+		var guesses atomic.Int64
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Host != "own" || r.URL.Path != "/own/x" { // which takes any password
+				guesses.Add(1)
+				w.WriteHeader(http.StatusUnauthorized)
+			}
+		}))
+		defer server.Close()
+		g := guardSite(t, server.URL, two)
+		try := func(host, path string, i int) {
+			r, err := http.NewRequestWithContext(t.Context(), "GET", g.URL+path, nil)
+			require.NoError(t, err)
+			r.Host = host
+			r.SetBasicAuth("alice", fmt.Sprint(i))
+			send(t, r, "203.0.113.7")
+		}
+		for i := range 60 {
+			try("own", "/own/x", i)
+			try(victim.host, victim.path, i)
+		}
+		assert.LessOrEqual(t, guesses.Load(), int64(24+12), victim)
+	}
+}
+
+func TestTheAnswerToOptionsProvesNothing(t *testing.T) {
+	s := newSite(t)
+	lax := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodOptions && r.Method != http.MethodTrace {
+			s.Config.Handler.ServeHTTP(w, r)
+		}
+	}))
+	defer lax.Close()
+	for _, method := range []string{http.MethodOptions, http.MethodTrace} {
+		s.verified.Store(0)
+		g := guardSite(t, lax.URL, logins)
+		for i := range 20 {
+			g.dav(t, method, "alice", fmt.Sprint(i), "203.0.113.7", nil)
+			g.dav(t, "GET", "alice", fmt.Sprint(i), "203.0.113.7", nil)
+		}
+		assert.LessOrEqual(t, s.verified.Load(), int64(5), method)
+		assert.Equal(t, http.StatusOK, g.dav(t, method, "bob", "right", "203.0.113.8", nil).StatusCode)
+		assert.Equal(t, http.StatusOK, g.dav(t, "GET", "bob", "right", "203.0.113.8", nil).StatusCode)
+	}
 }

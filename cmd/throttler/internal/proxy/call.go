@@ -153,7 +153,7 @@ func (c *call) guess() (id credentials, whole bool) {
 	v, r := c.proxy.verified, c.request
 	switch {
 	case c.basic:
-		return v.id(c.addr, r.Header.Get("Authorization")), true
+		return v.id(c.addr, c.login, r), true
 	case c.inspected != nil || c.hasBody() && r.GetBody == nil:
 		return credentials{}, false
 	}
@@ -169,10 +169,12 @@ func (c *call) answered(answer *http.Response) {
 	if !c.named {
 		return
 	}
-	switch c.login.Verdict(answer) {
-	case rulefile.Right:
+	switch v := c.login.Verdict(answer); {
+	case v == rulefile.Right && c.asksNobody():
+		c.keep()
+	case v == rulefile.Right:
 		c.end(func() { c.succeeded(answer) })
-	case rulefile.Wrong:
+	case v == rulefile.Wrong:
 		c.end(func() {
 			if c.attempt != nil {
 				c.settle(c.attempt.Fail)
@@ -182,6 +184,12 @@ func (c *call) answered(answer *http.Response) {
 	default:
 		c.keep()
 	}
+}
+
+// asksNobody reports whether servers may answer the method of c before they look at a
+// password.
+func (c *call) asksNobody() bool {
+	return c.request.Method == http.MethodOptions || c.request.Method == http.MethodTrace
 }
 
 // succeeded ends the attempt by a right password, and gives the client a device.

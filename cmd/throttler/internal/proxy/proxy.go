@@ -15,20 +15,23 @@
 //     since there are servers that do not look at the scheme; credentials or a body on a path
 //     that may be that of two logins (/dav/%252e%252e/login); a control character in the
 //     path, or a target that is no path, on any path.
-//   - 415: a body with a Content-Encoding, a charset other than UTF-8, or that is malformed.
+//   - 415: a body with a Content-Encoding, a charset other than UTF-8 (also in a field
+//     _charset_), or that is malformed.
 //   - 414: a path of more than 8 KiB, on any path.
 //   - 403: a name that does not match matches, or has more than 1,024 bytes.
 //
 // Paths are compared in each reading of package urlpath, and in any case: //LOGIN;x,
-// /%256cogin and \login are /login. A path with too many readings may be any login's. So may
-// the path in X-Original-URL or X-Rewrite-URL. A field that Connection names is not read: the
-// server does not get it. The name must stand in the first 64 KiB of the body, and these must
-// come within 10 seconds. A longer body is passed on while it comes. If
-// another name comes in it, the server never gets the whole body, and the attempt has failed.
-// GET, HEAD and OPTIONS are no attempts, unless they have the name in the query. Nor is a
-// request without a body or Authorization. Chunked bodies of logins are passed on with a
-// Content-Length. Upgrades to HTTP/2 (h2c) are not passed on: a client would talk to the
-// server past the proxy.
+// /%256cogin and \login are /login. So is the path in X-Original-URL or X-Rewrite-URL. A path
+// with too many readings may be any login's. The query is also that of these fields, and what
+// follows an encoded question mark. A field that Connection names is not read: the server does
+// not get it. Nor does it get a cookie with the name of the form's field: PHP may prefer it.
+//
+// The name must stand in the first 64 KiB of the body, and these must come within 10 seconds.
+// A longer body is passed on while it comes. If another name comes in it, the server never
+// gets the whole body, and the attempt has failed. GET, HEAD and OPTIONS are no attempts,
+// unless they have the name in the query. Nor is a request without a body or Authorization.
+// Chunked bodies of logins are passed on with a Content-Length. Upgrades to HTTP/2 (h2c) are
+// not passed on: a client would talk to the server past the proxy.
 //
 // What a client says of itself in X-Forwarded-For, -Host, -Proto or Forwarded is passed on
 // only from a proxy in trust. A field with an underscore is not passed on: some servers take
@@ -37,10 +40,12 @@
 // # How an attempt ends
 //
 // An answer that is neither right nor wrong, or does not come, leaves the attempt counted
-// until that expires, and does not lead to a ban. The same guess counts once: the same
-// credentials of Basic authentication, or the same request. An attempt that the server has
-// not seen, since there was no connection, is canceled. An answer that is no HTTP, or is lost
-// because the body was still on its way, is a failure.
+// until that expires, and does not lead to a ban. So does the answer to OPTIONS or TRACE, if
+// it is not wrong: servers give it before they look at a password. The same guess counts once:
+// the same credentials of Basic authentication, or the same request. An attempt that the
+// server has not seen, since there was no connection, is canceled. An answer that is no HTTP,
+// or is lost because the body was still on its way, is a failure.
+//
 // If the client hangs up, the attempt ends by the answer all the same, and has failed if the
 // body was not complete. Requests with the same Basic credentials that come at once wait for
 // the first of them.
@@ -140,7 +145,7 @@ func (p *Proxy) guard(w http.ResponseWriter, c *call) {
 func (p *Proxy) begin(w http.ResponseWriter, c *call) error {
 	ctx := c.request.Context()
 	if c.basic {
-		known, done, err := p.verified.take(ctx, p.verified.id(c.addr, c.request.Header.Get("Authorization")))
+		known, done, err := p.verified.take(ctx, p.verified.id(c.addr, c.login, c.request))
 		if err != nil {
 			return err
 		}

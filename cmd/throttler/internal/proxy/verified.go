@@ -5,7 +5,10 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"io"
+	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,10 +46,11 @@ func newVerified() *verified {
 	return v
 }
 
-// id identifies what a client at addr sends.
-func (v *verified) id(addr netip.Addr, authorization string) credentials {
+// id identifies the Basic credentials that a client at addr sends to a login. Other logins
+// and hosts may know the same name with another password.
+func (v *verified) id(addr netip.Addr, login *rulefile.Login, r *http.Request) credentials {
 	mac := hmac.New(sha256.New, v.key)
-	mac.Write([]byte(addr.String() + "\n" + authorization))
+	io.WriteString(mac, strings.Join([]string{addr.String(), login.Place, r.Host, r.Header.Get("Authorization")}, "\n"))
 	return credentials(mac.Sum(nil))
 }
 

@@ -25,6 +25,7 @@ type Login struct {
 	JSON  []string       // the keys that lead to the name; nil: none
 	Basic bool           // the user of HTTP Basic authentication
 	Names *regexp.Regexp // what names must match; nil: anything
+	Place string         // in the file
 	Pass  bool           // requests with a body without a name are no attempts; false: they are refused
 
 	selector     selector

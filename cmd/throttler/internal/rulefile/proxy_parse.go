@@ -86,7 +86,7 @@ func (p *parsing) server(text string) *url.URL {
 // login parses a login.
 func (p *parsing) login(path string, raw *loginYAML) *Login {
 	l := &Login{
-		Form: raw.Name.Form, Basic: raw.Name.Basic, Pass: raw.Missing == "pass",
+		Place: path, Form: raw.Name.Form, Basic: raw.Name.Basic, Pass: raw.Missing == "pass",
 		selector: p.loginSelector(path+".for", &raw.For),
 		right:    p.outcome(path+".right", &raw.Right),
 		wrong:    p.outcome(path+".wrong", &raw.Wrong),
