@@ -1,9 +1,10 @@
 // Package slots has the records that this process deals with now, or did lately.
 //
-// Each record has a slot. All changes of the record that are asked for while an exchange
-// is under way wait for the next one: they are decided one after the other on one read of
-// the record, and stored by one write. A slot also remembers the record as it was last
-// seen, to propose the next write on it at once.
+// Each record in use has a slot. All changes of the record that are asked for while an
+// exchange is under way wait for the next one: they are decided one after the other on one
+// read of the record, and stored by one write. When none is left, a memory keeps the bytes of
+// the record as it was last seen, to propose the next write on it at once. Slots are used again,
+// for other records.
 //
 // The package knows no condition and no rule, but the [Change] that somebody wants of a
 // record. To follow one read [Table.Ask], [Table.lead], [slot.Propose], [slot.Done] and

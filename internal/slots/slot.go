@@ -19,6 +19,9 @@ import (
 // A slot has one exchange under way at a time, and is that exchange: its Propose
 // closes the batch and decides it on the record as this process last saw it, if the
 // connection is still the same. Done finds out whether the record was still so.
+//
+// When nobody uses the record any more, the shard's memory keeps what was seen of it, and
+// the slot is used for another one.
 type slot struct {
 	key   string
 	table *Table
@@ -48,9 +51,9 @@ type slot struct {
 	stalls      int            // how often in a row a write was refused though the record was as read
 	pace        *pace          // nil: no race was lost lately
 
-	users    int   // entries that are not settled; guarded by the shard
-	weight   int   // while it is only remembered; guarded by the shard
-	neighbor links // in the list of those that are only remembered; guarded by the shard
+	users int           // entries that are not settled; guarded by the shard
+	place uint32        // of the record in the shard's memory, 0: at no record; guarded by the shard
+	woken memcache.Item // the record as it was remembered
 
 	ones [2][1]*Entry // for a queue and a batch of one, the usual case
 }
@@ -92,8 +95,8 @@ const (
 	racesInTimeout = 10
 )
 
-func newSlot(t *Table, sh *shard, key string) *slot {
-	s := &slot{key: key, table: t, shard: sh}
+func newSlot(t *Table, sh *shard) *slot {
+	s := &slot{table: t, shard: sh}
 	s.self[0] = s
 	s.rest()
 	return s

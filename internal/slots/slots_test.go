@@ -387,8 +387,8 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 // A record counts once more for each KiB.
 func TestLargeRecordsThatAreRememberedCountForSeveral(t *testing.T) {
 	inTime(t, func(t *testing.T, s *server) {
-		remembering := func(records int) (ask func(key string, hits int) (trips int), size func() int) {
-			mine := slots.NewTable(s, slots.Config{Remembered: records, Timeout: time.Second, Counts: new(slots.Counts)})
+		remembering := func(records, large int) (ask func(key string, hits int) (trips int), size func() int) {
+			mine := slots.NewTable(s, slots.Config{Remembered: records, Large: large, Timeout: time.Second, Counts: new(slots.Counts)})
 			return func(key string, hits int) int {
 					before := s.trips
 					mine.Ask(t.Context(), &slots.Round{Entries: []*slots.Entry{{Key: key, Change: &bulk{hits}}}})
@@ -398,7 +398,7 @@ func TestLargeRecordsThatAreRememberedCountForSeveral(t *testing.T) {
 					return all
 				}
 		}
-		ask, size := remembering(5)
+		ask, size := remembering(5, 0)
 		require.Equal(t, 1, ask("large", 450)) // of 4 bytes each: between 1 and 2 KiB
 		require.Equal(t, 1, ask("larger", 450))
 		require.Equal(t, 1, ask("large", 1))
@@ -407,9 +407,16 @@ func TestLargeRecordsThatAreRememberedCountForSeveral(t *testing.T) {
 		require.Equal(t, 1, ask("third", 450))
 		require.Equal(t, 2, ask("large", 1), "it was forgotten")
 
-		ask, _ = remembering(1)
+		ask, _ = remembering(1, 0)
 		require.Equal(t, 1, ask("huge", 450))
 		require.Equal(t, 2, ask("huge", 1), "it is too large for all")
+
+		ask, size = remembering(5, 256)
+		require.Equal(t, 1, ask("fine", 450)) // of 8 places
+		require.Zero(t, size())
+		ask, size = remembering(9, 256)
+		require.Equal(t, 1, ask("finer", 450))
+		require.Equal(t, 1, size())
 	})
 }
 

@@ -23,7 +23,8 @@ type Table struct {
 
 // Config says how a Table works. Counts must be set.
 type Config struct {
-	Remembered int           // how many records to remember as they were last seen, large ones for several; negative: none
+	Remembered int           // how many records to remember as they were last seen; negative: none
+	Large      int           // a record counts once more for each so many bytes; 0: 1024
 	Timeout    time.Duration // how long an Entry goes on while it loses races: ten at least
 	Blocks     *Blocks       // keep records on which a Change stands; nil: none
 	Counts     *Counts
@@ -41,7 +42,7 @@ func NewTable(x exchange.Exchanger, c Config) *Table {
 	t := &Table{exchanger: x, blocks: c.Blocks, timeout: c.Timeout, counts: c.Counts}
 	t.inliner, _ = x.(exchange.Inliner)
 	t.keyed, _ = x.(exchange.KeyInliner)
-	t.shards.init(c.Remembered)
+	t.shards.init(&c)
 	return t
 }
 
@@ -221,14 +222,18 @@ func (t *Table) deleteOne(key string) error {
 	return err
 }
 
-// Size returns how many records t has slots for, and how many of them are being asked
-// about.
+// Size returns how many records t has, and how many of them are being asked about.
 func (t *Table) Size() (all, used int) {
 	for i := range t.shards.all {
 		sh := &t.shards.all[i]
 		sh.mu.Lock()
-		all += len(sh.byKey)
-		used += len(sh.byKey) - sh.remembered
+		m := &sh.memory
+		all += int(m.n)
+		for i := uint32(1); i <= m.n; i++ {
+			if m.at(i).slot != nil {
+				used++
+			}
+		}
 		sh.mu.Unlock()
 	}
 	return all, used
@@ -236,13 +241,14 @@ func (t *Table) Size() (all, used int) {
 
 // Queued returns how many Entries wait for the next exchange of key.
 func (t *Table) Queued(key string) int {
-	sh := t.shards.of(key)
+	sh, hash := t.shards.of(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	s := sh.byKey[key]
-	if s == nil {
+	i := sh.memory.find(hash, key)
+	if i == 0 || sh.memory.at(i).slot == nil {
 		return 0
 	}
+	s := sh.memory.at(i).slot
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.queue)
