@@ -97,8 +97,10 @@ func (t *Throttler) newBackend(client Client, blocks *slots.Blocks) *backend {
 	if !ok {
 		x = plain.New(client, timeout)
 	}
+	records, large := t.recordCache()
 	return &backend{t: t, Table: slots.NewTable(x, slots.Config{
-		Remembered: t.recordCache(),
+		Remembered: records,
+		Large:      large,
 		Timeout:    timeout,
 		Blocks:     blocks,
 		Counts:     &t.counts,

@@ -153,8 +153,9 @@ type Throttler struct {
 	// RecordCache is the number of records to remember as they were last seen.
 	// To change one that is still the same takes one round trip instead of two.
 	// A remembered record alone decides nothing. A record counts once more for each
-	// KiB of its size. Records of more than 64 KiB are not remembered, nor are any over
-	// a Client that is not an [Exchanger]. Default: 32,768. Negative disables it.
+	// KiB of its size, or for each 256 bytes by default. Records of more than 64 KiB are
+	// not remembered, nor are any over a Client that is not an [Exchanger].
+	// Default: 131,072. Negative disables it.
 	RecordCache int
 
 	// QueueTimeout is the longest wait for a turn if this process asks more than
@@ -197,9 +198,12 @@ const (
 	DefaultBlockCacheTTL = 5 * time.Second
 
 	// DefaultRecordCache is how many records are remembered if
-	// [Throttler.RecordCache] is not set. It takes about 560 bytes for each, 18 MB in
-	// all, or twice as much for large ones.
-	DefaultRecordCache = 32_768
+	// [Throttler.RecordCache] is not set. It takes 126 bytes for each of one hit, 17 MB in
+	// all, and up to 50 MB if they are larger.
+	DefaultRecordCache = 131_072
+
+	// defaultLarge is how many bytes of a record count once more, if RecordCache is not set.
+	defaultLarge = 256
 )
 
 // New returns a Throttler that keeps its records in client: make one for a program. It
@@ -362,11 +366,13 @@ func (t *Throttler) queueTimeout() time.Duration {
 	return positive(t.QueueTimeout, DefaultQueueTimeout)
 }
 
-func (t *Throttler) recordCache() int {
+// recordCache returns how many records to remember, and how many bytes of one count once
+// more.
+func (t *Throttler) recordCache() (records, large int) {
 	if t.RecordCache == 0 {
-		return DefaultRecordCache
+		return DefaultRecordCache, defaultLarge
 	}
-	return t.RecordCache
+	return t.RecordCache, 1024
 }
 
 // positive returns d, or byDefault if d is not positive.
