@@ -19,11 +19,14 @@ func (p *Pool) Exchange(ctx context.Context, xs ...exchange.Exchange) {
 		p.exchange(ctx, xs[0])
 		return
 	}
-	requests, refused := p.exchanges(xs)
-	for _, r := range refused {
+	s := p.newSeveral()
+	s.exchanges(p, xs)
+	for _, r := range s.refused {
 		r.x.Done(exchange.Result{Err: r.err})
 	}
-	p.do(ctx, requests)
+	if s.do(ctx) {
+		p.releaseSeveral(s)
+	}
 }
 
 // exchange is Exchange for a single one.
@@ -42,8 +45,10 @@ func (p *Pool) exchange(ctx context.Context, x exchange.Exchange) {
 // Start starts exchanges and returns without waiting for any server. Done is
 // called on another goroutine, even if the exchange fails at once.
 func (p *Pool) Start(xs ...exchange.Exchange) {
-	requests, refused := p.exchanges(xs)
-	byLane(requests, func(l *lane, group []*request) {
+	s := new(several)
+	s.exchanges(p, xs)
+	refused := s.refused
+	byLane(s.requests, func(l *lane, group []*request) {
 		if err := l.submit(group); err != nil {
 			refused = append(refused, failed(group, err)...)
 		}
@@ -55,23 +60,6 @@ func (p *Pool) Start(xs ...exchange.Exchange) {
 			}
 		}()
 	}
-}
-
-// exchanges returns the requests for xs, and those that no server is to be asked
-// for, with their errors.
-func (p *Pool) exchanges(xs []exchange.Exchange) (requests, refused []*request) {
-	requests = make([]*request, 0, len(xs))
-	all := make([]request, len(xs))
-	for i, x := range xs {
-		r := &all[i]
-		r.x, r.key = x, x.Key()
-		if r.err = p.admit(r); r.err != nil {
-			refused = append(refused, r)
-		} else {
-			requests = append(requests, r)
-		}
-	}
-	return requests, refused
 }
 
 // failed sets the error of requests that were not submitted.
@@ -109,38 +97,6 @@ func (p *Pool) one(ctx context.Context, s *single) (ended bool, err error) {
 		c.receiveOwn(ctx, &s.latch)
 	}
 	return s.latch.wait(ctx), nil
-}
-
-// do makes requests and returns when all have ended, or ctx has. A lone
-// caller writes by itself, and reads the answers of one server. Other goroutines read
-// those of the other servers, so that a server that hangs delays none of them.
-func (p *Pool) do(ctx context.Context, requests []*request) {
-	latches := make([]*latch, 0, 4)
-	var own *conn       // is read here, for ownLatch
-	var ownLatch *latch // of which it has the answers
-	byLane(requests, func(l *lane, group []*request) {
-		latch := newLatch(group)
-		latches = append(latches, latch)
-		conn, err := l.claimOrSubmit(group)
-		switch {
-		case err != nil:
-			for _, r := range group {
-				r.end(err)
-			}
-		case conn == nil:
-		case !conn.sendAlone(group):
-		case own == nil:
-			own, ownLatch = conn, latch
-		default:
-			go conn.receive(context.Background(), nil)
-		}
-	})
-	if own != nil {
-		own.receiveOwn(ctx, ownLatch)
-	}
-	for _, latch := range latches {
-		latch.wait(ctx)
-	}
 }
 
 // byLane calls f for the requests of each lane.

@@ -18,6 +18,7 @@ type group struct {
 	written int      // how many members need no answer to a write any more
 	next    int      // the index of the member after the last one whose record has come
 	fault   *request // whose answer makes no sense, or whose record came last or is coming
+	memory  [maxGroup]*request
 }
 
 const (
@@ -40,7 +41,7 @@ func (g *group) takes(r *request) bool {
 // add makes r a member of g.
 func (g *group) add(r *request) {
 	if g.members == nil {
-		g.members = make([]*request, 0, maxGroup)
+		g.members = g.memory[:0]
 		g.line = len("gets\r\n")
 	}
 	g.members = append(g.members, r)

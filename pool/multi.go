@@ -55,7 +55,8 @@ func (e *MultiError) with(err error, keys ...string) *MultiError {
 // others are there all the same. The map is never nil.
 func (p *Pool) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 	requests, failed := p.byServer(keys)
-	p.do(context.Background(), slices.Clone(requests))
+	together := several{requests: slices.Clone(requests)}
+	together.do(context.Background())
 	if len(requests) == 1 && requests[0].err == nil && failed == nil {
 		return requests[0].reply.items, nil // most often: one server, all well
 	}

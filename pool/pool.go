@@ -204,11 +204,12 @@ type Pool struct {
 	// when ctx ends. Default: a net.Dialer's.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 
-	servers atomic.Pointer[placement]
-	start   sync.Once
-	closed  chan struct{} // closed by Close
-	end     sync.Once
-	singles sync.Pool
+	servers  atomic.Pointer[placement]
+	start    sync.Once
+	closed   chan struct{} // closed by Close
+	end      sync.Once
+	singles  sync.Pool
+	severals sync.Pool
 
 	changing sync.Mutex // held while servers come and go
 	leaving  leaving    // guarded by changing

@@ -63,11 +63,16 @@ type latch struct {
 // newLatch returns a latch for requests.
 func newLatch(requests []*request) *latch {
 	l := &latch{ready: make(chan struct{}, 1)}
+	l.hold(requests)
+	return l
+}
+
+// hold closes l, which is open and has been waited for, until requests have ended.
+func (l *latch) hold(requests []*request) {
 	l.pending.Store(int32(len(requests)))
 	for _, r := range requests {
 		r.latch = l
 	}
-	return l
 }
 
 // ended notes that one of the requests has ended.

@@ -1,0 +1,104 @@
+package pool
+
+import (
+	"context"
+
+	"github.com/adaptivethrottler/throttler/exchange"
+)
+
+// A several is a number of requests that are made together, with what waiting for them takes.
+type several struct {
+	requests []*request // that are made
+	refused  []*request // for which no server is to be asked, with their errors
+	all      []request  // memory for both
+	latches  []*latch   // one for each lane
+}
+
+// maxSeveral is for how many requests a several is used again.
+const maxSeveral = 64
+
+// newSeveral returns a several without requests. Those whose requests have ended are used
+// again, by the same Pool: a channel must not leave its synctest bubble.
+func (p *Pool) newSeveral() *several {
+	if s, ok := p.severals.Get().(*several); ok {
+		return s
+	}
+	return new(several)
+}
+
+// releaseSeveral gives s back, once its requests have ended and are not used any more.
+func (p *Pool) releaseSeveral(s *several) {
+	if len(s.all) > maxSeveral {
+		return
+	}
+	for i := range s.all {
+		if s.all[i].givenUp {
+			return
+		}
+	}
+	clear(s.all)
+	clear(s.requests)
+	clear(s.refused)
+	s.all, s.requests, s.refused = s.all[:0], s.requests[:0], s.refused[:0]
+	p.severals.Put(s)
+}
+
+// exchanges makes the requests for xs.
+func (s *several) exchanges(p *Pool, xs []exchange.Exchange) {
+	if len(xs) > cap(s.all) {
+		s.all, s.requests = make([]request, len(xs)), make([]*request, 0, len(xs))
+	}
+	s.all = s.all[:len(xs)]
+	for i, x := range xs {
+		r := &s.all[i]
+		r.x, r.key = x, x.Key()
+		if r.err = p.admit(r); r.err != nil {
+			s.refused = append(s.refused, r)
+		} else {
+			s.requests = append(s.requests, r)
+		}
+	}
+}
+
+// do makes the requests and returns when all have ended, or ctx has. It reports which. A lone
+// caller writes by itself, and reads the answers of one server. Other goroutines read
+// those of the other servers, so that a server that hangs delays none of them.
+func (s *several) do(ctx context.Context) (ended bool) {
+	n := 0              // lanes
+	var own *conn       // is read here, for ownLatch
+	var ownLatch *latch // of which it has the answers
+	byLane(s.requests, func(l *lane, group []*request) {
+		latch := s.latch(n, group)
+		n++
+		conn, err := l.claimOrSubmit(group)
+		switch {
+		case err != nil:
+			for _, r := range group {
+				r.end(err)
+			}
+		case conn == nil:
+		case !conn.sendAlone(group):
+		case own == nil:
+			own, ownLatch = conn, latch
+		default:
+			go conn.receive(context.Background(), nil)
+		}
+	})
+	if own != nil {
+		own.receiveOwn(ctx, ownLatch)
+	}
+	ended = true
+	for _, latch := range s.latches[:n] {
+		ended = latch.wait(ctx) && ended
+	}
+	return ended
+}
+
+// latch returns the latch of the i-th lane, for requests.
+func (s *several) latch(i int, requests []*request) *latch {
+	if i == len(s.latches) {
+		s.latches = append(s.latches, newLatch(nil))
+	}
+	s.latches[i].hold(requests)
+	return s.latches[i]
+}
