@@ -339,3 +339,21 @@ func TestDecisionInProcessMemoryTakesFewAllocations(t *testing.T) {
 		require.LessOrEqual(t, allocs, 5.0, name)
 	}
 }
+
+// With the race detector a sync.Pool forgets.
+func TestConditionsOverPoolTakeFewAllocationsEach(t *testing.T) {
+	th := throttler.New(patientPool(t, memcachedtest.Any(t).Addr))
+	for _, n := range []int{8, 32, 64} {
+		rule := throttler.Rule{Identifier: uniqueID(), Either: conditions(n, 100_000, time.Hour)}
+		for i := range rule.Either {
+			rule.Either[i].Algorithm = throttler.LeakyBucket
+		}
+		call := func() { require.NoError(t, authorize(t, th, rule).Err) }
+		for range 200 {
+			call() // until the connection writes by meta sets
+		}
+		allocs := testing.AllocsPerRun(100, call)
+		require.LessOrEqual(t, allocs/float64(n), 3.0, "%d conditions", n)
+		t.Logf("%d conditions: %.1f allocations", n, allocs)
+	}
+}

@@ -36,12 +36,14 @@ type job struct {
 type scratch struct {
 	several  []entry
 	list     []*entry
+	keys     []byte         // of all entries, one after the other
+	keyEnds  []int          // where each of them ends
 	outcomes []Outcome      // of a round that may not be the last
 	sent     []*slots.Entry // of the round that is asked about
 	slots    slots.Scratch
 }
 
-const maxSeveral = 16 // conditions for which a call keeps its scratch
+const maxSeveral = 64 // conditions for which a call keeps its scratch
 
 // calls holds used calls for reuse: see [call.idle].
 var calls = sync.Pool{New: func() any { return new(call) }}
@@ -55,7 +57,7 @@ func (c *call) clear() {
 	s := &c.scratch
 	s.slots.Clear()
 	if cap(s.several) > maxSeveral {
-		s.several, s.list, s.sent, s.outcomes = nil, nil, nil, nil
+		s.several, s.list, s.sent, s.outcomes, s.keys, s.keyEnds = nil, nil, nil, nil, nil, nil
 	}
 	clear(s.outcomes)
 	clear(s.several)
@@ -94,10 +96,32 @@ func (t *Throttler) newCall(rule *Rule) *call {
 	for i, e := range c.entries {
 		e.set(rule, &conditions[i])
 	}
+	c.setKeys(conditions)
 	if t.Conflict != nil {
 		t.tellConflicts(c)
 	}
 	return c
+}
+
+// setKeys sets the keys of the entries, which are those of conditions. Several are parts of one
+// string.
+func (c *call) setKeys(conditions []Condition) {
+	if len(c.entries) == 1 {
+		of := &conditions[0]
+		c.entries[0].Key = record.Key(c.rule.Identifier, of.Name, of.Value)
+		return
+	}
+	s := &c.scratch
+	s.keys, s.keyEnds = s.keys[:0], s.keyEnds[:0]
+	for i := range conditions {
+		of := &conditions[i]
+		s.keys = record.AppendKey(s.keys, c.rule.Identifier, of.Name, of.Value)
+		s.keyEnds = append(s.keyEnds, len(s.keys))
+	}
+	all, begin := string(s.keys), 0
+	for i, end := range s.keyEnds {
+		c.entries[i].Key, begin = all[begin:end], end
+	}
 }
 
 // run decides c and sets d, which is zero, to its Decision. c must not be used

@@ -64,13 +64,12 @@ const (
 	recalled                  // from memory
 )
 
-// set makes e, which is zero, the entry of a condition of rule.
+// set makes e, which is zero, the entry of a condition of rule. Its key is set apart.
 func (e *entry) set(rule *Rule, of *Condition) {
 	e.name, e.lockout = of.Name, rule.lockout(of)
 	if of.setLimit(&e.limit); e.limit.Algorithm == record.Leases {
 		e.limit.ID = rand.Uint64()
 	}
-	e.Key = record.Key(rule.Identifier, of.Name, of.Value)
 }
 
 // mostPatience is how many races an entry may lose, if its Max is no less, beyond those that

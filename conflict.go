@@ -2,6 +2,7 @@ package throttler
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -52,6 +53,9 @@ func (cs *conflicts) of(identifier string, c *Condition, key string) error {
 		limit.period = c.Period.String()
 	}
 	other, ok := cs.seen.Get(key)
+	if !ok {
+		key = strings.Clone(key) // it may be a part of several keys
+	}
 	cs.seen.Add(key, limit)
 	if !ok || other == limit || cs.told.Contains(name(identifier, c)) {
 		return nil

@@ -1,6 +1,7 @@
 package slots
 
 import (
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,7 +80,10 @@ func (c *Blocks) add(key string, value []byte, now record.Instant) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old := c.records[key]; old != nil {
+		key = old.key
 		c.removeLocked(old)
+	} else {
+		key = strings.Clone(key) // it may be a part of several keys
 	}
 	for len(c.records) >= c.size {
 		oldest := c.root.newer

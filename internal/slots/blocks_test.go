@@ -3,8 +3,10 @@ package slots
 import (
 	"context"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/record"
@@ -92,4 +94,20 @@ func TestARecordThatIsResetAsItIsKeptIsNotKept(t *testing.T) {
 	require.NoError(t, e.Failed())
 	_, kept := blocks.Get("key", record.InstantOf(time.Now()))
 	require.False(t, kept)
+}
+
+// The keys of a call are parts of one string.
+func TestARecordThatIsKeptDoesNotKeepOtherKeys(t *testing.T) {
+	now := record.InstantOf(time.Unix(1_800_000_000, 0))
+	ban, _ := record.Record{}.Banned(now, time.Hour)
+	blocks := NewBlocks(2, time.Hour)
+	for range 2 { // a new record, and one in its place
+		keys := strings.Repeat("key", 1000)
+		blocks.add(keys[:3], ban.Encode(), now)
+		for key, kept := range blocks.records {
+			require.NotSame(t, unsafe.StringData(keys), unsafe.StringData(key))
+			require.NotSame(t, unsafe.StringData(keys), unsafe.StringData(kept.key))
+		}
+	}
+	require.Len(t, blocks.records, 1)
 }

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
@@ -125,7 +126,7 @@ type Round struct {
 // Scratch is the memory that asking takes besides Entries and Round. It may be used
 // again when its Round is idle.
 type Scratch struct {
-	led     []*slot
+	led     []exchange.Exchange
 	inlined inlined
 }
 
@@ -145,24 +146,24 @@ func (s *Scratch) exchange() *inlined {
 	return &s.inlined
 }
 
-// slots returns an empty list of slots.
-func (s *Scratch) slots() []*slot {
-	if s == nil {
-		return nil
+// exchanges returns an empty list for n exchanges.
+func (s *Scratch) exchanges(n int) []exchange.Exchange {
+	if s == nil || n > cap(s.led) {
+		return make([]exchange.Exchange, 0, n)
 	}
 	return s.led[:0]
 }
 
 // reuse keeps the memory of led, which is not used any more.
-func (s *Scratch) reuse(led []*slot) {
+func (s *Scratch) reuse(led []exchange.Exchange) {
 	if s != nil {
 		clear(led)
 		s.led = led
 	}
 }
 
-// maxLed is how many slots a Scratch keeps.
-const maxLed = 16
+// maxLed is how many exchanges a Scratch keeps the memory for.
+const maxLed = 64
 
 // settle notes that one entry is settled.
 func (r *Round) settle() {

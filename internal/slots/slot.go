@@ -26,7 +26,6 @@ type slot struct {
 	key   string
 	table *Table
 	shard *shard
-	self  [1]exchange.Exchange // the slot itself
 
 	mu         sync.Mutex // guards what follows, and the entries until they are settled
 	queue      []*Entry   // waiting for the next exchange, first come first served
@@ -97,7 +96,6 @@ const (
 
 func newSlot(t *Table, sh *shard) *slot {
 	s := &slot{table: t, shard: sh}
-	s.self[0] = s
 	s.rest()
 	return s
 }

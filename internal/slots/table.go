@@ -64,7 +64,7 @@ func (t *Table) Ask(ctx context.Context, r *Round) {
 		return
 	}
 	r.begin(len(r.Entries))
-	led := r.Scratch.slots()
+	led := r.Scratch.exchanges(len(r.Entries))
 	for _, e := range r.Entries {
 		e.round = r
 		if t.join(e) {
@@ -72,8 +72,8 @@ func (t *Table) Ask(ctx context.Context, r *Round) {
 		}
 	}
 	t.lead(ctx, r, led)
-	r.Scratch.reuse(led)
 	if r.wait(ctx) {
+		r.Scratch.reuse(led)
 		return
 	}
 	for _, e := range r.Entries {
@@ -83,22 +83,17 @@ func (t *Table) Ask(ctx context.Context, r *Round) {
 
 // lead carries out the exchanges of the slots in led. If it is one slot, r carries out
 // its next exchanges too, as long as r needs them.
-func (t *Table) lead(ctx context.Context, r *Round, led []*slot) {
-	if len(led) == 0 {
-		return
-	}
-	if len(led) > 1 {
-		xs := make([]exchange.Exchange, len(led))
-		for i, s := range led {
-			xs[i] = s
+func (t *Table) lead(ctx context.Context, r *Round, led []exchange.Exchange) {
+	switch len(led) {
+	case 0:
+	case 1:
+		s := led[0].(*slot)
+		s.setLeader(r)
+		for again := true; again; again = s.leadsAgain(r) {
+			t.exchanger.Exchange(ctx, led...)
 		}
-		t.exchanger.Exchange(ctx, xs...)
-		return
-	}
-	s := led[0]
-	s.setLeader(r)
-	for again := true; again; again = s.leadsAgain(r) {
-		t.exchanger.Exchange(ctx, s.self[:]...)
+	default:
+		t.exchanger.Exchange(ctx, led...)
 	}
 }
 
