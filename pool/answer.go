@@ -284,18 +284,33 @@ func (r *reply) nextKey(keys []string, key []byte) string {
 	return keys[r.next-1]
 }
 
-// copied returns item with a copy of data. Records are small, most of them.
+// copied returns item with a copy of data. Records have up to 50 hits, most of them, and many
+// only a few.
 func copied(item memcache.Item, data []byte) *memcache.Item {
-	if len(data) > 64 {
-		large := item // item itself must not escape from the usual case
+	switch {
+	case len(data) <= 64:
+		small := &struct {
+			memcache.Item
+			data [64]byte
+		}{Item: item}
+		small.Value = appended(small.data[:0], data)
+		return &small.Item
+	case len(data) <= 168:
+		medium := &struct {
+			memcache.Item
+			data [168]byte
+		}{Item: item}
+		medium.Value = appended(medium.data[:0], data)
+		return &medium.Item
+	default:
+		large := item // item itself must not escape from the usual cases
 		large.Value = bytes.Clone(data)
 		return &large
 	}
-	small := &struct {
-		memcache.Item
-		data [64]byte
-	}{Item: item}
-	n := copy(small.data[:], data)
-	small.Value = small.data[:n:n]
-	return &small.Item
+}
+
+// appended returns to with data, which fit.
+func appended(to, data []byte) []byte {
+	to = append(to, data...)
+	return to[:len(to):len(to)]
 }

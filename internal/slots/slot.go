@@ -229,18 +229,30 @@ func (s *slot) decideBatch(now record.Instant) *memcache.Item {
 	return item
 }
 
-// newItem returns the item to store r in. Records are small, most of them.
+// newItem returns the item to store r in. Records have up to 50 hits, most of them, and many
+// only a few.
 func newItem(key string, r *record.Record, now record.Instant) *memcache.Item {
-	size := r.Size()
-	if size > 40 {
-		return &memcache.Item{Key: key, Value: r.Encode(), Expiration: record.Expiration(now, r.End())}
+	item := memcache.Item{Key: key, Expiration: record.Expiration(now, r.End())}
+	switch size := r.Size(); {
+	case size <= 40:
+		small := &struct {
+			memcache.Item
+			value [40]byte
+		}{Item: item}
+		small.Value = r.Append(small.value[:0:size])
+		return &small.Item
+	case size <= 168:
+		medium := &struct {
+			memcache.Item
+			value [168]byte
+		}{Item: item}
+		medium.Value = r.Append(medium.value[:0:size])
+		return &medium.Item
+	default:
+		large := item // item itself must not escape from the usual cases
+		large.Value = r.Encode()
+		return &large
 	}
-	small := &struct {
-		memcache.Item
-		value [40]byte
-	}{Item: memcache.Item{Key: key, Expiration: record.Expiration(now, r.End())}}
-	small.Value = r.Append(small.value[:0:size])
-	return &small.Item
 }
 
 // banFlag returns the Flags of an item that r is stored in at now.
