@@ -198,7 +198,7 @@ const (
 	DefaultBlockCacheTTL = 5 * time.Second
 
 	// DefaultRecordCache is how many records are remembered if
-	// [Throttler.RecordCache] is not set. It takes 126 bytes for each of one hit, 17 MB in
+	// [Throttler.RecordCache] is not set. It takes 130 bytes for each of one hit, 17 MB in
 	// all, and up to 50 MB if they are larger.
 	DefaultRecordCache = 131_072
 
