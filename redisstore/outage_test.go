@@ -140,7 +140,7 @@ func TestAServerThatIsKilledAndKeepsItsDataAdmitsNoMoreThanMax(t *testing.T) {
 			}
 		}
 		return true
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	c.disperse()
 	for _, value := range values {
 		require.LessOrEqual(t, c.count(value), max, value)
@@ -418,7 +418,7 @@ func TestAFailoverOfSentinel(t *testing.T) {
 					}
 				}
 				return true
-			}, 20*time.Second, 10*time.Millisecond)
+			}, 2*time.Minute, 10*time.Millisecond)
 			c.disperse()
 			more := 0
 			for _, value := range values {

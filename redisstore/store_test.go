@@ -27,7 +27,7 @@ func open(t testing.TB, url string) *redisstore.Store {
 	t.Helper()
 	s, err := redisstore.Open(url)
 	require.NoError(t, err)
-	s.Timeout = 10 * time.Second
+	s.Timeout, s.QueueTimeout = 10*time.Second, 10*time.Second
 	t.Cleanup(func() { s.Close() })
 	return s
 }

@@ -42,7 +42,7 @@ func TestTheSuiteOverAnotherClient(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(client.Close)
 		s := redisstore.New(client)
-		s.Timeout = 2 * time.Second
+		s.Timeout, s.QueueTimeout = 10*time.Second, 10*time.Second
 		t.Cleanup(func() { s.Close() })
 		return s
 	})
