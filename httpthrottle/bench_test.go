@@ -86,6 +86,22 @@ func BenchmarkAllowed(b *testing.B) {
 	}
 }
 
+// BenchmarkRefused measures a refused request, whose answer is the default one.
+func BenchmarkRefused(b *testing.B) {
+	rule := httpthrottle.Source{}.PerAddress("bench", 1, time.Hour)
+	h := httpthrottle.New(throttler.New(memstore.New()), rule).Handler(hello)
+	r, w := clients(1)[0], &discard{header: make(http.Header)}
+	h.ServeHTTP(w, r)
+	b.ReportAllocs()
+	for b.Loop() {
+		w.reset()
+		h.ServeHTTP(w, r)
+	}
+	if w.status != http.StatusTooManyRequests {
+		b.Fatal(w.status)
+	}
+}
+
 // BenchmarkAddr measures who is calling, behind proxies or not.
 func BenchmarkAddr(b *testing.B) {
 	for _, bench := range []struct {
@@ -105,16 +121,28 @@ func BenchmarkAddr(b *testing.B) {
 	}
 }
 
-// The rule has a condition and its Value, the request a context with the
-// Decision: no more is allocated for an allowed request than these four and what
-// the decision takes.
-func TestMiddlewareAllocatesFourTimesBesideTheDecision(t *testing.T) {
-	rule := httpthrottle.Source{}.PerAddress("test", throttler.MaxHits, time.Millisecond)
-	r, w := clients(1)[0], &discard{header: make(http.Header)}
-	th := throttler.New(memstore.New())
-	fixed := rule(r)
-	decision := testing.AllocsPerRun(100, func() { th.Authorize(t.Context(), fixed) })
-	h := httpthrottle.New(th, rule).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	all := testing.AllocsPerRun(100, func() { h.ServeHTTP(w, r) })
-	require.LessOrEqual(t, all, decision+4)
+// The rule has its conditions, and the request a context with the Decision: no more is allocated
+// for an allowed request than these three and what the decision takes. A refused one has the
+// conditions, the values of the header fields, two of which are written, and the body.
+func TestMiddlewareAllocatesLittleBesideTheDecision(t *testing.T) {
+	for _, test := range []struct {
+		max, status int
+		besides     float64
+	}{
+		{throttler.MaxHits, http.StatusOK, 3},
+		{1, http.StatusTooManyRequests, 5},
+	} {
+		rule := httpthrottle.Source{}.PerAddress("test", test.max, time.Hour)
+		r, w := clients(1)[0], &discard{header: make(http.Header)}
+		th := throttler.New(memstore.New())
+		fixed := rule(r)
+		decision := testing.AllocsPerRun(100, func() { th.Authorize(t.Context(), fixed) })
+		h := httpthrottle.New(th, rule).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { w.status = http.StatusOK }))
+		all := testing.AllocsPerRun(100, func() {
+			clear(w.header)
+			h.ServeHTTP(w, r)
+		})
+		require.Equal(t, test.status, w.status)
+		require.LessOrEqual(t, all, decision+test.besides)
+	}
 }

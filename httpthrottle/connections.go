@@ -114,13 +114,13 @@ func (c *Connections) serve(w http.ResponseWriter, r *http.Request, next http.Ha
 		WouldBlock: true,
 	}
 	d = later(d, c.tarpit.wait(r.Context(), c.delay(), c.maxDelayed()))
-	c.refuse(w, r, d, c.WriteAnswer)
+	c.refuse(w, r, &d, http.StatusServiceUnavailable, nil)
 }
 
 // WriteAnswer writes the default response to a refused request, by the other
 // options. It is for an Answer that adds to it.
 func (c *Connections) WriteAnswer(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
-	c.write(w, r, d, http.StatusServiceUnavailable, nil)
+	c.write(w, r, &d, new(values), http.StatusServiceUnavailable, nil)
 }
 
 func (c *Connections) minimum() int {

@@ -147,25 +147,27 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		next.ServeHTTP(w, r)
 		return
 	}
-	c := &decidedContext{Context: r.Context()}
-	d := &c.decision
-	ruling, err := gate.Decide(c.Context, m.throttler, &rule, d)
+	ctx := r.Context()
+	var d throttler.Decision
+	ruling, err := gate.Decide(ctx, m.throttler, &rule, &d)
 	if ruling == gate.Overloaded && !m.RefuseOverloaded {
 		ruling = gate.Passed
 	}
 	switch ruling {
 	case gate.Passed:
-		m.publish(w, r, &rule, d)
-		held, release := gate.Hold(c.Context, m.throttler, &rule, d)
+		m.publish(w, r, &rule, &d)
+		held, release := gate.Hold(ctx, m.throttler, &rule, &d)
 		if release != nil {
 			defer release() // even if next panics
-			c.Context = held
 		}
-		next.ServeHTTP(w, r.WithContext(c))
+		next.ServeHTTP(w, withDecision(r, held, &d, nil))
 	case gate.Refused, gate.TooLarge:
-		*d = later(*d, m.tarpit.wait(c.Context, m.Delay, m.maxDelayed()))
-		c.violated = m.publish(w, r, &rule, d)
-		m.refuse(w, r.WithContext(c), *d, m.WriteAnswer)
+		d = later(d, m.tarpit.wait(ctx, m.Delay, m.maxDelayed()))
+		violated := m.publish(w, r, &rule, &d)
+		if m.Answer != nil {
+			r = withDecision(r, ctx, &d, violated)
+		}
+		m.refuse(w, r, &d, http.StatusTooManyRequests, violated)
 	case gate.Overloaded:
 		unavailable(w, r, "The server has too many requests to decide this one.")
 	case gate.Ended:
@@ -200,11 +202,8 @@ const undecidedRetry = time.Second
 
 // unavailable answers a request that could not be decided.
 func unavailable(w http.ResponseWriter, r *http.Request, message string) {
-	var f Refusal
 	d := throttler.Decision{Messages: []string{message}, RetryAfter: undecidedRetry}
-	f.refuse(w, r, d, func(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
-		f.write(w, r, d, http.StatusServiceUnavailable, nil)
-	})
+	new(Refusal).refuse(w, r, &d, http.StatusServiceUnavailable, nil)
 }
 
 // WriteAnswer writes the default response to a refused request, by the other
@@ -214,7 +213,12 @@ func (m *Middleware) WriteAnswer(w http.ResponseWriter, r *http.Request, d throt
 	if c := decidedContextOf(r.Context()); c != nil {
 		violated = c.violated
 	}
-	m.write(w, r, d, http.StatusTooManyRequests, violated)
+	m.write(w, r, &d, new(values), http.StatusTooManyRequests, violated)
+}
+
+// withDecision returns a copy of r whose context is a child of ctx that holds d.
+func withDecision(r *http.Request, ctx context.Context, d *throttler.Decision, violated []string) *http.Request {
+	return r.WithContext(&decidedContext{ctx, *d, violated})
 }
 
 // A decidedContext is the context of a decided request. It is one allocation;

@@ -3,13 +3,11 @@ package httpthrottle
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"html"
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -78,19 +76,42 @@ func (f *Refusal) maxDelayed() int {
 }
 
 // refuse answers r, which d blocks, by Answer or else by write.
-func (f *Refusal) refuse(w http.ResponseWriter, r *http.Request, d throttler.Decision, write func(http.ResponseWriter, *http.Request, throttler.Decision)) {
-	SetRetryAfter(w, d)
+func (f *Refusal) refuse(w http.ResponseWriter, r *http.Request, d *throttler.Decision, status int, violated []string) {
+	v := new(values)
+	v.setRetryAfter(w.Header(), d.RetryAfter)
 	if r.ProtoMajor == 1 && r.Body != nil && r.Body != http.NoBody {
 		// Otherwise the server reads up to 256 kB of the body before it sends
 		// the response, and waits for them without a limit. Not with HTTP/2,
 		// where this would close the connection for all streams.
-		w.Header().Set("Connection", "close")
+		v.set(w.Header(), "Connection", "close")
 	}
 	if f.Answer != nil {
-		f.Answer(w, r, d)
+		f.Answer(w, r, *d)
 		return
 	}
-	write(w, r, d)
+	f.write(w, r, d, v, status, violated)
+}
+
+// values are those of the header fields of a refusal: an http.Header has a slice for each,
+// and these are parts of one allocation.
+type values struct {
+	all [6]string
+	n   int
+}
+
+// set sets the field of that name, in canonical form, to value.
+func (v *values) set(h http.Header, name, value string) {
+	v.all[v.n] = value
+	h[name] = v.all[v.n : v.n+1 : v.n+1]
+	v.n++
+}
+
+// setRetryAfter is [SetRetryAfter].
+func (v *values) setRetryAfter(h http.Header, wait time.Duration) {
+	v.set(h, "Cache-Control", "no-store")
+	if wait > 0 {
+		v.set(h, "Retry-After", strconv.FormatInt(retrySeconds(wait), 10))
+	}
 }
 
 // SetRetryAfter sets Retry-After, and Cache-Control to no-store, for a handler
@@ -107,16 +128,12 @@ func (f *Refusal) refuse(w http.ResponseWriter, r *http.Request, d throttler.Dec
 // d.RetryAfter is 0: then d authorizes the request, or it can never be
 // authorized.
 func SetRetryAfter(w http.ResponseWriter, d throttler.Decision) {
-	h := w.Header()
-	h.Set("Cache-Control", "no-store")
-	if d.RetryAfter > 0 {
-		h.Set("Retry-After", strconv.FormatInt(retrySeconds(d.RetryAfter), 10))
-	}
+	new(values).setRetryAfter(w.Header(), d.RetryAfter)
 }
 
-// write writes the status and the body. violated are the policies to name
-// there.
-func (f *Refusal) write(w http.ResponseWriter, r *http.Request, d throttler.Decision, status int, violated []string) {
+// write writes the status, the body and the header fields that tell of it, to which it adds v.
+// violated are the policies to name in the body.
+func (f *Refusal) write(w http.ResponseWriter, r *http.Request, d *throttler.Decision, v *values, status int, violated []string) {
 	if f.Status != 0 {
 		status = f.Status
 	}
@@ -128,10 +145,10 @@ func (f *Refusal) write(w http.ResponseWriter, r *http.Request, d throttler.Deci
 		contentType, body = defaultBody(r.Header["Accept"], status, d, violated)
 	}
 	h := w.Header()
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	v.set(h, "Content-Length", strconv.Itoa(len(body)))
 	if len(body) > 0 {
-		h.Set("Content-Type", contentType)
-		h.Set("X-Content-Type-Options", "nosniff")
+		v.set(h, "Content-Type", contentType)
+		v.set(h, "X-Content-Type-Options", "nosniff")
 	}
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
@@ -163,7 +180,7 @@ const (
 )
 
 // defaultBody returns the body for a refused request with these Accept fields.
-func defaultBody(accept []string, status int, d throttler.Decision, violated []string) (contentType string, body []byte) {
+func defaultBody(accept []string, status int, d *throttler.Decision, violated []string) (contentType string, body []byte) {
 	title := http.StatusText(status)
 	if title == "" {
 		title = "Request Refused" // 509 and other unregistered codes
@@ -177,7 +194,7 @@ func defaultBody(accept []string, status int, d throttler.Decision, violated []s
 	return problem, problemBody(title, status, d, violated)
 }
 
-func plainBody(title string, d throttler.Decision) []byte {
+func plainBody(title string, d *throttler.Decision) []byte {
 	var b bytes.Buffer
 	fmt.Fprintln(&b, title)
 	for _, message := range d.Messages {
@@ -187,7 +204,7 @@ func plainBody(title string, d throttler.Decision) []byte {
 	return b.Bytes()
 }
 
-func htmlBody(title string, d throttler.Decision) []byte {
+func htmlBody(title string, d *throttler.Decision) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `<!DOCTYPE html>
 <html lang="en">
@@ -207,40 +224,8 @@ func htmlBody(title string, d throttler.Decision) []byte {
 	return b.Bytes()
 }
 
-// problemDetails is the JSON object of RFC 9457, section 3. ViolatedPolicies
-// belongs to the type quota-exceeded, see ratelimit.go.
-type problemDetails struct {
-	Type             string   `json:"type,omitempty"` // absent: about:blank
-	Title            string   `json:"title"`
-	Status           int      `json:"status"`
-	Detail           string   `json:"detail,omitempty"`
-	ViolatedPolicies []string `json:"violated-policies,omitempty"`
-	Messages         []string `json:"messages,omitempty"`
-	RetryAfter       int64    `json:"retry_after,omitempty"` // seconds; absent: never
-}
-
-func problemBody(title string, status int, d throttler.Decision, violated []string) []byte {
-	p := problemDetails{
-		Title:    title,
-		Status:   status,
-		Detail:   strings.Join(d.Messages, "; "),
-		Messages: d.Messages,
-	}
-	if d.RetryAfter > 0 {
-		p.RetryAfter = retrySeconds(d.RetryAfter)
-	}
-	if len(violated) > 0 {
-		p.Type, p.Title, p.ViolatedPolicies = quotaExceeded, quotaExceededTitle, violated
-	}
-	body, err := json.Marshal(p)
-	if err != nil {
-		panic(err) // strings and numbers always marshal
-	}
-	return append(body, '\n')
-}
-
 // advice returns a sentence that tells a client when to try again.
-func advice(d throttler.Decision) string {
+func advice(d *throttler.Decision) string {
 	if d.RetryAfter == 0 {
 		return "This request is larger than the limit ever allows."
 	}

@@ -200,6 +200,22 @@ func TestAnswerMayCallTheDefault(t *testing.T) {
 	require.Contains(t, w.Body.String(), "this address")
 }
 
+func TestHeaderFieldsOfARefusalChangeByThemselves(t *testing.T) {
+	m := perMinute(1)
+	m.Answer = func(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
+		w.Header().Add("Cache-Control", "private")
+		w.Header()["Retry-After"][0] = "7"
+		m.WriteAnswer(w, r, d)
+	}
+	h := full(t, m)
+	for range 2 {
+		w := get(h)
+		require.Equal(t, []string{"no-store", "private"}, w.Header()["Cache-Control"])
+		require.Equal(t, []string{"7"}, w.Header()["Retry-After"])
+		require.Equal(t, []string{strconv.Itoa(w.Body.Len())}, w.Header()["Content-Length"])
+	}
+}
+
 func TestTimesInWords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for ttl, want := range map[time.Duration]string{

@@ -2,7 +2,6 @@ package gate
 
 import (
 	"context"
-	"slices"
 
 	"github.com/adaptivethrottler/throttler"
 )
@@ -37,5 +36,11 @@ func drop(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *
 
 // limitsInFlight reports whether rule has a condition in flight.
 func limitsInFlight(rule *throttler.Rule) bool {
-	return slices.ContainsFunc(rule.Conditions(), func(c throttler.Condition) bool { return c.Algorithm == throttler.InFlight })
+	conditions := rule.Conditions()
+	for i := range conditions { // without a copy of each
+		if conditions[i].Algorithm == throttler.InFlight {
+			return true
+		}
+	}
+	return false
 }
