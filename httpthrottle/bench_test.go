@@ -121,15 +121,15 @@ func BenchmarkAddr(b *testing.B) {
 	}
 }
 
-// The rule has its conditions, and the request a context with the Decision: no more is allocated
-// for an allowed request than these three and what the decision takes. A refused one has the
+// The rule has its conditions, and the request a copy with the Decision: no more is allocated
+// for an allowed request than these two and what the decision takes. A refused one has the
 // conditions, the values of the header fields, two of which are written, and the body.
 func TestMiddlewareAllocatesLittleBesideTheDecision(t *testing.T) {
 	for _, test := range []struct {
 		max, status int
 		besides     float64
 	}{
-		{throttler.MaxHits, http.StatusOK, 3},
+		{throttler.MaxHits, http.StatusOK, 2},
 		{1, http.StatusTooManyRequests, 5},
 	} {
 		rule := httpthrottle.Source{}.PerAddress("test", test.max, time.Hour)
