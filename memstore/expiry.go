@@ -91,33 +91,36 @@ func (d deadline) passed(now moment) bool {
 // written again and again costs one move each time it would have expired, instead
 // of one for each write.
 type expiries struct {
-	heap  []*node
+	nodes *slab
+	heap  []place
 	began time.Duration // what moment.began was at the last look, or less: see follow
 }
 
 func (x *expiries) Len() int { return len(x.heap) }
 
+// at returns item i of the heap.
+func (x *expiries) at(i int) *node { return x.nodes.at(x.heap[i]) }
+
 // Less has the order of keys decide among items that are due at the same time, so that
 // equal stores remove equal items.
 func (x *expiries) Less(i, j int) bool {
-	a, b := x.heap[i], x.heap[j]
+	a, b := x.at(i), x.at(j)
 	return a.due < b.due || a.due == b.due && a.key < b.key
 }
 
 func (x *expiries) Swap(i, j int) {
 	x.heap[i], x.heap[j] = x.heap[j], x.heap[i]
-	x.heap[i].index, x.heap[j].index = int32(i+1), int32(j+1)
+	x.at(i).index, x.at(j).index = int32(i+1), int32(j+1)
 }
 
 func (x *expiries) Push(e any) {
-	x.heap = append(x.heap, e.(*node))
-	x.heap[len(x.heap)-1].index = int32(len(x.heap))
+	x.heap = append(x.heap, e.(*node).place)
+	e.(*node).index = int32(len(x.heap))
 }
 
 func (x *expiries) Pop() any {
 	last := len(x.heap) - 1
-	e := x.heap[last]
-	x.heap[last] = nil
+	e := x.at(last)
 	x.heap = x.heap[:last]
 	e.index = 0
 	return e
@@ -166,7 +169,8 @@ func (x *expiries) follow(now moment) {
 		return
 	}
 	x.began = began
-	for _, e := range x.heap {
+	for i := range x.heap {
+		e := x.at(i)
 		e.due = e.deadline.due(now)
 	}
 	heap.Init(x)
@@ -176,8 +180,8 @@ func (x *expiries) follow(now moment) {
 // way, and may miss an expired one behind those.
 func (x *expiries) expired(now moment, moves int) *node {
 	x.follow(now)
-	for len(x.heap) > 0 && x.heap[0].due <= now.since {
-		first := x.heap[0]
+	for len(x.heap) > 0 && x.at(0).due <= now.since {
+		first := x.at(0)
 		if first.deadline.passed(now) {
 			return first
 		}

@@ -24,7 +24,12 @@ type Expiries struct{ x expiries }
 
 // Store stores an item at now.
 func (q *Expiries) Store(key string, expiration int32, now moment) {
-	q.x.update(&node{key: key, deadline: deadlineOf(expiration, now)}, now)
+	if q.x.nodes == nil {
+		q.x.nodes = new(slab)
+	}
+	e := q.x.nodes.take()
+	e.key, e.deadline = key, deadlineOf(expiration, now)
+	q.x.update(e, now)
 }
 
 // Expired returns the key of an expired item, or "".
@@ -36,4 +41,4 @@ func (q *Expiries) Expired(now moment) string {
 }
 
 // Remove removes the item that is due first.
-func (q *Expiries) Remove() { q.x.remove(q.x.heap[0]) }
+func (q *Expiries) Remove() { q.x.remove(q.x.at(0)) }

@@ -11,7 +11,7 @@ import (
 
 func TestAnIndexFindsWhatIsInIt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		x := index{seed: maphash.MakeSeed()}
+		x := index{nodes: new(slab), seed: maphash.MakeSeed()}
 		all := make(map[string]*node)
 		for _, i := range rapid.SliceOfN(rapid.IntRange(0, 60), 0, 300).Draw(t, "keys") {
 			key := strconv.Itoa(i)
@@ -20,17 +20,19 @@ func TestAnIndexFindsWhatIsInIt(t *testing.T) {
 			require.Same(t, all[key], find(&x, hash, []byte(key)))
 			if e := all[key]; e != nil {
 				x.remove(e)
+				x.nodes.giveBack(e)
 				delete(all, key)
 			} else {
-				all[key] = &node{key: key}
-				x.add(all[key], hash)
+				e = x.nodes.take()
+				e.key, all[key] = key, e
+				x.add(e, hash)
 			}
 			require.Equal(t, len(all), x.n)
 			require.LessOrEqual(t, x.n, len(x.chains))
 			longest := 0
-			for _, e := range x.chains {
+			for _, i := range x.chains {
 				n := 0
-				for ; e != nil; e = e.next {
+				for ; i != 0; i = x.nodes.at(i).next {
 					n++
 				}
 				longest = max(longest, n)
