@@ -33,7 +33,7 @@ func TestTheSlotOfAKeyIsThatOfTheServer(t *testing.T) {
 // has its place; those of the others never fail.
 func TestAPrimaryOfAClusterIsKilled(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.Cluster(t)
+	nodes := redistest.Cluster(t, "--cluster-node-timeout", "1000")
 	s := open(t, fmt.Sprintf("redis://%s?addr=%s&addr=%s", nodes[0].Addr, nodes[1].Addr, nodes[2].Addr))
 	th := throttler.New(s)
 

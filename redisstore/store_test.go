@@ -49,7 +49,7 @@ func admitted(t *testing.T, rule throttler.Rule, calls int, clients ...throttler
 			wg.Go(func() {
 				for range calls {
 					d, err := th.Authorize(context.Background(), rule)
-					if !assert.NoError(t, err) || d.Err != nil {
+					if !assert.NoError(t, err) || !assert.NoError(t, d.Err) {
 						failed.Add(1)
 						continue
 					}

@@ -49,12 +49,13 @@ func (w *Watched) PrimaryAddr() string {
 	return net.JoinHostPort(host, port)
 }
 
-// Cluster starts a Cluster of three primaries, which come first, and three replicas.
+// Cluster starts a Cluster of three primaries, which come first, and three replicas. A node
+// that is silent for 10 s, longer than one on a busy machine, is taken to be down: see args.
 func Cluster(tb testing.TB, args ...string) []*Server {
 	tb.Helper()
 	nodes := make([]*Server, 6)
 	for i := range nodes {
-		nodes[i] = Process(tb, append([]string{"--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
+		nodes[i] = Process(tb, append([]string{"--cluster-enabled", "yes", "--cluster-node-timeout", "10000",
 			"--cluster-replica-validity-factor", "0", "--cluster-require-full-coverage", "no"}, args...)...)
 	}
 	for i, n := range nodes {
