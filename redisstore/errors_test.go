@@ -263,6 +263,14 @@ func TestAServerThatTalksNonsenseIsUnavailable(t *testing.T) {
 			require.True(t, r.Unknown, "it may have been carried out")
 		}
 	}
+	s := open(t, "redis://"+answering(t, ":2")) // of which one is not to be written
+	one, other := newSingle("one", true), newSingle("other", false)
+	s.Exchange(context.Background(), one, other)
+	for _, x := range []*single{one, other} {
+		r := <-x.done
+		require.ErrorIs(t, r.Err, throttler.ErrUnavailable)
+		require.False(t, r.Stored)
+	}
 }
 
 func TestTLS(t *testing.T) {

@@ -11,13 +11,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The scripts take three arguments for each key: the write number that is expected, eight
-// zero bytes if none is; the new value; and its expiry. Without an expiry the record is
-// only read. An expiry of 0 deletes it. The answer for a key is 1 if the value was
-// written, the value that was found if not, or an error. That of a delete is how many
-// keys there were.
+// A script is told for each key which write number is expected, eight zero bytes if none
+// is, the new value, and its expiry in milliseconds, of which 0 deletes the record. The
+// answer for a key is 1 if the value was written, the value that was found if not, or an
+// error. That of a delete is how many keys there were.
 var (
-	// one is for a single key.
+	// one is for a single key. Its arguments are the number, the value and the expiry.
 	one = newScript(`if ARGV[3] == '0' then return redis.call('DEL', KEYS[1]) end
 local v, n = redis.call('GET', KEYS[1]), '\0\0\0\0\0\0\0\0'
 if v and #v > 7 then n = string.sub(v, 1, 8) end
@@ -25,35 +24,39 @@ if n ~= ARGV[1] then return v end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 return 1`)
 
-	// many answers an array. An error of one key is none of the others. It reads all
-	// keys at once, so it keeps what it has written itself: a key may come twice. To
-	// MGET a key of another type is none, but NX finds it, and GET then says what it is.
-	many = newScript(`local call, sub, none = redis.pcall, string.sub, '\0\0\0\0\0\0\0\0'
-local r, new = redis.call('MGET', unpack(KEYS)), {}
-for i = 1, #KEYS do
-  local key, px, v, n = KEYS[i], ARGV[3*i], r[i], none
+	// many answers an array, or the number of keys if all values were written. Its first
+	// argument is the expiry of most keys. For each key two follow, the number and the
+	// value. If its expiry is another one, that comes behind the number. Without a number
+	// the record is only read.
+	//
+	// An error of one key is none of the others. It reads all keys at once, so it keeps
+	// what it has written itself: a key may come twice. To MGET a key of another type is
+	// none, but NX finds it, and GET then says what it is.
+	many = newScript(`local keys, args, call, sub, none = KEYS, ARGV, redis.pcall, string.sub, '\0\0\0\0\0\0\0\0'
+local r, new, all = redis.call('MGET', unpack(keys)), {}, true
+for i = 1, #keys do
+  local key, old, px, v, ok = keys[i], args[2*i], args[1], r[i], nil
   if new[key] ~= nil then v = new[key] end
+  if #old > 8 then old, px = sub(old, 1, 8), sub(old, 9) end
   if px == '0' then
     v, new[key] = call('DEL', key), false
-  elseif px ~= '' then
-    if v and #v > 7 then n = sub(v, 1, 8) end
-    if n == ARGV[3*i-2] then
-      local value, ok = ARGV[3*i-1], nil
-      if v then
-        ok = call('SET', key, value, 'PX', px)
-      else
-        ok = call('SET', key, value, 'PX', px, 'NX')
-      end
-      if ok and ok.ok then
-        v, new[key] = 1, value
-      else
-        v = ok or call('GET', key)
-      end
+  elseif old == (v and #v > 7 and sub(v, 1, 8) or none) then
+    local value = args[2*i+1]
+    if v then
+      ok = call('SET', key, value, 'PX', px)
+    else
+      ok = call('SET', key, value, 'PX', px, 'NX')
+    end
+    if ok and ok.ok then
+      v, new[key] = 1, value
+    else
+      v, ok = ok or call('GET', key), nil
     end
   end
+  all = all and ok
   r[i] = v
 end
-return r`)
+return all and #keys or r`)
 )
 
 // A luaScript is a script with its name on a server.
@@ -73,6 +76,16 @@ func ask(ctx context.Context, c rueidis.Client, bundle []*request) {
 	}
 	if len(bundle) == 1 {
 		bundle[0].answered(message, err)
+		return
+	}
+	if err == nil && message.IsInt64() {
+		answer, _ := message.AsInt64()
+		if err = errAnswers; answer == int64(len(bundle)) && writesAll(bundle) {
+			err = nil
+		}
+		for _, r := range bundle {
+			r.answered(message, err)
+		}
 		return
 	}
 	var answers []rueidis.RedisMessage
@@ -181,15 +194,24 @@ func command(c rueidis.CoreClient, bundle []*request, how naming, own bool) ruei
 	default:
 		built = built.Args("EVALSHA", script.sha, count)
 	}
-	for _, r := range bundle {
-		built = built.Keys(r.key)
+	for i, r := range bundle {
+		if i == 0 {
+			built = built.Keys(r.key) // computes the slot, for a Cluster: its bundles are of one
+		} else {
+			built = built.Args(r.key)
+		}
 	}
-	if writes {
+	if writes && len(bundle) == 1 {
+		condition, value, _ := bundle[0].arguments(make([]byte, 0, textSize(bundle)), none)
+		built = built.Args(condition[:numberSize], value, condition[numberSize:])
+	} else if writes {
+		common := commonExpiry(bundle)
+		built = built.Args(strconv.FormatInt(common, 10))
 		text := make([]byte, 0, textSize(bundle))
 		for _, r := range bundle {
-			var old, value, expiry string
-			old, value, expiry, text = r.arguments(text)
-			built = built.Args(old, value, expiry)
+			var condition, value string
+			condition, value, text = r.arguments(text, common)
+			built = built.Args(condition, value)
 		}
 	}
 	if own {
@@ -207,6 +229,16 @@ func writesAny(bundle []*request) bool {
 	return false
 }
 
+// writesAll reports whether each request of a bundle has an item to be written.
+func writesAll(bundle []*request) bool {
+	for _, r := range bundle {
+		if r.item == nil {
+			return false
+		}
+	}
+	return true
+}
+
 // maxExpiry is how many digits an expiry may have.
 const maxExpiry = 20
 
@@ -221,22 +253,40 @@ func textSize(bundle []*request) int {
 	return size
 }
 
-// arguments returns those of the script for r: the number that is expected, the new
-// value, and its expiry in milliseconds. They are parts of text, which has the room and is
-// returned with them: to allocate each would take longer.
-func (r *request) arguments(text []byte) (old, value, expiry string, after []byte) {
+// none is no expiry.
+const none = -1
+
+// commonExpiry returns the expiry of the first item in a bundle, which is most often that of
+// all: a limit has one TTL.
+func commonExpiry(bundle []*request) int64 {
+	for _, r := range bundle {
+		if r.item != nil {
+			return milliseconds(r.item.Expiration)
+		}
+	}
+	return none
+}
+
+// deletion is the condition of a request that deletes.
+const deletion = "\x00\x00\x00\x00\x00\x00\x00\x000"
+
+// arguments returns those of the script for r: the number that is expected, with the expiry
+// in milliseconds behind it unless that is common, and the new value. They are parts of
+// text, which has the room and is returned with them: to allocate each would take longer.
+func (r *request) arguments(text []byte, common int64) (condition, value string, after []byte) {
 	switch {
 	case r.deletes:
-		return "", "", "0", text
+		return deletion, "", text
 	case r.item == nil:
-		return "", "", "", text
+		return "", "", text
 	}
 	begin := len(text)
 	text = binary.LittleEndian.AppendUint64(text, r.item.CasID)
+	if expiry := milliseconds(r.item.Expiration); expiry != common {
+		text = strconv.AppendInt(text, expiry, 10)
+	}
+	middle := len(text)
 	text = binary.LittleEndian.AppendUint64(text, r.number)
 	text = append(text, r.item.Value...)
-	end := len(text)
-	text = strconv.AppendInt(text, milliseconds(r.item.Expiration), 10)
-	all := rueidis.BinaryString(text[begin:])
-	return all[:numberSize], all[numberSize : end-begin], all[end-begin:], text
+	return rueidis.BinaryString(text[begin:middle]), rueidis.BinaryString(text[middle:]), text
 }

@@ -165,6 +165,57 @@ func TestEveryKeyHasAnExpiryInMilliseconds(t *testing.T) {
 	require.Eventually(t, func() bool { _, err := s.Get("over"); return errors.Is(err, memcache.ErrCacheMiss) }, 30*time.Second, time.Millisecond)
 }
 
+func TestEachKeyOfABundleHasItsOwnExpiry(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	require.NoError(t, s.Add(&memcache.Item{Key: "seen", Value: []byte("before"), Expiration: 5000}))
+	seen, err := s.Get("seen")
+	require.NoError(t, err)
+	seen.Expiration = 4000
+	expirations := map[string]int32{"a": 60, "b": 60, "c": 7, "d": int32(time.Now().Unix()) + 40*24*60*60, "none": 0, "seen": 4000}
+	xs := []exchange.Exchange{newSingle("read", false), &single{key: "seen", item: seen, done: make(chan exchange.Result, 1)}}
+	for key, expiration := range expirations {
+		if key != "seen" {
+			item := &memcache.Item{Key: key, Value: []byte(key), Expiration: expiration}
+			xs = append(xs, &single{key: key, item: item, done: make(chan exchange.Result, 1)})
+		}
+	}
+	for range 2 { // with what is only read, and without
+		s.Exchange(context.Background(), xs...)
+		require.EqualValues(t, 1, calls(server, "mget"), "one bundle")
+		server.Command("CONFIG", "RESETSTAT")
+		for _, x := range xs {
+			r := <-x.(*single).done
+			require.NoError(t, r.Err)
+			require.Equal(t, x.(*single).item != nil, r.Stored)
+		}
+		for key, expiration := range expirations {
+			want := time.Duration(expiration) * time.Second
+			switch key {
+			case "d":
+				want = 40 * 24 * time.Hour
+			case "none":
+				want = 10 * 365 * 24 * time.Hour
+			}
+			ms, err := strconv.ParseInt(server.Command("PTTL", key), 10, 64)
+			require.NoError(t, err)
+			left := time.Duration(ms) * time.Millisecond
+			require.LessOrEqual(t, left, want, key)
+			require.Greater(t, left, want-5*time.Second, key)
+		}
+		xs = xs[1:]
+		for _, x := range xs {
+			x := x.(*single)
+			stored, err := s.Get(x.key)
+			require.NoError(t, err)
+			swap := *x.item
+			swap.CasID = stored.CasID
+			x.item = &swap
+		}
+	}
+}
+
 func TestAValueWithoutANumberCountsAsNone(t *testing.T) {
 	t.Parallel()
 	server := redistest.Process(t)
