@@ -118,7 +118,7 @@ func (e *MultiError) Error() string {
 // Add stores item if there is none at its key. If there is one, the error is
 // memcache.ErrNotStored, or a [LostAnswerError] of that.
 func (s *Store) Add(item *memcache.Item) error {
-	added := *item
+	added := *item // it is changed when it is stored
 	added.CasID = 0
 	return s.store(&added, memcache.ErrNotStored)
 }
@@ -131,7 +131,8 @@ func (s *Store) CompareAndSwap(item *memcache.Item) error {
 	if item.CasID == 0 {
 		return errNoNumber
 	}
-	return s.store(item, memcache.ErrCASConflict)
+	swapped := *item
+	return s.store(&swapped, memcache.ErrCASConflict)
 }
 
 var errNoNumber = errors.New("redisstore: item without a CasID: it is not from Get")

@@ -177,9 +177,10 @@ func (r *request) end() (again bool) {
 	return false
 }
 
-// written returns the item as it is stored.
+// written returns the item as it is stored: the one that was proposed.
 func (r *request) written() *memcache.Item {
-	return &memcache.Item{Key: r.x.Key(), Value: r.item.Value, Flags: r.item.Flags, Expiration: r.item.Expiration, CasID: r.number}
+	r.item.Key, r.item.CasID = r.x.Key(), r.number
+	return r.item
 }
 
 // found returns the item in the answer, or nil. A value without a number counts as none.

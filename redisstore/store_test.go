@@ -216,6 +216,17 @@ func TestEachKeyOfABundleHasItsOwnExpiry(t *testing.T) {
 	}
 }
 
+func TestCompareAndSwapLeavesItsItemAsItIs(t *testing.T) {
+	t.Parallel()
+	s := open(t, "redis://"+redistest.Process(t).Addr)
+	require.NoError(t, s.Add(&memcache.Item{Key: "k", Value: []byte("one"), Expiration: 60}))
+	item, err := s.Get("k")
+	require.NoError(t, err)
+	before := *item
+	require.NoError(t, s.CompareAndSwap(item))
+	require.Equal(t, before, *item)
+}
+
 func TestAValueWithoutANumberCountsAsNone(t *testing.T) {
 	t.Parallel()
 	server := redistest.Process(t)
