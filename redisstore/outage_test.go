@@ -271,7 +271,8 @@ func TestACallerLeavesWhenItsContextEnds(t *testing.T) {
 		assert.NoError(t, err)
 		left <- d
 	}()
-	awaitUnderWay(t, s, 1, 0)
+	require.Eventually(t, func() bool { return th.Stats().Guesses == 1 }, 30*time.Second, time.Millisecond,
+		"what it writes is decided: from now on it cannot be called back")
 	cancel()
 	require.ErrorIs(t, (<-left).Err, context.Canceled, "while the server hangs")
 	server.Resume()
