@@ -164,7 +164,7 @@ func TestRefundsAndHitsOfSeveralProcessesAddUp(t *testing.T) {
 	}
 	before := authorize(t, throttler.New(patientPool(t, server.Addr)), rule)
 	for range 99 { // so that no refund finds none
-		authorize(t, throttler.New(patientPool(t, server.Addr)), rule)
+		require.NoError(t, authorize(t, throttler.New(patientPool(t, server.Addr)), rule).Err)
 	}
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -178,6 +178,7 @@ func TestRefundsAndHitsOfSeveralProcessesAddUp(t *testing.T) {
 					if rand.IntN(2) == 0 || counted == 0 {
 						d := authorize(t, th, rule)
 						assert.Equal(t, throttler.Authorized, d.Status)
+						assert.NoError(t, d.Err, "it is counted")
 						counted++
 					} else {
 						d, err := th.Refund(t.Context(), rule)
