@@ -9,13 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/childtest"
 )
 
 // binary returns the path of memcached.
@@ -90,9 +91,9 @@ type process struct {
 	path, addr string
 	args       []string
 
-	cmd    *exec.Cmd     // nil until it is started
-	exited chan struct{} // closed at its end
-	output *bytes.Buffer // to be read only after its end
+	cmd    *exec.Cmd       // nil until it is started
+	exited <-chan struct{} // closed at its end
+	output *bytes.Buffer   // to be read only after its end
 }
 
 func newProcess(path, addr string, args []string) *process {
@@ -112,11 +113,10 @@ func (p *process) Start() error {
 		return errors.New("it is running")
 	}
 	p.output = new(bytes.Buffer)
-	p.exited = make(chan struct{})
 	p.cmd = exec.Command(p.path, p.args...)
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
-	p.cmd.SysProcAttr = endWithParent()
-	if err := run(p.cmd, p.exited); err != nil {
+	var err error
+	if p.exited, err = childtest.Start(p.cmd); err != nil {
 		p.cmd = nil
 		return err
 	}
@@ -124,22 +124,6 @@ func (p *process) Start() error {
 		return errors.Join(err, p.Kill())
 	}
 	return nil
-}
-
-// run starts cmd and closes exited when it has ended. It keeps one thread for
-// that: with endWithParent, the thread counts as the parent.
-func run(cmd *exec.Cmd, exited chan struct{}) error {
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			cmd.Wait()
-		}
-		close(exited)
-	}()
-	return <-started
 }
 
 // ready waits until this process answers, and not another one on its port.
@@ -177,7 +161,7 @@ func (p *process) Stop() error {
 	if !p.running() {
 		return nil
 	}
-	if err := p.signal(resumeSignal); err != nil { // a paused process ignores SIGTERM
+	if err := childtest.Resume(p.cmd); err != nil { // a paused process ignores SIGTERM
 		return err
 	}
 	return p.end(syscall.SIGTERM)
@@ -204,22 +188,23 @@ func (p *process) end(sig os.Signal) error {
 }
 
 func (p *process) Pause() error {
-	if err := p.signal(pauseSignal); err != nil {
-		return err
+	if !p.running() {
+		return errNotRunning
 	}
-	return p.awaitPause()
+	return childtest.Pause(p.cmd, func() bool {
+		_, err := ask(p.addr, "version", 10*time.Millisecond)
+		return err == nil
+	})
 }
 
 func (p *process) Resume() error {
-	if err := p.signal(resumeSignal); err != nil {
+	if !p.running() {
+		return errNotRunning
+	}
+	if err := childtest.Resume(p.cmd); err != nil {
 		return err
 	}
 	return p.ready()
 }
 
-func (p *process) signal(sig os.Signal) error {
-	if !p.running() {
-		return errors.New("it is not running")
-	}
-	return p.cmd.Process.Signal(sig)
-}
+var errNotRunning = errors.New("it is not running")

@@ -19,13 +19,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/childtest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 )
 
@@ -48,7 +48,7 @@ type Server struct {
 	login   []string // AUTH and its arguments; nil: none
 
 	cmd    *exec.Cmd
-	exited chan struct{}
+	exited <-chan struct{}
 	output *bytes.Buffer // to be read only after the end
 }
 
@@ -131,21 +131,11 @@ func FreeAddr(tb testing.TB) string {
 }
 
 func (s *Server) start() error {
-	s.output, s.exited = new(bytes.Buffer), make(chan struct{})
+	s.output = new(bytes.Buffer)
 	s.cmd = exec.Command(s.program, s.args...)
-	s.cmd.Stdout, s.cmd.Stderr, s.cmd.SysProcAttr = s.output, s.output, endWithParent()
-	started := make(chan error)
-	exited := s.exited
-	go func(cmd *exec.Cmd) {
-		runtime.LockOSThread() // the thread counts as the parent
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			cmd.Wait()
-		}
-		close(exited)
-	}(s.cmd)
-	if err := <-started; err != nil {
+	s.cmd.Stdout, s.cmd.Stderr = s.output, s.output
+	var err error
+	if s.exited, err = childtest.Start(s.cmd); err != nil {
 		s.cmd = nil
 		return err
 	}
@@ -196,10 +186,11 @@ func (s *Server) Start() {
 // Pause makes the server hang: it accepts connections and never answers.
 func (s *Server) Pause() {
 	s.tb.Helper()
-	if err := s.cmd.Process.Signal(pauseSignal); err != nil {
-		s.tb.Fatalf("redistest: pause: %v", err)
-	}
-	if err := s.awaitPause(); err != nil {
+	err := childtest.Pause(s.cmd, func() bool {
+		_, err := s.try(10*time.Millisecond, "PING")
+		return err == nil
+	})
+	if err != nil {
 		s.tb.Fatalf("redistest: pause: %v", err)
 	}
 }
@@ -207,7 +198,7 @@ func (s *Server) Pause() {
 // Resume continues a paused server.
 func (s *Server) Resume() {
 	s.tb.Helper()
-	if err := s.cmd.Process.Signal(resumeSignal); err != nil {
+	if err := childtest.Resume(s.cmd); err != nil {
 		s.tb.Fatalf("redistest: resume: %v", err)
 	}
 }

@@ -1,6 +1,6 @@
 //go:build !unix
 
-package memcachedtest
+package childtest
 
 import "syscall"
 

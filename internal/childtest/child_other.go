@@ -1,0 +1,16 @@
+//go:build !linux
+
+package childtest
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+func endWithParent() *syscall.SysProcAttr { return nil }
+
+func awaitPause(_ *exec.Cmd, answers func() bool) error {
+	for answers() {
+	}
+	return nil
+}
