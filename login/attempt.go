@@ -185,13 +185,9 @@ func (a *Attempt) succeed(ctx context.Context, next origin) error {
 func (a *Attempt) Fail(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.state != open || a.decided.Status != throttler.Authorized {
+	if !a.close(ctx) {
 		return nil
 	}
-	if errors.Is(a.claim(ctx), ErrSettled) {
-		return nil
-	}
-	a.state = failed
 	a.observe(ctx, Failed)
 	if a.decided.WouldBlock { // in Shadow: it would not have come so far
 		return nil
@@ -199,6 +195,16 @@ func (a *Attempt) Fail(ctx context.Context) error {
 	ctx, cancel := detach(ctx)
 	defer cancel()
 	return a.countFailure(ctx)
+}
+
+// close ends a as an attempt that stays counted. It reports false if a was blocked or has
+// ended.
+func (a *Attempt) close(ctx context.Context) bool {
+	if a.state != open || a.decided.Status != throttler.Authorized || errors.Is(a.claim(ctx), ErrSettled) {
+		return false
+	}
+	a.state = failed
+	return true
 }
 
 // Keep says that the password may have been looked at, and that the result is
@@ -215,13 +221,9 @@ func (a *Attempt) Fail(ctx context.Context) error {
 func (a *Attempt) Keep(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.state != open || a.decided.Status != throttler.Authorized {
+	if !a.close(ctx) {
 		return nil
 	}
-	if errors.Is(a.claim(ctx), ErrSettled) {
-		return nil
-	}
-	a.state = failed
 	a.tell(ctx, Event{Result: Canceled, Kept: true})
 	a.guess.end()
 	if len(a.plan.watched) == 0 || a.decided.WouldBlock {
