@@ -207,8 +207,7 @@ const (
 )
 
 // New returns a Throttler that keeps its records in client: make one for a program. It
-// panics if client
-// is nil, or a nil pointer.
+// panics if client is nil, or a nil pointer.
 func New(client Client) *Throttler {
 	v := reflect.ValueOf(client)
 	if client == nil || v.Kind() == reflect.Pointer && v.IsNil() {
