@@ -6,11 +6,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/stretchr/testify/require"
 )
 
 func TestAKeptAttemptStaysCountedAndBansNobody(t *testing.T) {
