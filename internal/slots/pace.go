@@ -80,9 +80,11 @@ func (s *slot) pauses() bool {
 	return true
 }
 
-// resume starts the exchange that a pause has put off, if it is needed still.
+// resume starts the exchange that a pause has put off, if it is needed still. It forgets the
+// record that was assessed before: an Entry may have come after that record was changed.
 func (s *slot) resume() {
 	s.mu.Lock()
+	s.assessed = sighting{}
 	start := s.startsNext()
 	s.mu.Unlock()
 	if start {
