@@ -25,7 +25,7 @@ type Exchanger interface {
 	// Exchange starts all xs together, and returns when each is done or ctx
 	// ends. It starts them even if ctx has ended. When ctx ends they go on, for
 	// as long as the Exchanger's own timeout allows. It calls Done exactly once
-	// for each.
+	// for each, which it does not use afterwards. It does not keep xs.
 	Exchange(ctx context.Context, xs ...Exchange)
 
 	// Start starts xs and returns without waiting for a server. Done may call
