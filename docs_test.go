@@ -51,19 +51,29 @@ func TestSnippetsOfTheDocumentsCompile(t *testing.T) {
 	}
 }
 
-// The pages that protect a login begin with a program that is run as it is printed.
-func TestLoginPagesBeginWithAWholeProgram(t *testing.T) {
-	for _, page := range []string{"README.md", "docs/start.md"} {
+// The README begins with a program that is run as it is printed. The page on production
+// shows another main for it.
+func TestTheReadmeBeginsWithAWholeProgram(t *testing.T) {
+	first := func(page string) string {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
-		first := snippets(string(text))[0]
-		require.True(t, strings.HasPrefix(first.code, "package main\n"), page)
-		require.Contains(t, first.code, "\nfunc main() {\n", page)
-		formatted, err := format.Source([]byte(first.code))
+		code := snippets(string(text))[0].code
+		formatted, err := format.Source([]byte(code))
 		require.NoError(t, err)
-		require.Equal(t, string(formatted), first.code, page)
-		require.NoError(t, first.compile(map[string]string{}), page)
+		require.Equal(t, string(formatted), code, page)
+		return code
 	}
+	program := first("README.md")
+	require.True(t, strings.HasPrefix(program, "package main\n"))
+	require.NoError(t, snippet{code: program}.compile(map[string]string{}))
+
+	before, rest, found := strings.Cut(program, "func main() {\n")
+	require.True(t, found)
+	_, after, found := strings.Cut(rest, "\n}\n")
+	require.True(t, found)
+	_, before, _ = strings.Cut(before, ")\n")
+	other := before + first("docs/start.md") + after
+	require.NoError(t, snippet{code: "package main\n" + imports(other) + other}.compile(map[string]string{}))
 }
 
 func TestSnippetsThatDoNotCompileAreFound(t *testing.T) {
