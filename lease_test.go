@@ -167,6 +167,29 @@ func TestABanKeepsLeases(t *testing.T) {
 	})
 }
 
+func TestRetryAfterOfABanIsWhenTheLeasesThatItKeepsHaveEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		rule := either(inFlight(2, time.Minute))
+		held := authorize(t, th, rule)
+		require.NoError(t, th.Ban(t.Context(), rule, time.Second))
+		both := either(costing(inFlight(2, time.Minute), 2))
+		require.Equal(t, time.Second, peek(t, th, rule).RetryAfter, "there is room for another one")
+		settled, err := th.Settle(t.Context(), held, map[string]int{held.Outcomes[0].Name: 1})
+		require.NoError(t, err)
+		for _, o := range []throttler.Outcome{peek(t, th, rule).Outcomes[0], settled.Outcomes[0]} {
+			require.Equal(t, time.Minute, o.ResetAfter)
+		}
+		d := authorize(t, th, both)
+		require.Equal(t, throttler.Blocked, d.Status)
+		require.Equal(t, time.Minute, d.RetryAfter)
+		time.Sleep(d.RetryAfter - 1)
+		require.Equal(t, throttler.Blocked, peek(t, th, both).Status)
+		time.Sleep(1)
+		require.Equal(t, throttler.Authorized, authorize(t, th, both).Status)
+	})
+}
+
 func TestWhatHoldsNoHitIsNeverLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()

@@ -35,7 +35,7 @@ func (v *Verdict) Decide(now Instant, limit *Limit, l Lockout, r *Record, count 
 	v.Hit = Hit{}
 	b, corrected := r.ban.at(now)
 	if b.holds(now) {
-		v.block(now, b)
+		v.block(now, limit, r, b)
 		if corrected {
 			*r = r.corrected(b)
 		}
@@ -53,16 +53,23 @@ func (v *Verdict) Decide(now Instant, limit *Limit, l Lockout, r *Record, count 
 		} else {
 			*r = r.replaced(b)
 		}
-		v.block(now, b)
+		v.block(now, limit, r, b)
 		v.Outcome.NewBan, store = true, true
 	}
 	return store
 }
 
-// block makes v the verdict of b, which holds at now.
-func (v *Verdict) block(now Instant, b ban) {
+// block makes v the verdict of b, the ban of r, which holds at now. Leases go on beside it, and
+// may end later.
+func (v *Verdict) block(now Instant, limit *Limit, r *Record, b ban) {
 	v.Again = b.end.Since(now)
-	v.Outcome = Outcome{Blocked: true, Banned: true, RetryAfter: v.Again, ResetAfter: v.Again}
+	reset := v.Again
+	if limit.Algorithm == Leases && r.extra != nil {
+		ls := r.extra.leases
+		v.Again = max(v.Again, ls.untilFits(limit.Needed(), limit.Max, now))
+		reset = max(reset, ls.untilFits(limit.Max, limit.Max, now))
+	}
+	v.Outcome = Outcome{Blocked: true, Banned: true, RetryAfter: v.Again, ResetAfter: reset}
 }
 
 // look decides a call by the algorithm of the limit, and reports whether r must be

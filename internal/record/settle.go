@@ -260,7 +260,7 @@ func (s *Settlement) lookAtSettled(now Instant, r Record) {
 	b, _ := r.ban.at(now)
 	switch {
 	case b.holds(now):
-		v.block(now, b)
+		v.block(now, &one, &r, b)
 	case one.Algorithm == Calendar:
 		x := r.extras()
 		s.enter(now, &x.calendar)
