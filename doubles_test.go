@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -615,10 +616,9 @@ func (c *breaking) Add(item *memcache.Item) error {
 // distant returns an address at which the server at addr is a roundTrip away.
 func distant(t *testing.T, addr string) string {
 	t.Helper()
-	return listen(t, func(client net.Conn) {
+	return conntest.Serve(t, func(client net.Conn) {
 		server, err := net.Dial("tcp", addr)
 		if err != nil {
-			client.Close()
 			return
 		}
 		go carry(client, server)

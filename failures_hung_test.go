@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -287,27 +288,15 @@ func BenchmarkServerDown(b *testing.B) {
 // gomemcache's timeout begins anew with each item of an answer, and its methods take no
 // ctx: what ends such a call is its own ctx.
 func TestAServerThatNeverEndsAnAnswerIsLeftWhenTheContextEnds(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer listener.Close()
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
+	addr := conntest.Serve(t, func(conn net.Conn) {
+		for range 200 { // each item comes within the client's timeout
+			if _, err := conn.Write([]byte("VALUE test#a#v 0 0 1\r\n\r\n")); err != nil {
 				return
 			}
-			go func() {
-				defer conn.Close()
-				for range 200 { // each item comes within the client's timeout
-					if _, err := conn.Write([]byte("VALUE test#a#v 0 0 1\r\n\r\n")); err != nil {
-						return
-					}
-					time.Sleep(50 * time.Millisecond)
-				}
-			}()
+			time.Sleep(50 * time.Millisecond)
 		}
-	}()
-	client := memcache.New(listener.Addr().String())
+	})
+	client := memcache.New(addr)
 	client.Timeout = time.Second
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -323,8 +324,7 @@ func TestAServerThatTalksNonsenseIsFailedOpenOver(t *testing.T) {
 		strings.Repeat("x", 10_000), "\x00\xff\x80\x81\x00\x00",
 	}
 	answer := atomic.Pointer[string]{}
-	addr := listen(t, func(conn net.Conn) {
-		defer conn.Close()
+	addr := conntest.Serve(t, func(conn net.Conn) {
 		b := make([]byte, 4096)
 		if _, err := conn.Read(b); err == nil {
 			io.WriteString(conn, *answer.Load())
@@ -345,25 +345,6 @@ func TestAServerThatTalksNonsenseIsFailedOpenOver(t *testing.T) {
 			}
 		}
 	}
-}
-
-// listen serves connections, each by serve on a goroutine of its own, until the
-// test ends. It returns the address.
-func listen(t *testing.T, serve func(net.Conn)) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go serve(conn)
-		}
-	}()
-	return l.Addr().String()
 }
 
 func TestARecordEvictedBetweenReadAndWriteIsBegunAnew(t *testing.T) {

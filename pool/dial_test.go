@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -124,19 +125,7 @@ const hangsUpOnVersion = "hangs up"
 // greeter forwards to the server at addr, but answers for its version by itself, if
 // version is not empty.
 func greeter(t *testing.T, addr, version string) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go greet(conn, addr, version)
-		}
-	}()
-	return l.Addr().String()
+	return conntest.Serve(t, func(conn net.Conn) { greet(conn, addr, version) })
 }
 
 func greet(conn net.Conn, addr, version string) {
@@ -150,13 +139,11 @@ func greet(conn net.Conn, addr, version string) {
 	case string(first) != "version\r\n":
 		there, err := net.Dial("tcp", addr)
 		if err != nil {
-			conn.Close()
 			return
 		}
 		there.Write(first[:n])
 		join(conn, there)
 	case version == hangsUpOnVersion:
-		conn.Close()
 	default:
 		fmt.Fprintf(conn, "%s\r\n", version)
 		splice(conn, addr)

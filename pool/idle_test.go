@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -74,23 +75,13 @@ func TestAWriteAfterTheServerHasClosedAnIdleConnectionIsAnsweredForCertain(t *te
 // Bytes that nobody asked for would be taken for the next answer: a call that was never
 // counted would be authorized.
 func TestBytesThatCameMeanwhileAreNoAnswer(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
 	conns := make(chan net.Conn, 10)
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			conns <- conn
-			go answerMisses(conn)
-		}
-	}()
-	p := patient(t, l.Addr().String())
+	p := patient(t, conntest.Serve(t, func(conn net.Conn) {
+		conns <- conn
+		answerMisses(conn)
+	}))
 	getTenTimes(p)
-	_, err = io.WriteString(<-conns, "STORED\r\n")
+	_, err := io.WriteString(<-conns, "STORED\r\n")
 	require.NoError(t, err)
 	idle()
 	require.Equal(t, memcache.ErrNotStored, p.Add(item("key")))
@@ -99,7 +90,6 @@ func TestBytesThatCameMeanwhileAreNoAnswer(t *testing.T) {
 
 // answerMisses answers as misses does, and the version before.
 func answerMisses(conn net.Conn) {
-	defer conn.Close()
 	for r := bufio.NewReader(conn); ; {
 		request, err := r.ReadString('\n')
 		switch {

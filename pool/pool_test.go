@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -263,20 +264,10 @@ func terminated(t *testing.T, addr string) (string, dialFunc) {
 
 // forward forwards what l accepts to the server at addr, until the test ends.
 func forward(t *testing.T, l net.Listener, addr string) {
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go splice(conn, addr)
-		}
-	}()
+	conntest.On(t, l, func(conn net.Conn) { splice(conn, addr) })
 }
 
 func splice(conn net.Conn, addr string) {
-	defer conn.Close()
 	there, err := new(net.Dialer).DialContext(context.Background(), "tcp", addr)
 	if err != nil {
 		return

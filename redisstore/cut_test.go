@@ -14,6 +14,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/internal/redistest"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -61,25 +62,15 @@ func (s *side) takes(data []byte) (n int, cut bool) {
 func newCutter(t *testing.T, server string) *cutter {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
 	c := &cutter{listener: l}
 	c.server.Store(server)
-	go func() {
-		for {
-			nc, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go c.serve(nc)
-		}
-	}()
+	conntest.On(t, l, c.serve)
 	return c
 }
 
 func (c *cutter) serve(client net.Conn) {
 	server, err := net.Dial("tcp", c.server.Load().(string))
 	if err != nil {
-		client.Close()
 		return
 	}
 	cut := func() { client.Close(); server.Close() }

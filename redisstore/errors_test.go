@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/internal/redistest"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/stretchr/testify/require"
@@ -156,23 +157,10 @@ func answering(t *testing.T, line string) string {
 // answer says. Instead of an answer of no length it ends the connection.
 func scripted(t *testing.T, answer func(args []string) string) (addr string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			nc, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go converse(nc, answer)
-		}
-	}()
-	return l.Addr().String()
+	return conntest.Serve(t, func(nc net.Conn) { converse(nc, answer) })
 }
 
 func converse(nc net.Conn, answer func([]string) string) {
-	defer nc.Close()
 	in := bufio.NewReader(nc)
 	for {
 		args, err := readCommand(in)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/internal/memcached"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/stretchr/testify/assert"
@@ -76,15 +77,7 @@ func TestAnEmptyServerHasNoKeys(t *testing.T) {
 // scripted returns the address of a server that answers each line in turn.
 func scripted(t *testing.T, answers ...string) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		conn, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
+	return conntest.Serve(t, func(conn net.Conn) {
 		request := make([]byte, 4096)
 		for _, answer := range answers {
 			if _, err := conn.Read(request); err != nil {
@@ -93,8 +86,7 @@ func scripted(t *testing.T, answers ...string) string {
 			conn.Write([]byte(answer))
 		}
 		io.Copy(io.Discard, conn) // until the client closes
-	}()
-	return l.Addr().String()
+	})
 }
 
 func TestAServerThatForbidsAListOfKeysIsNamedSo(t *testing.T) {

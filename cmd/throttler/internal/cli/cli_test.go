@@ -22,6 +22,7 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/cli"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/logtest"
+	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -581,12 +582,8 @@ func TestAnInterruptEndsACommand(t *testing.T) {
 // is refused, the second is cut off.
 func flakyList(t *testing.T, server string) (address string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
 	var lists atomic.Int64
-	serve := func(conn net.Conn) {
-		defer conn.Close()
+	return conntest.Serve(t, func(conn net.Conn) {
 		upstream, err := net.Dial("tcp", server)
 		if err != nil {
 			return
@@ -610,17 +607,7 @@ func flakyList(t *testing.T, server string) (address string) {
 			}
 			io.WriteString(upstream, line)
 		}
-	}
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go serve(conn)
-		}
-	}()
-	return l.Addr().String()
+	})
 }
 
 func TestAListThatIsRefusedOrCutOffIsBegunAgain(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/proxy"
+	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -64,29 +65,16 @@ func TestAnUploadThatIsCutIsNoLoginInTheLog(t *testing.T) {
 // raw is a server that answers each connection by how.
 func raw(t *testing.T, how func(net.Conn)) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				r, err := http.ReadRequest(bufio.NewReader(conn))
-				if err != nil {
-					return
-				}
-				if r.ContentLength < 1<<10 { // or closing would be a reset
-					io.Copy(io.Discard, r.Body)
-				}
-				how(conn)
-			}()
+	return "http://" + conntest.Serve(t, func(conn net.Conn) {
+		r, err := http.ReadRequest(bufio.NewReader(conn))
+		if err != nil {
+			return
 		}
-	}()
-	return "http://" + l.Addr().String()
+		if r.ContentLength < 1<<10 { // or closing would be a reset
+			io.Copy(io.Discard, r.Body)
+		}
+		how(conn)
+	})
 }
 
 func TestAnAnswerThatIsNoHTTPCostsTheAttempt(t *testing.T) {

@@ -21,10 +21,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
+	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/stretchr/testify/assert"
@@ -91,23 +93,13 @@ func TestLoginsInOtherLanguagesAreGuarded(t *testing.T) {
 // services.
 func balancer(t *testing.T, services ...*service) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for i := 0; ; i++ {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go forward(conn, services[i%len(services)].api)
-		}
-	}()
-	return l.Addr().String()
+	var conns atomic.Int64
+	return conntest.Serve(t, func(conn net.Conn) {
+		forward(conn, services[conns.Add(1)%int64(len(services))].api)
+	})
 }
 
 func forward(conn net.Conn, address string) {
-	defer conn.Close()
 	to, err := net.Dial("tcp", address)
 	if err != nil {
 		return

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
+	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -371,26 +372,13 @@ func TestRequestsUnderWayAreAnsweredBeforeTheEnd(t *testing.T) {
 // and a channel that is closed by the first that is not about its statistics.
 func hungServer(t *testing.T) (address string, asked <-chan struct{}) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
 	first := make(chan struct{})
 	tell := sync.OnceFunc(func() { close(first) })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				r := bufio.NewReader(conn)
-				if line, err := r.ReadString('\n'); err == nil && !strings.HasPrefix(line, "stats") {
-					tell()
-				}
-				io.Copy(io.Discard, r)
-			}()
+	return conntest.Serve(t, func(conn net.Conn) {
+		r := bufio.NewReader(conn)
+		if line, err := r.ReadString('\n'); err == nil && !strings.HasPrefix(line, "stats") {
+			tell()
 		}
-	}()
-	return l.Addr().String(), first
+		io.Copy(io.Discard, r)
+	}), first
 }
