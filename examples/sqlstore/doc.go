@@ -1,5 +1,5 @@
 // Package sqlstore keeps the records of a throttler in a table of a SQL database.
-// docs/stores.md shows it.
+// docs/stores.md says what a store must do.
 //
 // It is an example, not a package to import: a SQL database spends a disk write on each
 // decision. Its SQL is that of SQLite and PostgreSQL (with $1 in place of ?, and BYTEA). In

@@ -2,9 +2,7 @@ package sqlstore_test
 
 import (
 	"database/sql"
-	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -42,18 +40,4 @@ func TestSweepDeletesWhatHasExpired(t *testing.T) {
 	var rows int
 	require.NoError(t, store.DB.QueryRow("SELECT count(*) FROM records").Scan(&rows))
 	require.Equal(t, 1, rows)
-}
-
-// The page shows how the store writes.
-func TestThePageShowsTheStore(t *testing.T) {
-	page, err := os.ReadFile("../../docs/stores.md")
-	require.NoError(t, err)
-	code, err := os.ReadFile("store.go")
-	require.NoError(t, err)
-	_, swap, _ := strings.Cut(string(code), "\nfunc (s Store) CompareAndSwap(")
-	swap, _, _ = strings.Cut(swap, "\nfunc (s Store) Delete(")
-	_, change, _ := strings.Cut(string(code), "\n// change ")
-	change, _, ok := strings.Cut(change, "\n// Sweep ")
-	require.True(t, ok)
-	require.Contains(t, string(page), "\nfunc (s Store) CompareAndSwap("+swap+"\n// change "+strings.TrimSuffix(change, "\n")+"\n```\n")
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
-// What follows is shown in start.md.
+// What follows is shown in http.md.
 
 func apiLimit(limits *throttler.Throttler, source httpthrottle.Source) *httpthrottle.Middleware {
 	limit := httpthrottle.New(limits, func(r *http.Request) throttler.Rule {
@@ -40,8 +40,8 @@ func apiLimit(limits *throttler.Throttler, source httpthrottle.Source) *httpthro
 
 // Up to here.
 
-func TestThePageToProductionShowsTheLimitOfThisFile(t *testing.T) {
-	requireShown(t, "start.md", "start_api_test.go")
+func TestThePageOnHTTPShowsTheLimitOfThisFile(t *testing.T) {
+	requireShown(t, "http.md", "http_api_test.go")
 }
 
 func customerOf(key string) (id string, requestsPerMinute int, ok bool) {

@@ -42,7 +42,7 @@ func sendAll(ctx context.Context, limits *throttler.Throttler, q queue) error {
 	}
 }
 
-// What follows is shown in start.md.
+// What follows is shown in outgoing.md.
 
 type message struct{ Recipient, Text string }
 
@@ -67,8 +67,8 @@ func sendInTurn(ctx context.Context, limits *throttler.Throttler, m message) err
 
 // Up to here.
 
-func TestThePageToProductionShowsTheSendingOfThisFile(t *testing.T) {
-	requireShown(t, "start.md", "start_mail_test.go")
+func TestThePageOnAPIsShowsTheSendingOfThisFile(t *testing.T) {
+	requireShown(t, "outgoing.md", "outgoing_mail_test.go")
 }
 
 // A line is a queue in memory. What is put back is lent again after a minute.
