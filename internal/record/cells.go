@@ -201,7 +201,8 @@ func (h *hits) recount(ttl uint64, latest Instant) {
 		h.merge()
 		last := min(to.up(h.end()), to.up(latest))
 		// The first one is no earlier than that, unless another program has written h.
-		earliest := last - min(last, to.reach())
+		// Nor is it in cell 0, which has ended when time began.
+		earliest := max(last, to.reach()+1) - to.reach()
 		first := min(max(to.up(h.time(0)), earliest), last)
 		counts := make([]uint32, last-first+1)
 		for t, n := range h.all() {
@@ -260,7 +261,7 @@ func (h *hits) wholeRow() (first, last uint64, width uint8) {
 	if i := h.added - h.first(); h.added >= h.first() && h.added <= h.last {
 		count += h.count(int(i))
 	}
-	return first, last, max(h.cells.width, widthOf(count))
+	return first, last, max(h.cells.width, widthOf(min(count, maxCount)))
 }
 
 // mergeCells puts the run among the counts.
@@ -291,7 +292,7 @@ func (h *hits) appendCounts(b []byte) []byte {
 	if h.run > 0 {
 		at := int(h.added - first)
 		whole := hits{entries: counts, cells: cells{width: width}}
-		putCount(counts, width, at, whole.count(at)+uint32(h.run))
+		putCount(counts, width, at, min(whole.count(at)+uint32(h.run), maxCount))
 	}
 	return b
 }

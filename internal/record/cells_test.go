@@ -376,6 +376,19 @@ func TestListsThatNobodyWritesBecomeCells(t *testing.T) {
 	}
 }
 
+// What cannot be stored counts as no record: its limit would be there once more.
+func TestWhatBecomesOfListsThatNobodyWritesCanBeStored(t *testing.T) {
+	disordered := hits{unit: coarse, ttl: 1, last: 11, entries: append(slices.Repeat([]byte{11, 0}, 300), 11)}
+	full := hits{unit: coarse, ttl: 1}
+	full.pack(50, []uint32{maxCount})
+	full.cells.total = 1
+	for now, h := range map[Instant]hits{0: disordered, full.end() - Instant(time.Millisecond): full} {
+		v := decide(now, &Limit{Max: 5000, TTL: time.Millisecond}, Lockout{}, Record{hits: h}, true)
+		_, err := Decode(v.Next.Encode())
+		require.NoError(t, err, "at %d", now)
+	}
+}
+
 // What this package has not written may be anything.
 func TestLongWindowsOfOtherProgramsDoNoHarm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
