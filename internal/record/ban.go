@@ -209,8 +209,6 @@ func (r Record) Withdrawn(h Hit, now Instant, limit *Limit) (next Record, store 
 	if v.look(set, &one, &looked, false); v.bans(&one, Lockout{KeepHits: true}) {
 		return full.kept(limit, r.ban), true
 	}
-	full.hits.expire(now)
-	full.bucket.expire(now)
-	full.expireExtras(now)
+	full.expire(now)
 	return full, true
 }

@@ -31,6 +31,13 @@ func (r *Record) setExtras(x extra) {
 	}
 }
 
+// expire removes from r, on which no ban holds, what has expired at now.
+func (r *Record) expire(now Instant) {
+	r.hits.expire(now)
+	r.bucket.expire(now)
+	r.expireExtras(now)
+}
+
 // expireExtras removes from the sections of version 3 what has expired at now, when the
 // bucket has been expired.
 func (r *Record) expireExtras(now Instant) {

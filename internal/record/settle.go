@@ -115,14 +115,16 @@ func (s *Settlement) exceed(now Instant, r *Record) (store bool) {
 		r.ban = b
 	}
 	more := s.Actual - s.Total
+	if s.Limit.Algorithm == Leases {
+		return s.exceedLeases(now, r, more) // also beside a ban, which keeps hits that have expired
+	}
+	r.expire(now)
 	var h Hit
 	switch s.Limit.Algorithm {
 	case Window:
 		h = r.exceedWindow(now, &s.Limit, more)
 	case Bucket:
 		h = r.exceedBucket(now, &s.Limit, more)
-	case Leases:
-		return s.exceedLeases(now, r, more)
 	case Calendar:
 		h = s.exceedCalendar(now, r, more)
 	}
@@ -147,9 +149,6 @@ func (h Hit) same(other Hit) bool {
 
 // exceedWindow counts up to n hits in a window, beyond its Max.
 func (r *Record) exceedWindow(now Instant, limit *Limit, n int) Hit {
-	r.bucket.expire(now)
-	r.expireExtras(now)
-	r.hits.expire(now)
 	expiry := now.Add(limit.TTL)
 	r.hits.correct(now, expiry)
 	n = min(n, MaxHits-r.hits.len())
@@ -165,9 +164,6 @@ const latestDebt = math.MaxInt64 - 1
 
 // exceedBucket pours n hits into a bucket, over its brim. What is over it is a debt.
 func (r *Record) exceedBucket(now Instant, limit *Limit, n int) Hit {
-	r.hits.expire(now)
-	r.bucket.expire(now)
-	r.expireExtras(now)
 	interval, brim := limit.Interval(), now+limit.bucketSize()
 	r.bucket.open(now, max(brim, r.owed(brim)))
 	n = int(min(Instant(n), (latestDebt-r.bucket.score)/interval))
@@ -229,9 +225,6 @@ func (r *Record) resize(id uint64, hits int, end, now Instant) (found bool) {
 
 // exceedCalendar counts up to n hits in the period of now, beyond its Max.
 func (s *Settlement) exceedCalendar(now Instant, r *Record, n int) Hit {
-	r.hits.expire(now)
-	r.bucket.expire(now)
-	r.expireExtras(now)
 	x := r.extras()
 	s.enter(now, &x.calendar)
 	if n = int(min(uint64(n), math.MaxInt64-x.calendar.count)); n <= 0 {
