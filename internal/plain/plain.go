@@ -17,14 +17,14 @@ import (
 // exchanges read all records at once, and then write as many at a time as the turnstile has
 // places.
 type Exchanger struct {
-	client    exchange.Client
+	exchange.Client
 	turnstile turnstile
 }
 
 // New returns an Exchanger over client. An exchange waits for its turn for timeout at most,
 // and as long for a connection that the server refuses.
 func New(client exchange.Client, timeout time.Duration) *Exchanger {
-	return &Exchanger{client: client, turnstile: turnstile{places: maxUnderWay, limit: timeout}}
+	return &Exchanger{Client: client, turnstile: turnstile{places: maxUnderWay, limit: timeout}}
 }
 
 // Exchange runs xs. If ctx can end, it runs them on another goroutine, which goes on
@@ -52,20 +52,13 @@ func (p *Exchanger) Start(xs ...exchange.Exchange) {
 	go p.run(slices.Clone(xs), make(chan struct{}))
 }
 
-func (p *Exchanger) Get(key string) (*memcache.Item, error) { return p.client.Get(key) }
-func (p *Exchanger) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	return p.client.GetMulti(keys)
-}
-func (p *Exchanger) Add(item *memcache.Item) error            { return p.client.Add(item) }
-func (p *Exchanger) CompareAndSwap(item *memcache.Item) error { return p.client.CompareAndSwap(item) }
-
 // Delete calls the client's Delete when the turnstile allows it.
 func (p *Exchanger) Delete(key string) error {
 	if err := p.turnstile.enter(); err != nil {
 		return err
 	}
 	var w connWait
-	err := w.try(&p.turnstile, func() error { return p.client.Delete(key) })
+	err := w.try(&p.turnstile, func() error { return p.Client.Delete(key) })
 	err = Classified(err)
 	p.turnstile.leave(err)
 	return err
@@ -104,7 +97,7 @@ func (p *Exchanger) run(xs []exchange.Exchange, done chan<- struct{}) {
 		return
 	}
 	timer := time.AfterFunc(hedge, func() { goOn(p.readSingly(keys, &allRead)) })
-	items, err := p.client.GetMulti(keys)
+	items, err := p.Client.GetMulti(keys)
 	err = Classified(err)
 	p.turnstile.leave(err)
 	var keyed exchange.KeyError
@@ -274,7 +267,7 @@ var errStray = errors.New("throttler: the client answered with another key")
 // read returns the item at key, or nil.
 func (p *Exchanger) read(key string, w *connWait) (item *memcache.Item, err error) {
 	err = w.tryRead(&p.turnstile, func() (err error) {
-		item, err = p.client.Get(key)
+		item, err = p.Client.Get(key)
 		return err
 	})
 	switch {
@@ -315,9 +308,9 @@ func (p *Exchanger) store(x exchange.Exchange, item *memcache.Item, w *connWait)
 
 func (p *Exchanger) put(item *memcache.Item) error {
 	if item.CasID == 0 {
-		return p.client.Add(item)
+		return p.Client.Add(item)
 	}
-	return p.client.CompareAndSwap(item)
+	return p.Client.CompareAndSwap(item)
 }
 
 // findOut reads the record again, after the answer to a write was lost, and lets x
