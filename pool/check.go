@@ -28,12 +28,20 @@ type Loss struct {
 // with its error, or when the pool is closed, with ErrClosed. Zero or less means
 // [DefaultWatchEvery].
 func (p *Pool) Watch(ctx context.Context, every time.Duration) error {
-	every = positive(every, DefaultWatchEvery)
+	return p.repeat(ctx, positive(every, DefaultWatchEvery), func(bounded context.Context) {
+		_ = p.Check(bounded) // a server that does not answer is down, which is told elsewhere
+	})
+}
+
+// repeat calls f at once and then again after every pause, each time with a ctx that ends
+// after as long. It returns when ctx ends, with its error, or when p is closed, with
+// ErrClosed.
+func (p *Pool) repeat(ctx context.Context, every time.Duration, f func(bounded context.Context)) error {
 	pause := time.NewTimer(every)
 	defer pause.Stop()
 	for {
 		bounded, cancel := context.WithTimeout(ctx, every)
-		_ = p.Check(bounded) // a server that does not answer is down, which is told elsewhere
+		f(bounded)
 		cancel()
 		pause.Reset(every)
 		select {

@@ -39,33 +39,15 @@ type Lookup func(ctx context.Context) ([]string, error)
 // apart. Until all have, the values that move are counted in two places. Zero or
 // less means [DefaultFollowEvery].
 func (p *Pool) Follow(ctx context.Context, lookup Lookup, every time.Duration) error {
-	every = positive(every, DefaultFollowEvery)
-	pause := time.NewTimer(every)
-	defer pause.Stop()
-	for {
-		p.followOnce(ctx, lookup, every)
-		pause.Reset(every)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-p.closed:
-			return ErrClosed
+	return p.repeat(ctx, positive(every, DefaultFollowEvery), func(bounded context.Context) {
+		servers, err := lookup(bounded)
+		if err == nil && bounded.Err() == nil {
+			err = p.SetServers(servers...)
 		}
-	}
-}
-
-// followOnce sets the servers that lookup returns within bound.
-func (p *Pool) followOnce(ctx context.Context, lookup Lookup, bound time.Duration) {
-	bounded, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	servers, err := lookup(bounded)
-	if err == nil && bounded.Err() == nil {
-		err = p.SetServers(servers...)
-	}
-	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) && p.LookupFailed != nil {
-		p.LookupFailed(err)
-	}
+		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) && p.LookupFailed != nil {
+			p.LookupFailed(err)
+		}
+	})
 }
 
 // SRV finds servers by the SRV records of a DNS name. Its fields are options, to be
