@@ -293,24 +293,18 @@ func copied(item memcache.Item, data []byte) *memcache.Item {
 			memcache.Item
 			data [64]byte
 		}{Item: item}
-		small.Value = appended(small.data[:0], data)
+		small.Value = append(small.data[:0:len(data)], data...)
 		return &small.Item
 	case len(data) <= 168:
 		medium := &struct {
 			memcache.Item
 			data [168]byte
 		}{Item: item}
-		medium.Value = appended(medium.data[:0], data)
+		medium.Value = append(medium.data[:0:len(data)], data...)
 		return &medium.Item
 	default:
 		large := item // item itself must not escape from the usual cases
 		large.Value = bytes.Clone(data)
 		return &large
 	}
-}
-
-// appended returns to with data, which fit.
-func appended(to, data []byte) []byte {
-	to = append(to, data...)
-	return to[:len(to):len(to)]
 }
