@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -45,7 +44,7 @@ import (
 
 var update = flag.Bool("update", false, "write the tables of the simulations to their file, which takes some minutes")
 
-// simulations is the file of all tables. docs/login-lockout.md shows some of their rows.
+// simulations is the file of all tables. docs/login-lockout.md says what they show.
 const simulations = "testdata/simulations.md"
 
 const (
@@ -348,7 +347,7 @@ func (p page) inFull(tables map[string]func(*testing.T) string) bool {
 	return true
 }
 
-const stale = "the file does not say what the simulation does; go test ./login -run 'Simulat|Guide' -update has it say so"
+const stale = "the file does not say what the simulation does; go test ./login -run Simulat -update has it say so"
 
 // says requires a row, as far as it goes.
 func (p page) says(row string) {
@@ -367,44 +366,6 @@ func TestSimulation(t *testing.T) {
 		p.says(start(a.what, d.verified, d.refused) + " ")
 		require.Equal(t, []int{2965, 48}, []int{d.logins, d.visits}, "%s says so", p.path)
 	}
-}
-
-// Tables of the guide have rows and columns of the tables of the simulations.
-func TestTheGuideShowsWhatTheSimulationsSay(t *testing.T) {
-	guide, all := tablesOf(t, "../docs/login-lockout.md"), tablesOf(t, simulations)
-	require.Len(t, guide, 2)
-	for name, rows := range guide {
-		require.NotEmpty(t, rows, name)
-		for row, cells := range rows {
-			for column, cell := range cells {
-				require.Equal(t, all[name][row][column], cell, "%s, %s, %s", name, row, column)
-			}
-		}
-	}
-}
-
-var tableOf = regexp.MustCompile(`(?s)<!-- (\w+) -->\n\| (.*?) \|\n<!-- end -->`)
-
-// tablesOf returns the cells of the tables of a file, by table, row and column.
-func tablesOf(t *testing.T, path string) map[string]map[string]map[string]string {
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	all := make(map[string]map[string]map[string]string)
-	for _, m := range tableOf.FindAllStringSubmatch(string(text), -1) {
-		rows := strings.Split(m[2], " |\n| ")
-		columns := strings.Split(rows[0], " | ")
-		all[m[1]] = make(map[string]map[string]string)
-		for _, row := range rows[2:] {
-			cells := strings.Split(row, " | ")
-			require.Len(t, cells, len(columns), row)
-			of := make(map[string]string)
-			for i, column := range columns[1:] {
-				of[column] = cells[i+1]
-			}
-			all[m[1]][cells[0]] = of
-		}
-	}
-	return all
 }
 
 // replace returns doc with another table of this name.
