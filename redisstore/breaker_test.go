@@ -32,6 +32,13 @@ func newSingle(key string, writes bool) *single {
 	return s
 }
 
+// newSwap returns a write where a record is expected.
+func newSwap(key string) *single {
+	s := newSingle(key, true)
+	s.item.CasID = 1
+	return s
+}
+
 func TestOnlyWritesThatMayHaveBeenSentAreUnknown(t *testing.T) {
 	t.Parallel()
 	server := redistest.Process(t)
@@ -153,7 +160,7 @@ func TestASecondBundleGoesOutWhileOneIsUnderWay(t *testing.T) {
 	start := func(count int) (all []*single) {
 		var xs []exchange.Exchange
 		for i := range count {
-			all = append(all, newSingle(strconv.Itoa(i), true))
+			all = append(all, newSwap(strconv.Itoa(i)))
 			xs = append(xs, all[i])
 		}
 		s.Start(xs...)
@@ -191,7 +198,7 @@ func TestABundleHasABound(t *testing.T) {
 	var all []*single
 	var xs []exchange.Exchange
 	for i := range 300 {
-		all = append(all, newSingle(strconv.Itoa(i), true))
+		all = append(all, newSwap(strconv.Itoa(i)))
 		xs = append(xs, all[i])
 	}
 	s.Start(xs...)

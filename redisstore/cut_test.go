@@ -108,18 +108,22 @@ func (c *cutter) pass(to io.Writer, from io.Reader, side *side) {
 func TestAConnectionThatIsCutAtEachByteOfABatch(t *testing.T) {
 	t.Parallel()
 	server := redistest.Process(t)
-	for _, name := range []string{"request", "answer"} {
+	for _, name := range []string{"request", "answer", "request by SET", "answer to SET"} {
 		cuts, lost := 0, 0
 		for at := int64(1); ; at++ {
 			server.Command("FLUSHALL")
 			c := newCutter(t, server.Addr)
 			s := open(t, "redis://"+c.listener.Addr().String())
 			th := throttler.New(s)
-			d, err := th.Peek(context.Background(), rule("warm", 3)) // the connection is there
+			warmUp := th.Peek // the connection is there
+			if strings.Contains(name, "SET") {
+				warmUp = th.Authorize
+			}
+			d, err := warmUp(context.Background(), rule("warm", 3))
 			require.NoError(t, err)
 			require.NoError(t, d.Err)
 			side := &c.asked
-			if name == "answer" {
+			if strings.HasPrefix(name, "answer") {
 				side = &c.answered
 			}
 			side.at.Store(side.passed.Load() + at)
@@ -242,7 +246,7 @@ func TestALostAnswerIsAskedAboutOnce(t *testing.T) {
 	c := newCutter(t, server.Addr)
 	s := open(t, "redis://"+c.listener.Addr().String())
 	require.NoError(t, s.Add(&memcache.Item{Key: "k", Value: []byte("there"), Expiration: 60}))
-	c.asked.cutIn("EVALSHA")
+	c.asked.cutIn("SET")
 	x := &stubborn{single: newSingle("k", true)}
 	s.Exchange(context.Background(), x)
 	r := <-x.done

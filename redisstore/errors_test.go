@@ -16,7 +16,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -259,6 +261,28 @@ func TestAServerThatTalksNonsenseIsUnavailable(t *testing.T) {
 		require.ErrorIs(t, r.Err, throttler.ErrUnavailable)
 		require.False(t, r.Stored)
 	}
+}
+
+// Redis before 7.0 knows no SET with NX and GET. It is asked once.
+func TestAnOldServerWritesNewRecordsByTheScript(t *testing.T) {
+	t.Parallel()
+	var sets, scripts atomic.Int64
+	s := open(t, "redis://"+scripted(t, func(args []string) string {
+		switch args[0] {
+		case "EVALSHA":
+			scripts.Add(1)
+			return ":1"
+		case "SET":
+			sets.Add(1)
+			return "-ERR syntax error"
+		}
+		return "-ERR This instance has cluster support disabled"
+	}))
+	for i := range 5 {
+		require.NoError(t, decide(t, s, strconv.Itoa(i)).Err)
+	}
+	require.EqualValues(t, 1, sets.Load())
+	require.EqualValues(t, 5, scripts.Load())
 }
 
 func TestTLS(t *testing.T) {

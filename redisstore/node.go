@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -226,17 +227,26 @@ func (n *node) ask(bundle []*request, patient bool) rueidis.Client {
 			r.err = err
 		}
 	case c.Mode() != rueidis.ClientModeCluster:
-		ask(ctx, c, bundle)
+		n.store.ask(ctx, c, n.store.groups(bundle, false), true)
 	default:
-		to := n.client
-		if to == nil {
-			to = c
-		}
-		if askEach(ctx, c, to, bundle) {
-			n.store.chartAnew()
-		}
+		n.askCluster(ctx, c, bundle)
 	}
 	return c
+}
+
+// askCluster asks the node, by its own client: a Cluster's may still take another one for the
+// primary of the node's slots. What another node has by now goes through c, which follows it
+// there.
+func (n *node) askCluster(ctx context.Context, c rueidis.Client, bundle []*request) {
+	to := n.client
+	if to == nil {
+		to = c
+	}
+	elsewhere := n.store.ask(ctx, to, n.store.groups(bundle, true), to != c)
+	if len(elsewhere) > 0 {
+		n.store.ask(ctx, c, n.store.groups(elsewhere, true), false)
+		n.store.chartAnew()
+	}
 }
 
 // settle ends the requests that have their answers or have failed, and returns those to

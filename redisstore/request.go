@@ -28,6 +28,7 @@ type request struct {
 	lost     bool           // an answer was lost: the write may have been carried out
 
 	answer rueidis.RedisMessage
+	stored bool  // the answer says that item was
 	err    error // instead of an answer
 }
 
@@ -130,6 +131,9 @@ func newNumber(flags uint32) uint64 {
 	}
 }
 
+// isNew reports whether r is to write a record where none should be.
+func (r *request) isNew() bool { return r.item != nil && r.item.CasID == 0 }
+
 // writes reports whether r may change the record.
 func (r *request) writes() bool { return r.item != nil || r.deletes }
 
@@ -159,7 +163,7 @@ func (r *request) end() (again bool) {
 	case r.deletes:
 		n, _ := r.answer.AsInt64()
 		result.Read, result.Stored = false, n > 0
-	case r.answer.IsInt64():
+	case r.stored:
 		result.Stored, result.Found = true, r.written()
 	default:
 		result.Found = r.found()

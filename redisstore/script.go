@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"strconv"
+	"strings"
 
 	"github.com/redis/rueidis"
 )
@@ -67,148 +68,194 @@ func newScript(text string) luaScript {
 	return luaScript{text, hex.EncodeToString(sum[:])}
 }
 
-// ask sends a bundle in one round trip, and gives each request its answer or an error.
-// If the server does not know the script yet, it takes another round trip.
-func ask(ctx context.Context, c rueidis.Client, bundle []*request) {
-	message, err := c.Do(ctx, command(c, bundle, byName, true)).ToMessage()
-	if isNoScript(err) {
-		message, err = c.Do(ctx, command(c, bundle, byText, true)).ToMessage()
-	}
-	if len(bundle) == 1 {
-		bundle[0].answered(message, err)
-		return
-	}
-	if err == nil && message.IsInt64() {
-		answer, _ := message.AsInt64()
-		if err = errAnswers; answer == int64(len(bundle)) && writesAll(bundle) {
-			err = nil
-		}
-		for _, r := range bundle {
-			r.answered(message, err)
-		}
-		return
-	}
-	var answers []rueidis.RedisMessage
-	if err == nil {
-		answers, err = message.ToArray()
-	}
-	if err == nil && len(answers) != len(bundle) {
-		err = errAnswers
-	}
+// A form is how requests are put to a server.
+type form uint8
+
+const (
+	byName form = iota // the script by its name, or GET and MGET if nothing is to be written
+	byText             // the script itself, for a server that does not know it yet
+	bySet              // SET with NX and GET, for one record that should not be there yet
+)
+
+// A group is requests that go in one command.
+type group struct {
+	form     form
+	requests []*request
+}
+
+// groups returns the groups of a bundle, whose order it changes: records that are new by
+// themselves, and the others together. If they are for a Cluster, where keys of one slot
+// are rare, each is by itself.
+func (s *Store) groups(bundle []*request, cluster bool) []group {
+	sets := s.sets.Load() == setsWork
+	others := 0
 	for i, r := range bundle {
-		if err != nil {
-			r.answered(message, err)
+		if !cluster && !(sets && r.isNew()) {
+			bundle[others], bundle[i] = r, bundle[others]
+			others++
+		}
+	}
+	groups := make([]group, 0, len(bundle)-others+1)
+	if others > 0 {
+		groups = append(groups, group{byName, bundle[:others]})
+	}
+	for i := others; i < len(bundle); i++ {
+		g := group{byName, bundle[i : i+1]}
+		if sets && bundle[i].isNew() {
+			g.form = bySet
+		}
+		groups = append(groups, g)
+	}
+	return groups
+}
+
+// What is known of SET with NX and GET, which Redis has since 7.0. It takes the server half
+// the time of a script. It is used once a script has worked: a user who may use none is to
+// hear of it at once.
+const (
+	setsUntried uint32 = iota
+	setsWork
+	setsFail
+)
+
+// ask sends groups of requests in one round trip, and gives each request its answer or an
+// error. If the server does not know the script, or SET with NX and GET, it takes another
+// round trip. ask returns what another node of the Cluster has by now. own is that of
+// command.
+func (s *Store) ask(ctx context.Context, c rueidis.Client, groups []group, own bool) (elsewhere []*request) {
+	for len(groups) > 0 {
+		var again []group
+		for i, result := range do(ctx, c, groups, own) {
+			g := groups[i]
+			message, err := result.ToMessage()
+			g.answered(message, err)
+			reported, ok := rueidis.IsRedisErr(err)
+			switch {
+			case err == nil && g.form == bySet && g.isForeign():
+				again = append(again, group{byName, g.requests})
+			case g.requests[0].stored && s.sets.Load() == setsUntried:
+				s.sets.Store(setsWork)
+			case !ok:
+			case isElsewhere(reported):
+				elsewhere = append(elsewhere, g.requests...)
+			case reported.IsNoScript() && g.form == byName:
+				again = append(again, group{byText, g.requests})
+			case strings.HasPrefix(reported.Error(), "syntax error") && g.form == bySet:
+				s.sets.Store(setsFail)
+				again = append(again, group{byName, g.requests})
+			}
+		}
+		groups = again
+	}
+	return elsewhere
+}
+
+func isElsewhere(reported *rueidis.RedisError) bool {
+	_, moved := reported.IsMoved()
+	_, asked := reported.IsAsk()
+	return moved || asked
+}
+
+// do sends each group as a command, all in one round trip.
+func do(ctx context.Context, c rueidis.Client, groups []group, own bool) []rueidis.RedisResult {
+	if len(groups) == 1 {
+		return []rueidis.RedisResult{c.Do(ctx, groups[0].command(c, own))}
+	}
+	commands := make([]rueidis.Completed, len(groups))
+	for i, g := range groups {
+		commands[i] = g.command(c, own)
+	}
+	return c.DoMulti(ctx, commands...)
+}
+
+// isForeign reports whether a value was found that is no record, and is to be replaced.
+func (g group) isForeign() bool { return !g.requests[0].stored && g.requests[0].found() == nil }
+
+// answered notes the answer to each request.
+func (g group) answered(message rueidis.RedisMessage, err error) {
+	if len(g.requests) == 1 {
+		stored := message.IsInt64()
+		if g.form == bySet {
+			stored = message.IsNil()
+		}
+		g.requests[0].answered(message, stored, err)
+		return
+	}
+	all := err == nil && message.IsInt64()
+	var answers []rueidis.RedisMessage
+	switch {
+	case all:
+		if n, _ := message.AsInt64(); n != int64(len(g.requests)) || !writesAll(g.requests) {
+			err = errAnswers
+		}
+	case err == nil:
+		if answers, err = message.ToArray(); err == nil && len(answers) != len(g.requests) {
+			err = errAnswers
+		}
+	}
+	for i, r := range g.requests {
+		if err != nil || all {
+			r.answered(message, all, err)
 		} else {
-			r.answered(answers[i], answers[i].Error())
+			r.answered(answers[i], answers[i].IsInt64(), answers[i].Error())
 		}
 	}
 }
 
 var errAnswers = errors.New("the script returned another number of answers")
 
-// askEach sends each request of a bundle by itself, all at once, to one node of a
-// Cluster: its keys are not in one slot. What another node has by now goes through c,
-// which follows it there. askEach reports whether there was any. Scripts that the node
-// does not know go to itself: c may still take another node for the primary.
-func askEach(ctx context.Context, c, node rueidis.Client, bundle []*request) (moved bool) {
-	elsewhere := askNode(ctx, node, bundle, node != c)
-	if len(elsewhere) > 0 {
-		askNode(ctx, c, elsewhere, false)
-	}
-	return len(elsewhere) > 0
-}
-
-// askNode is askMulti by name, and by text where the server does not know the script.
-func askNode(ctx context.Context, c rueidis.Client, bundle []*request, own bool) (elsewhere []*request) {
-	elsewhere, unknown := askMulti(ctx, c, bundle, byName, own)
-	if len(unknown) > 0 {
-		moved, _ := askMulti(ctx, c, unknown, byText, own)
-		elsewhere = append(elsewhere, moved...)
-	}
-	return elsewhere
-}
-
-// askMulti returns the requests that another node has, and those whose server does not
-// know the script. own is that of command.
-func askMulti(ctx context.Context, c rueidis.Client, bundle []*request, how naming, own bool) (elsewhere, unknown []*request) {
-	commands := make([]rueidis.Completed, len(bundle))
-	for i := range bundle {
-		commands[i] = command(c, bundle[i:i+1], how, own)
-	}
-	for i, result := range c.DoMulti(ctx, commands...) {
-		r := bundle[i]
-		message, err := result.ToMessage()
-		if reported, ok := rueidis.IsRedisErr(err); ok {
-			_, moved := reported.IsMoved()
-			_, asked := reported.IsAsk()
-			switch {
-			case moved || asked:
-				elsewhere = append(elsewhere, r)
-			case reported.IsNoScript():
-				unknown = append(unknown, r)
-			}
-		}
-		r.answered(message, err)
-	}
-	return elsewhere, unknown
-}
-
 // answered notes the answer to r.
-func (r *request) answered(message rueidis.RedisMessage, err error) {
+func (r *request) answered(message rueidis.RedisMessage, stored bool, err error) {
 	if rueidis.IsRedisNil(err) {
 		err = nil
 	}
-	r.answer, r.err = message, err
+	r.answer, r.stored, r.err = message, stored && err == nil, err
 }
 
-func isNoScript(err error) bool {
-	reported, ok := rueidis.IsRedisErr(err)
-	return ok && reported.IsNoScript()
-}
-
-// A naming is how a command says which script is meant.
-type naming bool
-
-const (
-	byName naming = false
-	byText naming = true
-)
-
-// command returns the command of a bundle. What only reads needs no script. If it is to be
+// command returns the command of a group. What only reads needs no script. If it is to be
 // sent over a connection of its own, no other goroutine of rueidis is needed for it.
-func command(c rueidis.CoreClient, bundle []*request, how naming, own bool) rueidis.Completed {
-	script, count, writes := &many, "1", writesAny(bundle)
-	if len(bundle) == 1 {
+func (g group) command(c rueidis.CoreClient, own bool) rueidis.Completed {
+	script, count, writes := &many, "1", writesAny(g.requests)
+	if len(g.requests) == 1 {
 		script = &one
 	} else {
-		count = strconv.Itoa(len(bundle))
+		count = strconv.Itoa(len(g.requests))
 	}
 	built := c.B().Arbitrary()
 	switch {
-	case !writes && len(bundle) == 1:
+	case g.form == bySet:
+		built = built.Args("SET")
+	case !writes && len(g.requests) == 1:
 		built = built.Args("GET")
 	case !writes:
 		built = built.Args("MGET")
-	case how == byText:
+	case g.form == byText:
 		built = built.Args("EVAL", script.text, count)
 	default:
 		built = built.Args("EVALSHA", script.sha, count)
 	}
-	for i, r := range bundle {
+	for i, r := range g.requests {
 		if i == 0 {
-			built = built.Keys(r.key) // computes the slot, for a Cluster: its bundles are of one
+			built = built.Keys(r.key) // computes the slot, for a Cluster: its groups are of one
 		} else {
 			built = built.Args(r.key)
 		}
 	}
-	if writes && len(bundle) == 1 {
-		condition, value, _ := bundle[0].arguments(make([]byte, 0, textSize(bundle)), none)
-		built = built.Args(condition[:numberSize], value, condition[numberSize:])
-	} else if writes {
-		common := commonExpiry(bundle)
+	switch {
+	case !writes:
+	case len(g.requests) == 1:
+		condition, value, _ := g.requests[0].arguments(make([]byte, 0, textSize(g.requests)), none)
+		number, expiry := condition[:numberSize], condition[numberSize:]
+		if g.form == bySet {
+			built = built.Args(value, "NX", "GET", "PX", expiry)
+		} else {
+			built = built.Args(number, value, expiry)
+		}
+	default:
+		common := commonExpiry(g.requests)
 		built = built.Args(strconv.FormatInt(common, 10))
-		text := make([]byte, 0, textSize(bundle))
-		for _, r := range bundle {
+		text := make([]byte, 0, textSize(g.requests))
+		for _, r := range g.requests {
 			var condition, value string
 			condition, value, text = r.arguments(text, common)
 			built = built.Args(condition, value)

@@ -9,7 +9,7 @@
 //	t := throttler.New(store)
 //
 // A [Store] is an exchange.Exchanger: it writes a record and reads it back in one
-// round trip, by a script. What callers ask while an exchange is under way goes out
+// round trip, by a script, or by SET if the record is new. What callers ask while an exchange is under way goes out
 // together in the next one. A lone caller sends its exchange by itself.
 //
 // # By task
@@ -106,7 +106,8 @@ type Store struct {
 	start  sync.Once
 	news   sync.Mutex // held while StateChanged is called
 
-	singles sync.Pool // of *single
+	singles sync.Pool     // of *single
+	sets    atomic.Uint32 // what is known of SET with NX and GET: setsWork …
 
 	charting atomic.Bool // a Cluster's map is being drawn
 	routing  sync.Mutex  // held while routes change

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -248,6 +249,48 @@ func TestAValueWithoutANumberCountsAsNone(t *testing.T) {
 	key := "test#ip#a" // of a throttler: a value of its length is foreign, too
 	server.Command("SET", key, "a value of another program")
 	require.Equal(t, 5, admitted(t, rule("a", 5), 3, s))
+}
+
+// A record that should not be there is written without the script. If it is there, the same
+// command brings it.
+func TestNewRecordsNeedNoScript(t *testing.T) {
+	t.Parallel()
+	for name, servers := range map[string][]*redistest.Server{"a server": {redistest.Process(t)}, "a Cluster": redistest.Cluster(t)} {
+		server := servers[0]
+		s, other := open(t, "redis://"+server.Addr), open(t, "redis://"+server.Addr)
+		for i, s := range []*redisstore.Store{s, other} {
+			require.Equal(t, 5, admitted(t, rule(fmt.Sprint("warm", i), 5), 5, s), "the script works")
+		}
+		for _, server := range servers {
+			server.Command("CONFIG", "RESETSTAT")
+		}
+		const count = 40
+		var all []*single
+		for _, s := range []*redisstore.Store{s, other} {
+			var xs []exchange.Exchange
+			for i := range count {
+				all = append(all, newSingle(fmt.Sprint("new", i), true))
+				xs = append(xs, all[len(all)-1])
+			}
+			s.Exchange(context.Background(), xs...)
+		}
+		for i, x := range all {
+			r := <-x.done
+			require.NoError(t, r.Err)
+			require.Equal(t, i < count, r.Stored, name)
+			require.Equal(t, "x", string(r.Found.Value))
+			require.NotZero(t, r.Found.CasID)
+		}
+		var sets, scripts int64
+		for _, server := range servers {
+			if strings.HasPrefix(server.Command("ROLE"), "master") { // replicas repeat what is written
+				sets += calls(server, "set")
+				scripts += calls(server, "evalsha") + calls(server, "eval")
+			}
+		}
+		require.EqualValues(t, 2*count, sets, name)
+		require.Zero(t, scripts, name)
+	}
 }
 
 func TestAPrefixIsPutBeforeEachKey(t *testing.T) {
