@@ -144,10 +144,10 @@ const (
 	LeakyBucket
 
 	// InFlight is for jobs, streams and requests under way: it allows Max hits at the same
-	// time. Each counts until it is given back, or
-	// for TTL after it was counted or last renewed: see [Throttler.Hold]. So what a
-	// program that has crashed leaves behind is free after TTL. A Lockout never bans such
-	// a condition, a ban by hand keeps its leases, and BlockCache does not keep it.
+	// time. Each counts until it is given back, or for TTL after it was counted or last
+	// renewed: see [Throttler.Hold]. So if a program crashes, its hits are free after TTL.
+	// A Lockout never bans such a condition, a ban by hand keeps its leases, and
+	// BlockCache does not keep it.
 	//
 	// A call that another condition of its rule blocks is counted in flight all the same,
 	// for TTL. To count authorized calls alone, set [Rule.CountAuthorizedOnly], or Cancel
@@ -155,11 +155,11 @@ const (
 	InFlight
 
 	// Calendar is for quotas by the day, week or month: it allows Max hits in each
-	// [Condition.Period].
-	// It stores one number, whatever Max is. When a period begins, counting starts
-	// anew, and a ban that replaced the count ends it early too. RetryAfter is until
-	// the next period begins. A process whose clock is behind counts in the period
-	// that another one has begun, so the change to the next one is exact as well.
+	// [Condition.Period]. It stores one number, whatever Max is. When a period begins,
+	// counting starts anew, and a ban that replaced the count ends it early too.
+	// RetryAfter is until the next period begins. A process whose clock is behind counts
+	// in the period that another one has begun, so the change to the next one is exact as
+	// well.
 	Calendar
 )
 

@@ -12,10 +12,10 @@ import (
 //
 // The Decision says what is left now. It is Blocked as [Throttler.Peek] of a call of one
 // hit would be, and its Remaining is without that hit. The error matches [ErrInvalidRule],
-// also for a condition that is [InFlight]: a lease is given back by its holder. A failure
-// of the backend stands in the Decision, as in that of [Throttler.Authorize]. What it
-// concerns was taken back from [Throttler.Fallback]; if only the answer was lost, it may
-// have been taken back from the backend too, and is never taken back there twice.
+// also for a condition that is [InFlight]: a lease is given back by its holder.
+// After a failure of the backend, see [Decision.Err], Refund takes the hits concerned back
+// from [Throttler.Fallback]. If only the answer was lost, they may be gone from the backend
+// too; they are never taken back there twice.
 //
 // Do not Cancel the same hits as well: Cancel may then take back another call's.
 func (t *Throttler) Refund(ctx context.Context, rule Rule) (d Decision, err error) {

@@ -72,11 +72,11 @@
 // record, and none becomes an illegal key or a command.
 //
 // Fast: over package pool a decision takes one round trip, however many conditions it has.
-// It takes a second one if another process has changed a record since this one saw it, and
-// a third one if that has hardly ever happened before; and a second one to count a call of
-// several conditions with [Rule.CountAuthorizedOnly]. Over a Client that is no [Exchanger],
-// it takes two round trips, and one if it writes nothing. Callers of one process for one
-// value share round trips. A condition in [Throttler.BlockCache] takes none.
+// If another process has changed a record since this one saw it, it takes two, or three
+// where that has hardly ever happened before. To count a call of several conditions,
+// [Rule.CountAuthorizedOnly] takes one more. Over a Client that is no [Exchanger], a
+// decision takes two round trips, and one if it writes nothing. Callers of one process for
+// one value share round trips. A condition in [Throttler.BlockCache] takes none.
 //
 // docs/exactness.md has the arguments, and the tests that guard each promise.
 //
@@ -126,10 +126,10 @@ import (
 //
 // The exported fields are options. Set them before the first use, and do not copy a
 // Throttler after it. All methods are safe for concurrent use. No goroutine outlives
-// a call, with two exceptions: [Throttler.Hold] renews leases until they are released, and
-// if ctx ends first, operations already begun run on until
-// the client gives them up, and so does what a refused call gives back; over a Client
-// that is not an [Exchanger], so do reads that were sent twice because one was slow.
+// a call, with two exceptions. [Throttler.Hold] renews leases until they are released. If
+// ctx ends first, operations already begun run on until the client gives them up, and a
+// refused call gives back what it counted. Over a Client that is not an [Exchanger], reads
+// that were sent twice because one was slow run on too.
 type Throttler struct {
 	// Fallback decides the conditions whose backend failed. It is usually a
 	// memstore: then each process counts by itself during an outage. It decides
@@ -260,8 +260,8 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (d Decision, err error)
 //
 // The error is the backend's. Hits that could not be looked up stay in d, for
 // another Cancel. A hit whose removal failed may be gone or not, and expires in its
-// time. So does a hit that may have been counted after the call had left with ctx's
-// error, when the answer was lost: then Cancel returns that error.
+// time. If the call had left with ctx's error before the answer to its write was lost, its
+// hit may have been counted: then Cancel returns the error of that, and the hit expires.
 //
 // Cancel may be called twice, from any goroutine, or after the hits have expired:
 // each hit is taken back once. A call waits while another takes back hits of d, until

@@ -1,9 +1,8 @@
-// Package exchange has what a throttler and the store of its records say to each other.
+// Package exchange has the interfaces between a throttler and the store of its records.
 //
 // A store of your own needs a [Client] only: five methods of a memcached client. It may
 // be an [Exchanger] too, which writes a record and reads it back in one round trip, or an
-// [Inliner] if it is in process memory. Packages pool and memstore have one of each, and
-// docs/stores.md shows how to write and test one.
+// [Inliner] if it is in process memory. docs/stores.md says how to write and test one.
 //
 // Package throttler has the same names, so a program that only uses a store does not
 // import this package.
@@ -17,8 +16,8 @@ import (
 )
 
 // An Exchanger is a Client that writes a record and reads it back in one round trip.
-// Over any other Client, a Throttler reads first and then writes. Packages pool and
-// memstore have Exchangers.
+// Over any other Client, a Throttler reads first and then writes. Packages pool,
+// memstore and redisstore have Exchangers.
 type Exchanger interface {
 	Client
 
@@ -105,9 +104,9 @@ type Result struct {
 	Err error
 }
 
-// An Inliner is an Exchanger in process memory. It carries every exchange out
-// before Exchange returns, with [Turn.Known] set and nothing between the turn and
-// the write, so that callers need not be gathered.
+// An Inliner is an Exchanger in process memory. It carries every exchange out before
+// Exchange returns, with [Turn.Known] set, and no other write comes between the turn and
+// its own. So exchanges need not be gathered into one.
 type Inliner interface {
 	Exchanger
 
@@ -117,15 +116,15 @@ type Inliner interface {
 	Inline(x Exchange)
 }
 
-// A KeyInliner is an Inliner that a Visitor can decide in, by a key in memory that the
-// caller uses again: most decisions then take no memory but for their result.
+// A KeyInliner is an Inliner in which a Visitor decides, by a key in memory that the
+// caller reuses: most decisions then allocate nothing but their result.
 type KeyInliner interface {
 	Inliner
 
-	// InlineKey has v decide on the record of key, with nothing between what it is told and
-	// the write. It does so at the time at, when the caller has read the clock, or at a later
-	// one if others have used the record since. It returns the key as a string that it keeps, "" if there is no record
-	// afterwards, or why nothing was stored.
+	// InlineKey has v decide on the record of key, and writes what it returns: no other write
+	// comes between the two. The time that v is given is at, the clock of the caller, or a
+	// later one if others have used the record since. kept is the key as the store keeps it,
+	// or "" if there is no record afterwards. err says why nothing was stored.
 	InlineKey(key []byte, at time.Time, v Visitor) (kept string, err error)
 }
 

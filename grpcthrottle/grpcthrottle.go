@@ -62,7 +62,7 @@ type Interceptor struct {
 	// Fallback, which decides such a call. Default: the call passes.
 	RefuseOverloaded bool
 
-	// Failed returns the error for a call whose rule is invalid, which is err.
+	// Failed returns the error for a call whose rule is invalid; err says why.
 	// If it returns nil, the answer is Internal. Default: err goes to the
 	// standard logger, and the answer is Internal.
 	Failed func(ctx context.Context, call Call, err error) error

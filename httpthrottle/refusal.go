@@ -28,7 +28,8 @@ const DefaultMaxDelayed = 100
 // The body says the same and has the messages of the conditions that block. It
 // is problem details (application/problem+json, RFC 9457), plain text or HTML,
 // by the request's Accept; if that has no preference, problem details. If a condition that
-// blocks is in Public, they have violated-policies, with the type of quota-exceeded.
+// blocks is in Public, the problem details have violated-policies, and the type of
+// quota-exceeded.
 type Refusal struct {
 	// Status is the status code, 200 to 999. Default: that of the embedding
 	// type.

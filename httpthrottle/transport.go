@@ -51,14 +51,21 @@ const DefaultMaxPause = time.Hour
 //     else
 //   - a second, and twice as long after each further refusal, up to a minute.
 //
-// A limit in RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11 and the
-// dictionary of draft 7), RateLimit-Limit, -Remaining and -Reset (draft 3), X-RateLimit-Limit,
-// -Remaining and -Reset (Reset in seconds or as a Unix time), or x-ratelimit-limit-requests
-// and its like (OpenAI) that is lower than that of the rule replaces it. If an answer has
-// several of these, the first in this order is read. A higher limit never counts. A limit for
-// a window that the rule does not have becomes a condition of its own. If a 429 tells no
-// limit, the number of requests that were let through in the shortest window is taken for
-// one, unless that is longer than a minute.
+// An answer to an allowed request may say that nothing is left although the rule has room,
+// as when somebody else uses the same limit. It sets a ban too, until the limit is reset.
+//
+// A limit that the API tells replaces that of the rule if it is lower. A limit for a window
+// that the rule does not have becomes a condition of its own. Of these header fields, the
+// first that an answer has are read:
+//
+//   - RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11, and the
+//     dictionary of draft 7),
+//   - RateLimit-Limit, -Remaining and -Reset (draft 3),
+//   - X-RateLimit-Limit, -Remaining and -Reset (Reset in seconds or as a Unix time),
+//   - x-ratelimit-limit-requests and its like (OpenAI).
+//
+// If a 429 tells no limit, the number of requests that were let through in the shortest
+// window is taken for one, unless that is longer than a minute.
 //
 // A learned limit is stored beside the records, and read once a second. It is raised when the
 // API tells a higher one and, for a window, no lower one. It is forgotten after ten windows,

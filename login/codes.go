@@ -17,8 +17,8 @@ var ErrNoAccount = errors.New("login: the account or recipient is empty")
 // DefaultCodesIdentifier is the default of [Codes.Identifier].
 const DefaultCodesIdentifier = "login-code"
 
-// Codes guards one-time codes and second factors, which are short enough to be
-// guessed by who has the password. It counts by account, whatever code, session
+// Codes guards one-time codes and second factors, which are short enough to guess for
+// someone who has the password. It counts by account, whatever code, session
 // or login an attempt belongs to: a new code or another login buys no guess.
 //
 //   - account: consecutive failures of one account. A success forgets them.
@@ -90,8 +90,8 @@ func (c *Codes) Lift(ctx context.Context, account string) error {
 	return c.guarded().Lift(ctx, account, netip.Addr{})
 }
 
-// Validate returns an error that wraps [throttler.ErrInvalidRule] and names the
-// field of [Guard], if an option is invalid: Name is that of AccountLong.
+// Validate returns an error that wraps [throttler.ErrInvalidRule], if an option is
+// invalid. The error names fields as those of a [Guard]: AccountLong is Name.
 func (c *Codes) Validate() error {
 	return c.guarded().Validate()
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
-// LiftRecord lifts what the condition of an [throttler.Outcome] has counted for
+// LiftRecord lifts what the condition of a [throttler.Outcome] has counted for
 // value, as they are stored: with [Guard.Key] the value holds the HMAC of a name.
 // It is for an operator's list of what is blocked, as [throttler.Throttler.Observe]
 // sees it. Resetting only the record itself would leave the failures beside it,

@@ -31,8 +31,8 @@
 //	                                          throttler.guess: right, wrong
 //	throttler.cache.hits           counter    conditions blocked from process memory
 //
-// Of a memstore, by throttler.store: client, or fallback of the Throttler. A Client around
-// one is known by a method Unwrap() throttler.Client:
+// Of a memstore, by throttler.store: client, or fallback of the Throttler. A Client that
+// wraps one needs a method Unwrap() throttler.Client:
 //
 //	throttler.memory.items         up-down    records, some of them expired
 //	throttler.memory.usage         up-down    bytes of their keys and values

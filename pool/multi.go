@@ -18,8 +18,8 @@ type MultiError struct {
 	asked  int
 }
 
-// KeyError returns why key is not known, or nil if its server answered: then a key
-// that is not among the items is a miss.
+// KeyError returns the error of key, or nil if its server answered: then a key that is
+// not among the items is a miss.
 func (e *MultiError) KeyError(key string) error { return e.keys[key] }
 
 // Unwrap returns the causes, one for each server that failed.

@@ -130,11 +130,11 @@ const (
 //
 // A call takes at most DialTimeout and Timeout. If the connection is lost in between,
 // it takes twice that. If the server answers too slowly for all its callers, it takes
-// QueueTimeout more. An answer may take Timeout for each of its parts: a rule of n
-// conditions that are written at one server has 2n+1, so that one that sends each just in
-// time holds a call for as many times Timeout, and for twice that if it then stops. In a
-// process that is short of processor time calls take longer, and
-// do not fail: a server is given up only when nothing is left to be read from it.
+// QueueTimeout more. An answer may take Timeout for each of its parts: for a rule of n
+// conditions on one server, 2n+1. So a server that sends each part just in time holds a
+// call for 2n+1 times Timeout, and for twice that if it then stops. In a process that is
+// short of processor time, calls take longer and do not fail: a server is given up only
+// when nothing is left to be read from it.
 type Pool struct {
 	// Timeout is how long a connection may owe an answer: since the oldest
 	// request was sent or, if other answers came first, since the last of them. A lost
