@@ -29,27 +29,16 @@ func (r *receipt) takeBack(ctx context.Context, chosen choice) error {
 		return nil
 	}
 	in := r.open()
-	part, end, err := in.begin(ctx, chosen)
+	parts, end, err := in.begin(ctx, chosen)
 	if err != nil {
 		return err
 	}
 	defer end()
-	failed, all := in.await(ctx, part)
-	errs := make([]error, 0, len(part))
-	var entries []*entry
-	for _, of := range part {
-		if failed[of] != nil {
-			errs = append(errs, failed[of])
-		}
-		if len(of.hits) > 0 && all {
-			entries = append(entries, of.settlement(0))
-		}
+	in.settle(ctx, parts, nil)
+	for _, p := range parts {
+		err = join(err, p.err)
 	}
-	askAll(ctx, entries, false)
-	for _, e := range entries {
-		errs = append(errs, in.ended(e))
-	}
-	return join(errs...)
+	return err
 }
 
 // withdraw takes back what c has counted before it turned out to be refused, even

@@ -114,9 +114,22 @@ func (r *receipt) uncosted() *uncosted {
 	return u
 }
 
-// begin waits until no other call changes reservations of in, and returns those that are
-// chosen, all if chosen is nil. The caller ends its turn by calling end.
-func (in *contents) begin(ctx context.Context, chosen func(*reservation) bool) (part []*reservation, end func(), err error) {
+// A part is a reservation that a call changes, and what becomes of it.
+type part struct {
+	*reservation
+	entry *entry // nil: it was not asked
+	err   error
+}
+
+// begin returns the reservations that are chosen, all if chosen is nil. It waits until no
+// other call changes any of in. The caller ends its turn by calling end.
+func (in *contents) begin(ctx context.Context, chosen choice) (parts []part, end func(), err error) {
+	parts = make([]part, 0, len(in.all))
+	for _, r := range in.all {
+		if chosen == nil || chosen(r) {
+			parts = append(parts, part{reservation: r})
+		}
+	}
 	in.mu.Lock()
 	if in.turn == nil {
 		in.turn = make(chan struct{}, 1)
@@ -129,23 +142,19 @@ func (in *contents) begin(ctx context.Context, chosen func(*reservation) bool) (
 		select {
 		case turn <- struct{}{}:
 		case <-ctx.Done():
-			return nil, nil, ctx.Err()
+			return parts, nil, ctx.Err()
 		}
 	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	for _, r := range in.all {
-		if chosen == nil || chosen(r) {
-			r.busy = true
-			part = append(part, r)
-		}
-	}
-	return part, func() {
+	setBusy := func(busy bool) {
 		in.mu.Lock()
-		for _, r := range part {
-			r.busy = false
+		defer in.mu.Unlock()
+		for _, p := range parts {
+			p.busy = busy
 		}
-		in.mu.Unlock()
+	}
+	setBusy(true)
+	return parts, func() {
+		setBusy(false)
 		<-turn
 	}, nil
 }

@@ -49,30 +49,36 @@ func (t *Throttler) Settle(ctx context.Context, d Decision, actual map[string]in
 		return settled, nil
 	}
 	in := d.receipt.open()
-	part, end, err := in.begin(ctx, func(r *reservation) bool {
+	parts, end, err := in.begin(ctx, func(r *reservation) bool {
 		_, named := actual[r.name]
 		return named
 	})
-	if err != nil {
-		in.conclude(&settled, actual, func(*reservation) (*entry, error) { return nil, err })
-		return settled, nil
+	if err == nil {
+		defer end()
+		in.settle(ctx, parts, actual)
 	}
-	defer end()
-	errs, awaited := in.await(ctx, part)
-	entries := make(map[*reservation]*entry, len(part))
-	if awaited {
-		asked := make([]*entry, len(part))
-		for i, r := range part {
-			asked[i] = r.settlement(actual[r.name])
-			entries[r] = asked[i]
-		}
-		askAll(ctx, asked, false)
-		for i, r := range part {
-			errs[r] = join(errs[r], in.ended(asked[i]))
-		}
-	}
-	in.conclude(&settled, actual, func(r *reservation) (*entry, error) { return entries[r], errs[r] })
+	in.conclude(&settled, parts, err)
 	return settled, nil
+}
+
+// settle sets the totals of parts, in the caller's turn. Without totals it takes back all hits.
+func (in *contents) settle(ctx context.Context, parts []part, totals map[string]int) {
+	if !in.await(ctx, parts) {
+		return
+	}
+	entries := make([]*entry, 0, len(parts))
+	for i := range parts {
+		if p := &parts[i]; totals != nil || len(p.hits) > 0 {
+			p.entry = p.settlement(totals[p.name])
+			entries = append(entries, p.entry)
+		}
+	}
+	askAll(ctx, entries, false)
+	for i := range parts {
+		if p := &parts[i]; p.entry != nil {
+			p.err = join(p.err, in.ended(p.entry))
+		}
+	}
 }
 
 // settles returns why totals cannot be those of r, or nil.
@@ -134,30 +140,31 @@ func (r *reservation) loseLeases(total int) {
 }
 
 // await waits for the entries that were left before they were settled, and takes their
-// results. It returns the errors of those that may have counted another hit, which stays. If
+// results. It notes the errors of those that may have counted another hit, which stays. If
 // ctx ends first, these are ctx's, and all is false.
-func (in *contents) await(ctx context.Context, part []*reservation) (errs map[*reservation]error, all bool) {
-	errs, all = make(map[*reservation]error), true
-	for _, r := range part {
-		for len(r.left) > 0 && all {
-			e := r.left[0]
+func (in *contents) await(ctx context.Context, parts []part) (all bool) {
+	all = true
+	for i := range parts {
+		p := &parts[i]
+		for len(p.left) > 0 && all {
+			e := p.left[0]
 			if all = e.Wait(ctx); !all {
 				break
 			}
 			in.mu.Lock()
-			r.left = r.left[1:]
+			p.left = p.left[1:]
 			in.mu.Unlock()
 			if e.op == opSettle {
 				_ = in.take(e) // its error was told when it was left
 				continue
 			}
-			errs[r] = join(errs[r], in.takeCounted(r, e))
+			p.err = join(p.err, in.takeCounted(p.reservation, e))
 		}
 		if !all {
-			errs[r] = join(errs[r], ctx.Err())
+			p.err = join(p.err, ctx.Err())
 		}
 	}
-	return errs, all
+	return all
 }
 
 // takeCounted takes the hit of e, which was left by its call and has been decided since. The
@@ -220,43 +227,39 @@ func (in *contents) take(e *entry) error {
 	return nil
 }
 
-// conclude sets d to what settled reservations come to, those that totals name. of returns
-// what became of one: the entry, nil if there is none, and the error.
-func (in *contents) conclude(d *Decision, totals map[string]int, of func(*reservation) (*entry, error)) {
+// conclude sets d to what parts come to. err is why it was never the caller's turn, or nil.
+func (in *contents) conclude(d *Decision, parts []part, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	seen := make(map[string]int, len(totals))
-	for _, r := range in.all {
-		if _, named := totals[r.name]; !named {
-			continue
-		}
-		e, err := of(r)
-		if i, again := seen[r.name]; again { // the fallback has decided it, and the backend may have as well
-			d.Outcomes[i].Err = join(d.Outcomes[i].Err, err)
-			continue
-		}
-		seen[r.name] = len(d.Outcomes)
-		d.Outcomes = append(d.Outcomes, Outcome{Name: r.name, Limit: r.limit.Max, Remaining: r.limit.Max, Cost: r.total, Err: err})
-		if o := &d.Outcomes[len(d.Outcomes)-1]; e != nil && e.Failed() == nil {
-			o.set(r.name, r.limit.Max, &e.Outcome)
-			o.Cost, o.LostRaces, o.Err = r.total, e.LostRaces, err
-		}
-	}
 	in.settled = true
+	var messages []string // for each Outcome
+	for _, p := range parts {
+		p.err = join(err, p.err)
+		i := slices.IndexFunc(d.Outcomes, func(o Outcome) bool { return o.Name == p.name })
+		if i >= 0 { // the fallback has decided it, and the backend may have as well
+			d.Outcomes[i].Err = join(d.Outcomes[i].Err, p.err)
+			continue
+		}
+		o := Outcome{Name: p.name, Limit: p.limit.Max, Remaining: p.limit.Max}
+		if e := p.entry; e != nil && e.Failed() == nil {
+			o.set(p.name, p.limit.Max, &e.Outcome)
+			o.LostRaces = e.LostRaces
+		}
+		o.Cost, o.Err = p.total, p.err
+		d.Outcomes, messages = append(d.Outcomes, o), append(messages, p.message)
+	}
 	for i := range d.Outcomes {
-		o := &d.Outcomes[i]
-		d.Err = join(d.Err, o.Err)
-		d.WouldBlock = d.WouldBlock || o.Blocked
+		d.Err = join(d.Err, d.Outcomes[i].Err)
+		d.WouldBlock = d.WouldBlock || d.Outcomes[i].Blocked
 	}
 	if !d.WouldBlock || in.shadow {
 		return
 	}
 	d.Status = Blocked
-	for _, r := range in.all {
-		i, named := seen[r.name]
-		if named && d.Outcomes[i].Blocked && !slices.Contains(d.Messages, r.message) {
-			d.Messages = append(d.Messages, r.message)
-			d.RetryAfter = max(d.RetryAfter, d.Outcomes[i].RetryAfter)
+	for i := range d.Outcomes {
+		if o := &d.Outcomes[i]; o.Blocked && !slices.Contains(d.Messages, messages[i]) {
+			d.Messages = append(d.Messages, messages[i])
+			d.RetryAfter = max(d.RetryAfter, o.RetryAfter)
 		}
 	}
 }
