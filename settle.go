@@ -257,7 +257,7 @@ func (in *contents) conclude(d *Decision, parts []part, err error) {
 	}
 	d.Status = Blocked
 	for i := range d.Outcomes {
-		if o := &d.Outcomes[i]; o.Blocked && !slices.Contains(d.Messages, messages[i]) {
+		if o := &d.Outcomes[i]; o.Blocked {
 			d.Messages = append(d.Messages, messages[i])
 			d.RetryAfter = max(d.RetryAfter, o.RetryAfter)
 		}

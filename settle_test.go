@@ -107,6 +107,18 @@ func TestSettleCountsBeyondMaxAndBlocksUntilThatHasExpired(t *testing.T) {
 	})
 }
 
+// As in the Decision of Authorize, each condition counts, whatever its Message.
+func TestSettleOfConditionsWithOneMessageWaitsForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		minute, hour := condition("minute", 2, time.Minute), condition("hour", 2, time.Hour)
+		minute.Message, hour.Message = "Too many tokens.", "Too many tokens."
+		over := settle(t, th, authorize(t, th, either(minute, hour)), map[string]int{"minute": 3, "hour": 3})
+		require.Equal(t, time.Hour, over.RetryAfter)
+		require.Equal(t, []string{"Too many tokens.", "Too many tokens."}, over.Messages)
+	})
+}
+
 func TestSettleGivesTheNewestHitsBackFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(memstore.New())
