@@ -36,15 +36,14 @@ func (c *call) countedNothing() bool {
 	return len(c.replaced) == 0
 }
 
+// A missed is what a call makes that has counted nothing.
+type missed struct {
+	receipt
+	uncosted
+}
+
 // retainUncosted is [retainCounted] for a call that has counted nothing.
 func retainUncosted(n int) retained {
-	type missed struct {
-		receipt
-		uncosted
-	}
-	var r *missed
-	var outcomes []Outcome
-	var messages []string
 	switch {
 	case n == 1:
 		a := new(struct {
@@ -52,33 +51,35 @@ func retainUncosted(n int) retained {
 			outcomes [1]Outcome
 			messages [1]string
 		})
-		r, outcomes, messages = &a.missed, a.outcomes[:], a.messages[:]
+		return a.retained(a.outcomes[:], a.messages[:])
 	case n == 2:
 		a := new(struct {
 			missed
 			outcomes [2]Outcome
 			messages [2]string
 		})
-		r, outcomes, messages = &a.missed, a.outcomes[:], a.messages[:]
+		return a.retained(a.outcomes[:], a.messages[:])
 	case n <= 4:
 		a := new(struct {
 			missed
 			outcomes [4]Outcome
 			messages [4]string
 		})
-		r, outcomes, messages = &a.missed, a.outcomes[:n:n], a.messages[:n:n]
+		return a.retained(a.outcomes[:n:n], a.messages[:n:n])
 	case n <= 8:
 		a := new(struct {
 			missed
 			outcomes [8]Outcome
 			messages [8]string
 		})
-		r, outcomes, messages = &a.missed, a.outcomes[:n:n], a.messages[:n:n]
-	default:
-		r, outcomes = new(missed), make([]Outcome, n)
+		return a.retained(a.outcomes[:n:n], a.messages[:n:n])
 	}
-	r.note = &r.uncosted
-	return retained{receipt: &r.receipt, outcomes: outcomes, messages: messages, uncosted: &r.uncosted}
+	return new(missed).retained(make([]Outcome, n), nil)
+}
+
+func (m *missed) retained(outcomes []Outcome, messages []string) retained {
+	m.note = &m.uncosted
+	return retained{receipt: &m.receipt, outcomes: outcomes, messages: messages, uncosted: &m.uncosted}
 }
 
 // set sets u, which is zero, to the rule of a call, before take takes each key.
