@@ -27,8 +27,7 @@ type job struct {
 	replaced []*entry // were left, and the fallback has decided in their place
 	withdrew bool     // what it has counted, and counts yet, is withdrawn
 
-	retained retained // what its caller keeps of it
-	first    slots.Round
+	first slots.Round
 }
 
 // A scratch is the memory that a call takes besides itself. A call that is used again has it
@@ -305,14 +304,14 @@ func (c *call) results(outcomes []Outcome, counted bool) (again []time.Duration)
 
 // conclude sets d, which is zero, to the Decision of c.
 func (c *call) conclude(d *Decision) {
-	c.retained = c.retain()
-	outcomes := c.retained.outcomes
+	keeps := c.retain()
+	outcomes := keeps.outcomes
 	again := c.results(outcomes, true)
 	if c.dry && c.rule.CountAuthorizedOnly && c.rule.blocks(outcomes) {
 		again = c.results(outcomes, false)
 	}
-	c.rule.combine(d, outcomes, again, c.retained.messages)
+	c.rule.combine(d, outcomes, again, keeps.messages)
 	if !c.dry {
-		d.receipt = c.writeReceipt()
+		d.receipt = c.writeReceipt(&keeps)
 	}
 }

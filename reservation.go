@@ -260,10 +260,10 @@ func (s *severalNoted) retained(outcomes []Outcome, noted []noted) retained {
 	return retained{receipt: &s.receipt, outcomes: outcomes, noted: noted}
 }
 
-// writeReceipt writes down what c has counted, and what it may have.
-func (c *call) writeReceipt() *receipt {
-	r := c.retained.receipt
-	if u := c.retained.uncosted; u != nil {
+// writeReceipt writes down what c has counted, and what it may have, in what keeps has for it.
+func (c *call) writeReceipt(keeps *retained) *receipt {
+	r := keeps.receipt
+	if u := keeps.uncosted; u != nil {
 		u.set(c.t, &c.rule)
 		for _, e := range c.entries {
 			u.take(e.Key)
@@ -278,7 +278,7 @@ func (c *call) writeReceipt() *receipt {
 	conditions := c.rule.conditions()
 	for i, e := range c.entries {
 		h := e.counted()
-		c.retained.note(i, c.home(e), e.Key, &conditions[i], &h, c.rule.Shadow)
+		keeps.note(i, c.home(e), e.Key, &conditions[i], &h, c.rule.Shadow)
 	}
 	return r
 }
