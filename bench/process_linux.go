@@ -11,11 +11,6 @@ import (
 	"time"
 )
 
-// endWithParent kills a server when this program dies without ending it.
-func endWithParent() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-}
-
 // processTime returns the processor time of this process, in user and kernel
 // mode.
 func processTime() time.Duration {

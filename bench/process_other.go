@@ -3,11 +3,8 @@
 package main
 
 import (
-	"syscall"
 	"time"
 )
-
-func endWithParent() *syscall.SysProcAttr { return nil }
 
 // processTime returns 0: the time is unknown on this system.
 func processTime() time.Duration { return 0 }

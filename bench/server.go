@@ -10,9 +10,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/childtest"
 )
 
 // A backend is the kind of store for a limiter's records.
@@ -69,7 +70,7 @@ type server struct {
 	dir           string // of the socket, and the server's working directory
 	cmd           *exec.Cmd
 	output        bytes.Buffer
-	exited        chan struct{}
+	exited        <-chan struct{}
 }
 
 // errNotInstalled is the error of start if the program is not found.
@@ -100,14 +101,13 @@ func launch(ctx context.Context, path string, kind backend, network string) (*se
 	if err != nil {
 		return nil, err
 	}
-	s := &server{network: network, addr: filepath.Join(dir, "sock"), dir: dir, exited: make(chan struct{})}
+	s := &server{network: network, addr: filepath.Join(dir, "sock"), dir: dir}
 	if network == "tcp" {
 		if s.addr, err = freeAddr(); err != nil {
 			return nil, errors.Join(err, os.RemoveAll(dir))
 		}
 	}
 	s.cmd = exec.Command(path, kinds[kind].args(s)...)
-	s.cmd.Stdout, s.cmd.Stderr = &s.output, &s.output
 	if err := s.launch(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -118,21 +118,11 @@ func launch(ctx context.Context, path string, kind backend, network string) (*se
 	return s, nil
 }
 
-// launch starts the program and closes s.exited when it has ended. It keeps one
-// thread for that: with endWithParent, the thread counts as the parent.
-func (s *server) launch() error {
-	s.cmd.SysProcAttr = endWithParent()
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		err := s.cmd.Start()
-		started <- err
-		if err == nil {
-			s.cmd.Wait()
-		}
-		close(s.exited)
-	}()
-	return <-started
+// launch starts the program.
+func (s *server) launch() (err error) {
+	s.cmd.Stdout, s.cmd.Stderr = &s.output, &s.output
+	s.exited, err = childtest.Start(s.cmd)
+	return err
 }
 
 // freeAddr returns a free address of 127.0.0.1. Its port is below those of outgoing

@@ -132,7 +132,7 @@ func launchService(program, name, text string, with func(addr, file string) (arg
 	if err != nil {
 		return nil, err
 	}
-	s := &server{network: "tcp", dir: dir, exited: make(chan struct{})}
+	s := &server{network: "tcp", dir: dir}
 	file := filepath.Join(dir, name)
 	var err1 error
 	s.addr, err1 = freeAddr()
@@ -142,7 +142,6 @@ func launchService(program, name, text string, with func(addr, file string) (arg
 	args, env := with(s.addr, file)
 	s.cmd = exec.Command(program, args...)
 	s.cmd.Env = append(os.Environ(), env...)
-	s.cmd.Stdout, s.cmd.Stderr = &s.output, &s.output
 	if err := s.launch(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
