@@ -61,7 +61,7 @@ const (
 
 // siegeRule returns a rule of conditions that refuses nothing.
 func (g *Guard) siegeRule(conditions ...throttler.Condition) throttler.Rule {
-	return throttler.Rule{Identifier: or(g.Identifier, DefaultIdentifier) + "-siege", Either: conditions, Shadow: true}
+	return throttler.Rule{Identifier: g.identifier() + "-siege", Either: conditions, Shadow: true}
 }
 
 // value returns the value of the records of s.

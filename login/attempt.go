@@ -1,6 +1,7 @@
 package login
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -117,7 +118,7 @@ func (a *Attempt) refuse(wait time.Duration) {
 		return
 	}
 	a.decided.Status, a.Decision.Status = throttler.Blocked, throttler.Blocked
-	a.Decision.Messages, a.Decision.RetryAfter = []string{or(a.guard.Message, DefaultMessage)}, wait
+	a.Decision.Messages, a.Decision.RetryAfter = []string{cmp.Or(a.guard.Message, DefaultMessage)}, wait
 }
 
 // Succeed says that the password was right. It

@@ -1,6 +1,7 @@
 package login
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -100,7 +101,7 @@ func (c *Codes) Validate() error {
 func (c *Codes) guarded() *Guard {
 	c.once.Do(func() {
 		g := New(c.throttler)
-		g.Identifier = or(c.Identifier, DefaultCodesIdentifier)
+		g.Identifier = cmp.Or(c.Identifier, DefaultCodesIdentifier)
 		g.account = c.Account.or(Limit{Max: 10, TTL: time.Hour, Lockout: -1})
 		g.Name = c.AccountLong.or(Limit{Max: 60, TTL: 90 * day, Lockout: -1})
 		g.NameAddress.Max, g.Known.Max, g.KnownFor = -1, -1, -1

@@ -1,6 +1,7 @@
 package login
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -76,32 +77,26 @@ func (g *Guard) known() Limit {
 // or returns l with its zero fields taken from defaults.
 func (l Limit) or(defaults Limit) Limit {
 	return Limit{
-		Max:     or(l.Max, defaults.Max),
-		TTL:     or(l.TTL, defaults.TTL),
-		Lockout: or(l.Lockout, defaults.Lockout),
+		Max:     cmp.Or(l.Max, defaults.Max),
+		TTL:     cmp.Or(l.TTL, defaults.TTL),
+		Lockout: cmp.Or(l.Lockout, defaults.Lockout),
 	}
 }
 
-// or returns option, or byDefault if option is zero.
-func or[T comparable](option, byDefault T) T {
-	var unset T
-	if option == unset {
-		return byDefault
-	}
-	return option
-}
+// identifier returns the Identifier, or its default.
+func (g *Guard) identifier() string { return cmp.Or(g.Identifier, DefaultIdentifier) }
 
 // rule returns the Guard's rule with conditions.
 func (g *Guard) rule(conditions []throttler.Condition) throttler.Rule {
-	message := or(g.Message, DefaultMessage)
+	message := cmp.Or(g.Message, DefaultMessage)
 	for i := range conditions {
 		conditions[i].Message = message
 	}
 	return throttler.Rule{
-		Identifier:          or(g.Identifier, DefaultIdentifier),
+		Identifier:          g.identifier(),
 		Either:              conditions,
-		LockoutGrowth:       or(g.LockoutGrowth, DefaultLockoutGrowth),
-		MaxLockout:          or(g.MaxLockout, DefaultMaxLockout),
+		LockoutGrowth:       cmp.Or(g.LockoutGrowth, DefaultLockoutGrowth),
+		MaxLockout:          cmp.Or(g.MaxLockout, DefaultMaxLockout),
 		CountAuthorizedOnly: true,
 		Shadow:              g.Shadow,
 	}
@@ -216,6 +211,6 @@ func (pl *plan) add(name, value string, l Limit, algorithm throttler.Algorithm) 
 func (p party) variants(from origin, g *Guard) throttler.Condition {
 	return throttler.Condition{
 		Name: from.pair + variantSuffix, Value: p.at(from),
-		Max: throttler.MaxHits, TTL: throttler.LockoutMemory + max(or(g.MaxLockout, DefaultMaxLockout), g.nameAddress().Lockout), Lockout: -1,
+		Max: throttler.MaxHits, TTL: throttler.LockoutMemory + max(cmp.Or(g.MaxLockout, DefaultMaxLockout), g.nameAddress().Lockout), Lockout: -1,
 	}
 }

@@ -1,6 +1,7 @@
 package login
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -199,7 +200,7 @@ func (g *Guard) linkRule(p party, number uint64) throttler.Rule {
 	rule := g.knownRule()
 	for i := range digits {
 		c := g.familiarFrom(p, byNameDevice+linkSuffix+strconv.Itoa(i), p.at(p.device))
-		c.Algorithm, c.TTL = throttler.InFlight, max(or(g.KnownFor, DefaultKnownFor), time.Second)
+		c.Algorithm, c.TTL = throttler.InFlight, max(cmp.Or(g.KnownFor, DefaultKnownFor), time.Second)
 		c.Max = 1 << digitBits
 		c.Cost = int(number>>(i*digitBits)%(1<<digitBits)) + 1
 		rule.Either = append(rule.Either, c)

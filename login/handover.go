@@ -1,6 +1,7 @@
 package login
 
 import (
+	"cmp"
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
@@ -29,7 +30,7 @@ var ErrHandover = errors.New("login: not a handed-over attempt: pass the bytes o
 // has ended.
 func (g *Guard) endedRule(id string) throttler.Rule {
 	return throttler.Rule{
-		Identifier: or(g.Identifier, DefaultIdentifier) + "-handover",
+		Identifier: g.identifier() + "-handover",
 		Either:     []throttler.Condition{{Name: "ended", Value: id, Max: 1, TTL: 2 * handoverLasts}},
 	}
 }
@@ -89,7 +90,7 @@ func (a *Attempt) HandOver() ([]byte, error) {
 // handOver returns the id of an attempt that is handed over: id, or a new one.
 // If it is never ended, its guess lapses here.
 func (s *siege) handOver(g *guess, id string) string {
-	id = or(id, rand.Text())
+	id = cmp.Or(id, rand.Text())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.handed == nil {

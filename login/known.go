@@ -1,6 +1,7 @@
 package login
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -47,14 +48,14 @@ func (g *Guard) familiarFrom(p party, name, value string) throttler.Condition {
 	return throttler.Condition{
 		Name:  name,
 		Value: value,
-		Max:   2, TTL: 2 * or(g.KnownFor, DefaultKnownFor),
+		Max:   2, TTL: 2 * cmp.Or(g.KnownFor, DefaultKnownFor),
 		Algorithm: throttler.LeakyBucket,
 	}
 }
 
 // knownRule returns the rule with conditions of what is known.
 func (g *Guard) knownRule(conditions ...throttler.Condition) throttler.Rule {
-	return throttler.Rule{Identifier: or(g.Identifier, DefaultIdentifier) + "-known", All: conditions}
+	return throttler.Rule{Identifier: g.identifier() + "-known", All: conditions}
 }
 
 // knownFrom returns the origins from which p is known, under any key.

@@ -210,7 +210,7 @@ func (g *Guard) haveFailed(ctx context.Context, w watched, open int) (bool, erro
 // blocks.
 func (g *Guard) failedRule(conditions []throttler.Condition) throttler.Rule {
 	return throttler.Rule{
-		Identifier: or(g.Identifier, DefaultIdentifier) + failedSuffix,
+		Identifier: g.identifier() + failedSuffix,
 		Either:     conditions,
 		Shadow:     true,
 	}

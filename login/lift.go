@@ -37,7 +37,7 @@ func (g *Guard) LiftRecord(ctx context.Context, condition, value string) error {
 		p.name = value
 	default:
 		rule := throttler.Rule{
-			Identifier: or(g.Identifier, DefaultIdentifier),
+			Identifier: g.identifier(),
 			Either:     []throttler.Condition{{Name: condition, Value: value, Max: 1, TTL: day}},
 		}
 		return g.throttler.Reset(ctx, rule)

@@ -1,6 +1,7 @@
 package login
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -40,7 +41,7 @@ type origin struct {
 // party returns how name, addr and device are counted. The last two may be
 // missing.
 func (g *Guard) party(name string, addr netip.Addr, device string) party {
-	addr, bits := address.Plain(addr), or(g.IPv6Bits, DefaultIPv6Bits)
+	addr, bits := address.Plain(addr), cmp.Or(g.IPv6Bits, DefaultIPv6Bits)
 	counted, variant := g.counted(g.Key, name)
 	p := party{
 		name:    counted,

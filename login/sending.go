@@ -1,6 +1,7 @@
 package login
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -158,7 +159,7 @@ var waits = [...]time.Duration{time.Minute, 10 * time.Minute, time.Hour, 6 * tim
 // rule returns the rule of a message to a recipient, as it is counted.
 func (s *Sending) rule(to string, addr netip.Addr) throttler.Rule {
 	recipient := s.Recipient.or(Limit{Max: 5, TTL: day})
-	rule := throttler.Rule{Identifier: or(s.Identifier, DefaultSendingIdentifier), CountAuthorizedOnly: true, Shadow: s.Shadow}
+	rule := throttler.Rule{Identifier: cmp.Or(s.Identifier, DefaultSendingIdentifier), CountAuthorizedOnly: true, Shadow: s.Shadow}
 	add := func(name, value string, l Limit) {
 		if l.Max >= 0 && (value != "" || name == "total") {
 			rule.Either = append(rule.Either, throttler.Condition{Name: name, Value: value, Max: l.Max, TTL: l.TTL})

@@ -1,6 +1,7 @@
 package login
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -285,9 +286,9 @@ func (s *siege) tell() (news []Siege, ahead time.Duration) {
 	return news, ahead
 }
 
-func (g *Guard) siegeFloor() int { return or(g.SiegeFloor, DefaultSiegeFloor) }
+func (g *Guard) siegeFloor() int { return cmp.Or(g.SiegeFloor, DefaultSiegeFloor) }
 func (g *Guard) siegeCeiling() int {
-	return or(g.SiegeCeiling, max(DefaultSiegeCeiling, g.siegeFloor()))
+	return cmp.Or(g.SiegeCeiling, max(DefaultSiegeCeiling, g.siegeFloor()))
 }
 func (g *Guard) noAlarm() bool { return g.SiegeFloor < 0 }
 
