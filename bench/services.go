@@ -100,12 +100,17 @@ func startService(ctx context.Context, built programs, name string, kind backend
 
 // throttlerOver starts throttler over a store.
 func throttlerOver(program string, kind backend, store *server) (*server, error) {
-	return launchService(program, "rules.yaml", asItem(serviceRules), func(addr, file string) (args, env []string) {
-		where := "--servers=" + store.addr
-		if kind == onRedis {
-			where = "--store=redis://" + store.addr
-		}
-		return []string{"serve", "--rules", file, where, "--envoy", addr, "--listen", "127.0.0.1:0", "--admin=", "--api="}, nil
+	where := "--servers=" + store.addr
+	if kind == onRedis {
+		where = "--store=redis://" + store.addr
+	}
+	return serveThrottler(program, asItem(serviceRules), where)
+}
+
+// serveThrottler starts throttler for Envoy with a rule file, and more arguments.
+func serveThrottler(program, rules string, more ...string) (*server, error) {
+	return launchService(program, "rules.yaml", rules, func(addr, file string) (args, env []string) {
+		return append([]string{"serve", "--rules", file, "--envoy", addr, "--listen", "127.0.0.1:0", "--admin=", "--api="}, more...), nil
 	})
 }
 
