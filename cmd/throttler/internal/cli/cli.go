@@ -143,9 +143,6 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 	return report(streams.Err, c.run(ctx, parsed.Command(), streams))
 }
 
-// usageError is an error of the command line that kong does not find.
-type usageError struct{ error }
-
 // report prints err and returns the exit status.
 func report(w io.Writer, err error) int {
 	switch {
@@ -155,7 +152,7 @@ func report(w io.Writer, err error) int {
 		return statusFailed
 	}
 	fmt.Fprintln(w, "throttler:", err)
-	if errors.As(err, new(usageError)) || errors.Is(err, ops.ErrNoServers) || errors.Is(err, ops.ErrWrongTarget) || errors.Is(err, ops.ErrWrongHolder) {
+	if errors.As(err, new(ops.UsageError)) {
 		return statusUsage
 	}
 	return statusFailed
@@ -163,7 +160,7 @@ func report(w io.Writer, err error) int {
 
 func (c *commands) run(ctx context.Context, command string, streams Streams) error {
 	if c.Store != "" && len(c.Servers) > 0 {
-		return usageError{errors.New("-servers and -store: records are kept in one of the two")}
+		return ops.UsageError("-servers and -store: records are kept in one of the two")
 	}
 	switch command {
 	case "check", "check <file>":
@@ -197,7 +194,7 @@ func (c *commands) run(ctx context.Context, command string, streams Streams) err
 func withTargets(args []string, run func([]ops.Target) error) error {
 	targets, err := ops.ParseTargets(args)
 	if err != nil {
-		return usageError{err}
+		return err
 	}
 	return run(targets)
 }
@@ -208,7 +205,7 @@ func (c *commands) lift(ctx context.Context, o *ops.Operator, targets []ops.Targ
 	case c.Lift.Holder == "":
 		return o.Lift(ctx, c.Lift.Identifier, targets)
 	case len(targets) != 1:
-		return usageError{errors.New("-holder: give the one value that it holds, as in customer=c-17")}
+		return ops.UsageError("-holder: give the one value that it holds, as in customer=c-17")
 	}
 	return o.LiftHolder(ctx, c.Lift.Identifier, targets[0], c.Lift.Holder)
 }
@@ -218,7 +215,7 @@ func (c *commands) ban(ctx context.Context, o *ops.Operator) error {
 	last := len(c.Ban.Values) - 1
 	d, err := rulefile.ParseDuration(c.Ban.Values[last])
 	if err != nil || d <= 0 {
-		return usageError{fmt.Errorf("%q is no duration: end with the length of the ban, as in 30m, 24h or 7d", c.Ban.Values[last])}
+		return ops.UsageError(fmt.Sprintf("%q is no duration: end with the length of the ban, as in 30m, 24h or 7d", c.Ban.Values[last]))
 	}
 	return withTargets(c.Ban.Values[:last], func(t []ops.Target) error { return o.Ban(ctx, c.Ban.Identifier, t, d) })
 }
@@ -233,7 +230,7 @@ func (c *commands) check(streams Streams) error {
 		path = c.Rules
 	}
 	if path == "" {
-		return usageError{errors.New("no rule file: name one, or set THROTTLER_RULES")}
+		return ops.UsageError("no rule file: name one, or set THROTTLER_RULES")
 	}
 	return (&ops.Operator{JSON: c.JSON, Out: streams.Out}).Check(path)
 }
@@ -249,7 +246,7 @@ func (c *commands) try(ctx context.Context, streams Streams) error {
 
 func (c *commands) serve(ctx context.Context, streams Streams) error {
 	if c.Rules == "" {
-		return usageError{errors.New("no rule file: give -rules, or set THROTTLER_RULES")}
+		return ops.UsageError("no rule file: give -rules, or set THROTTLER_RULES")
 	}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)

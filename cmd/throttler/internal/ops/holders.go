@@ -33,22 +33,19 @@ func holders(leases []throttler.StoredLease, now time.Time) (all []Holder) {
 
 func holderID(id uint64) string { return fmt.Sprintf("%016x", id) }
 
-// ErrWrongHolder matches the error of a holder that is no ID of [Operator.Look].
-var ErrWrongHolder = errors.New("want the ID of a holder, as look shows it")
-
 // LiftHolder frees one holder of a target, and shows the target's state. The others
 // stay. Its owner is told when it renews.
 func (o *Operator) LiftHolder(ctx context.Context, identifier string, t Target, holder string) error {
 	id, err := strconv.ParseUint(holder, 16, 64)
 	if err != nil {
-		return fmt.Errorf("%q: %w", holder, ErrWrongHolder)
+		return UsageError(fmt.Sprintf("%q: want the ID of a holder, as look shows it", holder))
 	}
 	targets, err := o.expand(identifier, []Target{t})
 	if err != nil {
 		return err
 	}
 	if len(targets) != 1 {
-		return fmt.Errorf("%d values: a holder is one of a single value: %w", len(targets), ErrWrongHolder)
+		return UsageError(fmt.Sprintf("%d values: a holder is one of a single value", len(targets)))
 	}
 	return o.run(ctx, identifier, targets, func(s store) error {
 		return free(ctx, s, throttler.RecordKey(identifier, targets[0].Condition, targets[0].Value), id)

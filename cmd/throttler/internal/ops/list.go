@@ -31,7 +31,7 @@ func (o *Operator) List(ctx context.Context, identifier string, bansOnly, all bo
 		servers = []string{""}
 	}
 	if len(servers) == 0 {
-		return ErrNoServers
+		return errNoServers
 	}
 	found := make([][]State, len(servers))
 	errs := make([]error, len(servers))

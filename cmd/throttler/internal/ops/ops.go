@@ -5,7 +5,6 @@ package ops
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -29,22 +28,26 @@ type Operator struct {
 	Progress io.Writer // for the progress bar; nil: none
 }
 
-// ErrNoServers is the error of a command that needs servers and has none.
-var ErrNoServers = errors.New("no servers: give -servers or -store, set THROTTLER_SERVERS or THROTTLER_STORE, or name them in a rule file")
+// A UsageError says what is wrong in a command line.
+type UsageError string
+
+func (e UsageError) Error() string { return string(e) }
+
+const errNoServers = UsageError("no servers: give -servers or -store, set THROTTLER_SERVERS or THROTTLER_STORE, or name them in a rule file")
 
 // A Target is one value of a condition.
 type Target struct{ Condition, Value string }
 
-// ParseTargets parses arguments like "ip=203.0.113.7".
+// ParseTargets parses arguments like "ip=203.0.113.7". The error is a [UsageError].
 func ParseTargets(args []string) ([]Target, error) {
 	if len(args) == 0 {
-		return nil, errors.New("no values: give condition=value, as in ip=203.0.113.7")
+		return nil, UsageError("no values: give condition=value, as in ip=203.0.113.7")
 	}
 	targets := make([]Target, len(args))
 	for i, arg := range args {
 		condition, value, ok := strings.Cut(arg, "=")
 		if !ok || condition == "" {
-			return nil, fmt.Errorf("%q: want condition=value, as in ip=203.0.113.7", arg)
+			return nil, UsageError(fmt.Sprintf("%q: want condition=value, as in ip=203.0.113.7", arg))
 		}
 		targets[i] = Target{condition, value}
 	}

@@ -115,7 +115,7 @@ func (o *Operator) open() (store, error) {
 	case o.Store != "":
 		return o.openRedis()
 	case len(o.Servers) == 0:
-		return nil, ErrNoServers
+		return nil, errNoServers
 	}
 	p, err := pool.New(o.Servers...)
 	if err != nil {
@@ -199,13 +199,13 @@ func (o *Operator) expand(identifier string, targets []Target) ([]Target, error)
 	}
 	rule := o.Rules.Rule(identifier)
 	if rule == nil {
-		return nil, wrongTarget{fmt.Errorf("the rule file has no rule %q", identifier)}
+		return nil, UsageError(fmt.Sprintf("the rule file has no rule %q", identifier))
 	}
 	var all []Target
 	for _, t := range targets {
 		values, err := rule.Expand(t.Condition, t.Value)
 		if err != nil {
-			return nil, wrongTarget{err}
+			return nil, UsageError(err.Error())
 		}
 		for _, value := range values {
 			all = append(all, Target{t.Condition, value})
@@ -213,15 +213,6 @@ func (o *Operator) expand(identifier string, targets []Target) ([]Target, error)
 	}
 	return all, nil
 }
-
-// A wrongTarget is an error of the command line. It matches ErrWrongTarget.
-type wrongTarget struct{ error }
-
-func (wrongTarget) Is(target error) bool { return target == ErrWrongTarget }
-
-// ErrWrongTarget matches the error of a command whose rule or values the rule
-// file does not know.
-var ErrWrongTarget = errors.New("unknown to the rule file")
 
 // atOnce is the number of records that are changed at the same time.
 const atOnce = 64

@@ -34,7 +34,7 @@ func (o *Operator) ServerStates(ctx context.Context) error {
 		return errors.Join(err, o.printServers(states))
 	}
 	if len(o.Servers) == 0 {
-		return ErrNoServers
+		return errNoServers
 	}
 	states := make([]Server, len(o.Servers))
 	errs := make([]error, len(o.Servers))
