@@ -127,12 +127,17 @@ func (c *condition) fill(r *Request, m match, ipv6Bits int) (filled throttler.Co
 	if !complete && c.skipMissing || c.exempts(r, value) {
 		return throttler.Condition{}, false
 	}
-	filled = c.Condition
+	return c.with(value), true
+}
+
+// with returns the condition with a value, and the limit for it.
+func (c *condition) with(value string) throttler.Condition {
+	filled := c.Condition
 	filled.Value = value
 	if limit, ok := c.limits[value]; ok {
 		filled.Max = limit
 	}
-	return filled, true
+	return filled
 }
 
 func (c *condition) exempts(r *Request, value string) bool {
@@ -184,17 +189,9 @@ var Schema string
 // Limit returns a condition of a rule with the limit for value. ok is false if
 // the file has no such condition.
 func (f *File) Limit(rule, name, value string) (c throttler.Condition, ok bool) {
-	r := f.Rule(rule)
-	if r == nil {
-		return throttler.Condition{}, false
-	}
-	for i := range r.conditions {
-		if c := r.conditions[i].Condition; c.Name == name {
-			if limit, ok := r.conditions[i].limits[value]; ok {
-				c.Max = limit
-			}
-			c.Value = value
-			return c, true
+	if r := f.Rule(rule); r != nil {
+		if c := r.condition(name); c != nil {
+			return c.with(value), true
 		}
 	}
 	return throttler.Condition{}, false

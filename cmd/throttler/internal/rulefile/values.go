@@ -3,7 +3,6 @@ package rulefile
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/adaptivethrottler/throttler"
@@ -16,7 +15,7 @@ import (
 // addresses.
 func (r *Rule) WithValues(values map[string]string) (rule throttler.Rule, err error) {
 	for name := range values {
-		if !r.has(name) {
+		if r.condition(name) == nil {
 			return throttler.Rule{}, fmt.Errorf("rule %s has no condition %q", r.Name, name)
 		}
 	}
@@ -46,11 +45,10 @@ const MaxNetwork = 1 << 16
 // canonical form. A network stands for all values in it. The error is for the
 // operator.
 func (r *Rule) Expand(name, given string) ([]string, error) {
-	at := slices.IndexFunc(r.conditions, func(c condition) bool { return c.Name == name })
-	if at < 0 {
+	c := r.condition(name)
+	if c == nil {
 		return nil, fmt.Errorf("rule %s has no condition %q: it has %s", r.Name, name, strings.Join(r.Names(), ", "))
 	}
-	c := &r.conditions[at]
 	if !c.value.isAddress() {
 		return []string{given}, nil
 	}
@@ -103,13 +101,14 @@ func (r *Rule) Names() []string {
 	return names
 }
 
-func (r *Rule) has(condition string) bool {
+// condition returns the condition of that name, or nil.
+func (r *Rule) condition(name string) *condition {
 	for i := range r.conditions {
-		if r.conditions[i].Name == condition {
-			return true
+		if r.conditions[i].Name == name {
+			return &r.conditions[i]
 		}
 	}
-	return false
+	return nil
 }
 
 // withValue returns the condition with a value, and whether it is counted. If
@@ -128,10 +127,5 @@ func (c *condition) withValue(given string, ipv6Bits int) (filled throttler.Cond
 	if c.exempts(request, value) {
 		return throttler.Condition{}, false, nil
 	}
-	filled = c.Condition
-	filled.Value = value
-	if limit, ok := c.limits[value]; ok {
-		filled.Max = limit
-	}
-	return filled, true, nil
+	return c.with(value), true, nil
 }
