@@ -21,6 +21,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
@@ -241,7 +242,7 @@ func (a *answer) tell(l *limit, d *throttler.Decision) {
 		Name: l.nameOf(c), RequestsPerUnit: atMost32(c.Max), Unit: unit(c),
 	}
 	a.status.LimitRemaining = atMost32(o.Remaining)
-	a.status.DurationUntilReset = durationOf(reset)
+	a.status.DurationUntilReset = durationpb.New(reset)
 }
 
 // atMost32 returns n as the protocol has it: no more than it can say.

@@ -1,9 +1,7 @@
 package envoy
 
 import (
-	"net/url"
 	"slices"
-	"strings"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
@@ -55,22 +53,24 @@ func ask(file *rulefile.File, r *rls.RateLimitRequest) []question {
 // limits that these replace.
 func (q *question) fill(file *rulefile.File, r *rls.RateLimitRequest, d *common.RateLimitDescriptor) (replaces []string) {
 	q.hits, q.refund = hits(r, d), d.GetIsNegativeHits()
-	if d.Limit != nil {
-		q.limits = []limit{{rule: ownRule(r.Domain, d)}}
-		return nil
-	}
 	entries := make([]rulefile.Entry, len(d.Entries))
-	fields := make(map[string]string, len(d.Entries))
 	for i, e := range d.Entries {
 		entries[i] = rulefile.Entry{Key: e.Key, Value: e.Value}
-		if _, twice := fields[e.Key]; !twice {
-			fields[e.Key] = e.Value
-		}
+	}
+	if d.Limit != nil {
+		q.limits = []limit{{rule: ownRule(r.Domain, d, entries)}}
+		return nil
 	}
 	if found, ok := file.Descriptor(r.Domain, entries); ok {
 		q.unlimited, q.quota, replaces = found.Unlimited, found.Quota, found.Replaces
 		if !found.Unlimited {
 			q.limits = []limit{{rule: found.Rule, named: true, name: found.Name}}
+		}
+	}
+	fields := make(map[string]string, len(entries))
+	for _, e := range entries {
+		if _, twice := fields[e.Key]; !twice {
+			fields[e.Key] = e.Value
 		}
 	}
 	for _, a := range file.ForFields(r.Domain, fields) {
@@ -92,25 +92,12 @@ func hits(r *rls.RateLimitRequest, d *common.RateLimitDescriptor) uint64 {
 }
 
 // ownRule returns the rule of a descriptor that has its own limit.
-func ownRule(domain string, d *common.RateLimitDescriptor) throttler.Rule {
-	var keys, value []string
-	for _, e := range d.Entries {
-		keys = append(keys, e.Key)
-		value = append(value, url.QueryEscape(e.Key)+"="+url.QueryEscape(e.Value))
+func ownRule(domain string, d *common.RateLimitDescriptor, entries []rulefile.Entry) throttler.Rule {
+	keys := make([]string, len(entries))
+	for i, e := range entries {
+		keys[i] = e.Key
 	}
-	return throttler.Rule{Identifier: rulefile.EnvoyRule + domain, Either: []throttler.Condition{{
-		Name:  strings.Join(keys, ",") + " per " + strings.ToLower(d.Limit.Unit.String()),
-		Value: strings.Join(value, "&"),
-		Max:   int(d.Limit.RequestsPerUnit),
-		TTL:   length(rls.RateLimitResponse_RateLimit_Unit(d.Limit.Unit)),
-		// A limit beyond MaxHits needs a bucket.
-		Algorithm: algorithm(d.Limit.RequestsPerUnit),
-	}}}
-}
-
-func algorithm(limit uint32) throttler.Algorithm {
-	if limit > throttler.MaxHits {
-		return throttler.LeakyBucket
-	}
-	return throttler.SlidingWindow
+	rule := rulefile.DescriptorRule(domain, keys, d.Limit.Unit.String(), d.Limit.RequestsPerUnit)
+	rule.Either[0].Value = rulefile.DescriptorValue(entries)
+	return rule
 }

@@ -2,6 +2,7 @@ package rulefile
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,9 +42,9 @@ type (
 	}
 )
 
-// units are the lengths of a limit's units. A month is 30 days and a year 365,
+// Units are the lengths of a limit's units. A month is 30 days and a year 365,
 // since sliding windows have no calendar.
-var units = map[string]time.Duration{
+var Units = map[string]time.Duration{
 	"second": time.Second, "minute": time.Minute, "hour": time.Hour, "day": day,
 	"week": 7 * day, "month": 30 * day, "year": 365 * day,
 }
@@ -87,16 +88,14 @@ func (f *File) Descriptor(domain string, entries []Entry) (limit DescriptorLimit
 		return DescriptorLimit{}, false
 	}
 	var node *descriptor
-	values := make([]string, len(entries))
+	counted := slices.Clone(entries)
 	for i, e := range entries {
 		if node = level.find(e); node == nil {
 			return DescriptorLimit{}, false
 		}
-		counted := e.Value
 		if node.shared {
-			counted = node.entry.Value
+			counted[i].Value = node.entry.Value
 		}
-		values[i] = url.QueryEscape(e.Key) + "=" + url.QueryEscape(counted)
 		level = &node.descriptors
 	}
 	if node == nil || node.limit == nil {
@@ -105,10 +104,33 @@ func (f *File) Descriptor(domain string, entries []Entry) (limit DescriptorLimit
 	limit = *node.limit
 	if !limit.Unlimited {
 		c := limit.Rule.Either[0]
-		c.Value = strings.Join(values, "&")
+		c.Value = DescriptorValue(counted)
 		limit.Rule.Either = []throttler.Condition{c}
 	}
 	return limit, true
+}
+
+// DescriptorRule returns the rule of a limit of descriptors, without a value: most requests
+// in a unit. names tell it from the domain's other limits.
+func DescriptorRule(domain string, names []string, unit string, most uint32) throttler.Rule {
+	unit = strings.ToLower(unit)
+	c := throttler.Condition{Name: strings.Join(names, ",") + " per " + unit, Max: int(most), TTL: Units[unit]}
+	if c.Max > throttler.MaxHits { // needs a bucket
+		c.Algorithm = throttler.LeakyBucket
+	}
+	return throttler.Rule{Identifier: EnvoyRule + domain, Either: []throttler.Condition{c}}
+}
+
+// DescriptorValue returns the value that a descriptor with these entries is counted by.
+func DescriptorValue(entries []Entry) string {
+	var b strings.Builder
+	for i, e := range entries {
+		if i > 0 {
+			b.WriteByte('&')
+		}
+		b.WriteString(url.QueryEscape(e.Key) + "=" + url.QueryEscape(e.Value))
+	}
+	return b.String()
 }
 
 // find returns the node of an entry: for its value, by a wildcard, or for all
@@ -213,20 +235,14 @@ func (p *parsing) descriptorLimit(path, domain string, names []string, d *descri
 		}
 		limit.Replaces = append(limit.Replaces, other.Name)
 	}
-	length, known := units[strings.ToLower(raw.Unit)]
+	_, known := Units[strings.ToLower(raw.Unit)]
 	switch {
 	case raw.Unlimited && raw.Unit != "":
 		p.problem(path+".rate_limit.unit", "a unit, although it is unlimited")
 	case !raw.Unlimited && !known:
 		p.problem(path+".rate_limit.unit", "%q is no unit: want second, minute, hour, day, week, month or year", raw.Unit)
 	}
-	c := throttler.Condition{
-		Name: strings.Join(names, ",") + " per " + strings.ToLower(raw.Unit),
-		Max:  int(raw.RequestsPerUnit), TTL: length,
-	}
-	if c.Max > throttler.MaxHits { // needs a bucket
-		c.Algorithm = throttler.LeakyBucket
-	}
-	limit.Rule = throttler.Rule{Identifier: EnvoyRule + domain, Shadow: d.ShadowMode, Either: []throttler.Condition{c}}
+	limit.Rule = DescriptorRule(domain, names, raw.Unit, raw.RequestsPerUnit)
+	limit.Rule.Shadow = d.ShadowMode
 	return limit
 }
