@@ -73,8 +73,8 @@ func (q *question) fill(file *rulefile.File, r *rls.RateLimitRequest, d *common.
 			fields[e.Key] = e.Value
 		}
 	}
-	for _, a := range file.ForFields(r.Domain, fields) {
-		q.limits = append(q.limits, limit{rule: a.Throttler})
+	for _, rule := range file.ForFields(r.Domain, fields) {
+		q.limits = append(q.limits, limit{rule: rule})
 	}
 	return replaces
 }

@@ -138,12 +138,12 @@ func (t *Trial) decide(ctx context.Context, rules *rulefile.File, s *throttler.S
 		t.To = e.at
 	}
 	t.Requests++
-	for _, a := range rules.For(&e.request) {
-		d, err := s.Authorize(t.To, a.Throttler)
+	for _, rule := range rules.For(&e.request) {
+		d, err := s.Authorize(t.To, rule)
 		if err != nil {
 			return err
 		}
-		counts.Observe(ctx, a.Throttler, d)
+		counts.Observe(ctx, rule, d)
 		if d.WouldBlock {
 			t.Blocked++
 			return nil

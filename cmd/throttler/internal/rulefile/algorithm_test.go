@@ -22,12 +22,12 @@ func TestAFileHasLimitsOfWhatIsInFlightAndOfTheCalendar(t *testing.T) {
 	}, jobs.Either)
 	assert.Equal(t, 30*time.Second, file.Rule("jobs").Lease())
 
-	applications := file.For(login("203.0.113.7", "alice"))
-	require.Len(t, applications, 1, "no proxy asks about what is in flight")
-	plan := applications[0]
-	assert.Zero(t, plan.Lease())
-	require.NoError(t, plan.Throttler.Validate())
-	c := plan.Throttler.Either
+	rules := file.For(login("203.0.113.7", "alice"))
+	require.Len(t, rules, 1, "no proxy asks about what is in flight")
+	plan := rules[0]
+	assert.Zero(t, file.Rule(plan.Identifier).Lease())
+	require.NoError(t, plan.Validate())
+	c := plan.Either
 	assert.Equal(t, "Europe/Berlin", c[0].Period.Location.String())
 	start, end := c[0].Period.Bounds(time.Date(2026, 3, 29, 12, 0, 0, 0, time.UTC))
 	assert.Equal(t, "2026-03-15T00:00:00+01:00", start.Format(time.RFC3339))

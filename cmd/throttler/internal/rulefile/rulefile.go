@@ -72,20 +72,14 @@ type condition struct {
 	skipMissing         bool            // requests without the attribute are not counted
 }
 
-// An Application is a rule with the values of one request.
-type Application struct {
-	*Rule
-	Throttler throttler.Rule
-}
-
 // For returns the rules that apply to a request, in the order of the file, with
 // the request's values. A rule of which no condition counts the request is left
 // out.
-func (f *File) For(r *Request) []Application {
-	var apply []Application
+func (f *File) For(r *Request) []throttler.Rule {
+	var apply []throttler.Rule
 	for _, rule := range f.Rules {
 		if filled, ok := rule.Fill(r); ok {
-			apply = append(apply, Application{rule, filled})
+			apply = append(apply, filled)
 		}
 	}
 	return apply
@@ -227,20 +221,20 @@ const RemoteAddress = "remote_address"
 // ForFields returns the rules whose for.field names exactly the given fields
 // (domain may be missing), with their values. It is for front ends that know
 // only these fields. The client's address is that of RemoteAddress.
-func (f *File) ForFields(domain string, fields map[string]string) []Application {
+func (f *File) ForFields(domain string, fields map[string]string) []throttler.Rule {
 	request := &Request{Fields: maps.Clone(fields)}
 	request.Addr, _ = netip.ParseAddr(fields[RemoteAddress]) // zero: unknown
 	if request.Fields == nil {
 		request.Fields = make(map[string]string)
 	}
 	request.Fields["domain"] = domain
-	var apply []Application
+	var apply []throttler.Rule
 	for _, rule := range f.Rules {
 		if !rule.selector.names(fields) {
 			continue
 		}
 		if filled, ok := rule.Fill(request); ok {
-			apply = append(apply, Application{rule, filled})
+			apply = append(apply, filled)
 		}
 	}
 	return apply

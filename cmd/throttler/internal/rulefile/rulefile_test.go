@@ -50,8 +50,8 @@ func TestAFileSaysAllThatARuleHas(t *testing.T) {
 	assert.Equal(t, "X-Real-Ip", file.Forwarded)
 	assert.True(t, file.Closed)
 
-	applications := file.For(login("2001:470:1:2ff::1", "alice"))
-	require.Len(t, applications, 2)
+	rules := file.For(login("2001:470:1:2ff::1", "alice"))
+	require.Len(t, rules, 2)
 	assert.Equal(t, throttler.Rule{
 		Identifier: "login",
 		Either: []throttler.Condition{
@@ -59,14 +59,14 @@ func TestAFileSaysAllThatARuleHas(t *testing.T) {
 			{Name: "user", Value: "alice@a%40b", Max: 5, TTL: time.Minute, Lockout: -1},
 		},
 		Lockout: 10 * time.Minute, LockoutGrowth: 2, MaxLockout: 7 * 24 * time.Hour, CountAuthorizedOnly: true,
-	}, applications[0].Throttler)
-	assert.Equal(t, []string{"network"}, applications[0].Public)
-	assert.Equal(t, rulefile.Answer{Status: 403, Type: "text/html", Body: "<p>No.</p>"}, applications[0].Answer)
+	}, rules[0])
+	assert.Equal(t, []string{"network"}, file.Rule("login").Public)
+	assert.Equal(t, rulefile.Answer{Status: 403, Type: "text/html", Body: "<p>No.</p>"}, file.Rule("login").Answer)
 	assert.Equal(t, throttler.Rule{
 		Identifier: "customers", Shadow: true,
 		All: []throttler.Condition{{Name: "key", Max: 1000, TTL: time.Hour, Algorithm: throttler.LeakyBucket}},
-	}, applications[1].Throttler, "without a key: counted together with all who have none")
-	assert.Equal(t, 429, applications[1].Answer.Status)
+	}, rules[1], "without a key: counted together with all who have none")
+	assert.Equal(t, 429, file.Rule("customers").Answer.Status)
 }
 
 func TestARuleIsForTheRequestsItNames(t *testing.T) {
@@ -116,8 +116,8 @@ func TestARuleIsForTheRequestsItNames(t *testing.T) {
 		r := login("203.0.113.7", "alice")
 		test.change(r)
 		got := false
-		for _, a := range file.For(r) {
-			got = got || a.Name == "login"
+		for _, rule := range file.For(r) {
+			got = got || rule.Identifier == "login"
 		}
 		assert.Equal(t, test.want, got, test.why)
 	}
@@ -140,7 +140,7 @@ func TestThePathThatIsCountedIsTheOneThatMatches(t *testing.T) {
 	} {
 		apply := file.For(&rulefile.Request{Target: target})
 		if assert.Len(t, apply, 1, "%.40s", target) {
-			assert.Equal(t, want, apply[0].Throttler.Either[0].Value, "no spelling has a count of its own: %.20s", target)
+			assert.Equal(t, want, apply[0].Either[0].Value, "no spelling has a count of its own: %.20s", target)
 		}
 	}
 }
@@ -164,9 +164,9 @@ func TestAMethodIsAlsoForWhatServersAnswerAlike(t *testing.T) {
 func value(t *testing.T, template string, r *rulefile.Request) string {
 	t.Helper()
 	file := parse(t, `{rules: [{name: x, for: {path: [/a, "/users/*"]}, either: [{name: y, max: 1, per: 1s, value: '`+template+`'}]}]}`)
-	applications := file.For(r)
-	require.Len(t, applications, 1)
-	return applications[0].Throttler.Either[0].Value
+	rules := file.For(r)
+	require.Len(t, rules, 1)
+	return rules[0].Either[0].Value
 }
 
 func TestATemplateMakesAValueOfARequest(t *testing.T) {
@@ -232,8 +232,8 @@ rules:
 		return r
 	}
 	limit := func(addr, key string) int {
-		for _, a := range file.For(request(addr, key)) {
-			return a.Throttler.Either[0].Max
+		for _, rule := range file.For(request(addr, key)) {
+			return rule.Either[0].Max
 		}
 		return 0 // no rule
 	}
@@ -391,7 +391,7 @@ failure: x
 
 func TestDaysAreADuration(t *testing.T) {
 	file := parse(t, `{rules: [{name: a, lockout: 40d, either: [{name: x, value: x, max: 1, per: 1.5d}]}]}`)
-	rule := file.For(&rulefile.Request{})[0].Throttler
+	rule := file.For(&rulefile.Request{})[0]
 	assert.Equal(t, 960*time.Hour, rule.Lockout)
 	assert.Equal(t, 36*time.Hour, rule.Either[0].TTL)
 	for _, days := range []string{"-1d", "d", "1e99d", "1h1d", "NaNd"} {
@@ -486,8 +486,8 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		r := login("203.0.113.7", "alice")
-		for _, a := range file.For(r) {
-			assert.NoError(t, a.Throttler.Validate(), "a file that is taken makes good rules")
+		for _, rule := range file.For(r) {
+			assert.NoError(t, rule.Validate(), "a file that is taken makes good rules")
 		}
 		limit, ok := file.Descriptor("d", []rulefile.Entry{{Key: "k", Value: "a1b2"}})
 		if ok && !limit.Unlimited && limit.Rule.Either[0].Max > 0 {
