@@ -43,15 +43,14 @@ func New(rules *rulefile.Source, t *throttler.Throttler, log *slog.Logger) *Serv
 // Each reads only its own fields, since a client can send the others.
 func (s *Service) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/auth", s.answer("X-Forwarded-", func(w http.ResponseWriter) http.ResponseWriter { return &telling{ResponseWriter: w} }))
-	mux.Handle("/auth/nginx", s.answer("X-Original-", func(w http.ResponseWriter) http.ResponseWriter {
-		return &telling{ResponseWriter: w, refusal: http.StatusForbidden}
-	}))
+	mux.Handle("/auth", s.answer("X-Forwarded-", 0))
+	mux.Handle("/auth/nginx", s.answer("X-Original-", http.StatusForbidden))
 	return mux
 }
 
-// answer decides requests that a proxy describes in header fields with prefix.
-func (s *Service) answer(prefix string, wrap func(http.ResponseWriter) http.ResponseWriter) http.Handler {
+// answer decides requests that a proxy describes in header fields with prefix. refusal, if
+// it is not 0, replaces the status of refusals.
+func (s *Service) answer(prefix string, refusal int) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := s.chain()
 		if !c.trusts(r) {
@@ -59,7 +58,7 @@ func (s *Service) answer(prefix string, wrap func(http.ResponseWriter) http.Resp
 			http.Error(w, "This proxy is not trusted. Add its address to trust in the rule file.", http.StatusInternalServerError)
 			return
 		}
-		c.handler.ServeHTTP(wrap(w), r.WithContext(withRequest(r.Context(), c.describe(r, prefix))))
+		c.handler.ServeHTTP(&telling{ResponseWriter: w, refusal: refusal}, r.WithContext(withRequest(r.Context(), c.describe(r, prefix))))
 	})
 }
 
