@@ -21,6 +21,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+	"golang.org/x/net/http/httpguts"
 )
 
 // maxFile is the largest file that is read, in bytes.
@@ -557,16 +558,7 @@ func parseEach[T any](p *parsing, path string, list []string, parse func(string)
 }
 
 // isToken reports whether s is a token of HTTP: RFC 9110, section 5.6.2.
-func isToken(s string) bool {
-	const marks = "!#$%&'*+-.^_`|~"
-	for i := range len(s) {
-		letter := s[i]|0x20 >= 'a' && s[i]|0x20 <= 'z'
-		if !letter && (s[i] < '0' || s[i] > '9') && strings.IndexByte(marks, s[i]) < 0 {
-			return false
-		}
-	}
-	return s != ""
-}
+func isToken(s string) bool { return httpguts.ValidHeaderFieldName(s) }
 
 // condition parses a condition.
 func (p *parsing) condition(path string, raw *conditionYAML) condition {
