@@ -77,98 +77,68 @@ type Servers interface {
 	Stats() []pool.ServerStats
 }
 
-// servers reports about the servers of a store.
-type servers struct {
-	store Servers
-
-	up                                  metric.Int64ObservableGauge
-	overloads                           metric.Int64ObservableCounter
-	active, queued                      metric.Int64ObservableUpDownCounter
-	calls, failures, refusals, retries  metric.Int64ObservableCounter
-	restarts, flushes, evictions        metric.Int64ObservableCounter
-	connections, memoryUsed, memoryMost metric.Int64ObservableUpDownCounter
-
-	changes metric.Int64ObservableCounter
-	count   metric.Int64ObservableUpDownCounter
-}
-
+// observeServers reports about the servers of store.
 func observeServers(meter metric.Meter, store Servers) (metric.Registration, error) {
+	type stats = pool.ServerStats
 	in := &instruments{meter: meter}
-	s := &servers{
-		store:       store,
-		up:          in.gauge("throttler.server.up", "{server}", "1, or 0 while the circuit breaker is open."),
-		calls:       in.counter("throttler.server.calls", "{call}", "Calls of the server."),
-		failures:    in.counter("throttler.server.failures", "{call}", "Calls that failed."),
-		refusals:    in.counter("throttler.server.refusals", "{call}", "Calls not made because the circuit breaker is open."),
-		retries:     in.counter("throttler.server.retries", "{call}", "Calls made again over a new connection."),
-		overloads:   in.counter("throttler.server.overloads", "{call}", "Calls not sent and answered in time, although the server answers."),
-		active:      in.upDown("throttler.server.requests.active", "{request}", "Requests that were sent and not yet answered."),
-		queued:      in.upDown("throttler.server.requests.queued", "{request}", "Requests that wait for their turn."),
-		restarts:    in.counter("throttler.server.restarts", "{restart}", "Restarts that were noticed."),
-		flushes:     in.counter("throttler.server.flushes", "{flush}", "Flushes that were noticed."),
-		evictions:   in.counter("throttler.server.evictions", "{item}", "Items evicted to make room."),
-		connections: in.upDown("throttler.server.connections", "{connection}", "Open connections to the server."),
-		memoryUsed:  in.upDown("throttler.server.memory.usage", "By", "Bytes stored."),
-		memoryMost:  in.upDown("throttler.server.memory.limit", "By", "Bytes that may be stored."),
-		changes:     in.counter("throttler.server.changes", "{change}", "Changes of the list of servers."),
-		count:       in.upDown("throttler.server.listed", "{server}", "Servers in the list."),
+	always := []struct {
+		as metric.Int64Observable
+		of func(*stats) int64
+	}{
+		{in.gauge("throttler.server.up", "{server}", "1, or 0 while the circuit breaker is open."), up},
+		{in.counter("throttler.server.calls", "{call}", "Calls of the server."), func(s *stats) int64 { return int64(s.Calls) }},
+		{in.counter("throttler.server.failures", "{call}", "Calls that failed."), func(s *stats) int64 { return int64(s.Failures) }},
+		{in.counter("throttler.server.refusals", "{call}", "Calls not made because the circuit breaker is open."), func(s *stats) int64 { return int64(s.Refusals) }},
+		{in.counter("throttler.server.retries", "{call}", "Calls made again over a new connection."), func(s *stats) int64 { return int64(s.Retries) }},
+		{in.counter("throttler.server.overloads", "{call}", "Calls not sent and answered in time, although the server answers."), func(s *stats) int64 { return int64(s.Overloads) }},
+		{in.upDown("throttler.server.requests.active", "{request}", "Requests that were sent and not yet answered."), func(s *stats) int64 { return int64(s.InFlight) }},
+		{in.upDown("throttler.server.requests.queued", "{request}", "Requests that wait for their turn."), func(s *stats) int64 { return int64(s.Queued) }},
+		{in.counter("throttler.server.restarts", "{restart}", "Restarts that were noticed."), func(s *stats) int64 { return int64(s.Loss.Restarts) }},
+		{in.counter("throttler.server.flushes", "{flush}", "Flushes that were noticed."), func(s *stats) int64 { return int64(s.Loss.Flushes) }},
+		{in.counter("throttler.server.evictions", "{item}", "Items evicted to make room."), func(s *stats) int64 { return int64(s.Loss.Evictions) }},
+		{in.upDown("throttler.server.connections", "{connection}", "Open connections to the server."), func(s *stats) int64 { return int64(s.Conns) }},
 	}
-	return in.register(s.observe)
+	memoryUsed := in.upDown("throttler.server.memory.usage", "By", "Bytes stored.")
+	memoryMost := in.upDown("throttler.server.memory.limit", "By", "Bytes that may be stored.")
+	changes := in.counter("throttler.server.changes", "{change}", "Changes of the list of servers.")
+	listed := in.upDown("throttler.server.listed", "{server}", "Servers in the list.")
+	return in.register(func(ctx context.Context, o metric.Observer) error {
+		ctx, cancel := context.WithTimeout(ctx, StatsTimeout)
+		defer cancel()
+		_ = store.Check(ctx) // throttler.server.up shows a server that does not answer
+		all := store.Stats()
+		for i := range all {
+			s, at := &all[i], attributes(serverAttributes(all[i].Server)...)
+			for _, one := range always {
+				o.ObserveInt64(one.as, one.of(s), at)
+			}
+			if s.Bytes > 0 || s.MaxBytes > 0 {
+				o.ObserveInt64(memoryUsed, s.Bytes, at)
+			}
+			if s.MaxBytes > 0 {
+				o.ObserveInt64(memoryMost, s.MaxBytes, at)
+			}
+		}
+		if p, ok := store.(*pool.Pool); ok {
+			o.ObserveInt64(changes, int64(p.Changes()))
+		}
+		o.ObserveInt64(listed, int64(len(all)))
+		return nil
+	})
 }
 
-func (s *servers) observe(ctx context.Context, o metric.Observer) error {
-	ctx, cancel := context.WithTimeout(ctx, StatsTimeout)
-	defer cancel()
-	_ = s.store.Check(ctx) // throttler.server.up shows a server that does not answer
-	stats := s.store.Stats()
-	for i := range stats {
-		at := attributes(serverAttributes(stats[i].Server)...)
-		s.observeCalls(o, &stats[i], at)
-		s.observeMemory(o, &stats[i], at)
+func up(s *pool.ServerStats) int64 {
+	if s.Down {
+		return 0
 	}
-	if p, ok := s.store.(*pool.Pool); ok {
-		o.ObserveInt64(s.changes, int64(p.Changes()))
-	}
-	o.ObserveInt64(s.count, int64(len(stats)))
-	return nil
-}
-
-func (s *servers) observeCalls(o metric.Observer, stats *pool.ServerStats, at metric.MeasurementOption) {
-	up := int64(1)
-	if stats.Down {
-		up = 0
-	}
-	o.ObserveInt64(s.up, up, at)
-	o.ObserveInt64(s.calls, int64(stats.Calls), at)
-	o.ObserveInt64(s.failures, int64(stats.Failures), at)
-	o.ObserveInt64(s.refusals, int64(stats.Refusals), at)
-	o.ObserveInt64(s.retries, int64(stats.Retries), at)
-	o.ObserveInt64(s.connections, int64(stats.Conns), at)
-	o.ObserveInt64(s.overloads, int64(stats.Overloads), at)
-	o.ObserveInt64(s.active, int64(stats.InFlight), at)
-	o.ObserveInt64(s.queued, int64(stats.Queued), at)
-}
-
-func (s *servers) observeMemory(o metric.Observer, stats *pool.ServerStats, at metric.MeasurementOption) {
-	o.ObserveInt64(s.restarts, int64(stats.Loss.Restarts), at)
-	o.ObserveInt64(s.flushes, int64(stats.Loss.Flushes), at)
-	o.ObserveInt64(s.evictions, int64(stats.Loss.Evictions), at)
-	if stats.Bytes > 0 || stats.MaxBytes > 0 {
-		o.ObserveInt64(s.memoryUsed, stats.Bytes, at)
-	}
-	if stats.MaxBytes > 0 {
-		o.ObserveInt64(s.memoryMost, stats.MaxBytes, at)
-	}
+	return 1
 }
 
 // serverAttributes returns the attributes that name a server.
 func serverAttributes(server string) []attribute.KeyValue {
 	host, port, err := net.SplitHostPort(server)
-	if err != nil { // a Unix socket
-		return []attribute.KeyValue{attribute.String("server.address", server)}
-	}
-	number, err := strconv.Atoi(port)
-	if err != nil {
+	number, err1 := strconv.Atoi(port)
+	if err != nil || err1 != nil { // a Unix socket
 		return []attribute.KeyValue{attribute.String("server.address", server)}
 	}
 	return []attribute.KeyValue{attribute.String("server.address", host), attribute.Int("server.port", number)}
