@@ -157,7 +157,7 @@ func (a *Attempt) succeed(ctx context.Context, next origin) error {
 	if err := a.claim(ctx); err != nil {
 		return err
 	}
-	a.observe(ctx, Succeeded)
+	a.observe(ctx, Event{Result: Succeeded})
 	a.guess.end()
 	if a.decided.WouldBlock { // in Shadow: it would not have come so far
 		a.state = succeeded
@@ -189,7 +189,7 @@ func (a *Attempt) Fail(ctx context.Context) error {
 	if !a.close(ctx) {
 		return nil
 	}
-	a.observe(ctx, Failed)
+	a.observe(ctx, Event{Result: Failed})
 	if a.decided.WouldBlock { // in Shadow: it would not have come so far
 		return nil
 	}
@@ -225,7 +225,7 @@ func (a *Attempt) Keep(ctx context.Context) error {
 	if !a.close(ctx) {
 		return nil
 	}
-	a.tell(ctx, Event{Result: Canceled, Kept: true})
+	a.observe(ctx, Event{Result: Canceled, Kept: true})
 	a.guess.end()
 	if len(a.plan.watched) == 0 || a.decided.WouldBlock {
 		return nil
@@ -296,7 +296,7 @@ func (a *Attempt) withdraw(ctx context.Context, e Event) (ends bool, err error) 
 		return false, err
 	}
 	a.state = canceled
-	a.tell(ctx, e)
+	a.observe(ctx, e)
 	return true, nil
 }
 

@@ -54,14 +54,9 @@ type Event struct {
 	Kept bool
 }
 
-// observe calls [Guard.Observe] once for a. The caller holds a.mu, or has not
-// shared a yet.
-func (a *Attempt) observe(ctx context.Context, r Result) {
-	a.tell(ctx, Event{Result: r})
-}
-
-// tell is observe with an event of which the attempt's fields are missing.
-func (a *Attempt) tell(ctx context.Context, e Event) {
+// observe calls [Guard.Observe] once for a, with e and the fields of a. The caller
+// holds a.mu, or has not shared a yet.
+func (a *Attempt) observe(ctx context.Context, e Event) {
 	if a.observed || a.guard.Observe == nil {
 		return
 	}

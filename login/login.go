@@ -321,7 +321,7 @@ func (g *Guard) BeginDevice(ctx context.Context, name string, addr netip.Addr, d
 	})
 	g.ring(ctx)
 	if err == nil && a.Decision.Status == throttler.Blocked {
-		a.observe(ctx, Refused)
+		a.observe(ctx, Event{Result: Refused})
 	}
 	return a, err
 }
