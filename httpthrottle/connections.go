@@ -1,6 +1,7 @@
 package httpthrottle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,7 +114,7 @@ func (c *Connections) serve(w http.ResponseWriter, r *http.Request, next http.Ha
 		Outcomes:   []throttler.Outcome{{Name: "connection", Blocked: true, Limit: c.max, RetryAfter: wait, ResetAfter: c.ttl}},
 		WouldBlock: true,
 	}
-	d = later(d, c.tarpit.wait(r.Context(), c.delay(), c.maxDelayed()))
+	d = later(d, c.tarpit.wait(r.Context(), cmp.Or(c.Delay, DefaultConnectionDelay), c.maxDelayed()))
 	c.refuse(w, r, &d, http.StatusServiceUnavailable, nil)
 }
 
@@ -128,13 +129,6 @@ func (c *Connections) minimum() int {
 		return c.max
 	}
 	return c.Minimum
-}
-
-func (c *Connections) delay() time.Duration {
-	if c.Delay == 0 {
-		return DefaultConnectionDelay
-	}
-	return c.Delay
 }
 
 // A connection is the state of one net.Conn.
