@@ -17,31 +17,18 @@ const maxCallers = 64
 
 // Our own systems.
 var (
-	poolWindow  = system{"throttler, pool", "sliding window", onMemcached, overPool(throttler.SlidingWindow, false)}
-	poolBucket  = system{"throttler, pool", "leaky bucket", onMemcached, overPool(throttler.LeakyBucket, false)}
-	plainWindow = system{"throttler, gomemcache", "sliding window", onMemcached, overPlain(throttler.SlidingWindow)}
-	plainBucket = system{"throttler, gomemcache", "leaky bucket", onMemcached, overPlain(throttler.LeakyBucket)}
-	poolCached  = system{"throttler, pool, BlockCache", "sliding window", onMemcached, overPool(throttler.SlidingWindow, true)}
+	poolWindow  = system{"throttler, pool", "sliding window", onMemcached, over(poolThrottler, throttler.SlidingWindow, false)}
+	poolBucket  = system{"throttler, pool", "leaky bucket", onMemcached, over(poolThrottler, throttler.LeakyBucket, false)}
+	plainWindow = system{"throttler, gomemcache", "sliding window", onMemcached, over(plainThrottler, throttler.SlidingWindow, false)}
+	plainBucket = system{"throttler, gomemcache", "leaky bucket", onMemcached, over(plainThrottler, throttler.LeakyBucket, false)}
+	poolCached  = system{"throttler, pool, BlockCache", "sliding window", onMemcached, over(cachedThrottler, throttler.SlidingWindow, false)}
 
-	redisWindow = system{"throttler, redisstore", "sliding window", onRedis, overRedis(throttler.SlidingWindow)}
-	redisBucket = system{"throttler, redisstore", "leaky bucket", onRedis, overRedis(throttler.LeakyBucket)}
+	redisWindow = system{"throttler, redisstore", "sliding window", onRedis, over(redisThrottler, throttler.SlidingWindow, false)}
+	redisBucket = system{"throttler, redisstore", "leaky bucket", onRedis, over(redisThrottler, throttler.LeakyBucket, false)}
 
-	storeWindow = system{"throttler, memstore", "sliding window", inProcess, overMemstore(throttler.SlidingWindow)}
-	storeBucket = system{"throttler, memstore", "leaky bucket", inProcess, overMemstore(throttler.LeakyBucket)}
+	storeWindow = system{"throttler, memstore", "sliding window", inProcess, over(memoryThrottler, throttler.SlidingWindow, false)}
+	storeBucket = system{"throttler, memstore", "leaky bucket", inProcess, over(memoryThrottler, throttler.LeakyBucket, false)}
 )
-
-func overPool(algorithm throttler.Algorithm, cached bool) func(env, limit) (limiter, error) {
-	return func(e env, l limit) (limiter, error) {
-		th, end, err := poolThrottler(e)
-		if err != nil {
-			return nil, err
-		}
-		if cached {
-			th.BlockCache = 10_000
-		}
-		return deciders{context.Background(), th, ruleOf(e, l, algorithm), end}, nil
-	}
-}
 
 // poolThrottler returns a Throttler over pool, and a function that closes it.
 func poolThrottler(e env) (*throttler.Throttler, func(), error) {
@@ -54,14 +41,13 @@ func poolThrottler(e env) (*throttler.Throttler, func(), error) {
 	return patient(p), func() { p.Close() }, nil
 }
 
-func overRedis(algorithm throttler.Algorithm) func(env, limit) (limiter, error) {
-	return func(e env, l limit) (limiter, error) {
-		th, end, err := redisThrottler(e)
-		if err != nil {
-			return nil, err
-		}
-		return deciders{context.Background(), th, ruleOf(e, l, algorithm), end}, nil
+// cachedThrottler is poolThrottler with a BlockCache.
+func cachedThrottler(e env) (*throttler.Throttler, func(), error) {
+	th, end, err := poolThrottler(e)
+	if err == nil {
+		th.BlockCache = 10_000
 	}
+	return th, end, err
 }
 
 // redisThrottler returns a Throttler over redisstore, and a function that closes it.
@@ -73,16 +59,6 @@ func redisThrottler(e env) (*throttler.Throttler, func(), error) {
 	s := redisstore.New(client)
 	s.Timeout = patience // a busy machine must not count as an outage
 	return patient(s), func() { s.Close(); client.Close() }, nil
-}
-
-func overPlain(algorithm throttler.Algorithm) func(env, limit) (limiter, error) {
-	return func(e env, l limit) (limiter, error) {
-		th, end, err := plainThrottler(e)
-		if err != nil {
-			return nil, err
-		}
-		return deciders{context.Background(), th, ruleOf(e, l, algorithm), end}, nil
-	}
 }
 
 // plainThrottler returns a Throttler over gomemcache's client, and a function
@@ -110,9 +86,24 @@ func plainClient(e env) *memcache.Client {
 	return client
 }
 
-func overMemstore(algorithm throttler.Algorithm) func(env, limit) (limiter, error) {
+// memoryThrottler returns a Throttler over process memory.
+func memoryThrottler(env) (*throttler.Throttler, func(), error) {
+	return patient(memstore.New()), func() {}, nil
+}
+
+// over opens what a function returns, with a rule of one condition. The ctx of its callers
+// can end, as that of an HTTP request, or not.
+func over(open func(env) (*throttler.Throttler, func(), error), algorithm throttler.Algorithm, canEnd bool) func(env, limit) (limiter, error) {
 	return func(e env, l limit) (limiter, error) {
-		return deciders{context.Background(), patient(memstore.New()), ruleOf(e, l, algorithm), func() {}}, nil
+		th, end, err := open(e)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.Background(), func() {}
+		if canEnd {
+			ctx, cancel = context.WithCancel(ctx)
+		}
+		return deciders{ctx, th, ruleOf(e, l, algorithm), func() { cancel(); end() }}, nil
 	}
 }
 
@@ -154,23 +145,7 @@ func swap(client *memcache.Client, key string) error {
 
 // Our own systems with a ctx that can end, as that of an HTTP request.
 var (
-	poolCancelable  = system{"throttler, pool, ctx can end", "sliding window", onMemcached, cancelable(poolThrottler)}
-	plainCancelable = system{"throttler, gomemcache, ctx can end", "sliding window", onMemcached, cancelable(plainThrottler)}
-	redisCancelable = system{"throttler, redisstore, ctx can end", "sliding window", onRedis, cancelable(redisThrottler)}
+	poolCancelable  = system{"throttler, pool, ctx can end", "sliding window", onMemcached, over(poolThrottler, throttler.SlidingWindow, true)}
+	plainCancelable = system{"throttler, gomemcache, ctx can end", "sliding window", onMemcached, over(plainThrottler, throttler.SlidingWindow, true)}
+	redisCancelable = system{"throttler, redisstore, ctx can end", "sliding window", onRedis, over(redisThrottler, throttler.SlidingWindow, true)}
 )
-
-// cancelable returns a function that opens a throttler whose callers have a ctx
-// that can end.
-func cancelable(open func(env) (*throttler.Throttler, func(), error)) func(env, limit) (limiter, error) {
-	return func(e env, l limit) (limiter, error) {
-		th, end, err := open(e)
-		if err != nil {
-			return nil, err
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		return deciders{ctx, th, ruleOf(e, l, throttler.SlidingWindow), func() {
-			cancel()
-			end()
-		}}, nil
-	}
-}
