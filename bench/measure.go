@@ -241,3 +241,12 @@ func quartiles[T cmp.Ordered](values []T) (low, median, high T) {
 	sorted := slices.Sorted(slices.Values(values))
 	return percentile(sorted, 25), percentile(sorted, 50), percentile(sorted, 75)
 }
+
+// quartilesOf returns the quartiles of one value of each round.
+func quartilesOf[Round any, T cmp.Ordered](rounds []Round, of func(Round) T) (low, median, high T) {
+	values := make([]T, len(rounds))
+	for i, r := range rounds {
+		values[i] = of(r)
+	}
+	return quartiles(values)
+}

@@ -139,11 +139,7 @@ func openTable(byRate [][]openResult) table {
 // String returns the medians of the rounds, in milliseconds.
 func (r openResult) String() string {
 	median := func(of func(wait) time.Duration) string {
-		var all []time.Duration
-		for _, w := range r.waits {
-			all = append(all, of(w))
-		}
-		_, median, _ := quartiles(all)
+		_, median, _ := quartilesOf(r.waits, of)
 		return short(float64(median) / float64(time.Millisecond))
 	}
 	return fmt.Sprintf("%s / %s / %s",

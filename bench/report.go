@@ -52,22 +52,9 @@ func bySystem(scenes [][]result) []columns {
 	return all
 }
 
-// times returns the time of a decision in each round.
-func (r result) times() []time.Duration {
-	return r.inRounds(round.each)
-}
-
-func (r result) inRounds(of func(round) time.Duration) []time.Duration {
-	var all []time.Duration
-	for _, one := range r.rounds {
-		all = append(all, of(one))
-	}
-	return all
-}
-
 // median returns the median of of(round) over r's rounds.
 func (r result) median(of func(round) time.Duration) time.Duration {
-	_, median, _ := quartiles(r.inRounds(of))
+	_, median, _ := quartilesOf(r.rounds, of)
 	return median
 }
 
@@ -78,7 +65,7 @@ func (r round) cpuEach() time.Duration { return r.cpu / time.Duration(max(1, r.d
 // spreadPercent returns half the distance of the quartiles of r's times, in
 // percent of the median.
 func (r result) spreadPercent() string {
-	low, median, high := quartiles(r.times())
+	low, median, high := quartilesOf(r.rounds, round.each)
 	return fmt.Sprintf("%.0f", 50*float64(high-low)/float64(max(1, median)))
 }
 
@@ -244,11 +231,7 @@ func extremes(runs []admission) (least, most int) {
 }
 
 func timeEach(runs []admission) string {
-	var all []time.Duration
-	for _, r := range runs {
-		all = append(all, r.wall/(maxCallers*crowdCalls))
-	}
-	_, median, _ := quartiles(all)
+	_, median, _ := quartilesOf(runs, func(r admission) time.Duration { return r.wall / (maxCallers * crowdCalls) })
 	return inMicros(median)
 }
 

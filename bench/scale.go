@@ -301,19 +301,11 @@ func (s *scale) write(out io.Writer, periods []period, v verdict) {
 		n := float64(max(1, p.sum.Decided))
 		fmt.Fprintf(out, "| %s | %.0f | %d | %d | %d | %.1f | %.1f | %.1f | %.1f | %.0f | %.2f |\n", p.name,
 			float64(p.sum.Decided)/p.took.Seconds(), p.sum.Open, p.sum.Waited,
-			at(p.sum.Times, 0.5), float64(at(p.sum.Times, 0.99))/1000, float64(at(p.sum.Times, 1))/1000,
+			percentile(p.sum.Times, 50), float64(percentile(p.sum.Times, 99))/1000, float64(percentile(p.sum.Times, 100))/1000,
 			float64(p.sum.CPU.Microseconds())/n, float64(p.servers.cpu.Microseconds())/n,
 			float64(p.servers.bytes)/n, float64(p.sum.Exchanges)/n)
 	}
 	fmt.Fprintf(out, "\nThe value that all ask for: %d of %d admitted. Values that stayed: %d of %d. "+
 		"Values that moved: %d, at most %d. Over-admitted: %d. Connections to a server: %d.\n",
 		v.hot, hotLimit, v.stayed, v.may, v.moved, v.mayMove, v.over, periods[0].servers.connections)
-}
-
-// at returns the quantile share of the sorted times.
-func at(times []int64, share float64) int64 {
-	if len(times) == 0 {
-		return 0
-	}
-	return times[int(share*float64(len(times)-1))]
 }

@@ -360,11 +360,3 @@ func servicesTable(all []*service, full bool, played [][][]serving) table {
 	}
 	return t
 }
-
-func quartilesOf(rounds []serving, of func(serving) float64) (low, median, high float64) {
-	var values []float64
-	for _, r := range rounds {
-		values = append(values, of(r))
-	}
-	return quartiles(values)
-}
