@@ -50,7 +50,7 @@ func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
 // passed returns the request to pass on.
 func (c *call) passed() *http.Request {
 	ctx := context.WithValue(c.request.Context(), callKey{}, c)
-	if c.request.Body != nil && c.request.Body != http.NoBody {
+	if c.hasBody() {
 		c.body = &noted{ReadCloser: c.request.Body}
 		c.request.Body = c.body
 	}
@@ -86,12 +86,7 @@ func (c *call) detach(ctx context.Context) context.Context {
 
 // close ends what is left of c when it has been answered.
 func (c *call) close() {
-	c.end(func() { // as after a panic: not for nothing
-		if c.attempt != nil {
-			c.settle(c.attempt.Fail)
-		}
-		c.release(rulefile.Neither)
-	})
+	c.end((*login.Attempt).Fail, rulefile.Neither) // as after a panic: not for nothing
 	if c.leave != nil {
 		c.leave()
 	}
@@ -105,46 +100,35 @@ func (c *call) timedOut() bool {
 	return c.detached != nil && context.Cause(c.detached) == errTimeout
 }
 
-// end ends the attempt, once.
-func (c *call) end(how func()) { c.ended.Do(how) }
-
-func (c *call) release(v rulefile.Verdict) {
-	if c.done != nil {
-		c.done(v)
-	}
-}
-
-// settle ends the attempt by how.
-func (c *call) settle(how func(context.Context) error) {
-	if err := how(c.request.Context()); err != nil {
-		c.proxy.servers.tell("an attempt could not be ended", "err", err)
-	}
+// end ends the attempt by how, if there is one. v is for the next with the same credentials.
+// A second call does nothing.
+func (c *call) end(how func(*login.Attempt, context.Context) error, v rulefile.Verdict) {
+	c.ended.Do(func() {
+		if c.done != nil {
+			defer c.done(v)
+		}
+		if c.attempt == nil {
+			return
+		}
+		if err := how(c.attempt, c.request.Context()); err != nil {
+			c.proxy.servers.tell("an attempt could not be ended", "err", err)
+		}
+	})
 }
 
 // cancel ends an attempt that the server has not seen.
-func (c *call) cancel() {
-	c.end(func() {
-		if c.attempt != nil {
-			c.settle(c.attempt.Cancel)
-		}
-		c.release(rulefile.Neither)
-	})
-}
+func (c *call) cancel() { c.end((*login.Attempt).Cancel, rulefile.Neither) }
 
 // keep ends an attempt whose answer says nothing of the password, or did not come. It stays
 // counted: a server may answer so to wrong passwords alone. But the same guess counts once,
 // so that nobody is locked out who tries again while the server fails.
 func (c *call) keep() {
-	c.end(func() {
-		switch id, whole := c.guess(); {
-		case c.attempt == nil:
-		case whole && !c.proxy.unanswered.add(id):
-			c.settle(c.attempt.Cancel)
-		default:
-			c.settle(c.attempt.Keep)
+	c.end(func(a *login.Attempt, ctx context.Context) error {
+		if id, whole := c.guess(); whole && !c.proxy.unanswered.add(id) {
+			return a.Cancel(ctx)
 		}
-		c.release(rulefile.Neither)
-	})
+		return a.Keep(ctx)
+	}, rulefile.Neither)
 }
 
 // guess identifies the credentials that c tries: those of Basic authentication, or else all
@@ -173,14 +157,9 @@ func (c *call) answered(answer *http.Response) {
 	case v == rulefile.Right && c.asksNobody():
 		c.keep()
 	case v == rulefile.Right:
-		c.end(func() { c.succeeded(answer) })
+		c.succeed(answer)
 	case v == rulefile.Wrong:
-		c.end(func() {
-			if c.attempt != nil {
-				c.settle(c.attempt.Fail)
-			}
-			c.release(rulefile.Wrong)
-		})
+		c.end((*login.Attempt).Fail, rulefile.Wrong)
 	default:
 		c.keep()
 	}
@@ -192,18 +171,16 @@ func (c *call) asksNobody() bool {
 	return c.request.Method == http.MethodOptions || c.request.Method == http.MethodTrace
 }
 
-// succeeded ends the attempt by a right password, and gives the client a device.
-func (c *call) succeeded(answer *http.Response) {
-	defer c.release(rulefile.Right)
-	switch {
-	case c.attempt == nil:
-	case c.basic: // such a client keeps no cookies
-		c.settle(c.attempt.Succeed)
-	default:
+// succeed ends the attempt by a right password, and gives the client a device.
+func (c *call) succeed(answer *http.Response) {
+	c.end(func(a *login.Attempt, ctx context.Context) error {
+		if c.basic { // such a client keeps no cookies
+			return a.Succeed(ctx)
+		}
 		device := rand.Text()
-		c.settle(func(ctx context.Context) error { return c.attempt.SucceedDevice(ctx, device) })
-		c.proxy.devices.set(answer.Header, c.request, c.name, device)
-	}
+		defer c.proxy.devices.set(answer.Header, c.request, c.name, device)
+		return a.SucceedDevice(ctx, device)
+	}, rulefile.Right)
 }
 
 // A noted is a body whose error is noted.
