@@ -113,7 +113,7 @@ func TestWhatIsTakenBackLateIsNotCountedTwice(t *testing.T) {
 	})
 }
 
-// docs/login-lockout.md, "What a siege tells": an attacker who begins a siege, and then
+// docs/login-lockout.md, "The alarm": an attacker who begins a siege, and then
 // tries each name once from an address that they share, sees who is not asked for
 // a CAPTCHA: those who are known there. No limit stops that. Nobody can be told
 // apart if nobody is known, and the price is that an owner whose name is under
