@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/redis/rueidis"
 )
 
@@ -46,19 +47,8 @@ func (e *Error) Is(target error) bool {
 // A LostAnswerError is the answer to a write that was sent a second time because
 // the first answer was lost: Err is memcache.ErrNotStored, ErrCASConflict or
 // ErrCacheMiss. The reason may be that the server had carried out the first write.
-type LostAnswerError struct {
-	Err error
-}
-
-func (e *LostAnswerError) Error() string {
-	return e.Err.Error() + ", or done already: an answer was lost"
-}
-
-// Unwrap returns e.Err.
-func (e *LostAnswerError) Unwrap() error { return e.Err }
-
-// MaybeDone returns true, see throttler.MaybeDoneError.
-func (e *LostAnswerError) MaybeDone() bool { return true }
+// It is that of package pool.
+type LostAnswerError = pool.LostAnswerError
 
 // A complaint is an error that a server reported.
 type complaint struct {

@@ -150,7 +150,7 @@ func (s *Store) store(item *memcache.Item, conflict error) error {
 		err = conflict
 	}
 	if o.lost {
-		return &LostAnswerError{err}
+		return &LostAnswerError{Err: err}
 	}
 	return err
 }
@@ -174,7 +174,7 @@ func (s *Store) Delete(key string) error {
 	case o.result.Stored:
 		return nil
 	case r.lost:
-		return &LostAnswerError{memcache.ErrCacheMiss}
+		return &LostAnswerError{Err: memcache.ErrCacheMiss}
 	}
 	return memcache.ErrCacheMiss
 }
