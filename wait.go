@@ -142,9 +142,7 @@ func (r *Rule) wants() []line.Want {
 		}
 		wants[i].Sooner = c.Algorithm == InFlight
 		if c.Algorithm == Calendar {
-			w := &wants[i]
-			w.TTL, w.Longest = limit.Period.Length()
-			w.Interval = w.Longest / time.Duration(c.Max)
+			wants[i].TTL, wants[i].Longest = limit.Period.Length()
 		}
 	}
 	return wants

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -973,6 +974,7 @@ func TestPaceIsThatOfTheSlowestConditionAndOfWhatACallTakes(t *testing.T) {
 		"either":      {either(condition("a", 1, time.Second), condition("b", 1, time.Minute), condition("c", 1, 3*time.Second)), time.Minute},
 		"three hits":  {either(costing(window(6, 6*time.Second), 3)), 3 * time.Second},
 		"of a bucket": {either(costing(leaky(6, 6*time.Second), 3)), 3 * time.Second},
+		"bytes a day": {either(costing(calendar(math.MaxInt, throttler.Period{}), math.MaxInt)), 25 * time.Hour}, // the longest one
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

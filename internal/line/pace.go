@@ -70,7 +70,7 @@ func (q *Queue) pace(w *Waiter, seen []Seen, now time.Time) bool {
 		return false
 	}
 	for _, want := range open {
-		q.openings.remember(want.Key, now.Add(times(want.Cost, want.Interval)), now)
+		q.openings.remember(want.Key, now.Add(want.share()), now)
 	}
 	return true
 }

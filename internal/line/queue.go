@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"sync"
 	"time"
 )
@@ -39,7 +40,7 @@ type Want struct {
 	Cost     int           // hits that it takes at most
 	Max      int           // hits that the record holds
 	Leaks    bool          // room comes back hit by hit, one every Interval; else all of it after TTL
-	Interval time.Duration // TTL/Max
+	Interval time.Duration // of what leaks: TTL/Max
 	TTL      time.Duration // how long a hit takes up its room
 	Longest  time.Duration // if it may be longer; 0: TTL
 	Sooner   bool          // a hit may be given back at any time before, also by other processes
@@ -51,6 +52,14 @@ func (w *Want) lifetime() time.Duration {
 		return times(w.Cost, w.Interval)
 	}
 	return max(w.TTL, w.Longest)
+}
+
+// share returns in how much time there is room for a call at an even rate: as much of the time
+// that a hit takes up its room as its hits are of Max.
+func (w *Want) share() time.Duration {
+	high, low := bits.Mul64(uint64(max(w.TTL, w.Longest)), uint64(w.Cost))
+	d, rest := bits.Div64(high, low, uint64(w.Max))
+	return time.Duration(d + min(rest, 1))
 }
 
 // A Seen is what a try has found of one record.
