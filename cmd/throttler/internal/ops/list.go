@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -121,8 +120,7 @@ func (l *listing) tryRun(ctx context.Context) error {
 	}
 	defer values.Close()
 	if stats, err := values.Stats(); err == nil {
-		total, _ := strconv.Atoi(stats["curr_items"])
-		l.progress.expect(total)
+		l.progress.expect(int(number(stats["curr_items"])))
 	}
 	return l.walk(keys, values)
 }

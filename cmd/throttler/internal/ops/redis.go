@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -87,10 +86,6 @@ func (o *Operator) redisStates(ctx context.Context) (states []Server, err error)
 }
 
 func redisState(server string, info map[string]string) Server {
-	number := func(text string) int64 {
-		n, _ := strconv.ParseInt(text, 10, 64)
-		return n
-	}
 	calls := func(command string) int64 {
 		count, _, _ := strings.Cut(strings.TrimPrefix(info["cmdstat_"+command], "calls="), ",")
 		return number(count)
@@ -108,8 +103,7 @@ func keysOf(info map[string]string) (keys int64) {
 	for name, text := range info {
 		if strings.HasPrefix(name, "db") && strings.HasPrefix(text, "keys=") {
 			count, _, _ := strings.Cut(strings.TrimPrefix(text, "keys="), ",")
-			n, _ := strconv.ParseInt(count, 10, 64)
-			keys += n
+			keys += number(count)
 		}
 	}
 	return keys

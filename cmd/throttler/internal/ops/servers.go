@@ -69,15 +69,17 @@ func (o *Operator) askServer(ctx context.Context, server string) (Server, error)
 		s.Error = err.Error()
 		return s, err
 	}
-	number := func(name string) int64 {
-		n, _ := strconv.ParseInt(stats[name], 10, 64)
-		return n
-	}
 	s.Up, s.Version = true, stats["version"]
-	s.Started = time.Now().Add(-time.Duration(number("uptime")) * time.Second).Truncate(time.Second)
-	s.Items, s.Bytes, s.MaxBytes = number("curr_items"), number("bytes"), number("limit_maxbytes")
-	s.Evictions, s.Flushes, s.Conns = number("evictions"), number("cmd_flush"), number("curr_connections")
+	s.Started = time.Now().Add(-time.Duration(number(stats["uptime"])) * time.Second).Truncate(time.Second)
+	s.Items, s.Bytes, s.MaxBytes = number(stats["curr_items"]), number(stats["bytes"]), number(stats["limit_maxbytes"])
+	s.Evictions, s.Flushes, s.Conns = number(stats["evictions"]), number(stats["cmd_flush"]), number(stats["curr_connections"])
 	return s, nil
+}
+
+// number returns a number of a server's statistics, or 0 if text is none.
+func number(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
 }
 
 func (o *Operator) statsOf(ctx context.Context, server string) (map[string]string, error) {
