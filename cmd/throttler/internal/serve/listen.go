@@ -31,8 +31,8 @@ func (b *backend) listen(o Options, rules *rulefile.Source) (all servers, err er
 	b.health = health
 	listen, err1 := all.add(o.Listen, b.httpServer(New(rules, b.throttler, o.Log).Handler(), o.Log))
 	admin, err2 := all.add(o.Admin, b.httpServer(b.admin(), o.Log))
-	api, err4 := all.addAPI(o, rules, b)
-	asked, err3 := all.add(o.Envoy, server{serve: grpc.Serve, shutdown: func(ctx context.Context) error {
+	api, err3 := all.addAPI(o, rules, b)
+	asked, err4 := all.add(o.Envoy, server{serve: grpc.Serve, shutdown: func(ctx context.Context) error {
 		defer context.AfterFunc(ctx, grpc.Stop)()
 		grpc.GracefulStop()
 		return nil
