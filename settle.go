@@ -63,7 +63,10 @@ func (t *Throttler) Settle(ctx context.Context, d Decision, actual map[string]in
 
 // settle sets the totals of parts, in the caller's turn. Without totals it takes back all hits.
 func (in *contents) settle(ctx context.Context, parts []part, totals map[string]int) {
-	if !in.await(ctx, parts) {
+	if err := in.await(ctx, parts); err != nil {
+		for i := range parts {
+			parts[i].err = join(parts[i].err, err)
+		}
 		return
 	}
 	entries := make([]*entry, 0, len(parts))
@@ -141,15 +144,14 @@ func (r *reservation) loseLeases(total int) {
 
 // await waits for the entries that were left before they were settled, and takes their
 // results. It notes the errors of those that may have counted another hit, which stays. If
-// ctx ends first, these are ctx's, and all is false.
-func (in *contents) await(ctx context.Context, parts []part) (all bool) {
-	all = true
+// ctx ends first, it returns ctx's.
+func (in *contents) await(ctx context.Context, parts []part) error {
 	for i := range parts {
 		p := &parts[i]
-		for len(p.left) > 0 && all {
+		for len(p.left) > 0 {
 			e := p.left[0]
-			if all = e.Wait(ctx); !all {
-				break
+			if !e.Wait(ctx) {
+				return ctx.Err()
 			}
 			in.mu.Lock()
 			p.left = p.left[1:]
@@ -160,11 +162,8 @@ func (in *contents) await(ctx context.Context, parts []part) (all bool) {
 			}
 			p.err = join(p.err, in.takeCounted(p.reservation, e))
 		}
-		if !all {
-			p.err = join(p.err, ctx.Err())
-		}
 	}
-	return all
+	return nil
 }
 
 // takeCounted takes the hit of e, which was left by its call and has been decided since. The

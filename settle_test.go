@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -116,6 +117,35 @@ func TestSettleOfConditionsWithOneMessageWaitsForAll(t *testing.T) {
 		over := settle(t, th, authorize(t, th, either(minute, hour)), map[string]int{"minute": 3, "hour": 3})
 		require.Equal(t, time.Hour, over.RetryAfter)
 		require.Equal(t, []string{"Too many tokens.", "Too many tokens."}, over.Messages)
+	})
+}
+
+// Nothing is settled before it is known what all have counted.
+func TestSettleThatEndsWhileOneConditionIsNotDecidedSettlesNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		client.before = func(op string, keys ...string) error {
+			if op == "add" && strings.Contains(keys[0], "#slow#") {
+				time.Sleep(time.Minute)
+			}
+			return nil
+		}
+		th := throttler.New(client)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		d, err := th.Authorize(ctx, either(condition("fast", 10, time.Hour), condition("slow", 10, time.Hour)))
+		require.NoError(t, err)
+		require.NoError(t, d.Outcomes[0].Err)
+		require.ErrorIs(t, d.Outcomes[1].Err, ctx.Err())
+		settled, err := th.Settle(ctx, d, map[string]int{"fast": 3, "slow": 3})
+		require.NoError(t, err)
+		for _, o := range settled.Outcomes {
+			require.ErrorIs(t, o.Err, ctx.Err(), o.Name)
+		}
+		require.Equal(t, 1, settled.Outcomes[0].Cost)
+		settled = settle(t, th, d, map[string]int{"fast": 3, "slow": 3})
+		require.Equal(t, 3, settled.Outcomes[0].Cost)
+		require.Equal(t, 3, settled.Outcomes[1].Cost)
 	})
 }
 
