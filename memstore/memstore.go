@@ -236,6 +236,7 @@ func (s *Store) Inline(x exchange.Exchange) {
 	sh := s.lock(x.Key())
 	defer s.unlock(sh)
 	x.Done(s.exchange(sh, x, true))
+	sh.lent = memcache.Item{}
 }
 
 // InlineKey has v decide on the record of key: see [exchange.KeyInliner].
@@ -272,7 +273,7 @@ func (s *Store) InlineKey(key []byte, at time.Time, v exchange.Visitor) (kept st
 	return kept, nil
 }
 
-// lend returns e as an item that is valid until the shard is unlocked.
+// lend returns e as an item that is valid until the exchange ends.
 func (sh *shard) lend(e *node) *memcache.Item {
 	sh.lent = memcache.Item{Key: e.key, Value: e.value, Flags: e.flags, CasID: e.cas}
 	return &sh.lent
@@ -556,11 +557,10 @@ func (s *Store) full(items, bytes int) bool {
 	return s.items.Load()+int64(items) > int64(s.maxItems()) || s.bytes.Load()+int64(bytes) > int64(s.maxBytes())
 }
 
-// unlock ends the use of sh, and of what it has lent. If a bound is still exceeded,
+// unlock ends the use of sh. If a bound is still exceeded,
 // because sh has nothing left to evict, items of the other shards go: those that have
 // expired, and then those that are to be evicted next.
 func (s *Store) unlock(sh *shard) {
-	sh.lent = memcache.Item{}
 	sh.mu.Unlock()
 	if !s.full(0, 0) {
 		return
