@@ -2,6 +2,7 @@ package throttler
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
@@ -87,7 +88,8 @@ var ErrNoCAS = exchange.ErrNoCAS
 // A backend is a store of t's records: the main one, or the fallback.
 type backend struct {
 	*slots.Table
-	t *Throttler
+	t     *Throttler
+	terms [64]atomic.Pointer[terms] // see [backend.termsOf]
 }
 
 // newBackend returns the backend of client. blocks may be nil.

@@ -2,6 +2,7 @@ package throttler
 
 import (
 	"context"
+	"hash/maphash"
 	"math"
 	"slices"
 	"sync"
@@ -35,11 +36,28 @@ type contents struct {
 
 // A noted is a reservation of a window or a bucket in fewer bytes, as the call has made it.
 type noted struct {
-	backend            *backend
-	key, name, message string
-	max                int
-	ttl                time.Duration
-	hit                record.Brief
+	*terms
+	key string
+	max int
+	ttl time.Duration
+	hit record.Brief
+}
+
+// The terms of a condition are what is the same for all its calls. Receipts share them.
+type terms struct {
+	backend       *backend
+	name, message string
+}
+
+// termsOf returns the terms of a condition: those of another call, if that was lately.
+func (b *backend) termsOf(of *Condition) *terms {
+	at := &b.terms[maphash.String(keySeed, of.Name)%uint64(len(b.terms))]
+	t := at.Load()
+	if t == nil || t.name != of.Name || t.message != of.message() {
+		t = &terms{b, of.Name, of.message()}
+		at.Store(t)
+	}
+	return t
 }
 
 // A reservation is what a Decision has cost in one record, by one condition.
@@ -313,8 +331,7 @@ func (c *call) home(e *entry) *backend {
 // that is settled at home.
 func (k *retained) note(i int, home *backend, key string, of *Condition, h *record.Hit, shadow bool) {
 	n := &k.noted[i] // is zero, and set without a copy
-	n.backend, n.key, n.name, n.message = home, key, of.Name, of.message()
-	n.max, n.ttl = of.Max, of.TTL
+	n.terms, n.key, n.max, n.ttl = home.termsOf(of), key, of.Max, of.TTL
 	n.hit = h.Brief()
 	n.hit.Bucket, n.hit.Shadow = of.Algorithm == LeakyBucket, shadow
 }

@@ -1,11 +1,13 @@
 package throttler_test
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -266,6 +268,25 @@ func TestSettleIsOfTheConditionsThatItNames(t *testing.T) {
 			require.Equal(t, []int{9, 9, 99, 4}, remaining(peek(t, th, rule)))
 		}
 	})
+}
+
+// Receipts share the names and messages of conditions, of which fewer than here are remembered.
+func TestCallsAreSettledUnderTheNamesAndMessagesThatTheyHad(t *testing.T) {
+	th := throttler.New(memstore.New())
+	var conditions []throttler.Condition
+	var decisions []throttler.Decision
+	for _, message := range []string{"", "full", ""} {
+		for i := range 100 {
+			c := throttler.Condition{Name: "c" + strconv.Itoa(i), Message: message, Max: 10 + i, TTL: time.Hour}
+			conditions = append(conditions, c)
+			decisions = append(decisions, authorize(t, th, either(c)))
+		}
+	}
+	for i, c := range conditions {
+		over := settle(t, th, decisions[i], map[string]int{c.Name: c.Max + 1})
+		require.Equal(t, []string{cmp.Or(c.Message, c.Name)}, over.Messages)
+		require.Equal(t, c.Max, over.Outcomes[0].Limit)
+	}
 }
 
 func TestSettleRefusesNamesAndTotalsThatCannotBe(t *testing.T) {
