@@ -328,6 +328,16 @@ func BenchmarkKnownBlocks(b *testing.B) {
 }
 
 // One or two are usual, for what the caller keeps. With the race detector a sync.Pool forgets.
+// leastAllocs is testing.AllocsPerRun without what goroutines of other tests, which are about
+// to end, allocate meanwhile.
+func leastAllocs(runs int, f func()) float64 {
+	least := testing.AllocsPerRun(runs, f)
+	for range 4 {
+		least = min(least, testing.AllocsPerRun(runs, f))
+	}
+	return least
+}
+
 func TestDecisionInProcessMemoryTakesFewAllocations(t *testing.T) {
 	th := throttler.New(memstore.New())
 	full, open := condition("full", 1, time.Hour), condition("open", 10_000, time.Second)
@@ -335,7 +345,7 @@ func TestDecisionInProcessMemoryTakesFewAllocations(t *testing.T) {
 		"full": either(full), "open": either(open), "both": either(full, open), "all": all(full, open),
 	} {
 		authorize(t, th, rule)
-		allocs := testing.AllocsPerRun(500, func() { _, _ = th.Authorize(t.Context(), rule) })
+		allocs := leastAllocs(500, func() { _, _ = th.Authorize(t.Context(), rule) })
 		require.LessOrEqual(t, allocs, 5.0, name)
 	}
 }
@@ -352,7 +362,7 @@ func TestConditionsOverPoolTakeFewAllocationsEach(t *testing.T) {
 		for range 200 {
 			call() // until the connection writes by meta sets
 		}
-		allocs := testing.AllocsPerRun(100, call)
+		allocs := leastAllocs(100, call)
 		require.LessOrEqual(t, allocs/float64(n), 3.0, "%d conditions", n)
 		t.Logf("%d conditions: %.1f allocations", n, allocs)
 	}
