@@ -257,7 +257,7 @@ func TestNewRecordsNeedNoScript(t *testing.T) {
 	t.Parallel()
 	for name, servers := range map[string][]*redistest.Server{"a server": {redistest.Process(t)}, "a Cluster": redistest.Cluster(t)} {
 		server := servers[0]
-		s, other := open(t, "redis://"+server.Addr), open(t, "redis://"+server.Addr)
+		s, other := open(t, "redis://"+server.Addr), open(t, "redis://"+server.Addr+"?protocol=2")
 		for i, s := range []*redisstore.Store{s, other} {
 			require.Equal(t, 5, admitted(t, rule(fmt.Sprint("warm", i), 5), 5, s), "the script works")
 		}
