@@ -59,8 +59,8 @@ const (
 )
 
 // ask sends groups of requests in one round trip, and gives each request its answer or an
-// error. If the server does not know the script, or SET with NX and GET, it takes another
-// round trip. ask returns what another node of the Cluster has by now. own is that of
+// error. If the server does not know the script, or refuses SET with NX and GET, it takes
+// another round trip. ask returns what another node of the Cluster has by now. own is that of
 // command.
 func (s *Store) ask(ctx context.Context, c rueidis.Client, groups []group, own bool) (elsewhere []*request) {
 	for len(groups) > 0 {
@@ -80,8 +80,10 @@ func (s *Store) ask(ctx context.Context, c rueidis.Client, groups []group, own b
 				elsewhere = append(elsewhere, g.requests...)
 			case reported.IsNoScript() && g.form == byName:
 				again = append(again, group{byText, g.requests})
-			case strings.HasPrefix(reported.Error(), "syntax error") && g.form == bySet:
-				s.sets.Store(setsFail)
+			case g.form == bySet: // a server without memory writes nothing, but the script reads
+				if strings.HasPrefix(reported.Error(), "syntax error") {
+					s.sets.Store(setsFail)
+				}
 				again = append(again, group{byName, g.requests})
 			}
 		}

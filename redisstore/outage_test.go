@@ -327,6 +327,20 @@ func TestAServerWithoutMemoryFailsOpenForNewHitsAlone(t *testing.T) {
 	require.False(t, s.Stats()[0].Down)
 }
 
+// A new record is written without the script, and the server refuses that even if the record
+// is there.
+func TestAServerWithoutMemoryBlocksWhatAnotherProcessHasFilled(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t, "--maxmemory-policy", "noeviction")
+	filling, s := open(t, "redis://"+server.Addr), open(t, "redis://"+server.Addr)
+	require.Equal(t, 2, admitted(t, rule("full", 2), 1, filling))
+	require.Equal(t, 2, admitted(t, rule("warm", 2), 1, s), "the script works")
+	server.Command("CONFIG", "SET", "maxmemory", "1")
+	d := decide(t, s, "full")
+	require.NoError(t, d.Err)
+	require.Equal(t, throttler.Blocked, d.Status)
+}
+
 func TestAServerThatEvictsSaysSo(t *testing.T) {
 	t.Parallel()
 	server := redistest.Process(t, "--maxmemory", "3mb", "--maxmemory-policy", "allkeys-lru")
