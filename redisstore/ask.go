@@ -151,5 +151,5 @@ func (r *request) answered(message rueidis.RedisMessage, stored bool, err error)
 	if rueidis.IsRedisNil(err) {
 		err = nil
 	}
-	r.answer, r.stored, r.err = message, stored && err == nil, err
+	r.answer, r.stored, r.err = message, stored && err == nil && r.writes(), err
 }

@@ -263,6 +263,28 @@ func TestAServerThatTalksNonsenseIsUnavailable(t *testing.T) {
 	}
 }
 
+func TestANumberIsNoRecord(t *testing.T) {
+	t.Parallel()
+	s := open(t, "redis://"+scripted(t, func(args []string) string {
+		switch args[0] {
+		case "GET":
+			return ":1"
+		case "MGET":
+			return "*2\r\n:1\r\n:1"
+		}
+		return "-ERR This instance has cluster support disabled"
+	}))
+	one, other, alone := newSingle("one", false), newSingle("other", false), newSingle("alone", false)
+	s.Exchange(context.Background(), one, other)
+	s.Exchange(context.Background(), alone)
+	for _, x := range []*single{one, other, alone} {
+		r := <-x.done
+		require.NoError(t, r.Err)
+		require.Nil(t, r.Found)
+		require.False(t, r.Stored)
+	}
+}
+
 // Redis before 7.0 knows no SET with NX and GET. It is asked once.
 func TestAnOldServerWritesNewRecordsByTheScript(t *testing.T) {
 	t.Parallel()
