@@ -76,14 +76,14 @@ type commands struct {
 	Server struct{} `cmd:"" name:"servers" help:"Show the state of the servers, and what they have forgotten."`
 
 	Serve struct {
-		Listen string `default:"127.0.0.1:4180" help:"Address for proxies." placeholder:"HOST:PORT"`
-		Admin  string `default:"127.0.0.1:4181" help:"Address of /metrics, /tally, /healthz and /readyz. Empty disables it." placeholder:"HOST:PORT"`
-		Envoy  string `default:"127.0.0.1:4182" help:"Address for Envoy (gRPC). Empty disables it." placeholder:"HOST:PORT"`
+		Listen string `default:"127.0.0.1:4180" help:"Address for proxies."`
+		Admin  string `default:"127.0.0.1:4181" help:"Address of /metrics, /tally, /healthz and /readyz. Empty disables it."`
+		Envoy  string `default:"127.0.0.1:4182" help:"Address for Envoy (gRPC). Empty disables it."`
 
-		API          string `name:"api" default:"127.0.0.1:4183" help:"Address of the JSON API. Callers need a key of THROTTLER_API_KEYS or a certificate. Empty disables it." placeholder:"HOST:PORT"`
+		API          string `name:"api" default:"127.0.0.1:4183" help:"Address of the JSON API. Callers need a key of THROTTLER_API_KEYS or a certificate. Empty disables it."`
 		APICert      string `name:"api-cert" help:"Certificate of the JSON API. Default: none, plain text." placeholder:"FILE"`
 		APICertKey   string `name:"api-cert-key" help:"Private key of that certificate." placeholder:"FILE"`
-		Proxy        string `default:"127.0.0.1:4184" help:"Address of the proxy that guards logins, if the rule file has one. Empty disables it." placeholder:"HOST:PORT"`
+		Proxy        string `default:"127.0.0.1:4184" help:"Address of the proxy that guards logins, if the rule file has one. Empty disables it."`
 		ProxyCert    string `name:"proxy-cert" help:"Certificate of the proxy. Default: none, plain text." placeholder:"FILE"`
 		ProxyCertKey string `name:"proxy-cert-key" help:"Private key of that certificate." placeholder:"FILE"`
 
@@ -93,7 +93,7 @@ type commands struct {
 	} `cmd:"" help:"Answer proxies and programs by the rule file."`
 
 	Health struct {
-		Admin string `default:"127.0.0.1:4181" help:"Address of the service's /healthz." placeholder:"HOST:PORT"`
+		Admin string `default:"127.0.0.1:4181" help:"Address of the service's /healthz."`
 	} `cmd:"" help:"Fail unless a service runs here, as for a container's health check."`
 
 	Check struct {
@@ -117,6 +117,9 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 			args[i] = "-" + arg
 		}
 	}
+	if len(args) > 0 && args[0] == "help" { // help lift: lift -help
+		args = append(args[1:], "-h")
+	}
 	var c commands
 	exited := -1
 	parser, err := kong.New(&c,
@@ -137,10 +140,19 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 		return exited
 	}
 	if err != nil {
-		fmt.Fprintln(streams.Err, "throttler:", err)
+		fmt.Fprintf(streams.Err, "throttler: %v\nRun %q for help.\n", err, helpCommand(err))
 		return statusUsage
 	}
 	return report(streams.Err, c.run(ctx, parsed.Command(), streams))
+}
+
+// helpCommand returns the command line that prints the help for what err was found in.
+func helpCommand(err error) string {
+	var wrong *kong.ParseError
+	if errors.As(err, &wrong) && wrong.Context.Selected() != nil {
+		return "throttler " + wrong.Context.Selected().Name + " -h"
+	}
+	return "throttler -h"
 }
 
 // report prints err and returns the exit status.

@@ -393,6 +393,29 @@ func TestAWrongCommandLineIsStatusTwo(t *testing.T) {
 	assert.Equal(t, 0, run(t, "-help").status)
 }
 
+func TestAWrongCommandLineIsToldWhereTheHelpIs(t *testing.T) {
+	for args, want := range map[string]string{
+		"": `"throttler -h"`, "unban": `"throttler -h"`, "look": `"throttler look -h"`, "list -nonsense": `"throttler list -h"`,
+	} {
+		assert.Contains(t, run(t, strings.Fields(args)...).err, "Run "+want+" for help.\n", "%q", args)
+	}
+}
+
+func TestHelpIsACommandToo(t *testing.T) {
+	assert.Equal(t, run(t, "-h"), run(t, "help"))
+	assert.Equal(t, run(t, "lift", "-h"), run(t, "help", "lift"))
+	assert.Contains(t, run(t, "help", "lift").out, "--holder=ID")
+}
+
+func TestTheHelpTellsWhereTheServiceListens(t *testing.T) {
+	help := run(t, "serve", "-h").out
+	for name, address := range cli.DefaultsOfServe() {
+		if strings.HasPrefix(address, "127.") {
+			assert.Contains(t, help, fmt.Sprintf("-%s=%q", name, address))
+		}
+	}
+}
+
 func TestFlagsOfTheManualAreKnown(t *testing.T) {
 	for _, page := range []string{"service.md", "proxies.md"} {
 		text, err := os.ReadFile("../../../../docs/" + page)
