@@ -12,13 +12,15 @@ function ask(string $path, array $question): ?array
         'header' => ['Authorization: Bearer ' . getenv('THROTTLER_API_KEY'), 'Content-Type: application/json'],
         'content' => json_encode($question, JSON_THROW_ON_ERROR | JSON_INVALID_UTF8_SUBSTITUTE),
         'timeout' => 2,
+        'ignore_errors' => true, // the body of an error says why
     ]]);
-    $answer = @file_get_contents((getenv('THROTTLER_API') ?: 'http://127.0.0.1:4183') . $path, false, $context);
-    if ($answer === false) {
-        error_log('throttler: ' . (error_get_last()['message'] ?? 'no answer'));
+    $body = @file_get_contents((getenv('THROTTLER_API') ?: 'http://127.0.0.1:4183') . $path, false, $context);
+    $answer = json_decode((string) $body, true);
+    if (!isset($answer['status'])) {
+        error_log('throttler: ' . ($body ?: error_get_last()['message'] ?? 'no answer'));
         return null;
     }
-    return json_decode($answer, true);
+    return $answer;
 }
 
 // password_is_right stands for your own accounts, with hashed passwords.

@@ -7,6 +7,7 @@ import hmac
 import json
 import os
 import sys
+import urllib.error
 import urllib.request
 
 API = os.environ.get("THROTTLER_API", "http://127.0.0.1:4183")
@@ -25,9 +26,11 @@ def ask(path, **question):
     try:
         with urllib.request.urlopen(request, timeout=2) as response:
             return json.load(response)
-    except (OSError, ValueError) as error:  # an HTTPError is an OSError
+    except urllib.error.HTTPError as error:  # its body says why
+        print("throttler:", error, error.read().decode(), file=sys.stderr)
+    except (OSError, ValueError) as error:
         print("throttler:", error, file=sys.stderr)
-        return None
+    return None
 
 
 def password_is_right(name, password):

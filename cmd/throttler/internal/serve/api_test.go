@@ -57,15 +57,19 @@ func TestLoginsInOtherLanguagesAreGuarded(t *testing.T) {
 			require.NoError(t, err)
 			server := memcachedtest.Process(t)
 			both := balancer(t, startAPI(t, programs, limits, server.Addr), startAPI(t, programs, limits, server.Addr))
-			logInAs := func(name, password, address string) string {
+			run := func(name, password, address string) (said, logged string) {
 				command := exec.Command(path, filepath.Join("..", "..", "examples", example), name, password, address)
 				command.Env = append(os.Environ(), "THROTTLER_API=http://"+both, "THROTTLER_API_KEY="+programs.Keys[0])
 				var errs bytes.Buffer
 				command.Stderr = &errs
 				out, err := command.Output()
 				require.NoError(t, err, errs.String())
-				assert.Empty(t, errs.String())
-				return strings.TrimSpace(string(out))
+				return strings.TrimSpace(string(out)), errs.String()
+			}
+			logInAs := func(name, password, address string) string {
+				said, logged := run(name, password, address)
+				assert.Empty(t, logged)
+				return said
 			}
 			logIn := func(password, address string) string { return logInAs("alice", password, address) }
 			for range 6 {
@@ -85,6 +89,10 @@ func TestLoginsInOtherLanguagesAreGuarded(t *testing.T) {
 			}
 			_, same := askAPI(t, http.DefaultClient, "http://"+both, "/v1/login/begin", `{"name":"ren\u00e9","address":"203.0.113.9"}`)
 			assert.Equal(t, "blocked", same["status"], "every language counts the same name")
+
+			said, logged := run("alice", "correct horse", "localhost")
+			assert.Equal(t, "Please try again later.", said)
+			assert.Contains(t, logged, "is no address", "the log says why")
 		})
 	}
 }
