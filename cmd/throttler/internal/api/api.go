@@ -117,6 +117,9 @@ func (a *api) handler() http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		w.Write(Description)
 	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		a.fail(w, r, &failure{status: http.StatusNotFound, text: "There is no such operation. POST to one of /v1/openapi.json."})
+	})
 	return mux
 }
 

@@ -543,6 +543,11 @@ func TestGarbageIsRefusedAndCountsNothing(t *testing.T) {
 			assert.Equal(t, 415, r.ask(t, path, mail("a", "203.0.113.7"), "Content-Type", kind).status, path)
 		}
 	}
+	for _, path := range []string{"/v1/autorize", "/v1/login", "/"} {
+		w := r.send(t.Context(), path, "{}")
+		assert.Equal(t, 404, w.Code, path)
+		assert.JSONEq(t, `{"error": "There is no such operation. POST to one of /v1/openapi.json."}`, w.Body.String(), path)
+	}
 	for text, q := range map[string]question{
 		"no rule":           {"rule": "nothing", "values": map[string]string{"customer": "a"}},
 		"no condition":      {"rule": "mail", "values": map[string]string{"customer": "a", "network": "203.0.113.7", "x": ""}},
