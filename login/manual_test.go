@@ -35,7 +35,7 @@ func TestTheManualHasTheDefaultOfEachLimit(t *testing.T) {
 		byNetwork48:    bucket(g.network48()),
 		byNetwork32:    bucket(g.network32()),
 		byName:         bucket(g.name()),
-		byNameLong:     "none; [opens after a second step](#patient-attackers)",
+		byNameLong:     "none; [opens after a second step](login-lockout.md#patient-attackers)",
 		byKnown:        bucket(g.known()),
 		byKnownLong:    "as `name-long`; likewise",
 		byAddressKnown: "as `address-day`; likewise",

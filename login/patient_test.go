@@ -20,7 +20,7 @@ import (
 
 // A botnet guesses at one name for a year, as soon as it may, from an address of
 // its own each time, and in the second case from a place where the name is known
-// too. docs/login.md has the figures.
+// too. docs/login-lockout.md has the figures.
 func TestAPatientBotnetHasANumberOfGuessesAYear(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a simulation takes a while; run it without -short")
