@@ -271,3 +271,29 @@ func TestEachAlertIsRaisedByItsTrouble(t *testing.T) {
 		}, time.Minute, 100*time.Millisecond, name)
 	}
 }
+
+func TestAnAlertNamesThePortOfAServerAndNoneOfASocket(t *testing.T) {
+	promtool := installed(t, "promtool")
+	alerts, err := filepath.Abs("alerts.yaml")
+	require.NoError(t, err)
+	action := "Look at the server, and at the network between the two."
+	tests := filepath.Join(t.TempDir(), "tests.yaml")
+	require.NoError(t, os.WriteFile(tests, fmt.Appendf(nil, `
+rule_files: [%q]
+tests:
+  - interval: 1m
+    input_series:
+      - {series: 'throttler_server_up{instance="a", server_address="cache", server_port="11211"}', values: 0x3}
+      - {series: 'throttler_server_up{instance="a", server_address="/run/memcached"}', values: 0x3}
+    alert_rule_test:
+      - alertname: ThrottlerServerDown
+        eval_time: 2m
+        exp_alerts:
+          - exp_labels: {severity: page, instance: a, server_address: cache, server_port: "11211"}
+            exp_annotations: {summary: "a takes cache:11211 to be down", action: %q}
+          - exp_labels: {severity: page, instance: a, server_address: /run/memcached}
+            exp_annotations: {summary: "a takes /run/memcached to be down", action: %q}
+`, alerts, action, action), 0o600))
+	output, err := exec.Command(promtool, "test", "rules", tests).CombinedOutput()
+	assert.NoError(t, err, "%s", output)
+}
