@@ -586,6 +586,16 @@ func TestAttackersDoNotWriteToTheTerminal(t *testing.T) {
 	assert.Contains(t, out, `"\x1b[2Jx"`)
 }
 
+func TestAListOfAServerThatDoesNotAnswerIsNotCalledEmpty(t *testing.T) {
+	all, flag := servers(t, 1)
+	assert.Equal(t, answer{0, "nothing\n", ""}, run(t, "list", flag))
+	all[0].Stop()
+	listed := run(t, "list", flag)
+	assert.Equal(t, 1, listed.status)
+	assert.Empty(t, listed.out)
+	assert.Equal(t, "[]\n", run(t, "list", "-json", flag).out)
+}
+
 func TestAnInterruptEndsACommand(t *testing.T) {
 	all, flag := servers(t, 1)
 	all[0].Pause()

@@ -56,14 +56,15 @@ func (o *Operator) List(ctx context.Context, identifier string, bansOnly, all bo
 	if states == nil {
 		states = []State{} // [] in JSON
 	}
-	err := o.print(states, func(w io.Writer) {
-		if len(states) == 0 {
+	err := errors.Join(errs...)
+	return errors.Join(err, o.print(states, func(w io.Writer) {
+		switch {
+		case len(states) > 0:
+			table(w, states, time.Now())
+		case err == nil: // a server that does not answer may hold any number
 			fmt.Fprintln(w, "nothing")
-			return
 		}
-		table(w, states, time.Now())
-	})
-	return errors.Join(append(errs, err)...)
+	}))
 }
 
 // A listing collects the values on one server.
