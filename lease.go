@@ -71,7 +71,8 @@ func (l *Lease) Context() context.Context { return &l.ctx }
 
 // Release gives the in-flight hits back, and wakes a call that waits for one. Other hits of
 // the Decision stay. The second call, or one after a Cancel, does nothing. The error is that
-// of [Throttler.Cancel]. Hits that could not be given back end within their TTL.
+// of [Throttler.Cancel]. Hits that could not be given back end within their TTL. Pass a
+// ctx that has not ended, such as [context.WithoutCancel] of the one that the work had.
 func (l *Lease) Release(ctx context.Context) error {
 	l.t.holds.drop(l)
 	if l.forget != nil {
