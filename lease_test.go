@@ -187,6 +187,8 @@ func TestRetryAfterOfABanIsWhenTheLeasesThatItKeepsHaveEnded(t *testing.T) {
 		require.Equal(t, throttler.Blocked, peek(t, th, both).Status)
 		time.Sleep(time.Nanosecond)
 		require.Equal(t, throttler.Authorized, authorize(t, th, both).Status)
+		require.NoError(t, th.Ban(t.Context(), rule, time.Hour))
+		require.Equal(t, time.Hour, peek(t, th, rule).Outcomes[0].ResetAfter, "later than all leases")
 	})
 }
 

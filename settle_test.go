@@ -270,6 +270,72 @@ func TestSettleIsOfTheConditionsThatItNames(t *testing.T) {
 	})
 }
 
+func TestSettleWaitsForACancelUntilItsOwnContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		th := throttler.New(client)
+		d := authorize(t, th, either(condition("c", 5, time.Hour)))
+		slowly(client, "", "cas")
+		canceled := make(chan error)
+		go func() { canceled <- th.Cancel(context.Background(), d) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		settled, err := th.Settle(ctx, d, total(3))
+		require.NoError(t, err)
+		require.ErrorIs(t, settled.Err, context.DeadlineExceeded)
+		require.ErrorIs(t, settled.Outcomes[0].Err, context.DeadlineExceeded)
+		require.Equal(t, 5, settled.Outcomes[0].Remaining, "as of what fails open")
+		require.NoError(t, <-canceled)
+		require.Equal(t, 3, settle(t, th, d, total(3)).Outcomes[0].Cost)
+	})
+}
+
+// The fallback has decided the call, and the backend may have counted it as well.
+func TestSettleSaysThatAHitMayStayWhichTheFallbackHasCountedToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		client.before = func(op string, _ ...string) error {
+			if op != "add" {
+				return nil
+			}
+			time.Sleep(2 * time.Second)
+			return errDown
+		}
+		th := throttler.New(client)
+		th.Fallback = memstore.New()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		d, err := th.Authorize(ctx, either(condition("c", 5, time.Hour)))
+		require.NoError(t, err)
+		settled, err := th.Settle(t.Context(), d, total(3))
+		require.NoError(t, err)
+		require.Len(t, settled.Outcomes, 1)
+		require.ErrorIs(t, settled.Outcomes[0].Err, errDown)
+		require.Equal(t, 3, settled.Outcomes[0].Cost, "in the fallback")
+		settle(t, th, d, total(3)) // it is told once
+	})
+}
+
+func TestSettleCountsTheRacesThatItHasLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		th, other := throttler.New(client), throttler.New(client.Client)
+		rule := either(condition("c", 5, time.Hour))
+		d := authorize(t, th, rule)
+		client.before = func(op string, _ ...string) error {
+			if op == "cas" {
+				client.before = failing(nil, "")
+				authorize(t, other, rule)
+			}
+			return nil
+		}
+		o := settle(t, th, d, total(3)).Outcomes[0]
+		require.Equal(t, 1, o.LostRaces)
+		require.Equal(t, 1, o.Remaining)
+	})
+}
+
 // Receipts share the names and messages of conditions, of which fewer than here are remembered.
 func TestCallsAreSettledUnderTheNamesAndMessagesThatTheyHad(t *testing.T) {
 	th := throttler.New(memstore.New())

@@ -203,11 +203,13 @@ func TestASlotThatMovesBeforeItsScriptComesIsFollowed(t *testing.T) {
 	})
 	s := open(t, "redis://"+from)
 	for range 2 { // first by rueidis, which has yet to say what nodes there are
-		x := newSingle("k", true)
-		s.Exchange(context.Background(), x)
-		r := <-x.done
-		require.NoError(t, r.Err)
-		require.True(t, r.Stored)
+		one, other := newSingle("one", true), newSingle("other", true)
+		s.Exchange(context.Background(), one, other)
+		for _, x := range []*single{one, other} {
+			r := <-x.done
+			require.NoError(t, r.Err)
+			require.True(t, r.Stored)
+		}
 	}
 	require.Equal(t, from, s.Stats()[0].Server)
 }
