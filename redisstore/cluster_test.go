@@ -203,15 +203,44 @@ func TestASlotThatMovesBeforeItsScriptComesIsFollowed(t *testing.T) {
 	})
 	s := open(t, "redis://"+from)
 	for range 2 { // first by rueidis, which has yet to say what nodes there are
-		one, other := newSingle("one", true), newSingle("other", true)
-		s.Exchange(context.Background(), one, other)
-		for _, x := range []*single{one, other} {
+		added, one, other := newSingle("new", true), newSwap("one"), newSwap("other")
+		s.Exchange(context.Background(), added, one, other)
+		for _, x := range []*single{added, one, other} {
 			r := <-x.done
 			require.NoError(t, r.Err)
 			require.True(t, r.Stored)
 		}
 	}
 	require.Equal(t, from, s.Stats()[0].Server)
+}
+
+// The old node is not asked for ever.
+func TestASlotThatHasMovedIsAskedForAtItsNewNode(t *testing.T) {
+	t.Parallel()
+	var moved atomic.Bool
+	var from, to string
+	node := func(left bool) func(args []string) string {
+		return func(args []string) string {
+			switch {
+			case args[0] == "CLUSTER" && moved.Load():
+				return slotsAt(t, to)
+			case args[0] == "CLUSTER":
+				return slotsAt(t, from)
+			case left && moved.Load():
+				return "-MOVED 0 " + to
+			}
+			return ":1"
+		}
+	}
+	from, to = scripted(t, node(true)), scripted(t, node(false))
+	s := open(t, "redis://"+from)
+	for _, after := range []bool{false, true} {
+		moved.Store(after)
+		x := newSwap("k")
+		s.Exchange(context.Background(), x)
+		require.NoError(t, (<-x.done).Err)
+	}
+	require.Eventually(t, func() bool { return s.Stats()[0].Server == to }, 20*time.Second, time.Millisecond)
 }
 
 // It looks at all goroutines, so no other test may run beside it.
