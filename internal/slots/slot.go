@@ -164,7 +164,11 @@ func (s *slot) Propose(turn exchange.Turn) *memcache.Item {
 		return nil
 	}
 	s.sent = true
-	s.close(min(len(s.queue), maxBatch))
+	n := min(len(s.queue), maxBatch)
+	if n > s.early {
+		turn.Now = time.Time{} // the others may have come since
+	}
+	s.close(n)
 	if turn.Known {
 		s.beforeRead = min(s.beforeRead, s.early)
 	}

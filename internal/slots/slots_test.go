@@ -20,13 +20,14 @@ type counter struct {
 	max     int
 	verdict record.Verdict
 	applied int
+	at      record.Instant // when it was applied last
 	doubts  int
 	once    bool // gives up when it is in doubt
 	knows   bool // says that it knows what it has counted
 }
 
 func (c *counter) Apply(now record.Instant, r *record.Record) (store bool) {
-	c.applied++
+	c.applied, c.at = c.applied+1, now
 	limit := record.Limit{Max: c.max, TTL: time.Hour}
 	return c.verdict.Decide(now, &limit, record.Lockout{}, r, true)
 }
@@ -69,7 +70,11 @@ func (s *server) Start(xs ...exchange.Exchange) { go s.Exchange(context.Backgrou
 
 // write carries x out as package pool does: it writes what x proposes, and reads.
 func (s *server) write(x exchange.Exchange) exchange.Result {
-	item := x.Propose(exchange.Turn{Conn: 1})
+	return s.writeInTurn(x, exchange.Turn{Conn: 1})
+}
+
+func (s *server) writeInTurn(x exchange.Exchange, turn exchange.Turn) exchange.Result {
+	item := x.Propose(turn)
 	time.Sleep(time.Millisecond)
 	r := exchange.Result{Conn: 1, Read: true}
 	if item != nil {
@@ -194,6 +199,28 @@ func (s *server) lost(meanwhile func()) func(x exchange.Exchange) exchange.Resul
 		}
 		return r
 	}
+}
+
+// A hit would otherwise expire too early, by as long as the exchanger takes from its clock to
+// the proposal.
+func TestAChangeThatCameAfterTheExchangersClockIsNotDecidedAtItsTime(t *testing.T) {
+	inTime(t, func(t *testing.T, s *server) {
+		mine, _ := table(s)
+		first, late := &counter{max: 9}, &counter{max: 9}
+		var came record.Instant
+		s.do = func(x exchange.Exchange) exchange.Result {
+			turn := exchange.Turn{Conn: 1, Now: time.Now()}
+			time.Sleep(time.Second)
+			came = record.InstantOf(time.Now())
+			go ask(t.Context(), mine, late)
+			synctest.Wait()
+			return s.writeInTurn(x, turn)
+		}
+		ask(t.Context(), mine, first)
+		synctest.Wait()
+		require.Equal(t, 1, s.trips)
+		require.Equal(t, came, late.at)
+	})
 }
 
 func TestALostWriteThatIsFoundInTheRecordIsNotMadeAgain(t *testing.T) {
