@@ -13,7 +13,7 @@ const (
 	maxInFlight      = 1024
 	maxInFlightBytes = 256 << 10
 	maxPacket        = 64 << 10
-	maxRequests      = 2 * maxGroup // in a packet: the server answers half of them while it gets the next one
+	maxRequests      = 4 * maxGroup // in a packet: the first have their answers while the server carries out the others
 	maxAlone         = 16 << 10     // the most that a lone caller writes itself: it fits into any socket's buffer
 	minBuffer        = 16 << 10
 )
