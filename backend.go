@@ -89,7 +89,7 @@ var ErrNoCAS = exchange.ErrNoCAS
 type backend struct {
 	*slots.Table
 	t     *Throttler
-	terms [64]atomic.Pointer[terms] // see [backend.termsOf]
+	terms [128]atomic.Pointer[terms] // see [backend.termsOf]
 }
 
 // newBackend returns the backend of client. blocks may be nil.

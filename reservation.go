@@ -49,14 +49,22 @@ type terms struct {
 	name, message string
 }
 
-// termsOf returns the terms of a condition: those of another call, if that was lately.
+// termsOf returns the terms of a condition: those of another call, if that was lately. They
+// are at one of four places, so that the conditions of one rule keep out of each other's way.
 func (b *backend) termsOf(of *Condition) *terms {
-	at := &b.terms[maphash.String(keySeed, of.Name)%uint64(len(b.terms))]
-	t := at.Load()
-	if t == nil || t.name != of.Name || t.message != of.message() {
-		t = &terms{b, of.Name, of.message()}
-		at.Store(t)
+	first := maphash.String(keySeed, of.Name)
+	for i := range uint64(4) {
+		t := b.terms[(first+i)%uint64(len(b.terms))].Load()
+		if t == nil {
+			first += i // is free
+			break
+		}
+		if t.name == of.Name && t.message == of.message() {
+			return t
+		}
 	}
+	t := &terms{b, of.Name, of.message()}
+	b.terms[first%uint64(len(b.terms))].Store(t)
 	return t
 }
 
