@@ -123,12 +123,12 @@ func (p *Pool) release(s *single) {
 // propose asks the exchange what is to be written, now that its turn has come.
 // Where a token is good for one exchange alone, a guess is not allowed: there the
 // record is read first, and proposeOnRead comes after it.
-func (r *request) propose(conn uint64) {
+func (r *request) propose(conn uint64, now time.Time) {
 	r.conn = conn
 	r.notStored = r.proposed && !r.maybe
 	r.verb, r.item, r.reads = none, nil, true
 	if conn != 0 {
-		r.take(r.x.Propose(exchange.Turn{Conn: conn, NotStored: r.notStored}))
+		r.take(r.x.Propose(exchange.Turn{Conn: conn, NotStored: r.notStored, Now: now}))
 	}
 }
 

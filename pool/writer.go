@@ -123,6 +123,7 @@ func (c *conn) stopWriting() {
 // how many that are. It sets where in the packet each begins.
 func (c *conn) encode(bundle []*request) (packet []byte, n int) {
 	packet = c.packet[:0]
+	now := time.Now()
 	var g *group
 	for n < len(bundle) && len(packet) < maxPacket {
 		r := bundle[n]
@@ -130,7 +131,7 @@ func (c *conn) encode(bundle []*request) (packet []byte, n int) {
 		case r.written:
 			r.conn = c.id
 		case r.x != nil && !r.onRead:
-			r.propose(c.id)
+			r.propose(c.id, now)
 			c.metas.choose(r)
 		}
 		if g != nil && !g.takes(r) {
