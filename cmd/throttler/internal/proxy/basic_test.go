@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -61,6 +62,24 @@ func TestAPasswordThatWasChangedIsAGuessAgain(t *testing.T) {
 		}
 	}
 	assert.EqualValues(t, 4, refused.Load(), "one more than five reached the server")
+}
+
+// Nobody's program has to be verified anew because the server was away.
+func TestCredentialsStayKnownWhileTheServerIsAway(t *testing.T) {
+	s := newSite(t)
+	g := guardSite(t, s.URL, logins)
+	require.Equal(t, http.StatusOK, g.dav(t, "GET", "alice", "right", "203.0.113.7", nil).StatusCode)
+	s.Close()
+	require.Equal(t, http.StatusBadGateway, g.dav(t, "GET", "alice", "right", "203.0.113.7", nil).StatusCode)
+	back := httptest.NewUnstartedServer(s.Config.Handler)
+	back.Listener.Close()
+	var err error
+	back.Listener, err = net.Listen("tcp", s.Listener.Addr().String())
+	require.NoError(t, err)
+	back.Start()
+	defer back.Close()
+	require.Equal(t, http.StatusOK, g.dav(t, "GET", "alice", "right", "203.0.113.7", nil).StatusCode)
+	assert.Equal(t, map[login.Result]int{login.Succeeded: 1}, g.results())
 }
 
 func TestALargeUploadIsPassedOnWhileItComes(t *testing.T) {
