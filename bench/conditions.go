@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"strconv"
 	"time"
 
@@ -78,24 +79,26 @@ func rueidisOfSeveral(n int) func(env, limit) (limiter, error) {
 }
 
 // playSeveral plays the work spread for each of conditionCounts, by one caller and by many.
-func (st *stage) playSeveral(ctx context.Context) (byCount [][][]result, err error) {
+func (st *stage) playSeveral(ctx context.Context, _ options, out io.Writer) error {
+	var byCount [][][]result
 	for _, n := range conditionCounts {
 		p := pairOf(n)
 		both := []system{p.ours, p.script}
 		if len(st.playable(both)) < len(both) {
-			return nil, nil
+			return nil
 		}
 		st.report("%d conditions", n)
 		if err := st.verify(both); err != nil {
-			return nil, err
+			return err
 		}
 		scenes, err := st.playAll(ctx, spread, both, besideCallers)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		byCount = append(byCount, scenes)
 	}
-	return byCount, nil
+	severalTable(byCount).write(out)
+	return nil
 }
 
 // severalTable has the scenes of playSeveral.

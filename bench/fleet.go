@@ -63,7 +63,7 @@ func (f *fleet) close() {
 }
 
 // playFleet plays works whose values all clients ask for.
-func (st *stage) playFleet(ctx context.Context, out io.Writer) error {
+func (st *stage) playFleet(ctx context.Context, _ options, out io.Writer) error {
 	byWork := make(map[string][]result)
 	shared := []work{spread, hot, full}
 	for _, w := range shared {

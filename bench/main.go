@@ -100,7 +100,8 @@ type options struct {
 	svg     string
 	page    string
 	scale   bool
-	only    string
+	only    []string
+	more    []string // arguments of memcached
 
 	services bool
 }
@@ -116,7 +117,14 @@ func parse(args []string, messages io.Writer) (o options, err error) {
 	flags.StringVar(&o.svg, "svg", "", "write a picture to this file")
 	flags.StringVar(&o.page, "page", "", "write the tables into this Markdown file too, in place of those of an earlier run")
 	flags.BoolVar(&o.scale, "scale", false, "instead, have 16 processes share 4 servers, of which one is lost and one is added: about 20 seconds")
-	flags.StringVar(&o.only, "only", "", "measure only long (windows that hold many hits) or fleet (clients that share values)")
+	flags.Func("only", "measure only these `parts`, separated by commas: "+strings.Join(partNames(), ", "), func(list string) error {
+		o.only = strings.Split(list, ",")
+		return nil
+	})
+	flags.Func("memcached", "more `arguments` of memcached, such as \"-R 200\"", func(args string) error {
+		o.more = strings.Fields(args)
+		return nil
+	})
 	flags.BoolVar(&o.services, "services", false, "instead, measure whole services for Envoy, with 1 s for each in a round, or -slice if that is longer")
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -124,11 +132,14 @@ func parse(args []string, messages io.Writer) (o options, err error) {
 	if o.short {
 		o.rounds, o.slice, o.crowds = 3, 20*time.Millisecond, 1
 	}
+	unknown := slices.IndexFunc(o.only, func(name string) bool { return !slices.Contains(partNames(), name) })
 	switch {
 	case flags.NArg() > 0:
 		err = fmt.Errorf("unknown argument %q", flags.Arg(0))
-	case o.only != "" && o.only != "long" && o.only != "fleet":
-		err = fmt.Errorf("-only is %q, want long or fleet", o.only)
+	case unknown >= 0:
+		err = fmt.Errorf("-only has %q, want some of %v", o.only[unknown], partNames())
+	case len(o.only) > 0 && (o.page != "" || o.svg != ""):
+		err = errors.New("-page and -svg need all parts, without -only")
 	case o.network != "tcp" && o.network != "unix":
 		err = fmt.Errorf("-network is %q, want tcp or unix", o.network)
 	case o.rounds < 1 || o.crowds < 1 || o.slice < time.Millisecond:
@@ -160,7 +171,7 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 	st.report = func(format string, args ...any) { fmt.Fprintf(messages, format+"\n", args...) }
 	defer st.close()
 	for _, kind := range []backend{onMemcached, onRedis} {
-		s, err := start(ctx, kind, o.network)
+		s, err := start(ctx, kind, o.network, o.argsOf(kind)...)
 		if errors.Is(err, errNotInstalled) {
 			st.report("%v; what needs it is left out", err)
 			continue
@@ -179,6 +190,14 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 	return renew(o.page, tables.Bytes())
 }
 
+// argsOf returns what else the server of that kind is started with.
+func (o options) argsOf(kind backend) []string {
+	if kind == onMemcached {
+		return o.more
+	}
+	return nil
+}
+
 // close stops the servers.
 func (st *stage) close() {
 	for _, s := range st.servers {
@@ -186,79 +205,98 @@ func (st *stage) close() {
 	}
 }
 
-// all plays all scenes and writes each table to out at once.
+// A part is one or more tables of what is measured.
+type part struct {
+	name     string
+	inMemory bool // needs no server
+	play     func(*stage, context.Context, options, io.Writer) error
+}
+
+// parts are all, in the order of their tables.
+func parts() []part {
+	return []part{
+		{name: "works", play: (*stage).playWorks},
+		{name: "beside", play: (*stage).playBeside},
+		{name: "conditions", play: (*stage).playSeveral},
+		{name: "fleet", play: (*stage).playFleet},
+		{name: "open", play: (*stage).playAllOpen},
+		{name: "long", play: (*stage).playLong},
+		{name: "admitted", play: (*stage).playAdmitted},
+		{name: "memory", inMemory: true, play: (*stage).inMemory},
+	}
+}
+
+func partNames() (names []string) {
+	for _, p := range parts() {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// all plays all parts, or some, and writes each table to out at once.
 func (st *stage) all(ctx context.Context, o options, out io.Writer) error {
 	if err := st.verify(slices.Concat(systemsFor(full), crowdSystems, httpSystems())); err != nil {
 		return err
 	}
-	switch o.only {
-	case "long":
-		return st.long(ctx, longHits, out)
-	case "fleet":
-		return st.playFleet(ctx, out)
-	}
-	if len(st.servers) > 0 {
-		if err := st.withServers(ctx, o, out); err != nil {
+	for _, p := range parts() {
+		if len(o.only) > 0 && !slices.Contains(o.only, p.name) || len(st.servers) == 0 && !p.inMemory {
+			continue
+		}
+		if err := p.play(st, ctx, o, out); err != nil {
 			return err
 		}
 	}
-	return st.inMemory(ctx, out)
+	if o.svg == "" {
+		return nil
+	}
+	return os.WriteFile(o.svg, picture(st.scenes, st.crowds), 0o644)
 }
 
-func (st *stage) withServers(ctx context.Context, o options, out io.Writer) error {
-	scenes := make(map[string][][]result)
+// playWorks plays each of works for all numbers of callers.
+func (st *stage) playWorks(ctx context.Context, _ options, out io.Writer) error {
+	st.scenes = make(map[string][][]result)
 	for _, w := range works {
 		played, err := st.playAll(ctx, w, systemsFor(w), callerCounts)
 		if err != nil {
 			return err
 		}
-		scenes[w.name] = played
+		st.scenes[w.name] = played
 		workTable(w, played).write(out)
 	}
-	if t := ratioTable(scenes); len(t.rows) > 0 {
+	if t := ratioTable(st.scenes); len(t.rows) > 0 {
 		t.write(out)
 	}
+	return nil
+}
+
+func (st *stage) playBeside(ctx context.Context, _ options, out io.Writer) error {
 	played, err := st.playAll(ctx, spread, besideSystems(), besideCallers)
 	if err != nil {
 		return err
 	}
 	besideTable(played).write(out)
-	several, err := st.playSeveral(ctx)
-	if err != nil {
-		return err
-	}
-	if len(several) > 0 {
-		severalTable(several).write(out)
-	}
-	if err := st.playFleet(ctx, out); err != nil {
-		return err
-	}
-	open, err := st.playAllOpen(ctx, o)
-	if err != nil {
-		return err
-	}
-	openTable(open).write(out)
-	long := longHits
+	return nil
+}
+
+func (st *stage) playLong(ctx context.Context, o options, out io.Writer) error {
+	hits := longHits
 	if o.short {
-		long = []int{10_000} // to fill them takes long
+		hits = []int{10_000} // to fill them takes long
 	}
-	if err := st.long(ctx, long, out); err != nil {
-		return err
-	}
+	return st.long(ctx, hits, out)
+}
+
+func (st *stage) playAdmitted(ctx context.Context, o options, out io.Writer) (err error) {
 	st.report("what is admitted of a limit of 50")
-	crowds, err := st.admitAll(ctx, crowdSystems, o.crowds)
-	if err != nil {
+	if st.crowds, err = st.admitAll(ctx, crowdSystems, o.crowds); err != nil {
 		return err
 	}
-	admittedTable(crowds).write(out)
-	if o.svg == "" {
-		return nil
-	}
-	return os.WriteFile(o.svg, picture(scenes, crowds), 0o644)
+	admittedTable(st.crowds).write(out)
+	return nil
 }
 
 // inMemory compares limiters without a server.
-func (st *stage) inMemory(ctx context.Context, out io.Writer) error {
+func (st *stage) inMemory(ctx context.Context, _ options, out io.Writer) error {
 	callers := []int{1, maxCallers}
 	for _, w := range []work{spread, full} {
 		played, err := st.playAll(ctx, w, []system{storeWindow, storeBucket}, callers)
@@ -296,7 +334,7 @@ func conditions(out io.Writer, st *stage, o options) {
 	fmt.Fprintf(out, "Measured with %s on %d cores of %s/%s", runtime.Version(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH)
 	for _, kind := range []backend{onMemcached, onRedis} {
 		if s := st.servers[kind]; s != nil {
-			fmt.Fprintf(out, ", %s", s.version())
+			fmt.Fprintf(out, ", %s", strings.Join(append([]string{s.version()}, o.argsOf(kind)...), " "))
 		}
 	}
 	where := map[string]string{"tcp": "TCP connections to 127.0.0.1", "unix": "Unix sockets"}[o.network]

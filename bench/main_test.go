@@ -56,6 +56,16 @@ func TestAllTablesArePrinted(t *testing.T) {
 	require.NoError(t, xml.Unmarshal(picture, new(struct{})))
 }
 
+func TestOnlyThePartsThatAreNamedAreMeasured(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	var out, messages bytes.Buffer
+	require.NoError(t, run(t.Context(), []string{"-rounds", "1", "-slice", "1ms", "-only", "works,memory"}, &out, &messages))
+	require.Contains(t, out.String(), "### In process memory: spread")
+	out.Reset()
+	require.NoError(t, run(t.Context(), []string{"-rounds", "1", "-slice", "1ms", "-only", "long"}, &out, &messages))
+	require.NotContains(t, out.String(), "###")
+}
+
 func TestWithoutServersOnlyWhatNeedsNoneIsMeasured(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	var out, messages bytes.Buffer
@@ -74,7 +84,12 @@ func TestOptions(t *testing.T) {
 	o, err = parse([]string{"-short"}, &messages)
 	require.NoError(t, err)
 	require.Equal(t, options{short: true, network: "tcp", rounds: 3, slice: 20 * time.Millisecond, crowds: 1}, o)
-	for _, args := range [][]string{{"x"}, {"-network", "udp"}, {"-rounds", "0"}, {"-slice", "1us"}, {"-crowds", "0"}, {"-only", "x"}, {"-nosuch"}} {
+	o, err = parse([]string{"-only", "long,fleet", "-memcached", "-R 200"}, &messages)
+	require.NoError(t, err)
+	require.Equal(t, []string{"long", "fleet"}, o.only)
+	require.Equal(t, []string{"-R", "200"}, o.argsOf(onMemcached))
+	require.Empty(t, o.argsOf(onRedis))
+	for _, args := range [][]string{{"x"}, {"-network", "udp"}, {"-rounds", "0"}, {"-slice", "1us"}, {"-crowds", "0"}, {"-only", "x"}, {"-only", "long", "-page", "p"}, {"-nosuch"}} {
 		_, err := parse(args, &messages)
 		require.Error(t, err, args)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -35,7 +36,8 @@ type openResult struct {
 }
 
 // playAllOpen measures openSystems at each of openRates.
-func (st *stage) playAllOpen(ctx context.Context, o options) (byRate [][]openResult, err error) {
+func (st *stage) playAllOpen(ctx context.Context, o options, out io.Writer) error {
+	var byRate [][]openResult
 	slice, rounds := openSlice, openRounds
 	if o.short {
 		slice, rounds = openSlice/5, 1
@@ -44,11 +46,12 @@ func (st *stage) playAllOpen(ctx context.Context, o options) (byRate [][]openRes
 		st.report("open loop, %d calls a second", rate)
 		results, err := st.playOpen(ctx, openSystems, rate, slice, rounds)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		byRate = append(byRate, results)
 	}
-	return byRate, nil
+	openTable(byRate).write(out)
+	return nil
 }
 
 // playOpen measures the systems at rate calls a second.

@@ -15,6 +15,10 @@ type stage struct {
 	slice   time.Duration // how long a system is measured in a round
 	spaces  int           // the number of spaces in use
 	report  func(format string, args ...any)
+
+	// Of the parts that have been played.
+	scenes map[string][][]result // of each of works, by number of callers
+	crowds []admissions
 }
 
 // A scene is one work for several systems, with a number of callers. All
