@@ -130,7 +130,13 @@ func parse(args []string, messages io.Writer) (o options, err error) {
 		return o, err
 	}
 	if o.short {
-		o.rounds, o.slice, o.crowds = 3, 20*time.Millisecond, 1
+		given := make(map[string]bool)
+		flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+		for name, value := range map[string]string{"rounds": "3", "slice": "20ms", "crowds": "1"} {
+			if !given[name] {
+				_ = flags.Set(name, value)
+			}
+		}
 	}
 	unknown := slices.IndexFunc(o.only, func(name string) bool { return !slices.Contains(partNames(), name) })
 	switch {

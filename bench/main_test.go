@@ -19,7 +19,7 @@ func TestAllTablesArePrinted(t *testing.T) {
 	svg, page := filepath.Join(dir, "picture.svg"), filepath.Join(dir, "page.md")
 	require.NoError(t, os.WriteFile(page, []byte(tablesBegin+tablesEnd), 0o600))
 	var out, messages bytes.Buffer
-	err := run(t.Context(), []string{"-rounds", "1", "-slice", "2ms", "-network", "unix", "-crowds", "1", "-svg", svg, "-page", page}, &out, &messages)
+	err := run(t.Context(), []string{"-short", "-rounds", "1", "-slice", "2ms", "-network", "unix", "-crowds", "1", "-svg", svg, "-page", page}, &out, &messages)
 	require.NoError(t, err, messages.String())
 
 	sections := strings.Split(out.String(), "\n### ")
@@ -84,6 +84,9 @@ func TestOptions(t *testing.T) {
 	o, err = parse([]string{"-short"}, &messages)
 	require.NoError(t, err)
 	require.Equal(t, options{short: true, network: "tcp", rounds: 3, slice: 20 * time.Millisecond, crowds: 1}, o)
+	o, err = parse([]string{"-short", "-rounds", "1"}, &messages)
+	require.NoError(t, err)
+	require.Equal(t, options{short: true, network: "tcp", rounds: 1, slice: 20 * time.Millisecond, crowds: 1}, o)
 	o, err = parse([]string{"-only", "long,fleet", "-memcached", "-R 200"}, &messages)
 	require.NoError(t, err)
 	require.Equal(t, []string{"long", "fleet"}, o.only)
