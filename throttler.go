@@ -24,10 +24,10 @@
 //		// d.Messages says why, d.RetryAfter when to come back
 //	}
 //
-// A condition counts one Value, and allows Max hits in any window of TTL. With
-// Either, a call is blocked if any condition is full. With All, it is blocked if
-// every condition is. With a Lockout, a call that finds a condition full bans its
-// Value for a while.
+// A condition counts one Value, and allows Max hits in any window of TTL. It is full
+// while it has no room for another hit. With Either, a call is blocked if any condition
+// is full. With All, it is blocked if every condition is. With a Lockout, a call that
+// finds a condition full bans its Value for a while.
 //
 // A rule is a plain value and may be built anew for each call. A record is stored
 // under the rule's Identifier, the condition's Name and its Value. Programs that
@@ -35,7 +35,8 @@
 //
 // # By task
 //
-//   - Limit a function: [New], [Throttler.Authorize], [Rule], [Condition].
+//   - Limit a function: [New], [Throttler.Authorize], [Rule], [Condition]; rules from a
+//     configuration: [Rule.Validate].
 //   - Choose how to count: [SlidingWindow], [LeakyBucket], [Calendar], [InFlight].
 //   - Combine limits: [Rule.Either], [Rule.All], [Rule.CountAuthorizedOnly].
 //   - Ban: [Rule.Lockout], [Rule.LockoutGrowth]; by hand [Throttler.Ban], [Throttler.Reset].
@@ -73,8 +74,8 @@
 //
 // Fast: over package pool a decision takes one round trip, however many conditions it has.
 // If another process has changed a record since this one saw it, it takes two, or three
-// where that has hardly ever happened before. To count a call of several conditions,
-// [Rule.CountAuthorizedOnly] takes one more. Over a Client that is no [Exchanger], a
+// over a connection on which that has hardly ever happened. To count a call of several
+// conditions, [Rule.CountAuthorizedOnly] takes one more. Over a Client that is no [Exchanger], a
 // decision takes two round trips, and one if it writes nothing. Callers of one process for
 // one value share round trips. A condition in [Throttler.BlockCache] takes none.
 //
@@ -274,7 +275,8 @@ func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
 	return d.receipt.takeBack(ctx, nil)
 }
 
-// CancelOnly takes back the hits that d counted in some of its conditions: those of rule.
+// CancelOnly takes back the hits that d counted in some of its conditions, those of rule:
+// use it if what the call came to counts against one limit and not against another.
 // The other hits of d stay, and may be taken back later. The error matches [ErrInvalidRule],
 // or is one of [Throttler.Cancel].
 func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error {

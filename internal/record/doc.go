@@ -194,11 +194,12 @@
 // leaves behind at most what leaked of it. A surplus that Settle pours in is a call of its
 // own. It may lift B over the brim; nothing above depends on where that is.
 //
-// After a reset nothing may be taken from the bucket that others have filled since. The record's count begins at a number that the time of the first hit spreads over
-// all 65,536. And a score must be explained by what was taken back: S ≥ Sᵢ − m. So a
-// receipt of the earlier bucket fits by chance in at most one case of 64 (of 512 with a Max
-// up to 64). The new bucket must also be as full as the old one was. The receipt then takes
-// one call's amount at most.
+// After a reset nothing may be taken from the bucket that others have filled since. The
+// record's count begins at a number that the time of the first hit spreads over all 65,536.
+// And a score must be explained by what was taken back: S ≥ Sᵢ − m. So a receipt of the
+// earlier bucket fits by chance in at most one case of 64 (of 512 with a Max up to 64). The new
+// bucket must also be as full as the old one was. The receipt then takes one call's amount at
+// most.
 //
 // If too much was taken back since, a receipt is also refused, and its hit left to leak. The
 // bound is 1,024 units. Below a Max of 512 it is twice Max, and below 64 it is 128. A unit is
