@@ -303,11 +303,11 @@ func (g *Guard) Begin(ctx context.Context, name string, addr netip.Addr) (*Attem
 // A name that is known by its device gets in from any address, also from one
 // that an attacker shares.
 //
-// A device holds at least 16 random bytes. Set it as a cookie for every
-// visitor who has none, keep it through logouts, and replace it at each success
-// by [Attempt.SucceedDevice]. It needs no signature: before a success it is
-// worth nothing, and after that it holds for that name alone. It is stored as a
-// hash. Empty means none.
+// A device holds at least 16 random bytes. Keep it in a cookie, through logouts, and
+// replace it at each success by [Attempt.SucceedDevice]. A visitor who has none may
+// get one before the first success, or begins with the empty one, which means none.
+// It needs no signature: before a success it is worth nothing, and after that it holds
+// for that name alone. It is stored as a hash.
 func (g *Guard) BeginDevice(ctx context.Context, name string, addr netip.Addr, device string) (*Attempt, error) {
 	if err := g.check(name, addr); err != nil {
 		return nil, err
