@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"go/ast"
+	"go/doc"
+	"go/doc/comment"
 	"go/format"
 	"go/importer"
 	"go/parser"
@@ -364,6 +366,67 @@ func headings(page string) []string {
 		all = append(all, strings.ReplaceAll(notInLink.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
 	}
 	return all
+}
+
+// Every link to the reference leads to a package of the repository and, if it has an anchor,
+// to a name, a heading or an example there.
+func TestLinksToTheReferenceLeadSomewhere(t *testing.T) {
+	anchors := map[string][]string{} // by the directory of a package
+	found := 0
+	for _, page := range pages(t) {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, m := range reference.FindAllStringSubmatch(string(text), -1) {
+			dir := "." + m[1]
+			if anchors[dir] == nil {
+				anchors[dir] = anchorsOf(t, dir)
+			}
+			found++
+			assert.True(t, m[2] == "" || slices.Contains(anchors[dir], m[2]), "%s links to %s", page, m[0])
+		}
+	}
+	require.Greater(t, found, 20)
+	require.NotContains(t, anchors["."], "Throttler.Nothing")
+}
+
+var reference = regexp.MustCompile(`pkg\.go\.dev/github\.com/adaptivethrottler/throttler([/a-z]*)(?:#([^)\s]+))?\)`)
+
+// anchorsOf returns the anchors of a package's page, without those of fields.
+func anchorsOf(t *testing.T, dir string) (anchors []string) {
+	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	require.NoError(t, err)
+	set := token.NewFileSet()
+	var files []*ast.File
+	for _, name := range names {
+		file, err := parser.ParseFile(set, name, nil, parser.ParseComments)
+		require.NoError(t, err)
+		files = append(files, file)
+	}
+	of, err := doc.NewFromFiles(set, files, dir)
+	require.NoError(t, err, dir)
+	add := func(name string, examples []*doc.Example) {
+		anchors = append(anchors, name)
+		for _, e := range examples {
+			anchors = append(anchors, strings.TrimSuffix("example-"+strings.ReplaceAll(name, ".", "-")+"-"+e.Suffix, "-"))
+		}
+	}
+	functions := of.Funcs
+	for _, x := range of.Types {
+		add(x.Name, x.Examples)
+		functions = append(functions, x.Funcs...)
+		for _, method := range x.Methods {
+			add(x.Name+"."+method.Name, method.Examples)
+		}
+	}
+	for _, f := range functions {
+		add(f.Name, f.Examples)
+	}
+	for _, block := range of.Parser().Parse(of.Doc).Content {
+		if h, ok := block.(*comment.Heading); ok {
+			anchors = append(anchors, h.DefaultID())
+		}
+	}
+	return anchors
 }
 
 // The map has one row for each page, so that each has one purpose.
