@@ -2,6 +2,7 @@ package docs_test
 
 import (
 	"fmt"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -27,6 +28,7 @@ func TestThePagesTellTheNumbersOfThePackages(t *testing.T) {
 		{"rules.md", "| largest Max | %s |", []any{thousands(throttler.MaxHits)}},
 		{"operations.md", "`LockoutGrowth` remembers bans for %s after they have ended", []any{days(throttler.LockoutMemory)}},
 		{"../httpthrottle/refusal.go", "Further ones are refused without delay. Default: %d. MaxDelayed int", []any{httpthrottle.DefaultMaxDelayed}},
+		{"../httpthrottle/rules.go", "the first %d bytes of the request's User-Agent", []any{bytesOfTheUserAgent()}},
 		{"login.md", "for %d to %d days after a success there (`KnownFor`)", []any{int(login.DefaultKnownFor.Hours() / 24), int(2 * login.DefaultKnownFor.Hours() / 24)}},
 		{"operations.md", "It holds %s records and %d MiB by default", []any{thousands(memstore.DefaultMaxItems), memstore.DefaultMaxBytes >> 20}},
 		{"operations.md", "once per `BlockCacheTTL` and process. Default: %d s", []any{int(throttler.DefaultBlockCacheTTL.Seconds())}},
@@ -45,6 +47,13 @@ func TestThePagesTellTheNumbersOfThePackages(t *testing.T) {
 		text := words(fmt.Sprintf(told.text, told.numbers...))
 		require.True(t, strings.Contains(words(string(page)), text), "%s does not say: %s", told.page, text)
 	}
+}
+
+// bytesOfTheUserAgent returns how many of a long User-Agent a robot is counted by.
+func bytesOfTheUserAgent() int {
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Header.Set("User-Agent", strings.Repeat("x", 10_000))
+	return strings.Count(httpthrottle.Source{}.RobotKey(r), "x")
 }
 
 // words joins the lines of a text, or of a comment.
