@@ -2,6 +2,7 @@ package login_test
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -208,6 +209,28 @@ func TestHandedOverBytesAreSealedWithTheKey(t *testing.T) {
 		sealed[20] ^= 1
 		_, err := guard("secret").TakeOver(sealed)
 		require.ErrorIs(t, err, login.ErrHandover, "edited")
+	})
+}
+
+// sealedAttempt is an attempt of alice from home, at the first time of synctest, that an earlier
+// version sealed with the key "secret".
+const sealedAttempt = "6jxiBaS3cD03xQ7qvA8UuioPFCtZ+NBGEPUknHHVLRdWc22s2CZ9x44exT12iuCX8TipNhquSxrz" +
+	"dnTXPeszr1B37Lnmp3To3xV+DiNm2YqdtN9xxRMHHYCKLYoNi97czv5MzHG71ZpBI/c="
+
+func TestAnAttemptThatAnEarlierVersionSealedIsTakenOver(t *testing.T) {
+	sealed, err := base64.StdEncoding.DecodeString(sealedAttempt)
+	require.NoError(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		g := on(t, memstore.New())
+		g.Key = []byte("secret")
+		observed := g.events()
+		a, err := g.TakeOver(sealed)
+		require.NoError(t, err)
+		require.NoError(t, a.Fail(t.Context()))
+		events := observed()
+		require.Len(t, events, 1)
+		require.Equal(t, "alice", events[0].Name)
+		require.Equal(t, home, events[0].Addr)
 	})
 }
 

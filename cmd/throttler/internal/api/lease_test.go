@@ -114,6 +114,15 @@ func TestALeaseOfNothingIsNeverLost(t *testing.T) {
 	})
 }
 
+// A token of an earlier version is good, as replicas are updated one after the other. This
+// one is of a value that is exempt, so that it never ends.
+func TestALeaseThatAnEarlierVersionSealedIsRenewed(t *testing.T) {
+	const token = "aRKhqksR-D0_R95FpiSoiOkGDdzlGUaLj1Tzk3nVFVQKWU52di8bxVuNC4iE"
+	renewed := newReplica(t, memstore.New(), rules).ask(t, "/v1/renew", question{"lease": token})
+	assert.Equal(t, 200, renewed.status)
+	assert.EqualValues(t, 30, renewed.fields["expires_after"])
+}
+
 func TestOnlyRulesWithSomethingInFlightAreAcquired(t *testing.T) {
 	store := memstore.New()
 	r := newReplica(t, store, rules)
