@@ -3,11 +3,8 @@ package login
 import (
 	"cmp"
 	"context"
-	"crypto/aes"
 	"crypto/cipher"
-	"crypto/hkdf"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +13,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/seal"
 )
 
 // ErrNotOpen is the error of [Attempt.HandOver] for an attempt that was
@@ -200,17 +198,9 @@ func (g *Guard) unseal(text []byte) (h handover, err error) {
 
 // sealer returns the cipher of key.
 func sealer(key []byte) cipher.AEAD {
-	derived, err := hkdf.Key(sha256.New, key, nil, "login handover", 32)
+	aead, err := seal.New(key, "login handover")
 	if err != nil {
-		panic(err) // only for a length that is too large
-	}
-	block, err := aes.NewCipher(derived)
-	if err != nil {
-		panic(err) // only for another length
-	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
-	if err != nil {
-		panic(err) // only for another cipher
+		panic(err) // only for a short key, and with GODEBUG=fips140=only
 	}
 	return aead
 }

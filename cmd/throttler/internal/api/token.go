@@ -2,10 +2,7 @@ package api
 
 import (
 	"context"
-	"crypto/aes"
 	"crypto/cipher"
-	"crypto/hkdf"
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
 	"math"
@@ -15,6 +12,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/internal/seal"
 )
 
 // TokenLife is the time for which the token of an attempt to log in is valid.
@@ -49,15 +47,7 @@ const (
 // used counts them. It must not have a Fallback, or each process would accept a
 // token once.
 func newTokens(secret string, used *throttler.Throttler) (*tokens, error) {
-	key, err := hkdf.Key(sha256.New, []byte(secret), nil, "throttler token", 32)
-	if err != nil {
-		return nil, err
-	}
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return nil, err
-	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
+	aead, err := seal.New([]byte(secret), "throttler token")
 	if err != nil {
 		return nil, err
 	}
