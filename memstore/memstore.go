@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/legal"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -36,10 +37,9 @@ const (
 const (
 	maxRelative = 30 * 24 * 60 * 60 // in seconds; a larger Expiration is a Unix time
 
-	maxItemSize  = 1 << 20
-	itemHeader   = 59 // header, CAS token, the key's NUL and the value's CR LF
-	flagsInItem  = 4  // the size of Flags that are not 0
-	maxKeyLength = 250
+	maxItemSize = 1 << 20
+	itemHeader  = 59 // header, CAS token, the key's NUL and the value's CR LF
+	flagsInItem = 4  // the size of Flags that are not 0
 )
 
 // A Store holds up to MaxItems items in memory, with up to MaxBytes of keys and
@@ -160,7 +160,7 @@ func New() *Store { return new(Store) }
 // Expiration is 0, as with the real client. The error is memcache.ErrCacheMiss if
 // there is no item, and memcache.ErrMalformedKey if the key is illegal.
 func (s *Store) Get(key string) (*memcache.Item, error) {
-	if !legalKey(key) {
+	if !legal.Key(key) {
 		return nil, memcache.ErrMalformedKey
 	}
 	if it := s.load(key); it != nil {
@@ -174,7 +174,7 @@ func (s *Store) Get(key string) (*memcache.Item, error) {
 // illegal, the map is nil and the error memcache.ErrMalformedKey.
 func (s *Store) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 	for _, key := range keys {
-		if !legalKey(key) {
+		if !legal.Key(key) {
 			return nil, memcache.ErrMalformedKey
 		}
 	}
@@ -260,7 +260,7 @@ func (s *Store) InlineKey(key []byte, at time.Time, v exchange.Visitor) (kept st
 	case old != nil:
 		kept = old.key
 	default:
-		if kept = string(key); !legalKey(kept) { // as every key is that is stored
+		if kept = string(key); !legal.Key(kept) { // as every key is that is stored
 			return "", memcache.ErrMalformedKey
 		}
 	}
@@ -287,7 +287,7 @@ func (s *Store) exchange(sh *shard, x exchange.Exchange, lent bool) exchange.Res
 	old := s.live(sh, key, now)
 	switch {
 	case old == nil:
-		if !legalKey(key) { // as every key is that is stored
+		if !legal.Key(key) { // as every key is that is stored
 			return exchange.Result{Err: memcache.ErrMalformedKey}
 		}
 	case lent:
@@ -331,7 +331,7 @@ func (s *Store) CompareAndSwap(item *memcache.Item) error {
 // Delete removes the item at key. The error is memcache.ErrCacheMiss if there is no
 // item, and memcache.ErrMalformedKey if the key is illegal.
 func (s *Store) Delete(key string) error {
-	if !legalKey(key) {
+	if !legal.Key(key) {
 		return memcache.ErrMalformedKey
 	}
 	sh := s.lock(key)
@@ -599,7 +599,7 @@ func (s *Store) makeSpaceBeside(sh *shard, removeOne func(*shard) bool) {
 
 // check returns an error if item can never be stored.
 func (s *Store) check(item *memcache.Item) error {
-	if !legalKey(item.Key) {
+	if !legal.Key(item.Key) {
 		return memcache.ErrMalformedKey
 	}
 	return s.checkSize(size(item), item.Flags)
@@ -636,16 +636,3 @@ func (s *Store) maxBytes() int {
 
 // size returns the bytes of item that count towards MaxBytes.
 func size(item *memcache.Item) int { return len(item.Key) + len(item.Value) }
-
-// legalKey reports whether memcached accepts key.
-func legalKey(key string) bool {
-	if key == "" || len(key) > maxKeyLength {
-		return false
-	}
-	for i := range len(key) {
-		if key[i] <= ' ' || key[i] == 0x7f {
-			return false
-		}
-	}
-	return true
-}

@@ -110,6 +110,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/legal"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -267,7 +268,9 @@ func (p *Pool) init() {
 
 // server returns where key belongs, or an error if no server is to be asked.
 func (p *Pool) server(key string) (*server, error) {
-	if !legal(key) {
+	// memcache.Client sends the empty key, and dials before it looks at that of a write.
+	// Here nothing is sent.
+	if !legal.Key(key) {
 		return nil, memcache.ErrMalformedKey
 	}
 	if p.isClosed() {
@@ -284,18 +287,6 @@ func (p *Pool) isClosed() bool {
 	default:
 		return false
 	}
-}
-
-// legal reports whether key can be sent. What cannot is refused here, not by
-// memcache.Client: it sends the empty key, and dials before it looks at the key
-// of a write.
-func legal(key string) bool {
-	for i := range len(key) {
-		if key[i] <= ' ' || key[i] == 0x7f {
-			return false
-		}
-	}
-	return 0 < len(key) && len(key) <= 250
 }
 
 // Get returns the item at key, or memcache.ErrCacheMiss.

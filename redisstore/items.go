@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/legal"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -35,19 +36,9 @@ func (o *operation) Propose(exchange.Turn) *memcache.Item {
 
 func (o *operation) Done(r exchange.Result) { o.result = r }
 
-// legal reports whether key is one of memcached, as all keys of a throttler are.
-func legal(key string) bool {
-	for i := range len(key) {
-		if key[i] <= ' ' || key[i] == 0x7f {
-			return false
-		}
-	}
-	return 0 < len(key) && len(key) <= 250
-}
-
 // run carries o out. Its error is not that of a conflict.
 func (s *Store) run(o *operation) error {
-	if !legal(o.key) {
+	if !legal.Key(o.key) {
 		return memcache.ErrMalformedKey
 	}
 	s.Exchange(context.Background(), o)
@@ -74,7 +65,7 @@ func (s *Store) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 	operations := make([]*operation, 0, len(keys))
 	xs := make([]exchange.Exchange, 0, len(keys))
 	for _, key := range keys {
-		if !legal(key) {
+		if !legal.Key(key) {
 			failed[key] = memcache.ErrMalformedKey
 			continue
 		}
@@ -158,7 +149,7 @@ func (s *Store) store(item *memcache.Item, conflict error) error {
 // Delete deletes the item at key. If there is none it returns memcache.ErrCacheMiss or a
 // [LostAnswerError] of that.
 func (s *Store) Delete(key string) error {
-	if !legal(key) {
+	if !legal.Key(key) {
 		return memcache.ErrMalformedKey
 	}
 	o := &operation{key: key}
