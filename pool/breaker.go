@@ -1,12 +1,14 @@
 package pool
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/fanout"
 	"github.com/sony/gobreaker/v2"
 )
 
@@ -242,10 +244,11 @@ func (s *server) probe() {
 	if err != nil {
 		return
 	}
-	r := &request{key: probeKey, reads: true, lane: s.lane(probeKey), probe: done}
-	latch := newLatch([]*request{r})
+	var latch fanout.Latch
+	latch.Hold(1)
+	r := &request{latch: &latch, key: probeKey, reads: true, lane: s.lane(probeKey), probe: done}
 	if err := r.lane.submit([]*request{r}); err != nil {
 		r.end(err)
 	}
-	<-latch.ready
+	latch.Wait(context.Background())
 }

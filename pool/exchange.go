@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/fanout"
 )
 
 var _ exchange.Exchanger = (*Pool)(nil)
@@ -48,7 +49,7 @@ func (p *Pool) Start(xs ...exchange.Exchange) {
 	s := new(several)
 	s.exchanges(p, xs)
 	refused := s.refused
-	byLane(s.requests, func(l *lane, group []*request) {
+	fanout.By(s.requests, laneOf, func(l *lane, group []*request) {
 		if err := l.submit(group); err != nil {
 			refused = append(refused, failed(group, err)...)
 		}
@@ -89,28 +90,14 @@ func (p *Pool) one(ctx context.Context, s *single) (ended bool, err error) {
 		return true, err
 	}
 	r.latch, s.list[0] = &s.latch, r
-	s.latch.pending.Store(1)
+	s.latch.Hold(1)
 	switch c, err := r.lane.claimOrSubmit(s.list[:]); {
 	case err != nil:
 		r.end(err)
 	case c != nil && c.sendAlone(s.list[:]):
 		c.receiveOwn(ctx, &s.latch)
 	}
-	return s.latch.wait(ctx), nil
+	return s.latch.Wait(ctx), nil
 }
 
-// byLane calls f for the requests of each lane.
-func byLane(requests []*request, f func(l *lane, group []*request)) {
-	for len(requests) > 0 {
-		l := requests[0].lane
-		n := 1
-		for i := 1; i < len(requests); i++ {
-			if requests[i].lane == l {
-				requests[n], requests[i] = requests[i], requests[n]
-				n++
-			}
-		}
-		f(l, requests[:n:n])
-		requests = requests[n:]
-	}
-}
+func laneOf(r *request) *lane { return r.lane }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"runtime"
 	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/fanout"
 )
 
 // A reader is what the goroutine that reads from a connection keeps: buf[r:w] is read and
@@ -25,7 +27,7 @@ type reader struct {
 
 // receiveOwn is receive for a caller whose own requests are among those that wait for
 // answers.
-func (c *conn) receiveOwn(ctx context.Context, own *latch) {
+func (c *conn) receiveOwn(ctx context.Context, own *fanout.Latch) {
 	if ctx.Done() != nil {
 		defer context.AfterFunc(ctx, c.interrupt)()
 	}
@@ -34,7 +36,7 @@ func (c *conn) receiveOwn(ctx context.Context, own *latch) {
 
 // receive hands out answers. It has the reader's role, and gives it up when own
 // is open or ctx has ended. Without own it does when there is no answer to wait for.
-func (c *conn) receive(ctx context.Context, own *latch) {
+func (c *conn) receive(ctx context.Context, own *fanout.Latch) {
 	defer c.leave()
 	c.look()
 	for idle := 0; idle < 3; {
@@ -43,7 +45,7 @@ func (c *conn) receive(ctx context.Context, own *latch) {
 		waits, good := c.settle(n, err)
 		c.handOut()
 		switch {
-		case !good, own != nil && own.pending.Load() == 0:
+		case !good, own.Open():
 			return
 		case !waits && own == nil:
 			idle++ // the callers just answered are about to ask again

@@ -1,12 +1,12 @@
 package pool
 
 import (
-	"context"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/fanout"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -24,7 +24,7 @@ const (
 // write and then to read. It belongs to its lane's queue, then to the writer of
 // a connection, and then to the requests that the connection has sent.
 type request struct {
-	latch *latch // opens when it and others have ended; nil: nobody waits
+	latch *fanout.Latch // opens when it and others have ended; nil: nobody waits
 	lane  *lane
 	key   string
 	keys  []string          // to be read, instead of key alone
@@ -54,52 +54,10 @@ type request struct {
 	err   error // how it ended; set before latch is told
 }
 
-// A latch opens when all of its requests have ended.
-type latch struct {
-	pending atomic.Int32
-	ready   chan struct{} // receives once, when none is pending
-}
-
-// newLatch returns a latch for requests.
-func newLatch(requests []*request) *latch {
-	l := &latch{ready: make(chan struct{}, 1)}
-	l.hold(requests)
-	return l
-}
-
-// hold closes l, which is open and has been waited for, until requests have ended.
-func (l *latch) hold(requests []*request) {
-	l.pending.Store(int32(len(requests)))
-	for _, r := range requests {
-		r.latch = l
-	}
-}
-
-// ended notes that one of the requests has ended.
-func (l *latch) ended() {
-	if l != nil && l.pending.Add(-1) == 0 {
-		l.ready <- struct{}{}
-	}
-}
-
-// wait returns when all requests have ended, or when ctx has. It reports which.
-func (l *latch) wait(ctx context.Context) (ended bool) {
-	if ctx.Done() == nil {
-		<-l.ready
-		return true
-	}
-	select {
-	case <-l.ready:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // A single is a request with a latch of its own.
 type single struct {
 	request request
-	latch   latch
+	latch   fanout.Latch
 	list    [1]*request
 }
 
@@ -109,7 +67,7 @@ func (p *Pool) newSingle() *single {
 	if s, ok := p.singles.Get().(*single); ok {
 		return s
 	}
-	return &single{latch: latch{ready: make(chan struct{}, 1)}}
+	return new(single)
 }
 
 // release gives s back, once its request has ended and is not used any more.
@@ -262,5 +220,5 @@ func (r *request) tell(err error, result exchange.Result) {
 		result.Conn, result.Err = r.conn, r.err
 		r.x.Done(result)
 	}
-	r.latch.ended()
+	r.latch.Ended()
 }

@@ -4,14 +4,15 @@ import (
 	"context"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/fanout"
 )
 
 // A several is a number of requests that are made together, with what waiting for them takes.
 type several struct {
-	requests []*request // that are made
-	refused  []*request // for which no server is to be asked, with their errors
-	all      []request  // memory for both
-	latches  []*latch   // one for each lane
+	requests []*request      // that are made
+	refused  []*request      // for which no server is to be asked, with their errors
+	all      []request       // memory for both
+	latches  []*fanout.Latch // one for each lane
 }
 
 // maxSeveral is for how many requests a several is used again.
@@ -64,10 +65,10 @@ func (s *several) exchanges(p *Pool, xs []exchange.Exchange) {
 // caller writes by itself, and reads the answers of one server. Other goroutines read
 // those of the other servers, so that a server that hangs delays none of them.
 func (s *several) do(ctx context.Context) (ended bool) {
-	n := 0              // lanes
-	var own *conn       // is read here, for ownLatch
-	var ownLatch *latch // of which it has the answers
-	byLane(s.requests, func(l *lane, group []*request) {
+	n := 0                     // lanes
+	var own *conn              // is read here, for ownLatch
+	var ownLatch *fanout.Latch // of which it has the answers
+	fanout.By(s.requests, laneOf, func(l *lane, group []*request) {
 		latch := s.latch(n, group)
 		n++
 		conn, err := l.claimOrSubmit(group)
@@ -89,16 +90,20 @@ func (s *several) do(ctx context.Context) (ended bool) {
 	}
 	ended = true
 	for _, latch := range s.latches[:n] {
-		ended = latch.wait(ctx) && ended
+		ended = latch.Wait(ctx) && ended
 	}
 	return ended
 }
 
 // latch returns the latch of the i-th lane, for requests.
-func (s *several) latch(i int, requests []*request) *latch {
+func (s *several) latch(i int, requests []*request) *fanout.Latch {
 	if i == len(s.latches) {
-		s.latches = append(s.latches, newLatch(nil))
+		s.latches = append(s.latches, new(fanout.Latch))
 	}
-	s.latches[i].hold(requests)
-	return s.latches[i]
+	l := s.latches[i]
+	l.Hold(len(requests))
+	for _, r := range requests {
+		r.latch = l
+	}
+	return l
 }
