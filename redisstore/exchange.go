@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/fanout"
 )
 
 // Exchange writes records and reads them back, each in one round trip, as
@@ -18,22 +19,22 @@ func (s *Store) Exchange(ctx context.Context, xs ...exchange.Exchange) {
 		r.done(exchange.Result{Conn: conn, Err: r.err})
 	}
 	if len(requests) > 0 {
-		s.do(ctx, newCall(requests), requests)
+		s.do(ctx, new(fanout.Latch), requests)
 	}
 }
 
 // exchange is Exchange for a single one.
 func (s *Store) exchange(ctx context.Context, x exchange.Exchange) {
-	c := s.newSingle()
-	r := &c.request
+	alone := s.newSingle()
+	r := &alone.request
 	r.x, r.key = x, s.Prefix+x.Key()
 	if err := s.admit(r); err != nil {
-		s.release(c)
+		s.release(alone)
 		x.Done(exchange.Result{Conn: conn, Err: err})
 		return
 	}
-	if s.do(ctx, &c.call, c.list[:]) {
-		s.release(c)
+	if s.do(ctx, &alone.latch, alone.list[:]) {
+		s.release(alone)
 	}
 }
 
@@ -41,7 +42,7 @@ func (s *Store) exchange(ctx context.Context, x exchange.Exchange) {
 // another goroutine, even if the exchange fails at once.
 func (s *Store) Start(xs ...exchange.Exchange) {
 	requests, refused := s.requests(xs)
-	byNode(requests, func(n *node, group []*request) {
+	fanout.By(requests, nodeOf, func(n *node, group []*request) {
 		if n.submit(group) {
 			go n.lead(nil)
 		}
@@ -82,37 +83,29 @@ func (s *Store) admit(r *request) error {
 	return r.node.admit()
 }
 
-// do makes the requests of c and returns when all have ended, or ctx has. It reports
-// which. If only one node is to be asked, and ctx cannot end, the caller may lead there.
+// do makes requests, for which it holds latch, and returns when all have ended, or ctx has.
+// It reports which. If only one node is to be asked, and ctx cannot end, the caller may lead
+// there.
 //
 // If ctx can end, another goroutine leads. A caller that leaves a Do of rueidis loses the
 // answer. The exchange would have to be sent again, and would count a hit twice if another
 // process has written in between.
-func (s *Store) do(ctx context.Context, c *call, requests []*request) (ended bool) {
+func (s *Store) do(ctx context.Context, latch *fanout.Latch, requests []*request) (ended bool) {
+	latch.Hold(len(requests))
+	for _, r := range requests {
+		r.latch = latch
+	}
 	all, own := len(requests), ctx.Done() == nil
-	byNode(requests, func(n *node, group []*request) {
+	fanout.By(requests, nodeOf, func(n *node, group []*request) {
 		switch lead := n.submit(group); {
 		case !lead:
 		case own && len(group) == all:
-			n.lead(c)
+			n.lead(latch)
 		default:
 			go n.lead(nil)
 		}
 	})
-	return c.wait(ctx)
+	return latch.Wait(ctx)
 }
 
-// byNode calls f for the requests of each node.
-func byNode(requests []*request, f func(n *node, group []*request)) {
-	for len(requests) > 0 {
-		n, count := requests[0].node, 1
-		for i := 1; i < len(requests); i++ {
-			if requests[i].node == n {
-				requests[count], requests[i] = requests[i], requests[count]
-				count++
-			}
-		}
-		f(n, requests[:count:count])
-		requests = requests[count:]
-	}
-}
+func nodeOf(r *request) *node { return r.node }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/fanout"
 	"github.com/adaptivethrottler/throttler/internal/legal"
 	"github.com/bradfitz/gomemcache/memcache"
 )
@@ -158,7 +159,7 @@ func (s *Store) Delete(key string) error {
 		return err
 	}
 	requests := []*request{r}
-	s.do(context.Background(), newCall(requests), requests)
+	s.do(context.Background(), new(fanout.Latch), requests)
 	switch {
 	case o.result.Err != nil:
 		return o.result.Err

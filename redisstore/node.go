@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/fanout"
 	"github.com/adaptivethrottler/throttler/internal/losses"
 	"github.com/adaptivethrottler/throttler/internal/turns"
 	"github.com/redis/rueidis"
@@ -90,9 +91,9 @@ func (n *node) joinLocked() bool {
 	return true
 }
 
-// lead carries out what is queued until own has ended. Without own it does as long as
+// lead carries out what is queued until own is open. Without own it does as long as
 // there is something for it to do.
-func (n *node) lead(own *call) {
+func (n *node) lead(own *fanout.Latch) {
 	var b bundle
 	for n.next(&b, own) {
 		if len(b.late) > 0 {
@@ -113,8 +114,8 @@ type bundle struct {
 
 // next takes the next bundle, when the one before has ended. If it reports false, the
 // caller does not lead any more.
-func (n *node) next(b *bundle, own *call) bool {
-	if n.crowded.Load() && !own.over() {
+func (n *node) next(b *bundle, own *fanout.Latch) bool {
+	if n.crowded.Load() && !own.Open() {
 		runtime.Gosched() // callers that are about to ask come along
 	}
 	oldest := n.oldest()
@@ -123,7 +124,7 @@ func (n *node) next(b *bundle, own *call) bool {
 	n.sent -= len(b.requests)
 	n.leaders--
 	switch {
-	case own.over():
+	case own.Open():
 		if n.joinLocked() {
 			go n.lead(nil)
 		}

@@ -1,13 +1,12 @@
 package redisstore
 
 import (
-	"context"
 	"encoding/binary"
 	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/fanout"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/redis/rueidis"
 )
@@ -16,7 +15,7 @@ import (
 // goroutine that carries it out.
 type request struct {
 	x      exchange.Exchange
-	call   *call // waits for it; nil: none does
+	latch  *fanout.Latch // opens when it and others have ended; nil: nobody waits
 	node   *node
 	key    string // with the prefix
 	queued time.Time
@@ -32,69 +31,28 @@ type request struct {
 	err    error // instead of an answer
 }
 
-// A call waits for one or more requests.
-type call struct {
-	pending atomic.Int32
-	ready   chan struct{} // receives once, when none is pending
-}
-
-func newCall(requests []*request) *call {
-	c := &call{ready: make(chan struct{}, 1)}
-	c.pending.Store(int32(len(requests)))
-	for _, r := range requests {
-		r.call = c
-	}
-	return c
-}
-
-// over reports whether all requests have ended.
-func (c *call) over() bool { return c != nil && c.pending.Load() == 0 }
-
-// ended notes that one of the requests has ended.
-func (c *call) ended() {
-	if c != nil && c.pending.Add(-1) == 0 {
-		c.ready <- struct{}{}
-	}
-}
-
-// wait returns when all requests have ended, or ctx has. It reports which.
-func (c *call) wait(ctx context.Context) (ended bool) {
-	if ctx.Done() == nil {
-		<-c.ready
-		return true
-	}
-	select {
-	case <-c.ready:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// A single is a call with its one request.
+// A single is a request with a latch of its own.
 type single struct {
 	request request
-	call    call
+	latch   fanout.Latch
 	list    [1]*request
 }
 
-// newSingle returns a call that is not made yet. Those that have ended are used again,
+// newSingle returns a request that is not made yet. Those that have ended are used again,
 // by the same Store: a channel must not leave its synctest bubble.
 func (s *Store) newSingle() *single {
-	c, ok := s.singles.Get().(*single)
+	alone, ok := s.singles.Get().(*single)
 	if !ok {
-		c = &single{call: call{ready: make(chan struct{}, 1)}}
-		c.list[0] = &c.request
+		alone = new(single)
+		alone.list[0] = &alone.request
 	}
-	c.request.call = &c.call
-	c.call.pending.Store(1)
-	return c
+	return alone
 }
 
-// release gives c back, whose request nobody uses any more.
-func (s *Store) release(c *single) {
-	c.request = request{}
-	s.singles.Put(c)
+// release gives alone back, whose request nobody uses any more.
+func (s *Store) release(alone *single) {
+	alone.request = request{}
+	s.singles.Put(alone)
 }
 
 // conn is the Turn's: a write number is good on any connection.
@@ -207,5 +165,5 @@ func (r *request) fail(err error) {
 
 func (r *request) done(result exchange.Result) {
 	r.x.Done(result)
-	r.call.ended()
+	r.latch.Ended()
 }
