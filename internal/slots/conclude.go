@@ -14,7 +14,7 @@ import (
 
 // What becomes of a batch when its exchange is done.
 
-// conclude settles those entries of the batch that r decides. The others stay in it.
+// conclude ends those entries of the batch that r decides. The others stay in it.
 func (s *slot) conclude(r exchange.Result) {
 	proposal, lost := s.proposal, s.lost
 	s.proposal, s.lost = nil, nil
@@ -40,7 +40,7 @@ func sameWrite(item, other *memcache.Item) bool {
 	return item != nil && other != nil && item.Flags == other.Flags && bytes.Equal(item.Value, other.Value)
 }
 
-// accept settles the batch as it was decided: item was stored.
+// accept ends the batch as it was decided: item was stored.
 func (s *slot) accept(item *memcache.Item, r exchange.Result) {
 	s.seen = sighting{known: r.Read, item: r.Found, conn: r.Conn, fresh: true}
 	s.stalls = 0
@@ -52,12 +52,12 @@ func (s *slot) accept(item *memcache.Item, r exchange.Result) {
 	s.acceptAll(item)
 }
 
-// acceptAll settles the batch as it was decided: on the record, or so that item
+// acceptAll ends the batch as it was decided: on the record, or so that item
 // is the record now.
 func (s *slot) acceptAll(item *memcache.Item) {
 	for _, e := range s.batch {
 		s.cache(e, item)
-		s.settle(e)
+		s.end(e)
 	}
 	s.empty()
 }
@@ -69,7 +69,7 @@ func (s *slot) uncache() {
 	}
 }
 
-// decideAnew decides the batch on the record as it was found. It settles the entries
+// decideAnew decides the batch on the record as it was found. It ends the entries
 // that leave the record as it is and came before it was read: for a later one the
 // answer might be out of date. refused says that the record had changed, so that the
 // batch was not stored.
@@ -91,7 +91,7 @@ func (s *slot) decideAnew(r exchange.Result, refused bool) {
 	for i, e := range s.batch {
 		if err != nil {
 			e.Err = err
-			s.settle(e)
+			s.end(e)
 			continue
 		}
 		if refused && e.arriving {
@@ -102,7 +102,7 @@ func (s *slot) decideAnew(r exchange.Result, refused bool) {
 		case e.store && s.giveUp(e, r, &found, lostRace):
 		case !e.store && i < s.beforeRead:
 			s.cache(e, r.Found)
-			s.settle(e)
+			s.end(e)
 		default:
 			undecided = append(undecided, e)
 		}
@@ -111,7 +111,7 @@ func (s *slot) decideAnew(r exchange.Result, refused bool) {
 	s.batch = undecided
 }
 
-// giveUp settles e, which changes the record found, if it is not to be tried again, and
+// giveUp ends e, which changes the record found, if it is not to be tried again, and
 // reports whether it did.
 func (s *slot) giveUp(e *Entry, r exchange.Result, found *record.Record, lostRace bool) bool {
 	switch {
@@ -122,7 +122,7 @@ func (s *slot) giveUp(e *Entry, r exchange.Result, found *record.Record, lostRac
 	case lostRace && s.lostTooOften(e):
 	case e.hopeless:
 		e.Err = ErrLostAnswer
-		s.settle(e)
+		s.end(e)
 	default:
 		return false
 	}
@@ -130,7 +130,7 @@ func (s *slot) giveUp(e *Entry, r exchange.Result, found *record.Record, lostRac
 }
 
 // retry keeps the batch for the next exchange: its write was refused, and the record
-// has not been read since. Entries that have lost too many races are settled.
+// has not been read since. Entries that have lost too many races end.
 func (s *slot) retry() {
 	s.raceLost()
 	s.stall(s.refusedBase.known && sameToken(s.base.item, s.refusedBase.item))
@@ -156,7 +156,7 @@ func sameToken(a, b *memcache.Item) bool {
 }
 
 // lostTooOften notes that e has lost a race, and reports whether that was one too
-// many. Then e is settled.
+// many. Then e ends.
 func (s *slot) lostTooOften(e *Entry) bool {
 	if e.arriving {
 		e.doubt()
@@ -176,7 +176,7 @@ func (s *slot) lostTooOften(e *Entry) bool {
 	default:
 		return false
 	}
-	s.settle(e)
+	s.end(e)
 	return true
 }
 
@@ -195,7 +195,7 @@ func (s *slot) suspect(unchanged bool) {
 	}
 }
 
-// failAll settles all entries that wait for a server that does not answer. It settles
+// failAll ends all entries that wait for a server that does not answer. It ends
 // later ones too, or each of them would wait for the server in turn.
 func (s *slot) failAll(err error, unknown bool) {
 	s.seen = sighting{}
@@ -212,7 +212,7 @@ func (s *slot) failAll(err error, unknown bool) {
 			continue
 		}
 		e.Err = err
-		s.settle(e)
+		s.end(e)
 	}
 	s.empty()
 	if abandoned || errors.Is(err, exchange.ErrOverloaded) {
@@ -220,19 +220,19 @@ func (s *slot) failAll(err error, unknown bool) {
 	}
 	for _, e := range s.queue {
 		e.Err = err
-		s.settle(e)
+		s.end(e)
 	}
 	clear(s.queue)
 	s.queue = s.queue[:0]
 }
 
-// failUnstored settles e after its write failed, though the record was read.
+// failUnstored ends e after its write failed, though the record was read.
 func (s *slot) failUnstored(e *Entry, err error, r *record.Record) {
 	e.failUnstored(err, r)
-	s.settle(e)
+	s.end(e)
 }
 
-// empty forgets the batch, which is settled.
+// empty forgets the batch, which has ended.
 func (s *slot) empty() {
 	clear(s.batch)
 	s.batch = s.batch[:0]
@@ -245,13 +245,13 @@ func (s *slot) cache(e *Entry, item *memcache.Item) {
 	}
 }
 
-// settle makes e's result known. Only the caller uses e from then on.
-func (s *slot) settle(e *Entry) {
-	e.settled = true
+// end makes e's result known. Only the caller uses e from then on.
+func (s *slot) end(e *Entry) {
+	e.ended = true
 	if e.Precedes {
 		e.assessed = s.seen
 	}
 	if e.round != nil {
-		e.round.settle()
+		e.round.ended()
 	}
 }

@@ -73,8 +73,8 @@
 //   - A slot has one exchange at a time, which needs one turn at one server. It never waits
 //     for another slot.
 //   - An exchange that has its turn ends with an answer, or when the client gives up. Without
-//     a turn in time it ends with ErrOverloaded. Its end settles each change or starts the
-//     next exchange.
+//     a turn in time it ends with ErrOverloaded. When it ends, it ends each change or
+//     starts the next exchange.
 //   - The next exchange is started by the slot's leader, if that is in its loop and still
 //     needs one, by a timer after a pause, and otherwise by the client. A leader gives up its
 //     role under the slot's lock, so there is always one that starts it.

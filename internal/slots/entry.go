@@ -18,20 +18,20 @@ type Entry struct {
 	Cached   bool // a record on which the change stands goes into the Blocks
 	Precedes bool // another Entry follows on the same record, see Follow
 
-	// The result. The caller may read it when the Entry is settled, that is unless it
+	// The result. The caller may read it when the Entry has ended, that is unless it
 	// was left, or when Wait has returned true.
 	Err       error // why it failed; nil: it was carried out, or stands
 	Note      error // what failed all the same
 	Unknown   bool  // it failed, and may have been carried out
 	LostRaces int   // how often it was decided anew as another process was faster
 
-	// Set by Ask if ctx ended before the Entry was settled.
+	// Set by Ask if ctx ended before the Entry had.
 	Left   error // the error of ctx
 	Unsent bool  // it was never sent, and never will be
 
-	slot    *slot
-	round   *Round
-	settled bool // guarded by slot.mu
+	slot  *slot
+	round *Round
+	ended bool // its result is known; guarded by slot.mu
 
 	// Of the exchange under way, or the last one.
 	record  record.Record // as Apply has left it
@@ -48,7 +48,7 @@ type Entry struct {
 }
 
 // Follow makes e, which is not asked for yet, the next one after first, which has
-// preceded it and is settled. If nobody has changed the record since, e needs no read.
+// preceded it and has ended. If nobody has changed the record since, e needs no read.
 func (e *Entry) Follow(first *Entry) {
 	e.LostRaces, e.assessed = first.LostRaces, first.assessed
 }
@@ -64,11 +64,11 @@ func (e *Entry) Failed() error {
 // Tried reports whether a write of e may have been sent.
 func (e *Entry) Tried() bool { return e.store }
 
-// Unsure reports whether e, which is settled, may have been carried out though it failed, or
+// Unsure reports whether e, which has ended, may have been carried out though it failed, or
 // carried out twice unless that changes nothing.
 func (e *Entry) Unsure() bool { return e.Unknown || e.doubted || e.Err != nil && e.arriving }
 
-// Wait returns true when e, which was left, is settled, or false when ctx ends.
+// Wait returns true when e, which was left, has ended, or false when ctx ends.
 func (e *Entry) Wait(ctx context.Context) bool { return e.round.wait(ctx) }
 
 // Idle reports whether no other goroutine uses e any more.
@@ -119,7 +119,7 @@ type Round struct {
 	Firm    bool     // is carried out even if the caller leaves
 	Scratch *Scratch // for what Ask takes; nil: none
 
-	pending atomic.Int32                  // how many entries are not settled, and 1 more until that is told
+	pending atomic.Int32                  // how many entries have not ended, and 1 more until that is told
 	done    atomic.Pointer[chan struct{}] // closed when there are none
 }
 
@@ -165,8 +165,8 @@ func (s *Scratch) reuse(led []exchange.Exchange) {
 // maxLed is how many exchanges a Scratch keeps the memory for.
 const maxLed = 64
 
-// settle notes that one entry is settled.
-func (r *Round) settle() {
+// ended notes that one entry has ended.
+func (r *Round) ended() {
 	if r.pending.Add(-1) > 1 {
 		return
 	}
@@ -179,28 +179,28 @@ func (r *Round) settle() {
 // begin has the round wait for n entries.
 func (r *Round) begin(n int) { r.pending.Store(int32(n) + 1) }
 
-// settled reports whether all entries are.
-func (r *Round) settled() bool { return r.pending.Load() <= 1 }
+// over reports whether all entries have ended.
+func (r *Round) over() bool { return r.pending.Load() <= 1 }
 
 // Idle reports whether no other goroutine touches r any more.
 func (r *Round) Idle() bool { return r.pending.Load() == 0 }
 
-// wait returns true when all entries are settled, or false when ctx is done.
+// wait returns true when all entries have ended, or false when ctx is done.
 func (r *Round) wait(ctx context.Context) bool {
-	if r.settled() {
+	if r.over() {
 		return true
 	}
 	if r.done.Load() == nil {
 		done := make(chan struct{})
 		r.done.CompareAndSwap(nil, &done)
 	}
-	if r.settled() {
-		return true // settle may have been too early to see the channel
+	if r.over() {
+		return true // the last may have ended too early to see the channel
 	}
 	select {
 	case <-*r.done.Load():
 		return true
 	case <-ctx.Done():
-		return r.settled()
+		return r.over()
 	}
 }

@@ -27,7 +27,7 @@ type slot struct {
 	table *Table
 	shard *shard
 
-	mu         sync.Mutex // guards what follows, and the entries until they are settled
+	mu         sync.Mutex // guards what follows, and the entries until they have ended
 	queue      []*Entry   // waiting for the next exchange, first come first served
 	early      int        // how many of queue came before the exchange began to wait for its turn
 	batch      []*Entry   // decided by the exchange under way
@@ -50,7 +50,7 @@ type slot struct {
 	stalls      int            // how often in a row a write was refused though the record was as read
 	pace        *pace          // nil: no race was lost lately
 
-	users int           // entries that are not settled; guarded by the shard
+	users int           // entries that have not ended; guarded by the shard
 	place uint32        // of the record in the shard's memory, 0: at no record; guarded by the shard
 	woken memcache.Item // the record as it was remembered
 
@@ -137,7 +137,7 @@ func (s *slot) unqueue(e *Entry) bool {
 	if i < s.early {
 		s.early--
 	}
-	e.settled = true
+	e.ended = true
 	return true
 }
 
@@ -296,7 +296,7 @@ func read(r *record.Record, value []byte) error {
 	return nil
 }
 
-// Done settles the entries whose decision stands, and goes on with the others.
+// Done ends the entries whose decision stands, and goes on with the others.
 func (s *slot) Done(r exchange.Result) {
 	s.mu.Lock()
 	s.table.counts.Exchanges.Add(1)

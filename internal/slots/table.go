@@ -46,8 +46,8 @@ func NewTable(x exchange.Exchanger, c Config) *Table {
 	return t
 }
 
-// Ask sends all Entries of r. It returns when each is settled or ctx ends. Entries
-// that are not settled then are left.
+// Ask sends all Entries of r. It returns when each has ended, or ctx has. Entries
+// that have not ended then are left.
 func (t *Table) Ask(ctx context.Context, r *Round) {
 	if err := ctx.Err(); err != nil && !r.Firm {
 		for _, e := range r.Entries {
@@ -116,12 +116,12 @@ func (t *Table) join(e *Entry) bool {
 	return !s.pauses()
 }
 
-// leave gives e up with err, unless e is settled. If e is not sent yet, it never will
+// leave gives e up with err, unless e has ended. If e is not sent yet, it never will
 // be.
 func (e *Entry) leave(err error) {
 	s := e.slot
 	s.mu.Lock()
-	if e.settled {
+	if e.ended {
 		s.mu.Unlock()
 		return
 	}
@@ -129,7 +129,7 @@ func (e *Entry) leave(err error) {
 	e.Unsent = !e.round.Firm && s.unqueue(e)
 	s.mu.Unlock()
 	if e.Unsent {
-		e.round.settle()
+		e.round.ended()
 		s.release(1)
 	}
 }
