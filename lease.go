@@ -217,7 +217,7 @@ func (h *holds) lost(at recordID, id uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if g := h.byRecord[at]; g != nil {
-		g.settle(h, map[uint64]record.Instant{id: 0})
+		g.takeEnds(h, map[uint64]record.Instant{id: 0})
 	}
 }
 
@@ -313,7 +313,7 @@ func (h *holds) renew(g *group) {
 	defer h.mu.Unlock()
 	g.busy = false
 	if e.Failed() == nil {
-		g.settle(h, ends)
+		g.takeEnds(h, ends)
 	} else {
 		g.resting = time.Now().Add(ttl / marginsIn)
 	}
@@ -336,8 +336,8 @@ func (h *holds) begin(g *group) (ends map[uint64]record.Instant, ttl time.Durati
 	return ends, ttl
 }
 
-// settle takes the ends of renewed leases, 0 for those that are lost.
-func (g *group) settle(h *holds, ends map[uint64]record.Instant) {
+// takeEnds takes the ends of renewed leases, 0 for those that are lost.
+func (g *group) takeEnds(h *holds, ends map[uint64]record.Instant) {
 	for _, s := range append([]*stake(nil), g.stakes...) {
 		end, ok := ends[s.id]
 		switch {
