@@ -17,6 +17,7 @@ package memcachedtest
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -66,7 +67,7 @@ func Any(tb testing.TB, args ...string) *Server {
 	if addr := os.Getenv("THROTTLER_MEMCACHED_ADDR"); addr != "" && len(args) == 0 {
 		return users(tb, addr)
 	}
-	if _, err := binary(); err == nil {
+	if _, err := exec.LookPath("memcached"); err == nil {
 		return Process(tb, args...)
 	}
 	if Container != nil {
@@ -94,11 +95,7 @@ func users(tb testing.TB, addr string) *Server {
 // not return.
 func Unavailable(tb testing.TB, format string, args ...any) {
 	tb.Helper()
-	why := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")
-	if os.Getenv("THROTTLER_REQUIRE_MEMCACHED") == "1" {
-		tb.Fatal(why)
-	}
-	skiptest.Skip(tb, why)
+	skiptest.Missing(tb, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "))
 }
 
 // Stop ends the server and waits for that: its connections close, its items are

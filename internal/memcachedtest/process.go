@@ -17,19 +17,15 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/internal/childtest"
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
 )
-
-// binary returns the path of memcached.
-func binary() (string, error) {
-	return exec.LookPath("memcached")
-}
 
 // Process starts memcached on a free port of 127.0.0.1. It ends with the test.
 // args are added to its command line: "-m", "2" for a small memory, "-C" for
 // one without CAS. The test is skipped if memcached is not installed.
 func Process(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	path := installed(tb)
+	path := skiptest.Program(tb, "memcached", "memcached")
 	var err error
 	for range 5 { // another program may take the port first
 		addr := FreeAddr(tb)
@@ -46,7 +42,7 @@ func Process(tb testing.TB, args ...string) *Server {
 // Socket is [Process] on a Unix domain socket: Addr is its path.
 func Socket(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	path := installed(tb)
+	path := skiptest.Program(tb, "memcached", "memcached")
 	dir, err := os.MkdirTemp("", "memcached") // tb.TempDir may be too long for a socket
 	if err != nil {
 		tb.Fatalf("memcachedtest: %v", err)
@@ -58,16 +54,6 @@ func Socket(tb testing.TB, args ...string) *Server {
 		tb.Fatalf("memcachedtest: %v", err)
 	}
 	return p.server(tb)
-}
-
-// installed returns the path of memcached or skips the test.
-func installed(tb testing.TB) string {
-	tb.Helper()
-	path, err := binary()
-	if err != nil {
-		Unavailable(tb, "memcached is not installed: apt-get install memcached")
-	}
-	return path
 }
 
 // FreeAddr returns a free address of 127.0.0.1. Its port is below those of

@@ -88,20 +88,7 @@ func (s *Server) Login(user, password string) { s.login = []string{"AUTH", user,
 // installed returns the path of redis-server, or skips the test.
 func installed(tb testing.TB) string {
 	tb.Helper()
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		Unavailable(tb, "redis-server is not installed: apt-get install redis-server")
-	}
-	return path
-}
-
-// Unavailable skips the test, or fails it where servers are required.
-func Unavailable(tb testing.TB, why string) {
-	tb.Helper()
-	if os.Getenv("THROTTLER_REQUIRE_MEMCACHED") == "1" {
-		tb.Fatal(why)
-	}
-	skiptest.Skip(tb, why)
+	return skiptest.Program(tb, "redis-server", "redis-server")
 }
 
 // directory returns one that is removed with the test. That of tb may be too long for

@@ -7,9 +7,8 @@
 //	func TestMain(m *testing.M) { os.Exit(skiptest.Run(m)) }
 //
 //	func TestOverMemcached(t *testing.T) {
-//		if _, err := exec.LookPath("memcached"); err != nil {
-//			skiptest.Skip(t, "memcached is not installed: apt-get install memcached")
-//		}
+//		path := skiptest.Program(t, "memcached", "memcached")
+//		…
 //	}
 //
 // Only tests may import this package.
@@ -21,6 +20,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -41,6 +41,27 @@ var skipped list
 func Skip(tb testing.TB, why string) {
 	tb.Helper()
 	skip(tb, why, true)
+}
+
+// Missing skips a test, or fails it if THROTTLER_REQUIRE_MEMCACHED is 1, as in CI. why says in
+// one line what is missing, and how to get it.
+func Missing(tb testing.TB, why string) {
+	tb.Helper()
+	if os.Getenv("THROTTLER_REQUIRE_MEMCACHED") == "1" {
+		tb.Fatal(why)
+	}
+	Skip(tb, why)
+}
+
+// Program returns the path of a program. If there is none, it calls [Missing] with the package
+// of Debian that has it.
+func Program(tb testing.TB, program, pkg string) (path string) {
+	tb.Helper()
+	path, err := exec.LookPath(program)
+	if err != nil {
+		Missing(tb, program+" is not installed: apt-get install "+pkg)
+	}
+	return path
 }
 
 // Slow skips a test that takes long, unless tests are to run in full.

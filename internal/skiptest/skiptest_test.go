@@ -37,6 +37,9 @@ func TestTrial(t *testing.T) {
 	case "skip":
 		Skip(t, "this is a trial")
 		t.Fatal("it goes on after Skip")
+	case "program":
+		Program(t, "no-such-program", "no-such-package")
+		t.Fatal("it goes on without the program")
 	case "slow":
 		Slow(t)
 	case "fail":
@@ -72,6 +75,19 @@ func TestTheGoCommandTellsWithoutV(t *testing.T) {
 	require.NoError(t, err, console)
 	require.NotContains(t, out, "trial", "the go command drops what passing tests write")
 	require.Contains(t, console, "skip\tgithub.com/adaptivethrottler/throttler/internal/skiptest\t1 of its tests: this is a trial\n")
+}
+
+func TestAMissingProgramSkipsOrFailsWhereAllMustBeThere(t *testing.T) {
+	const why = "no-such-program is not installed: apt-get install no-such-package"
+	for required, skips := range map[string]bool{"": true, "0": true, "1": false} {
+		t.Setenv("THROTTLER_REQUIRE_MEMCACHED", required)
+		out, _, err := trial(t, "program", "-count=1", "-v")
+		require.Equal(t, skips, err == nil, out)
+		require.Contains(t, out, why)
+	}
+	path, err := exec.LookPath("go")
+	require.NoError(t, err)
+	require.Equal(t, path, Program(t, "go", "golang"))
 }
 
 func TestTheGoCommandTellsAgainNextTime(t *testing.T) {
