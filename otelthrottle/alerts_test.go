@@ -31,15 +31,7 @@ import (
 // installed returns the path of a command of Debian's package prometheus.
 func installed(t *testing.T, command string) string {
 	t.Helper()
-	path, err := exec.LookPath(command)
-	switch {
-	case err == nil:
-	case os.Getenv("THROTTLER_REQUIRE_MEMCACHED") == "1":
-		require.NoError(t, err)
-	default:
-		skiptest.Skip(t, command+" is not installed: apt-get install prometheus")
-	}
-	return path
+	return skiptest.Program(t, command, "prometheus")
 }
 
 // scraped returns a provider, and the address that shows what it was told.

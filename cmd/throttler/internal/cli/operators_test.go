@@ -32,16 +32,6 @@ func built(t *testing.T) string {
 	return path
 }
 
-// need skips the test without a program, and fails it where all must be there.
-func need(t *testing.T, program, pkg string) {
-	t.Helper()
-	_, err := exec.LookPath(program)
-	if err != nil && os.Getenv("THROTTLER_REQUIRE_MEMCACHED") != "1" {
-		skiptest.Skip(t, program+" is not installed: apt-get install "+pkg)
-	}
-	require.NoError(t, err)
-}
-
 func TestTheVersionIsTold(t *testing.T) {
 	for _, flag := range []string{"-version", "--version"} {
 		a := run(t, flag)
@@ -90,7 +80,7 @@ func TestEveryFlagOfServeComesFromTheEnvironmentToo(t *testing.T) {
 }
 
 func TestTheUnitIsOneThatSystemdTakes(t *testing.T) {
-	need(t, "systemd-analyze", "systemd")
+	skiptest.Program(t, "systemd-analyze", "systemd")
 	unit, err := os.ReadFile("../../throttler.service")
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "throttler.service")
@@ -105,7 +95,7 @@ func TestTheUnitIsOneThatSystemdTakes(t *testing.T) {
 }
 
 func TestTheImageServesAtItsPortsAndIsHealthy(t *testing.T) {
-	need(t, "docker", "docker.io")
+	skiptest.Program(t, "docker", "docker.io")
 	docker := func(args ...string) string {
 		output, err := exec.Command("docker", args...).CombinedOutput()
 		require.NoError(t, err, "docker %v: %s", args, output)
