@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -103,7 +102,7 @@ func launch(ctx context.Context, path string, kind backend, network string, more
 	}
 	s := &server{network: network, addr: filepath.Join(dir, "sock"), dir: dir}
 	if network == "tcp" {
-		if s.addr, err = freeAddr(); err != nil {
+		if s.addr, err = childtest.FreeAddr(20_000, 32_000); err != nil {
 			return nil, errors.Join(err, os.RemoveAll(dir))
 		}
 	}
@@ -123,19 +122,6 @@ func (s *server) launch() (err error) {
 	s.cmd.Stdout, s.cmd.Stderr = &s.output, &s.output
 	s.exited, err = childtest.Start(s.cmd)
 	return err
-}
-
-// freeAddr returns a free address of 127.0.0.1. Its port is below those of outgoing
-// connections, so none of these takes it before the server does.
-func freeAddr() (string, error) {
-	var l net.Listener
-	var err error
-	for range 100 {
-		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000))); err == nil {
-			return l.Addr().String(), l.Close()
-		}
-	}
-	return "", err
 }
 
 // ready returns when the server answers.

@@ -1,7 +1,11 @@
-// Package childtest starts and pauses the servers of tests as child processes.
+// Package childtest finds addresses for the servers of tests, and starts and pauses them as child
+// processes.
 package childtest
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"net"
 	"os/exec"
 	"runtime"
 )
@@ -21,6 +25,20 @@ func Start(cmd *exec.Cmd) (exited <-chan struct{}, err error) {
 		close(ended)
 	}()
 	return ended, <-started
+}
+
+// FreeAddr returns a free address of 127.0.0.1, whose port is at least from and below to. Ports
+// below 32,768 are none of outgoing connections: so none of these takes it while the server that
+// it is for is stopped.
+func FreeAddr(from, to int) (addr string, err error) {
+	for range 100 {
+		addr = fmt.Sprintf("127.0.0.1:%d", from+rand.IntN(to-from))
+		l, err := net.Listen("tcp", addr)
+		if err == nil {
+			return addr, l.Close()
+		}
+	}
+	return "", fmt.Errorf("no free port from %d to %d in 100 tries", from, to-1)
 }
 
 // Pause makes the process of cmd hang: it accepts connections and never answers. It returns

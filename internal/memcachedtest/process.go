@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -60,16 +58,11 @@ func Socket(tb testing.TB, args ...string) *Server {
 // outgoing connections, so none of these takes it while the server is stopped.
 func FreeAddr(tb testing.TB) string {
 	tb.Helper()
-	for range 100 {
-		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(20000+rand.IntN(12000)))
-		l, err := net.Listen("tcp", addr)
-		if err == nil {
-			l.Close()
-			return addr
-		}
+	addr, err := childtest.FreeAddr(20_000, 32_000)
+	if err != nil {
+		tb.Fatalf("memcachedtest: %v", err)
 	}
-	tb.Fatal("memcachedtest: no free port from 20000 to 31999 in 100 tries")
-	return ""
+	return addr
 }
 
 // process is a memcached process, started or not.

@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -106,15 +105,11 @@ func directory(tb testing.TB) string {
 // connections, and so is that of a Cluster's bus, which is 10,000 higher.
 func FreeAddr(tb testing.TB) string {
 	tb.Helper()
-	for range 100 {
-		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(10000+rand.IntN(10000)))
-		if l, err := net.Listen("tcp", addr); err == nil {
-			l.Close()
-			return addr
-		}
+	addr, err := childtest.FreeAddr(10_000, 20_000)
+	if err != nil {
+		tb.Fatalf("redistest: %v", err)
 	}
-	tb.Fatal("redistest: no free port from 10000 to 19999 in 100 tries")
-	return ""
+	return addr
 }
 
 func (s *Server) start() error {
