@@ -264,15 +264,7 @@ func TestReplacedDeviceLeavesThoughTheKeyWasChanged(t *testing.T) {
 	for _, changed := range []string{"before the success", "after it", "never"} {
 		synctest.Test(t, func(t *testing.T) {
 			store := memstore.New()
-			guard := func(key string, olds ...string) try {
-				g := on(t, store)
-				g.Key = []byte(key)
-				for _, old := range olds {
-					g.OldKeys = append(g.OldKeys, []byte(old))
-				}
-				return g
-			}
-			before, after := guard("old"), guard("new", "old")
+			before, after := keyed(t, store, "old"), keyed(t, store, "new", "old")
 			before.replaces("alice", "", "first")
 			switch changed {
 			case "before the success":

@@ -171,16 +171,9 @@ func TestAttemptsThatAreHandedOverRingTheAlarmOnlyIfTheyFail(t *testing.T) {
 func TestHandedOverBytesAreSealedWithTheKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
-		guard := func(key string, old ...string) *login.Guard {
-			g := login.New(throttler.New(store))
-			g.Key = []byte(key)
-			for _, key := range old {
-				g.OldKeys = append(g.OldKeys, []byte(key))
-			}
-			return g
-		}
-		text := func(g *login.Guard) []byte {
-			text, err := (try{g, t}).begin("alice", home).HandOver()
+		guard := func(key string, olds ...string) try { return keyed(t, store, key, olds...) }
+		text := func(g try) []byte {
+			text, err := g.begin("alice", home).HandOver()
 			require.NoError(t, err)
 			return text
 		}
@@ -188,7 +181,7 @@ func TestHandedOverBytesAreSealedWithTheKey(t *testing.T) {
 		require.Contains(t, string(plain), home.String())
 		require.NotContains(t, string(sealed), home.String())
 		for what, test := range map[string]struct {
-			to   *login.Guard
+			to   try
 			text []byte
 			good bool
 		}{
@@ -221,8 +214,7 @@ func TestAnAttemptThatAnEarlierVersionSealedIsTakenOver(t *testing.T) {
 	sealed, err := base64.StdEncoding.DecodeString(sealedAttempt)
 	require.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.Key = []byte("secret")
+		g := keyed(t, memstore.New(), "secret")
 		observed := g.events()
 		a, err := g.TakeOver(sealed)
 		require.NoError(t, err)

@@ -11,20 +11,23 @@ import (
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
+// keyed returns a guard over client with a key, and those before it.
+func keyed(t *testing.T, client throttler.Client, key string, olds ...string) try {
+	g := on(t, client)
+	g.Key = []byte(key)
+	for _, old := range olds {
+		g.OldKeys = append(g.OldKeys, []byte(old))
+	}
+	return g
+}
+
 // After the key was changed, and whether there was one before.
 func TestOwnersStayKnownWhenTheKeyIsChanged(t *testing.T) {
 	for _, name := range []string{"alice", "Alice"} {
 		for _, old := range []string{"", "old"} {
 			synctest.Test(t, func(t *testing.T) {
 				store := memstore.New()
-				guard := func(key string, olds ...string) try {
-					g := on(t, store)
-					g.Key = []byte(key)
-					for _, old := range olds {
-						g.OldKeys = append(g.OldKeys, []byte(old))
-					}
-					return g
-				}
+				guard := func(key string, olds ...string) try { return keyed(t, store, key, olds...) }
 				require.NoError(t, guard(old).beginDevice(name, home, "phone").Succeed(t.Context()))
 				g := guard("new", "older", old)
 				g.fill(name)
