@@ -82,10 +82,9 @@ func (c *tardy) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// tardyPool returns a pool of s that has a connection and is late from now on.
-func (s *station) tardyPool(t *testing.T, late time.Duration) *pool.Pool {
-	p := s.newPool(t, one)
-	var conn *tardy
+// tardyPool returns a pool of s, and its connection, which is late from now on.
+func (s *station) tardyPool(t *testing.T, late time.Duration) (p *pool.Pool, conn *tardy) {
+	p = s.newPool(t, one)
 	p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		nc, err := s.DialContext(ctx, network, addr)
 		conn = &tardy{Conn: nc}
@@ -93,7 +92,7 @@ func (s *station) tardyPool(t *testing.T, late time.Duration) *pool.Pool {
 	}
 	beAlone(p, "key")
 	conn.late = late
-	return p
+	return p, conn
 }
 
 // What has come in time is not late, however late it is read: neither the answer to the
@@ -103,7 +102,7 @@ func TestAnAnswerThatIsReadLateCameInTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				s := &station{answer: has}
-				p := s.tardyPool(t, 10*time.Second)
+				p, _ := s.tardyPool(t, 10*time.Second)
 				atOnce(callers, func(i int) {
 					item, err := p.Get(fmt.Sprint("key", i))
 					if assert.NoError(t, err) {
@@ -129,7 +128,7 @@ func hasLarge(conn net.Conn, _ string) {
 func TestALargeAnswerThatIsReadLateCameInTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &station{answer: has}
-		p := s.tardyPool(t, 10*time.Second)
+		p, _ := s.tardyPool(t, 10*time.Second)
 		s.now(hasLarge)
 		item, err := p.Get("key")
 		require.NoError(t, err)
@@ -141,14 +140,7 @@ func TestALargeAnswerThatIsReadLateCameInTime(t *testing.T) {
 func TestALargeAnswerThatIsReadLateCameInTimeThoughItsCallerHasLeft(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &station{answer: misses}
-		p := s.newPool(t, one)
-		var conn *tardy
-		p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			nc, err := s.DialContext(ctx, network, addr)
-			conn = &tardy{Conn: nc}
-			return conn, err
-		}
-		beAlone(p, "key")
+		p, conn := s.tardyPool(t, 0)
 		s.now(hangs)
 		ctx, leave := context.WithCancel(t.Context())
 		x := &exchange{key: "key"}
@@ -199,7 +191,7 @@ func TestAServerThatIsSilentIsGivenUpByALateReaderToo(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				const late = 10 * time.Millisecond
 				s := &station{answer: has}
-				p := s.tardyPool(t, late)
+				p, _ := s.tardyPool(t, late)
 				s.now(answer)
 				require.LessOrEqual(t, took(func() {
 					_, err := p.Get("key")
