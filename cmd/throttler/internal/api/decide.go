@@ -161,16 +161,21 @@ type cancellation struct {
 }
 
 func (a *api) cancel(ctx context.Context, c *cancellation) (*done, error) {
-	receipt, err := a.tokens.use(ctx, kindHits, c.Cancel)
-	if err != nil {
-		return nil, err
-	}
-	d, err := a.Throttler.Redeem(receipt)
+	d, err := a.redeem(ctx, c.Cancel)
 	if err != nil {
 		return nil, err
 	}
 	// The token is used now, so finish even if the caller hangs up.
 	return &done{"canceled"}, a.Throttler.Cancel(context.WithoutCancel(ctx), d)
+}
+
+// redeem uses a token, and returns the Decision that has its hits.
+func (a *api) redeem(ctx context.Context, token string) (throttler.Decision, error) {
+	receipt, err := a.tokens.use(ctx, kindHits, token)
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	return a.Throttler.Redeem(receipt)
 }
 
 func (a *api) reset(ctx context.Context, s *subject) (*done, error) {

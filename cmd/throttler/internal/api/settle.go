@@ -17,11 +17,7 @@ func (a *api) settle(ctx context.Context, s *settlement) (*decision, error) {
 	if len(s.Totals) == 0 {
 		return nil, invalid("There are no totals. Send what each condition has cost, by its name.")
 	}
-	receipt, err := a.tokens.use(ctx, kindHits, s.Cancel)
-	if err != nil {
-		return nil, err
-	}
-	d, err := a.Throttler.Redeem(receipt)
+	d, err := a.redeem(ctx, s.Cancel)
 	if err != nil {
 		return nil, err
 	}
