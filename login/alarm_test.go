@@ -101,9 +101,7 @@ var growths = map[string]func(month float64) float64{
 // hours, or not at all. By default a few sites are tried; with THROTTLER_SLOW=1 all, which
 // takes an hour.
 func TestBusySitesAreQuietAndNoticeAnAttack(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a simulation takes a while; run it without -short")
-	}
+	takesLong(t)
 	type months struct {
 		name   string
 		rate   func(float64) func(time.Duration) float64
@@ -152,6 +150,7 @@ func TestBusySitesAreQuietAndNoticeAnAttack(t *testing.T) {
 // A site that is ten times larger from one day to the next cannot be told from an
 // attack, but the alarm does not ring for ever.
 func TestAlarmEndsThoughTheFailuresDoNot(t *testing.T) {
+	takesLong(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := siteOn(t)
 		s.SiegeFloor = 20

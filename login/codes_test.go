@@ -39,9 +39,7 @@ func (c code) enters(account string, from netip.Addr, right bool) bool {
 // they like, while the owner logs in twice a day. With three valid codes of six
 // digits, a guess is right with a probability of 3 in a million.
 func TestACodeIsNotFoundInAYear(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a simulation takes a while; run it without -short")
-	}
+	takesLong(t)
 	synctest.Test(t, func(t *testing.T) {
 		c := codesOn(t)
 		guesses, refused := 0, 0
@@ -64,9 +62,7 @@ func TestACodeIsNotFoundInAYear(t *testing.T) {
 
 // Owners who mistype one code in four, for years.
 func TestOwnersAreNotRefusedForTypos(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a simulation takes a while; run it without -short")
-	}
+	takesLong(t)
 	synctest.Test(t, func(t *testing.T) {
 		c, random := codesOn(t), rand.New(rand.NewPCG(7, 8))
 		const logins = 20_000

@@ -52,9 +52,7 @@ func (j *junk) remembers() bool {
 }
 
 func TestOneNetworkCannotMakeTheDefaultStoreForget(t *testing.T) {
-	if testing.Short() {
-		t.Skip("50,000 attempts take a while; run it without -short")
-	}
+	takesLong(t)
 	t.Run("an address", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			j := junkOn(t)
@@ -81,9 +79,7 @@ func TestOneNetworkCannotMakeTheDefaultStoreForget(t *testing.T) {
 // Beyond that it is a matter of how many addresses there are. What is asked for
 // meanwhile is not forgotten, as it is not the least recently used.
 func TestDefaultStoreForgetsAfterHundredsOfAddressesAtOnce(t *testing.T) {
-	if testing.Short() {
-		t.Skip("40,000 attempts take a while; run it without -short")
-	}
+	takesLong(t)
 	t.Run("what nobody asks for", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			j := junkOn(t)

@@ -79,9 +79,7 @@ func TestKnownAddressHasABudgetOfItsOwn(t *testing.T) {
 // However many addresses a name is known at, an attacker who shares them all has
 // one budget.
 func TestKnownAddressesShareABudgetAndDevicesHaveTheirOwn(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a simulation takes a while; run it without -short")
-	}
+	takesLong(t)
 	for _, addresses := range []int{1, 5, 100} {
 		synctest.Test(t, func(t *testing.T) {
 			g := on(t, memstore.New())

@@ -492,6 +492,7 @@ func TestWiderNetworksOfIPv6AreLimited(t *testing.T) {
 
 // A provider's /32 has 65,536 /48s.
 func TestAProvidersNetworkIsLimited(t *testing.T) {
+	takesLong(t)
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())
 		g.SiegeFloor = -1

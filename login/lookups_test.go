@@ -192,9 +192,7 @@ func sqLite(t *testing.T) (lookups []lookup) {
 // TestDatabasesFindWhatTheGuideSays compares the table with what is installed. Of
 // a database of another version than the guide's it asks less.
 func TestDatabasesFindWhatTheGuideSays(t *testing.T) {
-	if testing.Short() {
-		t.Skip("loading a directory takes a while; run it without -short")
-	}
+	takesLong(t)
 	content, err := os.ReadFile(simulations)
 	require.NoError(t, err)
 	var table strings.Builder

@@ -30,6 +30,7 @@ func TestNormalizeIsStable(t *testing.T) {
 // Some letters above U+FFFF, such as U+20061, are composed with a mark as if they
 // were Latin, and iota subscript is a mark whose upper case is a letter.
 func TestNormalizeIsStableForEachLetterWithMarks(t *testing.T) {
+	takesLong(t)
 	stable := func(name string) {
 		once := login.Normalize(name)
 		if twice := login.Normalize(once); twice != once {
@@ -69,6 +70,7 @@ func TestNormalizeIgnoresWhatCannotBeSeen(t *testing.T) {
 
 // The worst that a megabyte can be, some of it by characters that become many.
 func TestNormalizeIsCheapForAnyInput(t *testing.T) {
+	takesLong(t)
 	took := func(name string) time.Duration {
 		start := time.Now()
 		login.Normalize(name)

@@ -218,9 +218,7 @@ func TestOfficesAndCarriersAreRefusedAsTheGuideSays(t *testing.T) {
 
 // One at the office gains nothing by the failures that others get back.
 func TestInsiderGainsNothingByTheSuccessesOfOthers(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a simulation takes a while; run it without -short")
-	}
+	takesLong(t)
 	for _, patient := range []bool{false, true} {
 		if patient && !skiptest.InFull() {
 			continue

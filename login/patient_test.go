@@ -22,9 +22,7 @@ import (
 // its own each time, and in the second case from a place where the name is known
 // too. docs/login-lockout.md has the figures.
 func TestAPatientBotnetHasANumberOfGuessesAYear(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a simulation takes a while; run it without -short")
-	}
+	takesLong(t)
 	for _, c := range []struct{ nameLong, elsewhere, known int }{
 		{0, 8783, 4391},
 		{100, 100, 100},
@@ -101,9 +99,7 @@ func TestOwnersDoNotNoticeThatStrangersNeedASecondStep(t *testing.T) {
 // A year without an attack: nobody needs a second step, though typos that another
 // process has counted are not given back.
 func TestOwnersAloneNeedNoSecondStep(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a simulation takes a while; run it without -short")
-	}
+	takesLong(t)
 	const people, processes = 100, 4
 	synctest.Test(t, func(t *testing.T) {
 		store, random := memstore.New(), rand.New(rand.NewPCG(3, 4))

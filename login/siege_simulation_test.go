@@ -307,9 +307,7 @@ func TestSimulatedSieges(t *testing.T) {
 // attack: those who are asked for a CAPTCHA do not keep the alarm ringing, nor are
 // they refused.
 func TestAlarmEndsSoonAfterTheAttackThoughPeopleAreAskedForMore(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a simulation takes a while; run it without -short")
-	}
+	takesLong(t)
 	w := besiege(t, func(w *town) {
 		if slow {
 			w.residents *= 4

@@ -134,9 +134,7 @@ func TestAFewNetworksOrNamesPutNobodyElseUnderSiege(t *testing.T) {
 
 // An attack from networks that are few, and huge.
 func TestStrangersFromANetworkFarBeyondItsShareAreUnderSiege(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a simulation takes a while; run it without -short")
-	}
+	takesLong(t)
 	for what, attack := range map[string]struct {
 		networks int
 		from     func(i int) netip.Addr
@@ -186,9 +184,7 @@ func TestStrangersFromANetworkFarBeyondItsShareAreUnderSiege(t *testing.T) {
 
 // A single office, or the only carrier of a country.
 func TestANetworkThatAlwaysFailsThatOftenIsNotUnderSiegeForLong(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a simulation takes a while; run it without -short")
-	}
+	takesLong(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := watchOn(t, memstore.New())
 		siege := 0
@@ -266,6 +262,7 @@ func (w *watch) hours(hours, failures int) (rung bool) {
 }
 
 func TestWhatIsUsualRingsNoAlarmAndThreeTimesThatDoes(t *testing.T) {
+	takesLong(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := watchOn(t, memstore.New())
 		w.SiegeFloor, w.SiegeCeiling = 20, 200
@@ -284,6 +281,7 @@ func TestWhatIsUsualRingsNoAlarmAndThreeTimesThatDoes(t *testing.T) {
 
 // However slowly failures grow, and however many processes learn from them.
 func TestNoRampGetsBeyondTheCeiling(t *testing.T) {
+	takesLong(t)
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
 		w := watchOn(t, store)

@@ -321,9 +321,7 @@ type page struct {
 }
 
 func pageOf(t *testing.T, path string) page {
-	if testing.Short() {
-		t.Skip("a simulation takes a while; run it without -short")
-	}
+	takesLong(t)
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	return page{t, path, string(text)}

@@ -29,9 +29,7 @@ func (g try) guess(own, twin string) (verified int) {
 }
 
 func TestOwnerOfATwinClearsNothing(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a simulation takes a while; run it without -short")
-	}
+	takesLong(t)
 	for _, pair := range twins {
 		synctest.Test(t, func(t *testing.T) {
 			g := on(t, memstore.New())
