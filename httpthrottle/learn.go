@@ -33,7 +33,7 @@ func (t *Transport) learn(ctx context.Context, l *limited, a *admission, respons
 		if shortest != nil {
 			base = max(base, shortest.TTL+t.margin(shortest.TTL)) // so that what is counted next is the server's limit
 		}
-		pause = min(m.backOff(sent, base), t.maxPause())
+		pause = m.backOff(sent, base, t.maxPause())
 	}
 	t.close(ctx, l, m, pause)
 	if said.status == http.StatusTooManyRequests && !believed && shortest != nil && !(told && pause > shortest.TTL+time.Second) {

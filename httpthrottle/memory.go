@@ -154,10 +154,10 @@ func (r *remembered) accepted() {
 	r.refusals = 0
 }
 
-// backOff returns how long to pause after a refusal of a request sent then, if the server does
-// not say: base, and twice as long after each further one. Requests that were under way when
-// the last pause began add nothing to it.
-func (r *remembered) backOff(sent time.Time, base time.Duration) time.Duration {
+// backOff begins a pause after a refusal of a request sent then, if the server does not say for
+// how long, and returns its length: base, and twice as long after each further one, but not
+// more than most. Requests that were under way when the last pause began add nothing to it.
+func (r *remembered) backOff(sent time.Time, base, most time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if sent.Before(r.paused) {
@@ -168,15 +168,22 @@ func (r *remembered) backOff(sent time.Time, base time.Duration) time.Duration {
 	for i := 1; i < r.refusals && back < longestBack; i++ {
 		back *= 2
 	}
-	return min(back, max(longestBack, base))
+	back = min(back, max(longestBack, base), most)
+	r.beginPauseLocked(back)
+	return back
+}
+
+// beginPauseLocked notes that a pause of that length begins.
+func (r *remembered) beginPauseLocked(length time.Duration) {
+	r.paused = time.Now()
+	r.until = r.paused.Add(length)
 }
 
 // pause notes a pause of that length, of which others know if stored is set.
 func (r *remembered) pause(length time.Duration, stored bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.paused = time.Now()
-	r.until = r.paused.Add(length)
+	r.beginPauseLocked(length)
 	if !stored && r.until.After(r.unstored) {
 		r.unstored = r.until
 	}

@@ -204,6 +204,15 @@ func TestRefusalsAtTheSameMomentCountAsOne(t *testing.T) {
 	})
 }
 
+// The first refusal begins the pause, before other processes know of it.
+func TestRefusalsCountAsOneBeforeThePauseIsStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sent := time.Now()
+		time.Sleep(10 * time.Millisecond)
+		require.Equal(t, []time.Duration{1, 1, 1}, inSeconds(httpthrottle.BackOffs(sent, 3)))
+	})
+}
+
 func inSeconds(times []time.Duration) []time.Duration {
 	for i := range times {
 		times[i] /= time.Second

@@ -1,0 +1,12 @@
+package httpthrottle
+
+import "time"
+
+// BackOffs returns the pauses after n refusals of requests sent then, none of which is stored.
+func BackOffs(sent time.Time, n int) (pauses []time.Duration) {
+	var r remembered
+	for range n {
+		pauses = append(pauses, r.backOff(sent, shortestBack, DefaultMaxPause))
+	}
+	return pauses
+}
