@@ -147,7 +147,7 @@ func (h Hit) same(other Hit) bool {
 	return h == other && h.Share == Share{}
 }
 
-// exceedWindow counts up to n hits in a window, beyond its Max.
+// exceedWindow counts up to n hits in a window, beyond its Max. None of r's has expired at now.
 func (r *Record) exceedWindow(now Instant, limit *Limit, n int) Hit {
 	expiry := now.Add(limit.TTL)
 	r.hits.correct(now, expiry)
