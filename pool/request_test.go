@@ -1,0 +1,101 @@
+package pool_test
+
+import (
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What an exchange sends next, whatever became of what it sent before. In a dialogue
+// "cas=EXISTS" is a command and its answer: "lost" if the connection is lost instead, with a
+// "+" if it is lost right after. "server" and "proxy" are what further connections lead to.
+func TestWhatAnExchangeSendsNext(t *testing.T) {
+	for _, test := range []struct{ dialogue, turns, result string }{
+		{"server cas=STORED gets=value", "guess", "stored read"},
+		{"server cas=EXISTS gets=value", "guess", "read"},
+		{"server cas=STORED gets=lost", "guess", "stored failed"},
+		{"server cas=lost cas=lost", "guess guess", "unknown failed"},
+		{"server cas=lost cas=STORED gets=value", "guess guess", "stored read"},
+		{"server cas=lost cas=EXISTS gets=lost", "guess guess", "unknown failed"},
+		{"server cas=lost proxy gets=value cas=EXISTS gets=value", "guess known", "read conn=0"},
+		{"server cas=EXISTS gets=lost cas=STORED gets=value", "guess guess:notStored", "stored read"},
+		{"server cas=EXISTS gets=lost proxy gets=value cas=STORED gets=value", "guess known:notStored", "stored read conn=0"},
+	} {
+		t.Run(test.dialogue, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := new(station)
+				left := s.leadsTo(test.dialogue)
+				p := s.newPool(t, one)
+				s.now(func(conn net.Conn, request string) {
+					var word string
+					word, left, _ = strings.Cut(left, " ")
+					verb, _, _ := strings.Cut(request, " ")
+					said, ok := strings.CutPrefix(word, verb+"=")
+					assert.True(t, ok, "%s, want %s", request, word)
+					left = s.leadsTo(left)
+					say(conn, said)
+				})
+				x := &exchange{key: "key", propose: always(valued("mine", 9))}
+				r := run(t, p, x)
+				require.Empty(t, left)
+				turns, result := inWords(x.turns, r)
+				require.Equal(t, test.turns, turns)
+				require.Equal(t, test.result, result)
+			})
+		})
+	}
+}
+
+// leadsTo has further connections lead to what the dialogue begins with, if it says that, and
+// returns the rest.
+func (s *station) leadsTo(dialogue string) (rest string) {
+	for kind, line := range map[string]string{"server ": "VERSION 1.6.18", "proxy ": "VERSION mcrouter 0.41.0"} {
+		if rest, ok := strings.CutPrefix(dialogue, kind); ok {
+			s.greets(line)
+			return rest
+		}
+	}
+	return dialogue
+}
+
+// say says what a word of a dialogue stands for.
+func say(conn net.Conn, word string) {
+	answer, ends := strings.CutSuffix(word, "+")
+	if answer == "lost" {
+		conn.Close()
+	}
+	if answer == "value" {
+		answer = "VALUE key 7 5 9\r\nvalue\r\nEND"
+	}
+	if ends {
+		answer += "\r\nEND" // which nobody asked for
+	}
+	io.WriteString(conn, answer+"\r\n")
+}
+
+// inWords returns what an exchange was told at its turns, and in the end: "conn=next" is a
+// connection that it had no turn on.
+func inWords(turns []throttler.Turn, r throttler.Result) (told, ended string) {
+	last := throttler.Turn{}
+	for _, last = range turns {
+		told += map[bool]string{false: " guess", true: " known"}[last.Known]
+		told += map[bool]string{true: ":notStored"}[last.NotStored]
+	}
+	ended += map[bool]string{true: " stored"}[r.Stored]
+	ended += map[bool]string{true: " read"}[r.Read]
+	ended += map[bool]string{true: " unknown"}[r.Unknown]
+	ended += map[bool]string{true: " failed"}[r.Err != nil]
+	switch r.Conn {
+	case 0:
+		ended += " conn=0"
+	case last.Conn:
+	default:
+		ended += " conn=next"
+	}
+	return strings.TrimSpace(told), strings.TrimSpace(ended)
+}
