@@ -7,13 +7,15 @@ import (
 	"testing"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // What an exchange sends next, whatever became of what it sent before. In a dialogue
 // "cas=EXISTS" is a command and its answer: "lost" if the connection is lost instead, with a
-// "+" if it is lost right after. "server" and "proxy" are what further connections lead to.
+// "+" if it is lost right after, before anything else is sent. "server" and "proxy" are what
+// further connections lead to.
 func TestWhatAnExchangeSendsNext(t *testing.T) {
 	for _, test := range []struct{ dialogue, turns, result string }{
 		{"server cas=STORED gets=value", "guess", "stored read"},
@@ -25,12 +27,38 @@ func TestWhatAnExchangeSendsNext(t *testing.T) {
 		{"server cas=lost proxy gets=value cas=EXISTS gets=value", "guess known", "read conn=0"},
 		{"server cas=EXISTS gets=lost cas=STORED gets=value", "guess guess:notStored", "stored read"},
 		{"server cas=EXISTS gets=lost proxy gets=value cas=STORED gets=value", "guess known:notStored", "stored read conn=0"},
+
+		{"asking ms=HD cas=STORED gets=value", "guess", "stored read"},
+		{"asking ms=lost cas=STORED gets=value", "guess guess", "stored read"},
+		{"trusted ms=HD", "guess", "stored read"},
+		{"trusted ms=EX gets=value", "guess", "read"},
+		{"trusted ms=SERVER_ERROR gets=value", "guess", "read failed"},
+		{"trusted ms=lost cas=STORED gets=value", "guess guess", "stored read"},
+		{"trusted ms=lost proxy gets=value cas=STORED gets=value", "guess known", "stored read conn=0"},
+		{"trusted ms=EX gets=lost cas=STORED gets=value", "guess guess:notStored", "stored read"},
+		{"trusted ms=EX gets=lost proxy gets=value cas=STORED gets=value", "guess known:notStored", "stored read conn=0"},
+		{"trusted ms=EX+ gets=value", "guess", "read conn=next"},
+		{"trusted ms=EX+ gets=lost cas=STORED gets=value", "guess guess:notStored", "stored read"},
+		{"trusted ms=EX+ proxy gets=lost gets=value cas=STORED gets=value", "guess known:notStored", "stored read conn=0"},
+		{"trusted ms=EX+ proxy gets=value cas=STORED gets=value", "guess known", "stored read conn=0"},
+		{"trusted ms=EX+ proxy gets=value+ server cas=STORED gets=value", "guess known", "stored read conn=next"},
+		{"trusted ms=SERVER_ERROR+ proxy gets=value", "guess", "read failed conn=0"},
+
+		{"proxy gets=value cas=STORED gets=value", "known", "stored read conn=0"},
+		{"proxy gets=value cas=EXISTS gets=value", "known", "read conn=0"},
+		{"proxy gets=SERVER_ERROR", "", "failed conn=0"},
+		{"proxy gets=lost gets=value cas=STORED gets=value", "known", "stored read conn=0"},
+		{"proxy gets=lost server cas=STORED gets=value", "guess", "stored read"},
+		{"proxy gets=value+ cas=STORED gets=value", "known", "stored read conn=0"},
+		{"proxy gets=value+ server cas=STORED gets=value", "known", "stored read conn=0"},
+		{"proxy gets=value cas=lost gets=value cas=STORED gets=value", "known known", "stored read conn=0"},
+		{"proxy gets=value cas=lost server cas=STORED gets=value", "known guess", "stored read"},
+		{"proxy gets=value cas=EXISTS gets=lost gets=value cas=STORED gets=value", "known known:notStored", "stored read conn=0"},
 	} {
 		t.Run(test.dialogue, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				s := new(station)
-				left := s.leadsTo(test.dialogue)
-				p := s.newPool(t, one)
+				s := newMetaServer("HD c5\r\n", "")
+				p, left := s.dialogue(t, test.dialogue)
 				s.now(func(conn net.Conn, request string) {
 					var word string
 					word, left, _ = strings.Cut(left, " ")
@@ -51,6 +79,22 @@ func TestWhatAnExchangeSendsNext(t *testing.T) {
 	}
 }
 
+// dialogue returns a pool for a dialogue, and what is left of it to be said. One that is
+// "trusted" knows that the server knows meta sets, one that is "asking" is about to ask.
+func (s *metaServer) dialogue(t *testing.T, whole string) (p *pool.Pool, left string) {
+	switch state, rest, _ := strings.Cut(whole, " "); state {
+	case "trusted":
+		return s.trusting(t), rest
+	case "asking":
+		p = s.newPool(t, one)
+		run(t, p, &exchange{key: "key"})
+		p.TrustWrites()
+		return p, rest
+	}
+	left = s.leadsTo(whole)
+	return s.newPool(t, one), left
+}
+
 // leadsTo has further connections lead to what the dialogue begins with, if it says that, and
 // returns the rest.
 func (s *station) leadsTo(dialogue string) (rest string) {
@@ -66,11 +110,13 @@ func (s *station) leadsTo(dialogue string) (rest string) {
 // say says what a word of a dialogue stands for.
 func say(conn net.Conn, word string) {
 	answer, ends := strings.CutSuffix(word, "+")
-	if answer == "lost" {
+	switch answer {
+	case "lost":
 		conn.Close()
-	}
-	if answer == "value" {
+	case "value":
 		answer = "VALUE key 7 5 9\r\nvalue\r\nEND"
+	case "HD":
+		answer = "HD c5"
 	}
 	if ends {
 		answer += "\r\nEND" // which nobody asked for
