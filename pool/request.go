@@ -34,19 +34,18 @@ type request struct {
 	verb  verb
 	reads bool
 
-	queued    time.Time // when it began to wait for its turn
-	sent      time.Time
-	start     int64  // where it begins in what its connection has sent
-	conn      uint64 // the Turn's
-	retried   bool   // sent anew, as its first connection was lost
-	maybe     bool   // the server may have carried out a write whose answer was lost
-	onRead    bool   // item was proposed on the record as it had just been read
-	meta      bool   // writes by a meta set, which needs no read; see meta.go
-	written   bool   // in vain, by a meta set, and only the record is to be read
-	proposed  bool   // an item
-	notStored bool   // what was proposed before this turn was not, see exchange.Turn
-	finished  bool   // has its answer, or has ended without
-	givenUp   bool   // has ended, and its answer is still to come
+	queued   time.Time // when it began to wait for its turn
+	sent     time.Time
+	start    int64  // where it begins in what its connection has sent
+	conn     uint64 // the Turn's
+	retried  bool   // sent anew, as its first connection was lost
+	maybe    bool   // the server may have carried out a write whose answer was lost
+	onRead   bool   // item was proposed on the record as it had just been read
+	meta     bool   // writes by a meta set, which needs no read; see meta.go
+	written  bool   // in vain, by a meta set, and only the record is to be read
+	proposed bool   // an item
+	finished bool   // has its answer, or has ended without
+	givenUp  bool   // has ended, and its answer is still to come
 
 	asks  *atomic.Bool // is told whether the server knows meta sets; nil: it is not asked
 	group *group       // with which it shares a read; nil: none
@@ -83,12 +82,15 @@ func (p *Pool) release(s *single) {
 // record is read first, and proposeOnRead comes after it.
 func (r *request) propose(conn uint64, now time.Time) {
 	r.conn = conn
-	r.notStored = r.proposed && !r.maybe
 	r.verb, r.item, r.reads = none, nil, true
 	if conn != 0 {
-		r.take(r.x.Propose(exchange.Turn{Conn: conn, NotStored: r.notStored, Now: now}))
+		r.take(r.x.Propose(exchange.Turn{Conn: conn, NotStored: r.notStored(), Now: now}))
 	}
 }
+
+// notStored reports whether what was proposed at earlier turns was not written and cannot
+// be any more, see [exchange.Turn].
+func (r *request) notStored() bool { return r.proposed && !r.maybe }
 
 // halfDone reports whether r has read the record that is to be proposed on.
 func (r *request) halfDone() bool {
@@ -98,7 +100,7 @@ func (r *request) halfDone() bool {
 // proposeOnRead asks the exchange what is to be written in place of the record that
 // was read, and reports whether that is anything.
 func (r *request) proposeOnRead() bool {
-	r.take(r.x.Propose(exchange.Turn{Known: true, Found: r.reply.found, NotStored: r.notStored}))
+	r.take(r.x.Propose(exchange.Turn{Known: true, Found: r.reply.found, NotStored: r.notStored()}))
 	if r.item == nil {
 		return false
 	}
