@@ -150,14 +150,14 @@ func (r *request) complained(line []byte) (done bool, err error) {
 	}
 	if r.verb != none && r.reply.status == unanswered {
 		r.reply.status = complained
-		return !r.reads || r.meta, nil
+		return !r.reads || r.step == metaSet, nil
 	}
 	return true, nil
 }
 
 // wrote notes the answer to a write.
 func (r *request) wrote(line []byte) (done bool, err error) {
-	if r.meta {
+	if r.step == metaSet {
 		err = r.metaWritten(line)
 		return err == nil, err
 	}

@@ -165,7 +165,7 @@ func (r *request) untilUnsent(now time.Time) time.Duration {
 func (r *request) untilUnanswered(now time.Time) time.Duration {
 	s := r.lane.server
 	left := s.queueTimeout + s.timeout - now.Sub(r.queued)
-	if !r.onRead {
+	if r.step != onRead {
 		left = max(left, s.timeout-now.Sub(r.sent))
 	}
 	return left

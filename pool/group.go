@@ -29,7 +29,7 @@ const (
 // shares reports whether r, whose item is proposed, may read its record back
 // together with others.
 func (r *request) shares() bool {
-	return r.x != nil && r.conn != 0 && !r.onRead && !r.meta && r.asks == nil
+	return r.x != nil && r.asks == nil && (r.step == classic || r.step == readsAfterMeta)
 }
 
 // takes reports whether r may become a member of g.

@@ -41,11 +41,11 @@ func (m *metas) note(r *request) {
 
 // choose chooses how r, whose item is proposed, is written.
 func (m *metas) choose(r *request) {
-	r.meta, r.asks = false, nil // what an earlier connection was to do
+	r.asks = nil // of an earlier connection
 	switch {
 	case r.verb == none || m.trust.Load() < enoughTrust:
 	case m.known.Load():
-		r.meta = true
+		r.step = metaSet
 	case !m.asked:
 		m.asked = true
 		r.asks = &m.known
@@ -121,9 +121,9 @@ func parseToken(flag []byte) (token uint64, ok bool) {
 // readsAfterAll makes r, a meta set that stored nothing, a request that reads the record,
 // and reports whether it was one.
 func (r *request) readsAfterAll() bool {
-	if !r.meta || r.reply.read || r.reply.status == unanswered {
+	if r.step != metaSet || r.reply.read || r.reply.status == unanswered {
 		return false
 	}
-	r.meta, r.written, r.verb = false, true, none
+	r.step, r.verb = readsAfterMeta, none
 	return true
 }

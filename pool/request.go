@@ -20,6 +20,23 @@ const (
 	del
 )
 
+// A step is what a request does when it is sent. An exchange takes one or two of them:
+//
+//	classic
+//	metaSet, and readsAfterMeta if it is refused
+//	readsFirst, and onRead if anything is then proposed
+//
+// If its answer is lost with the connection, it begins anew. Other requests are classic.
+type step uint8
+
+const (
+	classic        step = iota // writes with verb, unless that is none, and then reads, if it reads
+	metaSet                    // writes by a meta set, which needs no read; see meta.go
+	readsAfterMeta             // reads the record that the meta set did not bring
+	readsFirst                 // reads the record before anything is proposed
+	onRead                     // writes what was proposed on that record, and reads it back
+)
+
 // A request is what one server is asked for at a time: to write, to read, or to
 // write and then to read. It belongs to its lane's queue, then to the writer of
 // a connection, and then to the requests that the connection has sent.
@@ -33,6 +50,7 @@ type request struct {
 	probe func(error)       // tells the breaker how it has ended, if it is a probe; else nil
 	verb  verb
 	reads bool
+	step  step
 
 	queued   time.Time // when it began to wait for its turn
 	sent     time.Time
@@ -40,9 +58,6 @@ type request struct {
 	conn     uint64 // the Turn's
 	retried  bool   // sent anew, as its first connection was lost
 	maybe    bool   // the server may have carried out a write whose answer was lost
-	onRead   bool   // item was proposed on the record as it had just been read
-	meta     bool   // writes by a meta set, which needs no read; see meta.go
-	written  bool   // in vain, by a meta set, and only the record is to be read
 	proposed bool   // an item
 	finished bool   // has its answer, or has ended without
 	givenUp  bool   // has ended, and its answer is still to come
@@ -81,11 +96,13 @@ func (p *Pool) release(s *single) {
 // Where a token is good for one exchange alone, a guess is not allowed: there the
 // record is read first, and proposeOnRead comes after it.
 func (r *request) propose(conn uint64, now time.Time) {
-	r.conn = conn
+	r.conn, r.step = conn, classic
 	r.verb, r.item, r.reads = none, nil, true
-	if conn != 0 {
-		r.take(r.x.Propose(exchange.Turn{Conn: conn, NotStored: r.notStored(), Now: now}))
+	if conn == 0 {
+		r.step = readsFirst
+		return
 	}
+	r.take(r.x.Propose(exchange.Turn{Conn: conn, NotStored: r.notStored(), Now: now}))
 }
 
 // notStored reports whether what was proposed at earlier turns was not written and cannot
@@ -94,7 +111,7 @@ func (r *request) notStored() bool { return r.proposed && !r.maybe }
 
 // halfDone reports whether r has read the record that is to be proposed on.
 func (r *request) halfDone() bool {
-	return r.x != nil && r.conn == 0 && !r.onRead && r.reply.read && r.reply.complaint == nil
+	return r.step == readsFirst && r.reply.read && r.reply.complaint == nil
 }
 
 // proposeOnRead asks the exchange what is to be written in place of the record that
@@ -104,8 +121,7 @@ func (r *request) proposeOnRead() bool {
 	if r.item == nil {
 		return false
 	}
-	r.onRead = true
-	r.reply = reply{}
+	r.step, r.reply = onRead, reply{}
 	return true
 }
 
@@ -128,7 +144,7 @@ func (r *request) appendWrite(b []byte) []byte {
 	if r.asks != nil {
 		b = append(b, question...)
 	}
-	if r.meta {
+	if r.step == metaSet {
 		return r.appendMetaSet(b)
 	}
 	switch r.verb {
@@ -144,7 +160,7 @@ func (r *request) appendWrite(b []byte) []byte {
 
 // appendRead appends the command that r reads with to b, if it reads.
 func (r *request) appendRead(b []byte) []byte {
-	if !r.reads || r.meta {
+	if !r.reads || r.step == metaSet {
 		return b
 	}
 	b = append(b, "gets"...)
@@ -180,8 +196,8 @@ func (r *request) lost(sent bool) {
 
 // again makes r ready to be sent once more.
 func (r *request) again() {
-	r.retried, r.onRead, r.meta, r.written, r.asks, r.group = true, false, false, false, nil, nil
-	r.reply = reply{}
+	r.retried = true
+	r.step, r.asks, r.group, r.reply = classic, nil, nil, reply{}
 	if r.keys != nil {
 		r.reply.items = make(map[string]*memcache.Item, len(r.keys))
 	}

@@ -128,9 +128,10 @@ func (c *conn) encode(bundle []*request) (packet []byte, n int) {
 	for n < len(bundle) && len(packet) < maxPacket {
 		r := bundle[n]
 		switch {
-		case r.written:
+		case r.x == nil, r.step == onRead: // sends what it has
+		case r.step == readsAfterMeta && c.id != 0: // a proxy's may be proposed on
 			r.conn = c.id
-		case r.x != nil && !r.onRead:
+		default:
 			r.propose(c.id, now)
 			c.metas.choose(r)
 		}
