@@ -133,7 +133,7 @@ func (c *conn) bury() {
 // that are to be sent again, if any may.
 func (c *conn) sortLocked(retry bool) (failed, again []*request) {
 	for _, r := range c.sent.all() {
-		if r.finished {
+		if r.fate != awaited {
 			continue
 		}
 		r.lost(r.start < c.offset)
@@ -142,7 +142,7 @@ func (c *conn) sortLocked(retry bool) (failed, again []*request) {
 			again = append(again, r)
 			continue
 		}
-		r.finished = true
+		r.fate = finished
 		failed = append(failed, r)
 	}
 	c.sent.drop(c.sent.len())

@@ -133,7 +133,7 @@ func (c *conn) takeUnansweredLocked(now time.Time) (unanswered []*request) {
 		if r.untilUnanswered(now) > 0 {
 			break
 		}
-		r.finished = true
+		r.fate = givenUp
 		unanswered = append(unanswered, r)
 	}
 	return unanswered
@@ -152,7 +152,7 @@ func (c *conn) endExpired() {
 
 // mayExpire reports whether r, which was sent, may end for want of an answer though the
 // server answers others. A lone caller's has not waited for its turn.
-func (r *request) mayExpire() bool { return !r.finished && !r.queued.IsZero() }
+func (r *request) mayExpire() bool { return r.fate == awaited && !r.queued.IsZero() }
 
 // untilUnsent returns when r, which is queued, will have waited too long.
 func (r *request) untilUnsent(now time.Time) time.Duration {

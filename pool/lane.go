@@ -104,7 +104,7 @@ func (l *lane) resubmit(requests []*request) {
 	closed := l.closed
 	if !closed {
 		for _, r := range requests {
-			r.finished = false
+			r.fate = awaited
 		}
 		l.putBackLocked(requests)
 		l.wakeLocked()

@@ -101,8 +101,8 @@ func (c *conn) settle(n int, err error) (waits, good bool) {
 	defer l.mu.Unlock()
 	if n > 0 {
 		for _, r := range c.sent.all()[:n] {
-			if !r.finished {
-				r.finished = true
+			if r.fate == awaited {
+				r.fate = finished
 				c.ready = append(c.ready, r)
 			}
 		}
@@ -134,13 +134,13 @@ func (c *conn) settle(n int, err error) (waits, good bool) {
 
 // spoilLocked notes whose answer killed the connection.
 func (c *conn) spoilLocked(r *request) {
-	if r.finished {
+	if r.fate != awaited {
 		return
 	}
 	if r.reply.complaint == nil {
 		r.lost(true)
 	}
-	r.finished = true
+	r.fate = finished
 	c.spoilt = r
 }
 

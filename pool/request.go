@@ -37,6 +37,15 @@ const (
 	onRead                     // writes what was proposed on that record, and reads it back
 )
 
+// A fate is what became of a request that was sent.
+type fate uint8
+
+const (
+	awaited  fate = iota // its answer is to come, or it is not sent
+	finished             // its answer has come, or never will
+	givenUp              // it has ended, and its answer is still to come
+)
+
 // A request is what one server is asked for at a time: to write, to read, or to
 // write and then to read. It belongs to its lane's queue, then to the writer of
 // a connection, and then to the requests that the connection has sent.
@@ -59,8 +68,7 @@ type request struct {
 	retried  bool   // sent anew, as its first connection was lost
 	maybe    bool   // the server may have carried out a write whose answer was lost
 	proposed bool   // an item
-	finished bool   // has its answer, or has ended without
-	givenUp  bool   // has ended, and its answer is still to come
+	fate     fate   // guarded by lane.mu; changes no more once r has ended
 
 	asks  *atomic.Bool // is told whether the server knows meta sets; nil: it is not asked
 	group *group       // with which it shares a read; nil: none
@@ -86,7 +94,7 @@ func (p *Pool) newSingle() *single {
 
 // release gives s back, once its request has ended and is not used any more.
 func (p *Pool) release(s *single) {
-	if !s.request.givenUp {
+	if s.request.fate != givenUp {
 		s.request = request{}
 		p.singles.Put(s)
 	}
@@ -228,7 +236,6 @@ func (r *request) end(err error) {
 // giveUp ends r, which has waited too long for an answer that may be being read
 // right now, and will be dropped.
 func (r *request) giveUp() {
-	r.givenUp = true
 	r.tell(errOverloaded, exchange.Result{Unknown: r.maybe || r.verb != none})
 }
 

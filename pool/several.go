@@ -33,7 +33,7 @@ func (p *Pool) releaseSeveral(s *several) {
 		return
 	}
 	for i := range s.all {
-		if s.all[i].givenUp {
+		if s.all[i].fate == givenUp {
 			return
 		}
 	}
