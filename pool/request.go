@@ -59,21 +59,28 @@ type request struct {
 	probe func(error)       // tells the breaker how it has ended, if it is a probe; else nil
 	verb  verb
 	reads bool
+	fate  fate // guarded by lane.mu; changes no more once r has ended
+
+	// What attempts leave behind for later ones.
+	retried  bool // sent anew, as its first connection was lost
+	proposed bool // an item
+	maybe    bool // the server may have carried out a write whose answer was lost
+
+	queued time.Time // when it began to wait for its turn
+	sent   time.Time
+	start  int64  // where it begins in what its connection has sent
+	conn   uint64 // the Turn's
+
+	attempt
+	err error // how it ended; set before latch is told
+}
+
+// An attempt is what a request forgets when it is sent anew.
+type attempt struct {
 	step  step
-
-	queued   time.Time // when it began to wait for its turn
-	sent     time.Time
-	start    int64  // where it begins in what its connection has sent
-	conn     uint64 // the Turn's
-	retried  bool   // sent anew, as its first connection was lost
-	maybe    bool   // the server may have carried out a write whose answer was lost
-	proposed bool   // an item
-	fate     fate   // guarded by lane.mu; changes no more once r has ended
-
 	asks  *atomic.Bool // is told whether the server knows meta sets; nil: it is not asked
 	group *group       // with which it shares a read; nil: none
 	reply reply
-	err   error // how it ended; set before latch is told
 }
 
 // A single is a request with a latch of its own.
@@ -129,7 +136,7 @@ func (r *request) proposeOnRead() bool {
 	if r.item == nil {
 		return false
 	}
-	r.step, r.reply = onRead, reply{}
+	r.attempt = attempt{step: onRead}
 	return true
 }
 
@@ -204,8 +211,7 @@ func (r *request) lost(sent bool) {
 
 // again makes r ready to be sent once more.
 func (r *request) again() {
-	r.retried = true
-	r.step, r.asks, r.group, r.reply = classic, nil, nil, reply{}
+	r.retried, r.attempt = true, attempt{}
 	if r.keys != nil {
 		r.reply.items = make(map[string]*memcache.Item, len(r.keys))
 	}
