@@ -9,10 +9,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 )
 
@@ -292,6 +295,42 @@ func TestARefusedMetaSetIsProposedAnewIfItsReadIsLost(t *testing.T) {
 		require.Len(t, x.turns, 2)
 		require.True(t, x.turns[1].NotStored)
 	})
+}
+
+// How a write was to be sent on a connection that is lost by then says nothing of the next.
+func TestAWriteThatWasNotSentIsSentAsTheNextConnectionHasIt(t *testing.T) {
+	for _, asked := range []int{0, 1} { // 0: it was to be sent with the question
+		bubble(t, func(t *testing.T) {
+			s := newMetaServer("HD c5\r\n", "HD c6\r\n")
+			p := s.newPool(t, one)
+			if asked == 1 {
+				p = s.trusting(t)
+			}
+			answers := s.station.answer
+			s.now(hangs)
+			var first sync.WaitGroup
+			first.Add(1)
+			p.Start(&exchange{key: "first", then: first.Done}) // so that the loss is noticed
+			synctest.Wait()
+			p.TrustWrites()
+			x := &exchange{key: "key"}
+			x.propose = func(throttler.Turn) *memcache.Item {
+				if len(x.turns) == 1 {
+					s.now(answers)
+					s.hangUp()
+					time.Sleep(time.Millisecond)
+				}
+				return valued("mine", 9)
+			}
+			r := run(t, p, x)
+			first.Wait()
+			require.True(t, r.Stored)
+			require.Len(t, x.turns, 2)
+			require.Contains(t, s.heard(), "cas key 7 600 4 9")
+			require.Equal(t, asked, s.asked)
+			require.Equal(t, uint64(1), p.Stats()[0].Retries, "it was never sent on the first")
+		})
+	}
 }
 
 // FuzzMetaAnswers lets a server say anything to three meta sets at once. Each ends, once,
