@@ -297,6 +297,33 @@ func TestARefusedMetaSetIsProposedAnewIfItsReadIsLost(t *testing.T) {
 	})
 }
 
+func TestMetaSetsThatAreRefusedTogetherReadTheirRecordsByOneCommand(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newMetaServer("HD c5\r\n", "")
+		p := s.trusting(t)
+		answers := s.station.answer
+		s.now(func(conn net.Conn, request string) {
+			if strings.HasPrefix(request, "ms key2 ") {
+				io.WriteString(conn, "EX\r\nNF\r\nEX\r\n")
+			}
+			if !strings.HasPrefix(request, "ms ") {
+				answers(conn, request)
+			}
+		})
+		var xs []throttler.Exchange
+		for i := range 3 {
+			xs = append(xs, &exchange{key: fmt.Sprint("key", i), propose: always(valued("mine", 9))})
+		}
+		p.Exchange(context.Background(), xs...)
+		for _, x := range xs {
+			require.NoError(t, result(t, x).Err)
+			require.False(t, result(t, x).Stored)
+			require.Equal(t, "value", string(result(t, x).Found.Value))
+		}
+		require.Equal(t, []string{"gets key0 key1 key2"}, s.heard()[3:])
+	})
+}
+
 // How a write was to be sent on a connection that is lost by then says nothing of the next.
 func TestAWriteThatWasNotSentIsSentAsTheNextConnectionHasIt(t *testing.T) {
 	for _, asked := range []int{0, 1} { // 0: it was to be sent with the question
