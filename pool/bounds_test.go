@@ -182,6 +182,27 @@ func TestEachExchangeIsGivenUpAtItsOwnTime(t *testing.T) {
 	})
 }
 
+// What a call was given up with is not used for the next one while its answer is to come.
+func TestTheAnswerToACallThatWasGivenUpIsNotThatToTheNext(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: after(timeout*2/3, misses)}
+		p := s.newPool(t, one)
+		p.DialContext = deepConns(s, nil)
+		p.QueueTimeout = timeout / 10
+		begin := time.Now()
+		p.Start(&exchange{key: "before"})
+		synctest.Wait()
+		late, next := reads("late", "later"), reads("next", "last")
+		p.Exchange(t.Context(), late...)
+		p.Exchange(t.Context(), next...)
+		require.Equal(t, 3*(timeout*2/3), time.Since(begin), "with the third answer")
+		for i := range 2 {
+			require.ErrorIs(t, result(t, late[i]).Err, throttler.ErrOverloaded)
+			require.NoError(t, result(t, next[i]).Err)
+		}
+	})
+}
+
 // What finds as many in flight as may be is given up when it has waited for its turn, though
 // the server takes whatever is sent.
 func TestAnExchangeBehindAsManyAsMayBeInFlightIsGivenUpInTime(t *testing.T) {
