@@ -63,16 +63,9 @@ func (h *hits) row() int { return len(h.entries) / int(h.cells.width) }
 // first returns the first cell.
 func (h *hits) first() uint64 { return h.last + 1 - uint64(h.row()) }
 
-// latestCell returns the end of the cell that a hit is in which is counted at now to expire at
-// expiry: of those of its own TTL, if they are shorter than those of h.
-func (h *hits) latestCell(now, expiry Instant) Instant {
-	unit := min(h.unit, cellFor(ticks(expiry-now, coarse)))
-	return Instant(ticks(expiry, unit)) * unit
-}
-
 // capCells is [hits.cap].
 func (h *hits) capCells(now, expiry Instant) {
-	if h.end() > h.latestCell(now, expiry) {
+	if h.end() > h.latest(now, expiry) {
 		h.recount(ticks(expiry-now, coarse), expiry) // none is later than one of that TTL
 	}
 }

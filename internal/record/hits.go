@@ -35,7 +35,7 @@ func unitFor(max int) Instant {
 // zero hits is empty.
 type hits struct {
 	unit    Instant // of what follows: fine, coarse, or a cell
-	ttl     uint64  // the longest TTL that one of the hits was counted under; in coarse of cells
+	ttl     uint64  // the longest TTL that one of the hits was counted under, see tick
 	last    uint64  // the last time in entries
 	entries []byte  // the low bytes of the times, width each; or how many hits each cell has
 
@@ -163,30 +163,29 @@ func (h *hits) rounded(t Instant) Instant {
 	return Instant(h.up(t)) * h.unit
 }
 
-// named returns what a [Hit] calls a hit of h that expires at t: its time in the list or,
-// since a cell has many, what that would be.
+// latest returns when a hit that is counted at now to expire at expiry does so, as stored in h.
+// A cell may be shorter than those of h: one of the hit's own TTL.
+func (h *hits) latest(now, expiry Instant) Instant {
+	unit := min(h.unit, cellFor(ticks(expiry-now, coarse)))
+	return Instant(ticks(expiry, unit)) * unit
+}
+
+// tick returns the unit of ttl, and of the times that a [Hit] is found by. It is no longer
+// than coarse: a cell has the hits of many calls.
+func (h *hits) tick() Instant { return min(h.unit, coarse) }
+
+// named returns what a [Hit] calls a hit of h that expires at t.
 func (h *hits) named(t Instant) Instant {
-	if h.inCells() {
-		return Instant(ticks(t, coarse)) * coarse
-	}
-	return h.rounded(t)
+	return Instant(ticks(t, h.tick())) * h.tick()
 }
 
 // longest returns the longest TTL that one of the hits was counted under.
 func (h *hits) longest() Instant {
-	if h.inCells() {
-		return Instant(h.ttl) * coarse
-	}
-	return Instant(h.ttl) * h.unit
+	return Instant(h.ttl) * h.tick()
 }
 
 // reach returns how far the last hit may be ahead of the time at which it was counted.
-func (h *hits) reach() uint64 {
-	if h.inCells() {
-		return ticks(h.longest(), h.unit) + 1
-	}
-	return h.ttl + 1
-}
+func (h *hits) reach() uint64 { return h.up(h.longest()) + 1 }
 
 // expire removes the hits that expire at t or before it.
 func (h *hits) expire(t Instant) {
@@ -378,10 +377,10 @@ func (h *hits) toCounted(limit *Limit) {
 	if h.len() == 0 {
 		return
 	}
-	if h.inCells() {
-		h.toCells(max(h.ttl, ticks(Instant(limit.TTL), coarse)))
+	if ttl := max(h.ttl, ticks(Instant(limit.TTL), h.tick())); h.inCells() {
+		h.toCells(ttl)
 	} else {
-		h.convert(h.unit, max(h.ttl, h.up(Instant(limit.TTL))))
+		h.convert(h.unit, ttl)
 	}
 	if uint64(h.time(0)/h.unit) <= h.reach() {
 		*h = hits{}

@@ -50,10 +50,7 @@ func (v *Verdict) lookAtWindow(now Instant, limit *Limit, h *hits, count bool) (
 		store = true
 		v.Hit = Hit{Cost: cost, Expiry: h.named(expiry)}
 	}
-	latest := h.rounded(expiry) // no hit counts for longer
-	if h.inCells() {
-		latest = h.latestCell(now, expiry)
-	}
+	latest := h.latest(now, expiry) // no hit counts for longer
 	v.Outcome.ResetAfter = min(h.end(), latest).Since(now)
 	v.Again = h.untilFits(needed, limit.Max, now, latest)
 	v.Outcome.RetryAfter = v.Again
