@@ -342,77 +342,10 @@ func (bk *bucket) decode(sections sections, b []byte) (rest []byte, ok bool) {
 	return b[:at], bk.score > 0
 }
 
-// decode reads the section of a window, which is all of b.
-func (h *hits) decode(sections sections, b []byte) (ok bool) {
-	switch sections & (windowSection | coarseWindowSection | cellsSection) {
-	case 0:
-		return len(b) == 0
-	case windowSection:
-		h.unit = fine
-	case coarseWindowSection:
-		h.unit = coarse
-	case cellsSection:
-		return h.decodeCells(b)
-	default:
-		return false
-	}
-	if len(b) < 2*instantSize {
-		return false
-	}
-	h.ttl, h.last = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[instantSize:])
-	h.entries = b[2*instantSize:]
-	longest := uint64(math.MaxInt64 / h.unit)
-	if h.ttl == 0 || h.ttl > longest || h.last == 0 || h.last > longest {
-		return false
-	}
-	if len(h.entries) == 0 || h.stored()*h.width() != len(h.entries) {
-		return false
-	}
-	// What was cut off or appended gives itself away here.
-	return h.low(h.stored()-1) == h.last&h.mask()
-}
-
-// section returns the bit for the window section of h.
-func (h *hits) section() sections {
-	switch {
-	case h.inCells():
-		return cellsSection
-	case h.unit == fine:
-		return windowSection
-	}
-	return coarseWindowSection
-}
-
-// append appends the window section of h to b.
-func (h *hits) append(b []byte) []byte {
-	if h.inCells() {
-		return h.appendCells(b)
-	}
-	b = binary.BigEndian.AppendUint64(b, h.ttl)
-	b = binary.BigEndian.AppendUint64(b, max(h.last, h.added))
-	return h.appendEntries(b)
-}
-
-// size returns how many bytes append appends.
-func (h *hits) size() int {
-	if h.inCells() {
-		return h.cellsSize()
-	}
-	return 2*instantSize + h.len()*h.width()
-}
-
 func getInstant(b []byte) Instant {
 	return Instant(binary.BigEndian.Uint64(b))
 }
 
 func appendInstant(b []byte, i Instant) []byte {
 	return binary.BigEndian.AppendUint64(b, uint64(i))
-}
-
-// appendLow appends the low n bytes of t to b.
-func appendLow(b []byte, t uint64, n int) []byte {
-	for n--; n >= 0; n-- {
-		b = append(b, byte(t>>(8*n)))
-	}
-	return b
 }
