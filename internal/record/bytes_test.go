@@ -98,11 +98,12 @@ func bothRecord(records ...[]byte) []byte {
 // windowRecord returns the record of a window of max that holds hits which expire at the
 // given times, in order, the longest of them counted under ttl.
 func windowRecord(max int, ttl time.Duration, expiries ...time.Time) []byte {
-	h := hits{unit: unitFor(max)}
+	var h hits
+	h.unit = unitFor(max)
 	h.ttl = h.up(Instant(ttl))
 	for _, t := range expiries {
 		h.last = h.up(InstantOf(t))
-		h.entries = appendLow(h.entries, h.last, h.width())
+		h.entries = appendLow(h.entries, h.last, h.expiries().width())
 	}
 	return Record{hits: h}.Encode()
 }
@@ -110,7 +111,7 @@ func windowRecord(max int, ttl time.Duration, expiries ...time.Time) []byte {
 // cellsRecord returns the record of a window that has so many hits of a TTL in each of some
 // cells, the last of which contains epoch.
 func cellsRecord(ttl time.Duration, counts ...uint32) []byte {
-	h := hits{ttl: ticks(Instant(ttl), coarse), cells: cells{since: InstantOf(epoch)}}
+	h := hits{cells: cells{list: list{ttl: ticks(Instant(ttl), coarse)}, since: InstantOf(epoch)}}
 	h.unit = cellFor(h.ttl)
 	h.pack(ticks(InstantOf(epoch), h.unit)+1-uint64(len(counts)), counts)
 	return Record{hits: h}.Encode()

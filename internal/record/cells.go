@@ -2,13 +2,12 @@ package record
 
 import (
 	"encoding/binary"
-	"iter"
 	"math"
 	"math/bits"
 )
 
-// cells are what a list of hits has besides if its entries are counts: how many hits
-// expire in each of a row of cells of equal length, instead of when each of them does.
+// cells are a list of how many hits expire in each of a row of cells of equal length, instead
+// of when each of them does.
 //
 // A window counts in cells from the hit on that makes it hold more than maxTimes, until it
 // is empty. All hits of a cell expire at its end. So a hit may count for one cell too long
@@ -22,7 +21,8 @@ import (
 // own: however often a list is changed from one to the other, a hit is in the cell that
 // its expiry is in, and never moves by more than the longest of them.
 type cells struct {
-	width uint8   // the bytes of a count, as the largest one needs; 0: the list is not of cells
+	list          // last is the last cell
+	width uint8   // the bytes of a count, as the largest one needs
 	total uint32  // the sum of the counts
 	since Instant // each of the hits was counted to expire after that: one that was not is not among them
 }
@@ -189,7 +189,7 @@ func (h *hits) toCells(ttl uint64) {
 
 // recount is toCells that sets hits which are later than latest to the end of its cell.
 func (h *hits) recount(ttl uint64, latest Instant) {
-	to := hits{unit: cellFor(ttl), ttl: ttl, cells: cells{width: 1, since: math.MaxInt64}}
+	to := hits{cells: cells{list: list{unit: cellFor(ttl), ttl: ttl}, width: 1, since: math.MaxInt64}}
 	if h.len() > 0 {
 		h.merge()
 		last := min(to.up(h.end()), to.up(latest))
@@ -198,7 +198,7 @@ func (h *hits) recount(ttl uint64, latest Instant) {
 		earliest := max(last, to.reach()+1) - to.reach()
 		first := min(max(to.up(h.time(0)), earliest), last)
 		counts := make([]uint32, last-first+1)
-		for t, n := range h.all() {
+		for t, n := range h.all {
 			at := min(max(to.up(t), first), last) - first
 			counts[at] = min(counts[at]+uint32(n), maxCount)
 		}
@@ -210,21 +210,15 @@ func (h *hits) recount(ttl uint64, latest Instant) {
 	*h = to
 }
 
-// all returns when the stored hits expire, oldest first, and how many do so then.
-func (h *hits) all() iter.Seq2[Instant, int] {
-	return func(yield func(Instant, int) bool) {
-		if !h.inCells() {
-			for i := range h.stored() {
-				if !yield(Instant(h.full(i))*h.unit, 1) {
-					return
-				}
-			}
+// all is a sequence of when the stored hits expire, oldest first, and how many do so then.
+func (h *hits) all(yield func(Instant, int) bool) {
+	if !h.inCells() {
+		h.expiries().all(yield)
+		return
+	}
+	for i := range h.row() {
+		if n := h.count(i); n > 0 && !yield(Instant(h.first()+uint64(i))*h.unit, int(n)) {
 			return
-		}
-		for i := range h.row() {
-			if n := h.count(i); n > 0 && !yield(Instant(h.first()+uint64(i))*h.unit, int(n)) {
-				return
-			}
 		}
 	}
 }
@@ -284,7 +278,7 @@ func (h *hits) appendCounts(b []byte) []byte {
 	}
 	if h.run > 0 {
 		at := int(h.added - first)
-		whole := hits{entries: counts, cells: cells{width: width}}
+		whole := hits{cells: cells{list: list{entries: counts}, width: width}}
 		putCount(counts, width, at, min(whole.count(at)+uint32(h.run), maxCount))
 	}
 	return b

@@ -385,8 +385,8 @@ func TestListsThatNobodyWritesBecomeCells(t *testing.T) {
 
 // What cannot be stored counts as no record: its limit would be there once more.
 func TestWhatBecomesOfListsThatNobodyWritesCanBeStored(t *testing.T) {
-	disordered := hits{unit: coarse, ttl: 1, last: 11, entries: append(slices.Repeat([]byte{11, 0}, 300), 11)}
-	full := hits{unit: coarse, ttl: 1}
+	disordered := hits{cells: cells{list: list{unit: coarse, ttl: 1, last: 11, entries: append(slices.Repeat([]byte{11, 0}, 300), 11)}}}
+	full := hits{cells: cells{list: list{unit: coarse, ttl: 1}}}
 	full.pack(50, []uint32{maxCount})
 	full.cells.total = 1
 	for now, h := range map[Instant]hits{0: disordered, full.end() - Instant(time.Millisecond): full} {
@@ -399,19 +399,21 @@ func TestWhatBecomesOfListsThatNobodyWritesCanBeStored(t *testing.T) {
 // What this package has not written may be anything.
 func TestLongWindowsOfOtherProgramsDoNoHarm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		h := hits{unit: rapid.SampledFrom([]Instant{fine, coarse}).Draw(t, "unit")}
+		var h hits
+		h.unit = rapid.SampledFrom([]Instant{fine, coarse}).Draw(t, "unit")
 		h.ttl = rapid.Uint64Range(1, 1<<40).Draw(t, "ttl")
 		h.last = rapid.Uint64Range(1, uint64(math.MaxInt64/h.unit)).Draw(t, "last") >> rapid.IntRange(0, 50).Draw(t, "shift")
 		h.last = max(h.last, 1)
 		some := rapid.SliceOfN(rapid.Uint64(), 1, 20).Draw(t, "times")
 		for i := range rapid.IntRange(1, 2*maxTimes).Draw(t, "hits") {
-			h.entries = appendLow(h.entries, some[i%len(some)], h.width())
+			h.entries = appendLow(h.entries, some[i%len(some)], h.expiries().width())
 		}
-		h.entries = appendLow(h.entries, h.last, h.width())
+		h.entries = appendLow(h.entries, h.last, h.expiries().width())
 		requireSoundInEveryWay(t, h)
 	})
 	rapid.Check(t, func(t *rapid.T) {
-		h := hits{ttl: rapid.Uint64Range(1, 1<<40).Draw(t, "ttl")}
+		var h hits
+		h.ttl = rapid.Uint64Range(1, 1<<40).Draw(t, "ttl")
 		h.unit = cellFor(h.ttl)
 		counts := rapid.SliceOfN(rapid.Uint32Range(0, maxCount), 1, 20).Draw(t, "counts")
 		counts = append(counts, maxCount)

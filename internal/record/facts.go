@@ -38,7 +38,7 @@ func (r Record) Facts() Facts {
 	}
 	r.hits.merge()
 	f.Expiries = make([]Instant, 0, r.hits.len())
-	for t, n := range r.hits.all() {
+	for t, n := range r.hits.all {
 		for range n {
 			f.Expiries = append(f.Expiries, t)
 		}

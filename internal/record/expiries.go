@@ -1,0 +1,181 @@
+package record
+
+import (
+	"encoding/binary"
+	"math"
+	"math/bits"
+	"sort"
+)
+
+// expiries are a list of the times at which the hits expire. An entry is the low bytes of one, as
+// many as ttl has: no two hits are further apart than ttl, so each full time follows from last.
+// All entries have one size: hits are dropped from the head by skipping bytes, and found by
+// binary search.
+type expiries list
+
+// width returns the size of an entry: 1 to 8 bytes.
+func (es *expiries) width() int {
+	return (bits.Len64(es.ttl) + 7) / 8
+}
+
+// mask returns the bits of a time that an entry holds.
+func (es *expiries) mask() uint64 {
+	return 1<<(8*es.width()) - 1
+}
+
+// low returns entry i as it is stored.
+func (es *expiries) low(i int) uint64 {
+	w := es.width()
+	if rest := es.entries[i*w:]; len(rest) >= 8 {
+		return binary.BigEndian.Uint64(rest) >> (64 - 8*w)
+	}
+	var t uint64
+	for _, b := range es.entries[i*w : (i+1)*w] {
+		t = t<<8 | uint64(b)
+	}
+	return t
+}
+
+// appendLow appends the low n bytes of t to b.
+func appendLow(b []byte, t uint64, n int) []byte {
+	for n--; n >= 0; n-- {
+		b = append(b, byte(t>>(8*n)))
+	}
+	return b
+}
+
+// stored returns the number of hits.
+func (es *expiries) stored() int {
+	n, w := uint32(len(es.entries)), uint32(es.width())
+	switch w {
+	// The usual widths, of a TTL of 25 ms up to 3 days: constants need no division.
+	case 2:
+		n /= 2
+	case 3:
+		n /= 3
+	case 4:
+		n /= 4
+	case 5:
+		n /= 5
+	case 6:
+		n /= 6
+	default:
+		n /= max(w, 1)
+	}
+	return int(n)
+}
+
+// at returns when hit i expires: the latest time up to last that ends in its entry.
+func (es *expiries) at(i int) uint64 {
+	back := (es.last - es.low(i)) & es.mask()
+	if back > es.last {
+		return 0 // of a list that this package has not written
+	}
+	return es.last - back
+}
+
+// until returns how many hits expire at t or before it.
+func (es *expiries) until(t uint64) int {
+	if t >= es.last {
+		return es.stored()
+	}
+	return sort.Search(es.stored(), func(i int) bool { return es.at(i) > t })
+}
+
+// all is a sequence of when hits expire, oldest first, and how many do so then.
+func (es *expiries) all(yield func(Instant, int) bool) {
+	for i := range es.stored() {
+		if !yield(Instant(es.at(i))*es.unit, 1) {
+			return
+		}
+	}
+}
+
+// cutOff removes the hits that expire at t or before it.
+func (es *expiries) cutOff(t uint64) {
+	es.entries = es.entries[es.until(t)*es.width():]
+}
+
+// cut removes the hits from and up to, but not including, to.
+func (es *expiries) cut(from, to int) {
+	last := es.last
+	if to == es.stored() {
+		last = 0
+		if from > 0 {
+			last = es.at(from - 1)
+		}
+	}
+	w := es.width()
+	entries := append(make([]byte, 0, len(es.entries)-(to-from)*w), es.entries[:from*w]...)
+	es.entries, es.last = append(entries, es.entries[to*w:]...), last
+}
+
+// cap sets every hit that is later than latest to that.
+func (es *expiries) cap(latest uint64) {
+	n, w := es.until(latest), es.width()
+	entries := append(make([]byte, 0, len(es.entries)), es.entries[:n*w]...)
+	for range es.stored() - n {
+		entries = appendLow(entries, latest, w)
+	}
+	es.entries, es.last = entries, latest
+}
+
+// place adds n hits that expire at t, after those of the same time.
+func (es *expiries) place(t uint64, n int) {
+	es.entries = es.appendEntries(make([]byte, 0, len(es.entries)+n*es.width()), t, n)
+	es.last = max(es.last, t)
+}
+
+// appendEntries appends the entries to b, with n more hits that expire at t.
+func (es *expiries) appendEntries(b []byte, t uint64, n int) []byte {
+	if n == 0 {
+		return append(b, es.entries...)
+	}
+	w := es.width()
+	at := es.until(t) * w
+	b = append(b, es.entries[:at]...)
+	for range n {
+		b = appendLow(b, t, w)
+	}
+	return append(b, es.entries[at:]...)
+}
+
+// shift adds by to all times, modulo 1<<64.
+func (es *expiries) shift(by uint64) {
+	w := es.width()
+	entries := make([]byte, 0, len(es.entries))
+	for i := range es.stored() {
+		entries = appendLow(entries, es.low(i)+by, w)
+	}
+	es.entries, es.last = entries, es.last+by
+}
+
+// decode reads the section of a window in the unit of es, which is all of b.
+func (es *expiries) decode(b []byte) (ok bool) {
+	if len(b) < 2*instantSize {
+		return false
+	}
+	es.ttl, es.last = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[instantSize:])
+	es.entries = b[2*instantSize:]
+	longest := uint64(math.MaxInt64 / es.unit)
+	if es.ttl == 0 || es.ttl > longest || es.last == 0 || es.last > longest {
+		return false
+	}
+	if len(es.entries) == 0 || es.stored()*es.width() != len(es.entries) {
+		return false
+	}
+	// What was cut off or appended gives itself away here.
+	return es.low(es.stored()-1) == es.last&es.mask()
+}
+
+// append appends the section of es to b, with n more hits that expire at t.
+func (es *expiries) append(b []byte, t uint64, n int) []byte {
+	b = binary.BigEndian.AppendUint64(b, es.ttl)
+	b = binary.BigEndian.AppendUint64(b, max(es.last, t))
+	return es.appendEntries(b, t, n)
+}
+
+// size returns how many bytes append appends with n more hits.
+func (es *expiries) size(n int) int {
+	return 2*instantSize + len(es.entries) + n*es.width()
+}
