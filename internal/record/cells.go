@@ -63,13 +63,6 @@ func (h *hits) row() int { return len(h.entries) / int(h.cells.width) }
 // first returns the first cell.
 func (h *hits) first() uint64 { return h.last + 1 - uint64(h.row()) }
 
-// capCells is [hits.cap].
-func (h *hits) capCells(now, expiry Instant) {
-	if h.end() > h.latest(now, expiry) {
-		h.recount(ticks(expiry-now, coarse), expiry) // none is later than one of that TTL
-	}
-}
-
 // count returns how many hits the cell at place i has.
 func (h *hits) count(i int) uint32 {
 	switch b := h.entries; h.cells.width {
@@ -174,40 +167,6 @@ func (h *hits) pack(first uint64, counts []uint32) {
 	for i, c := range counts {
 		putCount(h.entries, h.cells.width, i, c)
 	}
-}
-
-// toCells makes h a list of cells, of hits that were counted under ttl, in coarse, at
-// most. That must be no less than the distance between any two of them. It does not set
-// [cells.since] of an empty list.
-func (h *hits) toCells(ttl uint64) {
-	if h.inCells() && cellFor(ttl) == h.unit {
-		h.ttl = ttl
-		return
-	}
-	h.recount(ttl, math.MaxInt64)
-}
-
-// recount is toCells that sets hits which are later than latest to the end of its cell.
-func (h *hits) recount(ttl uint64, latest Instant) {
-	to := hits{cells: cells{list: list{unit: cellFor(ttl), ttl: ttl}, width: 1, since: math.MaxInt64}}
-	if h.len() > 0 {
-		h.merge()
-		last := min(to.up(h.end()), to.up(latest))
-		// The first one is no earlier than that, unless another program has written h.
-		// Nor is it in cell 0, which has ended when time began.
-		earliest := max(last, to.reach()+1) - to.reach()
-		first := min(max(to.up(h.time(0)), earliest), last)
-		counts := make([]uint32, last-first+1)
-		for t, n := range h.all {
-			at := min(max(to.up(t), first), last) - first
-			counts[at] = min(counts[at]+uint32(n), maxCount)
-		}
-		if to.cells.since = h.cells.since; !h.inCells() {
-			to.cells.since = max(h.time(0)-coarse, 0) // it may have been rounded up to that
-		}
-		to.pack(first, counts)
-	}
-	*h = to
 }
 
 // all is a sequence of when the stored hits expire, oldest first, and how many do so then.

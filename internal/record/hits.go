@@ -1,6 +1,9 @@
 package record
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // hits is the list of the expiry times of a window, oldest first: those that
 // were stored, and a run of hits that are not stored yet and expire together.
@@ -107,7 +110,9 @@ func (h *hits) correct(now, expiry Instant) bool {
 // that, rounded up.
 func (h *hits) cap(now, expiry Instant) {
 	if h.inCells() {
-		h.capCells(now, expiry)
+		if h.end() > h.latest(now, expiry) {
+			h.recount(ticks(expiry-now, coarse), expiry) // none is later than one of that TTL
+		}
 		return
 	}
 	if latest := h.up(expiry); max(h.last, h.added) > latest {
@@ -155,6 +160,40 @@ func (h *hits) convert(unit Instant, ttl uint64) {
 		}
 	}
 	*h = hits{cells: cells{list: list(to)}}
+}
+
+// toCells makes h a list of cells, of hits that were counted under ttl, in coarse, at
+// most. That must be no less than the distance between any two of them. It does not set
+// [cells.since] of an empty list.
+func (h *hits) toCells(ttl uint64) {
+	if h.inCells() && cellFor(ttl) == h.unit {
+		h.ttl = ttl
+		return
+	}
+	h.recount(ttl, math.MaxInt64)
+}
+
+// recount is toCells that sets hits which are later than latest to the end of its cell.
+func (h *hits) recount(ttl uint64, latest Instant) {
+	to := hits{cells: cells{list: list{unit: cellFor(ttl), ttl: ttl}, width: 1, since: math.MaxInt64}}
+	if h.len() > 0 {
+		h.merge()
+		last := min(to.up(h.end()), to.up(latest))
+		// The first one is no earlier than that, unless another program has written h.
+		// Nor is it in cell 0, which has ended when time began.
+		earliest := max(last, to.reach()+1) - to.reach()
+		first := min(max(to.up(h.time(0)), earliest), last)
+		counts := make([]uint32, last-first+1)
+		for t, n := range h.all {
+			at := min(max(to.up(t), first), last) - first
+			counts[at] = min(counts[at]+uint32(n), maxCount)
+		}
+		if to.cells.since = h.cells.since; !h.inCells() {
+			to.cells.since = max(h.time(0)-coarse, 0) // it may have been rounded up to that
+		}
+		to.pack(first, counts)
+	}
+	*h = to
 }
 
 // merge puts the run among the entries.
