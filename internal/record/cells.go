@@ -54,18 +54,15 @@ func cellFor(ttl uint64) Instant {
 // widthOf returns how many bytes a count needs.
 func widthOf(count uint32) uint8 { return uint8(max(bits.Len32(count)+7, 8) / 8) }
 
-// inCells reports whether the entries of h are counts.
-func (h *hits) inCells() bool { return h.cells.width != 0 }
-
-// row returns how many cells h has.
-func (h *hits) row() int { return len(h.entries) / int(h.cells.width) }
+// row returns how many cells c has.
+func (c *cells) row() int { return len(c.entries) / int(c.width) }
 
 // first returns the first cell.
-func (h *hits) first() uint64 { return h.last + 1 - uint64(h.row()) }
+func (c *cells) first() uint64 { return c.last + 1 - uint64(c.row()) }
 
 // count returns how many hits the cell at place i has.
-func (h *hits) count(i int) uint32 {
-	switch b := h.entries; h.cells.width {
+func (c *cells) count(i int) uint32 {
+	switch b := c.entries; c.width {
 	case 1:
 		return uint32(b[i])
 	case 2:
@@ -75,170 +72,165 @@ func (h *hits) count(i int) uint32 {
 	}
 }
 
-// putCount makes count that of the cell at place i of entries of that width.
-func putCount(entries []byte, width uint8, i int, count uint32) {
-	for n := int(width) - 1; n >= 0; n-- {
-		entries[i*int(width)+n] = byte(count)
+// setCount makes count that of the cell at place i, in place.
+func (c *cells) setCount(i int, count uint32) {
+	w := int(c.width)
+	for n := w - 1; n >= 0; n-- {
+		c.entries[i*w+n] = byte(count)
 		count >>= 8
 	}
 }
 
 // cellOf returns the cell of stored hit i.
-func (h *hits) cellOf(i int) uint64 {
-	for c := range h.row() {
-		if i -= int(h.count(c)); i < 0 {
-			return h.first() + uint64(c)
+func (c *cells) cellOf(i int) uint64 {
+	for k := range c.row() {
+		if i -= int(c.count(k)); i < 0 {
+			return c.first() + uint64(k)
 		}
 	}
-	return h.last
+	return c.last
 }
 
 // countUntil returns how many stored hits are in cell t or before it.
-func (h *hits) countUntil(t uint64) (n int) {
-	if t >= h.last {
-		return h.stored()
+func (c *cells) countUntil(t uint64) (n int) {
+	if t >= c.last {
+		return int(c.total)
 	}
-	for c := range int(max(t+1, h.first()) - h.first()) {
-		n += int(h.count(c))
+	for k := range int(max(t+1, c.first()) - c.first()) {
+		n += int(c.count(k))
 	}
 	return n
 }
 
 // drop removes the stored hits up to cell t.
-func (h *hits) drop(t uint64) {
-	n, gone, first := 0, uint32(0), h.first()
-	for ; n < h.row(); n++ {
-		count := h.count(n)
+func (c *cells) drop(t uint64) {
+	n, gone, first := 0, uint32(0), c.first()
+	for ; n < c.row(); n++ {
+		count := c.count(n)
 		if first+uint64(n) > t && count > 0 {
 			break
 		}
 		gone += count
 	}
-	h.entries = h.entries[n*int(h.cells.width):]
-	if h.cells.total -= min(gone, h.cells.total); h.cells.total == 0 {
-		h.entries = nil // even if another program has stored another total
+	c.entries = c.entries[n*int(c.width):]
+	if c.total -= min(gone, c.total); c.total == 0 {
+		c.entries = nil // even if another program has stored another total
 	}
-	h.narrow()
+	c.narrow()
 }
 
 // narrow has the counts take no more bytes than the largest one needs.
-func (h *hits) narrow() {
-	if len(h.entries) > 0 && !h.needsWidth() {
-		h.pack(h.first(), h.counts())
+func (c *cells) narrow() {
+	if len(c.entries) > 0 && !c.needsWidth() {
+		c.pack(c.first(), c.counts())
 	}
 }
 
 // needsWidth reports whether one of the counts needs the bytes that it has.
-func (h *hits) needsWidth() bool {
-	for i := 0; h.cells.width > 1 && i < h.row(); i++ {
-		if widthOf(h.count(i)) == h.cells.width {
+func (c *cells) needsWidth() bool {
+	for i := 0; c.width > 1 && i < c.row(); i++ {
+		if widthOf(c.count(i)) == c.width {
 			return true
 		}
 	}
-	return h.cells.width == 1
+	return c.width == 1
 }
 
 // counts returns the counts of all stored hits.
-func (h *hits) counts() []uint32 {
-	counts := make([]uint32, h.row())
+func (c *cells) counts() []uint32 {
+	counts := make([]uint32, c.row())
 	for i := range counts {
-		counts[i] = h.count(i)
+		counts[i] = c.count(i)
 	}
 	return counts
 }
 
 // pack makes counts those of the stored hits, from cell first on.
-func (h *hits) pack(first uint64, counts []uint32) {
+func (c *cells) pack(first uint64, counts []uint32) {
 	for len(counts) > 0 && counts[0] == 0 {
 		first, counts = first+1, counts[1:]
 	}
 	for len(counts) > 0 && counts[len(counts)-1] == 0 {
 		counts = counts[:len(counts)-1]
 	}
-	h.cells.total, h.cells.width = 0, 1
-	for _, c := range counts {
-		h.cells.total += c
-		h.cells.width = max(h.cells.width, widthOf(c))
+	c.total, c.width = 0, 1
+	for _, n := range counts {
+		c.total += n
+		c.width = max(c.width, widthOf(n))
 	}
-	h.entries, h.last = make([]byte, len(counts)*int(h.cells.width)), 0
+	c.entries, c.last = make([]byte, len(counts)*int(c.width)), 0
 	if len(counts) > 0 {
-		h.last = first + uint64(len(counts)) - 1
+		c.last = first + uint64(len(counts)) - 1
 	}
-	for i, c := range counts {
-		putCount(h.entries, h.cells.width, i, c)
+	for i, n := range counts {
+		c.setCount(i, n)
 	}
 }
 
-// all is a sequence of when the stored hits expire, oldest first, and how many do so then.
-func (h *hits) all(yield func(Instant, int) bool) {
-	if !h.inCells() {
-		h.expiries().all(yield)
-		return
-	}
-	for i := range h.row() {
-		if n := h.count(i); n > 0 && !yield(Instant(h.first()+uint64(i))*h.unit, int(n)) {
+// all is a sequence of when the hits expire, oldest first, and how many do so then.
+func (c *cells) all(yield func(Instant, int) bool) {
+	for i := range c.row() {
+		if n := c.count(i); n > 0 && !yield(Instant(c.first()+uint64(i))*c.unit, int(n)) {
 			return
 		}
 	}
 }
 
 // cutCells removes the stored hits from and up to, but not including, to.
-func (h *hits) cutCells(from, to int) {
-	first, counts, end := h.first(), h.counts(), 0
+func (c *cells) cutCells(from, to int) {
+	first, counts, end := c.first(), c.counts(), 0
 	for i, n := range counts {
 		start := end
 		end += int(n)
 		counts[i] -= uint32(max(min(end, to)-max(start, from), 0))
 	}
-	h.pack(first, counts)
+	c.pack(first, counts)
 }
 
-// wholeRow returns the first and the last cell with those of the run, and the bytes that
-// the largest count needs then.
-func (h *hits) wholeRow() (first, last uint64, width uint8) {
-	if h.run == 0 {
-		return h.first(), h.last, h.cells.width
+// with returns the first and the last cell with n more hits in cell t, and the bytes that the
+// largest count needs then.
+func (c *cells) with(t uint64, n int) (first, last uint64, width uint8) {
+	if n == 0 {
+		return c.first(), c.last, c.width
 	}
-	if len(h.entries) == 0 {
-		return h.added, h.added, widthOf(uint32(h.run))
+	if len(c.entries) == 0 {
+		return t, t, widthOf(uint32(n))
 	}
-	first, last = min(h.first(), h.added), max(h.last, h.added)
-	count := uint32(h.run)
-	if i := h.added - h.first(); h.added >= h.first() && h.added <= h.last {
-		count += h.count(int(i))
+	first, last = min(c.first(), t), max(c.last, t)
+	count := uint32(n)
+	if t >= c.first() && t <= c.last {
+		count += c.count(int(t - c.first()))
 	}
-	return first, last, max(h.cells.width, widthOf(min(count, maxCount)))
+	return first, last, max(c.width, widthOf(min(count, maxCount)))
 }
 
-// mergeCells puts the run among the counts.
-func (h *hits) mergeCells() {
-	_, last, width := h.wholeRow()
-	h.entries = h.appendCounts(nil)
-	h.last, h.cells.width = last, width
-	h.cells.total += uint32(h.run)
-	h.added, h.run = 0, 0
+// place adds n hits to cell t.
+func (c *cells) place(t uint64, n int) {
+	_, last, width := c.with(t, n)
+	c.entries = c.appendCounts(nil, t, n)
+	c.last, c.width = last, width
+	c.total += uint32(n)
 }
 
-// appendCounts appends the counts of all hits, those of the run where it belongs, to b.
-func (h *hits) appendCounts(b []byte) []byte {
-	first, last, width := h.wholeRow()
+// appendCounts appends the counts to b, with n more hits in cell t.
+func (c *cells) appendCounts(b []byte, t uint64, n int) []byte {
+	first, last, width := c.with(t, n)
 	head := len(b)
 	b = append(b, make([]byte, int(last-first+1)*int(width))...)
-	counts := b[head:]
-	if len(h.entries) > 0 {
-		at := int(h.first() - first)
-		if width == h.cells.width {
-			copy(counts[at*int(width):], h.entries)
+	whole := cells{list: list{entries: b[head:]}, width: width}
+	if len(c.entries) > 0 {
+		at := int(c.first() - first)
+		if width == c.width {
+			copy(whole.entries[at*int(width):], c.entries)
 		} else {
-			for i := range h.row() {
-				putCount(counts, width, at+i, h.count(i))
+			for i := range c.row() {
+				whole.setCount(at+i, c.count(i))
 			}
 		}
 	}
-	if h.run > 0 {
-		at := int(h.added - first)
-		whole := hits{cells: cells{list: list{entries: counts}, width: width}}
-		putCount(counts, width, at, min(whole.count(at)+uint32(h.run), maxCount))
+	if n > 0 {
+		at := int(t - first)
+		whole.setCount(at, min(whole.count(at)+uint32(n), maxCount))
 	}
 	return b
 }
@@ -246,43 +238,43 @@ func (h *hits) appendCounts(b []byte) []byte {
 // cellsHead is the size of a section of cells without the counts.
 const cellsHead = 3*instantSize + 4 + 1
 
-// decodeCells reads a section of cells, which is all of b.
-func (h *hits) decodeCells(b []byte) (ok bool) {
+// decode reads a section of cells, which is all of b.
+func (c *cells) decode(b []byte) (ok bool) {
 	if len(b) <= cellsHead {
 		return false
 	}
-	h.unit = coarse
-	h.ttl, h.cells.since = binary.BigEndian.Uint64(b), getInstant(b[instantSize:])
-	h.last = binary.BigEndian.Uint64(b[2*instantSize:])
-	h.cells.total, h.cells.width = binary.BigEndian.Uint32(b[3*instantSize:]), b[cellsHead-1]
-	h.entries = b[cellsHead:]
-	if h.ttl == 0 || h.ttl > uint64(math.MaxInt64/coarse) || h.cells.since < 0 {
+	c.unit = coarse
+	c.ttl, c.since = binary.BigEndian.Uint64(b), getInstant(b[instantSize:])
+	c.last = binary.BigEndian.Uint64(b[2*instantSize:])
+	c.total, c.width = binary.BigEndian.Uint32(b[3*instantSize:]), b[cellsHead-1]
+	c.entries = b[cellsHead:]
+	if c.ttl == 0 || c.ttl > uint64(math.MaxInt64/coarse) || c.since < 0 {
 		return false
 	}
-	h.unit = cellFor(h.ttl)
-	if h.cells.total == 0 || h.cells.total > math.MaxInt32 || h.cells.width == 0 {
+	c.unit = cellFor(c.ttl)
+	if c.total == 0 || c.total > math.MaxInt32 || c.width == 0 {
 		return false
 	}
-	n := h.row()
-	if n*int(h.cells.width) != len(h.entries) || n > maxCells || uint64(n) > h.last || h.last > uint64(math.MaxInt64/h.unit) {
+	n := c.row()
+	if n*int(c.width) != len(c.entries) || n > maxCells || uint64(n) > c.last || c.last > uint64(math.MaxInt64/c.unit) {
 		return false
 	}
-	return h.count(0) != 0 && h.count(n-1) != 0 && h.needsWidth()
+	return c.count(0) != 0 && c.count(n-1) != 0 && c.needsWidth()
 }
 
-// appendCells appends the section of h, which is of cells, to b.
-func (h *hits) appendCells(b []byte) []byte {
-	_, last, width := h.wholeRow()
-	b = binary.BigEndian.AppendUint64(b, h.ttl)
-	b = appendInstant(b, h.cells.since)
+// append appends the section of c to b, with n more hits in cell t.
+func (c *cells) append(b []byte, t uint64, n int) []byte {
+	_, last, width := c.with(t, n)
+	b = binary.BigEndian.AppendUint64(b, c.ttl)
+	b = appendInstant(b, c.since)
 	b = binary.BigEndian.AppendUint64(b, last)
-	b = binary.BigEndian.AppendUint32(b, uint32(h.len()))
+	b = binary.BigEndian.AppendUint32(b, uint32(int(c.total)+n))
 	b = append(b, width)
-	return h.appendCounts(b)
+	return c.appendCounts(b, t, n)
 }
 
-// cellsSize returns how many bytes appendCells appends.
-func (h *hits) cellsSize() int {
-	first, last, width := h.wholeRow()
+// size returns how many bytes append appends.
+func (c *cells) size(t uint64, n int) int {
+	first, last, width := c.with(t, n)
 	return cellsHead + int(last-first+1)*int(width)
 }

@@ -20,6 +20,9 @@ type hits struct {
 	run   int    // how many hits it has
 }
 
+// inCells reports whether the stored hits are cells.
+func (h *hits) inCells() bool { return h.cells.width != 0 }
+
 // expiries returns the stored hits, which are not in cells.
 func (h *hits) expiries() *expiries { return (*expiries)(&h.list) }
 
@@ -48,7 +51,7 @@ func (h *hits) end() Instant {
 // stored returns the number of stored hits.
 func (h *hits) stored() int {
 	if h.inCells() {
-		return int(h.total)
+		return int(h.cells.total)
 	}
 	return h.expiries().stored()
 }
@@ -56,7 +59,7 @@ func (h *hits) stored() int {
 // at returns when stored hit i expires.
 func (h *hits) at(i int) uint64 {
 	if h.inCells() {
-		return h.cellOf(i)
+		return h.cells.cellOf(i)
 	}
 	return h.expiries().at(i)
 }
@@ -64,9 +67,18 @@ func (h *hits) at(i int) uint64 {
 // until returns how many of the stored hits expire at t or before it.
 func (h *hits) until(t uint64) int {
 	if h.inCells() {
-		return h.countUntil(t)
+		return h.cells.countUntil(t)
 	}
 	return h.expiries().until(t)
+}
+
+// all is a sequence of when the stored hits expire, oldest first, and how many do so then.
+func (h *hits) all(yield func(Instant, int) bool) {
+	if h.inCells() {
+		h.cells.all(yield)
+	} else {
+		h.expiries().all(yield)
+	}
 }
 
 // expire removes the hits that expire at t or before it.
@@ -76,7 +88,7 @@ func (h *hits) expire(t Instant) {
 	}
 	if len(h.entries) > 0 && Instant(h.at(0))*h.unit <= t {
 		if h.inCells() {
-			h.drop(uint64(t / h.unit))
+			h.cells.drop(uint64(t / h.unit))
 		} else {
 			h.expiries().cutOff(uint64(t / h.unit))
 		}
@@ -202,10 +214,10 @@ func (h *hits) merge() {
 		return
 	}
 	if h.inCells() {
-		h.mergeCells()
-		return
+		h.cells.place(h.added, h.run)
+	} else {
+		h.expiries().place(h.added, h.run)
 	}
-	h.expiries().place(h.added, h.run)
 	h.added, h.run = 0, 0
 }
 
@@ -250,7 +262,7 @@ func (h *hits) cut(from, to int) {
 		return
 	}
 	if h.inCells() {
-		h.cutCells(from, to)
+		h.cells.cutCells(from, to)
 		return
 	}
 	h.expiries().cut(from, to)
@@ -303,7 +315,7 @@ func (h *hits) decode(sections sections, b []byte) (ok bool) {
 	case coarseWindowSection:
 		h.unit = coarse
 	case cellsSection:
-		return h.decodeCells(b)
+		return h.cells.decode(b)
 	default:
 		return false
 	}
@@ -324,7 +336,7 @@ func (h *hits) section() sections {
 // append appends the window section of h to b.
 func (h *hits) append(b []byte) []byte {
 	if h.inCells() {
-		return h.appendCells(b)
+		return h.cells.append(b, h.added, h.run)
 	}
 	return h.expiries().append(b, h.added, h.run)
 }
@@ -332,7 +344,7 @@ func (h *hits) append(b []byte) []byte {
 // size returns how many bytes append appends.
 func (h *hits) size() int {
 	if h.inCells() {
-		return h.cellsSize()
+		return h.cells.size(h.added, h.run)
 	}
 	return h.expiries().size(h.run)
 }
