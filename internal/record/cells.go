@@ -21,8 +21,8 @@ import (
 // own: however often a list is changed from one to the other, a hit is in the cell that
 // its expiry is in, and never moves by more than the longest of them.
 type cells struct {
-	list          // last is the last cell
-	width uint8   // the bytes of a count, as the largest one needs
+	list          // last is the last cell; entries has the counts, width bytes each
+	width uint8   // as the largest count needs
 	total uint32  // the sum of the counts
 	since Instant // each of the hits was counted to expire after that: one that was not is not among them
 }
@@ -81,49 +81,13 @@ func (c *cells) setCount(i int, count uint32) {
 	}
 }
 
-// cellOf returns the cell of stored hit i.
-func (c *cells) cellOf(i int) uint64 {
-	for k := range c.row() {
-		if i -= int(c.count(k)); i < 0 {
-			return c.first() + uint64(k)
-		}
+// counts returns the counts of all cells.
+func (c *cells) counts() []uint32 {
+	counts := make([]uint32, c.row())
+	for i := range counts {
+		counts[i] = c.count(i)
 	}
-	return c.last
-}
-
-// countUntil returns how many stored hits are in cell t or before it.
-func (c *cells) countUntil(t uint64) (n int) {
-	if t >= c.last {
-		return int(c.total)
-	}
-	for k := range int(max(t+1, c.first()) - c.first()) {
-		n += int(c.count(k))
-	}
-	return n
-}
-
-// drop removes the stored hits up to cell t.
-func (c *cells) drop(t uint64) {
-	n, gone, first := 0, uint32(0), c.first()
-	for ; n < c.row(); n++ {
-		count := c.count(n)
-		if first+uint64(n) > t && count > 0 {
-			break
-		}
-		gone += count
-	}
-	c.entries = c.entries[n*int(c.width):]
-	if c.total -= min(gone, c.total); c.total == 0 {
-		c.entries = nil // even if another program has stored another total
-	}
-	c.narrow()
-}
-
-// narrow has the counts take no more bytes than the largest one needs.
-func (c *cells) narrow() {
-	if len(c.entries) > 0 && !c.needsWidth() {
-		c.pack(c.first(), c.counts())
-	}
+	return counts
 }
 
 // needsWidth reports whether one of the counts needs the bytes that it has.
@@ -136,16 +100,14 @@ func (c *cells) needsWidth() bool {
 	return c.width == 1
 }
 
-// counts returns the counts of all stored hits.
-func (c *cells) counts() []uint32 {
-	counts := make([]uint32, c.row())
-	for i := range counts {
-		counts[i] = c.count(i)
+// narrow has the counts take no more bytes than the largest one needs.
+func (c *cells) narrow() {
+	if len(c.entries) > 0 && !c.needsWidth() {
+		c.pack(c.first(), c.counts())
 	}
-	return counts
 }
 
-// pack makes counts those of the stored hits, from cell first on.
+// pack makes counts those of c, from cell first on.
 func (c *cells) pack(first uint64, counts []uint32) {
 	for len(counts) > 0 && counts[0] == 0 {
 		first, counts = first+1, counts[1:]
@@ -167,6 +129,30 @@ func (c *cells) pack(first uint64, counts []uint32) {
 	}
 }
 
+// stored returns the number of hits.
+func (c *cells) stored() int { return int(c.total) }
+
+// at returns the cell of hit i.
+func (c *cells) at(i int) uint64 {
+	for k := range c.row() {
+		if i -= int(c.count(k)); i < 0 {
+			return c.first() + uint64(k)
+		}
+	}
+	return c.last
+}
+
+// until returns how many hits are in cell t or before it.
+func (c *cells) until(t uint64) (n int) {
+	if t >= c.last {
+		return c.stored()
+	}
+	for k := range int(max(t+1, c.first()) - c.first()) {
+		n += int(c.count(k))
+	}
+	return n
+}
+
 // all is a sequence of when the hits expire, oldest first, and how many do so then.
 func (c *cells) all(yield func(Instant, int) bool) {
 	for i := range c.row() {
@@ -176,8 +162,25 @@ func (c *cells) all(yield func(Instant, int) bool) {
 	}
 }
 
-// cutCells removes the stored hits from and up to, but not including, to.
-func (c *cells) cutCells(from, to int) {
+// cutOff removes the hits up to cell t.
+func (c *cells) cutOff(t uint64) {
+	n, gone, first := 0, uint32(0), c.first()
+	for ; n < c.row(); n++ {
+		count := c.count(n)
+		if first+uint64(n) > t && count > 0 {
+			break
+		}
+		gone += count
+	}
+	c.entries = c.entries[n*int(c.width):]
+	if c.total -= min(gone, c.total); c.total == 0 {
+		c.entries = nil // even if another program has stored another total
+	}
+	c.narrow()
+}
+
+// cut removes the hits from and up to, but not including, to.
+func (c *cells) cut(from, to int) {
 	first, counts, end := c.first(), c.counts(), 0
 	for i, n := range counts {
 		start := end
@@ -185,6 +188,14 @@ func (c *cells) cutCells(from, to int) {
 		counts[i] -= uint32(max(min(end, to)-max(start, from), 0))
 	}
 	c.pack(first, counts)
+}
+
+// place adds n hits to cell t.
+func (c *cells) place(t uint64, n int) {
+	_, last, width := c.with(t, n)
+	c.entries = c.appendCounts(nil, t, n)
+	c.last, c.width = last, width
+	c.total += uint32(n)
 }
 
 // with returns the first and the last cell with n more hits in cell t, and the bytes that the
@@ -202,14 +213,6 @@ func (c *cells) with(t uint64, n int) (first, last uint64, width uint8) {
 		count += c.count(int(t - c.first()))
 	}
 	return first, last, max(c.width, widthOf(min(count, maxCount)))
-}
-
-// place adds n hits to cell t.
-func (c *cells) place(t uint64, n int) {
-	_, last, width := c.with(t, n)
-	c.entries = c.appendCounts(nil, t, n)
-	c.last, c.width = last, width
-	c.total += uint32(n)
 }
 
 // appendCounts appends the counts to b, with n more hits in cell t.
@@ -234,6 +237,9 @@ func (c *cells) appendCounts(b []byte, t uint64, n int) []byte {
 	}
 	return b
 }
+
+// shift adds by to all cells, modulo 1<<64.
+func (c *cells) shift(by uint64) { c.last += by }
 
 // cellsHead is the size of a section of cells without the counts.
 const cellsHead = 3*instantSize + 4 + 1
@@ -268,7 +274,7 @@ func (c *cells) append(b []byte, t uint64, n int) []byte {
 	b = binary.BigEndian.AppendUint64(b, c.ttl)
 	b = appendInstant(b, c.since)
 	b = binary.BigEndian.AppendUint64(b, last)
-	b = binary.BigEndian.AppendUint32(b, uint32(int(c.total)+n))
+	b = binary.BigEndian.AppendUint32(b, uint32(c.stored()+n))
 	b = append(b, width)
 	return c.appendCounts(b, t, n)
 }

@@ -14,17 +14,11 @@ import (
 //
 // The stored hits are [expiries], or [cells] if there are many. The zero hits is empty.
 type hits struct {
-	cells // or times, if the width is 0: then only the list is used
+	cells // if its width is 0, its list has expiries
 
 	added uint64 // when the run expires
 	run   int    // how many hits it has
 }
-
-// inCells reports whether the stored hits are cells.
-func (h *hits) inCells() bool { return h.cells.width != 0 }
-
-// expiries returns the stored hits, which are not in cells.
-func (h *hits) expiries() *expiries { return (*expiries)(&h.list) }
 
 // len returns the number of hits.
 func (h *hits) len() int {
@@ -48,50 +42,13 @@ func (h *hits) end() Instant {
 	return Instant(max(h.last, h.added)) * h.unit
 }
 
-// stored returns the number of stored hits.
-func (h *hits) stored() int {
-	if h.inCells() {
-		return int(h.cells.total)
-	}
-	return h.expiries().stored()
-}
-
-// at returns when stored hit i expires.
-func (h *hits) at(i int) uint64 {
-	if h.inCells() {
-		return h.cells.cellOf(i)
-	}
-	return h.expiries().at(i)
-}
-
-// until returns how many of the stored hits expire at t or before it.
-func (h *hits) until(t uint64) int {
-	if h.inCells() {
-		return h.cells.countUntil(t)
-	}
-	return h.expiries().until(t)
-}
-
-// all is a sequence of when the stored hits expire, oldest first, and how many do so then.
-func (h *hits) all(yield func(Instant, int) bool) {
-	if h.inCells() {
-		h.cells.all(yield)
-	} else {
-		h.expiries().all(yield)
-	}
-}
-
 // expire removes the hits that expire at t or before it.
 func (h *hits) expire(t Instant) {
 	if h.run > 0 && Instant(h.added)*h.unit <= t {
 		h.added, h.run = 0, 0
 	}
 	if len(h.entries) > 0 && Instant(h.at(0))*h.unit <= t {
-		if h.inCells() {
-			h.cells.drop(uint64(t / h.unit))
-		} else {
-			h.expiries().cutOff(uint64(t / h.unit))
-		}
+		h.cutOff(uint64(t / h.unit))
 		if len(h.entries) == 0 {
 			h.last = 0
 		}
@@ -142,7 +99,7 @@ func (h *hits) add(n int, expiry Instant, limit *Limit) {
 	}
 	if h.inCells() || h.len()+n > maxTimes {
 		h.toCells(ticks(ttl, coarse))
-		h.since = min(h.since, max(expiry-1, 0))
+		h.cells.since = min(h.cells.since, max(expiry-1, 0))
 	} else {
 		unit := unitFor(limit.Max)
 		h.convert(unit, ticks(ttl, unit))
@@ -187,7 +144,7 @@ func (h *hits) toCells(ttl uint64) {
 
 // recount is toCells that sets hits which are later than latest to the end of its cell.
 func (h *hits) recount(ttl uint64, latest Instant) {
-	to := hits{cells: cells{list: list{unit: cellFor(ttl), ttl: ttl}, width: 1, since: math.MaxInt64}}
+	to := cells{list: list{unit: cellFor(ttl), ttl: ttl}, width: 1, since: math.MaxInt64}
 	if h.len() > 0 {
 		h.merge()
 		last := min(to.up(h.end()), to.up(latest))
@@ -200,32 +157,27 @@ func (h *hits) recount(ttl uint64, latest Instant) {
 			at := min(max(to.up(t), first), last) - first
 			counts[at] = min(counts[at]+uint32(n), maxCount)
 		}
-		if to.cells.since = h.cells.since; !h.inCells() {
-			to.cells.since = max(h.time(0)-coarse, 0) // it may have been rounded up to that
+		if to.since = h.cells.since; !h.inCells() {
+			to.since = max(h.time(0)-coarse, 0) // it may have been rounded up to that
 		}
 		to.pack(first, counts)
 	}
-	*h = to
+	*h = hits{cells: to}
 }
 
 // merge puts the run among the entries.
 func (h *hits) merge() {
-	if h.run == 0 {
-		return
+	if h.run > 0 {
+		h.place(h.added, h.run)
+		h.added, h.run = 0, 0
 	}
-	if h.inCells() {
-		h.cells.place(h.added, h.run)
-	} else {
-		h.expiries().place(h.added, h.run)
-	}
-	h.added, h.run = 0, 0
 }
 
 // remove removes n hits that expire at expiry, or as many of them as there are, and
 // reports whether there was one. While Max is changed across maxFine and back, the list
 // is in the coarser unit for a time, and its hits stay rounded up to that.
 func (h *hits) remove(n int, expiry Instant) (found bool) {
-	if h.inCells() && expiry <= h.since {
+	if h.inCells() && expiry <= h.cells.since {
 		return false
 	}
 	return h.removeAt(n, h.up(expiry)) || h.unit == fine && h.removeAt(n, ticks(expiry, coarse)*uint64(coarse))
@@ -254,18 +206,6 @@ func (h *hits) removeAt(n int, t uint64) (found bool) {
 		*h = hits{}
 	}
 	return left < before
-}
-
-// cut removes the stored hits from and up to, but not including, to.
-func (h *hits) cut(from, to int) {
-	if from >= to {
-		return
-	}
-	if h.inCells() {
-		h.cells.cutCells(from, to)
-		return
-	}
-	h.expiries().cut(from, to)
 }
 
 // toCounted replaces the times of h by those at which its hits were counted, or by no
@@ -298,11 +238,87 @@ func (h *hits) toExpiring() {
 // move adds by to all times, modulo 1<<64.
 func (h *hits) move(by uint64) {
 	h.merge()
+	h.shift(by)
+}
+
+// From here on, hits only choose between the methods of expiries and of cells, which have the
+// same names. They leave the run alone, but append and size count it in.
+
+// inCells reports whether the stored hits are cells.
+func (h *hits) inCells() bool { return h.cells.width != 0 }
+
+// expiries returns the stored hits, which are no cells.
+func (h *hits) expiries() *expiries { return (*expiries)(&h.list) }
+
+// stored returns the number of stored hits.
+func (h *hits) stored() int {
 	if h.inCells() {
-		h.last += by
-		return
+		return h.cells.stored()
 	}
-	h.expiries().shift(by)
+	return h.expiries().stored()
+}
+
+// at returns when stored hit i expires.
+func (h *hits) at(i int) uint64 {
+	if h.inCells() {
+		return h.cells.at(i)
+	}
+	return h.expiries().at(i)
+}
+
+// until returns how many of the stored hits expire at t or before it.
+func (h *hits) until(t uint64) int {
+	if h.inCells() {
+		return h.cells.until(t)
+	}
+	return h.expiries().until(t)
+}
+
+// all is a sequence of when the stored hits expire, oldest first, and how many do so then.
+func (h *hits) all(yield func(Instant, int) bool) {
+	if h.inCells() {
+		h.cells.all(yield)
+	} else {
+		h.expiries().all(yield)
+	}
+}
+
+// cutOff removes the stored hits that expire at t or before it.
+func (h *hits) cutOff(t uint64) {
+	if h.inCells() {
+		h.cells.cutOff(t)
+	} else {
+		h.expiries().cutOff(t)
+	}
+}
+
+// cut removes the stored hits from and up to, but not including, to.
+func (h *hits) cut(from, to int) {
+	switch {
+	case from >= to:
+	case h.inCells():
+		h.cells.cut(from, to)
+	default:
+		h.expiries().cut(from, to)
+	}
+}
+
+// place adds n hits that expire at t to the stored ones.
+func (h *hits) place(t uint64, n int) {
+	if h.inCells() {
+		h.cells.place(t, n)
+	} else {
+		h.expiries().place(t, n)
+	}
+}
+
+// shift adds by to the times of the stored hits, modulo 1<<64.
+func (h *hits) shift(by uint64) {
+	if h.inCells() {
+		h.cells.shift(by)
+	} else {
+		h.expiries().shift(by)
+	}
 }
 
 // decode reads the section of a window, which is all of b.
