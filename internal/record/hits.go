@@ -63,9 +63,6 @@ func (h *hits) expire(t Instant) {
 // was counted for are those of a clock that is ahead, and are set to expiry with all
 // that are later.
 func (h *hits) correct(now, expiry Instant) bool {
-	if h.len() == 0 {
-		return false
-	}
 	// A unit more, for the one that rounding up may add.
 	honest := now.Add(time.Duration(h.longest())).Add(time.Duration(h.unit))
 	if h.end() <= max(h.rounded(expiry), honest) {

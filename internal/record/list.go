@@ -58,7 +58,10 @@ func (l *list) rounded(t Instant) Instant {
 // latest returns when a hit that is counted at now to expire at expiry does so, as stored in l.
 // A cell may be shorter than those of l: one of the hit's own TTL.
 func (l *list) latest(now, expiry Instant) Instant {
-	unit := min(l.unit, cellFor(ticks(expiry-now, coarse)))
+	unit := l.unit
+	if unit > coarse {
+		unit = min(unit, cellFor(ticks(expiry-now, coarse)))
+	}
 	return Instant(ticks(expiry, unit)) * unit
 }
 
