@@ -72,12 +72,15 @@ func (r *request) sharing() int {
 
 // distrust forgets what has been read of the answer to r, and to the others of its group.
 func (r *request) distrust() {
-	if r.group == nil {
-		r.reply.status = unanswered
-		return
+	all := []*request{r}
+	if r.group != nil {
+		all = r.group.members
 	}
-	for _, m := range r.group.members {
+	for _, m := range all {
 		m.reply.status = unanswered
+		if m.step == readsAfterMeta {
+			m.maybe = true // what refused its meta set may have been another's answer
+		}
 	}
 }
 

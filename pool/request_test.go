@@ -26,6 +26,7 @@ func TestWhatAnExchangeSendsNext(t *testing.T) {
 		{"server cas=lost cas=EXISTS gets=lost", "guess guess", "unknown failed"},
 		{"server cas=lost proxy gets=value cas=EXISTS gets=value", "guess known", "read conn=0"},
 		{"server cas=EXISTS gets=lost cas=STORED gets=value", "guess guess:notStored", "stored read"},
+		{"server cas=EXISTS gets=another cas=STORED gets=value", "guess guess", "stored read"},
 		{"server cas=EXISTS gets=lost proxy gets=value cas=STORED gets=value", "guess known:notStored", "stored read conn=0"},
 
 		{"asking ms=HD cas=STORED gets=value", "guess", "stored read"},
@@ -36,6 +37,7 @@ func TestWhatAnExchangeSendsNext(t *testing.T) {
 		{"trusted ms=lost cas=STORED gets=value", "guess guess", "stored read"},
 		{"trusted ms=lost proxy gets=value cas=STORED gets=value", "guess known", "stored read conn=0"},
 		{"trusted ms=EX gets=lost cas=STORED gets=value", "guess guess:notStored", "stored read"},
+		{"trusted ms=EX gets=another cas=STORED gets=value", "guess guess", "stored read"},
 		{"trusted ms=EX gets=lost proxy gets=value cas=STORED gets=value", "guess known:notStored", "stored read conn=0"},
 		{"trusted ms=EX+ gets=value", "guess", "read conn=next"},
 		{"trusted ms=EX+ gets=lost cas=STORED gets=value", "guess guess:notStored", "stored read"},
@@ -115,6 +117,8 @@ func say(conn net.Conn, word string) {
 		conn.Close()
 	case "value":
 		answer = "VALUE key 7 5 9\r\nvalue\r\nEND"
+	case "another":
+		answer = "VALUE another 7 5 9\r\nvalue\r\nEND"
 	case "HD":
 		answer = "HD c5"
 	}
