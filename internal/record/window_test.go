@@ -317,7 +317,7 @@ func BenchmarkDecide(b *testing.B) {
 			b.ReportAllocs()
 			// The oldest hits expire, and the new one takes their place.
 			for b.Loop() {
-				if o, _ := decideBytes(after(time.Hour/time.Duration(min(n, 1000))), c, 0, full); o.Blocked {
+				if o, _ := decideBytes(after(time.Hour/time.Duration(min(n, 500))), c, 0, full); o.Blocked {
 					b.Fatal("blocked")
 				}
 			}
