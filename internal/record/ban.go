@@ -103,7 +103,7 @@ func (r Record) Banned(now Instant, d time.Duration) (next Record, store bool) {
 
 // unlimited reports whether r has nothing that a ban replaces.
 func (r Record) unlimited() bool {
-	return r.hits.len() == 0 && r.bucket.score == 0 && r.extras().calendar.end == 0
+	return r.hits.empty() && r.bucket.score == 0 && r.extras().calendar.end == 0
 }
 
 // replaced returns the record of b, a ban that is set on r. Leases stay: what is in flight

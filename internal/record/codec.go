@@ -174,7 +174,7 @@ func (r *Record) version() byte {
 	if r.extra != nil || r.hits.inCells() {
 		return version3
 	}
-	if r.hits.len() > 0 && r.bucket.score != 0 {
+	if !r.hits.empty() && r.bucket.score != 0 {
 		return version2
 	}
 	return version1
@@ -201,7 +201,7 @@ func (r *Record) Append(b []byte) []byte {
 	if r.extra != nil {
 		b = r.extra.append(b)
 	}
-	if r.hits.len() > 0 {
+	if !r.hits.empty() {
 		b = r.hits.append(b)
 	}
 	if r.bucket.score != 0 {
@@ -219,7 +219,7 @@ func (r *Record) sections() (s sections) {
 	if r.ban.repeats != 0 {
 		s |= offencesSection
 	}
-	if r.hits.len() > 0 {
+	if !r.hits.empty() {
 		s |= r.hits.section()
 	}
 	if r.bucket.score != 0 {
@@ -245,7 +245,7 @@ func (r *Record) Size() int {
 	if r.ban.end != 0 {
 		size += banSize
 	}
-	if r.hits.len() > 0 {
+	if !r.hits.empty() {
 		size += r.hits.size()
 	}
 	if r.bucket.score != 0 {

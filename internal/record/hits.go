@@ -25,6 +25,9 @@ func (h *hits) len() int {
 	return h.stored() + h.run
 }
 
+// empty reports whether h holds nothing, in fewer steps than len.
+func (h *hits) empty() bool { return len(h.entries) == 0 && h.run == 0 }
+
 // time returns when hit i expires.
 func (h *hits) time(i int) Instant {
 	if h.run > 0 {
@@ -53,7 +56,7 @@ func (h *hits) expire(t Instant) {
 			h.last = 0
 		}
 	}
-	if len(h.entries) == 0 && h.run == 0 && h.unit != 0 {
+	if h.empty() && h.unit != 0 {
 		*h = hits{}
 	}
 }
