@@ -5,19 +5,22 @@ import (
 	"bytes"
 	"io"
 	"mime"
+	"net/textproto"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 )
 
 // This file reads multipart/form-data. Where servers find the delimiters of parts
 // differs, as does how they read header fields of parts. So a delimiter has to stand on
-// a line of its own, with CR and LF before and after it, and nowhere else.
+// a line of its own, with CR and LF before and after it, and nowhere else. A part has no
+// header field but those that clients send with forms, each once: Rack takes Content-ID
+// for a name, and old releases of Python a Content-Length for the end of the part.
 
-// The longest line of a part's header, and its most lines.
-const (
-	maxLine  = 8 << 10
-	maxLines = 32
-)
+// maxLine is the longest line of a part's header. PHP cuts a line after 5 KiB, and takes
+// the rest for another one.
+const maxLine = 4 << 10
 
 var boundary = regexp.MustCompile(`^[-_.0-9A-Za-z]{1,70}$`)
 
@@ -73,7 +76,10 @@ func (f *Finder) part(p *partReader) error {
 		}
 	}
 	inCharset := isCharset(h.name)
-	value, err := p.content(may || inCharset)
+	value, length, err := p.content(may || inCharset)
+	if err == nil && h.length != "" && h.length != strconv.Itoa(length) {
+		err = unreadable("a part has another Content-Length than it says")
+	}
 	if inCharset && err == nil {
 		return checkCharset(string(value))
 	}
@@ -107,8 +113,9 @@ func (p *partReader) line() ([]byte, error) {
 
 // A partHeader is what the header of a part says.
 type partHeader struct {
-	name string // of the field; "": none
-	odd  bool   // the value is no text of a form, or is encoded
+	name   string // of the field; "": none
+	odd    bool   // the value is no text of a form, or is encoded
+	length string // of the content, as it is said; "": it is not
 }
 
 // extended matches a name that has a charset or is in pieces (RFC 2231).
@@ -122,8 +129,7 @@ var inUTF8 = regexp.MustCompile(`^[-a-z0-9+.]+/[-a-z0-9+.]+\s*;\s*charset\s*=\s*
 
 // header reads the header of a part.
 func (p *partReader) header() (h partHeader, err error) {
-	disposed := false
-	for range maxLines {
+	for seen := []string{}; ; {
 		line, err := p.line()
 		if err != nil {
 			return h, err
@@ -135,58 +141,74 @@ func (p *partReader) header() (h partHeader, err error) {
 		if len(text) == 0 {
 			return h, nil
 		}
-		key, value, ok := strings.Cut(string(text), ":")
-		if !ok || strings.ContainsAny(key, " \t") {
-			return h, unreadable("a part's header is malformed")
+		key, value, _ := strings.Cut(string(text), ":")
+		key, value = textproto.CanonicalMIMEHeaderKey(key), strings.TrimSpace(value)
+		lower := strings.ToLower(value)
+		if slices.Contains(seen, key) || strings.Contains(lower, "content-disposition") { // which Rack looks for anywhere
+			return h, unreadable("a part's header says something twice")
 		}
-		value = strings.TrimSpace(value)
-		switch strings.ToLower(key) {
-		case "content-disposition":
-			kind, params, err := mime.ParseMediaType(value)
-			if err != nil || disposed || extended.MatchString(value) || len(naming.FindAllString(value, 2)) > 1 {
-				return h, unreadable("a Content-Disposition is malformed")
+		seen = append(seen, key)
+		switch key {
+		case "Content-Disposition":
+			if err := h.dispose(value); err != nil {
+				return h, err
 			}
-			disposed, h.name = true, params["name"]
-			_, isFile := params["filename"]
-			h.odd = h.odd || kind != "form-data" || isFile || strings.Contains(strings.ToLower(value), "filename")
-		case "content-transfer-encoding":
-			h.odd = h.odd || !strings.EqualFold(value, "8bit") && !strings.EqualFold(value, "7bit") && !strings.EqualFold(value, "binary")
-		case "content-type":
-			kind := strings.ToLower(value)
-			h.odd = h.odd || strings.Contains(kind, "multipart/") || strings.Contains(kind, "charset") && !inUTF8.MatchString(kind)
+		case "Content-Transfer-Encoding":
+			h.odd = h.odd || lower != "8bit" && lower != "7bit" && lower != "binary"
+		case "Content-Type":
+			h.odd = h.odd || strings.Contains(lower, "multipart/") || strings.Contains(lower, "charset") && !inUTF8.MatchString(lower)
+		case "Content-Length":
+			h.length = value
+		default:
+			return h, unreadable("a part's header has a line that forms do not have")
 		}
 	}
-	return h, unreadable("a part's header has too many lines")
+}
+
+// dispose reads a Content-Disposition. Servers that do not care for quotes, and those that
+// do, must find the same name in it, or none.
+func (h *partHeader) dispose(value string) error {
+	kind, params, err := mime.ParseMediaType(value)
+	name, isNamed := params["name"]
+	_, isFile := params["filename"]
+	namings := len(naming.FindAllString(value, 2))
+	if err != nil || extended.MatchString(value) || namings > 1 || isNamed != (namings == 1) {
+		return unreadable("a Content-Disposition is malformed")
+	}
+	h.name = name
+	h.odd = h.odd || kind != "form-data" || isFile || strings.Contains(strings.ToLower(value), "filename")
+	return nil
 }
 
 // content reads the content of a part, and the delimiter behind it. It returns the
-// content if it is wanted.
-func (p *partReader) content(wanted bool) (value []byte, err error) {
+// content if it is wanted, and its length.
+func (p *partReader) content(wanted bool) (value []byte, length int, err error) {
 	tail := []byte{} // what stands before the line, as far as it matters
 	for {
 		line, err := p.text.ReadSlice('\n')
 		if err != nil && err != bufio.ErrBufferFull && err != io.EOF {
-			return nil, err
+			return nil, 0, err
 		}
 		rest, isDelimiter := bytes.CutPrefix(line, p.delimiter)
 		isDelimiter = isDelimiter && bytes.HasSuffix(tail, []byte("\r\n"))
 		switch {
 		case isDelimiter && string(rest) == "\r\n":
-			return bytes.TrimSuffix(value, []byte("\r\n")), nil
+			return bytes.TrimSuffix(value, []byte("\r\n")), length - len("\r\n"), nil
 		case isDelimiter && (string(rest) == "--\r\n" || string(rest) == "--" && err == io.EOF):
 			p.last = true
-			return bytes.TrimSuffix(value, []byte("\r\n")), nil
+			return bytes.TrimSuffix(value, []byte("\r\n")), length - len("\r\n"), nil
 		case err == io.EOF:
-			return nil, unreadable("it ends too early")
+			return nil, 0, unreadable("it ends too early")
 		}
+		length += len(line)
 		tail = append(tail, line...)
 		if bytes.Contains(tail, p.delimiter) {
-			return nil, unreadable("its boundary stands within a part")
+			return nil, 0, unreadable("its boundary stands within a part")
 		}
 		tail = append(tail[:0], tail[max(0, len(tail)-len(p.delimiter)-1):]...)
 		if wanted {
 			if value = append(value, line...); len(value) > maxValue {
-				return nil, unreadable("the name is too long")
+				return nil, 0, unreadable("the name is too long")
 			}
 		}
 	}
