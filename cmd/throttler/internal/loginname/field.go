@@ -1,6 +1,9 @@
 package loginname
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // This file compares the names of fields.
 
@@ -11,9 +14,22 @@ func (f *Finder) isField(key string) (may, sure bool) {
 	}
 	key, field := bare(key), bare(f.Field)
 	same := strings.EqualFold
-	may = same(key, field) || same(underscored(key), underscored(field)) || same(stem(key), field) ||
+	may = same(key, field) || same(underscored(key), underscored(field)) || leadsTo(key, field) ||
 		strings.ContainsAny(key, "[]") && same(unbracketed(key), unbracketed(field))
 	return may, false
+}
+
+// leadsTo reports whether key is that of field, or of a part of it, to servers that take
+// brackets, dots and colons for steps into it, or do not care for what follows them: PHP
+// takes user[name]x for user[name], ASP.NET user.name.
+func leadsTo(key, field string) bool {
+	steps, want := stepsOf(key), stepsOf(field)
+	return len(want) > 0 && len(steps) >= len(want) && slices.EqualFunc(steps[:len(want)], want, strings.EqualFold)
+}
+
+// stepsOf returns what stands between brackets, dots and colons.
+func stepsOf(key string) []string {
+	return strings.FieldsFunc(key, func(r rune) bool { return strings.ContainsRune("[].:", r) })
 }
 
 var quotes = strings.NewReplacer(`"`, "", "'", "", `\`, "")
@@ -47,15 +63,6 @@ var underscores = strings.NewReplacer(".", "_", " ", "_", "[", "_")
 
 // underscored returns a key as PHP does.
 func underscored(key string) string { return underscores.Replace(key) }
-
-// stem returns a key without what makes it an array, one of several values, or of a type.
-func stem(key string) string {
-	key = strings.TrimLeft(key, "[]")
-	if end := strings.IndexAny(key, "[].:"); end >= 0 {
-		key = key[:end]
-	}
-	return key
-}
 
 var brackets = strings.NewReplacer("[", "", "]", "")
 

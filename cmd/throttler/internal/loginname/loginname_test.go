@@ -113,7 +113,13 @@ func TestTheNameOfAForm(t *testing.T) {
 	for body, want := range map[string]string{"log.in=alice": "alice", "log_in=alice": ambiguous, "log in=alice": ambiguous, "log[in=alice": ambiguous, "log=alice": none} {
 		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "log.in"}, urlencoded, body), body)
 	}
-	for body, want := range map[string]string{"user[name]=alice&user[password]=x": "alice", "user[NAME]=alice": ambiguous, "[user][name]=alice": ambiguous, "user[name][]=alice": ambiguous, "user=x&username=y": none} {
+	for body, want := range map[string]string{"Input.Email=alice&Input.Password=x": "alice", "Input.Email=decoy&Input[Email]=alice": ambiguous, "Input.EmailAgain=x": none} {
+		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "Input.Email"}, urlencoded, body), body)
+	}
+	for body, want := range map[string]string{"user[name]=alice&user[password]=x": "alice", "user[NAME]=alice": ambiguous, "[user][name]=alice": ambiguous, "user[name][]=alice": ambiguous, "user=x&username=y": none,
+		"user[name]=decoy&user[name]x=alice": ambiguous, "user[name].x=alice": ambiguous, "user[name=alice": ambiguous, "user.name=alice": ambiguous,
+		"user[name_format]=x&user[first][name]=y&user[]=z": none,
+	} {
 		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user[name]"}, urlencoded, body), body)
 	}
 }
