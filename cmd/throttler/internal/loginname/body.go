@@ -2,7 +2,6 @@ package loginname
 
 import (
 	"bytes"
-	"errors"
 	"io"
 )
 
@@ -23,24 +22,21 @@ func (s *Scan) Inspect(body io.ReadCloser, limit int) (passed *Body, err error) 
 		return nil, err
 	}
 	if len(first) <= limit {
-		err := s.forgive(s.run(bytes.NewReader(first)))
+		err := s.run(bytes.NewReader(first))
 		return &Body{ReadCloser: body, First: first, Whole: true, rest: bytes.NewReader(first)}, err
 	}
 	f := newFeed(s.run)
-	if err := s.forgive(f.give(first)); err != nil {
+	if err := f.give(first); err != nil {
 		f.end()
 		return nil, err
 	}
-	return &Body{ReadCloser: body, First: first, rest: io.MultiReader(bytes.NewReader(first), &watched{scan: s, body: body, feed: f}), feed: f}, nil
+	return &Body{ReadCloser: body, First: first, rest: io.MultiReader(bytes.NewReader(first), &watched{body: body, feed: f}), feed: f}, nil
 }
 
-// forgive returns err, or nil if the body need not be readable. Behind a name it must be:
-// another one may follow.
-func (s *Scan) forgive(err error) error {
-	if s.Lax && errors.Is(err, ErrUnreadable) && !s.named() {
-		return nil
-	}
-	return err
+// Unread reports whether a body without a type may be a form to a server though it could
+// not be read as one here, or was not read to its end. It has no name as far as it was read.
+func (s *Scan) Unread(body *Body) bool {
+	return s.untyped && !s.named() && (s.strange || !body.Whole)
 }
 
 // A Body is a body that is inspected while it is passed on.
@@ -66,7 +62,6 @@ func (b *Body) Close() error {
 // watched passes on what the scan has accepted. It keeps back the last chunk that was
 // read, so that nobody has the whole body before all of it is accepted.
 type watched struct {
-	scan  *Scan
 	body  io.Reader
 	feed  *feed
 	ready []byte // accepted, for the server
@@ -90,9 +85,9 @@ func (w *watched) Read(p []byte) (int, error) {
 func (w *watched) next() {
 	chunk := make([]byte, chunkSize)
 	n, err := w.body.Read(chunk)
-	refused := w.scan.forgive(w.feed.give(chunk[:n]))
+	refused := w.feed.give(chunk[:n])
 	if err == io.EOF && refused == nil {
-		refused = w.scan.forgive(w.feed.end())
+		refused = w.feed.end()
 	}
 	switch {
 	case refused != nil:

@@ -3,8 +3,10 @@ package loginname
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -14,30 +16,57 @@ const (
 	maxValue = 16 << 10
 )
 
-// formOrJSON returns how to read a form, which servers that read JSON whatever its type may
-// take for that. isForm says that its type is that of a form.
-func (f *Finder) formOrJSON(isForm bool) Reading {
+// typedForm reads a body that has the type of a form.
+func (f *Finder) typedForm(r io.Reader) error {
+	text := bufio.NewReader(r)
+	isObject, err := f.beginsAsObject(text)
+	switch {
+	case err != nil:
+		return err
+	case isObject:
+		return ambiguous("a form that is JSON to some servers")
+	}
+	return f.form(text)
+}
+
+// untyped returns how to read a body without a type, in which Rack, WebOb and others read a
+// form. What cannot be read has no name, but behind a name another one may follow.
+func (f *Finder) untyped(s *Scan) Reading {
 	return func(r io.Reader) error {
 		text := bufio.NewReader(r)
-		peeked, _ := text.Peek(64) // an error comes again
-		start := bytes.TrimLeft(peeked, " \t\r\n")
-		isJSON := f.Keys != nil && bytes.HasPrefix(start, []byte("{"))
+		isObject, err := f.beginsAsObject(text)
 		switch {
-		case len(start) == 0 && len(peeked) > 0, bytes.HasPrefix(start, []byte("\ufeff")), bytes.HasPrefix(start, []byte("\xff\xfe")), bytes.HasPrefix(start, []byte("\xfe\xff")):
-			return ambiguous("a form that begins with blanks or a byte order mark")
-		case isJSON && isForm:
-			return ambiguous("a form that is JSON to some servers")
-		case isJSON:
+		case err != nil:
+			return err
+		case isObject:
 			return f.json(text)
 		}
-		return f.form(text)
+		err = f.form(text)
+		if errors.Is(err, ErrUnreadable) && !s.named() {
+			s.strange, err = true, nil
+		}
+		return err
 	}
+}
+
+// beginsAsObject reports whether a form begins as an object in JSON, for servers that read
+// JSON whatever its type. Its error is that of a form whose beginning some servers skip.
+func (f *Finder) beginsAsObject(text *bufio.Reader) (bool, error) {
+	peeked, _ := text.Peek(64) // an error comes again
+	start := bytes.TrimLeft(peeked, " \t\r\n")
+	begins := func(all ...string) bool {
+		return slices.ContainsFunc(all, func(prefix string) bool { return bytes.HasPrefix(start, []byte(prefix)) })
+	}
+	if len(start) == 0 && len(peeked) > 0 || begins("\ufeff", "\xff\xfe", "\xfe\xff") || f.Keys != nil && begins("/", "#", "\x00{", "\x00\x00\x00{") {
+		return false, ambiguous("a form that begins with blanks, a byte order mark or a comment")
+	}
+	return f.Keys != nil && begins("{"), nil
 }
 
 // form reads fields as application/x-www-form-urlencoded. Some servers take a semicolon
 // for an ampersand: one beside the field is an error.
 func (f *Finder) form(r io.Reader) error {
-	text := bufio.NewReader(r)
+	text := bufio.NewReader(r) // or r itself, if it is one
 	for before := byte('&'); before != 0; {
 		raw, end, err := until(text, "=&;", maxKey)
 		if err != nil {

@@ -1,6 +1,7 @@
 package loginname
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"io"
@@ -13,11 +14,66 @@ const (
 	maxDepth = 256
 )
 
+// anyJSON reads the name in an object, if the body begins as one: its type is another.
+func (f *Finder) anyJSON(r io.Reader) error {
+	text := bufio.NewReader(r)
+	switch isObject, err := skipToObject(text); {
+	case err == io.EOF:
+		return nil
+	case err != nil || !isObject:
+		return err
+	}
+	return f.json(text)
+}
+
+// skipToObject skips what some servers skip before JSON: blanks, marks of the byte order, and
+// comments. It reports whether an object begins there.
+func skipToObject(text *bufio.Reader) (bool, error) {
+	for {
+		b, err := text.ReadByte()
+		if err != nil {
+			return false, err
+		}
+		switch b {
+		case '{':
+			return true, text.UnreadByte()
+		case ' ', '\t', '\r', '\n', '\v', '\f', 0, 0xef, 0xbb, 0xbf, 0xfe, 0xff:
+		case '#', '/':
+			if err := skipComment(text, b); err != nil {
+				return false, err
+			}
+		default:
+			return false, nil
+		}
+	}
+}
+
+// skipComment skips the rest of a comment that begins with b: to the end of the line, but for
+// one that begins with a slash and a star.
+func skipComment(text *bufio.Reader, b byte) error {
+	if b == '/' {
+		next, err := text.ReadByte()
+		if err != nil {
+			return err
+		}
+		if next == '*' {
+			for last := byte(0); ; last = b {
+				if b, err = text.ReadByte(); err != nil || last == '*' && b == '/' {
+					return err
+				}
+			}
+		}
+	}
+	_, err := skip(text, "\r\n")
+	return err
+}
+
 // json reads the name in an object. Keys are compared without regard to case, since some
 // servers do: another spelling is an error, and so is a second one.
 func (f *Finder) json(r io.Reader) error {
 	w := &walk{limited: &limited{reader: r}, finder: f}
 	w.decoder = json.NewDecoder(w.limited)
+	w.decoder.UseNumber() // one that is too large is no reason
 	token, err := w.within()
 	if err != nil {
 		return err

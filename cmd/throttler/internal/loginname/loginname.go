@@ -82,10 +82,14 @@ func (f *Finder) Basic(h http.Header) error {
 	return f.add(name)
 }
 
-// Query reads the query of a URL: many servers take its fields for those of a form.
+// Query reads the query of a URL: many servers take its fields for those of a form. Some end
+// it at a number sign or a blank.
 func (f *Finder) Query(raw string) error {
 	if f.Field == "" {
 		return nil
+	}
+	if strings.ContainsAny(raw, "# ") {
+		return ambiguous("a query with a fragment or a blank")
 	}
 	return f.form(strings.NewReader(raw))
 }
@@ -93,11 +97,12 @@ func (f *Finder) Query(raw string) error {
 // A Scan reads a body to its end, and tells the Finder of each name in it.
 type Scan struct {
 	run Reading
-	// Lax says that a body which cannot be read has no name: its type does not say that
-	// it can be.
+	// Lax says that the type of the body does not tell that it has a name.
 	Lax bool
 
-	named func() bool // whether a name has been found in the body
+	untyped bool        // it has no type
+	strange bool        // and cannot be read as a form
+	named   func() bool // whether a name has been found in the body
 }
 
 // Body returns how to read the body of a request with these header fields. scan is nil
@@ -121,10 +126,15 @@ func (f *Finder) Body(h http.Header) (scan *Scan, err error) {
 			return nil, unreadable("its boundary is read in different ways")
 		}
 		scan = &Scan{run: f.parts(params["boundary"])}
-	case f.Field != "" && (isForm || text == ""): // without a type, Rack, WebOb and others read a form
-		scan = &Scan{run: f.formOrJSON(isForm), Lax: !isForm}
+	case f.Field != "" && isForm:
+		scan = &Scan{run: f.typedForm}
+	case f.Field != "" && text == "":
+		scan = &Scan{Lax: true, untyped: true}
+		scan.run = f.untyped(scan)
+	case f.Keys != nil && isJSON:
+		scan = &Scan{run: f.json}
 	case f.Keys != nil: // there are servers that read JSON whatever its type
-		scan = &Scan{run: f.json, Lax: !isJSON}
+		scan = &Scan{run: f.anyJSON, Lax: true}
 	default:
 		return nil, nil
 	}

@@ -128,6 +128,10 @@ func TestTheNameOfAQueryIsOneOfTheForm(t *testing.T) {
 	f := &loginname.Finder{Field: "user"}
 	assert.Equal(t, "alice", found(t, f, f.Query("next=%2F&user=alice")))
 	assert.Equal(t, ambiguous, inBody(t, f, urlencoded, "user=alice"))
+	for _, raw := range []string{"user=alice#17", "a=b#&user=alice", "user=alice HTTP/1.1 17"} {
+		f = &loginname.Finder{Field: "user"}
+		assert.Equal(t, ambiguous, found(t, f, f.Query(raw)), raw)
+	}
 	f = &loginname.Finder{Keys: []string{"user"}}
 	assert.Equal(t, none, found(t, f, f.Query("user=alice")), "no server reads a query as JSON")
 }
@@ -305,6 +309,7 @@ func TestTheNameInJSON(t *testing.T) {
 		`{'user': 1}`:                                unreadable,
 		strings.Repeat("[", 300):                     unreadable,
 		`{"user": {"name": "alice"}, "a": "` + strings.Repeat("x", 900_000) + `"}`: "alice",
+		`{"a": 1e999, "user": {"name": "alice"}}`:                                  "alice",
 	} {
 		f := &loginname.Finder{Keys: []string{"user", "name"}}
 		assert.Equal(t, want, inBody(t, f, kind, body), "%.60s", body)
@@ -313,6 +318,65 @@ func TestTheNameInJSON(t *testing.T) {
 		assert.Equal(t, want, inBody(t, &loginname.Finder{Keys: []string{"user"}}, kind, "hello"), kind)
 		assert.Equal(t, "alice", inBody(t, &loginname.Finder{Keys: []string{"user"}}, kind, `{"user": "alice"}`), kind)
 	}
+}
+
+func TestWhatBeginsAsAnObjectMayBeOneToAServerWhateverItsType(t *testing.T) {
+	const object = `{"user": "alice"}`
+	deep := `{"x": ` + strings.Repeat("[", 300) + strings.Repeat("]", 300) + `, "user": "alice"}`
+	for body, want := range map[string]string{
+		deep:                             unreadable, // here, but not to PHP
+		`{"x": NaN, "user": "alice"}`:    unreadable, // but not to Python
+		" \n\t" + object:                 "alice",
+		"\ufeff" + object:                "alice",
+		"/* */ " + object:                "alice",
+		"/* {} * /**/" + object:          "alice",
+		"// {}\n# {}\r\n" + object:       "alice",
+		object[:1] + "/**/" + object[1:]: unreadable, // but not to Ruby
+		"\xff\xfe{\x00\"\x00":            unreadable, // UTF-16
+		"\x00{\x00\"":                    unreadable,
+		"{{template}}":                   unreadable,
+		"# a text\n":                     none,
+		"/* a program */ #include":       none,
+		"/* {":                           none,
+		"/":                              none,
+		"/usr/bin\n":                     none,
+		"\x00\x00\x00\x1cftyp":           none,
+		"[" + object + "]":               none,
+		"hello " + object:                none,
+		"":                               none,
+	} {
+		assert.Equal(t, want, inBody(t, &loginname.Finder{Keys: []string{"user"}}, "text/plain", body), "%.60q", body)
+	}
+	f := &loginname.Finder{Keys: []string{"user"}}
+	scan, err := f.Body(http.Header{"Content-Type": {"text/plain"}})
+	require.NoError(t, err)
+	passed, err := scan.Inspect(io.NopCloser(strings.NewReader(`{"x": "`+strings.Repeat("x", 2<<20)+`", "user": "alice"}`)), 64<<10)
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, passed)
+	assert.ErrorIs(t, err, loginname.ErrUnreadable, "too long here, but not to a server")
+	for _, body := range []string{"/**/" + object, "#\n" + object, "\x00{\x00", " " + strings.Repeat("\n", 100) + object} {
+		assert.Equal(t, ambiguous, inBody(t, &loginname.Finder{Field: "user", Keys: []string{"user"}}, "", body), "%.60q", body)
+	}
+}
+
+func TestABodyWithoutATypeThatCannotBeReadMayBeAFormToAServer(t *testing.T) {
+	long := strings.Repeat("a", 5000) + "=1&user=alice"
+	for body, want := range map[string]bool{long: true, "a%zz=1&user=alice": true, "a=1&b=2": false, "user=alice": false, "": false, "a=" + strings.Repeat("a", 1<<20): true} {
+		f := &loginname.Finder{Field: "user"}
+		scan, err := f.Body(http.Header{})
+		require.NoError(t, err)
+		passed, err := scan.Inspect(io.NopCloser(strings.NewReader(body)), 64<<10)
+		require.NoError(t, err)
+		assert.Equal(t, want, scan.Unread(passed), "%.40s", body)
+		assert.NoError(t, passed.Close())
+	}
+	f := &loginname.Finder{Field: "user"}
+	scan, err := f.Body(http.Header{"Content-Type": {urlencoded}})
+	require.NoError(t, err)
+	passed, err := scan.Inspect(io.NopCloser(strings.NewReader("a=1")), 1)
+	require.NoError(t, err)
+	assert.False(t, scan.Unread(passed))
+	assert.NoError(t, passed.Close())
 }
 
 func TestAFormMayBeJSONToAServer(t *testing.T) {
