@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/login"
+	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -235,9 +236,70 @@ func TestWhatServersMayTakeForTheQueryIsReadToo(t *testing.T) {
 	}
 	s := newSite(t)
 	g := guardSite(t, s.URL, logins)
+	for _, fields := range []string{"/login?user=alice#1 HTTP/1.1\r\nHost: a", "/x HTTP/1.1\r\nHost: a\r\nX-Original-Url: /login?user=alice#1"} {
+		assert.Equal(t, http.StatusBadRequest, g.ask(t, "GET "+fields+"\r\n\r\n"), "most servers drop the fragment")
+	}
+	assert.Equal(t, http.StatusOK, g.ask(t, "GET /x?user=alice#1 HTTP/1.1\r\nHost: a\r\n\r\n"))
 	assert.Equal(t, http.StatusBadRequest, g.ask(t, "GET /login?user=alice HTTP/1.1\r\nHost: a\r\nX-Original-Url: /login?user=bob\r\n\r\n"))
 	assert.Equal(t, http.StatusOK, g.ask(t, "GET /login?user=alice HTTP/1.1\r\nHost: a\r\nX-Original-Url: /login?user=alice\r\n\r\n"), "as IIS says it")
 	assert.Equal(t, http.StatusOK, g.ask(t, "GET /login%3fnext=x HTTP/1.1\r\nHost: a\r\n\r\n"))
+}
+
+// In HTTP/2 a path may have blanks, which would end the request target in HTTP/1.1.
+func TestABlankInTheQueryDoesNotReachTheServer(t *testing.T) {
+	server, verified := lenient(t, func(string) bool { return true })
+	g := guardUnserved(t, server, logins, memstore.New())
+	for _, path := range []string{"/login", "/x"} {
+		r := httptest.NewRequest("GET", path, nil)
+		r.URL.RawQuery = "user=alice HTTP/1.1 17"
+		w := httptest.NewRecorder()
+		g.proxy.ServeHTTP(w, r)
+		assert.Equal(t, http.StatusBadRequest, w.Code)
+	}
+	assert.Zero(t, verified.Load())
+}
+
+// Where other pages take bodies without a name, too, one that is read elsewhere must not
+// pass for one of these.
+func TestABodyThatOnlyTheServerCanReadIsNoOtherPages(t *testing.T) {
+	names := make(chan string, 100)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if kind := r.Header.Get("Content-Type"); kind == "" || strings.Contains(string(body), "{") { // as Rack, and as PHP reads php://input
+			names <- string(body)
+		}
+	}))
+	defer server.Close()
+	g := guardSite(t, server.URL, `
+  logins:
+    - for: {path: [/**]}
+      name: {form: user, json: user, basic: true}
+      missing: pass
+      right: {status: [303]}
+`)
+	deep := `{"x": ` + strings.Repeat("[", 300) + strings.Repeat("]", 300) + `, "user": "alice"}`
+	for _, c := range []struct {
+		kind, body string
+		want       int
+	}{
+		{"text/plain", deep, http.StatusUnsupportedMediaType},
+		{"text/plain", `{"x": NaN, "user": "alice"}`, http.StatusUnsupportedMediaType},
+		{"", deep, http.StatusUnsupportedMediaType},
+		{"", strings.Repeat("a", 5000) + "=1&user=alice", http.StatusOK},
+		{"", "a%zz=1&user=alice", http.StatusOK},
+		{"", strings.Repeat("a=1&", 20_000) + "a%zz=1&user=alice", http.StatusOK},
+	} {
+		r := post(t, g.URL+"/page", c.kind, c.body)
+		if c.kind == "" {
+			r.Header.Del("Content-Type")
+		}
+		assert.Equal(t, c.want, send(t, r, "203.0.113.7").StatusCode, "%.40s", c.body)
+		assert.Empty(t, names, "%.40s", c.body)
+	}
+	r := post(t, g.URL+"/page", "", "a=1&b=2")
+	r.Header.Del("Content-Type")
+	assert.Equal(t, http.StatusOK, send(t, r, "203.0.113.7").StatusCode)
+	assert.Equal(t, "a=1&b=2", <-names, "a form without a name is passed on as it is")
 }
 
 func TestNoCookieIsTakenForTheName(t *testing.T) {

@@ -125,7 +125,10 @@ func (c *call) dropCookies(finder *loginname.Finder) {
 	})
 }
 
-func (c *call) hasBody() bool { return c.request.Body != nil && c.request.Body != http.NoBody }
+// hasBody reports whether there is a body. In HTTP/2, one of length 0 is none.
+func (c *call) hasBody() bool {
+	return c.request.Body != nil && c.request.Body != http.NoBody && c.request.ContentLength != 0
+}
 
 // findInBody finds the name in the body.
 func (c *call) findInBody(w http.ResponseWriter, finder *loginname.Finder) error {
@@ -151,6 +154,9 @@ func (c *call) findInBody(w http.ResponseWriter, finder *loginname.Finder) error
 	}
 	if err != nil {
 		return err
+	}
+	if scan.Unread(body) {
+		c.request.Header.Set("Content-Type", "application/octet-stream") // so that no server reads a form
 	}
 	c.take(body)
 	finder.Seal()

@@ -148,6 +148,37 @@ func TestStreamsArriveAsTheyAreSent(t *testing.T) {
 	}
 }
 
+func TestARequestWithoutABodyHasNoneOverHTTP2Either(t *testing.T) {
+	server, wrong := oracle(t, instead["hangs up"])
+	g := guardSite(t, server, logins)
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	defer transport.CloseIdleConnections()
+	g.Server.Close()
+	g.Config.Protocols = transport.Protocols
+	g = guardedAs(t, g)
+	get := func(path, kind string) int {
+		r, err := http.NewRequestWithContext(t.Context(), "GET", g.URL+path, nil)
+		require.NoError(t, err)
+		r.Header.Set("Content-Type", kind)
+		if kind == "" {
+			r.SetBasicAuth("alice", "guess")
+		}
+		r.Header.Set("X-Forwarded-For", "203.0.113.7")
+		answer, err := transport.RoundTrip(r)
+		require.NoError(t, err)
+		answer.Body.Close()
+		assert.Equal(t, 2, answer.ProtoMajor)
+		return answer.StatusCode
+	}
+	assert.Equal(t, http.StatusBadGateway, get("/login", "application/json"), "no attempt, which passes")
+	assert.EqualValues(t, 1, wrong.Swap(0))
+	for range 10 {
+		assert.Equal(t, http.StatusBadGateway, get("/dav/x", ""), "it is sent as a whole, so nobody is banned")
+	}
+	assert.EqualValues(t, 10, wrong.Load())
+}
+
 // guardedAs starts the handler of g again, with its protocols.
 func guardedAs(t *testing.T, g *guarded) *guarded {
 	t.Helper()

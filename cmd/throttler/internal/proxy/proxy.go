@@ -13,10 +13,13 @@
 //     user.x=, one behind a semicolon, a file); a name with a NUL, a name in JSON that is no
 //     text; no name in a body, if missing is refuse; with basic, an Authorization that is not Basic,
 //     since there are servers that do not look at the scheme; credentials or a body on a path
-//     that may be that of two logins (/dav/%252e%252e/login); a control character in the
-//     path, or a target that is no path, on any path.
+//     that may be that of two logins (/dav/%252e%252e/login); with form, a query with a
+//     fragment; a control character in the path, a blank in the query, or a target that is no
+//     path, on any path.
 //   - 415: a body with a Content-Encoding, a charset other than UTF-8 (also in a field
-//     _charset_), or that is malformed.
+//     _charset_), or that is malformed; a part of a form with header fields that forms do not
+//     have (Content-ID) or a line of more than 4 KiB; with json, a body of another type that
+//     begins as an object and is malformed.
 //   - 414: a path of more than 8 KiB, on any path.
 //   - 403: a name that does not match matches, or has more than 1,024 bytes.
 //
@@ -30,7 +33,9 @@
 // A longer body is passed on while it comes. If another name comes in it, the server never
 // gets the whole body, and the attempt has failed. GET, HEAD and OPTIONS are no attempts,
 // unless they have the name in the query. Nor is a request without a body or Authorization.
-// Chunked bodies of logins are passed on with a Content-Length. Upgrades to HTTP/2 (h2c) are
+// Chunked bodies of logins are passed on with a Content-Length. A body without a Content-Type
+// that cannot be read as a form, or is long and has no name, is passed on as
+// application/octet-stream: to some servers it could be a form. Upgrades to HTTP/2 (h2c) are
 // not passed on: a client would talk to the server past the proxy.
 //
 // What a client says of itself in X-Forwarded-For, -Host, -Proto or Forwarded is passed on
@@ -107,7 +112,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "The rule file has no proxy any more.", http.StatusServiceUnavailable)
 		return
 	}
-	if r.Method == http.MethodConnect || r.URL.Opaque != "" || hasControl(r.URL.Path) {
+	if r.Method == http.MethodConnect || r.URL.Opaque != "" || hasControl(r.URL.Path) || strings.Contains(r.URL.RawQuery, " ") {
 		http.Error(w, "This request is not passed on.", http.StatusBadRequest)
 		return
 	}
