@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 )
@@ -71,9 +70,6 @@ func add(answer http.Header, name, value string, maxAge int) {
 
 // stripDevices removes devices from the fields of a request: they are not the server's.
 func stripDevices(h http.Header) {
-	if !slices.ContainsFunc(h["Cookie"], func(line string) bool { return strings.Contains(line, devicePrefix) }) {
-		return
-	}
 	removeCookies(h, func(name string) bool { return strings.HasPrefix(name, devicePrefix) })
 }
 
