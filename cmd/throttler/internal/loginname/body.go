@@ -33,10 +33,10 @@ func (s *Scan) Inspect(body io.ReadCloser, limit int) (passed *Body, err error) 
 	return &Body{ReadCloser: body, First: first, rest: io.MultiReader(bytes.NewReader(first), &watched{body: body, feed: f}), feed: f}, nil
 }
 
-// Unread reports whether a body without a type may be a form to a server though it could
-// not be read as one here, or was not read to its end. It has no name as far as it was read.
+// Unread reports whether a server may read a form in a body without a type that was not read
+// as one here, or not to its end.
 func (s *Scan) Unread(body *Body) bool {
-	return s.untyped && !s.named() && (s.strange || !body.Whole)
+	return s.untyped && (s.noForm || !body.Whole && !s.named())
 }
 
 // A Body is a body that is inspected while it is passed on.

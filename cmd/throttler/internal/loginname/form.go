@@ -39,11 +39,12 @@ func (f *Finder) untyped(s *Scan) Reading {
 		case err != nil:
 			return err
 		case isObject:
+			s.noForm = true
 			return f.json(text)
 		}
 		err = f.form(text)
 		if errors.Is(err, ErrUnreadable) && !s.named() {
-			s.strange, err = true, nil
+			s.noForm, err = true, nil
 		}
 		return err
 	}

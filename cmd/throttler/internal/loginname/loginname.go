@@ -101,7 +101,7 @@ type Scan struct {
 	Lax bool
 
 	untyped bool        // it has no type
-	strange bool        // and cannot be read as a form
+	noForm  bool        // and was not read as a form
 	named   func() bool // whether a name has been found in the body
 }
 

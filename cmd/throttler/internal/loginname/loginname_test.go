@@ -370,13 +370,21 @@ func TestABodyWithoutATypeThatCannotBeReadMayBeAFormToAServer(t *testing.T) {
 		assert.Equal(t, want, scan.Unread(passed), "%.40s", body)
 		assert.NoError(t, passed.Close())
 	}
-	f := &loginname.Finder{Field: "user"}
-	scan, err := f.Body(http.Header{"Content-Type": {urlencoded}})
+	for kind, want := range map[string]bool{urlencoded: false, "": true} {
+		f := &loginname.Finder{Field: "user", Keys: []string{"user"}}
+		scan, err := f.Body(http.Header{"Content-Type": {kind}})
+		require.NoError(t, err)
+		passed, err := scan.Inspect(io.NopCloser(strings.NewReader("a=1")), 1)
+		require.NoError(t, err)
+		assert.Equal(t, want, scan.Unread(passed), "a long one")
+		assert.NoError(t, passed.Close())
+	}
+	f := &loginname.Finder{Field: "user", Keys: []string{"user"}}
+	scan, err := f.Body(http.Header{})
 	require.NoError(t, err)
-	passed, err := scan.Inspect(io.NopCloser(strings.NewReader("a=1")), 1)
-	require.NoError(t, err)
-	assert.False(t, scan.Unread(passed))
-	assert.NoError(t, passed.Close())
+	passed, err := scan.Inspect(io.NopCloser(strings.NewReader(`{"user": "mallory", "x": "&user=alice&"}`)), 1<<10)
+	assert.Equal(t, "mallory", found(t, f, err))
+	assert.True(t, scan.Unread(passed), "a form of alice, to Rack")
 }
 
 func TestAFormMayBeJSONToAServer(t *testing.T) {

@@ -265,7 +265,7 @@ func TestABodyThatOnlyTheServerCanReadIsNoOtherPages(t *testing.T) {
 	names := make(chan string, 100)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		if kind := r.Header.Get("Content-Type"); kind == "" || strings.Contains(string(body), "{") { // as Rack, and as PHP reads php://input
+		if kind := r.Header.Get("Content-Type"); kind == "" || strings.HasSuffix(string(body), `"alice"}`) { // as Rack, and as PHP reads php://input
 			names <- string(body)
 		}
 	}))
@@ -285,6 +285,7 @@ func TestABodyThatOnlyTheServerCanReadIsNoOtherPages(t *testing.T) {
 		{"text/plain", deep, http.StatusUnsupportedMediaType},
 		{"text/plain", `{"x": NaN, "user": "alice"}`, http.StatusUnsupportedMediaType},
 		{"", deep, http.StatusUnsupportedMediaType},
+		{"", `{"x": "&user=alice&"}`, http.StatusOK},
 		{"", strings.Repeat("a", 5000) + "=1&user=alice", http.StatusOK},
 		{"", "a%zz=1&user=alice", http.StatusOK},
 		{"", strings.Repeat("a=1&", 20_000) + "a%zz=1&user=alice", http.StatusOK},

@@ -34,8 +34,8 @@
 // gets the whole body, and the attempt has failed. GET, HEAD and OPTIONS are no attempts,
 // unless they have the name in the query. Nor is a request without a body or Authorization.
 // Chunked bodies of logins are passed on with a Content-Length. A body without a Content-Type
-// that cannot be read as a form, or is long and has no name, is passed on as
-// application/octet-stream: to some servers it could be a form. Upgrades to HTTP/2 (h2c) are
+// that is JSON, or cannot be read as a form, or is long and has no name, is passed on as
+// application/octet-stream: some servers could read a form in it. Upgrades to HTTP/2 (h2c) are
 // not passed on: a client would talk to the server past the proxy.
 //
 // What a client says of itself in X-Forwarded-For, -Host, -Proto or Forwarded is passed on
