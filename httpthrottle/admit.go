@@ -31,14 +31,18 @@ func (a *admission) cancel(ctx context.Context) {
 func (t *Transport) admit(ctx context.Context, l *limited) (*admission, error) {
 	m := t.memory.of(l.key)
 	t.refresh(ctx, m, l, time.Now().Add(-refreshEvery), false)
-	if err := m.begin(ctx); err != nil {
-		return nil, &LimitError{Err: err}
-	}
 	waiting, cancel := ctx, func() {}
 	if t.MaxWait > 0 {
 		waiting, cancel = context.WithTimeout(ctx, t.MaxWait)
 	}
 	defer cancel()
+	most := firstAnswer
+	if t.MaxWait != 0 {
+		most = min(most, t.MaxWait/2) // the rest is for its turn
+	}
+	if err := m.begin(ctx, most); err != nil {
+		return nil, &LimitError{Err: err}
+	}
 	for anew := 0; ; anew++ {
 		began := time.Now()
 		learned, version := m.known()

@@ -17,7 +17,7 @@ const (
 	maxMemories   = 4096        // keys that a Transport remembers: the latest
 	maxLostWrites = 5           // of what is learned, before the next answer has to tell it again
 	refreshEvery  = time.Second // between two readings of what others have learned
-	firstAnswer   = time.Second // that the first answer is waited for
+	firstAnswer   = time.Second // that the first answer is waited for, at most
 	storeTimeout  = time.Second // of one operation on what is learned
 	shortestBack  = time.Second // of a pause whose length the server does not tell
 	longestBack   = time.Minute // of such a pause
@@ -110,9 +110,9 @@ func (r *remembered) endReading() {
 }
 
 // begin returns when a request may be sent. While nothing is known of the server's limits,
-// one request goes ahead, and the others wait for its answer: it may say how many there may
-// be.
-func (r *remembered) begin(ctx context.Context) error {
+// one request goes ahead, and the others wait for its answer, no longer than most: it may say
+// how many there may be.
+func (r *remembered) begin(ctx context.Context, most time.Duration) error {
 	r.mu.Lock()
 	ahead := !r.begun || len(r.learned) > 0
 	r.begun = true
@@ -125,7 +125,7 @@ func (r *remembered) begin(ctx context.Context) error {
 		return nil
 	default:
 	}
-	timer := time.NewTimer(firstAnswer)
+	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
 	case <-r.first:

@@ -38,6 +38,9 @@ const DefaultMaxPause = time.Hour
 // served: see [throttler.Throttler.Wait]. A request that would wait longer than MaxWait, or
 // past the deadline of its context, is not sent: the error is a [*LimitError].
 //
+// While a process knows nothing of the API's limits, one request goes ahead. The others wait
+// for its answer, for a second and half of MaxWait at most.
+//
 // The API counts requests when they arrive. So each TTL is longer by Margin.
 //
 // # What it learns

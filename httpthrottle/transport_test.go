@@ -628,6 +628,38 @@ func TestAServerThatHangsHoldsARequestNoLongerThanItsContext(t *testing.T) {
 	})
 }
 
+func TestNoRequestWaitsForTheFirstAnswerLongerThanMaxWait(t *testing.T) {
+	for name, test := range map[string]struct {
+		maxWait, way   time.Duration
+		earliest, last time.Duration // when the second request is sent
+	}{
+		"none waits":            {-1, 10 * time.Second, 0, 0},
+		"a short wait":          {10 * time.Millisecond, 10 * time.Second, 0, 10 * time.Millisecond},
+		"an answer in time":     {time.Second, 100 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond},
+		"as long as without it": {time.Minute, 10 * time.Second, time.Second, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				transport, s := scripted(memstore.New(), okay)
+				transport.MaxWait, s.way = test.maxWait, test.way
+				var all sync.WaitGroup
+				for range 2 {
+					all.Go(func() {
+						_, err := call(t.Context(), transport)
+						assert.NoError(t, err)
+					})
+				}
+				all.Wait()
+				times := s.times(began)
+				require.Len(t, times, 2)
+				require.GreaterOrEqual(t, times[1], test.earliest)
+				require.LessOrEqual(t, times[1], test.last)
+			})
+		})
+	}
+}
+
 func TestAContextThatEndsWhileARequestWaitsEndsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		transport, s := scripted(memstore.New(), okay)
