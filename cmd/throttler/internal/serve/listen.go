@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/envoy"
@@ -105,7 +106,8 @@ func (all *servers) add(address string, s server) (net.Addr, error) {
 	return l.Addr(), nil
 }
 
-// serve serves until ctx ends, and then while drain runs, or until a server fails.
+// serve serves until ctx ends, and then while drain runs, or until a server fails. Then all
+// servers shut down at once.
 func (all servers) serve(ctx context.Context, drain func()) error {
 	failed := make(chan error, len(all))
 	for _, s := range all {
@@ -119,10 +121,13 @@ func (all servers) serve(ctx context.Context, drain func()) error {
 	}
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
-	for _, s := range all {
-		err = errors.Join(err, s.shutdown(ending))
+	errs := make([]error, len(all))
+	var ends sync.WaitGroup
+	for i, s := range all {
+		ends.Go(func() { errs[i] = s.shutdown(ending) })
 	}
-	return err
+	ends.Wait()
+	return errors.Join(err, errors.Join(errs...))
 }
 
 // closing asks callers, while the service ends, to close their connections

@@ -368,6 +368,36 @@ func TestRequestsUnderWayAreAnsweredBeforeTheEnd(t *testing.T) {
 	assert.Equal(t, 200, <-answered)
 }
 
+func TestNoAddressTakesConnectionsWhileAnotherAnswersItsLastRequest(t *testing.T) {
+	s := startWith(t, limits+fmt.Sprintf(guardedForm, application(t)), func(o *serve.Options) { o.API = programs })
+	conn, err := net.Dial("tcp", s.api)
+	require.NoError(t, err)
+	defer conn.Close()
+	body, answers := `{"rule": "pages", "values": {"address": "203.0.113.7"}}`, bufio.NewReader(conn)
+	fmt.Fprintf(conn, "POST /v1/peek HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"+
+		"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n", programs.Keys[0], len(body))
+	answer, err := http.ReadResponse(answers, nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusContinue, answer.StatusCode, "the API waits for the body")
+	var ended sync.WaitGroup
+	ended.Go(s.stop)
+	for _, address := range []string{s.listen, s.admin, s.envoy, s.api, s.proxy} {
+		require.Eventually(t, func() bool {
+			other, err := net.Dial("tcp", address)
+			if err == nil {
+				other.Close()
+			}
+			return err != nil
+		}, 30*time.Second, 10*time.Millisecond)
+	}
+	io.WriteString(conn, body)
+	answer, err = http.ReadResponse(answers, nil)
+	require.NoError(t, err)
+	answer.Body.Close()
+	assert.Equal(t, http.StatusOK, answer.StatusCode)
+	ended.Wait()
+}
+
 // hungServer returns the address of a server that takes requests and answers none,
 // and a channel that is closed by the first that is not about its statistics.
 func hungServer(t *testing.T) (address string, asked <-chan struct{}) {
