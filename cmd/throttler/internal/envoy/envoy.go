@@ -72,9 +72,11 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 }
 
 // Server returns a gRPC server with the service, health checks and reflection,
-// and what sets the state that the checks tell.
-func (s *Service) Server() (*grpc.Server, *health.Server) {
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.ConnectionTimeout(connectTimeout))
+// and what sets the state that the checks tell. Clients that watch the state do so
+// until watching ends.
+func (s *Service) Server(watching context.Context) (*grpc.Server, *health.Server) {
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.ConnectionTimeout(connectTimeout),
+		grpc.StreamInterceptor(endingWith(watching)))
 	rls.RegisterRateLimitServiceServer(server, s)
 	checks := health.NewServer() // SERVING for the server as a whole
 	checks.SetServingStatus(rls.RateLimitService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
@@ -88,6 +90,24 @@ const (
 	maxRequest     = 256 << 10
 	connectTimeout = 10 * time.Second
 )
+
+// endingWith returns what ends the context of each stream when ctx ends.
+func endingWith(ctx context.Context) grpc.StreamServerInterceptor {
+	return func(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		bounded, cancel := context.WithCancel(stream.Context())
+		defer cancel()
+		defer context.AfterFunc(ctx, cancel)()
+		return handle(service, boundedStream{stream, bounded})
+	}
+}
+
+// A boundedStream is a stream with another context.
+type boundedStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s boundedStream) Context() context.Context { return s.ctx }
 
 // An answer is the result of one descriptor.
 type answer struct {

@@ -503,6 +503,21 @@ func TestHealthIsThatOfTheServersAndOfTheService(t *testing.T) {
 	ended.Wait()
 }
 
+func TestTheServiceEndsThoughAClientWatchesItsHealth(t *testing.T) {
+	s := start(t, descriptors)
+	stream, err := healthpb.NewHealthClient(dialEnvoy(t, s)).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.NoError(t, err)
+	var ended sync.WaitGroup
+	ended.Go(s.stop)
+	for err == nil { // the client is told that the service is not ready any more
+		_, err = stream.Recv()
+	}
+	assert.Equal(t, codes.Canceled, status.Code(err), "the stream is ended, and not its connection: %v", err)
+	ended.Wait()
+}
+
 // TestManyEnvoysAdmitNoMoreThanTheLimit asks two services on one memcached, and
 // measures how long the answers take: Envoy waits 20 ms by default.
 func TestManyEnvoysAdmitNoMoreThanTheLimit(t *testing.T) {

@@ -28,12 +28,14 @@ type servers []server
 
 // listen starts all listeners.
 func (b *backend) listen(o Options, rules *rulefile.Source) (all servers, err error) {
-	grpc, health := envoy.New(rules, b.throttler, o.Log).Server()
+	watching, endWatching := context.WithCancel(context.Background())
+	grpc, health := envoy.New(rules, b.throttler, o.Log).Server(watching)
 	b.health = health
 	listen, err1 := all.add(o.Listen, b.httpServer(New(rules, b.throttler, o.Log).Handler(), o.Log))
 	admin, err2 := all.add(o.Admin, b.httpServer(b.admin(), o.Log))
 	api, err3 := all.addAPI(o, rules, b)
 	asked, err4 := all.add(o.Envoy, server{serve: grpc.Serve, shutdown: func(ctx context.Context) error {
+		endWatching() // a client that watches the health would not
 		defer context.AfterFunc(ctx, grpc.Stop)()
 		grpc.GracefulStop()
 		return nil
