@@ -100,14 +100,35 @@ func (s *Store) chart(c rueidis.Client) {
 	}
 	for range nodes {
 		if r := <-replies; len(r.entries) > 0 {
-			s.route(r.entries, r.from, nodes)
+			if lost := s.route(r.entries, r.from, nodes); lost >= 0 {
+				s.work(func() { s.remind(c, lost) })
+			}
 			return
 		}
 	}
 }
 
-// route replaces the routes by those of an answer to CLUSTER SLOTS.
-func (s *Store) route(entries []rueidis.RedisMessage, from string, clients map[string]rueidis.Client) {
+// remind has c look for the node of a slot, unless it knows one. rueidis drops nodes that
+// Redis 8 says are not well, and looks for them only when it is to ask them.
+func (s *Store) remind(c rueidis.Client, slot int64) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout())
+	defer cancel()
+	c.Do(ctx, c.B().Arbitrary("PING").Keys(keyIn(slot)).Build())
+}
+
+// keyIn returns a key of a slot.
+func keyIn(wanted int64) string {
+	for i := 0; ; i++ {
+		if key := strconv.Itoa(i); int64(slot(key)) == wanted {
+			return key
+		}
+	}
+}
+
+// route replaces the routes by those of an answer to CLUSTER SLOTS. It returns a slot of a
+// node that has none of the clients, or -1.
+func (s *Store) route(entries []rueidis.RedisMessage, from string, clients map[string]rueidis.Client) (lost int64) {
+	lost = -1
 	s.routing.Lock()
 	defer s.routing.Unlock()
 	before := s.routes.Load()
@@ -119,7 +140,14 @@ func (s *Store) route(entries []rueidis.RedisMessage, from string, clients map[s
 		}
 		n := after.nodes[address]
 		if n == nil {
-			n = s.nodeAt(before, address, clients[address])
+			if n = before.nodes[address]; n == nil {
+				n = newNode(s, address)
+			}
+			if client, ok := clients[address]; ok { // the one before may be closed
+				n.client.Store(&client)
+			} else {
+				lost = first
+			}
 			after.nodes[address] = n
 		}
 		for i := first; i <= last; i++ {
@@ -132,16 +160,7 @@ func (s *Store) route(entries []rueidis.RedisMessage, from string, clients map[s
 			close(n.gone)
 		}
 	}
-}
-
-// nodeAt returns the node at address: the one that is known, if its client is the same.
-func (s *Store) nodeAt(known *routes, address string, client rueidis.Client) *node {
-	if n := known.nodes[address]; n != nil {
-		return n
-	}
-	n := newNode(s, address)
-	n.client = client
-	return n
+	return lost
 }
 
 // slotRange returns the slots of an entry of CLUSTER SLOTS, and the address of their
@@ -154,7 +173,7 @@ func slotRange(entry rueidis.RedisMessage, from string) (first, last int64, addr
 	first, err1 := fields[0].AsInt64()
 	last, err2 := fields[1].AsInt64()
 	primary, err3 := fields[2].ToArray()
-	if err1 != nil || err2 != nil || err3 != nil || len(primary) < 2 || first < 0 || last >= slots {
+	if err1 != nil || err2 != nil || err3 != nil || len(primary) < 2 || first < 0 || first > last || last >= slots {
 		return 0, 0, ""
 	}
 	host, _ := primary[0].ToString()

@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"runtime"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/internal/redistest"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/stretchr/testify/assert"
@@ -187,6 +189,46 @@ func slotsAt(t *testing.T, addrs ...string) string {
 	return text
 }
 
+// shardsAt is the answer to CLUSTER SHARDS of a Cluster whose slots are shared out to addrs,
+// of that health.
+func shardsAt(t *testing.T, addrs []string, health ...string) string {
+	text := fmt.Sprintf("*%d", len(addrs))
+	for i, addr := range addrs {
+		host, port := split(t, addr)
+		first, last := 16384*i/len(addrs), 16384*(i+1)/len(addrs)-1
+		text += fmt.Sprintf("\r\n%%2\r\n+slots\r\n*2\r\n:%d\r\n:%d\r\n+nodes\r\n*1\r\n", first, last) +
+			fmt.Sprintf("%%4\r\n+endpoint\r\n+%s\r\n+port\r\n:%s\r\n+role\r\n+master\r\n+health\r\n+%s", host, port, health[i])
+	}
+	return text
+}
+
+// keyIn returns a key whose slot is among those.
+func keyIn(among func(slot uint16) bool) string {
+	for i := 0; ; i++ {
+		if key := strconv.Itoa(i); among(redisstore.Slot(key)) {
+			return key
+		}
+	}
+}
+
+func TestANodeOfSlotsThatCannotBeIsNone(t *testing.T) {
+	t.Parallel()
+	for _, slots := range []string{":20000\r\n:100", ":100\r\n:20000", ":-1\r\n:100", "+a\r\n:100"} {
+		var addr string
+		addr = scripted(t, func(args []string) string {
+			if args[0] == "CLUSTER" {
+				return strings.Replace(slotsAt(t, addr), "*1", "*2\r\n*3\r\n"+slots+"\r\n*2\r\n+192.0.2.1\r\n:6379", 1)
+			}
+			return ":1"
+		})
+		s := open(t, "redis://"+addr)
+		x := newSingle("k", true)
+		s.Exchange(context.Background(), x)
+		require.NoError(t, (<-x.done).Err, slots)
+		require.Len(t, s.Stats(), 1, slots)
+	}
+}
+
 // A slot has moved when a node is sent the script that it did not know.
 func TestASlotThatMovesBeforeItsScriptComesIsFollowed(t *testing.T) {
 	t.Parallel()
@@ -243,6 +285,50 @@ func TestASlotThatHasMovedIsAskedForAtItsNewNode(t *testing.T) {
 	require.Eventually(t, func() bool { return s.Stats()[0].Server == to }, 20*time.Second, time.Millisecond)
 }
 
+// Redis 8 tells rueidis which nodes are well. It closes its connections to the others.
+func TestANodeThatRueidisHasForgottenIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	var moved, away atomic.Bool
+	var conns [2]atomic.Int64
+	var addrs [2]string
+	for i := range addrs {
+		addrs[i] = conntest.Serve(t, func(nc net.Conn) {
+			conns[i].Add(1)
+			defer conns[i].Add(-1)
+			converse(nc, "8.0.0", func(args []string) string {
+				switch {
+				case args[0] == "CLUSTER" && args[1] == "SHARDS" && away.Load():
+					return shardsAt(t, addrs[:], "online", "fail")
+				case args[0] == "CLUSTER" && args[1] == "SHARDS":
+					return shardsAt(t, addrs[:], "online", "online")
+				case args[0] == "CLUSTER":
+					return slotsAt(t, addrs[:]...)
+				case i == 0 && moved.Load():
+					return "-MOVED 0 " + addrs[1]
+				}
+				return ":1"
+			})
+		})
+	}
+	s := open(t, "redis://"+addrs[0])
+	write := func(first bool) error {
+		x := newSingle(keyIn(func(slot uint16) bool { return slot < 8192 == first }), true)
+		s.Exchange(context.Background(), x)
+		return (<-x.done).Err
+	}
+	require.NoError(t, write(true))
+	require.NoError(t, write(false))
+	require.Len(t, s.Stats(), 2)
+	away.Store(true)
+	moved.Store(true)
+	require.NoError(t, write(true))
+	moved.Store(false)
+	require.Eventually(t, func() bool { return conns[1].Load() == 0 }, 30*time.Second, 10*time.Millisecond)
+	away.Store(false)
+	require.Eventually(t, func() bool { return write(false) == nil }, 20*time.Second, 10*time.Millisecond)
+	require.NotZero(t, conns[1].Load())
+}
+
 // It looks at all goroutines, so no other test may run beside it.
 func TestANodeThatHasLeftIsNotProbed(t *testing.T) {
 	var dead, left atomic.Bool
@@ -267,10 +353,7 @@ func TestANodeThatHasLeftIsNotProbed(t *testing.T) {
 		all := make([]byte, 1<<20)
 		return strings.Contains(string(all[:runtime.Stack(all, true)]), "redisstore.(*node).probe(")
 	}
-	key := "k"
-	for i := 0; redisstore.Slot(key) >= 8192; i++ {
-		key = strconv.Itoa(i)
-	}
+	key := keyIn(func(slot uint16) bool { return slot < 8192 })
 	write := func() error {
 		x := newSingle(key, true)
 		s.Exchange(context.Background(), x)

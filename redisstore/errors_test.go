@@ -159,10 +159,11 @@ func answering(t *testing.T, line string) string {
 // answer says. Instead of an answer of no length it ends the connection.
 func scripted(t *testing.T, answer func(args []string) string) (addr string) {
 	t.Helper()
-	return conntest.Serve(t, func(nc net.Conn) { converse(nc, answer) })
+	return conntest.Serve(t, func(nc net.Conn) { converse(nc, "7.0.0", answer) })
 }
 
-func converse(nc net.Conn, answer func([]string) string) {
+// converse is a server of that version on one connection.
+func converse(nc net.Conn, version string, answer func([]string) string) {
 	in := bufio.NewReader(nc)
 	for {
 		args, err := readCommand(in)
@@ -172,7 +173,7 @@ func converse(nc net.Conn, answer func([]string) string) {
 		var reply string
 		switch args[0] = strings.ToUpper(args[0]); args[0] {
 		case "HELLO":
-			reply = "%1\r\n$5\r\nproto\r\n:3"
+			reply = "%2\r\n+version\r\n+" + version + "\r\n+proto\r\n:3"
 		case "CLIENT":
 			reply = "+OK"
 		default:

@@ -33,8 +33,8 @@ const (
 type node struct {
 	store  *Store
 	name   string
-	client rueidis.Client // of a Cluster's node; nil: the store's
-	gone   chan struct{}  // closed when the node has left the Cluster
+	client atomic.Pointer[rueidis.Client] // of a Cluster's node; nil: the store's
+	gone   chan struct{}                  // closed when the node has left the Cluster
 
 	mu      sync.Mutex // guards what follows
 	queue   []*request // first come, first served
@@ -239,15 +239,20 @@ func (n *node) ask(bundle []*request, patient bool) rueidis.Client {
 // primary of the node's slots. What another node has by now goes through c, which follows it
 // there.
 func (n *node) askCluster(ctx context.Context, c rueidis.Client, bundle []*request) {
-	to := n.client
-	if to == nil {
-		to = c
-	}
+	to := n.own(c)
 	elsewhere := n.store.ask(ctx, to, n.store.groups(bundle, true), to != c)
 	if len(elsewhere) > 0 {
 		n.store.ask(ctx, c, n.store.groups(elsewhere, true), false)
 		n.store.chartAnew()
 	}
+}
+
+// own returns the node's own client, or else c, the store's.
+func (n *node) own(c rueidis.Client) rueidis.Client {
+	if own := n.client.Load(); own != nil {
+		return *own
+	}
+	return c
 }
 
 // settle ends the requests that have their answers or have failed, and returns those to
@@ -411,8 +416,5 @@ func (n *node) ping(patient bool) error {
 	if err != nil {
 		return classify(err)
 	}
-	if n.client != nil {
-		c = n.client
-	}
-	return classify(c.Do(ctx, c.B().Ping().Build()).Error())
+	return classify(n.own(c).Do(ctx, c.B().Ping().Build()).Error())
 }

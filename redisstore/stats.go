@@ -197,10 +197,7 @@ func (s *Store) asked(ctx context.Context) ([]*node, rueidis.Client, error) {
 
 // info returns the INFO of n's server.
 func (n *node) info(ctx context.Context, c rueidis.Client) (map[string]string, error) {
-	if n.client != nil {
-		c = n.client
-	}
-	wire, release := c.Dedicate()
+	wire, release := n.own(c).Dedicate()
 	defer release()
 	text, err := wire.Do(ctx, wire.B().Info().Section("everything").Build()).ToString()
 	if err != nil {
@@ -231,10 +228,7 @@ func (s *Store) Keys(ctx context.Context) iter.Seq2[string, error] {
 
 // keys yields those of n's server. It reports whether to go on.
 func (n *node) keys(ctx context.Context, c rueidis.Client, prefix string, yield func(string, error) bool) bool {
-	if n.client != nil {
-		c = n.client
-	}
-	wire, release := c.Dedicate()
+	wire, release := n.own(c).Dedicate()
 	defer release()
 	pattern := globbed.Replace(prefix) + "*"
 	for cursor := uint64(0); ; {
