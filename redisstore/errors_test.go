@@ -75,14 +75,20 @@ func TestUsersWithPermissions(t *testing.T) {
 	require.Equal(t, throttler.Blocked, d.Status)
 }
 
-// The permissions of docs/redis.md are enough, over a Cluster too.
-func TestThePermissionsOfThePageAreEnough(t *testing.T) {
-	t.Parallel()
+// permissions returns those of docs/redis.md.
+func permissions(t *testing.T) string {
+	t.Helper()
 	page, err := os.ReadFile("../docs/redis.md")
 	require.NoError(t, err)
 	_, line, _ := strings.Cut(string(page), "ACL SETUSER limits ")
 	line, _, _ = strings.Cut(line, "\n")
-	grant := append([]string{"ACL", "SETUSER", "limits"}, strings.Fields(line)...)
+	return line
+}
+
+// The permissions of docs/redis.md are enough, over a Cluster too.
+func TestThePermissionsOfThePageAreEnough(t *testing.T) {
+	t.Parallel()
+	grant := append([]string{"ACL", "SETUSER", "limits"}, strings.Fields(permissions(t))...)
 	servers := append(redistest.Cluster(t), redistest.Process(t))
 	for _, server := range servers {
 		server.Command(grant...)
@@ -98,6 +104,40 @@ func TestThePermissionsOfThePageAreEnough(t *testing.T) {
 	servers[6].Command("ACL", "LOG", "RESET")
 	require.NoError(t, decide(t, open(t, "redis://limits:password@"+servers[6].Addr), "b").Err)
 	require.NotContains(t, servers[6].Command("ACL", "LOG"), "evalsha")
+}
+
+// The user of a Cluster of Redis 8 needs one more command. The page must name it, too.
+func TestAClusterOfRedis8SaysWhichPermissionIsMissing(t *testing.T) {
+	t.Parallel()
+	addr := conntest.Serve(t, func(nc net.Conn) {
+		converse(nc, "8.0.0", func(args []string) string {
+			return "-NOPERM User limits has no permissions to run the '" + strings.ToLower(strings.Join(args, "|")) + "' command"
+		})
+	})
+	err := decide(t, open(t, "redis://"+addr+"?addr="+addr), "a").Err
+	require.ErrorContains(t, err, "'cluster|shards' command")
+	_, advice, _ := strings.Cut(err.Error(), "ACL SETUSER name ")
+	require.Contains(t, advice, "+cluster|shards")
+	require.Contains(t, permissions(t), strings.TrimSuffix(advice, ")"))
+}
+
+// The key of a slot that moves is asked for at the new node, which is to be told so.
+func TestThePermissionsOfThePageAreEnoughWhileASlotMoves(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.Cluster(t)
+	for _, n := range nodes {
+		n.Command(append([]string{"ACL", "SETUSER", "limits"}, strings.Fields(permissions(t))...)...)
+	}
+	key := keyIn(func(slot uint16) bool { return int(slot)*3/16384 == 0 })
+	slot := strconv.Itoa(int(redisstore.Slot(key)))
+	from, to := nodes[0].Command("CLUSTER", "MYID"), nodes[1].Command("CLUSTER", "MYID")
+	nodes[1].Command("CLUSTER", "SETSLOT", slot, "IMPORTING", from)
+	nodes[0].Command("CLUSTER", "SETSLOT", slot, "MIGRATING", to)
+	x := newSingle(key, true)
+	open(t, "redis://limits:password@"+nodes[0].Addr).Exchange(context.Background(), x)
+	r := <-x.done
+	require.NoError(t, r.Err)
+	require.True(t, r.Stored)
 }
 
 func TestAServerThatAsksForAPassword(t *testing.T) {

@@ -41,7 +41,8 @@
 // neither that nor throttler.ErrOverloaded.
 //
 // The package needs the commands EVALSHA, EVAL, GET, MGET, SET and DEL. For Cluster it
-// needs CLUSTER SLOTS, and [Store.Check] needs INFO.
+// needs CLUSTER SLOTS, ASKING while slots move, and for servers of version 8 or later
+// CLUSTER SHARDS. [Store.Check] needs INFO.
 package redisstore
 
 import (
