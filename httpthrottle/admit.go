@@ -12,23 +12,17 @@ import (
 // maxAnew is how often a request is decided anew because something was learned meanwhile.
 const maxAnew = 3
 
-// An admission is what a request was allowed by.
-type admission struct {
-	throttler *throttler.Throttler
-	decisions []throttler.Decision
-}
-
 // cancel gives the hits back, of a request that was not sent or that the server did not take.
 // If the backend fails they expire in their time.
-func (a *admission) cancel(ctx context.Context) {
-	for _, d := range a.decisions {
-		a.throttler.Cancel(ctx, d)
+func (t *Transport) cancel(ctx context.Context, allowed []throttler.Decision) {
+	for _, d := range allowed {
+		t.Throttler.Cancel(ctx, d)
 	}
 }
 
-// admit returns when a request of l may be sent. The error is a [*LimitError], or matches
-// [throttler.ErrInvalidRule].
-func (t *Transport) admit(ctx context.Context, l *limited) (*admission, error) {
+// admit returns when a request of l may be sent, with what has allowed it. The error is a
+// [*LimitError], or matches [throttler.ErrInvalidRule].
+func (t *Transport) admit(ctx context.Context, l *limited) ([]throttler.Decision, error) {
 	m := t.memory.of(l.key)
 	t.refresh(ctx, m, l, time.Now().Add(-refreshEvery), false)
 	waiting, cancel := ctx, func() {}
@@ -46,7 +40,7 @@ func (t *Transport) admit(ctx context.Context, l *limited) (*admission, error) {
 	for anew := 0; ; anew++ {
 		began := time.Now()
 		learned, version := m.known()
-		a, err := t.pass(ctx, waiting, m, l.rules(learned, t.margin, began))
+		allowed, err := t.pass(ctx, waiting, m, l.rules(learned, t.margin, began))
 		if err != nil {
 			m.answered() // nobody need wait for the answer to this request
 			return nil, err
@@ -55,32 +49,31 @@ func (t *Transport) admit(ctx context.Context, l *limited) (*admission, error) {
 			t.refresh(ctx, m, l, began, true)
 		}
 		if _, latest := m.known(); latest == version || anew == maxAnew {
-			return a, nil
+			return allowed, nil
 		}
-		a.cancel(ctx)
+		t.cancel(ctx, allowed)
 	}
 }
 
 // pass returns when a request may be sent by all rules. It waits until waiting ends, a part of
 // ctx.
-func (t *Transport) pass(ctx, waiting context.Context, m *remembered, rules []throttler.Rule) (*admission, error) {
+func (t *Transport) pass(ctx, waiting context.Context, m *remembered, rules []throttler.Rule) (allowed []throttler.Decision, err error) {
 	if err := t.passPause(ctx, waiting, m); err != nil {
 		return nil, err
 	}
-	a := &admission{throttler: t.Throttler}
 	for _, rule := range rules {
 		d, err := t.decide(waiting, rule)
 		if err == nil && d.Status == throttler.Authorized {
-			a.decisions = append(a.decisions, d)
+			allowed = append(allowed, d)
 			continue
 		}
-		a.cancel(ctx)
+		t.cancel(ctx, allowed)
 		if errors.Is(err, throttler.ErrInvalidRule) {
 			return nil, fmt.Errorf("httpthrottle: %w", err)
 		}
 		return nil, notSent(ctx, waiting, d, err)
 	}
-	return a, nil
+	return allowed, nil
 }
 
 // decide waits for rule, unless no request may wait.

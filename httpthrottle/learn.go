@@ -8,9 +8,9 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// learn learns from the answer to a request that was sent then, by that admission. If the
+// learn learns from the answer to a request that was sent then, by those decisions. If the
 // server has refused it for a limit, the result is the time for which it wants no requests.
-func (t *Transport) learn(ctx context.Context, l *limited, a *admission, response *http.Response, sent time.Time) time.Duration {
+func (t *Transport) learn(ctx context.Context, l *limited, allowed []throttler.Decision, response *http.Response, sent time.Time) time.Duration {
 	said := readAnswer(response, time.Now())
 	m := t.memory.of(l.key)
 	ctx = context.WithoutCancel(ctx) // what was learned is for others too
@@ -22,7 +22,7 @@ func (t *Transport) learn(ctx context.Context, l *limited, a *admission, respons
 		}
 		return 0
 	}
-	a.cancel(ctx)
+	t.cancel(ctx, allowed)
 	shortest := l.shortest()
 	pause := min(said.pause(), t.maxPause())
 	told := pause > 0

@@ -164,12 +164,12 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	attempt := r
 	for retries := 0; ; retries++ {
-		a, err := t.admit(r.Context(), l)
+		allowed, err := t.admit(r.Context(), l)
 		if err != nil {
 			closeBody(attempt)
 			return nil, err
 		}
-		response, pause, err := t.send(attempt, l, a)
+		response, pause, err := t.send(attempt, l, allowed)
 		if err != nil {
 			return nil, err
 		}
@@ -213,16 +213,16 @@ func (t *Transport) limited(r *http.Request) (*limited, error) {
 	return newLimited(rule), nil
 }
 
-// send sends r, which a allows, and learns from the answer. pause is positive if the server
+// send sends r, by those decisions, and learns from the answer. pause is positive if the server
 // refused r because of a limit: that long it wants no requests.
-func (t *Transport) send(r *http.Request, l *limited, a *admission) (response *http.Response, pause time.Duration, err error) {
+func (t *Transport) send(r *http.Request, l *limited, allowed []throttler.Decision) (response *http.Response, pause time.Duration, err error) {
 	defer t.memory.of(l.key).answered() // when something was learned
 	sent := time.Now()
 	response, err = t.base().RoundTrip(r)
 	if err != nil {
 		return nil, 0, err // it may have been counted all the same
 	}
-	return response, t.learn(r.Context(), l, a, response, sent), nil
+	return response, t.learn(r.Context(), l, allowed, response, sent), nil
 }
 
 // inTime reports whether a request may wait for that long.
