@@ -97,6 +97,22 @@ func TestHitsThatAreGivenBackHardlyEverShowABan(t *testing.T) {
 	})
 }
 
+// A limit was changed from a bucket, which is over its brim, to a calendar.
+func TestABanOnACalendarHoldsBesideADebt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		bucket, day := leaky(10, time.Minute), calendar(1, throttler.Period{})
+		day.Value = bucket.Value
+		_, err := th.Settle(t.Context(), authorize(t, th, either(bucket)), map[string]int{"c": 100})
+		require.NoError(t, err)
+		rule := either(day, condition("window", 1000, time.Hour))
+		rule.Lockout, rule.CountAuthorizedOnly = time.Hour, true
+		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+		require.True(t, authorize(t, th, rule).Outcomes[0].NewBan)
+		require.True(t, authorize(t, th, rule).Outcomes[0].Banned)
+	})
+}
+
 // threeAtOnce makes three calls at once, as if in processes of their own, of a rule
 // that lets everybody call once and bans a user who is full. Each operation takes as
 // long as latency says. It returns whether a call was told of a ban, and what is left

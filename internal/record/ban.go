@@ -123,7 +123,8 @@ func (r Record) kept(limit *Limit, b ban) Record {
 	next := r.replaced(b)
 	switch limit.Algorithm {
 	case Calendar:
-		x := r.extras()
+		x := next.extras()
+		x.calendar = r.extras().calendar
 		x.calendar.end = max(b.end-b.length, 1)
 		next.setExtras(x)
 	case Bucket:

@@ -162,3 +162,19 @@ func TestBanOnACalendarIsLiftedWithTheHitThatItWasSetOn(t *testing.T) {
 		r = Record{ban: stored.ban}
 	}
 }
+
+// A ban keeps the count of its calendar, and not the debt of a bucket that it has replaced.
+func TestBanOnACalendarDropsADebt(t *testing.T) {
+	limit := Limit{Algorithm: Calendar, Max: 1}
+	r, s := reserve(t, start, Record{}, bucketOf(10, time.Minute))
+	r, _ = s.settleAt(t, start, r, 100)
+	r, _ = reserve(t, start, r, &limit)
+	for _, before := range []ban{{}, {end: start, length: 1, repeats: 1}} {
+		r.ban = before
+		v := decide(start, &limit, keeping, r, true)
+		require.True(t, v.Outcome.NewBan)
+		banned := reread(t, v.Next)
+		require.Zero(t, banned.extras().debt)
+		require.EqualValues(t, 1, banned.extras().calendar.count)
+	}
+}
