@@ -97,6 +97,34 @@ func TestHitsThatAreGivenBackHardlyEverShowABan(t *testing.T) {
 	})
 }
 
+// The hits of before a ban that keeps them are not in the bucket that begins after it.
+func TestHitsOfBeforeABanAreNotTakenOutOfTheBucketThatFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		rule := either(leaky(10, 10*time.Second), condition("window", 1000, time.Hour))
+		rule.Either[0].Lockout, rule.CountAuthorizedOnly = time.Second, true
+		burst := func() (ds []throttler.Decision) {
+			for range 10 {
+				ds = append(ds, authorize(t, th, rule))
+				require.Equal(t, throttler.Authorized, ds[len(ds)-1].Status)
+			}
+			return ds
+		}
+		before := burst()
+		require.True(t, authorize(t, th, rule).Outcomes[0].NewBan)
+		time.Sleep(time.Second)
+		burst()
+		for _, d := range before {
+			require.NoError(t, th.Cancel(t.Context(), d))
+		}
+		bucket := rule.Either[0]
+		bucket.Lockout = 0
+		o := authorize(t, th, either(bucket)).Outcomes[0]
+		require.True(t, o.Blocked)
+		require.Equal(t, 10*time.Second, o.ResetAfter)
+	})
+}
+
 // A limit was changed from a bucket, which is over its brim, to a calendar.
 func TestABanOnACalendarHoldsBesideADebt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

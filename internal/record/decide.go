@@ -77,23 +77,17 @@ func (v *Verdict) block(now Instant, limit *Limit, r *Record, b ban) {
 // they are.
 func (v *Verdict) look(now Instant, limit *Limit, r *Record, count bool) (store bool) {
 	v.Outcome = Outcome{}
+	r.hits.expire(now)
+	r.bucket.expire(now) // one that a ban has kept is another one than what is poured in after it
 	switch limit.Algorithm {
 	case Window:
-		r.bucket.expire(now)
 		r.expireExtras(now)
 		return v.lookAtWindow(now, limit, &r.hits, count)
 	case Bucket:
-		r.hits.expire(now)
 		r.expireExtras(now)
 		return v.lookAtBucket(now, limit, &r.bucket, r.owed(now+limit.bucketSize()), count)
 	}
-	r.hits.expire(now)
-	r.bucket.expire(now)
-	x := r.extras()
-	x.expire(now)
-	if r.bucket.score == 0 {
-		x.debt = 0
-	}
+	x := r.unexpired(now)
 	if limit.Algorithm == Leases {
 		store = v.lookAtLeases(now, limit, &x.leases, count)
 	} else {

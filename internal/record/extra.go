@@ -41,15 +41,21 @@ func (r *Record) expire(now Instant) {
 // expireExtras removes from the sections of version 3 what has expired at now, when the
 // bucket has been expired.
 func (r *Record) expireExtras(now Instant) {
-	if r.extra == nil {
-		return
+	if r.extra != nil {
+		r.setExtras(r.unexpired(now))
 	}
-	x := *r.extra
-	x.expire(now)
+}
+
+// unexpired returns the sections of version 3 that r has without what has expired at now,
+// when the bucket has been expired.
+func (r *Record) unexpired(now Instant) extra {
+	x := r.extras()
+	x.calendar.expire(now)
+	x.leases.expire(now)
 	if r.bucket.score == 0 {
 		x.debt = 0
 	}
-	r.setExtras(x)
+	return x
 }
 
 // owed returns the debt of r's bucket. One that ends by brim is none: a bucket holds that
@@ -137,9 +143,3 @@ func (x *extra) size() (n int) {
 
 // end returns when x holds nothing any more.
 func (x *extra) end() Instant { return max(x.calendar.end, x.leases.end()) }
-
-// expire removes from x what has expired at now.
-func (x *extra) expire(now Instant) {
-	x.calendar.expire(now)
-	x.leases.expire(now)
-}

@@ -359,3 +359,21 @@ func TestTheHitsOfAnEndlessStreamDoNotPileUp(t *testing.T) {
 		require.Equal(t, 10, o.Remaining)
 	}
 }
+
+// Or else a score that a clock ahead makes after the ban would stand up to it.
+func TestADebtEndsWithTheBanThatHasKeptIt(t *testing.T) {
+	limit := bucketOf(10, time.Minute)
+	debt := start.Add(1000 * time.Second)
+	r := Record{bucket: bucket{score: debt}}
+	r.setDebt(debt)
+	v := decide(start, limit, Lockout{Length: 10 * time.Second, KeepHits: true}, r, true)
+	require.True(t, v.Outcome.NewBan)
+	r = reread(t, v.Next)
+	for range 10 {
+		v = decide(start.Add(511*time.Second), limit, Lockout{}, r, true)
+		require.False(t, v.Outcome.Blocked)
+		r = reread(t, v.Next)
+	}
+	v = decide(start.Add(11*time.Second), limit, Lockout{}, r, true)
+	require.Equal(t, 6*time.Second, v.Outcome.RetryAfter)
+}

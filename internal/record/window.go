@@ -25,10 +25,10 @@ import "time"
 // wrong clock, here or elsewhere, blocks a value for TTL at most. The same
 // holds when the clock goes backwards and all hits are later than now+TTL.
 
-// lookAtWindow decides a call at now on h, and reports whether h must be stored.
+// lookAtWindow decides a call at now on h, of which none has expired, and reports whether h
+// must be stored.
 func (v *Verdict) lookAtWindow(now Instant, limit *Limit, h *hits, count bool) (store bool) {
 	expiry, needed := now.Add(limit.TTL), limit.Needed()
-	h.expire(now)
 	corrected := h.correct(now, expiry)
 	n := h.len()
 	over := n + needed - limit.Max // how many hits have to expire first

@@ -167,6 +167,43 @@ func TestCountingStartsAnewAfterABanUnderTheLongestTTL(t *testing.T) {
 	}
 }
 
+// Of all algorithms, for calls by any other, and with a debt: as if the ban had replaced
+// the hits that it has kept.
+func TestABanThatKeptItsHitsLeavesNothingOfThemWhenItEnds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		draw := drawCalls(t)
+		var r Record
+		now := start
+		for {
+			d := draw()
+			now += Instant(rapid.Int64Range(0, int64(d.condition.TTL)/4).Draw(t, "pause"))
+			if rapid.IntRange(0, 3).Draw(t, "settle") == 0 {
+				s := d.surplus(t)
+				if next := r; s.Apply(now, &next) {
+					r = next
+				}
+				continue
+			}
+			if d.condition.Algorithm != Leases {
+				d.lockout.Length, d.lockout.Longest, d.lockout.KeepHits = d.condition.TTL/3, time.Hour, true
+			}
+			v := decide(now, &d.condition, d.lockout, r, true)
+			if r = v.Next; v.Outcome.NewBan {
+				break
+			}
+		}
+		kept, replaced := reread(t, r), reread(t, r.replaced(r.ban))
+		d := draw()
+		now = r.ban.end + Instant(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "later"))
+		v, want := decide(now, &d.condition, d.lockout, kept, true), decide(now, &d.condition, d.lockout, replaced, true)
+		require.Equal(t, want.Verdict, v.Verdict)
+		require.Equal(t, want.Store, v.Store)
+		if v.Store {
+			require.Equal(t, want.Next.Encode(), v.Next.Encode())
+		}
+	})
+}
+
 // What hits that were given back have left behind is no reason for a ban.
 func TestBucketThatOpensInAMomentBansNobody(t *testing.T) {
 	c := &Limit{Max: 2, TTL: time.Hour, Algorithm: Bucket}
