@@ -63,7 +63,7 @@ func (c *call) withdraw(ctx context.Context) {
 		if w.Hit.Kind == record.Leases {
 			c.t.queue.Wake(of[i].Key)
 		}
-		of[i].Outcome = w.Outcome // as it was found, with or without others' hits since
+		of[i].Outcome, of[i].Again = w.Outcome, w.Again // as it was found, with or without others' hits since
 	}
 	if len(left) > 0 {
 		go withdrawLate(left)

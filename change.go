@@ -93,7 +93,8 @@ func (e *entry) Apply(now record.Instant, r *record.Record) (store bool) {
 		return store
 	case opWithdraw:
 		*r, store = r.Withdrawn(e.Hit, now, &e.limit)
-		e.Outcome = e.lookAt(now, *r, record.Lockout{}).Outcome
+		left := e.lookAt(now, *r, record.Lockout{})
+		e.Outcome, e.Again = left.Outcome, left.Again
 		return store
 	case opBan:
 		*r, store = r.Banned(now, e.length)

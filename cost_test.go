@@ -34,6 +34,21 @@ func TestRetryAfterIsForTheSameCallWithAllItsCosts(t *testing.T) {
 	})
 }
 
+// Another call fills a condition after this one was found to have room everywhere.
+func TestRetryAfterIsWithoutTheCostsThatWereGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		narrow := costing(condition("narrow", 6, time.Second), 6)
+		rule := either(costing(condition("wide", 10, time.Hour), 6), narrow)
+		rule.CountAuthorizedOnly = true
+		th := throttler.New(overtaken(store, func() { authorize(t, throttler.New(store), either(narrow)) }))
+		d := authorize(t, th, rule)
+		require.Equal(t, throttler.Blocked, d.Status)
+		require.Equal(t, []int{10, 0}, remaining(d))
+		require.Equal(t, time.Second, d.RetryAfter)
+	})
+}
+
 func TestCancelGivesBackAllThatACallCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, max := range []int{20, 100, 5000} {
