@@ -1,6 +1,11 @@
 package throttler
 
-import "github.com/adaptivethrottler/throttler/internal/slots"
+import (
+	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/record"
+	"github.com/adaptivethrottler/throttler/internal/slots"
+)
 
 const (
 	MaxStalls = slots.MaxStalls
@@ -24,3 +29,14 @@ func Slots(th *Throttler) (all, used int) { return th.backend().Size() }
 
 // Records returns the number of records that s keeps.
 func Records(s *Simulation) int { return len(s.records) }
+
+// SetBack has l find what a clock that is set back by d would: all of its times are that much
+// later than they were. Its timers go on.
+func SetBack(l *Lease, d time.Duration) {
+	l.t.holds.mu.Lock()
+	defer l.t.holds.mu.Unlock()
+	for _, s := range l.stakes {
+		s.end += record.Instant(d)
+	}
+	l.until.Add(int64(d))
+}

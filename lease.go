@@ -31,7 +31,7 @@ type Lease struct {
 	until atomic.Int64 // the Instant at which it is lost unless it is renewed; 0: never
 
 	stakes []*stake    // guarded by holds.mu
-	timer  *time.Timer // ends the context at until; guarded by holds.mu
+	timer  *time.Timer // checks l at until; guarded by holds.mu
 }
 
 // Hold renews the in-flight hits of d while work is under way, so that they count until
@@ -203,13 +203,12 @@ func (h *holds) drop(l *Lease) {
 	h.end(l)
 }
 
-// check loses l if it has not been renewed in time.
+// check loses l if it has not been renewed in time. Otherwise it waits for the rest: the clock
+// may have gone back since the timer was set.
 func (h *holds) check(l *Lease) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if until := l.until.Load(); until != 0 && int64(record.InstantOf(time.Now())) >= until {
-		h.lose(l)
-	}
+	h.extend(l)
 }
 
 // lost loses whatever holds the lease of that ID, which is about to be taken back.

@@ -106,6 +106,23 @@ func TestALeaseThatCannotBeRenewedIsLostATenthBeforeItEnds(t *testing.T) {
 	})
 }
 
+func TestALeaseThatCannotBeRenewedIsLostThoughTheClockWentBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newOutlet()
+		lease := hold(t, throttler.New(client), either(inFlight(1, time.Minute)))
+		start := time.Now()
+		throttler.SetBack(lease, time.Second)
+		client.off.Store(true)
+		select {
+		case <-lease.Context().Done():
+			require.Equal(t, 55*time.Second, time.Since(start))
+			require.ErrorIs(t, context.Cause(lease.Context()), throttler.ErrLeaseLost)
+		case <-time.After(time.Hour):
+			require.Fail(t, "it is held for ever")
+		}
+	})
+}
+
 func TestALeaseOutlivesAShortOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newOutlet()
