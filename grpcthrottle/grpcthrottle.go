@@ -121,20 +121,17 @@ func (s *decidedStream) Context() context.Context { return s.ctx }
 func (i *Interceptor) decide(ctx context.Context, call Call) (decided context.Context, release func(), err error) {
 	rule := i.rule(ctx, call)
 	d := new(throttler.Decision)
-	ruling, err := gate.Decide(ctx, i.throttler, &rule, d)
+	ruling, err := gate.Decide(ctx, i.throttler, &rule, d, i.RefuseOverloaded)
 	switch ruling {
 	case gate.Free:
 		return ctx, nil, nil
-	case gate.Overloaded:
-		if i.RefuseOverloaded {
-			return nil, nil, overloaded()
-		}
-		return context.WithValue(ctx, decisionKey{}, d), nil, nil
 	case gate.Passed:
 		ctx, release = gate.Hold(ctx, i.throttler, &rule, d)
 		return context.WithValue(ctx, decisionKey{}, d), release, nil
 	case gate.Refused, gate.TooLarge:
 		return nil, nil, Refusal(*d)
+	case gate.Overloaded:
+		return nil, nil, overloaded()
 	case gate.Ended:
 		return nil, nil, status.FromContextError(ctx.Err()).Err()
 	}

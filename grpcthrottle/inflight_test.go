@@ -3,9 +3,12 @@ package grpcthrottle_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
@@ -60,4 +63,37 @@ func TestACallIsInFlightForAsLongAsItsHandlerRuns(t *testing.T) {
 		return nil, nil
 	})
 	require.NoError(t, err)
+}
+
+// busy is a store that is overloaded when it is to add a record of "calls".
+type busy struct{ throttler.Client }
+
+func (b busy) Add(item *memcache.Item) error {
+	if strings.Contains(item.Key, "#calls#") {
+		return throttler.ErrOverloaded
+	}
+	return b.Client.Add(item)
+}
+
+func TestACallThatPassesInAnOverloadIsInFlightUntilItsHandlerReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		running := throttler.Condition{Name: "running", Max: 1, TTL: time.Minute, Algorithm: throttler.InFlight}
+		calls := throttler.Condition{Name: "calls", Max: 5, TTL: time.Minute}
+		store := busy{memstore.New()}
+		limit := byRule(store, throttler.Rule{Identifier: "api", Either: []throttler.Condition{running, calls}})
+		inFlight := func() bool {
+			d, err := throttler.New(store).Peek(t.Context(), throttler.Rule{Identifier: "api", Either: []throttler.Condition{running}})
+			require.NoError(t, err)
+			return d.Outcomes[0].Blocked
+		}
+		_, err := limit.Unary(t.Context(), nil, &grpc.UnaryServerInfo{}, func(ctx context.Context, _ any) (any, error) {
+			d, _ := grpcthrottle.DecisionFrom(ctx)
+			require.ErrorIs(t, d.Err, throttler.ErrOverloaded)
+			time.Sleep(time.Hour)
+			require.True(t, inFlight())
+			return nil, nil
+		})
+		require.NoError(t, err)
+		require.False(t, inFlight())
+	})
 }

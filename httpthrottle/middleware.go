@@ -149,10 +149,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	ctx := r.Context()
 	var d throttler.Decision
-	ruling, err := gate.Decide(ctx, m.throttler, &rule, &d)
-	if ruling == gate.Overloaded && !m.RefuseOverloaded {
-		ruling = gate.Passed
-	}
+	ruling, err := gate.Decide(ctx, m.throttler, &rule, &d, m.RefuseOverloaded)
 	switch ruling {
 	case gate.Passed:
 		m.publish(w, r, &rule, &d)

@@ -20,18 +20,18 @@ const (
 	Free                     // not limited: there is no Decision
 	Refused                  // blocked for now
 	TooLarge                 // blocked for ever: it costs more than a condition holds
-	Overloaded               // undecided: the servers are overloaded
+	Overloaded               // undecided: the servers are overloaded, and it is not to pass then
 	Ended                    // undecided: its context ended first
 )
 
 // Decide asks t about a request with this rule, and sets d, which is zero, to the
 // Decision. The error is that of an Invalid rule, and nil for all other rulings.
 //
-// A request is Overloaded only if t has no Fallback, which would decide it. A
-// front end may let it pass. It must not let a request pass that has Ended:
-// otherwise a client could cancel each request right after sending it and have
-// it done uncounted.
-func Decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision) (Ruling, error) {
+// A request that the servers are too busy for passes, unless refuseOverloaded is set: then
+// it is Overloaded, if t has no Fallback, which would decide it. One that has Ended never
+// passes: otherwise a client could cancel each request right after sending it and have it
+// done uncounted. The in-flight hits of a request that does not pass are given back.
+func Decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision, refuseOverloaded bool) (Ruling, error) {
 	if IsUnlimited(rule) {
 		return Free, nil
 	}
@@ -46,7 +46,8 @@ func Decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d
 	case d.Status != throttler.Authorized:
 		drop(ctx, t, rule, d)
 		return Refused, nil
-	case d.Err != nil && !rule.Shadow && t.Fallback == nil && errors.Is(d.Err, throttler.ErrOverloaded):
+	case refuseOverloaded && d.Err != nil && !rule.Shadow && t.Fallback == nil && errors.Is(d.Err, throttler.ErrOverloaded):
+		drop(ctx, t, rule, d)
 		return Overloaded, nil
 	}
 	return Passed, nil

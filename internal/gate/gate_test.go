@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,9 +29,9 @@ func rule(cost ...int) throttler.Rule {
 	return r
 }
 
-// ask returns what [gate.Decide] makes of a request.
+// ask returns what [gate.Decide] makes of a request that is refused in an overload.
 func ask(ctx context.Context, t *throttler.Throttler, r *throttler.Rule) (d throttler.Decision, ruling gate.Ruling, err error) {
-	ruling, err = gate.Decide(ctx, t, r, &d)
+	ruling, err = gate.Decide(ctx, t, r, &d, true)
 	return d, ruling, err
 }
 
@@ -42,6 +43,16 @@ func (f failing) GetMulti([]string) (map[string]*memcache.Item, error) { return 
 func (f failing) Add(*memcache.Item) error                             { return f.err }
 func (f failing) CompareAndSwap(*memcache.Item) error                  { return f.err }
 func (f failing) Delete(string) error                                  { return f.err }
+
+// busy is a store that is overloaded when it is to add a record of "calls".
+type busy struct{ throttler.Client }
+
+func (b busy) Add(item *memcache.Item) error {
+	if strings.Contains(item.Key, "#calls#") {
+		return throttler.ErrOverloaded
+	}
+	return b.Client.Add(item)
+}
 
 func TestRequestsPassUntilAConditionIsFull(t *testing.T) {
 	th, r := throttler.New(memstore.New()), rule()
@@ -185,6 +196,12 @@ func TestOverloadIsToldApart(t *testing.T) {
 	require.Equal(t, gate.Overloaded, ruling)
 	require.ErrorIs(t, d.Err, throttler.ErrOverloaded)
 
+	d = throttler.Decision{}
+	ruling, err = gate.Decide(t.Context(), throttler.New(overloaded), &r, &d, false)
+	require.NoError(t, err)
+	require.Equal(t, gate.Passed, ruling)
+	require.ErrorIs(t, d.Err, throttler.ErrOverloaded)
+
 	th := throttler.New(overloaded)
 	th.Fallback = memstore.New()
 	_, ruling, err = ask(t.Context(), th, &r)
@@ -234,6 +251,20 @@ func TestARequestThatDoesNotRunIsNotInFlight(t *testing.T) {
 			release()
 		}
 	}
+	seen, err := th.Peek(t.Context(), r)
+	require.NoError(t, err)
+	require.Equal(t, 1, seen.Outcomes[0].Remaining, "one of two is left beside this one")
+}
+
+func TestARequestThatIsRefusedInAnOverloadIsNotInFlight(t *testing.T) {
+	r := throttler.Rule{Identifier: "test", Either: []throttler.Condition{
+		{Name: "running", Max: 2, TTL: time.Hour, Algorithm: throttler.InFlight},
+		{Name: "calls", Max: 5, TTL: time.Minute},
+	}}
+	th := throttler.New(busy{memstore.New()})
+	_, ruling, err := ask(t.Context(), th, &r)
+	require.NoError(t, err)
+	require.Equal(t, gate.Overloaded, ruling)
 	seen, err := th.Peek(t.Context(), r)
 	require.NoError(t, err)
 	require.Equal(t, 1, seen.Outcomes[0].Remaining, "one of two is left beside this one")
