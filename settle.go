@@ -69,12 +69,9 @@ func (in *contents) settle(ctx context.Context, parts []part, totals map[string]
 		}
 		return
 	}
-	entries := make([]*entry, 0, len(parts))
-	for i := range parts {
-		if p := &parts[i]; totals != nil || len(p.hits) > 0 {
-			p.entry = p.settlement(totals[p.name])
-			entries = append(entries, p.entry)
-		}
+	entries := in.settlements(parts, totals)
+	for _, e := range entries {
+		e.settlement.loseLeases()
 	}
 	askAll(ctx, entries, false)
 	for i := range parts {
@@ -82,6 +79,21 @@ func (in *contents) settle(ctx context.Context, parts []part, totals map[string]
 			p.err = join(p.err, in.ended(p.entry))
 		}
 	}
+}
+
+// settlements returns the entries that set the totals of parts. A Renew may note their leases'
+// ends meanwhile.
+func (in *contents) settlements(parts []part, totals map[string]int) []*entry {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	entries := make([]*entry, 0, len(parts))
+	for i := range parts {
+		if p := &parts[i]; totals != nil || len(p.hits) > 0 {
+			p.entry = p.settlement(totals[p.name])
+			entries = append(entries, p.entry)
+		}
+	}
+	return entries
 }
 
 // settles returns why totals cannot be those of r, or nil.
@@ -122,21 +134,22 @@ type settlement struct {
 	of *reservation
 }
 
-// settlement returns the entry that sets the total of r. The caller has its turn.
+// settlement returns the entry that sets the total of r. The caller has its turn, and holds the
+// lock of its contents.
 func (r *reservation) settlement(total int) *entry {
 	e := &entry{settlement: &settlement{of: r, Settlement: record.Settlement{
 		Limit: r.limit, Bounds: r.bounds, Hits: r.hits, Total: r.total, Actual: min(total, r.limit.Most()), ID: rand.Uint64(),
 	}}}
 	e.begin(r.backend, opSettle, r.key)
-	r.loseLeases(total)
 	return e
 }
 
-// loseLeases loses what holds the leases of r that are not needed for that many hits.
-func (r *reservation) loseLeases(total int) {
-	for _, h := range r.hits {
+// loseLeases loses what holds the leases that are not needed for the total.
+func (s *settlement) loseLeases() {
+	total := s.Actual
+	for _, h := range s.Hits {
 		if total <= 0 && h.Kind == record.Leases {
-			r.backend.t.holds.lost(recordID{r.backend, r.key}, h.ID)
+			s.of.backend.t.holds.lost(recordID{s.of.backend, s.of.key}, h.ID)
 		}
 		total -= h.Cost
 	}

@@ -784,6 +784,27 @@ func TestSettleFromManyGoroutinesIsThatOfOneOfThem(t *testing.T) {
 	}
 }
 
+func TestACallIsRenewedWhileItIsSettled(t *testing.T) {
+	th := throttler.New(memstore.New())
+	c := inFlight(100, time.Hour)
+	d := authorize(t, th, either(c))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range 100 {
+			assert.NoError(t, th.Renew(context.Background(), d))
+		}
+	})
+	wg.Go(func() {
+		for i := range 100 {
+			settled, err := th.Settle(context.Background(), d, total(1+i%7))
+			assert.NoError(t, err)
+			assert.NoError(t, settled.Err)
+		}
+	})
+	wg.Wait()
+	require.Equal(t, 97, settle(t, th, d, total(3)).Outcomes[0].Remaining)
+}
+
 // 64 streams at once count what they use as they use it, on a key with a limit of 100. What
 // counts afterwards lets all of them through: 663 of 100 in one report.
 func TestStreamsThatSettleSpendWhatTheLimitSaysAndStopInTheMiddle(t *testing.T) {
