@@ -1,6 +1,7 @@
 package record
 
 import (
+	"encoding/binary"
 	"math"
 	"slices"
 	"testing"
@@ -531,4 +532,22 @@ func TestCountsHaveTheBytesThatTheLargestNeeds(t *testing.T) {
 	now += Instant(time.Minute) // and now it is gone
 	r = reread(t, decide(now, limit, Lockout{}, r, true).Next)
 	require.Equal(t, []any{2, uint8(1)}, []any{r.hits.len(), r.hits.cells.width})
+}
+
+// cellOf returns the bytes of a cell of 1<<24 - 1 hits, which is said to hold total.
+func cellOf(total uint32) []byte {
+	b := []byte{version3, byte(cellsSection >> 8), 0}
+	b = appendInstant(appendInstant(appendInstant(b, 1), 0), 1) // ttl, since, last
+	return append(binary.BigEndian.AppendUint32(b, total), 3, 255, 255, 255)
+}
+
+// Bytes of another program may claim any number of hits.
+func TestFactsAreOfNoMoreHitsThanAWindowHolds(t *testing.T) {
+	for _, total := range []uint32{7, MaxHits, 1 << 27} {
+		r, err := Decode(cellOf(total))
+		require.NoError(t, err)
+		expiries := r.Facts().Expiries
+		require.Equal(t, min(int(total), MaxHits), len(expiries)) // or its message has them all
+		require.Equal(t, len(expiries), cap(expiries))
+	}
 }

@@ -301,11 +301,14 @@ func FuzzRecord(f *testing.F) {
 		f.Add(g.record, int64(0), 3, int64(time.Minute))
 		f.Add(g.record, at(0).UnixNano(), 40, int64(time.Minute))
 	}
+	f.Add(cellOf(7), int64(0), 3, int64(time.Minute))
 	f.Add([]byte("foreign"), int64(0), 1, int64(time.Hour))
 	f.Fuzz(func(t *testing.T, b []byte, offset int64, max int, ttl int64) {
 		recoded, ok := recode(b)
 		if ok {
 			require.Equal(t, b, recoded)
+			r, _ := Decode(b)
+			require.LessOrEqual(t, len(r.Facts().Expiries), MaxHits)
 		}
 		if offset < 0 {
 			offset = -(offset / 2)

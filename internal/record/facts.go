@@ -7,7 +7,7 @@ type Facts struct {
 	BanEnd    Instant
 	BanLength time.Duration // as it was set
 	Bans      int           // in a row; 0 if bans do not grow
-	Expiries  []Instant     // of the hits of a window, oldest first
+	Expiries  []Instant     // of the hits of a window, oldest first, MaxHits at most
 	WindowTTL time.Duration // the longest TTL that one of them was counted under
 	EmptyAt   Instant       // of a bucket
 
@@ -37,9 +37,9 @@ func (r Record) Facts() Facts {
 		f.Leases = append(f.Leases, LeaseFacts{l.id, l.end, time.Duration(l.ttl), int(l.hits)})
 	}
 	r.hits.merge()
-	f.Expiries = make([]Instant, 0, r.hits.len())
+	f.Expiries = make([]Instant, 0, min(r.hits.len(), MaxHits)) // more is of another program
 	for t, n := range r.hits.all {
-		for range n {
+		for range min(n, cap(f.Expiries)-len(f.Expiries)) {
 			f.Expiries = append(f.Expiries, t)
 		}
 	}
