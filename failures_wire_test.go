@@ -36,9 +36,9 @@ func onWire(t *testing.T, server *memcachedtest.Server) (*pool.Pool, *memcachedt
 	return p, w
 }
 
-// brokenAnswers are the faults, at random, for a share of the requests. It notes
-// in met which of them there were.
-func brokenAnswers(random *rand.Rand, share float64, met *[memcachedtest.Faults]atomic.Int64) func() memcachedtest.Fault {
+// brokenAnswers are the faults, one kind after the other, for a share of the requests at
+// random. It counts them in met.
+func brokenAnswers(random *rand.Rand, share float64, met *atomic.Int64) func() memcachedtest.Fault {
 	var mu sync.Mutex
 	return func() memcachedtest.Fault {
 		mu.Lock()
@@ -46,9 +46,7 @@ func brokenAnswers(random *rand.Rand, share float64, met *[memcachedtest.Faults]
 		if random.Float64() >= share {
 			return memcachedtest.NoFault
 		}
-		f := 1 + memcachedtest.Fault(random.IntN(int(memcachedtest.Faults)-1))
-		met[f].Add(1)
-		return f
+		return 1 + memcachedtest.Fault(met.Add(1))%(memcachedtest.Faults-1)
 	}
 }
 
@@ -138,7 +136,7 @@ func (s *station) whole()  { s.wire.Next = func() memcachedtest.Fault { return m
 func overBrokenWires(t *testing.T, share float64, work func(s *station)) {
 	t.Helper()
 	server := memcachedtest.Process(t)
-	var met [memcachedtest.Faults]atomic.Int64
+	var met atomic.Int64
 	var running sync.WaitGroup
 	for i := range uint64(8) {
 		p, wire := onWire(t, server)
@@ -147,9 +145,7 @@ func overBrokenWires(t *testing.T, share float64, work func(s *station)) {
 		running.Go(func() { work(s) })
 	}
 	running.Wait()
-	for f := memcachedtest.LoseRequest; f < memcachedtest.Faults; f++ {
-		assert.NotZero(t, met[f].Load(), "%v never happened", f)
-	}
+	assert.GreaterOrEqual(t, met.Load(), int64(memcachedtest.Faults-1), "some faults never happened")
 }
 
 // attempt calls Authorize. sound says that the call failed at nothing.

@@ -156,7 +156,7 @@ func (m mix) troubled(t *testing.T, server *memcachedtest.Server, share float64,
 // trouble makes a session of troubled.
 func (m mix) trouble(t *testing.T, server *memcachedtest.Server, calls int, share float64, restart bool) *witness {
 	t.Helper()
-	var met [memcachedtest.Faults]atomic.Int64
+	var met atomic.Int64 // faults
 	w := &witness{begin: time.Now()}
 	rule := m.rule()
 	killing, restarted := make(chan struct{}), make(chan struct{})

@@ -182,8 +182,7 @@ func TestNoCountIsLostWithAnAnswer(t *testing.T) {
 	server, _, _ := process(t)
 	for _, share := range []float64{0.02, 0.3} {
 		key := fmt.Sprintf("count%v", share)
-		var met [memcachedtest.Faults]atomic.Int64
-		var admitted, failed atomic.Int64
+		var met, admitted, failed atomic.Int64
 		var running sync.WaitGroup
 		for caller := range callers {
 			random := rand.New(rand.NewPCG(7, uint64(caller)))
@@ -196,12 +195,10 @@ func TestNoCountIsLostWithAnAnswer(t *testing.T) {
 			p.DialContext = (&memcachedtest.Wire{Next: func() memcachedtest.Fault {
 				mu.Lock()
 				defer mu.Unlock()
-				f := memcachedtest.NoFault
-				if random.Float64() < share {
-					f = 1 + memcachedtest.Fault(random.IntN(int(memcachedtest.Faults)-1))
+				if random.Float64() >= share {
+					return memcachedtest.NoFault
 				}
-				met[f].Add(1)
-				return f
+				return 1 + memcachedtest.Fault(met.Add(1))%(memcachedtest.Faults-1) // one kind after the other
 			}}).DialContext
 			running.Go(func() { count(p, key, limit, &admitted, &failed) })
 		}
@@ -210,9 +207,7 @@ func TestNoCountIsLostWithAnAnswer(t *testing.T) {
 		stored := stored(t, server, key)
 		assert.LessOrEqual(t, stored, int64(limit))
 		assert.LessOrEqual(t, admitted.Load(), stored, "admitted more than is counted: share %v", share)
-		for f := memcachedtest.LoseRequest; f < memcachedtest.Faults; f++ {
-			assert.NotZero(t, met[f].Load(), "%v never happened", f)
-		}
+		assert.GreaterOrEqual(t, met.Load(), int64(memcachedtest.Faults-1), "some faults never happened")
 		t.Logf("share %v: %d admitted, %d stored, %d calls failed", share, admitted.Load(), stored, failed.Load())
 	}
 }
