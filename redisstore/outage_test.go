@@ -287,28 +287,31 @@ func TestAServerThatIsTooSlowForItsCallersIsOverloaded(t *testing.T) {
 	server := redistest.Process(t)
 	s := open(t, "redis://"+server.Addr)
 	s.QueueTimeout = 20 * time.Millisecond
-	s.Timeout = 5 * time.Second
 	th := throttler.New(s)
 	_, err := th.Authorize(context.Background(), rule("a", 5))
 	require.NoError(t, err)
-	server.Command("CLIENT", "PAUSE", "2000", "ALL") // longer than a process that is short of processor time waits
-	var late atomic.Int64
+	pause := func() { // for longer than a process that is short of processor time waits
+		server.Command("CLIENT", "PAUSE", "2000", "WRITE")
+	}
+	pause()
+	first := newSingle("first", true)
+	s.Start(first)
+	awaitUnderWay(t, s, 1, 0)
+	const late = 10 // a second bundle goes out for more
 	var wg sync.WaitGroup
-	for i := range 20 {
+	for i := range late {
 		wg.Go(func() {
-			time.Sleep(time.Duration(i) * time.Millisecond)
 			d, err := th.Authorize(context.Background(), rule(strconv.Itoa(i), 5))
 			assert.NoError(t, err)
-			if d.Err != nil {
-				assert.ErrorIs(t, d.Err, throttler.ErrOverloaded)
-				assert.NotErrorIs(t, d.Err, throttler.ErrUnavailable)
-				late.Add(1)
-			}
+			assert.ErrorIs(t, d.Err, throttler.ErrOverloaded)
+			assert.NotErrorIs(t, d.Err, throttler.ErrUnavailable)
 		})
 	}
+	awaitUnderWay(t, s, 1, late)
+	pause()
 	wg.Wait()
-	require.Positive(t, late.Load())
-	require.EqualValues(t, late.Load(), s.Stats()[0].Overloads)
+	require.NoError(t, (<-first.done).Err)
+	require.EqualValues(t, late, s.Stats()[0].Overloads)
 	require.False(t, s.Stats()[0].Down)
 }
 
