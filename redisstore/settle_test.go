@@ -31,11 +31,13 @@ const settlingMax = 20
 func settlings(t *testing.T, test func(t *testing.T, s *settling)) {
 	t.Parallel()
 	server := redistest.Process(t)
+	in10Days := time.Now().UTC().AddDate(0, 0, 10) // the month ends far from now
+	month := throttler.Period{Unit: throttler.Month, Anchor: min(in10Days.Day(), 28)}
 	for _, c := range []throttler.Condition{
 		{TTL: time.Hour},
 		{TTL: 20 * time.Hour, Algorithm: throttler.LeakyBucket},
 		{TTL: time.Hour, Algorithm: throttler.InFlight},
-		{Algorithm: throttler.Calendar, Period: throttler.Period{Unit: throttler.Month}},
+		{Algorithm: throttler.Calendar, Period: month},
 	} {
 		t.Run(c.Algorithm.String(), func(t *testing.T) {
 			server.Command("FLUSHALL")
