@@ -38,10 +38,14 @@ func leaky(max int, ttl time.Duration) throttler.Condition {
 func eachAlgorithm(t *testing.T, max int, test func(*testing.T, throttler.Condition)) {
 	eachOldAlgorithm(t, max, test)
 	t.Run("calendar", func(t *testing.T) {
-		in10Days := time.Now().UTC().AddDate(0, 0, 10) // the month ends far from now
-		test(t, throttler.Condition{Name: "c", Max: max, Algorithm: throttler.Calendar,
-			Period: throttler.Period{Unit: throttler.Month, Anchor: min(in10Days.Day(), 28)}})
+		test(t, throttler.Condition{Name: "c", Max: max, Algorithm: throttler.Calendar, Period: longMonth()})
 	})
+}
+
+// longMonth returns months of which one ends far from now.
+func longMonth() throttler.Period {
+	in10Days := time.Now().UTC().AddDate(0, 0, 10)
+	return throttler.Period{Unit: throttler.Month, Anchor: min(in10Days.Day(), 28)}
 }
 
 // eachOldAlgorithm is eachAlgorithm for those that the first release knew.

@@ -160,6 +160,8 @@ func TestRefundsAndHitsOfSeveralProcessesAddUp(t *testing.T) {
 		rule.Either[i].Max = 1000
 		if rule.Either[i].TTL > 0 {
 			rule.Either[i].TTL = 24 * time.Hour
+		} else {
+			rule.Either[i].Period = longMonth()
 		}
 	}
 	before := authorize(t, throttler.New(patientPool(t, server.Addr)), rule)
