@@ -19,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -165,14 +166,19 @@ func run(t *testing.T, address string, name string, args ...string) {
 	}
 }
 
+// lastPort is the last one that freeAddress has tried.
+var lastPort = rand.Uint32()
+
+// freeAddress returns an address that nobody takes before it is used. Its port is below those
+// of the servers of other tests, and of connections, and no other call returns it.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	for range 100 {
-		// Below the ports that connections take, so that none takes it before it is used.
-		l, err := net.Listen("tcp", fmt.Sprintf(":%d", 20_000+rand.IntN(10_000)))
+		address := fmt.Sprintf("127.0.0.1:%d", 5_000+atomic.AddUint32(&lastPort, 1)%5_000)
+		l, err := net.Listen("tcp", address)
 		if err == nil {
 			defer l.Close()
-			return fmt.Sprintf("127.0.0.1:%d", l.Addr().(*net.TCPAddr).Port)
+			return address
 		}
 	}
 	require.Fail(t, "no port is free")
