@@ -62,14 +62,16 @@ func TestHAProxyWaitsForADeadServiceOnceOnly(t *testing.T) {
 		return time.Since(begin)
 	}
 	noticed := took()
-	waited := 0
+	waited, others := 0, time.Duration(0)
 	for range 20 {
-		if took() > noticed/2 {
+		if d := took(); d > noticed/2 {
 			waited++
+		} else {
+			others += d
 		}
 	}
 	// It tries again after a second or two, which a busy machine may take for the others.
-	assert.LessOrEqual(t, waited, 2, "the first took %v", noticed)
+	assert.LessOrEqual(t, waited, 2+int(others/time.Second), "the first took %v, those that did not wait %v", noticed, others)
 }
 
 func TestHAProxyComesBackToAServiceThatWasDead(t *testing.T) {
