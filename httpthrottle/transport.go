@@ -39,7 +39,7 @@ const DefaultMaxPause = time.Hour
 // past the deadline of its context, is not sent: the error is a [*LimitError].
 //
 // While a process knows nothing of the API's limits, one request goes ahead. The others wait
-// for its answer, for a second and half of MaxWait at most.
+// for its answer, for a second at most, and no longer than half of MaxWait.
 //
 // The API counts requests when they arrive. So each TTL is longer by Margin.
 //
