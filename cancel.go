@@ -60,9 +60,7 @@ func (c *call) withdraw(ctx context.Context) {
 			of[i].Note = join(of[i].Note, err)
 			continue
 		}
-		if w.Hit.Kind == record.Leases {
-			c.t.queue.Wake(of[i].Key)
-		}
+		c.t.queue.Wake(of[i].Key)
 		of[i].Outcome, of[i].Again = w.Outcome, w.Again // as it was found, with or without others' hits since
 	}
 	if len(left) > 0 {

@@ -1079,3 +1079,28 @@ func TestShadowRuleIsNeverWaitedFor(t *testing.T) {
 		})
 	}
 }
+
+// A call that was found to have room everywhere counts in one condition, and is refused by
+// another one, which others have filled meanwhile.
+func TestHitsOfARefusedCallWakeACallThatWaits(t *testing.T) {
+	everyAlgorithm(t, 1, func(t *testing.T, wide throttler.Condition) {
+		store := memstore.New()
+		narrow := condition("narrow", 1, time.Hour)
+		th := throttler.New(overtaken(store, func() {
+			time.Sleep(time.Second)
+			authorize(t, throttler.New(store), either(narrow))
+		}))
+		start := time.Now()
+		waited := make(chan error)
+		go func() {
+			time.Sleep(time.Second / 2)
+			_, err := th.Wait(context.Background(), either(wide))
+			waited <- err
+		}()
+		rule := either(wide, narrow)
+		rule.CountAuthorizedOnly = true
+		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+		require.NoError(t, <-waited)
+		require.Equal(t, time.Second, time.Since(start))
+	})
+}
