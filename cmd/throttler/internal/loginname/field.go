@@ -14,7 +14,7 @@ func (f *Finder) isField(key string) (may, sure bool) {
 	}
 	key, field := bare(key), bare(f.Field)
 	same := strings.EqualFold
-	may = same(key, field) || same(underscored(key), underscored(field)) || leadsTo(key, field) ||
+	may = same(key, field) || same(underscored(key), underscored(field)) || leadsTo(key, field) || leadsTo(inPHP(key), inPHP(field)) ||
 		strings.ContainsAny(key, "[]") && same(unbracketed(key), unbracketed(field))
 	return may, false
 }
@@ -25,6 +25,22 @@ func (f *Finder) isField(key string) (may, sure bool) {
 func leadsTo(key, field string) bool {
 	steps, want := stepsOf(key), stepsOf(field)
 	return len(want) > 0 && len(steps) >= len(want) && slices.EqualFunc(steps[:len(want)], want, strings.EqualFold)
+}
+
+// inPHP returns a key as PHP writes what stands before the first bracket.
+func inPHP(key string) string {
+	head, rest, found := strings.Cut(key, "[")
+	if head = underscored(head); found {
+		return head + "[" + rest
+	}
+	return head
+}
+
+// hasPrefix reports whether key is that of the field behind one more step, which ASP.NET takes
+// for the name of the object that has the field: then it prefers model.user to user.
+func (f *Finder) hasPrefix(key string) bool {
+	steps := stepsOf(bare(key))
+	return len(steps) > 1 && f.IsField(strings.Join(steps[1:], "."))
 }
 
 // stepsOf returns what stands between brackets, dots and colons.
@@ -51,12 +67,12 @@ func checkCharset(value string) error {
 	return nil
 }
 
-// bare returns a key up to a NUL, without quotes and backslashes, and without blanks, what
-// Spring takes for the mark of a default, and what some take for the mark of a query before
-// it.
+// bare returns a key up to a NUL, without quotes and backslashes, and without what some servers
+// drop before it: blanks, the mark of a query, a slash, and what is the mark of a default to
+// Spring.
 func bare(key string) string {
 	key, _, _ = strings.Cut(quotes.Replace(key), "\x00")
-	return strings.TrimLeft(strings.TrimSpace(key), "!?\ufeff")
+	return strings.TrimLeft(strings.TrimSpace(key), "!?/\ufeff")
 }
 
 var underscores = strings.NewReplacer(".", "_", " ", "_", "[", "_")

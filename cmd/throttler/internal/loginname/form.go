@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net/url"
-	"slices"
 	"strings"
 )
 
@@ -19,11 +18,10 @@ const (
 // typedForm reads a body that has the type of a form.
 func (f *Finder) typedForm(r io.Reader) error {
 	text := bufio.NewReader(r)
-	isObject, err := f.beginsAsObject(text)
 	switch {
-	case err != nil:
-		return err
-	case isObject:
+	case beginsOddly(text):
+		return ambiguous("a form that begins with what some servers skip")
+	case f.mayBeJSON(text):
 		return ambiguous("a form that is JSON to some servers")
 	}
 	return f.form(text)
@@ -34,15 +32,14 @@ func (f *Finder) typedForm(r io.Reader) error {
 func (f *Finder) untyped(s *Scan) Reading {
 	return func(r io.Reader) error {
 		text := bufio.NewReader(r)
-		isObject, err := f.beginsAsObject(text)
 		switch {
-		case err != nil:
-			return err
-		case isObject:
+		case f.mayBeJSON(text):
 			s.noForm = true
-			return f.json(text)
+			return f.anyJSON(text)
+		case beginsOddly(text):
+			return ambiguous("a form that begins with what some servers skip")
 		}
-		err = f.form(text)
+		err := f.form(text)
 		if errors.Is(err, ErrUnreadable) && !s.named() {
 			s.noForm, err = true, nil
 		}
@@ -50,18 +47,19 @@ func (f *Finder) untyped(s *Scan) Reading {
 	}
 }
 
-// beginsAsObject reports whether a form begins as an object in JSON, for servers that read
-// JSON whatever its type. Its error is that of a form whose beginning some servers skip.
-func (f *Finder) beginsAsObject(text *bufio.Reader) (bool, error) {
+// beginsOddly reports whether a form begins with many blanks or a mark of the byte order.
+func beginsOddly(text *bufio.Reader) bool {
 	peeked, _ := text.Peek(64) // an error comes again
 	start := bytes.TrimLeft(peeked, " \t\r\n")
-	begins := func(all ...string) bool {
-		return slices.ContainsFunc(all, func(prefix string) bool { return bytes.HasPrefix(start, []byte(prefix)) })
-	}
-	if len(start) == 0 && len(peeked) > 0 || begins("\ufeff", "\xff\xfe", "\xfe\xff") || f.Keys != nil && begins("/", "#", "\x00{", "\x00\x00\x00{") {
-		return false, ambiguous("a form that begins with blanks, a byte order mark or a comment")
-	}
-	return f.Keys != nil && begins("{"), nil
+	return len(start) == 0 && len(peeked) > 0 ||
+		bytes.HasPrefix(start, []byte("\ufeff")) || bytes.HasPrefix(start, []byte("\xff\xfe")) || bytes.HasPrefix(start, []byte("\xfe\xff"))
+}
+
+// mayBeJSON reports whether a form begins as no key of one does, to servers that read JSON
+// whatever its type: with what they skip, or as an object.
+func (f *Finder) mayBeJSON(text *bufio.Reader) bool {
+	peeked, _ := text.Peek(1) // an error comes again
+	return f.Keys != nil && len(peeked) > 0 && (peeked[0] <= ' ' || peeked[0] >= 0x7f || strings.IndexByte("{/#)", peeked[0]) >= 0)
 }
 
 // form reads fields as application/x-www-form-urlencoded. Some servers take a semicolon
@@ -77,11 +75,9 @@ func (f *Finder) form(r io.Reader) error {
 		if err != nil {
 			return unreadable("a field's name is malformed")
 		}
-		may, sure := f.isField(key)
-		if may {
-			if err := f.expect(); err != nil {
-				return err
-			}
+		may, sure, err := f.meet(key)
+		if err != nil {
+			return err
 		}
 		value, inCharset := "", isCharset(key)
 		if end == '=' && (may || inCharset) {

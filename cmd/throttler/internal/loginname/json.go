@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // The longest text and the deepest nesting of JSON that are read.
@@ -26,46 +28,49 @@ func (f *Finder) anyJSON(r io.Reader) error {
 	return f.json(text)
 }
 
-// skipToObject skips what some servers skip before JSON: blanks, marks of the byte order, and
-// comments. It reports whether an object begins there.
+// skipToObject skips what some servers skip before JSON: blanks, marks of the byte order, zeros
+// of UTF-16, comments, and Gson's guard )]}'. It reports whether an object begins there.
 func skipToObject(text *bufio.Reader) (bool, error) {
 	for {
-		b, err := text.ReadByte()
+		r, size, err := text.ReadRune()
 		if err != nil {
 			return false, err
 		}
-		switch b {
-		case '{':
-			return true, text.UnreadByte()
-		case ' ', '\t', '\r', '\n', '\v', '\f', 0, 0xef, 0xbb, 0xbf, 0xfe, 0xff:
-		case '#', '/':
-			if err := skipComment(text, b); err != nil {
+		switch {
+		case r == '{':
+			return true, text.UnreadRune()
+		case r == utf8.RuneError && size == 1: // of a mark, perhaps
+			if err := text.UnreadRune(); err != nil {
 				return false, err
 			}
-		default:
+			if b, _ := text.ReadByte(); b < 0xfe {
+				return false, nil
+			}
+		case r == '#' || r == '/' || r == ')':
+			if err := skipComment(text, r); err != nil {
+				return false, err
+			}
+		case r != 0 && r != '\ufeff' && !unicode.IsSpace(r):
 			return false, nil
 		}
 	}
 }
 
-// skipComment skips the rest of a comment that begins with b: to the end of the line, but for
-// one that begins with a slash and a star.
-func skipComment(text *bufio.Reader, b byte) error {
-	if b == '/' {
-		next, err := text.ReadByte()
-		if err != nil {
+// skipComment skips the rest of a comment that begins with first: to the end of the line, but
+// for one that begins with a slash and a star.
+func skipComment(text *bufio.Reader, first rune) error {
+	if next, err := text.Peek(1); first != '/' || err != nil || next[0] != '*' {
+		_, err := skip(text, "\r\n")
+		return err
+	}
+	text.Discard(1)
+	for last := byte(0); ; {
+		b, err := text.ReadByte()
+		if err != nil || last == '*' && b == '/' {
 			return err
 		}
-		if next == '*' {
-			for last := byte(0); ; last = b {
-				if b, err = text.ReadByte(); err != nil || last == '*' && b == '/' {
-					return err
-				}
-			}
-		}
+		last = b
 	}
-	_, err := skip(text, "\r\n")
-	return err
 }
 
 // json reads the name in an object. Keys are compared without regard to case, since some

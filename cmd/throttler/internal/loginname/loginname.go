@@ -32,9 +32,10 @@ type Finder struct {
 	Field string   // of a form or of the query; "": none
 	Keys  []string // that lead to the name in JSON; nil: none
 
-	name   string
-	found  bool
-	sealed bool
+	name     string
+	found    bool
+	sealed   bool
+	prefixed bool // a field has been seen that ASP.NET prefers to Field
 }
 
 // Seal makes every further name an error, also the first: it would come too late to be
@@ -54,6 +55,21 @@ func (f *Finder) expect() error {
 		return ambiguous("the name stands too far behind")
 	}
 	return nil
+}
+
+// meet returns whether a server may take key for the field, and whether every one does. The
+// error is that of a name that cannot be added, or of one that ASP.NET prefers another to.
+func (f *Finder) meet(key string) (may, sure bool, err error) {
+	may, sure = f.isField(key)
+	if may {
+		err = f.expect()
+	} else {
+		f.prefixed = f.prefixed || f.hasPrefix(key)
+	}
+	if f.prefixed && (may || f.found) {
+		err = ambiguous("a field that some servers prefer to the name's")
+	}
+	return may, sure, err
 }
 
 // add notes a name.
@@ -161,5 +177,5 @@ func isUTF8(charset string) bool {
 // formTypes counts the types of forms that text names: some servers look for one anywhere.
 func formTypes(text string) int {
 	text = strings.ToLower(text)
-	return strings.Count(text, "urlencoded") + strings.Count(text, "multipart/")
+	return strings.Count(text, "urlencoded") + strings.Count(text, "url-encoded") + strings.Count(text, "multipart/")
 }

@@ -113,11 +113,21 @@ func TestTheNameOfAForm(t *testing.T) {
 	for body, want := range map[string]string{"log.in=alice": "alice", "log_in=alice": ambiguous, "log in=alice": ambiguous, "log[in=alice": ambiguous, "log=alice": none} {
 		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "log.in"}, urlencoded, body), body)
 	}
+	for body, want := range map[string]string{ // ASP.NET prefers a field with the prefix of its model
+		"user=decoy&model.user=alice": ambiguous, "model[user]=alice&user=decoy": ambiguous, "model.User=alice&x=1&user=decoy": ambiguous,
+		"model.user=alice": none, "model.user.x=alice&model.username=y": none, "user=alice&model.username=y": "alice", "user=alice&a.b.user=y": "alice",
+	} {
+		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user"}, urlencoded, body), body)
+	}
+	for body, want := range map[string]string{"user.name[]=alice": ambiguous, "user name[x]=alice": ambiguous, "user_name.x=alice": ambiguous, "user_names[]=alice": none} {
+		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user_name"}, urlencoded, body), body)
+	}
 	for body, want := range map[string]string{"Input.Email=alice&Input.Password=x": "alice", "Input.Email=decoy&Input[Email]=alice": ambiguous, "Input.EmailAgain=x": none} {
 		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "Input.Email"}, urlencoded, body), body)
 	}
 	for body, want := range map[string]string{"user[name]=alice&user[password]=x": "alice", "user[NAME]=alice": ambiguous, "[user][name]=alice": ambiguous, "user[name][]=alice": ambiguous, "user=x&username=y": none,
 		"user[name]=decoy&user[name]x=alice": ambiguous, "user[name].x=alice": ambiguous, "user[name=alice": ambiguous, "user.name=alice": ambiguous,
+		"[user].name=alice": ambiguous,
 		"user[name_format]=x&user[first][name]=y&user[]=z": none,
 	} {
 		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user[name]"}, urlencoded, body), body)
@@ -153,6 +163,7 @@ func TestTheTypeOfABody(t *testing.T) {
 		"text/plain":                                       none,
 		"":                                                 "alice", // to Rack, WebOb and Python's cgi
 		"text/urlencoded":                                  unreadable,
+		"application/x-url-encoded":                        unreadable, // a form to Werkzeug
 		`text/plain; a="multipart/form-data; boundary=B"`:  unreadable,
 		urlencoded + "; a=\"multipart/form-data\"":         unreadable,
 		"multipart/form-data":                              unreadable,
@@ -183,6 +194,8 @@ func TestABoundaryIsTheOneThatAllServersFind(t *testing.T) {
 		"multipart/boundary; charset=utf-8; boundary=B":                 unreadable,
 		`multipart/form-data; boundary=B; x="boundary=C"`:               unreadable,
 		`multipart/form-data; charset="utf-8; boundary=C"; boundary=B`:  unreadable,
+		"multipart/form-data; boundary=B; boundary*=utf-8''C":           unreadable, // which only some servers know
+		"multipart/form-data; boundary=B; x*=utf-8''C":                  unreadable,
 	} {
 		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user"}, kind, parts(alice)), kind)
 	}
@@ -202,6 +215,14 @@ const (
 	other = "Content-Disposition: form-data; name=\"text\"\r\n\r\nx"
 )
 
+func TestBoundariesOfAllClientsAreRead(t *testing.T) {
+	for _, boundary := range []string{"----WebKitFormBoundary7MA4YWxkTrZu0gW", "Boundary+0123ABCD0123ABCD", "dart-http-boundary-+_.x", "boundary_.oOo._MTIzNDU2Nzg5MA=="} {
+		kind := `multipart/form-data; boundary="` + boundary + `"`
+		body := strings.ReplaceAll(parts(other, alice), "--B", "--"+boundary)
+		assert.Equal(t, "alice", inBody(t, &loginname.Finder{Field: "user"}, kind, body), kind)
+	}
+}
+
 func TestTheNameOfAMultipartForm(t *testing.T) {
 	disposition := func(text string) string { return parts("Content-Disposition: form-data; " + text + "\r\n\r\nalice") }
 	for body, want := range map[string]string{
@@ -214,8 +235,8 @@ func TestTheNameOfAMultipartForm(t *testing.T) {
 		parts(other+strings.Repeat("x\n", 9000), alice):                "alice",
 		parts(alice, alice):                                                                    ambiguous,
 		disposition(`name="User"`):                                                             ambiguous,
-		disposition(`name='user'`):                                                             ambiguous,
-		disposition(`name="us\er"`):                                                            ambiguous,
+		disposition(`name='user'`):                                                             unreadable,
+		disposition(`name="us\er"`):                                                            unreadable,
 		disposition(`name="user[]"`):                                                           ambiguous,
 		disposition(`name="user"; filename="x"`):                                               ambiguous,
 		disposition(`name="user"; name="x"`):                                                   unreadable,
@@ -249,8 +270,8 @@ func TestTheNameOfAMultipartForm(t *testing.T) {
 		"--B\r\n" + alice:                                                                      unreadable,
 		"":                                                                                     unreadable,
 		// What a server takes for another field, or for the name, of a part that may have none here:
-		parts("Content-ID: user\r\n\r\nalice"):                                                                                               unreadable,
-		parts("Content-Disposition: form-data\r\nContent-ID: user\r\n\r\nalice"):                                                             unreadable,
+		parts("Content-ID: user\r\n\r\nalice"):                                                                                               ambiguous,
+		parts("Content-Disposition: form-data\r\nContent-ID: user\r\n\r\nalice"):                                                             ambiguous,
 		parts("Content-Disposition: form-data; x=\"; name=user; y=\"\r\n\r\nalice"):                                                          unreadable,
 		parts("Content-Disposition: form-data\r\n\r\nx", alice):                                                                              "alice",
 		parts("X: Content-Disposition: x; name=user\r\n\r\nalice"):                                                                           unreadable,
@@ -259,7 +280,32 @@ func TestTheNameOfAMultipartForm(t *testing.T) {
 		parts("Content-Type: text/plain; x=\"" + strings.Repeat("a", 4080) + "\"\r\n" + alice):                                               unreadable,
 		parts("Content-Type: text/plain; x=\"" + strings.Repeat("a", 4000) + "\"\r\n" + alice):                                               "alice",
 		parts("Content-Type: text/plain\r\nContent-Type: text/plain\r\n" + alice):                                                            unreadable,
-		parts("X: a\r\n" + alice): unreadable,
+		parts("MIME-Version: 1.0\r\nContent-ID: <1>\r\n"+alice, "X-File-Path: /a\r\n\r\nx"):                                                  "alice",
+		parts(strings.Repeat("X: a\r\n", 40) + alice):                                                                                        unreadable,
+		disposition("name=\"user\";\u00a0name*=utf-8''text"):                                                                                 unreadable, // which Go takes for the end of a word
+		disposition(`name="=?utf-8?B?dXNlcg==?="`):                                                                                           unreadable, // to Tomcat and ASP.NET, user
+		disposition(`name="=?utf-8?Q?user?="; filename="x"`):                                                                                 unreadable,
+		disposition(`name="f"; filename="=?utf-8?B?eA==?="; filename*=utf-8''x`):                                                             none,
+		disposition(`x-name="user"; name="text"`):                                                                                            unreadable, // to formidable
+		disposition(`xname="user"`):                                                                                                          unreadable, // to ASP.NET
+		disposition(`name="user;x"`):                                                                                                         unreadable,
+		disposition(`name="/user"`):                                                                                                          ambiguous,
+		disposition(`name="text"; filename="a; name=user"`):                                                                                  unreadable,
+		disposition(`name="text"; filename="a\"b"`):                                                                                          none,
+		disposition(`name=""`):                                                                                                               unreadable,
+		parts(`Content-Disposition: form-data; name="model.user"`+"\r\n\r\nx", alice):                                                        ambiguous,
+		disposition(`filename="user"`):                                                                                                       ambiguous, // Rack takes the file's name, or the type, for the name
+		parts("Content-Disposition: attachment; filename=x\r\n\r\nx", alice):                                                                 "alice",
+		parts("Content-Type: user\r\n\r\nalice"):                                                                                             ambiguous,
+		parts("Content-Type: Content-ID: user\r\n\r\nalice"):                                                                                 unreadable,
+		parts("Content-Disposition: form-data; name=\"f\"; filename=\"content-type.txt\"\r\nContent-Type: text/plain\r\n\r\nx", alice):       "alice",
+		parts("Content-Type: text/plain; charset=ISO-8859-1\r\n" + alice):                                                                    "alice",
+		parts("Content-Type: text/plain; charset=US-ASCII\r\n" + alice):                                                                      "alice",
+		parts("Content-Type: text/plain; charset=ISO-8859-1\r\n" + alice + "\xe9"):                                                           ambiguous,
+		"--B--\r\n":                none, // a form without fields
+		"--B--\r\n--B\r\n" + alice: unreadable,
+		"--C--\r\n":                unreadable,
+		parts("X: a\r\n" + alice):  "alice",
 		parts("Content-D\u0130sposition: form-data; name=\"user\"\r\n\r\nalice"): unreadable,
 		parts("Content-Length: 5\r\n"+alice, other):                              "alice",
 		parts("content-length: 4\r\n" + alice):                                   unreadable,
@@ -354,8 +400,13 @@ func TestWhatBeginsAsAnObjectMayBeOneToAServerWhateverItsType(t *testing.T) {
 	require.NoError(t, err)
 	_, err = io.Copy(io.Discard, passed)
 	assert.ErrorIs(t, err, loginname.ErrUnreadable, "too long here, but not to a server")
-	for _, body := range []string{"/**/" + object, "#\n" + object, "\x00{\x00", " " + strings.Repeat("\n", 100) + object} {
-		assert.Equal(t, ambiguous, inBody(t, &loginname.Finder{Field: "user", Keys: []string{"user"}}, "", body), "%.60q", body)
+	for body, untyped := range map[string]string{
+		"/**/" + object: "alice", "#\n" + object: "alice", ")]}'\n" + object: "alice", "\u00a0" + object: "alice", " " + strings.Repeat("\n", 100) + object: "alice",
+		"\x00{\x00": unreadable, "\x00 \x00{&user=decoy&": unreadable, "\f{&user=decoy&": unreadable, "\x89PNG&user=x": none, "\xc3\xa9=1": none,
+	} {
+		for kind, want := range map[string]string{"": untyped, urlencoded: ambiguous, "text/plain": untyped} {
+			assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user", Keys: []string{"user"}}, kind, body), "%s %.60q", kind, body)
+		}
 	}
 }
 

@@ -4,25 +4,25 @@ import (
 	"bufio"
 	"bytes"
 	"io"
-	"mime"
 	"net/textproto"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // This file reads multipart/form-data. Where servers find the delimiters of parts
 // differs, as does how they read header fields of parts. So a delimiter has to stand on
-// a line of its own, with CR and LF before and after it, and nowhere else. A part has no
-// header field but those that clients send with forms, each once: Rack takes Content-ID
-// for a name, and old releases of Python a Content-Length for the end of the part.
+// a line of its own, with CR and LF before and after it, and nowhere else, and a
+// Content-Disposition has to be written as clients write it. What some servers take for the
+// name of a part that has none is one too: Rack takes Content-ID, for example.
 
 // maxLine is the longest line of a part's header. PHP cuts a line after 5 KiB, and takes
 // the rest for another one.
 const maxLine = 4 << 10
 
-var boundary = regexp.MustCompile(`^[-_.0-9A-Za-z]{1,70}$`)
+var boundary = regexp.MustCompile(`^[-_.+/=0-9A-Za-z]{1,70}$`)
 
 // bounding matches what says the boundary, to servers that look for it anywhere.
 var bounding = regexp.MustCompile(`boundary\s*=`)
@@ -33,7 +33,8 @@ func hasOneBoundary(text string) bool {
 	text = strings.ToLower(text)
 	before, after, _ := strings.Cut(text, "boundary")
 	return strings.HasSuffix(strings.TrimRight(before, " \t"), ";") && strings.Count(before, `"`)%2 == 0 &&
-		strings.HasPrefix(after, "=") && len(bounding.FindAllString(text, 2)) == 1
+		strings.HasPrefix(after, "=") && len(bounding.FindAllString(text, 2)) == 1 &&
+		!strings.Contains(text, "*") // as in boundary*=utf-8''B, which not all servers know
 }
 
 // isBoundary reports whether all servers read the same boundary.
@@ -47,8 +48,11 @@ func (f *Finder) parts(boundary string) Reading {
 		if err != nil {
 			return err
 		}
-		if string(line) != string(p.delimiter)+"\r\n" {
+		switch text := strings.TrimPrefix(string(line), string(p.delimiter)); {
+		case len(text) == len(line) || text != "\r\n" && text != "--\r\n":
 			return unreadable("it does not begin with its boundary")
+		case text == "--\r\n": // a form without fields
+			p.last = true
 		}
 		for !p.last {
 			if err := f.part(p); err != nil {
@@ -69,11 +73,12 @@ func (f *Finder) part(p *partReader) error {
 	if err != nil {
 		return err
 	}
-	may, sure := f.isField(h.name)
-	if may {
-		if err := f.expect(); err != nil {
-			return err
-		}
+	may, sure, err := f.meet(h.name)
+	if err != nil {
+		return err
+	}
+	if h.name == "" && slices.ContainsFunc(h.instead, f.IsField) {
+		return ambiguous("a part without a name that some servers give the name's")
 	}
 	inCharset := isCharset(h.name)
 	value, length, err := p.content(may || inCharset)
@@ -86,10 +91,14 @@ func (f *Finder) part(p *partReader) error {
 	if err != nil || !may {
 		return err
 	}
-	if !sure || h.odd {
+	if !sure || h.odd || h.inASCII && !isASCII(string(value)) {
 		return ambiguous("a part that some servers take for the name")
 	}
 	return f.add(string(value))
+}
+
+func isASCII(s string) bool {
+	return strings.IndexFunc(s, func(r rune) bool { return r > unicode.MaxASCII }) < 0
 }
 
 // A partReader reads parts.
@@ -113,19 +122,28 @@ func (p *partReader) line() ([]byte, error) {
 
 // A partHeader is what the header of a part says.
 type partHeader struct {
-	name   string // of the field; "": none
-	odd    bool   // the value is no text of a form, or is encoded
-	length string // of the content, as it is said; "": it is not
+	name    string   // of the field; "": none
+	instead []string // what some servers take for the name if there is none
+	odd     bool     // the value is no text of a form, or is encoded
+	inASCII bool     // the value is in a charset that all servers know as far as it is ASCII
+	length  string   // of the content, as it is said; "": it is not
 }
 
-// extended matches a name that has a charset or is in pieces (RFC 2231).
-var extended = regexp.MustCompile(`(?i)(^|[;\s])name\*`)
+// disposition matches a Content-Disposition as clients write it: its kind, its name, quoted
+// or not, and its file names.
+var disposition = regexp.MustCompile(`^([-A-Za-z]+)` +
+	`(?: *; *(?i:name)=(?:"([^"\\;]*)"|([^\x00-\x20"'*;=\\\x7f-\x{10ffff}]+)))?` +
+	`((?: *; *(?i:filename)\*?=(?:"(?:[^"\\]|\\.)*"|[^ ";\\]+))*) *;?$`)
 
-// naming matches what says the name, to servers that do not care for quotes.
-var naming = regexp.MustCompile(`(?i)(^|[^-_a-z0-9])name\s*=`)
+// naming matches what says a name, to servers that do not care for quotes.
+var naming = regexp.MustCompile(`(?i)(^|[^_a-z0-9])name\s*[*=]`)
 
-// inUTF8 matches the type of a part, in small letters, whose one charset is UTF-8.
-var inUTF8 = regexp.MustCompile(`^[-a-z0-9+.]+/[-a-z0-9+.]+\s*;\s*charset\s*=\s*"?utf-8"?\s*$`)
+// heading matches what begins a field, to servers that look for it anywhere.
+var heading = regexp.MustCompile(`(?i)content-(disposition|id|type)\s*:`)
+
+// charset matches the type of a part, in small letters, that has one charset, in which ASCII
+// is ASCII.
+var charset = regexp.MustCompile(`^[-a-z0-9+.]+/[-a-z0-9+.]+\s*;\s*charset\s*=\s*"?(utf-8|us-ascii|iso-8859-1)"?\s*$`)
 
 // header reads the header of a part.
 func (p *partReader) header() (h partHeader, err error) {
@@ -141,42 +159,54 @@ func (p *partReader) header() (h partHeader, err error) {
 		if len(text) == 0 {
 			return h, nil
 		}
-		key, value, _ := strings.Cut(string(text), ":")
+		key, value, ok := strings.Cut(string(text), ":")
+		if !ok || !token.MatchString(key) || len(seen) == maxFields {
+			return h, unreadable("a part's header is malformed")
+		}
 		key, value = textproto.CanonicalMIMEHeaderKey(key), strings.TrimSpace(value)
-		lower := strings.ToLower(value)
-		if slices.Contains(seen, key) || strings.Contains(lower, "content-disposition") { // which Rack looks for anywhere
+		if slices.Contains(seen, key) || heading.MatchString(value) {
 			return h, unreadable("a part's header says something twice")
 		}
 		seen = append(seen, key)
-		switch key {
-		case "Content-Disposition":
-			if err := h.dispose(value); err != nil {
-				return h, err
-			}
-		case "Content-Transfer-Encoding":
-			h.odd = h.odd || lower != "8bit" && lower != "7bit" && lower != "binary"
-		case "Content-Type":
-			h.odd = h.odd || strings.Contains(lower, "multipart/") || strings.Contains(lower, "charset") && !inUTF8.MatchString(lower)
-		case "Content-Length":
-			h.length = value
-		default:
-			return h, unreadable("a part's header has a line that forms do not have")
+		if err := h.take(key, value); err != nil {
+			return h, err
 		}
 	}
 }
 
-// dispose reads a Content-Disposition. Servers that do not care for quotes, and those that
-// do, must find the same name in it, or none.
-func (h *partHeader) dispose(value string) error {
-	kind, params, err := mime.ParseMediaType(value)
-	name, isNamed := params["name"]
-	_, isFile := params["filename"]
-	namings := len(naming.FindAllString(value, 2))
-	if err != nil || extended.MatchString(value) || namings > 1 || isNamed != (namings == 1) {
-		return unreadable("a Content-Disposition is malformed")
+// maxFields is how many fields the header of a part may have.
+const maxFields = 32
+
+// token matches the name of a field.
+var token = regexp.MustCompile(`^[-_.0-9A-Za-z]+$`)
+
+// take takes a field of the header.
+func (h *partHeader) take(key, value string) error {
+	lower := strings.ToLower(value)
+	switch key {
+	case "Content-Disposition":
+		said, names := disposition.FindStringSubmatch(value), len(naming.FindAllString(value, 2))
+		if said == nil {
+			return unreadable("a Content-Disposition is malformed")
+		}
+		h.name = said[2] + said[3]
+		if names > 1 || (names == 1) != (h.name != "") || strings.Contains(h.name, "=?") { // as in =?utf-8?Q?user?=
+			return unreadable("a Content-Disposition is read in different ways")
+		}
+		h.instead = append(h.instead, strings.FieldsFunc(said[4], func(r rune) bool { return strings.ContainsRune(`;=" `, r) })...)
+		h.odd = h.odd || !strings.EqualFold(said[1], "form-data") || said[4] != ""
+	case "Content-Transfer-Encoding":
+		h.odd = h.odd || lower != "8bit" && lower != "7bit" && lower != "binary"
+	case "Content-Type":
+		h.instead = append(h.instead, value)
+		in := charset.FindStringSubmatch(lower)
+		h.inASCII = in != nil && in[1] != "utf-8"
+		h.odd = h.odd || strings.Contains(lower, "multipart/") || strings.Contains(lower, "charset") && in == nil
+	case "Content-Id":
+		h.instead = append(h.instead, value)
+	case "Content-Length":
+		h.length = value
 	}
-	h.name = name
-	h.odd = h.odd || kind != "form-data" || isFile || strings.Contains(strings.ToLower(value), "filename")
 	return nil
 }
 

@@ -10,16 +10,17 @@
 //
 //   - 400: two fields, keys or Authorization fields with the name, or both Basic
 //     authentication and a form; a field that some servers take for the name (USER, user[],
-//     user.x=, one behind a semicolon, a file); a name with a NUL, a name in JSON that is no
-//     text; no name in a body, if missing is refuse; with basic, an Authorization that is not Basic,
+//     user.x=, model.user beside user, one behind a semicolon, a file, a part with the name in
+//     Content-ID); a name with a NUL, a name in JSON that is no text; no name in a body, if
+//     missing is refuse; with basic, an Authorization that is not Basic,
 //     since there are servers that do not look at the scheme; credentials or a body on a path
 //     that may be that of two logins (/dav/%252e%252e/login); with form, a query with a
 //     fragment; a control character in the path, a blank in the query, or a target that is no
 //     path, on any path.
 //   - 415: a body with a Content-Encoding, a charset other than UTF-8 (also in a field
-//     _charset_), or that is malformed; a part of a form with header fields that forms do not
-//     have (Content-ID) or a line of more than 4 KiB; with json, a body of another type that
-//     begins as an object and is malformed.
+//     _charset_), or that is malformed; a part of a form whose Content-Disposition is written as
+//     no client does, or whose header has a line of more than 4 KiB; with json, a body of
+//     another type that begins as an object and is malformed.
 //   - 414: a path of more than 8 KiB, on any path.
 //   - 403: a name that does not match matches, or has more than 1,024 bytes.
 //
