@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,18 +17,21 @@ import (
 func jobs(customer string) throttler.Rule {
 	return throttler.Rule{Identifier: "jobs", Either: []throttler.Condition{
 		{Name: "customer", Value: customer, Max: 3, TTL: time.Minute, Algorithm: throttler.InFlight, Cost: 1},
-		{Name: "month", Value: customer, Max: 1000, Algorithm: throttler.Calendar, Period: throttler.Period{Unit: throttler.Month}},
+		{Name: "month", Value: customer, Max: 1000, Algorithm: throttler.Calendar, Period: throttler.Period{Unit: throttler.Month, Anchor: anchor}},
 	}}
 }
 
-const jobsFile = `
+// anchor is a day that is far from today: a month does not end in a test.
+var anchor = min(time.Now().UTC().AddDate(0, 0, 10).Day(), 28)
+
+var jobsFile = fmt.Sprintf(`
 rules:
   - name: jobs
     for: {api: true}
     either:
       - {name: customer, value: any, max: 3, algorithm: in-flight, lease: 1m}
-      - {name: month, value: any, max: 1000, per: month, algorithm: calendar}
-`
+      - {name: month, value: any, max: 1000, per: month, algorithm: calendar, anchor: %d}
+`, anchor)
 
 func TestHoldersAreShownAndOneIsFreed(t *testing.T) {
 	_, memcached := servers(t, 1)
