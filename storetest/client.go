@@ -148,7 +148,8 @@ func (s *suite) expiry() {
 		require.NoError(s, s.a.Add(&memcache.Item{Key: key, Value: []byte(name), Expiration: expiration}))
 		return key
 	}
-	second, longer := add("second", 1), add("longer", 4)
+	second, begun := add("second", 1), time.Now()
+	longer := add("longer", 4)
 	date := add("date", int32(time.Now().Add(40*24*time.Hour).Unix()))
 	swapped := add("swapped", 1)
 	item, err := s.a.Get(swapped)
@@ -161,8 +162,7 @@ func (s *suite) expiry() {
 		_, err := s.a.Get(second)
 		return errors.Is(err, memcache.ErrCacheMiss)
 	}, 4*time.Second, 20*time.Millisecond, "a record outlives its expiry of a second")
-	begun := time.Now()
-	if items, err := s.b.GetMulti([]string{longer}); time.Since(begun) < time.Second {
+	if items, err := s.b.GetMulti([]string{longer}); time.Since(begun) < 3*time.Second { // memcached drops it a second early
 		require.NoError(s, err)
 		require.Len(s, items, 1, "a record goes before it expires")
 	}
