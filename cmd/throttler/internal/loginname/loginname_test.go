@@ -292,6 +292,7 @@ func TestTheNameOfAMultipartForm(t *testing.T) {
 		disposition(`name="/user"`):                                                                                                          ambiguous,
 		disposition(`name="text"; filename="a; name=user"`):                                                                                  unreadable,
 		disposition(`name="text"; filename="a\"b"`):                                                                                          none,
+		disposition("name=\"user\"\u00a0"):                                                                                                   unreadable,
 		disposition(`name=""`):                                                                                                               unreadable,
 		parts(`Content-Disposition: form-data; name="model.user"`+"\r\n\r\nx", alice):                                                        ambiguous,
 		disposition(`filename="user"`):                                                                                                       ambiguous, // Rack takes the file's name, or the type, for the name

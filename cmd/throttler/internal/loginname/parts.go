@@ -163,7 +163,7 @@ func (p *partReader) header() (h partHeader, err error) {
 		if !ok || !token.MatchString(key) || len(seen) == maxFields {
 			return h, unreadable("a part's header is malformed")
 		}
-		key, value = textproto.CanonicalMIMEHeaderKey(key), strings.TrimSpace(value)
+		key, value = textproto.CanonicalMIMEHeaderKey(key), strings.Trim(value, " ")
 		if slices.Contains(seen, key) || heading.MatchString(value) {
 			return h, unreadable("a part's header says something twice")
 		}
