@@ -19,6 +19,7 @@ import (
 	"math"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -101,7 +102,17 @@ func (r *Rule) Fill(request *Request) (rule throttler.Rule, ok bool) {
 	if len(conditions) == 0 {
 		return throttler.Rule{}, false
 	}
-	return r.with(conditions), true
+	return r.of(conditions), true
+}
+
+// of returns the rule for some of its conditions. If none of these bans, how bans grow is left
+// out: no rule may say so alone.
+func (r *Rule) of(conditions []throttler.Condition) throttler.Rule {
+	rule := r.with(conditions)
+	if rule.Lockout == 0 && !slices.ContainsFunc(conditions, func(c throttler.Condition) bool { return c.Lockout != 0 }) {
+		rule.LockoutGrowth, rule.MaxLockout = 0, 0
+	}
+	return rule
 }
 
 func (r *Rule) with(conditions []throttler.Condition) throttler.Rule {

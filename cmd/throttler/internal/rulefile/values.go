@@ -33,7 +33,7 @@ func (r *Rule) WithValues(values map[string]string) (rule throttler.Rule, err er
 			conditions = append(conditions, c)
 		}
 	}
-	return r.with(conditions), nil
+	return r.of(conditions), nil
 }
 
 // MaxNetwork is the largest number of values that a network stands for in
