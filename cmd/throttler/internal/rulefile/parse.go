@@ -242,6 +242,12 @@ func (p *parsing) decode() (raw fileYAML, ok bool) {
 		p.problems = append(p.problems, Problem{File: p.name, Line: line, Column: 1, Message: fmt.Sprintf("nested deeper than %d", maxDepth)})
 		return raw, false
 	}
+	defer func() {
+		if recover() != nil { // the YAML package panics at some tags where a list is wanted
+			p.unread()
+			ok = false
+		}
+	}()
 	var err error
 	if p.tree, err = parser.ParseBytes(p.source, 0); err != nil {
 		p.syntax(err)
@@ -256,6 +262,20 @@ func (p *parsing) decode() (raw fileYAML, ok bool) {
 		return raw, false
 	}
 	return raw, true
+}
+
+// unread adds the problem that the YAML package has failed: at the first tag, if there is one.
+func (p *parsing) unread() {
+	const message = "this YAML cannot be read"
+	var tags []ast.Node
+	if p.tree != nil {
+		tags = ast.FilterFile(ast.TagType, p.tree)
+	}
+	if len(tags) == 0 {
+		p.at(nil, message)
+		return
+	}
+	p.at(tags[0], message+": leave its tag out")
 }
 
 // tooDeep returns the line at which brackets are nested deeper than maxDepth,

@@ -284,6 +284,7 @@ func TestProblemsHaveALineAndAColumn(t *testing.T) {
 		{"rules:\n  - name: a\n    eithr: []", `rules.yaml:3:5: unknown field "eithr"`},
 		{"rules:\n  - name: a\n    name: b", `rules.yaml:3:5: mapping key "name" already defined at [2:5]`},
 		{"rules: 3", "rules.yaml:1:8: int was used where sequence is expected"},
+		{"rules:\n  ! 00", "rules.yaml:2:3: this YAML cannot be read: leave its tag out"},
 		{"rules:\n  - name: a", "rules.yaml:2:5: no conditions: want some in either or in all"},
 		{rule + "}\n---\na: b", "rules.yaml:6:1: a second document: a file holds one"},
 		{rule + "}\n    all:\n      - {name: x, value: x, max: 1, per: 1s}", "rules.yaml:6:7: a rule has conditions in either or in all, not in both"},
@@ -473,6 +474,23 @@ func asJSON(t *testing.T, value any) (same any) {
 	return same
 }
 
+// How bans grow is said for the rule, and the condition that bans may be left out.
+func TestARuleWithoutItsConditionThatBansIsAGoodOne(t *testing.T) {
+	file := parse(t, `{rules: [{name: a, growth: 2, max-lockout: 1d, either: [
+		{name: ip, value: "{address}", max: 5, per: 1m}, {name: user, value: "{header:User}", missing: skip, max: 5, per: 1m, lockout: 10m}]}]}`)
+	rules := file.For(login("203.0.113.7", "alice"))
+	require.Len(t, rules, 1)
+	assert.Len(t, rules[0].Either, 1)
+	assert.NoError(t, rules[0].Validate())
+	filled, err := file.Rule("a").WithValues(map[string]string{"ip": "203.0.113.7"})
+	require.NoError(t, err)
+	assert.NoError(t, filled.Validate())
+	filled, err = file.Rule("a").WithValues(map[string]string{"ip": "203.0.113.7", "user": "alice"})
+	require.NoError(t, err)
+	assert.NoError(t, filled.Validate())
+	assert.Equal(t, []any{2.0, 24 * time.Hour}, []any{filled.LockoutGrowth, filled.MaxLockout})
+}
+
 func FuzzParse(f *testing.F) {
 	source, err := os.ReadFile("testdata/full.yaml")
 	require.NoError(f, err)
@@ -480,6 +498,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("rules: *x"))
 	f.Add([]byte("envoy: [{domain: d, descriptors: [{key: k, value: a*b*, share_threshold: true, rate_limit: {unit: day, requests_per_unit: 1}}]}]"))
 	f.Add([]byte("a: &a [*a]"))
+	f.Add([]byte("rules:\n  ! 00"))
 	f.Fuzz(func(t *testing.T, source []byte) {
 		file, err := rulefile.Parse("x", source)
 		if err != nil {
