@@ -78,7 +78,7 @@ func skipComment(text *bufio.Reader, first rune) error {
 func (f *Finder) json(r io.Reader) error {
 	w := &walk{limited: &limited{reader: r}, finder: f}
 	w.decoder = json.NewDecoder(w.limited)
-	w.decoder.UseNumber() // one that is too large is no reason
+	w.decoder.UseNumber() // or else one that is too large for a float64 is an error
 	token, err := w.within()
 	if err != nil {
 		return err
