@@ -64,7 +64,7 @@ func (c *call) withdraw(ctx context.Context) {
 		of[i].Outcome, of[i].Again = w.Outcome, w.Again // as it was found, with or without others' hits since
 	}
 	if len(left) > 0 {
-		go withdrawLate(left)
+		go c.t.withdrawLate(left)
 	}
 }
 
@@ -77,7 +77,7 @@ func (e *entry) withdrawal() *entry {
 
 // withdrawLate takes back what entries count that were left while they were under
 // way. It ends when the client has answered or given up.
-func withdrawLate(left []*entry) {
+func (t *Throttler) withdrawLate(left []*entry) {
 	ctx := context.Background()
 	var entries []*entry
 	for _, e := range left {
@@ -87,4 +87,9 @@ func withdrawLate(left []*entry) {
 		}
 	}
 	askAll(ctx, entries, true)
+	for _, w := range entries {
+		if w.Failed() == nil {
+			t.queue.Wake(w.Key)
+		}
+	}
 }

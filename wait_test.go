@@ -1104,3 +1104,44 @@ func TestHitsOfARefusedCallWakeACallThatWaits(t *testing.T) {
 		require.Equal(t, time.Second, time.Since(start))
 	})
 }
+
+// The call is refused while it counts in two records, the first of which somebody waits for.
+// It gives both hits back when the second one is written.
+func TestAHitThatIsGivenBackLateWakesACallThatWaits(t *testing.T) {
+	everyAlgorithm(t, 1, func(t *testing.T, wide throttler.Condition) {
+		store := memstore.New()
+		slow, narrow := condition("slow", 1, time.Hour), condition("narrow", 1, time.Hour)
+		client := over(store)
+		client.before = func(op string, keys ...string) error {
+			_, name, _, _ := throttler.SplitRecordKey(keys[0])
+			switch {
+			case op != "add":
+			case name == narrow.Name:
+				authorize(t, throttler.New(store), either(narrow))
+			case name == slow.Name:
+				time.Sleep(2 * time.Second)
+			default:
+				time.Sleep(time.Second)
+			}
+			return nil
+		}
+		th := throttler.New(client)
+		start := time.Now()
+		waited := make(chan error)
+		go func() {
+			time.Sleep(3 * time.Second / 2)
+			_, err := th.Wait(context.Background(), either(wide))
+			waited <- err
+		}()
+		rule := either(wide, slow, narrow)
+		rule.CountAuthorizedOnly = true
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second/2)
+		defer cancel()
+		d, err := th.Authorize(ctx, rule)
+		require.NoError(t, err)
+		require.Equal(t, throttler.Blocked, d.Status)
+		require.Equal(t, time.Second/2, time.Since(start))
+		require.NoError(t, <-waited)
+		require.Equal(t, 2*time.Second, time.Since(start))
+	})
+}
