@@ -228,6 +228,9 @@ func (in *contents) take(e *entry) error {
 	defer in.mu.Unlock()
 	s.of.total = s.Actual
 	if !unsure || less || s.Repeatable() {
+		if s.Limit.Algorithm == record.Leases {
+			s.Counted = keepRenewed(s.Counted, s.of.hits)
+		}
 		s.of.hits = s.Counted
 	}
 	if unsure {
@@ -237,6 +240,20 @@ func (in *contents) take(e *entry) error {
 		e.backend.t.queue.Wake(e.Key)
 	}
 	return nil
+}
+
+// keepRenewed returns leases with the later ends that a Renew has noted since they were read.
+func keepRenewed(leases, noted []record.Hit) []record.Hit {
+	leases = slices.Clone(leases) // the entry has them too
+	for i := range leases {
+		h := &leases[i]
+		for _, n := range noted {
+			if n.ID == h.ID && !h.Gone() {
+				h.Expiry = max(h.Expiry, n.Expiry)
+			}
+		}
+	}
+	return leases
 }
 
 // conclude sets d to what parts come to. err is why it was never the caller's turn, or nil.

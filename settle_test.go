@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -803,6 +804,32 @@ func TestACallIsRenewedWhileItIsSettled(t *testing.T) {
 	})
 	wg.Wait()
 	require.Equal(t, 97, settle(t, th, d, total(3)).Outcomes[0].Remaining)
+}
+
+func TestASettleKeepsTheEndThatARenewHasGivenMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := over(memstore.New())
+		th := throttler.New(client)
+		d := authorize(t, th, either(costing(inFlight(10, time.Minute), 3)))
+		time.Sleep(50 * time.Second)
+		var late atomic.Bool
+		client.after = func(op string, err error) error {
+			if op == "cas" && !late.Swap(true) {
+				time.Sleep(time.Second)
+			}
+			return err
+		}
+		renewed := make(chan error)
+		go func() { renewed <- th.Renew(context.Background(), d) }()
+		synctest.Wait()
+		settle(t, th, d, total(2)) // after the renewal, with the lease as it was before it
+		require.NoError(t, <-renewed)
+		time.Sleep(30 * time.Second)
+		lease := th.Hold(t.Context(), d)
+		time.Sleep(time.Hour)
+		require.NoError(t, lease.Context().Err())
+		require.NoError(t, lease.Release(t.Context()))
+	})
 }
 
 // 64 streams at once count what they use as they use it, on a key with a limit of 100. What
