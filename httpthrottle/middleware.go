@@ -157,14 +157,18 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		if release != nil {
 			defer release() // even if next panics
 		}
-		next.ServeHTTP(w, withDecision(r, held, &d, nil))
+		q := withDecision(r, held, &d, nil)
+		next.ServeHTTP(w, q)
+		r.MultipartForm = q.MultipartForm // for net/http, which removes its files
 	case gate.Refused, gate.TooLarge:
 		d = later(d, m.tarpit.wait(ctx, m.Delay, m.maxDelayed()))
 		violated := m.publish(w, r, &rule, &d)
+		q := r
 		if m.Answer != nil {
-			r = withDecision(r, ctx, &d, violated)
+			q = withDecision(r, ctx, &d, violated)
 		}
-		m.refuse(w, r, &d, http.StatusTooManyRequests, violated)
+		m.refuse(w, q, &d, http.StatusTooManyRequests, violated)
+		r.MultipartForm = q.MultipartForm
 	case gate.Overloaded:
 		unavailable(w, r, "The server has too many requests to decide this one.")
 	case gate.Ended:
@@ -222,6 +226,9 @@ type decidedRequest struct {
 
 // withDecision returns a copy of r whose context is a child of ctx that holds d.
 func withDecision(r *http.Request, ctx context.Context, d *throttler.Decision, violated []string) *http.Request {
+	if r.Trailer == nil && len(r.TransferEncoding) > 0 {
+		r.Trailer = make(http.Header) // shared: net/http puts trailers that were not announced into r's
+	}
 	x := &decidedRequest{context: decidedContext{ctx, *d, violated}}
 	x.request = *r.WithContext(&x.context)
 	return &x.request

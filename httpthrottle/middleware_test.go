@@ -6,11 +6,14 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log"
+	"mime/multipart"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -273,6 +276,58 @@ func TestRealServer(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestUploadedFilesAreRemovedAfterTheRequest(t *testing.T) {
+	eachProtocol(t, func(t *testing.T, http2 bool) {
+		dir := t.TempDir()
+		t.Setenv("TMPDIR", dir)
+		parse := func(w http.ResponseWriter, r *http.Request) {
+			assert.NoError(t, r.ParseMultipartForm(1))
+			files, err := os.ReadDir(dir)
+			assert.NoError(t, err)
+			fmt.Fprint(w, len(files))
+		}
+		m := perMinute(1)
+		m.Answer = func(w http.ResponseWriter, r *http.Request, _ throttler.Decision) { parse(w, r) }
+		server, client := serve(t, m.Handler(http.HandlerFunc(parse)), http2)
+		for range 2 { // allowed, and refused
+			var form bytes.Buffer
+			upload := multipart.NewWriter(&form)
+			file, err := upload.CreateFormFile("file", "name")
+			require.NoError(t, err)
+			_, err = io.WriteString(file, "beyond one byte")
+			require.NoError(t, err)
+			require.NoError(t, upload.Close())
+			response, err := client.Post(server.URL, upload.FormDataContentType(), &form)
+			require.NoError(t, err)
+			stored, err := io.ReadAll(response.Body)
+			require.NoError(t, err)
+			response.Body.Close()
+			require.Equal(t, "1", string(stored))
+			require.Eventually(t, func() bool {
+				files, err := os.ReadDir(dir)
+				return err == nil && len(files) == 0
+			}, 20*time.Second, time.Millisecond)
+		}
+	})
+}
+
+func TestTrailersThatWereNotAnnouncedReachTheHandler(t *testing.T) {
+	server, _ := serve(t, perMinute(1).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, err := io.Copy(w, r.Body)
+		assert.NoError(t, err)
+		io.WriteString(w, r.Trailer.Get("Sum"))
+	})), false)
+	connection := dial(t, server)
+	_, err := io.WriteString(connection, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"+
+		"4\r\nbody\r\n0\r\nSum: trailer\r\n\r\n")
+	require.NoError(t, err)
+	response, err := http.ReadResponse(bufio.NewReader(connection), nil)
+	require.NoError(t, err)
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Equal(t, "bodytrailer", string(body))
 }
 
 func TestStreamingResponseIsFlushed(t *testing.T) {
