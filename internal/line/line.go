@@ -96,7 +96,7 @@ func (w *Waiter) join(p *position) {
 	p.stands = true
 	i := p.line.index(w)
 	p.line.standing = slices.Insert(p.line.standing, i, w)
-	p.line.hits += p.want.Needed
+	p.line.hits = p.line.hits.plus(p.want.Needed)
 }
 
 // quit takes w out of the line of p, and signals the waiters that are first now.
@@ -107,7 +107,7 @@ func (w *Waiter) quit(p *position) {
 	p.stands = false
 	i := p.line.index(w)
 	p.line.standing = slices.Delete(p.line.standing, i, i+1)
-	p.line.hits -= p.want.Needed
+	p.line.hits = p.line.hits.minus(p.want.Needed)
 	p.line.signal(w)
 }
 
@@ -184,14 +184,14 @@ func (l *line) free(w *Waiter, want *Want, now time.Time) bool {
 }
 
 // before returns the number of hits that the waiters before w in l take.
-func (l *line) before(w *Waiter) int {
+func (l *line) before(w *Waiter) sum {
 	i := l.index(w)
 	if i == len(l.standing) {
 		return l.hits
 	}
-	n := 0
+	var n sum
 	for _, v := range l.standing[:i] {
-		n += v.want(l).Needed
+		n = n.plus(v.want(l).Needed)
 	}
 	return n
 }
@@ -220,11 +220,11 @@ func (l *line) earliest(w *Waiter, want *Want, now time.Time) time.Time {
 	if l.untold(w, want) {
 		return now
 	}
-	n := l.before(w) + want.Needed
+	before := l.before(w)
 	if want.Leaks {
-		return latest(now, l.opens.Add(times(max(0, n-l.room), want.Interval)))
+		return latest(now, l.opens.Add(times(before.plus(want.Needed).over(l.room), want.Interval)))
 	}
-	return latest(now, l.opens).Add(times((n-1)/want.Max, want.TTL))
+	return latest(now, l.opens).Add(times(before.plus(want.Needed-1).times(want.Max), want.TTL))
 }
 
 // told notes the opening of l, for the waiter that is first.

@@ -93,7 +93,7 @@ type line struct {
 	key      string
 	wanted   int       // waiters that want the record, in whichever line they stand; at 0 the line is removed
 	standing []*Waiter // by ticket
-	hits     int       // what all of standing need together
+	hits     sum       // what all of standing need together
 
 	opening           // by the last try of a waiter
 	ask     time.Time // when the first waiter tries: when it opens, or after maxNap

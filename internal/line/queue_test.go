@@ -2,6 +2,7 @@ package line_test
 
 import (
 	"context"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -145,6 +146,23 @@ func TestADeadlineBeforeTheTurnIsAnErrorAtOnce(t *testing.T) {
 		require.Equal(t, []time.Duration{70 * time.Second}, closed)
 		require.Equal(t, 70*time.Second, retry)
 	})
+}
+
+func TestTheHitsThatManyCallsNeedMayBeMoreThanAnInt(t *testing.T) {
+	for leaks, opens := range map[bool]time.Duration{false: 70 * time.Hour, true: math.MaxInt64} {
+		synctest.Test(t, func(t *testing.T) {
+			var q line.Queue
+			want := line.Want{Key: "a", Name: "a", Needed: math.MaxInt, Cost: math.MaxInt, Max: math.MaxInt, TTL: 23 * time.Hour,
+				Leaks: leaks, Interval: 1}
+			var last *line.Waiter
+			for range 3 {
+				last = arrive(t, &q, full(24*time.Hour), want)
+				nap(t, &q, last)
+			}
+			_, retry := q.Outlook(last)
+			require.Equal(t, opens, retry)
+		})
+	}
 }
 
 // A call that was blocked, and told to come back at once, would otherwise never sleep.
