@@ -39,6 +39,7 @@ type holder struct {
 	lease     *throttler.Lease // nil: Hold was not called
 	released  bool             // by Release or Cancel
 	lost      bool             // the lease was lost as Hold was called, or by a Cancel or Settle
+	flew      bool             // it has had hits in flight
 
 	total  [3]int     // in each condition
 	pieces [3][]piece // of which these are left, oldest first
@@ -101,6 +102,7 @@ func (h *holder) held() bool { p := h.flying(); return p != nil && p.held && !p.
 func (h *holder) settle(i, total int, until time.Time) {
 	p, more := &h.pieces[i], total-h.total[i]
 	h.total[i] = total
+	h.flew = h.flew || i == 0 && more > 0
 	if more > 0 {
 		if last := h.flying(); i == 0 && last != nil {
 			if last.counts() {
@@ -212,9 +214,9 @@ func (m *holders) settleOne(t *rapid.T, h *holder, i int) {
 func (m *holders) renew(t *rapid.T, h *holder) {
 	err := h.throttler.Renew(context.Background(), h.decision)
 	switch p := h.flying(); {
-	case p == nil:
+	case p == nil && !h.flew:
 		require.NoError(t, err)
-	case !p.counts():
+	case p == nil || !p.counts():
 		require.ErrorIs(t, err, throttler.ErrLeaseLost)
 	default:
 		require.NoError(t, err)
@@ -290,9 +292,7 @@ func (m *holders) step(t *rapid.T) {
 		m.hold(h)
 		synctest.Wait()
 	case what < 13:
-		if !h.released {
-			m.renew(t, h)
-		}
+		m.renew(t, h)
 	case what < 16:
 		if !h.released {
 			m.settleOne(t, h, rapid.IntRange(0, len(m.conditions)-1).Draw(t, "settle"))

@@ -111,6 +111,9 @@ func (t *Throttler) Renew(ctx context.Context, d Decision) error {
 		}
 		d.receipt.renewed(hits[i].hit.ID, end)
 	}
+	if d.receipt.endedLeases() {
+		errs = append(errs, ErrLeaseLost)
+	}
 	return join(errs...)
 }
 

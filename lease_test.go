@@ -88,6 +88,25 @@ func TestAllLeasesOfARecordAreRenewedInOneExchange(t *testing.T) {
 	}
 }
 
+func TestALeaseThatWasGivenBackCannotBeRenewed(t *testing.T) {
+	th := throttler.New(memstore.New())
+	rule := either(inFlight(1, time.Minute))
+	d, none := authorize(t, th, rule), authorize(t, th, rule)
+	require.Equal(t, throttler.Blocked, none.Status)
+	require.NoError(t, th.Renew(t.Context(), none))
+	for _, giveBack := range []func(){
+		func() { settle(t, th, d, total(0)) },
+		func() { require.NoError(t, th.Cancel(t.Context(), d)) },
+		func() { require.NoError(t, th.Hold(t.Context(), d).Release(t.Context())) },
+	} {
+		giveBack()
+		require.ErrorIs(t, th.Renew(t.Context(), d), throttler.ErrLeaseLost)
+		require.ErrorIs(t, th.Renew(t.Context(), d), throttler.ErrLeaseLost, "still")
+		settle(t, th, d, total(1)) // another lease
+		require.NoError(t, th.Renew(t.Context(), d))
+	}
+}
+
 func TestALeaseThatCannotBeRenewedIsLostATenthBeforeItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newOutlet()

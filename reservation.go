@@ -79,6 +79,7 @@ type reservation struct {
 	hits  []record.Hit // those that were counted and not given back yet, oldest first
 	left  []*entry     // were left by their callers, and may change it still
 	busy  bool         // a call is changing it
+	ended bool         // its leases were given back, and it has begun no other one
 
 	first [1]record.Hit // memory for hits
 }
@@ -201,12 +202,23 @@ func (r *receipt) inFlight() (hits []held, shadow bool) {
 	defer in.mu.Unlock()
 	for _, of := range in.all {
 		for _, h := range of.hits {
-			if h.Kind == record.Leases && !h.Gone() {
+			if h.IsLease() {
 				hits = append(hits, held{recordID{of.backend, of.key}, h})
 			}
 		}
 	}
 	return hits, in.shadow
+}
+
+// endedLeases reports whether leases of r were given back by r itself.
+func (r *receipt) endedLeases() bool {
+	in := r.in.Load()
+	if in == nil {
+		return false
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return slices.ContainsFunc(in.all, func(of *reservation) bool { return of.ended })
 }
 
 // renewed notes the end of a lease that was renewed.

@@ -230,6 +230,7 @@ func (in *contents) take(e *entry) error {
 	if !unsure || less || s.Repeatable() {
 		if s.Limit.Algorithm == record.Leases {
 			s.Counted = keepRenewed(s.Counted, s.of.hits)
+			s.of.ended = !slices.ContainsFunc(s.Counted, record.Hit.IsLease) && (s.of.ended || len(s.of.hits) > 0)
 		}
 		s.of.hits = s.Counted
 	}
@@ -248,7 +249,7 @@ func keepRenewed(leases, noted []record.Hit) []record.Hit {
 	for i := range leases {
 		h := &leases[i]
 		for _, n := range noted {
-			if n.ID == h.ID && !h.Gone() {
+			if n.ID == h.ID && h.IsLease() {
 				h.Expiry = max(h.Expiry, n.Expiry)
 			}
 		}

@@ -80,6 +80,9 @@ func (r *Record) repay(amount Instant) {
 // Gone reports whether h is known to be in no record any more.
 func (h Hit) Gone() bool { return h.Expiry == 0 && h.Share == Share{} }
 
+// IsLease reports whether h is a lease that is not known to be gone.
+func (h Hit) IsLease() bool { return h.Kind == Leases && !h.Gone() }
+
 // IsOf reports whether a limit of that algorithm may have counted h.
 func (h Hit) IsOf(a Algorithm) bool {
 	return h.Gone() || h.Kind == a || h.Kind == Window && a == Bucket

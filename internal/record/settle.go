@@ -53,7 +53,7 @@ func (s *Settlement) forget(now Instant) {
 	n, cost := 0, 0
 	for ; n < len(s.Counted); n++ {
 		h := s.Counted[n]
-		if h.Kind == Leases && !h.Gone() || max(h.Expiry, h.Share.until) > now {
+		if h.IsLease() || max(h.Expiry, h.Share.until) > now {
 			break // a lease may have been renewed
 		}
 		cost += h.Cost
