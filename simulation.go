@@ -1,6 +1,7 @@
 package throttler
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -18,11 +19,14 @@ type Simulation struct {
 	purgeAt int               // the number of records at which those that have ended are removed
 }
 
-// Authorize decides and counts a call at the time at. The error matches
-// [ErrInvalidRule]. Calls must come in the order of their times.
+// Authorize decides and counts a call at the time at, in the years 1970 to 2261. Calls must
+// come in the order of their times. The error of a wrong rule matches [ErrInvalidRule].
 func (s *Simulation) Authorize(at time.Time, rule Rule) (d Decision, err error) {
 	if err := rule.Validate(); err != nil {
 		return Decision{}, err
+	}
+	if year := at.UTC().Year(); year < 1970 || year > 2261 {
+		return Decision{}, fmt.Errorf("throttler: a simulated call at %v, want the years 1970 to 2261", at)
 	}
 	now := record.InstantOf(at)
 	conditions, keys := rule.conditions(), rule.keys()
