@@ -26,7 +26,10 @@ const MaxWaiting = line.MaxWaiting
 //   - [ErrInvalidRule], as with [Throttler.Authorize].
 //
 // A call that waits counts nothing and sets no ban, as if the rule had
-// CountAuthorizedOnly and no Lockout. It waits for the end of existing bans.
+// CountAuthorizedOnly and no Lockout. It waits for the end of existing bans. If it has counted
+// in one of several conditions when another one refuses it, it gives the hit back. An Authorize
+// that finds the condition full meanwhile may ban it, unless its rule has CountAuthorizedOnly
+// and several conditions too: then the ban is lifted.
 //
 // Calls of one process that wait for the same condition are served first come,
 // first served. With Either, a call waits for the condition that opens last, and
