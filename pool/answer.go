@@ -142,7 +142,8 @@ func isError(line []byte) bool {
 
 // complained notes the error that the server reported instead of a part of the
 // answer. After a SERVER_ERROR the conversation goes on; what else it did not
-// understand, it may have taken for another request.
+// understand, it may have taken for another request. A proxy also says SERVER_ERROR if
+// the server behind it did not answer in time.
 func (r *request) complained(line []byte) (done bool, err error) {
 	r.reply.complaint = complaint(line)
 	if !bytes.HasPrefix(line, []byte("SERVER_ERROR")) {
@@ -150,6 +151,7 @@ func (r *request) complained(line []byte) (done bool, err error) {
 	}
 	if r.verb != none && r.reply.status == unanswered {
 		r.reply.status = complained
+		r.maybe = r.maybe || r.step == onRead // a proxy's server may carry it out later
 		return !r.reads || r.step == metaSet, nil
 	}
 	return true, nil

@@ -170,9 +170,10 @@ type Pool struct {
 	// (mcrouter) is recognized without it; twemproxy is not.
 	//
 	// A proxy that cannot reach a server answers SERVER_ERROR, after a timeout of its
-	// own. That does not open the breaker, because other keys are still there. So give
-	// it a timeout below [Pool.Timeout]: twemproxy waits forever by default. Its hash
-	// fnv1a_64 tends to put keys that differ in their last characters on one server.
+	// own. That does not open the breaker, because other keys are still there. The server
+	// may carry such a write out later. So give the proxy a timeout below [Pool.Timeout]:
+	// twemproxy waits forever by default. Its hash fnv1a_64 tends to put keys that differ
+	// in their last characters on one server.
 	Proxy bool
 
 	// StateChanged is called when a server is taken to be down, with the reason,

@@ -64,7 +64,7 @@ type request struct {
 	// What attempts leave behind for later ones.
 	retried  bool // sent anew, as its first connection was lost
 	proposed bool // an item
-	maybe    bool // the server may have carried out a write whose answer was lost
+	maybe    bool // the server may have carried out a write whose answer was lost, or may do it yet
 
 	queued time.Time // when it began to wait for its turn
 	sent   time.Time

@@ -25,6 +25,8 @@ func TestWhatAnExchangeSendsNext(t *testing.T) {
 		{"server cas=lost cas=STORED gets=value", "guess guess", "stored read"},
 		{"server cas=lost cas=EXISTS gets=lost", "guess guess", "unknown failed"},
 		{"server cas=lost proxy gets=value cas=EXISTS gets=value", "guess known", "read conn=0"},
+		{"server cas=SERVER_ERROR gets=value", "guess", "read failed"},
+		{"server cas=SERVER_ERROR gets=SERVER_ERROR", "guess", "failed"},
 		{"server cas=EXISTS gets=lost cas=STORED gets=value", "guess guess:notStored", "stored read"},
 		{"server cas=EXISTS gets=another cas=STORED gets=value", "guess guess", "stored read"},
 		{"server cas=EXISTS gets=lost proxy gets=value cas=STORED gets=value", "guess known:notStored", "stored read conn=0"},
@@ -56,6 +58,9 @@ func TestWhatAnExchangeSendsNext(t *testing.T) {
 		{"proxy gets=value cas=lost gets=value cas=STORED gets=value", "known known", "stored read conn=0"},
 		{"proxy gets=value cas=lost server cas=STORED gets=value", "known guess", "stored read"},
 		{"proxy gets=value cas=EXISTS gets=lost gets=value cas=STORED gets=value", "known known:notStored", "stored read conn=0"},
+		{"proxy gets=value cas=SERVER_ERROR gets=value", "known", "read unknown failed conn=0"},
+		{"proxy gets=value cas=SERVER_ERROR gets=SERVER_ERROR", "known", "unknown failed conn=0"},
+		{"proxy gets=value cas=SERVER_ERROR gets=lost gets=value cas=STORED gets=value", "known known", "stored read conn=0"},
 	} {
 		t.Run(test.dialogue, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -116,6 +116,7 @@ func (s *slot) decideAnew(r exchange.Result, refused bool) {
 func (s *slot) giveUp(e *Entry, r exchange.Result, found *record.Record, lostRace bool) bool {
 	switch {
 	case r.Err != nil:
+		e.Unknown = r.Unknown
 		s.failUnstored(e, r.Err, found)
 	case r.Found != nil && r.Found.CasID == 0:
 		s.failUnstored(e, exchange.ErrNoCAS, found)

@@ -357,6 +357,22 @@ func TestAServerThatDoesNotAnswerFailsThoseThatCameLaterToo(t *testing.T) {
 	})
 }
 
+// A proxy that has given a write up says so, and what is read then may be the record of before.
+func TestAWriteThatMayArriveAfterItsRecordWasReadIsUnknown(t *testing.T) {
+	for _, unknown := range []bool{true, false} {
+		inTime(t, func(t *testing.T, s *server) {
+			mine, _ := table(s)
+			s.do = func(x exchange.Exchange) exchange.Result {
+				x.Propose(exchange.Turn{Known: true})
+				return exchange.Result{Read: true, Err: errors.New("SERVER_ERROR"), Unknown: unknown}
+			}
+			e := ask(t.Context(), mine, &counter{max: 9})[0]
+			require.Error(t, e.Failed())
+			require.Equal(t, unknown, e.Unsure())
+		})
+	}
+}
+
 func TestAnEntryThatIsLeftIsNotSentOrItsResultComesLater(t *testing.T) {
 	inTime(t, func(t *testing.T, s *server) {
 		mine, _ := table(s)
