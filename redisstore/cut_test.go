@@ -257,6 +257,31 @@ func TestALostAnswerIsAskedAboutOnce(t *testing.T) {
 	require.EqualValues(t, 1, c.cuts.Load())
 }
 
+// Whether the first item was stored is not known though the second one was refused.
+func TestALostWriteStaysUnknownIfTheNextOneIsRefused(t *testing.T) {
+	t.Parallel()
+	var writes atomic.Int64
+	s := open(t, "redis://"+scripted(t, func(args []string) string {
+		if args[0] == "CLUSTER" {
+			return "-ERR This instance has cluster support disabled"
+		}
+		switch writes.Add(1) {
+		case 1:
+			return "" // the connection ends
+		case 2:
+			return "$10\r\n12345678xx" // the record of another write
+		}
+		return "-OOM command not allowed when used memory > 'maxmemory'."
+	}))
+	x := &stubborn{single: newSwap("k")}
+	s.Exchange(context.Background(), x)
+	r := <-x.done
+	require.ErrorContains(t, r.Err, "OOM")
+	require.True(t, r.Unknown)
+	require.Equal(t, 2, x.asked)
+	require.EqualValues(t, 3, writes.Load())
+}
+
 // A primary that has become a replica is left for the one that its address now leads to.
 func TestAPrimaryThatIsDemotedIsLeft(t *testing.T) {
 	t.Parallel()

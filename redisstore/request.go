@@ -25,6 +25,7 @@ type request struct {
 	proposed bool           // item is set
 	number   uint64         // of the write
 	lost     bool           // an answer was lost: the write may have been carried out
+	doubted  bool           // so may one of an item before this one
 
 	answer rueidis.RedisMessage
 	stored bool  // the answer says that item was
@@ -129,7 +130,7 @@ func (r *request) end() (again bool) {
 	}
 	if r.lost && !result.Stored && r.item != nil {
 		// Whether the first try was carried out, only the exchange can tell.
-		r.lost = false
+		r.lost, r.doubted = false, true
 		r.take(r.x.Propose(exchange.Turn{Conn: conn}))
 		if r.item != nil {
 			return true
@@ -160,7 +161,7 @@ func (r *request) found() *memcache.Item {
 
 // fail ends r with an error.
 func (r *request) fail(err error) {
-	r.done(exchange.Result{Conn: conn, Err: err, Unknown: r.lost})
+	r.done(exchange.Result{Conn: conn, Err: err, Unknown: r.lost || r.doubted})
 }
 
 func (r *request) done(result exchange.Result) {
