@@ -49,6 +49,7 @@ type node struct {
 
 	counts counts
 	memory losses.Memory
+	asking sync.Mutex // held while Check asks: answers are compared in order
 }
 
 // counts count the calls of a node, see ServerStats.

@@ -398,6 +398,46 @@ func TestAServerThatEvictsSaysSo(t *testing.T) {
 	require.NotZero(t, stats.Bytes)
 }
 
+// A restart is told once, even if an answer of before it comes after one of after it.
+func TestARestartIsToldOnceByChecksAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	second, answered := make(chan bool), make(chan bool)
+	s := open(t, "redis://"+scripted(t, func(args []string) string {
+		run := "a"
+		switch {
+		case args[0] == "CLUSTER":
+			return "-ERR This instance has cluster support disabled"
+		case args[0] != "INFO":
+			return "+OK"
+		}
+		switch asked.Add(1) {
+		case 1:
+		case 2:
+			close(second)
+			<-answered
+		default:
+			run = "b"
+		}
+		return "$8\r\nrun_id:" + run
+	}))
+	check := func() { assert.NoError(t, s.Check(context.Background())) }
+	check()
+	var checks sync.WaitGroup
+	checks.Go(check)
+	<-second
+	third := make(chan bool)
+	checks.Go(func() { check(); close(third) })
+	select {
+	case <-third:
+	case <-time.After(100 * time.Millisecond): // it waits for its turn
+	}
+	close(answered)
+	checks.Wait()
+	check()
+	require.Equal(t, redisstore.Loss{Restarts: 1}, s.Stats()[0].Loss)
+}
+
 func TestRestartsAndFlushesAreNoticed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Process(t)

@@ -93,6 +93,8 @@ func (s *Store) Check(ctx context.Context) error {
 
 // check asks the server of n and tells what it has forgotten.
 func (n *node) check(ctx context.Context, c rueidis.Client) error {
+	n.asking.Lock()
+	defer n.asking.Unlock()
 	now, err := n.info(ctx, c)
 	if err != nil {
 		n.memory.Away()
