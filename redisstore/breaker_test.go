@@ -2,7 +2,9 @@ package redisstore_test
 
 import (
 	"context"
+	"runtime"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -118,6 +120,30 @@ func TestTheBreakerOpensAfterFailuresInARow(t *testing.T) {
 	server.Start()
 	fail(1)
 	require.EqualValues(t, 1, s.Stats()[0].Refusals)
+}
+
+func TestTheEndOfAnOutageIsToldLast(t *testing.T) {
+	t.Parallel()
+	told, again := false, 0
+	begin, end := redisstore.Outages(func(_ string, down bool, _ error) {
+		if told == down {
+			again++
+		}
+		told = down
+		runtime.Gosched() // others come to be told of, too
+	})
+	var all sync.WaitGroup
+	for _, change := range []func(){begin, end, begin, end} {
+		all.Go(func() {
+			for range 20_000 {
+				change()
+			}
+		})
+	}
+	all.Wait()
+	end()
+	require.False(t, told)
+	require.Zero(t, again)
 }
 
 func TestCloseEndsTheProbes(t *testing.T) {

@@ -1,4 +1,15 @@
 package redisstore
 
+import "io"
+
 // Slot returns the slot of a key.
 var Slot = slot
+
+// Outages returns functions that begin and end an outage of a server, which tell changed.
+func Outages(changed func(server string, down bool, err error)) (begin, end func()) {
+	s := newStore()
+	s.StateChanged, s.BreakerFailures = changed, 1
+	n := newNode(s, "server")
+	close(n.gone) // no probes
+	return func() { n.fails(1, io.EOF) }, n.answers
+}

@@ -50,6 +50,7 @@ type node struct {
 	counts counts
 	memory losses.Memory
 	asking sync.Mutex // held while Check asks: answers are compared in order
+	told   bool       // to StateChanged: the server is down; guarded by store.news
 }
 
 // counts count the calls of a node, see ServerStats.
@@ -345,7 +346,7 @@ func (n *node) takeAll() []*request {
 func (n *node) answers() {
 	n.failures.Store(0)
 	if n.down.Load() != nil && n.down.Swap(nil) != nil {
-		n.tell(nil)
+		n.tell()
 	}
 }
 
@@ -362,20 +363,29 @@ func (n *node) fails(calls int, err error) {
 	}
 	down := &Error{n.name, fmt.Errorf("%w, the last failure: %v", ErrDown, err)}
 	if n.down.CompareAndSwap(nil, down) {
-		n.tell(down)
+		n.tell()
 		n.store.work(n.probe)
 	}
 }
 
-// tell calls StateChanged.
-func (n *node) tell(down error) {
+// tell calls StateChanged, unless it was told by another goroutine: two changes may come here
+// in any order, so what is told is the state by now.
+func (n *node) tell() {
 	changed := n.store.StateChanged
 	if changed == nil {
 		return
 	}
 	n.store.news.Lock()
 	defer n.store.news.Unlock()
-	changed(n.name, down != nil, down)
+	switch down := n.down.Load(); {
+	case n.told == (down != nil):
+	case down != nil:
+		n.told = true
+		changed(n.name, true, down)
+	default:
+		n.told = false
+		changed(n.name, false, nil)
+	}
 }
 
 // probe finds out when the server is back, so that no caller has to wait for that. It
