@@ -5,6 +5,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/rueidis"
 )
@@ -68,21 +69,31 @@ var crcTable = func() (table [256]uint16) {
 	return table
 }()
 
+// chartWithout is chartAnew after a complaint of the node at doubted. Complaints come as fast
+// as calls, so it does that once in a BreakerPause.
+func (s *Store) chartWithout(doubted string) {
+	now, last := time.Now(), s.complained.Load()
+	if last == nil || now.Sub(*last) >= s.breakerPause() && s.complained.CompareAndSwap(last, &now) {
+		s.chartAnew(doubted)
+	}
+}
+
 // chartAnew has the map of a Cluster drawn again, unless that is under way.
-func (s *Store) chartAnew() {
+func (s *Store) chartAnew(doubted string) {
 	c := s.link.client.Load()
 	if c == nil || (*c).Mode() != rueidis.ClientModeCluster || !s.charting.CompareAndSwap(false, true) {
 		return
 	}
 	s.work(func() {
 		defer s.charting.Store(false)
-		s.chart(*c)
+		s.chart(*c, doubted)
 	})
 }
 
 // chart asks all nodes of a Cluster which of them has which slots, and believes the
-// first that answers. If it is wrong, the nodes say so by MOVED.
-func (s *Store) chart(c rueidis.Client) {
+// first that answers: the one at doubted only if no other does. If it is wrong, the nodes
+// say so by MOVED or CLUSTERDOWN.
+func (s *Store) chart(c rueidis.Client, doubted string) {
 	nodes := c.Nodes()
 	type reply struct {
 		from    string
@@ -98,13 +109,21 @@ func (s *Store) chart(c rueidis.Client) {
 			replies <- reply{address, entries}
 		}()
 	}
+	var believed reply
 	for range nodes {
-		if r := <-replies; len(r.entries) > 0 {
-			if lost := s.route(r.entries, r.from, nodes); lost >= 0 {
-				s.work(func() { s.remind(c, lost) })
-			}
-			return
+		r := <-replies
+		if len(r.entries) == 0 {
+			continue
 		}
+		if believed = r; r.from != doubted {
+			break
+		}
+	}
+	if len(believed.entries) == 0 {
+		return
+	}
+	if lost := s.route(believed.entries, believed.from, nodes); lost >= 0 {
+		s.work(func() { s.remind(c, lost) })
 	}
 }
 

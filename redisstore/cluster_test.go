@@ -286,6 +286,45 @@ func TestASlotThatHasMovedIsAskedForAtItsNewNode(t *testing.T) {
 	require.Eventually(t, func() bool { return s.Stats()[0].Server == to }, 20*time.Second, time.Millisecond)
 }
 
+// writeIn writes a key of the first or the second half of the slots.
+func writeIn(s *redisstore.Store, first bool) error {
+	x := newSingle(keyIn(func(slot uint16) bool { return slot < 8192 == first }), true)
+	s.Exchange(context.Background(), x)
+	return (<-x.done).Err
+}
+
+// A primary that has restarted without its slots says so for ever, after its replica has got
+// them.
+func TestANodeThatHasLostItsSlotsIsLeft(t *testing.T) {
+	t.Parallel()
+	for _, listsItself := range []bool{false, true} {
+		var over atomic.Bool // the failover
+		var addrs [2]string
+		for i := range addrs {
+			addrs[i] = scripted(t, func(args []string) string {
+				switch {
+				case args[0] != "CLUSTER" && i == 0 && over.Load():
+					return "-CLUSTERDOWN Hash slot not served"
+				case args[0] != "CLUSTER":
+					return ":1"
+				case i == 0 && over.Load() && !listsItself:
+					return "*0"
+				case i == 1 && over.Load():
+					time.Sleep(50 * time.Millisecond) // the other one answers first
+					return slotsAt(t, addrs[1])
+				}
+				return slotsAt(t, addrs[:]...)
+			})
+		}
+		s := open(t, "redis://"+addrs[0])
+		require.NoError(t, writeIn(s, true))
+		require.Len(t, s.Stats(), 2)
+		over.Store(true)
+		require.ErrorContains(t, writeIn(s, true), "CLUSTERDOWN")
+		require.Eventually(t, func() bool { return writeIn(s, true) == nil }, 20*time.Second, time.Millisecond, "lists itself: %t", listsItself)
+	}
+}
+
 // Redis 8 tells rueidis which nodes are well. It closes its connections to the others.
 func TestANodeThatRueidisHasForgottenIsUsedAgain(t *testing.T) {
 	t.Parallel()
@@ -312,21 +351,16 @@ func TestANodeThatRueidisHasForgottenIsUsedAgain(t *testing.T) {
 		})
 	}
 	s := open(t, "redis://"+addrs[0])
-	write := func(first bool) error {
-		x := newSingle(keyIn(func(slot uint16) bool { return slot < 8192 == first }), true)
-		s.Exchange(context.Background(), x)
-		return (<-x.done).Err
-	}
-	require.NoError(t, write(true))
-	require.NoError(t, write(false))
+	require.NoError(t, writeIn(s, true))
+	require.NoError(t, writeIn(s, false))
 	require.Len(t, s.Stats(), 2)
 	away.Store(true)
 	moved.Store(true)
-	require.NoError(t, write(true))
+	require.NoError(t, writeIn(s, true))
 	moved.Store(false)
 	require.Eventually(t, func() bool { return conns[1].Load() == 0 }, 30*time.Second, 10*time.Millisecond)
 	away.Store(false)
-	require.Eventually(t, func() bool { return write(false) == nil }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return writeIn(s, false) == nil }, 20*time.Second, 10*time.Millisecond)
 	require.NotZero(t, conns[1].Load())
 }
 

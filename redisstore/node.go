@@ -245,7 +245,7 @@ func (n *node) askCluster(ctx context.Context, c rueidis.Client, bundle []*reque
 	elsewhere := n.store.ask(ctx, to, n.store.groups(bundle, true), to != c)
 	if len(elsewhere) > 0 {
 		n.store.ask(ctx, c, n.store.groups(elsewhere, true), false)
-		n.store.chartAnew()
+		n.store.chartAnew("")
 	}
 }
 
@@ -292,6 +292,7 @@ func (n *node) settle(c rueidis.Client, bundle []*request, t *trying) (again []*
 	for _, r := range answered {
 		if r.err != nil {
 			n.counts.failures.Add(1)
+			n.complains(r.err)
 			r.fail(&Error{n.name, r.err})
 		} else if r.end() {
 			again = append(again, r)
@@ -350,6 +351,15 @@ func (n *node) answers() {
 	}
 }
 
+// complains notes an error that the server reported. While it cannot answer, another node of
+// its Cluster may have its slots.
+func (n *node) complains(err error) {
+	var c *complaint
+	if errors.As(err, &c) && c.passing {
+		n.store.chartWithout(n.name)
+	}
+}
+
 // fails notes that calls have failed. If they are too many in a row, the server is left
 // alone, but for probes.
 func (n *node) fails(calls int, err error) {
@@ -357,7 +367,7 @@ func (n *node) fails(calls int, err error) {
 		return
 	}
 	n.last.Store(&err)
-	n.store.chartAnew()
+	n.store.chartAnew("")
 	if n.failures.Add(int64(calls)) < int64(n.store.breakerFailures()) {
 		return
 	}
@@ -401,7 +411,7 @@ func (n *node) probe() {
 		case <-n.store.over:
 			return
 		}
-		n.store.chartAnew()
+		n.store.chartAnew("")
 		if n.isBack() {
 			n.answers()
 		}
