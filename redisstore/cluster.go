@@ -127,12 +127,25 @@ func (s *Store) chart(c rueidis.Client, doubted string) {
 	}
 }
 
-// remind has c look for the node of a slot, unless it knows one. rueidis drops nodes that
-// Redis 8 says are not well, and looks for them only when it is to ask them.
+// remind has c look for the node of a slot, unless it knows one, and draws the map again in a
+// BreakerPause, for the node to have its client. rueidis drops nodes that Redis 8 says are not
+// well, and looks for them only when it is to ask them.
 func (s *Store) remind(c rueidis.Client, slot int64) {
+	if !s.reminding.CompareAndSwap(false, true) {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout())
-	defer cancel()
 	c.Do(ctx, c.B().Arbitrary("PING").Keys(keyIn(slot)).Build())
+	cancel()
+	select {
+	case <-time.After(s.breakerPause()):
+	case <-s.over:
+		return
+	}
+	s.reminding.Store(false)
+	if c := s.link.client.Load(); c != nil {
+		s.chart(*c, "") // which reminds it again, if need be
+	}
 }
 
 // keyIn returns a key of a slot.

@@ -364,6 +364,55 @@ func TestANodeThatRueidisHasForgottenIsUsedAgain(t *testing.T) {
 	require.NotZero(t, conns[1].Load())
 }
 
+// Until rueidis knows a node again, another one must not answer in its place.
+func TestANodeThatRueidisDoesNotKnowIsNotTakenForAnother(t *testing.T) {
+	t.Parallel()
+	var loaded atomic.Bool
+	var addrs [2]string
+	for i := range addrs {
+		addrs[i] = conntest.Serve(t, func(nc net.Conn) {
+			converse(nc, "8.0.0", func(args []string) string {
+				switch {
+				case args[0] == "CLUSTER" && args[1] == "SHARDS" && !loaded.Load():
+					return shardsAt(t, addrs[:], "online", "loading")
+				case args[0] == "CLUSTER" && args[1] == "SHARDS":
+					return shardsAt(t, addrs[:], "online", "online")
+				case args[0] == "CLUSTER":
+					return slotsAt(t, addrs[:]...)
+				case args[0] == "INFO":
+					return fmt.Sprintf("$8\r\nrun_id:%d", i)
+				case args[0] == "SCAN":
+					return fmt.Sprintf("*2\r\n$1\r\n0\r\n*1\r\n$1\r\n%d", i)
+				}
+				return ":1"
+			})
+		})
+	}
+	s := open(t, "redis://"+addrs[0])
+	s.BreakerPause = 10 * time.Millisecond
+	require.NoError(t, writeIn(s, true))
+	require.Len(t, s.Stats(), 2)
+	err := s.Check(context.Background())
+	require.ErrorContains(t, err, addrs[1])
+	require.NotContains(t, err.Error(), addrs[0])
+	for _, err = range s.Keys(context.Background()) {
+	}
+	require.ErrorContains(t, err, addrs[1])
+	loaded.Store(true)
+	require.Eventually(t, func() bool { return s.Check(context.Background()) == nil }, 20*time.Second, time.Millisecond)
+	for range 20 {
+		require.NoError(t, s.Check(context.Background()))
+	}
+	infos, err := s.Info(context.Background())
+	require.NoError(t, err)
+	for i, addr := range addrs {
+		require.Equal(t, strconv.Itoa(i), infos[addr]["run_id"])
+	}
+	for _, server := range s.Stats() {
+		require.Zero(t, server.Loss.Restarts, server.Server)
+	}
+}
+
 // It looks at all goroutines, so no other test may run beside it.
 func TestANodeThatHasLeftIsNotProbed(t *testing.T) {
 	var dead, left atomic.Bool

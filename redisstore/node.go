@@ -257,6 +257,16 @@ func (n *node) own(c rueidis.Client) rueidis.Client {
 	return c
 }
 
+// errNoClient is the error of what only n's server can answer, while its Cluster's client does
+// not know it.
+var errNoClient = errors.New("not connected to this node of the Cluster")
+
+// lacksClient reports whether n has no client of its own and c, the store's, is a Cluster's:
+// c asks any node for what is about no key.
+func (n *node) lacksClient(c rueidis.Client) bool {
+	return c.Mode() == rueidis.ClientModeCluster && n.client.Load() == nil
+}
+
 // settle ends the requests that have their answers or have failed, and returns those to
 // be sent again. It uses the memory of bundle.
 func (n *node) settle(c rueidis.Client, bundle []*request, t *trying) (again []*request) {
@@ -436,6 +446,9 @@ func (n *node) ping(patient bool) error {
 	c, err := n.store.link.get(ctx)
 	if err != nil {
 		return classify(err)
+	}
+	if n.lacksClient(c) && n != n.store.routes.Load().first {
+		return errNoClient
 	}
 	return classify(n.own(c).Do(ctx, c.B().Ping().Build()).Error())
 }

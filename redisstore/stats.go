@@ -194,11 +194,17 @@ func (s *Store) asked(ctx context.Context) ([]*node, rueidis.Client, error) {
 	if err != nil {
 		return nil, nil, &Error{s.routes.Load().first.name, classify(err)}
 	}
+	if c.Mode() == rueidis.ClientModeCluster && len(s.routes.Load().nodes) == 0 {
+		s.chart(c, "") // it is New's, and is only being asked
+	}
 	return s.nodes(), c, nil
 }
 
 // info returns the INFO of n's server.
 func (n *node) info(ctx context.Context, c rueidis.Client) (map[string]string, error) {
+	if n.lacksClient(c) {
+		return nil, &Error{n.name, errNoClient}
+	}
 	wire, release := n.own(c).Dedicate()
 	defer release()
 	text, err := wire.Do(ctx, wire.B().Info().Section("everything").Build()).ToString()
@@ -230,6 +236,10 @@ func (s *Store) Keys(ctx context.Context) iter.Seq2[string, error] {
 
 // keys yields those of n's server. It reports whether to go on.
 func (n *node) keys(ctx context.Context, c rueidis.Client, prefix string, yield func(string, error) bool) bool {
+	if n.lacksClient(c) {
+		yield("", &Error{n.name, errNoClient})
+		return false
+	}
 	wire, release := n.own(c).Dedicate()
 	defer release()
 	pattern := globbed.Replace(prefix) + "*"

@@ -111,6 +111,7 @@ type Store struct {
 	sets    atomic.Uint32 // what is known of SET with NX and GET: setsWork …
 
 	charting   atomic.Bool               // a Cluster's map is being drawn
+	reminding  atomic.Bool               // a Cluster's client is told of a node that it does not know
 	complained atomic.Pointer[time.Time] // when it was last drawn for a complaint
 	routing    sync.Mutex                // held while routes change
 
