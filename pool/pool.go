@@ -64,7 +64,8 @@
 //
 // If a connection breaks between a write and its answer, it is not known whether
 // the server carried it out. Pool sends the write again over a new connection.
-// That is safe: add, cas and delete never take effect twice. But the second
+// That is safe: add and cas never take effect twice. A delete may, and then takes with
+// it what was stored in between; a throttler deletes in a Reset only. But the second
 // answer may be about the first write, so any answer but success then comes as a
 // [LostAnswerError]: what Add found stored, or what CompareAndSwap was in
 // conflict with, may be this very write.

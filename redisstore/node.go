@@ -185,7 +185,7 @@ func (n *node) dequeueLocked(taken []*request, count int) []*request {
 const maxTries = 1 + maxUnderWay
 
 // carryOut sends a bundle and ends its requests. What is lost with a connection is sent
-// again: it takes effect once.
+// again: a write takes effect once. A delete may take effect twice.
 func (n *node) carryOut(bundle []*request) {
 	now := time.Now()
 	for _, r := range bundle {

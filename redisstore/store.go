@@ -28,8 +28,10 @@
 // of 8 bytes and the record. Each write draws a new number, and compares the number
 // that it replaces. So a record that was seen once may be compared over any
 // connection, after a restart and after a failover, and a write whose answer was lost
-// is recognized by its number. A script sent twice takes effect once. A value without
-// a number (shorter, or of eight zero bytes) counts as none, and is replaced.
+// is recognized by its number, and takes effect once though it is sent twice. A delete
+// compares nothing: sent twice, it may delete what was stored in between; a throttler
+// deletes in a Reset only. A value without a number (shorter, or of eight zero bytes)
+// counts as none, and is replaced.
 //
 // Every key has an expiry.
 //
