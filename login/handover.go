@@ -115,8 +115,9 @@ func (s *siege) takeOver(id string, p party) *guess {
 
 // TakeOver returns an attempt that another process has handed over. g must have
 // the same options and servers as the Guard that began it; that one's Key may be
-// one of OldKeys here. The error is [ErrHandover], also for an attempt that was
-// begun more than 10 minutes ago. Of several attempts that were taken over from
+// one of OldKeys here. An empty one may not, if there is a Key here: anyone can
+// write clear text. The error is [ErrHandover], also for an attempt that was begun
+// more than 10 minutes ago. Of several attempts that were taken over from
 // the same bytes, one can be ended: the others' Succeed, Cancel and Challenge
 // return [ErrSettled], and their Fail does nothing.
 //
@@ -182,18 +183,18 @@ func (g *Guard) seal(text []byte) []byte {
 	return sealer(g.Key).Seal(nil, nil, text, nil)
 }
 
-// unseal decodes what seal has returned. With a Key, it was sealed with this one
-// or an old one.
+// unseal decodes what seal has returned, with this Key or an old one. With a Key,
+// what is not sealed does not count.
 func (g *Guard) unseal(text []byte) (h handover, err error) {
-	if len(g.Key) == 0 {
-		return h, json.Unmarshal(text, &h)
-	}
 	for _, key := range g.keys() {
 		if plain, err := sealer(key).Open(nil, nil, text, nil); err == nil {
 			return h, json.Unmarshal(plain, &h)
 		}
 	}
-	return h, errors.New("it was not sealed with Key")
+	if len(g.Key) > 0 {
+		return h, errors.New("it was not sealed with Key")
+	}
+	return h, json.Unmarshal(text, &h)
 }
 
 // sealer returns the cipher of key.

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/seal"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 )
@@ -178,6 +179,8 @@ func TestHandedOverBytesAreSealedWithTheKey(t *testing.T) {
 			return text
 		}
 		sealed, plain := text(guard("secret")), text(guard(""))
+		empty, err := seal.New(nil, "login handover")
+		require.NoError(t, err)
 		require.Contains(t, string(plain), home.String())
 		require.NotContains(t, string(sealed), home.String())
 		for what, test := range map[string]struct {
@@ -192,6 +195,9 @@ func TestHandedOverBytesAreSealedWithTheKey(t *testing.T) {
 			"not sealed":      {guard("secret"), plain, false},
 			"cut off":         {guard("secret"), sealed[:len(sealed)-1], false},
 			"without any key": {guard(""), plain, true},
+			"the first key":   {guard("first", ""), plain, false},
+			"an empty key":    {guard("first", ""), empty.Seal(nil, nil, plain, nil), false},
+			"no key any more": {guard("", "", "secret"), sealed, true},
 		} {
 			_, err := test.to.TakeOver(test.text)
 			require.Equal(t, test.good, err == nil, what)
@@ -200,7 +206,7 @@ func TestHandedOverBytesAreSealedWithTheKey(t *testing.T) {
 			}
 		}
 		sealed[20] ^= 1
-		_, err := guard("secret").TakeOver(sealed)
+		_, err = guard("secret").TakeOver(sealed)
 		require.ErrorIs(t, err, login.ErrHandover, "edited")
 	})
 }

@@ -118,9 +118,10 @@ func (g *Guard) counted(key []byte, name string) (counted, variant string) {
 	return counted, variant
 }
 
-// keys returns the keys, the current one first.
+// keys returns the keys, the current one first. An empty one is none.
 func (g *Guard) keys() [][]byte {
-	return append([][]byte{g.Key}, g.OldKeys...)
+	none := func(key []byte) bool { return len(key) == 0 }
+	return slices.DeleteFunc(append([][]byte{g.Key}, g.OldKeys...), none)
 }
 
 // digest returns the HMAC-SHA-256 of text with key, or without one its
