@@ -54,6 +54,7 @@ type Attempt struct {
 	guard   *Guard
 	guess   *guess
 	party   party
+	key     []byte // party is counted under it: the guard's, or that of the one that handed it over
 	plan    plan
 	decided throttler.Decision // Decision with all outcomes; the application cannot change it
 	begun   time.Time
@@ -76,7 +77,7 @@ const (
 )
 
 func newAttempt(g *Guard, p party, pl plan, d throttler.Decision) *Attempt {
-	a := &Attempt{Decision: d, guard: g, party: p, plan: pl, decided: d, begun: time.Now()}
+	a := &Attempt{Decision: d, guard: g, key: g.Key, party: p, plan: pl, decided: d, begun: time.Now()}
 	a.Decision.Messages = slices.Compact(d.Messages)
 	a.Decision.Outcomes = d.Outcomes[:len(pl.limits):len(pl.limits)]
 	a.HalfUsed = slices.ContainsFunc(a.Decision.Outcomes, func(o throttler.Outcome) bool {

@@ -55,7 +55,7 @@ const (
 // Errors are those of Succeed. After an error of the backend the old device may
 // still hold.
 func (a *Attempt) SucceedDevice(ctx context.Context, device string) error {
-	return a.succeed(ctx, deviceUnder(a.guard.Key, device))
+	return a.succeed(ctx, deviceUnder(a.key, device))
 }
 
 // ConfirmDevice says that the client of name has device, because it has sent it.

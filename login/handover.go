@@ -39,12 +39,11 @@ const handoverLasts = 10 * time.Minute
 
 // handover is the encoding of an attempt that is handed over.
 type handover struct {
-	ID          string     `json:"id"`             // one end is made of it
-	At          time.Time  `json:"at"`             // it was begun
-	Name        []byte     `json:"name,omitempty"` // as it is counted
-	Variant     string     `json:"variant,omitempty"`
+	ID          string     `json:"id"` // one end is made of it
+	At          time.Time  `json:"at"` // it was begun
+	identity               // under the key that it is sealed with
+	Former      []identity `json:"former,omitempty"` // under the other keys
 	Addr        netip.Addr `json:"addr"`
-	Device      string     `json:"device,omitempty"` // as it is counted
 	Known       bool       `json:"known,omitempty"`
 	FromDevice  bool       `json:"from_device,omitempty"`  // it is known by its device
 	AddressFull bool       `json:"address_full,omitempty"` // see party.known
@@ -52,6 +51,22 @@ type handover struct {
 	Siege       bool       `json:"siege,omitempty"`
 	WouldBlock  bool       `json:"would_block,omitempty"` // in Shadow
 	Receipt     []byte     `json:"receipt,omitempty"`
+}
+
+// An identity is a name and a device as they are counted under a key.
+type identity struct {
+	Name    []byte `json:"name,omitempty"`
+	Variant string `json:"variant,omitempty"`
+	Device  string `json:"device,omitempty"`
+}
+
+// former returns i as that of a party.
+func (i identity) former() former {
+	f := former{name: string(i.Name), variant: i.Variant}
+	if i.Device != "" {
+		f.device = origin{byNameDevice, i.Device}
+	}
+	return f
 }
 
 // HandOver encodes the attempt, so that another process can end it by
@@ -69,9 +84,13 @@ func (a *Attempt) HandOver() ([]byte, error) {
 	if a.state != open || a.decided.Status != throttler.Authorized {
 		return nil, ErrNotOpen
 	}
+	var counted []identity
+	for _, p := range a.party.keyed() {
+		counted = append(counted, identity{[]byte(p.name), p.variant, p.device.value})
+	}
 	h := handover{
 		ID: a.guard.siege.handOver(a.guess, a.handed), At: a.begun,
-		Name: []byte(a.party.name), Variant: a.party.variant, Addr: a.party.addr, Device: a.party.device.value,
+		identity: counted[0], Former: counted[1:], Addr: a.party.addr,
 		Known: a.Known, FromDevice: a.plan.from.pair == byNameDevice,
 		AddressFull: slices.ContainsFunc(a.plan.limits, func(c throttler.Condition) bool { return c.Name == byAddressKnown }),
 		HalfUsed:    a.HalfUsed, Siege: a.Siege, WouldBlock: a.decided.WouldBlock,
@@ -82,7 +101,7 @@ func (a *Attempt) HandOver() ([]byte, error) {
 		return nil, err
 	}
 	a.state = failed // in this process: only the other one may cancel the hits
-	return a.guard.seal(text), nil
+	return sealed(a.key, text), nil
 }
 
 // handOver returns the id of an attempt that is handed over: id, or a new one.
@@ -124,7 +143,7 @@ func (s *siege) takeOver(id string, p party) *guess {
 // The Attempt's Decision has no Outcomes. Its Succeed gives back no earlier
 // failures that another process counted.
 func (g *Guard) TakeOver(text []byte) (*Attempt, error) {
-	h, err := g.unseal(text)
+	h, key, err := g.unseal(text)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %v", ErrHandover, err)
 	}
@@ -140,13 +159,14 @@ func (g *Guard) TakeOver(text []byte) (*Attempt, error) {
 	}
 	d.Status, d.WouldBlock = throttler.Authorized, h.WouldBlock
 	p := g.party("", h.Addr, "")
-	p.name, p.variant = string(h.Name), h.Variant
-	if h.Device != "" {
-		p.device = origin{byNameDevice, h.Device}
+	own := h.identity.former()
+	p.name, p.variant, p.device, p.former = own.name, own.variant, own.device, nil
+	for _, i := range h.Former {
+		p.former = append(p.former, i.former())
 	}
 	a := &Attempt{
 		Decision: d, Known: h.Known, HalfUsed: h.HalfUsed, Siege: h.Siege,
-		guard: g, party: p, plan: h.plan(g, p), decided: d, handed: h.ID, begun: h.At,
+		guard: g, key: key, party: p, plan: h.plan(g, p), decided: d, handed: h.ID, begun: h.At,
 	}
 	if g.alarmed(a) {
 		a.guess = g.siege.takeOver(h.ID, p)
@@ -175,26 +195,26 @@ func (a *Attempt) claim(ctx context.Context) error {
 	return nil
 }
 
-// seal encrypts and authenticates text if there is a Key.
-func (g *Guard) seal(text []byte) []byte {
-	if len(g.Key) == 0 {
+// sealed encrypts and authenticates text if there is a key.
+func sealed(key, text []byte) []byte {
+	if len(key) == 0 {
 		return text
 	}
-	return sealer(g.Key).Seal(nil, nil, text, nil)
+	return sealer(key).Seal(nil, nil, text, nil)
 }
 
-// unseal decodes what seal has returned, with this Key or an old one. With a Key,
-// what is not sealed does not count.
-func (g *Guard) unseal(text []byte) (h handover, err error) {
+// unseal decodes what sealed has returned, with this Key or an old one, and returns
+// the key. With a Key, what is not sealed does not count.
+func (g *Guard) unseal(text []byte) (h handover, key []byte, err error) {
 	for _, key := range g.keys() {
 		if plain, err := sealer(key).Open(nil, nil, text, nil); err == nil {
-			return h, json.Unmarshal(plain, &h)
+			return h, key, json.Unmarshal(plain, &h)
 		}
 	}
 	if len(g.Key) > 0 {
-		return h, errors.New("it was not sealed with Key")
+		return h, nil, errors.New("it was not sealed with Key")
 	}
-	return h, json.Unmarshal(text, &h)
+	return h, nil, json.Unmarshal(text, &h)
 }
 
 // sealer returns the cipher of key.
