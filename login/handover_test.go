@@ -169,6 +169,21 @@ func TestAttemptsThatAreHandedOverRingTheAlarmOnlyIfTheyFail(t *testing.T) {
 	}
 }
 
+// A process takes over attempts, all from networks that have failed their share.
+func TestManyNetworksBeyondTheirShareAreWatchedBesideAllTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		g, other := on(t, store), on(t, store)
+		g.SiegeFloor, other.SiegeFloor = 20, 20 // a share is one failure
+		for i := range 1100 {
+			g.fails(1, fmt.Sprint("user", i), spread(i))
+			a := handOver(t, g.begin(fmt.Sprint("victim", i), spread(i)), other.Guard)
+			require.NoError(t, a.Fail(t.Context()))
+		}
+		other.begin("alice", home)
+	})
+}
+
 func TestHandedOverBytesAreSealedWithTheKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()

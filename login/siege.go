@@ -81,8 +81,8 @@ type scope struct {
 // everywhere is the scope of all networks.
 var everywhere netip.Prefix
 
-// scope returns the scope of network, or nil if there are too many. The caller
-// holds s.mu.
+// scope returns the scope of network, or nil if there are too many. There is always
+// one of everywhere. The caller holds s.mu.
 func (s *siege) scope(network netip.Prefix) *scope {
 	if found := s.scopes[network]; found != nil {
 		return found
@@ -90,7 +90,7 @@ func (s *siege) scope(network netip.Prefix) *scope {
 	if s.scopes == nil {
 		s.scopes = make(map[netip.Prefix]*scope)
 	}
-	if len(s.scopes) >= maxScopes {
+	if len(s.scopes) >= maxScopes && network != everywhere {
 		return nil
 	}
 	made := &scope{network: network}
