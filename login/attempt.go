@@ -266,7 +266,8 @@ func (a *Attempt) Cancel(ctx context.Context) error {
 func (a *Attempt) Challenge(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if ends, err := a.withdraw(ctx, Event{Result: Canceled, Challenged: true}); !ends {
+	ends, err := a.withdraw(ctx, Event{Result: Canceled, Challenged: true})
+	if !ends {
 		return err
 	}
 	if !a.guess.end() {
@@ -274,7 +275,7 @@ func (a *Attempt) Challenge(ctx context.Context) error {
 	}
 	counting, cancel := detach(ctx)
 	defer cancel()
-	return together(
+	err = together(
 		func() error { return a.takeBack(ctx) },
 		func() error {
 			counted, err := a.guard.countGuess(counting, a.party)
@@ -282,6 +283,8 @@ func (a *Attempt) Challenge(ctx context.Context) error {
 			return err
 		},
 	)
+	a.report(counting)
+	return err
 }
 
 // withdraw ends a as e says. If it does not, because a was blocked, has ended or

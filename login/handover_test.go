@@ -140,6 +140,7 @@ func TestAttemptsThatAreHandedOverRingTheAlarmOnlyIfTheyFail(t *testing.T) {
 		"right, elsewhere": {false, (*login.Attempt).Succeed, false},
 		"wrong, here":      {true, (*login.Attempt).Fail, true},
 		"wrong, elsewhere": {false, (*login.Attempt).Fail, true},
+		"challenged":       {false, (*login.Attempt).Challenge, true},
 		"canceled":         {false, (*login.Attempt).Cancel, false},
 		"never ended":      {false, func(*login.Attempt, context.Context) error { return nil }, true},
 	} {
@@ -157,10 +158,11 @@ func TestAttemptsThatAreHandedOverRingTheAlarmOnlyIfTheyFail(t *testing.T) {
 					require.NoError(t, test.end(a, t.Context()))
 				}
 				for range 3 { // what lapses
-					other.look()
+					w.look()
 					time.Sleep(10 * time.Second)
 				}
 				require.Equal(t, test.siege, w.look().Siege)
+				require.Equal(t, what == "wrong, elsewhere" || what == "challenged", len(other.rung) > 0)
 				if test.siege {
 					require.LessOrEqual(t, w.rung[0].Failures, 400, "none is counted twice")
 				}

@@ -259,5 +259,6 @@ func (a *Attempt) countFailure(ctx context.Context) error {
 		},
 	)
 	a.mistaken(&failure, counted)
+	a.report(ctx)
 	return err
 }

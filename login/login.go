@@ -236,16 +236,16 @@ type Guard struct {
 
 	// Alarm, if set, is called when a siege begins and when it ends. Each
 	// process that makes attempts calls it once, on the goroutine of an attempt
-	// that begins. [Attempt.Siege] says which users to ask for more meanwhile.
-	// A siege from a single network has [Siege.Network] set, and may last while
-	// others begin and end.
+	// that begins, or that was taken over and fails or is challenged.
+	// [Attempt.Siege] says which users to ask for more meanwhile. A siege from a
+	// single network has [Siege.Network] set, and may last while others begin and
+	// end.
 	Alarm func(ctx context.Context, s Siege)
 
-	// ClockSkew, if set, is called once, on the goroutine of an attempt that
-	// begins, when the clock of another process turns out to be more than 10
-	// seconds ahead of this one's, by the records of the alarm. If clocks differ
-	// by more than the TTL of a limit, the processes do not count each other's
-	// attempts there.
+	// ClockSkew, if set, is called once, on a goroutine as of Alarm, when the clock
+	// of another process turns out to be more than 10 seconds ahead of this one's,
+	// by the records of the alarm. If clocks differ by more than the TTL of a limit,
+	// the processes do not count each other's attempts there.
 	ClockSkew func(ctx context.Context, ahead time.Duration)
 
 	account   Limit // of consecutive failures, of Codes

@@ -14,7 +14,8 @@ import (
 )
 
 // A process sums up the failures that the alarm counts. An attempt that begins
-// reports them, at most every siegePeriod, while the attempt itself is counted.
+// reports them, at most every siegePeriod, while the attempt itself is counted. So
+// does one that was taken over when it has failed, since the process may begin none.
 const (
 	siegePeriod = 5 * time.Second
 	siegeStale  = time.Minute // findings older than this are found anew
@@ -318,6 +319,17 @@ func (g *Guard) ring(ctx context.Context) {
 	if ahead > 0 && g.ClockSkew != nil {
 		g.ClockSkew(ctx, ahead)
 	}
+}
+
+// report makes the report if one is due and a was taken over.
+func (a *Attempt) report(ctx context.Context) {
+	if a.handed == "" || a.guard.noAlarm() {
+		return
+	}
+	if r, due := a.guard.siege.due(a.guard.siegeCeiling()); due {
+		a.guard.lookOut(ctx, r)
+	}
+	a.guard.ring(ctx)
 }
 
 // open makes a, which passed, count as a failure unless it is ended in time.
