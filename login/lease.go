@@ -172,15 +172,31 @@ func (g *Guard) banIfFailed(ctx context.Context, w watched, o, open *throttler.O
 	if err != nil || !failed {
 		return false, err
 	}
+	// A call that finds the limit full bans. One that does not fills it, for the
+	// next. A smaller Max would ban at once, but contradict the limit: see
+	// [throttler.Throttler.Conflict].
 	ban := w.limit
-	ban.Max = 1 // so it is full, unless all its hits have just expired
-	d, err := g.throttler.Authorize(ctx, g.rule([]throttler.Condition{ban}))
-	if err != nil || !d.Outcomes[0].Banned {
-		g.throttler.Cancel(ctx, d) // the limit has opened meanwhile
-		return false, err
+	ban.Cost, ban.Least = ban.Max, 1
+	var filled []throttler.Decision
+	for range 2 {
+		d, err := g.throttler.Authorize(ctx, g.rule([]throttler.Condition{ban}))
+		if err != nil {
+			return false, err
+		}
+		found := d.Outcomes[0]
+		if found.Banned {
+			o.Banned, o.RetryAfter, o.ResetAfter = true, found.RetryAfter, found.ResetAfter
+			return true, nil
+		}
+		filled = append(filled, d)
+		if found.Cost == ban.Max {
+			break // all hits have just expired
+		}
 	}
-	o.Banned, o.RetryAfter, o.ResetAfter = true, d.Outcomes[0].RetryAfter, d.Outcomes[0].ResetAfter
-	return true, nil
+	for _, d := range filled {
+		g.throttler.Cancel(ctx, d)
+	}
+	return false, nil
 }
 
 // haveFailed reports whether Max attempts have failed for w's limit. open is
@@ -195,9 +211,10 @@ func (g *Guard) haveFailed(ctx context.Context, w watched, open int) (bool, erro
 		return missing <= 0, nil
 	}
 	// Enough of the open attempts are past their lease if the one at that
-	// position is. A Peek with a smaller Max tells when it expires.
+	// position is. A Peek that needs the room of all up to it tells when it
+	// expires.
 	late := w.open
-	late.Max = open - missing + 1
+	late.Cost = late.Max - open + missing
 	d, err = g.throttler.Peek(ctx, g.rule([]throttler.Condition{late}))
 	if err != nil || !g.answered(d.Err) {
 		return false, err

@@ -205,3 +205,29 @@ func TestLostFailuresBanNobody(t *testing.T) {
 		require.LessOrEqual(t, a.Decision.RetryAfter, time.Minute)
 	})
 }
+
+// The guard's own calls look at records in more than one way.
+func TestGuardDoesNotContradictItsLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limits := throttler.New(memstore.New())
+		limits.Conflict = func(_ throttler.Rule, err error) { t.Error(err) }
+		g := try{login.New(limits), t}
+		g.fails(5, "alice", home)
+		g.isBlocked("alice", home, 10*time.Minute)
+		for range 5 {
+			require.NoError(t, g.beginDevice("bob", away, "phone").Fail(t.Context()))
+		}
+		require.Equal(t, throttler.Blocked, g.beginDevice("bob", away, "phone").Decision.Status)
+		g.burst(60, pupil, same(office))
+
+		g.underWay(6, same("carol"), same(away))
+		time.Sleep(61 * time.Second) // the limit is empty, and the attempts have failed
+		g.isBlocked("carol", away, 10*time.Minute)
+		require.NoError(t, g.Recognize(t.Context(), "carol", home, "laptop"))
+		g.fill("carol")
+		require.True(t, g.begin("carol", home).Known)
+		require.NoError(t, g.Lift(t.Context(), "alice", home))
+		require.NoError(t, g.LiftRecord(t.Context(), "name", "alice"))
+		require.NoError(t, g.LiftRecord(t.Context(), "known", "alice"))
+	})
+}
