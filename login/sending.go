@@ -171,7 +171,9 @@ func (s *Sending) rule(to string, addr netip.Addr) throttler.Rule {
 	add("recipient", to, recipient)
 	add("range", rangeOf(to), s.Range.or(Limit{Max: 30, TTL: day}))
 	add("address", address.Text(addr, DefaultIPv6Bits), s.Address.or(Limit{Max: 20, TTL: time.Hour}))
-	add("network", address.Network(addr, 24, 48), s.Network.or(Limit{Max: 100, TTL: time.Hour}))
+	if address.Plain(addr).Is4() || address.HasNetwork(addr) { // others are all clients of a translator
+		add("network", address.Network(addr, 24, 48), s.Network.or(Limit{Max: 100, TTL: time.Hour}))
+	}
 	add("total", "", s.Total.or(Limit{Max: DefaultTotal, TTL: day}))
 	return rule
 }

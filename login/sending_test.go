@@ -106,6 +106,7 @@ func TestMessagesAreLimitedByAddressNetworkAndInAll(t *testing.T) {
 		"an IPv4 /24":  {func(i int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}) }, 100},
 		"an IPv6 /48":  {func(i int) netip.Addr { return netip.MustParseAddr(fmt.Sprintf("2001:db8:0:%x::1", i)) }, 100},
 		"the internet": {spread, 200},
+		"its NAT64":    {func(i int) netip.Addr { return netip.MustParseAddr(fmt.Sprintf("64:ff9b:1::%x", i+1)) }, 200},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			m := mailOn(t)
