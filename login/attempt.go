@@ -126,12 +126,12 @@ func (a *Attempt) refuse(wait time.Duration) {
 //
 //   - takes back the hits of the attempt,
 //   - forgets the failures and bans of name+address (or name+device),
-//   - gives back to the address and its networks up to 4 failures of this
-//     spelling within the last minute, from the same device or address,
+//   - gives back up to 4 failures of this spelling within the last minute, from the
+//     same device or address: to the address, its networks and NameLong,
 //   - makes the name known from there.
 //
-// Other hits of the address and all hits of the name stay: otherwise an attacker
-// would reset them by logging in to an account of their own. The failures and
+// Other hits stay, and so do all failures in the limits Name and Known: otherwise an
+// attacker would reset them by logging in to an account of their own. The failures and
 // bans of name+address stay if another spelling of the name, which may be
 // another account, was tried from there within a day.
 //

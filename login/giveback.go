@@ -95,8 +95,9 @@ func (a *Attempt) mistaken(failure *throttler.Decision, counted alarmed) {
 	}
 }
 
-// giveBack cancels p's mistakes for all limits but the name's, and for the alarm.
-// It starts with the newest: in that order a leaky bucket refunds all.
+// giveBack cancels p's mistakes for all limits but Name and Known, or of Codes for
+// all, and for the alarm. It starts with the newest: in that order a leaky bucket
+// refunds all.
 func (g *Guard) giveBack(ctx context.Context, p party) error {
 	var errs []error
 	for _, m := range slices.Backward(g.mistakes.take(p.who())) {
