@@ -212,17 +212,12 @@ func (g *Guard) linkRule(p party, number uint64) throttler.Rule {
 // link notes that p's device has replaced that with number.
 func (g *Guard) link(ctx context.Context, p party, number uint64) error {
 	rule := g.linkRule(p, number)
-	for range 2 {
-		d, err := g.throttler.Authorize(ctx, rule)
-		if err = errors.Join(err, d.Err); err == nil && d.Status == throttler.Authorized {
-			return nil
-		}
-		// An earlier try has stored some of the digits.
-		if err := errors.Join(err, g.throttler.Reset(ctx, rule)); err != nil {
-			return err
-		}
+	// An earlier try may have stored digits, and these would add to them.
+	if err := g.throttler.Reset(ctx, rule); err != nil {
+		return err
 	}
-	return nil
+	d, err := g.throttler.Authorize(ctx, rule)
+	return errors.Join(err, d.Err)
 }
 
 // linked returns the number of the device that p's device has replaced, if that

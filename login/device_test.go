@@ -342,6 +342,41 @@ func TestOldDeviceStaysIfTheNewOneIsNotKnown(t *testing.T) {
 	}
 }
 
+// partial fails to add the record of a replaced device.
+type partial struct {
+	throttler.Client
+	failing atomic.Bool
+}
+
+func (c *partial) Add(item *memcache.Item) error {
+	if c.failing.Load() && strings.Contains(item.Key, "-former") {
+		return errors.New("down")
+	}
+	return c.Client.Add(item)
+}
+
+// A second try replaces the same device as the first one, which had stored a part,
+// whatever the number of that device.
+func TestSecondTryReplacesTheSameDevice(t *testing.T) {
+	for _, first := range []string{"first 0", "first 33"} { // whose number does not fit twice, and does
+		synctest.Test(t, func(t *testing.T) {
+			store := &partial{Client: memstore.New()}
+			g := on(t, store)
+			g.replaces("alice", "", first)
+			a := g.beginDevice("alice", home, first)
+			store.failing.Store(true)
+			require.ErrorContains(t, a.SucceedDevice(t.Context(), "second"), "down")
+			store.failing.Store(false)
+			require.NoError(t, a.SucceedDevice(t.Context(), "second"), "again")
+			require.NoError(t, g.ConfirmDevice(t.Context(), "alice", "second"))
+			time.Sleep(31 * time.Second)
+			g.fill("alice")
+			require.False(t, g.knows("alice", first), first)
+			require.True(t, g.knows("alice", "second"))
+		})
+	}
+}
+
 func TestReplacedDeviceMakesNoAddressKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())
