@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -667,51 +666,6 @@ func TestOutagesAreToldOnceEach(t *testing.T) {
 		get()
 		require.Equal(t, []string{two + " down: true", two + " down: false"}, told)
 	})
-}
-
-// A change that comes while one is told of is told after it, by the same goroutine.
-func TestAnOutageThatEndsWhileItIsToldIsToldAfterwards(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		var mu sync.Mutex // for the race detector
-		var told []bool
-		telling := 0
-		note, tell := pool.Outages(func(_ string, down bool, _ error) {
-			telling++
-			assert.Equal(t, 1, telling, "one after the other")
-			time.Sleep(time.Second)
-			telling--
-			mu.Lock()
-			defer mu.Unlock()
-			told = append(told, down)
-		})
-		soFar := func() []bool {
-			mu.Lock()
-			defer mu.Unlock()
-			return slices.Clone(told)
-		}
-		note(pool.ErrDown)
-		go tell()
-		synctest.Wait()
-		note(nil)
-		tell()
-		require.Empty(t, soFar(), "not by this goroutine")
-		time.Sleep(3 * time.Second)
-		require.Equal(t, []bool{true, false}, soFar())
-	})
-}
-
-func TestAPanicInStateChangedCanBeRecovered(t *testing.T) {
-	var told []bool
-	note, tell := pool.Outages(func(_ string, down bool, _ error) {
-		told = append(told, down)
-		panic("StateChanged")
-	})
-	note(pool.ErrDown)
-	require.PanicsWithValue(t, "StateChanged", tell)
-	note(nil)
-	require.PanicsWithValue(t, "StateChanged", tell)
-	require.Equal(t, []bool{true, false}, told)
-	tell()
 }
 
 // Nothing is left behind by calls, whatever they met.

@@ -101,11 +101,11 @@ func (s *server) changed(_ string, _, to gobreaker.State) {
 	switch to {
 	case gobreaker.StateOpen:
 		down := &ServerError{Server: s.name, Err: fmt.Errorf("%w, the last failure: %v", ErrDown, s.last.Load().Err)}
-		s.outages.note(down)
+		s.outage.Note(down)
 		s.down.Store(down)
 		s.tripped.Store(true)
 	case gobreaker.StateClosed:
-		s.outages.note(nil)
+		s.outage.Note(nil)
 		s.down.Store(nil)
 	}
 }
@@ -118,7 +118,7 @@ func (s *server) announce() {
 		s.cut(errCut)
 		s.probes.begin(s)
 	}
-	s.outages.tell(s.name)
+	s.outage.News.Tell(s.stateChanged)
 }
 
 // cut ends all calls that are under way, with their connections. What comes after
@@ -133,50 +133,6 @@ func (s *server) cut(reason error) {
 func (s *server) close() {
 	close(s.probes.gone)
 	s.cut(ErrClosed)
-}
-
-// outages tells of the beginnings and ends of outages, each once and in order.
-type outages struct {
-	changed func(server string, down bool, err error)
-
-	mu      sync.Mutex
-	down    bool
-	news    []error // nil for an end
-	telling bool
-}
-
-// note notes that the server is down, because of err, or that it is back.
-func (o *outages) note(err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.changed != nil && o.down != (err != nil) {
-		o.down = err != nil
-		o.news = append(o.news, err)
-	}
-}
-
-// tell reports the news, unless another goroutine does. No lock is held while it
-// does.
-func (o *outages) tell(server string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.telling {
-		return
-	}
-	o.telling = true
-	defer func() { o.telling = false }()
-	for len(o.news) > 0 {
-		err := o.news[0]
-		o.news = o.news[1:]
-		o.tellOne(server, err)
-	}
-}
-
-// tellOne reports err without the lock, which it takes again even if that panics.
-func (o *outages) tellOne(server string, err error) {
-	o.mu.Unlock()
-	defer o.mu.Lock()
-	o.changed(server, err != nil, err)
 }
 
 // probeKey is read to find out whether a server answers. It holds nothing.

@@ -19,13 +19,6 @@ const MaxInFlight = maxInFlight
 // ProbeKey is the key that is read to find out whether a server answers.
 const ProbeKey = probeKey
 
-// Outages returns the functions that note an outage of a server, nil for its end, and
-// that tell changed of what was noted.
-func Outages(changed func(server string, down bool, err error)) (note func(error), tell func()) {
-	o := &outages{changed: changed}
-	return o.note, func() { o.tell("server") }
-}
-
 // TrustWrites has the connections that p has now take all writes for stored lately, so
 // that they write by meta sets if their servers know them.
 func (p *Pool) TrustWrites() {

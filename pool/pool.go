@@ -112,6 +112,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/internal/legal"
+	"github.com/adaptivethrottler/throttler/internal/outage"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -208,6 +209,7 @@ type Pool struct {
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 
 	servers  atomic.Pointer[placement]
+	news     outage.News
 	start    sync.Once
 	closed   chan struct{} // closed by Close
 	end      sync.Once

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/outage"
 	"github.com/cespare/xxhash/v2"
 	"github.com/sony/gobreaker/v2"
 )
@@ -29,9 +30,9 @@ type server struct {
 
 	calls, failures, refusals, overloads, retries atomic.Uint64
 
-	outages outages
-	probes  probes
-	memory  memory
+	outage outage.Server
+	probes probes
+	memory memory
 }
 
 // options are a Pool's, with the defaults put in.
@@ -42,6 +43,7 @@ type options struct {
 	user, password                     string
 	proxy                              bool
 	dialContext                        func(ctx context.Context, network, address string) (net.Conn, error)
+	stateChanged                       func(server string, down bool, err error)
 }
 
 func newServer(addr address) *server {
@@ -59,11 +61,12 @@ func (s *server) init(p *Pool) {
 		password:     p.Password,
 		proxy:        p.Proxy,
 		dialContext:  p.DialContext,
+		stateChanged: p.StateChanged,
 	}
 	if s.dialContext == nil {
 		s.dialContext = new(net.Dialer).DialContext
 	}
-	s.outages.changed = p.StateChanged
+	s.outage = outage.Server{Name: s.name, News: &p.news}
 	for range positive(p.Conns, DefaultConns) {
 		s.lanes = append(s.lanes, newLane(s))
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler/internal/fanout"
 	"github.com/adaptivethrottler/throttler/internal/losses"
+	"github.com/adaptivethrottler/throttler/internal/outage"
 	"github.com/adaptivethrottler/throttler/internal/turns"
 	"github.com/redis/rueidis"
 )
@@ -43,14 +44,15 @@ type node struct {
 
 	crowded atomic.Bool // several requests went out together when they last did
 
-	down     atomic.Pointer[Error] // why the server is left alone, or nil
+	down     atomic.Pointer[Error] // why the server is left alone, or nil; see turn
+	turning  sync.Mutex            // held while down changes
+	outage   outage.Server
 	failures atomic.Int64          // calls that have failed since the last answer
 	last     atomic.Pointer[error] // the last failure
 
 	counts counts
 	memory losses.Memory
 	asking sync.Mutex // held while Check asks: answers are compared in order
-	told   bool       // to StateChanged: the server is down; guarded by store.news
 }
 
 // counts count the calls of a node, see ServerStats.
@@ -59,7 +61,7 @@ type counts struct {
 }
 
 func newNode(s *Store, name string) *node {
-	return &node{store: s, name: name, gone: make(chan struct{})}
+	return &node{store: s, name: name, gone: make(chan struct{}), outage: outage.Server{Name: name, News: &s.news}}
 }
 
 // admit returns why no request may be made, or nil.
@@ -356,10 +358,30 @@ func (n *node) takeAll() []*request {
 // answers notes that the server answers.
 func (n *node) answers() {
 	n.failures.Store(0)
-	if n.down.Load() != nil && n.down.Swap(nil) != nil {
+	if n.down.Load() != nil && n.turn(nil) {
 		n.tell()
 	}
 }
+
+// turn notes that the server is down, or with nil that it is not, and reports whether that is
+// new.
+func (n *node) turn(down *Error) bool {
+	n.turning.Lock()
+	defer n.turning.Unlock()
+	if (n.down.Load() == nil) == (down == nil) {
+		return false
+	}
+	n.down.Store(down)
+	if down == nil {
+		n.outage.Note(nil)
+	} else {
+		n.outage.Note(down)
+	}
+	return true
+}
+
+// tell calls StateChanged.
+func (n *node) tell() { n.store.news.Tell(n.store.StateChanged) }
 
 // complains notes an error that the server reported. While it cannot answer, another node of
 // its Cluster may have its slots.
@@ -382,29 +404,9 @@ func (n *node) fails(calls int, err error) {
 		return
 	}
 	down := &Error{n.name, fmt.Errorf("%w, the last failure: %v", ErrDown, err)}
-	if n.down.CompareAndSwap(nil, down) {
-		n.tell()
+	if n.turn(down) {
 		n.store.work(n.probe)
-	}
-}
-
-// tell calls StateChanged, unless it was told by another goroutine: two changes may come here
-// in any order, so what is told is the state by now.
-func (n *node) tell() {
-	changed := n.store.StateChanged
-	if changed == nil {
-		return
-	}
-	n.store.news.Lock()
-	defer n.store.news.Unlock()
-	switch down := n.down.Load(); {
-	case n.told == (down != nil):
-	case down != nil:
-		n.told = true
-		changed(n.name, true, down)
-	default:
-		n.told = false
-		changed(n.name, false, nil)
+		n.tell()
 	}
 }
 

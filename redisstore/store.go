@@ -54,6 +54,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/outage"
 	"github.com/redis/rueidis"
 )
 
@@ -97,7 +98,8 @@ type Store struct {
 	TLSConfig *tls.Config
 
 	// StateChanged is called when a server is taken to be down, with the
-	// reason, and when it is back. Default: none.
+	// reason, and when it is back. The calls are made one after the other.
+	// Default: none.
 	StateChanged func(server string, down bool, err error)
 
 	// Forgot is called when Check has noticed that a server forgot records.
@@ -107,7 +109,7 @@ type Store struct {
 	link   link
 	routes atomic.Pointer[routes]
 	start  sync.Once
-	news   sync.Mutex // held while StateChanged is called
+	news   outage.News
 
 	singles sync.Pool     // of *single
 	sets    atomic.Uint32 // what is known of SET with NX and GET: setsWork …

@@ -1,0 +1,85 @@
+package outage_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/outage"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var errAway = errors.New("it does not answer")
+
+// What comes while the program is told of something is told after it, by the same goroutine.
+func TestAnOutageThatEndsWhileItIsToldIsToldAfterwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var news outage.News
+		one, two := outage.Server{Name: "one", News: &news}, outage.Server{Name: "two", News: &news}
+		told := make(chan string, 10)
+		telling := make(chan bool, 1)
+		changed := func(server string, down bool, err error) {
+			telling <- true // blocks if another call is under way
+			assert.Equal(t, down, err == errAway)
+			time.Sleep(time.Second)
+			told <- server
+			<-telling
+		}
+		one.Note(errAway)
+		one.Note(errAway) // is no change
+		go news.Tell(changed)
+		synctest.Wait()
+		two.Note(errAway)
+		one.Note(nil)
+		news.Tell(changed)
+		require.Empty(t, told, "not by this goroutine")
+		for _, server := range []string{"one", "two", "one"} {
+			require.Equal(t, server, <-told)
+		}
+		time.Sleep(time.Minute)
+		require.Empty(t, told)
+	})
+}
+
+// A program may note and tell while it is told.
+func TestNoLockIsHeldWhileTheProgramIsTold(t *testing.T) {
+	var news outage.News
+	one, two := outage.Server{Name: "one", News: &news}, outage.Server{Name: "two", News: &news}
+	var told []string
+	var changed func(string, bool, error)
+	changed = func(server string, down bool, _ error) {
+		told = append(told, server)
+		if down && server == "one" {
+			two.Note(errAway)
+			news.Tell(changed)
+			one.Note(nil)
+		}
+	}
+	one.Note(errAway)
+	news.Tell(changed)
+	require.Equal(t, []string{"one", "two", "one"}, told)
+	one.Note(errAway)
+	news.Tell(nil)
+	news.Tell(changed)
+	require.Len(t, told, 3, "it did not want to know")
+}
+
+func TestAPanicOfTheProgramCanBeRecovered(t *testing.T) {
+	var news outage.News
+	server := outage.Server{News: &news}
+	var told []bool
+	tell := func() {
+		news.Tell(func(_ string, down bool, _ error) {
+			told = append(told, down)
+			panic("StateChanged")
+		})
+	}
+	server.Note(errAway)
+	require.PanicsWithValue(t, "StateChanged", tell)
+	server.Note(nil)
+	require.PanicsWithValue(t, "StateChanged", tell)
+	require.Equal(t, []bool{true, false}, told)
+	tell()
+}
