@@ -570,6 +570,46 @@ rules:
 	}
 }
 
+// A client may leave a field out, a log cannot hold what its format has no room for: a rule
+// that counts it would take all clients for one.
+func TestRulesThatCountWhatTheLogDoesNotHoldAreNotTried(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	rule := "  - {name: %s, either: [{name: value, value: \"{%s}\", max: 1, per: 1h}]}\n"
+	require.NoError(t, os.WriteFile(path, []byte("rules:\n"+fmt.Sprintf(rule, "agents", "header:User-Agent")+
+		fmt.Sprintf(rule, "pages", "header:referer")+fmt.Sprintf(rule, "users", "user")), 0o600))
+	const common = `203.0.113.9 - %s [21/Nov/2026:22:00:00 +0000] "GET /%%[1]d HTTP/1.1" 200 12`
+	const caddy = `{"ts":1795298400.5,%s"request":{"remote_ip":"203.0.113.9","method":"GET","host":"example.org","uri":"/%%[1]d"%s}}`
+	const nginx = `{"time_iso8601":"2026-11-21T22:00:00+00:00","remote_addr":"203.0.113.9","request":"GET /%%[1]d HTTP/1.1"%s}`
+	const traefik = `{"ClientHost":"203.0.113.9","RequestMethod":"GET","RequestPath":"/%%[1]d","StartUTC":"2026-11-21T22:00:00Z"%s}`
+	for name, log := range map[string]struct {
+		line string // %[1]d is another in each
+		not  string // tried
+	}{
+		"common":        {fmt.Sprintf(common, "user%[1]d"), "agents pages"},
+		"combined":      {fmt.Sprintf(common, "user%[1]d") + ` "/%[1]d" "robot %[1]d"`, ""},
+		"caddy":         {fmt.Sprintf(caddy, `"user_id":"user%[1]d",`, `,"headers":{"User-Agent":["robot %[1]d"],"Referer":["/%[1]d"]}`), ""},
+		"caddy, less":   {fmt.Sprintf(caddy, "", ""), "agents pages users"},
+		"nginx":         {fmt.Sprintf(nginx, `,"remote_user":"user%[1]d","http_referer":"/%[1]d","http_user_agent":"robot %[1]d"`), ""},
+		"nginx, less":   {fmt.Sprintf(nginx, ""), "agents pages users"},
+		"traefik":       {fmt.Sprintf(traefik, `,"ClientUsername":"user%[1]d","request_Referer":"/%[1]d","request_User-Agent":"robot %[1]d"`), ""},
+		"traefik, less": {fmt.Sprintf(traefik, `,"ClientUsername":"user%[1]d"`), "agents pages"},
+	} {
+		var lines strings.Builder
+		for i := range 10 {
+			fmt.Fprintf(&lines, log.line+"\n", i)
+		}
+		tried := runWith(t, lines.String(), "try", path)
+		assert.Equal(t, 0, tried.status, "%s: %s", name, tried.err)
+		assert.Contains(t, tried.out, "10 requests from 2026-11-21T22:00:00Z to 2026-11-21T22:00:00Z: 0 (0.00 %) would have been blocked\n", name)
+		for rule, attribute := range map[string]string{"agents": "header:User-Agent", "pages": "header:referer", "users": "user"} {
+			said := strings.Contains(tried.out, "rule "+rule+" was not tried: the log does not have "+attribute+"\n")
+			assert.Equal(t, slices.Contains(strings.Fields(log.not), rule), said, "%s: %s", name, tried.out)
+		}
+		again := runWith(t, lines.String()+lines.String(), "try", path)
+		assert.Equal(t, log.not == "agents pages users", strings.Contains(again.out, ": 0 (0.00 %)"), "%s: %s", name, again.out)
+	}
+}
+
 func TestALogInAnotherFormatIsAnError(t *testing.T) {
 	tried := runWith(t, "{\"json\": 1}\n", "try", writeRules(t, ""))
 	assert.Equal(t, 1, tried.status)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,9 @@ const logTime = "02/Jan/2006:15:04:05 -0700"
 type logged struct {
 	at      time.Time
 	request rulefile.Request
+
+	// held are the attributes that lines of its format hold, beside those that all hold.
+	held []string
 }
 
 // parseLine parses a line in the common or the combined log format, in Apache's
@@ -42,36 +46,52 @@ func parseLine(line string) (logged, error) {
 	if len(fields) < 7 {
 		return logged{}, fmt.Errorf("%d fields, want 7 or more", len(fields))
 	}
-	var e logged
+	e := logged{held: []string{"user"}}
 	if e.at, err = time.Parse(logTime, fields[3]); err != nil {
 		return logged{}, err
 	}
 	if e.request.Addr, err = netip.ParseAddr(fields[0]); err != nil {
 		return logged{}, err
 	}
-	e.request.Host = host
+	if e.request.Host = host; host != "" {
+		e.held = append(e.held, "host")
+	}
 	method, rest, _ := strings.Cut(fields[4], " ")
 	target, _, _ := strings.Cut(rest, " ")
 	e.request.Method, e.request.Target, e.request.Header = method, target, make(http.Header)
-	if user := fields[2]; user != "-" {
-		basic := http.Request{Header: e.request.Header}
-		basic.SetBasicAuth(user, "")
-	}
+	e.setUser(fields[2])
 	for i, name := range []string{"Referer", "User-Agent"} {
-		if at := 7 + i; at < len(fields) && fields[at] != "-" {
-			e.request.Header.Set(name, fields[at])
+		if at := 7 + i; at < len(fields) {
+			e.setHeader(name, fields[at])
 		}
 	}
 	return e, nil
 }
 
-// inLog reports whether a log has an attribute. hasHost says so of the host.
-func inLog(attribute string, hasHost bool) bool {
-	name, header, isHeader := strings.Cut(attribute, ":")
-	if isHeader {
-		return name == "header" && (strings.EqualFold(header, "Referer") || strings.EqualFold(header, "User-Agent"))
+// setUser sets the user, which is "-" or empty if there was none.
+func (e *logged) setUser(user string) {
+	if user != "" && user != "-" {
+		basic := http.Request{Header: e.request.Header}
+		basic.SetBasicAuth(user, "")
 	}
-	return name != "host" || hasHost
+}
+
+// setHeader notes that lines of this format hold a field, and sets it unless it is "-" or
+// empty.
+func (e *logged) setHeader(name, value string) {
+	e.held = append(e.held, "header:"+name)
+	if value != "" && value != "-" {
+		e.request.Header.Set(name, value)
+	}
+}
+
+// holds reports whether lines of e's format hold an attribute.
+func (e *logged) holds(attribute string) bool {
+	switch attribute {
+	case "address", "network", "method", "path", "route":
+		return true
+	}
+	return slices.ContainsFunc(e.held, func(held string) bool { return strings.EqualFold(held, attribute) })
 }
 
 // logFields splits a line at blanks outside of "" and [].

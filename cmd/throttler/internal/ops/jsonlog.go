@@ -14,29 +14,33 @@ import (
 )
 
 // A jsonLine is a line of a log in JSON: by Caddy, by Traefik, or by nginx with
-// the names of its variables.
+// the names of its variables. A nil pointer stands for a key that is not there.
 type jsonLine struct {
 	// Caddy
 	TS      float64 `json:"ts"` // seconds since the Unix epoch
+	UserID  *string `json:"user_id"`
 	Request json.RawMessage
 
 	// nginx; Request is "GET / HTTP/1.1" there
-	TimeISO   string `json:"time_iso8601"`
-	TimeLocal string `json:"time_local"`
-	Remote    string `json:"remote_addr"`
-	User      string `json:"remote_user"`
-	Method    string `json:"request_method"`
-	URI       string `json:"request_uri"`
-	Host      string `json:"host"`
-	Referer   string `json:"http_referer"`
-	Agent     string `json:"http_user_agent"`
+	TimeISO   string  `json:"time_iso8601"`
+	TimeLocal string  `json:"time_local"`
+	Remote    string  `json:"remote_addr"`
+	User      *string `json:"remote_user"`
+	Method    string  `json:"request_method"`
+	URI       string  `json:"request_uri"`
+	Host      string  `json:"host"`
+	Referer   *string `json:"http_referer"`
+	Agent     *string `json:"http_user_agent"`
 
 	// Traefik
-	StartUTC      string
-	ClientHost    string
-	RequestMethod string
-	RequestPath   string
-	RequestHost   string
+	StartUTC       string
+	ClientHost     string
+	ClientUsername *string
+	RequestMethod  string
+	RequestPath    string
+	RequestHost    string
+	RequestReferer *string `json:"request_Referer"`
+	RequestAgent   *string `json:"request_User-Agent"`
 }
 
 // A caddyRequest is the field request of Caddy.
@@ -80,7 +84,10 @@ func parseJSON(line string) (logged, error) {
 	if e.request.Method == "" || e.request.Target == "" {
 		return logged{}, errors.New("no method or no path")
 	}
-	e.request.Header = l.header(caddy.Headers)
+	if e.request.Host != "" {
+		e.held = append(e.held, "host")
+	}
+	l.header(&e, caddy.Headers)
 	return e, nil
 }
 
@@ -100,19 +107,23 @@ func (l *jsonLine) at() (time.Time, error) {
 	return time.Time{}, errors.New("no time: want ts, time_iso8601, time_local or StartUTC")
 }
 
-// header returns the header fields that are known.
-func (l *jsonLine) header(h http.Header) http.Header {
-	if h == nil {
-		h = make(http.Header)
+// header sets the header of e, to fields that Caddy has logged or else to those that are
+// known.
+func (l *jsonLine) header(e *logged, h http.Header) {
+	e.request.Header = h
+	if h != nil { // of all fields
+		e.held = append(e.held, "header:Referer", "header:User-Agent")
+	} else {
+		e.request.Header = make(http.Header)
 	}
-	for name, value := range map[string]string{"Referer": l.Referer, "User-Agent": l.Agent} {
-		if value != "" && value != "-" {
-			h.Set(name, value)
-		}
+	if value := cmp.Or(l.Referer, l.RequestReferer); value != nil {
+		e.setHeader("Referer", *value)
 	}
-	if l.User != "" && l.User != "-" {
-		basic := http.Request{Header: h}
-		basic.SetBasicAuth(l.User, "")
+	if value := cmp.Or(l.Agent, l.RequestAgent); value != nil {
+		e.setHeader("User-Agent", *value)
 	}
-	return h
+	if user := cmp.Or(l.User, l.UserID, l.ClientUsername); user != nil {
+		e.held = append(e.held, "user")
+		e.setUser(*user)
+	}
 }

@@ -99,7 +99,7 @@ func (o *Operator) replay(ctx context.Context, log io.Reader, size int64) (*Tria
 			continue
 		}
 		if rules == nil {
-			rules = trial.possible(o.Rules, e.request.Host != "")
+			rules = trial.possible(o.Rules, &e)
 		}
 		if err := trial.decide(ctx, rules, &simulation, counts, &e); err != nil {
 			return nil, nil, err
@@ -108,13 +108,13 @@ func (o *Operator) replay(ctx context.Context, log io.Reader, size int64) (*Tria
 	return trial, counts, lines.Err()
 }
 
-// possible returns the rules that the log has all attributes for, and notes the
-// others.
-func (t *Trial) possible(file *rulefile.File, hasHost bool) *rulefile.File {
+// possible returns the rules that the log has all attributes for, by one of its lines, and
+// notes the others.
+func (t *Trial) possible(file *rulefile.File, e *logged) *rulefile.File {
 	rules := *file
 	rules.Rules = nil
 	for _, r := range file.Rules {
-		missing := slices.DeleteFunc(r.Uses(), func(a string) bool { return inLog(a, hasHost) })
+		missing := slices.DeleteFunc(r.Uses(), e.holds)
 		if len(missing) == 0 {
 			rules.Rules = append(rules.Rules, r)
 			continue
