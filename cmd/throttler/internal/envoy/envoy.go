@@ -128,6 +128,7 @@ func (s *Service) decide(ctx context.Context, q *question) answer {
 	}
 	for i := range q.limits {
 		l := &q.limits[i]
+		l.leaveOut(q.hits)
 		decision, err := s.carryOut(ctx, q, l.rule)
 		if err != nil {
 			s.log.Error("the limit of this descriptor is invalid", "rule", l.rule.Identifier, "err", err)

@@ -33,6 +33,15 @@ func (l *limit) nameOf(c *throttler.Condition) string {
 	return l.rule.Identifier + "/" + c.Name
 }
 
+// leaveOut leaves conditions out of a rule of All that can never take the hits, unless none
+// can. Such hits count, and are given back, where the others have room.
+func (l *limit) leaveOut(hits uint64) {
+	able := slices.DeleteFunc(slices.Clone(l.rule.All), func(c throttler.Condition) bool { return hits > uint64(c.Max) })
+	if len(able) > 0 {
+		l.rule.All = able
+	}
+}
+
 // ask returns the questions of a request, one for each descriptor.
 func ask(file *rulefile.File, r *rls.RateLimitRequest) []question {
 	questions := make([]question, len(r.Descriptors))

@@ -185,6 +185,36 @@ func TestHitsAreCountedAllOrNone(t *testing.T) {
 	assert.EqualValues(t, 5, e.ask(1, fresh).Statuses[0].LimitRemaining, "a look takes nothing")
 }
 
+func TestARuleOfAllTakesHitsThatOneOfItsConditionsHasRoomFor(t *testing.T) {
+	e := newEdge(t, start(t, `
+rules:
+  - name: both
+    for: {field: {key: "*"}}
+    all:
+      - {name: small, value: "{field:key}", max: 5, per: 1d}
+      - {name: large, value: "{field:key}", max: 100, per: 1d}
+`))
+	told := func(hits uint32, d *common.RateLimitDescriptor) string {
+		r := e.ask(hits, d).Statuses[0]
+		return fmt.Sprintf("%v, %d of %s", r.Code, r.LimitRemaining, r.CurrentLimit.Name)
+	}
+	a := descriptor("key", "a")
+	for i := range 10 {
+		assert.Equal(t, fmt.Sprintf("OK, %d of both/large", 90-10*i), told(10, a))
+	}
+	assert.Equal(t, "OVER_LIMIT, 0 of both/large", told(10, a))
+	assert.Equal(t, ok, e.ask(5, a).OverallCode, "the small one has counted none of those")
+	assert.Equal(t, "OVER_LIMIT, 0 of both/large", told(6, a))
+	back := descriptor("key", "a")
+	back.HitsAddend, back.IsNegativeHits = wrapperspb.UInt64(10), true
+	assert.Equal(t, "OK, 10 of both/large", told(1, back))
+	assert.Equal(t, "OVER_LIMIT, 10 of both/large", told(11, a))
+	assert.Equal(t, "OK, 0 of both/large", told(10, a), "what was given back was counted there")
+	assert.Equal(t, "OVER_LIMIT, 0 of both/small", told(1, a))
+	assert.Equal(t, over, e.ask(101, descriptor("key", "b")).OverallCode, "more than any ever takes")
+	assert.Equal(t, "OK, 0 of both/small", told(5, descriptor("key", "b")))
+}
+
 func TestNegativeHitsAreGivenBack(t *testing.T) {
 	server := memcachedtest.Process(t)
 	edges := []*edge{newEdge(t, start(t, descriptors, server.Addr)), newEdge(t, start(t, descriptors, server.Addr))}
