@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -187,7 +188,7 @@ func (s *Service) count(ctx context.Context, rule throttler.Rule, hits uint64) (
 
 // look returns the decision on a call that costs nothing: only a ban blocks it.
 func (s *Service) look(ctx context.Context, rule throttler.Rule) (throttler.Decision, error) {
-	d, err := s.throttler.Peek(ctx, rule)
+	d, err := s.throttler.Peek(ctx, withoutLockout(rule))
 	if err != nil {
 		return d, err
 	}
@@ -211,6 +212,18 @@ func (s *Service) look(ctx context.Context, rule throttler.Rule) (throttler.Deci
 		d.Status = throttler.Blocked
 	}
 	return d, nil
+}
+
+// withoutLockout returns the rule without what it sets bans by: a Peek tells of the ban that
+// a call would set, too.
+func withoutLockout(rule throttler.Rule) throttler.Rule {
+	rule.Lockout, rule.LockoutGrowth, rule.MaxLockout = 0, 0, 0
+	rule.Either, rule.All = slices.Clone(rule.Either), slices.Clone(rule.All)
+	conditions := rule.Conditions()
+	for i := range conditions {
+		conditions[i].Lockout = 0
+	}
+	return rule
 }
 
 // refuse returns the decision on a call that costs more than the limit. It

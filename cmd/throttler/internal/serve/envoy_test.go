@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -213,6 +214,28 @@ rules:
 	assert.Equal(t, "OVER_LIMIT, 0 of both/small", told(1, a))
 	assert.Equal(t, over, e.ask(101, descriptor("key", "b")).OverallCode, "more than any ever takes")
 	assert.Equal(t, "OK, 0 of both/small", told(5, descriptor("key", "b")))
+}
+
+// A look at a full limit tells of no ban that a call would set.
+func TestOnlyABanBlocksALook(t *testing.T) {
+	s := start(t, descriptors)
+	e := newEdge(t, s)
+	full := []string{"path", "/login", "remote_address", "203.0.113.7"}
+	require.Equal(t, ok, e.ask(1, descriptor(full...)).OverallCode)
+	look := descriptor(full...)
+	look.HitsAddend = wrapperspb.UInt64(0)
+	r := e.ask(1, look)
+	assert.Equal(t, ok, r.OverallCode)
+	assert.Equal(t, false, r.DynamicMetadata.AsMap()["banned"])
+	assert.Zero(t, r.Statuses[0].LimitRemaining)
+	assert.LessOrEqual(t, r.Statuses[0].DurationUntilReset.AsDuration(), time.Hour)
+	r = e.ask(2, descriptor(full...))
+	assert.Equal(t, over, r.OverallCode)
+	assert.Equal(t, false, r.DynamicMetadata.AsMap()["banned"], "hits beyond the limit set none either")
+	_, metrics := request(t, http.DefaultClient, "GET", "http://"+s.admin+"/metrics", "")
+	assert.NotRegexp(t, `throttler_bans_total\{.*throttler_rule="login"\} [1-9]`, metrics)
+	require.Equal(t, true, e.ask(1, descriptor(full...)).DynamicMetadata.AsMap()["banned"])
+	assert.Equal(t, over, e.ask(1, look).OverallCode)
 }
 
 func TestNegativeHitsAreGivenBack(t *testing.T) {
