@@ -228,26 +228,33 @@ func withoutLockout(rule throttler.Rule) throttler.Rule {
 
 // refuse returns the decision on a call that costs more than the limit. It
 // counts nothing.
-func (s *Service) refuse(ctx context.Context, rule throttler.Rule, hits uint64) (throttler.Decision, error) {
+func (s *Service) refuse(ctx context.Context, rule throttler.Rule, hits uint64) (d throttler.Decision, err error) {
 	conditions := rule.Conditions()
 	for i := range conditions {
 		conditions[i].Cost = 0
 	}
 	if len(conditions) == 1 && conditions[0].Max == 0 {
-		blocked := hits > 0 && !rule.Shadow
-		d := throttler.Decision{Status: throttler.Authorized, Outcomes: []throttler.Outcome{{Name: conditions[0].Name, Blocked: blocked}}}
-		if blocked {
-			d.Status = throttler.Blocked
-		}
-		return d, nil
-	}
-	d, err := s.look(ctx, rule)
-	if err != nil || rule.Shadow || d.Status == throttler.Blocked {
+		d.Status, d.Outcomes = throttler.Authorized, []throttler.Outcome{{Name: conditions[0].Name}}
+	} else if d, err = s.look(ctx, rule); err != nil {
 		return d, err
 	}
-	d.Status = throttler.Blocked
+	if hits == 0 {
+		return d, nil
+	}
+	d.WouldBlock = true
 	for i := range d.Outcomes {
-		d.RetryAfter = max(d.RetryAfter, d.Outcomes[i].ResetAfter)
+		if hits > uint64(conditions[i].Max) {
+			d.Outcomes[i].Blocked = true
+		}
+	}
+	if !rule.Shadow && d.Status != throttler.Blocked { // by no ban
+		d.Status = throttler.Blocked
+		for i := range d.Outcomes {
+			d.RetryAfter = max(d.RetryAfter, d.Outcomes[i].ResetAfter)
+		}
+	}
+	if s.throttler.Observe != nil { // as Authorize does
+		s.throttler.Observe(ctx, rule, d)
 	}
 	return d, nil
 }

@@ -216,6 +216,32 @@ rules:
 	assert.Equal(t, "OK, 0 of both/small", told(5, descriptor("key", "b")))
 }
 
+func TestHitsBeyondALimitAreReported(t *testing.T) {
+	for _, c := range []struct {
+		rules, result string
+		code          rls.RateLimitResponse_Code
+	}{
+		{descriptors, "blocked", over},
+		{strings.Replace(descriptors, "{gold: 50}}\n", "{gold: 50}}\n    shadow: true\n", 1), "would_block", ok},
+	} {
+		s := start(t, c.rules)
+		look := func(path string) string {
+			_, body := request(t, http.DefaultClient, "GET", "http://"+s.admin+path, "", "Accept", "application/json")
+			return body
+		}
+		e := newEdge(t, s)
+		assert.Equal(t, c.code, e.ask(6, descriptor("key", "greedy")).OverallCode)
+		assert.Regexp(t, `throttler_decisions_total\{.*throttler_result="`+c.result+`",throttler_rule="api"\} 1`, look("/metrics"))
+		assert.Contains(t, look("/tally"), "greedy")
+		none := descriptor("own", "x")
+		none.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 0, Unit: unit.RateLimitUnit_DAY}
+		require.Equal(t, over, e.ask(1, none).OverallCode)
+		assert.Regexp(t, `throttler_decisions_total\{.*throttler_result="blocked",throttler_rule="envoy/edge"\} 1`, look("/metrics"))
+		s.stop()
+		assert.Contains(t, s.log.String(), "rule=api")
+	}
+}
+
 // A look at a full limit tells of no ban that a call would set.
 func TestOnlyABanBlocksALook(t *testing.T) {
 	s := start(t, descriptors)
