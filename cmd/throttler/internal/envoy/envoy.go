@@ -110,6 +110,19 @@ type boundedStream struct {
 
 func (s boundedStream) Context() context.Context { return s.ctx }
 
+// RecvMsg also returns when ctx ends. m must not be used then: what waits for the client ends
+// with the stream.
+func (s boundedStream) RecvMsg(m any) error {
+	received := make(chan error, 1)
+	go func() { received <- s.ServerStream.RecvMsg(m) }()
+	select {
+	case err := <-received:
+		return err
+	case <-s.ctx.Done():
+		return status.FromContextError(s.ctx.Err()).Err()
+	}
+}
+
 // An answer is the result of one descriptor.
 type answer struct {
 	status     *rls.RateLimitResponse_DescriptorStatus

@@ -597,6 +597,22 @@ func TestTheServiceEndsThoughAClientWatchesItsHealth(t *testing.T) {
 	ended.Wait()
 }
 
+func TestTheServiceEndsThoughAClientMayAskWhatItServes(t *testing.T) {
+	s := start(t, descriptors)
+	stream, err := grpc_reflection_v1.NewServerReflectionClient(dialEnvoy(t, s)).ServerReflectionInfo(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&grpc_reflection_v1.ServerReflectionRequest{
+		MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{},
+	}))
+	_, err = stream.Recv()
+	require.NoError(t, err)
+	var ended sync.WaitGroup
+	ended.Go(s.stop)
+	_, err = stream.Recv()
+	assert.Equal(t, codes.Canceled, status.Code(err), "the stream is ended, and not its connection: %v", err)
+	ended.Wait()
+}
+
 // TestManyEnvoysAdmitNoMoreThanTheLimit asks two services on one memcached, and
 // measures how long the answers take: Envoy waits 20 ms by default.
 func TestManyEnvoysAdmitNoMoreThanTheLimit(t *testing.T) {
