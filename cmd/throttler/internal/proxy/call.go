@@ -39,7 +39,7 @@ type call struct {
 	body      *noted
 	reached   atomic.Bool     // there was a connection to the server
 	detached  context.Context // of the request to the server; nil: that of the client
-	stop      func() bool     // keeps the time limit of the answer from ending it
+	stop      func()          // keeps the time limit of the answer from ending it
 	leave     func()          // ends it
 }
 
@@ -69,13 +69,22 @@ var errTimeout = errors.New("the server did not answer in time")
 func (c *call) detach(ctx context.Context) context.Context {
 	client := ctx
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	timer := time.AfterFunc(time.Hour, func() { cancel(errTimeout) })
-	start := sync.OnceFunc(func() { timer.Reset(c.file.Proxy.Timeout) })
+	var once sync.Once // the time starts once, and not after it was stopped
+	var timer *time.Timer
+	start := func() {
+		once.Do(func() { timer = time.AfterFunc(c.file.Proxy.Timeout, func() { cancel(errTimeout) }) })
+	}
 	if c.body == nil || c.request.GetBody != nil {
 		start()
 	}
 	gone := context.AfterFunc(client, start)
-	c.stop = func() bool { gone(); return timer.Stop() }
+	c.stop = func() {
+		gone()
+		once.Do(func() {})
+		if timer != nil {
+			timer.Stop()
+		}
+	}
 	c.leave = func() { c.stop(); cancel(context.Canceled) }
 	c.detached = ctx
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{

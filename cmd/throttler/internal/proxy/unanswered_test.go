@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
 	"io"
@@ -162,6 +163,53 @@ func (o *outage) RoundTrip(r *http.Request) (*http.Response, error) {
 		answer.StatusCode = http.StatusOK
 	}
 	return answer, nil
+}
+
+// A later is a server that answers before or after it has got all of the request.
+type later struct {
+	sent, answered, ended time.Duration // after it was asked
+}
+
+func (l later) RoundTrip(r *http.Request) (*http.Response, error) {
+	trace := httptrace.ContextClientTrace(r.Context())
+	trace.GotConn(httptrace.GotConnInfo{})
+	time.AfterFunc(l.sent, func() { trace.WroteRequest(httptrace.WroteRequestInfo{}) })
+	select {
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	case <-time.After(l.answered):
+	}
+	body, writer := io.Pipe()
+	time.AfterFunc(l.ended-l.answered, func() {
+		io.WriteString(writer, "whole")
+		writer.Close()
+	})
+	context.AfterFunc(r.Context(), func() { writer.CloseWithError(r.Context().Err()) })
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: body, ContentLength: -1, Request: r}, nil
+}
+
+func TestTheTimeOfAnAnswerIsFromTheEndOfTheRequestToTheBeginningOfTheAnswer(t *testing.T) {
+	for _, c := range []struct {
+		server later
+		status int
+		body   string
+	}{
+		{later{sent: time.Second, ended: 10 * time.Second}, http.StatusOK, "whole"}, // as a server of HTTP/2 may
+		{later{sent: 2 * time.Hour, answered: 2*time.Hour + time.Second/2, ended: 3 * time.Hour}, http.StatusOK, "whole"},
+		{later{sent: time.Second, answered: 3 * time.Second}, http.StatusGatewayTimeout, "Gateway Timeout\n"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			g := guardUnserved(t, "http://127.0.0.1:1", "  timeout: 1s\n"+logins, memstore.New())
+			g.proxy.SetTransport(c.server)
+			r := httptest.NewRequest("PUT", "/dav/x", strings.NewReader("file"))
+			r.SetBasicAuth("alice", "right")
+			r.RemoteAddr = "203.0.113.7:1234"
+			w := httptest.NewRecorder()
+			g.proxy.ServeHTTP(w, r)
+			assert.Equal(t, c.status, w.Code, "%+v", c.server)
+			assert.Equal(t, c.body, w.Body.String(), "%+v", c.server)
+		})
+	}
 }
 
 // asks returns the status of the answer to a form, or to Basic authentication if it has no
