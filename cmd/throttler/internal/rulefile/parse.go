@@ -414,7 +414,7 @@ func (p *parsing) rule(path string, raw *ruleYAML) *Rule {
 			Identifier:          raw.Name,
 			Lockout:             p.duration(path+".lockout", raw.Lockout),
 			LockoutGrowth:       raw.Growth,
-			MaxLockout:          p.duration(path+".max-lockout", raw.MaxLockout),
+			MaxLockout:          p.maxLockout(path+".max-lockout", raw.MaxLockout),
 			CountAuthorizedOnly: raw.Authorized,
 			Shadow:              raw.Shadow,
 		},
@@ -626,12 +626,26 @@ func isMeantAsNetwork(text string) bool {
 
 // lockout parses a condition's lockout, which may be "none".
 func (p *parsing) lockout(path, text string) time.Duration {
-	if text == "none" {
+	switch text {
+	case "":
+		return 0
+	case "none":
 		return -1
 	}
+	before := len(p.problems)
 	d := p.duration(path, text)
-	if d < 0 {
+	if d <= 0 && len(p.problems) == before {
 		p.problem(path, "%v, want a length or none", d)
+	}
+	return d
+}
+
+// maxLockout parses a rule's max-lockout. 0 is not the default.
+func (p *parsing) maxLockout(path, text string) time.Duration {
+	before := len(p.problems)
+	d := p.duration(path, text)
+	if text != "" && d == 0 && len(p.problems) == before {
+		p.problem(path, "%v, want a length", d)
 	}
 	return d
 }

@@ -152,6 +152,7 @@ func TestWrongProxiesAreRefused(t *testing.T) {
 		`{server: "ftp://a", ` + login + `}`:                                                                                    "no server",
 		`{server: "http://a/b", ` + login + `}`:                                                                                 "the port alone",
 		`{server: "http://u:p@a", ` + login + `}`:                                                                               "the port alone",
+		`{server: "http://a", timeout: 0s, ` + login + `}`:                                                                      "up to 25s",
 		`{server: "http://a", logins: [{name: {form: a}, right: {status: [302]}}]}`:                                             "no path",
 		`{server: "http://a", logins: [{for: {path: [a]}, name: {form: a}, right: {status: [302]}}]}`:                           "does not begin with /",
 		`{server: "http://a", logins: [{for: {path: [/a]}, right: {status: [302]}}]}`:                                           "no name",
