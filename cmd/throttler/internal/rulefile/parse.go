@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"regexp"
@@ -200,9 +201,9 @@ func (p *parsing) file() *File {
 	}
 	p.oneOf("$.failure", raw.Failure, "open", "closed")
 	for i, server := range raw.Servers {
-		if strings.TrimSpace(server) == "" {
+		if !isServer(server) {
 			p.problem(at("$.servers", i), "%q is no server: want host:port, or the path of a socket", server)
-		} else if first := slices.Index(raw.Servers, server); first < i {
+		} else if first := slices.IndexFunc(raw.Servers, func(s string) bool { return plainServer(s) == plainServer(server) }); first < i {
 			p.problem(at("$.servers", i), "server %d is %q too", first+1, server)
 		}
 	}
@@ -231,6 +232,22 @@ func (p *parsing) file() *File {
 	}
 	return f
 }
+
+// isServer reports whether pool.New takes a server, if its name resolves.
+func isServer(server string) bool {
+	if path := plainServer(server); path != server || strings.Contains(path, "/") {
+		return path != ""
+	}
+	host, port, err := net.SplitHostPort(server)
+	if err != nil || host == "" {
+		return false
+	}
+	number, err := net.LookupPort("tcp", port)
+	return err == nil && number > 0
+}
+
+// plainServer returns a server without what may stand before the path of a socket.
+func plainServer(server string) string { return strings.TrimPrefix(server, "unix:") }
 
 // decode decodes the YAML.
 func (p *parsing) decode() (raw fileYAML, ok bool) {

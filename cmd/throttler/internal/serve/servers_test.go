@@ -52,7 +52,7 @@ func TestServersOfTheRuleFileComeAndGoWithoutARestart(t *testing.T) {
 		servers, max string
 		left         []int // after the first request that passes
 	}{
-		{"servers: [" + second.Addr + ", nonsense]\n", "max: 5", []int{200, 429, 429, 429}},
+		{"servers: [nonsense..invalid:1]\n", "max: 5", []int{200, 429, 429, 429}},
 		{"", "max: 8", []int{200, 200, 429, 429}},
 	} {
 		rewrite(t, limits+more.servers)
