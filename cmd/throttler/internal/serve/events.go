@@ -34,7 +34,7 @@ func newEvents(registry *prometheus.Registry) *events {
 			Name: "throttler_rules_reloads_total", Help: "Reads of a changed rule file.",
 		}, []string{"result"}),
 		current: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "throttler_rules_current", Help: "1 if the rule file as it is now is in use, 0 if it cannot be used.",
+			Name: "throttler_rules_current", Help: "1 if the rule file as it is now is in use, 0 if all of it or a part is not.",
 		}),
 	}
 	for _, reason := range []api.Reason{api.WrongKey, api.Overloaded} {
@@ -50,11 +50,15 @@ func newEvents(registry *prometheus.Registry) *events {
 
 func (e *events) turnedAway(why api.Reason) { e.turned.WithLabelValues(string(why)).Inc() }
 
-// reloaded notes that the rule file was read again, or could not be.
-func (e *events) reloaded(err error) {
-	result, current := "success", 1.0
+// reloaded notes that the rule file was read again, or could not be, and whether all that it
+// says is in use.
+func (e *events) reloaded(err error, inUse bool) {
+	result, current := "success", 0.0
 	if err != nil {
-		result, current = "failure", 0
+		result = "failure"
+	}
+	if inUse {
+		current = 1
 	}
 	e.reloads.WithLabelValues(result).Inc()
 	e.current.Set(current)

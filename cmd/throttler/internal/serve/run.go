@@ -74,14 +74,14 @@ func Run(ctx context.Context, o Options) error {
 	b.watch(ctx)
 	go b.tellHealth(ctx)
 	go rules.Watch(ctx, o.Hangup, func(file *rulefile.File, err error) {
-		b.events.reloaded(err)
 		if err != nil {
 			o.Log.Error("the rule file cannot be used: the rules stay as they are", "err", err)
+			b.events.reloaded(err, false)
 			return
 		}
 		o.Log.Info("rules read", "rules", len(file.Rules))
 		warn(o.Log, file)
-		b.follow(o, file)
+		b.events.reloaded(nil, b.follow(o, file))
 	})
 	return servers.serve(ctx, func() { b.drain(o.Drain) })
 }

@@ -218,12 +218,12 @@ func TestMetricsTellTheServiceTheProcessAndWhatWentWrong(t *testing.T) {
 	answer, _ := request(t, http.DefaultClient, "POST", "http://"+s.api+"/v1/peek", "{}", "Authorization", "Bearer x", "Content-Type", "application/json")
 	require.Equal(t, 401, answer.StatusCode)
 	assert.Contains(t, metrics(), `throttler_api_turned_away_total{reason="wrong_key"} 1`)
-	assert.Contains(t, metrics(), "throttler_rules_current 1")
+	assert.Contains(t, metrics(), "\nthrottler_rules_current 1\n")
 	rewrite(t, "broken: [")
-	require.Eventually(t, func() bool { return strings.Contains(metrics(), "throttler_rules_current 0") }, 30*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(metrics(), "\nthrottler_rules_current 0\n") }, 30*time.Second, 50*time.Millisecond)
 	assert.Contains(t, metrics(), `throttler_rules_reloads_total{result="failure"} 1`)
 	rewrite(t, limits)
-	require.Eventually(t, func() bool { return strings.Contains(metrics(), "throttler_rules_current 1") }, 30*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(metrics(), "\nthrottler_rules_current 1\n") }, 30*time.Second, 50*time.Millisecond)
 }
 
 func TestTheTallyIsNotForWebPagesOfOthers(t *testing.T) {

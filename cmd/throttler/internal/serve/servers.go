@@ -86,18 +86,23 @@ func forgot(log *slog.Logger) func(server string, loss pool.Loss) {
 }
 
 // follow does what a changed rule file says of a failing backend, and switches
-// to its servers, unless Options name servers.
-func (b *backend) follow(o Options, file *rulefile.File) {
+// to its servers, unless Options name servers. It reports whether all that the file says is in
+// use then.
+func (b *backend) follow(o Options, file *rulefile.File) bool {
 	if b.fallback != nil {
 		b.fallback.off.Store(file.Closed)
 	}
+	inUse := true
 	switch {
 	case len(o.Servers) > 0 || o.Store != "":
 	case b.url != file.Store || (b.pool == nil) != (len(file.Servers) == 0):
 		o.Log.Error("restart the service to move between process memory, memcached and Redis, or to another Redis")
+		inUse = false
 	case b.pool != nil:
 		if err := b.pool.SetServers(slices.Clone(file.Servers)...); err != nil {
 			o.Log.Error("the servers of the rule file cannot be used: the list stays as it is", "err", err)
+			inUse = false
 		}
 	}
+	return inUse
 }

@@ -24,6 +24,13 @@ func rewrite(t *testing.T, text string) {
 	require.NoError(t, os.Rename(files[0]+".new", files[0]))
 }
 
+// inUse reports whether the service tells that its rule file is in use.
+func inUse(t *testing.T, s *service) bool {
+	t.Helper()
+	_, metrics := request(t, http.DefaultClient, "GET", "http://"+s.admin+"/metrics", "")
+	return strings.Contains(metrics, "\nthrottler_rules_current 1\n") // not its help, which is "1 if …"
+}
+
 func TestServersOfTheRuleFileComeAndGoWithoutARestart(t *testing.T) {
 	first, second := memcachedtest.Process(t), memcachedtest.Process(t)
 	s := start(t, limits+"servers: ["+first.Addr+"]\n")
@@ -63,6 +70,9 @@ func TestServersOfTheRuleFileComeAndGoWithoutARestart(t *testing.T) {
 		}, 30*time.Second, 50*time.Millisecond)
 		assert.Equal(t, more.left, statuses(), "beside those that it held")
 		assert.True(t, knows())
+		require.Eventually(t, func() bool { return !inUse(t, s) }, 30*time.Second, 50*time.Millisecond, "%q", more.servers)
+		rewrite(t, limits+"servers: ["+second.Addr+"]\n")
+		require.Eventually(t, func() bool { return inUse(t, s) }, 30*time.Second, 50*time.Millisecond)
 	}
 	s.stop()
 	log := s.log.String()
