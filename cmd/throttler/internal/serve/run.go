@@ -107,6 +107,7 @@ type backend struct {
 	guard     *login.Guard
 	counts    *tally.Tally
 	events    *events
+	proxied   bool        // the login proxy listens
 	ending    atomic.Bool // callers are asked to go elsewhere
 	health    *health.Server
 	metrics   http.Handler

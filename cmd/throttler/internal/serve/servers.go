@@ -104,5 +104,9 @@ func (b *backend) follow(o Options, file *rulefile.File) bool {
 			inUse = false
 		}
 	}
+	if file.Proxy != nil && o.Proxy.Listen != "" && !b.proxied {
+		o.Log.Error("restart the service to begin with the proxy of the rule file")
+		inUse = false
+	}
 	return inUse
 }

@@ -31,6 +31,20 @@ func inUse(t *testing.T, s *service) bool {
 	return strings.Contains(metrics, "\nthrottler_rules_current 1\n") // not its help, which is "1 if …"
 }
 
+func TestAProxyThatAReloadAddsNeedsARestart(t *testing.T) {
+	s := start(t, limits)
+	rewrite(t, limits+`
+proxy:
+  server: http://127.0.0.1:1
+  logins: [{for: {path: [/login]}, name: {basic: true}, right: {status: [200]}}]
+`)
+	require.Eventually(t, func() bool { return !inUse(t, s) }, 30*time.Second, 50*time.Millisecond)
+	rewrite(t, limits)
+	require.Eventually(t, func() bool { return inUse(t, s) }, 30*time.Second, 50*time.Millisecond)
+	s.stop()
+	assert.Contains(t, s.log.String(), "restart the service to begin with the proxy")
+}
+
 func TestServersOfTheRuleFileComeAndGoWithoutARestart(t *testing.T) {
 	first, second := memcachedtest.Process(t), memcachedtest.Process(t)
 	s := start(t, limits+"servers: ["+first.Addr+"]\n")
