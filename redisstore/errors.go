@@ -104,7 +104,7 @@ var known = []struct {
 }
 
 const (
-	allowed      = "+evalsha +eval +get +mget +set +del +ping +info +scan +role +asking +cluster|slots +cluster|shards"
+	allowed      = "+evalsha +eval +get +mget +set +del +ping +info +scan +role +select +asking +cluster|slots +cluster|shards"
 	scriptAdvice = "scripts must be allowed: ACL SETUSER name " + allowed
 )
 

@@ -104,6 +104,7 @@ func TestThePermissionsOfThePageAreEnough(t *testing.T) {
 	servers[6].Command("ACL", "LOG", "RESET")
 	require.NoError(t, decide(t, open(t, "redis://limits:password@"+servers[6].Addr), "b").Err)
 	require.NotContains(t, servers[6].Command("ACL", "LOG"), "evalsha")
+	require.NoError(t, decide(t, open(t, "redis://limits:password@"+servers[6].Addr+"/1"), "b").Err)
 }
 
 // The user of a Cluster of Redis 8 needs one more command. The page must name it, too.
