@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -401,7 +402,10 @@ func TestAMillionOperationsLeaveNoDrift(t *testing.T) {
 							i := rand.IntN(len(held))
 							switch rand.IntN(8) {
 							case 0, 1:
-								assert.NoError(t, th.Renew(t.Context(), held[i].Decision))
+								err := th.Renew(t.Context(), held[i].Decision)
+								if given := held[i].counted[0] == 0; !given || err != nil && !errors.Is(err, throttler.ErrLeaseLost) {
+									assert.NoError(t, err)
+								}
 								continue
 							case 2:
 								settle(held[i])
