@@ -18,7 +18,7 @@ type Watched struct {
 }
 
 // Sentinel starts a primary, a replica, and a Sentinel that takes the primary to be
-// down after 500 ms. args are those of the primary and the replica.
+// down after 10 s: no busy machine is silent for so long. args are those of the primary and the replica.
 func Sentinel(tb testing.TB, args ...string) *Watched {
 	tb.Helper()
 	w := &Watched{Primary: Process(tb, args...)}
@@ -31,7 +31,7 @@ func Sentinel(tb testing.TB, args ...string) *Watched {
 	_, own, _ := net.SplitHostPort(w.Sentinel.Addr)
 	config := filepath.Join(w.Sentinel.Dir, "sentinel.conf")
 	text := fmt.Sprintf("bind 127.0.0.1\nport %s\ndir %s\nsentinel monitor mymaster %s %s 1\n"+
-		"sentinel down-after-milliseconds mymaster 500\nsentinel failover-timeout mymaster 5000\n", own, w.Sentinel.Dir, host, port)
+		"sentinel down-after-milliseconds mymaster 10000\nsentinel failover-timeout mymaster 20000\n", own, w.Sentinel.Dir, host, port)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		tb.Fatalf("redistest: %v", err)
 	}
