@@ -318,10 +318,7 @@ func TestAServerThatIsTooSlowForItsCallersIsOverloaded(t *testing.T) {
 	th := throttler.New(s)
 	_, err := th.Authorize(context.Background(), rule("a", 5))
 	require.NoError(t, err)
-	pause := func() { // for longer than a process that is short of processor time waits
-		server.Command("CLIENT", "PAUSE", "2000", "WRITE")
-	}
-	pause()
+	unpause := pauseWrites(server)
 	first := newSingle("first", true)
 	s.Start(first)
 	awaitUnderWay(t, s, 1, 0)
@@ -336,7 +333,8 @@ func TestAServerThatIsTooSlowForItsCallersIsOverloaded(t *testing.T) {
 		})
 	}
 	awaitUnderWay(t, s, 1, late)
-	pause()
+	time.Sleep(time.Second) // longer than a process that is short of processor time lets them wait
+	unpause()
 	wg.Wait()
 	require.NoError(t, (<-first.done).Err)
 	require.EqualValues(t, late, s.Stats()[0].Overloads)
