@@ -81,7 +81,7 @@ func drop(t *testing.T, addr string, on bool) {
 func TestOneOfThreeServersIsCutOff(t *testing.T) {
 	t.Parallel()
 	inOwnNetwork(t, func() {
-		o := underLoad(t, three(t, memcachedtest.Process), nil)
+		o := underLoad(t, three(t, memcachedtest.Process), nil, timeoutOfHung)
 		addr := o.servers[sick].Addr
 		o.befall(t, func() { drop(t, addr, true) }, func() { drop(t, addr, false) }, false)
 	})

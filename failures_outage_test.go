@@ -69,13 +69,20 @@ func (l *longest) String() string {
 	return time.Duration(l.Load()).Round(10 * time.Microsecond).String()
 }
 
+// Timeouts of the pool that no busy machine reaches. The calls of a server that hangs, or is cut
+// off, wait for them.
+const (
+	timeoutOfKilled = 10 * time.Second
+	timeoutOfHung   = 5 * time.Second
+)
+
 // underLoad begins the calls, which end with the test.
-func underLoad(t *testing.T, servers [3]*memcachedtest.Server, fallback throttler.Client) *outage {
+func underLoad(t *testing.T, servers [3]*memcachedtest.Server, fallback throttler.Client, timeout time.Duration) *outage {
 	t.Helper()
 	p, err := pool.New(servers[0].Addr, servers[1].Addr, servers[2].Addr)
 	require.NoError(t, err)
 	if *outageTime == 0 {
-		p.Timeout, p.DialTimeout = 2*time.Second, 2*time.Second
+		p.Timeout, p.DialTimeout = timeout, timeout
 		p.BreakerPause = 100 * time.Millisecond
 	} else {
 		p.Timeout, p.DialTimeout, p.BreakerPause = pool.DefaultTimeout, pool.DefaultDialTimeout, pool.DefaultBreakerPause
@@ -289,13 +296,13 @@ func three(t *testing.T, start func(testing.TB, ...string) *memcachedtest.Server
 
 func TestOneOfThreeServersIsKilled(t *testing.T) {
 	t.Parallel()
-	o := underLoad(t, three(t, memcachedtest.Process), nil)
+	o := underLoad(t, three(t, memcachedtest.Process), nil, timeoutOfKilled)
 	o.befall(t, o.servers[sick].Kill, o.servers[sick].Start, true)
 }
 
 func TestOneOfThreeServersHangs(t *testing.T) {
 	t.Parallel()
-	o := underLoad(t, three(t, memcachedtest.Process), nil)
+	o := underLoad(t, three(t, memcachedtest.Process), nil, timeoutOfHung)
 	o.befall(t, o.servers[sick].Pause, o.servers[sick].Resume, false)
 }
 
@@ -303,7 +310,7 @@ func TestOneOfThreeServersHangs(t *testing.T) {
 // the server did before the outage and does after it.
 func TestOneOfThreeServersIsKilledWithAFallback(t *testing.T) {
 	t.Parallel()
-	o := underLoad(t, three(t, memcachedtest.Process), memstore.New())
+	o := underLoad(t, three(t, memcachedtest.Process), memstore.New(), timeoutOfKilled)
 	o.befall(t, o.servers[sick].Kill, o.servers[sick].Start, true)
 	for i := range o.admitted[sick] {
 		require.LessOrEqual(t, o.admitted[sick][i].Load(), int64(3*outageLimit))
@@ -313,16 +320,17 @@ func TestOneOfThreeServersIsKilledWithAFallback(t *testing.T) {
 // Behind a published port, a container that is paused still accepts, and one that
 // is killed takes its port and its network with it.
 func TestOneOfThreeContainersIsPausedAndKilled(t *testing.T) {
+	t.Parallel()
 	servers := three(t, containertest.Memcached)
 	t.Run("paused", func(t *testing.T) {
-		o := underLoad(t, servers, nil)
+		o := underLoad(t, servers, nil, timeoutOfHung)
 		o.befall(t, servers[sick].Pause, servers[sick].Resume, false)
 	})
 	for _, server := range servers {
 		server.Command(t, "flush_all")
 	}
 	t.Run("killed", func(t *testing.T) {
-		o := underLoad(t, servers, nil)
+		o := underLoad(t, servers, nil, timeoutOfKilled)
 		o.befall(t, servers[sick].Kill, servers[sick].Start, true)
 	})
 }

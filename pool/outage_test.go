@@ -66,8 +66,9 @@ type outage struct {
 
 const outageCallers = 6
 
-// load starts the servers and the callers, which all end with the test.
-func load(t *testing.T) *outage {
+// load starts the servers and the callers, which all end with the test. No busy machine may
+// reach the timeout.
+func load(t *testing.T, timeout time.Duration) *outage {
 	t.Helper()
 	o := &outage{stop: make(chan struct{})}
 	for i := range o.servers {
@@ -76,7 +77,7 @@ func load(t *testing.T) *outage {
 	o.sick = o.servers[1].Addr
 	p, err := pool.New(o.servers[0].Addr, o.sick, o.servers[2].Addr)
 	require.NoError(t, err)
-	p.Timeout, p.DialTimeout = 2*time.Second, 2*time.Second // so that a busy machine is no outage
+	p.Timeout, p.DialTimeout = timeout, timeout
 	p.BreakerPause = 100 * time.Millisecond
 	o.pool = p
 	for caller := range outageCallers {
@@ -159,14 +160,18 @@ func (o *outage) more(t *testing.T, n int64) {
 }
 
 func TestAnOutageOfOneOfThreeServersUnderLoad(t *testing.T) {
-	for name, kind := range map[string]struct{ begin, end func(*memcachedtest.Server) }{
-		"hangs": {(*memcachedtest.Server).Pause, (*memcachedtest.Server).Resume},
+	for name, kind := range map[string]struct {
+		begin, end func(*memcachedtest.Server)
+		timeout    time.Duration
+	}{
+		"hangs": {(*memcachedtest.Server).Pause, (*memcachedtest.Server).Resume, 5 * time.Second}, // which calls wait for
 		// Not Stop: memcached 1.6.18 sometimes does not end on SIGTERM while it is
 		// under load. A client sees the same of both.
-		"killed": {(*memcachedtest.Server).Kill, (*memcachedtest.Server).Start},
+		"killed": {(*memcachedtest.Server).Kill, (*memcachedtest.Server).Start, 10 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := load(t)
+			t.Parallel()
+			o := load(t, kind.timeout)
 			o.more(t, 500)
 			began := time.Now()
 			o.failing.Store(true)
