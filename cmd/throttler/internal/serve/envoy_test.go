@@ -557,10 +557,11 @@ func TestTheServerTellsItsHealthAndItsServices(t *testing.T) {
 }
 
 func TestHealthIsThatOfTheServersAndOfTheService(t *testing.T) {
-	server := memcachedtest.Process(t)
-	s := startWith(t, descriptors, func(o *serve.Options) {
-		o.Servers, o.Drain = []string{server.Addr}, 2*time.Second
-	})
+	server, seen := memcachedtest.Process(t), make(chan struct{})
+	serve.SetDrained(t, func() { <-seen })
+	see := sync.OnceFunc(func() { close(seen) })
+	defer see()
+	s := start(t, descriptors, server.Addr)
 	health, e := healthpb.NewHealthClient(dialEnvoy(t, s)), newEdge(t, s)
 	is := func(want healthpb.HealthCheckResponse_ServingStatus) func() bool {
 		return func() bool {
@@ -578,7 +579,8 @@ func TestHealthIsThatOfTheServersAndOfTheService(t *testing.T) {
 	require.Eventually(t, is(healthpb.HealthCheckResponse_SERVING), 30*time.Second, 20*time.Millisecond)
 	var ended sync.WaitGroup
 	ended.Go(s.stop)
-	require.Eventually(t, is(healthpb.HealthCheckResponse_NOT_SERVING), 2*time.Second, 20*time.Millisecond, "while it drains")
+	assert.Eventually(t, is(healthpb.HealthCheckResponse_NOT_SERVING), 30*time.Second, 20*time.Millisecond, "while it drains")
+	see()
 	ended.Wait()
 }
 

@@ -8,6 +8,13 @@ import (
 // A busy machine must not count as an outage.
 func init() { storeTimeout = 10 * time.Second }
 
+// SetDrained has services that end until the test does drain until over returns.
+func SetDrained(t *testing.T, over func()) {
+	before := drained
+	drained = func(time.Duration) { over() }
+	t.Cleanup(func() { drained = before })
+}
+
 // SetStoreTimeout has services that are started until the test ends wait so long for a
 // server of their store.
 func SetStoreTimeout(t *testing.T, d time.Duration) {

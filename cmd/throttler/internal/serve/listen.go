@@ -148,8 +148,11 @@ func (b *backend) closing(next http.Handler) http.Handler {
 func (b *backend) drain(length time.Duration) {
 	b.ending.Store(true)
 	b.health.Shutdown()
-	time.Sleep(length)
+	drained(length)
 }
+
+// drained returns when a drain is over. Tests replace it.
+var drained = time.Sleep
 
 // tellHealth tells gRPC clients whether the service is ready, until ctx ends.
 func (b *backend) tellHealth(ctx context.Context) {
