@@ -22,8 +22,8 @@ import (
 	"github.com/adaptivethrottler/throttler/pool"
 )
 
-// backends are the clients over which a limit must hold, as they are by default. But a timeout
-// of the plain one may pass because the machine is busy.
+// backends are the clients over which a limit must hold, as they are by default. But their
+// timeouts may pass because the machine is busy.
 var backends = map[string]func(t *testing.T, addr string) throttler.Client{
 	"plain": func(t *testing.T, addr string) throttler.Client {
 		client := memcache.New(addr)
@@ -34,6 +34,7 @@ var backends = map[string]func(t *testing.T, addr string) throttler.Client{
 	"pool": func(t *testing.T, addr string) throttler.Client {
 		client, err := pool.New(addr)
 		require.NoError(t, err)
+		client.Timeout, client.DialTimeout = patience, patience
 		t.Cleanup(func() { client.Close() })
 		return client
 	},
@@ -61,7 +62,7 @@ func TestBurstFromOneAddressLetsExactlyItsLimitThrough(t *testing.T) {
 				defer server.Close()
 
 				b := burst{connections: dialAll(t, server.Listener.Addr().String(), connections)}
-				require.NoError(t, b.run(time.Now().Add(time.Second)))
+				require.NoError(t, b.run(time.Now().Add(200*time.Millisecond)))
 				t.Logf("%d requests, %d passed", b.requests.Load(), passed.Load())
 				require.GreaterOrEqual(t, b.requests.Load(), int64(connections))
 				require.EqualValues(t, limit, passed.Load())
