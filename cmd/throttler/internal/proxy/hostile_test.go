@@ -181,20 +181,24 @@ func TestAClientThatHangsUpAfterARightPasswordHasSucceeded(t *testing.T) {
 }
 
 func TestTheRestOfALongBodyMayTakeItsTime(t *testing.T) {
-	const timeout = 2 * time.Second
+	const timeout = 500 * time.Millisecond
 	proxy.SetFirstTimeout(t, timeout)
-	g := guardSite(t, newSite(t).URL, logins)
 	first, rest := "user=alice&password=right&x="+strings.Repeat("x", 100_000), strings.Repeat("x", 1000)
-	body, w := io.Pipe()
-	go func() {
-		io.WriteString(w, first)
-		time.Sleep(timeout + timeout/4) // longer than the first bytes may take
-		io.WriteString(w, rest)
-		w.Close()
-	}()
-	r := post(t, g.URL+"/login", "application/x-www-form-urlencoded", "")
-	r.Body, r.ContentLength = body, int64(len(first)+len(rest))
-	assert.Equal(t, http.StatusSeeOther, send(t, r, "203.0.113.7").StatusCode)
+	status := http.StatusRequestTimeout
+	for try := 0; try < 10 && status == http.StatusRequestTimeout; try++ { // the first bytes are late on a busy machine
+		g := guardSite(t, newSite(t).URL, logins)
+		body, w := io.Pipe()
+		go func() {
+			io.WriteString(w, first)
+			time.Sleep(timeout + timeout/4) // longer than the first bytes may take
+			io.WriteString(w, rest)
+			w.Close()
+		}()
+		r := post(t, g.URL+"/login", "application/x-www-form-urlencoded", "")
+		r.Body, r.ContentLength = body, int64(len(first)+len(rest))
+		status = send(t, r, "203.0.113.7").StatusCode
+	}
+	assert.Equal(t, http.StatusSeeOther, status)
 }
 
 func TestABodyThatComesTooSlowlyIsRefused(t *testing.T) {
