@@ -172,7 +172,7 @@ func TestForwardedAddresses(t *testing.T) {
 			before := r.Header.Clone()
 			start := time.Now()
 			require.Equal(t, test.want, source.Addr(r).String())
-			require.Less(t, time.Since(start), time.Second, "however much there is to read")
+			require.Less(t, time.Since(start), 10*time.Second, "however much there is to read")
 			require.Equal(t, test.want, source.Key(r))
 			require.Equal(t, before, r.Header)
 

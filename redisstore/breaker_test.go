@@ -157,7 +157,7 @@ func TestCloseEndsTheProbes(t *testing.T) {
 	require.True(t, s.Stats()[0].Down)
 	begun := time.Now()
 	require.NoError(t, s.Close())
-	require.Less(t, time.Since(begun), 3*time.Second)
+	require.Less(t, time.Since(begun), 9*time.Second, "it waits for no Timeout")
 	require.NoError(t, s.Close())
 }
 

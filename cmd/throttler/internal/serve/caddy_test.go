@@ -78,5 +78,5 @@ func TestCaddyLetsPassWhileTheServiceHangs(t *testing.T) {
 	answer, body := request(t, http.DefaultClient, "POST", site+"/page/1", "a body")
 	assert.Equal(t, 200, answer.StatusCode)
 	assert.Equal(t, "POST /page/1 a body", body)
-	assert.Less(t, time.Since(begin), 5*time.Second)
+	assert.Less(t, time.Since(begin), 30*time.Second)
 }
