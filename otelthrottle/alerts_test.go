@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/childtest"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/login"
@@ -61,7 +62,7 @@ func newSite(t *testing.T, provider *sdk.MeterProvider) *site {
 	s.pool, err = pool.New(s.server.Addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { s.pool.Close() })
-	s.pool.Timeout, s.pool.DialTimeout = 2*time.Second, 2*time.Second // a busy machine is no outage
+	s.pool.Timeout, s.pool.DialTimeout = 10*time.Second, 10*time.Second // a busy machine is no outage
 	s.throttler = throttler.New(s.pool)
 	s.guard = login.New(s.throttler)
 	reporting, err := otelthrottle.Attach(provider, otelthrottle.Parts{Throttler: s.throttler, Pool: s.pool, Guard: s.guard, MaxNames: 10})
@@ -132,7 +133,9 @@ global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 1s}
 rule_files: [%s]
 scrape_configs: [{job_name: site, static_configs: [{targets: [%q]}]}]
 `, rules, target), 0o600))
-	m := &monitor{memcachedtest.FreeAddr(t)}
+	address, err := childtest.FreeAddr(childtest.Others)
+	require.NoError(t, err)
+	m := &monitor{address}
 	command := exec.Command(path, "--config.file", config, "--storage.tsdb.path", t.TempDir(),
 		"--web.listen-address", m.address, "--log.level", "error")
 	var output bytes.Buffer
@@ -220,7 +223,7 @@ func TestEachAlertIsRaisedByItsTrouble(t *testing.T) {
 	}
 
 	trouble := map[string]func(){
-		"ThrottlerServerForgot": func() { s.server.Stop(); s.server.Start() },
+		"ThrottlerServerForgot": func() { s.server.Kill(); s.server.Start() },
 		"ThrottlerServerEvicts": func() {
 			for i := range 100 {
 				s.server.Command(t, fmt.Sprintf("set big%d 0 0 100000\r\n%s", i, strings.Repeat("x", 100_000)))
@@ -253,8 +256,16 @@ func TestEachAlertIsRaisedByItsTrouble(t *testing.T) {
 		}, time.Minute, 250*time.Millisecond, name)
 	}
 
-	s.server.Pause()
-	for _, name := range []string{"ThrottlerSlow", "ThrottlerFailsOpen", "ThrottlerServerDown"} {
+	assert.Eventually(t, func() bool {
+		s.server.Pause()
+		resumed := make(chan struct{})
+		time.AfterFunc(100*time.Millisecond, func() { s.server.Resume(); close(resumed) })
+		s.call(t, "anybody")
+		<-resumed
+		return monitor.holds(alerts["ThrottlerSlow"])
+	}, time.Minute, 100*time.Millisecond, "ThrottlerSlow")
+	s.server.Kill()
+	for _, name := range []string{"ThrottlerFailsOpen", "ThrottlerServerDown"} {
 		assert.Eventually(t, func() bool {
 			for range 5 {
 				s.call(t, "anybody")
