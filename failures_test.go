@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/childtest"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -37,7 +38,9 @@ func requireOpen(t *testing.T, d throttler.Decision, err error) {
 
 func TestDeadPortFailsOpen(t *testing.T) {
 	t.Parallel()
-	th := throttler.New(clientOf(t, memcachedtest.FreeAddr(t)))
+	addr, err := childtest.FreeAddr(childtest.Others) // where no test starts a server
+	require.NoError(t, err)
+	th := throttler.New(clientOf(t, addr))
 	for n := 1; n <= 3; n++ {
 		rule := throttler.Rule{Identifier: "r", Either: conditions(n, 1, time.Minute), Lockout: time.Hour}
 		for range 3 {

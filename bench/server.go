@@ -102,7 +102,7 @@ func launch(ctx context.Context, path string, kind backend, network string, more
 	}
 	s := &server{network: network, addr: filepath.Join(dir, "sock"), dir: dir}
 	if network == "tcp" {
-		if s.addr, err = childtest.FreeAddr(20_000, 32_000); err != nil {
+		if s.addr, err = childtest.FreeAddr(childtest.Memcached); err != nil {
 			return nil, errors.Join(err, os.RemoveAll(dir))
 		}
 	}

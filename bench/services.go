@@ -142,7 +142,7 @@ func launchService(program, name, text string, with func(addr, file string) (arg
 	s := &server{network: "tcp", dir: dir}
 	file := filepath.Join(dir, name)
 	var err1 error
-	s.addr, err1 = childtest.FreeAddr(20_000, 32_000)
+	s.addr, err1 = childtest.FreeAddr(childtest.Others)
 	if err := errors.Join(err1, os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}

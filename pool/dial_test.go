@@ -2,6 +2,7 @@ package pool_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/childtest"
 	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
@@ -202,12 +204,14 @@ func TestTwemproxy(t *testing.T) {
 // twemproxy starts a proxy of the server at addr and returns its address.
 func twemproxy(t *testing.T, path, addr string) string {
 	t.Helper()
-	listen := memcachedtest.FreeAddr(t)
-	_, statsPort, _ := net.SplitHostPort(memcachedtest.FreeAddr(t))
+	listen, err1 := childtest.FreeAddr(childtest.Others)
+	stats, err2 := childtest.FreeAddr(childtest.Others)
+	require.NoError(t, errors.Join(err1, err2))
+	_, statsPort, _ := net.SplitHostPort(stats)
 
 	config := filepath.Join(t.TempDir(), "nutcracker.yml")
 	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil,
-		"pool:\n  listen: %s\n  hash: fnv1a_64\n  distribution: ketama\n  auto_eject_hosts: false\n  timeout: 2000\n"+
+		"pool:\n  listen: %s\n  hash: fnv1a_64\n  distribution: ketama\n  auto_eject_hosts: false\n  timeout: 10000\n"+
 			"  server_retry_timeout: 50\n  servers:\n   - %s:1\n", listen, addr), 0o600))
 	cmd := exec.Command(path, "-c", config, "-a", "127.0.0.1", "-s", statsPort)
 	require.NoError(t, cmd.Start())

@@ -27,10 +27,21 @@ func Start(cmd *exec.Cmd) (exited <-chan struct{}, err error) {
 	return ended, <-started
 }
 
-// FreeAddr returns a free address of 127.0.0.1, whose port is at least from and below to. Ports
-// below 32,768 are none of outgoing connections: so none of these takes it while the server that
-// it is for is stopped.
-func FreeAddr(from, to int) (addr string, err error) {
+// Ports are those from From to below To. All are below 32,768, so they are none of outgoing
+// connections: none of these takes one while the server that it is for is stopped.
+type Ports struct{ From, To int }
+
+// The ports of each kind of server are its own, so that none takes one of another kind, which
+// may not try again.
+var (
+	Redis     = Ports{10_000, 14_000} // and of a Cluster's bus, which is 10,000 higher
+	Others    = Ports{14_000, 20_000}
+	Memcached = Ports{24_000, 32_000}
+)
+
+// FreeAddr returns a free address of 127.0.0.1, at one of ports.
+func FreeAddr(ports Ports) (addr string, err error) {
+	from, to := ports.From, ports.To
 	for range 100 {
 		addr = fmt.Sprintf("127.0.0.1:%d", from+rand.IntN(to-from))
 		l, err := net.Listen("tcp", addr)

@@ -11,14 +11,14 @@ import (
 )
 
 func TestAFreeAddrCanBeListenedAtAndATakenOneIsNotFree(t *testing.T) {
-	addr, err := childtest.FreeAddr(20_000, 32_000)
+	addr, err := childtest.FreeAddr(childtest.Memcached)
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", addr)
 	require.NoError(t, err)
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
-	require.GreaterOrEqual(t, port, 20_000)
-	require.Less(t, port, 32_000)
-	_, err = childtest.FreeAddr(port, port+1)
+	require.GreaterOrEqual(t, port, childtest.Memcached.From)
+	require.Less(t, port, childtest.Memcached.To)
+	_, err = childtest.FreeAddr(childtest.Ports{From: port, To: port + 1})
 	require.ErrorContains(t, err, strconv.Itoa(port))
 }

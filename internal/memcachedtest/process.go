@@ -58,7 +58,7 @@ func Socket(tb testing.TB, args ...string) *Server {
 // outgoing connections, so none of these takes it while the server is stopped.
 func FreeAddr(tb testing.TB) string {
 	tb.Helper()
-	addr, err := childtest.FreeAddr(20_000, 32_000)
+	addr, err := childtest.FreeAddr(childtest.Memcached)
 	if err != nil {
 		tb.Fatalf("memcachedtest: %v", err)
 	}

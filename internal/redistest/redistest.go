@@ -105,7 +105,7 @@ func directory(tb testing.TB) string {
 // connections, and so is that of a Cluster's bus, which is 10,000 higher.
 func FreeAddr(tb testing.TB) string {
 	tb.Helper()
-	addr, err := childtest.FreeAddr(10_000, 20_000)
+	addr, err := childtest.FreeAddr(childtest.Redis)
 	if err != nil {
 		tb.Fatalf("redistest: %v", err)
 	}

@@ -31,7 +31,7 @@ type reader func(t require.TestingT, field, kind, body string) []string
 
 func php(t *testing.T) reader {
 	path := skiptest.Program(t, "php", "php-cli")
-	address, err := childtest.FreeAddr(15_000, 20_000)
+	address, err := childtest.FreeAddr(childtest.Others)
 	require.NoError(t, err)
 	command := exec.Command(path, "-d", "display_errors=0", "-S", address, "testdata/reader.php")
 	_, err = childtest.Start(command)
