@@ -156,7 +156,7 @@ func TestConnectionsThatAreKilledLoseNoHits(t *testing.T) {
 	server := redistest.Process(t)
 	url := "redis://" + server.Addr
 	a, b := open(t, url), open(t, url)
-	values, max := names(10), 2000
+	values, max := names(10), 10_000 // not reached while it waits for the next kill
 	c := gather(t, max, values, a, b)
 	const kills, apart = 30, 200
 	for range kills {
