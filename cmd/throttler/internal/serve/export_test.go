@@ -5,8 +5,11 @@ import (
 	"time"
 )
 
-// A busy machine must not count as an outage.
-func init() { storeTimeout = 10 * time.Second }
+// A busy machine must not count as an outage, nor as a slow client.
+func init() {
+	storeTimeout = 10 * time.Second
+	headerTimeout, readTimeout, writeTimeout = time.Minute, time.Minute, time.Minute
+}
 
 // SetDrained has services that end until the test does drain until over returns.
 func SetDrained(t *testing.T, over func()) {

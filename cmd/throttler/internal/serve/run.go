@@ -45,12 +45,16 @@ type Options struct {
 
 // The bounds of a request, and of the service's end.
 const (
+	idleTimeout = 2 * time.Minute
+	maxHeader   = 64 << 10
+	grace       = 10 * time.Second
+)
+
+// These a test replaces.
+var (
 	headerTimeout = 5 * time.Second
 	readTimeout   = 10 * time.Second
 	writeTimeout  = 30 * time.Second
-	idleTimeout   = 2 * time.Minute
-	maxHeader     = 64 << 10
-	grace         = 10 * time.Second
 )
 
 // Run serves until ctx ends and the requests under way are answered.
