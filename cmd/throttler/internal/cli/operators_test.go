@@ -110,7 +110,7 @@ func TestTheImageServesAtItsPortsAndIsHealthy(t *testing.T) {
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
 	require.NoError(t, os.WriteFile(rules, []byte("trust: [0.0.0.0/0]\nrules: [{name: a, either: [{name: address, value: \"{address}\", max: 1, per: 1h}]}]\n"), 0o644))
 	require.NoError(t, os.Chmod(filepath.Dir(rules), 0o755))
-	id := docker("run", "-d", "-P", "-v", rules+":/etc/throttler/rules.yaml:ro", "-e", "THROTTLER_API_KEYS=a-key-of-16-bytes-or-more", image)
+	id := docker("run", "-d", "-P", "--health-interval=1s", "-v", rules+":/etc/throttler/rules.yaml:ro", "-e", "THROTTLER_API_KEYS=a-key-of-16-bytes-or-more", image)
 	t.Cleanup(func() { exec.Command("docker", "rm", "-f", id).Run() })
 	require.Eventually(t, func() bool {
 		return docker("inspect", "-f", "{{.State.Health.Status}}", id) == "healthy"

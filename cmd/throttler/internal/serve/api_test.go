@@ -48,6 +48,7 @@ func askAPI(t *testing.T, client *http.Client, url, path, body string) (int, map
 // Each of the examples is a login in another language. Its replicas are asked in
 // turn, a connection each, so that most attempts end where they did not begin.
 func TestLoginsInOtherLanguagesAreGuarded(t *testing.T) {
+	t.Parallel()
 	for interpreter, example := range map[string]string{"perl": "login.pl", "python3": "login.py", "php": "login.php"} {
 		t.Run(interpreter, func(t *testing.T) {
 			path := skiptest.Program(t, interpreter, "perl python3 php-cli")

@@ -24,6 +24,7 @@ rules:
 // Two services share the leases. A program that dies frees its place within a lease,
 // also if the service that it asked died with it.
 func TestWhatIsInFlightOutlivesNeitherItsProgramNorItsRelease(t *testing.T) {
+	t.Parallel()
 	server := memcachedtest.Process(t)
 	second := startAPI(t, programs, jobs, server.Addr)
 	for try := 1; !leasesEnd(t, startAPI(t, programs, jobs, server.Addr), second, fmt.Sprint("a", try)); try++ {

@@ -392,13 +392,15 @@ func TestARobotIsThrottledBehindEachProxy(t *testing.T) {
 }
 
 func TestWithoutTheServiceRequestsPassOrFailAsConfigured(t *testing.T) {
+	t.Parallel()
 	for name, proxy := range proxies {
 		for _, closed := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, " closed=", closed), func(t *testing.T) {
 				if name == "traefik" && !closed {
 					t.Skip("Traefik always fails closed")
 				}
-				s := start(t, limits)
+				t.Parallel()
+				s := startAt(t, freeAddress(t), limits) // which no other test takes once it is stopped
 				site := "http://" + proxy(t, s.listen, application(t), closed)
 				client := clientAt(t, "127.0.0.2")
 				answer, _ := request(t, client, "GET", site+"/page/1", "")

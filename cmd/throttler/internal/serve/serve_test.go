@@ -116,6 +116,7 @@ func TestWhileMemcachedIsDownRequestsPassOrNotAsTheRuleFileSays(t *testing.T) {
 }
 
 func TestAReloadChangesWhatHappensWhileMemcachedIsDown(t *testing.T) {
+	t.Parallel()
 	server := memcachedtest.Process(t)
 	s := start(t, limits+"failure: closed\n", server.Addr)
 	decided := func() (statuses []int) {
@@ -206,6 +207,7 @@ func TestOperatorsSeeWhatTheServiceDoes(t *testing.T) {
 }
 
 func TestMetricsTellTheServiceTheProcessAndWhatWentWrong(t *testing.T) {
+	t.Parallel()
 	s := startAPI(t, serve.API{Listen: "127.0.0.1:0", Keys: []string{"a key of 16 bytes or more"}}, limits)
 	metrics := func() string {
 		_, body := request(t, http.DefaultClient, "GET", "http://"+s.admin+"/metrics", "")
@@ -250,6 +252,7 @@ func TestTheTallyIsNotForWebPagesOfOthers(t *testing.T) {
 }
 
 func TestRulesAreReadAgainWithoutARestart(t *testing.T) {
+	t.Parallel()
 	s := start(t, limits)
 	status := func() int {
 		answer, _ := ask(t, s, "/auth", "203.0.113.7", "/page/1")

@@ -46,6 +46,7 @@ proxy:
 }
 
 func TestServersOfTheRuleFileComeAndGoWithoutARestart(t *testing.T) {
+	t.Parallel()
 	first, second := memcachedtest.Process(t), memcachedtest.Process(t)
 	s := start(t, limits+"servers: ["+first.Addr+"]\n")
 	statuses := func() (statuses []int) {
