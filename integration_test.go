@@ -23,10 +23,12 @@ import (
 )
 
 func TestBehavioursOverMemcached(t *testing.T) {
+	t.Parallel()
 	testBehavioursOver(t, memcachedtest.Any(t))
 }
 
 func TestBehavioursOverContainer(t *testing.T) {
+	t.Parallel()
 	testBehavioursOver(t, containertest.Memcached(t))
 }
 
