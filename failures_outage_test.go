@@ -70,7 +70,7 @@ func (l *longest) String() string {
 }
 
 // Timeouts of the pool that no busy machine reaches. The calls of a server that hangs, or is cut
-// off, wait for them.
+// off, wait for them, but fewer of them.
 const (
 	timeoutOfKilled = 10 * time.Second
 	timeoutOfHung   = 5 * time.Second
@@ -84,6 +84,9 @@ func underLoad(t *testing.T, servers [3]*memcachedtest.Server, fallback throttle
 	if *outageTime == 0 {
 		p.Timeout, p.DialTimeout = timeout, timeout
 		p.BreakerPause = 100 * time.Millisecond
+		if timeout == timeoutOfHung {
+			p.BreakerFailures = 2
+		}
 	} else {
 		p.Timeout, p.DialTimeout, p.BreakerPause = pool.DefaultTimeout, pool.DefaultDialTimeout, pool.DefaultBreakerPause
 	}
