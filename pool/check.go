@@ -83,17 +83,27 @@ func (p *Pool) Check(ctx context.Context) error {
 
 // check asks s and tells what it has forgotten.
 func (s *server) check(ctx context.Context, dialer memcached.Dialer, forgot func(string, Loss)) error {
-	s.memory.asking.Lock()
-	defer s.memory.asking.Unlock()
+	loss, err := s.compare(ctx, dialer)
+	if loss != (Loss{}) && forgot != nil {
+		forgot(s.name, loss)
+	}
+	return err
+}
+
+// compare asks s and returns what it has forgotten since it was asked before.
+func (s *server) compare(ctx context.Context, dialer memcached.Dialer) (Loss, error) {
+	select {
+	case s.asking <- struct{}{}:
+		defer func() { <-s.asking }()
+	case <-ctx.Done():
+		return Loss{}, &ServerError{Server: s.name, Err: ctx.Err()}
+	}
 	stats, err := askStats(ctx, dialer, s.name)
 	if err != nil {
 		s.memory.Away()
-		return &ServerError{Server: s.name, Err: err}
+		return Loss{}, &ServerError{Server: s.name, Err: err}
 	}
-	if loss := Loss(s.memory.Compare(reading(stats))); loss != (Loss{}) && forgot != nil {
-		forgot(s.name, loss)
-	}
-	return nil
+	return Loss(s.memory.Compare(reading(stats))), nil
 }
 
 // askStats returns the statistics of a server that are numbers.
@@ -114,12 +124,6 @@ func askStats(ctx context.Context, dialer memcached.Dialer, server string) (map[
 		}
 	}
 	return stats, nil
-}
-
-// A memory is what is known of a server's memory.
-type memory struct {
-	losses.Memory
-	asking sync.Mutex // held while the server is asked: answers are compared in order
 }
 
 // reading returns what statistics say. memcached reckons its time as its start and its

@@ -164,6 +164,34 @@ func TestServersAreWatchedUntilCtxEnds(t *testing.T) {
 	})
 }
 
+func TestAProgramMayCheckWhenItIsToldOfALoss(t *testing.T) {
+	server := memcachedtest.Process(t)
+	p := patient(t, server.Addr)
+	told := 0
+	p.Forgot = func(string, pool.Loss) {
+		told++
+		require.NoError(t, p.Check(t.Context()))
+	}
+	require.NoError(t, p.Check(t.Context()))
+	server.Command(t, "flush_all")
+	require.NoError(t, p.Check(t.Context()))
+	require.Equal(t, 1, told)
+}
+
+func TestACheckWaitsForAnotherOneOnlyAsLongAsItsContext(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: hangs}
+		p := s.newPool(t, one)
+		first := make(chan error)
+		go func() { first <- checkWithin(p, time.Minute) }()
+		synctest.Wait()
+		start := time.Now()
+		require.ErrorIs(t, checkWithin(p, time.Second), context.DeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(start))
+		require.Error(t, <-first)
+	})
+}
+
 func TestAServerThatIsDownIsNotChecked(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &station{answer: hangs}

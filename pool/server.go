@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/losses"
 	"github.com/adaptivethrottler/throttler/internal/outage"
 	"github.com/cespare/xxhash/v2"
 	"github.com/sony/gobreaker/v2"
@@ -32,7 +33,8 @@ type server struct {
 
 	outage outage.Server
 	probes probes
-	memory memory
+	memory losses.Memory
+	asking chan struct{} // holds a token while Check asks: answers are compared in order
 }
 
 // options are a Pool's, with the defaults put in.
@@ -47,7 +49,7 @@ type options struct {
 }
 
 func newServer(addr address) *server {
-	return &server{name: addr.text, addr: addr, probes: probes{gone: make(chan struct{})}}
+	return &server{name: addr.text, addr: addr, probes: probes{gone: make(chan struct{})}, asking: make(chan struct{}, 1)}
 }
 
 func (s *server) init(p *Pool) {

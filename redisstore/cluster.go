@@ -69,31 +69,51 @@ var crcTable = func() (table [256]uint16) {
 	return table
 }()
 
-// chartWithout is chartAnew after a complaint of the node at doubted. Complaints come as fast
-// as calls, so it does that once in a BreakerPause.
-func (s *Store) chartWithout(doubted string) {
-	now, last := time.Now(), s.complained.Load()
-	if last == nil || now.Sub(*last) >= s.breakerPause() && s.complained.CompareAndSwap(last, &now) {
-		s.chartAnew(doubted)
+// A doubt is in a node that has complained: its own slots may be another's by now.
+type doubt struct {
+	node  string
+	since time.Time
+}
+
+// doubtful is how long a node that has complained is doubted, in BreakerPauses.
+const doubtful = 20
+
+// doubts notes that a node has complained, and has the map of its Cluster drawn again.
+// Complaints come as fast as calls, so it does that once in a BreakerPause.
+func (s *Store) doubts(node string) {
+	now, last := time.Now(), s.doubt.Load()
+	if last != nil && now.Sub(last.since) < s.breakerPause() {
+		return
+	}
+	if s.doubt.CompareAndSwap(last, &doubt{node, now}) {
+		s.chartAnew()
 	}
 }
 
+// doubted returns the node that has complained lately, or "".
+func (s *Store) doubted() string {
+	if d := s.doubt.Load(); d != nil && time.Since(d.since) < doubtful*s.breakerPause() {
+		return d.node
+	}
+	return ""
+}
+
 // chartAnew has the map of a Cluster drawn again, unless that is under way.
-func (s *Store) chartAnew(doubted string) {
+func (s *Store) chartAnew() {
 	c := s.link.client.Load()
 	if c == nil || (*c).Mode() != rueidis.ClientModeCluster || !s.charting.CompareAndSwap(false, true) {
 		return
 	}
 	s.work(func() {
 		defer s.charting.Store(false)
-		s.chart(*c, doubted)
+		s.chart(*c)
 	})
 }
 
 // chart asks all nodes of a Cluster which of them has which slots, and believes the
-// first that answers: the one at doubted only if no other does. If it is wrong, the nodes
+// first that answers: one that is doubted only if no other does. If it is wrong, the nodes
 // say so by MOVED or CLUSTERDOWN.
-func (s *Store) chart(c rueidis.Client, doubted string) {
+func (s *Store) chart(c rueidis.Client) {
 	nodes := c.Nodes()
 	type reply struct {
 		from    string
@@ -115,7 +135,7 @@ func (s *Store) chart(c rueidis.Client, doubted string) {
 		if len(r.entries) == 0 {
 			continue
 		}
-		if believed = r; r.from != doubted {
+		if believed = r; r.from != s.doubted() {
 			break
 		}
 	}
@@ -144,7 +164,7 @@ func (s *Store) remind(c rueidis.Client, slot int64) {
 	}
 	s.reminding.Store(false)
 	if c := s.link.client.Load(); c != nil {
-		s.chart(*c, "") // which reminds it again, if need be
+		s.chart(*c) // which reminds it again, if need be
 	}
 }
 

@@ -215,9 +215,16 @@ func keyIn(among func(slot uint16) bool) string {
 	}
 }
 
+// The first request goes where rueidis thinks, which gives the node the slots 100 to 16383, or 0
+// to 100, if it draws that entry last.
 func TestANodeOfSlotsThatCannotBeIsNone(t *testing.T) {
 	t.Parallel()
-	for _, slots := range []string{":20000\r\n:100", ":100\r\n:20000", ":-1\r\n:100", "+a\r\n:100"} {
+	for slots, key := range map[string]string{
+		":20000\r\n:100": keyIn(func(slot uint16) bool { return slot > 100 }),
+		":100\r\n:20000": keyIn(func(slot uint16) bool { return slot < 100 }),
+		":-1\r\n:100":    keyIn(func(slot uint16) bool { return slot > 100 }),
+		"+a\r\n:100":     keyIn(func(slot uint16) bool { return slot > 100 }),
+	} {
 		var addr string
 		addr = scripted(t, func(args []string) string {
 			if args[0] == "CLUSTER" {
@@ -226,7 +233,7 @@ func TestANodeOfSlotsThatCannotBeIsNone(t *testing.T) {
 			return ":1"
 		})
 		s := open(t, "redis://"+addr)
-		x := newSingle("k", true)
+		x := newSingle(key, true)
 		s.Exchange(context.Background(), x)
 		require.NoError(t, (<-x.done).Err, slots)
 		require.Len(t, s.Stats(), 1, slots)
@@ -325,6 +332,58 @@ func TestANodeThatHasLostItsSlotsIsLeft(t *testing.T) {
 		over.Store(true)
 		require.ErrorContains(t, writeIn(s, true), "CLUSTERDOWN")
 		require.Eventually(t, func() bool { return writeIn(s, true) == nil }, 20*time.Second, time.Millisecond, "lists itself: %t", listsItself)
+	}
+}
+
+// Complaints come as fast as calls. Each map is asked of all nodes.
+func TestComplaintsHaveTheMapDrawnNowAndThen(t *testing.T) {
+	t.Parallel()
+	var drawn atomic.Int64
+	var addr string
+	addr = scripted(t, func(args []string) string {
+		if args[0] == "CLUSTER" {
+			drawn.Add(1)
+			return slotsAt(t, addr)
+		}
+		return "-BUSY Redis is busy running a script"
+	})
+	s := open(t, "redis://"+addr)
+	s.BreakerPause = time.Hour
+	require.ErrorContains(t, writeIn(s, true), "BUSY")
+	require.Eventually(t, func() bool { return drawn.Load() > 0 }, 20*time.Second, time.Millisecond)
+	first := drawn.Load()
+	for range 200 {
+		require.ErrorContains(t, writeIn(s, true), "BUSY")
+	}
+	require.LessOrEqual(t, drawn.Load(), first+2, "that of the first complaint")
+}
+
+// The map is drawn for other reasons too, and the node that complains answers first.
+func TestANodeThatComplainsIsDoubtedForAWhile(t *testing.T) {
+	t.Parallel()
+	var over atomic.Bool // the failover
+	var addrs [2]string
+	for i := range addrs {
+		addrs[i] = scripted(t, func(args []string) string {
+			switch {
+			case args[0] != "CLUSTER" && i == 0 && over.Load():
+				return "-CLUSTERDOWN Hash slot not served"
+			case args[0] != "CLUSTER":
+				return ":1"
+			case i == 1 && over.Load():
+				time.Sleep(10 * time.Millisecond)
+				return slotsAt(t, addrs[1])
+			}
+			return slotsAt(t, addrs[:]...)
+		})
+	}
+	s := open(t, "redis://"+addrs[0])
+	require.NoError(t, writeIn(s, true))
+	over.Store(true)
+	require.Eventually(t, func() bool { return writeIn(s, true) == nil }, 20*time.Second, time.Millisecond)
+	for range 5 {
+		redisstore.Chart(s)
+		require.NoError(t, writeIn(s, true))
 	}
 }
 

@@ -13,3 +13,6 @@ func Outages(changed func(server string, down bool, err error)) (begin, end func
 	close(n.gone) // no probes
 	return func() { n.fails(1, io.EOF) }, n.answers
 }
+
+// Chart draws the map of a Cluster.
+func Chart(s *Store) { s.chart(*s.link.client.Load()) }

@@ -79,7 +79,7 @@ func (l *link) get(ctx context.Context) (rueidis.Client, error) {
 func (l *link) make(m *making) {
 	m.client, m.err = rueidis.NewClient(l.options())
 	if m.err == nil && m.client.Mode() == rueidis.ClientModeCluster {
-		l.store.chart(m.client, "")
+		l.store.chart(m.client)
 	}
 	l.mu.Lock()
 	l.making = nil

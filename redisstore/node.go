@@ -52,7 +52,7 @@ type node struct {
 
 	counts counts
 	memory losses.Memory
-	asking sync.Mutex // held while Check asks: answers are compared in order
+	asking chan struct{} // holds a token while Check asks: answers are compared in order
 }
 
 // counts count the calls of a node, see ServerStats.
@@ -61,7 +61,7 @@ type counts struct {
 }
 
 func newNode(s *Store, name string) *node {
-	return &node{store: s, name: name, gone: make(chan struct{}), outage: outage.Server{Name: name, News: &s.news}}
+	return &node{store: s, name: name, gone: make(chan struct{}), outage: outage.Server{Name: name, News: &s.news}, asking: make(chan struct{}, 1)}
 }
 
 // admit returns why no request may be made, or nil.
@@ -247,7 +247,7 @@ func (n *node) askCluster(ctx context.Context, c rueidis.Client, bundle []*reque
 	elsewhere := n.store.ask(ctx, to, n.store.groups(bundle, true), to != c)
 	if len(elsewhere) > 0 {
 		n.store.ask(ctx, c, n.store.groups(elsewhere, true), false)
-		n.store.chartAnew("")
+		n.store.chartAnew()
 	}
 }
 
@@ -388,7 +388,7 @@ func (n *node) tell() { n.store.news.Tell(n.store.StateChanged) }
 func (n *node) complains(err error) {
 	var c *complaint
 	if errors.As(err, &c) && c.passing {
-		n.store.chartWithout(n.name)
+		n.store.doubts(n.name)
 	}
 }
 
@@ -399,7 +399,7 @@ func (n *node) fails(calls int, err error) {
 		return
 	}
 	n.last.Store(&err)
-	n.store.chartAnew("")
+	n.store.chartAnew()
 	if n.failures.Add(int64(calls)) < int64(n.store.breakerFailures()) {
 		return
 	}
@@ -423,7 +423,7 @@ func (n *node) probe() {
 		case <-n.store.over:
 			return
 		}
-		n.store.chartAnew("")
+		n.store.chartAnew()
 		if n.isBack() {
 			n.answers()
 		}

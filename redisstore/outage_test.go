@@ -454,6 +454,7 @@ func TestARestartIsToldOnceByChecksAtTheSameTime(t *testing.T) {
 		return "$8\r\nrun_id:" + run
 	}))
 	check := func() { assert.NoError(t, s.Check(context.Background())) }
+	s.Forgot = func(string, redisstore.Loss) { check() }
 	check()
 	var checks sync.WaitGroup
 	checks.Go(check)
@@ -464,6 +465,9 @@ func TestARestartIsToldOnceByChecksAtTheSameTime(t *testing.T) {
 	case <-third:
 	case <-time.After(100 * time.Millisecond): // it waits for its turn
 	}
+	short, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, s.Check(short), context.DeadlineExceeded)
 	close(answered)
 	checks.Wait()
 	check()

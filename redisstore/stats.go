@@ -93,17 +93,27 @@ func (s *Store) Check(ctx context.Context) error {
 
 // check asks the server of n and tells what it has forgotten.
 func (n *node) check(ctx context.Context, c rueidis.Client) error {
-	n.asking.Lock()
-	defer n.asking.Unlock()
+	loss, err := n.compare(ctx, c)
+	if loss != (Loss{}) && n.store.Forgot != nil {
+		n.store.Forgot(n.name, loss)
+	}
+	return err
+}
+
+// compare asks the server of n and returns what it has forgotten since it was asked before.
+func (n *node) compare(ctx context.Context, c rueidis.Client) (Loss, error) {
+	select {
+	case n.asking <- struct{}{}:
+		defer func() { <-n.asking }()
+	case <-ctx.Done():
+		return Loss{}, &Error{n.name, ctx.Err()}
+	}
 	now, err := n.info(ctx, c)
 	if err != nil {
 		n.memory.Away()
-		return err
+		return Loss{}, err
 	}
-	if loss := Loss(n.memory.Compare(reading(now))); loss != (Loss{}) && n.store.Forgot != nil {
-		n.store.Forgot(n.name, loss)
-	}
-	return nil
+	return Loss(n.memory.Compare(reading(now))), nil
 }
 
 // DefaultWatchEvery is how often [Store.Watch] asks the servers by default.
@@ -195,7 +205,7 @@ func (s *Store) asked(ctx context.Context) ([]*node, rueidis.Client, error) {
 		return nil, nil, &Error{s.routes.Load().first.name, classify(err)}
 	}
 	if c.Mode() == rueidis.ClientModeCluster && len(s.routes.Load().nodes) == 0 {
-		s.chart(c, "") // it is New's, and is only being asked
+		s.chart(c) // it is New's, and is only being asked
 	}
 	return s.nodes(), c, nil
 }

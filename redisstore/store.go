@@ -114,10 +114,10 @@ type Store struct {
 	singles sync.Pool     // of *single
 	sets    atomic.Uint32 // what is known of SET with NX and GET: setsWork …
 
-	charting   atomic.Bool               // a Cluster's map is being drawn
-	reminding  atomic.Bool               // a Cluster's client is told of a node that it does not know
-	complained atomic.Pointer[time.Time] // when it was last drawn for a complaint
-	routing    sync.Mutex                // held while routes change
+	charting  atomic.Bool           // a Cluster's map is being drawn
+	reminding atomic.Bool           // a Cluster's client is told of a node that it does not know
+	doubt     atomic.Pointer[doubt] // the last one, or nil
+	routing   sync.Mutex            // held while routes change
 
 	mu      sync.Mutex // guards what follows
 	closed  bool
@@ -168,7 +168,7 @@ func (s *Store) init() {
 	s.start.Do(func() {
 		s.routes.Store(&routes{first: newNode(s, s.link.name())})
 		if c := s.link.client.Load(); c != nil && (*c).Mode() == rueidis.ClientModeCluster {
-			s.work(func() { s.chart(*c, "") })
+			s.work(func() { s.chart(*c) })
 		}
 	})
 }
