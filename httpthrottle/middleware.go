@@ -158,8 +158,8 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 			defer release() // even if next panics
 		}
 		q := withDecision(r, held, &d, nil)
+		defer returnForm(r, q)
 		next.ServeHTTP(w, q)
-		r.MultipartForm = q.MultipartForm // for net/http, which removes its files
 	case gate.Refused, gate.TooLarge:
 		d = later(d, m.tarpit.wait(ctx, m.Delay, m.maxDelayed()))
 		violated := m.publish(w, r, &rule, &d)
@@ -167,8 +167,8 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		if m.Answer != nil {
 			q = withDecision(r, ctx, &d, violated)
 		}
+		defer returnForm(r, q)
 		m.refuse(w, q, &d, http.StatusTooManyRequests, violated)
-		r.MultipartForm = q.MultipartForm
 	case gate.Overloaded:
 		unavailable(w, r, "The server has too many requests to decide this one.")
 	case gate.Ended:
@@ -178,6 +178,10 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		fail(m.Failed, w, r, err)
 	}
 }
+
+// returnForm gives r the form that was parsed of its copy q, for net/http, which removes the
+// files of r's, even after a panic.
+func returnForm(r, q *http.Request) { r.MultipartForm = q.MultipartForm }
 
 // publish sets the header fields of the Public conditions. It returns the names
 // of the policies that d violates.

@@ -287,10 +287,15 @@ func TestUploadedFilesAreRemovedAfterTheRequest(t *testing.T) {
 			files, err := os.ReadDir(dir)
 			assert.NoError(t, err)
 			fmt.Fprint(w, len(files))
+			panic("after the answer")
 		}
 		m := perMinute(1)
 		m.Answer = func(w http.ResponseWriter, r *http.Request, _ throttler.Decision) { parse(w, r) }
-		server, client := serve(t, m.Handler(http.HandlerFunc(parse)), http2)
+		limited := m.Handler(http.HandlerFunc(parse))
+		server, client := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer func() { assert.Equal(t, "after the answer", recover()) }()
+			limited.ServeHTTP(w, r)
+		}), http2)
 		for range 2 { // allowed, and refused
 			var form bytes.Buffer
 			upload := multipart.NewWriter(&form)
