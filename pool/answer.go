@@ -151,10 +151,17 @@ func (r *request) complained(line []byte) (done bool, err error) {
 	}
 	if r.verb != none && r.reply.status == unanswered {
 		r.reply.status = complained
-		r.maybe = r.maybe || r.step == onRead // a proxy's server may carry it out later
+		// Behind a proxy, the server may carry it out later.
+		r.maybe = r.maybe || r.step == onRead && !isRefusal(line)
 		return !r.reads || r.step == metaSet, nil
 	}
 	return true, nil
+}
+
+// isRefusal reports whether line is memcached's own refusal of an item.
+func isRefusal(line []byte) bool {
+	return bytes.HasPrefix(line, []byte("SERVER_ERROR out of memory")) ||
+		bytes.HasPrefix(line, []byte("SERVER_ERROR object too large"))
 }
 
 // wrote notes the answer to a write.

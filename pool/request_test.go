@@ -60,6 +60,8 @@ func TestWhatAnExchangeSendsNext(t *testing.T) {
 		{"proxy gets=value cas=EXISTS gets=lost gets=value cas=STORED gets=value", "known known:notStored", "stored read conn=0"},
 		{"proxy gets=value cas=SERVER_ERROR gets=value", "known", "read unknown failed conn=0"},
 		{"proxy gets=value cas=SERVER_ERROR gets=SERVER_ERROR", "known", "unknown failed conn=0"},
+		{"proxy gets=value cas=memory gets=value", "known", "read failed conn=0"},
+		{"proxy gets=value cas=large gets=value", "known", "read failed conn=0"},
 		{"proxy gets=value cas=SERVER_ERROR gets=lost gets=value cas=STORED gets=value", "known known", "stored read conn=0"},
 	} {
 		t.Run(test.dialogue, func(t *testing.T) {
@@ -124,6 +126,10 @@ func say(conn net.Conn, word string) {
 		answer = "VALUE key 7 5 9\r\nvalue\r\nEND"
 	case "another":
 		answer = "VALUE another 7 5 9\r\nvalue\r\nEND"
+	case "memory":
+		answer = "SERVER_ERROR out of memory storing object"
+	case "large":
+		answer = "SERVER_ERROR object too large for cache"
 	case "HD":
 		answer = "HD c5"
 	}
