@@ -570,6 +570,20 @@ rules:
 	}
 }
 
+// A machine without a clock begins in 1970, also east of Greenwich.
+func TestALineOfATimeThatCannotBeIsNotUnderstood(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(`{rules: [{name: a, either: [{name: address, value: "{address}", max: 1, per: 1h}]}]}`), 0o600))
+	log := ""
+	for _, at := range []string{"01/Jan/1970:00:00:05 +0100", "21/Nov/2026:22:00:00 +0000", "21/Nov/2300:22:00:00 +0000", "21/Nov/2026:22:00:01 +0000"} {
+		log += fmt.Sprintf("203.0.113.9 - - [%s] \"GET / HTTP/1.1\" 200 1\n", at)
+	}
+	tried := runWith(t, log, "try", path)
+	assert.Equal(t, 0, tried.status, tried.err)
+	assert.Contains(t, tried.out, "2 requests from 2026-11-21T22:00:00Z to 2026-11-21T22:00:01Z: 1 (50.00 %) would have been blocked")
+	assert.Contains(t, tried.out, "2 of 4 lines were not understood")
+}
+
 // A client may leave a field out, a log cannot hold what its format has no room for: a rule
 // that counts it would take all clients for one.
 func TestRulesThatCountWhatTheLogDoesNotHoldAreNotTried(t *testing.T) {
@@ -591,6 +605,7 @@ func TestRulesThatCountWhatTheLogDoesNotHoldAreNotTried(t *testing.T) {
 		"caddy, less":   {fmt.Sprintf(caddy, "", ""), "agents pages users"},
 		"nginx":         {fmt.Sprintf(nginx, `,"remote_user":"user%[1]d","http_referer":"/%[1]d","http_user_agent":"robot %[1]d"`), ""},
 		"nginx, less":   {fmt.Sprintf(nginx, ""), "agents pages users"},
+		"nginx, more":   {fmt.Sprintf(nginx, `,"user_id":%[1]d,"ClientUsername":"user%[1]d"`), "agents pages users"},
 		"traefik":       {fmt.Sprintf(traefik, `,"ClientUsername":"user%[1]d","request_Referer":"/%[1]d","request_User-Agent":"robot %[1]d"`), ""},
 		"traefik, less": {fmt.Sprintf(traefik, `,"ClientUsername":"user%[1]d"`), "agents pages"},
 	} {

@@ -17,8 +17,8 @@ import (
 // the names of its variables. A nil pointer stands for a key that is not there.
 type jsonLine struct {
 	// Caddy
-	TS      float64 `json:"ts"` // seconds since the Unix epoch
-	UserID  *string `json:"user_id"`
+	TS      float64         `json:"ts"` // seconds since the Unix epoch
+	UserID  json.RawMessage `json:"user_id"`
 	Request json.RawMessage
 
 	// nginx; Request is "GET / HTTP/1.1" there
@@ -35,7 +35,7 @@ type jsonLine struct {
 	// Traefik
 	StartUTC       string
 	ClientHost     string
-	ClientUsername *string
+	ClientUsername json.RawMessage
 	RequestMethod  string
 	RequestPath    string
 	RequestHost    string
@@ -88,7 +88,27 @@ func parseJSON(line string) (logged, error) {
 		e.held = append(e.held, "host")
 	}
 	l.header(&e, caddy.Headers)
+	user := l.User
+	switch { // other logs may have such keys of their own
+	case caddy.URI != "":
+		user = cmp.Or(user, text(l.UserID))
+	case l.ClientHost != "":
+		user = cmp.Or(user, text(l.ClientUsername))
+	}
+	if user != nil {
+		e.held = append(e.held, "user")
+		e.setUser(*user)
+	}
 	return e, nil
+}
+
+// text returns the text in JSON, or nil if it is none.
+func text(raw json.RawMessage) *string {
+	var s *string
+	if json.Unmarshal(raw, &s) != nil {
+		return nil
+	}
+	return s
 }
 
 // at returns the time of the request.
@@ -121,9 +141,5 @@ func (l *jsonLine) header(e *logged, h http.Header) {
 	}
 	if value := cmp.Or(l.Agent, l.RequestAgent); value != nil {
 		e.setHeader("User-Agent", *value)
-	}
-	if user := cmp.Or(l.User, l.UserID, l.ClientUsername); user != nil {
-		e.held = append(e.held, "user")
-		e.setUser(*user)
 	}
 }
