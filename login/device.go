@@ -212,12 +212,18 @@ func (g *Guard) linkRule(p party, number uint64) throttler.Rule {
 // link notes that p's device has replaced that with number.
 func (g *Guard) link(ctx context.Context, p party, number uint64) error {
 	rule := g.linkRule(p, number)
-	// An earlier try may have stored digits, and these would add to them.
-	if err := g.throttler.Reset(ctx, rule); err != nil {
-		return err
+	for range 2 {
+		d, err := g.throttler.Authorize(ctx, rule)
+		added := func(o throttler.Outcome) bool { return o.Remaining != o.Limit-o.Cost }
+		if err = errors.Join(err, d.Err); err == nil && d.Status == throttler.Authorized && !slices.ContainsFunc(d.Outcomes, added) {
+			return nil
+		}
+		// An earlier try has stored some of the digits.
+		if err := errors.Join(err, g.throttler.Reset(ctx, rule)); err != nil {
+			return err
+		}
 	}
-	d, err := g.throttler.Authorize(ctx, rule)
-	return errors.Join(err, d.Err)
+	return nil
 }
 
 // linked returns the number of the device that p's device has replaced, if that

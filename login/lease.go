@@ -178,7 +178,7 @@ func (g *Guard) banIfFailed(ctx context.Context, w watched, o, open *throttler.O
 	ban := w.limit
 	ban.Cost, ban.Least = ban.Max, 1
 	var filled []throttler.Decision
-	for range 2 {
+	for range 5 { // others may give hits back meanwhile
 		d, err := g.throttler.Authorize(ctx, g.rule([]throttler.Condition{ban}))
 		if err != nil {
 			return false, err
@@ -189,8 +189,8 @@ func (g *Guard) banIfFailed(ctx context.Context, w watched, o, open *throttler.O
 			return true, nil
 		}
 		filled = append(filled, d)
-		if found.Cost == ban.Max {
-			break // all hits have just expired
+		if found.Cost == ban.Max || d.Err != nil {
+			break // all hits have just expired, or the backend fails
 		}
 	}
 	for _, d := range filled {
