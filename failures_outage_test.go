@@ -1,6 +1,7 @@
 package throttler_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -243,7 +244,7 @@ func (o *outage) befall(t *testing.T, begin, end func(), forgets bool) {
 		o.waited.Load(), 100*float64(o.waited.Load())/float64(o.calls.Load()), &o.slowest, &o.slowestElsewhere)
 	// Those in a row, and what was under way beside them. The probes are nobody's calls.
 	// A call that an old connection still answers may come in between, once.
-	const bound = 2 * (pool.DefaultBreakerFailures + 1) * outageCallers
+	bound := 2 * (cmp.Or(o.pool.BreakerFailures, pool.DefaultBreakerFailures) + 1) * outageCallers
 	require.LessOrEqual(t, o.failed.Load(), int64(bound), "a lost connection fails all that share it")
 	require.LessOrEqual(t, o.waited.Load(), int64(bound))
 

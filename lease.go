@@ -88,7 +88,8 @@ func (l *Lease) Release(ctx context.Context) error {
 // Renew renews the in-flight hits of d once, for another TTL: use it instead of
 // [Throttler.Hold] for a Decision of [Throttler.Redeem], or to renew at a pace of your own.
 // The error matches [ErrLeaseLost] if one of them has ended or was given back, and is
-// otherwise the backend's. A Decision that never had in-flight hits has nothing to renew.
+// otherwise the backend's. A Decision that never had in-flight hits has nothing to renew, nor
+// has one of a receipt that was written after all were given back.
 func (t *Throttler) Renew(ctx context.Context, d Decision) error {
 	if d.receipt == nil {
 		return nil
