@@ -51,7 +51,7 @@ func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
 func (c *call) passed() *http.Request {
 	ctx := context.WithValue(c.request.Context(), callKey{}, c)
 	if c.hasBody() {
-		c.body = &noted{ReadCloser: c.request.Body}
+		c.body = &noted{ReadCloser: c.request.Body, left: c.request.ContentLength}
 		c.request.Body = c.body
 	}
 	if c.attempt != nil {
@@ -195,11 +195,17 @@ func (c *call) succeed(answer *http.Response) {
 // A noted is a body whose error is noted.
 type noted struct {
 	io.ReadCloser
-	err atomic.Pointer[error]
+	left int64 // of its length, or negative if that is not known
+	err  atomic.Pointer[error]
 }
 
 func (n *noted) Read(p []byte) (int, error) {
 	read, err := n.ReadCloser.Read(p)
+	if n.left -= int64(read); n.left == 0 && errors.Is(err, http.ErrBodyReadAfterClose) {
+		// Its last byte was read, and net/http has closed it because the answer begins. An
+		// error would end the connection to the server, and so the answer.
+		err = io.EOF
+	}
 	if err != nil && err != io.EOF && !errors.Is(err, http.ErrBodyReadAfterClose) {
 		n.err.Store(&err)
 	}

@@ -276,3 +276,33 @@ func TestGuessesInAnOutageCountAfterIt(t *testing.T) {
 		assert.LessOrEqual(t, server.asked, 24+1, "24 at once, then one an hour")
 	})
 }
+
+// A server may answer when it has the last byte of a body, before the proxy has looked for its
+// end. net/http closes the body when it begins to write the answer.
+func TestABodyEndsThoughItsAnswerCameFirst(t *testing.T) {
+	end := make(chan error, 1)
+	g := guardSite(t, "http://127.0.0.1:1", logins)
+	g.proxy.SetTransport(roundTrip(func(r *http.Request) (*http.Response, error) {
+		_, err := io.ReadFull(r.Body, make([]byte, r.ContentLength))
+		assert.NoError(t, err)
+		body, w := io.Pipe()
+		go func() {
+			io.WriteString(w, "first")
+			io.WriteString(w, "second") // after the first was sent
+			_, err := r.Body.Read(make([]byte, 1))
+			end <- err
+			w.Close()
+		}()
+		return &http.Response{StatusCode: 200, ContentLength: -1, Header: http.Header{}, Body: body, Request: r}, nil
+	}))
+	answer := send(t, post(t, g.URL+"/page", "text/plain", strings.Repeat("0123456789", 100_000)), "203.0.113.7")
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	require.Equal(t, "firstsecond", string(text))
+	require.Equal(t, io.EOF, <-end)
+}
+
+// A roundTrip is a transport of one function.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
