@@ -8,6 +8,7 @@ import (
 	"net"
 	"os/exec"
 	"runtime"
+	"syscall"
 )
 
 // Start starts cmd. exited is closed when it has ended. On Linux it is killed when this
@@ -42,6 +43,8 @@ var (
 // FreeAddr returns a free address of 127.0.0.1, at one of ports.
 func FreeAddr(ports Ports) (addr string, err error) {
 	from, to := ports.From, ports.To
+	syscall.ForkLock.RLock() // a child that another test starts would keep the port until it runs
+	defer syscall.ForkLock.RUnlock()
 	for range 100 {
 		addr = fmt.Sprintf("127.0.0.1:%d", from+rand.IntN(to-from))
 		l, err := net.Listen("tcp", addr)
