@@ -83,27 +83,17 @@ func (p *Pool) Check(ctx context.Context) error {
 
 // check asks s and tells what it has forgotten.
 func (s *server) check(ctx context.Context, dialer memcached.Dialer, forgot func(string, Loss)) error {
-	loss, err := s.compare(ctx, dialer)
-	if loss != (Loss{}) && forgot != nil {
-		forgot(s.name, loss)
-	}
-	return err
-}
-
-// compare asks s and returns what it has forgotten since it was asked before.
-func (s *server) compare(ctx context.Context, dialer memcached.Dialer) (Loss, error) {
-	select {
-	case s.asking <- struct{}{}:
-		defer func() { <-s.asking }()
-	case <-ctx.Done():
-		return Loss{}, &ServerError{Server: s.name, Err: ctx.Err()}
-	}
-	stats, err := askStats(ctx, dialer, s.name)
+	loss, err := s.memory.Ask(ctx, func() (losses.Reading, error) {
+		stats, err := askStats(ctx, dialer, s.name)
+		return reading(stats), err
+	})
 	if err != nil {
-		s.memory.Away()
-		return Loss{}, &ServerError{Server: s.name, Err: err}
+		return &ServerError{Server: s.name, Err: err}
 	}
-	return Loss(s.memory.Compare(reading(stats))), nil
+	if loss != (losses.Loss{}) && forgot != nil {
+		forgot(s.name, Loss(loss))
+	}
+	return nil
 }
 
 // askStats returns the statistics of a server that are numbers.

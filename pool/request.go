@@ -219,8 +219,8 @@ func (r *request) again() {
 
 // mayRetry reports whether r may be sent once more after its connection was
 // lost. An add or a cas never takes effect twice. A delete may: then what was stored in
-// between is deleted too. A write that is known to be stored is
-// not repeated only because it could not be read back.
+// between is deleted too. A write that is known to be stored is not repeated only
+// because it could not be read back.
 func (r *request) mayRetry() bool { return !r.retried && r.reply.status != stored }
 
 // end tells the latch of r that it has its answer, or has failed with err. It is

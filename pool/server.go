@@ -34,7 +34,6 @@ type server struct {
 	outage outage.Server
 	probes probes
 	memory losses.Memory
-	asking chan struct{} // holds a token while Check asks: answers are compared in order
 }
 
 // options are a Pool's, with the defaults put in.
@@ -49,7 +48,7 @@ type options struct {
 }
 
 func newServer(addr address) *server {
-	return &server{name: addr.text, addr: addr, probes: probes{gone: make(chan struct{})}, asking: make(chan struct{}, 1)}
+	return &server{name: addr.text, addr: addr, probes: probes{gone: make(chan struct{})}}
 }
 
 func (s *server) init(p *Pool) {

@@ -52,7 +52,6 @@ type node struct {
 
 	counts counts
 	memory losses.Memory
-	asking chan struct{} // holds a token while Check asks: answers are compared in order
 }
 
 // counts count the calls of a node, see ServerStats.
@@ -61,7 +60,7 @@ type counts struct {
 }
 
 func newNode(s *Store, name string) *node {
-	return &node{store: s, name: name, gone: make(chan struct{}), outage: outage.Server{Name: name, News: &s.news}, asking: make(chan struct{}, 1)}
+	return &node{store: s, name: name, gone: make(chan struct{}), outage: outage.Server{Name: name, News: &s.news}}
 }
 
 // admit returns why no request may be made, or nil.

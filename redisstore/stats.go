@@ -93,27 +93,17 @@ func (s *Store) Check(ctx context.Context) error {
 
 // check asks the server of n and tells what it has forgotten.
 func (n *node) check(ctx context.Context, c rueidis.Client) error {
-	loss, err := n.compare(ctx, c)
-	if loss != (Loss{}) && n.store.Forgot != nil {
-		n.store.Forgot(n.name, loss)
-	}
-	return err
-}
-
-// compare asks the server of n and returns what it has forgotten since it was asked before.
-func (n *node) compare(ctx context.Context, c rueidis.Client) (Loss, error) {
-	select {
-	case n.asking <- struct{}{}:
-		defer func() { <-n.asking }()
-	case <-ctx.Done():
-		return Loss{}, &Error{n.name, ctx.Err()}
-	}
-	now, err := n.info(ctx, c)
+	loss, err := n.memory.Ask(ctx, func() (losses.Reading, error) {
+		info, err := n.info(ctx, c)
+		return reading(info), err
+	})
 	if err != nil {
-		n.memory.Away()
-		return Loss{}, err
+		return &Error{n.name, err}
 	}
-	return Loss(n.memory.Compare(reading(now))), nil
+	if loss != (losses.Loss{}) && n.store.Forgot != nil {
+		n.store.Forgot(n.name, Loss(loss))
+	}
+	return nil
 }
 
 // DefaultWatchEvery is how often [Store.Watch] asks the servers by default.
@@ -187,9 +177,11 @@ func (s *Store) Info(ctx context.Context) (map[string]map[string]string, error) 
 	each.Wait()
 	infos := make(map[string]map[string]string)
 	for i, n := range nodes {
-		if errs[i] == nil {
-			infos[n.name] = all[i]
+		if errs[i] != nil {
+			errs[i] = &Error{n.name, errs[i]}
+			continue
 		}
+		infos[n.name] = all[i]
 	}
 	return infos, errors.Join(errs...)
 }
@@ -213,13 +205,13 @@ func (s *Store) asked(ctx context.Context) ([]*node, rueidis.Client, error) {
 // info returns the INFO of n's server.
 func (n *node) info(ctx context.Context, c rueidis.Client) (map[string]string, error) {
 	if n.lacksClient(c) {
-		return nil, &Error{n.name, errNoClient}
+		return nil, errNoClient
 	}
 	wire, release := n.own(c).Dedicate()
 	defer release()
 	text, err := wire.Do(ctx, wire.B().Info().Section("everything").Build()).ToString()
 	if err != nil {
-		return nil, &Error{n.name, classify(err)}
+		return nil, classify(err)
 	}
 	return fields(text), nil
 }

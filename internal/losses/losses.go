@@ -1,7 +1,10 @@
 // Package losses finds out what a server of records has forgotten, by what it counts.
 package losses
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // A Reading is what a server tells of itself.
 type Reading struct {
@@ -20,6 +23,36 @@ type Memory struct {
 	here bool     // it answered when it was last asked
 	last *Reading // nil if there is none
 	all  Loss
+
+	asking chan struct{} // holds a token while the server is asked; made by the first
+}
+
+// Ask has read ask the server, and returns what that has forgotten since it last answered. Only
+// one call reads at a time, so answers are compared in order. The error is read's, or ctx's if
+// that ends before it is the call's turn.
+func (m *Memory) Ask(ctx context.Context, read func() (Reading, error)) (Loss, error) {
+	turn := m.turn()
+	select {
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
+	case <-ctx.Done():
+		return Loss{}, ctx.Err()
+	}
+	now, err := read()
+	if err != nil {
+		m.Away()
+		return Loss{}, err
+	}
+	return m.compare(now), nil
+}
+
+func (m *Memory) turn() chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.asking == nil {
+		m.asking = make(chan struct{}, 1)
+	}
+	return m.asking
 }
 
 // Away notes that the server does not answer.
@@ -29,8 +62,8 @@ func (m *Memory) Away() {
 	m.here = false
 }
 
-// Compare returns what the server has forgotten since it last answered.
-func (m *Memory) Compare(now Reading) Loss {
+// compare returns what the server has forgotten since it last answered.
+func (m *Memory) compare(now Reading) Loss {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	last := m.last

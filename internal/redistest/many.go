@@ -18,7 +18,8 @@ type Watched struct {
 }
 
 // Sentinel starts a primary, a replica, and a Sentinel that takes the primary to be
-// down after 10 s: no busy machine is silent for so long. args are those of the primary and the replica.
+// down after 10 s: no busy machine is silent for so long. args are those of the primary and
+// the replica.
 func Sentinel(tb testing.TB, args ...string) *Watched {
 	tb.Helper()
 	w := &Watched{Primary: Process(tb, args...)}
