@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/proxy"
+	"github.com/adaptivethrottler/throttler/internal/childtest"
 	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -25,11 +26,18 @@ import (
 
 // This file has servers that do not answer, and clients that do not wait.
 
+// nowhere returns an address at which nobody listens. Its port is none that the proxy itself, or
+// a connection, gets by chance.
+func nowhere(t *testing.T) string {
+	t.Helper()
+	address, err := childtest.FreeAddr(childtest.Others)
+	require.NoError(t, err)
+	return address
+}
+
 func TestAServerThatIsDownCostsNobodyAnAttempt(t *testing.T) {
-	s := newSite(t)
-	address := strings.TrimPrefix(s.URL, "http://")
-	s.Close()
-	g := guardSite(t, s.URL, logins)
+	address := nowhere(t)
+	g := guardSite(t, "http://"+address, logins)
 	for range 50 {
 		assert.Equal(t, http.StatusBadGateway, g.guess(t, "alice", "wrong", "203.0.113.7").StatusCode)
 	}
@@ -38,7 +46,7 @@ func TestAServerThatIsDownCostsNobodyAnAttempt(t *testing.T) {
 	if err != nil {
 		t.Skip("another program has the port now")
 	}
-	s = newSite(t)
+	s := newSite(t)
 	server := &http.Server{Handler: s.Config.Handler}
 	go server.Serve(back)
 	defer server.Close()
@@ -47,9 +55,7 @@ func TestAServerThatIsDownCostsNobodyAnAttempt(t *testing.T) {
 }
 
 func TestNoClientKeepsAServerThatIsDownOutOfTheLog(t *testing.T) {
-	s := newSite(t)
-	s.Close()
-	g := guardSite(t, s.URL, logins)
+	g := guardSite(t, "http://"+nowhere(t), logins)
 	assert.Equal(t, http.StatusBadRequest, send(t, post(t, g.URL+"/login", "application/x-www-form-urlencoded", "user=a&user=b"), "203.0.113.7").StatusCode)
 	assert.Contains(t, g.log.String(), "client=203.0.113.7 ", "not the proxy in front")
 	assert.Equal(t, http.StatusBadGateway, g.guess(t, "alice", "wrong", "203.0.113.7").StatusCode)
