@@ -242,3 +242,42 @@ func TestWhileTheStoreFailsLoginsPassOrNot(t *testing.T) {
 	assert.Equal(t, "1", answer.Header.Get("Retry-After"))
 	assert.EqualValues(t, 1, s.verified.Load())
 }
+
+// What the server did not read of a body is no other request.
+func TestTheRestOfABodyIsNoRequest(t *testing.T) {
+	first := "user=alice&password=x&x="
+	first += strings.Repeat("x", proxy.MaxFirst+1-len(first))
+	body := first + "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n" + strings.Repeat("x", 1<<20)
+	for name, server := range map[string]string{
+		"down": "http://" + nowhere(t),
+		"too large": "http://" + conntest.Serve(t, func(conn net.Conn) {
+			if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+				io.WriteString(conn, "HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n")
+			}
+		}),
+	} {
+		for _, header := range []string{fmt.Sprintf("Content-Length: %d\r\n\r\n", len(body)), "Transfer-Encoding: chunked\r\n\r\n"} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				g := guardSite(t, server, logins)
+				conn, err := net.Dial("tcp", strings.TrimPrefix(g.URL, "http://"))
+				require.NoError(t, err)
+				defer conn.Close()
+				require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+				sent := body
+				if strings.Contains(header, "chunked") {
+					sent = fmt.Sprintf("%x\r\n%s", len(body)+1, body) // whose last byte never comes
+				}
+				go io.WriteString(conn, "POST /login HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\n"+header+sent)
+				r := bufio.NewReader(conn)
+				answer, err := http.ReadResponse(r, nil)
+				require.NoError(t, err)
+				require.GreaterOrEqual(t, answer.StatusCode, 400)
+				_, err = io.Copy(io.Discard, answer.Body)
+				require.NoError(t, err)
+				next, err := http.ReadResponse(r, nil)
+				require.Error(t, err, next)
+			})
+		}
+	}
+}

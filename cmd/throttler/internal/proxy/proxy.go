@@ -122,7 +122,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	source := file.Source()
-	c := &call{proxy: p, file: file, request: r, addr: source.Addr(r), trusted: source.Trusted}
+	// A copy: net/http looks at its own body to know whether the rest of it is the next request.
+	c := &call{proxy: p, file: file, request: r.WithContext(r.Context()), addr: source.Addr(r), trusted: source.Trusted}
 	c.login, c.others = file.Proxy.Login(&rulefile.Request{Host: r.Host, Target: r.URL.EscapedPath(), Header: r.Header})
 	if c.login == nil {
 		p.reverse.ServeHTTP(w, c.passed())
