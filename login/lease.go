@@ -189,7 +189,7 @@ func (g *Guard) banIfFailed(ctx context.Context, w watched, o, open *throttler.O
 			return true, nil
 		}
 		filled = append(filled, d)
-		if found.Cost == ban.Max || d.Err != nil {
+		if found.Cost == ban.Max || !g.answered(d.Err) {
 			break // all hits have just expired, or the backend fails
 		}
 	}

@@ -1,12 +1,15 @@
 package login_test
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
@@ -142,6 +145,54 @@ func TestOneWhoOnlyGuessesIsBannedThoughNothingIsEnded(t *testing.T) {
 			require.True(t, banned, pace)
 		})
 	}
+}
+
+// A Fallback decides as the backend would, and bans.
+func TestTheFallbackBansOneWhoseAttemptsWereLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &failing{Client: memstore.New()}
+		client.down.Store(true)
+		limits := throttler.New(client)
+		limits.Fallback = memstore.New()
+		g := login.New(limits)
+		begin := func() *login.Attempt {
+			a, err := g.Begin(t.Context(), "alice", home)
+			require.NoError(t, err)
+			require.ErrorIs(t, a.Decision.Err, errDown)
+			return a
+		}
+		for range 5 {
+			require.Equal(t, throttler.Authorized, begin().Decision.Status)
+		}
+		time.Sleep(61 * time.Second)
+		a := begin()
+		require.Equal(t, throttler.Blocked, a.Decision.Status)
+		require.InDelta(t, 10*time.Minute, a.Decision.RetryAfter, float64(time.Second))
+	})
+}
+
+// The guard bans by filling the limit. Others may end their attempts meanwhile.
+func TestABanIsSetThoughOthersGiveHitsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limits := throttler.New(memstore.New())
+		given := 0
+		limits.Observe = func(ctx context.Context, rule throttler.Rule, d throttler.Decision) {
+			if given == 3 || len(rule.Either) != 1 || rule.Either[0].Least != 1 {
+				return
+			}
+			given++
+			rule.Either = slices.Clone(rule.Either)
+			rule.Either[0].Cost, rule.Either[0].Least = 1, 0
+			back, err := limits.Refund(ctx, rule)
+			assert.NoError(t, err)
+			assert.NoError(t, back.Err)
+		}
+		g := try{login.New(limits), t}
+		g.underWay(5, same("alice"), same(home))
+		time.Sleep(61 * time.Second)
+		g.isBlocked("alice", home, 10*time.Minute)
+		require.Equal(t, 3, given)
+	})
 }
 
 func TestCancelTakesEverythingBack(t *testing.T) {
