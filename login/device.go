@@ -223,7 +223,7 @@ func (g *Guard) link(ctx context.Context, p party, number uint64) error {
 			return err
 		}
 	}
-	return nil
+	return errors.New("login: another attempt has linked the same devices meanwhile")
 }
 
 // linked returns the number of the device that p's device has replaced, if that

@@ -3,6 +3,7 @@ package login_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -375,6 +376,40 @@ func TestSecondTryReplacesTheSameDevice(t *testing.T) {
 			require.True(t, g.knows("alice", "second"))
 		})
 	}
+}
+
+// meddling calls before when the record of a link is read.
+type meddling struct {
+	throttler.Client
+	before func()
+}
+
+func (c *meddling) GetMulti(keys []string) (map[string]*memcache.Item, error) {
+	if c.before != nil && slices.ContainsFunc(keys, func(key string) bool { return strings.Contains(key, "-replaces-") }) {
+		c.before()
+	}
+	return c.Client.GetMulti(keys)
+}
+
+// A link that others keep in motion is not there, so SucceedDevice must be called again.
+func TestALinkThatOthersChangeIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &meddling{Client: memstore.New()}
+		g, others := on(t, store), on(t, store.Client)
+		g.replaces("alice", "", "first")
+		a := g.beginDevice("alice", home, "first")
+		store.before = func() {
+			require.NoError(t, others.beginDevice("alice", home, "first").SucceedDevice(t.Context(), "second"))
+		}
+		require.ErrorContains(t, a.SucceedDevice(t.Context(), "second"), "meanwhile")
+		store.before = nil
+		require.NoError(t, a.SucceedDevice(t.Context(), "second"), "again")
+		require.NoError(t, g.ConfirmDevice(t.Context(), "alice", "second"))
+		time.Sleep(31 * time.Second)
+		g.fill("alice")
+		require.False(t, g.knows("alice", "first"))
+		require.True(t, g.knows("alice", "second"))
+	})
 }
 
 func TestReplacedDeviceMakesNoAddressKnown(t *testing.T) {
