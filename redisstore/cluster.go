@@ -78,15 +78,19 @@ type doubt struct {
 // doubtful is how long a node that has complained is doubted, in BreakerPauses.
 const doubtful = 20
 
-// doubts notes that a node has complained, and has the map of its Cluster drawn again.
+// doubts notes that n has complained, and has the map of its Cluster drawn again.
 // Complaints come as fast as calls, so it does that once in a BreakerPause.
-func (s *Store) doubts(node string) {
-	now, last := time.Now(), s.doubt.Load()
-	if last != nil && now.Sub(last.since) < s.breakerPause() {
+func (s *Store) doubts(n *node) {
+	last := s.doubt.Load()
+	next := &doubt{n.name, time.Now()}
+	if last != nil && next.since.Sub(last.since) < s.breakerPause() {
 		return
 	}
-	if s.doubt.CompareAndSwap(last, &doubt{node, now}) {
-		s.chartAnew()
+	if n == s.routes.Load().first && last != nil {
+		next.node = last.node // this may be any of them
+	}
+	if s.doubt.CompareAndSwap(last, next) && !s.chartAnew() {
+		s.doubt.CompareAndSwap(next, last) // what is drawn may be older: so again for the next one
 	}
 }
 
@@ -98,48 +102,77 @@ func (s *Store) doubted() string {
 	return ""
 }
 
-// chartAnew has the map of a Cluster drawn again, unless that is under way.
-func (s *Store) chartAnew() {
+// chartAnew has the map of a Cluster drawn again. It reports false if that was under way.
+func (s *Store) chartAnew() bool {
 	c := s.link.client.Load()
-	if c == nil || (*c).Mode() != rueidis.ClientModeCluster || !s.charting.CompareAndSwap(false, true) {
-		return
+	if c == nil || (*c).Mode() != rueidis.ClientModeCluster {
+		return true
+	}
+	if !s.charting.CompareAndSwap(false, true) {
+		return false
 	}
 	s.work(func() {
 		defer s.charting.Store(false)
 		s.chart(*c)
 	})
+	return true
 }
 
+// A claim is what a node of a Cluster says of the slots of all.
+type claim struct {
+	from    string
+	entries []rueidis.RedisMessage
+}
+
+// trust returns how far to believe c: the more, the better.
+func (s *Store) trust(c claim) int {
+	doubted := s.doubted()
+	switch {
+	case len(c.entries) == 0:
+		return 0
+	case doubted == "":
+		return trusted
+	case c.from == doubted:
+		return 1
+	}
+	for _, entry := range c.entries {
+		if _, _, address := slotRange(entry, c.from); address == doubted {
+			return 2 // it may not know of the failover yet, as if it were cut off too
+		}
+	}
+	return trusted
+}
+
+// trusted is the most that trust returns.
+const trusted = 3
+
 // chart asks all nodes of a Cluster which of them has which slots, and believes the
-// first that answers: one that is doubted only if no other does. If it is wrong, the nodes
-// say so by MOVED or CLUSTERDOWN.
+// first that answers, unless it is doubted or gives slots to one that is: then others come
+// first. If it is wrong, the nodes say so by MOVED or CLUSTERDOWN.
 func (s *Store) chart(c rueidis.Client) {
 	nodes := c.Nodes()
-	type reply struct {
-		from    string
-		entries []rueidis.RedisMessage
-	}
-	replies := make(chan reply, len(nodes))
+	claims := make(chan claim, len(nodes))
 	for address, n := range nodes {
 		go func() {
 			// To end a dial early would end it for all who wait for it.
 			ctx, cancel := context.WithTimeout(context.Background(), s.timeout())
 			defer cancel()
 			entries, _ := n.Do(ctx, n.B().ClusterSlots().Build()).ToArray()
-			replies <- reply{address, entries}
+			claims <- claim{address, entries}
 		}()
 	}
-	var believed reply
+	var believed claim
+	most := 0
 	for range nodes {
-		r := <-replies
-		if len(r.entries) == 0 {
-			continue
+		next := <-claims
+		if trust := s.trust(next); trust > most {
+			believed, most = next, trust
 		}
-		if believed = r; r.from != s.doubted() {
+		if most == trusted {
 			break
 		}
 	}
-	if len(believed.entries) == 0 {
+	if most == 0 {
 		return
 	}
 	if lost := s.route(believed.entries, believed.from, nodes); lost >= 0 {

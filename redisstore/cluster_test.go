@@ -340,6 +340,38 @@ func TestANodeThatHasLostItsSlotsIsLeft(t *testing.T) {
 	}
 }
 
+// Nodes that are cut off together believe in each other. They may be nearer than the others.
+func TestTheMapOfACutOffNodeIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	var over atomic.Bool // the failover
+	var addrs [3]string
+	for i := range addrs {
+		addrs[i] = scripted(t, func(args []string) string {
+			switch {
+			case args[0] != "CLUSTER" && i < 2 && over.Load():
+				return "-CLUSTERDOWN The cluster is down"
+			case args[0] != "CLUSTER":
+				return ":1"
+			case i == 2 && over.Load():
+				time.Sleep(50 * time.Millisecond) // the others answer first
+				return slotsAt(t, addrs[2])
+			}
+			return slotsAt(t, addrs[:]...)
+		})
+	}
+	s := open(t, "redis://"+addrs[0])
+	s.Timeout, s.BreakerPause = time.Minute, 2*time.Second // so the doubt lasts for 40 s
+	write := func() error {                                // to the first node
+		x := newSingle(keyIn(func(slot uint16) bool { return slot < 16384/3 }), true)
+		s.Exchange(context.Background(), x)
+		return (<-x.done).Err
+	}
+	require.NoError(t, write())
+	over.Store(true)
+	require.ErrorContains(t, write(), "CLUSTERDOWN")
+	require.Eventually(t, func() bool { return write() == nil }, 20*time.Second, time.Millisecond)
+}
+
 // Complaints come as fast as calls. Each map is asked of all nodes.
 func TestComplaintsHaveTheMapDrawnNowAndThen(t *testing.T) {
 	t.Parallel()
