@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/internal/redistest"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/stretchr/testify/assert"
@@ -472,6 +475,44 @@ func TestARestartIsToldOnceByChecksAtTheSameTime(t *testing.T) {
 	checks.Wait()
 	check()
 	require.Equal(t, redisstore.Loss{Restarts: 1}, s.Stats()[0].Loss)
+}
+
+// A server that hangs accepts connections.
+func TestACheckOfAServerThatHangsEndsWithItsCtx(t *testing.T) {
+	t.Parallel()
+	var hangs atomic.Bool
+	s := open(t, "redis://"+conntest.Serve(t, func(nc net.Conn) {
+		if hangs.Load() {
+			io.Copy(io.Discard, nc)
+			return
+		}
+		converse(nc, "7.0.0", func(args []string) string {
+			switch args[0] {
+			case "CLUSTER":
+				return "-ERR This instance has cluster support disabled"
+			case "INFO":
+				return "" // closes the connection
+			}
+			return ":1"
+		})
+	}))
+	s.Timeout = time.Minute // connections have half an hour
+	require.NoError(t, writeIn(s, true))
+	hangs.Store(true)
+	ended := make(chan error, 1)
+	for range 2 { // over one that there is, and over a new one
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+			defer cancel()
+			ended <- s.Check(ctx)
+		}()
+		select {
+		case err := <-ended:
+			require.Error(t, err)
+		case <-time.After(20 * time.Second):
+			require.Fail(t, "it does not end")
+		}
+	}
 }
 
 func TestRestartsAndFlushesAreNoticed(t *testing.T) {

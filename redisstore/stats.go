@@ -207,9 +207,11 @@ func (n *node) info(ctx context.Context, c rueidis.Client) (map[string]string, e
 	if n.lacksClient(c) {
 		return nil, errNoClient
 	}
-	wire, release := n.own(c).Dedicate()
-	defer release()
-	text, err := wire.Do(ctx, wire.B().Info().Section("everything").Build()).ToString()
+	ctx, cancel := context.WithTimeout(ctx, n.store.timeout()<<maxLate) // the server may hang
+	defer cancel()
+	own := n.own(c)
+	// INFO does not block. But so it goes over a connection of its own that ends with ctx.
+	text, err := own.Do(ctx, own.B().Arbitrary("INFO", "everything").Blocking()).ToString()
 	if err != nil {
 		return nil, classify(err)
 	}
