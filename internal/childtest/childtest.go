@@ -43,16 +43,23 @@ var (
 // FreeAddr returns a free address of 127.0.0.1, at one of ports.
 func FreeAddr(ports Ports) (addr string, err error) {
 	from, to := ports.From, ports.To
-	syscall.ForkLock.RLock() // a child that another test starts would keep the port until it runs
-	defer syscall.ForkLock.RUnlock()
 	for range 100 {
 		addr = fmt.Sprintf("127.0.0.1:%d", from+rand.IntN(to-from))
 		l, err := net.Listen("tcp", addr)
 		if err == nil {
-			return addr, l.Close()
+			return addr, Free(l)
 		}
 	}
 	return "", fmt.Errorf("no free port from %d to %d in 100 tries", from, to-1)
+}
+
+// Free closes l, and waits until its port is free: a child that another test starts has it too
+// until it runs its program.
+func Free(l net.Listener) error {
+	err := l.Close()
+	syscall.ForkLock.RLock() // it is held for writing from a fork until then
+	defer syscall.ForkLock.RUnlock()
+	return err
 }
 
 // Pause makes the process of cmd hang: it accepts connections and never answers. It returns

@@ -26,6 +26,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/logtest"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
+	"github.com/adaptivethrottler/throttler/internal/childtest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -173,13 +174,11 @@ var lastPort = rand.Uint32()
 // of the servers of other tests, and of connections, and no other call returns it.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	syscall.ForkLock.RLock() // a child that another test starts would keep the port until it runs
-	defer syscall.ForkLock.RUnlock()
 	for range 100 {
 		address := fmt.Sprintf("127.0.0.1:%d", 5_000+atomic.AddUint32(&lastPort, 1)%5_000)
 		l, err := net.Listen("tcp", address)
 		if err == nil {
-			defer l.Close()
+			require.NoError(t, childtest.Free(l))
 			return address
 		}
 	}
