@@ -605,7 +605,7 @@ func TestRulesThatCountWhatTheLogDoesNotHoldAreNotTried(t *testing.T) {
 		"caddy, less":   {fmt.Sprintf(caddy, "", ""), "agents pages users"},
 		"nginx":         {fmt.Sprintf(nginx, `,"remote_user":"user%[1]d","http_referer":"/%[1]d","http_user_agent":"robot %[1]d"`), ""},
 		"nginx, less":   {fmt.Sprintf(nginx, ""), "agents pages users"},
-		"nginx, more":   {fmt.Sprintf(nginx, `,"user_id":%[1]d,"ClientUsername":"user%[1]d"`), "agents pages users"},
+		"nginx, more":   {fmt.Sprintf(nginx, `,"user_id":%[1]d,"ClientUsername":"user%[1]d","ts":"%[1]d"`), "agents pages users"},
 		"traefik":       {fmt.Sprintf(traefik, `,"ClientUsername":"user%[1]d","request_Referer":"/%[1]d","request_User-Agent":"robot %[1]d"`), ""},
 		"traefik, less": {fmt.Sprintf(traefik, `,"ClientUsername":"user%[1]d"`), "agents pages"},
 	} {
@@ -628,7 +628,7 @@ func TestRulesThatCountWhatTheLogDoesNotHoldAreNotTried(t *testing.T) {
 func TestALogInAnotherFormatIsAnError(t *testing.T) {
 	tried := runWith(t, "{\"json\": 1}\n", "try", writeRules(t, ""))
 	assert.Equal(t, 1, tried.status)
-	assert.Contains(t, tried.err, "no line is in the common, combined or vhost_combined log format, or in JSON: no time")
+	assert.Contains(t, tried.err, "no line can be used: want the common, combined or vhost_combined log format or JSON, with times since 1970: no time")
 	missing := run(t, "try", "/nonexistent.yaml")
 	assert.Equal(t, 1, missing.status)
 }

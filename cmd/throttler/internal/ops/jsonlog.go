@@ -17,7 +17,7 @@ import (
 // the names of its variables. A nil pointer stands for a key that is not there.
 type jsonLine struct {
 	// Caddy
-	TS      float64         `json:"ts"` // seconds since the Unix epoch
+	TS      json.RawMessage `json:"ts"` // seconds since the Unix epoch
 	UserID  json.RawMessage `json:"user_id"`
 	Request json.RawMessage
 
@@ -120,8 +120,10 @@ func (l *jsonLine) at() (time.Time, error) {
 		return time.Parse(logTime, l.TimeLocal)
 	case l.StartUTC != "":
 		return time.Parse(time.RFC3339, l.StartUTC)
-	case l.TS > 0:
-		seconds, part := math.Modf(l.TS)
+	}
+	var ts float64
+	if json.Unmarshal(l.TS, &ts) == nil && ts > 0 {
+		seconds, part := math.Modf(ts)
 		return time.Unix(int64(seconds), int64(part*1e9)), nil
 	}
 	return time.Time{}, errors.New("no time: want ts, time_iso8601, time_local or StartUTC")

@@ -70,7 +70,7 @@ func (o *Operator) Try(ctx context.Context, log io.Reader, size int64) error {
 		return err
 	}
 	if trial.Requests == 0 && trial.Lines > 0 {
-		return fmt.Errorf("no line is in the common, combined or vhost_combined log format, or in JSON: %w", trial.firstSkipped)
+		return fmt.Errorf("no line can be used: want the common, combined or vhost_combined log format or JSON, with times since 1970: %w", trial.firstSkipped)
 	}
 	return nil
 }
