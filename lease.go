@@ -15,7 +15,7 @@ import (
 const MaxInFlight = record.MaxLeases
 
 // ErrLeaseLost is the cause with which [Lease.Context] ends if the lease was not renewed in
-// time, or was taken away, and the error of [Throttler.Renew] then.
+// time, was given back or taken away, and the error of [Throttler.Renew] then.
 var ErrLeaseLost = errors.New("throttler: the lease is lost: it was not renewed in time, or was given back or reset")
 
 // A Lease keeps the in-flight hits of a Decision while work is under way: [Throttler.Hold]
@@ -43,7 +43,8 @@ type Lease struct {
 // A lease is lost if it could not be renewed in time, as in an outage or after the process
 // was stopped; if Cancel takes back its hit; and, from the next renewal on, if its record
 // was reset or lost. It is then never renewed again. The Lease of a Decision without stored
-// in-flight hits is never lost, nor is that of a rule with [Rule.Shadow].
+// in-flight hits, or with all of them given back, is never lost, nor is that of a rule with
+// [Rule.Shadow].
 //
 // To hold a Decision of [Throttler.Redeem], renew it first by [Throttler.Renew].
 func (t *Throttler) Hold(ctx context.Context, d Decision) *Lease {
@@ -87,9 +88,10 @@ func (l *Lease) Release(ctx context.Context) error {
 
 // Renew renews the in-flight hits of d once, for another TTL: use it instead of
 // [Throttler.Hold] for a Decision of [Throttler.Redeem], or to renew at a pace of your own.
-// The error matches [ErrLeaseLost] if one of them has ended or was given back, and is
-// otherwise the backend's. A Decision that never had in-flight hits has nothing to renew, nor
-// has one of a receipt that was written after all were given back.
+// The error matches [ErrLeaseLost] if the lease of a condition has ended, or all its hits
+// were given back through d. Otherwise it is the backend's. After a Settle to a smaller
+// total, what is left is renewed. Renew does nothing, without an error, if d never had
+// in-flight hits, or comes from a receipt that was written after all were given back.
 func (t *Throttler) Renew(ctx context.Context, d Decision) error {
 	if d.receipt == nil {
 		return nil

@@ -127,10 +127,13 @@ import (
 //
 // The exported fields are options. Set them before the first use, and do not copy a
 // Throttler after it. All methods are safe for concurrent use. No goroutine outlives
-// a call, with two exceptions. [Throttler.Hold] renews leases until they are released. If
-// ctx ends first, operations already begun run on until the client gives them up, and a
-// refused call gives back what it counted. Over a Client that is not an [Exchanger], reads
-// that were sent twice because one was slow run on too.
+// a call, except these:
+//
+//   - [Throttler.Hold] renews leases until they are released.
+//   - If ctx ends first, operations already begun run on until the client gives them up,
+//     and a refused call gives back what it counted.
+//   - Over a Client that is not an [Exchanger], reads that were sent twice because one was
+//     slow run on.
 type Throttler struct {
 	// Fallback decides the conditions whose backend failed. It is usually a
 	// memstore: then each process counts by itself during an outage. It decides

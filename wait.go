@@ -25,11 +25,11 @@ const MaxWaiting = line.MaxWaiting
 //   - [ErrOverloaded] if [MaxWaiting] calls already wait for one of the conditions.
 //   - [ErrInvalidRule], as with [Throttler.Authorize].
 //
-// A call that waits counts nothing and sets no ban, as if the rule had
-// CountAuthorizedOnly and no Lockout. It waits for the end of existing bans. If it has counted
-// in one of several conditions when another one refuses it, it gives the hit back. An Authorize
-// that finds the condition full meanwhile may ban it, unless its rule has CountAuthorizedOnly
-// and several conditions too: then the ban is lifted.
+// A call that waits leaves no hit and sets no ban, as if the rule had CountAuthorizedOnly
+// and no Lockout. It waits for the end of existing bans. If it has counted in one of several
+// conditions when another one refuses it, it gives the hit back. An Authorize that finds the
+// first one full meanwhile may ban it. That ban stays, unless its rule has
+// CountAuthorizedOnly and several conditions.
 //
 // Calls of one process that wait for the same condition are served first come,
 // first served. With Either, a call waits for the condition that opens last, and

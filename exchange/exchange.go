@@ -93,8 +93,8 @@ type Result struct {
 	Read  bool
 	Found *memcache.Item
 
-	// Unknown is true if a proposed item may have been written or not, or may
-	// be yet, because the answer was lost or a proxy gave the write up.
+	// Unknown is true if it is not known whether a proposed item was written, or
+	// will be: the answer was lost, or a proxy gave the write up.
 	Unknown bool
 
 	// Err is why the record could not be written or read, or nil. It matches

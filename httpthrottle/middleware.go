@@ -180,7 +180,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 }
 
 // returnForm gives r the form that was parsed of its copy q, for net/http, which removes the
-// files of r's, even after a panic.
+// files of r's: over HTTP/2 even after a panic, over HTTP/1 if that was recovered from.
 func returnForm(r, q *http.Request) { r.MultipartForm = q.MultipartForm }
 
 // publish sets the header fields of the Public conditions. It returns the names

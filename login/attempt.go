@@ -126,8 +126,9 @@ func (a *Attempt) refuse(wait time.Duration) {
 //
 //   - takes back the hits of the attempt,
 //   - forgets the failures and bans of name+address (or name+device),
-//   - gives back up to 4 failures of this spelling within the last minute, from the
-//     same device or address: to the address, its networks and NameLong,
+//   - gives up to 4 failures back to the limits of the address, its networks and
+//     NameLong: those of this spelling, from the same device or address, within the
+//     last minute,
 //   - makes the name known from there.
 //
 // Other hits stay, and so do all failures in the limits Name and Known: otherwise an

@@ -133,15 +133,16 @@ func (s *siege) takeOver(id string, p party) *guess {
 }
 
 // TakeOver returns an attempt that another process has handed over. g must have
-// the same options and servers as the Guard that began it; that one's Key may be
-// one of OldKeys here. An empty one may not, if there is a Key here: anyone can
+// the same options and servers as the Guard that began it, whose Key may be one of
+// OldKeys here. If there is a Key here, one must have been there too: anyone can
 // write clear text. The error is [ErrHandover], also for an attempt that was begun
 // more than 10 minutes ago. Of several attempts that were taken over from
 // the same bytes, one can be ended: the others' Succeed, Cancel and Challenge
 // return [ErrSettled], and their Fail does nothing.
 //
 // The Attempt's Decision has no Outcomes. Its Succeed gives back no earlier
-// failures that another process counted.
+// failures that another process counted. Its end waits for the backend twice, for
+// 5 seconds at most each time.
 func (g *Guard) TakeOver(text []byte) (*Attempt, error) {
 	h, key, err := g.unseal(text)
 	if err != nil {

@@ -54,7 +54,9 @@
 // An attempt that one limit blocks is not counted by the others.
 //
 // An IPv6 address counts by its /64. An IPv4 address that is mapped into IPv6
-// (::ffff:0:0/96) or translated (64:ff9b::/96) counts as the IPv4 address.
+// (::ffff:0:0/96) or translated (64:ff9b::/96) counts as the IPv4 address. One that
+// a translator with a prefix of its own has made (64:ff9b:1::/48) counts whole, and
+// in no network.
 //
 // # Known addresses and devices
 //
@@ -89,7 +91,8 @@
 // # What it costs
 //
 // An attempt takes 1 or 2 round trips, and its end 1 to 3 more. A blocked attempt takes up
-// to 7, and so does a success that replaces a known device.
+// to 7, and so does a success that replaces a known device. The end of an attempt that was
+// taken over takes one more, and one for the alarm if it fails or is challenged.
 package login
 
 import (
@@ -206,7 +209,8 @@ type Guard struct {
 	// them it still is, so that Key can be changed. What was counted under them
 	// is not, so each name has its guesses once more. To change the key, add
 	// the new one to OldKeys in all processes. Then exchange the two, and drop
-	// the old one after twice KnownFor. Default: none.
+	// the old one after twice KnownFor. An empty one stands for no Key, for a site
+	// that introduces its first. Default: none.
 	OldKeys [][]byte
 
 	// Message is the answer to a blocked attempt. It is the same for all

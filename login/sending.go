@@ -39,7 +39,8 @@ var ErrRecipients = errors.New("login: recipient is not a single one: it has a c
 //   - range: messages to phone numbers that differ in the last four digits only,
 //     against toll fraud, which uses such ranges.
 //   - address, network: messages that one address asks for, and its network (an
-//     IPv4 /24 or an IPv6 /48).
+//     IPv4 /24 or an IPv6 /48). An address of a NAT64 translator with a prefix of
+//     its own (64:ff9b:1::/48) has no network.
 //   - total: all messages. Each costs money.
 //
 // A message that one limit holds back is not counted by the others.

@@ -64,11 +64,11 @@
 //
 // If a connection breaks between a write and its answer, it is not known whether
 // the server carried it out. Pool sends the write again over a new connection.
-// That is safe: add and cas never take effect twice. A delete may, and then takes with
-// it what was stored in between; a throttler deletes in a Reset only. But the second
-// answer may be about the first write, so any answer but success then comes as a
-// [LostAnswerError]: what Add found stored, or what CompareAndSwap was in
-// conflict with, may be this very write.
+// An add or a cas never takes effect twice. But the second answer may be about the
+// first write, so any answer but success then comes as a [LostAnswerError]: what
+// Add found stored, or what CompareAndSwap was in conflict with, may be this very
+// write. A delete may take effect twice, and then removes what was stored in
+// between: a throttler deletes in a Reset only.
 //
 // A caller that treats it as a conflict (read and decide again) counts one hit
 // twice at worst: a throttler may admit one call less than it could, and never
@@ -172,22 +172,24 @@ type Pool struct {
 	// (mcrouter) is recognized without it; twemproxy is not.
 	//
 	// A proxy that cannot reach a server answers SERVER_ERROR, after a timeout of its
-	// own. That does not open the breaker, because other keys are still there. The server
-	// may carry such a write out later. So give the proxy a timeout below [Pool.Timeout]:
-	// twemproxy waits forever by default. Its hash fnv1a_64 tends to put keys that differ
-	// in their last characters on one server.
+	// own. That does not open the breaker, because other keys are still there. So give
+	// the proxy a timeout below [Pool.Timeout]: twemproxy waits forever by default. The
+	// server may carry out a write later that the proxy gave up: then a hit counts
+	// although its call failed open. Its hash fnv1a_64 tends to put keys that differ in
+	// their last characters on one server.
 	Proxy bool
 
 	// StateChanged is called when a server is taken to be down, with the reason,
-	// and when it is back. The calls are made one after the other. Default: none.
+	// and when it is back. The calls are made one after the other, so it should
+	// return soon: later ones wait. It may use the Pool. Default: none.
 	StateChanged func(server string, down bool, err error)
 
 	// ServersChanged is called when SetServers has added or removed servers.
 	// Default: none.
 	ServersChanged func(added, removed []string)
 
-	// Forgot is called when Check has noticed that a server forgot records.
-	// It may be called for several servers at the same time. Default: none.
+	// Forgot is called when Check has noticed that a server forgot records. It may
+	// be called on several goroutines at once. Default: none.
 	Forgot func(server string, loss Loss)
 
 	// LookupFailed is called when Follow cannot look up the servers, or SetServers

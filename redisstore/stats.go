@@ -72,7 +72,8 @@ func (n *node) stats() ServerStats {
 // Check asks each server for its INFO, over a connection of its own, and compares it
 // with that of the last Check. It adds what the server has forgotten since to
 // [ServerStats], and calls Forgot. Servers that are down are not asked. The error is
-// that of the servers which do not answer before ctx ends, or refuse.
+// that of the servers which do not answer before ctx ends, refuse, or are nodes of a
+// Cluster that the client does not know.
 func (s *Store) Check(ctx context.Context) error {
 	nodes, c, err := s.asked(ctx)
 	if err != nil {

@@ -27,11 +27,11 @@
 // A record is one key, so that no rule meets CROSSSLOT. Its value is a write number
 // of 8 bytes and the record. Each write draws a new number, and compares the number
 // that it replaces. So a record that was seen once may be compared over any
-// connection, after a restart and after a failover, and a write whose answer was lost
-// is recognized by its number, and takes effect once though it is sent twice. A delete
-// compares nothing: sent twice, it may delete what was stored in between; a throttler
-// deletes in a Reset only. A value without a number (shorter, or of eight zero bytes)
-// counts as none, and is replaced.
+// connection, after a restart and after a failover. A write whose answer was lost is
+// recognized by its number: sent twice, it takes effect once. A delete has no number:
+// sent twice, it may remove what was stored in between. A throttler deletes in a Reset
+// only. A value without a number (shorter, or of eight zero bytes) counts as none, and
+// is replaced.
 //
 // Every key has an expiry.
 //
@@ -42,9 +42,10 @@
 // (no memory, no permission, another type at a key) say what to do. They match
 // neither that nor throttler.ErrOverloaded.
 //
-// The package needs the commands EVALSHA, EVAL, GET, MGET, SET and DEL. For Cluster it
-// needs CLUSTER SLOTS, ASKING while slots move, and for servers of version 8 or later
-// CLUSTER SHARDS. [Store.Check] needs INFO.
+// The package needs the commands EVALSHA, EVAL, GET, MGET, SET and DEL, and SELECT for a
+// database other than 0. For Cluster it needs CLUSTER SLOTS, ASKING while slots move, and
+// for servers of version 8 or later CLUSTER SHARDS; behind Sentinel, ROLE. [Store.Check]
+// needs INFO, and [Store.Keys] SCAN.
 package redisstore
 
 import (
@@ -98,12 +99,12 @@ type Store struct {
 	TLSConfig *tls.Config
 
 	// StateChanged is called when a server is taken to be down, with the
-	// reason, and when it is back. The calls are made one after the other.
-	// Default: none.
+	// reason, and when it is back. The calls are made one after the other, so it
+	// should return soon: later ones wait. It may use the Store. Default: none.
 	StateChanged func(server string, down bool, err error)
 
-	// Forgot is called when Check has noticed that a server forgot records.
-	// Default: none.
+	// Forgot is called when Check has noticed that a server forgot records. It may
+	// be called on several goroutines at once. Default: none.
 	Forgot func(server string, loss Loss)
 
 	link   link
