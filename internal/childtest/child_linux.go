@@ -1,9 +1,30 @@
 package childtest
 
 import (
+	"fmt"
+	"net"
 	"os/exec"
+	"sync"
 	"syscall"
 )
+
+var reserved struct {
+	mu    sync.Mutex
+	ports []net.Listener // so that none is closed as garbage
+}
+
+// reserve keeps port for this process until it ends, and reports whether it was nobody's. A
+// server that is away for a while finds its port free, and one that stays away is no other.
+func reserve(port int) bool {
+	l, err := net.Listen("unix", fmt.Sprintf("@throttler-test-port-%d", port))
+	if err != nil {
+		return false
+	}
+	reserved.mu.Lock()
+	defer reserved.mu.Unlock()
+	reserved.ports = append(reserved.ports, l)
+	return true
+}
 
 func endWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

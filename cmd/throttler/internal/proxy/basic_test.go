@@ -66,18 +66,20 @@ func TestAPasswordThatWasChangedIsAGuessAgain(t *testing.T) {
 
 // Nobody's program has to be verified anew because the server was away.
 func TestCredentialsStayKnownWhileTheServerIsAway(t *testing.T) {
-	s := newSite(t)
-	g := guardSite(t, s.URL, logins)
+	s, address := newSite(t), nowhere(t)
+	serve := func() *httptest.Server {
+		l, err := net.Listen("tcp", address)
+		require.NoError(t, err)
+		server := &httptest.Server{Listener: l, Config: &http.Server{Handler: s.Config.Handler}}
+		server.Start()
+		return server
+	}
+	g := guardSite(t, "http://"+address, logins)
+	before := serve()
 	require.Equal(t, http.StatusOK, g.dav(t, "GET", "alice", "right", "203.0.113.7", nil).StatusCode)
-	s.Close()
+	before.Close()
 	require.Equal(t, http.StatusBadGateway, g.dav(t, "GET", "alice", "right", "203.0.113.7", nil).StatusCode)
-	back := httptest.NewUnstartedServer(s.Config.Handler)
-	back.Listener.Close()
-	var err error
-	back.Listener, err = net.Listen("tcp", s.Listener.Addr().String())
-	require.NoError(t, err)
-	back.Start()
-	defer back.Close()
+	defer serve().Close()
 	require.Equal(t, http.StatusOK, g.dav(t, "GET", "alice", "right", "203.0.113.7", nil).StatusCode)
 	assert.Equal(t, map[login.Result]int{login.Succeeded: 1}, g.results())
 }

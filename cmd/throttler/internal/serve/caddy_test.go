@@ -37,7 +37,7 @@ const adminDirectives = `	basicauth /admin {
 	respond /forbidden 403`
 
 func TestCaddyStillAsksForPasswordsAndForbids(t *testing.T) {
-	s := start(t, limits)
+	s := startAt(t, freeAddress(t), limits)
 	for _, stopped := range []bool{false, true} {
 		site := caddyWith(t, s.listen, application(t), adminDirectives)
 		if stopped {

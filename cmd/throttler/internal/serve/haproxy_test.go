@@ -51,7 +51,7 @@ func TestHAProxyRefusesFieldsThatItCannotPassOn(t *testing.T) {
 }
 
 func TestHAProxyWaitsForADeadServiceOnceOnly(t *testing.T) {
-	s := start(t, limits)
+	s := startAt(t, freeAddress(t), limits)
 	site := "http://" + haproxy(t, s.listen, application(t), false)
 	client := clientAt(t, "127.0.0.2")
 	s.stop()
