@@ -309,7 +309,7 @@ func TestNegativeHitsAreGivenBack(t *testing.T) {
 	assert.Equal(t, over, edges[0].ask(1, descriptor(login...)).OverallCode, "the ban stays")
 
 	limited := back(2, "own", "x")
-	limited.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1_000_000, Unit: unit.RateLimitUnit_DAY}
+	limited.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1_000_000, Unit: unit.RateLimitUnit_YEAR} // one in 31 s
 	counted := descriptor("own", "x")
 	counted.Limit = limited.Limit
 	assert.InDelta(t, 999_990, left(0, 10, counted), 1)

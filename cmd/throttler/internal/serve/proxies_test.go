@@ -186,7 +186,13 @@ func freeAddress(t *testing.T) string {
 	return ""
 }
 
-// configuration writes one of ../../proxies with other addresses, and without the
+// patient has a proxy wait for the service while the machine is busy.
+var patient = strings.NewReplacer(
+	"proxy_connect_timeout 100ms", "proxy_connect_timeout 10s", "proxy_read_timeout 1s", "proxy_read_timeout 10s",
+	"dial_timeout 100ms", "dial_timeout 10s", "response_header_timeout 1s", "response_header_timeout 10s",
+	"timeout = 1000 ", "timeout = 10000 ")
+
+// configuration writes one of ../../proxies with other addresses and times, and without the
 // lines that let requests pass while the service is down if closed is set.
 func configuration(t *testing.T, name, listen, service, application string, without ...string) string {
 	t.Helper()
@@ -197,11 +203,13 @@ func configuration(t *testing.T, name, listen, service, application string, with
 		require.Contains(t, text, part)
 		text = strings.Replace(text, part, "", 1)
 	}
-	lua, err := filepath.Abs("../../proxies/throttler.lua")
+	script, err := os.ReadFile("../../proxies/throttler.lua")
 	require.NoError(t, err)
+	dir := t.TempDir()
+	lua, path := filepath.Join(dir, "throttler.lua"), filepath.Join(dir, name)
+	require.NoError(t, os.WriteFile(lua, []byte(patient.Replace(string(script))), 0o644))
 	text = strings.NewReplacer("127.0.0.1:8080", listen, "127.0.0.1:4180", service, "127.0.0.1:8000", application,
-		"/etc/haproxy/throttler.lua", lua).Replace(text)
-	path := filepath.Join(t.TempDir(), name)
+		"/etc/haproxy/throttler.lua", lua).Replace(patient.Replace(text))
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 	return path
 }
