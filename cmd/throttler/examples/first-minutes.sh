@@ -10,7 +10,7 @@ fi
 repository=$(realpath "${1:-$(dirname "$0")/../../..}")
 work=$(mktemp -d)
 chmod 755 "$work"
-trap 'kill $(jobs -p) 2>/dev/null; wait; rm -rf "$work"' EXIT
+trap 'exec 2>/dev/null; kill $(jobs -p); kill -9 ${memcached:-}; wait; rm -rf "$work"' EXIT
 ip link set lo up
 begin=$(date +%s%N)
 
@@ -36,6 +36,7 @@ cd "$work"
 
 step "start memcached, and an application"
 memcached -u nobody -l 127.0.0.1 -p 11211 &
+memcached=$! # 1.6.18 does not always end by itself
 mkdir site && echo page >site/index.html
 python3 -m http.server -d site --bind 127.0.0.1 8000 >/dev/null 2>&1 &
 await curl -s -o /dev/null http://127.0.0.1:8000/

@@ -98,6 +98,6 @@ stopped $service
 block service 'name: pages' >rules.yaml
 awk '/^```/ { inside = $0 == "```sh"; next } inside' "$docs/service.md" |
   sed 's/^sleep 1 .*/for port in 11211 4180 4183; do until (: <"\/dev\/tcp\/127.0.0.1\/$port") 2>\&-; do sleep 0.02; done; done/' >ask.sh
-echo 'kill $(jobs -p)' >>ask.sh
+echo 'kill -9 $(jobs -p)' >>ask.sh # memcached 1.6.18 does not always end by itself
 mkdir bin && ln -s "$throttler" bin/throttler
 PATH=$work/bin:$PATH THROTTLER_DRAIN=0s bash -ex ask.sh 2>service.log | sed 's/^/service.md: /' || { cat service.log >&2; exit 1; }
