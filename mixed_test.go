@@ -71,7 +71,9 @@ func newFleet(t *testing.T, path, addr string) *fleet {
 		stdin.Close()
 		assert.NoError(t, command.Wait())
 	})
-	return &fleet{t: t, newer: throttler.New(clientOf(t, addr)), in: json.NewEncoder(stdin), out: json.NewDecoder(stdout)}
+	newer := throttler.New(clientOf(t, addr))
+	newer.QueueTimeout = time.Minute // for a busy machine
+	return &fleet{t: t, newer: newer, in: json.NewEncoder(stdin), out: json.NewDecoder(stdout)}
 }
 
 // older has the older release make so many calls of rule at once, or cancel those

@@ -93,6 +93,8 @@ func (b *browser) sends(action chromedp.Action) {
 	require.NoError(b.t, err)
 	b.do(chromedp.WaitReady("body", chromedp.ByQuery))
 	if b.scriptless {
+		var picture []byte
+		b.do(chromedp.CaptureScreenshot(&picture)) // draws it
 		return
 	}
 	b.do(chromedp.Evaluate(drawn, nil, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))

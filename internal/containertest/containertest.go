@@ -36,7 +36,7 @@ import (
 const (
 	memcachedPort = "11211/tcp" // in the container
 
-	dockerTimeout    = 5 * time.Second  // for Docker's first answer
+	dockerTimeout    = 30 * time.Second // for Docker's first answer
 	pullTimeout      = 90 * time.Second // for one image
 	containerTimeout = 60 * time.Second // for one step of a container
 	stopTimeout      = 5 * time.Second  // for memcached to end by itself

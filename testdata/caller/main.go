@@ -10,6 +10,7 @@ import (
 	"log"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -30,6 +31,7 @@ type answer struct {
 
 func main() {
 	client := memcache.New(os.Args[1])
+	client.Timeout = 20 * time.Second // for a busy machine
 	client.MaxIdleConns = 64
 	th := throttler.New(client)
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
