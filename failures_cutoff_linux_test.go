@@ -73,7 +73,7 @@ func drop(t *testing.T, addr string, on bool) {
 	require.NoError(t, err)
 	do := map[bool]string{true: "--append", false: "--delete"}[on]
 	for _, end := range []string{"--destination-port", "--source-port"} {
-		out, err := exec.Command("iptables", do, "INPUT", "--protocol", "tcp", end, port, "--jump", "DROP").CombinedOutput()
+		out, err := exec.Command("iptables", "--wait", do, "INPUT", "--protocol", "tcp", end, port, "--jump", "DROP").CombinedOutput()
 		require.NoError(t, err, string(out))
 	}
 }

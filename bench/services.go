@@ -171,7 +171,7 @@ func (s *service) dial(ctx context.Context) (err error) {
 		if over := r.OverallCode == pb.RateLimitResponse_OVER_LIMIT; over != (i == 5) {
 			return fmt.Errorf("%s: request %d of a limit of 5: %v", s.name, i+1, r.OverallCode)
 		}
-		time.Sleep(50 * time.Millisecond) // envoyproxy/ratelimit on memcached counts after it has answered
+		time.Sleep(500 * time.Millisecond) // envoyproxy/ratelimit on memcached counts after it has answered
 	}
 	return nil
 }
