@@ -2,9 +2,11 @@ package redisstore
 
 import (
 	"context"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -69,37 +71,43 @@ var crcTable = func() (table [256]uint16) {
 	return table
 }()
 
-// A doubt is in a node that has complained: its own slots may be another's by now.
-type doubt struct {
-	node  string
-	since time.Time
+// Doubts are in nodes that have complained: their own slots may be another's by now.
+type doubts struct {
+	mu    sync.Mutex
+	last  map[string]time.Time // when each of them did last
+	drawn time.Time            // when the map was drawn for one
 }
 
 // doubtful is how long a node that has complained is doubted, in BreakerPauses.
 const doubtful = 20
 
-// doubts notes that n has complained, and has the map of its Cluster drawn again.
+// complained notes that n has complained, and has the map of its Cluster drawn again.
 // Complaints come as fast as calls, so it does that once in a BreakerPause.
-func (s *Store) doubts(n *node) {
-	last := s.doubt.Load()
-	next := &doubt{n.name, time.Now()}
-	if last != nil && next.since.Sub(last.since) < s.breakerPause() {
+func (s *Store) complained(n *node) {
+	d, now := &s.doubts, time.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.last == nil {
+		d.last = make(map[string]time.Time)
+	}
+	if n != s.routes.Load().first { // that may be any of them
+		d.last[n.name] = now
+	}
+	if now.Sub(d.drawn) < s.breakerPause() {
 		return
 	}
-	if n == s.routes.Load().first && last != nil {
-		next.node = last.node // this may be any of them
-	}
-	if s.doubt.CompareAndSwap(last, next) && !s.chartAnew() {
-		s.doubt.CompareAndSwap(next, last) // what is drawn may be older: so again for the next one
+	maps.DeleteFunc(d.last, func(_ string, last time.Time) bool { return now.Sub(last) >= doubtful*s.breakerPause() })
+	if s.chartAnew() { // otherwise what is drawn may be older: so again for the next one
+		d.drawn = now
 	}
 }
 
-// doubted returns the node that has complained lately, or "".
-func (s *Store) doubted() string {
-	if d := s.doubt.Load(); d != nil && time.Since(d.since) < doubtful*s.breakerPause() {
-		return d.node
-	}
-	return ""
+// doubted reports whether a node has complained lately.
+func (s *Store) doubted(node string) bool {
+	s.doubts.mu.Lock()
+	defer s.doubts.mu.Unlock()
+	last, ok := s.doubts.last[node]
+	return ok && time.Since(last) < doubtful*s.breakerPause()
 }
 
 // chartAnew has the map of a Cluster drawn again. It reports false if that was under way.
@@ -126,18 +134,15 @@ type claim struct {
 
 // trust returns how far to believe c: the more, the better.
 func (s *Store) trust(c claim) int {
-	doubted := s.doubted()
 	switch {
 	case len(c.entries) == 0:
 		return 0
-	case doubted == "":
-		return trusted
-	case c.from == doubted:
+	case s.doubted(c.from):
 		return 1
 	}
 	for _, entry := range c.entries {
-		if _, _, address := slotRange(entry, c.from); address == doubted {
-			return 2 // it may not know of the failover yet, as if it were cut off too
+		if _, _, address := slotRange(entry, c.from); s.doubted(address) {
+			return 2 // it may be cut off too, and not know of a failover
 		}
 	}
 	return trusted

@@ -353,23 +353,27 @@ func TestTheMapOfACutOffNodeIsNotBelieved(t *testing.T) {
 			case args[0] != "CLUSTER":
 				return ":1"
 			case i == 2 && over.Load():
-				time.Sleep(50 * time.Millisecond) // the others answer first
-				return slotsAt(t, addrs[2])
+				time.Sleep(50 * time.Millisecond)               // the others answer first
+				return slotsAt(t, addrs[2], addrs[1], addrs[2]) // the second has no replica
 			}
 			return slotsAt(t, addrs[:]...)
 		})
 	}
 	s := open(t, "redis://"+addrs[0])
-	s.Timeout, s.BreakerPause = time.Minute, 2*time.Second // so the doubt lasts for 40 s
-	write := func() error {                                // to the first node
-		x := newSingle(keyIn(func(slot uint16) bool { return slot < 16384/3 }), true)
+	s.Timeout, s.BreakerPause = time.Minute, time.Second // so a doubt lasts for 20 s
+	write := func(node int) error {
+		x := newSingle(keyIn(func(slot uint16) bool { return 3*int(slot)/16384 == node }), true)
 		s.Exchange(context.Background(), x)
 		return (<-x.done).Err
 	}
-	require.NoError(t, write())
+	require.NoError(t, write(0))
 	over.Store(true)
-	require.ErrorContains(t, write(), "CLUSTERDOWN")
-	require.Eventually(t, func() bool { return write() == nil }, 20*time.Second, time.Millisecond)
+	require.ErrorContains(t, write(0), "CLUSTERDOWN")
+	require.Eventually(t, func() bool { return write(0) == nil }, 20*time.Second, time.Millisecond)
+	for begin := time.Now(); time.Since(begin) < 3*s.BreakerPause; time.Sleep(time.Millisecond) {
+		require.ErrorContains(t, write(1), "CLUSTERDOWN")
+		require.NoError(t, write(0))
+	}
 }
 
 // Complaints come as fast as calls. Each map is asked of all nodes.

@@ -387,7 +387,7 @@ func (n *node) tell() { n.store.news.Tell(n.store.StateChanged) }
 func (n *node) complains(err error) {
 	var c *complaint
 	if errors.As(err, &c) && c.passing {
-		n.store.doubts(n)
+		n.store.complained(n)
 	}
 }
 

@@ -115,10 +115,10 @@ type Store struct {
 	singles sync.Pool     // of *single
 	sets    atomic.Uint32 // what is known of SET with NX and GET: setsWork …
 
-	charting  atomic.Bool           // a Cluster's map is being drawn
-	reminding atomic.Bool           // a Cluster's client is told of a node that it does not know
-	doubt     atomic.Pointer[doubt] // the last one, or nil
-	routing   sync.Mutex            // held while routes change
+	charting  atomic.Bool // a Cluster's map is being drawn
+	reminding atomic.Bool // a Cluster's client is told of a node that it does not know
+	doubts    doubts
+	routing   sync.Mutex // held while routes change
 
 	mu      sync.Mutex // guards what follows
 	closed  bool
