@@ -478,39 +478,57 @@ func TestARestartIsToldOnceByChecksAtTheSameTime(t *testing.T) {
 }
 
 // A server that hangs accepts connections.
-func TestACheckOfAServerThatHangsEndsWithItsCtx(t *testing.T) {
+func TestWhatAServerThatHangsIsAskedEndsWithItsCtx(t *testing.T) {
 	t.Parallel()
-	var hangs atomic.Bool
-	s := open(t, "redis://"+conntest.Serve(t, func(nc net.Conn) {
-		if hangs.Load() {
-			io.Copy(io.Discard, nc)
-			return
-		}
-		converse(nc, "7.0.0", func(args []string) string {
-			switch args[0] {
-			case "CLUSTER":
-				return "-ERR This instance has cluster support disabled"
-			case "INFO":
-				return "" // closes the connection
+	for name, ask := range map[string]func(*redisstore.Store, context.Context) error{
+		"Check": (*redisstore.Store).Check,
+		"Keys": func(s *redisstore.Store, ctx context.Context) (err error) {
+			for _, err = range s.Keys(ctx) {
 			}
-			return ":1"
-		})
-	}))
-	s.Timeout = time.Minute // connections have half an hour
-	require.NoError(t, writeIn(s, true))
-	hangs.Store(true)
-	ended := make(chan error, 1)
-	for range 2 { // over one that there is, and over a new one
-		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-			defer cancel()
-			ended <- s.Check(ctx)
-		}()
-		select {
-		case err := <-ended:
-			require.Error(t, err)
-		case <-time.After(20 * time.Second):
-			require.Fail(t, "it does not end")
+			return err
+		},
+	} {
+		for _, connected := range []bool{false, true} {
+			var hangs atomic.Bool
+			hung := make(chan struct{})
+			s := open(t, "redis://"+conntest.Serve(t, func(nc net.Conn) {
+				if hangs.Load() {
+					io.Copy(io.Discard, nc)
+					return
+				}
+				converse(nc, "7.0.0", func(args []string) string {
+					if hangs.Load() {
+						<-hung
+						return "" // ends the connection
+					}
+					switch args[0] {
+					case "CLUSTER":
+						return "-ERR This instance has cluster support disabled"
+					case "INFO":
+						return "$8\r\nrun_id:a"
+					case "SCAN":
+						return "*2\r\n$1\r\n0\r\n*0"
+					}
+					return ":1"
+				})
+			}))
+			t.Cleanup(func() { close(hung) })
+			s.Timeout = time.Minute // connections have half an hour
+			require.NoError(t, writeIn(s, true))
+			if connected {
+				require.NoError(t, ask(s, context.Background()))
+			}
+			hangs.Store(true)
+			ctx, cancel := context.WithCancel(context.Background())
+			time.AfterFunc(50*time.Millisecond, cancel)
+			ended := make(chan error, 1)
+			go func() { ended <- ask(s, ctx) }()
+			select {
+			case err := <-ended:
+				require.ErrorIs(t, err, context.Canceled)
+			case <-time.After(20 * time.Second):
+				require.Fail(t, "it does not end", "%s, connected: %t", name, connected)
+			}
 		}
 	}
 }

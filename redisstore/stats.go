@@ -205,25 +205,45 @@ func (s *Store) asked(ctx context.Context) ([]*node, rueidis.Client, error) {
 
 // info returns the INFO of n's server.
 func (n *node) info(ctx context.Context, c rueidis.Client) (map[string]string, error) {
-	if n.lacksClient(c) {
-		return nil, errNoClient
+	answer, err := n.aside(ctx, c, "INFO", "everything")
+	if err != nil {
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, n.store.timeout()<<maxLate) // the server may hang
-	defer cancel()
-	own := n.own(c)
-	// INFO does not block. But so it goes over a connection of its own that ends with ctx.
-	text, err := own.Do(ctx, own.B().Arbitrary("INFO", "everything").Blocking()).ToString()
+	text, err := answer.ToString()
 	if err != nil {
 		return nil, classify(err)
 	}
 	return fields(text), nil
 }
 
+// aside has n's server carry out a command beside all calls. It returns when ctx ends, also if
+// the server accepts connections and does not answer.
+func (n *node) aside(ctx context.Context, c rueidis.Client, command ...string) (rueidis.RedisResult, error) {
+	if n.lacksClient(c) {
+		return rueidis.RedisResult{}, errNoClient
+	}
+	own, limit := n.own(c), n.store.timeout()<<maxLate
+	answers := make(chan rueidis.RedisResult, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		// Blocking has rueidis use another connection than that of the calls.
+		answers <- own.Do(ctx, own.B().Arbitrary(command...).Blocking())
+	}()
+	select {
+	case answer := <-answers:
+		return answer, nil
+	case <-ctx.Done():
+		return rueidis.RedisResult{}, ctx.Err()
+	}
+}
+
 // scanned is how many keys a server looks at in one step of Keys.
 const scanned = 1000
 
 // Keys yields all keys of the servers that begin with Prefix, without it, in steps
-// (SCAN). A key may come twice. It ends with the first error.
+// (SCAN). A key may come twice, and may be left out if another primary takes over
+// meanwhile. It ends with the first error.
 func (s *Store) Keys(ctx context.Context) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		nodes, c, err := s.asked(ctx)
@@ -241,25 +261,24 @@ func (s *Store) Keys(ctx context.Context) iter.Seq2[string, error] {
 
 // keys yields those of n's server. It reports whether to go on.
 func (n *node) keys(ctx context.Context, c rueidis.Client, prefix string, yield func(string, error) bool) bool {
-	if n.lacksClient(c) {
-		yield("", &Error{n.name, errNoClient})
-		return false
-	}
-	wire, release := n.own(c).Dedicate()
-	defer release()
 	pattern := globbed.Replace(prefix) + "*"
 	for cursor := uint64(0); ; {
-		entry, err := wire.Do(ctx, wire.B().Scan().Cursor(cursor).Match(pattern).Count(scanned).Build()).AsScanEntry()
+		answer, err := n.aside(ctx, c, "SCAN", strconv.FormatUint(cursor, 10), "MATCH", pattern, "COUNT", strconv.Itoa(scanned))
+		var step rueidis.ScanEntry
+		if err == nil {
+			step, err = answer.AsScanEntry()
+			err = classify(err)
+		}
 		if err != nil {
-			yield("", &Error{n.name, classify(err)})
+			yield("", &Error{n.name, err})
 			return false
 		}
-		for _, key := range entry.Elements {
+		for _, key := range step.Elements {
 			if !yield(strings.TrimPrefix(key, prefix), nil) {
 				return false
 			}
 		}
-		if cursor = entry.Cursor; cursor == 0 {
+		if cursor = step.Cursor; cursor == 0 {
 			return true
 		}
 	}
