@@ -13,8 +13,8 @@ var reserved struct {
 	ports []net.Listener // so that none is closed as garbage
 }
 
-// reserve keeps port for this process until it ends, and reports whether it was nobody's. A
-// server that is away for a while finds its port free, and one that stays away is no other.
+// reserve keeps port for this process until it ends. It returns false if another call has it.
+// So a server that is stopped for a while finds its port free, and no other answers there.
 func reserve(port int) bool {
 	l, err := net.Listen("unix", fmt.Sprintf("@throttler-test-port-%d", port))
 	if err != nil {

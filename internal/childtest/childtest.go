@@ -40,8 +40,8 @@ var (
 	Memcached = Ports{24_000, 32_000}
 )
 
-// FreeAddr returns a free address of 127.0.0.1, at one of ports. On Linux no other call returns
-// it, in no process, until this process ends.
+// FreeAddr returns a free address of 127.0.0.1, at one of ports. On Linux it is returned once
+// only, to all processes, until this one ends.
 func FreeAddr(ports Ports) (addr string, err error) {
 	from, to := ports.From, ports.To
 	for range 100 {

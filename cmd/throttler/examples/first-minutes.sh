@@ -10,7 +10,7 @@ fi
 repository=$(realpath "${1:-$(dirname "$0")/../../..}")
 work=$(mktemp -d)
 chmod 755 "$work"
-trap 'exec 2>/dev/null; kill $(jobs -p); kill -9 ${memcached:-}; wait; rm -rf "$work"' EXIT
+trap 'set +e; exec 2>/dev/null; kill $(jobs -p); kill -9 ${memcached:-}; wait; rm -rf "$work"' EXIT
 ip link set lo up
 begin=$(date +%s%N)
 

@@ -309,11 +309,11 @@ func TestNegativeHitsAreGivenBack(t *testing.T) {
 	assert.Equal(t, over, edges[0].ask(1, descriptor(login...)).OverallCode, "the ban stays")
 
 	limited := back(2, "own", "x")
-	limited.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1_000_000, Unit: unit.RateLimitUnit_YEAR} // one in 31 s
+	limited.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1_000_001, Unit: unit.RateLimitUnit_YEAR} // one in 31 s
 	counted := descriptor("own", "x")
 	counted.Limit = limited.Limit
-	assert.InDelta(t, 999_990, left(0, 10, counted), 1)
-	assert.InDelta(t, 999_992, left(1, 1, limited), 1, "of a bucket")
+	assert.InDelta(t, 999_991, left(0, 10, counted), 1)
+	assert.InDelta(t, 999_993, left(1, 1, limited), 1, "of a bucket")
 	none := back(2, "own", "y")
 	none.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 0, Unit: unit.RateLimitUnit_DAY}
 	assert.Equal(t, 0, left(0, 1, none))
