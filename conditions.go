@@ -12,7 +12,7 @@ import (
 
 // MaxHits is the largest [Condition.Max] of a [SlidingWindow]; for more, use a
 // [LeakyBucket] or a [Calendar]. A window stores each of up to 500 hits. With a Max above
-// 32 a hit takes 3 bytes for a TTL of up to 28 minutes, 4 for up to 4 days, and 6 at most;
+// 32 a hit takes 3 bytes for a TTL of up to 27 minutes, 4 for up to 4 days, and 6 at most;
 // with a smaller Max 5 bytes for up to 18 minutes, 6 for up to 3 days, and 8 at most. Of
 // more hits it stores how many expire in each 1024th of the TTL: 1 to 3 kB, and never more
 // than 6.2 kB.

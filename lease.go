@@ -15,7 +15,8 @@ import (
 const MaxInFlight = record.MaxLeases
 
 // ErrLeaseLost is the cause with which [Lease.Context] ends if the lease was not renewed in
-// time, was given back or taken away, and the error of [Throttler.Renew] then.
+// time, was taken back by Cancel or Settle, or was reset. [Throttler.Renew] returns it then,
+// and after [Lease.Release].
 var ErrLeaseLost = errors.New("throttler: the lease is lost: it was not renewed in time, or was given back or reset")
 
 // A Lease keeps the in-flight hits of a Decision while work is under way: [Throttler.Hold]

@@ -19,7 +19,7 @@ type Simulation struct {
 	purgeAt int               // the number of records at which those that have ended are removed
 }
 
-// Authorize decides and counts a call at that time. Calls must come in the order of their
+// Authorize decides and counts a call at the time at. Calls must come in the order of their
 // times. The error of a wrong rule matches [ErrInvalidRule]; a time outside the years 1970
 // to 2261 (UTC) is another error.
 func (s *Simulation) Authorize(at time.Time, rule Rule) (d Decision, err error) {

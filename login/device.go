@@ -52,8 +52,8 @@ const (
 // the old device. So a computer that several users share needs a device for each
 // name: see examples/login.
 //
-// Errors are those of Succeed. After an error of the backend the old device may
-// still hold.
+// Errors are those of Succeed, or that the two devices could not be linked: call it
+// again. After an error of the backend the old device may still hold.
 func (a *Attempt) SucceedDevice(ctx context.Context, device string) error {
 	return a.succeed(ctx, deviceUnder(a.key, device))
 }

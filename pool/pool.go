@@ -175,8 +175,8 @@ type Pool struct {
 	// own. That does not open the breaker, because other keys are still there. So give
 	// the proxy a timeout below [Pool.Timeout]: twemproxy waits forever by default. The
 	// server may carry out a write later that the proxy gave up: then a hit counts
-	// although its call failed open. Its hash fnv1a_64 tends to put keys that differ in
-	// their last characters on one server.
+	// although its call failed open. twemproxy's hash fnv1a_64 tends to put keys that
+	// differ in their last characters on one server.
 	Proxy bool
 
 	// StateChanged is called when a server is taken to be down, with the reason,

@@ -42,8 +42,8 @@
 // # A lost answer
 //
 // If a connection breaks after a write was sent, or a proxy gives the write up, it may have
-// been carried out, or may be later. Each write has a random number in the item's flags. The exchange reads the record on a new
-// connection and finds one of these:
+// been carried out, or may be later. Each write has a random number in the item's flags. The
+// exchange reads the record on a new connection and finds one of these:
 //
 //   - The number of the write: it was carried out, and the decisions stand.
 //   - The record as before: it was not carried out, and the batch is decided again. If the

@@ -126,7 +126,7 @@ func (l *jsonLine) at() (time.Time, error) {
 		seconds, part := math.Modf(ts)
 		return time.Unix(int64(seconds), int64(part*1e9)), nil
 	}
-	return time.Time{}, errors.New("no time: want ts, time_iso8601, time_local or StartUTC")
+	return time.Time{}, errors.New("no time: want ts (a number), time_iso8601, time_local or StartUTC")
 }
 
 // header sets the header of e, to fields that Caddy has logged or else to those that are
