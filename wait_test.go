@@ -576,6 +576,20 @@ func TestResetDuringATryIsNoticedAtOnce(t *testing.T) {
 	})
 }
 
+func TestResetDuringTheFirstTryIsNoticedAtOnce(t *testing.T) {
+	inHall(t, slowReader(memstore.New()), func(h *hall) {
+		rule := either(window(1, time.Hour))
+		_, err := h.Wait(h.Context(), rule)
+		require.NoError(t, err)
+		came := time.Since(h.start)
+		p := h.come(h.Context(), rule)
+		time.Sleep(roundTrip / 2)
+		require.NoError(t, h.Reset(h.Context(), rule))
+		h.all.Wait()
+		require.Equal(t, came+2*roundTrip, p.at)
+	})
+}
+
 func TestBanTellsThoseWhoWaitAtOnceThatTheyCannotMakeIt(t *testing.T) {
 	inHall(t, memstore.New(), func(h *hall) {
 		rule := either(window(1, 40*time.Second))

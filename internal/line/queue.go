@@ -185,7 +185,7 @@ func (q *Queue) enter(w *Waiter) error {
 		want := &w.wants[i]
 		l := q.lines[want.Key]
 		if l == nil {
-			l = &line{key: want.Key}
+			l = &line{key: want.Key, woken: q.wakes} // perhaps by one of the wakes since w began to try
 		} else if l.wanted >= MaxWaiting {
 			return fmt.Errorf("%w: %d calls already wait for %q, try again later", ErrFull, l.wanted, want.Name)
 		}
@@ -265,18 +265,19 @@ func (q *Queue) learn(w *Waiter, want *Want, seen *Seen, now time.Time) {
 	if seen.RetryAfter == 0 && len(q.lines) == 0 && q.openings.none() {
 		return // the usual case
 	}
+	l := q.lines[want.Key]
+	stale := l != nil && l.woken > w.wakes // what was seen may be older than the change
 	at := openingOf(seen, want, now)
 	if seen.Failed {
 		at = opening{q.openings.of(want.Key), want.Needed, want.Sooner}
-	} else {
+	} else if !stale {
 		q.openings.remember(want.Key, at.opens, now)
 	}
-	l := q.lines[want.Key]
 	if l == nil {
 		return
 	}
 	switch {
-	case l.woken > w.wakes: // what was seen may be older than the change
+	case stale:
 		l.told(opening{now, 1, false}, now)
 	case w.positions == nil || l.free(w, want, now): // else a waiter before w may take more hits
 		l.told(at, now)

@@ -122,6 +122,20 @@ func TestAWakeDuringATryIsNotForgotten(t *testing.T) {
 	})
 }
 
+// There may be no line to wake before the first one has been tried.
+func TestAWakeDuringTheFirstTryIsNotForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q line.Queue
+		w := q.Arrive([]line.Want{window("a", 1, 1)}, false, false)
+		require.Zero(t, nap(t, &q, w))
+		q.Wake("a")
+		require.False(t, q.Report(w, false, []line.Seen{full(time.Hour)}))
+		require.Zero(t, nap(t, &q, w), "it tries again")
+		require.False(t, q.Report(w, false, []line.Seen{full(time.Second)}))
+		require.Equal(t, time.Second, nap(t, &q, w))
+	})
+}
+
 func TestOneOpenRecordIsEnoughForOneOfSeveral(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q line.Queue
