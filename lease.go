@@ -60,8 +60,9 @@ func (t *Throttler) Hold(ctx context.Context, d Decision) *Lease {
 		return l
 	}
 	l.firm = shadow
-	t.holds.add(l, hits)
-	l.forget = context.AfterFunc(ctx, func() { t.holds.drop(l) })
+	l.t = hits[0].backend.t // which made d, and is told when its hits are given back
+	l.t.holds.add(l, hits)
+	l.forget = context.AfterFunc(ctx, func() { l.t.holds.drop(l) })
 	return l
 }
 
@@ -352,6 +353,7 @@ func (g *group) takeEnds(h *holds, ends map[uint64]record.Instant) {
 			h.lose(s.lease)
 		default:
 			s.end = end
+			s.lease.receipt.renewed(s.id, end) // for another Hold, or for a Receipt
 			h.extend(s.lease)
 		}
 	}

@@ -187,6 +187,35 @@ func TestCancelEndsTheLeasesOfItsHits(t *testing.T) {
 	})
 }
 
+func TestADecisionCanBeHeldTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		d := authorize(t, th, either(inFlight(1, time.Minute)))
+		first, end := context.WithCancel(t.Context())
+		th.Hold(first, d)
+		time.Sleep(3 * time.Minute)
+		second := th.Hold(t.Context(), d)
+		end()
+		time.Sleep(time.Hour)
+		require.NoError(t, second.Context().Err())
+		require.NoError(t, second.Release(t.Context()))
+		require.Equal(t, throttler.Authorized, authorize(t, th, either(inFlight(1, time.Minute))).Status)
+	})
+}
+
+func TestALeaseThatAnotherThrottlerHoldsEndsWithItsHit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		one, two := throttler.New(store), throttler.New(store)
+		d := authorize(t, one, either(inFlight(1, time.Minute)))
+		l := two.Hold(t.Context(), d)
+		time.Sleep(time.Hour)
+		require.NoError(t, l.Context().Err())
+		require.NoError(t, one.Cancel(t.Context(), d))
+		require.ErrorIs(t, context.Cause(l.Context()), throttler.ErrLeaseLost)
+	})
+}
+
 func TestABanKeepsLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(memstore.New())
