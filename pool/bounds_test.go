@@ -668,6 +668,34 @@ func TestOutagesAreToldOnceEach(t *testing.T) {
 	})
 }
 
+// A program that is told of an outage may call the server, and take its time: no call waits.
+func TestNoCallWaitsForAProgramThatIsToldOfAnOutage(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &station{answer: hangs}
+		p := s.newPool(t, one)
+		p.BreakerFailures = 1
+		called := make(chan error, 2)
+		p.StateChanged = func(string, bool, error) {
+			_, err := p.Get("key")
+			called <- err
+			time.Sleep(time.Minute)
+		}
+		begin := time.Now()
+		_, err := p.Get("key")
+		require.ErrorContains(t, err, "timeout")
+		require.Equal(t, timeout, time.Since(begin))
+		require.ErrorIs(t, <-called, pool.ErrDown)
+		s.now(misses)
+		time.Sleep(time.Hour)
+		require.Equal(t, memcache.ErrCacheMiss, <-called)
+		begin = time.Now()
+		_, err = p.Get("key")
+		require.Equal(t, memcache.ErrCacheMiss, err)
+		require.Zero(t, time.Since(begin))
+		time.Sleep(time.Minute) // so that it ends
+	})
+}
+
 // Nothing is left behind by calls, whatever they met.
 func TestNothingLeaks(t *testing.T) {
 	server := memcachedtest.Process(t)

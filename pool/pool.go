@@ -180,8 +180,8 @@ type Pool struct {
 	Proxy bool
 
 	// StateChanged is called when a server is taken to be down, with the reason,
-	// and when it is back. The calls are made one after the other, so it should
-	// return soon: later ones wait. It may use the Pool. Default: none.
+	// and when it is back. The calls are made one after the other, on a goroutine
+	// of their own: it may use the Pool. Default: none.
 	StateChanged func(server string, down bool, err error)
 
 	// ServersChanged is called when SetServers has added or removed servers.

@@ -4,8 +4,8 @@ package outage
 import "sync"
 
 // News are the beginnings and ends of outages that a program is to be told of, each once and
-// in order. It is told of one at a time, and no lock is held meanwhile: what it does then may
-// make news. The zero News are none.
+// in order. It is told of one at a time, on a goroutine of its own: what it does then may take
+// its time, make news, and wait for servers. The zero News are none.
 type News struct {
 	mu      sync.Mutex
 	untold  []change
@@ -37,28 +37,37 @@ func (s *Server) Note(err error) {
 	}
 }
 
-// Tell calls changed, unless that is nil, for what was noted. If another goroutine does, it
-// leaves that to it.
+// Tell has changed called for what was noted, unless that is nil. It does not wait for that.
 func (n *News) Tell(changed func(server string, down bool, err error)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.telling {
-		return
-	}
-	n.telling = true
-	defer func() { n.telling = false }()
-	for len(n.untold) > 0 {
-		next := n.untold[0]
-		n.untold = n.untold[1:]
-		if changed != nil {
-			n.tellOne(changed, next)
-		}
+	switch {
+	case changed == nil:
+		n.untold = nil
+	case !n.telling && len(n.untold) > 0:
+		n.telling = true
+		go n.tellAll(changed)
 	}
 }
 
-// tellOne tells of next without the lock, which it takes again even if changed panics.
-func (n *News) tellOne(changed func(string, bool, error), next change) {
-	n.mu.Unlock()
-	defer n.mu.Lock()
-	changed(next.server, next.err != nil, next.err)
+// tellAll tells of all that is noted, also meanwhile.
+func (n *News) tellAll(changed func(string, bool, error)) {
+	for {
+		next, more := n.next()
+		if !more {
+			return
+		}
+		changed(next.server, next.err != nil, next.err)
+	}
+}
+
+func (n *News) next() (next change, more bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.untold) == 0 {
+		n.telling = false
+		return change{}, false
+	}
+	next, n.untold = n.untold[0], n.untold[1:]
+	return next, true
 }
