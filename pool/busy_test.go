@@ -312,7 +312,8 @@ func TestAnAnswerToWhatIsBeingWrittenCameInTime(t *testing.T) {
 	}
 }
 
-// A walled connection takes nothing once the wall is up, until it is failed.
+// A walled connection takes nothing once the wall is up, until it is failed. As over TLS, it
+// takes its time to close.
 type walled struct {
 	net.Conn
 	up     bool
@@ -333,6 +334,13 @@ func (c *walled) SetDeadline(at time.Time) error {
 	}
 	return c.Conn.SetDeadline(at)
 }
+
+func (c *walled) Close() error {
+	time.Sleep(5 * time.Second)
+	return c.Conn.Close()
+}
+
+func (c *walled) NetConn() net.Conn { return c.Conn }
 
 // A lone caller reads after it has written, so nobody reads for it meanwhile.
 func TestALoneCallerWhoseServerTakesNothingGivesUpInTime(t *testing.T) {

@@ -117,7 +117,7 @@ func (c *conn) bury() {
 	l.wakeLocked()
 	l.mu.Unlock()
 
-	c.nc.Close()
+	hangUp(c.nc)
 	if c.spoilt != nil || len(failed) > 0 {
 		s.failed(1, reason)
 	}
@@ -127,6 +127,15 @@ func (c *conn) bury() {
 	for _, r := range failed {
 		r.end(reason)
 	}
+}
+
+// hangUp closes a connection at once. TLS would first tell the server, and wait for 5 seconds if
+// that takes nothing.
+func hangUp(nc net.Conn) {
+	if c, ok := nc.(interface{ NetConn() net.Conn }); ok {
+		nc = c.NetConn()
+	}
+	_ = nc.Close()
 }
 
 // sortLocked sorts the requests that were sent into those that have failed and those

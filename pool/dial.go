@@ -72,7 +72,7 @@ func (s *server) greeted(ctx context.Context, l *lane, proxy bool) (*conn, error
 		err = ctx.Err()
 	}
 	if err != nil {
-		nc.Close()
+		hangUp(nc)
 		if ctx.Err() != nil {
 			err = errTimeout
 		}

@@ -156,7 +156,7 @@ func (l *lane) connect(life context.Context) {
 		l.wakeLocked()
 		l.mu.Unlock()
 		if c != nil {
-			c.nc.Close()
+			hangUp(c.nc)
 		}
 		return
 	}
