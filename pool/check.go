@@ -84,7 +84,11 @@ func (p *Pool) Check(ctx context.Context) error {
 // check asks s and tells what it has forgotten.
 func (s *server) check(ctx context.Context, dialer memcached.Dialer, forgot func(string, Loss)) error {
 	loss, err := s.memory.Ask(ctx, func() (losses.Reading, error) {
-		stats, err := askStats(ctx, dialer, s.name)
+		name := s.name
+		if s.addr.network == "unix" {
+			name = "unix:" + s.addr.text
+		}
+		stats, err := askStats(ctx, dialer, name)
 		return reading(stats), err
 	})
 	if err != nil {

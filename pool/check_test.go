@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -190,6 +191,14 @@ func TestACheckWaitsForAnotherOneOnlyAsLongAsItsContext(t *testing.T) {
 		require.Equal(t, time.Second, time.Since(start))
 		require.Error(t, <-first)
 	})
+}
+
+func TestASocketIsCheckedWhateverItsName(t *testing.T) {
+	dir, name := filepath.Split(memcachedtest.Socket(t).Addr)
+	t.Chdir(dir)
+	p := patient(t, "unix:"+name)
+	require.NoError(t, p.Check(t.Context()))
+	require.Positive(t, p.Stats()[0].MaxBytes)
 }
 
 func TestAServerThatIsDownIsNotChecked(t *testing.T) {

@@ -32,8 +32,8 @@ func (s *server) dial(life context.Context, l *lane) (*conn, error) {
 	return c, err
 }
 
-// A hinting context says when it may end, by which a net.Dialer divides its time among
-// the addresses of a name. It does not end then.
+// A hinting context says when a net.Dialer is to give up by itself, so that this process is known
+// to be late. It does not end then.
 type hinting struct {
 	context.Context
 	deadline time.Time

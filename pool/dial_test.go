@@ -230,6 +230,15 @@ func twemproxy(t *testing.T, path, addr string) string {
 }
 
 // A net.Dialer divides the time among the addresses of a name, if it knows a deadline.
+// A network may give out IPv6 addresses that lead nowhere.
+func TestIPv4IsTriedBeforeTheTimeIsOver(t *testing.T) {
+	p, err := pool.New(one)
+	require.NoError(t, err)
+	defer p.Close()
+	p.DialTimeout = 100 * time.Millisecond
+	require.Equal(t, 25*time.Millisecond, p.Dialer("key").FallbackDelay)
+}
+
 func TestADialHasADeadline(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var left time.Duration

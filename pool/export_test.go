@@ -1,9 +1,18 @@
 package pool
 
-import "slices"
+import (
+	"net"
+	"slices"
+)
 
 // Place returns the name of the server that key belongs to.
 func (p *Pool) Place(key string) string { return p.servers.Load().of(key).name }
+
+// Dialer returns what connects to the server of key.
+func (p *Pool) Dialer(key string) *net.Dialer {
+	p.init()
+	return p.servers.Load().of(key).dialer()
+}
 
 // Lane returns the index of the connection, to its server, that key's requests
 // use.

@@ -31,6 +31,8 @@ type server struct {
 
 	calls, failures, refusals, overloads, retries atomic.Uint64
 
+	noMetaSets atomic.Bool // it has refused one
+
 	outage outage.Server
 	probes probes
 	memory losses.Memory
@@ -65,7 +67,7 @@ func (s *server) init(p *Pool) {
 		stateChanged: p.StateChanged,
 	}
 	if s.dialContext == nil {
-		s.dialContext = new(net.Dialer).DialContext
+		s.dialContext = s.dialer().DialContext
 	}
 	s.outage = outage.Server{Name: s.name, News: &p.news}
 	for range positive(p.Conns, DefaultConns) {
@@ -81,6 +83,9 @@ func (s *server) init(p *Pool) {
 		OnStateChange: s.changed,
 	})
 }
+
+// dialer returns what connects to s by default. It tries IPv4 early enough if IPv6 leads nowhere.
+func (s *server) dialer() *net.Dialer { return &net.Dialer{FallbackDelay: s.dialTimeout / 4} }
 
 // positive returns option, or its default if it is zero or less.
 func positive[T cmp.Ordered](option, byDefault T) T {
