@@ -14,6 +14,9 @@ import (
 // trip. So exchanges write by classic commands until nearly all of a connection's writes
 // are stored, and again as soon as more than a few are refused, as where several
 // processes share values.
+//
+// A meta set for which memcached has no memory deletes the record (1.6.18), which a
+// classic command leaves. After the first, the server gets no more of them.
 
 // metas are what a connection knows of meta sets. The zero value has all to learn.
 type metas struct {
@@ -36,6 +39,10 @@ func (m *metas) note(r *request) {
 		m.trust.Store(trust + (fullTrust-trust)/forgetting)
 	case notStored, exists, notFound:
 		m.trust.Store(trust - trust/forgetting)
+	case complained:
+		if r.step == metaSet || r.step == readsAfterMeta {
+			r.lane.server.noMetaSets.Store(true)
+		}
 	}
 }
 
@@ -43,7 +50,7 @@ func (m *metas) note(r *request) {
 func (m *metas) choose(r *request) {
 	r.asks = nil // of an earlier connection
 	switch {
-	case r.verb == none || m.trust.Load() < enoughTrust:
+	case r.verb == none || m.trust.Load() < enoughTrust || r.lane.server.noMetaSets.Load():
 	case m.known.Load():
 		r.step = metaSet
 	case !m.asked:

@@ -215,6 +215,37 @@ func TestAnErrorInsteadOfAMetaSetIsFollowedByTheRecord(t *testing.T) {
 	})
 }
 
+// A meta set for which there is no memory deletes what was stored.
+func TestAServerWithoutMemoryForgetsOneRecordAtMost(t *testing.T) {
+	server := memcachedtest.Process(t, "-m", "2", "-M")
+	p := patient(t, server.Addr)
+	inTurn(t, p, "first", 3)
+	inTurn(t, p, "second", 3)
+	large := strings.Repeat("x", 1000)
+	for i := 0; ; i++ {
+		require.Less(t, i, 10_000)
+		if err := p.Add(&memcache.Item{Key: fmt.Sprint(i), Value: []byte(large), Expiration: 600}); err != nil {
+			require.ErrorContains(t, err, "out of memory")
+			break
+		}
+	}
+	kept := 0
+	for _, key := range []string{"first", "second", "first", "second"} {
+		p.TrustWrites()
+		before := run(t, p, &exchange{key: key})
+		require.NoError(t, before.Err)
+		if before.Found == nil {
+			continue
+		}
+		r := run(t, p, &exchange{key: key, propose: always(valued(large, before.Found.CasID))})
+		require.ErrorContains(t, r.Err, "out of memory")
+		if r.Found != nil {
+			kept++
+		}
+	}
+	require.GreaterOrEqual(t, kept, 2, "the one that was not the first")
+}
+
 func TestAnAnswerToAMetaSetThatMakesNoSenseIsUnknown(t *testing.T) {
 	for _, answer := range []string{"HD\r\n", "HD c0\r\n", "HD x1\r\n", "HD c\r\n", "HD c1 x\r\n", "STORED\r\n", "EN\r\n", "\r\n"} {
 		bubble(t, func(t *testing.T) {
