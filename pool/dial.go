@@ -23,8 +23,9 @@ func (s *server) dial(life context.Context, l *lane) (*conn, error) {
 	}).Stop()
 	c, err := s.greeted(ctx, l, s.proxy)
 	if errors.Is(err, io.EOF) && !s.proxy {
-		// twemproxy before 0.5 hangs up on a command that it does not know.
-		c, err = s.greeted(ctx, l, true)
+		// twemproxy before 0.5 hangs up on a command that it does not know. A memcached may
+		// hang up while it restarts.
+		c, err = s.greeted(ctx, l, !s.isMemcached.Load())
 	}
 	if err != nil && life.Err() != nil {
 		return nil, context.Cause(life)
@@ -98,6 +99,7 @@ func (c *conn) greet(proxy bool) error {
 	}
 	if isMemcached(answer) {
 		c.id = connIDs.Add(1)
+		s.isMemcached.Store(true)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -123,6 +124,31 @@ func TestBehindAProxyARecordIsReadFirst(t *testing.T) {
 }
 
 const hangsUpOnVersion = "hangs up"
+
+// It may be a load balancer that hangs up while the server restarts.
+func TestAMemcachedThatHangsUpOnceIsNoProxy(t *testing.T) {
+	server := memcachedtest.Process(t)
+	var conns atomic.Int64
+	cut := make(chan struct{})
+	p := patient(t, conntest.Serve(t, func(conn net.Conn) {
+		switch conns.Add(1) {
+		case 1:
+			go splice(conn, server.Addr)
+			<-cut
+		case 2: // hangs up when it is asked
+			conn.Read(make([]byte, 100))
+		default:
+			splice(conn, server.Addr)
+		}
+	}))
+	require.NotZero(t, run(t, p, &exchange{key: "key"}).Conn)
+	close(cut)
+	require.Eventually(t, func() bool {
+		r := run(t, p, &exchange{key: "key"})
+		require.True(t, r.Err != nil || r.Conn != 0, "taken for a proxy")
+		return conns.Load() == 3 && r.Err == nil
+	}, 20*time.Second, time.Millisecond)
+}
 
 // greeter forwards to the server at addr, but answers for its version by itself, if
 // version is not empty.

@@ -31,7 +31,8 @@ type server struct {
 
 	calls, failures, refusals, overloads, retries atomic.Uint64
 
-	noMetaSets atomic.Bool // it has refused one
+	isMemcached atomic.Bool // it has given its version once
+	noMetaSets  atomic.Bool // it has refused one
 
 	outage outage.Server
 	probes probes
