@@ -131,10 +131,10 @@ func askAll(ctx context.Context, entries []*entry, firm bool) {
 // reset deletes the records of rule's conditions, from memory too.
 func (b *backend) reset(ctx context.Context, rule Rule) error {
 	keys := rule.keys()
-	errs := b.Reset(ctx, keys)
-	for i, key := range keys {
-		if errs[i] = plain.Classified(errs[i]); errs[i] == nil {
-			b.t.queue.Wake(key)
+	errs := b.Reset(ctx, keys, func(key string) { b.t.queue.Wake(key) })
+	for i, err := range errs {
+		if !same(err, ctx.Err()) {
+			errs[i] = plain.Classified(err)
 		}
 	}
 	return join(errs...)

@@ -120,6 +120,28 @@ func TestResetHoldsForARecordThatIsReadBeforeItIsDeleted(t *testing.T) {
 }
 
 // A call has read the ban, and is about to remember it, when Reset lifts it.
+// The record is read, and kept, while it is being deleted and the Reset has returned.
+func TestResetWhoseContextEndsHoldsWhenTheRecordIsDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		th := throttler.New(client)
+		th.BlockCache = 10
+		rule := banning("a", time.Hour)
+		authorize(t, th, rule)
+		require.True(t, authorize(t, th, rule).Outcomes[0].NewBan)
+		slowly(client, "", "delete")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+		require.ErrorIs(t, th.Reset(ctx, rule), context.DeadlineExceeded)
+		require.True(t, authorize(t, th, rule).Outcomes[0].Banned)
+		time.Sleep(time.Second/2 - 1)
+		require.True(t, authorize(t, th, rule).Outcomes[0].Banned)
+		time.Sleep(1)
+		synctest.Wait()
+		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+	})
+}
+
 func TestResetHoldsForABanThatIsBeingReadMeanwhile(t *testing.T) {
 	client := newFaulty()
 	elsewhere := throttler.New(client)

@@ -293,7 +293,8 @@ func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error
 // its conditions, in the fallback too.
 //
 // The error matches [ErrInvalidRule], or is the backend's. The records that it does
-// not affect are gone.
+// not affect are gone. If ctx ends first, the error matches ctx's too, and deletions that
+// have begun go on.
 func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 	if err := rule.validate(); err != nil {
 		return err

@@ -590,6 +590,31 @@ func TestResetDuringTheFirstTryIsNoticedAtOnce(t *testing.T) {
 	})
 }
 
+// The deletions go on by themselves.
+func TestResetWhoseContextEndsWakesCallsWhenARecordIsDeleted(t *testing.T) {
+	quick, slow := named("quick", "", 1, time.Hour), named("slow", "", 1, time.Hour)
+	client := newFaulty()
+	client.before = func(op string, keys ...string) error {
+		if op == "delete" && keys[0] == throttler.RecordKey("test", "slow", "") {
+			time.Sleep(2 * time.Second)
+		}
+		return nil
+	}
+	inHall(t, client, func(h *hall) {
+		rule := either(quick, slow)
+		require.Equal(h, throttler.Authorized, authorize(h.T, h.Throttler, rule).Status)
+		first, second := h.come(h.Context(), either(quick)), h.come(h.Context(), either(slow))
+		ctx, cancel := context.WithTimeout(h.Context(), time.Second)
+		defer cancel()
+		err := h.Reset(ctx, rule)
+		require.ErrorIs(h, err, context.DeadlineExceeded)
+		require.NotErrorIs(h, err, throttler.ErrUnavailable, "it was not the server that was late")
+		h.all.Wait()
+		require.Zero(h, first.at)
+		require.Equal(h, 2*time.Second, second.at)
+	})
+}
+
 func TestBanTellsThoseWhoWaitAtOnceThatTheyCannotMakeIt(t *testing.T) {
 	inHall(t, memstore.New(), func(h *hall) {
 		rule := either(window(1, 40*time.Second))

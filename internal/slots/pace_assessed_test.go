@@ -57,7 +57,7 @@ func TestACallThatComesDuringAPauseIsNotDecidedOnAnOlderRecord(t *testing.T) {
 		counting.Follow(assessed)
 		go ask(ctx, counting)
 		synctest.Wait() // until it pauses
-		require.Equal(t, []error{nil}, table.Reset(t.Context(), []string{"k"}))
+		require.Equal(t, []error{nil}, table.Reset(t.Context(), []string{"k"}, func(string) {}))
 		later := &banLook{}
 		done := make(chan struct{})
 		go func() { ask(t.Context(), &Entry{Key: "k", Change: later}); close(done) }()

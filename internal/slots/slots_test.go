@@ -407,11 +407,11 @@ func TestAResetIsNotUndoneByWhatIsRemembered(t *testing.T) {
 	inTime(t, func(t *testing.T, s *server) {
 		mine, _ := table(s)
 		ask(t.Context(), mine, &counter{max: 1})
-		require.Equal(t, []error{nil}, mine.Reset(t.Context(), []string{"k"}))
+		require.Equal(t, []error{nil}, mine.Reset(t.Context(), []string{"k"}, func(string) {}))
 		c := &counter{max: 1}
 		ask(t.Context(), mine, c)
 		require.False(t, c.Stands())
-		require.Equal(t, []error{nil}, mine.Reset(t.Context(), []string{"nothing"}), "a record that is not there is gone")
+		require.Equal(t, []error{nil}, mine.Reset(t.Context(), []string{"nothing"}, func(string) {}), "a record that is not there is gone")
 	})
 }
 

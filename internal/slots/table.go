@@ -147,17 +147,14 @@ func (t *Table) cache(e *Entry, value []byte, resets uint64) {
 }
 
 // Reset deletes the records of keys, all at the same time, from memory too. It returns an
-// error for each key, nil for a record that is gone. If ctx ends meanwhile, its error is
-// added, and the deletions go on by themselves.
-func (t *Table) Reset(ctx context.Context, keys []string) []error {
+// error for each key, nil for a record that is gone. It calls gone for each of these when it
+// is, on any goroutine. If ctx ends meanwhile, its error is that of each record that is not
+// gone yet, and the deletions go on by themselves.
+func (t *Table) Reset(ctx context.Context, keys []string, gone func(key string)) []error {
 	for _, key := range keys {
 		t.forget(key) // calls that read now may see the record that is deleted
 	}
-	errs := t.delete(ctx, keys)
-	for _, key := range keys {
-		t.forget(key)
-	}
-	return errs
+	return t.delete(ctx, keys, gone)
 }
 
 // forget removes the record of key from memory.
@@ -168,14 +165,17 @@ func (t *Table) forget(key string) {
 	}
 }
 
-func (t *Table) delete(ctx context.Context, keys []string) []error {
+func (t *Table) delete(ctx context.Context, keys []string, gone func(key string)) []error {
 	errs := make([]error, len(keys))
 	if err := ctx.Err(); err != nil {
-		return append(errs, err)
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
 	}
 	if t.inliner != nil {
 		for i, key := range keys {
-			errs[i] = t.deleteOne(key)
+			errs[i] = t.deleteOne(key, gone)
 		}
 		return errs
 	}
@@ -191,16 +191,22 @@ func (t *Table) delete(ctx context.Context, keys []string) []error {
 	for range min(len(keys), maxDeletions) {
 		go func() {
 			for i := range next {
-				results <- result{i, t.deleteOne(keys[i])}
+				results <- result{i, t.deleteOne(keys[i], gone)}
 			}
 		}()
 	}
+	deleted := make([]bool, len(keys))
 	for range keys {
 		select {
 		case r := <-results:
-			errs[r.i] = r.err
+			errs[r.i], deleted[r.i] = r.err, true
 		case <-ctx.Done():
-			return append(errs, ctx.Err())
+			for i := range errs {
+				if !deleted[i] {
+					errs[i] = ctx.Err()
+				}
+			}
+			return errs
 		}
 	}
 	return errs
@@ -209,12 +215,14 @@ func (t *Table) delete(ctx context.Context, keys []string) []error {
 // maxDeletions is how many deletions of one Reset are under way at once.
 const maxDeletions = 64
 
-func (t *Table) deleteOne(key string) error {
+func (t *Table) deleteOne(key string, gone func(key string)) error {
 	err := t.exchanger.Delete(key)
-	if errors.Is(err, memcache.ErrCacheMiss) {
-		return nil
+	t.forget(key) // even if it failed: the record may be gone
+	if err != nil && !errors.Is(err, memcache.ErrCacheMiss) {
+		return err
 	}
-	return err
+	gone(key)
+	return nil
 }
 
 // Size returns how many records t has, and how many of them are being asked about.
