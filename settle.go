@@ -144,6 +144,9 @@ func (r *reservation) settlement(total int) *entry {
 	return e
 }
 
+// less reports whether s gives hits back.
+func (s *settlement) less() bool { return s.Actual < s.Total }
+
 // loseLeases loses what holds the leases that are not needed for the total.
 func (s *settlement) loseLeases() {
 	total := s.Actual
@@ -204,9 +207,19 @@ func (in *contents) ended(e *entry) error {
 		defer in.mu.Unlock()
 		r := e.settlement.of
 		r.left = append(r.left, e)
+		go e.wakeLate()
 		return e.Left
 	}
 	return in.take(e)
+}
+
+// wakeLate waits until e has ended, which was left while it was under way, and wakes the calls
+// that wait for what it has given back. It ends when the client has answered or given up.
+func (e *entry) wakeLate() {
+	e.Wait(context.Background())
+	if e.Err == nil && e.settlement.less() {
+		e.backend.t.queue.Wake(e.Key)
+	}
 }
 
 // take takes the result of e, which is settled.
@@ -216,7 +229,7 @@ func (in *contents) ended(e *entry) error {
 // a lease, which is known by its ID.
 func (in *contents) take(e *entry) error {
 	s := e.settlement
-	less := s.Actual < s.Total
+	less := s.less()
 	unsure := e.Unsure() || less && s.Limit.Algorithm == record.Calendar && e.Err != nil && e.Tried()
 	if e.Err == nil && (less || s.Repeatable()) {
 		unsure = false // whichever write it was, it is done

@@ -3,6 +3,7 @@ package throttler_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -608,6 +609,41 @@ func TestSettleWakesACallThatWaits(t *testing.T) {
 		require.Equal(t, time.Second, time.Since(start))
 		require.Zero(t, left(t, th, c))
 	})
+}
+
+// The ctx ends in the middle of the write, which gives the hits back later.
+func TestSettleThatIsStoredLateWakesACallThatWaits(t *testing.T) {
+	for name, giveBack := range map[string]func(ctx context.Context, th *throttler.Throttler, d throttler.Decision) error{
+		"Settle": func(ctx context.Context, th *throttler.Throttler, d throttler.Decision) error {
+			settled, err := th.Settle(ctx, d, total(6))
+			return errors.Join(settled.Err, err)
+		},
+		"Cancel": func(ctx context.Context, th *throttler.Throttler, d throttler.Decision) error {
+			return th.Cancel(ctx, d)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+				client := newFaulty()
+				th := throttler.New(client)
+				d := authorize(t, th, either(costing(c, 10)))
+				start := time.Now()
+				waited := make(chan error)
+				go func() {
+					_, err := th.Wait(context.Background(), either(costing(c, 4)))
+					waited <- err
+				}()
+				synctest.Wait()
+				slowly(client, "", "cas")
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+				defer cancel()
+				require.ErrorIs(t, giveBack(ctx, th, d), context.DeadlineExceeded)
+				require.Equal(t, time.Second/2, time.Since(start))
+				require.NoError(t, <-waited)
+				require.Equal(t, 2*time.Second, time.Since(start), "its write is as slow")
+			})
+		})
+	}
 }
 
 // What is reserved while a window is short, and settled when it is long, is a call's own, in
