@@ -57,7 +57,7 @@ func (c *call) withdraw(ctx context.Context) {
 	for i, w := range entries {
 		of[i].Hit = record.Hit{} // even if that is not known
 		if err := w.Failed(); err != nil {
-			of[i].Note = join(of[i].Note, err)
+			of[i].Note, of[i].Outcome.Cost = join(of[i].Note, err), 0
 			continue
 		}
 		c.t.queue.Wake(of[i].Key)

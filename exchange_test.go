@@ -665,6 +665,30 @@ func TestARefusedCallWhoseLostAnswerIsCoveredTakesBackItsOwnHit(t *testing.T) {
 	})
 }
 
+// The hit is given back though nobody waits for that.
+func TestARefusedCallThatEndsBeforeItsHitsAreBackHasCost0(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+		wide, narrow := condition("wide", 5, time.Minute), condition("narrow", 1, time.Minute)
+		rule := either(wide, narrow)
+		rule.CountAuthorizedOnly = true
+		time.AfterFunc(roundTrip*3/4, func() { // both are found to have room before
+			_, err := throttler.New(r.store).Authorize(context.Background(), either(narrow))
+			assert.NoError(t, err)
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), roundTrip*5/2)
+		defer cancel()
+		d, err := th.Authorize(ctx, rule)
+		require.NoError(t, err)
+		require.ErrorIs(t, d.Outcomes[0].Err, context.DeadlineExceeded)
+		require.Equal(t, throttler.Blocked, d.Status)
+		for _, o := range d.Outcomes {
+			require.Zero(t, o.Cost, o.Name)
+		}
+		time.Sleep(roundTrip)
+		require.Equal(t, []int{4}, remaining(peek(t, th, either(wide))), "this look alone")
+	})
+}
+
 // Of what was asked together only the other call may have been carried out.
 func TestACancelThatChangedNothingBeforeTheServerFailedIsTriedAgain(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
