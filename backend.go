@@ -158,6 +158,17 @@ func (b *backend) ban(ctx context.Context, rule Rule, length time.Duration) erro
 	return join(errs...)
 }
 
+// tell tells the Throttler of b that hits were given back in the record of key, and wakes the
+// calls that wait for it. A Decision may be used through another Throttler, by, that has the
+// same records: then that is told too. by may be nil.
+func (b *backend) tell(by *Throttler, key string) {
+	b.t.queue.Wake(key)
+	if by != nil && by != b.t {
+		by.backend().Forget(key)
+		by.queue.Wake(key)
+	}
+}
+
 // keys returns the keys of the records of r's conditions.
 func (r *Rule) keys() []string {
 	conditions := r.conditions()

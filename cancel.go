@@ -20,11 +20,17 @@ func flying(r *reservation) bool { return r.limit.Algorithm == record.Leases }
 
 // takeBack takes back the hits of r that are chosen, or all if chosen is nil. It waits
 // while another call changes r.
+func (r *receipt) takeBack(ctx context.Context, chosen choice) error {
+	return r.takeBackBy(ctx, nil, chosen)
+}
+
+// takeBackBy is takeBack for by, which may be another Throttler than that of the hits: see
+// [backend.tell].
 //
 // Hits that could not be looked up stay in r, to be tried again. A hit whose removal
 // failed does not stay: it may be gone, and must not be taken back twice. It expires in its
 // time.
-func (r *receipt) takeBack(ctx context.Context, chosen choice) error {
+func (r *receipt) takeBackBy(ctx context.Context, by *Throttler, chosen choice) error {
 	if r.uncosted() != nil {
 		return nil
 	}
@@ -34,7 +40,7 @@ func (r *receipt) takeBack(ctx context.Context, chosen choice) error {
 		return err
 	}
 	defer end()
-	in.settle(ctx, parts, nil)
+	in.settle(ctx, by, parts, nil)
 	for _, p := range parts {
 		err = join(err, p.err)
 	}

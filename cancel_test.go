@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"slices"
 	"strconv"
@@ -441,4 +442,63 @@ func TestHitsAreInTheReceiptAgainWhenTheirCancelHasGivenUp(t *testing.T) {
 		require.NoError(t, th.Cancel(t.Context(), d))
 		require.Equal(t, []int{4, 4}, remaining(peek(t, th, both())))
 	})
+}
+
+// A Decision may be used through any Throttler of the same servers, whose own BlockCache and
+// waiting calls notice it at once.
+func TestCancelThroughAnotherThrottlerIsNoticedThereToo(t *testing.T) {
+	for name, giveBack := range map[string]func(ctx context.Context, th *throttler.Throttler, d throttler.Decision, rule throttler.Rule) error{
+		"Cancel": func(ctx context.Context, th *throttler.Throttler, d throttler.Decision, _ throttler.Rule) error {
+			return th.Cancel(ctx, d)
+		},
+		"CancelOnly": func(ctx context.Context, th *throttler.Throttler, d throttler.Decision, rule throttler.Rule) error {
+			return th.CancelOnly(ctx, d, rule)
+		},
+		"Settle": func(ctx context.Context, th *throttler.Throttler, d throttler.Decision, _ throttler.Rule) error {
+			settled, err := th.Settle(ctx, d, total(0))
+			return errors.Join(settled.Err, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			everyAlgorithm(t, 1, func(t *testing.T, c throttler.Condition) {
+				client := newFaulty()
+				maker, other := throttler.New(client), throttler.New(client)
+				other.BlockCache = 10
+				full := func() throttler.Decision {
+					require.NoError(t, maker.Reset(t.Context(), either(c)))
+					d := authorize(t, maker, either(c))
+					require.Equal(t, throttler.Authorized, d.Status)
+					require.Equal(t, throttler.Blocked, authorize(t, other, either(c)).Status)
+					return d
+				}
+				require.NoError(t, giveBack(t.Context(), other, full(), either(c)))
+				require.Equal(t, throttler.Authorized, authorize(t, other, either(c)).Status)
+
+				d := full()
+				start := time.Now()
+				waited := make(chan error, 1)
+				wait := func() {
+					_, err := other.Wait(context.Background(), either(c))
+					waited <- err
+				}
+				go wait()
+				time.Sleep(time.Second / 2)
+				require.NoError(t, giveBack(t.Context(), other, d, either(c)))
+				require.NoError(t, <-waited)
+				require.Equal(t, time.Second/2, time.Since(start))
+
+				// What is stored late is noticed too.
+				d = full()
+				start = time.Now()
+				go wait()
+				synctest.Wait()
+				slowly(client, "", "cas")
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+				defer cancel()
+				require.ErrorIs(t, giveBack(ctx, other, d, either(c)), context.DeadlineExceeded)
+				require.NoError(t, <-waited)
+				require.Less(t, time.Since(start), 3*time.Second)
+			})
+		})
+	}
 }

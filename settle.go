@@ -55,15 +55,16 @@ func (t *Throttler) Settle(ctx context.Context, d Decision, actual map[string]in
 	})
 	if err == nil {
 		defer end()
-		in.settle(ctx, parts, actual)
+		in.settle(ctx, t, parts, actual)
 	}
 	in.conclude(&settled, parts, err)
 	return settled, nil
 }
 
-// settle sets the totals of parts, in the caller's turn. Without totals it takes back all hits.
-func (in *contents) settle(ctx context.Context, parts []part, totals map[string]int) {
-	if err := in.await(ctx, parts); err != nil {
+// settle sets the totals of parts for by, in the caller's turn. Without totals it takes back all
+// hits.
+func (in *contents) settle(ctx context.Context, by *Throttler, parts []part, totals map[string]int) {
+	if err := in.await(ctx, by, parts); err != nil {
 		for i := range parts {
 			parts[i].err = join(parts[i].err, err)
 		}
@@ -76,7 +77,7 @@ func (in *contents) settle(ctx context.Context, parts []part, totals map[string]
 	askAll(ctx, entries, false)
 	for i := range parts {
 		if p := &parts[i]; p.entry != nil {
-			p.err = join(p.err, in.ended(p.entry))
+			p.err = join(p.err, in.ended(by, p.entry))
 		}
 	}
 }
@@ -161,7 +162,7 @@ func (s *settlement) loseLeases() {
 // await waits for the entries that were left before they were settled, and takes their
 // results. It notes the errors of those that may have counted another hit, which stays. If
 // ctx ends first, it returns ctx's.
-func (in *contents) await(ctx context.Context, parts []part) error {
+func (in *contents) await(ctx context.Context, by *Throttler, parts []part) error {
 	for i := range parts {
 		p := &parts[i]
 		for len(p.left) > 0 {
@@ -173,7 +174,7 @@ func (in *contents) await(ctx context.Context, parts []part) error {
 			p.left = p.left[1:]
 			in.mu.Unlock()
 			if e.op == opSettle {
-				_ = in.take(e) // its error was told when it was left
+				_ = in.take(by, e) // its error was told when it was left
 				continue
 			}
 			p.err = join(p.err, in.takeCounted(p.reservation, e))
@@ -197,8 +198,8 @@ func (in *contents) takeCounted(r *reservation, e *entry) error {
 	return nil
 }
 
-// ended takes the result of e, or notes that it was left.
-func (in *contents) ended(e *entry) error {
+// ended takes the result of e for by, or notes that it was left.
+func (in *contents) ended(by *Throttler, e *entry) error {
 	switch {
 	case e.Unsent:
 		return e.Left
@@ -207,27 +208,27 @@ func (in *contents) ended(e *entry) error {
 		defer in.mu.Unlock()
 		r := e.settlement.of
 		r.left = append(r.left, e)
-		go e.wakeLate()
+		go e.tellLate(by)
 		return e.Left
 	}
-	return in.take(e)
+	return in.take(by, e)
 }
 
-// wakeLate waits until e has ended, which was left while it was under way, and wakes the calls
-// that wait for what it has given back. It ends when the client has answered or given up.
-func (e *entry) wakeLate() {
+// tellLate waits until e has ended, which was left while it was under way, and then tells of what
+// it has given back. It ends when the client has answered or given up.
+func (e *entry) tellLate(by *Throttler) {
 	e.Wait(context.Background())
-	if e.Err == nil && e.settlement.less() {
-		e.backend.t.queue.Wake(e.Key)
+	if e.settlement.less() && (e.Err == nil || e.Unsure()) {
+		e.backend.tell(by, e.Key)
 	}
 }
 
-// take takes the result of e, which is settled.
+// take takes the result of e, which is settled, for by.
 //
 // If it is unknown whether e was carried out, it is taken to be: to try again might count
 // or give back the same hits twice. What it may have counted is never given back then, except
 // a lease, which is known by its ID.
-func (in *contents) take(e *entry) error {
+func (in *contents) take(by *Throttler, e *entry) error {
 	s := e.settlement
 	less := s.less()
 	unsure := e.Unsure() || less && s.Limit.Algorithm == record.Calendar && e.Err != nil && e.Tried()
@@ -247,11 +248,11 @@ func (in *contents) take(e *entry) error {
 		}
 		s.of.hits = s.Counted
 	}
+	if less {
+		e.backend.tell(by, e.Key)
+	}
 	if unsure {
 		return fmt.Errorf("throttler: it is unknown whether %q has been settled at %d: %w", s.of.name, s.Actual, join(e.Err, e.Note))
-	}
-	if less {
-		e.backend.t.queue.Wake(e.Key)
 	}
 	return nil
 }

@@ -152,13 +152,13 @@ func (t *Table) cache(e *Entry, value []byte, resets uint64) {
 // gone yet, and the deletions go on by themselves.
 func (t *Table) Reset(ctx context.Context, keys []string, gone func(key string)) []error {
 	for _, key := range keys {
-		t.forget(key) // calls that read now may see the record that is deleted
+		t.Forget(key) // calls that read now may see the record that is deleted
 	}
 	return t.delete(ctx, keys, gone)
 }
 
-// forget removes the record of key from memory.
-func (t *Table) forget(key string) {
+// Forget removes the record of key from memory: it was changed, or is about to be.
+func (t *Table) Forget(key string) {
 	t.shards.forget(key)
 	if t.blocks != nil {
 		t.blocks.remove(key)
@@ -217,7 +217,7 @@ const maxDeletions = 64
 
 func (t *Table) deleteOne(key string, gone func(key string)) error {
 	err := t.exchanger.Delete(key)
-	t.forget(key) // even if it failed: the record may be gone
+	t.Forget(key) // even if it failed: the record may be gone
 	if err != nil && !errors.Is(err, memcache.ErrCacheMiss) {
 		return err
 	}
