@@ -99,6 +99,11 @@
 // most, and its bans for their own length. A debt by Settle stands. A clock that is behind
 // ends hits and bans early for the values that it is asked about.
 //
+// A hit of the clock that is ahead cannot be given back if the other one has counted in the
+// same window within d after it, even if d is a millisecond: [Throttler.Cancel],
+// [Throttler.Settle] and [Rule.CountAuthorizedOnly] then give back too little, never too much.
+// The same may happen in a bucket that is full.
+//
 // # Stored records
 //
 // A record begins with a version. Every version of this package reads the records
@@ -271,6 +276,12 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (d Decision, err error)
 // each hit is taken back once. A call waits while another takes back hits of d, until
 // its own ctx ends. A ban stays, even one that d has set. A hit of a
 // [LeakyBucket] leaves behind at most what leaks between Authorize and Cancel.
+//
+// A hit of a [SlidingWindow] is known by its time. If the clock of this process was ahead
+// of another one by d, and the other one counted in the same record within d after the
+// hit, Cancel does not find it, and it expires in its time. After a Reset, Cancel takes
+// back the hit of another call if that was counted in the same 100 µs as its own, or in
+// the same nanosecond with a Max up to 32.
 func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
 	if d.receipt == nil {
 		return nil

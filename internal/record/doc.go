@@ -120,7 +120,18 @@
 // Settle of all conditions with the total 0.
 //
 // In a window, hits are told apart by their expiry. A Cancel that finds no hit of that
-// expiry changes nothing: it came too late, or after a ban or a Reset.
+// expiry changes nothing: it came too late, or after a ban or a Reset, or a clock that is
+// behind has corrected the hit. If two clocks differ by d, that happens to each hit of the
+// one ahead in whose record the other counts within d after it. The hit then stays until it
+// expires. A difference of more than the unit is enough, so Cancel may give back too little
+// between machines whose clocks differ by milliseconds. It never gives back too much.
+//
+// To leave such hits as they are, up to some difference, would break what all the rest is
+// built on: no hit is later than now + TTL. The size of entries follows from that, and so do
+// RetryAfter and the times of hits beside a ban.
+//
+// Hits of one expiry are alike. So a Cancel after a Reset takes back the hit of another call
+// if that was counted in the same unit of time as its own: 100 µs, or 1 ns up to a Max of 32.
 //
 // # Bans on hits that are given back
 //

@@ -299,6 +299,42 @@ func TestHitOfAClockThatIsALittleAheadIsCorrectedByTheNextWrite(t *testing.T) {
 	require.Equal(t, []time.Time{at(t4), at(t4)}, expiriesIn(c.stored))
 }
 
+// Hits are told apart by their expiry, and a call of a clock that is behind has corrected that. To
+// take another hit back in its place might take one of another call.
+func TestAHitOfAClockAheadThatWasCorrectedIsNotFoundAgain(t *testing.T) {
+	for _, tt := range []struct {
+		max    int
+		behind time.Duration // the clock of the second call
+		passed time.Duration // from the first call to the second
+		left   int           // hits after the first was given back
+	}{
+		{max: maxFine, behind: 1, left: 1},
+		{max: maxFine, behind: 2, left: 2},
+		{max: maxFine, behind: time.Millisecond, left: 2},
+		{max: maxFine, behind: time.Millisecond, passed: time.Millisecond, left: 1},
+		{max: maxFine + 1, behind: time.Duration(coarse), left: 1},
+		{max: maxFine + 1, behind: 2 * time.Duration(coarse), left: 2},
+		{max: maxFine + 1, behind: time.Millisecond, left: 2},
+		{max: maxFine + 1, behind: time.Millisecond, passed: time.Millisecond, left: 1},
+	} {
+		c := window(tt.max, time.Minute)
+		mine := decide(start, &c, Lockout{}, Record{}, true)
+		now := start + Instant(tt.passed-tt.behind)
+		other := decide(now, &c, Lockout{}, mine.Next, true)
+		for name, giveBack := range map[string]func(r *Record){
+			"Cancel":    func(r *Record) { *r, _ = r.Without(mine.Hit, start) },
+			"Settle":    func(r *Record) { (&Settlement{Limit: c, Hits: []Hit{mine.Hit}, Total: 1}).Apply(start, r) },
+			"withdrawn": func(r *Record) { *r, _ = r.Withdrawn(mine.Hit, start, &c) },
+		} {
+			r := reread(t, other.Next)
+			giveBack(&r)
+			require.Equal(t, tt.left, r.hits.len(), "%s of %+v", name, tt)
+			r.hits.expire(max(r.hits.rounded(now.Add(c.TTL)), mine.Hit.Expiry))
+			require.Zero(t, r.hits.len(), "both end in their time")
+		}
+	}
+}
+
 // BenchmarkDecide measures what a decision costs beside the backend.
 func BenchmarkDecide(b *testing.B) {
 	for _, n := range []int{50, 500, 1000, 10_000, 100_000} {
