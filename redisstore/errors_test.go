@@ -203,6 +203,19 @@ func scripted(t *testing.T, answer func(args []string) string) (addr string) {
 	return conntest.Serve(t, func(nc net.Conn) { converse(nc, "7.0.0", answer) })
 }
 
+// refuse is a server on one connection that answers each command with a line.
+func refuse(nc net.Conn, line string) {
+	in := bufio.NewReader(nc)
+	for {
+		if _, err := readCommand(in); err != nil {
+			return
+		}
+		if _, err := nc.Write([]byte(line + "\r\n")); err != nil {
+			return
+		}
+	}
+}
+
 // converse is a server of that version on one connection.
 func converse(nc net.Conn, version string, answer func([]string) string) {
 	in := bufio.NewReader(nc)
@@ -275,6 +288,45 @@ func TestWhatAServerReportsIsToldApart(t *testing.T) {
 			require.NotErrorIs(t, d.Err, throttler.ErrUnavailable, line)
 		}
 		require.False(t, s.Stats()[0].Down, "a server that answers is there")
+	}
+}
+
+// Calls come fast. If each made a connection, they would soon use up all ports.
+func TestAServerThatRefusesIsConnectedToNowAndThen(t *testing.T) {
+	t.Parallel()
+	const readOnly, wrongPass, noRoom = "-READONLY You can't write against a read only replica.",
+		"-WRONGPASS invalid username-password pair or user is disabled.", "-ERR max number of clients reached"
+	for _, line := range []string{readOnly, wrongPass, noRoom} {
+		var refuses atomic.Bool
+		var conns atomic.Int64
+		addr := conntest.Serve(t, func(nc net.Conn) {
+			conns.Add(1)
+			if refuses.Load() && line != readOnly {
+				refuse(nc, line)
+				return
+			}
+			leads := refuses.Load() // to the server that refuses
+			converse(nc, "7.0.0", func(args []string) string {
+				switch {
+				case args[0] == "CLUSTER":
+					return "-ERR This instance has cluster support disabled"
+				case leads:
+					return line
+				}
+				return ":1"
+			})
+		})
+		refuses.Store(true)
+		patient, s := open(t, "redis://"+addr), open(t, "redis://"+addr)
+		patient.BreakerPause, s.BreakerPause = time.Hour, 10*time.Millisecond
+		for range 100 {
+			require.ErrorContains(t, writeIn(patient, true), line[len("-ERR "):])
+		}
+		require.LessOrEqual(t, conns.Load(), int64(6), line)
+		require.False(t, patient.Stats()[0].Down, "a server that answers is there")
+		require.Error(t, writeIn(s, true))
+		refuses.Store(false)
+		require.Eventually(t, func() bool { return writeIn(s, true) == nil }, 20*time.Second, time.Millisecond, line)
 	}
 }
 

@@ -22,8 +22,16 @@ type link struct {
 
 	client atomic.Pointer[rueidis.Client] // nil: not connected
 
-	mu     sync.Mutex
-	making *making
+	mu      sync.Mutex // guards what follows
+	making  *making
+	renewed time.Time // when a client was last dropped
+	refusal refusal
+}
+
+// A refusal is the error that a server replied with when a client was to be made.
+type refusal struct {
+	err error
+	at  time.Time
 }
 
 // A making is a client that is being made.
@@ -55,16 +63,7 @@ func (l *link) get(ctx context.Context) (rueidis.Client, error) {
 		l.mu.Unlock()
 		return *c, nil
 	}
-	m := l.making
-	if m == nil {
-		m = &making{done: make(chan struct{}), err: ErrClosed}
-		l.making = m
-		if l.store.isClosed() {
-			close(m.done)
-		} else {
-			go l.make(m)
-		}
-	}
+	m := l.makingLocked()
 	l.mu.Unlock()
 	select {
 	case <-m.done:
@@ -73,6 +72,30 @@ func (l *link) get(ctx context.Context) (rueidis.Client, error) {
 		return nil, ctx.Err()
 	}
 }
+
+// makingLocked returns the client that is being made. It begins to make one unless a server has
+// refused that within the last BreakerPause: calls come fast, and each try takes a connection.
+func (l *link) makingLocked() *making {
+	if l.making != nil {
+		return l.making
+	}
+	m := &making{done: make(chan struct{})}
+	switch {
+	case l.store.isClosed():
+		m.err = ErrClosed
+		close(m.done)
+	case l.isRecent(l.refusal.at):
+		m.err = l.refusal.err
+		close(m.done)
+	default:
+		l.making = m
+		go l.make(m)
+	}
+	return m
+}
+
+// isRecent reports whether t is within the last BreakerPause.
+func (l *link) isRecent(t time.Time) bool { return time.Since(t) < l.store.breakerPause() }
 
 // make makes a client. It may take longer than anybody waits for: each address has a
 // timeout of its own.
@@ -84,6 +107,8 @@ func (l *link) make(m *making) {
 	l.mu.Lock()
 	l.making = nil
 	switch {
+	case isComplaint(classify(m.err)): // the breaker counts other errors
+		l.refusal = refusal{m.err, time.Now()}
 	case m.err != nil:
 	case l.store.isClosed():
 		m.client.Close()
@@ -140,17 +165,23 @@ func (l *link) connect(ctx context.Context, address string, dialer *net.Dialer, 
 }
 
 // renew drops old, whose server is no primary any more, so that the next call finds
-// the new one. It reports whether that is possible.
+// the new one. It reports whether to ask again. If a client was dropped within the last
+// BreakerPause, the one that came after it is kept: it may have found the same server.
 func (l *link) renew(old rueidis.Client) bool {
 	if !l.owned() {
 		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c := l.client.Load(); c != nil && *c == old {
-		l.client.Store(nil)
-		go old.Close() // it waits for what is under way
+	if c := l.client.Load(); c == nil || *c != old {
+		return true
 	}
+	if l.isRecent(l.renewed) {
+		return false
+	}
+	l.renewed = time.Now()
+	l.client.Store(nil)
+	go old.Close() // it waits for what is under way
 	return true
 }
 

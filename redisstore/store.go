@@ -91,7 +91,9 @@ type Store struct {
 	BreakerFailures int
 
 	// BreakerPause is how long a server that is down is left alone between two
-	// probes that find out whether it is back. Default: 250 ms.
+	// probes that find out whether it is back. A server that replies with an error
+	// to a new connection, or that is a replica, is connected to again after as
+	// long. Default: 250 ms.
 	BreakerPause time.Duration
 
 	// TLSConfig replaces that of a URL with rediss. Default: TLS 1.2 or later,
