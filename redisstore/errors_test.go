@@ -401,6 +401,14 @@ func TestAnOldServerWritesNewRecordsByTheScript(t *testing.T) {
 	require.EqualValues(t, 5, scripts.Load())
 }
 
+func TestIPv4IsTriedInTimeIfIPv6LeadsNowhere(t *testing.T) {
+	t.Parallel()
+	d := redisstore.Bounded(redisstore.DefaultTimeout)
+	require.Equal(t, redisstore.DefaultTimeout, d.Timeout)
+	require.Positive(t, d.FallbackDelay) // zero is 300 ms
+	require.Less(t, d.FallbackDelay, d.Timeout/2)
+}
+
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

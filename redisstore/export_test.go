@@ -1,6 +1,10 @@
 package redisstore
 
-import "io"
+import (
+	"io"
+	"net"
+	"time"
+)
 
 // Slot returns the slot of a key.
 var Slot = slot
@@ -16,3 +20,6 @@ func Outages(changed func(server string, down bool, err error)) (begin, end func
 
 // Chart draws the map of a Cluster.
 func Chart(s *Store) { s.chart(*s.link.client.Load()) }
+
+// Bounded returns the dialer of connections that may take so long to be made.
+func Bounded(timeout time.Duration) *net.Dialer { return bounded(new(net.Dialer), timeout) }

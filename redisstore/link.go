@@ -142,15 +142,23 @@ func (l *link) options() rueidis.ClientOption {
 
 // dial connects to a server.
 func (l *link) dial(ctx context.Context, address string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
-	bounded := *dialer
-	bounded.Timeout = l.store.timeout()
+	dialer = bounded(dialer, l.store.timeout())
 	var p patience
 	for {
-		nc, err := l.connect(ctx, address, &bounded, config)
+		nc, err := l.connect(ctx, address, dialer, config)
 		if !isTimeout(err) || ctx.Err() != nil || !p.wasLate() {
 			return nc, err
 		}
 	}
+}
+
+// bounded returns dialer with that timeout. If a name has addresses of IPv6 that lead nowhere,
+// those of IPv4 are tried while there is time left. By default, they would be after 300 ms.
+func bounded(dialer *net.Dialer, timeout time.Duration) *net.Dialer {
+	d := *dialer
+	d.Timeout = timeout
+	d.FallbackDelay = timeout / 4
+	return &d
 }
 
 // connect is what rueidis does by itself.
