@@ -438,6 +438,30 @@ func TestANodeThatRueidisHasForgottenIsUsedAgain(t *testing.T) {
 	require.NotZero(t, conns[1].Load())
 }
 
+// rueidis may know a node again before it has closed the client that the node has.
+func TestAClientThatRueidisHasClosedIsNotUsed(t *testing.T) {
+	t.Parallel()
+	var addrs [2]string
+	for i := range addrs {
+		addrs[i] = scripted(t, func(args []string) string {
+			switch args[0] {
+			case "CLUSTER":
+				return slotsAt(t, addrs[:]...)
+			case "INFO":
+				return "$8\r\nrun_id:1"
+			}
+			return ":1"
+		})
+	}
+	s := open(t, "redis://"+addrs[0])
+	require.NoError(t, writeIn(s, true))
+	require.Len(t, s.Stats(), 2)
+	require.NoError(t, redisstore.CloseClient(s, addrs[1]))
+	require.NoError(t, writeIn(s, false))
+	require.NoError(t, redisstore.CloseClient(s, addrs[1]))
+	require.Eventually(t, func() bool { return s.Check(context.Background()) == nil }, 20*time.Second, time.Millisecond)
+}
+
 // Until rueidis knows a node again, another one must not answer in its place.
 func TestANodeThatRueidisDoesNotKnowIsNotTakenForAnother(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,8 @@ import (
 	"io"
 	"net"
 	"time"
+
+	"github.com/redis/rueidis"
 )
 
 // Slot returns the slot of a key.
@@ -23,3 +25,14 @@ func Chart(s *Store) { s.chart(*s.link.client.Load()) }
 
 // Bounded returns the dialer of connections that may take so long to be made.
 func Bounded(timeout time.Duration) *net.Dialer { return bounded(new(net.Dialer), timeout) }
+
+// CloseClient has the node of a Cluster at addr keep a client that is closed.
+func CloseClient(s *Store, addr string) error {
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true, DisableCache: true})
+	if err != nil {
+		return err
+	}
+	client.Close()
+	s.routes.Load().nodes[addr].client.Store(&client)
+	return nil
+}

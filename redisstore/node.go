@@ -244,6 +244,13 @@ func (n *node) ask(bundle []*request, patient bool) rueidis.Client {
 func (n *node) askCluster(ctx context.Context, c rueidis.Client, bundle []*request) {
 	to := n.own(c)
 	elsewhere := n.store.ask(ctx, to, n.store.groups(bundle, true), to != c)
+	for _, r := range bundle {
+		if to != c && isClosed(r.err) {
+			n.drop(to)
+			r.lost = r.lost || r.writes() // it may have been sent just before
+			elsewhere = append(elsewhere, r)
+		}
+	}
 	if len(elsewhere) > 0 {
 		n.store.ask(ctx, c, n.store.groups(elsewhere, true), false)
 		n.store.chartAnew()
@@ -257,6 +264,16 @@ func (n *node) own(c rueidis.Client) rueidis.Client {
 	}
 	return c
 }
+
+// drop has n use client no more, its own one that is closed: rueidis does that if it does not
+// know the node for a moment. The map is drawn again, which gives n the next one.
+func (n *node) drop(client rueidis.Client) {
+	if own := n.client.Load(); own != nil && *own == client && n.client.CompareAndSwap(own, nil) {
+		n.store.chartAnew()
+	}
+}
+
+func isClosed(err error) bool { return errors.Is(err, rueidis.ErrClosing) }
 
 // errNoClient is the error of what only n's server can answer, while its Cluster's client does
 // not know it.
@@ -451,5 +468,10 @@ func (n *node) ping(patient bool) error {
 	if n.lacksClient(c) && n != n.store.routes.Load().first {
 		return errNoClient
 	}
-	return classify(n.own(c).Do(ctx, c.B().Ping().Build()).Error())
+	own := n.own(c)
+	err = own.Do(ctx, c.B().Ping().Build()).Error()
+	if isClosed(err) {
+		n.drop(own)
+	}
+	return classify(err)
 }

@@ -232,6 +232,9 @@ func (n *node) aside(ctx context.Context, c rueidis.Client, command ...string) (
 	}()
 	select {
 	case answer := <-answers:
+		if isClosed(answer.Error()) {
+			n.drop(own)
+		}
 		return answer, nil
 	case <-ctx.Done():
 		return rueidis.RedisResult{}, ctx.Err()
