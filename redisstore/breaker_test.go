@@ -2,6 +2,8 @@ package redisstore_test
 
 import (
 	"context"
+	"io"
+	"net"
 	"runtime"
 	"strconv"
 	"sync"
@@ -9,6 +11,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/internal/redistest"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -67,6 +70,20 @@ func TestOnlyWritesThatMayHaveBeenSentAreUnknown(t *testing.T) {
 		return !write.Unknown
 	}, 30*time.Second, time.Millisecond, "there is no connection")
 	require.ErrorIs(t, write.Err, exchange.ErrUnavailable)
+}
+
+// A server that accepts connections and says nothing is not sent any write.
+func TestAWriteIsNotUnknownIfThereWasNoConnectionForIt(t *testing.T) {
+	t.Parallel()
+	s := open(t, "redis://"+conntest.Serve(t, func(nc net.Conn) { io.Copy(io.Discard, nc) }))
+	s.Timeout, s.BreakerFailures = 50*time.Millisecond, 1_000_000
+	for range 3 {
+		x := newSwap("k")
+		s.Exchange(context.Background(), x)
+		r := <-x.done
+		require.ErrorIs(t, r.Err, exchange.ErrUnavailable)
+		require.False(t, r.Unknown)
+	}
 }
 
 func TestWhatWaitsBehindAHungRequestFailsWithIt(t *testing.T) {

@@ -220,7 +220,7 @@ func (t *trying) again(err error) bool {
 }
 
 // ask gives each request of a bundle its answer, or an error, within the timeout. It
-// returns the client that was used, if there is one.
+// returns the client that was used, or nil if nothing was sent for want of one.
 func (n *node) ask(bundle []*request, patient bool) rueidis.Client {
 	ctx := newDeadline(n.store.timeout(), patient)
 	defer ctx.release()
@@ -230,6 +230,7 @@ func (n *node) ask(bundle []*request, patient bool) rueidis.Client {
 		for _, r := range bundle {
 			r.err = err
 		}
+		return nil
 	case c.Mode() != rueidis.ClientModeCluster:
 		n.store.ask(ctx, c, n.store.groups(bundle, false), true)
 	default:
@@ -304,10 +305,10 @@ func (n *node) settle(c rueidis.Client, bundle []*request, t *trying) (again []*
 		case isComplaint(r.err):
 			answered = append(answered, r)
 		case t.again(r.err):
-			r.lost = r.lost || r.writes() && !isUnsent(r.err)
+			r.lost = r.lost || c != nil && r.writes() && !isUnsent(r.err)
 			again = append(again, r)
 		default:
-			r.lost = r.lost || r.writes() && !isUnsent(r.err)
+			r.lost = r.lost || c != nil && r.writes() && !isUnsent(r.err)
 			failed, failure = append(failed, r), r.err
 		}
 	}
