@@ -19,7 +19,7 @@ import (
 // Bytes and MaxBytes are used_memory and maxmemory.
 type ServerStats = pool.ServerStats
 
-// A Loss is what a server has forgotten before its time.
+// A Loss is what a server has forgotten before its time. A failover counts as a restart.
 type Loss = pool.Loss
 
 // Stats returns a snapshot of each server: the one there is, or each primary of a
@@ -146,7 +146,7 @@ func fields(text string) map[string]string {
 // had saved it has again.
 func reading(info map[string]string) losses.Reading {
 	return losses.Reading{
-		Run:     info["run_id"],
+		Run: info["run_id"], Uptime: time.Duration(number(info["uptime_in_seconds"])) * time.Second,
 		Flushes: [2]int64{calls(info["cmdstat_flushall"]), calls(info["cmdstat_flushdb"])}, Evictions: number(info["evicted_keys"]),
 		Bytes: number(info["used_memory"]), MaxBytes: number(info["maxmemory"]),
 	}

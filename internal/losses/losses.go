@@ -4,14 +4,21 @@ package losses
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // A Reading is what a server tells of itself.
 type Reading struct {
-	Run             string   // tells one run of its program from another
-	Flushes         [2]int64 // since that run began, by each of two commands
-	Evictions       int64    // since then
-	Bytes, MaxBytes int64    // of memory taken and given
+	Run             string        // tells one run of its program from another
+	Uptime          time.Duration // of that run, within a second; 0: it does not tell
+	Flushes         [2]int64      // since that run began, or its counts were reset, by each of two commands
+	Evictions       int64         // since then
+	Bytes, MaxBytes int64         // of memory taken and given
+}
+
+// fell reports whether a count is less than before: all were reset to 0 since.
+func (r Reading) fell(before Reading) bool {
+	return r.Flushes[0] < before.Flushes[0] || r.Flushes[1] < before.Flushes[1] || r.Evictions < before.Evictions
 }
 
 // A Loss is what a server has forgotten.
@@ -20,8 +27,9 @@ type Loss struct{ Restarts, Flushes, Evictions uint64 }
 // A Memory is what is known of a server's memory. The zero Memory knows nothing.
 type Memory struct {
 	mu   sync.Mutex
-	here bool     // it answered when it was last asked
-	last *Reading // nil if there is none
+	here bool      // it answered when it was last asked
+	last *Reading  // nil if there is none
+	at   time.Time // when that came
 	all  Loss
 
 	asking chan struct{} // holds a token while the server is asked; made by the first
@@ -66,20 +74,26 @@ func (m *Memory) Away() {
 func (m *Memory) compare(now Reading) Loss {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	last := m.last
-	m.here, m.last = true, &now
+	last, since := m.last, time.Since(m.at)
+	m.here, m.last, m.at = true, &now, time.Now()
 	if last == nil {
 		return Loss{}
 	}
 	var loss Loss
 	before := *last
-	if now.Run != before.Run {
+	switch {
+	case now.Run != before.Run:
 		loss.Restarts, before = 1, Reading{} // it counts from 0 again
+		if now.Uptime-time.Second > since {
+			before = now // another server: it has counted long before, also what was told
+		}
+	case now.fell(before):
+		before = Reading{}
 	}
 	for i := range now.Flushes {
-		loss.Flushes += uint64(max(now.Flushes[i]-before.Flushes[i], 0))
+		loss.Flushes += uint64(now.Flushes[i] - before.Flushes[i])
 	}
-	loss.Evictions = uint64(max(now.Evictions-before.Evictions, 0))
+	loss.Evictions = uint64(now.Evictions - before.Evictions)
 	m.all.Restarts += loss.Restarts
 	m.all.Flushes += loss.Flushes
 	m.all.Evictions += loss.Evictions
