@@ -247,7 +247,7 @@ func (s *Store) route(entries []rueidis.RedisMessage, from string, clients map[s
 	s.routes.Store(after)
 	for address, n := range before.nodes {
 		if after.nodes[address] != n {
-			close(n.gone)
+			n.leave()
 		}
 	}
 	return lost

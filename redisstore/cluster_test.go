@@ -511,6 +511,49 @@ func TestANodeThatRueidisDoesNotKnowIsNotTakenForAnother(t *testing.T) {
 	}
 }
 
+// Nobody asks it any more, so nobody would notice that it is back.
+func TestTheOutageOfANodeEndsWhenItLeaves(t *testing.T) {
+	t.Parallel()
+	var dead, left atomic.Bool
+	var leaves, stays string
+	node := func(dies bool) func(args []string) string {
+		return func(args []string) string {
+			switch {
+			case dies && dead.Load():
+				return ""
+			case args[0] != "CLUSTER":
+				return ":1"
+			case left.Load():
+				return slotsAt(t, stays)
+			}
+			return slotsAt(t, leaves, stays)
+		}
+	}
+	leaves, stays = scripted(t, node(true)), scripted(t, node(false))
+	s := open(t, "redis://"+stays)
+	s.BreakerFailures, s.BreakerPause = 1, 10*time.Millisecond
+	told := make(chan string, 100)
+	s.StateChanged = func(server string, down bool, err error) { told <- fmt.Sprint(server, " ", down, " ", err != nil) }
+	next := func() string {
+		select {
+		case change := <-told:
+			return change
+		case <-time.After(20 * time.Second):
+			return "nothing"
+		}
+	}
+	require.NoError(t, writeIn(s, true))
+	require.Len(t, s.Stats(), 2)
+	dead.Store(true)
+	require.ErrorIs(t, writeIn(s, true), exchange.ErrUnavailable)
+	require.Equal(t, leaves+" true true", next())
+	left.Store(true)
+	require.Equal(t, leaves+" false false", next())
+	require.Len(t, s.Stats(), 1)
+	require.NoError(t, writeIn(s, true))
+	require.Empty(t, told)
+}
+
 // It looks at all goroutines, so no other test may run beside it.
 func TestANodeThatHasLeftIsNotProbed(t *testing.T) {
 	var dead, left atomic.Bool

@@ -15,8 +15,8 @@ var Slot = slot
 func Outages(changed func(server string, down bool, err error)) (begin, end func()) {
 	s := newStore()
 	s.StateChanged, s.BreakerFailures = changed, 1
+	s.closed = true // no probes
 	n := newNode(s, "server")
-	close(n.gone) // no probes
 	return func() { n.fails(1, io.EOF) }, n.answers
 }
 

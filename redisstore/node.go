@@ -380,12 +380,30 @@ func (n *node) answers() {
 	}
 }
 
+// leave ends n, which has left its Cluster, and its outage.
+func (n *node) leave() {
+	close(n.gone)
+	if n.turn(nil) {
+		n.tell()
+	}
+}
+
+// isGone reports whether n has left its Cluster.
+func (n *node) isGone() bool {
+	select {
+	case <-n.gone:
+		return true
+	default:
+		return false
+	}
+}
+
 // turn notes that the server is down, or with nil that it is not, and reports whether that is
-// new.
+// new. A node that has left is not down again for what is still under way.
 func (n *node) turn(down *Error) bool {
 	n.turning.Lock()
 	defer n.turning.Unlock()
-	if (n.down.Load() == nil) == (down == nil) {
+	if (n.down.Load() == nil) == (down == nil) || down != nil && n.isGone() {
 		return false
 	}
 	n.down.Store(down)

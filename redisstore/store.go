@@ -101,8 +101,9 @@ type Store struct {
 	TLSConfig *tls.Config
 
 	// StateChanged is called when a server is taken to be down, with the
-	// reason, and when it is back. The calls are made one after the other, on a
-	// goroutine of their own: it may use the Store. Default: none.
+	// reason, and when it is back, or is no primary of its Cluster any more. The
+	// calls are made one after the other, on a goroutine of their own: it may use
+	// the Store. Default: none.
 	StateChanged func(server string, down bool, err error)
 
 	// Forgot is called when Check has noticed that a server forgot records. It may
