@@ -170,3 +170,38 @@ func TestTheAnswerToOptionsProvesNothing(t *testing.T) {
 		assert.Equal(t, http.StatusOK, g.dav(t, "GET", "bob", "right", "203.0.113.8", nil).StatusCode)
 	}
 }
+
+// Some servers look at a session first, and answer as they would without a password.
+func TestTheAnswerToSomebodyElsesSessionProvesNothing(t *testing.T) {
+	s := newSite(t)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if session, err := r.Cookie("session"); err != nil || session.Value != "mallory" {
+			s.Config.Handler.ServeHTTP(w, r)
+		}
+	}))
+	defer server.Close()
+	g := guardSite(t, server.URL, logins)
+	get := func(name, password, addr, session string) int {
+		r, err := http.NewRequestWithContext(t.Context(), "GET", g.URL+"/dav/x", nil)
+		require.NoError(t, err)
+		r.SetBasicAuth(name, password)
+		if session != "" {
+			r.Header.Set("Cookie", "session="+session)
+		}
+		return send(t, r, addr).StatusCode
+	}
+	for i := range 20 {
+		get("alice", fmt.Sprint(i), "203.0.113.7", "mallory")
+		get("alice", fmt.Sprint(i), "203.0.113.7", "")
+	}
+	assert.LessOrEqual(t, s.verified.Load(), int64(5))
+	assert.Zero(t, g.results()[login.Succeeded])
+	assert.Equal(t, http.StatusOK, get("alice", "right", "203.0.113.8", ""), "the owner, from elsewhere")
+	for range 20 {
+		assert.Equal(t, http.StatusOK, get("bob", "right", "203.0.113.9", "bob"), "the same password counts once")
+	}
+	assert.Equal(t, http.StatusOK, get("bob", "right", "203.0.113.9", ""))
+	assert.Equal(t, map[login.Result]int{login.Canceled: 20, login.Succeeded: 2}, g.results())
+	assert.Equal(t, http.StatusOK, get("bob", "right", "203.0.113.9", "bob"))
+	assert.Empty(t, g.results(), "it is known now")
+}

@@ -174,10 +174,11 @@ func (c *call) answered(answer *http.Response) {
 	}
 }
 
-// asksNobody reports whether servers may answer the method of c before they look at a
-// password.
+// asksNobody reports whether servers may answer c before they look at its password: because of
+// its method, or because a cookie beside Basic authentication is that of somebody's session.
 func (c *call) asksNobody() bool {
-	return c.request.Method == http.MethodOptions || c.request.Method == http.MethodTrace
+	method, cookies := c.request.Method, c.request.Header["Cookie"]
+	return method == http.MethodOptions || method == http.MethodTrace || c.basic && len(cookies) > 0
 }
 
 // succeed ends the attempt by a right password, and gives the client a device.

@@ -46,11 +46,12 @@
 // # How an attempt ends
 //
 // An answer that is neither right nor wrong, or does not come, leaves the attempt counted
-// until that expires, and does not lead to a ban. So does the answer to OPTIONS or TRACE, if
-// it is not wrong: servers give it before they look at a password. The same guess counts once:
-// the same credentials of Basic authentication, or the same request. An attempt that the
-// server has not seen, since there was no connection, is canceled. An answer that is no HTTP,
-// or is lost because the body was still on its way, is a failure.
+// until that expires, and does not lead to a ban. So does the answer to OPTIONS or TRACE, or to
+// Basic authentication beside a cookie, if it is not wrong: servers may give it before they look
+// at a password. The same guess counts once: the same credentials of Basic authentication, or
+// the same request. An attempt that the server has not seen, since there was no connection, is
+// canceled. An answer that is no HTTP, or is lost because the body was still on its way, is a
+// failure.
 //
 // If the client hangs up, the attempt ends by the answer all the same, and has failed if the
 // body was not complete. Requests with the same Basic credentials that come at once wait for
