@@ -125,10 +125,13 @@ func TestCredentialsAreKnownToOneLoginAtOneHost(t *testing.T) {
       right: {status: [200]}
       wrong: {status: [401]}
 `
-	for _, victim := range []struct{ host, path string }{{"own", "/other"}, {"other", "/own/x"}} {
+	for _, victim := range []struct {
+		host, path string
+		forwarded  bool
+	}{{"own", "/other", false}, {"other", "/own/x", false}, {"other", "/own/x", true}} {
 		var guesses atomic.Int64
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Host != "own" || r.URL.Path != "/own/x" { // which takes any password
+			if r.Header.Get("X-Forwarded-Host") != "own" || r.URL.Path != "/own/x" { // which takes any password
 				guesses.Add(1)
 				w.WriteHeader(http.StatusUnauthorized)
 			}
@@ -138,7 +141,10 @@ func TestCredentialsAreKnownToOneLoginAtOneHost(t *testing.T) {
 		try := func(host, path string, i int) {
 			r, err := http.NewRequestWithContext(t.Context(), "GET", g.URL+path, nil)
 			require.NoError(t, err)
-			r.Host = host
+			if r.Host = host; victim.forwarded {
+				r.Host = ""
+				r.Header.Set("X-Forwarded-Host", host)
+			}
 			r.SetBasicAuth("alice", fmt.Sprint(i))
 			send(t, r, "203.0.113.7")
 		}

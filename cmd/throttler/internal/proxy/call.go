@@ -26,7 +26,7 @@ type call struct {
 	trusted []netip.Prefix
 
 	login   *rulefile.Login
-	others  []*rulefile.Login // that the server may take the path for
+	others  []*rulefile.Login // that the server may take the path or the host for
 	name    string
 	named   bool // it tries name
 	basic   bool // which is that of Basic authentication
@@ -146,7 +146,7 @@ func (c *call) guess() (id credentials, whole bool) {
 	v, r := c.proxy.verified, c.request
 	switch {
 	case c.basic:
-		return v.id(c.addr, c.login, r), true
+		return v.id(c), true
 	case c.inspected != nil || c.hasBody() && r.GetBody == nil:
 		return credentials{}, false
 	}

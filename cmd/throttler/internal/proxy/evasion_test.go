@@ -171,6 +171,77 @@ func TestAFieldThatSomeServersTakeForThePathIsOneToo(t *testing.T) {
 	}
 }
 
+// guardHosts starts a proxy before a server with a login at one host. hostOf returns what the
+// server takes for the host of a request.
+func guardHosts(t *testing.T, host string, hostOf func(*http.Request) string) (g *guarded, verified *atomic.Int64) {
+	t.Helper()
+	verified = new(atomic.Int64)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if hostOf(r) == host {
+			verified.Add(1)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return guardSite(t, s.URL, strings.Replace(logins, "path: [/login]", "path: [/login], host: ["+host+"]", 1)), verified
+}
+
+func TestNoSpellingOfAHostEvadesALogin(t *testing.T) {
+	upToColon := func(r *http.Request) string {
+		name, _, _ := strings.Cut(r.Host, ":")
+		return strings.ToLower(strings.TrimRight(name, "."))
+	}
+	const form = "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 25\r\n\r\nuser=alice&password=guess"
+	for request, host := range map[string]string{
+		"/login HTTP/1.1\r\nHost: a.example:1:2":                  "a.example",
+		"/login HTTP/1.1\r\nHost: a.example:80:x":                 "a.example",
+		"/login HTTP/1.1\r\nHost: a.example:]":                    "a.example",
+		"/login HTTP/1.1\r\nHost: A.Example.:80":                  "a.example",
+		"/login HTTP/1.1\r\nHost: a.example:":                     "a.example",
+		"/login HTTP/1.1\r\nHost: a.example..":                    "a.example",
+		"http://b%C3%BCcher.example/login HTTP/1.1\r\nHost: x":    "xn--bcher-kva.example",
+		"http://B%c3%9cCHER.example:80/login HTTP/1.1\r\nHost: x": "xn--bcher-kva.example",
+		"/login HTTP/1.1\r\nHost: ":                               "127.0.0.1", // that of the server
+		"/login HTTP/1.0":                                         "127.0.0.1",
+	} {
+		g, verified := guardHosts(t, host, upToColon)
+		for range 20 {
+			g.ask(t, "POST "+request+"\r\n"+form)
+		}
+		assert.LessOrEqual(t, verified.Load(), int64(5), request)
+	}
+}
+
+func TestAHostThatATrustedProxyNamesMayBeTheOne(t *testing.T) {
+	for field, value := range map[string]string{"X-Forwarded-Host": "c, A.example:80", "Forwarded": `for=_x, proto=http;Host="a.ex\ample:80"`} {
+		g, verified := guardHosts(t, "a.example", func(r *http.Request) string {
+			if strings.Contains(strings.ToLower(r.Header.Get(field)), "a.ex") {
+				return "a.example"
+			}
+			return r.Host
+		})
+		passed := 0
+		for range 20 {
+			if g.guessAt(t, "/login", field+": "+value+"\r\n") == http.StatusOK {
+				passed++
+			}
+		}
+		assert.Equal(t, 5, passed, field)
+		assert.EqualValues(t, 5, verified.Load(), field)
+	}
+}
+
+func TestAHostThatIsNoneIsNotPassedOn(t *testing.T) {
+	s := newSite(t)
+	g := guardSite(t, s.URL, logins)
+	for host, want := range map[string]int{
+		"a": 200, "a_b.example.:8080": 200, "192.0.2.1:80": 200, "[2001:db8::1]": 200, "[::ffff:192.0.2.1]:80": 200,
+		"a:b": 400, "a:1:2": 400, "[::1]x": 400, "[::1%25eth0]": 400, ".a": 400, "a%2eb": 400, ":80": 400, "a,b": 400,
+	} {
+		assert.Equal(t, want, g.ask(t, "GET /page HTTP/1.1\r\nHost: "+host+"\r\n\r\n"), host)
+	}
+	assert.EqualValues(t, 5, s.served.Load())
+}
+
 // Each path is compared in many spellings, so a long one would take long.
 func TestAPathThatIsTooLongIsNotPassedOn(t *testing.T) {
 	s := newSite(t)

@@ -31,7 +31,7 @@ var (
 	errTooFar  = errors.New("there is no name in the first bytes of the body")
 	errWrong   = errors.New("the name does not match")
 	errTooSlow = errors.New("the body came too slowly")
-	errPath    = errors.New("the path may be that of two logins")
+	errPath    = errors.New("the path or the host may be that of two logins")
 )
 
 // find sets the name that c tries, if there is one. It reads the first part of a body.

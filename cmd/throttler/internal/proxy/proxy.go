@@ -15,8 +15,9 @@
 //     missing is refuse; with basic, an Authorization that is not Basic,
 //     since there are servers that do not look at the scheme; credentials or a body on a path
 //     that may be that of two logins (/dav/%252e%252e/login); with form, a query with a
-//     fragment; a control character in the path, a blank in the query, or a target that is no
-//     path, on any path.
+//     fragment; a control character in the path, a blank in the query, a target that is no
+//     path, or a Host that is neither a name in ASCII nor an address, with or without a port,
+//     on any path.
 //   - 415: a body with a Content-Encoding, a charset other than UTF-8 (also in a field
 //     _charset_), or that is malformed; a part of a form whose Content-Disposition is written as
 //     no client does, or whose header has a line of more than 4 KiB; with json, a body of
@@ -28,7 +29,8 @@
 // /%256cogin and \login are /login. So is the path in X-Original-URL or X-Rewrite-URL. A path
 // with too many readings may be any login's. The query is also that of these fields, and what
 // follows an encoded question mark. A field that Connection names is not read: the server does
-// not get it. Nor does it get a cookie with the name of the form's field: PHP may prefer it.
+// not get it. Nor does it get a cookie with the name of the form's field: PHP may prefer it. The
+// host is also each in X-Forwarded-Host and Forwarded of a proxy in trust.
 //
 // The name must stand in the first 64 KiB of the body, and these must come within 10 seconds.
 // A longer body is passed on while it comes. If another name comes in it, the server never
@@ -114,7 +116,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "The rule file has no proxy any more.", http.StatusServiceUnavailable)
 		return
 	}
-	if r.Method == http.MethodConnect || r.URL.Opaque != "" || hasControl(r.URL.Path) || strings.Contains(r.URL.RawQuery, " ") {
+	if r.Method == http.MethodConnect || r.URL.Opaque != "" || !plainHost.MatchString(r.Host) || hasControl(r.URL.Path) || strings.Contains(r.URL.RawQuery, " ") {
 		http.Error(w, "This request is not passed on.", http.StatusBadRequest)
 		return
 	}
@@ -125,7 +127,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	source := file.Source()
 	// A copy: net/http looks at its own body to know whether the rest of it is the next request.
 	c := &call{proxy: p, file: file, request: r.WithContext(r.Context()), addr: source.Addr(r), trusted: source.Trusted}
-	c.login, c.others = file.Proxy.Login(&rulefile.Request{Host: r.Host, Target: r.URL.EscapedPath(), Header: r.Header})
+	hosts := c.hosts()
+	c.login, c.others = file.Proxy.Login(&rulefile.Request{Host: hosts[0], Hosts: hosts[1:], Target: r.URL.EscapedPath(), Header: r.Header})
 	if c.login == nil {
 		p.reverse.ServeHTTP(w, c.passed())
 		return
@@ -153,7 +156,7 @@ func (p *Proxy) guard(w http.ResponseWriter, c *call) {
 func (p *Proxy) begin(w http.ResponseWriter, c *call) error {
 	ctx := c.request.Context()
 	if c.basic {
-		known, done, err := p.verified.take(ctx, p.verified.id(c.addr, c.login, c.request))
+		known, done, err := p.verified.take(ctx, p.verified.id(c))
 		if err != nil {
 			return err
 		}

@@ -7,13 +7,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"net/netip"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
 // This file has what passes between the proxy and the server.
@@ -53,8 +50,7 @@ func rewrite(r *httputil.ProxyRequest) {
 // forward says who the client is. What a client that is no trusted proxy says of itself
 // in these fields is not passed on.
 func (c *call) forward(r *httputil.ProxyRequest) {
-	peer, err := netip.ParseAddrPort(r.In.RemoteAddr)
-	if err != nil || !address.In(peer.Addr(), c.trusted) {
+	if !c.isTrusted() {
 		r.SetXForwarded()
 		if field := c.file.Forwarded; !strings.EqualFold(field, "X-Forwarded-For") && !strings.EqualFold(field, "Forwarded") {
 			r.Out.Header.Set(field, c.addr.String())

@@ -6,8 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"io"
-	"net/http"
-	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -46,11 +44,14 @@ func newVerified() *verified {
 	return v
 }
 
-// id identifies the Basic credentials that a client at addr sends to a login. Other logins
-// and hosts may know the same name with another password.
-func (v *verified) id(addr netip.Addr, login *rulefile.Login, r *http.Request) credentials {
+// id identifies the Basic credentials that a client at an address sends to a login. Other
+// logins and hosts may know the same name with another password.
+func (v *verified) id(c *call) credentials {
 	mac := hmac.New(sha256.New, v.key)
-	io.WriteString(mac, strings.Join([]string{addr.String(), login.Place, r.Host, r.Header.Get("Authorization")}, "\n"))
+	x, standard := c.forwardedHosts()
+	hosts := []string{c.request.Host, strings.Join(x, ","), strings.Join(standard, ",")}
+	parts := append([]string{c.addr.String(), c.login.Place, c.request.Header.Get("Authorization")}, hosts...)
+	io.WriteString(mac, strings.Join(parts, "\n"))
 	return credentials(mac.Sum(nil))
 }
 

@@ -151,6 +151,20 @@ func matchesHost(hosts []string, host string) bool {
 	return false
 }
 
+// count returns how many of hosts s selects.
+func (s *selector) count(hosts []string) int {
+	if len(s.hosts) == 0 {
+		return len(hosts)
+	}
+	n := 0
+	for _, host := range hosts {
+		if matchesHost(s.hosts, host) {
+			n++
+		}
+	}
+	return n
+}
+
 // isZero reports whether s selects all requests.
 func (s *selector) isZero() bool {
 	return !s.apiOnly && len(s.paths)+len(s.methods)+len(s.hosts)+len(s.fields) == 0

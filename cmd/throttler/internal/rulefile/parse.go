@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/address"
@@ -573,8 +574,8 @@ func (p *parsing) selector(path string, raw *forYAML) selector {
 	}
 	s.paths = parseEach(p, path+".path", raw.Path, parsePattern)
 	for i, host := range raw.Host {
-		if rest := strings.TrimPrefix(host, "*."); host == "" || strings.ContainsAny(rest, "*/: ") {
-			p.problem(at(path+".host", i), "%q is no host: want a name, or *. and a name", host)
+		if rest := strings.TrimPrefix(host, "*."); host == "" || strings.ContainsFunc(rest, isNoHost) {
+			p.problem(at(path+".host", i), "%q is no host: want a name, or *. and a name, in ASCII as xn--bcher-kva.example", host)
 		}
 		s.hosts = append(s.hosts, strings.ToLower(host))
 	}
@@ -593,6 +594,9 @@ func parseEach[T any](p *parsing, path string, list []string, parse func(string)
 	}
 	return all
 }
+
+// isNoHost reports whether a character stands in no host of a rule file.
+func isNoHost(r rune) bool { return r >= utf8.RuneSelf || strings.ContainsRune("*/: ", r) }
 
 // isToken reports whether s is a token of HTTP: RFC 9110, section 5.6.2.
 func isToken(s string) bool { return httpguts.ValidHeaderFieldName(s) }

@@ -36,7 +36,7 @@ type Login struct {
 func (l *Login) Body() bool { return l.Form != "" || l.JSON != nil }
 
 // Login returns the first login that r may be an attempt at, or nil, and the others that
-// it is an attempt at if the server takes its path for another one.
+// it is an attempt at if the server takes its path or its host for another one.
 //
 // Each reading of the path is compared, as for rules, and without regard to case. The target
 // is the one that the server gets. Some frameworks take their path from a field.
@@ -45,11 +45,13 @@ func (p *Proxy) Login(r *Request) (login *Login, others []*Login) {
 	for i := range paths {
 		paths[i] = urlpath.Fold(paths[i])
 	}
+	hosts := r.hosts()
 	for _, l := range p.Logins {
-		if len(l.selector.hosts) > 0 && !matchesHost(l.selector.hosts, r.host()) {
+		matching := l.selector.count(hosts)
+		if matching == 0 {
 			continue
 		}
-		left := slices.DeleteFunc(paths, func(path string) bool { _, ok := l.selector.route(path); return ok })
+		left := slices.DeleteFunc(slices.Clone(paths), func(path string) bool { _, ok := l.selector.route(path); return ok })
 		switch {
 		case len(left) == len(paths) && !all:
 		case login == nil:
@@ -57,7 +59,9 @@ func (p *Proxy) Login(r *Request) (login *Login, others []*Login) {
 		default:
 			others = append(others, l)
 		}
-		paths = left
+		if matching == len(hosts) {
+			paths = left
+		}
 	}
 	return login, others
 }

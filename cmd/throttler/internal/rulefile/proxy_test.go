@@ -77,6 +77,26 @@ func TestNoSpellingOfAPathEvadesALogin(t *testing.T) {
 	assert.Nil(t, loginOf(&rulefile.Request{Host: "example.org", Target: "/x"}))
 }
 
+func TestALoginMayBeThatOfAnyHost(t *testing.T) {
+	p := proxyOf(t, "proxy.yaml")
+	for _, c := range []struct {
+		host   string
+		hosts  []string
+		want   *rulefile.Login
+		others []*rulefile.Login
+	}{
+		{"example.org:1:2", nil, p.Logins[0], nil},
+		{"example.org", []string{" Example.org:80", ""}, p.Logins[0], nil},
+		{"a", []string{"example.org"}, p.Logins[0], p.Logins[1:]},
+		{"example.org", []string{"a"}, p.Logins[0], p.Logins[1:]},
+		{"a", []string{"b"}, p.Logins[1], nil},
+	} {
+		login, others := p.Login(&rulefile.Request{Host: c.host, Hosts: c.hosts, Target: "/login"})
+		assert.Same(t, c.want, login, c)
+		assert.Equal(t, c.others, others, c)
+	}
+}
+
 // BenchmarkPaths compares paths with those of a rule, and of a login.
 func BenchmarkPaths(b *testing.B) {
 	source := `{proxy: {server: "http://a", logins: [{for: {path: [/login]}, name: {form: a}, right: {status: [302]}}]},

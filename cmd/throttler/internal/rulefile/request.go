@@ -3,6 +3,7 @@ package rulefile
 import (
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/urlpath"
@@ -14,6 +15,7 @@ type Request struct {
 	Addr   netip.Addr  // of the client; zero: unknown
 	Method string      // GET
 	Host   string      // as in the Host field, with or without a port
+	Hosts  []string    // others that a server may take for it; only logins look at these
 	Target string      // the request target: "/login?next=%2F"
 	Header http.Header // with cookies and the Basic user
 
@@ -23,13 +25,32 @@ type Request struct {
 	read *readings // of Target; nil: not yet
 }
 
-// host returns the host's name in lower case, without the port.
-func (r *Request) host() string {
-	host := strings.ToLower(r.Host)
-	if i := strings.LastIndexByte(host, ':'); i >= 0 && strings.IndexByte(host[i:], ']') < 0 {
-		host = host[:i]
+// host returns the host's name.
+func (r *Request) host() string { return hostName(r.Host) }
+
+// hosts returns the names of Host and Hosts, each once.
+func (r *Request) hosts() []string {
+	names := []string{r.host()}
+	for _, host := range r.Hosts {
+		if name := hostName(strings.TrimSpace(host)); name != "" {
+			names = append(names, name)
+		}
 	}
-	return strings.TrimSuffix(host, ".")
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// hostName returns the name in a host, in lower case. Most servers end it at the first colon
+// outside of brackets.
+func hostName(host string) string {
+	begin := 0
+	if strings.HasPrefix(host, "[") {
+		begin = max(strings.IndexByte(host, ']'), 0)
+	}
+	if i := strings.IndexByte(host[begin:], ':'); i >= 0 {
+		host = host[:begin+i]
+	}
+	return strings.TrimSuffix(strings.ToLower(host), ".")
 }
 
 // path returns the path as most applications see it. So no usual spelling of a path evades

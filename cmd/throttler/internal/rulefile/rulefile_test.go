@@ -109,6 +109,8 @@ func TestARuleIsForTheRequestsItNames(t *testing.T) {
 		{"the method in small letters", func(r *rulefile.Request) { r.Method = "post" }, true},
 		{"another method", func(r *rulefile.Request) { r.Method = "GET" }, false},
 		{"the host itself", func(r *rulefile.Request) { r.Host = "EXAMPLE.org." }, true},
+		{"a host with two ports", func(r *rulefile.Request) { r.Host = "example.org:1:2" }, true},
+		{"a host with a port that is none", func(r *rulefile.Request) { r.Host = "example.org:]" }, true},
 		{"another host", func(r *rulefile.Request) { r.Host = "badexample.org" }, false},
 		{"a host of no name", func(r *rulefile.Request) { r.Host = ".example.org" }, false},
 		{"no field", func(r *rulefile.Request) { r.Fields = nil }, false},
@@ -191,6 +193,10 @@ func TestATemplateMakesAValueOfARequest(t *testing.T) {
 		"{field:none}@{cookie:none}.": "@.",
 	} {
 		assert.Equal(t, want, value(t, template, r), template)
+	}
+	for host, want := range map[string]string{"A.b.:80": "a.b", "[2001:DB8::1]:80": "[2001:db8::1]", "[::1]": "[::1]", "a:1:2": "a", "[a:1": "[a"} {
+		r.Host = host
+		assert.Equal(t, want, value(t, "{host}", r), host)
 	}
 	r.Addr = netip.MustParseAddr("64:ff9b::203.0.113.7") // NAT64
 	assert.Equal(t, "203.0.113.7", value(t, "{address}", r))
@@ -314,7 +320,8 @@ func TestProblemsHaveALineAndAColumn(t *testing.T) {
 		{rule + "}\n    for: {path: [login]}", `rules.yaml:5:18: "login" does not begin with /`},
 		{rule + "}\n    for: {path: [/a*]}", `rules.yaml:5:18: "/a*": a * stands for a whole segment, and ** for all that are left`},
 		{rule + "}\n    for: {path: [/a/../b]}", `rules.yaml:5:18: "/a/../b" matches no path: paths are cleaned before they are compared`},
-		{rule + "}\n    for: {host: [\"a:80\"]}", `rules.yaml:5:18: "a:80" is no host: want a name, or *. and a name`},
+		{rule + "}\n    for: {host: [\"a:80\"]}", `rules.yaml:5:18: "a:80" is no host: want a name, or *. and a name, in ASCII as xn--bcher-kva.example`},
+		{rule + "}\n    for: {host: [bücher.example]}", `rules.yaml:5:18: "bücher.example" is no host: want a name, or *. and a name, in ASCII as xn--bcher-kva.example`},
 		{rule + "}\n  - name: a\n    all: [{name: x, value: x, max: 1, per: 1s}]", `rules.yaml:5:11: rule 1 is called "a" too`},
 		{rule + "}\n      - {name: ip, value: x, max: 1, per: 1s}", `rules.yaml:5:16: condition 1 is called "ip" too`},
 		{rule + "}\ntrust: [64:ff9b::/96]", `rules.yaml:5:9: "64:ff9b::/96" stands for every IPv4 address: want 0.0.0.0/0 if that is meant`},
