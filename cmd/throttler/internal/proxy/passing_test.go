@@ -73,12 +73,14 @@ func TestFieldsThatServersTakeForOthersAreNotPassedOn(t *testing.T) {
 		g := guardSite(t, s.URL, logins+more)
 		r, err := http.NewRequestWithContext(t.Context(), "GET", g.URL+"/page", nil)
 		require.NoError(t, err)
-		for _, name := range []string{"X_Forwarded_For", "x-forwarded_for", "Transfer_Encoding", "X_Original_URL"} {
+		for _, name := range []string{"X_Forwarded_For", "x-forwarded_for", "Transfer_Encoding", "X_Original_URL", "X.Forwarded.For", "X!Original!Url", "X-Rewrite~Url", "x|own"} {
 			r.Header[name] = []string{"attack"}
 		}
+		r.Header.Set("X-Own-2", "kept")
 		body, err := io.ReadAll(send(t, r, "203.0.113.7").Body)
 		require.NoError(t, err)
 		assert.NotContains(t, string(body), "attack")
+		assert.Contains(t, string(body), "X-Own-2: kept\r\n")
 	}
 }
 

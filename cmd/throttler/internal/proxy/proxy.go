@@ -42,8 +42,9 @@
 // not passed on: a client would talk to the server past the proxy.
 //
 // What a client says of itself in X-Forwarded-For, -Host, -Proto or Forwarded is passed on
-// only from a proxy in trust. A field with an underscore is not passed on: some servers take
-// X_Forwarded_For for X-Forwarded-For.
+// only from a proxy in trust. A field whose name has other characters than letters, digits and
+// hyphens is not passed on: some servers take X_Forwarded_For or X.Forwarded.For for
+// X-Forwarded-For.
 //
 // # How an attempt ends
 //

@@ -43,8 +43,13 @@ func rewrite(r *httputil.ProxyRequest) {
 		r.Out.Header.Del("Connection")
 	}
 	stripDevices(r.Out.Header)
-	// Some servers take an underscore for a hyphen, as in X_Forwarded_For or Transfer_Encoding.
-	maps.DeleteFunc(r.Out.Header, func(name string, _ []string) bool { return strings.Contains(name, "_") })
+	maps.DeleteFunc(r.Out.Header, func(name string, _ []string) bool { return strings.ContainsFunc(name, isStrange) })
+}
+
+// isStrange reports whether some servers take a character in the name of a field for a hyphen,
+// as in X_Forwarded_For, Transfer_Encoding or X.Original.Url.
+func isStrange(r rune) bool {
+	return r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 }
 
 // forward says who the client is. What a client that is no trusted proxy says of itself
