@@ -36,11 +36,16 @@ func inPHP(key string) string {
 	return head
 }
 
-// hasPrefix reports whether key is that of the field behind one more step, which ASP.NET takes
-// for the name of the object that has the field: then it prefers model.user to user.
-func (f *Finder) hasPrefix(key string) bool {
-	steps := stepsOf(bare(key))
-	return len(steps) > 1 && f.IsField(strings.Join(steps[1:], "."))
+// isOfModel reports whether key is that of the field with one more step before it, or one less.
+// ASP.NET takes that step for the name of the object that has the field. It prefers model.user to
+// user, and takes Email for Input.Email if no key begins with Input. Frameworks that write
+// user[name] do not leave out steps.
+func (f *Finder) isOfModel(key string) bool {
+	steps, field := stepsOf(bare(key)), stepsOf(bare(f.Field))
+	more := len(steps) > 1 && slices.EqualFunc(steps[1:], field, strings.EqualFold)
+	head, _, dotted := strings.Cut(f.Field, ".")
+	less := dotted && !strings.Contains(head, "[") && len(field) > 1 && slices.EqualFunc(steps, field[1:], strings.EqualFold)
+	return more || less
 }
 
 // stepsOf returns what stands between brackets, dots and colons.

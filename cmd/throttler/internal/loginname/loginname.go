@@ -32,10 +32,9 @@ type Finder struct {
 	Field string   // of a form or of the query; "": none
 	Keys  []string // that lead to the name in JSON; nil: none
 
-	name     string
-	found    bool
-	sealed   bool
-	prefixed bool // a field has been seen that ASP.NET prefers to Field
+	name   string
+	found  bool
+	sealed bool
 }
 
 // Seal makes every further name an error, also the first: it would come too late to be
@@ -58,16 +57,14 @@ func (f *Finder) expect() error {
 }
 
 // meet returns whether a server may take key for the field, and whether every one does. The
-// error is that of a name that cannot be added, or of one that ASP.NET prefers another to.
+// error is that of a name that cannot be added, or of a field that ASP.NET may take for it.
 func (f *Finder) meet(key string) (may, sure bool, err error) {
 	may, sure = f.isField(key)
-	if may {
+	switch {
+	case may:
 		err = f.expect()
-	} else {
-		f.prefixed = f.prefixed || f.hasPrefix(key)
-	}
-	if f.prefixed && (may || f.found) {
-		err = ambiguous("a field that some servers prefer to the name's")
+	case f.isOfModel(key):
+		err = ambiguous("a field that ASP.NET may take for the name")
 	}
 	return may, sure, err
 }

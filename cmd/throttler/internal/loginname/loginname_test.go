@@ -113,17 +113,8 @@ func TestTheNameOfAForm(t *testing.T) {
 	for body, want := range map[string]string{"log.in=alice": "alice", "log_in=alice": ambiguous, "log in=alice": ambiguous, "log[in=alice": ambiguous, "log=alice": none} {
 		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "log.in"}, urlencoded, body), body)
 	}
-	for body, want := range map[string]string{ // ASP.NET prefers a field with the prefix of its model
-		"user=decoy&model.user=alice": ambiguous, "model[user]=alice&user=decoy": ambiguous, "model.User=alice&x=1&user=decoy": ambiguous,
-		"model.user=alice": none, "model.user.x=alice&model.username=y": none, "user=alice&model.username=y": "alice", "user=alice&a.b.user=y": "alice",
-	} {
-		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user"}, urlencoded, body), body)
-	}
 	for body, want := range map[string]string{"user.name[]=alice": ambiguous, "user name[x]=alice": ambiguous, "user_name.x=alice": ambiguous, "user_names[]=alice": none} {
 		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user_name"}, urlencoded, body), body)
-	}
-	for body, want := range map[string]string{"Input.Email=alice&Input.Password=x": "alice", "Input.Email=decoy&Input[Email]=alice": ambiguous, "Input.EmailAgain=x": none} {
-		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "Input.Email"}, urlencoded, body), body)
 	}
 	for body, want := range map[string]string{"user[name]=alice&user[password]=x": "alice", "user[NAME]=alice": ambiguous, "[user][name]=alice": ambiguous, "user[name][]=alice": ambiguous, "user=x&username=y": none,
 		"user[name]=decoy&user[name]x=alice": ambiguous, "user[name].x=alice": ambiguous, "user[name=alice": ambiguous, "user.name=alice": ambiguous,
@@ -131,6 +122,31 @@ func TestTheNameOfAForm(t *testing.T) {
 		"user[name_format]=x&user[first][name]=y&user[]=z": none,
 	} {
 		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user[name]"}, urlencoded, body), body)
+	}
+}
+
+func TestAFieldWithOneStepMoreOrLessMayBeTheNameToASPNET(t *testing.T) {
+	for field, bodies := range map[string]map[string]string{
+		"user": {
+			"user=decoy&model.user=alice": ambiguous, "model[user]=alice&user=decoy": ambiguous, "model.User=alice&x=1&user=decoy": ambiguous,
+			"model.user=alice": ambiguous, "x=1&MODEL[User][]=alice": ambiguous, "model.user.x=y&model.username=y": none,
+			"user=alice&model.username=y": "alice", "user=alice&a.b.user=y": "alice", "a.b.user=y": none, "model.user.x=y&user=alice": "alice",
+		},
+		"Input.Email": {
+			"Input.Email=alice&Input.Password=x": "alice", "Input.Email=decoy&Input[Email]=alice": ambiguous, "Input.EmailAgain=x": none,
+			"Email=alice": ambiguous, "email=alice&Password=x": ambiguous, "Input.Email=decoy&Email=alice": ambiguous, "Model.Input.Email=alice": ambiguous,
+			"EmailAgain=x&Emails=x&Input=x": none, "Email.x=y&Output.Email=x": none,
+		},
+		"a.b.user":          {"b.user=alice": ambiguous, "b[user]=alice": ambiguous, "user=x": none},
+		"user[name]":        {"user[name]=alice&name=y": "alice", "name=alice": none}, // PHP and Rails do not leave out steps
+		"user[first.name]":  {"name=x": none},
+		"Logins[0].Account": {"Account=x": none},
+	} {
+		for body, want := range bodies {
+			assert.Equal(t, want, inBody(t, &loginname.Finder{Field: field}, urlencoded, body), "%s %s", field, body)
+			f := &loginname.Finder{Field: field}
+			assert.Equal(t, want, found(t, f, f.Query(body)), "%s ?%s", field, body)
+		}
 	}
 }
 
@@ -295,6 +311,7 @@ func TestTheNameOfAMultipartForm(t *testing.T) {
 		disposition("name=\"user\"\u00a0"):                                                                                                   unreadable,
 		disposition(`name=""`):                                                                                                               unreadable,
 		parts(`Content-Disposition: form-data; name="model.user"`+"\r\n\r\nx", alice):                                                        ambiguous,
+		disposition(`name="model.user"`):                                                                                                     ambiguous,
 		disposition(`filename="user"`):                                                                                                       ambiguous, // Rack takes the file's name, or the type, for the name
 		parts("Content-Disposition: attachment; filename=x\r\n\r\nx", alice):                                                                 "alice",
 		parts("Content-Type: user\r\n\r\nalice"):                                                                                             ambiguous,

@@ -316,6 +316,24 @@ func TestWhatServersMayTakeForTheQueryIsReadToo(t *testing.T) {
 	assert.Equal(t, http.StatusOK, g.ask(t, "GET /login%3fnext=x HTTP/1.1\r\nHost: a\r\n\r\n"))
 }
 
+// ASP.NET takes fields of the query for those of a form, and their names with one step more, or
+// one less.
+func TestAFieldThatASPNETMayTakeForTheNameDoesNotReachTheServer(t *testing.T) {
+	for form, fields := range map[string]string{"Input.Email": "Email=alice%40x&Password=guess", "Email": "model.Email=alice&model.Password=guess"} {
+		server, verified := lenient(t, func(string) bool { return true })
+		for _, missing := range []string{"refuse", "pass"} {
+			g := guardSite(t, server, strings.Replace(logins, "{form: user, json: user}", "{form: "+form+"}\n      missing: "+missing, 1))
+			for _, text := range []string{
+				"POST /login?" + fields + " HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
+				fmt.Sprintf("POST /login HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n\r\n%s", len(fields), fields),
+			} {
+				assert.Equal(t, http.StatusBadRequest, g.ask(t, text), "%s: %s", missing, text)
+			}
+		}
+		assert.Zero(t, verified.Load(), fields)
+	}
+}
+
 // In HTTP/2 a path may have blanks, which would end the request target in HTTP/1.1.
 func TestABlankInTheQueryDoesNotReachTheServer(t *testing.T) {
 	server, verified := lenient(t, func(string) bool { return true })

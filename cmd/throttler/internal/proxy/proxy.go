@@ -10,14 +10,13 @@
 //
 //   - 400: two fields, keys or Authorization fields with the name, or both Basic
 //     authentication and a form; a field that some servers take for the name (USER, user[],
-//     user.x=, model.user beside user, one behind a semicolon, a file, a part with the name in
-//     Content-ID); a name with a NUL, a name in JSON that is no text; no name in a body, if
-//     missing is refuse; with basic, an Authorization that is not Basic,
-//     since there are servers that do not look at the scheme; credentials or a body on a path
-//     that may be that of two logins (/dav/%252e%252e/login); with form, a query with a
-//     fragment; a control character in the path, a blank in the query, a target that is no
-//     path, or a Host that is neither a name in ASCII nor an address, with or without a port,
-//     on any path.
+//     user.x=, model.user, Email for Input.Email, one behind a semicolon, a file, a part with the
+//     name in Content-ID); a name with a NUL, a name in JSON that is no text; no name in a body, if
+//     missing is refuse; with basic, an Authorization that is not Basic, since there are servers
+//     that do not look at the scheme; credentials or a body on a path that may be that of two
+//     logins (/dav/%252e%252e/login); with form, a query with a fragment; a control character in
+//     the path, a blank in the query, a target that is no path, or a Host that is neither a name
+//     in ASCII nor an address, with or without a port, on any path.
 //   - 415: a body with a Content-Encoding, a charset other than UTF-8 (also in a field
 //     _charset_), or that is malformed; a part of a form whose Content-Disposition is written as
 //     no client does, or whose header has a line of more than 4 KiB; with json, a body of
