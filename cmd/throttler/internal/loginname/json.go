@@ -138,6 +138,9 @@ func (w *walk) object(keys []string) error {
 		if !ok { // its end
 			return nil
 		}
+		if isCut(key) {
+			return ambiguous("a key that some servers cut")
+		}
 		leads := strings.EqualFold(key, keys[0])
 		if leads && len(keys) == 1 {
 			if err := w.finder.expect(); err != nil {
@@ -164,10 +167,16 @@ func (w *walk) object(keys []string) error {
 	}
 }
 
+// isCut reports whether some servers read only a part of a text: cJSON ends it at a NUL, and PHP
+// can be told to leave out what is no UTF-8. The decoder writes U+FFFD for that.
+func isCut(text string) bool { return strings.ContainsAny(text, "\x00\ufffd") }
+
 // value reads the value of a key that leads to the name, or is the name's.
 func (w *walk) value(token json.Token, keys []string) error {
 	name, isText := token.(string)
 	switch {
+	case len(keys) == 0 && isText && isCut(name):
+		return ambiguous("a name that some servers cut")
 	case len(keys) == 0 && isText:
 		return w.finder.add(name)
 	case len(keys) > 0 && token == json.Delim('{'):

@@ -11,7 +11,8 @@
 //   - 400: two fields, keys or Authorization fields with the name, or both Basic
 //     authentication and a form; a field that some servers take for the name (USER, user[],
 //     user.x=, model.user, Email for Input.Email, one behind a semicolon, a file, a part with the
-//     name in Content-ID); a name with a NUL, a name in JSON that is no text; no name in a body, if
+//     name in Content-ID); a name with a NUL; in JSON, a name that is no text, or a name or key
+//     that some servers cut, with a NUL or with U+FFFD or what is no UTF-8; no name in a body, if
 //     missing is refuse; with basic, an Authorization that is not Basic, since there are servers
 //     that do not look at the scheme; credentials or a body on a path that may be that of two
 //     logins (/dav/%252e%252e/login); with form, a query with a fragment; a control character in
