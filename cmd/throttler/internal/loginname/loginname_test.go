@@ -333,10 +333,26 @@ func TestTheNameOfAMultipartForm(t *testing.T) {
 		parts(other + strings.Repeat("x", 8192-4-1) + "--B\r\n" + alice):         unreadable,
 		parts(other + strings.Repeat("x", 4096-4-1) + "--B\r\n" + alice):         unreadable,
 		parts("Content-Disposition: attachment; name=user\r\n\r\nalice"):         ambiguous,
-		parts("Content-Type: multipart/mixed; boundary=C\r\n" + alice):           ambiguous,
+		parts("Content-Type: multipart/mixed; boundary=C\r\n" + alice):           unreadable,
 		disposition(`name="[user"`):                                              ambiguous,
 	} {
 		assert.Equal(t, want, inBody(t, &loginname.Finder{Field: "user"}, "multipart/form-data; boundary=B", body), "%.200q", body)
+	}
+}
+
+func TestPartsWithinAPartAreNotRead(t *testing.T) {
+	decoy, nested := strings.Replace(alice, "alice", "decoy", 1), strings.ReplaceAll(parts(alice), "--B", "--C")
+	for _, kind := range []string{
+		"multipart/mixed; boundary=C", `Multipart/Form-Data; boundary="C"`, "text/plain; x=multipart/mixed; boundary=C",
+		"multipart; boundary=C", // enough for Mojolicious
+	} {
+		for _, disposition := range []string{"Content-Disposition: form-data; name=text\r\n", ""} {
+			part := disposition + "Content-Type: " + kind + "\r\n\r\n" + nested
+			for _, body := range []string{parts(part), parts(decoy, part), parts(part, decoy)} {
+				f := &loginname.Finder{Field: "user"}
+				assert.Equal(t, unreadable, inBody(t, f, "multipart/form-data; boundary=B", body), body)
+			}
+		}
 	}
 }
 

@@ -16,7 +16,8 @@ import (
 // differs, as does how they read header fields of parts. So a delimiter has to stand on
 // a line of its own, with CR and LF before and after it, and nowhere else, and a
 // Content-Disposition has to be written as clients write it. What some servers take for the
-// name of a part that has none is one too: Rack takes Content-ID, for example.
+// name of a part that has none is one too: Rack takes Content-ID, for example. Parts within a
+// part are not read.
 
 // maxLine is the longest line of a part's header. PHP cuts a line after 5 KiB, and takes
 // the rest for another one.
@@ -198,10 +199,13 @@ func (h *partHeader) take(key, value string) error {
 	case "Content-Transfer-Encoding":
 		h.odd = h.odd || lower != "8bit" && lower != "7bit" && lower != "binary"
 	case "Content-Type":
+		if strings.Contains(lower, "multipart") { // Mojolicious takes parts within it for fields
+			return unreadable("a part has parts")
+		}
 		h.instead = append(h.instead, value)
 		in := charset.FindStringSubmatch(lower)
 		h.inASCII = in != nil && in[1] != "utf-8"
-		h.odd = h.odd || strings.Contains(lower, "multipart/") || strings.Contains(lower, "charset") && in == nil
+		h.odd = h.odd || strings.Contains(lower, "charset") && in == nil
 	case "Content-Id":
 		h.instead = append(h.instead, value)
 	case "Content-Length":
