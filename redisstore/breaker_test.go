@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
@@ -140,27 +141,30 @@ func TestTheBreakerOpensAfterFailuresInARow(t *testing.T) {
 }
 
 func TestTheEndOfAnOutageIsToldLast(t *testing.T) {
-	t.Parallel()
-	told, again := false, 0
-	begin, end := redisstore.Outages(func(_ string, down bool, _ error) {
-		if told == down {
-			again++
-		}
-		told = down
-		runtime.Gosched() // others come to be told of, too
-	})
-	var all sync.WaitGroup
-	for _, change := range []func(){begin, end, begin, end} {
-		all.Go(func() {
-			for range 20_000 {
-				change()
+	synctest.Test(t, func(t *testing.T) {
+		told, times, again := false, 0, 0
+		begin, end := redisstore.Outages(func(_ string, down bool, _ error) {
+			if told == down {
+				again++
 			}
+			told, times = down, times+1
+			runtime.Gosched() // others come to be told of, too
 		})
-	}
-	all.Wait()
-	end()
-	require.False(t, told)
-	require.Zero(t, again)
+		var all sync.WaitGroup
+		for _, change := range []func(){begin, end, begin, end} {
+			all.Go(func() {
+				for range 20_000 {
+					change()
+				}
+			})
+		}
+		all.Wait()
+		end()
+		synctest.Wait()
+		require.Positive(t, times)
+		require.False(t, told)
+		require.Zero(t, again)
+	})
 }
 
 func TestCloseEndsTheProbes(t *testing.T) {
