@@ -44,9 +44,10 @@ type Log struct {
 	// user names, which are personal data. Default: only names of conditions.
 	Values bool
 
-	mu      sync.Mutex
+	mu      sync.Mutex            // not held while a line is written
 	streams map[streamKey]*stream // guarded by mu
 	closed  bool                  // guarded by mu
+	ending  sync.WaitGroup        // periods that have ended and whose last line is being written
 }
 
 // A kind is the subject of a line.
@@ -187,21 +188,31 @@ func (l *Log) begin(key streamKey) *stream {
 	key.rule = strings.Clone(key.rule)
 	s := new(stream)
 	s.end = time.AfterFunc(l.every(), func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.streams[key] == s {
-			l.finish(key, s)
+		if l.finish(key, s) {
+			defer l.ending.Done()
+			l.writeOmitted(key, s)
 		}
 	})
 	l.streams[key] = s
 	return s
 }
 
-// finish ends the period of s and writes the number of lines left out. l.mu is
-// held.
-func (l *Log) finish(key streamKey, s *stream) {
+// finish ends the period of s, and reports whether it did. The caller then writes the number
+// of lines left out, and ends l.ending.
+func (l *Log) finish(key streamKey, s *stream) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.streams[key] != s {
+		return false // Close has ended it
+	}
 	delete(l.streams, key)
-	s.end.Stop()
+	l.ending.Add(1)
+	return true
+}
+
+// writeOmitted writes the number of lines that were left out in the period of s, which has
+// ended. l.mu is not held: a handler may use what l observes.
+func (l *Log) writeOmitted(key streamKey, s *stream) {
 	if s.omitted > 0 {
 		l.logger().LogAttrs(context.Background(), levels[key.kind], "throttler: more of the same",
 			slog.String("rule", key.rule), slog.String("what", messages[key.kind]), slog.Int("lines", s.omitted))
@@ -211,12 +222,20 @@ func (l *Log) finish(key streamKey, s *stream) {
 // Close ends all periods and writes the numbers of lines left out. After it,
 // Observe writes nothing.
 func (l *Log) Close() {
+	for key, s := range l.close() {
+		s.end.Stop()
+		l.writeOmitted(key, s)
+	}
+	l.ending.Wait()
+}
+
+// close closes l, and returns the periods that have not ended yet.
+func (l *Log) close() map[streamKey]*stream {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.closed = true
-	for key, s := range l.streams {
-		l.finish(key, s)
-	}
+	streams := l.streams
+	l.streams, l.closed = nil, true
+	return streams
 }
 
 func (l *Log) logger() *slog.Logger {

@@ -2,6 +2,7 @@ package otelthrottle_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -147,5 +148,82 @@ func TestRulesWithoutEndDoNotFloodALog(t *testing.T) {
 			log.Observe(t.Context(), r, throttler.Decision{})
 		}
 		assert.Len(t, written.lines(), 4*256+1)
+	})
+}
+
+// A caller is a Handler that itself asks what a Log observes, and may have to wait.
+type caller struct {
+	slog.Handler
+	before func(message string)
+}
+
+func (c caller) Handle(ctx context.Context, r slog.Record) error {
+	c.before(r.Message)
+	return c.Handler.Handle(ctx, r)
+}
+
+const moreOfTheSame = "throttler: more of the same"
+
+func TestAHandlerMayUseTheThrottlerOfItsLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var written page
+		log := &otelthrottle.Log{Every: time.Minute, Burst: 1}
+		blocked := func(rule string) {
+			r := loginRule("a")
+			r.Identifier = rule
+			log.Observe(t.Context(), r, throttler.Decision{})
+		}
+		log.Logger = slog.New(caller{written.logger().Handler(), func(message string) {
+			if message == moreOfTheSame {
+				blocked("send")
+			}
+		}})
+		blocked("login")
+		blocked("login")
+		written.lines()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.Equal(t, []string{
+			`level=INFO msg="throttler: call blocked" rule=send conditions=""`,
+			`level=INFO msg="throttler: more of the same" rule=login what="call blocked" lines=1`,
+		}, written.lines())
+		blocked("login")
+		blocked("login")
+		written.lines()
+		log.Close()
+		assert.Equal(t, []string{`level=INFO msg="throttler: more of the same" rule=login what="call blocked" lines=1`}, written.lines())
+	})
+}
+
+func TestAHandlerThatHangsAtTheEndOfAPeriodHoldsNoCallUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var written page
+		log := &otelthrottle.Log{Every: time.Minute, Burst: 1}
+		hangs := make(chan struct{})
+		log.Logger = slog.New(caller{written.logger().Handler(), func(message string) {
+			if message == moreOfTheSame {
+				<-hangs
+			}
+		}})
+		log.Observe(t.Context(), loginRule("a"), throttler.Decision{})
+		log.Observe(t.Context(), loginRule("a"), throttler.Decision{})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		log.Observe(t.Context(), loginRule("a"), throttler.Decision{})
+		assert.Len(t, written.lines(), 2)
+		closed := make(chan struct{})
+		go func() {
+			log.Close()
+			close(closed)
+		}()
+		synctest.Wait()
+		select {
+		case <-closed:
+			assert.Fail(t, "a line is still being written")
+		default:
+		}
+		close(hangs)
+		<-closed
+		assert.Len(t, written.lines(), 1)
 	})
 }
