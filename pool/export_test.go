@@ -41,3 +41,6 @@ func (p *Pool) TrustWrites() {
 		}
 	}
 }
+
+// ResolveBy has r resolve the names that SetServers adds to p.
+func (p *Pool) ResolveBy(r *net.Resolver) { p.resolver = r }

@@ -42,7 +42,7 @@ func (p *Pool) Follow(ctx context.Context, lookup Lookup, every time.Duration) e
 	return p.repeat(ctx, positive(every, DefaultFollowEvery), func(bounded context.Context) {
 		servers, err := lookup(bounded)
 		if err == nil && bounded.Err() == nil {
-			err = p.SetServers(servers...)
+			err = p.setServers(bounded, servers)
 		}
 		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) && p.LookupFailed != nil {
 			p.LookupFailed(err)

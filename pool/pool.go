@@ -218,6 +218,8 @@ type Pool struct {
 	singles  sync.Pool
 	severals sync.Pool
 
+	resolver *net.Resolver // of the names that SetServers adds, in tests; nil: net.DefaultResolver
+
 	changing sync.Mutex // held while servers come and go
 	leaving  leaving    // guarded by changing
 	changes  atomic.Uint64
@@ -227,9 +229,9 @@ type Pool struct {
 // of a socket, with or without "unix:" before it. It connects to none of them.
 //
 // New fails if there is no server, if one is malformed or given twice, or if no
-// name resolves. If only some names do not resolve, the Pool works: the calls of
-// their servers fail until they do, and LastError in [Pool.Stats] contains the
-// reason.
+// name resolves within 10 s. If only some names do not resolve, the Pool works: the
+// calls of their servers fail until they do, and LastError in [Pool.Stats] contains
+// the reason.
 //
 // A server is identified by the exact string passed to New, which also determines
 // key placement: all programs that share servers must pass the same strings, in
@@ -240,6 +242,11 @@ type Pool struct {
 func New(servers ...string) (*Pool, error) {
 	all, err := parseServers(servers)
 	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), resolveForNew)
+	defer cancel()
+	if err := resolveAll(ctx, net.DefaultResolver, all, nil); err != nil {
 		return nil, err
 	}
 	p := &Pool{closed: make(chan struct{}), leaving: make(leaving)}

@@ -1,27 +1,33 @@
 package pool
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/turns"
 	"github.com/cespare/xxhash/v2"
 	"github.com/dgryski/go-rendezvous"
 )
 
-// parseServers returns servers that are not yet connected, as [New] says.
+// parseServers returns servers that are not yet connected, as [New] says, except that their
+// names are not resolved.
 func parseServers(names []string) ([]*server, error) {
 	if len(names) == 0 {
 		return nil, errors.New("pool: no servers: give at least one")
 	}
 	all := make([]*server, len(names))
 	seen := make(map[address]bool, len(names))
-	var unresolved []error
 	for i, name := range names {
-		addr, noAddress, err := parseAddress(name)
+		addr, err := parseAddress(name)
 		if err == nil && seen[addr] {
 			err = errors.New("given twice")
 		}
@@ -30,21 +36,44 @@ func parseServers(names []string) ([]*server, error) {
 		}
 		seen[addr] = true
 		all[i] = newServer(addr)
-		if noAddress != nil {
-			failure := &ServerError{Server: name, Err: noAddress}
-			all[i].last.Store(failure)
-			unresolved = append(unresolved, failure)
-		}
-	}
-	if len(unresolved) == len(names) {
-		return nil, errors.Join(unresolved...)
 	}
 	return all, nil
 }
 
+// resolveForNew is how long [New] waits for the addresses of names: two tries of a resolver
+// with the usual settings.
+const resolveForNew = 10 * time.Second
+
+// resolveAll finds out whether the names of all resolve now, except those that are known. It
+// asks for all at the same time, until ctx ends. The error is that none does.
+func resolveAll(ctx context.Context, resolver *net.Resolver, all []*server, known map[string]*server) error {
+	failures := make([]error, len(all))
+	var asked sync.WaitGroup
+	for i, s := range all {
+		if host := s.addr.host(); host != "" && known[s.name] == nil {
+			asked.Go(func() {
+				if _, err := resolver.LookupNetIP(ctx, "ip", host); err != nil {
+					if ctx.Err() != nil {
+						err = fmt.Errorf("lookup %s: %w", host, errTimeout)
+					}
+					failure := &ServerError{Server: s.name, Err: err}
+					failures[i] = failure
+					s.last.Store(failure)
+				}
+			})
+		}
+	}
+	asked.Wait()
+	if slices.Contains(failures, nil) {
+		return nil
+	}
+	return errors.Join(failures...)
+}
+
 // SetServers replaces the list of servers that was given to [New], while calls are
 // made. Its errors are those of New, and ErrClosed; after an error the list is as
-// before.
+// before. Names that are new in the list have DialTimeout to resolve. The others
+// are not resolved again.
 //
 // Only the keys of servers that come or go are concerned: a new server takes its
 // share from all others, and the keys of one that goes are spread over the rest.
@@ -58,13 +87,36 @@ func parseServers(names []string) ([]*server, error) {
 // itself may read from one server and swap on another: it must not do so while
 // servers change.
 func (p *Pool) SetServers(servers ...string) error {
+	return p.setServers(context.Background(), servers)
+}
+
+// setServers is SetServers until ctx ends: then the list is as before, and the error is ctx's.
+func (p *Pool) setServers(ctx context.Context, servers []string) error {
 	all, err := parseServers(servers)
 	if err != nil {
+		return err
+	}
+	if err := p.resolve(ctx, all); err != nil {
 		return err
 	}
 	added, removed, err := p.replace(all)
 	if err == nil && p.ServersChanged != nil && len(added)+len(removed) > 0 {
 		p.ServersChanged(added, removed)
+	}
+	return err
+}
+
+// resolve is [resolveAll] of those of all that are not servers of p, for DialTimeout.
+func (p *Pool) resolve(ctx context.Context, all []*server) error {
+	bounded, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer time.AfterFunc(positive(p.DialTimeout, DefaultDialTimeout), func() {
+		turns.Pass(turnsToConnect)
+		cancel()
+	}).Stop()
+	err := resolveAll(bounded, cmp.Or(p.resolver, net.DefaultResolver), all, p.servers.Load().byName)
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	return err
 }
@@ -186,29 +238,39 @@ type address struct {
 	network, text string
 }
 
-// parseAddress returns the address of a server as given to New. unresolved is why
-// its name does not resolve now, if it does not.
-func parseAddress(name string) (addr address, unresolved, err error) {
+// parseAddress returns the address of a server as given to New.
+func parseAddress(name string) (address, error) {
 	path, isSocket := strings.CutPrefix(name, "unix:")
 	if isSocket && path == "" {
-		return address{}, nil, errors.New("no path, want unix:/path/to/socket")
+		return address{}, errors.New("no path, want unix:/path/to/socket")
 	}
 	if isSocket || strings.Contains(name, "/") {
-		return address{"unix", path}, nil, nil
+		return address{"unix", path}, nil
 	}
 	host, port, err := net.SplitHostPort(name)
 	if err != nil {
-		return address{}, nil, err
+		return address{}, err
 	}
 	if number, err := net.LookupPort("tcp", port); err != nil {
-		return address{}, nil, err
+		return address{}, err
 	} else if host == "" || number == 0 {
 		// They would mean this machine and any port: most likely a variable
 		// that is not set.
-		return address{}, nil, errors.New("no host or no port, want host:port")
+		return address{}, errors.New("no host or no port, want host:port")
 	}
-	_, unresolved = net.ResolveTCPAddr("tcp", name)
-	return address{"tcp", name}, unresolved, nil
+	return address{"tcp", name}, nil
+}
+
+// host returns the name that is to be resolved, or "" if there is none.
+func (a address) host() string {
+	if a.network != "tcp" {
+		return ""
+	}
+	host, _, _ := net.SplitHostPort(a.text)
+	if _, err := netip.ParseAddr(host); err == nil {
+		return ""
+	}
+	return host
 }
 
 // A placement says which server a key belongs to. It is a function of the key

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -281,6 +282,77 @@ func TestAServerThatIsAddedFirstHasOneConnection(t *testing.T) {
 		}
 		require.Equal(t, []string{two}, s.dialled())
 	})
+}
+
+// hangingNames returns a resolver that never gets an answer, and the number of its questions.
+func hangingNames() (*net.Resolver, *atomic.Int64) {
+	asked := new(atomic.Int64)
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		asked.Add(1)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}}, asked
+}
+
+// nameless returns n servers whose names do not resolve.
+func nameless(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("memcached%d.invalid:11211", i)
+	}
+	return names
+}
+
+func TestNamesThatDoNotResolveDelayAListNoLongerThanADial(t *testing.T) {
+	p, err := pool.New(one)
+	require.NoError(t, err)
+	defer p.Close()
+	p.DialTimeout = 10 * time.Millisecond
+	resolver, _ := hangingNames()
+	p.ResolveBy(resolver)
+	start := time.Now()
+	list := append(nameless(20), one)
+	require.NoError(t, p.SetServers(list...))
+	require.Less(t, time.Since(start), 20*time.Second, "all at the same time, each for seconds")
+	require.Equal(t, list, listed(p))
+	for _, s := range p.Stats()[:20] {
+		require.ErrorIs(t, s.LastError, os.ErrDeadlineExceeded)
+		require.ErrorContains(t, s.LastError, "lookup memcached")
+	}
+
+	resolver, asked := hangingNames()
+	p.ResolveBy(resolver)
+	require.NoError(t, p.SetServers(nameless(20)...), "what is in the list is not resolved again")
+	require.Zero(t, asked.Load())
+	require.ErrorContains(t, p.SetServers("other.invalid:11211"), "other.invalid")
+	require.Equal(t, nameless(20), listed(p))
+}
+
+func TestAListIsFollowedUntilCtxEndsThoughNoNameResolves(t *testing.T) {
+	p, err := pool.New(one)
+	require.NoError(t, err)
+	defer p.Close()
+	p.DialTimeout = time.Hour
+	p.LookupFailed = func(err error) { t.Error(err) }
+	resolver, asked := hangingNames()
+	p.ResolveBy(resolver)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- p.Follow(ctx, func(context.Context) ([]string, error) { return append(nameless(20), one), nil }, time.Hour)
+	}()
+	for asked.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	select {
+	case err := <-ended:
+		require.ErrorIs(t, err, context.Canceled)
+	case <-time.After(20 * time.Second):
+		require.Fail(t, "the names are waited for")
+	}
+	require.Equal(t, []string{one}, listed(p))
 }
 
 // With real servers and many callers: no call fails, and each server that stays
