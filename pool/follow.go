@@ -92,15 +92,17 @@ type Cluster struct {
 	DialContext    func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu      sync.Mutex
-	version int64    // of the newest list; guarded by mu
-	newest  []string // guarded by mu
+	version int64           // of the newest list; guarded by mu
+	newest  []string        // guarded by mu
+	listed  map[string]bool // all nodes of the cluster so far; guarded by mu
 }
 
 // Servers returns the nodes, by their host names: an address may change, and with
 // it the keys of the node would move. It is a [Lookup].
 //
 // A node may have an older list than another one that was asked before. Then the
-// newer list is returned once more.
+// newer list is returned once more. But if none of its nodes was listed before, the name
+// of Endpoint now stands for another cluster, whose versions are its own.
 func (c *Cluster) Servers(ctx context.Context) ([]string, error) {
 	version, nodes, err := c.ask(ctx)
 	if err != nil {
@@ -108,10 +110,22 @@ func (c *Cluster) Servers(ctx context.Context) ([]string, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if version >= c.version {
+	another := c.isAnother(nodes)
+	if version >= c.version || another {
 		c.version, c.newest = version, nodes
 	}
+	if another {
+		c.listed = make(map[string]bool)
+	}
+	for _, node := range nodes {
+		c.listed[node] = true
+	}
 	return slices.Clone(c.newest), nil
+}
+
+// isAnother reports whether nodes are those of another cluster, or of the first one.
+func (c *Cluster) isAnother(nodes []string) bool {
+	return len(nodes) > 0 && !slices.ContainsFunc(nodes, func(node string) bool { return c.listed[node] })
 }
 
 func (c *Cluster) ask(ctx context.Context) (version int64, nodes []string, err error) {

@@ -229,6 +229,40 @@ func TestServersAreFoundByAClustersConfiguration(t *testing.T) {
 	finds("c.example.com:11211")
 }
 
+// The name of the endpoint is moved to another cluster, whose versions began anew.
+func TestAnEndpointThatMovesToAnotherClusterIsFollowed(t *testing.T) {
+	var before, after node
+	var moved atomic.Bool
+	cluster := &pool.Cluster{Endpoint: "limits.cfg.example.com:11211", DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if moved.Load() {
+			return after.dial(ctx, network, addr)
+		}
+		return before.dial(ctx, network, addr)
+	}}
+	finds := func(want ...string) {
+		t.Helper()
+		servers, err := cluster.Servers(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, servers)
+	}
+	before.says(12, "a.example.com|10.0.0.1|11211 b.example.com|10.0.0.2|11211")
+	finds("a.example.com:11211", "b.example.com:11211")
+	moved.Store(true)
+	after.says(3, "")
+	finds("a.example.com:11211", "b.example.com:11211") // it has no nodes yet
+	after.says(3, "c.example.com|10.0.1.1|11211 d.example.com|10.0.1.2|11211")
+	finds("c.example.com:11211", "d.example.com:11211")
+	after.says(2, "c.example.com|10.0.1.1|11211")
+	finds("c.example.com:11211", "d.example.com:11211") // a node that is late
+	after.says(4, "d.example.com|10.0.1.2|11211")
+	finds("d.example.com:11211")
+	moved.Store(false)
+	finds("a.example.com:11211", "b.example.com:11211")
+	after.says(5, "d.example.com|10.0.1.2|11211")
+	moved.Store(true)
+	finds("d.example.com:11211") // and back
+}
+
 func TestWhatIsNoClustersConfiguration(t *testing.T) {
 	for _, answer := range []string{
 		"", "END\r\n", "ERROR\r\n", "STORED\r\n", "CONFIG cluster 0 -1\r\n", "CONFIG cluster 0 9999999999\r\n",
