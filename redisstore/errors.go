@@ -56,6 +56,7 @@ type complaint struct {
 	advice  string // what to do
 	passing bool   // the server cannot answer for now
 	demoted bool   // the server is no primary any more
+	refused bool   // the server lets no new connection in
 }
 
 func (c *complaint) Error() string {
@@ -70,7 +71,7 @@ func complain(err *rueidis.RedisError) *complaint {
 	c := &complaint{text: err.Error()}
 	for _, k := range known {
 		if strings.Contains(c.text, k.contains) {
-			c.advice, c.passing, c.demoted = k.advice, k.passing, k.demoted
+			c.advice, c.passing, c.demoted, c.refused = k.advice, k.passing, k.demoted, k.refused
 			break
 		}
 	}
@@ -79,9 +80,10 @@ func complain(err *rueidis.RedisError) *complaint {
 
 // known are the errors of servers that are told apart. The first that matches counts.
 var known = []struct {
-	contains         string
-	advice           string
-	passing, demoted bool
+	contains string
+	advice   string
+
+	passing, demoted, refused bool
 }{
 	{contains: "LOADING ", passing: true},
 	{contains: "CLUSTERDOWN ", passing: true},
@@ -89,13 +91,13 @@ var known = []struct {
 	{contains: "TRYAGAIN ", passing: true},
 	{contains: "BUSY ", passing: true, advice: "another script runs for long: see SCRIPT KILL"},
 	{contains: "READONLY ", passing: true, demoted: true, advice: "it is a replica: give the address of the primary, or those of Sentinel with master_set"},
-	{contains: "max number of clients", passing: true, advice: "raise maxclients"},
+	{contains: "max number of clients", passing: true, refused: true, advice: "raise maxclients"},
 	{contains: "OOM ", advice: "raise maxmemory, or set maxmemory-policy to volatile-ttl"},
 	{contains: "MISCONF ", advice: "the server cannot save its data: see its log"},
 	{contains: "NOREPLICAS ", advice: "too few replicas answer for min-replicas-to-write"},
 	{contains: "WRONGTYPE ", advice: "another program uses this key: set a prefix, or use a server of its own"},
-	{contains: "NOAUTH ", advice: "put user and password into the URL"},
-	{contains: "WRONGPASS ", advice: "check user and password in the URL"},
+	{contains: "NOAUTH ", refused: true, advice: "put user and password into the URL"},
+	{contains: "WRONGPASS ", refused: true, advice: "check user and password in the URL"},
 	{contains: "'evalsha'", advice: scriptAdvice},
 	{contains: "'eval'", advice: scriptAdvice},
 	{contains: "access one of the keys", advice: "allow the user the keys: ACL SETUSER name ~* or, with a prefix, ~prefix*"},

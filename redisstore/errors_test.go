@@ -330,6 +330,58 @@ func TestAServerThatRefusesIsConnectedToNowAndThen(t *testing.T) {
 	}
 }
 
+// The password may be changed while there is a client.
+func TestAServerThatRefusesIsReconnectedToNowAndThen(t *testing.T) {
+	t.Parallel()
+	const line = "-WRONGPASS invalid username-password pair or user is disabled."
+	for _, cluster := range []bool{false, true} {
+		var refuses atomic.Bool
+		var conns atomic.Int64
+		var addrs [2]string
+		for i := range addrs {
+			addrs[i] = conntest.Serve(t, func(nc net.Conn) {
+				if i == 1 {
+					conns.Add(1)
+					if refuses.Load() {
+						refuse(nc, line)
+						return
+					}
+				}
+				converse(nc, "7.0.0", func(args []string) string {
+					switch {
+					case i == 1 && refuses.Load():
+						return "" // the connection ends
+					case args[0] == "CLUSTER" && cluster:
+						return slotsAt(t, addrs[:]...)
+					case args[0] == "CLUSTER":
+						return "-ERR This instance has cluster support disabled"
+					}
+					return ":1"
+				})
+			})
+		}
+		patient, s := open(t, "redis://"+addrs[1]), open(t, "redis://"+addrs[1])
+		patient.BreakerPause, s.BreakerPause = time.Hour, 10*time.Millisecond
+		for _, s := range []*redisstore.Store{patient, s} {
+			require.NoError(t, writeIn(s, true))
+			require.NoError(t, writeIn(s, false))
+		}
+		refuses.Store(true)
+		require.Eventually(t, func() bool { return writeIn(patient, false) != nil }, 20*time.Second, time.Millisecond)
+		before := conns.Load()
+		for range 100 {
+			require.ErrorContains(t, writeIn(patient, false), "WRONGPASS")
+			if cluster {
+				require.NoError(t, writeIn(patient, true), "the other node is there")
+			}
+		}
+		require.LessOrEqual(t, conns.Load(), before+6, "cluster: %t", cluster)
+		require.Error(t, writeIn(s, false))
+		refuses.Store(false)
+		require.Eventually(t, func() bool { return writeIn(s, false) == nil }, 20*time.Second, time.Millisecond)
+	}
+}
+
 func TestAServerThatTalksNonsenseIsUnavailable(t *testing.T) {
 	t.Parallel()
 	for _, line := range []string{"220 mail.example.org ESMTP", "*0", "*2\r\n:1\r\n:1", "+OK"} {

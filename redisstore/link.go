@@ -22,15 +22,15 @@ type link struct {
 
 	client atomic.Pointer[rueidis.Client] // nil: not connected
 
-	mu      sync.Mutex // guards what follows
-	making  *making
-	renewed time.Time // when a client was last dropped
-	refusal refusal
+	mu       sync.Mutex // guards what follows
+	making   *making
+	renewed  time.Time          // when a client was last dropped
+	refusals map[string]refusal // the last of each node of a Cluster, or of any server: ""
 }
 
-// A refusal is the error that a server replied with when a client was to be made.
+// A refusal is the error that a server replied with to a new connection.
 type refusal struct {
-	err error
+	err error // a *complaint
 	at  time.Time
 }
 
@@ -74,24 +74,59 @@ func (l *link) get(ctx context.Context) (rueidis.Client, error) {
 }
 
 // makingLocked returns the client that is being made. It begins to make one unless a server has
-// refused that within the last BreakerPause: calls come fast, and each try takes a connection.
+// refused that just now.
 func (l *link) makingLocked() *making {
 	if l.making != nil {
 		return l.making
 	}
 	m := &making{done: make(chan struct{})}
-	switch {
-	case l.store.isClosed():
+	if m.err = l.refusalLocked(""); l.store.isClosed() {
 		m.err = ErrClosed
-		close(m.done)
-	case l.isRecent(l.refusal.at):
-		m.err = l.refusal.err
-		close(m.done)
-	default:
-		l.making = m
-		go l.make(m)
 	}
+	if m.err != nil {
+		close(m.done)
+		return m
+	}
+	l.making = m
+	go l.make(m)
 	return m
+}
+
+// refuse notes that a server has refused a connection with err, a complaint: that at address
+// or, if that is "", any.
+func (l *link) refuse(address string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refuseLocked(address, err)
+}
+
+func (l *link) refuseLocked(address string, err error) {
+	if err == l.refusals[address].err {
+		return // no server was asked again
+	}
+	if l.refusals == nil {
+		l.refusals = make(map[string]refusal)
+	}
+	l.refusals[address] = refusal{err, time.Now()}
+}
+
+// refusalLocked returns the refusal of the server at address within the last BreakerPause, or
+// nil. So long it is not connected to: calls come fast, and each try takes a port for a minute.
+func (l *link) refusalLocked(address string) error {
+	if r := l.refusals[address]; l.isRecent(r.at) {
+		return r.err
+	}
+	return nil
+}
+
+// refusal returns why the server at address is not to be connected to now, or nil.
+func (l *link) refusal(address string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.refusalLocked(""); err != nil {
+		return err
+	}
+	return l.refusalLocked(address)
 }
 
 // isRecent reports whether t is within the last BreakerPause.
@@ -107,9 +142,11 @@ func (l *link) make(m *making) {
 	l.mu.Lock()
 	l.making = nil
 	switch {
-	case isComplaint(classify(m.err)): // the breaker counts other errors
-		l.refusal = refusal{m.err, time.Now()}
 	case m.err != nil:
+		if err := classify(m.err); isComplaint(err) { // the breaker counts others
+			m.err = err
+			l.refuseLocked("", err)
+		}
 	case l.store.isClosed():
 		m.client.Close()
 		m.client, m.err = nil, ErrClosed
@@ -142,6 +179,9 @@ func (l *link) options() rueidis.ClientOption {
 
 // dial connects to a server.
 func (l *link) dial(ctx context.Context, address string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
+	if err := l.refusal(address); err != nil {
+		return nil, err
+	}
 	dialer = bounded(dialer, l.store.timeout())
 	var p patience
 	for {

@@ -419,11 +419,21 @@ func (n *node) turn(down *Error) bool {
 func (n *node) tell() { n.store.news.Tell(n.store.StateChanged) }
 
 // complains notes an error that the server reported. While it cannot answer, another node of
-// its Cluster may have its slots.
+// its Cluster may have its slots. While it lets no connection in, none is to be made.
 func (n *node) complains(err error) {
 	var c *complaint
-	if errors.As(err, &c) && c.passing {
+	if !errors.As(err, &c) {
+		return
+	}
+	if c.passing {
 		n.store.complained(n)
+	}
+	switch r := n.store.routes.Load(); {
+	case !c.refused:
+	case n != r.first:
+		n.store.link.refuse(n.name, c)
+	case len(r.nodes) == 0: // otherwise it may have been any of them
+		n.store.link.refuse("", c)
 	}
 }
 
