@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -138,6 +139,44 @@ func TestTheBreakerOpensAfterFailuresInARow(t *testing.T) {
 	server.Start()
 	fail(1)
 	require.EqualValues(t, 1, s.Stats()[0].Refusals)
+}
+
+// rueidis finds out that a connection is cut by a PING of its own, which takes it 32 Timeouts.
+func TestAServerIsUsedThoughOldConnectionsToItAreCut(t *testing.T) {
+	t.Parallel()
+	var cut atomic.Bool // what was connected before
+	var conns, pings atomic.Int64
+	addr := conntest.Serve(t, func(nc net.Conn) {
+		conns.Add(1)
+		defer conns.Add(-1)
+		old := !cut.Load()
+		converse(nc, "7.0.0", func(args []string) string {
+			switch {
+			case old && cut.Load():
+				if args[0] == "PING" {
+					pings.Add(1)
+				}
+				<-t.Context().Done()
+				return ""
+			case args[0] == "CLUSTER":
+				return "-ERR This instance has cluster support disabled"
+			}
+			return ":1"
+		})
+	})
+	s := open(t, "redis://"+addr)
+	s.Timeout, s.BreakerFailures, s.BreakerPause = 2*time.Second, 1, 10*time.Millisecond
+	require.NoError(t, writeIn(s, true))
+	cut.Store(true)
+	require.Eventually(t, func() bool { return pings.Load() > 0 && pings.Load() == conns.Load() }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return writeIn(s, true) != nil }, 20*time.Second, time.Millisecond)
+	written := 0
+	require.Eventually(t, func() bool {
+		if written++; writeIn(s, true) != nil {
+			written = 0
+		}
+		return written == 20
+	}, 40*time.Second, time.Millisecond)
 }
 
 func TestTheEndOfAnOutageIsToldLast(t *testing.T) {

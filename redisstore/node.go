@@ -486,7 +486,8 @@ func (n *node) isBack() bool {
 	return err == nil || errors.As(err, &reported) && !reported.passing
 }
 
-// ping returns nil if the server answers.
+// ping returns nil if the server answers, over a connection as the calls have: that which
+// rueidis keeps for all may be cut, and it takes long to notice.
 func (n *node) ping(patient bool) error {
 	ctx := newDeadline(n.store.timeout(), patient)
 	defer ctx.release()
@@ -497,8 +498,12 @@ func (n *node) ping(patient bool) error {
 	if n.lacksClient(c) && n != n.store.routes.Load().first {
 		return errNoClient
 	}
-	own := n.own(c)
-	err = own.Do(ctx, c.B().Ping().Build()).Error()
+	own, ping := n.own(c), c.B().Arbitrary("PING")
+	if own == c && c.Mode() == rueidis.ClientModeCluster {
+		err = c.Do(ctx, ping.Build()).Error()
+	} else {
+		err = own.Do(ctx, ping.Blocking()).Error()
+	}
 	if isClosed(err) {
 		n.drop(own)
 	}
