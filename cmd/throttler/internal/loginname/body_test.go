@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -117,4 +118,43 @@ func TestABodyThatIsNotReadToItsEndLeavesNothingBehind(t *testing.T) {
 	require.NoError(t, err)
 	assert.NoError(t, body.Close()) // returns when the goroutine has ended
 	assert.NoError(t, body.Close())
+}
+
+func TestLittleIsKeptOfBodiesThatDoNotEnd(t *testing.T) {
+	const bodies, length, kept = 8, 900_000, 512 << 10
+	for _, c := range []struct{ name, kind, start, filler string }{
+		{"text", "application/json", `{"x": "`, "a"},
+		{"text behind the name", "application/json", `{"user": "alice", "x": "`, `\u00e4`},
+		{"blanks", "application/json", `{"x": [`, " "},
+		{"form", urlencoded, "user=alice&x=", "a"},
+		{"parts", "multipart/form-data; boundary=B", strings.TrimSuffix(parts(alice, other), "\r\n--B--\r\n"), "a"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := c.start + strings.Repeat(c.filler, length/len(c.filler))
+			before := heap()
+			open := make([]*loginname.Body, bodies)
+			for i := range open {
+				f := &loginname.Finder{Field: "user", Keys: []string{"user"}}
+				scan, err := f.Body(http.Header{"Content-Type": {c.kind}})
+				require.NoError(t, err)
+				silence, end := io.Pipe()
+				defer end.Close()
+				open[i], err = scan.Inspect(io.NopCloser(io.MultiReader(strings.NewReader(text), silence)), 64<<10)
+				require.NoError(t, err)
+				defer open[i].Close()
+				_, err = io.CopyN(io.Discard, open[i], int64(len(text)-64<<10)) // the last chunks are kept back
+				require.NoError(t, err)
+			}
+			assert.Less(t, heap()-before, int64(bodies*kept))
+			runtime.KeepAlive(open)
+		})
+	}
+}
+
+// heap is how much memory is in use.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }

@@ -10,11 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// The longest text and the deepest nesting of JSON that are read.
-const (
-	maxText  = 1 << 20
-	maxDepth = 256
-)
+// maxDepth is the deepest nesting of JSON that is read.
+const maxDepth = 256
 
 // anyJSON reads the name in an object, if the body begins as one: its type is another.
 func (f *Finder) anyJSON(r io.Reader) error {
@@ -76,8 +73,8 @@ func skipComment(text *bufio.Reader, first rune) error {
 // json reads the name in an object. Keys are compared without regard to case, since some
 // servers do: another spelling is an error, and so is a second one.
 func (f *Finder) json(r io.Reader) error {
-	w := &walk{limited: &limited{reader: r}, finder: f}
-	w.decoder = json.NewDecoder(w.limited)
+	w := &walk{text: &abridged{reader: r}, finder: f}
+	w.decoder = json.NewDecoder(w.text)
 	w.decoder.UseNumber() // or else one that is too large for a float64 is an error
 	token, err := w.within()
 	if err != nil {
@@ -103,14 +100,17 @@ func (f *Finder) json(r io.Reader) error {
 // walk walks through a JSON value.
 type walk struct {
 	decoder *json.Decoder
-	limited *limited
+	text    *abridged
+	long    bool // the last token may be abridged
 	finder  *Finder
 }
 
 // next returns the next token.
 func (w *walk) next() (json.Token, error) {
-	w.limited.left = maxText
+	w.text.left = maxToken
+	before := w.decoder.InputOffset()
 	token, err := w.decoder.Token()
+	w.long = w.decoder.InputOffset()-before > maxText
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, unreadable("it is no JSON")
@@ -138,7 +138,10 @@ func (w *walk) object(keys []string) error {
 		if !ok { // its end
 			return nil
 		}
-		if isCut(key) {
+		switch {
+		case w.long:
+			return unreadable("a key in JSON is too long")
+		case isCut(key):
 			return ambiguous("a key that some servers cut")
 		}
 		leads := strings.EqualFold(key, keys[0])
@@ -175,6 +178,8 @@ func isCut(text string) bool { return strings.ContainsAny(text, "\x00\ufffd") }
 func (w *walk) value(token json.Token, keys []string) error {
 	name, isText := token.(string)
 	switch {
+	case len(keys) == 0 && isText && w.long:
+		return unreadable("the name is too long")
 	case len(keys) == 0 && isText && isCut(name):
 		return ambiguous("a name that some servers cut")
 	case len(keys) == 0 && isText:
@@ -205,19 +210,4 @@ func (w *walk) skip(token json.Token) error {
 			return err
 		}
 	}
-}
-
-// limited is a reader that bounds what the decoder keeps of one token.
-type limited struct {
-	reader io.Reader
-	left   int
-}
-
-func (l *limited) Read(b []byte) (int, error) {
-	if l.left <= 0 {
-		return 0, unreadable("a text in JSON is too long")
-	}
-	n, err := l.reader.Read(b)
-	l.left -= n
-	return n, err
 }

@@ -2,6 +2,7 @@ package loginname_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
 	"mime/multipart"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/loginname"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
 
 // What a Finder finds, besides names.
@@ -410,6 +412,60 @@ func TestTheNameInJSON(t *testing.T) {
 	}
 }
 
+func TestTextsInJSONMayBeLongButForKeysAndTheName(t *testing.T) {
+	long := func(length int, piece string) string { return strings.Repeat(piece, length/len(piece)) }
+	for _, piece := range []string{"a", "\u00e4", `\"`, `\\`, `\/`, `\u00e4`, `\ud83d\ude00`, "\U0001f600"} {
+		for body, want := range map[string]string{
+			`{"x": "` + long(900_000, piece) + `", "user": "alice"}`:               "alice",
+			`{"x": ["` + long(20_000, piece) + `", {"user": "x"}], "y": "\""}`:     none,
+			`{"x": {"` + long(20_000, piece) + `": 1}, "user": "alice"}`:           "alice",
+			`{"user": "` + long(20_000, piece) + `"}`:                              unreadable,
+			`{"` + long(20_000, piece) + `": 1, "user": "alice"}`:                  unreadable,
+			`{"x": "` + long(20_000, piece) + `", "user": "alice", "user": "bob"}`: ambiguous,
+			`{"x": "` + long(20_000, piece) + "\n" + `", "user": "alice"}`:         unreadable,
+			`{"x": "` + long(20_000, piece) + `\u00", "user": "alice"}`:            unreadable,
+			`{"x": "` + long(20_000, piece) + `\x", "user": "alice"}`:              unreadable,
+			`{"x": "` + long(20_000, piece):                                        unreadable,
+			`{"x": "` + long(20_000, piece) + `\`:                                  unreadable,
+		} {
+			f := &loginname.Finder{Keys: []string{"user"}}
+			assert.Equal(t, want, inBody(t, f, "application/json", body), "%.20s %s", body, body[max(0, len(body)-40):])
+		}
+	}
+	for length := 16<<10 - 40; length < 16<<10+20; length++ { // wherever the escapes are cut
+		f := &loginname.Finder{Keys: []string{"user"}}
+		body := `{"x": "` + strings.Repeat("a", length) + `\u0022, \"user\": \"x\\", "user" : "alice"}`
+		assert.Equal(t, "alice", inBody(t, f, "application/json", body), length)
+	}
+	for body, want := range map[string]string{
+		`{"x": ` + strings.Repeat("1", 10_000) + `, "user": "alice"}`:  "alice",
+		`{"x": ` + strings.Repeat("1", 100_000) + `, "user": "alice"}`: unreadable,
+		strings.Repeat(" \r\n\t", 50_000) + `{"x"` + strings.Repeat(" ", 200_000) + `: 1 , "y":["  a"  , 2]` + strings.Repeat("\n", 200_000) + `, "user": "al  ice"}` + strings.Repeat(" ", 200_000): "al  ice",
+		`{"x": 1` + strings.Repeat(" ", 100) + `2, "user": "alice"}`:   unreadable,
+		`{"x": tru` + strings.Repeat(" ", 100) + `e, "user": "alice"}`: unreadable,
+	} {
+		f := &loginname.Finder{Keys: []string{"user"}}
+		assert.Equal(t, want, inBody(t, f, "application/json", body), "%.20s", body)
+	}
+}
+
+// What is left out of a long text makes JSON neither right nor wrong.
+func TestLongJSONIsReadIfItIsValid(t *testing.T) {
+	long := strings.Repeat("a", 16<<10-5)
+	pieces := []string{long, long, `"`, `"`, `"`, `\`, `\"`, `\u00e4`, `\u`, "00", "e4", "aa", "\n", " ", "\t", "\x7f", "\xff", "\u00e4", ",", ":", "{", "}", "[", "]", "1", "true", "\x00"}
+	rapid.Check(t, func(t *rapid.T) {
+		text := strings.Join(rapid.SliceOfN(rapid.SampledFrom(pieces), 0, 12).Draw(t, "text"), "")
+		if rapid.Bool().Draw(t, "in an array") {
+			text = `[ "` + text + `" ,1]`
+		}
+		f := &loginname.Finder{Keys: []string{"user"}}
+		scan, err := f.Body(http.Header{"Content-Type": {"application/json"}})
+		require.NoError(t, err)
+		_, err = scan.Inspect(io.NopCloser(strings.NewReader(text)), 1<<20)
+		require.Equal(t, json.Valid([]byte(text)), err == nil, "%q: %v", text, err)
+	})
+}
+
 func TestWhatBeginsAsAnObjectMayBeOneToAServerWhateverItsType(t *testing.T) {
 	const object = `{"user": "alice"}`
 	deep := `{"x": ` + strings.Repeat("[", 300) + strings.Repeat("]", 300) + `, "user": "alice"}`
@@ -442,8 +498,9 @@ func TestWhatBeginsAsAnObjectMayBeOneToAServerWhateverItsType(t *testing.T) {
 	require.NoError(t, err)
 	passed, err := scan.Inspect(io.NopCloser(strings.NewReader(`{"x": "`+strings.Repeat("x", 2<<20)+`", "user": "alice"}`)), 64<<10)
 	require.NoError(t, err)
+	f.Seal()
 	_, err = io.Copy(io.Discard, passed)
-	assert.ErrorIs(t, err, loginname.ErrUnreadable, "too long here, but not to a server")
+	assert.ErrorIs(t, err, loginname.ErrAmbiguous, "a name behind a long text")
 	for body, untyped := range map[string]string{
 		"/**/" + object: "alice", "#\n" + object: "alice", ")]}'\n" + object: "alice", "\u00a0" + object: "alice", " " + strings.Repeat("\n", 100) + object: "alice",
 		"\x00{\x00": unreadable, "\x00 \x00{&user=decoy&": unreadable, "\f{&user=decoy&": unreadable, "\x89PNG&user=x": none, "\xc3\xa9=1": none,

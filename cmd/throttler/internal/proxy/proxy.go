@@ -20,8 +20,9 @@
 //     in ASCII nor an address, with or without a port, on any path.
 //   - 415: a body with a Content-Encoding, a charset other than UTF-8 (also in a field
 //     _charset_), or that is malformed; a part of a form whose Content-Disposition is written as
-//     no client does, whose header has a line of more than 4 KiB, or that has parts; with json,
-//     a body of another type that begins as an object and is malformed.
+//     no client does, whose header has a line of more than 4 KiB, or that has parts; a name of
+//     more than 16 KiB; with json, a key of more than 16 KiB, or a body of another type that
+//     begins as an object and is malformed.
 //   - 414: a path of more than 8 KiB, on any path.
 //   - 403: a name that does not match matches, or has more than 1,024 bytes.
 //
