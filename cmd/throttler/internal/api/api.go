@@ -220,9 +220,8 @@ func (a *api) respond(w http.ResponseWriter, r *http.Request, do func() (any, er
 
 // read decodes the body of a request: one JSON value without unknown fields.
 func read(w http.ResponseWriter, r *http.Request, question any) error {
-	// A web page cannot send this type to another site without a CORS preflight.
-	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
-		return &failure{status: http.StatusUnsupportedMediaType, text: "Send Content-Type: application/json."}
+	if err := checkType(r); err != nil {
+		return err
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
 	if errors.As(err, new(*http.MaxBytesError)) {
@@ -233,6 +232,15 @@ func read(w http.ResponseWriter, r *http.Request, question any) error {
 	}
 	if err != nil {
 		return invalid("The body cannot be read: %s.", inWords(err))
+	}
+	return nil
+}
+
+// checkType returns an error unless a request is of the type of JSON, which a web page cannot send
+// to another site without a CORS preflight.
+func checkType(r *http.Request) error {
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
+		return &failure{status: http.StatusUnsupportedMediaType, text: "Send Content-Type: application/json."}
 	}
 	return nil
 }

@@ -39,6 +39,10 @@ type policyAnswer struct {
 // dovecot answers Dovecot. A request that cannot be understood is answered with an error:
 // Dovecot then does as auth_policy_reject_on_fail says.
 func (a *api) dovecot(w http.ResponseWriter, r *http.Request) {
+	if err := checkType(r); err != nil {
+		a.fail(w, r, err)
+		return
+	}
 	var asked policy
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, MaxBody)).Decode(&asked); err != nil {
 		a.fail(w, r, invalid("The body cannot be read: %s.", inWords(err)))

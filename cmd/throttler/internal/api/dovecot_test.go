@@ -110,6 +110,19 @@ func TestWhatDovecotMaySend(t *testing.T) {
 	assert.Equal(t, http.StatusUnauthorized, r.send(t.Context(), "/v1/dovecot?command=allow", `{}`, "Authorization", "Bearer x").Code)
 }
 
+func TestAWebPageCannotAskAsDovecotDoes(t *testing.T) {
+	r := newReplica(t, memstore.New(), rules)
+	const body = `{"login": "alice", "remote": "203.0.113.7"}`
+	for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded"} {
+		for range 6 {
+			w := r.send(t.Context(), "/v1/dovecot?command=allow", body, "Content-Type", kind)
+			assert.Equal(t, http.StatusUnsupportedMediaType, w.Code, kind)
+		}
+	}
+	w := r.send(t.Context(), "/v1/dovecot?command=allow", body, "Content-Type", "application/json; charset=utf-8")
+	assert.Equal(t, allowed, strings.TrimSpace(w.Body.String()), "nothing was counted")
+}
+
 func TestDovecotIsRefusedWhileTheBackendFailsIfTheFileSaysSo(t *testing.T) {
 	for more, want := range map[string]string{"": allowed, "failure: closed\n": `{"status":-1,"msg":"Please try again later."}`} {
 		client := &torn{Client: memstore.New(), part: "#address#"}
