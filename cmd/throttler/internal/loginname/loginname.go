@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"net/url"
 	"strings"
 )
 
@@ -105,6 +106,32 @@ func (f *Finder) Query(raw string) error {
 		return ambiguous("a query with a fragment or a blank")
 	}
 	return f.form(strings.NewReader(raw))
+}
+
+// QueryBesideJSON returns an error if the query of a URL has a field that servers may take for the
+// name in JSON: Laravel and Rails do. If it is the name's of a form too, Query reads it.
+func (f *Finder) QueryBesideJSON(raw string) error {
+	if f.Keys == nil {
+		return nil
+	}
+	asForm := &Finder{Field: f.Keys[0]}
+	for _, key := range f.Keys[1:] {
+		asForm.Field += "[" + key + "]"
+	}
+	if asForm.IsField(f.Field) {
+		return nil
+	}
+	for _, field := range strings.FieldsFunc(raw, func(r rune) bool { return r == '&' || r == ';' }) {
+		before, _, _ := strings.Cut(field, "=")
+		key, err := url.QueryUnescape(before)
+		if err != nil {
+			return unreadable("the name of a field of the query is malformed")
+		}
+		if asForm.IsField(key) {
+			return ambiguous("a field of the query that some servers take for the name in JSON")
+		}
+	}
+	return nil
 }
 
 // A Scan reads a body to its end, and tells the Finder of each name in it.

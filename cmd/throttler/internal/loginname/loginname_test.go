@@ -161,7 +161,28 @@ func TestTheNameOfAQueryIsOneOfTheForm(t *testing.T) {
 		assert.Equal(t, ambiguous, found(t, f, f.Query(raw)), raw)
 	}
 	f = &loginname.Finder{Keys: []string{"user"}}
-	assert.Equal(t, none, found(t, f, f.Query("user=alice")), "no server reads a query as JSON")
+	assert.Equal(t, none, found(t, f, f.Query("user=alice")))
+}
+
+func TestAFieldOfTheQueryMayBeAKeyOfJSONToAServer(t *testing.T) {
+	for keys, queries := range map[string]map[string]string{
+		"user": {
+			"user=alice": ambiguous, "a=b&us%65r=alice": ambiguous, "a;user=alice": ambiguous, "USER": ambiguous, "user[]=alice": ambiguous, "a#&user=alice": ambiguous,
+			"": none, "a=user&users=a&user_id=1&x[user]=b&x.user=c&": none, "%zz=1": unreadable, "a=%zz": none,
+		},
+		"user.name": {"user[name]=alice": ambiguous, "user.name=alice": ambiguous, "user=x&name=y&user[id]=z": none},
+	} {
+		for query, want := range queries {
+			f := &loginname.Finder{Keys: strings.Split(keys, ".")}
+			assert.Equal(t, want, found(t, f, f.QueryBesideJSON(query)), "%s ?%s", keys, query)
+		}
+	}
+	for field, want := range map[string]string{"user": none, "USER": none, "": ambiguous, "login": ambiguous} {
+		f := &loginname.Finder{Field: field, Keys: []string{"user"}}
+		assert.Equal(t, want, found(t, f, f.QueryBesideJSON("user=alice")), "else Query reads it: %s", field)
+	}
+	f := &loginname.Finder{Field: "user"}
+	assert.Equal(t, none, found(t, f, f.QueryBesideJSON("user=alice")))
 }
 
 func TestTheTypeOfABody(t *testing.T) {

@@ -334,6 +334,35 @@ func TestAFieldThatASPNETMayTakeForTheNameDoesNotReachTheServer(t *testing.T) {
 	}
 }
 
+// Laravel and Rails take fields of the query for keys of JSON.
+func TestAFieldOfTheQueryIsNoKeyOfJSONThatIsNotCounted(t *testing.T) {
+	server, verified := lenient(t, func(string) bool { return true })
+	for _, missing := range []string{"refuse", "pass"} {
+		g := guardSite(t, server, strings.Replace(logins, "{form: user, json: user}", "{json: user}\n      missing: "+missing, 1))
+		status := func(method, target, body string) int {
+			kind := ""
+			if body != "" {
+				kind = fmt.Sprintf("Content-Type: application/json\r\nContent-Length: %d\r\n", len(body))
+			}
+			return g.ask(t, method+" "+target+" HTTP/1.1\r\nHost: a\r\n"+kind+"\r\n"+body)
+		}
+		before := verified.Load()
+		assert.Equal(t, http.StatusBadRequest, status("POST", "/login?user=alice&password=guess", ""))
+		assert.Equal(t, http.StatusBadRequest, status("POST", "/login?user=alice", `{"user": "decoy", "password": "guess"}`))
+		assert.Equal(t, http.StatusBadRequest, status("PUT", "/login%3fuser=alice&password=guess", ""))
+		assert.Equal(t, http.StatusBadRequest, status("GET", "/login?user=alice", `{"user": "decoy", "password": "guess"}`))
+		assert.Equal(t, before, verified.Load())
+		assert.Equal(t, http.StatusOK, status("POST", "/login?next=user", `{"user": "alice", "password": "guess"}`))
+		assert.Equal(t, http.StatusOK, status("GET", "/login?user=alice", ""), "as other pages may need it")
+		assert.Equal(t, http.StatusOK, status("POST", "/x?user=alice", ""))
+	}
+	g := guardSite(t, server, logins)
+	for range 20 {
+		g.ask(t, "POST /login?user=alice HTTP/1.1\r\nHost: a\r\n\r\n")
+	}
+	assert.Equal(t, map[login.Result]int{login.Failed: 5, login.Refused: 15}, g.results(), "counted as a form's")
+}
+
 // In HTTP/2 a path may have blanks, which would end the request target in HTTP/1.1.
 func TestABlankInTheQueryDoesNotReachTheServer(t *testing.T) {
 	server, verified := lenient(t, func(string) bool { return true })

@@ -49,7 +49,11 @@ func (c *call) find(w http.ResponseWriter) error {
 	}
 	c.dropCookies(finder)
 	for _, query := range c.queries() {
-		if err := finder.Query(query); err != nil {
+		err := finder.Query(query)
+		if err == nil && !c.onlyAsks() {
+			err = finder.QueryBesideJSON(query)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -128,6 +132,16 @@ func (c *call) dropCookies(finder *loginname.Finder) {
 // hasBody reports whether there is a body. In HTTP/2, one of length 0 is none.
 func (c *call) hasBody() bool {
 	return c.request.Body != nil && c.request.Body != http.NoBody && c.request.ContentLength != 0
+}
+
+// onlyAsks reports whether the request only asks for a page. Then no field of the query is taken
+// for a key of JSON, since other pages may have fields of that name.
+func (c *call) onlyAsks() bool {
+	switch c.request.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return !c.hasBody()
+	}
+	return false
 }
 
 // findInBody finds the name in the body.

@@ -15,9 +15,10 @@
 //     that some servers cut, with a NUL or with U+FFFD or what is no UTF-8; no name in a body, if
 //     missing is refuse; with basic, an Authorization that is not Basic, since there are servers
 //     that do not look at the scheme; credentials or a body on a path that may be that of two
-//     logins (/dav/%252e%252e/login); with form, a query with a fragment; a control character in
-//     the path, a blank in the query, a target that is no path, or a Host that is neither a name
-//     in ASCII nor an address, with or without a port, on any path.
+//     logins (/dav/%252e%252e/login); with form, a query with a fragment; with json, a query with
+//     the name, which Laravel and Rails take for that in JSON; a control character in the path, a
+//     blank in the query, a target that is no path, or a Host that is neither a name in ASCII nor
+//     an address, with or without a port, on any path.
 //   - 415: a body with a Content-Encoding, a charset other than UTF-8 (also in a field
 //     _charset_), or that is malformed; a part of a form whose Content-Disposition is written as
 //     no client does, whose header has a line of more than 4 KiB, or that has parts; a name of
@@ -35,8 +36,8 @@
 //
 // The name must stand in the first 64 KiB of the body, and these must come within 10 seconds.
 // A longer body is passed on while it comes. If another name comes in it, the server never
-// gets the whole body, and the attempt has failed. GET, HEAD and OPTIONS are no attempts,
-// unless they have the name in the query. Nor is a request without a body or Authorization.
+// gets the whole body, and the attempt has failed. GET, HEAD and OPTIONS are no attempts, unless
+// they have the name of a form in the query. Nor is a request without a body or Authorization.
 // Chunked bodies of logins are passed on with a Content-Length. A body without a Content-Type
 // that is JSON, or cannot be read as a form, or is long and has no name, is passed on as
 // application/octet-stream: some servers could read a form in it. Upgrades to HTTP/2 (h2c) are
