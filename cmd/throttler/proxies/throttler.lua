@@ -22,6 +22,12 @@ local function values(field, name)
   return table.concat(all, name == "cookie" and "; " or ", ")
 end
 
+-- lines returns the lines of a field for throttler. Of several it takes none, so two are enough.
+local function lines(field, name)
+  if name == "cookie" or not field[1] then return { values(field, name) } end
+  return { field[0], field[1] }
+end
+
 -- question returns the header fields for throttler, and their size.
 local function question(txn, names)
   local sent = txn.http:req_get_headers()
@@ -37,9 +43,10 @@ local function question(txn, names)
     count = count + 1
     if count > most then error("more than " .. most .. " fields are listed") end
     if sent[name] and not fields[name] then
-      local value = values(sent[name], name)
-      fields[name] = { value }
-      size = size + #name + #value
+      fields[name] = lines(sent[name], name)
+      for _, line in ipairs(fields[name]) do
+        size = size + #name + #line
+      end
     end
   end
   return fields, size

@@ -3,6 +3,7 @@ package rulefile
 import (
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -108,23 +109,57 @@ func (r *Request) network(ipv6Bits int) (string, bool) {
 	return address.Text(r.Addr, ipv6Bits), r.Addr.IsValid()
 }
 
+// Of several fields or cookies of one name, applications read different ones. So these count
+// together, under "", or a client could make a new value with each request.
+
 func (r *Request) header(name string) (string, bool) {
-	values := r.Header.Values(name)
-	if len(values) == 0 {
-		return "", false
+	lines := r.Header.Values(name)
+	if len(lines) != 1 {
+		return "", len(lines) > 1
 	}
-	return strings.Join(values, ", "), true
+	return lines[0], true
 }
 
-func (r *Request) cookie(name string) (string, bool) {
-	cookie, err := (&http.Request{Header: r.Header}).Cookie(name)
-	if err != nil {
-		return "", false
+func (r *Request) cookie(name string) (value string, ok bool) {
+	for _, line := range r.Header["Cookie"] {
+		for pair := range strings.SplitSeq(line, ";") {
+			key, text, _ := strings.Cut(pair, "=")
+			if key = strings.TrimSpace(key); inPHP(key) != inPHP(name) {
+				continue
+			}
+			text, plain := unquote(strings.TrimSpace(text))
+			if key != name || !plain || ok && text != value {
+				return "", true
+			}
+			value, ok = text, true
+		}
 	}
-	return cookie.Value, true
+	return value, ok
+}
+
+// inPHP returns what PHP takes the name of a cookie for.
+func inPHP(name string) string {
+	if decoded, err := url.QueryUnescape(name); err == nil {
+		name = decoded
+	}
+	return underscores.Replace(name)
+}
+
+var underscores = strings.NewReplacer(".", "_", " ", "_", "[", "_")
+
+// unquote returns the value of a cookie without quotes around it. plain is false if
+// applications read it in different ways.
+func unquote(text string) (value string, plain bool) {
+	if len(text) > 1 && text[0] == '"' && text[len(text)-1] == '"' {
+		text = text[1 : len(text)-1]
+	}
+	return text, !strings.ContainsFunc(text, func(r rune) bool { return r == '"' || r == '\\' || r < ' ' || r >= 0x7f })
 }
 
 func (r *Request) user() (string, bool) {
+	if lines := r.Header["Authorization"]; len(lines) > 1 {
+		return "", true
+	}
 	name, _, ok := (&http.Request{Header: r.Header}).BasicAuth()
 	return name, ok
 }

@@ -174,8 +174,8 @@ func value(t *testing.T, template string, r *rulefile.Request) string {
 func TestATemplateMakesAValueOfARequest(t *testing.T) {
 	r := login("::ffff:203.0.113.7", "alice")
 	r.Target = "/users/7?x=1"
-	r.Header.Add("X-Realm", "c")
-	r.Header.Set("Cookie", "a=1; session=s3cret")
+	r.Header.Add("Cookie", "a=1; session=s3cret; quoted=\"b c\"")
+	r.Header.Add("Cookie", "session=\"s3cret\"")
 	for template, want := range map[string]string{
 		"{address}":                   "203.0.113.7",
 		"{network}":                   "203.0.113.7",
@@ -183,12 +183,13 @@ func TestATemplateMakesAValueOfARequest(t *testing.T) {
 		"{path}":                      "/users/7",
 		"{route}":                     "/users/*",
 		"{user}":                      "alice",
-		"{header:x-realm}":            "a@b, c",
+		"{header:x-realm}":            "a@b",
 		"{cookie:session}":            "s3cret",
+		"{cookie:quoted}":             "b c",
 		"{field:kind}":                "x",
 		"all":                         "all",
 		"key {field:kind}":            "key x",
-		"{header:X-Realm}|{path}":     "a%40b%2C%20c|%2Fusers%2F7",
+		"{header:X-Realm}|{path}":     "a%40b|%2Fusers%2F7",
 		"{header:X-None}":             "",
 		"{field:none}@{cookie:none}.": "@.",
 	} {
@@ -204,6 +205,47 @@ func TestATemplateMakesAValueOfARequest(t *testing.T) {
 	r.Addr = netip.MustParseAddr("2001:db8:1:2:3::4%eth0")
 	assert.Equal(t, "2001:db8:1:2:3::4", value(t, "{address}", r))
 	assert.Equal(t, "2001:db8:1:2::/64", value(t, "{network}", r))
+}
+
+// Applications read different ones of several, so a second one must not make a new value.
+func TestSeveralOfOneNameCountTogether(t *testing.T) {
+	file := parse(t, `
+rules:
+  - name: a
+    either:
+      - {name: header, value: "{header:X-Api-Key}", max: 10, per: 1m, missing: skip}
+      - {name: cookie, value: "{cookie:a_id}", max: 10, per: 1m, missing: skip}
+      - {name: user, value: "{user}", max: 10, per: 1m, missing: skip}
+`)
+	for _, c := range []struct {
+		field string
+		lines []string
+		want  []string
+	}{
+		{"X-Api-Key", []string{"a"}, []string{"header=a"}},
+		{"X-Api-Key", []string{"a, b"}, []string{"header=a, b"}},
+		{"X-Api-Key", []string{"a", "b"}, []string{"header="}},
+		{"X-Api-Key", []string{"a", "a"}, []string{"header="}},
+		{"Cookie", []string{"a_id=b"}, []string{"cookie=b"}},
+		{"Cookie", []string{"a_id=b; a_id=c"}, []string{"cookie="}},
+		{"Cookie", []string{"a_id=b; x=y", "a_id=c"}, []string{"cookie="}},
+		{"Cookie", []string{"a_id=b;a_id = b"}, []string{"cookie=b"}},
+		{"Cookie", []string{"a_id=b; a%5Fid=c"}, []string{"cookie="}},
+		{"Cookie", []string{"a.id=b"}, []string{"cookie="}},
+		{"Cookie", []string{`a_id="b\143"`}, []string{"cookie="}},
+		{"Cookie", []string{strings.Repeat("x=;", 5000) + "a_id=b"}, []string{"cookie=b"}},
+		{"Cookie", []string{"a=id; b_id=c; a%zz=d"}, nil},
+		{"Authorization", []string{"Basic YTo=", "Basic Yjo="}, []string{"user="}},
+		{"Authorization", []string{"Basic YTo="}, []string{"user=a"}},
+	} {
+		var got []string
+		for _, rule := range file.For(&rulefile.Request{Header: http.Header{c.field: c.lines}}) {
+			for _, condition := range rule.Either {
+				got = append(got, condition.Name+"="+condition.Value)
+			}
+		}
+		assert.Equal(t, c.want, got, "%s: %.60q", c.field, c.lines)
+	}
 }
 
 func TestTwoRequestsNeverMakeOneValueOfTwoParts(t *testing.T) {

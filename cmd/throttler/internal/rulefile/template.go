@@ -9,9 +9,9 @@ import (
 // A template makes a condition's value from a request: text with attributes in
 // braces, as in "{user}@{network}".
 //
-// Requests that differ in an attribute never make the same value. With several
-// attributes, a separator must stand between two of them, and separators in
-// what the client sent are percent-encoded.
+// Requests that differ in an attribute never make the same value, unless they
+// have it several times. With several attributes, a separator must stand between
+// two of them, and separators in what the client sent are percent-encoded.
 type template struct {
 	source string
 	parts  []part

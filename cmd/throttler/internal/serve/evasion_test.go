@@ -2,6 +2,7 @@ package serve_test
 
 import (
 	"bufio"
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -44,6 +45,35 @@ func TestNoSpellingAndNoFieldEvadesALimit(t *testing.T) {
 			}
 			assert.Equal(t, []int{429}, statuses(t, client, 1, "http://"+address+"/page/1"), "the service is not taken for dead")
 			assert.Equal(t, []int{200}, statuses(t, clientAt(t, "127.0.0.3"), 1, "http://"+address+"/page/1"), "others pass")
+		})
+	}
+}
+
+// Applications read the first of two, or the last.
+func TestASecondFieldOrCookieEvadesNoLimit(t *testing.T) {
+	const keys = `
+trust: [127.0.0.1]
+rules:
+  - name: keys
+    either:
+      - {name: key, value: "{header:X-Api-Key}", max: 3, per: 1h, missing: skip}
+      - {name: session, value: "{cookie:session}", max: 3, per: 1h, missing: skip}
+`
+	for name, proxy := range proxies {
+		t.Run(name, func(t *testing.T) {
+			address := proxy(t, start(t, keys).listen, application(t), false)
+			for _, fields := range [][2]string{
+				{"X-Api-Key: key\r\nX-Api-Key: %d\r\n", "X-Api-Key: %d\r\nX-Api-Key: key\r\n"},
+				{"Cookie: session=%d; session=s\r\n", "Cookie: session=s\r\nCookie: session=%d\r\n"},
+			} {
+				passed := 0
+				for i := range 8 {
+					if !refused(t, address, "/", fmt.Sprintf(fields[i%2], i)) {
+						passed++
+					}
+				}
+				assert.Equal(t, 3, passed, fields)
+			}
 		})
 	}
 }
