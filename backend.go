@@ -160,10 +160,10 @@ func (b *backend) ban(ctx context.Context, rule Rule, length time.Duration) erro
 
 // tell tells the Throttler of b that hits were given back in the record of key, and wakes the
 // calls that wait for it. A Decision may be used through another Throttler, by, that has the
-// same records: then that is told too. by may be nil.
+// same records: then that is told too.
 func (b *backend) tell(by *Throttler, key string) {
 	b.t.queue.Wake(key)
-	if by != nil && by != b.t {
+	if by != b.t {
 		by.backend().Forget(key)
 		by.queue.Wake(key)
 	}

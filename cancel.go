@@ -18,19 +18,13 @@ func in(keys []string) choice {
 // flying chooses those of hits in flight.
 func flying(r *reservation) bool { return r.limit.Algorithm == record.Leases }
 
-// takeBack takes back the hits of r that are chosen, or all if chosen is nil. It waits
-// while another call changes r.
-func (r *receipt) takeBack(ctx context.Context, chosen choice) error {
-	return r.takeBackBy(ctx, nil, chosen)
-}
-
-// takeBackBy is takeBack for by, which may be another Throttler than that of the hits: see
-// [backend.tell].
+// takeBack takes back the hits of r that are chosen, or all if chosen is nil, for by: see
+// [backend.tell]. It waits while another call changes r.
 //
 // Hits that could not be looked up stay in r, to be tried again. A hit whose removal
 // failed does not stay: it may be gone, and must not be taken back twice. It expires in its
 // time.
-func (r *receipt) takeBackBy(ctx context.Context, by *Throttler, chosen choice) error {
+func (r *receipt) takeBack(ctx context.Context, by *Throttler, chosen choice) error {
 	if r.uncosted() != nil {
 		return nil
 	}
@@ -63,7 +57,10 @@ func (c *call) withdraw(ctx context.Context) {
 	for i, w := range entries {
 		of[i].Hit = record.Hit{} // even if that is not known
 		if err := w.Failed(); err != nil {
-			of[i].Note, of[i].Outcome.Cost = join(of[i].Note, err), 0
+			of[i].Note = join(of[i].Note, err)
+			if w.Left != nil {
+				of[i].Outcome.Cost = 0 // it goes on
+			}
 			continue
 		}
 		c.t.queue.Wake(of[i].Key)

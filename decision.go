@@ -83,8 +83,7 @@ type Outcome struct {
 	// Cost is the number of hits that the call has counted in this condition, or
 	// would have, in Peek. It is less than the condition's Cost only with
 	// [Condition.Least]. 0 if it counted none: the condition blocked the call, failed
-	// open, or gave the hits back. If giving them back failed or went on after ctx had
-	// ended, it is 0 too, and Err says so.
+	// open, or gave the hits back, which may go on after ctx has ended.
 	Cost int
 
 	// Remaining is the number of hits for which there is room after this call.

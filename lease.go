@@ -22,8 +22,9 @@ var ErrLeaseLost = errors.New("throttler: the lease is lost: it was not renewed 
 // A Lease keeps the in-flight hits of a Decision while work is under way: [Throttler.Hold]
 // returns it. Its methods are safe for concurrent use.
 type Lease struct {
-	t       *Throttler
-	receipt *receipt // nil: nothing is held
+	t       *Throttler // made the Decision
+	by      *Throttler // holds it: the same, or another one over the same records
+	receipt *receipt   // nil: nothing is held
 	ctx     leaseContext
 	cancel  context.CancelCauseFunc
 	forget  func() bool // has the end of Hold's ctx no longer stop renewals; nil: nothing to stop
@@ -49,7 +50,7 @@ type Lease struct {
 //
 // To hold a Decision of [Throttler.Redeem], renew it first by [Throttler.Renew].
 func (t *Throttler) Hold(ctx context.Context, d Decision) *Lease {
-	l := &Lease{t: t, receipt: d.receipt}
+	l := &Lease{t: t, by: t, receipt: d.receipt}
 	l.ctx.lease = l
 	l.ctx.Context, l.cancel = context.WithCancelCause(ctx)
 	if d.receipt == nil {
@@ -85,7 +86,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	if l.receipt == nil {
 		return nil
 	}
-	return l.receipt.takeBack(ctx, flying)
+	return l.receipt.takeBack(ctx, l.by, flying)
 }
 
 // Renew renews the in-flight hits of d once, for another TTL: use it instead of

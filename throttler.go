@@ -286,7 +286,7 @@ func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
 	if d.receipt == nil {
 		return nil
 	}
-	return d.receipt.takeBackBy(ctx, t, nil)
+	return d.receipt.takeBack(ctx, t, nil)
 }
 
 // CancelOnly takes back the hits that d counted in some of its conditions, those of rule:
@@ -297,7 +297,7 @@ func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error
 	if err := rule.validate(); err != nil || d.receipt == nil {
 		return err
 	}
-	return d.receipt.takeBackBy(ctx, t, in(rule.keys()))
+	return d.receipt.takeBack(ctx, t, in(rule.keys()))
 }
 
 // Reset lets the values of rule in again: it forgets the hits and lifts the bans of all
