@@ -511,11 +511,12 @@ func TestANodeThatRueidisDoesNotKnowIsNotTakenForAnother(t *testing.T) {
 	}
 }
 
-// Nobody asks it any more, so nobody would notice that it is back.
-func TestTheOutageOfANodeEndsWhenItLeaves(t *testing.T) {
-	t.Parallel()
-	var dead, left atomic.Bool
-	var leaves, stays string
+// leaving returns the store of a Cluster of two nodes. The first one dies when dead is set, and
+// leaves when left is.
+func leaving(t *testing.T) (s *redisstore.Store, leaves string, dead, left *atomic.Bool) {
+	t.Helper()
+	dead, left = new(atomic.Bool), new(atomic.Bool)
+	var stays string
 	node := func(dies bool) func(args []string) string {
 		return func(args []string) string {
 			switch {
@@ -530,8 +531,15 @@ func TestTheOutageOfANodeEndsWhenItLeaves(t *testing.T) {
 		}
 	}
 	leaves, stays = scripted(t, node(true)), scripted(t, node(false))
-	s := open(t, "redis://"+stays)
+	s = open(t, "redis://"+stays)
 	s.BreakerFailures, s.BreakerPause = 1, 10*time.Millisecond
+	return s, leaves, dead, left
+}
+
+// Nobody asks it any more, so nobody would notice that it is back.
+func TestTheOutageOfANodeEndsWhenItLeaves(t *testing.T) {
+	t.Parallel()
+	s, leaves, dead, left := leaving(t)
 	told := make(chan string, 100)
 	s.StateChanged = func(server string, down bool, err error) { told <- fmt.Sprint(server, " ", down, " ", err != nil) }
 	next := func() string {
@@ -556,38 +564,15 @@ func TestTheOutageOfANodeEndsWhenItLeaves(t *testing.T) {
 
 // It looks at all goroutines, so no other test may run beside it.
 func TestANodeThatHasLeftIsNotProbed(t *testing.T) {
-	var dead, left atomic.Bool
-	var leaves, stays string
-	node := func(dies bool) func(args []string) string {
-		return func(args []string) string {
-			switch {
-			case dies && dead.Load():
-				return ""
-			case args[0] != "CLUSTER":
-				return ":1"
-			case left.Load():
-				return slotsAt(t, stays)
-			}
-			return slotsAt(t, leaves, stays)
-		}
-	}
-	leaves, stays = scripted(t, node(true)), scripted(t, node(false))
-	s := open(t, "redis://"+stays)
-	s.BreakerFailures, s.BreakerPause = 1, 10*time.Millisecond
+	s, _, dead, left := leaving(t)
 	probing := func() bool {
 		all := make([]byte, 1<<20)
 		return strings.Contains(string(all[:runtime.Stack(all, true)]), "redisstore.(*node).probe(")
 	}
-	key := keyIn(func(slot uint16) bool { return slot < 8192 })
-	write := func() error {
-		x := newSingle(key, true)
-		s.Exchange(context.Background(), x)
-		return (<-x.done).Err
-	}
-	require.NoError(t, write())
+	require.NoError(t, writeIn(s, true))
 	require.Len(t, s.Stats(), 2)
 	dead.Store(true)
-	require.ErrorIs(t, write(), exchange.ErrUnavailable)
+	require.ErrorIs(t, writeIn(s, true), exchange.ErrUnavailable)
 	require.Eventually(t, probing, 20*time.Second, time.Millisecond)
 	left.Store(true)
 	require.Eventually(t, func() bool { return len(s.Stats()) == 1 && !probing() }, 20*time.Second, 10*time.Millisecond)
