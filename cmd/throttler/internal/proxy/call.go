@@ -130,14 +130,14 @@ func (c *call) cancel() { c.end((*login.Attempt).Cancel, rulefile.Neither) }
 
 // keep ends an attempt whose answer says nothing of the password, or did not come. It stays
 // counted: a server may answer so to wrong passwords alone. But the same guess counts once,
-// so that nobody is locked out who tries again while the server fails.
-func (c *call) keep() {
+// so that nobody is locked out who tries again while the server fails. v is as for end.
+func (c *call) keep(v rulefile.Verdict) {
 	c.end(func(a *login.Attempt, ctx context.Context) error {
 		if id, whole := c.guess(); whole && !c.proxy.unanswered.add(id) {
 			return a.Cancel(ctx)
 		}
 		return a.Keep(ctx)
-	}, rulefile.Neither)
+	}, v)
 }
 
 // guess identifies the credentials that c tries: those of Basic authentication, or else all
@@ -164,22 +164,27 @@ func (c *call) answered(answer *http.Response) {
 	}
 	switch v := c.login.Verdict(answer); {
 	case v == rulefile.Right && c.asksNobody():
-		c.keep()
+		c.keep(rulefile.Neither)
+	case v == rulefile.Right && c.basic && c.hasCookie():
+		c.keep(rulefile.Right)
 	case v == rulefile.Right:
 		c.succeed(answer)
 	case v == rulefile.Wrong:
 		c.end((*login.Attempt).Fail, rulefile.Wrong)
 	default:
-		c.keep()
+		c.keep(rulefile.Neither)
 	}
 }
 
-// asksNobody reports whether servers may answer c before they look at its password: because of
-// its method, or because a cookie beside Basic authentication is that of somebody's session.
+// asksNobody reports whether servers may answer the method of c before they look at a
+// password.
 func (c *call) asksNobody() bool {
-	method, cookies := c.request.Method, c.request.Header["Cookie"]
-	return method == http.MethodOptions || method == http.MethodTrace || c.basic && len(cookies) > 0
+	return c.request.Method == http.MethodOptions || c.request.Method == http.MethodTrace
 }
+
+// hasCookie reports whether c has a cookie. Beside Basic authentication it may be that of
+// somebody's session, which some servers look at first.
+func (c *call) hasCookie() bool { return len(c.request.Header["Cookie"]) > 0 }
 
 // succeed ends the attempt by a right password, and gives the client a device.
 func (c *call) succeed(answer *http.Response) {

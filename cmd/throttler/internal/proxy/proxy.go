@@ -159,7 +159,7 @@ func (p *Proxy) guard(w http.ResponseWriter, c *call) {
 func (p *Proxy) begin(w http.ResponseWriter, c *call) error {
 	ctx := c.request.Context()
 	if c.basic {
-		known, done, err := p.verified.take(ctx, p.verified.id(c))
+		known, done, err := p.verified.take(ctx, p.verified.knownID(c))
 		if err != nil {
 			return err
 		}

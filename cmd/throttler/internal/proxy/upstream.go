@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
 )
 
 // This file has what passes between the proxy and the server.
@@ -88,7 +90,7 @@ func (c *call) failed(w http.ResponseWriter, err error) {
 	case !c.reached.Load():
 		c.cancel()
 	case c.timedOut() || isTimeout(err) || c.sent() && noAnswer(err):
-		c.keep()
+		c.keep(rulefile.Neither)
 	default: // an attacker could bring it about that the answer is lost, or is no HTTP
 		c.close()
 	}

@@ -44,14 +44,24 @@ func newVerified() *verified {
 	return v
 }
 
+// knownID identifies what is known to be right: Basic credentials, and whether a cookie came with
+// them. An answer beside a cookie may be to its session, and so says nothing of the same
+// credentials without one.
+func (v *verified) knownID(c *call) credentials {
+	if c.hasCookie() {
+		return v.id(c, "cookie")
+	}
+	return v.id(c)
+}
+
 // id identifies the Basic credentials that a client at an address sends to a login. Other
 // logins and hosts may know the same name with another password.
-func (v *verified) id(c *call) credentials {
+func (v *verified) id(c *call, more ...string) credentials {
 	mac := hmac.New(sha256.New, v.key)
 	x, standard := c.forwardedHosts()
 	hosts := []string{c.request.Host, strings.Join(x, ","), strings.Join(standard, ",")}
 	parts := append([]string{c.addr.String(), c.login.Place, c.request.Header.Get("Authorization")}, hosts...)
-	io.WriteString(mac, strings.Join(parts, "\n"))
+	io.WriteString(mac, strings.Join(append(parts, more...), "\n"))
 	return credentials(mac.Sum(nil))
 }
 
