@@ -32,10 +32,12 @@ func unreadable(why string) error { return fmt.Errorf("%w: %s", ErrUnreadable, w
 type Finder struct {
 	Field string   // of a form or of the query; "": none
 	Keys  []string // that lead to the name in JSON; nil: none
+	Asks  bool     // the request only asks for a page, and may have a field of another one
 
 	name   string
 	found  bool
 	sealed bool
+	model  bool // a field has been seen that ASP.NET may take for the name
 }
 
 // Seal makes every further name an error, also the first: it would come too late to be
@@ -61,10 +63,12 @@ func (f *Finder) expect() error {
 // error is that of a name that cannot be added, or of a field that ASP.NET may take for it.
 func (f *Finder) meet(key string) (may, sure bool, err error) {
 	may, sure = f.isField(key)
-	switch {
-	case may:
+	if may {
 		err = f.expect()
-	case f.isOfModel(key):
+	} else {
+		f.model = f.model || f.isOfModel(key)
+	}
+	if f.model && (!f.Asks || may || f.found) {
 		err = ambiguous("a field that ASP.NET may take for the name")
 	}
 	return may, sure, err

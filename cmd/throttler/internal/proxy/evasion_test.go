@@ -329,8 +329,13 @@ func TestAFieldThatASPNETMayTakeForTheNameDoesNotReachTheServer(t *testing.T) {
 			} {
 				assert.Equal(t, http.StatusBadRequest, g.ask(t, text), "%s: %s", missing, text)
 			}
+			beside := fmt.Sprintf("GET /login?%s=decoy&%s HTTP/1.1\r\nHost: a\r\n\r\n", form, fields)
+			assert.Equal(t, http.StatusBadRequest, g.ask(t, beside), "%s: %s", missing, beside)
 		}
 		assert.Zero(t, verified.Load(), fields)
+		g := guardSite(t, server, strings.Replace(logins, "user, json: user", form, 1))
+		assert.Equal(t, http.StatusOK, g.ask(t, "GET /login?"+fields+" HTTP/1.1\r\nHost: a\r\n\r\n"), "a link that fills the form in, or another page's")
+		assert.Empty(t, g.results())
 	}
 }
 

@@ -40,7 +40,7 @@ func (c *call) find(w http.ResponseWriter) error {
 	if slices.ContainsFunc(c.others, c.mayTry) {
 		return errPath
 	}
-	finder := &loginname.Finder{Field: c.login.Form, Keys: c.login.JSON}
+	finder := &loginname.Finder{Field: c.login.Form, Keys: c.login.JSON, Asks: c.onlyAsks()}
 	if c.login.Basic {
 		if err := finder.Basic(c.request.Header); err != nil {
 			return err
@@ -50,7 +50,7 @@ func (c *call) find(w http.ResponseWriter) error {
 	c.dropCookies(finder)
 	for _, query := range c.queries() {
 		err := finder.Query(query)
-		if err == nil && !c.onlyAsks() {
+		if err == nil && !finder.Asks {
 			err = finder.QueryBesideJSON(query)
 		}
 		if err != nil {
@@ -134,8 +134,8 @@ func (c *call) hasBody() bool {
 	return c.request.Body != nil && c.request.Body != http.NoBody && c.request.ContentLength != 0
 }
 
-// onlyAsks reports whether the request only asks for a page. Then no field of the query is taken
-// for a key of JSON, since other pages may have fields of that name.
+// onlyAsks reports whether the request only asks for a page. Then no field of the query alone is
+// taken for a key of JSON, or for one of ASP.NET's, since other pages may have fields of that name.
 func (c *call) onlyAsks() bool {
 	switch c.request.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
