@@ -318,6 +318,7 @@ type walled struct {
 	net.Conn
 	up     bool
 	failed chan struct{}
+	closed atomic.Bool
 }
 
 func (c *walled) Write(b []byte) (int, error) {
@@ -336,7 +337,8 @@ func (c *walled) SetDeadline(at time.Time) error {
 }
 
 func (c *walled) Close() error {
-	time.Sleep(5 * time.Second)
+	time.Sleep(5*time.Second - 1)
+	c.closed.Store(true)
 	return c.Conn.Close()
 }
 
@@ -359,5 +361,7 @@ func TestALoneCallerWhoseServerTakesNothingGivesUpInTime(t *testing.T) {
 			_, err := p.Get("key")
 			require.ErrorContains(t, err, "timeout")
 		}))
+		time.Sleep(5 * time.Second)
+		require.True(t, conn.closed.Load())
 	})
 }

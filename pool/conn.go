@@ -132,10 +132,13 @@ func (c *conn) bury() {
 // hangUp closes a connection at once. TLS would first tell the server, and wait for 5 seconds if
 // that takes nothing.
 func hangUp(nc net.Conn) {
-	if c, ok := nc.(interface{ NetConn() net.Conn }); ok {
-		nc = c.NetConn()
+	c, ok := nc.(interface{ NetConn() net.Conn })
+	if !ok {
+		_ = nc.Close()
+		return
 	}
-	_ = nc.Close()
+	_ = c.NetConn().Close()
+	go nc.Close() // it may have more to close
 }
 
 // sortLocked sorts the requests that were sent into those that have failed and those

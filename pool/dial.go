@@ -26,6 +26,9 @@ func (s *server) dial(life context.Context, l *lane) (*conn, error) {
 		// twemproxy before 0.5 hangs up on a command that it does not know. A memcached may
 		// hang up while it restarts.
 		c, err = s.greeted(ctx, l, !s.isMemcached.Load())
+		if errors.Is(err, io.EOF) {
+			s.isMemcached.Store(false) // it may be another one now
+		}
 	}
 	if err != nil && life.Err() != nil {
 		return nil, context.Cause(life)

@@ -3,6 +3,7 @@ package pool
 import (
 	"net"
 	"slices"
+	"time"
 )
 
 // Place returns the name of the server that key belongs to.
@@ -42,5 +43,7 @@ func (p *Pool) TrustWrites() {
 	}
 }
 
-// ResolveBy has r resolve the names that SetServers adds to p.
-func (p *Pool) ResolveBy(r *net.Resolver) { p.resolver = r }
+// ResolveBy has r resolve the names that SetServers adds to p, for so long. 0: as ever.
+func (p *Pool) ResolveBy(r *net.Resolver, within time.Duration) {
+	p.resolver, p.resolveFor = r, within
+}

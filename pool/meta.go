@@ -40,7 +40,7 @@ func (m *metas) note(r *request) {
 	case notStored, exists, notFound:
 		m.trust.Store(trust - trust/forgetting)
 	case complained:
-		if r.step == metaSet || r.step == readsAfterMeta {
+		if (r.step == metaSet || r.step == readsAfterMeta) && isRefusal([]byte(r.reply.complaint.Error())) {
 			r.lane.server.noMetaSets.Store(true)
 		}
 	}

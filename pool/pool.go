@@ -218,7 +218,10 @@ type Pool struct {
 	singles  sync.Pool
 	severals sync.Pool
 
-	resolver *net.Resolver // of the names that SetServers adds, in tests; nil: net.DefaultResolver
+	// What resolves the names that SetServers adds, and for how long, in tests. Zero:
+	// net.DefaultResolver and resolveFor.
+	resolver   *net.Resolver
+	resolveFor time.Duration
 
 	changing sync.Mutex // held while servers come and go
 	leaving  leaving    // guarded by changing
@@ -244,7 +247,7 @@ func New(servers ...string) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), resolveForNew)
+	ctx, cancel := context.WithTimeout(context.Background(), resolveFor)
 	defer cancel()
 	if err := resolveAll(ctx, net.DefaultResolver, all, nil); err != nil {
 		return nil, err

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/turns"
 	"github.com/cespare/xxhash/v2"
 	"github.com/dgryski/go-rendezvous"
 )
@@ -40,9 +39,9 @@ func parseServers(names []string) ([]*server, error) {
 	return all, nil
 }
 
-// resolveForNew is how long [New] waits for the addresses of names: two tries of a resolver
-// with the usual settings.
-const resolveForNew = 10 * time.Second
+// resolveFor is how long the addresses of names are waited for: two tries of a resolver with the
+// usual settings.
+const resolveFor = 10 * time.Second
 
 // resolveAll finds out whether the names of all resolve now, except those that are known. It
 // asks for all at the same time, until ctx ends. The error is that none does.
@@ -72,8 +71,8 @@ func resolveAll(ctx context.Context, resolver *net.Resolver, all []*server, know
 
 // SetServers replaces the list of servers that was given to [New], while calls are
 // made. Its errors are those of New, and ErrClosed; after an error the list is as
-// before. Names that are new in the list have DialTimeout to resolve. The others
-// are not resolved again.
+// before. Names that are new in the list have 10 s to resolve. The others are not
+// resolved again.
 //
 // Only the keys of servers that come or go are concerned: a new server takes its
 // share from all others, and the keys of one that goes are spread over the rest.
@@ -106,14 +105,10 @@ func (p *Pool) setServers(ctx context.Context, servers []string) error {
 	return err
 }
 
-// resolve is [resolveAll] of those of all that are not servers of p, for DialTimeout.
+// resolve is [resolveAll] of those of all that are not servers of p.
 func (p *Pool) resolve(ctx context.Context, all []*server) error {
-	bounded, cancel := context.WithCancel(ctx)
+	bounded, cancel := context.WithTimeout(ctx, cmp.Or(p.resolveFor, resolveFor))
 	defer cancel()
-	defer time.AfterFunc(positive(p.DialTimeout, DefaultDialTimeout), func() {
-		turns.Pass(turnsToConnect)
-		cancel()
-	}).Stop()
 	err := resolveAll(bounded, cmp.Or(p.resolver, net.DefaultResolver), all, p.servers.Load().byName)
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -303,13 +303,12 @@ func nameless(n int) []string {
 	return names
 }
 
-func TestNamesThatDoNotResolveDelayAListNoLongerThanADial(t *testing.T) {
+func TestNamesThatDoNotResolveDelayAListOnceOnly(t *testing.T) {
 	p, err := pool.New(one)
 	require.NoError(t, err)
 	defer p.Close()
-	p.DialTimeout = 10 * time.Millisecond
 	resolver, _ := hangingNames()
-	p.ResolveBy(resolver)
+	p.ResolveBy(resolver, 10*time.Millisecond)
 	start := time.Now()
 	list := append(nameless(20), one)
 	require.NoError(t, p.SetServers(list...))
@@ -321,7 +320,7 @@ func TestNamesThatDoNotResolveDelayAListNoLongerThanADial(t *testing.T) {
 	}
 
 	resolver, asked := hangingNames()
-	p.ResolveBy(resolver)
+	p.ResolveBy(resolver, 10*time.Millisecond)
 	require.NoError(t, p.SetServers(nameless(20)...), "what is in the list is not resolved again")
 	require.Zero(t, asked.Load())
 	require.ErrorContains(t, p.SetServers("other.invalid:11211"), "other.invalid")
@@ -332,10 +331,9 @@ func TestAListIsFollowedUntilCtxEndsThoughNoNameResolves(t *testing.T) {
 	p, err := pool.New(one)
 	require.NoError(t, err)
 	defer p.Close()
-	p.DialTimeout = time.Hour
 	p.LookupFailed = func(err error) { t.Error(err) }
 	resolver, asked := hangingNames()
-	p.ResolveBy(resolver)
+	p.ResolveBy(resolver, time.Hour)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
