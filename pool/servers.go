@@ -105,9 +105,14 @@ func (p *Pool) setServers(ctx context.Context, servers []string) error {
 	return err
 }
 
-// resolve is [resolveAll] of those of all that are not servers of p.
+// resolve is [resolveAll] of those of all that are not servers of p. It leaves half of the time
+// that ctx has: a list holds although some of its names do not resolve.
 func (p *Pool) resolve(ctx context.Context, all []*server) error {
-	bounded, cancel := context.WithTimeout(ctx, cmp.Or(p.resolveFor, resolveFor))
+	limit := cmp.Or(p.resolveFor, resolveFor)
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)/2)
+	}
+	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err := resolveAll(bounded, cmp.Or(p.resolver, net.DefaultResolver), all, p.servers.Load().byName)
 	if ctx.Err() != nil {

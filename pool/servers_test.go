@@ -327,6 +327,27 @@ func TestNamesThatDoNotResolveDelayAListOnceOnly(t *testing.T) {
 	require.Equal(t, nameless(20), listed(p))
 }
 
+// However often the list is looked up.
+func TestAListIsFollowedThoughSomeOfItsNamesDoNotResolve(t *testing.T) {
+	p, err := pool.New(one)
+	require.NoError(t, err)
+	defer p.Close()
+	resolver, _ := hangingNames()
+	p.ResolveBy(resolver, time.Hour)
+	list := append(nameless(20), one)
+	changed := make(chan struct{}, 1)
+	p.ServersChanged = func([]string, []string) { changed <- struct{}{} }
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go p.Follow(ctx, func(context.Context) ([]string, error) { return list, nil }, time.Second)
+	select {
+	case <-changed:
+	case <-time.After(20 * time.Second):
+		require.Fail(t, "the list is not taken")
+	}
+	require.Equal(t, list, listed(p))
+}
+
 func TestAListIsFollowedUntilCtxEndsThoughNoNameResolves(t *testing.T) {
 	p, err := pool.New(one)
 	require.NoError(t, err)
