@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"fmt"
+	"github.com/adaptivethrottler/throttler/internal/hook"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -77,7 +78,7 @@ func TestASimulationForgetsWhatHasEnded(t *testing.T) {
 		_, err := simulation.Authorize(at, one("r", throttler.Condition{Name: "n", Value: fmt.Sprint(i), Max: 1, TTL: time.Minute}))
 		require.NoError(t, err)
 	}
-	assert.LessOrEqual(t, throttler.Records(&simulation), 1001)
+	assert.LessOrEqual(t, hook.Records(&simulation), 1001)
 }
 
 func TestASimulationRefusesAnInvalidRule(t *testing.T) {

@@ -1,4 +1,4 @@
-package throttler_test
+package docs_test
 
 import (
 	"io/fs"

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/adaptivethrottler/throttler/internal/hook"
 	"math"
 	"slices"
 	"sync"
@@ -304,7 +305,7 @@ func inHall(t *testing.T, client throttler.Client, test func(h *hall)) {
 		h := &hall{T: t, Throttler: throttler.New(client), start: time.Now()}
 		test(h)
 		h.all.Wait()
-		require.Zero(t, throttler.WaitLines(h.Throttler))
+		require.Zero(t, hook.WaitLines(h.Throttler))
 	})
 }
 
@@ -702,7 +703,7 @@ func TestTryIsCutShortOnlyByTheEndOfItsContext(t *testing.T) {
 		{t.Context(), context.Canceled, false},
 		{t.Context(), nil, false},
 	} {
-		require.Equal(t, tt.want, throttler.CutShort(tt.ctx, throttler.Decision{Err: tt.err}), "%v", tt.err)
+		require.Equal(t, tt.want, hook.CutShort(tt.ctx, throttler.Decision{Err: tt.err}), "%v", tt.err)
 	}
 }
 
@@ -805,7 +806,7 @@ func TestCrowdWithManyConditionsGetsThroughAndNobodyOvertakes(t *testing.T) {
 			synctest.Wait()
 		}
 		all.Wait()
-		require.Zero(t, throttler.WaitLines(th))
+		require.Zero(t, hook.WaitLines(th))
 		for i := range guests {
 			for j := range i {
 				require.False(t, guests[i].overtakes(&guests[j]), "%d overtakes %d", i, j)
@@ -883,7 +884,7 @@ func TestCallsOneAfterTheOtherKeepTheirDistanceInAnOutage(t *testing.T) {
 					require.NoError(t, err)
 					require.Equal(t, time.Duration(i)*3*time.Second, time.Since(start))
 				}
-				require.Zero(t, throttler.WaitLines(th))
+				require.Zero(t, hook.WaitLines(th))
 			})
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/adaptivethrottler/throttler/internal/hook"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -130,7 +131,7 @@ func TestALeaseThatCannotBeRenewedIsLostThoughTheClockWentBack(t *testing.T) {
 		client := newOutlet()
 		lease := hold(t, throttler.New(client), either(inFlight(1, time.Minute)))
 		start := time.Now()
-		throttler.SetBack(lease, time.Second)
+		hook.SetBack(lease, time.Second)
 		client.off.Store(true)
 		select {
 		case <-lease.Context().Done():

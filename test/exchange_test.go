@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/adaptivethrottler/throttler/internal/hook"
+	"github.com/adaptivethrottler/throttler/internal/slots"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -178,7 +180,7 @@ func TestNothingIsRememberedOverAProxy(t *testing.T) {
 		for range 2 {
 			require.Equal(t, 2, trips(func() { authorize(t, th, rule) }))
 		}
-		all, _ := throttler.Slots(th)
+		all, _ := hook.Slots(th)
 		require.Zero(t, all)
 	})
 }
@@ -759,8 +761,8 @@ func TestAnExchangerThatRefusesEveryWriteIsGivenUp(t *testing.T) {
 			r.torn = true
 			for range 2 { // each by itself
 				before := r.trips.Load()
-				require.ErrorIs(t, authorize(t, th, rule).Err, throttler.ErrStalled)
-				require.EqualValues(t, throttler.MaxStalls+1, r.trips.Load()-before, "the first on a guess")
+				require.ErrorIs(t, authorize(t, th, rule).Err, slots.ErrStalled)
+				require.EqualValues(t, slots.MaxStalls+1, r.trips.Load()-before, "the first on a guess")
 			}
 			r.torn = false
 			authorize(t, th, rule) // now there is a record

@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"context"
+	"github.com/adaptivethrottler/throttler/internal/hook"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -65,7 +66,7 @@ func TestOthersDoNotNoticeThatTheLeadersContextHasEndedAlready(t *testing.T) {
 			assert.NoError(t, d.Err)
 		})
 		key := throttler.RecordKey(rule.Identifier, "c", rule.Either[0].Value)
-		assert.Eventually(t, func() bool { return throttler.Queued(th, key) == 2 }, 20*time.Second, time.Millisecond)
+		assert.Eventually(t, func() bool { return hook.Queued(th, key) == 2 }, 20*time.Second, time.Millisecond)
 		cancel()
 	}
 	d, err := th.Authorize(ctx, rule)

@@ -3,6 +3,7 @@ package throttler_test
 import (
 	"context"
 	"fmt"
+	"github.com/adaptivethrottler/throttler/internal/slots"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -387,8 +388,8 @@ func TestRecordsThatComeAndGoAreGivenUp(t *testing.T) {
 		return nil
 	}
 	d := authorize(t, th, rule)
-	require.ErrorIs(t, d.Err, throttler.ErrStalled)
-	require.Len(t, client.took(), 2*(throttler.MaxLosses+10+1))
+	require.ErrorIs(t, d.Err, slots.ErrStalled)
+	require.Len(t, client.took(), 2*(slots.MaxLosses+10+1))
 }
 
 func TestAServerWithoutCASIsFailedOpenOver(t *testing.T) {

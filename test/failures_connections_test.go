@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"github.com/adaptivethrottler/throttler/internal/hook"
 	"io"
 	"net"
 	"slices"
@@ -144,7 +145,7 @@ func TestACallLeavesAServerWithoutAConnectionAtItsDeadline(t *testing.T) {
 		require.Equal(t, hungDeadline, time.Since(begin))
 		time.Sleep(throttler.DefaultQueueTimeout)
 		synctest.Wait()
-		all, _ := throttler.Slots(th)
+		all, _ := hook.Slots(th)
 		require.Zero(t, all)
 	})
 }

@@ -49,7 +49,7 @@ func buildOlder(t *testing.T) (path string) {
 		command.Stderr = os.Stderr
 		return command.Run()
 	}
-	err := run(`git cat-file -e "$RELEASE^{commit}" 2>/dev/null; git archive "$RELEASE" -o "$OLDER/src.tar"`)
+	err := run(`git cat-file -e "$RELEASE^{commit}" 2>/dev/null; git -C "$(git rev-parse --show-toplevel)" archive "$RELEASE" -o "$OLDER/src.tar"`)
 	if err != nil {
 		skiptest.Missing(t, fmt.Sprintf("no history with the older release %s: fetch all of it, by git fetch --unshallow", olderRelease))
 	}
