@@ -1,6 +1,6 @@
 module github.com/adaptivethrottler/throttler/bench
 
-go 1.25.6
+go 1.26.0
 
 replace (
 	github.com/adaptivethrottler/throttler => ../

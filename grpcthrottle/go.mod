@@ -1,6 +1,6 @@
 module github.com/adaptivethrottler/throttler/grpcthrottle
 
-go 1.25.0
+go 1.26.0
 
 replace github.com/adaptivethrottler/throttler => ../
 
