@@ -1,6 +1,7 @@
 package httpthrottle_test
 
 import (
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler/httpthrottle"
+	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
 // The peer of requests in these tests, a trusted proxy unless a test says
@@ -45,6 +47,9 @@ func TestPeerIsTheClientUnlessTrusted(t *testing.T) {
 		{"[64:ff9b::1:203.0.113.9]:1234", "64:ff9b::1:cb00:7109"},
 		{"[64:ff9b:1::203.0.113.9]:1234", "64:ff9b:1::cb00:7109"},
 		{"64:ff9b:1::203.0.113.9", "64:ff9b:1::cb00:7109"},
+		{"[::1]", "::1"},
+		{"[2001:db8::1]", "2001:db8::1"},
+		{"[203.0.113.9]:1", "invalid IP"},
 		{"@", "invalid IP"},
 		{"", "invalid IP"},
 		{"nonsense", "invalid IP"},
@@ -209,29 +214,91 @@ func TestUnixSocketIsTrustedOnRequest(t *testing.T) {
 	require.Equal(t, "10.0.0.1", httpthrottle.Source{TrustUnix: true}.Addr(request(proxy, "X-Forwarded-For: 1.2.3.4")).String())
 }
 
-func TestKeyCutsIPv6ToItsPrefix(t *testing.T) {
-	for _, test := range []struct {
-		peer string
-		bits int
-		want string
-	}{
-		{"203.0.113.9:1", 0, "203.0.113.9"},
-		{"203.0.113.9:1", 24, "203.0.113.9"},
-		{"[::ffff:203.0.113.9]:1", 0, "203.0.113.9"},
-		{"[64:ff9b::203.0.113.9]:1", 0, "203.0.113.9"},
-		{"[64:ff9b:1::203.0.113.9]:1", 0, "64:ff9b:1::cb00:7109"},
-		{"[2001:db8:1:2:3:4:5:6]:1", 0, "2001:db8:1:2::/64"},
-		{"[2001:db8:1:2:ffff::]:1", 0, "2001:db8:1:2::/64"},
-		{"[2001:db8:1:3::]:1", 0, "2001:db8:1:3::/64"},
-		{"[2001:db8:1:2:3:4:5:6]:1", -1, "2001:db8:1:2::/64"},
-		{"[2001:db8:1:2:3:4:5:6]:1", 48, "2001:db8:1::/48"},
-		{"[2001:db8:1:2:3:4:5:6]:1", 128, "2001:db8:1:2:3:4:5:6"},
-		{"[2001:db8:1:2:3:4:5:6]:1", 1000, "2001:db8:1:2:3:4:5:6"},
-		{"[fe80::1%eth0]:1", 0, "fe80::/64"},
-		{"[fe80::1%eth0]:1", 128, "fe80::1"},
-		{"@", 0, ""},
+// Requests through proxies that Hops counts.
+var hopsTests = []struct {
+	name   string
+	source httpthrottle.Source
+	fields []string
+	want   string
+}{
+	{"two of two", httpthrottle.Source{Hops: 2}, []string{"X-Forwarded-For: 203.0.113.9, 198.51.100.1"}, "203.0.113.9"},
+	{"one of two", httpthrottle.Source{Hops: 1}, []string{"X-Forwarded-For: 203.0.113.9, 198.51.100.1"}, "198.51.100.1"},
+	{"a forged one before", httpthrottle.Source{Hops: 2}, []string{"X-Forwarded-For: 1.2.3.4, 203.0.113.9, 198.51.100.1"}, "203.0.113.9"},
+	{"over lines", httpthrottle.Source{Hops: 2}, []string{"X-Forwarded-For: 1.2.3.4, 203.0.113.9", "X-Forwarded-For: 198.51.100.1"}, "203.0.113.9"},
+	{"too few", httpthrottle.Source{Hops: 3}, []string{"X-Forwarded-For: 203.0.113.9, 198.51.100.1"}, "10.0.0.1"},
+	{"none", httpthrottle.Source{Hops: 1}, nil, "10.0.0.1"},
+	{"no address there", httpthrottle.Source{Hops: 2}, []string{"X-Forwarded-For: 1.2.3.4, unknown, 198.51.100.1"}, "10.0.0.1"},
+	{"empty there", httpthrottle.Source{Hops: 2}, []string{"X-Forwarded-For: 1.2.3.4, , 198.51.100.1"}, "10.0.0.1"},
+	{"no address behind", httpthrottle.Source{Hops: 2}, []string{"X-Forwarded-For: 1.2.3.4, 203.0.113.9, unknown"}, "203.0.113.9"},
+	{"mapped, with a port", httpthrottle.Source{Hops: 1}, []string{"X-Forwarded-For: [::ffff:203.0.113.9]:80"}, "203.0.113.9"},
+	{"Forwarded", httpthrottle.Source{Hops: 2}, []string{`Forwarded: for=1.2.3.4, for="203.0.113.9:80", for=198.51.100.1`}, "203.0.113.9"},
+	{"both, alike", httpthrottle.Source{Hops: 1}, []string{"X-Forwarded-For: 203.0.113.9", "Forwarded: for=203.0.113.9"}, "203.0.113.9"},
+	{"both, not alike", httpthrottle.Source{Hops: 1}, []string{"X-Forwarded-For: 203.0.113.9", "Forwarded: for=1.2.3.4"}, "10.0.0.1"},
+	{"named", httpthrottle.Source{Hops: 1, Header: "cf-connecting-ip"}, []string{"X-Forwarded-For: 1.2.3.4", "Cf-Connecting-Ip: 203.0.113.9"}, "203.0.113.9"},
+	{"beside Trusted", httpthrottle.Source{Hops: 1, Trusted: trusted}, []string{"X-Forwarded-For: 203.0.113.9"}, "10.0.0.1"},
+	{"negative", httpthrottle.Source{Hops: -1}, []string{"X-Forwarded-For: 203.0.113.9"}, "10.0.0.1"},
+	{"negative beside Trusted", httpthrottle.Source{Hops: -1, Trusted: trusted}, []string{"X-Forwarded-For: 203.0.113.9"}, "203.0.113.9"},
+	{"more than the field has", httpthrottle.Source{Hops: math.MaxInt}, []string{"X-Forwarded-For: " + strings.Repeat("1.2.3.4,", 1<<17)}, "10.0.0.1"},
+}
+
+func TestHopsCountFromTheRight(t *testing.T) {
+	for _, test := range hopsTests {
+		test.source.IPv6Bits = 128
+		require.Equal(t, test.want, test.source.Addr(request(proxy, test.fields...)).String(), test.name)
+		require.Equal(t, test.want, test.source.Key(request(proxy, test.fields...)), test.name)
+	}
+	socket := request("@", "X-Forwarded-For: 203.0.113.9")
+	require.Equal(t, "203.0.113.9", httpthrottle.Source{Hops: 1}.Addr(socket).String())
+	require.False(t, httpthrottle.Source{Hops: 2}.Addr(socket).IsValid())
+	require.Error(t, httpthrottle.Source{Hops: 2}.PerAddress("site", 1, time.Second)(socket).Validate())
+	require.NoError(t, httpthrottle.Source{Hops: 1}.PerAddress("site", 1, time.Second)(socket).Validate())
+}
+
+func TestPrivateNetworksHoldNoPublicAddress(t *testing.T) {
+	source := httpthrottle.Source{Trusted: httpthrottle.PrivateNetworks(), IPv6Bits: 128}
+	for peer, private := range map[string]bool{
+		"10.0.0.0": true, "10.255.255.255": true, "11.0.0.0": false, "172.15.255.255": false, "172.16.0.0": true, "172.31.255.255": true, "172.32.0.0": false,
+		"192.168.255.255": true, "192.169.0.0": false, "127.0.0.1": true, "169.254.1.1": true, "100.64.0.1": false, "::1": true, "::2": false,
+		"fd00::1": true, "fe80::1": true, "fec0::1": false, "2001:db8::1": false, "::ffff:10.1.2.3": true, "2002:a00:1::1": false,
 	} {
-		require.Equal(t, test.want, httpthrottle.Source{IPv6Bits: test.bits}.Key(request(test.peer)))
+		want := map[bool]string{true: "203.0.113.9", false: peer}[private]
+		require.Equal(t, want, source.Addr(request(peer, "X-Forwarded-For: 203.0.113.9")).String(), peer)
+	}
+	httpthrottle.PrivateNetworks()[0] = netip.MustParsePrefix("0.0.0.0/0")
+	require.Equal(t, "10.0.0.0/8", httpthrottle.PrivateNetworks()[0].String(), "a copy of its own")
+}
+
+func TestKeyCutsAddressesToTheirPrefix(t *testing.T) {
+	for _, test := range []struct {
+		peer         string
+		bits4, bits6 int
+		want         string
+	}{
+		{"203.0.113.9:1", 0, 0, "203.0.113.9"},
+		{"203.0.113.9:1", 32, 24, "203.0.113.9"},
+		{"203.0.113.9:1", 33, 0, "203.0.113.9"},
+		{"203.0.113.9:1", -1, 0, "203.0.113.9"},
+		{"203.0.113.9:1", 24, 0, "203.0.113.0/24"},
+		{"203.0.113.9:1", 1, 0, "128.0.0.0/1"},
+		{"[::ffff:203.0.113.9]:1", 0, 0, "203.0.113.9"},
+		{"[::ffff:203.0.113.9]:1", 24, 0, "203.0.113.0/24"},
+		{"[64:ff9b::203.0.113.9]:1", 0, 0, "203.0.113.9"},
+		{"[64:ff9b:1::203.0.113.9]:1", 24, 0, "64:ff9b:1::cb00:7109"},
+		{"[2002:cb00:7109:1::1]:1", 0, 0, "203.0.113.9"},
+		{"[2002:cb00:7109:1::1]:1", 24, 128, "203.0.113.0/24"},
+		{"[2002:a00:1:1::1]:1", 24, 0, "2002:a00:1:1::/64"},
+		{"[2001:db8:1:2:3:4:5:6]:1", 24, 0, "2001:db8:1:2::/64"},
+		{"[2001:db8:1:2:ffff::]:1", 0, 0, "2001:db8:1:2::/64"},
+		{"[2001:db8:1:3::]:1", 0, 0, "2001:db8:1:3::/64"},
+		{"[2001:db8:1:2:3:4:5:6]:1", 0, -1, "2001:db8:1:2::/64"},
+		{"[2001:db8:1:2:3:4:5:6]:1", 0, 48, "2001:db8:1::/48"},
+		{"[2001:db8:1:2:3:4:5:6]:1", 0, 128, "2001:db8:1:2:3:4:5:6"},
+		{"[2001:db8:1:2:3:4:5:6]:1", 0, 1000, "2001:db8:1:2:3:4:5:6"},
+		{"[fe80::1%eth0]:1", 0, 0, "fe80::/64"},
+		{"[fe80::1%eth0]:1", 0, 128, "fe80::1"},
+		{"@", 24, 0, ""},
+	} {
+		require.Equal(t, test.want, httpthrottle.Source{IPv4Bits: test.bits4, IPv6Bits: test.bits6}.Key(request(test.peer)))
 	}
 }
 
@@ -284,7 +351,7 @@ func FuzzAddr(f *testing.F) {
 			for _, source := range []httpthrottle.Source{{IPv6Bits: 128}, {IPv6Bits: 128, Trusted: trusted}} {
 				text := ""
 				if addr := source.Addr(r); addr.IsValid() {
-					text = addr.String()
+					text = address.Counted(addr).String()
 				}
 				require.Equal(t, text, source.Key(r))
 			}

@@ -12,6 +12,10 @@
 // 8215), stand for IPv4 addresses too. Where in the address these are depends on
 // the translator, so they are not taken apart, for fear of an address that
 // passes for an exempt one. But each belongs to one host, and counts whole.
+//
+// For the same reason an address of 6to4 (2002::/16, RFC 3056) is counted by
+// the IPv4 address that it contains, whose owner has 65,536 networks of /64
+// otherwise, but is not trusted or exempt by it.
 package address
 
 import "net/netip"
@@ -19,6 +23,7 @@ import "net/netip"
 var (
 	translated = netip.MustParsePrefix("64:ff9b::/96")
 	local      = netip.MustParsePrefix("64:ff9b:1::/48")
+	sixToFour  = netip.MustParsePrefix("2002::/16")
 )
 
 // Plain returns addr without a zone, or the IPv4 address that it stands for.
@@ -29,6 +34,21 @@ func Plain(addr netip.Addr) netip.Addr {
 	}
 	bytes := addr.As16()
 	return netip.AddrFrom4([4]byte(bytes[12:]))
+}
+
+// Counted returns the address that addr is counted by: Plain(addr), or the
+// public IPv4 address in one of 6to4.
+func Counted(addr netip.Addr) netip.Addr {
+	addr = Plain(addr)
+	if addr.Is4() || !sixToFour.Contains(addr) {
+		return addr
+	}
+	bytes := addr.As16()
+	owner := netip.AddrFrom4([4]byte(bytes[2:6]))
+	if !owner.IsGlobalUnicast() || owner.IsPrivate() {
+		return addr // RFC 3056, section 2: no such site
+	}
+	return owner
 }
 
 // PlainPrefix returns the prefix of the plain addresses of p. A prefix that is
@@ -70,7 +90,7 @@ func HasNetwork(addr netip.Addr) bool {
 // 1 bit is 1, and 128 or more leave the address as it is. Text returns "" for the
 // zero Addr.
 func Text(addr netip.Addr, ipv6Bits int) string {
-	addr = Plain(addr)
+	addr = Counted(addr)
 	switch {
 	case !addr.IsValid():
 		return ""
@@ -83,7 +103,7 @@ func Text(addr netip.Addr, ipv6Bits int) string {
 // Network returns the network that addr is in: of that many bits, by its family.
 // It is "" for the zero Addr.
 func Network(addr netip.Addr, ipv4Bits, ipv6Bits int) string {
-	addr = Plain(addr)
+	addr = Counted(addr)
 	if !addr.IsValid() {
 		return ""
 	}
