@@ -33,8 +33,8 @@ func apiLimit(limits *throttler.Throttler, source httpthrottle.Source) *httpthro
 			CountAuthorizedOnly: true, // a refused request uses up no budget
 		}
 	})
-	limit.Public = []string{"minute"} // what clients are told in RateLimit fields: a condition of both rules
-	limit.XRateLimit = httpthrottle.XRateLimitSeconds
+	limit.Public = []string{"minute", "day"} // what clients are told in RateLimit fields
+	limit.XRateLimit = true
 	return limit
 }
 

@@ -90,9 +90,7 @@ func (i *Interceptor) Unary(ctx context.Context, request any, info *grpc.UnarySe
 	if err != nil {
 		return nil, err
 	}
-	if release != nil {
-		defer release()
-	}
+	defer release()
 	return handler(ctx, request)
 }
 
@@ -102,9 +100,7 @@ func (i *Interceptor) Stream(server any, stream grpc.ServerStream, info *grpc.St
 	if err != nil {
 		return err
 	}
-	if release != nil {
-		defer release()
-	}
+	defer release()
 	return handler(server, &decidedStream{stream, ctx})
 }
 
@@ -117,18 +113,18 @@ type decidedStream struct {
 func (s *decidedStream) Context() context.Context { return s.ctx }
 
 // decide returns the context for the handler and what is to be called when that has
-// returned, or nil, or the error that answers call.
+// returned, or the error that answers call.
 func (i *Interceptor) decide(ctx context.Context, call Call) (decided context.Context, release func(), err error) {
 	rule := i.rule(ctx, call)
 	d := new(throttler.Decision)
-	ruling, err := gate.Decide(ctx, i.throttler, &rule, d, i.RefuseOverloaded)
-	switch ruling {
-	case gate.Free:
-		return ctx, nil, nil
-	case gate.Passed:
+	action, err := gate.Decide(ctx, i.throttler, &rule, d, gate.Options{RefuseOverloaded: i.RefuseOverloaded})
+	switch action {
+	case gate.Unlimited:
+		return ctx, func() {}, nil
+	case gate.Pass:
 		ctx, release = gate.Hold(ctx, i.throttler, &rule, d)
 		return context.WithValue(ctx, decisionKey{}, d), release, nil
-	case gate.Refused, gate.TooLarge:
+	case gate.Refuse, gate.TooLarge:
 		return nil, nil, Refusal(*d)
 	case gate.Overloaded:
 		return nil, nil, overloaded()

@@ -201,7 +201,7 @@ func TestRulesAreMadeOfTheMethodAndTheRequest(t *testing.T) {
 	_, err := watch(t, client)
 	require.NoError(t, err)
 	_, err = watch(t, client)
-	require.Equal(t, "streams", status.Convert(err).Message())
+	require.Equal(t, "Too many requests.", status.Convert(err).Message(), "not the condition's name")
 }
 
 func TestUnlimitedCallsAreNotDecided(t *testing.T) {

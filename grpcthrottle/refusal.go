@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/gate"
 )
 
 // Refusal returns the error for a call that d refuses, for handlers that ask a
@@ -19,10 +20,11 @@ import (
 //		return nil, grpcthrottle.Refusal(d)
 //	}
 //
-// It is the status ResourceExhausted with d.Messages and, unless d.RetryAfter
-// is 0, RetryInfo. An Interceptor answers the same.
+// It is the status ResourceExhausted with d.Messages, "Too many requests." in
+// place of a condition without a Message, and, unless d.RetryAfter is 0,
+// RetryInfo. An Interceptor answers the same.
 func Refusal(d throttler.Decision) error {
-	message := strings.Join(d.Messages, "; ")
+	message := strings.Join(gate.Messages(&d), "; ")
 	if d.RetryAfter == 0 {
 		message = strings.TrimSpace(message + " (larger than the limit ever allows)")
 	}

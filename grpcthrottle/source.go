@@ -75,4 +75,4 @@ func Metadata(ctx context.Context, key string) (value string, ok bool) {
 // Unlimited returns the rule of a call that is not limited: the call passes at
 // once, nothing is counted, and its context has no Decision. The zero Rule is a
 // mistake instead, and answered with Internal.
-func Unlimited() throttler.Rule { return gate.Unlimited() }
+func Unlimited() throttler.Rule { return gate.UnlimitedRule() }

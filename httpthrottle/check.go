@@ -3,7 +3,6 @@ package httpthrottle
 import (
 	"fmt"
 	"net/http"
-	"slices"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/gate"
@@ -13,12 +12,11 @@ import (
 // passes at once, nothing is counted, and its context has no Decision. The zero
 // Rule is a mistake instead, and answered with 500. For a Throttler this rule is
 // invalid.
-func Unlimited() throttler.Rule { return gate.Unlimited() }
+func Unlimited() throttler.Rule { return gate.UnlimitedRule() }
 
-// Check returns an error if the rule of r is invalid, or has no condition that
-// Public names. It counts nothing and asks no backend. Call it when the program
-// starts, with a request of each kind, to find mistakes that Handler would
-// answer with 500:
+// Check returns an error if the rule of r is invalid. It counts nothing and asks
+// no backend. Call it when the program starts, with a request of each kind, to
+// find mistakes that Handler would answer with 500:
 //
 //	r, _ := http.NewRequest("GET", "/search", nil)
 //	r.RemoteAddr = "192.0.2.1:1"
@@ -30,23 +28,8 @@ func (m *Middleware) Check(r *http.Request) error {
 	if gate.IsUnlimited(&rule) {
 		return nil
 	}
-	err := gate.Validate(&rule)
-	if err == nil {
-		err = m.misnaming(&rule)
-	}
-	if err != nil {
+	if err := gate.Validate(&rule); err != nil {
 		return fmt.Errorf("httpthrottle: %w", err)
-	}
-	return nil
-}
-
-// misnaming returns an error if rule has no condition of a name in Public.
-func (m *Middleware) misnaming(rule *throttler.Rule) error {
-	conditions := rule.Conditions()
-	for _, name := range m.Public {
-		if !slices.ContainsFunc(conditions, func(c throttler.Condition) bool { return c.Name == name }) {
-			return fmt.Errorf("%q in Public is no condition of rule %q: give the name of one", name, rule.Identifier)
-		}
 	}
 	return nil
 }

@@ -48,7 +48,7 @@ func order(h http.Handler, items string, accept ...string) *httptest.ResponseRec
 func TestFieldsAndTallyAgreeWithCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, counts := byItems()
-		m.XRateLimit = httpthrottle.XRateLimitSeconds
+		m.XRateLimit = true
 		h := m.Handler(hello)
 		for i, step := range []struct {
 			sleep      time.Duration
@@ -102,7 +102,7 @@ func TestCostThatNeverFitsIsRefusedForGood(t *testing.T) {
 				"messages": ["Ten items a minute."]
 			}`, w.Body.String())
 			require.Equal(t, `"items";q=10;w=60`, w.Header().Get("RateLimit-Policy"))
-			require.NotContains(t, w.Header(), "Ratelimit", "nobody has looked how much is left")
+			require.Equal(t, `"items";r=10;t=60`, w.Header().Get("RateLimit"))
 			require.Contains(t, order(h, items, "text/plain").Body.String(),
 				"Ten items a minute.\nThis request is larger than the limit ever allows.\n")
 
@@ -112,6 +112,25 @@ func TestCostThatNeverFitsIsRefusedForGood(t *testing.T) {
 			require.Zero(t, rules[0].Failed)
 		})
 	}
+}
+
+func TestARequestThatNeverFitsIsToldWhatIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _ := byItems()
+		m.XRateLimit = true
+		h := m.Handler(hello)
+		for i, step := range []struct{ items, limit, x string }{
+			{"11", `"items";r=10;t=60`, "10 10 60"},
+			{"4", `"items";r=6;t=60`, "10 6 60"},
+			{"11", `"items";r=6;t=60`, "10 6 60"},
+			{"6", `"items";r=0;t=60`, "10 0 60"},
+			{"11", `"items";r=0;t=60`, "10 0 60"},
+		} {
+			w := order(h, step.items)
+			require.Equal(t, step.limit, w.Header().Get(limits), "step %d", i)
+			require.Equal(t, step.x, xFields(w), "step %d", i)
+		}
+	})
 }
 
 func TestRefusalForGoodStaysOneAfterADelay(t *testing.T) {

@@ -179,21 +179,20 @@ func ExampleMiddleware_cost() {
 }
 
 // The fields that many clients know.
-func ExampleXRateLimit() {
+func ExampleMiddleware_xRateLimit() {
 	t := throttler.New(memstore.New())
 	limit := httpthrottle.New(t, httpthrottle.Source{}.PerAddress("site", 3, time.Hour))
 	limit.Public = []string{"address"}
-	limit.XRateLimit = httpthrottle.XRateLimitSeconds
+	limit.XRateLimit = true
 
 	answer := httptest.NewRecorder()
 	limit.Handler(http.NotFoundHandler()).ServeHTTP(answer, httptest.NewRequest("GET", "/", nil))
-	for _, field := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"} {
+	for _, field := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining"} { // and X-RateLimit-Reset, a Unix time
 		fmt.Printf("%s: %s\n", field, answer.Header().Get(field))
 	}
 	// Output:
 	// X-RateLimit-Limit: 3
 	// X-RateLimit-Remaining: 2
-	// X-RateLimit-Reset: 3600
 }
 
 // Limits that are configured are checked when the program starts.

@@ -47,7 +47,6 @@ import (
 	"log"
 	"net/http"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -67,23 +66,33 @@ type Middleware struct {
 
 	// Public lists the names of the conditions that clients may know. The
 	// header fields RateLimit-Policy and RateLimit of every answer, allowed or
-	// refused, hold their state. A rule with Shadow adds no fields. With one
-	// Middleware inside another, a name that both use becomes "identifier/name".
-	// Default: none, no such fields.
+	// refused, hold the state of those that the rule has. A rule with Shadow
+	// adds no fields. With one Middleware inside another, a name that both use
+	// becomes "identifier/name". Default: none, no such fields.
 	//
 	// Do not list a condition that counts attempts at a user's account. Its
 	// fields would tell an attacker whether the owner has been there.
-	//
-	// Every rule must have a condition of each name. Otherwise Check returns an
-	// error, and the first such request writes it to the log.
 	Public []string
 
 	// XRateLimit adds the header fields X-RateLimit-Limit,
-	// X-RateLimit-Remaining and X-RateLimit-Reset. They hold one of the Public
-	// conditions: the one that blocks first in Either, and the one that blocks
-	// last in All. Reset is when a full condition takes a hit again, or when
-	// another one is empty again. Default: NoXRateLimit.
-	XRateLimit XRateLimit
+	// X-RateLimit-Remaining and X-RateLimit-Reset, which no standard describes
+	// and many clients read. They hold one of the Public conditions: the one
+	// that blocks first in Either, and the one that blocks last in All. Reset
+	// is the Unix time when a full condition takes a hit again, or when another
+	// one is empty again.
+	XRateLimit bool
+
+	// Peek reports whether a request only asks what is left. It is not counted
+	// and not refused. The fields of Public, and its Decision, are those of
+	// [throttler.Throttler.Peek], but say what is left before a hit. Default:
+	// every request counts.
+	Peek func(r *http.Request) bool
+
+	// PassPreflights lets CORS preflights pass uncounted. Otherwise they count
+	// as other requests, and browsers cannot read the refusal of one: put the
+	// handler that answers them around the Middleware, or set this if it is
+	// inside.
+	PassPreflights bool
 
 	// RefuseOverloaded answers 503 Service Unavailable, with Retry-After, to a
 	// request that could not be decided because the process asks more than the
@@ -100,7 +109,6 @@ type Middleware struct {
 	throttler *throttler.Throttler
 	rule      func(*http.Request) throttler.Rule
 	tarpit    tarpit
-	misnamed  atomic.Bool // an error in Public was logged
 }
 
 // New returns a Middleware that decides each request by the rule that the
@@ -131,9 +139,6 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 // check panics if an option is invalid.
 func (m *Middleware) check() {
 	m.Refusal.check()
-	if m.XRateLimit < NoXRateLimit || m.XRateLimit > XRateLimitEpoch {
-		panic(fmt.Sprintf("httpthrottle: XRateLimit is %d, want NoXRateLimit, XRateLimitSeconds or XRateLimitEpoch", m.XRateLimit))
-	}
 	for i, name := range m.Public {
 		if slices.Contains(m.Public[:i], name) {
 			panic(fmt.Sprintf("httpthrottle: Public names %q twice", name))
@@ -142,27 +147,33 @@ func (m *Middleware) check() {
 }
 
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if m.PassPreflights && isPreflight(r) {
+		next.ServeHTTP(w, r)
+		return
+	}
 	rule := m.rule(r)
 	if gate.IsUnlimited(&rule) { // before anything is allocated
 		next.ServeHTTP(w, r)
 		return
 	}
 	ctx := r.Context()
+	options := gate.Options{Look: m.Peek != nil && m.Peek(r), RefuseOverloaded: m.RefuseOverloaded}
 	var d throttler.Decision
-	ruling, err := gate.Decide(ctx, m.throttler, &rule, &d, m.RefuseOverloaded)
-	switch ruling {
-	case gate.Passed:
-		m.publish(w, r, &rule, &d)
-		held, release := gate.Hold(ctx, m.throttler, &rule, &d)
-		if release != nil {
-			defer release() // even if next panics
+	action, err := gate.Decide(ctx, m.throttler, &rule, &d, options)
+	switch action {
+	case gate.Pass:
+		m.publish(w, &rule, &d)
+		held, release := ctx, func() {}
+		if !options.Look {
+			held, release = gate.Hold(ctx, m.throttler, &rule, &d)
 		}
+		defer release() // even if next panics
 		q := withDecision(r, held, &d, nil)
 		defer returnForm(r, q)
 		next.ServeHTTP(w, q)
-	case gate.Refused, gate.TooLarge:
+	case gate.Refuse, gate.TooLarge:
 		d = later(d, m.tarpit.wait(ctx, m.Delay, m.maxDelayed()))
-		violated := m.publish(w, r, &rule, &d)
+		violated := m.publish(w, &rule, &d)
 		q := r
 		if m.Answer != nil {
 			q = withDecision(r, ctx, &d, violated)
@@ -179,24 +190,30 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 }
 
+// isPreflight reports whether r is a browser's question before a cross-origin
+// request (Fetch, section 3.3.2).
+func isPreflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header["Origin"] != nil && r.Header["Access-Control-Request-Method"] != nil
+}
+
 // returnForm gives r the form that was parsed of its copy q, for net/http, which removes the
-// files of r's: over HTTP/2 even after a panic, over HTTP/1 if that was recovered from.
-func returnForm(r, q *http.Request) { r.MultipartForm = q.MultipartForm }
+// files of r's: over HTTP/2 even after a panic, over HTTP/1 if that was recovered from. It
+// writes to r only if there is one: others may read r.
+func returnForm(r, q *http.Request) {
+	if q.MultipartForm != r.MultipartForm {
+		r.MultipartForm = q.MultipartForm
+	}
+}
 
 // publish sets the header fields of the Public conditions. It returns the names
 // of the policies that d violates.
-func (m *Middleware) publish(w http.ResponseWriter, r *http.Request, rule *throttler.Rule, d *throttler.Decision) (violated []string) {
+func (m *Middleware) publish(w http.ResponseWriter, rule *throttler.Rule, d *throttler.Decision) (violated []string) {
 	if len(m.Public) == 0 || rule.Shadow {
 		return nil
 	}
-	if !m.misnamed.Load() {
-		if err := m.misnaming(rule); err != nil && m.misnamed.CompareAndSwap(false, true) {
-			logTo(r, err)
-		}
-	}
 	public := publicNames(m.Public)
-	if m.XRateLimit != NoXRateLimit {
-		m.XRateLimit.publishX(w.Header(), public, rule, d)
+	if m.XRateLimit {
+		public.publishX(w.Header(), rule, d)
 	}
 	return public.publish(w.Header(), rule, d)
 }

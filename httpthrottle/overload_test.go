@@ -32,7 +32,7 @@ func TestOverloadIsHandedOnUnlessToldOtherwise(t *testing.T) {
 func TestOverloadIsRefusedOnRequest(t *testing.T) {
 	m := overloaded(nil)
 	m.RefuseOverloaded = true
-	m.Status, m.Body = http.StatusForbidden, []byte("You are too fast.")
+	m.Status = http.StatusForbidden
 	m.Answer = func(http.ResponseWriter, *http.Request, throttler.Decision) {
 		t.Error("this is no refusal by the rule")
 	}

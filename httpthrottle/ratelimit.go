@@ -61,7 +61,7 @@ func (p publicNames) publish(h http.Header, rule *throttler.Rule, d *throttler.D
 			violated = append(violated, policyName(name))
 		}
 		policies = appendPolicy(policies, name, c)
-		if decided(o, d) {
+		if known(o) {
 			limits = appendLimit(limits, name, c, o, d)
 		}
 	}
@@ -99,12 +99,9 @@ func isTaken(lines []string, name string) bool {
 	})
 }
 
-// decided reports whether d tells what o's condition has left. It does not if the
-// backend failed, nor for a request that never fits, for which the backend was
-// not asked.
-func decided(o *throttler.Outcome, d *throttler.Decision) bool {
-	return o.Err == nil && (d.Status == throttler.Authorized || d.RetryAfter > 0)
-}
+// known reports whether o says what its condition has left. It does not if the
+// backend failed, nor if the condition was not asked.
+func known(o *throttler.Outcome) bool { return o.Err == nil && o.Remaining >= 0 }
 
 func appendPolicy(b []byte, name string, c *throttler.Condition) []byte {
 	b = appendItem(b, name)
@@ -132,19 +129,20 @@ func windowOf(c *throttler.Condition) time.Duration {
 // if it ends no later than Retry-After. In an All rule it may end later.
 func appendLimit(b []byte, name string, c *throttler.Condition, o *throttler.Outcome, d *throttler.Decision) []byte {
 	b = appendItem(b, name)
-	b = appendParameter(b, "r", int64(max(o.Remaining, 0)))
+	b = appendParameter(b, "r", int64(o.Remaining))
 	if c.Algorithm == throttler.InFlight && !isFull(o) {
 		return b
 	}
 	window := effectiveWindow(c, o)
-	if d.Status == throttler.Blocked && (!isFull(o) || window > d.RetryAfter) {
+	if d.RetryAfter > 0 && (!isFull(o) || window > d.RetryAfter) {
 		return b
 	}
 	return appendParameter(b, "t", retrySeconds(window))
 }
 
-// isFull reports whether o's condition has no room for another such request.
-func isFull(o *throttler.Outcome) bool { return o.Blocked || o.Remaining <= 0 }
+// isFull reports whether o's condition has no room for another such request
+// until RetryAfter.
+func isFull(o *throttler.Outcome) bool { return o.RetryAfter > 0 && o.Blocked || o.Remaining <= 0 }
 
 // effectiveWindow returns the time for which the remaining hits must last.
 //

@@ -27,7 +27,8 @@ const DefaultMaxDelayed = 100
 //
 // The body says the same and has the messages of the conditions that block. It
 // is problem details (application/problem+json, RFC 9457), plain text or HTML,
-// by the request's Accept; if that has no preference, problem details. If a condition that
+// by the request's Accept; if that has no preference, problem details. In place of
+// a condition without a Message it says "Too many requests." If a condition that
 // blocks is in Public, the problem details have violated-policies, and the type of
 // quota-exceeded.
 type Refusal struct {
@@ -35,17 +36,9 @@ type Refusal struct {
 	// type.
 	Status int
 
-	// Body is sent in place of the default body, whatever the request accepts.
-	// Empty but not nil: no body. Default: nil, the default body.
-	Body []byte
-
-	// ContentType is the type of Body. Default: text/plain; charset=utf-8.
-	ContentType string
-
-	// Answer writes the response in place of all the above. The header fields
-	// are set already, and may be changed; the status is not. To add to the
-	// default response, call the WriteAnswer of the embedding type. Default:
-	// none.
+	// Answer writes the response, Status included. The header fields above are
+	// set already, and may be changed. To add to the default response, call the
+	// WriteAnswer of the embedding type. Default: that one.
 	Answer func(w http.ResponseWriter, r *http.Request, d throttler.Decision)
 
 	// Delay is the time that a client waits for its refusal. It slows down a
@@ -132,25 +125,17 @@ func SetRetryAfter(w http.ResponseWriter, d throttler.Decision) {
 	new(values).setRetryAfter(w.Header(), d.RetryAfter)
 }
 
-// write writes the status, the body and the header fields that tell of it, to which it adds v.
-// violated are the policies to name in the body.
+// write writes the status, the default body, and the header fields that tell of
+// it, which it adds to v. violated are the policies to name in the body.
 func (f *Refusal) write(w http.ResponseWriter, r *http.Request, d *throttler.Decision, v *values, status int, violated []string) {
 	if f.Status != 0 {
 		status = f.Status
 	}
-	contentType, body := f.ContentType, f.Body
-	if contentType == "" {
-		contentType = plainText
-	}
-	if body == nil {
-		contentType, body = defaultBody(r.Header["Accept"], status, d, violated)
-	}
+	contentType, body := defaultBody(r.Header["Accept"], status, d, violated)
 	h := w.Header()
 	v.set(h, "Content-Length", strconv.Itoa(len(body)))
-	if len(body) > 0 {
-		v.set(h, "Content-Type", contentType)
-		v.set(h, "X-Content-Type-Options", "nosniff")
-	}
+	v.set(h, "Content-Type", contentType)
+	v.set(h, "X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
 		w.Write(body) // an error means that the client has gone

@@ -8,17 +8,6 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// XRateLimit selects the header fields X-RateLimit-Limit, X-RateLimit-Remaining
-// and X-RateLimit-Reset. No standard describes them. Many clients read them,
-// and disagree on the meaning of Reset.
-type XRateLimit int
-
-const (
-	NoXRateLimit      XRateLimit = iota // the fields are not set
-	XRateLimitSeconds                   // Reset is in seconds from now
-	XRateLimitEpoch                     // Reset is a Unix time in seconds
-)
-
 // The names of the fields, in the form of the keys of an http.Header.
 const (
 	xLimitField     = "X-Ratelimit-Limit"
@@ -52,11 +41,11 @@ func (s report) tighter(other report) bool {
 // tightest of Either, which blocks first, or the loosest of All, which blocks
 // last. Reset is when a full condition takes a hit, and otherwise when it is
 // empty.
-func (x XRateLimit) publishX(h http.Header, public publicNames, rule *throttler.Rule, d *throttler.Decision) {
+func (p publicNames) publishX(h http.Header, rule *throttler.Rule, d *throttler.Decision) {
 	var told report
 	found := false
-	for c, o := range public.of(rule, d) {
-		if !decided(o, d) {
+	for c, o := range p.of(rule, d) {
+		if !known(o) {
 			continue
 		}
 		s := reportOf(c, o)
@@ -65,7 +54,7 @@ func (x XRateLimit) publishX(h http.Header, public publicNames, rule *throttler.
 		}
 	}
 	if found && (d.Status == throttler.Blocked || !tellsLess(h, told.remaining)) {
-		x.set(h, told)
+		told.set(h)
 	}
 }
 
@@ -79,14 +68,10 @@ func tellsLess(h http.Header, remaining int) bool {
 	return err == nil && other < remaining
 }
 
-func (x XRateLimit) set(h http.Header, s report) {
-	reset := retrySeconds(s.window)
-	if x == XRateLimitEpoch {
-		reset = unixCeil(time.Now().Add(s.window))
-	}
+func (s report) set(h http.Header) {
 	h.Set(xLimitField, strconv.Itoa(s.limit))
 	h.Set(xRemainingField, strconv.Itoa(s.remaining))
-	h.Set(xResetField, strconv.FormatInt(reset, 10))
+	h.Set(xResetField, strconv.FormatInt(unixCeil(time.Now().Add(s.window)), 10))
 }
 
 // unixCeil returns the Unix time of t, rounded up as seconds does.

@@ -1,5 +1,6 @@
 // Package gate decides requests for all front ends: the HTTP middleware, the
-// gRPC interceptors, the service.
+// gRPC interceptors, the service. A front end makes a rule of a request, calls
+// Decide, and encodes the Decision as its protocol wants.
 package gate
 
 import (
@@ -11,87 +12,157 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// A Ruling is what becomes of a request.
-type Ruling int
+// An Action is what a front end does with a request.
+type Action int
 
 const (
-	Invalid    Ruling = iota // the rule is invalid: a mistake in the program
-	Passed                   // allowed
-	Free                     // not limited: there is no Decision
-	Refused                  // blocked for now
-	TooLarge                 // blocked for ever: it costs more than a condition holds
-	Overloaded               // undecided: the servers are overloaded, and it is not to pass then
-	Ended                    // undecided: its context ended first
+	Invalid    Action = iota // answer an error: the rule is invalid, a mistake in the program
+	Pass                     // serve it
+	Unlimited                // serve it: there is no Decision
+	Refuse                   // refuse it for now
+	TooLarge                 // refuse it for ever: it costs more than a condition holds
+	Overloaded               // refuse it undecided: the servers are overloaded
+	Ended                    // refuse it undecided: its context ended first
 )
 
-// Decide asks t about a request with this rule, and sets d, which is zero, to the
-// Decision. The error is that of an Invalid rule, and nil for all other rulings.
+// Options are a front end's options for one request.
+type Options struct {
+	// Look asks what is left, and counts nothing. Such a request passes,
+	// whatever is left.
+	Look bool
+
+	// RefuseOverloaded refuses a request that the servers are too busy to
+	// decide, unless t has a Fallback. Otherwise it passes.
+	RefuseOverloaded bool
+}
+
+// Decide asks t about a request with this rule, and sets d, which is zero, to
+// the Decision as the client may see it: see [Messages]. The error is that of
+// an Invalid rule, and nil for all other Actions.
 //
-// A request that the servers are too busy for passes, unless refuseOverloaded is set: then
-// it is Overloaded, if t has no Fallback, which would decide it. One that has Ended never
-// passes: otherwise a client could cancel each request right after sending it and have it
-// done uncounted. The in-flight hits of a request that does not pass are given back.
-func Decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision, refuseOverloaded bool) (Ruling, error) {
+// A request that has Ended never passes: otherwise a client could cancel each
+// request right after sending it and have it done uncounted. The in-flight hits
+// of a request that does not pass are given back.
+func Decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision, o Options) (Action, error) {
 	if IsUnlimited(rule) {
-		return Free, nil
+		return Unlimited, nil
 	}
-	var err error
-	*d, err = t.Authorize(ctx, *rule)
+	action, err := decide(ctx, t, rule, d, o)
+	if action != Pass && action != Invalid {
+		d.Messages = Messages(d)
+		drop(ctx, t, rule, d)
+	}
+	return action, err
+}
+
+func decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision, o Options) (action Action, err error) {
+	if o.Look {
+		*d, err = t.Peek(ctx, *rule)
+	} else {
+		*d, err = t.Authorize(ctx, *rule)
+	}
 	switch {
 	case err != nil:
-		return tooLarge(ctx, t, rule, d, err)
+		return tooLarge(ctx, t, rule, d, o, err)
 	case d.Err != nil && ctx.Err() != nil:
-		drop(ctx, t, rule, d)
 		return Ended, nil
+	case o.Look:
+		uncount(d)
+		return Pass, nil
 	case d.Status != throttler.Authorized:
-		drop(ctx, t, rule, d)
-		return Refused, nil
-	case refuseOverloaded && d.Err != nil && !rule.Shadow && t.Fallback == nil && errors.Is(d.Err, throttler.ErrOverloaded):
-		drop(ctx, t, rule, d)
+		return Refuse, nil
+	case o.RefuseOverloaded && d.Err != nil && !rule.Shadow && t.Fallback == nil && errors.Is(d.Err, throttler.ErrOverloaded):
 		return Overloaded, nil
 	}
-	return Passed, nil
+	return Pass, nil
 }
 
-// tooLarge is Decide for an invalid rule, whose error is err. The Cost usually
-// comes from the client. So a Cost that is negative or above Max refuses the
-// request. Everything else is a mistake in the program.
+// uncount changes d, the answer of Peek, to what is left before the call.
+func uncount(d *throttler.Decision) {
+	for i := range d.Outcomes {
+		if o := &d.Outcomes[i]; o.Cost > 0 {
+			o.Remaining, o.Cost, o.RetryAfter = o.Remaining+o.Cost, 0, 0
+		}
+	}
+}
+
+// tooLarge is decide for an invalid rule, whose error is invalid. The Cost
+// usually comes from the client. So a Cost that is negative or above Max
+// refuses the request. Everything else is a mistake in the program.
 //
 // The Decision has no RetryAfter, since the request can never be authorized.
-// The backend is not asked, so Remaining is 0, and nothing is counted.
-func tooLarge(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision, err error) (Ruling, error) {
-	conditions, blocked := rule.Conditions(), false
-	refusal := throttler.Decision{Status: throttler.Blocked, WouldBlock: true}
-	for i := range conditions {
-		c := &conditions[i]
-		o := throttler.Outcome{Name: c.Name, Limit: c.Max, Blocked: c.Cost < 0 || c.Cost > c.Max}
-		refusal.Outcomes = append(refusal.Outcomes, o)
-		if o.Blocked {
-			blocked = true
-			refusal.Messages = append(refusal.Messages, cmp.Or(c.Message, c.Name))
+// Its Outcomes say what is left. Nothing is counted.
+func tooLarge(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision, o Options, invalid error) (Action, error) {
+	conditions := rule.Conditions()
+	if !slices.ContainsFunc(conditions, neverFits) {
+		return Invalid, explain(rule, invalid)
+	}
+	left, err := t.Peek(ctx, withoutCosts(rule))
+	if err != nil {
+		return Invalid, explain(rule, invalid)
+	}
+	uncount(&left)
+	*d = throttler.Decision{Status: throttler.Blocked, WouldBlock: true, Outcomes: left.Outcomes, Err: left.Err}
+	for i, c := range conditions {
+		if outcome := &d.Outcomes[i]; neverFits(c) {
+			outcome.Blocked = true
+			d.Messages = append(d.Messages, cmp.Or(c.Message, c.Name))
+		} else {
+			outcome.Blocked = outcome.Banned
 		}
 	}
-	if !blocked || withoutCosts(*rule).Validate() != nil {
-		return Invalid, explain(rule, err)
-	}
-	ruling := TooLarge
 	if rule.Shadow {
-		ruling, refusal.Status, refusal.Messages = Passed, throttler.Authorized, nil
+		d.Status, d.Messages = throttler.Authorized, nil
 	}
-	*d = refusal
-	if t.Observe != nil {
-		t.Observe(ctx, *rule, refusal)
+	switch {
+	case o.Look:
+		return Pass, nil
+	case t.Observe != nil:
+		t.Observe(ctx, *rule, *d)
 	}
-	return ruling, nil
+	if rule.Shadow {
+		return Pass, nil
+	}
+	return TooLarge, nil
 }
 
-// withoutCosts returns a copy of rule and its conditions without Costs.
-func withoutCosts(rule throttler.Rule) throttler.Rule {
-	rule.Either, rule.All = slices.Clone(rule.Either), slices.Clone(rule.All)
-	for _, conditions := range [][]throttler.Condition{rule.Either, rule.All} {
-		for i := range conditions {
-			conditions[i].Cost, conditions[i].Least = 0, 0
+// neverFits reports whether no request of c's Cost can ever pass.
+func neverFits(c throttler.Condition) bool { return c.Cost < 0 || c.Cost > c.Max }
+
+// withoutCosts returns a copy of rule whose conditions cost one hit each.
+func withoutCosts(rule *throttler.Rule) throttler.Rule {
+	copied := *rule
+	for _, conditions := range []*[]throttler.Condition{&copied.Either, &copied.All} {
+		*conditions = slices.Clone(*conditions)
+		for i := range *conditions {
+			c := &(*conditions)[i]
+			c.Cost, c.Least = 0, 0
 		}
 	}
-	return rule
+	return copied
+}
+
+// tooMany is what clients read in place of a condition's name.
+const tooMany = "Too many requests."
+
+// Messages returns the messages of d for clients. A condition without a Message
+// has its Name in d, which says nothing to clients and may tell too much: they
+// read "Too many requests.", once.
+func Messages(d *throttler.Decision) []string {
+	named := func(message string) bool {
+		return slices.ContainsFunc(d.Outcomes, func(o throttler.Outcome) bool { return o.Name == message })
+	}
+	if !slices.ContainsFunc(d.Messages, named) {
+		return d.Messages
+	}
+	var messages []string
+	for _, message := range d.Messages {
+		if named(message) {
+			message = tooMany
+		}
+		if message != tooMany || !slices.Contains(messages, tooMany) {
+			messages = append(messages, message)
+		}
+	}
+	return messages
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,9 +31,9 @@ func rule(cost ...int) throttler.Rule {
 }
 
 // ask returns what [gate.Decide] makes of a request that is refused in an overload.
-func ask(ctx context.Context, t *throttler.Throttler, r *throttler.Rule) (d throttler.Decision, ruling gate.Ruling, err error) {
-	ruling, err = gate.Decide(ctx, t, r, &d, true)
-	return d, ruling, err
+func ask(ctx context.Context, t *throttler.Throttler, r *throttler.Rule) (d throttler.Decision, action gate.Action, err error) {
+	action, err = gate.Decide(ctx, t, r, &d, gate.Options{RefuseOverloaded: true})
+	return d, action, err
 }
 
 // failing is a store whose every operation ends with the same error.
@@ -57,24 +58,24 @@ func (b busy) Add(item *memcache.Item) error {
 func TestRequestsPassUntilAConditionIsFull(t *testing.T) {
 	th, r := throttler.New(memstore.New()), rule()
 	for range 5 {
-		d, ruling, err := ask(t.Context(), th, &r)
+		d, action, err := ask(t.Context(), th, &r)
 		require.NoError(t, err)
-		require.Equal(t, gate.Passed, ruling)
+		require.Equal(t, gate.Pass, action)
 		require.Equal(t, throttler.Authorized, d.Status)
 	}
-	d, ruling, err := ask(t.Context(), th, &r)
+	d, action, err := ask(t.Context(), th, &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Refused, ruling)
+	require.Equal(t, gate.Refuse, action)
 	require.Equal(t, []string{"Too many calls."}, d.Messages)
 	require.Positive(t, d.RetryAfter)
 }
 
 func TestUnlimitedRequestsAreFreeAndAskNobody(t *testing.T) {
 	th := throttler.New(failing{errors.New("asked")})
-	r := gate.Unlimited()
-	d, ruling, err := ask(t.Context(), th, &r)
+	r := gate.UnlimitedRule()
+	d, action, err := ask(t.Context(), th, &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Free, ruling)
+	require.Equal(t, gate.Unlimited, action)
 	require.Zero(t, d)
 	require.ErrorIs(t, r.Validate(), throttler.ErrInvalidRule)
 }
@@ -86,8 +87,8 @@ func TestCostThatNoConditionHoldsIsARefusalThatNamesNoTime(t *testing.T) {
 		blocked  []bool
 	}{
 		{[]int{6}, []string{"Too many calls."}, []bool{true, false}},
-		{[]int{5, 11}, []string{"bytes"}, []bool{false, true}},
-		{[]int{6, 11}, []string{"Too many calls.", "bytes"}, []bool{true, true}},
+		{[]int{5, 11}, []string{"Too many requests."}, []bool{false, true}},
+		{[]int{6, 11}, []string{"Too many calls.", "Too many requests."}, []bool{true, true}},
 		{[]int{-1}, []string{"Too many calls."}, []bool{true, false}},
 	} {
 		t.Run(fmt.Sprint(test.cost), func(t *testing.T) {
@@ -95,9 +96,9 @@ func TestCostThatNoConditionHoldsIsARefusalThatNamesNoTime(t *testing.T) {
 			th := throttler.New(memstore.New())
 			th.Observe = func(_ context.Context, _ throttler.Rule, d throttler.Decision) { observed = append(observed, d) }
 			r := rule(test.cost...)
-			d, ruling, err := ask(t.Context(), th, &r)
+			d, action, err := ask(t.Context(), th, &r)
 			require.NoError(t, err)
-			require.Equal(t, gate.TooLarge, ruling)
+			require.Equal(t, gate.TooLarge, action)
 			require.Equal(t, throttler.Blocked, d.Status)
 			require.True(t, d.WouldBlock)
 			require.Equal(t, test.messages, d.Messages)
@@ -108,8 +109,11 @@ func TestCostThatNoConditionHoldsIsARefusalThatNamesNoTime(t *testing.T) {
 				require.Equal(t, r.Either[i].Name, o.Name)
 				require.Equal(t, r.Either[i].Max, o.Limit)
 				require.Equal(t, test.blocked[i], o.Blocked)
+				require.Equal(t, r.Either[i].Max, o.Remaining)
+				require.Zero(t, o.Cost)
 			}
-			require.Equal(t, []throttler.Decision{d}, observed)
+			require.Len(t, observed, 1)
+			require.Equal(t, d.Outcomes, observed[0].Outcomes)
 			require.Equal(t, rule(test.cost...), r, "the rule is left as it was")
 
 			untouched := rule()
@@ -120,27 +124,76 @@ func TestCostThatNoConditionHoldsIsARefusalThatNamesNoTime(t *testing.T) {
 	}
 }
 
+func TestARequestThatLooksCountsNothingAndPasses(t *testing.T) {
+	th := throttler.New(memstore.New())
+	th.Observe = func(_ context.Context, _ throttler.Rule, d throttler.Decision) {
+		require.Positive(t, d.Outcomes[0].Cost)
+	}
+	look := func(r throttler.Rule) (d throttler.Decision) {
+		action, err := gate.Decide(t.Context(), th, &r, &d, gate.Options{Look: true, RefuseOverloaded: true})
+		require.NoError(t, err)
+		require.Equal(t, gate.Pass, action)
+		return d
+	}
+	for left := 5; left > 0; left-- {
+		for _, r := range []throttler.Rule{rule(), rule(left), rule(6), rule(-1, 11)} {
+			d := look(r)
+			require.Equal(t, left, d.Outcomes[0].Remaining)
+			require.Equal(t, left+5, d.Outcomes[1].Remaining)
+			require.Zero(t, d.Outcomes[0].Cost)
+			require.Zero(t, d.Outcomes[0].RetryAfter)
+		}
+		r := rule()
+		_, action, _ := ask(t.Context(), th, &r)
+		require.Equal(t, gate.Pass, action)
+	}
+	d := look(rule())
+	require.Equal(t, throttler.Blocked, d.Status)
+	require.Positive(t, d.RetryAfter)
+	require.Zero(t, d.Outcomes[0].Remaining)
+
+	var none throttler.Decision
+	action, err := gate.Decide(t.Context(), th, &throttler.Rule{}, &none, gate.Options{Look: true})
+	require.Equal(t, gate.Invalid, action)
+	require.ErrorIs(t, err, throttler.ErrInvalidRule)
+}
+
+func TestClientsReadNoNamesOfConditions(t *testing.T) {
+	outcomes := []throttler.Outcome{{Name: "ip"}, {Name: "login"}, {Name: "day"}}
+	for _, test := range []struct{ messages, want []string }{
+		{nil, nil},
+		{[]string{"Slow down."}, []string{"Slow down."}},
+		{[]string{"ip"}, []string{"Too many requests."}},
+		{[]string{"ip", "Slow down.", "day"}, []string{"Too many requests.", "Slow down."}},
+		{[]string{"Too many requests.", "day"}, []string{"Too many requests."}},
+	} {
+		before := slices.Clone(test.messages)
+		require.Equal(t, test.want, gate.Messages(&throttler.Decision{Messages: test.messages, Outcomes: outcomes}))
+		require.Equal(t, before, test.messages)
+	}
+}
+
 func TestLargestCostThatFitsIsAskedAbout(t *testing.T) {
 	r := rule(5, 10)
-	_, ruling, err := ask(t.Context(), throttler.New(memstore.New()), &r)
+	_, action, err := ask(t.Context(), throttler.New(memstore.New()), &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Passed, ruling)
+	require.Equal(t, gate.Pass, action)
 }
 
 func TestCostOfAnAllRuleIsRefusedAsWell(t *testing.T) {
 	r := rule(1, 11)
 	r.Either, r.All = nil, r.Either
-	_, ruling, err := ask(t.Context(), throttler.New(memstore.New()), &r)
+	_, action, err := ask(t.Context(), throttler.New(memstore.New()), &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.TooLarge, ruling)
+	require.Equal(t, gate.TooLarge, action)
 }
 
 func TestShadowPassesACostThatNoConditionHolds(t *testing.T) {
 	r := rule(6)
 	r.Shadow = true
-	d, ruling, err := ask(t.Context(), throttler.New(memstore.New()), &r)
+	d, action, err := ask(t.Context(), throttler.New(memstore.New()), &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Passed, ruling)
+	require.Equal(t, gate.Pass, action)
 	require.Equal(t, throttler.Authorized, d.Status)
 	require.True(t, d.WouldBlock)
 	require.Empty(t, d.Messages)
@@ -157,9 +210,9 @@ func TestRuleThatIsWrongBesidesItsCostIsAnError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			th := throttler.New(memstore.New())
 			th.Observe = func(context.Context, throttler.Rule, throttler.Decision) { t.Error("observed") }
-			d, ruling, err := ask(t.Context(), th, &r)
+			d, action, err := ask(t.Context(), th, &r)
 			require.ErrorIs(t, err, throttler.ErrInvalidRule)
-			require.Equal(t, gate.Invalid, ruling)
+			require.Equal(t, gate.Invalid, action)
 			require.Zero(t, d)
 		})
 	}
@@ -167,8 +220,8 @@ func TestRuleThatIsWrongBesidesItsCostIsAnError(t *testing.T) {
 
 func TestRuleOfAPeerWithNoAddressSaysSo(t *testing.T) {
 	r := gate.NoAddress()
-	_, ruling, err := ask(t.Context(), throttler.New(memstore.New()), &r)
-	require.Equal(t, gate.Invalid, ruling)
+	_, action, err := ask(t.Context(), throttler.New(memstore.New()), &r)
+	require.Equal(t, gate.Invalid, action)
 	require.ErrorIs(t, err, gate.ErrNoAddress)
 	require.ErrorIs(t, gate.Validate(&r), gate.ErrNoAddress)
 	require.ErrorIs(t, err, throttler.ErrInvalidRule)
@@ -182,36 +235,36 @@ func TestRuleOfAPeerWithNoAddressSaysSo(t *testing.T) {
 func TestBackendThatFailsLetsRequestsPass(t *testing.T) {
 	broken := errors.New("broken")
 	r := rule()
-	d, ruling, err := ask(t.Context(), throttler.New(failing{broken}), &r)
+	d, action, err := ask(t.Context(), throttler.New(failing{broken}), &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Passed, ruling)
+	require.Equal(t, gate.Pass, action)
 	require.ErrorIs(t, d.Err, broken)
 }
 
 func TestOverloadIsToldApart(t *testing.T) {
 	overloaded := failing{fmt.Errorf("asked 2 s: %w", throttler.ErrOverloaded)}
 	r := rule()
-	d, ruling, err := ask(t.Context(), throttler.New(overloaded), &r)
+	d, action, err := ask(t.Context(), throttler.New(overloaded), &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Overloaded, ruling)
+	require.Equal(t, gate.Overloaded, action)
 	require.ErrorIs(t, d.Err, throttler.ErrOverloaded)
 
 	d = throttler.Decision{}
-	ruling, err = gate.Decide(t.Context(), throttler.New(overloaded), &r, &d, false)
+	action, err = gate.Decide(t.Context(), throttler.New(overloaded), &r, &d, gate.Options{})
 	require.NoError(t, err)
-	require.Equal(t, gate.Passed, ruling)
+	require.Equal(t, gate.Pass, action)
 	require.ErrorIs(t, d.Err, throttler.ErrOverloaded)
 
 	th := throttler.New(overloaded)
 	th.Fallback = memstore.New()
-	_, ruling, err = ask(t.Context(), th, &r)
+	_, action, err = ask(t.Context(), th, &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Passed, ruling, "the fallback has decided")
+	require.Equal(t, gate.Pass, action, "the fallback has decided")
 
 	r.Shadow = true
-	_, ruling, err = ask(t.Context(), throttler.New(overloaded), &r)
+	_, action, err = ask(t.Context(), throttler.New(overloaded), &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Passed, ruling, "a rule that is not in force refuses nobody")
+	require.Equal(t, gate.Pass, action, "a rule that is not in force refuses nobody")
 }
 
 func TestRequestThatEndsOnceItIsDecidedPasses(t *testing.T) {
@@ -219,10 +272,10 @@ func TestRequestThatEndsOnceItIsDecidedPasses(t *testing.T) {
 	th := throttler.New(memstore.New())
 	th.Observe = func(context.Context, throttler.Rule, throttler.Decision) { cancel() }
 	r := rule()
-	d, ruling, err := ask(ctx, th, &r)
+	d, action, err := ask(ctx, th, &r)
 	require.NoError(t, err)
 	require.Error(t, ctx.Err())
-	require.Equal(t, gate.Passed, ruling)
+	require.Equal(t, gate.Pass, action)
 	require.NoError(t, d.Err)
 }
 
@@ -230,9 +283,9 @@ func TestRequestThatEndsUndecidedHasEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	r := rule()
-	d, ruling, err := ask(ctx, throttler.New(memstore.New()), &r)
+	d, action, err := ask(ctx, throttler.New(memstore.New()), &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Ended, ruling)
+	require.Equal(t, gate.Ended, action)
 	require.ErrorIs(t, d.Err, context.Canceled)
 }
 
@@ -242,10 +295,10 @@ func TestARequestThatDoesNotRunIsNotInFlight(t *testing.T) {
 		{Name: "calls", Max: 1, TTL: time.Minute},
 	}}
 	th := throttler.New(memstore.New())
-	for i, want := range []gate.Ruling{gate.Passed, gate.Refused, gate.Refused} {
-		d, ruling, err := ask(t.Context(), th, &r)
+	for i, want := range []gate.Action{gate.Pass, gate.Refuse, gate.Refuse} {
+		d, action, err := ask(t.Context(), th, &r)
 		require.NoError(t, err)
-		require.Equal(t, want, ruling)
+		require.Equal(t, want, action)
 		if i == 0 {
 			_, release := gate.Hold(t.Context(), th, &r, &d)
 			release()
@@ -262,9 +315,9 @@ func TestARequestThatIsRefusedInAnOverloadIsNotInFlight(t *testing.T) {
 		{Name: "calls", Max: 5, TTL: time.Minute},
 	}}
 	th := throttler.New(busy{memstore.New()})
-	_, ruling, err := ask(t.Context(), th, &r)
+	_, action, err := ask(t.Context(), th, &r)
 	require.NoError(t, err)
-	require.Equal(t, gate.Overloaded, ruling)
+	require.Equal(t, gate.Overloaded, action)
 	seen, err := th.Peek(t.Context(), r)
 	require.NoError(t, err)
 	require.Equal(t, 1, seen.Outcomes[0].Remaining, "one of two is left beside this one")

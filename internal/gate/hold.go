@@ -9,10 +9,10 @@ import (
 // Hold holds the in-flight hits of d, a decision by rule, until release is called: also when
 // ctx has ended, as a handler may run on. It returns a child of ctx for the handler, which
 // ends too if the lease is lost. If rule has no condition in flight, that is ctx itself, and
-// release is nil.
+// release does nothing.
 func Hold(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision) (held context.Context, release func()) {
 	if !limitsInFlight(rule) {
-		return ctx, nil
+		return ctx, func() {}
 	}
 	lasting := context.WithoutCancel(ctx)
 	lease := t.Hold(lasting, *d)

@@ -8,13 +8,13 @@ import (
 
 const unlimited = "throttler: unlimited"
 
-// Unlimited returns the rule of a request that is not limited. For a Throttler
-// it is invalid.
-func Unlimited() throttler.Rule { return throttler.Rule{Identifier: unlimited} }
+// UnlimitedRule returns the rule of a request that is not limited. For a
+// Throttler it is invalid.
+func UnlimitedRule() throttler.Rule { return throttler.Rule{Identifier: unlimited} }
 
-// IsUnlimited reports whether rule comes from Unlimited.
+// IsUnlimited reports whether rule comes from UnlimitedRule.
 func IsUnlimited(rule *throttler.Rule) bool {
-	return rule.Identifier == unlimited && len(rule.Either) == 0 && len(rule.All) == 0
+	return rule.Identifier == unlimited && len(rule.Conditions()) == 0
 }
 
 const noAddress = "throttler: no address"
@@ -30,7 +30,7 @@ func Validate(rule *throttler.Rule) error { return explain(rule, rule.Validate()
 
 // explain returns [ErrNoAddress] for a NoAddress rule, and otherwise err.
 func explain(rule *throttler.Rule, err error) error {
-	if rule.Identifier == noAddress && len(rule.Either) == 0 && len(rule.All) == 0 {
+	if rule.Identifier == noAddress && len(rule.Conditions()) == 0 {
 		return ErrNoAddress
 	}
 	return err

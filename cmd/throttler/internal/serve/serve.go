@@ -3,6 +3,7 @@
 package serve
 
 import (
+	"io"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -156,8 +157,13 @@ func (s *Service) apply(rule *rulefile.Rule, closed bool, next http.Handler) htt
 	})
 	m.Public = rule.Public
 	m.Refusal.Status = rule.Answer.Status
-	if rule.Answer.Body != "" {
-		m.Refusal.Body, m.Refusal.ContentType = []byte(rule.Answer.Body), rule.Answer.Type
+	if answer := rule.Answer; answer.Body != "" {
+		m.Refusal.Answer = func(w http.ResponseWriter, _ *http.Request, _ throttler.Decision) {
+			w.Header().Set("Content-Type", answer.Type)
+			w.Header().Set("X-Content-Type-Options", "nosniff")
+			w.WriteHeader(answer.Status)
+			io.WriteString(w, answer.Body) // an error means that the client has gone
+		}
 	}
 	m.Failed = func(w http.ResponseWriter, _ *http.Request, err error) {
 		s.log.Error("the rule is invalid for this request", "rule", rule.Name, "err", err)
