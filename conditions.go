@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/adaptivethrottler/throttler/internal/record"
@@ -25,8 +26,43 @@ const MaxBucketTTL = 100 * 365 * 24 * time.Hour
 const minLease = 100 * time.Millisecond
 
 // ErrInvalidRule matches, by errors.Is, the error of a call with a wrong [Rule] or
-// [Condition]. The text names the field, its value, and what is wanted instead.
+// [Condition], which is a [*RuleError].
 var ErrInvalidRule = errors.New("throttler: invalid rule")
+
+// A RuleError says which field of a [Rule] is wrong: get it by errors.As, to show the mistake
+// where the rule was written. It matches [ErrInvalidRule].
+type RuleError struct {
+	Rule      string // its Identifier
+	Condition string // its Name; empty: the field is the rule's, or the condition has no name
+	Index     int    // of the condition in the rule; -1: the field is the rule's
+	Field     string // "Max", "Period.Anchor"
+	Got       string // its value, or what is wrong with it
+	Want      string // what is wanted instead
+
+	list string // "Either", "All"
+}
+
+// Error returns a line such as: throttler: invalid rule "api": condition "second":
+// Either[0].Max is 0, want 1 to 1000000.
+func (e *RuleError) Error() string {
+	var b strings.Builder
+	b.WriteString(ErrInvalidRule.Error())
+	if e.Rule != "" {
+		fmt.Fprintf(&b, " %q", e.Rule)
+	}
+	if e.Condition != "" {
+		fmt.Fprintf(&b, ": condition %q", e.Condition)
+	}
+	b.WriteString(": ")
+	if e.Index >= 0 {
+		fmt.Fprintf(&b, "%s[%d].", e.list, e.Index)
+	}
+	fmt.Fprintf(&b, "%s is %s, want %s", e.Field, e.Got, e.Want)
+	return b.String()
+}
+
+// Unwrap returns [ErrInvalidRule].
+func (e *RuleError) Unwrap() error { return ErrInvalidRule }
 
 // A Rule limits calls by one or more conditions, and says whether values that reach a limit
 // are banned: pass one to each call of a [Throttler]. It is a plain value, usually built
@@ -214,7 +250,7 @@ func (c *Condition) message() string {
 	return c.Name
 }
 
-// Validate returns an error that wraps [ErrInvalidRule] and says what is wrong with
+// Validate returns a [*RuleError] that says what is wrong with
 // r, or nil: call it at the start of a program whose rules come from its configuration.
 // Every method that takes a rule calls it too.
 func (r Rule) Validate() error { return r.validate() }
@@ -222,27 +258,27 @@ func (r Rule) Validate() error { return r.validate() }
 // validate is Validate.
 func (r *Rule) validate() error {
 	if r.Identifier == "" {
-		return invalid("Identifier", `""`, "a name")
+		return r.invalid("Identifier", `""`, "a name")
 	}
 	if len(r.Either) > 0 && len(r.All) > 0 {
-		return invalid("All", fmt.Sprintf("set (%d conditions) beside Either (%d)", len(r.All), len(r.Either)), "only one of the two")
+		return r.invalid("All", fmt.Sprintf("set (%d conditions) beside Either (%d)", len(r.All), len(r.Either)), "only one of the two")
 	}
 	if len(r.Either) == 0 && len(r.All) == 0 {
-		return invalid("Either", "empty, and so is All", "conditions in one of the two")
+		return r.invalid("Either", "empty, and so is All", "conditions in one of the two")
 	}
 	switch {
 	case r.Lockout < 0:
-		return invalid("Lockout", r.Lockout, "0 or more")
+		return r.invalid("Lockout", r.Lockout, "0 or more")
 	case r.LockoutGrowth != 0 && !(r.LockoutGrowth >= 1) || math.IsInf(r.LockoutGrowth, 0):
-		return invalid("LockoutGrowth", r.LockoutGrowth, "0, or a number from 1")
+		return r.invalid("LockoutGrowth", r.LockoutGrowth, "0, or a number from 1")
 	case r.MaxLockout < 0:
-		return invalid("MaxLockout", r.MaxLockout, "0 or more")
+		return r.invalid("MaxLockout", r.MaxLockout, "0 or more")
 	case r.MaxLockout != 0 && r.MaxLockout < r.Lockout:
-		return invalid("MaxLockout", r.MaxLockout, fmt.Sprintf("0, or Lockout (%v) or more", r.Lockout))
+		return r.invalid("MaxLockout", r.MaxLockout, fmt.Sprintf("0, or Lockout (%v) or more", r.Lockout))
 	case r.LockoutGrowth != 0 && !r.bans():
-		return invalid("LockoutGrowth", r.LockoutGrowth, "0, or a Lockout that grows")
+		return r.invalid("LockoutGrowth", r.LockoutGrowth, "0, or a Lockout that grows")
 	case r.MaxLockout != 0 && !r.bans():
-		return invalid("MaxLockout", r.MaxLockout, "0, or a Lockout that grows")
+		return r.invalid("MaxLockout", r.MaxLockout, "0, or a Lockout that grows")
 	}
 	return r.validateConditions()
 }
@@ -263,7 +299,7 @@ func (r *Rule) validateConditions() error {
 			}
 		}
 		if field != "" {
-			return invalid(fmt.Sprintf("%s[%d].%s", r.kind(), i, field), problem, want)
+			return r.invalidAt(i, field, problem, want)
 		}
 	}
 	return nil
@@ -321,6 +357,14 @@ func (r *Rule) kind() string {
 	return "All"
 }
 
-func invalid(field string, problem any, want string) error {
-	return fmt.Errorf("%w: %s is %v, want %s", ErrInvalidRule, field, problem, want)
+// invalid returns the error of a field of r itself.
+func (r *Rule) invalid(field string, problem any, want string) error {
+	return &RuleError{Rule: r.Identifier, Index: -1, Field: field, Got: fmt.Sprint(problem), Want: want}
+}
+
+// invalidAt returns the error of a field of condition i.
+func (r *Rule) invalidAt(i int, field string, problem any, want string) error {
+	return &RuleError{
+		Rule: r.Identifier, Condition: r.conditions()[i].Name, Index: i, Field: field, Got: fmt.Sprint(problem), Want: want, list: r.kind(),
+	}
 }

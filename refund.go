@@ -1,9 +1,6 @@
 package throttler
 
-import (
-	"context"
-	"fmt"
-)
+import "context"
 
 // Refund takes back hits without the Decision that counted them, for protocols that only
 // say how many: in each condition of rule the newest ones, as many as its Cost, or all of
@@ -24,7 +21,7 @@ func (t *Throttler) Refund(ctx context.Context, rule Rule) (d Decision, err erro
 	}
 	for i, c := range rule.conditions() {
 		if c.Algorithm == InFlight {
-			return Decision{}, invalid(fmt.Sprintf("%s[%d].Algorithm", rule.kind(), i), c.Algorithm, "another one for a Refund")
+			return Decision{}, rule.invalidAt(i, "Algorithm", c.Algorithm, "another one for a Refund")
 		}
 	}
 	c := t.newCall(&rule)

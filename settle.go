@@ -121,9 +121,9 @@ func (r *receipt) settles(totals map[string]int) error {
 	for _, name := range names {
 		switch total := totals[name]; {
 		case !slices.Contains(known, name):
-			return invalid("a name of Settle", fmt.Sprintf("%q", name), fmt.Sprintf("one of the Decision's, %q", known))
+			return &RuleError{Index: -1, Field: "Name", Got: fmt.Sprintf("%q in Settle", name), Want: fmt.Sprintf("one of the Decision's, %q", known)}
 		case total < 0:
-			return invalid(fmt.Sprintf("the total of %q in Settle", name), total, "0 or more")
+			return &RuleError{Condition: name, Index: -1, Field: "Cost", Got: fmt.Sprintf("%d in Settle", total), Want: "0 or more"}
 		}
 	}
 	return nil

@@ -331,7 +331,7 @@ func (t *Throttler) Ban(ctx context.Context, rule Rule, d time.Duration) error {
 		return err
 	}
 	if d <= 0 {
-		return invalid("the length of a Ban", d, "more than 0")
+		return rule.invalid("Ban", d, "more than 0")
 	}
 	err := t.backend().ban(ctx, rule, d)
 	if fallback := t.fallback(); fallback != nil {

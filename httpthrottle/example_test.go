@@ -205,7 +205,7 @@ func ExampleMiddleware_Check() {
 	})
 	fmt.Println(limit.Check(httptest.NewRequest("GET", "/", nil)))
 	// Output:
-	// httpthrottle: throttler: invalid rule: Either[0].Max is 0, want 1 to 1000000
+	// httpthrottle: throttler: invalid rule "site": condition "all": Either[0].Max is 0, want 1 to 1000000
 }
 
 // What stands in the header field is believed only as far as trusted proxies

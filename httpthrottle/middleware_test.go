@@ -165,7 +165,7 @@ func TestInvalidRulesAre500(t *testing.T) {
 			h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), http.ServerContextKey, server)))
 			require.Equal(t, http.StatusInternalServerError, w.Code)
 			require.False(t, called)
-			require.Contains(t, logged.String(), "httpthrottle: throttler: invalid rule: ")
+			require.Contains(t, logged.String(), "httpthrottle: throttler: invalid rule")
 			require.NotContains(t, logged.String(), "secret")
 			require.NotContains(t, w.Body.String(), "rule")
 		})

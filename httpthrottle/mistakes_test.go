@@ -59,7 +59,7 @@ func TestCheckFindsMistakesWithoutCounting(t *testing.T) {
 		{"good", rule, ""},
 		{"unlimited", httpthrottle.Unlimited(), ""},
 		{"zero", throttler.Rule{}, `httpthrottle: throttler: invalid rule: Identifier is "", want a name`},
-		{"Max", bad, "httpthrottle: throttler: invalid rule: Either[1].Max is 0, want 1 to 1000000"},
+		{"Max", bad, `httpthrottle: throttler: invalid rule "test": condition "second": Either[1].Max is 0, want 1 to 1000000`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m := httpthrottle.New(throttler.New(failingStore{errors.New("asked")}), func(*http.Request) throttler.Rule { return test.rule })

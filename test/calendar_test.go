@@ -212,7 +212,7 @@ func TestCalendarsAreValidated(t *testing.T) {
 	} {
 		err := either(c).Validate()
 		require.ErrorIs(t, err, throttler.ErrInvalidRule)
-		require.EqualError(t, err, "throttler: invalid rule: "+want)
+		require.EqualError(t, err, `throttler: invalid rule "test": condition "c": `+want)
 	}
 }
 

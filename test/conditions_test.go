@@ -76,13 +76,13 @@ func TestInvalidRulesNameTheFieldAndItsValue(t *testing.T) {
 		{`Either is empty, and so is All, want conditions in one of the two`, throttler.Rule{Identifier: "r"}},
 		{`All is set (1 conditions) beside Either (1), want only one of the two`, throttler.Rule{Identifier: "r", Either: []throttler.Condition{good}, All: []throttler.Condition{good}}},
 		{`Either[0].Name is "", want a name`, either(condition("", 1, time.Second))},
-		{`All[2].Name is "a", as that of condition 0, want one of its own`, all(condition("a", 1, time.Second), condition("b", 1, time.Second), condition("a", 2, time.Hour))},
-		{`Either[0].Max is 0, want 1 to 1000000`, either(condition("c", 0, time.Second))},
-		{`All[0].Max is -1, want 1 to 1000000`, all(condition("c", -1, time.Second))},
-		{`Either[1].Max is 1000001, want 1 to 1000000`, either(good, condition("d", throttler.MaxHits+1, time.Second))},
-		{`Either[0].TTL is 0s, want 1ms or more`, either(condition("c", 1, 0))},
-		{`Either[0].TTL is 999.999µs, want 1ms or more`, either(condition("c", 1, time.Millisecond-1))},
-		{`Either[0].TTL is -1s, want 1ms or more`, either(condition("c", 1, -time.Second))},
+		{`condition "a": All[2].Name is "a", as that of condition 0, want one of its own`, all(condition("a", 1, time.Second), condition("b", 1, time.Second), condition("a", 2, time.Hour))},
+		{`condition "c": Either[0].Max is 0, want 1 to 1000000`, either(condition("c", 0, time.Second))},
+		{`condition "c": All[0].Max is -1, want 1 to 1000000`, all(condition("c", -1, time.Second))},
+		{`condition "d": Either[1].Max is 1000001, want 1 to 1000000`, either(good, condition("d", throttler.MaxHits+1, time.Second))},
+		{`condition "c": Either[0].TTL is 0s, want 1ms or more`, either(condition("c", 1, 0))},
+		{`condition "c": Either[0].TTL is 999.999µs, want 1ms or more`, either(condition("c", 1, time.Millisecond-1))},
+		{`condition "c": Either[0].TTL is -1s, want 1ms or more`, either(condition("c", 1, -time.Second))},
 		{`Lockout is -1ns, want 0 or more`, with(func(r *throttler.Rule, _ *throttler.Condition) { r.Lockout = -1 })},
 		{`MaxLockout is -1ns, want 0 or more`, with(func(r *throttler.Rule, _ *throttler.Condition) { r.MaxLockout = -1 })},
 		{`LockoutGrowth is 0.5, want 0, or a number from 1`, with(func(r *throttler.Rule, _ *throttler.Condition) { r.LockoutGrowth = 0.5 })},
@@ -94,13 +94,13 @@ func TestInvalidRulesNameTheFieldAndItsValue(t *testing.T) {
 		})},
 		{`LockoutGrowth is 2, want 0, or a Lockout that grows`, with(func(r *throttler.Rule, _ *throttler.Condition) { r.LockoutGrowth = 2 })},
 		{`MaxLockout is 1h0m0s, want 0, or a Lockout that grows`, with(func(r *throttler.Rule, _ *throttler.Condition) { r.MaxLockout = time.Hour })},
-		{`Either[0].Cost is -1, want 0 to Max, which is 1`, with(func(_ *throttler.Rule, c *throttler.Condition) { c.Cost = -1 })},
-		{`Either[0].Cost is 2, want 0 to Max, which is 1`, with(func(_ *throttler.Rule, c *throttler.Condition) { c.Cost = 2 })},
-		{`Either[0].Algorithm is 4, want SlidingWindow, LeakyBucket, InFlight or Calendar`, with(func(_ *throttler.Rule, c *throttler.Condition) { c.Algorithm = 4 })},
-		{`Either[0].Max is 1000001, want 1 to 1000000`, with(func(_ *throttler.Rule, c *throttler.Condition) {
+		{`condition "c": Either[0].Cost is -1, want 0 to Max, which is 1`, with(func(_ *throttler.Rule, c *throttler.Condition) { c.Cost = -1 })},
+		{`condition "c": Either[0].Cost is 2, want 0 to Max, which is 1`, with(func(_ *throttler.Rule, c *throttler.Condition) { c.Cost = 2 })},
+		{`condition "c": Either[0].Algorithm is 4, want SlidingWindow, LeakyBucket, InFlight or Calendar`, with(func(_ *throttler.Rule, c *throttler.Condition) { c.Algorithm = 4 })},
+		{`condition "c": Either[0].Max is 1000001, want 1 to 1000000`, with(func(_ *throttler.Rule, c *throttler.Condition) {
 			c.Algorithm, c.TTL, c.Max = throttler.LeakyBucket, time.Millisecond, 1_000_001
 		})},
-		{`Either[0].TTL is 876001h0m0s, want at most 876000h0m0s for a leaky bucket`, with(func(_ *throttler.Rule, c *throttler.Condition) {
+		{`condition "c": Either[0].TTL is 876001h0m0s, want at most 876000h0m0s for a leaky bucket`, with(func(_ *throttler.Rule, c *throttler.Condition) {
 			c.Algorithm, c.TTL = throttler.LeakyBucket, throttler.MaxBucketTTL+time.Hour
 		})},
 	}
@@ -109,17 +109,47 @@ func TestInvalidRulesNameTheFieldAndItsValue(t *testing.T) {
 	for _, tt := range tests {
 		err := tt.rule.Validate()
 		require.ErrorIs(t, err, throttler.ErrInvalidRule, tt.want)
-		require.EqualError(t, err, "throttler: invalid rule: "+tt.want)
+		var wrong *throttler.RuleError
+		require.ErrorAs(t, err, &wrong)
+		require.Equal(t, tt.rule.Identifier, wrong.Rule)
+		text := "throttler: invalid rule: " + tt.want
+		if wrong.Rule != "" {
+			text = fmt.Sprintf("throttler: invalid rule %q: %s", wrong.Rule, tt.want)
+		}
+		require.EqualError(t, err, text)
 		for name, call := range map[string]func(context.Context, throttler.Rule) (throttler.Decision, error){
 			"Authorize": th.Authorize, "Peek": th.Peek, "Wait": th.Wait,
 		} {
 			d, err := call(ctx, tt.rule)
-			require.EqualError(t, err, "throttler: invalid rule: "+tt.want, name)
+			require.EqualError(t, err, text, name)
 			require.Equal(t, throttler.Decision{}, d, name)
 			require.Equal(t, throttler.Blocked, d.Status, name)
 		}
 		require.ErrorIs(t, th.Reset(ctx, tt.rule), throttler.ErrInvalidRule)
 	}
+}
+
+func TestARuleErrorNamesRuleConditionAndField(t *testing.T) {
+	fine := condition("c", 1, time.Second)
+	month := calendar(1, throttler.Period{Unit: throttler.Month, Anchor: 32})
+	month.Name = "month"
+	for _, tt := range []struct {
+		rule throttler.Rule
+		want throttler.RuleError
+	}{
+		{either(fine, condition("d", 0, time.Second)), throttler.RuleError{Condition: "d", Index: 1, Field: "Max", Got: "0", Want: "1 to 1000000"}},
+		{all(condition("", 1, time.Second)), throttler.RuleError{Index: 0, Field: "Name", Got: `""`, Want: "a name"}},
+		{either(fine, month), throttler.RuleError{Condition: "month", Index: 1, Field: "Period.Anchor", Got: "32", Want: "0 to 31 in a month"}},
+		{either(), throttler.RuleError{Index: -1, Field: "Either", Got: "empty, and so is All", Want: "conditions in one of the two"}},
+	} {
+		var got *throttler.RuleError
+		require.ErrorAs(t, tt.rule.Validate(), &got)
+		require.Equal(t, "test", got.Rule)
+		require.Equal(t, tt.want, throttler.RuleError{Condition: got.Condition, Index: got.Index, Field: got.Field, Got: got.Got, Want: got.Want})
+	}
+	var got *throttler.RuleError
+	require.ErrorAs(t, throttler.New(memstore.New()).Ban(t.Context(), either(fine), 0), &got)
+	require.EqualError(t, got, `throttler: invalid rule "test": Ban is 0s, want more than 0`)
 }
 
 func TestValidRules(t *testing.T) {

@@ -536,9 +536,9 @@ func TestATokenRenewsAndReleasesFromAnotherProcess(t *testing.T) {
 func TestHitsInFlightAreValidated(t *testing.T) {
 	require.NoError(t, either(inFlight(throttler.MaxInFlight, 100*time.Millisecond)).Validate())
 	require.EqualError(t, either(inFlight(1, 100*time.Millisecond-1)).Validate(),
-		"throttler: invalid rule: Either[0].TTL is 99.999999ms, want 100ms or more for hits in flight")
+		`throttler: invalid rule "test": condition "c": Either[0].TTL is 99.999999ms, want 100ms or more for hits in flight`)
 	require.EqualError(t, either(inFlight(10_001, time.Second)).Validate(),
-		"throttler: invalid rule: Either[0].Max is 10001, want 1 to 10000")
+		`throttler: invalid rule "test": condition "c": Either[0].Max is 10001, want 1 to 10000`)
 }
 
 // Two jobs of a customer at the same time at most, on all machines together.

@@ -369,7 +369,7 @@ func TestSettleRefusesNamesAndTotalsThatCannotBe(t *testing.T) {
 		text   string
 	}{
 		"another name":     {d, map[string]int{"c": 1, "d": 1}, `"d"`},
-		"negative":         {d, total(-1), `the total of "c" in Settle is -1`},
+		"negative":         {d, total(-1), `condition "c": Cost is -1 in Settle`},
 		"one of two":       {several, map[string]int{"window": 1, "bucket": -2}, `"bucket"`},
 		"no Decision":      {throttler.Decision{}, total(1), `"c"`},
 		"what only looked": {peek(t, th, either(condition("c", 5, time.Minute))), total(1), `"c"`},

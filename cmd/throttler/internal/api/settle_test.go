@@ -49,7 +49,7 @@ func TestAWrongSettlementUsesUpNoToken(t *testing.T) {
 	r := newReplica(t, memstore.New(), rules)
 	a := r.ask(t, "/v1/authorize", mail("a", "203.0.113.7"))
 	for text, totals := range map[string]any{
-		"\"nothing\"": map[string]int{"nothing": 1}, "total of \"customer\"": map[string]int{"customer": -1},
+		"\"nothing\"": map[string]int{"nothing": 1}, "\"customer\": Cost is -1": map[string]int{"customer": -1},
 		"no totals": map[string]int{}, "want an object": 7,
 	} {
 		wrong := r.ask(t, "/v1/settle", question{"cancel": a.fields["cancel"], "totals": totals})

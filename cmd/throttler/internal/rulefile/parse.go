@@ -485,13 +485,20 @@ func (p *parsing) validate(path string, r *Rule) {
 	for i := range r.conditions {
 		conditions[i] = r.conditions[i].Condition
 	}
-	p.invalid(path, r.with(conditions).Validate())
+	if wrong := invalid(r.with(conditions)); wrong != nil {
+		where := path
+		if wrong.Index >= 0 {
+			where = at(path+r.kind(), wrong.Index)
+		}
+		field := strings.TrimPrefix(wrong.Field, "Period.")
+		p.problem(where+"."+cmp.Or(fieldNames[field], strings.ToLower(field)), "%s, want %s", wrong.Got, wrong.Want)
+	}
 	for i := range r.conditions {
 		for value, limit := range r.conditions[i].limits {
 			one := r.conditions[i].Condition
 			one.Max = limit
-			if err := r.with([]throttler.Condition{one}).Validate(); err != nil {
-				p.problem(at(path+r.kind(), i)+".limits", "the limit of %q is %s", value, inWords(err))
+			if wrong := invalid(r.with([]throttler.Condition{one})); wrong != nil {
+				p.problem(at(path+r.kind(), i)+".limits", "the limit of %q is %s, want %s", value, wrong.Got, wrong.Want)
 				break
 			}
 		}
@@ -512,29 +519,10 @@ var fieldNames = map[string]string{
 	"Either": "either", "All": "all", "Name": "name", "Max": "max", "TTL": "per", "Algorithm": "algorithm",
 }
 
-// invalid adds a problem for an error of throttler.Rule.Validate.
-func (p *parsing) invalid(path string, err error) {
-	if err == nil {
-		return
-	}
-	field, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), throttler.ErrInvalidRule.Error()+": "), " ")
-	for part := range strings.SplitSeq(strings.Replace(field, "Period.", "", 1), ".") {
-		name, index, indexed := strings.Cut(part, "[")
-		path += "." + cmp.Or(fieldNames[name], strings.ToLower(name))
-		if indexed {
-			path += "[" + index
-		}
-	}
-	p.problem(path, "%s", inWords(err))
-}
-
-// inWords returns the text of an error of Validate without the field's name.
-func inWords(err error) string {
-	_, text, found := strings.Cut(strings.TrimPrefix(err.Error(), throttler.ErrInvalidRule.Error()+": "), " is ")
-	if !found {
-		return err.Error()
-	}
-	return text
+// invalid returns what is wrong with a rule, or nil.
+func invalid(rule throttler.Rule) (wrong *throttler.RuleError) {
+	errors.As(rule.Validate(), &wrong)
+	return wrong
 }
 
 func (p *parsing) duration(path, text string) time.Duration {
