@@ -8,7 +8,9 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -80,8 +82,9 @@ func Load(path string) (*File, error) {
 }
 
 // Parse parses the contents of a file. name stands in the error, which is
-// Problems.
+// Problems. A byte order mark at the beginning is skipped.
 func Parse(name string, source []byte) (*File, error) {
+	source = bytes.TrimPrefix(source, []byte("\uFEFF"))
 	p := &parsing{name: name, source: source, ipv6Bits: defaultIPv6Bits}
 	file := p.file()
 	slices.SortStableFunc(p.problems, func(a, b Problem) int {
@@ -187,6 +190,7 @@ func (p *parsing) file() *File {
 	if !ok {
 		return nil
 	}
+	p.numbers()
 	f := &File{
 		Servers:   raw.Servers,
 		Store:     raw.Store,
@@ -201,6 +205,9 @@ func (p *parsing) file() *File {
 		p.problem("$.ipv6-bits", "%d is not from 1 to 128", f.IPv6Bits)
 	}
 	p.oneOf("$.failure", raw.Failure, "open", "closed")
+	if !isToken(f.Forwarded) {
+		p.problem("$.forwarded", "%q is no header field: want a name, as X-Forwarded-For", f.Forwarded)
+	}
 	for i, server := range raw.Servers {
 		if !isServer(server) {
 			p.problem(at("$.servers", i), "%q is no server: want host:port, or the path of a socket", server)
@@ -211,8 +218,11 @@ func (p *parsing) file() *File {
 	p.store(&raw)
 	for i, text := range raw.Trust {
 		prefix, err := parsePrefix(text)
-		if err != nil {
+		switch {
+		case err != nil:
 			p.problem(at("$.trust", i), "%v", err)
+		case prefix.Bits() == 0:
+			p.problem(at("$.trust", i), "%q trusts every client to say which address it has: want the addresses of your proxies", text)
 		}
 		f.Trusted = append(f.Trusted, prefix)
 	}
@@ -234,8 +244,44 @@ func (p *parsing) file() *File {
 	return f
 }
 
+// numberPath matches the paths of whole numbers.
+var numberPath = regexp.MustCompile(`^\$\.ipv[46]-bits$|^\$\.rules\[\d+\]\.(?:answer\.status|(?:either|all|first)\[\d+\]\.(?:max|anchor|limits\..+))$|\.rate_limit\.requests_per_unit$`)
+
+// wholeNumber matches a number that means the same to every reader of YAML.
+var wholeNumber = regexp.MustCompile(`^-?(?:0|[1-9][0-9]*)$`)
+
+// numbers adds a problem for each whole number that is written as something else. The YAML
+// package takes 5.7 for 5, and 010 for 8.
+func (p *parsing) numbers() {
+	for _, doc := range p.tree.Docs {
+		if doc.Body != nil {
+			ast.Walk(numbers{p}, doc.Body)
+		}
+	}
+}
+
+type numbers struct{ *parsing }
+
+func (n numbers) Visit(node ast.Node) ast.Visitor {
+	pair, ok := node.(*ast.MappingValueNode)
+	if !ok || !numberPath.MatchString(pair.Value.GetPath()) {
+		return n
+	}
+	switch pair.Value.(type) {
+	case *ast.IntegerNode, *ast.FloatNode, *ast.StringNode:
+		text := pair.Value.GetToken().Value
+		if _, isText := pair.Value.(*ast.StringNode); isText || !wholeNumber.MatchString(text) {
+			n.at(pair.Value, fmt.Sprintf("%s, want a whole number in digits, without a zero before it or quotation marks", text))
+		}
+	}
+	return n
+}
+
 // isServer reports whether pool.New takes a server, if its name resolves.
 func isServer(server string) bool {
+	if strings.Contains(server, "://") { // would be the path of a socket
+		return false
+	}
 	if path := plainServer(server); path != server || strings.Contains(path, "/") {
 		return path != ""
 	}
@@ -322,7 +368,62 @@ func (p *parsing) syntax(err error) {
 		p.problems = append(p.problems, Problem{File: p.name, Message: err.Error()})
 		return
 	}
-	p.mark(found.GetToken(), goTypes.ReplaceAllString(found.GetMessage(), "want $1"))
+	message := goTypes.ReplaceAllString(found.GetMessage(), "want $1")
+	if m := unknownField.FindStringSubmatch(message); m != nil {
+		message += hint(m[1])
+	}
+	p.mark(found.GetToken(), message)
+}
+
+// unknownField matches the YAML package's message about a key that no structure has.
+var unknownField = regexp.MustCompile(`^unknown field "(.+)"$`)
+
+// levels are the structures of a rule, and what they are called.
+var levels = []struct {
+	name string
+	keys any
+}{
+	{"the top of the file", fileYAML{}}, {"a rule", ruleYAML{}}, {"for", forYAML{}},
+	{"a condition", conditionYAML{}}, {"answer", answerYAML{}},
+}
+
+// hint says where a key belongs, or which one was meant. It is empty if neither is known.
+func hint(key string) string {
+	near := ""
+	for _, level := range levels {
+		structure := reflect.TypeOf(level.keys)
+		for i := range structure.NumField() {
+			known := structure.Field(i).Tag.Get("yaml")
+			if known == key {
+				return ": it belongs to " + level.name
+			}
+			if near == "" && len(key) > 2 && distance(known, key) <= 2 {
+				near = ": did you mean " + known + "?"
+			}
+		}
+	}
+	return near
+}
+
+// distance returns how many letters must be added, left out or replaced to make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range a {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range b {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
 }
 
 // goTypes matches the YAML package's message about a value of the wrong type.
@@ -666,6 +767,10 @@ func (p *parsing) store(raw *fileYAML) {
 	}
 	if len(raw.Servers) > 0 {
 		p.problem("$.store", "there are servers, too: records are kept in one of the two")
+	}
+	if u, err := url.Parse(raw.Store); err == nil && u.Host == "" && u.Path == "" { // redis:host:6379 would be localhost
+		p.problem("$.store", "%q has no server: want redis://host:6379", raw.Store)
+		return
 	}
 	store, err := redisstore.Open(raw.Store)
 	if err != nil {

@@ -329,7 +329,10 @@ func TestProblemsHaveALineAndAColumn(t *testing.T) {
 		{"", "rules.yaml: there are no rules"},
 		{"rules: []", "rules.yaml:1:8: there are no rules"},
 		{"rules:\n  - name: a\n\teither: []", "rules.yaml:3:1: found character '\t' that cannot start any token"},
-		{"rules:\n  - name: a\n    eithr: []", `rules.yaml:3:5: unknown field "eithr"`},
+		{"rules:\n  - name: a\n    eithr: []", `rules.yaml:3:5: unknown field "eithr": did you mean either?`},
+		{rule + ", growth: 2}", `rules.yaml:4:57: unknown field "growth": it belongs to a rule`},
+		{rule + "}\n    per: 1m", `rules.yaml:5:5: unknown field "per": it belongs to a condition`},
+		{rule + "}\n    something: 1m", `rules.yaml:5:5: unknown field "something"`},
 		{"rules:\n  - name: a\n    name: b", `rules.yaml:3:5: mapping key "name" already defined at [2:5]`},
 		{"rules: 3", "rules.yaml:1:8: int was used where sequence is expected"},
 		{"rules:\n  ! 00", "rules.yaml:2:3: this YAML cannot be read: leave its tag out"},
@@ -369,6 +372,17 @@ func TestProblemsHaveALineAndAColumn(t *testing.T) {
 		{rule + "}\ntrust: [64:ff9b::/96]", `rules.yaml:5:9: "64:ff9b::/96" stands for every IPv4 address: want 0.0.0.0/0 if that is meant`},
 		{rule + "}\ntrust: [10.0.0.1/8]", `rules.yaml:5:9: "10.0.0.1/8" has bits beyond its network: want 10.0.0.0/8`},
 		{rule + "}\ntrust: [proxy]", `rules.yaml:5:9: "proxy" is neither an address nor a network, want 192.0.2.7 or 192.0.2.0/24`},
+		{rule + "}\ntrust: [0.0.0.0/0]", `rules.yaml:5:9: "0.0.0.0/0" trusts every client to say which address it has: want the addresses of your proxies`},
+		{rule + "}\ntrust: ['::/0']", `rules.yaml:5:9: "::/0" trusts every client to say which address it has: want the addresses of your proxies`},
+		{rule + "}\nforwarded: X Y", `rules.yaml:5:12: "X Y" is no header field: want a name, as X-Forwarded-For`},
+		{strings.Replace(rule, "5", "5.7", 1) + "}", "rules.yaml:4:45: 5.7, want a whole number in digits, without a zero before it or quotation marks"},
+		{strings.Replace(rule, "5", "010", 1) + "}", "rules.yaml:4:45: 010, want a whole number in digits, without a zero before it or quotation marks"},
+		{strings.Replace(rule, "5", `"7"`, 1) + "}", "rules.yaml:4:45: 7, want a whole number in digits, without a zero before it or quotation marks"},
+		{strings.Replace(rule, "per: 1m", "algorithm: calendar, per: month, anchor: 1.5", 1) + "}", "rules.yaml:4:89: 1.5, want a whole number in digits, without a zero before it or quotation marks"},
+		{rule + ", limits: {x: 1e3}}", "rules.yaml:4:69: 1e3, want a whole number in digits, without a zero before it or quotation marks"},
+		{rule + "}\nservers: ['http://a:1']", `rules.yaml:5:11: "http://a:1" is no server: want host:port, or the path of a socket`},
+		{rule + "}\nservers: ['memcached://a:1']", `rules.yaml:5:11: "memcached://a:1" is no server: want host:port, or the path of a socket`},
+		{rule + "}\nstore: redis:a:1", `rules.yaml:5:8: "redis:a:1" has no server: want redis://host:6379`},
 		{rule + "}\nfailure: never", `rules.yaml:5:10: "never" is unknown: want open or closed`},
 		{rule + ", exempt: [10.0.0.1/8]}", `rules.yaml:4:66: "10.0.0.1/8" has bits beyond its network: want 10.0.0.0/8`},
 		{rule + ", exempt: [x, 10.0.0.0/33]}", `rules.yaml:4:69: "10.0.0.0/33" is neither an address nor a network, want 192.0.2.7 or 192.0.2.0/24`},
@@ -450,6 +464,15 @@ failure: x
 	}
 	assert.Equal(t, []int{1, 3, 3, 4, 4, 4, 5}, lines)
 	assert.Equal(t, "1 | trust: [a]\n  |         ^", problems[0].Excerpt)
+}
+
+func TestAByteOrderMarkIsSkipped(t *testing.T) {
+	file := parse(t, "\uFEFFrules: [{name: a, either: [{name: x, value: x, max: 1, per: 1s}]}]")
+	assert.Len(t, file.Rules, 1)
+}
+
+func TestFieldsMayBeCalledAsNumbersAre(t *testing.T) {
+	parse(t, `{rules: [{name: a, for: {field: {max: "010"}}, either: [{name: x, value: x, max: 1, per: 1s}]}]}`)
 }
 
 func TestDaysAreADuration(t *testing.T) {
