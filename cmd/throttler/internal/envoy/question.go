@@ -14,14 +14,14 @@ type question struct {
 	hits      uint64 // 0: only look
 	refund    bool   // give the hits back
 	limits    []limit
-	unlimited bool // the file says so
+	unlimited bool // beside limits
 	quota     bool // see rulefile.DescriptorLimit
 }
 
 // A limit is a rule for a descriptor.
 type limit struct {
 	rule  throttler.Rule
-	named bool   // by the file's tree, as in name
+	named bool   // as in name, not after the rule
 	name  string // may be empty
 }
 
@@ -67,7 +67,10 @@ func (q *question) fill(file *rulefile.File, r *rls.RateLimitRequest, d *common.
 		entries[i] = rulefile.Entry{Key: e.Key, Value: e.Value}
 	}
 	if d.Limit != nil {
-		q.limits = []limit{{rule: ownRule(r.Domain, d, entries)}}
+		var rule throttler.Rule
+		if rule, q.unlimited = ownRule(r.Domain, d, entries); !q.unlimited {
+			q.limits = []limit{{rule: rule, named: true}} // it has no name
+		}
 		return nil
 	}
 	if found, ok := file.Descriptor(r.Domain, entries); ok {
@@ -100,13 +103,15 @@ func hits(r *rls.RateLimitRequest, d *common.RateLimitDescriptor) uint64 {
 	return 1
 }
 
-// ownRule returns the rule of a descriptor that has its own limit.
-func ownRule(domain string, d *common.RateLimitDescriptor, entries []rulefile.Entry) throttler.Rule {
+// ownRule returns the rule of a descriptor that has its own limit, or reports that it is none.
+func ownRule(domain string, d *common.RateLimitDescriptor, entries []rulefile.Entry) (rule throttler.Rule, unlimited bool) {
 	keys := make([]string, len(entries))
 	for i, e := range entries {
 		keys[i] = e.Key
 	}
-	rule := rulefile.DescriptorRule(domain, keys, d.Limit.Unit.String(), d.Limit.RequestsPerUnit)
-	rule.Either[0].Value = rulefile.DescriptorValue(entries)
-	return rule
+	rule, unlimited = rulefile.DescriptorRule(domain, keys, d.Limit.Unit.String(), d.Limit.RequestsPerUnit)
+	if !unlimited {
+		rule.Either[0].Value = rulefile.DescriptorValue(entries)
+	}
+	return rule, unlimited
 }

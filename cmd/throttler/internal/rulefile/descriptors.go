@@ -1,6 +1,7 @@
 package rulefile
 
 import (
+	"math"
 	"net/url"
 	"slices"
 	"strings"
@@ -111,14 +112,19 @@ func (f *File) Descriptor(domain string, entries []Entry) (limit DescriptorLimit
 }
 
 // DescriptorRule returns the rule of a limit of descriptors, without a value: most requests
-// in a unit. names tell it from the domain's other limits.
-func DescriptorRule(domain string, names []string, unit string, most uint32) throttler.Rule {
+// in a unit. names tell it from the domain's other limits. unlimited reports whether there is
+// no limit: nobody counts more than one a nanosecond, and the largest number stands for none.
+func DescriptorRule(domain string, names []string, unit string, most uint32) (rule throttler.Rule, unlimited bool) {
 	unit = strings.ToLower(unit)
-	c := throttler.Condition{Name: strings.Join(names, ",") + " per " + unit, Max: int(most), TTL: Units[unit]}
+	length, known := Units[unit]
+	if most == math.MaxUint32 || known && int64(most) > int64(length) {
+		return throttler.Rule{}, true
+	}
+	c := throttler.Condition{Name: strings.Join(names, ",") + " per " + unit, Max: int(most), TTL: length}
 	if c.Max > throttler.MaxHits { // needs a bucket
 		c.Algorithm = throttler.LeakyBucket
 	}
-	return throttler.Rule{Identifier: EnvoyRule + domain, Either: []throttler.Condition{c}}
+	return throttler.Rule{Identifier: EnvoyRule + domain, Either: []throttler.Condition{c}}, false
 }
 
 // DescriptorValue returns the value that a descriptor with these entries is counted by.
@@ -242,7 +248,8 @@ func (p *parsing) descriptorLimit(path, domain string, names []string, d *descri
 	case !raw.Unlimited && !known:
 		p.problem(path+".rate_limit.unit", "%q is no unit: want second, minute, hour, day, week, month or year", raw.Unit)
 	}
-	limit.Rule = DescriptorRule(domain, names, raw.Unit, raw.RequestsPerUnit)
-	limit.Rule.Shadow = d.ShadowMode
+	rule, unlimited := DescriptorRule(domain, names, raw.Unit, raw.RequestsPerUnit)
+	rule.Shadow = d.ShadowMode
+	limit.Rule, limit.Unlimited = rule, limit.Unlimited || unlimited
 	return limit
 }

@@ -378,6 +378,29 @@ func TestALimitInTheRequestComesFirst(t *testing.T) {
 	assert.Equal(t, ok, e.ask(200_000, limited("d", 2_000_000, unit.RateLimitUnit_HOUR)).OverallCode, "more than a window holds")
 	_, err := e.client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: "edge", Descriptors: []*common.RateLimitDescriptor{limited("a", 7, 99)}})
 	assert.Equal(t, codes.InvalidArgument, status.Code(err))
+	assert.Empty(t, e.ask(0, limited("a", 7, unit.RateLimitUnit_DAY)).Statuses[0].CurrentLimit.Name, "it has no name")
+}
+
+func TestALimitThatNobodyReachesIsNone(t *testing.T) {
+	e := newEdge(t, start(t, `
+envoy:
+  - domain: edge
+    descriptors:
+      - {key: open, rate_limit: {unit: second, requests_per_unit: 2000000000}}
+      - {key: largest, rate_limit: {unit: day, requests_per_unit: 4294967295}}
+`))
+	own := descriptor("own", "x")
+	for _, most := range []uint32{1_000_000_001, math.MaxUint32} {
+		own.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: most, Unit: unit.RateLimitUnit_SECOND}
+		for _, d := range []*common.RateLimitDescriptor{own, descriptor("open", "x"), descriptor("largest", "x")} {
+			r := e.ask(math.MaxUint32, d)
+			assert.Equal(t, ok, r.OverallCode)
+			assert.Nil(t, r.Statuses[0].CurrentLimit)
+			assert.Equal(t, uint32(math.MaxUint32), r.Statuses[0].LimitRemaining)
+		}
+	}
+	own.Limit.RequestsPerUnit = 1_000_000_000
+	assert.EqualValues(t, 1_000_000_000, e.ask(1, own).Statuses[0].CurrentLimit.RequestsPerUnit)
 }
 
 func TestOneBadDescriptorDoesNotFailTheOthers(t *testing.T) {
