@@ -625,6 +625,20 @@ func TestRulesThatCountWhatTheLogDoesNotHoldAreNotTried(t *testing.T) {
 	}
 }
 
+// An attacker may send a request that takes more than a line of any log.
+func TestALineThatIsTooLongIsNotUnderstoodAndTheLogGoesOn(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(`{rules: [{name: a, either: [{name: address, value: "{address}", max: 1, per: 1h}]}]}`), 0o600))
+	line := func(target string) string {
+		return fmt.Sprintf("203.0.113.9 - - [21/Nov/2026:22:00:00 +0000] \"GET /%s HTTP/1.1\" 200 1\n", target)
+	}
+	long := strings.Repeat("a", 3<<20)
+	tried := runWith(t, line("")+line(long)+line("")+line(long[:1<<10])+strings.TrimSpace(line(long)), "try", path)
+	assert.Equal(t, 0, tried.status, tried.err)
+	assert.Contains(t, tried.out, "3 requests from")
+	assert.Contains(t, tried.out, "2 of 5 lines were not understood, the first because: it is longer than 1048576 bytes")
+}
+
 func TestALogInAnotherFormatIsAnError(t *testing.T) {
 	tried := runWith(t, "{\"json\": 1}\n", "try", writeRules(t, ""))
 	assert.Equal(t, 1, tried.status)

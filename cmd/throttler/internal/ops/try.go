@@ -84,15 +84,21 @@ func (o *Operator) replay(ctx context.Context, log io.Reader, size int64) (*Tria
 	progress := newProgress(o.Progress, "bytes")
 	progress.expect(int(size))
 	defer progress.end()
-	lines := bufio.NewScanner(log)
-	lines.Buffer(make([]byte, 64<<10), maxLogLine)
-	for lines.Scan() {
-		if err := ctx.Err(); err != nil {
+	lines := bufio.NewReaderSize(log, maxLogLine)
+	for {
+		line, read, err := readLine(lines)
+		if err == io.EOF {
+			return trial, counts, nil
+		}
+		if err = cmp.Or(ctx.Err(), err); err != nil && err != errLongLine {
 			return nil, nil, err
 		}
-		progress.add(len(lines.Bytes()) + 1)
+		progress.add(read)
 		trial.Lines++
-		e, err := parseLine(lines.Text())
+		var e logged
+		if err == nil {
+			e, err = parseLine(line)
+		}
 		if year := e.at.UTC().Year(); err == nil && (year < 1970 || year > 2261) { // see Simulation
 			err = fmt.Errorf("no log is of %v", e.at)
 		}
@@ -108,7 +114,30 @@ func (o *Operator) replay(ctx context.Context, log io.Reader, size int64) (*Tria
 			return nil, nil, err
 		}
 	}
-	return trial, counts, lines.Err()
+}
+
+var errLongLine = fmt.Errorf("it is longer than %d bytes", maxLogLine)
+
+// readLine returns the next line of a log without its end, and how many bytes it has read.
+// The error is io.EOF after the last line, errLongLine for one that does not fit into lines,
+// or that of reading.
+func readLine(lines *bufio.Reader) (line string, read int, err error) {
+	text, err := lines.ReadSlice('\n')
+	read = len(text)
+	if err == nil || err == io.EOF && read > 0 {
+		return strings.TrimRight(string(text), "\r\n"), read, nil
+	}
+	if err != bufio.ErrBufferFull {
+		return "", read, err
+	}
+	for err == bufio.ErrBufferFull {
+		text, err = lines.ReadSlice('\n')
+		read += len(text)
+	}
+	if err != nil && err != io.EOF {
+		return "", read, err
+	}
+	return "", read, errLongLine
 }
 
 // possible returns the rules that the log has all attributes for, by one of its lines, and
