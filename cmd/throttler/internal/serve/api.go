@@ -40,7 +40,7 @@ func (all *servers) addAPI(o Options, rules *rulefile.Source, b *backend) (net.A
 		return nil, err
 	}
 	handler, err := api.New(api.Options{
-		Rules: rules, Throttler: b.throttler, Guard: b.guard, Tokens: throttler.New(b.client),
+		Rules: rules, Throttler: b.throttler, Guard: b.guard, Tokens: b.usedTokens(),
 		Secret: o.API.Token, Keys: o.API.Keys, Turned: b.events.turnedAway, Log: o.Log,
 	})
 	if err != nil {
@@ -48,6 +48,14 @@ func (all *servers) addAPI(o Options, rules *rulefile.Source, b *backend) (net.A
 	}
 	s := b.newHTTPServer(handler, o.Log)
 	return all.add(o.API.Listen, server{serve: serving(s, secured), shutdown: s.Shutdown})
+}
+
+// usedTokens returns what counts used tokens: it fails where the store does.
+func (b *backend) usedTokens() *throttler.Throttler {
+	if b.store == nil {
+		return b.logins
+	}
+	return throttler.New(b.store)
 }
 
 // tls returns the TLS configuration, or nil for plain text.

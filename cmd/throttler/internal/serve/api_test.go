@@ -315,3 +315,23 @@ func (c *loadCounts) add(value string, status int, answer map[string]any, took t
 func (c *loadCounts) part(percent int) time.Duration {
 	return c.took[len(c.took)*percent/100].Round(10 * time.Microsecond)
 }
+
+// Clients choose a header field, and send a new one with each request.
+func TestAFloodOfValuesForgetsNoGuesses(t *testing.T) {
+	serve.SetMaxItems(t, 100)
+	s := startAPI(t, programs, `
+rules:
+  - name: keys
+    either: [{name: key, value: "{header:X-Api-Key}", max: 1, per: 1h}]
+`)
+	begin := func() map[string]any {
+		_, a := askAPI(t, http.DefaultClient, "http://"+s.api, "/v1/login/begin", `{"name":"alice","address":"203.0.113.9"}`)
+		return a
+	}
+	for begin()["status"] == "authorized" {
+	}
+	for i := range 2000 {
+		ask(t, s, "/auth", "203.0.113.9", "/", "X-Api-Key", fmt.Sprint(i))
+	}
+	assert.Equal(t, "blocked", begin()["status"])
+}

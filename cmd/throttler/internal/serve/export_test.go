@@ -3,6 +3,8 @@ package serve
 import (
 	"testing"
 	"time"
+
+	"github.com/adaptivethrottler/throttler/memstore"
 )
 
 // A busy machine must not count as an outage, nor as a slow client.
@@ -24,4 +26,12 @@ func SetStoreTimeout(t *testing.T, d time.Duration) {
 	before := storeTimeout
 	storeTimeout = d
 	t.Cleanup(func() { storeTimeout = before })
+}
+
+// SetMaxItems has services that are started until the test ends keep so few items in process
+// memory.
+func SetMaxItems(t *testing.T, n int) {
+	before := newMemory
+	newMemory = func() *memstore.Store { return &memstore.Store{MaxItems: n} }
+	t.Cleanup(func() { newMemory = before })
 }

@@ -15,7 +15,7 @@ var errClosed = errors.New("the rule file says failure: closed")
 // failure: closed switches it off: then each operation fails.
 type fallback struct {
 	client throttler.Client
-	off    atomic.Bool
+	off    *atomic.Bool
 }
 
 func (f *fallback) Get(key string) (*memcache.Item, error) {

@@ -52,6 +52,8 @@ const (
 
 // These a test replaces.
 var (
+	newMemory = memstore.New
+
 	headerTimeout = 5 * time.Second
 	readTimeout   = 10 * time.Second
 	writeTimeout  = 30 * time.Second
@@ -105,9 +107,9 @@ type backend struct {
 	store     store      // nil: in the process
 	pool      *pool.Pool // nil: the store is not memcached
 	url       string     // of Redis or Valkey; "": the store is neither
-	client    throttler.Client
-	throttler *throttler.Throttler
-	fallback  *fallback // nil: in the process
+	throttler *throttler.Throttler // of the rules
+	logins    *throttler.Throttler // of the guard, and of used tokens
+	closed    atomic.Bool          // refuse calls while the store fails: see [fallback]
 	guard     *login.Guard
 	counts    *tally.Tally
 	events    *events
@@ -123,18 +125,10 @@ func newBackend(o Options, file *rulefile.File) (*backend, error) {
 	if err := b.open(o, file); err != nil {
 		return nil, err
 	}
-	if b.store == nil {
-		b.client = memstore.New()
-		b.throttler = throttler.New(b.client)
-	} else {
-		b.client = b.store
-		b.throttler = throttler.New(b.client)
-		b.fallback = &fallback{client: memstore.New()}
-		b.fallback.off.Store(file.Closed)
-		b.throttler.Fallback = b.fallback
-	}
+	b.closed.Store(file.Closed)
+	b.throttler, b.logins = b.newThrottler(), b.newThrottler()
 	b.throttler.Observe = b.counts.Observe
-	b.guard = login.New(b.throttler)
+	b.guard = login.New(b.logins)
 	b.guard.Identifier = guardRule
 	b.guard.Observe = b.counts.ObserveLogin
 	b.guard.Alarm = func(ctx context.Context, s login.Siege) {
@@ -148,6 +142,18 @@ func newBackend(o Options, file *rulefile.File) (*backend, error) {
 		return nil, err
 	}
 	return b, nil
+}
+
+// newThrottler returns a Throttler over the store. What it keeps in process memory, without a
+// store or while that fails, is its own: values that clients choose, such as header fields of
+// which they send a million, push out no record of logins.
+func (b *backend) newThrottler() *throttler.Throttler {
+	if b.store == nil {
+		return throttler.New(newMemory())
+	}
+	t := throttler.New(b.store)
+	t.Fallback = &fallback{client: newMemory(), off: &b.closed}
+	return t
 }
 
 // report starts the metrics and the log of decisions.

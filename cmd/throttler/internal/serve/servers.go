@@ -89,9 +89,7 @@ func forgot(log *slog.Logger) func(server string, loss pool.Loss) {
 // to its servers, unless Options name servers. It reports whether all that the file says is in
 // use then.
 func (b *backend) follow(o Options, file *rulefile.File) bool {
-	if b.fallback != nil {
-		b.fallback.off.Store(file.Closed)
-	}
+	b.closed.Store(file.Closed)
 	inUse := true
 	switch {
 	case len(o.Servers) > 0 || o.Store != "":
