@@ -1,7 +1,7 @@
 <?php
 // Log in with PHP: login.php NAME PASSWORD ADDRESS
 //
-// THROTTLER_API is the URL of throttler serve, THROTTLER_API_KEY a key of it.
+// THROTTLER_URL is the URL of throttler serve, THROTTLER_API_KEY a key of it.
 declare(strict_types=1);
 
 // ask returns the answer to a question, or null if there is none in time.
@@ -14,7 +14,7 @@ function ask(string $path, array $question): ?array
         'timeout' => 2,
         'ignore_errors' => true, // the body of an error says why
     ]]);
-    $body = @file_get_contents((getenv('THROTTLER_API') ?: 'http://127.0.0.1:4183') . $path, false, $context);
+    $body = @file_get_contents((getenv('THROTTLER_URL') ?: 'http://127.0.0.1:4183') . $path, false, $context);
     $answer = json_decode((string) $body, true);
     if (!isset($answer['status'])) {
         error_log('throttler: ' . ($body ?: error_get_last()['message'] ?? 'no answer'));

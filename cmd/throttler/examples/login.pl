@@ -1,14 +1,14 @@
 #!/usr/bin/perl
 # Log in with Perl: login.pl NAME PASSWORD ADDRESS
 #
-# THROTTLER_API is the URL of throttler serve, THROTTLER_API_KEY a key of it.
+# THROTTLER_URL is the URL of throttler serve, THROTTLER_API_KEY a key of it.
 use strict;
 use warnings;
 use Encode qw(decode);
 use HTTP::Tiny;
 use JSON::PP qw(decode_json encode_json);
 
-my $api  = $ENV{THROTTLER_API} // 'http://127.0.0.1:4183';
+my $api  = $ENV{THROTTLER_URL} // 'http://127.0.0.1:4183';
 my $http = HTTP::Tiny->new(
     timeout         => 2,
     default_headers => {

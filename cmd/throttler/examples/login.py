@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Log in with Python: login.py NAME PASSWORD ADDRESS
 
-THROTTLER_API is the URL of throttler serve, THROTTLER_API_KEY a key of it.
+THROTTLER_URL is the URL of throttler serve, THROTTLER_API_KEY a key of it.
 """
 import hmac
 import json
@@ -10,7 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 
-API = os.environ.get("THROTTLER_API", "http://127.0.0.1:4183")
+API = os.environ.get("THROTTLER_URL", "http://127.0.0.1:4183")
 
 
 def ask(path, **question):

@@ -56,7 +56,7 @@ func TestLoginsInOtherLanguagesAreGuarded(t *testing.T) {
 			both := balancer(t, startAPI(t, programs, limits, server.Addr), startAPI(t, programs, limits, server.Addr))
 			run := func(name, password, address string) (said, logged string) {
 				command := exec.Command(path, filepath.Join("..", "..", "examples", example), name, password, address)
-				command.Env = append(os.Environ(), "THROTTLER_API=http://"+both, "THROTTLER_API_KEY="+programs.Keys[0])
+				command.Env = append(os.Environ(), "THROTTLER_URL=http://"+both, "THROTTLER_API_KEY="+programs.Keys[0])
 				var errs bytes.Buffer
 				command.Stderr = &errs
 				out, err := command.Output()
