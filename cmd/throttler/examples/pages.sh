@@ -52,7 +52,7 @@ for page in rules proxies service; do
   for n in $(seq "$(($(grep -c '^```' "$docs/$page.md") / 2))"); do
     awk -v want="$n" '/^```/ { if (inside) inside = 0; else inside = ++n; next } inside == want' "$docs/$page.md" >rules.yaml
     if grep -qE '^(rules|envoy):' rules.yaml; then
-      "$throttler" check rules.yaml | tail -1 | sed "s/^/$page.md, $(grep -oEm1 '(name|domain): [a-z]+' rules.yaml): /"
+      "$throttler" check -offline rules.yaml | tail -1 | sed "s/^/$page.md, $(grep -oEm1 '(name|domain): [a-z]+' rules.yaml): /"
     fi
   done
 done

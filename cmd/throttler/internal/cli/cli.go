@@ -89,6 +89,9 @@ type commands struct {
 
 		Drain time.Duration `default:"2s" help:"How long callers are asked to go elsewhere before the service ends."`
 
+		Log      string `default:"text" enum:"text,json" help:"Form of the log: text or json."`
+		LogLevel string `name:"log-level" default:"info" enum:"debug,info,warn,error" help:"Least level of what is logged: debug, info, warn or error."`
+
 		APIClientCA string `name:"api-client-ca" help:"CA of the certificates that callers of the JSON API must have." placeholder:"FILE"`
 	} `cmd:"" help:"Answer proxies and programs by the rule file."`
 
@@ -97,9 +100,10 @@ type commands struct {
 	} `cmd:"" help:"Fail unless a service runs here, as for a container's health check."`
 
 	Check struct {
-		File   string `arg:"" optional:"" help:"The rule file."`
-		Schema bool   `help:"Print the JSON schema of rule files instead."`
-	} `cmd:"" help:"Check a rule file, and show its mistakes."`
+		File    string `arg:"" optional:"" help:"The rule file."`
+		Offline bool   `help:"Do not ask the servers that it names."`
+		Schema  bool   `help:"Print the JSON schema of rule files instead."`
+	} `cmd:"" help:"Check a rule file and the servers that it names, and show its mistakes."`
 
 	Try struct {
 		File string `arg:"" help:"The rule file."`
@@ -117,7 +121,9 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 			args[i] = "-" + arg
 		}
 	}
-	if len(args) > 0 && args[0] == "help" { // help lift: lift -help
+	if len(args) == 0 {
+		args = []string{"-h"}
+	} else if args[0] == "help" { // help lift: lift -help
 		args = append(args[1:], "-h")
 	}
 	var c commands
@@ -176,7 +182,7 @@ func (c *commands) run(ctx context.Context, command string, streams Streams) err
 	}
 	switch command {
 	case "check", "check <file>":
-		return c.check(streams)
+		return c.check(ctx, streams)
 	case "try <file>":
 		return c.try(ctx, streams)
 	case "serve":
@@ -232,7 +238,7 @@ func (c *commands) ban(ctx context.Context, o *ops.Operator) error {
 	return withTargets(c.Ban.Values[:last], func(t []ops.Target) error { return o.Ban(ctx, c.Ban.Identifier, t, d) })
 }
 
-func (c *commands) check(streams Streams) error {
+func (c *commands) check(ctx context.Context, streams Streams) error {
 	if c.Check.Schema {
 		_, err := io.WriteString(streams.Out, rulefile.Schema)
 		return err
@@ -244,7 +250,9 @@ func (c *commands) check(streams Streams) error {
 	if path == "" {
 		return ops.UsageError("no rule file: name one, or set THROTTLER_RULES")
 	}
-	return (&ops.Operator{JSON: c.JSON, Out: streams.Out}).Check(path)
+	o := &ops.Operator{JSON: c.JSON, Out: streams.Out}
+	o.User, o.Password = os.Getenv("THROTTLER_USER"), os.Getenv("THROTTLER_PASSWORD")
+	return o.Check(ctx, path, c.Check.Offline)
 }
 
 func (c *commands) try(ctx context.Context, streams Streams) error {
@@ -257,8 +265,11 @@ func (c *commands) try(ctx context.Context, streams Streams) error {
 }
 
 func (c *commands) serve(ctx context.Context, streams Streams) error {
-	if c.Rules == "" {
+	switch {
+	case c.Rules == "":
 		return ops.UsageError("no rule file: give -rules, or set THROTTLER_RULES")
+	case c.JSON:
+		return ops.UsageError("serve prints no answer: for a log in JSON give -log=json")
 	}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -271,8 +282,19 @@ func (c *commands) serve(ctx context.Context, streams Streams) error {
 			Cert: c.Serve.APICert, CertKey: c.Serve.APICertKey, ClientCA: c.Serve.APIClientCA,
 		},
 		Proxy: serve.Proxy{Listen: c.Serve.Proxy, Cert: c.Serve.ProxyCert, CertKey: c.Serve.ProxyCertKey},
-		Drain: c.Serve.Drain, Log: slog.New(slog.NewTextHandler(streams.Err, nil)), Hangup: hangup,
+		Drain: c.Serve.Drain, Log: newLog(streams.Err, c.Serve.Log, c.Serve.LogLevel), Hangup: hangup,
 	})
+}
+
+// newLog returns a log of that form and level.
+func newLog(w io.Writer, form, level string) *slog.Logger {
+	var least slog.Level
+	_ = least.UnmarshalText([]byte(level)) // kong has checked it
+	options := &slog.HandlerOptions{Level: least}
+	if form == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
 }
 
 // list splits text at commas and blanks.

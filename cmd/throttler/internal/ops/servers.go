@@ -29,12 +29,17 @@ type Server struct {
 // ServerStates shows the state of the servers. The error names those that do
 // not answer.
 func (o *Operator) ServerStates(ctx context.Context) error {
-	if o.Store != "" {
-		states, err := o.redisStates(ctx)
-		return errors.Join(err, o.printServers(states))
-	}
-	if len(o.Servers) == 0 {
+	if o.Store == "" && len(o.Servers) == 0 {
 		return errNoServers
+	}
+	states, err := o.serverStates(ctx)
+	return errors.Join(err, o.printServers(states))
+}
+
+// serverStates returns the state of each server. The error names those that do not answer.
+func (o *Operator) serverStates(ctx context.Context) ([]Server, error) {
+	if o.Store != "" {
+		return o.redisStates(ctx)
 	}
 	states := make([]Server, len(o.Servers))
 	errs := make([]error, len(o.Servers))
@@ -49,7 +54,7 @@ func (o *Operator) ServerStates(ctx context.Context) error {
 		})
 	}
 	each.Wait()
-	return errors.Join(append(errs, o.printServers(states))...)
+	return states, errors.Join(errs...)
 }
 
 func (o *Operator) printServers(states []Server) error {

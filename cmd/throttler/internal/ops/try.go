@@ -225,9 +225,10 @@ func (t *Trial) report(w io.Writer) {
 	}
 }
 
-// Check shows the mistakes in a rule file, or else its warnings. It returns
-// ErrWrong if there are mistakes.
-func (o *Operator) Check(path string) error {
+// Check shows the mistakes in a rule file, or else its warnings and which of its servers do not
+// answer. It returns ErrWrong if there are mistakes, or such servers. With offline set, servers
+// are not asked.
+func (o *Operator) Check(ctx context.Context, path string, offline bool) error {
 	file, err := rulefile.Load(path)
 	problems := rulefile.Problems{} // [] in JSON
 	if err != nil && !errors.As(err, &problems) {
@@ -235,6 +236,13 @@ func (o *Operator) Check(path string) error {
 	}
 	if err == nil {
 		problems = append(problems, file.Warnings...)
+		if !offline {
+			asked := *o
+			asked.Servers, asked.Store = file.Servers, file.Store
+			if _, err = asked.serverStates(ctx); err != nil {
+				problems = append(problems, rulefile.Problem{File: path, Message: err.Error() + ". To check the file alone: -offline"})
+			}
+		}
 	}
 	printErr := o.print(problems, func(w io.Writer) {
 		for _, p := range problems {

@@ -47,7 +47,7 @@ func (all *servers) addAPI(o Options, rules *rulefile.Source, b *backend) (net.A
 		return nil, err
 	}
 	s := b.newHTTPServer(handler, o.Log)
-	return all.add(o.API.Listen, server{serve: serving(s, secured), shutdown: s.Shutdown})
+	return all.add("-api", o.API.Listen, server{serve: serving(s, secured), shutdown: s.Shutdown})
 }
 
 // usedTokens returns what counts used tokens: it fails where the store does.

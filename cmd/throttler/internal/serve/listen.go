@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -31,10 +32,10 @@ func (b *backend) listen(o Options, rules *rulefile.Source) (all servers, err er
 	watching, endWatching := context.WithCancel(context.Background())
 	grpc, health := envoy.New(rules, b.throttler, o.Log).Server(watching)
 	b.health = health
-	listen, err1 := all.add(o.Listen, b.httpServer(New(rules, b.throttler, o.Log).Handler(), o.Log))
-	admin, err2 := all.add(o.Admin, b.httpServer(b.admin(), o.Log))
+	listen, err1 := all.add("-listen", o.Listen, b.httpServer(New(rules, b.throttler, o.Log).Handler(), o.Log))
+	admin, err2 := all.add("-admin", o.Admin, b.httpServer(b.admin(), o.Log))
 	api, err3 := all.addAPI(o, rules, b)
-	asked, err4 := all.add(o.Envoy, server{serve: grpc.Serve, shutdown: func(ctx context.Context) error {
+	asked, err4 := all.add("-envoy", o.Envoy, server{serve: grpc.Serve, shutdown: func(ctx context.Context) error {
 		endWatching() // a client that watches the health would not
 		defer context.AfterFunc(ctx, grpc.Stop)()
 		grpc.GracefulStop()
@@ -93,15 +94,15 @@ func serving(s *http.Server, secured *tls.Config) func(net.Listener) error {
 	return func(l net.Listener) error { return s.ServeTLS(l, "", "") }
 }
 
-// add makes s listen at address and returns the address in use, or nil if
+// add makes s listen at the address of a flag and returns the address in use, or nil if
 // address is empty.
-func (all *servers) add(address string, s server) (net.Addr, error) {
+func (all *servers) add(flag, address string, s server) (net.Addr, error) {
 	if address == "" {
 		return nil, nil
 	}
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s %s: %w", flag, address, err)
 	}
 	s.listener = l
 	*all = append(*all, s)

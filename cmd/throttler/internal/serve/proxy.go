@@ -33,7 +33,7 @@ func (all *servers) addProxy(o Options, rules *rulefile.Source, b *backend) (net
 		return nil, err
 	}
 	b.proxied = true
-	return all.add(o.Proxy.Listen, server{serve: serving(s, secured), shutdown: func(ctx context.Context) error {
+	return all.add("-proxy", o.Proxy.Listen, server{serve: serving(s, secured), shutdown: func(ctx context.Context) error {
 		if s.Shutdown(ctx) != nil { // as while an answer is a stream
 			return s.Close()
 		}

@@ -77,7 +77,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	b.watch(ctx)
+	b.watch(ctx, o.Log)
 	go b.tellHealth(ctx)
 	go rules.Watch(ctx, o.Hangup, func(file *rulefile.File, err error) {
 		if err != nil {
@@ -89,7 +89,18 @@ func Run(ctx context.Context, o Options) error {
 		warn(o.Log, file)
 		b.events.reloaded(nil, b.follow(o, file))
 	})
-	return servers.serve(ctx, func() { b.drain(o.Drain) })
+	err = servers.serve(ctx, func() { b.drain(o.Drain) })
+	calls, blocked := b.decided()
+	o.Log.Info("ended", "by", context.Cause(ctx), "decided", calls, "blocked", blocked, "err", err)
+	return err
+}
+
+// decided returns how many calls the service has decided, and how many of them were blocked.
+func (b *backend) decided() (calls, blocked uint64) {
+	for _, r := range b.counts.Snapshot().Rules {
+		calls, blocked = calls+r.Calls, blocked+r.Blocked
+	}
+	return calls, blocked
 }
 
 // warn logs the warnings of a rule file.
@@ -104,9 +115,9 @@ const guardRule = rulefile.Reserved + "login"
 
 // A backend keeps the records and reports about them.
 type backend struct {
-	store     store      // nil: in the process
-	pool      *pool.Pool // nil: the store is not memcached
-	url       string     // of Redis or Valkey; "": the store is neither
+	store     store                // nil: in the process
+	pool      *pool.Pool           // nil: the store is not memcached
+	url       string               // of Redis or Valkey; "": the store is neither
 	throttler *throttler.Throttler // of the rules
 	logins    *throttler.Throttler // of the guard, and of used tokens
 	closed    atomic.Bool          // refuse calls while the store fails: see [fallback]
@@ -191,13 +202,32 @@ func (b *backend) admin() http.Handler {
 	return mux
 }
 
-// ready answers 503 while requests should go to another replica.
+// ready answers 503 while requests should go to another replica. It names the servers that do
+// not answer, and says what decides meanwhile.
 func (b *backend) ready(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if err := b.unready(); err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprintln(w, err)
+	} else {
+		fmt.Fprintln(w, "ready")
+	}
+	if b.store == nil {
 		return
 	}
-	fmt.Fprintln(w, "ready")
+	for _, s := range b.store.Stats() {
+		if s.Down {
+			fmt.Fprintf(w, "%s does not answer: %s\n", s.Server, b.meanwhile())
+		}
+	}
+}
+
+// meanwhile says what happens to the limits of a server that does not answer.
+func (b *backend) meanwhile() string {
+	if b.closed.Load() {
+		return "calls for its values are refused"
+	}
+	return "each process counts its values by itself"
 }
 
 // unready returns why requests should go to another replica, or nil: all servers

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -110,9 +111,33 @@ func TestWhileMemcachedIsDownRequestsPassOrNotAsTheRuleFileSays(t *testing.T) {
 		assert.Equal(t, "503", answer.Header.Get("X-Throttler-Status"))
 		answer, _ = ask(t, s, "/auth", "203.0.113.7", "/free")
 		assert.Equal(t, 200, answer.StatusCode, "no rule is for it")
-		answer, _ = request(t, http.DefaultClient, "GET", "http://"+s.admin+"/readyz", "")
+		answer, body := request(t, http.DefaultClient, "GET", "http://"+s.admin+"/readyz", "")
 		assert.Equal(t, 503, answer.StatusCode)
+		assert.Equal(t, "all servers are down\n"+server.Addr+" does not answer: calls for its values are refused\n", body)
+		s.stop()
+		assert.Regexp(t, `msg=ended by="context canceled" decided=7 blocked=0`, s.log.String())
 	}
+}
+
+func TestAStoreThatDoesNotAnswerIsToldAtTheStart(t *testing.T) {
+	const missing = "127.0.0.1:1"
+	s := start(t, limits, missing)
+	require.Eventually(t, func() bool {
+		return strings.Contains(s.log.String(), "a server does not answer: each process counts its values by itself") &&
+			strings.Contains(s.log.String(), missing)
+	}, 30*time.Second, 10*time.Millisecond)
+}
+
+func TestAPortInUseNamesItsFlag(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(limits), 0o600))
+	err = serve.Run(t.Context(), serve.Options{
+		Rules: path, Listen: "127.0.0.1:0", Admin: taken.Addr().String(), Log: slog.New(slog.DiscardHandler),
+	})
+	assert.ErrorContains(t, err, "-admin "+taken.Addr().String()+": ")
 }
 
 func TestAReloadChangesWhatHappensWhileMemcachedIsDown(t *testing.T) {

@@ -14,11 +14,23 @@ import (
 )
 
 // watch notices what the servers forget, until ctx ends.
-func (b *backend) watch(ctx context.Context) {
-	if b.store != nil {
-		go b.store.Watch(ctx, 0)
+func (b *backend) watch(ctx context.Context, log *slog.Logger) {
+	if b.store == nil {
+		return
 	}
+	go func() {
+		asked, cancel := context.WithTimeout(ctx, checkTimeout)
+		err := b.store.Check(asked)
+		cancel()
+		if err != nil {
+			log.Warn("a server does not answer: "+b.meanwhile(), "err", err)
+		}
+		b.store.Watch(ctx, 0)
+	}()
 }
+
+// checkTimeout is how long a server may take to answer at the start.
+const checkTimeout = 5 * time.Second
 
 // A store is a *pool.Pool or a *redisstore.Store.
 type store interface {
