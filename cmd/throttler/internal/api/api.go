@@ -4,6 +4,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -110,17 +111,26 @@ func New(o Options) (http.Handler, error) {
 func (a *api) handler() http.Handler {
 	mux := http.NewServeMux()
 	for path, handler := range a.operations() {
-		mux.Handle("POST "+path, a.admit(handler))
+		a.handle(mux, http.MethodPost, path, a.admit(handler))
 	}
-	mux.Handle("POST /v1/dovecot", a.admit(http.HandlerFunc(a.dovecot)))
-	mux.HandleFunc("GET /v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+	a.handle(mux, http.MethodPost, "/v1/dovecot", a.admit(http.HandlerFunc(a.dovecot)))
+	a.handle(mux, http.MethodGet, "/v1/openapi.json", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Write(Description)
-	})
+	}))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, r, &failure{status: http.StatusNotFound, text: "There is no such operation. POST to one of /v1/openapi.json."})
 	})
 	return mux
+}
+
+// handle answers the requests for path that have the method, and refuses others.
+func (a *api) handle(mux *http.ServeMux, method, path string, handler http.Handler) {
+	mux.Handle(method+" "+path, handler)
+	mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Allow", method)
+		a.fail(w, r, &failure{status: http.StatusMethodNotAllowed, text: fmt.Sprintf("%s takes %s.", path, method)})
+	})
 }
 
 // operations returns the operations by path.
@@ -215,7 +225,7 @@ func (a *api) respond(w http.ResponseWriter, r *http.Request, do func() (any, er
 		a.fail(w, r, err)
 		return
 	}
-	write(w, http.StatusOK, answer)
+	write(w, http.StatusOK, "application/json", answer)
 }
 
 // read decodes the body of a request: one JSON value without unknown fields.
@@ -303,8 +313,8 @@ var kinds = map[reflect.Kind]string{
 	reflect.String: "a text", reflect.Int: "a whole number", reflect.Map: "an object", reflect.Struct: "an object",
 }
 
-func write(w http.ResponseWriter, status int, answer any) {
-	w.Header().Set("Content-Type", "application/json")
+func write(w http.ResponseWriter, status int, contentType string, answer any) {
+	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
 	json.NewEncoder(w).Encode(answer) // an error means that the caller has gone
@@ -314,6 +324,28 @@ func write(w http.ResponseWriter, status int, answer any) {
 type failure struct {
 	status int
 	text   string
+	kind   string // empty: that of the status
+}
+
+// kindOf has the kinds of failures, by status: the last part of a problem's type.
+var kindOf = map[int]string{
+	http.StatusBadRequest:            "invalid-request",
+	http.StatusUnauthorized:          "unknown-caller",
+	http.StatusNotFound:              "no-such-operation",
+	http.StatusMethodNotAllowed:      "wrong-method",
+	http.StatusConflict:              "token-used",
+	http.StatusGone:                  "token-expired",
+	http.StatusRequestEntityTooLarge: "too-large",
+	http.StatusUnsupportedMediaType:  "wrong-media-type",
+	http.StatusServiceUnavailable:    "unavailable",
+}
+
+// A problem is how a failure is written: RFC 9457. It has no status, which is that of a
+// decision in other answers.
+type problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Detail string `json:"detail"`
 }
 
 func (f *failure) Error() string { return f.text }
@@ -336,7 +368,9 @@ func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if f.status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}
-	write(w, f.status, map[string]string{"error": f.text})
+	kind := cmp.Or(f.kind, kindOf[f.status])
+	title := strings.ToUpper(kind[:1]) + strings.ReplaceAll(kind[1:], "-", " ")
+	write(w, f.status, "application/problem+json", problem{"urn:throttler:" + kind, title, f.text})
 }
 
 // tell logs an error, at most once a minute, unless the caller has hung up.

@@ -139,6 +139,11 @@ func (a answer) outcome(i int) map[string]any {
 	return a.fields["outcomes"].([]any)[i].(map[string]any)
 }
 
+// before returns how many hits there was room for before the call that a look was about.
+func (a answer) before(i int) any {
+	return a.outcome(i)["remaining"].(float64) + a.outcome(i)["cost"].(float64)
+}
+
 // An openAPI is a description, as far as these tests read it.
 type openAPI struct {
 	Paths map[string]map[string]struct {
@@ -174,7 +179,10 @@ func (d *openAPI) answer(t *testing.T, path string, status int) *jsonschema.Reso
 func (d *openAPI) schema(t *testing.T, c content) *jsonschema.Resolved {
 	t.Helper()
 	var s jsonschema.Schema
-	require.NoError(t, json.Unmarshal(c["application/json"].Schema, &s))
+	require.Len(t, c, 1, "one media type")
+	for _, only := range c {
+		require.NoError(t, json.Unmarshal(only.Schema, &s))
+	}
 	s.Defs = make(map[string]*jsonschema.Schema)
 	for name, text := range d.Components.Schemas {
 		s.Defs[name] = new(jsonschema.Schema)
@@ -258,12 +266,12 @@ func TestProgramsAreLimitedByTheRuleFile(t *testing.T) {
 		}
 		assert.NotContains(t, peeked.fields, "cancel")
 		fresh := mail("fresh", "203.0.113.8")
-		assert.EqualValues(t, 3, r.ask(t, "/v1/peek", fresh).outcome(0)["remaining"], "a look takes nothing")
+		assert.EqualValues(t, 3, r.ask(t, "/v1/peek", fresh).before(0), "a look takes nothing")
 		r.ask(t, "/v1/authorize", fresh)
 		fresh["cost"] = 2
-		assert.EqualValues(t, 2, r.ask(t, "/v1/peek", fresh).outcome(0)["remaining"], "whatever it would cost")
+		assert.EqualValues(t, 2, r.ask(t, "/v1/peek", fresh).before(0), "whatever it would cost")
 		fresh["cost"] = 3
-		assert.EqualValues(t, 2, r.ask(t, "/v1/peek", fresh).outcome(0)["remaining"], "also if it does not fit")
+		assert.EqualValues(t, 2, r.ask(t, "/v1/peek", fresh).before(0), "also if it does not fit")
 		assert.Equal(t, "authorized", r.ask(t, "/v1/authorize", mail("other", "203.0.113.7")).fields["status"])
 		assert.EqualValues(t, 1000, r.ask(t, "/v1/peek", mail("big", "203.0.113.7")).outcome(0)["limit"])
 	})
@@ -318,7 +326,7 @@ func TestWhatOneReplicaHasCountedAnotherTakesBackOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
 		one, other := newReplica(t, store, rules), newReplica(t, store, rules)
-		left := func() any { return one.ask(t, "/v1/peek", mail("small", "203.0.113.7")).outcome(0)["remaining"] }
+		left := func() any { return one.ask(t, "/v1/peek", mail("small", "203.0.113.7")).before(0) }
 		token := one.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).token("cancel")
 		one.ask(t, "/v1/authorize", mail("small", "203.0.113.7"))
 		require.EqualValues(t, 1, left())
@@ -368,7 +376,7 @@ func TestAForgedTokenTakesNothingBack(t *testing.T) {
 	for _, same := range []string{hits + "=", hits + "\n", " " + hits, hits + "A"} {
 		assert.Equal(t, 400, r.ask(t, "/v1/cancel", question{"cancel": same}).status, "%q: a token has one spelling", same)
 	}
-	assert.EqualValues(t, 2, r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).outcome(0)["remaining"])
+	assert.EqualValues(t, 2, r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).before(0))
 	assert.Equal(t, 200, r.ask(t, "/v1/cancel", question{"cancel": hits}).status)
 }
 
@@ -514,7 +522,7 @@ func TestOnlyThoseWithAKeyMayCall(t *testing.T) {
 	for _, key := range []string{"the old key, going out", apiKey} {
 		assert.Equal(t, 200, r.ask(t, "/v1/authorize", mail("small", "203.0.113.7"), "Authorization", "bearer "+key).status)
 	}
-	assert.EqualValues(t, 1, r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).outcome(0)["remaining"], "two were counted")
+	assert.EqualValues(t, 1, r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).before(0), "two were counted")
 }
 
 func TestShortSecretsAreRefused(t *testing.T) {
@@ -546,7 +554,16 @@ func TestGarbageIsRefusedAndCountsNothing(t *testing.T) {
 	for _, path := range []string{"/v1/autorize", "/v1/login", "/"} {
 		w := r.send(t.Context(), path, "{}")
 		assert.Equal(t, 404, w.Code, path)
-		assert.JSONEq(t, `{"error": "There is no such operation. POST to one of /v1/openapi.json."}`, w.Body.String(), path)
+		assert.JSONEq(t, `{"type": "urn:throttler:no-such-operation", "title": "No such operation",
+			"detail": "There is no such operation. POST to one of /v1/openapi.json."}`, w.Body.String(), path)
+		assert.Equal(t, "application/problem+json", w.Header().Get("Content-Type"))
+	}
+	for path, allowed := range map[string]string{"/v1/authorize": "POST", "/v1/dovecot": "POST", "/v1/openapi.json": "GET"} {
+		w := httptest.NewRecorder()
+		r.handler.ServeHTTP(w, httptest.NewRequest("DELETE", path, nil))
+		assert.Equal(t, 405, w.Code, path)
+		assert.Equal(t, allowed, w.Header().Get("Allow"), path)
+		assert.Contains(t, w.Body.String(), "urn:throttler:wrong-method")
 	}
 	for text, q := range map[string]question{
 		"no rule":           {"rule": "nothing", "values": map[string]string{"customer": "a"}},
@@ -555,12 +572,13 @@ func TestGarbageIsRefusedAndCountsNothing(t *testing.T) {
 		"no values":         {"rule": "mail"},
 		"counts addresses":  mail("a", "203.0.113.256"),
 		"Cost":              {"rule": "mail", "values": mail("a", "203.0.113.7")["values"], "cost": 4},
+		"cost is 0":         {"rule": "mail", "values": mail("a", "203.0.113.7")["values"], "cost": 0},
 		"Cost is -1":        {"rule": "mail", "values": mail("a", "203.0.113.7")["values"], "cost": -1},
 		"no rule \"\\x00\"": {"rule": "\x00", "values": map[string]string{"customer": "a"}},
 	} {
 		a := r.ask(t, "/v1/authorize", q)
 		assert.Equal(t, 400, a.status, text)
-		assert.Contains(t, a.fields["error"], text)
+		assert.Contains(t, a.fields["detail"], text)
 	}
 	for _, q := range []question{begin("alice", ""), begin("alice", "localhost"), begin(strings.Repeat("x", login.MaxName+1), "203.0.113.7")} {
 		assert.Equal(t, 400, r.ask(t, "/v1/login/begin", q).status)
@@ -692,7 +710,7 @@ func TestNullIsNoEmptyText(t *testing.T) {
 	} {
 		a := r.ask(t, path, body)
 		assert.Equal(t, 400, a.status, path)
-		assert.Contains(t, a.fields["error"], "null at byte", path)
+		assert.Contains(t, a.fields["detail"], "null at byte", path)
 	}
 	assert.Zero(t, store.Len())
 }
@@ -712,8 +730,8 @@ func TestErrorsSpeakOfJSONNotOfGo(t *testing.T) {
 		`{"rule":"mail","values":{}} {}`: "The body cannot be read: more than one JSON value.",
 	} {
 		a := r.ask(t, "/v1/authorize", body)
-		assert.Equal(t, want, a.fields["error"], body)
-		assert.NotRegexp(t, `Go|api\.|struct|map\[|EOF`, a.fields["error"], body)
+		assert.Equal(t, want, a.fields["detail"], body)
+		assert.NotRegexp(t, `Go|api\.|struct|map\[|EOF`, a.fields["detail"], body)
 	}
 }
 
@@ -825,7 +843,7 @@ func TestATokenThatCannotBeLookedUpIsNotUsed(t *testing.T) {
 	client := &torn{Client: memstore.New(), part: "throttler-token#"}
 	r := newReplica(t, client, rules)
 	hits := r.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).token("cancel")
-	left := func() any { return r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).outcome(0)["remaining"] }
+	left := func() any { return r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).before(0) }
 	client.down.Store(true)
 	assert.Equal(t, 503, r.ask(t, "/v1/cancel", hits).status)
 	assert.EqualValues(t, 2, left())

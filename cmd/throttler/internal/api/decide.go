@@ -33,8 +33,8 @@ func (s *subject) rule(file *rulefile.File) (*rulefile.Rule, throttler.Rule, err
 // A call requests a decision.
 type call struct {
 	subject
-	Cost  int `json:"cost"`  // of each condition; 0: 1
-	Least int `json:"least"` // with which the call makes do; 0: Cost
+	Cost  *int `json:"cost"`  // of each condition; nil: 1
+	Least int  `json:"least"` // with which the call makes do; 0: Cost
 }
 
 // rule returns the rule of c. Each of its conditions must have a value.
@@ -48,10 +48,16 @@ func (c *call) rule(file *rulefile.File) (throttler.Rule, error) {
 			return throttler.Rule{}, invalid("There is no value for condition %q of rule %s.", name, c.Rule)
 		}
 	}
-	for _, conditions := range [][]throttler.Condition{filled.Either, filled.All} {
-		for i := range conditions {
-			conditions[i].Cost, conditions[i].Least = c.Cost, c.Least
-		}
+	cost := 1
+	if c.Cost != nil {
+		cost = *c.Cost
+	}
+	if cost == 0 { // would be 1 for a Condition
+		return throttler.Rule{}, invalid("cost is 0, want 1 or more. To count nothing, ask /v1/peek.")
+	}
+	conditions := filled.Conditions()
+	for i := range conditions {
+		conditions[i].Cost, conditions[i].Least = cost, c.Least
 	}
 	return filled, nil
 }
@@ -105,11 +111,6 @@ func (a *api) peek(ctx context.Context, c *call) (*decision, error) {
 	d, err := a.decide(ctx, a.Rules.File(), c, a.Throttler.Peek)
 	if err != nil {
 		return nil, err
-	}
-	for i := range d.Outcomes {
-		if o := &d.Outcomes[i]; !o.Blocked && o.Err == nil { // Peek tells what the call would leave
-			o.Remaining, o.RetryAfter = o.Remaining+o.Cost, 0
-		}
 	}
 	return describe(d), nil
 }

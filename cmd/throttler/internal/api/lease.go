@@ -78,7 +78,7 @@ type renewal struct {
 }
 
 // errLost is the error of a lease that is not renewed any more.
-var errLost = &failure{status: http.StatusGone, text: "The lease is lost: it was not renewed in time, or was released or reset. Stop the work."}
+var errLost = &failure{status: http.StatusGone, kind: "lease-lost", text: "The lease is lost: it was not renewed in time, or was released or reset. Stop the work."}
 
 func (a *api) renew(ctx context.Context, h *holding) (*renewal, error) {
 	l, d, err := a.open(h.Lease)

@@ -68,7 +68,7 @@ func TestAReleaseGivesBackWhatIsInFlightOnly(t *testing.T) {
 	r.ask(t, "/v1/release", a.token("lease"))
 	left := func() []any {
 		seen := r.ask(t, "/v1/peek", q)
-		return []any{seen.outcome(0)["remaining"], seen.outcome(1)["remaining"]}
+		return []any{seen.before(0), seen.before(1)}
 	}
 	assert.Equal(t, []any{2.0, 9.0}, left())
 	assert.Equal(t, 200, r.ask(t, "/v1/cancel", a.token("cancel")).status)
@@ -82,7 +82,7 @@ func TestACallThatIsBlockedHoldsNoPlace(t *testing.T) {
 	for range 3 {
 		assert.Equal(t, "blocked", r.ask(t, "/v1/acquire", q).fields["status"])
 	}
-	assert.EqualValues(t, 1, r.ask(t, "/v1/peek", q).outcome(0)["remaining"])
+	assert.EqualValues(t, 1, r.ask(t, "/v1/peek", q).before(0))
 	assert.Equal(t, 200, r.ask(t, "/v1/renew", first.token("lease")).status)
 }
 
@@ -94,7 +94,7 @@ func TestALeaseThatWasResetIsLostWithThoseBesideIt(t *testing.T) {
 	r.ask(t, "/v1/reset", question{"rule": "counted-jobs", "values": map[string]string{"worker": "a"}})
 	assert.Equal(t, 410, r.ask(t, "/v1/renew", a.token("lease")).status)
 	seen := r.ask(t, "/v1/peek", q)
-	assert.EqualValues(t, 10, seen.outcome(1)["remaining"])
+	assert.EqualValues(t, 10, seen.before(1))
 }
 
 func TestALeaseOfNothingIsNeverLost(t *testing.T) {
@@ -128,7 +128,7 @@ func TestOnlyRulesWithSomethingInFlightAreAcquired(t *testing.T) {
 	r := newReplica(t, store, rules)
 	a := r.ask(t, "/v1/acquire", mail("a", "203.0.113.7"))
 	assert.Equal(t, 400, a.status)
-	assert.Equal(t, "Rule mail has no condition in flight: nothing of it is released. Ask /v1/authorize.", a.fields["error"])
+	assert.Equal(t, "Rule mail has no condition in flight: nothing of it is released. Ask /v1/authorize.", a.fields["detail"])
 	assert.Equal(t, 400, r.ask(t, "/v1/acquire", job("nothing", "a")).status)
 	assert.Zero(t, store.Len())
 }
@@ -225,13 +225,12 @@ func withSecret(secret string) func(*api.Options) {
 	return func(o *api.Options) { o.Secret = secret }
 }
 
-func TestALookTellsWhatIsLeftWithoutItsCall(t *testing.T) {
+func TestALookTellsWhatTheCallWouldLeave(t *testing.T) {
 	r := newReplica(t, memstore.New(), rules)
 	for left := 3; left > 0; left-- {
 		seen := r.ask(t, "/v1/peek", mail("a", "203.0.113.7")).outcome(0)
-		assert.EqualValues(t, left, seen["remaining"])
-		assert.EqualValues(t, 0, seen["retry_after"], "it takes one now")
-		r.ask(t, "/v1/authorize", mail("a", "203.0.113.7"))
+		assert.EqualValues(t, left-1, seen["remaining"])
+		assert.Equal(t, seen["remaining"], r.ask(t, "/v1/authorize", mail("a", "203.0.113.7")).outcome(0)["remaining"])
 	}
 	seen := r.ask(t, "/v1/peek", mail("a", "203.0.113.7")).outcome(0)
 	assert.EqualValues(t, 0, seen["remaining"])

@@ -20,7 +20,7 @@ func (a answer) settled(totals map[string]int) question {
 func TestWhatACallHasCostIsSettledAtAnyReplica(t *testing.T) {
 	server := memcachedtest.Process(t)
 	one, other := newReplica(t, pooled(t, server), rules), newReplica(t, pooled(t, server), rules)
-	left := func() any { return one.ask(t, "/v1/peek", mail("a", "203.0.113.7")).outcome(0)["remaining"] }
+	left := func() any { return one.ask(t, "/v1/peek", mail("a", "203.0.113.7")).before(0) }
 	q := mail("a", "203.0.113.7")
 	q["cost"] = 2
 	a := one.ask(t, "/v1/authorize", q)
@@ -42,7 +42,7 @@ func TestWhatACallHasCostIsSettledAtAnyReplica(t *testing.T) {
 
 	assert.Equal(t, 200, other.ask(t, "/v1/cancel", question{"cancel": more.fields["cancel"]}).status)
 	again := one.ask(t, "/v1/peek", mail("b", "203.0.113.7"))
-	assert.EqualValues(t, 100, again.outcome(1)["remaining"], "all of it is back")
+	assert.EqualValues(t, 100, again.before(1), "all of it is back")
 }
 
 func TestAWrongSettlementUsesUpNoToken(t *testing.T) {
@@ -54,11 +54,11 @@ func TestAWrongSettlementUsesUpNoToken(t *testing.T) {
 	} {
 		wrong := r.ask(t, "/v1/settle", question{"cancel": a.fields["cancel"], "totals": totals})
 		assert.Equal(t, 400, wrong.status, text)
-		assert.Contains(t, wrong.fields["error"], text)
+		assert.Contains(t, wrong.fields["detail"], text)
 	}
 	assert.Equal(t, 400, r.ask(t, "/v1/settle", question{"cancel": a.fields["cancel"].(string) + "A", "totals": map[string]int{"customer": 1}}).status)
 	assert.Equal(t, 200, r.ask(t, "/v1/settle", a.settled(map[string]int{"customer": 0})).status)
-	assert.EqualValues(t, 3, r.ask(t, "/v1/peek", mail("a", "203.0.113.7")).outcome(0)["remaining"])
+	assert.EqualValues(t, 3, r.ask(t, "/v1/peek", mail("a", "203.0.113.7")).before(0))
 }
 
 func TestAStreamOfAnyLengthIsSettledOnItsWay(t *testing.T) {
@@ -70,7 +70,7 @@ func TestAStreamOfAnyLengthIsSettledOnItsWay(t *testing.T) {
 			a = r.ask(t, "/v1/settle", a.settled(map[string]int{"customer": total}))
 			require.Equal(t, 200, a.status)
 		}
-		assert.EqualValues(t, 950, r.ask(t, "/v1/peek", mail("big", "203.0.113.7")).outcome(0)["remaining"])
+		assert.EqualValues(t, 950, r.ask(t, "/v1/peek", mail("big", "203.0.113.7")).before(0))
 		time.Sleep(api.HitsLife)
 		assert.Equal(t, 410, r.ask(t, "/v1/settle", a.settled(map[string]int{"customer": 1})).status)
 	})

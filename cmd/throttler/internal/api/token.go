@@ -128,7 +128,7 @@ func (t *tokens) unuse(ctx context.Context, kind, token string) error {
 
 // The errors of a token that cannot be used.
 var (
-	errNoToken = &failure{status: http.StatusBadRequest, text: "The token is not from this service, or not for this operation."}
+	errNoToken = &failure{status: http.StatusBadRequest, kind: "wrong-token", text: "The token is not from this service, or not for this operation."}
 	errExpired = &failure{status: http.StatusGone, text: "The token has expired."}
 	errUsed    = &failure{status: http.StatusConflict, text: "The token was used already."}
 )

@@ -74,7 +74,7 @@ func leasesEnd(t *testing.T, first, second *service, customer string) bool {
 	}
 	status, told := at(second, "/v1/renew", lease(dies))
 	assert.Equal(t, 410, status)
-	assert.Contains(t, told["error"], "Stop the work")
+	assert.Contains(t, told["detail"], "Stop the work")
 	full = acquire(second)
 	var released [2]int
 	for i := range released {
