@@ -22,7 +22,7 @@ import (
 
 // maxNames is how many names of another package of this project a file may use. A file that
 // needs more does several things.
-const maxNames = 8
+const maxNames = 10
 
 const module = "github.com/adaptivethrottler/throttler"
 
