@@ -1,7 +1,9 @@
 package throttler
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -62,6 +64,32 @@ type Decision struct {
 // Took returns the duration of the call that made d, for metrics in [Throttler.Observe].
 // It includes the waiting of [Throttler.Wait]. It is 0 unless [Throttler.Observe] is set.
 func (d Decision) Took() time.Duration { return d.took }
+
+// ErrBlocked matches, by errors.Is, the error of a call that a rule blocks: a [*BlockedError].
+var ErrBlocked = errors.New("throttler: blocked")
+
+// A BlockedError is the error of [Throttler.Allow], [Throttler.TryDo] and [Throttler.Spend] if
+// the rule blocks the call: get it by errors.As, to tell the client when to come back. It
+// matches [ErrBlocked].
+type BlockedError struct{ Decision Decision }
+
+// Error returns the messages, and when to come back: throttler: blocked: second, day; try
+// again in 20s.
+func (e *BlockedError) Error() string {
+	return fmt.Sprintf("%v: %s; try again in %v",
+		ErrBlocked, strings.Join(e.Decision.Messages, ", "), roundUp(e.Decision.RetryAfter, time.Millisecond))
+}
+
+// Unwrap returns [ErrBlocked].
+func (e *BlockedError) Unwrap() error { return ErrBlocked }
+
+// roundUp returns d as a multiple of unit.
+func roundUp(d, unit time.Duration) time.Duration {
+	if rest := d % unit; rest > 0 && d <= math.MaxInt64-unit {
+		d += unit - rest
+	}
+	return d
+}
 
 // An Outcome is the answer of one condition, to show what is left or which limit blocked.
 type Outcome struct {

@@ -50,6 +50,7 @@ type Lease struct {
 //
 // To hold a Decision of [Throttler.Redeem], renew it first by [Throttler.Renew].
 func (t *Throttler) Hold(ctx context.Context, d Decision) *Lease {
+	t.check(ctx)
 	l := &Lease{t: t, by: t, receipt: d.receipt}
 	l.ctx.lease = l
 	l.ctx.Context, l.cancel = context.WithCancelCause(ctx)
@@ -75,9 +76,10 @@ func (l *Lease) Context() context.Context { return &l.ctx }
 
 // Release gives the in-flight hits back, and wakes a call that waits for one. Other hits of
 // the Decision stay. The second call, or one after a Cancel, does nothing. The error is that
-// of [Throttler.Cancel]. Hits that could not be given back end within their TTL. Pass a
-// ctx that has not ended, such as [context.WithoutCancel] of the one that the work had.
+// of [Throttler.Cancel]. Hits that could not be given back end within their TTL. Release gives
+// back although ctx has ended, and returns after 2 s at the latest.
 func (l *Lease) Release(ctx context.Context) error {
+	l.by.check(ctx)
 	l.t.holds.drop(l)
 	if l.forget != nil {
 		l.forget()
@@ -86,6 +88,8 @@ func (l *Lease) Release(ctx context.Context) error {
 	if l.receipt == nil {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
+	defer cancel()
 	return l.receipt.takeBack(ctx, l.by, flying)
 }
 
@@ -96,6 +100,7 @@ func (l *Lease) Release(ctx context.Context) error {
 // total, what is left is renewed. Renew does nothing, without an error, if d never had
 // in-flight hits, or comes from a receipt that was written after all were given back.
 func (t *Throttler) Renew(ctx context.Context, d Decision) error {
+	t.check(ctx)
 	if d.receipt == nil {
 		return nil
 	}

@@ -16,6 +16,7 @@ import "context"
 //
 // Do not Cancel the same hits as well: Cancel may then take back another call's.
 func (t *Throttler) Refund(ctx context.Context, rule Rule) (d Decision, err error) {
+	t.check(ctx)
 	if err := rule.validate(); err != nil {
 		return Decision{}, err
 	}

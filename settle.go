@@ -41,6 +41,7 @@ import (
 // A [SlidingWindow] holds at most [MaxHits] hits, and a larger total counts as that. See
 // docs/metered.md for an example, and for what a [LeakyBucket] does not give back.
 func (t *Throttler) Settle(ctx context.Context, d Decision, actual map[string]int) (Decision, error) {
+	t.check(ctx)
 	if err := d.receipt.settles(actual); err != nil {
 		return Decision{}, err
 	}

@@ -10,7 +10,7 @@
 //
 //	limits := throttler.New(memstore.New()) // or a pool of memcached servers
 //
-//	d, err := limits.Authorize(ctx, throttler.Rule{
+//	err := limits.Allow(ctx, throttler.Rule{
 //		Identifier: "api",
 //		Either: []throttler.Condition{
 //			{Name: "second", Value: customer, Max: 10, TTL: time.Second},
@@ -18,11 +18,11 @@
 //		},
 //	})
 //	if err != nil {
-//		return err // the rule is wrong
+//		return err // a BlockedError says why, and when to come back
 //	}
-//	if d.Status == throttler.Blocked {
-//		// d.Messages says why, d.RetryAfter when to come back
-//	}
+//
+// [Throttler.Authorize] is the general way: its [Decision] also says what is left, and can be
+// given back.
 //
 // A condition counts one Value, and allows Max hits in any window of TTL. It is full
 // while it has no room for another hit. With Either, a call is blocked if any condition
@@ -35,17 +35,19 @@
 //
 // # By task
 //
-//   - Limit a function: [New], [Throttler.Authorize], [Rule], [Condition]; rules from a
-//     configuration: [Rule.Validate].
+//   - Limit a function: [New], [Throttler.Allow], [Throttler.Authorize], [Rule],
+//     [Condition]; rules from a configuration: [Rule.Validate], [RuleError].
 //   - Choose how to count: [SlidingWindow], [LeakyBucket], [Calendar], [InFlight].
 //   - Combine limits: [Rule.Either], [Rule.All], [Rule.CountAuthorizedOnly].
 //   - Ban: [Rule.Lockout], [Rule.LockoutGrowth]; by hand [Throttler.Ban], [Throttler.Reset].
-//   - Wait for a turn: [Throttler.Wait].
+//   - Wait for a turn: [Throttler.Do], [Throttler.Wait].
 //   - Give hits back: [Throttler.Cancel], [Throttler.CancelOnly], [Throttler.Refund]; from
 //     another process [Decision.Receipt] and [Throttler.Redeem].
 //   - Count bytes or items: [Condition.Cost], [Condition.Least].
-//   - Settle a cost that is known only afterwards, as of tokens: [Throttler.Settle].
-//   - Limit what is in flight: [InFlight], [Throttler.Hold], [Lease], [Throttler.Renew].
+//   - Settle a cost that is known only afterwards, as of tokens: [Throttler.Spend],
+//     [Throttler.Settle].
+//   - Limit what is in flight: [InFlight], [Throttler.Do], [Throttler.TryDo];
+//     [Throttler.Hold], [Lease], [Throttler.Renew].
 //   - Count by the calendar: [Calendar], [Period], [Unit].
 //   - Show what is left: [Throttler.Peek], [Outcome].
 //   - Try a limit out: [Rule.Shadow], [Simulation].
@@ -225,6 +227,16 @@ func New(client Client) *Throttler {
 	return &Throttler{client: client}
 }
 
+// check panics if t or ctx cannot be used.
+func (t *Throttler) check(ctx context.Context) {
+	if t == nil || t.client == nil {
+		panic("throttler: this Throttler has no store: make it by throttler.New, as in throttler.New(memstore.New())")
+	}
+	if ctx == nil {
+		panic("throttler: nil ctx: pass that of the request, or context.Background()")
+	}
+}
+
 // Authorize decides whether a call may happen now, and counts it: ask it before each
 // limited action.
 //
@@ -238,6 +250,7 @@ func New(client Client) *Throttler {
 // condition counts the call, even if another condition blocks it; see
 // [Rule.CountAuthorizedOnly].
 func (t *Throttler) Authorize(ctx context.Context, rule Rule) (d Decision, err error) {
+	t.check(ctx)
 	if err := rule.validate(); err != nil {
 		return Decision{}, err
 	}
@@ -249,10 +262,23 @@ func (t *Throttler) Authorize(ctx context.Context, rule Rule) (d Decision, err e
 	return d, nil
 }
 
+// Allow is [Throttler.Authorize] in one error: nil if the call may happen, or a
+// [*BlockedError]. Another error matches [ErrInvalidRule]: the rule is wrong. If the backend
+// fails, Allow fails open and returns nil. What it counts cannot be given back: for hits in
+// flight use [Throttler.Do].
+func (t *Throttler) Allow(ctx context.Context, rule Rule) error {
+	d, err := t.Authorize(ctx, rule)
+	if err == nil && d.Status == Blocked {
+		err = &BlockedError{d}
+	}
+	return err
+}
+
 // Peek returns the Decision that [Throttler.Authorize] would return now, to show what is
 // left. Remaining is what would remain after the call. It counts no hit and sets no ban.
 // Its errors are those of Authorize.
 func (t *Throttler) Peek(ctx context.Context, rule Rule) (d Decision, err error) {
+	t.check(ctx)
 	if err := rule.validate(); err != nil {
 		return Decision{}, err
 	}
@@ -283,6 +309,7 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (d Decision, err error)
 // back the hit of another call if that was counted in the same 100 µs as its own, or in
 // the same nanosecond with a Max up to 32.
 func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
+	t.check(ctx)
 	if d.receipt == nil {
 		return nil
 	}
@@ -294,6 +321,7 @@ func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
 // The other hits of d stay, and may be taken back later. The error matches [ErrInvalidRule],
 // or is one of [Throttler.Cancel].
 func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error {
+	t.check(ctx)
 	if err := rule.validate(); err != nil || d.receipt == nil {
 		return err
 	}
@@ -307,6 +335,7 @@ func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error
 // not affect are gone. If ctx ends first, the error matches ctx's too, and deletions that
 // have begun go on.
 func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
+	t.check(ctx)
 	if err := rule.validate(); err != nil {
 		return err
 	}
@@ -327,6 +356,7 @@ func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 // A ban that ends later stays. [Throttler.Reset] lifts a ban. Other processes notice
 // both within their [Throttler.BlockCacheTTL].
 func (t *Throttler) Ban(ctx context.Context, rule Rule, d time.Duration) error {
+	t.check(ctx)
 	if err := rule.validate(); err != nil {
 		return err
 	}

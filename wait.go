@@ -49,6 +49,7 @@ const MaxWaiting = line.MaxWaiting
 // A call that returns an error before it has asked the backend has Outcomes by the
 // queue alone: a condition that other calls wait for is Blocked.
 func (t *Throttler) Wait(ctx context.Context, rule Rule) (Decision, error) {
+	t.check(ctx)
 	if err := rule.validate(); err != nil {
 		return Decision{}, err
 	}
