@@ -4,64 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
 )
 
-// maxAnew is how often a request is decided anew because something was learned meanwhile.
-const maxAnew = 3
-
-// cancel gives the hits back, of a request that was not sent or that the server did not take.
-// If the backend fails they expire in their time.
-func (t *Transport) cancel(ctx context.Context, allowed []throttler.Decision) {
-	for _, d := range allowed {
-		t.Throttler.Cancel(ctx, d)
-	}
-}
-
 // admit returns when a request of l may be sent, with what has allowed it. The error is a
 // [*LimitError], or matches [throttler.ErrInvalidRule].
-func (t *Transport) admit(ctx context.Context, l *limited) ([]throttler.Decision, error) {
-	m := t.memory.of(l.key)
-	t.refresh(ctx, m, l, time.Now().Add(-refreshEvery), false)
+func (t *Transport) admit(ctx context.Context, l *limited) (allowed []throttler.Decision, err error) {
+	k := t.knowledgeOf(l.key)
+	t.refresh(l, k)
 	waiting, cancel := ctx, func() {}
 	if t.MaxWait > 0 {
 		waiting, cancel = context.WithTimeout(ctx, t.MaxWait)
 	}
 	defer cancel()
-	most := firstAnswer
-	if t.MaxWait != 0 {
-		most = min(most, t.MaxWait/2) // the rest is for its turn
-	}
-	if err := m.begin(ctx, most); err != nil {
-		return nil, &LimitError{Err: err}
-	}
-	for anew := 0; ; anew++ {
-		began := time.Now()
-		learned, version := m.known()
-		allowed, err := t.pass(ctx, waiting, m, l.rules(learned, t.margin, began))
-		if err != nil {
-			m.answered() // nobody need wait for the answer to this request
-			return nil, err
-		}
-		if time.Since(began) > refreshEvery/100 { // it has waited: others may have learned something
-			t.refresh(ctx, m, l, began, true)
-		}
-		if _, latest := m.known(); latest == version || anew == maxAnew {
-			return allowed, nil
-		}
-		t.cancel(ctx, allowed)
-	}
-}
-
-// pass returns when a request may be sent by all rules. It waits until waiting ends, a part of
-// ctx.
-func (t *Transport) pass(ctx, waiting context.Context, m *remembered, rules []throttler.Rule) (allowed []throttler.Decision, err error) {
-	if err := t.passPause(ctx, waiting, m); err != nil {
+	if err := t.waitUnstored(ctx, waiting, k); err != nil {
 		return nil, err
 	}
-	for _, rule := range rules {
+	for _, rule := range l.rules(k.told(), t.margin, time.Now()) {
 		d, err := t.decide(waiting, rule)
 		if err == nil && d.Status == throttler.Authorized {
 			allowed = append(allowed, d)
@@ -88,9 +50,9 @@ func (t *Transport) decide(ctx context.Context, rule throttler.Rule) (throttler.
 	return d, err
 }
 
-// passPause waits for the end of a pause that could not be stored as a ban.
-func (t *Transport) passPause(ctx, waiting context.Context, m *remembered) error {
-	for pause := m.closedFor(); pause > 0; pause = m.closedFor() {
+// waitUnstored waits for the end of a pause that could not be stored as a ban.
+func (t *Transport) waitUnstored(ctx, waiting context.Context, k *knowledge) error {
+	for pause := k.unstoredPause(); pause > 0; pause = k.unstoredPause() {
 		d := throttler.Decision{RetryAfter: pause, Messages: []string{closedMessage}}
 		deadline, ok := waiting.Deadline()
 		if t.MaxWait < 0 || ok && time.Now().Add(pause).After(deadline) {
@@ -117,4 +79,63 @@ func notSent(ctx, waiting context.Context, d throttler.Decision, err error) erro
 		}
 	}
 	return &LimitError{Decision: d, Err: err}
+}
+
+// cancel gives the hits back, of a request that was not sent or that the server did not take.
+// If the backend fails they expire in their time.
+func (t *Transport) cancel(ctx context.Context, allowed []throttler.Decision) {
+	for _, d := range allowed {
+		t.Throttler.Cancel(ctx, d)
+	}
+}
+
+// learn learns from the answer to a request that was sent then, by those decisions. If the
+// server has refused it for a limit, the result is the time for which it wants no requests.
+func (t *Transport) learn(ctx context.Context, l *limited, allowed []throttler.Decision, response *http.Response, sent time.Time) time.Duration {
+	said := readAnswer(response, time.Now())
+	k := t.knowledgeOf(l.key)
+	ctx = context.WithoutCancel(ctx) // what was learned is for others too
+	for _, q := range said.quotas {
+		t.learnLimit(ctx, l, k, q)
+	}
+	pause := min(said.pause(), t.maxPause())
+	if pause > 0 {
+		pause += t.margin(pause)
+	}
+	if !said.refused() {
+		k.accepted()
+		if pause > 0 && !t.waits(ctx, l, k, pause) {
+			t.close(ctx, l, k, pause)
+		}
+		return 0
+	}
+	t.cancel(ctx, allowed)
+	if pause == 0 {
+		pause = k.backOff(sent, t.maxPause())
+	}
+	t.close(ctx, l, k, pause)
+	return pause
+}
+
+// waits reports whether the next request of l waits for that long by its rule, but for the
+// second to which servers round. Then a pause would only make the wait longer.
+func (t *Transport) waits(ctx context.Context, l *limited, k *knowledge, pause time.Duration) bool {
+	for _, rule := range l.rules(k.told(), t.margin, time.Now()) {
+		d, _ := t.Throttler.Peek(ctx, rule) // it has been asked before, and so is valid
+		for i := range d.Outcomes {
+			if o := &d.Outcomes[i]; o.Blocked && o.RetryAfter > pause-time.Second {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// close bans all requests of l for that long, in all processes if the backend allows.
+func (t *Transport) close(ctx context.Context, l *limited, k *knowledge, pause time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	rule := throttler.Rule{Identifier: l.rule.Identifier, Either: []throttler.Condition{l.closed()}}
+	err := t.Throttler.Ban(ctx, rule, pause)
+	k.pause(pause, err == nil)
 }

@@ -23,7 +23,6 @@ type quota struct {
 	remaining int           // -1: not told
 	reset     time.Duration // until requests are allowed again if remaining is 0; 0: not told
 	requests  bool          // it counts requests, and not bytes or tokens
-	steady    bool          // it comes back little by little, as in a token bucket
 }
 
 // What more than this is absurd, and not read.
@@ -32,9 +31,15 @@ const (
 	maxQuotas      = 16   // of an answer
 )
 
-// sameClock is how far Date may be from now if the clocks agree: it has no fractions of a second,
-// and is as old as the answer.
-const sameClock = 2 * time.Second
+const (
+	// sameClock is how far Date may be from now if the clocks agree: it has no fractions of a
+	// second, and is as old as the answer.
+	sameClock = 2 * time.Second
+
+	// longPast is how old an answer may be whose server has no exact clock. An older one comes
+	// from a cache.
+	longPast = time.Minute
+)
 
 // A dialect reads the fields that tell limits. now is the time by the server's clock.
 type dialect func(h http.Header, now time.Time) []quota
@@ -43,19 +48,26 @@ type dialect func(h http.Header, now time.Time) []quota
 var dialects = [...]dialect{standardQuotas, separateQuotas, xQuotas, openAIQuotas}
 
 // readAnswer returns what the response says. Values that make no sense, such as negative
-// numbers, count as not told.
+// numbers, count as not told, and so does all of a cached answer: what a limit was then says
+// nothing of now. A refusal whose Date alone is old is believed: its server's clock may be
+// wrong.
 func readAnswer(response *http.Response, now time.Time) answer {
 	h := response.Header
+	if parseNumber(h.Get("Age")) >= 1 { // an Age of 0 comes with what a cache has passed on
+		return answer{status: http.StatusOK}
+	}
+	a, old := answer{status: response.StatusCode}, false
 	if date, err := http.ParseTime(h.Get("Date")); err == nil && date.Sub(now).Abs() > sameClock {
+		old = now.Sub(date) > longPast
 		now = date // the server's times are by its own clock, which is another one
 	}
-	a := answer{status: response.StatusCode, wait: retryAfter(h, now)}
+	a.wait = retryAfter(h, now)
 	for _, read := range dialects {
 		if a.quotas = read(h, now); len(a.quotas) > 0 {
 			break
 		}
 	}
-	if len(a.quotas) > maxQuotas {
+	if len(a.quotas) > maxQuotas || old && !a.refused() {
 		a.quotas = nil
 	}
 	return a
@@ -85,13 +97,16 @@ func (a *answer) exhausted() (reset time.Duration) {
 	return reset
 }
 
-// pause returns how long the server wants no requests, or 0 if it does not say. Retry-After
-// wins over all other fields.
+// pause returns how long the server wants no requests, or 0 if it does not say. In a refusal
+// Retry-After wins over all other fields.
 func (a *answer) pause() time.Duration {
+	if !a.refused() {
+		return a.exhausted()
+	}
 	if a.wait > 0 {
 		return a.wait
 	}
-	if reset := a.exhausted(); reset > 0 || !a.refused() {
+	if reset := a.exhausted(); reset > 0 {
 		return reset
 	}
 	var reset time.Duration
@@ -211,7 +226,7 @@ func xQuotas(h http.Header, now time.Time) []quota {
 
 // openAIQuotas reads x-ratelimit-limit-requests, -remaining-requests and -reset-requests,
 // and the same of tokens. Their reset is the time until all of the limit is there again, at
-// a steady rate. So the window is that time for the part that is used up.
+// a steady rate: one request is after the part of it that one takes.
 func openAIQuotas(h http.Header, now time.Time) []quota {
 	requests := separate(h, "X-Ratelimit-", "-Requests", now)
 	tokens := separate(h, "X-Ratelimit-", "-Tokens", now)
@@ -220,34 +235,11 @@ func openAIQuotas(h http.Header, now time.Time) []quota {
 	}
 	quotas := append(requests, tokens...)
 	for i := range quotas {
-		q := &quotas[i]
-		used := q.limit - q.remaining
-		if q.remaining < 0 || used < 1 || q.reset == 0 {
-			continue
+		if q := &quotas[i]; q.remaining >= 0 && q.limit > q.remaining {
+			q.reset /= time.Duration(q.limit - q.remaining)
 		}
-		one := q.reset / time.Duration(used)
-		q.steady = true
-		q.window, q.reset = usualWindow(float64(one)*float64(q.limit)), one
 	}
 	return quotas
-}
-
-// usualWindows are the windows that APIs have.
-var usualWindows = [...]time.Duration{
-	time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, 30 * time.Second,
-	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute,
-	time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour, 24 * time.Hour,
-}
-
-// usualWindow returns the shortest usual window of no less than that many nanoseconds, except
-// that it may be a twentieth shorter: what servers tell is rounded. 0: there is none.
-func usualWindow(nanoseconds float64) time.Duration {
-	for _, w := range usualWindows {
-		if nanoseconds > 0 && nanoseconds <= float64(w)*1.05 {
-			return w
-		}
-	}
-	return 0
 }
 
 // separate reads a quota of three fields.

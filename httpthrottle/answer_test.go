@@ -32,35 +32,31 @@ func TestQuotasAreReadInAllDialects(t *testing.T) {
 	}{
 		{"none", nil, nil},
 		{"draft 11", []string{`RateLimit-Policy: "burst";q=100;w=60, "day";q=1000;w=86400`, `RateLimit: "burst";r=42;t=30`},
-			[]quota{{100, minute, 42, 30 * time.Second, true, false}, {1000, 24 * time.Hour, -1, 0, true, false}}},
+			[]quota{{100, minute, 42, 30 * time.Second, true}, {1000, 24 * time.Hour, -1, 0, true}}},
 		{"draft 11, on several lines", []string{`RateLimit-Policy: "a";q=1;w=1`, `RateLimit-Policy: "b";q=2;w=2`},
-			[]quota{{1, time.Second, -1, 0, true, false}, {2, 2 * time.Second, -1, 0, true, false}}},
-		{"draft 11, no policy", []string{`RateLimit: "default";r=0;t=5`}, []quota{{0, 0, 0, 5 * time.Second, true, false}}},
-		{"draft 11, other parameters and blanks", []string{`RateLimit-Policy:  "a" ; pk=:cHNycw==: ; q=5 ;w=1`}, []quota{{5, time.Second, -1, 0, true, false}}},
-		{"draft 11, a unit", []string{`RateLimit-Policy: "a";q=65535;w=10;qu="content-bytes"`}, []quota{{65535, 10 * time.Second, -1, 0, false, false}}},
-		{"draft 11, odd names", []string{`RateLimit-Policy: "a\",;b";q=5;w=1`, `RateLimit: "a\",;b";r=4;t=1`}, []quota{{5, time.Second, 4, time.Second, true, false}}},
-		{"draft 7", []string{`RateLimit: limit=100, remaining=50, reset=5`}, []quota{{100, 0, 50, 5 * time.Second, true, false}}},
-		{"draft 3", []string{"RateLimit-Limit: 100", "RateLimit-Remaining: 0", "RateLimit-Reset: 50"}, []quota{{100, 0, 0, 50 * time.Second, true, false}}},
+			[]quota{{1, time.Second, -1, 0, true}, {2, 2 * time.Second, -1, 0, true}}},
+		{"draft 11, no policy", []string{`RateLimit: "default";r=0;t=5`}, []quota{{0, 0, 0, 5 * time.Second, true}}},
+		{"draft 11, other parameters and blanks", []string{`RateLimit-Policy:  "a" ; pk=:cHNycw==: ; q=5 ;w=1`}, []quota{{5, time.Second, -1, 0, true}}},
+		{"draft 11, a unit", []string{`RateLimit-Policy: "a";q=65535;w=10;qu="content-bytes"`}, []quota{{65535, 10 * time.Second, -1, 0, false}}},
+		{"draft 11, odd names", []string{`RateLimit-Policy: "a\",;b";q=5;w=1`, `RateLimit: "a\",;b";r=4;t=1`}, []quota{{5, time.Second, 4, time.Second, true}}},
+		{"draft 7", []string{`RateLimit: limit=100, remaining=50, reset=5`}, []quota{{100, 0, 50, 5 * time.Second, true}}},
+		{"draft 3", []string{"RateLimit-Limit: 100", "RateLimit-Remaining: 0", "RateLimit-Reset: 50"}, []quota{{100, 0, 0, 50 * time.Second, true}}},
 		{"draft 3, with policies", []string{"RateLimit-Limit: 10, 10;w=1, 50;w=60", "RateLimit-Remaining: 9", "RateLimit-Reset: 1"},
-			[]quota{{10, time.Second, 9, time.Second, true, false}, {50, minute, -1, 0, true, false}}},
+			[]quota{{10, time.Second, 9, time.Second, true}, {50, minute, -1, 0, true}}},
 		{"draft 6", []string{"RateLimit-Limit: 10", "RateLimit-Policy: 10;w=1;burst=1000", "RateLimit-Remaining: 9", "RateLimit-Reset: 1"},
-			[]quota{{10, time.Second, 9, time.Second, true, false}}},
-		{"X-RateLimit, seconds", []string{"X-RateLimit-Limit: 60", "X-RateLimit-Remaining: 59", "X-RateLimit-Reset: 12"}, []quota{{60, 0, 59, 12 * time.Second, true, false}}},
-		{"X-RateLimit, Unix time", []string{"X-RateLimit-Limit: 60", "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1700000012"}, []quota{{60, 0, 0, 12 * time.Second, true, false}}},
-		{"X-RateLimit, milliseconds", []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1700000012500"}, []quota{{0, 0, 0, 12500 * time.Millisecond, true, false}}},
-		{"X-RateLimit, past", []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1699999999"}, []quota{{0, 0, 0, 0, true, false}}},
-		{"X-Rate-Limit", []string{"x-rate-limit-limit: 15", "x-rate-limit-remaining: 14", "x-rate-limit-reset: 1700000900"}, []quota{{15, 0, 14, 15 * minute, true, false}}},
+			[]quota{{10, time.Second, 9, time.Second, true}}},
+		{"X-RateLimit, seconds", []string{"X-RateLimit-Limit: 60", "X-RateLimit-Remaining: 59", "X-RateLimit-Reset: 12"}, []quota{{60, 0, 59, 12 * time.Second, true}}},
+		{"X-RateLimit, Unix time", []string{"X-RateLimit-Limit: 60", "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1700000012"}, []quota{{60, 0, 0, 12 * time.Second, true}}},
+		{"X-RateLimit, milliseconds", []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1700000012500"}, []quota{{0, 0, 0, 12500 * time.Millisecond, true}}},
+		{"X-RateLimit, past", []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1699999999"}, []quota{{0, 0, 0, 0, true}}},
+		{"X-Rate-Limit", []string{"x-rate-limit-limit: 15", "x-rate-limit-remaining: 14", "x-rate-limit-reset: 1700000900"}, []quota{{15, 0, 14, 15 * minute, true}}},
 		{"GitHub", []string{"x-ratelimit-limit: 5000", "x-ratelimit-remaining: 4999", "x-ratelimit-reset: 1700003600", "x-ratelimit-used: 1", "x-ratelimit-resource: core"},
-			[]quota{{5000, 0, 4999, time.Hour, true, false}}},
-		{"OpenAI", []string{"x-ratelimit-limit-requests: 60", "x-ratelimit-remaining-requests: 59", "x-ratelimit-reset-requests: 1s",
+			[]quota{{5000, 0, 4999, time.Hour, true}}},
+		{"OpenAI", []string{"x-ratelimit-limit-requests: 60", "x-ratelimit-remaining-requests: 58", "x-ratelimit-reset-requests: 2s",
 			"x-ratelimit-limit-tokens: 150000", "x-ratelimit-remaining-tokens: 149984", "x-ratelimit-reset-tokens: 6ms"},
-			[]quota{{60, minute, 59, time.Second, true, true}, {150000, minute, 149984, 375 * time.Microsecond, false, true}}},
-		{"OpenAI, a day", []string{"x-ratelimit-limit-requests: 200", "x-ratelimit-remaining-requests: 150", "x-ratelimit-reset-requests: 6h0m0s"},
-			[]quota{{200, 24 * time.Hour, 150, 432 * time.Second, true, true}}},
-		{"OpenAI, an odd rate", []string{"x-ratelimit-limit-requests: 60", "x-ratelimit-remaining-requests: 50", "x-ratelimit-reset-requests: 6m0s"},
-			[]quota{{60, time.Hour, 50, 36 * time.Second, true, true}}},
-		{"the first dialect wins", []string{`RateLimit-Policy: "a";q=5;w=1`, "RateLimit-Limit: 6", "X-RateLimit-Limit: 7"}, []quota{{5, time.Second, -1, 0, true, false}}},
-		{"unless it tells nothing", []string{`RateLimit-Policy: "a`, "RateLimit-Limit: many", "X-RateLimit-Limit: 7"}, []quota{{7, 0, -1, 0, true, false}}},
+			[]quota{{60, 0, 58, time.Second, true}, {150000, 0, 149984, 375 * time.Microsecond, false}}},
+		{"the first dialect wins", []string{`RateLimit-Policy: "a";q=5;w=1`, "RateLimit-Limit: 6", "X-RateLimit-Limit: 7"}, []quota{{5, time.Second, -1, 0, true}}},
+		{"unless it tells nothing", []string{`RateLimit-Policy: "a`, "RateLimit-Limit: many", "X-RateLimit-Limit: 7"}, []quota{{7, 0, -1, 0, true}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			require.Equal(t, test.want, readAnswer(response(http.StatusOK, test.lines...), now).quotas)
@@ -116,6 +112,32 @@ func TestTimeToWaitIsTheServersWord(t *testing.T) {
 	} {
 		a := readAnswer(response(test.status, test.lines...), now)
 		require.Equal(t, test.want, a.pause(), "%d %v", test.status, test.lines)
+	}
+}
+
+// A cache answers with what was told to somebody else, long ago.
+func TestACachedAnswerIsNotBelieved(t *testing.T) {
+	const empty = "X-RateLimit-Remaining: 0\nX-RateLimit-Reset: 3600\nRetry-After: 3600"
+	for _, test := range []struct {
+		status int
+		fields string
+		want   time.Duration
+	}{
+		{200, empty, time.Hour},
+		{200, empty + "\nAge: 0", time.Hour},
+		{200, empty + "\nAge: 1", 0},
+		{429, empty + "\nAge: 3599", 0},
+		{200, empty + "\nDate: Tue, 14 Nov 2023 22:13:18 GMT", time.Hour},
+		{200, empty + "\nDate: Tue, 14 Nov 2023 22:12:20 GMT", time.Hour},
+		{200, empty + "\nDate: Tue, 14 Nov 2023 22:12:19 GMT", 0},
+		{200, empty + "\nDate: Tue, 14 Nov 2023 21:13:20 GMT", 0},
+		{200, empty + "\nDate: Tue, 14 Nov 2023 23:13:20 GMT", time.Hour}, // a clock that is ahead
+		{429, empty + "\nDate: Tue, 14 Nov 2023 21:13:20 GMT", time.Hour}, // one that is behind
+		{403, "X-RateLimit-Remaining: 0\nX-RateLimit-Reset: 60\nDate: Tue, 14 Nov 2023 21:13:20 GMT", time.Minute},
+	} {
+		a := readAnswer(response(test.status, strings.Split(test.fields, "\n")...), now)
+		require.Equal(t, test.want, a.pause(), "%d %s", test.status, test.fields)
+		require.Equal(t, test.status != 200 && test.want > 0, a.refused(), "%d %s", test.status, test.fields)
 	}
 }
 

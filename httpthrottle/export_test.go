@@ -4,9 +4,9 @@ import "time"
 
 // BackOffs returns the pauses after n refusals of requests sent then, none of which is stored.
 func BackOffs(sent time.Time, n int) (pauses []time.Duration) {
-	var r remembered
+	var k knowledge
 	for range n {
-		pauses = append(pauses, r.backOff(sent, shortestBack, DefaultMaxPause))
+		pauses = append(pauses, k.backOff(sent, DefaultMaxPause))
 	}
 	return pauses
 }

@@ -7,7 +7,10 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/gate"
@@ -38,41 +41,38 @@ const DefaultMaxPause = time.Hour
 // served: see [throttler.Throttler.Wait]. A request that would wait longer than MaxWait, or
 // past the deadline of its context, is not sent: the error is a [*LimitError].
 //
-// While a process knows nothing of the API's limits, one request goes ahead. The others wait
-// for its answer, for a second at most, and no longer than half of MaxWait.
-//
 // The API counts requests when they arrive. So each TTL is longer by Margin.
 //
 // # What it learns
 //
 // A refusal is a 429, a 503 with Retry-After, or a 403 with Retry-After or with nothing left
-// (GitHub). It bans the condition [ClosedCondition], which is added to the rule, and its hits
-// are given back. The ban lasts for
+// (GitHub). It stops the requests of all processes, by a ban of the condition
+// [ClosedCondition], which is added to the rule. Its own hits are given back. The ban lasts for
 //
 //   - Retry-After, in seconds or as a date, or Retry-After-Ms, or else
 //   - the time until all limits are reset of which the answer says that nothing is left, or
 //     else
 //   - a second, and twice as long after each further refusal, up to a minute.
 //
-// An answer to an allowed request may say that nothing is left although the rule has room,
-// as when somebody else uses the same limit. It sets a ban too, until the limit is reset.
+// An answer to an allowed request that says that nothing is left, and when the limit is
+// reset, stops all requests until then, too.
 //
-// A limit that the API tells replaces that of the rule if it is lower. A limit for a window
-// that the rule does not have becomes a condition of its own. Of these header fields, the
-// first that an answer has are read:
+// Of these header fields, the first that an answer has are read:
 //
 //   - RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11, and the
 //     dictionary of draft 7),
 //   - RateLimit-Limit, -Remaining and -Reset (draft 3),
 //   - X-RateLimit-Limit, -Remaining and -Reset (Reset in seconds or as a Unix time),
-//   - x-ratelimit-limit-requests and its like (OpenAI).
+//   - x-ratelimit-remaining-requests and its like (OpenAI).
 //
-// If a 429 tells no limit, the number of requests that were let through in the shortest
-// window is taken for one, unless that is longer than a minute.
+// A limit of requests that an answer tells together with its window (RateLimit-Policy, and
+// RateLimit-Limit of draft 3) becomes a condition beside those of the rule, unless the rule is
+// stricter. It is stored beside the records, and each process reads it once a second. Of two
+// limits for a window the lower one holds until it was not told for a window. A limit is
+// forgotten after ten windows, and a minute at least, in which it is not told again.
 //
-// A learned limit is stored beside the records, and read once a second. It is raised when the
-// API tells a higher one and, for a window, no lower one. It is forgotten after ten windows,
-// and a minute at least, in which it is not told again.
+// An answer from a cache says nothing: one with an Age, or an allowed one whose Date is more
+// than a minute ago.
 //
 // If the backend fails, the process goes on with what it knows, at the pace of
 // [throttler.Throttler.Wait].
@@ -92,8 +92,8 @@ type Transport struct {
 	// Base sends the requests. Default: http.DefaultTransport.
 	Base http.RoundTripper
 
-	// Throttler decides when. Its records, and the limits that are learned, are shared by all
-	// processes that use the same servers.
+	// Throttler decides when. Its records, and what is learned, are shared by all processes
+	// that use the same servers.
 	Throttler *throttler.Throttler
 
 	// Rule returns the rule of a request: the limits that the API documents. It is called from
@@ -123,7 +123,8 @@ type Transport struct {
 	// the API. Default: a fiftieth of the TTL, and 100 ms at most. Negative: none.
 	Margin time.Duration
 
-	memory memory
+	begin sync.Once
+	byKey *lru.Cache[string, *knowledge]
 }
 
 // A LimitError is the error of a request that was not sent because its turn would have come
@@ -206,7 +207,7 @@ func (t *Transport) limited(r *http.Request) (*limited, error) {
 		return nil, fmt.Errorf("httpthrottle: %w", err)
 	}
 	for _, c := range rule.Conditions() {
-		if c.Name == ClosedCondition || strings.HasPrefix(c.Name, learnedCondition) {
+		if c.Name == ClosedCondition || strings.HasPrefix(c.Name, toldCondition) {
 			return nil, fmt.Errorf("httpthrottle: %w: the condition %q has a name that Transport itself uses", throttler.ErrInvalidRule, c.Name)
 		}
 	}
@@ -216,7 +217,6 @@ func (t *Transport) limited(r *http.Request) (*limited, error) {
 // send sends r, by those decisions, and learns from the answer. pause is positive if the server
 // refused r because of a limit: that long it wants no requests.
 func (t *Transport) send(r *http.Request, l *limited, allowed []throttler.Decision) (response *http.Response, pause time.Duration, err error) {
-	defer t.memory.of(l.key).answered() // when something was learned
 	sent := time.Now()
 	response, err = t.base().RoundTrip(r)
 	if err != nil {
