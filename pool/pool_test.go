@@ -58,6 +58,9 @@ func TestNewRefuses(t *testing.T) {
 		"no name known":     {[]string{"memcached.invalid:11211", "other.invalid:11211"}, "other.invalid"},
 		"bad port":          {[]string{"192.0.2.1:memcached-port"}, "memcached-port"},
 		"no path":           {[]string{"unix:"}, "no path"},
+		"URL of the web":    {[]string{"http://192.0.2.1:11211"}, "pool: server http://…: a URL, want host:port"},
+		"URL":               {[]string{one, "memcached://user:secret@192.0.2.1:11211"}, "pool: server memcached://…: a URL, want host:port"},
+		"URL of Redis":      {[]string{"redis://user:secret@192.0.2.1:6379"}, "redisstore.Open"},
 		"twice":             {[]string{one, two, one}, one + ": given twice"},
 		"twice in disguise": {[]string{"/run/memcached.sock", "unix:/run/memcached.sock"}, "given twice"},
 	} {

@@ -31,6 +31,9 @@ func parseServers(names []string) ([]*server, error) {
 			err = errors.New("given twice")
 		}
 		if err != nil {
+			if scheme, _, isURL := strings.Cut(name, "://"); isURL {
+				name = scheme + "://…" // it may have a password
+			}
 			return nil, &ServerError{Server: name, Err: err}
 		}
 		seen[addr] = true
@@ -243,6 +246,12 @@ func parseAddress(name string) (address, error) {
 	path, isSocket := strings.CutPrefix(name, "unix:")
 	if isSocket && path == "" {
 		return address{}, errors.New("no path, want unix:/path/to/socket")
+	}
+	if scheme, _, isURL := strings.Cut(name, "://"); isURL && !isSocket { // its slash is no socket's
+		if slices.Contains([]string{"redis", "rediss", "valkey", "valkeys"}, scheme) {
+			return address{}, errors.New("a URL of Redis: give it to redisstore.Open, or as store: in a file of rules")
+		}
+		return address{}, errors.New("a URL, want host:port or /path/to/socket")
 	}
 	if isSocket || strings.Contains(name, "/") {
 		return address{"unix", path}, nil
