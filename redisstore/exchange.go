@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"strings"
 
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/fanout"
@@ -27,7 +28,7 @@ func (s *Store) Exchange(ctx context.Context, xs ...exchange.Exchange) {
 func (s *Store) exchange(ctx context.Context, x exchange.Exchange) {
 	alone := s.newSingle()
 	r := &alone.request
-	r.x, r.key = x, s.Prefix+x.Key()
+	r.x, r.key = x, s.stored(x.Key())
 	if err := s.admit(r); err != nil {
 		s.release(alone)
 		x.Done(exchange.Result{Conn: conn, Err: err})
@@ -63,7 +64,7 @@ func (s *Store) requests(xs []exchange.Exchange) (requests, refused []*request) 
 	requests = make([]*request, 0, len(xs))
 	for i, x := range xs {
 		r := &all[i]
-		r.x, r.key = x, s.Prefix+x.Key()
+		r.x, r.key = x, s.stored(x.Key())
 		if r.err = s.admit(r); r.err != nil {
 			refused = append(refused, r)
 		} else {
@@ -71,6 +72,23 @@ func (s *Store) requests(xs []exchange.Exchange) (requests, refused []*request) 
 		}
 	}
 	return requests, refused
+}
+
+// untagged is put before a key that has a brace. A Cluster then takes all of the key for its
+// slot: if clients chose a part of it, by a value of "{tag}", they could aim at one node.
+const untagged = "{}"
+
+// stored returns the key that a record is stored at.
+func (s *Store) stored(key string) string {
+	if strings.IndexByte(key, '{') >= 0 {
+		return s.Prefix + untagged + key
+	}
+	return s.Prefix + key
+}
+
+// key returns the key of a record that is stored at key.
+func (s *Store) key(stored string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(stored, s.Prefix), untagged)
 }
 
 // admit finds the node of a request. It returns an error if no server is to be asked.

@@ -154,7 +154,7 @@ func (s *Store) Delete(key string) error {
 		return memcache.ErrMalformedKey
 	}
 	o := &operation{key: key}
-	r := &request{x: o, key: s.Prefix + key, deletes: true}
+	r := &request{x: o, key: s.stored(key), deletes: true}
 	if err := s.admit(r); err != nil {
 		return err
 	}

@@ -255,7 +255,7 @@ func (s *Store) Keys(ctx context.Context) iter.Seq2[string, error] {
 			return
 		}
 		for _, n := range nodes {
-			if !n.keys(ctx, c, s.Prefix, yield) {
+			if !n.keys(ctx, c, yield) {
 				return
 			}
 		}
@@ -263,8 +263,8 @@ func (s *Store) Keys(ctx context.Context) iter.Seq2[string, error] {
 }
 
 // keys yields those of n's server. It reports whether to go on.
-func (n *node) keys(ctx context.Context, c rueidis.Client, prefix string, yield func(string, error) bool) bool {
-	pattern := globbed.Replace(prefix) + "*"
+func (n *node) keys(ctx context.Context, c rueidis.Client, yield func(string, error) bool) bool {
+	pattern := globbed.Replace(n.store.Prefix) + "*"
 	for cursor := uint64(0); ; {
 		answer, err := n.aside(ctx, c, "SCAN", strconv.FormatUint(cursor, 10), "MATCH", pattern, "COUNT", strconv.Itoa(scanned))
 		var step rueidis.ScanEntry
@@ -277,7 +277,7 @@ func (n *node) keys(ctx context.Context, c rueidis.Client, prefix string, yield 
 			return false
 		}
 		for _, key := range step.Elements {
-			if !yield(strings.TrimPrefix(key, prefix), nil) {
+			if !yield(n.store.key(key), nil) {
 				return false
 			}
 		}

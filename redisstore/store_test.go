@@ -167,6 +167,26 @@ func TestEveryKeyHasAnExpiryInMilliseconds(t *testing.T) {
 	require.Eventually(t, func() bool { _, err := s.Get("over"); return errors.Is(err, memcache.ErrCacheMiss) }, 30*time.Second, time.Millisecond)
 }
 
+// As in memcached. An expiry of 0 would delete, and one below 0 is an error.
+func TestAnItemThatHasExpiredAlreadyIsStoredForAMoment(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	s := open(t, "redis://"+server.Addr)
+	require.NoError(t, s.Add(&memcache.Item{Key: "k", Value: []byte("v"), Expiration: 60}))
+	for _, past := range []int32{-1, int32(time.Now().Unix() - 10)} {
+		item, err := s.Get("k")
+		require.NoError(t, err)
+		item.Expiration = past
+		stale := *item
+		stale.CasID++
+		require.ErrorIs(t, s.CompareAndSwap(&stale), memcache.ErrCASConflict)
+		require.NoError(t, s.CompareAndSwap(item))
+		require.Eventually(t, func() bool { _, err := s.Get("k"); return err == memcache.ErrCacheMiss }, 20*time.Second, time.Millisecond)
+		require.NoError(t, s.Add(&memcache.Item{Key: "other" + strconv.Itoa(int(past)), Expiration: past}))
+		require.NoError(t, s.Add(&memcache.Item{Key: "k", Value: []byte("v"), Expiration: 60}))
+	}
+}
+
 func TestEachKeyOfABundleHasItsOwnExpiry(t *testing.T) {
 	t.Parallel()
 	server := redistest.Process(t)
@@ -336,6 +356,42 @@ func TestOpenRefuses(t *testing.T) {
 		_, err := redisstore.Open(url)
 		require.Error(t, err, url)
 		require.NotContains(t, err.Error(), "secret")
+	}
+	for _, url := range []string{"127.0.0.1:6379", "localhost:6379", "redis:host:6379", "memcached://host:11211"} {
+		_, err := redisstore.Open(url)
+		require.ErrorContains(t, err, "as redis://127.0.0.1:6379", url)
+	}
+}
+
+// A value that clients choose does not choose a node.
+func TestAKeyWithBracesIsSpreadByAllOfIt(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t, "--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
+	server.Command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+	s := open(t, "redis://"+server.Addr+"?prefix=p:")
+	want := map[string]bool{}
+	for i := range 20 {
+		for _, key := range []string{fmt.Sprintf("login#ip#{tag}%d", i), fmt.Sprintf("{}x%d", i), fmt.Sprintf("}{%d", i)} {
+			want[key] = true
+			require.Eventually(t, func() bool { return s.Add(&memcache.Item{Key: key, Value: []byte(key), Expiration: 60}) == nil },
+				20*time.Second, time.Millisecond)
+			item, err := s.Get(key)
+			require.NoError(t, err)
+			require.Equal(t, key, string(item.Value))
+		}
+	}
+	slots, found := map[string]bool{}, map[string]bool{}
+	for _, stored := range strings.Split(server.Command("KEYS", "*tag*"), "\n") {
+		slots[server.Command("CLUSTER", "KEYSLOT", stored)] = true
+	}
+	require.Greater(t, len(slots), 15)
+	for key, err := range s.Keys(context.Background()) {
+		require.NoError(t, err)
+		found[key] = true
+	}
+	require.Equal(t, want, found)
+	for key := range want {
+		require.NoError(t, s.Delete(key))
 	}
 }
 

@@ -17,8 +17,14 @@ var parameters = []string{
 	"prefix", "sentinel_username", "sentinel_password",
 }
 
+// schemes are those of a URL.
+var schemes = []string{"redis", "rediss", "valkey", "valkeys", "unix"}
+
 // parse returns what the URL of Open says. Its errors name no password.
 func parse(text string) (option rueidis.ClientOption, prefix string, err error) {
+	if scheme, _, ok := strings.Cut(text, "://"); !ok || !slices.Contains(schemes, scheme) {
+		return option, "", fmt.Errorf("redisstore: a URL begins with %s://, as redis://127.0.0.1:6379 does", strings.Join(schemes, "://, "))
+	}
 	u, err := url.Parse(text)
 	if err != nil {
 		return option, "", fmt.Errorf("redisstore: malformed URL: %w", cause(err))
