@@ -97,6 +97,10 @@ type Result struct {
 	// will be: the answer was lost, or a proxy gave the write up.
 	Unknown bool
 
+	// Refused is true if the server has refused the item that was proposed last, which it
+	// will not write either. False says nothing.
+	Refused bool
+
 	// Err is why the record could not be written or read, or nil. It matches
 	// ErrUnavailable if the server does not answer, and ErrOverloaded if the
 	// exchange was not sent in time. A conflict with another write is not an

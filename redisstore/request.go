@@ -161,7 +161,8 @@ func (r *request) found() *memcache.Item {
 
 // fail ends r with an error.
 func (r *request) fail(err error) {
-	r.done(exchange.Result{Conn: conn, Err: err, Unknown: r.lost || r.doubted})
+	unknown := r.lost || r.doubted
+	r.done(exchange.Result{Conn: conn, Err: err, Unknown: unknown, Refused: !unknown && isComplaint(err)})
 }
 
 func (r *request) done(result exchange.Result) {

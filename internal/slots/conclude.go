@@ -24,6 +24,9 @@ func (s *slot) conclude(r exchange.Result) {
 	case r.Read && lost != nil && sameWrite(r.Found, lost):
 		s.accept(lost, r)
 	case r.Err != nil && !r.Read:
+		for _, e := range s.batch {
+			e.refused = r.Refused
+		}
 		s.failAll(r.Err, r.Unknown)
 	case r.Read:
 		if lost != nil {
@@ -116,7 +119,7 @@ func (s *slot) decideAnew(r exchange.Result, refused bool) {
 func (s *slot) giveUp(e *Entry, r exchange.Result, found *record.Record, lostRace bool) bool {
 	switch {
 	case r.Err != nil:
-		e.Unknown = r.Unknown
+		e.Unknown, e.refused = r.Unknown, r.Refused
 		s.failUnstored(e, r.Err, found)
 	case r.Found != nil && r.Found.CasID == 0:
 		s.failUnstored(e, exchange.ErrNoCAS, found)

@@ -43,6 +43,7 @@ type Entry struct {
 	arriving  bool          // an earlier write of it was lost, and may still arrive
 	doubted   bool          // an earlier write of it may have been carried out
 	hopeless  bool          // then it is not to be tried again
+	refused   bool          // its last write was refused, and will not be carried out
 
 	assessed sighting // the record that it was decided on, or that the Entry before it was
 }
@@ -61,8 +62,8 @@ func (e *Entry) Failed() error {
 	return e.Err
 }
 
-// Tried reports whether a write of e may have been sent.
-func (e *Entry) Tried() bool { return e.store }
+// Tried reports whether a write of e may have been carried out.
+func (e *Entry) Tried() bool { return e.store && !e.refused }
 
 // Unsure reports whether e, which has ended, may have been carried out though it failed, or
 // carried out twice unless that changes nothing.
