@@ -206,6 +206,36 @@ func TestTheEndOfAnOutageIsToldLast(t *testing.T) {
 	})
 }
 
+// A server that loads its data answers, and can decide nothing.
+func TestAServerThatLoadsItsDataIsNotBack(t *testing.T) {
+	t.Parallel()
+	var dead, loading atomic.Bool
+	var probes atomic.Int64
+	s := open(t, "redis://"+scripted(t, func(args []string) string {
+		switch {
+		case args[0] == "CLUSTER":
+			return "-ERR This instance has cluster support disabled"
+		case dead.Load():
+			return ""
+		case !loading.Load():
+			return ":1"
+		case args[0] == "PING":
+			probes.Add(1)
+		}
+		return "-LOADING Redis is loading the dataset in memory"
+	}))
+	s.BreakerFailures, s.BreakerPause = 1, time.Millisecond
+	require.NoError(t, writeIn(s, true))
+	dead.Store(true)
+	require.ErrorIs(t, writeIn(s, true), exchange.ErrUnavailable)
+	loading.Store(true)
+	dead.Store(false)
+	require.Eventually(t, func() bool { return probes.Load() > 3 }, 20*time.Second, time.Millisecond)
+	require.ErrorIs(t, writeIn(s, true), redisstore.ErrDown)
+	loading.Store(false)
+	require.Eventually(t, func() bool { return writeIn(s, true) == nil }, 20*time.Second, time.Millisecond)
+}
+
 func TestCloseEndsTheProbes(t *testing.T) {
 	t.Parallel()
 	server := redistest.Process(t)

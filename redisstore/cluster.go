@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -97,7 +98,7 @@ func (s *Store) complained(n *node) {
 		return
 	}
 	maps.DeleteFunc(d.last, func(_ string, last time.Time) bool { return now.Sub(last) >= doubtful*s.breakerPause() })
-	if s.chartAnew() { // otherwise what is drawn may be older: so again for the next one
+	if s.refreshTopology() { // otherwise what is drawn may be older: so again for the next one
 		d.drawn = now
 	}
 }
@@ -110,20 +111,45 @@ func (s *Store) doubted(node string) bool {
 	return ok && time.Since(last) < doubtful*s.breakerPause()
 }
 
-// chartAnew has the map of a Cluster drawn again. It reports false if that was under way.
-func (s *Store) chartAnew() bool {
+// refreshTopology asks Sentinel for the primary, or the nodes of a Cluster for their slots. It
+// reports false if that was under way.
+func (s *Store) refreshTopology() bool {
 	c := s.link.client.Load()
-	if c == nil || (*c).Mode() != rueidis.ClientModeCluster {
+	cluster := c != nil && (*c).Mode() == rueidis.ClientModeCluster
+	if !cluster && s.link.watch == nil {
 		return true
 	}
-	if !s.charting.CompareAndSwap(false, true) {
+	if !s.refreshing.CompareAndSwap(false, true) {
 		return false
 	}
 	s.work(func() {
-		defer s.charting.Store(false)
-		s.chart(*c)
+		defer s.refreshing.Store(false)
+		if cluster {
+			s.chart(*c)
+		} else {
+			_, _ = s.link.ask() // one that knows better may answer the next time
+		}
 	})
 	return true
+}
+
+// sentinelEvery is how often Sentinel is asked while all is well: often enough to follow it
+// within a second.
+const sentinelEvery = 500 * time.Millisecond
+
+// watchSentinels asks Sentinel for the primary until the Store is closed: one that is cut off
+// from the others may go on to answer.
+func (s *Store) watchSentinels() {
+	every := time.NewTicker(sentinelEvery)
+	defer every.Stop()
+	for {
+		select {
+		case <-every.C:
+			s.refreshTopology()
+		case <-s.over:
+			return
+		}
+	}
 }
 
 // A claim is what a node of a Cluster says of the slots of all.
@@ -166,22 +192,62 @@ func (s *Store) chart(c rueidis.Client) {
 			claims <- claim{address, entries}
 		}()
 	}
+	timeout := time.NewTimer(s.timeout()) // that of ctx does not bound a handshake which others wait for
+	defer timeout.Stop()
 	var believed claim
 	most := 0
-	for range nodes {
-		next := <-claims
-		if trust := s.trust(next); trust > most {
-			believed, most = next, trust
-		}
-		if most == trusted {
-			break
+	for asked := len(nodes); asked > 0 && most < trusted; asked-- {
+		select {
+		case next := <-claims:
+			if trust := s.trust(next); trust > most {
+				believed, most = next, trust
+			}
+		case <-timeout.C:
+			asked = 0
 		}
 	}
 	if most == 0 {
 		return
 	}
+	if s.link.owned() {
+		s.connectAll(believed, nodes)
+	}
 	if lost := s.route(believed.entries, believed.from, nodes); lost >= 0 {
 		s.work(func() { s.remind(c, lost) })
+	}
+}
+
+// connectAll adds to clients one for each node of a claim that has none, if it can be connected
+// to within Timeout: rueidis learns of a node that has taken over only when its connections to
+// the one before have ended, which may hang.
+func (s *Store) connectAll(c claim, clients map[string]rueidis.Client) {
+	type made struct {
+		address string
+		client  rueidis.Client
+	}
+	var missing []string
+	for _, entry := range c.entries {
+		if _, _, address := slotRange(entry, c.from); address != "" && clients[address] == nil && !slices.Contains(missing, address) {
+			missing = append(missing, address)
+		}
+	}
+	all := make(chan made, len(missing))
+	for _, address := range missing {
+		s.work(func() { all <- made{address, s.link.connectTo(address)} })
+	}
+	timeout := time.NewTimer(s.timeout())
+	defer timeout.Stop()
+	for range missing {
+		select {
+		case m := <-all:
+			if m.client != nil {
+				clients[m.address] = m.client
+			}
+		case <-timeout.C:
+			return
+		case <-s.over:
+			return
+		}
 	}
 }
 
@@ -233,7 +299,7 @@ func (s *Store) route(entries []rueidis.RedisMessage, from string, clients map[s
 			if n = before.nodes[address]; n == nil {
 				n = newNode(s, address)
 			}
-			if client, ok := clients[address]; ok { // the one before may be closed
+			if client := clients[address]; client != nil { // the one before may be closed
 				n.client.Store(&client)
 			} else {
 				lost = first
@@ -250,6 +316,9 @@ func (s *Store) route(entries []rueidis.RedisMessage, from string, clients map[s
 			n.leave()
 		}
 	}
+	s.link.disconnect(func(address string, own rueidis.Client) bool {
+		return clients[address] == own && after.nodes[address] != nil
+	})
 	return lost
 }
 

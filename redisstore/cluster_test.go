@@ -17,6 +17,7 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/internal/redistest"
 	"github.com/adaptivethrottler/throttler/redisstore"
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -462,7 +463,31 @@ func TestAClientThatRueidisHasClosedIsNotUsed(t *testing.T) {
 	require.Eventually(t, func() bool { return s.Check(context.Background()) == nil }, 20*time.Second, time.Millisecond)
 }
 
-// Until rueidis knows a node again, another one must not answer in its place.
+// What was given to a client that is closed may have been sent just before.
+func TestAWriteOverAClientThatIsClosedIsInDoubt(t *testing.T) {
+	t.Parallel()
+	var addr string
+	var covered atomic.Bool
+	addr = scripted(t, func(args []string) string {
+		switch {
+		case args[0] == "CLUSTER":
+			return slotsAt(t, addr)
+		case covered.Load():
+			return "$10\r\n12345678xx" // the record of another write
+		}
+		return ":1"
+	})
+	s := open(t, "redis://"+addr)
+	require.NoError(t, writeIn(s, true))
+	require.NoError(t, redisstore.CloseClient(s, addr))
+	covered.Store(true)
+	x := &stubborn{single: newSwap("k")}
+	s.Exchange(context.Background(), x)
+	require.NoError(t, (<-x.done).Err)
+	require.Equal(t, 2, x.asked, "it is asked again what to write, now that its first write may be behind the other one")
+}
+
+// Until a client of New knows a node again, another one must not answer in its place.
 func TestANodeThatRueidisDoesNotKnowIsNotTakenForAnother(t *testing.T) {
 	t.Parallel()
 	var loaded atomic.Bool
@@ -486,11 +511,16 @@ func TestANodeThatRueidisDoesNotKnowIsNotTakenForAnother(t *testing.T) {
 			})
 		})
 	}
-	s := open(t, "redis://"+addrs[0])
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: addrs[:1], DisableCache: true, DisableRetry: true})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	s := redisstore.New(client)
+	s.Timeout, s.QueueTimeout = 10*time.Second, 10*time.Second
+	t.Cleanup(func() { s.Close() })
 	s.BreakerPause = 10 * time.Millisecond
 	require.NoError(t, writeIn(s, true))
-	require.Len(t, s.Stats(), 2)
-	err := s.Check(context.Background())
+	require.Eventually(t, func() bool { return len(s.Stats()) == 2 }, 20*time.Second, time.Millisecond)
+	err = s.Check(context.Background())
 	require.ErrorContains(t, err, addrs[1])
 	require.NotContains(t, err.Error(), addrs[0])
 	for _, err = range s.Keys(context.Background()) {

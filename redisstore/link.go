@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"maps"
 	"net"
 	"slices"
@@ -19,13 +20,20 @@ import (
 type link struct {
 	store  *Store
 	option rueidis.ClientOption // of Open; has no address if New was given a client
+	watch  *sentinels           // nil: no Sentinel
 
 	client atomic.Pointer[rueidis.Client] // nil: not connected
 
+	asking sync.Mutex // held while Sentinel is asked, and followed
+
 	mu       sync.Mutex // guards what follows
 	making   *making
-	renewed  time.Time          // when a client was last dropped
-	refusals map[string]refusal // the last of each node of a Cluster, or of any server: ""
+	primary  string                    // that Sentinel has named last
+	conns    map[*tracked]struct{}     // that are open
+	over     bool                      // no more of them are to be made
+	own      map[string]rueidis.Client // of single nodes that the Cluster's does not know; nil: being made
+	renewed  time.Time                 // when a client was last dropped
+	refusals map[string]refusal        // the last of each node of a Cluster, or of any server: ""
 }
 
 // A refusal is the error that a server replied with to a new connection.
@@ -135,7 +143,8 @@ func (l *link) isRecent(t time.Time) bool { return time.Since(t) < l.store.break
 // make makes a client. It may take longer than anybody waits for: each address has a
 // timeout of its own.
 func (l *link) make(m *making) {
-	m.client, m.err = rueidis.NewClient(l.options())
+	var primary string
+	m.client, primary, m.err = l.newClient()
 	if m.err == nil && m.client.Mode() == rueidis.ClientModeCluster {
 		l.store.chart(m.client)
 	}
@@ -150,11 +159,167 @@ func (l *link) make(m *making) {
 	case l.store.isClosed():
 		m.client.Close()
 		m.client, m.err = nil, ErrClosed
+	case primary != l.primary:
+		go m.client.Close()
+		m.client, m.err = nil, errFailover
 	default:
 		l.client.Store(&m.client)
 	}
 	l.mu.Unlock()
 	close(m.done)
+}
+
+// errFailover is the error of a client whose server is no primary any more when it is made.
+var errFailover = errors.New("another primary has taken over meanwhile")
+
+// newClient connects to the servers, or to the primary that Sentinel names.
+func (l *link) newClient() (c rueidis.Client, primary string, err error) {
+	o := l.options()
+	if l.watch == nil {
+		c, err = rueidis.NewClient(o)
+		return c, "", err
+	}
+	if primary, err = l.ask(); err != nil {
+		return nil, "", err
+	}
+	o.InitAddress, o.ForceSingleClient, o.Sentinel = []string{primary}, true, rueidis.SentinelOption{}
+	if c, err = rueidis.NewClient(o); err != nil {
+		return nil, "", err
+	}
+	if err = isPrimary(c, o.ConnWriteTimeout); err != nil {
+		c.Close()
+		return nil, "", err
+	}
+	return c, primary, nil
+}
+
+// isPrimary returns an error if the server of c says that it is a replica.
+func isPrimary(c rueidis.Client, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	role, err := c.Do(ctx, c.B().Role().Build()).ToArray()
+	if err != nil {
+		return err
+	}
+	if name, _ := role[0].ToString(); name != "master" {
+		return &complaint{text: "READONLY it is a " + name + ", though Sentinel names it as the primary", passing: true}
+	}
+	return nil
+}
+
+// ask asks Sentinel for the primary, and follows it.
+func (l *link) ask() (primary string, err error) {
+	l.asking.Lock()
+	defer l.asking.Unlock()
+	if primary, err = l.watch.primary(); err == nil {
+		l.follow(primary)
+	}
+	return primary, err
+}
+
+// follow notes the primary that Sentinel names. If it is another one than before, the
+// connections to that end, with all that waits for its answers: it may hang.
+func (l *link) follow(primary string) {
+	l.mu.Lock()
+	before := l.primary
+	l.primary = primary
+	old := l.client.Load()
+	if before != primary && old != nil {
+		l.client.Store(nil)
+	}
+	l.mu.Unlock()
+	if before == "" || before == primary {
+		return
+	}
+	l.cut(func(t *tracked) bool { return t.address == before })
+	if old != nil {
+		go (*old).Close()
+	}
+}
+
+// connectTo returns a client of the node of a Cluster at address. It returns nil if another
+// goroutine is connecting to that, or it cannot be connected to.
+func (l *link) connectTo(address string) rueidis.Client {
+	l.mu.Lock()
+	client, known := l.own[address]
+	if !known {
+		l.own[address] = nil
+	}
+	l.mu.Unlock()
+	if known {
+		return client
+	}
+	o := l.options()
+	o.InitAddress, o.ForceSingleClient = []string{address}, true
+	client, err := rueidis.NewClient(o)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil || l.over {
+		delete(l.own, address)
+		if err == nil {
+			go client.Close()
+		}
+		return nil
+	}
+	l.own[address] = client
+	return client
+}
+
+// disconnect closes the clients of single nodes, but for those to keep.
+func (l *link) disconnect(keep func(address string, client rueidis.Client) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for address, client := range l.own {
+		if client != nil && !keep(address, client) {
+			delete(l.own, address)
+			go client.Close()
+		}
+	}
+}
+
+// A tracked is a connection of the link.
+type tracked struct {
+	net.Conn
+	link    *link
+	address string
+}
+
+// errCut is the error of a connection that is made when the link is closed already.
+var errCut = &net.OpError{Op: "dial", Err: ErrClosed}
+
+// track notes a connection to address, which ends when it is cut.
+func (l *link) track(nc net.Conn, address string) (net.Conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over {
+		nc.Close()
+		return nil, errCut
+	}
+	t := &tracked{nc, l, address}
+	l.conns[t] = struct{}{}
+	return t, nil
+}
+
+func (t *tracked) Close() error {
+	t.link.mu.Lock()
+	delete(t.link.conns, t)
+	t.link.mu.Unlock()
+	return t.Conn.Close()
+}
+
+// cut closes connections.
+func (l *link) cut(which func(*tracked) bool) {
+	l.mu.Lock()
+	var cut []*tracked
+	for t := range l.conns {
+		if which(t) {
+			cut = append(cut, t)
+		}
+	}
+	l.mu.Unlock()
+	for _, t := range cut {
+		t.Close()
+	}
 }
 
 // options returns the options of a client.
@@ -169,11 +334,15 @@ func (l *link) options() rueidis.ClientOption {
 	if o.TLSConfig != nil && l.store.TLSConfig != nil {
 		o.TLSConfig = l.store.TLSConfig
 	}
-	if o.Sentinel.MasterSet != "" {
-		o.Sentinel.Dialer = o.Dialer
-		o.Sentinel.TLSConfig = o.TLSConfig
-		o.Sentinel.TopologyRefreshInterval = time.Second
-	}
+	return o
+}
+
+// sentinelOptions returns those of a client of one Sentinel.
+func (l *link) sentinelOptions(address string) rueidis.ClientOption {
+	o := l.options()
+	o.InitAddress, o.ForceSingleClient, o.SelectDB = []string{address}, true, 0
+	o.Username, o.Password, o.Sentinel = o.Sentinel.Username, o.Sentinel.Password, rueidis.SentinelOption{}
+	o.Dialer.Timeout, o.ConnWriteTimeout = l.store.timeout(), l.store.timeout()
 	return o
 }
 
@@ -186,8 +355,11 @@ func (l *link) dial(ctx context.Context, address string, dialer *net.Dialer, con
 	var p patience
 	for {
 		nc, err := l.connect(ctx, address, dialer, config)
+		if err == nil {
+			return l.track(nc, address)
+		}
 		if !isTimeout(err) || ctx.Err() != nil || !p.wasLate() {
-			return nc, err
+			return nil, err
 		}
 	}
 }
@@ -233,15 +405,29 @@ func (l *link) renew(old rueidis.Client) bool {
 	return true
 }
 
-// close closes the client if it was made here.
+// patienceToClose is how long close waits for servers at most.
+const patienceToClose = time.Second
+
+// close closes the client if it was made here. It lets calls under way have their answers, and
+// cuts what hangs.
 func (l *link) close() {
+	if !l.owned() {
+		return
+	}
 	l.mu.Lock()
-	m, c := l.making, l.client.Load()
+	l.over = true
+	m := l.making
 	l.mu.Unlock()
+	hung := time.AfterFunc(min(l.store.timeout(), patienceToClose), func() { l.cut(func(*tracked) bool { return true }) })
+	defer hung.Stop()
 	if m != nil {
 		<-m.done // it closes its client
 	}
-	if c != nil && l.owned() {
+	if c := l.client.Load(); c != nil {
 		(*c).Close()
 	}
+	if l.watch != nil {
+		l.watch.close()
+	}
+	l.disconnect(func(string, rueidis.Client) bool { return false })
 }

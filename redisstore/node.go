@@ -254,7 +254,7 @@ func (n *node) askCluster(ctx context.Context, c rueidis.Client, bundle []*reque
 	}
 	if len(elsewhere) > 0 {
 		n.store.ask(ctx, c, n.store.groups(elsewhere, true), false)
-		n.store.chartAnew()
+		n.store.refreshTopology()
 	}
 }
 
@@ -270,7 +270,7 @@ func (n *node) own(c rueidis.Client) rueidis.Client {
 // know the node for a moment. The map is drawn again, which gives n the next one.
 func (n *node) drop(client rueidis.Client) {
 	if own := n.client.Load(); own != nil && *own == client && n.client.CompareAndSwap(own, nil) {
-		n.store.chartAnew()
+		n.store.refreshTopology()
 	}
 }
 
@@ -444,7 +444,7 @@ func (n *node) fails(calls int, err error) {
 		return
 	}
 	n.last.Store(&err)
-	n.store.chartAnew()
+	n.store.refreshTopology()
 	if n.failures.Add(int64(calls)) < int64(n.store.breakerFailures()) {
 		return
 	}
@@ -468,7 +468,7 @@ func (n *node) probe() {
 		case <-n.store.over:
 			return
 		}
-		n.store.chartAnew()
+		n.store.refreshTopology()
 		if n.isBack() {
 			n.answers()
 		}

@@ -118,10 +118,10 @@ type Store struct {
 	singles sync.Pool     // of *single
 	sets    atomic.Uint32 // what is known of SET with NX and GET: setsWork …
 
-	charting  atomic.Bool // a Cluster's map is being drawn
-	reminding atomic.Bool // a Cluster's client is told of a node that it does not know
-	doubts    doubts
-	routing   sync.Mutex // held while routes change
+	refreshing atomic.Bool // Sentinel or a Cluster is being asked for the primaries
+	reminding  atomic.Bool // a Cluster's client is told of a node that it does not know
+	doubts     doubts
+	routing    sync.Mutex // held while routes change
 
 	mu      sync.Mutex // guards what follows
 	closed  bool
@@ -158,6 +158,10 @@ func Open(url string) (*Store, error) {
 	s := newStore()
 	s.Prefix = prefix
 	s.link.option = option
+	s.link.conns, s.link.own = make(map[*tracked]struct{}), make(map[string]rueidis.Client)
+	if option.Sentinel.MasterSet != "" {
+		s.link.watch = newSentinels(&s.link)
+	}
 	return s, nil
 }
 
@@ -171,6 +175,9 @@ func newStore() *Store {
 func (s *Store) init() {
 	s.start.Do(func() {
 		s.routes.Store(&routes{first: newNode(s, s.link.name())})
+		if s.link.watch != nil {
+			s.work(s.watchSentinels)
+		}
 		if c := s.link.client.Load(); c != nil && (*c).Mode() == rueidis.ClientModeCluster {
 			s.work(func() { s.chart(*c) })
 		}
@@ -178,8 +185,8 @@ func (s *Store) init() {
 }
 
 // Close ends the store: calls under way fail within Timeout, and all later ones
-// at once, with [ErrClosed]. If Open has made the client, Close closes it. Its error is
-// always nil.
+// at once, with [ErrClosed]. If Open has made the client, Close closes it. It waits for no
+// server longer than Timeout or a second. Its error is always nil.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -193,8 +200,8 @@ func (s *Store) Close() error {
 	for _, n := range s.routes.Load().all() {
 		n.cut(ErrClosed)
 	}
-	s.working.Wait()
 	s.link.close()
+	s.working.Wait()
 	return nil
 }
 

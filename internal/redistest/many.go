@@ -11,10 +11,11 @@ import (
 	"time"
 )
 
-// A Watched is a primary with a replica that Sentinel watches.
+// A Watched is a primary with a replica that Sentinels watch.
 type Watched struct {
 	Primary, Replica *Server
-	Sentinel         *Server // watches Primary as "mymaster"
+	Sentinel         *Server // the first one, which watches Primary as "mymaster"
+	Sentinels        []*Server
 }
 
 // Sentinel starts a primary, a replica, and a Sentinel that takes the primary to be
@@ -22,32 +23,58 @@ type Watched struct {
 // the replica.
 func Sentinel(tb testing.TB, args ...string) *Watched {
 	tb.Helper()
+	return Sentinels(tb, 1, args...)
+}
+
+// Sentinels is [Sentinel] with so many of them, of which more than half decide.
+func Sentinels(tb testing.TB, count int, args ...string) *Watched {
+	tb.Helper()
 	w := &Watched{Primary: Process(tb, args...)}
 	host, port, _ := net.SplitHostPort(w.Primary.Addr)
 	w.Replica = Process(tb, append([]string{"--replicaof", host + " " + port}, args...)...)
 	w.Replica.await(func() bool {
 		return strings.Contains(w.Replica.Command("INFO", "replication"), "master_link_status:up")
 	})
-	w.Sentinel = &Server{Addr: FreeAddr(tb), Dir: directory(tb), tb: tb, program: installed(tb)}
-	_, own, _ := net.SplitHostPort(w.Sentinel.Addr)
-	config := filepath.Join(w.Sentinel.Dir, "sentinel.conf")
-	text := fmt.Sprintf("bind 127.0.0.1\nport %s\ndir %s\nsentinel monitor mymaster %s %s 1\n"+
-		"sentinel down-after-milliseconds mymaster 10000\nsentinel failover-timeout mymaster 20000\n", own, w.Sentinel.Dir, host, port)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		tb.Fatalf("redistest: %v", err)
+	for range count {
+		s := &Server{Addr: FreeAddr(tb), Dir: directory(tb), tb: tb, program: installed(tb)}
+		_, own, _ := net.SplitHostPort(s.Addr)
+		config := filepath.Join(s.Dir, "sentinel.conf")
+		text := fmt.Sprintf("bind 127.0.0.1\nport %s\ndir %s\nsentinel monitor mymaster %s %s %d\n"+
+			"sentinel down-after-milliseconds mymaster 10000\nsentinel failover-timeout mymaster 20000\n", own, s.Dir, host, port, count/2+1)
+		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+			tb.Fatalf("redistest: %v", err)
+		}
+		s.args = []string{config, "--sentinel"}
+		s.Start()
+		w.Sentinels = append(w.Sentinels, s)
 	}
-	w.Sentinel.args = []string{config, "--sentinel"}
-	w.Sentinel.Start()
-	w.Sentinel.await(func() bool {
-		return strings.Contains(w.Sentinel.Command("SENTINEL", "replicas", "mymaster"), w.Replica.Addr)
-	})
+	w.Sentinel = w.Sentinels[0]
+	for _, s := range w.Sentinels {
+		s.await(func() bool {
+			return strings.Contains(s.Command("SENTINEL", "replicas", "mymaster"), w.Replica.Addr) &&
+				strings.Count(s.Command("SENTINEL", "sentinels", "mymaster"), "runid") == count-1
+		})
+	}
 	return w
 }
 
 // PrimaryAddr returns the address that Sentinel gives for the primary.
-func (w *Watched) PrimaryAddr() string {
-	host, port, _ := strings.Cut(w.Sentinel.Command("SENTINEL", "get-master-addr-by-name", "mymaster"), "\n")
+func (w *Watched) PrimaryAddr() string { return w.Sentinel.PrimaryAddr() }
+
+// PrimaryAddr returns the address that a Sentinel gives for the primary.
+func (s *Server) PrimaryAddr() string {
+	s.tb.Helper()
+	host, port, _ := strings.Cut(s.Command("SENTINEL", "get-master-addr-by-name", "mymaster"), "\n")
 	return net.JoinHostPort(host, port)
+}
+
+// URL returns that of redisstore.Open.
+func (w *Watched) URL() string {
+	url := "redis://" + w.Sentinel.Addr + "?master_set=mymaster"
+	for _, s := range w.Sentinels[1:] {
+		url += "&addr=" + s.Addr
+	}
+	return url
 }
 
 // Cluster starts a Cluster of three primaries, which come first, and three replicas. A node
@@ -112,4 +139,16 @@ func (s *Server) await(done func() bool) {
 			s.tb.Fatalf("redistest: %s does not come to be as it should", s.Addr)
 		}
 	}
+}
+
+// FirstSlotAt returns the address of the primary of slot 0, as a node of a Cluster knows it.
+func (s *Server) FirstSlotAt() string {
+	s.tb.Helper()
+	for line := range strings.Lines(s.Command("CLUSTER", "NODES")) {
+		if fields := strings.Fields(line); strings.HasPrefix(fields[len(fields)-1], "0-") {
+			addr, _, _ := strings.Cut(fields[1], "@")
+			return addr
+		}
+	}
+	return ""
 }

@@ -1,0 +1,144 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/redisstore"
+	"github.com/stretchr/testify/require"
+)
+
+// A machine may hang instead of dying: it accepts connections, and its kernel takes what is
+// written to them, but nothing answers.
+
+// openAtDefaults returns a store for the servers of url, with the Timeout that users have.
+func openAtDefaults(t *testing.T, url string) *redisstore.Store {
+	t.Helper()
+	s := open(t, url)
+	s.Timeout = 0
+	return s
+}
+
+// awaitDecision returns how long after begun a call has been decided by a server.
+func awaitDecision(t *testing.T, s *redisstore.Store, begun time.Time) time.Duration {
+	t.Helper()
+	th := throttler.New(s)
+	for i := 0; ; i++ {
+		d, err := th.Authorize(context.Background(), rule(fmt.Sprint("after", i), 5))
+		require.NoError(t, err)
+		if d.Err == nil {
+			return time.Since(begun)
+		}
+		require.Less(t, time.Since(begun), time.Minute, d.Err)
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// requireCloses requires that s closes within a second, though servers hang.
+func requireCloses(t *testing.T, s *redisstore.Store) {
+	t.Helper()
+	late := lostMeanwhile(t)
+	begun := time.Now()
+	require.NoError(t, s.Close())
+	require.Less(t, time.Since(begun), time.Second+late())
+}
+
+// The primary's machine hangs, and with it one of three Sentinels. Within a second after the
+// other two know the new primary, it is used.
+func TestAPrimaryThatHangsWithASentinelIsReplaced(t *testing.T) {
+	t.Parallel()
+	w := redistest.Sentinels(t, 3)
+	s := openAtDefaults(t, w.URL())
+	c := gather(t, 1000, names(10), s)
+	require.Eventually(t, func() bool { return c.count("v0") > 20 }, 30*time.Second, time.Millisecond)
+	w.Sentinel.Pause()
+	w.Primary.Pause()
+	for _, other := range w.Sentinels[1:] {
+		other.Command("SENTINEL", "SET", "mymaster", "down-after-milliseconds", "1000")
+	}
+	for _, other := range w.Sentinels[1:] {
+		require.Eventually(t, func() bool { return other.PrimaryAddr() == w.Replica.Addr }, time.Minute, time.Millisecond)
+	}
+	known, late := time.Now(), pingMeanwhile(t, w.Replica)
+	took := awaitDecision(t, s, known)
+	t.Logf("decided %v after two Sentinels knew the new primary", took)
+	require.Less(t, took, time.Second+late())
+	c.disperse()
+	c.requireUnavailable(t)
+	requireCloses(t, s)
+}
+
+func TestAStoreStartsThoughASentinelHangs(t *testing.T) {
+	t.Parallel()
+	w := redistest.Sentinels(t, 3)
+	w.Sentinel.Pause()
+	s := openAtDefaults(t, w.URL())
+	begun, late := time.Now(), pingMeanwhile(t, w.Primary)
+	took := awaitDecision(t, s, begun)
+	t.Logf("decided after %v", took)
+	require.Less(t, took, time.Second+late())
+	requireCloses(t, s)
+}
+
+// One Sentinel that is left is believed, and a store that finds none closes.
+func TestAStoreStartsWithOneSentinelOfThree(t *testing.T) {
+	t.Parallel()
+	w := redistest.Sentinels(t, 3)
+	w.Sentinels[0].Pause()
+	w.Sentinels[1].Pause()
+	s := openAtDefaults(t, w.URL())
+	begun, late := time.Now(), pingMeanwhile(t, w.Primary)
+	require.Less(t, awaitDecision(t, s, begun), time.Second+late())
+	requireCloses(t, s)
+	w.Sentinels[2].Pause()
+	s = openAtDefaults(t, w.URL())
+	d := decide(t, s, "a")
+	require.ErrorIs(t, d.Err, throttler.ErrUnavailable)
+	requireCloses(t, s)
+}
+
+// A primary of a Cluster hangs. Within a second after its replica has its place, it is used. As
+// is Redis' default, all nodes refuse all calls until then.
+func TestAPrimaryOfAClusterThatHangsIsReplaced(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.Cluster(t, "--cluster-require-full-coverage", "yes")
+	s := openAtDefaults(t, fmt.Sprintf("redis://%s?addr=%s&addr=%s", nodes[0].Addr, nodes[1].Addr, nodes[2].Addr))
+	values := names(30)
+	c := gather(t, 1000, values, s)
+	require.Eventually(t, func() bool { return c.total() > 1000 }, 30*time.Second, time.Millisecond)
+	for _, n := range nodes {
+		n.Command("CONFIG", "SET", "cluster-node-timeout", "2000")
+	}
+	nodes[0].Pause()
+	for _, n := range nodes[1:3] { // both others know it
+		require.Eventually(t, func() bool {
+			return n.FirstSlotAt() == nodes[3].Addr
+		}, 2*time.Minute, time.Millisecond)
+	}
+	promoted, late := time.Now(), pingMeanwhile(t, nodes[3])
+	value := "" // of the node that hangs
+	for i := 0; value == ""; i++ {
+		if v := fmt.Sprint("mine", i); int(redisstore.Slot("test#ip#"+v))*3/16384 == 0 {
+			value = v
+		}
+	}
+	th := throttler.New(s)
+	for {
+		d, err := th.Authorize(context.Background(), rule(value, 1000))
+		require.NoError(t, err)
+		if d.Err == nil {
+			break
+		}
+		require.Less(t, time.Since(promoted), time.Minute, d.Err)
+		time.Sleep(time.Millisecond)
+	}
+	took := time.Since(promoted)
+	t.Logf("decided %v after the replica had its place", took)
+	require.Less(t, took, time.Second+late())
+	c.disperse()
+	requireCloses(t, s)
+}
