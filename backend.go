@@ -2,10 +2,10 @@ package throttler
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/items"
 	"github.com/adaptivethrottler/throttler/internal/plain"
 	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/internal/slots"
@@ -88,8 +88,8 @@ var ErrNoCAS = exchange.ErrNoCAS
 // A backend is a store of t's records: the main one, or the fallback.
 type backend struct {
 	*slots.Table
-	t     *Throttler
-	terms [128]atomic.Pointer[terms] // see [backend.termsOf]
+	t      *Throttler
+	memory *items.Store // the store itself, if it is a memstore
 }
 
 // newBackend returns the backend of client. blocks may be nil.
@@ -100,7 +100,11 @@ func (t *Throttler) newBackend(client Client, blocks *slots.Blocks) *backend {
 		x = plain.New(client, timeout)
 	}
 	records, large := t.recordCache()
-	return &backend{t: t, Table: slots.NewTable(x, slots.Config{
+	var memory *items.Store
+	if s, ok := client.(interface{ Inside(client any) *items.Store }); ok {
+		memory = s.Inside(client)
+	}
+	return &backend{t: t, memory: memory, Table: slots.NewTable(x, slots.Config{
 		Remembered: records,
 		Large:      large,
 		Timeout:    timeout,

@@ -19,6 +19,7 @@ type call struct {
 // A job is all of a call that is not kept when the call is used again.
 type job struct {
 	t       *Throttler
+	plan    *plan
 	rule    Rule
 	entries []*entry // in the rule's order
 	dry     bool     // changes nothing
@@ -86,14 +87,14 @@ func (c *call) undecided(n int) []*entry {
 	return s.list
 }
 
-// newCall returns the call of rule, with all its conditions undecided.
-func (t *Throttler) newCall(rule *Rule) *call {
+// newCall returns the call of rule, by its plan, with all its conditions undecided.
+func (t *Throttler) newCall(rule *Rule, p *plan) *call {
 	c := calls.Get().(*call)
-	c.t, c.rule = t, *rule
+	c.t, c.plan, c.rule = t, p, *rule
 	conditions := rule.conditions()
 	c.entries = c.undecided(len(conditions))
 	for i, e := range c.entries {
-		e.set(rule, &conditions[i])
+		e.set(&p.limits[i], &conditions[i])
 	}
 	c.setKeys(conditions)
 	if t.Conflict != nil {
@@ -105,16 +106,10 @@ func (t *Throttler) newCall(rule *Rule) *call {
 // setKeys sets the keys of the entries, which are those of conditions. Several are parts of one
 // string.
 func (c *call) setKeys(conditions []Condition) {
-	if len(c.entries) == 1 {
-		of := &conditions[0]
-		c.entries[0].Key = record.Key(c.rule.Identifier, of.Name, of.Value)
-		return
-	}
 	s := &c.scratch
 	s.keys, s.keyEnds = s.keys[:0], s.keyEnds[:0]
 	for i := range conditions {
-		of := &conditions[i]
-		s.keys = record.AppendKey(s.keys, c.rule.Identifier, of.Name, of.Value)
+		s.keys = c.plan.appendKey(s.keys, i, conditions[i].Value)
 		s.keyEnds = append(s.keyEnds, len(s.keys))
 	}
 	all, begin := string(s.keys), 0
@@ -304,14 +299,17 @@ func (c *call) results(outcomes []Outcome, counted bool) (again []time.Duration)
 
 // conclude sets d, which is zero, to the Decision of c.
 func (c *call) conclude(d *Decision) {
-	keeps := c.retain()
-	outcomes := keeps.outcomes
-	again := c.results(outcomes, true)
-	if c.dry && c.rule.CountAuthorizedOnly && c.rule.blocks(outcomes) {
-		again = c.results(outcomes, false)
+	var k kept
+	if c.dry {
+		k.outcomes = make([]Outcome, len(c.entries))
+	} else {
+		k = c.plan.keep()
+		c.writeReceipt(&k)
 	}
-	c.rule.combine(d, outcomes, again, keeps.messages)
-	if !c.dry {
-		d.receipt = c.writeReceipt(&keeps)
+	again := c.results(k.outcomes, true)
+	if c.dry && c.rule.CountAuthorizedOnly && c.rule.blocks(k.outcomes) {
+		again = c.results(k.outcomes, false)
 	}
+	c.rule.combine(d, k.outcomes, again, k.messages)
+	d.receipt = k.receipt
 }

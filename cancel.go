@@ -3,7 +3,9 @@ package throttler
 import (
 	"context"
 	"slices"
+	"time"
 
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
@@ -25,7 +27,10 @@ func flying(r *reservation) bool { return r.limit.Algorithm == record.Leases }
 // failed does not stay: it may be gone, and must not be taken back twice. It expires in its
 // time.
 func (r *receipt) takeBack(ctx context.Context, by *Throttler, chosen choice) error {
-	if r.uncosted() != nil {
+	if r.empty() {
+		return nil
+	}
+	if chosen == nil && r.takeBackInPlace(by) {
 		return nil
 	}
 	in := r.open()
@@ -39,6 +44,49 @@ func (r *receipt) takeBack(ctx context.Context, by *Throttler, chosen choice) er
 		err = join(err, p.err)
 	}
 	return err
+}
+
+// takeBackInPlace takes back all hits of r, which was not used yet, where their records are in
+// process memory, and reports whether nothing is left to be done.
+func (r *receipt) takeBackInPlace(by *Throttler) (ok bool) {
+	if r.in.Load() != nil || r.of.home.memory == nil || r.of.home.t.BlockCache > 0 {
+		return false
+	}
+	in := r.contents()
+	in.mu.Lock() // others that use r wait for it
+	defer in.mu.Unlock()
+	if !r.in.CompareAndSwap(nil, in) {
+		return false
+	}
+	ok = true
+	for _, of := range in.all {
+		if of.total == 0 {
+			continue
+		}
+		if !of.withdraw() {
+			ok = false
+			continue
+		}
+		of.total, of.hits = 0, nil
+		of.backend.tell(by, of.key)
+	}
+	return ok
+}
+
+// withdraw takes the only hit of r back, in process memory.
+func (r *reservation) withdraw() (ok bool) {
+	store := r.backend.memory
+	head, tail := store.Head(r.key)
+	var bad error
+	_, err := store.Visit(head, tail, time.Now(), func(now time.Time, found, room []byte) (value []byte, expiration int32, flags uint32) {
+		var ban bool
+		if value, expiration, ban, bad = record.WithoutStored(record.InstantOf(now), r.first[0], found, room); ban {
+			flags = exchange.BanFlag
+		}
+		return value, expiration, flags
+	})
+	r.backend.Visited()
+	return err == nil && bad == nil
 }
 
 // withdraw takes back what c has counted before it turned out to be refused, even

@@ -64,10 +64,10 @@ const (
 	recalled                  // from memory
 )
 
-// set makes e, which is zero, the entry of a condition of rule. Its key is set apart.
-func (e *entry) set(rule *Rule, of *Condition) {
-	e.name, e.lockout = of.Name, rule.lockout(of)
-	if of.setLimit(&e.limit); e.limit.Algorithm == record.Leases {
+// set makes e, which is zero, the entry of a condition. Its key is set apart.
+func (e *entry) set(l *prepared, of *Condition) {
+	e.name, e.lockout, e.limit = l.name, l.lockout, l.limit(of)
+	if e.limit.Algorithm == record.Leases {
 		e.limit.ID = rand.Uint64()
 	}
 }

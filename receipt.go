@@ -44,7 +44,7 @@ const (
 // has them, hits whose result is still unknown, and hits that a Cancel or Settle is
 // changing. It does not wait for that.
 func (d Decision) Receipt() []byte {
-	if d.receipt == nil || d.receipt.uncosted() != nil {
+	if d.receipt == nil || d.receipt.empty() {
 		return nil
 	}
 	in := d.receipt.open()

@@ -17,7 +17,8 @@ import "context"
 // Do not Cancel the same hits as well: Cancel may then take back another call's.
 func (t *Throttler) Refund(ctx context.Context, rule Rule) (d Decision, err error) {
 	t.check(ctx)
-	if err := rule.validate(); err != nil {
+	p, err := t.planOf(&rule)
+	if err != nil {
 		return Decision{}, err
 	}
 	for i, c := range rule.conditions() {
@@ -25,7 +26,7 @@ func (t *Throttler) Refund(ctx context.Context, rule Rule) (d Decision, err erro
 			return Decision{}, rule.invalidAt(i, "Algorithm", c.Algorithm, "another one for a Refund")
 		}
 	}
-	c := t.newCall(&rule)
+	c := t.newCall(&rule, p)
 	c.askBoth(ctx, opRefundNewest)
 	for _, e := range c.entries {
 		if e.Failed() == nil {

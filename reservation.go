@@ -2,27 +2,37 @@ package throttler
 
 import (
 	"context"
-	"hash/maphash"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
-// A receipt is what a Decision has cost: a reservation for each of its conditions. All
-// copies of a Decision share it, and so does what Settle makes of one.
+// A receipt is what a Decision has cost. All copies of a Decision share it, and so does what
+// Settle makes of one.
 //
 // Most receipts are never used. Until then they only note what the call has counted.
 type receipt struct {
 	in   atomic.Pointer[contents] // see [receipt.open]
-	note note                     // what they are made of; nil if they were there from the start
+	of   *plan                    // of the call; nil if in was there from the start
+	one  [1]counted               // in its condition, of a call of one
+	more *[]counted               // in each of its conditions; nil: see one
 }
 
-// A note is what contents are made of at the first use: *noted, *severalNoted or *uncosted.
-type note interface{ contents() *contents }
+// counted returns what the call has counted in each of its conditions.
+func (r *receipt) counted() []counted {
+	if r.more != nil {
+		return *r.more
+	}
+	return r.one[:]
+}
+
+// A counted is what a call has counted in the record of key.
+type counted struct {
+	key string
+	hit record.Brief
+}
 
 // The contents of a receipt are what it holds once it is used.
 type contents struct {
@@ -32,40 +42,6 @@ type contents struct {
 
 	mu      sync.Mutex // guards what follows, and the reservations; not held during I/O
 	settled bool       // a Settle has had its turn
-}
-
-// A noted is a reservation of a window or a bucket in fewer bytes, as the call has made it.
-type noted struct {
-	*terms
-	key string
-	max int
-	ttl time.Duration
-	hit record.Brief
-}
-
-// The terms of a condition are what is the same for all its calls. Receipts share them.
-type terms struct {
-	backend       *backend
-	name, message string
-}
-
-// termsOf returns the terms of a condition: those of another call, if that was lately. They
-// are at one of four places, so that the conditions of one rule keep out of each other's way.
-func (b *backend) termsOf(of *Condition) *terms {
-	first := maphash.String(keySeed, of.Name)
-	for i := range uint64(4) {
-		t := b.terms[(first+i)%uint64(len(b.terms))].Load()
-		if t == nil {
-			first += i // is free
-			break
-		}
-		if t.name == of.Name && t.message == of.message() {
-			return t
-		}
-	}
-	t := &terms{b, of.Name, of.message()}
-	b.terms[first%uint64(len(b.terms))].Store(t)
-	return t
 }
 
 // A reservation is what a Decision has cost in one record, by one condition.
@@ -84,61 +60,41 @@ type reservation struct {
 	first [1]record.Hit // memory for hits
 }
 
-// reservation returns what n notes.
-func (n *noted) reservation() *reservation {
-	r := &reservation{
-		backend: n.backend, key: n.key, name: n.name, message: n.message,
-		limit: record.Limit{Max: n.max, TTL: n.ttl},
-	}
-	if n.hit.Bucket {
-		r.limit.Algorithm = record.Bucket
-	}
-	if h := n.hit.Hit(&r.limit); h.Cost > 0 {
-		r.total, r.first[0] = h.Cost, h
-		r.hits = r.first[:]
-	}
-	return r
-}
-
-// contents returns those of a receipt of n alone.
-func (n *noted) contents() *contents {
-	return &contents{all: []*reservation{n.reservation()}, shadow: n.hit.Shadow}
-}
-
-// A severalNoted is what a call of several conditions has made.
-type severalNoted struct {
-	receipt
-	list []noted
-}
-
-func (s *severalNoted) contents() *contents {
-	in := &contents{all: make([]*reservation, len(s.list)), shadow: s.list[0].hit.Shadow}
-	for i := range s.list {
-		in.all[i] = s.list[i].reservation()
-	}
-	return in
-}
-
 // open returns the contents of r.
 func (r *receipt) open() *contents {
 	if in := r.in.Load(); in != nil {
 		return in
 	}
-	in := r.note.contents()
+	in := r.contents()
 	if !r.in.CompareAndSwap(nil, in) {
 		return r.in.Load()
 	}
 	return in
 }
 
-// uncosted returns what r refers to, if its call has counted nothing and r was not used yet.
-// Otherwise it returns nil.
-func (r *receipt) uncosted() *uncosted {
-	if r.in.Load() != nil {
-		return nil
+// contents returns what r has at its first use.
+func (r *receipt) contents() *contents {
+	in := &contents{all: make([]*reservation, len(r.of.limits)), shadow: r.of.rule.Shadow}
+	for i, c := range r.counted() {
+		l := &r.of.limits[i]
+		in.all[i] = newReservation(r.of.home, c.key, l, c.hit.Hit(&l.Limit))
 	}
-	u, _ := r.note.(*uncosted)
-	return u
+	return in
+}
+
+// newReservation returns that of a condition which has counted h.
+func newReservation(b *backend, key string, l *prepared, h record.Hit) *reservation {
+	r := &reservation{backend: b, key: key, name: l.name, message: l.message, limit: l.Limit, total: h.Cost}
+	if h.Cost > 0 {
+		r.first[0] = h
+		r.hits = r.first[:]
+	}
+	return r
+}
+
+// empty reports whether r has counted nothing, and has not been used.
+func (r *receipt) empty() bool {
+	return r.in.Load() == nil && !slices.ContainsFunc(r.counted(), func(c counted) bool { return c.hit.Counted() })
 }
 
 // A part is a reservation that a call changes, and what becomes of it.
@@ -235,95 +191,72 @@ func (r *receipt) renewed(id uint64, end record.Instant) {
 	}
 }
 
-// A retained is what the caller of a call keeps: the receipt and the Outcomes.
-type retained struct {
-	receipt  *receipt
+// A kept is what the caller of a call keeps, in one piece of memory if the conditions are one
+// or two.
+type kept struct {
+	*receipt
 	outcomes []Outcome
-	messages []string  // memory for those of the Decision, or nil
-	noted    []noted   // for the receipt, if the call has counted
-	uncosted *uncosted // for the receipt, if the call has counted nothing
+	messages []string // memory for those of the Decision
 }
 
-// retain returns what the caller keeps of c, which is decided.
-func (c *call) retain() retained {
-	n := len(c.entries)
-	switch {
-	case c.dry:
-		return retained{outcomes: make([]Outcome, n)}
-	case c.countedNothing():
-		return retainUncosted(n)
-	}
-	return retainCounted(n)
+// A keptOne is the memory of a kept for a call of one condition.
+type keptOne struct {
+	receipt  receipt
+	outcomes [1]Outcome
+	messages [1]string
 }
 
-// retainCounted returns what the caller keeps of a call of n conditions that has counted, in
-// one piece of memory if they are few.
-func retainCounted(n int) retained {
-	switch {
-	case n == 1:
+// keep returns what the caller keeps of a call.
+func (p *plan) keep() (k kept) {
+	switch n := len(p.limits); n {
+	case 1:
+		a := new(keptOne)
+		k = kept{&a.receipt, a.outcomes[:], a.messages[:]}
+	case 2:
 		a := new(struct {
 			receipt
-			outcomes [1]Outcome
-			noted    [1]noted
-		})
-		a.note = &a.noted[0]
-		return retained{receipt: &a.receipt, outcomes: a.outcomes[:], noted: a.noted[:]}
-	case n == 2:
-		a := new(struct {
-			severalNoted
+			more     []counted
+			counted  [2]counted
 			outcomes [2]Outcome
-			noted    [2]noted
+			messages [2]string
 		})
-		return a.retained(a.outcomes[:], a.noted[:])
-	case n <= 4:
+		a.more, a.receipt.more = a.counted[:], &a.more
+		k = kept{&a.receipt, a.outcomes[:], a.messages[:]}
+	default:
 		a := new(struct {
-			severalNoted
-			outcomes [4]Outcome
-			noted    [4]noted
+			receipt
+			more []counted
 		})
-		return a.retained(a.outcomes[:n:n], a.noted[:n])
-	case n <= 8:
-		a := new(struct {
-			severalNoted
-			outcomes [8]Outcome
-			noted    [8]noted
-		})
-		return a.retained(a.outcomes[:n:n], a.noted[:n])
+		a.more, a.receipt.more = make([]counted, n), &a.more
+		k = kept{&a.receipt, make([]Outcome, n), nil}
 	}
-	return new(severalNoted).retained(make([]Outcome, n), make([]noted, n))
+	k.of = p
+	return k
 }
 
-func (s *severalNoted) retained(outcomes []Outcome, noted []noted) retained {
-	s.note, s.list = s, noted
-	return retained{receipt: &s.receipt, outcomes: outcomes, noted: noted}
+// note notes what the call has counted in condition i.
+func (k *kept) note(i int, key string, h *record.Hit) {
+	c := &k.counted()[i] // is zero, and set without a copy
+	c.key, c.hit = key, h.Brief()
 }
 
-// writeReceipt writes down what c has counted, and what it may have, in what keeps has for it.
-func (c *call) writeReceipt(keeps *retained) *receipt {
-	r := keeps.receipt
-	if u := keeps.uncosted; u != nil {
-		u.set(c.t, &c.rule)
-		for _, e := range c.entries {
-			u.take(e.Key)
-		}
-		return r
-	}
+// writeReceipt writes down what c has counted, and what it may have, in k.
+func (c *call) writeReceipt(k *kept) {
 	if slices.ContainsFunc(c.entries, func(e *entry) bool { return !c.notable(e) }) || len(c.replaced) > 0 {
-		r.note = nil
-		r.in.Store(c.reserve())
-		return r
+		k.of = nil
+		k.in.Store(c.reserve())
+		return
 	}
-	conditions := c.rule.conditions()
 	for i, e := range c.entries {
 		h := e.counted()
-		keeps.note(i, c.home(e), e.Key, &conditions[i], &h, c.rule.Shadow)
+		k.note(i, e.Key, &h)
 	}
-	return r
 }
 
-// notable reports whether a noted can hold what e has counted.
+// notable reports whether a counted can hold what e has counted: a window or a bucket, in the
+// backend of c.
 func (c *call) notable(e *entry) bool {
-	return e.limit.Algorithm <= record.Bucket && !c.pending(e) && uint64(e.counted().Cost) <= math.MaxUint32
+	return e.limit.Algorithm <= record.Bucket && !c.pending(e) && brief(e.counted().Cost) && c.home(e) == c.plan.home
 }
 
 // pending reports whether e was left, may count yet, and is not given back then.
@@ -347,40 +280,24 @@ func (c *call) home(e *entry) *backend {
 	return c.t.backend()
 }
 
-// note notes what condition i, which is of, has counted in the record of key, for a receipt
-// that is settled at home.
-func (k *retained) note(i int, home *backend, key string, of *Condition, h *record.Hit, shadow bool) {
-	n := &k.noted[i] // is zero, and set without a copy
-	n.terms, n.key, n.max, n.ttl = home.termsOf(of), key, of.Max, of.TTL
-	n.hit = h.Brief()
-	n.hit.Bucket, n.hit.Shadow = of.Algorithm == LeakyBucket, shadow
-}
-
 // reserve returns the contents of the receipt of c.
 func (c *call) reserve() *contents {
 	in := &contents{shadow: c.rule.Shadow}
-	conditions := c.rule.conditions()
-	add := func(e *entry) {
-		i := slices.IndexFunc(conditions, func(of Condition) bool { return of.Name == e.name })
-		h := e.counted()
-		of := &reservation{
-			backend: c.home(e), key: e.Key, name: e.name, message: conditions[i].message(), limit: e.limit, total: h.Cost,
-		}
-		if h.Cost > 0 {
-			of.first[0] = h
-			of.hits = of.first[:]
-		}
+	add := func(i int, e *entry) {
+		of := newReservation(c.home(e), e.Key, &c.plan.limits[i], e.counted())
+		of.limit = e.limit
 		if c.pending(e) {
 			of.left = []*entry{e}
 		}
 		in.all = append(in.all, of)
 	}
-	for _, e := range c.entries {
-		add(e)
+	for i, e := range c.entries {
+		add(i, e)
 	}
 	for _, e := range c.replaced {
 		if c.pending(e) {
-			add(e) // beside that of the fallback, of the same name
+			// beside that of the fallback, of the same name
+			add(slices.IndexFunc(c.plan.limits, func(l prepared) bool { return l.name == e.name }), e)
 		}
 	}
 	return in

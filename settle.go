@@ -33,11 +33,6 @@ import (
 // stands, since another try might count them twice. After any other failure, call Settle
 // again.
 //
-// A Decision that counted nothing refers to the conditions of its Rule until its first
-// Settle. If the caller has changed their Max, TTL, Algorithm or Period by then, Settle
-// counts by these. If the caller has changed a name or a value, or made them invalid, the
-// error matches ErrInvalidRule.
-//
 // A [SlidingWindow] holds at most [MaxHits] hits, and a larger total counts as that. See
 // docs/metered.md for an example, and for what a [LeakyBucket] does not give back.
 func (t *Throttler) Settle(ctx context.Context, d Decision, actual map[string]int) (Decision, error) {
@@ -107,11 +102,6 @@ func (r *receipt) settles(totals map[string]int) error {
 	slices.Sort(names)
 	var known []string
 	if r != nil && len(names) > 0 {
-		if u := r.uncosted(); u != nil {
-			if err := u.usable(); err != nil {
-				return err
-			}
-		}
 		for _, of := range r.open().all {
 			if of.limit.Max == 0 {
 				return fmt.Errorf("%w: Settle of a receipt of an earlier release, which can be cancelled only (%w)", ErrInvalidRule, ErrInvalidReceipt)

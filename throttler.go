@@ -191,6 +191,7 @@ type Throttler struct {
 	Conflict func(rule Rule, err error)
 
 	client    Client
+	plans     plans
 	main      lazy[backend]
 	second    lazy[backend] // of Fallback
 	blocks    lazy[slots.Blocks]
@@ -251,14 +252,17 @@ func (t *Throttler) check(ctx context.Context) {
 // [Rule.CountAuthorizedOnly].
 func (t *Throttler) Authorize(ctx context.Context, rule Rule) (d Decision, err error) {
 	t.check(ctx)
-	if err := rule.validate(); err != nil {
+	p, err := t.planOf(&rule)
+	if err != nil {
 		return Decision{}, err
 	}
 	start := t.startObserving()
-	if !t.decideInPlace(ctx, &rule, &d) {
-		t.newCall(&rule).run(ctx, &d)
+	if !t.decideInPlace(ctx, &rule, p, &d) {
+		t.newCall(&rule, p).run(ctx, &d)
 	}
-	t.observe(ctx, &rule, &d, start)
+	if t.Observe != nil {
+		t.observe(ctx, &rule, &d, start)
+	}
 	return d, nil
 }
 
@@ -279,10 +283,11 @@ func (t *Throttler) Allow(ctx context.Context, rule Rule) error {
 // Its errors are those of Authorize.
 func (t *Throttler) Peek(ctx context.Context, rule Rule) (d Decision, err error) {
 	t.check(ctx)
-	if err := rule.validate(); err != nil {
+	p, err := t.planOf(&rule)
+	if err != nil {
 		return Decision{}, err
 	}
-	c := t.newCall(&rule)
+	c := t.newCall(&rule, p)
 	c.dry = true
 	c.run(ctx, &d)
 	return d, nil

@@ -50,11 +50,12 @@ const MaxWaiting = line.MaxWaiting
 // queue alone: a condition that other calls wait for is Blocked.
 func (t *Throttler) Wait(ctx context.Context, rule Rule) (Decision, error) {
 	t.check(ctx)
-	if err := rule.validate(); err != nil {
+	p, err := t.planOf(&rule)
+	if err != nil {
 		return Decision{}, err
 	}
 	start := t.startObserving()
-	d, err := t.wait(ctx, rule)
+	d, err := t.wait(ctx, rule, p)
 	if err != nil {
 		d.Status = Blocked // even if the last try authorized it, or failed open
 	}
@@ -62,7 +63,7 @@ func (t *Throttler) Wait(ctx context.Context, rule Rule) (Decision, error) {
 	return d, err
 }
 
-func (t *Throttler) wait(ctx context.Context, rule Rule) (d Decision, err error) {
+func (t *Throttler) wait(ctx context.Context, rule Rule, p *plan) (d Decision, err error) {
 	w := t.queue.Arrive(rule.wants(), len(rule.All) > 0, rule.Shadow)
 	defer t.queue.Leave(w)
 	for {
@@ -78,7 +79,7 @@ func (t *Throttler) wait(ctx context.Context, rule Rule) (d Decision, err error)
 			}
 			continue
 		}
-		d = t.attempt(ctx, rule)
+		d = t.attempt(ctx, rule, p)
 		switch {
 		case cutShort(ctx, d):
 			return d, ctx.Err()
@@ -91,8 +92,8 @@ func (t *Throttler) wait(ctx context.Context, rule Rule) (d Decision, err error)
 }
 
 // attempt decides rule for a call that can wait.
-func (t *Throttler) attempt(ctx context.Context, rule Rule) (d Decision) {
-	c := t.newCall(&rule)
+func (t *Throttler) attempt(ctx context.Context, rule Rule, p *plan) (d Decision) {
+	c := t.newCall(&rule, p)
 	c.rule.CountAuthorizedOnly = true
 	for _, e := range c.entries {
 		e.lockout.Length = 0

@@ -119,23 +119,3 @@ type Inliner interface {
 	// The item that x proposes is copied.
 	Inline(x Exchange)
 }
-
-// A KeyInliner is an Inliner in which a Visitor decides, by a key in memory that the
-// caller reuses: most decisions then allocate nothing but their result.
-type KeyInliner interface {
-	Inliner
-
-	// InlineKey has v decide on the record of key, and writes what it returns: no other write
-	// comes between the two. The time that v is given is at, the clock of the caller, or a
-	// later one if others have used the record since. kept is the key as the store keeps it,
-	// or "" if there is no record afterwards. err says why nothing was stored.
-	InlineKey(key []byte, at time.Time, v Visitor) (kept string, err error)
-}
-
-// A Visitor decides on one record where it is.
-type Visitor interface {
-	// Visit returns the value to be stored at now in place of found, nil if found stays as
-	// it is, with the item's Expiration and Flags. An empty found means that there is no
-	// record. It is valid until Visit returns. The value is copied.
-	Visit(now time.Time, found []byte) (value []byte, expiration int32, flags uint32)
-}

@@ -151,67 +151,17 @@ func (x *keeper) Done(result throttler.Result) {
 	x.proposal.Done(result)
 }
 
-// A visitor notes when it is asked, and stores what visit returns.
+// A visitor stores what visit returns.
 type visitor struct {
-	at    []time.Time
 	visit func(now time.Time, found []byte) *memcache.Item
 }
 
-func (v *visitor) Visit(now time.Time, found []byte) (value []byte, expiration int32, flags uint32) {
-	v.at = append(v.at, now)
+func (v *visitor) Visit(now time.Time, found, _ []byte) (value []byte, expiration int32, flags uint32) {
 	it := v.visit(now, found)
 	if it == nil {
 		return nil, 0, 0
 	}
 	return append([]byte{}, it.Value...), it.Expiration, it.Flags
-}
-
-// A time that was read before the lock was taken is not used after a later one, by either
-// clock: a thread may be stopped between reading the one and the other.
-func TestTimeNeverGoesBackFromOneHolderToTheNext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := memstore.New()
-		require.NoError(t, s.Add(item("k", "v")))
-		time.Sleep(time.Second)
-		now := time.Now()
-		for _, test := range []struct {
-			wall, since time.Duration
-			used        bool
-		}{
-			{-800, 200, true}, // as nothing later was used yet
-			{-700, 200, true},
-			{-700, 200, true},
-			{-701, 300, false},
-			{1, 1001, true},
-			{2, 1000, false},
-		} {
-			read := memstore.At(now.Add(test.wall*time.Millisecond), test.since*time.Millisecond)
-			want := now
-			if test.used {
-				want = now.Add(test.wall * time.Millisecond)
-			}
-			require.Equal(t, want, s.Lately(read), test)
-		}
-		other := memstore.New()
-		require.NoError(t, other.Add(item("k", "v")))
-		time.Sleep(time.Second)
-		fetch(t, other, "k") // later than what follows
-		require.Equal(t, time.Now(), other.Lately(memstore.At(now.Add(time.Millisecond), time.Millisecond)))
-	})
-}
-
-// A visitor is told the time that the caller has read.
-func TestAVisitorDecidesAtTheTimeThatWasRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := memstore.New()
-		v := &visitor{visit: func(time.Time, []byte) *memcache.Item { return nil }}
-		began := time.Now()
-		_, err := s.InlineKey([]byte("k"), began.Add(time.Second), v)
-		require.NoError(t, err)
-		_, err = s.InlineKey([]byte("k"), began, v)
-		require.NoError(t, err)
-		require.Equal(t, []time.Time{began.Add(time.Second), began}, v.at)
-	})
 }
 
 // Shards evict each other's items if one has none left to evict.

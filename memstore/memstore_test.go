@@ -613,3 +613,22 @@ func TestAChangedExpirationIsThatWhichMakesRoom(t *testing.T) {
 		})
 	}
 }
+
+// An item may be looked up by another clock than it was stored by, as in a test.
+func TestWhatNeverExpiresDoesNotBeforeTheStoreBegan(t *testing.T) {
+	s := memstore.New()
+	require.NoError(t, s.Add(item("before", "v")))
+	synctest.Test(t, func(t *testing.T) { // begins in the year 2000
+		require.NoError(t, s.Add(item("k", "v")))
+		require.NoError(t, s.Add(&memcache.Item{Key: "minute", Expiration: 60}))
+		time.Sleep(time.Minute - time.Nanosecond)
+		fetch(t, s, "k")
+		fetch(t, s, "minute")
+		fetch(t, s, "before")
+		time.Sleep(time.Nanosecond)
+		_, err := s.Get("minute")
+		require.Equal(t, memcache.ErrCacheMiss, err)
+		fetch(t, s, "k")
+	})
+	fetch(t, s, "k")
+}

@@ -356,7 +356,7 @@ func TestStoreDoesWhatTheModelDoes(t *testing.T) {
 				}
 			}
 			actions := w.actions(draw)
-			actions["InlineKey"] = func(t *rapid.T) {
+			actions["Visit"] = func(t *rapid.T) {
 				it := memcache.Item{Key: w.key(t)}
 				store := rapid.Bool().Draw(t, "store")
 				v := &visitor{visit: func(_ time.Time, found []byte) *memcache.Item {
@@ -373,9 +373,9 @@ func TestStoreDoesWhatTheModelDoes(t *testing.T) {
 					it.Value, it.Flags, it.Expiration = drawn.Value, drawn.Flags, drawn.Expiration
 					return &it
 				}}
-				key := []byte(it.Key)
-				kept, err := s.InlineKey(key, time.Now(), v)
-				clear(key)
+				inside := s.Inside(s)
+				head, tail := inside.Head(it.Key)
+				kept, err := inside.Visit(head, tail, time.Now(), v.Visit)
 				var want error
 				switch {
 				case !store:

@@ -1,5 +1,7 @@
 package record
 
+import "time"
+
 // A bucket is the leaky bucket of the generic cell rate algorithm: one time, its
 // score S, at which everything that was poured in has leaked out again. With
 //
@@ -71,33 +73,42 @@ func (b bucket) share(now Instant, limit *Limit, cost int) Share {
 // lookAtBucket decides a call at now on b, which owes debt, and reports whether b must be
 // stored.
 func (v *Verdict) lookAtBucket(now Instant, limit *Limit, b *bucket, debt Instant, count bool) (store bool) {
+	store, v.Again = b.decide(now, limit, debt, count, &v.Outcome)
+	if cost := v.Outcome.Cost; cost > 0 {
+		v.Hit = Hit{Cost: cost, Share: b.share(now, limit, cost)}
+	}
+	return store
+}
+
+// decide decides a call at now on b, which owes debt. It sets o, which is zero, and returns
+// whether b must be stored, and the time until there is room for the same call.
+func (b *bucket) decide(now Instant, limit *Limit, debt Instant, count bool, o *Outcome) (store bool, again time.Duration) {
 	interval := limit.Interval()
 	brim, needed := now+interval*Instant(limit.Max), interval*Instant(limit.Needed())
 	tooFull := b.score > max(brim, debt)
 	b.open(now, max(brim, debt))
 	switch {
 	case needed > brim-b.score:
-		v.Outcome.Blocked = true
+		o.Blocked = true
 		store = tooFull
 	case count:
 		cost := limit.Hits()
 		if limit.Least > 0 {
 			cost = min(cost, int((brim-b.score)/interval))
 		}
-		v.Outcome.Cost = cost
+		o.Cost = cost
 		b.score += interval * Instant(cost)
 		store = true
-		v.Hit = Hit{Cost: cost, Share: b.share(now, limit, cost)}
 	}
 	room := brim - b.score
-	v.Again = needed.Since(room)
-	v.Outcome.RetryAfter = v.Again
-	if !v.Outcome.Blocked {
-		v.Outcome.RetryAfter = interval.Since(room)
+	again = needed.Since(room)
+	o.RetryAfter = again
+	if !o.Blocked {
+		o.RetryAfter = interval.Since(room)
 	}
-	v.Outcome.Remaining = int(max(room, 0) / interval)
-	v.Outcome.ResetAfter = b.score.Since(now)
-	return store
+	o.Remaining = int(max(room, 0) / interval)
+	o.ResetAfter = b.score.Since(now)
+	return store, again
 }
 
 // open has b be at now, with a score of most at most.

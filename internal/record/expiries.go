@@ -38,6 +38,10 @@ func (es *expiries) low(i int) uint64 {
 
 // appendLow appends the low n bytes of t to b.
 func appendLow(b []byte, t uint64, n int) []byte {
+	if len(b)+8 <= cap(b) {
+		binary.BigEndian.PutUint64(b[len(b):len(b)+8], t<<(64-8*n))
+		return b[:len(b)+n]
+	}
 	for n--; n >= 0; n-- {
 		b = append(b, byte(t>>(8*n)))
 	}

@@ -44,8 +44,6 @@ type Brief struct {
 	at      Instant // when a bucket counted it
 	cost    uint32
 	cancels uint16
-	Bucket  bool // set by the caller: it is of a bucket
-	Shadow  bool // for the caller
 }
 
 // Brief returns h in fewer bytes. A window or a bucket has counted it.
@@ -57,12 +55,15 @@ func (h *Hit) Brief() Brief {
 	return b
 }
 
+// Counted reports whether b is of any hits.
+func (b *Brief) Counted() bool { return b.cost > 0 }
+
 // Hit returns the Hit that b is of. limit has counted it, for any Cost.
 func (b Brief) Hit(limit *Limit) Hit {
 	h := Hit{Cost: int(b.cost)}
 	switch {
 	case h.Cost == 0:
-	case b.Bucket:
+	case limit.Algorithm == Bucket:
 		h.Share = bucket{b.expiry, b.cancels}.share(b.at, limit, h.Cost)
 	default:
 		h.Expiry = b.expiry

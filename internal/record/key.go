@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"strings"
+	"unsafe"
 )
 
 // MaxKey is the longest key that is written out in full. memcached takes 250
@@ -58,6 +59,16 @@ func appendPlain(b []byte, identifier, name, value string) (plain []byte, ok boo
 	return plain, Legal(plain[len(b):])
 }
 
+// Prefix returns what the plain keys of all values begin with, or "" if there are none.
+func Prefix(identifier, name string) string {
+	var b [MaxKey]byte
+	plain, ok := appendPlain(b[:0], identifier, name, "")
+	if !ok {
+		return ""
+	}
+	return string(plain)
+}
+
 // Legal reports whether memcached takes the bytes of b in a key: neither a
 // blank nor a control character of ASCII.
 func Legal(b []byte) bool {
@@ -76,6 +87,9 @@ func Legal(b []byte) bool {
 	}
 	return true
 }
+
+// LegalText is [Legal] of a text.
+func LegalText(s string) bool { return Legal(unsafe.Slice(unsafe.StringData(s), len(s))) }
 
 // legalWord is Legal for 8 bytes at once. Where a byte is less than n, up to 0x80,
 // subtracting n from it sets its highest bit, which was not set. A byte above it may

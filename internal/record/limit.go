@@ -21,6 +21,15 @@ type Limit struct {
 	Least     int           // hits that it makes do with; 0: all of them
 	Period    *Period       // of a calendar, instead of TTL; nil: days in UTC
 	ID        uint64        // of the call, for its lease
+
+	interval Instant // of a bucket, if it is prepared
+}
+
+// Prepare makes decisions by l faster.
+func (l *Limit) Prepare() {
+	if l.Algorithm == Bucket && l.Max > 0 {
+		l.interval = l.Interval()
+	}
 }
 
 // period returns the Period of a calendar.
@@ -46,6 +55,9 @@ func (l *Limit) Needed() int {
 
 // Interval returns in how much time a hit leaks out of a bucket.
 func (l *Limit) Interval() Instant {
+	if l.interval != 0 {
+		return l.interval
+	}
 	return (Instant(l.TTL)-1)/Instant(l.Max) + 1
 }
 

@@ -28,6 +28,16 @@ import "time"
 // lookAtWindow decides a call at now on h, of which none has expired, and reports whether h
 // must be stored.
 func (v *Verdict) lookAtWindow(now Instant, limit *Limit, h *hits, count bool) (store bool) {
+	store, v.Again = h.decide(now, limit, count, &v.Outcome)
+	if cost := v.Outcome.Cost; cost > 0 {
+		v.Hit = Hit{Cost: cost, Expiry: h.named(now.Add(limit.TTL))}
+	}
+	return store
+}
+
+// decide decides a call at now on h, of which none has expired. It sets o, which is zero, and
+// returns whether h must be stored, and the time until there is room for the same call.
+func (h *hits) decide(now Instant, limit *Limit, count bool, o *Outcome) (store bool, again time.Duration) {
 	expiry, needed := now.Add(limit.TTL), limit.Needed()
 	corrected := h.correct(now, expiry)
 	n := h.len()
@@ -35,29 +45,27 @@ func (v *Verdict) lookAtWindow(now Instant, limit *Limit, h *hits, count bool) (
 	if over > 0 && h.time(over-1) <= now {
 		*h, n, over = hits{}, 0, 0 // a list out of order is none
 	}
-	v.Outcome.Remaining = max(limit.Max-n, 0)
+	o.Remaining = max(limit.Max-n, 0)
 	switch {
 	case over > 0:
-		v.Outcome.Blocked = true
+		o.Blocked = true
 		end := h.end()
 		h.cap(now, expiry)
 		store = corrected || h.end() < end
 	case count:
-		cost := min(limit.Hits(), limit.Max-n)
-		v.Outcome.Cost = cost
-		v.Outcome.Remaining -= cost
-		h.add(cost, expiry, limit)
+		o.Cost = min(limit.Hits(), limit.Max-n)
+		o.Remaining -= o.Cost
+		h.add(o.Cost, expiry, limit)
 		store = true
-		v.Hit = Hit{Cost: cost, Expiry: h.named(expiry)}
 	}
 	latest := h.latest(now, expiry) // no hit counts for longer
-	v.Outcome.ResetAfter = min(h.end(), latest).Since(now)
-	v.Again = h.untilFits(needed, limit.Max, now, latest)
-	v.Outcome.RetryAfter = v.Again
-	if needed > 1 && !v.Outcome.Blocked {
-		v.Outcome.RetryAfter = h.untilFits(1, limit.Max, now, latest)
+	o.ResetAfter = min(h.end(), latest).Since(now)
+	again = h.untilFits(needed, limit.Max, now, latest)
+	o.RetryAfter = again
+	if needed > 1 && !o.Blocked {
+		o.RetryAfter = h.untilFits(1, limit.Max, now, latest)
 	}
-	return store
+	return store, again
 }
 
 // untilFits returns how long after now cost more hits fit into h under max, if

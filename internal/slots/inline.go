@@ -3,7 +3,6 @@ package slots
 import (
 	"bytes"
 	"slices"
-	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/record"
@@ -28,58 +27,8 @@ func (x *inlined) clear() {
 	x.Entry, x.blocking, x.item.Key = nil, nil, ""
 }
 
-// A Visit is the change of one record where it is, by one that [Table.Visit] carries out. It
-// may be used again, with its memory.
-type Visit struct {
-	Visitor Visitor
-	at      time.Time // when the clock was last read
-	record  record.Record
-	value   []byte // to be stored
-	err     error  // why the record could not be read
-}
-
-// A Visitor decides on r at now, in place, and reports whether r is to be stored, as
-// [Change.Apply].
-type Visitor interface {
-	Apply(now record.Instant, r *record.Record) (store bool)
-}
-
-// InPlace reports whether t can carry out a Visit.
-func (t *Table) InPlace() bool { return t.keyed != nil }
-
-// Visit has v decide on the record of key, on the caller's goroutine. It returns the key as
-// the store keeps it, or why the record was not changed.
-func (t *Table) Visit(v *Visit, key []byte) (kept string, err error) {
-	kept, err = t.keyed.InlineKey(key, v.at, v)
-	if err == nil {
-		err = v.err
-	}
-	return kept, err
-}
-
-// Visited counts that many visits as exchanges.
-func (t *Table) Visited(n int) { t.counts.Exchanges.Add(uint64(n)) }
-
-// Begin makes v ready for the visits of one call.
-func (v *Visit) Begin() { v.at = time.Now() }
-
-// End drops the memory of a large value.
-func (v *Visit) End() {
-	if cap(v.value) > maxScratch {
-		v.value = nil
-	}
-}
-
-// Visit implements [exchange.Visitor].
-func (v *Visit) Visit(now time.Time, found []byte) (value []byte, expiration int32, flags uint32) {
-	v.at = now
-	at := record.InstantOf(now)
-	if v.err = read(&v.record, found); v.err != nil || !v.Visitor.Apply(at, &v.record) {
-		return nil, 0, 0
-	}
-	v.value = v.record.Append(slices.Grow(v.value[:0], v.record.Size()))
-	return v.value, record.Expiration(at, v.record.End()), banFlag(&v.record, at)
-}
+// Visited counts an exchange that was made elsewhere.
+func (t *Table) Visited() { t.counts.Exchanges.Add(1) }
 
 // askInline carries out the exchange of one entry on the caller's goroutine.
 func (t *Table) askInline(x *inlined) {
@@ -122,7 +71,7 @@ func (x *inlined) Propose(turn exchange.Turn) *memcache.Item {
 	stored := turn.Found // from now on
 	if x.store {
 		x.item.Key, x.item.Expiration = x.Entry.Key, record.Expiration(now, x.record.End())
-		x.item.Flags = banFlag(&x.record, now)
+		x.item.Flags = BanFlag(&x.record, now)
 		x.item.Value = x.record.Append(slices.Grow(x.item.Value[:0], x.record.Size()))
 		proposal, stored = &x.item, &x.item
 	}

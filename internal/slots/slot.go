@@ -226,7 +226,7 @@ func (s *slot) decideBatch(now record.Instant) *memcache.Item {
 		return nil
 	}
 	item := newItem(s.key, r, now)
-	item.Flags = rand.Uint32()>>1 | 1 | banFlag(r, now) // tells this write from all others
+	item.Flags = rand.Uint32()>>1 | 1 | BanFlag(r, now) // tells this write from all others
 	if s.base.item != nil {
 		item.CasID = s.base.item.CasID
 	}
@@ -259,8 +259,8 @@ func newItem(key string, r *record.Record, now record.Instant) *memcache.Item {
 	}
 }
 
-// banFlag returns the Flags of an item that r is stored in at now.
-func banFlag(r *record.Record, now record.Instant) uint32 {
+// BanFlag returns the Flags of an item that r is stored in at now.
+func BanFlag(r *record.Record, now record.Instant) uint32 {
 	if r.HoldsBan(now) {
 		return exchange.BanFlag
 	}
@@ -278,14 +278,14 @@ func timeOf(turn exchange.Turn) record.Instant {
 // recordIn returns the record in item, see [read].
 func recordIn(item *memcache.Item) (r record.Record, err error) {
 	if item != nil {
-		err = read(&r, item.Value)
+		err = Read(&r, item.Value)
 	}
 	return r, err
 }
 
-// read sets r to the record in a value, which is empty if there is none. A value that does not decode is
+// Read sets r to the record in a value, which is empty if there is none. A value that does not decode is
 // treated as absent, except one of a later version.
-func read(r *record.Record, value []byte) error {
+func Read(r *record.Record, value []byte) error {
 	if len(value) == 0 {
 		r.Clear()
 		return nil

@@ -13,8 +13,7 @@ import (
 // A Table has the slots of one store of records.
 type Table struct {
 	exchanger exchange.Exchanger
-	keyed     exchange.KeyInliner // the inliner, if it can be visited
-	inliner   exchange.Inliner    // does exchanges at once, on the caller's goroutine; nil: the exchanger does them
+	inliner   exchange.Inliner // does exchanges at once, on the caller's goroutine; nil: the exchanger does them
 	shards    shards
 	blocks    *Blocks
 	timeout   time.Duration
@@ -41,7 +40,6 @@ type Counts struct {
 func NewTable(x exchange.Exchanger, c Config) *Table {
 	t := &Table{exchanger: x, blocks: c.Blocks, timeout: c.Timeout, counts: c.Counts}
 	t.inliner, _ = x.(exchange.Inliner)
-	t.keyed, _ = x.(exchange.KeyInliner)
 	t.shards.init(&c)
 	return t
 }

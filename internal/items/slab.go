@@ -1,4 +1,4 @@
-package memstore
+package items
 
 // A place is the number of a node in its shard's slab. 0 is none.
 type place uint32

@@ -1,4 +1,4 @@
-package memstore
+package items
 
 import (
 	"container/heap"

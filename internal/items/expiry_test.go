@@ -1,12 +1,10 @@
-package memstore_test
+package items_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/adaptivethrottler/throttler/internal/items"
 	"github.com/stretchr/testify/require"
 )
 
@@ -14,7 +12,7 @@ import (
 // If the wall clock is set, only the absolute one follows it.
 func TestExpiryWhenTheWallClockIsSet(t *testing.T) {
 	date := time.Unix(2_000_000_000, 0)
-	stored := memstore.At(date.Add(-time.Minute), time.Hour)
+	stored := items.At(date.Add(-time.Minute), time.Hour)
 	for _, tt := range []struct {
 		name               string
 		set, passed        time.Duration
@@ -28,13 +26,13 @@ func TestExpiryWhenTheWallClockIsSet(t *testing.T) {
 		{"set ahead, later", 59 * time.Second, time.Second, false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			now := memstore.At(date.Add(-time.Minute+tt.set+tt.passed), time.Hour+tt.passed)
-			require.Equal(t, tt.relative, memstore.Passed(60, stored, now))
-			require.Equal(t, tt.absolute, memstore.Passed(2_000_000_000, stored, now))
-			require.False(t, memstore.Passed(0, stored, now))
+			now := items.At(date.Add(-time.Minute+tt.set+tt.passed), time.Hour+tt.passed)
+			require.Equal(t, tt.relative, items.Passed(60, stored, now))
+			require.Equal(t, tt.absolute, items.Passed(2_000_000_000, stored, now))
+			require.False(t, items.Passed(0, stored, now))
 
 			for _, alone := range []bool{true, false} {
-				var x memstore.Expiries
+				var x items.Expiries
 				x.Store("absolute", 2_000_000_000, stored)
 				want := ""
 				if tt.absolute {
@@ -66,36 +64,17 @@ func TestItemsMakeRoomWhenTheWallClockIsSetRightAgain(t *testing.T) {
 	date := time.Unix(2_000_000_000, 0)
 	right := func(since time.Duration) time.Time { return date.Add(since - time.Minute) }
 	for _, looked := range []bool{true, false} { // for expired ones while it was set back
-		var x memstore.Expiries
-		x.Store("first", 2_000_000_000, memstore.At(right(0), 0))
-		require.Empty(t, x.Expired(memstore.At(right(0), 0)))
-		back := memstore.At(right(0).Add(-time.Hour), time.Second)
+		var x items.Expiries
+		x.Store("first", 2_000_000_000, items.At(right(0), 0))
+		require.Empty(t, x.Expired(items.At(right(0), 0)))
+		back := items.At(right(0).Add(-time.Hour), time.Second)
 		if looked {
 			require.Empty(t, x.Expired(back))
 		}
 		x.Store("second", 2_000_000_000, back)
 		for i := range 2 {
-			require.NotEmpty(t, x.Expired(memstore.At(right(time.Minute), time.Minute)), i)
+			require.NotEmpty(t, x.Expired(items.At(right(time.Minute), time.Minute)), i)
 			x.Remove()
 		}
 	}
-}
-
-// An item may be looked up by another clock than it was stored by, as in a test.
-func TestWhatNeverExpiresDoesNotBeforeTheStoreBegan(t *testing.T) {
-	s := memstore.New()
-	require.NoError(t, s.Add(item("before", "v")))
-	synctest.Test(t, func(t *testing.T) { // begins in the year 2000
-		require.NoError(t, s.Add(item("k", "v")))
-		require.NoError(t, s.Add(&memcache.Item{Key: "minute", Expiration: 60}))
-		time.Sleep(time.Minute - time.Nanosecond)
-		fetch(t, s, "k")
-		fetch(t, s, "minute")
-		fetch(t, s, "before")
-		time.Sleep(time.Nanosecond)
-		_, err := s.Get("minute")
-		require.Equal(t, memcache.ErrCacheMiss, err)
-		fetch(t, s, "k")
-	})
-	fetch(t, s, "k")
 }

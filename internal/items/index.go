@@ -1,4 +1,4 @@
-package memstore
+package items
 
 import (
 	"hash/maphash"
@@ -16,13 +16,16 @@ type index struct {
 }
 
 // find returns the item at a key with that hash, or nil.
-func find[K string | []byte](x *index, hash uint64, key K) *node {
+func (x *index) find(hash uint64, key string) *node { return x.findParts(hash, "", key) }
+
+// findParts is find for a key in two parts.
+func (x *index) findParts(hash uint64, head, tail string) *node {
 	if x.n == 0 {
 		return nil
 	}
 	for i := *x.chain(hash); i != 0; {
 		e := x.nodes.at(i)
-		if e.key == string(key) {
+		if n := len(head); len(e.key) == n+len(tail) && e.key[n:] == tail && e.key[:n] == head {
 			return e
 		}
 		i = e.next
@@ -61,7 +64,7 @@ func (x *index) split() {
 	added, at := &x.chains[n], &x.chains[n&^(1<<(bits.Len64(n)-1))]
 	for *at != 0 {
 		e := x.nodes.at(*at)
-		if x.chain(maphash.String(x.seed, e.key)) != added {
+		if x.chain(hashOf(x.seed, e.key)) != added {
 			at = &e.next
 			continue
 		}
@@ -72,7 +75,7 @@ func (x *index) split() {
 
 // remove removes e, which is there.
 func (x *index) remove(e *node) {
-	at := x.chain(maphash.String(x.seed, e.key))
+	at := x.chain(hashOf(x.seed, e.key))
 	for *at != e.place {
 		at = &x.nodes.at(*at).next
 	}

@@ -1,4 +1,4 @@
-package memstore
+package items
 
 // A recency orders items of a shard by their last use. It is a ring through the
 // items themselves, so that a use touches no further memory.

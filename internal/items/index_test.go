@@ -1,4 +1,4 @@
-package memstore
+package items
 
 import (
 	"hash/maphash"
@@ -16,8 +16,7 @@ func TestAnIndexFindsWhatIsInIt(t *testing.T) {
 		for _, i := range rapid.SliceOfN(rapid.IntRange(0, 60), 0, 300).Draw(t, "keys") {
 			key := strconv.Itoa(i)
 			hash := maphash.String(x.seed, key)
-			require.Same(t, all[key], find(&x, hash, key))
-			require.Same(t, all[key], find(&x, hash, []byte(key)))
+			require.Same(t, all[key], x.find(hash, key))
 			if e := all[key]; e != nil {
 				x.remove(e)
 				x.nodes.giveBack(e)
@@ -40,7 +39,7 @@ func TestAnIndexFindsWhatIsInIt(t *testing.T) {
 			require.Less(t, longest, 16)
 		}
 		for key, e := range all {
-			require.Same(t, e, find(&x, maphash.String(x.seed, key), key))
+			require.Same(t, e, x.find(maphash.String(x.seed, key), key))
 		}
 	})
 }

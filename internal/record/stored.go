@@ -1,0 +1,106 @@
+package record
+
+import (
+	"encoding/binary"
+	"time"
+)
+
+// An Answer is a Verdict of a window or a bucket in fewer bytes.
+type Answer struct {
+	Outcome Outcome
+	Again   time.Duration // see [Verdict.Again]
+	Hit     Brief
+}
+
+// DecideStored is [Verdict.Decide] on the stored form of a record, which is empty if there is
+// none. a is zero. It appends the form to be stored to room, which is empty, and returns it
+// with the expiration of its item, and whether a ban of it holds; or nil if found stays as it
+// is. The error is that of a record that is left alone.
+func (a *Answer) DecideStored(now Instant, limit *Limit, l *Lockout, found, room []byte, count bool) (value []byte, expiration int32, ban bool, err error) {
+	if limit.Algorithm == Bucket {
+		if b, ok := lone(found); ok {
+			b.expire(now)
+			store, again := b.decide(now, limit, 0, count, &a.Outcome)
+			if !a.Outcome.Blocked || l.Length == 0 {
+				if a.Again = again; !store {
+					return nil, 0, false, nil
+				}
+				if a.Outcome.Cost > 0 {
+					a.Hit = Brief{expiry: b.score, at: now, cost: uint32(a.Outcome.Cost), cancels: b.cancels}
+				}
+				return b.appendLone(room), Expiration(now, b.score), false, nil
+			}
+			a.Outcome = Outcome{}
+		}
+	} else if limit.Algorithm == Window && isWindow(found) {
+		var r Record
+		if len(found) > 0 && !r.hits.decode(sections(found[1]), found[2:]) {
+			r.hits = hits{}
+		}
+		r.hits.expire(now)
+		store, again := r.hits.decide(now, limit, count, &a.Outcome)
+		if !a.Outcome.Blocked || l.Length == 0 {
+			if a.Again = again; !store {
+				return nil, 0, false, nil
+			}
+			if a.Outcome.Cost > 0 {
+				a.Hit = Brief{expiry: r.hits.named(now.Add(limit.TTL)), cost: uint32(a.Outcome.Cost)}
+			}
+			return r.Append(room), Expiration(now, r.hits.end()), false, nil
+		}
+		a.Outcome = Outcome{}
+	}
+	var r Record
+	if len(found) > 0 {
+		if err := r.Decode(found); err == ErrNewerRecord {
+			return nil, 0, false, err
+		}
+	}
+	var v Verdict
+	store := v.Decide(now, limit, *l, &r, count)
+	a.Outcome, a.Again, a.Hit = v.Outcome, v.Again, v.Hit.Brief()
+	if !store {
+		return nil, 0, false, nil
+	}
+	return r.Append(room), Expiration(now, r.End()), r.HoldsBan(now), nil
+}
+
+// WithoutStored is [Record.Without] on the stored form of a record. Its results are those of
+// [Answer.DecideStored].
+func WithoutStored(now Instant, h Hit, found, room []byte) (value []byte, expiration int32, ban bool, err error) {
+	var r Record
+	if len(found) > 0 {
+		if err := r.Decode(found); err == ErrNewerRecord {
+			return nil, 0, false, err
+		}
+	}
+	next, had := r.Without(h, now)
+	if !had {
+		return nil, 0, false, nil
+	}
+	return next.Append(room), Expiration(now, next.End()), next.HoldsBan(now), nil
+}
+
+// isWindow reports whether a stored record has a window and nothing else. It is empty if there
+// is no record.
+func isWindow(b []byte) bool {
+	return len(b) == 0 || len(b) > 2 && b[0] == version1 && (b[1] == byte(windowSection) || b[1] == byte(coarseWindowSection))
+}
+
+const loneSize = 2 + bucketSize
+
+// lone returns the bucket of a record that has nothing else, or an empty one if there is no
+// record.
+func lone(b []byte) (bucket, bool) {
+	if len(b) != loneSize || b[0] != version1 || b[1] != byte(bucketSection) {
+		return bucket{}, len(b) == 0
+	}
+	bk := bucket{getInstant(b[2:]), binary.BigEndian.Uint16(b[2+instantSize:])}
+	return bk, bk.score > 0
+}
+
+// appendLone appends the record that has b alone.
+func (b bucket) appendLone(to []byte) []byte {
+	to = binary.BigEndian.AppendUint64(append(to, version1, byte(bucketSection)), uint64(b.score))
+	return binary.BigEndian.AppendUint16(to, b.cancels)
+}

@@ -1,0 +1,169 @@
+package throttler_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/stretchr/testify/require"
+)
+
+func limitOf(t testing.TB, th *throttler.Throttler, rule throttler.Rule) *throttler.Limit {
+	t.Helper()
+	limit, err := th.Limit(rule)
+	require.NoError(t, err)
+	return limit
+}
+
+// A Limit counts with Authorize, in place and over any other store.
+func TestALimitCountsAsItsRuleDoes(t *testing.T) {
+	for name, newClient := range map[string]func() throttler.Client{
+		"in place": func() throttler.Client { return memstore.New() },
+		"else":     func() throttler.Client { return struct{ throttler.Client }{memstore.New()} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			everyAlgorithm(t, 6, func(t *testing.T, c throttler.Condition) {
+				th := throttler.New(newClient())
+				c.Value, c.Cost, c.Least, c.Message = "v", 2, 1, "enough"
+				rule := either(c)
+				if c.Algorithm == throttler.InFlight {
+					_, err := th.Limit(rule)
+					require.ErrorIs(t, err, throttler.ErrInvalidRule)
+					return
+				}
+				limit := limitOf(t, th, rule)
+				rule.Either[0].Max = 1 // of no account any more
+				o := limit.Take(t.Context(), c.Value)
+				require.Equal(t, throttler.Outcome{Name: c.Name, Limit: 6, Remaining: 4, Cost: 2, ResetAfter: o.ResetAfter}, o)
+				d, err := limit.Authorize(t.Context(), c.Value)
+				require.NoError(t, err)
+				require.Equal(t, 2, d.Outcomes[0].Remaining)
+				require.NoError(t, th.Cancel(t.Context(), d))
+				require.Equal(t, 2, authorize(t, th, either(c)).Outcomes[0].Remaining)
+				require.Equal(t, 2, limit.Take(t.Context(), c.Value).Cost)
+				o = limit.Take(t.Context(), c.Value)
+				require.True(t, o.Blocked)
+				require.Positive(t, o.RetryAfter)
+				d, err = limit.Authorize(t.Context(), c.Value)
+				require.NoError(t, err)
+				require.Equal(t, []string{"enough"}, d.Messages)
+				require.Zero(t, left(t, th, c))
+				require.Equal(t, 4, limit.Take(t.Context(), "another").Remaining)
+			})
+		})
+	}
+}
+
+func TestALimitInTheShadowNeverBlocks(t *testing.T) {
+	rule := either(condition("a", 1, time.Minute))
+	rule.Shadow = true
+	for name, client := range map[string]throttler.Client{
+		"in place": memstore.New(),
+		"else":     struct{ throttler.Client }{memstore.New()},
+	} {
+		limit := limitOf(t, throttler.New(client), rule)
+		require.Equal(t, 1, limit.Take(t.Context(), "v").Cost, name)
+		o := limit.Take(t.Context(), "v")
+		require.False(t, o.Blocked, name)
+		require.Zero(t, o.Remaining, name)
+		require.Zero(t, o.Cost, name)
+	}
+}
+
+func TestALimitHasOneCondition(t *testing.T) {
+	th := throttler.New(memstore.New())
+	for _, rule := range []throttler.Rule{
+		{},
+		either(condition("a", 1, time.Minute), condition("b", 1, time.Minute)),
+		either(condition("a", 0, time.Minute)),
+	} {
+		_, err := th.Limit(rule)
+		require.ErrorIs(t, err, throttler.ErrInvalidRule)
+	}
+}
+
+func TestALimitFailsOpenWhenItsContextHasEnded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	o := limitOf(t, throttler.New(memstore.New()), either(condition("a", 1, time.Minute))).Take(ctx, "v")
+	require.ErrorIs(t, o.Err, context.Canceled)
+	require.False(t, o.Blocked)
+}
+
+func TestALimitIsObserved(t *testing.T) {
+	th := throttler.New(memstore.New())
+	var seen []string
+	th.Observe = func(_ context.Context, rule throttler.Rule, _ throttler.Decision) {
+		seen = append(seen, rule.All[0].Value)
+	}
+	rule := throttler.Rule{Identifier: "r", All: []throttler.Condition{condition("a", 2, time.Minute)}}
+	limit := limitOf(t, th, rule)
+	limit.Take(t.Context(), "taken")
+	_, err := limit.Authorize(t.Context(), "asked")
+	require.NoError(t, err)
+	require.Equal(t, []string{"taken", "asked"}, seen)
+}
+
+// A store that embeds a memstore may have methods of its own, which are then called.
+func TestAStoreThatEmbedsAMemstoreIsAsked(t *testing.T) {
+	s := &counted{Store: memstore.New()}
+	authorize(t, throttler.New(s), either(condition("a", 1, time.Minute)))
+	require.Equal(t, 1, s.exchanges)
+}
+
+type counted struct {
+	*memstore.Store
+	exchanges int
+}
+
+func (c *counted) Inline(x throttler.Exchange) {
+	c.exchanges++
+	c.Store.Inline(x)
+}
+
+func TestALimitInMemoryAllocatesNothing(t *testing.T) {
+	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
+		c := condition("a", 1000, time.Hour)
+		c.Algorithm = algorithm
+		limit := limitOf(t, throttler.New(memstore.New()), either(c))
+		limit.Take(t.Context(), "v")
+		require.Zero(t, leastAllocs(100, func() { limit.Take(t.Context(), "v") }), algorithm)
+	}
+}
+
+// However many decide on the same records at once, hits that a refused call has counted are
+// given back: each condition has counted what was authorized.
+func TestWhatARefusedCallCountedInPlaceIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		a, b := condition("a", 2000, time.Hour), condition("b", 400, time.Hour)
+		b.Algorithm = throttler.LeakyBucket
+		authorized := 0
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				rule := either(a, b)
+				if i%2 == 0 {
+					rule = either(b, a)
+				}
+				rule.CountAuthorizedOnly = true
+				for range 100 {
+					d, err := th.Authorize(t.Context(), rule)
+					if mu.Lock(); err == nil && d.Status == throttler.Authorized {
+						authorized++
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		all.Wait()
+		require.Equal(t, 400, authorized)
+		require.Equal(t, 1600, left(t, th, a))
+		require.Equal(t, 0, left(t, th, b))
+	})
+}
