@@ -60,12 +60,12 @@ func (p Period) String() string {
 // show it to users. p
 // must be valid, and t before the year 2262.
 func (p Period) Bounds(t time.Time) (start, end time.Time) {
-	from, to := p.record().Around(record.InstantOf(t))
+	b := p.record().Around(record.InstantOf(t))
 	zone := p.Location
 	if zone == nil {
 		zone = time.UTC
 	}
-	return time.Unix(0, int64(from)).In(zone), time.Unix(0, int64(to)).In(zone)
+	return time.Unix(0, int64(b.Start)).In(zone), time.Unix(0, int64(b.End)).In(zone)
 }
 
 // record returns p as records know it.

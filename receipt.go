@@ -104,7 +104,7 @@ func (r *reservation) appendPeriod(b []byte) []byte {
 	p, bounds := r.limit.Period, r.bounds
 	if bounds == nil {
 		bounds = new(record.Bounds)
-		bounds.Start, bounds.End = p.Around(record.InstantOf(time.Now()))
+		*bounds = p.Around(record.InstantOf(time.Now()))
 	}
 	zone := cmp.Or(p.Location, time.UTC)
 	_, east := timeOf(bounds.Start).In(zone).Zone()

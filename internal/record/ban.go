@@ -168,7 +168,7 @@ func (r Record) unkept(limit *Limit, set Instant) (full Record) {
 	switch limit.Algorithm {
 	case Calendar:
 		if x.calendar = r.extras().calendar; x.calendar.end != 0 {
-			_, x.calendar.end = limit.period().Around(x.calendar.start)
+			x.calendar.end = limit.period().Around(x.calendar.start).End
 		}
 		last.end = cmp.Or(r.bucket.score, set)
 	case Bucket:

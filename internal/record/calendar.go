@@ -4,10 +4,12 @@ package record
 // and the hits of the period exceed Max together. When the next period begins, counting
 // starts anew.
 //
-// Callers whose clocks differ pass from one period to the next at different moments.
-// Periods never go back: a caller that finds the count of the next period adds to that,
-// though its own clock is not there yet. So no two counts of one period are ever begun. A
-// period further ahead than the next one is that of a wrong clock, and counts as none.
+// Callers need not agree when periods begin: their clocks differ, and their zone data may,
+// or their rules while those are changed. So a stored period that has not ended is counted in
+// by all of them, and other bounds begin to hold at its end. A caller that finds the count of
+// the next period adds to that, though its own clock is not there yet: periods never go back,
+// and no two counts of one period are ever begun. A period further ahead than the next one is
+// that of a wrong clock, and counts as none.
 //
 // The zero calendar has no period.
 type calendar struct {
@@ -53,26 +55,21 @@ func (v *Verdict) lookAtPeriod(now Instant, limit *Limit, c *calendar, count boo
 	return store
 }
 
-// enter makes c, which has not ended, the count of the period that a call at now belongs to.
+// enter makes c the count of the period that a call at now belongs to.
 func (c *calendar) enter(now Instant, p Period) {
-	start, end := p.Around(now)
-	if c.enterBetween(now, start, end) {
-		c.start, c.end = p.Around(c.start)
+	if !c.contains(now) {
+		c.enterBetween(now, p.Around(now))
 	}
 }
 
-// enterBetween is enter for the period of now, from start to end. It reports whether c is
-// the count of a later one, which stays.
-func (c *calendar) enterBetween(now, start, end Instant) (later bool) {
-	c.expire(now)
-	if start < c.start && c.start <= end {
-		return true
+// contains reports whether now is in the period of c.
+func (c *calendar) contains(now Instant) bool { return c.start <= now && now < c.end }
+
+// enterBetween is enter for a call that is in b by its own zone.
+func (c *calendar) enterBetween(now Instant, b Bounds) {
+	if later := now < c.start && c.start <= b.End; !later && !c.contains(now) {
+		*c = calendar{start: b.Start, end: b.End}
 	}
-	if c.start != start {
-		*c = calendar{}
-	}
-	c.start, c.end = start, end
-	return false
 }
 
 // add counts hits at now.

@@ -178,3 +178,59 @@ func TestBanOnACalendarDropsADebt(t *testing.T) {
 		require.EqualValues(t, 1, banned.extras().calendar.count)
 	}
 }
+
+// TestCalendarIsCountedTogetherWhateverBoundsItsCallersKnow has callers who disagree when a
+// period begins call in any order: each stored period takes Max, and another one begins at its
+// end.
+func TestCalendarIsCountedTogetherWhateverBoundsItsCallersKnow(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		periods := []Period{
+			{}, {Location: zone(t, "Europe/Berlin")}, {Location: time.FixedZone("", -9*60*60)},
+			{Unit: Week}, {Unit: Week, Anchor: 4}, {Unit: Month, Anchor: 15, Location: zone(t, "Asia/Tokyo")},
+		}
+		limit := Limit{Algorithm: Calendar, Max: rapid.IntRange(1, 5).Draw(t, "max")}
+		now := InstantOf(time.Date(2026, 3, 20, 12, 0, 0, 0, time.UTC))
+		var r Record
+		var current calendar
+		counted := 0
+		for range rapid.IntRange(1, 100).Draw(t, "calls") {
+			now = now.Add(time.Duration(rapid.Int64Range(0, int64(12*time.Hour)).Draw(t, "step")))
+			limit.Period = &periods[rapid.IntRange(0, len(periods)-1).Draw(t, "caller")]
+			v := decide(now, &limit, Lockout{}, r, true)
+			if v.Store {
+				r = v.Next
+			}
+			if c := r.extras().calendar; c.start != current.start || c.end != current.end {
+				require.GreaterOrEqual(t, now, current.end, "a period that has not ended stays")
+				current, counted = c, 0
+			}
+			counted += v.Hit.Cost
+			require.LessOrEqual(t, counted, limit.Max)
+			require.Equal(t, counted == limit.Max && v.Hit.Cost == 0, v.Outcome.Blocked)
+		}
+	})
+}
+
+// A receipt that was redeemed without zone data knows the bounds of one period.
+func TestSettleByAProcessWithoutZoneDataKeepsTheNewPeriod(t *testing.T) {
+	berlin := Period{Unit: Month, Location: zone(t, "Europe/Berlin")}
+	limit := Limit{Algorithm: Calendar, Max: 10, Period: &berlin}
+	at := func(month time.Month, day int) Instant {
+		return InstantOf(time.Date(2026, month, day, 12, 0, 0, 0, time.UTC))
+	}
+	old := decide(at(3, 20), &limit, Lockout{}, Record{}, true)
+	bounds := berlin.Around(at(3, 20))
+	r := old.Next
+	for range 7 {
+		r = decide(at(4, 2), &limit, Lockout{}, r, true).Next
+	}
+	for _, actual := range []int{0, 3} {
+		s := Settlement{
+			Limit:  Limit{Algorithm: Calendar, Max: 10, Period: &Period{Unit: Month, Location: time.FixedZone("Europe/Berlin", 60*60)}},
+			Bounds: &bounds, Hits: []Hit{old.Hit}, Total: 1, Actual: actual,
+		}
+		settled := r
+		s.Apply(at(4, 2), &settled)
+		require.EqualValues(t, 7+max(actual-1, 0), settled.extras().calendar.count)
+	}
+}

@@ -14,6 +14,9 @@ const (
 	Month
 )
 
+// Bounds are when a period begins, and when the next one does.
+type Bounds struct{ Start, End Instant }
+
 // A Period says where the periods of a calendar limit begin. The zero Period is days in
 // UTC.
 type Period struct {
@@ -22,14 +25,14 @@ type Period struct {
 	Location *time.Location // nil: UTC
 }
 
-// Around returns when the period that contains t begins, and when the next one does.
-func (p Period) Around(t Instant) (start, end Instant) {
+// Around returns the bounds of the period that contains t.
+func (p Period) Around(t Instant) Bounds {
 	y, m, d := time.Unix(0, int64(t)).In(p.location()).Date()
 	// Where a clock goes back across midnight, the date is one of the day before again.
 	// That is part of the day that has begun, so one of these may have to be passed.
 	for i := p.index(y, m, d); ; i++ {
-		if start, end = p.start(i), p.start(i+1); t < end || end == math.MaxInt64 {
-			return start, end
+		if b := (Bounds{p.start(i), p.start(i + 1)}); t < b.End || b.End == math.MaxInt64 {
+			return b
 		}
 	}
 }
@@ -78,7 +81,9 @@ func (p Period) firstInstant(y int, m time.Month, d int) Instant {
 		if first.Before(from) { // false for the zero Time
 			first = from
 		}
-		if to.IsZero() || first.Before(to) {
+		// Go takes the last day of a leap year for one after its zone's last change, which
+		// then is not after t: https://go.dev/issue/81583.
+		if to.IsZero() || first.Before(to) || !to.After(t) {
 			return instantOf(first.Unix())
 		}
 		t = to

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"encoding/binary"
 	"testing"
 	"time"
 	_ "time/tzdata"
@@ -8,6 +9,73 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
+
+// slim returns a zone by its rule alone, as compact zone data has it after the last change that
+// it lists. Here that is the one of 1980.
+func slim(t require.TestingT, rule string, east time.Duration) *time.Location {
+	block := func(times int) []byte {
+		b := append([]byte("TZif2"), make([]byte, 15)...)
+		for _, n := range []uint32{0, 0, 0, uint32(times), 1, 4} {
+			b = binary.BigEndian.AppendUint32(b, n)
+		}
+		for range times {
+			b = binary.BigEndian.AppendUint64(b, uint64(time.Date(1980, 1, 1, 0, 0, 0, 0, time.UTC).Unix()))
+			b = append(b, 0)
+		}
+		b = binary.BigEndian.AppendUint32(b, uint32(int32(east/time.Second)))
+		return append(b, "\x00\x00LMT\x00"...)
+	}
+	data := append(append(block(0), block(1)...), "\n"+rule+"\n"...)
+	l, err := time.LoadLocationFromTZData(rule, data)
+	require.NoError(t, err)
+	return l
+}
+
+// TestADayBeginsWhenItsDateIsFirstRead compares with a search through all minutes, in zone data
+// that lists each change of the clock for decades, and in data that has rules only.
+func TestADayBeginsWhenItsDateIsFirstRead(t *testing.T) {
+	zones := []*time.Location{
+		slim(t, "CET-1CEST,M3.5.0,M10.5.0/3", time.Hour), slim(t, "EST5EDT,M3.2.0,M11.1.0", -5*time.Hour),
+		slim(t, "AEST-10AEDT,M10.1.0,M4.1.0/3", 10*time.Hour), slim(t, "<-04>4<-03>,M9.1.6/24,M4.1.6/24", -4*time.Hour),
+		slim(t, "<+0330>-3:30<+0430>,J79/24,J263/24", 210*time.Minute), slim(t, "JST-9", 9*time.Hour),
+	}
+	for _, name := range []string{"UTC", "Europe/Berlin", "America/Havana", "America/Santiago", "Australia/Lord_Howe", "Asia/Gaza"} {
+		zones = append(zones, zone(t, name))
+	}
+	for _, l := range zones {
+		p := Period{Location: l}
+		day := func(y int, m time.Month, d int) {
+			want := time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Add(-30 * time.Hour)
+			for local := want.In(l); local.Year() != y || local.Month() != m || local.Day() != d; local = want.In(l) {
+				want = want.Add(time.Minute)
+			}
+			require.Equal(t, InstantOf(want), p.firstInstant(y, m, d), "%v, %d-%02d-%02d", l, y, m, d)
+		}
+		for year := 2023; year < 2050; year++ {
+			for d := range 6 { // around the end of a year, which may be a leap year
+				at := time.Date(year, time.December, 29+d, 0, 0, 0, 0, time.UTC)
+				day(at.Date())
+			}
+			for _, change := range []time.Month{time.March, time.April, time.September, time.October, time.November} {
+				for _, d := range []int{1, 7, 8, 15, 25, 29} {
+					day(year, change, d)
+				}
+			}
+		}
+	}
+}
+
+// TestPeriodsOfALeapYearEnd would not return if one of them did not.
+func TestPeriodsOfALeapYearEnd(t *testing.T) {
+	l := slim(t, "CET-1CEST,M3.5.0,M10.5.0/3", time.Hour)
+	for at := time.Date(2028, 11, 30, 0, 0, 0, 0, time.UTC); at.Year() < 2030; at = at.Add(5 * time.Hour) {
+		for _, unit := range []Unit{Day, Week, Month} {
+			b := Period{Unit: unit, Location: l}.Around(InstantOf(at))
+			require.LessOrEqual(t, b.Start, InstantOf(at))
+			require.Greater(t, b.End, InstantOf(at))
+		}
+	}
+}
 
 func zone(t require.TestingT, name string) *time.Location {
 	l, err := time.LoadLocation(name)
@@ -55,9 +123,9 @@ func TestPeriodsBeginAtTheFirstInstantOfTheirAnchorDay(t *testing.T) {
 			}
 			at, err := time.Parse(time.RFC3339Nano, c.at)
 			require.NoError(t, err)
-			start, end := c.period.Around(InstantOf(at))
-			require.Equal(t, c.start, time.Unix(0, int64(start)).UTC().Format(time.RFC3339Nano))
-			require.Equal(t, c.end, time.Unix(0, int64(end)).UTC().Format(time.RFC3339Nano))
+			b := c.period.Around(InstantOf(at))
+			require.Equal(t, c.start, time.Unix(0, int64(b.Start)).UTC().Format(time.RFC3339Nano))
+			require.Equal(t, c.end, time.Unix(0, int64(b.End)).UTC().Format(time.RFC3339Nano))
 		})
 	}
 }
@@ -74,13 +142,12 @@ func TestEveryInstantIsInOnePeriod(t *testing.T) {
 		}
 		p.Anchor = uint8(rapid.IntRange(0, map[Unit]int{Day: 1, Week: 7, Month: 31}[p.Unit]).Draw(t, "anchor"))
 		at := Instant(rapid.Int64Range(-2e18, 8e18).Draw(t, "at"))
-		start, end := p.Around(at)
+		b := p.Around(at)
+		start, end := b.Start, b.End
 		require.LessOrEqual(t, start, at)
 		require.Less(t, at, end)
-		_, before := p.Around(start - 1)
-		require.Equal(t, start, before)
-		after, _ := p.Around(end)
-		require.Equal(t, end, after)
+		require.Equal(t, start, p.Around(start-1).End)
+		require.Equal(t, end, p.Around(end).Start)
 		if at > 0 { // without the local mean times of long ago, and the days that they skip
 			_, longest := p.Length()
 			require.LessOrEqual(t, time.Duration(end-start), longest+24*time.Hour) // and a day if a country moves over the date line
@@ -94,9 +161,9 @@ func TestEveryInstantIsInOnePeriod(t *testing.T) {
 func TestPeriodsEndWhereTimeEnds(t *testing.T) {
 	for _, at := range []Instant{0, 1, -1 << 63, 1<<63 - 1} {
 		for _, unit := range []Unit{Day, Week, Month} {
-			start, end := Period{Unit: unit, Location: zone(t, "Asia/Tokyo")}.Around(at)
-			require.LessOrEqual(t, start, at)
-			require.GreaterOrEqual(t, end, at)
+			b := Period{Unit: unit, Location: zone(t, "Asia/Tokyo")}.Around(at)
+			require.LessOrEqual(t, b.Start, at)
+			require.GreaterOrEqual(t, b.End, at)
 		}
 	}
 }

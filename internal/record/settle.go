@@ -24,9 +24,6 @@ type Settlement struct {
 	Outcome Outcome
 }
 
-// Bounds are when a period begins, and when the next one does.
-type Bounds struct{ Start, End Instant }
-
 // MaxHits is how many hits a window holds at most.
 const MaxHits = 1_000_000
 
@@ -240,7 +237,7 @@ func (s *Settlement) enter(now Instant, c *calendar) {
 	if b := s.Bounds; b == nil || now < b.Start || now >= b.End {
 		c.enter(now, s.Limit.period())
 	} else {
-		c.enterBetween(now, b.Start, b.End)
+		c.enterBetween(now, *b)
 	}
 }
 
