@@ -2,18 +2,17 @@ package otelthrottle
 
 import (
 	"context"
-	"errors"
-	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/counts"
+	"github.com/adaptivethrottler/throttler/login"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 )
 
-// The attributes of metrics. other replaces a name beyond MaxNames.
+// The attributes of metrics.
 const (
 	ruleKey      = attribute.Key("throttler.rule")
 	conditionKey = attribute.Key("throttler.condition")
@@ -22,206 +21,121 @@ const (
 	guessKey     = attribute.Key("throttler.guess")
 	storeKey     = attribute.Key("throttler.store")
 	errorTypeKey = attribute.Key("error.type")
-
-	other = "_OTHER"
+	loginKey     = attribute.Key("throttler.login.result")
+	knownKey     = attribute.Key("throttler.login.known")
 )
 
-// decisions records decisions. The attributes of a name are made once, so a
-// decision allocates none.
-type decisions struct {
-	decisions, outcomes, bans, failures, lostRaces metric.Int64Counter
-	duration                                       metric.Float64Histogram
-
-	rules  sync.Map // string to *ruleSeries
-	left   atomic.Int64
-	beyond *ruleSeries // of all rules for which no name is left
-}
+// resultNames are the values of throttler.result.
+var resultNames = [...]string{counts.Authorized: "authorized", counts.Blocked: "blocked", counts.WouldBlock: "would_block"}
 
 // seconds are the bounds of the duration histogram: from a decision in process
 // memory (a microsecond) to the timeout of a server that hangs.
 var seconds = []float64{.00001, .000025, .00005, .0001, .00025, .0005, .001, .0025, .005, .01, .02, .05, .1, .25, .5, 1, 10, 60}
 
-func newDecisions(meter metric.Meter, maxNames int) (*decisions, error) {
-	var errs []error
-	counter := func(name, unit, description string) metric.Int64Counter {
-		c, err := meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
-		errs = append(errs, err)
-		return c
-	}
-	d := &decisions{
-		decisions: counter("throttler.decisions", "{decision}", "Decisions made."),
-		outcomes:  counter("throttler.outcomes", "{condition}", "Conditions decided."),
-		bans:      counter("throttler.bans", "{ban}", "Bans set."),
-		failures:  counter("throttler.failures", "{condition}", "Conditions whose backend failed."),
-		lostRaces: counter("throttler.lost_races", "{race}", "Conditions decided again because another writer was faster."),
-	}
+// decisions counts the decisions of a Throttler in a table, which is reported at
+// each collection, and records their durations.
+type decisions struct {
+	table    counts.Table
+	maxNames int
+	duration metric.Float64Histogram
+	rules    sync.Map // *counts.Rule to the attributes of its durations
+}
+
+func newDecisions(meter metric.Meter, maxNames int) (*decisions, metric.Registration, error) {
+	ds := &decisions{maxNames: maxNames}
 	var err error
-	d.duration, err = meter.Float64Histogram("throttler.decision.duration", metric.WithUnit("s"),
+	ds.duration, err = meter.Float64Histogram("throttler.decision.duration", metric.WithUnit("s"),
 		metric.WithDescription("Duration of decisions."), metric.WithExplicitBucketBoundaries(seconds...))
-	d.left.Store(int64(maxNames))
-	d.beyond = newRuleSeries(other)
-	return d, errors.Join(append(errs, err)...)
+	if err != nil {
+		return nil, nil, err
+	}
+	in := &instruments{meter: meter}
+	made := in.counter("throttler.decisions", "{decision}", "Decisions made.")
+	outcomes := in.counter("throttler.outcomes", "{condition}", "Conditions decided.")
+	bans := in.counter("throttler.bans", "{ban}", "Bans set.")
+	failures := in.counter("throttler.failures", "{condition}", "Conditions whose backend failed.")
+	lostRaces := in.counter("throttler.lost_races", "{race}", "Conditions decided again because another writer was faster.")
+	registration, err := in.register(func(_ context.Context, o metric.Observer) error {
+		for _, r := range append(ds.table.Rules(), ds.table.Other()) {
+			rule := ruleKey.String(label(r.Name))
+			report := func(of metric.Int64Observable, n uint64, kvs ...attribute.KeyValue) {
+				if n > 0 {
+					o.ObserveInt64(of, int64(n), attributes(append(kvs, rule)...))
+				}
+			}
+			for result, name := range resultNames {
+				report(made, r.Calls[result].Load(), resultKey.String(name))
+			}
+			for _, n := range append(r.Conditions(), r.Other()) {
+				condition := conditionKey.String(label(n.Name))
+				report(outcomes, n.Calls[counts.Authorized][0].Load(), condition, outcomeKey.String("accepted"))
+				var full, banned uint64
+				for result := range n.Calls {
+					if result != int(counts.Authorized) {
+						full += n.Calls[result][0].Load()
+					}
+					banned += n.Calls[result][1].Load()
+				}
+				report(outcomes, full, condition, outcomeKey.String("full"))
+				report(outcomes, banned, condition, outcomeKey.String("banned"))
+				report(bans, n.NewBans.Load(), condition)
+				report(lostRaces, n.LostRaces.Load(), condition)
+				for kind, name := range counts.Failures {
+					report(failures, n.Failed[kind].Load(), condition, errorTypeKey.String(name))
+				}
+			}
+		}
+		return nil
+	})
+	return ds, registration, err
+}
+
+// label returns the name of a rule or condition as an attribute.
+func label(name string) string {
+	if name == "" {
+		return counts.Other
+	}
+	return strings.ToValidUTF8(name, "\uFFFD")
 }
 
 // observe records d.
 func (ds *decisions) observe(ctx context.Context, rule *throttler.Rule, d *throttler.Decision) {
-	series := ds.rule(rule.Identifier)
-	ds.decisions.Add(ctx, 1, series.results[resultOf(d)])
-	ds.duration.Record(ctx, d.Took().Seconds(), series.attributes)
-	for i := range d.Outcomes {
-		ds.outcome(ctx, ds.condition(series, d.Outcomes[i].Name), &d.Outcomes[i])
+	r := ds.table.Observe(rule, d, ds.maxNames, nil)
+	of, ok := ds.rules.Load(r)
+	if !ok {
+		of, _ = ds.rules.LoadOrStore(r, attributes(ruleKey.String(label(r.Name))))
 	}
-}
-
-func (ds *decisions) outcome(ctx context.Context, series *conditionSeries, o *throttler.Outcome) {
-	ds.outcomes.Add(ctx, 1, series.outcomes[outcomeOf(o)])
-	if o.NewBan {
-		ds.bans.Add(ctx, 1, series.attributes)
-	}
-	if o.LostRaces > 0 {
-		ds.lostRaces.Add(ctx, int64(o.LostRaces), series.attributes)
-	}
-	if o.Err != nil {
-		ds.failures.Add(ctx, 1, series.failures[failureOf(o.Err)])
-	}
-}
-
-// A result is how a call was decided.
-type result int
-
-const (
-	authorized result = iota
-	blocked
-	wouldBlock
-)
-
-var resultNames = [...]string{"authorized", "blocked", "would_block"}
-
-func resultOf(d *throttler.Decision) result {
-	switch {
-	case d.Status == throttler.Blocked:
-		return blocked
-	case d.WouldBlock:
-		return wouldBlock
-	}
-	return authorized
-}
-
-var outcomeNames = [...]string{"accepted", "full", "banned"}
-
-func outcomeOf(o *throttler.Outcome) int {
-	switch {
-	case o.Banned:
-		return 2
-	case o.Blocked:
-		return 1
-	}
-	return 0
-}
-
-// failureNames are the values of error.type. They are a fixed set, whatever the
-// errors say.
-var failureNames = [...]string{"unavailable", "overloaded", "timeout", "canceled", other}
-
-func failureOf(err error) int {
-	switch {
-	case errors.Is(err, throttler.ErrUnavailable):
-		return 0
-	case errors.Is(err, throttler.ErrOverloaded):
-		return 1
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
-		return 2
-	case errors.Is(err, context.Canceled):
-		return 3
-	}
-	return 4
-}
-
-// ruleSeries are the attributes of one rule.
-type ruleSeries struct {
-	name       attribute.KeyValue
-	attributes metric.MeasurementOption
-	results    [len(resultNames)]metric.MeasurementOption
-	conditions sync.Map // string to *conditionSeries
-	beyond     *conditionSeries
-}
-
-func newRuleSeries(name string) *ruleSeries {
-	r := &ruleSeries{name: ruleKey.String(name)}
-	r.attributes = attributes(r.name)
-	for i, value := range resultNames {
-		r.results[i] = attributes(r.name, resultKey.String(value))
-	}
-	r.beyond = newConditionSeries(r, other)
-	return r
-}
-
-// conditionSeries are the attributes of one condition of a rule.
-type conditionSeries struct {
-	attributes metric.MeasurementOption
-	outcomes   [len(outcomeNames)]metric.MeasurementOption
-	failures   [len(failureNames)]metric.MeasurementOption
-}
-
-func newConditionSeries(r *ruleSeries, name string) *conditionSeries {
-	condition := conditionKey.String(name)
-	c := &conditionSeries{attributes: attributes(r.name, condition)}
-	for i, value := range outcomeNames {
-		c.outcomes[i] = attributes(r.name, condition, outcomeKey.String(value))
-	}
-	for i, value := range failureNames {
-		c.failures[i] = attributes(r.name, condition, errorTypeKey.String(value))
-	}
-	return c
+	ds.duration.Record(ctx, d.Took().Seconds(), of.(metric.MeasurementOption))
 }
 
 func attributes(kvs ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(kvs...))
 }
 
-// maxName is the longest name that is kept, in bytes.
-const maxName = 256
-
-// rule returns the attributes of a rule.
-func (ds *decisions) rule(identifier string) *ruleSeries {
-	if known, ok := ds.rules.Load(identifier); ok {
-		return known.(*ruleSeries)
+// observeGuard counts the attempts of g.
+func observeGuard(meter metric.Meter, g *login.Guard) (metric.Registration, error) {
+	table := new(counts.Table)
+	in := &instruments{meter: meter}
+	attempts := in.counter("throttler.login.attempts", "{attempt}", "Attempts to log in.")
+	registration, err := in.register(func(_ context.Context, o metric.Observer) error {
+		for result := range table.Logins.Results {
+			for known := range table.Logins.Results[result] {
+				if n := table.Logins.Results[result][known].Load(); n > 0 {
+					o.ObserveInt64(attempts, int64(n), attributes(loginKey.String(login.Result(result).String()), knownKey.Bool(known == 1)))
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	if !ds.takeName(identifier) {
-		return ds.beyond
+	before := g.Observe
+	g.Observe = func(ctx context.Context, e login.Event) {
+		table.ObserveLogin(&e)
+		if before != nil {
+			before(ctx, e)
+		}
 	}
-	identifier = strings.Clone(identifier)
-	known, loaded := ds.rules.LoadOrStore(identifier, newRuleSeries(strings.ToValidUTF8(identifier, "\uFFFD")))
-	if loaded {
-		ds.left.Add(1)
-	}
-	return known.(*ruleSeries)
-}
-
-// condition returns the attributes of a condition of r's rule.
-func (ds *decisions) condition(r *ruleSeries, name string) *conditionSeries {
-	if known, ok := r.conditions.Load(name); ok {
-		return known.(*conditionSeries)
-	}
-	if r == ds.beyond || !ds.takeName(name) {
-		return r.beyond
-	}
-	name = strings.Clone(name)
-	known, loaded := r.conditions.LoadOrStore(name, newConditionSeries(r, strings.ToValidUTF8(name, "\uFFFD")))
-	if loaded {
-		ds.left.Add(1)
-	}
-	return known.(*conditionSeries)
-}
-
-// takeName reports whether there is room for one more name, and takes it.
-func (ds *decisions) takeName(name string) bool {
-	if len(name) > maxName {
-		return false
-	}
-	if ds.left.Add(-1) < 0 {
-		ds.left.Add(1)
-		return false
-	}
-	return true
+	return registration, nil
 }

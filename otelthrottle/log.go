@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/counts"
 )
 
 // The defaults of a [Log].
@@ -165,7 +166,7 @@ func (l *Log) admit(k kind, rule string) bool {
 	s := l.streams[key]
 	if s == nil {
 		if len(l.streams) >= maxStreams*len(messages) {
-			key.rule = other
+			key.rule = counts.Other
 			s = l.streams[key]
 		}
 		if s == nil {

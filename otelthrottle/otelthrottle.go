@@ -82,9 +82,6 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// DefaultMaxNames is the default of [Parts.MaxNames].
-const DefaultMaxNames = 256
-
 // scope is the name of the meter.
 const scope = "github.com/adaptivethrottler/throttler/otelthrottle"
 
@@ -131,39 +128,41 @@ func Attach(provider metric.MeterProvider, parts Parts) (*Reporting, error) {
 		}
 	}
 	if parts.Guard != nil {
-		if err := observeGuard(meter, parts.Guard); err != nil {
-			return nil, errors.Join(err, reporting.Close())
+		if err := reporting.add(observeGuard(meter, parts.Guard)); err != nil {
+			return nil, err
 		}
 	}
 	if parts.Pool != nil {
 		parts.Servers = parts.Pool
 	}
 	if parts.Servers != nil {
-		registration, err := observeServers(meter, parts.Servers)
-		if err != nil {
-			return nil, errors.Join(err, reporting.Close())
+		if err := reporting.add(observeServers(meter, parts.Servers)); err != nil {
+			return nil, err
 		}
-		reporting.registrations = append(reporting.registrations, registration)
 	}
 	return reporting, nil
 }
 
+// add adds a registration, or closes r if there was an error.
+func (r *Reporting) add(registration metric.Registration, err error) error {
+	if err != nil {
+		return errors.Join(err, r.Close())
+	}
+	r.registrations = append(r.registrations, registration)
+	return nil
+}
+
 // throttler starts to report about parts.Throttler.
 func (r *Reporting) throttler(meter metric.Meter, parts *Parts) error {
-	maxNames := parts.MaxNames
-	if maxNames < 1 {
-		maxNames = DefaultMaxNames
-	}
-	decisions, err := newDecisions(meter, maxNames)
-	if err != nil {
+	decisions, registration, err := newDecisions(meter, parts.MaxNames)
+	if err := r.add(registration, err); err != nil {
 		return err
 	}
-	for _, observe := range []func(metric.Meter, *throttler.Throttler) (metric.Registration, error){observeStats, observeMemory} {
-		registration, err := observe(meter, parts.Throttler)
-		if err != nil {
-			return errors.Join(err, r.Close())
-		}
-		r.registrations = append(r.registrations, registration)
+	if err := r.add(observeStats(meter, parts.Throttler)); err != nil {
+		return err
+	}
+	if err := r.add(observeMemory(meter, parts.Throttler)); err != nil {
+		return err
 	}
 	before, log := parts.Throttler.Observe, parts.Log
 	parts.Throttler.Observe = func(ctx context.Context, rule throttler.Rule, d throttler.Decision) {
@@ -178,8 +177,8 @@ func (r *Reporting) throttler(meter metric.Meter, parts *Parts) error {
 	return nil
 }
 
-// Close stops the reports that are made at each collection, and closes the Log.
-// Decisions and attempts are still counted. It may be called twice.
+// Close stops the reports, but for the duration of decisions, and closes the
+// Log. It may be called twice.
 func (r *Reporting) Close() error {
 	var errs []error
 	for _, registration := range r.registrations {

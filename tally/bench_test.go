@@ -164,7 +164,7 @@ func full(conditions int) *tally.Tally {
 	for i := range d.Outcomes {
 		d.Outcomes[i].Blocked = true
 	}
-	for i := range 10 * tally.DefaultMaxValues {
+	for i := range 10 * 1000 {
 		for j := range rule.Either {
 			rule.Either[j].Value = fmt.Sprintf("2001:db8:%x::/64", i)
 		}
@@ -188,7 +188,7 @@ func BenchmarkMemory(b *testing.B) {
 				for i := range d.Outcomes {
 					d.Outcomes[i].Blocked = true
 				}
-				for i := range 3 * tally.DefaultMaxValues {
+				for i := range 3 * 1000 {
 					for j := range rule.Either {
 						rule.Either[j].Value = fmt.Sprintf("%0*x", size, i)
 					}

@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"html/template"
-	"mime"
 	"net/http"
 	"strconv"
 	"strings"
@@ -22,8 +21,8 @@ const (
 )
 
 // ServeHTTP answers GET and HEAD with a [Snapshot]. It is an HTML page, or JSON
-// if the query has format=json or, without a format, if the Accept header
-// prefers application/json to text/html. Other methods get 405.
+// if the query has format=json or, without a format, if the Accept header names
+// application/json and not text/html. Other methods get 405.
 //
 // The page needs no script and loads nothing. It shows the 25 most blocked
 // values of a condition, long ones shortened. The JSON has all. Header fields
@@ -67,38 +66,8 @@ func wantsJSON(r *http.Request) bool {
 	case "html":
 		return false
 	}
-	accept := strings.Join(r.Header.Values("Accept"), ",")
-	return quality(accept, "application", "json") > quality(accept, "text", "html")
-}
-
-// quality returns the weight that an Accept header gives to a media type: that
-// of the most specific matching range (RFC 9110, section 12.5.1), or 0. A
-// weight that is not a number counts as 0.
-func quality(accept, major, minor string) float64 {
-	weight, specific := 0.0, 0
-	for part := range strings.SplitSeq(accept, ",") {
-		mediaRange, params, err := mime.ParseMediaType(part)
-		if err != nil {
-			continue
-		}
-		n := 0
-		switch mediaRange {
-		case major + "/" + minor:
-			n = 3
-		case major + "/*":
-			n = 2
-		case "*/*":
-			n = 1
-		}
-		if n <= specific {
-			continue
-		}
-		weight, specific = 1, n
-		if q, ok := params["q"]; ok {
-			weight, _ = strconv.ParseFloat(q, 64)
-		}
-	}
-	return weight
+	accept := strings.ToLower(strings.Join(r.Header.Values("Accept"), ","))
+	return strings.Contains(accept, "application/json") && !strings.Contains(accept, "text/html")
 }
 
 //go:embed page.css

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/adaptivethrottler/throttler/internal/counts"
+	"github.com/adaptivethrottler/throttler/login"
 )
 
 // A Snapshot holds the counts of a [Tally] at a moment. It shares nothing with
@@ -34,30 +37,49 @@ type Snapshot struct {
 	Uncounted uint64 `json:"uncounted"`
 }
 
+// Counts are numbers of calls, of a rule or of one of its conditions.
+type Counts struct {
+	// Calls is the number of calls, the sum of the next four.
+	Calls uint64 `json:"calls"`
+
+	// Authorized is the number of calls that the rule authorized; of a
+	// condition, the number for which it had room, or could not be looked at.
+	// Another condition may have blocked them.
+	Authorized uint64 `json:"authorized"`
+
+	// Blocked is the number of calls that the rule blocked; of a condition, of
+	// those for which it was full or banned. In a rule of Either it blocked
+	// them, alone or with others; in a rule of All, all of its conditions did.
+	Blocked uint64 `json:"blocked"`
+
+	// WouldBlock is the same as Blocked, for calls that were authorized only
+	// because of the rule's Shadow.
+	WouldBlock uint64 `json:"would_block"`
+
+	// Overruled is the number of calls for which a condition was full or
+	// banned, and that another condition of All authorized. Of a rule it is 0.
+	Overruled uint64 `json:"overruled"`
+
+	// Banned is the number of Calls that met a ban of a condition or set one.
+	// They also count in Blocked, WouldBlock or Overruled. Of a rule it is 0.
+	Banned uint64 `json:"banned"`
+
+	// Failed is the number of Calls during which the backend failed. They also
+	// count above. Those in Authorized failed open, unless the throttler has a
+	// Fallback, which decided them.
+	Failed uint64 `json:"failed"`
+
+	// LostRaces is how often conditions were decided again because another
+	// process had changed their record.
+	LostRaces uint64 `json:"lost_races"`
+}
+
 // RuleCounts are the calls of all rules with the same Identifier.
 type RuleCounts struct {
 	// Identifier is the rule's.
 	Identifier string `json:"identifier"`
 
-	// Calls is the number of calls, the sum of the next three.
-	Calls uint64 `json:"calls"`
-
-	// Authorized is the number of calls that the rule authorized.
-	Authorized uint64 `json:"authorized"`
-
-	// Blocked is the number of calls that the rule blocked.
-	Blocked uint64 `json:"blocked"`
-
-	// WouldBlock is the number of calls that were authorized only because of the
-	// rule's Shadow.
-	WouldBlock uint64 `json:"would_block"`
-
-	// Failed is the number of Calls during which the backend failed: Decision.Err
-	// was set. They also count above, as what they came to.
-	Failed uint64 `json:"failed"`
-
-	// LostRaces is the sum of the Conditions' LostRaces.
-	LostRaces uint64 `json:"lost_races"`
+	Counts
 
 	// Conditions are the rule's conditions, in the order in which they were
 	// first seen.
@@ -70,38 +92,7 @@ type ConditionCounts struct {
 	// Name is the condition's.
 	Name string `json:"name"`
 
-	// Calls is the number of calls, the sum of the next four.
-	Calls uint64 `json:"calls"`
-
-	// Authorized is the number of calls for which the condition had room, or
-	// could not be looked at. Another condition may have blocked them.
-	Authorized uint64 `json:"authorized"`
-
-	// Blocked is the number of calls that were blocked while the condition was
-	// full or banned. In a rule of Either this condition blocked them, alone or
-	// with others; in a rule of All, all of its conditions did.
-	Blocked uint64 `json:"blocked"`
-
-	// WouldBlock is the same as Blocked, for calls that were authorized only
-	// because of the rule's Shadow.
-	WouldBlock uint64 `json:"would_block"`
-
-	// Overruled is the number of calls for which the condition was full or
-	// banned, and that another condition of All authorized.
-	Overruled uint64 `json:"overruled"`
-
-	// Banned is the number of Calls that met a ban or set one. They also count
-	// in Blocked, WouldBlock or Overruled.
-	Banned uint64 `json:"banned"`
-
-	// Failed is the number of Calls during which the backend failed: Outcome.Err
-	// was set. Those in Authorized failed open, unless the throttler has a
-	// Fallback, which decided them.
-	Failed uint64 `json:"failed"`
-
-	// LostRaces is the sum of Outcome.LostRaces: how often the condition was
-	// decided again because another process had changed its record.
-	LostRaces uint64 `json:"lost_races"`
+	Counts
 
 	// Values are the values that were blocked most, in Blocked and WouldBlock
 	// together, most blocked first. There are at most [Tally.MaxValues]. Every
@@ -112,6 +103,48 @@ type ConditionCounts struct {
 	// blocked. While all values fit it is 0, and Values is complete and exact.
 	// It is at most (Blocked + WouldBlock)/MaxValues, or their sum if no values
 	// are kept.
+	Unlisted uint64 `json:"unlisted"`
+}
+
+// LoginCounts counts attempts to log in.
+type LoginCounts struct {
+	// Attempts is the sum of the next four.
+	Attempts uint64 `json:"attempts"`
+
+	// Succeeded, Failed and Canceled count attempts by how they ended. Refused
+	// counts attempts whose password was not looked at. An attempt that the
+	// application never ends is not counted.
+	Succeeded uint64 `json:"succeeded"`
+	Failed    uint64 `json:"failed"`
+	Refused   uint64 `json:"refused"`
+	Canceled  uint64 `json:"canceled"`
+
+	// WouldBlock is the number of attempts that passed only because of Shadow.
+	// They also count by how they ended.
+	WouldBlock uint64 `json:"would_block"`
+
+	// Known is the number of Attempts that were decided by the limits of a
+	// known address or device.
+	Known uint64 `json:"known"`
+
+	// FailedShare is Failed/(Succeeded+Failed): the share of wrong passwords
+	// among those looked at. 0 if there was none.
+	FailedShare float64 `json:"failed_share"`
+
+	// Errors is the number of Attempts during which the backend failed:
+	// Decision.Err was set. They also count above.
+	Errors uint64 `json:"errors"`
+
+	// Names, Addresses and Networks are those with the most failures, most
+	// first: see [ConditionCounts.Values]. An IPv6 address is its /64. Networks
+	// are /24 of IPv4 and /48 of IPv6.
+	Names     []ValueCount `json:"names"`
+	Addresses []ValueCount `json:"addresses"`
+	Networks  []ValueCount `json:"networks"`
+
+	// Unlisted is an upper bound on the failures of a name, address or network
+	// that is not in its list. It is 0 while all fit, and at most
+	// Failed/MaxValues. If no values are kept it is Failed.
 	Unlisted uint64 `json:"unlisted"`
 }
 
@@ -139,69 +172,108 @@ type ValueCount struct {
 
 // Snapshot returns the counts since [New] or the last [Tally.Reset].
 func (t *Tally) Snapshot() Snapshot {
-	c := t.counts.Load()
+	e := t.epoch.Load()
 	s := Snapshot{
-		Since:     c.since,
+		Since:     e.since,
 		At:        time.Now().UTC(),
 		Rules:     []RuleCounts{},
-		Logins:    c.logins.snapshot(t.maxValues()),
-		Uncounted: c.uncounted.Load(),
+		Logins:    e.logins(t.maxValues()),
+		Uncounted: e.table.Uncounted.Load(),
 	}
-	for identifier, r := range *c.rules.Load() {
-		s.Rules = append(s.Rules, r.snapshot(identifier, t.maxValues()))
+	for _, r := range e.table.Rules() {
+		s.Rules = append(s.Rules, ruleCounts(r, t.maxValues()))
 	}
 	slices.SortFunc(s.Rules, func(a, b RuleCounts) int { return strings.Compare(a.Identifier, b.Identifier) })
 	return s
 }
 
-func (r *rule) snapshot(identifier string, maxValues int) RuleCounts {
-	s := RuleCounts{
-		Identifier: identifier,
-		Authorized: r.calls[authorized].Load(),
-		Blocked:    r.calls[blocked].Load(),
-		WouldBlock: r.calls[wouldBlock].Load(),
-		Failed:     r.failed.Load(),
-		Conditions: []ConditionCounts{},
+func ruleCounts(r *counts.Rule, maxValues int) RuleCounts {
+	s := RuleCounts{Identifier: r.Name, Conditions: []ConditionCounts{}}
+	for result := range r.Calls {
+		s.add(counts.Result(result), r.Calls[result].Load())
 	}
-	s.Calls = s.Authorized + s.Blocked + s.WouldBlock
-	for _, n := range *r.conditions.Load() {
-		c := n.snapshot(maxValues)
+	s.Failed = r.Failed.Load()
+	for _, n := range r.Conditions() {
+		c := conditionCounts(n, maxValues)
 		s.Conditions = append(s.Conditions, c)
 		s.LostRaces += c.LostRaces
 	}
 	return s
 }
 
-func (n *condition) snapshot(maxValues int) ConditionCounts {
-	s := ConditionCounts{
-		Name:       n.name,
-		Authorized: n.calls[authorized].Load(),
-		Blocked:    n.calls[blocked].Load(),
-		WouldBlock: n.calls[wouldBlock].Load(),
-		Overruled:  n.calls[overruled].Load(),
-		Banned:     n.banned.Load(),
-		Failed:     n.failed.Load(),
-		LostRaces:  n.lostRaces.Load(),
+func conditionCounts(n *counts.Condition, maxValues int) ConditionCounts {
+	s := ConditionCounts{Name: n.Name, Counts: Counts{LostRaces: n.LostRaces.Load()}}
+	for result := range n.Calls {
+		banned := n.Calls[result][1].Load()
+		s.add(counts.Result(result), n.Calls[result][0].Load()+banned)
+		s.Banned += banned
 	}
-	s.Calls = s.Authorized + s.Blocked + s.WouldBlock + s.Overruled
-	s.Values, s.Unlisted = n.snapshotValues(maxValues)
+	for kind := range n.Failed {
+		s.Failed += n.Failed[kind].Load()
+	}
+	n.Values.Lock()
+	defer n.Values.Unlock()
+	s.Values, s.Unlisted = listed(&n.Values.Summary), n.Values.Min(maxValues)
 	if maxValues == 0 {
 		s.Unlisted = s.Blocked + s.WouldBlock
 	}
 	return s
 }
 
-func (n *condition) snapshotValues(maxValues int) ([]ValueCount, uint64) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.values.values(), n.values.min(maxValues)
+// add adds calls with a result.
+func (c *Counts) add(result counts.Result, calls uint64) {
+	c.Calls += calls
+	switch result {
+	case counts.Authorized:
+		c.Authorized += calls
+	case counts.Blocked:
+		c.Blocked += calls
+	case counts.WouldBlock:
+		c.WouldBlock += calls
+	case counts.Overruled:
+		c.Overruled += calls
+	}
 }
 
-// values returns the counted values in printable form, most first.
-func (s *summary) values() []ValueCount {
-	values := make([]ValueCount, len(s.order))
-	for i, c := range s.order {
-		values[i] = ValueCount{Value: printable(c.value), Count: c.count, Error: c.overcount}
+// logins returns the counts of attempts to log in, or nil if there were none.
+func (e *epoch) logins(maxValues int) *LoginCounts {
+	l := &e.table.Logins
+	of := func(result login.Result) uint64 { return l.Results[result][0].Load() + l.Results[result][1].Load() }
+	s := &LoginCounts{
+		Refused:    of(login.Refused),
+		Succeeded:  of(login.Succeeded),
+		Failed:     of(login.Failed),
+		Canceled:   of(login.Canceled),
+		WouldBlock: l.WouldBlock.Load(),
+		Errors:     l.Failed.Load(),
+	}
+	s.Attempts = s.Refused + s.Succeeded + s.Failed + s.Canceled
+	if s.Attempts == 0 {
+		return nil
+	}
+	for result := range l.Results {
+		s.Known += l.Results[result][1].Load()
+	}
+	if verified := s.Succeeded + s.Failed; verified > 0 {
+		s.FailedShare = float64(s.Failed) / float64(verified)
+	}
+	if maxValues == 0 {
+		s.Unlisted = s.Failed
+	}
+	e.names.Lock()
+	defer e.names.Unlock()
+	for _, list := range []*counts.Values{&e.names, &e.addrs, &e.networks} {
+		s.Unlisted = max(s.Unlisted, list.Min(maxValues))
+	}
+	s.Names, s.Addresses, s.Networks = listed(&e.names.Summary), listed(&e.addrs.Summary), listed(&e.networks.Summary)
+	return s
+}
+
+// listed returns the values of s in printable form, most first.
+func listed(s *counts.Summary) []ValueCount {
+	values := make([]ValueCount, 0, s.Len())
+	for value, c := range s.All {
+		values = append(values, ValueCount{Value: printable(value), Count: c.Count, Error: c.Overcount})
 	}
 	slices.SortFunc(values, func(a, b ValueCount) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Error, b.Error), strings.Compare(a.Value, b.Value))

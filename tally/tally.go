@@ -74,13 +74,13 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/address"
+	"github.com/adaptivethrottler/throttler/internal/counts"
+	"github.com/adaptivethrottler/throttler/login"
 )
 
-// The defaults of a [Tally].
-const (
-	DefaultMaxNames  = 256
-	DefaultMaxValues = 1000
-)
+// defaultMaxValues is the default of [Tally.MaxValues].
+const defaultMaxValues = 1000
 
 // A Tally keeps counts per rule and condition, and the most blocked values of
 // each condition. Make it by [New].
@@ -111,7 +111,15 @@ type Tally struct {
 	// are kept in clear text.
 	HashKey []byte
 
-	counts atomic.Pointer[counts]
+	epoch atomic.Pointer[epoch]
+}
+
+// An epoch holds what was counted since a Reset.
+type epoch struct {
+	since time.Time
+	table counts.Table
+
+	names, addrs, networks counts.Values // of failed logins; names is locked for all three
 }
 
 // New returns an empty Tally whose counts begin now.
@@ -128,7 +136,7 @@ func New() *Tally {
 // with all calls ever blocked. So a program that runs for long should reset its
 // tally, for example every day, after it has saved a [Tally.Snapshot].
 func (t *Tally) Reset() {
-	t.counts.Store(newCounts(time.Now().UTC()))
+	t.epoch.Store(&epoch{since: time.Now().UTC()})
 }
 
 // Observe counts one decision. It fits Throttler.Observe. It keeps neither rule
@@ -138,42 +146,36 @@ func (t *Tally) Reset() {
 // each condition, with no lock and no allocation. A condition that blocks takes
 // a lock of its own.
 func (t *Tally) Observe(_ context.Context, rule throttler.Rule, d throttler.Decision) {
-	c := t.counts.Load()
-	r := c.rule(rule.Identifier, t.maxNames())
-	if r == nil {
-		c.uncounted.Add(1)
-		return
-	}
-	result := resultOf(&d)
-	r.add(result, d.Err)
-	conditions := rule.Conditions()
-	complete := true
-	for i := range d.Outcomes {
-		o := &d.Outcomes[i]
-		n := c.condition(r, i, o.Name, t.maxNames())
-		if n == nil {
-			complete = false
-			continue
-		}
-		n.add(result, o)
-		if o.Blocked && result != authorized && i < len(conditions) {
-			t.count(n, conditions[i].Value)
-		}
-	}
-	if !complete {
-		c.uncounted.Add(1)
-	}
+	t.epoch.Load().table.Observe(&rule, &d, t.MaxNames, t.countValue)
 }
 
-// count counts a value that n blocked or would have blocked.
-func (t *Tally) count(n *condition, value string) {
+// countValue counts a value that n blocked or would have blocked.
+func (t *Tally) countValue(n *counts.Condition, value string) {
 	if t.maxValues() == 0 {
 		return
 	}
 	value = t.kept(value)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.values.count(value, t.maxValues())
+	n.Values.Lock()
+	defer n.Values.Unlock()
+	n.Values.Count(value, t.maxValues())
+}
+
+// ObserveLogin counts one attempt to log in. It fits login.Guard.Observe. It
+// keeps nothing else of e, and ignores the ctx. Names, addresses and networks
+// of failed attempts are recorded like values of conditions: with HashKey as
+// hashes. Attempts of several guards are counted together. To tell them apart,
+// give each guard a Tally.
+func (t *Tally) ObserveLogin(_ context.Context, e login.Event) {
+	in := t.epoch.Load()
+	if !in.table.ObserveLogin(&e) || e.Result != login.Failed || t.maxValues() == 0 {
+		return
+	}
+	name, addr, network := t.kept(e.Name), t.kept(address.Text(e.Addr, 64)), t.kept(address.Network(e.Addr, 24, 48))
+	in.names.Lock()
+	defer in.names.Unlock()
+	in.names.Count(name, t.maxValues())
+	in.addrs.Count(addr, t.maxValues())
+	in.networks.Count(network, t.maxValues())
 }
 
 // kept returns the form in which value is kept.
@@ -208,16 +210,9 @@ func shorten(value string) string {
 	return b.String()
 }
 
-func (t *Tally) maxNames() int {
-	if t.MaxNames < 1 {
-		return DefaultMaxNames
-	}
-	return t.MaxNames
-}
-
 func (t *Tally) maxValues() int {
 	if t.MaxValues == 0 {
-		return DefaultMaxValues
+		return defaultMaxValues
 	}
 	return max(t.MaxValues, 0)
 }

@@ -60,10 +60,10 @@ func TestEitherCountsWhatEachConditionBlocked(t *testing.T) {
 		authorize(t, limits, throttler.Rule{Identifier: "login", Either: login("192.0.2.1", "alice")}, 8)
 		// address takes hits 1 to 5, name 1 and 2, and is banned from 3 on.
 		assert.Equal(t, tally.RuleCounts{
-			Identifier: "login", Calls: 8, Authorized: 2, Blocked: 6,
+			Identifier: "login", Counts: tally.Counts{Calls: 8, Authorized: 2, Blocked: 6},
 			Conditions: []tally.ConditionCounts{
-				{Name: "address", Calls: 8, Authorized: 5, Blocked: 3, Values: []tally.ValueCount{{Value: "192.0.2.1", Count: 3}}},
-				{Name: "name", Calls: 8, Authorized: 2, Blocked: 6, Banned: 6, Values: []tally.ValueCount{{Value: "alice", Count: 6}}},
+				{Name: "address", Counts: tally.Counts{Calls: 8, Authorized: 5, Blocked: 3}, Values: []tally.ValueCount{{Value: "192.0.2.1", Count: 3}}},
+				{Name: "name", Counts: tally.Counts{Calls: 8, Authorized: 2, Blocked: 6, Banned: 6}, Values: []tally.ValueCount{{Value: "alice", Count: 6}}},
 			},
 		}, onlyRule(t, counts))
 	})
@@ -74,10 +74,10 @@ func TestAllCountsWhatWasOverruled(t *testing.T) {
 		limits, counts := observed(memstore.New())
 		authorize(t, limits, throttler.Rule{Identifier: "login", All: login("192.0.2.1", "alice")}, 8)
 		assert.Equal(t, tally.RuleCounts{
-			Identifier: "login", Calls: 8, Authorized: 5, Blocked: 3,
+			Identifier: "login", Counts: tally.Counts{Calls: 8, Authorized: 5, Blocked: 3},
 			Conditions: []tally.ConditionCounts{
-				{Name: "address", Calls: 8, Authorized: 5, Blocked: 3, Values: []tally.ValueCount{{Value: "192.0.2.1", Count: 3}}},
-				{Name: "name", Calls: 8, Authorized: 2, Blocked: 3, Overruled: 3, Banned: 6, Values: []tally.ValueCount{{Value: "alice", Count: 3}}},
+				{Name: "address", Counts: tally.Counts{Calls: 8, Authorized: 5, Blocked: 3}, Values: []tally.ValueCount{{Value: "192.0.2.1", Count: 3}}},
+				{Name: "name", Counts: tally.Counts{Calls: 8, Authorized: 2, Blocked: 3, Overruled: 3, Banned: 6}, Values: []tally.ValueCount{{Value: "alice", Count: 3}}},
 			},
 		}, onlyRule(t, counts))
 	})
@@ -88,10 +88,10 @@ func TestShadowCountsWhatWouldBlock(t *testing.T) {
 		limits, counts := observed(memstore.New())
 		authorize(t, limits, throttler.Rule{Identifier: "login", Either: login("192.0.2.1", "alice"), Shadow: true}, 8)
 		assert.Equal(t, tally.RuleCounts{
-			Identifier: "login", Calls: 8, Authorized: 2, WouldBlock: 6,
+			Identifier: "login", Counts: tally.Counts{Calls: 8, Authorized: 2, WouldBlock: 6},
 			Conditions: []tally.ConditionCounts{
-				{Name: "address", Calls: 8, Authorized: 5, WouldBlock: 3, Values: []tally.ValueCount{{Value: "192.0.2.1", Count: 3}}},
-				{Name: "name", Calls: 8, Authorized: 2, WouldBlock: 6, Banned: 6, Values: []tally.ValueCount{{Value: "alice", Count: 6}}},
+				{Name: "address", Counts: tally.Counts{Calls: 8, Authorized: 5, WouldBlock: 3}, Values: []tally.ValueCount{{Value: "192.0.2.1", Count: 3}}},
+				{Name: "name", Counts: tally.Counts{Calls: 8, Authorized: 2, WouldBlock: 6, Banned: 6}, Values: []tally.ValueCount{{Value: "alice", Count: 6}}},
 			},
 		}, onlyRule(t, counts))
 	})
@@ -111,10 +111,10 @@ func TestAFailureOfTheBackendIsCounted(t *testing.T) {
 	limits, counts := observed(broken{memstore.New()})
 	authorize(t, limits, throttler.Rule{Identifier: "login", Either: login("192.0.2.1", "alice")}, 3)
 	assert.Equal(t, tally.RuleCounts{
-		Identifier: "login", Calls: 3, Authorized: 3, Failed: 3,
+		Identifier: "login", Counts: tally.Counts{Calls: 3, Authorized: 3, Failed: 3},
 		Conditions: []tally.ConditionCounts{
-			{Name: "address", Calls: 3, Authorized: 3, Failed: 3, Values: []tally.ValueCount{}},
-			{Name: "name", Calls: 3, Authorized: 3, Failed: 3, Values: []tally.ValueCount{}},
+			{Name: "address", Counts: tally.Counts{Calls: 3, Authorized: 3, Failed: 3}, Values: []tally.ValueCount{}},
+			{Name: "name", Counts: tally.Counts{Calls: 3, Authorized: 3, Failed: 3}, Values: []tally.ValueCount{}},
 		},
 	}, onlyRule(t, counts))
 }
@@ -150,9 +150,9 @@ func TestAFallbackDecidesWhatFailed(t *testing.T) {
 	limits.Fallback = memstore.New()
 	authorize(t, limits, throttler.Rule{Identifier: "login", Either: login("192.0.2.1", "alice")[1:]}, 3)
 	assert.Equal(t, tally.RuleCounts{
-		Identifier: "login", Calls: 3, Authorized: 2, Blocked: 1, Failed: 3,
+		Identifier: "login", Counts: tally.Counts{Calls: 3, Authorized: 2, Blocked: 1, Failed: 3},
 		Conditions: []tally.ConditionCounts{
-			{Name: "name", Calls: 3, Authorized: 2, Blocked: 1, Banned: 1, Failed: 3, Values: []tally.ValueCount{{Value: "alice", Count: 1}}},
+			{Name: "name", Counts: tally.Counts{Calls: 3, Authorized: 2, Blocked: 1, Banned: 1, Failed: 3}, Values: []tally.ValueCount{{Value: "alice", Count: 1}}},
 		},
 	}, onlyRule(t, counts))
 }
@@ -176,9 +176,9 @@ func TestWhatFailsAndBlocksIsCountedAsBoth(t *testing.T) {
 	counts.Observe(t.Context(), throttler.Rule{Identifier: "r", Either: []throttler.Condition{{Name: "c", Value: "v"}}},
 		throttler.Decision{WouldBlock: true, Err: errBroken, Outcomes: []throttler.Outcome{{Name: "c", Blocked: true, Err: errBroken}}})
 	assert.Equal(t, tally.RuleCounts{
-		Identifier: "r", Calls: 1, Blocked: 1, Failed: 1,
+		Identifier: "r", Counts: tally.Counts{Calls: 1, Blocked: 1, Failed: 1},
 		Conditions: []tally.ConditionCounts{{
-			Name: "c", Calls: 1, Blocked: 1, Failed: 1, Values: []tally.ValueCount{{Value: "v", Count: 1}},
+			Name: "c", Counts: tally.Counts{Calls: 1, Blocked: 1, Failed: 1}, Values: []tally.ValueCount{{Value: "v", Count: 1}},
 		}},
 	}, onlyRule(t, counts))
 }
@@ -246,10 +246,10 @@ func TestAnOddDecisionIsCountedAsFarAsItGoes(t *testing.T) {
 	counts.Observe(t.Context(), rule, throttler.Decision{})
 	counts.Observe(t.Context(), rule, throttler.Decision{Outcomes: []throttler.Outcome{{Name: "c"}, {Name: "more", Blocked: true}}})
 	assert.Equal(t, tally.RuleCounts{
-		Identifier: "r", Calls: 2, Blocked: 2,
+		Identifier: "r", Counts: tally.Counts{Calls: 2, Blocked: 2},
 		Conditions: []tally.ConditionCounts{
-			{Name: "c", Calls: 1, Authorized: 1, Values: []tally.ValueCount{}},
-			{Name: "more", Calls: 1, Blocked: 1, Values: []tally.ValueCount{}},
+			{Name: "c", Counts: tally.Counts{Calls: 1, Authorized: 1}, Values: []tally.ValueCount{}},
+			{Name: "more", Counts: tally.Counts{Calls: 1, Blocked: 1}, Values: []tally.ValueCount{}},
 		},
 	}, onlyRule(t, counts))
 }
@@ -276,8 +276,8 @@ func TestNamesAreBoundedByDefault(t *testing.T) {
 		observe(counts, throttler.Rule{Identifier: strconv.Itoa(i), Either: []throttler.Condition{{Name: "a"}}}, true)
 	}
 	s := counts.Snapshot()
-	assert.Len(t, s.Rules, tally.DefaultMaxNames/2)
-	assert.EqualValues(t, 1000-tally.DefaultMaxNames/2, s.Uncounted)
+	assert.Len(t, s.Rules, 256/2)
+	assert.EqualValues(t, 1000-256/2, s.Uncounted)
 }
 
 func TestLongNamesAreNotKept(t *testing.T) {

@@ -1,11 +1,11 @@
-package tally
+package counts
 
 import (
 	"sort"
 	"strings"
 )
 
-// A summary counts the most frequent values of a stream with k counters, by the
+// A Summary counts the most frequent values of a stream with k counters, by the
 // Space-Saving algorithm of Metwally, Agrawal and El Abbadi, "Efficient
 // Computation of Frequent and Top-k Elements in Data Streams" (ICDT 2005).
 //
@@ -27,57 +27,70 @@ import (
 // This holds for every stream, also for one made by an attacker: only the keys
 // of a Go map are hashed, with a seed of its own.
 //
-// The zero summary is empty. It must be guarded by a lock.
-type summary struct {
-	byValue map[string]*counter
-	order   []*counter // by count, descending
+// The zero Summary is empty. It must be guarded by a lock.
+type Summary struct {
+	byValue map[string]*Counter
+	order   []*Counter // by count, descending
 }
 
-type counter struct {
+// A Counter counts one value.
+type Counter struct {
+	Count     uint64
+	Overcount uint64 // the part of Count that may belong to other values
 	value     string
-	count     uint64
-	overcount uint64 // the part of count that may belong to other values
-	at        int    // its index in the summary's order
+	at        int // its index in the Summary's order
 }
 
-// count counts value with k counters, or with those there are if they are more.
-func (s *summary) count(value string, k int) {
+// Count counts value with k counters, or with those there are if they are more.
+func (s *Summary) Count(value string, k int) {
 	c := s.byValue[value]
 	if c == nil {
 		c = s.take(strings.Clone(value), k)
 	}
 	// Swap it with the first counter of the same count. So its increment keeps
 	// the order.
-	first := sort.Search(c.at, func(i int) bool { return s.order[i].count <= c.count })
+	first := sort.Search(c.at, func(i int) bool { return s.order[i].Count <= c.Count })
 	other := s.order[first]
 	s.order[first], s.order[c.at] = c, other
 	c.at, other.at = first, c.at
-	c.count++
+	c.Count++
 }
 
 // take gives value a counter: a new one, or the smallest.
-func (s *summary) take(value string, k int) *counter {
-	var c *counter
+func (s *Summary) take(value string, k int) *Counter {
+	var c *Counter
 	if len(s.order) < k {
-		c = &counter{at: len(s.order)}
+		c = &Counter{at: len(s.order)}
 		s.order = append(s.order, c)
 	} else {
 		c = s.order[len(s.order)-1]
 		delete(s.byValue, c.value)
-		c.overcount = c.count
+		c.Overcount = c.Count
 	}
 	if s.byValue == nil {
-		s.byValue = make(map[string]*counter)
+		s.byValue = make(map[string]*Counter)
 	}
 	c.value = value
 	s.byValue[value] = c
 	return c
 }
 
-// min returns how often a value without a counter may have been counted.
-func (s *summary) min(k int) uint64 {
+// Min returns how often a value without a counter may have been counted.
+func (s *Summary) Min(k int) uint64 {
 	if len(s.order) < k || k == 0 {
 		return 0
 	}
-	return s.order[len(s.order)-1].count
+	return s.order[len(s.order)-1].Count
 }
+
+// All yields the values with a counter, most first.
+func (s *Summary) All(yield func(value string, c *Counter) bool) {
+	for _, c := range s.order {
+		if !yield(c.value, c) {
+			return
+		}
+	}
+}
+
+// Len returns the number of values with a counter.
+func (s *Summary) Len() int { return len(s.order) }
