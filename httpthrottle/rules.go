@@ -32,9 +32,10 @@ func (s Source) PerAddress(identifier string, max int, ttl time.Duration) func(*
 // robot, by [Source.RobotKey]. It sets no bans. Its only condition is "robot".
 // Rules with the same identifier count together.
 //
-// Robots and people behind one address each have their own share. A client can
-// get another share under another name, so put a wider limit per address beside
-// this one: a second condition or a second Middleware.
+// Robots and people behind one address each have their own share. That is all it
+// does: a robot has a share for each address that it comes from, and another for
+// each name that it makes up, and a forged Googlebot is Googlebot. Package robots
+// counts by names that it knows and verifies.
 //
 // Panics and peers without an address are as for [Source.PerAddress].
 func (s Source) PerRobot(identifier string, max int, ttl time.Duration) func(*http.Request) throttler.Rule {

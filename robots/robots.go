@@ -142,16 +142,16 @@ type Options struct {
 type Directory struct {
 	robots   []Robot // with all their lists
 	tokens   *matcher
-	networks []network // by name
-	tables   []string  // Options.ASN
+	networks []namedNetwork // by name
+	tables   []string       // Options.ASN
 	current  atomic.Pointer[snapshot]
 
 	reload sync.Mutex
 	files  map[string]*file // what was read last; guarded by reload
 }
 
-// A network is one of Options.Networks.
-type network struct {
+// A namedNetwork is one of Options.Networks.
+type namedNetwork struct {
 	name    string
 	files   []string
 	systems []uint32
@@ -200,7 +200,7 @@ func (d *Directory) addLists(lists map[string][]string) (problems error) {
 // setNetworks sets the networks.
 func (d *Directory) setNetworks(networks map[string][]string) (problems error) {
 	for _, name := range slices.Sorted(maps.Keys(networks)) {
-		n := network{name: name}
+		n := namedNetwork{name: name}
 		sources := networks[name]
 		if _, ok := parseSystem(name); ok && len(sources) == 0 {
 			sources = []string{name}

@@ -257,7 +257,7 @@ var importable = func() map[string]string {
 	for _, path := range []string{
 		"context", "errors", "expvar", "fmt", "io", "iter", "log", "log/slog", "net", "net/http", "net/http/httptest", "net/netip", "os",
 		"strconv", "strings", "sync", "testing", "testing/synctest", "time", "crypto/tls", "crypto/x509", "crypto/rand", "encoding/json",
-		ours + "/grpcthrottle", ours + "/httpthrottle", ours + "/login", ours + "/memstore", ours + "/otelthrottle", ours + "/pool", ours + "/redisstore", ours + "/storetest", ours + "/tally",
+		ours + "/grpcthrottle", ours + "/httpthrottle", ours + "/login", ours + "/memstore", ours + "/otelthrottle", ours + "/pool", ours + "/redisstore", ours + "/robots", ours + "/storetest", ours + "/tally",
 		"github.com/bradfitz/gomemcache/memcache", "github.com/gin-gonic/gin", "github.com/stretchr/testify/require",
 		"go.opentelemetry.io/otel", "google.golang.org/grpc", "google.golang.org/grpc/codes", "google.golang.org/grpc/status",
 		"google.golang.org/protobuf/proto", "go.opentelemetry.io/otel/sdk/metric", "github.com/prometheus/client_golang/prometheus/promhttp", "math", "math/rand/v2", "database/sql",
