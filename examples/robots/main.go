@@ -1,31 +1,26 @@
-// Robots is a site that each robot may visit 10 times a second. A robot is an
-// address and a user agent. One that comes more often is told when to come
-// back. There are no bans.
+// Robots is a site that gives each kind of robot a budget, by package robots, and says to each
+// visitor what it takes them for.
 //
-//	go run ./examples/robots [-listen 127.0.0.1:8080] [-rate 10] [-proxy prefix]... [-memcached host:port]...
+//	go run ./examples/robots [-listen 127.0.0.1:8080] [-list robot=file]... [-site-max 0] [-shadow]
+//		[-proxy prefix]... [-memcached host:port]...
 //
-// Try it with a robot in a hurry, in another terminal:
+// Try it in another terminal:
 //
-//	for i in $(seq 15); do curl -si -A hasty/1.0 http://127.0.0.1:8080/ | grep -iE '^(HTTP|RateLimit|Retry-After)'; done
+//	curl -A 'Mozilla/5.0 (X11; Linux x86_64) Chrome/140.0' http://127.0.0.1:8080/
+//	for i in $(seq 31); do curl -si -A 'GPTBot/1.2' http://127.0.0.1:8080/ | grep -iE '^(HTTP|Retry-After)'; done
+//	curl -si http://127.0.0.1:8080/robots.txt
 //
-// Each answer says how many requests are left, and for how many seconds they
-// must last. A robot that spreads them over that time is never refused:
+// With -list Googlebot=common-crawlers.json a forged Googlebot is told from the real one: it is
+// an impostor, and banned after 10 requests. docs/robots.md has where the lists are. They are
+// read again every hour.
 //
-//	RateLimit-Policy: "robot";q=10;w=1
-//	RateLimit: "robot";r=9;t=1
+// With -proxy the address is read from X-Forwarded-For in requests from such a proxy
+// ("10.0.0.0/8"). Without -memcached the counts are in the process. With it they are on the
+// servers given, and all sites with the same servers count together. While a server does not
+// answer, clients whose counts it stores are let in.
 //
-// A refusal is 429 Too Many Requests, with the number of seconds to wait:
-//
-//	Retry-After: 1
-//
-// With -proxy the address is read from X-Forwarded-For in requests from such a
-// proxy ("10.0.0.0/8"). Without -memcached the counts are in the process. With
-// it they are on the servers given, and all sites with the same servers count
-// together. While a server does not answer, robots whose counts it stores are
-// let in.
-//
-// Robots runs until it is interrupted. The exit status is 0, or 1 if it cannot
-// listen, or 2 if the flags are wrong.
+// Robots runs until it is interrupted. The exit status is 0, or 1 if it cannot listen or read a
+// list, or 2 if the flags are wrong.
 package main
 
 import (
@@ -34,15 +29,18 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/examples/internal/startup"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
+	"github.com/adaptivethrottler/throttler/robots"
 )
 
 func main() {
@@ -64,24 +62,34 @@ func run(ctx context.Context, stdout, stderr io.Writer, args ...string) int {
 // options are the program's flags.
 type options struct {
 	listen string
-	rate   int
-	source httpthrottle.Source
+	lists  map[string][]string
+	policy robots.Policy
 	client throttler.Client
 	close  func() error // ends its connections
 }
 
 func parse(args []string, stderr io.Writer) (*options, error) {
-	o := &options{source: httpthrottle.Source{Header: "X-Forwarded-For"}}
+	o := &options{lists: make(map[string][]string)}
+	o.policy.Source.Header = "X-Forwarded-For"
 	flags := flag.NewFlagSet("robots", flag.ContinueOnError)
 	flags.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`address` to listen on")
-	flags.IntVar(&o.rate, "rate", 10, "requests a second that a robot may make")
-	startup.Proxy(flags, &o.source)
+	flags.Func("list", "`robot=file`: the prefixes that a robot's operator publishes", func(text string) error {
+		robot, file, ok := strings.Cut(text, "=")
+		if !ok {
+			return errors.New("want a robot's name, an equals sign and a file")
+		}
+		o.lists[robot] = append(o.lists[robot], file)
+		return nil
+	})
+	flags.IntVar(&o.policy.SiteMax, "site-max", 0, "requests a minute that the site can serve to people; 0: any number")
+	flags.BoolVar(&o.policy.Shadow, "shadow", false, "refuse nobody")
+	startup.Proxy(flags, &o.policy.Source)
 	servers := startup.Memcached(flags)
 	if err := startup.Parse(flags, args, stderr); err != nil {
 		return nil, err
 	}
-	if o.rate < 1 || o.rate > throttler.MaxHits {
-		return nil, fmt.Errorf("-rate is %d, want 1 to %d", o.rate, throttler.MaxHits)
+	if o.policy.SiteMax < 0 || o.policy.SiteMax > throttler.MaxHits {
+		return nil, fmt.Errorf("-site-max is %d, want 0 to %d", o.policy.SiteMax, throttler.MaxHits)
 	}
 	var err error
 	o.client, o.close, err = servers.Client()
@@ -89,16 +97,22 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 }
 
 func serve(ctx context.Context, o *options, stdout io.Writer) error {
+	directory, err := robots.Open(robots.Options{Lists: o.lists})
+	if err != nil {
+		return err
+	}
+	o.policy.Directory = directory
 	listener, err := net.Listen("tcp", o.listen)
 	if err != nil {
 		return err
 	}
 	server := &http.Server{
-		Handler:           site(o.client, o),
+		Handler:           site(o.client, o.policy),
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       time.Minute,
 	}
 	defer context.AfterFunc(ctx, func() { server.Close() })()
+	go renew(ctx, directory)
 	fmt.Fprintf(stdout, "robots: listening on http://%s/\n", listener.Addr())
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -106,17 +120,32 @@ func serve(ctx context.Context, o *options, stdout io.Writer) error {
 	return nil
 }
 
-// site returns the site, with its limit.
-func site(client throttler.Client, o *options) http.Handler {
-	limit := httpthrottle.New(throttler.New(client), o.source.PerRobot("robots", o.rate, time.Second))
-	limit.Public = []string{"robot"}
-	return limit.Handler(http.HandlerFunc(page))
+// renew reads the lists again every hour until ctx ends.
+func renew(ctx context.Context, directory *robots.Directory) {
+	ticker := time.NewTicker(time.Hour)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if err := directory.Reload(); err != nil {
+			log.Print(err)
+		}
+	}
 }
 
-func page(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	fmt.Fprintf(w, "Welcome, %q.\n", r.UserAgent())
-	if d, ok := httpthrottle.DecisionFrom(r.Context()); ok {
-		fmt.Fprintf(w, "You may make %d more requests in this second.\n", d.Outcomes[0].Remaining)
-	}
+// site returns the site, with its limits.
+func site(client throttler.Client, policy robots.Policy) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/robots.txt", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "User-agent: *\nAllow: /")
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		id := policy.Directory.Identify(r.UserAgent(), policy.Source.Addr(r))
+		fmt.Fprintln(w, strings.Join(strings.Fields(fmt.Sprint("Welcome, ", id.Standing, " ", id.Group, " ", id.Name)), " "))
+	})
+	return httpthrottle.New(throttler.New(client), policy.Rule).Handler(mux)
 }
