@@ -19,21 +19,16 @@ func Example() {
 
 	logIn := func(name, password string, addr netip.Addr) string {
 		ctx := context.Background()
-		attempt, err := guard.Begin(ctx, name, addr)
-		if err != nil {
+		result, d, err := guard.Try(ctx, name, addr, func(context.Context) (bool, error) {
+			return password == "correct horse", nil
+		})
+		switch {
+		case err != nil:
 			log.Fatal(err)
-		}
-		if d := attempt.Decision; d.Status == throttler.Blocked {
+		case result == login.Refused:
 			return fmt.Sprint(d.Messages[0], " ", d.RetryAfter.Round(time.Second))
-		}
-		if password != "correct horse" {
-			if err := attempt.Fail(ctx); err != nil {
-				log.Print(err) // it counts all the same
-			}
+		case result == login.Failed:
 			return "Wrong name or password."
-		}
-		if err := attempt.Succeed(ctx); err != nil {
-			log.Print(err) // the hits stay until they expire
 		}
 		return "Welcome!"
 	}

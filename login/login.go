@@ -3,28 +3,32 @@
 //
 //	guard := login.New(throttler.New(client))
 //
-//	attempt, err := guard.Begin(ctx, name, addr)
-//	if err != nil {
-//		return err // no address, or an invalid option: do not look at the password
-//	}
-//	if attempt.Decision.Status == throttler.Blocked {
-//		return tooMany(attempt.Decision.RetryAfter) // do not look at the password
-//	}
-//	if !passwordIsRight(name, password) {
-//		attempt.Fail(ctx)
+//	result, decision, err := guard.Try(ctx, name, addr, func(ctx context.Context) (bool, error) {
+//		return passwordIsRight(ctx, name, password)
+//	})
+//	switch {
+//	case err != nil:
+//		return err // no address, an invalid option, or the check's own error
+//	case result == login.Refused: // the password was not looked at
+//		return tooMany(decision.RetryAfter)
+//	case result == login.Failed:
 //		return wrongNameOrPassword()
 //	}
-//	attempt.Succeed(ctx)
 //	return welcome()
 //
-// Begin counts an attempt before the password is looked at. Succeed takes it
-// back. So however many guesses arrive at once, no more of them are verified
-// than the limits allow. If a burst fills two limits at the same time, fewer may
-// be verified.
+// [Guard.Try] counts an attempt before the password is looked at, and takes it back
+// if the password was right. So however many guesses arrive at once, no more of them
+// are verified than the limits allow. If a burst fills two limits at the same time,
+// fewer may be verified. It also means that of 50 right logins for one name at the
+// same moment from one new address, 5 pass and the others are told to come back in
+// some seconds: a program logs in once and keeps its session.
+//
+// [Guard.Begin] is the general way, for a check that does not fit into one function:
+// it counts, and [Attempt.Succeed], [Attempt.Fail] or [Attempt.Cancel] ends.
 //
 // # By task
 //
-//   - Guard a form: [Guard.Begin], [Attempt.Succeed], [Attempt.Fail], [Attempt.Cancel].
+//   - Guard a form: [Guard.Try]; in steps [Guard.Begin], [Attempt.Succeed], [Attempt.Fail], [Attempt.Cancel].
 //   - Guard the logins of another program: [Attempt.Keep].
 //   - Choose limits: the fields of [Guard], [Guard.Validate]; try them by [Guard.Shadow].
 //   - Let owners in: [Guard.BeginDevice], [Attempt.SucceedDevice],
