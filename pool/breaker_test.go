@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -281,23 +280,6 @@ func TestProbesEndWithThePool(t *testing.T) {
 	}
 }
 
-// An outage that begins as the last one ends has probes of its own.
-func TestEachOutageIsFoundToBeOver(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: hangs}
-		p := s.newPool(t, one)
-		for range 5 {
-			s.now(hangs)
-			for !p.Stats()[0].Down {
-				p.Get("key")
-			}
-			s.now(misses)
-			time.Sleep(pool.DefaultBreakerPause + timeout)
-			require.False(t, p.Stats()[0].Down)
-		}
-	})
-}
-
 // What a server reports is an answer, too.
 func TestAnAnswerBetweenFailuresKeepsTheBreakerClosed(t *testing.T) {
 	for name, answer := range map[string]func(net.Conn, string){
@@ -404,22 +386,6 @@ func TestCallsThatHangWhileTheBreakerOpensEndWithIt(t *testing.T) {
 		assert.Equal(t, opens, time.Now())
 		assert.Equal(t, int64(conns-pool.DefaultBreakerFailures), down.Load())
 		assert.Zero(t, p.Stats()[0].Conns)
-	})
-}
-
-// However long an outage lasts, one goroutine finds out whether it is over.
-func TestAnOutageIsProbedByOneGoroutine(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: hangs}
-		p := s.newPool(t, one)
-		p.BreakerFailures = 1
-		p.Get("key")
-		running := func() int {
-			time.Sleep(20 * (pool.DefaultBreakerPause + timeout))
-			synctest.Wait()
-			return runtime.NumGoroutine()
-		}
-		require.InDelta(t, running(), running(), 5)
 	})
 }
 

@@ -2,18 +2,16 @@ package pool
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/losses"
 	"github.com/adaptivethrottler/throttler/internal/memcached"
+	engine "github.com/adaptivethrottler/throttler/internal/server"
 )
 
 // DefaultWatchEvery is how often [Pool.Watch] asks the servers by default.
-const DefaultWatchEvery = 15 * time.Second
+const DefaultWatchEvery = engine.DefaultWatchEvery
 
 // A Loss is what a server has forgotten before its time. Values whose records are
 // gone have their limit once more, and bans among them do not hold.
@@ -28,30 +26,7 @@ type Loss struct {
 // with its error, or when the pool is closed, with ErrClosed. Zero or less means
 // [DefaultWatchEvery].
 func (p *Pool) Watch(ctx context.Context, every time.Duration) error {
-	return p.repeat(ctx, positive(every, DefaultWatchEvery), func(bounded context.Context) {
-		_ = p.Check(bounded) // a server that does not answer is down, which is told elsewhere
-	})
-}
-
-// repeat calls f at once and then again after every pause, each time with a ctx that ends
-// after as long. It returns when ctx ends, with its error, or when p is closed, with
-// ErrClosed.
-func (p *Pool) repeat(ctx context.Context, every time.Duration, f func(bounded context.Context)) error {
-	pause := time.NewTimer(every)
-	defer pause.Stop()
-	for {
-		bounded, cancel := context.WithTimeout(ctx, every)
-		f(bounded)
-		cancel()
-		pause.Reset(every)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-p.closed:
-			return ErrClosed
-		}
-	}
+	return engine.Watch(ctx, every, p.Check, p.closed, ErrClosed)
 }
 
 // Check asks each server for its statistics, over a connection of its own, and
@@ -68,36 +43,22 @@ func (p *Pool) Check(ctx context.Context) error {
 	}
 	dialer := memcached.Dialer{DialContext: p.DialContext, User: p.User, Password: p.Password}
 	all := p.servers.Load().all
-	errs := make([]error, len(all))
-	var checks sync.WaitGroup
+	servers := make([]*engine.Server, len(all))
 	for i, s := range all {
-		if s.down.Load() == nil {
-			checks.Go(func() { errs[i] = s.check(ctx, dialer, p.Forgot) })
-		} else {
-			s.memory.Away()
-		}
+		servers[i] = s.Server
 	}
-	checks.Wait()
-	return errors.Join(errs...)
-}
-
-// check asks s and tells what it has forgotten.
-func (s *server) check(ctx context.Context, dialer memcached.Dialer, forgot func(string, Loss)) error {
-	loss, err := s.memory.Ask(ctx, func() (losses.Reading, error) {
-		name := s.name
-		if s.addr.network == "unix" {
-			name = "unix:" + s.addr.text
+	return engine.Check(ctx, servers, func(ctx context.Context, i int) (engine.Reading, error) {
+		name := all[i].addr.text
+		if all[i].addr.network == "unix" {
+			name = "unix:" + name
 		}
 		stats, err := askStats(ctx, dialer, name)
 		return reading(stats), err
+	}, func(server string, loss engine.Loss) {
+		if p.Forgot != nil {
+			p.Forgot(server, Loss(loss))
+		}
 	})
-	if err != nil {
-		return &ServerError{Server: s.name, Err: err}
-	}
-	if loss != (losses.Loss{}) && forgot != nil {
-		forgot(s.name, Loss(loss))
-	}
-	return nil
 }
 
 // askStats returns the statistics of a server that are numbers.
@@ -122,8 +83,8 @@ func askStats(ctx context.Context, dialer memcached.Dialer, server string) (map[
 
 // reading returns what statistics say. memcached reckons its time as its start and its
 // uptime, so that the difference does not waver.
-func reading(stats map[string]int64) losses.Reading {
-	return losses.Reading{
+func reading(stats map[string]int64) engine.Reading {
+	return engine.Reading{
 		Run:     fmt.Sprint(stats["time"]-stats["uptime"], " ", stats["pid"]),
 		Flushes: [2]int64{stats["cmd_flush"]}, Evictions: stats["evictions"],
 		Bytes: stats["bytes"], MaxBytes: stats["limit_maxbytes"],

@@ -5,6 +5,8 @@ import (
 	"net"
 	"sync/atomic"
 	"time"
+
+	engine "github.com/adaptivethrottler/throttler/internal/server"
 )
 
 // What may be in flight on a connection. 64 KiB of requests are in one packet, and
@@ -37,8 +39,8 @@ type conn struct {
 
 // A flight is what is under way on a connection. lane.mu guards it.
 type flight struct {
-	writing, reading bool // a goroutine has the role
-	sent             fifo // without the whole of their answers, in order
+	writing, reading bool                   // a goroutine has the role
+	sent             engine.Queue[*request] // without the whole of their answers, in order
 	offset           int64
 	transmitting     bool        // what is up to offset is being written
 	lone             bool        // by its reader
@@ -56,10 +58,10 @@ type flight struct {
 
 // spareLocked returns how many requests may be sent now.
 func (f *flight) spareLocked() int {
-	if f.sent.len() > 0 && f.offset-f.sent.all()[0].start >= maxInFlightBytes {
+	if f.sent.Len() > 0 && f.offset-f.sent.All()[0].start >= maxInFlightBytes {
 		return 0
 	}
-	return maxInFlight - f.sent.len()
+	return maxInFlight - f.sent.Len()
 }
 
 // failLocked ends the use of the connection, because of err. It wakes the reader and the
@@ -104,15 +106,15 @@ func (c *conn) bury() {
 	}
 	l.mu.Lock()
 	reason := c.dead
-	if c.slow != nil && c.sent.len() > 0 && c.sent.all()[0] == c.slow { // not answered since
+	if c.slow != nil && c.sent.Len() > 0 && c.sent.All()[0] == c.slow { // not answered since
 		c.spoilLocked(c.slow.atFault())
 	}
 	failed, again := c.sortLocked(isLost(reason) && !l.closed)
-	s.retries.Add(uint64(len(again))) // before anybody can have the answer
+	s.Counts.Retries.Add(uint64(len(again))) // before anybody can have the answer
 	l.putBackLocked(again)
 	if l.closed {
 		reason = ErrClosed
-		failed = append(failed, l.queue.take(l.queue.len())...)
+		failed = append(failed, l.queue.Take(nil, l.queue.Len())...)
 	}
 	l.wakeLocked()
 	l.mu.Unlock()
@@ -144,7 +146,7 @@ func hangUp(nc net.Conn) {
 // sortLocked sorts the requests that were sent into those that have failed and those
 // that are to be sent again, if any may.
 func (c *conn) sortLocked(retry bool) (failed, again []*request) {
-	for _, r := range c.sent.all() {
+	for _, r := range c.sent.All() {
 		if r.fate != awaited {
 			continue
 		}
@@ -157,6 +159,6 @@ func (c *conn) sortLocked(retry bool) (failed, again []*request) {
 		r.fate = finished
 		failed = append(failed, r)
 	}
-	c.sent.drop(c.sent.len())
+	c.sent.Drop(c.sent.Len())
 	return failed, again
 }

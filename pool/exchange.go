@@ -79,7 +79,7 @@ func (p *Pool) admit(r *request) error {
 		return err
 	}
 	r.lane = s.lane(r.key)
-	return s.admit()
+	return s.Admit()
 }
 
 // one makes the request of s and returns when it has ended, or ctx has. It reports

@@ -34,7 +34,7 @@ func (l *lane) expire() {
 	case !waits:
 	case left > ahead:
 		l.tickAfterLocked(left)
-	case c != nil && c.sent.len() > 0:
+	case c != nil && c.sent.Len() > 0:
 		c.askLocked(now.Add(left))
 	case left > 0:
 		l.tickAfterLocked(left + ahead)
@@ -69,13 +69,13 @@ func (l *lane) tickOnLocked(now time.Time) {
 // untilExpiredLocked returns when the first of the requests will have waited too long. It
 // may have already. waits is false if none waits.
 func (l *lane) untilExpiredLocked(now time.Time) (left time.Duration, waits bool) {
-	if l.queue.len() > 0 {
-		left, waits = l.queue.all()[0].untilUnsent(now), true
+	if l.queue.Len() > 0 {
+		left, waits = l.queue.All()[0].untilUnsent(now), true
 	}
 	if l.conn == nil {
 		return left, waits
 	}
-	for _, r := range l.conn.sent.all() {
+	for _, r := range l.conn.sent.All() {
 		if !r.mayExpire() {
 			continue
 		}
@@ -110,23 +110,19 @@ func (c *conn) holdsUpLocked(now time.Time) bool {
 	if c.spareLocked() <= 0 {
 		return true
 	}
-	n := c.sent.len()
-	return c.transmitting && n > 0 && now.Sub(c.sent.all()[n-1].sent) >= c.lane.server.timeout/10
+	n := c.sent.Len()
+	return c.transmitting && n > 0 && now.Sub(c.sent.All()[n-1].sent) >= c.lane.server.timeout/10
 }
 
 // takeUnsentLocked takes those out of the queue that have waited too long.
 func (l *lane) takeUnsentLocked(now time.Time) []*request {
-	n := 0
-	for n < l.queue.len() && l.queue.all()[n].untilUnsent(now) <= 0 {
-		n++
-	}
-	return l.queue.take(n)
+	return l.queue.TakeWhile(nil, func(r *request) bool { return r.untilUnsent(now) <= 0 })
 }
 
 // takeUnansweredLocked returns the requests whose answers come too late because of all
 // those before them. They stay among those that were sent.
 func (c *conn) takeUnansweredLocked(now time.Time) (unanswered []*request) {
-	for _, r := range c.sent.all() {
+	for _, r := range c.sent.All() {
 		if !r.mayExpire() {
 			continue
 		}

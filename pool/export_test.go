@@ -7,7 +7,7 @@ import (
 )
 
 // Place returns the name of the server that key belongs to.
-func (p *Pool) Place(key string) string { return p.servers.Load().of(key).name }
+func (p *Pool) Place(key string) string { return p.servers.Load().of(key).Name }
 
 // Dialer returns what connects to the server of key.
 func (p *Pool) Dialer(key string) *net.Dialer {

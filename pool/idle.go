@@ -19,7 +19,7 @@ var errGone = errors.New("closed by the server while it was idle")
 // answer.
 func (l *lane) lookAtIdleLocked() {
 	c := l.conn
-	if c == nil || c.writing || c.reading || c.sent.len() > 0 || time.Since(c.progress) < mayBeGone {
+	if c == nil || c.writing || c.reading || c.sent.Len() > 0 || time.Since(c.progress) < mayBeGone {
 		return
 	}
 	if err := waiting(c.nc); err != nil {

@@ -3,9 +3,10 @@ package pool
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
+
+	engine "github.com/adaptivethrottler/throttler/internal/server"
 )
 
 // A lane is the way to a server: one connection at a time, and the requests that wait
@@ -18,8 +19,8 @@ type lane struct {
 	server *server
 
 	mu         sync.Mutex
-	queue      fifo  // not sent yet
-	conn       *conn // nil while there is none
+	queue      engine.Queue[*request] // not sent yet
+	conn       *conn                  // nil while there is none
 	connecting bool
 	refusal    error // why there is no connection yet: the server has too many
 	closed     bool
@@ -57,7 +58,7 @@ func (l *lane) claimOrSubmit(requests []*request) (*conn, error) {
 // Otherwise it returns nil.
 func (l *lane) claimLocked() *conn {
 	c := l.conn
-	if l.queue.len() > 0 || c == nil || c.dead != nil || c.sent.len() > 0 {
+	if l.queue.Len() > 0 || c == nil || c.dead != nil || c.sent.Len() > 0 {
 		l.alone = 0
 		return nil
 	}
@@ -88,7 +89,7 @@ func (l *lane) pushLocked(requests []*request) error {
 	now := time.Now()
 	for _, r := range requests {
 		r.queued = now
-		l.queue.push(r)
+		l.queue.Push(r)
 	}
 	l.tickLocked()
 	l.wakeLocked()
@@ -128,14 +129,14 @@ func (l *lane) putBackLocked(requests []*request) {
 			r.queued = time.Now()
 		}
 	}
-	l.queue.putBack(requests)
+	l.queue.PutBack(requests)
 	l.tickLocked()
 }
 
 // wakeLocked starts a writer, or a connection, if something is queued.
 func (l *lane) wakeLocked() {
 	switch {
-	case l.queue.len() == 0:
+	case l.queue.Len() == 0:
 	case l.conn == nil:
 		if !l.connecting {
 			l.connecting = true
@@ -167,7 +168,7 @@ func (l *lane) connect(life context.Context) {
 		l.mu.Unlock()
 		return
 	}
-	failed := l.queue.take(l.queue.len())
+	failed := l.queue.Take(nil, l.queue.Len())
 	l.mu.Unlock()
 	l.server.failed(len(failed), err)
 	for _, r := range failed {
@@ -204,13 +205,13 @@ func (l *lane) refused(err error) (waiting int) {
 		l.waitFromNowLocked()
 	}
 	l.refusal = err
-	return l.queue.len()
+	return l.queue.Len()
 }
 
 // waitFromNowLocked has the time of the queue begin.
 func (l *lane) waitFromNowLocked() {
 	now := time.Now()
-	for _, r := range l.queue.all() {
+	for _, r := range l.queue.All() {
 		r.queued = now
 	}
 }
@@ -225,7 +226,7 @@ func (l *lane) cut(reason error) {
 		l.closed = true
 		l.endLife(reason)
 	}
-	waiting := l.queue.take(l.queue.len())
+	waiting := l.queue.Take(nil, l.queue.Len())
 	c := l.conn
 	l.mu.Unlock()
 	for _, r := range waiting {
@@ -234,46 +235,4 @@ func (l *lane) cut(reason error) {
 	if c != nil {
 		c.cut(reason)
 	}
-}
-
-// A fifo is a queue of requests. The zero value is empty.
-type fifo struct {
-	items []*request // those before head have been taken
-	head  int
-}
-
-func (f *fifo) len() int { return len(f.items) - f.head }
-
-// all returns the requests, valid until the next change.
-func (f *fifo) all() []*request { return f.items[f.head:] }
-
-func (f *fifo) push(r *request) {
-	if f.head > 0 && len(f.items) == cap(f.items) {
-		n := copy(f.items, f.items[f.head:])
-		clear(f.items[n:])
-		f.items, f.head = f.items[:n], 0
-	}
-	f.items = append(f.items, r)
-}
-
-// drop takes the first n requests.
-func (f *fifo) drop(n int) {
-	clear(f.items[f.head : f.head+n])
-	f.head += n
-	if f.head == len(f.items) {
-		f.items, f.head = f.items[:0], 0
-	}
-}
-
-// take takes the first n requests and returns them.
-func (f *fifo) take(n int) []*request {
-	taken := slices.Clone(f.all()[:n])
-	f.drop(n)
-	return taken
-}
-
-// putBack puts requests before all others.
-func (f *fifo) putBack(requests []*request) {
-	f.items = slices.Concat(requests, f.all())
-	f.head = 0
 }

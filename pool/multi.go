@@ -96,7 +96,7 @@ func (p *Pool) byServer(keys []string) ([]*request, *MultiError) {
 	}
 	admitted := requests[:0]
 	for _, r := range requests {
-		if err := r.lane.server.admit(); err != nil {
+		if err := r.lane.server.Admit(); err != nil {
 			failed = failed.with(err, r.keys...)
 			continue
 		}

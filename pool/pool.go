@@ -37,8 +37,7 @@
 //     waited for in turn, for [Pool.QueueTimeout]. That is no outage: the error
 //     matches throttler.ErrOverloaded, and the breaker stays closed.
 //   - Names are resolved at every dial, not once for all.
-//   - Servers may come and go while calls are made: see [Pool.SetServers] and, to
-//     have a list followed, [Pool.Follow].
+//   - Servers may come and go while calls are made: see [Pool.SetServers].
 //   - Restarts, flushes and evictions, by which a server forgets records, are
 //     noticed by [Pool.Watch].
 //
@@ -47,7 +46,7 @@
 //   - Connect: [New], [Pool.Close]; with TLS [Pool.DialContext]; with a password
 //     [Pool.User].
 //   - Choose timeouts: [Pool.Timeout], [Pool.DialTimeout], [Pool.QueueTimeout].
-//   - Change the servers: [Pool.SetServers], [Pool.Follow], [SRV], [Cluster].
+//   - Change the servers: [Pool.SetServers], [Cluster].
 //   - Reach them through a proxy: [Pool.Proxy].
 //   - Notice outages and lost records: [Pool.StateChanged], [Pool.Forgot], [Pool.Watch],
 //     [Pool.Check], [Pool.Stats].
@@ -112,7 +111,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/internal/legal"
-	"github.com/adaptivethrottler/throttler/internal/outage"
+	engine "github.com/adaptivethrottler/throttler/internal/server"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -192,10 +191,6 @@ type Pool struct {
 	// be called on several goroutines at once. Default: none.
 	Forgot func(server string, loss Loss)
 
-	// LookupFailed is called when Follow cannot look up the servers, or SetServers
-	// does not accept them. Default: none.
-	LookupFailed func(err error)
-
 	// BreakerFailures is how many failures in a row mean that a server is down.
 	// Default: 5.
 	BreakerFailures int
@@ -211,7 +206,7 @@ type Pool struct {
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 
 	servers  atomic.Pointer[placement]
-	news     outage.News
+	news     engine.News
 	start    sync.Once
 	closed   chan struct{} // closed by Close
 	end      sync.Once
@@ -356,7 +351,7 @@ func (p *Pool) CompareAndSwap(item *memcache.Item) error {
 		return err
 	}
 	if item.CasID == 0 {
-		return &ServerError{Server: s.name, Err: ErrNoCAS}
+		return &ServerError{Server: s.Name, Err: ErrNoCAS}
 	}
 	return p.write(cas, item.Key, item)
 }

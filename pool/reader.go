@@ -67,7 +67,7 @@ func (c *conn) look() {
 }
 
 func (c *conn) lookLocked() {
-	waiting := c.sent.all()
+	waiting := c.sent.All()
 	c.heads = append(c.heads[:0], waiting[:min(len(waiting), 256)]...)
 }
 
@@ -100,13 +100,13 @@ func (c *conn) settle(n int, err error) (waits, good bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n > 0 {
-		for _, r := range c.sent.all()[:n] {
+		for _, r := range c.sent.All()[:n] {
 			if r.fate == awaited {
 				r.fate = finished
 				c.ready = append(c.ready, r)
 			}
 		}
-		c.sent.drop(n)
+		c.sent.Drop(n)
 		l.wakeLocked()
 	}
 	if n > 0 || c.advanced || c.came {
@@ -114,7 +114,7 @@ func (c *conn) settle(n int, err error) (waits, good bool) {
 	}
 	c.came, c.advanced = false, false
 	if isNonsense(err) {
-		c.sent.all()[0].distrust()
+		c.sent.All()[0].distrust()
 	}
 	switch {
 	case c.dead != nil:
@@ -125,7 +125,7 @@ func (c *conn) settle(n int, err error) (waits, good bool) {
 			c.spoilLocked(c.fault)
 		}
 		c.failLocked(lostError{err})
-	case c.sent.len() == 0 && c.r < c.w:
+	case c.sent.Len() == 0 && c.r < c.w:
 		c.failLocked(lostError{errUnasked})
 	}
 	c.lookLocked()
@@ -246,7 +246,7 @@ func (c *conn) leave() {
 	l.mu.Lock()
 	c.reading = false
 	clear(c.heads)
-	if c.dead == nil && c.sent.len() > 0 {
+	if c.dead == nil && c.sent.Len() > 0 {
 		c.reading = true
 		go c.receive(context.Background(), nil)
 	}

@@ -56,7 +56,7 @@ type request struct {
 	keys  []string          // to be read, instead of key alone
 	item  *memcache.Item    // to be written with verb
 	x     exchange.Exchange // proposes the item, and takes the result; nil: item is fixed
-	probe func(error)       // tells the breaker how it has ended, if it is a probe; else nil
+	probe bool              // it finds out whether a server that is down is back
 	verb  verb
 	reads bool
 	fate  fate // guarded by lane.mu; changes no more once r has ended

@@ -52,15 +52,14 @@ func resolveAll(ctx context.Context, resolver *net.Resolver, all []*server, know
 	failures := make([]error, len(all))
 	var asked sync.WaitGroup
 	for i, s := range all {
-		if host := s.addr.host(); host != "" && known[s.name] == nil {
+		if host := s.addr.host(); host != "" && known[s.Name] == nil {
 			asked.Go(func() {
 				if _, err := resolver.LookupNetIP(ctx, "ip", host); err != nil {
 					if ctx.Err() != nil {
 						err = fmt.Errorf("lookup %s: %w", host, errTimeout)
 					}
-					failure := &ServerError{Server: s.name, Err: err}
-					failures[i] = failure
-					s.last.Store(failure)
+					failures[i] = s.Wrap(err)
+					s.Blame(err)
 				}
 			})
 		}
@@ -84,42 +83,26 @@ func resolveAll(ctx context.Context, resolver *net.Resolver, all []*server, know
 // connections to their servers, stay. A server that comes back has the records
 // that it had when it went, unless they have expired.
 //
+// Programs that share servers notice a change at different times. Until all have, the values that
+// move are counted in two places.
+//
 // Calls that are under way end where they began. The connections to a server that
 // goes are closed when they have. A program that calls Get and CompareAndSwap by
 // itself may read from one server and swap on another: it must not do so while
 // servers change.
 func (p *Pool) SetServers(servers ...string) error {
-	return p.setServers(context.Background(), servers)
-}
-
-// setServers is SetServers until ctx ends: then the list is as before, and the error is ctx's.
-func (p *Pool) setServers(ctx context.Context, servers []string) error {
 	all, err := parseServers(servers)
 	if err != nil {
 		return err
 	}
-	if err := p.resolve(ctx, all); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(p.resolveFor, resolveFor))
+	defer cancel()
+	if err := resolveAll(ctx, cmp.Or(p.resolver, net.DefaultResolver), all, p.servers.Load().byName); err != nil {
 		return err
 	}
 	added, removed, err := p.replace(all)
 	if err == nil && p.ServersChanged != nil && len(added)+len(removed) > 0 {
 		p.ServersChanged(added, removed)
-	}
-	return err
-}
-
-// resolve is [resolveAll] of those of all that are not servers of p. It leaves half of the time
-// that ctx has: a list holds although some of its names do not resolve.
-func (p *Pool) resolve(ctx context.Context, all []*server) error {
-	limit := cmp.Or(p.resolveFor, resolveFor)
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline)/2)
-	}
-	bounded, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	err := resolveAll(bounded, cmp.Or(p.resolver, net.DefaultResolver), all, p.servers.Load().byName)
-	if ctx.Err() != nil {
-		return ctx.Err()
 	}
 	return err
 }
@@ -140,12 +123,12 @@ func (p *Pool) replace(all []*server) (added, removed []string, err error) {
 	}
 	before := p.servers.Load()
 	for i, s := range all {
-		if old := before.byName[s.name]; old != nil {
+		if old := before.byName[s.Name]; old != nil {
 			all[i] = old
 			continue
 		}
-		added = append(added, s.name)
-		if old := p.leaving.stay(s.name); old != nil {
+		added = append(added, s.Name)
+		if old := p.leaving.stay(s.Name); old != nil {
 			all[i] = old
 		} else {
 			s.init(p)
@@ -154,9 +137,9 @@ func (p *Pool) replace(all []*server) (added, removed []string, err error) {
 	after := place(all)
 	p.servers.Store(after)
 	for _, s := range before.all {
-		if after.byName[s.name] == nil {
-			removed = append(removed, s.name)
-			p.leaving[s.name] = leaver{s, time.AfterFunc(s.longest(), func() { p.dismiss(s) })}
+		if after.byName[s.Name] == nil {
+			removed = append(removed, s.Name)
+			p.leaving[s.Name] = leaver{s, time.AfterFunc(s.longest(), func() { p.dismiss(s) })}
 		}
 	}
 	if len(added)+len(removed) > 0 {
@@ -206,7 +189,7 @@ func (p *Pool) dismiss(s *server) {
 func (p *Pool) mayClose(s *server) bool {
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	leaver := p.leaving[s.name]
+	leaver := p.leaving[s.Name]
 	if leaver.server != s {
 		return false
 	}
@@ -214,7 +197,7 @@ func (p *Pool) mayClose(s *server) bool {
 		leaver.end.Reset(s.longest())
 		return false
 	}
-	delete(p.leaving, s.name)
+	delete(p.leaving, s.Name)
 	return true
 }
 
@@ -226,13 +209,13 @@ func (s *server) longest() time.Duration {
 // busy reports whether calls are under way. While the server is down there are
 // only probes.
 func (s *server) busy() bool {
-	return s.down.Load() == nil && slices.ContainsFunc(s.lanes, (*lane).busy)
+	return s.Down() == nil && slices.ContainsFunc(s.lanes, (*lane).busy)
 }
 
 func (l *lane) busy() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.queue.len() > 0 || l.conn != nil && l.conn.sent.len() > 0
+	return l.queue.Len() > 0 || l.conn != nil && l.conn.sent.Len() > 0
 }
 
 // An address is where a server is, with the name as it was given. The dialer
@@ -299,8 +282,8 @@ func place(all []*server) *placement {
 	names := make([]string, len(all))
 	byName := make(map[string]*server, len(all))
 	for i, s := range all {
-		names[i] = s.name
-		byName[s.name] = s
+		names[i] = s.Name
+		byName[s.Name] = s
 	}
 	return &placement{all: all, byName: byName, hash: rendezvous.New(names, xxhash.Sum64String)}
 }

@@ -327,53 +327,6 @@ func TestNamesThatDoNotResolveDelayAListOnceOnly(t *testing.T) {
 	require.Equal(t, nameless(20), listed(p))
 }
 
-// However often the list is looked up.
-func TestAListIsFollowedThoughSomeOfItsNamesDoNotResolve(t *testing.T) {
-	p, err := pool.New(one)
-	require.NoError(t, err)
-	defer p.Close()
-	resolver, _ := hangingNames()
-	p.ResolveBy(resolver, time.Hour)
-	list := append(nameless(20), one)
-	changed := make(chan struct{}, 1)
-	p.ServersChanged = func([]string, []string) { changed <- struct{}{} }
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	go p.Follow(ctx, func(context.Context) ([]string, error) { return list, nil }, time.Second)
-	select {
-	case <-changed:
-	case <-time.After(20 * time.Second):
-		require.Fail(t, "the list is not taken")
-	}
-	require.Equal(t, list, listed(p))
-}
-
-func TestAListIsFollowedUntilCtxEndsThoughNoNameResolves(t *testing.T) {
-	p, err := pool.New(one)
-	require.NoError(t, err)
-	defer p.Close()
-	p.LookupFailed = func(err error) { t.Error(err) }
-	resolver, asked := hangingNames()
-	p.ResolveBy(resolver, time.Hour)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() {
-		ended <- p.Follow(ctx, func(context.Context) ([]string, error) { return append(nameless(20), one), nil }, time.Hour)
-	}()
-	for asked.Load() == 0 {
-		time.Sleep(time.Millisecond)
-	}
-	cancel()
-	select {
-	case err := <-ended:
-		require.ErrorIs(t, err, context.Canceled)
-	case <-time.After(20 * time.Second):
-		require.Fail(t, "the names are waited for")
-	}
-	require.Equal(t, []string{one}, listed(p))
-}
-
 // With real servers and many callers: no call fails, and each server that stays
 // counts exactly.
 func TestServersComeAndGoUnderLoad(t *testing.T) {

@@ -179,14 +179,14 @@ func (c *conn) giveUpLocked() {
 		c.failLocked(errTimeout)
 		return
 	}
-	c.slow = c.sent.all()[0]
+	c.slow = c.sent.All()[0]
 	c.failLocked(lostError{errTimeout})
 }
 
 // latenessLocked returns for how much too long the oldest request has waited. waits is
 // false if there is none, or the connection is of no use any more.
 func (c *conn) latenessLocked(now time.Time) (late time.Duration, waits bool) {
-	if c.dead != nil || c.sent.len() == 0 {
+	if c.dead != nil || c.sent.Len() == 0 {
 		return 0, false
 	}
 	return now.Sub(c.waitingSinceLocked()) - c.lane.server.timeout, true
@@ -195,7 +195,7 @@ func (c *conn) latenessLocked(now time.Time) (late time.Duration, waits bool) {
 // waitingSinceLocked returns since when the server could have answered the oldest
 // request.
 func (c *conn) waitingSinceLocked() time.Time {
-	since := c.sent.all()[0].sent
+	since := c.sent.All()[0].sent
 	if c.progress.After(since) {
 		return c.progress
 	}

@@ -1,7 +1,5 @@
 package pool
 
-import "github.com/sony/gobreaker/v2"
-
 // ServerStats counts one server's calls since it was added, and says how the server
 // is now.
 type ServerStats struct {
@@ -37,25 +35,23 @@ func (p *Pool) Stats() []ServerStats {
 
 func (s *server) stats() ServerStats {
 	stats := ServerStats{
-		Server:    s.name,
-		Calls:     s.calls.Load(),
-		Failures:  s.failures.Load(),
-		Refusals:  s.refusals.Load(),
-		Retries:   s.retries.Load(),
-		Overloads: s.overloads.Load(),
-		Down:      s.breaker.State() != gobreaker.StateClosed,
+		Server:    s.Name,
+		Calls:     s.Counts.Calls.Load(),
+		Failures:  s.Counts.Failures.Load(),
+		Refusals:  s.Counts.Refusals.Load(),
+		Retries:   s.Counts.Retries.Load(),
+		Overloads: s.Counts.Overloads.Load(),
+		Down:      s.Down() != nil,
+		LastError: s.Last(),
 	}
-	if last := s.last.Load(); last != nil {
-		stats.LastError = last.Err
-	}
-	all, bytes, most := s.memory.Known()
+	all, bytes, most := s.Memory.Known()
 	stats.Loss, stats.Bytes, stats.MaxBytes = Loss(all), bytes, most
 	for _, l := range s.lanes {
 		l.mu.Lock()
-		stats.Queued += l.queue.len()
+		stats.Queued += l.queue.Len()
 		if l.conn != nil {
 			stats.Conns++
-			stats.InFlight += l.conn.sent.len()
+			stats.InFlight += l.conn.sent.Len()
 		}
 		l.mu.Unlock()
 	}

@@ -31,13 +31,13 @@ func (c *conn) next() []*request {
 	l := c.lane
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := min(l.queue.len(), c.spareLocked(), maxRequests)
+	n := min(l.queue.Len(), c.spareLocked(), maxRequests)
 	c.transmitting = false
 	if c.dead != nil || n <= 0 {
 		return nil
 	}
-	c.bundle = append(c.bundle[:0], l.queue.all()[:n]...)
-	l.queue.drop(n)
+	c.bundle = append(c.bundle[:0], l.queue.All()[:n]...)
+	l.queue.Drop(n)
 	return c.bundle
 }
 
@@ -61,7 +61,7 @@ func (c *conn) enqueue(bundle []*request, alone bool) (packet []byte) {
 	for _, r := range bundle[:n] {
 		r.start += c.offset
 		r.sent = now
-		c.sent.push(r)
+		c.sent.Push(r)
 	}
 	c.offset += int64(len(packet))
 	c.transmitting, c.lone = true, alone && len(packet) <= maxAlone

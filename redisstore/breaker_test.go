@@ -4,12 +4,9 @@ import (
 	"context"
 	"io"
 	"net"
-	"runtime"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
@@ -177,33 +174,6 @@ func TestAServerIsUsedThoughOldConnectionsToItAreCut(t *testing.T) {
 		}
 		return written == 20
 	}, 40*time.Second, time.Millisecond)
-}
-
-func TestTheEndOfAnOutageIsToldLast(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		told, times, again := false, 0, 0
-		begin, end := redisstore.Outages(func(_ string, down bool, _ error) {
-			if told == down {
-				again++
-			}
-			told, times = down, times+1
-			runtime.Gosched() // others come to be told of, too
-		})
-		var all sync.WaitGroup
-		for _, change := range []func(){begin, end, begin, end} {
-			all.Go(func() {
-				for range 20_000 {
-					change()
-				}
-			})
-		}
-		all.Wait()
-		end()
-		synctest.Wait()
-		require.Positive(t, times)
-		require.False(t, told)
-		require.Zero(t, again)
-	})
 }
 
 // A server that loads its data answers, and can decide nothing.

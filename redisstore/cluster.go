@@ -92,7 +92,7 @@ func (s *Store) complained(n *node) {
 		d.last = make(map[string]time.Time)
 	}
 	if n != s.routes.Load().first { // that may be any of them
-		d.last[n.name] = now
+		d.last[n.Name] = now
 	}
 	if now.Sub(d.drawn) < s.breakerPause() {
 		return
@@ -313,7 +313,7 @@ func (s *Store) route(entries []rueidis.RedisMessage, from string, clients map[s
 	s.routes.Store(after)
 	for address, n := range before.nodes {
 		if after.nodes[address] != n {
-			n.leave()
+			n.Leave(true)
 		}
 	}
 	s.link.disconnect(func(address string, own rueidis.Client) bool {

@@ -98,7 +98,7 @@ func (s *Store) admit(r *request) error {
 	}
 	s.init()
 	r.node = s.routes.Load().of(r.key)
-	return r.node.admit()
+	return r.node.Admit()
 }
 
 // do makes requests, for which it holds latch, and returns when all have ended, or ctx has.

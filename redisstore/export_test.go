@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"io"
 	"net"
 	"time"
 
@@ -10,15 +9,6 @@ import (
 
 // Slot returns the slot of a key.
 var Slot = slot
-
-// Outages returns functions that begin and end an outage of a server, which tell changed.
-func Outages(changed func(server string, down bool, err error)) (begin, end func()) {
-	s := newStore()
-	s.StateChanged, s.BreakerFailures = changed, 1
-	s.closed = true // no probes
-	n := newNode(s, "server")
-	return func() { n.fails(1, io.EOF) }, n.answers
-}
 
 // Chart draws the map of a Cluster.
 func Chart(s *Store) { s.chart(*s.link.client.Load()) }

@@ -3,15 +3,13 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/adaptivethrottler/throttler/internal/fanout"
-	"github.com/adaptivethrottler/throttler/internal/losses"
-	"github.com/adaptivethrottler/throttler/internal/outage"
+	"github.com/adaptivethrottler/throttler/internal/server"
 	"github.com/adaptivethrottler/throttler/internal/turns"
 	"github.com/redis/rueidis"
 )
@@ -32,45 +30,26 @@ const (
 // its breaker. A goroutine that leads sends what is queued and hands out the answers. A
 // lone caller leads by itself.
 type node struct {
+	*server.Server
 	store  *Store
-	name   string
 	client atomic.Pointer[rueidis.Client] // of a Cluster's node; nil: the store's
-	gone   chan struct{}                  // closed when the node has left the Cluster
 
 	mu      sync.Mutex // guards what follows
-	queue   []*request // first come, first served
-	leaders int        // goroutines that lead
-	sent    int        // requests under way
+	queue   server.Queue[*request]
+	leaders int // goroutines that lead
+	sent    int // requests under way
 
 	crowded atomic.Bool // several requests went out together when they last did
-
-	down     atomic.Pointer[Error] // why the server is left alone, or nil; see turn
-	turning  sync.Mutex            // held while down changes
-	outage   outage.Server
-	failures atomic.Int64          // calls that have failed since the last answer
-	last     atomic.Pointer[error] // the last failure
-
-	counts counts
-	memory losses.Memory
-}
-
-// counts count the calls of a node, see ServerStats.
-type counts struct {
-	calls, failures, refusals, retries, overloads atomic.Uint64
 }
 
 func newNode(s *Store, name string) *node {
-	return &node{store: s, name: name, gone: make(chan struct{}), outage: outage.Server{Name: name, News: &s.news}}
-}
-
-// admit returns why no request may be made, or nil.
-func (n *node) admit() error {
-	n.counts.calls.Add(1)
-	if down := n.down.Load(); down != nil {
-		n.counts.refusals.Add(1)
-		return down
-	}
-	return nil
+	n := &node{store: s}
+	n.Server = server.New(server.Config{
+		Name: name, Failures: s.breakerFailures(), Pause: s.breakerPause(), ErrDown: ErrDown,
+		Wrap:  func(err error) error { return &Error{name, err} },
+		Probe: n.isBack, Go: s.work, News: &s.news, Changed: s.StateChanged,
+	})
+	return n
 }
 
 // submit queues requests. It reports whether the caller must lead.
@@ -80,14 +59,14 @@ func (n *node) submit(requests []*request) (lead bool) {
 	defer n.mu.Unlock()
 	for _, r := range requests {
 		r.queued = now
+		n.queue.Push(r)
 	}
-	n.queue = append(n.queue, requests...)
 	return n.joinLocked()
 }
 
 // joinLocked reports whether one goroutine more is to lead, and counts it.
 func (n *node) joinLocked() bool {
-	if len(n.queue) == 0 || n.leaders == maxUnderWay || n.leaders > 0 && len(n.queue) < worthIt {
+	if n.queue.Len() == 0 || n.leaders == maxUnderWay || n.leaders > 0 && n.queue.Len() < worthIt {
 		return false
 	}
 	n.leaders++
@@ -148,7 +127,7 @@ func (n *node) next(b *bundle, own *fanout.Latch) bool {
 func (n *node) oldest() time.Time {
 	now, limit := time.Now(), n.store.queueTimeout()
 	n.mu.Lock()
-	overdue := len(n.queue) > 0 && n.queue[0].queued.Before(now.Add(-limit))
+	overdue := n.queue.Len() > 0 && n.queue.All()[0].queued.Before(now.Add(-limit))
 	n.mu.Unlock()
 	if overdue && turns.Short() {
 		limit <<= maxLate
@@ -158,27 +137,14 @@ func (n *node) oldest() time.Time {
 
 // takeLocked fills b from the queue. What was queued before oldest has waited too long.
 func (n *node) takeLocked(b *bundle, oldest time.Time) {
-	late := 0
-	for late < len(n.queue) && n.queue[late].queued.Before(oldest) {
-		late++
-	}
-	b.late = n.dequeueLocked(b.late, late)
-	count := len(n.queue)
+	b.late = n.queue.TakeWhile(b.late[:0], func(r *request) bool { return r.queued.Before(oldest) })
+	count := n.queue.Len()
 	if n.leaders == 1 && count >= 2*worthIt {
 		count = (count + 1) / 2 // the other half goes out at the same time
 	}
-	b.requests = n.dequeueLocked(b.requests, min(count, maxBundle))
+	b.requests = n.queue.Take(b.requests[:0], min(count, maxBundle))
 	n.sent += len(b.requests)
 	n.crowded.Store(len(b.requests) > 1)
-}
-
-// dequeueLocked takes the first of the queue into the memory of taken.
-func (n *node) dequeueLocked(taken []*request, count int) []*request {
-	taken = append(taken[:0], n.queue[:count]...)
-	left := copy(n.queue, n.queue[count:])
-	clear(n.queue[left:])
-	n.queue = n.queue[:left]
-	return taken
 }
 
 // maxTries is how often a request is sent if connections are lost. Each bundle that is
@@ -196,7 +162,7 @@ func (n *node) carryOut(bundle []*request) {
 	for len(bundle) > 0 {
 		c := n.ask(bundle, t.late)
 		bundle = n.settle(c, bundle, &t)
-		n.counts.retries.Add(uint64(len(bundle)))
+		n.Counts.Retries.Add(uint64(len(bundle)))
 	}
 }
 
@@ -313,16 +279,16 @@ func (n *node) settle(c rueidis.Client, bundle []*request, t *trying) (again []*
 		}
 	}
 	if len(answered) > 0 {
-		n.answers()
+		n.Answered()
 	}
 	if failure != nil {
 		n.fails(n.weigh(&failed, failure), failure)
 	}
 	for _, r := range answered {
 		if r.err != nil {
-			n.counts.failures.Add(1)
+			n.Counts.Failures.Add(1)
 			n.complains(r.err)
-			r.fail(&Error{n.name, r.err})
+			r.fail(&Error{n.Name, r.err})
 		} else if r.end() {
 			again = append(again, r)
 		}
@@ -351,11 +317,11 @@ func (n *node) end(requests []*request, err error) {
 	case errors.Is(err, ErrClosed):
 		err = ErrClosed
 	case errors.Is(err, errOverloaded):
-		n.counts.overloads.Add(uint64(len(requests)))
-		err = &Error{n.name, err}
+		n.Counts.Overloads.Add(uint64(len(requests)))
+		err = &Error{n.Name, err}
 	default:
-		n.counts.failures.Add(uint64(len(requests)))
-		err = &Error{n.name, err}
+		n.Counts.Failures.Add(uint64(len(requests)))
+		err = &Error{n.Name, err}
 	}
 	for _, r := range requests {
 		r.fail(err)
@@ -369,54 +335,8 @@ func (n *node) cut(reason error) { n.end(n.takeAll(), reason) }
 func (n *node) takeAll() []*request {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.dequeueLocked(nil, len(n.queue))
+	return n.queue.Take(nil, n.queue.Len())
 }
-
-// answers notes that the server answers.
-func (n *node) answers() {
-	n.failures.Store(0)
-	if n.down.Load() != nil && n.turn(nil) {
-		n.tell()
-	}
-}
-
-// leave ends n, which has left its Cluster, and its outage.
-func (n *node) leave() {
-	close(n.gone)
-	if n.turn(nil) {
-		n.tell()
-	}
-}
-
-// isGone reports whether n has left its Cluster.
-func (n *node) isGone() bool {
-	select {
-	case <-n.gone:
-		return true
-	default:
-		return false
-	}
-}
-
-// turn notes that the server is down, or with nil that it is not, and reports whether that is
-// new. A node that has left is not down again for what is still under way.
-func (n *node) turn(down *Error) bool {
-	n.turning.Lock()
-	defer n.turning.Unlock()
-	if (n.down.Load() == nil) == (down == nil) || down != nil && n.isGone() {
-		return false
-	}
-	n.down.Store(down)
-	if down == nil {
-		n.outage.Note(nil)
-	} else {
-		n.outage.Note(down)
-	}
-	return true
-}
-
-// tell calls StateChanged.
-func (n *node) tell() { n.store.news.Tell(n.store.StateChanged) }
 
 // complains notes an error that the server reported. While it cannot answer, another node of
 // its Cluster may have its slots. While it lets no connection in, none is to be made.
@@ -431,52 +351,24 @@ func (n *node) complains(err error) {
 	switch r := n.store.routes.Load(); {
 	case !c.refused:
 	case n != r.first:
-		n.store.link.refuse(n.name, c)
+		n.store.link.refuse(n.Name, c)
 	case len(r.nodes) == 0: // otherwise it may have been any of them
 		n.store.link.refuse("", c)
 	}
 }
 
-// fails notes that calls have failed. If they are too many in a row, the server is left
-// alone, but for probes.
+// fails notes that calls have failed.
 func (n *node) fails(calls int, err error) {
 	if errors.Is(err, ErrClosed) {
 		return
 	}
-	n.last.Store(&err)
 	n.store.refreshTopology()
-	if n.failures.Add(int64(calls)) < int64(n.store.breakerFailures()) {
-		return
-	}
-	down := &Error{n.name, fmt.Errorf("%w, the last failure: %v", ErrDown, err)}
-	if n.turn(down) {
-		n.store.work(n.probe)
-		n.tell()
-	}
-}
-
-// probe finds out when the server is back, so that no caller has to wait for that. It
-// returns then, or when nobody needs the server any more.
-func (n *node) probe() {
-	pause := time.NewTicker(n.store.breakerPause())
-	defer pause.Stop()
-	for n.down.Load() != nil {
-		select {
-		case <-pause.C:
-		case <-n.gone:
-			return
-		case <-n.store.over:
-			return
-		}
-		n.store.refreshTopology()
-		if n.isBack() {
-			n.answers()
-		}
-	}
+	n.Failed(calls, err)
 }
 
 // isBack reports whether the server answers.
 func (n *node) isBack() bool {
+	n.store.refreshTopology()
 	var p patience
 	err := n.ping(false)
 	for isTimeout(err) && p.wasLate() {

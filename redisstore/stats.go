@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/losses"
+	"github.com/adaptivethrottler/throttler/internal/server"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/redis/rueidis"
 )
@@ -41,30 +41,28 @@ func (s *Store) nodes() []*node {
 		return []*node{r.first}
 	}
 	nodes := r.all()[1:]
-	slices.SortFunc(nodes, func(a, b *node) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(nodes, func(a, b *node) int { return strings.Compare(a.Name, b.Name) })
 	return nodes
 }
 
 func (n *node) stats() ServerStats {
 	stats := ServerStats{
-		Server:    n.name,
-		Calls:     n.counts.calls.Load(),
-		Failures:  n.counts.failures.Load(),
-		Refusals:  n.counts.refusals.Load(),
-		Retries:   n.counts.retries.Load(),
-		Overloads: n.counts.overloads.Load(),
-		Down:      n.down.Load() != nil,
-	}
-	if last := n.last.Load(); last != nil {
-		stats.LastError = *last
+		Server:    n.Name,
+		Calls:     n.Counts.Calls.Load(),
+		Failures:  n.Counts.Failures.Load(),
+		Refusals:  n.Counts.Refusals.Load(),
+		Retries:   n.Counts.Retries.Load(),
+		Overloads: n.Counts.Overloads.Load(),
+		Down:      n.Down() != nil,
+		LastError: n.Last(),
 	}
 	if n.store.link.client.Load() != nil {
 		stats.Conns = 1
 	}
 	n.mu.Lock()
-	stats.InFlight, stats.Queued = n.sent, len(n.queue)
+	stats.InFlight, stats.Queued = n.sent, n.queue.Len()
 	n.mu.Unlock()
-	all, bytes, most := n.memory.Known()
+	all, bytes, most := n.Memory.Known()
 	stats.Loss, stats.Bytes, stats.MaxBytes = Loss(all), bytes, most
 	return stats
 }
@@ -79,32 +77,18 @@ func (s *Store) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	errs := make([]error, len(nodes))
-	var checks sync.WaitGroup
+	servers := make([]*server.Server, len(nodes))
 	for i, n := range nodes {
-		if n.down.Load() != nil {
-			n.memory.Away()
-			continue
-		}
-		checks.Go(func() { errs[i] = n.check(ctx, c) })
+		servers[i] = n.Server
 	}
-	checks.Wait()
-	return errors.Join(errs...)
-}
-
-// check asks the server of n and tells what it has forgotten.
-func (n *node) check(ctx context.Context, c rueidis.Client) error {
-	loss, err := n.memory.Ask(ctx, func() (losses.Reading, error) {
-		info, err := n.info(ctx, c)
+	return server.Check(ctx, servers, func(ctx context.Context, i int) (server.Reading, error) {
+		info, err := nodes[i].info(ctx, c)
 		return reading(info), err
+	}, func(name string, loss server.Loss) {
+		if s.Forgot != nil {
+			s.Forgot(name, Loss(loss))
+		}
 	})
-	if err != nil {
-		return &Error{n.name, err}
-	}
-	if loss != (losses.Loss{}) && n.store.Forgot != nil {
-		n.store.Forgot(n.name, Loss(loss))
-	}
-	return nil
 }
 
 // DefaultWatchEvery is how often [Store.Watch] asks the servers by default.
@@ -114,21 +98,7 @@ const DefaultWatchEvery = pool.DefaultWatchEvery
 // ctx ends, with its error, or when the store is closed, with ErrClosed. Zero or less
 // means [DefaultWatchEvery].
 func (s *Store) Watch(ctx context.Context, every time.Duration) error {
-	every = positive(every, DefaultWatchEvery)
-	pause := time.NewTicker(every)
-	defer pause.Stop()
-	for {
-		bounded, cancel := context.WithTimeout(ctx, every)
-		_ = s.Check(bounded) // a server that does not answer is down, which is told elsewhere
-		cancel()
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-s.over:
-			return ErrClosed
-		}
-	}
+	return server.Watch(ctx, every, s.Check, s.over, ErrClosed)
 }
 
 // fields returns those of an INFO.
@@ -144,8 +114,8 @@ func fields(text string) map[string]string {
 
 // reading returns what an INFO says. A restart is one with a new run_id: what the server
 // had saved it has again.
-func reading(info map[string]string) losses.Reading {
-	return losses.Reading{
+func reading(info map[string]string) server.Reading {
+	return server.Reading{
 		Run: info["run_id"], Uptime: time.Duration(number(info["uptime_in_seconds"])) * time.Second,
 		Flushes: [2]int64{calls(info["cmdstat_flushall"]), calls(info["cmdstat_flushdb"])}, Evictions: number(info["evicted_keys"]),
 		Bytes: number(info["used_memory"]), MaxBytes: number(info["maxmemory"]),
@@ -179,10 +149,10 @@ func (s *Store) Info(ctx context.Context) (map[string]map[string]string, error) 
 	infos := make(map[string]map[string]string)
 	for i, n := range nodes {
 		if errs[i] != nil {
-			errs[i] = &Error{n.name, errs[i]}
+			errs[i] = &Error{n.Name, errs[i]}
 			continue
 		}
-		infos[n.name] = all[i]
+		infos[n.Name] = all[i]
 	}
 	return infos, errors.Join(errs...)
 }
@@ -195,7 +165,7 @@ func (s *Store) asked(ctx context.Context) ([]*node, rueidis.Client, error) {
 	s.init()
 	c, err := s.link.get(ctx)
 	if err != nil {
-		return nil, nil, &Error{s.routes.Load().first.name, classify(err)}
+		return nil, nil, &Error{s.routes.Load().first.Name, classify(err)}
 	}
 	if c.Mode() == rueidis.ClientModeCluster && len(s.routes.Load().nodes) == 0 {
 		s.chart(c) // it is New's, and is only being asked
@@ -273,7 +243,7 @@ func (n *node) keys(ctx context.Context, c rueidis.Client, yield func(string, er
 			err = classify(err)
 		}
 		if err != nil {
-			yield("", &Error{n.name, err})
+			yield("", &Error{n.Name, err})
 			return false
 		}
 		for _, key := range step.Elements {

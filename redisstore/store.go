@@ -55,7 +55,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
-	"github.com/adaptivethrottler/throttler/internal/outage"
+	"github.com/adaptivethrottler/throttler/internal/server"
 	"github.com/redis/rueidis"
 )
 
@@ -113,7 +113,7 @@ type Store struct {
 	link   link
 	routes atomic.Pointer[routes]
 	start  sync.Once
-	news   outage.News
+	news   server.News
 
 	singles sync.Pool     // of *single
 	sets    atomic.Uint32 // what is known of SET with NX and GET: setsWork …
@@ -198,6 +198,7 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	s.init()
 	for _, n := range s.routes.Load().all() {
+		n.Leave(false)
 		n.cut(ErrClosed)
 	}
 	s.link.close()

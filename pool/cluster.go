@@ -2,86 +2,34 @@ package pool
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/adaptivethrottler/throttler/internal/memcached"
 )
 
-// DefaultFollowEvery is how often [Pool.Follow] looks for changes by default.
-const DefaultFollowEvery = time.Minute
-
-// A Lookup returns the servers that there are now, as [New] takes them.
-type Lookup func(ctx context.Context) ([]string, error)
-
-// Follow keeps the list of servers as lookup returns it: it asks at once, and then
-// again after every pause, and calls [Pool.SetServers]. It returns when ctx ends,
-// with its error, or when the pool is closed, with ErrClosed.
+// A Cluster finds the nodes of a cluster by the auto discovery of Amazon ElastiCache
+// and Google Memorystore: its answer to "config get cluster". The exported fields
+// are options, to be set before the first call.
 //
 //	cluster := &pool.Cluster{Endpoint: "limits.cfg.cache.amazonaws.com:11211"}
 //	list, err := cluster.Servers(ctx)
 //	…
 //	servers, err := pool.New(list...)
 //	…
-//	go servers.Follow(ctx, cluster.Servers, time.Minute)
-//
-// A lookup that fails, takes longer than every, or returns a list that SetServers
-// does not accept, changes nothing, and Follow calls LookupFailed. An empty list is
-// not accepted, so the last servers stay.
-//
-// Programs that share servers notice a change at different times, up to every
-// apart. Until all have, the values that move are counted in two places. Zero or
-// less means [DefaultFollowEvery].
-func (p *Pool) Follow(ctx context.Context, lookup Lookup, every time.Duration) error {
-	return p.repeat(ctx, positive(every, DefaultFollowEvery), func(bounded context.Context) {
-		servers, err := lookup(bounded)
-		if err == nil && bounded.Err() == nil {
-			err = p.setServers(bounded, servers)
-		}
-		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) && p.LookupFailed != nil {
-			p.LookupFailed(err)
-		}
-	})
-}
-
-// SRV finds servers by the SRV records of a DNS name. Its fields are options, to be
-// set before the first call.
-type SRV struct {
-	// Name has the records: "_memcached._tcp.cache.example.com".
-	Name string
-
-	// Resolver is asked. Default: net.DefaultResolver.
-	Resolver *net.Resolver
-}
-
-// Servers returns the targets of all records, whatever their priority and weight,
-// in the order of their names. It is a [Lookup].
-func (s *SRV) Servers(ctx context.Context) ([]string, error) {
-	resolver := s.Resolver
-	if resolver == nil {
-		resolver = net.DefaultResolver
-	}
-	_, records, err := resolver.LookupSRV(ctx, "", "", s.Name)
-	if err != nil {
-		return nil, fmt.Errorf("pool: %w", err)
-	}
-	servers := make([]string, len(records))
-	for i, r := range records {
-		servers[i] = net.JoinHostPort(strings.TrimSuffix(r.Target, "."), strconv.Itoa(int(r.Port)))
-	}
-	slices.Sort(servers)
-	return slices.Compact(servers), nil
-}
-
-// A Cluster finds the nodes of a cluster by the auto discovery of Amazon ElastiCache
-// and Google Memorystore: its answer to "config get cluster". The exported fields
-// are options, to be set before the first call.
+//	for range time.Tick(time.Minute) { // on a goroutine of its own
+//		list, err := cluster.Servers(ctx)
+//		if err == nil {
+//			err = servers.SetServers(list...) // keeps the list if this one is empty or malformed
+//		}
+//		if err != nil {
+//			log.Print(err)
+//		}
+//	}
 type Cluster struct {
 	// Endpoint is the configuration endpoint, or discovery endpoint, of the
 	// cluster, with its port. Any node of it will do as well.
@@ -98,7 +46,7 @@ type Cluster struct {
 }
 
 // Servers returns the nodes, by their host names: an address may change, and with
-// it the keys of the node would move. It is a [Lookup].
+// it the keys of the node would move.
 //
 // A node may have an older list than another one that was asked before. Then the
 // newer list is returned once more. But if none of its nodes was listed before, the name

@@ -1,10 +1,8 @@
-// Package outage tells a program when the servers of a client go down and come back.
-package outage
+package server
 
 import "sync"
 
-// News are the beginnings and ends of outages that a program is to be told of, each once and
-// in order. It is told of one at a time, on a goroutine of its own: what it does then may take
+// News are the beginnings and ends of outages that a program is to be told of, in order. It is told of one at a time, on a goroutine of its own: what it does then may take
 // its time, make news, and wait for servers. The zero News are none.
 type News struct {
 	mu      sync.Mutex
@@ -18,23 +16,12 @@ type change struct {
 	err    error // nil: the end
 }
 
-// A Server is what News were made of one server.
-type Server struct {
-	Name string
-	News *News
-
-	down bool // guarded by News.mu
-}
-
-// Note notes that s is down because of err or, if that is nil, that it is not. It calls
+// Note notes that a server is down because of err or, if that is nil, that it is not. It calls
 // nothing, and a lock may be held.
-func (s *Server) Note(err error) {
-	s.News.mu.Lock()
-	defer s.News.mu.Unlock()
-	if s.down != (err != nil) {
-		s.down = err != nil
-		s.News.untold = append(s.News.untold, change{s.Name, err})
-	}
+func (n *News) Note(server string, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.untold = append(n.untold, change{server, err})
 }
 
 // Tell has changed called for what was noted, unless that is nil. It does not wait for that.

@@ -1,5 +1,4 @@
-// Package losses finds out what a server of records has forgotten, by what it counts.
-package losses
+package server
 
 import (
 	"context"

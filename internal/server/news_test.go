@@ -1,4 +1,4 @@
-package outage_test
+package server_test
 
 import (
 	"errors"
@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/outage"
+	"github.com/adaptivethrottler/throttler/internal/server"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -16,8 +16,7 @@ var errAway = errors.New("it does not answer")
 // What comes while the program is told of something is told after it.
 func TestAnOutageThatEndsWhileItIsToldIsToldAfterwards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var news outage.News
-		one, two := outage.Server{Name: "one", News: &news}, outage.Server{Name: "two", News: &news}
+		var news server.News
 		told := make(chan string, 10)
 		telling := make(chan bool, 1)
 		changed := func(server string, down bool, err error) {
@@ -27,12 +26,11 @@ func TestAnOutageThatEndsWhileItIsToldIsToldAfterwards(t *testing.T) {
 			told <- server
 			<-telling
 		}
-		one.Note(errAway)
-		one.Note(errAway) // is no change
+		news.Note("one", errAway)
 		news.Tell(changed)
 		synctest.Wait()
-		two.Note(errAway)
-		one.Note(nil)
+		news.Note("two", errAway)
+		news.Note("one", nil)
 		news.Tell(changed)
 		require.Empty(t, told, "nobody waits for that")
 		for _, server := range []string{"one", "two", "one"} {
@@ -46,25 +44,24 @@ func TestAnOutageThatEndsWhileItIsToldIsToldAfterwards(t *testing.T) {
 // A program may note and tell while it is told.
 func TestNoLockIsHeldWhileTheProgramIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var news outage.News
-		one, two := outage.Server{Name: "one", News: &news}, outage.Server{Name: "two", News: &news}
+		var news server.News
 		told := make(chan string, 10)
 		var changed func(string, bool, error)
 		changed = func(server string, down bool, _ error) {
 			told <- server
 			if down && server == "one" {
-				two.Note(errAway)
+				news.Note("two", errAway)
 				news.Tell(changed)
-				one.Note(nil)
+				news.Note("one", nil)
 			}
 		}
-		one.Note(errAway)
+		news.Note("one", errAway)
 		news.Tell(changed)
 		for _, server := range []string{"one", "two", "one"} {
 			require.Equal(t, server, <-told)
 		}
 		synctest.Wait()
-		one.Note(errAway)
+		news.Note("one", errAway)
 		news.Tell(nil)
 		news.Tell(changed)
 		synctest.Wait()
