@@ -35,6 +35,16 @@ func (t *Throttler) Limit(rule Rule) (*Limit, error) {
 	return &Limit{t, of, p}, nil
 }
 
+// Throttler returns the Throttler that l belongs to.
+func (l *Limit) Throttler() *Throttler { return l.t }
+
+// Rule returns the rule of l for this value, for what l does not do itself: Peek, Reset, Ban.
+func (l *Limit) Rule(value string) Rule {
+	of := l.of
+	of.Value = value
+	return l.rule(of)
+}
+
 // Authorize is [Throttler.Authorize] of the rule with this value.
 func (l *Limit) Authorize(ctx context.Context, value string) (d Decision, err error) {
 	l.t.check(ctx)

@@ -32,6 +32,9 @@ var middlewares = []struct {
 	{"httpthrottle, RateLimit fields", "sliding window", ours(throttler.SlidingWindow, true)},
 	{"httpthrottle", "leaky bucket", ours(throttler.LeakyBucket, false)},
 	{"httpthrottle, two conditions", "window and bucket", oursTwice},
+	{"httpthrottle.PerValue", "sliding window", oursPerValue(throttler.SlidingWindow, false)},
+	{"httpthrottle.PerValue, RateLimit fields", "sliding window", oursPerValue(throttler.SlidingWindow, true)},
+	{"httpthrottle.PerValue", "leaky bucket", oursPerValue(throttler.LeakyBucket, false)},
 	{"go-chi/httprate", "two fixed windows", func(l limit, next http.Handler) http.Handler {
 		return httprate.LimitBy(l.Max, l.Window, peer)(next)
 	}},
@@ -61,6 +64,24 @@ func ours(algorithm throttler.Algorithm, public bool) wrap {
 				{Name: "address", Value: source.Key(r), Max: l.Max, TTL: l.Window, Algorithm: algorithm},
 			}}
 		})
+		if public {
+			m.Public = []string{"address"}
+		}
+		return m.Handler(next)
+	}
+}
+
+// oursPerValue does not copy the request.
+func oursPerValue(algorithm throttler.Algorithm, public bool) wrap {
+	return func(l limit, next http.Handler) http.Handler {
+		perAddress, err := throttler.New(memstore.New()).Limit(throttler.Rule{Identifier: "bench", Either: []throttler.Condition{
+			{Name: "address", Max: l.Max, TTL: l.Window, Algorithm: algorithm},
+		}})
+		if err != nil {
+			panic(err)
+		}
+		m := httpthrottle.PerValue(perAddress, httpthrottle.Source{}.Key)
+		m.NoDecision = true
 		if public {
 			m.Public = []string{"address"}
 		}

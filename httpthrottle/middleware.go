@@ -11,7 +11,7 @@
 // # By task
 //
 //   - Limit requests: [New], [Middleware.Handler]; ready-made rules:
-//     [Source.PerAddress], [Source.PerRobot].
+//     [Source.PerAddress], [Source.PerRobot]. Cheapest, by one value: [PerValue].
 //   - Find the client, also behind proxies: [Source.Addr], [Source.Key].
 //   - Limit bytes: [BodyCost]. Leave requests out: [Unlimited].
 //   - Choose the answer: [Refusal], [Middleware.Public], [SetRetryAfter].
@@ -94,6 +94,11 @@ type Middleware struct {
 	// inside.
 	PassPreflights bool
 
+	// NoDecision leaves the Decision out of the context of an allowed request:
+	// the handler gets the request itself, not a copy, unless it is counted in
+	// flight. Over a memstore, a request then costs [PerValue] no allocation.
+	NoDecision bool
+
 	// RefuseOverloaded answers 503 Service Unavailable, with Retry-After, to a
 	// request that could not be decided because the process asks more than the
 	// servers can carry (throttler.ErrOverloaded). The options of Refusal do
@@ -108,6 +113,9 @@ type Middleware struct {
 
 	throttler *throttler.Throttler
 	rule      func(*http.Request) throttler.Rule
+	limit     *throttler.Limit           // of PerValue, or nil
+	limitRule throttler.Rule             // its rule, without a Value
+	value     func(*http.Request) string // of its requests
 	tarpit    tarpit
 }
 
@@ -151,6 +159,10 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		next.ServeHTTP(w, r)
 		return
 	}
+	if m.limit != nil && m.NoDecision && m.Peek == nil {
+		m.serveTaken(w, r, next)
+		return
+	}
 	rule := m.rule(r)
 	if gate.IsUnlimited(&rule) { // before anything is allocated
 		next.ServeHTTP(w, r)
@@ -168,26 +180,42 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 			held, release = gate.Hold(ctx, m.throttler, &rule, &d)
 		}
 		defer release() // even if next panics
-		q := withDecision(r, held, &d, nil)
-		defer returnForm(r, q)
-		next.ServeHTTP(w, q)
-	case gate.Refuse, gate.TooLarge:
-		d = later(d, m.tarpit.wait(ctx, m.Delay, m.maxDelayed()))
-		violated := m.publish(w, &rule, &d)
 		q := r
-		if m.Answer != nil {
-			q = withDecision(r, ctx, &d, violated)
+		switch {
+		case !m.NoDecision:
+			q = withDecision(r, held, &d, nil)
+		case held != ctx:
+			q = r.WithContext(held)
 		}
 		defer returnForm(r, q)
-		m.refuse(w, q, &d, http.StatusTooManyRequests, violated)
+		next.ServeHTTP(w, q)
+	case gate.Invalid:
+		fail(m.Failed, w, r, err)
+	default:
+		m.reject(w, r, action, &rule, d)
+	}
+}
+
+// reject answers a request that does not pass.
+func (m *Middleware) reject(w http.ResponseWriter, r *http.Request, action gate.Action, rule *throttler.Rule, d throttler.Decision) {
+	switch action {
 	case gate.Overloaded:
 		unavailable(w, r, "The server has too many requests to decide this one.")
+		return
 	case gate.Ended:
 		// If a timeout ended the context, the client may still read the answer.
 		unavailable(w, r, "The request ended before it was decided.")
-	default:
-		fail(m.Failed, w, r, err)
+		return
 	}
+	ctx := r.Context()
+	d = later(d, m.tarpit.wait(ctx, m.Delay, m.maxDelayed()))
+	violated := m.publish(w, rule, &d)
+	q := r
+	if m.Answer != nil {
+		q = withDecision(r, ctx, &d, violated)
+	}
+	defer returnForm(r, q)
+	m.refuse(w, q, &d, http.StatusTooManyRequests, violated)
 }
 
 // isPreflight reports whether r is a browser's question before a cross-origin

@@ -61,20 +61,49 @@ func decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d
 	} else {
 		*d, err = t.Authorize(ctx, *rule)
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return tooLarge(ctx, t, rule, d, o, err)
-	case d.Err != nil && ctx.Err() != nil:
-		return Ended, nil
-	case o.Look:
-		uncount(d)
-		return Pass, nil
-	case d.Status != throttler.Authorized:
-		return Refuse, nil
-	case o.RefuseOverloaded && d.Err != nil && !rule.Shadow && t.Fallback == nil && errors.Is(d.Err, throttler.ErrOverloaded):
-		return Overloaded, nil
 	}
-	return Pass, nil
+	if o.Look {
+		uncount(d)
+	}
+	return actionOf(ctx, t, rule, d.Status != throttler.Authorized, d.Err, o), nil
+}
+
+// actionOf returns the Action for a request that was decided, with the error of
+// the backend.
+func actionOf(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, blocked bool, err error, o Options) Action {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return Ended
+	case o.Look:
+		return Pass
+	case blocked:
+		return Refuse
+	case o.RefuseOverloaded && err != nil && !rule.Shadow && t.Fallback == nil && errors.Is(err, throttler.ErrOverloaded):
+		return Overloaded
+	}
+	return Pass
+}
+
+// Take is Decide by limit, whose rule is given with any Value, and sets outcome
+// to the Outcome of its condition.
+func Take(ctx context.Context, limit *throttler.Limit, rule *throttler.Rule, value string, outcome *throttler.Outcome, o Options) Action {
+	*outcome = limit.Take(ctx, value)
+	return actionOf(ctx, limit.Throttler(), rule, outcome.Blocked, outcome.Err, o)
+}
+
+// Refusal returns the Decision on a request that outcome, of rule's one
+// condition, refuses.
+func Refusal(rule *throttler.Rule, outcome *throttler.Outcome) throttler.Decision {
+	return throttler.Decision{
+		Status:     throttler.Blocked,
+		Messages:   []string{cmp.Or(rule.Conditions()[0].Message, tooMany)},
+		RetryAfter: outcome.RetryAfter,
+		Outcomes:   []throttler.Outcome{*outcome},
+		WouldBlock: true,
+		Err:        outcome.Err,
+	}
 }
 
 // uncount changes d, the answer of Peek, to what is left before the call.

@@ -1,0 +1,161 @@
+package httpthrottle_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/httpthrottle"
+	"github.com/adaptivethrottler/throttler/memstore"
+)
+
+// limited returns the Middlewares by rule, whose Value is the client's address: of New, and of
+// PerValue with and without a Decision.
+func limited(t *testing.T, rule throttler.Rule) map[string]*httpthrottle.Middleware {
+	var source httpthrottle.Source
+	all := map[string]*httpthrottle.Middleware{}
+	all["New"] = httpthrottle.New(throttler.New(memstore.New()), func(r *http.Request) throttler.Rule {
+		rule := rule
+		rule.Either = []throttler.Condition{rule.Either[0]}
+		rule.Either[0].Value = source.Key(r)
+		return rule
+	})
+	for _, name := range []string{"PerValue", "PerValue, NoDecision"} {
+		limit, err := throttler.New(memstore.New()).Limit(rule)
+		require.NoError(t, err)
+		all[name] = httpthrottle.PerValue(limit, source.Key)
+		all[name].NoDecision = name != "PerValue"
+	}
+	return all
+}
+
+func TestPerValueAnswersAsNewDoes(t *testing.T) {
+	rule := func(c throttler.Condition, change func(*throttler.Rule)) throttler.Rule {
+		c.Name, c.Max, c.TTL = "address", max(c.Max, 2), time.Minute
+		r := throttler.Rule{Identifier: "test", Either: []throttler.Condition{c}}
+		if change != nil {
+			change(&r)
+		}
+		return r
+	}
+	for name, test := range map[string]struct {
+		rule   throttler.Rule
+		change func(*httpthrottle.Middleware)
+	}{
+		"a window":  {rule(throttler.Condition{Message: "Slow down."}, nil), nil},
+		"a bucket":  {rule(throttler.Condition{Algorithm: throttler.LeakyBucket}, nil), nil},
+		"a cost":    {rule(throttler.Condition{Max: 10, Cost: 4}, nil), nil},
+		"a ban":     {rule(throttler.Condition{}, func(r *throttler.Rule) { r.Lockout = time.Hour }), nil},
+		"in shadow": {rule(throttler.Condition{}, func(r *throttler.Rule) { r.Shadow = true }), nil},
+		"public":    {rule(throttler.Condition{}, nil), func(m *httpthrottle.Middleware) { m.Public, m.XRateLimit = []string{"address"}, true }},
+		"another status": {rule(throttler.Condition{}, nil), func(m *httpthrottle.Middleware) {
+			m.Status = http.StatusForbidden
+		}},
+		"an answer": {rule(throttler.Condition{}, nil), func(m *httpthrottle.Middleware) {
+			m.Answer = func(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
+				of, _ := httpthrottle.DecisionFrom(r.Context())
+				fmt.Fprint(w, d.Status, d.Messages, d.RetryAfter, d.Outcomes[0], of.RetryAfter)
+			}
+		}},
+		"looks": {rule(throttler.Condition{}, nil), func(m *httpthrottle.Middleware) {
+			m.Public, m.Peek = []string{"address"}, func(r *http.Request) bool { return r.RemoteAddr == "203.0.113.9:1" }
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var handlers []http.Handler
+				for _, m := range limited(t, test.rule) {
+					if test.change != nil {
+						test.change(m)
+					}
+					handlers = append(handlers, m.Handler(hello))
+				}
+				for i := range 12 {
+					var first *httptest.ResponseRecorder
+					for _, h := range handlers {
+						w := httptest.NewRecorder()
+						h.ServeHTTP(w, request(fmt.Sprintf("203.0.113.%d:1", 8+i%2)))
+						if first == nil {
+							first = w
+						}
+						require.Equal(t, first.Code, w.Code, "request %d", i)
+						require.Equal(t, first.Body.String(), w.Body.String(), "request %d", i)
+						require.Equal(t, first.Header(), w.Header(), "request %d", i)
+					}
+					time.Sleep(7*time.Second + 100*time.Millisecond)
+				}
+			})
+		})
+	}
+}
+
+func TestNoDecisionHandsOnTheRequestItself(t *testing.T) {
+	rule := throttler.Rule{Identifier: "test", Either: []throttler.Condition{{Name: "address", Max: 9, TTL: time.Minute}}}
+	for name, m := range limited(t, rule) {
+		for _, none := range []bool{false, true} {
+			m.NoDecision = none
+			r := request("203.0.113.9:1")
+			m.Handler(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+				_, ok := httpthrottle.DecisionFrom(q.Context())
+				require.Equal(t, !none, ok, name)
+				require.Equal(t, none, q == r, name)
+			})).ServeHTTP(httptest.NewRecorder(), r)
+		}
+	}
+	rule.Either[0].Algorithm = throttler.InFlight
+	m := withRule(rule)
+	m.NoDecision = true
+	m.Handler(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		_, ok := httpthrottle.DecisionFrom(q.Context())
+		require.False(t, ok)
+	})).ServeHTTP(httptest.NewRecorder(), request("203.0.113.9:1"))
+}
+
+func TestPerValueRefusesWhatIsUndecided(t *testing.T) {
+	rule := throttler.Rule{Identifier: "test", Either: []throttler.Condition{{Name: "address", Max: 9, TTL: time.Minute}}}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, test := range []struct {
+		client throttler.Client
+		ctx    context.Context
+		refuse bool
+		status int
+	}{
+		{failingStore{errOverloaded}, t.Context(), false, 200},
+		{failingStore{errOverloaded}, t.Context(), true, 503},
+		{failingStore{errors.New("down")}, t.Context(), true, 200},
+		{memstore.New(), ended, false, 503},
+	} {
+		limit, err := throttler.New(test.client).Limit(rule)
+		require.NoError(t, err)
+		for _, none := range []bool{false, true} {
+			m := httpthrottle.PerValue(limit, httpthrottle.Source{}.Key)
+			m.NoDecision, m.RefuseOverloaded = none, test.refuse
+			w := httptest.NewRecorder()
+			m.Handler(hello).ServeHTTP(w, request("203.0.113.9:1").WithContext(test.ctx))
+			require.Equal(t, test.status, w.Code, "%+v", test)
+		}
+	}
+}
+
+func TestPerValueWithoutADecisionAllocatesNothing(t *testing.T) {
+	rule := throttler.Rule{Identifier: "test", Either: []throttler.Condition{{Name: "address", Max: throttler.MaxHits, TTL: time.Hour}}}
+	m := limited(t, rule)["PerValue, NoDecision"]
+	h, r, w := m.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})), clients(1)[0], &discard{header: make(http.Header)}
+	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { h.ServeHTTP(w, r) }), 1.0) // of -race
+}
+
+func TestPerValueWantsALimitAndAValue(t *testing.T) {
+	limit, err := throttler.New(memstore.New()).Limit(throttler.Rule{Identifier: "test", Either: []throttler.Condition{{Name: "a", Max: 1, TTL: time.Second}}})
+	require.NoError(t, err)
+	require.PanicsWithValue(t, "httpthrottle: PerValue with a nil Limit", func() { httpthrottle.PerValue(nil, httpthrottle.Source{}.Key) })
+	require.PanicsWithValue(t, "httpthrottle: PerValue with a nil value", func() { httpthrottle.PerValue(limit, nil) })
+}
