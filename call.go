@@ -154,14 +154,37 @@ func (c *call) idle() bool {
 // only looks, and the second counts if nothing blocks. If the second round finds
 // that the call is refused after all, what it has counted is given back.
 func (c *call) askInRounds(ctx context.Context) {
+	if len(c.rule.First) > 0 {
+		c.askInOrder(ctx)
+		return
+	}
 	c.recall()
 	if c.dry {
 		c.askBoth(ctx, opLook)
 		return
 	}
-	if !c.rule.CountAuthorizedOnly || len(c.entries) == 1 || c.assess(ctx) {
+	if !c.rule.toAssess() || c.assess(ctx) {
 		c.count(ctx)
 	}
+}
+
+// askInOrder decides the conditions of First, one after the other, up to the first that has
+// room.
+func (c *call) askInOrder(ctx context.Context) {
+	op, all := opCount, c.entries
+	if c.dry {
+		op = opLook
+	}
+	for i := range all {
+		if c.entries = all[i : i+1]; all[i].from == nowhere {
+			c.recall()
+			c.askBoth(ctx, op)
+		}
+		if e := all[i]; e.Failed() != nil || !e.Outcome.Blocked {
+			break
+		}
+	}
+	c.entries = all
 }
 
 // assess assesses the conditions that are undecided, and reports whether the call is to be
@@ -179,7 +202,7 @@ func (c *call) assess(ctx context.Context) bool {
 // if it turns out to be refused.
 func (c *call) count(ctx context.Context) {
 	c.askBoth(ctx, opCount)
-	if len(c.entries) > 1 && c.refused() {
+	if c.rule.toAssess() && c.refused() {
 		c.withdraw(ctx)
 	}
 }
@@ -268,9 +291,6 @@ func (c *call) reopen() {
 
 // refused reports whether the call is blocked and therefore to be counted nowhere.
 func (c *call) refused() bool {
-	if !c.rule.CountAuthorizedOnly {
-		return false
-	}
 	s, n := &c.scratch, len(c.entries)
 	if n > len(s.outcomes) {
 		s.outcomes = make([]Outcome, n)
@@ -307,7 +327,7 @@ func (c *call) conclude(d *Decision) {
 		c.writeReceipt(&k)
 	}
 	again := c.results(k.outcomes, true)
-	if c.dry && c.rule.CountAuthorizedOnly && c.rule.blocks(k.outcomes) {
+	if c.dry && c.rule.toAssess() && c.rule.blocks(k.outcomes) {
 		again = c.results(k.outcomes, false)
 	}
 	c.rule.combine(d, k.outcomes, again, k.messages)

@@ -172,6 +172,10 @@ func (e *entry) standIn() *entry {
 // result sets o to the Outcome of e, and returns how long until its condition takes the
 // same call again. counted says whether the call as a whole is one that counts.
 func (e *entry) result(counted bool, o *Outcome) (again time.Duration) {
+	if e.from == nowhere {
+		o.setUnasked(e.name, e.limit.Max)
+		return 0
+	}
 	if err := e.Failed(); err != nil {
 		*o = Outcome{Name: e.name, Limit: e.limit.Max, Remaining: e.limit.Max, Err: join(e.cause, err)}
 		if e.Left == nil {

@@ -39,7 +39,7 @@ type RuleError struct {
 	Got       string // its value, or what is wrong with it
 	Want      string // what is wanted instead
 
-	list string // "Either", "All"
+	list string // "Either", "All" or "First"
 }
 
 // Error returns a line such as: throttler: invalid rule "api": condition "second":
@@ -77,12 +77,20 @@ type Rule struct {
 	Identifier string
 
 	// Either blocks a call if any of its conditions is full. The other
-	// conditions count the call all the same. Set either this or All.
+	// conditions count the call all the same. Set one of Either, All and First.
 	Either []Condition
 
 	// All blocks a call if every one of its conditions is full. The conditions
 	// that are not full count the call.
 	All []Condition
+
+	// First counts a call in the first of its conditions that has room for all its
+	// hits, and blocks it if none has: a share of your own, then the common pool; the
+	// plan, then the credits. Conditions behind the one that counts are not asked. A
+	// condition that fails open counts as one with room. Each full condition before the
+	// one that counts takes a further round trip, unless BlockCache answers for it.
+	// CountAuthorizedOnly changes nothing.
+	First []Condition
 
 	// Lockout is the length of the ban that a call sets if it finds a condition
 	// full. A banned condition counts nothing, and no call prolongs the ban. When
@@ -215,16 +223,38 @@ func (a Algorithm) String() string {
 	return fmt.Sprintf("Algorithm(%d)", int(a))
 }
 
-// Conditions returns Either, or else All: use it in an observer, for the Outcomes of a
+// Conditions returns Either, All or First, whichever is set: use it in an observer, for the Outcomes of a
 // Decision have the same order.
 func (r Rule) Conditions() []Condition { return r.conditions() }
 
 // conditions is Conditions.
 func (r *Rule) conditions() []Condition {
-	if len(r.Either) > 0 {
+	switch {
+	case len(r.Either) > 0:
 		return r.Either
+	case len(r.All) > 0:
+		return r.All
 	}
-	return r.All
+	return r.First
+}
+
+// with returns r with other conditions in the place of its own.
+func (r *Rule) with(conditions []Condition) Rule {
+	of := *r
+	switch {
+	case len(r.Either) > 0:
+		of.Either = conditions
+	case len(r.All) > 0:
+		of.All = conditions
+	default:
+		of.First = conditions
+	}
+	return of
+}
+
+// toAssess reports whether a call looks at all conditions before it counts in any.
+func (r *Rule) toAssess() bool {
+	return r.CountAuthorizedOnly && len(r.First) == 0 && len(r.conditions()) > 1
 }
 
 // limit returns what c allows.
@@ -261,10 +291,13 @@ func (r *Rule) validate() error {
 		return r.invalid("Identifier", `""`, "a name")
 	}
 	if len(r.Either) > 0 && len(r.All) > 0 {
-		return r.invalid("All", fmt.Sprintf("set (%d conditions) beside Either (%d)", len(r.All), len(r.Either)), "only one of the two")
+		return r.invalid("All", fmt.Sprintf("set (%d conditions) beside Either (%d)", len(r.All), len(r.Either)), "only one of Either, All and First")
 	}
-	if len(r.Either) == 0 && len(r.All) == 0 {
-		return r.invalid("Either", "empty, and so is All", "conditions in one of the two")
+	if others := r.conditions(); len(r.First) > 0 && r.kind() != "First" {
+		return r.invalid("First", fmt.Sprintf("set (%d conditions) beside %s (%d)", len(r.First), r.kind(), len(others)), "only one of Either, All and First")
+	}
+	if len(r.conditions()) == 0 {
+		return r.invalid("Either", "empty, and so are All and First", "conditions in one of them")
 	}
 	switch {
 	case r.Lockout < 0:
@@ -351,10 +384,13 @@ func (c *Condition) largestMax() int {
 }
 
 func (r *Rule) kind() string {
-	if len(r.Either) > 0 {
+	switch {
+	case len(r.Either) > 0:
 		return "Either"
+	case len(r.All) > 0:
+		return "All"
 	}
-	return "All"
+	return "First"
 }
 
 // invalid returns the error of a field of r itself.

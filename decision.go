@@ -114,7 +114,9 @@ type Outcome struct {
 	// open, or gave the hits back, which may go on after ctx has ended.
 	Cost int
 
-	// Remaining is the number of hits for which there is room after this call.
+	// Remaining is the number of hits for which there is room after this call. It is -1
+	// if the condition was not asked, as a condition of [Rule.First] before it counted the
+	// call.
 	Remaining int
 
 	// RetryAfter is the time until the condition takes another hit, 0 if it
@@ -145,6 +147,14 @@ func (o *Outcome) set(name string, limit int, told *record.Outcome) {
 	o.RetryAfter, o.ResetAfter = told.RetryAfter, told.ResetAfter
 }
 
+// setUnasked sets o to that of a condition which was not asked.
+func (o *Outcome) setUnasked(name string, limit int) {
+	*o = Outcome{Name: name, Limit: limit, Remaining: -1}
+}
+
+// unasked reports whether the condition of o was not asked.
+func (o *Outcome) unasked() bool { return o.Remaining < 0 }
+
 // combine sets d, which is zero, to what the outcomes of r's conditions come to. again is
 // the time until each has room for the same call; nil means its RetryAfter, as without a
 // Cost. The messages of d are written to messages, if that has room for all.
@@ -171,7 +181,7 @@ func (r *Rule) combine(d *Decision, outcomes []Outcome, again []time.Duration, m
 }
 
 // blocks reports whether the outcomes block the call: any of Either, every
-// one of All.
+// one of All and First.
 func (r *Rule) blocks(outcomes []Outcome) bool {
 	return blocks(r, outcomes, func(o *Outcome) bool { return o.Blocked })
 }
@@ -188,7 +198,7 @@ func blocks[T any](r *Rule, conditions []T, blocked func(*T) bool) bool {
 }
 
 // retryAfter returns when a call that the outcomes block could be authorized: with
-// All when the first condition has room, with Either when the last one has. With
+// All and First when the first condition has room, with Either when the last one has. With
 // Either that may be a condition that this call has filled.
 func (r *Rule) retryAfter(outcomes []Outcome, again []time.Duration) time.Duration {
 	var wait time.Duration

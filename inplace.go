@@ -33,7 +33,7 @@ func (t *Throttler) decideInPlace(ctx context.Context, rule *Rule, p *plan, d *D
 	if n := len(conditions); n > len(few) {
 		again = make([]time.Duration, n)
 	}
-	toAssess := rule.CountAuthorizedOnly && len(conditions) > 1
+	toAssess := rule.toAssess()
 	switch {
 	case toAssess && !x.ask(p, conditions, again, true),
 		!(toAssess && rule.blocks(x.outcomes)) && !x.ask(p, conditions, again, false),
@@ -103,8 +103,19 @@ func (x *inPlace) ask(p *plan, conditions []Condition, again []time.Duration, as
 		x.outcomes[i].set(p.limits[i].name, p.limits[i].Max, &a.Outcome)
 		again[i] = a.Again
 		x.counted()[i] = counted{key, a.Hit}
+		if len(p.rule.First) > 0 && !a.Outcome.Blocked {
+			x.skip(p)
+		}
 	}
 	return true
+}
+
+// skip leaves out the conditions of First behind the one that counts.
+func (x *inPlace) skip(p *plan) {
+	for x.done++; x.done < len(x.outcomes); x.done++ {
+		l := &p.limits[x.done]
+		x.outcomes[x.done].setUnasked(l.name, l.Max)
+	}
 }
 
 // visit decides condition i, which is of, in its record, at the time at or later. It returns
@@ -156,7 +167,10 @@ func (x *inPlace) handOver(c *call, again []time.Duration) {
 
 // goOn decides what is left of c: conditions that are not decided, or hits to be given back.
 func (c *call) goOn(ctx context.Context, assessing bool) {
-	if !assessing || c.assess(ctx) {
+	switch {
+	case len(c.rule.First) > 0:
+		c.askInOrder(ctx)
+	case !assessing || c.assess(ctx):
 		c.count(ctx)
 	}
 }

@@ -96,11 +96,5 @@ func (l *Limit) inPlace(ctx context.Context) bool {
 
 // rule returns the rule of l with this condition.
 func (l *Limit) rule(of Condition) Rule {
-	rule := l.plan.rule
-	if conditions := []Condition{of}; len(rule.Either) > 0 {
-		rule.Either = conditions
-	} else {
-		rule.All = conditions
-	}
-	return rule
+	return l.plan.rule.with([]Condition{of})
 }

@@ -28,6 +28,6 @@ func (r *Rule) lockout(c *Condition) record.Lockout {
 		l.Longest = DefaultMaxLockout
 	}
 	l.Longest = max(l.Longest, l.Length)
-	l.KeepHits = r.CountAuthorizedOnly && len(r.conditions()) > 1
+	l.KeepHits = r.toAssess()
 	return l
 }

@@ -79,7 +79,7 @@ func (r *Rule) hash(conditions []Condition) uint64 {
 }
 
 func newPlan(home *backend, rule *Rule, conditions []Condition) *plan {
-	p := &plan{home: home, rule: *rule, limits: make([]prepared, len(conditions)), inPlace: true}
+	p := &plan{home: home, limits: make([]prepared, len(conditions)), inPlace: true}
 	own := make([]Condition, len(conditions))
 	for i := range conditions {
 		own[i] = conditions[i]
@@ -95,11 +95,8 @@ func newPlan(home *backend, rule *Rule, conditions []Condition) *plan {
 		}
 		p.inPlace = p.inPlace && own[i].Algorithm <= LeakyBucket
 	}
-	if p.rule.Identifier = strings.Clone(rule.Identifier); len(rule.Either) > 0 {
-		p.rule.Either = own
-	} else {
-		p.rule.All = own
-	}
+	p.rule = rule.with(own)
+	p.rule.Identifier = strings.Clone(rule.Identifier)
 	return p
 }
 
@@ -122,7 +119,7 @@ func (p *plan) is(rule *Rule, conditions []Condition) bool {
 			return false
 		}
 	}
-	return len(rule.All) == len(r.All)
+	return len(rule.All) == len(r.All) && len(rule.First) == len(r.First)
 }
 
 // limit returns the limit of one call.

@@ -122,7 +122,7 @@ func (r *Rule) any(is func(*Condition) bool) bool {
 func (r *Rule) totals(d *Decision) map[string]int {
 	totals := make(map[string]int)
 	for i, c := range r.conditions() {
-		if c.spends() && !d.Outcomes[i].Blocked {
+		if o := &d.Outcomes[i]; c.spends() && !o.Blocked && !o.unasked() {
 			totals[c.Name] = 0
 		}
 	}

@@ -48,10 +48,16 @@ func (s *Simulation) Authorize(at time.Time, rule Rule) (d Decision, err error) 
 			store[i] = v.Decide(now, &limit, rule.lockout(c), &changed[i], count)
 			outcomes[i].set(c.Name, c.Max, &v.Outcome)
 			again[i] = v.Again
+			if len(rule.First) > 0 && !v.Outcome.Blocked {
+				for i++; i < len(conditions); i++ {
+					outcomes[i].setUnasked(conditions[i].Name, conditions[i].Max)
+				}
+				return
+			}
 		}
 	}
 	decideAll(true)
-	if rule.CountAuthorizedOnly && rule.blocks(outcomes) {
+	if rule.toAssess() && rule.blocks(outcomes) {
 		decideAll(false) // a refused call counts nowhere
 	}
 	for i, key := range keys {

@@ -26,7 +26,8 @@
 //
 // A condition counts one Value, and allows Max hits in any window of TTL. It is full
 // while it has no room for another hit. With Either, a call is blocked if any condition
-// is full. With All, it is blocked if every condition is. With a Lockout, a call that
+// is full. With All, it is blocked if every condition is. With First, it counts in the first
+// condition that has room. With a Lockout, a call that
 // finds a condition full bans its Value for a while.
 //
 // A rule is a plain value and may be built anew for each call. A record is stored
@@ -38,7 +39,8 @@
 //   - Limit a function: [New], [Throttler.Allow], [Throttler.Authorize], [Rule],
 //     [Condition]; rules from a configuration: [Rule.Validate], [RuleError].
 //   - Choose how to count: [SlidingWindow], [LeakyBucket], [Calendar], [InFlight].
-//   - Combine limits: [Rule.Either], [Rule.All], [Rule.CountAuthorizedOnly].
+//   - Combine limits: [Rule.Either], [Rule.All], [Rule.First],
+//     [Rule.CountAuthorizedOnly].
 //   - Ban: [Rule.Lockout], [Rule.LockoutGrowth]; by hand [Throttler.Ban], [Throttler.Reset].
 //   - Wait for a turn: [Throttler.Do], [Throttler.Wait].
 //   - Give hits back: [Throttler.Cancel], [Throttler.CancelOnly], [Throttler.Refund]; from

@@ -33,8 +33,8 @@ const MaxWaiting = line.MaxWaiting
 //
 // Calls of one process that wait for the same condition are served first come,
 // first served. With Either, a call waits for the condition that opens last, and
-// other calls may use the others meanwhile. With All, it waits for the one that opens
-// first. A call with a Cost waits until all its hits fit, or [Condition.Least] of them,
+// other calls may use the others meanwhile. With All or First, it waits for the one that
+// opens first. A call with a Cost waits until all its hits fit, or [Condition.Least] of them,
 // and smaller calls behind it wait too. Calls of different processes compete.
 //
 // Wait notices a Release, Cancel, Reset or Ban through the same Throttler at once, and one
@@ -64,7 +64,7 @@ func (t *Throttler) Wait(ctx context.Context, rule Rule) (Decision, error) {
 }
 
 func (t *Throttler) wait(ctx context.Context, rule Rule, p *plan) (d Decision, err error) {
-	w := t.queue.Arrive(rule.wants(), len(rule.All) > 0, rule.Shadow)
+	w := t.queue.Arrive(rule.wants(), len(rule.Either) == 0, rule.Shadow)
 	defer t.queue.Leave(w)
 	for {
 		nap, err := t.queue.Next(ctx, w)
@@ -159,7 +159,7 @@ func seenIn(d *Decision) []line.Seen {
 	for i := range d.Outcomes {
 		o := &d.Outcomes[i]
 		seen[i] = line.Seen{
-			Blocked: o.Blocked, Failed: failedOpen(o), Remaining: o.Remaining, RetryAfter: o.RetryAfter,
+			Unasked: o.unasked(), Blocked: o.Blocked, Failed: failedOpen(o), Remaining: o.Remaining, RetryAfter: o.RetryAfter,
 		}
 	}
 	return seen

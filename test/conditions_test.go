@@ -73,8 +73,11 @@ func TestInvalidRulesNameTheFieldAndItsValue(t *testing.T) {
 		rule throttler.Rule
 	}{
 		{`Identifier is "", want a name`, throttler.Rule{Either: []throttler.Condition{good}}},
-		{`Either is empty, and so is All, want conditions in one of the two`, throttler.Rule{Identifier: "r"}},
-		{`All is set (1 conditions) beside Either (1), want only one of the two`, throttler.Rule{Identifier: "r", Either: []throttler.Condition{good}, All: []throttler.Condition{good}}},
+		{`Either is empty, and so are All and First, want conditions in one of them`, throttler.Rule{Identifier: "r"}},
+		{`All is set (1 conditions) beside Either (1), want only one of Either, All and First`, throttler.Rule{Identifier: "r", Either: []throttler.Condition{good}, All: []throttler.Condition{good}}},
+		{`First is set (1 conditions) beside Either (2), want only one of Either, All and First`, throttler.Rule{Identifier: "r", Either: []throttler.Condition{good, good}, First: []throttler.Condition{good}}},
+		{`First is set (1 conditions) beside All (1), want only one of Either, All and First`, throttler.Rule{Identifier: "r", All: []throttler.Condition{good}, First: []throttler.Condition{good}}},
+		{`condition "c": First[0].Max is 0, want 1 to 1000000`, first(condition("c", 0, time.Second))},
 		{`Either[0].Name is "", want a name`, either(condition("", 1, time.Second))},
 		{`condition "a": All[2].Name is "a", as that of condition 0, want one of its own`, all(condition("a", 1, time.Second), condition("b", 1, time.Second), condition("a", 2, time.Hour))},
 		{`condition "c": Either[0].Max is 0, want 1 to 1000000`, either(condition("c", 0, time.Second))},
@@ -140,7 +143,7 @@ func TestARuleErrorNamesRuleConditionAndField(t *testing.T) {
 		{either(fine, condition("d", 0, time.Second)), throttler.RuleError{Condition: "d", Index: 1, Field: "Max", Got: "0", Want: "1 to 1000000"}},
 		{all(condition("", 1, time.Second)), throttler.RuleError{Index: 0, Field: "Name", Got: `""`, Want: "a name"}},
 		{either(fine, month), throttler.RuleError{Condition: "month", Index: 1, Field: "Period.Anchor", Got: "32", Want: "0 to 31 in a month"}},
-		{either(), throttler.RuleError{Index: -1, Field: "Either", Got: "empty, and so is All", Want: "conditions in one of the two"}},
+		{either(), throttler.RuleError{Index: -1, Field: "Either", Got: "empty, and so are All and First", Want: "conditions in one of them"}},
 	} {
 		var got *throttler.RuleError
 		require.ErrorAs(t, tt.rule.Validate(), &got)

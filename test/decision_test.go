@@ -88,10 +88,13 @@ func TestRetryAfterOfARuleIsWhenTheCallIsAuthorized(t *testing.T) {
 			CountAuthorizedOnly: rapid.Bool().Draw(t, "authorized only"),
 		}
 		conditions := drawConditions(t)
-		if rapid.Bool().Draw(t, "all") {
-			rule.All = conditions
-		} else {
+		switch rapid.IntRange(0, 2).Draw(t, "either, all or first") {
+		case 0:
 			rule.Either = conditions
+		case 1:
+			rule.All = conditions
+		case 2:
+			rule.First = conditions
 		}
 		inBubble(outer, func() {
 			ctx, th := context.Background(), throttler.New(memstore.New())

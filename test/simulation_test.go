@@ -17,7 +17,7 @@ import (
 // TestASimulationDecidesAsAThrottlerWould makes the same calls of both, at the
 // same times, for every way that a rule can be.
 func TestASimulationDecidesAsAThrottlerWould(t *testing.T) {
-	for kinds := range 32 {
+	for kinds := range 64 {
 		t.Run(fmt.Sprint(kinds), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				random := rand.New(rand.NewPCG(uint64(kinds), 1))
@@ -46,7 +46,7 @@ func TestASimulationDecidesAsAThrottlerWould(t *testing.T) {
 	}
 }
 
-// simulated returns a rule of one of 32 kinds, for one of a few values.
+// simulated returns a rule of one of 64 kinds, for one of a few values.
 func simulated(kinds int, random *rand.Rand) throttler.Rule {
 	conditions := []throttler.Condition{
 		{Name: "ip", Value: fmt.Sprint(random.IntN(3)), Max: 3, TTL: 10 * time.Second},
@@ -59,6 +59,9 @@ func simulated(kinds int, random *rand.Rand) throttler.Rule {
 	if kinds&2 != 0 {
 		rule.Lockout, rule.LockoutGrowth, rule.MaxLockout = 5*time.Second, 2, time.Minute
 	}
+	if kinds&32 != 0 {
+		rule.Either, rule.All, rule.First = nil, nil, conditions
+	}
 	rule.CountAuthorizedOnly = kinds&4 != 0
 	if kinds&8 != 0 {
 		conditions[0].Algorithm = throttler.LeakyBucket
@@ -66,6 +69,9 @@ func simulated(kinds int, random *rand.Rand) throttler.Rule {
 	if kinds&16 != 0 {
 		c := &conditions[1]
 		c.Algorithm, c.TTL, c.Max = throttler.Calendar, 0, 50
+		if kinds&32 != 0 {
+			c.Max = 10 // it takes only what the first has no room for
+		}
 	}
 	return rule
 }

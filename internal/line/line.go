@@ -72,11 +72,16 @@ func (w *Waiter) stand(now time.Time) (nap time.Duration) {
 	return when.Sub(now)
 }
 
-// standInAll is stand for a waiter that needs one of its records.
+// standInAll is stand for a waiter that needs one of its records. It does not wait for those to
+// which its last try has not come: that waits for one before them.
 func (w *Waiter) standInAll(now time.Time) (nap time.Duration) {
 	nap = math.MaxInt64
 	for i := range w.positions {
 		p := &w.positions[i]
+		if p.unasked {
+			w.quit(p)
+			continue
+		}
 		w.join(p)
 		if p.line.free(w, p.want, now) {
 			nap = min(nap, max(0, p.line.turn(w, p.want, now).Sub(now)))
@@ -149,6 +154,9 @@ func (w *Waiter) opens(now time.Time) time.Time {
 	var opens time.Time
 	for i := range w.positions {
 		p := &w.positions[i]
+		if p.unasked {
+			continue // never the first
+		}
 		at := p.line.earliest(w, p.want, now)
 		if i == 0 || at.After(opens) == !w.oneOf {
 			opens = at

@@ -55,6 +55,9 @@ func (q *Queue) pace(w *Waiter, seen []Seen, now time.Time) bool {
 	var open []*Want // failed, and may take a hit
 	failed := 0
 	for i := range seen {
+		if seen[i].Unasked {
+			continue
+		}
 		if !seen[i].Failed {
 			if w.oneOf && !seen[i].Blocked {
 				return true

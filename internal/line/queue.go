@@ -64,6 +64,7 @@ func (w *Want) share() time.Duration {
 
 // A Seen is what a try has found of one record.
 type Seen struct {
+	Unasked    bool // it has not come to this record: nothing else is set
 	Blocked    bool
 	Failed     bool // nothing is known: neither the backend nor a fallback has decided
 	Remaining  int
@@ -122,9 +123,10 @@ func (w *Waiter) Signals() <-chan struct{} { return w.signals }
 
 // A position is that of a waiter in one line.
 type position struct {
-	line   *line
-	want   *Want
-	stands bool
+	line    *line
+	want    *Want
+	stands  bool
+	unasked bool // the last try has not come to it
 }
 
 // Arrive returns a waiter for a new call. With oneOf, room in one of the records is
@@ -254,8 +256,13 @@ func (q *Queue) Report(w *Waiter, authorized bool, seen []Seen) (through bool) {
 	} else if q.enter(w) != nil {
 		return false // Next returns this error too
 	}
+	for i := range w.positions {
+		w.positions[i].unasked = seen[i].Unasked
+	}
 	for i := range seen {
-		q.learn(w, &w.wants[i], &seen[i], now)
+		if !seen[i].Unasked {
+			q.learn(w, &w.wants[i], &seen[i], now)
+		}
 	}
 	return through
 }
