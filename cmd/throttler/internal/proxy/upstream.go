@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -38,6 +39,7 @@ func rewrite(r *httputil.ProxyRequest) {
 	server := c.file.Proxy.Server
 	r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = server.Scheme, server.Host, r.In.Host
 	r.Out.URL.RawQuery = r.In.URL.RawQuery // as it was read here
+	r.Out.Trailer = nil                    // what follows a body is not read, and not passed on
 	c.forward(r)
 	if upgrade := r.Out.Header.Get("Upgrade"); upgrade != "" && !strings.EqualFold(upgrade, "websocket") {
 		// With h2c the client would talk to the server past this proxy.
@@ -45,8 +47,13 @@ func rewrite(r *httputil.ProxyRequest) {
 		r.Out.Header.Del("Connection")
 	}
 	stripDevices(r.Out.Header)
-	maps.DeleteFunc(r.Out.Header, func(name string, _ []string) bool { return strings.ContainsFunc(name, isStrange) })
+	maps.DeleteFunc(r.Out.Header, func(name string, _ []string) bool {
+		return strings.ContainsFunc(name, isStrange) || slices.Contains(otherPaths, name)
+	})
 }
+
+// otherPaths are fields that some frameworks take for the path.
+var otherPaths = []string{"X-Original-Url", "X-Rewrite-Url"}
 
 // isStrange reports whether some servers take a character in the name of a field for a hyphen,
 // as in X_Forwarded_For, Transfer_Encoding or X.Original.Url.
@@ -85,7 +92,7 @@ func (c *call) failed(w http.ResponseWriter, err error) {
 	switch {
 	case cut != nil: // the client has gone, or its body cannot be read
 		c.close()
-		c.proxy.turnAway(w, c, cut)
+		c.proxy.turnAway(w, c, fmt.Errorf("%w: %w", errBody, cut))
 		return
 	case !c.reached.Load():
 		c.cancel()

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/urlpath"
 )
 
 // A pattern is a path with wildcards. "*" matches one segment, "**" at the end
@@ -72,7 +74,7 @@ type selector struct {
 // A match is how a selector selects a request.
 type match struct {
 	route string // the pattern of its path; "": there is none
-	path  string // the reading of its path that matches
+	path  string // as most applications read it, or the pattern if it may be any
 }
 
 // selects reports whether s selects a request, and how.
@@ -91,29 +93,62 @@ func (s *selector) selects(r *Request) (m match, ok bool) {
 			return match{}, false
 		}
 	}
+	path := r.path()
 	if len(s.paths) == 0 {
-		return match{path: r.path()}, true
+		return match{path: path.clean}, true
 	}
-	return s.selectsPath(r)
+	return s.selectsPath(path)
 }
 
-// selectsPath is selects for the path: as most servers read it, or else as any does. If it
-// has too many readings, it may be that of any route.
-func (s *selector) selectsPath(r *Request) (m match, ok bool) {
-	path := r.path()
-	if route, ok := s.route(path); ok {
-		return match{route, path}, true
-	}
-	others, all := r.otherPaths()
-	for _, path := range others {
-		if route, ok := s.route(path); ok {
-			return match{route, path}, true
+// selectsPath is selects for a path.
+func (s *selector) selectsPath(path *reading) (m match, ok bool) {
+	for _, clean := range []string{path.clean, urlpath.Cut(path.clean)} {
+		if route, ok := s.route(clean); ok {
+			return match{route, clean}, true
 		}
 	}
-	if all {
-		return match{s.paths[0].source, s.paths[0].source}, true
+	for _, p := range s.paths {
+		if path.mayBe(p) {
+			return match{p.source, p.source}, true
+		}
 	}
 	return match{}, false
+}
+
+// A reading is what is read of a path.
+type reading struct {
+	target string // without the query
+	clean  string // as most servers read it
+	plain  bool   // as all do
+	text   string // what any server may find in it, unless it is plain
+	hides  bool   // or more than that
+}
+
+// readPath reads the path of a target, which has no query.
+func readPath(target, path string) reading {
+	r := reading{target: target}
+	if r.clean, r.plain = urlpath.Read(path); len(path) < len(target) { // it has a host, or a fragment
+		r.plain = false
+	}
+	if !r.plain {
+		text, ok := urlpath.Text(target)
+		r.text, r.hides = text, !ok
+	}
+	return r
+}
+
+// mayBe reports whether some server may take the path for one that a pattern matches, though it
+// is not spelled so: it has all words of the pattern.
+func (r *reading) mayBe(p pattern) bool {
+	if r.plain || r.hides {
+		return r.hides
+	}
+	for _, segment := range p.segments {
+		if segment != "*" && !strings.Contains(r.text, urlpath.Fold(segment)) {
+			return false
+		}
+	}
+	return true
 }
 
 // route returns the first pattern that matches a cleaned path.

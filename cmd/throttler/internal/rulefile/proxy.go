@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/loginname"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/urlpath"
 )
 
@@ -15,60 +16,45 @@ import (
 type Proxy struct {
 	Server  *url.URL      // where requests are passed on to
 	Timeout time.Duration // for the answer to an attempt
-	Logins  []*Login
+
+	logins []*Login
 }
 
 // A Login says which requests of a Proxy are attempts to log in, whose name they try, and
 // which answers say that the password was right or wrong.
 type Login struct {
-	Form  string         // a field of a form or of the query; "": none
-	JSON  []string       // the keys that lead to the name; nil: none
-	Basic bool           // the user of HTTP Basic authentication
-	Names *regexp.Regexp // what names must match; nil: anything
-	Place string         // in the file
-	Pass  bool           // requests with a body without a name are no attempts; false: they are refused
+	Finder *loginname.Finder // of names in bodies; nil: there are none
+	Basic  bool              // the user of HTTP Basic authentication
+	Names  *regexp.Regexp    // what names must match; nil: anything
+	Place  string            // in the file
+	Pass   bool              // requests with a body without a name are no attempts; false: they are refused
 
 	selector     selector
 	right, wrong outcome
 }
 
-// Body reports whether a name may stand in a body.
-func (l *Login) Body() bool { return l.Form != "" || l.JSON != nil }
-
-// Login returns the first login that r may be an attempt at, or nil, and the others that
-// it is an attempt at if the server takes its path or its host for another one.
+// Logins returns the logins that r may be an attempt at. There is more than one if servers may
+// read another path than urlpath does, or take another host for r's.
 //
-// Each reading of the path is compared, as for rules, and without regard to case. The target
-// is the one that the server gets. Some frameworks take their path from a field.
-func (p *Proxy) Login(r *Request) (login *Login, others []*Login) {
-	paths, all := urlpath.Readings(append(PathFields(r.Header), withoutQuery(r.Target))...)
-	for i := range paths {
-		paths[i] = urlpath.Fold(paths[i])
-	}
+// Paths are compared as for rules, and without regard to case.
+func (p *Proxy) Logins(r *Request) (found []*Login) {
+	target := withoutQuery(r.Target)
+	path := readPath(target, target)
+	path.clean = urlpath.Fold(path.clean)
 	hosts := r.hosts()
-	for _, l := range p.Logins {
+	for _, l := range p.logins {
 		matching := l.selector.count(hosts)
-		if matching == 0 {
+		if _, ok := l.selector.selectsPath(&path); !ok || matching == 0 {
 			continue
 		}
-		left := slices.DeleteFunc(slices.Clone(paths), func(path string) bool { _, ok := l.selector.route(path); return ok })
-		switch {
-		case len(left) == len(paths) && !all:
-		case login == nil:
-			login = l
-		default:
-			others = append(others, l)
-		}
-		if matching == len(hosts) {
-			paths = left
+		found = append(found, l)
+		_, is := l.selector.route(path.clean)
+		_, isCut := l.selector.route(urlpath.Cut(path.clean))
+		if is && isCut && path.plain && matching == len(hosts) {
+			break
 		}
 	}
-	return login, others
-}
-
-// PathFields returns the values of the fields that some frameworks take their path from.
-func PathFields(h http.Header) []string {
-	return slices.Concat(h["X-Original-Url"], h["X-Rewrite-Url"])
+	return found
 }
 
 // A Verdict is what an answer says of a password.
@@ -161,7 +147,7 @@ func parseLocation(source string) (l location, err error) {
 }
 
 func (l *location) matches(to *url.URL) bool {
-	if !l.path.matches(urlpath.Clean(to.EscapedPath())) {
+	if path, _ := urlpath.Read(to.EscapedPath()); !l.path.matches(path) {
 		return false
 	}
 	if l.parameter == "" {

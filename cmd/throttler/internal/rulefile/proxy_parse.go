@@ -4,9 +4,11 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/loginname"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/urlpath"
 )
 
@@ -66,7 +68,7 @@ func (p *parsing) proxy(raw *proxyYAML) *Proxy {
 		p.problem("$.proxy", "no logins: want which requests try a name, and which answers are right")
 	}
 	for i := range raw.Logins {
-		parsed.Logins = append(parsed.Logins, p.login(at("$.proxy.logins", i), &raw.Logins[i]))
+		parsed.logins = append(parsed.logins, p.login(at("$.proxy.logins", i), &raw.Logins[i]))
 	}
 	return parsed
 }
@@ -86,25 +88,26 @@ func (p *parsing) server(text string) *url.URL {
 // login parses a login.
 func (p *parsing) login(path string, raw *loginYAML) *Login {
 	l := &Login{
-		Place: path, Form: raw.Name.Form, Basic: raw.Name.Basic, Pass: raw.Missing == "pass",
+		Place: path, Basic: raw.Name.Basic, Pass: raw.Missing == "pass",
 		selector: p.loginSelector(path+".for", &raw.For),
 		right:    p.outcome(path+".right", &raw.Right),
 		wrong:    p.outcome(path+".wrong", &raw.Wrong),
 	}
 	p.oneOf(path+".missing", raw.Missing, "refuse", "pass")
+	var keys []string
 	if raw.Name.JSON != "" {
-		l.JSON = strings.Split(raw.Name.JSON, ".")
-		for _, key := range l.JSON {
-			if key == "" {
-				p.problem(path+".name.json", "%q has an empty key: want keys with dots between them, as in user.name", raw.Name.JSON)
-				break
-			}
+		keys = strings.Split(raw.Name.JSON, ".")
+		if slices.Contains(keys, "") {
+			p.problem(path+".name.json", "%q has an empty key: want keys with dots between them, as in user.name", raw.Name.JSON)
 		}
 	}
-	if !l.Body() && !l.Basic {
+	if raw.Name.Form != "" || keys != nil {
+		l.Finder = loginname.New(raw.Name.Form, keys)
+	}
+	if l.Finder == nil && !l.Basic {
 		p.problem(path, "no name: want form, json or basic")
 	}
-	if raw.Missing != "" && !l.Body() {
+	if raw.Missing != "" && l.Finder == nil {
 		p.problem(path+".missing", "only bodies can lack a name: a request without Basic authentication is no attempt")
 	}
 	if raw.Name.Matches != "" {
@@ -154,13 +157,17 @@ func (p *parsing) warnProxy(proxy *Proxy) {
 	if proxy == nil {
 		return
 	}
-	for i, l := range proxy.Logins {
+	for i, l := range proxy.logins {
 		path := at("$.proxy.logins", i)
-		if l.Body() && len(l.right.cookies) == 0 && len(l.right.locations) > 0 {
+		if l.Names == nil {
+			p.problem(path+".name", "without matches, each spelling that the server takes for a name has guesses of its own: "+
+				"write which names there are, as in docs/login-proxy.md")
+		}
+		if l.Finder != nil && len(l.right.cookies) == 0 && len(l.right.locations) > 0 {
 			p.problem(path+".right.location", "a server may send back to where a request says that it came from: "+
 				"add the cookie that only a right password gets, or be sure that a wrong one cannot lead there")
 		}
-		if l.Body() && !l.wrong.isZero() {
+		if l.Finder != nil && !l.wrong.isZero() {
 			p.problem(path+".wrong", "an answer that is neither right nor wrong leads to no ban: "+
 				"leave wrong out, or be sure that a wrong password gets no other answer")
 		}

@@ -29,12 +29,14 @@ func TestAProxyIsRead(t *testing.T) {
 	p := proxyOf(t, "proxy.yaml")
 	assert.Equal(t, "http://127.0.0.1:8000", p.Server.String())
 	assert.Equal(t, 15*time.Second, p.Timeout)
-	require.Len(t, p.Logins, 2)
-	form, basic := p.Logins[0], p.Logins[1]
-	assert.Equal(t, "user", form.Form)
-	assert.Equal(t, []string{"user", "name"}, form.JSON)
-	assert.True(t, form.Basic && form.Pass && form.Body() && basic.Basic)
-	assert.False(t, basic.Pass || basic.Body())
+	logins := p.Logins(&rulefile.Request{Host: "example.org", Target: "/login;x"})
+	require.Len(t, logins, 2)
+	form, basic := logins[0], logins[1]
+	body, err := form.Finder.Read("application/json", []byte(`{"user": {"name": "alice"}}`), false)
+	require.NoError(t, err)
+	assert.Equal(t, "alice", body.Name)
+	assert.True(t, form.Basic && form.Pass && basic.Basic)
+	assert.True(t, !basic.Pass && basic.Finder == nil)
 	assert.True(t, form.Names.MatchString("abc"))
 	assert.False(t, form.Names.MatchString("abc1") || form.Names.MatchString("1abc"))
 
@@ -45,56 +47,44 @@ func TestAProxyIsRead(t *testing.T) {
 
 func TestNoSpellingOfAPathEvadesALogin(t *testing.T) {
 	p := proxyOf(t, "proxy.yaml")
-	loginOf := func(r *rulefile.Request) *rulefile.Login { l, _ := p.Login(r); return l }
+	all := p.Logins(&rulefile.Request{Host: "example.org", Target: "/login;x"})
+	for host, want := range map[string][]*rulefile.Login{"Example.org:80": all[:1], "example.com": all[1:], "": all[1:]} {
+		for _, target := range []string{"/login", "/LOGIN", "/login/", "/%6cogin", "/%4Cogin", "/login?x", "/log%C4%B1n", "/api/v1/session"} {
+			assert.Equal(t, want, p.Logins(&rulefile.Request{Host: host, Target: target}), target)
+		}
+		for _, target := range []string{"/", "/logins", "/login/x", "/api/session", "/x/login", "/a%20b", "/10%25", "/%C3%A9", "/x%23", "/a%2Fb;c//d/..", "/log;/in"} {
+			assert.Equal(t, all[1:], p.Logins(&rulefile.Request{Host: host, Target: target}), target)
+		}
+	}
 	for _, target := range []string{
-		"/login", "/LOGIN", "//login", "/login/", "/login;x", "/;x/login", "/%6cogin", "/%4Cogin", "/%256cogin", "/%254Cogin", "/x/../login",
-		"/x/..%2flogin", `/x\..\login`, "/x%5C..%5clogin", "/%255Clogin", "/login?x", "/login%3fx", "/./login", "http://example.org/login",
-		`/x\y/../login`, "/x%5Cy/../login", "/login/..;/..", "/login/x//../..", "/x%23/../login", "/login%2500", "/login%00x", "/log%C4%B1n",
-		"//login;a/%2e", "//x/login", `/\x/login`, "/login;a/..;/..", "/login.", "/login%20", "/x%255c..%5clogin;b", "/%25u006cogin", "/x%c0%af..%c0%aflogin",
-		"/api/v1/session", "/api%2Fv1/session", "/api/;/session", `/api/a\b/session`,
+		"//login", "/login;x", "/;x/login", "/%256cogin", "/%254Cogin", "/x/../login", "/x/..%2flogin", `/x\..\login`, "/x%5C..%5clogin", "/%255Clogin", "/login%3fx", "/./login",
+		"http://example.org/login", `/x\y/../login`, "/login/..;/..", "/login/x//../..", "/x%23/../login", "/login%2500", "/login%00x", "//login;a/%2e", "//x/login", "/login.",
+		"/login%20", "/x%255c..%5clogin;b", "/%25u006cogin", "/x%c0%af..%c0%aflogin", "/api%2Fv1/session", "/api/;/session", "/login#x", "/login%23x",
 	} {
-		r := &rulefile.Request{Host: "Example.org:80", Target: target}
-		assert.Same(t, p.Logins[0], loginOf(r), target)
-		r.Host = "example.com"
-		assert.Same(t, p.Logins[1], loginOf(r), target)
+		assert.Equal(t, all, p.Logins(&rulefile.Request{Host: "example.org", Target: target}), target)
+		assert.Equal(t, all[1:], p.Logins(&rulefile.Request{Host: "example.com", Target: target}), target)
 	}
-	for _, target := range []string{"/", "/logins", "/login/x", "/api/session", "/x/login"} {
-		assert.Same(t, p.Logins[1], loginOf(&rulefile.Request{Host: "example.org", Target: target}), target)
-	}
-	first, others := p.Login(&rulefile.Request{Host: "example.org", Target: "/login;x"})
-	assert.Same(t, p.Logins[0], first)
-	assert.Equal(t, p.Logins[1:], others, "if the server takes the parameter for a part of the name")
-	for _, field := range []string{"X-Original-Url", "X-Rewrite-Url"} {
-		first, _ = p.Login(&rulefile.Request{Host: "example.org", Target: "/x", Header: http.Header{field: {"/y", "HTTP://z//LOGIN?a"}}})
-		assert.Same(t, p.Logins[0], first)
-	}
-	first, others = p.Login(&rulefile.Request{Host: "example.org", Target: strings.Repeat(`/%252f/..;a\%2f%253f%2509b. `, 300)})
-	assert.Same(t, p.Logins[0], first, "it has more readings than are compared")
-	assert.Equal(t, p.Logins[1:], others)
-	_, others = p.Login(&rulefile.Request{Host: "example.org", Target: "/login"})
-	assert.Empty(t, others)
-	p.Logins = p.Logins[:1]
-	assert.Nil(t, loginOf(&rulefile.Request{Host: "example.org", Target: "/x"}))
 }
 
 func TestALoginMayBeThatOfAnyHost(t *testing.T) {
 	p := proxyOf(t, "proxy.yaml")
+	all := p.Logins(&rulefile.Request{Host: "example.org", Target: "/login;x"})
 	for _, c := range []struct {
-		host   string
-		hosts  []string
-		want   *rulefile.Login
-		others []*rulefile.Login
+		host  string
+		hosts []string
+		want  []*rulefile.Login
 	}{
-		{"example.org:1:2", nil, p.Logins[0], nil},
-		{"example.org", []string{" Example.org:80", ""}, p.Logins[0], nil},
-		{"a", []string{"example.org"}, p.Logins[0], p.Logins[1:]},
-		{"example.org", []string{"a"}, p.Logins[0], p.Logins[1:]},
-		{"a", []string{"b"}, p.Logins[1], nil},
+		{"example.org:1:2", nil, all[:1]},
+		{"example.org", []string{" Example.org:80", ""}, all[:1]},
+		{"a", []string{"example.org"}, all},
+		{"example.org", []string{"a"}, all},
+		{"a", []string{"b"}, all[1:]},
 	} {
-		login, others := p.Login(&rulefile.Request{Host: c.host, Hosts: c.hosts, Target: "/login"})
-		assert.Same(t, c.want, login, c)
-		assert.Equal(t, c.others, others, c)
+		assert.Equal(t, c.want, p.Logins(&rulefile.Request{Host: c.host, Hosts: c.hosts, Target: "/login"}), c)
 	}
+	file, err := rulefile.Parse("x", []byte(`proxy: {server: "https://a:1", logins: [{for: {path: [/a]}, name: {form: a}, right: {status: [200]}}]}`))
+	require.NoError(t, err)
+	assert.Empty(t, file.Proxy.Logins(&rulefile.Request{Host: "a", Target: "/x"}))
 }
 
 // BenchmarkPaths compares paths with those of a rule, and of a login.
@@ -113,14 +103,14 @@ func BenchmarkPaths(b *testing.B) {
 		b.Run("of=login/path="+name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				file.Proxy.Login(&rulefile.Request{Target: target})
+				file.Proxy.Logins(&rulefile.Request{Target: target})
 			}
 		})
 	}
 }
 
 func TestAnAnswerIsRightOrWrong(t *testing.T) {
-	p := proxyOf(t, "proxy.yaml")
+	logins := proxyOf(t, "proxy.yaml").Logins(&rulefile.Request{Host: "example.org", Target: "/login;x"})
 	for _, c := range []struct {
 		status           int
 		location, cookie string
@@ -144,10 +134,10 @@ func TestAnAnswerIsRightOrWrong(t *testing.T) {
 		{403, "/login?error", "", rulefile.Neither},
 		{500, "", "", rulefile.Neither},
 	} {
-		assert.Equal(t, c.want, p.Logins[0].Verdict(answer(c.status, c.location, c.cookie)), "%+v", c)
+		assert.Equal(t, c.want, logins[0].Verdict(answer(c.status, c.location, c.cookie)), "%+v", c)
 	}
 	for status, want := range map[int]rulefile.Verdict{207: rulefile.Right, 200: rulefile.Wrong, 401: rulefile.Wrong, 499: rulefile.Wrong, 500: rulefile.Neither, 503: rulefile.Neither} {
-		assert.Equal(t, want, p.Logins[1].Verdict(answer(status, "", "")), "%d, only right is told", status)
+		assert.Equal(t, want, logins[1].Verdict(answer(status, "", "")), "%d, only right is told", status)
 	}
 }
 
@@ -212,7 +202,12 @@ func TestCheckWarnsOfWhatTellsNothingOfAPassword(t *testing.T) {
 		`name: {basic: true}, right: {status: [200, 404]}`:                    "may answer 404",
 		`name: {basic: true}, right: {status: [302], cookie: [a]}`:            "",
 		`name: {basic: true}, right: {status: [207]}, wrong: {status: [401]}`: "",
+		`name: {form: a}, right: {status: [200]}`:                             "without matches",
+		`name: {basic: true}, right: {status: [200]}`:                         "without matches",
 	} {
+		if !strings.Contains(want, "matches") {
+			login = strings.Replace(login, "}", `, matches: "[a-z]+"}`, 1)
+		}
 		file, err := rulefile.Parse("x", []byte(`{proxy: {server: "http://a", logins: [{for: {path: [/a]}, `+login+`}]}}`))
 		require.NoError(t, err)
 		if want == "" {

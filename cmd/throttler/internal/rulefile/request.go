@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/urlpath"
 	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
@@ -23,7 +22,7 @@ type Request struct {
 	// Fields are further attributes by name: the entries of Envoy's descriptor.
 	Fields map[string]string
 
-	read *readings // of Target; nil: not yet
+	read reading // of Target
 }
 
 // host returns the host's name.
@@ -54,27 +53,12 @@ func hostName(host string) string {
 	return strings.TrimSuffix(strings.ToLower(host), ".")
 }
 
-// path returns the path as most applications see it. So no usual spelling of a path evades
-// its rule.
-func (r *Request) path() string { return urlpath.Clean(r.rawPath()) }
-
-// otherPaths returns what other applications take the path for. If all is true, that may be
-// any path.
-func (r *Request) otherPaths() (paths []string, all bool) {
-	if target := withoutQuery(r.Target); urlpath.IsPlain(target) {
-		return nil, false
-	} else if r.read == nil || r.read.target != target {
-		r.read = &readings{target: target}
-		r.read.paths, r.read.all = urlpath.Readings(target)
+// path returns what is read of the path. All rules compare it.
+func (r *Request) path() *reading {
+	if target := withoutQuery(r.Target); r.read.clean == "" || r.read.target != target {
+		r.read = readPath(target, r.rawPath())
 	}
-	return r.read.paths, r.read.all
-}
-
-// readings are those of a target, which all rules compare.
-type readings struct {
-	target string
-	paths  []string
-	all    bool
+	return &r.read
 }
 
 func withoutQuery(target string) string {

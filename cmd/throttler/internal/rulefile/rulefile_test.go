@@ -93,12 +93,15 @@ func TestARuleIsForTheRequestsItNames(t *testing.T) {
 		{"a fragment that is kept", func(r *rulefile.Request) { r.Target = "/x#/../login" }, true},
 		{"a malformed encoding beside others", func(r *rulefile.Request) { r.Target = "/x%zz/../%6cogin" }, true},
 		{"a dot and a NUL at the end, encoded twice", func(r *rulefile.Request) { r.Target = "/login.%2500" }, true},
-		{"more readings than are compared", func(r *rulefile.Request) { r.Target = strings.Repeat(`/%252f/..;a\%2f%253f%2509b. `, 300) }, true},
+		{"many steps", func(r *rulefile.Request) { r.Target = strings.Repeat(`/%252f/..;a\%2f%253f%2509b. `, 300) }, true},
 		{"a backslash as a slash", func(r *rulefile.Request) { r.Target = `/x\..\login` }, true},
 		{"an encoded semicolon", func(r *rulefile.Request) { r.Target = "/login%3Ba" }, true},
 		{"an encoded slash as a slash", func(r *rulefile.Request) { r.Target = "/x%2f..%2Flogin" }, true},
 		{"an encoded slash as part of a segment", func(r *rulefile.Request) { r.Target = "/api/x%2F..%2F..%2Ffree/session" }, true},
 		{"an encoded slash in a path of nobody", func(r *rulefile.Request) { r.Target = "/free%2Fx" }, false},
+		{"an odd path with all words of one", func(r *rulefile.Request) { r.Target = "/free%2Fx/SESSION;v=/api" }, true},
+		{"an odd path that may hide words", func(r *rulefile.Request) { r.Target = "/free%c1%ac" }, true},
+		{"a blank in a path of nobody", func(r *rulefile.Request) { r.Target = "/free%20x/10%25" }, false},
 		{"one segment", func(r *rulefile.Request) { r.Target = "/api/v1/session" }, true},
 		{"two segments for one", func(r *rulefile.Request) { r.Target = "/api/v1/x/session" }, false},
 		{"no segment for one", func(r *rulefile.Request) { r.Target = "/api/session" }, false},
@@ -137,8 +140,8 @@ func TestPathParametersCostAsMuchAsTheyAreLong(t *testing.T) {
 func TestThePathThatIsCountedIsTheOneThatMatches(t *testing.T) {
 	file := parse(t, "rules: [{name: a, for: {path: [/a, /b/*]}, either: [{name: b, value: '{path}', max: 1, per: 1m}]}]")
 	for target, want := range map[string]string{
-		"/a": "/a", "/%61?x": "/a", `/x\..\a`: "/a", `/y\..\a`: "/a", "//x/a": "/a", "/b/c": "/b/c", "/x%5c..%5cb/c": "/b/c",
-		strings.Repeat(`/%252f/..;a\%2f%253f%2509b. `, 300): "/a", strings.Repeat(`/%252f/..;a\%2f%253f%2509c. `, 301): "/a",
+		"/a": "/a", "/%61?x": "/a", `/x\..\a`: "/a", `/y\..\a`: "/a", "//x/a": "/a", "/b/c": "/b/c", "//b//c": "/b/c", "/b/c%23": "/b/c#", "/a%3fb": "/a", "/x%5c..%5cb/c": "/b/*",
+		strings.Repeat(`/%252f/..;a\%2f%253f%2509b. `, 300): "/a", strings.Repeat(`/%252f/..;a\%2f%253f%2509c. `, 301): "/a", `/b\a`: "/a",
 	} {
 		apply := file.For(&rulefile.Request{Target: target})
 		if assert.Len(t, apply, 1, "%.40s", target) {

@@ -50,6 +50,6 @@ func TestACookieIsReadAsBrowsersReadIt(t *testing.T) {
 	} {
 		a := answer(200, "", "")
 		a.Header["Set-Cookie"] = c.lines
-		assert.Equal(t, c.want, file.Proxy.Logins[0].Verdict(a), "%q", c.lines)
+		assert.Equal(t, c.want, file.Proxy.Logins(&rulefile.Request{Target: "/a"})[0].Verdict(a), "%q", c.lines)
 	}
 }

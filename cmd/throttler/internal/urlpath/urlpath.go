@@ -1,118 +1,108 @@
-// Package urlpath tells how servers may read the path of a request.
+// Package urlpath reads the path of a request, and tells whether all servers read it alike.
 //
-// Servers disagree about a path that is spelled unusually: what they take for a slash,
-// whether they decode it twice, what ends it, and what they do first. An attacker can spell
-// a path so that a rule does not match it, and the server answers it all the same. So a path
-// is compared in each of its [Readings].
+// Servers disagree about a path that is spelled unusually: what they take for a slash, whether
+// they decode it twice, what ends it, and what they do first. An attacker can spell a path so
+// that a rule does not match it, and the server answers it all the same. There is no end to these
+// spellings, so a path that is not spelled plainly may be any path that has its words.
 package urlpath
 
 import (
+	"cmp"
 	"path"
-	"slices"
+	"regexp"
+	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
-// Clean returns the path that most servers read: decoded, without path parameters, dots,
-// doubled slashes and a slash at the end.
-func Clean(raw string) string {
-	if IsPlain(raw) {
-		return trimmed(raw)
+// Read returns the path that most servers read: decoded, without path parameters, dots, doubled
+// slashes and a slash at the end. plain is false if a server may read another one.
+//
+// A plain path is clean, and encoded once: decoded, it is UTF-8 without empty segments, without
+// segments that end with a dot or a blank, and without backslashes, semicolons, control characters
+// and encodings. No slash of it is encoded. Its case is not looked at. See also [Cut].
+func Read(raw string) (clean string, plain bool) {
+	decoded := Decode(raw)
+	if isPlain(raw, decoded) {
+		return cmp.Or(strings.TrimSuffix(decoded, "/"), "/"), true
 	}
-	return rooted(withoutParameters(decoded(raw)))
+	return path.Clean("/" + parameters.ReplaceAllString(decoded, "")), false
 }
 
-// plain are the letters of a path that all servers read alike, besides slashes and dots.
-var plain = func() (set [256]bool) {
-	for c := range set {
-		set[c] = '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || strings.IndexByte("-_~!$&'()*+,=:@", byte(c)) >= 0
+// Cut returns a clean path up to a question mark or a number sign: some servers end it there,
+// though these were encoded.
+func Cut(clean string) string {
+	end := strings.IndexAny(clean, "?#")
+	if end < 0 {
+		return clean
 	}
-	return set
-}()
+	return "/" + strings.Trim(clean[:end], "/. ")
+}
 
-// IsPlain reports whether all servers read a path alike: as Clean does. So do they the empty
-// one.
-func IsPlain(raw string) bool {
-	before := byte('/') // the slash before a path that has none
-	for i := range len(raw) {
-		c := raw[i]
+func isPlain(raw, decoded string) bool {
+	switch {
+	case raw == "":
+		return true
+	case raw[0] != '/', !utf8.ValidString(decoded), strings.Count(decoded, "/") != strings.Count(raw, "/"), strings.ContainsAny(raw, "?#"):
+		return false
+	}
+	before := '/'
+	for i, c := range decoded {
 		switch {
-		case plain[c]:
-		case c == '/' && (i == 0 || before != '/' && before != '.'):
-		case c == '.':
-		default:
+		case c == '\\', c == ';', unicode.IsControl(c):
+			return false
+		case c == '%' && again.MatchString(decoded[i:]):
+			return false
+		case c == '/' && i > 0 && strings.ContainsRune("/. ", before):
 			return false
 		}
 		before = c
 	}
-	return before != '.' && (raw == "" || raw[0] == '/')
+	return before != '.' && before != ' '
 }
 
-// trimmed returns a plain path without the slash at its end.
-func trimmed(raw string) string {
-	if len(raw) < 2 {
-		return "/"
+// parameters matches what some servers write behind a segment.
+var parameters = regexp.MustCompile(`;[^/]*`)
+
+// again matches what some servers would decode once more.
+var again = regexp.MustCompile(`^%([0-9a-fA-F]{2}|[uU])`)
+
+// Decode decodes percent-encodings. What is none stays as it is.
+func Decode(raw string) string {
+	at := strings.IndexByte(raw, '%')
+	if at < 0 {
+		return raw
 	}
-	return strings.TrimSuffix(raw, "/")
+	var b strings.Builder
+	for ; at >= 0; at = strings.IndexByte(raw, '%') {
+		octet, err := strconv.ParseUint(raw[at+1:min(at+3, len(raw))], 16, 8)
+		if err != nil || at+3 > len(raw) {
+			b.WriteString(raw[:at+1])
+			raw = raw[at+1:]
+			continue
+		}
+		b.WriteString(raw[:at])
+		b.WriteByte(byte(octet))
+		raw = raw[at+3:]
+	}
+	b.WriteString(raw)
+	return b.String()
 }
 
-// maxText is how many bytes the readings of some paths have together at most. Comparing that
-// many takes about a millisecond.
-const maxText = 128 << 10
-
-// Readings returns the paths that servers may take some paths for: all that any of the steps
-// make of them, in any order and any number of times. They begin with a slash, have no
-// doubled slashes and none at the end, but may have dots, since there are servers that keep
-// them.
-//
-// If there are too many to compare, all is true and paths are some of them: then the paths
-// have to be taken for any. The time is bounded for paths of any number and length.
-func Readings(raws ...string) (paths []string, all bool) {
-	if len(raws) == 1 && IsPlain(raws[0]) {
-		return []string{trimmed(raws[0])}, false
-	}
-	found, all := closure(raws)
-	for _, reading := range found {
-		if merged(reading) == reading {
-			paths = append(paths, reading)
+// Text returns all that any server may find in a path: decoded as often as that changes it, and
+// folded. ok is false if servers may find more, in what is no UTF-8 or is encoded in other ways.
+func Text(raw string) (text string, ok bool) {
+	for range 8 {
+		decoded := Decode(raw)
+		if decoded == raw {
+			hides := strings.Contains(raw, "%u") || strings.Contains(raw, "%U") || strings.ContainsFunc(raw, unicode.IsControl)
+			return Fold(raw), utf8.ValidString(raw) && !hides
 		}
+		raw = decoded
 	}
-	return paths, all
+	return "", false
 }
-
-// closure returns what steps make of texts, and whether there is more of it.
-func closure(texts []string) (found []string, more bool) {
-	var known map[string]bool // found, once that is long
-	left := maxText
-	add := func(text string) {
-		if left < 0 || known[text] || known == nil && slices.Contains(found, text) {
-			return
-		}
-		left -= len(text) + perReading
-		if found = append(found, text); known != nil {
-			known[text] = true
-		} else if len(found) > 16 {
-			known = make(map[string]bool)
-			for _, text := range found {
-				known[text] = true
-			}
-		}
-	}
-	for _, text := range texts {
-		add(text)
-	}
-	for i := 0; i < len(found) && left >= 0; i++ {
-		for _, step := range steps {
-			if made := step(found[i]); made != found[i] {
-				add(made)
-			}
-		}
-	}
-	return found, left < 0
-}
-
-// perReading is what a reading costs besides its bytes, in bytes.
-const perReading = 32
 
 // Fold returns one spelling for all that differ in case.
 func Fold(s string) string {
@@ -122,13 +112,4 @@ func Fold(s string) string {
 		}
 	}
 	return strings.ToLower(s)
-}
-
-// rooted returns a path with one slash before it, and without dots, doubled slashes and one
-// at the end. Doubled slashes go first.
-func rooted(p string) string {
-	if !strings.HasPrefix(p, "/") {
-		p = "/" + p
-	}
-	return path.Clean(p)
 }

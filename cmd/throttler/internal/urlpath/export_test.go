@@ -1,5 +1,0 @@
-package urlpath
-
-const MaxText = maxText
-
-var Closure = closure
