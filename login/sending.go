@@ -5,14 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/mail"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/net/idna"
-	"golang.org/x/text/unicode/norm"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/address"
@@ -21,13 +20,13 @@ import (
 // The defaults of a [Sending].
 const (
 	DefaultSendingIdentifier = "login-send"
-	DefaultTotal             = 10_000
+	DefaultTotal             = 1000
 )
 
-// ErrRecipients is the error of a text with a comma, a semicolon or a line break: a
-// mail program could take it for several recipients. Nothing was counted. Send
-// nothing.
-var ErrRecipients = errors.New("login: recipient is not a single one: it has a comma, a semicolon or a line break")
+// ErrRecipients is the error of a text that is neither one mail address, as package
+// net/mail reads it, nor one phone number. A mail program could take it for another
+// recipient than the one that was counted. Nothing was counted. Send nothing.
+var ErrRecipients = errors.New("login: recipient is neither one mail address nor one phone number")
 
 // Sending guards what sends messages to an address that a visitor types: reset
 // links, magic links, codes by mail or SMS, sign-ups. What is sent counts, and no
@@ -37,13 +36,20 @@ var ErrRecipients = errors.New("login: recipient is not a single one: it has a c
 //     minute, 2 in 10 minutes, 3 in an hour, 4 in 6 hours and 5 in a day. So the
 //     waits between messages grow, and a recipient waits for a day at most.
 //   - range: messages to phone numbers that differ in the last four digits only,
-//     against toll fraud, which uses such ranges.
-//   - address, network: messages that one address asks for, and its network (an
-//     IPv4 /24 or an IPv6 /48). An address of a NAT64 translator with a prefix of
-//     its own (64:ff9b:1::/48) has no network.
-//   - total: all messages. Each costs money.
+//     against toll fraud, which uses such ranges. 30 in a day.
+//   - address, network, network-32: messages that one address asks for (20 in an
+//     hour), its network, an IPv4 /24 or an IPv6 /48 (100), and an IPv6 /32 (300).
+//     An address of a NAT64 translator with a prefix of its own (64:ff9b:1::/48) has
+//     no network.
+//   - total: all messages, 1,000 in an hour. Each costs money.
+//   - total-new: messages to recipients that are not known, three quarters of
+//     total. So attackers who ask for messages to strangers leave a quarter to the
+//     recipients that [Sending.Recognize] has made known.
 //
 // A message that one limit holds back is not counted by the others.
+//
+// Send to [Message.To]: it is the recipient that was counted, whatever else a mail
+// program or an SMS provider would have read in what was typed.
 //
 // Give the client the same answer whether the message is sent or not, and as
 // soon: the answer must not tell who has an account, nor whose limit is full.
@@ -63,12 +69,11 @@ type Sending struct {
 	Range Limit
 
 	// Address limits the messages that one address asks for, Network those of an
-	// IPv4 /24 or an IPv6 /48. A negative Max removes a limit. Default: 20 and
-	// 100 in 1 hour.
-	Address, Network Limit
+	// IPv4 /24 or an IPv6 /48, Network32 those of an IPv6 /32. A negative Max removes
+	// a limit. Default: 20, 100 and 300 in 1 hour.
+	Address, Network, Network32 Limit
 
-	// Total limits all messages. A negative Max removes it. Default: 10,000 in
-	// 24 hours.
+	// Total limits all messages. A negative Max removes it. Default: 1,000 in 1 hour.
 	Total Limit
 
 	// Country is the calling code of phone numbers that are typed without one,
@@ -81,8 +86,8 @@ type Sending struct {
 	Shadow bool
 
 	// Observe, if set, is called for each message, on the caller's goroutine,
-	// with the recipient as it is counted. A blocked outcome named "range" or
-	// "total" may be toll fraud: alert on it.
+	// with the recipient as it is counted. A blocked outcome named "range", "total"
+	// or "total-new" may be toll fraud: alert on it.
 	Observe func(ctx context.Context, recipient string, addr netip.Addr, d throttler.Decision)
 
 	throttler *throttler.Throttler
@@ -93,6 +98,11 @@ type Message struct {
 	// Decision says whether to send. If it is Blocked, send nothing, and answer
 	// the client as if it had been sent.
 	Decision throttler.Decision
+
+	// To is the recipient to send to: the mail address alone, or the phone number as
+	// "+", calling code and number. Without [Sending.Country], a number that was typed
+	// without its calling code has none.
+	To string
 
 	sending *Sending
 }
@@ -106,37 +116,77 @@ func NewSending(t *throttler.Throttler) *Sending {
 }
 
 // Begin counts a message to recipient, a mail address or a phone number, that addr
-// asks for, and decides whether it may be sent. Spellings of a recipient count
-// together: see [Sending.Normalize]. Call it whether the recipient has an account
-// or not.
+// asks for, and decides whether it may be sent. Call it whether the recipient has an
+// account or not. Two spellings that reach the same person count together, as far as
+// they tell:
+//
+//   - A mail address counts without the name and the comments around it, folded like
+//     a name by the function [Normalize]. What follows a "+" before the "@" is dropped,
+//     and the dots there too if the provider ignores them (Gmail). A domain of other
+//     letters is its ASCII form.
+//   - A phone number counts as its digits after a "+", whatever script they are in.
+//     The exit code of the Country becomes "+" ("00"; "011" in North America). A trunk
+//     prefix is dropped ("0"; "1", "8" and "06" where they are dialed).
 //
 // The error is [ErrNoAccount] for an empty recipient, [ErrRecipients],
 // [ErrNoAddress], [ErrNameTooLong], or wraps [throttler.ErrInvalidRule] if an option is invalid.
 // Then there is no Message, and nothing stays counted. A failure of the backend is
 // not an error, and fails open: see [throttler.Decision.Err].
 func (s *Sending) Begin(ctx context.Context, recipient string, addr netip.Addr) (*Message, error) {
-	to := ""
-	if len(recipient) <= MaxName {
-		to = s.Normalize(recipient)
-	}
-	switch {
-	case !addr.IsValid():
+	if !addr.IsValid() {
 		return nil, ErrNoAddress
-	case len(recipient) > MaxName:
-		return nil, ErrNameTooLong
-	case to == "":
-		return nil, ErrNoAccount
-	case strings.ContainsAny(recipient, ",;\r\n"):
-		return nil, ErrRecipients
 	}
-	d, err := s.throttler.Authorize(ctx, s.rule(to, addr))
+	to, err := s.recipient(recipient)
+	if err != nil {
+		return nil, err
+	}
+	rule := s.rule(to.counted, addr)
+	d, err := s.throttler.Authorize(ctx, rule)
+	if err == nil && d.WouldBlock && s.isKnown(ctx, to.counted, &d) {
+		rule.Either = slices.DeleteFunc(rule.Either, func(c throttler.Condition) bool { return c.Name == byTotalNew })
+		d, err = s.throttler.Authorize(ctx, rule)
+	}
 	if err != nil {
 		return nil, err
 	}
 	if s.Observe != nil {
-		s.Observe(ctx, to, address.Plain(addr), d)
+		s.Observe(ctx, to.counted, address.Plain(addr), d)
 	}
-	return &Message{Decision: d, sending: s}, nil
+	return &Message{Decision: d, To: to.sent, sending: s}, nil
+}
+
+// isKnown reports whether d blocks as a new recipient's only, and to is none.
+func (s *Sending) isKnown(ctx context.Context, to string, d *throttler.Decision) bool {
+	if slices.ContainsFunc(d.Outcomes, func(o throttler.Outcome) bool { return o.Blocked && o.Name != byTotalNew }) {
+		return false
+	}
+	known, err := s.throttler.Peek(ctx, s.knownRule(to))
+	return err == nil && known.Err == nil && known.Outcomes[0].Remaining == 0
+}
+
+// knownRule returns the rule whose bucket is filled where a recipient is known.
+func (s *Sending) knownRule(to string) throttler.Rule {
+	return throttler.Rule{
+		Identifier: cmp.Or(s.Identifier, DefaultSendingIdentifier) + "-known",
+		Either: []throttler.Condition{{
+			Name: "recipient", Value: to, Max: 2, TTL: 2 * recipientKnownFor, Algorithm: throttler.LeakyBucket,
+		}},
+	}
+}
+
+// recipientKnownFor is how long a recipient is known, and up to twice that.
+const recipientKnownFor = 180 * day
+
+// Recognize makes recipient known for 180 to 360 days. Call it when a message has
+// reached somebody who has an account: its link was opened, or its code was right.
+//
+// The error is as of [Sending.Begin], or the backend's.
+func (s *Sending) Recognize(ctx context.Context, recipient string) error {
+	to, err := s.recipient(recipient)
+	if err != nil {
+		return err
+	}
+	return pour(ctx, s.throttler, s.knownRule(to.counted))
 }
 
 // Cancel takes the message back, if it was not sent after all. The error is the
@@ -147,9 +197,14 @@ func (m *Message) Cancel(ctx context.Context) error {
 	return m.sending.throttler.Cancel(ctx, m.Decision)
 }
 
-// Lift forgets the messages to recipient. The error is the backend's.
+// Lift forgets the messages to recipient. The error is as of [Sending.Begin], or the
+// backend's.
 func (s *Sending) Lift(ctx context.Context, recipient string) error {
-	rule := s.rule(s.Normalize(recipient), netip.Addr{})
+	to, err := s.recipient(recipient)
+	if err != nil {
+		return err
+	}
+	rule := s.rule(to.counted, netip.Addr{})
 	rule.Either = slices.DeleteFunc(rule.Either, func(c throttler.Condition) bool { return !strings.HasPrefix(c.Name, "recipient") })
 	return s.throttler.Reset(ctx, rule)
 }
@@ -157,12 +212,14 @@ func (s *Sending) Lift(ctx context.Context, recipient string) error {
 // waits are the times within which 1, 2, 3 and 4 messages are sent to a recipient.
 var waits = [...]time.Duration{time.Minute, 10 * time.Minute, time.Hour, 6 * time.Hour}
 
+const byTotalNew = "total-new"
+
 // rule returns the rule of a message to a recipient, as it is counted.
 func (s *Sending) rule(to string, addr netip.Addr) throttler.Rule {
 	recipient := s.Recipient.or(Limit{Max: 5, TTL: day})
 	rule := throttler.Rule{Identifier: cmp.Or(s.Identifier, DefaultSendingIdentifier), CountAuthorizedOnly: true, Shadow: s.Shadow}
 	add := func(name, value string, l Limit) {
-		if l.Max >= 0 && (value != "" || name == "total") {
+		if l.Max >= 0 && (value != "" || strings.HasPrefix(name, "total")) {
 			rule.Either = append(rule.Either, throttler.Condition{Name: name, Value: value, Max: l.Max, TTL: l.TTL})
 		}
 	}
@@ -175,53 +232,63 @@ func (s *Sending) rule(to string, addr netip.Addr) throttler.Rule {
 	if address.Plain(addr).Is4() || address.HasNetwork(addr) { // others are all clients of a translator
 		add("network", address.Network(addr, 24, 48), s.Network.or(Limit{Max: 100, TTL: time.Hour}))
 	}
-	add("total", "", s.Total.or(Limit{Max: DefaultTotal, TTL: day}))
+	if address.HasNetwork(addr) {
+		add("network-32", address.Text(addr, 32), s.Network32.or(Limit{Max: 300, TTL: time.Hour}))
+	}
+	total := s.Total.or(Limit{Max: DefaultTotal, TTL: time.Hour})
+	add("total", "", total)
+	total.Max -= total.Max / 4 // a negative one stays below 0
+	add(byTotalNew, "", total)
 	return rule
 }
 
 // rangeOf returns the range of a phone number: all but its last four digits. It
 // is "" for a mail address.
 func rangeOf(to string) string {
-	if !strings.HasPrefix(to, "+") || len(to) <= 5 {
+	if strings.Contains(to, "@") || len(to) <= 4 {
 		return ""
 	}
 	return to[:len(to)-4]
 }
 
-// Normalize returns the recipient as it is counted. Two spellings that reach the
-// same person are one, as far as they tell:
-//
-//   - A mail address is folded like a name, by the function [Normalize]. What
-//     follows a "+" before the "@" is dropped, and the dots there too if the
-//     provider ignores them (Gmail). So are quotes, comments in brackets, and what
-//     stands around "<alice@example.org>". A domain of other letters is its ASCII
-//     form.
-//   - A phone number is its digits after a "+". Blanks, brackets, dots, slashes
-//     and dashes are dropped. "00" becomes "+", and with Country a single "0"
-//     becomes "+" and the calling code.
-func (s *Sending) Normalize(recipient string) string {
-	if at := strings.LastIndexByte(norm.NFKC.String(recipient), '@'); at >= 0 {
-		return mailbox(norm.NFKC.String(recipient))
-	}
-	return s.number(Normalize(recipient))
+// A recipient is whom a message goes to.
+type recipient struct {
+	counted string // the same for all spellings
+	sent    string // what to send to
 }
 
-// mailbox returns the mail address of the person whom text, in NFKC, reaches. It
-// drops what the syntax of mail allows around an address and within it.
-func mailbox(text string) string {
-	if from, to := strings.LastIndexByte(text, '<'), strings.LastIndexByte(text, '>'); 0 <= from && from < to {
-		text = text[from+1 : to] // Alice <alice@example.org>
+// recipient returns whom text names.
+func (s *Sending) recipient(text string) (recipient, error) {
+	text = strings.TrimSpace(text)
+	switch {
+	case len(text) > MaxName:
+		return recipient{}, ErrNameTooLong
+	case text == "":
+		return recipient{}, ErrNoAccount
+	case strings.ContainsAny(text, ",;\r\n"):
+		return recipient{}, ErrRecipients
 	}
-	for comments.MatchString(text) { // innermost first
-		text = comments.ReplaceAllString(text, "")
+	if parsed, err := mail.ParseAddress(text); err == nil {
+		return recipient{mailbox(parsed.Address), addrSpec(parsed.Address)}, nil
 	}
-	at := strings.LastIndexByte(text, '@')
-	if at < 0 {
-		return Normalize(text)
+	number, ok := s.number(text)
+	if !ok {
+		return recipient{}, ErrRecipients
 	}
-	local := Normalize(strings.NewReplacer(`"`, "", `\`, "").Replace(text[:at]))
-	local, _, _ = strings.Cut(strings.ReplaceAll(local, " ", ""), "+")
-	domain := strings.TrimSuffix(strings.TrimSpace(text[at+1:]), ".")
+	return recipient{number, number}, nil
+}
+
+// addrSpec returns a parsed address as a mail program reads it.
+func addrSpec(parsed string) string {
+	quoted := (&mail.Address{Address: parsed}).String()
+	return strings.TrimSuffix(strings.TrimPrefix(quoted, "<"), ">")
+}
+
+// mailbox returns a parsed address as it is counted.
+func mailbox(parsed string) string {
+	at := strings.LastIndexByte(parsed, '@')
+	local, _, _ := strings.Cut(strings.ReplaceAll(Normalize(parsed[:at]), " ", ""), "+")
+	domain := parsed[at+1:]
 	if ascii, err := idna.Lookup.ToASCII(domain); err == nil {
 		domain = ascii
 	}
@@ -233,33 +300,4 @@ func mailbox(text string) string {
 		local = strings.ReplaceAll(local, ".", "")
 	}
 	return local + "@" + domain
-}
-
-// comments are those of RFC 5322 that hold no other one.
-var comments = regexp.MustCompile(`\([^()]*\)`)
-
-// number returns the phone number in text, or text if it is none.
-func (s *Sending) number(text string) string {
-	digits := strings.Map(func(r rune) rune {
-		if strings.ContainsRune(" ()[]./-\u2010\u2011\u2012\u2013", r) {
-			return -1
-		}
-		return r
-	}, strings.Replace(text, "(0)", "", 1))
-	plus := strings.HasPrefix(digits, "+")
-	digits = strings.TrimPrefix(digits, "+")
-	if digits == "" || strings.Trim(digits, "0123456789") != "" {
-		return text
-	}
-	switch {
-	case plus && s.Country != "" && strings.HasPrefix(digits, s.Country+"0"):
-		return "+" + s.Country + strings.TrimPrefix(digits, s.Country+"0") // +49 0151
-	case plus:
-		return "+" + digits
-	case strings.HasPrefix(digits, "00"):
-		return "+" + digits[2:]
-	case s.Country != "" && strings.HasPrefix(digits, "0"):
-		return "+" + s.Country + digits[1:]
-	}
-	return digits
 }

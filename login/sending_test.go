@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 
@@ -38,7 +39,7 @@ func TestARecipientGetsFiveMessagesADay(t *testing.T) {
 		m := mailOn(t)
 		sent, days := 0, 3
 		for i := range days * 10_000 {
-			to := []string{"alice@example.org", " Alice@Example.org", "alice+x" + fmt.Sprint(i) + "@example.org", "ALICE@EXAMPLE.ORG."}[i%4]
+			to := []string{"alice@example.org", " Alice@Example.org", "alice+x" + fmt.Sprint(i) + "@example.org", "<ALICE@EXAMPLE.ORG>"}[i%4]
 			if ok, _ := m.sends(to, addr(i)); ok {
 				sent++
 			}
@@ -105,8 +106,8 @@ func TestMessagesAreLimitedByAddressNetworkAndInAll(t *testing.T) {
 		"an IPv6 /64":  {func(i int) netip.Addr { return netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", i+1)) }, 20},
 		"an IPv4 /24":  {func(i int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}) }, 100},
 		"an IPv6 /48":  {func(i int) netip.Addr { return netip.MustParseAddr(fmt.Sprintf("2001:db8:0:%x::1", i)) }, 100},
-		"the internet": {spread, 200},
-		"its NAT64":    {func(i int) netip.Addr { return netip.MustParseAddr(fmt.Sprintf("64:ff9b:1::%x", i+1)) }, 200},
+		"the internet": {spread, 150},
+		"its NAT64":    {func(i int) netip.Addr { return netip.MustParseAddr(fmt.Sprintf("64:ff9b:1::%x", i+1)) }, 150},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			m := mailOn(t)
@@ -141,38 +142,140 @@ func TestAMessageThatWasNotSentIsTakenBack(t *testing.T) {
 	})
 }
 
-// What a mail program could take for several recipients is no recipient: each text
-// with the same victim in it would have messages of its own.
+// A text that a mail program could take for another recipient, or for several, is
+// none: each text with the same victim in it would have messages of its own.
 func TestOneRecipientAtATime(t *testing.T) {
 	m := login.NewSending(throttler.New(memstore.New()))
-	for _, recipients := range []string{"alice@example.com,x@example.com", "alice@example.com; x", "alice@example.com\r\nBcc: x@example.com", "+49151,+49152"} {
+	m.Country = "49"
+	for _, recipients := range []string{
+		"alice@example.com,x@example.com", "alice@example.com; x", "alice@example.com\r\nBcc: x@example.com", "alice(hi)@example.com", "alice@example.com.", "alice @ example.com", "+49151,+49152",
+		"<alice@example.com> <a@example.com>", "alice@example.com <a@example.com>", "alice@example.com bob@example.com",
+		"a@b@c", "<@>", "()@", "alice", "no number 12 at all", "0151 2345678 x1", "0151 2345678#1", "+49+151", "+49 151 23 45 67 89 01 23 45", "+1",
+	} {
 		_, err := m.Begin(t.Context(), recipients, home)
 		require.ErrorIs(t, err, login.ErrRecipients, recipients)
 	}
 }
 
+// Each row is one recipient: what it is counted as, what to send to for the first
+// spelling, and the spellings.
 func TestSpellingsOfARecipientAreOne(t *testing.T) {
-	m := login.NewSending(throttler.New(memstore.New()))
-	m.Country = "49"
-	for want, spellings := range map[string][]string{
-		"alice@gmail.com":    {"alice@gmail.com", "A.l.i.c.e+news@GoogleMail.com", " alice@gmail.com. "},
-		"a.lice@example.org": {"a.lice@example.org", "A.Lice+1+2@example.org"},
-		"alice@example.com": {
-			"alice@example.com", `"alice"@example.com`, `"al\ice"@example.com`, `al"ice"@example.com`, "alice(hi)@example.com",
-			"alice @ example.com", "alice@example.com (Alice (work))", "Alice <alice@example.com>", "<Alice+x@EXAMPLE.com.>",
-			"alice＠ｅxample.com", "(x)alice@(y)example.com",
-		},
-		"alice@xn--mnchen-3ya.de": {"alice@münchen.de", "alice@MÜNCHEN.de", "alice@xn--mnchen-3ya.de", "alice@mu\u0308nchen.de"},
-		"a@b@c":                   {"a@b@c"},
-		"@":                       {"<@>", "()@"},
-		"+491512345678":           {"+49 0151 2345678", "+49 151 234 5678", "0049-151/2345678", "0151 2345678", "+49 (0)151 2345678", "(0151) 234.5678", "＋49１512345678"},
-		"+4415123":                {"+44 15123"},
-		"no number 12 at all":     {"No number 12 at all"},
+	for _, row := range []struct {
+		country, counted, to string
+		spellings            []string
+	}{
+		{"", "alice@gmail.com", "alice@gmail.com", []string{"alice@gmail.com", "A.l.i.c.e+news@GoogleMail.com", " alice@gmail.com "}},
+		{"", "a.lice@example.org", "A.Lice+1+2@example.org", []string{"A.Lice+1+2@example.org", "a.lice@example.org"}},
+		{"", "alice@example.com", "alice@example.com", []string{
+			`Alice <"alice"@example.com>`, "alice@example.com", `"al\ice"@example.com`,
+			"alice@example.com (Alice (work))", "<Alice+x@EXAMPLE.com>",
+		}},
+		{"", "alicesmith@example.com", `"alice smith"@example.com`, []string{`"alice smith"@example.com`}},
+		{"", "alice@xn--mnchen-3ya.de", "alice@münchen.de", []string{"alice@münchen.de", "alice@MÜNCHEN.de", "alice@xn--mnchen-3ya.de", "alice@mu\u0308nchen.de"}},
+		{"49", "+491512345678", "+491512345678", []string{
+			"+49 0151 2345678", "+49 151 234 5678", "0049-151/2345678", "0151 2345678", "+49 (0)151 2345678", "(0151) 234.5678", "＋49１512345678",
+			"++49 151 2345678", "tel:+491512345678", "TEL:0151-2345678", "0151\u22122345678", "٠١٥١ ٢٣٤٥٦٧٨", "०१५१ 2345678", "+0049 151 2345678", "491512345678",
+		}},
+		{"1", "+12025550123", "+12025550123", []string{"(202) 555-0123", "1-202-555-0123", "+1 202 555 0123", "2025550123", "+1 (1) 202 555 0123", "011 1 202 555 0123", "001 202 555 0123"}},
+		{"7", "+79123456789", "+79123456789", []string{"8 (912) 345-67-89", "912 345 67 89", "+7 912 3456789", "79123456789", "+7 8 912 345 67 89", "8~10 7 912 3456789"}},
+		{"7", "+78123456789", "+78123456789", []string{"812 345 67 89", "8 812 345 67 89", "+7 812 3456789"}},
+		{"34", "+34612345678", "+34612345678", []string{"612 345 678", "+34 612345678", "34612345678", "0034 612345678"}},
+		{"36", "+36301234567", "+36301234567", []string{"06 30 123 4567", "30 123 4567", "+36 30 1234567", "+36 06 30 1234567"}},
+		{"39", "+390612345678", "+390612345678", []string{"06 1234 5678", "+39 06 12345678", "0039 06 12345678"}},
+		{"39", "+393912345678", "+393912345678", []string{"391 2345678", "+39 391 2345678", "393912345678"}},
+		{"45", "+4545123456", "+4545123456", []string{"45 12 34 56", "+45 45123456", "4545123456"}},
+		{"47", "+4791234567", "+4791234567", []string{"912 34 567", "+47 91234567", "4791234567"}},
+		{"48", "+48501234567", "+48501234567", []string{"501 234 567", "0 501 234 567", "48501234567"}},
+		{"52", "+525512345678", "+525512345678", []string{"55 1234 5678", "01 55 1234 5678", "+52 1 55 1234 5678", "044 55 1234 5678", "525512345678"}},
+		{"65", "+6591234567", "+6591234567", []string{"9123 4567", "001 65 9123 4567", "+65 91234567", "6591234567"}},
+		{"91", "+919123456789", "+919123456789", []string{"91234 56789", "091234 56789", "+91 91234 56789", "919123456789"}},
+		{"+49", "+33612345678", "+33612345678", []string{"+33 6 12 34 56 78", "+33 (0)6 12 34 56 78", "+33 06 12 34 56 78"}},
+		{"", "+4415123", "+4415123", []string{"+44 15123", "0044 015123"}},
+		{"", "01512345678", "01512345678", []string{"0151 2345678", "(0151) 234-5678"}},
 	} {
-		for _, spelling := range spellings {
-			require.Equal(t, want, m.Normalize(spelling), spelling)
+		m := login.NewSending(throttler.New(memstore.New()))
+		m.Country, m.Shadow = row.country, true
+		var counted string
+		m.Observe = func(_ context.Context, to string, _ netip.Addr, _ throttler.Decision) { counted = to }
+		for i, spelling := range row.spellings {
+			message, err := m.Begin(t.Context(), spelling, home)
+			require.NoError(t, err, spelling)
+			require.Equal(t, row.counted, counted, "%s in %s", spelling, row.country)
+			if i == 0 {
+				require.Equal(t, row.to, message.To)
+			}
 		}
 	}
+}
+
+// The digits of every script are digits.
+func TestDigitsOfAllScripts(t *testing.T) {
+	m := login.NewSending(throttler.New(memstore.New()))
+	for r := range rune(0x10FFFF) {
+		if unicode.Is(unicode.Nd, r) && unicode.Is(unicode.Nd, r-1) == false {
+			var seven []rune
+			for n := range rune(10) {
+				seven = append(seven, r+n)
+			}
+			message, err := m.Begin(t.Context(), "+49"+string(seven), addr(int(r)))
+			require.NoError(t, err, "%U", r)
+			require.Equal(t, "+49123456789", message.To, "%U", r)
+			require.NoError(t, message.Cancel(t.Context()))
+		}
+	}
+}
+
+// A range holds for numbers of any country, with and without a plus.
+func TestTollFraudIsHeldInEachCountry(t *testing.T) {
+	for _, country := range []string{"", "1", "7", "34", "36", "39", "45", "47", "48", "49", "52", "65", "91"} {
+		synctest.Test(t, func(t *testing.T) {
+			m := mailOn(t)
+			m.Country = country
+			sent := 0
+			for i := range 1000 {
+				if ok, _ := m.sends(fmt.Sprintf("9123%04d", i), spread(i)); ok {
+					sent++
+				}
+			}
+			require.Equal(t, 30, sent, country)
+		})
+	}
+}
+
+// The owner of an IPv6 /29, and a botnet after that: the known get their messages.
+func TestAFloodLeavesKnownRecipientsAShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := mailOn(t)
+		require.NoError(t, m.Recognize(t.Context(), "Alice@example.org"))
+		sent := 0
+		for i := range 10_000 {
+			from := netip.MustParseAddr(fmt.Sprintf("2001:db%d:%x::1", i%8, i))
+			if ok, _ := m.sends(fmt.Sprintf("user%d@example.org", i), from); ok {
+				sent++
+			}
+		}
+		require.Equal(t, 750, sent)
+		for i := range 1000 {
+			m.sends(fmt.Sprintf("more%d@example.org", i), spread(i))
+		}
+		ok, _ := m.sends("bob@example.org", home)
+		require.False(t, ok, "a stranger")
+		ok, _ = m.sends("alice@example.org", home)
+		require.True(t, ok, "known")
+		time.Sleep(time.Hour + time.Minute)
+		ok, _ = m.sends("bob@example.org", home)
+		require.True(t, ok, "an hour later")
+	})
+	synctest.Test(t, func(t *testing.T) { // one /32
+		m := mailOn(t)
+		sent := 0
+		for i := range 10_000 {
+			if ok, _ := m.sends(fmt.Sprintf("user%d@example.org", i), netip.MustParseAddr(fmt.Sprintf("2001:db8:%x::1", i))); ok {
+				sent++
+			}
+		}
+		require.Equal(t, 300, sent)
+	})
 }
 
 func TestSendingSaysWhatIsWrong(t *testing.T) {
