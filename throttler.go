@@ -98,15 +98,15 @@
 //
 // # Clocks
 //
-// Windows use the callers' clocks: set them by NTP. If two clocks differ by d, a window may
-// appear up to d shorter or longer. Hits from a clock that is hours ahead count for TTL at
-// most, and its bans for their own length. A debt by Settle stands. A clock that is behind
-// ends hits and bans early for the values that it is asked about.
+// Windows use the callers' clocks: set them by NTP. If clocks differ by up to d, a window
+// admits as one of TTL-d would, and a bucket at most Max + (T+d)*Max/TTL in any time T,
+// however often each caller asks. After its last call, a clock that is ahead locks nobody out
+// for longer than TTL or a minute, whichever is longer; its bans hold for their own length. A
+// debt by Settle stands. Nothing is promised for a window if clocks differ by its TTL or more.
 //
 // A hit of the clock that is ahead cannot be given back if the other one has counted in the
 // same window within d after it, even if d is a millisecond: [Throttler.Cancel],
 // [Throttler.Settle] and [Rule.CountAuthorizedOnly] then give back too little, never too much.
-// The same may happen in a bucket that is full.
 //
 // # Stored records
 //

@@ -108,25 +108,27 @@ func TestBucketKeepsItsRateOverAnyTimeForHitsThatAreNotTakenBack(t *testing.T) {
 func TestBucketBlocksOnlyWhatWouldExceedItsRate(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		c := drawLimiter(t, throttler.LeakyBucket)
-		interval := (c.TTL-1)/time.Duration(c.Max) + 1
+		// A hit leaks in TTL units of 1/Max ns, and a call waits for whole nanoseconds.
+		unit := time.Duration(c.Max)
+		up := func(units time.Duration) time.Duration { return (max(0, units) + unit - 1) / unit }
 		th := throttler.New(memstore.New())
 		rule := throttler.Rule{Identifier: "test", Either: []throttler.Condition{c}}
-		var full time.Duration // ahead of time, as of last
+		var full time.Duration // in units, as of last
 		last := time.Now()
 		for range rapid.IntRange(1, 80).Draw(t, "calls") {
 			pause(t, c.TTL, int64(c.Max))
-			full = max(0, full-time.Since(last))
+			full = max(0, full-time.Since(last)*unit)
 			last = time.Now()
 			d, err := th.Authorize(context.Background(), rule)
 			require.NoError(t, err)
-			fits := full+interval <= interval*time.Duration(c.Max)
+			fits := full+c.TTL <= c.TTL*unit
 			require.Equal(t, fits, d.Status == throttler.Authorized)
 			if fits {
-				full += interval
+				full += c.TTL
 			}
-			require.Equal(t, full, d.Outcomes[0].ResetAfter)
-			require.Equal(t, int((interval*time.Duration(c.Max)-full)/interval), d.Outcomes[0].Remaining)
-			require.Equal(t, max(0, full+interval-interval*time.Duration(c.Max)), d.Outcomes[0].RetryAfter)
+			require.Equal(t, up(full), d.Outcomes[0].ResetAfter)
+			require.Equal(t, int((c.TTL*unit-full)/c.TTL), d.Outcomes[0].Remaining)
+			require.Equal(t, up(full+c.TTL-c.TTL*unit), d.Outcomes[0].RetryAfter)
 		}
 	})
 }

@@ -116,11 +116,13 @@ func TestWaitingCrowdGetsThroughAWindowInOrderAtTheFullRate(t *testing.T) {
 func TestWaitingCrowdGetsThroughABucketInOrderAtTheFullRate(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		c := drawLimiter(t, throttler.LeakyBucket)
-		interval := (c.TTL-1)/time.Duration(c.Max) + 1
+		leaked := func(n int) time.Duration {
+			return (time.Duration(n)*c.TTL + time.Duration(c.Max) - 1) / time.Duration(c.Max)
+		}
 		n := rapid.IntRange(1, 60).Draw(t, "crowd")
 		through := gather(t, throttler.New(memstore.New()), throttler.Rule{Identifier: "test", Either: []throttler.Condition{c}}, n, oneByOne)
 		for i, p := range through {
-			require.Equal(t, passed{i, time.Duration(max(0, i-c.Max+1)) * interval}, p)
+			require.Equal(t, passed{i, leaked(max(0, i-c.Max+1))}, p)
 		}
 		require.Len(t, through, n)
 	})

@@ -128,12 +128,13 @@ func (r Record) kept(limit *Limit, b ban) Record {
 		x.calendar.end = max(b.end-b.length, 1)
 		next.setExtras(x)
 	case Bucket:
-		score, debt := r.bucket.score-limit.bucketSize(), r.extras().debt
-		if debt != 0 {
-			score = min(score, b.end-b.length) // the debt is kept beside it
+		score, debt := limit.parts().minus(r.bucket.time(), limit.bucketSize()), r.extras().debt
+		if set := b.end - b.length; score.Instant >= set {
+			score, debt = span{Instant: set}, max(debt, r.bucket.time().up()) // what is beyond its size is kept beside it
 		}
-		if score > 0 {
-			next.bucket = bucket{score: score, cancels: r.bucket.cancels}
+		if score.Instant > 0 {
+			next.bucket = r.bucket
+			next.bucket.setTime(score)
 			next.setDebt(debt)
 		}
 		if b.repeats > 1 {
@@ -174,7 +175,10 @@ func (r Record) unkept(limit *Limit, set Instant) (full Record) {
 	case Bucket:
 		if r.bucket.score != 0 {
 			x.debt = r.extras().debt
-			full.bucket = bucket{score: max(r.bucket.score+limit.bucketSize(), x.debt), cancels: r.bucket.cancels}
+			full.bucket = r.bucket
+			if full.bucket.setTime(limit.parts().plus(r.bucket.time(), limit.bucketSize())); full.bucket.score < x.debt {
+				full.bucket.setTime(span{Instant: x.debt})
+			}
 		}
 		last.end = cmp.Or(r.hits.end(), set)
 	default:

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
 
 func leaky(max int, ttl time.Duration) Limit {
@@ -27,13 +28,13 @@ func TestBucketTakesABurstAndThenItsRate(t *testing.T) {
 	})
 }
 
-func TestBucketRecordIs12BytesWhateverMaxIs(t *testing.T) {
+func TestBucketRecordIs20BytesWhateverMaxIs(t *testing.T) {
 	for _, max := range []int{1, 1000, 1_000_000_000} {
 		c := &cell{}
 		for range 3 {
 			c.call(at(0), leaky(max, time.Hour), 0)
 		}
-		require.Len(t, c.stored, 12)
+		require.Len(t, c.stored, 20)
 	}
 }
 
@@ -119,4 +120,141 @@ func TestLongestBucket(t *testing.T) {
 	condition := leaky(1, longestBucket)
 	require.False(t, c.call(at(0), condition, 0).Blocked)
 	require.Equal(t, longestBucket-time.Hour, c.call(at(time.Hour), condition, 0).RetryAfter)
+}
+
+// TestBucketKeepsItsRateWhateverClocksDiffer has callers whose clocks differ by up to what a
+// bucket takes call as often as they like. In no time T more than Max + (T+d)/I calls are
+// authorized, also if calls are taken back, settled or refused by other conditions.
+func TestBucketKeepsItsRateWhateverClocksDiffer(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit := *bucketOf(rapid.IntRange(1, 30).Draw(t, "max"), time.Duration(rapid.Int64Range(int64(10*time.Millisecond), int64(10*time.Minute)).Draw(t, "ttl")))
+		apart := Instant(rapid.Int64Range(0, int64(limit.maxAhead())).Draw(t, "apart"))
+		if rapid.Bool().Draw(t, "close") {
+			apart = min(apart, Instant(limit.TTL)/20)
+		}
+		clocks := []Instant{0, apart, apart / 2}
+		var r Record
+		var admitted []Instant
+		var hits []Hit // of admitted
+		now := start
+		for range rapid.IntRange(10, 200).Draw(t, "calls") {
+			now += Instant(rapid.Int64Range(0, int64(limit.Interval())/2).Draw(t, "pause"))
+			local := now + rapid.SampledFrom(clocks).Draw(t, "clock")
+			if n := len(hits); n > 0 && rapid.IntRange(0, 9).Draw(t, "cancel") == 0 {
+				if next, found := r.Without(hits[n-1], local); found {
+					r, admitted = reread(t, next), admitted[:n-1]
+				}
+				hits = hits[:len(admitted)]
+				continue
+			}
+			v := decide(local, &limit, Lockout{}, r, rapid.IntRange(0, 4).Draw(t, "count") > 0)
+			if v.Store {
+				r = reread(t, v.Next)
+			}
+			if v.Hit.Cost > 0 {
+				admitted, hits = append(admitted, now), append(hits, v.Hit)
+			}
+		}
+		for i, from := range admitted {
+			for j := i + limit.Max; j < len(admitted); j++ {
+				beyond := Instant(j-i+1-limit.Max) * limit.exact().Instant
+				require.LessOrEqual(t, beyond, admitted[j]-from+apart, "%d calls in %v", j-i+1, time.Duration(admitted[j]-from))
+			}
+		}
+	})
+}
+
+// A clock that is ahead, or was, locks nobody out for longer than TTL or a minute.
+func TestBucketOfAClockAheadOpensInTime(t *testing.T) {
+	for _, limit := range []*Limit{bucketOf(3, time.Second), bucketOf(3, time.Hour)} {
+		for _, ahead := range []time.Duration{time.Millisecond, time.Second, 59 * time.Second, 61 * time.Second, time.Hour, 100 * time.Hour} {
+			r := Record{}
+			for range limit.Max {
+				r = decide(start.Add(ahead), limit, Lockout{}, r, true).Next
+			}
+			v := decide(start, limit, Lockout{}, r, true)
+			require.True(t, v.Outcome.Blocked)
+			require.LessOrEqual(t, v.Outcome.RetryAfter, max(limit.TTL, time.Minute)+time.Duration(limit.Interval()))
+			if v.Store {
+				r = reread(t, v.Next)
+			}
+			require.False(t, decide(start.Add(v.Outcome.RetryAfter), limit, Lockout{}, r, true).Outcome.Blocked)
+		}
+	}
+}
+
+// A caller that takes all there is gets Max in each TTL, to a millionth, though an interval is
+// no whole number of nanoseconds.
+func TestBucketGivesMaxInEachTTL(t *testing.T) {
+	for _, limit := range []*Limit{
+		bucketOf(7, 5*time.Second), bucketOf(3, time.Second), bucketOf(110_000_000, time.Second), bucketOf(600_000_000, time.Second),
+		bucketOf(999_999_999, time.Second), bucketOf(1_000_000_000, time.Second), bucketOf(1_000_003, 7*24*time.Hour),
+	} {
+		costing := *limit
+		costing.Cost = max(limit.Max/3, 1)
+		r, now, taken := Record{}, start, 0
+		for range 3000 {
+			v := decide(now, &costing, Lockout{}, r, true)
+			if v.Outcome.Blocked {
+				now = now.Add(v.Outcome.RetryAfter)
+				v = decide(now, &costing, Lockout{}, r, true)
+				require.False(t, v.Outcome.Blocked)
+			}
+			r, taken = v.Next, taken+costing.Cost
+		}
+		most := float64(limit.Max) * (1 + float64(now-start)/float64(limit.TTL))
+		require.LessOrEqual(t, float64(taken), most*(1+1e-12))
+		require.InEpsilon(t, most-float64(limit.Max), float64(taken-limit.Max), 1e-6+float64(costing.Cost)/float64(taken), "Max %d", limit.Max)
+	}
+}
+
+func TestALowerRateGrantsNoBurst(t *testing.T) {
+	fast, slow := bucketOf(10, time.Second), bucketOf(10, 10*time.Second)
+	r := Record{}
+	for range 10 {
+		r = decide(start, fast, Lockout{}, r, true).Next
+	}
+	v := decide(start, slow, Lockout{}, r, true)
+	require.True(t, v.Outcome.Blocked)
+	require.Equal(t, time.Second, v.Outcome.RetryAfter)
+	require.True(t, v.Store, "or else the hits would leak at the old rate")
+	r = reread(t, v.Next)
+	require.True(t, decide(start.Add(time.Second-1), slow, Lockout{}, r, true).Outcome.Blocked)
+	v = decide(start, fast, Lockout{}, r, true)
+	require.Equal(t, 100*time.Millisecond, v.Outcome.RetryAfter, "a higher one holds at once")
+	small := bucketOf(5, time.Second)
+	v = decide(start, small, Lockout{}, r, true)
+	require.Equal(t, 6*small.Interval(), Instant(v.Outcome.RetryAfter), "ten hits stay ten")
+}
+
+// A receipt from before a change of the rate finds nothing: how much it has poured in is not
+// what the bucket now holds of it.
+func TestAChangedRateIsAnotherBucketToReceipts(t *testing.T) {
+	fast, slow := bucketOf(10, time.Second), bucketOf(10, 10*time.Second)
+	first := decide(start, fast, Lockout{}, Record{}, true)
+	second := decide(start, slow, Lockout{}, first.Next, true)
+	_, found := second.Next.Without(first.Hit, start)
+	require.False(t, found)
+	_, found = second.Next.Without(second.Hit, start)
+	require.True(t, found)
+}
+
+func TestABucketIsEmptyAfterTTL(t *testing.T) {
+	for _, limit := range []*Limit{bucketOf(7, 5*time.Second), bucketOf(3, time.Second), bucketOf(1_000_003, time.Minute)} {
+		whole, now := *limit, start
+		whole.Cost = limit.Max
+		var r Record
+		for range 5 {
+			v := decide(now, &whole, Lockout{}, r, true)
+			require.False(t, v.Outcome.Blocked)
+			require.Equal(t, limit.TTL, v.Again)
+			require.True(t, decide(now.Add(limit.TTL-1), &whole, Lockout{}, v.Next, true).Outcome.Blocked)
+			r, now = reread(t, v.Next), now.Add(limit.TTL)
+		}
+		one := Record{}
+		for range min(limit.Max, 100) {
+			one = decide(start, limit, Lockout{}, one, true).Next
+		}
+		require.Equal(t, limit.Max-1, decide(start.Add(limit.TTL), limit, Lockout{}, one, true).Outcome.Remaining)
+	}
 }

@@ -205,8 +205,7 @@ func (r *Record) Append(b []byte) []byte {
 		b = r.hits.append(b)
 	}
 	if r.bucket.score != 0 {
-		b = appendInstant(b, r.bucket.score)
-		b = binary.BigEndian.AppendUint16(b, r.bucket.cancels)
+		b = r.bucket.append(b)
 	}
 	return b
 }
@@ -234,7 +233,7 @@ func (r *Record) sections() (s sections) {
 const (
 	instantSize = 8
 	banSize     = 2*instantSize + 1 // with repeats
-	bucketSize  = instantSize + 2
+	bucketSize  = instantSize + 4 + 4 + 2
 
 	calendarSize = 4 * instantSize
 )
@@ -262,7 +261,7 @@ func (r *Record) Size() int {
 
 // End returns when r holds nothing any more.
 func (r *Record) End() Instant {
-	end := max(r.ban.forgotten(), r.hits.end(), r.bucket.score)
+	end := max(r.ban.forgotten(), r.hits.end(), r.bucket.time().up())
 	if r.extra != nil {
 		end = max(end, r.extra.end())
 	}
@@ -338,8 +337,18 @@ func (bk *bucket) decode(sections sections, b []byte) (rest []byte, ok bool) {
 	if at < 0 {
 		return nil, false
 	}
-	bk.score, bk.cancels = getInstant(b[at:]), binary.BigEndian.Uint16(b[at+instantSize:])
-	return b[:at], bk.score > 0
+	stored := b[at:]
+	bk.score, bk.part = getInstant(stored), binary.BigEndian.Uint32(stored[instantSize:])
+	bk.rate = math.Float32frombits(binary.BigEndian.Uint32(stored[instantSize+4:]))
+	bk.cancels = binary.BigEndian.Uint16(stored[instantSize+8:])
+	return b[:at], bk.score > 0 && bk.rate >= 0 && bk.rate <= math.MaxFloat32 && !math.Signbit(float64(bk.rate))
+}
+
+// append appends the section of bk to b.
+func (bk *bucket) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint32(appendInstant(b, bk.score), bk.part)
+	b = binary.BigEndian.AppendUint32(b, math.Float32bits(bk.rate))
+	return binary.BigEndian.AppendUint16(b, bk.cancels)
 }
 
 func getInstant(b []byte) Instant {

@@ -85,7 +85,7 @@ func (v *Verdict) look(now Instant, limit *Limit, r *Record, count bool) (store 
 		return v.lookAtWindow(now, limit, &r.hits, count)
 	case Bucket:
 		r.expireExtras(now)
-		return v.lookAtBucket(now, limit, &r.bucket, r.owed(now+limit.bucketSize()), count)
+		return v.lookAtBucket(now, limit, r, count)
 	}
 	x := r.unexpired(now)
 	if limit.Algorithm == Leases {

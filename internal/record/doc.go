@@ -24,8 +24,8 @@
 // copying. There is one encoding for each record. A fuzz target checks it.
 //
 // A ban is its end and its length, and replaces the hits: 18 bytes. Growing bans also store
-// how many there were in a row, for as long as that is remembered. A leaky bucket is one time
-// and a count: 12 bytes. A calendar is the bounds of its period, the time of its first hit and
+// how many there were in a row, for as long as that is remembered. A leaky bucket is one time,
+// the rate that it was poured at and a count: 20 bytes. A calendar is the bounds of its period, the time of its first hit and
 // a count: 35 bytes, whatever Max is. A lease of a hit in flight is the ID of the call that
 // took it, its end, its TTL and its hits: 28 bytes.
 //
@@ -107,8 +107,9 @@
 //   - at once, with a write of its own, if the hit blocks. Otherwise each call would count it
 //     as its own now + TTL, and it would never expire.
 //
-// A debt stands. That is why it is stored beside the score: a score that is later than both is
-// that of a wrong clock, and is set to the later of them.
+// The score of a bucket is left as it is, until it is further ahead than any clock of a fleet
+// should be: see bucket.go. A debt stands. That is why it is stored beside the score: a score
+// that is later than both is that of a wrong clock, and is set to the later of them.
 //
 // A hit of a longer TTL that blocks no call keeps its time. So a rule with a shorter TTL on the
 // same values, while it is not full, does not wipe out the hits of another rule. Bans store

@@ -58,19 +58,6 @@ func (r *Record) unexpired(now Instant) extra {
 	return x
 }
 
-// owed returns the debt of r's bucket. One that ends by brim is none: a bucket holds that
-// much without it.
-func (r *Record) owed(brim Instant) Instant {
-	if r.extra == nil || r.extra.debt == 0 {
-		return 0
-	}
-	if r.extra.debt <= brim {
-		r.setDebt(0)
-		return 0
-	}
-	return r.extra.debt
-}
-
 // setDebt makes debt that of r's bucket, 0 for none.
 func (r *Record) setDebt(debt Instant) {
 	if r.extra == nil && debt == 0 {

@@ -12,18 +12,18 @@ type Hit struct {
 }
 
 // NumbersOfHit is how many numbers a Hit consists of.
-const NumbersOfHit = 9
+const NumbersOfHit = 11
 
 // Numbers returns h as numbers, to be written down. Releases that know windows and buckets
 // only refuse the numbers of another Kind, as there is no negative weight.
 func (h Hit) Numbers() [NumbersOfHit]int64 {
 	s := h.Share
 	if h.Kind != 0 {
-		return [...]int64{int64(h.Cost), int64(h.Expiry), int64(h.ID), int64(h.TTL), 0, 0, -int64(h.Kind), 0, 0}
+		return [...]int64{int64(h.Cost), int64(h.Expiry), int64(h.ID), int64(h.TTL), 0, 0, -int64(h.Kind), 0, 0, 0, 0}
 	}
 	return [...]int64{
-		int64(h.Cost), int64(h.Expiry), int64(s.at), int64(s.until), int64(s.amount),
-		int64(s.grain), int64(s.weight), int64(s.most), int64(s.cancels),
+		int64(h.Cost), int64(h.Expiry), int64(s.at), int64(s.until), int64(s.amount.Instant),
+		int64(s.grain), int64(s.weight), int64(s.most), int64(s.cancels), int64(s.amount.part), int64(s.parts),
 	}
 }
 
@@ -33,8 +33,8 @@ func HitOf(n [NumbersOfHit]int64) Hit {
 		return Hit{Cost: int(n[0]), Expiry: Instant(n[1]), ID: uint64(n[2]), TTL: Instant(n[3]), Kind: kind}
 	}
 	return Hit{Cost: int(n[0]), Expiry: Instant(n[1]), Share: Share{
-		at: Instant(n[2]), until: Instant(n[3]), amount: Instant(n[4]), grain: Instant(n[5]),
-		weight: uint16(n[6]), most: uint16(n[7]), cancels: uint16(n[8]),
+		at: Instant(n[2]), until: Instant(n[3]), amount: span{Instant(n[4]), uint32(n[9])}, grain: Instant(n[5]),
+		parts: parts(n[10]), weight: uint16(n[6]), most: uint16(n[7]), cancels: uint16(n[8]),
 	}}
 }
 
@@ -49,7 +49,7 @@ type Brief struct {
 // Brief returns h in fewer bytes. A window or a bucket has counted it.
 func (h *Hit) Brief() Brief {
 	b := Brief{expiry: h.Expiry, cost: uint32(h.Cost)}
-	if h.Share.amount != 0 {
+	if h.Share.amount != (span{}) {
 		b.expiry, b.at, b.cancels = h.Share.until, h.Share.at, h.Share.cancels
 	}
 	return b
@@ -64,7 +64,7 @@ func (b Brief) Hit(limit *Limit) Hit {
 	switch {
 	case h.Cost == 0:
 	case limit.Algorithm == Bucket:
-		h.Share = bucket{b.expiry, b.cancels}.share(b.at, limit, h.Cost)
+		h.Share = bucket{score: b.expiry, cancels: b.cancels}.share(b.at, limit, h.Cost)
 	default:
 		h.Expiry = b.expiry
 	}
@@ -104,7 +104,7 @@ func (r Record) Without(h Hit, now Instant) (next Record, found bool) {
 		x := r.extras()
 		x.calendar, found = x.calendar.without(h, now)
 		next.setExtras(x)
-	case h.Share.amount == 0:
+	case h.Share.amount == span{}:
 		next.hits.expire(now)
 		found = next.hits.remove(h.Cost, h.Expiry)
 	default:

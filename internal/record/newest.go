@@ -16,8 +16,11 @@ func (r Record) WithoutNewest(n int, now Instant, limit *Limit) (next Record, fo
 		next.hits.expire(now)
 		found = next.hits.removeNewest(n)
 	case Bucket:
-		brim := now + limit.bucketSize()
-		next.bucket.score = min(r.bucket.score, max(brim, next.owed(brim)))
+		next.bucket.expire(now)
+		if next.bucket.score == 0 {
+			return r, false
+		}
+		next.openBucket(now, limit)
 		before := next.bucket.score
 		next.bucket, found = next.bucket.withoutNewest(n, now, limit)
 		next.repay(before - next.bucket.score)
@@ -49,11 +52,7 @@ func (h *hits) removeNewest(n int) (found bool) {
 // withoutNewest returns b at now without the n hits that were poured in last, and whether
 // there was anything.
 func (b bucket) withoutNewest(n int, now Instant, limit *Limit) (bucket, bool) {
-	b.expire(now)
-	if b.score == 0 {
-		return b, false
-	}
-	b.score -= limit.Interval() * Instant(n)
+	b.setTime(limit.parts().minus(b.time(), limit.amount(n)))
 	b.cancels += strange
 	b.expire(now)
 	return b, true

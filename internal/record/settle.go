@@ -90,13 +90,13 @@ func (r *Record) refundPart(h Hit, part int, now Instant, limit *Limit) (rest Hi
 		return rest, false
 	case h.Kind == Leases && rest.Cost > 0:
 		return rest, r.resize(h.ID, rest.Cost, 0, now)
-	case h.Share.amount != 0 && rest.Cost > 0:
+	case h.Share.amount != span{} && rest.Cost > 0:
 		before := r.bucket
-		if r.bucket, rest.Share, found = before.withoutPart(h.Share, limit.Interval()*Instant(part), now); !found {
+		if r.bucket, rest.Share, found = before.withoutPart(h.Share, limit.amount(part), now); !found {
 			return Hit{Cost: rest.Cost}, false
 		}
 		r.repay(before.score - r.bucket.score)
-		if rest.Share.amount <= 0 {
+		if rest.Share.amount.Instant <= 0 {
 			return Hit{Cost: rest.Cost}, true
 		}
 		return rest, true
@@ -161,13 +161,13 @@ const latestDebt = math.MaxInt64 - 1
 
 // exceedBucket pours n hits into a bucket, over its brim. What is over it is a debt.
 func (r *Record) exceedBucket(now Instant, limit *Limit, n int) Hit {
-	interval, brim := limit.Interval(), now+limit.bucketSize()
-	r.bucket.open(now, max(brim, r.owed(brim)))
-	n = int(min(Instant(n), (latestDebt-r.bucket.score)/interval))
+	r.openBucket(now, limit)
+	n = int(min(Instant(n), (latestDebt-r.bucket.score)/limit.Interval()))
 	if n <= 0 {
 		return Hit{}
 	}
-	if r.bucket.score += interval * Instant(n); r.bucket.score > brim {
+	r.bucket.setTime(limit.parts().plus(r.bucket.time(), limit.amount(n)))
+	if r.bucket.score > now+limit.bucketSize().Instant {
 		r.setDebt(r.bucket.score)
 	}
 	return Hit{Cost: n, Share: r.bucket.share(now, limit, n)}
@@ -267,7 +267,7 @@ func (s *Settlement) lookAtSettled(now Instant, r Record) {
 func (r *Record) exceeds(now Instant, limit *Limit) bool {
 	switch limit.Algorithm {
 	case Bucket:
-		return r.bucket.score > now+limit.bucketSize()
+		return limit.parts().plus(span{Instant: now}, limit.bucketSize()).less(r.bucket.time())
 	case Leases:
 		x := r.extras()
 		return x.leases.hits() > int64(limit.Max)

@@ -209,7 +209,7 @@ func TestASurplusFillsAWindowBesideOthersHits(t *testing.T) {
 // not given back. So nothing drifts.
 func TestSettledBucketIsThatOfSmallerCalls(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		limit := *bucketOf(rapid.IntRange(1, 60).Draw(t, "max"), time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(time.Hour)).Draw(t, "ttl")))
+		limit := *wholeBucket(t)
 		r, now := Record{}, start
 		var poured []*struct{ at, amount, kept Instant } // in order
 		var calls []*settled
@@ -314,7 +314,7 @@ func TestSettledRecordsHaveTheEarliestVersionThatSuffices(t *testing.T) {
 			} else {
 				before := r.version()
 				r, _ = rapid.SampledFrom(calls).Draw(t, "which").settleAt(t, now, r, rapid.IntRange(0, 2*limit.Max).Draw(t, "total"))
-				beyond := limit.Algorithm == Bucket && r.bucket.score > now+limit.bucketSize()
+				beyond := limit.Algorithm == Bucket && r.bucket.score > now+limit.bucketSize().Instant
 				if beyond || before != version3 {
 					require.Equal(t, beyond, r.version() == version3)
 				}

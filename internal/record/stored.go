@@ -1,9 +1,6 @@
 package record
 
-import (
-	"encoding/binary"
-	"time"
-)
+import "time"
 
 // An Answer is a Verdict of a window or a bucket in fewer bytes.
 type Answer struct {
@@ -20,7 +17,9 @@ func (a *Answer) DecideStored(now Instant, limit *Limit, l *Lockout, found, room
 	if limit.Algorithm == Bucket {
 		if b, ok := lone(found); ok {
 			b.expire(now)
-			store, again := b.decide(now, limit, 0, count, &a.Outcome)
+			_, changed := b.open(now, limit, 0)
+			store, again := b.decide(now, limit, count, &a.Outcome)
+			store = store || changed && a.Outcome.Blocked
 			if !a.Outcome.Blocked || l.Length == 0 {
 				if a.Again = again; !store {
 					return nil, 0, false, nil
@@ -95,12 +94,12 @@ func lone(b []byte) (bucket, bool) {
 	if len(b) != loneSize || b[0] != version1 || b[1] != byte(bucketSection) {
 		return bucket{}, len(b) == 0
 	}
-	bk := bucket{getInstant(b[2:]), binary.BigEndian.Uint16(b[2+instantSize:])}
-	return bk, bk.score > 0
+	var bk bucket
+	_, ok := bk.decode(bucketSection, b[2:])
+	return bk, ok
 }
 
 // appendLone appends the record that has b alone.
 func (b bucket) appendLone(to []byte) []byte {
-	to = binary.BigEndian.AppendUint64(append(to, version1, byte(bucketSection)), uint64(b.score))
-	return binary.BigEndian.AppendUint16(to, b.cancels)
+	return b.append(append(to, version1, byte(bucketSection)))
 }
