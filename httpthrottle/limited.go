@@ -59,7 +59,7 @@ func jointValue(conditions []throttler.Condition) string {
 func (l *limited) rules(told limits, margin func(time.Duration) time.Duration, now time.Time) []throttler.Rule {
 	rule := l.rule
 	rule.CountAuthorizedOnly = true // a request that is not sent uses up nothing
-	rule.Either, rule.All = withMargin(rule.Either, margin), withMargin(rule.All, margin)
+	rule.Either, rule.All, rule.First = withMargin(rule.Either, margin), withMargin(rule.All, margin), withMargin(rule.First, margin)
 	server := throttler.Rule{Identifier: rule.Identifier, Shadow: rule.Shadow, CountAuthorizedOnly: true, Either: l.serverConditions(told, margin, now)}
 	if len(rule.Either) == 0 {
 		return []throttler.Rule{server, rule}

@@ -97,6 +97,18 @@ var limitFields = map[string]struct {
 			{time.Second, 200, `"short";r=0;t=4, "long";r=0;t=50`},
 		},
 	},
+	"first: one that was not asked tells nothing": {
+		throttler.Rule{First: []throttler.Condition{
+			{Name: "own", Max: 1, TTL: 5 * time.Second},
+			{Name: "pool", Max: 1, TTL: 50 * time.Second},
+		}},
+		`"own";q=1;w=5, "pool";q=1;w=50`,
+		[]limitStep{
+			{0, 200, `"own";r=0;t=5`},
+			{0, 200, `"own";r=0;t=5, "pool";r=0;t=50`},
+			{0, 429, `"own";r=0;t=5, "pool";r=0`},
+		},
+	},
 	"a ban": {
 		throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 1, TTL: time.Second}}, Lockout: time.Minute},
 		`"a";q=1;w=1`,
@@ -135,7 +147,7 @@ func TestRateLimitFieldsOverTime(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				test.rule.Identifier = "test"
 				m := withRule(test.rule)
-				for _, c := range append(test.rule.Either, test.rule.All...) {
+				for _, c := range test.rule.Conditions() {
 					m.Public = append(m.Public, c.Name)
 				}
 				h := m.Handler(hello)

@@ -38,8 +38,8 @@ func (s report) tighter(other report) bool {
 }
 
 // publishX sets the X-RateLimit fields for one public condition of rule: the
-// tightest of Either, which blocks first, or the loosest of All, which blocks
-// last. Reset is when a full condition takes a hit, and otherwise when it is
+// tightest of Either, which blocks first, or the loosest of All or First, which
+// blocks last. Reset is when a full condition takes a hit, and otherwise when it is
 // empty.
 func (p publicNames) publishX(h http.Header, rule *throttler.Rule, d *throttler.Decision) {
 	var told report

@@ -89,6 +89,13 @@ var xRateLimits = map[string]struct {
 			{0, 429, "1 0 60"},
 		},
 	},
+	"first: the one that counts": {
+		throttler.Rule{First: []throttler.Condition{
+			{Name: "own", Max: 1, TTL: time.Minute},
+			{Name: "pool", Max: 2, TTL: time.Hour},
+		}},
+		[]xStep{{0, 200, "1 0 60"}, {0, 200, "2 1 3600"}, {0, 200, "2 0 3600"}, {0, 429, "1 0 60"}},
+	},
 	"a ban": {
 		throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 1, TTL: time.Second}}, Lockout: time.Minute},
 		[]xStep{{0, 200, "1 0 1"}, {0, 429, "1 0 60"}, {time.Second, 429, "1 0 59"}},
@@ -102,7 +109,7 @@ func TestXRateLimitFieldsOverTime(t *testing.T) {
 				test.rule.Identifier = "test"
 				m := withRule(test.rule)
 				m.XRateLimit = true
-				for _, c := range append(test.rule.Either, test.rule.All...) {
+				for _, c := range test.rule.Conditions() {
 					m.Public = append(m.Public, c.Name)
 				}
 				h := m.Handler(hello)

@@ -83,6 +83,20 @@ func TestAllCountsWhatWasOverruled(t *testing.T) {
 	})
 }
 
+func TestFirstCountsWhatWasAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limits, counts := observed(memstore.New())
+		authorize(t, limits, throttler.Rule{Identifier: "login", First: login("192.0.2.1", "alice")}, 8)
+		assert.Equal(t, tally.RuleCounts{
+			Identifier: "login", Counts: tally.Counts{Calls: 8, Authorized: 7, Blocked: 1},
+			Conditions: []tally.ConditionCounts{
+				{Name: "address", Counts: tally.Counts{Calls: 8, Authorized: 5, Blocked: 1, Overruled: 2}, Values: []tally.ValueCount{{Value: "192.0.2.1", Count: 1}}},
+				{Name: "name", Counts: tally.Counts{Calls: 3, Authorized: 2, Blocked: 1, Banned: 1}, Values: []tally.ValueCount{{Value: "alice", Count: 1}}},
+			},
+		}, onlyRule(t, counts))
+	})
+}
+
 func TestShadowCountsWhatWouldBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limits, counts := observed(memstore.New())

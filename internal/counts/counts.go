@@ -150,6 +150,9 @@ func (t *Table) Observe(rule *throttler.Rule, d *throttler.Decision, maxNames in
 	conditions := rule.Conditions()
 	for i := range d.Outcomes {
 		o := &d.Outcomes[i]
+		if o.Remaining < 0 {
+			continue // it was not asked
+		}
 		n := t.condition(r, i, o.Name, maxNames)
 		n.add(result, o)
 		if n == &r.other {

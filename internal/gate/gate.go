@@ -161,7 +161,7 @@ func neverFits(c throttler.Condition) bool { return c.Cost < 0 || c.Cost > c.Max
 // withoutCosts returns a copy of rule whose conditions cost one hit each.
 func withoutCosts(rule *throttler.Rule) throttler.Rule {
 	copied := *rule
-	for _, conditions := range []*[]throttler.Condition{&copied.Either, &copied.All} {
+	for _, conditions := range []*[]throttler.Condition{&copied.Either, &copied.All, &copied.First} {
 		*conditions = slices.Clone(*conditions)
 		for i := range *conditions {
 			c := &(*conditions)[i]

@@ -54,6 +54,11 @@ rules:
     either:
       - {name: worker, value: any, max: 2, algorithm: in-flight, lease: 30s}
       - {name: starts, value: any, max: 10, per: 1h}
+  - name: shares
+    for: {api: true}
+    first:
+      - {name: own, value: "{header:X-Customer}", max: 1, per: 1h}
+      - {name: pool, value: any, max: 2, per: 1h}
   - name: trial
     for: {api: true}
     shadow: true
@@ -850,4 +855,15 @@ func TestATokenThatCannotBeLookedUpIsNotUsed(t *testing.T) {
 	client.down.Store(false)
 	assert.Equal(t, 200, r.ask(t, "/v1/cancel", hits).status)
 	assert.EqualValues(t, 3, left())
+}
+
+func TestAConditionOfFirstThatWasNotAskedHasNothingRemaining(t *testing.T) {
+	r := newReplica(t, memstore.New(), rules)
+	call := question{"rule": "shares", "values": map[string]string{"own": "a", "pool": ""}}
+	one := r.ask(t, "/v1/authorize", call)
+	assert.EqualValues(t, 0, one.outcome(0)["remaining"])
+	assert.NotContains(t, one.outcome(1), "remaining")
+	two := r.ask(t, "/v1/authorize", call)
+	assert.Equal(t, true, two.outcome(0)["blocked"])
+	assert.EqualValues(t, 1, two.outcome(1)["remaining"])
 }

@@ -83,7 +83,7 @@ type outcome struct {
 	Blocked    bool    `json:"blocked"`
 	Banned     bool    `json:"banned"`
 	Limit      int     `json:"limit"`
-	Remaining  int     `json:"remaining"`
+	Remaining  *int    `json:"remaining,omitempty"` // nil: it was not asked
 	Cost       int     `json:"cost"`
 	RetryAfter float64 `json:"retry_after"`
 	ResetAfter float64 `json:"reset_after"`
@@ -135,7 +135,7 @@ func (a *api) decide(ctx context.Context, file *rulefile.File, c *call, how func
 	return d, err
 }
 
-func hasConditions(rule throttler.Rule) bool { return len(rule.Either)+len(rule.All) > 0 }
+func hasConditions(rule throttler.Rule) bool { return len(rule.Conditions()) > 0 }
 
 func describe(d throttler.Decision) *decision {
 	answer := &decision{
@@ -143,10 +143,14 @@ func describe(d throttler.Decision) *decision {
 		RetryAfter: d.RetryAfter.Seconds(), Outcomes: []outcome{}, Degraded: d.Err != nil,
 	}
 	for _, o := range d.Outcomes {
-		answer.Outcomes = append(answer.Outcomes, outcome{
-			Name: o.Name, Blocked: o.Blocked, Banned: o.Banned, Limit: o.Limit, Remaining: o.Remaining, Cost: o.Cost,
+		told := outcome{
+			Name: o.Name, Blocked: o.Blocked, Banned: o.Banned, Limit: o.Limit, Cost: o.Cost,
 			RetryAfter: o.RetryAfter.Seconds(), ResetAfter: o.ResetAfter.Seconds(),
-		})
+		}
+		if o.Remaining >= 0 {
+			told.Remaining = &o.Remaining
+		}
+		answer.Outcomes = append(answer.Outcomes, told)
 	}
 	return answer
 }

@@ -219,7 +219,7 @@ func (s *Service) look(ctx context.Context, rule throttler.Rule) (throttler.Deci
 			o.Remaining += o.Cost // Peek tells what one more hit would leave
 		}
 	}
-	d.WouldBlock = banned > 0 && (len(rule.Either) > 0 || banned == len(rule.All))
+	d.WouldBlock = banned > 0 && (len(rule.Either) > 0 || banned == len(d.Outcomes))
 	d.Status = throttler.Authorized
 	if d.WouldBlock && !rule.Shadow {
 		d.Status = throttler.Blocked
@@ -231,7 +231,7 @@ func (s *Service) look(ctx context.Context, rule throttler.Rule) (throttler.Deci
 // a call would set, too.
 func withoutLockout(rule throttler.Rule) throttler.Rule {
 	rule.Lockout, rule.LockoutGrowth, rule.MaxLockout = 0, 0, 0
-	rule.Either, rule.All = slices.Clone(rule.Either), slices.Clone(rule.All)
+	rule.Either, rule.All, rule.First = slices.Clone(rule.Either), slices.Clone(rule.All), slices.Clone(rule.First)
 	conditions := rule.Conditions()
 	for i := range conditions {
 		conditions[i].Lockout = 0
@@ -272,12 +272,13 @@ func (s *Service) refuse(ctx context.Context, rule throttler.Rule, hits uint64) 
 	return d, nil
 }
 
-// tell adds a decision to the answer: the condition with the least left.
+// tell adds a decision to the answer: the condition with the least left, or the last that was
+// asked of First.
 func (a *answer) tell(l *limit, d *throttler.Decision) {
 	conditions := l.rule.Conditions()
 	at := 0
 	for i := range d.Outcomes {
-		if tighter(&d.Outcomes[i], &d.Outcomes[at]) {
+		if o := &d.Outcomes[i]; o.Remaining >= 0 && (len(l.rule.First) > 0 || tighter(o, &d.Outcomes[at])) {
 			at = i
 		}
 		a.banned = a.banned || d.Outcomes[i].Banned

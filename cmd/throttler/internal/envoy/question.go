@@ -33,12 +33,14 @@ func (l *limit) nameOf(c *throttler.Condition) string {
 	return l.rule.Identifier + "/" + c.Name
 }
 
-// leaveOut leaves conditions out of a rule of All that can never take the hits, unless none
-// can. Such hits count, and are given back, where the others have room.
+// leaveOut leaves conditions out of a rule of All or First that can never take the hits, unless
+// none can. Such hits count, and are given back, where the others have room.
 func (l *limit) leaveOut(hits uint64) {
-	able := slices.DeleteFunc(slices.Clone(l.rule.All), func(c throttler.Condition) bool { return hits > uint64(c.Max) })
-	if len(able) > 0 {
-		l.rule.All = able
+	for _, conditions := range []*[]throttler.Condition{&l.rule.All, &l.rule.First} {
+		able := slices.DeleteFunc(slices.Clone(*conditions), func(c throttler.Condition) bool { return hits > uint64(c.Max) })
+		if len(able) > 0 {
+			*conditions = able
+		}
 	}
 }
 

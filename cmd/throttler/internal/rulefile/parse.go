@@ -138,6 +138,7 @@ type (
 		For        forYAML         `yaml:"for"`
 		Either     []conditionYAML `yaml:"either"`
 		All        []conditionYAML `yaml:"all"`
+		First      []conditionYAML `yaml:"first"`
 		Lockout    string          `yaml:"lockout"`
 		Growth     float64         `yaml:"growth"`
 		MaxLockout string          `yaml:"max-lockout"`
@@ -525,7 +526,6 @@ func (p *parsing) rule(path string, raw *ruleYAML) *Rule {
 	before := len(p.problems)
 	r := &Rule{
 		Name:     raw.Name,
-		all:      len(raw.All) > 0,
 		selector: p.selector(path+".for", &raw.For),
 		Answer:   p.answer(path+".answer", &raw.Answer),
 		ipv6Bits: p.ipv6Bits,
@@ -541,18 +541,24 @@ func (p *parsing) rule(path string, raw *ruleYAML) *Rule {
 	if strings.HasPrefix(raw.Name, Reserved) {
 		p.problem(path+".name", "names that begin with %s are the service's own: choose another", Reserved)
 	}
-	if len(raw.Either) > 0 && len(raw.All) > 0 {
-		p.problem(path+".all", "a rule has conditions in either or in all, not in both")
-		return r
-	}
-	conditions := raw.Either
-	if r.all {
-		conditions = raw.All
+	var conditions []conditionYAML
+	for _, list := range []struct {
+		key        string
+		conditions []conditionYAML
+	}{{"either", raw.Either}, {"all", raw.All}, {"first", raw.First}} {
+		switch {
+		case len(list.conditions) == 0:
+		case r.list == "":
+			r.list, conditions = list.key, list.conditions
+		default:
+			p.problem(path+"."+list.key, "a rule has conditions in one of either, all and first: this has some in %s too", r.list)
+			return r
+		}
 	}
 	p.conditions(path+r.kind(), r, conditions)
 	p.needsEnds(path+r.kind(), r)
 	if len(conditions) == 0 {
-		p.problem(path, "no conditions: want some in either or in all")
+		p.problem(path, "no conditions: want some in either, all or first")
 	}
 	if len(p.problems) == before {
 		p.validate(path, r)
@@ -606,18 +612,14 @@ func (p *parsing) validate(path string, r *Rule) {
 	}
 }
 
-func (r *Rule) kind() string {
-	if r.all {
-		return ".all"
-	}
-	return ".either"
-}
+// kind returns the end of the path of r's conditions.
+func (r *Rule) kind() string { return "." + r.list }
 
 // fieldNames maps the fields of throttler.Rule and Condition to their names in
 // a file.
 var fieldNames = map[string]string{
 	"Identifier": "name", "Lockout": "lockout", "LockoutGrowth": "growth", "MaxLockout": "max-lockout",
-	"Either": "either", "All": "all", "Name": "name", "Max": "max", "TTL": "per", "Algorithm": "algorithm",
+	"Name": "name", "Max": "max", "TTL": "per", "Algorithm": "algorithm",
 }
 
 // invalid returns what is wrong with a rule, or nil.

@@ -50,7 +50,7 @@ type Rule struct {
 	Answer Answer
 
 	selector   selector
-	all        bool // block only if all conditions are full
+	list       string // the key of its conditions: either, all or first
 	conditions []condition
 	template   throttler.Rule // without conditions
 	ipv6Bits   int
@@ -117,9 +117,12 @@ func (r *Rule) of(conditions []throttler.Condition) throttler.Rule {
 
 func (r *Rule) with(conditions []throttler.Condition) throttler.Rule {
 	rule := r.template
-	if r.all {
+	switch r.list {
+	case "all":
 		rule.All = conditions
-	} else {
+	case "first":
+		rule.First = conditions
+	default:
 		rule.Either = conditions
 	}
 	return rule

@@ -339,9 +339,11 @@ func TestProblemsHaveALineAndAColumn(t *testing.T) {
 		{"rules:\n  - name: a\n    name: b", `rules.yaml:3:5: mapping key "name" already defined at [2:5]`},
 		{"rules: 3", "rules.yaml:1:8: int was used where sequence is expected"},
 		{"rules:\n  ! 00", "rules.yaml:2:3: this YAML cannot be read: leave its tag out"},
-		{"rules:\n  - name: a", "rules.yaml:2:5: no conditions: want some in either or in all"},
+		{"rules:\n  - name: a", "rules.yaml:2:5: no conditions: want some in either, all or first"},
 		{rule + "}\n---\na: b", "rules.yaml:6:1: a second document: a file holds one"},
-		{rule + "}\n    all:\n      - {name: x, value: x, max: 1, per: 1s}", "rules.yaml:6:7: a rule has conditions in either or in all, not in both"},
+		{rule + "}\n    all:\n      - {name: x, value: x, max: 1, per: 1s}", "rules.yaml:6:7: a rule has conditions in one of either, all and first: this has some in either too"},
+		{rule + "}\n    first:\n      - {name: x, value: x, max: 1, per: 1s}", "rules.yaml:6:7: a rule has conditions in one of either, all and first: this has some in either too"},
+		{"rules:\n  - name: a\n    first:\n      - {name: x, value: x, max: 0, per: 1s}", "rules.yaml:4:34: 0, want 1 to 1000000"},
 		{strings.Replace(rule, "name: a", "name: throttler-a", 1) + "}", "rules.yaml:2:11: names that begin with throttler- are the service's own: choose another"},
 		{strings.Replace(rule, "5", "five", 1) + "}", "rules.yaml:4:45: want int"},
 		{strings.Replace(rule, "5", "0", 1) + "}", "rules.yaml:4:45: 0, want 1 to 1000000"},
@@ -405,7 +407,7 @@ func TestProblemsHaveALineAndAColumn(t *testing.T) {
 		{rule + "}\nservers: ['a:65536']", `rules.yaml:5:11: "a:65536" is no server: want host:port, or the path of a socket`},
 		{rule + "}\nservers: ['unix:']", `rules.yaml:5:11: "unix:" is no server: want host:port, or the path of a socket`},
 		{rule + "}\nservers: [/a, 'unix:/a']", `rules.yaml:5:15: server 1 is "unix:/a" too`},
-		{rule + "}\nstore: mysql://a", "rules.yaml:5:8: redisstore: redis: invalid URL scheme: mysql"},
+		{rule + "}\nstore: mysql://a", "rules.yaml:5:8: redisstore: a URL begins with redis://, rediss://, valkey://, valkeys://, unix://, as redis://127.0.0.1:6379 does"},
 		{rule + "}\nstore: redis://a\nservers: [b:1]", "rules.yaml:5:8: there are servers, too: records are kept in one of the two"},
 		{strings.Replace(rule, "address", "route", 1) + "}", "rules.yaml:4:27: {route} is empty without for.path: want a path, or {path}"},
 		{"envoy: [{domain: '', descriptors: []}]", "rules.yaml:1:9: no domain"},
@@ -526,6 +528,7 @@ func TestTheSchemaRefusesWhatTheParserRefuses(t *testing.T) {
 		`{rules: [{name: a}]}`,
 		`{rules: [{either: [{name: x, value: x, max: 1, per: 1s}]}]}`,
 		`{rules: [{name: a, either: [{name: x, value: x, max: 1, per: 1s}], all: [{name: x, value: x, max: 1, per: 1s}]}]}`,
+		`{rules: [{name: a, first: [{name: x, value: x, max: 1, per: 1s}], all: [{name: x, value: x, max: 1, per: 1s}]}]}`,
 		`{rules: [{name: a, either: [{name: x, value: x, max: 0, per: 1s}]}]}`,
 		`{rules: [{name: a, either: [{name: x, value: x, max: 1, per: 1}]}]}`,
 		`{rules: [{name: a, either: [{name: x, max: 1, per: 1s}]}]}`,
@@ -608,6 +611,14 @@ func FuzzParse(f *testing.F) {
 			assert.NoError(t, limit.Rule.Validate(), "and good limits")
 		}
 	})
+}
+
+func TestARuleOfFirstIsOneOfTheThrottler(t *testing.T) {
+	file, err := rulefile.Parse("x", []byte(`{rules: [{name: a, first: [{name: own, value: x, max: 1, per: 1s}, {name: pool, value: y, max: 2, per: 1s}]}]}`))
+	require.NoError(t, err)
+	assert.Equal(t, []throttler.Rule{{Identifier: "a", First: []throttler.Condition{
+		{Name: "own", Value: "x", Max: 1, TTL: time.Second}, {Name: "pool", Value: "y", Max: 2, TTL: time.Second},
+	}}}, file.For(login("203.0.113.7", "alice")))
 }
 
 func TestTheExampleOfTheManualIsTested(t *testing.T) {

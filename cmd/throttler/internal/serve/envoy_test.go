@@ -216,6 +216,25 @@ rules:
 	assert.Equal(t, "OK, 0 of both/small", told(5, descriptor("key", "b")))
 }
 
+func TestEnvoyIsToldOfTheConditionOfFirstThatCounts(t *testing.T) {
+	e := newEdge(t, start(t, `
+rules:
+  - name: shares
+    for: {field: {key: "*"}}
+    first:
+      - {name: own, value: "{field:key}", max: 2, per: 1d}
+      - {name: pool, value: any, max: 3, per: 1d}
+`))
+	told := func(hits uint32) string {
+		r := e.ask(hits, descriptor("key", "a")).Statuses[0]
+		return fmt.Sprintf("%v, %d of %s", r.Code, r.LimitRemaining, r.CurrentLimit.Name)
+	}
+	assert.Equal(t, "OK, 1 of shares/own", told(1))
+	assert.Equal(t, "OK, 0 of shares/pool", told(3), "more than the first ever takes")
+	assert.Equal(t, "OK, 0 of shares/own", told(1))
+	assert.Equal(t, "OVER_LIMIT, 0 of shares/pool", told(1))
+}
+
 func TestHitsBeyondALimitAreReported(t *testing.T) {
 	for _, c := range []struct {
 		rules, result string
