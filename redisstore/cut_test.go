@@ -169,65 +169,6 @@ func TestAConnectionThatIsCutAtEachByteOfABatch(t *testing.T) {
 	}
 }
 
-// written is the answer to a write that was carried out. Anything else that passes, such
-// as the greeting of one more connection, is not cut in its place.
-const written = ":1\r\n"
-
-// A lone caller's write is told by its number, whether the request or the answer was
-// lost, and even if another process has written since.
-func TestALostAnswerIsToldByTheNumberOfTheWrite(t *testing.T) {
-	t.Parallel()
-	server := redistest.Process(t)
-	c := newCutter(t, server.Addr)
-	s := open(t, "redis://"+c.listener.Addr().String())
-	th := throttler.New(s)
-	r := rule("a", 100)
-	for i := range 30 {
-		if i%3 == 1 {
-			c.answered.cutIn(written)
-		}
-		if i%3 == 2 {
-			c.asked.cutIn("EVALSHA")
-		}
-		d, err := th.Authorize(context.Background(), r)
-		require.NoError(t, err)
-		require.NoError(t, d.Err)
-		require.Equal(t, 100-i-1, d.Outcomes[0].Remaining, "each call has counted once")
-	}
-	require.EqualValues(t, 20, c.cuts.Load())
-	require.EqualValues(t, 20, s.Stats()[0].Retries)
-}
-
-// A write whose answer was lost, and whose record another process has changed since, may
-// have been carried out or not. It is counted once or twice, and the caller is told.
-func TestALostAnswerThatIsCoveredSaysSo(t *testing.T) {
-	t.Parallel()
-	server := redistest.Process(t)
-	c := newCutter(t, server.Addr)
-	th, other := throttler.New(open(t, "redis://"+c.listener.Addr().String())), throttler.New(open(t, "redis://"+server.Addr))
-	r := rule("a", 10)
-	for _, th := range []*throttler.Throttler{th, other} {
-		_, err := th.Authorize(context.Background(), r)
-		require.NoError(t, err)
-	}
-	_, err := th.Peek(context.Background(), r) // the record as it is now
-	require.NoError(t, err)
-	c.onCut = func() {
-		d, err := other.Authorize(context.Background(), r)
-		assert.NoError(t, err)
-		assert.NoError(t, d.Err)
-	}
-	c.answered.cutIn(written)
-	d, err := th.Authorize(context.Background(), r)
-	require.NoError(t, err)
-	require.EqualValues(t, 1, c.cuts.Load())
-	require.Equal(t, throttler.Authorized, d.Status)
-	require.ErrorContains(t, d.Err, "the answer to a write was lost")
-	d, err = other.Peek(context.Background(), r)
-	require.NoError(t, err)
-	require.Equal(t, 10-1-5, d.Outcomes[0].Remaining, "two, one of the other, and the one in doubt twice")
-}
-
 // A stubborn exchange adds an item although there is one. It counts how often it was asked.
 type stubborn struct {
 	*single

@@ -47,3 +47,12 @@ func TestTheSuiteOverAnotherClient(t *testing.T) {
 		return s
 	})
 }
+
+func TestWhatIsSentTwiceIsCarriedOutOnce(t *testing.T) {
+	t.Parallel()
+	storetest.RunFaults(t, redistest.Process(t).Addr, func(t *testing.T, addr string, timeout time.Duration) throttler.Client {
+		s := open(t, "redis://"+addr)
+		s.Timeout = timeout
+		return s
+	})
+}
