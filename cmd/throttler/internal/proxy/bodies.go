@@ -24,9 +24,9 @@ const (
 // each further doubling.
 var firstTimeout = 10 * time.Second
 
-// How many bytes of bodies are held at most: in all, of one client, and of one client before its
-// bans are looked at. One that is banned holds no more than that.
-const (
+// How many bytes of bodies are held at most: in all, of one client, and of one that is banned.
+// Below the last, bans are not looked at.
+var (
 	maxHeld       = 256 << 20
 	maxHeldOfOne  = 16 << 20
 	maxHeldBanned = 256 << 10

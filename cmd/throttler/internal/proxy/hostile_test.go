@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -219,6 +220,45 @@ func TestABodyThatComesTooSlowlyIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusRequestTimeout, answer.StatusCode)
 	assert.Zero(t, s.served.Load())
+}
+
+// stopped opens n connections of a client that stop after 8,100 bytes of a body, and returns how many
+// of them are answered with each status.
+func (g *guarded) stopped(t *testing.T, n int, addr string) map[int]int {
+	t.Helper()
+	statuses := make(chan int, n)
+	together(n, func(int) {
+		statuses <- g.ask(t, "POST /login HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: "+addr+
+			"\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 60000\r\n\r\n"+strings.Repeat("x", 8100))
+	})
+	counts := map[int]int{}
+	for range n {
+		counts[<-statuses]++
+	}
+	return counts
+}
+
+func TestBodiesThatStopAreBounded(t *testing.T) {
+	proxy.SetFirstTimeout(t, 3*time.Second)
+	g := guardSite(t, newSite(t).URL, logins)
+	g.guard.Address.Max = 3
+	for i := range 4 {
+		g.guess(t, fmt.Sprint("name", i), "wrong", "203.0.113.7")
+	}
+	require.Equal(t, map[login.Result]int{login.Failed: 3, login.Refused: 1}, g.results())
+	assert.Equal(t, map[int]int{429: 8, 408: 32}, g.stopped(t, 40, "203.0.113.7"), "8 KiB each, 256 KiB of one that is banned")
+	assert.Equal(t, map[int]int{408: 40}, g.stopped(t, 40, "203.0.113.8"), "and of one that is not")
+
+	proxy.SetMaxHeld(t, 256<<10, 128<<10)
+	assert.Equal(t, map[int]int{503: 4, 408: 16}, g.stopped(t, 20, "203.0.113.9"), "128 KiB of one")
+	var running sync.WaitGroup
+	refused := new(atomic.Int64)
+	for i := range 3 {
+		running.Go(func() { refused.Add(int64(g.stopped(t, 16, fmt.Sprint("198.51.100.", i))[503])) })
+	}
+	running.Wait()
+	assert.EqualValues(t, 16, refused.Load(), "256 KiB in all")
+	assert.Equal(t, http.StatusSeeOther, g.guess(t, "alice", "right", "203.0.113.9").StatusCode, "nothing is held any more")
 }
 
 // broken is a store whose operations fail.

@@ -84,6 +84,19 @@ func TestFieldsThatServersTakeForOthersAreNotPassedOn(t *testing.T) {
 	}
 }
 
+// Their values come after the fields are passed on.
+func TestTrailersAreNotPassedOn(t *testing.T) {
+	trailers := make(chan http.Header, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		trailers <- r.Trailer
+	}))
+	defer server.Close()
+	g := guardSite(t, server.URL, logins)
+	assert.Equal(t, http.StatusOK, g.ask(t, "POST /page HTTP/1.1\r\nHost: a\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX-Sum: 1\r\n\r\n"))
+	assert.Empty(t, <-trailers)
+}
+
 func TestAClientThatIsNoProxyCannotChooseItsAddress(t *testing.T) {
 	s := newSite(t)
 	g := guardSite(t, s.URL, logins+"trust: [192.0.2.1]\n")

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 
@@ -35,7 +36,7 @@ func (all *servers) addAPI(o Options, rules *rulefile.Source, b *backend) (net.A
 	if o.API.Token == "" && b.store != nil {
 		o.Log.Warn("tokens of the JSON API work in this process only: set the same THROTTLER_TOKEN_KEY in all replicas")
 	}
-	secured, err := o.API.tls()
+	secured, err := o.API.tls(o.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -59,14 +60,14 @@ func (b *backend) usedTokens() *throttler.Throttler {
 }
 
 // tls returns the TLS configuration, or nil for plain text.
-func (a *API) tls() (*tls.Config, error) {
+func (a *API) tls(log *slog.Logger) (*tls.Config, error) {
 	if a.Cert == "" {
 		if a.ClientCA != "" {
 			return nil, errors.New("-api-client-ca needs -api-cert and -api-cert-key")
 		}
 		return nil, nil
 	}
-	config, err := tlsOf(a.Cert, a.CertKey)
+	config, err := tlsOf(a.Cert, a.CertKey, log)
 	if err != nil || a.ClientCA == "" {
 		return config, err
 	}

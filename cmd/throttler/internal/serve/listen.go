@@ -72,19 +72,6 @@ func (b *backend) newHTTPServer(handler http.Handler, log *slog.Logger) *http.Se
 	}
 }
 
-// tlsOf returns the TLS configuration of a server with a certificate, or nil if its path is
-// empty.
-func tlsOf(cert, key string) (*tls.Config, error) {
-	if cert == "" {
-		return nil, nil
-	}
-	certificate, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		return nil, err
-	}
-	return &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}, nil
-}
-
 // serving returns how s serves: in plain text if secured is nil.
 func serving(s *http.Server, secured *tls.Config) func(net.Listener) error {
 	if secured == nil {

@@ -28,7 +28,7 @@ func (all *servers) addProxy(o Options, rules *rulefile.Source, b *backend) (net
 	s := b.newProxyServer(proxy.New(proxy.Options{
 		Rules: rules, Throttler: b.throttler, Guard: b.guard, Secret: o.API.Token, Log: o.Log,
 	}), o.Log)
-	secured, err := tlsOf(o.Proxy.Cert, o.Proxy.CertKey)
+	secured, err := tlsOf(o.Proxy.Cert, o.Proxy.CertKey, o.Log)
 	if err != nil {
 		return nil, err
 	}
