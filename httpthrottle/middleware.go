@@ -77,7 +77,7 @@ type Middleware struct {
 	// XRateLimit adds the header fields X-RateLimit-Limit,
 	// X-RateLimit-Remaining and X-RateLimit-Reset, which no standard describes
 	// and many clients read. They hold one of the Public conditions: the one
-	// that blocks first in Either, and the one that blocks last in All. Reset
+	// that blocks first in Either, and the one that blocks last in All or First. Reset
 	// is the Unix time when a full condition takes a hit again, or when another
 	// one is empty again.
 	XRateLimit bool

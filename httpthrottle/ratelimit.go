@@ -54,7 +54,7 @@ func (p publicNames) publish(h http.Header, rule *throttler.Rule, d *throttler.D
 	policies, limits := room[0][:0], room[1][:0]
 	for c, o := range p.of(rule, d) {
 		name, ok := freeName(taken, rule.Identifier, c.Name)
-		if !ok {
+		if !ok || o.Remaining < 0 { // the condition was not asked
 			continue
 		}
 		if o.Blocked {
@@ -106,7 +106,7 @@ func isTaken(lines []string, name string) bool {
 }
 
 // known reports whether o says what its condition has left. It does not if the
-// backend failed, nor if the condition was not asked.
+// backend failed, nor if the condition of a First rule was not asked.
 func known(o *throttler.Outcome) bool { return o.Err == nil && o.Remaining >= 0 }
 
 func appendPolicy(b []byte, name string, c *throttler.Condition) []byte {

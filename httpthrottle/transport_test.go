@@ -564,23 +564,31 @@ func TestARuleInShadowNeitherWaitsNorRepeats(t *testing.T) {
 	})
 }
 
-// With All one condition that is open lets a request through. The server's word holds all the
-// same.
-func TestARuleOfAllObeysTheServerToo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		transport, s := scripted(memstore.New(), tooMany+"\nRetry-After: 10", okay)
-		transport.Rule = func(*http.Request) throttler.Rule {
-			return throttler.Rule{Identifier: "api", All: []throttler.Condition{
-				{Name: "one", Value: "1", Max: 1, TTL: time.Second}, {Name: "two", Value: "2", Max: 2, TTL: time.Second},
-			}}
-		}
-		for range 4 {
-			_, err := call(t.Context(), transport)
-			require.NoError(t, err)
-		}
-		require.Equal(t, []time.Duration{0, 10, 10, 11, 11}, inSeconds(s.times(began)))
-	})
+// With All and First one condition that is open lets a request through. The server's word holds
+// all the same.
+func TestARuleOfAllOrFirstObeysTheServerToo(t *testing.T) {
+	conditions := []throttler.Condition{
+		{Name: "one", Value: "1", Max: 1, TTL: time.Second}, {Name: "two", Value: "2", Max: 2, TTL: time.Second},
+	}
+	for _, test := range []struct {
+		rule throttler.Rule
+		want []time.Duration
+	}{
+		{throttler.Rule{All: conditions}, []time.Duration{0, 10, 10, 11, 11}},
+		{throttler.Rule{First: conditions}, []time.Duration{0, 10, 10, 10, 11}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			transport, s := scripted(memstore.New(), tooMany+"\nRetry-After: 10", okay)
+			test.rule.Identifier = "api"
+			transport.Rule = func(*http.Request) throttler.Rule { return test.rule }
+			for range 4 {
+				_, err := call(t.Context(), transport)
+				require.NoError(t, err)
+			}
+			require.Equal(t, test.want, inSeconds(s.times(began)))
+		})
+	}
 }
 
 func TestAProcessObeysWhatItWasToldWhileTheStoreIsAway(t *testing.T) {

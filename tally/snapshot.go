@@ -57,7 +57,8 @@ type Counts struct {
 	WouldBlock uint64 `json:"would_block"`
 
 	// Overruled is the number of calls for which a condition was full or
-	// banned, and that another condition of All authorized. Of a rule it is 0.
+	// banned, and that another condition of All or First authorized. Of a rule
+	// it is 0.
 	Overruled uint64 `json:"overruled"`
 
 	// Banned is the number of Calls that met a ban of a condition or set one.

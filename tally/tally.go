@@ -12,7 +12,7 @@
 // # What is counted
 //
 // Every observed decision is one call of its rule, and one call of each
-// condition in the rule. At both levels a call is counted under exactly one of
+// condition in the rule that was asked. At both levels a call is counted under exactly one of
 // these names, so they add up to all calls:
 //
 //	             the rule                          one of its conditions
@@ -21,7 +21,7 @@
 //	WouldBlock   would have blocked it, but for    was full or banned, and the call would have
 //	             Shadow                            been blocked, but for Shadow
 //	Overruled                                      was full or banned, and the call was authorized
-//	                                               all the same, by another condition of All
+//	                                               all the same, by another condition of All or First
 //
 // In a rule of Either, Blocked of a condition are the calls that it blocked,
 // alone or with others, and Overruled is 0. In a rule of All, all conditions

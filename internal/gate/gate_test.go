@@ -180,12 +180,14 @@ func TestLargestCostThatFitsIsAskedAbout(t *testing.T) {
 	require.Equal(t, gate.Pass, action)
 }
 
-func TestCostOfAnAllRuleIsRefusedAsWell(t *testing.T) {
-	r := rule(1, 11)
-	r.Either, r.All = nil, r.Either
-	_, action, err := ask(t.Context(), throttler.New(memstore.New()), &r)
-	require.NoError(t, err)
-	require.Equal(t, gate.TooLarge, action)
+func TestCostIsRefusedHoweverConditionsAreCombined(t *testing.T) {
+	conditions := rule(1, 11).Either
+	for _, r := range []throttler.Rule{{Either: conditions}, {All: conditions}, {First: conditions}} {
+		r.Identifier = "test"
+		_, action, err := ask(t.Context(), throttler.New(memstore.New()), &r)
+		require.NoError(t, err)
+		require.Equal(t, gate.TooLarge, action)
+	}
 }
 
 func TestShadowPassesACostThatNoConditionHolds(t *testing.T) {
