@@ -63,7 +63,7 @@ func isFailure(err error) bool {
 // cut ends all calls that are under way, with their connections. What comes after
 // gets new ones.
 func (s *server) cut(reason error) {
-	for _, l := range s.lanes {
+	for _, l := range s.shards {
 		l.cut(reason)
 	}
 }
@@ -82,9 +82,9 @@ const probeKey = "throttler#probe"
 func (s *server) probe() bool {
 	var latch fanout.Latch
 	latch.Hold(1)
-	r := &request{latch: &latch, key: probeKey, reads: true, lane: s.lane(probeKey), probe: true}
-	if err := r.lane.submit([]*request{r}); err != nil {
-		r.end(err)
+	r := &request{latch: &latch, key: probeKey, reads: true, shard: s.shard(probeKey), probe: true}
+	if err := r.shard.submit([]*request{r}); err != nil {
+		r.finish(err)
 	}
 	latch.Wait(context.Background())
 	return r.err == nil || isComplaint(r.err) || errors.Is(r.err, ErrNoCAS)

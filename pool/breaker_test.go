@@ -403,7 +403,7 @@ func TestAProbeOutlivesTheDialThatTheBreakerHasEnded(t *testing.T) {
 		p := s.newPool(t, one)
 		p.Conns, p.BreakerFailures = 2, 1
 		keys := onEachConn(p, one, 2)
-		dialling := p.Lane(pool.ProbeKey)
+		dialling := p.Shard(pool.ProbeKey)
 		var calls sync.WaitGroup
 		calls.Go(func() {
 			_, err := p.Get(keys[dialling])
@@ -427,7 +427,7 @@ func onEachConn(p *pool.Pool, server string, conns int) []string {
 	keys := make([]string, conns)
 	for i, found := 0, 0; found < conns; i++ {
 		key := fmt.Sprint("key", i)
-		if n := p.Lane(key); p.Place(key) == server && keys[n] == "" {
+		if n := p.Shard(key); p.Place(key) == server && keys[n] == "" {
 			keys[n] = key
 			found++
 		}

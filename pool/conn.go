@@ -25,11 +25,11 @@ var connIDs atomic.Uint64
 
 // A conn is a connection to a server. One goroutine writes to it, and one reads from it.
 type conn struct {
-	lane *lane
-	nc   net.Conn
-	id   uint64 // 0: a proxy is in between, or might be
+	shard *shard
+	nc    net.Conn
+	id    uint64 // 0: a proxy is in between, or might be
 
-	flight
+	inFlight
 	writer
 	reader
 	metas metas
@@ -37,8 +37,8 @@ type conn struct {
 	spoilt *request // whose answer made no sense, or came too slowly; set when that killed the connection
 }
 
-// A flight is what is under way on a connection. lane.mu guards it.
-type flight struct {
+// An inFlight is what is under way on a connection. shard.mu guards it.
+type inFlight struct {
 	writing, reading bool                   // a goroutine has the role
 	sent             engine.Queue[*request] // without the whole of their answers, in order
 	offset           int64
@@ -53,11 +53,11 @@ type flight struct {
 	interrupted      bool        // the read deadline has been set to wake the reader
 	watch            *time.Timer // runs overdue
 	watching         bool
-	hearing          hearing
+	lateCheck        lateCheck
 }
 
 // spareLocked returns how many requests may be sent now.
-func (f *flight) spareLocked() int {
+func (f *inFlight) spareLocked() int {
 	if f.sent.Len() > 0 && f.offset-f.sent.All()[0].start >= maxInFlightBytes {
 		return 0
 	}
@@ -71,18 +71,18 @@ func (c *conn) failLocked(err error) {
 		return
 	}
 	c.dead = err
-	if c.lane.conn == c {
-		c.lane.conn = nil
+	if c.shard.conn == c {
+		c.shard.conn = nil
 	}
 	_ = c.nc.SetDeadline(past)
 }
 
 // cut is fail for a caller without a role.
 func (c *conn) cut(reason error) {
-	c.lane.mu.Lock()
+	c.shard.mu.Lock()
 	c.failLocked(reason)
 	last := c.desertedLocked()
-	c.lane.mu.Unlock()
+	c.shard.mu.Unlock()
 	if last {
 		c.bury()
 	}
@@ -100,7 +100,7 @@ func (c *conn) desertedLocked() bool {
 // bury closes the connection and decides what becomes of the requests that it had
 // sent. It is the last to use the connection.
 func (c *conn) bury() {
-	l, s := c.lane, c.lane.server
+	l, s := c.shard, c.shard.server
 	if c.watch != nil {
 		c.watch.Stop()
 	}
@@ -124,10 +124,10 @@ func (c *conn) bury() {
 		s.failed(1, reason)
 	}
 	if c.spoilt != nil {
-		c.spoilt.end(errors.Unwrap(c.dead))
+		c.spoilt.finish(errors.Unwrap(c.dead))
 	}
 	for _, r := range failed {
-		r.end(reason)
+		r.finish(reason)
 	}
 }
 

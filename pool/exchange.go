@@ -20,13 +20,13 @@ func (p *Pool) Exchange(ctx context.Context, xs ...exchange.Exchange) {
 		p.exchange(ctx, xs[0])
 		return
 	}
-	s := p.newSeveral()
+	s := p.newBatch()
 	s.exchanges(p, xs)
 	for _, r := range s.refused {
 		r.x.Done(exchange.Result{Err: r.err})
 	}
 	if s.do(ctx) {
-		p.releaseSeveral(s)
+		p.releaseBatch(s)
 	}
 }
 
@@ -46,10 +46,10 @@ func (p *Pool) exchange(ctx context.Context, x exchange.Exchange) {
 // Start starts exchanges and returns without waiting for any server. Done is
 // called on another goroutine, even if the exchange fails at once.
 func (p *Pool) Start(xs ...exchange.Exchange) {
-	s := new(several)
+	s := new(batch)
 	s.exchanges(p, xs)
 	refused := s.refused
-	fanout.By(s.requests, laneOf, func(l *lane, group []*request) {
+	fanout.By(s.requests, shardOf, func(l *shard, group []*request) {
 		if err := l.submit(group); err != nil {
 			refused = append(refused, failed(group, err)...)
 		}
@@ -71,14 +71,14 @@ func failed(requests []*request, err error) []*request {
 	return requests
 }
 
-// admit finds the lane of a request. It returns an error if no server is to be
+// admit finds the shard of a request. It returns an error if no server is to be
 // asked.
 func (p *Pool) admit(r *request) error {
 	s, err := p.server(r.key)
 	if err != nil {
 		return err
 	}
-	r.lane = s.lane(r.key)
+	r.shard = s.shard(r.key)
 	return s.Admit()
 }
 
@@ -91,13 +91,13 @@ func (p *Pool) one(ctx context.Context, s *single) (ended bool, err error) {
 	}
 	r.latch, s.list[0] = &s.latch, r
 	s.latch.Hold(1)
-	switch c, err := r.lane.claimOrSubmit(s.list[:]); {
+	switch c, err := r.shard.claimOrSubmit(s.list[:]); {
 	case err != nil:
-		r.end(err)
+		r.finish(err)
 	case c != nil && c.sendAlone(s.list[:]):
 		c.receiveOwn(ctx, &s.latch)
 	}
 	return s.latch.Wait(ctx), nil
 }
 
-func laneOf(r *request) *lane { return r.lane }
+func shardOf(r *request) *shard { return r.shard }

@@ -4,7 +4,7 @@ import "time"
 
 // tickLocked sees to it that expire runs when a request that is queued now has waited
 // too long.
-func (l *lane) tickLocked() {
+func (l *shard) tickLocked() {
 	if !l.ticking {
 		l.tickAfterLocked(l.server.queueTimeout)
 	}
@@ -12,7 +12,7 @@ func (l *lane) tickLocked() {
 
 // tickAfterLocked has expire run so much earlier than after d that the reader can be
 // asked.
-func (l *lane) tickAfterLocked(d time.Duration) {
+func (l *shard) tickAfterLocked(d time.Duration) {
 	l.ticking = true
 	if l.clock == nil {
 		l.clock = time.AfterFunc(d-ahead, l.expire)
@@ -25,7 +25,7 @@ func (l *lane) tickAfterLocked(d time.Duration) {
 // turn, as it is behind with those before them, or for an answer after it. Those that wait
 // for a connection are not concerned: that has a time of its own, unless the server is
 // there and refuses it.
-func (l *lane) expire() {
+func (l *shard) expire() {
 	l.mu.Lock()
 	l.ticking = false
 	now, c, refusal := time.Now(), l.conn, l.refusal
@@ -49,13 +49,13 @@ func (l *lane) expire() {
 		l.server.failed(1, refusal)
 	}
 	for _, r := range refused {
-		r.end(refusal)
+		r.finish(refusal)
 	}
 }
 
 // tickOnLocked is tickLocked for the requests that are there. What has waited too long
 // for this process is about to be sent.
-func (l *lane) tickOnLocked(now time.Time) {
+func (l *shard) tickOnLocked(now time.Time) {
 	left, waits := l.untilExpiredLocked(now)
 	if !waits {
 		return
@@ -68,7 +68,7 @@ func (l *lane) tickOnLocked(now time.Time) {
 
 // untilExpiredLocked returns when the first of the requests will have waited too long. It
 // may have already. waits is false if none waits.
-func (l *lane) untilExpiredLocked(now time.Time) (left time.Duration, waits bool) {
+func (l *shard) untilExpiredLocked(now time.Time) (left time.Duration, waits bool) {
 	if l.queue.Len() > 0 {
 		left, waits = l.queue.All()[0].untilUnsent(now), true
 	}
@@ -93,9 +93,9 @@ type expired struct {
 }
 
 // expireLocked takes the requests that have waited too long, now that the reader of c,
-// the lane's connection, has found nothing more. The caller ends them without the lock.
+// the shard's connection, has found nothing more. The caller ends them without the lock.
 func (c *conn) expireLocked(now time.Time) {
-	l := c.lane
+	l := c.shard
 	if c.holdsUpLocked(now) {
 		c.expired.unsent = l.takeUnsentLocked(now)
 	}
@@ -111,11 +111,11 @@ func (c *conn) holdsUpLocked(now time.Time) bool {
 		return true
 	}
 	n := c.sent.Len()
-	return c.transmitting && n > 0 && now.Sub(c.sent.All()[n-1].sent) >= c.lane.server.timeout/10
+	return c.transmitting && n > 0 && now.Sub(c.sent.All()[n-1].sent) >= c.shard.server.timeout/10
 }
 
 // takeUnsentLocked takes those out of the queue that have waited too long.
-func (l *lane) takeUnsentLocked(now time.Time) []*request {
+func (l *shard) takeUnsentLocked(now time.Time) []*request {
 	return l.queue.TakeWhile(nil, func(r *request) bool { return r.untilUnsent(now) <= 0 })
 }
 
@@ -138,7 +138,7 @@ func (c *conn) takeUnansweredLocked(now time.Time) (unanswered []*request) {
 // endExpired ends the requests that have waited too long. Only the reader calls it.
 func (c *conn) endExpired() {
 	for _, r := range c.expired.unsent {
-		r.end(errOverloaded)
+		r.finish(errOverloaded)
 	}
 	for _, r := range c.expired.unanswered {
 		r.giveUp()
@@ -152,14 +152,14 @@ func (r *request) mayExpire() bool { return r.fate == awaited && !r.queued.IsZer
 
 // untilUnsent returns when r, which is queued, will have waited too long.
 func (r *request) untilUnsent(now time.Time) time.Duration {
-	return r.lane.server.queueTimeout - now.Sub(r.queued)
+	return r.shard.server.queueTimeout - now.Sub(r.queued)
 }
 
 // untilUnanswered returns when r, which was sent, will have waited too long: since it was
 // queued, and since the server could have answered. What is sent again when it has been
 // read, as behind a proxy, has no more time for that.
 func (r *request) untilUnanswered(now time.Time) time.Duration {
-	s := r.lane.server
+	s := r.shard.server
 	left := s.queueTimeout + s.timeout - now.Sub(r.queued)
 	if r.step != onRead {
 		left = max(left, s.timeout-now.Sub(r.sent))

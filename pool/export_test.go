@@ -15,12 +15,12 @@ func (p *Pool) Dialer(key string) *net.Dialer {
 	return p.servers.Load().of(key).dialer()
 }
 
-// Lane returns the index of the connection, to its server, that key's requests
+// Shard returns the index of the connection, to its server, that key's requests
 // use.
-func (p *Pool) Lane(key string) int {
+func (p *Pool) Shard(key string) int {
 	p.init()
 	s := p.servers.Load().of(key)
-	return slices.Index(s.lanes, s.lane(key))
+	return slices.Index(s.shards, s.shard(key))
 }
 
 // MaxInFlight is how many requests a connection has in flight at most.
@@ -33,7 +33,7 @@ const ProbeKey = probeKey
 // that they write by meta sets if their servers know them.
 func (p *Pool) TrustWrites() {
 	for _, s := range p.servers.Load().all {
-		for _, l := range s.lanes {
+		for _, l := range s.shards {
 			l.mu.Lock()
 			if l.conn != nil {
 				l.conn.metas.trust.Store(fullTrust)

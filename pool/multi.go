@@ -55,7 +55,7 @@ func (e *MultiError) with(err error, keys ...string) *MultiError {
 // others are there all the same. The map is never nil.
 func (p *Pool) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 	requests, failed := p.byServer(keys)
-	together := several{requests: slices.Clone(requests)}
+	together := batch{requests: slices.Clone(requests)}
 	together.do(context.Background())
 	if len(requests) == 1 && requests[0].err == nil && failed == nil {
 		return requests[0].reply.items, nil // most often: one server, all well
@@ -86,17 +86,17 @@ func (p *Pool) byServer(keys []string) ([]*request, *MultiError) {
 			failed = failed.with(err, key)
 			continue
 		}
-		j := slices.IndexFunc(requests, func(r *request) bool { return r.lane.server == s })
+		j := slices.IndexFunc(requests, func(r *request) bool { return r.shard.server == s })
 		if j < 0 {
 			j = len(requests)
-			r := &request{lane: s.lane(key), reads: true, keys: make([]string, 0, len(keys)-i)}
+			r := &request{shard: s.shard(key), reads: true, keys: make([]string, 0, len(keys)-i)}
 			requests = append(requests, r)
 		}
 		requests[j].keys = append(requests[j].keys, key)
 	}
 	admitted := requests[:0]
 	for _, r := range requests {
-		if err := r.lane.server.Admit(); err != nil {
+		if err := r.shard.server.Admit(); err != nil {
 			failed = failed.with(err, r.keys...)
 			continue
 		}

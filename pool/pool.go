@@ -205,13 +205,13 @@ type Pool struct {
 	// when ctx ends. Default: a net.Dialer's.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 
-	servers  atomic.Pointer[placement]
-	news     engine.News
-	start    sync.Once
-	closed   chan struct{} // closed by Close
-	end      sync.Once
-	singles  sync.Pool
-	severals sync.Pool
+	servers atomic.Pointer[placement]
+	news    engine.News
+	start   sync.Once
+	closed  chan struct{} // closed by Close
+	end     sync.Once
+	singles sync.Pool
+	batches sync.Pool
 
 	// What resolves the names that SetServers adds, and for how long, in tests. Zero:
 	// net.DefaultResolver and resolveFor.

@@ -18,7 +18,7 @@ type reader struct {
 	heads   []*request // the first of sent
 	ready   []*request // have their answers
 	expired expired    // have waited too long
-	lookBy  time.Time  // the deadline of its reads, if it was asked; see hearing
+	lookBy  time.Time  // the deadline of its reads, if it was asked; see lateCheck
 	fault   *request   // whose answer makes no sense, or is an error after which none can be trusted
 
 	came     bool // something has been read
@@ -61,8 +61,8 @@ func (c *conn) receive(ctx context.Context, own *fanout.Latch) {
 
 // look lets the reader see the first of the requests that wait for an answer.
 func (c *conn) look() {
-	c.lane.mu.Lock()
-	defer c.lane.mu.Unlock()
+	c.shard.mu.Lock()
+	defer c.shard.mu.Unlock()
 	c.lookLocked()
 }
 
@@ -76,7 +76,7 @@ func (c *conn) lookLocked() {
 func (c *conn) parse() (n int, err error) {
 	for n < len(c.heads) && c.r < c.w {
 		r := c.heads[n]
-		used, done, err := r.parse(c.buf[c.r:c.w], c.lane.server.maxValue)
+		used, done, err := r.parse(c.buf[c.r:c.w], c.shard.server.maxValue)
 		c.r += used
 		c.advanced = c.advanced || used > 0 && r.group != nil
 		if done {
@@ -96,7 +96,7 @@ func (c *conn) parse() (n int, err error) {
 // with the next answer: its request fails, and the others are lost with the
 // connection.
 func (c *conn) settle(n int, err error) (waits, good bool) {
-	l := c.lane
+	l := c.shard
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n > 0 {
@@ -155,11 +155,11 @@ func (c *conn) handOut() {
 			again = append(again, r)
 			continue
 		}
-		r.end(nil)
+		r.finish(nil)
 	}
 	clear(c.ready)
 	c.ready = c.ready[:0]
-	c.lane.resubmit(again)
+	c.shard.resubmit(again)
 	c.endExpired()
 }
 
@@ -203,9 +203,9 @@ func (c *conn) extend() {
 // resume reports whether reading may go on after err: if the reader was only
 // woken, see interrupt and askLocked, or has looked, as it was asked to.
 func (c *conn) resume(err error, looked bool) bool {
-	c.lane.mu.Lock()
+	c.shard.mu.Lock()
 	good := c.resumeLocked(err, looked)
-	c.lane.mu.Unlock()
+	c.shard.mu.Unlock()
 	c.endExpired()
 	return good
 }
@@ -217,7 +217,7 @@ func (c *conn) resumeLocked(err error, looked bool) (good bool) {
 		// Not net.Error's Timeout: that is also true of ETIMEDOUT, by which the
 		// kernel says that the peer of an idle connection is gone.
 		c.failLocked(lostError{err})
-	case c.hearing.asked():
+	case c.lateCheck.asked():
 		c.foundNothingLocked(looked)
 	case c.interrupted:
 		_ = c.nc.SetReadDeadline(time.Time{})
@@ -230,8 +230,8 @@ func (c *conn) resumeLocked(err error, looked bool) (good bool) {
 
 // interrupt wakes the reader, for it to see that its ctx has ended.
 func (c *conn) interrupt() {
-	c.lane.mu.Lock()
-	defer c.lane.mu.Unlock()
+	c.shard.mu.Lock()
+	defer c.shard.mu.Unlock()
 	if c.dead == nil {
 		c.interrupted = true
 		_ = c.nc.SetReadDeadline(past)
@@ -242,7 +242,7 @@ var past = time.Unix(1, 0)
 
 // leave gives up the reader's role, to another one if there are answers to come.
 func (c *conn) leave() {
-	l := c.lane
+	l := c.shard
 	l.mu.Lock()
 	c.reading = false
 	clear(c.heads)

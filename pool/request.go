@@ -47,11 +47,11 @@ const (
 )
 
 // A request is what one server is asked for at a time: to write, to read, or to
-// write and then to read. It belongs to its lane's queue, then to the writer of
+// write and then to read. It belongs to its shard's queue, then to the writer of
 // a connection, and then to the requests that the connection has sent.
 type request struct {
 	latch *fanout.Latch // opens when it and others have ended; nil: nobody waits
-	lane  *lane
+	shard *shard
 	key   string
 	keys  []string          // to be read, instead of key alone
 	item  *memcache.Item    // to be written with verb
@@ -59,7 +59,7 @@ type request struct {
 	probe bool              // it finds out whether a server that is down is back
 	verb  verb
 	reads bool
-	fate  fate // guarded by lane.mu; changes no more once r has ended
+	fate  fate // guarded by shard.mu; changes no more once r has ended
 
 	// What attempts leave behind for later ones.
 	retried  bool // sent anew, as its first connection was lost
@@ -117,7 +117,7 @@ func (r *request) propose(conn uint64, now time.Time) {
 		r.step = readsFirst
 		return
 	}
-	r.take(r.x.Propose(exchange.Turn{Conn: conn, NotStored: r.notStored(), Now: now}))
+	r.setItem(r.x.Propose(exchange.Turn{Conn: conn, NotStored: r.notStored(), Now: now}))
 }
 
 // notStored reports whether what was proposed at earlier turns was not written and cannot
@@ -132,7 +132,7 @@ func (r *request) halfDone() bool {
 // proposeOnRead asks the exchange what is to be written in place of the record that
 // was read, and reports whether that is anything.
 func (r *request) proposeOnRead() bool {
-	r.take(r.x.Propose(exchange.Turn{Known: true, Found: r.reply.found, NotStored: r.notStored()}))
+	r.setItem(r.x.Propose(exchange.Turn{Known: true, Found: r.reply.found, NotStored: r.notStored()}))
 	if r.item == nil {
 		return false
 	}
@@ -140,8 +140,8 @@ func (r *request) proposeOnRead() bool {
 	return true
 }
 
-// take takes the item that was proposed.
-func (r *request) take(item *memcache.Item) {
+// setItem sets the item that was proposed.
+func (r *request) setItem(item *memcache.Item) {
 	r.item = item
 	r.proposed = r.proposed || item != nil
 	switch {
@@ -223,16 +223,16 @@ func (r *request) again() {
 // because it could not be read back.
 func (r *request) mayRetry() bool { return !r.retried && r.reply.status != stored }
 
-// end tells the latch of r that it has its answer, or has failed with err. It is
+// finish tells the latch of r that it has its answer, or has failed with err. It is
 // the last that happens to r. No lock is held.
-func (r *request) end(err error) {
+func (r *request) finish(err error) {
 	if err == nil {
 		err = r.reply.complaint
 	}
 	if err == nil && r.reply.uncas(r.verb) {
 		err = ErrNoCAS
 	}
-	r.tell(err, exchange.Result{
+	r.conclude(err, exchange.Result{
 		Stored:  r.reply.status == stored,
 		Read:    r.reply.read,
 		Found:   r.reply.found,
@@ -243,11 +243,11 @@ func (r *request) end(err error) {
 // giveUp ends r, which has waited too long for an answer that may be being read
 // right now, and will be dropped.
 func (r *request) giveUp() {
-	r.tell(errOverloaded, exchange.Result{Unknown: r.maybe || r.verb != none})
+	r.conclude(errOverloaded, exchange.Result{Unknown: r.maybe || r.verb != none})
 }
 
-func (r *request) tell(err error, result exchange.Result) {
-	r.err = r.lane.server.ended(err, r.probe)
+func (r *request) conclude(err error, result exchange.Result) {
+	r.err = r.shard.server.ended(err, r.probe)
 	if r.x != nil {
 		result.Conn, result.Err = r.conn, r.err
 		r.x.Done(result)

@@ -18,7 +18,7 @@ type server struct {
 
 	// Options, set by init.
 	options
-	lanes []*lane
+	shards []*shard
 
 	isMemcached atomic.Bool // it has given its version once
 	noMetaSets  atomic.Bool // it has refused one
@@ -55,7 +55,7 @@ func (s *server) init(p *Pool) {
 		s.dialContext = s.dialer().DialContext
 	}
 	for range positive(p.Conns, DefaultConns) {
-		s.lanes = append(s.lanes, newLane(s))
+		s.shards = append(s.shards, newShard(s))
 	}
 	s.Failures = positive(p.BreakerFailures, DefaultBreakerFailures)
 	s.Pause = positive(p.BreakerPause, DefaultBreakerPause)
@@ -75,11 +75,11 @@ func positive[T cmp.Ordered](option, byDefault T) T {
 	return byDefault
 }
 
-// lane returns the lane of key, always the same: what one exchange of a key learns,
+// shard returns the shard of key, always the same: what one exchange of a key learns,
 // the token above all, the next one can use.
-func (s *server) lane(key string) *lane {
-	if len(s.lanes) == 1 {
-		return s.lanes[0]
+func (s *server) shard(key string) *shard {
+	if len(s.shards) == 1 {
+		return s.shards[0]
 	}
-	return s.lanes[xxhash.Sum64String(key)%uint64(len(s.lanes))]
+	return s.shards[xxhash.Sum64String(key)%uint64(len(s.shards))]
 }

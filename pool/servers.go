@@ -209,10 +209,10 @@ func (s *server) longest() time.Duration {
 // busy reports whether calls are under way. While the server is down there are
 // only probes.
 func (s *server) busy() bool {
-	return s.Down() == nil && slices.ContainsFunc(s.lanes, (*lane).busy)
+	return s.Down() == nil && slices.ContainsFunc(s.shards, (*shard).busy)
 }
 
-func (l *lane) busy() bool {
+func (l *shard) busy() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.queue.Len() > 0 || l.conn != nil && l.conn.sent.Len() > 0

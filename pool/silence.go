@@ -21,7 +21,7 @@ const grace = time.Millisecond
 // before it has looked, if the reader loses its processor in between.
 const enoughEmpty = 2
 
-// enoughReads is how many reads without a complete answer end a hearing although they
+// enoughReads is how many reads without a complete answer end a lateCheck although they
 // find something: it trickles. If it had come in time, fewer would read it, for the
 // buffer grows with it.
 const enoughReads = 16
@@ -38,20 +38,21 @@ const (
 	turnsToConnect = 20
 )
 
-// A hearing is what the reader of a connection is asked: whether anything comes.
-type hearing struct {
+// A lateCheck is what the reader of a connection is asked when an answer is late: whether
+// anything comes.
+type lateCheck struct {
 	until time.Time // it reads until then at least; zero: it is not asked
 	empty int       // reads that have found nothing since
 	reads int       // reads since an answer was complete
 }
 
-func (h *hearing) asked() bool { return !h.until.IsZero() }
+func (h *lateCheck) asked() bool { return !h.until.IsZero() }
 
 // askLocked has the reader find out whether anything comes, and judge then, but not
 // before the time until.
 func (c *conn) askLocked(until time.Time) {
-	if !c.hearing.asked() {
-		c.hearing.until = until
+	if !c.lateCheck.asked() {
+		c.lateCheck.until = until
 		_ = c.nc.SetReadDeadline(past)
 	}
 }
@@ -63,7 +64,7 @@ func (c *conn) looks() bool { return !c.lookBy.IsZero() && time.Now().Before(c.l
 // foundNothingLocked notes that a read of the reader, which was asked, has met its
 // deadline. It judges if that was enough, and otherwise sets the next deadline.
 func (c *conn) foundNothingLocked(looked bool) {
-	h := &c.hearing
+	h := &c.lateCheck
 	if looked && !c.interrupted {
 		h.empty++
 	}
@@ -78,7 +79,7 @@ func (c *conn) foundNothingLocked(looked bool) {
 // heardLocked notes that the reader has found something, and whether an answer is
 // complete with it. What comes in pieces after a read has found nothing is late.
 func (c *conn) heardLocked(complete bool) {
-	now, h := time.Now(), &c.hearing
+	now, h := time.Now(), &c.lateCheck
 	if complete {
 		h.empty, h.reads = 0, 0
 		c.progress = now
@@ -94,7 +95,7 @@ func (c *conn) heardLocked(complete bool) {
 // judgeLocked ends what has waited too long for the server: the reader has looked, and
 // found nothing more.
 func (c *conn) judgeLocked() {
-	c.hearing, c.lookBy = hearing{}, time.Time{}
+	c.lateCheck, c.lookBy = lateCheck{}, time.Time{}
 	_ = c.nc.SetReadDeadline(time.Time{})
 	now := time.Now()
 	c.expireLocked(now)
@@ -114,7 +115,7 @@ func (c *conn) judgeLocked() {
 // watchLocked sees to it that overdue runs when an answer is.
 func (c *conn) watchLocked() {
 	if !c.watching {
-		c.watchAfterLocked(c.lane.server.timeout)
+		c.watchAfterLocked(c.shard.server.timeout)
 	}
 }
 
@@ -131,7 +132,7 @@ func (c *conn) watchAfterLocked(d time.Duration) {
 // since it was sent or, if it had to wait for the answers to others, since the last of
 // these. A server that is slow for want of time is there.
 func (c *conn) overdue() {
-	l := c.lane
+	l := c.shard
 	l.mu.Lock()
 	now := time.Now()
 	switch late, waits := c.latenessLocked(now); {
@@ -155,9 +156,9 @@ func (c *conn) overdue() {
 
 // unblockLocked fails the connection if the server takes nothing more: a packet is still
 // being written though its writer had its turn. The reader has found nothing, or there is
-// none: a lone caller that writes reads only afterwards. It unlocks lane.mu meanwhile.
+// none: a lone caller that writes reads only afterwards. It unlocks shard.mu meanwhile.
 func (c *conn) unblockLocked() {
-	l, packet := c.lane, c.offset
+	l, packet := c.shard, c.offset
 	l.mu.Unlock()
 	turns.Pass(turnsToWrite)
 	l.mu.Lock()
@@ -189,7 +190,7 @@ func (c *conn) latenessLocked(now time.Time) (late time.Duration, waits bool) {
 	if c.dead != nil || c.sent.Len() == 0 {
 		return 0, false
 	}
-	return now.Sub(c.waitingSinceLocked()) - c.lane.server.timeout, true
+	return now.Sub(c.waitingSinceLocked()) - c.shard.server.timeout, true
 }
 
 // waitingSinceLocked returns since when the server could have answered the oldest

@@ -46,7 +46,7 @@ func (s *server) stats() ServerStats {
 	}
 	all, bytes, most := s.Memory.Known()
 	stats.Loss, stats.Bytes, stats.MaxBytes = Loss(all), bytes, most
-	for _, l := range s.lanes {
+	for _, l := range s.shards {
 		l.mu.Lock()
 		stats.Queued += l.queue.Len()
 		if l.conn != nil {

@@ -125,7 +125,7 @@ func (s *Store) refreshTopology() bool {
 	s.work(func() {
 		defer s.refreshing.Store(false)
 		if cluster {
-			s.chart(*c)
+			s.drawMap(*c)
 		} else {
 			_, _ = s.link.ask() // one that knows better may answer the next time
 		}
@@ -158,8 +158,8 @@ type claim struct {
 	entries []rueidis.RedisMessage
 }
 
-// trust returns how far to believe c: the more, the better.
-func (s *Store) trust(c claim) int {
+// rank returns how far to believe c: the more, the better.
+func (s *Store) rank(c claim) int {
 	switch {
 	case len(c.entries) == 0:
 		return 0
@@ -174,13 +174,13 @@ func (s *Store) trust(c claim) int {
 	return trusted
 }
 
-// trusted is the most that trust returns.
+// trusted is the most that rank returns.
 const trusted = 3
 
-// chart asks all nodes of a Cluster which of them has which slots, and believes the
+// drawMap asks all nodes of a Cluster which of them has which slots, and believes the
 // first that answers, unless it is doubted or gives slots to one that is: then others come
 // first. If it is wrong, the nodes say so by MOVED or CLUSTERDOWN.
-func (s *Store) chart(c rueidis.Client) {
+func (s *Store) drawMap(c rueidis.Client) {
 	nodes := c.Nodes()
 	claims := make(chan claim, len(nodes))
 	for address, n := range nodes {
@@ -199,8 +199,8 @@ func (s *Store) chart(c rueidis.Client) {
 	for asked := len(nodes); asked > 0 && most < trusted; asked-- {
 		select {
 		case next := <-claims:
-			if trust := s.trust(next); trust > most {
-				believed, most = next, trust
+			if rank := s.rank(next); rank > most {
+				believed, most = next, rank
 			}
 		case <-timeout.C:
 			asked = 0
@@ -268,7 +268,7 @@ func (s *Store) remind(c rueidis.Client, slot int64) {
 	}
 	s.reminding.Store(false)
 	if c := s.link.client.Load(); c != nil {
-		s.chart(*c) // which reminds it again, if need be
+		s.drawMap(*c) // which reminds it again, if need be
 	}
 }
 

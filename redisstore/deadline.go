@@ -83,13 +83,13 @@ func (d *deadline) Done() <-chan struct{} {
 	if d.done == nil {
 		d.beginLocked()
 		d.done = make(chan struct{})
-		d.timer = time.AfterFunc(time.Until(d.at), d.end)
+		d.timer = time.AfterFunc(time.Until(d.at), d.expire)
 	}
 	return d.done
 }
 
-// end ends the context, once all goroutines have had their turns.
-func (d *deadline) end() {
+// expire ends the context, once all goroutines have had their turns.
+func (d *deadline) expire() {
 	turns.Pass(turnsToRead)
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 var Slot = slot
 
 // Chart draws the map of a Cluster.
-func Chart(s *Store) { s.chart(*s.link.client.Load()) }
+func Chart(s *Store) { s.drawMap(*s.link.client.Load()) }
 
 // Bounded returns the dialer of connections that may take so long to be made.
 func Bounded(timeout time.Duration) *net.Dialer { return bounded(new(net.Dialer), timeout) }

@@ -146,7 +146,7 @@ func (l *link) make(m *making) {
 	var primary string
 	m.client, primary, m.err = l.newClient()
 	if m.err == nil && m.client.Mode() == rueidis.ClientModeCluster {
-		l.store.chart(m.client)
+		l.store.drawMap(m.client)
 	}
 	l.mu.Lock()
 	l.making = nil

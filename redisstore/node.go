@@ -79,7 +79,7 @@ func (n *node) lead(own *fanout.Latch) {
 	var b bundle
 	for n.next(&b, own) {
 		if len(b.late) > 0 {
-			n.end(b.late, errOverloaded)
+			n.failAll(b.late, errOverloaded)
 		}
 		if len(b.requests) > 0 {
 			n.carryOut(b.requests)
@@ -289,11 +289,11 @@ func (n *node) settle(c rueidis.Client, bundle []*request, t *trying) (again []*
 			n.Counts.Failures.Add(1)
 			n.complains(r.err)
 			r.fail(&Error{n.Name, r.err})
-		} else if r.end() {
+		} else if r.finish() {
 			again = append(again, r)
 		}
 	}
-	n.end(failed, failure)
+	n.failAll(failed, failure)
 	return again
 }
 
@@ -308,8 +308,8 @@ func (n *node) weigh(failed *[]*request, failure error) int {
 	return len(*failed)
 }
 
-// end ends requests with an error.
-func (n *node) end(requests []*request, err error) {
+// failAll ends requests with an error.
+func (n *node) failAll(requests []*request, err error) {
 	if len(requests) == 0 {
 		return
 	}
@@ -329,7 +329,7 @@ func (n *node) end(requests []*request, err error) {
 }
 
 // cut ends the requests that wait for their turn.
-func (n *node) cut(reason error) { n.end(n.takeAll(), reason) }
+func (n *node) cut(reason error) { n.failAll(n.takeAll(), reason) }
 
 // takeAll empties the queue.
 func (n *node) takeAll() []*request {

@@ -65,11 +65,11 @@ func (r *request) propose(now time.Time) {
 		return
 	}
 	r.proposed = true
-	r.take(r.x.Propose(exchange.Turn{Conn: conn, Now: now}))
+	r.setItem(r.x.Propose(exchange.Turn{Conn: conn, Now: now}))
 }
 
-// take takes the item that was proposed.
-func (r *request) take(item *memcache.Item) {
+// setItem sets the item that was proposed.
+func (r *request) setItem(item *memcache.Item) {
 	r.item = item
 	if item == nil {
 		return
@@ -114,9 +114,9 @@ func milliseconds(expiration int32) int64 {
 	return max(time.Until(time.Unix(int64(expiration), 0)).Milliseconds(), 1)
 }
 
-// end ends r, which has an answer that is no error, or is told again what to write.
+// finish ends r, which has an answer that is no error, or is told again what to write.
 // Then it reports true.
-func (r *request) end() (again bool) {
+func (r *request) finish() (again bool) {
 	result := exchange.Result{Conn: conn, Read: true}
 	switch {
 	case r.deletes:
@@ -131,7 +131,7 @@ func (r *request) end() (again bool) {
 	if r.lost && !result.Stored && r.item != nil {
 		// Whether the first try was carried out, only the exchange can tell.
 		r.lost, r.doubted = false, true
-		r.take(r.x.Propose(exchange.Turn{Conn: conn}))
+		r.setItem(r.x.Propose(exchange.Turn{Conn: conn}))
 		if r.item != nil {
 			return true
 		}

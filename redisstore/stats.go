@@ -168,7 +168,7 @@ func (s *Store) asked(ctx context.Context) ([]*node, rueidis.Client, error) {
 		return nil, nil, &Error{s.routes.Load().first.Name, classify(err)}
 	}
 	if c.Mode() == rueidis.ClientModeCluster && len(s.routes.Load().nodes) == 0 {
-		s.chart(c) // it is New's, and is only being asked
+		s.drawMap(c) // it is New's, and is only being asked
 	}
 	return s.nodes(), c, nil
 }

@@ -179,7 +179,7 @@ func (s *Store) init() {
 			s.work(s.watchSentinels)
 		}
 		if c := s.link.client.Load(); c != nil && (*c).Mode() == rueidis.ClientModeCluster {
-			s.work(func() { s.chart(*c) })
+			s.work(func() { s.drawMap(*c) })
 		}
 	})
 }

@@ -7,29 +7,29 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/fanout"
 )
 
-// A several is a number of requests that are made together, with what waiting for them takes.
-type several struct {
+// A batch is a number of requests that are made together, with what waiting for them takes.
+type batch struct {
 	requests []*request      // that are made
 	refused  []*request      // for which no server is to be asked, with their errors
 	all      []request       // memory for both
-	latches  []*fanout.Latch // one for each lane
+	latches  []*fanout.Latch // one for each shard
 }
 
-// maxSeveral is for how many requests a several is used again.
-const maxSeveral = 64
+// maxBatch is for how many requests a batch is used again.
+const maxBatch = 64
 
-// newSeveral returns a several without requests. Those whose requests have ended are used
+// newBatch returns a batch without requests. Those whose requests have ended are used
 // again, by the same Pool: a channel must not leave its synctest bubble.
-func (p *Pool) newSeveral() *several {
-	if s, ok := p.severals.Get().(*several); ok {
+func (p *Pool) newBatch() *batch {
+	if s, ok := p.batches.Get().(*batch); ok {
 		return s
 	}
-	return new(several)
+	return new(batch)
 }
 
-// releaseSeveral gives s back, once its requests have ended and are not used any more.
-func (p *Pool) releaseSeveral(s *several) {
-	if len(s.all) > maxSeveral {
+// releaseBatch gives s back, once its requests have ended and are not used any more.
+func (p *Pool) releaseBatch(s *batch) {
+	if len(s.all) > maxBatch {
 		return
 	}
 	for i := range s.all {
@@ -41,11 +41,11 @@ func (p *Pool) releaseSeveral(s *several) {
 	clear(s.requests)
 	clear(s.refused)
 	s.all, s.requests, s.refused = s.all[:0], s.requests[:0], s.refused[:0]
-	p.severals.Put(s)
+	p.batches.Put(s)
 }
 
 // exchanges makes the requests for xs.
-func (s *several) exchanges(p *Pool, xs []exchange.Exchange) {
+func (s *batch) exchanges(p *Pool, xs []exchange.Exchange) {
 	if len(xs) > cap(s.all) {
 		s.all, s.requests = make([]request, len(xs)), make([]*request, 0, len(xs))
 	}
@@ -64,18 +64,18 @@ func (s *several) exchanges(p *Pool, xs []exchange.Exchange) {
 // do makes the requests and returns when all have ended, or ctx has. It reports which. A lone
 // caller writes by itself, and reads the answers of one server. Other goroutines read
 // those of the other servers, so that a server that hangs delays none of them.
-func (s *several) do(ctx context.Context) (ended bool) {
-	n := 0                     // lanes
+func (s *batch) do(ctx context.Context) (ended bool) {
+	n := 0                     // shards
 	var own *conn              // is read here, for ownLatch
 	var ownLatch *fanout.Latch // of which it has the answers
-	fanout.By(s.requests, laneOf, func(l *lane, group []*request) {
+	fanout.By(s.requests, shardOf, func(l *shard, group []*request) {
 		latch := s.latch(n, group)
 		n++
 		conn, err := l.claimOrSubmit(group)
 		switch {
 		case err != nil:
 			for _, r := range group {
-				r.end(err)
+				r.finish(err)
 			}
 		case conn == nil:
 		case !conn.sendAlone(group):
@@ -95,8 +95,8 @@ func (s *several) do(ctx context.Context) (ended bool) {
 	return ended
 }
 
-// latch returns the latch of the i-th lane, for requests.
-func (s *several) latch(i int, requests []*request) *fanout.Latch {
+// latch returns the latch of the i-th shard, for requests.
+func (s *batch) latch(i int, requests []*request) *fanout.Latch {
 	if i == len(s.latches) {
 		s.latches = append(s.latches, new(fanout.Latch))
 	}

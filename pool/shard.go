@@ -9,13 +9,13 @@ import (
 	engine "github.com/adaptivethrottler/throttler/internal/server"
 )
 
-// A lane is the way to a server: one connection at a time, and the requests that wait
-// for it in turn.
+// A shard is the part of a server's keys that share a connection: one at a time, and the
+// requests that wait for it in turn.
 //
 // One goroutine at a time writes to the connection, and one reads from it. These are
 // its roles. A lone caller takes both. As soon as there are more callers, goroutines
 // that end with the work take them.
-type lane struct {
+type shard struct {
 	server *server
 
 	mu         sync.Mutex
@@ -36,15 +36,15 @@ type lane struct {
 // one that comes first, and it would send a packet of its own each time.
 const aloneEnough = 4
 
-func newLane(s *server) *lane {
-	l := &lane{server: s, alone: aloneEnough}
+func newShard(s *server) *shard {
+	l := &shard{server: s, alone: aloneEnough}
 	l.life, l.endLife = context.WithCancelCause(context.Background())
 	return l
 }
 
 // claimOrSubmit gives the caller both roles of the connection, to make the requests
 // itself, if no other call is there. Otherwise it submits them and returns nil.
-func (l *lane) claimOrSubmit(requests []*request) (*conn, error) {
+func (l *shard) claimOrSubmit(requests []*request) (*conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lookAtIdleLocked()
@@ -56,7 +56,7 @@ func (l *lane) claimOrSubmit(requests []*request) (*conn, error) {
 
 // claimLocked gives the caller both roles of the connection if no other call is there.
 // Otherwise it returns nil.
-func (l *lane) claimLocked() *conn {
+func (l *shard) claimLocked() *conn {
 	c := l.conn
 	if l.queue.Len() > 0 || c == nil || c.dead != nil || c.sent.Len() > 0 {
 		l.alone = 0
@@ -74,7 +74,7 @@ func (l *lane) claimLocked() *conn {
 }
 
 // submit has requests sent in their turn, by others.
-func (l *lane) submit(requests []*request) error {
+func (l *shard) submit(requests []*request) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lookAtIdleLocked()
@@ -82,7 +82,7 @@ func (l *lane) submit(requests []*request) error {
 }
 
 // pushLocked is submit.
-func (l *lane) pushLocked(requests []*request) error {
+func (l *shard) pushLocked(requests []*request) error {
 	if l.closed {
 		return ErrClosed
 	}
@@ -97,7 +97,7 @@ func (l *lane) pushLocked(requests []*request) error {
 }
 
 // resubmit has requests that are under way sent next, on whichever connection.
-func (l *lane) resubmit(requests []*request) {
+func (l *shard) resubmit(requests []*request) {
 	if len(requests) == 0 {
 		return
 	}
@@ -113,14 +113,14 @@ func (l *lane) resubmit(requests []*request) {
 	l.mu.Unlock()
 	if closed {
 		for _, r := range requests {
-			r.end(ErrClosed)
+			r.finish(ErrClosed)
 		}
 	}
 }
 
 // putBackLocked puts requests before all others, to be sent once more or after all.
 // Their time in the queue goes on.
-func (l *lane) putBackLocked(requests []*request) {
+func (l *shard) putBackLocked(requests []*request) {
 	if len(requests) == 0 {
 		return
 	}
@@ -134,7 +134,7 @@ func (l *lane) putBackLocked(requests []*request) {
 }
 
 // wakeLocked starts a writer, or a connection, if something is queued.
-func (l *lane) wakeLocked() {
+func (l *shard) wakeLocked() {
 	switch {
 	case l.queue.Len() == 0:
 	case l.conn == nil:
@@ -149,7 +149,7 @@ func (l *lane) wakeLocked() {
 }
 
 // connect makes a connection for the requests in the queue.
-func (l *lane) connect(life context.Context) {
+func (l *shard) connect(life context.Context) {
 	c, err := l.dial(life)
 	l.mu.Lock()
 	l.connecting, l.refusal = false, nil
@@ -172,13 +172,13 @@ func (l *lane) connect(life context.Context) {
 	l.mu.Unlock()
 	l.server.failed(len(failed), err)
 	for _, r := range failed {
-		r.end(err)
+		r.finish(err)
 	}
 }
 
 // dial makes a connection. If the server has too many it tries again, for as long
 // as anybody waits.
-func (l *lane) dial(life context.Context) (*conn, error) {
+func (l *shard) dial(life context.Context) (*conn, error) {
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		c, err := l.server.dial(life, l)
 		if !errors.Is(err, errTooMany) {
@@ -198,7 +198,7 @@ func (l *lane) dial(life context.Context) (*conn, error) {
 
 // refused notes why the server, which is there, gives no connection. From the first
 // time on, those in the queue wait for it. It returns how many do.
-func (l *lane) refused(err error) (waiting int) {
+func (l *shard) refused(err error) (waiting int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.refusal == nil {
@@ -209,7 +209,7 @@ func (l *lane) refused(err error) (waiting int) {
 }
 
 // waitFromNowLocked has the time of the queue begin.
-func (l *lane) waitFromNowLocked() {
+func (l *shard) waitFromNowLocked() {
 	now := time.Now()
 	for _, r := range l.queue.All() {
 		r.queued = now
@@ -218,7 +218,7 @@ func (l *lane) waitFromNowLocked() {
 
 // cut ends the connection, the making of one, and all requests that wait, with the
 // given reason.
-func (l *lane) cut(reason error) {
+func (l *shard) cut(reason error) {
 	l.mu.Lock()
 	l.endLife(reason)
 	l.life, l.endLife = context.WithCancelCause(context.Background())
@@ -230,7 +230,7 @@ func (l *lane) cut(reason error) {
 	c := l.conn
 	l.mu.Unlock()
 	for _, r := range waiting {
-		r.end(reason)
+		r.finish(reason)
 	}
 	if c != nil {
 		c.cut(reason)
