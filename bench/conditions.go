@@ -39,7 +39,7 @@ func poolOfSeveral(n int) func(env, limit) (limiter, error) {
 			c.Name = "v" + strconv.Itoa(i)
 			rule.Either = append(rule.Either, c)
 		}
-		return deciders{context.Background(), th, rule, end}, nil
+		return deciders{th, rule, end, new(endings)}, nil
 	}
 }
 
@@ -67,14 +67,14 @@ func rueidisOfSeveral(n int) func(env, limit) (limiter, error) {
 			return nil, err
 		}
 		lua := rueidis.NewLuaScript(severalScript)
-		return simple{func(value string) (bool, error) {
+		return &simple{allow: func(ctx context.Context, value string) (bool, error) {
 			keys := make([]string, n)
 			for i := range keys {
 				keys[i] = e.space + strconv.Itoa(i) + value
 			}
-			counted, err := lua.Exec(context.Background(), client, keys, gcraArgs(time.Now(), l, 0)).AsIntSlice()
+			counted, err := lua.Exec(ctx, client, keys, gcraArgs(time.Now(), l, 0)).AsIntSlice()
 			return err == nil && counted[0] == 1, err
-		}, client.Close}, nil
+		}, end: client.Close}, nil
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -14,7 +15,7 @@ func TestTheCallersOfAFleetAreSpreadOverItsClients(t *testing.T) {
 	s := fleetOf(system{open: func(env, limit) (limiter, error) {
 		id := new(int)
 		opened[id] = 0
-		return simple{func(string) (bool, error) { opened[id]++; return true, nil }, func() { closed++ }}, nil
+		return &simple{allow: func(context.Context, string) (bool, error) { opened[id]++; return true, nil }, end: func() { closed++ }}, nil
 	}})
 	l, err := s.open(env{}, limit{})
 	require.NoError(t, err)

@@ -20,6 +20,7 @@ require (
 	github.com/mennanov/limiters v1.13.9
 	github.com/redis/go-redis/v9 v9.20.0
 	github.com/redis/rueidis v1.0.79
+	github.com/sethvargo/go-limiter v1.1.0
 	github.com/stretchr/testify v1.12.1
 	github.com/ulule/limiter/v3 v3.11.2
 	golang.org/x/time v0.14.0

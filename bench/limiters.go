@@ -29,14 +29,13 @@ func overLimiters(lifetime func(func(string) oneValue) func(string) oneValue, li
 	return func(e env, l limit) (limiter, error) {
 		client := plainClient(e)
 		of := lifetime(func(value string) oneValue { return limiterOf(client, e.space+value, l) })
-		ctx := context.Background()
-		return simple{func(value string) (bool, error) {
+		return &simple{allow: func(ctx context.Context, value string) (bool, error) {
 			_, err := of(value).Limit(ctx)
 			if errors.Is(err, limiters.ErrLimitExhausted) {
 				return false, nil
 			}
 			return err == nil, err
-		}, func() { client.Close() }}, nil
+		}, end: func() { client.Close() }}, nil
 	}
 }
 

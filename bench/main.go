@@ -48,42 +48,12 @@ var crowdSystems = []system{
 	envoy, limitersWindow, limitersLocked, limitersUnlocked,
 }
 
-// besideCallers and besidePairs are for besideTable.
-var (
-	besideCallers = []int{1, maxCallers}
-	besidePairs   = [][2]system{
-		{poolWindow, getAndSwap},
-		{plainWindow, getAndSwap},
-		{poolCancelable, poolWindow},
-		{plainCancelable, plainWindow},
-		{redisCancelable, redisWindow},
-		{redisCancelable, rueidisCancelable},
-	}
-)
-
-// besideSystems returns the systems of besidePairs, each once.
-func besideSystems() []system {
-	var all []system
-	for _, pair := range besidePairs {
-		for _, s := range pair {
-			if !slices.ContainsFunc(all, func(a system) bool { return a.name == s.name }) {
-				all = append(all, s)
-			}
-		}
-	}
-	return all
-}
+// besideCallers are the numbers of callers of the smaller tables.
+var besideCallers = []int{1, maxCallers}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if os.Getenv(workerVariable) != "" {
-		if err := followOrders(os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-			os.Exit(1)
-		}
-		return
-	}
 	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -99,7 +69,6 @@ type options struct {
 	crowds  int
 	svg     string
 	page    string
-	scale   bool
 	only    []string
 	more    []string // arguments of memcached
 
@@ -116,7 +85,6 @@ func parse(args []string, messages io.Writer) (o options, err error) {
 	flags.IntVar(&o.crowds, "crowds", 5, "how often a crowd calls for what is admitted")
 	flags.StringVar(&o.svg, "svg", "", "write a picture to this file")
 	flags.StringVar(&o.page, "page", "", "write the tables into this Markdown file too, in place of those of an earlier run")
-	flags.BoolVar(&o.scale, "scale", false, "instead, have 16 processes share 4 servers, of which one is lost and one is added: about 20 seconds")
 	flags.Func("only", "measure only these `parts`, separated by commas: "+strings.Join(partNames(), ", "), func(list string) error {
 		o.only = strings.Split(list, ",")
 		return nil
@@ -161,9 +129,6 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 	}
 	if err != nil {
 		return err
-	}
-	if o.scale {
-		return runScale(ctx, 16, 3*time.Second, out)
 	}
 	if o.services {
 		return runServices(ctx, o.rounds, max(o.slice, time.Second), out)
@@ -222,7 +187,6 @@ type part struct {
 func parts() []part {
 	return []part{
 		{name: "works", play: (*stage).playWorks},
-		{name: "beside", play: (*stage).playBeside},
 		{name: "conditions", play: (*stage).playSeveral},
 		{name: "fleet", play: (*stage).playFleet},
 		{name: "open", play: (*stage).playAllOpen},
@@ -241,7 +205,7 @@ func partNames() (names []string) {
 
 // all plays all parts, or some, and writes each table to out at once.
 func (st *stage) all(ctx context.Context, o options, out io.Writer) error {
-	if err := st.verify(slices.Concat(systemsFor(full), crowdSystems, httpSystems())); err != nil {
+	if err := st.verify(slices.Concat(systemsFor(full), crowdSystems, memorySystems, httpSystems())); err != nil {
 		return err
 	}
 	for _, p := range parts() {
@@ -275,15 +239,6 @@ func (st *stage) playWorks(ctx context.Context, _ options, out io.Writer) error 
 	return nil
 }
 
-func (st *stage) playBeside(ctx context.Context, _ options, out io.Writer) error {
-	played, err := st.playAll(ctx, spread, besideSystems(), besideCallers)
-	if err != nil {
-		return err
-	}
-	besideTable(played).write(out)
-	return nil
-}
-
 func (st *stage) playLong(ctx context.Context, o options, out io.Writer) error {
 	hits := longHits
 	if o.short {
@@ -305,7 +260,7 @@ func (st *stage) playAdmitted(ctx context.Context, o options, out io.Writer) (er
 func (st *stage) inMemory(ctx context.Context, _ options, out io.Writer) error {
 	callers := []int{1, maxCallers}
 	for _, w := range []work{spread, full} {
-		played, err := st.playAll(ctx, w, []system{storeWindow, storeBucket}, callers)
+		played, err := st.playAll(ctx, w, memorySystems, callers)
 		if err != nil {
 			return err
 		}
@@ -358,7 +313,7 @@ func conditions(out io.Writer, st *stage, o options) {
 var compared = []string{
 	"github.com/bradfitz/gomemcache", "github.com/redis/rueidis", "github.com/go-redis/redis_rate/v10", "github.com/redis/go-redis/v9",
 	"github.com/envoyproxy/ratelimit", "github.com/mennanov/limiters",
-	"github.com/go-chi/httprate", "github.com/ulule/limiter/v3", "github.com/didip/tollbooth/v7",
+	"github.com/go-chi/httprate", "github.com/sethvargo/go-limiter", "github.com/ulule/limiter/v3", "github.com/didip/tollbooth/v7",
 }
 
 func moduleVersions() string {

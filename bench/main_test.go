@@ -41,7 +41,6 @@ func TestAllTablesArePrinted(t *testing.T) {
 	require.Equal(t, []string{
 		"Work: spread", "Work: new", "Work: hot", "Work: full",
 		"Ours beside the faster of rueidis' two scripts",
-		"Beside the plain client, and a ctx that can end",
 		"Several conditions in a call", "Clients that share values", "Open loop", "Windows by the hits that they hold",
 		"Admitted of a limit of 50",
 		"In process memory: spread", "In process memory: full",

@@ -19,7 +19,7 @@ func lagging(took func(n int) time.Duration, answer error) *crowd {
 		time.Sleep(took(n))
 		return true, answer
 	}
-	return newCrowd(simple{allow: allow, end: func() {}}, spread, 1)
+	return newCrowd(&simple{allow: func(_ context.Context, value string) (bool, error) { return allow(value) }, end: func() {}}, spread, 1)
 }
 
 func TestCallsOfAnOpenLoopCountFromWhenTheyAreDue(t *testing.T) {

@@ -17,17 +17,17 @@ const maxCallers = 64
 
 // Our own systems.
 var (
-	poolWindow  = system{"throttler, pool", "sliding window", onMemcached, over(poolThrottler, throttler.SlidingWindow, false)}
-	poolBucket  = system{"throttler, pool", "leaky bucket", onMemcached, over(poolThrottler, throttler.LeakyBucket, false)}
-	plainWindow = system{"throttler, gomemcache", "sliding window", onMemcached, over(plainThrottler, throttler.SlidingWindow, false)}
-	plainBucket = system{"throttler, gomemcache", "leaky bucket", onMemcached, over(plainThrottler, throttler.LeakyBucket, false)}
-	poolCached  = system{"throttler, pool, BlockCache", "sliding window", onMemcached, over(cachedThrottler, throttler.SlidingWindow, false)}
+	poolWindow  = system{"throttler, pool", "sliding window", onMemcached, over(poolThrottler, throttler.SlidingWindow)}
+	poolBucket  = system{"throttler, pool", "leaky bucket", onMemcached, over(poolThrottler, throttler.LeakyBucket)}
+	plainWindow = system{"throttler, gomemcache", "sliding window", onMemcached, over(plainThrottler, throttler.SlidingWindow)}
+	plainBucket = system{"throttler, gomemcache", "leaky bucket", onMemcached, over(plainThrottler, throttler.LeakyBucket)}
+	poolCached  = system{"throttler, pool, BlockCache", "sliding window", onMemcached, over(cachedThrottler, throttler.SlidingWindow)}
 
-	redisWindow = system{"throttler, redisstore", "sliding window", onRedis, over(redisThrottler, throttler.SlidingWindow, false)}
-	redisBucket = system{"throttler, redisstore", "leaky bucket", onRedis, over(redisThrottler, throttler.LeakyBucket, false)}
+	redisWindow = system{"throttler, redisstore", "sliding window", onRedis, over(redisThrottler, throttler.SlidingWindow)}
+	redisBucket = system{"throttler, redisstore", "leaky bucket", onRedis, over(redisThrottler, throttler.LeakyBucket)}
 
-	storeWindow = system{"throttler, memstore", "sliding window", inProcess, over(memoryThrottler, throttler.SlidingWindow, false)}
-	storeBucket = system{"throttler, memstore", "leaky bucket", inProcess, over(memoryThrottler, throttler.LeakyBucket, false)}
+	storeWindow = system{"throttler, memstore", "sliding window", inProcess, over(memoryThrottler, throttler.SlidingWindow)}
+	storeBucket = system{"throttler, memstore", "leaky bucket", inProcess, over(memoryThrottler, throttler.LeakyBucket)}
 )
 
 // poolThrottler returns a Throttler over pool, and a function that closes it.
@@ -91,19 +91,14 @@ func memoryThrottler(env) (*throttler.Throttler, func(), error) {
 	return patient(memstore.New()), func() {}, nil
 }
 
-// over opens what a function returns, with a rule of one condition. The ctx of its callers
-// can end, as that of an HTTP request, or not.
-func over(open func(env) (*throttler.Throttler, func(), error), algorithm throttler.Algorithm, canEnd bool) func(env, limit) (limiter, error) {
+// over opens what a function returns, with a rule of one condition.
+func over(open func(env) (*throttler.Throttler, func(), error), algorithm throttler.Algorithm) func(env, limit) (limiter, error) {
 	return func(e env, l limit) (limiter, error) {
 		th, end, err := open(e)
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.Background(), func() {}
-		if canEnd {
-			ctx, cancel = context.WithCancel(ctx)
-		}
-		return deciders{ctx, th, ruleOf(e, l, algorithm), func() { cancel(); end() }}, nil
+		return deciders{th, ruleOf(e, l, algorithm), end, new(endings)}, nil
 	}
 }
 
@@ -121,9 +116,9 @@ func ruleOf(e env, l limit, algorithm throttler.Algorithm) throttler.Rule {
 // needs, with a record of the same size.
 var getAndSwap = system{"gomemcache", "get + cas", onMemcached, func(e env, _ limit) (limiter, error) {
 	client := plainClient(e)
-	return simple{func(value string) (bool, error) {
+	return &simple{allow: func(ctx context.Context, value string) (bool, error) {
 		return true, swap(client, e.space+value)
-	}, func() { client.Close() }}, nil
+	}, end: func() { client.Close() }}, nil
 }}
 
 // swap reads the record at key and writes it. If another caller is faster, it
@@ -142,10 +137,3 @@ func swap(client *memcache.Client, key string) error {
 	}
 	return err
 }
-
-// Our own systems with a ctx that can end, as that of an HTTP request.
-var (
-	poolCancelable  = system{"throttler, pool, ctx can end", "sliding window", onMemcached, over(poolThrottler, throttler.SlidingWindow, true)}
-	plainCancelable = system{"throttler, gomemcache, ctx can end", "sliding window", onMemcached, over(plainThrottler, throttler.SlidingWindow, true)}
-	redisCancelable = system{"throttler, redisstore, ctx can end", "sliding window", onRedis, over(redisThrottler, throttler.SlidingWindow, true)}
-)

@@ -17,10 +17,8 @@ import (
 // the two scripts that an exact limiter on Redis needs, with the caller's
 // clock.
 var (
-	rueidisBucket = system{"rueidis, Lua", "GCRA", onRedis, overRueidis(false, gcraScript, gcraArgs)}
-	rueidisLog    = system{"rueidis, Lua", "sorted-set log", onRedis, overRueidis(false, logScript, logArgs)}
-
-	rueidisCancelable = system{"rueidis, Lua, ctx can end", "GCRA", onRedis, overRueidis(true, gcraScript, gcraArgs)}
+	rueidisBucket = system{"rueidis, Lua", "GCRA", onRedis, overRueidis(gcraScript, gcraArgs)}
+	rueidisLog    = system{"rueidis, Lua", "sorted-set log", onRedis, overRueidis(logScript, logArgs)}
 )
 
 // gcraScript keeps the time at which the bucket is empty. ARGV is now, the
@@ -70,26 +68,22 @@ func logArgs(now time.Time, l limit, hit uint64) []string {
 
 func micros(n int64) string { return strconv.FormatInt(n, 10) }
 
-// overRueidis runs a script with a ctx that can end, as that of an HTTP request, or not.
-func overRueidis(canEnd bool, script string, args func(time.Time, limit, uint64) []string) func(env, limit) (limiter, error) {
+// overRueidis runs a script.
+func overRueidis(script string, args func(time.Time, limit, uint64) []string) func(env, limit) (limiter, error) {
 	return func(e env, l limit) (limiter, error) {
 		client, err := rueidisClient(e)
 		if err != nil {
 			return nil, err
 		}
 		lua := rueidis.NewLuaScript(script)
-		ctx, cancel := context.Background(), func() {}
-		if canEnd {
-			ctx, cancel = context.WithCancel(ctx)
-		}
 		var hits atomic.Uint64
 		// Names of hits must differ between processes.
 		hits.Store(uint64(time.Now().UnixNano()))
-		return simple{func(value string) (bool, error) {
+		return &simple{allow: func(ctx context.Context, value string) (bool, error) {
 			answer := lua.Exec(ctx, client, []string{e.space + value}, args(time.Now(), l, hits.Add(1)))
 			counted, err := answer.AsIntSlice()
 			return err == nil && counted[0] == 1, err
-		}, func() { cancel(); client.Close() }}, nil
+		}, end: client.Close}, nil
 	}
 }
 
@@ -117,11 +111,10 @@ func overGoRedis(e env, l limit) (limiter, error) {
 		Dialer:   func(ctx context.Context, _, _ string) (net.Conn, error) { return e.dial(ctx) },
 	})
 	lim := redis_rate.NewLimiter(client)
-	ctx := context.Background()
 	l = l.bucket()
 	rate := redis_rate.Limit{Rate: l.Max, Burst: l.Max, Period: l.Window}
-	return simple{func(value string) (bool, error) {
+	return &simple{allow: func(ctx context.Context, value string) (bool, error) {
 		answer, err := lim.Allow(ctx, e.space+value, rate)
 		return err == nil && answer.Allowed == 1, err
-	}, func() { client.Close() }}, nil
+	}, end: func() { client.Close() }}, nil
 }

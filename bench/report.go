@@ -235,37 +235,6 @@ func timeEach(runs []admission) string {
 	return inMicros(median)
 }
 
-// besideTable compares decisions with the plain client's get and cas, and a ctx
-// that can end with one that cannot.
-func besideTable(scenes [][]result) table {
-	t := table{
-		title: "Beside the plain client, and a ctx that can end",
-		note:  "The work is spread. Ratios are medians of the rounds (quartiles).",
-		head:  []string{"what", "beside"},
-	}
-	for _, n := range besideCallers {
-		t.head = append(t.head, callersText(n))
-	}
-	for _, pair := range besidePairs {
-		row := []string{pair[0].name, pair[1].name}
-		if pair[1].name == getAndSwap.name {
-			row[1] += ", " + getAndSwap.how
-		}
-		measured := true
-		for _, scene := range scenes {
-			a, here := find(scene, pair[0])
-			b, there := find(scene, pair[1])
-			if measured = here && there; measured {
-				row = append(row, beside(a, b).String())
-			}
-		}
-		if measured {
-			t.rows = append(t.rows, row)
-		}
-	}
-	return t
-}
-
 // memoryTable has the results of decisions in process memory.
 func memoryTable(title string, w work, scenes [][]result) table {
 	t := table{

@@ -56,15 +56,22 @@ type limiter interface {
 // A simple limiter has one function for all callers, and finishes its work
 // before it answers.
 type simple struct {
-	allow func(value string) (bool, error)
-	end   func()
+	allow   func(ctx context.Context, value string) (bool, error)
+	end     func()
+	callers endings
 }
 
-func (s simple) caller() func(string) (bool, error) { return s.allow }
+func (s *simple) caller() func(string) (bool, error) {
+	ctx := s.callers.begin()
+	return func(value string) (bool, error) { return s.allow(ctx, value) }
+}
 
-func (s simple) flush() {}
+func (s *simple) flush() {}
 
-func (s simple) close() { s.end() }
+func (s *simple) close() {
+	s.callers.end()
+	s.end()
+}
 
 // A counter counts round trips.
 type counter = atomic.Int64

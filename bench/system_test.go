@@ -13,7 +13,7 @@ import (
 
 func TestEverySystemAllowsItsLimitAndNoMore(t *testing.T) {
 	st := staged(t)
-	for _, s := range slices.Concat(systemsFor(full), crowdSystems, httpSystems(), []system{storeWindow, storeBucket, poolCancelable, plainCancelable}) {
+	for _, s := range slices.Concat(systemsFor(full), crowdSystems, httpSystems(), memorySystems) {
 		require.NoError(t, st.verify([]system{s}))
 	}
 	require.ErrorContains(t, st.verify([]system{getAndSwap}), "does not limit", "it is there to be compared with")
