@@ -12,7 +12,7 @@ import (
 
 // admit returns when a request of l may be sent, with what has allowed it. The error is a
 // [*LimitError], or matches [throttler.ErrInvalidRule].
-func (t *Transport) admit(ctx context.Context, l *limited) (allowed []throttler.Decision, err error) {
+func (t *Transport) admit(ctx context.Context, l *target) (allowed []throttler.Decision, err error) {
 	k := t.knowledgeOf(l.key)
 	t.refresh(l, k)
 	waiting, cancel := ctx, func() {}
@@ -23,7 +23,7 @@ func (t *Transport) admit(ctx context.Context, l *limited) (allowed []throttler.
 	if err := t.waitUnstored(ctx, waiting, k); err != nil {
 		return nil, err
 	}
-	for _, rule := range l.rules(k.told(), t.margin, time.Now()) {
+	for _, rule := range l.rules(k.serverLimits(), t.margin, time.Now()) {
 		d, err := t.decide(waiting, rule)
 		if err == nil && d.Status == throttler.Authorized {
 			allowed = append(allowed, d)
@@ -91,7 +91,7 @@ func (t *Transport) cancel(ctx context.Context, allowed []throttler.Decision) {
 
 // learn learns from the answer to a request that was sent then, by those decisions. If the
 // server has refused it for a limit, the result is the time for which it wants no requests.
-func (t *Transport) learn(ctx context.Context, l *limited, allowed []throttler.Decision, response *http.Response, sent time.Time) time.Duration {
+func (t *Transport) learn(ctx context.Context, l *target, allowed []throttler.Decision, response *http.Response, sent time.Time) time.Duration {
 	said := readAnswer(response, time.Now())
 	k := t.knowledgeOf(l.key)
 	ctx = context.WithoutCancel(ctx) // what was learned is for others too
@@ -119,8 +119,8 @@ func (t *Transport) learn(ctx context.Context, l *limited, allowed []throttler.D
 
 // waits reports whether the next request of l waits for that long by its rule, but for the
 // second to which servers round. Then a pause would only make the wait longer.
-func (t *Transport) waits(ctx context.Context, l *limited, k *knowledge, pause time.Duration) bool {
-	for _, rule := range l.rules(k.told(), t.margin, time.Now()) {
+func (t *Transport) waits(ctx context.Context, l *target, k *knowledge, pause time.Duration) bool {
+	for _, rule := range l.rules(k.serverLimits(), t.margin, time.Now()) {
 		d, _ := t.Throttler.Peek(ctx, rule) // it has been asked before, and so is valid
 		for i := range d.Outcomes {
 			if o := &d.Outcomes[i]; o.Blocked && o.RetryAfter > pause-time.Second {
@@ -132,7 +132,7 @@ func (t *Transport) waits(ctx context.Context, l *limited, k *knowledge, pause t
 }
 
 // close bans all requests of l for that long, in all processes if the backend allows.
-func (t *Transport) close(ctx context.Context, l *limited, k *knowledge, pause time.Duration) {
+func (t *Transport) close(ctx context.Context, l *target, k *knowledge, pause time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	rule := throttler.Rule{Identifier: l.rule.Identifier, Either: []throttler.Condition{l.closed()}}

@@ -12,16 +12,16 @@ import (
 // An answer is what a server says of its limits in a response.
 type answer struct {
 	status int
-	wait   time.Duration // by Retry-After; 0: not told
+	wait   time.Duration // by Retry-After; 0: unknown
 	quotas []quota       // of one dialect only, so that none is read twice
 }
 
-// A quota is one limit of a server, as far as it is told.
+// A quota is one limit of a server, as far as it is known.
 type quota struct {
-	limit     int           // 0: not told
-	window    time.Duration // in which limit is allowed; 0: not told
-	remaining int           // -1: not told
-	reset     time.Duration // until requests are allowed again if remaining is 0; 0: not told
+	limit     int           // 0: unknown
+	window    time.Duration // in which limit is allowed; 0: unknown
+	remaining int           // -1: unknown
+	reset     time.Duration // until requests are allowed again if remaining is 0; 0: unknown
 	requests  bool          // it counts requests, and not bytes or tokens
 }
 
@@ -48,7 +48,7 @@ type dialect func(h http.Header, now time.Time) []quota
 var dialects = [...]dialect{standardQuotas, separateQuotas, xQuotas, openAIQuotas}
 
 // readAnswer returns what the response says. Values that make no sense, such as negative
-// numbers, count as not told, and so does all of a cached answer: what a limit was then says
+// numbers, count as absent, and so does all of a cached answer: what a limit was then says
 // nothing of now. A refusal whose Date alone is old is believed: its server's clock may be
 // wrong.
 func readAnswer(response *http.Response, now time.Time) answer {
@@ -161,7 +161,7 @@ func standardQuotas(h http.Header, _ time.Time) []quota {
 		key, value, _ := strings.Cut(m.item, "=")
 		dictionary[key] = value
 	}
-	return told(quota{
+	return unlessEmpty(quota{
 		limit:     max(parseCount(dictionary["limit"]), 0),
 		remaining: parseCount(dictionary["remaining"]),
 		reset:     parseSeconds(dictionary["reset"]),
@@ -186,8 +186,8 @@ func (n *named) of(name string) *quota {
 	return &n.all[i]
 }
 
-// told returns q, unless nothing is told in it.
-func told(q quota) []quota {
+// unlessEmpty returns q, unless it says nothing.
+func unlessEmpty(q quota) []quota {
 	if q.limit == 0 && q.remaining < 0 && q.reset == 0 {
 		return nil
 	}
@@ -246,7 +246,7 @@ func openAIQuotas(h http.Header, now time.Time) []quota {
 func separate(h http.Header, prefix, suffix string, now time.Time) []quota {
 	limit, _, _ := strings.Cut(h.Get(prefix+"Limit"+suffix), ",")
 	limit, _, _ = strings.Cut(limit, ";")
-	return told(quota{
+	return unlessEmpty(quota{
 		limit:     max(parseCount(limit), 0),
 		remaining: parseCount(h.Get(prefix + "Remaining" + suffix)),
 		reset:     parseReset(h.Get(prefix+"Reset"+suffix), now),

@@ -68,8 +68,8 @@ const DefaultMaxPause = time.Hour
 // A limit of requests that an answer tells together with its window (RateLimit-Policy, and
 // RateLimit-Limit of draft 3) becomes a condition beside those of the rule, unless the rule is
 // stricter. It is stored beside the records, and each process reads it once a second. Of two
-// limits for a window the lower one holds until it was not told for a window. A limit is
-// forgotten after ten windows, and a minute at least, in which it is not told again.
+// limits for a window the lower one holds until no answer has told it for a window. A limit is
+// forgotten after ten windows, and a minute at least, in which no answer tells it.
 //
 // An answer from a cache says nothing: one with an Age, or an allowed one whose Date is more
 // than a minute ago.
@@ -155,7 +155,7 @@ func (e *LimitError) Unwrap() error { return e.Err }
 // [throttler.ErrInvalidRule] if its rule is invalid, is a [*LimitError] if it was not sent,
 // or is that of Base.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	l, err := t.limited(r)
+	l, err := t.targetOf(r)
 	if err != nil {
 		closeBody(r)
 		return nil, err
@@ -194,8 +194,8 @@ func (t *Transport) CloseIdleConnections() {
 	}
 }
 
-// limited returns what r counts in, or nil if it is unlimited.
-func (t *Transport) limited(r *http.Request) (*limited, error) {
+// targetOf returns what r counts in, or nil if it is unlimited.
+func (t *Transport) targetOf(r *http.Request) (*target, error) {
 	if t.Throttler == nil || t.Rule == nil {
 		return nil, errors.New("httpthrottle: Transport without a Throttler or a Rule")
 	}
@@ -207,16 +207,16 @@ func (t *Transport) limited(r *http.Request) (*limited, error) {
 		return nil, fmt.Errorf("httpthrottle: %w", err)
 	}
 	for _, c := range rule.Conditions() {
-		if c.Name == ClosedCondition || strings.HasPrefix(c.Name, toldCondition) {
+		if c.Name == ClosedCondition || strings.HasPrefix(c.Name, limitCondition) {
 			return nil, fmt.Errorf("httpthrottle: %w: the condition %q has a name that Transport itself uses", throttler.ErrInvalidRule, c.Name)
 		}
 	}
-	return newLimited(rule), nil
+	return newTarget(rule), nil
 }
 
 // send sends r, by those decisions, and learns from the answer. pause is positive if the server
 // refused r because of a limit: that long it wants no requests.
-func (t *Transport) send(r *http.Request, l *limited, allowed []throttler.Decision) (response *http.Response, pause time.Duration, err error) {
+func (t *Transport) send(r *http.Request, l *target, allowed []throttler.Decision) (response *http.Response, pause time.Duration, err error) {
 	sent := time.Now()
 	response, err = t.base().RoundTrip(r)
 	if err != nil {

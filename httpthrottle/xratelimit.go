@@ -42,25 +42,25 @@ func (s report) tighter(other report) bool {
 // blocks last. Reset is when a full condition takes a hit, and otherwise when it is
 // empty.
 func (p publicNames) publishX(h http.Header, rule *throttler.Rule, d *throttler.Decision) {
-	var told report
+	var chosen report
 	found := false
 	for c, o := range p.of(rule, d) {
 		if !known(o) {
 			continue
 		}
 		s := reportOf(c, o)
-		if !found || s.tighter(told) == (len(rule.Either) > 0) {
-			told, found = s, true
+		if !found || s.tighter(chosen) == (len(rule.Either) > 0) {
+			chosen, found = s, true
 		}
 	}
-	if found && (d.Status == throttler.Blocked || !tellsLess(h, told.remaining)) {
-		told.set(h)
+	if found && (d.Status == throttler.Blocked || !hasLess(h, chosen.remaining)) {
+		chosen.set(h)
 	}
 }
 
-// tellsLess reports whether another Middleware has set Remaining to less than
+// hasLess reports whether another Middleware has set Remaining to less than
 // remaining.
-func tellsLess(h http.Header, remaining int) bool {
+func hasLess(h http.Header, remaining int) bool {
 	if len(h[xRemainingField]) == 0 {
 		return false
 	}

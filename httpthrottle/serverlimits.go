@@ -16,15 +16,15 @@ import (
 
 const (
 	maxKeys      = 4096               // that a Transport knows of: the latest
-	maxTold      = 8                  // limits of one key that are kept
-	longestLife  = 7 * 24 * time.Hour // of a limit that is not told again
+	maxLimits    = 8                  // limits of one key that are kept
+	longestLife  = 7 * 24 * time.Hour // of a limit that no answer tells again
 	refreshEvery = time.Second        // between two readings of what others were told
 	storeTimeout = time.Second        // of one operation on what is stored
 	shortestBack = time.Second        // of a pause whose length the server does not tell
 	longestBack  = time.Minute        // of such a pause
 )
 
-// A limit is one that the server told: Max requests in TTL.
+// A limit is one that the server tells: Max requests in TTL.
 type limit struct {
 	Max  int           `json:"max"`
 	TTL  time.Duration `json:"ttl"`
@@ -32,9 +32,9 @@ type limit struct {
 }
 
 // condition returns the name of l's condition.
-func (l limit) condition() string { return toldCondition + l.TTL.String() }
+func (l limit) condition() string { return limitCondition + l.TTL.String() }
 
-// life returns for how long l holds unless it is told again.
+// life returns how long l holds after the last answer that tells it.
 func (l limit) life() time.Duration {
 	return min(max(10*min(l.TTL, longestLife), time.Minute), longestLife)
 }
@@ -45,7 +45,7 @@ func (l limit) valid(now time.Time) bool {
 		now.Sub(l.Told).Abs() < l.life()
 }
 
-// Limits are those of one key, each for another window.
+// The limits of one key are each for another window.
 type limits []limit
 
 // of returns the index of the limit for a window.
@@ -57,13 +57,13 @@ func (ls limits) of(window time.Duration) (i int, ok bool) {
 // with returns ls with l, and whether that changes anything that others should know. ls stays
 // as it is.
 //
-// A lower limit counts at once. A higher one counts when the lower one was not told for a
-// window, or else two answers that disagree would take turns.
+// A lower limit counts at once. A higher one counts when the lower one was last told a
+// window ago, or else two answers that disagree would take turns.
 func (ls limits) with(l limit) (next limits, changed bool) {
 	next = slices.DeleteFunc(slices.Clone(ls), func(old limit) bool { return !old.valid(l.Told) })
-	i, told := next.of(l.TTL)
-	if !told {
-		return append(next, l), len(next) < maxTold
+	i, found := next.of(l.TTL)
+	if !found {
+		return append(next, l), len(next) < maxLimits
 	}
 	age := l.Told.Sub(next[i].Told)
 	switch {
@@ -76,16 +76,16 @@ func (ls limits) with(l limit) (next limits, changed bool) {
 
 // learnLimit learns the limit of q for all processes, if q tells its window and the rule is not
 // stricter.
-func (t *Transport) learnLimit(ctx context.Context, l *limited, k *knowledge, q quota) {
-	new := limit{Max: q.limit, TTL: q.window, Told: time.Now()}
-	if !q.requests || !new.valid(new.Told) || l.keeps(q.limit, q.window) {
+func (t *Transport) learnLimit(ctx context.Context, l *target, k *knowledge, q quota) {
+	latest := limit{Max: q.limit, TTL: q.window, Told: time.Now()}
+	if !q.requests || !latest.valid(latest.Told) || l.keeps(q.limit, q.window) {
 		return
 	}
-	if !t.store(l, k, new) {
+	if !t.store(l, k, latest) {
 		return
 	}
 	// Count what the server has counted: this request, or as many as it says until the reset.
-	for _, c := range l.serverConditions(limits{new}, t.margin, new.Told)[1:] {
+	for _, c := range l.serverConditions(limits{latest}, t.margin, latest.Told)[1:] {
 		c.Cost = 1
 		if q.remaining >= 0 {
 			c.Cost = min(q.limit-q.remaining, c.Max)
@@ -101,16 +101,16 @@ func (t *Transport) learnLimit(ctx context.Context, l *limited, k *knowledge, q 
 
 // store adds a limit to what k knows, and to what is stored. It reports whether this call was
 // the first to store one for its window. What cannot be stored holds for this process.
-func (t *Transport) store(l *limited, k *knowledge, new limit) (added bool) {
-	next, changed := k.told().with(new)
+func (t *Transport) store(l *target, k *knowledge, latest limit) (added bool) {
+	next, changed := k.serverLimits().with(latest)
 	if !changed {
 		return false
 	}
 	client := t.Throttler.Client()
 	if stored, item, err := readLimits(client, l.key); err == nil {
-		if next, changed = stored.with(new); changed {
-			_, told := stored.of(new.TTL)
-			added = writeLimits(client, l.key, item, next) && !told
+		if next, changed = stored.with(latest); changed {
+			_, found := stored.of(latest.TTL)
+			added = writeLimits(client, l.key, item, next) && !found
 		}
 	}
 	k.know(next)
@@ -118,7 +118,7 @@ func (t *Transport) store(l *limited, k *knowledge, new limit) (added bool) {
 }
 
 // refresh reads what others were told, once in refreshEvery.
-func (t *Transport) refresh(l *limited, k *knowledge) {
+func (t *Transport) refresh(l *target, k *knowledge) {
 	if !k.isStale() {
 		return
 	}
@@ -153,8 +153,8 @@ type knowledge struct {
 	unstored time.Time  // when a pause ends that others do not know of
 }
 
-// told returns the limits that the server told.
-func (k *knowledge) told() limits {
+// serverLimits returns the limits that the server tells.
+func (k *knowledge) serverLimits() limits {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.limits
@@ -231,7 +231,7 @@ func readLimits(client throttler.Client, key string) (ls limits, item *memcache.
 	case err != nil:
 		return nil, nil, err
 	}
-	if json.Unmarshal(item.Value, &ls) != nil || len(ls) > maxTold {
+	if json.Unmarshal(item.Value, &ls) != nil || len(ls) > maxLimits {
 		ls = nil // something else, which is replaced
 	}
 	now := time.Now()

@@ -16,23 +16,23 @@ const (
 	// Identifier, this Name, and the Value of the rule's conditions.
 	ClosedCondition = "server"
 
-	// toldCondition begins the names of the conditions of limits that the server told.
-	toldCondition = "server-"
+	// limitCondition begins the names of the conditions of limits that the server tells.
+	limitCondition = "server-"
 
-	// toldItem is the name, in place of a condition's, of the item that holds those limits.
-	toldItem = "server-limits"
+	// limitsItem is the name, in place of a condition's, of the item that holds those limits.
+	limitsItem = "server-limits"
 )
 
-// A limited is what the rule of one request limits.
-type limited struct {
+// A target is what the server limits: the requests that have a rule in common.
+type target struct {
 	rule  throttler.Rule
 	value string // what the server limits: all values of the rule
-	key   string // of the limits that the server told
+	key   string // of the limits that the server tells
 }
 
-func newLimited(rule throttler.Rule) *limited {
+func newTarget(rule throttler.Rule) *target {
 	value := jointValue(rule.Conditions())
-	return &limited{rule, value, throttler.RecordKey(rule.Identifier, toldItem, value)}
+	return &target{rule, value, throttler.RecordKey(rule.Identifier, limitsItem, value)}
 }
 
 // jointValue returns one Value for all conditions: the one that they have in common, or all of
@@ -56,15 +56,15 @@ func jointValue(conditions []throttler.Condition) string {
 // rules returns the rules that a request has to pass, one after the other. There are two
 // unless the conditions of the rule are combined by Either, because any one of those would
 // open it.
-func (l *limited) rules(told limits, margin func(time.Duration) time.Duration, now time.Time) []throttler.Rule {
+func (l *target) rules(server limits, margin func(time.Duration) time.Duration, now time.Time) []throttler.Rule {
 	rule := l.rule
 	rule.CountAuthorizedOnly = true // a request that is not sent uses up nothing
 	rule.Either, rule.All, rule.First = withMargin(rule.Either, margin), withMargin(rule.All, margin), withMargin(rule.First, margin)
-	server := throttler.Rule{Identifier: rule.Identifier, Shadow: rule.Shadow, CountAuthorizedOnly: true, Either: l.serverConditions(told, margin, now)}
+	serverRule := throttler.Rule{Identifier: rule.Identifier, Shadow: rule.Shadow, CountAuthorizedOnly: true, Either: l.serverConditions(server, margin, now)}
 	if len(rule.Either) == 0 {
-		return []throttler.Rule{server, rule}
+		return []throttler.Rule{serverRule, rule}
 	}
-	rule.Either = append(rule.Either, server.Either...)
+	rule.Either = append(rule.Either, serverRule.Either...)
 	return []throttler.Rule{rule}
 }
 
@@ -80,9 +80,9 @@ func withMargin(conditions []throttler.Condition, margin func(time.Duration) tim
 }
 
 // serverConditions returns the conditions that the server's answers add.
-func (l *limited) serverConditions(told limits, margin func(time.Duration) time.Duration, now time.Time) []throttler.Condition {
+func (l *target) serverConditions(server limits, margin func(time.Duration) time.Duration, now time.Time) []throttler.Condition {
 	conditions := []throttler.Condition{l.closed()}
-	for _, limit := range told {
+	for _, limit := range server {
 		if limit.valid(now) {
 			conditions = append(conditions, throttler.Condition{
 				Name: limit.condition(), Value: l.value, Max: limit.Max, TTL: limit.TTL + margin(limit.TTL), Lockout: -1,
@@ -97,7 +97,7 @@ const closedMessage = "The server wants no requests for now."
 
 // closed returns the condition that is banned while the server wants no requests. It is never
 // full by itself, and its record is small.
-func (l *limited) closed() throttler.Condition {
+func (l *target) closed() throttler.Condition {
 	return throttler.Condition{
 		Name: ClosedCondition, Value: l.value, Max: 1000, TTL: time.Millisecond, Algorithm: throttler.LeakyBucket, Lockout: -1,
 		Message: closedMessage,
@@ -105,7 +105,7 @@ func (l *limited) closed() throttler.Condition {
 }
 
 // keeps reports whether the rule never allows more than max requests in window.
-func (l *limited) keeps(max int, window time.Duration) bool {
+func (l *target) keeps(max int, window time.Duration) bool {
 	return slices.ContainsFunc(l.rule.Either, func(c throttler.Condition) bool {
 		if c.Cost > 1 || c.TTL <= 0 {
 			return false // another unit
