@@ -16,13 +16,27 @@ import (
 // This file is an authentication policy server of Dovecot: it is asked with command=allow
 // before a password is looked at, and told the result with command=report.
 
-// policy is what Dovecot sends by default, as far as it is used. Other attributes are ignored.
+// policy is what Dovecot sends, as far as it is used. Other attributes are ignored.
 type policy struct {
-	Login    string `json:"login"`
+	Login    string `json:"login"`  // whose mail is asked for
+	User     string `json:"user"`   // whose password it is: another one is a master user's
+	Master   string `json:"master"` // the master user, once the password was right
 	Remote   string `json:"remote"` // the client's address; empty: a local program
 	Success  bool   `json:"success"`
 	Rejected bool   `json:"policy_reject"` // there was no attempt
 	Why      string `json:"fail_type"`     // since Dovecot 2.4
+}
+
+// master returns the master user that may log in with the password, or "".
+func (p *policy) master() string {
+	name := p.User
+	if p.Success { // then User may be what Dovecot's data base calls the account
+		name = p.Master
+	}
+	if name == p.Login {
+		return ""
+	}
+	return name
 }
 
 // The answers to Dovecot.
@@ -69,21 +83,30 @@ func (a *api) allow(ctx context.Context, asked *policy) (policyAnswer, error) {
 		return policyAnswer{}, invalid("%q is no address.", asked.Remote)
 	}
 	// Dovecot may give up waiting and look at the password all the same.
-	attempt, err := a.Guard.Begin(context.WithoutCancel(ctx), asked.Login, addr)
-	if errors.Is(err, login.ErrNameTooLong) {
-		return policyAnswer{policyReject, "Wrong name or password."}, nil
+	ctx = context.WithoutCancel(ctx)
+	w := waiting{since: time.Now()}
+	for _, name := range []string{asked.Login, asked.master()} {
+		if name == "" && len(w.attempts) > 0 {
+			break // no master user
+		}
+		attempt, err := a.Guard.Begin(ctx, name, addr)
+		answer := policyAnswer{Status: policyReject}
+		switch {
+		case errors.Is(err, login.ErrNameTooLong):
+			answer.Msg, err = "Wrong name or password.", nil
+		case err != nil:
+		case attempt.Decision.Status == throttler.Blocked:
+			answer.Msg = login.DefaultMessage
+		default:
+			if w.attempts = append(w.attempts, attempt); attempt.Decision.Err == nil || !a.Rules.File().Closed {
+				continue
+			}
+			answer.Msg = "Please try again later."
+		}
+		w.end(ctx, (*login.Attempt).Cancel) // as far as the backend answers
+		return answer, err
 	}
-	if err != nil {
-		return policyAnswer{}, err
-	}
-	switch d := attempt.Decision; {
-	case d.Status == throttler.Blocked:
-		return policyAnswer{policyReject, login.DefaultMessage}, nil
-	case d.Err != nil && a.Rules.File().Closed:
-		attempt.Cancel(ctx) // as far as the backend answers
-		return policyAnswer{policyReject, "Please try again later."}, nil
-	}
-	a.pending.add(asked, attempt)
+	a.pending.add(asked, w)
 	return policyAnswer{Status: policyAllow}, nil
 }
 
@@ -91,76 +114,89 @@ func (a *api) allow(ctx context.Context, asked *policy) (policyAnswer, error) {
 // of one name and address are alike, so any of them is ended by a report.
 type pending struct {
 	mu    sync.Mutex
-	all   map[policy][]waiting
+	all   map[place][]waiting
 	swept time.Time
 }
 
+// A place is where attempts wait for a report.
+type place struct{ login, master, remote string }
+
+// A waiting is a password that Dovecot looks at.
 type waiting struct {
-	attempt *login.Attempt
-	since   time.Time
+	attempts []*login.Attempt // at the account, and at the master user's, if there is one
+	since    time.Time
+}
+
+// end ends the attempts by how.
+func (w *waiting) end(ctx context.Context, how func(*login.Attempt, context.Context) error) (err error) {
+	for _, attempt := range w.attempts {
+		err = errors.Join(err, how(attempt, ctx))
+	}
+	return err
 }
 
 // pendingFor is how long an attempt is kept. After 30 s it counts as a failure anyway.
 const pendingFor = time.Minute
 
-func (p *pending) add(asked *policy, attempt *login.Attempt) {
-	now := time.Now()
+func (p *pending) add(asked *policy, w waiting) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.all == nil {
-		p.all = make(map[policy][]waiting)
+		p.all = make(map[place][]waiting)
 	}
-	if now.Sub(p.swept) >= pendingFor {
-		p.sweep(now)
+	if w.since.Sub(p.swept) >= pendingFor {
+		p.sweep(w.since)
 	}
-	key := keyOf(asked)
-	p.all[key] = append(p.all[key], waiting{attempt, now})
+	at := place{asked.Login, asked.master(), asked.Remote}
+	p.all[at] = append(p.all[at], w)
 }
-
-func keyOf(asked *policy) policy { return policy{Login: asked.Login, Remote: asked.Remote} }
 
 // sweep forgets attempts that are too old.
 func (p *pending) sweep(now time.Time) {
 	p.swept = now
-	for key, list := range p.all {
+	for at, list := range p.all {
 		for len(list) > 0 && now.Sub(list[0].since) >= pendingFor {
 			list = list[1:]
 		}
-		p.all[key] = list
+		p.all[at] = list
 		if len(list) == 0 {
-			delete(p.all, key)
+			delete(p.all, at)
 		}
 	}
 }
 
-// take returns an attempt that asked is about, or nil.
-func (p *pending) take(asked *policy) *login.Attempt {
+// take returns what asked is about, with no attempts if there is nothing. The User of an account may have
+// changed since.
+func (p *pending) take(asked *policy) waiting {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	key := keyOf(asked)
-	list := p.all[key]
-	if len(list) == 0 {
-		return nil
+	for _, master := range []string{asked.master(), ""} {
+		at := place{asked.Login, master, asked.Remote}
+		list := p.all[at]
+		if len(list) == 0 {
+			continue
+		}
+		if p.all[at] = list[1:]; len(list) == 1 {
+			delete(p.all, at)
+		}
+		return list[0]
 	}
-	if p.all[key] = list[1:]; len(list) == 1 {
-		delete(p.all, key)
-	}
-	return list[0].attempt
+	return waiting{}
 }
 
-// end ends the attempt that Dovecot reports on.
+// end ends the attempts that Dovecot reports on.
 func (p *pending) end(ctx context.Context, asked *policy) error {
 	if asked.Rejected {
 		return nil
 	}
-	attempt := p.take(asked)
+	w := p.take(asked) // with none if they began at another replica, or before this one started
 	switch {
-	case attempt == nil: // begun at another replica, or before this one started
-		return nil
+	case asked.Success && len(w.attempts) > 1: // the master user's password says nothing of the account's
+		return errors.Join(w.attempts[0].Cancel(ctx), w.attempts[1].Succeed(ctx))
 	case asked.Success:
-		return attempt.Succeed(ctx)
+		return w.end(ctx, (*login.Attempt).Succeed)
 	case asked.Why == "internal":
-		return attempt.Cancel(ctx)
+		return w.end(ctx, (*login.Attempt).Cancel)
 	}
-	return attempt.Fail(ctx)
+	return w.end(ctx, (*login.Attempt).Fail)
 }

@@ -97,6 +97,46 @@ func TestReportsOfOneNameAndAddressAreAlike(t *testing.T) {
 	assert.Equal(t, rejected, r.allow(t, "alice", "203.0.113.7"))
 }
 
+func TestAMasterUsersPasswordCountsForBothNames(t *testing.T) {
+	r := newReplica(t, memstore.New(), rules)
+	ask := func(command, account, more string, i int) string {
+		return r.policy(t, command, fmt.Sprintf(`{"login": %q, "remote": "203.0.113.%d", %s}`, account, i, more))
+	}
+	const begun, wrong, right = `"user": "root", "master": ""`, `"user": "root", "master": "", ` + failed, `"user": "alice", "master": "root", "success": true`
+	for i := range 60 {
+		want := map[bool]string{true: allowed, false: rejected}[i < 24]
+		account := fmt.Sprint("account", i)
+		assert.Equal(t, want, ask("allow", account, begun, i), "of any account")
+		if i < 24 {
+			assert.Equal(t, allowed, ask("report", account, wrong, i))
+			assert.Equal(t, allowed, ask("allow", "alice", `"user": "alice", "master": ""`, 100), "cancelled below")
+			assert.Equal(t, allowed, ask("report", "alice", `"user": "alice", "fail_type": "internal"`, 100))
+		}
+	}
+	assert.Equal(t, rejected, ask("allow", "root", `"user": "root"`, 70), "as its own account too")
+
+	r = newReplica(t, memstore.New(), rules)
+	for i := range 24 {
+		assert.Equal(t, allowed, ask("allow", "alice", fmt.Sprintf(`"user": "root%d"`, i), i), "any master user of one account")
+	}
+	assert.Equal(t, rejected, ask("allow", "alice", `"user": "other"`, 70))
+
+	r = newReplica(t, memstore.New(), rules)
+	for i := range 40 {
+		assert.Equal(t, allowed, ask("allow", "alice", begun, 1))
+		assert.Equal(t, allowed, ask("report", "alice", right, 1), "right ones cost nothing: %d", i)
+	}
+	for range 5 { // guesses at the master user beside one's own right password
+		assert.Equal(t, allowed, ask("allow", "mallory", begun, 2))
+		assert.Equal(t, allowed, ask("allow", "mallory", `"user": "mallory"`, 2))
+		assert.Equal(t, allowed, ask("report", "mallory", `"user": "mallory", "success": true`, 2))
+		assert.Equal(t, allowed, ask("report", "mallory", wrong, 2))
+	}
+	assert.Equal(t, rejected, ask("allow", "mallory", begun, 2))
+	assert.Equal(t, allowed, ask("allow", "mallory", `"user": "mallory"`, 3))
+	assert.Equal(t, allowed, ask("report", "mallory", `"user": "Mallory the first", "success": true`, 3), "Dovecot may call it otherwise then")
+}
+
 func TestWhatDovecotMaySend(t *testing.T) {
 	r := newReplica(t, memstore.New(), rules)
 	for range 30 {

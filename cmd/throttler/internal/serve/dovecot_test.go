@@ -2,6 +2,7 @@ package serve_test
 
 import (
 	"bufio"
+	"encoding/base64"
 	"fmt"
 	"net"
 	"os"
@@ -62,6 +63,7 @@ disable_plaintext_auth = no
 auth_verbose = yes
 auth_username_format = %%Ln
 auth_failure_delay = 0
+auth_master_user_separator = *
 auth_policy_server_timeout_msecs = 60000
 default_login_user = %[5]s
 default_internal_user = %[5]s
@@ -88,6 +90,11 @@ service auth {
   }
 }
 mail_location = maildir:%[1]s/mail/%%u
+passdb {
+  driver = static
+  args = password=master
+  master = yes
+}
 passdb {
   driver = static
   args = password=right
@@ -128,7 +135,11 @@ func (d *dovecot) login(t *testing.T, name, password, from string) bool {
 	}
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(60 * time.Second))
-	fmt.Fprintf(conn, "a login %s %s\r\n", name, password)
+	command := fmt.Sprintf("a login %s %s", name, password)
+	if master, account, found := strings.Cut(name, " for "); found { // SASL's authorization identity
+		command = "a authenticate plain " + base64.StdEncoding.EncodeToString([]byte(account+"\x00"+master+"\x00"+password))
+	}
+	fmt.Fprintf(conn, "%s\r\n", command)
 	for lines := bufio.NewScanner(conn); lines.Scan(); {
 		if answer, ours := strings.CutPrefix(lines.Text(), "a "); ours {
 			return strings.HasPrefix(answer, "OK ")
@@ -164,6 +175,26 @@ func (d *dovecot) guessAs(t *testing.T, n int, name, from func(i int) string) in
 		return err == nil && marked.Match(text)
 	}, time.Minute, 10*time.Millisecond)
 	return d.verified(t) - before - 1
+}
+
+func TestDovecotVerifiesNoMoreGuessesAtAMasterUser(t *testing.T) {
+	t.Parallel()
+	s := startAPI(t, serve.API{Listen: "127.0.0.1:0", Keys: programs.Keys}, limits)
+	d := startDovecot(t, s, programs.Keys[0])
+	many := func(i int) string { return fmt.Sprintf("127.0.1.%d", i%250+1) }
+	assert.Equal(t, 24, d.guessAs(t, 200, func(i int) string {
+		if i%2 == 0 {
+			return fmt.Sprintf("account%d*Root", i)
+		}
+		return fmt.Sprintf("ROOT for account%d", i)
+	}, many), "through any account")
+	assert.Equal(t, 0, d.guess(t, 10, "root", many), "as its own account")
+	assert.Equal(t, 24, d.guessAs(t, 100, func(i int) string { return fmt.Sprintf("alice*root%d", i) }, many), "as any master user of one account")
+	for range 7 {
+		assert.True(t, d.login(t, "bob*admin", "master", "127.0.0.9"), "a right password costs nothing")
+		assert.True(t, d.login(t, "admin for bob", "master", "127.0.0.9"))
+	}
+	assert.True(t, d.login(t, "bob", "right", "127.0.0.8"))
 }
 
 func TestDovecotVerifiesNoMoreGuessesThanAreAllowed(t *testing.T) {
