@@ -244,9 +244,11 @@ func (p *Policy) rule(kind string, conditions ...throttler.Condition) throttler.
 // Exempt reports whether r is for what a robot must be able to read, by GET or HEAD:
 // /robots.txt, /favicon.ico, /.well-known/ and sitemaps (/sitemap*.xml, .xml.gz, .txt). A crawler that is
 // refused its robots.txt takes the whole site as forbidden, or as free.
-func Exempt(r *http.Request) bool {
-	p := r.URL.Path
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+func Exempt(r *http.Request) bool { return ExemptPath(r.Method, r.URL.Path) }
+
+// ExemptPath is [Exempt] of a request with this method and path.
+func ExemptPath(method, p string) bool {
+	if method != http.MethodGet && method != http.MethodHead {
 		return false
 	}
 	switch {

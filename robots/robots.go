@@ -189,7 +189,7 @@ func (d *Directory) addLists(lists map[string][]string) (problems error) {
 	for _, name := range slices.Sorted(maps.Keys(lists)) {
 		i := slices.IndexFunc(d.robots, func(r Robot) bool { return r.Name == name })
 		if i < 0 {
-			problems = errors.Join(problems, fmt.Errorf("robots: Lists[%q]: there is no robot of that name; add it to Robots, with its tokens and its group", name))
+			problems = errors.Join(problems, fmt.Errorf("robots: Lists[%q]: there is no robot of that name: add it with its tokens and its group", name))
 			continue
 		}
 		d.robots[i].Lists = slices.Concat(d.robots[i].Lists, lists[name])
@@ -248,6 +248,11 @@ func (d *Directory) Identify(userAgent string, addr netip.Addr) Identity {
 	return id
 }
 
+// Known reports whether a robot of the table has this name.
+func (d *Directory) Known(name string) bool {
+	return slices.ContainsFunc(d.robots, func(r Robot) bool { return r.Name == name })
+}
+
 // standing returns that of a claim from addr, by the robot's list.
 func (t *table) standing(addr netip.Addr) Standing {
 	switch {
@@ -304,7 +309,7 @@ func (r *reading) snapshot() (*snapshot, error) {
 		s.read = append(s.read, r.files[path].File)
 	}
 	err := errors.Join(r.problems...)
-	if slices.ContainsFunc(r.order, func(path string) bool { return r.files[path].Entries == 0 }) || s.networks == nil {
+	if r.unread(r.order) || s.networks == nil {
 		return nil, err
 	}
 	return s, err
@@ -360,7 +365,7 @@ func (r *reading) networks(systems *table) *table {
 		}
 	}
 	for _, system := range slices.Sorted(maps.Keys(wanted)) {
-		if !found[system] {
+		if !found[system] && !r.unread(r.d.tables) { // which is told already
 			r.problems = append(r.problems, fmt.Errorf("robots: Networks[%q]: AS%d is in none of the tables of ASN: correct the number, or renew the tables",
 				r.d.networks[wanted[system][0]-1].name, system))
 		}
@@ -369,6 +374,11 @@ func (r *reading) networks(systems *table) *table {
 		return nil
 	}
 	return newTable(spans)
+}
+
+// unread reports whether nothing was ever read of one of the files.
+func (r *reading) unread(paths []string) bool {
+	return slices.ContainsFunc(paths, func(path string) bool { return r.files[path].Entries == 0 })
 }
 
 // A File is a list or a table that a Directory has read.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/urlpath"
+	"github.com/adaptivethrottler/throttler/robots"
 )
 
 // A pattern is a path with wildcards. "*" matches one segment, "**" at the end
@@ -69,12 +70,19 @@ type selector struct {
 	methods []string
 	hosts   []string
 	fields  map[string]string // required fields and their values; "*": any
+	robot   *robotSelector    // nil: whoever asks
+
+	directory *robots.Directory // nil: no rule of the file asks who a robot is
+	ipv4Bits  int
 }
 
 // A match is how a selector selects a request.
 type match struct {
 	route string // the pattern of its path; "": there is none
 	path  string // as most applications read it, or the pattern if it may be any
+
+	who      robots.Identity // of the client, if the file has a directory
+	ipv4Bits int             // of {prefix}
 }
 
 // selects reports whether s selects a request, and how.
@@ -93,23 +101,30 @@ func (s *selector) selects(r *Request) (m match, ok bool) {
 			return match{}, false
 		}
 	}
+	who := r.identity(s.directory)
+	if s.robot != nil && !s.robot.selects(&who, r) {
+		return match{}, false
+	}
 	path := r.path()
 	if len(s.paths) == 0 {
-		return match{path: path.clean}, true
+		m, ok = match{path: path.clean}, true
+	} else {
+		m, ok = s.selectsPath(path)
 	}
-	return s.selectsPath(path)
+	m.who, m.ipv4Bits = who, s.ipv4Bits
+	return m, ok
 }
 
 // selectsPath is selects for a path.
 func (s *selector) selectsPath(path *reading) (m match, ok bool) {
 	for _, clean := range []string{path.clean, urlpath.Cut(path.clean)} {
 		if route, ok := s.route(clean); ok {
-			return match{route, clean}, true
+			return match{route: route, path: clean}, true
 		}
 	}
 	for _, p := range s.paths {
 		if path.mayBe(p) {
-			return match{p.source, p.source}, true
+			return match{route: p.source, path: p.source}, true
 		}
 	}
 	return match{}, false
@@ -202,7 +217,7 @@ func (s *selector) count(hosts []string) int {
 
 // isZero reports whether s selects all requests.
 func (s *selector) isZero() bool {
-	return !s.apiOnly && len(s.paths)+len(s.methods)+len(s.hosts)+len(s.fields) == 0
+	return !s.apiOnly && s.robot == nil && len(s.paths)+len(s.methods)+len(s.hosts)+len(s.fields) == 0
 }
 
 // names reports whether s names exactly these fields; domain may be missing.

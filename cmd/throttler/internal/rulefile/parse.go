@@ -21,6 +21,7 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/address"
 	"github.com/adaptivethrottler/throttler/redisstore"
+	"github.com/adaptivethrottler/throttler/robots"
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
@@ -85,7 +86,7 @@ func Load(path string) (*File, error) {
 // Problems. A byte order mark at the beginning is skipped.
 func Parse(name string, source []byte) (*File, error) {
 	source = bytes.TrimPrefix(source, []byte("\uFEFF"))
-	p := &parsing{name: name, source: source, ipv6Bits: defaultIPv6Bits}
+	p := &parsing{name: name, source: source, ipv4Bits: defaultIPv4Bits, ipv6Bits: defaultIPv6Bits}
 	file := p.file()
 	slices.SortStableFunc(p.problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
@@ -113,6 +114,7 @@ func (p *parsing) warn(file *File) {
 		}
 	}
 	p.warnProxy(file.Proxy)
+	p.warnLists(file)
 	for i := range p.problems {
 		p.problems[i].Warning = true
 	}
@@ -126,12 +128,17 @@ type (
 		Store     string     `yaml:"store"`
 		Trust     []string   `yaml:"trust"`
 		Forwarded string     `yaml:"forwarded"`
+		IPv4Bits  *int       `yaml:"ipv4-bits"`
 		IPv6Bits  *int       `yaml:"ipv6-bits"`
 		Failure   string     `yaml:"failure"`
 		Rules     []ruleYAML `yaml:"rules"`
 
 		Envoy []domainYAML `yaml:"envoy"`
 		Proxy *proxyYAML   `yaml:"proxy"`
+
+		Robots   *robotsYAML      `yaml:"robots"`
+		Networks map[string]words `yaml:"networks"`
+		ASN      words            `yaml:"asn"`
 	}
 	ruleYAML struct {
 		Name       string          `yaml:"name"`
@@ -152,6 +159,7 @@ type (
 		Method []string          `yaml:"method"`
 		Host   []string          `yaml:"host"`
 		Field  map[string]string `yaml:"field"`
+		Robot  *robotYAML        `yaml:"robot"`
 	}
 	conditionYAML struct {
 		Name      string         `yaml:"name"`
@@ -181,7 +189,9 @@ type parsing struct {
 	name     string
 	source   []byte
 	tree     *ast.File
+	ipv4Bits int
 	ipv6Bits int
+	robots   *robots.Directory // nil: no rule asks who a robot is, or there are mistakes
 	problems Problems
 }
 
@@ -205,6 +215,14 @@ func (p *parsing) file() *File {
 	if f.IPv6Bits < 1 || f.IPv6Bits > 128 {
 		p.problem("$.ipv6-bits", "%d is not from 1 to 128", f.IPv6Bits)
 	}
+	if raw.IPv4Bits != nil {
+		p.ipv4Bits = *raw.IPv4Bits
+	}
+	if p.ipv4Bits < 1 || p.ipv4Bits > 32 {
+		p.problem("$.ipv4-bits", "%d is not from 1 to 32", p.ipv4Bits)
+	}
+	p.robots = p.directory(&raw)
+	f.Robots = p.robots
 	p.oneOf("$.failure", raw.Failure, "open", "closed")
 	if !isToken(f.Forwarded) {
 		p.problem("$.forwarded", "%q is no header field: want a name, as X-Forwarded-For", f.Forwarded)
@@ -384,7 +402,7 @@ var levels = []struct {
 	name string
 	keys any
 }{
-	{"the top of the file", fileYAML{}}, {"a rule", ruleYAML{}}, {"for", forYAML{}},
+	{"the top of the file", fileYAML{}}, {"a rule", ruleYAML{}}, {"for", forYAML{}}, {"for.robot", robotYAML{}}, {"robots", robotsYAML{}},
 	{"a condition", conditionYAML{}}, {"answer", answerYAML{}},
 }
 
@@ -654,9 +672,10 @@ func (p *parsing) answer(path string, raw *answerYAML) Answer {
 }
 
 func (p *parsing) selector(path string, raw *forYAML) selector {
-	s := selector{apiOnly: raw.API, methods: raw.Method, fields: raw.Field}
-	if raw.API && len(raw.Path)+len(raw.Method)+len(raw.Host)+len(raw.Field) > 0 {
-		p.problem(path+".api", "a rule for the API selects no requests of proxies: leave out path, method, host and field")
+	s := selector{apiOnly: raw.API, methods: raw.Method, fields: raw.Field, directory: p.robots, ipv4Bits: p.ipv4Bits}
+	s.robot = p.robot(path+".robot", raw.Robot)
+	if raw.API && (len(raw.Path)+len(raw.Method)+len(raw.Host)+len(raw.Field) > 0 || raw.Robot != nil) {
+		p.problem(path+".api", "a rule for the API selects no requests of proxies: leave out path, method, host, field and robot")
 	}
 	for i, method := range raw.Method {
 		if !isToken(method) {

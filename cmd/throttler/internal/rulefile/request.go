@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/adaptivethrottler/throttler/internal/address"
+	"github.com/adaptivethrottler/throttler/robots"
 )
 
 // A Request is what a front end knows of a request.
@@ -22,7 +23,8 @@ type Request struct {
 	// Fields are further attributes by name: the entries of Envoy's descriptor.
 	Fields map[string]string
 
-	read reading // of Target
+	read reading          // of Target
+	who  *robots.Identity // nil: not yet
 }
 
 // host returns the host's name.

@@ -26,6 +26,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/address"
+	"github.com/adaptivethrottler/throttler/robots"
 )
 
 // A File is a parsed rule file. It is never changed.
@@ -37,8 +38,9 @@ type File struct {
 	IPv6Bits  int            // of an IPv6 address that are counted
 	Closed    bool           // refuse calls while the backend fails
 	Rules     []*Rule
-	Proxy     *Proxy   // nil: none
-	Warnings  Problems // none of which keeps it from being used
+	Proxy     *Proxy            // nil: none
+	Robots    *robots.Directory // nil: no rule asks who a robot is
+	Warnings  Problems          // none of which keeps it from being used
 
 	domains map[string]*descriptors // see Descriptor
 }
@@ -168,6 +170,7 @@ const Reserved = "throttler-"
 
 // The defaults of a File.
 const (
+	defaultIPv4Bits  = 24
 	defaultIPv6Bits  = 64
 	defaultForwarded = "X-Forwarded-For"
 	defaultStatus    = http.StatusTooManyRequests
@@ -215,10 +218,15 @@ func (r *Rule) Uses() []string {
 	for name := range r.selector.fields {
 		uses = append(uses, "field:"+name)
 	}
+	if r.selector.robot != nil {
+		uses = append(uses, userAgent)
+	}
 	for i := range r.conditions {
 		for _, p := range r.conditions[i].value.parts {
 			switch {
 			case p.attribute == "":
+			case isAboutRobots(p.attribute):
+				uses = append(uses, userAgent)
 			case p.argument != "":
 				uses = append(uses, p.attribute+":"+p.argument)
 			default:

@@ -350,7 +350,7 @@ func TestProblemsHaveALineAndAColumn(t *testing.T) {
 		{strings.Replace(rule, "1m", "1 minute", 1) + "}", `rules.yaml:4:53: "1 minute" is no duration: want 30s, 5m, 12h, 7d`},
 		{strings.Replace(rule, "name: ip", "name: ''", 1) + "}", `rules.yaml:4:16: "", want a name`},
 		{strings.Replace(rule, `"{address}"`, `""`, 1) + "}", "rules.yaml:4:9: no value: want what to count, as in {address}"},
-		{strings.Replace(rule, "address", "adress", 1) + "}", "rules.yaml:4:27: {adress} is unknown: want address, network, method, host, path, route, user, header:NAME, cookie:NAME or field:NAME"},
+		{strings.Replace(rule, "address", "adress", 1) + "}", "rules.yaml:4:27: {adress} is unknown: want address, network, prefix, method, host, path, route, user, robot, group, standing, asn, hoster, header:NAME, cookie:NAME or field:NAME"},
 		{strings.Replace(rule, "address", "header", 1) + "}", "rules.yaml:4:27: {header} has no name: want {header:NAME}"},
 		{strings.Replace(rule, "address", "user:x", 1) + "}", "rules.yaml:4:27: {user:x} has a name: want {user}"},
 		{strings.Replace(rule, "{address}", "{user}{address}", 1) + "}", `rules.yaml:4:27: nothing separates {address} from the part before it: put one of "@|,; /#" in between`},
@@ -396,7 +396,7 @@ func TestProblemsHaveALineAndAColumn(t *testing.T) {
 		{rule + "}\n    for: {path: [/login;a=b]}", `rules.yaml:5:18: "/login;a=b": paths are compared without ";" and what follows`},
 		{rule + "}\n    for: {method: [GET, GE T]}", `rules.yaml:5:25: "GE T" is no method: want GET, POST and so on`},
 		{rule + "}\n    for: {method: ['']}", `rules.yaml:5:20: "" is no method: want GET, POST and so on`},
-		{rule + "}\n    for: {api: true, path: [/a]}", `rules.yaml:5:16: a rule for the API selects no requests of proxies: leave out path, method, host and field`},
+		{rule + "}\n    for: {api: true, path: [/a]}", `rules.yaml:5:16: a rule for the API selects no requests of proxies: leave out path, method, host, field and robot`},
 		{rule + "}\nservers: [a:1, b:1, a:1]", `rules.yaml:5:21: server 1 is "a:1" too`},
 		{rule + "}\nservers: [a:1, '']", `rules.yaml:5:16: "" is no server: want host:port, or the path of a socket`},
 		{rule + "}\nservers: [10.0.0.1]", `rules.yaml:5:11: "10.0.0.1" is no server: want host:port, or the path of a socket`},
@@ -554,6 +554,12 @@ func TestTheSchemaRefusesWhatTheParserRefuses(t *testing.T) {
 		`{rules: [{name: a, for: {method: [GE T]}, either: [{name: x, value: x, max: 1, per: 1s}]}]}`,
 		`{rules: [{name: a, for: {path: [/a?b]}, either: [{name: x, value: x, max: 1, per: 1s}]}]}`,
 		`{rules: [` + good + `], failure: x}`,
+		`{rules: [` + good + `], ipv4-bits: 33}`,
+		`{rules: [` + good + `], robots: {x: 1}}`,
+		`{rules: [` + good + `], robots: {own: [{name: x, tokens: [xbot], group: x}]}}`,
+		`{rules: [{name: a, for: {robot: {}}, either: [{name: x, value: x, max: 1, per: 1s}]}]}`,
+		`{rules: [{name: a, for: {robot: {group: x}}, either: [{name: x, value: x, max: 1, per: 1s}]}]}`,
+		`{rules: [{name: a, for: {robot: {standing: [person, x]}}, either: [{name: x, value: x, max: 1, per: 1s}]}]}`,
 	} {
 		var value any
 		require.NoError(t, yaml.Unmarshal([]byte(source), &value))
@@ -642,7 +648,8 @@ func TestEveryRuleFileOfTheManualsIsOne(t *testing.T) {
 				continue // another program's
 			}
 			read++
-			_, err := rulefile.Parse(fmt.Sprint(filepath.Base(name), " ", i), []byte(block))
+			// The files that it names are beside it.
+			_, err := rulefile.Parse(fmt.Sprint("testdata/lists/", filepath.Base(name), " ", i), []byte(block))
 			assert.NoError(t, err)
 			var value any
 			require.NoError(t, yaml.Unmarshal([]byte(block), &value))

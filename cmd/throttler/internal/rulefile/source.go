@@ -5,6 +5,8 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
+
+	"github.com/adaptivethrottler/throttler/robots"
 )
 
 // lookEvery is the interval at which a Source checks its file for changes.
@@ -35,7 +37,8 @@ func (s *Source) File() *File { return s.current.Load() }
 
 // Watch reads the file again when it has changed, and at once on a signal from
 // hangup, until ctx ends. If the file is invalid or gone, the current rules stay.
-// told is called with the new rules, or with the error.
+// told is called with the rules, or with the error. Lists of robots that have changed
+// are read too; one that is refused leaves what was read of it before in place.
 //
 // A change is read after the file has stayed the same for a second, so that no
 // half-written file is read.
@@ -44,6 +47,7 @@ func (s *Source) Watch(ctx context.Context, hangup <-chan os.Signal, told func(*
 	defer look.Stop()
 	var last os.FileInfo
 	var gone absence
+	var lists lists
 	for {
 		select {
 		case <-ctx.Done():
@@ -64,9 +68,49 @@ func (s *Source) Watch(ctx context.Context, hangup <-chan os.Signal, told func(*
 				s.reload(now, told)
 			}
 			last = now
+			if file := s.File(); lists.changed(file.Robots) {
+				told(file, file.Robots.Reload())
+			}
 		}
 	}
 }
+
+// lists notes changes of the files of robots.
+type lists struct {
+	of   *robots.Directory
+	read map[string]os.FileInfo // as they were last read, valid or not; nil: gone
+	last map[string]os.FileInfo // as they were last seen
+}
+
+// changed reports whether files of d have changed since they were read, and stayed the same for
+// a look. Its caller reads them then.
+func (l *lists) changed(d *robots.Directory) bool {
+	if d == nil {
+		return false
+	}
+	if d != l.of {
+		*l = lists{of: d, read: make(map[string]os.FileInfo)}
+	}
+	now, settled, different := make(map[string]os.FileInfo), true, false
+	for _, file := range d.Files() {
+		info, _ := os.Stat(file.Path) // nil: gone
+		now[file.Path] = info
+		if l.last == nil && info != nil && info.ModTime().Equal(file.Modified) {
+			l.read[file.Path] = info
+		}
+		settled = settled && same(l.last[file.Path], info)
+		different = different || !same(l.read[file.Path], info)
+	}
+	l.last = now
+	if !settled || !different {
+		return false
+	}
+	l.read = now
+	return true
+}
+
+// same reports whether a file is as it was, or still gone.
+func same(a, b os.FileInfo) bool { return a == nil && b == nil || unchanged(a, b) }
 
 // An absence counts the looks that have not found the file. While it is being
 // replaced, one may not.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
 // A template makes a condition's value from a request: text with attributes in
@@ -30,6 +32,7 @@ const separators = "@|,; /#"
 // attributes tells of each attribute whether it has an argument.
 var attributes = map[string]bool{
 	"address": false, "network": false, "method": false, "host": false, "path": false, "route": false, "user": false,
+	"robot": false, "group": false, "standing": false, "asn": false, "hoster": false, "prefix": false,
 	"header": true, "cookie": true, "field": true,
 }
 
@@ -68,7 +71,7 @@ func parsePart(inside string) (part, error) {
 	needsArgument, known := attributes[name]
 	switch {
 	case !known:
-		return part{}, fmt.Errorf("{%s} is unknown: want address, network, method, host, path, route, user, header:NAME, cookie:NAME or field:NAME", inside)
+		return part{}, fmt.Errorf("{%s} is unknown: want address, network, prefix, method, host, path, route, user, robot, group, standing, asn, hoster, header:NAME, cookie:NAME or field:NAME", inside)
 	case needsArgument && argument == "":
 		return part{}, fmt.Errorf("{%s} has no name: want {%s:NAME}", inside, name)
 	case hasArgument && !needsArgument:
@@ -132,6 +135,18 @@ func (p part) of(r *Request, m match, ipv6Bits int) (string, bool) {
 		return m.route, m.route != ""
 	case "user":
 		return r.user()
+	case "robot":
+		return m.who.Name, m.who.Name != ""
+	case "group":
+		return m.who.Group, m.who.Group != ""
+	case "standing":
+		return m.who.Standing.String(), true
+	case "asn":
+		return systemText(m.who.ASN), m.who.ASN != 0
+	case "hoster":
+		return m.who.Network, m.who.Network != ""
+	case "prefix":
+		return address.Network(r.Addr, m.ipv4Bits, ipv6Bits), r.Addr.IsValid()
 	case "header":
 		return r.header(p.argument)
 	case "cookie":

@@ -1,0 +1,159 @@
+package rulefile_test
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+)
+
+func visit(agent, addr, target string) *rulefile.Request {
+	r := &rulefile.Request{Method: "GET", Target: target, Header: http.Header{"User-Agent": {agent}}}
+	r.Addr, _ = netip.ParseAddr(addr)
+	return r
+}
+
+func TestRulesAreForRobotsByWhoTheyAre(t *testing.T) {
+	file, err := rulefile.Load("testdata/robots.yaml")
+	require.NoError(t, err)
+	require.Empty(t, file.Warnings)
+	const google = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
+	for _, test := range []struct {
+		request *rulefile.Request
+		want    map[string]string // values by rule
+	}{
+		{visit(google, "66.249.64.1", "/"), map[string]string{"search": "verified search Googlebot"}},
+		{visit(google, "2001:4860:4801:10::1", "/"), map[string]string{"search": "verified search Googlebot"}},
+		{visit(google, "8.8.24.1", "/"), map[string]string{"impostor": "Googlebot 8.8.16.0%2F20"}},
+		{visit("bingbot/2.0", "2a00:1:2:3:4::", "/"), map[string]string{"search": "claimed search Bingbot"}},
+		{visit("GPTBot/1.2", "8.8.8.8", "/"), map[string]string{"search": "claimed ai GPTBot"}},
+		{visit("ourbot", "9.9.9.1", "/a"), map[string]string{"own": "all", "any": "AS7"}},
+		{visit("ourbot", "9.9.9.1", "/b"), map[string]string{"any": "AS7"}},
+		{visit("Mozilla/5.0", "43.130.0.1", "/"), map[string]string{"hoster": "tencent AS132203", "any": "AS132203"}},
+		{visit("curl/8", "43.130.0.1", "/"), map[string]string{"any": "AS132203"}},
+		{visit("Mozilla/5.0", "8.8.8.8", "/"), map[string]string{}},
+		{visit(google, "8.8.8.8", "/robots.txt"), map[string]string{}},
+		{visit(google, "8.8.8.8", "/robots.txt/%2e%2e/costly"), map[string]string{"impostor": "Googlebot 8.8.0.0%2F20"}},
+		{visit(google, "", "/"), map[string]string{"search": "claimed search Googlebot"}},
+	} {
+		got := make(map[string]string)
+		for _, rule := range file.For(test.request) {
+			got[rule.Identifier] = rule.Either[0].Value
+		}
+		assert.Equal(t, test.want, got, "%+v", test.request)
+	}
+	assert.Equal(t, []string{"header:User-Agent", "header:User-Agent", "prefix"}, file.Rule("impostor").Uses())
+}
+
+func TestMistakesAboutRobotsAreTold(t *testing.T) {
+	const rules = "rules: [{name: a, for: {robot: {%s}}, either: [{name: x, value: x, max: 1, per: 1s}]}]\n"
+	for source, want := range map[string]string{
+		"rules: [{name: a, for: {robot: {group: x}}, either: [{name: x, value: x, max: 1, per: 1s}]}]":                                    `r.yaml:1:40: "x" is unknown: want search, ai, fetch, preview, feed, seo, monitor, archive`,
+		"rules: [{name: a, for: {robot: {standing: [person, x]}}, either: [{name: x, value: x, max: 1, per: 1s}]}]":                       `r.yaml:1:52: "x" is unknown: want person, unknown, claimed, verified or impostor`,
+		"rules: [{name: a, for: {robot: {name: Gogglebot}}, either: [{name: x, value: x, max: 1, per: 1s}]}]":                             `r.yaml:1:39: there is no robot "Gogglebot": add it to robots.own, or select standing: unknown`,
+		"rules: [{name: a, for: {robot: {}}, either: [{name: x, value: x, max: 1, per: 1s}]}]":                                            `r.yaml:1:32: selects nobody: want name, group, standing or hoster`,
+		"robots: {own: [{name: X, tokens: xy, group: ai}]}\nrules: [{name: a, either: [{name: x, value: '{address}', max: 1, per: 1s}]}]": `r.yaml:1:9: robot "X": token "xy" has fewer than 3 letters: it would match nearly every client; want more of its name`,
+		"robots: {lists: {X: [y]}}\nrules: [{name: a, either: [{name: x, value: '{address}', max: 1, per: 1s}]}]":                         `r.yaml:1:21: Lists["X"]: there is no robot of that name: add it with its tokens and its group`,
+		"networks: {b: [no/file]}\nrules: [{name: a, either: [{name: x, value: '{address}', max: 1, per: 1s}]}]":                          `r.yaml:1:15: open no/file: no such file or directory`,
+		"asn: no/file\nnetworks: {b: AS7}\nrules: [{name: a, either: [{name: x, value: '{address}', max: 1, per: 1s}]}]":                  `r.yaml:1:6: open no/file: no such file or directory`,
+		"ipv4-bits: 33\nrules: [{name: a, either: [{name: x, value: '{address}', max: 1, per: 1s}]}]":                                     `r.yaml:1:12: 33 is not from 1 to 32`,
+	} {
+		_, err := rulefile.Parse("r.yaml", []byte(source))
+		assert.EqualError(t, err, want, source)
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "list")
+	require.NoError(t, os.WriteFile(path, []byte("9.0.0.0/24\n10.0.0.0/8\n"), 0o600))
+	_, err := rulefile.Parse(filepath.Join(dir, "r.yaml"), []byte("robots: {lists: {GPTBot: list}}\n"+rules[:18]+"either: [{name: x, value: '{address}', max: 1, per: 1s}]}]"))
+	assert.ErrorContains(t, err, "r.yaml:1:26: "+path+":2: 10.0.0.0/8 is not on the internet")
+}
+
+func TestAnOldListIsWarnedOf(t *testing.T) {
+	dir := t.TempDir()
+	list, rules := filepath.Join(dir, "list"), filepath.Join(dir, "r.yaml")
+	require.NoError(t, os.WriteFile(list, []byte("9.0.0.0/24"), 0o600))
+	require.NoError(t, os.WriteFile(rules, []byte("robots: {lists: {GPTBot: list}}\nrules: [{name: a, either: [{name: x, value: '{address}', max: 1, per: 1s}]}]"), 0o600))
+	for days, want := range map[int]int{6: 0, 8: 1} {
+		at := time.Now().AddDate(0, 0, -days)
+		require.NoError(t, os.Chtimes(list, at, at))
+		file, err := rulefile.Load(rules)
+		require.NoError(t, err)
+		require.Len(t, file.Warnings, want)
+		if want > 0 {
+			require.Contains(t, file.Warnings[0].String(), "r.yaml:1:9: warning: "+list+" is 8 days old")
+		}
+	}
+}
+
+// A list that changes is read again, and one that is refused leaves the old in place.
+func TestListsAreWatched(t *testing.T) {
+	dir := t.TempDir()
+	list, rules := filepath.Join(dir, "list"), filepath.Join(dir, "r.yaml")
+	write := func(contents string) { require.NoError(t, os.WriteFile(list, []byte(contents), 0o600)) }
+	write("9.0.0.0/24")
+	require.NoError(t, os.WriteFile(rules, []byte("robots: {lists: {GPTBot: list}}\nrules: [{name: a, for: {robot: {standing: verified}}, either: [{name: x, value: '{robot}', max: 1, per: 1s}]}]"), 0o600))
+	source, err := rulefile.Open(rules)
+	require.NoError(t, err)
+	told := make(chan error, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		source.Watch(ctx, nil, func(_ *rulefile.File, err error) { told <- err })
+	}()
+	verified := func(addr string) bool { return len(source.File().For(visit("GPTBot", addr, "/"))) == 1 }
+	require.True(t, verified("9.0.0.1"))
+	write("9.0.0.0/24\n9.0.1.0/24\n")
+	require.NoError(t, within(t, told))
+	require.True(t, verified("9.0.1.1"))
+	write("<html>")
+	require.ErrorContains(t, within(t, told), list)
+	require.True(t, verified("9.0.1.1"))
+	require.Len(t, source.File().OldLists(), 1)
+	require.NoError(t, os.Remove(list))
+	require.ErrorContains(t, within(t, told), list)
+	write("9.0.1.0/24\n9.0.2.0/24\n")
+	require.NoError(t, within(t, told))
+	require.True(t, verified("9.0.2.1"))
+	cancel()
+	<-done
+}
+
+func TestTheReadyFileForRobotsIsOne(t *testing.T) {
+	file, err := rulefile.Load("../../examples/robots.yaml")
+	require.NoError(t, err)
+	require.Empty(t, file.Warnings)
+	kind := func(agent string) string {
+		rules := file.For(visit(agent, "9.0.0.1", "/"))
+		require.Len(t, rules, 1, agent)
+		require.NoError(t, rules[0].Validate())
+		return rules[0].Identifier
+	}
+	for agent, want := range map[string]string{
+		"Googlebot/2.1": "robots-claimed", "GPTBot/1.2": "robots-ai", "Claude-User": "robots-fetch", "MJ12bot": "robots-seo",
+		"Twitterbot": "robots-other", "Feedbin": "robots-other", "ia_archiver": "robots-other", "UptimeRobot/2.0": "robots-monitor",
+		"curl/8": "robots-unknown", "": "robots-unknown", "Mozilla/5.0": "robots-person",
+	} {
+		assert.Equal(t, want, kind(agent), agent)
+	}
+}
+
+// within returns what is told within a minute.
+func within(t *testing.T, told <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-told:
+		return err
+	case <-time.After(time.Minute):
+		t.Fatal("nothing is told")
+		return nil
+	}
+}
