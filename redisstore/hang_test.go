@@ -3,6 +3,8 @@ package redisstore_test
 import (
 	"context"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -99,6 +101,62 @@ func TestAStoreStartsWithOneSentinelOfThree(t *testing.T) {
 	d := decide(t, s, "a")
 	require.ErrorIs(t, d.Err, throttler.ErrUnavailable)
 	requireCloses(t, s)
+}
+
+// A Sentinel that was frozen, or cut off, may be the first to answer, with what it knew before.
+func TestTheNewestOpinionOfMoreThanHalfOfTheSentinelsCounts(t *testing.T) {
+	t.Parallel()
+	before, after := redistest.Process(t), redistest.Process(t)
+	var asked atomic.Int64
+	sentinel := func(primary *redistest.Server, epoch int, late time.Duration) string {
+		host, port := split(t, primary.Addr)
+		return scripted(t, func(args []string) string {
+			if args[0] == "PING" {
+				return "+PONG"
+			}
+			switch strings.ToUpper(args[1]) {
+			case "GET-MASTER-ADDR-BY-NAME":
+				asked.Add(1)
+				time.Sleep(late)
+				if args[2] != "mymaster" {
+					return "*-1"
+				}
+				return fmt.Sprintf("*2\r\n$%d\r\n%s\r\n$%d\r\n%s", len(host), host, len(port), port)
+			case "MASTER":
+				return fmt.Sprintf("%%1\r\n$12\r\nconfig-epoch\r\n$1\r\n%d", epoch)
+			}
+			return "*0"
+		})
+	}
+	url := fmt.Sprintf("redis://%s?addr=%s&addr=%s&master_set=", sentinel(before, 7, 0), sentinel(after, 8, 20*time.Millisecond), sentinel(after, 8, 20*time.Millisecond))
+	s := open(t, url+"mymaster")
+	require.NoError(t, decide(t, s, "a").Err)
+	require.Equal(t, "test#ip#a", after.Command("KEYS", "*"))
+	for begun := asked.Load(); asked.Load() < begun+9; time.Sleep(time.Millisecond) { // it is asked again and again
+		require.NoError(t, decide(t, s, "b").Err)
+	}
+	require.Empty(t, before.Command("KEYS", "*"))
+	require.ErrorContains(t, decide(t, open(t, url+"other"), "a").Err, `Sentinel knows no "other"`)
+}
+
+// A replica that Sentinel names, as it does for a moment, may be behind.
+func TestAReplicaThatSentinelNamesIsNotUsed(t *testing.T) {
+	t.Parallel()
+	w := redistest.Sentinel(t)
+	host, port := split(t, w.Replica.Addr)
+	s := open(t, "redis://"+scripted(t, func(args []string) string {
+		if args[0] == "PING" {
+			return "+PONG"
+		}
+		if strings.EqualFold(args[1], "SENTINELS") || strings.EqualFold(args[1], "MASTER") {
+			return "-NOPERM this user has no permissions to run the command"
+		}
+		return fmt.Sprintf("*2\r\n$%d\r\n%s\r\n$%d\r\n%s", len(host), host, len(port), port)
+	})+"?master_set=mymaster")
+	d, err := throttler.New(s).Peek(context.Background(), rule("a", 5))
+	require.NoError(t, err)
+	require.ErrorIs(t, d.Err, throttler.ErrUnavailable)
+	require.ErrorContains(t, d.Err, "it is a slave")
 }
 
 // A primary of a Cluster hangs. Within a second after its replica has its place, it is used. As

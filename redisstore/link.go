@@ -405,11 +405,8 @@ func (l *link) renew(old rueidis.Client) bool {
 	return true
 }
 
-// patienceToClose is how long close waits for servers at most.
-const patienceToClose = time.Second
-
-// close closes the client if it was made here. It lets calls under way have their answers, and
-// cuts what hangs.
+// close closes the client if it was made here, and lets calls under way have their answers. No
+// connection is made any more.
 func (l *link) close() {
 	if !l.owned() {
 		return
@@ -418,8 +415,6 @@ func (l *link) close() {
 	l.over = true
 	m := l.making
 	l.mu.Unlock()
-	hung := time.AfterFunc(min(l.store.timeout(), patienceToClose), func() { l.cut(func(*tracked) bool { return true }) })
-	defer hung.Stop()
 	if m != nil {
 		<-m.done // it closes its client
 	}

@@ -174,15 +174,9 @@ func parseOpinion(answers []rueidis.RedisResult, masterSet string) (o opinion) {
 		return opinion{err: err}
 	}
 	o.primary = net.JoinHostPort(address[0], address[1])
-	entry, err := answers[1].AsStrMap()
-	if err != nil {
-		return opinion{err: err}
-	}
+	entry, _ := answers[1].AsStrMap() // which a user may not be allowed to ask
 	o.epoch = number(entry["config-epoch"])
-	others, err := answers[2].ToArray()
-	if err != nil {
-		return opinion{err: err}
-	}
+	others, _ := answers[2].ToArray()
 	for _, other := range others {
 		if entry, err := other.AsStrMap(); err == nil && entry["ip"] != "" {
 			o.others = append(o.others, net.JoinHostPort(entry["ip"], entry["port"]))

@@ -130,7 +130,8 @@ type Store struct {
 }
 
 // New returns a Store over a client, which Close does not close. The client must not
-// send commands to replicas.
+// send commands to replicas. It follows a failover as rueidis does: if a machine hangs
+// instead of dying, that takes longer than with [Open].
 func New(client rueidis.Client) *Store {
 	s := newStore()
 	s.link.client.Store(&client)
@@ -201,10 +202,17 @@ func (s *Store) Close() error {
 		n.Leave(false)
 		n.cut(ErrClosed)
 	}
+	hung := time.AfterFunc(min(s.timeout(), patienceToClose), func() {
+		s.link.cut(func(*tracked) bool { return true })
+	})
+	defer hung.Stop()
 	s.link.close()
 	s.working.Wait()
 	return nil
 }
+
+// patienceToClose is how long Close waits for servers at most.
+const patienceToClose = time.Second
 
 func (s *Store) isClosed() bool {
 	select {
