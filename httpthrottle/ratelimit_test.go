@@ -42,6 +42,7 @@ type limitStep struct {
 	status int
 	limit  string
 	policy string // empty: that of the rule
+	x      string // the X-RateLimit fields: of the condition that blocks first in Either, and last in All and First
 }
 
 var limitFields = map[string]struct {
@@ -53,12 +54,12 @@ var limitFields = map[string]struct {
 		throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 3, TTL: 10 * time.Second}}},
 		`"a";q=3;w=10`,
 		[]limitStep{
-			{0, 200, `"a";r=2;t=10`, ""},
-			{4 * time.Second, 200, `"a";r=1;t=10`, ""},
-			{4 * time.Second, 200, `"a";r=0;t=2`, ""},
-			{0, 429, `"a";r=0;t=2`, ""},
-			{1500 * time.Millisecond, 429, `"a";r=0;t=1`, ""},
-			{500 * time.Millisecond, 200, `"a";r=0;t=4`, ""},
+			{0, 200, `"a";r=2;t=10`, "", "3 2 10"},
+			{4 * time.Second, 200, `"a";r=1;t=10`, "", "3 1 10"},
+			{4 * time.Second, 200, `"a";r=0;t=2`, "", "3 0 2"},
+			{0, 429, `"a";r=0;t=2`, "", "3 0 2"},
+			{1500 * time.Millisecond, 429, `"a";r=0;t=1`, "", "3 0 1"},
+			{500 * time.Millisecond, 200, `"a";r=0;t=4`, "", "3 0 4"},
 		},
 	},
 	"either: what is not full tells no window beyond Retry-After": {
@@ -68,9 +69,9 @@ var limitFields = map[string]struct {
 		}},
 		`"burst";q=1;w=2, "hour";q=100;w=3600`,
 		[]limitStep{
-			{0, 200, `"burst";r=0;t=2, "hour";r=99;t=3600`, ""},
-			{0, 429, `"burst";r=0;t=2, "hour";r=98`, ""},
-			{2 * time.Second, 200, `"burst";r=0;t=2, "hour";r=97;t=3600`, ""},
+			{0, 200, `"burst";r=0;t=2, "hour";r=99;t=3600`, "", "1 0 2"},
+			{0, 429, `"burst";r=0;t=2, "hour";r=98`, "", "1 0 2"},
+			{2 * time.Second, 200, `"burst";r=0;t=2, "hour";r=97;t=3600`, "", "1 0 2"},
 		},
 	},
 	"either: what is not full tells no window before Retry-After either": {
@@ -80,8 +81,8 @@ var limitFields = map[string]struct {
 		}},
 		`"hour";q=1;w=3600, "minute";q=100;w=60`,
 		[]limitStep{
-			{0, 200, `"hour";r=0;t=3600, "minute";r=99;t=60`, ""},
-			{0, 429, `"hour";r=0;t=3600, "minute";r=98`, ""},
+			{0, 200, `"hour";r=0;t=3600, "minute";r=99;t=60`, "", "1 0 3600"},
+			{0, 429, `"hour";r=0;t=3600, "minute";r=98`, "", "1 0 3600"},
 		},
 	},
 	"all: one that opens after Retry-After tells no window": {
@@ -91,12 +92,12 @@ var limitFields = map[string]struct {
 		}},
 		`"short";q=1;w=5, "long";q=1;w=50`,
 		[]limitStep{
-			{0, 200, `"short";r=0;t=5, "long";r=0;t=50`, ""},
-			{0, 429, `"short";r=0;t=5, "long";r=0`, ""},
-			{5 * time.Second, 200, `"short";r=0;t=5, "long";r=0;t=45`, ""},
-			{44 * time.Second, 200, `"short";r=0;t=5, "long";r=0;t=1`, ""},
-			{0, 429, `"short";r=0, "long";r=0;t=1`, ""},
-			{time.Second, 200, `"short";r=0;t=4, "long";r=0;t=50`, ""},
+			{0, 200, `"short";r=0;t=5, "long";r=0;t=50`, "", "1 0 5"},
+			{0, 429, `"short";r=0;t=5, "long";r=0`, "", "1 0 5"},
+			{5 * time.Second, 200, `"short";r=0;t=5, "long";r=0;t=45`, "", "1 0 5"},
+			{44 * time.Second, 200, `"short";r=0;t=5, "long";r=0;t=1`, "", "1 0 5"},
+			{0, 429, `"short";r=0, "long";r=0;t=1`, "", "1 0 1"},
+			{time.Second, 200, `"short";r=0;t=4, "long";r=0;t=50`, "", "1 0 50"},
 		},
 	},
 	"first: one that was not asked tells nothing": {
@@ -106,24 +107,24 @@ var limitFields = map[string]struct {
 		}},
 		`"own";q=1;w=5, "pool";q=1;w=50`,
 		[]limitStep{
-			{sleep: 0, status: 200, limit: `"own";r=0;t=5`, policy: `"own";q=1;w=5`},
-			{0, 200, `"own";r=0;t=5, "pool";r=0;t=50`, ""},
-			{0, 429, `"own";r=0;t=5, "pool";r=0`, ""},
+			{0, 200, `"own";r=0;t=5`, `"own";q=1;w=5`, "1 0 5"},
+			{0, 200, `"own";r=0;t=5, "pool";r=0;t=50`, "", "1 0 50"},
+			{0, 429, `"own";r=0;t=5, "pool";r=0`, "", "1 0 5"},
 		},
 	},
 	"a ban": {
 		throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 1, TTL: time.Second}}, Lockout: time.Minute},
 		`"a";q=1;w=1`,
 		[]limitStep{
-			{0, 200, `"a";r=0;t=1`, ""},
-			{0, 429, `"a";r=0;t=60`, ""},
-			{time.Second, 429, `"a";r=0;t=59`, ""},
+			{0, 200, `"a";r=0;t=1`, "", "1 0 1"},
+			{0, 429, `"a";r=0;t=60`, "", "1 0 60"},
+			{time.Second, 429, `"a";r=0;t=59`, "", "1 0 59"},
 		},
 	},
 	"a leaky bucket: what is left is not told as quicker than the rate": {
 		throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 1000, TTL: 1000 * time.Second, Algorithm: throttler.LeakyBucket}}},
 		`"a";q=1000;w=1000`,
-		[]limitStep{{0, 200, `"a";r=999;t=999`, ""}, {time.Hour, 200, `"a";r=999;t=999`, ""}},
+		[]limitStep{{0, 200, `"a";r=999;t=999`, "", "1000 999 999"}, {time.Hour, 200, `"a";r=999;t=999`, "", "1000 999 999"}},
 	},
 	"only what is authorized counts": {
 		throttler.Rule{CountAuthorizedOnly: true, Either: []throttler.Condition{
@@ -131,15 +132,65 @@ var limitFields = map[string]struct {
 		}},
 		`"a";q=1;w=10, "b";q=3;w=60`,
 		[]limitStep{
-			{0, 200, `"a";r=0;t=10, "b";r=2;t=60`, ""},
-			{0, 429, `"a";r=0;t=10, "b";r=2`, ""},
-			{10 * time.Second, 200, `"a";r=0;t=10, "b";r=1;t=60`, ""},
+			{0, 200, `"a";r=0;t=10, "b";r=2;t=60`, "", "1 0 10"},
+			{0, 429, `"a";r=0;t=10, "b";r=2`, "", "1 0 10"},
+			{10 * time.Second, 200, `"a";r=0;t=10, "b";r=1;t=60`, "", "1 0 10"},
 		},
 	},
 	"a window is told in whole seconds, rounded up": {
 		throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 5, TTL: 1200 * time.Millisecond}}},
 		`"a";q=5;w=2`,
-		[]limitStep{{0, 200, `"a";r=4;t=2`, ""}},
+		[]limitStep{{0, 200, `"a";r=4;t=2`, "", "5 4 2"}},
+	},
+	"either: the one that has least left, then the one that blocks longest": {
+		throttler.Rule{Either: []throttler.Condition{
+			{Name: "hour", Max: 3, TTL: time.Hour},
+			{Name: "minute", Max: 2, TTL: time.Minute},
+			{Name: "day", Max: 5, TTL: 24 * time.Hour},
+		}},
+		`"hour";q=3;w=3600, "minute";q=2;w=60, "day";q=5;w=86400`,
+		[]limitStep{
+			{0, 200, `"hour";r=2;t=3600, "minute";r=1;t=60, "day";r=4;t=86400`, "", "2 1 60"},
+			{0, 200, `"hour";r=1;t=3600, "minute";r=0;t=60, "day";r=3;t=86400`, "", "2 0 60"},
+			{0, 429, `"hour";r=0;t=3600, "minute";r=0;t=60, "day";r=2`, "", "2 0 60"},
+			{time.Minute, 429, `"hour";r=0;t=3540, "minute";r=1, "day";r=1`, "", "3 0 3540"},
+		},
+	},
+	"either: of two with as much left, the one that takes longer": {
+		throttler.Rule{Either: []throttler.Condition{
+			{Name: "minute", Max: 2, TTL: time.Minute},
+			{Name: "hour", Max: 2, TTL: time.Hour},
+		}},
+		`"minute";q=2;w=60, "hour";q=2;w=3600`,
+		[]limitStep{
+			{0, 200, `"minute";r=1;t=60, "hour";r=1;t=3600`, "", "2 1 3600"},
+			{0, 200, `"minute";r=0;t=60, "hour";r=0;t=3600`, "", "2 0 3600"},
+			{0, 429, `"minute";r=0;t=60, "hour";r=0;t=3600`, "", "2 0 3600"},
+		},
+	},
+	"either: of two that block, the one that takes longer, though more is left": {
+		throttler.Rule{Either: []throttler.Condition{
+			{Name: "minute", Max: 2, TTL: time.Minute, Cost: 2},
+			{Name: "hour", Max: 3, TTL: time.Hour, Cost: 2},
+		}},
+		`"minute";q=2;w=60, "hour";q=3;w=3600`,
+		[]limitStep{
+			{0, 200, `"minute";r=0;t=60, "hour";r=1;t=3600`, "", "2 0 60"},
+			{0, 429, `"minute";r=0;t=60, "hour";r=1;t=3600`, "", "3 1 3600"},
+		},
+	},
+	"all: the one that blocks last": {
+		throttler.Rule{All: []throttler.Condition{
+			{Name: "hour", Max: 3, TTL: time.Hour},
+			{Name: "minute", Max: 1, TTL: time.Minute},
+		}},
+		`"hour";q=3;w=3600, "minute";q=1;w=60`,
+		[]limitStep{
+			{0, 200, `"hour";r=2;t=3600, "minute";r=0;t=60`, "", "3 2 3600"},
+			{0, 200, `"hour";r=1;t=3600, "minute";r=0;t=60`, "", "3 1 3600"},
+			{0, 200, `"hour";r=0;t=3600, "minute";r=0;t=60`, "", "3 0 3600"},
+			{0, 429, `"hour";r=0, "minute";r=0;t=60`, "", "1 0 60"},
+		},
 	},
 }
 
@@ -149,6 +200,7 @@ func TestRateLimitFieldsOverTime(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				test.rule.Identifier = "test"
 				m := withRule(test.rule)
+				m.XRateLimit = true
 				for _, c := range test.rule.Conditions() {
 					m.Public = append(m.Public, c.Name)
 				}
@@ -160,6 +212,7 @@ func TestRateLimitFieldsOverTime(t *testing.T) {
 					policy := cmp.Or(step.policy, test.policy)
 					require.Equal(t, policy, w.Header().Get(policies), "step %d", i)
 					require.Equal(t, step.limit, w.Header().Get(limits), "step %d", i)
+					require.Equal(t, step.x, xFields(w), "step %d", i)
 				}
 			})
 		})

@@ -147,34 +147,95 @@ func TestARefusalStopsAllProcessesUntilTheServerWantsRequests(t *testing.T) {
 	}
 }
 
-func TestAnAnswerOfAnotherKindStopsNobody(t *testing.T) {
-	for _, fields := range []string{
-		okay, "Service Unavailable", "Forbidden\nX-RateLimit-Remaining: 5\nX-RateLimit-Reset: 60",
-		okay + "\nRateLimit: \"a\";r=5;t=60", okay + "\nX-RateLimit-Remaining: 0", okay + "\nX-RateLimit-Reset: 60",
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			began := time.Now()
-			transport, s := scripted(memstore.New(), fields)
-			for range 3 {
-				_, err := call(t.Context(), transport)
-				require.NoError(t, err)
-			}
-			require.Equal(t, []time.Duration{0, 0, 0}, s.times(began), fields)
-		})
+// repeated returns n times each of the answers, in turns.
+func repeated(n int, answers ...string) (all []string) {
+	for range n {
+		all = append(all, answers...)
+	}
+	return all
+}
+
+// named returns a rule whose condition has this name.
+func named(name string) func(*http.Request) throttler.Rule {
+	return func(*http.Request) throttler.Rule {
+		return throttler.Rule{Identifier: "api", Either: []throttler.Condition{{Name: name, Max: 1, TTL: time.Second}}}
 	}
 }
 
-// Without a word of when to come back, pauses grow: 1 s, then 2, and so on.
-func TestPausesGrowWhileTheServerDoesNotSayHowLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		transport, s := scripted(memstore.New(), tooMany)
-		transport.MaxRetries, transport.Margin = 8, -1
-		status, err := call(t.Context(), transport)
-		require.NoError(t, err)
-		require.Equal(t, http.StatusTooManyRequests, status)
-		require.Equal(t, []time.Duration{0, 1, 3, 7, 15, 31, 63, 123, 183}, inSeconds(s.times(began)))
-	})
+// Calls one after the other, each of which is sent at least once.
+var callTests = map[string]struct {
+	answers []string
+	calls   int
+	want    []time.Duration // when requests arrive, in seconds
+	change  func(*httpthrottle.Transport)
+}{
+	"nothing is said": {[]string{okay}, 3, []time.Duration{0, 0, 0}, nil},
+	"an outage":       {[]string{"Service Unavailable"}, 3, []time.Duration{0, 0, 0}, nil},
+	"forbidden":       {[]string{"Forbidden\nX-RateLimit-Remaining: 5\nX-RateLimit-Reset: 60"}, 3, []time.Duration{0, 0, 0}, nil},
+	"some are left":   {[]string{okay + "\nRateLimit: \"a\";r=5;t=60"}, 3, []time.Duration{0, 0, 0}, nil},
+	"none is left, nobody knows for how long": {[]string{okay + "\nX-RateLimit-Remaining: 0"}, 3, []time.Duration{0, 0, 0}, nil},
+	"nobody knows what is left":               {[]string{okay + "\nX-RateLimit-Reset: 60"}, 3, []time.Duration{0, 0, 0}, nil},
+	"a cached answer, by Age":                 {[]string{okay + "\nAge: 10\nRateLimit-Policy: \"a\";q=1;w=60\nRateLimit: \"a\";r=0;t=3600"}, 2, []time.Duration{0, 0}, nil},
+	"a cached answer, by Date":                {[]string{okay + "\nDate: Fri, 31 Dec 1999 23:00:00 GMT\nRateLimit: \"a\";r=0;t=3600"}, 2, []time.Duration{0, 0}, nil},
+	"the reset, and not a minute":             {[]string{okay + "\nRateLimit-Policy: \"a\";q=5;w=60\nRateLimit: \"a\";r=0;t=5", okay}, 2, []time.Duration{0, 5}, nil},
+	"the reset, and not a day":                {[]string{okay + "\nRateLimit-Policy: \"a\";q=1000;w=86400\nRateLimit: \"a\";r=0;t=5", okay}, 2, []time.Duration{0, 5}, nil},
+	"the reset of draft 3":                    {[]string{okay + "\nRateLimit-Limit: 5, 5;w=60\nRateLimit-Remaining: 0\nRateLimit-Reset: 5", okay}, 2, []time.Duration{0, 5}, nil},
+	"the reset without a policy":              {[]string{okay + "\nRateLimit: \"a\";r=0;t=5", okay}, 2, []time.Duration{0, 5}, nil},
+	"a limit and its window":                  {[]string{okay + "\nRateLimit-Policy: \"a\";q=2;w=10"}, 5, []time.Duration{0, 0, 10, 10, 20}, nil},
+	"the lower of two in turns":               {repeated(9, okay+"\nRateLimit-Policy: \"a\";q=9;w=10", okay+"\nRateLimit-Policy: \"b\";q=3;w=10"), 8, []time.Duration{0, 0, 0, 10, 10, 10, 20, 20}, nil},
+	"a limit without a window":                {[]string{okay + "\nX-RateLimit-Limit: 2\nX-RateLimit-Remaining: 1\nX-RateLimit-Reset: 10"}, 4, []time.Duration{0, 0, 0, 0}, nil},
+	"one of draft 7":                          {[]string{okay + "\nRateLimit: limit=2, remaining=1, reset=10"}, 4, []time.Duration{0, 0, 0, 0}, nil},
+	"OpenAI's":                                {[]string{okay + "\nx-ratelimit-limit-requests: 2\nx-ratelimit-remaining-requests: 1\nx-ratelimit-reset-requests: 10s"}, 4, []time.Duration{0, 0, 0, 0}, nil},
+	"a limit of 0":                            {[]string{okay + "\nRateLimit-Policy: \"a\";q=0;w=1"}, 3, []time.Duration{0, 0, 0}, nil},
+	"a window of 3 million years":             {[]string{okay + "\nRateLimit-Policy: \"a\";q=1;w=99999999999999"}, 3, []time.Duration{0, 0, 0}, nil},
+	"a window of no time":                     {[]string{okay + "\nRateLimit-Policy: \"a\";q=1;w=0.0000001"}, 3, []time.Duration{0, 0, 0}, nil},
+	"a limit of bytes":                        {[]string{okay + "\nRateLimit-Policy: \"a\";q=1;w=10;qu=\"content-bytes\""}, 3, []time.Duration{0, 0, 0}, nil},
+	"a pause of 30,000 years":                 {[]string{tooMany + "\nRetry-After: 999999999999", okay}, 1, []time.Duration{0, 3600}, nil},
+	"MaxPause":                                {[]string{tooMany + "\nRetry-After: 999999999999", okay}, 1, []time.Duration{0, 300}, func(t *httpthrottle.Transport) { t.MaxPause = 5 * time.Minute }},
+	"pauses that grow":                        {[]string{tooMany}, 1, []time.Duration{0, 1, 3, 7, 15, 31, 63, 123, 183}, func(t *httpthrottle.Transport) { t.MaxRetries = 8 }},
+	"pauses that begin again":                 {append(repeated(2, tooMany, tooMany, okay), okay), 2, []time.Duration{0, 1, 3, 3, 4, 6}, nil},
+	"retries end":                             {[]string{tooMany + "\nRetry-After: 1"}, 1, []time.Duration{0, 1, 2, 3}, nil},
+	"as MaxRetries says":                      {[]string{tooMany + "\nRetry-After: 1"}, 1, []time.Duration{0, 1}, func(t *httpthrottle.Transport) { t.MaxRetries = 1 }},
+	"no retries":                              {[]string{tooMany + "\nRetry-After: 1"}, 1, []time.Duration{0}, func(t *httpthrottle.Transport) { t.MaxRetries = -1 }},
+	"unlimited": {[]string{tooMany + "\nRetry-After: 10"}, 3, []time.Duration{0, 0, 0}, func(t *httpthrottle.Transport) {
+		t.Rule = func(*http.Request) throttler.Rule { return httpthrottle.Unlimited() }
+	}},
+	"a rule in shadow, which must not repeat requests": {[]string{tooMany + "\nRetry-After: 10"}, 3, []time.Duration{0, 0, 0}, func(t *httpthrottle.Transport) {
+		t.Rule = func(*http.Request) throttler.Rule {
+			return throttler.Rule{Identifier: "api", Shadow: true, Either: []throttler.Condition{{Name: "window", Max: 1, TTL: time.Hour}}}
+		}
+	}},
+	"a rule of All, one of which is open": {[]string{tooMany + "\nRetry-After: 10", okay}, 4, []time.Duration{0, 10, 10, 11, 11}, func(t *httpthrottle.Transport) {
+		t.Rule = func(*http.Request) throttler.Rule { return throttler.Rule{Identifier: "api", All: oneAndTwo} }
+	}},
+	"a rule of First": {[]string{tooMany + "\nRetry-After: 10", okay}, 4, []time.Duration{0, 10, 10, 10, 11}, func(t *httpthrottle.Transport) {
+		t.Rule = func(*http.Request) throttler.Rule { return throttler.Rule{Identifier: "api", First: oneAndTwo} }
+	}},
+}
+
+var oneAndTwo = []throttler.Condition{
+	{Name: "one", Value: "1", Max: 1, TTL: time.Second}, {Name: "two", Value: "2", Max: 2, TTL: time.Second},
+}
+
+func TestRequestsAreSentWhenTheServerWantsThem(t *testing.T) {
+	for name, test := range callTests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				transport, s := scripted(memstore.New(), test.answers...)
+				transport.Margin = -1
+				if test.change != nil {
+					test.change(transport)
+				}
+				for range test.calls {
+					_, err := call(t.Context(), transport)
+					require.NoError(t, err)
+				}
+				require.Equal(t, test.want, inSeconds(s.times(began)))
+				require.Zero(t, s.open.Load(), "no body is leaked")
+			})
+		})
+	}
 }
 
 // Requests that were under way when the first was refused say nothing more than it does.
@@ -247,53 +308,6 @@ func TestALowerLimitThatOneProcessIsToldHoldsForOthers(t *testing.T) {
 	}
 }
 
-// A limit without a window says nothing that could be kept to.
-func TestALimitWithoutAWindowIsNotLearned(t *testing.T) {
-	for _, fields := range []string{
-		"X-RateLimit-Limit: 5\nX-RateLimit-Remaining: 4\nX-RateLimit-Reset: 1",
-		"RateLimit: limit=5, remaining=4, reset=1",
-		"x-ratelimit-limit-requests: 5\nx-ratelimit-remaining-requests: 4\nx-ratelimit-reset-requests: 12s",
-		"Age: 1\nRateLimit-Policy: \"a\";q=5;w=1",
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			store := memstore.New()
-			transport, _ := scripted(store, okay+"\n"+fields)
-			for range 50 {
-				_, err := call(t.Context(), transport)
-				require.NoError(t, err)
-			}
-			_, err := store.Get(throttler.RecordKey("api", "server-limits", ""))
-			require.ErrorIs(t, err, memcache.ErrCacheMiss, fields)
-		})
-	}
-}
-
-// When nothing is left, the reset counts, however long the window is.
-func TestThePauseIsTheResetAndNotTheWindow(t *testing.T) {
-	for _, test := range []struct {
-		fields string
-		want   time.Duration // of the second request
-	}{
-		{"RateLimit-Policy: \"a\";q=5;w=60\nRateLimit: \"a\";r=0;t=5", 5},
-		{"RateLimit-Policy: \"a\";q=5;w=86400\nRateLimit: \"a\";r=0;t=5", 5},
-		{"RateLimit-Policy: \"a\";q=1000;w=86400\nRateLimit: \"a\";r=0;t=5", 5},
-		{"RateLimit: \"a\";r=0;t=5", 5},
-		{"RateLimit-Limit: 5, 5;w=60\nRateLimit-Remaining: 0\nRateLimit-Reset: 5", 5},
-		{"Age: 10\nRateLimit-Policy: \"a\";q=5;w=60\nRateLimit: \"a\";r=0;t=3600", 0},
-		{"Date: Fri, 31 Dec 1999 23:00:00 GMT\nRateLimit: \"a\";r=0;t=3600", 0},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			began := time.Now()
-			transport, s := scripted(memstore.New(), okay+"\n"+test.fields, okay)
-			for range 2 {
-				_, err := call(t.Context(), transport)
-				require.NoError(t, err)
-			}
-			require.Equal(t, []time.Duration{0, test.want}, inSeconds(s.times(began)), test.fields)
-		})
-	}
-}
-
 func TestWhatOthersHaveUsedOfALimitIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		transport, _ := scripted(memstore.New(), okay+"\nRateLimit-Policy: \"a\";q=5;w=10\nRateLimit: \"a\";r=2;t=10", okay)
@@ -353,49 +367,6 @@ func TestALimitThatTheRuleKeepsIsNotLearned(t *testing.T) {
 	}
 }
 
-// An API that tells 5 and 50 in turns means 5.
-func TestTheLowerOfTwoLimitsInTurnsHolds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		answers := []string{}
-		for range 500 {
-			answers = append(answers, okay+"\nRateLimit-Policy: \"a\";q=50;w=1", okay+"\nRateLimit-Policy: \"b\";q=5;w=1")
-		}
-		transport, s := scripted(memstore.New(), answers...)
-		began := time.Now()
-		for range 100 {
-			_, err := call(t.Context(), transport)
-			require.NoError(t, err)
-		}
-		require.Greater(t, s.times(began)[99], 19*time.Second)
-	})
-}
-
-func TestAbsurdLimitsAndTimesAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		transport, s := scripted(memstore.New(), tooMany+"\nRetry-After: 999999999999", okay)
-		transport.MaxPause = 5 * time.Minute
-		_, err := call(t.Context(), transport)
-		require.NoError(t, err)
-		require.Equal(t, []time.Duration{0, 300}, inSeconds(s.times(began)))
-	})
-	for _, fields := range []string{
-		"RateLimit-Policy: \"a\";q=0;w=1", "RateLimit-Policy: \"a\";q=5;w=99999999999999", "RateLimit-Policy: \"a\";q=5;w=0.0000001",
-		"X-RateLimit-Limit: 0\nX-RateLimit-Reset: 1", "RateLimit-Policy: \"a\";q=5;w=1;qu=\"content-bytes\"",
-		"x-ratelimit-limit-tokens: 5\nx-ratelimit-remaining-tokens: 4\nx-ratelimit-reset-tokens: 12s",
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			began := time.Now()
-			transport, s := scripted(memstore.New(), okay+"\n"+fields)
-			for range 100 {
-				_, err := call(t.Context(), transport)
-				require.NoError(t, err)
-			}
-			require.Zero(t, s.times(began)[99], fields)
-		})
-	}
-}
-
 func TestARefusedRequestIsSentAgainOnlyIfThatIsSafe(t *testing.T) {
 	repeatable := func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("body")), nil }
 	for _, test := range []struct {
@@ -440,20 +411,6 @@ func TestARefusedRequestIsSentAgainOnlyIfThatIsSafe(t *testing.T) {
 					require.Equal(t, test.body, body)
 				}
 			})
-		})
-	}
-}
-
-func TestRetriesEnd(t *testing.T) {
-	for retries, want := range map[int]int{0: 4, 1: 2, 5: 6, -1: 1} {
-		synctest.Test(t, func(t *testing.T) {
-			transport, s := scripted(memstore.New(), tooMany+"\nRetry-After: 1")
-			transport.MaxRetries = retries
-			status, err := call(t.Context(), transport)
-			require.NoError(t, err)
-			require.Equal(t, http.StatusTooManyRequests, status)
-			require.Len(t, s.arrived, want)
-			require.Zero(t, s.open.Load())
 		})
 	}
 }
@@ -522,71 +479,6 @@ func TestARequestThatIsNotSentHasItsBodyClosed(t *testing.T) {
 				require.Zero(t, open.Load())
 				require.Equal(t, name == "full", len(s.arrived) > 0)
 			}
-		})
-	}
-}
-
-// named returns a rule whose condition has this name.
-func named(name string) func(*http.Request) throttler.Rule {
-	return func(*http.Request) throttler.Rule {
-		return throttler.Rule{Identifier: "api", Either: []throttler.Condition{{Name: name, Max: 1, TTL: time.Second}}}
-	}
-}
-
-func TestUnlimitedRequestsAreSentAtOnceAndTeachNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		transport, s := scripted(memstore.New(), tooMany+"\nRetry-After: 10")
-		transport.Rule = func(*http.Request) throttler.Rule { return httpthrottle.Unlimited() }
-		for range 3 {
-			status, err := call(t.Context(), transport)
-			require.NoError(t, err)
-			require.Equal(t, http.StatusTooManyRequests, status)
-		}
-		require.Equal(t, []time.Duration{0, 0, 0}, s.times(began))
-	})
-}
-
-// A rule that is only tried out waits for nothing, so its requests must not be repeated.
-func TestARuleInShadowNeitherWaitsNorRepeats(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		transport, s := scripted(memstore.New(), tooMany+"\nRetry-After: 10")
-		transport.Rule = func(*http.Request) throttler.Rule {
-			return throttler.Rule{Identifier: "api", Shadow: true, Either: []throttler.Condition{{Name: "window", Max: 1, TTL: time.Hour}}}
-		}
-		for range 3 {
-			status, err := call(t.Context(), transport)
-			require.NoError(t, err)
-			require.Equal(t, http.StatusTooManyRequests, status)
-		}
-		require.Equal(t, []time.Duration{0, 0, 0}, s.times(began))
-	})
-}
-
-// With All and First one condition that is open lets a request through. The server's word holds
-// all the same.
-func TestARuleOfAllOrFirstObeysTheServerToo(t *testing.T) {
-	conditions := []throttler.Condition{
-		{Name: "one", Value: "1", Max: 1, TTL: time.Second}, {Name: "two", Value: "2", Max: 2, TTL: time.Second},
-	}
-	for _, test := range []struct {
-		rule throttler.Rule
-		want []time.Duration
-	}{
-		{throttler.Rule{All: conditions}, []time.Duration{0, 10, 10, 11, 11}},
-		{throttler.Rule{First: conditions}, []time.Duration{0, 10, 10, 10, 11}},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			began := time.Now()
-			transport, s := scripted(memstore.New(), tooMany+"\nRetry-After: 10", okay)
-			test.rule.Identifier = "api"
-			transport.Rule = func(*http.Request) throttler.Rule { return test.rule }
-			for range 4 {
-				_, err := call(t.Context(), transport)
-				require.NoError(t, err)
-			}
-			require.Equal(t, test.want, inSeconds(s.times(began)))
 		})
 	}
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
 )
 
@@ -27,101 +26,6 @@ func xFields(w *httptest.ResponseRecorder) string {
 		fields = append(fields, value)
 	}
 	return strings.TrimSpace(strings.Join(fields, " "))
-}
-
-// An xStep is a request made after a sleep, and what is answered.
-type xStep struct {
-	sleep  time.Duration
-	status int
-	fields string
-}
-
-var xRateLimits = map[string]struct {
-	rule  throttler.Rule
-	steps []xStep
-}{
-	"a window": {
-		throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 2, TTL: 10 * time.Second}}},
-		[]xStep{
-			{0, 200, "2 1 10"},
-			{4 * time.Second, 200, "2 0 6"},
-			{5500 * time.Millisecond, 429, "2 0 1"},
-			{500 * time.Millisecond, 200, "2 0 4"},
-			{time.Hour, 200, "2 1 10"},
-		},
-	},
-	"either: the one that has least left, then the one that blocks longest": {
-		throttler.Rule{Either: []throttler.Condition{
-			{Name: "hour", Max: 3, TTL: time.Hour},
-			{Name: "minute", Max: 2, TTL: time.Minute},
-			{Name: "day", Max: 5, TTL: 24 * time.Hour},
-		}},
-		[]xStep{
-			{0, 200, "2 1 60"},
-			{0, 200, "2 0 60"},
-			{0, 429, "2 0 60"},
-			{time.Minute, 429, "3 0 3540"},
-		},
-	},
-	"either: of two with as much left, the one that takes longer": {
-		throttler.Rule{Either: []throttler.Condition{
-			{Name: "minute", Max: 2, TTL: time.Minute},
-			{Name: "hour", Max: 2, TTL: time.Hour},
-		}},
-		[]xStep{{0, 200, "2 1 3600"}, {0, 200, "2 0 3600"}, {0, 429, "2 0 3600"}},
-	},
-	"either: of two that block, the one that takes longer, though more is left": {
-		throttler.Rule{Either: []throttler.Condition{
-			{Name: "minute", Max: 2, TTL: time.Minute, Cost: 2},
-			{Name: "hour", Max: 3, TTL: time.Hour, Cost: 2},
-		}},
-		[]xStep{{0, 200, "2 0 60"}, {0, 429, "3 1 3600"}},
-	},
-	"all: the one that blocks last": {
-		throttler.Rule{All: []throttler.Condition{
-			{Name: "hour", Max: 3, TTL: time.Hour},
-			{Name: "minute", Max: 1, TTL: time.Minute},
-		}},
-		[]xStep{
-			{0, 200, "3 2 3600"},
-			{0, 200, "3 1 3600"},
-			{0, 200, "3 0 3600"},
-			{0, 429, "1 0 60"},
-		},
-	},
-	"first: the one that counts": {
-		throttler.Rule{First: []throttler.Condition{
-			{Name: "own", Max: 1, TTL: time.Minute},
-			{Name: "pool", Max: 2, TTL: time.Hour},
-		}},
-		[]xStep{{0, 200, "1 0 60"}, {0, 200, "2 1 3600"}, {0, 200, "2 0 3600"}, {0, 429, "1 0 60"}},
-	},
-	"a ban": {
-		throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 1, TTL: time.Second}}, Lockout: time.Minute},
-		[]xStep{{0, 200, "1 0 1"}, {0, 429, "1 0 60"}, {time.Second, 429, "1 0 59"}},
-	},
-}
-
-func TestXRateLimitFieldsOverTime(t *testing.T) {
-	for name, test := range xRateLimits {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				test.rule.Identifier = "test"
-				m := withRule(test.rule)
-				m.XRateLimit = true
-				for _, c := range test.rule.Conditions() {
-					m.Public = append(m.Public, c.Name)
-				}
-				h := m.Handler(hello)
-				for i, step := range test.steps {
-					time.Sleep(step.sleep)
-					w := get(h)
-					require.Equal(t, step.status, w.Code, "step %d", i)
-					require.Equal(t, step.fields, xFields(w), "step %d", i)
-				}
-			})
-		})
-	}
 }
 
 func TestXRateLimitResetIsNotTooEarly(t *testing.T) {
