@@ -212,6 +212,9 @@ func (s *robotSelector) selects(who *robots.Identity, r *Request) bool {
 	return !robots.ExemptPath(r.Method, r.rawPath())
 }
 
+// Identity returns who sends r, by the robots of file. It is zero if no rule of file asks.
+func (r *Request) Identity(file *File) robots.Identity { return r.identity(file.Robots) }
+
 // identity returns who sends r, by a directory that may be nil.
 func (r *Request) identity(d *robots.Directory) robots.Identity {
 	if d == nil {

@@ -32,7 +32,9 @@ func (b *backend) listen(o Options, rules *rulefile.Source) (all servers, err er
 	watching, endWatching := context.WithCancel(context.Background())
 	grpc, health := envoy.New(rules, b.throttler, o.Log).Server(watching)
 	b.health = health
-	listen, err1 := all.add("-listen", o.Listen, b.httpServer(New(rules, b.throttler, o.Log).Handler(), o.Log))
+	service := New(rules, b.throttler, o.Log)
+	service.seen = b.events.seen
+	listen, err1 := all.add("-listen", o.Listen, b.httpServer(service.Handler(), o.Log))
 	admin, err2 := all.add("-admin", o.Admin, b.httpServer(b.admin(), o.Log))
 	api, err3 := all.addAPI(o, rules, b)
 	asked, err4 := all.add("-envoy", o.Envoy, server{serve: grpc.Serve, shutdown: func(ctx context.Context) error {

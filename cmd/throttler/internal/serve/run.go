@@ -71,6 +71,8 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer b.close()
+	b.rules = rules
+	b.events.tellLists(rules)
 	servers, err := b.listen(o, rules)
 	if err != nil {
 		return err
@@ -80,6 +82,10 @@ func Run(ctx context.Context, o Options) error {
 	b.watch(ctx, o.Log)
 	go b.tellHealth(ctx)
 	go rules.Watch(ctx, o.Hangup, func(file *rulefile.File, err error) {
+		if err != nil && file != nil {
+			o.Log.Error("a list of robots is refused: what was read of it before holds", "err", err)
+			return
+		}
 		if err != nil {
 			o.Log.Error("the rule file cannot be used: the rules stay as they are", "err", err)
 			b.events.reloaded(err, false)
@@ -115,9 +121,10 @@ const guardRule = rulefile.Reserved + "login"
 
 // A backend keeps the records and reports about them.
 type backend struct {
-	store     store                // nil: in the process
-	pool      *pool.Pool           // nil: the store is not memcached
-	url       string               // of Redis or Valkey; "": the store is neither
+	store     store      // nil: in the process
+	pool      *pool.Pool // nil: the store is not memcached
+	url       string     // of Redis or Valkey; "": the store is neither
+	rules     *rulefile.Source
 	throttler *throttler.Throttler // of the rules
 	logins    *throttler.Throttler // of the guard, and of used tokens
 	closed    atomic.Bool          // refuse calls while the store fails: see [fallback]
@@ -211,6 +218,9 @@ func (b *backend) ready(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, err)
 	} else {
 		fmt.Fprintln(w, "ready")
+	}
+	for _, warning := range b.rules.File().OldLists() {
+		fmt.Fprintln(w, warning)
 	}
 	if b.store == nil {
 		return

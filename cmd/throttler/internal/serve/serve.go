@@ -13,6 +13,7 @@ import (
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/seldom"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
+	"github.com/adaptivethrottler/throttler/robots"
 )
 
 // StatusField is the header field with the status for the client, in every
@@ -26,6 +27,7 @@ type Service struct {
 	log       *slog.Logger
 	current   atomic.Pointer[chain] // of the last rules
 	distrust  seldom.Minute         // for logging an untrusted peer
+	seen      func(robots.Identity) // is told who asks, if the file says who robots are; may be nil
 }
 
 // New returns a Service that counts with t and logs mistakes to log.
@@ -59,7 +61,11 @@ func (s *Service) answer(prefix string, refusal int) http.Handler {
 			http.Error(w, "This proxy is not trusted. Add its address to trust in the rule file.", http.StatusInternalServerError)
 			return
 		}
-		c.handler.ServeHTTP(&telling{ResponseWriter: w, refusal: refusal}, r.WithContext(withRequest(r.Context(), c.describe(r, prefix))))
+		request := c.describe(r, prefix)
+		if c.file.Robots != nil && s.seen != nil {
+			s.seen(request.Identity(c.file))
+		}
+		c.handler.ServeHTTP(&telling{ResponseWriter: w, refusal: refusal}, r.WithContext(withRequest(r.Context(), request)))
 	})
 }
 
