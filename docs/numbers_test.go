@@ -27,7 +27,6 @@ func TestThePagesTellTheNumbersOfThePackages(t *testing.T) {
 		{"rules.md", "At most %s calls of a process wait for one condition.", []any{thousands(throttler.MaxWaiting)}},
 		{"rules.md", "| largest Max | %s |", []any{thousands(throttler.MaxHits)}},
 		{"operations.md", "`LockoutGrowth` remembers bans for %s after they have ended", []any{days(throttler.LockoutMemory)}},
-		{"../httpthrottle/refusal.go", "Further ones are refused without delay. Default: %d. MaxDelayed int", []any{httpthrottle.DefaultMaxDelayed}},
 		{"../httpthrottle/rules.go", "the first %d bytes of the request's User-Agent", []any{bytesOfTheUserAgent()}},
 		{"login.md", "for %d to %d days after a success there (`KnownFor`)", []any{int(login.DefaultKnownFor.Hours() / 24), int(2 * login.DefaultKnownFor.Hours() / 24)}},
 		{"operations.md", "It holds %s records and %d MiB by default", []any{thousands(memstore.DefaultMaxItems), memstore.DefaultMaxBytes >> 20}},

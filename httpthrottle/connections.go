@@ -14,8 +14,8 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// DefaultConnectionDelay is the default [Refusal.Delay] of [Connections].
-const DefaultConnectionDelay = time.Second
+// defaultConnectionDelay is the default [Refusal.Delay] of [Connections].
+const defaultConnectionDelay = time.Second
 
 // Connections limits how fast requests come over each single connection: one
 // kept alive with HTTP/1.1, or all streams of one with HTTP/2. It needs no
@@ -114,7 +114,7 @@ func (c *Connections) serve(w http.ResponseWriter, r *http.Request, next http.Ha
 		Outcomes:   []throttler.Outcome{{Name: "connection", Blocked: true, Limit: c.max, RetryAfter: wait, ResetAfter: c.ttl}},
 		WouldBlock: true,
 	}
-	d = later(d, c.tarpit.wait(r.Context(), cmp.Or(c.Delay, DefaultConnectionDelay), c.maxDelayed()))
+	d = later(d, c.tarpit.wait(r.Context(), cmp.Or(c.Delay, defaultConnectionDelay), c.maxDelayed()))
 	c.refuse(w, r, &d, http.StatusServiceUnavailable, nil)
 }
 

@@ -77,9 +77,9 @@ type Middleware struct {
 	// XRateLimit adds the header fields X-RateLimit-Limit,
 	// X-RateLimit-Remaining and X-RateLimit-Reset, which no standard describes
 	// and many clients read. They hold one of the Public conditions: the one
-	// that blocks first in Either, and the one that blocks last in All or First. Reset
-	// is the Unix time when a full condition takes a hit again, or when another
-	// one is empty again.
+	// that blocks first in Either, and the one that blocks last in All or
+	// First. Reset is the Unix time when a full condition takes a hit again, or
+	// when another one is empty again.
 	XRateLimit bool
 
 	// Peek reports whether a request only asks what is left. It is not counted
@@ -88,10 +88,10 @@ type Middleware struct {
 	// every request counts.
 	Peek func(r *http.Request) bool
 
-	// PassPreflights lets CORS preflights pass uncounted. Otherwise they count
-	// as other requests, and browsers cannot read the refusal of one: put the
-	// handler that answers them around the Middleware, or set this if it is
-	// inside.
+	// PassPreflights lets CORS preflights pass uncounted, those of attackers
+	// too. Otherwise they count as other requests, and browsers cannot read the
+	// refusal of one: put the handler that answers them around the Middleware,
+	// or set this if it is inside.
 	PassPreflights bool
 
 	// NoDecision leaves the Decision out of the context of an allowed request:

@@ -14,9 +14,9 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// DefaultMaxDelayed is the number of requests that wait at once for their
+// defaultMaxDelayed is the number of requests that wait at once for their
 // refusal by default.
-const DefaultMaxDelayed = 100
+const defaultMaxDelayed = 100
 
 // A Refusal configures the response to a rejected request. The zero Refusal
 // uses the default status of the type that embeds it, and these header fields:
@@ -64,7 +64,7 @@ func (f *Refusal) check() {
 
 func (f *Refusal) maxDelayed() int {
 	if f.MaxDelayed < 1 {
-		return DefaultMaxDelayed
+		return defaultMaxDelayed
 	}
 	return f.MaxDelayed
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
-// DefaultIPv6Bits is the number of bits of an IPv6 address that are counted by
+// defaultIPv6Bits is the number of bits of an IPv6 address that are counted by
 // default. A customer usually has a /64 at least, and can send each request
 // from another of its addresses.
-const DefaultIPv6Bits = 64
+const defaultIPv6Bits = 64
 
 // A Source finds the address of a request's client, also behind trusted
 // proxies.
@@ -98,13 +98,13 @@ func (s Source) Key(r *http.Request) string { return s.key(r, s.Addr(r)) }
 func (s *Source) key(r *http.Request, addr netip.Addr) string {
 	switch bits := s.IPv4Bits; {
 	case bits > 0 && bits < 32 && address.Counted(addr).Is4():
-		return address.Network(addr, bits, DefaultIPv6Bits)
+		return address.Network(addr, bits, defaultIPv6Bits)
 	case addr.Is4():
 		return s.textIn(r.RemoteAddr, addr)
 	}
 	bits := s.IPv6Bits
 	if bits < 1 {
-		bits = DefaultIPv6Bits
+		bits = defaultIPv6Bits
 	}
 	return address.Text(addr, bits)
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/gate"
 )
 
-// DefaultMaxRetries is the default of [Transport.MaxRetries].
-const DefaultMaxRetries = 3
+// defaultMaxRetries is the default of [Transport.MaxRetries].
+const defaultMaxRetries = 3
 
-// DefaultMaxPause is the default of [Transport.MaxPause].
-const DefaultMaxPause = time.Hour
+// defaultMaxPause is the default of [Transport.MaxPause].
+const defaultMaxPause = time.Hour
 
 // Transport is an http.RoundTripper for programs that call APIs with limits. Each request
 // waits for its turn by a rule. If the API refuses one all the same, no process that shares
@@ -296,14 +296,14 @@ func (t *Transport) base() http.RoundTripper {
 
 func (t *Transport) maxRetries() int {
 	if t.MaxRetries == 0 {
-		return DefaultMaxRetries
+		return defaultMaxRetries
 	}
 	return max(t.MaxRetries, 0)
 }
 
 func (t *Transport) maxPause() time.Duration {
 	if t.MaxPause <= 0 {
-		return DefaultMaxPause
+		return defaultMaxPause
 	}
 	return t.MaxPause
 }
