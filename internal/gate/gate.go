@@ -57,7 +57,7 @@ func Decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d
 
 func decide(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule, d *throttler.Decision, o Options) (action Action, err error) {
 	if o.Look {
-		*d, err = t.Peek(ctx, *rule)
+		*d, err = t.Peek(ctx, looking(rule))
 	} else {
 		*d, err = t.Authorize(ctx, *rule)
 	}
@@ -126,7 +126,12 @@ func tooLarge(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule,
 	if !slices.ContainsFunc(conditions, neverFits) {
 		return Invalid, explain(rule, invalid)
 	}
-	left, err := t.Peek(ctx, withoutCosts(rule))
+	asked := looking(rule)
+	for i := range asked.Conditions() {
+		c := &asked.Conditions()[i]
+		c.Cost, c.Least = 0, 0
+	}
+	left, err := t.Peek(ctx, asked)
 	if err != nil {
 		return Invalid, explain(rule, invalid)
 	}
@@ -158,14 +163,15 @@ func tooLarge(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule,
 // neverFits reports whether no request of c's Cost can ever pass.
 func neverFits(c throttler.Condition) bool { return c.Cost < 0 || c.Cost > c.Max }
 
-// withoutCosts returns a copy of rule whose conditions cost one hit each.
-func withoutCosts(rule *throttler.Rule) throttler.Rule {
+// looking returns a copy of rule that sets no ban: a Peek tells of the one that a call would
+// set, too.
+func looking(rule *throttler.Rule) throttler.Rule {
 	copied := *rule
+	copied.Lockout, copied.LockoutGrowth, copied.MaxLockout = 0, 0, 0
 	for _, conditions := range []*[]throttler.Condition{&copied.Either, &copied.All, &copied.First} {
 		*conditions = slices.Clone(*conditions)
 		for i := range *conditions {
-			c := &(*conditions)[i]
-			c.Cost, c.Least = 0, 0
+			(*conditions)[i].Lockout = 0
 		}
 	}
 	return copied

@@ -265,7 +265,7 @@ func TestProgramsAreLimitedByTheRuleFile(t *testing.T) {
 		for _, blocked := range []answer{peeked, a} {
 			assert.Equal(t, 200, blocked.status)
 			assert.Equal(t, "blocked", blocked.fields["status"])
-			assert.Equal(t, []any{"customer"}, blocked.fields["messages"])
+			assert.Equal(t, []any{"Too many requests."}, blocked.fields["messages"], "not the name of a condition")
 			assert.EqualValues(t, 600, blocked.fields["retry_after"])
 			assert.Equal(t, true, blocked.outcome(0)["banned"])
 		}

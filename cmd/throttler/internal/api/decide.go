@@ -6,6 +6,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/internal/gate"
 )
 
 // A subject is a rule, and values by condition name.
@@ -139,7 +140,7 @@ func hasConditions(rule throttler.Rule) bool { return len(rule.Conditions()) > 0
 
 func describe(d throttler.Decision) *decision {
 	answer := &decision{
-		Status: d.Status.String(), WouldBlock: d.WouldBlock, Messages: append([]string{}, d.Messages...),
+		Status: d.Status.String(), WouldBlock: d.WouldBlock, Messages: append([]string{}, gate.Messages(&d)...),
 		RetryAfter: d.RetryAfter.Seconds(), Outcomes: []outcome{}, Degraded: d.Err != nil,
 	}
 	for _, o := range d.Outcomes {

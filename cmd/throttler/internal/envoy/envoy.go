@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/internal/gate"
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
@@ -171,52 +171,73 @@ func (s *Service) carryOut(ctx context.Context, q *question, rule throttler.Rule
 // giveBack takes back the newest hits of a rule's values, at most all there are. The answer
 // is never over the limit.
 func (s *Service) giveBack(ctx context.Context, rule throttler.Rule, hits uint64) (throttler.Decision, error) {
+	if allowsNothing(rule) {
+		return nothing(rule, 0), nil
+	}
 	conditions := rule.Conditions()
 	for i := range conditions {
-		limit := conditions[i].Max
-		if limit == 0 { // nothing is ever counted
-			return s.count(ctx, rule, 0)
-		}
-		conditions[i].Cost = int(min(hits, uint64(limit)))
+		conditions[i].Cost = int(min(hits, uint64(conditions[i].Max)))
 	}
 	d, err := s.throttler.Refund(ctx, rule)
 	d.Status = throttler.Authorized
 	return d, err
 }
 
-// count decides a rule at a cost of hits. 0 only looks.
-func (s *Service) count(ctx context.Context, rule throttler.Rule, hits uint64) (throttler.Decision, error) {
+// count decides a rule at a cost of hits. 0 only looks: then only a ban blocks.
+func (s *Service) count(ctx context.Context, rule throttler.Rule, hits uint64) (d throttler.Decision, err error) {
+	if allowsNothing(rule) {
+		d = nothing(rule, hits)
+		if s.throttler.Observe != nil && hits > 0 { // as Authorize does
+			s.throttler.Observe(ctx, rule, d)
+		}
+		return d, nil
+	}
 	conditions := rule.Conditions()
 	for i := range conditions {
-		if limit := conditions[i].Max; limit == 0 || hits > uint64(limit) {
-			return s.refuse(ctx, rule, hits)
+		conditions[i].Cost = int(min(hits, math.MaxInt))
+	}
+	action, err := gate.Decide(ctx, s.throttler, &rule, &d, gate.Options{Look: hits == 0})
+	switch {
+	case hits == 0 && err == nil:
+		blockIfBanned(&rule, &d)
+	case action == gate.TooLarge:
+		for i := range d.Outcomes {
+			d.RetryAfter = max(d.RetryAfter, d.Outcomes[i].ResetAfter)
 		}
-		conditions[i].Cost = int(hits)
 	}
-	if hits == 0 {
-		return s.look(ctx, rule)
-	}
-	return s.throttler.Authorize(ctx, rule)
+	return d, err
 }
 
-// look returns the decision on a call that costs nothing: only a ban blocks it.
-func (s *Service) look(ctx context.Context, rule throttler.Rule) (throttler.Decision, error) {
-	d, err := s.throttler.Peek(ctx, withoutLockout(rule))
-	if err != nil {
-		return d, err
+// allowsNothing reports whether rule is of a descriptor with 0 requests per unit, which is no
+// rule to a Throttler.
+func allowsNothing(rule throttler.Rule) bool {
+	conditions := rule.Conditions()
+	return len(conditions) == 1 && conditions[0].Max == 0
+}
+
+// nothing returns the decision of a rule that allows nothing.
+func nothing(rule throttler.Rule, hits uint64) throttler.Decision {
+	d := throttler.Decision{
+		Status:     throttler.Authorized,
+		Outcomes:   []throttler.Outcome{{Name: rule.Conditions()[0].Name, Blocked: hits > 0}},
+		WouldBlock: hits > 0,
 	}
+	if hits > 0 && !rule.Shadow {
+		d.Status = throttler.Blocked
+	}
+	return d
+}
+
+// blockIfBanned makes d, the answer to a look, one that only bans block.
+func blockIfBanned(rule *throttler.Rule, d *throttler.Decision) {
 	banned := 0
 	d.RetryAfter = 0
 	for i := range d.Outcomes {
-		o := &d.Outcomes[i]
-		switch {
-		case o.Banned:
+		if o := &d.Outcomes[i]; o.Banned {
 			banned++
 			d.RetryAfter = max(d.RetryAfter, o.RetryAfter)
-		case o.Blocked:
+		} else if o.Blocked {
 			o.Blocked, o.RetryAfter = false, 0
-		default:
-			o.Remaining += o.Cost // Peek tells what one more hit would leave
 		}
 	}
 	d.WouldBlock = banned > 0 && (len(rule.Either) > 0 || banned == len(d.Outcomes))
@@ -224,52 +245,6 @@ func (s *Service) look(ctx context.Context, rule throttler.Rule) (throttler.Deci
 	if d.WouldBlock && !rule.Shadow {
 		d.Status = throttler.Blocked
 	}
-	return d, nil
-}
-
-// withoutLockout returns the rule without what it sets bans by: a Peek tells of the ban that
-// a call would set, too.
-func withoutLockout(rule throttler.Rule) throttler.Rule {
-	rule.Lockout, rule.LockoutGrowth, rule.MaxLockout = 0, 0, 0
-	rule.Either, rule.All, rule.First = slices.Clone(rule.Either), slices.Clone(rule.All), slices.Clone(rule.First)
-	conditions := rule.Conditions()
-	for i := range conditions {
-		conditions[i].Lockout = 0
-	}
-	return rule
-}
-
-// refuse returns the decision on a call that costs more than the limit. It
-// counts nothing.
-func (s *Service) refuse(ctx context.Context, rule throttler.Rule, hits uint64) (d throttler.Decision, err error) {
-	conditions := rule.Conditions()
-	for i := range conditions {
-		conditions[i].Cost = 0
-	}
-	if len(conditions) == 1 && conditions[0].Max == 0 {
-		d.Status, d.Outcomes = throttler.Authorized, []throttler.Outcome{{Name: conditions[0].Name}}
-	} else if d, err = s.look(ctx, rule); err != nil {
-		return d, err
-	}
-	if hits == 0 {
-		return d, nil
-	}
-	d.WouldBlock = true
-	for i := range d.Outcomes {
-		if hits > uint64(conditions[i].Max) {
-			d.Outcomes[i].Blocked = true
-		}
-	}
-	if !rule.Shadow && d.Status != throttler.Blocked { // by no ban
-		d.Status = throttler.Blocked
-		for i := range d.Outcomes {
-			d.RetryAfter = max(d.RetryAfter, d.Outcomes[i].ResetAfter)
-		}
-	}
-	if s.throttler.Observe != nil { // as Authorize does
-		s.throttler.Observe(ctx, rule, d)
-	}
-	return d, nil
 }
 
 // tell adds a decision to the answer: the condition with the least left, or the last that was
