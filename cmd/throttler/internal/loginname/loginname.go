@@ -133,6 +133,18 @@ func (f *Finder) Query(raw string) (rest string, err error) {
 	return strings.TrimRight(kept.String(), "&;"), nil
 }
 
+// InPath reports whether a path has a field that a server may take for the name, behind a question
+// mark that was encoded.
+func (f *Finder) InPath(decoded string) bool {
+	_, query, _ := strings.Cut(decoded, "?")
+	for field := range strings.FieldsFuncSeq(query, func(r rune) bool { return r == '&' || r == ';' || r == '?' || r == '#' }) {
+		if key, _, _ := strings.Cut(field, "="); isAny(f.inQuery, key) {
+			return true
+		}
+	}
+	return false
+}
+
 // Basic returns the name and the password of HTTP Basic authentication. named is false if there
 // is no Authorization. One of another scheme is an error: there are servers that do not look at
 // the scheme.

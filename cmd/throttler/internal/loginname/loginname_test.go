@@ -298,3 +298,26 @@ func TestTheNameOfBasicAuthentication(t *testing.T) {
 	_, _, _, err := loginname.Basic(http.Header{"Authorization": {basic("a:b"), basic("a:b")}})
 	assert.ErrorIs(t, err, loginname.ErrUnreadable)
 }
+
+func FuzzAServerReadsTheNameThatWasFound(f *testing.F) {
+	f.Add(urlencoded, "user=alice&p=x;user=b")
+	f.Add(inParts, parts(other, alice))
+	f.Add(inParts, parts(other+"\n--B\r\n"+alice))
+	f.Add(inJSON, `{"user": "alice", "x": [1e5]}`)
+	finder := loginname.New("user", []string{"user"})
+	f.Fuzz(func(t *testing.T, kind, body string) {
+		name, b := read(t, finder, kind, body)
+		if b == nil {
+			return
+		}
+		values := netHTTP(t, "user", sent{kind: b.Type, body: string(b.Text)})
+		if name == none {
+			require.Empty(t, values)
+		} else {
+			require.Equal(t, []string{name}, values)
+		}
+		again, err := finder.Read(b.Type, b.Text, false)
+		require.NoError(t, err)
+		require.Equal(t, b.Name, again.Name, "what is sent is read alike")
+	})
+}

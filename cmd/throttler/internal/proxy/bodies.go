@@ -75,7 +75,7 @@ func (c *call) hold(n int) error {
 	}
 	decision, err := c.proxy.Guard.Peek(c.request.Context(), "", c.addr)
 	if err == nil && decision.Status == throttler.Blocked {
-		return &refused{decision}
+		return &blockedError{decision}
 	}
 	c.isNotBanned = true
 	return err

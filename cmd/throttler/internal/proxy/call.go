@@ -38,7 +38,7 @@ type call struct {
 	held        int       // bytes of its body
 	isNotBanned bool      // as far as was looked
 	written     io.Closer // a body that is written while it is read; nil: none
-	body        *noted
+	body        *trackedBody
 	reached     atomic.Bool     // there was a connection to the server
 	detached    context.Context // of the request to the server; nil: that of the client
 	stop        func()          // keeps the time limit of the answer from ending it
@@ -49,11 +49,11 @@ type callKey struct{}
 
 func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
 
-// passed returns the request to pass on.
-func (c *call) passed() *http.Request {
+// outgoing returns the request to pass on.
+func (c *call) outgoing() *http.Request {
 	ctx := context.WithValue(c.request.Context(), callKey{}, c)
 	if c.hasBody() {
-		c.body = &noted{ReadCloser: c.request.Body, left: c.request.ContentLength}
+		c.body = &trackedBody{ReadCloser: c.request.Body, left: c.request.ContentLength}
 		c.request.Body = c.body
 	}
 	if c.attempt != nil {
@@ -124,7 +124,7 @@ func (c *call) end(how func(*login.Attempt, context.Context) error, v rulefile.V
 			return
 		}
 		if err := how(c.attempt, c.request.Context()); err != nil {
-			c.proxy.servers.tell("an attempt could not be ended", "err", err)
+			c.proxy.servers.warn("an attempt could not be ended", "err", err)
 		}
 	})
 }
@@ -137,7 +137,7 @@ func (c *call) cancel() { c.end((*login.Attempt).Cancel, rulefile.Neither) }
 // so that nobody is locked out who tries again while the server fails. v is as for end.
 func (c *call) keep(v rulefile.Verdict) {
 	c.end(func(a *login.Attempt, ctx context.Context) error {
-		if id, whole := c.guess(); whole && !c.proxy.unanswered.add(id) {
+		if id, whole := c.guess(); whole && c.proxy.unanswered.add(id) {
 			return a.Cancel(ctx)
 		}
 		return a.Keep(ctx)
@@ -146,15 +146,14 @@ func (c *call) keep(v rulefile.Verdict) {
 
 // guess identifies the credentials that c tries: those of Basic authentication, or else all
 // of the request. whole is false if it is too long to be read as a whole.
-func (c *call) guess() (id credentials, whole bool) {
-	v, r := c.proxy.verified, c.request
+func (c *call) guess() (id credential, whole bool) {
 	switch {
 	case c.basic:
-		return v.id(c), true
-	case c.hasBody() && r.GetBody == nil:
-		return credentials{}, false
+		return c.proxy.basic.id(c), true
+	case c.hasBody() && c.request.GetBody == nil:
+		return credential{}, false
 	}
-	return v.idOf(c.addr, r), true
+	return c.proxy.basic.idOf(c), true
 }
 
 // answered ends the attempt by the server's answer.
@@ -202,14 +201,14 @@ func (c *call) succeed(answer *http.Response) {
 	}, rulefile.Right)
 }
 
-// A noted is a body whose error is noted.
-type noted struct {
+// A trackedBody remembers the error that reading it had.
+type trackedBody struct {
 	io.ReadCloser
 	left int64 // of its length, or negative if that is not known
 	err  atomic.Pointer[error]
 }
 
-func (n *noted) Read(p []byte) (int, error) {
+func (n *trackedBody) Read(p []byte) (int, error) {
 	read, err := n.ReadCloser.Read(p)
 	if n.left -= int64(read); n.left == 0 && errors.Is(err, http.ErrBodyReadAfterClose) {
 		// Its last byte was read, and net/http has closed it because the answer begins. An
@@ -223,7 +222,7 @@ func (n *noted) Read(p []byte) (int, error) {
 }
 
 // failure returns the error that reading the body had, or nil.
-func (n *noted) failure() error {
+func (n *trackedBody) failure() error {
 	if n == nil || n.err.Load() == nil {
 		return nil
 	}

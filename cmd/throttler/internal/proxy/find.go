@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -32,10 +31,12 @@ var (
 
 // find sets the name that c tries, if there is one, and rewrites the request to what was read.
 func (c *call) find(w http.ResponseWriter) error {
-	c.dropConnection()
 	r := c.request
-	if slices.ContainsFunc(c.others, c.mayTry) {
+	switch {
+	case slices.ContainsFunc(c.others, c.mayTry):
 		return errTwoLogins
+	case c.dropsFields():
+		return fmt.Errorf("%w: Connection names fields", loginname.ErrUnreadable)
 	}
 	if c.login.Basic {
 		name, password, named, err := loginname.Basic(r.Header)
@@ -60,23 +61,15 @@ func (c *call) find(w http.ResponseWriter) error {
 	return nil
 }
 
-// dropConnection removes the fields that Connection names, as they are not passed on: what the
-// server does not get says nothing.
-func (c *call) dropConnection() {
-	h := c.request.Header
-	upgrades := false
-	for _, line := range h["Connection"] {
-		for name := range strings.SplitSeq(line, ",") {
-			if name = strings.TrimSpace(name); strings.EqualFold(name, "Upgrade") {
-				upgrades = true
-			} else if !c.isForwarded(name) {
-				h.Del(name)
-			}
+// dropsFields reports whether Connection names more fields than browsers name there. They are not
+// passed on, and the server would read a request without them.
+func (c *call) dropsFields() bool {
+	for name := range strings.SplitSeq(strings.Join(c.request.Header["Connection"], ","), ",") {
+		if name = strings.ToLower(strings.TrimSpace(name)); !slices.Contains([]string{"", "close", "keep-alive", "upgrade", "http2-settings", "te"}, name) {
+			return true
 		}
 	}
-	if h.Del("Connection"); upgrades {
-		h.Set("Connection", "Upgrade")
-	}
+	return false
 }
 
 // mayTry reports whether the request could be an attempt at another login than c's.
@@ -97,9 +90,10 @@ func (c *call) findInForm(w http.ResponseWriter) error {
 	if err != nil {
 		return err
 	}
-	if r.URL.RawQuery = query; hidesName(r.URL, finder) {
-		return fmt.Errorf("%w: a name in the path", loginname.ErrUnreadable)
+	if path, _ := urlpath.Text(r.URL.EscapedPath()); finder.InPath(path) {
+		return fmt.Errorf("%w: a name behind an encoded question mark", loginname.ErrUnreadable)
 	}
+	r.URL.RawQuery = query
 	if !c.hasBody() {
 		return nil
 	}
@@ -122,23 +116,6 @@ func (c *call) findInForm(w http.ResponseWriter) error {
 		return c.stream(text)
 	}
 	return errTooLarge
-}
-
-// hidesName reports whether the path may have the name behind an encoded question mark.
-func hidesName(u *url.URL, finder *loginname.Finder) bool {
-	path := u.EscapedPath()
-	for range 8 {
-		decoded := urlpath.Decode(path)
-		if _, query, found := strings.Cut(decoded, "?"); found {
-			rest, err := finder.Query(query)
-			return err != nil || rest != query
-		}
-		if decoded == path {
-			return false
-		}
-		path = decoded
-	}
-	return true
 }
 
 // replace makes what was read of a body the one that is passed on.
@@ -193,25 +170,16 @@ func (c *call) setType(contentType string) {
 }
 
 // isCrossSite reports whether a page of another site has its visitor's browser send an attempt:
-// that would lock the visitor out. Browsers say so in Sec-Fetch-Site, older ones in Origin. A
-// page of the same site may have the form of a login at another host.
+// that would lock the visitor out. A page of the same site may have the form of a login at another
+// host.
 func (c *call) isCrossSite() bool {
 	r := c.request
-	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions {
-		return false
-	}
-	if from := r.Header.Get("Sec-Fetch-Site"); from != "" {
-		return from == "cross-site"
-	}
-	origin := r.Header.Get("Origin")
-	if origin == "" {
-		return false
-	}
-	page, err := url.Parse(origin)
-	return err != nil || !slices.ContainsFunc(c.hosts(), func(host string) bool {
-		return strings.EqualFold((&url.URL{Host: strings.TrimSpace(host)}).Hostname(), page.Hostname())
+	return r.Header.Get("Sec-Fetch-Site") != "same-site" && !slices.ContainsFunc(c.hosts(), func(host string) bool {
+		return crossOrigin.Check(&http.Request{Method: r.Method, Header: r.Header, Host: strings.TrimSpace(host)}) == nil
 	})
 }
+
+var crossOrigin http.CrossOriginProtection
 
 // statusOf returns the status and the text of the answer to a request that was not passed
 // on.

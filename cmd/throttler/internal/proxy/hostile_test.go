@@ -239,7 +239,7 @@ func (g *guarded) stopped(t *testing.T, n int, addr string) map[int]int {
 }
 
 func TestBodiesThatStopAreBounded(t *testing.T) {
-	proxy.SetFirstTimeout(t, 3*time.Second)
+	proxy.SetFirstTimeout(t, 2*time.Second)
 	g := guardSite(t, newSite(t).URL, logins)
 	g.guard.Address.Max = 3
 	for i := range 4 {

@@ -17,10 +17,11 @@
 //     that some servers take for the name (USER, user[], user.x, model.user, Email for
 //     Input.Email, a file); a name that is not UTF-8, has a NUL, or is no text in JSON; a file, in
 //     a form without missing: pass; a Content-Encoding, a charset other than UTF-8, also in a field
-//     _charset_; no name in a body, if missing is refuse; with basic, an Authorization that is not
-//     Basic; the name behind an encoded question mark of the path; credentials or a body on a path
-//     that may be that of two logins. On any path: a control character in it, a blank in the query,
-//     a target that is no path, or a Host that is neither a name in ASCII nor an address.
+//     _charset_; a Connection that names other fields than browsers do; no name in a body, if
+//     missing is refuse; with basic, an Authorization that is not Basic; the name behind an encoded
+//     question mark of the path; credentials or a body on a path that may be that of two logins. On
+//     any path: a control character in it, a blank in the query, a target that is no path, or a Host
+//     that is neither a name in ASCII nor an address.
 //   - 403: a name that does not match matches, or has more than 1,024 bytes; a login that a page of
 //     another site sends, by Sec-Fetch-Site or Origin.
 //   - 408, 413: a login whose body does not come within 10 seconds, or has more than 64 KiB.
@@ -34,10 +35,9 @@
 //
 // A path that is spelled unusually may be that of any login whose words it has: see package
 // urlpath. X-Original-URL and X-Rewrite-URL, which some frameworks take for the path, are not
-// passed on, nor are trailers. A field that Connection names is not read: the server does not get
-// it. The host is also each in X-Forwarded-Host and Forwarded of a proxy in trust. A request
-// without a body or Authorization is no attempt. Upgrades to HTTP/2 (h2c) are not passed on: a
-// client would talk to the server past the proxy.
+// passed on, nor are trailers. The host is also each in X-Forwarded-Host and Forwarded of a proxy
+// in trust. A request without a body or Authorization is no attempt. Upgrades to HTTP/2 (h2c) are
+// not passed on: a client would talk to the server past the proxy.
 //
 // What a client says of itself in X-Forwarded-For, -Host, -Proto or Forwarded is passed on
 // only from a proxy in trust. A field whose name has other characters than letters, digits and
@@ -65,6 +65,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"strings"
+	"unicode"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
@@ -89,16 +90,16 @@ type Proxy struct {
 	reverse    *httputil.ReverseProxy
 	refusal    *httpthrottle.Middleware
 	devices    devices
-	verified   *verified
-	unanswered guesses
+	basic      *basicLogins
+	unanswered recent // guesses
 	bodies     bodies
-	clients    teller // of what clients send
-	servers    teller // of what servers do: no client can keep it out of the log
+	clients    rareLog // of what clients send
+	servers    rareLog // of what servers do: no client can keep it out of the log
 }
 
 // New returns a Proxy.
 func New(o Options) *Proxy {
-	p := &Proxy{Options: o, devices: newDevices(o.Secret), verified: newVerified(), clients: teller{log: o.Log}, servers: teller{log: o.Log}}
+	p := &Proxy{Options: o, devices: newDevices(o.Secret), basic: newBasicLogins(), unanswered: recent{lasts: guessFor}, clients: rareLog{log: o.Log}, servers: rareLog{log: o.Log}}
 	p.refusal = httpthrottle.New(o.Throttler, func(*http.Request) throttler.Rule { return httpthrottle.Unlimited() })
 	p.reverse = &httputil.ReverseProxy{
 		Transport:      newTransport(),
@@ -116,7 +117,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "The rule file has no proxy any more.", http.StatusServiceUnavailable)
 		return
 	}
-	if r.Method == http.MethodConnect || r.URL.Opaque != "" || !plainHost.MatchString(r.Host) || hasControl(r.URL.Path) || strings.Contains(r.URL.RawQuery, " ") {
+	if r.Method == http.MethodConnect || r.URL.Opaque != "" || !plainHost.MatchString(r.Host) || strings.ContainsFunc(r.URL.Path, unicode.IsControl) || strings.Contains(r.URL.RawQuery, " ") {
 		http.Error(w, "This request is not passed on.", http.StatusBadRequest)
 		return
 	}
@@ -127,7 +128,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	hosts := c.hosts()
 	logins := file.Proxy.Logins(&rulefile.Request{Host: hosts[0], Hosts: hosts[1:], Target: r.URL.EscapedPath()})
 	if len(logins) == 0 {
-		p.reverse.ServeHTTP(w, c.passed())
+		p.reverse.ServeHTTP(w, c.outgoing())
 		return
 	}
 	c.login, c.others = logins[0], logins[1:]
@@ -138,23 +139,23 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (p *Proxy) guard(w http.ResponseWriter, c *call) {
 	defer c.close()
 	if err := c.find(w); err != nil {
-		p.turnAway(w, c, err)
+		p.refuse(w, c, err)
 		return
 	}
 	if c.named {
 		if err := p.begin(w, c); err != nil {
-			p.turnAway(w, c, err)
+			p.refuse(w, c, err)
 			return
 		}
 	}
-	p.reverse.ServeHTTP(w, c.passed())
+	p.reverse.ServeHTTP(w, c.outgoing())
 }
 
 // begin begins the attempt of c, unless its credentials are known to be right.
 func (p *Proxy) begin(w http.ResponseWriter, c *call) error {
 	ctx := c.request.Context()
 	if c.basic {
-		known, done, err := p.verified.take(ctx, p.verified.knownID(c))
+		known, done, err := p.basic.take(ctx, p.basic.knownID(c))
 		if err != nil {
 			return err
 		}
@@ -170,7 +171,7 @@ func (p *Proxy) begin(w http.ResponseWriter, c *call) error {
 		return err
 	}
 	if attempt.Decision.Status == throttler.Blocked {
-		return &refused{attempt.Decision}
+		return &blockedError{attempt.Decision}
 	}
 	c.attempt = attempt
 	if attempt.Decision.Err != nil && c.file.Closed {
@@ -180,21 +181,21 @@ func (p *Proxy) begin(w http.ResponseWriter, c *call) error {
 	return nil
 }
 
-// A refused is the error of an attempt that the Guard refuses.
-type refused struct{ decision throttler.Decision }
+// A blockedError is the error of an attempt that the Guard refuses.
+type blockedError struct{ decision throttler.Decision }
 
-func (*refused) Error() string { return "refused" }
+func (*blockedError) Error() string { return "too many attempts" }
 
 // errClosed is the error of an attempt while the backend fails.
 var errClosed = errors.New("the backend fails, and the rule file says failure: closed")
 
-// turnAway answers a request that is not passed on.
-func (p *Proxy) turnAway(w http.ResponseWriter, c *call, err error) {
+// refuse answers a request that is not passed on.
+func (p *Proxy) refuse(w http.ResponseWriter, c *call, err error) {
 	r := c.request
 	if r.ProtoMajor == 1 {
 		w.Header().Set("Connection", "close") // the rest of its body is not read
 	}
-	if blocked := new(refused); errors.As(err, &blocked) {
+	if blocked := new(blockedError); errors.As(err, &blocked) {
 		httpthrottle.SetRetryAfter(w, blocked.decision)
 		p.refusal.WriteAnswer(w, r, blocked.decision)
 		return
@@ -205,29 +206,19 @@ func (p *Proxy) turnAway(w http.ResponseWriter, c *call, err error) {
 		w.Header().Set("Retry-After", "1")
 	}
 	if c.login != nil && r.Context().Err() == nil {
-		p.clients.tell("a login was not passed on", "client", c.addr, "path", r.URL.Path, "err", err)
+		p.clients.warn("a login was not passed on", "client", c.addr, "path", r.URL.Path, "err", err)
 	}
 	http.Error(w, text, status)
 }
 
-// A teller logs a warning, at most one a minute.
-type teller struct {
+// A rareLog logs at most one warning a minute.
+type rareLog struct {
 	log  *slog.Logger
 	when seldom.Minute
 }
 
-func (t *teller) tell(message string, args ...any) {
+func (t *rareLog) warn(message string, args ...any) {
 	if t.when.Due() {
 		t.log.Warn(message, args...)
 	}
-}
-
-// hasControl reports whether a path has a control character: some servers end it there.
-func hasControl(path string) bool {
-	for i := range len(path) {
-		if path[i] < ' ' || path[i] == 0x7f {
-			return true
-		}
-	}
-	return false
 }

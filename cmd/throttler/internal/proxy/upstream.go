@@ -92,7 +92,7 @@ func (c *call) failed(w http.ResponseWriter, err error) {
 	switch {
 	case cut != nil: // the client has gone, or its body cannot be read
 		c.close()
-		c.proxy.turnAway(w, c, fmt.Errorf("%w: %w", errBody, cut))
+		c.proxy.refuse(w, c, fmt.Errorf("%w: %w", errBody, cut))
 		return
 	case !c.reached.Load():
 		c.cancel()
@@ -106,7 +106,7 @@ func (c *call) failed(w http.ResponseWriter, err error) {
 		status = http.StatusGatewayTimeout
 	}
 	if c.request.Context().Err() == nil {
-		c.proxy.servers.tell("the server does not answer", "server", c.file.Proxy.Server, "err", err)
+		c.proxy.servers.warn("the server does not answer", "server", c.file.Proxy.Server, "err", err)
 	}
 	http.Error(w, http.StatusText(status), status)
 }

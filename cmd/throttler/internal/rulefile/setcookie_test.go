@@ -27,9 +27,10 @@ func TestACookieIsReadAsBrowsersReadIt(t *testing.T) {
 		{[]string{"session=a; Max-Age=soon"}, rulefile.Right},
 		{[]string{"session=a; Max-Age=99999999999999999999"}, rulefile.Right},
 		{[]string{"session=a; Expires=Fri, 31-Dec-99 23:59:59 GMT; Max-Age"}, rulefile.Wrong}, // 1999
-		{[]string{"session=a; Expires=Tue, 01-Jan-69 0:0:1 GMT"}, rulefile.Right},             // 2069
+		{[]string{"session=a; Expires=Fri, 31-Dec-49 23:59:59 GMT"}, rulefile.Right},          // 2049
 		{[]string{"session=a; Expires=Fri Dec 31 23:59:59 9999"}, rulefile.Right},
-		{[]string{"session=a; Expires=31 December 9999 25:00:00"}, rulefile.Right}, // no date
+		{[]string{"session=a; Expires=Friday, 31-Dec-49 23:59:59 GMT"}, rulefile.Right},
+		{[]string{"session=a; Expires=31 December 9999"}, rulefile.Wrong}, // in no form that servers use
 		{[]string{"session=a", "session=; Max-Age=0; Path=/old"}, rulefile.Right},
 		{[]string{"session=deleted; Max-Age=0", "session=a"}, rulefile.Right},
 		{[]string{"session=a; Path=/; Domain=example.org", "session=deleted; max-age=0; path=/; domain=.EXAMPLE.org"}, rulefile.Wrong},

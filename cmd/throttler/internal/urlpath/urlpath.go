@@ -91,7 +91,8 @@ func Decode(raw string) string {
 }
 
 // Text returns all that any server may find in a path: decoded as often as that changes it, and
-// folded. ok is false if servers may find more, in what is no UTF-8 or is encoded in other ways.
+// folded. ok is false if servers may find more, in what is no UTF-8 or is encoded in other ways, or
+// more often.
 func Text(raw string) (text string, ok bool) {
 	for range 8 {
 		decoded := Decode(raw)
@@ -101,7 +102,7 @@ func Text(raw string) (text string, ok bool) {
 		}
 		raw = decoded
 	}
-	return "", false
+	return Fold(raw), false
 }
 
 // Fold returns one spelling for all that differ in case.

@@ -1,0 +1,177 @@
+package proxy
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+)
+
+// A client that uses Basic authentication sends name and password with every request, several at
+// once. So credentials that were right are passed on for a time without an attempt, and of requests
+// with the same ones, one at a time is an attempt. Guesses that a server has not answered are
+// remembered too, since the same guess counts once.
+
+// How long credentials are known to be right, and guesses remembered, and how many of each are.
+const (
+	knownFor  = 5 * time.Minute
+	guessFor  = time.Hour
+	maxRecent = 10_000
+)
+
+// A credential stands for what a client sends, by its HMAC with a key of this process.
+type credential [sha256.Size]byte
+
+// A recent remembers credentials for a time, and only the newest if there are too many.
+type recent struct {
+	lasts      time.Duration
+	mu         sync.Mutex
+	since      time.Time // when young was begun
+	young, old map[credential]time.Time
+}
+
+// has reports whether a credential was added lately.
+func (r *recent) has(c credential) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.isFresh(r.young[c]) || r.isFresh(r.old[c])
+}
+
+func (r *recent) isFresh(added time.Time) bool { return time.Since(added) < r.lasts }
+
+// add adds a credential, and reports whether it was there.
+func (r *recent) add(c credential) (had bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	had = r.isFresh(r.young[c]) || r.isFresh(r.old[c])
+	if len(r.young) >= maxRecent/2 || !r.isFresh(r.since) {
+		r.young, r.old, r.since = make(map[credential]time.Time), r.young, time.Now()
+	}
+	r.young[c] = time.Now()
+	return had
+}
+
+func (r *recent) remove(c credential) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.young, c)
+	delete(r.old, c)
+}
+
+// A basicLogins has requests with the same Basic credentials take turns while these are unknown.
+type basicLogins struct {
+	key   []byte
+	known recent
+	mu    sync.Mutex
+	turns map[credential]*turn
+}
+
+// A turn is that of one of several requests.
+type turn struct {
+	taken chan struct{} // full: an attempt is under way
+	users int           // that wait for it or have it
+}
+
+func newBasicLogins() *basicLogins {
+	b := &basicLogins{key: make([]byte, 32), known: recent{lasts: knownFor}, turns: make(map[credential]*turn)}
+	rand.Read(b.key)
+	return b
+}
+
+// knownID identifies what is known to be right: Basic credentials, and whether a cookie came with
+// them. An answer beside a cookie may be to its session, and so says nothing of the same
+// credentials without one.
+func (b *basicLogins) knownID(c *call) credential {
+	if c.hasCookie() {
+		return b.id(c, "cookie")
+	}
+	return b.id(c)
+}
+
+// id identifies the Basic credentials that a client at an address sends to a login. Other
+// logins and hosts may know the same name with another password.
+func (b *basicLogins) id(c *call, more ...string) credential {
+	x, standard := c.forwardedHosts()
+	parts := []string{c.addr.String(), c.login.Place, c.request.Header.Get("Authorization"), c.request.Host, strings.Join(x, ","), strings.Join(standard, ",")}
+	return b.hash(append(parts, more...)...)
+}
+
+// idOf identifies a request whose body can be read again. All that the server gets belongs to
+// it, or an attacker could send the password where it does not count.
+func (b *basicLogins) idOf(c *call) credential {
+	r := c.request
+	var rest strings.Builder
+	r.Header.Write(&rest)
+	if r.GetBody != nil {
+		body, _ := r.GetBody() // it is in memory
+		io.Copy(&rest, body)
+	}
+	return b.hash(c.addr.String()+"\n"+r.Method+" "+r.Host+" "+r.URL.RequestURI(), rest.String())
+}
+
+func (b *basicLogins) hash(parts ...string) credential {
+	mac := hmac.New(sha256.New, b.key)
+	io.WriteString(mac, strings.Join(parts, "\n"))
+	return credential(mac.Sum(nil))
+}
+
+// take reports whether credentials are known to be right. If they are not, it returns
+// when no attempt with them is under way. Call done with what the answer says. The error is
+// ctx's.
+func (b *basicLogins) take(ctx context.Context, id credential) (known bool, done func(rulefile.Verdict), err error) {
+	known = b.known.has(id)
+	if !known {
+		leave, err := b.wait(ctx, id)
+		if err != nil {
+			return false, nil, err
+		}
+		if known = b.known.has(id); !known {
+			return false, func(v rulefile.Verdict) {
+				defer leave()
+				if v == rulefile.Right {
+					b.known.add(id)
+				} else if v == rulefile.Wrong {
+					b.known.remove(id)
+				}
+			}, nil
+		}
+		leave()
+	}
+	return true, func(v rulefile.Verdict) { // right ones stay known for as long as was said before
+		if v == rulefile.Wrong {
+			b.known.remove(id)
+		}
+	}, nil
+}
+
+// wait returns when it is the caller's turn. Call leave after it.
+func (b *basicLogins) wait(ctx context.Context, id credential) (leave func(), err error) {
+	b.mu.Lock()
+	t := b.turns[id]
+	if t == nil {
+		t = &turn{taken: make(chan struct{}, 1)}
+		b.turns[id] = t
+	}
+	t.users++
+	b.mu.Unlock()
+	quit := func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if t.users--; t.users == 0 {
+			delete(b.turns, id)
+		}
+	}
+	select {
+	case t.taken <- struct{}{}:
+		return func() { <-t.taken; quit() }, nil
+	case <-ctx.Done():
+		quit()
+		return nil, ctx.Err()
+	}
+}
