@@ -108,6 +108,12 @@ type commands struct {
 	Try struct {
 		File string `arg:"" help:"The rule file."`
 	} `cmd:"" help:"Replay a web server's log from standard input, and show what the rules would have blocked."`
+
+	Robots struct {
+		Log   string `arg:"" optional:"" help:"The log. Default: standard input."`
+		DNS   bool   `name:"dns" help:"Check names without a list by reverse DNS, and write lists of what it confirms."`
+		Lists string `default:"." help:"Where these lists are written: NAME.txt." placeholder:"FOLDER"`
+	} `cmd:"" help:"Show which robots came, by a web server's log, and what the rules of -rules would have blocked."`
 }
 
 // longFlag matches a long flag with one dash, as in the manual. The only short
@@ -185,6 +191,8 @@ func (c *commands) run(ctx context.Context, command string, streams Streams) err
 		return c.check(ctx, streams)
 	case "try <file>":
 		return c.try(ctx, streams)
+	case "robots", "robots <log>":
+		return c.robots(ctx, streams)
 	case "serve":
 		return c.serve(ctx, streams)
 	case "health":
@@ -262,6 +270,31 @@ func (c *commands) try(ctx context.Context, streams Streams) error {
 	}
 	o := &ops.Operator{Rules: rules, JSON: c.JSON, Out: streams.Out, Progress: progress(streams)}
 	return o.Try(ctx, streams.In, sizeOf(streams.In))
+}
+
+func (c *commands) robots(ctx context.Context, streams Streams) error {
+	o := &ops.Operator{JSON: c.JSON, Out: streams.Out, Progress: progress(streams)}
+	if c.Rules != "" {
+		rules, err := rulefile.Load(c.Rules)
+		if err != nil {
+			return err
+		}
+		o.Rules = rules
+	}
+	log := streams.In
+	if c.Robots.Log != "" {
+		file, err := os.Open(c.Robots.Log)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		log = file
+	}
+	var dns *ops.DNS
+	if c.Robots.DNS {
+		dns = &ops.DNS{Folder: c.Robots.Lists}
+	}
+	return o.Robots(ctx, log, sizeOf(log), dns)
 }
 
 func (c *commands) serve(ctx context.Context, streams Streams) error {

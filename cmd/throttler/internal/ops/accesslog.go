@@ -33,7 +33,7 @@ func parseLine(line string) (logged, error) {
 	if strings.HasPrefix(line, "{") {
 		return parseJSON(line)
 	}
-	fields, err := logFields(line)
+	fields, broken, err := logFields(line)
 	if err != nil {
 		return logged{}, err
 	}
@@ -65,7 +65,20 @@ func parseLine(line string) (logged, error) {
 			e.setHeader(name, fields[at])
 		}
 	}
+	if broken != "" && len(fields) < 9 {
+		e.setBroken(broken)
+	}
 	return e, nil
+}
+
+// setBroken sets the fields of a line that a client has broken by quotation marks in them: what is
+// behind the last mark between two is the user agent.
+func (e *logged) setBroken(rest string) {
+	e.held = append(e.held, "header:Referer")
+	if i := strings.LastIndex(rest, `" "`); i >= 0 {
+		rest = rest[i+len(`" "`):]
+	}
+	e.setHeader("User-Agent", strings.Trim(rest, `" `))
 }
 
 // setUser sets the user, which is "-" or empty if there was none.
@@ -88,35 +101,39 @@ func (e *logged) setHeader(name, value string) {
 // holds reports whether lines of e's format hold an attribute.
 func (e *logged) holds(attribute string) bool {
 	switch attribute {
-	case "address", "network", "method", "path", "route":
+	case "address", "network", "prefix", "asn", "hoster", "method", "path", "route":
 		return true
 	}
 	return slices.ContainsFunc(e.held, func(held string) bool { return strings.EqualFold(held, attribute) })
 }
 
-// logFields splits a line at blanks outside of "" and [].
-func logFields(line string) ([]string, error) {
-	var fields []string
+// logFields splits a line at blanks outside of "" and []. Behind the fields that a server writes by
+// itself, broken is what follows the first one that is not closed as it should be.
+func logFields(line string) (fields []string, broken string, err error) {
 	rest := strings.TrimSpace(line)
 	for rest != "" {
-		var field string
+		var field, behind string
 		var ok bool
 		switch rest[0] {
 		case '"':
-			field, rest, ok = quoted(rest[1:])
+			field, behind, ok = quoted(rest[1:])
+			ok = ok && (behind == "" || behind[0] == ' ' || len(fields) < 7)
 		case '[':
-			field, rest, ok = strings.Cut(rest[1:], "]")
+			field, behind, ok = strings.Cut(rest[1:], "]")
 		default:
-			field, rest, _ = strings.Cut(rest, " ")
+			field, behind, _ = strings.Cut(rest, " ")
 			ok = true
 		}
+		if !ok && len(fields) >= 7 {
+			return fields, rest, nil
+		}
 		if !ok {
-			return nil, fmt.Errorf("field %d has no closing quotation mark or bracket", len(fields)+1)
+			return nil, "", fmt.Errorf("field %d has no closing quotation mark or bracket", len(fields)+1)
 		}
 		fields = append(fields, field)
-		rest = strings.TrimLeft(rest, " ")
+		rest = strings.TrimLeft(behind, " ")
 	}
-	return fields, nil
+	return fields, "", nil
 }
 
 // quoted reads to the next unescaped quotation mark. Only \" and \\ are

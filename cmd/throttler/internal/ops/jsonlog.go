@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -53,11 +54,17 @@ type caddyRequest struct {
 	Headers  http.Header `json:"headers"`
 }
 
+var hexEscape = regexp.MustCompile(`\\x([0-9A-Fa-f]{2})`)
+
 // parseJSON parses a line of a log in JSON.
 func parseJSON(line string) (logged, error) {
 	var l jsonLine
 	if err := json.Unmarshal([]byte(line), &l); err != nil {
-		return logged{}, err
+		// nginx without escape=json writes \x22 for a quotation mark, which is no JSON.
+		mended := hexEscape.ReplaceAllString(line, `\u00$1`)
+		if mended == line || json.Unmarshal([]byte(mended), &l) != nil {
+			return logged{}, err
+		}
 	}
 	var caddy caddyRequest
 	var request string // of nginx

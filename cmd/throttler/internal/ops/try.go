@@ -61,7 +61,7 @@ const mostBlocked = 10
 // they would have blocked. size is the size of the log, for the progress bar;
 // 0: unknown.
 func (o *Operator) Try(ctx context.Context, log io.Reader, size int64) error {
-	trial, counts, err := o.replay(ctx, log, size)
+	trial, counts, err := o.replay(ctx, log, size, func(*logged, bool) {})
 	if err != nil {
 		return err
 	}
@@ -69,14 +69,19 @@ func (o *Operator) Try(ctx context.Context, log io.Reader, size int64) error {
 	if err := o.print(trial, trial.report); err != nil {
 		return err
 	}
-	if trial.Requests == 0 && trial.Lines > 0 {
-		return fmt.Errorf("no line can be used: want the common, combined or vhost_combined log format or JSON, with times since 1970: %w", trial.firstSkipped)
+	return trial.unread()
+}
+
+// unread returns why no line of a log can be used, or nil.
+func (t *Trial) unread() error {
+	if t.Requests == 0 && t.Lines > 0 {
+		return fmt.Errorf("no line can be used: want the common, combined or vhost_combined log format or JSON, with times since 1970: %w", t.firstSkipped)
 	}
 	return nil
 }
 
-// replay decides each line of a log.
-func (o *Operator) replay(ctx context.Context, log io.Reader, size int64) (*Trial, *tally.Tally, error) {
+// replay decides each line of a log, and calls seen with whether a rule blocks it.
+func (o *Operator) replay(ctx context.Context, log io.Reader, size int64, seen func(e *logged, blocked bool)) (*Trial, *tally.Tally, error) {
 	trial := &Trial{}
 	var rules *rulefile.File // that the log has all attributes for, by its first line
 	counts := tally.New()
@@ -110,9 +115,11 @@ func (o *Operator) replay(ctx context.Context, log io.Reader, size int64) (*Tria
 		if rules == nil {
 			rules = trial.possible(o.Rules, &e)
 		}
+		blocked := trial.Blocked
 		if err := trial.decide(ctx, rules, &simulation, counts, &e); err != nil {
 			return nil, nil, err
 		}
+		seen(&e, trial.Blocked > blocked)
 	}
 }
 
