@@ -109,6 +109,7 @@ func (t *Throttler) newBackend(client Client, blocks *slots.Blocks) *backend {
 		Large:      large,
 		Timeout:    timeout,
 		Blocks:     blocks,
+		Outlasts:   t.Fallback != nil,
 		Counts:     &t.counts,
 	})}
 }

@@ -254,7 +254,10 @@ func (c *call) standIns() (any bool) {
 				c.replaced = append(c.replaced, e)
 			}
 		}
-		any = any || c.entries[i].from == nowhere
+		if e := c.entries[i]; e.from == nowhere {
+			any = true
+			c.t.narrow(e)
+		}
 	}
 	return any
 }

@@ -23,6 +23,7 @@ type entry struct {
 	backend *backend
 
 	settlement *settlement // for opSettle
+	narrowing  *narrowing  // of the fallback
 
 	// What becomes of it. In Hit is what it has counted or, for opWithdraw, what to take
 	// back.
@@ -116,7 +117,7 @@ func (e *entry) Apply(now record.Instant, r *record.Record) (store bool) {
 		v := e.lookAt(now, *r, l)
 		e.uncounted = &uncounted{v.Outcome, v.Again}
 	}
-	store = e.Decide(now, &e.limit, l, r, e.op != opAssess)
+	store = e.decide(&e.Verdict, now, l, r, e.op != opAssess)
 	switch e.op {
 	case opAssess:
 		return store && e.Outcome.Blocked
@@ -128,8 +129,16 @@ func (e *entry) Apply(now record.Instant, r *record.Record) (store bool) {
 
 // lookAt decides a call on r without counting it.
 func (e *entry) lookAt(now record.Instant, r record.Record, l record.Lockout) (v record.Verdict) {
-	v.Decide(now, &e.limit, l, &r, false)
+	e.decide(&v, now, l, &r, false)
 	return v
+}
+
+// decide sets v to the verdict of e on r.
+func (e *entry) decide(v *record.Verdict, now record.Instant, l record.Lockout, r *record.Record, count bool) (store bool) {
+	if e.narrowing != nil {
+		return e.narrowing.decide(v, now, &e.limit, l, r, count)
+	}
+	return v.Decide(now, &e.limit, l, r, count)
 }
 
 // lookForOne decides a call of a single hit on r without counting it.

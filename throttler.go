@@ -58,7 +58,7 @@
 //     and otelthrottle.
 //   - Choose a store: packages memstore, pool and redisstore; for your own [Client] and
 //     [Exchanger].
-//   - Survive an outage: [Throttler.Fallback], [Decision.Err], [ErrUnavailable],
+//   - Survive an outage: [Throttler.Fallback], [Throttler.FallbackShare], [Decision.Err], [ErrUnavailable],
 //     [ErrOverloaded].
 //
 // # What it promises
@@ -145,10 +145,18 @@ import (
 //     slow run on.
 type Throttler struct {
 	// Fallback decides the conditions whose backend failed. It is usually a
-	// memstore: then each process counts by itself during an outage. It decides
-	// even if ctx has ended, so it should answer at once. [Outcome.Err] still
-	// holds the failure. Default: none, such conditions fail open.
+	// memstore: then each process counts by itself during an outage. It never allows
+	// more than Max with what this process last saw of the record, if RecordCache has
+	// it, so a full window stays full and a banned value banned. What it counts is not
+	// carried back. It decides even if ctx has ended, so it should answer at once.
+	// [Outcome.Err] still holds the failure. Default: none, such conditions fail open.
 	Fallback Client
+
+	// FallbackShare is the part of each Max that this process allows of its own in
+	// the Fallback, at least one hit: with 1/8 in each of eight processes, they allow
+	// no more than Max together. A call whose Cost is more than that is blocked.
+	// Default: all of Max. A value that is not in (0, 1] counts as 1.
+	FallbackShare float64
 
 	// BlockCache is the number of blocking records to keep in process memory:
 	// bans, and full windows and buckets. A condition that such a record blocks
@@ -167,7 +175,8 @@ type Throttler struct {
 	// To change one that is still the same takes one round trip instead of two.
 	// A remembered record alone decides nothing. A record counts once more for each
 	// KiB of its size, or for each 256 bytes by default. Records of more than 64 KiB are
-	// not remembered, nor are any over a Client that is not an [Exchanger].
+	// not remembered, nor are any over a Client that is not an [Exchanger], unless there is
+	// a Fallback.
 	// Default: 131,072. Negative disables it.
 	RecordCache int
 

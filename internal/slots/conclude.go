@@ -46,6 +46,9 @@ func sameWrite(item, other *memcache.Item) bool {
 // accept ends the batch as it was decided: item was stored.
 func (s *slot) accept(item *memcache.Item, r exchange.Result) {
 	s.seen = sighting{known: r.Read, item: r.Found, conn: r.Conn, fresh: true}
+	if !r.Read {
+		s.seen = s.outlast(item)
+	}
 	s.stalls = 0
 	s.raceWon()
 	if s.base.known && !s.base.fresh {
@@ -138,7 +141,7 @@ func (s *slot) giveUp(e *Entry, r exchange.Result, found *record.Record, lostRac
 func (s *slot) retry() {
 	s.raceLost()
 	s.stall(s.refusedBase.known && sameToken(s.base.item, s.refusedBase.item))
-	s.refusedBase, s.seen = s.base, sighting{}
+	s.refusedBase, s.seen = s.base, s.outlastFailure()
 	s.batch = slices.DeleteFunc(s.batch, s.lostTooOften)
 }
 
@@ -202,7 +205,7 @@ func (s *slot) suspect(unchanged bool) {
 // failAll ends all entries that wait for a server that does not answer. It ends
 // later ones too, or each of them would wait for the server in turn.
 func (s *slot) failAll(err error, unknown bool) {
-	s.seen = sighting{}
+	s.seen = s.outlastFailure()
 	if unknown {
 		s.uncache()
 	}
@@ -252,7 +255,7 @@ func (s *slot) cache(e *Entry, item *memcache.Item) {
 // end makes e's result known. Only the caller uses e from then on.
 func (s *slot) end(e *Entry) {
 	e.ended = true
-	if e.Precedes {
+	if e.Precedes && s.seen.conn != noConn {
 		e.assessed = s.seen
 	}
 	if e.round != nil {

@@ -2,6 +2,7 @@ package slots
 
 import (
 	"errors"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -56,6 +57,26 @@ type slot struct {
 
 	ones [2][1]*Entry // for a queue and a batch of one, the usual case
 }
+
+// outlast returns what is remembered of a record that was last as in item, when it is unknown
+// how it is now. Nothing is decided on it: see [Table.LastSeen].
+func (s *slot) outlast(item *memcache.Item) sighting {
+	if !s.table.outlasts || item == nil {
+		return sighting{}
+	}
+	return sighting{known: true, item: item, conn: noConn}
+}
+
+// outlastFailure is outlast when the exchange under way has failed.
+func (s *slot) outlastFailure() sighting {
+	if s.base.known && s.base.fresh {
+		return s.outlast(s.base.item)
+	}
+	return s.outlast(s.seen.item)
+}
+
+// noConn is the connection of what is no longer believed.
+const noConn = math.MaxUint64
 
 // A sighting is a record as it was once seen.
 type sighting struct {
@@ -358,8 +379,11 @@ func (s *slot) startsNext() bool {
 // rest drops all that s need not remember.
 func (s *slot) rest() {
 	s.seen.fresh = false
-	if s.seen.conn == 0 || s.seen.item != nil && len(s.seen.item.Value) > maxRemembered {
-		s.seen = sighting{} // of a plain client or one behind a proxy, or too large
+	if s.seen.conn == 0 { // of a plain client or one behind a proxy
+		s.seen = s.outlast(s.seen.item)
+	}
+	if s.seen.item != nil && len(s.seen.item.Value) > maxRemembered {
+		s.seen = sighting{} // too large
 	}
 	s.base, s.assessed, s.refusedBase, s.stalls = sighting{}, sighting{}, sighting{}, 0
 	s.lostBase = nil

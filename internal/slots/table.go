@@ -1,6 +1,7 @@
 package slots
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -16,6 +17,7 @@ type Table struct {
 	inliner   exchange.Inliner // does exchanges at once, on the caller's goroutine; nil: the exchanger does them
 	shards    shards
 	blocks    *Blocks
+	outlasts  bool
 	timeout   time.Duration
 	counts    *Counts
 }
@@ -26,6 +28,7 @@ type Config struct {
 	Large      int           // a record counts once more for each so many bytes; 0: 1024
 	Timeout    time.Duration // how long an Entry goes on while it loses races: ten at least
 	Blocks     *Blocks       // keep records on which a Change stands; nil: none
+	Outlasts   bool          // remember a record while its server fails too, and those of a plain client: see [Table.LastSeen]
 	Counts     *Counts
 }
 
@@ -38,7 +41,7 @@ type Counts struct {
 
 // NewTable returns a Table of the records in x.
 func NewTable(x exchange.Exchanger, c Config) *Table {
-	t := &Table{exchanger: x, blocks: c.Blocks, timeout: c.Timeout, counts: c.Counts}
+	t := &Table{exchanger: x, blocks: c.Blocks, outlasts: c.Outlasts, timeout: c.Timeout, counts: c.Counts}
 	t.inliner, _ = x.(exchange.Inliner)
 	t.shards.init(&c)
 	return t
@@ -220,6 +223,28 @@ func (t *Table) deleteOne(key string, gone func(key string)) error {
 		return err
 	}
 	gone(key)
+	return nil
+}
+
+// LastSeen returns the record of key as it was last seen, if it is remembered: see
+// [Config.Outlasts].
+func (t *Table) LastSeen(key string) []byte {
+	sh, hash := t.shards.of(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	i := sh.memory.find(hash, key)
+	if i == 0 {
+		return nil
+	}
+	p := sh.memory.at(i)
+	if p.slot == nil {
+		return bytes.Clone(p.text[p.keyLen:])
+	}
+	p.slot.mu.Lock()
+	defer p.slot.mu.Unlock()
+	if item := p.slot.seen.item; item != nil {
+		return bytes.Clone(item.Value)
+	}
 	return nil
 }
 

@@ -1,0 +1,305 @@
+package throttler_test
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/stretchr/testify/require"
+)
+
+// What a Fallback allows beside what was last seen.
+
+// A severed is a remote that a test can cut off: then no exchange is sent.
+type severed struct {
+	*remote
+	off atomic.Bool
+}
+
+func (s *severed) Exchange(ctx context.Context, xs ...throttler.Exchange) {
+	if !s.off.Load() {
+		s.remote.Exchange(ctx, xs...)
+		return
+	}
+	for _, x := range xs {
+		x.Done(throttler.Result{Err: errDown})
+	}
+}
+
+func (s *severed) Start(xs ...throttler.Exchange) { go s.Exchange(context.Background(), xs...) }
+
+// admitted returns how many of n calls of rule pass.
+func admitted(t *testing.T, th *throttler.Throttler, c throttler.Condition, n int) (passed int) {
+	t.Helper()
+	for range n {
+		if authorize(t, th, either(c)).Status == throttler.Authorized {
+			passed++
+		}
+	}
+	return passed
+}
+
+// newCutOff returns a throttler over a plain client with a Fallback.
+func newCutOff(share float64) (*throttler.Throttler, *outlet) {
+	o := newOutlet()
+	th := throttler.New(o)
+	th.Fallback, th.FallbackShare = memstore.New(), share
+	return th, o
+}
+
+func TestTheFallbackBeginsWithWhatWasLastSeen(t *testing.T) {
+	for _, seen := range []int{0, 4, 9, 10} {
+		everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+			th, o := newCutOff(0)
+			require.Equal(t, seen, admitted(t, th, c, seen))
+			o.off.Store(true)
+			require.Equal(t, 10-seen, admitted(t, th, c, 20), "after %d", seen)
+			d := authorize(t, th, either(c))
+			require.Equal(t, throttler.Blocked, d.Status)
+			require.ErrorIs(t, d.Err, errDown)
+			require.Equal(t, 10, d.Outcomes[0].Limit)
+			require.Equal(t, 0, d.Outcomes[0].Remaining)
+			require.Positive(t, d.RetryAfter)
+			time.Sleep(d.RetryAfter)
+			require.Equal(t, throttler.Authorized, authorize(t, th, either(c)).Status)
+		})
+	}
+}
+
+func TestTheFallbackBeginsWithWhatWasLastSeenOverAnExchanger(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		o := &severed{remote: newRemote()}
+		th, other := throttler.New(o), throttler.New(o.remote)
+		th.Fallback = memstore.New()
+		require.Equal(t, 3, admitted(t, th, c, 3))
+		admitted(t, other, c, 2)
+		require.Equal(t, 4, peek(t, th, either(c)).Outcomes[0].Remaining, "it has seen those of the other process")
+		for range 2 { // the second outage knows as much
+			o.off.Store(true)
+			require.Equal(t, throttler.Authorized, authorize(t, th, either(c)).Status)
+			o.off.Store(false)
+			peek(t, other, either(c))
+		}
+		o.off.Store(true)
+		require.Equal(t, 3, admitted(t, th, c, 20))
+		o.off.Store(false)
+		require.Equal(t, 1, admitted(t, th, c, 1), "the server decides again")
+	})
+}
+
+func TestABannedValueStaysBannedInTheFallback(t *testing.T) {
+	everyAlgorithm(t, 1, func(t *testing.T, c throttler.Condition) {
+		th, o := newCutOff(0.5)
+		require.NoError(t, th.Ban(t.Context(), either(c), time.Hour))
+		th.Fallback = memstore.New() // which knows nothing of it
+		require.True(t, peek(t, th, either(c)).Outcomes[0].Banned)
+		o.off.Store(true)
+		time.Sleep(time.Minute)
+		d := authorize(t, th, either(c))
+		require.True(t, d.Outcomes[0].Banned)
+		require.Equal(t, 59*time.Minute, d.RetryAfter)
+	})
+}
+
+func TestAFullConditionIsBannedInTheFallback(t *testing.T) {
+	for _, seen := range []int{0, 1, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			th, o := newCutOff(0)
+			rule := either(condition("c", 3, time.Minute))
+			rule.Lockout, rule.LockoutGrowth = time.Hour, 2
+			for range seen {
+				authorize(t, th, rule)
+			}
+			o.off.Store(true)
+			for range 3 - seen {
+				require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+			}
+			require.True(t, authorize(t, th, rule).Outcomes[0].NewBan)
+			time.Sleep(time.Hour - 1)
+			d := authorize(t, th, rule)
+			require.True(t, d.Outcomes[0].Banned)
+			require.False(t, d.Outcomes[0].NewBan)
+		})
+	}
+}
+
+func TestFallbackShareIsAPartOfEachMax(t *testing.T) {
+	for _, tt := range []struct {
+		share           float64
+		max, seen, want int
+	}{
+		{0.25, 10, 0, 2}, {0.25, 10, 7, 2}, {0.25, 10, 9, 1}, {0.25, 10, 10, 0},
+		{1. / 8, 50, 0, 6}, {0.01, 10, 0, 1}, {0.01, 10, 9, 1}, {0.01, 10, 10, 0}, {0.29, 100, 0, 29}, {0.99, 1, 0, 1},
+		{1, 10, 0, 10}, {0, 10, 3, 7}, {-1, 10, 0, 10}, {1.5, 10, 0, 10}, {math.NaN(), 10, 0, 10}, {math.Inf(1), 10, 0, 10},
+	} {
+		everyAlgorithm(t, tt.max, func(t *testing.T, c throttler.Condition) {
+			th, o := newCutOff(tt.share)
+			require.Equal(t, tt.seen, admitted(t, th, c, tt.seen))
+			o.off.Store(true)
+			require.Equal(t, tt.want, admitted(t, th, c, 2*tt.max), "%+v", tt)
+		})
+	}
+}
+
+// A bucket goes on at the rate of its share, in one burst and after.
+func TestTheShareOfABucketLeaksAtItsRate(t *testing.T) {
+	for share, want := range map[float64][]int{
+		0:   {0, 1, 1, 1, 1},
+		0.5: {0, 1, 0, 1, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			th, o := newCutOff(share)
+			c := inBucket(condition("c", 10, 10*time.Second))
+			admitted(t, th, c, 10)
+			o.off.Store(true)
+			var got []int
+			for range want {
+				got = append(got, admitted(t, th, c, 5))
+				time.Sleep(time.Second)
+			}
+			require.Equal(t, want, got, "share %v", share)
+		})
+	}
+}
+
+func TestTheFallbackTellsWhatIsLeftOfBoth(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		th, o := newCutOff(0.3)
+		admitted(t, th, c, 8)
+		o.off.Store(true)
+		require.Equal(t, []int{1}, remaining(peek(t, th, either(c))))
+		require.Equal(t, []int{1}, remaining(authorize(t, th, either(c))))
+		require.Equal(t, []int{0}, remaining(authorize(t, th, either(c))))
+		require.Equal(t, []int{0}, remaining(authorize(t, th, either(c))))
+	})
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		th, o := newCutOff(0.3)
+		admitted(t, th, c, 2)
+		o.off.Store(true)
+		require.Equal(t, []int{2}, remaining(authorize(t, th, either(c))))
+	})
+}
+
+func TestACallThatIsLargerThanTheShareIsBlocked(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		th, o := newCutOff(0.25)
+		o.off.Store(true)
+		d := authorize(t, th, either(costing(c, 3)))
+		require.Equal(t, throttler.Blocked, d.Status)
+		require.Positive(t, d.RetryAfter)
+		require.Equal(t, throttler.Authorized, authorize(t, th, either(costing(c, 2))).Status)
+		atLeast := costing(c, 9)
+		atLeast.Least = 1
+		require.Equal(t, throttler.Blocked, authorize(t, th, either(atLeast)).Status)
+	})
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		th, o := newCutOff(0)
+		admitted(t, th, c, 6)
+		o.off.Store(true)
+		atLeast := costing(c, 9)
+		atLeast.Least = 2
+		require.Equal(t, 4, authorize(t, th, either(atLeast)).Outcomes[0].Cost)
+		require.Equal(t, throttler.Blocked, authorize(t, th, either(atLeast)).Status)
+	})
+}
+
+func TestCancelSettleAndResetReachWhatTheFallbackCounted(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		th, o := newCutOff(0.5)
+		admitted(t, th, c, 7)
+		o.off.Store(true)
+		for range 10 {
+			require.NoError(t, th.Cancel(t.Context(), authorize(t, th, either(costing(c, 2)))))
+		}
+		d := authorize(t, th, either(c))
+		settle(t, th, d, total(3))
+		require.Equal(t, throttler.Blocked, authorize(t, th, either(c)).Status)
+		settle(t, th, d, total(1))
+		require.Equal(t, 2, admitted(t, th, c, 5))
+		require.Error(t, th.Reset(t.Context(), either(c)))
+		require.Equal(t, 5, admitted(t, th, c, 10), "nothing is known any more")
+	})
+}
+
+// What the fallback has counted in one outage counts in the next one, beside what was seen
+// meanwhile.
+func TestAServerThatFlapsGrantsNothing(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		th, o := newCutOff(0.5)
+		admitted(t, th, c, 4)
+		passed := 0
+		for range 20 {
+			o.off.Store(true)
+			passed += admitted(t, th, c, 1)
+			o.off.Store(false)
+			peek(t, th, either(c))
+		}
+		require.Equal(t, 5, passed)
+	})
+}
+
+func TestProcessesOfOneShareEachAllowTwiceMaxTogether(t *testing.T) {
+	const n, max = 4, 40
+	everyAlgorithm(t, max, func(t *testing.T, c throttler.Condition) {
+		client := newOutlet()
+		var all []*throttler.Throttler
+		for range n {
+			th := throttler.New(client)
+			th.Fallback, th.FallbackShare = memstore.New(), 1./n
+			all = append(all, th)
+		}
+		passed := 0
+		for i := range 100 * max {
+			client.off.Store(i%7 > 3)
+			passed += admitted(t, all[i%n], c, 1)
+		}
+		require.LessOrEqual(t, passed, 2*max)
+		require.GreaterOrEqual(t, passed, max)
+	})
+}
+
+// A window with what was seen never admits more than Max in any TTL, and RetryAfter is when it
+// takes a hit.
+func TestTheFallbackOfAWindowIsExact(t *testing.T) {
+	for seed := range uint64(40) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			share := []float64{0, 0.3, 0.8}[seed%3]
+			th, o := newCutOff(share)
+			max := 3 + random.IntN(8)
+			c := condition("c", max, 10*time.Second)
+			var at []time.Time
+			for range 200 {
+				time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond)
+				o.off.Store(len(at) > max && random.IntN(20) > 0)
+				d := authorize(t, th, either(c))
+				if d.Status == throttler.Authorized {
+					at = append(at, time.Now())
+					if n := len(at); o.off.Load() && n > max {
+						require.GreaterOrEqual(t, at[n-1].Sub(at[n-1-max]), c.TTL)
+					}
+				} else if o.off.Load() {
+					time.Sleep(d.RetryAfter - 1)
+					require.Equal(t, throttler.Blocked, peek(t, th, either(c)).Status)
+					time.Sleep(time.Nanosecond)
+					require.Equal(t, throttler.Authorized, peek(t, th, either(c)).Status)
+				}
+			}
+		})
+	}
+}
+
+func TestWithoutRecordCacheTheFallbackBeginsEmpty(t *testing.T) {
+	th, o := newCutOff(0)
+	th.RecordCache = -1
+	c := condition("c", 2, time.Minute)
+	admitted(t, th, c, 2)
+	o.off.Store(true)
+	require.Equal(t, 2, admitted(t, th, c, 3))
+}
