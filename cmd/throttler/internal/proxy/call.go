@@ -23,7 +23,6 @@ type call struct {
 	request *http.Request
 	addr    netip.Addr
 	client  string // the address, or its network, as bodies are counted by
-	trusted []netip.Prefix
 
 	login   *rulefile.Login
 	others  []*rulefile.Login // that the server may take the path or the host for

@@ -2,12 +2,9 @@ package proxy
 
 import (
 	"cmp"
-	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
 // This file finds the host that a request is for.
@@ -48,7 +45,4 @@ var unquoted = strings.NewReplacer(`"`, "", `\`, "")
 
 // isTrusted reports whether c comes from a trusted proxy. What others say in the fields of
 // proxies is not passed on.
-func (c *call) isTrusted() bool {
-	peer, err := netip.ParseAddrPort(c.request.RemoteAddr)
-	return err == nil && address.In(peer.Addr(), c.trusted)
-}
+func (c *call) isTrusted() bool { return c.file.Trusts(c.request.RemoteAddr) }

@@ -123,7 +123,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	source := file.Source()
 	// Copies: net/http looks at its own body to know whether the rest of it is the next request.
-	c := &call{proxy: p, file: file, request: r.WithContext(r.Context()), addr: source.Addr(r), client: source.Key(r), trusted: source.Trusted}
+	c := &call{proxy: p, file: file, request: r.WithContext(r.Context()), addr: source.Addr(r), client: source.Key(r)}
 	c.request.URL = new(*r.URL)
 	hosts := c.hosts()
 	logins := file.Proxy.Logins(&rulefile.Request{Host: hosts[0], Hosts: hosts[1:], Target: r.URL.EscapedPath()})

@@ -126,7 +126,7 @@ type (
 	fileYAML struct {
 		Servers   []string   `yaml:"servers"`
 		Store     string     `yaml:"store"`
-		Trust     []string   `yaml:"trust"`
+		Trust     trustYAML  `yaml:"trust"`
 		Forwarded string     `yaml:"forwarded"`
 		IPv4Bits  *int       `yaml:"ipv4-bits"`
 		IPv6Bits  *int       `yaml:"ipv6-bits"`
@@ -235,16 +235,7 @@ func (p *parsing) file() *File {
 		}
 	}
 	p.store(&raw)
-	for i, text := range raw.Trust {
-		prefix, err := parsePrefix(text)
-		switch {
-		case err != nil:
-			p.problem(at("$.trust", i), "%v", err)
-		case prefix.Bits() == 0:
-			p.problem(at("$.trust", i), "%q trusts every client to say which address it has: want the addresses of your proxies", text)
-		}
-		f.Trusted = append(f.Trusted, prefix)
-	}
+	p.trust(f, raw.Trust)
 	f.domains = p.domainTrees(raw.Envoy)
 	f.Proxy = p.proxy(raw.Proxy)
 	if len(raw.Rules)+len(raw.Envoy) == 0 && raw.Proxy == nil {

@@ -34,6 +34,7 @@ type File struct {
 	Servers   []string       // of memcached
 	Store     string         // URL of Redis or Valkey; neither: process memory
 	Trusted   []netip.Prefix // proxies that are believed
+	Hops      int            // how many proxies there are, where that is what is known
 	Forwarded string         // the header field with the client's address
 	IPv6Bits  int            // of an IPv6 address that are counted
 	Closed    bool           // refuse calls while the backend fails

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -379,6 +380,9 @@ func TestProblemsHaveALineAndAColumn(t *testing.T) {
 		{rule + "}\ntrust: [proxy]", `rules.yaml:5:9: "proxy" is neither an address nor a network, want 192.0.2.7 or 192.0.2.0/24`},
 		{rule + "}\ntrust: [0.0.0.0/0]", `rules.yaml:5:9: "0.0.0.0/0" trusts every client to say which address it has: want the addresses of your proxies`},
 		{rule + "}\ntrust: ['::/0']", `rules.yaml:5:9: "::/0" trusts every client to say which address it has: want the addresses of your proxies`},
+		{rule + "}\ntrust: [2 hops, 10.0.0.0/8]", `rules.yaml:5:9: "2 hops" stands beside other proxies: want only one of the two`},
+		{rule + "}\ntrust: 0 hops", `rules.yaml:5:8: "0 hops" is neither an address nor a network, want 192.0.2.7 or 192.0.2.0/24`},
+		{rule + "}\ntrust: {a: b}", `rules.yaml:5:8: mapping was used where sequence is expected`},
 		{rule + "}\nforwarded: X Y", `rules.yaml:5:12: "X Y" is no header field: want a name, as X-Forwarded-For`},
 		{strings.Replace(rule, "5", "5.7", 1) + "}", "rules.yaml:4:45: 5.7, want a whole number in digits, without a zero before it or quotation marks"},
 		{strings.Replace(rule, "5", "010", 1) + "}", "rules.yaml:4:45: 010, want a whole number in digits, without a zero before it or quotation marks"},
@@ -469,6 +473,30 @@ failure: x
 	}
 	assert.Equal(t, []int{1, 3, 3, 4, 4, 4, 5}, lines)
 	assert.Equal(t, "1 | trust: [a]\n  |         ^", problems[0].Excerpt)
+}
+
+func TestProxiesMayBeCountedOrPrivate(t *testing.T) {
+	const rule = "\nrules: [{name: a, either: [{name: x, value: x, max: 1, per: 1s}]}]"
+	for text, want := range map[string]struct {
+		client string
+		trusts map[string]bool
+	}{
+		"":                               {"198.51.100.1", map[string]bool{"127.0.0.1:9": true, "10.0.0.1:9": false}},
+		"trust: 2 hops":                  {"203.0.113.7", map[string]bool{"127.0.0.1:9": true, "198.51.100.1:9": true}},
+		"trust: [1 hop]":                 {"10.0.0.2", map[string]bool{"198.51.100.1:9": true}},
+		"trust: private":                 {"198.51.100.1", map[string]bool{"10.0.0.1:9": true, "[fd00::1]:9": true, "198.51.100.1:9": false}},
+		"trust: [198.51.100.1, private]": {"203.0.113.7", map[string]bool{"198.51.100.1:9": true, "192.168.1.1:9": true, "203.0.113.1:9": false}},
+	} {
+		file := parse(t, text+rule)
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = "198.51.100.1:9"
+		r.Header.Set("X-Forwarded-For", "192.0.2.66, 203.0.113.7, 10.0.0.2")
+		source := file.Source()
+		assert.Equal(t, want.client, source.Addr(r).String(), text)
+		for peer, trusted := range want.trusts {
+			assert.Equal(t, trusted, file.Trusts(peer), "%s, %s", text, peer)
+		}
+	}
 }
 
 func TestAByteOrderMarkIsSkipped(t *testing.T) {

@@ -3,11 +3,9 @@ package serve
 import (
 	"context"
 	"net/http"
-	"net/netip"
 	"strings"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
-	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
 type requestKey struct{}
@@ -19,12 +17,6 @@ func withRequest(ctx context.Context, r *rulefile.Request) context.Context {
 func requestFrom(ctx context.Context) *rulefile.Request {
 	r, _ := ctx.Value(requestKey{}).(*rulefile.Request)
 	return r
-}
-
-// trusts reports whether the peer of r is a trusted proxy.
-func (c *chain) trusts(r *http.Request) bool {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	return err == nil && address.In(peer.Addr(), c.source.Trusted)
 }
 
 // describe returns the request that a proxy describes in header fields with

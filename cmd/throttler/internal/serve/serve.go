@@ -56,7 +56,7 @@ func (s *Service) Handler() http.Handler {
 func (s *Service) answer(prefix string, refusal int) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := s.chain()
-		if !c.trusts(r) {
+		if !c.file.Trusts(r.RemoteAddr) {
 			s.tellDistrust(r.RemoteAddr)
 			http.Error(w, "This proxy is not trusted. Add its address to trust in the rule file.", http.StatusInternalServerError)
 			return
