@@ -42,7 +42,8 @@ type Finder struct {
 	keys      []string         // that lead to the name in JSON; nil: none
 	spellings *regexp.Regexp   // of the field
 	keySpells []*regexp.Regexp // of each key
-	inQuery   []*regexp.Regexp // what servers take for the name in a query or in a cookie
+	inQuery   []*regexp.Regexp // what servers take for the name in a query
+	inLink    []*regexp.Regexp // or would, but for ASP.NET
 }
 
 // New returns a Finder for a field of a form, and for the keys that lead to the name in JSON.
@@ -51,13 +52,14 @@ func New(field string, keys []string) *Finder {
 	f := &Finder{field: field, keys: keys}
 	if field != "" {
 		f.spellings = spellingsOf(field, true)
-		f.inQuery = append(f.inQuery, f.spellings)
+		f.inQuery, f.inLink = append(f.inQuery, f.spellings), append(f.inLink, spellingsOf(field, false))
 	}
 	for _, key := range keys {
 		f.keySpells = append(f.keySpells, spellingsOf(key, false))
 	}
 	if len(keys) > 0 { // Laravel and Rails take fields of the query for keys of JSON
-		f.inQuery = append(f.inQuery, spellingsOf(strings.Join(keys, "["), true))
+		asField := strings.Join(keys, "[")
+		f.inQuery, f.inLink = append(f.inQuery, spellingsOf(asField, true)), append(f.inLink, spellingsOf(asField, false))
 	}
 	return f
 }
@@ -105,12 +107,18 @@ func (f *Finder) InCookie(name string) bool {
 	if decoded, err := url.QueryUnescape(name); err == nil {
 		name = decoded
 	}
-	return isAny(f.inQuery, name)
+	return isAny(f.inLink, name)
 }
 
 // Query returns the query of a URL without the fields that a server may take for the name. The
-// rest stays as it is. Semicolons end fields too, as they do for some servers.
-func (f *Finder) Query(raw string) (rest string, err error) {
+// rest stays as it is. Semicolons end fields too, as they do for some servers. isLink says that the
+// request only asks for a page: then fields stay that ASP.NET alone takes for the name, as pages may
+// have fields like filter[user].
+func (f *Finder) Query(raw string, isLink bool) (rest string, err error) {
+	spellings := f.inQuery
+	if isLink {
+		spellings = f.inLink
+	}
 	if strings.ContainsAny(raw, "# ") {
 		return "", unreadable("a query with a fragment or a blank")
 	}
@@ -126,7 +134,7 @@ func (f *Finder) Query(raw string) (rest string, err error) {
 		if err != nil {
 			return "", unreadable("the name of a field of the query is malformed")
 		}
-		if !isAny(f.inQuery, key) {
+		if !isAny(spellings, key) {
 			kept.WriteString(field)
 		}
 	}
@@ -138,7 +146,7 @@ func (f *Finder) Query(raw string) (rest string, err error) {
 func (f *Finder) InPath(decoded string) bool {
 	_, query, _ := strings.Cut(decoded, "?")
 	for field := range strings.FieldsFuncSeq(query, func(r rune) bool { return r == '&' || r == ';' || r == '?' || r == '#' }) {
-		if key, _, _ := strings.Cut(field, "="); isAny(f.inQuery, key) {
+		if key, _, _ := strings.Cut(field, "="); isAny(f.inLink, key) {
 			return true
 		}
 	}

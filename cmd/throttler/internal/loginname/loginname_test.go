@@ -219,18 +219,23 @@ func TestTheNameIsTakenOutOfAQuery(t *testing.T) {
 		"us%65r=x&USER=y&user[]=z&model.user=a&users=b&user_id=c": "users=b&user_id=c", "a&&b&": "a&&b",
 		"a=b#&user=alice": refused, "user=alice HTTP/1.1": refused, "%zz=1": refused,
 	} {
-		rest, err := loginname.New("user", nil).Query(raw)
+		rest, err := loginname.New("user", nil).Query(raw, false)
 		if err != nil {
 			rest = refused
 		}
 		assert.Equal(t, want, rest, raw)
 	}
 	for keys, want := range map[string]string{"user": "users=b&name=c", "user.name": "user=a&users=b&name=c"} { // Laravel and Rails
-		rest, err := loginname.New("", strings.Split(keys, ".")).Query("user=a&user[name]=x&users=b&name=c&user.name=d")
+		rest, err := loginname.New("", strings.Split(keys, ".")).Query("user=a&user[name]=x&users=b&name=c&user.name=d", true)
 		require.NoError(t, err)
 		assert.Equal(t, want, rest, keys)
 	}
-	for cookie, want := range map[string]bool{"user": true, "%75ser": true, "user[]": true, "users": false, "session": false, "%zz": false} {
+	for field, want := range map[string]string{"user": "filter[user]=a&Email=b&M.Input.Email=d", "Input.Email": "filter[user]=a&Email=b&M.Input.Email=d&user=e"} {
+		rest, err := loginname.New(field, nil).Query("filter[user]=a&Email=b&Input[email]=c&M.Input.Email=d&user=e", true)
+		require.NoError(t, err)
+		assert.Equal(t, want, strings.Replace(rest, "&Input[email]=c", "", 1), "fields of other pages stay in links: %s", field)
+	}
+	for cookie, want := range map[string]bool{"user": true, "%75ser": true, "user[]": true, "users": false, "x.user": false, "session": false, "%zz": false} {
 		assert.Equal(t, want, loginname.New("user", nil).InCookie(cookie), cookie)
 	}
 }

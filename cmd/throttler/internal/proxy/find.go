@@ -86,7 +86,8 @@ func (c *call) hasBody() bool {
 func (c *call) findInForm(w http.ResponseWriter) error {
 	r, finder := c.request, c.login.Finder
 	removeCookies(r.Header, finder.InCookie)
-	query, err := finder.Query(r.URL.RawQuery)
+	isLink := !c.hasBody() && (r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions)
+	query, err := finder.Query(r.URL.RawQuery, isLink)
 	if err != nil {
 		return err
 	}
