@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -50,7 +51,6 @@ func TestLinesWithMalformedAgentsAreReplayed(t *testing.T) {
 		`Moz [1`:                   `Moz`,
 		`"a" "b" "c`:               "a",
 		`"a""`:                     `a`,
-		`"` + "\x01\xff" + `"`:     `"\x01\xff"`,
 		`"Googlebot\x22 \x5C" "-"`: `"Googlebot\\x22 \\x5C"`,
 	} {
 		var out bytes.Buffer
@@ -59,7 +59,7 @@ func TestLinesWithMalformedAgentsAreReplayed(t *testing.T) {
 		require.NoError(t, o.Try(t.Context(), strings.NewReader(log), 0))
 		assert.Contains(t, out.String(), "3 requests", agent)
 		assert.NotContains(t, out.String(), "not understood", agent)
-		assert.Contains(t, out.String(), "\n    "+want+"  1\n", agent)
+		assert.Regexp(t, `\n    `+regexp.QuoteMeta(want)+` +1\n`, out.String(), agent)
 	}
 	// A referer that is not closed takes the agent with it, but the request counts.
 	var out bytes.Buffer
