@@ -3,7 +3,6 @@ package pool_test
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -165,64 +164,10 @@ func TestServersAreWatchedUntilCtxEnds(t *testing.T) {
 	})
 }
 
-func TestAProgramMayCheckWhenItIsToldOfALoss(t *testing.T) {
-	server := memcachedtest.Process(t)
-	p := patient(t, server.Addr)
-	told := 0
-	p.Forgot = func(string, pool.Loss) {
-		told++
-		require.NoError(t, p.Check(t.Context()))
-	}
-	require.NoError(t, p.Check(t.Context()))
-	server.Command(t, "flush_all")
-	require.NoError(t, p.Check(t.Context()))
-	require.Equal(t, 1, told)
-}
-
-func TestACheckWaitsForAnotherOneOnlyAsLongAsItsContext(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: hangs}
-		p := s.newPool(t, one)
-		first := make(chan error)
-		go func() { first <- checkWithin(p, time.Minute) }()
-		synctest.Wait()
-		start := time.Now()
-		require.ErrorIs(t, checkWithin(p, time.Second), context.DeadlineExceeded)
-		require.Equal(t, time.Second, time.Since(start))
-		require.Error(t, <-first)
-	})
-}
-
 func TestASocketIsCheckedWhateverItsName(t *testing.T) {
 	dir, name := filepath.Split(memcachedtest.Socket(t).Addr)
 	t.Chdir(dir)
 	p := patient(t, "unix:"+name)
 	require.NoError(t, p.Check(t.Context()))
 	require.Positive(t, p.Stats()[0].MaxBytes)
-}
-
-func TestAServerThatIsDownIsNotChecked(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: hangs}
-		p := s.newPool(t, one, two)
-		p.BreakerPause = time.Hour
-		require.Error(t, checkWithin(p, time.Second))
-		down := onEach(p, one, two)[one]
-		for !p.Stats()[0].Down {
-			p.Get(down)
-		}
-		s.dialled()
-		err := checkWithin(p, time.Second)
-		require.ErrorContains(t, err, two)
-		require.NotContains(t, err.Error(), one)
-		require.Equal(t, []string{two}, s.dialled())
-		var server *pool.ServerError
-		require.True(t, errors.As(err, &server))
-	})
-}
-
-func checkWithin(p *pool.Pool, d time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	defer cancel()
-	return p.Check(ctx)
 }

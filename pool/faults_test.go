@@ -20,3 +20,13 @@ func TestWhatIsSentTwiceIsCarriedOutOnce(t *testing.T) {
 		return p
 	})
 }
+
+func TestOutages(t *testing.T) {
+	storetest.RunOutages(t, memcachedtest.Process(t).Addr, func(t *testing.T, addr string, b storetest.Bounds) storetest.Watched {
+		p, err := pool.New(addr)
+		require.NoError(t, err)
+		p.Timeout, p.DialTimeout, p.BreakerFailures, p.BreakerPause = b.Timeout, b.Timeout, b.BreakerFailures, b.BreakerPause
+		t.Cleanup(func() { p.Close() })
+		return p
+	})
+}

@@ -3,7 +3,6 @@ package pool_test
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -192,26 +191,4 @@ func TestAnOutageOfOneOfThreeServersUnderLoad(t *testing.T) {
 			o.more(t, 500)
 		})
 	}
-}
-
-// Many callers at once are each ended by the first timeouts, and none of them is left
-// behind.
-func TestAThousandCallsOfAHungServer(t *testing.T) {
-	server := memcachedtest.Process(t)
-	p, err := pool.New(server.Addr)
-	require.NoError(t, err)
-	defer p.Close()
-	server.Pause()
-	defer server.Resume()
-	var failed atomic.Int64
-	times := atOnce(1000, func(i int) {
-		if _, err := p.Get(fmt.Sprint("key", i)); err != nil {
-			failed.Add(1)
-		}
-	})
-	require.Equal(t, int64(1000), failed.Load())
-	stats := p.Stats()[0]
-	require.True(t, stats.Down)
-	require.Zero(t, stats.Conns)
-	t.Logf("slowest of 1000: %v; %d had waited, %d were refused", slices.Max(times), stats.Failures, stats.Refusals)
 }

@@ -105,39 +105,6 @@ func TestWhatWaitsBehindAHungRequestFailsWithIt(t *testing.T) {
 	require.Less(t, time.Since(failed), timeout, "it does not wait for a timeout of its own")
 }
 
-func TestTheBreakerOpensAfterFailuresInARow(t *testing.T) {
-	t.Parallel()
-	server := redistest.Process(t)
-	s := open(t, "redis://"+server.Addr)
-	s.BreakerPause = time.Hour
-	down := make(chan bool, 10)
-	s.StateChanged = func(_ string, is bool, err error) {
-		if is == (err != nil) {
-			down <- is
-		}
-	}
-	fail := func(times int) {
-		for range times {
-			_, err := s.Get("k")
-			require.ErrorIs(t, err, exchange.ErrUnavailable)
-		}
-	}
-	server.Kill()
-	fail(4)
-	server.Start()
-	_, err := s.Get("k")
-	require.ErrorIs(t, err, memcache.ErrCacheMiss)
-	server.Kill()
-	fail(4)
-	require.False(t, s.Stats()[0].Down)
-	fail(1)
-	require.True(t, s.Stats()[0].Down)
-	require.True(t, <-down)
-	server.Start()
-	fail(1)
-	require.EqualValues(t, 1, s.Stats()[0].Refusals)
-}
-
 // rueidis finds out that a connection is cut by a PING of its own, which takes it 32 Timeouts.
 func TestAServerIsUsedThoughOldConnectionsToItAreCut(t *testing.T) {
 	t.Parallel()
@@ -204,21 +171,6 @@ func TestAServerThatLoadsItsDataIsNotBack(t *testing.T) {
 	require.ErrorIs(t, writeIn(s, true), redisstore.ErrDown)
 	loading.Store(false)
 	require.Eventually(t, func() bool { return writeIn(s, true) == nil }, 20*time.Second, time.Millisecond)
-}
-
-func TestCloseEndsTheProbes(t *testing.T) {
-	t.Parallel()
-	server := redistest.Process(t)
-	s := open(t, "redis://"+server.Addr)
-	server.Kill()
-	for range 6 {
-		s.Get("k")
-	}
-	require.True(t, s.Stats()[0].Down)
-	begun := time.Now()
-	require.NoError(t, s.Close())
-	require.Less(t, time.Since(begun), 9*time.Second, "it waits for no Timeout")
-	require.NoError(t, s.Close())
 }
 
 // pauseWrites has the server put off all commands that write, and scripts, until unpause.

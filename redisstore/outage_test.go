@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -213,60 +212,6 @@ func TestDataThatIsFlushedCostsNoErrors(t *testing.T) {
 	}
 }
 
-// A hung server costs the first callers the timeout and later ones nothing, and is used
-// again within a second.
-func TestAHungServerCostsTheTimeoutAndNoMore(t *testing.T) {
-	t.Parallel()
-	server := redistest.Process(t)
-	s := open(t, "redis://"+server.Addr)
-	s.Timeout = 0
-	th := throttler.New(s)
-	_, err := th.Authorize(context.Background(), rule("a", 5))
-	require.NoError(t, err)
-	server.Pause()
-
-	call := func(value string) (time.Duration, throttler.Decision) {
-		begun := time.Now()
-		d, err := th.Authorize(context.Background(), rule(value, 5))
-		assert.NoError(t, err)
-		return time.Since(begun), d
-	}
-	var first sync.WaitGroup
-	var slowest [20]time.Duration
-	lost := lostMeanwhile(t)
-	for i := range slowest {
-		first.Go(func() {
-			var d throttler.Decision
-			slowest[i], d = call(strconv.Itoa(i))
-			assert.ErrorIs(t, d.Err, throttler.ErrUnavailable)
-		})
-	}
-	first.Wait()
-	bound := 2*redisstore.DefaultTimeout + time.Second + 4*lost()
-	if s.Stats()[0].Retries > 0 { // this process was so late that the store has asked again
-		bound += 20 * time.Second
-	}
-	require.Less(t, slices.Max(slowest[:]), bound)
-	refused := s.Stats()[0].Refusals
-	for range 100 { // longer than a probe takes
-		_, d := call("a")
-		require.ErrorIs(t, d.Err, throttler.ErrUnavailable)
-		time.Sleep(12 * time.Millisecond)
-	}
-	require.EqualValues(t, 100, s.Stats()[0].Refusals-refused, "calls that wait for nothing while the server hangs")
-
-	server.Resume()
-	resumed, late := time.Now(), pingMeanwhile(t, server)
-	for {
-		if _, d := call("a"); d.Err == nil {
-			break
-		}
-		require.Less(t, time.Since(resumed), 20*time.Second)
-		time.Sleep(5 * time.Millisecond)
-	}
-	require.Less(t, time.Since(resumed), time.Second+late())
-}
-
 // lostMeanwhile returns how much time this process has lost on a busy machine until it is asked:
 // by how much pauses of 5 ms were longer than that.
 func lostMeanwhile(t *testing.T) (lost func() time.Duration) {
@@ -318,33 +263,6 @@ func pingMeanwhile(t *testing.T, server *redistest.Server) (late func() time.Dur
 		end()
 		return 4 * <-slowest
 	}
-}
-
-func TestACallerLeavesWhenItsContextEnds(t *testing.T) {
-	t.Parallel()
-	server := redistest.Process(t)
-	s := open(t, "redis://"+server.Addr)
-	s.Timeout = time.Minute
-	th := throttler.New(s)
-	_, err := th.Authorize(context.Background(), rule("a", 5))
-	require.NoError(t, err)
-	server.Pause()
-	ctx, cancel := context.WithCancel(context.Background())
-	left := make(chan throttler.Decision)
-	go func() {
-		d, err := th.Authorize(ctx, rule("a", 5))
-		assert.NoError(t, err)
-		left <- d
-	}()
-	require.Eventually(t, func() bool { return th.Stats().Guesses == 1 }, 30*time.Second, time.Millisecond,
-		"what it writes is decided: from now on it cannot be called back")
-	cancel()
-	require.ErrorIs(t, (<-left).Err, context.Canceled, "while the server hangs")
-	server.Resume()
-	require.Eventually(t, func() bool { // the hit that was under way is counted
-		d, err := th.Peek(context.Background(), rule("a", 5))
-		return err == nil && d.Err == nil && d.Outcomes[0].Remaining == 2
-	}, 30*time.Second, time.Millisecond)
 }
 
 func TestAServerThatIsTooSlowForItsCallersIsOverloaded(t *testing.T) {
@@ -431,50 +349,6 @@ func TestAServerThatEvictsSaysSo(t *testing.T) {
 	require.Equal(t, lost.Load(), stats.Loss.Evictions)
 	require.EqualValues(t, 3<<20, stats.MaxBytes)
 	require.NotZero(t, stats.Bytes)
-}
-
-// A restart is told once, even if an answer of before it comes after one of after it.
-func TestARestartIsToldOnceByChecksAtTheSameTime(t *testing.T) {
-	t.Parallel()
-	var asked atomic.Int64
-	second, answered := make(chan bool), make(chan bool)
-	s := open(t, "redis://"+scripted(t, func(args []string) string {
-		run := "a"
-		switch {
-		case args[0] == "CLUSTER":
-			return "-ERR This instance has cluster support disabled"
-		case args[0] != "INFO":
-			return "+OK"
-		}
-		switch asked.Add(1) {
-		case 1:
-		case 2:
-			close(second)
-			<-answered
-		default:
-			run = "b"
-		}
-		return "$8\r\nrun_id:" + run
-	}))
-	check := func() { assert.NoError(t, s.Check(context.Background())) }
-	s.Forgot = func(string, redisstore.Loss) { check() }
-	check()
-	var checks sync.WaitGroup
-	checks.Go(check)
-	<-second
-	third := make(chan bool)
-	checks.Go(func() { check(); close(third) })
-	select {
-	case <-third:
-	case <-time.After(100 * time.Millisecond): // it waits for its turn
-	}
-	short, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-	defer cancel()
-	require.ErrorIs(t, s.Check(short), context.DeadlineExceeded)
-	close(answered)
-	checks.Wait()
-	check()
-	require.Equal(t, redisstore.Loss{Restarts: 1}, s.Stats()[0].Loss)
 }
 
 // A server that hangs accepts connections.

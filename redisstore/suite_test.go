@@ -56,3 +56,12 @@ func TestWhatIsSentTwiceIsCarriedOutOnce(t *testing.T) {
 		return s
 	})
 }
+
+func TestOutages(t *testing.T) {
+	t.Parallel()
+	storetest.RunOutages(t, redistest.Process(t).Addr, func(t *testing.T, addr string, b storetest.Bounds) storetest.Watched {
+		s := open(t, "redis://"+addr)
+		s.Timeout, s.BreakerFailures, s.BreakerPause = b.Timeout, b.BreakerFailures, b.BreakerPause
+		return s
+	})
+}

@@ -1,18 +1,14 @@
 package storetest
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -208,107 +204,5 @@ func (m *matrix) meet(t *testing.T, f fault, op op) {
 	default:
 		require.Contains(t, []int{before, once}, held, "%v", err)
 		require.Error(t, err)
-	}
-}
-
-// A wire is between a client and its server. It knows nothing of what they speak.
-type wire struct {
-	addr, server string
-
-	mu    sync.Mutex // guards what follows
-	text  []byte     // the request that has it meets the fault; nil: none does
-	fault fault
-	lost  func()        // is called before the connection is lost
-	met   chan struct{} // closed when a request has met the fault
-	held  chan struct{} // closed when what is held up may pass
-}
-
-func newWire(t *testing.T, server string) *wire {
-	w := &wire{server: server, held: make(chan struct{})}
-	w.addr = conntest.Serve(t, w.serve)
-	t.Cleanup(w.resume)
-	return w
-}
-
-// arm has the next request that contains text meet f.
-func (w *wire) arm(text string, f fault, lost func()) (met <-chan struct{}) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.text, w.fault, w.lost = []byte(text), f, lost
-	w.met, w.held = make(chan struct{}), make(chan struct{})
-	return w.met
-}
-
-// resume passes on what was held up.
-func (w *wire) resume() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	select {
-	case <-w.held:
-	default:
-		close(w.held)
-	}
-}
-
-// meets reports whether request meets the fault, which only one does.
-func (w *wire) meets(request []byte) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.text == nil || !bytes.Contains(request, w.text) {
-		return false
-	}
-	w.text = nil
-	return true
-}
-
-func (w *wire) serve(client net.Conn) {
-	server, err := net.Dial("tcp", w.server)
-	if err != nil {
-		return
-	}
-	defer server.Close()
-	lose := make(chan struct{}) // closed when the next answer is to be lost
-	go func() {
-		defer client.Close()
-		buf := make([]byte, 64<<10)
-		for {
-			n, err := server.Read(buf)
-			if err != nil {
-				return
-			}
-			select {
-			case <-lose:
-				w.lost()
-				close(w.met)
-				return
-			default:
-			}
-			if _, err := client.Write(buf[:n]); err != nil {
-				return
-			}
-		}
-	}()
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := client.Read(buf)
-		if err != nil {
-			return
-		}
-		if w.meets(buf[:n]) {
-			switch {
-			case w.fault.late:
-				close(w.met)
-				<-w.held
-			case w.fault.done:
-				close(lose)
-			default:
-				w.lost()
-				close(w.met)
-				return
-			}
-		}
-		if _, err := server.Write(buf[:n]); err != nil {
-			return
-		}
 	}
 }

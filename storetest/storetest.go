@@ -5,7 +5,7 @@
 //		storetest.Run(t, func(t *testing.T) throttler.Client { return mystore.New(...) })
 //	}
 //
-// For a store over a network, [RunFaults] has connections break.
+// For a store over a network, [RunFaults] has connections break, and [RunOutages] its server hang.
 //
 // A store is a throttler.Client: five methods that read, add, compare and swap, and
 // delete a record. docs/stores.md says what each must do.

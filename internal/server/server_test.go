@@ -227,6 +227,43 @@ func TestACheckAsksThoseThatAreNotDown(t *testing.T) {
 	require.EqualValues(t, 7, bytes)
 }
 
+// Checks at the same time are made one after the other, so that a loss is told once, also if the
+// program checks again as it is told.
+func TestChecksAtTheSameTimeTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene()
+		all := []*server.Server{s.Server}
+		run, told := "a", 0
+		var check func(ctx context.Context) error
+		check = func(ctx context.Context) error {
+			return server.Check(ctx, all, func(context.Context, int) (server.Reading, error) {
+				was := run
+				time.Sleep(time.Second) // it restarts meanwhile
+				return server.Reading{Run: was}, nil
+			}, func(string, server.Loss) {
+				told++
+				require.NoError(t, check(t.Context()))
+			})
+		}
+		require.NoError(t, check(t.Context()))
+		var checks sync.WaitGroup
+		for range 3 {
+			checks.Go(func() { require.NoError(t, check(t.Context())) })
+			synctest.Wait()
+			run = "b"
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+		begun := time.Now()
+		require.ErrorIs(t, check(short), context.DeadlineExceeded)
+		require.Equal(t, time.Second/2, time.Since(begun))
+		checks.Wait()
+		require.Equal(t, 1, told)
+		lost, _, _ := s.Memory.Known()
+		require.Equal(t, server.Loss{Restarts: 1}, lost)
+	})
+}
+
 func TestWatchChecksAtOnceAndAfterEachPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin, checks := time.Now(), 0
