@@ -172,6 +172,12 @@ type Condition struct {
 	// Lockout overrides the rule's for this condition. Negative: never banned.
 	// Default: the rule's.
 	Lockout time.Duration
+
+	// Prefetch is the number of hits that a process may take ahead in one exchange, to
+	// spend them without another. At most Max; not with a Lockout or Least, nor for
+	// [InFlight] or [Calendar]. So far every process takes none, whatever it is.
+	// Default: none.
+	Prefetch int
 }
 
 // Algorithm is a way to count hits: set one in [Condition.Algorithm] if a sliding window
@@ -326,6 +332,9 @@ func (r *Rule) validateConditions() error {
 	for i := range conditions {
 		c := &conditions[i]
 		field, problem, want := c.problem()
+		if c.Prefetch != 0 && field == "" && r.lockout(c).Length > 0 {
+			field, problem, want = "Prefetch", c.Prefetch, "0 with a Lockout"
+		}
 		for j := 0; j < i && field == ""; j++ {
 			if conditions[j].Name == c.Name {
 				field, problem, want = "Name", fmt.Sprintf("%q, as that of condition %d", c.Name, j), "one of its own"
@@ -366,6 +375,12 @@ func (c *Condition) problem() (field string, problem any, want string) {
 		return "Cost", c.Cost, fmt.Sprintf("0 to Max, which is %d", c.Max)
 	case c.Least < 0 || c.Least > max(c.Cost, 1):
 		return "Least", c.Least, fmt.Sprintf("0 to Cost, which is %d", max(c.Cost, 1))
+	case c.Prefetch < 0 || c.Prefetch > c.Max:
+		return "Prefetch", c.Prefetch, fmt.Sprintf("0 to Max, which is %d", c.Max)
+	case c.Prefetch > 0 && c.Algorithm > LeakyBucket:
+		return "Prefetch", c.Prefetch, "0, or a window or a bucket"
+	case c.Prefetch > 0 && c.Least > 0:
+		return "Prefetch", c.Prefetch, "0 with Least"
 	}
 	return "", nil, ""
 }

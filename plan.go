@@ -112,10 +112,10 @@ func (p *plan) is(rule *Rule, conditions []Condition) bool {
 	for i := range own {
 		a, b := &own[i], &conditions[i]
 		if a.Name != b.Name || a.Max != b.Max || a.TTL != b.TTL || a.Algorithm != b.Algorithm || a.Message != b.Message ||
-			a.Lockout != b.Lockout || a.Period != b.Period {
+			a.Lockout != b.Lockout || a.Period != b.Period || a.Prefetch != b.Prefetch {
 			return false
 		}
-		if uint(b.Cost) > uint(b.Max) || uint(b.Least) > uint(max(b.Cost, 1)) {
+		if uint(b.Cost) > uint(b.Max) || uint(b.Least) > uint(max(b.Cost, 1)) || a.Prefetch > 0 && b.Least > 0 {
 			return false
 		}
 	}

@@ -107,6 +107,25 @@ func TestInvalidRulesNameTheFieldAndItsValue(t *testing.T) {
 			c.Algorithm, c.TTL = throttler.LeakyBucket, throttler.MaxBucketTTL+time.Hour
 		})},
 	}
+	prefetch := func(c throttler.Condition, n int) throttler.Condition {
+		c.Prefetch = n
+		return c
+	}
+	banning, least := either(prefetch(good, 1)), costing(good, 1)
+	banning.Lockout, least.Least = time.Hour, 1
+	for want, rule := range map[string]throttler.Rule{
+		"-1, want 0 to Max, which is 1":      either(prefetch(good, -1)),
+		"2, want 0 to Max, which is 1":       either(prefetch(good, 2)),
+		"1, want 0, or a window or a bucket": either(prefetch(inFlight(2, time.Minute), 1)),
+		"2, want 0, or a window or a bucket": either(prefetch(calendar(2, throttler.Period{}), 2)),
+		"1, want 0 with Least":               either(prefetch(least, 1)),
+		"1, want 0 with a Lockout":           banning,
+	} {
+		tests = append(tests, struct {
+			want string
+			rule throttler.Rule
+		}{`condition "c": Either[0].Prefetch is ` + want, rule})
+	}
 	th := throttler.New(memstore.New())
 	ctx := context.Background()
 	for _, tt := range tests {
@@ -169,6 +188,8 @@ func TestValidRules(t *testing.T) {
 		{Identifier: "r", Either: []throttler.Condition{{Name: "c", Max: 1, TTL: time.Second, Lockout: time.Hour}}, LockoutGrowth: 2, MaxLockout: 1},
 		{Identifier: "r", Either: []throttler.Condition{{Name: "c", Max: 1, TTL: time.Second, Lockout: -1}}, LockoutGrowth: 2},
 		either(throttler.Condition{Name: "c", Max: 7, TTL: time.Second, Cost: 7}),
+		either(throttler.Condition{Name: "c", Max: 7, TTL: time.Second, Prefetch: 7}),
+		{Identifier: "r", Lockout: time.Hour, Either: []throttler.Condition{{Name: "c", Max: 7, TTL: time.Second, Prefetch: 7, Lockout: -1}}},
 	} {
 		require.NoError(t, r.Validate())
 	}
