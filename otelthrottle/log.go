@@ -21,10 +21,11 @@ const (
 const maxStreams = 256
 
 // A Log writes these decisions to a slog.Logger: a call was blocked (or with
-// Shadow would have been), a ban was set, the backend failed. Authorized calls
-// are not written.
+// Shadow would have been), or a ban was set. Authorized calls are not written.
+// An outage of the backend is two lines: one when a call finds it failed, and
+// one when no call has failed for Every.
 //
-// It cannot flood the log. For each rule and each of these four kinds it writes
+// It cannot flood the log. For each rule and each of these kinds it writes
 // Burst lines in a period of Every, which begins with the first line. At the
 // end of the period one more line tells the number of lines left out. Rules
 // beyond the first 256 share their lines.
@@ -47,6 +48,7 @@ type Log struct {
 
 	mu      sync.Mutex            // not held while a line is written
 	streams map[streamKey]*stream // guarded by mu
+	outage  *outage               // guarded by mu; nil: the backend answers
 	closed  bool                  // guarded by mu
 	ending  sync.WaitGroup        // periods that have ended and whose last line is being written
 }
@@ -58,21 +60,18 @@ const (
 	blockedKind kind = iota
 	wouldBlockKind
 	banKind
-	failureKind
 )
 
 var messages = [...]string{
 	blockedKind:    "call blocked",
 	wouldBlockKind: "call would be blocked",
 	banKind:        "ban set",
-	failureKind:    "backend failed",
 }
 
 var levels = [...]slog.Level{
 	blockedKind:    slog.LevelInfo,
 	wouldBlockKind: slog.LevelInfo,
 	banKind:        slog.LevelWarn,
-	failureKind:    slog.LevelError,
 }
 
 // A streamKey identifies a stream.
@@ -99,8 +98,9 @@ func (l *Log) Observe(ctx context.Context, rule throttler.Rule, d throttler.Deci
 	if concerned(&d, isNewBan) {
 		l.write(ctx, banKind, &rule, &d, isNewBan)
 	}
-	if d.Err != nil {
-		l.write(ctx, failureKind, &rule, &d, hasFailed)
+	if d.Err != nil && l.fails() {
+		l.logger().LogAttrs(ctx, slog.LevelError, "throttler: the backend fails",
+			slog.String("rule", rule.Identifier), l.conditions(&rule, &d, hasFailed), slog.Any("err", d.Err))
 	}
 }
 
@@ -123,13 +123,10 @@ func (l *Log) write(ctx context.Context, k kind, rule *throttler.Rule, d *thrott
 	if !l.logger().Enabled(ctx, levels[k]) || !l.admit(k, rule.Identifier) {
 		return
 	}
-	attrs := make([]slog.Attr, 0, 5)
+	attrs := make([]slog.Attr, 0, 3)
 	attrs = append(attrs, slog.String("rule", rule.Identifier), l.conditions(rule, d, is))
 	if d.RetryAfter > 0 {
 		attrs = append(attrs, slog.Duration("retry_after", d.RetryAfter))
-	}
-	if k == failureKind {
-		attrs = append(attrs, slog.String("status", d.Status.String()), slog.Any("err", d.Err))
 	}
 	l.logger().LogAttrs(ctx, levels[k], "throttler: "+messages[k], attrs...)
 }
@@ -152,6 +149,51 @@ func (l *Log) conditions(rule *throttler.Rule, d *throttler.Decision, is func(*t
 		return slog.Group("conditions", values...)
 	}
 	return slog.String("conditions", strings.Join(names, ","))
+}
+
+// An outage is a time in which calls find the backend failed.
+type outage struct {
+	began, last time.Time
+	calls       int
+	check       *time.Timer
+}
+
+// fails counts a call that has found the backend failed, and reports whether it is the first
+// one of an outage.
+func (l *Log) fails() (first bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	now := time.Now()
+	if first = l.outage == nil; first {
+		l.outage = &outage{began: now, check: time.AfterFunc(l.every(), l.checkOutage)}
+	}
+	l.outage.last = now
+	l.outage.calls++
+	return first
+}
+
+// checkOutage ends the outage if no call has failed for Every.
+func (l *Log) checkOutage() {
+	l.mu.Lock()
+	o := l.outage
+	if o == nil || l.closed {
+		l.mu.Unlock()
+		return
+	}
+	if left := l.every() - time.Since(o.last); left > 0 {
+		o.check.Reset(left)
+		l.mu.Unlock()
+		return
+	}
+	l.outage = nil
+	l.ending.Add(1)
+	defer l.ending.Done()
+	l.mu.Unlock()
+	l.logger().LogAttrs(context.Background(), slog.LevelInfo, "throttler: the backend answers again",
+		slog.Int("calls", o.calls), slog.Duration("failed_for", o.last.Sub(o.began)))
 }
 
 // admit reports whether the period of a rule and kind has room for a line, and
@@ -235,7 +277,10 @@ func (l *Log) close() map[streamKey]*stream {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	streams := l.streams
-	l.streams, l.closed = nil, true
+	if l.outage != nil {
+		l.outage.check.Stop()
+	}
+	l.streams, l.outage, l.closed = nil, nil, true
 	return streams
 }
 

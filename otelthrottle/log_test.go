@@ -93,18 +93,40 @@ func TestALogTellsValuesIfItIsAskedTo(t *testing.T) {
 	}, written.lines())
 }
 
-func TestALogTellsOfAFailedBackEnd(t *testing.T) {
-	var written page
-	log := &otelthrottle.Log{Logger: written.logger()}
-	defer log.Close()
-	log.Observe(t.Context(), loginRule("a"), throttler.Decision{
-		Status:   throttler.Authorized,
-		Err:      errors.New("no route"),
-		Outcomes: []throttler.Outcome{{Name: "ip", Err: errors.New("no route")}},
+func TestAnOutageIsTwoLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var written page
+		log := &otelthrottle.Log{Logger: written.logger(), Every: time.Minute}
+		defer log.Close()
+		fail := func(rule string) {
+			r := loginRule("a")
+			r.Identifier = rule
+			log.Observe(t.Context(), r, throttler.Decision{
+				Status:   throttler.Authorized,
+				Err:      errors.New("no route"),
+				Outcomes: []throttler.Outcome{{Name: "ip", Err: errors.New("no route")}},
+			})
+		}
+		for range 2 {
+			for i := range 100 {
+				fail([]string{"login", "site"}[i%2])
+				time.Sleep(30 * time.Second)
+				log.Observe(t.Context(), loginRule("a"), throttler.Decision{Status: throttler.Authorized})
+			}
+			assert.Equal(t, []string{
+				`level=ERROR msg="throttler: the backend fails" rule=login conditions=ip err="no route"`,
+			}, written.lines())
+			time.Sleep(30 * time.Second)
+			synctest.Wait()
+			assert.Equal(t, []string{`level=INFO msg="throttler: the backend answers again" calls=100 failed_for=49m30s`}, written.lines())
+		}
+		fail("login")
+		log.Close()
+		assert.Len(t, written.lines(), 1)
+		time.Sleep(time.Hour)
+		fail("login")
+		assert.Empty(t, written.lines())
 	})
-	assert.Equal(t, []string{
-		`level=ERROR msg="throttler: backend failed" rule=login conditions=ip status=authorized err="no route"`,
-	}, written.lines())
 }
 
 func TestAFloodOfDecisionsIsAFewLines(t *testing.T) {
@@ -147,7 +169,7 @@ func TestRulesWithoutEndDoNotFloodALog(t *testing.T) {
 			r.Identifier = fmt.Sprint(i)
 			log.Observe(t.Context(), r, throttler.Decision{})
 		}
-		assert.Len(t, written.lines(), 4*256+1)
+		assert.Len(t, written.lines(), 3*256+1)
 	})
 }
 
