@@ -3,6 +3,7 @@ package rulefile_test
 import (
 	"context"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/robots"
 )
 
 func visit(agent, addr, target string) *rulefile.Request {
@@ -135,6 +137,17 @@ func TestTheReadyFileForRobotsIsOne(t *testing.T) {
 		rules := file.For(visit(agent, "9.0.0.1", "/"))
 		require.Len(t, rules, 1, agent)
 		require.NoError(t, rules[0].Validate())
+		// The limits are those of the default policy in Go.
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = "9.0.0.1:1"
+		r.Header.Set("User-Agent", agent)
+		policy := robots.Policy{}.Rule(r)
+		require.Equal(t, policy.CountAuthorizedOnly, rules[0].CountAuthorizedOnly, agent)
+		require.Len(t, rules[0].Either, len(policy.Either), agent)
+		for i, c := range policy.Either {
+			got := rules[0].Either[i]
+			require.Equal(t, []any{c.Name, c.Max, c.TTL}, []any{got.Name, got.Max, got.TTL}, agent)
+		}
 		return rules[0].Identifier
 	}
 	for agent, want := range map[string]string{
