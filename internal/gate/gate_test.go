@@ -206,8 +206,10 @@ func TestRuleThatIsWrongBesidesItsCostIsAnError(t *testing.T) {
 	negative.Either[1].Max = -1
 	both.All = []throttler.Condition{{Name: "all", Max: 1, TTL: time.Minute}}
 	unnamed.Identifier = ""
+	least := rule(2)
+	least.Either[0].Least = 3
 	for name, r := range map[string]throttler.Rule{
-		"Max": negative, "All beside Either": both, "Identifier": unnamed, "zero": {},
+		"Max": negative, "All beside Either": both, "Identifier": unnamed, "Least above Cost": least, "zero": {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			th := throttler.New(memstore.New())
