@@ -6,7 +6,6 @@ package httpthrottle
 // 9651, section 4.1.
 
 import (
-	"iter"
 	"math"
 	"net/http"
 	"slices"
@@ -32,18 +31,6 @@ const (
 // publicNames are the names of the conditions that are public.
 type publicNames []string
 
-// of yields the public conditions of rule, and their outcomes.
-func (p publicNames) of(rule *throttler.Rule, d *throttler.Decision) iter.Seq2[*throttler.Condition, *throttler.Outcome] {
-	conditions := rule.Conditions()
-	return func(yield func(*throttler.Condition, *throttler.Outcome) bool) {
-		for i := range conditions {
-			if slices.Contains(p, conditions[i].Name) && !yield(&conditions[i], &d.Outcomes[i]) {
-				return
-			}
-		}
-	}
-}
-
 // publish adds the fields RateLimit-Policy and RateLimit for the public
 // conditions of rule to h. It returns the names of the policies that are full,
 // as the fields have them. It keeps the lines of h, since another Middleware
@@ -52,9 +39,14 @@ func (p publicNames) publish(h http.Header, rule *throttler.Rule, d *throttler.D
 	taken := h[policyField]
 	var room [2][128]byte // large enough for most rules, so that nothing is allocated
 	policies, limits := room[0][:0], room[1][:0]
-	for c, o := range p.of(rule, d) {
+	conditions := rule.Conditions()
+	for i := range conditions {
+		c, o := &conditions[i], &d.Outcomes[i]
+		if !slices.Contains(p, c.Name) || o.Remaining < 0 { // the condition was not asked
+			continue
+		}
 		name, ok := freeName(taken, rule.Identifier, c.Name)
-		if !ok || o.Remaining < 0 { // the condition was not asked
+		if !ok {
 			continue
 		}
 		if o.Blocked {

@@ -2,6 +2,7 @@ package httpthrottle
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -44,8 +45,10 @@ func (s report) tighter(other report) bool {
 func (p publicNames) publishX(h http.Header, rule *throttler.Rule, d *throttler.Decision) {
 	var chosen report
 	found := false
-	for c, o := range p.of(rule, d) {
-		if !known(o) {
+	conditions := rule.Conditions()
+	for i := range conditions {
+		c, o := &conditions[i], &d.Outcomes[i]
+		if !slices.Contains(p, c.Name) || !known(o) {
 			continue
 		}
 		s := reportOf(c, o)
@@ -69,9 +72,10 @@ func hasLess(h http.Header, remaining int) bool {
 }
 
 func (s report) set(h http.Header) {
-	h.Set(xLimitField, strconv.Itoa(s.limit))
-	h.Set(xRemainingField, strconv.Itoa(s.remaining))
-	h.Set(xResetField, strconv.FormatInt(unixCeil(time.Now().Add(s.window)), 10))
+	values := &[...]string{strconv.Itoa(s.limit), strconv.Itoa(s.remaining), strconv.FormatInt(unixCeil(time.Now().Add(s.window)), 10)}
+	for i, field := range [...]string{xLimitField, xRemainingField, xResetField} {
+		h[field] = values[i : i+1 : i+1] // parts of one allocation
+	}
 }
 
 // unixCeil returns the Unix time of t, rounded up as seconds does.
