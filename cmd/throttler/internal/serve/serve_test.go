@@ -101,7 +101,7 @@ func TestWhileMemcachedIsDownRequestsPassOrNotAsTheRuleFileSays(t *testing.T) {
 			statuses = append(statuses, answer.StatusCode)
 		}
 		if failure == "open" {
-			assert.Equal(t, []int{200, 200, 200, 429, 429}, statuses, "the process counts by itself")
+			assert.Equal(t, []int{200, 200, 429, 429, 429}, statuses, "the process counts by itself, after the one before the outage")
 			continue
 		}
 		assert.Equal(t, []int{503, 503, 503, 503, 503}, statuses)
