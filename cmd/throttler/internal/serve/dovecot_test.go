@@ -30,7 +30,7 @@ type dovecot struct {
 func startDovecot(t *testing.T, s *service, key string) *dovecot {
 	t.Helper()
 	needs(t, "/usr/lib/dovecot/imap", "dovecot-imapd")
-	manual, err := os.ReadFile("../../../../docs/login-proxy.md")
+	manual, err := os.ReadFile("../../../../docs/dovecot.md")
 	require.NoError(t, err)
 	_, lines, found := strings.Cut(string(manual), "```ini\n")
 	require.True(t, found)
