@@ -75,6 +75,9 @@ func TestTheReadmeBeginsWithAWholeProgram(t *testing.T) {
 	require.True(t, found)
 	_, before, _ = strings.Cut(before, ")\n")
 	other := before + first("docs/start.md") + after
+	for _, main := range []string{program, other} {
+		require.Contains(t, main, "http.NewCrossOriginProtection()", "pages of other sites would count as guesses")
+	}
 	require.NoError(t, snippet{code: "package main\n" + imports(other) + other}.compile(map[string]string{}))
 }
 

@@ -4,6 +4,18 @@
 // THROTTLER_URL is the URL of throttler serve, THROTTLER_API_KEY a key of it.
 declare(strict_types=1);
 
+// is_cross_site returns whether a browser sent this from a page of another site.
+// $server is $_SERVER of a page. Refuse such a request before it counts: the visitor
+// does not know of it, and it would lock them out.
+function is_cross_site(array $server): bool
+{
+    if (($server['HTTP_SEC_FETCH_SITE'] ?? '') !== '') {
+        return !in_array($server['HTTP_SEC_FETCH_SITE'], ['same-origin', 'none'], true);
+    }
+    $origin = $server['HTTP_ORIGIN'] ?? ''; // of browsers before 2023
+    return $origin !== '' && preg_replace('~^[^:]*://~', '', $origin) !== ($server['HTTP_HOST'] ?? '');
+}
+
 // ask returns the answer to a question, or null if there is none in time.
 function ask(string $path, array $question): ?array
 {
@@ -29,8 +41,11 @@ function password_is_right(string $name, string $password): bool
     return hash_equals('alice:correct horse', "$name:$password");
 }
 
-function log_in(string $name, string $password, string $address): string
+function log_in(array $server, string $name, string $password, string $address): string
 {
+    if (is_cross_site($server)) {
+        return 'Please use our own form.';
+    }
     $attempt = ask('/v1/login/begin', ['name' => $name, 'address' => $address]);
     if ($attempt === null) { // fails closed
         return 'Please try again later.';
@@ -46,4 +61,4 @@ function log_in(string $name, string $password, string $address): string
     return 'Welcome!';
 }
 
-echo log_in($argv[1], $argv[2], $argv[3]), "\n";
+echo log_in(getenv(), $argv[1], $argv[2], $argv[3]), "\n";

@@ -17,6 +17,18 @@ my $http = HTTP::Tiny->new(
     },
 );
 
+# is_cross_site returns whether a browser sent this from a page of another site. Its
+# argument has CGI's names, as PSGI's does. Refuse such a request before it counts: the
+# visitor does not know of it, and it would lock them out.
+sub is_cross_site {
+    my ($env) = @_;
+    if (my $site = $env->{HTTP_SEC_FETCH_SITE}) {
+        return $site ne 'same-origin' && $site ne 'none';
+    }
+    my $origin = $env->{HTTP_ORIGIN} or return 0;    # of browsers before 2023
+    return $origin =~ s{^[^:]*://}{}r ne ($env->{HTTP_HOST} // '');
+}
+
 # ask returns the answer to a question, or undef if there is none in time.
 sub ask {
     my ($path, %question) = @_;
@@ -33,7 +45,8 @@ sub password_is_right {
 }
 
 sub log_in {
-    my ($name, $password, $address) = @_;
+    my ($env, $name, $password, $address) = @_;
+    return 'Please use our own form.' if is_cross_site($env);
     my $attempt = ask('/v1/login/begin', name => $name, address => $address)
         or return 'Please try again later.';    # fails closed
     if ($attempt->{status} ne 'authorized') {    # do not look at the password
@@ -49,4 +62,4 @@ sub log_in {
 
 # What comes from outside is bytes. What is no UTF-8 becomes U+FFFD.
 binmode STDOUT, ':encoding(UTF-8)';
-print log_in(map { decode('UTF-8', $_) } @ARGV), "\n";
+print log_in(\%ENV, map { decode('UTF-8', $_) } @ARGV), "\n";

@@ -13,6 +13,19 @@ import urllib.request
 API = os.environ.get("THROTTLER_URL", "http://127.0.0.1:4183")
 
 
+def is_cross_site(environ):
+    """Return whether a browser sent this from a page of another site.
+
+    environ has CGI's names, as WSGI's does. Refuse such a request before it
+    counts: the visitor does not know of it, and it would lock them out.
+    """
+    site = environ.get("HTTP_SEC_FETCH_SITE")
+    if site:
+        return site not in ("same-origin", "none")
+    origin = environ.get("HTTP_ORIGIN")  # of browsers before 2023
+    return bool(origin) and origin.partition("://")[2] != environ.get("HTTP_HOST")
+
+
 def ask(path, **question):
     """Return the answer to a question, or None if there is none in time."""
     request = urllib.request.Request(
@@ -39,7 +52,9 @@ def password_is_right(name, password):
     return hmac.compare_digest(typed, b"alice:correct horse")
 
 
-def log_in(name, password, address):
+def log_in(environ, name, password, address):
+    if is_cross_site(environ):
+        return "Please use our own form."
     attempt = ask("/v1/login/begin", name=name, address=address)
     if attempt is None:  # fails closed
         return "Please try again later."
@@ -52,4 +67,4 @@ def log_in(name, password, address):
     return "Welcome!"
 
 
-print(log_in(*sys.argv[1:4]))
+print(log_in(os.environ, *sys.argv[1:4]))

@@ -54,9 +54,10 @@ func TestLoginsInOtherLanguagesAreGuarded(t *testing.T) {
 			path := skiptest.Program(t, interpreter, "perl python3 php-cli")
 			server := memcachedtest.Process(t)
 			both := balancer(t, startAPI(t, programs, limits, server.Addr), startAPI(t, programs, limits, server.Addr))
-			run := func(name, password, address string) (said, logged string) {
+			run := func(name, password, address string, env ...string) (said, logged string) {
 				command := exec.Command(path, filepath.Join("..", "..", "examples", example), name, password, address)
 				command.Env = append(os.Environ(), "THROTTLER_URL=http://"+both, "THROTTLER_API_KEY="+programs.Keys[0])
+				command.Env = append(command.Env, env...)
 				var errs bytes.Buffer
 				command.Stderr = &errs
 				out, err := command.Output()
@@ -71,6 +72,20 @@ func TestLoginsInOtherLanguagesAreGuarded(t *testing.T) {
 			logIn := func(password, address string) string { return logInAs("alice", password, address) }
 			for range 6 {
 				require.Equal(t, "Welcome!", logIn("correct horse", "203.0.113.7"), "successes do not count")
+			}
+			for _, from := range [][]string{
+				{"HTTP_SEC_FETCH_SITE=cross-site"}, {"HTTP_SEC_FETCH_SITE=same-site"}, {"HTTP_ORIGIN=null", "HTTP_HOST=example.org"},
+				{"HTTP_ORIGIN=https://evil.example", "HTTP_HOST=example.org"}, {"HTTP_ORIGIN=https://example.org:8443", "HTTP_HOST=example.org"},
+				{"HTTP_SEC_FETCH_SITE=cross-site"},
+			} {
+				said, _ := run("alice", "wrong", "203.0.113.8", from...)
+				require.Equal(t, "Please use our own form.", said, from)
+			}
+			for _, from := range [][]string{
+				{"HTTP_SEC_FETCH_SITE=same-origin"}, {"HTTP_SEC_FETCH_SITE=none"}, {"HTTP_ORIGIN=https://example.org", "HTTP_HOST=example.org"},
+			} {
+				said, _ := run("alice", "correct horse", "203.0.113.7", from...)
+				require.Equal(t, "Welcome!", said, from)
 			}
 			for range 5 {
 				require.Equal(t, "Wrong name or password.", logIn("wrong", "203.0.113.8"))
