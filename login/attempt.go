@@ -168,6 +168,9 @@ func (a *Attempt) succeed(ctx context.Context, next origin) error {
 	ctx, cancel := detach(ctx)
 	defer cancel()
 	g := a.guard
+	if g.alarmed(a) {
+		g.siege.countSuccess(a.party)
+	}
 	err := together(
 		func() error { return errors.Join(g.throttler.Cancel(ctx, a.decided), g.giveBack(ctx, a.party)) },
 		func() error { return g.clear(ctx, a.party, a.plan.from) },

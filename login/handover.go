@@ -1,10 +1,8 @@
 package login
 
 import (
-	"cmp"
 	"context"
 	"crypto/cipher"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -102,34 +100,6 @@ func (a *Attempt) HandOver() ([]byte, error) {
 	}
 	a.state = failed // in this process: only the other one may cancel the hits
 	return sealed(a.key, text), nil
-}
-
-// handOver returns the id of an attempt that is handed over: id, or a new one.
-// If it is never ended, its guess lapses here.
-func (s *siege) handOver(g *guess, id string) string {
-	id = cmp.Or(id, rand.Text())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.handed == nil {
-		s.handed = make(map[string]*guess)
-	}
-	if g != nil && g.listed {
-		g.handed, s.handed[id] = id, g
-	}
-	return id
-}
-
-// takeOver returns the guess of an attempt that was handed over. If that was in
-// another process, the guess lapses there, and nowhere else.
-func (s *siege) takeOver(id string, p party) *guess {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if own := s.handed[id]; own != nil {
-		delete(s.handed, id)
-		own.handed = ""
-		return own
-	}
-	return &guess{party: p}
 }
 
 // TakeOver returns an attempt that another process has handed over. g must have

@@ -232,15 +232,14 @@ type Guard struct {
 	// that is called for the guard's records, several times for one attempt.
 	Observe func(ctx context.Context, e Event)
 
-	// SiegeFloor and SiegeCeiling bound the threshold of the alarm: the number
-	// of failures an hour, over all names and processes, that begins a siege.
-	// Between the bounds the threshold is three times the failures of the
-	// busiest hours: of those that the guard has seen in the first 60 hours, and
-	// from then on growing by at most a tenth a day, or in a siege twofold in 12
-	// hours. One name counts at most a 20th of the threshold, and so does one
-	// network (an IPv4 /16 or an IPv6 /32). Zero means the default; a negative
-	// SiegeFloor disables the alarm. Default: 100 and 20,000.
-	SiegeFloor, SiegeCeiling int
+	// SiegeFloor is the least number of failures an hour, over all names and
+	// processes, that begins a siege. A siege begins when the failures of an hour
+	// reach half the number of names that logged in meanwhile, but never below
+	// SiegeFloor, and always at 20,000. One name counts at most a 20th of that, and so
+	// does one network (an IPv4 /16 or an IPv6 /32). Nothing is learned: when the
+	// records are lost, the alarm goes on with what is counted from then on. Zero
+	// means the default; negative disables the alarm. Default: 100.
+	SiegeFloor int
 
 	// Alarm, if set, is called when a siege begins and when it ends. Each
 	// process that makes attempts calls it once, on the goroutine of an attempt

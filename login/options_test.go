@@ -129,9 +129,6 @@ func TestOptionThatMakesNoSenseIsNamed(t *testing.T) {
 		"Guard.IPv6Bits is 129":                                       func(g *login.Guard) { g.IPv6Bits = 129 },
 		"Guard.SiegeFloor is 5, want 20 to 500000, 0 or negative":     func(g *login.Guard) { g.SiegeFloor = 5 },
 		"Guard.SiegeFloor is 500001":                                  func(g *login.Guard) { g.SiegeFloor = 500_001 },
-		"Guard.SiegeCeiling is 99, want 100 (SiegeFloor) to 500000":   func(g *login.Guard) { g.SiegeCeiling = 99 },
-		"Guard.SiegeCeiling is -1":                                    func(g *login.Guard) { g.SiegeCeiling = -1 },
-		"Guard.SiegeCeiling is 500001":                                func(g *login.Guard) { g.SiegeCeiling = 500_001 },
 		"Guard.Exempt[0] is invalid Prefix":                           func(g *login.Guard) { g.Exempt = []netip.Prefix{{}} },
 		"Guard.Exempt[1] is invalid Prefix":                           func(g *login.Guard) { g.Exempt = []netip.Prefix{netip.PrefixFrom(office, 32), {}} },
 		"Guard.Exempt[0] is 64:ff9b::a00:0/104":                       func(g *login.Guard) { g.Exempt = exempting(t, "64:ff9b::10.0.0.0/104").Exempt },
@@ -163,7 +160,7 @@ func TestOptionsAtTheirBoundsAreValid(t *testing.T) {
 	g.KnownFor = throttler.MaxBucketTTL / 2
 	g.LockoutGrowth = 1
 	g.IPv6Bits = 128
-	g.SiegeFloor, g.SiegeCeiling = 20, 20
+	g.SiegeFloor = 20
 	require.NoError(t, g.Validate())
 	a, err := g.Begin(t.Context(), "alice", home)
 	require.NoError(t, err)
@@ -172,11 +169,11 @@ func TestOptionsAtTheirBoundsAreValid(t *testing.T) {
 	require.NoError(t, g.Validate())
 	g.KnownFor = -1
 	require.NoError(t, g.Validate())
-	g.SiegeFloor, g.SiegeCeiling = -1, 5 // there is no alarm
+	g.SiegeFloor = -1 // there is no alarm
 	require.NoError(t, g.Validate())
-	g.SiegeFloor, g.SiegeCeiling = 3000, 0
+	g.SiegeFloor = 3000
 	require.NoError(t, g.Validate())
-	g.SiegeFloor, g.SiegeCeiling = throttler.MaxHits/2, throttler.MaxHits/2
+	g.SiegeFloor = throttler.MaxHits / 2
 	require.NoError(t, g.Validate())
 }
 

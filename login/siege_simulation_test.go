@@ -23,8 +23,8 @@ import (
 // as the simulated day at an office does, and its table stands in testdata/simulations.md.
 //
 // The alarm does not notice 42 guesses an hour, fewer than honest people's typos. Nor does
-// it notice an attack on one name, or from one network: there the limits of names and
-// addresses hold. Against a whole IPv4 /16, block the networks that fail most in the tally.
+// it notice an attack on one name: there the limits of names hold. One from a single
+// network is a siege of that network, which the table does not call an alarm.
 
 const (
 	residents  = 3000
