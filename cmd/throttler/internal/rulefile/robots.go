@@ -47,9 +47,6 @@ func (w *words) UnmarshalYAML(decode func(any) error) error {
 	return decode((*[]string)(w))
 }
 
-// standings are the standings by name.
-var standings = []robots.Standing{robots.Person, robots.Unknown, robots.Claimed, robots.Verified, robots.Impostor}
-
 // directory returns who robots are, or nil if no rule asks or there are mistakes.
 func (p *parsing) directory(raw *fileYAML) *robots.Directory {
 	if raw.Robots == nil && raw.Networks == nil && raw.ASN == nil && !slices.ContainsFunc(raw.Rules, asksForRobots) {
@@ -152,79 +149,6 @@ func pathOf(message string, o *robots.Options) string {
 		}
 	}
 	return "$.robots"
-}
-
-// A robotSelector selects requests by who sends them.
-type robotSelector struct {
-	names, groups []string
-	standings     []robots.Standing
-	hosters       []string // "*": any
-}
-
-// robot parses for.robot.
-func (p *parsing) robot(path string, raw *robotYAML) *robotSelector {
-	if raw == nil {
-		return nil
-	}
-	s := &robotSelector{names: raw.Name, groups: raw.Group, hosters: raw.Hoster}
-	if len(raw.Name)+len(raw.Group)+len(raw.Standing)+len(raw.Hoster) == 0 {
-		p.problem(path, "selects nobody: want name, group, standing or hoster")
-	}
-	for i, name := range raw.Name {
-		if p.robots != nil && !p.robots.Known(name) {
-			p.problem(listed(path+".name", raw.Name, i), "there is no robot %q: add it to robots.own, or select standing: unknown", name)
-		}
-	}
-	for i, group := range raw.Group {
-		if !slices.Contains(robots.Groups(), group) {
-			p.problem(listed(path+".group", raw.Group, i), "%q is unknown: want %s", group, strings.Join(robots.Groups(), ", "))
-		}
-	}
-	for i, text := range raw.Standing {
-		at := slices.IndexFunc(standings, func(s robots.Standing) bool { return s.String() == text })
-		if at < 0 {
-			p.problem(listed(path+".standing", raw.Standing, i), "%q is unknown: want person, unknown, claimed, verified or impostor", text)
-			continue
-		}
-		s.standings = append(s.standings, standings[at])
-	}
-	return s
-}
-
-// listed returns the path of the i-th of texts, which may be one without a list.
-func listed(path string, texts words, i int) string {
-	if len(texts) == 1 {
-		return path
-	}
-	return at(path, i)
-}
-
-// selects reports whether s selects a client. No robot rule is for what robots must be able to
-// read: see [robots.Exempt].
-func (s *robotSelector) selects(who *robots.Identity, r *Request) bool {
-	if len(s.names) > 0 && !slices.Contains(s.names, who.Name) || len(s.groups) > 0 && !slices.Contains(s.groups, who.Group) ||
-		len(s.standings) > 0 && !slices.Contains(s.standings, who.Standing) {
-		return false
-	}
-	if len(s.hosters) > 0 && (who.Network == "" || !slices.Contains(s.hosters, "*") && !slices.Contains(s.hosters, who.Network)) {
-		return false
-	}
-	return !robots.ExemptPath(r.Method, r.rawPath())
-}
-
-// Identity returns who sends r, by the robots of file. It is zero if no rule of file asks.
-func (r *Request) Identity(file *File) robots.Identity { return r.identity(file.Robots) }
-
-// identity returns who sends r, by a directory that may be nil.
-func (r *Request) identity(d *robots.Directory) robots.Identity {
-	if d == nil {
-		return robots.Identity{}
-	}
-	if r.who == nil {
-		who := d.Identify(r.Header.Get("User-Agent"), r.Addr)
-		r.who = &who
-	}
-	return *r.who
 }
 
 // warnLists warns of lists that are old.
