@@ -151,7 +151,7 @@ func (r *Robot) problems(names map[string]bool, owners map[string]string) (probl
 
 func countAlphanumeric(text string) (n int) {
 	for _, c := range text {
-		if unicode.IsLetter(c) || unicode.IsDigit(c) {
+		if wordy(c) {
 			n++
 		}
 	}
@@ -197,7 +197,7 @@ func (m *matcher) match(agent string) (robot int, name string) {
 	if len(agent) > maxAgent {
 		agent = agent[:maxAgent]
 	}
-	if strings.TrimSpace(agent) == "" {
+	if strings.IndexFunc(agent, wordy) < 0 { // empty, "-"
 		return -1, Other
 	}
 	best := &found{robot: -1}
@@ -228,6 +228,9 @@ func (f *found) stands(agent string, i, j int) bool {
 	const like = "like "
 	return i < len(like) || !strings.EqualFold(agent[i-len(like):i], like)
 }
+
+// wordy reports whether a character stands in a word, of any language.
+func wordy(c rune) bool { return unicode.IsLetter(c) || unicode.IsDigit(c) }
 
 func alphanumeric(b byte) bool {
 	return '0' <= b && b <= '9' || 'a' <= b|0x20 && b|0x20 <= 'z'

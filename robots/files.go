@@ -21,8 +21,19 @@ type file struct {
 	systems  *table
 }
 
-// A readFunc reads the contents of a file into f, and sets Entries.
-type readFunc func(f *file, r io.Reader) error
+// A fileKey names what is read: a file may be a list and a table at once.
+type fileKey struct {
+	path  string
+	table bool // of autonomous systems; otherwise a list of prefixes
+}
+
+// read reads the contents of a file into f, and sets Entries.
+func (k fileKey) read(f *file, r io.Reader) error {
+	if k.table {
+		return readSystems(f, r)
+	}
+	return readList(f, r)
+}
 
 func readList(f *file, r io.Reader) (err error) {
 	f.prefixes, err = ReadPrefixes(r)
@@ -35,32 +46,33 @@ func readSystems(f *file, r io.Reader) (err error) {
 	return err
 }
 
-// file returns what is read of the file at path, or was read of it before if it is refused,
-// or an empty file. It reads each file once.
-func (r *reading) file(path string, read readFunc) *file {
-	if f := r.files[path]; f != nil {
+// file returns what is read of a file, or was read of it before if it is refused, or an empty
+// file. It reads each file once.
+func (r *reading) file(key fileKey) *file {
+	if f := r.files[key]; f != nil {
 		return f
 	}
-	f, err := open(path, read)
-	before := r.d.files[path]
+	f, err := key.open()
+	before := r.d.files[key]
 	if err == nil && before != nil && 2*f.Entries < before.Entries {
-		err = fmt.Errorf("robots: %s has %d entries where %d were: it may be a part of the list; if it is right, restart", path, f.Entries, before.Entries)
+		err = fmt.Errorf("robots: %s has %d entries where %d were: it may be a part of the list; if it is right, restart", key.path, f.Entries, before.Entries)
 	}
 	if err != nil {
 		r.problems = append(r.problems, err)
-		f = &file{File: File{Path: path}, systems: new(table)}
+		f = &file{File: File{Path: key.path}, systems: new(table)}
 		if before != nil {
 			*f = *before
 		}
 		f.Err = err
 	}
-	r.files[path] = f
-	r.order = append(r.order, path)
+	r.files[key] = f
+	r.order = append(r.order, key)
 	return f
 }
 
-// open reads the file at path, which may be compressed by gzip.
-func open(path string, read readFunc) (*file, error) {
+// open reads a file, which may be compressed by gzip.
+func (k fileKey) open() (*file, error) {
+	path := k.path
 	opened, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("robots: %w", err)
@@ -77,7 +89,7 @@ func open(path string, read readFunc) (*file, error) {
 			return nil, fmt.Errorf("robots: %s: %w: fetch it again", path, err)
 		}
 	}
-	if err := read(f, contents); err != nil {
+	if err := k.read(f, contents); err != nil {
 		if bad, ok := errors.AsType[*lineError](err); ok && bad.line > 0 {
 			return nil, fmt.Errorf("robots: %s:%d: %w", path, bad.line, bad.problem)
 		} else if ok {

@@ -58,7 +58,7 @@ func Known() []Robot {
 		robot("seo", "SERankingBacklinksBot", "SERankingBacklinksBot"),
 
 		robot("preview", "facebookexternalhit", "facebookexternalhit", "Facebot"),
-		robot("preview", "iMessage", "facebookexternalhit/1.1 Facebot Twitterbot"),
+		robot("preview", "iMessage", iMessage),
 		robot("preview", "WhatsApp", "WhatsApp"),
 		robot("preview", "Twitterbot", "Twitterbot"),
 		robot("preview", "LinkedInBot", "LinkedInBot"),
@@ -86,6 +86,10 @@ func Known() []Robot {
 		robot("archive", "ia_archiver", "ia_archiver"),
 	}
 }
+
+// iMessage is what people's phones send. It is no forgery of the robots in it, also in a table
+// that does not have it.
+const iMessage = "facebookexternalhit/1.1 Facebot Twitterbot"
 
 func robot(group, name string, tokens ...string) Robot {
 	return Robot{Name: name, Tokens: tokens, Group: group}

@@ -147,7 +147,7 @@ type Directory struct {
 	current  atomic.Pointer[snapshot]
 
 	reload sync.Mutex
-	files  map[string]*file // what was read last; guarded by reload
+	files  map[fileKey]*file // what was read last; guarded by reload
 }
 
 // A namedNetwork is one of Options.Networks.
@@ -168,7 +168,7 @@ type snapshot struct {
 // Open returns a Directory of what o names. It reads all files; the error names each that
 // cannot be read or is refused, with the line and the remedy, and every mistake in o.
 func Open(o Options) (*Directory, error) {
-	d := &Directory{robots: slices.Clone(o.Robots), tables: o.ASN, files: make(map[string]*file)}
+	d := &Directory{robots: slices.Clone(o.Robots), tables: o.ASN, files: make(map[fileKey]*file)}
 	if o.Robots == nil {
 		d.robots = Known()
 	}
@@ -242,6 +242,9 @@ func (d *Directory) Identify(userAgent string, addr netip.Addr) Identity {
 	case robot >= 0:
 		id.Name, id.Group = d.robots[robot].Name, d.robots[robot].Group
 		id.Standing = s.lists[robot].standing(addr)
+		if id.Standing == Impostor && strings.Contains(userAgent, iMessage) {
+			id.Standing = Claimed
+		}
 	case name != "":
 		id.Name, id.Standing = name, Unknown
 	}
@@ -271,7 +274,7 @@ func (t *table) standing(addr netip.Addr) Standing {
 func (d *Directory) Reload() error {
 	d.reload.Lock()
 	defer d.reload.Unlock()
-	r := reading{d: d, files: make(map[string]*file)}
+	r := reading{d: d, files: make(map[fileKey]*file)}
 	s, err := r.snapshot()
 	if s == nil {
 		return err
@@ -284,8 +287,8 @@ func (d *Directory) Reload() error {
 // A reading is the state of a Reload.
 type reading struct {
 	d        *Directory
-	files    map[string]*file // by path
-	order    []string         // the paths, as they were read
+	files    map[fileKey]*file
+	order    []fileKey // as they were read
 	problems []error
 }
 
@@ -305,11 +308,11 @@ func (r *reading) snapshot() (*snapshot, error) {
 	}
 	s.systems = r.systems()
 	s.networks = r.networks(s.systems)
-	for _, path := range r.order {
-		s.read = append(s.read, r.files[path].File)
+	for _, key := range r.order {
+		s.read = append(s.read, r.files[key].File)
 	}
 	err := errors.Join(r.problems...)
-	if r.unread(r.order) || s.networks == nil {
+	if slices.ContainsFunc(s.read, func(f File) bool { return f.Entries == 0 }) || s.networks == nil {
 		return nil, err
 	}
 	return s, err
@@ -317,7 +320,7 @@ func (r *reading) snapshot() (*snapshot, error) {
 
 // add adds the prefixes of a list to spans, with a value.
 func (r *reading) add(spans []span, path string, value uint32) []span {
-	for _, p := range r.file(path, readList).prefixes {
+	for _, p := range r.file(fileKey{path, false}).prefixes {
 		s := spanOf(p)
 		s.value = value
 		spans = append(spans, s)
@@ -329,7 +332,7 @@ func (r *reading) add(spans []span, path string, value uint32) []span {
 func (r *reading) systems() *table {
 	var tables []*table
 	for _, path := range r.d.tables {
-		tables = append(tables, r.file(path, readSystems).systems)
+		tables = append(tables, r.file(fileKey{path, true}).systems)
 	}
 	if len(tables) == 1 {
 		return tables[0]
@@ -365,7 +368,7 @@ func (r *reading) networks(systems *table) *table {
 		}
 	}
 	for _, system := range slices.Sorted(maps.Keys(wanted)) {
-		if !found[system] && !r.unread(r.d.tables) { // which is told already
+		if !found[system] && !r.lacksTable() { // which is told already
 			r.problems = append(r.problems, fmt.Errorf("robots: Networks[%q]: AS%d is in none of the tables of ASN: correct the number, or renew the tables",
 				r.d.networks[wanted[system][0]-1].name, system))
 		}
@@ -376,9 +379,9 @@ func (r *reading) networks(systems *table) *table {
 	return newTable(spans)
 }
 
-// unread reports whether nothing was ever read of one of the files.
-func (r *reading) unread(paths []string) bool {
-	return slices.ContainsFunc(paths, func(path string) bool { return r.files[path].Entries == 0 })
+// lacksTable reports whether nothing was ever read of one of the tables.
+func (r *reading) lacksTable() bool {
+	return slices.ContainsFunc(r.d.tables, func(path string) bool { return r.files[fileKey{path, true}].Entries == 0 })
 }
 
 // A File is a list or a table that a Directory has read.

@@ -83,6 +83,7 @@ func TestNamesAreFoundInUserAgents(t *testing.T) {
 		"Mozilla/5.0 (compatible; Foobot/1; like Googlebot)": "unknown other ",
 
 		"":                          "unknown other ",
+		"-":                         "unknown other ",
 		"  ":                        "unknown other ",
 		"curl/8.5.0":                "unknown curl ",
 		"python-requests/2.31.0":    "unknown python-requests ",
@@ -158,6 +159,25 @@ func TestAClaimIsCheckedAgainstTheListOfTheNameClaimed(t *testing.T) {
 		addr, _ := netip.ParseAddr(c.addr)
 		require.Equal(t, c.want.String(), d.Identify(c.agent, addr).Standing.String(), "%s from %s", c.agent, c.addr)
 	}
+}
+
+// People's phones send iMessage's agent from anywhere, also if the table knows only the robots in it.
+func TestAPhoneIsNoImpostor(t *testing.T) {
+	d := open(t, robots.Options{Robots: []robots.Robot{
+		{Name: "Facebook", Tokens: []string{"facebookexternalhit"}, Group: "preview", Lists: []string{write(t, "list", "31.13.24.0/21")}},
+	}})
+	require.Equal(t, robots.Claimed, d.Identify(iMessage, netip.MustParseAddr("9.0.0.1")).Standing)
+	require.Equal(t, robots.Verified, d.Identify(iMessage, netip.MustParseAddr("31.13.24.1")).Standing)
+	require.Equal(t, robots.Impostor, d.Identify("facebookexternalhit/1.1", netip.MustParseAddr("9.0.0.1")).Standing)
+}
+
+func TestAFileMayBeAListAndATable(t *testing.T) {
+	both := write(t, "both", "9.0.0.0/24,7\n")
+	d := open(t, robots.Options{ASN: []string{both}, Lists: map[string][]string{"GPTBot": {both}}, Networks: map[string][]string{"net": {both}, "AS7": nil}})
+	id := d.Identify("GPTBot", netip.MustParseAddr("9.0.0.1"))
+	require.Equal(t, robots.Identity{Name: "GPTBot", Group: "ai", Network: "net", ASN: 7, Standing: robots.Verified}, id)
+	require.NoError(t, d.Reload())
+	require.Len(t, d.Files(), 2)
 }
 
 func TestANetworkIsTheNarrowestThatHoldsTheAddress(t *testing.T) {
