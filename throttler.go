@@ -69,9 +69,8 @@
 // after a conflict the call is decided again.
 //
 // Precise: hits and bans end at their own time, though memcached keeps whole
-// seconds. The resolution is a nanosecond, and a tenth of a millisecond in windows
-// of more than 32 hits. While a window holds more than 500, each of them may count for
-// TTL/1024 longer.
+// seconds. The resolution is a nanosecond. While a window holds more than 500 hits, each of
+// them may count for TTL/1024 longer.
 //
 // Safe: a Value is any bytes of any length. Two different values never share a
 // record, and none becomes an illegal key or a command.
@@ -101,7 +100,7 @@
 // Windows use the callers' clocks: set them by NTP. If clocks differ by up to d, a window
 // admits as one of TTL-d would, and a bucket at most Max + (T+d)*Max/TTL in any time T,
 // however often each caller asks. After its last call, a clock that is ahead locks nobody out
-// for longer than TTL or a minute, whichever is longer; its bans hold for their own length. A
+// for longer than TTL or a minute, whichever is longer, or its Lockout. A
 // debt by Settle stands. Nothing is promised for a window if clocks differ by its TTL or more.
 //
 // A hit of the clock that is ahead cannot be given back if the other one has counted in the
@@ -110,9 +109,8 @@
 //
 // # Stored records
 //
-// A record begins with a version. Every version of this package reads the records
-// of all earlier ones. A value that does not decode is treated as absent and
-// replaced. A record of the next version is left as it is: see [ErrNewerRecord].
+// A record begins with a version. A value that does not decode is treated as absent and
+// replaced. A record of a later version is left as it is: see [ErrNewerRecord].
 //
 // # Origin
 //
@@ -322,8 +320,7 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (d Decision, err error)
 // A hit of a [SlidingWindow] is known by its time. If the clock of this process was ahead
 // of another one by d, and the other one counted in the same record within d after the
 // hit, Cancel does not find it, and it expires in its time. After a Reset, Cancel takes
-// back the hit of another call if that was counted in the same 100 µs as its own, or in
-// the same nanosecond with a Max up to 32.
+// back the hit of another call if that was counted in the same nanosecond as its own.
 func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
 	t.check(ctx)
 	if d.receipt == nil {

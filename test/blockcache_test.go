@@ -545,15 +545,15 @@ func TestBlockCacheKeepsNoLargeRecord(t *testing.T) {
 		hits int
 		want []string
 	}{
-		"of 64,000 bytes": {16_000, nil},
-		"of 68,000 bytes": {17_000, []string{"get"}},
+		"of 64,000 bytes": {10_600, nil},
+		"of 68,000 bytes": {11_300, []string{"get"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := newFaulty()
 			th := throttler.New(client)
 			th.BlockCache = 10
 			rule := either(condition("a", c.hits, time.Hour))
-			require.NoError(t, client.Add(&memcache.Item{Key: "test#a#v", Value: earlierWindow(c.hits), Expiration: 3600}))
+			require.NoError(t, client.Add(&memcache.Item{Key: "test#a#v", Value: listed(c.hits), Expiration: 3600}))
 			require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
 			client.took()
 			require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
@@ -562,15 +562,14 @@ func TestBlockCacheKeepsNoLargeRecord(t *testing.T) {
 	}
 }
 
-// earlierWindow returns a window of so many hits, which expire in an hour, as releases
-// stored it that had no cells.
-func earlierWindow(hits int) []byte {
-	const tick = 100 * time.Microsecond
-	last := uint64(time.Now().Add(time.Hour).UnixNano()) / uint64(tick)
-	b := binary.BigEndian.AppendUint64([]byte{1, 8}, uint64(time.Hour/tick))
+// listed returns a window that lists so many hits, which expire in an hour. This package has
+// cells for that many, but reads it.
+func listed(hits int) []byte {
+	last := uint64(time.Now().Add(time.Hour).UnixNano())
+	b := binary.BigEndian.AppendUint64([]byte{1, 1 << 6}, uint64(time.Hour))
 	b = binary.BigEndian.AppendUint64(b, last)
 	for range hits {
-		b = binary.BigEndian.AppendUint32(b, uint32(last))
+		b = append(b, binary.BigEndian.AppendUint64(nil, last)[2:]...)
 	}
 	return b
 }

@@ -1,7 +1,6 @@
 package record
 
 import (
-	"cmp"
 	"math"
 	"time"
 )
@@ -18,6 +17,11 @@ type ban struct {
 	end     Instant // the first Instant at which it does not hold
 	length  Instant // as it was set
 	repeats int     // the number of bans in a row; 0 if bans do not grow
+
+	// A ban that keeps the hits that it was set on has them beside it in the record. They do
+	// not count, and end with it, unless it is lifted: see [Record.Withdrawn].
+	set    Instant // when that was; 0: no hits are kept
+	before Instant // the end of the ban before it in the row; 0 if there was none
 }
 
 // maxRepeats is the largest ban.repeats.
@@ -37,14 +41,15 @@ func (b ban) forgotten() Instant {
 }
 
 // at returns b at now, or the zero ban if b is forgotten. A ban that would hold for
-// longer than its length was set by a clock that is ahead. It counts as set now, and
-// corrected is true.
+// longer than its length, and a minute, was set by a clock that is ahead. It counts as set now,
+// and corrected is true.
 func (b ban) at(now Instant) (current ban, corrected bool) {
 	if b.forgotten() <= now {
 		return ban{}, false
 	}
-	if latest := now.Add(time.Duration(b.length)); b.end > latest {
-		b.end = latest
+	length := time.Duration(b.length)
+	if b.end > now.Add(farthest(length)) {
+		b.end = now.Add(length)
 		return b, true
 	}
 	return b, false
@@ -102,96 +107,45 @@ func (r Record) Banned(now Instant, d time.Duration) (next Record, store bool) {
 }
 
 // unlimited reports whether r has nothing that a ban replaces.
-func (r Record) unlimited() bool {
-	return r.hits.empty() && r.bucket.score == 0 && r.extras().calendar.end == 0
+func (r *Record) unlimited() bool {
+	return r.hits.empty() && r.bucket == bucket{} && r.calendar.end == 0
 }
 
 // replaced returns the record of b, a ban that is set on r. Leases stay: what is in flight
 // goes on.
-func (r Record) replaced(b ban) Record {
-	next := Record{ban: b}
-	next.setExtras(extra{leases: r.extras().leases})
-	return next
+func (r *Record) replaced(b ban) Record {
+	b.set, b.before = 0, 0
+	return Record{ban: b, leases: r.leases}
 }
 
-// kept returns the record of b, a ban that is set because r is full, with the hits of r
-// by the algorithm of limit beside it. These must not count after the ban, for older
-// releases either. So they are stored with the times at which they were counted:
-// then they have expired when the ban ends. If b is a repeated ban, the section of the
-// other algorithm, which is free, holds the end of the one before it.
-func (r Record) kept(limit *Limit, b ban) Record {
-	next := r.replaced(b)
-	switch limit.Algorithm {
-	case Calendar:
-		x := next.extras()
-		x.calendar = r.extras().calendar
-		x.calendar.end = max(b.end-b.length, 1)
-		next.setExtras(x)
-	case Bucket:
-		score, debt := limit.parts().minus(r.bucket.time(), limit.bucketSize()), r.extras().debt
-		if set := b.end - b.length; score.Instant >= set {
-			score, debt = span{Instant: set}, max(debt, r.bucket.time().up()) // what is beyond its size is kept beside it
-		}
-		if score.Instant > 0 {
-			next.bucket = r.bucket
-			next.bucket.setTime(score)
-			next.setDebt(debt)
-		}
-		if b.repeats > 1 {
-			next.hits.add(1, r.ban.end, &Limit{Max: 1, TTL: 1})
-		}
-		return next
-	default:
-		next.hits = r.hits
-		next.hits.toCounted(limit)
-	}
+// kept returns the record of b, a ban that is set at now because r is full, with all that r
+// has beside it.
+func (r Record) kept(b ban, now Instant) Record {
+	b.set = max(now, 1)
 	if b.repeats > 1 {
-		next.bucket.score = r.ban.end
-	}
-	return next
-}
-
-// corrected returns r with b in place of its ban, which ended too late. The hits that it
-// has kept stay, unless they would outlive b.
-func (r Record) corrected(b ban) Record {
-	if r.hits.end() > b.end || r.bucket.score > b.end || r.extras().calendar.end > b.end {
-		return r.replaced(b)
+		b.before = r.ban.end
 	}
 	r.ban = b
 	return r
 }
 
-// unkept is the reverse of kept: it returns the record that the ban of r was set on. set
-// is when that was. A release that did not store the end of the ban before it is taken to
-// have set this one just then.
-func (r Record) unkept(limit *Limit, set Instant) (full Record) {
-	last, x := ban{end: set}, extra{leases: r.extras().leases}
-	switch limit.Algorithm {
-	case Calendar:
-		if x.calendar = r.extras().calendar; x.calendar.end != 0 {
-			x.calendar.end = limit.period().Around(x.calendar.start).End
-		}
-		last.end = cmp.Or(r.bucket.score, set)
-	case Bucket:
-		if r.bucket.score != 0 {
-			x.debt = r.extras().debt
-			full.bucket = r.bucket
-			if full.bucket.setTime(limit.parts().plus(r.bucket.time(), limit.bucketSize())); full.bucket.score < x.debt {
-				full.bucket.setTime(span{Instant: x.debt})
-			}
-		}
-		last.end = cmp.Or(r.hits.end(), set)
-	default:
-		full.hits = r.hits
-		full.hits.toExpiring()
-		last.end = cmp.Or(r.bucket.score, set)
+// begin makes b, which does not hold, the ban of r. What the ban before it has kept counts no
+// more.
+func (r *Record) begin(b ban) {
+	if r.ban.set != 0 {
+		*r = r.replaced(b)
+		return
 	}
-	if r.ban.repeats > 1 {
-		last.repeats = r.ban.repeats - 1
-		full.ban = last
+	r.ban = b
+}
+
+// unkept returns the record that the ban of r was set on.
+func (r Record) unkept() Record {
+	b := r.ban
+	if r.ban = (ban{}); b.repeats > 1 {
+		r.ban = ban{end: b.before, repeats: b.repeats - 1}
 	}
-	full.setExtras(x)
-	return full
+	return r
 }
 
 // Withdrawn returns r at now without the hits of h, which a call gives back because
@@ -202,8 +156,10 @@ func (r Record) Withdrawn(h Hit, now Instant, limit *Limit) (next Record, store 
 	if b, _ := r.ban.at(now); !b.holds(now) || h.Kind == Leases {
 		return r.Without(h, now)
 	}
-	set := max(r.ban.end-r.ban.length, r.hits.end(), r.bucket.score, r.extras().calendar.end) // even if corrected
-	full, found := r.unkept(limit, set).Without(h, set)
+	if r.ban.set == 0 {
+		return r, false
+	}
+	full, found := r.unkept().Without(h, r.ban.set)
 	if !found {
 		return r, false
 	}
@@ -211,8 +167,9 @@ func (r Record) Withdrawn(h Hit, now Instant, limit *Limit) (next Record, store 
 	one.Cost, one.Least = 1, 0
 	var v Verdict
 	looked := full
-	if v.look(set, &one, &looked, false); v.bans(&one, Lockout{KeepHits: true}) {
-		return full.kept(limit, r.ban), true
+	if v.look(r.ban.set, &one, &looked, false); v.bans(&one, Lockout{KeepHits: true}) {
+		full.ban = r.ban
+		return full, true
 	}
 	full.expire(now)
 	return full, true

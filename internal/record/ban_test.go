@@ -165,7 +165,7 @@ func TestGrowthSurvivesManyBans(t *testing.T) {
 	lengths := bans(t, growing(time.Millisecond, time.Second, 1e300), make([]time.Duration, 300)...)
 	require.Equal(t, time.Second, lengths[300])
 	_, next := decideWith(at(0), window(1, t1), growing(time.Millisecond, time.Second, 2),
-		windowRecord(1, t1, at(t1)))
+		windowRecord(t1, at(t1)))
 	for range 300 {
 		end, _, ok := banIn(next)
 		require.True(t, ok)

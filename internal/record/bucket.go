@@ -2,6 +2,7 @@ package record
 
 import (
 	"math"
+	"math/bits"
 	"time"
 )
 
@@ -18,234 +19,289 @@ import (
 // A call that costs several hits adds as many intervals, or none; one that makes do
 // with less adds as many as fit.
 // An empty bucket thus takes a burst of Max hits at once and then one every I.
-// Over any time T no more than Max + T/I hits are authorized.
+// Over any time T no more than Max + T/I hits are authorized, and that many if they come.
 //
-// S and I are kept to a Max-th of a nanosecond, so that Max times I is TTL: seven hits in five
-// seconds leak in exactly that. Above a Max of 2^32 they are kept to 2^-32 ns, and I is rounded
-// up to that.
+// I is exact: what it has beyond whole nanoseconds is counted in parts of one, of which there
+// are Max.
 //
 // # Clocks
 //
-// A score is never lowered because it is far ahead of a caller's clock. A caller whose clock
-// is behind would else open the bucket, each time that it is refused, to those whose clocks
-// are ahead. So if clocks differ by d, no more than Max + (T+d)/I hits are authorized in any
-// time T. Only a score further ahead than now + TTL + maxAhead is one of a clock that is wrong,
-// and is cut to now+TTL. So nobody is locked out for longer than maxAhead by it.
+// S grows with each hit, and no call sets it back to its own clock: one whose clock is behind
+// by d finds less room, and leaves S as it is. The n hits of callers whose clocks differ by d
+// at most so move S from the first one's time to no later than d and TTL after the last
+// one's: in any time T they are Max + (T+d)/I at most, however often each of them calls. Only a
+// score later than now+TTL+max(TTL, a minute) is that of a wrong clock: it counts as now+TTL.
 //
-// A debt stands: the score that a settlement has made beyond now+TTL. It is stored beside the
-// score, see [extra.debt], so that one is told from the other.
+// The bucket has the latest of its callers' clocks, at. What it holds is S-at. So what depends
+// on it is the same for all of them: how much a call that is taken back has leaked, and whether
+// S owes more than TTL. Only a settlement makes it do so, and such a debt stands.
 //
-// # A changed rate
+// # Rates
 //
-// The interval that the hits were poured in at is stored too. A caller with another one
-// changes the score so that as many hits are in the bucket: ten that have filled it fill ten
-// of its new places. So a lower rate grants no burst, and a higher one holds at once.
-// Receipts from before are refused then, as after a reset.
+// A bucket has the rate that it was poured at. For a limit of another rate it is as full as it
+// was: one that is full stays so. If the rate is lowered, that grants no burst.
 //
 // The algorithm is the one of ATM's virtual scheduling (ITU-T I.371), known as
 // simple cooldown where the score is kept in Redis.
 //
 // The zero bucket is empty.
 type bucket struct {
-	score   Instant
-	part    uint32  // of a nanosecond, beyond the score: see [Limit.parts]
-	rate    float32 // the interval in ns; 0: not known
-	cancels uint16  // goes up as hits are taken back from before others, see without
+	score   amount // since the epoch
+	at      Instant
+	rate    rate   // of which are the parts of score
+	cancels uint16 // goes up as hits are taken back from before others, see without
 }
 
-// maxAhead returns how much further ahead than now+TTL a score may be.
-func (l *Limit) maxAhead() time.Duration { return max(l.TTL, time.Minute) }
-
-// A span is a time, or the distance between two, in nanoseconds and parts of one. How many
-// parts are a whole one, [Limit.parts] says.
-type span struct {
-	Instant
-	part uint32
+// A rate is that of a bucket: max hits leak in ttl.
+type rate struct {
+	ttl Instant
+	max uint64
 }
 
-// parts are how many parts a nanosecond has.
-type parts uint64
+// An amount is a time in nanoseconds and parts of one, of which there are as many as the max
+// of a rate. It never has a whole one of them.
+type amount struct {
+	whole Instant
+	parts uint64
+}
 
-func (p parts) plus(a, b span) span {
-	sum, part := a.Instant+b.Instant, parts(a.part)+parts(b.part)
-	if part >= p {
-		return span{sum + 1, uint32(part - p)}
+// amount returns how long so many hits take to leak.
+func (r rate) amount(hits uint64) amount {
+	hi, lo := bits.Mul64(hits, uint64(r.ttl))
+	if hi >= r.max {
+		return amount{whole: math.MaxInt64}
 	}
-	return span{sum, uint32(part)}
-}
-
-func (p parts) minus(a, b span) span {
-	rest := a.Instant - b.Instant
-	if a.part < b.part {
-		return span{rest - 1, uint32(parts(a.part) + p - parts(b.part))}
+	whole, parts := bits.Div64(hi, lo, r.max)
+	if whole > math.MaxInt64 {
+		return amount{whole: math.MaxInt64}
 	}
-	return span{rest, a.part - b.part}
+	return amount{Instant(whole), parts}
 }
 
-func (a span) less(b span) bool {
-	return a.Instant < b.Instant || a.Instant == b.Instant && a.part < b.part
-}
-
-// up returns a, rounded up.
-func (a span) up() Instant {
-	if a.part > 0 {
-		return a.Instant + 1
+// hits returns how many hits leak in so long.
+func (r rate) hits(a amount, roundUp bool) uint64 {
+	hi, lo := bits.Mul64(uint64(a.whole), r.max)
+	lo, carry := bits.Add64(lo, a.parts, 0)
+	if hi += carry; hi >= uint64(r.ttl) {
+		return math.MaxInt64
 	}
-	return a.Instant
+	hits, rest := bits.Div64(hi, lo, uint64(r.ttl))
+	if rest > 0 && roundUp {
+		hits++
+	}
+	return min(hits, math.MaxInt64)
 }
 
-func (b *bucket) time() span { return span{b.score, b.part} }
+// plus returns a+b.
+func (r rate) plus(a, b amount) amount {
+	a.whole = a.whole.Add(time.Duration(b.whole))
+	if a.parts += b.parts; a.parts >= r.max {
+		a.parts -= r.max
+		a.whole = a.whole.Add(1)
+	}
+	return a
+}
 
-func (b *bucket) setTime(t span) { b.score, b.part = t.Instant, t.part }
+// minus returns a-b, which is not negative.
+func (r rate) minus(a, b amount) amount {
+	a.whole -= b.whole
+	if a.parts < b.parts {
+		a.parts += r.max
+		a.whole--
+	}
+	a.parts -= b.parts
+	return a
+}
 
-// A Share is what one call pours into a bucket. The zero Share is no call's.
-type Share struct {
-	at      Instant // when it was counted
-	until   Instant // the score that it made, rounded down
-	amount  span    // how long it takes to leak
-	parts   parts   // of amount
-	grain   Instant // the most that a share taken back moves others by for each that cancels goes up
-	weight  uint16  // by how much cancels goes up for this one
-	most    uint16  // by how much cancels may have gone up, or else it counts as another bucket's
-	cancels uint16  // of the bucket, at the time
+// less reports whether a is less than b, of the same rate.
+func (a amount) less(b amount) bool {
+	return a.whole < b.whole || a.whole == b.whole && a.parts < b.parts
+}
+
+// up returns a in whole nanoseconds, rounded up.
+func (a amount) up() Instant {
+	if a.parts > 0 {
+		return a.whole.Add(1)
+	}
+	return a.whole
 }
 
 const (
 	// maxMoved is how many grains fill a large bucket, and the most of them
-	// that may be taken back from before a share while it is still found.
+	// that may be taken back from before a hit while it is still found.
 	maxMoved = 1024
 
 	// minMoved is that most in a small bucket.
 	minMoved = 128
 )
 
-// share returns the share of cost hits of limit, counted at now, that left b so.
-func (b bucket) share(now Instant, limit *Limit, cost int) Share {
-	hitsInGrain := (limit.Max-1)/maxMoved + 1
-	most := max(min(limit.Max, maxMoved/2)*2, minMoved)
-	return Share{
-		at:      now,
-		until:   b.score,
-		amount:  limit.amount(cost),
-		parts:   limit.parts(),
-		grain:   limit.amount(hitsInGrain).up(),
-		weight:  uint16(min((cost-1)/hitsInGrain, most) + 1), // more than most counts as that
-		most:    uint16(most),
-		cancels: b.cancels,
-	}
-}
+// grain returns how many hits raise cancels by one.
+func (r rate) grain() uint64 { return (r.max-1)/maxMoved + 1 }
 
-// lookAtBucket decides a call at now on the bucket of r, and reports whether r must be stored.
-func (v *Verdict) lookAtBucket(now Instant, limit *Limit, r *Record, count bool) (store bool) {
-	changed := r.openBucket(now, limit)
-	store, v.Again = r.bucket.decide(now, limit, count, &v.Outcome)
+// most returns by how much cancels may have gone up, or else a hit counts as another bucket's.
+func (r rate) most() uint64 { return max(min(r.max, maxMoved/2)*2, minMoved) }
+
+// weight returns by how much cancels goes up for hits. More than most counts as one more.
+func (r rate) weight(hits uint64) uint16 { return uint16(min((hits-1)/r.grain(), r.most()) + 1) }
+
+// lookAtBucket decides a call at now on b, and reports whether b must be stored.
+func (v *Verdict) lookAtBucket(now Instant, limit *Limit, b *bucket, count bool) (store bool) {
+	store, v.Again = b.decide(now, limit, count, &v.Outcome)
 	if cost := v.Outcome.Cost; cost > 0 {
-		v.Hit = Hit{Cost: cost, Share: r.bucket.share(now, limit, cost)}
+		v.Hit = b.hit(cost)
 	}
-	return store || changed && v.Outcome.Blocked
+	return store
 }
 
-// decide decides a call at now on b, which is open. It sets o, which is zero, and returns
-// whether b must be stored, and the time until there is room for the same call.
+// hit returns the hit of that cost that b has counted last.
+func (b *bucket) hit(cost int) Hit {
+	return Hit{
+		Cost: cost, Kind: Bucket, Expiry: b.score.whole, At: b.at, TTL: b.rate.ttl, Max: b.rate.max, ID: uint64(b.cancels),
+	}
+}
+
+// spent returns when the hits of a call that took cost at now are spent at the latest.
+func (l *Limit) spent(now Instant, cost int) Instant {
+	if cost > l.Needed() {
+		return now.Add(l.Ahead)
+	}
+	return now
+}
+
+// decide decides a call at now on b. It sets o, which is zero, and returns whether b must be
+// stored, and the time until there is room for the same call.
 func (b *bucket) decide(now Instant, limit *Limit, count bool, o *Outcome) (store bool, again time.Duration) {
-	p, needed := limit.parts(), limit.amount(limit.Needed())
-	room := p.minus(p.plus(span{Instant: now}, limit.bucketSize()), b.time())
+	changed := b.enter(now, limit)
+	brim, needed := now.Add(limit.TTL), uint64(limit.Needed())
+	room := b.room(brim)
 	switch {
-	case room.less(needed):
+	case room < needed:
 		o.Blocked = true
+		store = changed
 	case count:
-		cost := limit.Hits()
-		if limit.Least > 0 {
-			cost = min(cost, limit.fit(room))
+		cost := uint64(limit.Hits())
+		if limit.Least > 0 || limit.Ahead > 0 {
+			cost = min(cost, room)
 		}
-		o.Cost = cost
-		taken := limit.amount(cost)
-		b.setTime(p.plus(b.time(), taken))
-		room = p.minus(room, taken)
+		if limit.Ahead > 0 && cost > needed {
+			cost = b.ahead(now.Add(limit.Ahead), brim, needed, cost)
+		}
+		o.Cost = int(cost)
+		b.score = b.rate.plus(b.score, limit.amount(o.Cost))
+		b.at = max(b.at, limit.spent(now, o.Cost))
+		room = b.room(brim)
 		store = true
 	}
-	again = p.minus(needed, room).up().Since(0)
-	o.RetryAfter = again
-	if !o.Blocked {
-		o.RetryAfter = p.minus(limit.exact(), room).up().Since(0)
+	if room < needed {
+		again = b.untilFits(limit.amount(limit.Needed()), brim)
 	}
-	o.Remaining = limit.fit(room)
-	o.ResetAfter = b.time().up().Since(now)
+	o.RetryAfter = again
+	if !o.Blocked && needed > 1 {
+		o.RetryAfter = 0
+		if room == 0 {
+			o.RetryAfter = b.untilFits(limit.amount(1), brim)
+		}
+	}
+	o.Remaining = int(room)
+	o.ResetAfter = b.score.up().Since(now)
 	return store, again
 }
 
-// openBucket makes the bucket of r, from which what has leaked at now was removed, one that a
-// call of limit is decided on. It reports whether that has changed how many hits it holds, or
-// how fast they leak.
-func (r *Record) openBucket(now Instant, limit *Limit) (changed bool) {
-	debt := r.extras().debt
-	owed, changed := r.bucket.open(now, limit, debt)
-	if owed != debt {
-		r.setDebt(owed)
+// ahead returns how many of cost hits, which are spent by late, fit. If they are more than
+// needed, it has b be at late.
+func (b *bucket) ahead(late, brim Instant, needed, cost uint64) uint64 {
+	then := *b
+	if then.score.whole < late {
+		then.score = amount{whole: late}
+	}
+	if cost = min(cost, then.room(brim)); cost <= needed {
+		return needed
+	}
+	*b = then
+	return cost
+}
+
+// room returns how many hits fit below brim.
+func (b *bucket) room(brim Instant) uint64 {
+	if b.score.up() >= brim {
+		return 0
+	}
+	return b.rate.hits(b.rate.minus(amount{whole: brim}, b.score), false)
+}
+
+// untilFits returns how long after now, of which brim is the brim, an amount more fits.
+func (b *bucket) untilFits(more amount, brim Instant) time.Duration {
+	return b.rate.plus(b.score, more).up().Since(brim)
+}
+
+// enter has b be at now with the rate of limit, and reports whether what is stored says
+// something else.
+func (b *bucket) enter(now Instant, limit *Limit) (changed bool) {
+	if r := limit.rate(); b.rate != r && b.rate.ttl > 0 {
+		b.convert(r)
+		changed = true
+	}
+	if b.at > now {
+		changed = b.cut(now) || changed
+	}
+	if b.expire(now); b.rate.ttl == 0 {
+		*b = bucket{score: amount{whole: now}, at: now, rate: limit.rate(), cancels: nonce(now)}
 	}
 	return changed
 }
 
-// open is [Record.openBucket] of a bucket that owes debt. owed is what it owes then: a debt
-// that ends by now+TTL is none, since a bucket holds that much without it.
-func (b *bucket) open(now Instant, limit *Limit, debt Instant) (owed Instant, changed bool) {
-	rate := limit.rate()
-	if b.score == 0 {
-		*b = bucket{score: now, rate: rate, cancels: nonce(now)}
-		return 0, false
+// cut sets b right at now if a clock has poured that is too far ahead, and reports whether it
+// had to. A debt stays, from now on.
+func (b *bucket) cut(now Instant) bool {
+	ttl := time.Duration(b.rate.ttl)
+	switch far := now.Add(farthest(ttl)); {
+	case b.owes() && b.at > far:
+		b.score.whole -= b.at - now
+	case !b.owes() && b.score.up() > far.Add(ttl):
+		b.score = amount{whole: now.Add(ttl)}
+	default:
+		return false
 	}
-	if b.rate != rate && b.rate != 0 {
-		factor := limit.float(limit.exact()) / float64(b.rate)
-		b.setTime(span{Instant: now.stretch(b.score, factor)})
-		debt = now.stretch(debt, factor)
-		b.cancels += strange
-		changed = true
-	}
-	b.rate = rate
-	if parts(b.part) >= limit.parts() { // of another Max with the same rate
-		b.setTime(span{Instant: b.score + 1})
-	}
-	brim := now + limit.bucketSize().Instant
-	if debt > brim {
-		owed = debt
-	}
-	if most := max(brim, owed); b.score > max(brim.Add(limit.maxAhead()), owed) {
-		b.setTime(span{Instant: most})
-		changed = true
-	}
-	if b.score < now {
-		b.setTime(span{Instant: now})
-	}
-	return owed, changed
+	b.at = now
+	return true
 }
 
-// stretch returns t with its distance to i multiplied by factor, rounded up. Earlier times stay.
-func (i Instant) stretch(t Instant, factor float64) Instant {
-	if t <= i {
-		return t
+// owes reports whether a settlement has made the score later than a call may.
+func (b *bucket) owes() bool { return b.score.up()-b.at > b.rate.ttl }
+
+// convert has b be as full as it is at another rate.
+func (b *bucket) convert(to rate) {
+	hi, lo := bits.Mul64(uint64(max(b.score.up()-b.at, 0)), uint64(to.ttl))
+	level := uint64(math.MaxInt64)
+	if hi < uint64(b.rate.ttl) {
+		level, lo = bits.Div64(hi, lo, uint64(b.rate.ttl))
+		if lo > 0 {
+			level++
+		}
 	}
-	return i.Add(time.Duration(min(math.Ceil(float64(t-i)*factor), 1<<62)))
+	b.score = amount{whole: b.at.Add(time.Duration(min(level, math.MaxInt64)))}
+	b.rate = to
 }
 
 // expire empties b if all has leaked at now.
 func (b *bucket) expire(now Instant) {
-	if b.time().up() <= now {
+	if b.score.up() <= now {
 		*b = bucket{}
 	}
 }
 
 // nonce returns where cancels of a new bucket begins: far from where that of an
-// earlier bucket was, most probably, so that no share of it is found in this one.
+// earlier bucket was, most probably, so that no hit of it is found in this one.
 func nonce(now Instant) uint16 {
 	const golden = 0x9e3779b97f4a7c15 // 1<<64 over the golden ratio: spreads what differs little
 	return uint16(uint64(now) * golden >> 48)
 }
 
-// without returns b at now without what surely has not leaked yet of a share, and
-// whether there is anything.
+// without returns b at now without what surely has not leaked yet of h, and whether there is
+// anything.
 //
-// A share leaks last of all that was there when it was counted, in the time that
-// ends at until. Shares before it that are taken back move it forward. How many
+// A hit leaks last of all that was there when it was counted, in the time that
+// ends at its expiry. Hits before it that are taken back move it forward. How many
 // there were is not known, but cancels counts all that were taken back and were
 // not the last ones: by a grain for each of these at most. Nor can it have leaked
 // by more than the time since it was counted. Whichever of the two leaves more is
@@ -253,59 +309,48 @@ func nonce(now Instant) uint16 {
 // too much, and why a record of this size allows no more.
 //
 // A bucket whose score is lower than all that was taken back explains, or from
-// which more was taken back than there may have been, is another one: the share's
-// was reset or expired.
-func (b bucket) without(s Share, now Instant) (next bucket, found bool) {
-	next, _, found = b.withoutPart(s, s.amount, now)
+// which more was taken back than there may have been, is another one: the hit's
+// was reset or expired. So is one of another rate.
+func (b bucket) without(h Hit, now Instant) (next bucket, found bool) {
+	next, _, found = b.withoutLast(h, h.Cost, now)
 	return next, found
 }
 
-// withoutPart returns b at now without what has not leaked yet of the last part of a
-// share, what then is left of the share, and whether there was anything.
-//
-// It is known to the nanosecond how much has leaked. Where nothing has, all of the part is
-// given back, and else whole nanoseconds of it.
-func (b bucket) withoutPart(s Share, part span, now Instant) (next bucket, rest Share, found bool) {
-	moved := b.cancels - s.cancels
-	earliest := s.movedBy(moved)
-	if moved > s.most || b.score < earliest {
-		return b, Share{}, false
+// withoutLast returns b at now without what has not leaked yet of the last n of the hits of h,
+// what then is left of them, and whether there was anything.
+func (b bucket) withoutLast(h Hit, n int, now Instant) (next bucket, rest Hit, found bool) {
+	rest, last := h.Split(h.Cost - n)
+	moved := b.cancels - uint16(h.ID)
+	if b.rate != (rate{h.TTL, h.Max}) || uint64(moved) > b.rate.most() {
+		return b, Hit{Cost: rest.Cost}, false
 	}
-	if s.amount.less(part) {
-		part = s.amount
+	earliest := max(h.Expiry-b.rate.amount(uint64(moved)*b.rate.grain()).up(), 0)
+	if b.score.whole < earliest {
+		return b, Hit{Cost: rest.Cost}, false
 	}
-	onTop := moved == 0 && b.score == s.until
-	unleaked := max(earliest, s.at+s.amount.Instant) - now
-	left := span{Instant: min(part.Instant, unleaked, b.score-now)}
-	if left.Instant <= 0 {
-		return b, Share{}, false
+	now = max(now, b.at)
+	newest := moved == 0 && b.score.whole == h.Expiry
+	until := b.rate.plus(amount{whole: h.At}, b.rate.amount(uint64(h.Cost)))
+	if bound := (amount{whole: earliest}); until.less(bound) {
+		until = bound
 	}
-	if left.Instant == part.Instant && (onTop && !s.parts.minus(b.time(), part).less(span{Instant: now}) || earliest-now > part.Instant) {
-		left = part
+	if newest || b.score.less(until) {
+		until = b.score
 	}
-	rest = s
-	rest.amount = s.parts.minus(s.amount, left)
-	rest.until -= left.up()
-	if !onTop {
-		weight := s.weight
-		if part.less(s.amount) {
-			weight = uint16(min((left.up()-1)/max(s.grain, 1), Instant(s.most)) + 1)
-		}
+	if until.up() <= now {
+		return b, Hit{Cost: rest.Cost}, false
+	}
+	part, left := b.rate.amount(uint64(last.Cost)), b.rate.minus(until, amount{whole: now})
+	if left.less(part) {
+		part = left
+	}
+	b.score = b.rate.minus(b.score, part)
+	if newest {
+		rest.Expiry = b.score.whole
+	} else {
+		weight := b.rate.weight(b.rate.hits(part, true))
 		b.cancels += weight
-		rest.cancels += weight // this one has not moved the rest
-	}
-	b.setTime(s.parts.minus(b.time(), left))
-	if onTop {
-		rest.until = b.score
+		rest.ID = uint64(uint16(rest.ID) + weight) // this one has not moved the rest
 	}
 	return b, rest, true
-}
-
-// movedBy returns when s has leaked at the earliest, if so many grains were taken
-// back since it was counted.
-func (s Share) movedBy(grains uint16) Instant {
-	if grains > 0 && s.grain > s.until/Instant(grains) {
-		return 0
-	}
-	return s.until - s.grain*Instant(grains)
 }

@@ -79,30 +79,26 @@ func bothRecord(records ...[]byte) []byte {
 		if r.hits.len() > 0 {
 			both.hits = r.hits
 		}
-		if r.bucket.score != 0 {
+		if r.bucket.rate.ttl != 0 {
 			both.bucket = r.bucket
 		}
-		x, all := r.extras(), both.extras()
-		if x.leases.len() > 0 {
-			all.leases = x.leases
+		if r.leases.len() > 0 {
+			both.leases = r.leases
 		}
-		if x.calendar.end != 0 {
-			all.calendar = x.calendar
+		if r.calendar.end != 0 {
+			both.calendar = r.calendar
 		}
-		all.debt = max(all.debt, x.debt)
-		both.setExtras(all)
 	}
 	return both.Encode()
 }
 
-// windowRecord returns the record of a window of max that holds hits which expire at the
-// given times, in order, the longest of them counted under ttl.
-func windowRecord(max int, ttl time.Duration, expiries ...time.Time) []byte {
+// windowRecord returns the record of a window that holds hits which expire at the given times,
+// in order, the longest of them counted under ttl.
+func windowRecord(ttl time.Duration, expiries ...time.Time) []byte {
 	var h hits
-	h.unit = unitFor(max)
-	h.ttl = h.up(Instant(ttl))
+	h.ttl = Instant(ttl)
 	for _, t := range expiries {
-		h.last = h.up(InstantOf(t))
+		h.last = uint64(InstantOf(t))
 		h.entries = appendLow(h.entries, h.last, h.expiries().width())
 	}
 	return Record{hits: h}.Encode()
@@ -111,9 +107,8 @@ func windowRecord(max int, ttl time.Duration, expiries ...time.Time) []byte {
 // cellsRecord returns the record of a window that has so many hits of a TTL in each of some
 // cells, the last of which contains epoch.
 func cellsRecord(ttl time.Duration, counts ...uint32) []byte {
-	h := hits{cells: cells{list: list{ttl: ticks(Instant(ttl), coarse)}, since: InstantOf(epoch)}}
-	h.unit = cellFor(h.ttl)
-	h.pack(ticks(InstantOf(epoch), h.unit)+1-uint64(len(counts)), counts)
+	h := hits{cells: cells{list: list{unit: cellFor(Instant(ttl)), ttl: Instant(ttl)}, since: InstantOf(epoch)}}
+	h.pack(h.up(InstantOf(epoch))+1-uint64(len(counts)), counts)
 	return Record{hits: h}.Encode()
 }
 
@@ -123,15 +118,12 @@ func banRecord(end time.Time, length time.Duration, repeats int) []byte {
 	return Record{ban: ban{end: InstantOf(end), length: Instant(length), repeats: repeats}}.Encode()
 }
 
-func bucketRecord(score time.Time, cancels uint16) []byte {
-	return Record{bucket: bucket{score: InstantOf(score), cancels: cancels}}.Encode()
-}
-
-// debtRecord returns the record of a bucket with that score, all of it a debt.
-func debtRecord(score time.Time, cancels uint16) []byte {
-	r := Record{bucket: bucket{score: InstantOf(score), cancels: cancels}}
-	r.setDebt(r.bucket.score)
-	return r.Encode()
+// bucketRecord returns the record of a bucket that was poured at epoch, and is empty at score
+// and a part of a nanosecond.
+func bucketRecord(limit Limit, score time.Time, parts uint64, cancels uint16) []byte {
+	return Record{bucket: bucket{
+		score: amount{InstantOf(score), parts}, at: InstantOf(epoch), rate: limit.rate(), cancels: cancels,
+	}}.Encode()
 }
 
 func leasesRecord(all ...lease) []byte {
@@ -139,11 +131,11 @@ func leasesRecord(all ...lease) []byte {
 	for _, l := range all {
 		ls = ls.append(l)
 	}
-	return Record{extra: &extra{leases: ls}}.Encode()
+	return Record{leases: ls}.Encode()
 }
 
 func calendarRecord(start, end, begun time.Time, count uint64) []byte {
-	return Record{extra: &extra{calendar: calendar{start: InstantOf(start), end: InstantOf(end), begun: InstantOf(begun), count: count}}}.Encode()
+	return Record{calendar: calendar{InstantOf(start), InstantOf(end), InstantOf(begun), count}}.Encode()
 }
 
 // expiriesIn returns the expiry times of the hits in a record, as stored.

@@ -38,7 +38,7 @@ func TestCalendarCountsEachPeriodByItself(t *testing.T) {
 		require.Equal(t, !s.want.Blocked, v.Store, "step %d", i)
 		r = v.Next
 	}
-	require.Len(t, r.Encode(), 35, "one number, whatever Max is")
+	require.Len(t, r.Encode(), 34, "one number, whatever Max is")
 }
 
 func TestCalendarTakesAnyMax(t *testing.T) {
@@ -88,7 +88,7 @@ func TestCalendarAdmitsMaxInEachPeriodByAnyClocks(t *testing.T) {
 				r = v.Next
 			}
 			if v.Hit.Cost == 0 {
-				require.Greater(t, counted[r.extras().calendar.end]+limit.Needed(), limit.Max, "refused only where there is no room")
+				require.Greater(t, counted[r.calendar.end]+limit.Needed(), limit.Max, "refused only where there is no room")
 				continue
 			}
 			require.Equal(t, v.Outcome.Cost, v.Hit.Cost)
@@ -107,11 +107,11 @@ func TestHitOfACalendarIsTakenBackOnce(t *testing.T) {
 	second := decide(now+1, &limit, Lockout{}, first.Next, true)
 	left, found := second.Next.Without(first.Hit, now+2)
 	require.True(t, found)
-	require.EqualValues(t, 4, left.extras().calendar.count)
+	require.EqualValues(t, 4, left.calendar.count)
 	none, found := left.Without(second.Hit, now+2)
 	require.True(t, found)
-	require.Zero(t, none.extras().calendar.count)
-	require.Equal(t, left.extras().calendar.end, none.extras().calendar.end, "the period must not go back when it is empty")
+	require.Zero(t, none.calendar.count)
+	require.Equal(t, left.calendar.end, none.calendar.end, "the period must not go back when it is empty")
 
 	anew := decide(now+3, &limit, Lockout{}, Record{}, true).Next
 	_, found = anew.Without(first.Hit, now+4)
@@ -128,11 +128,11 @@ func TestBanReplacesTheCountOfACalendar(t *testing.T) {
 	full := decide(now, &limit, l, Record{}, true).Next
 	banned := decide(now, &limit, l, full, true)
 	require.True(t, banned.Outcome.NewBan)
-	require.Zero(t, banned.Next.extra)
+	require.Zero(t, banned.Next.calendar)
 	require.False(t, decide(now.Add(time.Minute), &limit, l, banned.Next, true).Outcome.Blocked)
 	byHand, store := full.Banned(now, time.Minute)
 	require.True(t, store)
-	require.Zero(t, byHand.extra)
+	require.Zero(t, byHand.calendar)
 }
 
 // TestBanOnACalendarIsLiftedWithTheHitThatItWasSetOn gives back, in each of several bans in a
@@ -151,8 +151,8 @@ func TestBanOnACalendarIsLiftedWithTheHitThatItWasSetOn(t *testing.T) {
 		require.NoError(t, err)
 		lifted, store := stored.Withdrawn(full.Hit, now+3, &limit)
 		require.True(t, store)
-		require.Equal(t, full.Next.extras().calendar.end, lifted.extras().calendar.end)
-		require.EqualValues(t, 1, lifted.extras().calendar.count)
+		require.Equal(t, full.Next.calendar.end, lifted.calendar.end)
+		require.EqualValues(t, 1, lifted.calendar.count)
 		require.Equal(t, bans, lifted.ban.repeats)
 		require.False(t, decide(now+4, &limit, l, lifted, true).Outcome.Blocked)
 
@@ -160,22 +160,6 @@ func TestBanOnACalendarIsLiftedWithTheHitThatItWasSetOn(t *testing.T) {
 		after := decide(now, &limit, l, stored, true)
 		require.Equal(t, 1, after.Outcome.Remaining)
 		r = Record{ban: stored.ban}
-	}
-}
-
-// A ban keeps the count of its calendar, and not the debt of a bucket that it has replaced.
-func TestBanOnACalendarDropsADebt(t *testing.T) {
-	limit := Limit{Algorithm: Calendar, Max: 1}
-	r, s := reserve(t, start, Record{}, bucketOf(10, time.Minute))
-	r, _ = s.settleAt(t, start, r, 100)
-	r, _ = reserve(t, start, r, &limit)
-	for _, before := range []ban{{}, {end: start, length: 1, repeats: 1}} {
-		r.ban = before
-		v := decide(start, &limit, keeping, r, true)
-		require.True(t, v.Outcome.NewBan)
-		banned := reread(t, v.Next)
-		require.Zero(t, banned.extras().debt)
-		require.EqualValues(t, 1, banned.extras().calendar.count)
 	}
 }
 
@@ -200,7 +184,7 @@ func TestCalendarIsCountedTogetherWhateverBoundsItsCallersKnow(t *testing.T) {
 			if v.Store {
 				r = v.Next
 			}
-			if c := r.extras().calendar; c.start != current.start || c.end != current.end {
+			if c := r.calendar; c.start != current.start || c.end != current.end {
 				require.GreaterOrEqual(t, now, current.end, "a period that has not ended stays")
 				current, counted = c, 0
 			}
@@ -231,6 +215,6 @@ func TestSettleByAProcessWithoutZoneDataKeepsTheNewPeriod(t *testing.T) {
 		}
 		settled := r
 		s.Apply(at(4, 2), &settled)
-		require.EqualValues(t, 7+max(actual-1, 0), settled.extras().calendar.count)
+		require.EqualValues(t, 7+max(actual-1, 0), settled.calendar.count)
 	}
 }

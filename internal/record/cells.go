@@ -16,10 +16,9 @@ import (
 //
 // Cells are numbered since the epoch: cell k ends at k times its length, and does not
 // contain its beginning. The length is a function of TTL alone, so all processes have the
-// same cells. It is coarse times a power of two. So each cell of a shorter TTL lies
-// within one of a longer TTL, and the times of a list, in either unit, in cells of their
-// own: however often a list is changed from one to the other, a hit is in the cell that
-// its expiry is in, and never moves by more than the longest of them.
+// same cells. It is smallestCell times a power of two. So each cell of a shorter TTL lies
+// within one of a longer TTL: however often a list is changed from one to the other, a hit is
+// in the cell that its expiry is in, and never moves by more than the longest of them.
 type cells struct {
 	list          // last is the last cell; entries has the counts, width bytes each
 	width uint8   // as the largest count needs
@@ -28,13 +27,17 @@ type cells struct {
 }
 
 const (
-	// maxTimes is how many hits a window lists by their times, which take 2 kB at a TTL
+	// maxTimes is how many hits a window lists by their times, which take 3 kB at a TTL
 	// of some hours. Cells take less than longer lists do.
 	maxTimes = 500
 
-	// cellsInTTL is how many cells a TTL has, or less than twice as many. Cells of a
-	// TTL below 0.2 s are coarse, and so fewer.
+	// cellsInTTL is how many cells a TTL has, or less than twice as many. One below 3.2 ms
+	// has fewer.
 	cellsInTTL = 1024
+
+	// smallestCell makes cells of usual TTLs, a minute, an hour and a day, little shorter than
+	// a thousandth.
+	smallestCell = Instant(3125)
 
 	// maxCells is how many cells a record has at most, rather more than it needs.
 	maxCells = 4 * cellsInTTL
@@ -43,12 +46,9 @@ const (
 	maxCount = 1<<24 - 1
 )
 
-// cellFor returns the length of the cells of a TTL, which is given in coarse.
-func cellFor(ttl uint64) Instant {
-	if ttl < cellsInTTL {
-		return coarse
-	}
-	return coarse << (bits.Len64(ttl/cellsInTTL) - 1)
+// cellFor returns the length of the cells of a TTL.
+func cellFor(ttl Instant) Instant {
+	return smallestCell << (max(bits.Len64(uint64(ttl/(cellsInTTL*smallestCell))), 1) - 1)
 }
 
 // widthOf returns how many bytes a count needs.
@@ -156,7 +156,7 @@ func (c *cells) until(t uint64) (n int) {
 // all is a sequence of when the hits expire, oldest first, and how many do so then.
 func (c *cells) all(yield func(Instant, int) bool) {
 	for i := range c.row() {
-		if n := c.count(i); n > 0 && !yield(Instant(c.first()+uint64(i))*c.unit, int(n)) {
+		if n := c.count(i); n > 0 && !yield(c.instant(c.first()+uint64(i)), int(n)) {
 			return
 		}
 	}
@@ -238,9 +238,6 @@ func (c *cells) appendCounts(b []byte, t uint64, n int) []byte {
 	return b
 }
 
-// shift adds by to all cells, modulo 1<<64.
-func (c *cells) shift(by uint64) { c.last += by }
-
 // cellsHead is the size of a section of cells without the counts.
 const cellsHead = 3*instantSize + 4 + 1
 
@@ -249,18 +246,14 @@ func (c *cells) decode(b []byte) (ok bool) {
 	if len(b) <= cellsHead {
 		return false
 	}
-	c.unit = coarse
-	c.ttl, c.since = binary.BigEndian.Uint64(b), getInstant(b[instantSize:])
+	c.ttl, c.since = getInstant(b), getInstant(b[instantSize:])
 	c.last = binary.BigEndian.Uint64(b[2*instantSize:])
 	c.total, c.width = binary.BigEndian.Uint32(b[3*instantSize:]), b[cellsHead-1]
 	c.entries = b[cellsHead:]
-	if c.ttl == 0 || c.ttl > uint64(math.MaxInt64/coarse) || c.since < 0 {
+	if c.ttl <= 0 || c.since < 0 || c.total == 0 || c.total > math.MaxInt32 || c.width == 0 {
 		return false
 	}
 	c.unit = cellFor(c.ttl)
-	if c.total == 0 || c.total > math.MaxInt32 || c.width == 0 {
-		return false
-	}
 	n := c.row()
 	if n*int(c.width) != len(c.entries) || n > maxCells || uint64(n) > c.last || c.last > uint64(math.MaxInt64/c.unit) {
 		return false
@@ -271,7 +264,7 @@ func (c *cells) decode(b []byte) (ok bool) {
 // append appends the section of c to b, with n more hits in cell t.
 func (c *cells) append(b []byte, t uint64, n int) []byte {
 	_, last, width := c.with(t, n)
-	b = binary.BigEndian.AppendUint64(b, c.ttl)
+	b = appendInstant(b, c.ttl)
 	b = appendInstant(b, c.since)
 	b = binary.BigEndian.AppendUint64(b, last)
 	b = binary.BigEndian.AppendUint32(b, uint32(c.stored()+n))

@@ -12,19 +12,16 @@ import (
 )
 
 // tooLong is how much too long a hit of a long window may count.
-func tooLong(ttl time.Duration) Instant { return max(coarse, Instant(ttl)/1000) }
+func tooLong(ttl time.Duration) Instant { return max(Instant(ttl)/cellsInTTL, smallestCell) }
 
-func TestCellsAreAThousandthOfTTLOrATenthOfAMillisecond(t *testing.T) {
+func TestCellsAreAThousandthOfTTL(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		ttl := rapid.Uint64Range(1, uint64(math.MaxInt64/coarse)).Draw(t, "ttl")
-		ttl >>= rapid.IntRange(0, 56).Draw(t, "shift")
-		ttl = max(ttl, 1)
+		ttl := Instant(rapid.Int64Range(1, math.MaxInt64).Draw(t, "ttl") >> rapid.IntRange(0, 62).Draw(t, "shift"))
 		unit := cellFor(ttl)
-		require.Zero(t, unit%coarse)
-		k := unit / coarse
-		require.Zero(t, k&(k-1), "a power of two")
-		require.LessOrEqual(t, unit, max(Instant(ttl)*coarse/cellsInTTL, coarse))
-		require.Less(t, Instant(ttl)*coarse/unit, Instant(2*cellsInTTL))
+		k := unit / smallestCell
+		require.Equal(t, []Instant{unit, 0}, []Instant{k * smallestCell, k & (k - 1)}, "times a power of two")
+		require.LessOrEqual(t, unit, tooLong(time.Duration(ttl)))
+		require.Less(t, ttl/unit, Instant(2*cellsInTTL))
 	})
 }
 
@@ -35,19 +32,19 @@ func TestAWindowCountsInCellsWhileItIsLong(t *testing.T) {
 	for i := range maxTimes {
 		now += Instant(time.Millisecond)
 		r = reread(t, decide(now, limit, Lockout{}, r, true).Next)
-		require.EqualValues(t, version1, r.version(), "%d hits", i+1)
+		require.False(t, r.hits.inCells(), "%d hits", i+1)
 	}
 	now += Instant(time.Millisecond)
 	r = reread(t, decide(now, limit, Lockout{}, r, true).Next)
-	require.EqualValues(t, version3, r.version())
+	require.True(t, r.hits.inCells())
 	require.Equal(t, maxTimes+1, r.hits.len())
 
 	r, found := r.WithoutNewest(maxTimes, now, limit)
 	require.True(t, found)
 	r = reread(t, decide(now, limit, Lockout{}, reread(t, r), true).Next)
-	require.EqualValues(t, version3, r.version(), "until it is empty")
+	require.True(t, r.hits.inCells(), "until it is empty")
 	v := decide(now+Instant(2*time.Minute), limit, Lockout{}, r, true)
-	require.EqualValues(t, version1, v.Next.version())
+	require.False(t, v.Next.hits.inCells())
 }
 
 func TestALongWindowHasAFewKilobytesWhateverItHolds(t *testing.T) {
@@ -78,8 +75,8 @@ func TestSizesOfLongWindowsWithHitsEvenlySpread(t *testing.T) {
 		hits int
 		size int
 	}{
-		{time.Minute, 10_000, 1204}, {time.Hour, 10_000, 1131}, {24 * time.Hour, 10_000, 1681},
-		{time.Hour, 100_000, 1131}, {time.Hour, 1_000_000, 2230}, {24 * time.Hour, 1_000_000, 3330},
+		{time.Minute, 10_000, 1203}, {time.Hour, 10_000, 1130}, {24 * time.Hour, 10_000, 1680},
+		{time.Hour, 100_000, 1130}, {time.Hour, 1_000_000, 2229}, {24 * time.Hour, 1_000_000, 3329},
 	} {
 		require.Equal(t, c.size, len(evenly(c.hits, c.ttl).Encode()), "%d in %v", c.hits, c.ttl)
 	}
@@ -87,11 +84,10 @@ func TestSizesOfLongWindowsWithHitsEvenlySpread(t *testing.T) {
 
 // evenly returns a record with so many hits, evenly spread over a TTL that ends at start.
 func evenly(n int, ttl time.Duration) (r Record) {
-	limit := &Limit{Max: max(n, maxFine+1), TTL: ttl}
 	batches := min(n, 5000)
 	for i := range batches {
 		now := start - Instant(ttl)/Instant(batches)*Instant(batches-1-i)
-		r.hits.add(n/batches, now.Add(ttl), limit)
+		r.hits.add(n/batches, now.Add(ttl), Instant(ttl))
 	}
 	return r
 }
@@ -180,7 +176,7 @@ func TestALongWindowIsAnExactOneToAThousandth(t *testing.T) {
 				}
 				before := r
 				before.hits.expire(now)
-				rest, found := r.refundPart(h.hit, part, now, limit)
+				rest, found := r.refundPart(h.hit, part, now)
 				gone := 0
 				if after := r; found {
 					after.hits.expire(now)
@@ -286,9 +282,9 @@ func TestAShorterTTLHoldsForALongWindowThatBlocks(t *testing.T) {
 	require.Equal(t, 2999, v.Outcome.Remaining)
 }
 
-// Receipts written before a list became cells, under any unit, find their hits.
+// Receipts written before a list became cells find their hits.
 func TestHitsCountedAsTimesAreTakenBackFromCells(t *testing.T) {
-	limits := []*Limit{{Max: maxFine, TTL: time.Minute}, {Max: 5000, TTL: time.Minute}}
+	limits := []*Limit{{Max: 32, TTL: time.Minute}, {Max: 5000, TTL: time.Minute}}
 	var r Record
 	var counted []Hit
 	now := start + 12_345
@@ -352,13 +348,13 @@ func TestHitsAreTakenBackThoughTheTTLHasGrown(t *testing.T) {
 // A list that spans a whole TTL, from one cell's end to another's beginning, needs a cell more.
 func TestAListThatSpansAWholeTTLKeepsItsTimesInCells(t *testing.T) {
 	limit := &Limit{Max: 5000, TTL: time.Minute}
-	unit := cellFor(ticks(Instant(limit.TTL), coarse))
+	unit := cellFor(Instant(limit.TTL))
 	now := start/unit*unit + unit*9/10
 	var r Record
-	r.hits.add(1, now+1, limit)
-	r.hits.add(maxTimes-1, now.Add(limit.TTL), limit)
+	r.hits.add(1, now+1, Instant(limit.TTL))
+	r.hits.add(maxTimes-1, now.Add(limit.TTL), Instant(limit.TTL))
 	require.False(t, r.hits.inCells())
-	r.hits.add(1, now.Add(limit.TTL), limit)
+	r.hits.add(1, now.Add(limit.TTL), Instant(limit.TTL))
 	r = reread(t, r)
 	require.Equal(t, int(r.hits.reach()), r.hits.row())
 	require.Equal(t, now/unit*unit+unit, r.hits.time(0))
@@ -373,8 +369,8 @@ func TestListsThatNobodyWritesBecomeCells(t *testing.T) {
 		stored []byte
 		now    time.Time
 	}{
-		"out of order": {windowRecord(5000, time.Hour, mixed...), epoch},
-		"in 1970":      {windowRecord(1, time.Hour, slices.Repeat([]time.Time{time.Unix(0, 5)}, 600)...), time.Unix(0, 0)},
+		"out of order": {windowRecord(time.Hour, mixed...), epoch},
+		"in 1970":      {windowRecord(time.Hour, slices.Repeat([]time.Time{time.Unix(0, 5)}, 600)...), time.Unix(0, 0)},
 	} {
 		o, next := decideBytes(c.now, window(5000, time.Hour), 0, c.stored)
 		require.Equal(t, 5000-601, o.Remaining, name)
@@ -386,8 +382,8 @@ func TestListsThatNobodyWritesBecomeCells(t *testing.T) {
 
 // What cannot be stored counts as no record: its limit would be there once more.
 func TestWhatBecomesOfListsThatNobodyWritesCanBeStored(t *testing.T) {
-	disordered := hits{cells: cells{list: list{unit: coarse, ttl: 1, last: 11, entries: append(slices.Repeat([]byte{11, 0}, 300), 11)}}}
-	full := hits{cells: cells{list: list{unit: coarse, ttl: 1}}}
+	disordered := hits{cells: cells{list: list{ttl: 255, last: 11, entries: append(slices.Repeat([]byte{11, 0}, 300), 11)}}}
+	full := hits{cells: cells{list: list{ttl: 1}}}
 	full.pack(50, []uint32{maxCount})
 	full.cells.total = 1
 	for now, h := range map[Instant]hits{0: disordered, full.end() - Instant(time.Millisecond): full} {
@@ -401,9 +397,8 @@ func TestWhatBecomesOfListsThatNobodyWritesCanBeStored(t *testing.T) {
 func TestLongWindowsOfOtherProgramsDoNoHarm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h hits
-		h.unit = rapid.SampledFrom([]Instant{fine, coarse}).Draw(t, "unit")
-		h.ttl = rapid.Uint64Range(1, 1<<40).Draw(t, "ttl")
-		h.last = rapid.Uint64Range(1, uint64(math.MaxInt64/h.unit)).Draw(t, "last") >> rapid.IntRange(0, 50).Draw(t, "shift")
+		h.ttl = Instant(rapid.Int64Range(1, 1<<56).Draw(t, "ttl"))
+		h.last = rapid.Uint64Range(1, math.MaxInt64).Draw(t, "last") >> rapid.IntRange(0, 50).Draw(t, "shift")
 		h.last = max(h.last, 1)
 		some := rapid.SliceOfN(rapid.Uint64(), 1, 20).Draw(t, "times")
 		for i := range rapid.IntRange(1, 2*maxTimes).Draw(t, "hits") {
@@ -414,7 +409,7 @@ func TestLongWindowsOfOtherProgramsDoNoHarm(t *testing.T) {
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		var h hits
-		h.ttl = rapid.Uint64Range(1, 1<<40).Draw(t, "ttl")
+		h.ttl = Instant(rapid.Int64Range(1, 1<<56).Draw(t, "ttl"))
 		h.unit = cellFor(h.ttl)
 		counts := rapid.SliceOfN(rapid.Uint32Range(0, maxCount), 1, 20).Draw(t, "counts")
 		counts = append(counts, maxCount)
@@ -499,20 +494,6 @@ func TestCellsBesideAllElse(t *testing.T) {
 	r = reread(t, decide(start, &Limit{Max: 5, TTL: time.Hour, Algorithm: Leases, ID: 1}, Lockout{}, r, true).Next)
 	require.Equal(t, 1500, r.hits.len())
 	require.Equal(t, []any{1500, time.Hour}, []any{len(r.Facts().Expiries), r.Facts().WindowTTL})
-	v := decide(start+Instant(2*time.Hour), bucketOf(10, time.Hour), Lockout{}, r, true)
-	require.EqualValues(t, version1, v.Next.version())
-}
-
-// A list that an earlier release has written may be much longer than those of today.
-func TestALongListOfAnEarlierReleaseBecomesCells(t *testing.T) {
-	limit := &Limit{Max: 200_000, TTL: time.Hour}
-	stored := windowRecord(100_000, time.Hour, times(100_000, 30*time.Millisecond)...)
-	r, err := Decode(stored)
-	require.NoError(t, err)
-	v := decide(InstantOf(epoch)-1, limit, Lockout{}, r, true)
-	r = reread(t, v.Next)
-	require.Equal(t, 100_001, r.hits.len())
-	require.True(t, r.hits.inCells())
 }
 
 func TestCountsHaveTheBytesThatTheLargestNeeds(t *testing.T) {
@@ -536,7 +517,7 @@ func TestCountsHaveTheBytesThatTheLargestNeeds(t *testing.T) {
 
 // cellOf returns the bytes of a cell of 1<<24 - 1 hits, which is said to hold total.
 func cellOf(total uint32) []byte {
-	b := []byte{version3, byte(cellsSection >> 8), 0}
+	b := []byte{version, byte(cellsSection)}
 	b = appendInstant(appendInstant(appendInstant(b, 1), 0), 1) // ttl, since, last
 	return append(binary.BigEndian.AppendUint32(b, total), 3, 255, 255, 255)
 }

@@ -36,20 +36,18 @@ func (v *Verdict) Decide(now Instant, limit *Limit, l Lockout, r *Record, count 
 	b, corrected := r.ban.at(now)
 	if b.holds(now) {
 		v.block(now, limit, r, b)
-		if corrected {
-			*r = r.corrected(b)
-		}
+		r.ban = b
 		return corrected
 	}
 	if l.Growth == 0 {
 		b = ban{}
 	}
-	r.ban = b
+	r.begin(b)
 	store = v.look(now, limit, r, count)
 	if l.Length > 0 && v.bans(limit, l) {
 		b = l.ban(now, b)
 		if l.KeepHits {
-			*r = r.kept(limit, b)
+			*r = r.kept(b, now)
 		} else {
 			*r = r.replaced(b)
 		}
@@ -64,10 +62,9 @@ func (v *Verdict) Decide(now Instant, limit *Limit, l Lockout, r *Record, count 
 func (v *Verdict) block(now Instant, limit *Limit, r *Record, b ban) {
 	v.Again = b.end.Since(now)
 	reset := v.Again
-	if limit.Algorithm == Leases && r.extra != nil {
-		ls := r.extra.leases
-		v.Again = max(v.Again, ls.untilFits(limit.Needed(), limit.Max, now))
-		reset = max(reset, ls.untilFits(limit.Max, limit.Max, now))
+	if limit.Algorithm == Leases {
+		v.Again = max(v.Again, r.leases.untilFits(limit.Needed(), limit.Max, now))
+		reset = max(reset, r.leases.untilFits(limit.Max, limit.Max, now))
 	}
 	v.Outcome = Outcome{Blocked: true, Banned: true, RetryAfter: v.Again, ResetAfter: reset}
 }
@@ -77,24 +74,30 @@ func (v *Verdict) block(now Instant, limit *Limit, r *Record, b ban) {
 // they are.
 func (v *Verdict) look(now Instant, limit *Limit, r *Record, count bool) (store bool) {
 	v.Outcome = Outcome{}
-	r.hits.expire(now)
-	r.bucket.expire(now) // one that a ban has kept is another one than what is poured in after it
+	if limit.Algorithm == Bucket {
+		store = v.lookAtBucket(now, limit, &r.bucket, count)
+		own := r.bucket
+		r.expire(now)
+		r.bucket = own // empty at another rate
+		return store
+	}
+	r.expire(now)
 	switch limit.Algorithm {
 	case Window:
-		r.expireExtras(now)
 		return v.lookAtWindow(now, limit, &r.hits, count)
-	case Bucket:
-		r.expireExtras(now)
-		return v.lookAtBucket(now, limit, r, count)
+	case Leases:
+		return v.lookAtLeases(now, limit, &r.leases, count)
+	default:
+		return v.lookAtCalendar(now, limit, &r.calendar, count)
 	}
-	x := r.unexpired(now)
-	if limit.Algorithm == Leases {
-		store = v.lookAtLeases(now, limit, &x.leases, count)
-	} else {
-		store = v.lookAtCalendar(now, limit, &x.calendar, count)
-	}
-	r.setExtras(x)
-	return store
+}
+
+// expire removes from r what has expired at now.
+func (r *Record) expire(now Instant) {
+	r.hits.expire(now)
+	r.bucket.expire(now)
+	r.calendar.expire(now)
+	r.leases.expire(now)
 }
 
 // bans reports whether l bans for v: there is room for no hit at all, and not only

@@ -12,44 +12,41 @@
 // # Windows, bans and buckets
 //
 // A window stores the full expiry time of its last hit, and the low w bytes of each one. w
-// is the number of bytes that the longest TTL among them needs. Two unexpired hits are never
-// further apart than that, so each full time follows from the last one.
+// is the number of bytes that the longest TTL among them needs: 5 for a TTL up to 18 minutes,
+// 6 up to 3.2 days. Two unexpired hits are never further apart than that, so each full time
+// follows from the last one. All entries have one size. Binary search finds the expired ones,
+// and a hit is added by copying. There is one encoding for each record. A fuzz target checks it.
 //
-//   - Max up to 32: the unit is 1 ns, so RetryAfter is exact; 5 bytes a hit for a TTL up to
-//     18 minutes.
-//   - Larger: 100 µs, rounded up; 3 bytes up to 28 minutes, 4 up to 4.9 days, 5 up to 3.4
-//     years.
-//
-// All entries have one size. Binary search finds the expired ones, and a hit is added by
-// copying. There is one encoding for each record. A fuzz target checks it.
+// All times are in nanoseconds. Tenths of a millisecond would save 2 bytes a hit, at most 1 kB a
+// record. But then RetryAfter would be rounded up, beyond TTL for a hit of now, and a Cancel
+// after a Reset would meet the hits of other calls of the same tenth.
 //
 // A ban is its end and its length, and replaces the hits: 18 bytes. Growing bans also store
-// how many there were in a row, for as long as that is remembered. A leaky bucket is one time,
-// the rate that it was poured at and a count: 20 bytes. A calendar is the bounds of its period, the time of its first hit and
-// a count: 35 bytes, whatever Max is. A lease of a hit in flight is the ID of the call that
-// took it, its end, its TTL and its hits: 28 bytes.
+// how many there were in a row, for as long as that is remembered. A leaky bucket is two times,
+// a rate and a count: 44 bytes, whatever Max is. A calendar is the bounds of its period, the
+// time of its first hit and a count: 34 bytes. A lease of a hit in flight is the ID of the call
+// that took it, its end, its TTL and its hits: 28 bytes.
 //
 // Settle may count more hits than Max. A window holds them like all others, up to 1,000,000,
-// even with a Max of 10. A calendar counts them. The score of a bucket is later than a call
-// may make it then, and all of that is a debt: the bucket has another 8 bytes that say so,
-// until the score is one that a call may make.
+// even with a Max of 10. A calendar counts them. The score of a bucket is further than TTL from
+// its clock then, and all of that is a debt: no call may make it so.
 //
 // # Long windows
 //
 // A window that holds more than 500 hits stores how many of them expire in each cell of time,
-// instead of when each one does: 10,000 hits in an hour are 40 kB as a list, which each
+// instead of when each one does: 10,000 hits in an hour are 60 kB as a list, which each
 // decision sends, and 1.1 kB as cells. It counts in cells until it is empty. All hits of a cell
 // expire at its end. So a hit may count for one cell too long, and never too short: no TTL
 // holds more than Max.
 //
-//   - A cell is TTL/1024 or shorter, and never shorter than 100 µs: 3.3 s for an hour, 52 s
-//     for a day. There are 1,024 to 2,048 of them in a TTL.
+//   - A cell is TTL/1024 or shorter: 3.3 s for an hour, 52 s for a day. There are 1,024 to 2,048
+//     of them in a TTL.
 //   - A count has 1 byte while no cell holds more than 255 hits, then 2 or 3. A million hits
 //     in a day are 3.3 kB, and no window takes more than 6.2 kB.
 //   - Cells are aligned to the epoch, and their length depends on TTL alone. So all processes
 //     have the same cells, and a receipt that was written before finds the cell that its hits
 //     are in.
-//   - The length is 100 µs times a power of two. If TTL is changed, each cell of the shorter
+//   - The length is 3,125 ns times a power of two. If TTL is changed, each cell of the shorter
 //     TTL lies within one of the longer. A hit moves to the end of the cell that it is in, and
 //     no further, however often that is. As long as there are hits of the longer TTL, its cells
 //     are used for all.
@@ -64,20 +61,9 @@
 //
 // # Versions
 //
-// A record with cells, leases, a calendar's count or a bucket's debt has version 3. Of the
-// others, one with both a window and a bucket has version 2, every other record version 1.
-// Both are present
-//
-//   - while the Algorithm of a condition is being changed. Processes with the old
-//     configuration count in one, the others in the other. As it is one record, a ban or a
-//     Reset reaches all of them;
-//   - beside a repeated ban that keeps its hits: the section of the other algorithm holds the
-//     end of the ban before it.
-//
-// An older release knows version 1 only and treats version 2 as absent, so a fleet may run
-// both; a test does. A release leaves a record of the version that follows its own alone, and
-// one of version 3 with sections that it does not know: the condition fails with
-// ErrNewerRecord. Any other value that does not decode is treated as absent and overwritten.
+// The first byte is the version, 1. A release leaves records of the next versions alone: the
+// condition fails with ErrNewerRecord. Any other value that does not decode is treated as absent
+// and overwritten.
 //
 // # Keys
 //
@@ -97,23 +83,29 @@
 //
 // # Clocks
 //
-// Windows use the callers' wall clocks; one that all machines share would cost a round trip. A
-// clock that is wrong by hours must not lock anyone out for hours. An expiry later than now +
-// TTL comes from a clock that is ahead, or from a hit that was counted under a longer TTL. Both
-// count as now + TTL. The stored time is corrected
+// All use the callers' wall clocks; one that all machines share would cost a round trip. Two
+// things can go wrong. A clock that is wrong by hours must not lock anyone out for hours, so
+// what it has stored is cut to the reader's own clock. But whoever cuts opens the record to those
+// whose clocks are ahead, and may do so with each call. So
 //
-//   - at the next write, if the clock is to blame: the expiry is later than the longest TTL
-//     that the record was written under allows;
+//   - a bucket, a ban or a lease that ends up to a minute too late, or its own length, is left
+//     as it is: see [farthest]. The three are then safe between clocks that differ by less;
+//   - a window is cut to now+TTL when it blocks, or else RetryAfter would be longer than TTL. A
+//     hit still counts for TTL-d if clocks differ by d. If d is TTL or more, nothing is promised;
+//   - a calendar counts in the later of two periods.
+//
+// An expiry later than now+TTL comes from a clock that is ahead, or from a hit that was counted
+// under a longer TTL, or was taken ahead. The last ones are known by the longest TTL that the
+// record was written under, and count until then. The others count as now+TTL. The stored time
+// is corrected
+//
+//   - at the next write, if the clock is to blame: the expiry is later than that longest TTL
+//     allows;
 //   - at once, with a write of its own, if the hit blocks. Otherwise each call would count it
 //     as its own now + TTL, and it would never expire.
 //
-// The score of a bucket is left as it is, until it is further ahead than any clock of a fleet
-// should be: see bucket.go. A debt stands. That is why it is stored beside the score: a score
-// that is later than both is that of a wrong clock, and is set to the later of them.
-//
 // A hit of a longer TTL that blocks no call keeps its time. So a rule with a shorter TTL on the
-// same values, while it is not full, does not wipe out the hits of another rule. Bans store
-// their length and buckets are bounded by their TTL, to the same effect.
+// same values, while it is not full, does not wipe out the hits of another rule.
 //
 // # Hits that are given back
 //
@@ -124,15 +116,15 @@
 // expiry changes nothing: it came too late, or after a ban or a Reset, or a clock that is
 // behind has corrected the hit. If two clocks differ by d, that happens to each hit of the
 // one ahead in whose record the other counts within d after it. The hit then stays until it
-// expires. A difference of more than the unit is enough, so Cancel may give back too little
-// between machines whose clocks differ by milliseconds. It never gives back too much.
+// expires. Any difference is enough, so Cancel may give back too little between machines whose
+// clocks differ by milliseconds. It never gives back too much.
 //
 // To leave such hits as they are, up to some difference, would break what all the rest is
 // built on: no hit is later than now + TTL. The size of entries follows from that, and so do
 // RetryAfter and the times of hits beside a ban.
 //
 // Hits of one expiry are alike. So a Cancel after a Reset takes back the hit of another call
-// if that was counted in the same unit of time as its own: 100 µs, or 1 ns up to a Max of 32.
+// if that was counted in the same nanosecond as its own.
 //
 // # Bans on hits that are given back
 //
@@ -149,9 +141,7 @@
 //     before it opens: a second, or half the time in which one hit leaks if that is shorter.
 //   - Cancel and Settle lift no ban: their hits were authorized.
 //
-// When a ban ends, counting starts anew: the hits beside it must not count then. So they are
-// stored with the time at which they were counted, not the time at which they expire. They
-// have expired when the ban ends, for older releases too.
+// When a ban ends, counting starts anew: the hits beside it never count then.
 //
 // # Refund
 //
@@ -166,9 +156,10 @@
 // in it. How much of one may Cancel take back?
 //
 // What would be right: let call i be counted at tᵢ, with the amount aᵢ: its cost
-// times TTL/Max. Let B be the bucket of the same calls, each made smaller from the beginning
-// by what was taken back of it so far. The claim is that the stored bucket is always B. It
-// is true at the start, and each counted call keeps it true.
+// times TTL/Max. Times are those of the bucket, which never go back: it is at the latest clock
+// of all that have poured. Let B be the bucket of the same calls, each made smaller from the
+// beginning by what was taken back of it so far. The claim is that the stored bucket is always
+// B. It is true at the start, and each counted call keeps it true.
 //
 // If call i had been smaller by r, B would now be lower by r, unless B had become
 // empty in between. It does not become empty as long as r is at most
@@ -213,13 +204,11 @@
 // bucket must also be as full as the old one was. The receipt then takes one call's amount at
 // most.
 //
-// If too much was taken back since, a receipt is also refused, and its hit left to leak. The
-// bound is 1,024 units. Below a Max of 512 it is twice Max, and below 64 it is 128. A unit is
+// A receipt of another rate is refused, and its hit left to leak. So is one if too much was
+// taken back since. The bound is 1,024 units. Below a Max of 512 it is twice Max, and below 64 it is 128. A unit is
 // one hit up to a Max of 1,024. In a larger bucket, 1,024 units fill it. A surplus may be more
 // than the bucket holds. To give that back counts as one unit more than the bound, so all
 // receipts from before it are refused.
-//
-// An older release in the same fleet uses the second bound alone, and the same count.
 //
 // A lost answer leaves open whether the hit is gone. Cancel does not try again then,
 // because it might take back another call's hit. Nor does it if a client that repeats writes

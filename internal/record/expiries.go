@@ -7,15 +7,15 @@ import (
 	"sort"
 )
 
-// expiries are a list of the times at which the hits expire. An entry is the low bytes of one, as
-// many as ttl has: no two hits are further apart than ttl, so each full time follows from last.
-// All entries have one size: hits are dropped from the head by skipping bytes, and found by
-// binary search.
+// expiries are a list of the times at which the hits expire, in nanoseconds. An entry is the low
+// bytes of one, as many as ttl has: no two hits are further apart than ttl, so each full time
+// follows from last. All entries have one size: hits are dropped from the head by skipping
+// bytes, and found by binary search.
 type expiries list
 
 // width returns the size of an entry: 1 to 8 bytes.
 func (es *expiries) width() int {
-	return (bits.Len64(es.ttl) + 7) / 8
+	return (bits.Len64(uint64(es.ttl)) + 7) / 8
 }
 
 // mask returns the bits of a time that an entry holds.
@@ -52,11 +52,7 @@ func appendLow(b []byte, t uint64, n int) []byte {
 func (es *expiries) stored() int {
 	n, w := uint32(len(es.entries)), uint32(es.width())
 	switch w {
-	// The usual widths, of a TTL of 25 ms up to 3 days: constants need no division.
-	case 2:
-		n /= 2
-	case 3:
-		n /= 3
+	// The usual widths, of a TTL of 17 ms up to 3 days: constants need no division.
 	case 4:
 		n /= 4
 	case 5:
@@ -89,7 +85,7 @@ func (es *expiries) until(t uint64) int {
 // all is a sequence of when hits expire, oldest first, and how many do so then.
 func (es *expiries) all(yield func(Instant, int) bool) {
 	for i := range es.stored() {
-		if !yield(Instant(es.at(i))*es.unit, 1) {
+		if !yield(Instant(es.at(i)), 1) {
 			return
 		}
 	}
@@ -124,6 +120,20 @@ func (es *expiries) cap(latest uint64) {
 	es.entries, es.last = entries, latest
 }
 
+// setTTL makes ttl that of es. It is no less than the distance between any two hits.
+func (es *expiries) setTTL(ttl Instant) {
+	to := expiries{ttl: ttl, last: es.last}
+	if w := to.width(); w == es.width() {
+		to.entries = es.entries
+	} else if n := es.stored(); n > 0 {
+		to.entries = make([]byte, 0, n*w)
+		for i := range n {
+			to.entries = appendLow(to.entries, es.at(i), w)
+		}
+	}
+	*es = to
+}
+
 // place adds n hits that expire at t, after those of the same time.
 func (es *expiries) place(t uint64, n int) {
 	es.entries = es.appendEntries(make([]byte, 0, len(es.entries)+n*es.width()), t, n)
@@ -144,28 +154,13 @@ func (es *expiries) appendEntries(b []byte, t uint64, n int) []byte {
 	return append(b, es.entries[at:]...)
 }
 
-// shift adds by to all times, modulo 1<<64.
-func (es *expiries) shift(by uint64) {
-	w := es.width()
-	entries := make([]byte, 0, len(es.entries))
-	for i := range es.stored() {
-		entries = appendLow(entries, es.low(i)+by, w)
-	}
-	es.entries, es.last = entries, es.last+by
-}
-
-// decode reads the section of a window in the unit of es, which is all of b.
+// decode reads the section of a window, which is all of b.
 func (es *expiries) decode(b []byte) (ok bool) {
-	if len(b) < 2*instantSize {
+	if len(b) <= 2*instantSize {
 		return false
 	}
-	es.ttl, es.last = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[instantSize:])
-	es.entries = b[2*instantSize:]
-	longest := uint64(math.MaxInt64 / es.unit)
-	if es.ttl == 0 || es.ttl > longest || es.last == 0 || es.last > longest {
-		return false
-	}
-	if len(es.entries) == 0 || es.stored()*es.width() != len(es.entries) {
+	es.ttl, es.last, es.entries = getInstant(b), binary.BigEndian.Uint64(b[instantSize:]), b[2*instantSize:]
+	if es.ttl <= 0 || es.last == 0 || es.last > math.MaxInt64 || es.stored()*es.width() != len(es.entries) {
 		return false
 	}
 	// What was cut off or appended gives itself away here.
@@ -174,7 +169,7 @@ func (es *expiries) decode(b []byte) (ok bool) {
 
 // append appends the section of es to b, with n more hits that expire at t.
 func (es *expiries) append(b []byte, t uint64, n int) []byte {
-	b = binary.BigEndian.AppendUint64(b, es.ttl)
+	b = appendInstant(b, es.ttl)
 	b = binary.BigEndian.AppendUint64(b, max(es.last, t))
 	return es.appendEntries(b, t, n)
 }

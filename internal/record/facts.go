@@ -8,7 +8,7 @@ type Facts struct {
 	BanLength time.Duration // as it was set
 	Bans      int           // in a row; 0 if bans do not grow
 	Expiries  []Instant     // of the hits of a window, oldest first, MaxHits at most
-	WindowTTL time.Duration // the longest TTL that one of them was counted under
+	WindowTTL time.Duration // the longest time that one of them was counted for
 	EmptyAt   Instant       // of a bucket
 
 	Counted                uint64  // in the period of a calendar
@@ -27,13 +27,12 @@ type LeaseFacts struct {
 
 // Facts returns what r holds.
 func (r Record) Facts() Facts {
-	f := Facts{BanEnd: r.ban.end, BanLength: time.Duration(r.ban.length), Bans: r.ban.repeats, EmptyAt: r.bucket.score}
-	x := r.extras()
-	if c := x.calendar; c.end != 0 {
+	f := Facts{BanEnd: r.ban.end, BanLength: time.Duration(r.ban.length), Bans: r.ban.repeats, EmptyAt: r.bucket.score.up()}
+	if c := r.calendar; c.end != 0 {
 		f.Counted, f.PeriodStart, f.PeriodEnd = c.count, c.start, c.end
 	}
-	for i := range x.leases.len() {
-		l := x.leases.at(i)
+	for i := range r.leases.len() {
+		l := r.leases.at(i)
 		f.Leases = append(f.Leases, LeaseFacts{l.id, l.end, time.Duration(l.ttl), int(l.hits)})
 	}
 	r.hits.merge()
@@ -43,6 +42,6 @@ func (r Record) Facts() Facts {
 			f.Expiries = append(f.Expiries, t)
 		}
 	}
-	f.WindowTTL = time.Duration(r.hits.longest())
+	f.WindowTTL = time.Duration(r.hits.ttl)
 	return f
 }

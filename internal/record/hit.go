@@ -1,58 +1,53 @@
 package record
 
+import "math"
+
 // A Hit identifies what a call has counted in one record, so that it can be taken back.
 // The zero Hit is none.
 type Hit struct {
 	Cost   int       // how many hits it is
-	Expiry Instant   // when they expire as stored; not of a bucket
-	Share  Share     // in a bucket; zero elsewhere
-	Kind   Algorithm // Leases or Calendar; 0 for a window and a bucket
-	TTL    Instant   // of the lease
-	ID     uint64    // of the lease; of a calendar, when its count was begun
+	Kind   Algorithm // that counted it
+	Expiry Instant   // when they expire; of a bucket, the score that they made. 0: they are gone
+	At     Instant   // of the bucket, when it counted them
+	TTL    Instant   // of the lease or the bucket
+	Max    uint64    // of the bucket
+	ID     uint64    // of the lease; of a calendar, when its count was begun; of a bucket, its cancels
 }
 
 // NumbersOfHit is how many numbers a Hit consists of.
-const NumbersOfHit = 11
+const NumbersOfHit = 7
 
-// Numbers returns h as numbers, to be written down. Releases that know windows and buckets
-// only refuse the numbers of another Kind, as there is no negative weight.
+// Numbers returns h as numbers, to be written down.
 func (h Hit) Numbers() [NumbersOfHit]int64 {
-	s := h.Share
-	if h.Kind != 0 {
-		return [...]int64{int64(h.Cost), int64(h.Expiry), int64(h.ID), int64(h.TTL), 0, 0, -int64(h.Kind), 0, 0, 0, 0}
-	}
 	return [...]int64{
-		int64(h.Cost), int64(h.Expiry), int64(s.at), int64(s.until), int64(s.amount.Instant),
-		int64(s.grain), int64(s.weight), int64(s.most), int64(s.cancels), int64(s.amount.part), int64(s.parts),
+		int64(h.Cost), int64(h.Kind), int64(h.Expiry), int64(h.At), int64(h.TTL), int64(h.Max), int64(h.ID),
 	}
 }
 
-// HitOf is the reverse of [Hit.Numbers].
+// HitOf is the reverse of [Hit.Numbers]. Of numbers that are those of no hit it makes none.
 func HitOf(n [NumbersOfHit]int64) Hit {
-	if kind := Algorithm(-n[6]); kind == Leases || kind == Calendar {
-		return Hit{Cost: int(n[0]), Expiry: Instant(n[1]), ID: uint64(n[2]), TTL: Instant(n[3]), Kind: kind}
+	h := Hit{
+		Cost: int(n[0]), Kind: Algorithm(n[1]), Expiry: Instant(n[2]), At: Instant(n[3]), TTL: Instant(n[4]),
+		Max: uint64(n[5]), ID: uint64(n[6]),
 	}
-	return Hit{Cost: int(n[0]), Expiry: Instant(n[1]), Share: Share{
-		at: Instant(n[2]), until: Instant(n[3]), amount: span{Instant(n[4]), uint32(n[9])}, grain: Instant(n[5]),
-		parts: parts(n[10]), weight: uint16(n[6]), most: uint16(n[7]), cancels: uint16(n[8]),
-	}}
+	bucket := h.Kind == Bucket && !h.Gone()
+	if h.Cost < 1 || h.Kind < Window || h.Kind > Calendar || min(h.Expiry, h.At, h.TTL) < 0 || bucket && (h.TTL == 0 || h.Max == 0 || h.ID > math.MaxUint16) {
+		return Hit{}
+	}
+	return h
 }
 
 // A Brief is a Hit of a window or a bucket in fewer bytes, without what the limit tells.
 type Brief struct {
-	expiry  Instant // of a window; of a bucket, the score that it made
-	at      Instant // when a bucket counted it
+	expiry  Instant
+	at      Instant
 	cost    uint32
 	cancels uint16
 }
 
 // Brief returns h in fewer bytes. A window or a bucket has counted it.
 func (h *Hit) Brief() Brief {
-	b := Brief{expiry: h.Expiry, cost: uint32(h.Cost)}
-	if h.Share.amount != (span{}) {
-		b.expiry, b.at, b.cancels = h.Share.until, h.Share.at, h.Share.cancels
-	}
-	return b
+	return Brief{expiry: h.Expiry, at: h.At, cost: uint32(h.Cost), cancels: uint16(h.ID)}
 }
 
 // Counted reports whether b is of any hits.
@@ -60,56 +55,50 @@ func (b *Brief) Counted() bool { return b.cost > 0 }
 
 // Hit returns the Hit that b is of. limit has counted it, for any Cost.
 func (b Brief) Hit(limit *Limit) Hit {
-	h := Hit{Cost: int(b.cost)}
-	switch {
-	case h.Cost == 0:
-	case limit.Algorithm == Bucket:
-		h.Share = bucket{score: b.expiry, cancels: b.cancels}.share(b.at, limit, h.Cost)
-	default:
-		h.Expiry = b.expiry
+	h := Hit{Cost: int(b.cost), Expiry: b.expiry, At: b.at, ID: uint64(b.cancels)}
+	if limit.Algorithm == Bucket && h.Cost > 0 {
+		h.Kind, h.TTL, h.Max = Bucket, Instant(limit.TTL), uint64(limit.Max)
 	}
 	return h
 }
 
-// repay lowers the debt of r by what was taken out of its bucket.
-func (r *Record) repay(amount Instant) {
-	if r.extra != nil && r.extra.debt != 0 {
-		r.setDebt(max(r.extra.debt-amount, 0))
-	}
-}
-
 // Gone reports whether h is known to be in no record any more.
-func (h Hit) Gone() bool { return h.Expiry == 0 && h.Share == Share{} }
+func (h Hit) Gone() bool { return h.Expiry == 0 }
 
 // IsLease reports whether h is a lease that is not known to be gone.
 func (h Hit) IsLease() bool { return h.Kind == Leases && !h.Gone() }
 
 // IsOf reports whether a limit of that algorithm may have counted h.
-func (h Hit) IsOf(a Algorithm) bool {
-	return h.Gone() || h.Kind == a || h.Kind == Window && a == Bucket
+func (h Hit) IsOf(a Algorithm) bool { return h.Gone() || h.Kind == a }
+
+// Split returns the first n hits of h, which are of a window or a bucket, and the others.
+func (h Hit) Split(n int) (first, rest Hit) {
+	first, rest = h, h
+	first.Cost, rest.Cost = n, h.Cost-n
+	if h.Kind == Bucket && !h.Gone() && h.Max > 0 {
+		first.Expiry = max(h.Expiry-rate{h.TTL, h.Max}.amount(uint64(rest.Cost)).up(), 1)
+	}
+	return first, rest
 }
 
 // Without returns r at now without the hits of h, and whether it had any of them. If
 // they have expired, or a ban or a reset has replaced them, r stays as it is.
 func (r Record) Without(h Hit, now Instant) (next Record, found bool) {
+	if h.Cost == 0 || h.Gone() || r.ban.set != 0 && h.Kind != Leases {
+		return r, false
+	}
 	next = r
-	switch {
-	case h.Cost == 0:
-	case h.Kind == Leases:
-		x := r.extras()
-		x.leases.expire(now)
-		found = x.leases.remove(h.ID)
-		next.setExtras(x)
-	case h.Kind == Calendar:
-		x := r.extras()
-		x.calendar, found = x.calendar.without(h, now)
-		next.setExtras(x)
-	case h.Share.amount == span{}:
-		next.hits.expire(now)
-		found = next.hits.remove(h.Cost, h.Expiry)
+	switch h.Kind {
+	case Leases:
+		next.leases.expire(now)
+		found = next.leases.remove(h.ID)
+	case Calendar:
+		next.calendar, found = r.calendar.without(h, now)
+	case Bucket:
+		next.bucket, found = r.bucket.without(h, now)
 	default:
-		next.bucket, found = r.bucket.without(h.Share, now)
-		next.repay(r.bucket.score - next.bucket.score)
+		next.hits.expire(now)
+		found = next.hits.remove(h.Cost, h.Expiry) > 0
 	}
 	if !found {
 		return r, false

@@ -1,9 +1,6 @@
 package record
 
-import (
-	"math"
-	"time"
-)
+import "math"
 
 // hits is the list of the expiry times of a window, oldest first: those that
 // were stored, and a run of hits that are not stored yet and expire together.
@@ -34,75 +31,67 @@ func (h *hits) time(i int) Instant {
 		if start := h.until(h.added); i >= start+h.run {
 			i -= h.run
 		} else if i >= start {
-			return Instant(h.added) * h.unit
+			return h.instant(h.added)
 		}
 	}
-	return Instant(h.at(i)) * h.unit
+	return h.instant(h.at(i))
 }
 
 // end returns when the last of the hits expires.
-func (h *hits) end() Instant {
-	return Instant(max(h.last, h.added)) * h.unit
-}
+func (h *hits) end() Instant { return h.instant(max(h.last, h.added)) }
 
 // expire removes the hits that expire at t or before it.
 func (h *hits) expire(t Instant) {
-	if h.run > 0 && Instant(h.added)*h.unit <= t {
+	if h.run > 0 && h.instant(h.added) <= t {
 		h.added, h.run = 0, 0
 	}
-	if len(h.entries) > 0 && Instant(h.at(0))*h.unit <= t {
-		h.cutOff(uint64(t / h.unit))
+	if len(h.entries) > 0 && h.instant(h.at(0)) <= t {
+		h.cutOff(uint64(t / max(h.unit, 1)))
 		if len(h.entries) == 0 {
 			h.last = 0
 		}
 	}
-	if h.empty() && h.unit != 0 {
+	if h.empty() && h.ttl != 0 {
 		*h = hits{}
 	}
 }
 
-// correct sets h right at now, when a hit would be counted to expire at expiry, and
+// correct sets h right at now, when no hit that is counted expires later than latest, and
 // reports whether it had to. Hits that would count for longer than any of the list
-// was counted for are those of a clock that is ahead, and are set to expiry with all
+// was counted for are those of a clock that is ahead, and are set to latest with all
 // that are later.
-func (h *hits) correct(now, expiry Instant) bool {
-	// A unit more, for the one that rounding up may add.
-	honest := now.Add(time.Duration(h.longest())).Add(time.Duration(h.unit))
-	if h.end() <= max(h.rounded(expiry), honest) {
+func (h *hits) correct(now, latest Instant) bool {
+	if end := h.end(); end <= h.instant(h.up(latest)) || h.honest(end, now) {
 		return false
 	}
-	h.cap(now, expiry)
+	h.cap(now, latest)
 	return true
 }
 
-// cap sets every hit that is later than one that is counted at now, to expire at expiry, to
+// cap sets every hit that is later than one that is counted at now, to expire at latest, to
 // that, rounded up.
-func (h *hits) cap(now, expiry Instant) {
-	if h.inCells() {
-		if h.end() > h.latest(now, expiry) {
-			h.recount(ticks(expiry-now, coarse), expiry) // none is later than one of that TTL
-		}
-		return
-	}
-	if latest := h.up(expiry); max(h.last, h.added) > latest {
+func (h *hits) cap(now, latest Instant) {
+	switch {
+	case h.end() <= h.list.latest(now, latest):
+	case h.inCells():
+		h.recount(latest-now, latest) // none is later than one of that TTL
+	default:
 		h.merge()
-		h.expiries().cap(latest)
+		h.expiries().cap(uint64(latest))
 	}
 }
 
-// add adds n hits of limit that expire at expiry.
-func (h *hits) add(n int, expiry Instant, limit *Limit) {
-	ttl := Instant(limit.TTL)
+// add adds n hits that expire at expiry, and were counted for ttl at most.
+func (h *hits) add(n int, expiry, ttl Instant) {
 	if h.end() > expiry {
 		// As long as there are hits of a longer TTL, it is the list's.
-		ttl = max(ttl, h.longest())
+		ttl = max(ttl, h.ttl)
 	}
 	if h.inCells() || h.len()+n > maxTimes {
-		h.toCells(ticks(ttl, coarse))
-		h.cells.since = min(h.cells.since, max(expiry-1, 0))
-	} else {
-		unit := unitFor(limit.Max)
-		h.convert(unit, ticks(ttl, unit))
+		h.toCells(ttl)
+		h.since = min(h.since, max(expiry-1, 0))
+	} else if h.ttl != ttl {
+		h.expiries().setTTL(ttl)
 	}
 	if t := h.up(expiry); h.added != t {
 		h.merge()
@@ -111,30 +100,10 @@ func (h *hits) add(n int, expiry Instant, limit *Limit) {
 	h.run += n
 }
 
-// convert makes h, which is no cells, a list in the given unit of hits that were counted
-// under ttl, in that unit, at most. That must be no less than the distance between any two
-// of them.
-func (h *hits) convert(unit Instant, ttl uint64) {
-	to := expiries{unit: unit, ttl: ttl}
-	if unit == h.unit && to.width() == h.expiries().width() {
-		h.ttl = ttl
-		return
-	}
-	if n := h.len(); n > 0 {
-		h.merge()
-		to.last = ticks(h.time(n-1), unit)
-		to.entries = make([]byte, 0, n*to.width())
-		for i := range n {
-			to.entries = appendLow(to.entries, ticks(h.time(i), unit), to.width())
-		}
-	}
-	*h = hits{cells: cells{list: list(to)}}
-}
-
-// toCells makes h a list of cells, of hits that were counted under ttl, in coarse, at
-// most. That must be no less than the distance between any two of them. It does not set
-// [cells.since] of an empty list.
-func (h *hits) toCells(ttl uint64) {
+// toCells makes h a list of cells, of hits that were counted for ttl at most. That must be no
+// less than the distance between any two of them. It does not set [cells.since] of an empty
+// list.
+func (h *hits) toCells(ttl Instant) {
 	if h.inCells() && cellFor(ttl) == h.unit {
 		h.ttl = ttl
 		return
@@ -143,7 +112,7 @@ func (h *hits) toCells(ttl uint64) {
 }
 
 // recount is toCells that sets hits which are later than latest to the end of its cell.
-func (h *hits) recount(ttl uint64, latest Instant) {
+func (h *hits) recount(ttl, latest Instant) {
 	to := cells{list: list{unit: cellFor(ttl), ttl: ttl}, width: 1, since: math.MaxInt64}
 	if h.len() > 0 {
 		h.merge()
@@ -157,8 +126,8 @@ func (h *hits) recount(ttl uint64, latest Instant) {
 			at := min(max(to.up(t), first), last) - first
 			counts[at] = min(counts[at]+uint32(n), maxCount)
 		}
-		if to.since = h.cells.since; !h.inCells() {
-			to.since = max(h.time(0)-coarse, 0) // it may have been rounded up to that
+		if to.since = h.since; !h.inCells() {
+			to.since = max(h.time(0)-1, 0)
 		}
 		to.pack(first, counts)
 	}
@@ -174,22 +143,13 @@ func (h *hits) merge() {
 }
 
 // remove removes n hits that expire at expiry, or as many of them as there are, and
-// reports whether there was one. While Max is changed across maxFine and back, the list
-// is in the coarser unit for a time, and its hits stay rounded up to that.
-func (h *hits) remove(n int, expiry Instant) (found bool) {
-	if h.inCells() && expiry <= h.cells.since {
-		return false
-	}
-	return h.removeAt(n, h.up(expiry)) || h.unit == fine && h.removeAt(n, ticks(expiry, coarse)*uint64(coarse))
-}
-
-// removeAt removes n hits that expire at t, or as many of them as there are, and reports
-// whether there was one.
-func (h *hits) removeAt(n int, t uint64) (found bool) {
+// returns how many.
+func (h *hits) remove(n int, expiry Instant) (removed int) {
 	before := h.len()
-	if before == 0 {
-		return false
+	if before == 0 || h.inCells() && expiry <= h.since {
+		return 0
 	}
+	t := h.up(expiry)
 	if h.run > 0 && h.added == t {
 		taken := min(n, h.run)
 		n -= taken
@@ -205,40 +165,7 @@ func (h *hits) removeAt(n int, t uint64) (found bool) {
 	if left == 0 {
 		*h = hits{}
 	}
-	return left < before
-}
-
-// toCounted replaces the times of h by those at which its hits were counted, or by no
-// later ones, instead of those at which they expire. If those are before the year
-// 1970 it removes all. No hit of h may expire later than one of limit that is counted
-// now.
-func (h *hits) toCounted(limit *Limit) {
-	if h.len() == 0 {
-		return
-	}
-	if ttl := max(h.ttl, ticks(Instant(limit.TTL), h.tick())); h.inCells() {
-		h.toCells(ttl)
-	} else {
-		h.convert(h.unit, ttl)
-	}
-	if uint64(h.time(0)/h.unit) <= h.reach() {
-		*h = hits{}
-		return
-	}
-	h.move(-h.reach())
-}
-
-// toExpiring is the reverse of toCounted.
-func (h *hits) toExpiring() {
-	if h.len() > 0 {
-		h.move(h.reach())
-	}
-}
-
-// move adds by to all times, modulo 1<<64.
-func (h *hits) move(by uint64) {
-	h.merge()
-	h.shift(by)
+	return before - left
 }
 
 // From here on, hits only choose between the methods of expiries and of cells, which have the
@@ -312,41 +239,25 @@ func (h *hits) place(t uint64, n int) {
 	}
 }
 
-// shift adds by to the times of the stored hits, modulo 1<<64.
-func (h *hits) shift(by uint64) {
-	if h.inCells() {
-		h.cells.shift(by)
-	} else {
-		h.expiries().shift(by)
-	}
-}
-
 // decode reads the section of a window, which is all of b.
-func (h *hits) decode(sections sections, b []byte) (ok bool) {
-	switch sections & (windowSection | coarseWindowSection | cellsSection) {
+func (h *hits) decode(has sections, b []byte) (ok bool) {
+	switch has & (timesSection | cellsSection) {
 	case 0:
 		return len(b) == 0
-	case windowSection:
-		h.unit = fine
-	case coarseWindowSection:
-		h.unit = coarse
+	case timesSection:
+		return h.expiries().decode(b)
 	case cellsSection:
 		return h.cells.decode(b)
-	default:
-		return false
 	}
-	return h.expiries().decode(b)
+	return false
 }
 
 // section returns the bit for the window section of h.
 func (h *hits) section() sections {
-	switch {
-	case h.inCells():
+	if h.inCells() {
 		return cellsSection
-	case h.unit == fine:
-		return windowSection
 	}
-	return coarseWindowSection
+	return timesSection
 }
 
 // append appends the window section of h to b.

@@ -2,7 +2,7 @@ package record
 
 // WithMax returns l with another Max.
 func (l Limit) WithMax(n int) Limit {
-	l.Max, l.interval = n, span{}
+	l.Max, l.interval = n, amount{}
 	l.Prepare()
 	return l
 }
@@ -14,14 +14,17 @@ func (r *Record) Join(other Record, now Instant, limit, own *Limit) {
 	if n := limit.Max - own.Max; n > 0 {
 		other, _ = other.WithoutNewest(n, now, limit)
 	}
-	other.bucket.expire(now)
-	if other.bucket.score == 0 {
+	b := &other.bucket
+	b.enter(now, limit)
+	if b.score.up() <= now {
 		return
 	}
-	other.openBucket(now, own)
-	r.bucket.expire(now)
-	r.openBucket(now, own)
-	if r.bucket.time().less(other.bucket.time()) {
-		r.bucket.setTime(other.bucket.time())
+	// As many hits at another rate: what they filled was part of a bucket of own.Max.
+	b.at = max(b.at, now)
+	b.score, b.rate = amount{whole: b.score.up()}, rate{limit.amount(own.Max).up(), uint64(own.Max)}
+	b.enter(now, own)
+	r.bucket.enter(now, own)
+	if r.bucket.score.less(b.score) {
+		r.bucket.score, r.bucket.at = b.score, max(r.bucket.at, b.at)
 	}
 }

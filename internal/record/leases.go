@@ -19,8 +19,8 @@ const MaxLeases = 10_000
 // call that finds its own lease, because an answer was lost, counts nothing twice. A lease
 // that has ended, or is missing, is never put back.
 //
-// A lease that ends later than its own TTL from now is that of a clock that is ahead, and
-// counts as if it ended then. It is stored so when it blocks.
+// A lease that ends later than its own TTL and a minute from now is that of a clock that is
+// ahead, and counts as if its TTL began now. It is stored so when it blocks.
 //
 // Each change makes a list of its own, since records share what they were decoded from.
 // The zero leases are none.
@@ -95,7 +95,12 @@ func (ls *leases) expire(now Instant) {
 }
 
 // until returns when l ends, as seen at now.
-func (l lease) until(now Instant) Instant { return min(l.end, now.Add(time.Duration(l.ttl))) }
+func (l lease) until(now Instant) Instant {
+	if ttl := time.Duration(l.ttl); l.end > now.Add(farthest(ttl)) {
+		return now.Add(ttl)
+	}
+	return l.end
+}
 
 // end returns when the last lease ends.
 func (ls leases) end() (last Instant) {
@@ -180,40 +185,13 @@ func (r *Record) Renew(now Instant, ends map[uint64]Instant) (store bool) {
 	for id := range ends {
 		ends[id] = 0
 	}
-	x := r.extras()
-	x.leases.expire(now)
-	x.leases = x.leases.edit(func(l *lease) bool {
+	r.leases.expire(now)
+	r.leases = r.leases.edit(func(l *lease) bool {
 		if _, ours := ends[l.id]; ours {
 			l.end = now.Add(time.Duration(l.ttl))
 			ends[l.id], store = l.end, true
 		}
 		return true
 	})
-	r.setExtras(x)
 	return store
 }
-
-// decode reads the section of leases from the head of b, and returns the rest.
-func (ls *leases) decode(sections sections, b []byte) (rest []byte, ok bool) {
-	if sections&leasesSection == 0 {
-		return b, true
-	}
-	if len(b) < leasesHead {
-		return nil, false
-	}
-	n := int64(binary.BigEndian.Uint32(b)) * leaseSize
-	b = b[leasesHead:]
-	if n == 0 || n > int64(len(b)) {
-		return nil, false
-	}
-	ls.entries = b[:n]
-	return b[n:], true
-}
-
-// encodeAll appends the section of ls to b.
-func (ls leases) encodeAll(b []byte) []byte {
-	return append(binary.BigEndian.AppendUint32(b, uint32(ls.len())), ls.entries...)
-}
-
-// leasesHead is the size of the number of leases.
-const leasesHead = 4

@@ -1,9 +1,6 @@
 package record
 
-import (
-	"math/bits"
-	"time"
-)
+import "time"
 
 // An Algorithm is a way to count hits.
 type Algorithm int
@@ -25,15 +22,39 @@ type Limit struct {
 	Period    *Period       // of a calendar, instead of TTL; nil: days in UTC
 	ID        uint64        // of the call, for its lease
 
-	interval span // of a bucket, if it is prepared
+	// Ahead is how long after now the hits of a window or a bucket may be spent if the call
+	// takes more than it needs: MostAhead at most. They count until TTL after that.
+	Ahead time.Duration
+
+	// Life is how long the hits of the call count in a window, until a Settlement gives them
+	// another end. 0: TTL, which is the longest that there is.
+	Life time.Duration
+
+	interval amount // of a bucket, if it is prepared
 }
 
 // Prepare makes decisions by l faster.
 func (l *Limit) Prepare() {
 	if l.Algorithm == Bucket && l.Max > 0 {
-		l.interval = l.exact()
+		l.interval = l.rate().amount(1)
 	}
 }
+
+// MostAhead returns the longest Ahead.
+func (l *Limit) MostAhead() time.Duration { return min(l.TTL/10, time.Second) }
+
+// life returns for how long the hits of a call count.
+func (l *Limit) life() time.Duration {
+	if l.Life > 0 {
+		return min(l.Life, l.TTL)
+	}
+	return l.TTL
+}
+
+// farthest returns how far ahead of now the end of what lasts for length is taken for that of
+// an honest clock. A ban, a lease or a bucket of such a clock is left as it is: if each caller
+// whose clock is behind cut it to its own time, it would open for those whose clock is not.
+func farthest(length time.Duration) time.Duration { return max(length, time.Minute) }
 
 // period returns the Period of a calendar.
 func (l *Limit) period() Period {
@@ -57,73 +78,23 @@ func (l *Limit) Needed() int {
 }
 
 // Interval returns in how much time a hit leaks out of a bucket, rounded up.
-func (l *Limit) Interval() Instant { return l.exact().up() }
+func (l *Limit) Interval() Instant { return l.rate().amount(1).up() }
 
-// parts returns how many parts a nanosecond has in a bucket.
-func (l *Limit) parts() parts { return parts(min(uint64(l.Max), 1<<32)) }
+// rate returns the rate of a bucket.
+func (l *Limit) rate() rate { return rate{Instant(l.TTL), uint64(l.Max)} }
 
-// exact returns in how much time a hit leaks out of a bucket.
-func (l *Limit) exact() span {
-	if l.interval.Instant != 0 {
+// amount returns how long so many hits take to leak out of a bucket.
+func (l *Limit) amount(hits int) amount {
+	if hits == 1 && l.interval != (amount{}) {
 		return l.interval
 	}
-	ttl, n := uint64(l.TTL), uint64(l.Max)
-	rest := ttl % n
-	if n <= 1<<32 {
-		return span{Instant(ttl / n), uint32(rest)}
-	}
-	part, left := bits.Div64(rest>>32, rest<<32, n)
-	if left > 0 {
-		part++
-	}
-	return span{Instant(ttl/n + part>>32), uint32(part)}
-}
-
-// rate returns the interval as a bucket stores it.
-func (l *Limit) rate() float32 { return float32(l.float(l.exact())) }
-
-// float returns a in nanoseconds.
-func (l *Limit) float(a span) float64 {
-	return float64(a.Instant) + float64(a.part)/float64(l.parts())
-}
-
-// amount returns in how much time n hits leak out of a bucket.
-func (l *Limit) amount(n int) span {
-	i := l.exact()
-	if n == 1 || i.part == 0 {
-		return span{i.Instant * Instant(n), i.part}
-	}
-	high, low := bits.Mul64(uint64(i.part), uint64(n))
-	whole, part := bits.Div64(high, low, uint64(l.parts()))
-	return span{i.Instant*Instant(n) + Instant(whole), uint32(part)}
-}
-
-// bucketSize returns how long a full bucket takes to leak empty.
-func (l *Limit) bucketSize() span { return l.amount(l.Max) }
-
-// fit returns how many hits fit into the room of a bucket.
-func (l *Limit) fit(room span) int {
-	i := l.exact()
-	switch {
-	case room.Instant < 0:
-		return 0
-	case i.part == 0:
-		return int(room.Instant / i.Instant)
-	}
-	n := int(l.float(room) / l.float(i)) // or a few more or less
-	for n > 0 && room.less(l.amount(n)) {
-		n--
-	}
-	for !room.less(l.amount(n + 1)) {
-		n++
-	}
-	return n
+	return l.rate().amount(uint64(hits))
 }
 
 // leftBehind returns how much longer than it should a bucket may stay closed to a call
 // because of hits that were given back, see [bucket.without]: what leaks in the time
 // that a call takes, with a margin.
 func (l *Limit) leftBehind() time.Duration {
-	others := l.amount(l.Needed() - 1).Instant
+	others := l.amount(l.Needed() - 1).up()
 	return time.Duration(others + min(l.Interval()/2, Instant(time.Second)))
 }

@@ -11,23 +11,15 @@ func (r Record) WithoutNewest(n int, now Instant, limit *Limit) (next Record, fo
 		return r, false
 	}
 	next = r
+	next.begin(r.ban)
 	switch limit.Algorithm {
 	case Window:
 		next.hits.expire(now)
 		found = next.hits.removeNewest(n)
 	case Bucket:
-		next.bucket.expire(now)
-		if next.bucket.score == 0 {
-			return r, false
-		}
-		next.openBucket(now, limit)
-		before := next.bucket.score
-		next.bucket, found = next.bucket.withoutNewest(n, now, limit)
-		next.repay(before - next.bucket.score)
+		found = next.bucket.removeNewest(n, now, limit)
 	case Calendar:
-		x := r.extras()
-		found = x.calendar.removeNewest(n, now)
-		next.setExtras(x)
+		found = next.calendar.removeNewest(n, now)
 	}
 	if !found {
 		return r, false
@@ -49,13 +41,23 @@ func (h *hits) removeNewest(n int) (found bool) {
 	return true
 }
 
-// withoutNewest returns b at now without the n hits that were poured in last, and whether
-// there was anything.
-func (b bucket) withoutNewest(n int, now Instant, limit *Limit) (bucket, bool) {
-	b.setTime(limit.parts().minus(b.time(), limit.amount(n)))
+// removeNewest removes the n hits that were poured into b last, or all of them, and reports
+// whether there was anything.
+func (b *bucket) removeNewest(n int, now Instant, limit *Limit) (found bool) {
+	b.enter(now, limit)
+	now = max(now, b.at)
+	if b.score.up() <= now {
+		return false
+	}
+	all := b.rate.minus(b.score, amount{whole: now})
+	part := limit.amount(n)
+	if !part.less(all) {
+		*b = bucket{}
+		return true
+	}
+	b.score = b.rate.minus(b.score, part)
 	b.cancels += strange
-	b.expire(now)
-	return b, true
+	return true
 }
 
 // strange is added to the cancels of a bucket to make it another one to all shares that

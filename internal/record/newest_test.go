@@ -23,8 +23,8 @@ func TestTheNewestHitsGoFirst(t *testing.T) {
 				r = decoded(t, r)
 			case rapid.Bool().Draw(t, "count"):
 				if n = min(n, limit.Max-len(model)); n > 0 {
-					r.hits.add(n, now.Add(limit.TTL), limit)
-					model = append(model, slices.Repeat([]Instant{r.hits.rounded(now.Add(limit.TTL))}, n)...)
+					r.hits.add(n, now.Add(limit.TTL), Instant(limit.TTL))
+					model = append(model, slices.Repeat([]Instant{now.Add(limit.TTL)}, n)...)
 					slices.Sort(model)
 				}
 			default:
@@ -53,7 +53,7 @@ func TestTheNewestHitsOfABucketAreItsLastOnes(t *testing.T) {
 	b, counted := pour(t, bucket{}, start, limit, 6)
 	r, found := Record{bucket: b}.WithoutNewest(4, start, limit)
 	require.True(t, found)
-	require.Equal(t, start+2*limit.Interval(), r.bucket.score)
+	require.Equal(t, start+2*limit.Interval(), r.bucket.score.whole)
 	for _, h := range counted {
 		_, found := r.Without(h, start)
 		require.False(t, found, "it may be one of those that are gone")
@@ -61,7 +61,7 @@ func TestTheNewestHitsOfABucketAreItsLastOnes(t *testing.T) {
 	later := start.Add(time.Hour)
 	_, found = r.WithoutNewest(1, later, limit)
 	require.False(t, found, "all has leaked")
-	ahead := Record{bucket: bucket{score: start.Add(time.Hour)}}
+	ahead := decide(start.Add(time.Hour), limit, Lockout{}, Record{}, true).Next
 	r, _ = ahead.WithoutNewest(10, start, limit)
 	require.Zero(t, r.bucket, "of a clock that is ahead")
 }
@@ -69,7 +69,7 @@ func TestTheNewestHitsOfABucketAreItsLastOnes(t *testing.T) {
 func TestWhatIsBannedOrInFlightHasNoNewestHits(t *testing.T) {
 	limit := &Limit{Max: 5, TTL: time.Minute}
 	banned, _ := Record{}.Banned(start, time.Hour)
-	banned.hits.add(1, start.Add(time.Minute), limit)
+	banned.hits.add(1, start.Add(time.Minute), Instant(time.Minute))
 	_, found := banned.WithoutNewest(1, start, limit)
 	require.False(t, found)
 

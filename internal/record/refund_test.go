@@ -29,7 +29,7 @@ func pour(t require.TestingT, b bucket, now Instant, c *Limit, n int) (bucket, [
 // takeBack takes all shares back at now, in random order.
 func takeBack(b bucket, now Instant, counted []Hit, random *rand.Rand) bucket {
 	for _, i := range random.Perm(len(counted)) {
-		b, _ = b.without(counted[i].Share, now)
+		b, _ = b.without(counted[i], now)
 	}
 	return b
 }
@@ -42,7 +42,7 @@ func TestCancelInRandomOrderEmptiesABucket(t *testing.T) {
 			costing.Cost = cost
 			for range 20 {
 				b, counted := pour(t, bucket{}, start, &costing, min(1000, c.Max/costing.Hits()))
-				require.Equal(t, start, takeBack(b, start, counted, random).score, "Max %d, Cost %d", c.Max, cost)
+				require.Equal(t, start, takeBack(b, start, counted, random).score.whole, "Max %d, Cost %d", c.Max, cost)
 			}
 		}
 	}
@@ -57,7 +57,7 @@ func TestCancelLeavesNoMoreThanLeaksMeanwhile(t *testing.T) {
 		b, counted := pour(t, bucket{}, start, c, 100)
 		meanwhile := 20 * time.Millisecond
 		end := start.Add(meanwhile)
-		require.LessOrEqual(t, takeBack(b, end, counted, random).score-end, 99*Instant(meanwhile))
+		require.LessOrEqual(t, takeBack(b, end, counted, random).score.whole-end, 99*Instant(meanwhile))
 	}
 }
 
@@ -72,10 +72,10 @@ func TestCancelOfTheNewestFirstLeavesNothing(t *testing.T) {
 		counted, now = append(counted, one...), now+Instant(time.Second/10)
 	}
 	for i := range counted {
-		b, _ = b.without(counted[49-i].Share, now)
+		b, _ = b.without(counted[49-i], now)
 		now += Instant(time.Millisecond)
 	}
-	require.LessOrEqual(t, b.score, now)
+	require.LessOrEqual(t, b.score.up(), now)
 }
 
 // poured is a call that a bucket has taken, and what became of it.
@@ -85,17 +85,20 @@ type poured struct {
 	closed bool    // it was taken back, or an attempt was made
 }
 
+// amount returns how long p takes to leak.
+func (p *poured) amount() Instant { return rate{p.TTL, p.Max}.amount(uint64(p.Cost)).whole }
+
 // scoreOf returns the score of a bucket that would have taken calls, each smaller
 // by what was given back of it; or of one that has never seen those taken back.
 func scoreOf(calls []poured, asIfNever bool) Instant {
 	var score Instant
 	for _, p := range calls {
-		amount := p.Share.amount.Instant - p.back
+		amount := p.amount() - p.back
 		if asIfNever && p.closed && p.back > 0 {
 			amount = 0
 		}
 		if amount > 0 {
-			score = max(score, p.Share.at) + amount
+			score = max(score, p.At) + amount
 		}
 	}
 	return score
@@ -132,20 +135,20 @@ func TestCancelGivesBackNeitherTooMuchNorMuchTooLittle(t *testing.T) {
 			if p.closed {
 				continue
 			}
-			next, found := b.without(p.Share, now)
+			next, found := b.without(p.Hit, now)
 			if next.score != b.score || found {
 				require.True(t, found)
-				require.Less(t, next.score, b.score)
+				require.True(t, next.score.less(b.score))
 			}
-			p.back, p.closed = b.score-next.score, true
-			require.LessOrEqual(t, p.back, p.Share.amount.Instant)
-			least := min(p.Share.amount.Instant-(now-p.Share.at), b.score-now)
-			if b.cancels-p.Share.cancels <= p.Share.most {
+			p.back, p.closed = b.score.whole-next.score.whole, true
+			require.LessOrEqual(t, p.back, p.amount())
+			least := min(p.amount()-(now-p.At), b.score.whole-now)
+			if uint64(b.cancels-uint16(p.ID)) <= b.rate.most() {
 				require.GreaterOrEqual(t, p.back, least, "all but what leaked meanwhile")
 			}
 			b = next
-			require.Equal(t, max(scoreOf(calls, false), now), max(b.score, now), "smaller calls make the same bucket")
-			require.GreaterOrEqual(t, max(b.score, now), scoreOf(calls, true), "others keep what they hold")
+			require.Equal(t, max(scoreOf(calls, false), now), max(b.score.whole, now), "smaller calls make the same bucket")
+			require.GreaterOrEqual(t, max(b.score.whole, now), scoreOf(calls, true), "others keep what they hold")
 		}
 	})
 }
@@ -154,9 +157,9 @@ func TestLongestBucketIsGivenBackAfterManyOthers(t *testing.T) {
 	c := bucketOf(1, longestBucket)
 	b, counted := pour(t, bucket{}, start, c, 1)
 	b.cancels += minMoved // as if so many had been taken back, of no size
-	next, found := b.without(counted[0].Share, start+1)
+	next, found := b.without(counted[0], start+1)
 	require.True(t, found)
-	require.Equal(t, start+1, next.score, "it is empty")
+	require.Equal(t, start+1, next.score.whole, "it is empty")
 }
 
 // A bucket of many hits was reset, and others have poured into a new one: none
@@ -173,7 +176,7 @@ func TestCancelAfterAResetFindsNothingInANewBucket(t *testing.T) {
 			_, counted := pour(t, b, now, large, 1)
 			now += Instant(random.Int64N(int64(time.Second)))
 			b, _ = pour(t, bucket{}, now, large, others)
-			_, found := b.without(counted[0].Share, now+Instant(time.Second))
+			_, found := b.without(counted[0], now+Instant(time.Second))
 			require.False(t, found)
 		}
 	}
@@ -188,7 +191,7 @@ func TestCancelAfterAResetRarelyFindsAHitOfANewSmallBucket(t *testing.T) {
 		now := start + Instant(random.Int64N(int64(time.Hour)))
 		_, counted := pour(t, bucket{}, now, c, 1)
 		b, _ := pour(t, bucket{}, now+Instant(1+random.Int64N(int64(time.Second))), c, 2)
-		if _, ok := b.without(counted[0].Share, now+Instant(time.Second)); ok {
+		if _, ok := b.without(counted[0], now+Instant(time.Second)); ok {
 			found++
 		}
 	}

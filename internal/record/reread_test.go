@@ -125,3 +125,33 @@ func TestManyDecisionsOnALargeWindowCopyItOnce(t *testing.T) {
 		}
 	}))
 }
+
+// Copies of a record share its bytes, so a change of one must not be seen
+// in the other.
+func TestWhatIsDoneToACopyLeavesTheRecord(t *testing.T) {
+	now := InstantOf(epoch)
+	lease := Limit{Algorithm: Leases, Max: 2, TTL: time.Hour, ID: 1}
+	calendar := Limit{Algorithm: Calendar, Max: 2}
+	held := decide(now, &lease, Lockout{}, Record{}, true)
+	counted := decide(now, &calendar, Lockout{}, held.Next, true)
+	r := counted.Next
+	before := r.Facts()
+	for name, change := range map[string]func(*Record){
+		"leases": func(c *Record) {
+			new(Verdict).Decide(now+1, &Limit{Algorithm: Leases, Max: 2, TTL: time.Hour, ID: 2}, Lockout{}, c, true)
+		},
+		"calendar": func(c *Record) { new(Verdict).Decide(now+1, &calendar, Lockout{}, c, true) },
+		"window": func(c *Record) {
+			new(Verdict).Decide(now.Add(time.Hour), &Limit{Max: 1, TTL: time.Hour}, Lockout{}, c, true)
+		},
+		"renewal": func(c *Record) { c.Renew(now+1, map[uint64]Instant{1: 0}) },
+		"refund":  func(c *Record) { *c, _ = c.Without(counted.Hit, now+1) },
+		"release": func(c *Record) { *c, _ = c.Without(held.Hit, now+1) },
+		"ban":     func(c *Record) { *c, _ = c.Banned(now+1, time.Hour) },
+	} {
+		c := r
+		change(&c)
+		require.NotEqual(t, before, c.Facts(), name)
+		require.Equal(t, before, r.Facts(), name)
+	}
+}

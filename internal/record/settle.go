@@ -3,6 +3,7 @@ package record
 import (
 	"math"
 	"slices"
+	"time"
 )
 
 // A Settlement sets what one call has cost in its record: Actual hits in total, instead of
@@ -18,6 +19,7 @@ type Settlement struct {
 	Total  int     // what it has cost so far
 	Actual int     // what it has cost by what is known now
 	ID     uint64  // for a lease, if one must be begun
+	End    Instant // when the hits of a window expire from now on; 0: as they were counted
 
 	// What becomes of it, as [Settlement.Apply] has left it.
 	Counted []Hit // like Hits. Shares their memory, beyond their length.
@@ -37,11 +39,35 @@ func (s *Settlement) Apply(now Instant, r *Record) (store bool) {
 	case s.Actual > s.Total && (!b.holds(now) || s.Limit.Algorithm == Leases):
 		store = s.exceed(now, r)
 	}
+	if s.End != 0 && s.Limit.Algorithm == Window {
+		store = s.postpone(now, r) || store
+	}
 	s.forget(now)
 	if s.Limit.Max > 0 {
 		s.lookAtSettled(now, *r)
 	}
 	return store
+}
+
+// postpone has the hits that are in r expire at s.End. Others of the same time may be taken for
+// them, but no more than they were.
+func (s *Settlement) postpone(now Instant, r *Record) (store bool) {
+	if r.ban.set != 0 || s.End <= now {
+		return false
+	}
+	r.hits.expire(now)
+	n := 0
+	for _, h := range s.Counted {
+		if h.Kind == Window && !h.Gone() {
+			n += r.hits.remove(h.Cost, h.Expiry)
+		}
+	}
+	if n == 0 {
+		return false
+	}
+	r.hits.add(n, s.End, max(s.End-now, Instant(s.Limit.TTL)))
+	s.Counted = []Hit{{Cost: n, Expiry: s.End}}
+	return true
 }
 
 // forget makes one of the hits that have expired at now, which are the first ones: it is
@@ -50,7 +76,7 @@ func (s *Settlement) forget(now Instant) {
 	n, cost := 0, 0
 	for ; n < len(s.Counted); n++ {
 		h := s.Counted[n]
-		if h.IsLease() || max(h.Expiry, h.Share.until) > now {
+		if h.IsLease() || h.Expiry > now {
 			break // a lease may have been renewed
 		}
 		cost += h.Cost
@@ -69,7 +95,7 @@ func (s *Settlement) refund(now Instant, r *Record) (store bool) {
 	for n := len(s.Counted); n > 0 && over > 0; n-- {
 		h := s.Counted[n-1]
 		part := min(over, h.Cost)
-		rest, found := r.refundPart(h, part, now, &s.Limit)
+		rest, found := r.refundPart(h, part, now)
 		store = store || found
 		over -= part
 		s.Counted = s.Counted[:n-1]
@@ -82,7 +108,7 @@ func (s *Settlement) refund(now Instant, r *Record) (store bool) {
 
 // refundPart removes the last part of h from r, and returns what then is left of h, and
 // whether r had any of the part.
-func (r *Record) refundPart(h Hit, part int, now Instant, limit *Limit) (rest Hit, found bool) {
+func (r *Record) refundPart(h Hit, part int, now Instant) (rest Hit, found bool) {
 	rest = h
 	rest.Cost -= part
 	switch {
@@ -90,16 +116,9 @@ func (r *Record) refundPart(h Hit, part int, now Instant, limit *Limit) (rest Hi
 		return rest, false
 	case h.Kind == Leases && rest.Cost > 0:
 		return rest, r.resize(h.ID, rest.Cost, 0, now)
-	case h.Share.amount != span{} && rest.Cost > 0:
-		before := r.bucket
-		if r.bucket, rest.Share, found = before.withoutPart(h.Share, limit.amount(part), now); !found {
-			return Hit{Cost: rest.Cost}, false
-		}
-		r.repay(before.score - r.bucket.score)
-		if rest.Share.amount.Instant <= 0 {
-			return Hit{Cost: rest.Cost}, true
-		}
-		return rest, true
+	case h.Kind == Bucket && r.ban.set == 0:
+		r.bucket, rest, found = r.bucket.withoutLast(h, part, now)
+		return rest, found
 	}
 	h.Cost = part
 	*r, found = r.Without(h, now)
@@ -109,7 +128,7 @@ func (r *Record) refundPart(h Hit, part int, now Instant, limit *Limit) (rest Hi
 // exceed counts what s has cost beyond its total, as far as they fit.
 func (s *Settlement) exceed(now Instant, r *Record) (store bool) {
 	if b, _ := r.ban.at(now); !b.holds(now) {
-		r.ban = b
+		r.begin(b)
 	}
 	more := s.Actual - s.Total
 	if s.Limit.Algorithm == Leases {
@@ -121,7 +140,7 @@ func (s *Settlement) exceed(now Instant, r *Record) (store bool) {
 	case Window:
 		h = r.exceedWindow(now, &s.Limit, more)
 	case Bucket:
-		h = r.exceedBucket(now, &s.Limit, more)
+		h = r.exceedBucket(now, s.poured(), more)
 	case Calendar:
 		h = s.exceedCalendar(now, r, more)
 	}
@@ -137,40 +156,49 @@ func (s *Settlement) exceed(now Instant, r *Record) (store bool) {
 	return true
 }
 
-// same reports whether nothing tells hits of h from those of other. Shares of a bucket
-// differ.
+// same reports whether nothing tells hits of h from those of other. Those of a bucket differ.
 func (h Hit) same(other Hit) bool {
 	h.Cost = other.Cost
-	return h == other && h.Share == Share{}
+	return h == other && h.Kind != Bucket
 }
 
 // exceedWindow counts up to n hits in a window, beyond its Max. None of r's has expired at now.
 func (r *Record) exceedWindow(now Instant, limit *Limit, n int) Hit {
 	expiry := now.Add(limit.TTL)
-	r.hits.correct(now, expiry)
+	r.hits.correct(now, expiry.Add(r.hits.ahead(limit)))
 	n = min(n, MaxHits-r.hits.len())
 	if n <= 0 {
 		return Hit{}
 	}
-	r.hits.add(n, expiry, limit)
-	return Hit{Cost: n, Expiry: r.hits.named(expiry)}
+	r.hits.add(n, expiry, Instant(limit.TTL))
+	return Hit{Cost: n, Expiry: expiry}
 }
 
 // latestDebt is the latest score of a bucket.
 const latestDebt = math.MaxInt64 - 1
 
+// poured returns the limit that the hits of a bucket were counted under, which may be a part of
+// that of s.
+func (s *Settlement) poured() *Limit {
+	limit := s.Limit
+	if n := len(s.Counted); n > 0 && !s.Counted[n-1].Gone() {
+		limit.TTL, limit.Max = time.Duration(s.Counted[n-1].TTL), int(s.Counted[n-1].Max)
+		limit.interval = amount{}
+	}
+	return &limit
+}
+
 // exceedBucket pours n hits into a bucket, over its brim. What is over it is a debt.
 func (r *Record) exceedBucket(now Instant, limit *Limit, n int) Hit {
-	r.openBucket(now, limit)
-	n = int(min(Instant(n), (latestDebt-r.bucket.score)/limit.Interval()))
+	b := &r.bucket
+	b.enter(now, limit)
+	n = int(min(uint64(n), b.room(latestDebt)))
 	if n <= 0 {
 		return Hit{}
 	}
-	r.bucket.setTime(limit.parts().plus(r.bucket.time(), limit.amount(n)))
-	if r.bucket.score > now+limit.bucketSize().Instant {
-		r.setDebt(r.bucket.score)
-	}
-	return Hit{Cost: n, Share: r.bucket.share(now, limit, n)}
+	b.score = b.rate.plus(b.score, limit.amount(n))
+	b.at = max(b.at, now)
+	return b.hit(n)
 }
 
 // exceedLeases adds n hits to the newest lease, and renews that. If there is none any more,
@@ -188,14 +216,12 @@ func (s *Settlement) exceedLeases(now Instant, r *Record, n int) (store bool) {
 		*h = Hit{Cost: h.Cost, Kind: Leases} // gone
 	}
 	l := lease{id: s.ID, end: end, ttl: Instant(s.Limit.TTL), hits: uint32(n)}
-	x := r.extras()
-	x.leases.expire(now)
-	x.leases.remove(l.id) // of this very settlement, if an answer was lost
-	if x.leases.len() >= MaxLeases {
+	r.leases.expire(now)
+	r.leases.remove(l.id) // of this very settlement, if an answer was lost
+	if r.leases.len() >= MaxLeases {
 		return false
 	}
-	x.leases = x.leases.append(l)
-	r.setExtras(x)
+	r.leases = r.leases.append(l)
 	s.Counted = append(s.Counted, Hit{Cost: int(l.hits), Expiry: end, Kind: Leases, ID: l.id, TTL: l.ttl})
 	return true
 }
@@ -203,9 +229,8 @@ func (s *Settlement) exceedLeases(now Instant, r *Record, n int) (store bool) {
 // resize gives the lease of an ID so many hits, and another end unless that is 0. It reports
 // whether that is what it has now.
 func (r *Record) resize(id uint64, hits int, end, now Instant) (found bool) {
-	x := r.extras()
-	x.leases.expire(now)
-	x.leases = x.leases.edit(func(l *lease) bool {
+	r.leases.expire(now)
+	r.leases = r.leases.edit(func(l *lease) bool {
 		if l.id == id {
 			found, l.hits = true, uint32(hits)
 			if end != 0 {
@@ -214,22 +239,16 @@ func (r *Record) resize(id uint64, hits int, end, now Instant) (found bool) {
 		}
 		return true
 	})
-	if found {
-		r.setExtras(x)
-	}
 	return found
 }
 
 // exceedCalendar counts up to n hits in the period of now, beyond its Max.
 func (s *Settlement) exceedCalendar(now Instant, r *Record, n int) Hit {
-	x := r.extras()
-	s.enter(now, &x.calendar)
-	if n = int(min(uint64(n), math.MaxInt64-x.calendar.count)); n <= 0 {
+	s.enter(now, &r.calendar)
+	if n = int(min(uint64(n), math.MaxInt64-r.calendar.count)); n <= 0 {
 		return Hit{}
 	}
-	h := x.calendar.add(n, now)
-	r.setExtras(x)
-	return h
+	return r.calendar.add(n, now)
 }
 
 // enter makes c the count of the period of now.
@@ -252,10 +271,9 @@ func (s *Settlement) lookAtSettled(now Instant, r Record) {
 	case b.holds(now):
 		v.block(now, &one, &r, b)
 	case one.Algorithm == Calendar:
-		x := r.extras()
-		s.enter(now, &x.calendar)
-		v.lookAtPeriod(now, &one, &x.calendar, false)
-		v.Outcome.Blocked = x.calendar.count > uint64(one.Max)
+		s.enter(now, &r.calendar)
+		v.lookAtPeriod(now, &one, &r.calendar, false)
+		v.Outcome.Blocked = r.calendar.count > uint64(one.Max)
 	default:
 		v.look(now, &one, &r, false)
 		v.Outcome.Blocked = r.exceeds(now, &one)
@@ -267,10 +285,9 @@ func (s *Settlement) lookAtSettled(now Instant, r Record) {
 func (r *Record) exceeds(now Instant, limit *Limit) bool {
 	switch limit.Algorithm {
 	case Bucket:
-		return limit.parts().plus(span{Instant: now}, limit.bucketSize()).less(r.bucket.time())
+		return r.bucket.score.up() > now.Add(limit.TTL)
 	case Leases:
-		x := r.extras()
-		return x.leases.hits() > int64(limit.Max)
+		return r.leases.hits() > int64(limit.Max)
 	}
 	return r.hits.len() > limit.Max
 }

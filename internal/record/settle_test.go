@@ -36,40 +36,6 @@ func reserve(t require.TestingT, now Instant, r Record, limit *Limit) (Record, *
 	return reread(t, d.Next), s
 }
 
-func TestADebtIsKeptApartFromTheScore(t *testing.T) {
-	limit := bucketOf(10, time.Minute)
-	now := start
-	r, s := reserve(t, now, Record{}, limit)
-	r, o := s.settleAt(t, now, r, 10)
-	require.False(t, o.Blocked)
-	require.EqualValues(t, version1, r.version(), "full, and no more")
-	r, o = s.settleAt(t, now, r, 30)
-	require.True(t, o.Blocked)
-	require.Equal(t, 2*time.Minute+6*time.Second, o.RetryAfter)
-	require.Equal(t, 3*time.Minute, o.ResetAfter)
-	require.EqualValues(t, version3, r.version())
-
-	// A call of a clock that is an hour ahead counts beyond the debt.
-	v := decide(now.Add(time.Hour), limit, Lockout{}, r, true)
-	require.False(t, v.Outcome.Blocked)
-	ahead := reread(t, v.Next)
-	v = decide(now, limit, Lockout{}, ahead, true)
-	require.True(t, v.Outcome.Blocked)
-	require.Equal(t, 6*time.Second, v.Outcome.RetryAfter, "as ever: with the debt leaked by that clock, the rest is set right")
-
-	ahead = r
-	ahead.bucket.score += Instant(time.Hour) // as an earlier call of such a clock would have it
-	v = decide(now, limit, Lockout{}, ahead, true)
-	require.True(t, v.Store)
-	require.Equal(t, 2*time.Minute+6*time.Second, v.Outcome.RetryAfter, "the debt stands, and no more")
-
-	v = decide(now.Add(2*time.Minute), limit, Lockout{}, r, true)
-	require.True(t, v.Outcome.Blocked)
-	v = decide(now.Add(2*time.Minute+6*time.Second), limit, Lockout{}, r, true)
-	require.False(t, v.Outcome.Blocked)
-	require.EqualValues(t, version1, v.Next.version(), "what is no debt any more is in the score")
-}
-
 // A rule that was changed from a bucket to another algorithm finds a debt beside its own.
 func TestADebtGoesWithItsBucket(t *testing.T) {
 	for _, other := range []*Limit{{Max: 5, TTL: time.Hour}, {Max: 5, TTL: time.Hour, Algorithm: Leases, ID: 1}, {Max: 5, Algorithm: Calendar}} {
@@ -92,14 +58,33 @@ func TestARefundPaysADebt(t *testing.T) {
 	require.Equal(t, 18*time.Second, o.RetryAfter)
 	newest, found := r.WithoutNewest(1, start, limit)
 	require.True(t, found)
-	require.Equal(t, r.extras().debt-limit.Interval(), newest.extras().debt)
-	require.Equal(t, r.bucket.score-limit.Interval(), newest.bucket.score)
+	require.Equal(t, r.bucket.score.whole-limit.Interval(), newest.bucket.score.whole)
 	r, o = s.settleAt(t, start, r, 9)
 	require.False(t, o.Blocked)
-	v := decide(start, limit, Lockout{}, r, true)
-	require.EqualValues(t, version1, v.Next.version())
 	_, found = newest.Without(other.hits[0], start)
 	require.False(t, found, "it was poured into another bucket")
+}
+
+// A debt is no clock that is ahead: it blocks for as long as it is.
+func TestADebtStands(t *testing.T) {
+	limit := bucketOf(10, time.Second)
+	for _, ahead := range []time.Duration{0, time.Minute, time.Hour} { // the clock that settles
+		r, s := reserve(t, start, Record{}, limit)
+		r, o := s.settleAt(t, start.Add(ahead), r, 10)
+		require.False(t, o.Blocked, "full, and no more")
+		r, o = s.settleAt(t, start.Add(ahead), r, 10_000)
+		require.True(t, o.Blocked)
+		owed := r.bucket.score.whole - start.Add(ahead)
+		require.Greater(t, owed, Instant(990*time.Second))
+		v := decide(start, limit, Lockout{}, r, true)
+		require.Equal(t, ahead > time.Minute, v.Store, "only a clock that is wrong is set right")
+		r = reread(t, v.Next)
+		opens := start.Add(v.Outcome.RetryAfter)
+		require.LessOrEqual(t, opens, start.Add(time.Minute)+owed)
+		require.GreaterOrEqual(t, opens, start+owed-Instant(time.Second))
+		require.True(t, decide(opens-1, limit, Lockout{}, r, true).Outcome.Blocked)
+		require.False(t, decide(opens, limit, Lockout{}, r, true).Outcome.Blocked)
+	}
 }
 
 // A ban that keeps its hits is lifted when one of them is withdrawn. A debt then counts
@@ -131,9 +116,7 @@ func TestABanThatKeepsADebt(t *testing.T) {
 		v = decide(start+1, c.limit, l, more, true)
 		require.True(t, v.Outcome.NewBan)
 		banned = reread(t, v.Next)
-		full := banned.unkept(c.limit, start+1)
-		require.Equal(t, more.bucket, full.bucket)
-		require.Equal(t, more.extras().debt, full.extras().debt)
+		require.Equal(t, more.bucket, banned.unkept().bucket)
 		o = decide(start.Add(10*time.Second)+1, c.limit, Lockout{}, banned, true).Outcome
 		require.Equal(t, 9, o.Remaining, "counting starts anew")
 	}
@@ -152,9 +135,9 @@ func TestARefundOfMoreThanABucketHoldsMovesAllOthers(t *testing.T) {
 				r, above := reserve(t, start, r, limit)
 				r, _ = s.settleAt(t, start, r, less+kept)
 				r, _ = above.settleAt(t, start, r, 2)
-				before := r.bucket.score
+				before := r.bucket
 				r, _ = s.settleAt(t, start, r, kept)
-				require.Equal(t, before-limit.Interval()*Instant(less), r.bucket.score)
+				require.Equal(t, before.rate.minus(before.score, limit.amount(less)), r.bucket.score)
 				after, _ := other.settleAt(t, start, r, 0)
 				require.Equal(t, r.bucket.score, after.bucket.score, "Max %d, %d less, %d kept", max, less, kept)
 			}
@@ -180,9 +163,9 @@ func TestAShareThatIsGivenBackInPiecesIsGivenBackInFull(t *testing.T) {
 		for n := 49; n >= 0; n-- {
 			r, _ = s.settleAt(t, now, r, n*unit)
 		}
-		require.Equal(t, now+limit.Interval()*Instant(10*unit), r.bucket.score, "Max %d", max)
+		require.Equal(t, now+limit.Interval()*Instant(10*unit), r.bucket.score.whole, "Max %d", max)
 		r, _ = above.settleAt(t, now, r, 0)
-		require.LessOrEqual(t, r.bucket.score, now, "Max %d", max)
+		require.LessOrEqual(t, r.bucket.score.up(), now, "Max %d", max)
 	}
 }
 
@@ -220,11 +203,11 @@ func TestSettledBucketIsThatOfSmallerCalls(t *testing.T) {
 			pieces[s] = append(pieces[s], len(poured)-1)
 		}
 		refund := func(n int) {
-			before := max(r.bucket.score, now)
+			before := max(r.bucket.score.whole, now)
 			next, found := r.WithoutNewest(n, now, &limit)
 			require.Equal(t, before > now, found)
 			r = reread(t, next)
-			taken := before - max(r.bucket.score, now)
+			taken := before - max(r.bucket.score.whole, now)
 			require.Equal(t, min(limit.Interval()*Instant(n), before-now), taken)
 			for i := len(poured) - 1; i >= 0 && taken > 0; i-- {
 				p := poured[i]
@@ -233,7 +216,7 @@ func TestSettledBucketIsThatOfSmallerCalls(t *testing.T) {
 				p.kept = min(p.kept, p.amount)
 				taken -= part
 			}
-			if r.bucket.score <= now {
+			if r.bucket.score.whole <= now {
 				calls, pieces = nil, make(map[*settled][]int) // in another one their hits are found by chance
 			}
 		}
@@ -263,10 +246,10 @@ func TestSettledBucketIsThatOfSmallerCalls(t *testing.T) {
 					// One piece at a time, so that what is taken back is known to be of it.
 					last := s.hits[n-1]
 					less := rapid.IntRange(1, last.Cost).Draw(t, "less")
-					before := max(r.bucket.score, now)
+					before := max(r.bucket.score.whole, now)
 					r, _ = s.settleAt(t, now, r, s.total-less)
 					p := poured[pieces[s][len(pieces[s])-1]]
-					taken := before - max(r.bucket.score, now)
+					taken := before - max(r.bucket.score.whole, now)
 					require.GreaterOrEqual(t, taken, Instant(0))
 					require.LessOrEqual(t, taken, limit.Interval()*Instant(less), "no more than is given back")
 					p.amount -= taken
@@ -285,40 +268,8 @@ func TestSettledBucketIsThatOfSmallerCalls(t *testing.T) {
 					least = max(least, p.at) + p.kept
 				}
 			}
-			require.Equal(t, max(score, now), max(r.bucket.score, now), "smaller calls make the same bucket")
-			require.GreaterOrEqual(t, max(r.bucket.score, now), least, "others keep what they hold")
-			require.Equal(t, r.extras().debt != 0, r.version() == version3)
-			if r.extras().debt != 0 {
-				require.LessOrEqual(t, r.extras().debt, r.bucket.score)
-			}
-		}
-	})
-}
-
-// TestSettledRecordsHaveTheEarliestVersionThatSuffices settles calls of windows and buckets:
-// only a bucket that holds more than a call may make it is of version 3.
-func TestSettledRecordsHaveTheEarliestVersionThatSuffices(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		limit := Limit{Max: rapid.IntRange(1, 40).Draw(t, "max"), TTL: time.Minute, Algorithm: rapid.SampledFrom([]Algorithm{Window, Bucket}).Draw(t, "algorithm")}
-		r, now := Record{}, start
-		var calls []*settled
-		for range rapid.IntRange(1, 30).Draw(t, "steps") {
-			now += Instant(rapid.SampledFrom([]time.Duration{1, time.Second, 40 * time.Second}).Draw(t, "pause"))
-			if len(calls) == 0 || rapid.Bool().Draw(t, "count") {
-				d := decide(now, &limit, Lockout{}, r, true)
-				if calls = append(calls, &settled{limit: &limit, total: d.Hit.Cost}); d.Store {
-					r = reread(t, d.Next)
-					calls[len(calls)-1].hits = []Hit{d.Hit}[:min(d.Hit.Cost, 1)]
-					require.NotEqualValues(t, version3, r.version(), "an earlier release reads what a call has made")
-				}
-			} else {
-				before := r.version()
-				r, _ = rapid.SampledFrom(calls).Draw(t, "which").settleAt(t, now, r, rapid.IntRange(0, 2*limit.Max).Draw(t, "total"))
-				beyond := limit.Algorithm == Bucket && r.bucket.score > now+limit.bucketSize().Instant
-				if beyond || before != version3 {
-					require.Equal(t, beyond, r.version() == version3)
-				}
-			}
+			require.Equal(t, max(score, now), max(r.bucket.score.whole, now), "smaller calls make the same bucket")
+			require.GreaterOrEqual(t, max(r.bucket.score.whole, now), least, "others keep what they hold")
 		}
 	})
 }
@@ -358,22 +309,4 @@ func TestTheHitsOfAnEndlessStreamDoNotPileUp(t *testing.T) {
 		require.Empty(t, s.hits)
 		require.Equal(t, 10, o.Remaining)
 	}
-}
-
-// Or else a score that a clock ahead makes after the ban would stand up to it.
-func TestADebtEndsWithTheBanThatHasKeptIt(t *testing.T) {
-	limit := bucketOf(10, time.Minute)
-	debt := start.Add(1000 * time.Second)
-	r := Record{bucket: bucket{score: debt}}
-	r.setDebt(debt)
-	v := decide(start, limit, Lockout{Length: 10 * time.Second, KeepHits: true}, r, true)
-	require.True(t, v.Outcome.NewBan)
-	r = reread(t, v.Next)
-	for range 10 {
-		v = decide(start.Add(511*time.Second), limit, Lockout{}, r, true)
-		require.False(t, v.Outcome.Blocked)
-		r = reread(t, v.Next)
-	}
-	v = decide(start.Add(11*time.Second), limit, Lockout{}, r, true)
-	require.Equal(t, 6*time.Second, v.Outcome.RetryAfter)
 }

@@ -16,18 +16,16 @@ type Answer struct {
 func (a *Answer) DecideStored(now Instant, limit *Limit, l *Lockout, found, room []byte, count bool) (value []byte, expiration int32, ban bool, err error) {
 	if limit.Algorithm == Bucket {
 		if b, ok := lone(found); ok {
-			b.expire(now)
-			_, changed := b.open(now, limit, 0)
 			store, again := b.decide(now, limit, count, &a.Outcome)
-			store = store || changed && a.Outcome.Blocked
 			if !a.Outcome.Blocked || l.Length == 0 {
 				if a.Again = again; !store {
 					return nil, 0, false, nil
 				}
-				if a.Outcome.Cost > 0 {
-					a.Hit = Brief{expiry: b.score, at: now, cost: uint32(a.Outcome.Cost), cancels: b.cancels}
+				if cost := a.Outcome.Cost; cost > 0 {
+					h := b.hit(cost)
+					a.Hit = h.Brief()
 				}
-				return b.appendLone(room), Expiration(now, b.score), false, nil
+				return b.append(append(room, version, byte(bucketSection))), Expiration(now, b.score.up()), false, nil
 			}
 			a.Outcome = Outcome{}
 		}
@@ -42,8 +40,8 @@ func (a *Answer) DecideStored(now Instant, limit *Limit, l *Lockout, found, room
 			if a.Again = again; !store {
 				return nil, 0, false, nil
 			}
-			if a.Outcome.Cost > 0 {
-				a.Hit = Brief{expiry: r.hits.named(now.Add(limit.TTL)), cost: uint32(a.Outcome.Cost)}
+			if cost := a.Outcome.Cost; cost > 0 {
+				a.Hit = Brief{expiry: limit.expiry(now, cost), cost: uint32(cost)}
 			}
 			return r.Append(room), Expiration(now, r.hits.end()), false, nil
 		}
@@ -80,26 +78,18 @@ func WithoutStored(now Instant, h Hit, found, room []byte) (value []byte, expira
 	return next.Append(room), Expiration(now, next.End()), next.HoldsBan(now), nil
 }
 
-// isWindow reports whether a stored record has a window and nothing else. It is empty if there
-// is no record.
+// isWindow reports whether a stored record has the times of a window and nothing else. It is
+// empty if there is no record.
 func isWindow(b []byte) bool {
-	return len(b) == 0 || len(b) > 2 && b[0] == version1 && (b[1] == byte(windowSection) || b[1] == byte(coarseWindowSection))
+	return len(b) == 0 || len(b) > 2 && b[0] == version && b[1] == byte(timesSection)
 }
-
-const loneSize = 2 + bucketSize
 
 // lone returns the bucket of a record that has nothing else, or an empty one if there is no
 // record.
-func lone(b []byte) (bucket, bool) {
-	if len(b) != loneSize || b[0] != version1 || b[1] != byte(bucketSection) {
-		return bucket{}, len(b) == 0
+func lone(stored []byte) (b bucket, ok bool) {
+	if len(stored) != 2+bucketSize || stored[0] != version || stored[1] != byte(bucketSection) {
+		return bucket{}, len(stored) == 0
 	}
-	var bk bucket
-	_, ok := bk.decode(bucketSection, b[2:])
-	return bk, ok
-}
-
-// appendLone appends the record that has b alone.
-func (b bucket) appendLone(to []byte) []byte {
-	return b.append(append(to, version1, byte(bucketSection)))
+	b.decode(stored[2:])
+	return b, b.sound()
 }

@@ -8,12 +8,12 @@ import "time"
 // Schedule::AdaptiveThrottler, and the only one that admits exactly Max hits in
 // any window of TTL, whenever that begins.
 //
-// A hit counted at t expires at t+TTL, to the nanosecond in a window of up to 32
-// hits, and otherwise rounded up to the next tenth of a millisecond. When more than
-// maxTimes hits are in a window, it is rounded up by TTL/1024 at most: see [cells]. It
-// counts at now if its expiry is later than now.
+// A hit counted at t expires at t+TTL, to the nanosecond. When more than maxTimes hits are in a
+// window, that is rounded up by TTL/1024 at most: see [cells]. It counts at now if its expiry
+// is later than now. Hits that were taken ahead expire TTL after the last moment at which they
+// may be spent, by [Limit.Ahead].
 //
-// Two kinds of hits are later than now+TTL, the expiry of a hit counted now:
+// Two kinds of hits are later than one that is counted now may be:
 //
 //   - Hits that were counted under a longer TTL, when a rule was changed. They
 //     keep their time as long as they block no call.
@@ -24,22 +24,35 @@ import "time"
 // when the clock is to blame, or else they would count as now+TTL for ever. So a
 // wrong clock, here or elsewhere, blocks a value for TTL at most. The same
 // holds when the clock goes backwards and all hits are later than now+TTL.
+//
+// Whoever cuts a hit to its own clock, which is behind by d, leaves it TTL-d by the clock that
+// counted it. So of callers whose clocks differ by up to d, a window admits as one of TTL-d
+// would. If d is TTL or more, nothing is promised.
 
 // lookAtWindow decides a call at now on h, of which none has expired, and reports whether h
 // must be stored.
 func (v *Verdict) lookAtWindow(now Instant, limit *Limit, h *hits, count bool) (store bool) {
 	store, v.Again = h.decide(now, limit, count, &v.Outcome)
 	if cost := v.Outcome.Cost; cost > 0 {
-		v.Hit = Hit{Cost: cost, Expiry: h.named(now.Add(limit.TTL))}
+		v.Hit = Hit{Cost: cost, Expiry: limit.expiry(now, cost)}
 	}
 	return store
+}
+
+// expiry returns when the hits of a call that took cost at now expire.
+func (l *Limit) expiry(now Instant, cost int) Instant {
+	if cost > l.Needed() {
+		return now.Add(l.life()).Add(l.Ahead)
+	}
+	return now.Add(l.life())
 }
 
 // decide decides a call at now on h, of which none has expired. It sets o, which is zero, and
 // returns whether h must be stored, and the time until there is room for the same call.
 func (h *hits) decide(now Instant, limit *Limit, count bool, o *Outcome) (store bool, again time.Duration) {
-	expiry, needed := now.Add(limit.TTL), limit.Needed()
-	corrected := h.correct(now, expiry)
+	needed := limit.Needed()
+	latest := now.Add(limit.TTL).Add(h.ahead(limit)) // no hit counts for longer
+	corrected := h.correct(now, latest)
 	n := h.len()
 	over := n + needed - limit.Max // how many hits have to expire first
 	if over > 0 && h.time(over-1) <= now {
@@ -50,15 +63,19 @@ func (h *hits) decide(now Instant, limit *Limit, count bool, o *Outcome) (store 
 	case over > 0:
 		o.Blocked = true
 		end := h.end()
-		h.cap(now, expiry)
+		h.cap(now, latest)
 		store = corrected || h.end() < end
 	case count:
 		o.Cost = min(limit.Hits(), limit.Max-n)
 		o.Remaining -= o.Cost
-		h.add(o.Cost, expiry, limit)
+		expiry, ttl := limit.expiry(now, o.Cost), limit.TTL
+		if expiry > latest {
+			latest, ttl = expiry, ttl+limit.MostAhead()
+		}
+		h.add(o.Cost, expiry, Instant(ttl))
 		store = true
 	}
-	latest := h.latest(now, expiry) // no hit counts for longer
+	latest = h.latest(now, latest)
 	o.ResetAfter = min(h.end(), latest).Since(now)
 	again = h.untilFits(needed, limit.Max, now, latest)
 	o.RetryAfter = again
@@ -66,6 +83,16 @@ func (h *hits) decide(now Instant, limit *Limit, count bool, o *Outcome) (store 
 		o.RetryAfter = h.untilFits(1, limit.Max, now, latest)
 	}
 	return store, again
+}
+
+// ahead returns how much later than now+TTL honest hits of h may expire because they were
+// taken ahead: as the list says, whether limit takes any ahead or not.
+func (h *hits) ahead(limit *Limit) time.Duration {
+	most, beyond := limit.MostAhead(), time.Duration(h.ttl)-limit.TTL
+	if beyond < 0 || beyond > most {
+		return 0 // of another TTL
+	}
+	return beyond
 }
 
 // untilFits returns how long after now cost more hits fit into h under max, if

@@ -78,27 +78,12 @@ func TestHitsOfOneInstantCountEach(t *testing.T) {
 	})
 }
 
-func TestSmallWindowsAreExactToTheNanosecond(t *testing.T) {
+func TestWindowsAreExactToTheNanosecond(t *testing.T) {
 	runSteps(t, &cell{}, window(1, t1), 0, []step{
 		{at: 1, remaining: 0, retry: t1, reset: t1},
 		{at: t1, blocked: true, retry: 1, reset: 1},
 		{at: t1 + 1, remaining: 0, retry: t1, reset: t1},
 	})
-}
-
-func TestRoundingNeverShortensAHitOfALargeWindow(t *testing.T) {
-	max, tick := maxFine+1, time.Duration(coarse)
-	c := &cell{}
-	for range max {
-		o := c.call(at(1), window(max, t1), 0)
-		require.False(t, o.Blocked)
-		require.Equal(t, t1+tick-1, o.ResetAfter, "no earlier than the hit ends")
-	}
-	// They expire a second after 1 ns past the epoch, rounded up.
-	o := c.call(at(t1+tick-1), window(max, t1), 0)
-	require.True(t, o.Blocked)
-	require.Equal(t, time.Duration(1), o.RetryAfter)
-	require.False(t, c.call(at(t1+tick), window(max, t1), 0).Blocked)
 }
 
 func TestWindowThatIsMadeLargerOrSmallerKeepsItsHits(t *testing.T) {
@@ -107,11 +92,9 @@ func TestWindowThatIsMadeLargerOrSmallerKeepsItsHits(t *testing.T) {
 	for i := range 3 {
 		require.Equal(t, 4-i, c.call(at(time.Duration(i)*t1+1), small, 0).Remaining)
 	}
-	require.Equal(t, 96, c.call(at(t3), large, 0).Remaining) // stored in larger units now
-	require.Equal(t, 0, c.call(at(t4), small, 0).Remaining)  // and in smaller ones again
-	require.Equal(t, []time.Time{
-		at(t9 + time.Duration(coarse)), at(t9 + t1 + time.Duration(coarse)), at(t9 + t2 + time.Duration(coarse)), at(t9 + t3), at(t9 + t4),
-	}, expiriesIn(c.stored))
+	require.Equal(t, 96, c.call(at(t3), large, 0).Remaining)
+	require.Equal(t, 0, c.call(at(t4), small, 0).Remaining)
+	require.Equal(t, []time.Time{at(t9 + 1), at(t9 + t1 + 1), at(t9 + t2 + 1), at(t9 + t3), at(t9 + t4)}, expiriesIn(c.stored))
 }
 
 func TestRetryAfterIsWhenTheNextCallIsAuthorized(t *testing.T) {
@@ -148,7 +131,6 @@ func TestWindowNeverHoldsMoreThanMaxAndNeverBlocksForLess(t *testing.T) {
 			o := c.call(now, condition, 0)
 			inside := 0
 			for _, a := range authorized {
-				// In a large window a stored time is rounded up.
 				if a.Add(condition.TTL).After(now) {
 					inside++
 				}
@@ -157,11 +139,6 @@ func TestWindowNeverHoldsMoreThanMaxAndNeverBlocksForLess(t *testing.T) {
 				require.Less(t, inside, condition.Max, "authorized")
 				authorized = append(authorized, now)
 				continue
-			}
-			for _, a := range authorized {
-				if end := a.Add(condition.TTL); condition.Max > maxFine && !end.After(now) && end.Add(time.Duration(coarse)).After(now) {
-					inside++
-				}
 			}
 			require.GreaterOrEqual(t, inside, condition.Max, "blocked")
 		}
@@ -209,34 +186,10 @@ func TestClocksThatDifferKeepTheListInOrder(t *testing.T) {
 	})
 }
 
-func TestResetAfterOfALargeWindowIsNeverEarlierThanItsLastHit(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		c, condition := &cell{}, window(maxFine+rapid.IntRange(1, 5).Draw(t, "max"), t1)
-		now := at(0)
-		for range rapid.IntRange(1, 50).Draw(t, "calls") {
-			now = now.Add(time.Duration(rapid.Int64Range(0, int64(t1/20)).Draw(t, "pause")))
-			o := c.call(now, condition, 0)
-			times := expiriesIn(c.stored)
-			require.Equal(t, times[len(times)-1], now.Add(o.ResetAfter))
-		}
-	})
-}
-
 func TestResetAfterOfAShortenedTTLIsThatTTL(t *testing.T) {
 	c := &cell{}
 	c.call(at(0), window(9, time.Hour), 0)
 	require.Equal(t, t4, c.call(at(0), window(9, t4), 0).ResetAfter)
-}
-
-// Rounding up may put an expiry a unit beyond now plus TTL. That is no clock ahead.
-func TestRoundedHitIsNotTakenForThatOfAClockAhead(t *testing.T) {
-	c, ttl := &cell{}, t1+time.Duration(coarse)/2
-	large := window(maxFine+1, ttl)
-	c.call(at(time.Duration(coarse)-1), large, 0)
-	counted := expiriesIn(c.stored)
-	shorter := window(maxFine+1, t1/2)
-	c.call(at(time.Duration(coarse)-1), shorter, 0)
-	require.Equal(t, counted[0], expiriesIn(c.stored)[1])
 }
 
 // The original lost the whole list with the newest, shorter expiry.
@@ -265,7 +218,7 @@ func TestShorterTTLHoldsForHitsThatBlock(t *testing.T) {
 
 // A full window always says when to come back: a list that cannot is none.
 func TestListOutOfOrderThatCannotSayWhenItOpensCountsAsNone(t *testing.T) {
-	c := &cell{stored: windowRecord(2, time.Hour, at(t9), at(-t1), at(3*t9))}
+	c := &cell{stored: windowRecord(time.Hour, at(t9), at(-t1), at(3*t9))}
 	runSteps(t, c, window(2, time.Hour), 0, []step{{at: 0, remaining: 1, reset: time.Hour}})
 }
 
@@ -303,21 +256,16 @@ func TestHitOfAClockThatIsALittleAheadIsCorrectedByTheNextWrite(t *testing.T) {
 // take another hit back in its place might take one of another call.
 func TestAHitOfAClockAheadThatWasCorrectedIsNotFoundAgain(t *testing.T) {
 	for _, tt := range []struct {
-		max    int
 		behind time.Duration // the clock of the second call
 		passed time.Duration // from the first call to the second
 		left   int           // hits after the first was given back
 	}{
-		{max: maxFine, behind: 1, left: 1},
-		{max: maxFine, behind: 2, left: 2},
-		{max: maxFine, behind: time.Millisecond, left: 2},
-		{max: maxFine, behind: time.Millisecond, passed: time.Millisecond, left: 1},
-		{max: maxFine + 1, behind: time.Duration(coarse), left: 1},
-		{max: maxFine + 1, behind: 2 * time.Duration(coarse), left: 2},
-		{max: maxFine + 1, behind: time.Millisecond, left: 2},
-		{max: maxFine + 1, behind: time.Millisecond, passed: time.Millisecond, left: 1},
+		{behind: 1, left: 1}, // no more than rounding adds
+		{behind: 2, left: 2},
+		{behind: time.Millisecond, left: 2},
+		{behind: time.Millisecond, passed: time.Millisecond, left: 1},
 	} {
-		c := window(tt.max, time.Minute)
+		c := window(5, time.Minute)
 		mine := decide(start, &c, Lockout{}, Record{}, true)
 		now := start + Instant(tt.passed-tt.behind)
 		other := decide(now, &c, Lockout{}, mine.Next, true)
@@ -329,7 +277,7 @@ func TestAHitOfAClockAheadThatWasCorrectedIsNotFoundAgain(t *testing.T) {
 			r := reread(t, other.Next)
 			giveBack(&r)
 			require.Equal(t, tt.left, r.hits.len(), "%s of %+v", name, tt)
-			r.hits.expire(max(r.hits.rounded(now.Add(c.TTL)), mine.Hit.Expiry))
+			r.hits.expire(max(now.Add(c.TTL), mine.Hit.Expiry))
 			require.Zero(t, r.hits.len(), "both end in their time")
 		}
 	}

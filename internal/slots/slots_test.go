@@ -442,23 +442,23 @@ func TestLargeRecordsThatAreRememberedCountForSeveral(t *testing.T) {
 				}
 		}
 		ask, size := remembering(5, 0)
-		require.Equal(t, 1, ask("large", 450)) // of 4 bytes each: between 1 and 2 KiB
-		require.Equal(t, 1, ask("larger", 450))
+		require.Equal(t, 1, ask("large", 300)) // of 5 bytes each: between 1 and 2 KiB
+		require.Equal(t, 1, ask("larger", 300))
 		require.Equal(t, 1, ask("large", 1))
 		require.Equal(t, 1, ask("larger", 1))
 		require.Equal(t, 2, size())
-		require.Equal(t, 1, ask("third", 450))
+		require.Equal(t, 1, ask("third", 300))
 		require.Equal(t, 2, ask("large", 1), "it was forgotten")
 
 		ask, _ = remembering(1, 0)
-		require.Equal(t, 1, ask("huge", 450))
+		require.Equal(t, 1, ask("huge", 300))
 		require.Equal(t, 2, ask("huge", 1), "it is too large for all")
 
 		ask, size = remembering(5, 256)
-		require.Equal(t, 1, ask("fine", 450)) // of 8 places
+		require.Equal(t, 1, ask("fine", 300)) // of 8 places
 		require.Zero(t, size())
 		ask, size = remembering(9, 256)
-		require.Equal(t, 1, ask("finer", 450))
+		require.Equal(t, 1, ask("finer", 300))
 		require.Equal(t, 1, size())
 	})
 }
