@@ -212,9 +212,7 @@ func (s *Store) drawMap(c rueidis.Client) {
 	if s.link.owned() {
 		s.connectAll(believed, nodes)
 	}
-	if lost := s.route(believed.entries, believed.from, nodes); lost >= 0 {
-		s.work(func() { s.remind(c, lost) })
-	}
+	s.route(believed.entries, believed.from, nodes)
 }
 
 // connectAll adds to clients one for each node of a claim that has none, if it can be connected
@@ -251,40 +249,9 @@ func (s *Store) connectAll(c claim, clients map[string]rueidis.Client) {
 	}
 }
 
-// remind has c look for the node of a slot, unless it knows one, and draws the map again in a
-// BreakerPause, for the node to have its client. rueidis drops nodes that Redis 8 says are not
-// well, and looks for them only when it is to ask them.
-func (s *Store) remind(c rueidis.Client, slot int64) {
-	if !s.reminding.CompareAndSwap(false, true) {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.timeout())
-	c.Do(ctx, c.B().Arbitrary("PING").Keys(keyIn(slot)).Build())
-	cancel()
-	select {
-	case <-time.After(s.breakerPause()):
-	case <-s.over:
-		return
-	}
-	s.reminding.Store(false)
-	if c := s.link.client.Load(); c != nil {
-		s.drawMap(*c) // which reminds it again, if need be
-	}
-}
-
-// keyIn returns a key of a slot.
-func keyIn(wanted int64) string {
-	for i := 0; ; i++ {
-		if key := strconv.Itoa(i); int64(slot(key)) == wanted {
-			return key
-		}
-	}
-}
-
-// route replaces the routes by those of an answer to CLUSTER SLOTS. It returns a slot of a
-// node that has none of the clients, or -1.
-func (s *Store) route(entries []rueidis.RedisMessage, from string, clients map[string]rueidis.Client) (lost int64) {
-	lost = -1
+// route replaces the routes by those of an answer to CLUSTER SLOTS. A node that has none of
+// clients is asked by the store's.
+func (s *Store) route(entries []rueidis.RedisMessage, from string, clients map[string]rueidis.Client) {
 	s.routing.Lock()
 	defer s.routing.Unlock()
 	before := s.routes.Load()
@@ -301,8 +268,6 @@ func (s *Store) route(entries []rueidis.RedisMessage, from string, clients map[s
 			}
 			if client := clients[address]; client != nil { // the one before may be closed
 				n.client.Store(&client)
-			} else {
-				lost = first
 			}
 			after.nodes[address] = n
 		}
@@ -319,7 +284,6 @@ func (s *Store) route(entries []rueidis.RedisMessage, from string, clients map[s
 	s.link.disconnect(func(address string, own rueidis.Client) bool {
 		return clients[address] == own && after.nodes[address] != nil
 	})
-	return lost
 }
 
 // slotRange returns the slots of an entry of CLUSTER SLOTS, and the address of their

@@ -527,7 +527,9 @@ func TestANodeThatRueidisDoesNotKnowIsNotTakenForAnother(t *testing.T) {
 	}
 	require.ErrorContains(t, err, addrs[1])
 	loaded.Store(true)
-	require.Eventually(t, func() bool { return s.Check(context.Background()) == nil }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { // calls have rueidis look for the node
+		return writeIn(s, false) == nil && s.Check(context.Background()) == nil
+	}, 20*time.Second, time.Millisecond)
 	for range 20 {
 		require.NoError(t, s.Check(context.Background()))
 	}

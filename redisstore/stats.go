@@ -190,6 +190,7 @@ func (n *node) info(ctx context.Context, c rueidis.Client) (map[string]string, e
 // the server accepts connections and does not answer.
 func (n *node) aside(ctx context.Context, c rueidis.Client, command ...string) (rueidis.RedisResult, error) {
 	if n.lacksClient(c) {
+		n.store.refreshTopology() // rueidis may know it by now
 		return rueidis.RedisResult{}, errNoClient
 	}
 	own, limit := n.own(c), n.store.timeout()<<maxLate

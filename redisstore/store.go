@@ -119,7 +119,6 @@ type Store struct {
 	sets    atomic.Uint32 // what is known of SET with NX and GET: setsWork …
 
 	refreshing atomic.Bool // Sentinel or a Cluster is being asked for the primaries
-	reminding  atomic.Bool // a Cluster's client is told of a node that it does not know
 	doubts     doubts
 	routing    sync.Mutex // held while routes change
 
