@@ -18,6 +18,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
+	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
@@ -304,6 +305,38 @@ func TestALowerLimitThatOneProcessIsToldHoldsForOthers(t *testing.T) {
 				}
 				require.Equal(t, 4, sent, "the first process has sent one")
 			})
+		})
+	}
+}
+
+// Over memcached, with a pool for each process: first a pause, then the limit that was told with it.
+func TestProcessesPauseAndKeepToALimitTogether(t *testing.T) {
+	for name, open := range backends {
+		t.Run(name, func(t *testing.T) {
+			server := memcachedtest.Process(t).Addr
+			first, _ := scripted(open(t, server), tooMany+"\nRetry-After: 1000\nRateLimit-Policy: \"a\";q=5;w=1000")
+			first.MaxRetries = -1
+			status, err := call(t.Context(), first)
+			require.NoError(t, err)
+			require.Equal(t, http.StatusTooManyRequests, status)
+
+			other, _ := scripted(open(t, server), okay)
+			other.MaxWait = -1
+			var limit *httpthrottle.LimitError
+			_, err = call(t.Context(), other)
+			require.ErrorAs(t, err, &limit)
+			require.Greater(t, limit.Decision.RetryAfter, 900*time.Second)
+
+			require.NoError(t, other.Throttler.Reset(t.Context(), throttler.Rule{Identifier: "api", Either: []throttler.Condition{
+				{Name: httpthrottle.ClosedCondition, Max: 1, TTL: time.Second},
+			}}))
+			sent := 0
+			for range 10 {
+				if _, err := call(t.Context(), other); err == nil {
+					sent++
+				}
+			}
+			require.Equal(t, 4, sent, "the first process has sent one")
 		})
 	}
 }
