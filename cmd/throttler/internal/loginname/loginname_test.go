@@ -235,6 +235,9 @@ func TestTheNameIsTakenOutOfAQuery(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, want, strings.Replace(rest, "&Input[email]=c", "", 1), "fields of other pages stay in links: %s", field)
 	}
+	for path, want := range map[string]bool{"/a?user=b": true, "/a?b&user": true, "/a?b;user=": true, "/a?b?user=c": true, "/a#?user": true, "/user=a": false, "/a?users=b": false, "/a?b user=c": false, "/user#a?b": false} {
+		assert.Equal(t, want, loginname.New("user", nil).InPath(path), path)
+	}
 	for cookie, want := range map[string]bool{"user": true, "%75ser": true, "user[]": true, "users": false, "x.user": false, "session": false, "%zz": false} {
 		assert.Equal(t, want, loginname.New("user", nil).InCookie(cookie), cookie)
 	}

@@ -9,8 +9,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/adaptivethrottler/throttler/login"
+	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -62,6 +65,22 @@ func TestAPasswordThatWasChangedIsAGuessAgain(t *testing.T) {
 		}
 	}
 	assert.EqualValues(t, 4, refused.Load(), "one more than five reached the server")
+}
+
+func TestCredentialsStayKnownForFiveMinutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := guardUnserved(t, "http://127.0.0.1:1", logins, memstore.New())
+		g.proxy.SetTransport(&outage{})
+		for minute := range 12 {
+			want := map[login.Result]int{}
+			if minute%5 == 0 {
+				want[login.Succeeded] = 1
+			}
+			require.Equal(t, http.StatusOK, g.asks("alice", "", "203.0.113.7"))
+			require.Equal(t, want, g.results(), "after %d minutes", minute)
+			time.Sleep(time.Minute)
+		}
+	})
 }
 
 // Nobody's program has to be verified anew because the server was away.

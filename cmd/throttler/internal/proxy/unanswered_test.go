@@ -139,7 +139,9 @@ type outage struct {
 }
 
 func (o *outage) RoundTrip(r *http.Request) (*http.Response, error) {
-	httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
+	if trace := httptrace.ContextClientTrace(r.Context()); trace != nil && trace.GotConn != nil { // for an attempt
+		trace.GotConn(httptrace.GotConnInfo{})
+	}
 	o.asked++
 	form := url.Values{}
 	if r.Body != nil {
