@@ -57,6 +57,10 @@ type Policy struct {
 	// Exempt reports whether a request has no limit. Default: [Exempt].
 	Exempt func(*http.Request) bool
 
+	// Observe is called with who sends each request that is not exempt and has no session,
+	// for tallies. Default: none.
+	Observe func(Identity)
+
 	// SiteMax is what the site can serve to people without a session. While they make fewer
 	// requests, none is refused; above it, each address has LoadMax. Set it to 50 to 80 %
 	// of the capacity. It replaces PersonMax and PersonNetworkMax for them. Default: no such
@@ -137,6 +141,9 @@ func (p Policy) Rule(r *http.Request) throttler.Rule {
 		directory = knownDirectory()
 	}
 	id := directory.Identify(r.UserAgent(), addr)
+	if p.Observe != nil {
+		p.Observe(id)
+	}
 	switch {
 	case id.Standing == Person && id.Network != "":
 		return p.rule("hosting", limit("hosting", id.Network, p.HostingMax, 300, time.Minute))

@@ -227,6 +227,9 @@ func TestNumbersAreOptions(t *testing.T) {
 	require.Equal(t, httpthrottle.Unlimited(), ask(robots.Policy{Exempt: func(*http.Request) bool { return true }}, ""))
 	require.Len(t, ask(robots.Policy{SiteMax: 5, LoadMax: -1}, chrome).All, 1)
 	require.NotContains(t, fmt.Sprint(ask(robots.Policy{}, "secretbot-123")), "secret")
+	var seen []robots.Identity
+	ask(robots.Policy{Observe: func(who robots.Identity) { seen = append(seen, who) }}, "MJ12bot")
+	require.Equal(t, []robots.Identity{{Name: "MJ12bot", Group: "seo", Standing: robots.Claimed}}, seen)
 }
 
 func TestAPeerWithoutAnAddressIsAMistake(t *testing.T) {

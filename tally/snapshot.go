@@ -30,6 +30,10 @@ type Snapshot struct {
 	// calls of Rules.
 	Logins *LoginCounts `json:"logins,omitempty"`
 
+	// Robots are the requests by who sent them, most first, if
+	// [Tally.ObserveRobot] was called.
+	Robots []RobotCount `json:"robots,omitempty"`
+
 	// Uncounted is the number of calls that are missing above, in whole or for
 	// some conditions: there were more rules and conditions than
 	// [Tally.MaxNames], or a name was too long. If it is not 0, the program
@@ -73,6 +77,13 @@ type Counts struct {
 	// LostRaces is how often conditions were decided again because another
 	// process had changed their record.
 	LostRaces uint64 `json:"lost_races"`
+}
+
+// A RobotCount is the number of requests of a kind of client.
+type RobotCount struct {
+	Group    string `json:"group"`    // of a robot; empty: a person, or a robot that is not known
+	Standing string `json:"standing"` // "person", "unknown", "claimed", "verified" or "impostor"
+	Requests uint64 `json:"requests"`
 }
 
 // RuleCounts are the calls of all rules with the same Identifier.
@@ -179,6 +190,7 @@ func (t *Tally) Snapshot() Snapshot {
 		At:        time.Now().UTC(),
 		Rules:     []RuleCounts{},
 		Logins:    e.logins(t.maxValues()),
+		Robots:    e.robotCounts(),
 		Uncounted: e.table.Uncounted.Load(),
 	}
 	for _, r := range e.table.Rules() {
@@ -186,6 +198,19 @@ func (t *Tally) Snapshot() Snapshot {
 	}
 	slices.SortFunc(s.Rules, func(a, b RuleCounts) int { return strings.Compare(a.Identifier, b.Identifier) })
 	return s
+}
+
+func (e *epoch) robotCounts() (all []RobotCount) {
+	e.robotsMu.Lock()
+	defer e.robotsMu.Unlock()
+	for c, n := range e.robots {
+		c.Requests = n
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b RobotCount) int {
+		return cmp.Or(cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Standing, b.Standing))
+	})
+	return all
 }
 
 func ruleCounts(r *counts.Rule, maxValues int) RuleCounts {

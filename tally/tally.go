@@ -70,6 +70,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -120,6 +121,9 @@ type epoch struct {
 	table counts.Table
 
 	names, addrs, networks counts.Values // of failed logins; names is locked for all three
+
+	robotsMu sync.Mutex
+	robots   map[RobotCount]uint64 // without Requests
 }
 
 // New returns an empty Tally whose counts begin now.
@@ -176,6 +180,28 @@ func (t *Tally) ObserveLogin(_ context.Context, e login.Event) {
 	in.names.Count(name, t.maxValues())
 	in.addrs.Count(addr, t.maxValues())
 	in.networks.Count(network, t.maxValues())
+}
+
+// maxRobots is the number of pairs of group and standing that are counted. Package robots has fewer.
+const maxRobots = 64
+
+// ObserveRobot counts a request by who sends it: the Group and the Standing of a
+// robots.Identity. It fits robots.Policy.Observe:
+//
+//	policy.Observe = func(who robots.Identity) { t.ObserveRobot(who.Group, who.Standing.String()) }
+func (t *Tally) ObserveRobot(group, standing string) {
+	in := t.epoch.Load()
+	in.robotsMu.Lock()
+	defer in.robotsMu.Unlock()
+	key := RobotCount{Group: group, Standing: standing}
+	if _, ok := in.robots[key]; !ok && len(in.robots) == maxRobots {
+		in.table.Uncounted.Add(1)
+		return
+	}
+	if in.robots == nil {
+		in.robots = make(map[RobotCount]uint64)
+	}
+	in.robots[key]++
 }
 
 // kept returns the form in which value is kept.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/envoy"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/robots"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
@@ -33,7 +34,10 @@ func (b *backend) listen(o Options, rules *rulefile.Source) (all servers, err er
 	grpc, health := envoy.New(rules, b.throttler, o.Log).Server(watching)
 	b.health = health
 	service := New(rules, b.throttler, o.Log)
-	service.seen = b.events.seen
+	service.seen = func(who robots.Identity) {
+		b.events.seen(who)
+		b.counts.ObserveRobot(who.Group, who.Standing.String())
+	}
 	listen, err1 := all.add("-listen", o.Listen, b.httpServer(service.Handler(), o.Log))
 	admin, err2 := all.add("-admin", o.Admin, b.httpServer(b.admin(), o.Log))
 	api, err3 := all.addAPI(o, rules, b)

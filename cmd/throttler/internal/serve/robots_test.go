@@ -93,6 +93,8 @@ func TestRobotsHaveTheirBudgetsBehindRealProxies(t *testing.T) {
 			assert.Contains(t, metrics, `throttler_robots_requests_total{group="",standing="person"} 1`)
 			assert.Regexp(t, `throttler_robots_list_age_seconds\{file=".*gptbot.json"\} \d`, metrics)
 			assert.NotContains(t, metrics, "made-up")
+			_, tally := request(t, http.DefaultClient, "GET", "http://"+s.admin+"/tally?format=json", "")
+			assert.Regexp(t, `"group": "search",\s+"standing": "impostor",\s+"requests": 12\b`, tally)
 		})
 	}
 }
