@@ -39,7 +39,6 @@ func TestThePagesTellTheNumbersOfThePackages(t *testing.T) {
 		{"../pool/pool.go", "in a row mean that a server is down. Default: %d. BreakerFailures int", []any{pool.DefaultBreakerFailures}},
 		{"../pool/pool.go", "whether it is back. Default: %s. BreakerPause time.Duration", []any{spaced(pool.DefaultBreakerPause)}},
 		{"operations.md", "asks each for its statistics every %s", []any{spaced(pool.DefaultWatchEvery)}},
-		{"login-lockout.md", "but never below %d ([`SiegeFloor`]", []any{login.DefaultSiegeFloor}},
 	} {
 		page, err := os.ReadFile(told.page)
 		require.NoError(t, err)

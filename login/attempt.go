@@ -45,7 +45,7 @@ type Attempt struct {
 	// [Attempt.Challenge].
 	Siege bool
 
-	// SecondStep says that [Guard.NameLong] blocks the attempt, and that waiting is
+	// SecondStep says that [Limits.NameLong] blocks the attempt, and that waiting is
 	// of no use. Let the user prove who they are in another way, such as by a link
 	// sent to them, call [Guard.Recognize], and let them try again. Show the same
 	// page whether there is an account of this name or not.
@@ -77,7 +77,8 @@ const (
 )
 
 func newAttempt(g *Guard, p party, pl plan, d throttler.Decision) *Attempt {
-	a := &Attempt{Decision: d, guard: g, key: g.Key, party: p, plan: pl, decided: d, begun: time.Now()}
+	key, _ := g.keys()
+	a := &Attempt{Decision: d, guard: g, key: key, party: p, plan: pl, decided: d, begun: time.Now()}
 	a.Decision.Messages = slices.Compact(d.Messages)
 	a.Decision.Outcomes = d.Outcomes[:len(pl.limits):len(pl.limits)]
 	a.HalfUsed = slices.ContainsFunc(a.Decision.Outcomes, func(o throttler.Outcome) bool {

@@ -15,9 +15,6 @@ import (
 // Do not look at the code, and send nothing.
 var ErrNoAccount = errors.New("login: the account or recipient is empty")
 
-// DefaultCodesIdentifier is the default of [Codes.Identifier].
-const DefaultCodesIdentifier = "login-code"
-
 // Codes guards one-time codes and second factors, which are short enough to guess for
 // someone who has the password. It counts by account, whatever code, session
 // or login an attempt belongs to: a new code or another login buys no guess.
@@ -50,9 +47,8 @@ type Codes struct {
 	// Address and AddressDay are as in [Guard].
 	Address, AddressDay Limit
 
-	// Key, OldKeys, Message, Shadow and Observe are as in [Guard].
-	Key     []byte
-	OldKeys [][]byte
+	// Keys, Message, Shadow and Observe are as in [Guard].
+	Keys    [][]byte
 	Message string
 	Shadow  bool
 	Observe func(ctx context.Context, e Event)
@@ -101,12 +97,12 @@ func (c *Codes) Validate() error {
 func (c *Codes) guarded() *Guard {
 	c.once.Do(func() {
 		g := New(c.throttler)
-		g.Identifier = cmp.Or(c.Identifier, DefaultCodesIdentifier)
+		g.Identifier = cmp.Or(c.Identifier, "login-code")
 		g.account = c.Account.or(Limit{Max: 10, TTL: time.Hour, Lockout: -1})
 		g.Name = c.AccountLong.or(Limit{Max: 60, TTL: 90 * day, Lockout: -1})
 		g.NameAddress.Max, g.Known.Max, g.KnownFor = -1, -1, -1
 		g.Address, g.AddressDay = c.Address, c.AddressDay
-		g.Key, g.OldKeys, g.Message, g.Shadow, g.Observe = c.Key, c.OldKeys, c.Message, c.Shadow, c.Observe
+		g.Keys, g.Message, g.Shadow, g.Observe = c.Keys, c.Message, c.Shadow, c.Observe
 		g.Normalize = func(account string) string { return account }
 		c.guard = g
 	})

@@ -29,7 +29,7 @@ func (r Result) String() string {
 
 // An Event describes an attempt to log in that was refused or ended.
 type Event struct {
-	// Name is the name as it is counted: normalized, and with [Guard.Key] its
+	// Name is the name as it is counted: normalized, and with [Guard.Keys] its
 	// HMAC.
 	Name string
 

@@ -54,7 +54,7 @@ func TestEventNamesWhatIsCounted(t *testing.T) {
 		}
 		g.fails(1, "", home)
 		require.Empty(t, observed()[0].Name)
-		g.Key = []byte("0123456789abcdef0123456789abcdef")
+		g.Keys = [][]byte{[]byte("0123456789abcdef0123456789abcdef")}
 		g.fails(1, "alice", home)
 		require.Len(t, observed()[0].Name, 43, "a key keeps names from whoever observes")
 	})

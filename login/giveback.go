@@ -84,7 +84,7 @@ func (a *Attempt) mistaken(failure *throttler.Decision, counted alarmed) {
 	if failure != nil {
 		var back []throttler.Condition
 		for _, c := range a.plan.limits {
-			if c.Name != byName && c.Name != byKnown || a.guard.account.Max > 0 {
+			if c.Name != byName && c.Name != byKnown || a.guard.limits().account.Max > 0 {
 				back = append(back, c)
 			}
 		}

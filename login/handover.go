@@ -72,7 +72,7 @@ func (i identity) former() former {
 // here: Succeed and Cancel return [ErrSettled], and Fail does nothing. The error
 // is [ErrNotOpen].
 //
-// With [Guard.Key] the bytes are encrypted and authenticated (AES-256-GCM).
+// With [Guard.Keys] the bytes are encrypted and authenticated (AES-256-GCM).
 // Without it they hold the name and the address in clear text, and TakeOver
 // accepts whatever has their form: anyone who can write them can take failures
 // back. Then encrypt and authenticate them if they leave the program.
@@ -103,8 +103,8 @@ func (a *Attempt) HandOver() ([]byte, error) {
 }
 
 // TakeOver returns an attempt that another process has handed over. g must have
-// the same options and servers as the Guard that began it, whose Key may be one of
-// OldKeys here. If there is a Key here, one must have been there too: anyone can
+// the same options and servers as the Guard that began it, whose key may be a
+// former one here. If there is a key here, one must have been there too: anyone can
 // write clear text. The error is [ErrHandover], also for an attempt that was begun
 // more than 10 minutes ago. Of several attempts that were taken over from
 // the same bytes, one can be ended: the others' Succeed, Cancel and Challenge
@@ -174,16 +174,19 @@ func sealed(key, text []byte) []byte {
 	return sealer(key).Seal(nil, nil, text, nil)
 }
 
-// unseal decodes what sealed has returned, with this Key or an old one, and returns
-// the key. With a Key, what is not sealed does not count.
+// unseal decodes what sealed has returned, with one of Keys, and returns
+// the key. With a current key, what is not sealed does not count.
 func (g *Guard) unseal(text []byte) (h handover, key []byte, err error) {
-	for _, key := range g.keys() {
+	for _, key := range g.Keys {
+		if len(key) == 0 {
+			continue
+		}
 		if plain, err := sealer(key).Open(nil, nil, text, nil); err == nil {
 			return h, key, json.Unmarshal(plain, &h)
 		}
 	}
-	if len(g.Key) > 0 {
-		return h, nil, errors.New("it was not sealed with Key")
+	if current, _ := g.keys(); len(current) > 0 {
+		return h, nil, errors.New("it was not sealed with a key of Keys")
 	}
 	return h, nil, json.Unmarshal(text, &h)
 }

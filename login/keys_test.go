@@ -14,9 +14,9 @@ import (
 // keyed returns a guard over client with a key, and those before it.
 func keyed(t *testing.T, client throttler.Client, key string, olds ...string) try {
 	g := on(t, client)
-	g.Key = []byte(key)
+	g.Keys = [][]byte{[]byte(key)}
 	for _, old := range olds {
-		g.OldKeys = append(g.OldKeys, []byte(old))
+		g.Keys = append(g.Keys, []byte(old))
 	}
 	return g
 }

@@ -125,13 +125,13 @@ func pour(ctx context.Context, t *throttler.Throttler, rule throttler.Rule) erro
 // this spelling. Others may be another account's. Of Codes it forgets the
 // consecutive failures of the account.
 func (g *Guard) clear(ctx context.Context, p party, from origin) error {
-	if g.account.Max > 0 {
+	if g.limits().account.Max > 0 {
 		var pl plan
-		pl.watch(byAccount, p.name, Limit{Max: g.account.Max})
-		pl.add(byAccount, p.name, g.account, throttler.SlidingWindow)
+		pl.watch(byAccount, p.name, Limit{Max: g.limits().account.Max})
+		pl.add(byAccount, p.name, g.limits().account, throttler.SlidingWindow)
 		return g.forget(ctx, pl)
 	}
-	if p.name == "" || p.variant != "" || from.value == "" || g.nameAddress().Max < 0 {
+	if p.name == "" || p.variant != "" || from.value == "" || g.limits().NameAddress.Max < 0 {
 		return nil
 	}
 	others, err := g.throttler.Peek(ctx, g.rule([]throttler.Condition{p.variants(from, g)}))

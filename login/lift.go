@@ -10,7 +10,7 @@ import (
 )
 
 // LiftRecord lifts what the condition of a [throttler.Outcome] has counted for
-// value, as they are stored: with [Guard.Key] the value holds the HMAC of a name.
+// value, as they are stored: with [Guard.Keys] the value holds the HMAC of a name.
 // It is for an operator's list of what is blocked, as [throttler.Throttler.Observe]
 // sees it. Resetting only the record itself would leave the failures beside it,
 // and the next attempts would be banned again.

@@ -30,7 +30,7 @@ func TestLiftedRecordsLeaveNothingBehindThatBansAgain(t *testing.T) {
 				}
 			}
 			g := try{login.New(limits), t}
-			g.Key = []byte(key)
+			g.Keys = [][]byte{[]byte(key)}
 			for i := range 60 {
 				g.fails(1, fmt.Sprint("victim", i), office)
 			}

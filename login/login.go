@@ -30,7 +30,7 @@
 //
 //   - Guard a form: [Guard.Try]; in steps [Guard.Begin], [Attempt.Succeed], [Attempt.Fail], [Attempt.Cancel].
 //   - Guard the logins of another program: [Attempt.Keep].
-//   - Choose limits: the fields of [Guard], [Guard.Validate]; try them by [Guard.Shadow].
+//   - Choose limits: the fields of [Limits], [Guard.Validate]; try them by [Guard.Shadow].
 //   - Let owners in: [Guard.BeginDevice], [Attempt.SucceedDevice],
 //     [Guard.ConfirmDevice], [Guard.Forget]; by a mailed link [Guard.Recognize].
 //   - Help a person who is locked out: [Guard.Peek], [Guard.Lift].
@@ -42,7 +42,7 @@
 // # What is counted
 //
 // Attempts that have not succeeded are counted by these limits. Any of them can
-// block. See [Guard] for the numbers.
+// block. See [Limits] for the numbers.
 //
 //   - name+address: one name from one address. When it is full, the two are
 //     banned together, for longer each time.
@@ -53,7 +53,7 @@
 //     banned.
 //   - name: one name from all addresses. Never banned: a ban would let anyone
 //     lock its owner out.
-//   - name-long: the same over a long time, if [Guard.NameLong] is set.
+//   - name-long: the same over a long time, if [Limits.NameLong] is set.
 //
 // An attempt that one limit blocks is not counted by the others.
 //
@@ -111,12 +111,11 @@ import (
 
 // The defaults of a [Guard].
 const (
-	DefaultIdentifier    = "login"
-	DefaultMessage       = "Too many attempts. Please try again later."
-	DefaultLockoutGrowth = 2
-	DefaultMaxLockout    = time.Hour
-	DefaultKnownFor      = 30 * 24 * time.Hour
-	DefaultIPv6Bits      = 64
+	DefaultIdentifier = "login"
+	DefaultMessage    = "Too many attempts. Please try again later."
+	DefaultKnownFor   = 30 * 24 * time.Hour
+
+	defaultIPv6Bits = 64
 )
 
 // ErrNoAddress is the error of an attempt from the zero [netip.Addr]. The
@@ -128,58 +127,15 @@ var ErrNoAddress = errors.New("login: addr is the zero netip.Addr, want the clie
 //
 // The exported fields are options. They must be set before the first use, and a
 // Guard must not be copied after it. All methods are safe for concurrent use.
-// Guards with the same Identifier, Key and backend count together, and must
+// Guards with the same Identifier, Keys and backend count together, and must
 // have the same options.
 type Guard struct {
 	// Identifier keeps this Guard's records apart from others'. Known addresses
 	// and devices are stored under Identifier+"-known". Default: "login".
 	Identifier string
 
-	// NameAddress limits one name from one address. Default: 5 in 1 minute,
-	// then a ban of 10 minutes.
-	NameAddress Limit
-
-	// Address limits one address. Default: 50 in 5 minutes, then a ban of 10
-	// minutes.
-	Address Limit
-
-	// AddressDay limits one address over a longer time, by a leaky bucket. A
-	// second bucket of the same size limits all names known at that address,
-	// once the other limits of the address block. Never banned. Default: 500 at
-	// once, then 500 a day, evenly.
-	AddressDay Limit
-
-	// Network56, Network48 and Network32 limit the /56, the /48 and the /32 of
-	// an IPv6 address, by leaky buckets. They do not block a name where it is
-	// known. Never banned. Default: 1,000 at once, then 1,000 a day for a /56;
-	// 5,000 at once, then 5,000 a day for a /48; 20,000 at once, then 20,000 a
-	// day for a /32.
-	Network56, Network48, Network32 Limit
-
-	// Name limits one name, by a leaky bucket. Never banned. Default: 24 at
-	// once, then 1 an hour.
-	Name Limit
-
-	// NameLong limits one name over a long time, by a window, against attackers
-	// who are more patient than Name. Once it is full, strangers have to prove who
-	// they are before their password is looked at: see [Attempt.SecondStep]. It
-	// does not block a name where it is known: each address and device has a
-	// window of the same size. Never banned. Zero means that there is no such
-	// limit. Default of TTL: 365 days.
-	NameLong Limit
-
-	// Known limits one name where it is known, once the other limits would block
-	// it: over all addresses together, and for each device. It is a leaky
-	// bucket. Never banned. Default: 12 at once, then 1 in 2 hours.
-	Known Limit
-
-	// LockoutGrowth multiplies each repeated ban: 2 doubles it, and with 1 all
-	// bans have the same length. See [throttler.Rule.LockoutGrowth]. Default:
-	// 2.
-	LockoutGrowth float64
-
-	// MaxLockout is the length that a ban grows to. Default: 1 hour.
-	MaxLockout time.Duration
+	// Limits are the limits, by name. Each may be set: guard.Name.Max = 10.
+	Limits
 
 	// KnownFor is how long an address or device stays known after a success. It
 	// may stay known for up to twice as long. Zero means the default; negative
@@ -203,19 +159,17 @@ type Guard struct {
 	// [MaxName] bytes. Default: the function [Normalize].
 	Normalize func(string) string
 
-	// Key keeps names out of the backend and out of
-	// [throttler.Throttler.Observe]: their HMAC-SHA-256 with this key is stored
-	// instead. Use 32 random bytes, the same in all processes. Default: names
+	// Keys keep names out of the backend and out of
+	// [throttler.Throttler.Observe]: their HMAC-SHA-256 with the first key is stored
+	// instead. Use 32 random bytes, the same in all processes. Default: none, names
 	// are stored as they are.
-	Key []byte
-
-	// OldKeys are former values of Key. Where a name was known under one of
-	// them it still is, so that Key can be changed. What was counted under them
-	// is not, so each name has its guesses once more. To change the key, add
-	// the new one to OldKeys in all processes. Then exchange the two, and drop
-	// the old one after twice KnownFor. An empty one stands for no Key, for a site
-	// that introduces its first. Default: none.
-	OldKeys [][]byte
+	//
+	// The others are former keys. Where a name was known under one of them it still
+	// is. What was counted under them is not, so each name has its guesses once more.
+	// To change the key, append the new one in all processes. Then exchange the two,
+	// and drop the old one after twice KnownFor. An empty key stands for none: a site
+	// that introduces its first has {nil, key}, and then {key, nil}.
+	Keys [][]byte
 
 	// Message is the answer to a blocked attempt. It is the same for all
 	// limits, so it does not tell which one blocked. Default: "Too many
@@ -232,15 +186,6 @@ type Guard struct {
 	// that is called for the guard's records, several times for one attempt.
 	Observe func(ctx context.Context, e Event)
 
-	// SiegeFloor is the least number of failures an hour, over all names and
-	// processes, that begins a siege. A siege begins when the failures of an hour
-	// reach half the number of names that logged in meanwhile, but never below
-	// SiegeFloor, and always at 20,000. One name counts at most a 20th of that, and so
-	// does one network (an IPv4 /16 or an IPv6 /32). Nothing is learned: when the
-	// records are lost, the alarm goes on with what is counted from then on. Zero
-	// means the default; negative disables the alarm. Default: 100.
-	SiegeFloor int
-
 	// Alarm, if set, is called when a siege begins and when it ends. Each
 	// process that makes attempts calls it once, on the goroutine of an attempt
 	// that begins, or that was taken over and fails or is challenged.
@@ -255,27 +200,11 @@ type Guard struct {
 	// the processes do not count each other's attempts there.
 	ClockSkew func(ctx context.Context, ahead time.Duration)
 
-	account   Limit // of consecutive failures, of Codes
 	throttler *throttler.Throttler
 	localOnce sync.Once
 	local     *throttler.Throttler // on the Fallback
 	mistakes  mistakes
 	siege     siege
-}
-
-// A Limit is the number of attempts after which a condition blocks. A field
-// that is zero has the default of the [Guard]'s field.
-type Limit struct {
-	// Max is the number of attempts that fit. Negative disables the limit.
-	Max int
-
-	// TTL is how long an attempt counts, or how long a full bucket takes to
-	// leak empty.
-	TTL time.Duration
-
-	// Lockout is the length of the first ban. Negative: no ban. Only
-	// NameAddress and Address are ever banned; the others ignore it.
-	Lockout time.Duration
 }
 
 // New returns a Guard that counts with t. It panics if t is nil.

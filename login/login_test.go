@@ -657,7 +657,7 @@ func TestKeyKeepsNamesOutOfTheBackend(t *testing.T) {
 			}
 		}
 		g := try{login.New(limits), t}
-		g.Key = []byte("0123456789abcdef0123456789abcdef")
+		g.Keys = [][]byte{[]byte("0123456789abcdef0123456789abcdef")}
 		g.fails(5, "Alice", home)
 		g.isBlocked("alice ", home, 10*time.Minute)
 		a := g.beginDevice("alice", away, "device-of-alice")
@@ -669,7 +669,7 @@ func TestKeyKeepsNamesOutOfTheBackend(t *testing.T) {
 			require.NotContains(t, strings.ToLower(key), "alice")
 		}
 		other := on(t, client.Client)
-		other.Key = []byte("another")
+		other.Keys = [][]byte{[]byte("another")}
 		g.fails(5, "alice", home)
 		require.Equal(t, 5, other.fails(5, "alice", home), "another key, other records")
 	})

@@ -2,7 +2,6 @@ package login_test
 
 import (
 	"fmt"
-	"math"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -119,9 +118,6 @@ func TestOptionThatMakesNoSenseIsNamed(t *testing.T) {
 		"Guard.Network32.TTL is":                                      func(g *login.Guard) { g.Network32.TTL = -1 },
 		"Guard.Name.TTL is":                                           func(g *login.Guard) { g.Name.TTL = 1 },
 		"Guard.Known.TTL is":                                          func(g *login.Guard) { g.Known.TTL = 1 },
-		"Guard.LockoutGrowth is 0.5":                                  func(g *login.Guard) { g.LockoutGrowth = 0.5 },
-		"Guard.LockoutGrowth is NaN":                                  func(g *login.Guard) { g.LockoutGrowth = math.NaN() },
-		"Guard.LockoutGrowth is +Inf":                                 func(g *login.Guard) { g.LockoutGrowth = math.Inf(1) },
 		"Guard.MaxLockout is -1s":                                     func(g *login.Guard) { g.MaxLockout = -time.Second },
 		"Guard.KnownFor is 1µs":                                       func(g *login.Guard) { g.KnownFor = time.Microsecond },
 		"Guard.KnownFor is 8760":                                      func(g *login.Guard) { g.KnownFor = throttler.MaxBucketTTL },
@@ -158,7 +154,6 @@ func TestOptionsAtTheirBoundsAreValid(t *testing.T) {
 	g.Known = login.Limit{TTL: throttler.MaxBucketTTL}
 	g.Address = login.Limit{Max: -1, TTL: -1} // there is none
 	g.KnownFor = throttler.MaxBucketTTL / 2
-	g.LockoutGrowth = 1
 	g.IPv6Bits = 128
 	g.SiegeFloor = 20
 	require.NoError(t, g.Validate())

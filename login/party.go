@@ -21,7 +21,7 @@ type party struct {
 	addr    netip.Addr
 	exempt  bool // from the limits of addresses and networks
 
-	former []former // how the name and the device were counted under OldKeys
+	former []former // how the name and the device were counted under former keys
 
 	networks [3]string // of an IPv6 address, as in var networks; "": none
 }
@@ -41,17 +41,18 @@ type origin struct {
 // party returns how name, addr and device are counted. The last two may be
 // missing.
 func (g *Guard) party(name string, addr netip.Addr, device string) party {
-	addr, bits := address.Plain(addr), cmp.Or(g.IPv6Bits, DefaultIPv6Bits)
-	counted, variant := g.counted(g.Key, name)
+	addr, bits := address.Plain(addr), cmp.Or(g.IPv6Bits, defaultIPv6Bits)
+	key, formerKeys := g.keys()
+	counted, variant := g.counted(key, name)
 	p := party{
 		name:    counted,
 		variant: variant,
 		addr:    addr,
 		address: origin{byNameAddress, address.Text(addr, bits)},
-		device:  deviceUnder(g.Key, device),
+		device:  deviceUnder(key, device),
 		exempt:  address.In(addr, g.Exempt),
 	}
-	for _, key := range g.OldKeys {
+	for _, key := range formerKeys {
 		f := former{device: deviceUnder(key, device)}
 		f.name, f.variant = g.counted(key, name)
 		p.former = append(p.former, f)
@@ -118,10 +119,12 @@ func (g *Guard) counted(key []byte, name string) (counted, variant string) {
 	return counted, variant
 }
 
-// keys returns the keys, the current one first. An empty one is none.
-func (g *Guard) keys() [][]byte {
-	none := func(key []byte) bool { return len(key) == 0 }
-	return slices.DeleteFunc(append([][]byte{g.Key}, g.OldKeys...), none)
+// keys returns the current key and the former ones. An empty one is none.
+func (g *Guard) keys() (current []byte, former [][]byte) {
+	if len(g.Keys) == 0 {
+		return nil, nil
+	}
+	return g.Keys[0], g.Keys[1:]
 }
 
 // digest returns the HMAC-SHA-256 of text with key, or without one its
@@ -141,11 +144,11 @@ func digest(key []byte, text string) string {
 var networks = [...]struct {
 	condition string
 	bits      int
-	limit     func(*Guard) Limit
+	limit     func(Limits) Limit
 }{
-	{byNetwork56, 56, (*Guard).network56},
-	{byNetwork48, 48, (*Guard).network48},
-	{byNetwork32, 32, (*Guard).network32},
+	{byNetwork56, 56, func(l Limits) Limit { return l.Network56 }},
+	{byNetwork48, 48, func(l Limits) Limit { return l.Network48 }},
+	{byNetwork32, 32, func(l Limits) Limit { return l.Network32 }},
 }
 
 // mayBeKnown reports whether being known could change d, which blocks p. It

@@ -17,12 +17,6 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
-// The defaults of a [Sending].
-const (
-	DefaultSendingIdentifier = "login-send"
-	DefaultTotal             = 1000
-)
-
 // ErrRecipients is the error of a text that is neither one mail address, as package
 // net/mail reads it, nor one phone number. A mail program could take it for another
 // recipient than the one that was counted. Nothing was counted. Send nothing.
@@ -155,6 +149,8 @@ func (s *Sending) Begin(ctx context.Context, recipient string, addr netip.Addr) 
 	return &Message{Decision: d, To: to.sent, sending: s}, nil
 }
 
+func (s *Sending) identifier() string { return cmp.Or(s.Identifier, "login-send") }
+
 // isKnown reports whether d blocks as a new recipient's only, and to is none.
 func (s *Sending) isKnown(ctx context.Context, to string, d *throttler.Decision) bool {
 	if slices.ContainsFunc(d.Outcomes, func(o throttler.Outcome) bool { return o.Blocked && o.Name != byTotalNew }) {
@@ -167,7 +163,7 @@ func (s *Sending) isKnown(ctx context.Context, to string, d *throttler.Decision)
 // knownRule returns the rule whose bucket is filled where a recipient is known.
 func (s *Sending) knownRule(to string) throttler.Rule {
 	return throttler.Rule{
-		Identifier: cmp.Or(s.Identifier, DefaultSendingIdentifier) + "-known",
+		Identifier: s.identifier() + "-known",
 		Either: []throttler.Condition{{
 			Name: "recipient", Value: to, Max: 2, TTL: 2 * recipientKnownFor, Algorithm: throttler.LeakyBucket,
 		}},
@@ -217,7 +213,7 @@ const byTotalNew = "total-new"
 // rule returns the rule of a message to a recipient, as it is counted.
 func (s *Sending) rule(to string, addr netip.Addr) throttler.Rule {
 	recipient := s.Recipient.or(Limit{Max: 5, TTL: day})
-	rule := throttler.Rule{Identifier: cmp.Or(s.Identifier, DefaultSendingIdentifier), CountAuthorizedOnly: true, Shadow: s.Shadow}
+	rule := throttler.Rule{Identifier: s.identifier(), CountAuthorizedOnly: true, Shadow: s.Shadow}
 	add := func(name, value string, l Limit) {
 		if l.Max >= 0 && (value != "" || strings.HasPrefix(name, "total")) {
 			rule.Either = append(rule.Either, throttler.Condition{Name: name, Value: value, Max: l.Max, TTL: l.TTL})
@@ -228,14 +224,14 @@ func (s *Sending) rule(to string, addr netip.Addr) throttler.Rule {
 	}
 	add("recipient", to, recipient)
 	add("range", rangeOf(to), s.Range.or(Limit{Max: 30, TTL: day}))
-	add("address", address.Text(addr, DefaultIPv6Bits), s.Address.or(Limit{Max: 20, TTL: time.Hour}))
+	add("address", address.Text(addr, defaultIPv6Bits), s.Address.or(Limit{Max: 20, TTL: time.Hour}))
 	if address.Plain(addr).Is4() || address.HasNetwork(addr) { // others are all clients of a translator
 		add("network", address.Network(addr, 24, 48), s.Network.or(Limit{Max: 100, TTL: time.Hour}))
 	}
 	if address.HasNetwork(addr) {
 		add("network-32", address.Text(addr, 32), s.Network32.or(Limit{Max: 300, TTL: time.Hour}))
 	}
-	total := s.Total.or(Limit{Max: DefaultTotal, TTL: time.Hour})
+	total := s.Total.or(Limit{Max: 1000, TTL: time.Hour})
 	add("total", "", total)
 	total.Max -= total.Max / 4 // a negative one stays below 0
 	add(byTotalNew, "", total)

@@ -3,7 +3,6 @@ package login
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"net/netip"
@@ -59,9 +58,6 @@ const (
 	clockRange  = time.Hour
 	clockDiffer = 10 * time.Second // more than this is reported
 )
-
-// DefaultSiegeFloor is the default of [Guard.SiegeFloor].
-const DefaultSiegeFloor = 100
 
 // A Siege tells [Guard.Alarm] that a siege has begun or ended.
 type Siege struct {
@@ -289,7 +285,7 @@ func (s *siege) tell() (news []Siege, ahead time.Duration) {
 	return news, ahead
 }
 
-func (g *Guard) siegeFloor() int   { return cmp.Or(g.SiegeFloor, DefaultSiegeFloor) }
+func (g *Guard) siegeFloor() int   { return cmp.Or(g.SiegeFloor, defaultLimits.SiegeFloor) }
 func (g *Guard) siegeCeiling() int { return max(siegeCeiling, g.siegeFloor()) }
 func (g *Guard) noAlarm() bool     { return g.SiegeFloor < 0 }
 
@@ -300,15 +296,6 @@ func (g *Guard) threshold(s *scope, successes int) int {
 		t = max(t, 2*g.siege.threshold()/siegeShare)
 	}
 	return t
-}
-
-// validateSiege returns the error of invalid options of the alarm.
-func (g *Guard) validateSiege() error {
-	const largest = throttler.MaxHits / 2
-	if floor := g.siegeFloor(); !g.noAlarm() && (floor < siegeShare || floor > largest) {
-		return invalid("SiegeFloor", floor, fmt.Sprintf("%d to %d, 0 or negative", siegeShare, largest))
-	}
-	return nil
 }
 
 // ring calls [Guard.Alarm] if a siege has begun or ended, and [Guard.ClockSkew].

@@ -311,7 +311,7 @@ var variants = []variant{
 	{"10 a name and day", func(g *login.Guard) { g.Name.Max = 10 }},
 	{"no limit of the name", func(g *login.Guard) { g.Name.Max = -1 }},
 	{"bans up to 24 hours", func(g *login.Guard) { g.MaxLockout = 24 * time.Hour }},
-	{"bans that do not grow", func(g *login.Guard) { g.LockoutGrowth = 1 }},
+	{"bans that do not grow", func(g *login.Guard) { g.MaxLockout = 10 * time.Minute }},
 }
 
 // A page is the file with the tables of the simulations.
