@@ -200,3 +200,26 @@ func TestAPrimaryOfAClusterThatHangsIsReplaced(t *testing.T) {
 	c.disperse()
 	requireCloses(t, s)
 }
+
+// The keys of the other nodes are decided at once.
+func TestAStoreOfAClusterStartsThoughANodeHangs(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.Cluster(t)
+	nodes[0].Pause()
+	s := openAtDefaults(t, fmt.Sprintf("redis://%s?addr=%s&addr=%s", nodes[0].Addr, nodes[1].Addr, nodes[2].Addr))
+	begun, late := time.Now(), pingMeanwhile(t, nodes[1])
+	require.Eventually(t, func() bool { return writeIn(s, false) == nil }, time.Minute, time.Millisecond)
+	took := time.Since(begun)
+	t.Logf("decided after %v", took)
+	require.Less(t, took, time.Second+late())
+	requireCloses(t, s)
+}
+
+func TestAStoreThatConnectsToAServerThatHangsCloses(t *testing.T) {
+	t.Parallel()
+	server := redistest.Process(t)
+	server.Pause()
+	s := openAtDefaults(t, "redis://"+server.Addr)
+	require.ErrorIs(t, decide(t, s, "a").Err, throttler.ErrUnavailable)
+	requireCloses(t, s)
+}
