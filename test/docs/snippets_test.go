@@ -53,28 +53,31 @@ func TestSnippetsOfTheDocumentsCompile(t *testing.T) {
 	}
 }
 
-// The README begins with a program that is run as it is printed. The page on production
-// shows another main for it.
-func TestTheReadmeBeginsWithAWholeProgram(t *testing.T) {
-	first := func(page string) string {
+// The README begins with three programs as they are run. The page on production shows another
+// main for the last one.
+func TestTheReadmeBeginsWithWholePrograms(t *testing.T) {
+	code := func(page string, i int) string {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
-		code := snippets(string(text))[0].code
+		code := snippets(string(text))[i].code
 		formatted, err := format.Source([]byte(code))
 		require.NoError(t, err)
 		require.Equal(t, string(formatted), code, page)
 		return code
 	}
-	program := first("README.md")
-	require.True(t, strings.HasPrefix(program, "package main\n"))
-	require.NoError(t, snippet{code: program}.compile(map[string]string{}))
+	var program string
+	for i := range 3 {
+		program = code("README.md", i)
+		require.True(t, strings.HasPrefix(program, "package main\n"))
+		require.NoError(t, snippet{code: program}.compile(map[string]string{}))
+	}
 
 	before, rest, found := strings.Cut(program, "func main() {\n")
 	require.True(t, found)
 	_, after, found := strings.Cut(rest, "\n}\n")
 	require.True(t, found)
 	_, before, _ = strings.Cut(before, ")\n")
-	other := before + first("docs/start.md") + after
+	other := before + code("docs/start.md", 0) + after
 	for _, main := range []string{program, other} {
 		require.Contains(t, main, "http.NewCrossOriginProtection()", "pages of other sites would count as guesses")
 	}
