@@ -55,7 +55,7 @@ const defaultMaxPause = time.Hour
 //   - a second, and twice as long after each further refusal, up to a minute.
 //
 // An answer to an allowed request that says that nothing is left, and when the limit is
-// reset, stops all requests until then, too.
+// reset, stops all requests until then, too, unless the rule does so anyway.
 //
 // Of these header fields, the first that an answer has are read:
 //
