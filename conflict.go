@@ -2,10 +2,10 @@ package throttler
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/engine"
 	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
@@ -53,9 +53,6 @@ func (cs *conflicts) of(identifier string, c *Condition, key string) error {
 		limit.period = c.Period.String()
 	}
 	other, ok := cs.seen.Get(key)
-	if !ok {
-		key = strings.Clone(key) // it may be a part of several keys
-	}
 	cs.seen.Add(key, limit)
 	if !ok || other == limit || cs.told.Contains(name(identifier, c)) {
 		return nil
@@ -68,12 +65,16 @@ func (cs *conflicts) of(identifier string, c *Condition, key string) error {
 // name identifies a condition, whatever its Value.
 func name(identifier string, c *Condition) string { return record.Key(identifier, c.Name, "") }
 
-// tellConflicts calls t.Conflict for each condition of c with a conflict.
-func (t *Throttler) tellConflicts(c *call) {
-	conditions := c.rule.conditions()
-	for i, e := range c.entries {
-		if err := t.conflicts.of(c.rule.Identifier, &conditions[i], e.Key); err != nil {
-			t.Conflict(c.rule, err)
+// findConflicts calls t.Conflict for each condition of rule, which makes these demands, with a
+// conflict.
+func (t *Throttler) findConflicts(p *plan, rule *Rule, demands []engine.Demand) {
+	if t.Conflict == nil {
+		return
+	}
+	conditions := rule.conditions()
+	for i, key := range p.Keys(demands) {
+		if err := t.conflicts.of(rule.Identifier, &conditions[i], key); err != nil {
+			t.Conflict(*rule, err)
 		}
 	}
 }

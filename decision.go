@@ -4,12 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/record"
+	"github.com/adaptivethrottler/throttler/internal/engine"
 )
 
 // Status says whether a call may happen: test [Decision.Status] after each one.
@@ -57,8 +56,8 @@ type Decision struct {
 	// matches, by errors.Is, the Err of every Outcome.
 	Err error
 
-	receipt *receipt      // what was counted; nil: nothing was
-	took    time.Duration // see Took
+	receipt *engine.Receipt // what was counted; nil: nothing was
+	took    time.Duration   // see Took
 }
 
 // Took returns the duration of the call that made d, for metrics in [Throttler.Observe].
@@ -138,125 +137,91 @@ type Outcome struct {
 	Err error
 }
 
-// set sets o to what was told of the condition of that name, which allows limit hits. What
-// failed, and the lost races, it leaves alone.
-func (o *Outcome) set(name string, limit int, told *record.Outcome) {
-	o.Name, o.Limit = name, limit
-	o.Blocked, o.Banned, o.NewBan = told.Blocked, told.Banned, told.NewBan
-	o.Cost, o.Remaining = told.Cost, told.Remaining
-	o.RetryAfter, o.ResetAfter = told.RetryAfter, told.ResetAfter
-}
-
-// setUnasked sets o to that of a condition which was not asked.
-func (o *Outcome) setUnasked(name string, limit int) {
-	*o = Outcome{Name: name, Limit: limit, Remaining: -1}
+// set sets o to what the engine tells of the condition of that name, which allows limit hits.
+func (o *Outcome) set(name string, limit int, told *engine.Outcome) {
+	*o = Outcome{
+		Name: name, Limit: limit, Blocked: told.Blocked, Banned: told.Banned, NewBan: told.NewBan,
+		Cost: told.Cost, Remaining: told.Remaining, RetryAfter: told.RetryAfter, ResetAfter: told.ResetAfter,
+		LostRaces: told.LostRaces, Err: told.Err,
+	}
+	if !told.Asked {
+		o.Remaining = -1
+	}
 }
 
 // unasked reports whether the condition of o was not asked.
 func (o *Outcome) unasked() bool { return o.Remaining < 0 }
 
-// combine sets d, which is zero, to what the outcomes of r's conditions come to. again is
-// the time until each has room for the same call; nil means its RetryAfter, as without a
-// Cost. The messages of d are written to messages, if that has room for all.
-func (r *Rule) combine(d *Decision, outcomes []Outcome, again []time.Duration, messages []string) {
+// outcomes returns the memory for what the engine tells of a call: few, if that is enough.
+func (p *plan) outcomes(few []engine.Outcome) []engine.Outcome {
+	if n := len(p.Conditions); n > len(few) {
+		return make([]engine.Outcome, n)
+	}
+	return few[:len(p.Conditions)]
+}
+
+// conclude sets d, which is zero, to what out comes to. Its Outcomes are written to outcomes, and
+// its Messages to messages, if that has room for all.
+func (p *plan) conclude(d *Decision, out []engine.Outcome, outcomes []Outcome, messages []string) {
 	d.Status, d.Outcomes = Authorized, outcomes
-	for i := range outcomes {
-		if err := outcomes[i].Err; err != nil && !slices.ContainsFunc(outcomes[:i], func(o Outcome) bool { return same(o.Err, err) }) {
-			d.Err = join(d.Err, err)
+	for i := range out {
+		o, of := &outcomes[i], &p.Conditions[i]
+		o.set(of.Name, of.Limit.Max, &out[i])
+		if err := o.Err; err != nil && !slices.ContainsFunc(outcomes[:i], func(o Outcome) bool { return engine.Same(o.Err, err) }) {
+			d.Err = engine.Join(d.Err, err)
 		}
 	}
-	d.WouldBlock = r.blocks(outcomes)
-	if !d.WouldBlock || r.Shadow {
+	d.WouldBlock = p.Blocks(out)
+	if !d.WouldBlock || p.Shadow {
 		return
 	}
-	d.Status = Blocked
-	d.RetryAfter = r.retryAfter(outcomes, again)
-	conditions := r.conditions()
-	d.Messages = slices.Grow(messages[:0], len(outcomes))
-	for i := range outcomes {
-		if outcomes[i].Blocked {
-			d.Messages = append(d.Messages, conditions[i].message())
+	d.Status, d.RetryAfter = Blocked, p.RetryAfter(out)
+	if d.Messages = messages[:0]; cap(messages) < len(out) {
+		d.Messages = make([]string, 0, len(out))
+	}
+	for i := range out {
+		if out[i].Blocked {
+			d.Messages = append(d.Messages, p.Conditions[i].Message)
 		}
 	}
 }
 
-// blocks reports whether the outcomes block the call: any of Either, every
-// one of All and First.
-func (r *Rule) blocks(outcomes []Outcome) bool {
-	return blocks(r, outcomes, func(o *Outcome) bool { return o.Blocked })
+// A kept is what the caller of a call keeps, in one piece of memory if the conditions are one
+// or two.
+type kept struct {
+	receipt  *engine.Receipt
+	outcomes []Outcome
+	messages []string // memory for those of the Decision
 }
 
-// blocks is [Rule.blocks] of conditions in another form.
-func blocks[T any](r *Rule, conditions []T, blocked func(*T) bool) bool {
-	any := len(r.Either) > 0
-	for i := range conditions {
-		if blocked(&conditions[i]) == any {
-			return any
-		}
-	}
-	return !any
-}
-
-// retryAfter returns when a call that the outcomes block could be authorized: with
-// All and First when the first condition has room, with Either when the last one has. With
-// Either that may be a condition that this call has filled.
-func (r *Rule) retryAfter(outcomes []Outcome, again []time.Duration) time.Duration {
-	var wait time.Duration
-	for i := range outcomes {
-		next := outcomes[i].RetryAfter
-		if again != nil {
-			next = again[i]
-		}
-		switch {
-		case i == 0:
-			wait = next
-		case len(r.Either) > 0:
-			wait = max(wait, next)
-		default:
-			wait = min(wait, next)
-		}
-	}
-	return wait
-}
-
-// failures are several errors as one line of a log, in which each text occurs once.
-type failures struct{ errs []error }
-
-func (f *failures) Unwrap() []error { return f.errs }
-
-func (f *failures) Error() string { return strings.Join(f.texts(nil), "; ") }
-
-// texts appends the texts of f to seen, except those that are in it.
-func (f *failures) texts(seen []string) []string {
-	for _, err := range f.errs {
-		if several, ok := err.(*failures); ok {
-			seen = several.texts(seen)
-		} else if text := err.Error(); !slices.Contains(seen, text) {
-			seen = append(seen, text)
-		}
-	}
-	return seen
-}
-
-// join returns the errors of errs that are not nil as one, or nil. A single error
-// stays as it is.
-func join(errs ...error) error {
-	var all []error
-	for _, err := range errs {
-		if err != nil {
-			all = append(all, err)
-		}
-	}
-	switch len(all) {
-	case 0:
-		return nil
+// keep returns what the caller keeps of a call.
+func (p *plan) keep() kept {
+	switch n := len(p.Conditions); n {
 	case 1:
-		return all[0]
+		a := new(struct {
+			receipt  engine.Receipt
+			outcomes [1]Outcome
+			messages [1]string
+		})
+		return kept{&a.receipt, a.outcomes[:], a.messages[:]}
+	case 2:
+		a := new(struct {
+			receipt  engine.Receipt
+			more     []engine.Counted
+			counted  [2]engine.Counted
+			outcomes [2]Outcome
+			messages [2]string
+		})
+		a.more = a.counted[:]
+		a.receipt.Use(&a.more)
+		return kept{&a.receipt, a.outcomes[:], a.messages[:]}
+	default:
+		a := new(struct {
+			receipt engine.Receipt
+			more    []engine.Counted
+		})
+		a.more = make([]engine.Counted, n)
+		a.receipt.Use(&a.more)
+		return kept{&a.receipt, make([]Outcome, n), nil}
 	}
-	return &failures{all}
-}
-
-// same reports whether a and b are the same error value, such as that of ctx.
-func same(a, b error) bool {
-	return a != nil && reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }

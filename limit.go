@@ -3,17 +3,20 @@ package throttler
 import (
 	"context"
 	"fmt"
-	"time"
+	"hash/maphash"
+	"strings"
+	"sync"
+	"sync/atomic"
 
-	"github.com/adaptivethrottler/throttler/internal/record"
+	"github.com/adaptivethrottler/throttler/internal/engine"
 )
 
 // A Limit is a rule of one condition, prepared to be asked about many values: make it once by
 // [Throttler.Limit]. It is safe for concurrent use.
 type Limit struct {
 	t    *Throttler
-	of   Condition // without a Value
 	plan *plan
+	of   Condition // without a Value
 }
 
 // Limit prepares a rule of one condition, whose Value does not matter. The error matches
@@ -24,15 +27,16 @@ func (t *Throttler) Limit(rule Rule) (*Limit, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(p.limits) != 1 {
-		return nil, rule.invalid(rule.kind(), fmt.Sprintf("%d conditions", len(p.limits)), "one for a Limit")
+	if len(p.Conditions) != 1 {
+		return nil, rule.invalid(rule.kind(), fmt.Sprintf("%d conditions", len(p.Conditions)), "one for a Limit")
 	}
-	if p.limits[0].Algorithm == record.Leases {
+	of := rule.conditions()[0]
+	if of.Algorithm == InFlight {
 		return nil, rule.invalidAt(0, "Algorithm", InFlight, "one whose hits need not be given back, for a Limit")
 	}
-	of := p.rule.conditions()[0]
-	of.Cost, of.Least = rule.conditions()[0].Cost, rule.conditions()[0].Least
-	return &Limit{t, of, p}, nil
+	own := p.rule.conditions()[0]
+	own.Cost, own.Least = of.Cost, of.Least
+	return &Limit{t, p, own}, nil
 }
 
 // Throttler returns the Throttler that l belongs to.
@@ -42,59 +46,152 @@ func (l *Limit) Throttler() *Throttler { return l.t }
 func (l *Limit) Rule(value string) Rule {
 	of := l.of
 	of.Value = value
-	return l.rule(of)
+	return l.plan.rule.with([]Condition{of})
 }
 
 // Authorize is [Throttler.Authorize] of the rule with this value.
 func (l *Limit) Authorize(ctx context.Context, value string) (d Decision, err error) {
 	l.t.check(ctx)
-	of := l.of
-	of.Value = value
-	if l.inPlace(ctx) && l.plan.decideOne(&l.plan.rule, &of, &d) {
-		return d, nil
-	}
-	return l.t.Authorize(ctx, l.rule(of))
+	of := [1]Condition{l.of}
+	of[0].Value = value
+	rule := l.plan.rule.with(of[:])
+	l.t.authorize(ctx, l.plan, &rule, &d)
+	return d, nil
 }
 
 // Take decides like Authorize, and returns the Outcome of the condition by value. It allocates
 // nothing over a memstore, unless Observe, Conflict or BlockCache is set. The hits cannot be
 // given back. With [Rule.Shadow], Blocked is always false.
 func (l *Limit) Take(ctx context.Context, value string) (o Outcome) {
-	l.t.check(ctx)
-	of := l.of
-	of.Value = value
-	if !l.takeInPlace(ctx, &of, &o) {
-		d, err := l.t.Authorize(ctx, l.rule(of))
-		if err != nil {
-			return Outcome{Blocked: true, Err: err} // cannot be: the rule is valid, whatever the value
-		}
+	if l.t.Observe != nil || l.t.Conflict != nil {
+		d, _ := l.Authorize(ctx, value)
 		o = d.Outcomes[0]
+	} else {
+		l.t.check(ctx)
+		var out [1]engine.Outcome
+		l.plan.Take(ctx, []engine.Demand{{Value: value, Cost: l.of.Cost, Least: l.of.Least}}, out[:])
+		of := &l.plan.Conditions[0]
+		o.set(of.Name, of.Limit.Max, &out[0])
 	}
-	o.Blocked = o.Blocked && !l.plan.rule.Shadow
+	o.Blocked = o.Blocked && !l.plan.Shadow
 	return o
 }
 
-// takeInPlace is Take where the record is, if that can be.
-func (l *Limit) takeInPlace(ctx context.Context, of *Condition, o *Outcome) (ok bool) {
-	if !l.inPlace(ctx) || !brief(of.Cost) {
-		return false
-	}
-	var a record.Answer
-	at := time.Now()
-	own := &l.plan.limits[0]
-	if _, err := l.plan.visit(0, of, &at, true, &a); err != nil {
-		return false
-	}
-	o.set(own.name, own.Max, &a.Outcome)
-	return true
+// A plan is what all calls of a rule have in common: everything but the Value, Cost and Least
+// of each condition, validated and prepared. Programs have few rules, though they build them
+// anew for each call, so plans are looked up by what they say, and receipts share them.
+type plan struct {
+	*engine.Plan
+	rule Rule // its conditions have no Value, Cost or Least
 }
 
-func (l *Limit) inPlace(ctx context.Context) bool {
-	t := l.t
-	return l.plan.home.memory != nil && l.plan.inPlace && t.BlockCache <= 0 && t.Conflict == nil && t.Observe == nil && ctx.Err() == nil
+// plans remembers plans, each at one of a few places by what they say. Programs that give each
+// customer a limit of its own may have thousands.
+type plans struct {
+	once sync.Once
+	all  []atomic.Pointer[plan]
 }
 
-// rule returns the rule of l with this condition.
-func (l *Limit) rule(of Condition) Rule {
-	return l.plan.rule.with([]Condition{of})
+const (
+	maxPlans = 4096
+	places   = 4
+)
+
+// planOf returns the plan of rule, or why rule is invalid.
+func (t *Throttler) planOf(rule *Rule) (*plan, error) {
+	conditions, decides := rule.conditions(), t.engine()
+	at := rule.hash(conditions)
+	t.plans.once.Do(func() { t.plans.all = make([]atomic.Pointer[plan], maxPlans) })
+	for i := range uint64(places) {
+		p := t.plans.all[(at+i)%maxPlans].Load()
+		if p == nil {
+			at += i // is free
+			break
+		}
+		if p.is(rule, conditions) {
+			return p, nil
+		}
+	}
+	if err := rule.validate(); err != nil {
+		return nil, err
+	}
+	p := newPlan(decides, rule)
+	t.plans.all[at%maxPlans].Store(p)
+	return p, nil
+}
+
+// planSeed is that of [Rule.hash].
+var planSeed = maphash.MakeSeed()
+
+// hash tells the rules of most programs apart.
+func (r *Rule) hash(conditions []Condition) uint64 {
+	h := maphash.String(planSeed, r.Identifier)
+	for i := range conditions {
+		c := &conditions[i]
+		h = 31*h + 7*uint64(c.Max) + uint64(c.TTL) + uint64(len(c.Name))
+	}
+	return h ^ h>>32
+}
+
+// newPlan returns the plan of a rule, which is valid. decides is nil for a Simulation.
+func newPlan(decides *engine.Engine, rule *Rule) *plan {
+	p := new(plan)
+	own := make([]Condition, 0, len(rule.conditions()))
+	of := engine.Rule{Identifier: strings.Clone(rule.Identifier), Atomic: rule.CountAuthorizedOnly, Shadow: rule.Shadow}
+	for _, c := range rule.conditions() {
+		c.Value, c.Cost, c.Least = "", 0, 0
+		// Of larger strings of the caller, such as a request, nothing else is to stay in memory.
+		c.Name, c.Message = strings.Clone(c.Name), strings.Clone(c.Message)
+		own = append(own, c)
+		of.Conditions = append(of.Conditions, engine.Condition{
+			Name: c.Name, Message: c.message(), Limit: c.limit(), Lockout: rule.lockout(&c),
+		})
+	}
+	switch {
+	case len(rule.Either) > 0:
+		of.Mode = engine.Either
+	case len(rule.All) > 0:
+		of.Mode = engine.All
+	default:
+		of.Mode = engine.First
+	}
+	p.rule = rule.with(own)
+	p.rule.Identifier = of.Identifier
+	p.Plan = engine.NewPlan(decides, of)
+	return p
+}
+
+// is reports whether p is the plan of rule, which has these conditions, and rule is valid.
+func (p *plan) is(rule *Rule, conditions []Condition) bool {
+	r := &p.rule
+	own := r.conditions()
+	if len(own) != len(conditions) || len(r.Either) != len(rule.Either) || r.Identifier != rule.Identifier ||
+		r.Lockout != rule.Lockout || r.LockoutGrowth != rule.LockoutGrowth || r.MaxLockout != rule.MaxLockout ||
+		r.CountAuthorizedOnly != rule.CountAuthorizedOnly || r.Shadow != rule.Shadow {
+		return false
+	}
+	for i := range own {
+		a, b := &own[i], &conditions[i]
+		if a.Name != b.Name || a.Max != b.Max || a.TTL != b.TTL || a.Algorithm != b.Algorithm || a.Message != b.Message ||
+			a.Lockout != b.Lockout || a.Period != b.Period || a.Prefetch != b.Prefetch {
+			return false
+		}
+		if uint(b.Cost) > uint(b.Max) || uint(b.Least) > uint(max(b.Cost, 1)) || a.Prefetch > 0 && b.Least > 0 {
+			return false
+		}
+	}
+	return len(rule.All) == len(r.All) && len(rule.First) == len(r.First)
+}
+
+// fewConditions is for how many a call finds memory on the stack.
+const fewConditions = 4
+
+// demands appends to few what a call of rule, whose plan is p, asks of each condition.
+func (p *plan) demands(rule *Rule, few []engine.Demand) []engine.Demand {
+	conditions := rule.conditions()
+	for i := range conditions {
+		c := &conditions[i]
+		few = append(few, engine.Demand{Value: c.Value, Cost: c.Cost, Least: c.Least})
+	}
+	return few
 }

@@ -122,11 +122,11 @@ import (
 	"context"
 	"reflect"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/line"
-	"github.com/adaptivethrottler/throttler/internal/slots"
+	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/engine"
+	"github.com/bradfitz/gomemcache/memcache"
 )
 
 // A Throttler authorizes or blocks calls by rules, with its records in the Client
@@ -200,15 +200,10 @@ type Throttler struct {
 	Conflict func(rule Rule, err error)
 
 	client    Client
+	once      sync.Once // makes decides, when the options are set
+	decides   *engine.Engine
 	plans     plans
-	main      lazy[backend]
-	second    lazy[backend] // of Fallback
-	blocks    lazy[slots.Blocks]
-	counts    slots.Counts
-	cacheHits atomic.Uint64
-	queue     line.Queue // of the calls of Wait
 	conflicts conflicts
-	holds     holds // of Hold
 }
 
 const (
@@ -265,14 +260,21 @@ func (t *Throttler) Authorize(ctx context.Context, rule Rule) (d Decision, err e
 	if err != nil {
 		return Decision{}, err
 	}
-	start := t.startObserving()
-	if !t.decideInPlace(ctx, &rule, p, &d) {
-		t.newCall(&rule, p).run(ctx, &d)
-	}
-	if t.Observe != nil {
-		t.observe(ctx, &rule, &d, start)
-	}
+	t.authorize(ctx, p, &rule, &d)
 	return d, nil
+}
+
+// authorize is Authorize of a rule with its plan. d is zero.
+func (t *Throttler) authorize(ctx context.Context, p *plan, rule *Rule, d *Decision) {
+	start := t.startObserving()
+	var few [fewConditions]engine.Demand
+	var told [fewConditions]engine.Outcome
+	demands, out, k := p.demands(rule, few[:0]), p.outcomes(told[:]), p.keep()
+	t.findConflicts(p, rule, demands)
+	p.Authorize(ctx, demands, k.receipt, out)
+	p.conclude(d, out, k.outcomes, k.messages)
+	d.receipt = k.receipt
+	t.observe(ctx, rule, d, start)
 }
 
 // Allow is [Throttler.Authorize] in one error: nil if the call may happen, or a
@@ -296,49 +298,73 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (d Decision, err error)
 	if err != nil {
 		return Decision{}, err
 	}
-	c := t.newCall(&rule, p)
-	c.dry = true
-	c.run(ctx, &d)
+	var few [fewConditions]engine.Demand
+	var told [fewConditions]engine.Outcome
+	demands, out := p.demands(&rule, few[:0]), p.outcomes(told[:])
+	t.findConflicts(p, &rule, demands)
+	p.Peek(ctx, demands, out)
+	p.conclude(&d, out, make([]Outcome, len(out)), nil)
 	return d, nil
 }
 
-// Cancel takes back the hits that d has cost, so that successes do not count. It takes back
-// a surplus by [Throttler.Settle] too. A program that authorizes first and
-// cancels on success counts failures only: however many calls run at once, no more
-// than Max are between the two.
-//
-// The error is the backend's. Hits that could not be looked up stay in d, for
-// another Cancel. A hit whose removal failed may be gone or not, and expires in its
-// time. If the call had left with ctx's error before the answer to its write was lost, its
-// hit may have been counted: then Cancel returns the error of that, and the hit expires.
-//
-// Cancel may be called twice, from any goroutine, or after the hits have expired:
-// each hit is taken back once. A call waits while another takes back hits of d, until
-// its own ctx ends. A ban stays, even one that d has set. A hit of a
-// [LeakyBucket] leaves behind at most what leaks between Authorize and Cancel.
-//
-// A hit of a [SlidingWindow] is known by its time. If the clock of this process was ahead
-// of another one by d, and the other one counted in the same record within d after the
-// hit, Cancel does not find it, and it expires in its time. After a Reset, Cancel takes
-// back the hit of another call if that was counted in the same nanosecond as its own.
-func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
-	t.check(ctx)
-	if d.receipt == nil {
-		return nil
-	}
-	return d.receipt.takeBack(ctx, t, nil)
-}
+// MaxWaiting is the number of calls of one process that may wait for one
+// condition. A further one gets [ErrOverloaded].
+const MaxWaiting = engine.MaxWaiting
 
-// CancelOnly takes back the hits that d counted in some of its conditions, those of rule:
-// use it if what the call came to counts against one limit and not against another.
-// The other hits of d stay, and may be taken back later. The error matches [ErrInvalidRule],
-// or is one of [Throttler.Cancel].
-func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error {
+// Wait sleeps until rule authorizes the call, and returns that Decision: use it instead of
+// [Throttler.Authorize] if every call is to happen, at a limited rate.
+//
+// If there is an error the Decision is Blocked, and the error matches
+//
+//   - ctx.Err() if ctx ends first. If ctx cuts a try short, that try may have
+//     counted; [Throttler.Cancel] takes it back.
+//   - [context.DeadlineExceeded], at once, if the calls before this one leave no
+//     time for it before ctx's deadline.
+//   - [ErrOverloaded] if [MaxWaiting] calls already wait for one of the conditions.
+//   - [ErrInvalidRule], as with [Throttler.Authorize].
+//
+// A call that waits leaves no hit and sets no ban, as if the rule had CountAuthorizedOnly
+// and no Lockout. It waits for the end of existing bans. If it has counted in one of several
+// conditions when another one refuses it, it gives the hit back. An Authorize that finds the
+// first one full meanwhile may ban it. That ban stays, unless its rule has
+// CountAuthorizedOnly and several conditions.
+//
+// Calls of one process that wait for the same condition are served first come,
+// first served. With Either, a call waits for the condition that opens last, and
+// other calls may use the others meanwhile. With All or First, it waits for the one that
+// opens first. A call with a Cost waits until all its hits fit, or [Condition.Least] of them,
+// and smaller calls behind it wait too. Calls of different processes compete.
+//
+// Wait notices a Release, Cancel, Reset or Ban through the same Throttler at once, and one
+// of another process within a minute, or a second for hits in flight.
+//
+// If the backend fails, this process lets one hit through every TTL/Max until the
+// backend answers again. The first one comes no earlier than the time that the backend
+// gave last.
+// Decision.Err holds the failure. With [Throttler.Fallback], the fallback decides
+// instead.
+//
+// A call that returns an error before it has asked the backend has Outcomes by the
+// queue alone: a condition that other calls wait for is Blocked.
+func (t *Throttler) Wait(ctx context.Context, rule Rule) (d Decision, err error) {
 	t.check(ctx)
-	if err := rule.validate(); err != nil || d.receipt == nil {
-		return err
+	p, err := t.planOf(&rule)
+	if err != nil {
+		return Decision{}, err
 	}
-	return d.receipt.takeBack(ctx, t, in(rule.keys()))
+	start := t.startObserving()
+	demands, out, k := p.demands(&rule, nil), p.outcomes(nil), p.keep()
+	t.findConflicts(p, &rule, demands)
+	retry, err := p.Wait(ctx, demands, k.receipt, out)
+	p.conclude(&d, out, k.outcomes, k.messages)
+	if d.receipt = k.receipt; err != nil {
+		d.Status = Blocked // even if the last try authorized it, or failed open
+		if retry >= 0 {
+			d.RetryAfter = retry
+		}
+	}
+	t.observe(ctx, &rule, &d, start)
+	return d, err
 }
 
 // Reset lets the values of rule in again: it forgets the hits and lifts the bans of all
@@ -349,15 +375,11 @@ func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error
 // have begun go on.
 func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 	t.check(ctx)
-	if err := rule.validate(); err != nil {
+	p, err := t.planOf(&rule)
+	if err != nil {
 		return err
 	}
-	err := t.backend().reset(ctx, rule)
-	if fallback := t.fallback(); fallback != nil {
-		// Even if ctx has ended over a backend that hangs, as when it decides.
-		err = join(err, fallback.reset(context.WithoutCancel(ctx), rule))
-	}
-	return err
+	return p.Reset(ctx, p.demands(&rule, nil))
 }
 
 // Ban keeps values out by hand: it bans those of all conditions of rule for d from now, in
@@ -370,68 +392,38 @@ func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 // both within their [Throttler.BlockCacheTTL].
 func (t *Throttler) Ban(ctx context.Context, rule Rule, d time.Duration) error {
 	t.check(ctx)
-	if err := rule.validate(); err != nil {
+	p, err := t.planOf(&rule)
+	switch {
+	case err != nil:
 		return err
-	}
-	if d <= 0 {
+	case d <= 0:
 		return rule.invalid("Ban", d, "more than 0")
 	}
-	err := t.backend().ban(ctx, rule, d)
-	if fallback := t.fallback(); fallback != nil {
-		err = join(err, fallback.ban(context.WithoutCancel(ctx), rule, d))
-	}
-	return err
+	return p.Ban(ctx, p.demands(&rule, nil), d)
 }
 
 // Client returns the Client that t was made with, for packages that build on a Throttler
 // and keep something beside its records.
 func (t *Throttler) Client() Client { return t.client }
 
-// A lazy value is made at the first call that needs it, when the options are set.
-type lazy[T any] struct {
-	once  sync.Once
-	value *T
-}
-
-func (l *lazy[T]) get(make func() *T) *T {
-	l.once.Do(func() { l.value = make() })
-	return l.value
-}
-
-// backend returns the main store of t's records.
-func (t *Throttler) backend() *backend {
-	return t.main.get(func() *backend { return t.newBackend(t.client, t.blockCache()) })
-}
-
-// fallback returns the store that decides where the main one failed, or nil.
-func (t *Throttler) fallback() *backend {
-	if t.Fallback == nil {
-		return nil
-	}
-	return t.second.get(func() *backend { return t.newBackend(t.Fallback, nil) })
-}
-
-// blockCache returns the cache of records that block, or nil.
-func (t *Throttler) blockCache() *slots.Blocks {
-	if t.BlockCache <= 0 {
-		return nil
-	}
-	return t.blocks.get(func() *slots.Blocks {
-		return slots.NewBlocks(t.BlockCache, positive(t.BlockCacheTTL, DefaultBlockCacheTTL))
+// engine returns what decides the calls of t.
+func (t *Throttler) engine() *engine.Engine {
+	t.once.Do(func() {
+		c := engine.Config{
+			Client: t.client, BlockCache: t.BlockCache,
+			BlockTTL:     positive(t.BlockCacheTTL, DefaultBlockCacheTTL),
+			QueueTimeout: positive(t.QueueTimeout, DefaultQueueTimeout),
+			Records:      t.RecordCache, Large: 1024, Outlasts: t.Fallback != nil,
+		}
+		if c.Records == 0 {
+			c.Records, c.Large = DefaultRecordCache, defaultLarge
+		}
+		t.decides = engine.New(c)
 	})
-}
-
-func (t *Throttler) queueTimeout() time.Duration {
-	return positive(t.QueueTimeout, DefaultQueueTimeout)
-}
-
-// recordCache returns how many records to remember, and how many bytes of one count once
-// more.
-func (t *Throttler) recordCache() (records, large int) {
-	if t.RecordCache == 0 {
-		return DefaultRecordCache, defaultLarge
+	if t.Fallback != nil {
+		t.decides.UseFallback(t.Fallback, t.FallbackShare)
 	}
-	return t.RecordCache, 1024
+	return t.decides
 }
 
 // positive returns d, or byDefault if d is not positive.
@@ -476,15 +468,89 @@ type Stats struct {
 
 	// CacheHits is the number of conditions that [Throttler.BlockCache] blocked.
 	CacheHits uint64
+
+	// Waiting is the number of records that calls of [Throttler.Wait] wait for now.
+	Waiting int
+
+	// Remembered is the number of records that are remembered now: see
+	// [Throttler.RecordCache]. Asking is how many of them calls ask about.
+	Remembered, Asking int
 }
 
-// Stats returns the counts so far, for metrics.
+// Stats returns the counts so far, and the numbers of now.
 func (t *Throttler) Stats() Stats {
+	s := t.engine().Stats()
 	return Stats{
-		Exchanges:    t.counts.Exchanges.Load(),
-		Guesses:      t.counts.Guesses.Load(),
-		RightGuesses: t.counts.RightGuesses.Load(),
-		LostRaces:    t.counts.LostRaces.Load(),
-		CacheHits:    t.cacheHits.Load(),
+		Exchanges: s.Exchanges, Guesses: s.Guesses, RightGuesses: s.RightGuesses, LostRaces: s.LostRaces, CacheHits: s.CacheHits,
+		Waiting: s.Waiting, Remembered: s.Remembered, Asking: s.Busy,
 	}
 }
+
+// A Client stores records: pass one to [New], such as a memstore, a pool of memcached
+// servers or a redisstore, or write one for a store of your own (docs/stores.md). It has
+// five methods of [memcache.Client] of github.com/bradfitz/gomemcache, with the same
+// meanings and errors.
+//
+// The throttler calls the methods from several goroutines at once, always with
+// legal keys. An item that the Client gets or returns belongs to the throttler, which
+// does not change the Value of a returned item.
+//
+// A Client may implement [Exchanger]. Its errors may implement [KeyError] and
+// [MaybeDoneError].
+type Client interface {
+	Get(key string) (*memcache.Item, error)
+	GetMulti(keys []string) (map[string]*memcache.Item, error)
+	Add(item *memcache.Item) error
+	CompareAndSwap(item *memcache.Item) error
+	Delete(key string) error
+}
+
+// A KeyError is an error of GetMulti, from a Client of your own whose servers fail one by
+// one: it returns the error of each key, or nil. A key without an error and without an item
+// is not stored. After any other error, the throttler asks for each missing key by itself.
+type KeyError interface {
+	error
+	KeyError(key string) error
+}
+
+// A MaybeDoneError is an error of Add or CompareAndSwap, from a Client of your own that
+// repeats a write whose answer was lost. The record had changed. MaybeDone reports whether the
+// first try may have changed it.
+type MaybeDoneError interface {
+	error
+	MaybeDone() bool
+}
+
+// What a store of your own may do besides, for one round trip instead of two:
+// docs/stores.md says how, and package exchange explains each.
+type (
+	// An Exchanger is a Client of your own that writes a record and reads it back in one
+	// round trip: see docs/stores.md and [exchange.Exchanger].
+	Exchanger = exchange.Exchanger
+
+	// An Exchange is what an [Exchanger] of your own carries out: it writes one record and
+	// reads it back. See docs/stores.md and [exchange.Exchange].
+	Exchange = exchange.Exchange
+
+	// A Turn is what an [Exchanger] of your own tells when it sends an Exchange. See
+	// docs/stores.md and [exchange.Turn].
+	Turn = exchange.Turn
+
+	// A Result is what an [Exchanger] of your own tells at the end of an Exchange. See
+	// docs/stores.md and [exchange.Result].
+	Result = exchange.Result
+)
+
+// ErrOverloaded matches, by errors.Is, the error of a condition that was not decided
+// in time although its server answers. This process asks more than the server can
+// carry, or too many others change the same record.
+var ErrOverloaded = exchange.ErrOverloaded
+
+// ErrUnavailable matches, by errors.Is, the error of a condition whose server does not
+// answer: it is down, cut off or hung, or has too many connections to take another one.
+var ErrUnavailable = exchange.ErrUnavailable
+
+// ErrNoCAS matches, by errors.Is, the error of a condition whose server is set up wrongly:
+// its records come without a CAS token, so nothing can be stored. memcached runs with -C,
+// or what answers in its place knows no tokens.
+var ErrNoCAS = exchange.ErrNoCAS

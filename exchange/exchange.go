@@ -1,8 +1,8 @@
 // Package exchange has the interfaces between a throttler and the store of its records.
 //
 // A store of your own needs a [Client] only: five methods of a memcached client. It may
-// be an [Exchanger] too, which writes a record and reads it back in one round trip, or an
-// [Inliner] if it is in process memory. docs/stores.md says how to write and test one.
+// be an [Exchanger] too, which writes a record and reads it back in one round trip.
+// docs/stores.md says how to write and test one.
 //
 // Package throttler has the same names, so a program that only uses a store does not
 // import this package.
@@ -106,16 +106,4 @@ type Result struct {
 	// exchange was not sent in time. A conflict with another write is not an
 	// error.
 	Err error
-}
-
-// An Inliner is an Exchanger in process memory. It carries every exchange out before
-// Exchange returns, with [Turn.Known] set, and no other write comes between the turn and
-// its own. So exchanges need not be gathered into one.
-type Inliner interface {
-	Exchanger
-
-	// Inline carries out x, which keeps nothing that it is given: the items that
-	// a Turn and a Result have found are valid until Propose and Done return.
-	// The item that x proposes is copied.
-	Inline(x Exchange)
 }

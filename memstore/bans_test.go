@@ -16,7 +16,7 @@ import (
 
 // clients are the ways in which a Throttler uses a Store.
 var clients = map[string]func(s *memstore.Store) throttler.Client{
-	"Inline":       func(s *memstore.Store) throttler.Client { return s },
+	"in place":     func(s *memstore.Store) throttler.Client { return s },
 	"Exchange":     func(s *memstore.Store) throttler.Client { return struct{ throttler.Exchanger }{s} },
 	"five methods": func(s *memstore.Store) throttler.Client { return struct{ throttler.Client }{s} },
 }

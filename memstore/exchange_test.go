@@ -2,13 +2,11 @@ package memstore_test
 
 import (
 	"context"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-	"weak"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
@@ -16,8 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A proposal proposes an item, and notes what it is told. What Inline tells is
-// valid until Done returns, so it is copied.
+// A proposal proposes an item, and notes what it is told.
 type proposal struct {
 	key    string
 	item   *memcache.Item // nil: none
@@ -61,7 +58,6 @@ func copied(it *memcache.Item) *memcache.Item {
 var ways = map[string]func(s *memstore.Store, x throttler.Exchange){
 	"Exchange": func(s *memstore.Store, x throttler.Exchange) { s.Exchange(context.Background(), x) },
 	"Start":    func(s *memstore.Store, x throttler.Exchange) { s.Start(x) },
-	"Inline":   (*memstore.Store).Inline,
 }
 
 func eachWay(t *testing.T, test func(t *testing.T, do func(*memstore.Store, throttler.Exchange))) {
@@ -176,29 +172,6 @@ func TestExchangesKeepTheBounds(t *testing.T) {
 		require.Equal(t, 16, s.Len())
 		require.Equal(t, uint64(24), s.Stats().Evictions)
 	})
-}
-
-// A look notes where the value is that it is lent.
-type look struct{ value weak.Pointer[byte] }
-
-func (*look) Key() string           { return "k" }
-func (*look) Done(throttler.Result) {}
-func (x *look) Propose(turn throttler.Turn) *memcache.Item {
-	x.value = weak.Make(&turn.Found.Value[0])
-	return nil
-}
-
-func TestNothingIsKeptOfAnItemThatWasLent(t *testing.T) {
-	s := memstore.New()
-	require.NoError(t, s.Add(item("k", strings.Repeat("x", 1000))))
-	x := new(look)
-	s.Inline(x)
-	runtime.GC()
-	require.NotNil(t, x.value.Value())
-	require.NoError(t, s.Delete("k"))
-	runtime.GC()
-	require.Nil(t, x.value.Value())
-	runtime.KeepAlive(s)
 }
 
 // Even if it is the only one of its shard, and others hold the bytes that it needs.

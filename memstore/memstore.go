@@ -130,10 +130,6 @@ func (s *Store) Exchange(_ context.Context, xs ...exchange.Exchange) { s.inside(
 // Start is Exchange.
 func (s *Store) Start(xs ...exchange.Exchange) { s.inside().Start(xs...) }
 
-// Inline is Exchange for one exchange that keeps nothing that it is given: see
-// [exchange.Inliner].
-func (s *Store) Inline(x exchange.Exchange) { s.inside().Inline(x) }
-
 // Len returns the number of items. It includes expired ones that still take up a
 // place.
 func (s *Store) Len() int { return s.Stats().Items }

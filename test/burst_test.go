@@ -3,7 +3,6 @@ package throttler_test
 import (
 	"context"
 	"fmt"
-	"github.com/adaptivethrottler/throttler/internal/hook"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -140,7 +139,7 @@ func TestABurstOf3000CallersIsLimitedAndBoundedInMemory(t *testing.T) {
 		perCaller := float64(most.Load()-min(before, most.Load())) / callers / 1024
 		t.Logf("%.1f KiB of memory for each of %d callers", perCaller, callers)
 		require.Less(t, perCaller, float64(kib))
-		require.Eventually(t, func() bool { _, used := hook.Slots(th); return used == 0 }, 20*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return th.Stats().Asking == 0 }, 20*time.Second, time.Millisecond)
 	})
 }
 

@@ -2,8 +2,6 @@ package throttler_test
 
 import (
 	"context"
-	"github.com/adaptivethrottler/throttler/internal/hook"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -46,34 +44,6 @@ func TestARefusedCallIsGivenBackAlthoughItsContextHasEnded(t *testing.T) {
 	require.Equal(t, throttler.Blocked, d.Status)
 	require.Eventually(t, func() bool { return remaining(peek(t, others, of(large)))[0] == 4 }, 20*time.Second, time.Millisecond,
 		"what would remain after the call: nothing is counted")
-}
-
-func TestOthersDoNotNoticeThatTheLeadersContextHasEndedAlready(t *testing.T) {
-	t.Parallel()
-	s := onStage(t, memcachedtest.Any(t))
-	th := throttler.New(s)
-	rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{limit("c", 5, time.Hour)}}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var others sync.WaitGroup
-	s.before = func(n int64) {
-		if n > 1 {
-			return
-		}
-		others.Go(func() {
-			d, err := th.Authorize(t.Context(), rule)
-			assert.NoError(t, err)
-			assert.NoError(t, d.Err)
-		})
-		key := throttler.RecordKey(rule.Identifier, "c", rule.Either[0].Value)
-		assert.Eventually(t, func() bool { return hook.Queued(th, key) == 2 }, 20*time.Second, time.Millisecond)
-		cancel()
-	}
-	d, err := th.Authorize(ctx, rule)
-	require.NoError(t, err)
-	others.Wait()
-	require.NoError(t, th.Cancel(t.Context(), d), "it has counted or not")
-	require.Equal(t, []int{3}, remaining(peek(t, th, rule)), "the hit of the other, and the one to come")
 }
 
 func TestDoneContextEndsTheCallBeforeAnyOperation(t *testing.T) {

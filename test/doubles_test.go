@@ -529,8 +529,8 @@ type late struct {
 	then func()
 }
 
-func (l *late) Inline(x throttler.Exchange) {
-	l.Store.Inline(x)
+func (l *late) Exchange(ctx context.Context, xs ...throttler.Exchange) {
+	l.Store.Exchange(ctx, xs...)
 	if then := l.then; then != nil {
 		l.then = nil
 		then()

@@ -42,7 +42,7 @@ func TestFallbackKeepsCountingWhileTheBackendFails(t *testing.T) {
 func TestFallbackTakesNoAllocationWhileTheBackendAnswers(t *testing.T) {
 	rule := either(condition("a", 10_000, time.Second))
 	allocs := func(fallback throttler.Client) float64 {
-		th := throttler.New(memstore.New())
+		th := throttler.New(struct{ throttler.Client }{memstore.New()})
 		th.Fallback = fallback
 		return leastAllocs(500, func() { _, _ = th.Authorize(t.Context(), rule) })
 	}

@@ -120,9 +120,9 @@ type counted struct {
 	exchanges int
 }
 
-func (c *counted) Inline(x throttler.Exchange) {
+func (c *counted) Exchange(ctx context.Context, xs ...throttler.Exchange) {
 	c.exchanges++
-	c.Store.Inline(x)
+	c.Store.Exchange(ctx, xs...)
 }
 
 func TestALimitInMemoryAllocatesNothing(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/adaptivethrottler/throttler/internal/hook"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -283,8 +282,8 @@ func rush(t *testing.T, server *memcachedtest.Server, c throttler.Condition, val
 	}
 	for _, th := range processes {
 		require.Eventually(t, func() bool { // callers are told before their slot is released
-			all, used := hook.Slots(th)
-			return used == 0 && all <= values
+			s := th.Stats()
+			return s.Asking == 0 && s.Remembered <= values
 		}, 10*time.Second, time.Millisecond, "nobody asks any more")
 	}
 }
@@ -338,7 +337,7 @@ func TestCallersWhoseContextsEndAtAnyMomentLeaveNothing(t *testing.T) {
 			}
 			wg.Wait()
 			require.NotZero(t, ended.Load())
-			require.Eventually(t, func() bool { _, used := hook.Slots(th); return used == 0 }, 20*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return th.Stats().Asking == 0 }, 20*time.Second, time.Millisecond)
 			for _, o := range peek(t, th, both).Outcomes {
 				require.Equal(t, o.Limit-1, o.Remaining, "all that was counted has been cancelled")
 			}

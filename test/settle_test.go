@@ -558,24 +558,6 @@ func TestSettleByAReceiptWhosePeriodIsOver(t *testing.T) {
 	}
 }
 
-func TestAReceiptOfAnEarlierReleaseIsForCancelOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		d := authorize(t, th, either(costing(condition("c", 10, time.Minute), 4)))
-		earlier := versionOne(t, d.Receipt())
-		redeemed, err := th.Redeem(earlier)
-		require.NoError(t, err)
-		require.Equal(t, earlier, redeemed.Receipt())
-		_, err = th.Settle(t.Context(), redeemed, total(1))
-		require.ErrorIs(t, err, throttler.ErrInvalidRule)
-		require.ErrorIs(t, err, throttler.ErrInvalidReceipt)
-		require.ErrorContains(t, err, "earlier release")
-		require.NoError(t, th.Cancel(t.Context(), redeemed))
-		require.Equal(t, 10, left(t, th, condition("c", 10, time.Minute)))
-		require.Nil(t, redeemed.Receipt())
-	})
-}
-
 func TestBlockCacheNoticesASettleAtOnce(t *testing.T) {
 	for _, client := range []throttler.Client{memstore.New(), newFaulty()} {
 		synctest.Test(t, func(t *testing.T) {

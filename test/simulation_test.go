@@ -2,7 +2,6 @@ package throttler_test
 
 import (
 	"fmt"
-	"github.com/adaptivethrottler/throttler/internal/hook"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -74,17 +73,6 @@ func simulated(kinds int, random *rand.Rand) throttler.Rule {
 		}
 	}
 	return rule
-}
-
-func TestASimulationForgetsWhatHasEnded(t *testing.T) {
-	var simulation throttler.Simulation
-	at := time.Now()
-	for i := range 5000 {
-		at = at.Add(time.Second)
-		_, err := simulation.Authorize(at, one("r", throttler.Condition{Name: "n", Value: fmt.Sprint(i), Max: 1, TTL: time.Minute}))
-		require.NoError(t, err)
-	}
-	assert.LessOrEqual(t, hook.Records(&simulation), 1001)
 }
 
 func TestASimulationRefusesAnInvalidRule(t *testing.T) {

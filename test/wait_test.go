@@ -3,9 +3,7 @@ package throttler_test
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"github.com/adaptivethrottler/throttler/internal/hook"
 	"math"
 	"slices"
 	"sync"
@@ -307,7 +305,7 @@ func inHall(t *testing.T, client throttler.Client, test func(h *hall)) {
 		h := &hall{T: t, Throttler: throttler.New(client), start: time.Now()}
 		test(h)
 		h.all.Wait()
-		require.Zero(t, hook.WaitLines(h.Throttler))
+		require.Zero(t, h.Throttler.Stats().Waiting)
 	})
 }
 
@@ -690,25 +688,6 @@ func TestCancelTakesBackATryThatWasCutShort(t *testing.T) {
 	}
 }
 
-func TestTryIsCutShortOnlyByTheEndOfItsContext(t *testing.T) {
-	ended, end := context.WithCancel(t.Context())
-	end()
-	for _, tt := range []struct {
-		ctx  context.Context
-		err  error
-		want bool
-	}{
-		{ended, nil, false},
-		{ended, errDown, false},
-		{ended, context.Canceled, true},
-		{ended, errors.Join(errDown, context.Canceled), true},
-		{t.Context(), context.Canceled, false},
-		{t.Context(), nil, false},
-	} {
-		require.Equal(t, tt.want, hook.CutShort(tt.ctx, throttler.Decision{Err: tt.err}), "%v", tt.err)
-	}
-}
-
 // A guest is one of those who wait in a random crowd.
 type guest struct {
 	*post
@@ -808,7 +787,7 @@ func TestCrowdWithManyConditionsGetsThroughAndNobodyOvertakes(t *testing.T) {
 			synctest.Wait()
 		}
 		all.Wait()
-		require.Zero(t, hook.WaitLines(th))
+		require.Zero(t, th.Stats().Waiting)
 		for i := range guests {
 			for j := range i {
 				require.False(t, guests[i].overtakes(&guests[j]), "%d overtakes %d", i, j)
@@ -886,7 +865,7 @@ func TestCallsOneAfterTheOtherKeepTheirDistanceInAnOutage(t *testing.T) {
 					require.NoError(t, err)
 					require.Equal(t, time.Duration(i)*3*time.Second, time.Since(start))
 				}
-				require.Zero(t, hook.WaitLines(th))
+				require.Zero(t, th.Stats().Waiting)
 			})
 		})
 	}

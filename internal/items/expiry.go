@@ -176,6 +176,11 @@ func (x *expiries) follow(now moment) {
 	heap.Init(x)
 }
 
+// mayHaveExpired reports whether there may be an expired item.
+func (x *expiries) mayHaveExpired(now moment) bool {
+	return len(x.heap) > 0 && x.at(0).due <= now.since
+}
+
 // expired returns an expired item, or nil. It moves at most so many items on the
 // way, and may miss an expired one behind those.
 func (x *expiries) expired(now moment, moves int) *node {

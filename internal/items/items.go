@@ -61,9 +61,8 @@ type shard struct {
 	uses  recency // of the items that are no bans
 	bans  recency
 	ends  expiries
-	last  moment        // the latest that it was asked at
-	lent  memcache.Item // what an inlined exchange is told, while it lasts
-	room  []byte        // memory for a value, of a visit
+	last  moment // the latest that it was asked at
+	room  []byte // memory for a value, of a visit
 
 	lastCAS uint64 // the CAS token of the item that was stored last
 	_       cacheLine
@@ -187,16 +186,7 @@ func (s *Store) Start(xs ...exchange.Exchange) {
 func (s *Store) carryOut(x exchange.Exchange) exchange.Result {
 	sh := s.lock(x.Key())
 	defer s.unlock(sh)
-	return s.exchange(sh, x, false)
-}
-
-// Inline is Exchange for one exchange that keeps nothing that it is given: see
-// [exchange.Inliner].
-func (s *Store) Inline(x exchange.Exchange) {
-	sh := s.lock(x.Key())
-	defer s.unlock(sh)
-	x.Done(s.exchange(sh, x, true))
-	sh.lent = memcache.Item{}
+	return s.exchange(sh, x)
 }
 
 // A Decide decides on one record where it is: under the lock of its Store. It returns the value
@@ -230,7 +220,7 @@ func (s *Store) Visit(head Head, tail string, at time.Time, decide Decide) (kept
 		sh.room = value
 	}
 	ends := deadlineOf(expiration, now)
-	if e != nil && s.fits(e, value, flags) && !ends.passed(now) {
+	if e != nil && s.fits(e, value, flags) && !ends.passed(now) && !sh.ends.mayHaveExpired(now) {
 		s.overwrite(sh, e, value, ends, now)
 		return kept, nil
 	}
@@ -303,15 +293,8 @@ func (s *Store) overwrite(sh *shard, e *node, value []byte, ends deadline, now m
 	} // else the deadline is put off, and the item moves later: see expiries
 }
 
-// lend returns e as an item that is valid until the exchange ends.
-func (sh *shard) lend(e *node) *memcache.Item {
-	sh.lent = memcache.Item{Key: e.key, Value: e.value, Flags: e.flags, CasID: e.cas}
-	return &sh.lent
-}
-
-// exchange carries out x, which is lent what is found, or given a copy. The caller
-// holds the shard's lock.
-func (s *Store) exchange(sh *shard, x exchange.Exchange, lent bool) exchange.Result {
+// exchange carries out x. The caller holds the shard's lock.
+func (s *Store) exchange(sh *shard, x exchange.Exchange) exchange.Result {
 	key, now := x.Key(), s.now(sh)
 	turn := exchange.Turn{Known: true, Now: now.wall}
 	old := s.live(sh, key, now)
@@ -320,8 +303,6 @@ func (s *Store) exchange(sh *shard, x exchange.Exchange, lent bool) exchange.Res
 		if !legal.Key(key) { // as every key is that is stored
 			return exchange.Result{Err: memcache.ErrMalformedKey}
 		}
-	case lent:
-		turn.Found = sh.lend(old)
 	default:
 		turn.Found = old.item()
 	}

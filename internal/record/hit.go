@@ -37,17 +37,21 @@ func HitOf(n [NumbersOfHit]int64) Hit {
 	return h
 }
 
-// A Brief is a Hit of a window or a bucket in fewer bytes, without what the limit tells.
+// A Brief is a Hit in fewer bytes, without what the limit tells.
 type Brief struct {
 	expiry  Instant
-	at      Instant
+	at      Instant // or the ID of a lease or of a calendar's count
 	cost    uint32
 	cancels uint16
 }
 
-// Brief returns h in fewer bytes. A window or a bucket has counted it.
+// Brief returns h in fewer bytes. It is as it was counted.
 func (h *Hit) Brief() Brief {
-	return Brief{expiry: h.Expiry, at: h.At, cost: uint32(h.Cost), cancels: uint16(h.ID)}
+	b := Brief{expiry: h.Expiry, at: h.At, cost: uint32(h.Cost), cancels: uint16(h.ID)}
+	if h.Kind == Leases || h.Kind == Calendar {
+		b.at, b.cancels = Instant(h.ID), 0
+	}
+	return b
 }
 
 // Counted reports whether b is of any hits.
@@ -55,9 +59,16 @@ func (b *Brief) Counted() bool { return b.cost > 0 }
 
 // Hit returns the Hit that b is of. limit has counted it, for any Cost.
 func (b Brief) Hit(limit *Limit) Hit {
-	h := Hit{Cost: int(b.cost), Expiry: b.expiry, At: b.at, ID: uint64(b.cancels)}
-	if limit.Algorithm == Bucket && h.Cost > 0 {
-		h.Kind, h.TTL, h.Max = Bucket, Instant(limit.TTL), uint64(limit.Max)
+	h := Hit{Cost: int(b.cost), Expiry: b.expiry}
+	switch {
+	case h.Cost == 0:
+		return Hit{}
+	case limit.Algorithm == Bucket:
+		h.Kind, h.TTL, h.Max, h.At, h.ID = Bucket, Instant(limit.TTL), uint64(limit.Max), b.at, uint64(b.cancels)
+	case limit.Algorithm == Leases:
+		h.Kind, h.TTL, h.ID = Leases, Instant(limit.TTL), uint64(b.at)
+	case limit.Algorithm == Calendar:
+		h.Kind, h.ID = Calendar, uint64(b.at)
 	}
 	return h
 }

@@ -126,25 +126,13 @@ type Round struct {
 
 // Scratch is the memory that asking takes besides Entries and Round. It may be used
 // again when its Round is idle.
-type Scratch struct {
-	led     []exchange.Exchange
-	inlined inlined
-}
+type Scratch struct{ led []exchange.Exchange }
 
 // Clear drops what s refers to.
 func (s *Scratch) Clear() {
-	s.inlined.clear()
 	if cap(s.led) > maxLed {
 		s.led = nil
 	}
-}
-
-// exchange returns the exchange of an entry over an Inliner.
-func (s *Scratch) exchange() *inlined {
-	if s == nil {
-		return new(inlined)
-	}
-	return &s.inlined
 }
 
 // exchanges returns an empty list for n exchanges.

@@ -14,7 +14,6 @@ import (
 // A Table has the slots of one store of records.
 type Table struct {
 	exchanger exchange.Exchanger
-	inliner   exchange.Inliner // does exchanges at once, on the caller's goroutine; nil: the exchanger does them
 	shards    shards
 	blocks    *Blocks
 	outlasts  bool
@@ -42,7 +41,6 @@ type Counts struct {
 // NewTable returns a Table of the records in x.
 func NewTable(x exchange.Exchanger, c Config) *Table {
 	t := &Table{exchanger: x, blocks: c.Blocks, outlasts: c.Outlasts, timeout: c.Timeout, counts: c.Counts}
-	t.inliner, _ = x.(exchange.Inliner)
 	t.shards.init(&c)
 	return t
 }
@@ -53,14 +51,6 @@ func (t *Table) Ask(ctx context.Context, r *Round) {
 	if err := ctx.Err(); err != nil && !r.Firm {
 		for _, e := range r.Entries {
 			e.Left, e.Unsent = err, true
-		}
-		return
-	}
-	if t.inliner != nil {
-		x := r.Scratch.exchange()
-		for _, e := range r.Entries {
-			x.Entry = e
-			t.askInline(x)
 		}
 		return
 	}
@@ -171,12 +161,6 @@ func (t *Table) delete(ctx context.Context, keys []string, gone func(key string)
 	if err := ctx.Err(); err != nil {
 		for i := range errs {
 			errs[i] = err
-		}
-		return errs
-	}
-	if t.inliner != nil {
-		for i, key := range keys {
-			errs[i] = t.deleteOne(key, gone)
 		}
 		return errs
 	}

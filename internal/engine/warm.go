@@ -1,4 +1,4 @@
-package throttler
+package engine
 
 import (
 	"time"
@@ -14,14 +14,14 @@ type narrowing struct {
 	seen []byte // the backend's record as it is stored; empty: none was seen
 }
 
-// narrow makes e an entry that the fallback of t decides.
-func (t *Throttler) narrow(e *entry) {
-	e.narrowing = &narrowing{max: t.share(e.limit.Max), seen: t.backend().LastSeen(e.Key)}
+// narrow makes c the change of an entry on the record of key that b, the fallback, decides.
+func (b *backend) narrow(c *change, key string) {
+	c.narrowing = &narrowing{max: b.allows(c.limit.Max), seen: b.engine.main.LastSeen(key)}
 }
 
-// share returns how many of max hits this process allows of its own.
-func (t *Throttler) share(limit int) int {
-	if s := t.FallbackShare; s > 0 && s < 1 {
+// allows returns how many of limit hits b allows of its own.
+func (b *backend) allows(limit int) int {
+	if s := b.share; s > 0 && s < 1 {
 		const rounding = 1e-9 // 0.29 of 100 is 29
 		return max(1, min(limit, int(s*float64(limit)+rounding)))
 	}

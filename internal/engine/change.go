@@ -1,0 +1,126 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/record"
+)
+
+// An op is what a call does to a record.
+type op uint8
+
+const (
+	opCount    op = iota // decide, and count a hit if there is room
+	opAssess             // decide and ban, but count nothing
+	opLook               // decide as opCount, but change nothing
+	opGlance             // decide as opAssess, but change nothing
+	opGiveBack           // take a hit back whose call turned out to be refused
+	opRefund             // take the newest hits back, whoever counted them
+	opSettle             // set what an authorized call has cost
+	opBan                // ban
+	opRenew              // renew leases
+)
+
+// A change is what one condition of a call, a settlement, a ban or a renewal makes of its
+// record. It is a function of the time and the record alone, and may be applied again when
+// the record turns out to be another one.
+type change struct {
+	op         op
+	limit      record.Limit
+	lockout    record.Lockout
+	length     time.Duration             // of the ban, for opBan
+	ends       map[uint64]record.Instant // of the leases, for opRenew: see record.Record.Renew
+	settlement *record.Settlement        // for opSettle
+	narrowing  *narrowing                // of the fallback
+
+	// What becomes of it. Hit is what it has counted or, for opGiveBack, what to take back.
+	record.Verdict
+	glanced *glanced // of opLook
+	unsure  bool     // it may find what it has itself counted
+}
+
+// A glanced is what opLook comes to if the call is not counted.
+type glanced struct {
+	outcome record.Outcome
+	again   time.Duration
+}
+
+// Apply decides c on r in place, and reports whether r is to be stored.
+func (c *change) Apply(now record.Instant, r *record.Record) (store bool) {
+	switch c.op {
+	case opSettle:
+		store = c.settlement.Apply(now, r)
+		c.Outcome = c.settlement.Outcome
+		return store
+	case opGiveBack:
+		*r, store = r.Withdrawn(c.Hit, now, &c.limit)
+		left := c.lookAt(now, *r, record.Lockout{}, &c.limit)
+		c.Outcome, c.Again = left.Outcome, left.Again
+		return store
+	case opBan:
+		*r, store = r.Banned(now, c.length)
+		return store
+	case opRenew:
+		return r.Renew(now, c.ends)
+	case opRefund:
+		*r, store = r.WithoutNewest(c.limit.Hits(), now, &c.limit)
+		one := c.limit
+		one.Cost, one.Least = 1, 0
+		left := *r
+		c.Verdict.Decide(now, &one, record.Lockout{}, &left, false)
+		return store
+	}
+	l := c.lockout
+	// What c finds may be its own hit, or one that another call is about to give
+	// back: no reason for a ban. The step that assesses has banned what was full.
+	if c.unsure || c.op == opCount && l.KeepHits {
+		l.Length = 0
+	}
+	if c.op == opLook {
+		v := c.lookAt(now, *r, l, &c.limit)
+		c.glanced = &glanced{v.Outcome, v.Again}
+	}
+	store = c.decide(&c.Verdict, now, &c.limit, l, r, c.op == opCount || c.op == opLook)
+	switch c.op {
+	case opAssess:
+		return store && c.Outcome.Blocked
+	case opLook, opGlance:
+		return false
+	}
+	return store
+}
+
+// lookAt decides a call on r without counting it.
+func (c *change) lookAt(now record.Instant, r record.Record, l record.Lockout, limit *record.Limit) (v record.Verdict) {
+	c.decide(&v, now, limit, l, &r, false)
+	return v
+}
+
+// decide sets v to the verdict of c on r.
+func (c *change) decide(v *record.Verdict, now record.Instant, limit *record.Limit, l record.Lockout, r *record.Record, count bool) (store bool) {
+	if c.narrowing != nil {
+		return c.narrowing.decide(v, now, limit, l, r, count)
+	}
+	return v.Decide(now, limit, l, r, count)
+}
+
+// Stands reports whether c blocks.
+func (c *change) Stands() bool { return c.op <= opGlance && c.Outcome.Blocked }
+
+// Doubt notes that what c finds may be its own hit. What takes hits back is not tried
+// again: it might take back another call's. Nor is a settlement, which might count twice. A
+// lease is known by its ID: whatever became of the earlier write, it is there once.
+func (c *change) Doubt() (again, twice bool) {
+	c.unsure = true
+	switch c.op {
+	case opCount:
+		return true, c.limit.Algorithm != record.Leases
+	case opSettle:
+		again = c.settlement.Repeatable()
+		return again, !again
+	case opGiveBack, opRefund:
+		again = c.Hit.Kind == record.Leases
+		return again, !again
+	}
+	return true, true
+}
