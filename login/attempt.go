@@ -130,25 +130,24 @@ func (a *Attempt) refuse(wait time.Duration) {
 //   - gives up to 4 failures back to the limits of the address, its networks and
 //     NameLong: those of this spelling, from the same device or address, within the
 //     last minute,
-//   - makes the name known from there.
+//   - makes the name known from there, and from the device of [WithDevice].
 //
 // Other hits stay, and so do all failures in the limits Name and Known: otherwise an
 // attacker would reset them by logging in to an account of their own. The failures and
 // bans of name+address stay if another spelling of the name, which may be
 // another account, was tried from there within a day.
 //
-// The error is the backend's, or [ErrSettled], which is a mistake of the
+// The error is the backend's, that two devices could not be linked, or [ErrSettled], which is a mistake of the
 // application: it should not have looked at the password. After an error of the
 // backend, log the user in all the same; Succeed may be called again. After a
 // success, a second call does nothing.
 //
 // Succeed does not end with ctx. It takes 5 seconds at most.
 func (a *Attempt) Succeed(ctx context.Context) error {
-	return a.succeed(ctx, a.party.device)
-}
-
-// succeed is [Attempt.Succeed] with next as the device from now on.
-func (a *Attempt) succeed(ctx context.Context, next origin) error {
+	next := a.party.device
+	if device, found := deviceIn(ctx); found {
+		next = deviceUnder(a.key, device)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {

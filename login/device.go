@@ -37,29 +37,42 @@ const (
 	digitBits = 13 // throttler.MaxInFlight has room for them
 )
 
-// SucceedDevice is [Attempt.Succeed] and replaces the device: the name is known
-// from device from now on. Call it with a new device at each success, and send the
-// cookie with the answer.
+// WithDevice returns a ctx with a device for [Guard.Begin] and [Guard.Try], and for
+// [Attempt.Succeed].
 //
-// The device that the attempt was begun with stays known until the client has got
-// the new one: the answer may be lost. The first [Guard.BeginDevice] with the new
-// one, or [Guard.ConfirmDevice], ends that, after another 30 seconds for requests
-// under way. So anyone who has copied the old cookie becomes a stranger to the
-// name.
+// To Begin it says which device the client's cookie names. A name that is known by its
+// device gets in from any address, also from one that an attacker shares. A visitor
+// who has none may get one before the first success, or begins without, or with the
+// empty one.
 //
-// device is as for [Guard.BeginDevice]. With an empty one the name is known by
-// its address alone, and the old device goes at once. Other names stay known from
-// the old device. So a computer that several users share needs a device for each
-// name: see examples/login.
+// To Succeed it says which device the client gets: the name is known from that one
+// from now on. Succeed with a new device each time, and send the cookie with the
+// answer. The one that the attempt was begun with stays known until the client has got
+// the new one: the answer may be lost. The first attempt with the new one, or
+// [Guard.ConfirmDevice], ends that, after another 30 seconds for requests under way. So
+// anyone who has copied the old cookie becomes a stranger to the name. With the empty
+// device the name is known by its address alone, and the old device goes at once. A
+// ctx without a device leaves the one that the attempt was begun with, and so does Try.
 //
-// Errors are those of Succeed, or that the two devices could not be linked: call it
-// again. After an error of the backend the old device may still hold.
-func (a *Attempt) SucceedDevice(ctx context.Context, device string) error {
-	return a.succeed(ctx, deviceUnder(a.key, device))
+// A device holds at least 16 random bytes. Keep it in a cookie, through logouts. It
+// needs no signature: before a success it is worth nothing, and after that it holds
+// for that name alone. It is stored as a hash. Other names stay known from an old
+// device. So a computer that several users share needs a device for each name: see
+// examples/login.
+func WithDevice(ctx context.Context, device string) context.Context {
+	return context.WithValue(ctx, deviceKey{}, device)
+}
+
+type deviceKey struct{}
+
+// deviceIn returns the device in ctx, and whether it has one.
+func deviceIn(ctx context.Context) (device string, found bool) {
+	device, found = ctx.Value(deviceKey{}).(string)
+	return device, found
 }
 
 // ConfirmDevice says that the client of name has device, because it has sent it.
-// The device that it has replaced is no longer known. BeginDevice says so too, but
+// The device that it has replaced is no longer known. An attempt says so too, but
 // only when the user logs in again. So call ConfirmDevice when the first page
 // after a login is asked for.
 //

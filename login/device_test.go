@@ -24,7 +24,7 @@ func (g try) replaces(name, old, next string) {
 	g.t.Helper()
 	a := g.beginDevice(name, home, old)
 	require.Equal(g.t, throttler.Authorized, a.Decision.Status)
-	require.NoError(g.t, a.SucceedDevice(g.t.Context(), next))
+	require.NoError(g.t, a.Succeed(login.WithDevice(g.t.Context(), next)))
 }
 
 // knows reports whether name, which is under attack, is known from device.
@@ -330,11 +330,11 @@ func TestOldDeviceStaysIfTheNewOneIsNotKnown(t *testing.T) {
 			g.replaces("alice", "", "first")
 			a := g.beginDevice("alice", home, "first")
 			store.failing.Store(int64(lost + 1))
-			require.ErrorContains(t, a.SucceedDevice(t.Context(), "second"), "down")
+			require.ErrorContains(t, a.Succeed(login.WithDevice(t.Context(), "second")), "down")
 			time.Sleep(time.Minute)
 			g.fill("alice")
 			require.True(t, g.knows("alice", "first"))
-			require.NoError(t, a.SucceedDevice(t.Context(), "second"), "again")
+			require.NoError(t, a.Succeed(login.WithDevice(t.Context(), "second")), "again")
 			require.True(t, g.knows("alice", "second"))
 			time.Sleep(time.Minute)
 			require.False(t, g.knows("alice", "first"), "record %d", lost)
@@ -366,9 +366,9 @@ func TestSecondTryReplacesTheSameDevice(t *testing.T) {
 			g.replaces("alice", "", first)
 			a := g.beginDevice("alice", home, first)
 			store.failing.Store(true)
-			require.ErrorContains(t, a.SucceedDevice(t.Context(), "second"), "down")
+			require.ErrorContains(t, a.Succeed(login.WithDevice(t.Context(), "second")), "down")
 			store.failing.Store(false)
-			require.NoError(t, a.SucceedDevice(t.Context(), "second"), "again")
+			require.NoError(t, a.Succeed(login.WithDevice(t.Context(), "second")), "again")
 			require.NoError(t, g.ConfirmDevice(t.Context(), "alice", "second"))
 			time.Sleep(31 * time.Second)
 			g.fill("alice")
@@ -391,7 +391,7 @@ func (c *meddling) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 	return c.Client.GetMulti(keys)
 }
 
-// A link that others keep in motion is not there, so SucceedDevice must be called again.
+// A link that others keep in motion is not there, so Succeed must be called again.
 func TestALinkThatOthersChangeIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &meddling{Client: memstore.New()}
@@ -399,11 +399,11 @@ func TestALinkThatOthersChangeIsAnError(t *testing.T) {
 		g.replaces("alice", "", "first")
 		a := g.beginDevice("alice", home, "first")
 		store.before = func() {
-			require.NoError(t, others.beginDevice("alice", home, "first").SucceedDevice(t.Context(), "second"))
+			require.NoError(t, others.beginDevice("alice", home, "first").Succeed(login.WithDevice(t.Context(), "second")))
 		}
-		require.ErrorContains(t, a.SucceedDevice(t.Context(), "second"), "meanwhile")
+		require.ErrorContains(t, a.Succeed(login.WithDevice(t.Context(), "second")), "meanwhile")
 		store.before = nil
-		require.NoError(t, a.SucceedDevice(t.Context(), "second"), "again")
+		require.NoError(t, a.Succeed(login.WithDevice(t.Context(), "second")), "again")
 		require.NoError(t, g.ConfirmDevice(t.Context(), "alice", "second"))
 		time.Sleep(31 * time.Second)
 		g.fill("alice")

@@ -300,7 +300,7 @@ func TestDevicesAreReplacedAcrossAHandOverThoughTheKeyWasChanged(t *testing.T) {
 				by = after
 			}
 			a := handOver(t, by.beginDevice("alice", home, "first"), after.Guard)
-			require.NoError(t, handOver(t, a, after.Guard).SucceedDevice(t.Context(), "second"))
+			require.NoError(t, handOver(t, a, after.Guard).Succeed(login.WithDevice(t.Context(), "second")))
 			after.fill("alice")
 			require.True(t, after.knows("alice", "second"), begun)
 			time.Sleep(31 * time.Second)

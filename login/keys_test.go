@@ -51,7 +51,7 @@ func TestAnOutageMakesNoStrangers(t *testing.T) {
 		limits.Fallback = memstore.New()
 		g := login.New(limits)
 		begin := func(device string) *login.Attempt {
-			a, err := g.BeginDevice(t.Context(), "alice", home, device)
+			a, err := g.Begin(login.WithDevice(t.Context(), device), "alice", home)
 			require.NoError(t, err)
 			return a
 		}

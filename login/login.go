@@ -31,8 +31,7 @@
 //   - Guard a form: [Guard.Try]; in steps [Guard.Begin], [Attempt.Succeed], [Attempt.Fail], [Attempt.Cancel].
 //   - Guard the logins of another program: [Attempt.Keep].
 //   - Choose limits: the fields of [Limits], [Guard.Validate]; try them by [Guard.Shadow].
-//   - Let owners in: [Guard.BeginDevice], [Attempt.SucceedDevice],
-//     [Guard.ConfirmDevice], [Guard.Forget]; by a mailed link [Guard.Recognize].
+//   - Let owners in: [WithDevice], [Guard.ConfirmDevice], [Guard.Forget]; by a mailed link [Guard.Recognize].
 //   - Help a person who is locked out: [Guard.Peek], [Guard.Lift].
 //   - Ask for a second step: [Attempt.HalfUsed], [Attempt.SecondStep], [Attempt.Challenge].
 //   - Notice attacks: [Guard.Observe], [Guard.Alarm], [Attempt.Siege].
@@ -66,7 +65,7 @@
 //
 // Attackers can fill the limit of a name. To let its owner in, a name is known
 // where it has logged in before: from the same address, or with the same device
-// (see [Guard.BeginDevice]). There a full name limit and a full or banned
+// (see [WithDevice]). There a full name limit and a full or banned
 // address do not block. The limit name+address (or name+device) still holds,
 // and a limit "known" for this name. A name stays known for at least
 // [Guard.KnownFor] after the last success.
@@ -232,19 +231,6 @@ func New(t *throttler.Throttler) *Guard {
 // [throttler.Throttler.Fallback] refuses the attempt for 5 seconds, since an
 // attacker can cause it.
 func (g *Guard) Begin(ctx context.Context, name string, addr netip.Addr) (*Attempt, error) {
-	return g.BeginDevice(ctx, name, addr, "")
-}
-
-// BeginDevice is [Guard.Begin] with the device that the client's cookie names.
-// A name that is known by its device gets in from any address, also from one
-// that an attacker shares.
-//
-// A device holds at least 16 random bytes. Keep it in a cookie, through logouts, and
-// replace it at each success by [Attempt.SucceedDevice]. A visitor who has none may
-// get one before the first success, or begins with the empty one, which means none.
-// It needs no signature: before a success it is worth nothing, and after that it holds
-// for that name alone. It is stored as a hash.
-func (g *Guard) BeginDevice(ctx context.Context, name string, addr netip.Addr, device string) (*Attempt, error) {
 	if err := g.check(name, addr); err != nil {
 		return nil, err
 	}
@@ -252,6 +238,7 @@ func (g *Guard) BeginDevice(ctx context.Context, name string, addr netip.Addr, d
 		return nil, err
 	}
 	a, err := g.inTime(ctx, func(ctx context.Context) (*Attempt, error) {
+		device, _ := deviceIn(ctx)
 		p := g.party(name, addr, device)
 		return g.alert(ctx, p, func() (*Attempt, error) { return g.attempt(ctx, p) })
 	})

@@ -53,7 +53,7 @@ func (g try) begin(name string, addr netip.Addr) *login.Attempt {
 
 func (g try) beginDevice(name string, addr netip.Addr, device string) *login.Attempt {
 	g.t.Helper()
-	a, err := g.BeginDevice(g.t.Context(), name, addr, device)
+	a, err := g.Begin(login.WithDevice(g.t.Context(), device), name, addr)
 	require.NoError(g.t, err)
 	require.NoError(g.t, a.Decision.Err)
 	return a

@@ -65,7 +65,7 @@ func TestRoundTrips(t *testing.T) {
 
 		var a *login.Attempt
 		device := func(name string) { a = g.beginDevice("bob", home, name) }
-		succeed := func(next string) { require.NoError(t, a.SucceedDevice(t.Context(), next)) }
+		succeed := func(next string) { require.NoError(t, a.Succeed(login.WithDevice(t.Context(), next))) }
 		take(2, "an attempt with a device", func() { device("of the browser") })
 		take(3, "a success that replaces it", func() { succeed("first") })
 		device("first")

@@ -115,7 +115,7 @@ func (d *day) run() {
 
 // begin makes an attempt, which has the password right or not.
 func (d *day) begin(name string, addr netip.Addr, device string, right bool) *throttler.Decision {
-	a, err := d.guard.BeginDevice(d.t.Context(), name, addr, device)
+	a, err := d.guard.Begin(login.WithDevice(d.t.Context(), device), name, addr)
 	require.NoError(d.t, err)
 	require.NoError(d.t, a.Decision.Err)
 	end := a.Fail // of one that was refused it does nothing

@@ -158,3 +158,21 @@ func TestTryReportsTheBackendInTheDecision(t *testing.T) {
 	require.Equal(t, login.Succeeded, result)
 	require.ErrorIs(t, d.Err, errDown)
 }
+
+// A device in ctx counts for Try, and stays the name's device.
+func TestTryKnowsADevice(t *testing.T) {
+	g := on(t, memstore.New())
+	phone := login.WithDevice(t.Context(), "sixteen random bytes")
+	right := answers(true, nil)
+	result, _, err := g.Try(phone, "alice", home, right)
+	require.NoError(t, err)
+	require.Equal(t, login.Succeeded, result)
+	for i := range 30 {
+		g.fails(1, "alice", addr(i))
+	}
+	for want, ctx := range map[login.Result]context.Context{login.Refused: t.Context(), login.Succeeded: phone} {
+		result, _, err := g.Try(ctx, "alice", away, right)
+		require.NoError(t, err)
+		require.Equal(t, want, result)
+	}
+}

@@ -146,7 +146,7 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, name, addr := r.Context(), r.PostForm.Get("name"), s.source.Addr(r)
 	counted := spelling(name)
-	attempt, err := s.guard.BeginDevice(ctx, counted, addr, s.devices.of(r, counted))
+	attempt, err := s.guard.Begin(login.WithDevice(ctx, s.devices.of(r, counted)), counted, addr)
 	if errors.Is(err, login.ErrNameTooLong) {
 		s.wrong(w, "")
 		return
@@ -177,7 +177,7 @@ func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	device := rand.Text()
-	if err := attempt.SucceedDevice(ctx, device); err != nil {
+	if err := attempt.Succeed(login.WithDevice(ctx, device)); err != nil {
 		s.log.Print(err) // hits that stay expire
 	}
 	s.devices.set(w, r, counted, device)

@@ -33,7 +33,7 @@ func (a *api) begin(ctx context.Context, b *beginning) (*attempt, error) {
 	if err != nil {
 		return nil, invalid("%q is no address. Send the client's address, without a port.", b.Address)
 	}
-	begun, err := a.Guard.BeginDevice(ctx, b.Name, addr, b.Device)
+	begun, err := a.Guard.Begin(login.WithDevice(ctx, b.Device), b.Name, addr)
 	if errors.Is(err, login.ErrNameTooLong) {
 		return nil, invalid("The name has more than %d bytes. Do not look at the password.", login.MaxName)
 	}

@@ -196,7 +196,7 @@ func (c *call) succeed(answer *http.Response) {
 		}
 		device := rand.Text()
 		defer c.proxy.devices.set(answer.Header, c.request, c.name, device)
-		return a.SucceedDevice(ctx, device)
+		return a.Succeed(login.WithDevice(ctx, device))
 	}, rulefile.Right)
 }
 

@@ -166,7 +166,7 @@ func (p *Proxy) begin(w http.ResponseWriter, c *call) error {
 	} else {
 		c.device = p.devices.of(c.request, c.name)
 	}
-	attempt, err := p.Guard.BeginDevice(ctx, c.name, c.addr, c.device)
+	attempt, err := p.Guard.Begin(login.WithDevice(ctx, c.device), c.name, c.addr)
 	if err != nil {
 		return err
 	}
