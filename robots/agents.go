@@ -32,7 +32,7 @@ const (
 
 // signs are the HTTP libraries and tools by name, and the words that give away a robot. A known
 // robot's token goes first, however short. okhttp, axios and others are the libraries of apps
-// too: an app is told by its own agent or by its session.
+// too: an app should send a name of its own, or have a session.
 var signs = []sign{
 	{"curl", "curl", alone}, {"wget", "Wget", alone}, {"httpie", "HTTPie", alone}, {"postmanruntime", "PostmanRuntime", alone},
 	{"insomnia", "insomnia", alone}, {"python-requests", "python-requests", alone}, {"python-urllib", "Python-urllib", alone},

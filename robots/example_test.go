@@ -47,13 +47,14 @@ func ExamplePolicy() {
 	// Mozilla/5.0 200
 }
 
-// An app of your own is no unknown robot.
+// A monitor of your own, with a list of its addresses, has no limit by the default policy.
 func ExampleKnown() {
-	ours := robots.Robot{Name: "Ourapp", Tokens: []string{"Ourapp"}, Group: "fetch"}
+	ours := robots.Robot{Name: "Ourmonitor", Tokens: []string{"Ourmonitor"}, Group: "monitor", Lists: []string{"testdata/telegram.txt"}}
 	directory, err := robots.Open(robots.Options{Robots: append(robots.Known(), ours)})
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(directory.Identify("Ourapp/1.0 okhttp/4.12.0", netip.Addr{}).Name)
-	// Output: Ourapp
+	who := directory.Identify("Ourmonitor/1.0 okhttp/4.12.0", netip.MustParseAddr("149.154.160.1"))
+	fmt.Println(who.Standing, who.Group, who.Name)
+	// Output: verified monitor Ourmonitor
 }
