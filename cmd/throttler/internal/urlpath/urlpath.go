@@ -27,7 +27,11 @@ func Read(raw string) (clean string, plain bool) {
 	if isPlain(raw, decoded) {
 		return cmp.Or(strings.TrimSuffix(decoded, "/"), "/"), true
 	}
-	return path.Clean("/" + parameters.ReplaceAllString(decoded, "")), false
+	segments := strings.Split(decoded, "/")
+	for i, segment := range segments { // without parameters
+		segments[i], _, _ = strings.Cut(segment, ";")
+	}
+	return path.Clean("/" + strings.Join(segments, "/")), false
 }
 
 // Cut returns a clean path up to a question mark or a number sign: some servers end it there,
@@ -61,9 +65,6 @@ func isPlain(raw, decoded string) bool {
 	}
 	return before != '.' && before != ' '
 }
-
-// parameters matches what some servers write behind a segment.
-var parameters = regexp.MustCompile(`;[^/]*`)
 
 // again matches what some servers would decode once more.
 var again = regexp.MustCompile(`^%([0-9a-fA-F]{2}|[uU])`)
