@@ -170,9 +170,10 @@ func TestTryKnowsADevice(t *testing.T) {
 	for i := range 30 {
 		g.fails(1, "alice", addr(i))
 	}
-	for want, ctx := range map[login.Result]context.Context{login.Refused: t.Context(), login.Succeeded: phone} {
-		result, _, err := g.Try(ctx, "alice", away, right)
-		require.NoError(t, err)
-		require.Equal(t, want, result)
-	}
+	result, _, err = g.Try(t.Context(), "alice", away, right)
+	require.NoError(t, err)
+	require.Equal(t, login.Refused, result)
+	result, _, err = g.Try(phone, "alice", away, right)
+	require.NoError(t, err)
+	require.Equal(t, login.Succeeded, result)
 }
