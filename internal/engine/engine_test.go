@@ -163,3 +163,32 @@ func TestASimulationForgetsWhatHasEnded(t *testing.T) {
 	}
 	require.LessOrEqual(t, len(s.records), 1001)
 }
+
+// A renewal notes the ends of leases while others take them back: each has a lock that the other
+// one needs.
+func TestLeasesAreRenewedWhileTheyAreGivenBack(t *testing.T) {
+	e := newEngine(memstore.New())
+	p := planOf(e, record.Limit{Algorithm: record.Leases, Max: 10, TTL: time.Hour})
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 200 {
+				r, _ := authorize(t, t.Context(), p)
+				l := r.Hold(t.Context(), e)
+				e.holds.mu.Lock()
+				by := e.holds.byRecord[recordID{e.main, "r#0#"}]
+				e.holds.mu.Unlock()
+				all.Go(func() {
+					e.holds.mu.Lock()
+					defer e.holds.mu.Unlock()
+					e.holds.note(by, map[uint64]record.Instant{l.receipt.open().all[0].first[0].ID: record.InstantOf(time.Now().Add(time.Hour))}, time.Now())
+				})
+				assert.NoError(t, r.Cancel(t.Context(), e, nil))
+				assert.ErrorIs(t, context.Cause(l.Context()), ErrLeaseLost)
+			}
+		})
+	}
+	all.Wait()
+	_, out := authorize(t, t.Context(), p)
+	require.Equal(t, 9, out[0].Remaining)
+}

@@ -80,15 +80,11 @@ func errorOf(parts []part) (err error) {
 }
 
 // cancelInMemory sets all totals of r, which was not used yet, to 0 where the records are in
-// process memory. It reports whether nothing is left to be done.
+// process memory. It reports whether nothing is left to be done. Nobody holds leases of r, for
+// then it would have been used.
 func (r *Receipt) cancelInMemory(by *Engine) (ok bool) {
 	if r.in.Load() != nil || r.plan.engine.main.memory == nil {
 		return false
-	}
-	for i := range r.plan.Conditions {
-		if r.plan.Conditions[i].Limit.Algorithm == record.Leases {
-			return false // whoever holds it loses it
-		}
 	}
 	main, in := r.plan.engine.main, r.unfold()
 	in.mu.Lock() // others that use r wait for it
@@ -108,7 +104,7 @@ func (r *Receipt) cancelInMemory(by *Engine) (ok bool) {
 			ok = false
 			continue
 		}
-		of.total, of.hits = 0, nil
+		of.total, of.hits, of.ended = 0, nil, of.limit.Algorithm == record.Leases
 		main.notify(by, of.key)
 	}
 	return ok
@@ -144,6 +140,9 @@ func (in *contents) setTotals(ctx context.Context, by *Engine, look bool, choose
 		return parts
 	}
 	entries := in.settlements(parts, look)
+	for _, e := range entries {
+		e.loseLeases()
+	}
 	askAll(ctx, entries, false)
 	for i := range parts {
 		if p := &parts[i]; p.entry != nil {
@@ -153,8 +152,8 @@ func (in *contents) setTotals(ctx context.Context, by *Engine, look bool, choose
 	return parts
 }
 
-// settlements returns the entries that set the totals of parts. Leases that are not needed for
-// them are lost now. A Renew may note their ends meanwhile.
+// settlements returns the entries that set the totals of parts. A Renew may note the ends of
+// their leases meanwhile.
 func (in *contents) settlements(parts []part, look bool) []*entry {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -164,19 +163,23 @@ func (in *contents) settlements(parts []part, look bool) []*entry {
 		if !look && len(p.of.hits) == 0 {
 			continue
 		}
-		s := p.of.settlement(p.total)
-		p.entry = &entry{change: change{settlement: s}}
+		p.entry = &entry{change: change{settlement: p.of.settlement(p.total)}}
 		p.entry.begin(p.of.home, opSettle, p.of.key)
 		entries = append(entries, p.entry)
-		needed := s.Actual
-		for _, h := range s.Hits {
-			if needed <= 0 && h.Kind == record.Leases {
-				p.of.home.engine.holds.lose(recordID{p.of.home, p.of.key}, h.ID)
-			}
-			needed -= h.Cost
-		}
 	}
 	return entries
+}
+
+// loseLeases ends what holds the leases that e, a settlement, does not need for its total. The
+// lock of the contents is not held: it comes after that of holds.
+func (e *entry) loseLeases() {
+	needed := e.settlement.Actual
+	for _, h := range e.settlement.Hits {
+		if needed <= 0 && h.Kind == record.Leases {
+			e.backend.engine.holds.lose(recordID{e.backend, e.Key}, h.ID)
+		}
+		needed -= h.Cost
+	}
 }
 
 // settlement returns what sets the total of r.
