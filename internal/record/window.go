@@ -69,8 +69,8 @@ func (h *hits) decide(now Instant, limit *Limit, count bool, o *Outcome) (store 
 		o.Cost = min(limit.Hits(), limit.Max-n)
 		o.Remaining -= o.Cost
 		expiry, ttl := limit.expiry(now, o.Cost), limit.TTL
-		if expiry > latest {
-			latest, ttl = expiry, ttl+limit.MostAhead()
+		if expiry > now.Add(ttl) {
+			latest, ttl = max(latest, expiry), ttl+limit.MostAhead()
 		}
 		h.add(o.Cost, expiry, Instant(ttl))
 		store = true
