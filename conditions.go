@@ -174,9 +174,14 @@ type Condition struct {
 	Lockout time.Duration
 
 	// Prefetch is the number of hits that a process may take ahead in one exchange, to
-	// spend them without another. At most Max; not with a Lockout or Least, nor for
-	// [InFlight] or [Calendar]. So far every process takes none, whatever it is.
-	// Default: none.
+	// spend them without another within TTL/10, or 1 s if that is less. It takes fewer when
+	// little is left, or little was used lately, and gives back what it has not spent with
+	// the next exchange. A hit taken ahead counts until TTL after the last moment at which it
+	// can be spent, so no window ever admits more than Max, but some of Max may go
+	// unused. A process that dies leaves up to Prefetch hits counted until they expire. It
+	// notices room, bans and resets by others within that time. At most Max; not with a
+	// Lockout or Least, nor for [InFlight] or [Calendar]. It changes nothing over a memstore,
+	// nor for several conditions with CountAuthorizedOnly. Default: none.
 	Prefetch int
 }
 

@@ -144,7 +144,7 @@ func newPlan(decides *engine.Engine, rule *Rule) *plan {
 		c.Name, c.Message = strings.Clone(c.Name), strings.Clone(c.Message)
 		own = append(own, c)
 		of.Conditions = append(of.Conditions, engine.Condition{
-			Name: c.Name, Message: c.message(), Limit: c.limit(), Lockout: rule.lockout(&c),
+			Name: c.Name, Message: c.message(), Limit: c.limit(), Lockout: rule.lockout(&c), Prefetch: c.Prefetch,
 		})
 	}
 	switch {

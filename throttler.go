@@ -469,6 +469,12 @@ type Stats struct {
 	// CacheHits is the number of conditions that [Throttler.BlockCache] blocked.
 	CacheHits uint64
 
+	// Of the hits that were taken ahead, see [Condition.Prefetch]: InHand is how many may
+	// be spent now, GivenBack how many were given back with the next exchange, and Expired
+	// how many were dropped before, and count until they expire.
+	InHand             int
+	GivenBack, Expired uint64
+
 	// Waiting is the number of records that calls of [Throttler.Wait] wait for now.
 	Waiting int
 
@@ -482,6 +488,7 @@ func (t *Throttler) Stats() Stats {
 	s := t.engine().Stats()
 	return Stats{
 		Exchanges: s.Exchanges, Guesses: s.Guesses, RightGuesses: s.RightGuesses, LostRaces: s.LostRaces, CacheHits: s.CacheHits,
+		InHand: s.InHand, GivenBack: s.GivenBack, Expired: s.Expired,
 		Waiting: s.Waiting, Remembered: s.Remembered, Asking: s.Busy,
 	}
 }

@@ -8,6 +8,8 @@ import (
 // Ban bans the values that a call of p asks about for length from now, in the fallback too.
 func (p *Plan) Ban(ctx context.Context, demands []Demand, length time.Duration) error {
 	keys := p.Keys(demands)
+	p.engine.hands.drop(keys)
+	defer p.engine.hands.drop(keys) // what was taken meanwhile
 	err := p.engine.main.ban(ctx, keys, length)
 	if fallback := p.engine.fallback(); fallback != nil {
 		err = Join(err, fallback.ban(context.WithoutCancel(ctx), keys, length))
@@ -35,6 +37,8 @@ func (b *backend) ban(ctx context.Context, keys []string, length time.Duration) 
 // Reset forgets the records that a call of p asks about, in the fallback too.
 func (p *Plan) Reset(ctx context.Context, demands []Demand) error {
 	keys := p.Keys(demands)
+	p.engine.hands.drop(keys)
+	defer p.engine.hands.drop(keys) // what was taken meanwhile
 	err := p.engine.main.reset(ctx, keys)
 	if fallback := p.engine.fallback(); fallback != nil {
 		// Even if ctx has ended over a backend that hangs, as when it decides.

@@ -149,7 +149,13 @@ func (c *call) do(ctx context.Context, s step) {
 	}
 	entries := c.entries[s.from:s.to]
 	if s.op != opRefund {
+		if ctx.Err() == nil {
+			c.spend(s)
+		}
 		c.recall(entries)
+	}
+	if s.op == opCount {
+		c.take(s)
 	}
 	first := &c.first
 	if c.begun {
@@ -159,6 +165,7 @@ func (c *call) do(ctx context.Context, s step) {
 		first.Scratch = &c.scratch.slots
 	}
 	c.send(ctx, c.engine.main, first, s.op, entries, func(e *entry) bool { return e.from == nowhere && e.cause == nil })
+	c.keep(s)
 	if c.engine.fallback() != nil && c.standIns(entries) {
 		// The fallback is asked even if ctx has ended over a backend that hangs.
 		c.send(context.WithoutCancel(ctx), c.engine.fallback(), new(slots.Round), s.op, entries, func(e *entry) bool { return e.from == nowhere })

@@ -32,6 +32,7 @@ type change struct {
 	ends       map[uint64]record.Instant // of the leases, for opRenew: see record.Record.Renew
 	settlement *record.Settlement        // for opSettle
 	narrowing  *narrowing                // of the fallback
+	back       []record.Hit              // to be given back before, for opCount: see hands
 
 	// What becomes of it. Hit is what it has counted or, for opGiveBack, what to take back.
 	record.Verdict
@@ -70,6 +71,14 @@ func (c *change) Apply(now record.Instant, r *record.Record) (store bool) {
 		c.Verdict.Decide(now, &one, record.Lockout{}, &left, false)
 		return store
 	}
+	gaveBack := false
+	if !c.unsure { // or else they may be gone already
+		for _, h := range c.back {
+			next, found := r.Without(h, now)
+			*r, gaveBack = next, gaveBack || found
+		}
+	}
+	kept := *r
 	l := c.lockout
 	// What c finds may be its own hit, or one that another call is about to give
 	// back: no reason for a ban. The step that assesses has banned what was full.
@@ -86,6 +95,9 @@ func (c *change) Apply(now record.Instant, r *record.Record) (store bool) {
 		return store && c.Outcome.Blocked
 	case opLook, opGlance:
 		return false
+	}
+	if gaveBack && !store {
+		*r, store = kept, true
 	}
 	return store
 }

@@ -35,6 +35,7 @@ func (p *Plan) Peek(ctx context.Context, demands []Demand, out []Outcome) {
 // Refund takes back the newest hits, as many as each condition's Cost, and sets out, which is
 // zero, to what is left.
 func (p *Plan) Refund(ctx context.Context, demands []Demand, out []Outcome) {
+	p.engine.hands.drop(p.Keys(demands)) // the newest may be among them
 	p.ask(ctx, demands, opRefund, out)
 }
 

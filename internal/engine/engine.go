@@ -38,6 +38,7 @@ type Engine struct {
 	cacheHits atomic.Uint64
 	queue     line.Queue // of the calls of Wait
 	holds     holds      // of Hold
+	hands     hands      // of Prefetch
 }
 
 // New returns an Engine.
@@ -191,6 +192,9 @@ func (b *backend) notify(by *Engine, key string) {
 type Stats struct {
 	Exchanges, Guesses, RightGuesses, LostRaces, CacheHits uint64
 
+	GivenBack, Expired uint64 // hits that were taken ahead
+
+	InHand     int // hits
 	Waiting    int // records that calls wait for
 	Remembered int // records that are remembered
 	Busy       int // of these, records that are asked about
@@ -203,5 +207,14 @@ func (e *Engine) Stats() Stats {
 		LostRaces: e.counts.LostRaces.Load(), CacheHits: e.cacheHits.Load(), Waiting: e.queue.Len(),
 	}
 	s.Remembered, s.Busy = e.main.Size()
+	e.hands.mu.Lock()
+	defer e.hands.mu.Unlock()
+	s.GivenBack, s.Expired = e.hands.givenBack, e.hands.expired
+	now := time.Now()
+	for _, h := range e.hands.all {
+		if h.holds(now) {
+			s.InHand += h.count()
+		}
+	}
 	return s
 }

@@ -16,8 +16,9 @@ type entry struct {
 	backend *backend
 
 	// What it is to its call, which alone uses it.
-	cause error     // what the backend failed with that this entry stands in for
-	from  decidedIn // where it is decided
+	cause  error     // what the backend failed with that this entry stands in for
+	from   decidedIn // where it is decided
+	taking *taking   // what it takes ahead; nil: nothing
 }
 
 // decidedIn is where an entry was decided.
@@ -27,6 +28,7 @@ const (
 	nowhere  decidedIn = iota // not decided yet
 	asked                     // by the backend or its fallback
 	recalled                  // from the block cache
+	inHand                    // by hits taken ahead
 )
 
 // mostPatience is how many races an entry may lose, if its Max is no less, beyond those that
@@ -71,7 +73,7 @@ func askAll(ctx context.Context, entries []*entry, firm bool) {
 // standIn returns a new entry to be decided by the fallback in e's place. e itself
 // may still be under way.
 func (e *entry) standIn() *entry {
-	s := &entry{change: change{limit: e.limit, lockout: e.lockout}, cause: Join(e.cause, e.Failed())}
+	s := &entry{change: change{limit: e.own(), lockout: e.lockout}, cause: Join(e.cause, e.Failed())}
 	s.Key = e.Key
 	return s
 }
@@ -85,7 +87,7 @@ func (e *entry) giveBack() *entry {
 
 // counted returns what e has counted for its call, if that is known.
 func (e *entry) counted() record.Hit {
-	if e.from != asked || e.Failed() != nil {
+	if e.from != asked && e.from != inHand || e.Failed() != nil {
 		return record.Hit{}
 	}
 	return e.Hit

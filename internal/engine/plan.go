@@ -31,6 +31,7 @@ type Rule struct {
 type Condition struct {
 	Name, Message string
 	Limit         record.Limit
+	Prefetch      int
 	Lockout       record.Lockout
 }
 

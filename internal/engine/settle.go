@@ -52,7 +52,7 @@ func (r *Receipt) Settle(ctx context.Context, by *Engine, totals map[string]int)
 // failed does not stay: it may be gone, and must not be taken back twice. It expires in its
 // time.
 func (r *Receipt) Cancel(ctx context.Context, by *Engine, chosen func(name, key string) bool) error {
-	if r.unused() || chosen == nil && r.cancelInMemory(by) {
+	if r.unused() || chosen == nil && (r.putBack(by) || r.cancelInMemory(by)) {
 		return nil
 	}
 	parts := r.open().setTotals(ctx, by, false, func(of *reservation) (int, bool) {

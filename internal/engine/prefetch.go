@@ -1,0 +1,285 @@
+package engine
+
+import (
+	"sync"
+	"time"
+
+	"github.com/adaptivethrottler/throttler/internal/record"
+)
+
+// hands are the hits that this process has taken ahead, by the keys of their records.
+//
+// The exchange that takes hits ahead counts them until TTL after the last moment at which they
+// may be spent. So whoever spends them when, no window of TTL holds more than Max. What is not
+// spent is given back with the next exchange.
+type hands struct {
+	mu        sync.Mutex // guards what follows, and all in it
+	all       map[string]*hand
+	givenBack uint64 // hits
+	expired   uint64 // hits that were dropped unspent
+}
+
+// A hand is what this process holds of one record.
+type hand struct {
+	hits   []record.Hit  // to be spent, all of one take
+	took   record.Hit    // that take
+	from   time.Time     // when its exchange began
+	life   time.Duration // how long after that the hits may be spent
+	spent  int           // hits of calls since from
+	asked  int           // how many were to be taken ahead
+	room   int           // Remaining, as last seen
+	full   time.Time     // when the record was last seen full
+	taking bool          // an exchange that takes hits is under way
+}
+
+// A taking is that of an entry which takes hits ahead.
+type taking struct {
+	hand  *hand
+	own   int // hits that the call itself costs
+	begun time.Time
+	life  time.Duration
+}
+
+// maxHands is how many records there are hands for.
+const maxHands = 1 << 16
+
+// fullPart is the part of the longest life that hits have while the record is full: what is
+// kept for long is room that nobody has.
+const fullPart = 10
+
+// holds reports whether the hits of h may be spent at now, by both clocks: one stands still while
+// the machine sleeps, and the other may be set.
+func (h *hand) holds(now time.Time) bool {
+	elapsed, wall := now.Sub(h.from), time.Duration(now.UnixNano()-h.from.UnixNano())
+	return min(elapsed, wall) >= 0 && max(elapsed, wall) <= h.life
+}
+
+// count returns how many hits h has.
+func (h *hand) count() (n int) {
+	for _, hit := range h.hits {
+		n += hit.Cost
+	}
+	return n
+}
+
+// spend sets e to what a call comes to that hits in hand answer, if there are enough. With look
+// set it leaves them there.
+func (hs *hands) spend(e *entry, now time.Time, look bool) bool {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	h, cost := hs.all[e.Key], e.limit.Hits()
+	if h == nil || !h.holds(now) {
+		return false
+	}
+	for i := len(h.hits) - 1; i >= 0; i-- {
+		hit := &h.hits[i]
+		if hit.Cost < cost || hit.Kind != e.limit.Algorithm {
+			continue
+		}
+		left := h.room + h.count() - cost
+		e.Outcome = record.Outcome{Cost: cost, Remaining: left, ResetAfter: e.limit.TTL}
+		e.from = inHand
+		if look {
+			return true
+		}
+		if h.spent += cost; hit.Cost == cost {
+			e.Hit = *hit
+			h.hits = append(h.hits[:i], h.hits[i+1:]...)
+		} else {
+			e.Hit, *hit = hit.Split(cost)
+		}
+		return true
+	}
+	return false
+}
+
+// take has e, which is about to be sent, take up to most hits ahead, and give back what is in
+// hand, unless another call does so.
+func (hs *hands) take(e *entry, most int, now time.Time) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	h := hs.all[e.Key]
+	if h == nil {
+		h = hs.add(e.Key)
+	}
+	if h.taking {
+		return
+	}
+	h.taking = true
+	t := &taking{hand: h, own: e.limit.Hits(), begun: now}
+	h.asked, t.life = h.ahead(&e.limit, most, now)
+	if h.asked > 0 {
+		e.limit.Cost, e.limit.Least, e.limit.Ahead = t.own+h.asked, t.own, t.life
+	}
+	e.taking, e.back = t, h.hits
+	hs.givenBack += uint64(h.count())
+	h.hits, h.took = nil, record.Hit{}
+}
+
+// ahead returns how many hits to take ahead at now, and for how long: as many as calls would
+// spend in that time at the present rate, and at most twice as many as the last time.
+func (h *hand) ahead(limit *record.Limit, most int, now time.Time) (n int, life time.Duration) {
+	longest, since := limit.MostAhead(), max(now.Sub(h.from), 1)
+	if h.spent == 0 || since > longest {
+		return 0, 0
+	}
+	if now.Sub(h.full) < limit.TTL {
+		longest /= fullPart
+	}
+	most = min(most, limit.Max-limit.Hits())
+	wanted := float64(h.spent) * float64(longest) / float64(since)
+	if n = int(min(wanted, float64(2*max(h.asked, 1)), float64(most))); n < min(2, most) {
+		return 0, 0
+	}
+	atRate := 2 * float64(n) * float64(since) / float64(h.spent)
+	return n, time.Duration(min(float64(longest), max(atRate, float64(longest)/100)))
+}
+
+// add adds the hand of key.
+func (hs *hands) add(key string) *hand {
+	if hs.all == nil {
+		hs.all = make(map[string]*hand)
+	}
+	for other, h := range hs.all {
+		if len(hs.all) < maxHands {
+			break
+		}
+		if !h.taking {
+			hs.expired += uint64(h.count())
+			delete(hs.all, other)
+		}
+	}
+	h := new(hand)
+	hs.all[key] = h
+	return h
+}
+
+// keep puts what e, which has ended or was left, has taken ahead into the hand. The call has its
+// own hits alone from then on.
+func (hs *hands) keep(e *entry, now time.Time) {
+	t := e.taking
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	h := t.hand
+	h.taking = false
+	if e.Failed() != nil {
+		return // what it may have taken expires
+	}
+	o := &e.Outcome
+	if o.Blocked {
+		h.full, h.spent = now, 0
+		return
+	}
+	short := e.Hit.Cost < t.own+h.asked
+	var rest record.Hit
+	if e.Hit.Cost > t.own {
+		h.took = e.Hit
+		e.Hit, rest = e.Hit.Split(t.own)
+	}
+	o.Cost = e.Hit.Cost
+	if hs.all[e.Key] != h { // a Reset or Ban has come between
+		hs.expired += uint64(rest.Cost)
+		return
+	}
+	h.from, h.life, h.spent, h.room = t.begun, t.life, t.own, o.Remaining
+	if short {
+		h.full = now
+	}
+	if rest.Cost > 0 {
+		h.hits = []record.Hit{rest}
+		if o.Remaining += rest.Cost; rest.Cost >= t.own {
+			o.RetryAfter, e.Again = 0, 0
+		}
+	}
+}
+
+// putBack takes a hit that is given back into the hand that it was taken with, if it may be
+// spent still.
+func (hs *hands) putBack(key string, hit record.Hit) bool {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	h := hs.all[key]
+	if h == nil || h.took.Cost == 0 || h.taking || !h.holds(time.Now()) || hit.At != h.took.At || hit.ID != h.took.ID ||
+		hit.Kind == record.Window && hit.Expiry != h.took.Expiry {
+		return false
+	}
+	h.hits = append(h.hits, hit)
+	h.spent -= min(h.spent, hit.Cost)
+	return true
+}
+
+// drop empties the hands of keys, whose records are changed by hand.
+func (hs *hands) drop(keys []string) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	for _, key := range keys {
+		if h := hs.all[key]; h != nil {
+			hs.expired += uint64(h.count())
+			delete(hs.all, key)
+		}
+	}
+}
+
+// prefetches reports whether condition i of c takes hits ahead. A rule that looks at all its
+// conditions before it counts asks the backend anyway, and in process memory there is nothing
+// to save.
+func (c *call) prefetches(i int) bool {
+	return c.plan.Conditions[i].Prefetch > 0 && c.engine.main.memory == nil && !c.plan.assesses()
+}
+
+// spend decides the conditions of s that hits in hand answer.
+func (c *call) spend(s step) {
+	for i := s.from; i < s.to; i++ {
+		if e := c.entries[i]; c.prefetches(i) && e.from == nowhere {
+			c.engine.hands.spend(e, time.Now(), s.op == opLook)
+		}
+	}
+}
+
+// take has the conditions of s that are still undecided take hits ahead.
+func (c *call) take(s step) {
+	for i := s.from; i < s.to; i++ {
+		if e := c.entries[i]; c.prefetches(i) && e.from == nowhere {
+			c.engine.hands.take(e, c.plan.Conditions[i].Prefetch, time.Now())
+		}
+	}
+}
+
+// keep puts what the conditions of s have taken ahead into the hands.
+func (c *call) keep(s step) {
+	for i := s.from; i < s.to; i++ {
+		if e := c.entries[i]; e.taking != nil {
+			c.engine.hands.keep(e, time.Now())
+		}
+	}
+}
+
+// own returns the limit of e as its call has asked for it.
+func (e *entry) own() record.Limit {
+	limit := e.limit
+	if e.taking != nil {
+		limit.Cost, limit.Least, limit.Ahead = e.taking.own, 0, 0
+	}
+	return limit
+}
+
+// putBack is Cancel of a call of one condition that has spent a hit which can be spent still.
+func (r *Receipt) putBack(by *Engine) bool {
+	p := r.plan
+	if p == nil || p.engine != by || len(p.Conditions) != 1 || p.Conditions[0].Prefetch == 0 || r.in.Load() != nil {
+		return false
+	}
+	in := r.unfold()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if !r.in.CompareAndSwap(nil, in) {
+		return false
+	}
+	of := in.all[0]
+	if len(of.hits) != 1 || of.home != by.main || !by.hands.putBack(of.key, of.hits[0]) {
+		return false
+	}
+	of.total, of.hits = 0, nil
+	by.queue.Wake(of.key)
+	return true
+}

@@ -1,0 +1,213 @@
+package throttler_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/stretchr/testify/require"
+)
+
+// ahead returns a window or a bucket of max hits in ttl, of which a process takes n ahead.
+func ahead(algorithm throttler.Algorithm, max, n int, ttl time.Duration) throttler.Condition {
+	return throttler.Condition{Name: "c", Value: "v", Max: max, TTL: ttl, Algorithm: algorithm, Prefetch: n}
+}
+
+// eachAhead runs test in a bubble for a window and a bucket.
+func eachAhead(t *testing.T, test func(t *testing.T, algorithm throttler.Algorithm)) {
+	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(t, algorithm) })
+		})
+	}
+}
+
+func TestHitsInHandTakeNoExchange(t *testing.T) {
+	eachAhead(t, func(t *testing.T, algorithm throttler.Algorithm) {
+		store := newFaulty()
+		th, other := throttler.New(store), throttler.New(store)
+		c := ahead(algorithm, 1000, 50, time.Minute)
+		require.Equal(t, 200, admitted(t, th, c, 200))
+		require.Less(t, th.Stats().Exchanges, uint64(20))
+		require.Positive(t, th.Stats().InHand)
+		require.LessOrEqual(t, th.Stats().InHand, 50)
+		require.Equal(t, 1000-200-th.Stats().InHand, left(t, other, c), "they count")
+		require.Equal(t, 799, authorize(t, th, either(c)).Outcomes[0].Remaining, "what is left for this process")
+
+		time.Sleep(2 * time.Second)
+		require.Zero(t, th.Stats().InHand, "they cannot be spent any more")
+		authorize(t, th, either(c))
+		require.Positive(t, th.Stats().GivenBack)
+		if algorithm == throttler.SlidingWindow {
+			require.Equal(t, 1000-202-th.Stats().InHand, left(t, other, c))
+		}
+	})
+}
+
+func TestPrefetchTakesNoMoreThanThereIs(t *testing.T) {
+	eachAhead(t, func(t *testing.T, algorithm throttler.Algorithm) {
+		store := newFaulty()
+		var all []*throttler.Throttler
+		for range 5 {
+			all = append(all, throttler.New(store))
+		}
+		c := ahead(algorithm, 100, 40, time.Hour)
+		passed := 0
+		for i := range 1000 {
+			passed += admitted(t, all[i%5], c, 1)
+		}
+		require.Equal(t, 100, passed)
+	})
+}
+
+func TestALoneCallTakesOneHit(t *testing.T) {
+	eachAhead(t, func(t *testing.T, algorithm throttler.Algorithm) {
+		th := throttler.New(newFaulty())
+		for range 5 {
+			authorize(t, th, either(ahead(algorithm, 1000, 50, time.Minute)))
+			require.Zero(t, th.Stats().InHand)
+			time.Sleep(2 * time.Minute)
+		}
+	})
+}
+
+func TestCancelPutsAHitBackInHand(t *testing.T) {
+	eachAhead(t, func(t *testing.T, algorithm throttler.Algorithm) {
+		store := newFaulty()
+		th, other := throttler.New(store), throttler.New(store)
+		c := ahead(algorithm, 1000, 50, time.Minute)
+		admitted(t, th, c, 20)
+		for th.Stats().InHand < 5 {
+			admitted(t, th, c, 1)
+		}
+		before, room := th.Stats(), left(t, other, c)
+		for range 100 {
+			require.NoError(t, th.Cancel(t.Context(), authorize(t, th, either(c))))
+		}
+		require.Equal(t, before.Exchanges, th.Stats().Exchanges)
+		require.Equal(t, before.InHand, th.Stats().InHand)
+
+		d := authorize(t, th, either(c))
+		time.Sleep(2 * time.Second)
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.NoError(t, th.Cancel(t.Context(), d), "once")
+		require.Less(t, before.Exchanges, th.Stats().Exchanges, "too late: in the record")
+		if algorithm == throttler.SlidingWindow {
+			require.Equal(t, room+1, left(t, other, c))
+		}
+	})
+}
+
+func TestSettleOfAHitInHandWorksAsEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFaulty()
+		th, other := throttler.New(store), throttler.New(store)
+		c := ahead(throttler.SlidingWindow, 1000, 50, time.Minute)
+		admitted(t, th, c, 20)
+		d, room := authorize(t, th, either(c)), left(t, other, c)
+		settle(t, th, d, total(7))
+		require.Equal(t, room-6, left(t, other, c))
+		settle(t, th, d, total(0))
+		require.Equal(t, room+1, left(t, other, c))
+	})
+}
+
+func TestResetAndBanEmptyTheHand(t *testing.T) {
+	eachAhead(t, func(t *testing.T, algorithm throttler.Algorithm) {
+		th := throttler.New(newFaulty())
+		c := ahead(algorithm, 1000, 50, time.Minute)
+		admitted(t, th, c, 20)
+		require.NoError(t, th.Ban(t.Context(), either(c), time.Hour))
+		require.Zero(t, th.Stats().InHand)
+		require.Zero(t, admitted(t, th, c, 10))
+		require.NoError(t, th.Reset(t.Context(), either(c)))
+		require.Equal(t, 1000, admitted(t, th, c, 1100))
+	})
+}
+
+func TestPeekCountsWhatIsInHand(t *testing.T) {
+	eachAhead(t, func(t *testing.T, algorithm throttler.Algorithm) {
+		store := newFaulty()
+		th := throttler.New(store)
+		c := ahead(algorithm, 100, 90, time.Hour)
+		for i := range 100 {
+			require.Equal(t, 99-i, peek(t, th, either(c)).Outcomes[0].Remaining)
+			require.Equal(t, throttler.Authorized, authorize(t, th, either(c)).Status)
+		}
+		require.Equal(t, throttler.Blocked, peek(t, th, either(c)).Status)
+	})
+}
+
+func TestAnOutageDoesNotSpendWhatItDoesNotHave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOutlet()
+		th := throttler.New(o)
+		th.Fallback = memstore.New()
+		c := ahead(throttler.SlidingWindow, 100, 50, time.Minute)
+		passed := admitted(t, th, c, 30)
+		o.off.Store(true)
+		passed += admitted(t, th, c, 200)
+		require.LessOrEqual(t, passed, 100)
+	})
+}
+
+// Processes with clocks that agree take hits ahead, spend them, cancel, hang for a while, die
+// and come back. No window of TTL ever admits more than Max, and no bucket more than Max and
+// what leaks.
+func TestPrefetchIsExact(t *testing.T) {
+	for seed := range uint64(150) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				random := rand.New(rand.NewPCG(seed, 2))
+				store := newFaulty()
+				max := 2 + random.IntN(40)
+				ttl := []time.Duration{200 * time.Millisecond, 3 * time.Second, 30 * time.Second}[random.IntN(3)]
+				c := ahead(throttler.Algorithm(random.IntN(2)), max, 1+random.IntN(max), ttl)
+				all := make([]*throttler.Throttler, 1+random.IntN(4))
+				for i := range all {
+					all[i] = throttler.New(store)
+				}
+				var at []time.Time
+				for range 1500 {
+					switch random.IntN(30) {
+					case 0:
+						time.Sleep(time.Duration(random.Int64N(int64(ttl))))
+					case 1: // dies, and comes back
+						all[random.IntN(len(all))] = throttler.New(store)
+					default:
+						time.Sleep(time.Duration(random.Int64N(int64(ttl)/int64(max) + 1)))
+					}
+					th := all[random.IntN(len(all))]
+					d, err := th.Authorize(context.Background(), either(c))
+					require.NoError(t, err)
+					require.NoError(t, d.Err)
+					if d.Status == throttler.Blocked {
+						continue
+					}
+					if random.IntN(5) == 0 {
+						require.NoError(t, th.Cancel(context.Background(), d))
+						continue
+					}
+					at = append(at, time.Now())
+					if n := len(at); c.Algorithm == throttler.SlidingWindow && n > max {
+						require.GreaterOrEqual(t, at[n-1].Sub(at[n-1-max]), ttl, "more than %d in %v", max, ttl)
+					}
+				}
+				if c.Algorithm == throttler.LeakyBucket {
+					interval := float64(ttl) / float64(max)
+					for i := range at {
+						for j := i; j < min(len(at), i+4*max); j++ {
+							require.LessOrEqual(t, float64(j-i+1-max)*interval, float64(at[j].Sub(at[i]))+2)
+						}
+					}
+				}
+				require.Greater(t, len(at), max)
+			})
+		})
+	}
+}
