@@ -62,22 +62,6 @@ func (a *Answer) DecideStored(now Instant, limit *Limit, l *Lockout, found, room
 	return r.Append(room), Expiration(now, r.End()), r.HoldsBan(now), nil
 }
 
-// WithoutStored is [Record.Without] on the stored form of a record. Its results are those of
-// [Answer.DecideStored].
-func WithoutStored(now Instant, h Hit, found, room []byte) (value []byte, expiration int32, ban bool, err error) {
-	var r Record
-	if len(found) > 0 {
-		if err := r.Decode(found); err == ErrNewerRecord {
-			return nil, 0, false, err
-		}
-	}
-	next, had := r.Without(h, now)
-	if !had {
-		return nil, 0, false, nil
-	}
-	return next.Append(room), Expiration(now, next.End()), next.HoldsBan(now), nil
-}
-
 // isWindow reports whether a stored record has the times of a window and nothing else. It is
 // empty if there is no record.
 func isWindow(b []byte) bool {
