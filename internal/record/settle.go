@@ -170,7 +170,7 @@ func (r *Record) exceedWindow(now Instant, limit *Limit, n int) Hit {
 	if n <= 0 {
 		return Hit{}
 	}
-	r.hits.add(n, expiry, Instant(limit.TTL))
+	r.hits.add(n, expiry, Instant(limit.TTL+r.hits.ahead(limit)))
 	return Hit{Cost: n, Expiry: expiry}
 }
 

@@ -68,9 +68,9 @@ func (h *hits) decide(now Instant, limit *Limit, count bool, o *Outcome) (store 
 	case count:
 		o.Cost = min(limit.Hits(), limit.Max-n)
 		o.Remaining -= o.Cost
-		expiry, ttl := limit.expiry(now, o.Cost), limit.TTL
-		if expiry > now.Add(ttl) {
-			latest, ttl = max(latest, expiry), ttl+limit.MostAhead()
+		expiry, ttl := limit.expiry(now, o.Cost), limit.TTL+h.ahead(limit)
+		if expiry > now.Add(limit.TTL) {
+			latest, ttl = max(latest, expiry), limit.TTL+limit.MostAhead()
 		}
 		h.add(o.Cost, expiry, Instant(ttl))
 		store = true
@@ -86,7 +86,7 @@ func (h *hits) decide(now Instant, limit *Limit, count bool, o *Outcome) (store 
 }
 
 // ahead returns how much later than now+TTL honest hits of h may expire because they were
-// taken ahead: as the list says, whether limit takes any ahead or not.
+// taken ahead: as the list says, until it is empty, whether limit takes any ahead or not.
 func (h *hits) ahead(limit *Limit) time.Duration {
 	most, beyond := limit.MostAhead(), time.Duration(h.ttl)-limit.TTL
 	if beyond < 0 || beyond > most {
