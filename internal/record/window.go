@@ -78,6 +78,10 @@ func (h *hits) decide(now Instant, limit *Limit, count bool, o *Outcome) (store 
 	latest = h.latest(now, latest)
 	o.ResetAfter = min(h.end(), latest).Since(now)
 	again = h.untilFits(needed, limit.Max, now, latest)
+	if o.Blocked && again == 0 { // nor is one whose counts are not what it says
+		*h, *o = hits{}, Outcome{}
+		return h.decide(now, limit, count, o)
+	}
 	o.RetryAfter = again
 	if needed > 1 && !o.Blocked {
 		o.RetryAfter = h.untilFits(1, limit.Max, now, latest)
