@@ -55,8 +55,7 @@ func TestALookHoldsNothingInFlight(t *testing.T) {
 		{Name: "running", Max: 1, TTL: time.Hour, Algorithm: throttler.InFlight},
 	}})
 	m.Peek = func(r *http.Request) bool { return r.Header.Get("Look") != "" }
-	var h http.Handler
-	h = m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Look") != "" {
 			require.Equal(t, http.StatusOK, get(m.Handler(hello)).Code)
 			require.Equal(t, http.StatusOK, get(m.Handler(hello), "Look", "1").Code)

