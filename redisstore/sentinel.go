@@ -119,7 +119,7 @@ func (s *sentinels) learn(addresses []string) {
 // unless this process is short of processor time.
 func (s *sentinels) ask(n *sentinel) opinion {
 	if !n.mu.TryLock() {
-		return opinion{err: fmt.Errorf("Sentinel %s: %w", n.address, errAsked)}
+		return opinion{err: fmt.Errorf("the Sentinel %s: %w", n.address, errAsked)}
 	}
 	defer n.mu.Unlock()
 	var p patience
@@ -129,7 +129,7 @@ func (s *sentinels) ask(n *sentinel) opinion {
 			return o
 		}
 		if !isTimeout(o.err) || !p.wasLate() {
-			o.err = fmt.Errorf("Sentinel %s: %w", n.address, classify(o.err))
+			o.err = fmt.Errorf("the Sentinel %s: %w", n.address, classify(o.err))
 			return o
 		}
 	}
@@ -169,7 +169,7 @@ func parseOpinion(answers []rueidis.RedisResult, masterSet string) (o opinion) {
 	address, err := answers[0].AsStrSlice()
 	switch {
 	case rueidis.IsRedisNil(err) || err == nil && len(address) != 2:
-		return opinion{err: fmt.Errorf("Sentinel knows no %q: see master_set in the URL", masterSet)}
+		return opinion{err: fmt.Errorf("the Sentinel knows no %q: see master_set in the URL", masterSet)}
 	case err != nil:
 		return opinion{err: err}
 	}
