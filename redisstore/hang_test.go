@@ -136,7 +136,7 @@ func TestTheNewestOpinionOfMoreThanHalfOfTheSentinelsCounts(t *testing.T) {
 		require.NoError(t, decide(t, s, "b").Err)
 	}
 	require.Empty(t, before.Command("KEYS", "*"))
-	require.ErrorContains(t, decide(t, open(t, url+"other"), "a").Err, `Sentinel knows no "other"`)
+	require.ErrorContains(t, decide(t, open(t, url+"other"), "a").Err, `the Sentinel knows no "other"`)
 }
 
 // A replica that Sentinel names, as it does for a moment, may be behind.
