@@ -211,3 +211,14 @@ func TestPrefetchIsExact(t *testing.T) {
 		})
 	}
 }
+
+func TestHitsInHandAreOfOneLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(newFaulty())
+		c := ahead(throttler.SlidingWindow, 1000, 50, time.Second)
+		other := ahead(throttler.SlidingWindow, 5, 1, time.Hour)
+		admitted(t, th, c, 200)
+		require.Positive(t, th.Stats().InHand)
+		require.Zero(t, admitted(t, th, other, 100))
+	})
+}

@@ -22,6 +22,8 @@ type hands struct {
 // A hand is what this process holds of one record.
 type hand struct {
 	hits   []record.Hit  // to be spent, all of one take
+	max    int           // of the limit that has taken them; another one counts its own
+	ttl    time.Duration // of it
 	took   record.Hit    // that take
 	from   time.Time     // when its exchange began
 	life   time.Duration // how long after that the hits may be spent
@@ -68,7 +70,7 @@ func (hs *hands) spend(e *entry, now time.Time, look bool) bool {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h, cost := hs.all[e.Key], e.limit.Hits()
-	if h == nil || !h.holds(now) {
+	if h == nil || !h.holds(now) || h.max != e.limit.Max || h.ttl != e.limit.TTL {
 		return false
 	}
 	for i := len(h.hits) - 1; i >= 0; i-- {
@@ -181,6 +183,7 @@ func (hs *hands) keep(e *entry, now time.Time) {
 		hs.expired += uint64(rest.Cost)
 		return
 	}
+	h.max, h.ttl = e.limit.Max, e.limit.TTL
 	h.from, h.life, h.spent, h.room = t.begun, t.life, t.own, o.Remaining
 	if short {
 		h.full = now
