@@ -550,3 +550,20 @@ func ExampleThrottler_Hold() {
 	// work: <nil>
 	// release: <nil>
 }
+
+func TestLeasesOneInTheContextOfTheOtherMayBeLostAtOnce(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			store := newFaulty()
+			th := throttler.New(store)
+			rule := either(inFlight(5, time.Minute))
+			outer, inner := authorize(t, th, rule), authorize(t, th, rule)
+			store.before = func(string, ...string) error { return errors.New("down") }
+			a := th.Hold(t.Context(), outer)
+			b := th.Hold(a.Context(), inner)
+			<-b.Context().Done()
+			require.ErrorIs(t, context.Cause(b.Context()), throttler.ErrLeaseLost)
+			require.ErrorIs(t, context.Cause(a.Context()), throttler.ErrLeaseLost)
+		})
+	}
+}

@@ -10,7 +10,7 @@ import (
 func (r *Receipt) Hold(ctx context.Context, by *Engine) *Lease {
 	l := &Lease{by: by, receipt: r}
 	l.ctx.lease = l
-	l.ctx.Context, l.cancel = context.WithCancelCause(ctx)
+	l.ctx.Context, l.cancel = context.WithCancelCause(parent{ctx, ctx.Done()})
 	if r == nil {
 		return l
 	}

@@ -52,6 +52,15 @@ func (c *leaseContext) check() {
 	}
 }
 
+// A parent is Hold's ctx, whose Done is not called again when the context of a Lease ends, while
+// the lock of holds is held: it may be that of another Lease, which takes the lock too.
+type parent struct {
+	context.Context
+	done <-chan struct{}
+}
+
+func (p parent) Done() <-chan struct{} { return p.done }
+
 // An end is when a lease ends for its holder: by the wall clock, as it is stored, or by the
 // monotonic one, whichever comes first. So the holder never relies on a clock that was set
 // back, nor on one that stood still while the machine slept.
