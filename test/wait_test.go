@@ -1154,3 +1154,27 @@ func TestAHitThatIsGivenBackLateWakesACallThatWaits(t *testing.T) {
 		require.Equal(t, 2*time.Second, time.Since(start))
 	})
 }
+
+func TestDecisionOfAWaitThatGaveUpInLineIsOneLikeAnyOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		rule := either(condition("a", 5, time.Minute), inFlight(1, time.Minute))
+		authorize(t, th, rule)
+		line, leave := context.WithCancel(t.Context())
+		defer leave()
+		go th.Wait(line, rule)
+		synctest.Wait()
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		d, err := th.Wait(short, rule) // the call before it leaves no time
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Nil(t, d.Receipt())
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.NoError(t, th.Renew(t.Context(), d))
+		require.NoError(t, th.Hold(t.Context(), d).Release(t.Context()))
+		settled, err := th.Settle(t.Context(), d, map[string]int{"a": 3})
+		require.NoError(t, err)
+		require.NoError(t, settled.Err)
+		require.Equal(t, 1, settled.Outcomes[0].Remaining)
+	})
+}

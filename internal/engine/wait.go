@@ -32,7 +32,7 @@ func (p *Plan) Wait(ctx context.Context, demands []Demand, r *Receipt, out []Out
 		}
 		switch {
 		case err != nil:
-			return p.giveUp(w, tried, out), err
+			return p.giveUp(w, tried, demands, r, out), err
 		case nap != 0:
 			continue
 		}
@@ -121,8 +121,15 @@ func (p *Plan) seen(out []Outcome) []line.Seen {
 }
 
 // giveUp returns when the call of w could be authorized, or a negative time. If it has not
-// tried, it sets out by the queue alone.
-func (p *Plan) giveUp(w *line.Waiter, tried bool, out []Outcome) (retry time.Duration) {
+// tried, it sets out by the queue alone. r is that of a call like any other, though it may have
+// counted nothing.
+func (p *Plan) giveUp(w *line.Waiter, tried bool, demands []Demand, r *Receipt, out []Outcome) (retry time.Duration) {
+	if r.plan == nil {
+		r.plan = p
+		for i, key := range p.Keys(demands) {
+			r.parts()[i].key = key
+		}
+	}
 	closed, retry := p.engine.queue.Outlook(w)
 	if tried {
 		return retry
