@@ -182,7 +182,7 @@ func TestBucketGivesMaxInEachTTL(t *testing.T) {
 	} {
 		costing := *limit
 		costing.Cost = max(limit.Max/3, 1)
-		r, now, taken := Record{}, start, 0
+		r, now, taken := Record{}, start, int64(0)
 		for range 3000 {
 			v := decide(now, &costing, Lockout{}, r, true)
 			if v.Outcome.Blocked {
@@ -190,11 +190,11 @@ func TestBucketGivesMaxInEachTTL(t *testing.T) {
 				v = decide(now, &costing, Lockout{}, r, true)
 				require.False(t, v.Outcome.Blocked)
 			}
-			r, taken = v.Next, taken+costing.Cost
+			r, taken = v.Next, taken+int64(costing.Cost)
 		}
 		most := float64(limit.Max) * (1 + float64(now-start)/float64(limit.TTL))
 		require.LessOrEqual(t, float64(taken), most*(1+1e-12))
-		require.InEpsilon(t, most-float64(limit.Max), float64(taken-limit.Max), 1e-6+float64(costing.Cost)/float64(taken), "Max %d", limit.Max)
+		require.InEpsilon(t, most-float64(limit.Max), float64(taken)-float64(limit.Max), 1e-6+float64(costing.Cost)/float64(taken), "Max %d", limit.Max)
 	}
 }
 

@@ -48,7 +48,9 @@ var goldenRecords = []struct {
 	{"bucket", bucketRecord(leaky(3, time.Second), at(333_333_333), 1, 0)},
 	{"bucket with two hits taken back", bucketRecord(leaky(10, time.Minute), at(20*time.Second), 0, 2)},
 	{"bucket with a debt", bucketRecord(leaky(10, time.Minute), at(time.Hour), 0, 7)},
-	{"bucket of the largest Max", bucketRecord(leaky(math.MaxInt/2, math.MaxInt64/2), at(1), 0, 0xabcd)},
+	{"bucket of the largest Max", Record{bucket: bucket{
+		score: amount{whole: InstantOf(at(1))}, at: InstantOf(epoch), rate: rate{math.MaxInt64 / 2, math.MaxInt64 / 2}, cancels: 0xabcd,
+	}}.Encode()},
 	{"calendar", calendarRecord(at(-time.Hour), at(23*time.Hour), at(1), 4_999_000_001)},
 	{"calendar whose hits were taken back", calendarRecord(at(-time.Hour), at(23*time.Hour), at(1), 0)},
 	{"two leases", leasesRecord(lease{1, InstantOf(at(time.Minute)), Instant(time.Minute), 1}, lease{0xfedcba9876543210, InstantOf(at(1)), Instant(time.Second), 3})},
