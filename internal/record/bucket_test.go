@@ -1,6 +1,7 @@
 package record
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -246,5 +247,15 @@ func TestABucketIsEmptyAfterTTL(t *testing.T) {
 			one = decide(start, limit, Lockout{}, one, true).Next
 		}
 		require.Equal(t, limit.Max-1, decide(start.Add(limit.TTL), limit, Lockout{}, one, true).Outcome.Remaining)
+	}
+}
+
+// A bucket that takes the rate of such a hit would be stored in a form that is not read again.
+func TestANumberThatIsNoMaxMakesNoHitOfABucket(t *testing.T) {
+	numbers := Hit{Cost: 1, Kind: Bucket, Expiry: start + 1, At: start, TTL: Instant(time.Minute), Max: 10, ID: 3}.Numbers()
+	require.NotZero(t, HitOf(numbers))
+	for _, most := range []int64{0, -1, math.MinInt64} {
+		numbers[5] = most
+		require.Zero(t, HitOf(numbers), most)
 	}
 }

@@ -31,7 +31,7 @@ func HitOf(n [NumbersOfHit]int64) Hit {
 		Max: uint64(n[5]), ID: uint64(n[6]),
 	}
 	bucket := h.Kind == Bucket && !h.Gone()
-	if h.Cost < 1 || h.Kind < Window || h.Kind > Calendar || min(h.Expiry, h.At, h.TTL) < 0 || bucket && (h.TTL == 0 || h.Max == 0 || h.ID > math.MaxUint16) {
+	if h.Cost < 1 || h.Kind < Window || h.Kind > Calendar || min(h.Expiry, h.At, h.TTL) < 0 || bucket && (h.TTL == 0 || h.Max-1 >= math.MaxInt64 || h.ID > math.MaxUint16) {
 		return Hit{}
 	}
 	return h
