@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -220,5 +221,35 @@ func TestHitsInHandAreOfOneLimit(t *testing.T) {
 		admitted(t, th, c, 200)
 		require.Positive(t, th.Stats().InHand)
 		require.Zero(t, admitted(t, th, other, 100))
+	})
+}
+
+func TestCallsThatAreNotSentLoseNoHitsInHand(t *testing.T) {
+	eachAhead(t, func(t *testing.T, algorithm throttler.Algorithm) {
+		store := newFaulty()
+		th, other := throttler.New(store), throttler.New(store)
+		c := ahead(algorithm, 1000, 50, time.Minute)
+		admitted(t, th, c, 20)
+		for th.Stats().InHand < 5 {
+			admitted(t, th, c, 1)
+		}
+		inHand, given, room := th.Stats().InHand, th.Stats().GivenBack, left(t, other, c)
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 10 {
+			d, err := th.Authorize(gone, either(c))
+			require.NoError(t, err)
+			require.ErrorIs(t, d.Err, context.Canceled)
+		}
+		store.before = func(string, ...string) error { return errors.New("down") }
+		c.Cost = inHand + 1 // more than there is
+		require.Error(t, authorize(t, th, either(c)).Err)
+		store.before = func(string, ...string) error { return nil }
+		c.Cost = 0
+		require.Equal(t, inHand, th.Stats().InHand)
+		require.Equal(t, given, th.Stats().GivenBack)
+		require.Equal(t, inHand, admitted(t, th, c, inHand))
+		require.Zero(t, th.Stats().InHand)
+		require.Equal(t, room, left(t, other, c), "no exchange was needed")
 	})
 }

@@ -114,7 +114,6 @@ func (hs *hands) take(e *entry, most int, now time.Time) {
 		e.limit.Cost, e.limit.Least, e.limit.Ahead = t.own+h.asked, t.own, t.life
 	}
 	e.taking, e.back = t, h.hits
-	hs.givenBack += uint64(h.count())
 	h.hits, h.took = nil, record.Hit{}
 }
 
@@ -165,7 +164,13 @@ func (hs *hands) keep(e *entry, now time.Time) {
 	h := t.hand
 	h.taking = false
 	if e.Failed() != nil {
+		if hs.all[e.Key] == h && (e.Unsent || e.Left == nil && !e.Tried()) {
+			h.hits = e.back // they were not given back
+		}
 		return // what it may have taken expires
+	}
+	for _, hit := range e.back {
+		hs.givenBack += uint64(hit.Cost)
 	}
 	o := &e.Outcome
 	if o.Blocked {
