@@ -253,3 +253,26 @@ func TestCallsThatAreNotSentLoseNoHitsInHand(t *testing.T) {
 		require.Equal(t, room, left(t, other, c), "no exchange was needed")
 	})
 }
+
+func TestCallsThatAreLeftTakeFewHitsAhead(t *testing.T) {
+	eachAhead(t, func(t *testing.T, algorithm throttler.Algorithm) {
+		store := newFaulty()
+		th, other := throttler.New(store), throttler.New(store)
+		c := ahead(algorithm, 10_000, 50, time.Minute)
+		admitted(t, th, c, 200)
+		require.Positive(t, th.Stats().InHand)
+		room, inHand := left(t, other, c), th.Stats().InHand
+		store.before = func(string, ...string) error { time.Sleep(time.Millisecond); return nil }
+		c.Cost = 60 // more than there is in hand
+		for range 10 {
+			ctx, leave := context.WithTimeout(t.Context(), 3*time.Millisecond/2) // its write is under way
+			d, err := th.Authorize(ctx, either(c))
+			leave()
+			require.NoError(t, err)
+			require.ErrorIs(t, d.Err, context.DeadlineExceeded)
+			time.Sleep(5 * time.Millisecond)
+		}
+		c.Cost = 0
+		require.LessOrEqual(t, room+inHand-10*60-left(t, other, c), 50, "the first one alone takes any")
+	})
+}

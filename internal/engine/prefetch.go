@@ -166,8 +166,10 @@ func (hs *hands) keep(e *entry, now time.Time) {
 	if e.Failed() != nil {
 		if hs.all[e.Key] == h && (e.Unsent || e.Left == nil && !e.Tried()) {
 			h.hits = e.back // they were not given back
+		} else {
+			h.spent = 0 // what it may have taken expires: the next one takes none
 		}
-		return // what it may have taken expires
+		return
 	}
 	for _, hit := range e.back {
 		hs.givenBack += uint64(hit.Cost)
