@@ -22,7 +22,7 @@ import (
 
 // The figures in docs/operations.md come from
 //
-//	go test -v -run OfThree . -outage 10s
+//	go test -v -run OfThree ./test -outage 10s
 //
 // on two cores, over 127.0.0.1, with memcached 1.6.18 and Go 1.26. Calls of the other two
 // servers took 5.7 ms at most, and none failed. The server was used again 0.8 s after a cut or

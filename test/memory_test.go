@@ -19,7 +19,7 @@ import (
 // How many records a server holds, and what is forgotten when there are more.
 // docs/operations.md draws its conclusions from the figures that are logged here:
 //
-//	go test -v -run 'Megabyte|Memory' .
+//	go test -v -run 'Megabyte|Memory' ./test
 //
 // memcached evicts the least recently used record of each size. So an attacker who goes on
 // trying keeps the ban alive. One who fills the memory until it is evicted gets Max attempts:
