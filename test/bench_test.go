@@ -327,7 +327,10 @@ func BenchmarkKnownBlocks(b *testing.B) {
 	}
 }
 
-// One or two are usual, for what the caller keeps. With the race detector a sync.Pool forgets.
+// forgotten are the allocations of a decision that come with the race detector: with it, a
+// sync.Pool forgets.
+var forgotten = 0.0
+
 // leastAllocs is testing.AllocsPerRun without what goroutines of other tests, which are about
 // to end, allocate meanwhile.
 func leastAllocs(runs int, f func()) float64 {
@@ -338,6 +341,7 @@ func leastAllocs(runs int, f func()) float64 {
 	return least
 }
 
+// One or two are usual, for what the caller keeps.
 func TestDecisionInProcessMemoryTakesFewAllocations(t *testing.T) {
 	th := throttler.New(memstore.New())
 	full, open := condition("full", 1, time.Hour), condition("open", 10_000, time.Second)
@@ -350,7 +354,6 @@ func TestDecisionInProcessMemoryTakesFewAllocations(t *testing.T) {
 	}
 }
 
-// With the race detector a sync.Pool forgets.
 func TestConditionsOverPoolTakeFewAllocationsEach(t *testing.T) {
 	th := throttler.New(patientPool(t, memcachedtest.Any(t).Addr))
 	for _, n := range []int{8, 32, 64} {
@@ -363,7 +366,7 @@ func TestConditionsOverPoolTakeFewAllocationsEach(t *testing.T) {
 			call() // until the connection writes by meta sets
 		}
 		allocs := leastAllocs(100, call)
-		require.LessOrEqual(t, allocs, 6+1.35*float64(n), "%d conditions", n)
+		require.LessOrEqual(t, allocs, 6+1.35*float64(n)+forgotten, "%d conditions", n)
 		t.Logf("%d conditions: %.1f allocations", n, allocs)
 	}
 }

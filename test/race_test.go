@@ -1,0 +1,5 @@
+//go:build race
+
+package throttler_test
+
+func init() { forgotten = 4 }
