@@ -238,6 +238,7 @@ func (b *bucket) untilFits(more amount, brim Instant) time.Duration {
 // something else.
 func (b *bucket) enter(now Instant, limit *Limit) (changed bool) {
 	if r := limit.rate(); b.rate != r && b.rate.ttl > 0 {
+		b.at = max(b.at, now) // what has leaked until now leaked at the rate of then
 		b.convert(r)
 		changed = true
 	}

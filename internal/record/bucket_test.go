@@ -218,6 +218,27 @@ func TestALowerRateGrantsNoBurst(t *testing.T) {
 	require.Equal(t, small.Interval(), Instant(v.Outcome.RetryAfter), "what is full stays full")
 }
 
+func TestWhatLeakedBeforeAChangeOfTheRateLeakedAtTheOldOne(t *testing.T) {
+	slow, fast := bucketOf(10, time.Minute), bucketOf(10, 20*time.Second)
+	for _, c := range []struct {
+		from, to *Limit
+		pass     int // after 10 s
+	}{{slow, fast, 1}, {fast, slow, 5}} {
+		var r Record
+		for range 10 {
+			r = decide(start, c.from, Lockout{}, r, true).Next
+		}
+		passed := 0
+		for range 10 {
+			v := decide(start.Add(10*time.Second), c.to, Lockout{}, r, true)
+			if r = reread(t, v.Next); !v.Outcome.Blocked {
+				passed++
+			}
+		}
+		require.Equal(t, c.pass, passed, "from %v to %v", c.from.TTL, c.to.TTL)
+	}
+}
+
 // A receipt from before a change of the rate finds nothing: how much it has poured in is not
 // what the bucket now holds of it.
 func TestAChangedRateIsAnotherBucketToReceipts(t *testing.T) {
