@@ -119,7 +119,7 @@ func (a *api) handler() http.Handler {
 		w.Write(Description)
 	}))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		a.fail(w, r, &failure{status: http.StatusNotFound, text: "There is no such operation. POST to one of /v1/openapi.json."})
+		a.fail(w, r, &failure{status: http.StatusNotFound, text: "There is no such operation. GET /v1/openapi.json lists them, each to be sent by POST."})
 	})
 	return mux
 }

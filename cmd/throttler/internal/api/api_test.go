@@ -560,7 +560,7 @@ func TestGarbageIsRefusedAndCountsNothing(t *testing.T) {
 		w := r.send(t.Context(), path, "{}")
 		assert.Equal(t, 404, w.Code, path)
 		assert.JSONEq(t, `{"type": "urn:throttler:no-such-operation", "title": "No such operation",
-			"detail": "There is no such operation. POST to one of /v1/openapi.json."}`, w.Body.String(), path)
+			"detail": "There is no such operation. GET /v1/openapi.json lists them, each to be sent by POST."}`, w.Body.String(), path)
 		assert.Equal(t, "application/problem+json", w.Header().Get("Content-Type"))
 	}
 	for path, allowed := range map[string]string{"/v1/authorize": "POST", "/v1/dovecot": "POST", "/v1/openapi.json": "GET"} {
