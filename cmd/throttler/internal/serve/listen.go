@@ -54,11 +54,21 @@ func (b *backend) listen(o Options, rules *rulefile.Source) (all servers, err er
 		}
 		return nil, err
 	}
-	o.Log.Info("serving", "listen", listen, "admin", admin, "envoy", asked, "api", api, "proxy", guarded)
+	o.Log.Info("serving", told("listen", listen, "admin", admin, "envoy", asked, "api", api, "proxy", guarded)...)
 	if o.Ready != nil {
 		o.Ready(listen, admin, asked, api, guarded)
 	}
 	return all, nil
+}
+
+// told returns the names and values of a line of the log without those that are nil.
+func told(named ...any) (there []any) {
+	for i := 0; i < len(named); i += 2 {
+		if named[i+1] != nil {
+			there = append(there, named[i], named[i+1])
+		}
+	}
+	return there
 }
 
 func (b *backend) httpServer(handler http.Handler, log *slog.Logger) server {

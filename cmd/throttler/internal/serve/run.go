@@ -97,7 +97,7 @@ func Run(ctx context.Context, o Options) error {
 	})
 	err = servers.serve(ctx, func() { b.drain(o.Drain) })
 	calls, blocked := b.decided()
-	o.Log.Info("ended", "by", context.Cause(ctx), "decided", calls, "blocked", blocked, "err", err)
+	o.Log.Info("ended", told("by", context.Cause(ctx), "decided", calls, "blocked", blocked, "err", err)...)
 	return err
 }
 
