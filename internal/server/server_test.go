@@ -30,7 +30,7 @@ type scene struct {
 	*server.Server
 	answers atomic.Bool
 	probes  atomic.Int64
-	opened  int
+	opened  atomic.Int64
 
 	mu   sync.Mutex
 	told []string
@@ -42,7 +42,7 @@ func newScene() *scene {
 		Name: "one", Failures: failures, Pause: pause, ErrDown: errDown,
 		Wrap:   func(err error) error { return fmt.Errorf("one: %w", err) },
 		Probe:  func() bool { s.probes.Add(1); return s.answers.Load() },
-		Opened: func() { s.opened++ },
+		Opened: func() { s.opened.Add(1) },
 		News:   new(server.News),
 		Changed: func(name string, down bool, err error) {
 			s.mu.Lock()
@@ -80,13 +80,13 @@ func TestAServerIsDownAfterFailuresInARowUntilAProbeIsAnswered(t *testing.T) {
 		require.ErrorContains(t, err, "one: ")
 		require.ErrorContains(t, err, "the last one")
 		require.EqualError(t, s.Last(), "the last one")
-		require.Equal(t, 1, s.opened)
+		require.EqualValues(t, 1, s.opened.Load())
 		require.EqualValues(t, 11, s.Counts.Calls.Load())
 		require.EqualValues(t, 1, s.Counts.Refusals.Load())
 		s.fail(10) // calls that were under way
 		synctest.Wait()
 		require.Equal(t, []string{"one true true"}, s.told)
-		require.Equal(t, 1, s.opened)
+		require.EqualValues(t, 1, s.opened.Load())
 
 		pass(pause - 1)
 		require.Zero(t, s.probes.Load())
@@ -113,7 +113,7 @@ func TestFailuresAreCountedTogetherAndAnyAnswerEndsAnOutage(t *testing.T) {
 			s.Answered()
 			require.NoError(t, s.Down())
 			pass(2 * pause)
-			require.Equal(t, outage+1, s.opened)
+			require.EqualValues(t, outage+1, s.opened.Load())
 		}
 		s.fail(failures - 1)
 		require.NoError(t, s.Down(), "the count begins anew")
@@ -150,7 +150,7 @@ func TestAServerThatLeavesIsProbedNoMoreAndNotDownAgain(t *testing.T) {
 			require.Equal(t, tell, s.Down() == nil)
 			s.fail(failures)
 			synctest.Wait()
-			require.Equal(t, 1, s.opened)
+			require.EqualValues(t, 1, s.opened.Load())
 			require.Len(t, s.told, map[bool]int{false: 1, true: 2}[tell])
 		})
 	}
