@@ -71,7 +71,7 @@ func free(ctx context.Context, s store, key string, id uint64) error {
 			return err
 		}
 		now := record.InstantOf(time.Now())
-		rest, found := r.Without(record.Hit{Kind: record.Leases, Cost: 1, ID: id}, now)
+		rest, found := r.Without(record.Hit{Kind: record.Leases, Cost: 1, Expiry: now, ID: id}, now)
 		if !found {
 			return errNoHolder
 		}
