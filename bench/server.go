@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/childtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 )
 
 // A backend is the kind of store for a limiter's records.
@@ -102,7 +102,7 @@ func launch(ctx context.Context, path string, kind backend, network string, more
 	}
 	s := &server{network: network, addr: filepath.Join(dir, "sock"), dir: dir}
 	if network == "tcp" {
-		if s.addr, err = childtest.FreeAddr(childtest.Memcached); err != nil {
+		if s.addr, err = servertest.FreeAddr(servertest.MemcachedPorts); err != nil {
 			return nil, errors.Join(err, os.RemoveAll(dir))
 		}
 	}
@@ -120,7 +120,7 @@ func launch(ctx context.Context, path string, kind backend, network string, more
 // launch starts the program.
 func (s *server) launch() (err error) {
 	s.cmd.Stdout, s.cmd.Stderr = &s.output, &s.output
-	s.exited, err = childtest.Start(s.cmd)
+	s.exited, err = servertest.Start(s.cmd)
 	return err
 }
 

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/adaptivethrottler/throttler/internal/childtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 )
 
 // This file measures whole services for Envoy, as Envoy asks them: by gRPC, each in a
@@ -142,7 +142,7 @@ func launchService(program, name, text string, with func(addr, file string) (arg
 	s := &server{network: "tcp", dir: dir}
 	file := filepath.Join(dir, name)
 	var err1 error
-	s.addr, err1 = childtest.FreeAddr(childtest.Others)
+	s.addr, err1 = servertest.FreeAddr(servertest.OtherPorts)
 	if err := errors.Join(err1, os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 )
 
@@ -49,7 +49,7 @@ func TestBurstFromOneAddressLetsExactlyItsLimitThrough(t *testing.T) {
 	for name, backend := range backends {
 		for _, connections := range []int{1500, 3000} {
 			t.Run(fmt.Sprintf("client=%s/connections=%d", name, connections), func(t *testing.T) {
-				client := backend(t, memcachedtest.Process(t).Addr)
+				client := backend(t, servertest.NewMemcached(t).Addr)
 				var passed atomic.Int64
 				th := throttler.New(client)
 				th.QueueTimeout = patience // of the plain one, for the same reason

@@ -18,7 +18,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
@@ -313,7 +313,7 @@ func TestALowerLimitThatOneProcessIsToldHoldsForOthers(t *testing.T) {
 func TestProcessesPauseAndKeepToALimitTogether(t *testing.T) {
 	for name, open := range backends {
 		t.Run(name, func(t *testing.T) {
-			server := memcachedtest.Process(t).Addr
+			server := servertest.NewMemcached(t).Addr
 			first, _ := scripted(open(t, server), tooMany+"\nRetry-After: 1000\nRateLimit-Policy: \"a\";q=5;w=1000")
 			first.MaxRetries = -1
 			status, err := call(t.Context(), first)

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 )
@@ -100,7 +100,7 @@ func eachBackend(t *testing.T, test func(*testing.T, throttler.Client)) {
 		synctest.Test(t, func(t *testing.T) { test(t, memstore.New()) })
 	})
 	t.Run("memcached", func(t *testing.T) {
-		client := memcache.New(memcachedtest.Any(t, "-c", "8192").Addr)
+		client := memcache.New(servertest.AnyMemcached(t, "-c", "8192").Addr)
 		client.Timeout = 5 * time.Second
 		t.Cleanup(func() { assert.NoError(t, client.Close()) })
 		client.MaxIdleConns = 64

@@ -15,8 +15,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/childtest"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/otelthrottle"
@@ -48,7 +47,7 @@ func scraped(t *testing.T) (*sdk.MeterProvider, string) {
 
 // A site is a program with limits, and the server that it keeps them on.
 type site struct {
-	server    *memcachedtest.Server
+	server    *servertest.Memcached
 	pool      *pool.Pool
 	throttler *throttler.Throttler
 	guard     *login.Guard
@@ -57,7 +56,7 @@ type site struct {
 
 func newSite(t *testing.T, provider *sdk.MeterProvider) *site {
 	t.Helper()
-	s := &site{server: memcachedtest.Process(t, "-m", "4")}
+	s := &site{server: servertest.NewMemcached(t, "-m", "4")}
 	var err error
 	s.pool, err = pool.New(s.server.Addr)
 	require.NoError(t, err)
@@ -133,7 +132,7 @@ global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 1s}
 rule_files: [%s]
 scrape_configs: [{job_name: site, static_configs: [{targets: [%q]}]}]
 `, rules, target), 0o600))
-	address, err := childtest.FreeAddr(childtest.Others)
+	address, err := servertest.FreeAddr(servertest.OtherPorts)
 	require.NoError(t, err)
 	m := &monitor{address}
 	command := exec.Command(path, "--config.file", config, "--storage.tsdb.path", t.TempDir(),

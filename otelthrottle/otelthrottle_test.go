@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/otelthrottle"
@@ -241,7 +241,7 @@ func TestNoValueOfAUserIsReported(t *testing.T) {
 func TestEveryMetricHasAUnitAndADescription(t *testing.T) {
 	m := newMeter()
 	th := throttler.New(memstore.New())
-	servers, err := pool.New(memcachedtest.Process(t).Addr)
+	servers, err := pool.New(servertest.NewMemcached(t).Addr)
 	require.NoError(t, err)
 	defer servers.Close()
 	guard := login.New(th)
@@ -297,7 +297,7 @@ func TestRecordsInMemoryAreReportedWithTheirEvictions(t *testing.T) {
 }
 
 func TestServersAreReportedUpOrDown(t *testing.T) {
-	up, down := memcachedtest.Process(t), memcachedtest.Process(t)
+	up, down := servertest.NewMemcached(t), servertest.NewMemcached(t)
 	servers, err := pool.New(up.Addr, down.Addr)
 	require.NoError(t, err)
 	defer servers.Close()
@@ -308,7 +308,7 @@ func TestServersAreReportedUpOrDown(t *testing.T) {
 	for i := range 100 {
 		servers.Get(fmt.Sprint("key", i))
 	}
-	series := func(s *memcachedtest.Server) string {
+	series := func(s *servertest.Memcached) string {
 		host, port, _ := net.SplitHostPort(s.Addr)
 		return "server.address=" + host + " server.port=" + port
 	}
@@ -322,7 +322,7 @@ func TestServersAreReportedUpOrDown(t *testing.T) {
 }
 
 func TestARestartAFlushAndEvictionsAreNoticed(t *testing.T) {
-	server := memcachedtest.Process(t, "-m", "4")
+	server := servertest.NewMemcached(t, "-m", "4")
 	servers, err := pool.New(server.Addr)
 	require.NoError(t, err)
 	defer servers.Close()
@@ -376,7 +376,7 @@ func TestServersThatComeAndGoAreSeen(t *testing.T) {
 }
 
 func TestAServerThatHangsDoesNotHoldUpMetrics(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	servers, err := pool.New(server.Addr)
 	require.NoError(t, err)
 	defer servers.Close()
@@ -389,7 +389,7 @@ func TestAServerThatHangsDoesNotHoldUpMetrics(t *testing.T) {
 }
 
 func TestAfterCloseServersAreNotAsked(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	servers, err := pool.New(server.Addr)
 	require.NoError(t, err)
 	defer servers.Close()

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 )
@@ -72,7 +72,7 @@ func both(b *testing.B, servers ...string) (direct *memcache.Client, pooled *poo
 func BenchmarkPool(b *testing.B) {
 	for _, bb := range benchmarked {
 		b.Run("op="+bb.name, func(b *testing.B) {
-			direct, pooled := both(b, memcachedtest.Process(b).Addr)
+			direct, pooled := both(b, servertest.NewMemcached(b).Addr)
 			var times [2][]time.Duration
 			for b.Loop() {
 				for i, c := range []client{direct, pooled} {
@@ -101,7 +101,7 @@ func BenchmarkAllocs(b *testing.B) {
 	for _, bb := range benchmarked {
 		for _, side := range []string{"direct", "pool"} {
 			b.Run(fmt.Sprintf("op=%s/client=%s", bb.name, side), func(b *testing.B) {
-				direct, pooled := both(b, memcachedtest.Process(b).Addr)
+				direct, pooled := both(b, servertest.NewMemcached(b).Addr)
 				var c client = direct
 				if side == "pool" {
 					c = pooled
@@ -189,7 +189,7 @@ func BenchmarkExchange(b *testing.B) {
 	for _, callers := range []int{1, 4, 16, 64} {
 		for _, ending := range []bool{false, true} {
 			b.Run(fmt.Sprintf("callers=%d/ctx=%v", callers, ending), func(b *testing.B) {
-				direct, pooled := both(b, memcachedtest.Process(b).Addr)
+				direct, pooled := both(b, servertest.NewMemcached(b).Addr)
 				packets := new(atomic.Int64)
 				pooled.DialContext = counting(packets)
 				ctx := context.Background()

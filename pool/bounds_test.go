@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -356,7 +356,7 @@ func TestBytesInFlightAreBounded(t *testing.T) {
 // Full socket buffers on both sides must not lock each other: the pool reads while
 // it writes.
 func TestLargeRequestsMeetLargeAnswers(t *testing.T) {
-	p := patient(t, memcachedtest.Process(t).Addr)
+	p := patient(t, servertest.NewMemcached(t).Addr)
 	p.QueueTimeout = 30 * time.Second
 	value := []byte(strings.Repeat("v", 900_000))
 	for i := range 8 {
@@ -424,7 +424,7 @@ func TestAValueOfEachSizeIsWhole(t *testing.T) {
 }
 
 func TestMaxValue(t *testing.T) {
-	p := patient(t, memcachedtest.Process(t, "-I", "4m").Addr)
+	p := patient(t, servertest.NewMemcached(t, "-I", "4m").Addr)
 	p.MaxValue = 3_000_000
 	for size, ok := range map[int]bool{3_000_000: true, 3_000_001: false} {
 		key := fmt.Sprint("key", size)
@@ -608,7 +608,7 @@ func TestAnExchangeBehindAProxyIsGivenUpInTime(t *testing.T) {
 }
 
 func TestTooManyConnectionsToARealServer(t *testing.T) {
-	server := memcachedtest.Process(t, "-c", "64")
+	server := servertest.NewMemcached(t, "-c", "64")
 	var taken []net.Conn
 	for full := false; !full; {
 		conn, err := net.Dial("tcp", server.Addr)
@@ -698,15 +698,15 @@ func TestNoCallWaitsForAProgramThatIsToldOfAnOutage(t *testing.T) {
 
 // Nothing is left behind by calls, whatever they met.
 func TestNothingLeaks(t *testing.T) {
-	server := memcachedtest.Process(t)
-	p, w := patient(t, server.Addr), &memcachedtest.Wire{}
+	server := servertest.NewMemcached(t)
+	p, w := patient(t, server.Addr), &servertest.Wire{}
 	p.BreakerFailures = 1_000_000
 	var n atomic.Int64
-	w.Next = func() memcachedtest.Fault {
+	w.Next = func() servertest.Fault {
 		if n.Add(1)%7 != 0 {
-			return memcachedtest.NoFault
+			return servertest.NoFault
 		}
-		return 1 + memcachedtest.Fault(n.Load()/7)%(memcachedtest.Faults-1)
+		return 1 + servertest.Fault(n.Load()/7)%(servertest.Faults-1)
 	}
 	p.DialContext = w.DialContext
 	load := func() uint64 {

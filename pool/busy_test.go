@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -25,7 +25,7 @@ import (
 // In a burst a process has thousands of goroutines to run. It gets to its readers late,
 // but to its timers at once.
 func TestAServerThatAnswersABusyProcessIsNotDead(t *testing.T) {
-	p, err := pool.New(memcachedtest.Process(t).Addr)
+	p, err := pool.New(servertest.NewMemcached(t).Addr)
 	require.NoError(t, err)
 	defer p.Close()
 

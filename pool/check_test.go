@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/stretchr/testify/require"
 )
@@ -31,7 +31,7 @@ func (l *told) forgot(server string, loss pool.Loss) {
 }
 
 func TestWhatAServerForgetsIsNoticed(t *testing.T) {
-	server := memcachedtest.Process(t, "-m", "4")
+	server := servertest.NewMemcached(t, "-m", "4")
 	p := patient(t, server.Addr)
 	var log told
 	p.Forgot = log.forgot
@@ -165,7 +165,7 @@ func TestServersAreWatchedUntilCtxEnds(t *testing.T) {
 }
 
 func TestASocketIsCheckedWhateverItsName(t *testing.T) {
-	dir, name := filepath.Split(memcachedtest.Socket(t).Addr)
+	dir, name := filepath.Split(servertest.NewMemcachedSocket(t).Addr)
 	t.Chdir(dir)
 	p := patient(t, "unix:"+name)
 	require.NoError(t, p.Check(t.Context()))

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -130,8 +130,8 @@ func TestWhatIsNoClustersConfiguration(t *testing.T) {
 
 // Before 1.4.14 the configuration was an item. So a real memcached can hold one.
 func TestAClusterOfOldIsFoundAndFollowed(t *testing.T) {
-	first, second := memcachedtest.Process(t), memcachedtest.Process(t)
-	set := func(version int, servers ...*memcachedtest.Server) {
+	first, second := servertest.NewMemcached(t), servertest.NewMemcached(t)
+	set := func(version int, servers ...*servertest.Memcached) {
 		config := fmt.Sprintln(version)
 		for _, s := range servers {
 			host, port, err := net.SplitHostPort(s.Addr)

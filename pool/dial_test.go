@@ -14,9 +14,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/childtest"
-	"github.com/adaptivethrottler/throttler/internal/conntest"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -25,11 +23,11 @@ import (
 )
 
 // guarded returns a memcached that wants a login, and the file of its users.
-func guarded(t *testing.T, users string) (file string, start func() (*pool.Pool, *memcachedtest.Server)) {
+func guarded(t *testing.T, users string) (file string, start func() (*pool.Pool, *servertest.Memcached)) {
 	file = filepath.Join(t.TempDir(), "users")
 	require.NoError(t, os.WriteFile(file, []byte(users), 0o600))
-	return file, func() (*pool.Pool, *memcachedtest.Server) {
-		server := memcachedtest.Process(t, "-Y", file)
+	return file, func() (*pool.Pool, *servertest.Memcached) {
+		server := servertest.NewMemcached(t, "-Y", file)
 		return patient(t, server.Addr), server
 	}
 }
@@ -65,7 +63,7 @@ func TestLogin(t *testing.T) {
 
 // A server that wants no login keeps no password.
 func TestLoginOnAServerThatWantsNone(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	p := patient(t, server.Addr)
 	p.User, p.Password = "throttler", "secret"
 	require.NoError(t, p.Add(&memcache.Item{Key: "key", Expiration: 600}))
@@ -75,7 +73,7 @@ func TestLoginOnAServerThatWantsNone(t *testing.T) {
 // What is behind a proxy may restart while the connection to the proxy stays, so
 // that no token may be remembered: the record is read first.
 func TestBehindAProxyARecordIsReadFirst(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	for name, setting := range map[string]struct {
 		proxy   bool
 		version string
@@ -128,10 +126,10 @@ const hangsUpOnVersion = "hangs up"
 
 // It may be a load balancer that hangs up while the server restarts.
 func TestAMemcachedThatHangsUpOnceIsNoProxy(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	var conns atomic.Int64
 	cut := make(chan struct{})
-	p := patient(t, conntest.Serve(t, func(conn net.Conn) {
+	p := patient(t, servertest.Serve(t, func(conn net.Conn) {
 		switch conns.Add(1) {
 		case 1:
 			go splice(conn, server.Addr)
@@ -152,10 +150,10 @@ func TestAMemcachedThatHangsUpOnceIsNoProxy(t *testing.T) {
 }
 
 func TestTheAddressOfAMemcachedMayBecomeThatOfAProxy(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	var moved atomic.Bool
 	cut := make(chan struct{})
-	p := patient(t, conntest.Serve(t, func(conn net.Conn) {
+	p := patient(t, servertest.Serve(t, func(conn net.Conn) {
 		if moved.Load() {
 			greet(conn, server.Addr, hangsUpOnVersion)
 			return
@@ -175,7 +173,7 @@ func TestTheAddressOfAMemcachedMayBecomeThatOfAProxy(t *testing.T) {
 // greeter forwards to the server at addr, but answers for its version by itself, if
 // version is not empty.
 func greeter(t *testing.T, addr, version string) string {
-	return conntest.Serve(t, func(conn net.Conn) { greet(conn, addr, version) })
+	return servertest.Serve(t, func(conn net.Conn) { greet(conn, addr, version) })
 }
 
 func greet(conn net.Conn, addr, version string) {
@@ -206,7 +204,7 @@ func TestTwemproxy(t *testing.T) {
 	if err != nil {
 		skiptest.Skip(t, "twemproxy is not installed: apt-get install nutcracker")
 	}
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	addr := twemproxy(t, path, server.Addr)
 	p := patient(t, addr)
 	p.Proxy = true
@@ -252,8 +250,8 @@ func TestTwemproxy(t *testing.T) {
 // twemproxy starts a proxy of the server at addr and returns its address.
 func twemproxy(t *testing.T, path, addr string) string {
 	t.Helper()
-	listen, err1 := childtest.FreeAddr(childtest.Others)
-	stats, err2 := childtest.FreeAddr(childtest.Others)
+	listen, err1 := servertest.FreeAddr(servertest.OtherPorts)
+	stats, err2 := servertest.FreeAddr(servertest.OtherPorts)
 	require.NoError(t, errors.Join(err1, err2))
 	_, statsPort, _ := net.SplitHostPort(stats)
 

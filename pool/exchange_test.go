@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -72,7 +72,7 @@ func valued(value string, token uint64) *memcache.Item {
 }
 
 func TestAnExchangeWritesAndReadsBack(t *testing.T) {
-	p := patient(t, memcachedtest.Process(t).Addr)
+	p := patient(t, servertest.NewMemcached(t).Addr)
 	read := run(t, p, &exchange{key: "key"})
 	require.NoError(t, read.Err)
 	require.True(t, read.Read)
@@ -112,7 +112,7 @@ func TestAnExchangeWritesAndReadsBack(t *testing.T) {
 
 // A token is good on the connection that gave it, so a key stays with one.
 func TestAKeyStaysWithOneConnection(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	const conns = 4
 	p, other := patient(t, server.Addr), patient(t, server.Addr)
 	p.Conns = conns
@@ -172,7 +172,7 @@ func TestEachServerIsAskedForItsOwnKeys(t *testing.T) {
 }
 
 func TestAMalformedKeyIsNotSent(t *testing.T) {
-	p := patient(t, memcachedtest.Process(t).Addr)
+	p := patient(t, servertest.NewMemcached(t).Addr)
 	good := &exchange{key: "good"}
 	bad := &exchange{key: "a\r\nflush_all"}
 	p.Exchange(context.Background(), bad, good)
@@ -182,7 +182,7 @@ func TestAMalformedKeyIsNotSent(t *testing.T) {
 }
 
 func TestARecordWithoutATokenCannotBeReplaced(t *testing.T) {
-	p := patient(t, memcachedtest.Process(t, "-C").Addr)
+	p := patient(t, servertest.NewMemcached(t, "-C").Addr)
 	require.True(t, run(t, p, &exchange{key: "key", propose: always(valued("1", 0))}).Stored)
 	second := run(t, p, &exchange{key: "key", propose: always(valued("2", 0))})
 	require.ErrorIs(t, second.Err, pool.ErrNoCAS)
@@ -228,7 +228,7 @@ func TestATokenOfBeforeARestartNeverMeetsARecordOfAfter(t *testing.T) {
 // The same under load: a record says which add began it, the adds are numbered,
 // and a swap keeps the number. A token of before would bring a smaller one back.
 func TestNoRecordOfBeforeARestartReturns(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	p := patient(t, server.Addr)
 	p.BreakerFailures = 1_000_000
 	const keys, callers = 4, 8
@@ -824,7 +824,7 @@ func TestAThousandCallersShareOneConnection(t *testing.T) {
 		"a ctx that can end":    ending,
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := memcachedtest.Process(t)
+			server := servertest.NewMemcached(t)
 			var dials atomic.Int64
 			p := patient(t, server.Addr)
 			p.QueueTimeout = 30 * time.Second
@@ -930,7 +930,7 @@ func TestALoneCallerWaitsForThePacketThatIsBeingMade(t *testing.T) {
 // A caller who is alone is answered on its own goroutine, and is again when others
 // have gone.
 func TestALoneCallerReadsItsOwnAnswer(t *testing.T) {
-	p := patient(t, memcachedtest.Process(t).Addr)
+	p := patient(t, servertest.NewMemcached(t).Addr)
 	own := func() bool {
 		x := &exchange{key: "key"}
 		mine := false

@@ -5,14 +5,14 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/adaptivethrottler/throttler/storetest"
 	"github.com/stretchr/testify/require"
 )
 
 func TestWhatIsSentTwiceIsCarriedOutOnce(t *testing.T) {
-	storetest.RunFaults(t, memcachedtest.Process(t).Addr, func(t *testing.T, addr string, timeout time.Duration) throttler.Client {
+	storetest.RunFaults(t, servertest.NewMemcached(t).Addr, func(t *testing.T, addr string, timeout time.Duration) throttler.Client {
 		p, err := pool.New(addr)
 		require.NoError(t, err)
 		p.Timeout, p.QueueTimeout = timeout, 10*time.Second
@@ -22,7 +22,7 @@ func TestWhatIsSentTwiceIsCarriedOutOnce(t *testing.T) {
 }
 
 func TestOutages(t *testing.T) {
-	storetest.RunOutages(t, memcachedtest.Process(t).Addr, func(t *testing.T, addr string, b storetest.Bounds) storetest.Watched {
+	storetest.RunOutages(t, servertest.NewMemcached(t).Addr, func(t *testing.T, addr string, b storetest.Bounds) storetest.Watched {
 		p, err := pool.New(addr)
 		require.NoError(t, err)
 		p.Timeout, p.DialTimeout, p.BreakerFailures, p.BreakerPause = b.Timeout, b.Timeout, b.BreakerFailures, b.BreakerPause

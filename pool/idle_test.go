@@ -9,8 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/conntest"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
@@ -36,12 +35,12 @@ func TestAWriteAfterTheServerHasClosedAnIdleConnectionIsAnsweredForCertain(t *te
 	} {
 		t.Run(name, func(t *testing.T) {
 			var p *pool.Pool
-			var server *memcachedtest.Server
+			var server *servertest.Memcached
 			if through == nil {
-				server = memcachedtest.Socket(t)
+				server = servertest.NewMemcachedSocket(t)
 				p = patient(t, server.Addr)
 			} else {
-				server = memcachedtest.Process(t)
+				server = servertest.NewMemcached(t)
 				addr, dial := through(t, server.Addr)
 				p = patient(t, addr)
 				p.DialContext = dial
@@ -76,7 +75,7 @@ func TestAWriteAfterTheServerHasClosedAnIdleConnectionIsAnsweredForCertain(t *te
 // counted would be authorized.
 func TestBytesThatCameMeanwhileAreNoAnswer(t *testing.T) {
 	conns := make(chan net.Conn, 10)
-	p := patient(t, conntest.Serve(t, func(conn net.Conn) {
+	p := patient(t, servertest.Serve(t, func(conn net.Conn) {
 		conns <- conn
 		answerMisses(conn)
 	}))
@@ -108,7 +107,7 @@ func answerMisses(conn net.Conn) {
 // A connection that is used all the time is not looked at, and one that was idle and is
 // well is used on.
 func TestAnIdleConnectionThatIsWellIsUsedOn(t *testing.T) {
-	p := patient(t, memcachedtest.Process(t).Addr)
+	p := patient(t, servertest.NewMemcached(t).Addr)
 	var dials atomic.Int64
 	p.DialContext = counted(&dials)
 	for range 3 {

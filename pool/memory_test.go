@@ -4,7 +4,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 )
@@ -22,7 +22,7 @@ func heap() int64 {
 // that of a large one.
 func TestALargeValueLeavesNoMemoryBehind(t *testing.T) {
 	const large = 16 << 20
-	p := patient(t, memcachedtest.Process(t, "-I", "32m", "-m", "128").Addr)
+	p := patient(t, servertest.NewMemcached(t, "-I", "32m", "-m", "128").Addr)
 	p.MaxValue = 2 * large
 	require.NoError(t, p.Add(&memcache.Item{Key: "small", Value: []byte("small")}))
 	before := heap()

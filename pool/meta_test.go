@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
@@ -75,7 +75,7 @@ func inTurn(t *testing.T, p *pool.Pool, key string, n int) throttler.Result {
 }
 
 func TestWritesThatAreStoredAreSoonNotReadBack(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	p, sent := patient(t, server.Addr), new(recorder)
 	p.DialContext = sent.DialContext
 	inTurn(t, p, "key", 500)
@@ -105,7 +105,7 @@ func TestWritesThatAreStoredAreSoonNotReadBack(t *testing.T) {
 }
 
 func TestAMetaSetThatIsRefusedBringsTheRecord(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	p, other := patient(t, server.Addr), patient(t, server.Addr)
 	mine := inTurn(t, p, "key", 1000)
 	p.TrustWrites()
@@ -217,7 +217,7 @@ func TestAnErrorInsteadOfAMetaSetIsFollowedByTheRecord(t *testing.T) {
 
 // A meta set for which there is no memory deletes what was stored.
 func TestAServerWithoutMemoryForgetsOneRecordAtMost(t *testing.T) {
-	server := memcachedtest.Process(t, "-m", "2", "-M")
+	server := servertest.NewMemcached(t, "-m", "2", "-M")
 	p := patient(t, server.Addr)
 	inTurn(t, p, "first", 3)
 	inTurn(t, p, "second", 3)

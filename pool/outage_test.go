@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -16,15 +16,15 @@ import (
 )
 
 func TestAfterARestartNoCallIsLost(t *testing.T) {
-	for name, restart := range map[string]func(*memcachedtest.Server){
-		"stopped": func(s *memcachedtest.Server) { s.Stop(); s.Start() },
-		"killed":  func(s *memcachedtest.Server) { s.Kill(); s.Start() },
-		"socket":  func(s *memcachedtest.Server) { s.Kill(); s.Start() },
+	for name, restart := range map[string]func(*servertest.Memcached){
+		"stopped": func(s *servertest.Memcached) { s.Stop(); s.Start() },
+		"killed":  func(s *servertest.Memcached) { s.Kill(); s.Start() },
+		"socket":  func(s *servertest.Memcached) { s.Kill(); s.Start() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			start := memcachedtest.Process
+			start := servertest.NewMemcached
 			if name == "socket" {
-				start = memcachedtest.Socket
+				start = servertest.NewMemcachedSocket
 			}
 			server := start(t)
 			p := patient(t, server.Addr)
@@ -51,7 +51,7 @@ func TestAfterARestartNoCallIsLost(t *testing.T) {
 // An outage counts what befalls calls from several goroutines on three servers,
 // of which the second has an outage.
 type outage struct {
-	servers [3]*memcachedtest.Server
+	servers [3]*servertest.Memcached
 	pool    *pool.Pool
 	sick    string
 
@@ -71,7 +71,7 @@ func load(t *testing.T, timeout time.Duration) *outage {
 	t.Helper()
 	o := &outage{stop: make(chan struct{})}
 	for i := range o.servers {
-		o.servers[i] = memcachedtest.Process(t)
+		o.servers[i] = servertest.NewMemcached(t)
 	}
 	o.sick = o.servers[1].Addr
 	p, err := pool.New(o.servers[0].Addr, o.sick, o.servers[2].Addr)
@@ -160,13 +160,13 @@ func (o *outage) more(t *testing.T, n int64) {
 
 func TestAnOutageOfOneOfThreeServersUnderLoad(t *testing.T) {
 	for name, kind := range map[string]struct {
-		begin, end func(*memcachedtest.Server)
+		begin, end func(*servertest.Memcached)
 		timeout    time.Duration
 	}{
-		"hangs": {(*memcachedtest.Server).Pause, (*memcachedtest.Server).Resume, 5 * time.Second}, // which calls wait for
+		"hangs": {(*servertest.Memcached).Pause, (*servertest.Memcached).Resume, 5 * time.Second}, // which calls wait for
 		// Not Stop: memcached 1.6.18 sometimes does not end on SIGTERM while it is
 		// under load. A client sees the same of both.
-		"killed": {(*memcachedtest.Server).Kill, (*memcachedtest.Server).Start, 10 * time.Second},
+		"killed": {(*servertest.Memcached).Kill, (*servertest.Memcached).Start, 10 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

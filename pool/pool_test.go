@@ -17,8 +17,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/conntest"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -101,18 +100,18 @@ func patient(t *testing.T, servers ...string) *pool.Pool {
 // A pool answers as the memcache.Client does, error by error.
 func TestItAnswersAsTheClientItIsMadeOf(t *testing.T) {
 	direct := func(t *testing.T) client {
-		c := memcache.New(memcachedtest.Process(t).Addr)
+		c := memcache.New(servertest.NewMemcached(t).Addr)
 		t.Cleanup(func() { c.Close() })
 		c.Timeout = 10 * time.Second
 		return c
 	}
-	overTCP := func(t *testing.T) client { return patient(t, memcachedtest.Process(t).Addr) }
-	overSocket := func(t *testing.T) client { return patient(t, "unix:"+memcachedtest.Socket(t).Addr) }
+	overTCP := func(t *testing.T) client { return patient(t, servertest.NewMemcached(t).Addr) }
+	overSocket := func(t *testing.T) client { return patient(t, "unix:"+servertest.NewMemcachedSocket(t).Addr) }
 	overSeveral := func(t *testing.T) client {
-		return patient(t, memcachedtest.Process(t).Addr, memcachedtest.Socket(t).Addr, memcachedtest.Process(t).Addr)
+		return patient(t, servertest.NewMemcached(t).Addr, servertest.NewMemcachedSocket(t).Addr, servertest.NewMemcached(t).Addr)
 	}
 	overTLS := func(t *testing.T) client {
-		addr, dial := terminated(t, memcachedtest.Process(t).Addr)
+		addr, dial := terminated(t, servertest.NewMemcached(t).Addr)
 		p := patient(t, addr)
 		p.DialContext = dial
 		return p
@@ -171,13 +170,13 @@ func TestIPv6(t *testing.T) {
 	if err != nil {
 		skiptest.Skip(t, fmt.Sprintf("no IPv6 here: enable it on the loopback interface (%v)", err))
 	}
-	forward(t, l, memcachedtest.Process(t).Addr)
+	forward(t, l, servertest.NewMemcached(t).Addr)
 	contract(t, patient(t, l.Addr().String()))
 }
 
 // Far more than any throttler has conditions.
 func TestAThousandKeysAtOnce(t *testing.T) {
-	p := patient(t, memcachedtest.Process(t).Addr, memcachedtest.Process(t).Addr)
+	p := patient(t, servertest.NewMemcached(t).Addr, servertest.NewMemcached(t).Addr)
 	var keys []string
 	for i := range 1000 {
 		key := fmt.Sprintf("%0250d", i)
@@ -199,7 +198,7 @@ func TestAThousandKeysAtOnce(t *testing.T) {
 // A value that is too large is the caller's failure: the server goes on, though
 // without the record that was to be replaced.
 func TestAValueTooLarge(t *testing.T) {
-	p := patient(t, memcachedtest.Process(t).Addr)
+	p := patient(t, servertest.NewMemcached(t).Addr)
 	for range 3 * pool.DefaultBreakerFailures {
 		err := p.Add(&memcache.Item{Key: "key", Value: make([]byte, 2<<20), Expiration: 600})
 		require.ErrorContains(t, err, "SERVER_ERROR")
@@ -213,7 +212,7 @@ func TestAValueTooLarge(t *testing.T) {
 // Without CAS the server answers each swap with a conflict, so that a caller who
 // decides again would never come to an end.
 func TestAServerWithoutCAS(t *testing.T) {
-	p := patient(t, memcachedtest.Process(t, "-C").Addr)
+	p := patient(t, servertest.NewMemcached(t, "-C").Addr)
 	require.NoError(t, p.Add(&memcache.Item{Key: "key", Value: []byte("value"), Expiration: 600}))
 	read, err := p.Get("key")
 	require.NoError(t, err)
@@ -221,7 +220,7 @@ func TestAServerWithoutCAS(t *testing.T) {
 }
 
 func TestTLS(t *testing.T) {
-	addr, dial := terminated(t, memcachedtest.Process(t).Addr)
+	addr, dial := terminated(t, servertest.NewMemcached(t).Addr)
 
 	unencrypted := patient(t, addr)
 	unencrypted.Timeout = time.Second
@@ -267,7 +266,7 @@ func terminated(t *testing.T, addr string) (string, dialFunc) {
 
 // forward forwards what l accepts to the server at addr, until the test ends.
 func forward(t *testing.T, l net.Listener, addr string) {
-	conntest.On(t, l, func(conn net.Conn) { splice(conn, addr) })
+	servertest.ServeOn(t, l, func(conn net.Conn) { splice(conn, addr) })
 }
 
 func splice(conn net.Conn, addr string) {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -23,7 +23,7 @@ func TestLimitsBehindTwemproxy(t *testing.T) {
 	if err != nil {
 		skiptest.Skip(t, "twemproxy is not installed: apt-get install nutcracker")
 	}
-	first, second := memcachedtest.Process(t), memcachedtest.Process(t)
+	first, second := servertest.NewMemcached(t), servertest.NewMemcached(t)
 	p := patient(t, twemproxy(t, path, first.Addr+":1\n   - "+second.Addr))
 	p.Proxy = true
 	th := throttler.New(p)

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -332,7 +332,7 @@ func TestNamesThatDoNotResolveDelayAListOnceOnly(t *testing.T) {
 func TestServersComeAndGoUnderLoad(t *testing.T) {
 	var addrs []string
 	for range 4 {
-		addrs = append(addrs, memcachedtest.Process(t).Addr)
+		addrs = append(addrs, servertest.NewMemcached(t).Addr)
 	}
 	p, err := pool.New(addrs[:3]...)
 	require.NoError(t, err)

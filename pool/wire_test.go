@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -32,14 +32,14 @@ func counted(dials *atomic.Int64) dialFunc {
 }
 
 // process returns a pool of one real server, with no faults yet.
-func process(t *testing.T, args ...string) (*memcachedtest.Server, *pool.Pool, *memcachedtest.Wire) {
+func process(t *testing.T, args ...string) (*servertest.Memcached, *pool.Pool, *servertest.Wire) {
 	t.Helper()
-	server := memcachedtest.Process(t, args...)
+	server := servertest.NewMemcached(t, args...)
 	p, err := pool.New(server.Addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { p.Close() })
 	p.Timeout, p.DialTimeout = 10*time.Second, 10*time.Second // whatever the machine is at
-	w := &memcachedtest.Wire{Next: func() memcachedtest.Fault { return memcachedtest.NoFault }}
+	w := &servertest.Wire{Next: func() servertest.Fault { return servertest.NoFault }}
 	p.DialContext = w.DialContext
 	return server, p, w
 }
@@ -47,8 +47,8 @@ func process(t *testing.T, args ...string) (*memcachedtest.Server, *pool.Pool, *
 // What a write answers whose first attempt met a fault, and what is stored after
 // it.
 func TestALostWriteIsRepeated(t *testing.T) {
-	executed := map[memcachedtest.Fault]bool{memcachedtest.LoseAnswer: true, memcachedtest.CutAnswer: true, memcachedtest.ResetAnswer: true}
-	for f := memcachedtest.LoseRequest; f <= memcachedtest.ResetAnswer; f++ {
+	executed := map[servertest.Fault]bool{servertest.LoseAnswer: true, servertest.CutAnswer: true, servertest.ResetAnswer: true}
+	for f := servertest.LoseRequest; f <= servertest.ResetAnswer; f++ {
 		t.Run(f.String(), func(t *testing.T) {
 			_, p, w := process(t)
 			// ifExecuted is the answer of the second attempt after a first one
@@ -99,8 +99,8 @@ func maybeDone(err error) bool {
 // more.
 func TestAnExchangeIsToldWhatWasNotSent(t *testing.T) {
 	_, p, w := process(t)
-	for f, want := range map[memcachedtest.Fault]bool{
-		memcachedtest.LoseRequest: true, memcachedtest.CutRequest: false, memcachedtest.LoseAnswer: false,
+	for f, want := range map[servertest.Fault]bool{
+		servertest.LoseRequest: true, servertest.CutRequest: false, servertest.LoseAnswer: false,
 	} {
 		w.Once(1, f)
 		x := &exchange{key: "key", propose: always(valued("1", 0))}
@@ -121,8 +121,8 @@ func TestAWriteThatWasNeverSentIsAnsweredForCertain(t *testing.T) {
 	newer := *older
 	require.NoError(t, p.CompareAndSwap(&newer))
 
-	for f, want := range map[memcachedtest.Fault]bool{
-		memcachedtest.LoseRequest: false, memcachedtest.CutRequest: true, memcachedtest.LoseAnswer: true,
+	for f, want := range map[servertest.Fault]bool{
+		servertest.LoseRequest: false, servertest.CutRequest: true, servertest.LoseAnswer: true,
 	} {
 		for err, write := range map[error]func() error{
 			memcache.ErrNotStored:   func() error { return p.Add(other) },
@@ -143,7 +143,7 @@ func TestAWriteThatWasNeverSentIsAnsweredForCertain(t *testing.T) {
 }
 
 func TestALostReadIsRepeated(t *testing.T) {
-	for f := memcachedtest.LoseRequest; f <= memcachedtest.ResetAnswer; f++ {
+	for f := servertest.LoseRequest; f <= servertest.ResetAnswer; f++ {
 		t.Run(f.String(), func(t *testing.T) {
 			_, p, w := process(t)
 			for _, key := range []string{"a", "b", "c"} {
@@ -167,7 +167,7 @@ func TestALostReadIsRepeated(t *testing.T) {
 func TestGarbageIsAFailureAndNotAskedForAgain(t *testing.T) {
 	_, p, w := process(t)
 	for name, operation := range operations {
-		w.Once(1, memcachedtest.Garbage)
+		w.Once(1, servertest.Garbage)
 		require.False(t, answered(operation(p, "key")), name)
 	}
 	require.Zero(t, p.Stats()[0].Retries)
@@ -192,13 +192,13 @@ func TestNoCountIsLostWithAnAnswer(t *testing.T) {
 			defer p.Close()
 			p.Timeout, p.DialTimeout = 10*time.Second, 10*time.Second
 			p.BreakerFailures = 1_000_000
-			p.DialContext = (&memcachedtest.Wire{Next: func() memcachedtest.Fault {
+			p.DialContext = (&servertest.Wire{Next: func() servertest.Fault {
 				mu.Lock()
 				defer mu.Unlock()
 				if random.Float64() >= share {
-					return memcachedtest.NoFault
+					return servertest.NoFault
 				}
-				return 1 + memcachedtest.Fault(met.Add(1))%(memcachedtest.Faults-1) // one kind after the other
+				return 1 + servertest.Fault(met.Add(1))%(servertest.Faults-1) // one kind after the other
 			}}).DialContext
 			running.Go(func() { count(p, key, limit, &admitted, &failed) })
 		}
@@ -207,7 +207,7 @@ func TestNoCountIsLostWithAnAnswer(t *testing.T) {
 		stored := stored(t, server, key)
 		assert.LessOrEqual(t, stored, int64(limit))
 		assert.LessOrEqual(t, admitted.Load(), stored, "admitted more than is counted: share %v", share)
-		assert.GreaterOrEqual(t, met.Load(), int64(memcachedtest.Faults-1), "some faults never happened")
+		assert.GreaterOrEqual(t, met.Load(), int64(servertest.Faults-1), "some faults never happened")
 		t.Logf("share %v: %d admitted, %d stored, %d calls failed", share, admitted.Load(), stored, failed.Load())
 	}
 }
@@ -247,7 +247,7 @@ func countOne(p *pool.Pool, key string, limit int64) error {
 }
 
 // stored returns what is counted under key, asked over a sound wire.
-func stored(t *testing.T, server *memcachedtest.Server, key string) int64 {
+func stored(t *testing.T, server *servertest.Memcached, key string) int64 {
 	p, err := pool.New(server.Addr)
 	require.NoError(t, err)
 	defer p.Close()

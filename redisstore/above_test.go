@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/tally"
@@ -19,7 +19,7 @@ import (
 
 func TestFallbackDecidesWhileRedisIsDown(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	th := throttler.New(open(t, "redis://"+server.Addr))
 	th.Fallback = memstore.New()
 	server.Kill()
@@ -37,7 +37,7 @@ func TestFallbackDecidesWhileRedisIsDown(t *testing.T) {
 
 func TestBlockCacheAnswersWithoutRedis(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	th := throttler.New(open(t, "redis://"+server.Addr))
 	th.BlockCache = 100
 	r := rule("a", 1)
@@ -59,7 +59,7 @@ func TestBlockCacheAnswersWithoutRedis(t *testing.T) {
 
 func TestWaitCancelBansAndReceipts(t *testing.T) {
 	t.Parallel()
-	url := "redis://" + redistest.Process(t).Addr
+	url := "redis://" + servertest.NewRedis(t).Addr
 	th, other := throttler.New(open(t, url)), throttler.New(open(t, url))
 	r := rule("a", 1)
 	r.Either[0].TTL = 300 * time.Millisecond
@@ -93,7 +93,7 @@ func TestWaitCancelBansAndReceipts(t *testing.T) {
 
 func TestTheLoginGuardAndTheTally(t *testing.T) {
 	t.Parallel()
-	url := "redis://" + redistest.Process(t).Addr
+	url := "redis://" + servertest.NewRedis(t).Addr
 	counts := tally.New()
 	th := throttler.New(open(t, url))
 	th.Observe = counts.Observe

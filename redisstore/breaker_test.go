@@ -10,8 +10,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
-	"github.com/adaptivethrottler/throttler/internal/conntest"
-	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
@@ -45,7 +44,7 @@ func newSwap(key string) *single {
 
 func TestOnlyWritesThatMayHaveBeenSentAreUnknown(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr)
 	require.NoError(t, s.Add(&memcache.Item{Key: "k", Expiration: 60}))
 	s.Timeout, s.BreakerFailures = 500*time.Millisecond, 1_000_000
@@ -74,7 +73,7 @@ func TestOnlyWritesThatMayHaveBeenSentAreUnknown(t *testing.T) {
 // A server that accepts connections and says nothing is not sent any write.
 func TestAWriteIsNotUnknownIfThereWasNoConnectionForIt(t *testing.T) {
 	t.Parallel()
-	s := open(t, "redis://"+conntest.Serve(t, func(nc net.Conn) { io.Copy(io.Discard, nc) }))
+	s := open(t, "redis://"+servertest.Serve(t, func(nc net.Conn) { io.Copy(io.Discard, nc) }))
 	s.Timeout, s.BreakerFailures = 50*time.Millisecond, 1_000_000
 	for range 3 {
 		x := newSwap("k")
@@ -87,7 +86,7 @@ func TestAWriteIsNotUnknownIfThereWasNoConnectionForIt(t *testing.T) {
 
 func TestWhatWaitsBehindAHungRequestFailsWithIt(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr)
 	require.NoError(t, s.Add(&memcache.Item{Key: "k", Expiration: 60}))
 	const timeout = 3 * time.Second
@@ -110,7 +109,7 @@ func TestAServerIsUsedThoughOldConnectionsToItAreCut(t *testing.T) {
 	t.Parallel()
 	var cut atomic.Bool // what was connected before
 	var conns, pings atomic.Int64
-	addr := conntest.Serve(t, func(nc net.Conn) {
+	addr := servertest.Serve(t, func(nc net.Conn) {
 		conns.Add(1)
 		defer conns.Add(-1)
 		old := !cut.Load()
@@ -174,7 +173,7 @@ func TestAServerThatLoadsItsDataIsNotBack(t *testing.T) {
 }
 
 // pauseWrites has the server put off all commands that write, and scripts, until unpause.
-func pauseWrites(server *redistest.Server) (unpause func()) {
+func pauseWrites(server *servertest.Redis) (unpause func()) {
 	server.Command("CLIENT", "PAUSE", "60000", "WRITE")
 	return func() { server.Command("CLIENT", "UNPAUSE") }
 }
@@ -192,7 +191,7 @@ func awaitUnderWay(t *testing.T, s *redisstore.Store, underWay, queued int) {
 // are lost, no request is.
 func TestASecondBundleGoesOutWhileOneIsUnderWay(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr)
 	s.Exchange(context.Background(), newSingle("a", true), newSingle("b", true)) // the script is known
 	start := func(count int) (all []*single) {
@@ -229,7 +228,7 @@ func TestASecondBundleGoesOutWhileOneIsUnderWay(t *testing.T) {
 // A server does nothing else while it carries out a bundle, so none is of more than 128.
 func TestABundleHasABound(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr)
 	s.Exchange(context.Background(), newSingle("a", true), newSingle("b", true)) // the script is known
 	server.Command("CONFIG", "RESETSTAT")
@@ -249,7 +248,7 @@ func TestABundleHasABound(t *testing.T) {
 // A connection that is lost is one failure, however many requests shared it.
 func TestAConnectionThatIsLostCountsOnce(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	c := newCutter(t, server.Addr)
 	c.onCut = func() { c.asked.cutIn("EVALSHA") } // the next one, too
 	c.onCut()
@@ -272,7 +271,7 @@ func TestAConnectionThatIsLostCountsOnce(t *testing.T) {
 
 func TestARecordThatIsDeletedInABundleIsGoneForTheRestOfIt(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr)
 	require.NoError(t, s.Add(&memcache.Item{Key: "k", Expiration: 60}))
 	item, err := s.Get("k")

@@ -8,8 +8,7 @@ import (
 	"testing"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/busytest"
-	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/redis/rueidis"
@@ -43,13 +42,13 @@ func TestABusyProcessKeepsItsLimitsOverRedis(t *testing.T) {
 		for _, busy := range []int{40, 80, 160} {
 			for run := range runs {
 				t.Run(fmt.Sprintf("%s/%d/%d", name, busy, run), func(t *testing.T) {
-					s := store(t, redistest.Process(t).Addr)
+					s := store(t, servertest.NewRedis(t).Addr)
 					t.Cleanup(func() { s.Close() })
 					th := throttler.New(s)
-					rules := busytest.FullRules(t, th)
-					busytest.Keep(t, busy, busytest.Compute)
-					busytest.RequireKeepsItsLimit(t, th)
-					busytest.RequireKeepsBlocking(t, th, rules)
+					rules := servertest.FullRules(t, th)
+					servertest.KeepBusy(t, busy, servertest.Compute)
+					servertest.RequireKeepsItsLimit(t, th)
+					servertest.RequireKeepsBlocking(t, th, rules)
 				})
 			}
 		}

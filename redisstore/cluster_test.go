@@ -14,8 +14,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/exchange"
-	"github.com/adaptivethrottler/throttler/internal/conntest"
-	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
@@ -24,7 +23,7 @@ import (
 
 func TestTheSlotOfAKeyIsThatOfTheServer(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t, "--cluster-enabled", "yes")
+	server := servertest.NewRedis(t, "--cluster-enabled", "yes")
 	for _, key := range []string{"", "a", "login#ip#10.0.0.1", "{tag}more", "a{b}c", "a{}b", "a{b", "a}{b", "{{x}}", "über"} {
 		want, err := strconv.Atoi(server.Command("CLUSTER", "KEYSLOT", key))
 		require.NoError(t, err)
@@ -36,7 +35,7 @@ func TestTheSlotOfAKeyIsThatOfTheServer(t *testing.T) {
 // has its place; those of the others never fail.
 func TestAPrimaryOfAClusterIsKilled(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.Cluster(t)
+	nodes := servertest.NewRedisCluster(t)
 	s := open(t, fmt.Sprintf("redis://%s?addr=%s&addr=%s", nodes[0].Addr, nodes[1].Addr, nodes[2].Addr))
 	th := throttler.New(s)
 
@@ -61,7 +60,7 @@ func TestAPrimaryOfAClusterIsKilled(t *testing.T) {
 		}
 	}
 	for i := range 3 {
-		redistest.AwaitReplica(nodes[i], nodes[i+3])
+		servertest.AwaitReplica(nodes[i], nodes[i+3])
 	}
 	require.Len(t, s.Stats(), 3)
 
@@ -125,7 +124,7 @@ func TestAPrimaryOfAClusterIsKilled(t *testing.T) {
 
 func TestManyCallersOfAClusterAreAdmittedExactlyMax(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.Cluster(t)
+	nodes := servertest.NewRedisCluster(t)
 	a, b := open(t, "redis://"+nodes[1].Addr), open(t, "redis://"+nodes[4].Addr)
 	r := throttler.Rule{Identifier: "test"}
 	for i := range 6 { // on all nodes
@@ -158,7 +157,7 @@ func TestManyCallersOfAClusterAreAdmittedExactlyMax(t *testing.T) {
 // A slot moves while its values are counted.
 func TestASlotMovesUnderLoad(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.Cluster(t)
+	nodes := servertest.NewRedisCluster(t)
 	s := open(t, "redis://"+nodes[0].Addr)
 	value := ""
 	for i := 0; ; i++ {
@@ -407,7 +406,7 @@ func TestANodeThatRueidisHasForgottenIsUsedAgain(t *testing.T) {
 	var conns [2]atomic.Int64
 	var addrs [2]string
 	for i := range addrs {
-		addrs[i] = conntest.Serve(t, func(nc net.Conn) {
+		addrs[i] = servertest.Serve(t, func(nc net.Conn) {
 			conns[i].Add(1)
 			defer conns[i].Add(-1)
 			converse(nc, "8.0.0", func(args []string) string {
@@ -493,7 +492,7 @@ func TestANodeThatRueidisDoesNotKnowIsNotTakenForAnother(t *testing.T) {
 	var loaded atomic.Bool
 	var addrs [2]string
 	for i := range addrs {
-		addrs[i] = conntest.Serve(t, func(nc net.Conn) {
+		addrs[i] = servertest.Serve(t, func(nc net.Conn) {
 			converse(nc, "8.0.0", func(args []string) string {
 				switch {
 				case args[0] == "CLUSTER" && args[1] == "SHARDS" && !loaded.Load():

@@ -14,8 +14,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/exchange"
-	"github.com/adaptivethrottler/throttler/internal/conntest"
-	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -64,7 +63,7 @@ func newCutter(t *testing.T, server string) *cutter {
 	require.NoError(t, err)
 	c := &cutter{listener: l}
 	c.server.Store(server)
-	conntest.On(t, l, c.serve)
+	servertest.ServeOn(t, l, c.serve)
 	return c
 }
 
@@ -107,7 +106,7 @@ func (c *cutter) pass(to io.Writer, from io.Reader, side *side) {
 // answered, and exactly Max hits of each value are admitted and stored.
 func TestAConnectionThatIsCutAtEachByteOfABatch(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	for _, name := range []string{"request", "answer", "request by SET", "answer to SET"} {
 		cuts, lost := 0, 0
 		for at := int64(1); ; at++ {
@@ -183,7 +182,7 @@ func (s *stubborn) Propose(turn exchange.Turn) *memcache.Item {
 // After a lost answer the exchange is asked once more what to write. A conflict then ends it.
 func TestALostAnswerIsAskedAboutOnce(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	c := newCutter(t, server.Addr)
 	s := open(t, "redis://"+c.listener.Addr().String())
 	require.NoError(t, s.Add(&memcache.Item{Key: "k", Value: []byte("there"), Expiration: 60}))
@@ -226,7 +225,7 @@ func TestALostWriteStaysUnknownIfTheNextOneIsRefused(t *testing.T) {
 // A primary that has become a replica is left for the one that its address now leads to.
 func TestAPrimaryThatIsDemotedIsLeft(t *testing.T) {
 	t.Parallel()
-	before, after := redistest.Process(t), redistest.Process(t)
+	before, after := servertest.NewRedis(t), servertest.NewRedis(t)
 	c := newCutter(t, before.Addr)
 	s := open(t, "redis://"+c.listener.Addr().String())
 	require.NoError(t, decide(t, s, "a").Err)
@@ -242,7 +241,7 @@ func TestAPrimaryThatIsDemotedIsLeft(t *testing.T) {
 
 func TestALoneCallerTakesOneTripAndManyShareThem(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr)
 	th := throttler.New(s)
 	for range 100 {
@@ -279,7 +278,7 @@ func TestALoneCallerTakesOneTripAndManyShareThem(t *testing.T) {
 }
 
 // calls returns how often the server has carried out a command.
-func calls(server *redistest.Server, command string) int64 {
+func calls(server *servertest.Redis, command string) int64 {
 	_, text, _ := strings.Cut(server.Command("INFO", "commandstats"), "cmdstat_"+command+":calls=")
 	text, _, _ = strings.Cut(text, ",")
 	n, _ := strconv.ParseInt(text, 10, 64)

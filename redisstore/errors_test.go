@@ -23,8 +23,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/conntest"
-	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/stretchr/testify/require"
 )
@@ -40,7 +39,7 @@ func decide(t *testing.T, s *redisstore.Store, value string) throttler.Decision 
 // What a user may do is what the page on Redis says, and no more.
 func TestUsersWithPermissions(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	server.Command("ACL", "SETUSER", "good", "on", ">secret", "~app:*", "+evalsha", "+eval", "+get", "+mget", "+set", "+del", "+info")
 	server.Command("ACL", "SETUSER", "noscript", "on", ">secret", "~*", "+get", "+mget", "+set", "+del")
 	server.Command("ACL", "SETUSER", "noset", "on", ">secret", "~*", "+get", "+evalsha", "+eval")
@@ -89,11 +88,11 @@ func permissions(t *testing.T) string {
 func TestThePermissionsOfThePageAreEnough(t *testing.T) {
 	t.Parallel()
 	grant := append([]string{"ACL", "SETUSER", "limits"}, strings.Fields(permissions(t))...)
-	servers := append(redistest.Cluster(t), redistest.Process(t))
+	servers := append(servertest.NewRedisCluster(t), servertest.NewRedis(t))
 	for _, server := range servers {
 		server.Command(grant...)
 	}
-	for _, server := range []*redistest.Server{servers[0], servers[6]} {
+	for _, server := range []*servertest.Redis{servers[0], servers[6]} {
 		s := open(t, "redis://limits:password@"+server.Addr)
 		require.Equal(t, 5, admitted(t, rule("a", 5), 2, s))
 		_, err := s.GetMulti([]string{"a", "b"})
@@ -110,7 +109,7 @@ func TestThePermissionsOfThePageAreEnough(t *testing.T) {
 // The user of a Cluster of Redis 8 needs one more command. The page must name it, too.
 func TestAClusterOfRedis8SaysWhichPermissionIsMissing(t *testing.T) {
 	t.Parallel()
-	addr := conntest.Serve(t, func(nc net.Conn) {
+	addr := servertest.Serve(t, func(nc net.Conn) {
 		converse(nc, "8.0.0", func(args []string) string {
 			return "-NOPERM User limits has no permissions to run the '" + strings.ToLower(strings.Join(args, "|")) + "' command"
 		})
@@ -125,7 +124,7 @@ func TestAClusterOfRedis8SaysWhichPermissionIsMissing(t *testing.T) {
 // The key of a slot that moves is asked for at the new node, which is to be told so.
 func TestThePermissionsOfThePageAreEnoughWhileASlotMoves(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.Cluster(t)
+	nodes := servertest.NewRedisCluster(t)
 	for _, n := range nodes {
 		n.Command(append([]string{"ACL", "SETUSER", "limits"}, strings.Fields(permissions(t))...)...)
 	}
@@ -143,14 +142,14 @@ func TestThePermissionsOfThePageAreEnoughWhileASlotMoves(t *testing.T) {
 
 func TestAServerThatAsksForAPassword(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t, "--requirepass", "secret")
+	server := servertest.NewRedis(t, "--requirepass", "secret")
 	require.ErrorContains(t, decide(t, open(t, "redis://"+server.Addr), "a").Err, "put user and password into the URL")
 	require.NoError(t, decide(t, open(t, "redis://:secret@"+server.Addr), "a").Err)
 }
 
 func TestAKeyOfAnotherTypeIsAnErrorOfItsOwn(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr)
 	server.Command("LPUSH", "test#ip#list", "x")
 	r := rule("list", 2)
@@ -176,9 +175,9 @@ func TestAKeyOfAnotherTypeIsAnErrorOfItsOwn(t *testing.T) {
 
 func TestAReplicaIsUnavailable(t *testing.T) {
 	t.Parallel()
-	primary := redistest.Process(t)
+	primary := servertest.NewRedis(t)
 	host, port := split(t, primary.Addr)
-	replica := redistest.Process(t, "--replicaof", host+" "+port)
+	replica := servertest.NewRedis(t, "--replicaof", host+" "+port)
 	d := decide(t, open(t, "redis://"+replica.Addr), "a")
 	require.ErrorIs(t, d.Err, throttler.ErrUnavailable)
 	require.ErrorContains(t, d.Err, "address of the primary")
@@ -200,7 +199,7 @@ func answering(t *testing.T, line string) string {
 // answer says. Instead of an answer of no length it ends the connection.
 func scripted(t *testing.T, answer func(args []string) string) (addr string) {
 	t.Helper()
-	return conntest.Serve(t, func(nc net.Conn) { converse(nc, "7.0.0", answer) })
+	return servertest.Serve(t, func(nc net.Conn) { converse(nc, "7.0.0", answer) })
 }
 
 // refuse is a server on one connection that answers each command with a line.
@@ -299,7 +298,7 @@ func TestAServerThatRefusesIsConnectedToNowAndThen(t *testing.T) {
 	for _, line := range []string{readOnly, wrongPass, noRoom} {
 		var refuses atomic.Bool
 		var conns atomic.Int64
-		addr := conntest.Serve(t, func(nc net.Conn) {
+		addr := servertest.Serve(t, func(nc net.Conn) {
 			conns.Add(1)
 			if refuses.Load() && line != readOnly {
 				refuse(nc, line)
@@ -339,7 +338,7 @@ func TestAServerThatRefusesIsReconnectedToNowAndThen(t *testing.T) {
 		var conns atomic.Int64
 		var addrs [2]string
 		for i := range addrs {
-			addrs[i] = conntest.Serve(t, func(nc net.Conn) {
+			addrs[i] = servertest.Serve(t, func(nc net.Conn) {
 				if i == 1 {
 					conns.Add(1)
 					if refuses.Load() {
@@ -478,9 +477,10 @@ func TestTLS(t *testing.T) {
 	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	require.NoError(t, os.WriteFile(certFile, cert, 0o600))
 	require.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
-	addr := redistest.FreeAddr(t)
+	addr, err := servertest.FreeAddr(servertest.OtherPorts)
+	require.NoError(t, err)
 	_, port := split(t, addr)
-	redistest.Process(t, "--tls-port", port, "--tls-cert-file", certFile, "--tls-key-file", keyFile,
+	servertest.NewRedis(t, "--tls-port", port, "--tls-cert-file", certFile, "--tls-key-file", keyFile,
 		"--tls-ca-cert-file", certFile, "--tls-auth-clients", "no")
 
 	roots := x509.NewCertPool()

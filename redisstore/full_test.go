@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -14,7 +14,7 @@ import (
 func TestWhatAServerWithoutMemoryRefusesIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket, throttler.Calendar} {
-		server := redistest.Process(t, "--maxmemory-policy", "noeviction")
+		server := servertest.NewRedis(t, "--maxmemory-policy", "noeviction")
 		s := open(t, "redis://"+server.Addr)
 		th := throttler.New(s)
 		ctx := context.Background()

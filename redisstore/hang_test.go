@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/stretchr/testify/require"
 )
@@ -53,7 +53,7 @@ func requireCloses(t *testing.T, s *redisstore.Store) {
 // other two know the new primary, it is used.
 func TestAPrimaryThatHangsWithASentinelIsReplaced(t *testing.T) {
 	t.Parallel()
-	w := redistest.Sentinels(t, 3)
+	w := servertest.NewSentinels(t, 3)
 	s := openAtDefaults(t, w.URL())
 	c := gather(t, 1000, names(10), s)
 	require.Eventually(t, func() bool { return c.count("v0") > 20 }, 30*time.Second, time.Millisecond)
@@ -76,7 +76,7 @@ func TestAPrimaryThatHangsWithASentinelIsReplaced(t *testing.T) {
 
 func TestAStoreStartsThoughASentinelHangs(t *testing.T) {
 	t.Parallel()
-	w := redistest.Sentinels(t, 3)
+	w := servertest.NewSentinels(t, 3)
 	w.Sentinel.Pause()
 	s := openAtDefaults(t, w.URL())
 	begun, late := time.Now(), pingMeanwhile(t, w.Primary)
@@ -89,7 +89,7 @@ func TestAStoreStartsThoughASentinelHangs(t *testing.T) {
 // One Sentinel that is left is believed, and a store that finds none closes.
 func TestAStoreStartsWithOneSentinelOfThree(t *testing.T) {
 	t.Parallel()
-	w := redistest.Sentinels(t, 3)
+	w := servertest.NewSentinels(t, 3)
 	w.Sentinels[0].Pause()
 	w.Sentinels[1].Pause()
 	s := openAtDefaults(t, w.URL())
@@ -106,9 +106,9 @@ func TestAStoreStartsWithOneSentinelOfThree(t *testing.T) {
 // A Sentinel that was frozen, or cut off, may be the first to answer, with what it knew before.
 func TestTheNewestOpinionOfMoreThanHalfOfTheSentinelsCounts(t *testing.T) {
 	t.Parallel()
-	before, after := redistest.Process(t), redistest.Process(t)
+	before, after := servertest.NewRedis(t), servertest.NewRedis(t)
 	var asked atomic.Int64
-	sentinel := func(primary *redistest.Server, epoch int, late time.Duration) string {
+	sentinel := func(primary *servertest.Redis, epoch int, late time.Duration) string {
 		host, port := split(t, primary.Addr)
 		return scripted(t, func(args []string) string {
 			if args[0] == "PING" {
@@ -142,7 +142,7 @@ func TestTheNewestOpinionOfMoreThanHalfOfTheSentinelsCounts(t *testing.T) {
 // A replica that Sentinel names, as it does for a moment, may be behind.
 func TestAReplicaThatSentinelNamesIsNotUsed(t *testing.T) {
 	t.Parallel()
-	w := redistest.Sentinel(t)
+	w := servertest.NewSentinel(t)
 	host, port := split(t, w.Replica.Addr)
 	s := open(t, "redis://"+scripted(t, func(args []string) string {
 		if args[0] == "PING" {
@@ -163,7 +163,7 @@ func TestAReplicaThatSentinelNamesIsNotUsed(t *testing.T) {
 // is Redis' default, all nodes refuse all calls until then.
 func TestAPrimaryOfAClusterThatHangsIsReplaced(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.Cluster(t, "--cluster-require-full-coverage", "yes")
+	nodes := servertest.NewRedisCluster(t, "--cluster-require-full-coverage", "yes")
 	s := openAtDefaults(t, fmt.Sprintf("redis://%s?addr=%s&addr=%s", nodes[0].Addr, nodes[1].Addr, nodes[2].Addr))
 	values := names(30)
 	c := gather(t, 1000, values, s)
@@ -204,7 +204,7 @@ func TestAPrimaryOfAClusterThatHangsIsReplaced(t *testing.T) {
 // The keys of the other nodes are decided at once.
 func TestAStoreOfAClusterStartsThoughANodeHangs(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.Cluster(t)
+	nodes := servertest.NewRedisCluster(t)
 	nodes[0].Pause()
 	s := openAtDefaults(t, fmt.Sprintf("redis://%s?addr=%s&addr=%s", nodes[0].Addr, nodes[1].Addr, nodes[2].Addr))
 	begun, late := time.Now(), pingMeanwhile(t, nodes[1])
@@ -217,7 +217,7 @@ func TestAStoreOfAClusterStartsThoughANodeHangs(t *testing.T) {
 
 func TestAStoreThatConnectsToAServerThatHangsCloses(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	server.Pause()
 	s := openAtDefaults(t, "redis://"+server.Addr)
 	require.ErrorIs(t, decide(t, s, "a").Err, throttler.ErrUnavailable)

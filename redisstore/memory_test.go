@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -41,7 +41,7 @@ func TestBytesARecordTakes(t *testing.T) {
 		if c.algorithm == throttler.LeakyBucket {
 			ttl = time.Hour // or a hit would leak before the last record is written
 		}
-		server := redistest.Process(t)
+		server := servertest.NewRedis(t)
 		th := throttler.New(open(t, "redis://"+server.Addr))
 		used := func() int {
 			_, text, _ := strings.Cut(server.Command("INFO", "memory"), "used_memory:")

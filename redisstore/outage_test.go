@@ -14,8 +14,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/conntest"
-	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -124,7 +123,7 @@ func names(n int) []string {
 
 func TestAServerThatIsKilledAndKeepsItsDataAdmitsNoMoreThanMax(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t, "--appendonly", "yes", "--appendfsync", "always")
+	server := servertest.NewRedis(t, "--appendonly", "yes", "--appendfsync", "always")
 	url := "redis://" + server.Addr
 	a, b := open(t, url), open(t, url)
 	a.BreakerPause, b.BreakerPause = 20*time.Millisecond, 20*time.Millisecond
@@ -155,7 +154,7 @@ func TestAServerThatIsKilledAndKeepsItsDataAdmitsNoMoreThanMax(t *testing.T) {
 
 func TestConnectionsThatAreKilledLoseNoHits(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	url := "redis://" + server.Addr
 	a, b := open(t, url), open(t, url)
 	values, max := names(10), 10_000 // not reached while it waits for the next kill
@@ -185,7 +184,7 @@ func TestConnectionsThatAreKilledLoseNoHits(t *testing.T) {
 
 func TestScriptsThatAreFlushedCostNoErrors(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr)
 	c := gather(t, 100_000, names(20), s)
 	for range 200 {
@@ -198,7 +197,7 @@ func TestScriptsThatAreFlushedCostNoErrors(t *testing.T) {
 
 func TestDataThatIsFlushedCostsNoErrors(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr)
 	c := gather(t, 5, names(20), s, open(t, "redis://"+server.Addr))
 	for range 100 {
@@ -241,7 +240,7 @@ func lostMeanwhile(t *testing.T) (lost func() time.Duration) {
 // pingMeanwhile pings a server, over connections of its own, every 5 ms. late ends that, and
 // returns the time of four pings as the slowest, with what it waited beyond the 5 ms: by so
 // much a busy machine may delay what takes several connections and commands.
-func pingMeanwhile(t *testing.T, server *redistest.Server) (late func() time.Duration) {
+func pingMeanwhile(t *testing.T, server *servertest.Redis) (late func() time.Duration) {
 	stop, slowest := make(chan struct{}), make(chan time.Duration, 1)
 	end := sync.OnceFunc(func() { close(stop) })
 	t.Cleanup(end)
@@ -267,7 +266,7 @@ func pingMeanwhile(t *testing.T, server *redistest.Server) (late func() time.Dur
 
 func TestAServerThatIsTooSlowForItsCallersIsOverloaded(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr)
 	s.QueueTimeout = 20 * time.Millisecond
 	th := throttler.New(s)
@@ -298,7 +297,7 @@ func TestAServerThatIsTooSlowForItsCallersIsOverloaded(t *testing.T) {
 
 func TestAServerWithoutMemoryFailsOpenForNewHitsAlone(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t, "--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
+	server := servertest.NewRedis(t, "--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
 	s := open(t, "redis://"+server.Addr)
 	require.Equal(t, 2, admitted(t, rule("full", 2), 1, s))
 	server.Command("CONFIG", "SET", "maxmemory", "1")
@@ -315,7 +314,7 @@ func TestAServerWithoutMemoryFailsOpenForNewHitsAlone(t *testing.T) {
 // is there.
 func TestAServerWithoutMemoryBlocksWhatAnotherProcessHasFilled(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t, "--maxmemory-policy", "noeviction")
+	server := servertest.NewRedis(t, "--maxmemory-policy", "noeviction")
 	filling, s := open(t, "redis://"+server.Addr), open(t, "redis://"+server.Addr)
 	require.Equal(t, 2, admitted(t, rule("full", 2), 1, filling))
 	require.Equal(t, 2, admitted(t, rule("warm", 2), 1, s), "the script works")
@@ -327,7 +326,7 @@ func TestAServerWithoutMemoryBlocksWhatAnotherProcessHasFilled(t *testing.T) {
 
 func TestAServerThatEvictsSaysSo(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t, "--maxmemory", "3mb", "--maxmemory-policy", "allkeys-lru")
+	server := servertest.NewRedis(t, "--maxmemory", "3mb", "--maxmemory-policy", "allkeys-lru")
 	s := open(t, "redis://"+server.Addr)
 	var lost atomic.Uint64
 	s.Forgot = func(_ string, l redisstore.Loss) { lost.Add(l.Evictions) }
@@ -365,7 +364,7 @@ func TestWhatAServerThatHangsIsAskedEndsWithItsCtx(t *testing.T) {
 		for _, connected := range []bool{false, true} {
 			var hangs atomic.Bool
 			hung := make(chan struct{})
-			s := open(t, "redis://"+conntest.Serve(t, func(nc net.Conn) {
+			s := open(t, "redis://"+servertest.Serve(t, func(nc net.Conn) {
 				if hangs.Load() {
 					io.Copy(io.Discard, nc)
 					return
@@ -409,7 +408,7 @@ func TestWhatAServerThatHangsIsAskedEndsWithItsCtx(t *testing.T) {
 
 func TestRestartsAndFlushesAreNoticed(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr)
 	require.NoError(t, s.Check(context.Background()))
 	server.Command("FLUSHALL")
@@ -430,7 +429,7 @@ func TestAFailoverOfSentinel(t *testing.T) {
 	for _, killed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("killed=%t", killed), func(t *testing.T) {
 			t.Parallel()
-			w := redistest.Sentinel(t)
+			w := servertest.NewSentinel(t)
 			s := open(t, "redis://"+w.Sentinel.Addr+"?master_set=mymaster")
 			values, max := names(10), 400
 			c := gather(t, max, values, s)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/exchange"
-	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/redis/rueidis"
@@ -68,7 +68,7 @@ func admitted(t *testing.T, rule throttler.Rule, calls int, clients ...throttler
 
 func TestManyCallersAreAdmittedExactlyMax(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	url := "redis://" + server.Addr
 	require.Equal(t, 100, admitted(t, rule("a", 100), 50, open(t, url), open(t, url), open(t, url)))
 }
@@ -76,7 +76,7 @@ func TestManyCallersAreAdmittedExactlyMax(t *testing.T) {
 // One script carries a bundle out. It reads all records at once, and a key may come twice.
 func TestARecordThatIsWrittenTwiceInABatchIsWrittenOnce(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr)
 	require.NoError(t, s.Add(&memcache.Item{Key: "old", Value: []byte("before"), Expiration: 60}))
 	item, err := s.Get("old")
@@ -114,7 +114,7 @@ func TestARecordThatIsWrittenTwiceInABatchIsWrittenOnce(t *testing.T) {
 
 func TestAnItemIsAddedReadSwappedAndDeleted(t *testing.T) {
 	t.Parallel()
-	s := open(t, "redis://"+redistest.Process(t).Addr)
+	s := open(t, "redis://"+servertest.NewRedis(t).Addr)
 	_, err := s.Get("k")
 	require.ErrorIs(t, err, memcache.ErrCacheMiss)
 	require.NoError(t, s.Add(&memcache.Item{Key: "k", Value: []byte("one"), Flags: 7, Expiration: 60}))
@@ -143,7 +143,7 @@ func TestAnItemIsAddedReadSwappedAndDeleted(t *testing.T) {
 
 func TestEveryKeyHasAnExpiryInMilliseconds(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr)
 	date := time.Now().Add(40 * 24 * time.Hour)
 	for key, e := range map[string]struct {
@@ -170,7 +170,7 @@ func TestEveryKeyHasAnExpiryInMilliseconds(t *testing.T) {
 // As in memcached. An expiry of 0 would delete, and one below 0 is an error.
 func TestAnItemThatHasExpiredAlreadyIsStoredForAMoment(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr)
 	require.NoError(t, s.Add(&memcache.Item{Key: "k", Value: []byte("v"), Expiration: 60}))
 	for _, past := range []int32{-1, int32(time.Now().Unix() - 10)} {
@@ -189,7 +189,7 @@ func TestAnItemThatHasExpiredAlreadyIsStoredForAMoment(t *testing.T) {
 
 func TestEachKeyOfABundleHasItsOwnExpiry(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr)
 	require.NoError(t, s.Add(&memcache.Item{Key: "seen", Value: []byte("before"), Expiration: 5000}))
 	seen, err := s.Get("seen")
@@ -240,7 +240,7 @@ func TestEachKeyOfABundleHasItsOwnExpiry(t *testing.T) {
 
 func TestCompareAndSwapLeavesItsItemAsItIs(t *testing.T) {
 	t.Parallel()
-	s := open(t, "redis://"+redistest.Process(t).Addr)
+	s := open(t, "redis://"+servertest.NewRedis(t).Addr)
 	require.NoError(t, s.Add(&memcache.Item{Key: "k", Value: []byte("one"), Expiration: 60}))
 	item, err := s.Get("k")
 	require.NoError(t, err)
@@ -251,7 +251,7 @@ func TestCompareAndSwapLeavesItsItemAsItIs(t *testing.T) {
 
 func TestAValueWithoutANumberCountsAsNone(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr)
 	for _, foreign := range []string{"", "short", "\x00\x00\x00\x00\x00\x00\x00\x00and more"} {
 		server.Command("SET", "k", foreign)
@@ -276,7 +276,7 @@ func TestAValueWithoutANumberCountsAsNone(t *testing.T) {
 // command brings it.
 func TestNewRecordsNeedNoScript(t *testing.T) {
 	t.Parallel()
-	for name, servers := range map[string][]*redistest.Server{"a server": {redistest.Process(t)}, "a Cluster": redistest.Cluster(t)} {
+	for name, servers := range map[string][]*servertest.Redis{"a server": {servertest.NewRedis(t)}, "a Cluster": servertest.NewRedisCluster(t)} {
 		server := servers[0]
 		s, other := open(t, "redis://"+server.Addr), open(t, "redis://"+server.Addr+"?protocol=2")
 		for i, s := range []*redisstore.Store{s, other} {
@@ -316,7 +316,7 @@ func TestNewRecordsNeedNoScript(t *testing.T) {
 
 func TestAPrefixIsPutBeforeEachKey(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr+"?prefix=app:")
 	d, err := throttler.New(s).Authorize(context.Background(), rule("a", 5))
 	require.NoError(t, err)
@@ -326,7 +326,7 @@ func TestAPrefixIsPutBeforeEachKey(t *testing.T) {
 
 func TestNewUsesTheClientItIsGiven(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}})
 	require.NoError(t, err)
 	defer client.Close()
@@ -341,7 +341,7 @@ func TestNewUsesTheClientItIsGiven(t *testing.T) {
 
 func TestASocketAndADatabase(t *testing.T) {
 	t.Parallel()
-	server := redistest.Socket(t)
+	server := servertest.NewRedisSocket(t)
 	s := open(t, "unix://"+server.Addr+"?db=3")
 	require.Equal(t, 10, admitted(t, rule("a", 10), 2, s))
 	require.Contains(t, server.Command("INFO", "keyspace"), "db3:keys=1")
@@ -366,7 +366,7 @@ func TestOpenRefuses(t *testing.T) {
 // A value that clients choose does not choose a node.
 func TestAKeyWithBracesIsSpreadByAllOfIt(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t, "--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
+	server := servertest.NewRedis(t, "--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
 	server.Command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
 	s := open(t, "redis://"+server.Addr+"?prefix=p:")
 	want := map[string]bool{}
@@ -397,7 +397,7 @@ func TestAKeyWithBracesIsSpreadByAllOfIt(t *testing.T) {
 
 func TestOpenNeedsNoServer(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	server.Kill()
 	s := open(t, "redis://"+server.Addr)
 	s.BreakerPause = 50 * time.Millisecond
@@ -415,7 +415,7 @@ func TestOpenNeedsNoServer(t *testing.T) {
 
 func TestKeysAreListedInSteps(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	url := "redis://" + server.Addr
 	s := open(t, url+"?prefix=a*%5B:")
 	want := map[string]bool{}

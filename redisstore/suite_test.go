@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/storetest"
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
@@ -15,26 +15,26 @@ import (
 
 func TestTheSuiteOverOneServer(t *testing.T) {
 	t.Parallel()
-	url := "redis://" + redistest.Process(t).Addr
+	url := "redis://" + servertest.NewRedis(t).Addr
 	storetest.Run(t, func(t *testing.T) throttler.Client { return open(t, url) })
 }
 
 func TestTheSuiteOverACluster(t *testing.T) {
 	t.Parallel()
-	url := "redis://" + redistest.Cluster(t)[0].Addr
+	url := "redis://" + servertest.NewRedisCluster(t)[0].Addr
 	storetest.Run(t, func(t *testing.T) throttler.Client { return open(t, url+"?prefix=app:") })
 }
 
 func TestTheSuiteOverSentinel(t *testing.T) {
 	t.Parallel()
-	url := "redis://" + redistest.Sentinel(t).Sentinel.Addr + "?master_set=mymaster"
+	url := "redis://" + servertest.NewSentinel(t).Sentinel.Addr + "?master_set=mymaster"
 	storetest.Run(t, func(t *testing.T) throttler.Client { return open(t, url) })
 }
 
 // RESP2, as old servers and some managed ones speak, over a client that always pipelines.
 func TestTheSuiteOverAnotherClient(t *testing.T) {
 	t.Parallel()
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	storetest.Run(t, func(t *testing.T) throttler.Client {
 		client, err := rueidis.NewClient(rueidis.ClientOption{
 			InitAddress: []string{server.Addr}, AlwaysRESP2: true, AlwaysPipelining: true, DisableCache: true,
@@ -50,7 +50,7 @@ func TestTheSuiteOverAnotherClient(t *testing.T) {
 
 func TestWhatIsSentTwiceIsCarriedOutOnce(t *testing.T) {
 	t.Parallel()
-	storetest.RunFaults(t, redistest.Process(t).Addr, func(t *testing.T, addr string, timeout time.Duration) throttler.Client {
+	storetest.RunFaults(t, servertest.NewRedis(t).Addr, func(t *testing.T, addr string, timeout time.Duration) throttler.Client {
 		s := open(t, "redis://"+addr)
 		s.Timeout = timeout
 		return s
@@ -59,7 +59,7 @@ func TestWhatIsSentTwiceIsCarriedOutOnce(t *testing.T) {
 
 func TestOutages(t *testing.T) {
 	t.Parallel()
-	storetest.RunOutages(t, redistest.Process(t).Addr, func(t *testing.T, addr string, b storetest.Bounds) storetest.Watched {
+	storetest.RunOutages(t, servertest.NewRedis(t).Addr, func(t *testing.T, addr string, b storetest.Bounds) storetest.Watched {
 		s := open(t, "redis://"+addr)
 		s.Timeout, s.BreakerFailures, s.BreakerPause = b.Timeout, b.BreakerFailures, b.BreakerPause
 		return s

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -32,7 +32,7 @@ func TestStoresThatShareNothing(t *testing.T) {
 
 func TestPool(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Any(t)
+	server := servertest.AnyMemcached(t)
 	storetest.Run(t, func(t *testing.T) throttler.Client {
 		p, err := pool.New(server.Addr)
 		require.NoError(t, err)
@@ -44,7 +44,7 @@ func TestPool(t *testing.T) {
 
 func TestGomemcache(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Any(t)
+	server := servertest.AnyMemcached(t)
 	storetest.Run(t, func(t *testing.T) throttler.Client {
 		client := memcache.New(server.Addr)
 		client.MaxIdleConns, client.Timeout = 64, memcachedTimeout

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/conntest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 )
 
 // A wire is between a client and its server. It knows nothing of what they speak.
@@ -29,7 +29,7 @@ type wire struct {
 
 func newWire(t *testing.T, server string) *wire {
 	w := &wire{server: server, held: make(chan struct{}), clients: make(map[net.Conn]bool)}
-	w.addr = conntest.Serve(t, w.serve)
+	w.addr = servertest.Serve(t, w.serve)
 	t.Cleanup(w.resume)
 	return w
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
@@ -131,7 +131,7 @@ func rawWrites(b *testing.B, client *memcache.Client, n int) contender {
 }
 
 func BenchmarkAuthorizedBesideRawOperations(b *testing.B) {
-	client := clientOf(b, memcachedtest.Any(b).Addr)
+	client := clientOf(b, servertest.AnyMemcached(b).Addr)
 	th := throttler.New(client)
 	for _, n := range []int{1, 2, 8} {
 		b.Run(fmt.Sprintf("conditions=%d", n), func(b *testing.B) {
@@ -143,7 +143,7 @@ func BenchmarkAuthorizedBesideRawOperations(b *testing.B) {
 }
 
 func BenchmarkTwoConditionsBesideOne(b *testing.B) {
-	th := throttler.New(clientOf(b, memcachedtest.Any(b).Addr))
+	th := throttler.New(clientOf(b, servertest.AnyMemcached(b).Addr))
 	forEachContext(b, func(b *testing.B, ctx context.Context) {
 		compare(b,
 			decision(ctx, "two", th, open(2), throttler.Authorized),
@@ -152,7 +152,7 @@ func BenchmarkTwoConditionsBesideOne(b *testing.B) {
 }
 
 func BenchmarkBlockedBesideRawGet(b *testing.B) {
-	client := clientOf(b, memcachedtest.Any(b).Addr)
+	client := clientOf(b, servertest.AnyMemcached(b).Addr)
 	th := throttler.New(client)
 	for _, n := range []int{1, 2, 8} {
 		rule := full(b, th, n)
@@ -184,7 +184,7 @@ func rawRead(client *memcache.Client, rule throttler.Rule) contender {
 }
 
 func BenchmarkLeakyBucketBesideSlidingWindow(b *testing.B) {
-	th := throttler.New(clientOf(b, memcachedtest.Any(b).Addr))
+	th := throttler.New(clientOf(b, servertest.AnyMemcached(b).Addr))
 	forEachContext(b, func(b *testing.B, ctx context.Context) {
 		bucket := open(1)
 		bucket.Either[0].Algorithm = throttler.LeakyBucket
@@ -220,7 +220,7 @@ func BenchmarkDecisionOverMemstore(b *testing.B) {
 // 64 goroutines call at once: all one value, whose window is never full, so
 // that every call writes, or each its own.
 func BenchmarkContention(b *testing.B) {
-	client := clientOf(b, memcachedtest.Any(b).Addr)
+	client := clientOf(b, servertest.AnyMemcached(b).Addr)
 	th := throttler.New(client)
 	for _, values := range []int64{1, 64} {
 		b.Run(fmt.Sprintf("goroutines=64/values=%d", values), func(b *testing.B) {
@@ -249,7 +249,7 @@ func BenchmarkContention(b *testing.B) {
 // on the same server.
 func BenchmarkOtherCallsBesideAuthorize(b *testing.B) {
 	ctx := context.Background()
-	th := throttler.New(clientOf(b, memcachedtest.Any(b).Addr))
+	th := throttler.New(clientOf(b, servertest.AnyMemcached(b).Addr))
 	calls := map[string]func(throttler.Rule) (throttler.Decision, error){
 		"peek": func(r throttler.Rule) (throttler.Decision, error) { return th.Peek(ctx, r) },
 		"wait": func(r throttler.Rule) (throttler.Decision, error) { return th.Wait(ctx, r) },
@@ -355,7 +355,7 @@ func TestDecisionInProcessMemoryTakesFewAllocations(t *testing.T) {
 }
 
 func TestConditionsOverPoolTakeFewAllocationsEach(t *testing.T) {
-	th := throttler.New(patientPool(t, memcachedtest.Any(t).Addr))
+	th := throttler.New(patientPool(t, servertest.AnyMemcached(t).Addr))
 	for _, n := range []int{8, 32, 64} {
 		rule := throttler.Rule{Identifier: uniqueID(), Either: conditions(n, 100_000, time.Hour)}
 		for i := range rule.Either {

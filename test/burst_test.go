@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -23,7 +23,7 @@ import (
 // down reports whether the client takes the server to be down.
 func overBoth(t *testing.T, test func(t *testing.T, th *throttler.Throttler, down func() bool)) {
 	t.Helper()
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	t.Run("pool", func(t *testing.T) {
 		p := patientPool(t, server.Addr)
 		var everDown atomic.Bool

@@ -9,8 +9,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/busytest"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -32,7 +31,7 @@ func slowRuns(t *testing.T) int {
 
 // works are ways to use up a processor.
 var works = map[string]func(){
-	"computing": busytest.Compute,
+	"computing": servertest.Compute,
 	"hashing":   func() { bcrypt.GenerateFromPassword([]byte("password"), bcrypt.DefaultCost) },
 }
 
@@ -60,11 +59,11 @@ func TestABusyProcessKeepsItsLimits(t *testing.T) {
 			for _, busy := range []int{40, 80, 160} {
 				for run := range runs {
 					t.Run(fmt.Sprintf("%s/%s/%d/%d", name, kind, busy, run), func(t *testing.T) {
-						th := throttler.New(client(t, memcachedtest.Process(t).Addr))
-						rules := busytest.FullRules(t, th)
-						busytest.Keep(t, busy, work)
-						busytest.RequireKeepsItsLimit(t, th)
-						busytest.RequireKeepsBlocking(t, th, rules)
+						th := throttler.New(client(t, servertest.NewMemcached(t).Addr))
+						rules := servertest.FullRules(t, th)
+						servertest.KeepBusy(t, busy, work)
+						servertest.RequireKeepsItsLimit(t, th)
+						servertest.RequireKeepsBlocking(t, th, rules)
 					})
 				}
 			}

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
 	"github.com/adaptivethrottler/throttler/internal/record"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 )
@@ -26,7 +26,7 @@ func TestTwoProcessesWhoseClocksDifferKeepToALimit(t *testing.T) {
 		require.NoError(t, callByClock(job))
 		return
 	}
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	const lasts, max = 1500 * time.Millisecond, 100
 	for name, c := range map[string]struct {
 		algorithm  record.Algorithm

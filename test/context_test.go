@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -19,7 +19,7 @@ import (
 
 func TestARefusedCallIsGivenBackAlthoughItsContextHasEnded(t *testing.T) {
 	t.Parallel()
-	s := onStage(t, memcachedtest.Any(t))
+	s := onStage(t, servertest.AnyMemcached(t))
 	th := throttler.New(s)
 	large, small := limit("large", 5, time.Hour), limit("small", 1, time.Hour)
 	rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{large, small}, CountAuthorizedOnly: true}

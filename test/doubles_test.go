@@ -14,8 +14,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/conntest"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -192,7 +191,7 @@ func overtaken(client throttler.Client, faster func()) throttler.Client {
 
 // overPool returns a client over a real server whose operations a test can
 // overtake.
-func overPool(t *testing.T, server *memcachedtest.Server) *faulty {
+func overPool(t *testing.T, server *servertest.Memcached) *faulty {
 	t.Helper()
 	p, _ := onWire(t, server)
 	return over(p)
@@ -556,7 +555,7 @@ func (s *staged) Exchange(ctx context.Context, xs ...throttler.Exchange) {
 	}
 }
 
-func onStage(t *testing.T, server *memcachedtest.Server) *staged {
+func onStage(t *testing.T, server *servertest.Memcached) *staged {
 	t.Helper()
 	return &staged{Pool: patientPool(t, server.Addr)}
 }
@@ -616,7 +615,7 @@ func (c *breaking) Add(item *memcache.Item) error {
 // distant returns an address at which the server at addr is a roundTrip away.
 func distant(t *testing.T, addr string) string {
 	t.Helper()
-	return conntest.Serve(t, func(client net.Conn) {
+	return servertest.Serve(t, func(client net.Conn) {
 		server, err := net.Dial("tcp", addr)
 		if err != nil {
 			return

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -331,7 +331,7 @@ func TestCallersOfOneValueShareRoundTrips(t *testing.T) {
 
 func TestCallersOfOneValueShareRoundTripsToADistantServer(t *testing.T) {
 	t.Parallel()
-	th := throttler.New(patientPool(t, distant(t, memcachedtest.Any(t).Addr)))
+	th := throttler.New(patientPool(t, distant(t, servertest.AnyMemcached(t).Addr)))
 	admitted, took := share(t, th)
 	require.EqualValues(t, manyOfOne, admitted)
 	require.LessOrEqual(t, th.Stats().Exchanges, uint64(40))

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -162,7 +162,7 @@ func TestARefusedConnectionOfOneServerCostsTheOtherNoCount(t *testing.T) {
 
 // takeConnections makes connections to server until it refuses them, and returns what
 // gives them back.
-func takeConnections(t *testing.T, server *memcachedtest.Server) (giveBack func()) {
+func takeConnections(t *testing.T, server *servertest.Memcached) (giveBack func()) {
 	t.Helper()
 	var taken []net.Conn
 	giveBack = sync.OnceFunc(func() {
@@ -185,7 +185,7 @@ func takeConnections(t *testing.T, server *memcachedtest.Server) (giveBack func(
 }
 
 func TestTooManyConnectionsToARealServer(t *testing.T) {
-	server := memcachedtest.Process(t, "-c", "64")
+	server := servertest.NewMemcached(t, "-c", "64")
 	for name, rule := range map[string]throttler.Rule{"one condition": either(condition("a", 5, time.Minute)), "two": both()} {
 		t.Run(name, func(t *testing.T) {
 			rule.Identifier = uniqueID()
@@ -217,7 +217,7 @@ func TestTooManyConnectionsToARealServer(t *testing.T) {
 
 // The connection of the read is closed before the write, which needs another one.
 func TestARealServerRefusesAWriteAndThenTakesIt(t *testing.T) {
-	server := memcachedtest.Process(t, "-c", "64")
+	server := servertest.NewMemcached(t, "-c", "64")
 	client := over(clientOf(t, server.Addr))
 	rule := either(condition("a", 5, time.Minute))
 	rule.Identifier = uniqueID()

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/stretchr/testify/require"
 )
@@ -81,7 +81,7 @@ func drop(t *testing.T, addr string, on bool) {
 func TestOneOfThreeServersIsCutOff(t *testing.T) {
 	t.Parallel()
 	inOwnNetwork(t, func() {
-		o := underLoad(t, three(t, memcachedtest.Process), nil, timeoutOfHung)
+		o := underLoad(t, three(t, servertest.NewMemcached), nil, timeoutOfHung)
 		addr := o.servers[sick].Addr
 		o.befall(t, func() { drop(t, addr, true) }, func() { drop(t, addr, false) }, false)
 	})

@@ -13,7 +13,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/containertest"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/stretchr/testify/assert"
@@ -40,7 +40,7 @@ const (
 // calls. Each value is tried more often than it may be, by all of them at the
 // same time, in rules of one condition and in rules with one on each server.
 type outage struct {
-	servers   [3]*memcachedtest.Server
+	servers   [3]*servertest.Memcached
 	pool      *pool.Pool
 	throttler *throttler.Throttler
 	values    [3][]string // by the server that keeps them
@@ -78,7 +78,7 @@ const (
 )
 
 // underLoad begins the calls, which end with the test.
-func underLoad(t *testing.T, servers [3]*memcachedtest.Server, fallback throttler.Client, timeout time.Duration) *outage {
+func underLoad(t *testing.T, servers [3]*servertest.Memcached, fallback throttler.Client, timeout time.Duration) *outage {
 	t.Helper()
 	p, err := pool.New(servers[0].Addr, servers[1].Addr, servers[2].Addr)
 	require.NoError(t, err)
@@ -291,7 +291,7 @@ func (o *outage) checkLimited(t *testing.T, full int, forgets bool) {
 }
 
 // three starts three servers.
-func three(t *testing.T, start func(testing.TB, ...string) *memcachedtest.Server) (servers [3]*memcachedtest.Server) {
+func three(t *testing.T, start func(testing.TB, ...string) *servertest.Memcached) (servers [3]*servertest.Memcached) {
 	for i := range servers {
 		servers[i] = start(t)
 	}
@@ -300,13 +300,13 @@ func three(t *testing.T, start func(testing.TB, ...string) *memcachedtest.Server
 
 func TestOneOfThreeServersIsKilled(t *testing.T) {
 	t.Parallel()
-	o := underLoad(t, three(t, memcachedtest.Process), nil, timeoutOfKilled)
+	o := underLoad(t, three(t, servertest.NewMemcached), nil, timeoutOfKilled)
 	o.befall(t, o.servers[sick].Kill, o.servers[sick].Start, true)
 }
 
 func TestOneOfThreeServersHangs(t *testing.T) {
 	t.Parallel()
-	o := underLoad(t, three(t, memcachedtest.Process), nil, timeoutOfHung)
+	o := underLoad(t, three(t, servertest.NewMemcached), nil, timeoutOfHung)
 	o.befall(t, o.servers[sick].Pause, o.servers[sick].Resume, false)
 }
 
@@ -314,7 +314,7 @@ func TestOneOfThreeServersHangs(t *testing.T) {
 // the server did before the outage and does after it.
 func TestOneOfThreeServersIsKilledWithAFallback(t *testing.T) {
 	t.Parallel()
-	o := underLoad(t, three(t, memcachedtest.Process), memstore.New(), timeoutOfKilled)
+	o := underLoad(t, three(t, servertest.NewMemcached), memstore.New(), timeoutOfKilled)
 	o.befall(t, o.servers[sick].Kill, o.servers[sick].Start, true)
 	for i := range o.admitted[sick] {
 		require.LessOrEqual(t, o.admitted[sick][i].Load(), int64(3*outageLimit))

@@ -8,8 +8,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/childtest"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
@@ -38,7 +37,7 @@ func requireOpen(t *testing.T, d throttler.Decision, err error) {
 
 func TestDeadPortFailsOpen(t *testing.T) {
 	t.Parallel()
-	addr, err := childtest.FreeAddr(childtest.Others) // where no test starts a server
+	addr, err := servertest.FreeAddr(servertest.OtherPorts) // where no test starts a server
 	require.NoError(t, err)
 	th := throttler.New(clientOf(t, addr))
 	for n := 1; n <= 3; n++ {
@@ -61,7 +60,7 @@ func TestDeadPortFailsOpen(t *testing.T) {
 // the client's Timeout.
 func TestHungServerIsLeftWhenTheContextEnds(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	th := throttler.New(clientOf(t, server.Addr)) // with a Timeout above atOnce
 	server.Pause()
 	for _, n := range []int{1, 2, 8} {
@@ -95,7 +94,7 @@ func TestHungServerIsLeftWhenTheContextEnds(t *testing.T) {
 // The hits that were counted before the server hung can still be taken back.
 func TestCancelOnAHungServerCanBeTriedAgain(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	s := sceneOn(t, server)
 	rule := s.either(limit("c", 1, time.Minute))
 	c := s.requireAuthorized(rule)
@@ -113,7 +112,7 @@ func TestCancelOnAHungServerCanBeTriedAgain(t *testing.T) {
 // error, those that fail are open, and afterwards it counts again.
 func TestServerKilledUnderLoad(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	th := throttler.New(clientOf(t, server.Addr))
 	rule := throttler.Rule{Identifier: "r", Either: conditions(3, 1000, time.Minute), Lockout: time.Hour, CountAuthorizedOnly: true}
 	var sound, open, wrong, canceled atomic.Int64
@@ -162,7 +161,7 @@ func TestServerKilledUnderLoad(t *testing.T) {
 // on it. It must not seem to.
 func TestServerWithoutCASFailsOpenAndSaysSo(t *testing.T) {
 	t.Parallel()
-	th := throttler.New(clientOf(t, memcachedtest.Process(t, "-C").Addr))
+	th := throttler.New(clientOf(t, servertest.NewMemcached(t, "-C").Addr))
 	rule := throttler.Rule{Identifier: "r", Either: conditions(1, 2, time.Minute)}
 	d, err := th.Authorize(context.Background(), rule)
 	require.NoError(t, err)
@@ -176,7 +175,7 @@ func TestServerWithoutCASFailsOpenAndSaysSo(t *testing.T) {
 
 // onServer returns a condition like c with a Value that the client keeps on
 // server.
-func onServer(t *testing.T, servers *memcache.ServerList, server *memcachedtest.Server, id string, c throttler.Condition) throttler.Condition {
+func onServer(t *testing.T, servers *memcache.ServerList, server *servertest.Memcached, id string, c throttler.Condition) throttler.Condition {
 	for i := range 1000 {
 		c.Value = fmt.Sprint(i)
 		addr, err := servers.PickServer(id + "#" + c.Name + "#" + c.Value)
@@ -191,7 +190,7 @@ func onServer(t *testing.T, servers *memcache.ServerList, server *memcachedtest.
 
 func TestOfTwoServersTheOneThatLivesCountsAndBlocks(t *testing.T) {
 	t.Parallel()
-	alive, dead := memcachedtest.Process(t), memcachedtest.Process(t)
+	alive, dead := servertest.NewMemcached(t), servertest.NewMemcached(t)
 	servers := new(memcache.ServerList)
 	require.NoError(t, servers.SetServers(alive.Addr, dead.Addr))
 	client := memcache.NewFromSelector(servers)

@@ -14,8 +14,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/conntest"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -28,26 +27,26 @@ import (
 
 // onWire returns a pool of server, and the wire between them, which has no faults
 // yet.
-func onWire(t *testing.T, server *memcachedtest.Server) (*pool.Pool, *memcachedtest.Wire) {
+func onWire(t *testing.T, server *servertest.Memcached) (*pool.Pool, *servertest.Wire) {
 	t.Helper()
 	p := patientPool(t, server.Addr)
 	p.BreakerFailures = 1_000_000
-	w := &memcachedtest.Wire{Next: func() memcachedtest.Fault { return memcachedtest.NoFault }}
+	w := &servertest.Wire{Next: func() servertest.Fault { return servertest.NoFault }}
 	p.DialContext = w.DialContext
 	return p, w
 }
 
 // brokenAnswers are the faults, one kind after the other, for a share of the requests at
 // random. It counts them in met.
-func brokenAnswers(random *rand.Rand, share float64, met *atomic.Int64) func() memcachedtest.Fault {
+func brokenAnswers(random *rand.Rand, share float64, met *atomic.Int64) func() servertest.Fault {
 	var mu sync.Mutex
-	return func() memcachedtest.Fault {
+	return func() servertest.Fault {
 		mu.Lock()
 		defer mu.Unlock()
 		if random.Float64() >= share {
-			return memcachedtest.NoFault
+			return servertest.NoFault
 		}
-		return 1 + memcachedtest.Fault(met.Add(1))%(memcachedtest.Faults-1)
+		return 1 + servertest.Fault(met.Add(1))%(servertest.Faults-1)
 	}
 }
 
@@ -56,11 +55,11 @@ func brokenAnswers(random *rand.Rand, share float64, met *atomic.Int64) func() m
 // it is full.
 func TestEachFaultAtEachRequestOfACall(t *testing.T) {
 	const limit, calls = 3, 6
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	eachAlgorithm(t, limit, func(t *testing.T, c throttler.Condition) {
 		p, wire := onWire(t, server)
 		th := throttler.New(p)
-		for f := memcachedtest.LoseRequest; f < memcachedtest.Faults; f++ {
+		for f := servertest.LoseRequest; f < servertest.Faults; f++ {
 			for n := range int64(2 * calls) {
 				for _, lockout := range []time.Duration{0, time.Hour} {
 					c.Value = fmt.Sprint(c.Algorithm, "-", f, "-", n, "-", lockout)
@@ -94,13 +93,13 @@ func TestEachFaultAtEachRequestOfACall(t *testing.T) {
 // A ban whose answer was lost is found by the call that has set it, and holds
 // for as long as it was set for.
 func TestABanWhoseAnswerWasLostIsSetOnce(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	p, wire := onWire(t, server)
 	th := throttler.New(p)
 	c := condition("c", 1, time.Minute)
 	c.Lockout = time.Hour
 	authorize(t, th, either(c))
-	wire.Once(2, memcachedtest.LoseAnswer)
+	wire.Once(2, servertest.LoseAnswer)
 	d := authorize(t, th, either(c))
 	require.NoError(t, d.Err)
 	require.True(t, d.Outcomes[0].Banned)
@@ -110,7 +109,7 @@ func TestABanWhoseAnswerWasLostIsSetOnce(t *testing.T) {
 	require.Equal(t, first, bannedUntil(t, server, "test#c#v"))
 }
 
-func bannedUntil(t *testing.T, server *memcachedtest.Server, key string) time.Time {
+func bannedUntil(t *testing.T, server *servertest.Memcached, key string) time.Time {
 	t.Helper()
 	answer := server.Command(t, "get "+key)
 	require.Len(t, answer, 2)
@@ -123,20 +122,20 @@ func bannedUntil(t *testing.T, server *memcachedtest.Server, key string) time.Ti
 type station struct {
 	*throttler.Throttler
 	random *rand.Rand
-	wire   *memcachedtest.Wire
-	faults func() memcachedtest.Fault
+	wire   *servertest.Wire
+	faults func() servertest.Fault
 }
 
 // broken has requests meet faults from now on, and whole no more.
 func (s *station) broken() { s.wire.Next = s.faults }
-func (s *station) whole()  { s.wire.Next = func() memcachedtest.Fault { return memcachedtest.NoFault } }
+func (s *station) whole()  { s.wire.Next = func() servertest.Fault { return servertest.NoFault } }
 
 // overBrokenWires runs work on several goroutines at once, each with a station of
 // its own, all at the same server. The given share of requests meets a fault. All
 // faults must have happened in the end.
 func overBrokenWires(t *testing.T, share float64, work func(s *station)) {
 	t.Helper()
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	var met atomic.Int64
 	var running sync.WaitGroup
 	for i := range uint64(8) {
@@ -146,7 +145,7 @@ func overBrokenWires(t *testing.T, share float64, work func(s *station)) {
 		running.Go(func() { work(s) })
 	}
 	running.Wait()
-	assert.GreaterOrEqual(t, met.Load(), int64(memcachedtest.Faults-1), "some faults never happened")
+	assert.GreaterOrEqual(t, met.Load(), int64(servertest.Faults-1), "some faults never happened")
 }
 
 // attempt calls Authorize. sound says that the call failed at nothing.
@@ -223,11 +222,11 @@ const hitsOfOthers = 3
 // own, those of the others must be there after it.
 func eachFaultBeside(t *testing.T, requests int64, test func(t *testing.T, p *pool.Pool, sound *throttler.Throttler, c throttler.Condition, meet func())) {
 	t.Helper()
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	sound := throttler.New(overPool(t, server))
 	eachAlgorithm(t, hitsOfOthers+5, func(t *testing.T, c throttler.Condition) {
 		p, wire := onWire(t, server)
-		for f := memcachedtest.LoseRequest; f < memcachedtest.Faults; f++ {
+		for f := servertest.LoseRequest; f < servertest.Faults; f++ {
 			for n := range requests {
 				c.Value = fmt.Sprintf("%d-%d-%d", c.Algorithm, f, n)
 				for range hitsOfOthers {
@@ -321,7 +320,7 @@ func TestAServerThatTalksNonsenseIsFailedOpenOver(t *testing.T) {
 		strings.Repeat("x", 10_000), "\x00\xff\x80\x81\x00\x00",
 	}
 	answer := atomic.Pointer[string]{}
-	addr := conntest.Serve(t, func(conn net.Conn) {
+	addr := servertest.Serve(t, func(conn net.Conn) {
 		b := make([]byte, 4096)
 		if _, err := conn.Read(b); err == nil {
 			io.WriteString(conn, *answer.Load())
@@ -345,7 +344,7 @@ func TestAServerThatTalksNonsenseIsFailedOpenOver(t *testing.T) {
 }
 
 func TestARecordEvictedBetweenReadAndWriteIsBegunAnew(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	eachAlgorithm(t, 3, func(t *testing.T, c throttler.Condition) {
 		c.Value = c.Algorithm.String()
 		client := overPool(t, server)
@@ -372,7 +371,7 @@ func TestARecordEvictedBetweenReadAndWriteIsBegunAnew(t *testing.T) {
 // Records that others write and the server evicts between all reads and writes
 // would keep a call going for ever.
 func TestRecordsThatComeAndGoAreGivenUp(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	client := overPool(t, server)
 	th := throttler.New(client)
 	th.QueueTimeout = time.Minute // of many round trips
@@ -393,7 +392,7 @@ func TestRecordsThatComeAndGoAreGivenUp(t *testing.T) {
 }
 
 func TestAServerWithoutCASIsFailedOpenOver(t *testing.T) {
-	server := memcachedtest.Process(t, "-C")
+	server := servertest.NewMemcached(t, "-C")
 	plain := memcache.New(server.Addr)
 	defer plain.Close()
 	plain.Timeout = 20 * time.Second
@@ -421,7 +420,7 @@ func TestAServerWithoutCASIsFailedOpenOver(t *testing.T) {
 // A server that may not evict refuses new records when it is full, and goes on
 // with those that it has.
 func TestAServerThatIsFullFailsOpenForNewValuesAlone(t *testing.T) {
-	server := memcachedtest.Process(t, "-m", "2", "-M")
+	server := servertest.NewMemcached(t, "-m", "2", "-M")
 	client := overPool(t, server)
 	th := throttler.New(client)
 	banned := condition("c", 1, time.Hour)

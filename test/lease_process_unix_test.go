@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -39,7 +39,7 @@ func TestHoldersThatDieOrStopNeverOverlap(t *testing.T) {
 		return
 	}
 	t.Parallel()
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	const processes = 6
 	var mu sync.Mutex
 	spans := make(map[string]span)
@@ -117,7 +117,7 @@ func holderRule() throttler.Rule {
 
 // holdAndReport takes a hit in flight again and again, and writes down when it worked.
 func holdAndReport(t *testing.T, addr string) {
-	th := throttler.New(overPool(t, &memcachedtest.Server{Addr: addr}))
+	th := throttler.New(overPool(t, servertest.MemcachedAt(t, addr, nil)))
 	for i := 0; ; i++ {
 		ctx := context.Background()
 		d, err := th.Wait(ctx, holderRule())

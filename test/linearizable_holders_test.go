@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/require"
@@ -228,7 +228,7 @@ func checkHoldings(t *testing.T, condition throttler.Condition, weights map[oper
 
 func TestHoldingsAreLinearizable(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Any(t)
+	server := servertest.AnyMemcached(t)
 	store := memstore.New()
 	for kind, clients := range map[string]func() []throttler.Client{
 		"memstore": func() []throttler.Client { return []throttler.Client{store, store} },
@@ -249,7 +249,7 @@ func TestHoldingsAreLinearizable(t *testing.T) {
 // The check must find what it is there for.
 func TestLostUpdatesOfHoldingsAreNotLinearizable(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Any(t)
+	server := servertest.AnyMemcached(t)
 	for name, m := range holdingMixes {
 		t.Run(name, func(t *testing.T) {
 			clients := []throttler.Client{racyClient{clientOf(t, server.Addr)}, racyClient{clientOf(t, server.Addr)}}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/anishathalye/porcupine"
@@ -332,7 +332,7 @@ func requireLinearizable(t *testing.T, n int, clients func(*testing.T) []throttl
 
 func TestCallsOverMemcachedAreLinearizable(t *testing.T) {
 	t.Parallel()
-	addr := memcachedtest.Any(t).Addr
+	addr := servertest.AnyMemcached(t).Addr
 	requireLinearizable(t, 60, func(t *testing.T) []throttler.Client {
 		return []throttler.Client{clientOf(t, addr), clientOf(t, addr), clientOf(t, addr)}
 	})
@@ -346,7 +346,7 @@ func TestCallsOverMemstoreAreLinearizable(t *testing.T) {
 
 func TestCallsOverPoolsAreLinearizable(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Any(t)
+	server := servertest.AnyMemcached(t)
 	requireLinearizable(t, 60, func(t *testing.T) []throttler.Client {
 		return []throttler.Client{poolOf(t, server), poolOf(t, server), poolOf(t, server)}
 	})
@@ -354,13 +354,13 @@ func TestCallsOverPoolsAreLinearizable(t *testing.T) {
 
 func TestCallsOverPoolsAndPlainClientsAreLinearizable(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Any(t)
+	server := servertest.AnyMemcached(t)
 	requireLinearizable(t, 30, func(t *testing.T) []throttler.Client {
 		return []throttler.Client{poolOf(t, server), clientOf(t, server.Addr), clientOf(t, server.Addr)}
 	})
 }
 
-func poolOf(t *testing.T, server *memcachedtest.Server) *pool.Pool {
+func poolOf(t *testing.T, server *servertest.Memcached) *pool.Pool {
 	t.Helper()
 	p, _ := onWire(t, server)
 	p.QueueTimeout = 20 * time.Second
@@ -371,7 +371,7 @@ func poolOf(t *testing.T, server *memcachedtest.Server) *pool.Pool {
 // set what should be compared and swapped, as others do.
 func TestLostUpdatesAreNotLinearizable(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Any(t)
+	server := servertest.AnyMemcached(t)
 	for name, m := range mixes {
 		t.Run(name, func(t *testing.T) {
 			clients := []throttler.Client{racyClient{clientOf(t, server.Addr)}, racyClient{clientOf(t, server.Addr)}}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/containertest"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -24,7 +24,7 @@ import (
 
 func TestBehavioursOverMemcached(t *testing.T) {
 	t.Parallel()
-	testBehavioursOver(t, memcachedtest.Any(t))
+	testBehavioursOver(t, servertest.AnyMemcached(t))
 }
 
 func TestBehavioursOverContainer(t *testing.T) {
@@ -32,7 +32,7 @@ func TestBehavioursOverContainer(t *testing.T) {
 	testBehavioursOver(t, containertest.Memcached(t))
 }
 
-func testBehavioursOver(t *testing.T, server *memcachedtest.Server) {
+func testBehavioursOver(t *testing.T, server *servertest.Memcached) {
 	testBehaviours(t, func(tb testing.TB) throttler.Client { return clientOf(tb, server.Addr) })
 }
 
@@ -46,7 +46,7 @@ func clientOf(tb testing.TB, addrs ...string) *memcache.Client {
 }
 
 // sceneOn returns a scene on a memcached server.
-func sceneOn(t *testing.T, server *memcachedtest.Server) *scene {
+func sceneOn(t *testing.T, server *servertest.Memcached) *scene {
 	return newScene(t, func(tb testing.TB) throttler.Client { return clientOf(tb, server.Addr) })
 }
 
@@ -193,7 +193,7 @@ func inGoroutines(j job) tally {
 
 func Test64GoroutinesAreAdmittedExactlyMax(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Any(t)
+	server := servertest.AnyMemcached(t)
 	eachAlgorithm(t, 50, func(t *testing.T, c throttler.Condition) {
 		for range 5 {
 			rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{c}}
@@ -205,7 +205,7 @@ func Test64GoroutinesAreAdmittedExactlyMax(t *testing.T) {
 
 func Test4ProcessesAreAdmittedExactlyMax(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Any(t)
+	server := servertest.AnyMemcached(t)
 	eachAlgorithm(t, 50, func(t *testing.T, c throttler.Condition) {
 		for _, overPool := range []bool{false, true} {
 			rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{c}, Lockout: time.Hour}
@@ -220,7 +220,7 @@ func Test4ProcessesAreAdmittedExactlyMax(t *testing.T) {
 // may be refused than need be; but nothing is lost in the end.
 func TestRefusedCallsOfManyAreGivenBack(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Any(t)
+	server := servertest.AnyMemcached(t)
 	for range 5 {
 		s := sceneOn(t, server)
 		large, small := limit("large", 12, time.Hour), limit("small", 7, time.Hour)
@@ -242,7 +242,7 @@ func TestRefusedCallsOfManyAreGivenBack(t *testing.T) {
 // With buckets rather too little is given back than too much.
 func TestBucketsAreNotGivenBackTooMuch(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Any(t)
+	server := servertest.AnyMemcached(t)
 	for range 5 {
 		s := sceneOn(t, server)
 		large, small := limit("large", 12, 1000*time.Hour), limit("small", 7, 1000*time.Hour)
@@ -286,14 +286,14 @@ func decideAtOnce(client throttler.Client, n int, rule throttler.Rule) ([]thrott
 
 func TestRobotOf500CallsASecondIsHeldTo10(t *testing.T) {
 	t.Parallel()
-	s := sceneOn(t, memcachedtest.Any(t))
+	s := sceneOn(t, servertest.AnyMemcached(t))
 	r := robot{max: 10, ttl: time.Second, every: 2 * time.Millisecond, during: 3 * time.Second}
 	r.run(t, s.either(limit("c", r.max, r.ttl)), s.client, s.newClient(t), s.newClient(t), s.newClient(t))
 }
 
 // expiryOnServer returns how many seconds the server will keep the record, -1
 // for ever.
-func expiryOnServer(t *testing.T, server *memcachedtest.Server, key string) int64 {
+func expiryOnServer(t *testing.T, server *servertest.Memcached, key string) int64 {
 	answer := server.Command(t, "mg "+key+" t")
 	require.Regexp(t, `^HD t-?\d+$`, answer[0])
 	seconds, err := strconv.ParseInt(strings.TrimPrefix(answer[0], "HD t"), 10, 64)
@@ -305,7 +305,7 @@ func expiryOnServer(t *testing.T, server *memcachedtest.Server, key string) int6
 // 40-day ban of its did not hold at all.
 func TestBansBeyond30DaysHold(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Any(t)
+	server := servertest.AnyMemcached(t)
 	for _, days := range []time.Duration{29, 30, 31, 40, 400} {
 		s := sceneOn(t, server)
 		length := days * 24 * time.Hour
@@ -326,7 +326,7 @@ func TestBansBeyond30DaysHold(t *testing.T) {
 // What should last beyond 2038, the end of memcached's dates, lasts until then.
 func TestLongestBansAndWindowsAreKept(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Any(t)
+	server := servertest.AnyMemcached(t)
 	s := sceneOn(t, server)
 	const century = 100 * 365 * 24 * time.Hour
 	banned := s.either(limit("banned", 1, time.Minute))
@@ -344,7 +344,7 @@ func TestLongestBansAndWindowsAreKept(t *testing.T) {
 // The original gave the whole list the newest, shorter expiry.
 func TestShorterTTLDoesNotShortenTheExpiryOfTheRecord(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Any(t)
+	server := servertest.AnyMemcached(t)
 	s := sceneOn(t, server)
 	s.requireAuthorized(s.either(limit("c", 3, time.Hour)))
 	rule := s.either(limit("c", 3, time.Second))
@@ -355,7 +355,7 @@ func TestShorterTTLDoesNotShortenTheExpiryOfTheRecord(t *testing.T) {
 // Whatever calls do, an item goes by itself when it is not needed any more.
 func TestEveryItemOnTheServerHasAnExpiry(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	s := sceneOn(t, server)
 	ctx := context.Background()
 	for i, value := range append(s.hostile(), "x") {
@@ -397,7 +397,7 @@ func TestEveryItemOnTheServerHasAnExpiry(t *testing.T) {
 func TestBanFoundBy32CallsAtOnceIsSetOnce(t *testing.T) {
 	t.Parallel()
 	const n = 32
-	s := sceneOn(t, memcachedtest.Any(t))
+	s := sceneOn(t, servertest.AnyMemcached(t))
 	rule := s.either(limit("c", 1, time.Hour))
 	rule.Lockout = 2 * time.Hour
 	s.requireAuthorized(rule)
@@ -423,7 +423,7 @@ func TestBanFoundBy32CallsAtOnceIsSetOnce(t *testing.T) {
 // set wrote it back afterwards, and the ban was gone.
 func TestLateWriteErasesNoBan(t *testing.T) {
 	t.Parallel()
-	s := sceneOn(t, memcachedtest.Any(t))
+	s := sceneOn(t, servertest.AnyMemcached(t))
 	rule := s.either(limit("c", 2, time.Hour))
 	rule.Lockout = 2 * time.Hour
 	s.requireAuthorized(rule)

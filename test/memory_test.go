@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -44,7 +44,7 @@ import (
 // buffers for each connection.
 
 // stat returns one figure of the answer to a stats command.
-func stat(t *testing.T, server *memcachedtest.Server, command, name string) int {
+func stat(t *testing.T, server *servertest.Memcached, command, name string) int {
 	t.Helper()
 	for _, line := range server.Command(t, command) {
 		if text, ok := strings.CutPrefix(line, "STAT "+name+" "); ok {
@@ -60,7 +60,7 @@ func stat(t *testing.T, server *memcachedtest.Server, command, name string) int 
 // recordsPerMegabyte stores what calls of rule leave behind on an empty server,
 // and returns the record's bytes and how many of its kind memcached keeps in a
 // page, which is a megabyte.
-func recordsPerMegabyte(t *testing.T, server *memcachedtest.Server, rule throttler.Rule, calls int) (size, records int) {
+func recordsPerMegabyte(t *testing.T, server *servertest.Memcached, rule throttler.Rule, calls int) (size, records int) {
 	t.Helper()
 	server.Command(t, "flush_all")
 	th := throttler.New(overPool(t, server))
@@ -114,7 +114,7 @@ func TestRecordsPerMegabyte(t *testing.T) {
 		var cells string
 		for _, v := range values {
 			// A server of its own, since a slab once given to a class stays.
-			server := memcachedtest.Process(t)
+			server := servertest.NewMemcached(t)
 			r.c.Name, r.c.Value = "ip", v.value
 			n := 0
 			size, n = recordsPerMegabyte(t, server, throttler.Rule{Identifier: "login", Either: []throttler.Condition{r.c}}, r.calls)
@@ -130,7 +130,7 @@ func TestRecordsPerMegabyte(t *testing.T) {
 
 // flood stores n one-off records of one hit each, under keys as long as those of
 // an IPv6 network, no two floods under the same.
-func flood(t *testing.T, server *memcachedtest.Server, first, n int) {
+func flood(t *testing.T, server *servertest.Memcached, first, n int) {
 	t.Helper()
 	conn, err := net.Dial("tcp", server.Addr)
 	require.NoError(t, err)
@@ -178,7 +178,7 @@ func banned(t *testing.T, th *throttler.Throttler, rule throttler.Rule) bool {
 // as many as it holds. One ban is met each time that so many records have come
 // in, the other one never. It returns how many records the server holds, and
 // after how many the ban that is met was forgotten; 0 if it was not.
-func fillUp(t *testing.T, server *memcachedtest.Server, metEvery int) (holds, forgotten int) {
+func fillUp(t *testing.T, server *servertest.Memcached, metEvery int) (holds, forgotten int) {
 	t.Helper()
 	th := throttler.New(overPool(t, server))
 	idle, met := banOf("2001:db8:ffff:0001::/64"), banOf("2001:db8:ffff:0002::/64")
@@ -216,7 +216,7 @@ func TestBansThatAreMetOutliveTheMemory(t *testing.T) {
 		{8000, nil},
 		{500, []string{"-o", "no_lru_maintainer"}},
 	} {
-		holds, forgotten := fillUp(t, memcachedtest.Process(t, append([]string{"-m", "2"}, test.args...)...), test.every)
+		holds, forgotten := fillUp(t, servertest.NewMemcached(t, append([]string{"-m", "2"}, test.args...)...), test.every)
 		became := "holds"
 		if forgotten > 0 {
 			became = fmt.Sprintf("is forgotten after %d", forgotten)

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -83,7 +83,7 @@ func (w *witness) note(id int, op operation, r reply, call time.Duration) {
 // some of the callers leave in the middle of a batch.
 func TestCallsAreLinearizableWhileConnectionsBreakAndCallersLeave(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Any(t)
+	server := servertest.AnyMemcached(t)
 	for _, name := range []string{"window with Cancel", "bans despite Cancel", "bucket"} {
 		m := mixes[name]
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestCallsAreLinearizableWhileTheServerRestarts(t *testing.T) {
 	for _, name := range []string{"window", "window with bans", "bucket"} {
 		m := mixes[name]
 		t.Run(name, func(t *testing.T) {
-			server := memcachedtest.Process(t)
+			server := servertest.NewMemcached(t)
 			shown := false
 			for range 20 {
 				w := m.troubled(t, server, 0, true)
@@ -140,7 +140,7 @@ func (w *witness) calls() int {
 // troubled returns a linearizable session over two pools, with callers that leave. A share
 // of the requests meets a fault. With restart, the server restarts in the middle, and
 // those whose calls fail wait for it.
-func (m mix) troubled(t *testing.T, server *memcachedtest.Server, share float64, restart bool) (w *witness) {
+func (m mix) troubled(t *testing.T, server *servertest.Memcached, share float64, restart bool) (w *witness) {
 	t.Helper()
 	result, info := judge(t, m.doubtful(), 12, decidedWithin, func(calls int) []porcupine.Operation {
 		w = m.trouble(t, server, calls, share, restart)
@@ -154,7 +154,7 @@ func (m mix) troubled(t *testing.T, server *memcachedtest.Server, share float64,
 }
 
 // trouble makes a session of troubled.
-func (m mix) trouble(t *testing.T, server *memcachedtest.Server, calls int, share float64, restart bool) *witness {
+func (m mix) trouble(t *testing.T, server *servertest.Memcached, calls int, share float64, restart bool) *witness {
 	t.Helper()
 	var met atomic.Int64 // faults
 	w := &witness{begin: time.Now()}
@@ -214,7 +214,7 @@ func (m mix) trouble(t *testing.T, server *memcachedtest.Server, calls int, shar
 // a record of after would bring hits of before back.
 func TestNoRecordOfBeforeARestartComesBack(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	th, others := throttler.New(poolOf(t, server)), throttler.New(poolOf(t, server))
 	c := limit("c", 100, time.Hour)
 	rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{c}}
@@ -243,7 +243,7 @@ func TestNoRecordOfBeforeARestartComesBack(t *testing.T) {
 }
 
 // tokenOf returns the token that server gives for the record of rule's condition.
-func tokenOf(t *testing.T, server *memcachedtest.Server, rule throttler.Rule) string {
+func tokenOf(t *testing.T, server *servertest.Memcached, rule throttler.Rule) string {
 	t.Helper()
 	c := rule.Either[0]
 	answer := server.Command(t, "gets "+throttler.RecordKey(rule.Identifier, c.Name, c.Value))
@@ -254,7 +254,7 @@ func tokenOf(t *testing.T, server *memcachedtest.Server, rule throttler.Rule) st
 
 // rush has 64 callers over several pools and plain clients ask for values, and
 // requires that of each exactly its limit is admitted.
-func rush(t *testing.T, server *memcachedtest.Server, c throttler.Condition, values, calls int, clients ...throttler.Client) {
+func rush(t *testing.T, server *servertest.Memcached, c throttler.Condition, values, calls int, clients ...throttler.Client) {
 	t.Helper()
 	id := uniqueID()
 	admitted := make([]atomic.Int64, values)
@@ -290,7 +290,7 @@ func rush(t *testing.T, server *memcachedtest.Server, c throttler.Condition, val
 
 func TestExactlyMaxIsAdmittedOverPoolsAndPlainClients(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Any(t)
+	server := servertest.AnyMemcached(t)
 	eachAlgorithm(t, 20, func(t *testing.T, c throttler.Condition) {
 		for values, calls := range map[int]int{1: 20, 30: 60} {
 			t.Run(fmt.Sprint("values=", values), func(t *testing.T) {
@@ -306,7 +306,7 @@ func TestExactlyMaxIsAdmittedOverPoolsAndPlainClients(t *testing.T) {
 // hanging, and nothing of them stays.
 func TestCallersWhoseContextsEndAtAnyMomentLeaveNothing(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Any(t)
+	server := servertest.AnyMemcached(t)
 	for name, client := range map[string]throttler.Client{"pool": poolOf(t, server), "plain": clientOf(t, server.Addr)} {
 		t.Run(name, func(t *testing.T) {
 			th := throttler.New(client)

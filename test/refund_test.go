@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -75,7 +75,7 @@ func TestRefundTakesBackTheNewestHits(t *testing.T) {
 }
 
 func TestRefundIsOneExchange(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	th := throttler.New(patientPool(t, server.Addr))
 	rule := either(condition("window", 5, time.Minute))
 	authorize(t, th, rule)
@@ -154,7 +154,7 @@ func TestRefundOfWhatIsInFlightIsAMistake(t *testing.T) {
 
 // Two processes count and refund the same values at once: nothing is lost or gained.
 func TestRefundsAndHitsOfSeveralProcessesAddUp(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	rule := countings(1)
 	for i := range rule.Either {
 		rule.Either[i].Max = 1000

@@ -14,8 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/childtest"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -177,7 +176,7 @@ func TestBadFlagsAreExplained(t *testing.T) {
 
 // refusing returns an address that refuses connections.
 func refusing(t *testing.T) string {
-	addr, err := childtest.FreeAddr(childtest.Others)
+	addr, err := servertest.FreeAddr(servertest.OtherPorts)
 	require.NoError(t, err)
 	return addr
 }
@@ -229,7 +228,7 @@ func TestProcessAnswersLineByLine(t *testing.T) {
 }
 
 func TestProcessesWithTheSameServerCountTogether(t *testing.T) {
-	path, server := build(t), memcachedtest.Any(t)
+	path, server := build(t), servertest.AnyMemcached(t)
 	line := fmt.Sprint("counted together ", time.Now().UnixNano())
 	var got string
 	for range 3 {

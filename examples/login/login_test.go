@@ -25,8 +25,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
-	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/tally"
@@ -492,12 +491,12 @@ func TestListOfBlockedIsBounded(t *testing.T) {
 }
 
 func TestSitesShareTheirCountsInMemcached(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	sitesShareTheirCounts(t, server.Kill, "-memcached", server.Addr)
 }
 
 func TestSitesShareTheirCountsInRedis(t *testing.T) {
-	server := redistest.Process(t)
+	server := servertest.NewRedis(t)
 	sitesShareTheirCounts(t, server.Kill, "-redis", "redis://"+server.Addr)
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 )
 
 // start runs the program on a free port until the end of the test, and returns
@@ -60,7 +60,7 @@ func visit(t *testing.T, url, agent, addr string) (status int, text string) {
 func TestEachKindHasItsBudget(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "list")
 	require.NoError(t, os.WriteFile(list, []byte("66.249.64.0/27\n"), 0o600))
-	for name, args := range map[string][]string{"memstore": nil, "memcached": {"-memcached", memcachedtest.Any(t).Addr}} {
+	for name, args := range map[string][]string{"memstore": nil, "memcached": {"-memcached", servertest.AnyMemcached(t).Addr}} {
 		t.Run(name, func(t *testing.T) {
 			url := start(t, append(args, "-proxy", "127.0.0.0/8", "-list", "Googlebot="+list)...)
 			for _, c := range []struct {

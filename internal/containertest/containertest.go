@@ -1,5 +1,5 @@
 // Package containertest gives tests a memcached in a container, by
-// testcontainers-go. It is no part of package memcachedtest, so that only those
+// testcontainers-go. It is no part of package servertest, so that only those
 // test binaries link Docker's client that start containers.
 //
 // THROTTLER_MEMCACHED_IMAGE is the image. Default: memcached:1.6-alpine. Its
@@ -25,7 +25,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	containerapi "github.com/moby/moby/api/types/container"
 	networkapi "github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
@@ -49,21 +49,21 @@ func image() string {
 }
 
 // Memcached starts memcached in a container that ends with the test. args are
-// as for [memcachedtest.Process]. The test is skipped without Docker, or if there
+// as for [servertest.NewMemcached]. The test is skipped without Docker, or if there
 // is no image and it cannot be pulled.
-func Memcached(tb testing.TB, args ...string) *memcachedtest.Server {
+func Memcached(tb testing.TB, args ...string) *servertest.Memcached {
 	tb.Helper()
 	s, err := try(tb, args...)
 	if err != nil {
-		memcachedtest.Unavailable(tb, "cannot run memcached in a container: %v", err)
+		servertest.Unavailable(tb, "cannot run memcached in a container: %v", err)
 	}
 	return s
 }
 
-func init() { memcachedtest.Container = try }
+func init() { servertest.Container = try }
 
 // try is Memcached, but returns why there can be no container.
-func try(tb testing.TB, args ...string) (*memcachedtest.Server, error) {
+func try(tb testing.TB, args ...string) (*servertest.Memcached, error) {
 	tb.Helper()
 	if err := containers(); err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func haveImage(docker *testcontainers.DockerProvider, name string) error {
 type container struct {
 	image  string
 	args   []string
-	server *memcachedtest.Server // whose life this is
+	server *servertest.Memcached // whose life this is
 
 	docker  client.APIClient
 	c       *testcontainers.DockerContainer
@@ -184,8 +184,12 @@ func (c *container) create(tb testing.TB) error {
 	if err != nil {
 		return err
 	}
-	_, port, _ := net.SplitHostPort(memcachedtest.FreeAddr(tb))
-	c.server = memcachedtest.New(tb, net.JoinHostPort(dialable(host), port), c)
+	free, err := servertest.FreeAddr(servertest.MemcachedPorts)
+	if err != nil {
+		return err
+	}
+	_, port, _ := net.SplitHostPort(free)
+	c.server = servertest.MemcachedAt(tb, net.JoinHostPort(dialable(host), port), c)
 	c.c, err = testcontainers.Run(ctx, c.image,
 		testcontainers.WithCmd(slices.Concat([]string{"memcached"}, c.args)...),
 		testcontainers.WithExposedPorts(memcachedPort),

@@ -12,28 +12,28 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler/internal/containertest"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 )
 
 // servers are the ways to start a server of one's own. All behave alike.
-var servers = map[string]func(testing.TB, ...string) *memcachedtest.Server{
-	"process":   memcachedtest.Process,
-	"socket":    memcachedtest.Socket,
+var servers = map[string]func(testing.TB, ...string) *servertest.Memcached{
+	"process":   servertest.NewMemcached,
+	"socket":    servertest.NewMemcachedSocket,
 	"container": containertest.Memcached,
 }
 
 func TestMain(m *testing.M) { os.Exit(skiptest.Run(m)) }
 
 // eachServer runs test with a fresh server of each kind.
-func eachServer(t *testing.T, test func(*testing.T, *memcachedtest.Server)) {
+func eachServer(t *testing.T, test func(*testing.T, *servertest.Memcached)) {
 	for name, start := range servers {
 		t.Run(name, func(t *testing.T) { test(t, start(t)) })
 	}
 }
 
 func TestAnswers(t *testing.T) {
-	eachServer(t, func(t *testing.T, s *memcachedtest.Server) {
+	eachServer(t, func(t *testing.T, s *servertest.Memcached) {
 		require.NoError(t, s.Ping(time.Minute))
 		assert.Equal(t, []string{"STORED"}, s.Command(t, "set k 5 0 5\r\nE\r\nND"))
 		assert.Equal(t, []string{"VALUE k 5 5", "E\r\nND"}, s.Command(t, "get k"))
@@ -49,7 +49,7 @@ func TestAnswers(t *testing.T) {
 }
 
 func TestStopAndStartKeepTheAddress(t *testing.T) {
-	eachServer(t, func(t *testing.T, s *memcachedtest.Server) {
+	eachServer(t, func(t *testing.T, s *servertest.Memcached) {
 		addr := s.Addr
 		for _, end := range []func(){s.Stop, s.Kill} {
 			s.Command(t, "set k 0 0 1\r\nx")
@@ -65,7 +65,7 @@ func TestStopAndStartKeepTheAddress(t *testing.T) {
 }
 
 func TestStopClosesConnections(t *testing.T) {
-	eachServer(t, func(t *testing.T, s *memcachedtest.Server) {
+	eachServer(t, func(t *testing.T, s *servertest.Memcached) {
 		conn := dial(t, s)
 		s.Stop()
 		haveTime(t, conn)
@@ -76,7 +76,7 @@ func TestStopClosesConnections(t *testing.T) {
 }
 
 func TestPausedServerHangsUntilResumed(t *testing.T) {
-	eachServer(t, func(t *testing.T, s *memcachedtest.Server) {
+	eachServer(t, func(t *testing.T, s *servertest.Memcached) {
 		s.Command(t, "set k 0 0 1\r\nx")
 		old := dial(t, s)
 		s.Pause()
@@ -97,7 +97,7 @@ func TestPausedServerHangsUntilResumed(t *testing.T) {
 }
 
 func TestPausedServerCanBeEnded(t *testing.T) {
-	eachServer(t, func(t *testing.T, s *memcachedtest.Server) {
+	eachServer(t, func(t *testing.T, s *servertest.Memcached) {
 		for _, end := range []func(){s.Stop, s.Kill} {
 			s.Pause()
 			end()
@@ -121,7 +121,7 @@ func TestArgsReachTheServer(t *testing.T) {
 
 func TestServerEndsWithItsTest(t *testing.T) {
 	for name, start := range servers {
-		var s *memcachedtest.Server
+		var s *servertest.Memcached
 		t.Run(name, func(t *testing.T) { s = start(t) })
 		if s != nil { // nil if the subtest was skipped
 			require.Error(t, s.Ping(time.Second))
@@ -129,7 +129,7 @@ func TestServerEndsWithItsTest(t *testing.T) {
 	}
 }
 
-func dial(t *testing.T, s *memcachedtest.Server) net.Conn {
+func dial(t *testing.T, s *servertest.Memcached) net.Conn {
 	network := "tcp"
 	if strings.Contains(s.Addr, "/") {
 		network = "unix"
@@ -155,5 +155,5 @@ func TestAnyMayBeAContainer(t *testing.T) {
 	s := containertest.Memcached(t) // or the test is skipped
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("THROTTLER_MEMCACHED_ADDR", "")
-	require.NotEqual(t, s.Addr, memcachedtest.Any(t).Addr)
+	require.NotEqual(t, s.Addr, servertest.AnyMemcached(t).Addr)
 }

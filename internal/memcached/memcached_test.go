@@ -12,9 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/conntest"
 	"github.com/adaptivethrottler/throttler/internal/memcached"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -28,7 +27,7 @@ func dial(t *testing.T, addr string) *memcached.Conn {
 }
 
 func TestARealServerTellsItsKeysAndValues(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	want := map[string][]byte{}
 	for i := range 300 {
 		key := fmt.Sprintf("login#ip#%%%d=ü", i)
@@ -67,7 +66,7 @@ func keysOf(t *testing.T, c *memcached.Conn) (keys []string) {
 }
 
 func TestAnEmptyServerHasNoKeys(t *testing.T) {
-	c := dial(t, memcachedtest.Process(t).Addr)
+	c := dial(t, servertest.NewMemcached(t).Addr)
 	assert.Empty(t, keysOf(t, c))
 	values, err := c.Values(nil)
 	assert.Empty(t, values)
@@ -77,7 +76,7 @@ func TestAnEmptyServerHasNoKeys(t *testing.T) {
 // scripted returns the address of a server that answers each line in turn.
 func scripted(t *testing.T, answers ...string) string {
 	t.Helper()
-	return conntest.Serve(t, func(conn net.Conn) {
+	return servertest.Serve(t, func(conn net.Conn) {
 		request := make([]byte, 4096)
 		for _, answer := range answers {
 			if _, err := conn.Read(request); err != nil {
@@ -134,7 +133,7 @@ func TestTheEndOfTheContextEndsACommand(t *testing.T) {
 func TestAServerWithALoginIsAskedAfterIt(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "users")
 	require.NoError(t, os.WriteFile(file, []byte("operator:s3cret\n"), 0o644))
-	server := memcachedtest.Process(t, "-Y", file).Addr
+	server := servertest.NewMemcached(t, "-Y", file).Addr
 	right, err := memcached.Dialer{User: "operator", Password: "s3cret"}.Dial(t.Context(), server)
 	require.NoError(t, err)
 	defer right.Close()
@@ -153,7 +152,7 @@ func TestAServerWithALoginIsAskedAfterIt(t *testing.T) {
 }
 
 func TestAServerWithoutALoginKeepsNoPassword(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	c, err := memcached.Dialer{User: "operator", Password: "s3cret"}.Dial(t.Context(), server.Addr)
 	require.NoError(t, err)
 	defer c.Close()

@@ -24,7 +24,7 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/api"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -438,7 +438,7 @@ func TestSuccessesAndCancelsOfAnotherReplicaTakeBack(t *testing.T) {
 }
 
 func TestAnAttemptIsNotEndedTwice(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	replicas := []*replica{newReplica(t, pooled(t, server), rules), newReplica(t, pooled(t, server), rules)}
 	for range 5 {
 		token := replicas[0].ask(t, "/v1/login/begin", begin("alice", "203.0.113.7")).token("attempt")
@@ -466,7 +466,7 @@ func TestAnAttemptIsNotEndedTwice(t *testing.T) {
 }
 
 // pooled returns a pool of servers. It is patient: a busy machine must not count as an outage.
-func pooled(t *testing.T, servers ...*memcachedtest.Server) *pool.Pool {
+func pooled(t *testing.T, servers ...*servertest.Memcached) *pool.Pool {
 	t.Helper()
 	var addrs []string
 	for _, s := range servers {
@@ -742,7 +742,7 @@ func TestErrorsSpeakOfJSONNotOfGo(t *testing.T) {
 
 func TestWhileMemcachedIsDownNobodyGetsInByAToken(t *testing.T) {
 	for _, failure := range []string{"open", "closed"} {
-		server := memcachedtest.Process(t)
+		server := servertest.NewMemcached(t)
 		r := newReplica(t, pooled(t, server), rules+"failure: "+failure+"\n", func(o *api.Options) {
 			if failure == "open" {
 				o.Throttler.Fallback = memstore.New()

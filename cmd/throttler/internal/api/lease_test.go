@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/api"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -175,7 +175,7 @@ func TestACallTakesWhatThereIs(t *testing.T) {
 }
 
 func TestNoMoreThanMaxHoldOverMemcached(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	replicas := []*replica{newReplica(t, pooled(t, server), rules), newReplica(t, pooled(t, server), rules)}
 	acquire, err := json.Marshal(job("jobs", "shared"))
 	require.NoError(t, err)

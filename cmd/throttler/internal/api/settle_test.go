@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/api"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -18,7 +18,7 @@ func (a answer) settled(totals map[string]int) question {
 }
 
 func TestWhatACallHasCostIsSettledAtAnyReplica(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	one, other := newReplica(t, pooled(t, server), rules), newReplica(t, pooled(t, server), rules)
 	left := func() any { return one.ask(t, "/v1/peek", mail("a", "203.0.113.7")).before(0) }
 	q := mail("a", "203.0.113.7")

@@ -22,8 +22,7 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/cli"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/logtest"
-	"github.com/adaptivethrottler/throttler/internal/conntest"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/stretchr/testify/assert"
@@ -67,11 +66,11 @@ func (a answer) states(t *testing.T) []map[string]any {
 }
 
 // servers starts servers and returns them with the flag that names them.
-func servers(t *testing.T, n int) (all []*memcachedtest.Server, flag string) {
+func servers(t *testing.T, n int) (all []*servertest.Memcached, flag string) {
 	t.Helper()
 	var addrs []string
 	for range n {
-		s := memcachedtest.Process(t)
+		s := servertest.NewMemcached(t)
 		all, addrs = append(all, s), append(addrs, s.Addr)
 	}
 	return all, "-servers=" + strings.Join(addrs, ",")
@@ -699,7 +698,7 @@ func TestAnInterruptEndsACommand(t *testing.T) {
 func flakyList(t *testing.T, server string) (address string) {
 	t.Helper()
 	var lists atomic.Int64
-	return conntest.Serve(t, func(conn net.Conn) {
+	return servertest.Serve(t, func(conn net.Conn) {
 		upstream, err := net.Dial("tcp", server)
 		if err != nil {
 			return
@@ -740,7 +739,7 @@ func TestAListThatIsRefusedOrCutOffIsBegunAgain(t *testing.T) {
 func TestAServerThatWantsALoginGetsIt(t *testing.T) {
 	users := filepath.Join(t.TempDir(), "users")
 	require.NoError(t, os.WriteFile(users, []byte("operator:s3cret\n"), 0o600))
-	flag := "-servers=" + memcachedtest.Process(t, "-Y", users).Addr
+	flag := "-servers=" + servertest.NewMemcached(t, "-Y", users).Addr
 	for _, args := range [][]string{{"servers", flag}, {"list", flag}, {"ban", "login", "ip=1", "1h", flag}} {
 		assert.Equal(t, 1, run(t, args...).status, "%q without a login", args)
 	}

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/cli"
-	"github.com/adaptivethrottler/throttler/internal/childtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -62,8 +62,8 @@ func TestEveryFlagOfServeComesFromTheEnvironmentToo(t *testing.T) {
 		name := "THROTTLER_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 		assert.Contains(t, strings.Join(strings.Fields(help), " "), "($"+name+")", flag)
 	}
-	listen, err1 := childtest.FreeAddr(childtest.Others)
-	admin, err2 := childtest.FreeAddr(childtest.Others)
+	listen, err1 := servertest.FreeAddr(servertest.OtherPorts)
+	admin, err2 := servertest.FreeAddr(servertest.OtherPorts)
 	require.NoError(t, errors.Join(err1, err2))
 	for name, value := range map[string]string{
 		"RULES": writeRules(t, ""), "LISTEN": listen, "ADMIN": admin, "ENVOY": "", "API": "", "DRAIN": "0s",

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -16,9 +16,9 @@ import (
 
 // overRedis starts a Redis and returns it with the flag that names it, and a program
 // that uses it.
-func overRedis(t *testing.T, args ...string) (*redistest.Server, string, *throttler.Throttler) {
+func overRedis(t *testing.T, args ...string) (*servertest.Redis, string, *throttler.Throttler) {
 	t.Helper()
-	server := redistest.Process(t, args...)
+	server := servertest.NewRedis(t, args...)
 	url := "redis://" + server.Addr + "?prefix=app:"
 	s, err := redisstore.Open(url)
 	require.NoError(t, err)

@@ -16,7 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/loginname"
-	"github.com/adaptivethrottler/throttler/internal/childtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 )
 
@@ -53,10 +53,10 @@ func netHTTP(t require.TestingT, field string, s sent) (values []string) {
 
 func php(t *testing.T) reader {
 	path := skiptest.Program(t, "php", "php-cli")
-	address, err := childtest.FreeAddr(childtest.Others)
+	address, err := servertest.FreeAddr(servertest.OtherPorts)
 	require.NoError(t, err)
 	command := exec.Command(path, "-d", "display_errors=0", "-S", address, "testdata/reader.php")
-	_, err = childtest.Start(command)
+	_, err = servertest.Start(command)
 	require.NoError(t, err)
 	t.Cleanup(func() { command.Process.Kill() })
 	ask := func(t require.TestingT, field string, s sent) (*http.Response, error) {
@@ -97,7 +97,7 @@ func python(t *testing.T) reader {
 	out, err := command.StdoutPipe()
 	require.NoError(t, err)
 	command.Stderr = os.Stderr
-	_, err = childtest.Start(command)
+	_, err = servertest.Start(command)
 	require.NoError(t, err)
 	t.Cleanup(func() { in.Close() })
 	lines := bufio.NewReader(out)

@@ -18,8 +18,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/proxy"
-	"github.com/adaptivethrottler/throttler/internal/childtest"
-	"github.com/adaptivethrottler/throttler/internal/conntest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -32,7 +31,7 @@ import (
 // a connection, gets by chance.
 func nowhere(t *testing.T) string {
 	t.Helper()
-	address, err := childtest.FreeAddr(childtest.Others)
+	address, err := servertest.FreeAddr(servertest.OtherPorts)
 	require.NoError(t, err)
 	return address
 }
@@ -71,7 +70,7 @@ func TestAnUploadThatIsMalformedIsNoLoginInTheLog(t *testing.T) {
 // raw is a server that answers each connection by how.
 func raw(t *testing.T, how func(net.Conn)) string {
 	t.Helper()
-	return "http://" + conntest.Serve(t, func(conn net.Conn) {
+	return "http://" + servertest.Serve(t, func(conn net.Conn) {
 		r, err := http.ReadRequest(bufio.NewReader(conn))
 		if err != nil {
 			return
@@ -298,7 +297,7 @@ func TestTheRestOfABodyIsNoRequest(t *testing.T) {
 	first += strings.Repeat("x", proxy.MaxLogin+1-len(first)) + "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
 	for name, server := range map[string]string{
 		"down": "http://" + nowhere(t),
-		"too large": "http://" + conntest.Serve(t, func(conn net.Conn) {
+		"too large": "http://" + servertest.Serve(t, func(conn net.Conn) {
 			if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
 				io.WriteString(conn, "HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n")
 			}

@@ -26,8 +26,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
-	"github.com/adaptivethrottler/throttler/internal/conntest"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -52,7 +51,7 @@ func TestLoginsInOtherLanguagesAreGuarded(t *testing.T) {
 	for interpreter, example := range map[string]string{"perl": "login.pl", "python3": "login.py", "php": "login.php"} {
 		t.Run(interpreter, func(t *testing.T) {
 			path := skiptest.Program(t, interpreter, "perl python3 php-cli")
-			server := memcachedtest.Process(t)
+			server := servertest.NewMemcached(t)
 			both := balancer(t, startAPI(t, programs, limits, server.Addr), startAPI(t, programs, limits, server.Addr))
 			run := func(name, password, address string, env ...string) (said, logged string) {
 				command := exec.Command(path, filepath.Join("..", "..", "examples", example), name, password, address)
@@ -114,7 +113,7 @@ func TestLoginsInOtherLanguagesAreGuarded(t *testing.T) {
 func balancer(t *testing.T, services ...*service) string {
 	t.Helper()
 	var conns atomic.Int64
-	return conntest.Serve(t, func(conn net.Conn) {
+	return servertest.Serve(t, func(conn net.Conn) {
 		forward(conn, services[conns.Add(1)%int64(len(services))].api)
 	})
 }
@@ -133,7 +132,7 @@ func forward(conn net.Conn, address string) {
 }
 
 func TestWhatOneServiceBeganAnotherEndsAfterItWasKilled(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	first := startAPI(t, programs, limits, server.Addr)
 	begin := `{"name":"alice","address":"203.0.113.7"}`
 	var tokens []string
@@ -167,7 +166,7 @@ func TestWithoutAWayToTellWhoAsksThereIsNoAPI(t *testing.T) {
 
 	lonely := programs
 	lonely.Token = ""
-	s = startAPI(t, lonely, limits, memcachedtest.Process(t).Addr)
+	s = startAPI(t, lonely, limits, servertest.NewMemcached(t).Addr)
 	s.stop()
 	assert.Contains(t, s.log.String(), "THROTTLER_TOKEN_KEY")
 }
@@ -262,7 +261,7 @@ func TestCallersMayHaveACertificateInsteadOfAKey(t *testing.T) {
 // in time, and what is too much is turned away. Run with -v to see how fast they are.
 func TestMoreAndMoreProgramsAreAnsweredExactlyOrTurnedAway(t *testing.T) {
 	const values, limit = 20, 50
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	rules := fmt.Sprintf("rules:\n  - name: api\n    either: [{name: key, value: x, max: %d, per: 1h}]\n", limit)
 	services := []*service{startAPI(t, programs, rules, server.Addr), startAPI(t, programs, rules, server.Addr)}
 	for _, callers := range []int{1, 8, 64, 512, 2048} {

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	unit "github.com/envoyproxy/go-control-plane/envoy/type/v3"
@@ -284,7 +284,7 @@ func TestOnlyABanBlocksALook(t *testing.T) {
 }
 
 func TestNegativeHitsAreGivenBack(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	edges := []*edge{newEdge(t, start(t, descriptors, server.Addr)), newEdge(t, start(t, descriptors, server.Addr))}
 	back := func(hits uint64, pairs ...string) *common.RateLimitDescriptor {
 		d := descriptor(pairs...)
@@ -564,7 +564,7 @@ func TestARequestWithoutDomainOrDescriptorsIsAnError(t *testing.T) {
 
 func TestAFailingMemcachedIsToldAsTheRuleFileSays(t *testing.T) {
 	for _, failure := range []string{"open", "closed"} {
-		server := memcachedtest.Process(t)
+		server := servertest.NewMemcached(t)
 		e := newEdge(t, start(t, descriptors+"failure: "+failure+"\n", server.Addr))
 		e.ask(0, descriptor("key", "a"))
 		server.Kill()
@@ -599,7 +599,7 @@ func TestTheServerTellsItsHealthAndItsServices(t *testing.T) {
 }
 
 func TestHealthIsThatOfTheServersAndOfTheService(t *testing.T) {
-	server, seen := memcachedtest.Process(t), make(chan struct{})
+	server, seen := servertest.NewMemcached(t), make(chan struct{})
 	serve.SetDrained(t, func() { <-seen })
 	see := sync.OnceFunc(func() { close(seen) })
 	defer see()
@@ -660,7 +660,7 @@ func TestTheServiceEndsThoughAClientMayAskWhatItServes(t *testing.T) {
 // TestManyEnvoysAdmitNoMoreThanTheLimit asks two services on one memcached, and
 // measures how long the answers take: Envoy waits 20 ms by default.
 func TestManyEnvoysAdmitNoMoreThanTheLimit(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	edges := []*edge{newEdge(t, start(t, descriptors, server.Addr)), newEdge(t, start(t, descriptors, server.Addr))}
 	const callers, calls = 32, 100
 	took := make([]time.Duration, callers*calls)

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -25,7 +25,7 @@ rules:
 // also if the service that it asked died with it.
 func TestWhatIsInFlightOutlivesNeitherItsProgramNorItsRelease(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	second := startAPI(t, programs, jobs, server.Addr)
 	for try := 1; !leasesEnd(t, startAPI(t, programs, jobs, server.Addr), second, fmt.Sprint("a", try)); try++ {
 		require.Less(t, try, 20, "no lease was renewed in time")
@@ -92,7 +92,7 @@ func leasesEnd(t *testing.T, first, second *service, customer string) bool {
 func TestAMonthOfTheCalendarIsCountedByAllServices(t *testing.T) {
 	zone, err := time.LoadLocation("Europe/Berlin")
 	require.NoError(t, err)
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	services := []*service{startAPI(t, programs, jobs, server.Addr), startAPI(t, programs, jobs, server.Addr)}
 	begun := time.Now().In(zone)
 	var last map[string]any

@@ -26,7 +26,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/logtest"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
-	"github.com/adaptivethrottler/throttler/internal/childtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -178,7 +178,7 @@ func freeAddress(t *testing.T) string {
 		address := fmt.Sprintf("127.0.0.1:%d", 5_000+atomic.AddUint32(&lastPort, 1)%5_000)
 		l, err := net.Listen("tcp", address)
 		if err == nil {
-			require.NoError(t, childtest.Free(l))
+			require.NoError(t, servertest.Free(l))
 			return address
 		}
 	}

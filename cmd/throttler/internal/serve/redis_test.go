@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
-	"github.com/adaptivethrottler/throttler/internal/redistest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 func TestTheServiceKeepsRecordsInRedis(t *testing.T) {
-	server := redistest.Process(t, "--appendonly", "yes", "--appendfsync", "always")
+	server := servertest.NewRedis(t, "--appendonly", "yes", "--appendfsync", "always")
 	s := start(t, limits+"store: redis://"+server.Addr+"\n")
 	other := startWith(t, limits, func(o *serve.Options) { o.Store = "redis://" + server.Addr })
 	statuses := func(services ...*service) (statuses []int) {

@@ -15,8 +15,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
-	"github.com/adaptivethrottler/throttler/internal/conntest"
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -90,7 +89,7 @@ func TestAProxyThatIsNotTrustedIsToldAndItsWordIsNotTaken(t *testing.T) {
 
 func TestWhileMemcachedIsDownRequestsPassOrNotAsTheRuleFileSays(t *testing.T) {
 	for _, failure := range []string{"open", "closed"} {
-		server := memcachedtest.Process(t)
+		server := servertest.NewMemcached(t)
 		s := start(t, limits+"failure: "+failure+"\n", server.Addr)
 		answer, _ := ask(t, s, "/auth", "203.0.113.7", "/page/1")
 		require.Equal(t, 200, answer.StatusCode)
@@ -142,7 +141,7 @@ func TestAPortInUseNamesItsFlag(t *testing.T) {
 
 func TestAReloadChangesWhatHappensWhileMemcachedIsDown(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	s := start(t, limits+"failure: closed\n", server.Addr)
 	decided := func() (statuses []int) {
 		for range 5 {
@@ -185,7 +184,7 @@ rules:
 }
 
 func TestTwoServicesCountTogether(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	services := []*service{start(t, limits, server.Addr), start(t, limits, server.Addr)}
 	var passed sync.Map
 	var all sync.WaitGroup
@@ -210,7 +209,7 @@ func TestTwoServicesCountTogether(t *testing.T) {
 }
 
 func TestOperatorsSeeWhatTheServiceDoes(t *testing.T) {
-	server := memcachedtest.Process(t)
+	server := servertest.NewMemcached(t)
 	s := start(t, limits, server.Addr)
 	for range 5 {
 		ask(t, s, "/auth", "203.0.113.7", "/page/1")
@@ -432,7 +431,7 @@ func hungServer(t *testing.T) (address string, asked <-chan struct{}) {
 	t.Helper()
 	first := make(chan struct{})
 	tell := sync.OnceFunc(func() { close(first) })
-	return conntest.Serve(t, func(conn net.Conn) {
+	return servertest.Serve(t, func(conn net.Conn) {
 		r := bufio.NewReader(conn)
 		if line, err := r.ReadString('\n'); err == nil && !strings.HasPrefix(line, "stats") {
 			tell()

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/memcachedtest"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -47,7 +47,7 @@ proxy:
 
 func TestServersOfTheRuleFileComeAndGoWithoutARestart(t *testing.T) {
 	t.Parallel()
-	first, second := memcachedtest.Process(t), memcachedtest.Process(t)
+	first, second := servertest.NewMemcached(t), servertest.NewMemcached(t)
 	s := start(t, limits+"servers: ["+first.Addr+"]\n")
 	statuses := func() (statuses []int) {
 		for range 4 {

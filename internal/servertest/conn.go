@@ -1,5 +1,4 @@
-// Package conntest serves connections by a function, for tests.
-package conntest
+package servertest
 
 import (
 	"net"
@@ -12,14 +11,14 @@ func Serve(tb testing.TB, serve func(net.Conn)) (addr string) {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		tb.Fatalf("conntest: %v", err)
+		tb.Fatalf("servertest: %v", err)
 	}
-	On(tb, l, serve)
+	ServeOn(tb, l, serve)
 	return l.Addr().String()
 }
 
-// On is Serve on l.
-func On(tb testing.TB, l net.Listener, serve func(net.Conn)) {
+// ServeOn is [Serve] on l.
+func ServeOn(tb testing.TB, l net.Listener, serve func(net.Conn)) {
 	tb.Cleanup(func() { l.Close() })
 	go func() {
 		for {

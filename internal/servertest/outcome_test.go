@@ -1,4 +1,4 @@
-package memcachedtest_test
+package servertest_test
 
 import (
 	"fmt"

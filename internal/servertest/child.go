@@ -1,6 +1,4 @@
-// Package childtest finds addresses for the servers of tests, and starts and pauses them as child
-// processes.
-package childtest
+package servertest
 
 import (
 	"fmt"
@@ -35,9 +33,9 @@ type Ports struct{ From, To int }
 // The ports of each kind of server are its own, so that none takes one of another kind, which
 // may not try again.
 var (
-	Redis     = Ports{10_000, 14_000} // and of a Cluster's bus, which is 10,000 higher
-	Others    = Ports{14_000, 20_000}
-	Memcached = Ports{24_000, 32_000}
+	redisPorts     = Ports{10_000, 14_000} // and of a Cluster's bus, which is 10,000 higher
+	OtherPorts     = Ports{14_000, 20_000}
+	MemcachedPorts = Ports{24_000, 32_000}
 )
 
 // FreeAddr returns a free address of 127.0.0.1, at one of ports. On Linux it is returned once

@@ -1,6 +1,6 @@
 //go:build unix
 
-package childtest
+package servertest
 
 import "syscall"
 

@@ -1,4 +1,4 @@
-package redistest
+package servertest
 
 import (
 	"fmt"
@@ -13,39 +13,41 @@ import (
 
 // A Watched is a primary with a replica that Sentinels watch.
 type Watched struct {
-	Primary, Replica *Server
-	Sentinel         *Server // the first one, which watches Primary as "mymaster"
-	Sentinels        []*Server
+	Primary, Replica *Redis
+	Sentinel         *Redis // the first one, which watches Primary as "mymaster"
+	Sentinels        []*Redis
 }
 
-// Sentinel starts a primary, a replica, and a Sentinel that takes the primary to be
+// NewSentinel starts a primary, a replica, and a Sentinel that takes the primary to be
 // down after 10 s: no busy machine is silent for so long. args are those of the primary and
 // the replica.
-func Sentinel(tb testing.TB, args ...string) *Watched {
+func NewSentinel(tb testing.TB, args ...string) *Watched {
 	tb.Helper()
-	return Sentinels(tb, 1, args...)
+	return NewSentinels(tb, 1, args...)
 }
 
-// Sentinels is [Sentinel] with so many of them, of which more than half decide.
-func Sentinels(tb testing.TB, count int, args ...string) *Watched {
+// NewSentinels is [NewSentinel] with so many of them, of which more than half decide.
+func NewSentinels(tb testing.TB, count int, args ...string) *Watched {
 	tb.Helper()
-	w := &Watched{Primary: Process(tb, args...)}
+	w := &Watched{Primary: NewRedis(tb, args...)}
 	host, port, _ := net.SplitHostPort(w.Primary.Addr)
-	w.Replica = Process(tb, append([]string{"--replicaof", host + " " + port}, args...)...)
+	w.Replica = NewRedis(tb, append([]string{"--replicaof", host + " " + port}, args...)...)
 	w.Replica.await(func() bool {
 		return strings.Contains(w.Replica.Command("INFO", "replication"), "master_link_status:up")
 	})
 	for range count {
-		s := &Server{Addr: FreeAddr(tb), Dir: directory(tb), tb: tb, program: installed(tb)}
-		_, own, _ := net.SplitHostPort(s.Addr)
-		config := filepath.Join(s.Dir, "sentinel.conf")
+		addr, own := freePort(tb, redisPorts)
+		dir := directory(tb)
+		config := filepath.Join(dir, "sentinel.conf")
 		text := fmt.Sprintf("bind 127.0.0.1\nport %s\ndir %s\nsentinel monitor mymaster %s %s %d\n"+
-			"sentinel down-after-milliseconds mymaster 10000\nsentinel failover-timeout mymaster 20000\n", own, s.Dir, host, port, count/2+1)
+			"sentinel down-after-milliseconds mymaster 10000\nsentinel failover-timeout mymaster 20000\n", own, dir, host, port, count/2+1)
 		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-			tb.Fatalf("redistest: %v", err)
+			tb.Fatalf("servertest: %v", err)
 		}
-		s.args = []string{config, "--sentinel"}
-		s.Start()
+		s, err := startRedis(tb, addr, dir, config, "--sentinel")
+		if err != nil {
+			tb.Fatalf("servertest: %v", err)
+		}
 		w.Sentinels = append(w.Sentinels, s)
 	}
 	w.Sentinel = w.Sentinels[0]
@@ -62,9 +64,9 @@ func Sentinels(tb testing.TB, count int, args ...string) *Watched {
 func (w *Watched) PrimaryAddr() string { return w.Sentinel.PrimaryAddr() }
 
 // PrimaryAddr returns the address that a Sentinel gives for the primary.
-func (s *Server) PrimaryAddr() string {
-	s.tb.Helper()
-	host, port, _ := strings.Cut(s.Command("SENTINEL", "get-master-addr-by-name", "mymaster"), "\n")
+func (r *Redis) PrimaryAddr() string {
+	r.tb.Helper()
+	host, port, _ := strings.Cut(r.Command("SENTINEL", "get-master-addr-by-name", "mymaster"), "\n")
 	return net.JoinHostPort(host, port)
 }
 
@@ -77,13 +79,13 @@ func (w *Watched) URL() string {
 	return url
 }
 
-// Cluster starts a Cluster of three primaries, which come first, and three replicas. A node
+// NewRedisCluster starts a Cluster of three primaries, which come first, and three replicas. A node
 // that is silent for 10 s, longer than one on a busy machine, is taken to be down: see args.
-func Cluster(tb testing.TB, args ...string) []*Server {
+func NewRedisCluster(tb testing.TB, args ...string) []*Redis {
 	tb.Helper()
-	nodes := make([]*Server, 6)
+	nodes := make([]*Redis, 6)
 	for i := range nodes {
-		nodes[i] = Process(tb, append([]string{"--cluster-enabled", "yes", "--cluster-node-timeout", "10000",
+		nodes[i] = NewRedis(tb, append([]string{"--cluster-enabled", "yes", "--cluster-node-timeout", "10000",
 			"--cluster-replica-validity-factor", "0", "--cluster-require-full-coverage", "no"}, args...)...)
 	}
 	for i, n := range nodes {
@@ -115,7 +117,7 @@ func Cluster(tb testing.TB, args ...string) []*Server {
 }
 
 // AwaitReplica returns when replica has all that was written to primary so far.
-func AwaitReplica(primary, replica *Server) {
+func AwaitReplica(primary, replica *Redis) {
 	primary.tb.Helper()
 	written := offset(primary.Command("INFO", "replication"), "master_repl_offset:")
 	replica.await(func() bool {
@@ -132,19 +134,19 @@ func offset(info, name string) int {
 }
 
 // await returns when done does.
-func (s *Server) await(done func() bool) {
-	s.tb.Helper()
+func (r *Redis) await(done func() bool) {
+	r.tb.Helper()
 	for deadline := time.Now().Add(3 * patience); !done(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			s.tb.Fatalf("redistest: %s does not come to be as it should", s.Addr)
+			r.tb.Fatalf("servertest: %s does not come to be as it should", r.Addr)
 		}
 	}
 }
 
 // FirstSlotAt returns the address of the primary of slot 0, as a node of a Cluster knows it.
-func (s *Server) FirstSlotAt() string {
-	s.tb.Helper()
-	for line := range strings.Lines(s.Command("CLUSTER", "NODES")) {
+func (r *Redis) FirstSlotAt() string {
+	r.tb.Helper()
+	for line := range strings.Lines(r.Command("CLUSTER", "NODES")) {
 		if fields := strings.Fields(line); strings.HasPrefix(fields[len(fields)-1], "0-") {
 			addr, _, _ := strings.Cut(fields[1], "@")
 			return addr

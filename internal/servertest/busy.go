@@ -1,6 +1,4 @@
-// Package busytest keeps this process short of processor time, and tests that its limits hold
-// even so.
-package busytest
+package servertest
 
 import (
 	"context"
@@ -21,8 +19,8 @@ func Compute() {
 	}
 }
 
-// Keep has n goroutines work until the test ends.
-func Keep(t *testing.T, n int, work func()) {
+// KeepBusy has n goroutines work until the test ends.
+func KeepBusy(t *testing.T, n int, work func()) {
 	var stop atomic.Bool
 	var busy sync.WaitGroup
 	for range n {

@@ -1,4 +1,4 @@
-package memcachedtest
+package servertest
 
 import (
 	"bytes"
