@@ -15,9 +15,6 @@ import (
 // expire.
 var ErrNewerRecord = record.ErrNewerRecord
 
-// ErrNotRecord is the error of [Inspect] for bytes that are not a record.
-var ErrNotRecord = errors.New("throttler: not a record of this package")
-
 // A Record is what is stored for one value of one condition, for tools that show it: see
 // [Inspect]. Its times may be past.
 type Record struct {
@@ -59,15 +56,15 @@ type StoredLease struct {
 	Hits int
 }
 
-// Inspect decodes the value of a stored item, for tools that show records. The error is
-// [ErrNotRecord] or [ErrNewerRecord]. The item of a condition has the key [RecordKey].
+// Inspect decodes the value of a stored item, for tools that show records. The error matches
+// [ErrNewerRecord], or says that the value is no record. The item of a condition has the key [RecordKey].
 func Inspect(value []byte) (Record, error) {
 	r, err := record.Decode(value)
 	switch {
 	case errors.Is(err, ErrNewerRecord):
 		return Record{}, err
 	case err != nil:
-		return Record{}, ErrNotRecord
+		return Record{}, errors.New("throttler: not a record of this package")
 	}
 	f := r.Facts()
 	seen := Record{
@@ -109,10 +106,6 @@ func SplitRecordKey(key string) (identifier, name, value string, ok bool) {
 	}
 	return identifier, name, value, true
 }
-
-// IsHashedKey reports whether a key of [RecordKey] is a hash, for tools that list keys. A
-// hash does not reveal rule or value.
-func IsHashedKey(key string) bool { return strings.HasPrefix(key, record.HashedKey) }
 
 // timeOf returns i as a time of the wall clock, and the zero Time for 0.
 func timeOf(i record.Instant) time.Time {

@@ -106,7 +106,7 @@ type Rule struct {
 
 	// MaxLockout is the longest ban that LockoutGrowth makes: Lockout or more,
 	// and only with a Lockout. A condition's own Lockout may be longer, and does
-	// not grow then. Default: [DefaultMaxLockout], or Lockout if that is longer.
+	// not grow then. Default: 24 h, or Lockout if that is longer.
 	MaxLockout time.Duration
 
 	// CountAuthorizedOnly counts a call in all conditions or in none: a blocked

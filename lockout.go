@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// DefaultMaxLockout is the default of [Rule.MaxLockout].
-	DefaultMaxLockout = 24 * time.Hour
+	// defaultMaxLockout is the default of [Rule.MaxLockout].
+	defaultMaxLockout = 24 * time.Hour
 
 	// LockoutMemory is how long after the end of a ban a further ban of the
 	// same value grows, with [Rule.LockoutGrowth].
@@ -25,7 +25,7 @@ func (r *Rule) lockout(c *Condition) record.Lockout {
 		l.Length = 0
 	}
 	if l.Longest == 0 {
-		l.Longest = DefaultMaxLockout
+		l.Longest = defaultMaxLockout
 	}
 	l.Longest = max(l.Longest, l.Length)
 	l.KeepHits = r.toAssess()

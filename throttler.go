@@ -175,7 +175,7 @@ type Throttler struct {
 	// KiB of its size, or for each 256 bytes by default. Records of more than 64 KiB are
 	// not remembered, nor are any over a Client that is not an [Exchanger], unless there is
 	// a Fallback.
-	// Default: 131,072. Negative disables it.
+	// Default: 131,072, which take 17 to 50 MB. Negative disables it.
 	RecordCache int
 
 	// QueueTimeout is the longest wait for a turn if this process asks more than
@@ -206,17 +206,14 @@ type Throttler struct {
 	conflicts conflicts
 }
 
+// The defaults of options.
 const (
-	// DefaultQueueTimeout is the default of [Throttler.QueueTimeout].
-	DefaultQueueTimeout = time.Second
+	defaultQueueTimeout  = time.Second
+	defaultBlockCacheTTL = 5 * time.Second
 
-	// DefaultBlockCacheTTL is the default of [Throttler.BlockCacheTTL].
-	DefaultBlockCacheTTL = 5 * time.Second
-
-	// DefaultRecordCache is how many records are remembered if
-	// [Throttler.RecordCache] is not set. It takes 130 bytes for each of one hit, 17 MB in
-	// all, and up to 50 MB if they are larger.
-	DefaultRecordCache = 131_072
+	// The records of the default take 130 bytes each of one hit, 17 MB in all, and up to 50 MB
+	// if they are larger.
+	defaultRecordCache = 131_072
 
 	// defaultLarge is how many bytes of a record count once more, if RecordCache is not set.
 	defaultLarge = 256
@@ -411,12 +408,12 @@ func (t *Throttler) engine() *engine.Engine {
 	t.once.Do(func() {
 		c := engine.Config{
 			Client: t.client, BlockCache: t.BlockCache,
-			BlockTTL:     positive(t.BlockCacheTTL, DefaultBlockCacheTTL),
-			QueueTimeout: positive(t.QueueTimeout, DefaultQueueTimeout),
+			BlockTTL:     positive(t.BlockCacheTTL, defaultBlockCacheTTL),
+			QueueTimeout: positive(t.QueueTimeout, defaultQueueTimeout),
 			Records:      t.RecordCache, Large: 1024, Outlasts: t.Fallback != nil,
 		}
 		if c.Records == 0 {
-			c.Records, c.Large = DefaultRecordCache, defaultLarge
+			c.Records, c.Large = defaultRecordCache, defaultLarge
 		}
 		t.decides = engine.New(c)
 	})
@@ -502,8 +499,8 @@ func (t *Throttler) Stats() Stats {
 // legal keys. An item that the Client gets or returns belongs to the throttler, which
 // does not change the Value of a returned item.
 //
-// A Client may implement [Exchanger]. Its errors may implement [KeyError] and
-// [MaybeDoneError].
+// A Client may implement [Exchanger]. Its errors may implement [exchange.KeyError] and
+// [exchange.MaybeDoneError].
 type Client interface {
 	Get(key string) (*memcache.Item, error)
 	GetMulti(keys []string) (map[string]*memcache.Item, error)
@@ -512,41 +509,9 @@ type Client interface {
 	Delete(key string) error
 }
 
-// A KeyError is an error of GetMulti, from a Client of your own whose servers fail one by
-// one: it returns the error of each key, or nil. A key without an error and without an item
-// is not stored. After any other error, the throttler asks for each missing key by itself.
-type KeyError interface {
-	error
-	KeyError(key string) error
-}
-
-// A MaybeDoneError is an error of Add or CompareAndSwap, from a Client of your own that
-// repeats a write whose answer was lost. The record had changed. MaybeDone reports whether the
-// first try may have changed it.
-type MaybeDoneError interface {
-	error
-	MaybeDone() bool
-}
-
-// What a store of your own may do besides, for one round trip instead of two:
-// docs/stores.md says how, and package exchange explains each.
-type (
-	// An Exchanger is a Client of your own that writes a record and reads it back in one
-	// round trip: see docs/stores.md and [exchange.Exchanger].
-	Exchanger = exchange.Exchanger
-
-	// An Exchange is what an [Exchanger] of your own carries out: it writes one record and
-	// reads it back. See docs/stores.md and [exchange.Exchange].
-	Exchange = exchange.Exchange
-
-	// A Turn is what an [Exchanger] of your own tells when it sends an Exchange. See
-	// docs/stores.md and [exchange.Turn].
-	Turn = exchange.Turn
-
-	// A Result is what an [Exchanger] of your own tells at the end of an Exchange. See
-	// docs/stores.md and [exchange.Result].
-	Result = exchange.Result
-)
+// An Exchanger is a Client of your own that writes a record and reads it back in one
+// round trip instead of two: see docs/stores.md and package exchange.
+type Exchanger = exchange.Exchanger
 
 // ErrOverloaded matches, by errors.Is, the error of a condition that was not decided
 // in time although its server answers. This process asks more than the server can

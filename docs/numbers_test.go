@@ -2,9 +2,15 @@ package docs_test
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +20,6 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
 	"github.com/adaptivethrottler/throttler/login"
-	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
 )
 
@@ -29,8 +34,8 @@ func TestThePagesTellTheNumbersOfThePackages(t *testing.T) {
 		{"operations.md", "`LockoutGrowth` remembers bans for %s after they have ended", []any{days(throttler.LockoutMemory)}},
 		{"../httpthrottle/rules.go", "the first %d bytes of the request's User-Agent", []any{bytesOfTheUserAgent()}},
 		{"login.md", "for %d to %d days after a success there (`KnownFor`)", []any{int(login.DefaultKnownFor.Hours() / 24), int(2 * login.DefaultKnownFor.Hours() / 24)}},
-		{"operations.md", "It holds %s records and %d MiB by default", []any{thousands(memstore.DefaultMaxItems), memstore.DefaultMaxBytes >> 20}},
-		{"operations.md", "once per `BlockCacheTTL` and process. Default: %d s", []any{int(throttler.DefaultBlockCacheTTL.Seconds())}},
+		{"operations.md", "It holds %s records and %d MiB by default", []any{thousands(constant(t, "../memstore", "defaultMaxItems")), constant(t, "../memstore", "defaultMaxBytes") >> 20}},
+		{"operations.md", "once per `BlockCacheTTL` and process. Default: %d s", []any{constant(t, "..", "defaultBlockCacheTTL") / int(time.Second)}},
 		{"../pool/pool.go", "Raise it if the servers are in another region. Default: %s. Timeout time.Duration", []any{spaced(pool.DefaultTimeout)}},
 		{"../pool/pool.go", "and the login. Default: %s. DialTimeout time.Duration", []any{spaced(pool.DefaultDialTimeout)}},
 		{"../pool/pool.go", "throttler.ErrOverloaded. Default: %s. QueueTimeout time.Duration", []any{spaced(pool.DefaultQueueTimeout)}},
@@ -45,6 +50,39 @@ func TestThePagesTellTheNumbersOfThePackages(t *testing.T) {
 		text := words(fmt.Sprintf(told.text, told.numbers...))
 		require.True(t, strings.Contains(words(string(page)), text), "%s does not say: %s", told.page, text)
 	}
+}
+
+// constant returns the value of a constant of the package in dir. A duration is in
+// nanoseconds.
+func constant(t *testing.T, dir, name string) int {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	require.NoError(t, err)
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		require.NoError(t, err)
+		for _, d := range parsed.Decls {
+			consts, ok := d.(*ast.GenDecl)
+			if !ok || consts.Tok != token.CONST {
+				continue
+			}
+			for _, spec := range consts.Specs {
+				if spec := spec.(*ast.ValueSpec); spec.Names[0].Name == name {
+					expression := types.ExprString(spec.Values[0])
+					for unit, d := range map[string]time.Duration{"Millisecond": time.Millisecond, "Second": time.Second, "Minute": time.Minute, "Hour": time.Hour} {
+						expression = strings.ReplaceAll(expression, "time."+unit, strconv.Itoa(int(d)))
+					}
+					value, err := types.Eval(token.NewFileSet(), nil, token.NoPos, expression)
+					require.NoError(t, err)
+					n, err := strconv.Atoi(value.Value.ExactString())
+					require.NoError(t, err)
+					return n
+				}
+			}
+		}
+	}
+	require.Fail(t, "no constant "+name, dir)
+	return 0
 }
 
 // bytesOfTheUserAgent returns how many of a long User-Agent a robot is counted by.

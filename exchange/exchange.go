@@ -4,8 +4,8 @@
 // be an [Exchanger] too, which writes a record and reads it back in one round trip.
 // docs/stores.md says how to write and test one.
 //
-// Package throttler has the same names, so a program that only uses a store does not
-// import this package.
+// A program that only uses a store does not import this package: package throttler has
+// [Client], [Exchanger] and the errors of conditions too.
 package exchange
 
 import (

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
@@ -18,15 +18,15 @@ import (
 type proposal struct {
 	key    string
 	item   *memcache.Item // nil: none
-	turn   throttler.Turn
-	result throttler.Result
+	turn   exchange.Turn
+	result exchange.Result
 	dones  int
 	then   func() // called by Done
 }
 
 func (x *proposal) Key() string { return x.key }
 
-func (x *proposal) Propose(turn throttler.Turn) *memcache.Item {
+func (x *proposal) Propose(turn exchange.Turn) *memcache.Item {
 	x.turn = turn
 	x.turn.Found = copied(turn.Found)
 	if x.item == nil {
@@ -37,7 +37,7 @@ func (x *proposal) Propose(turn throttler.Turn) *memcache.Item {
 	return &item
 }
 
-func (x *proposal) Done(result throttler.Result) {
+func (x *proposal) Done(result exchange.Result) {
 	x.result, x.dones = result, x.dones+1
 	x.result.Found = copied(result.Found)
 	if x.then != nil {
@@ -55,12 +55,12 @@ func copied(it *memcache.Item) *memcache.Item {
 }
 
 // ways are the ways to make an exchange.
-var ways = map[string]func(s *memstore.Store, x throttler.Exchange){
-	"Exchange": func(s *memstore.Store, x throttler.Exchange) { s.Exchange(context.Background(), x) },
-	"Start":    func(s *memstore.Store, x throttler.Exchange) { s.Start(x) },
+var ways = map[string]func(s *memstore.Store, x exchange.Exchange){
+	"Exchange": func(s *memstore.Store, x exchange.Exchange) { s.Exchange(context.Background(), x) },
+	"Start":    func(s *memstore.Store, x exchange.Exchange) { s.Start(x) },
 }
 
-func eachWay(t *testing.T, test func(t *testing.T, do func(*memstore.Store, throttler.Exchange))) {
+func eachWay(t *testing.T, test func(t *testing.T, do func(*memstore.Store, exchange.Exchange))) {
 	for name, do := range ways {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { test(t, do) })
@@ -69,37 +69,37 @@ func eachWay(t *testing.T, test func(t *testing.T, do func(*memstore.Store, thro
 }
 
 func TestAnExchangeReadsAndWrites(t *testing.T) {
-	eachWay(t, func(t *testing.T, do func(*memstore.Store, throttler.Exchange)) {
+	eachWay(t, func(t *testing.T, do func(*memstore.Store, exchange.Exchange)) {
 		s := memstore.New()
 		absent := &proposal{key: "k"}
 		do(s, absent)
-		require.Equal(t, throttler.Turn{Known: true, Now: time.Now()}, absent.turn)
-		require.Equal(t, throttler.Result{Read: true}, absent.result)
+		require.Equal(t, exchange.Turn{Known: true, Now: time.Now()}, absent.turn)
+		require.Equal(t, exchange.Result{Read: true}, absent.result)
 
 		write := &proposal{key: "k", item: &memcache.Item{Value: []byte("v"), Flags: 7, Expiration: 1}}
 		do(s, write)
-		require.Equal(t, throttler.Result{Stored: true}, write.result, "its record was not read back")
+		require.Equal(t, exchange.Result{Stored: true}, write.result, "its record was not read back")
 
 		read := &proposal{key: "k"}
 		do(s, read)
 		require.Equal(t, fetch(t, s, "k"), read.turn.Found)
-		require.Equal(t, throttler.Result{Read: true, Found: read.turn.Found}, read.result)
+		require.Equal(t, exchange.Result{Read: true, Found: read.turn.Found}, read.result)
 		require.Equal(t, uint32(7), read.turn.Found.Flags)
 		require.Equal(t, "v", string(read.turn.Found.Value))
 
 		time.Sleep(time.Second)
 		do(s, read)
-		require.Equal(t, throttler.Result{Read: true}, read.result)
+		require.Equal(t, exchange.Result{Read: true}, read.result)
 		require.Equal(t, []int{1, 1, 2}, []int{absent.dones, write.dones, read.dones})
 	})
 }
 
 func TestAnExchangeThatCannotBeStored(t *testing.T) {
-	eachWay(t, func(t *testing.T, do func(*memstore.Store, throttler.Exchange)) {
+	eachWay(t, func(t *testing.T, do func(*memstore.Store, exchange.Exchange)) {
 		s := memstore.New()
 		bad := &proposal{key: "not a key"}
 		do(s, bad)
-		require.Equal(t, throttler.Result{Err: memcache.ErrMalformedKey}, bad.result)
+		require.Equal(t, exchange.Result{Err: memcache.ErrMalformedKey}, bad.result)
 		require.Zero(t, bad.turn)
 
 		require.NoError(t, s.Add(item("k", "old")))
@@ -142,7 +142,7 @@ type keeper struct {
 	found *memcache.Item
 }
 
-func (x *keeper) Done(result throttler.Result) {
+func (x *keeper) Done(result exchange.Result) {
 	x.found = result.Found
 	x.proposal.Done(result)
 }
@@ -162,7 +162,7 @@ func (v *visitor) Visit(now time.Time, found, _ []byte) (value []byte, expiratio
 
 // Shards evict each other's items if one has none left to evict.
 func TestExchangesKeepTheBounds(t *testing.T) {
-	eachWay(t, func(t *testing.T, do func(*memstore.Store, throttler.Exchange)) {
+	eachWay(t, func(t *testing.T, do func(*memstore.Store, exchange.Exchange)) {
 		s := &memstore.Store{MaxBytes: 16 << 20}
 		for i := range 40 {
 			key := strconv.Itoa(i)

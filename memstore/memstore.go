@@ -24,8 +24,8 @@ import (
 
 // The defaults of a [Store].
 const (
-	DefaultMaxItems = 100_000
-	DefaultMaxBytes = 64 << 20
+	defaultMaxItems = 100_000
+	defaultMaxBytes = 64 << 20
 )
 
 // A Store holds up to MaxItems items in memory, with up to MaxBytes of keys and
@@ -67,7 +67,7 @@ func New() *Store { return new(Store) }
 // inside returns what keeps the items of s.
 func (s *Store) inside() *items.Store {
 	s.once.Do(func() {
-		s.items = items.New(positive(s.MaxItems, DefaultMaxItems), positive(s.MaxBytes, DefaultMaxBytes))
+		s.items = items.New(positive(s.MaxItems, defaultMaxItems), positive(s.MaxBytes, defaultMaxBytes))
 	})
 	return s.items
 }

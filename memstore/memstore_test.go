@@ -397,13 +397,13 @@ func TestAnAttackerCannotFillMemory(t *testing.T) {
 	value := make([]byte, valueLimit("key00"))
 	for i := range 80 {
 		require.NoError(t, s.Add(item(fmt.Sprintf("key%02d", i), string(value))))
-		require.LessOrEqual(t, s.Stats().Bytes, memstore.DefaultMaxBytes)
+		require.LessOrEqual(t, s.Stats().Bytes, 64<<20)
 	}
 	require.Equal(t, 64, s.Len())
-	for i := range memstore.DefaultMaxItems + 1000 {
+	for i := range 100_000 + 1000 {
 		require.NoError(t, s.Add(item(strconv.Itoa(i), "")))
 	}
-	require.Equal(t, memstore.DefaultMaxItems, s.Len())
+	require.Equal(t, 100_000, s.Len())
 }
 
 // As many as it takes, if need be of all shards, and not itself.

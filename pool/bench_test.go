@@ -3,7 +3,6 @@ package pool_test
 import (
 	"context"
 	"fmt"
-	"github.com/adaptivethrottler/throttler"
 	"net"
 	"slices"
 	"sync"
@@ -12,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -162,12 +162,12 @@ type update struct {
 	value  []byte
 	conn   uint64 // that gave token
 	token  uint64
-	result throttler.Result
+	result exchange.Result
 }
 
 func (u *update) Key() string { return u.key }
 
-func (u *update) Propose(turn throttler.Turn) *memcache.Item {
+func (u *update) Propose(turn exchange.Turn) *memcache.Item {
 	item := &memcache.Item{Key: u.key, Value: u.value, Expiration: 600}
 	if turn.Conn == u.conn {
 		item.CasID = u.token
@@ -175,7 +175,7 @@ func (u *update) Propose(turn throttler.Turn) *memcache.Item {
 	return item
 }
 
-func (u *update) Done(result throttler.Result) {
+func (u *update) Done(result exchange.Result) {
 	u.result, u.conn = result, result.Conn
 	if u.token = 0; result.Found != nil {
 		u.token = result.Found.CasID

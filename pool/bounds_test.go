@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -104,9 +105,9 @@ func TestAnExchangeThatIsGivenUpIsDoneOnce(t *testing.T) {
 		p.QueueTimeout = time.Millisecond
 		var done [n]atomic.Int64
 		var overloaded atomic.Int64
-		var xs []throttler.Exchange
+		var xs []exchange.Exchange
 		for i := range n {
-			x := &exchange{key: fmt.Sprint("key", i)}
+			x := &scripted{key: fmt.Sprint("key", i)}
 			x.then = func() {
 				done[i].Add(1)
 				if errors.Is(x.results[0].Err, throttler.ErrOverloaded) {
@@ -144,8 +145,8 @@ func TestAnExchangeThatIsGivenUpIsDoneOnceWhateverComesLater(t *testing.T) {
 				}}
 				p := s.newPool(t, one)
 				p.QueueTimeout = time.Millisecond
-				x := &exchange{key: "key"}
-				p.Start(&exchange{key: "key"}, &exchange{key: "key"}, x)
+				x := &scripted{key: "key"}
+				p.Start(&scripted{key: "key"}, &scripted{key: "key"}, x)
 				time.Sleep(3 * timeout)
 				synctest.Wait()
 				require.ErrorIs(t, result(t, x).Err, throttler.ErrOverloaded)
@@ -167,7 +168,7 @@ func TestEachExchangeIsGivenUpAtItsOwnTime(t *testing.T) {
 		for i := range 4 {
 			calls.Go(func() {
 				time.Sleep(time.Duration(i) * timeout / 20)
-				x := &exchange{key: "key"}
+				x := &scripted{key: "key"}
 				d := took(func() { p.Exchange(t.Context(), x) })
 				if i == 0 {
 					assert.NoError(t, x.results[0].Err)
@@ -189,7 +190,7 @@ func TestTheAnswerToACallThatWasGivenUpIsNotThatToTheNext(t *testing.T) {
 		p.DialContext = deepConns(s, nil)
 		p.QueueTimeout = timeout / 10
 		begin := time.Now()
-		p.Start(&exchange{key: "before"})
+		p.Start(&scripted{key: "before"})
 		synctest.Wait()
 		late, next := reads("late", "later"), reads("next", "last")
 		p.Exchange(t.Context(), late...)
@@ -211,11 +212,11 @@ func TestAnExchangeBehindAsManyAsMayBeInFlightIsGivenUpInTime(t *testing.T) {
 		p.DialContext = deepConns(s, nil)
 		p.QueueTimeout = timeout / 10
 		for i := range pool.MaxInFlight {
-			p.Start(&exchange{key: fmt.Sprint("key", i)})
+			p.Start(&scripted{key: fmt.Sprint("key", i)})
 		}
 		synctest.Wait()
 		require.Equal(t, pool.MaxInFlight, p.Stats()[0].InFlight)
-		x := &exchange{key: "key"}
+		x := &scripted{key: "key"}
 		require.Equal(t, p.QueueTimeout, took(func() { p.Exchange(t.Context(), x) }))
 		require.ErrorIs(t, x.results[0].Err, throttler.ErrOverloaded)
 		require.False(t, x.results[0].Unknown, "it was not sent")
@@ -267,14 +268,14 @@ func TestAnExchangeThatIsGivenUpMayHaveWritten(t *testing.T) {
 				p.QueueTimeout = time.Millisecond
 				var done sync.WaitGroup
 				done.Add(3)
-				x := &exchange{key: "key", then: done.Done}
-				x.propose = func(throttler.Turn) *memcache.Item {
+				x := &scripted{key: "key", then: done.Done}
+				x.propose = func(exchange.Turn) *memcache.Item {
 					if len(x.turns) == 1 {
 						return c.first
 					}
 					return c.second
 				}
-				p.Start(&exchange{key: "key", then: done.Done}, &exchange{key: "key", then: done.Done}, x)
+				p.Start(&scripted{key: "key", then: done.Done}, &scripted{key: "key", then: done.Done}, x)
 				done.Wait()
 				require.ErrorIs(t, x.results[0].Err, throttler.ErrOverloaded)
 				require.Equal(t, c.unknown, x.results[0].Unknown)
@@ -363,7 +364,7 @@ func TestLargeRequestsMeetLargeAnswers(t *testing.T) {
 		require.NoError(t, p.Add(&memcache.Item{Key: fmt.Sprint("key", i), Value: value, Expiration: 600}))
 	}
 	atOnce(64, func(i int) {
-		x := &exchange{key: fmt.Sprint("key", i%8), propose: always(&memcache.Item{Value: value, Expiration: 600})}
+		x := &scripted{key: fmt.Sprint("key", i%8), propose: always(&memcache.Item{Value: value, Expiration: 600})}
 		p.Exchange(context.Background(), x)
 		if assert.NoError(t, x.results[0].Err) {
 			assert.Len(t, x.results[0].Found.Value, len(value))
@@ -600,7 +601,7 @@ func TestAnExchangeBehindAProxyIsGivenUpInTime(t *testing.T) {
 		p := s.newPool(t, one)
 		p.Proxy = true
 		p.QueueTimeout = time.Millisecond
-		x := &exchange{key: "key", propose: always(valued("mine", 0))}
+		x := &scripted{key: "key", propose: always(valued("mine", 0))}
 		require.Equal(t, p.QueueTimeout+timeout, took(func() { p.Exchange(t.Context(), x) }))
 		require.ErrorIs(t, result(t, x).Err, throttler.ErrOverloaded)
 		require.True(t, result(t, x).Unknown)
@@ -714,7 +715,7 @@ func TestNothingLeaks(t *testing.T) {
 			atOnce(50, func(i int) {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i)*100*time.Microsecond)
 				defer cancel()
-				p.Exchange(ctx, &exchange{key: fmt.Sprint("key", i), propose: always(valued("1", 0))})
+				p.Exchange(ctx, &scripted{key: fmt.Sprint("key", i), propose: always(valued("1", 0))})
 			})
 		}
 		runtime.GC()

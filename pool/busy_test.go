@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -143,7 +144,7 @@ func TestALargeAnswerThatIsReadLateCameInTimeThoughItsCallerHasLeft(t *testing.T
 		p, conn := s.tardyPool(t, 0)
 		s.now(hangs)
 		ctx, leave := context.WithCancel(t.Context())
-		x := &exchange{key: "key"}
+		x := &scripted{key: "key"}
 		var call sync.WaitGroup
 		call.Go(func() { p.Exchange(ctx, x) })
 		const grace = time.Millisecond
@@ -248,11 +249,11 @@ func TestWhatWaitsForThisProcessIsNotGivenUp(t *testing.T) {
 					first = false
 					misses(conn, request)
 				})
-				late := &exchange{key: "late", propose: func(throttler.Turn) *memcache.Item {
+				late := &scripted{key: "late", propose: func(exchange.Turn) *memcache.Item {
 					time.Sleep(proposing)
 					return nil
 				}}
-				xs := []throttler.Exchange{&exchange{key: "before"}, late, &exchange{key: "queued"}}
+				xs := []exchange.Exchange{&scripted{key: "before"}, late, &scripted{key: "queued"}}
 				for _, x := range xs {
 					p.Start(x)
 					synctest.Wait()
@@ -289,7 +290,7 @@ func TestAnAnswerToWhatIsBeingWrittenCameInTime(t *testing.T) {
 				}
 				s.now(hangs)
 				conn.late = 2 * timeout
-				x := &exchange{key: "key", propose: always(&memcache.Item{Value: []byte(strings.Repeat("v", 20_000))})}
+				x := &scripted{key: "key", propose: always(&memcache.Item{Value: []byte(strings.Repeat("v", 20_000))})}
 				done := make(chan struct{})
 				go func() {
 					defer close(done)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -37,7 +38,7 @@ func TestLogin(t *testing.T) {
 	p, server := start()
 	p.User, p.Password = "throttler", "secret"
 	require.NoError(t, p.Add(&memcache.Item{Key: "key", Expiration: 600}))
-	require.True(t, run(t, p, &exchange{key: "other", propose: always(valued("1", 0))}).Stored)
+	require.True(t, run(t, p, &scripted{key: "other", propose: always(valued("1", 0))}).Stored)
 
 	for _, wrong := range [][2]string{{"throttler", "guess"}, {"", ""}, {"throttler", ""}} {
 		p := patient(t, server.Addr)
@@ -88,9 +89,9 @@ func TestBehindAProxyARecordIsReadFirst(t *testing.T) {
 			p := patient(t, greeter(t, server.Addr, setting.version))
 			p.Proxy = setting.proxy
 			for i, token := range []bool{false, true, true, true, true, true, true} {
-				x := &exchange{key: "key" + name}
+				x := &scripted{key: "key" + name}
 				x.key = fmt.Sprintf("key%x", name)
-				x.propose = func(turn throttler.Turn) *memcache.Item {
+				x.propose = func(turn exchange.Turn) *memcache.Item {
 					item := valued(fmt.Sprint(i), 0)
 					if turn.Found != nil {
 						item.CasID = turn.Found.CasID
@@ -114,7 +115,7 @@ func TestBehindAProxyARecordIsReadFirst(t *testing.T) {
 				require.Equal(t, fmt.Sprint(i), string(result.Found.Value))
 			}
 			atOnce(50, func(i int) {
-				x := &exchange{key: fmt.Sprintf("key%x-%d", name, i), propose: always(valued("1", 0))}
+				x := &scripted{key: fmt.Sprintf("key%x-%d", name, i), propose: always(valued("1", 0))}
 				p.Exchange(t.Context(), x)
 				assert.True(t, x.results[0].Stored)
 			})
@@ -140,10 +141,10 @@ func TestAMemcachedThatHangsUpOnceIsNoProxy(t *testing.T) {
 			splice(conn, server.Addr)
 		}
 	}))
-	require.NotZero(t, run(t, p, &exchange{key: "key"}).Conn)
+	require.NotZero(t, run(t, p, &scripted{key: "key"}).Conn)
 	close(cut)
 	require.Eventually(t, func() bool {
-		r := run(t, p, &exchange{key: "key"})
+		r := run(t, p, &scripted{key: "key"})
 		require.True(t, r.Err != nil || r.Conn != 0, "taken for a proxy")
 		return conns.Load() >= 3 && r.Err == nil
 	}, 20*time.Second, time.Millisecond)
@@ -161,11 +162,11 @@ func TestTheAddressOfAMemcachedMayBecomeThatOfAProxy(t *testing.T) {
 		go splice(conn, server.Addr)
 		<-cut
 	}))
-	require.NotZero(t, run(t, p, &exchange{key: "key"}).Conn)
+	require.NotZero(t, run(t, p, &scripted{key: "key"}).Conn)
 	moved.Store(true)
 	close(cut)
 	require.Eventually(t, func() bool {
-		r := run(t, p, &exchange{key: "key"})
+		r := run(t, p, &scripted{key: "key"})
 		return r.Err == nil && r.Conn == 0
 	}, 20*time.Second, time.Millisecond)
 }
@@ -209,8 +210,8 @@ func TestTwemproxy(t *testing.T) {
 	p := patient(t, addr)
 	p.Proxy = true
 	count := func() {
-		x := &exchange{key: "count"}
-		x.propose = func(turn throttler.Turn) *memcache.Item {
+		x := &scripted{key: "count"}
+		x.propose = func(turn exchange.Turn) *memcache.Item {
 			if turn.Found == nil {
 				return valued("1", 0)
 			}

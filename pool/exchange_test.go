@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -24,18 +25,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An exchange proposes what its test says, and notes what becomes of it.
-type exchange struct {
+// A scripted exchange proposes what its test says, and notes what becomes of it.
+type scripted struct {
 	key     string
-	propose func(throttler.Turn) *memcache.Item // nil: nothing
-	turns   []throttler.Turn
-	results []throttler.Result
+	propose func(exchange.Turn) *memcache.Item // nil: nothing
+	turns   []exchange.Turn
+	results []exchange.Result
 	then    func() // called by Done
 }
 
-func (x *exchange) Key() string { return x.key }
+func (x *scripted) Key() string { return x.key }
 
-func (x *exchange) Propose(turn throttler.Turn) *memcache.Item {
+func (x *scripted) Propose(turn exchange.Turn) *memcache.Item {
 	x.turns = append(x.turns, turn)
 	if x.propose == nil {
 		return nil
@@ -43,7 +44,7 @@ func (x *exchange) Propose(turn throttler.Turn) *memcache.Item {
 	return x.propose(turn)
 }
 
-func (x *exchange) Done(result throttler.Result) {
+func (x *scripted) Done(result exchange.Result) {
 	x.results = append(x.results, result)
 	if x.then != nil {
 		x.then()
@@ -51,7 +52,7 @@ func (x *exchange) Done(result throttler.Result) {
 }
 
 // run makes an exchange and returns its result.
-func run(t *testing.T, p *pool.Pool, x *exchange) throttler.Result {
+func run(t *testing.T, p *pool.Pool, x *scripted) exchange.Result {
 	t.Helper()
 	x.turns, x.results = nil, nil
 	p.Exchange(context.Background(), x)
@@ -60,8 +61,8 @@ func run(t *testing.T, p *pool.Pool, x *exchange) throttler.Result {
 }
 
 // always proposes the same, whatever the turn.
-func always(item *memcache.Item) func(throttler.Turn) *memcache.Item {
-	return func(throttler.Turn) *memcache.Item {
+func always(item *memcache.Item) func(exchange.Turn) *memcache.Item {
+	return func(exchange.Turn) *memcache.Item {
 		own := *item
 		return &own
 	}
@@ -73,13 +74,13 @@ func valued(value string, token uint64) *memcache.Item {
 
 func TestAnExchangeWritesAndReadsBack(t *testing.T) {
 	p := patient(t, servertest.NewMemcached(t).Addr)
-	read := run(t, p, &exchange{key: "key"})
+	read := run(t, p, &scripted{key: "key"})
 	require.NoError(t, read.Err)
 	require.True(t, read.Read)
 	require.Nil(t, read.Found)
 	require.NotZero(t, read.Conn)
 
-	added := run(t, p, &exchange{key: "key", propose: always(valued("1", 0))})
+	added := run(t, p, &scripted{key: "key", propose: always(valued("1", 0))})
 	require.NoError(t, added.Err)
 	require.True(t, added.Stored)
 	require.Equal(t, "1", string(added.Found.Value))
@@ -88,22 +89,22 @@ func TestAnExchangeWritesAndReadsBack(t *testing.T) {
 	require.NotZero(t, added.Found.CasID)
 	require.Equal(t, read.Conn, added.Conn)
 
-	again := run(t, p, &exchange{key: "key", propose: always(valued("2", 0))})
+	again := run(t, p, &scripted{key: "key", propose: always(valued("2", 0))})
 	require.NoError(t, again.Err)
 	require.False(t, again.Stored)
 	require.Equal(t, added.Found, again.Found, "what was there instead")
 
-	swapped := run(t, p, &exchange{key: "key", propose: always(valued("3", added.Found.CasID))})
+	swapped := run(t, p, &scripted{key: "key", propose: always(valued("3", added.Found.CasID))})
 	require.True(t, swapped.Stored)
 	require.Equal(t, "3", string(swapped.Found.Value))
 
-	conflict := run(t, p, &exchange{key: "key", propose: always(valued("4", added.Found.CasID))})
+	conflict := run(t, p, &scripted{key: "key", propose: always(valued("4", added.Found.CasID))})
 	require.NoError(t, conflict.Err)
 	require.False(t, conflict.Stored)
 	require.Equal(t, swapped.Found, conflict.Found)
 
 	require.NoError(t, p.Delete("key"))
-	gone := run(t, p, &exchange{key: "key", propose: always(valued("5", swapped.Found.CasID))})
+	gone := run(t, p, &scripted{key: "key", propose: always(valued("5", swapped.Found.CasID))})
 	require.NoError(t, gone.Err)
 	require.False(t, gone.Stored)
 	require.True(t, gone.Read)
@@ -118,15 +119,15 @@ func TestAKeyStaysWithOneConnection(t *testing.T) {
 	p.Conns = conns
 	ids := make(map[uint64]bool)
 	for _, key := range onEachConn(p, server.Addr, conns) {
-		first := run(t, p, &exchange{key: key})
+		first := run(t, p, &scripted{key: key})
 		require.NotContains(t, ids, first.Conn)
 		ids[first.Conn] = true
 		atOnce(20, func(int) {
-			x := &exchange{key: key}
+			x := &scripted{key: key}
 			p.Exchange(context.Background(), x)
 			assert.Equal(t, first.Conn, x.results[0].Conn)
 		})
-		require.NotEqual(t, first.Conn, run(t, other, &exchange{key: key}).Conn)
+		require.NotEqual(t, first.Conn, run(t, other, &scripted{key: key}).Conn)
 	}
 	require.Equal(t, conns, p.Stats()[0].Conns)
 }
@@ -140,18 +141,18 @@ func TestExchangesOfSeveralServersAreMadeAtOnce(t *testing.T) {
 			misses(conn, request)
 		}}
 		p := s.newPool(t, one, two, three)
-		var xs []throttler.Exchange
+		var xs []exchange.Exchange
 		for _, key := range onEach(p, one, two, three) {
-			xs = append(xs, &exchange{key: key})
+			xs = append(xs, &scripted{key: key})
 		}
 		for range 10 { // first through others, then alone
 			require.Equal(t, timeout/2, took(func() { p.Exchange(context.Background(), xs...) }))
 		}
 		for _, x := range xs {
-			for _, result := range x.(*exchange).results {
+			for _, result := range x.(*scripted).results {
 				require.NoError(t, result.Err)
 			}
-			require.Len(t, x.(*exchange).results, 10)
+			require.Len(t, x.(*scripted).results, 10)
 		}
 	})
 }
@@ -160,9 +161,9 @@ func TestEachServerIsAskedForItsOwnKeys(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		stations := map[string]*station{one: {answer: misses}, two: {answer: misses}}
 		p, keys := parts(t, stations)
-		var xs []throttler.Exchange
+		var xs []exchange.Exchange
 		for i := range 3 {
-			xs = append(xs, &exchange{key: keys[one][i]}, &exchange{key: keys[two][i]})
+			xs = append(xs, &scripted{key: keys[one][i]}, &scripted{key: keys[two][i]})
 		}
 		p.Exchange(t.Context(), xs...)
 		for server, s := range stations {
@@ -173,8 +174,8 @@ func TestEachServerIsAskedForItsOwnKeys(t *testing.T) {
 
 func TestAMalformedKeyIsNotSent(t *testing.T) {
 	p := patient(t, servertest.NewMemcached(t).Addr)
-	good := &exchange{key: "good"}
-	bad := &exchange{key: "a\r\nflush_all"}
+	good := &scripted{key: "good"}
+	bad := &scripted{key: "a\r\nflush_all"}
 	p.Exchange(context.Background(), bad, good)
 	require.ErrorIs(t, bad.results[0].Err, memcache.ErrMalformedKey)
 	require.Empty(t, bad.turns)
@@ -183,19 +184,19 @@ func TestAMalformedKeyIsNotSent(t *testing.T) {
 
 func TestARecordWithoutATokenCannotBeReplaced(t *testing.T) {
 	p := patient(t, servertest.NewMemcached(t, "-C").Addr)
-	require.True(t, run(t, p, &exchange{key: "key", propose: always(valued("1", 0))}).Stored)
-	second := run(t, p, &exchange{key: "key", propose: always(valued("2", 0))})
+	require.True(t, run(t, p, &scripted{key: "key", propose: always(valued("1", 0))}).Stored)
+	second := run(t, p, &scripted{key: "key", propose: always(valued("2", 0))})
 	require.ErrorIs(t, second.Err, pool.ErrNoCAS)
 	require.NotErrorIs(t, second.Err, throttler.ErrUnavailable)
 	require.Equal(t, "1", string(second.Found.Value), "it could be read")
-	require.NoError(t, run(t, p, &exchange{key: "key"}).Err)
+	require.NoError(t, run(t, p, &scripted{key: "key"}).Err)
 }
 
 // Tokens begin anew when a server restarts, so that of a record of before may be
 // that of another one of after: on a new connection it must not be sent.
 func TestATokenOfBeforeARestartNeverMeetsARecordOfAfter(t *testing.T) {
 	server, p, _ := process(t) // whose connection is not looked at before it is used
-	before := run(t, p, &exchange{key: "key", propose: always(valued("before", 0))})
+	before := run(t, p, &scripted{key: "key", propose: always(valued("before", 0))})
 	require.True(t, before.Stored)
 
 	server.Kill()
@@ -206,7 +207,7 @@ func TestATokenOfBeforeARestartNeverMeetsARecordOfAfter(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before.Found.CasID, after.CasID, "the same token, for another record")
 
-	x := &exchange{key: "key", propose: func(turn throttler.Turn) *memcache.Item {
+	x := &scripted{key: "key", propose: func(turn exchange.Turn) *memcache.Item {
 		if turn.Conn != before.Conn {
 			return nil
 		}
@@ -238,9 +239,9 @@ func TestNoRecordOfBeforeARestartReturns(t *testing.T) {
 	var running sync.WaitGroup
 	for caller := range callers {
 		running.Go(func() {
-			var seen throttler.Result
-			x := &exchange{key: fmt.Sprint("key", caller%keys)}
-			x.propose = func(turn throttler.Turn) *memcache.Item {
+			var seen exchange.Result
+			x := &scripted{key: fmt.Sprint("key", caller%keys)}
+			x.propose = func(turn exchange.Turn) *memcache.Item {
 				if seen.Found == nil || seen.Conn != turn.Conn {
 					return valued(fmt.Sprint(adds.Add(1)), 0)
 				}
@@ -294,13 +295,13 @@ func TestAConnectionThatIsCutAtEachByteOfABurst(t *testing.T) {
 			require.NoError(t, err)
 			defer p.Close()
 			p.DialContext = s.DialContext
-			xs := make([]throttler.Exchange, callers)
+			xs := make([]exchange.Exchange, callers)
 			for i := range xs {
-				xs[i] = &exchange{key: fmt.Sprint("key", i), propose: always(valued("val", 0))}
+				xs[i] = &scripted{key: fmt.Sprint("key", i), propose: always(valued("val", 0))}
 			}
 			p.Exchange(context.Background(), xs...)
 			for i, x := range xs {
-				x := x.(*exchange)
+				x := x.(*scripted)
 				require.Len(t, x.results, 1)
 				result := x.results[0]
 				require.True(t, result.Stored, "cut at %d", cut)
@@ -394,8 +395,8 @@ func TestACallerLeavesWhenItsContextEnds(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 				defer cancel()
-				done := make(chan throttler.Result, 1)
-				x := &exchange{key: "key"}
+				done := make(chan exchange.Result, 1)
+				x := &scripted{key: "key"}
 				x.then = func() { done <- x.results[0] }
 				require.Equal(t, 5*time.Millisecond, took(func() { p.Exchange(ctx, x) }))
 				require.Empty(t, done)
@@ -436,7 +437,7 @@ func TestACallerOfSeveralServersLeavesWhenItsContextEnds(t *testing.T) {
 		defer cancel()
 		var done sync.WaitGroup
 		done.Add(2)
-		x, y := &exchange{key: keys[one], then: done.Done}, &exchange{key: keys[two], then: done.Done}
+		x, y := &scripted{key: keys[one], then: done.Done}, &scripted{key: keys[two], then: done.Done}
 		require.Equal(t, time.Millisecond, took(func() { p.Exchange(ctx, x, y) }))
 		require.Equal(t, timeout-time.Millisecond, took(done.Wait))
 	})
@@ -473,9 +474,9 @@ func TestACallerOfALongWriteLeavesWhenItsContextEnds(t *testing.T) {
 			var done sync.WaitGroup
 			done.Add(n)
 			long := always(&memcache.Item{Value: []byte(strings.Repeat("v", 20_000))})
-			var xs []throttler.Exchange
+			var xs []exchange.Exchange
 			for i := range n {
-				xs = append(xs, &exchange{key: fmt.Sprint("key", i), propose: long, then: done.Done})
+				xs = append(xs, &scripted{key: fmt.Sprint("key", i), propose: long, then: done.Done})
 			}
 			require.Equal(t, time.Millisecond, took(func() { p.Exchange(ctx, xs...) }))
 			close(release)
@@ -484,9 +485,9 @@ func TestACallerOfALongWriteLeavesWhenItsContextEnds(t *testing.T) {
 				require.NoError(t, result(t, x).Err)
 			}
 			for range 10 { // the connection is as good as before
-				p.Exchange(context.Background(), &exchange{key: "key"}, &exchange{key: "key0", propose: long})
-				require.NoError(t, run(t, p, &exchange{key: "key"}).Err)
-				require.NoError(t, run(t, p, &exchange{key: "key", propose: long}).Err)
+				p.Exchange(context.Background(), &scripted{key: "key"}, &scripted{key: "key0", propose: long})
+				require.NoError(t, run(t, p, &scripted{key: "key"}).Err)
+				require.NoError(t, run(t, p, &scripted{key: "key", propose: long}).Err)
 				synctest.Wait()
 			}
 			require.Len(t, s.dialled(), 1)
@@ -508,7 +509,7 @@ func TestAfterALongWriteTheNextRequestIsSent(t *testing.T) {
 		beAlone(p, "key")
 		s.now(hangs)
 		packets.Store(0)
-		long := &exchange{key: "long", propose: always(&memcache.Item{Value: []byte(strings.Repeat("v", 20_000))})}
+		long := &scripted{key: "long", propose: always(&memcache.Item{Value: []byte(strings.Repeat("v", 20_000))})}
 		var calls sync.WaitGroup
 		calls.Go(func() { p.Exchange(context.Background(), long) })
 		synctest.Wait()
@@ -529,7 +530,7 @@ func TestACallerIsAloneAtOneServerAndTheFirstAtAnother(t *testing.T) {
 		p := (&station{answer: misses}).newPool(t, one, two)
 		keys := onEach(p, one, two)
 		beAlone(p, keys[two])
-		xs := []throttler.Exchange{&exchange{key: keys[one]}, &exchange{key: keys[two]}}
+		xs := []exchange.Exchange{&scripted{key: keys[one]}, &scripted{key: keys[two]}}
 		p.Exchange(context.Background(), xs...)
 		for _, x := range xs {
 			require.NoError(t, result(t, x).Err)
@@ -539,19 +540,19 @@ func TestACallerIsAloneAtOneServerAndTheFirstAtAnother(t *testing.T) {
 
 // A closer closes the pool when its key is asked for.
 type closer struct {
-	exchange
+	scripted
 	pool *pool.Pool
 }
 
 func (x *closer) Key() string {
 	x.pool.Close()
-	return x.exchange.Key()
+	return x.scripted.Key()
 }
 
 // Between the choice of its server and its turn, the pool may be closed.
 func TestExchangesThatMeetCloseAreDone(t *testing.T) {
-	for name, start := range map[string]func(p *pool.Pool, xs ...throttler.Exchange){
-		"Exchange": func(p *pool.Pool, xs ...throttler.Exchange) { p.Exchange(context.Background(), xs...) },
+	for name, start := range map[string]func(p *pool.Pool, xs ...exchange.Exchange){
+		"Exchange": func(p *pool.Pool, xs ...exchange.Exchange) { p.Exchange(context.Background(), xs...) },
 		"Start":    (*pool.Pool).Start,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -559,8 +560,8 @@ func TestExchangesThatMeetCloseAreDone(t *testing.T) {
 				p := (&station{answer: misses}).newPool(t, one)
 				var done sync.WaitGroup
 				done.Add(2)
-				x, y := &exchange{key: "x", then: done.Done}, &exchange{key: "y", then: done.Done}
-				start(p, x, &closer{exchange: *y, pool: p})
+				x, y := &scripted{key: "x", then: done.Done}, &scripted{key: "y", then: done.Done}
+				start(p, x, &closer{scripted: *y, pool: p})
 				done.Wait()
 				require.ErrorIs(t, result(t, x).Err, pool.ErrClosed)
 			})
@@ -571,7 +572,7 @@ func TestExchangesThatMeetCloseAreDone(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				p := (&station{answer: misses}).newPool(t, one)
 				p.Proxy = proxy
-				x := &exchange{key: "x", propose: func(throttler.Turn) *memcache.Item {
+				x := &scripted{key: "x", propose: func(exchange.Turn) *memcache.Item {
 					p.Close()
 					return valued("1", 0)
 				}}
@@ -588,10 +589,10 @@ func TestAConnectionThatIsLostWhileAnExchangeProposes(t *testing.T) {
 		s := &station{answer: hangs}
 		p := s.newPool(t, one)
 		done := make(chan struct{})
-		p.Start(&exchange{key: "first", then: func() { close(done) }}) // whose answer is waited for
+		p.Start(&scripted{key: "first", then: func() { close(done) }}) // whose answer is waited for
 		synctest.Wait()
-		x := &exchange{key: "key"}
-		x.propose = func(throttler.Turn) *memcache.Item {
+		x := &scripted{key: "key"}
+		x.propose = func(exchange.Turn) *memcache.Item {
 			if len(x.turns) == 1 {
 				s.now(misses)
 				s.hangUp()
@@ -617,9 +618,9 @@ func TestExchangesThatFindAProxyInsteadOfAServerAreReadOneByOne(t *testing.T) {
 		var once sync.Once
 		var done sync.WaitGroup
 		done.Add(2)
-		var xs []throttler.Exchange
+		var xs []exchange.Exchange
 		for _, key := range numbered(2) {
-			xs = append(xs, &exchange{key: key, then: done.Done, propose: func(throttler.Turn) *memcache.Item {
+			xs = append(xs, &scripted{key: key, then: done.Done, propose: func(exchange.Turn) *memcache.Item {
 				once.Do(func() {
 					s.greets("VERSION mcrouter 0.41.0")
 					s.hangUp()
@@ -630,7 +631,7 @@ func TestExchangesThatFindAProxyInsteadOfAServerAreReadOneByOne(t *testing.T) {
 		}
 		hung := make(chan struct{})
 		s.now(hangs)
-		p.Start(&exchange{key: "hung", then: func() { close(hung) }})
+		p.Start(&scripted{key: "hung", then: func() { close(hung) }})
 		synctest.Wait()
 		s.now(has)
 		p.Start(xs...)
@@ -663,7 +664,7 @@ func TestALoneCallerBehindAProxyTakesAnAnswerThatIsEarly(t *testing.T) {
 				io.WriteString(conn, "STORED\r\nEND\r\n") // at once
 			}
 		})
-		x := &exchange{key: "key", propose: always(valued("mine", 0))}
+		x := &scripted{key: "key", propose: always(valued("mine", 0))}
 		require.Equal(t, time.Millisecond, took(func() { require.True(t, run(t, p, x).Stored) }))
 	})
 }
@@ -678,7 +679,7 @@ func TestAnExchangeThatIsMadeAgainThroughAProxyReadsFirst(t *testing.T) {
 			conn.Close()
 		}
 		p := s.newPool(t, one)
-		x := &exchange{key: "key", propose: func(turn throttler.Turn) *memcache.Item {
+		x := &scripted{key: "key", propose: func(turn exchange.Turn) *memcache.Item {
 			if turn.Known {
 				return nil
 			}
@@ -706,8 +707,8 @@ func TestBehindAProxyALostWriteIsMadeAgainFromTheRead(t *testing.T) {
 		}
 		p := s.newPool(t, one)
 		p.Proxy = true
-		x := &exchange{key: "key"}
-		x.propose = func(turn throttler.Turn) *memcache.Item {
+		x := &scripted{key: "key"}
+		x.propose = func(turn exchange.Turn) *memcache.Item {
 			if len(x.turns) == 1 {
 				return valued("mine", turn.Found.CasID)
 			}
@@ -735,7 +736,7 @@ func TestAnErrorInsteadOfAWriteIsFollowedByTheRecord(t *testing.T) {
 			p := s.newPool(t, one)
 			p.Proxy = proxy
 			for range 10 {
-				r := run(t, p, &exchange{key: "key", propose: always(valued("mine", 0))})
+				r := run(t, p, &scripted{key: "key", propose: always(valued("mine", 0))})
 				require.ErrorContains(t, r.Err, "out of memory")
 				require.False(t, r.Stored)
 				require.True(t, r.Read)
@@ -753,7 +754,7 @@ func TestAnExchangeWhoseContextHasEndedIsSentAllTheSame(t *testing.T) {
 		p := s.newPool(t, one)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		x := &exchange{key: "key"}
+		x := &scripted{key: "key"}
 		done := make(chan struct{})
 		x.then = func() { close(done) }
 		p.Exchange(ctx, x)
@@ -772,7 +773,7 @@ func TestAnExchangeThatIsLeftIsDone(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		begin := time.Now()
-		x := &exchange{key: "key", propose: always(valued("1", 0))}
+		x := &scripted{key: "key", propose: always(valued("1", 0))}
 		done := make(chan struct{})
 		x.then = func() { close(done) }
 		p.Exchange(ctx, x)
@@ -797,7 +798,7 @@ func TestStartMayBeCalledByDone(t *testing.T) {
 			var mu sync.Mutex
 			var start func(n int)
 			start = func(n int) {
-				x := &exchange{key: "key"}
+				x := &scripted{key: "key"}
 				x.then = func() {
 					mu.Lock() // held by whoever starts
 					defer mu.Unlock()
@@ -865,7 +866,7 @@ func TestRequestsAreServedInOrder(t *testing.T) {
 		const n = 50
 		done := make(chan struct{})
 		for i := range n {
-			x := &exchange{key: fmt.Sprint("key", i)}
+			x := &scripted{key: fmt.Sprint("key", i)}
 			x.then = func() {
 				if order = append(order, i); len(order) == n {
 					close(done)
@@ -890,12 +891,12 @@ func TestRequestsThatDoNotFitIntoAPacketKeepTheirPlace(t *testing.T) {
 		p := s.newPool(t, one)
 		var done sync.WaitGroup
 		done.Add(4)
-		var xs []throttler.Exchange
+		var xs []exchange.Exchange
 		for i := range 3 {
-			x := &exchange{key: fmt.Sprint("key", i), then: done.Done}
-			x.propose = func(throttler.Turn) *memcache.Item {
+			x := &scripted{key: fmt.Sprint("key", i), then: done.Done}
+			x.propose = func(exchange.Turn) *memcache.Item {
 				if i == 0 {
-					p.Start(&exchange{key: "later", then: done.Done})
+					p.Start(&scripted{key: "later", then: done.Done})
 				}
 				return &memcache.Item{Value: []byte(strings.Repeat("v", 40_000))}
 			}
@@ -916,7 +917,7 @@ func TestALoneCallerWaitsForThePacketThatIsBeingMade(t *testing.T) {
 		s.heard()
 		var done sync.WaitGroup
 		done.Add(1)
-		p.Start(&exchange{key: "first", then: done.Done, propose: func(throttler.Turn) *memcache.Item {
+		p.Start(&scripted{key: "first", then: done.Done, propose: func(exchange.Turn) *memcache.Item {
 			done.Go(func() { p.Get("second") })
 			time.Sleep(time.Millisecond)
 			assert.Empty(t, s.heard())
@@ -932,7 +933,7 @@ func TestALoneCallerWaitsForThePacketThatIsBeingMade(t *testing.T) {
 func TestALoneCallerReadsItsOwnAnswer(t *testing.T) {
 	p := patient(t, servertest.NewMemcached(t).Addr)
 	own := func() bool {
-		x := &exchange{key: "key"}
+		x := &scripted{key: "key"}
 		mine := false
 		x.then = func() {
 			stack := make([]byte, 10_000)
@@ -963,7 +964,7 @@ func TestWhatErrorsMatch(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				p := tc.s.newPool(t, one)
 				for range 2 * pool.DefaultBreakerFailures {
-					err := run(t, p, &exchange{key: "key"}).Err
+					err := run(t, p, &scripted{key: "key"}).Err
 					require.Error(t, err)
 					require.Equal(t, tc.unavailable, errors.Is(err, throttler.ErrUnavailable), "%v", err)
 					require.NotErrorIs(t, err, throttler.ErrOverloaded)
@@ -976,7 +977,7 @@ func TestWhatErrorsMatch(t *testing.T) {
 func TestAllIsUndoneByClose(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := (&station{answer: hangs}).newPool(t, one)
-		x := &exchange{key: "key"}
+		x := &scripted{key: "key"}
 		done := make(chan struct{})
 		x.then = func() { close(done) }
 		p.Start(x)
@@ -984,7 +985,7 @@ func TestAllIsUndoneByClose(t *testing.T) {
 		p.Close()
 		<-done
 		require.ErrorIs(t, x.results[0].Err, pool.ErrClosed)
-		require.ErrorIs(t, run(t, p, &exchange{key: "key"}).Err, pool.ErrClosed)
+		require.ErrorIs(t, run(t, p, &scripted{key: "key"}).Err, pool.ErrClosed)
 	})
 }
 
@@ -1003,10 +1004,10 @@ func TestAServerIsReadWhileAnotherHangs(t *testing.T) {
 				}
 			})
 			well := 1 - sick
-			xs := []throttler.Exchange{&exchange{key: keys[0]}, &exchange{key: keys[1]}}
+			xs := []exchange.Exchange{&scripted{key: keys[0]}, &scripted{key: keys[1]}}
 			done := make(chan time.Duration, 1)
 			begin := time.Now()
-			xs[well].(*exchange).then = func() { done <- time.Since(begin) }
+			xs[well].(*scripted).then = func() { done <- time.Since(begin) }
 			var calls sync.WaitGroup
 			calls.Go(func() { p.Exchange(context.Background(), xs...) })
 			synctest.Wait()

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
@@ -43,10 +43,10 @@ func FuzzAnswers(f *testing.F) {
 			require.NoError(t, err)
 			defer p.Close()
 			p.DialContext = (&script{answers, int(piece)}).DialContext
-			a := &exchange{key: "a"}
-			b := &exchange{key: "b", propose: always(valued("b", 0))}
-			e := &exchange{key: "e", propose: always(valued("e", 9))}
-			group := []throttler.Exchange{a, b, e}
+			a := &scripted{key: "a"}
+			b := &scripted{key: "b", propose: always(valued("b", 0))}
+			e := &scripted{key: "e", propose: always(valued("e", 9))}
+			group := []exchange.Exchange{a, b, e}
 			var read map[string]*memcache.Item
 			took := took(func() {
 				items := make(chan map[string]*memcache.Item, 1)
@@ -62,7 +62,7 @@ func FuzzAnswers(f *testing.F) {
 				require.Equal(t, key, item.Key)
 				requireSaid(t, answers, item)
 			}
-			for _, x := range []*exchange{a, b, e} {
+			for _, x := range []*scripted{a, b, e} {
 				require.Len(t, x.results, 1)
 				if found := x.results[0].Found; found != nil {
 					require.Equal(t, x.key, found.Key)

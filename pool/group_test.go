@@ -11,29 +11,29 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/stretchr/testify/require"
 )
 
 // writes returns exchanges that add an item each, at the given keys.
-func writes(keys ...string) (xs []throttler.Exchange) {
+func writes(keys ...string) (xs []exchange.Exchange) {
 	for _, key := range keys {
-		xs = append(xs, &exchange{key: key, propose: always(valued("mine", 0))})
+		xs = append(xs, &scripted{key: key, propose: always(valued("mine", 0))})
 	}
 	return xs
 }
 
 // reads returns exchanges that only read.
-func reads(keys ...string) (xs []throttler.Exchange) {
+func reads(keys ...string) (xs []exchange.Exchange) {
 	for _, key := range keys {
-		xs = append(xs, &exchange{key: key})
+		xs = append(xs, &scripted{key: key})
 	}
 	return xs
 }
 
-func result(t *testing.T, x throttler.Exchange) throttler.Result {
+func result(t *testing.T, x exchange.Exchange) exchange.Result {
 	t.Helper()
-	results := x.(*exchange).results
+	results := x.(*scripted).results
 	require.Len(t, results, 1)
 	return results[0]
 }
@@ -183,7 +183,7 @@ func TestAGroupOfReadsAndWrites(t *testing.T) {
 		s := &station{answer: holds()}
 		p := s.newPool(t, one)
 		xs := writes("key00", "key01", "key02")
-		xs[1] = &exchange{key: "key01"}
+		xs[1] = &scripted{key: "key01"}
 		p.Exchange(context.Background(), xs...)
 		for i, x := range xs {
 			r := result(t, x)
@@ -283,9 +283,9 @@ func TestGarbageAmongRecordsThatAreOnlyRead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := answering("gets", "VALUE key01 0 1 1\r\nx\r\nTUESDAY\r\n")
 		p := s.newPool(t, one)
-		var xs []throttler.Exchange
+		var xs []exchange.Exchange
 		for _, key := range numbered(3) {
-			xs = append(xs, &exchange{key: key})
+			xs = append(xs, &scripted{key: key})
 		}
 		p.Exchange(context.Background(), xs...)
 		require.ErrorContains(t, result(t, xs[0]).Err, "TUESDAY")
@@ -344,7 +344,7 @@ func TestAnErrorInAGroup(t *testing.T) {
 				p.Exchange(context.Background(), xs...)
 				for i, x := range xs {
 					r := result(t, x)
-					turns := len(x.(*exchange).turns)
+					turns := len(x.(*scripted).turns)
 					switch {
 					case c.failed == all || i == c.failed:
 						require.ErrorContains(t, r.Err, c.err)
@@ -361,7 +361,7 @@ func TestAnErrorInAGroup(t *testing.T) {
 						require.Equal(t, c.lost, turns == 2)
 					}
 				}
-				require.NoError(t, run(t, p, &exchange{key: "key"}).Err)
+				require.NoError(t, run(t, p, &scripted{key: "key"}).Err)
 				require.Equal(t, c.lost, len(s.dialled()) == 2)
 			})
 		})
@@ -375,7 +375,7 @@ func TestAMemberKeepsTheErrorOfItsWrite(t *testing.T) {
 			io.WriteString(conn, "SERVER_ERROR of "+request+"\r\n")
 		}}).newPool(t, one)
 		xs := writes(numbered(2)...)
-		xs = append(xs, &exchange{key: "read"})
+		xs = append(xs, &scripted{key: "read"})
 		p.Exchange(context.Background(), xs...)
 		for i, want := range []string{"add key00", "add key01", "gets key00 key01 read"} {
 			require.ErrorContains(t, result(t, xs[i]).Err, "SERVER_ERROR of "+want)
@@ -395,7 +395,7 @@ func TestARecordThatIsTooLargeFailsNobodyElse(t *testing.T) {
 
 // requireFailsAlone requires that the exchange at index failed has failed with the given
 // text, and that the others have read their records.
-func requireFailsAlone(t *testing.T, xs []throttler.Exchange, failed int, text string) {
+func requireFailsAlone(t *testing.T, xs []exchange.Exchange, failed int, text string) {
 	t.Helper()
 	for i, x := range xs {
 		if i == failed {
@@ -425,9 +425,9 @@ func TestRecordsMayComeInAnyOrder(t *testing.T) {
 			holds()(conn, "gets "+strings.Join(keys, " "))
 		}}).newPool(t, one)
 		keys := numbered(4)
-		var xs []throttler.Exchange
+		var xs []exchange.Exchange
 		for _, key := range keys {
-			xs = append(xs, &exchange{key: key})
+			xs = append(xs, &scripted{key: key})
 		}
 		p.Exchange(context.Background(), xs...)
 		for _, x := range xs {
@@ -448,13 +448,13 @@ func TestARecordOfAnotherKeyInAGroup(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := answering("gets", "VALUE key00 0 1 1\r\nx\r\nVALUE victim 0 1 1\r\nx\r\nEND\r\n")
 		p := s.newPool(t, one)
-		xs := []throttler.Exchange{&exchange{key: "key00"}, &exchange{key: "key01"}}
+		xs := []exchange.Exchange{&scripted{key: "key00"}, &scripted{key: "key01"}}
 		p.Exchange(context.Background(), xs...)
 		for i, x := range xs {
 			r := result(t, x)
 			require.NoError(t, r.Err)
 			require.Equal(t, fmt.Sprintf("key%02d", i), string(r.Found.Value), "the second connection's")
-			require.Len(t, x.(*exchange).turns, 2)
+			require.Len(t, x.(*scripted).turns, 2)
 		}
 		require.Equal(t, uint64(2), p.Stats()[0].Retries)
 	})

@@ -55,7 +55,7 @@ func TestAWriteAfterTheServerHasClosedAnIdleConnectionIsAnsweredForCertain(t *te
 				if alone == 0 {
 					require.Equal(t, memcache.ErrNotStored, p.Add(item("key")))
 				} else {
-					x := &exchange{key: "key", propose: always(valued("mine", 0))}
+					x := &scripted{key: "key", propose: always(valued("mine", 0))}
 					done := make(chan struct{})
 					x.then = func() { close(done) }
 					p.Start(x)

@@ -329,7 +329,7 @@ func TestOnlyWritesThatWereSentAreUnknown(t *testing.T) {
 				for range calls {
 					p.Get("key")
 				}
-				xs := append(writes(numbered(3)...), &exchange{key: "read"})
+				xs := append(writes(numbered(3)...), &scripted{key: "read"})
 				p.Exchange(context.Background(), xs...)
 				for i, x := range xs {
 					require.ErrorIs(t, result(t, x).Err, throttler.ErrUnavailable)
@@ -358,7 +358,7 @@ func TestAWriteThatWasAnsweredIsNotUnknown(t *testing.T) {
 					c.first(conn, request)
 				}
 				p := s.newPool(t, one)
-				r := run(t, p, &exchange{key: "key", propose: always(valued("1", 0))})
+				r := run(t, p, &scripted{key: "key", propose: always(valued("1", 0))})
 				require.Equal(t, c.fails, errors.Is(r.Err, throttler.ErrUnavailable), "%v", r.Err)
 				require.Equal(t, c.stored, r.Stored)
 				require.False(t, r.Unknown)
@@ -409,7 +409,7 @@ func TestStoredCountsIfTheRecordIsTooLarge(t *testing.T) {
 			}
 			io.WriteString(conn, "VALUE key00 0 2000000 7\r\n")
 		}}).newPool(t, one)
-		r := run(t, p, writes("key00")[0].(*exchange))
+		r := run(t, p, writes("key00")[0].(*scripted))
 		require.ErrorContains(t, r.Err, "MaxValue")
 		require.True(t, r.Stored)
 	})
@@ -428,7 +428,7 @@ func TestAWriteWithoutASensibleAnswerIsUnknown(t *testing.T) {
 					time.Sleep(time.Millisecond)
 					io.WriteString(conn, answer)
 				}}).newPool(t, one)
-				r := run(t, p, &exchange{key: "key", propose: always(valued("1", 0))})
+				r := run(t, p, &scripted{key: "key", propose: always(valued("1", 0))})
 				require.Error(t, r.Err)
 				require.False(t, r.Stored)
 				require.Equal(t, unknown, r.Unknown)

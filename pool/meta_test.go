@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -57,15 +57,15 @@ func (c recorded) Write(b []byte) (int, error) {
 }
 
 // inTurn proposes the items one after the other on what the last exchange found.
-func inTurn(t *testing.T, p *pool.Pool, key string, n int) throttler.Result {
+func inTurn(t *testing.T, p *pool.Pool, key string, n int) exchange.Result {
 	t.Helper()
-	last := run(t, p, &exchange{key: key})
+	last := run(t, p, &scripted{key: key})
 	for i := range n {
 		item := valued(fmt.Sprint(i), 0)
 		if last.Found != nil {
 			item.CasID = last.Found.CasID
 		}
-		last = run(t, p, &exchange{key: key, propose: always(item)})
+		last = run(t, p, &scripted{key: key, propose: always(item)})
 		require.NoError(t, last.Err)
 		require.True(t, last.Stored)
 		require.Equal(t, fmt.Sprint(i), string(last.Found.Value))
@@ -93,7 +93,7 @@ func TestWritesThatAreStoredAreSoonNotReadBack(t *testing.T) {
 	require.NotZero(t, added.Found.CasID)
 
 	for range 30 { // as where others write too
-		r := run(t, p, &exchange{key: "key", propose: always(valued("mine", 0))})
+		r := run(t, p, &scripted{key: "key", propose: always(valued("mine", 0))})
 		require.NoError(t, r.Err)
 		require.False(t, r.Stored)
 		require.True(t, r.Read)
@@ -109,18 +109,18 @@ func TestAMetaSetThatIsRefusedBringsTheRecord(t *testing.T) {
 	p, other := patient(t, server.Addr), patient(t, server.Addr)
 	mine := inTurn(t, p, "key", 1000)
 	p.TrustWrites()
-	theirs := run(t, other, &exchange{key: "key", propose: always(valued("theirs", mine.Found.CasID))})
+	theirs := run(t, other, &scripted{key: "key", propose: always(valued("theirs", mine.Found.CasID))})
 	require.True(t, theirs.Stored)
 
-	conflict := run(t, p, &exchange{key: "key", propose: always(valued("mine", mine.Found.CasID))})
-	require.Equal(t, throttler.Result{Conn: mine.Conn, Read: true, Found: theirs.Found}, conflict)
+	conflict := run(t, p, &scripted{key: "key", propose: always(valued("mine", mine.Found.CasID))})
+	require.Equal(t, exchange.Result{Conn: mine.Conn, Read: true, Found: theirs.Found}, conflict)
 	p.TrustWrites()
-	taken := run(t, p, &exchange{key: "key", propose: always(valued("mine", 0))})
-	require.Equal(t, throttler.Result{Conn: mine.Conn, Read: true, Found: theirs.Found}, taken)
+	taken := run(t, p, &scripted{key: "key", propose: always(valued("mine", 0))})
+	require.Equal(t, exchange.Result{Conn: mine.Conn, Read: true, Found: theirs.Found}, taken)
 	require.NoError(t, other.Delete("key"))
 	p.TrustWrites()
-	gone := run(t, p, &exchange{key: "key", propose: always(valued("mine", theirs.Found.CasID))})
-	require.Equal(t, throttler.Result{Conn: mine.Conn, Read: true}, gone)
+	gone := run(t, p, &scripted{key: "key", propose: always(valued("mine", theirs.Found.CasID))})
+	require.Equal(t, exchange.Result{Conn: mine.Conn, Read: true}, gone)
 }
 
 // A metaServer answers the question whether it knows meta sets, and a meta set, as it is
@@ -160,7 +160,7 @@ func (s *metaServer) trusting(t *testing.T) *pool.Pool {
 	t.Helper()
 	p := s.newPool(t, one)
 	for range 2 { // the first connects, the second asks
-		r := run(t, p, &exchange{key: "key", propose: always(valued("value", 9))})
+		r := run(t, p, &scripted{key: "key", propose: always(valued("value", 9))})
 		require.NoError(t, r.Err)
 		require.True(t, r.Stored)
 		p.TrustWrites()
@@ -179,7 +179,7 @@ func TestServersThatGiveNoTokenAreWrittenToByClassicCommands(t *testing.T) {
 			s := newMetaServer(question, "")
 			p := s.trusting(t)
 			for range 5 {
-				require.True(t, run(t, p, &exchange{key: "key", propose: always(valued("value", 9))}).Stored)
+				require.True(t, run(t, p, &scripted{key: "key", propose: always(valued("value", 9))}).Stored)
 			}
 			require.Len(t, s.dialled(), 1, question)
 			require.False(t, slices.ContainsFunc(s.heard(), func(r string) bool { return strings.HasPrefix(r, "ms ") }))
@@ -191,12 +191,12 @@ func TestAnAnswerToTheQuestionThatMakesNoSenseEndsTheConnection(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newMetaServer("WHAT\r\n", "")
 		p := s.newPool(t, one)
-		run(t, p, &exchange{key: "key"})
+		run(t, p, &scripted{key: "key"})
 		p.TrustWrites()
-		r := run(t, p, &exchange{key: "key", propose: always(valued("value", 9))})
+		r := run(t, p, &scripted{key: "key", propose: always(valued("value", 9))})
 		require.ErrorContains(t, r.Err, "WHAT")
 		require.True(t, r.Unknown, "it may have been carried out")
-		r = run(t, p, &exchange{key: "key", propose: always(valued("value", 9))})
+		r = run(t, p, &scripted{key: "key", propose: always(valued("value", 9))})
 		require.NoError(t, r.Err)
 		require.Equal(t, 1, s.asked, "not again, so soon")
 	})
@@ -206,7 +206,7 @@ func TestAnErrorInsteadOfAMetaSetIsFollowedByTheRecord(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newMetaServer("HD c5\r\n", "SERVER_ERROR out of memory storing object\r\n")
 		p := s.trusting(t)
-		r := run(t, p, &exchange{key: "key", propose: always(valued("mine", 9))})
+		r := run(t, p, &scripted{key: "key", propose: always(valued("mine", 9))})
 		require.ErrorContains(t, r.Err, "out of memory")
 		require.False(t, r.Stored)
 		require.True(t, r.Read)
@@ -232,12 +232,12 @@ func TestAServerWithoutMemoryForgetsOneRecordAtMost(t *testing.T) {
 	kept := 0
 	for _, key := range []string{"first", "second", "first", "second"} {
 		p.TrustWrites()
-		before := run(t, p, &exchange{key: key})
+		before := run(t, p, &scripted{key: key})
 		require.NoError(t, before.Err)
 		if before.Found == nil {
 			continue
 		}
-		r := run(t, p, &exchange{key: key, propose: always(valued(large, before.Found.CasID))})
+		r := run(t, p, &scripted{key: key, propose: always(valued(large, before.Found.CasID))})
 		require.ErrorContains(t, r.Err, "out of memory")
 		if r.Found != nil {
 			kept++
@@ -250,7 +250,7 @@ func TestAnAnswerToAMetaSetThatMakesNoSenseIsUnknown(t *testing.T) {
 	for _, answer := range []string{"HD\r\n", "HD c0\r\n", "HD x1\r\n", "HD c\r\n", "HD c1 x\r\n", "STORED\r\n", "EN\r\n", "\r\n"} {
 		bubble(t, func(t *testing.T) {
 			s := newMetaServer("HD c5\r\n", answer)
-			r := run(t, s.trusting(t), &exchange{key: "key", propose: always(valued("mine", 9))})
+			r := run(t, s.trusting(t), &scripted{key: "key", propose: always(valued("mine", 9))})
 			require.ErrorContains(t, r.Err, "not an answer of memcached", answer)
 			require.False(t, r.Stored)
 			require.False(t, r.Read)
@@ -279,13 +279,13 @@ func TestAConnectionThatIsCutAtEachByteOfMetaSets(t *testing.T) {
 					conn.Close()
 				}
 			})
-			var xs []throttler.Exchange
+			var xs []exchange.Exchange
 			for i := range 3 {
-				xs = append(xs, &exchange{key: fmt.Sprint("key", i), propose: always(valued("value", 9))})
+				xs = append(xs, &scripted{key: fmt.Sprint("key", i), propose: always(valued("value", 9))})
 			}
 			p.Exchange(context.Background(), xs...)
 			for i, x := range xs {
-				x := x.(*exchange)
+				x := x.(*scripted)
 				require.Len(t, x.results, 1)
 				result := x.results[0]
 				require.NoError(t, result.Err)
@@ -319,7 +319,7 @@ func TestARefusedMetaSetIsProposedAnewIfItsReadIsLost(t *testing.T) {
 			}
 			classic(conn, request)
 		})
-		x := &exchange{key: "key", propose: always(valued("mine", 9))}
+		x := &scripted{key: "key", propose: always(valued("mine", 9))}
 		r := run(t, p, x)
 		require.NoError(t, r.Err)
 		require.True(t, r.Stored, "by the second proposal")
@@ -341,9 +341,9 @@ func TestMetaSetsThatAreRefusedTogetherReadTheirRecordsByOneCommand(t *testing.T
 				answers(conn, request)
 			}
 		})
-		var xs []throttler.Exchange
+		var xs []exchange.Exchange
 		for i := range 3 {
-			xs = append(xs, &exchange{key: fmt.Sprint("key", i), propose: always(valued("mine", 9))})
+			xs = append(xs, &scripted{key: fmt.Sprint("key", i), propose: always(valued("mine", 9))})
 		}
 		p.Exchange(context.Background(), xs...)
 		for _, x := range xs {
@@ -368,11 +368,11 @@ func TestAWriteThatWasNotSentIsSentAsTheNextConnectionHasIt(t *testing.T) {
 			s.now(hangs)
 			var first sync.WaitGroup
 			first.Add(1)
-			p.Start(&exchange{key: "first", then: first.Done}) // so that the loss is noticed
+			p.Start(&scripted{key: "first", then: first.Done}) // so that the loss is noticed
 			synctest.Wait()
 			p.TrustWrites()
-			x := &exchange{key: "key"}
-			x.propose = func(throttler.Turn) *memcache.Item {
+			x := &scripted{key: "key"}
+			x.propose = func(exchange.Turn) *memcache.Item {
 				if len(x.turns) == 1 {
 					s.now(answers)
 					s.hangUp()
@@ -414,13 +414,13 @@ func FuzzMetaAnswers(f *testing.F) {
 					conn.Write(answers)
 				}
 			})
-			var xs []throttler.Exchange
+			var xs []exchange.Exchange
 			for i := range 3 {
-				xs = append(xs, &exchange{key: fmt.Sprint("key", i), propose: always(valued("value", 9))})
+				xs = append(xs, &scripted{key: fmt.Sprint("key", i), propose: always(valued("value", 9))})
 			}
 			require.LessOrEqual(t, took(func() { p.Exchange(context.Background(), xs...) }), 2*timeout+2*pool.DefaultDialTimeout)
 			for _, x := range xs {
-				x := x.(*exchange)
+				x := x.(*scripted)
 				require.Len(t, x.results, 1)
 				if r := x.results[0]; r.Stored && r.Found.CasID != 9 {
 					require.Contains(t, string(answers), fmt.Sprint(r.Found.CasID))

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -77,7 +77,7 @@ func TestWhatAnExchangeSendsNext(t *testing.T) {
 					left = s.leadsTo(left)
 					say(conn, said)
 				})
-				x := &exchange{key: "key", propose: always(valued("mine", 9))}
+				x := &scripted{key: "key", propose: always(valued("mine", 9))}
 				r := run(t, p, x)
 				require.Empty(t, left)
 				turns, result := inWords(x.turns, r)
@@ -96,7 +96,7 @@ func (s *metaServer) dialogue(t *testing.T, whole string) (p *pool.Pool, left st
 		return s.trusting(t), rest
 	case "asking":
 		p = s.newPool(t, one)
-		run(t, p, &exchange{key: "key"})
+		run(t, p, &scripted{key: "key"})
 		p.TrustWrites()
 		return p, rest
 	}
@@ -141,8 +141,8 @@ func say(conn net.Conn, word string) {
 
 // inWords returns what an exchange was told at its turns, and in the end: "conn=next" is a
 // connection that it had no turn on.
-func inWords(turns []throttler.Turn, r throttler.Result) (told, ended string) {
-	last := throttler.Turn{}
+func inWords(turns []exchange.Turn, r exchange.Result) (told, ended string) {
+	last := exchange.Turn{}
 	for _, last = range turns {
 		told += map[bool]string{false: " guess", true: " known"}[last.Known]
 		told += map[bool]string{true: ":notStored"}[last.NotStored]

@@ -260,7 +260,7 @@ func TestAServerThatLeavesIsClosedWhenItHasAnswered(t *testing.T) {
 		var open atomic.Int64
 		p.DialContext = countedConns(&station{answer: late}, &open)
 		for range 10 {
-			p.Start(&exchange{key: "key"})
+			p.Start(&scripted{key: "key"})
 		}
 		synctest.Wait()
 		require.NoError(t, p.SetServers(two))

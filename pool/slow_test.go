@@ -77,8 +77,8 @@ func TestAHugeValueFailsNoCallBehindIt(t *testing.T) {
 					if i%2 == 0 {
 						x := writes(key)[0]
 						p.Exchange(context.Background(), x)
-						assert.NoError(t, x.(*exchange).results[0].Err)
-						assert.True(t, x.(*exchange).results[0].Stored)
+						assert.NoError(t, x.(*scripted).results[0].Err)
+						assert.True(t, x.(*scripted).results[0].Stored)
 						return
 					}
 					item, err := p.Get(key)

@@ -103,7 +103,7 @@ func TestAnExchangeIsToldWhatWasNotSent(t *testing.T) {
 		servertest.LoseRequest: true, servertest.CutRequest: false, servertest.LoseAnswer: false,
 	} {
 		w.Once(1, f)
-		x := &exchange{key: "key", propose: always(valued("1", 0))}
+		x := &scripted{key: "key", propose: always(valued("1", 0))}
 		require.NoError(t, run(t, p, x).Err)
 		require.Len(t, x.turns, 2)
 		require.False(t, x.turns[0].NotStored)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 )
@@ -15,22 +16,22 @@ import (
 // A probe is an exchange that writes one item.
 type probe struct {
 	key   string
-	item  func(throttler.Turn) *memcache.Item
+	item  func(exchange.Turn) *memcache.Item
 	after func() // called by Done; nil: nothing
 
 	turns, dones atomic.Int64
-	turn         throttler.Turn
-	result       throttler.Result
+	turn         exchange.Turn
+	result       exchange.Result
 	done         chan struct{}
 }
 
-func (s *suite) probe(name string, item func(throttler.Turn) *memcache.Item) *probe {
+func (s *suite) probe(name string, item func(exchange.Turn) *memcache.Item) *probe {
 	return &probe{key: s.key(name), item: item, done: make(chan struct{})}
 }
 
 func (p *probe) Key() string { return p.key }
 
-func (p *probe) Propose(turn throttler.Turn) *memcache.Item {
+func (p *probe) Propose(turn exchange.Turn) *memcache.Item {
 	p.turns.Add(1)
 	p.turn = turn
 	if p.item == nil {
@@ -39,7 +40,7 @@ func (p *probe) Propose(turn throttler.Turn) *memcache.Item {
 	return p.item(turn)
 }
 
-func (p *probe) Done(r throttler.Result) {
+func (p *probe) Done(r exchange.Result) {
 	p.result = r
 	if p.dones.Add(1) == 1 {
 		close(p.done)
@@ -51,8 +52,8 @@ func (p *probe) Done(r throttler.Result) {
 
 // writing returns what proposes an item with a value: to replace the one with a token, or
 // none. It proposes nothing if the turn says that the record is another one.
-func (s *suite) writing(name, value string, token uint64) func(throttler.Turn) *memcache.Item {
-	return func(turn throttler.Turn) *memcache.Item {
+func (s *suite) writing(name, value string, token uint64) func(exchange.Turn) *memcache.Item {
+	return func(turn exchange.Turn) *memcache.Item {
 		item := &memcache.Item{Key: s.key(name), Value: []byte(value), Flags: 9, Expiration: 60, CasID: token}
 		found := uint64(0)
 		if turn.Found != nil {
@@ -79,7 +80,7 @@ func (s *suite) exchange() {
 
 // run carries probes out and requires that each was done once, without an error.
 func (s *suite) run(x throttler.Exchanger, probes ...*probe) {
-	xs := make([]throttler.Exchange, len(probes))
+	xs := make([]exchange.Exchange, len(probes))
 	for i, p := range probes {
 		xs[i] = p
 	}
@@ -145,7 +146,7 @@ func (s *suite) exchangeMany(x throttler.Exchanger) {
 			all[g] = append(all[g], s.probe(name, s.writing(name, name, 0)))
 		}
 		wg.Go(func() {
-			xs := make([]throttler.Exchange, len(all[g]))
+			xs := make([]exchange.Exchange, len(all[g]))
 			for i, p := range all[g] {
 				xs[i] = p
 			}

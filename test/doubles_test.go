@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -420,7 +421,7 @@ func (r *remote) beBusy(d time.Duration) {
 	r.busy = d
 }
 
-func (r *remote) Exchange(ctx context.Context, xs ...throttler.Exchange) {
+func (r *remote) Exchange(ctx context.Context, xs ...exchange.Exchange) {
 	var all sync.WaitGroup
 	done := make(chan struct{})
 	for _, x := range xs {
@@ -433,16 +434,16 @@ func (r *remote) Exchange(ctx context.Context, xs ...throttler.Exchange) {
 	}
 }
 
-func (r *remote) Start(xs ...throttler.Exchange) { go r.Exchange(context.Background(), xs...) }
+func (r *remote) Start(xs ...exchange.Exchange) { go r.Exchange(context.Background(), xs...) }
 
 // exchange carries x out. notStored is what x is told of an earlier try.
-func (r *remote) exchange(x throttler.Exchange, notStored bool) {
+func (r *remote) exchange(x exchange.Exchange, notStored bool) {
 	r.mu.Lock()
 	busy := r.busy
 	r.mu.Unlock()
 	time.Sleep(busy)
 	if r.noTurn.Add(-1) >= 0 {
-		x.Done(throttler.Result{Err: throttler.ErrOverloaded})
+		x.Done(exchange.Result{Err: throttler.ErrOverloaded})
 		return
 	}
 	r.mu.Lock()
@@ -453,12 +454,12 @@ func (r *remote) exchange(x throttler.Exchange, notStored bool) {
 		x.Done(r.readAndServe(x))
 		return
 	}
-	item := x.Propose(throttler.Turn{Conn: conn, NotStored: notStored})
+	item := x.Propose(exchange.Turn{Conn: conn, NotStored: notStored})
 	r.trips.Add(1)
 	time.Sleep(roundTrip / 2)
 	if err != nil {
 		time.Sleep(roundTrip / 2)
-		x.Done(throttler.Result{Conn: conn, Err: err, Unknown: item != nil})
+		x.Done(exchange.Result{Conn: conn, Err: err, Unknown: item != nil})
 		return
 	}
 	if lose == nothingLost {
@@ -486,11 +487,11 @@ func (r *remote) exchange(x throttler.Exchange, notStored bool) {
 }
 
 // readAndServe reads the record of x, and then stores what x proposes.
-func (r *remote) readAndServe(x throttler.Exchange) throttler.Result {
+func (r *remote) readAndServe(x exchange.Exchange) exchange.Result {
 	read := r.serve(x.Key(), nil)
 	r.trips.Add(1)
 	time.Sleep(roundTrip)
-	item := x.Propose(throttler.Turn{Known: true, Found: read.Found})
+	item := x.Propose(exchange.Turn{Known: true, Found: read.Found})
 	if item == nil {
 		return read
 	}
@@ -500,7 +501,7 @@ func (r *remote) readAndServe(x throttler.Exchange) throttler.Result {
 }
 
 // serve stores item, if there is one, and reads the record.
-func (r *remote) serve(key string, item *memcache.Item) throttler.Result {
+func (r *remote) serve(key string, item *memcache.Item) exchange.Result {
 	var err, failed error
 	if r.faster != nil {
 		r.faster()
@@ -519,7 +520,7 @@ func (r *remote) serve(key string, item *memcache.Item) throttler.Result {
 	if errors.Is(missing, memcache.ErrCacheMiss) {
 		found = nil
 	}
-	return throttler.Result{Stored: err == nil, Read: true, Found: found, Err: failed}
+	return exchange.Result{Stored: err == nil, Read: true, Found: found, Err: failed}
 }
 
 // A late is a memstore whose answers are overtaken by what then does.
@@ -528,7 +529,7 @@ type late struct {
 	then func()
 }
 
-func (l *late) Exchange(ctx context.Context, xs ...throttler.Exchange) {
+func (l *late) Exchange(ctx context.Context, xs ...exchange.Exchange) {
 	l.Store.Exchange(ctx, xs...)
 	if then := l.then; then != nil {
 		l.then = nil
@@ -544,7 +545,7 @@ type staged struct {
 	n             atomic.Int64
 }
 
-func (s *staged) Exchange(ctx context.Context, xs ...throttler.Exchange) {
+func (s *staged) Exchange(ctx context.Context, xs ...exchange.Exchange) {
 	n := s.n.Add(1)
 	if s.before != nil {
 		s.before(n)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/require"
 )
@@ -22,17 +23,17 @@ type severed struct {
 	off atomic.Bool
 }
 
-func (s *severed) Exchange(ctx context.Context, xs ...throttler.Exchange) {
+func (s *severed) Exchange(ctx context.Context, xs ...exchange.Exchange) {
 	if !s.off.Load() {
 		s.remote.Exchange(ctx, xs...)
 		return
 	}
 	for _, x := range xs {
-		x.Done(throttler.Result{Err: errDown})
+		x.Done(exchange.Result{Err: errDown})
 	}
 }
 
-func (s *severed) Start(xs ...throttler.Exchange) { go s.Exchange(context.Background(), xs...) }
+func (s *severed) Start(xs ...exchange.Exchange) { go s.Exchange(context.Background(), xs...) }
 
 // admitted returns how many of n calls of rule pass.
 func admitted(t *testing.T, th *throttler.Throttler, c throttler.Condition, n int) (passed int) {

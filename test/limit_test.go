@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/require"
 )
@@ -120,7 +121,7 @@ type counted struct {
 	exchanges int
 }
 
-func (c *counted) Exchange(ctx context.Context, xs ...throttler.Exchange) {
+func (c *counted) Exchange(ctx context.Context, xs ...exchange.Exchange) {
 	c.exchanges++
 	c.Store.Exchange(ctx, xs...)
 }

@@ -171,7 +171,7 @@ func TestEachBanIsSoManyTimesLongerThanTheLast(t *testing.T) {
 		}
 		longest := rule.MaxLockout
 		if longest == 0 {
-			longest = throttler.DefaultMaxLockout
+			longest = 24 * time.Hour
 		}
 		longest = max(longest, rule.Lockout)
 		th := throttler.New(memstore.New())

@@ -36,7 +36,7 @@ func growing(lockout, longest time.Duration, growth float64) throttler.Rule {
 }
 
 func TestGrowthEndsAtTheDefault(t *testing.T) {
-	day := throttler.DefaultMaxLockout
+	day := 24 * time.Hour
 	require.Equal(t, []time.Duration{time.Hour, day, day}, bansOf(t, growing(time.Hour, 0, 1000), 3))
 	// A first ban is as long as it says.
 	require.Equal(t, []time.Duration{2 * day, 2 * day}, bansOf(t, growing(2*day, 0, 2), 2))

@@ -138,7 +138,7 @@ func TestALargeRecordThatBecomesSmallIsSmall(t *testing.T) {
 // nowhere is a store that is not asked.
 type nowhere struct{ exchange.Exchanger }
 
-// The comments of DefaultRecordCache and docs/operations.md have these figures.
+// The comment of Throttler.RecordCache and docs/operations.md have these figures.
 func TestARememberedRecordTakesFewBytes(t *testing.T) {
 	const records = 130_000
 	inUse := func() uint64 {

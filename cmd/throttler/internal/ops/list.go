@@ -14,6 +14,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/memcached"
+	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
 // batch is the number of records that one request reads.
@@ -151,7 +152,7 @@ func (l *listing) walk(keys, values *memcached.Conn) error {
 
 // wants reports whether key may be a record for the list.
 func (l *listing) wants(key string) bool {
-	if throttler.IsHashedKey(key) {
+	if strings.HasPrefix(key, record.HashedKey) {
 		return l.identifier == "" // the rule is unknown
 	}
 	identifier, _, _, ok := throttler.SplitRecordKey(key)
