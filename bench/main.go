@@ -30,7 +30,7 @@ var callerCounts = []int{1, 16, maxCallers}
 
 // systemsFor returns the systems for w.
 func systemsFor(w work) []system {
-	all := []system{poolWindow, poolBucket, plainWindow, plainBucket, redisWindow, redisBucket, rueidisBucket, rueidisLog, redisRate, envoy, limitersWindow}
+	all := []system{poolWindow, poolBucket, plainWindow, plainBucket, redisWindow, redisBucket, rueidisBucket, rueidisLog, increx, redisRate, envoy, limitersWindow}
 	if w.name == full.name {
 		all = slices.Insert(all, 1, poolCached)
 	}
@@ -44,7 +44,7 @@ func (s system) ours() bool {
 
 // crowdSystems are the systems of the admitted table.
 var crowdSystems = []system{
-	poolWindow, poolBucket, plainWindow, plainBucket, redisWindow, redisBucket, rueidisBucket, rueidisLog, redisRate,
+	poolWindow, poolBucket, plainWindow, plainBucket, redisWindow, redisBucket, rueidisBucket, rueidisLog, increx, redisRate,
 	envoy, limitersWindow, limitersLocked, limitersUnlocked,
 }
 
@@ -152,6 +152,9 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 		}
 		st.servers[kind] = s
 	}
+	if s := st.servers[onRedis]; s != nil && s.has("INCREX") {
+		st.servers[onIncrex] = s
+	}
 	var tables bytes.Buffer
 	both := io.MultiWriter(out, &tables)
 	conditions(both, st, o)
@@ -171,8 +174,10 @@ func (o options) argsOf(kind backend) []string {
 
 // close stops the servers.
 func (st *stage) close() {
-	for _, s := range st.servers {
-		s.stop()
+	for kind, s := range st.servers {
+		if kind != onIncrex {
+			s.stop()
+		}
 	}
 }
 
