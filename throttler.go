@@ -466,6 +466,10 @@ type Stats struct {
 	// CacheHits is the number of conditions that [Throttler.BlockCache] blocked.
 	CacheHits uint64
 
+	// ClockAhead is the number of times that a call found a record which another process
+	// had written by a clock more than a second ahead of this one's.
+	ClockAhead uint64
+
 	// Of the hits that were taken ahead, see [Condition.Prefetch]: InHand is how many may
 	// be spent now, GivenBack how many were given back with the next exchange, and Expired
 	// how many were dropped before, and count until they expire.
@@ -485,7 +489,8 @@ func (t *Throttler) Stats() Stats {
 	s := t.engine().Stats()
 	return Stats{
 		Exchanges: s.Exchanges, Guesses: s.Guesses, RightGuesses: s.RightGuesses, LostRaces: s.LostRaces, CacheHits: s.CacheHits,
-		InHand: s.InHand, GivenBack: s.GivenBack, Expired: s.Expired,
+		ClockAhead: s.ClockAhead,
+		InHand:     s.InHand, GivenBack: s.GivenBack, Expired: s.Expired,
 		Waiting: s.Waiting, Remembered: s.Remembered, Asking: s.Busy,
 	}
 }

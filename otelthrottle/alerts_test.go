@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/login"
@@ -246,6 +247,16 @@ func TestEachAlertIsRaisedByItsTrouble(t *testing.T) {
 				require.NoError(t, err)
 			}
 		},
+	}
+	trouble["ThrottlerClockAhead"] = func() {
+		limit := record.Limit{Max: 1, TTL: time.Minute}
+		var r record.Record
+		new(record.Verdict).Decide(record.InstantOf(time.Now().Add(time.Hour)), &limit, record.Lockout{}, &r, true)
+		value++
+		visitor := fmt.Sprint("visitor", value)
+		stored := r.Append(nil)
+		s.server.Command(t, fmt.Sprintf("set %s 0 0 %d\r\n%s", record.Key("login", "ip", visitor), len(stored), stored))
+		s.call(t, visitor)
 	}
 	for name, happens := range trouble {
 		require.Contains(t, alerts, name)

@@ -30,6 +30,8 @@
 //	throttler.guesses              counter    records written before they were read, by
 //	                                          throttler.guess: right, wrong
 //	throttler.cache.hits           counter    conditions blocked from process memory
+//	throttler.clock.ahead          counter    records found that a clock more than a second ahead of
+//	                                          this one's had written
 //
 // Of a memstore, by throttler.store: client, or fallback of the Throttler. A Client that
 // wraps one needs a method Unwrap() throttler.Client:

@@ -56,6 +56,7 @@ func observeStats(meter metric.Meter, t *throttler.Throttler) (metric.Registrati
 	exchanges := in.counter("throttler.exchanges", "{exchange}", "Records read, written or both in one request.")
 	guesses := in.counter("throttler.guesses", "{exchange}", "Records written before they were read.")
 	hits := in.counter("throttler.cache.hits", "{condition}", "Conditions blocked from process memory.")
+	ahead := in.counter("throttler.clock.ahead", "{record}", "Records found that a clock more than a second ahead had written.")
 	right, wrong := attributes(guessKey.String("right")), attributes(guessKey.String("wrong"))
 	return in.register(func(_ context.Context, o metric.Observer) error {
 		s := t.Stats()
@@ -64,6 +65,7 @@ func observeStats(meter metric.Meter, t *throttler.Throttler) (metric.Registrati
 		// A guess may be counted as right between the two readings.
 		o.ObserveInt64(guesses, int64(s.Guesses-min(s.RightGuesses, s.Guesses)), wrong)
 		o.ObserveInt64(hits, int64(s.CacheHits))
+		o.ObserveInt64(ahead, int64(s.ClockAhead))
 		return nil
 	})
 }

@@ -38,6 +38,7 @@ type change struct {
 	record.Verdict
 	glanced *glanced // of opLook
 	unsure  bool     // it may find what it has itself counted
+	ahead   bool     // a clock that is ahead has written the record
 }
 
 // A glanced is what opLook comes to if the call is not counted.
@@ -71,6 +72,7 @@ func (c *change) Apply(now record.Instant, r *record.Record) (store bool) {
 		c.Verdict.Decide(now, &one, record.Lockout{}, &left, false)
 		return store
 	}
+	c.ahead = r.IsAhead(now, &c.limit)
 	gaveBack := false
 	if !c.unsure { // or else they may be gone already
 		for _, h := range c.back {

@@ -36,9 +36,10 @@ type Engine struct {
 	blocks    *slots.Blocks           // records of main that block; nil: none
 	counts    slots.Counts
 	cacheHits atomic.Uint64
-	queue     line.Queue // of the calls of Wait
-	holds     holds      // of Hold
-	hands     hands      // of Prefetch
+	ahead     atomic.Uint64 // records that were found as a clock ahead had written them
+	queue     line.Queue    // of the calls of Wait
+	holds     holds         // of Hold
+	hands     hands         // of Prefetch
 }
 
 // New returns an Engine.
@@ -190,7 +191,7 @@ func (b *backend) notify(by *Engine, key string) {
 
 // Stats are counts since the Engine was made, and gauges of now.
 type Stats struct {
-	Exchanges, Guesses, RightGuesses, LostRaces, CacheHits uint64
+	Exchanges, Guesses, RightGuesses, LostRaces, CacheHits, ClockAhead uint64
 
 	GivenBack, Expired uint64 // hits that were taken ahead
 
@@ -204,7 +205,7 @@ type Stats struct {
 func (e *Engine) Stats() Stats {
 	s := Stats{
 		Exchanges: e.counts.Exchanges.Load(), Guesses: e.counts.Guesses.Load(), RightGuesses: e.counts.RightGuesses.Load(),
-		LostRaces: e.counts.LostRaces.Load(), CacheHits: e.cacheHits.Load(), Waiting: e.queue.Len(),
+		LostRaces: e.counts.LostRaces.Load(), CacheHits: e.cacheHits.Load(), ClockAhead: e.ahead.Load(), Waiting: e.queue.Len(),
 	}
 	s.Remembered, s.Busy = e.main.Size()
 	e.hands.mu.Lock()

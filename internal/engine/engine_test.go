@@ -12,6 +12,7 @@ import (
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -191,4 +192,20 @@ func TestLeasesAreRenewedWhileTheyAreGivenBack(t *testing.T) {
 	all.Wait()
 	_, out := authorize(t, t.Context(), p)
 	require.Equal(t, 9, out[0].Remaining)
+}
+
+func TestRecordsOfAClockAheadAreCounted(t *testing.T) {
+	store := &staged{Store: memstore.New()}
+	limit := record.Limit{Algorithm: record.Bucket, Max: 3, TTL: time.Hour}
+	for ahead, want := range map[time.Duration]uint64{0: 0, 10 * time.Second: 2} {
+		var r record.Record
+		new(record.Verdict).Decide(record.InstantOf(time.Now().Add(ahead)), &limit, record.Lockout{}, &r, true)
+		store.Delete("r#0#")
+		require.NoError(t, store.Add(&memcache.Item{Key: "r#0#", Value: r.Append(nil)}))
+		e := newEngine(store)
+		for range 2 {
+			authorize(t, t.Context(), planOf(e, limit))
+		}
+		require.Equal(t, want, e.Stats().ClockAhead, "%v", ahead)
+	}
 }

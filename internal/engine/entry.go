@@ -107,6 +107,9 @@ func (e *entry) result(op op, o *Outcome) {
 		}
 		return
 	}
+	if e.ahead {
+		e.backend.engine.ahead.Add(1)
+	}
 	*o = Outcome{Outcome: e.Outcome, Asked: true, Again: e.Again, LostRaces: e.LostRaces}
 	if op == opGlance && e.from == asked {
 		o.Outcome, o.Again = e.glanced.outcome, e.glanced.again
