@@ -22,6 +22,7 @@ import (
 	"syscall"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/cli"
+	_ "golang.org/x/crypto/x509roots/fallback" // authorities, for an image that has none
 )
 
 func main() {

@@ -105,7 +105,7 @@ func TestTheImageServesAtItsPortsAndIsHealthy(t *testing.T) {
 		return strings.TrimSpace(string(output))
 	}
 	const image = "throttler-of-a-test"
-	docker("build", "-q", "-t", image, "-f", "../../Dockerfile", filepath.Dir(built(t)))
+	docker("build", "-q", "-t", image, "-f", "../../../../deploy/Dockerfile", filepath.Dir(built(t)))
 	t.Cleanup(func() { exec.Command("docker", "rmi", image).Run() })
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
 	require.NoError(t, os.WriteFile(rules, []byte("trust: [172.16.0.0/12]\nrules: [{name: a, either: [{name: address, value: \"{address}\", max: 1, per: 1h}]}]\n"), 0o644))
