@@ -66,15 +66,24 @@ func serve(t *testing.T, rules string, variables ...string) *service {
 			t.Log(s.log.String())
 		}
 	})
-	require.Eventually(t, func() bool {
-		answer, err := http.Get("http://" + s.admin + "/healthz")
-		if err != nil {
-			return false
+	for began := time.Now(); !s.healthy(); time.Sleep(20 * time.Millisecond) {
+		select {
+		case <-exited:
+			require.Fail(t, "the service has ended")
+		default:
+			require.Less(t, time.Since(began), time.Minute)
 		}
-		answer.Body.Close()
-		return answer.StatusCode == 200
-	}, time.Minute, 20*time.Millisecond)
+	}
 	return s
+}
+
+func (s *service) healthy() bool {
+	answer, err := http.Get("http://" + s.admin + "/healthz")
+	if err != nil {
+		return false
+	}
+	answer.Body.Close()
+	return answer.StatusCode == 200
 }
 
 // status is what the service answers a proxy about a request of a client.
