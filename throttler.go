@@ -152,7 +152,9 @@ type Throttler struct {
 
 	// FallbackShare is the part of each Max that this process allows of its own in
 	// the Fallback, at least one hit: with 1/8 in each of eight processes, they allow
-	// no more than Max together. A call whose Cost is more than that is blocked.
+	// no more than Max together. A call whose Cost is more than that is blocked: its
+	// RetryAfter is until it fits into all of Max, and 1 s at least, when the backend may
+	// answer again.
 	// Default: all of Max. A value that is not in (0, 1] counts as 1.
 	FallbackShare float64
 

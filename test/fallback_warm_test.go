@@ -3,7 +3,6 @@ package throttler_test
 import (
 	"context"
 	"math"
-	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -265,37 +264,6 @@ func TestProcessesOfOneShareEachAllowTwiceMaxTogether(t *testing.T) {
 	})
 }
 
-// A window with what was seen never admits more than Max in any TTL, and RetryAfter is when it
-// takes a hit.
-func TestTheFallbackOfAWindowIsExact(t *testing.T) {
-	for seed := range uint64(40) {
-		synctest.Test(t, func(t *testing.T) {
-			random := rand.New(rand.NewPCG(seed, 1))
-			share := []float64{0, 0.3, 0.8}[seed%3]
-			th, o := newCutOff(share)
-			max := 3 + random.IntN(8)
-			c := condition("c", max, 10*time.Second)
-			var at []time.Time
-			for range 200 {
-				time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond)
-				o.off.Store(len(at) > max && random.IntN(20) > 0)
-				d := authorize(t, th, either(c))
-				if d.Status == throttler.Authorized {
-					at = append(at, time.Now())
-					if n := len(at); o.off.Load() && n > max {
-						require.GreaterOrEqual(t, at[n-1].Sub(at[n-1-max]), c.TTL)
-					}
-				} else if o.off.Load() {
-					time.Sleep(d.RetryAfter - 1)
-					require.Equal(t, throttler.Blocked, peek(t, th, either(c)).Status)
-					time.Sleep(time.Nanosecond)
-					require.Equal(t, throttler.Authorized, peek(t, th, either(c)).Status)
-				}
-			}
-		})
-	}
-}
-
 func TestWithoutRecordCacheTheFallbackBeginsEmpty(t *testing.T) {
 	th, o := newCutOff(0)
 	th.RecordCache = -1
@@ -303,4 +271,75 @@ func TestWithoutRecordCacheTheFallbackBeginsEmpty(t *testing.T) {
 	admitted(t, th, c, 2)
 	o.off.Store(true)
 	require.Equal(t, 2, admitted(t, th, c, 3))
+}
+
+// One condition blocks the call, and another takes its last hit.
+func TestRetryAfterIsThatOfTheConditionThatTheFallbackHasFilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th, o := newCutOff(0)
+		a, b := condition("a", 1, 10*time.Second), condition("b", 2, 80*time.Second)
+		admitted(t, th, b, 1)
+		o.off.Store(true)
+		admitted(t, th, a, 1)
+		d := authorize(t, th, either(a, b))
+		require.Equal(t, throttler.Blocked, d.Status)
+		require.Equal(t, 0, d.Outcomes[1].Remaining)
+		require.Equal(t, 80*time.Second, d.RetryAfter)
+	})
+}
+
+// The fallback never allows it, but the backend may when it is back.
+func TestACallThatIsLargerThanTheShareComesAgainWhenItFitsIntoMax(t *testing.T) {
+	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+		th, o := newCutOff(0.5)
+		o.off.Store(true)
+		require.Equal(t, time.Second, authorize(t, th, either(costing(c, 6))).RetryAfter)
+		o.off.Store(false)
+		admitted(t, th, c, 5)
+		d := authorize(t, th, either(costing(c, 6)))
+		o.off.Store(true)
+		require.Equal(t, d.RetryAfter, authorize(t, th, either(costing(c, 6))).RetryAfter, "as the backend said")
+	})
+}
+
+func TestCountingStartsAnewAfterABanOfTheFallback(t *testing.T) {
+	for _, seen := range []int{0, 1, 2} {
+		everyAlgorithm(t, 2, func(t *testing.T, c throttler.Condition) {
+			if c.Algorithm == throttler.InFlight {
+				return // is never banned
+			}
+			th, o := newCutOff(0)
+			rule := either(c)
+			rule.Lockout, rule.LockoutGrowth = time.Second, 2
+			for range seen {
+				authorize(t, th, rule)
+			}
+			o.off.Store(true)
+			for ban := time.Second; ban <= 8*time.Second; ban *= 2 {
+				for range 2 - seen {
+					require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+				}
+				d := authorize(t, th, rule)
+				require.True(t, d.Outcomes[0].NewBan)
+				require.Equal(t, ban, d.RetryAfter)
+				time.Sleep(ban)
+				seen = 0
+			}
+		})
+	}
+}
+
+// A ban that was seen is the first in the row.
+func TestABanOfTheFallbackGrowsFromTheOneThatWasSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th, o := newCutOff(0)
+		rule := either(condition("c", 1, time.Minute))
+		rule.Lockout, rule.LockoutGrowth = time.Second, 2
+		authorize(t, th, rule)
+		require.Equal(t, time.Second, authorize(t, th, rule).RetryAfter)
+		time.Sleep(time.Second)
+		o.off.Store(true)
+		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+		require.Equal(t, 2*time.Second, authorize(t, th, rule).RetryAfter)
+	})
 }

@@ -169,6 +169,18 @@ func (c *call) do(ctx context.Context, s step) {
 	if c.engine.fallback() != nil && c.standIns(entries) {
 		// The fallback is asked even if ctx has ended over a backend that hangs.
 		c.send(context.WithoutCancel(ctx), c.engine.fallback(), new(slots.Round), s.op, entries, func(e *entry) bool { return e.from == nowhere })
+		c.forgetBanned(entries)
+	}
+}
+
+// forgetBanned forgets the backend's records of the values that the fallback has banned: when
+// such a ban ends, counting starts anew. A ban that keeps its hits may be lifted, and then what
+// was seen counts.
+func (c *call) forgetBanned(entries []*entry) {
+	for _, e := range entries {
+		if e.beside != nil && e.op <= opAssess && e.Failed() == nil && e.Outcome.NewBan && !e.lockout.KeepHits {
+			c.engine.main.Forget(e.Key)
+		}
 	}
 }
 
@@ -222,7 +234,7 @@ func (c *call) standIns(entries []*entry) (any bool) {
 		}
 		if e := entries[i]; e.from == nowhere {
 			any = true
-			c.engine.fallback().narrow(&e.change, e.Key)
+			e.beside = c.engine.fallback().beside(e.Key, e.limit.Max)
 		}
 	}
 	return any

@@ -31,7 +31,7 @@ type change struct {
 	length     time.Duration             // of the ban, for opBan
 	ends       map[uint64]record.Instant // of the leases, for opRenew: see record.Record.Renew
 	settlement *record.Settlement        // for opSettle
-	narrowing  *narrowing                // of the fallback
+	beside     *record.Beside            // of the fallback
 	back       []record.Hit              // to be given back before, for opCount: see hands
 
 	// What becomes of it. Hit is what it has counted or, for opGiveBack, what to take back.
@@ -112,8 +112,8 @@ func (c *change) lookAt(now record.Instant, r record.Record, l record.Lockout, l
 
 // decide sets v to the verdict of c on r.
 func (c *change) decide(v *record.Verdict, now record.Instant, limit *record.Limit, l record.Lockout, r *record.Record, count bool) (store bool) {
-	if c.narrowing != nil {
-		return c.narrowing.decide(v, now, limit, l, r, count)
+	if c.beside != nil {
+		return v.DecideBeside(now, limit, l, r, count, c.beside)
 	}
 	return v.Decide(now, limit, l, r, count)
 }

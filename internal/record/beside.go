@@ -1,0 +1,262 @@
+package record
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Beside is what a decision in a record of one process has to respect besides that record: its
+// share of the limit, and the same record elsewhere, which may have other hits.
+type Beside struct {
+	Max  int    // hits that the record of the process may hold
+	Seen []byte // the other record, as it is stored; empty: none was seen
+}
+
+// awaited is when a call is to come again that is larger than the share, and so blocked until the
+// other record can be asked again.
+const awaited = time.Second
+
+// DecideBeside is [Verdict.Decide] on r, a record of one process. A call needs room in r for the
+// share, and room in both records together for all of limit. A ban of either holds.
+//
+// The other record stays as it is. Who sets a ban by it has to forget it, or else its hits count
+// again when the ban ends.
+func (v *Verdict) DecideBeside(now Instant, limit *Limit, l Lockout, r *Record, count bool, of *Beside) (store bool) {
+	v.Hit = Hit{}
+	own := limit.WithMax(of.Max)
+	p := pair{now: now, limit: limit, own: &own, r: r}
+	p.seen, _ = Decode(of.Seen) // of a later version: as if it was not seen
+	last, corrected := r.ban.at(now)
+	if theirs, _ := p.seen.ban.at(now); theirs.end > last.end {
+		theirs.repeats = max(theirs.repeats, last.repeats)
+		last, corrected = theirs, false
+		last.set, last.before = 0, 0 // it keeps nothing of r
+	}
+	if p.seen.ban.set != 0 {
+		p.seen = p.seen.replaced(ban{})
+	}
+	if last.holds(now) {
+		v.blockBeside(&p, last)
+		r.ban = last
+		return corrected
+	}
+	if l.Growth == 0 {
+		last = ban{}
+	}
+	r.begin(last)
+	store = v.lookBeside(&p, count)
+	if l.Length > 0 && v.bans(&own, l) {
+		b := l.ban(now, last)
+		if l.KeepHits {
+			*r = r.kept(b, now)
+		} else {
+			*r, p.seen = r.replaced(b), Record{leases: p.seen.leases}
+		}
+		v.blockBeside(&p, b)
+		v.Outcome.NewBan, store = true, true
+	}
+	return store
+}
+
+// blockBeside is [Verdict.block] for the records of p. What b has not replaced counts when it has
+// ended.
+func (v *Verdict) blockBeside(p *pair, b ban) {
+	v.block(p.now, p.limit, p.r, b)
+	after, left := *p, *p.r
+	left.begin(ban{})
+	after.r = &left
+	after.load()
+	again := max(v.Again, after.again())
+	v.Again, v.Outcome.RetryAfter = again, again
+	v.Outcome.ResetAfter = max(v.Outcome.ResetAfter, after.reset())
+}
+
+// lookBeside is [Verdict.look] for the records of p.
+func (v *Verdict) lookBeside(p *pair, count bool) (store bool) {
+	p.load()
+	needed, room := p.limit.Needed(), p.room()
+	fits := needed <= room
+	call := *p.own
+	if call.Cost, call.Least = min(needed, call.Max), 0; fits {
+		call.Cost = min(p.limit.Hits(), room)
+	}
+	if fits && count && call.Algorithm == Bucket {
+		p.r.bucket.enter(p.now, &call)
+		p.r.bucket.join(p.others, p.now, p.limit, &call)
+	}
+	store = v.look(p.now, &call, p.r, fits && count)
+	p.own.ID = 0 // its lease counts from now on
+	p.load()
+	o := &v.Outcome
+	o.Blocked, o.Remaining, o.ResetAfter, o.RetryAfter = !fits, p.room(), p.reset(), 0
+	if v.Again = p.again(); !fits {
+		o.RetryAfter = v.Again
+	} else if o.Remaining == 0 {
+		o.RetryAfter = p.fits(1)
+	}
+	return store
+}
+
+// A pair is a record of one process, and the same one elsewhere.
+type pair struct {
+	now        Instant
+	limit, own *Limit // of both together, and of r alone
+	r          *Record
+	seen       Record
+
+	// What the two hold at now.
+	mine, theirs   load   // of a limit that is no bucket
+	bucket, others bucket // of one that is
+}
+
+// load notes what the records hold.
+func (p *pair) load() {
+	if p.limit.Algorithm == Bucket {
+		p.bucket, p.others = p.r.bucket, p.seen.bucket
+		p.bucket.enter(p.now, p.own)
+		p.others.enter(p.now, p.limit)
+		return
+	}
+	p.mine, p.theirs = p.r.load(p.now, p.own), p.seen.load(p.now, p.limit)
+}
+
+// room returns for how many hits there is room.
+func (p *pair) room() int {
+	if brim := p.now.Add(p.limit.TTL); p.limit.Algorithm == Bucket {
+		return int(min(p.bucket.room(brim), p.others.room(brim)))
+	}
+	mine := p.mine.hits()
+	return int(max(min(int64(p.own.Max)-mine, int64(p.limit.Max)-mine-p.theirs.hits()), 0))
+}
+
+// again returns how long it is until a call fits. One that never fits into the share comes again
+// when it fits without that, or a little later.
+func (p *pair) again() time.Duration {
+	needed := p.limit.Needed()
+	if needed <= p.own.Max {
+		return p.fits(needed)
+	}
+	if brim := p.now.Add(p.limit.TTL); p.limit.Algorithm == Bucket {
+		return max(p.others.untilFits(p.limit.amount(needed), brim), awaited)
+	}
+	return max(untilFits(needed, p.limit.Max, p.now, p.mine, p.theirs), awaited)
+}
+
+// fits returns how long it is until so many hits fit, which are no more than the share.
+func (p *pair) fits(hits int) time.Duration {
+	if brim := p.now.Add(p.limit.TTL); p.limit.Algorithm == Bucket {
+		return max(p.bucket.untilFits(p.own.amount(hits), brim), p.others.untilFits(p.limit.amount(hits), brim))
+	}
+	return max(untilFits(hits, p.own.Max, p.now, p.mine, nil), untilFits(hits, p.limit.Max, p.now, p.mine, p.theirs))
+}
+
+// reset returns how long it is until there are no hits.
+func (p *pair) reset() time.Duration {
+	if p.limit.Algorithm == Bucket {
+		return max(p.bucket.score.up(), p.others.score.up()).Since(p.now)
+	}
+	var last Instant
+	for _, l := range []load{p.mine, p.theirs} {
+		if len(l) > 0 {
+			last = max(last, l[len(l)-1].until)
+		}
+	}
+	return last.Since(p.now)
+}
+
+// A load is what a record holds by one limit: hits, and until when they count, in that order.
+type load []share
+
+type share struct {
+	until Instant
+	hits  int64
+}
+
+// hits returns the number of hits.
+func (l load) hits() (n int64) {
+	for _, s := range l {
+		n += s.hits
+	}
+	return n
+}
+
+// load returns what r holds at now by limit, which is no bucket, without the lease of limit's ID.
+func (r Record) load(now Instant, limit *Limit) (l load) {
+	add := func(until Instant, hits int64) {
+		if until > now && hits > 0 {
+			l = append(l, share{until, hits})
+		}
+	}
+	switch limit.Algorithm {
+	case Leases:
+		for i := range r.leases.len() {
+			if of := r.leases.at(i); of.id != limit.ID {
+				add(of.until(now), int64(of.hits))
+			}
+		}
+		slices.SortFunc(l, func(a, b share) int { return cmp.Compare(a.until, b.until) })
+	case Calendar:
+		r.calendar.enter(now, limit.period())
+		add(r.calendar.end, int64(r.calendar.count))
+	default:
+		h := &r.hits
+		h.expire(now)
+		h.merge()
+		latest := now.Add(limit.TTL).Add(h.ahead(limit))
+		latest = h.latest(now, latest)
+		h.all(func(until Instant, hits int) bool {
+			add(min(until, latest), int64(hits))
+			return true
+		})
+	}
+	return l
+}
+
+// untilFits returns how long after now cost more hits fit beside a and b under max, of which cost
+// is no more.
+func untilFits(cost, max int, now Instant, a, b load) time.Duration {
+	at := now
+	for over := a.hits() + b.hits() + int64(cost) - int64(max); over > 0 && len(a)+len(b) > 0; {
+		first := &a
+		if len(a) == 0 || len(b) > 0 && b[0].until < a[0].until {
+			first = &b
+		}
+		at = (*first)[0].until
+		over -= (*first)[0].hits
+		*first = (*first)[1:]
+	}
+	return at.Since(now)
+}
+
+// WithMax returns l with another Max.
+func (l Limit) WithMax(n int) Limit {
+	l.Max, l.interval = n, amount{}
+	l.Prepare()
+	return l
+}
+
+// join raises b, which is of own, to what other, which is of limit, holds at now beyond the hits
+// that limit allows and own does not. The hits of own's call fit in both. The two may have hits in
+// common: the fuller one stands.
+//
+// From then on what other held leaks at the rate of own, which is no faster. So if limit has
+// room, b is no fuller than other is beyond those hits, and both together never hold more than
+// limit allows.
+func (b *bucket) join(other bucket, now Instant, limit, own *Limit) {
+	beyond := limit.amount(limit.Max - own.Max)
+	held := amount{whole: max(other.score.whole-now, 0), parts: other.score.parts}
+	if !beyond.less(held) {
+		return
+	}
+	filled := bucket{at: now, rate: rate{limit.amount(own.Max).up(), uint64(own.Max)}}
+	filled.score = amount{whole: now.Add(time.Duration(other.rate.minus(held, beyond).up()))}
+	filled.convert(own.rate())
+	most := own.rate().minus(amount{whole: now.Add(own.TTL)}, own.amount(own.Hits())) // but for rounding
+	if filled.score.less(most) {
+		most = filled.score
+	}
+	if b.score.less(most) {
+		b.score, b.at = most, max(b.at, now)
+	}
+}
