@@ -69,6 +69,24 @@ func TestDoneContextEndsTheCallBeforeAnyOperation(t *testing.T) {
 	require.Empty(t, client.took())
 }
 
+// What the process knows does not block it either.
+func TestDoneContextFailsOpenWhereTheBlockCacheHasAFullCondition(t *testing.T) {
+	th := throttler.New(newFaulty())
+	th.BlockCache = 10
+	rule := either(condition("a", 1, time.Minute))
+	authorize(t, th, rule)
+	require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, th.Allow(ctx, rule))
+	ran := false
+	require.NoError(t, th.TryDo(ctx, rule, func(context.Context) error {
+		ran = true
+		return nil
+	}))
+	require.True(t, ran)
+}
+
 func TestADoneContextChangesNothingInProcessMemory(t *testing.T) {
 	th := throttler.New(memstore.New())
 	rule := either(condition("a", 3, time.Minute))

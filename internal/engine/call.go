@@ -148,10 +148,8 @@ func (c *call) do(ctx context.Context, s step) {
 		c.reopen()
 	}
 	entries := c.entries[s.from:s.to]
-	if s.op != opRefund {
-		if ctx.Err() == nil {
-			c.spend(s)
-		}
+	if s.op != opRefund && ctx.Err() == nil {
+		c.spend(s)
 		c.recall(entries)
 	}
 	if s.op == opCount {
