@@ -60,8 +60,8 @@ func (l *Limit) Authorize(ctx context.Context, value string) (d Decision, err er
 }
 
 // Take decides like Authorize, and returns the Outcome of the condition by value. It allocates
-// nothing over a memstore, unless Observe, Conflict or BlockCache is set. The hits cannot be
-// given back. With [Rule.Shadow], Blocked is always false.
+// nothing over a memstore, unless Observe or Conflict is set. The hits cannot be given back.
+// With [Rule.Shadow], Blocked is always false.
 func (l *Limit) Take(ctx context.Context, value string) (o Outcome) {
 	if l.t.Observe != nil || l.t.Conflict != nil {
 		d, _ := l.Authorize(ctx, value)

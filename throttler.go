@@ -162,7 +162,8 @@ type Throttler struct {
 	// bans, and full windows and buckets. A condition that such a record blocks
 	// takes no round trip. The other conditions of the rule count as usual. A
 	// record is used until it may open, and for at most BlockCacheTTL. Those that
-	// were not used lately go first. Records of more than 64 KiB are not kept.
+	// were not used lately go first. Records of more than 64 KiB are not kept. Over a
+	// memstore it changes nothing.
 	// Default: none.
 	BlockCache int
 

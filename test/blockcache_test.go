@@ -194,7 +194,7 @@ func TestBlockCacheForgetsTheLeastRecentlyUsed(t *testing.T) {
 
 // BenchmarkCachedBan measures a call that is answered from process memory.
 func BenchmarkCachedBan(b *testing.B) {
-	th := throttler.New(memstore.New())
+	th := throttler.New(newFaulty())
 	th.BlockCache = 10
 	rule := banning("ip", time.Hour)
 	ctx := context.Background()
@@ -212,7 +212,7 @@ func BenchmarkCachedBan(b *testing.B) {
 }
 
 func TestCachedBanTakesFourAllocationsAtMost(t *testing.T) {
-	th := throttler.New(memstore.New())
+	th := throttler.New(newFaulty())
 	th.BlockCache = 10
 	rule := banning("ip", time.Hour)
 	ctx := context.Background()
@@ -222,7 +222,7 @@ func TestCachedBanTakesFourAllocationsAtMost(t *testing.T) {
 }
 
 func TestARecordThatIsTooLargeToKeepIsNotCopied(t *testing.T) {
-	th := throttler.New(memstore.New())
+	th := throttler.New(newFaulty())
 	th.BlockCache = 10
 	rule := either(condition("a", 60_000, time.Minute))
 	rule.Either[0].Cost = 60_000
@@ -283,8 +283,8 @@ func TestABanInProcessMemoryThatIsLiftedAsItIsSetIsNotKept(t *testing.T) {
 	require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
 }
 
-func TestBlockCacheOverMemstoreGoesOnAfterAReset(t *testing.T) {
-	th := throttler.New(memstore.New())
+func TestBlockCacheGoesOnAfterAReset(t *testing.T) {
+	th := throttler.New(newFaulty())
 	th.BlockCache = 1000
 	for i := range 100 {
 		rule := either(condition(fmt.Sprint("c", i), 1, time.Minute))
@@ -425,17 +425,31 @@ func TestCancelResetAndBanOfThisProcessAreNoticedAtOnce(t *testing.T) {
 
 func TestWhatARefusedCallWouldNotCountIsKeptToo(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		inMemory := throttler.New(memstore.New())
-		th.BlockCache, inMemory.BlockCache = 10, 10
+		plain := throttler.New(newFaulty())
+		th.BlockCache, plain.BlockCache = 10, 10
 		rule := either(condition("a", 1, time.Minute), condition("b", 1, time.Minute))
 		rule.CountAuthorizedOnly = true
-		for _, th := range []*throttler.Throttler{th, inMemory} {
+		for _, th := range []*throttler.Throttler{th, plain} {
 			authorize(t, th, rule)
 			authorize(t, th, rule)
 			require.Zero(t, trips(func() { require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status) }))
 			require.EqualValues(t, 2, th.Stats().CacheHits)
 		}
 	})
+}
+
+// There is no round trip to save.
+func TestBlockCacheChangesNothingOverAMemstore(t *testing.T) {
+	store := memstore.New()
+	th, other := throttler.New(store), throttler.New(store)
+	th.BlockCache = 10
+	rule := either(condition("a", 1, time.Minute))
+	for range 3 {
+		authorize(t, th, rule)
+	}
+	require.Zero(t, th.Stats().CacheHits)
+	require.NoError(t, other.Reset(t.Context(), rule))
+	require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status, "it is noticed at once")
 }
 
 // A read that began before a Reset must not be kept after it.

@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -55,6 +56,32 @@ func TestALimitCountsAsItsRuleDoes(t *testing.T) {
 				require.Zero(t, left(t, th, c))
 				require.Equal(t, 4, limit.Take(t.Context(), "another").Remaining)
 			})
+		})
+	}
+}
+
+// Whatever is set but Observe and Conflict, Take allocates nothing over a memstore.
+func TestTakeAllocatesNothingOverAMemstore(t *testing.T) {
+	values := map[string]string{"plain": "203.0.113.9", "hashed": "two words", "long": strings.Repeat("x", 300)}
+	for name, set := range map[string]func(*throttler.Throttler){
+		"no options": func(*throttler.Throttler) {},
+		"BlockCache": func(th *throttler.Throttler) { th.BlockCache = 10 },
+		"Fallback":   func(th *throttler.Throttler) { th.Fallback, th.FallbackShare = memstore.New(), 0.5 },
+	} {
+		everyAlgorithm(t, 600, func(t *testing.T, c throttler.Condition) {
+			if c.Algorithm == throttler.InFlight {
+				return
+			}
+			for kind, value := range values {
+				for _, limit := range []int{3, 600} { // it blocks soon, or counts each time
+					th := throttler.New(memstore.New())
+					set(th)
+					c.Max = limit
+					take := limitOf(t, th, either(c))
+					take.Take(t.Context(), value)
+					require.Zero(t, testing.AllocsPerRun(500, func() { take.Take(t.Context(), value) }), "%s, %s, %d", name, kind, limit)
+				}
+			}
 		})
 	}
 }

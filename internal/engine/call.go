@@ -312,9 +312,8 @@ func (c *call) home(e *entry) *backend {
 	return c.engine.main
 }
 
-// writeReceipt writes down in r what c has counted, and what it may have.
+// writeReceipt writes down in r, which is of its plan, what c has counted, and what it may have.
 func (c *call) writeReceipt(r *Receipt) {
-	r.plan = c.plan
 	parts := r.parts()
 	for i, e := range c.entries {
 		h := e.counted()

@@ -5,9 +5,7 @@ import "context"
 // Authorize decides a call of p and counts it. It sets r and out, which are zero; out has the
 // outcome of each condition.
 func (p *Plan) Authorize(ctx context.Context, demands []Demand, r *Receipt, out []Outcome) {
-	if ctx.Err() == nil && p.inMemory(demands) {
-		r.plan = p
-		p.decideInMemory(demands, opCount, r.parts(), out)
+	if r.plan = p; p.decideInMemory(ctx, demands, opCount, r.parts(), out) {
 		return
 	}
 	c := p.newCall(demands)
@@ -18,8 +16,7 @@ func (p *Plan) Authorize(ctx context.Context, demands []Demand, r *Receipt, out 
 
 // Take is Authorize of a rule of one condition, for a caller that gives nothing back.
 func (p *Plan) Take(ctx context.Context, demands []Demand, out []Outcome) {
-	if ctx.Err() == nil && p.inMemory(demands) {
-		p.decideInMemory(demands, opCount, nil, out)
+	if p.decideInMemory(ctx, demands, opCount, nil, out) {
 		return
 	}
 	c := p.newCall(demands)
@@ -41,8 +38,7 @@ func (p *Plan) Refund(ctx context.Context, demands []Demand, out []Outcome) {
 
 // ask decides a call of p that counts nothing.
 func (p *Plan) ask(ctx context.Context, demands []Demand, op op, out []Outcome) {
-	if ctx.Err() == nil && p.inMemory(demands) {
-		p.decideInMemory(demands, op, nil, out)
+	if p.decideInMemory(ctx, demands, op, nil, out) {
 		return
 	}
 	c := p.newCall(demands)

@@ -71,6 +71,7 @@ type backend struct {
 	*slots.Table
 	engine *Engine
 	memory *items.Store // decides at once, on the caller's goroutine; nil: the Table does
+	hashed items.Head   // of keys in memory that are hashed
 	share  float64      // of the fallback: the part of each Max that it allows; 0: all
 }
 
@@ -88,8 +89,10 @@ func (e *Engine) newBackend(client exchange.Client, blocks *slots.Blocks, c *Con
 		Outlasts:   c.Outlasts,
 		Counts:     &e.counts,
 	})}
-	if s, ok := client.(interface{ Inside(client any) *items.Store }); ok && blocks == nil {
-		b.memory = s.Inside(client)
+	if s, ok := client.(interface{ Inside(client any) *items.Store }); ok {
+		if b.memory = s.Inside(client); b.memory != nil {
+			b.hashed, _ = b.memory.Head(record.HashedKey)
+		}
 	}
 	return b
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"math/rand/v2"
 	"time"
 
@@ -8,12 +9,17 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
-// inMemory reports whether a call can be decided in process memory: each record where it is,
-// under the lock of the store, one after the other. Nothing of it is under way when it ends, so
-// it needs no round and nobody waits, and all of it but what the caller keeps is on the stack.
-func (p *Plan) inMemory(demands []Demand) bool {
-	e := p.engine
-	if e.main.memory == nil || e.fallback() != nil {
+// decideInMemory decides p in process memory: each record where it is, under the lock of the
+// store, one after the other. Nothing of it is under way when it ends, so it needs no round and
+// nobody waits, and all of it but what the caller keeps is on the stack.
+//
+// It goes step by step, beginning with that of op, and sets out and the parts of a receipt, which
+// are zero. Without parts, what is counted cannot be given back: that is for rules of one
+// condition, and for calls that do not count. If it returns false, it has done nothing: the
+// records are elsewhere, or a fallback is to decide.
+func (p *Plan) decideInMemory(ctx context.Context, demands []Demand, op op, parts []Counted, out []Outcome) (ok bool) {
+	fallback := p.engine.fallback() != nil
+	if p.engine.main.memory == nil || fallback && len(demands) > 1 || ctx.Err() != nil {
 		return false
 	}
 	for i := range demands {
@@ -21,13 +27,6 @@ func (p *Plan) inMemory(demands []Demand) bool {
 			return false
 		}
 	}
-	return true
-}
-
-// decideInMemory decides p step by step, beginning with that of op, and sets out and the parts
-// of a receipt, which are zero. Without parts, what is counted cannot be given back: that is for
-// rules of one condition, and for calls that do not count.
-func (p *Plan) decideInMemory(demands []Demand, op op, parts []Counted, out []Outcome) {
 	at := time.Now()
 	for s, more := p.begin(op), true; more; s, more = p.next(s, out) {
 		for i := s.from; i < s.to; i++ {
@@ -49,6 +48,11 @@ func (p *Plan) decideInMemory(demands []Demand, op op, parts []Counted, out []Ou
 			parts[i].key = string(p.appendKey(nil, i, demands[i].Value))
 		}
 	}
+	if fallback && out[0].failedOpen(p.Conditions[0].Limit.Max) {
+		out[0] = Outcome{}
+		return false
+	}
+	return true
 }
 
 // askInMemory decides condition i in its record, at the time at or later.
@@ -65,7 +69,8 @@ func (p *Plan) askInMemory(op op, i int, d *Demand, at *time.Time, part *Counted
 
 // changeInMemory carries out c, which is about condition i.
 func (p *Plan) changeInMemory(c *change, i int, d *Demand, at *time.Time, part *Counted, out *Outcome) {
-	head, tail := p.place(i, d.Value)
+	var room hashRoom
+	head, tail := p.place(i, d.Value, &room)
 	key, note, err := p.engine.main.visit(c, head, tail, at)
 	*out = Outcome{Outcome: c.Outcome, Asked: true, Again: c.Again, Err: note}
 	if err != nil {
@@ -98,7 +103,8 @@ func (p *Plan) askStored(op op, i int, d *Demand, at *time.Time, part *Counted, 
 	}
 	var a record.Answer
 	var newer error
-	head, tail := p.place(i, d.Value)
+	var room hashRoom
+	head, tail := p.place(i, d.Value, &room)
 	key, err := main.memory.Visit(head, tail, *at, func(now time.Time, found, room []byte) (value []byte, expiration int32, flags uint32) {
 		var ban bool
 		*at = now

@@ -4,6 +4,7 @@ import (
 	"math"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/adaptivethrottler/throttler/internal/items"
 	"github.com/adaptivethrottler/throttler/internal/record"
@@ -116,13 +117,18 @@ func (p *Plan) appendKey(b []byte, i int, value string) []byte {
 	return record.AppendKey(b, p.Identifier, p.Conditions[i].Name, value)
 }
 
-// place returns the key of a value of condition i in two parts, for a store in memory.
-func (p *Plan) place(i int, value string) (head items.Head, tail string) {
+// A hashRoom is memory for the tail of a key that is hashed.
+type hashRoom [record.HashSize]byte
+
+// place returns the key of a value of condition i in two parts, for a store in memory. tail is
+// valid as long as value and room are.
+func (p *Plan) place(i int, value string, room *hashRoom) (head items.Head, tail string) {
 	own := &p.prepared[i]
 	if own.prefix != "" && len(own.prefix)+len(value) <= record.MaxKey && record.LegalText(value) {
 		return own.head, value
 	}
-	return p.engine.main.memory.Head(record.Key(p.Identifier, p.Conditions[i].Name, value))
+	record.AppendHash(room[:0], p.Identifier, p.Conditions[i].Name, value)
+	return p.engine.main.hashed, unsafe.String(&room[0], len(room))
 }
 
 // brief reports whether a [record.Brief] can hold that many hits.

@@ -24,8 +24,7 @@ const awaited = time.Second
 // again when the ban ends.
 func (v *Verdict) DecideBeside(now Instant, limit *Limit, l Lockout, r *Record, count bool, of *Beside) (store bool) {
 	v.Hit = Hit{}
-	own := limit.WithMax(of.Max)
-	p := pair{now: now, limit: limit, own: &own, r: r}
+	p := pair{now: now, limit: *limit, own: limit.WithMax(of.Max)}
 	p.seen, _ = Decode(of.Seen) // of a later version: as if it was not seen
 	last, corrected := r.ban.at(now)
 	if theirs, _ := p.seen.ban.at(now); theirs.end > last.end {
@@ -37,7 +36,7 @@ func (v *Verdict) DecideBeside(now Instant, limit *Limit, l Lockout, r *Record, 
 		p.seen = p.seen.replaced(ban{})
 	}
 	if last.holds(now) {
-		v.blockBeside(&p, last)
+		v.blockBeside(&p, r, last)
 		r.ban = last
 		return corrected
 	}
@@ -45,49 +44,47 @@ func (v *Verdict) DecideBeside(now Instant, limit *Limit, l Lockout, r *Record, 
 		last = ban{}
 	}
 	r.begin(last)
-	store = v.lookBeside(&p, count)
-	if l.Length > 0 && v.bans(&own, l) {
+	store = v.lookBeside(&p, r, count)
+	if l.Length > 0 && v.bans(&p.own, l) {
 		b := l.ban(now, last)
 		if l.KeepHits {
 			*r = r.kept(b, now)
 		} else {
 			*r, p.seen = r.replaced(b), Record{leases: p.seen.leases}
 		}
-		v.blockBeside(&p, b)
+		v.blockBeside(&p, r, b)
 		v.Outcome.NewBan, store = true, true
 	}
 	return store
 }
 
-// blockBeside is [Verdict.block] for the records of p. What b has not replaced counts when it has
-// ended.
-func (v *Verdict) blockBeside(p *pair, b ban) {
-	v.block(p.now, p.limit, p.r, b)
-	after, left := *p, *p.r
+// blockBeside is [Verdict.block] for r and what p has besides. What b has not replaced counts when
+// it has ended.
+func (v *Verdict) blockBeside(p *pair, r *Record, b ban) {
+	v.block(p.now, &p.limit, r, b)
+	left := *r
 	left.begin(ban{})
-	after.r = &left
-	after.load()
-	again := max(v.Again, after.again())
-	v.Again, v.Outcome.RetryAfter = again, again
-	v.Outcome.ResetAfter = max(v.Outcome.ResetAfter, after.reset())
+	p.load(&left)
+	v.Again = max(v.Again, p.again())
+	v.Outcome.RetryAfter, v.Outcome.ResetAfter = v.Again, max(v.Outcome.ResetAfter, p.reset())
 }
 
-// lookBeside is [Verdict.look] for the records of p.
-func (v *Verdict) lookBeside(p *pair, count bool) (store bool) {
-	p.load()
+// lookBeside is [Verdict.look] for r and what p has besides.
+func (v *Verdict) lookBeside(p *pair, r *Record, count bool) (store bool) {
+	p.load(r)
 	needed, room := p.limit.Needed(), p.room()
 	fits := needed <= room
-	call := *p.own
+	call := p.own
 	if call.Cost, call.Least = min(needed, call.Max), 0; fits {
 		call.Cost = min(p.limit.Hits(), room)
 	}
 	if fits && count && call.Algorithm == Bucket {
-		p.r.bucket.enter(p.now, &call)
-		p.r.bucket.join(p.others, p.now, p.limit, &call)
+		r.bucket.enter(p.now, &call)
+		r.bucket.join(p.others, p.now, &p.limit, &call)
 	}
-	store = v.look(p.now, &call, p.r, fits && count)
+	store = v.look(p.now, &call, r, fits && count)
 	p.own.ID = 0 // its lease counts from now on
-	p.load()
+	p.load(r)
 	o := &v.Outcome
 	o.Blocked, o.Remaining, o.ResetAfter, o.RetryAfter = !fits, p.room(), p.reset(), 0
 	if v.Again = p.again(); !fits {
@@ -101,8 +98,7 @@ func (v *Verdict) lookBeside(p *pair, count bool) (store bool) {
 // A pair is a record of one process, and the same one elsewhere.
 type pair struct {
 	now        Instant
-	limit, own *Limit // of both together, and of r alone
-	r          *Record
+	limit, own Limit // of both together, and of the first alone
 	seen       Record
 
 	// What the two hold at now.
@@ -110,15 +106,15 @@ type pair struct {
 	bucket, others bucket // of one that is
 }
 
-// load notes what the records hold.
-func (p *pair) load() {
+// load notes what r and the other record hold.
+func (p *pair) load(r *Record) {
 	if p.limit.Algorithm == Bucket {
-		p.bucket, p.others = p.r.bucket, p.seen.bucket
-		p.bucket.enter(p.now, p.own)
-		p.others.enter(p.now, p.limit)
+		p.bucket, p.others = r.bucket, p.seen.bucket
+		p.bucket.enter(p.now, &p.own)
+		p.others.enter(p.now, &p.limit)
 		return
 	}
-	p.mine, p.theirs = p.r.load(p.now, p.own), p.seen.load(p.now, p.limit)
+	p.mine, p.theirs = r.load(p.now, &p.own), p.seen.load(p.now, &p.limit)
 }
 
 // room returns for how many hits there is room.

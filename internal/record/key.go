@@ -35,14 +35,23 @@ func AppendKey(b []byte, identifier, name, value string) []byte {
 	if plain, ok := appendPlain(b, identifier, name, value); ok {
 		return plain
 	}
+	return AppendHash(append(b, HashedKey...), identifier, name, value)
+}
+
+// HashSize is how many bytes follow [HashedKey].
+const HashSize = 2 * sha256.Size
+
+// AppendHash appends to b what follows [HashedKey] in the key of a triple that has no plain one.
+func AppendHash(b []byte, identifier, name, value string) []byte {
 	hash := sha256.New()
-	for _, part := range []string{identifier, name, value} {
+	var sum [sha256.Size]byte
+	for _, part := range [...]string{identifier, name, value} {
 		var length [8]byte
 		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
 		hash.Write(length[:])
-		hash.Write([]byte(part))
+		hash.Write(bytesOf(part))
 	}
-	return hex.AppendEncode(append(b, HashedKey...), hash.Sum(nil))
+	return hex.AppendEncode(b, hash.Sum(sum[:0]))
 }
 
 // appendPlain appends identifier#name#value to b, and reports whether that is a legal key
@@ -89,7 +98,10 @@ func Legal(b []byte) bool {
 }
 
 // LegalText is [Legal] of a text.
-func LegalText(s string) bool { return Legal(unsafe.Slice(unsafe.StringData(s), len(s))) }
+func LegalText(s string) bool { return Legal(bytesOf(s)) }
+
+// bytesOf returns the bytes of s, which must not be changed.
+func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
 // legalWord is Legal for 8 bytes at once. Where a byte is less than n, up to 0x80,
 // subtracting n from it sets its highest bit, which was not set. A byte above it may
