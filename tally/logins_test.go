@@ -192,7 +192,7 @@ func TestThePageOfLoginsIsAccessibleAndSafe(t *testing.T) {
 	require.NotContains(t, text(page, "p"), "No call has been decided yet.")
 	require.Contains(t, text(page, "bdi"), "<script>alert(1)</script>")
 	require.Contains(t, text(page, "em"), "empty")
-	require.Equal(t, []string{"?format=json"}, links(page))
+	require.Equal(t, []string{"?format=json", "?refresh=off"}, links(page))
 	for _, shown := range text(page, "bdi") {
 		require.NotContains(t, shown, "\u202e")
 	}

@@ -18,44 +18,90 @@ import (
 const (
 	pageValues      = 25 // of a condition, at most
 	pageValueLength = 80 // in characters
+	pageBans        = 100
 )
 
 // ServeHTTP answers GET and HEAD with a [Snapshot]. It is an HTML page, or JSON
 // if the query has format=json or, without a format, if the Accept header names
-// application/json and not text/html. Other methods get 405.
+// application/json and not text/html. The page also lists what is banned, and lifts a ban by POST,
+// if [Tally.LiftKeys] are set: not for another site's page, and not without one of the keys. Other
+// methods get 405.
 //
-// The page needs no script and loads nothing. It shows the 25 most blocked
-// values of a condition, long ones shortened. The JSON has all. Header fields
-// forbid to store an answer or to show the page in a frame.
+// The page needs no script and loads nothing. It loads itself again every 10 s, unless the query
+// has refresh=off. It shows the 25 most blocked values of a condition and 100 bans, long values
+// shortened. The JSON has all values. Header fields forbid to store an answer or to show the page
+// in a frame.
 //
-// There is no access control, and the handler shows everything that the tally
-// has recorded. Put it behind the program's own, or on a loopback address.
+// There is no access control but that of the keys, and the handler shows everything that the
+// tally has recorded. Put it behind the program's own, or on a loopback address.
 func (t *Tally) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Content-Type-Options", "nosniff")
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+	id := r.URL.Query().Get("lift")
+	lifts := id != "" && t.canLift()
+	if r.Method != http.MethodGet && r.Method != http.MethodHead && !(lifts && r.Method == http.MethodPost) {
 		header.Set("Allow", "GET, HEAD")
+		if lifts {
+			header.Set("Allow", "GET, HEAD, POST")
+		}
 		http.Error(w, "Method Not Allowed", http.StatusMethodNotAllowed)
 		return
 	}
 	header.Set("Vary", "Accept")
-	var body []byte
-	var err error
-	if wantsJSON(r) {
+	switch {
+	case lifts:
+		t.serveLift(w, r, id)
+	case wantsJSON(r):
+		body, err := json.MarshalIndent(t.Snapshot(), "", "  ")
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
 		header.Set("Content-Type", "application/json")
-		body, err = json.MarshalIndent(t.Snapshot(), "", "  ")
-	} else {
-		header.Set("Content-Type", "text/html; charset=utf-8")
-		header.Set("Content-Security-Policy", policy)
-		header.Set("Referrer-Policy", "no-referrer")
-		body, err = t.page()
+		send(w, http.StatusOK, body)
+	default:
+		t.write(w, r, http.StatusOK, "tally", "'none'", t.view(r))
 	}
-	if err != nil {
+}
+
+// A view is what the page shows.
+type view struct {
+	Snapshot
+	Bans    []banned
+	AllBans int
+	CanLift bool
+	Hashed  bool
+	Kept    bool
+	Refresh bool
+}
+
+func (t *Tally) view(r *http.Request) view {
+	v := view{
+		Snapshot: t.Snapshot(), CanLift: t.canLift(), Hashed: t.HashKey != nil, Kept: t.maxValues() > 0,
+		Refresh: r.URL.Query().Get("refresh") != "off",
+	}
+	v.Bans, v.AllBans = t.banned(r.Context(), pageBans)
+	return v
+}
+
+// write answers with a page, whose forms may be sent to there.
+func (t *Tally) write(w http.ResponseWriter, r *http.Request, status int, page, forms string, of any) {
+	var b bytes.Buffer
+	if err := pageTemplate.ExecuteTemplate(&b, page, of); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	header.Set("Content-Length", strconv.Itoa(len(body)))
+	header := w.Header()
+	header.Set("Content-Type", "text/html; charset=utf-8")
+	header.Set("Content-Security-Policy", policy+forms)
+	header.Set("Referrer-Policy", "same-origin") // with no-referrer, a form's Origin would be null
+	send(w, status, b.Bytes())
+}
+
+func send(w http.ResponseWriter, status int, body []byte) {
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
 	w.Write(body) // an error means that the client has gone
 }
 
@@ -76,15 +122,18 @@ var pageStyle string
 //go:embed page.html
 var pageSource string
 
-// policy allows the page its style sheet and nothing else.
+// policy allows a page its style sheet and nothing else. It ends before where forms may be sent to.
 var policy = func() string {
 	hash := sha256.Sum256([]byte(pageStyle))
 	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) +
-		"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+		"'; base-uri 'none'; frame-ancestors 'none'; form-action "
 }()
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
+	"style":     func() template.CSS { return template.CSS(pageStyle) },
 	"number":    number,
+	"value":     func(value string) string { return beginning(printable(value)) },
+	"ends":      func(d time.Duration) string { return max(d.Round(time.Second), time.Second).String() },
 	"portion":   portion,
 	"name":      func(name string) string { return beginning(printable(name)) },
 	"beginning": beginning,
@@ -103,18 +152,6 @@ type mostFailed struct {
 	Kind   string
 	Values []ValueCount
 	*LoginCounts
-}
-
-// page returns the page of a new snapshot.
-func (t *Tally) page() ([]byte, error) {
-	var b bytes.Buffer
-	err := pageTemplate.Execute(&b, struct {
-		Snapshot
-		Style  template.CSS
-		Hashed bool
-		Kept   bool
-	}{t.Snapshot(), template.CSS(pageStyle), t.HashKey != nil, t.maxValues() > 0})
-	return b.Bytes(), err
 }
 
 // number returns n in groups of three digits.

@@ -155,11 +155,11 @@ func TestThePageShowsCounts(t *testing.T) {
 		page := parse(t, get(counts, "/", ""))
 		assert.Contains(t, text(page, "p"), "1,500 calls: 2 authorized, 1,498 blocked (99.9 %).")
 		tables := text(page, "table")
-		require.Len(t, tables, 3)
-		assert.Equal(t, "login", text(page, "h2")[0])
+		require.Len(t, tables, 4)
+		assert.Equal(t, []string{"Banned now", "login"}, text(page, "h2"))
 		assert.Equal(t, []string{"Most blocked: address", "Most blocked: name"}, text(page, "h3"))
-		assert.Equal(t, "All 1.", text(page, "caption")[1])
-		rows := text(page, "tr")
+		assert.Equal(t, "All 1.", text(page, "caption")[2])
+		rows := text(page, "tr")[2:]
 		assert.Equal(t, "address51,49500000", rows[1])
 		assert.Equal(t, "name21,498001,49800", rows[2])
 		assert.Equal(t, "alice1,498100.0 %", rows[6])
@@ -218,7 +218,7 @@ func TestHostileValuesDoNoHarmOnThePage(t *testing.T) {
 	assert.Contains(t, shown, "{{.Since}}")
 	assert.Contains(t, shown, strings.Repeat("x", 80)+"…")
 	assert.Contains(t, text(page, "em"), "empty")
-	assert.Equal(t, []string{"?format=json"}, links(page))
+	assert.Equal(t, []string{"?format=json", "?refresh=off"}, links(page))
 }
 
 func links(page *html.Node) []string {

@@ -49,6 +49,14 @@
 // them blocked (with Shadow: would have been). Logins has the final result. So
 // judge logins by Logins, in a trial too.
 //
+// # Bans
+//
+// The page shows the bans that decisions have met or set, up to MaxValues, and not with HashKey
+// nor for values of more than 256 bytes. It lifts them if it may:
+//
+//	t.Look, t.Lift = limits.Peek, limits.Reset
+//	t.LiftKeys = []string{os.Getenv("OPERATOR_KEY")}
+//
 // # What is recorded
 //
 // The tally records identifiers of rules, names of conditions, values of
@@ -112,6 +120,17 @@ type Tally struct {
 	// are kept in clear text.
 	HashKey []byte
 
+	// Look and Lift let the page show which bans hold now, also if another process has lifted
+	// one, and lift them. They are Throttler.Peek and Throttler.Reset, or functions that choose
+	// between several Throttlers by the rule's Identifier. The rule has one condition. Default:
+	// the page shows the bans that decisions have met, until they end.
+	Look func(ctx context.Context, rule throttler.Rule) (throttler.Decision, error)
+	Lift func(ctx context.Context, rule throttler.Rule) error
+
+	// LiftKeys are secrets, of which the page asks for one to lift a ban. Default: the page
+	// lifts none.
+	LiftKeys []string
+
 	epoch atomic.Pointer[epoch]
 }
 
@@ -121,6 +140,8 @@ type epoch struct {
 	table counts.Table
 
 	names, addrs, networks counts.Values // of failed logins; names is locked for all three
+
+	bans bans
 
 	robotsMu sync.Mutex
 	robots   map[RobotCount]uint64 // without Requests
@@ -151,6 +172,7 @@ func (t *Tally) Reset() {
 // a lock of its own.
 func (t *Tally) Observe(_ context.Context, rule throttler.Rule, d throttler.Decision) {
 	t.epoch.Load().table.Observe(&rule, &d, t.MaxNames, t.countValue)
+	t.noteBans(&rule, &d)
 }
 
 // countValue counts a value that n blocked or would have blocked.

@@ -146,6 +146,7 @@ func newBackend(o Options, file *rulefile.File) (*backend, error) {
 	b.closed.Store(file.Closed)
 	b.throttler, b.logins = b.newThrottler(), b.newThrottler()
 	b.throttler.Observe = b.counts.Observe
+	b.showBans(o.API.Keys)
 	b.guard = login.New(b.logins)
 	b.guard.Identifier = guardRule
 	b.guard.Observe = b.counts.ObserveLogin
