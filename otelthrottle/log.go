@@ -13,8 +13,8 @@ import (
 
 // The defaults of a [Log].
 const (
-	DefaultLogEvery = 10 * time.Second
-	DefaultLogBurst = 5
+	defaultEvery = 10 * time.Second
+	defaultBurst = 5
 )
 
 // maxStreams is the number of rules with lines of their own. Others share.
@@ -295,12 +295,12 @@ func (l *Log) every() time.Duration {
 	if l.Every > 0 {
 		return l.Every
 	}
-	return DefaultLogEvery
+	return defaultEvery
 }
 
 func (l *Log) burst() int {
 	if l.Burst > 0 {
 		return l.Burst
 	}
-	return DefaultLogBurst
+	return defaultBurst
 }

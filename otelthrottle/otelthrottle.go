@@ -95,7 +95,7 @@ type Parts struct {
 	Throttler *throttler.Throttler
 
 	// Pool's servers are reported. At each collection every server is asked for
-	// its statistics, over a connection of its own, for up to [StatsTimeout].
+	// its statistics, over a connection of its own, for up to a second.
 	Pool *pool.Pool
 
 	// Servers are reported in the same way, if Pool is nil: those of a

@@ -13,9 +13,9 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// StatsTimeout is the time that a collection of metrics waits for the servers.
+// statsTimeout is the time that a collection of metrics waits for the servers.
 // All are asked at once.
-const StatsTimeout = time.Second
+const statsTimeout = time.Second
 
 // instruments creates the observable instruments and collects the errors.
 type instruments struct {
@@ -105,7 +105,7 @@ func observeServers(meter metric.Meter, store Servers) (metric.Registration, err
 	changes := in.counter("throttler.server.changes", "{change}", "Changes of the list of servers.")
 	listed := in.upDown("throttler.server.listed", "{server}", "Servers in the list.")
 	return in.register(func(ctx context.Context, o metric.Observer) error {
-		ctx, cancel := context.WithTimeout(ctx, StatsTimeout)
+		ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 		defer cancel()
 		_ = store.Check(ctx) // throttler.server.up shows a server that does not answer
 		all := store.Stats()
