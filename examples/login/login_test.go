@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"html"
 	"io"
 	"log"
 	"net"
@@ -26,9 +27,7 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
-	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/adaptivethrottler/throttler/tally"
 )
 
 // A town is a running site with its operator's page. Visitors come through a
@@ -37,20 +36,34 @@ type town struct {
 	t              *testing.T
 	site, operator *httptest.Server
 	log            *bytes.Buffer
+	post
+}
+
+// A post keeps the mails of a site, the last first.
+type post struct {
+	mu   sync.Mutex
+	sent []mail
+}
+
+func (p *post) keep(m mail) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sent = append([]mail{m}, p.sent...)
 }
 
 func newTown(t *testing.T, limits *throttler.Throttler, https bool) *town {
-	o := &options{https: https, key: []byte(rand.Text()), source: httpthrottle.Source{
+	o := &options{https: https, key: []byte(rand.Text()), lift: "the operator's key", source: httpthrottle.Source{
 		Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
 		Header:  "X-Forwarded-For",
 	}}
 	written := new(bytes.Buffer)
 	site := httptest.NewUnstartedServer(nil)
 	o.url = "http://" + site.Listener.Addr().String()
-	visitors, operators, _ := pages(limits, o, log.New(written, "", 0))
+	visitors, operators, m := pages(limits, o, log.New(written, "", 0))
 	site.Config.Handler = visitors
 	site.Start()
 	town := &town{t: t, site: site, operator: httptest.NewServer(operators), log: written}
+	m.send = town.keep
 	t.Cleanup(town.site.Close)
 	t.Cleanup(town.operator.Close)
 	return town
@@ -293,12 +306,11 @@ func TestFormsOfOtherSitesAreRefused(t *testing.T) {
 	v := town.visitor("203.0.113.7")
 	v.block("alice")
 	form := url.Values{"name": {"bob"}, "password": {"battery staple"}}
-	ban := url.Values{"condition": {"name+address"}, "value": {"203.0.113.7#alice"}}
 	for _, header := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}} {
 		require.Equal(t, http.StatusForbidden, v.do("POST", town.site.URL+"/login", form, header...).StatusCode)
 		require.Equal(t, http.StatusForbidden, v.do("POST", town.site.URL+"/logout", nil, header...).StatusCode)
-		require.Equal(t, http.StatusForbidden, v.do("POST", town.operator.URL+"/lift", ban, header...).StatusCode)
-		require.Equal(t, http.StatusForbidden, v.do("POST", town.operator.URL+"/help", url.Values{"name": {"alice"}}, header...).StatusCode)
+		require.Equal(t, http.StatusForbidden, v.do("POST", town.bans()[0], url.Values{"key": {"the operator's key"}}, header...).StatusCode)
+		require.Equal(t, http.StatusForbidden, v.do("POST", town.operator.URL+"/forget", url.Values{"name": {"alice"}}, header...).StatusCode)
 	}
 	require.Equal(t, http.StatusTooManyRequests, v.logIn("alice", "correct horse").StatusCode)
 	require.Equal(t, http.StatusSeeOther, v.do("POST", town.site.URL+"/login", form, "Sec-Fetch-Site", "same-origin").StatusCode)
@@ -307,7 +319,7 @@ func TestFormsOfOtherSitesAreRefused(t *testing.T) {
 func TestPagesAreLockedDown(t *testing.T) {
 	town := openTown(t)
 	v := town.visitor("203.0.113.7")
-	for _, a := range []answer{v.get("/login"), v.logIn("alice", "wrong"), v.get("/static/login.js"), v.do("GET", town.operator.URL+"/", nil)} {
+	for _, a := range []answer{v.get("/login"), v.logIn("alice", "wrong"), v.get("/static/login.js")} {
 		policy := a.Header.Get("Content-Security-Policy")
 		require.Contains(t, policy, "default-src 'none'")
 		require.Contains(t, policy, "frame-ancestors 'none'")
@@ -319,12 +331,11 @@ func TestPagesAreLockedDown(t *testing.T) {
 	require.Contains(t, v.get("/static/login.js").Header.Get("Content-Type"), "javascript")
 	require.Equal(t, http.StatusNotFound, v.get("/static/").StatusCode)
 	require.Equal(t, http.StatusMethodNotAllowed, v.do("PUT", town.site.URL+"/login", nil).StatusCode)
-	require.Equal(t, http.StatusNotFound, v.get("/tally").StatusCode, "not for visitors")
 }
 
 func TestFormsHaveLabels(t *testing.T) {
 	v := openTown(t).visitor("203.0.113.7")
-	for _, a := range []answer{v.get("/login"), v.logIn("alice", "wrong"), v.block("bob"), v.do("GET", v.town.operator.URL+"/", nil)} {
+	for _, a := range []answer{v.get("/login"), v.logIn("alice", "wrong"), v.block("bob")} {
 		for _, input := range regexp.MustCompile(`<input id="([a-z]+)"`).FindAllStringSubmatch(a.body, -1) {
 			require.Contains(t, a.body, `<label for="`+input[1]+`">`)
 		}
@@ -343,116 +354,45 @@ func TestTooLargeFormIsRefusedUncounted(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, v.logIn("alice", "correct horse").StatusCode)
 }
 
-func TestOperatorLiftsABan(t *testing.T) {
-	town := openTown(t)
-	v, operator := town.visitor("203.0.113.7"), town.visitor("")
-	page := func() string { return operator.do("GET", town.operator.URL+"/", nil).body }
-	require.Contains(t, page(), "Nobody")
-	v.block("alice<i>")
-	require.Contains(t, page(), `203.0.113.7#alice&lt;i&gt;`)
-	require.Contains(t, page(), `<span class="tag">banned</span>`)
-
-	a := operator.do("POST", town.operator.URL+"/lift", url.Values{"condition": {"name+address"}, "value": {"203.0.113.7#alice<i>"}})
-	require.Equal(t, "/?lifted", a.Header.Get("Location"))
-	require.Contains(t, operator.do("GET", town.operator.URL+"/?lifted", nil).body, "Lifted.")
-	require.Contains(t, page(), "Nobody")
-	require.Equal(t, http.StatusForbidden, v.logIn("alice<i>", "wrong").StatusCode)
-
-	a = operator.do("POST", town.operator.URL+"/lift", url.Values{"condition": {"name"}, "value": {"not in the list"}})
-	require.Equal(t, http.StatusSeeOther, a.StatusCode)
-	require.Equal(t, "/?gone", a.Header.Get("Location"))
-	require.Contains(t, operator.do("GET", town.operator.URL+"/?gone", nil).body, "Nothing was lifted.")
+// bans returns the pages that lift the bans that the operator sees.
+func (town *town) bans() (pages []string) {
+	page := town.visitor("").do("GET", town.operator.URL+"/", nil).body
+	for _, link := range regexp.MustCompile(`href="(\?lift=[^"]+)"`).FindAllStringSubmatch(page, -1) {
+		pages = append(pages, town.operator.URL+"/"+html.UnescapeString(link[1]))
+	}
+	return pages
 }
 
-// What is counted beside the record in the list would ban the next ones again.
-func TestALiftedAddressIsNotBannedAgainForWhatWasCountedBefore(t *testing.T) {
+// What is counted beside the ban would ban the next attempts again.
+func TestTheOperatorLiftsABan(t *testing.T) {
 	town := openTown(t)
-	operator := town.visitor("")
 	for i := range 51 {
 		town.visitor("203.0.113.7").logIn(fmt.Sprint("victim", i), "wrong")
 	}
 	require.Equal(t, http.StatusTooManyRequests, town.visitor("203.0.113.7").logIn("alice", "correct horse").StatusCode)
-	operator.do("POST", town.operator.URL+"/lift", url.Values{"condition": {"address"}, "value": {"203.0.113.7"}})
+	bans, operator := town.bans(), town.visitor("")
+	require.Len(t, bans, 1)
+	require.Equal(t, http.StatusForbidden, operator.do("POST", bans[0], url.Values{"key": {"another"}}).StatusCode)
+	require.Equal(t, http.StatusSeeOther, operator.do("POST", bans[0], url.Values{"key": {"the operator's key"}}).StatusCode)
+	require.Empty(t, town.bans())
 	for range 60 {
 		require.Equal(t, http.StatusSeeOther, town.visitor("203.0.113.7").logIn("alice", "correct horse").StatusCode)
 	}
+	require.Contains(t, operator.do("GET", town.operator.URL, nil).body, "Most failed: names")
 }
 
-func TestTheOperatorsListHasPages(t *testing.T) {
-	limits, b := throttler.New(memstore.New()), newBlocked()
-	handler := newOperator(limits, login.New(limits), tally.New(), b, new(mails), log.Default())
-	page := func(query string) string {
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1/"+query, nil))
-		require.Equal(t, http.StatusOK, w.Code)
-		return w.Body.String()
-	}
-	block := func(i int) {
-		rule := throttler.Rule{Identifier: "login", Either: []throttler.Condition{{Name: "name", Value: fmt.Sprint("n", i), Max: 1, TTL: time.Minute}}}
-		require.NoError(t, limits.Ban(t.Context(), rule, time.Hour))
-		b.observe(rule, throttler.Decision{Outcomes: []throttler.Outcome{{Name: "name", Blocked: true}}})
-	}
-	for i := range onPage {
-		block(i)
-	}
-	require.NotContains(t, page(""), "Older")
-	for i := range onPage + 1 {
-		block(onPage + i)
-	}
-	require.Equal(t, onPage, strings.Count(page(""), `class="tag"`))
-	require.Contains(t, page(""), `href="/?page=2"`)
-	require.NotContains(t, page(""), "Newer")
-	require.Contains(t, page("?page=2"), `href="/?page=1"`)
-	require.Contains(t, page("?page=2"), `href="/?page=3"`)
-	require.Contains(t, page("?page=3"), "<bdi>n0</bdi>")
-	require.Equal(t, 1, strings.Count(page("?page=3"), `class="tag"`))
-	require.NotContains(t, page("?page=3"), "Older")
-	require.Contains(t, page("?page=99"), "Nobody on this page")
-	require.Contains(t, page("?page=-1"), `href="/?page=2"`)
-}
-
-// Others are blocked between the look at the page and the click.
-func TestOperatorLiftsWhatWasShown(t *testing.T) {
-	town := openTown(t)
-	operator := town.visitor("")
-	town.visitor("203.0.113.7").block("alice")
-	for i := range 5 {
-		town.visitor(fmt.Sprint("203.0.113.1", i)).block(fmt.Sprint("bob", i))
-	}
-	operator.do("POST", town.operator.URL+"/lift", url.Values{"condition": {"name+address"}, "value": {"203.0.113.7#alice"}})
-	page := operator.do("GET", town.operator.URL+"/", nil).body
-	require.NotContains(t, page, "203.0.113.7#alice")
-	require.Equal(t, 5, strings.Count(page, `class="tag"`))
-}
-
-func TestInvisibleCharactersAreWrittenOut(t *testing.T) {
-	for value, want := range map[string]string{
-		"alice": "alice", "zoë\"": "zoë\"", "日本": "日本", "": "", `DOMAIN\user`: `DOMAIN\user`, `a\u200bb`: `a\u200bb`,
-		"a\u202eb": `"a\u202eb"`, "a\u200bb": `"a\u200bb"`, "\u2066x": `"\u2066x"`, "\x07": `"\a"`, "\xff": `"\xff"`, "zoë\u00a0": `"zo\u00eb\u00a0"`,
-		"a\u3164": `"a\u3164"`, "a\u034f": `"a\u034f"`, "a\ufe0f": `"a\ufe0f"`, "a\u2800": `"a\u2800"`,
-	} {
-		require.Equal(t, want, visible(value))
-	}
-}
-
-func TestOperatorHelpsByName(t *testing.T) {
+func TestTheOperatorForgetsWhatANameHasFailed(t *testing.T) {
 	town := openTown(t)
 	v, operator := town.visitor("203.0.113.7"), town.visitor("")
 	v.block("alice")
-	help := func(name, addr string) string {
-		return operator.do("POST", town.operator.URL+"/help", url.Values{"name": {name}, "address": {addr}}).Header.Get("Location")
+	forget := func(name, addr string) int {
+		return operator.do("POST", town.operator.URL+"/forget", url.Values{"name": {name}, "address": {addr}}).StatusCode
 	}
-	require.Equal(t, "/?bad", help("alice", "nonsense"))
-	require.Contains(t, operator.do("GET", town.operator.URL+"/?bad", nil).body, "That is not an address.")
+	require.Equal(t, http.StatusBadRequest, forget("alice", "nonsense"))
+	require.Equal(t, http.StatusOK, forget("nobody", "198.51.100.1"))
 	require.Equal(t, http.StatusTooManyRequests, v.logIn("alice", "correct horse").StatusCode)
-	for _, nobody := range [][2]string{{"nobody", ""}, {"nobody", "198.51.100.1"}, {"", ""}, {"", "198.51.100.1"}, {strings.Repeat("x", 2000), ""}} {
-		require.Equal(t, "/?nothing", help(nobody[0], nobody[1]), "%.20q", nobody)
-	}
-	require.Contains(t, operator.do("GET", town.operator.URL+"/?nothing", nil).body, "so nothing was lifted.")
-	require.Equal(t, http.StatusTooManyRequests, v.logIn("alice", "correct horse").StatusCode)
-	require.Equal(t, "/?lifted", help("Alice", "203.0.113.7"))
+	require.Equal(t, http.StatusOK, forget("Alice", "203.0.113.7"))
 	require.Equal(t, http.StatusSeeOther, v.logIn("alice", "correct horse").StatusCode)
-	require.Equal(t, "/?nothing", help("Alice", "203.0.113.7"), "it is lifted already")
 }
 
 // A page of another site whose name is made to point to this machine.
@@ -468,26 +408,6 @@ func TestOperatorsPageAnswersToThisMachineAlone(t *testing.T) {
 		town.operator.Config.Handler.ServeHTTP(w, r)
 		require.Equal(t, want, w.Code, host)
 	}
-}
-
-func TestTallyIsOnTheOperatorsPage(t *testing.T) {
-	town := openTown(t)
-	town.visitor("203.0.113.7").block("alice")
-	a := town.visitor("").do("GET", town.operator.URL+"/tally", nil)
-	require.Equal(t, http.StatusOK, a.StatusCode)
-	require.Contains(t, a.body, "Most failed: names")
-	require.Contains(t, a.body, "203.0.113.0/24")
-}
-
-func TestListOfBlockedIsBounded(t *testing.T) {
-	b := newBlocked()
-	for i := range 3 * maxBlocked {
-		b.observe(throttler.Rule{Either: []throttler.Condition{{Name: "name", Value: fmt.Sprint(i)}}},
-			throttler.Decision{Outcomes: []throttler.Outcome{{Blocked: true}}})
-	}
-	b.observe(throttler.Rule{All: []throttler.Condition{{Name: "name"}}}, throttler.Decision{Outcomes: []throttler.Outcome{{Blocked: true}}})
-	require.Len(t, b.lately(), maxBlocked)
-	require.Equal(t, fmt.Sprint(3*maxBlocked-1), b.lately()[0].Either[0].Value)
 }
 
 func TestSitesShareTheirCountsInMemcached(t *testing.T) {
@@ -513,9 +433,7 @@ func sitesShareTheirCounts(t *testing.T, kill func(), args ...string) {
 	v := other.visitor("203.0.113.7")
 	require.Equal(t, http.StatusTooManyRequests, v.logIn("alice", "correct horse").StatusCode)
 
-	// The operator of the other site sees who it has turned away itself.
-	operator := other.visitor("")
-	operator.do("POST", other.operator.URL+"/help", url.Values{"name": {"alice"}, "address": {"203.0.113.7"}})
+	other.visitor("").do("POST", other.operator.URL+"/forget", url.Values{"name": {"alice"}, "address": {"203.0.113.7"}})
 	require.Equal(t, http.StatusSeeOther, v.logIn("alice", "correct horse").StatusCode)
 
 	kill()

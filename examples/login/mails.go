@@ -6,8 +6,6 @@ import (
 	_ "embed"
 	"log"
 	"net/netip"
-	"slices"
-	"sync"
 	"text/template"
 	"time"
 
@@ -15,36 +13,31 @@ import (
 	"github.com/adaptivethrottler/throttler/login"
 )
 
-// mails tell owners that somebody tries their name. Here they are only shown to
-// the operator: this is where a real site sends them.
+// mails tell owners that somebody tries their name.
 type mails struct {
 	links   links
 	sending *login.Sending
 	nobody  *login.Sending // what would be sent to names without an account
 	url     string         // of the site
 	log     *log.Logger
-
-	mu   sync.Mutex
-	kept []mail // the last ones, the oldest first
+	send    func(mail) // here it only prints: a real site sends
 }
 
-// A mail is one that was not sent.
+// A mail is one to an owner.
 type mail struct {
 	To, Name string
 	Addr     netip.Addr // who tries the name
 	Link     string
 	Lasts    time.Duration // of Link
-	At       time.Time
 }
 
 // newMails returns no mails yet, with limits over limits.
 func newMails(limits *throttler.Throttler, o *options, logger *log.Logger) *mails {
 	m := &mails{links: links{o.key, limits}, sending: login.NewSending(limits), nobody: login.NewSending(limits), url: o.url, log: logger}
 	m.nobody.Identifier = "login-send-nobody" // so that made-up names use up no mails
+	m.send = func(x mail) { logger.Print("a mail that is not sent:\n" + x.Text()) }
 	return m
 }
-
-const maxMails = 100 // kept
 
 //go:embed templates/mail.txt
 var mailText string
@@ -80,16 +73,5 @@ func (m *mails) tell(ctx context.Context, name string, owner account, exists boo
 	if !exists {
 		return
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.kept = append(m.kept[max(0, len(m.kept)-maxMails+1):], mail{to, owner.name, addr, link, linkLasts, time.Now()})
-}
-
-// last returns the mails, the last first.
-func (m *mails) last() []mail {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	all := slices.Clone(m.kept)
-	slices.Reverse(all)
-	return all
+	m.send(mail{to, owner.name, addr, link, linkLasts})
 }

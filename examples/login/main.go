@@ -6,9 +6,12 @@
 //
 // Open http://127.0.0.1:8080/. Sign in as alice with the password "correct
 // horse", or as bob with "battery staple". After 5 wrong passwords in a minute
-// the page says when to come back. Open http://127.0.0.1:8081/ to lift the ban, or
-// http://127.0.0.1:8081/mails to see the mail that tells Alice, with a link that lets
-// her in. No mail is sent.
+// the page says when to come back. Open http://127.0.0.1:8081/ to lift the ban, with
+// the key that the program prints. Or forget what was counted for a name:
+//
+//	curl -d name=alice http://127.0.0.1:8081/forget
+//
+// The mail that tells Alice, with a link that lets her in, is printed, and not sent.
 //
 // With -memcached the counts are on the servers given, for all sites that use
 // them; while a server does not answer, they are in the process. With -redis
@@ -75,13 +78,14 @@ type options struct {
 	https    bool
 	url      string // of the site
 	key      []byte
+	lift     string // the operator's key
 	source   httpthrottle.Source
 	client   throttler.Client
 	close    func() error // ends its connections
 }
 
 func parse(args []string, stderr io.Writer) (*options, error) {
-	o := &options{source: httpthrottle.Source{Header: "X-Forwarded-For"}}
+	o := &options{source: httpthrottle.Source{Header: "X-Forwarded-For"}, lift: rand.Text()}
 	flags := flag.NewFlagSet("login", flag.ContinueOnError)
 	flags.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`address` of the site")
 	flags.StringVar(&o.operator, "operator", "127.0.0.1:8081", "loopback `address` of the operator's page")
@@ -170,7 +174,7 @@ func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer private.Close()
-	fmt.Fprintf(stdout, "login: the site is at http://%s/, its operator's page at http://%s/\n", public.Addr(), private.Addr())
+	fmt.Fprintf(stdout, "login: the site is at http://%s/, its operator's page at http://%s/ (the key is %s)\n", public.Addr(), private.Addr(), o.lift)
 
 	ended := make(chan error, 2)
 	for listener, handler := range map[net.Listener]http.Handler{public: visitors, private: operators} {
@@ -195,23 +199,21 @@ func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
 	return err
 }
 
-// pages returns the site and the operator's page, over limits, and the mails that
-// both know.
+// pages returns the site and the operator's page, over limits, and the mails of the site.
 func pages(limits *throttler.Throttler, o *options, logger *log.Logger) (visitors, operators http.Handler, m *mails) {
-	counts, blocked := tally.New(), newBlocked()
-	limits.Observe = func(_ context.Context, rule throttler.Rule, d throttler.Decision) {
-		if rule.Identifier == login.DefaultIdentifier { // not a mail
-			blocked.observe(rule, d)
+	counts, guard := tally.New(), login.New(limits)
+	guard.Identifier = "login"
+	limits.Observe = func(ctx context.Context, rule throttler.Rule, d throttler.Decision) {
+		if rule.Identifier == guard.Identifier { // not a mail
+			counts.ObserveBans(ctx, rule, d)
 		}
 		if d.Err != nil {
 			logger.Print(d.Err)
 		}
 	}
-	guard := login.New(limits)
 	guard.NameLong.Max = 100 // failures in a year; then the mail is the only way in for strangers
 	guard.Observe = counts.ObserveLogin
 	m = newMails(limits, o, logger)
 	visitors = newSite(guard, o, m, logger)
-	operators = newOperator(limits, guard, counts, blocked, m, logger)
-	return visitors, operators, m
+	return visitors, newOperator(limits, guard, counts, o.lift, logger), m
 }

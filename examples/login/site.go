@@ -13,10 +13,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
@@ -32,7 +29,6 @@ var files embed.FS
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"seconds": wholeSeconds,
 	"wait":    wait,
-	"visible": visible,
 }).ParseFS(files, "templates/*.html"))
 
 const (
@@ -296,23 +292,6 @@ func render(w http.ResponseWriter, logger *log.Logger, status int, name string, 
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	page.WriteTo(w) // an error means that the visitor has gone
-}
-
-// visible returns value, quoted in ASCII if it has a character that is
-// invisible or reverses text.
-func visible(value string) string {
-	if !utf8.ValidString(value) || strings.ContainsFunc(value, hidden) {
-		return strconv.QuoteToASCII(value)
-	}
-	return value
-}
-
-// hidden reports whether r is invisible. Some characters that count as
-// printable are: fillers of Hangul, variation selectors, the empty Braille
-// pattern.
-func hidden(r rune) bool {
-	return !strconv.IsPrint(r) || r == '\u2800' ||
-		unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
 // wholeSeconds returns d for Retry-After: rounded up, and at least 1. It drops
