@@ -180,8 +180,9 @@ type Condition struct {
 	// can be spent, so no window ever admits more than Max, but some of Max may go
 	// unused. A process that dies leaves up to Prefetch hits counted until they expire. It
 	// notices room, bans and resets by others within that time. At most Max; not with a
-	// Lockout or Least, nor for [InFlight] or [Calendar]. It changes nothing over a memstore,
-	// nor for several conditions with CountAuthorizedOnly. Default: none.
+	// Lockout or Least, nor for [InFlight] or [Calendar]. While the condition is full, calls
+	// are refused without an exchange for up to a tenth of that time. Over a memstore there is
+	// no exchange to save, and Prefetch changes nothing. Default: none.
 	Prefetch int
 }
 

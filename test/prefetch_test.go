@@ -276,3 +276,169 @@ func TestCallsThatAreLeftTakeFewHitsAhead(t *testing.T) {
 		require.LessOrEqual(t, room+inHand-10*60-left(t, other, c), 50, "the first one alone takes any")
 	})
 }
+
+// Remaining and RetryAfter say what comes, though a call is decided by hits in hand or by a
+// refusal that is remembered: a call that is blocked, or that has taken the last hit, comes in
+// time after RetryAfter, and not before.
+func TestPrefetchTellsWhenThereIsRoom(t *testing.T) {
+	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			for seed := range uint64(60) {
+				synctest.Test(t, func(t *testing.T) {
+					random := rand.New(rand.NewPCG(seed, 3))
+					th := throttler.New(newFaulty())
+					most := 5 + random.IntN(60)
+					c := ahead(algorithm, most, 1+random.IntN(most), time.Duration(1+random.IntN(20))*time.Second)
+					largest := 1 + random.IntN(3)
+					for range 300 {
+						c.Cost = 1 + random.IntN(largest)
+						d := authorize(t, th, either(c))
+						o := d.Outcomes[0]
+						if d.Status == throttler.Authorized {
+							require.Equal(t, o.Remaining == 0, o.RetryAfter > 0, "%+v", o)
+							c.Cost = 1
+						} else {
+							require.Positive(t, o.RetryAfter)
+						}
+						if random.IntN(3) == 0 && o.RetryAfter > 0 {
+							time.Sleep(o.RetryAfter - 1)
+							require.Equal(t, throttler.Blocked, peek(t, th, either(c)).Status, "%+v", o)
+							time.Sleep(time.Nanosecond)
+							require.Equal(t, throttler.Authorized, peek(t, th, either(c)).Status, "%+v", o)
+						}
+						time.Sleep(time.Duration(random.Int64N(int64(c.TTL) / int64(most))))
+					}
+				})
+			}
+		})
+	}
+}
+
+// A call that finds another condition full, and takes the last hit in hand, comes again when both
+// have room.
+func TestRetryAfterIsThatOfTheConditionWhoseLastHitWasInHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(newFaulty())
+		c := ahead(throttler.SlidingWindow, 20, 10, time.Minute)
+		full := condition("full", 1, 10*time.Second)
+		require.Equal(t, 19, admitted(t, th, c, 19))
+		require.Equal(t, 1, th.Stats().InHand)
+		admitted(t, th, full, 1)
+		d := authorize(t, th, either(full, c))
+		require.Equal(t, throttler.Blocked, d.Status)
+		require.Zero(t, th.Stats().InHand)
+		require.Zero(t, d.Outcomes[1].Remaining)
+		time.Sleep(d.RetryAfter - 1)
+		require.Equal(t, throttler.Blocked, peek(t, th, either(full, c)).Status)
+		time.Sleep(time.Nanosecond)
+		require.Equal(t, throttler.Authorized, peek(t, th, either(full, c)).Status)
+	})
+}
+
+// A refusal takes no exchange for as long as hits in hand would be kept, or until the process
+// itself gives hits back.
+func TestARefusalIsRememberedBesideHitsInHand(t *testing.T) {
+	eachAhead(t, func(t *testing.T, algorithm throttler.Algorithm) {
+		store := newFaulty()
+		th, other := throttler.New(store), throttler.New(store)
+		c := ahead(algorithm, 100, 40, 10*time.Second)
+		last := authorize(t, th, either(c))
+		for d := last; d.Status == throttler.Authorized; d = authorize(t, th, either(c)) {
+			last = d
+		}
+		before := th.Stats().Exchanges
+		require.Zero(t, admitted(t, th, c, 1000))
+		require.Equal(t, before, th.Stats().Exchanges)
+		require.NoError(t, th.Cancel(t.Context(), last))
+		require.Equal(t, 1, admitted(t, th, c, 5))
+
+		require.NoError(t, other.Reset(t.Context(), either(c)))
+		require.Zero(t, admitted(t, th, c, 1))
+		time.Sleep(100 * time.Millisecond)
+		require.Equal(t, 1, admitted(t, th, c, 1), "noticed within a hundredth of TTL")
+	})
+}
+
+// A limit that is asked twice what it admits admits all of it, in few exchanges.
+func TestPrefetchTakesFewExchangesUnderOverload(t *testing.T) {
+	eachAhead(t, func(t *testing.T, algorithm throttler.Algorithm) {
+		store := newFaulty()
+		all := []*throttler.Throttler{throttler.New(store), throttler.New(store)}
+		c := ahead(algorithm, 10_000, 500, time.Second)
+		exchanges := func() uint64 { return all[0].Stats().Exchanges + all[1].Stats().Exchanges }
+		second := func() (passed int) {
+			for i := range 20_000 {
+				passed += admitted(t, all[i%2], c, 1)
+				time.Sleep(time.Second / 20_000)
+			}
+			return passed
+		}
+		second()
+		before := exchanges()
+		require.InDelta(t, 10_000, second(), 100)
+		require.Less(t, exchanges()-before, uint64(20_000/40))
+	})
+}
+
+func TestHitsInHandArePutBackWhenAnotherConditionRefuses(t *testing.T) {
+	eachAhead(t, func(t *testing.T, algorithm throttler.Algorithm) {
+		store := newFaulty()
+		th, other := throttler.New(store), throttler.New(store)
+		c, narrow := ahead(algorithm, 1000, 50, time.Minute), condition("narrow", 100, time.Hour)
+		narrow.Prefetch = 20
+		rule := either(c, narrow)
+		rule.CountAuthorizedOnly = true
+		passed := 0
+		for range 200 {
+			if authorize(t, th, rule).Status == throttler.Authorized {
+				passed++
+			}
+		}
+		require.Equal(t, 100, passed)
+		require.Less(t, th.Stats().Exchanges, uint64(60))
+		require.Equal(t, 900, left(t, other, c)+th.Stats().InHand)
+		require.Positive(t, th.Stats().InHand)
+
+		before := th.Stats()
+		d := peek(t, th, rule)
+		require.Equal(t, []int{900, 0}, remaining(d))
+		require.Equal(t, []int{900, 0}, remaining(authorize(t, th, rule)))
+		require.Zero(t, d.Outcomes[0].Cost)
+		require.Equal(t, before, th.Stats(), "neither took an exchange, nor a hit")
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, before.InHand, th.Stats().InHand)
+	})
+}
+
+// Between the look at all conditions and the count, the other condition became full.
+func TestHitsInHandArePutBackWhenACallIsRefusedLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFaulty()
+		c, narrow := ahead(throttler.SlidingWindow, 1000, 50, time.Minute), condition("narrow", 5, time.Hour)
+		others := throttler.New(store)
+		th := throttler.New(overtaken(store, func() { authorize(t, others, either(costing(narrow, 5))) }))
+		admitted(t, th, c, 20)
+		before := th.Stats().InHand
+		require.Positive(t, before)
+		rule := either(c, narrow)
+		rule.CountAuthorizedOnly = true
+		d := authorize(t, th, rule)
+		require.Equal(t, throttler.Blocked, d.Status)
+		require.Equal(t, before, th.Stats().InHand)
+		require.Zero(t, d.Outcomes[0].Cost)
+		require.Equal(t, 980, d.Outcomes[0].Remaining)
+	})
+}
+
+// The BlockCache has the record, since a rule with a lower Max has found it full.
+func TestTheBlockCacheTakesNoHitFromTheHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(newFaulty())
+		th.BlockCache = 10
+		c := ahead(throttler.SlidingWindow, 1000, 50, time.Minute)
+		admitted(t, th, c, 20)
+		require.Positive(t, th.Stats().InHand)
+		require.Zero(t, admitted(t, th, condition("c", 10, time.Minute), 1))
+		require.Equal(t, 1, authorize(t, th, either(c)).Outcomes[0].Cost)
+	})
+}

@@ -28,7 +28,7 @@ func (b *backend) ban(ctx context.Context, keys []string, length time.Duration) 
 	errs := make([]error, len(entries))
 	for i, e := range entries {
 		if errs[i] = e.Failed(); errs[i] == nil {
-			b.engine.queue.Wake(e.Key)
+			b.engine.freed(e.Key)
 		}
 	}
 	return Join(errs...)

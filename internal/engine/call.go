@@ -24,6 +24,7 @@ type job struct {
 	entries []*entry // in the rule's order
 
 	begun    bool     // first is in use
+	spent    bool     // it has spent hits in hand
 	replaced []*entry // were left, and the fallback has decided in their place
 	gaveBack bool     // what it has counted, and counts yet, is given back
 
@@ -134,6 +135,14 @@ func (c *call) decide(ctx context.Context, op op, out []Outcome) {
 			c.entries[i].result(s.op, &out[i])
 		}
 	}
+	if c.spent && !c.gaveBack && p.assesses() && p.Blocks(out) {
+		c.giveBack(ctx)
+		for i, e := range c.entries {
+			if e.from == inHand {
+				e.result(opGiveBack, &out[i])
+			}
+		}
+	}
 }
 
 // do does one step.
@@ -190,8 +199,11 @@ func (c *call) recall(entries []*entry) {
 	}
 	now := record.InstantOf(time.Now())
 	for _, e := range entries {
+		if e.from != nowhere || e.limit.Algorithm == record.Leases {
+			continue
+		}
 		r, ok := blocks.Get(e.Key, now)
-		if !ok || e.limit.Algorithm == record.Leases {
+		if !ok {
 			continue
 		}
 		e.op = opAssess // the others are asked what they would do
@@ -254,10 +266,12 @@ func (c *call) reopen() {
 // if ctx ends then.
 func (c *call) giveBack(ctx context.Context) {
 	var entries, of, left []*entry
-	for _, e := range slices.Concat(c.entries, c.replaced) {
-		if c.pending(e) {
+	for i, e := range slices.Concat(c.entries, c.replaced) {
+		switch {
+		case c.pending(e):
 			left = append(left, e)
-		} else if e.counted() != (record.Hit{}) {
+		case e.counted() == (record.Hit{}) || i < len(c.entries) && c.unspend(i, e):
+		default:
 			entries, of = append(entries, e.giveBack()), append(of, e)
 		}
 	}
@@ -272,7 +286,7 @@ func (c *call) giveBack(ctx context.Context) {
 			}
 			continue
 		}
-		c.engine.queue.Wake(of[i].Key)
+		c.engine.freed(of[i].Key)
 		of[i].Outcome, of[i].Again = back.Outcome, back.Again // as it was found, with or without others' hits since
 	}
 	if len(left) > 0 {
@@ -294,7 +308,7 @@ func (e *Engine) giveBackLate(left []*entry) {
 	askAll(ctx, entries, true)
 	for _, back := range entries {
 		if back.Failed() == nil {
-			e.queue.Wake(back.Key)
+			e.freed(back.Key)
 		}
 	}
 }

@@ -36,6 +36,7 @@ type change struct {
 
 	// What becomes of it. Hit is what it has counted or, for opGiveBack, what to take back.
 	record.Verdict
+	left    []byte   // the record with what it has counted, if it has taken hits ahead
 	glanced *glanced // of opLook
 	unsure  bool     // it may find what it has itself counted
 	ahead   bool     // a clock that is ahead has written the record
@@ -97,6 +98,9 @@ func (c *change) Apply(now record.Instant, r *record.Record) (store bool) {
 		return store && c.Outcome.Blocked
 	case opLook, opGlance:
 		return false
+	}
+	if c.left = nil; c.limit.Ahead > 0 && c.Hit.Cost > 0 {
+		c.left = r.Encode()
 	}
 	if gaveBack && !store {
 		*r, store = kept, true

@@ -46,7 +46,7 @@ func (p *Plan) ask(ctx context.Context, demands []Demand, op op, out []Outcome) 
 	if op == opRefund {
 		for _, e := range c.entries {
 			if e.Failed() == nil {
-				c.engine.queue.Wake(e.Key)
+				c.engine.freed(e.Key)
 			}
 		}
 	}

@@ -159,7 +159,7 @@ func (b *backend) apply(c *change, head items.Head, tail string, at *time.Time, 
 // reset deletes the records of keys.
 func (b *backend) reset(ctx context.Context, keys []string) error {
 	if b.memory == nil {
-		errs := b.Reset(ctx, keys, func(key string) { b.engine.queue.Wake(key) })
+		errs := b.Reset(ctx, keys, b.engine.freed)
 		for i, err := range errs {
 			if !Same(err, ctx.Err()) {
 				errs[i] = plain.Classified(err)
@@ -176,19 +176,25 @@ func (b *backend) reset(ctx context.Context, keys []string) error {
 			failed = Join(failed, err)
 			continue
 		}
-		b.engine.queue.Wake(key)
+		b.engine.freed(key)
 	}
 	return failed
+}
+
+// freed notes that there is room in the record of key, and wakes the calls that wait for it.
+func (e *Engine) freed(key string) {
+	e.hands.reopen(key)
+	e.queue.Wake(key)
 }
 
 // notify tells the Engine of b that hits were given back in the record of key, and wakes the
 // calls that wait for it. A Decision may be used through another Engine, by, that has the
 // same records: then that is told too.
 func (b *backend) notify(by *Engine, key string) {
-	b.engine.queue.Wake(key)
+	b.engine.freed(key)
 	if by != b.engine {
 		by.main.Forget(key)
-		by.queue.Wake(key)
+		by.freed(key)
 	}
 }
 

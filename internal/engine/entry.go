@@ -110,6 +110,9 @@ func (e *entry) result(op op, o *Outcome) {
 	if e.ahead {
 		e.backend.engine.ahead.Add(1)
 	}
+	if op == opGlance && e.from == inHand {
+		e.uncount()
+	}
 	*o = Outcome{Outcome: e.Outcome, Asked: true, Again: e.Again, LostRaces: e.LostRaces}
 	if op == opGlance && e.from == asked {
 		o.Outcome, o.Again = e.glanced.outcome, e.glanced.again

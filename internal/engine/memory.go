@@ -84,7 +84,7 @@ func (p *Plan) changeInMemory(c *change, i int, d *Demand, at *time.Time, part *
 		}
 	}
 	if c.op == opRefund && err == nil {
-		p.engine.queue.Wake(key)
+		p.engine.freed(key)
 	}
 }
 
@@ -139,6 +139,6 @@ func (p *Plan) giveBackInMemory(i int, part *Counted, at *time.Time, out *Outcom
 		out.Err = Join(out.Err, err)
 		return
 	}
-	main.engine.queue.Wake(part.key)
+	main.engine.freed(part.key)
 	out.Outcome, out.Again = c.Outcome, c.Again
 }

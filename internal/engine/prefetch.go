@@ -30,8 +30,13 @@ type hand struct {
 	spent  int           // hits of calls since from
 	asked  int           // how many were to be taken ahead
 	room   int           // Remaining, as last seen
-	full   time.Time     // when the record was last seen full
+	seen   []byte        // the record then; nil: no hits were taken ahead
 	taking bool          // an exchange that takes hits is under way
+
+	full    time.Time      // when the record was last seen full
+	refusal record.Outcome // of then
+	needed  int            // hits that did not fit
+	shut    time.Time      // until then calls that need as many are refused without an exchange
 }
 
 // A taking is that of an entry which takes hits ahead.
@@ -45,9 +50,15 @@ type taking struct {
 // maxHands is how many records there are hands for.
 const maxHands = 1 << 16
 
-// fullPart is the part of the longest life that hits have while the record is full: what is
-// kept for long is room that nobody has.
-const fullPart = 10
+const (
+	// fullPart is the part of the longest life that hits have while the record is full: what
+	// is kept for long is room that nobody has. A refusal is remembered no longer.
+	fullPart = 10
+
+	// batchPart is the part of the longest life for which a full record is left alone, so that
+	// there is room for several hits.
+	batchPart = 20
+)
 
 // holds reports whether the hits of h may be spent at now, by both clocks: one stands still while
 // the machine sleeps, and the other may be set.
@@ -64,25 +75,24 @@ func (h *hand) count() (n int) {
 	return n
 }
 
-// spend sets e to what a call comes to that hits in hand answer, if there are enough. With look
-// set it leaves them there.
-func (hs *hands) spend(e *entry, now time.Time, look bool) bool {
+// spend decides e by the hits in hand if there are enough, or by a refusal that is remembered.
+// With look set it leaves the hits there.
+func (hs *hands) spend(e *entry, now time.Time, look bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h, cost := hs.all[e.Key], e.limit.Hits()
-	if h == nil || !h.holds(now) || h.max != e.limit.Max || h.ttl != e.limit.TTL {
-		return false
+	if h == nil || h.max != e.limit.Max || h.ttl != e.limit.TTL {
+		return
 	}
-	for i := len(h.hits) - 1; i >= 0; i-- {
+	for i := len(h.hits) - 1; i >= 0 && h.holds(now); i-- {
 		hit := &h.hits[i]
 		if hit.Cost < cost || hit.Kind != e.limit.Algorithm {
 			continue
 		}
-		left := h.room + h.count() - cost
-		e.Outcome = record.Outcome{Cost: cost, Remaining: left, ResetAfter: e.limit.TTL}
-		e.from = inHand
+		e.from, e.Outcome.Cost, e.Outcome.ResetAfter = inHand, cost, e.limit.TTL
+		h.foresee(e, h.count()-cost, now)
 		if look {
-			return true
+			return
 		}
 		if h.spent += cost; hit.Cost == cost {
 			e.Hit = *hit
@@ -90,9 +100,67 @@ func (hs *hands) spend(e *entry, now time.Time, look bool) bool {
 		} else {
 			e.Hit, *hit = hit.Split(cost)
 		}
-		return true
+		return
 	}
-	return false
+	if now.Before(h.shut) && e.limit.Needed() == h.needed {
+		since := now.Sub(h.full)
+		e.from, e.Outcome = recalled, h.refusal
+		e.Outcome.RetryAfter = max(h.refusal.RetryAfter-since, h.shut.Sub(now))
+		e.Outcome.ResetAfter = max(h.refusal.ResetAfter-since, e.Outcome.RetryAfter)
+		e.Again = e.Outcome.RetryAfter
+	}
+}
+
+// foresee sets what e, which has counted, tells of the next calls, with that many hits left in
+// hand.
+func (h *hand) foresee(e *entry, left int, now time.Time) {
+	o, limit := &e.Outcome, e.own()
+	o.Remaining, o.RetryAfter, e.Again = left+h.room, 0, 0
+	needed := limit.Needed()
+	if o.Remaining >= needed || h.seen == nil {
+		return
+	}
+	r, _ := record.Decode(h.seen)
+	until := func(needed int) time.Duration {
+		var v record.Verdict
+		later := r
+		limit.Cost, limit.Least = needed-left, 0
+		v.Decide(record.InstantOf(now), &limit, record.Lockout{}, &later, false)
+		o.Remaining = left + v.Outcome.Remaining
+		if !v.Outcome.Blocked {
+			return 0
+		}
+		if needed == h.needed {
+			v.Again = max(v.Again, h.shut.Sub(now))
+		}
+		return v.Again
+	}
+	e.Again = until(needed)
+	if left == 0 {
+		o.RetryAfter = until(1)
+	}
+}
+
+// refuse remembers that there is no room for so many hits, as o says. A process that takes hits
+// ahead waits until there may be some.
+func (h *hand) refuse(limit *record.Limit, needed int, o record.Outcome, now time.Time) {
+	h.full, h.needed, h.refusal = now, needed, o
+	h.refusal.Blocked, h.refusal.Cost = true, 0
+	shut := o.RetryAfter
+	if h.asked > 0 {
+		shut = max(shut, limit.MostAhead()/batchPart)
+	}
+	h.shut = now.Add(min(shut, limit.MostAhead()/fullPart))
+	h.max, h.ttl = limit.Max, limit.TTL
+}
+
+// reopen forgets the refusal of the record of key: hits were given back.
+func (hs *hands) reopen(key string) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	if h := hs.all[key]; h != nil {
+		h.shut = time.Time{}
+	}
 }
 
 // take has e, which is about to be sent, take up to most hits ahead, and give back what is in
@@ -176,7 +244,10 @@ func (hs *hands) keep(e *entry, now time.Time) {
 	}
 	o := &e.Outcome
 	if o.Blocked {
-		h.full, h.spent = now, 0
+		limit := e.own()
+		h.refuse(&limit, limit.Needed(), *o, now)
+		o.RetryAfter = max(o.RetryAfter, h.shut.Sub(now))
+		e.Again = o.RetryAfter
 		return
 	}
 	short := e.Hit.Cost < t.own+h.asked
@@ -190,16 +261,19 @@ func (hs *hands) keep(e *entry, now time.Time) {
 		hs.expired += uint64(rest.Cost)
 		return
 	}
-	h.max, h.ttl = e.limit.Max, e.limit.TTL
-	h.from, h.life, h.spent, h.room = t.begun, t.life, t.own, o.Remaining
+	h.max, h.ttl, h.shut = e.limit.Max, e.limit.TTL, time.Time{}
+	h.from, h.life, h.spent, h.room, h.seen = t.begun, t.life, t.own, o.Remaining, e.left
 	if short {
 		h.full = now
+		if o.Remaining == 0 {
+			h.refuse(&e.limit, 1, *o, now)
+		}
 	}
 	if rest.Cost > 0 {
 		h.hits = []record.Hit{rest}
-		if o.Remaining += rest.Cost; rest.Cost >= t.own {
-			o.RetryAfter, e.Again = 0, 0
-		}
+	}
+	if h.seen != nil {
+		h.foresee(e, rest.Cost, now)
 	}
 }
 
@@ -230,20 +304,39 @@ func (hs *hands) drop(keys []string) {
 	}
 }
 
-// prefetches reports whether condition i of c takes hits ahead. A rule that looks at all its
-// conditions before it counts asks the backend anyway, and in process memory there is nothing
-// to save.
+// prefetches reports whether condition i of c takes hits ahead. In process memory there is
+// nothing to save.
 func (c *call) prefetches(i int) bool {
-	return c.plan.Conditions[i].Prefetch > 0 && c.engine.main.memory == nil && !c.plan.assesses()
+	return c.plan.Conditions[i].Prefetch > 0 && c.engine.main.memory == nil
 }
 
-// spend decides the conditions of s that hits in hand answer.
+// spend decides the conditions of s that hits in hand answer. If s only assesses, they are spent
+// all the same, and put back if the call is refused.
 func (c *call) spend(s step) {
 	for i := s.from; i < s.to; i++ {
 		if e := c.entries[i]; c.prefetches(i) && e.from == nowhere {
+			e.backend = c.engine.main
 			c.engine.hands.spend(e, time.Now(), s.op == opLook)
+			c.spent = c.spent || e.from == inHand && s.op != opLook
 		}
 	}
+}
+
+// unspend makes e, which has counted hits of a refused call, one that has not, if they can be put
+// back in hand.
+func (c *call) unspend(i int, e *entry) bool {
+	if !c.prefetches(i) || !c.engine.hands.putBack(e.Key, e.Hit) {
+		return false
+	}
+	e.uncount()
+	return true
+}
+
+// uncount sets what e tells to what it would be if e had not counted.
+func (e *entry) uncount() {
+	o := &e.Outcome
+	o.Remaining, o.Cost, o.RetryAfter = o.Remaining+o.Cost, 0, 0
+	e.Again, e.Hit = 0, record.Hit{}
 }
 
 // take has the conditions of s that are still undecided take hits ahead.
@@ -290,6 +383,6 @@ func (r *Receipt) putBack(by *Engine) bool {
 		return false
 	}
 	of.total, of.hits = 0, nil
-	by.queue.Wake(of.key)
+	by.freed(of.key)
 	return true
 }
