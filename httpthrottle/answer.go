@@ -1,6 +1,7 @@
 package httpthrottle
 
 import (
+	"cmp"
 	"math"
 	"net/http"
 	"slices"
@@ -41,12 +42,6 @@ const (
 	longPast = time.Minute
 )
 
-// A dialect reads the fields that tell limits. now is the time by the server's clock.
-type dialect func(h http.Header, now time.Time) []quota
-
-// dialects are in the order of their precedence: the first one that tells anything wins.
-var dialects = [...]dialect{standardQuotas, separateQuotas, xQuotas, openAIQuotas}
-
 // readAnswer returns what the response says. Values that make no sense, such as negative
 // numbers, count as absent, and so does all of a cached answer: what a limit was then says
 // nothing of now. A refusal whose Date alone is old is believed: its server's clock may be
@@ -61,12 +56,7 @@ func readAnswer(response *http.Response, now time.Time) answer {
 		old = now.Sub(date) > longPast
 		now = date // the server's times are by its own clock, which is another one
 	}
-	a.wait = retryAfter(h, now)
-	for _, read := range dialects {
-		if a.quotas = read(h, now); len(a.quotas) > 0 {
-			break
-		}
-	}
+	a.wait, a.quotas = retryAfter(h, now), readQuotas(h, now)
 	if len(a.quotas) > maxQuotas || old && !a.refused() {
 		a.quotas = nil
 	}
@@ -82,15 +72,16 @@ func (a *answer) refused() bool {
 	case http.StatusServiceUnavailable:
 		return a.wait > 0
 	case http.StatusForbidden:
-		return a.wait > 0 || a.exhausted() > 0
+		return a.wait > 0 || a.exhausted(0) > 0
 	}
 	return false
 }
 
-// exhausted returns the time until all quotas of which nothing is left are reset, or 0.
-func (a *answer) exhausted() (reset time.Duration) {
+// exhausted returns the time until all quotas are reset of which so many requests remain, or 0.
+// -1 stands for an unknown number.
+func (a *answer) exhausted(remaining int) (reset time.Duration) {
 	for _, q := range a.quotas {
-		if q.remaining == 0 {
+		if q.remaining == remaining {
 			reset = max(reset, q.reset)
 		}
 	}
@@ -98,24 +89,12 @@ func (a *answer) exhausted() (reset time.Duration) {
 }
 
 // pause returns how long the server wants no requests, or 0 if it does not say. In a refusal
-// Retry-After wins over all other fields.
+// Retry-After wins over all other fields, and a quota counts as exhausted if none says so.
 func (a *answer) pause() time.Duration {
 	if !a.refused() {
-		return a.exhausted()
+		return a.exhausted(0)
 	}
-	if a.wait > 0 {
-		return a.wait
-	}
-	if reset := a.exhausted(); reset > 0 {
-		return reset
-	}
-	var reset time.Duration
-	for _, q := range a.quotas {
-		if q.remaining < 0 {
-			reset = max(reset, q.reset)
-		}
-	}
-	return reset
+	return cmp.Or(a.wait, a.exhausted(0), a.exhausted(-1))
 }
 
 // retryAfter reads Retry-After (RFC 9110, section 10.2.3), and the same in milliseconds. Of
@@ -134,124 +113,96 @@ func retryAfter(h http.Header, now time.Time) (wait time.Duration) {
 	return wait
 }
 
+// readQuotas reads the fields that tell limits. Of the forms in use, the first counts that says
+// anything. now is the time by the server's clock.
+func readQuotas(h http.Header, now time.Time) []quota {
+	if quotas := standardQuotas(h, now); len(quotas) > 0 {
+		return quotas
+	}
+	for _, prefix := range []string{"Ratelimit-", "X-Ratelimit-", "X-Rate-Limit-"} {
+		if q, ok := separate(h, prefix, "", now); ok {
+			return withPolicies(q, slices.Concat(h[prefix+"Limit"], h[policyField]))
+		}
+	}
+	var quotas []quota
+	for _, unit := range []string{"-Requests", "-Tokens"} { // OpenAI's
+		q, ok := separate(h, "X-Ratelimit-", unit, now)
+		if !ok {
+			continue
+		}
+		// Reset is the time until all of the limit is there again, at a steady rate: one
+		// request is after the part of it that one takes.
+		if q.remaining >= 0 && q.limit > q.remaining {
+			q.reset /= time.Duration(q.limit - q.remaining)
+		}
+		q.requests = unit == "-Requests"
+		quotas = append(quotas, q)
+	}
+	return quotas
+}
+
 // standardQuotas reads RateLimit-Policy and RateLimit of draft 11, or the dictionary that
 // RateLimit was in draft 7.
-func standardQuotas(h http.Header, _ time.Time) []quota {
-	limits := members(h[limitField])
-	var quotas named
+func standardQuotas(h http.Header, now time.Time) (quotas []quota) {
+	var names []string // of quotas
+	named := func(name string) *quota {
+		i := slices.Index(names, name)
+		if i < 0 {
+			i = len(names)
+			names, quotas = append(names, name), append(quotas, quota{remaining: -1, requests: true})
+		}
+		return &quotas[i]
+	}
 	for _, m := range members(h[policyField]) {
 		if limit := parseCount(m.parameters["q"]); m.quoted && limit > 0 {
-			q := quotas.of(m.item)
-			q.limit, q.window = limit, parseSeconds(m.parameters["w"])
-			unit := m.parameters["qu"]
-			q.requests = unit == "" || unit == "requests"
+			q, unit := named(m.item), m.parameters["qu"]
+			q.limit, q.window, q.requests = limit, parseSeconds(m.parameters["w"]), unit == "" || unit == "requests"
 		}
 	}
-	for _, m := range limits {
+	dictionary := http.Header{}
+	for _, m := range members(h[limitField]) {
 		if remaining := parseCount(m.parameters["r"]); m.quoted && remaining >= 0 {
-			q := quotas.of(m.item)
+			q := named(m.item)
 			q.remaining, q.reset = remaining, parseSeconds(m.parameters["t"])
 		}
-	}
-	if len(quotas.all) > 0 {
-		return quotas.all
-	}
-	dictionary := map[string]string{}
-	for _, m := range limits {
 		key, value, _ := strings.Cut(m.item, "=")
-		dictionary[key] = value
+		dictionary.Set(key, value)
 	}
-	return unlessEmpty(quota{
-		limit:     max(parseCount(dictionary["limit"]), 0),
-		remaining: parseCount(dictionary["remaining"]),
-		reset:     parseSeconds(dictionary["reset"]),
+	if q, ok := separate(dictionary, "", "", now); ok && len(quotas) == 0 {
+		return []quota{q}
+	}
+	return quotas
+}
+
+// separate reads a quota of three fields. ok is false if they say nothing.
+func separate(h http.Header, prefix, suffix string, now time.Time) (q quota, ok bool) {
+	limit, _, _ := strings.Cut(h.Get(prefix+"Limit"+suffix), ",")
+	limit, _, _ = strings.Cut(limit, ";")
+	q = quota{
+		limit:     max(parseCount(limit), 0),
+		remaining: parseCount(h.Get(prefix + "Remaining" + suffix)),
+		reset:     parseReset(h.Get(prefix+"Reset"+suffix), now),
 		requests:  true,
-	})
-}
-
-// named are quotas by name.
-type named struct {
-	all   []quota
-	names []string
-}
-
-// of returns the quota of that name, which it adds if there is none.
-func (n *named) of(name string) *quota {
-	i := slices.Index(n.names, name)
-	if i < 0 {
-		i = len(n.names)
-		n.names = append(n.names, name)
-		n.all = append(n.all, quota{remaining: -1, requests: true})
 	}
-	return &n.all[i]
+	return q, q.limit > 0 || q.remaining >= 0 || q.reset > 0
 }
 
-// unlessEmpty returns q, unless it says nothing.
-func unlessEmpty(q quota) []quota {
-	if q.limit == 0 && q.remaining < 0 && q.reset == 0 {
-		return nil
-	}
-	return []quota{q}
-}
-
-// separateQuotas reads RateLimit-Limit, -Remaining and -Reset of draft 3. The first may list
-// policies, as RateLimit-Policy does in later drafts: 100, 100;w=60.
-func separateQuotas(h http.Header, now time.Time) []quota {
-	first := separate(h, "Ratelimit-", "", now)
-	if len(first) == 0 {
-		return nil
-	}
-	quotas := first
-	for _, m := range members(append(h["Ratelimit-Limit"], h[policyField]...)) {
+// withPolicies returns q and the quotas of the policies that draft 3 has in RateLimit-Limit
+// (100, 100;w=60) and later ones in RateLimit-Policy. The window of q is that of the first
+// policy with its limit.
+func withPolicies(q quota, policies []string) []quota {
+	quotas := []quota{q}
+	for _, m := range members(policies) {
 		limit, window := parseCount(m.item), parseSeconds(m.parameters["w"])
 		switch {
 		case m.quoted || limit < 1 || window == 0:
-		case limit == first[0].limit && first[0].window == 0:
+		case limit == q.limit && quotas[0].window == 0:
 			quotas[0].window = window
 		default:
 			quotas = append(quotas, quota{limit: limit, window: window, remaining: -1, requests: true})
 		}
 	}
 	return quotas
-}
-
-// xQuotas reads X-RateLimit-Limit, -Remaining and -Reset, which are also spelled
-// X-Rate-Limit-Limit and so on.
-func xQuotas(h http.Header, now time.Time) []quota {
-	if quotas := separate(h, "X-Ratelimit-", "", now); len(quotas) > 0 {
-		return quotas
-	}
-	return separate(h, "X-Rate-Limit-", "", now)
-}
-
-// openAIQuotas reads x-ratelimit-limit-requests, -remaining-requests and -reset-requests,
-// and the same of tokens. Their reset is the time until all of the limit is there again, at
-// a steady rate: one request is after the part of it that one takes.
-func openAIQuotas(h http.Header, now time.Time) []quota {
-	requests := separate(h, "X-Ratelimit-", "-Requests", now)
-	tokens := separate(h, "X-Ratelimit-", "-Tokens", now)
-	for i := range tokens {
-		tokens[i].requests = false
-	}
-	quotas := append(requests, tokens...)
-	for i := range quotas {
-		if q := &quotas[i]; q.remaining >= 0 && q.limit > q.remaining {
-			q.reset /= time.Duration(q.limit - q.remaining)
-		}
-	}
-	return quotas
-}
-
-// separate reads a quota of three fields.
-func separate(h http.Header, prefix, suffix string, now time.Time) []quota {
-	limit, _, _ := strings.Cut(h.Get(prefix+"Limit"+suffix), ",")
-	limit, _, _ = strings.Cut(limit, ";")
-	return unlessEmpty(quota{
-		limit:     max(parseCount(limit), 0),
-		remaining: parseCount(h.Get(prefix + "Remaining" + suffix)),
-		reset:     parseReset(h.Get(prefix+"Reset"+suffix), now),
-		requests:  true,
-	})
 }
 
 const (

@@ -287,6 +287,7 @@ func TestALowerLimitThatOneProcessIsToldHoldsForOthers(t *testing.T) {
 		"its window":     "\nRateLimit-Policy: \"a\";q=5;w=1",
 		"another window": "\nRateLimit-Policy: \"a\";q=5;w=10",
 		"draft 3":        "\nRateLimit-Limit: 5, 5;w=1\nRateLimit-Remaining: 4\nRateLimit-Reset: 1",
+		"Envoy's":        "\nX-RateLimit-Limit: 5, 5;w=1;name=\"a\"\nX-RateLimit-Remaining: 4\nX-RateLimit-Reset: 1",
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
