@@ -4,27 +4,129 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
+	"math"
+	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
 )
 
+const (
+	// ClosedCondition is the name of the condition that [Transport] adds to each rule. It is
+	// banned while the server wants no requests. To lift that ban, Reset a rule with the
+	// Identifier, this Name, and the Value of the rule's conditions.
+	ClosedCondition = "server"
+
+	// limitCondition begins the names of the conditions of limits that the server tells.
+	limitCondition = "server-"
+)
+
+// A target is what the server limits: the requests that have a rule in common.
+type target struct {
+	*knowledge
+	rule  throttler.Rule
+	value string // of the conditions that Transport adds: all values of the rule
+}
+
+// targetOf returns what requests of rule count in.
+func (t *Transport) targetOf(rule throttler.Rule) *target {
+	value := jointValue(rule.Conditions())
+	return &target{t.knowledgeOf(throttler.RecordKey(rule.Identifier, limitsItem, value)), rule, value}
+}
+
+// jointValue returns one Value for all conditions: the one that they have in common, or all of
+// them.
+func jointValue(conditions []throttler.Condition) string {
+	var values []string
+	for i := range conditions {
+		if !slices.Contains(values, conditions[i].Value) {
+			values = append(values, conditions[i].Value)
+		}
+	}
+	if len(values) == 1 {
+		return values[0]
+	}
+	for i := range values {
+		values[i] = url.QueryEscape(values[i])
+	}
+	return strings.Join(values, "&")
+}
+
+// rules returns the rules that a request has to pass, one after the other. There are two
+// unless the conditions of the rule are combined by Either, because any one of those would
+// open it.
+func (l *target) rules(margin func(time.Duration) time.Duration) []throttler.Rule {
+	rule := l.rule
+	rule.CountAuthorizedOnly = true // a request that is not sent uses up nothing
+	rule.Either, rule.All, rule.First = withMargin(rule.Either, margin), withMargin(rule.All, margin), withMargin(rule.First, margin)
+	added := []throttler.Condition{l.closed()}
+	for _, limit := range l.limitsAt(time.Now()) {
+		added = append(added, l.condition(limit, margin))
+	}
+	if len(rule.Either) == 0 {
+		return []throttler.Rule{l.ruleOf(added...), rule}
+	}
+	rule.Either = append(rule.Either, added...)
+	return []throttler.Rule{rule}
+}
+
+// ruleOf returns a rule of conditions that Transport adds.
+func (l *target) ruleOf(conditions ...throttler.Condition) throttler.Rule {
+	return throttler.Rule{Identifier: l.rule.Identifier, Shadow: l.rule.Shadow, CountAuthorizedOnly: true, Either: conditions}
+}
+
+// withMargin returns a copy of conditions whose windows are longer by a margin.
+func withMargin(conditions []throttler.Condition, margin func(time.Duration) time.Duration) []throttler.Condition {
+	conditions = slices.Clone(conditions)
+	for i := range conditions {
+		if c := &conditions[i]; c.Algorithm == throttler.SlidingWindow || c.Algorithm == throttler.LeakyBucket {
+			c.TTL += margin(c.TTL)
+		}
+	}
+	return conditions
+}
+
+// condition returns that of a limit that the server tells.
+func (l *target) condition(limit limit, margin func(time.Duration) time.Duration) throttler.Condition {
+	return throttler.Condition{
+		Name: limitCondition + limit.TTL.String(), Value: l.value, Max: limit.Max, TTL: limit.TTL + margin(limit.TTL), Lockout: -1,
+		Message: "The server allows no more requests for now.",
+	}
+}
+
+// closed returns the condition that is banned while the server wants no requests. It is never
+// full by itself, and its record is small.
+func (l *target) closed() throttler.Condition {
+	return throttler.Condition{
+		Name: ClosedCondition, Value: l.value, Max: 1000, TTL: time.Millisecond, Algorithm: throttler.LeakyBucket, Lockout: -1,
+		Message: "The server wants no requests for now.",
+	}
+}
+
+// keeps reports whether the rule never allows more than max requests in window.
+func (l *target) keeps(max int, window time.Duration) bool {
+	return slices.ContainsFunc(l.rule.Either, func(c throttler.Condition) bool {
+		return c.Algorithm == throttler.SlidingWindow && c.Cost <= 1 &&
+			math.Ceil(float64(window)/float64(c.TTL))*float64(c.Max) <= float64(max)
+	})
+}
+
 // admit returns when a request of l may be sent, with what has allowed it. The error is a
 // [*LimitError], or matches [throttler.ErrInvalidRule].
 func (t *Transport) admit(ctx context.Context, l *target) (allowed []throttler.Decision, err error) {
-	k := t.knowledgeOf(l.key)
-	t.refresh(l, k)
+	t.refresh(l.knowledge)
 	waiting, cancel := ctx, func() {}
 	if t.MaxWait > 0 {
 		waiting, cancel = context.WithTimeout(ctx, t.MaxWait)
 	}
 	defer cancel()
-	if err := t.waitUnstored(ctx, waiting, k); err != nil {
-		return nil, err
+	if d, err := t.decide(waiting, t.own, l.ruleOf(l.closed())); err != nil || d.Status == throttler.Blocked {
+		return nil, notSent(ctx, waiting, d, err)
 	}
-	for _, rule := range l.rules(k.serverLimits(), t.margin, time.Now()) {
-		d, err := t.decide(waiting, rule)
+	for _, rule := range l.rules(t.margin) {
+		d, err := t.decide(waiting, t.Throttler, rule)
 		if err == nil && d.Status == throttler.Authorized {
 			allowed = append(allowed, d)
 			continue
@@ -38,35 +140,16 @@ func (t *Transport) admit(ctx context.Context, l *target) (allowed []throttler.D
 	return allowed, nil
 }
 
-// decide waits for rule, unless no request may wait.
-func (t *Transport) decide(ctx context.Context, rule throttler.Rule) (throttler.Decision, error) {
+// decide waits until limits allows a request by rule, unless none may wait.
+func (t *Transport) decide(ctx context.Context, limits *throttler.Throttler, rule throttler.Rule) (throttler.Decision, error) {
 	if t.MaxWait >= 0 {
-		return t.Throttler.Wait(ctx, rule)
+		return limits.Wait(ctx, rule)
 	}
-	d, err := t.Throttler.Authorize(ctx, rule)
+	d, err := limits.Authorize(ctx, rule)
 	if err == nil && ctx.Err() != nil {
 		d.Status, err = throttler.Blocked, ctx.Err() // it may have failed open
 	}
 	return d, err
-}
-
-// waitUnstored waits for the end of a pause that could not be stored as a ban.
-func (t *Transport) waitUnstored(ctx, waiting context.Context, k *knowledge) error {
-	for pause := k.unstoredPause(); pause > 0; pause = k.unstoredPause() {
-		d := throttler.Decision{RetryAfter: pause, Messages: []string{closedMessage}}
-		deadline, ok := waiting.Deadline()
-		if t.MaxWait < 0 || ok && time.Now().Add(pause).After(deadline) {
-			return notSent(ctx, waiting, d, context.DeadlineExceeded)
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-waiting.Done():
-			timer.Stop()
-			return notSent(ctx, waiting, d, waiting.Err())
-		}
-	}
-	return nil
 }
 
 // notSent returns the error of a request whose waiting ended, or would have, with err. It is a
@@ -89,38 +172,10 @@ func (t *Transport) cancel(ctx context.Context, allowed []throttler.Decision) {
 	}
 }
 
-// learn learns from the answer to a request that was sent then, by those decisions. If the
-// server has refused it for a limit, the result is the time for which it wants no requests.
-func (t *Transport) learn(ctx context.Context, l *target, allowed []throttler.Decision, response *http.Response, sent time.Time) time.Duration {
-	said := readAnswer(response, time.Now())
-	k := t.knowledgeOf(l.key)
-	ctx = context.WithoutCancel(ctx) // what was learned is for others too
-	for _, q := range said.quotas {
-		t.learnLimit(ctx, l, k, q)
-	}
-	pause := min(said.pause(), t.maxPause())
-	if pause > 0 {
-		pause += t.margin(pause)
-	}
-	if !said.refused() {
-		k.accepted()
-		if pause > 0 && !t.waits(ctx, l, k, pause) {
-			t.close(ctx, l, k, pause)
-		}
-		return 0
-	}
-	t.cancel(ctx, allowed)
-	if pause == 0 {
-		pause = k.backOff(sent, t.maxPause())
-	}
-	t.close(ctx, l, k, pause)
-	return pause
-}
-
 // waits reports whether the next request of l waits for that long by its rule, but for the
 // second to which servers round. Then a pause would only make the wait longer.
-func (t *Transport) waits(ctx context.Context, l *target, k *knowledge, pause time.Duration) bool {
-	for _, rule := range l.rules(k.serverLimits(), t.margin, time.Now()) {
+func (t *Transport) waits(ctx context.Context, l *target, pause time.Duration) bool {
+	for _, rule := range l.rules(t.margin) {
 		d, _ := t.Throttler.Peek(ctx, rule) // it has been asked before, and so is valid
 		for i := range d.Outcomes {
 			if o := &d.Outcomes[i]; o.Blocked && o.RetryAfter > pause-time.Second {
@@ -131,11 +186,13 @@ func (t *Transport) waits(ctx context.Context, l *target, k *knowledge, pause ti
 	return false
 }
 
-// close bans all requests of l for that long, in all processes if the backend allows.
-func (t *Transport) close(ctx context.Context, l *target, k *knowledge, pause time.Duration) {
+// close bans all requests of l for that long: of all processes, or of this one if the backend
+// fails.
+func (t *Transport) close(ctx context.Context, l *target, pause time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	rule := throttler.Rule{Identifier: l.rule.Identifier, Either: []throttler.Condition{l.closed()}}
-	err := t.Throttler.Ban(ctx, rule, pause)
-	k.pause(pause, err == nil)
+	rule := l.ruleOf(l.closed())
+	if t.Throttler.Ban(ctx, rule, pause) != nil {
+		t.own.Ban(ctx, rule, pause) // in memory, where nothing fails
+	}
 }

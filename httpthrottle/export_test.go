@@ -6,7 +6,7 @@ import "time"
 func BackOffs(sent time.Time, n int) (pauses []time.Duration) {
 	var k knowledge
 	for range n {
-		pauses = append(pauses, k.backOff(sent, defaultMaxPause))
+		pauses = append(pauses, k.backOff(sent))
 	}
 	return pauses
 }

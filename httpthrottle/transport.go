@@ -125,6 +125,7 @@ type Transport struct {
 
 	begin sync.Once
 	byKey *lru.Cache[string, *knowledge]
+	own   *throttler.Throttler // has the pauses that could not be stored for all processes
 }
 
 // A LimitError is the error of a request that was not sent because its turn would have come
@@ -155,27 +156,29 @@ func (e *LimitError) Unwrap() error { return e.Err }
 // [throttler.ErrInvalidRule] if its rule is invalid, is a [*LimitError] if it was not sent,
 // or is that of Base.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	l, err := t.targetOf(r)
+	rule, err := t.ruleOf(r)
 	if err != nil {
 		closeBody(r)
 		return nil, err
 	}
-	if l == nil {
+	if gate.IsUnlimited(&rule) {
 		return t.base().RoundTrip(r)
 	}
-	attempt := r
+	l, attempt := t.targetOf(rule), r
 	for retries := 0; ; retries++ {
 		allowed, err := t.admit(r.Context(), l)
 		if err != nil {
 			closeBody(attempt)
 			return nil, err
 		}
-		response, pause, err := t.send(attempt, l, allowed)
+		sent := time.Now()
+		response, err := t.base().RoundTrip(attempt)
 		if err != nil {
-			return nil, err
+			return nil, err // it may have been counted all the same
 		}
 		response.Request = r
-		if pause == 0 || l.rule.Shadow || retries >= t.maxRetries() || !t.inTime(r.Context(), pause) {
+		pause := t.learn(r.Context(), l, allowed, response, sent)
+		if pause == 0 || rule.Shadow || retries >= t.maxRetries() || !t.inTime(r.Context(), pause) {
 			return response, nil
 		}
 		next, ok := again(r)
@@ -194,35 +197,24 @@ func (t *Transport) CloseIdleConnections() {
 	}
 }
 
-// targetOf returns what r counts in, or nil if it is unlimited.
-func (t *Transport) targetOf(r *http.Request) (*target, error) {
+// ruleOf returns the rule of r, which is valid or Unlimited.
+func (t *Transport) ruleOf(r *http.Request) (rule throttler.Rule, err error) {
 	if t.Throttler == nil || t.Rule == nil {
-		return nil, errors.New("httpthrottle: Transport without a Throttler or a Rule")
+		return rule, errors.New("httpthrottle: Transport without a Throttler or a Rule")
 	}
-	rule := t.Rule(r)
+	rule = t.Rule(r)
 	if gate.IsUnlimited(&rule) {
-		return nil, nil
+		return rule, nil
 	}
 	if err := rule.Validate(); err != nil {
-		return nil, fmt.Errorf("httpthrottle: %w", err)
+		return rule, fmt.Errorf("httpthrottle: %w", err)
 	}
 	for _, c := range rule.Conditions() {
 		if c.Name == ClosedCondition || strings.HasPrefix(c.Name, limitCondition) {
-			return nil, fmt.Errorf("httpthrottle: %w: the condition %q has a name that Transport itself uses", throttler.ErrInvalidRule, c.Name)
+			return rule, fmt.Errorf("httpthrottle: %w: the condition %q has a name that Transport itself uses", throttler.ErrInvalidRule, c.Name)
 		}
 	}
-	return newTarget(rule), nil
-}
-
-// send sends r, by those decisions, and learns from the answer. pause is positive if the server
-// refused r because of a limit: that long it wants no requests.
-func (t *Transport) send(r *http.Request, l *target, allowed []throttler.Decision) (response *http.Response, pause time.Duration, err error) {
-	sent := time.Now()
-	response, err = t.base().RoundTrip(r)
-	if err != nil {
-		return nil, 0, err // it may have been counted all the same
-	}
-	return response, t.learn(r.Context(), l, allowed, response, sent), nil
+	return rule, nil
 }
 
 // inTime reports whether a request may wait for that long.

@@ -532,6 +532,21 @@ func TestAProcessObeysWhatItWasToldWhileTheStoreIsAway(t *testing.T) {
 	})
 }
 
+func TestARuleInShadowWaitsForNothingWhileTheStoreIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		transport, _ := scripted(failingStore{errors.New("the store is away")}, tooMany+"\nRetry-After: 10", okay)
+		transport.Rule = func(*http.Request) throttler.Rule {
+			return throttler.Rule{Identifier: "api", Shadow: true, Either: oneAndTwo}
+		}
+		for range 2 {
+			_, err := call(t.Context(), transport)
+			require.NoError(t, err)
+		}
+		require.Zero(t, time.Since(began))
+	})
+}
+
 func TestAForeignItemInPlaceOfLimitsIsReplaced(t *testing.T) {
 	for _, value := range []string{"", "text", "{}", `[{"max":-1}]`, `[{"max":1,"ttl":1000000000,"told":"9999-01-01T00:00:00Z"}]`, "[1]", "null"} {
 		synctest.Test(t, func(t *testing.T) {
