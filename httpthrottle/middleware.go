@@ -159,20 +159,26 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		next.ServeHTTP(w, r)
 		return
 	}
-	if m.limit != nil && m.NoDecision && m.Peek == nil {
-		m.serveTaken(w, r, next)
-		return
-	}
-	rule := m.rule(r)
-	if gate.IsUnlimited(&rule) { // before anything is allocated
-		next.ServeHTTP(w, r)
-		return
-	}
 	ctx := r.Context()
 	options := gate.Options{Look: m.Peek != nil && m.Peek(r), RefuseOverloaded: m.RefuseOverloaded}
+	rule := m.limitRule
 	var d throttler.Decision
-	action, err := gate.Decide(ctx, m.throttler, &rule, &d, options)
+	var action gate.Action
+	var err error
+	if m.limit != nil && m.NoDecision && !options.Look {
+		var o throttler.Outcome
+		if action = gate.Take(ctx, m.limit, &rule, m.value(r), &o, &d, options); action == gate.Pass {
+			m.publish(w, &rule, &throttler.Decision{Status: throttler.Authorized, Outcomes: []throttler.Outcome{o}}) // on the stack
+			next.ServeHTTP(w, r)
+			return
+		}
+	} else {
+		rule = m.rule(r)
+		action, err = gate.Decide(ctx, m.throttler, &rule, &d, options)
+	}
 	switch action {
+	case gate.Unlimited:
+		next.ServeHTTP(w, r)
 	case gate.Pass:
 		m.publish(w, &rule, &d)
 		held, release := ctx, func() {}

@@ -86,24 +86,23 @@ func actionOf(ctx context.Context, t *throttler.Throttler, rule *throttler.Rule,
 	return Pass
 }
 
-// Take is Decide by limit, whose rule is given with any Value, and sets outcome
-// to the Outcome of its condition.
-func Take(ctx context.Context, limit *throttler.Limit, rule *throttler.Rule, value string, outcome *throttler.Outcome, o Options) Action {
+// Take is Decide by limit, whose rule is given with any Value. It sets outcome to the Outcome of
+// the one condition, and d, which is zero, to the Decision on a request that does not pass. So it
+// allocates nothing for one that passes, which cannot be given back.
+func Take(ctx context.Context, limit *throttler.Limit, rule *throttler.Rule, value string, outcome *throttler.Outcome, d *throttler.Decision, o Options) Action {
 	*outcome = limit.Take(ctx, value)
-	return actionOf(ctx, limit.Throttler(), rule, outcome.Blocked, outcome.Err, o)
-}
-
-// Refusal returns the Decision on a request that outcome, of rule's one
-// condition, refuses.
-func Refusal(rule *throttler.Rule, outcome *throttler.Outcome) throttler.Decision {
-	return throttler.Decision{
-		Status:     throttler.Blocked,
-		Messages:   []string{cmp.Or(rule.Conditions()[0].Message, tooMany)},
-		RetryAfter: outcome.RetryAfter,
-		Outcomes:   []throttler.Outcome{*outcome},
-		WouldBlock: true,
-		Err:        outcome.Err,
+	action := actionOf(ctx, limit.Throttler(), rule, outcome.Blocked, outcome.Err, o)
+	if action != Pass {
+		*d = throttler.Decision{
+			Status:     throttler.Blocked,
+			Messages:   []string{cmp.Or(rule.Conditions()[0].Message, tooMany)},
+			RetryAfter: outcome.RetryAfter,
+			Outcomes:   []throttler.Outcome{*outcome},
+			WouldBlock: true,
+			Err:        outcome.Err,
+		}
 	}
+	return action
 }
 
 // uncount changes d, the answer of Peek, to what is left before the call.
