@@ -432,7 +432,8 @@ type Period struct {
 
 	// Location is the time zone. A period begins at the first instant of its anchor
 	// day there. This is midnight, or what comes instead if midnight is skipped or
-	// repeated when clocks are changed. Default: UTC.
+	// repeated when clocks are changed. Load it once: a rule is prepared anew for each
+	// other pointer. Default: UTC.
 	Location *time.Location
 }
 

@@ -94,7 +94,7 @@ type plans struct {
 
 const (
 	maxPlans = 4096
-	places   = 4
+	places   = 8
 )
 
 // planOf returns the plan of rule, or why rule is invalid.
@@ -123,12 +123,19 @@ func (t *Throttler) planOf(rule *Rule) (*plan, error) {
 // planSeed is that of [Rule.hash].
 var planSeed = maphash.MakeSeed()
 
+// maxHashed is how many bytes of a name tell rules apart, the last ones.
+const maxHashed = 64
+
 // hash tells the rules of most programs apart.
 func (r *Rule) hash(conditions []Condition) uint64 {
-	h := maphash.String(planSeed, r.Identifier)
+	const golden = 0x9e3779b97f4a7c15 // 1<<64 over the golden ratio: spreads what differs little
+	h := maphash.String(planSeed, r.Identifier) + uint64(r.Lockout)
 	for i := range conditions {
 		c := &conditions[i]
-		h = 31*h + 7*uint64(c.Max) + uint64(c.TTL) + uint64(len(c.Name))
+		name := c.Name[max(len(c.Name)-maxHashed, 0):]
+		h = (h ^ uint64(c.Max)) * golden
+		h = (h ^ uint64(c.TTL) ^ uint64(c.Lockout)) * golden
+		h += maphash.String(planSeed, name)
 	}
 	return h ^ h>>32
 }

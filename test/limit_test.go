@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -83,6 +84,31 @@ func TestTakeAllocatesNothingOverAMemstore(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A program may give each customer a rule of its own: it is prepared once, and found again.
+func TestManyRulesAreFoundAgain(t *testing.T) {
+	const n = 1000
+	for differ, set := range map[string]func(c *throttler.Condition, i int){
+		"Max":     func(c *throttler.Condition, i int) { c.Max += i },
+		"Name":    func(c *throttler.Condition, i int) { c.Name = fmt.Sprintf("customer %04d", i) },
+		"Lockout": func(c *throttler.Condition, i int) { c.Lockout = time.Duration(i+1) * time.Second },
+	} {
+		th := throttler.New(memstore.New())
+		rules := make([]throttler.Rule, n)
+		for i := range rules {
+			c := condition("c", 1000, time.Minute)
+			set(&c, i)
+			rules[i] = either(c)
+		}
+		all := func() {
+			for _, rule := range rules {
+				_, _ = th.Peek(t.Context(), rule)
+			}
+		}
+		one := leastAllocs(100, func() { _, _ = th.Peek(t.Context(), rules[0]) })
+		require.LessOrEqual(t, leastAllocs(5, all), 1.1*n*one, differ)
 	}
 }
 
