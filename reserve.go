@@ -11,7 +11,7 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
-// giveBackTimeout is how long Release and Spend try to give hits back although ctx has ended.
+// giveBackTimeout is how long Release, Do and Spend try to give hits back although ctx has ended.
 const giveBackTimeout = 2 * time.Second
 
 // Do waits for its turn as [Throttler.Wait] does, runs work, and returns work's error: use it
@@ -26,7 +26,7 @@ func (t *Throttler) Do(ctx context.Context, rule Rule, work func(context.Context
 	d, err := t.Wait(ctx, rule)
 	if err != nil {
 		if d.receipt != nil { // ctx has cut a try short
-			go t.Cancel(context.WithoutCancel(ctx), d)
+			go t.giveBack(ctx, d)
 		}
 		return err
 	}

@@ -1,8 +1,10 @@
 package throttler_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -158,6 +160,32 @@ func TestDoGivesBackWhatATryCountsThatItsContextCutsShort(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Equal(t, throttler.Authorized, peek(t, th, either(inFlight(1, time.Hour))).Status)
+	})
+}
+
+// It does so for two seconds, whatever the server does.
+func TestDoGivesUpToGiveBackWhatAHungServerMayCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := newFaulty()
+		client.before = func(op string, _ ...string) error {
+			if op == "add" {
+				time.Sleep(time.Minute)
+			}
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+		err := throttler.New(client).Do(ctx, either(inFlight(1, time.Hour)), func(context.Context) error { panic("runs") })
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		givesBack := func() bool {
+			synctest.Wait()
+			stacks := make([]byte, 1<<20)
+			return bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("(*Throttler).Cancel"))
+		}
+		require.True(t, givesBack())
+		time.Sleep(2 * time.Second)
+		require.False(t, givesBack())
+		time.Sleep(time.Minute) // what is under way at the server ends
 	})
 }
 
