@@ -4,7 +4,6 @@ package api
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -119,7 +118,7 @@ func (a *api) handler() http.Handler {
 		w.Write(Description)
 	}))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		a.fail(w, r, &failure{status: http.StatusNotFound, text: "There is no such operation. GET /v1/openapi.json lists them, each to be sent by POST."})
+		a.fail(w, r, &failure{"no-such-operation", "There is no such operation. GET /v1/openapi.json lists them, each to be sent by POST."})
 	})
 	return mux
 }
@@ -129,7 +128,7 @@ func (a *api) handle(mux *http.ServeMux, method, path string, handler http.Handl
 	mux.Handle(method+" "+path, handler)
 	mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", method)
-		a.fail(w, r, &failure{status: http.StatusMethodNotAllowed, text: fmt.Sprintf("%s takes %s.", path, method)})
+		a.fail(w, r, &failure{"wrong-method", fmt.Sprintf("%s takes %s.", path, method)})
 	})
 }
 
@@ -150,6 +149,8 @@ func (a *api) operations() map[string]http.Handler {
 		"/v1/login/fail":      operation(a, a.end("failed", (*login.Attempt).Fail)),
 		"/v1/login/cancel":    operation(a, a.end("canceled", (*login.Attempt).Cancel)),
 		"/v1/login/challenge": operation(a, a.end("challenged", (*login.Attempt).Challenge)),
+		"/v1/login/lift":      operation(a, a.lift),
+		"/v1/login/recognize": operation(a, a.recognize),
 	}
 }
 
@@ -160,7 +161,7 @@ func (a *api) admit(next http.Handler) http.Handler {
 			a.turned(WrongKey)
 			a.tellStranger(r)
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			a.fail(w, r, &failure{status: http.StatusUnauthorized, text: "Send a key of this service: Authorization: Bearer KEY."})
+			a.fail(w, r, &failure{"unknown-caller", "Send a key of this service: Authorization: Bearer KEY."})
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -235,7 +236,7 @@ func read(w http.ResponseWriter, r *http.Request, question any) error {
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
 	if errors.As(err, new(*http.MaxBytesError)) {
-		return &failure{status: http.StatusRequestEntityTooLarge, text: fmt.Sprintf("The body has more than %d bytes.", MaxBody)}
+		return &failure{"too-large", fmt.Sprintf("The body has more than %d bytes.", MaxBody)}
 	}
 	if err == nil {
 		err = decode(body, question)
@@ -250,7 +251,7 @@ func read(w http.ResponseWriter, r *http.Request, question any) error {
 // to another site without a CORS preflight.
 func checkType(r *http.Request) error {
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
-		return &failure{status: http.StatusUnsupportedMediaType, text: "Send Content-Type: application/json."}
+		return &failure{"wrong-media-type", "Send Content-Type: application/json."}
 	}
 	return nil
 }
@@ -321,23 +322,21 @@ func write(w http.ResponseWriter, status int, contentType string, answer any) {
 }
 
 // A failure is an error response.
-type failure struct {
-	status int
-	text   string
-	kind   string // empty: that of the status
-}
+type failure struct{ kind, text string }
 
-// kindOf has the kinds of failures, by status: the last part of a problem's type.
-var kindOf = map[int]string{
-	http.StatusBadRequest:            "invalid-request",
-	http.StatusUnauthorized:          "unknown-caller",
-	http.StatusNotFound:              "no-such-operation",
-	http.StatusMethodNotAllowed:      "wrong-method",
-	http.StatusConflict:              "token-used",
-	http.StatusGone:                  "token-expired",
-	http.StatusRequestEntityTooLarge: "too-large",
-	http.StatusUnsupportedMediaType:  "wrong-media-type",
-	http.StatusServiceUnavailable:    "unavailable",
+// statuses has the status of each kind of failure. A kind is the last part of a problem's type.
+var statuses = map[string]int{
+	"invalid-request":   http.StatusBadRequest,
+	"wrong-token":       http.StatusBadRequest,
+	"unknown-caller":    http.StatusUnauthorized,
+	"no-such-operation": http.StatusNotFound,
+	"wrong-method":      http.StatusMethodNotAllowed,
+	"token-used":        http.StatusConflict,
+	"token-expired":     http.StatusGone,
+	"lease-lost":        http.StatusGone,
+	"too-large":         http.StatusRequestEntityTooLarge,
+	"wrong-media-type":  http.StatusUnsupportedMediaType,
+	"unavailable":       http.StatusServiceUnavailable,
 }
 
 // A problem is how a failure is written: RFC 9457. It has no status, which is that of a
@@ -351,11 +350,11 @@ type problem struct {
 func (f *failure) Error() string { return f.text }
 
 func invalid(format string, args ...any) *failure {
-	return &failure{status: http.StatusBadRequest, text: fmt.Sprintf(format, args...)}
+	return &failure{"invalid-request", fmt.Sprintf(format, args...)}
 }
 
 func unavailable(text string) *failure {
-	return &failure{status: http.StatusServiceUnavailable, text: text}
+	return &failure{"unavailable", text}
 }
 
 // fail answers with the error err.
@@ -365,12 +364,12 @@ func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 		a.tell(r, err)
 		f = unavailable("The request failed. The service's log says why.")
 	}
-	if f.status == http.StatusServiceUnavailable {
+	status := statuses[f.kind]
+	if status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}
-	kind := cmp.Or(f.kind, kindOf[f.status])
-	title := strings.ToUpper(kind[:1]) + strings.ReplaceAll(kind[1:], "-", " ")
-	write(w, f.status, "application/problem+json", problem{"urn:throttler:" + kind, title, f.text})
+	title := strings.ToUpper(f.kind[:1]) + strings.ReplaceAll(f.kind[1:], "-", " ")
+	write(w, status, "application/problem+json", problem{"urn:throttler:" + f.kind, title, f.text})
 }
 
 // tell logs an error, at most once a minute, unless the caller has hung up.

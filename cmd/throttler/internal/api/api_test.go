@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -230,6 +232,8 @@ func TestTheDescriptionIsOfWhatIsServed(t *testing.T) {
 		"/v1/acquire": job, "/v1/renew": held(), "/v1/release": held(), "/v1/reset": mail("a", "203.0.113.1"), "/v1/ban": ban,
 		"/v1/login/begin":   {"name": "alice", "address": "2001:db8::7", "device": "x"},
 		"/v1/login/succeed": attempt(), "/v1/login/fail": attempt(), "/v1/login/cancel": attempt(), "/v1/login/challenge": attempt(),
+		"/v1/login/lift":      {"name": "alice", "address": "203.0.113.1"},
+		"/v1/login/recognize": {"name": "alice", "address": "2001:db8::7", "device": "x"},
 	}
 	for _, path := range api.Paths() {
 		schema := d.schema(t, d.Paths[path]["post"].RequestBody.Content)
@@ -244,6 +248,58 @@ func TestTheDescriptionIsOfWhatIsServed(t *testing.T) {
 		assert.Error(t, schema.Validate(map[string]any{}), path)
 		assert.Equal(t, 400, r.ask(t, path, "{}").status, path)
 	}
+}
+
+// cells returns the words in code style of the rows of a page's table, whose first cell is named
+// head, by the first cell's words.
+func cells(t *testing.T, page, head string) map[string][]string {
+	t.Helper()
+	text, err := os.ReadFile("../../../../docs/" + page)
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(text), "\n| "+head+" |")
+	require.True(t, found, head)
+	table, _, _ = strings.Cut(table, "\n\n")
+	all := make(map[string][]string)
+	for _, row := range strings.Split(table, "\n")[2:] {
+		columns := strings.Split(strings.Trim(row, "| "), " | ")
+		for _, name := range inCode(columns[0]) {
+			all[name] = inCode(columns[1])
+		}
+	}
+	return all
+}
+
+func inCode(text string) (words []string) {
+	for i, part := range strings.Split(text, "`") {
+		if i%2 == 1 {
+			words = append(words, part)
+		}
+	}
+	return words
+}
+
+func TestThePageHasEveryOperationItsFieldsAndErrors(t *testing.T) {
+	d := description(t)
+	want := make(map[string][]string)
+	for _, path := range api.Paths() {
+		schema := d.schema(t, d.Paths[path]["post"].RequestBody.Content)
+		want[strings.TrimPrefix(path, "/v1/")] = slices.Sorted(maps.Keys(schema.Schema().Defs[refName(schema)].Properties))
+	}
+	told := cells(t, "service.md", "operation")
+	for _, fields := range told {
+		slices.Sort(fields)
+	}
+	assert.Equal(t, want, told)
+
+	var kinds []any
+	for kind, status := range api.Statuses {
+		kinds = append(kinds, "urn:throttler:"+kind)
+		assert.Equal(t, []string{fmt.Sprint(status)}, cells(t, "service.md", "`type`")[kind], kind)
+	}
+	assert.Len(t, cells(t, "service.md", "`type`"), len(kinds))
+	var failed jsonschema.Schema
+	require.NoError(t, json.Unmarshal(d.Components.Schemas["Error"], &failed))
+	assert.ElementsMatch(t, kinds, failed.Properties["type"].Enum)
 }
 
 func refName(s *jsonschema.Resolved) string {
@@ -495,6 +551,41 @@ func TestADeviceThatHasLoggedInIsKnown(t *testing.T) {
 		assert.Equal(t, true, a.fields["known"])
 		assert.Equal(t, 200, other.ask(t, "/v1/login/succeed", a.token("attempt")).status)
 	})
+}
+
+func TestAPersonWhoAsksForHelpIsLetInAtEveryReplica(t *testing.T) {
+	store := memstore.New()
+	one, other := newReplica(t, store, rules), newReplica(t, store, rules)
+	bob := begin("bob", "203.0.113.7")
+	for range 5 {
+		one.ask(t, "/v1/login/fail", one.ask(t, "/v1/login/begin", bob).token("attempt"))
+	}
+	require.Equal(t, "blocked", one.ask(t, "/v1/login/begin", bob).fields["status"])
+	a := one.ask(t, "/v1/reset", question{"rule": "throttler-login", "values": map[string]string{"name": "bob"}})
+	assert.Equal(t, 400, a.status)
+	assert.Contains(t, a.fields["detail"], "/v1/login/lift")
+	assert.Equal(t, "lifted", other.ask(t, "/v1/login/lift", bob).fields["status"])
+	assert.Equal(t, "authorized", one.ask(t, "/v1/login/begin", bob).fields["status"])
+	for _, wrong := range []question{{"address": "localhost"}, {"name": "", "address": ""}, {"name": strings.Repeat("x", login.MaxName+1)}} {
+		assert.Equal(t, 400, one.ask(t, "/v1/login/lift", wrong).status, wrong)
+	}
+}
+
+func TestAPersonWhoHasProvedTheirIdentityIsKnown(t *testing.T) {
+	store := memstore.New()
+	one, other := newReplica(t, store, rules), newReplica(t, store, rules)
+	for i := range 24 {
+		one.ask(t, "/v1/login/fail", one.ask(t, "/v1/login/begin", begin("bob", fmt.Sprint("198.51.100.", i))).token("attempt"))
+	}
+	bob := begin("bob", "203.0.113.7")
+	require.Equal(t, "blocked", one.ask(t, "/v1/login/begin", bob).fields["status"], "strangers guess at the name")
+	assert.Equal(t, "recognized", other.ask(t, "/v1/login/recognize", bob).fields["status"])
+	a := one.ask(t, "/v1/login/begin", bob)
+	assert.Equal(t, "authorized", a.fields["status"])
+	assert.Equal(t, true, a.fields["known"])
+	for _, wrong := range []question{begin("bob", ""), begin(strings.Repeat("x", login.MaxName+1), "203.0.113.7")} {
+		assert.Equal(t, 400, one.ask(t, "/v1/login/recognize", wrong).status)
+	}
 }
 
 func TestTheLongestNameIsGuarded(t *testing.T) {

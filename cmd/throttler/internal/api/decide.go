@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
@@ -18,6 +19,9 @@ type subject struct {
 // rule returns the rule of s with conditions for the values that are counted.
 func (s *subject) rule(file *rulefile.File) (*rulefile.Rule, throttler.Rule, error) {
 	r := file.Rule(s.Rule)
+	if r == nil && strings.HasPrefix(s.Rule, rulefile.Reserved) {
+		return nil, throttler.Rule{}, invalid("Rule %s is the service's own. Ask /v1/login/begin to count a login, /v1/login/lift to lift its bans.", s.Rule)
+	}
 	if r == nil {
 		return nil, throttler.Rule{}, invalid("There is no rule %q.", s.Rule)
 	}

@@ -7,3 +7,6 @@ import (
 
 // Paths returns those of all operations.
 func Paths() []string { return slices.Collect(maps.Keys(new(api).operations())) }
+
+// Statuses has the status of each kind of failure.
+var Statuses = statuses

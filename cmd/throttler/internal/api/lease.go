@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"net/http"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -78,7 +77,7 @@ type renewal struct {
 }
 
 // errLost is the error of a lease that is not renewed any more.
-var errLost = &failure{status: http.StatusGone, kind: "lease-lost", text: "The lease is lost: it was not renewed in time, or was released or reset. Stop the work."}
+var errLost = &failure{"lease-lost", "The lease is lost: it was not renewed in time, or was released or reset. Stop the work."}
 
 func (a *api) renew(ctx context.Context, h *holding) (*renewal, error) {
 	l, d, err := a.open(h.Lease)

@@ -29,9 +29,9 @@ type attempt struct {
 }
 
 func (a *api) begin(ctx context.Context, b *beginning) (*attempt, error) {
-	addr, err := netip.ParseAddr(b.Address)
+	addr, err := addressOf(b.Address)
 	if err != nil {
-		return nil, invalid("%q is no address. Send the client's address, without a port.", b.Address)
+		return nil, err
 	}
 	begun, err := a.Guard.Begin(login.WithDevice(ctx, b.Device), b.Name, addr)
 	if errors.Is(err, login.ErrNameTooLong) {
@@ -63,6 +63,14 @@ func (a *api) begin(ctx context.Context, b *beginning) (*attempt, error) {
 	return answer, nil
 }
 
+func addressOf(text string) (netip.Addr, error) {
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		return addr, invalid("%q is no address. Send the client's address, without a port.", text)
+	}
+	return addr, nil
+}
+
 // An ending ends an attempt.
 type ending struct {
 	Attempt string `json:"attempt"` // the token
@@ -81,4 +89,41 @@ func (a *api) end(status string, how func(*login.Attempt, context.Context) error
 		}
 		return &done{status}, how(taken, ctx)
 	}
+}
+
+// A lifting names whose bans are lifted.
+type lifting struct {
+	Name    string `json:"name"`
+	Address string `json:"address"`
+}
+
+func (a *api) lift(ctx context.Context, l *lifting) (*done, error) {
+	if l.Name == "" && l.Address == "" {
+		return nil, invalid("There is neither a name nor an address. Send one of them, or both.")
+	}
+	var addr netip.Addr
+	if l.Address != "" {
+		var err error
+		if addr, err = addressOf(l.Address); err != nil {
+			return nil, err
+		}
+	}
+	return changed("lifted", a.Guard.Lift(ctx, l.Name, addr))
+}
+
+// recognize makes a person known who has proved their identity in another way.
+func (a *api) recognize(ctx context.Context, b *beginning) (*done, error) {
+	addr, err := addressOf(b.Address)
+	if err != nil {
+		return nil, err
+	}
+	return changed("recognized", a.Guard.Recognize(ctx, b.Name, addr, b.Device))
+}
+
+// changed answers with the status of a change, unless it has failed.
+func changed(status string, err error) (*done, error) {
+	if errors.Is(err, login.ErrNameTooLong) {
+		return nil, invalid("The name has more than %d bytes.", login.MaxName)
+	}
+	return &done{status}, err
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"math"
-	"net/http"
 	"strings"
 	"time"
 
@@ -128,7 +127,7 @@ func (t *tokens) unuse(ctx context.Context, kind, token string) error {
 
 // The errors of a token that cannot be used.
 var (
-	errNoToken = &failure{status: http.StatusBadRequest, kind: "wrong-token", text: "The token is not from this service, or not for this operation."}
-	errExpired = &failure{status: http.StatusGone, text: "The token has expired."}
-	errUsed    = &failure{status: http.StatusConflict, text: "The token was used already."}
+	errNoToken = &failure{"wrong-token", "The token is not from this service, or not for this operation."}
+	errExpired = &failure{"token-expired", "The token has expired."}
+	errUsed    = &failure{"token-used", "The token was used already."}
 )
