@@ -209,3 +209,21 @@ func TestRecordsOfAClockAheadAreCounted(t *testing.T) {
 		require.Equal(t, want, e.Stats().ClockAhead, "%v", ahead)
 	}
 }
+
+// No time zone is read while a record is locked: what the period is has been looked up before.
+func TestThePeriodOfACalendarIsKnownBeforeItsRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		berlin, err := time.LoadLocation("Europe/Berlin")
+		require.NoError(t, err)
+		of := &record.Period{Unit: record.Week, Location: berlin}
+		p := planOf(newEngine(memstore.New()), record.Limit{Algorithm: record.Calendar, Max: 5, Period: of})
+		for range 3 {
+			near := p.limit(0, &Demand{}).Near
+			require.Equal(t, of.Near(record.InstantOf(time.Now())), near)
+			require.Same(t, near, p.limit(0, &Demand{}).Near, "looked up once")
+			time.Sleep(7 * 24 * time.Hour)
+		}
+		s := newReservation(p.engine.main, "k", &p.Conditions[0], record.Hit{}).settlement(0)
+		require.NotNil(t, s.Limit.Near)
+	})
+}

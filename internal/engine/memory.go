@@ -130,7 +130,7 @@ func (p *Plan) giveBackInMemory(i int, part *Counted, at *time.Time, out *Outcom
 		return
 	}
 	main, of := p.engine.main, &p.Conditions[i]
-	c := change{op: opGiveBack, limit: of.Limit}
+	c := change{op: opGiveBack, limit: p.limit(i, &Demand{})}
 	c.Hit = part.hit.Hit(&of.Limit)
 	head, tail := main.memory.Head(part.key)
 	_, note, err := main.visit(&c, head, tail, at)

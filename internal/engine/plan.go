@@ -3,6 +3,7 @@ package engine
 import (
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -52,10 +53,11 @@ type Plan struct {
 	waiting *Plan // see [Plan.patient]
 }
 
-// A prepared is what a Plan knows of the keys of one condition.
+// A prepared is what a Plan knows of one condition besides: of its keys, and of its period.
 type prepared struct {
 	prefix string     // of the keys of usual values; "": none has a plain key
 	head   items.Head // of these keys, if the store is in memory
+	near   atomic.Pointer[record.Near]
 }
 
 // NewPlan prepares a rule, which must be valid, for e, or for a Simulation if e is nil. It keeps
@@ -94,7 +96,20 @@ func (p *Plan) assesses() bool { return p.Atomic && p.Mode != First && len(p.Con
 func (p *Plan) limit(i int, d *Demand) record.Limit {
 	limit := p.Conditions[i].Limit
 	limit.Cost, limit.Least = d.Cost, d.Least
+	if limit.Algorithm == record.Calendar {
+		limit.Near = p.prepared[i].nearNow(limit.Period)
+	}
 	return limit
+}
+
+// nearNow returns what the period of a calendar comes to now. It is looked up once in a period.
+func (own *prepared) nearNow(of *record.Period) *record.Near {
+	now, near := record.InstantOf(time.Now()), own.near.Load()
+	if near == nil || now < near[0].Start || now >= near[0].End {
+		near = of.Near(now)
+		own.near.Store(near)
+	}
+	return near
 }
 
 // Keys returns the keys of the records that a call asks about.

@@ -184,8 +184,12 @@ func (e *entry) loseLeases() {
 
 // settlement returns what sets the total of r.
 func (r *reservation) settlement(total int) *record.Settlement {
+	limit := r.limit
+	if limit.Algorithm == record.Calendar {
+		limit.Near = limit.Period.Near(record.InstantOf(time.Now()))
+	}
 	return &record.Settlement{
-		Limit: r.limit, Bounds: r.bounds, Hits: r.hits, Total: r.total, Actual: min(total, r.limit.Most()), ID: rand.Uint64(),
+		Limit: limit, Bounds: r.bounds, Hits: r.hits, Total: r.total, Actual: min(total, r.limit.Most()), ID: rand.Uint64(),
 	}
 }
 

@@ -193,7 +193,7 @@ func (r Record) load(now Instant, limit *Limit) (l load) {
 		}
 		slices.SortFunc(l, func(a, b share) int { return cmp.Compare(a.until, b.until) })
 	case Calendar:
-		r.calendar.enter(now, limit.period())
+		r.calendar.enter(now, limit)
 		add(r.calendar.end, int64(r.calendar.count))
 	default:
 		h := &r.hits

@@ -21,7 +21,7 @@ type calendar struct {
 
 // lookAtCalendar decides a call at now on c, and reports whether c must be stored.
 func (v *Verdict) lookAtCalendar(now Instant, limit *Limit, c *calendar, count bool) (store bool) {
-	c.enter(now, limit.period())
+	c.enter(now, limit)
 	return v.lookAtPeriod(now, limit, c, count)
 }
 
@@ -56,9 +56,9 @@ func (v *Verdict) lookAtPeriod(now Instant, limit *Limit, c *calendar, count boo
 }
 
 // enter makes c the count of the period that a call at now belongs to.
-func (c *calendar) enter(now Instant, p Period) {
+func (c *calendar) enter(now Instant, limit *Limit) {
 	if !c.contains(now) {
-		c.enterBetween(now, p.Around(now))
+		c.enterBetween(now, limit.bounds(now))
 	}
 }
 

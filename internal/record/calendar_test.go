@@ -218,3 +218,23 @@ func TestSettleByAProcessWithoutZoneDataKeepsTheNewPeriod(t *testing.T) {
 		require.EqualValues(t, 7+max(actual-1, 0), settled.calendar.count)
 	}
 }
+
+// A calendar of which it is known what its Period comes to asks no time zone, in that period and
+// in the next one.
+func TestACalendarAsksNoTimeZoneIfTheNearPeriodsAreKnown(t *testing.T) {
+	day := Instant(24 * time.Hour)
+	noon := InstantOf(epoch)/day*day + day/2
+	limit := Limit{Algorithm: Calendar, Max: 2, Near: (&Period{}).Near(noon)}
+	limit.Period = &Period{Unit: Month} // a month would be another period
+	for at, end := range map[Instant]Instant{noon: noon + day/2, noon + day: noon + 3*day/2} {
+		require.Equal(t, end, decide(at, &limit, Lockout{}, Record{}, true).Next.calendar.end)
+	}
+	for _, at := range []Instant{noon - day, noon + 2*day} {
+		c := decide(at, &limit, Lockout{}, Record{}, true).Next.calendar
+		require.Greater(t, c.end-c.start, 27*day, "of another time")
+	}
+	s := &Settlement{Limit: limit, Actual: 1}
+	var r Record
+	require.True(t, s.Apply(noon, &r))
+	require.Equal(t, noon+day/2, r.calendar.end)
+}

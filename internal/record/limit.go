@@ -20,6 +20,7 @@ type Limit struct {
 	Cost      int           // hits that the call takes; 0: 1
 	Least     int           // hits that it makes do with; 0: all of them
 	Period    *Period       // of a calendar, instead of TTL; nil: days in UTC
+	Near      *Near         // what Period comes to at the time of the call; nil: Period is asked
 	ID        uint64        // of the call, for its lease
 
 	// Ahead is how long after now the hits of a window or a bucket may be spent if the call
@@ -55,6 +56,18 @@ func (l *Limit) life() time.Duration {
 // an honest clock. A ban, a lease or a bucket of such a clock is left as it is: if each caller
 // whose clock is behind cut it to its own time, it would open for those whose clock is not.
 func farthest(length time.Duration) time.Duration { return max(length, time.Minute) }
+
+// bounds returns those of the period of a calendar that contains now.
+func (l *Limit) bounds(now Instant) Bounds {
+	if l.Near != nil {
+		for _, b := range l.Near {
+			if b.Start <= now && now < b.End {
+				return b
+			}
+		}
+	}
+	return l.period().Around(now)
+}
 
 // period returns the Period of a calendar.
 func (l *Limit) period() Period {

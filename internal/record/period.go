@@ -17,6 +17,10 @@ const (
 // Bounds are when a period begins, and when the next one does.
 type Bounds struct{ Start, End Instant }
 
+// Near are the period of a time, and the next one. They are looked up before a call waits for its
+// record, so that no time zone, which the program has made, is read under the lock of that.
+type Near [2]Bounds
+
 // A Period says where the periods of a calendar limit begin. The zero Period is days in
 // UTC.
 type Period struct {
@@ -35,6 +39,15 @@ func (p Period) Around(t Instant) Bounds {
 			return b
 		}
 	}
+}
+
+// Near returns what the Period of a calendar comes to at now.
+func (p *Period) Near(now Instant) *Near {
+	if p == nil {
+		p = new(Period)
+	}
+	this := p.Around(now)
+	return &Near{this, p.Around(this.End)}
 }
 
 // index returns which period a date is in. Days and weeks are counted from a Monday in

@@ -254,7 +254,7 @@ func (s *Settlement) exceedCalendar(now Instant, r *Record, n int) Hit {
 // enter makes c the count of the period of now.
 func (s *Settlement) enter(now Instant, c *calendar) {
 	if b := s.Bounds; b == nil || now < b.Start || now >= b.End {
-		c.enter(now, s.Limit.period())
+		c.enter(now, &s.Limit)
 	} else {
 		c.enterBetween(now, *b)
 	}
