@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,6 +27,9 @@ type Counted struct {
 	key string
 	hit record.Brief
 }
+
+// brief reports whether a [record.Brief] can hold that many hits.
+func brief(cost int) bool { return uint64(cost) <= math.MaxUint32 }
 
 // Use gives r, which is zero, the memory for a call of several conditions.
 func (r *Receipt) Use(parts *[]Counted) { r.more = parts }
