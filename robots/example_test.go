@@ -29,7 +29,7 @@ func Example() {
 }
 
 func ExamplePolicy() {
-	policy := robots.Policy{SEOMax: 2} // of all SEO tools together, in a minute
+	policy := robots.Policy{Max: map[string]int{"seo-all": 2}} // of all SEO tools together, in a minute
 	site := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "Welcome.") })
 	limited := httpthrottle.New(throttler.New(memstore.New()), policy.Rule).Handler(site)
 

@@ -1,9 +1,14 @@
 package robots
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/rand/v2"
 	"net/http"
 	"net/netip"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,25 +20,31 @@ import (
 )
 
 // A Policy gives each kind of client a budget, with [Policy.Rule] as the rule function of
-// httpthrottle.New. Its numbers are requests a minute unless they say otherwise. Zero means
-// the default; negative, no limit.
+// httpthrottle.New.
 //
-// A request gets one rule, and its Identifier says which, so that tallies and metrics tell the
-// kinds apart: the first of these that fits.
+// A request gets one rule, the first of these that fits. Its Identifier says which, so that
+// tallies and metrics tell the kinds apart. Numbers are requests a minute unless they say
+// otherwise, and [Policy.Max] changes them by the name in brackets:
 //
 //   - robots.txt, sitemaps and the like; monitors that are verified: no limit
 //     robots-person      a client with a session
-//     robots-impostor    an impostor, by network, with a ban
-//     robots-search      a verified search engine, by name, never banned
-//     robots-claimed     a search engine that cannot be verified, by name, and by name and network
-//     robots-ai          crawlers for AI, together and each, by the minute and by the day
-//     robots-fetch       programs that fetch for a person who waits, together and each
-//     robots-seo         SEO tools, together
-//     robots-other       previews, feeds, monitors, archives, each
-//     robots-unknown     unknown robots, together, and by name and network
-//     robots-hosting     a client in one of Options.Networks, by that network
-//     robots-person      anybody else, by address and by network
-//     robots-load        anybody else, if SiteMax is set
+//     robots-impostor    an impostor: 10 from a network (impostor-network), with a ban
+//     robots-search      a verified search engine, never banned: 600 each (search-each), 10 a second
+//     (search-second)
+//     robots-claimed     a search engine that cannot be verified: the same (claimed-each,
+//     claimed-second), and 60 from a network (claimed-network)
+//     robots-ai          crawlers for AI: 30 each (ai-each), 60 together (ai-all), in 24 hours 1,500
+//     (ai-each-day) and 3,000 (ai-all-day)
+//     robots-fetch       programs that fetch for a person who waits: 60 each (fetch-each), 120
+//     together (fetch-all)
+//     robots-seo         SEO tools: 20 together (seo-all)
+//     robots-other       previews, feeds, monitors, archives: 30 each (other-each)
+//     robots-unknown     unknown robots: 20 for a name from a network (unknown-each), 120 together
+//     (unknown-all)
+//     robots-hosting     a client in one of Options.Networks: 300 from there (hosting-network)
+//     robots-load        anybody else, if SiteMax is set: 30 an address (load-address) above it
+//     robots-person      anybody else: 300 an address, or an IPv6 prefix as in Source
+//     (person-address), 1,200 a network (person-network)
 //
 // A network is a /24 of IPv4 or a /48 of IPv6. Robots are counted by the names in the
 // Directory, never by text that they send. A refused call uses up no budget.
@@ -61,45 +72,21 @@ type Policy struct {
 	// for tallies. Default: none.
 	Observe func(Identity)
 
-	// SiteMax is what the site can serve to people without a session. While they make fewer
-	// requests, none is refused; above it, each address has LoadMax. Set it to 50 to 80 %
-	// of the capacity. It replaces PersonMax and PersonNetworkMax for them. Default: no such
-	// mode.
+	// SiteMax is what the site can serve in a minute to people without a session. While they
+	// make fewer requests, none is refused; above it, each address has load-address. Set it to
+	// 50 to 80 % of the capacity. It replaces the limits of robots-person for them. Default: no
+	// such mode.
 	SiteMax int
 
-	// LoadMax is what an address may do while the site is loaded. Negative: nothing, so that
-	// SiteMax is all that people without a session get together. Default: 30.
-	LoadMax int
-
-	PersonMax        int // of an address, or an IPv6 prefix as in Source. Default: 300.
-	PersonNetworkMax int // of a network. Default: 1,200.
-
-	SearchMax        int // of each verified search engine. Default: 600.
-	SearchSecondMax  int // of each search engine in a second. Default: 10.
-	SearchNetworkMax int // of each search engine that cannot be verified, from a network. Default: 60.
-
-	AIMax        int // of all crawlers for AI together. Default: 60.
-	AIDayMax     int // of all in 24 hours. Default: 3,000.
-	AIEachMax    int // of each. Default: 30.
-	AIEachDayMax int // of each in 24 hours. Default: 1,500.
-
-	FetchMax     int // of all that fetch for a person. Default: 120.
-	FetchEachMax int // of each. Default: 60.
-
-	OtherMax int // of each preview, feed reader, monitor and archive. Default: 30.
-	SEOMax   int // of all SEO tools together. Default: 20.
-
-	UnknownMax     int // of all unknown robots together. Default: 120.
-	UnknownEachMax int // of a name from a network. Default: 20.
-
-	ImpostorMax int // of a network. Default: 10.
+	// Max has other numbers than those above, by their names: {"ai-each": 10, "seo-all": -1}. A
+	// negative one is no limit, but with load-address -1 SiteMax is all that people without a
+	// session get together. Rule panics if a name is unknown. Default: none.
+	Max map[string]int
 
 	// ImpostorLockout is how long a network with more is banned, if it claims names of
 	// search engines or crawlers for AI. Others' names are claimed in good faith too: messengers
-	// and privacy proxies send those of previews. Default: 1 h.
+	// and privacy proxies send those of previews. Default: 1 h. Negative: not at all.
 	ImpostorLockout time.Duration
-
-	HostingMax int // of a network of Options.Networks, without a session. Default: 300.
 
 	// Identifier begins the Identifier of every rule. Default: "robots".
 	Identifier string
@@ -117,11 +104,73 @@ var knownDirectory = sync.OnceValue(func() *Directory {
 	return d
 })
 
-// networkBits are the numbers of bits of a network.
-const networkBits4, networkBits6 = 24, 48
+func (p *Policy) directory() *Directory {
+	if p.Directory == nil {
+		return knownDirectory()
+	}
+	return p.Directory
+}
+
+// A client is what requests are counted by.
+type client struct {
+	Identity // but for a session
+	source   *httpthrottle.Source
+	request  *http.Request
+	addr     netip.Addr
+}
+
+// The values of conditions.
+func everybody(*client) string        { return "" }
+func byRobot(c *client) string        { return c.Name }
+func byNetwork(c *client) string      { return address.Network(c.addr, networkBits4, networkBits6) }
+func byRobotNetwork(c *client) string { return c.Name + " " + byNetwork(c) }
+func byAddress(c *client) string      { return c.source.Key(c.request) }
+func byHoster(c *client) string       { return c.Network }
+
+// A budget is a limit of a kind of clients.
+type budget struct {
+	name string
+	of   func(*client) string
+	max  int
+	ttl  time.Duration
+}
+
+// budgets are those of each kind, as the comment on Policy has them.
+var budgets = map[string][]budget{
+	"impostor": {{"network", byNetwork, 10, time.Minute}},
+	"search":   {{"each", byRobot, 600, time.Minute}, {"second", byRobot, 10, time.Second}},
+	"claimed":  {{"network", byRobotNetwork, 60, time.Minute}, {"each", byRobot, 600, time.Minute}, {"second", byRobot, 10, time.Second}},
+	"ai": {
+		{"each", byRobot, 30, time.Minute}, {"each-day", byRobot, 1500, 24 * time.Hour},
+		{"all", everybody, 60, time.Minute}, {"all-day", everybody, 3000, 24 * time.Hour},
+	},
+	"fetch":   {{"each", byRobot, 60, time.Minute}, {"all", everybody, 120, time.Minute}},
+	"seo":     {{"all", everybody, 20, time.Minute}},
+	"other":   {{"each", byRobot, 30, time.Minute}},
+	"unknown": {{"each", byRobotNetwork, 20, time.Minute}, {"all", everybody, 120, time.Minute}},
+	"hosting": {{"network", byHoster, 300, time.Minute}},
+	"load":    {{"address", byAddress, 30, time.Minute}},
+	"person":  {{"address", byAddress, 300, time.Minute}, {"network", byNetwork, 1200, time.Minute}},
+}
+
+// names are those of all budgets.
+var names = func() map[string]bool {
+	all := make(map[string]bool)
+	for kind, limits := range budgets {
+		for _, b := range limits {
+			all[kind+"-"+b.name] = true
+		}
+	}
+	return all
+}()
 
 // Rule returns the rule of a request.
 func (p Policy) Rule(r *http.Request) throttler.Rule {
+	for name := range p.Max {
+		if !names[name] {
+			panic(fmt.Sprintf("robots: Policy.Max names %q, want one of %v", name, slices.Sorted(maps.Keys(names))))
+		}
+	}
 	exempt := p.Exempt
 	if exempt == nil {
 		exempt = Exempt
@@ -133,132 +182,100 @@ func (p Policy) Rule(r *http.Request) throttler.Rule {
 	if !addr.IsValid() && !p.Source.TrustUnix {
 		return gate.NoAddress()
 	}
+	c := client{source: &p.Source, request: r, addr: addr}
 	if p.Session != nil && p.Session(r) {
-		return p.person(r, addr)
+		return p.rule("person", &c)
 	}
-	directory := p.Directory
-	if directory == nil {
-		directory = knownDirectory()
-	}
-	id := directory.Identify(r.UserAgent(), addr)
+	c.Identity = p.directory().Identify(r.UserAgent(), addr)
 	if p.Observe != nil {
-		p.Observe(id)
+		p.Observe(c.Identity)
 	}
-	switch {
-	case id.Standing == Person && id.Network != "":
-		return p.rule("hosting", limit("hosting", id.Network, p.HostingMax, 300, time.Minute))
-	case id.Standing == Person && p.SiteMax > 0:
-		return p.load(r)
-	case id.Standing == Person:
-		return p.person(r, addr)
-	case id.Standing == Unknown:
-		return p.rule("unknown",
-			limit("each", id.Name+" "+networkOf(addr), p.UnknownEachMax, 20, time.Minute),
-			limit("all", "", p.UnknownMax, 120, time.Minute))
-	case id.Standing == Impostor:
-		return p.impostor(id, addr)
+	kind := p.kindOf(&c.Identity)
+	rule := p.rule(kind, &c)
+	if kind == "impostor" && (c.Group == "search" || c.Group == "ai") && p.ImpostorLockout >= 0 {
+		rule.Lockout = cmp.Or(p.ImpostorLockout, time.Hour)
 	}
-	return p.group(id, addr)
-}
-
-// group returns the rule of a robot whose claim holds or cannot be checked.
-func (p *Policy) group(id Identity, addr netip.Addr) throttler.Rule {
-	switch {
-	case id.Group == "search" && id.Standing == Verified:
-		return p.rule("search",
-			limit("each", id.Name, p.SearchMax, 600, time.Minute),
-			limit("second", id.Name, p.SearchSecondMax, 10, time.Second))
-	case id.Group == "search":
-		return p.rule("claimed",
-			limit("network", id.Name+" "+networkOf(addr), p.SearchNetworkMax, 60, time.Minute),
-			limit("each", id.Name, p.SearchMax, 600, time.Minute),
-			limit("second", id.Name, p.SearchSecondMax, 10, time.Second))
-	case id.Group == "ai":
-		return p.rule("ai",
-			limit("each", id.Name, p.AIEachMax, 30, time.Minute),
-			limit("each-day", id.Name, p.AIEachDayMax, 1500, 24*time.Hour),
-			limit("all", "", p.AIMax, 60, time.Minute),
-			limit("all-day", "", p.AIDayMax, 3000, 24*time.Hour))
-	case id.Group == "fetch":
-		return p.rule("fetch",
-			limit("each", id.Name, p.FetchEachMax, 60, time.Minute),
-			limit("all", "", p.FetchMax, 120, time.Minute))
-	case id.Group == "seo":
-		return p.rule("seo", limit("all", "", p.SEOMax, 20, time.Minute))
-	case id.Group == "monitor" && id.Standing == Verified:
-		return httpthrottle.Unlimited()
-	}
-	return p.rule("other", limit("each", id.Name, p.OtherMax, 30, time.Minute))
-}
-
-// person returns the rule of a person at addr.
-func (p *Policy) person(r *http.Request, addr netip.Addr) throttler.Rule {
-	return p.rule("person",
-		limit("address", p.Source.Key(r), p.PersonMax, 300, time.Minute),
-		limit("network", networkOf(addr), p.PersonNetworkMax, 1200, time.Minute))
-}
-
-// load returns the rule of a person while the site may be loaded.
-func (p *Policy) load(r *http.Request) throttler.Rule {
-	rule := p.rule("load",
-		limit("site", "", p.SiteMax, 0, time.Minute),
-		limit("address", p.Source.Key(r), p.LoadMax, 30, time.Minute))
-	rule.All, rule.Either, rule.CountAuthorizedOnly = rule.Either, nil, false
 	return rule
 }
 
-// impostor returns the rule of an impostor.
-func (p *Policy) impostor(id Identity, addr netip.Addr) throttler.Rule {
-	c := limit("network", networkOf(addr), p.ImpostorMax, 10, time.Minute)
+// networkBits are the numbers of bits of a network.
+const networkBits4, networkBits6 = 24, 48
+
+// kindOf returns the kind of a client without a session, or "" if it has no budget.
+func (p *Policy) kindOf(id *Identity) string {
 	switch {
-	case id.Group != "search" && id.Group != "ai" || p.ImpostorLockout < 0:
-	case p.ImpostorLockout == 0:
-		c.Lockout = time.Hour
-	default:
-		c.Lockout = p.ImpostorLockout
+	case id.Standing == Person && id.Network != "":
+		return "hosting"
+	case id.Standing == Person && p.SiteMax > 0:
+		return "load"
+	case id.Standing == Person:
+		return "person"
+	case id.Standing == Unknown:
+		return "unknown"
+	case id.Standing == Impostor:
+		return "impostor"
+	case id.Group == "search" && id.Standing != Verified:
+		return "claimed"
+	case id.Group == "monitor" && id.Standing == Verified:
+		return ""
+	case id.Group == "search", id.Group == "ai", id.Group == "fetch", id.Group == "seo":
+		return id.Group
 	}
-	return p.rule("impostor", c)
+	return "other"
 }
 
-func networkOf(addr netip.Addr) string { return address.Network(addr, networkBits4, networkBits6) }
-
-// limit returns a condition, without a Max if there is no limit.
-func limit(name, value string, max, otherwise int, ttl time.Duration) throttler.Condition {
-	if max == 0 {
-		max = otherwise
-	}
-	return throttler.Condition{Name: name, Value: value, Max: max, TTL: ttl, Message: "Too many requests from clients of this kind."}
-}
-
-// rule returns the rule of a kind, with those conditions that have a Max.
-func (p *Policy) rule(kind string, conditions ...throttler.Condition) throttler.Rule {
-	limits := conditions[:0]
-	for _, c := range conditions {
-		if c.Max > 0 {
-			limits = append(limits, c)
+// rule returns the rule of a client of that kind.
+func (p *Policy) rule(kind string, c *client) throttler.Rule {
+	const message = "Too many requests from clients of this kind."
+	limits := make([]throttler.Condition, 0, 4)
+	for _, b := range budgets[kind] {
+		max, ok := p.Max[kind+"-"+b.name]
+		if !ok {
+			max = b.max
 		}
+		if max > 0 {
+			limits = append(limits, throttler.Condition{Name: b.name, Value: b.of(c), Max: max, TTL: b.ttl, Message: message})
+		}
+	}
+	rule := throttler.Rule{Identifier: cmp.Or(p.Identifier, "robots") + "-" + kind, Shadow: p.Shadow}
+	if kind == "load" {
+		site := throttler.Condition{Name: "site", Max: p.SiteMax, TTL: time.Minute, Message: message}
+		rule.All = slices.Insert(limits, 0, site)
+		return rule
 	}
 	if len(limits) == 0 {
 		return httpthrottle.Unlimited()
 	}
-	identifier := p.Identifier
-	if identifier == "" {
-		identifier = "robots"
+	rule.Either, rule.CountAuthorizedOnly = limits, len(limits) > 1
+	return rule
+}
+
+// RetryAfter returns how long the client of r should wait, which d refuses. A person waits for
+// d.RetryAfter. A robot waits for 30 s at least, and up to half as long again, at random: many
+// crawlers run on many machines, which would otherwise come back together. If d.RetryAfter is 0,
+// so is the result. Use it in an Answer of the Middleware:
+//
+//	limit.Answer = func(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
+//		d.RetryAfter = policy.RetryAfter(r, d)
+//		httpthrottle.SetRetryAfter(w, d)
+//		limit.WriteAnswer(w, r, d)
+//	}
+func (p Policy) RetryAfter(r *http.Request, d throttler.Decision) time.Duration {
+	if d.RetryAfter == 0 || p.Session != nil && p.Session(r) || p.directory().Identify(r.UserAgent(), netip.Addr{}).Standing == Person {
+		return d.RetryAfter
 	}
-	return throttler.Rule{Identifier: identifier + "-" + kind, Either: limits, CountAuthorizedOnly: len(limits) > 1, Shadow: p.Shadow}
+	wait := max(d.RetryAfter, 30*time.Second)
+	return wait + rand.N(wait/2)
 }
 
 // Exempt reports whether r is for what a robot must be able to read, by GET or HEAD:
 // /robots.txt, /favicon.ico, /.well-known/ and sitemaps (/sitemap*.xml, .xml.gz, .txt). A crawler that is
 // refused its robots.txt takes the whole site as forbidden, or as free.
-func Exempt(r *http.Request) bool { return ExemptPath(r.Method, r.URL.Path) }
-
-// ExemptPath is [Exempt] of a request with this method and path.
-func ExemptPath(method, p string) bool {
-	if method != http.MethodGet && method != http.MethodHead {
+func Exempt(r *http.Request) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
 	}
-	switch {
+	switch p := r.URL.Path; {
 	case p == "/robots.txt" || p == "/favicon.ico":
 		return true
 	case strings.HasPrefix(p, "/.well-known/"):

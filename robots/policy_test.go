@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -217,19 +218,63 @@ func TestNumbersAreOptions(t *testing.T) {
 		}
 		return rule
 	}
-	rule := ask(robots.Policy{AIMax: 7, AIEachMax: -1, AIDayMax: -1, AIEachDayMax: 9, Identifier: "site", Shadow: true}, "GPTBot/1.2")
+	rule := ask(robots.Policy{Max: map[string]int{"ai-all": 7, "ai-each": -1, "ai-all-day": -1, "ai-each-day": 9}, Identifier: "site", Shadow: true}, "GPTBot/1.2")
 	require.Equal(t, "site-ai", rule.Identifier)
 	require.True(t, rule.Shadow && rule.CountAuthorizedOnly)
 	require.Len(t, rule.Either, 2)
 	require.Equal(t, 9, rule.Either[0].Max)
 	require.Equal(t, 7, rule.Either[1].Max)
-	require.Equal(t, httpthrottle.Unlimited(), ask(robots.Policy{SEOMax: -1}, "MJ12bot"))
+	require.Equal(t, httpthrottle.Unlimited(), ask(robots.Policy{Max: map[string]int{"seo-all": -1}}, "MJ12bot"))
 	require.Equal(t, httpthrottle.Unlimited(), ask(robots.Policy{Exempt: func(*http.Request) bool { return true }}, ""))
-	require.Len(t, ask(robots.Policy{SiteMax: 5, LoadMax: -1}, chrome).All, 1)
+	require.Len(t, ask(robots.Policy{SiteMax: 5, Max: map[string]int{"load-address": -1}}, chrome).All, 1)
+	require.PanicsWithValue(t, `robots: Policy.Max names "seo", want one of `+"[ai-all ai-all-day ai-each ai-each-day claimed-each claimed-network "+
+		"claimed-second fetch-all fetch-each hosting-network impostor-network load-address other-each person-address person-network "+
+		"search-each search-second seo-all unknown-all unknown-each]", func() { ask(robots.Policy{Max: map[string]int{"seo": 3}}, "") })
 	require.NotContains(t, fmt.Sprint(ask(robots.Policy{}, "secretbot-123")), "secret")
 	var seen []robots.Identity
 	ask(robots.Policy{Observe: func(who robots.Identity) { seen = append(seen, who) }}, "MJ12bot")
 	require.Equal(t, []robots.Identity{{Name: "MJ12bot", Group: "seo", Standing: robots.Claimed}}, seen)
+}
+
+// Robots that were refused at once come back at different times, and none before 30 s.
+func TestRefusedRobotsComeBackOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		session := false
+		policy := robots.Policy{Session: func(*http.Request) bool { return session }}
+		limit := httpthrottle.New(throttler.New(memstore.New()), policy.Rule)
+		limit.Answer = func(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
+			d.RetryAfter = policy.RetryAfter(r, d)
+			httpthrottle.SetRetryAfter(w, d)
+			limit.WriteAnswer(w, r, d)
+		}
+		s := &site{limit.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))}
+		retries := func(agent string) map[int]bool {
+			for s.get(agent, "9.0.0.1", "/").Code == http.StatusOK {
+			}
+			told := make(map[int]bool)
+			for range 100 {
+				w := s.get(agent, "9.0.0.1", "/")
+				after, err := strconv.Atoi(w.Header().Get("Retry-After"))
+				require.NoError(t, err)
+				require.Contains(t, w.Body.String(), fmt.Sprintf(`"retry_after":%d`, after))
+				told[after] = true
+			}
+			return told
+		}
+		for after := range retries("Baiduspider") { // 10 in a second
+			require.True(t, 30 <= after && after <= 45, after)
+		}
+		time.Sleep(time.Minute)
+		robot := retries("MJ12bot") // 20 in a minute
+		require.Greater(t, len(robot), 20)
+		for after := range robot {
+			require.True(t, 60 <= after && after <= 90, after)
+		}
+		require.Equal(t, map[int]bool{60: true}, retries(chrome))
+		session = true
+		require.Equal(t, map[int]bool{60: true}, retries("MJ12bot"))
+	})
+	require.Zero(t, robots.Policy{}.RetryAfter(httptest.NewRequest("GET", "/", nil), throttler.Decision{}), "never")
 }
 
 func TestAPeerWithoutAnAddressIsAMistake(t *testing.T) {

@@ -101,7 +101,7 @@ func TestTheTableOfThePageIsWhatPoliciesLetThrough(t *testing.T) {
 	loaded := policy
 	loaded.SiteMax = 2000
 	capped := loaded
-	capped.LoadMax = -1
+	capped.Max = map[string]int{"load-address": -1}
 	var columns [][]int
 	for _, rule := range []func(*http.Request) throttler.Rule{
 		httpthrottle.Source{}.PerAddress("site", 60, time.Minute), policy.Rule, loaded.Rule, capped.Rule,
@@ -109,7 +109,7 @@ func TestTheTableOfThePageIsWhatPoliciesLetThrough(t *testing.T) {
 		synctest.Test(t, func(*testing.T) { columns = append(columns, simulate(rule)) })
 	}
 	var table strings.Builder
-	table.WriteString("| in an hour | requests | 60 a minute an address | policy | SiteMax 2,000 | and LoadMax -1 |\n| --- | --- | --- | --- | --- | --- |\n")
+	table.WriteString("| in an hour | requests | 60 a minute an address | policy | SiteMax 2,000 | and load-address -1 |\n| --- | --- | --- | --- | --- | --- |\n")
 	i := 0
 	for _, clients := range scenes {
 		for _, c := range clients {

@@ -1,6 +1,8 @@
 package rulefile
 
 import (
+	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -65,7 +67,7 @@ func (s *robotSelector) selects(who *robots.Identity, r *Request) bool {
 	if len(s.hosters) > 0 && (who.Network == "" || !slices.Contains(s.hosters, "*") && !slices.Contains(s.hosters, who.Network)) {
 		return false
 	}
-	return !robots.ExemptPath(r.Method, r.rawPath())
+	return !robots.Exempt(&http.Request{Method: r.Method, URL: &url.URL{Path: r.rawPath()}})
 }
 
 // Identity returns who sends r, by the robots of file. It is zero if no rule of file asks.
