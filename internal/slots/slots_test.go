@@ -473,3 +473,75 @@ func (b *bulk) Apply(now record.Instant, r *record.Record) (store bool) {
 
 func (b *bulk) Stands() bool               { return false }
 func (b *bulk) Doubt() (again, twice bool) { return true, true }
+
+// What the Exchanger says was not stored, nobody else's hit can hide.
+func TestAWriteThatWasNotStoredIsNotDoubted(t *testing.T) {
+	for notStored, doubts := range map[bool]int{true: 0, false: 1} {
+		inTime(t, func(t *testing.T, s *server) {
+			mine, _ := table(s)
+			others, _ := table(s)
+			s.do = func(x exchange.Exchange) exchange.Result {
+				x.Propose(exchange.Turn{Conn: 1})
+				ask(context.Background(), others, &counter{max: 9})
+				return s.writeInTurn(x, exchange.Turn{Conn: 2, NotStored: notStored})
+			}
+			c := &counter{max: 9}
+			require.NoError(t, ask(t.Context(), mine, c)[0].Failed())
+			require.Equal(t, doubts, c.doubts)
+		})
+	}
+}
+
+func TestARecordThatMayHaveChangedBlocksNobodyMore(t *testing.T) {
+	for _, unknown := range []bool{true, false} {
+		inTime(t, func(t *testing.T, s *server) {
+			blocks := slots.NewBlocks(10, time.Minute)
+			mine := slots.NewTable(s, slots.Config{Remembered: 100, Timeout: time.Second, Counts: new(slots.Counts), Blocks: blocks})
+			blocked := func() bool {
+				_, ok := blocks.Get("k", record.InstantOf(time.Now()))
+				return ok
+			}
+			for range 2 {
+				mine.Ask(t.Context(), &slots.Round{Entries: []*slots.Entry{{Key: "k", Change: &counter{max: 1}, Cached: true}}})
+			}
+			require.True(t, blocked())
+			s.do = func(x exchange.Exchange) exchange.Result {
+				x.Propose(exchange.Turn{Conn: 1})
+				return exchange.Result{Err: errors.New("connection reset"), Unknown: unknown}
+			}
+			require.Error(t, ask(t.Context(), mine, &counter{max: 9})[0].Failed())
+			require.Equal(t, !unknown, blocked())
+		})
+	}
+}
+
+// Such as one that comes after a Reset.
+func TestACallThatComesBeforeAnotherOneGivesUpIsNotDecidedOnTheRecordOfThat(t *testing.T) {
+	inTime(t, func(t *testing.T, s *server) {
+		mine, _ := table(s)
+		full := &counter{max: 1}
+		ask(t.Context(), mine, full)
+		assessed := &slots.Entry{Key: "k", Change: &counter{max: 1}, Precedes: true}
+		mine.Ask(t.Context(), &slots.Round{Entries: []*slots.Entry{assessed}})
+
+		giveUp := make(chan struct{})
+		s.do = func(exchange.Exchange) exchange.Result {
+			<-giveUp
+			return exchange.Result{Err: exchange.ErrOverloaded}
+		}
+		following := &slots.Entry{Key: "k", Change: &counter{max: 9}}
+		following.Follow(assessed)
+		go mine.Ask(t.Context(), &slots.Round{Entries: []*slots.Entry{following}})
+		synctest.Wait()
+		require.Equal(t, []error{nil}, mine.Reset(t.Context(), []string{"k"}, func(string) {}))
+		later := &counter{max: 1}
+		done := make(chan struct{})
+		go func() { ask(t.Context(), mine, later); close(done) }()
+		synctest.Wait()
+		close(giveUp)
+		<-done
+		require.ErrorIs(t, following.Failed(), exchange.ErrOverloaded)
+		require.Equal(t, 1, later.applied, "on the record as it is")
+		require.False(t, later.Stands())
+	})
+}
