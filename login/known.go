@@ -14,8 +14,8 @@ import (
 // KnownFor is left. So a name is known for KnownFor to twice that after a
 // success, and most successes write nothing.
 //
-// A name is known by its exact spelling: the owner of "jose" has not logged in
-// to "josé", though both count as one name.
+// A name is known by its exact spelling, but for blanks at its ends: the owner of "jose" has
+// not logged in to "josé", though both count as one name.
 
 // origins returns the origins from which p may be known, if it has a name.
 func (p party) origins() []origin {

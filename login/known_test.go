@@ -271,6 +271,24 @@ func TestForgottenDeviceIsForgottenForItsNameAlone(t *testing.T) {
 	})
 }
 
+func TestABlankAtAnEndMakesNobodyAStranger(t *testing.T) {
+	for _, typed := range []struct {
+		before, now string
+		want        throttler.Status
+	}{
+		{"alice", "alice ", throttler.Authorized}, {"alice\u00a0", "alice", throttler.Authorized}, {"Alice", " Alice", throttler.Authorized},
+		{"alice", "al ice", throttler.Blocked}, {"alice", "Alice ", throttler.Blocked},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			g := on(t, memstore.New())
+			require.NoError(t, g.begin(typed.before, home).Succeed(t.Context()))
+			g.fill(typed.before)
+			g.fill(typed.now)
+			require.Equal(t, typed.want, g.begin(typed.now, home).Decision.Status, "%q at the place of %q", typed.now, typed.before)
+		})
+	}
+}
+
 func TestRecognizeLetsIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())

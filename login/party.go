@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/address"
@@ -103,15 +104,16 @@ func (p party) knownAt(from origin) string {
 }
 
 // counted returns the name as it is counted, and the variant, which tells apart
-// the spellings of a name: they may be different accounts.
+// the spellings of a name: they may be different accounts, unless only blanks at their ends
+// differ, as a phone's keyboard adds one.
 func (g *Guard) counted(key []byte, name string) (counted, variant string) {
 	normalize := g.Normalize
 	if normalize == nil {
 		normalize = Normalize
 	}
 	counted = normalize(name)
-	if counted != name {
-		variant = digest(key, name)
+	if spelled := strings.TrimSpace(name); counted != name && counted != spelled {
+		variant = digest(key, spelled)
 	}
 	if counted != "" && len(key) > 0 {
 		counted = digest(key, counted)
