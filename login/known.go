@@ -157,16 +157,16 @@ func (g *Guard) refill(ctx context.Context, p party) error {
 	return together(steps...)
 }
 
-// beginKnown begins again as known, after blocked was begun as a stranger's. It
-// returns blocked if p is not known, or would have to wait longer as known.
-func (g *Guard) beginKnown(ctx context.Context, p party, blocked *Attempt) (*Attempt, error) {
+// asKnown authorizes an attempt by p with the limits of who is known, after the stranger's was
+// blocked. It returns blocked if p is not known, or would have to wait longer as known.
+func (g *Guard) asKnown(ctx context.Context, p party, blocked *Attempt) (*Attempt, error) {
 	known, err := g.knownFrom(ctx, p)
 	if err != nil {
 		return nil, err
 	}
 	addressFull := blocks(&blocked.Decision, byAddress, byAddressDay)
 	for _, from := range known {
-		a, err := g.begin(ctx, p, p.known(g, from, addressFull))
+		a, err := g.authorize(ctx, p, p.known(g, from, addressFull))
 		if err != nil {
 			return nil, err
 		}

@@ -237,10 +237,12 @@ func (g *Guard) Begin(ctx context.Context, name string, addr netip.Addr) (*Attem
 	if err := ended(ctx); err != nil {
 		return nil, err
 	}
+	// In time for ctx, with an eye on a siege (alert), decide authorizes the attempt, by a plan of
+	// limits for strangers or for who is known.
 	a, err := g.inTime(ctx, func(ctx context.Context) (*Attempt, error) {
 		device, _ := deviceIn(ctx)
 		p := g.party(name, addr, device)
-		return g.alert(ctx, p, func() (*Attempt, error) { return g.attempt(ctx, p) })
+		return g.alert(ctx, p, func() (*Attempt, error) { return g.decide(ctx, p) })
 	})
 	g.ring(ctx)
 	if err == nil && a.Decision.Status == throttler.Blocked {
@@ -282,12 +284,12 @@ func (g *Guard) inTime(ctx context.Context, begin func(context.Context) (*Attemp
 	}
 }
 
-// attempt begins an attempt by p, first as a stranger and then, if that is
-// blocked, as known.
-func (g *Guard) attempt(ctx context.Context, p party) (*Attempt, error) {
-	a, err := g.beginStranger(ctx, p)
+// decide returns an attempt by p, which is authorized first as a stranger's and then, if that
+// is blocked, as that of somebody known.
+func (g *Guard) decide(ctx context.Context, p party) (*Attempt, error) {
+	a, err := g.asStranger(ctx, p)
 	if err == nil && a.decided.WouldBlock && p.mayBeKnown(&a.Decision) {
-		a, err = g.beginKnown(ctx, p, a)
+		a, err = g.asKnown(ctx, p, a)
 	}
 	if err == nil && g.overloaded(a) {
 		a.refuse(comeBack)
@@ -299,18 +301,16 @@ func (g *Guard) attempt(ctx context.Context, p party) (*Attempt, error) {
 	return a, err
 }
 
-// beginStranger begins an attempt by p as a stranger. At the same time it makes
+// asStranger authorizes an attempt by p with the limits of strangers. At the same time it makes
 // the device leave that p's device has replaced.
-func (g *Guard) beginStranger(ctx context.Context, p party) (a *Attempt, err error) {
-	begin := func() error {
-		a, err = g.begin(ctx, p, p.anybody(g))
-		return err
-	}
+func (g *Guard) asStranger(ctx context.Context, p party) (a *Attempt, err error) {
 	if p.device.value == "" {
-		err = begin()
-		return a, err
+		return g.authorize(ctx, p, p.anybody(g))
 	}
-	together(begin, func() error { return g.confirm(ctx, p) }) // the next attempt confirms it if this one cannot
+	together(
+		func() error { a, err = g.authorize(ctx, p, p.anybody(g)); return err },
+		func() error { return g.confirm(ctx, p) }, // the next attempt confirms it if this one cannot
+	)
 	return a, err
 }
 
@@ -344,8 +344,8 @@ func (g *Guard) check(name string, addr netip.Addr) error {
 	return g.Validate()
 }
 
-// begin authorizes an attempt by p with the limits of pl.
-func (g *Guard) begin(ctx context.Context, p party, pl plan) (*Attempt, error) {
+// authorize counts an attempt by p against the limits of pl.
+func (g *Guard) authorize(ctx context.Context, p party, pl plan) (*Attempt, error) {
 	rule := g.planned(pl)
 	if len(rule.Either) == 0 { // an exempt address and no name
 		return newAttempt(g, p, pl, throttler.Decision{Status: throttler.Authorized}), nil
