@@ -47,6 +47,17 @@ type globals struct {
 	Version kong.VersionFlag `help:"Print the version." env:"-"`
 }
 
+// tlsFlags are the flags of the files that secure a port.
+type tlsFlags struct {
+	Cert     string `help:"Certificate of that address. Default: none, plain text." placeholder:"FILE"`
+	CertKey  string `help:"Private key of that certificate." placeholder:"FILE"`
+	ClientCA string `name:"client-ca" help:"Authority of the certificates that clients there must have." placeholder:"FILE"`
+}
+
+func (f tlsFlags) files() serve.TLS {
+	return serve.TLS{Cert: f.Cert, CertKey: f.CertKey, ClientCA: f.ClientCA}
+}
+
 // commands is the command line.
 type commands struct {
 	globals
@@ -80,23 +91,24 @@ type commands struct {
 		Admin  string `default:"127.0.0.1:4181" help:"Address of /metrics, /tally, /healthz and /readyz. Empty disables it."`
 		Envoy  string `default:"127.0.0.1:4182" help:"Address for Envoy (gRPC). Empty disables it."`
 
-		API          string `name:"api" default:"127.0.0.1:4183" help:"Address of the JSON API. Callers need a key of THROTTLER_API_KEYS or a certificate. Empty disables it."`
-		APICert      string `name:"api-cert" help:"Certificate of the JSON API. Default: none, plain text." placeholder:"FILE"`
-		APICertKey   string `name:"api-cert-key" help:"Private key of that certificate." placeholder:"FILE"`
-		Proxy        string `default:"127.0.0.1:4184" help:"Address of the proxy that guards logins, if the rule file has one. Empty disables it."`
-		ProxyCert    string `name:"proxy-cert" help:"Certificate of the proxy. Default: none, plain text." placeholder:"FILE"`
-		ProxyCertKey string `name:"proxy-cert-key" help:"Private key of that certificate." placeholder:"FILE"`
+		API   string `name:"api" default:"127.0.0.1:4183" help:"Address of the JSON API. Callers need a key of THROTTLER_API_KEYS or a certificate. Empty disables it."`
+		Proxy string `default:"127.0.0.1:4184" help:"Address of the proxy that guards logins, if the rule file has one. Empty disables it."`
+
+		ListenTLS tlsFlags `embed:"" prefix:"listen-"`
+		AdminTLS  tlsFlags `embed:"" prefix:"admin-"`
+		EnvoyTLS  tlsFlags `embed:"" prefix:"envoy-"`
+		APITLS    tlsFlags `embed:"" prefix:"api-"`
+		ProxyTLS  tlsFlags `embed:"" prefix:"proxy-"`
 
 		Drain time.Duration `default:"2s" help:"How long callers are asked to go elsewhere before the service ends."`
 
 		Log      string `default:"text" enum:"text,json" help:"Form of the log: text or json."`
 		LogLevel string `name:"log-level" default:"info" enum:"debug,info,warn,error" help:"Least level of what is logged: debug, info, warn or error."`
-
-		APIClientCA string `name:"api-client-ca" help:"CA of the certificates that callers of the JSON API must have." placeholder:"FILE"`
 	} `cmd:"" help:"Answer proxies and programs by the rule file."`
 
 	Health struct {
-		Admin string `default:"127.0.0.1:4181" help:"Address of the service's /healthz."`
+		Admin     string `default:"127.0.0.1:4181" help:"Address of the service's /healthz."`
+		AdminCert string `name:"admin-cert" help:"Given if that address has TLS, as to serve." placeholder:"FILE"`
 	} `cmd:"" help:"Fail unless a service runs here, as for a container's health check."`
 
 	Check struct {
@@ -196,7 +208,7 @@ func (c *commands) run(ctx context.Context, command string, streams Streams) err
 	case "serve":
 		return c.serve(ctx, streams)
 	case "health":
-		return serve.Healthy(ctx, c.Health.Admin)
+		return serve.Healthy(ctx, c.Health.Admin, c.Health.AdminCert != "")
 	}
 	o, err := c.operator(streams)
 	if err != nil {
@@ -312,9 +324,10 @@ func (c *commands) serve(ctx context.Context, streams Streams) error {
 		User: os.Getenv("THROTTLER_USER"), Password: os.Getenv("THROTTLER_PASSWORD"),
 		API: serve.API{
 			Listen: c.Serve.API, Keys: list(os.Getenv("THROTTLER_API_KEYS")), Token: os.Getenv("THROTTLER_TOKEN_KEY"),
-			Cert: c.Serve.APICert, CertKey: c.Serve.APICertKey, ClientCA: c.Serve.APIClientCA,
+			TLS: c.Serve.APITLS.files(),
 		},
-		Proxy: serve.Proxy{Listen: c.Serve.Proxy, Cert: c.Serve.ProxyCert, CertKey: c.Serve.ProxyCertKey},
+		Proxy:     serve.Proxy{Listen: c.Serve.Proxy, TLS: c.Serve.ProxyTLS.files()},
+		ListenTLS: c.Serve.ListenTLS.files(), AdminTLS: c.Serve.AdminTLS.files(), EnvoyTLS: c.Serve.EnvoyTLS.files(),
 		Drain: c.Serve.Drain, Log: newLog(streams.Err, c.Serve.Log, c.Serve.LogLevel), Hangup: hangup,
 	})
 }

@@ -417,11 +417,22 @@ func TestTheHelpTellsWhereTheServiceListens(t *testing.T) {
 	}
 }
 
+// manual returns a page, where a row of `-NAME-cert` is one for each address.
+func manual(t *testing.T, page string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../../../docs/" + page)
+	require.NoError(t, err)
+	return regexp.MustCompile("(?m)^\\| `-NAME-.*\n").ReplaceAllStringFunc(string(text), func(row string) (rows string) {
+		for _, name := range []string{"listen", "admin", "envoy", "api", "proxy"} {
+			rows += strings.ReplaceAll(row, "NAME", name)
+		}
+		return rows
+	})
+}
+
 func TestFlagsOfTheManualAreKnown(t *testing.T) {
 	for _, page := range []string{"service.md", "proxies.md"} {
-		text, err := os.ReadFile("../../../../docs/" + page)
-		require.NoError(t, err)
-		for _, row := range regexp.MustCompile("(?m)^\\| (`-.*?) \\|").FindAllStringSubmatch(string(text), -1) {
+		for _, row := range regexp.MustCompile("(?m)^\\| (`-.*?) \\|").FindAllStringSubmatch(manual(t, page), -1) {
 			for _, flag := range regexp.MustCompile("`(-[a-z-]+)`").FindAllStringSubmatch(row[1], -1) {
 				a := run(t, "serve", flag[1]+"=1s", "-rules=/nonexistent")
 				assert.NotContains(t, a.err, "unknown flag", "%s of %s", flag[1], page)
@@ -441,9 +452,7 @@ var flagRow = regexp.MustCompile("(?m)^\\| `(-[a-z-]+)`(?:, `(-[a-z-]+)`)* \\| (
 func TestTheManualHasEachFlagOfServeWithItsDefault(t *testing.T) {
 	told := map[string]string{}
 	for _, page := range []string{"service.md", "login-proxy.md"} {
-		text, err := os.ReadFile("../../../../docs/" + page)
-		require.NoError(t, err)
-		for _, row := range flagRow.FindAllStringSubmatch(string(text), -1) {
+		for _, row := range flagRow.FindAllStringSubmatch(manual(t, page), -1) {
 			for _, flag := range slices.DeleteFunc(row[1:3], func(flag string) bool { return flag == "" }) {
 				told[flag] = row[3]
 			}

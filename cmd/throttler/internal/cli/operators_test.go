@@ -58,7 +58,7 @@ func serving(t *testing.T, args ...string) {
 
 func TestEveryFlagOfServeComesFromTheEnvironmentToo(t *testing.T) {
 	help := run(t, "serve", "-help").out
-	for _, flag := range []string{"servers", "rules", "listen", "admin", "envoy", "api", "api-cert", "api-cert-key", "api-client-ca", "proxy", "proxy-cert", "proxy-cert-key", "drain"} {
+	for _, flag := range []string{"servers", "rules", "listen", "admin", "envoy", "api", "listen-cert", "admin-cert-key", "envoy-client-ca", "api-cert", "api-cert-key", "api-client-ca", "proxy", "proxy-cert", "proxy-cert-key", "drain"} {
 		name := "THROTTLER_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 		assert.Contains(t, strings.Join(strings.Fields(help), " "), "($"+name+")", flag)
 	}

@@ -2,17 +2,10 @@ package serve_test
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -176,84 +169,12 @@ func TestWrongOptionsOfTheAPIAreErrors(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte(limits), 0o600))
 	for want, api := range map[string]serve.API{
 		"API key has 1 bytes": {Keys: []string{"x"}}, "token key has 1 bytes": {Keys: programs.Keys, Token: "x"},
-		"needs -api-cert": {ClientCA: path}, "no such file": {Keys: programs.Keys, Cert: "nothing"},
+		"needs -api-cert": {TLS: serve.TLS{ClientCA: path}}, "-api-cert: open nothing: no such file": {Keys: programs.Keys, TLS: serve.TLS{Cert: "nothing"}},
 	} {
 		api.Listen = "127.0.0.1:0"
 		err := serve.Run(t.Context(), serve.Options{Rules: path, API: api, Log: slog.New(slog.DiscardHandler)})
 		assert.ErrorContains(t, err, want)
 	}
-}
-
-// An authority signs certificates.
-type authority struct {
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
-}
-
-// sign returns the path of a new certificate for 127.0.0.1, and that of its key.
-// The zero authority makes one that has signed itself.
-func (a *authority) sign(t *testing.T, name string) (certificate, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: a.key == nil, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	if a.key == nil {
-		a.certificate, a.key = template, private
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &private.PublicKey, a.key)
-	require.NoError(t, err)
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	require.NoError(t, err)
-	if a.certificate == template {
-		a.certificate, err = x509.ParseCertificate(der)
-		require.NoError(t, err)
-	}
-	write := func(kind string, text []byte) string {
-		path := filepath.Join(t.TempDir(), name+" "+kind)
-		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: text}), 0o600))
-		return path
-	}
-	return write("CERTIFICATE", der), write("PRIVATE KEY", secret)
-}
-
-func TestCallersMayHaveACertificateInsteadOfAKey(t *testing.T) {
-	ours, others := new(authority), new(authority)
-	ca, _ := ours.sign(t, "ours")
-	others.sign(t, "others")
-	api := serve.API{Listen: "127.0.0.1:0", ClientCA: ca}
-	api.Cert, api.CertKey = ours.sign(t, "service")
-	s := startAPI(t, api, limits)
-
-	client := func(signed ...*authority) *http.Client {
-		config := &tls.Config{RootCAs: x509.NewCertPool()}
-		config.RootCAs.AddCert(ours.certificate)
-		for _, by := range signed {
-			pair, err := tls.LoadX509KeyPair(by.sign(t, "caller"))
-			require.NoError(t, err)
-			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
-		}
-		transport := &http.Transport{TLSClientConfig: config}
-		t.Cleanup(transport.CloseIdleConnections)
-		return &http.Client{Transport: transport}
-	}
-	begin := `{"name":"alice","address":"203.0.113.7"}`
-	status, a := askAPI(t, client(ours), "https://"+s.api, "/v1/login/begin", begin)
-	assert.Equal(t, 200, status)
-	assert.Equal(t, "authorized", a["status"])
-	for _, stranger := range []*http.Client{client(), client(others)} {
-		_, err := stranger.Post("https://"+s.api+"/v1/login/begin", "application/json", strings.NewReader(begin))
-		assert.Error(t, err)
-	}
-	assert.NotEqual(t, 200, func() int {
-		answer, err := http.Post("http://"+s.api+"/v1/login/begin", "application/json", strings.NewReader(begin))
-		require.NoError(t, err)
-		answer.Body.Close()
-		return answer.StatusCode
-	}(), "plain text")
 }
 
 // Two services and their memcached are asked by more and more callers at once. What

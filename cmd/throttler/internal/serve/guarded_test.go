@@ -14,7 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
@@ -276,25 +275,6 @@ func TestTheProxySpeaksHTTP2OverTLS(t *testing.T) {
 	answer.Body.Close()
 	assert.Equal(t, 2, answer.ProtoMajor)
 	assert.Equal(t, "POST /page body", string(body))
-}
-
-func TestACertificateIsReadAgainWhenItsFilesChange(t *testing.T) {
-	issuer := new(authority)
-	cert, key := issuer.sign(t, "root")
-	s := startWith(t, fmt.Sprintf(guardedForm, application(t)), func(o *serve.Options) { o.Proxy.Cert, o.Proxy.CertKey = cert, key })
-	served := func() string {
-		conn, err := tls.Dial("tcp", s.proxy, &tls.Config{InsecureSkipVerify: true})
-		require.NoError(t, err)
-		defer conn.Close()
-		return conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
-	}
-	first := served()
-	newCert, newKey := issuer.sign(t, "next")
-	require.NoError(t, os.Rename(newCert, cert)) // without its key it is none
-	require.Eventually(t, func() bool { served(); return strings.Contains(s.log.String(), "a certificate cannot be read") }, 30*time.Second, 50*time.Millisecond)
-	require.Equal(t, first, served(), "the last one stays")
-	require.NoError(t, os.Rename(newKey, key))
-	require.Eventually(t, func() bool { return served() != first }, 30*time.Second, 50*time.Millisecond)
 }
 
 func TestThereIsNoProxyWithoutOneInTheRuleFile(t *testing.T) {

@@ -2,15 +2,16 @@ package serve
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
 	"time"
 )
 
-// Healthy returns nil if a service answers at its address for operators. An
+// Healthy returns nil if a service answers at its address for operators, by TLS if secured. An
 // address without a host is of this machine.
-func Healthy(ctx context.Context, admin string) error {
+func Healthy(ctx context.Context, admin string, secured bool) error {
 	host, port, err := net.SplitHostPort(admin)
 	if err != nil {
 		return err
@@ -20,11 +21,18 @@ func Healthy(ctx context.Context, admin string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+"/healthz", nil)
+	scheme := "http://"
+	if secured {
+		scheme = "https://"
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+net.JoinHostPort(host, port)+"/healthz", nil)
 	if err != nil {
 		return err
 	}
-	answer, err := http.DefaultClient.Do(r)
+	// Whether somebody answers is asked, and nothing told: any certificate will do.
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	defer transport.CloseIdleConnections()
+	answer, err := transport.RoundTrip(r)
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ type server struct {
 	listener net.Listener
 	serve    func(net.Listener) error
 	shutdown func(context.Context) error
+	log      *slog.Logger
 }
 
 // servers are all servers of a service.
@@ -38,10 +39,11 @@ func (b *backend) listen(o Options, rules *rulefile.Source) (all servers, err er
 		b.events.seen(who)
 		b.counts.ObserveRobot(who.Group, who.Standing.String())
 	}
-	listen, err1 := all.add("-listen", o.Listen, b.httpServer(service.Handler(), o.Log))
-	admin, err2 := all.add("-admin", o.Admin, b.httpServer(b.admin(), o.Log))
+	listen, err1 := all.add("-listen", o.Listen, o.ListenTLS, b.httpServer(service.Handler(), o.Log))
+	o.AdminTLS.probed = true
+	admin, err2 := all.add("-admin", o.Admin, o.AdminTLS, b.httpServer(b.admin(o.AdminTLS), o.Log))
 	api, err3 := all.addAPI(o, rules, b)
-	asked, err4 := all.add("-envoy", o.Envoy, server{serve: grpc.Serve, shutdown: func(ctx context.Context) error {
+	asked, err4 := all.add("-envoy", o.Envoy, o.EnvoyTLS, server{serve: grpc.Serve, log: o.Log, shutdown: func(ctx context.Context) error {
 		endWatching() // a client that watches the health would not
 		defer context.AfterFunc(ctx, grpc.Stop)()
 		grpc.GracefulStop()
@@ -73,7 +75,7 @@ func told(named ...any) (there []any) {
 
 func (b *backend) httpServer(handler http.Handler, log *slog.Logger) server {
 	s := b.newHTTPServer(handler, log)
-	return server{serve: s.Serve, shutdown: s.Shutdown}
+	return server{serve: s.Serve, shutdown: s.Shutdown, log: log}
 }
 
 func (b *backend) newHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
@@ -88,26 +90,24 @@ func (b *backend) newHTTPServer(handler http.Handler, log *slog.Logger) *http.Se
 	}
 }
 
-// serving returns how s serves: in plain text if secured is nil.
-func serving(s *http.Server, secured *tls.Config) func(net.Listener) error {
-	if secured == nil {
-		return s.Serve
-	}
-	s.TLSConfig = secured
-	return func(l net.Listener) error { return s.ServeTLS(l, "", "") }
-}
-
-// add makes s listen at the address of a flag and returns the address in use, or nil if
-// address is empty.
-func (all *servers) add(flag, address string, s server) (net.Addr, error) {
+// add makes s listen at the address of a flag, by TLS if there is a certificate, and returns the
+// address in use, or nil if address is empty.
+func (all *servers) add(flag, address string, files TLS, s server) (net.Addr, error) {
 	if address == "" {
 		return nil, nil
+	}
+	secured, err := files.config(flag, s.log)
+	if err != nil {
+		return nil, err
 	}
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", flag, address, err)
 	}
 	s.listener = l
+	if secured != nil {
+		s.listener = tls.NewListener(l, secured)
+	}
 	*all = append(*all, s)
 	return l.Addr(), nil
 }

@@ -12,9 +12,8 @@ import (
 
 // Proxy configures the proxy before a server whose logins are guarded.
 type Proxy struct {
-	Listen  string // empty: no proxy
-	Cert    string // path of the certificate; empty: plain text
-	CertKey string // path of its key
+	Listen string // empty: no proxy
+	TLS
 }
 
 // addProxy adds the proxy, if the rule file has one.
@@ -28,12 +27,8 @@ func (all *servers) addProxy(o Options, rules *rulefile.Source, b *backend) (net
 	s := b.newProxyServer(proxy.New(proxy.Options{
 		Rules: rules, Throttler: b.throttler, Guard: b.guard, Secret: o.API.Token, Log: o.Log,
 	}), o.Log)
-	secured, err := tlsOf(o.Proxy.Cert, o.Proxy.CertKey, o.Log)
-	if err != nil {
-		return nil, err
-	}
 	b.proxied = true
-	return all.add("-proxy", o.Proxy.Listen, server{serve: serving(s, secured), shutdown: func(ctx context.Context) error {
+	return all.add("-proxy", o.Proxy.Listen, o.Proxy.TLS, server{serve: s.Serve, log: o.Log, shutdown: func(ctx context.Context) error {
 		if s.Shutdown(ctx) != nil { // as while an answer is a stream
 			return s.Close()
 		}

@@ -37,10 +37,13 @@ type Options struct {
 	Envoy    string // address for Envoy, by gRPC; empty: none
 	API      API
 	Proxy    Proxy
-	Drain    time.Duration // for which callers are asked to go elsewhere before the end
-	Log      *slog.Logger
-	Hangup   <-chan os.Signal // reads the rule file again
-	Ready    func(listen, admin, envoy, api, proxy net.Addr)
+
+	ListenTLS, AdminTLS, EnvoyTLS TLS
+
+	Drain  time.Duration // for which callers are asked to go elsewhere before the end
+	Log    *slog.Logger
+	Hangup <-chan os.Signal // reads the rule file again
+	Ready  func(listen, admin, envoy, api, proxy net.Addr)
 }
 
 // The bounds of a request, and of the service's end.
@@ -200,11 +203,12 @@ func (b *backend) close() {
 	}
 }
 
-// admin returns the handler for operators. It has no access control.
-func (b *backend) admin() http.Handler {
+// admin returns the handler for operators. Its only access control is that of files: probes, as
+// of Kubernetes, have no certificate.
+func (b *backend) admin(files TLS) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", b.metrics)
-	mux.Handle("/tally", onlyByAddress(b.counts))
+	mux.Handle("/metrics", files.onlyCertified(b.metrics))
+	mux.Handle("/tally", files.onlyCertified(onlyByAddress(b.counts)))
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("/readyz", b.ready)
 	return mux
