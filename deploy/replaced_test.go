@@ -2,7 +2,6 @@ package deploy_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,9 +13,8 @@ import (
 
 // replacing runs the service with the rule file of the cluster, whose names are of two memcached.
 // It bans 20 values, and has the first memcached end and come back empty at another address.
-const replacing = `set -eu
+const replacing = `
 PATH=$(dirname "$COMMAND"):$PATH
-ip link set lo up
 mount --bind "$ROOT/hosts" /etc/hosts
 pod() { memcached -u nobody -l "$1" >/dev/null 2>&1 & }
 name() { echo "$1 memcached-0.memcached
@@ -49,25 +47,13 @@ await grep 'a server has forgotten records.*memcached-0' log
 // What docs/production.md says of a pod of memcached that is replaced.
 func TestAPodOfMemcachedThatIsReplacedIsFoundByItsName(t *testing.T) {
 	skiptest.Slow(t) // its loss is noticed within 15 s
-	for program, pkg := range map[string]string{"unshare": "util-linux", "ip": "iproute2", "curl": "curl", "memcached": "memcached"} {
-		skiptest.Program(t, program, pkg)
-	}
-	if os.Getuid() != 0 {
-		skiptest.Missing(t, "a network for the programs of a test needs root")
-	}
 	root := t.TempDir()
 	for name, text := range map[string]string{"rules.yaml": read(t, "kubernetes/rules.yaml"), "hosts": ""} {
 		require.NoError(t, os.WriteFile(filepath.Join(root, name), []byte(text), 0o644))
 	}
-	c := exec.CommandContext(t.Context(), "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", replacing)
-	c.Env = append(os.Environ(), "ROOT="+root, "COMMAND="+command)
-	var errs lines
-	c.Stderr = &errs
-	output, err := c.Output()
-	log, _ := os.ReadFile(filepath.Join(root, "log"))
-	require.NoError(t, err, "%s\n%s\n%s", output, &errs, log)
-	said := strings.Split(strings.TrimSpace(string(output)), "\n")
-	require.Len(t, said, 3, "%s", output)
+	output := apart(t, root, replacing)
+	said := strings.Split(strings.TrimSpace(output), "\n")
+	require.Len(t, said, 3, output)
 	assert.Equal(t, "before: 20", said[0])
 	left := strings.TrimPrefix(said[1], "of memcached-1: ")
 	assert.NotContains(t, []string{"0", "20"}, left, "each has some")
