@@ -195,6 +195,7 @@ func parts() []part {
 		{name: "conditions", play: (*stage).playSeveral},
 		{name: "fleet", play: (*stage).playFleet},
 		{name: "open", play: (*stage).playAllOpen},
+		{name: "ahead", play: (*stage).playAhead},
 		{name: "long", play: (*stage).playLong},
 		{name: "admitted", play: (*stage).playAdmitted},
 		{name: "memory", inMemory: true, play: (*stage).inMemory},

@@ -44,7 +44,7 @@ func (st *stage) playAllOpen(ctx context.Context, o options, out io.Writer) erro
 	}
 	for _, rate := range openRates {
 		st.report("open loop, %d calls a second", rate)
-		results, err := st.playOpen(ctx, openSystems, rate, slice, rounds)
+		results, err := st.playOpen(ctx, spread, openSystems, rate, slice, rounds)
 		if err != nil {
 			return err
 		}
@@ -54,9 +54,9 @@ func (st *stage) playAllOpen(ctx context.Context, o options, out io.Writer) erro
 	return nil
 }
 
-// playOpen measures the systems at rate calls a second.
-func (st *stage) playOpen(ctx context.Context, systems []system, rate int, slice time.Duration, rounds int) ([]openResult, error) {
-	sc := scene{work: spread, callers: openCallers, systems: st.playable(systems)}
+// playOpen measures the systems at rate calls a second of a work.
+func (st *stage) playOpen(ctx context.Context, w work, systems []system, rate int, slice time.Duration, rounds int) ([]openResult, error) {
+	sc := scene{work: w, callers: openCallers, systems: st.playable(systems)}
 	crowds := make([]*crowd, len(sc.systems))
 	results := make([]openResult, len(sc.systems))
 	for i, s := range sc.systems {
