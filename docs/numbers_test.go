@@ -6,7 +6,6 @@ import (
 	"go/parser"
 	"go/token"
 	"go/types"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/httpthrottle"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/pool"
 )
@@ -32,7 +30,6 @@ func TestThePagesTellTheNumbersOfThePackages(t *testing.T) {
 		{"rules.md", "At most %s calls of a process wait for one condition.", []any{thousands(throttler.MaxWaiting)}},
 		{"rules.md", "| largest Max | %s |", []any{thousands(throttler.MaxHits)}},
 		{"operations.md", "`LockoutGrowth` remembers bans for %s after they have ended", []any{days(throttler.LockoutMemory)}},
-		{"../httpthrottle/rules.go", "the first %d bytes of the request's User-Agent", []any{bytesOfTheUserAgent()}},
 		{"login.md", "for %d to %d days after a success there (`KnownFor`)", []any{int(login.DefaultKnownFor.Hours() / 24), int(2 * login.DefaultKnownFor.Hours() / 24)}},
 		{"operations.md", "It holds %s records and %d MiB by default", []any{thousands(constant(t, "../memstore", "defaultMaxItems")), constant(t, "../memstore", "defaultMaxBytes") >> 20}},
 		{"operations.md", "once per `BlockCacheTTL` and process. Default: %d s", []any{constant(t, "..", "defaultBlockCacheTTL") / int(time.Second)}},
@@ -83,13 +80,6 @@ func constant(t *testing.T, dir, name string) int {
 	}
 	require.Fail(t, "no constant "+name, dir)
 	return 0
-}
-
-// bytesOfTheUserAgent returns how many of a long User-Agent a robot is counted by.
-func bytesOfTheUserAgent() int {
-	r := httptest.NewRequest("GET", "/", nil)
-	r.Header.Set("User-Agent", strings.Repeat("x", 10_000))
-	return strings.Count(httpthrottle.Source{}.RobotKey(r), "x")
 }
 
 // words joins the lines of a text, or of a comment.

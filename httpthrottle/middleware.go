@@ -10,8 +10,8 @@
 //
 // # By task
 //
-//   - Limit requests: [New], [Middleware.Handler]; ready-made rules:
-//     [Source.PerAddress], [Source.PerRobot]. Cheapest, by one value: [PerValue].
+//   - Limit requests: [New], [Middleware.Handler], by address: [Source.PerAddress].
+//     Cheapest, by one value: [PerValue]. Robots: package robots.
 //   - Find the client, also behind proxies: [Source.Addr], [Source.Key].
 //   - Limit bytes: [BodyCost]. Leave requests out: [Unlimited].
 //   - Choose the answer: [Refusal], [Middleware.Public], [SetRetryAfter].

@@ -33,17 +33,14 @@ func TestLimitThatCannotBeIsFoundWhenTheProgramStarts(t *testing.T) {
 		{"site", 1, 0, "ttl is 0s, want 1ms or more"},
 		{"site", 1, time.Millisecond - 1, "ttl is 999.999µs, want 1ms or more"},
 	} {
-		for name, per := range map[string]func(string, int, time.Duration) func(*http.Request) throttler.Rule{
-			"PerAddress": httpthrottle.Source{}.PerAddress,
-			"PerRobot":   httpthrottle.Source{}.PerRobot,
-		} {
-			build := func() func(*http.Request) throttler.Rule { return per(test.identifier, test.max, test.ttl) }
-			if test.want == "" {
-				require.NoError(t, build()(request("203.0.113.9:1")).Validate(), "%s%v", name, test)
-				continue
-			}
-			require.PanicsWithValue(t, "httpthrottle: "+name+": "+test.want, func() { build() })
+		build := func() func(*http.Request) throttler.Rule {
+			return httpthrottle.Source{}.PerAddress(test.identifier, test.max, test.ttl)
 		}
+		if test.want == "" {
+			require.NoError(t, build()(request("203.0.113.9:1")).Validate(), "%v", test)
+			continue
+		}
+		require.PanicsWithValue(t, "httpthrottle: PerAddress: "+test.want, func() { build() })
 	}
 }
 
@@ -108,31 +105,22 @@ func TestPublicNameThatStandsTwicePanics(t *testing.T) {
 
 func TestClientsOfAUnixSocketAreNotCountedAsOne(t *testing.T) {
 	for _, peer := range []string{"@", "", "/run/site.sock"} {
-		for name, rule := range map[string]func(httpthrottle.Source) func(*http.Request) throttler.Rule{
-			"PerAddress": func(s httpthrottle.Source) func(*http.Request) throttler.Rule {
-				return s.PerAddress("test", 1, time.Minute)
-			},
-			"PerRobot": func(s httpthrottle.Source) func(*http.Request) throttler.Rule {
-				return s.PerRobot("test", 1, time.Minute)
-			},
-		} {
-			m := httpthrottle.New(throttler.New(memstore.New()), rule(httpthrottle.Source{}))
-			w, log := logged(m.Handler(hello), peer)
-			require.Equal(t, http.StatusInternalServerError, w.Code, "%s of %q", name, peer)
-			require.Contains(t, log, "the peer has no address; set TrustUnix")
-			require.ErrorContains(t, m.Check(request(peer)), "the peer has no address; set TrustUnix")
-			require.ErrorIs(t, m.Check(request(peer)), throttler.ErrInvalidRule)
+		m := httpthrottle.New(throttler.New(memstore.New()), httpthrottle.Source{}.PerAddress("test", 1, time.Minute))
+		w, log := logged(m.Handler(hello), peer)
+		require.Equal(t, http.StatusInternalServerError, w.Code, "%q", peer)
+		require.Contains(t, log, "the peer has no address; set TrustUnix")
+		require.ErrorContains(t, m.Check(request(peer)), "the peer has no address; set TrustUnix")
+		require.ErrorIs(t, m.Check(request(peer)), throttler.ErrInvalidRule)
 
-			trusting := httpthrottle.New(throttler.New(memstore.New()), rule(httpthrottle.Source{TrustUnix: true}))
-			h := trusting.Handler(hello)
-			for _, client := range []string{"203.0.113.8", "203.0.113.9"} {
-				w := httptest.NewRecorder()
-				h.ServeHTTP(w, request(peer, "X-Forwarded-For: "+client))
-				require.Equal(t, http.StatusOK, w.Code)
-			}
-			w = httptest.NewRecorder()
-			h.ServeHTTP(w, request(peer, "X-Forwarded-For: 203.0.113.9"))
-			require.Equal(t, http.StatusTooManyRequests, w.Code)
+		trusting := httpthrottle.New(throttler.New(memstore.New()), httpthrottle.Source{TrustUnix: true}.PerAddress("test", 1, time.Minute))
+		h := trusting.Handler(hello)
+		for _, client := range []string{"203.0.113.8", "203.0.113.9"} {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, request(peer, "X-Forwarded-For: "+client))
+			require.Equal(t, http.StatusOK, w.Code)
 		}
+		w = httptest.NewRecorder()
+		h.ServeHTTP(w, request(peer, "X-Forwarded-For: 203.0.113.9"))
+		require.Equal(t, http.StatusTooManyRequests, w.Code)
 	}
 }
