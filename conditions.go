@@ -264,11 +264,6 @@ func (r *Rule) with(conditions []Condition) Rule {
 	return of
 }
 
-// toAssess reports whether a call looks at all conditions before it counts in any.
-func (r *Rule) toAssess() bool {
-	return r.CountAuthorizedOnly && len(r.First) == 0 && len(r.conditions()) > 1
-}
-
 // limit returns what c allows, for any Cost.
 func (c *Condition) limit() record.Limit {
 	l := record.Limit{Algorithm: record.Algorithm(c.Algorithm), Max: c.Max, TTL: c.TTL}

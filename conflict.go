@@ -67,12 +67,12 @@ func name(identifier string, c *Condition) string { return record.Key(identifier
 
 // findConflicts calls t.Conflict for each condition of rule, which makes these demands, with a
 // conflict.
-func (t *Throttler) findConflicts(p *plan, rule *Rule, demands []engine.Demand) {
+func (t *Throttler) findConflicts(p *prepared, rule *Rule, demands []engine.Demand) {
 	if t.Conflict == nil {
 		return
 	}
 	conditions := rule.conditions()
-	for i, key := range p.Keys(demands) {
+	for i, key := range p.plan.Keys(demands) {
 		if err := t.conflicts.of(rule.Identifier, &conditions[i], key); err != nil {
 			t.Conflict(*rule, err)
 		}

@@ -153,57 +153,57 @@ func (o *Outcome) set(name string, limit int, told *engine.Outcome) {
 func (o *Outcome) unasked() bool { return o.Remaining < 0 }
 
 // outcomes returns the memory for what the engine tells of a call: few, if that is enough.
-func (p *plan) outcomes(few []engine.Outcome) []engine.Outcome {
-	if n := len(p.Conditions); n > len(few) {
+func (p *prepared) outcomes(few []engine.Outcome) []engine.Outcome {
+	if n := len(p.plan.Conditions); n > len(few) {
 		return make([]engine.Outcome, n)
 	}
-	return few[:len(p.Conditions)]
+	return few[:len(p.plan.Conditions)]
 }
 
 // conclude sets d, which is zero, to what out comes to. Its Outcomes are written to outcomes, and
 // its Messages to messages, if that has room for all.
-func (p *plan) conclude(d *Decision, out []engine.Outcome, outcomes []Outcome, messages []string) {
+func (p *prepared) conclude(d *Decision, out []engine.Outcome, outcomes []Outcome, messages []string) {
 	d.Status, d.Outcomes = Authorized, outcomes
 	for i := range out {
-		o, of := &outcomes[i], &p.Conditions[i]
+		o, of := &outcomes[i], &p.plan.Conditions[i]
 		o.set(of.Name, of.Limit.Max, &out[i])
 		if err := o.Err; err != nil && !slices.ContainsFunc(outcomes[:i], func(o Outcome) bool { return engine.Same(o.Err, err) }) {
 			d.Err = engine.Join(d.Err, err)
 		}
 	}
-	d.WouldBlock = p.Blocks(out)
-	if !d.WouldBlock || p.Shadow {
+	d.WouldBlock = p.plan.Blocks(out)
+	if !d.WouldBlock || p.plan.Shadow {
 		return
 	}
-	d.Status, d.RetryAfter = Blocked, p.RetryAfter(out)
+	d.Status, d.RetryAfter = Blocked, p.plan.RetryAfter(out)
 	if d.Messages = messages[:0]; cap(messages) < len(out) {
 		d.Messages = make([]string, 0, len(out))
 	}
 	for i := range out {
 		if out[i].Blocked {
-			d.Messages = append(d.Messages, p.Conditions[i].Message)
+			d.Messages = append(d.Messages, p.plan.Conditions[i].Message)
 		}
 	}
 }
 
-// A kept is what the caller of a call keeps, in one piece of memory if the conditions are one
+// An answer is what the caller of a call keeps, in one piece of memory if the conditions are one
 // or two.
-type kept struct {
+type answer struct {
 	receipt  *engine.Receipt
 	outcomes []Outcome
 	messages []string // memory for those of the Decision
 }
 
-// keep returns what the caller keeps of a call.
-func (p *plan) keep() kept {
-	switch n := len(p.Conditions); n {
+// answer returns the memory for the answer to a call.
+func (p *prepared) answer() answer {
+	switch n := len(p.plan.Conditions); n {
 	case 1:
 		a := new(struct {
 			receipt  engine.Receipt
 			outcomes [1]Outcome
 			messages [1]string
 		})
-		return kept{&a.receipt, a.outcomes[:], a.messages[:]}
+		return answer{&a.receipt, a.outcomes[:], a.messages[:]}
 	case 2:
 		a := new(struct {
 			receipt  engine.Receipt
@@ -214,7 +214,7 @@ func (p *plan) keep() kept {
 		})
 		a.more = a.counted[:]
 		a.receipt.Use(&a.more)
-		return kept{&a.receipt, a.outcomes[:], a.messages[:]}
+		return answer{&a.receipt, a.outcomes[:], a.messages[:]}
 	default:
 		a := new(struct {
 			receipt engine.Receipt
@@ -222,6 +222,6 @@ func (p *plan) keep() kept {
 		})
 		a.more = make([]engine.Counted, n)
 		a.receipt.Use(&a.more)
-		return kept{&a.receipt, make([]Outcome, n), nil}
+		return answer{&a.receipt, make([]Outcome, n), nil}
 	}
 }

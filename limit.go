@@ -15,7 +15,7 @@ import (
 // [Throttler.Limit]. It is safe for concurrent use.
 type Limit struct {
 	t    *Throttler
-	plan *plan
+	rule *prepared
 	of   Condition // without a Value
 }
 
@@ -23,12 +23,12 @@ type Limit struct {
 // [ErrInvalidRule], also if the rule has several conditions, or one of [InFlight].
 func (t *Throttler) Limit(rule Rule) (*Limit, error) {
 	t.check(context.Background())
-	p, err := t.planOf(&rule)
+	p, err := t.prepare(&rule)
 	if err != nil {
 		return nil, err
 	}
-	if len(p.Conditions) != 1 {
-		return nil, rule.invalid(rule.kind(), fmt.Sprintf("%d conditions", len(p.Conditions)), "one for a Limit")
+	if len(p.plan.Conditions) != 1 {
+		return nil, rule.invalid(rule.kind(), fmt.Sprintf("%d conditions", len(p.plan.Conditions)), "one for a Limit")
 	}
 	of := rule.conditions()[0]
 	if of.Algorithm == InFlight {
@@ -46,7 +46,7 @@ func (l *Limit) Throttler() *Throttler { return l.t }
 func (l *Limit) Rule(value string) Rule {
 	of := l.of
 	of.Value = value
-	return l.plan.rule.with([]Condition{of})
+	return l.rule.rule.with([]Condition{of})
 }
 
 // Authorize is [Throttler.Authorize] of the rule with this value.
@@ -54,8 +54,8 @@ func (l *Limit) Authorize(ctx context.Context, value string) (d Decision, err er
 	l.t.check(ctx)
 	of := [1]Condition{l.of}
 	of[0].Value = value
-	rule := l.plan.rule.with(of[:])
-	l.t.authorize(ctx, l.plan, &rule, &d)
+	rule := l.rule.rule.with(of[:])
+	l.t.authorize(ctx, l.rule, &rule, &d)
 	return d, nil
 }
 
@@ -69,27 +69,27 @@ func (l *Limit) Take(ctx context.Context, value string) (o Outcome) {
 	} else {
 		l.t.check(ctx)
 		var out [1]engine.Outcome
-		l.plan.Take(ctx, []engine.Demand{{Value: value, Cost: l.of.Cost, Least: l.of.Least}}, out[:])
-		of := &l.plan.Conditions[0]
+		l.rule.plan.Take(ctx, []engine.Demand{{Value: value, Cost: l.of.Cost, Least: l.of.Least}}, out[:])
+		of := &l.rule.plan.Conditions[0]
 		o.set(of.Name, of.Limit.Max, &out[0])
 	}
-	o.Blocked = o.Blocked && !l.plan.Shadow
+	o.Blocked = o.Blocked && !l.rule.plan.Shadow
 	return o
 }
 
-// A plan is what all calls of a rule have in common: everything but the Value, Cost and Least
-// of each condition, validated and prepared. Programs have few rules, though they build them
-// anew for each call, so plans are looked up by what they say, and receipts share them.
-type plan struct {
-	*engine.Plan
+// A prepared is a rule that was validated and prepared: all that its calls have in common, which
+// is everything but the Value, Cost and Least of each condition. Programs have few rules, though
+// they build them anew for each call, so prepared rules are looked up by what they say.
+type prepared struct {
+	plan *engine.Plan
 	rule Rule // its conditions have no Value, Cost or Least
 }
 
-// plans remembers plans, each at one of a few places by what they say. Programs that give each
-// customer a limit of its own may have thousands.
+// plans remembers prepared rules, each at one of a few places by what it says. Programs that give
+// each customer a limit of its own may have thousands.
 type plans struct {
 	once sync.Once
-	all  []atomic.Pointer[plan]
+	all  []atomic.Pointer[prepared]
 }
 
 const (
@@ -97,11 +97,11 @@ const (
 	places   = 8
 )
 
-// planOf returns the plan of rule, or why rule is invalid.
-func (t *Throttler) planOf(rule *Rule) (*plan, error) {
+// prepare returns rule prepared, or why it is invalid.
+func (t *Throttler) prepare(rule *Rule) (*prepared, error) {
 	conditions, decides := rule.conditions(), t.engine()
 	at := rule.hash(conditions)
-	t.plans.once.Do(func() { t.plans.all = make([]atomic.Pointer[plan], maxPlans) })
+	t.plans.once.Do(func() { t.plans.all = make([]atomic.Pointer[prepared], maxPlans) })
 	for i := range uint64(places) {
 		p := t.plans.all[(at+i)%maxPlans].Load()
 		if p == nil {
@@ -115,7 +115,7 @@ func (t *Throttler) planOf(rule *Rule) (*plan, error) {
 	if err := rule.validate(); err != nil {
 		return nil, err
 	}
-	p := newPlan(decides, rule)
+	p := newPrepared(decides, rule)
 	t.plans.all[at%maxPlans].Store(p)
 	return p, nil
 }
@@ -140,9 +140,9 @@ func (r *Rule) hash(conditions []Condition) uint64 {
 	return h ^ h>>32
 }
 
-// newPlan returns the plan of a rule, which is valid. decides is nil for a Simulation.
-func newPlan(decides *engine.Engine, rule *Rule) *plan {
-	p := new(plan)
+// newPrepared prepares a rule, which is valid. decides is nil for a Simulation.
+func newPrepared(decides *engine.Engine, rule *Rule) *prepared {
+	p := new(prepared)
 	own := make([]Condition, 0, len(rule.conditions()))
 	of := engine.Rule{Identifier: strings.Clone(rule.Identifier), Atomic: rule.CountAuthorizedOnly, Shadow: rule.Shadow}
 	for _, c := range rule.conditions() {
@@ -164,12 +164,12 @@ func newPlan(decides *engine.Engine, rule *Rule) *plan {
 	}
 	p.rule = rule.with(own)
 	p.rule.Identifier = of.Identifier
-	p.Plan = engine.NewPlan(decides, of)
+	p.plan = engine.NewPlan(decides, of)
 	return p
 }
 
-// is reports whether p is the plan of rule, which has these conditions, and rule is valid.
-func (p *plan) is(rule *Rule, conditions []Condition) bool {
+// is reports whether p is rule, which has these conditions, and rule is valid.
+func (p *prepared) is(rule *Rule, conditions []Condition) bool {
 	r := &p.rule
 	own := r.conditions()
 	if len(own) != len(conditions) || len(r.Either) != len(rule.Either) || r.Identifier != rule.Identifier ||
@@ -193,8 +193,8 @@ func (p *plan) is(rule *Rule, conditions []Condition) bool {
 // fewConditions is for how many a call finds memory on the stack.
 const fewConditions = 4
 
-// demands appends to few what a call of rule, whose plan is p, asks of each condition.
-func (p *plan) demands(rule *Rule, few []engine.Demand) []engine.Demand {
+// demands appends to few what a call of rule, which p is of, asks of each condition.
+func (p *prepared) demands(rule *Rule, few []engine.Demand) []engine.Demand {
 	conditions := rule.conditions()
 	for i := range conditions {
 		c := &conditions[i]

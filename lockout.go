@@ -28,6 +28,5 @@ func (r *Rule) lockout(c *Condition) record.Lockout {
 		l.Longest = defaultMaxLockout
 	}
 	l.Longest = max(l.Longest, l.Length)
-	l.KeepHits = r.toAssess()
 	return l
 }

@@ -186,11 +186,11 @@ func (t *Throttler) Cancel(ctx context.Context, d Decision) error {
 // or is one of [Throttler.Cancel].
 func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error {
 	t.check(ctx)
-	p, err := t.planOf(&rule)
+	p, err := t.prepare(&rule)
 	if err != nil || d.receipt == nil {
 		return err
 	}
-	keys := p.Keys(p.demands(&rule, nil))
+	keys := p.plan.Keys(p.demands(&rule, nil))
 	return d.receipt.Cancel(ctx, t.engine(), func(_, key string) bool { return slices.Contains(keys, key) })
 }
 
@@ -209,7 +209,7 @@ func (t *Throttler) CancelOnly(ctx context.Context, d Decision, rule Rule) error
 // Do not Cancel the same hits as well: Cancel may then take back another call's.
 func (t *Throttler) Refund(ctx context.Context, rule Rule) (d Decision, err error) {
 	t.check(ctx)
-	p, err := t.planOf(&rule)
+	p, err := t.prepare(&rule)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -219,7 +219,7 @@ func (t *Throttler) Refund(ctx context.Context, rule Rule) (d Decision, err erro
 		}
 	}
 	demands, out := p.demands(&rule, nil), p.outcomes(nil)
-	p.Refund(ctx, demands, out)
+	p.plan.Refund(ctx, demands, out)
 	p.conclude(&d, out, make([]Outcome, len(out)), nil)
 	return d, nil
 }

@@ -256,7 +256,7 @@ func (t *Throttler) check(ctx context.Context) {
 // [Rule.CountAuthorizedOnly].
 func (t *Throttler) Authorize(ctx context.Context, rule Rule) (d Decision, err error) {
 	t.check(ctx)
-	p, err := t.planOf(&rule)
+	p, err := t.prepare(&rule)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -264,16 +264,16 @@ func (t *Throttler) Authorize(ctx context.Context, rule Rule) (d Decision, err e
 	return d, nil
 }
 
-// authorize is Authorize of a rule with its plan. d is zero.
-func (t *Throttler) authorize(ctx context.Context, p *plan, rule *Rule, d *Decision) {
+// authorize is Authorize of a rule that was prepared. d is zero.
+func (t *Throttler) authorize(ctx context.Context, p *prepared, rule *Rule, d *Decision) {
 	start := t.startObserving()
 	var few [fewConditions]engine.Demand
 	var told [fewConditions]engine.Outcome
-	demands, out, k := p.demands(rule, few[:0]), p.outcomes(told[:]), p.keep()
+	demands, out, a := p.demands(rule, few[:0]), p.outcomes(told[:]), p.answer()
 	t.findConflicts(p, rule, demands)
-	p.Authorize(ctx, demands, k.receipt, out)
-	p.conclude(d, out, k.outcomes, k.messages)
-	d.receipt = k.receipt
+	p.plan.Authorize(ctx, demands, a.receipt, out)
+	p.conclude(d, out, a.outcomes, a.messages)
+	d.receipt = a.receipt
 	t.observe(ctx, rule, d, start)
 }
 
@@ -294,7 +294,7 @@ func (t *Throttler) Allow(ctx context.Context, rule Rule) error {
 // Its errors are those of Authorize.
 func (t *Throttler) Peek(ctx context.Context, rule Rule) (d Decision, err error) {
 	t.check(ctx)
-	p, err := t.planOf(&rule)
+	p, err := t.prepare(&rule)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -302,7 +302,7 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (d Decision, err error)
 	var told [fewConditions]engine.Outcome
 	demands, out := p.demands(&rule, few[:0]), p.outcomes(told[:])
 	t.findConflicts(p, &rule, demands)
-	p.Peek(ctx, demands, out)
+	p.plan.Peek(ctx, demands, out)
 	p.conclude(&d, out, make([]Outcome, len(out)), nil)
 	return d, nil
 }
@@ -348,16 +348,16 @@ const MaxWaiting = engine.MaxWaiting
 // queue alone: a condition that other calls wait for is Blocked.
 func (t *Throttler) Wait(ctx context.Context, rule Rule) (d Decision, err error) {
 	t.check(ctx)
-	p, err := t.planOf(&rule)
+	p, err := t.prepare(&rule)
 	if err != nil {
 		return Decision{}, err
 	}
 	start := t.startObserving()
-	demands, out, k := p.demands(&rule, nil), p.outcomes(nil), p.keep()
+	demands, out, a := p.demands(&rule, nil), p.outcomes(nil), p.answer()
 	t.findConflicts(p, &rule, demands)
-	retry, err := p.Wait(ctx, demands, k.receipt, out)
-	p.conclude(&d, out, k.outcomes, k.messages)
-	if d.receipt = k.receipt; err != nil {
+	retry, err := p.plan.Wait(ctx, demands, a.receipt, out)
+	p.conclude(&d, out, a.outcomes, a.messages)
+	if d.receipt = a.receipt; err != nil {
 		d.Status = Blocked // even if the last try authorized it, or failed open
 		if retry >= 0 {
 			d.RetryAfter = retry
@@ -375,11 +375,11 @@ func (t *Throttler) Wait(ctx context.Context, rule Rule) (d Decision, err error)
 // have begun go on.
 func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 	t.check(ctx)
-	p, err := t.planOf(&rule)
+	p, err := t.prepare(&rule)
 	if err != nil {
 		return err
 	}
-	return p.Reset(ctx, p.demands(&rule, nil))
+	return p.plan.Reset(ctx, p.demands(&rule, nil))
 }
 
 // Ban keeps values out by hand: it bans those of all conditions of rule for d from now, in
@@ -392,14 +392,14 @@ func (t *Throttler) Reset(ctx context.Context, rule Rule) error {
 // both within their [Throttler.BlockCacheTTL].
 func (t *Throttler) Ban(ctx context.Context, rule Rule, d time.Duration) error {
 	t.check(ctx)
-	p, err := t.planOf(&rule)
+	p, err := t.prepare(&rule)
 	switch {
 	case err != nil:
 		return err
 	case d <= 0:
 		return rule.invalid("Ban", d, "more than 0")
 	}
-	return p.Ban(ctx, p.demands(&rule, nil), d)
+	return p.plan.Ban(ctx, p.demands(&rule, nil), d)
 }
 
 // Client returns the Client that t was made with, for packages that build on a Throttler

@@ -32,7 +32,7 @@ type Condition struct {
 	Name, Message string
 	Limit         record.Limit
 	Prefetch      int
-	Lockout       record.Lockout
+	Lockout       record.Lockout // KeepHits is the Plan's to set
 }
 
 // A Demand is what one call asks of one condition.
@@ -65,6 +65,7 @@ func NewPlan(e *Engine, rule Rule) *Plan {
 	for i := range rule.Conditions {
 		c := &rule.Conditions[i]
 		c.Limit.Prepare()
+		c.Lockout.KeepHits = p.assesses() // another condition may refuse the call
 		own := &p.prepared[i]
 		if own.prefix = record.Prefix(rule.Identifier, c.Name); e != nil && e.main.memory != nil && own.prefix != "" {
 			own.head, _ = e.main.memory.Head(own.prefix)
