@@ -162,7 +162,7 @@ func (c *call) do(ctx context.Context, s step) {
 		c.recall(entries)
 	}
 	if s.op == opCount {
-		c.take(s)
+		c.fetch(s)
 	}
 	first := &c.first
 	if c.begun {
@@ -172,7 +172,7 @@ func (c *call) do(ctx context.Context, s step) {
 		first.Scratch = &c.scratch.slots
 	}
 	c.send(ctx, c.engine.main, first, s.op, entries, func(e *entry) bool { return e.from == nowhere && e.cause == nil })
-	c.keep(s)
+	c.stock(s)
 	if c.engine.fallback() != nil && c.standIns(entries) {
 		// The fallback is asked even if ctx has ended over a backend that hangs.
 		c.send(context.WithoutCancel(ctx), c.engine.fallback(), new(slots.Round), s.op, entries, func(e *entry) bool { return e.from == nowhere })
@@ -185,7 +185,7 @@ func (c *call) do(ctx context.Context, s step) {
 // was seen counts.
 func (c *call) forgetBanned(entries []*entry) {
 	for _, e := range entries {
-		if e.beside != nil && e.op <= opAssess && e.Failed() == nil && e.Outcome.NewBan && !e.lockout.KeepHits {
+		if e.beside != nil && e.op <= opAssess && e.Failed() == nil && e.verdict.Outcome.NewBan && !e.lockout.KeepHits {
 			c.engine.main.Forget(e.Key)
 		}
 	}
@@ -207,7 +207,7 @@ func (c *call) recall(entries []*entry) {
 			continue
 		}
 		e.op = opAssess // the others are asked what they would do
-		if store := e.Apply(now, &r); e.Outcome.Blocked && !store {
+		if store := e.Apply(now, &r); e.verdict.Outcome.Blocked && !store {
 			e.from = recalled
 			c.engine.cacheHits.Add(1)
 		}
@@ -253,7 +253,7 @@ func (c *call) standIns(entries []*entry) (any bool) {
 // reopen makes the conditions that were assessed and have room undecided again, to be counted.
 func (c *call) reopen() {
 	for i, e := range c.entries {
-		if e.from == asked && e.op == opAssess && e.Failed() == nil && !e.Outcome.Blocked {
+		if e.from == asked && e.op == opAssess && e.Failed() == nil && !e.verdict.Outcome.Blocked {
 			again := e.standIn()
 			again.cause = e.cause
 			again.Follow(&e.Entry)
@@ -270,7 +270,7 @@ func (c *call) giveBack(ctx context.Context) {
 		switch {
 		case c.pending(e):
 			left = append(left, e)
-		case e.counted() == (record.Hit{}) || i < len(c.entries) && c.unspend(i, e):
+		case e.counted() == (record.Hit{}) || i < len(c.entries) && c.putBack(i, e):
 		default:
 			entries, of = append(entries, e.giveBack()), append(of, e)
 		}
@@ -278,16 +278,16 @@ func (c *call) giveBack(ctx context.Context) {
 	c.gaveBack = true
 	askAll(ctx, entries, true)
 	for i, back := range entries {
-		of[i].Hit = record.Hit{} // even if that is not known
+		of[i].verdict.Hit = record.Hit{} // even if that is not known
 		if err := back.Failed(); err != nil {
 			of[i].Note = Join(of[i].Note, err)
 			if back.Left != nil {
-				of[i].Outcome.Cost = 0 // it goes on
+				of[i].verdict.Outcome.Cost = 0 // it goes on
 			}
 			continue
 		}
 		c.engine.freed(of[i].Key)
-		of[i].Outcome, of[i].Again = back.Outcome, back.Again // as it was found, with or without others' hits since
+		of[i].verdict.Outcome, of[i].verdict.Again = back.verdict.Outcome, back.verdict.Again // as it was found, with or without others' hits since
 	}
 	if len(left) > 0 {
 		go c.engine.giveBackLate(left)
@@ -301,7 +301,7 @@ func (e *Engine) giveBackLate(left []*entry) {
 	var entries []*entry
 	for _, of := range left {
 		of.Wait(ctx)
-		if of.Err == nil && of.Hit != (record.Hit{}) {
+		if of.Err == nil && of.verdict.Hit != (record.Hit{}) {
 			entries = append(entries, of.giveBack())
 		}
 	}

@@ -34,18 +34,12 @@ type change struct {
 	beside     *record.Beside            // of the fallback
 	back       []record.Hit              // to be given back before, for opCount: see hands
 
-	// What becomes of it. Hit is what it has counted or, for opGiveBack, what to take back.
-	record.Verdict
-	left    []byte   // the record with what it has counted, if it has taken hits ahead
-	glanced *glanced // of opLook
-	unsure  bool     // it may find what it has itself counted
-	ahead   bool     // a clock that is ahead has written the record
-}
-
-// A glanced is what opLook comes to if the call is not counted.
-type glanced struct {
-	outcome record.Outcome
-	again   time.Duration
+	// What becomes of it. The Hit is what it has counted or, for opGiveBack, what to take back.
+	verdict record.Verdict
+	glanced *record.Verdict // of opLook: what it comes to if the call is not counted
+	left    []byte          // the record with what it has counted, if it has taken hits ahead
+	unsure  bool            // it may find what it has itself counted
+	ahead   bool            // a clock that is ahead has written the record
 }
 
 // Apply decides c on r in place, and reports whether r is to be stored.
@@ -53,12 +47,12 @@ func (c *change) Apply(now record.Instant, r *record.Record) (store bool) {
 	switch c.op {
 	case opSettle:
 		store = c.settlement.Apply(now, r)
-		c.Outcome = c.settlement.Outcome
+		c.verdict.Outcome = c.settlement.Outcome
 		return store
 	case opGiveBack:
-		*r, store = r.Withdrawn(c.Hit, now, &c.limit)
+		*r, store = r.Withdrawn(c.verdict.Hit, now, &c.limit)
 		left := c.lookAt(now, *r, record.Lockout{}, &c.limit)
-		c.Outcome, c.Again = left.Outcome, left.Again
+		c.verdict.Outcome, c.verdict.Again = left.Outcome, left.Again
 		return store
 	case opBan:
 		*r, store = r.Banned(now, c.length)
@@ -70,7 +64,7 @@ func (c *change) Apply(now record.Instant, r *record.Record) (store bool) {
 		one := c.limit
 		one.Cost, one.Least = 1, 0
 		left := *r
-		c.Verdict.Decide(now, &one, record.Lockout{}, &left, false)
+		c.verdict.Decide(now, &one, record.Lockout{}, &left, false)
 		return store
 	}
 	c.ahead = r.IsAhead(now, &c.limit)
@@ -90,16 +84,16 @@ func (c *change) Apply(now record.Instant, r *record.Record) (store bool) {
 	}
 	if c.op == opLook {
 		v := c.lookAt(now, *r, l, &c.limit)
-		c.glanced = &glanced{v.Outcome, v.Again}
+		c.glanced = &v
 	}
-	store = c.decide(&c.Verdict, now, &c.limit, l, r, c.op == opCount || c.op == opLook)
+	store = c.decide(&c.verdict, now, &c.limit, l, r, c.op == opCount || c.op == opLook)
 	switch c.op {
 	case opAssess:
-		return store && c.Outcome.Blocked
+		return store && c.verdict.Outcome.Blocked
 	case opLook, opGlance:
 		return false
 	}
-	if c.left = nil; c.limit.Ahead > 0 && c.Hit.Cost > 0 {
+	if c.left = nil; c.limit.Ahead > 0 && c.verdict.Hit.Cost > 0 {
 		c.left = r.Encode()
 	}
 	if gaveBack && !store {
@@ -123,7 +117,7 @@ func (c *change) decide(v *record.Verdict, now record.Instant, limit *record.Lim
 }
 
 // Stands reports whether c blocks.
-func (c *change) Stands() bool { return c.op <= opGlance && c.Outcome.Blocked }
+func (c *change) Stands() bool { return c.op <= opGlance && c.verdict.Outcome.Blocked }
 
 // Doubt notes that what c finds may be its own hit. What takes hits back is not tried
 // again: it might take back another call's. Nor is a settlement, which might count twice. A
@@ -137,7 +131,7 @@ func (c *change) Doubt() (again, twice bool) {
 		again = c.settlement.Repeatable()
 		return again, !again
 	case opGiveBack, opRefund:
-		again = c.Hit.Kind == record.Leases
+		again = c.verdict.Hit.Kind == record.Leases
 		return again, !again
 	}
 	return true, true

@@ -70,7 +70,7 @@ func (e *Engine) fallback() *backend { return e.second.Load() }
 type backend struct {
 	*slots.Table
 	engine *Engine
-	memory *items.Store // decides at once, on the caller's goroutine; nil: the Table does
+	items  *items.Store // decides at once, on the caller's goroutine; nil: the Table does
 	hashed items.Head   // of keys in memory that are hashed
 	share  float64      // of the fallback: the part of each Max that it allows; 0: all
 }
@@ -90,8 +90,8 @@ func (e *Engine) newBackend(client exchange.Client, blocks *slots.Blocks, c *Con
 		Counts:     &e.counts,
 	})}
 	if s, ok := client.(interface{ Inside(client any) *items.Store }); ok {
-		if b.memory = s.Inside(client); b.memory != nil {
-			b.hashed, _ = b.memory.Head(record.HashedKey)
+		if b.items = s.Inside(client); b.items != nil {
+			b.hashed, _ = b.items.Head(record.HashedKey)
 		}
 	}
 	return b
@@ -99,7 +99,7 @@ func (e *Engine) newBackend(client exchange.Client, blocks *slots.Blocks, c *Con
 
 // ask carries out the entries of r. It returns when each has ended, or ctx has.
 func (b *backend) ask(ctx context.Context, r *slots.Round) {
-	if b.memory == nil {
+	if b.items == nil {
 		b.Ask(ctx, r)
 		return
 	}
@@ -109,7 +109,7 @@ func (b *backend) ask(ctx context.Context, r *slots.Round) {
 			e.Left, e.Unsent = err, true
 			continue
 		}
-		head, tail := b.memory.Head(e.Key)
+		head, tail := b.items.Head(e.Key)
 		_, e.Note, e.Err = b.visit(e.Change.(*change), head, tail, &at)
 	}
 }
@@ -132,7 +132,7 @@ func (b *backend) visit(c *change, head items.Head, tail string, at *time.Time) 
 func (b *backend) apply(c *change, head items.Head, tail string, at *time.Time, store bool) (key string, err error) {
 	b.engine.counts.Exchanges.Add(1)
 	var newer error
-	key, err = b.memory.Visit(head, tail, *at, func(now time.Time, found, room []byte) (value []byte, expiration int32, flags uint32) {
+	key, err = b.items.Visit(head, tail, *at, func(now time.Time, found, room []byte) (value []byte, expiration int32, flags uint32) {
 		*at = now
 		var r record.Record
 		if len(found) > 0 {
@@ -158,7 +158,7 @@ func (b *backend) apply(c *change, head items.Head, tail string, at *time.Time, 
 
 // reset deletes the records of keys.
 func (b *backend) reset(ctx context.Context, keys []string) error {
-	if b.memory == nil {
+	if b.items == nil {
 		errs := b.Reset(ctx, keys, b.engine.freed)
 		for i, err := range errs {
 			if !Same(err, ctx.Err()) {
@@ -172,7 +172,7 @@ func (b *backend) reset(ctx context.Context, keys []string) error {
 	}
 	var failed error
 	for _, key := range keys {
-		if err := b.memory.Delete(key); err != nil && err != memcache.ErrCacheMiss {
+		if err := b.items.Delete(key); err != nil && err != memcache.ErrCacheMiss {
 			failed = Join(failed, err)
 			continue
 		}

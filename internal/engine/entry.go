@@ -9,16 +9,17 @@ import (
 )
 
 // An entry is a change on its way through the record of a backend: one condition of a call, or
-// what takes hits back, settles, bans or renews.
+// what takes hits back, settles, bans or renews. Its Entry says how far it has come, and its change
+// what it makes of the record.
 type entry struct {
 	slots.Entry
 	change
 	backend *backend
 
 	// What it is to its call, which alone uses it.
-	cause  error     // what the backend failed with that this entry stands in for
-	from   decidedIn // where it is decided
-	taking *taking   // what it takes ahead; nil: nothing
+	cause    error     // what the backend failed with that this entry stands in for
+	from     decidedIn // where it is decided
+	fetching *fetching // what it takes ahead; nil: nothing
 }
 
 // decidedIn is where an entry was decided.
@@ -80,7 +81,7 @@ func (e *entry) standIn() *entry {
 
 // giveBack returns the entry that takes back what e has counted.
 func (e *entry) giveBack() *entry {
-	back := &entry{change: change{limit: e.limit, Verdict: record.Verdict{Hit: e.Hit}}}
+	back := &entry{change: change{limit: e.limit, verdict: record.Verdict{Hit: e.verdict.Hit}}}
 	back.begin(e.backend, opGiveBack, e.Key)
 	return back
 }
@@ -90,7 +91,7 @@ func (e *entry) counted() record.Hit {
 	if e.from != asked && e.from != inHand || e.Failed() != nil {
 		return record.Hit{}
 	}
-	return e.Hit
+	return e.verdict.Hit
 }
 
 // result sets o to the Outcome of e after a step of op.
@@ -113,9 +114,9 @@ func (e *entry) result(op op, o *Outcome) {
 	if op == opGlance && e.from == inHand {
 		e.uncount()
 	}
-	*o = Outcome{Outcome: e.Outcome, Asked: true, Again: e.Again, LostRaces: e.LostRaces}
+	*o = Outcome{Outcome: e.verdict.Outcome, Asked: true, Again: e.verdict.Again, LostRaces: e.LostRaces}
 	if op == opGlance && e.from == asked {
-		o.Outcome, o.Again = e.glanced.outcome, e.glanced.again
+		o.Outcome, o.Again = e.glanced.Outcome, e.glanced.Again
 	}
 	if e.cause != nil || e.Note != nil {
 		o.Err = Join(e.cause, e.Note)

@@ -19,7 +19,7 @@ import (
 // records are elsewhere, or a fallback is to decide.
 func (p *Plan) decideInMemory(ctx context.Context, demands []Demand, op op, parts []Counted, out []Outcome) (ok bool) {
 	fallback := p.engine.fallback() != nil
-	if p.engine.main.memory == nil || fallback && len(demands) > 1 || ctx.Err() != nil {
+	if p.engine.main.items == nil || fallback && len(demands) > 1 || ctx.Err() != nil {
 		return false
 	}
 	for i := range demands {
@@ -72,7 +72,7 @@ func (p *Plan) changeInMemory(c *change, i int, d *Demand, at *time.Time, part *
 	var room hashRoom
 	head, tail := p.place(i, d.Value, &room)
 	key, note, err := p.engine.main.visit(c, head, tail, at)
-	*out = Outcome{Outcome: c.Outcome, Asked: true, Again: c.Again, Err: note}
+	*out = Outcome{Outcome: c.verdict.Outcome, Asked: true, Again: c.verdict.Again, Err: note}
 	if err != nil {
 		*out = Outcome{Asked: true, Err: err}
 		out.Remaining = c.limit.Max
@@ -80,11 +80,8 @@ func (p *Plan) changeInMemory(c *change, i int, d *Demand, at *time.Time, part *
 	if part != nil {
 		*part = Counted{key: key}
 		if err == nil && c.op == opCount {
-			part.hit = c.Hit.Brief()
+			part.hit = c.verdict.Hit.Brief()
 		}
-	}
-	if c.op == opRefund && err == nil {
-		p.engine.freed(key)
 	}
 }
 
@@ -105,7 +102,7 @@ func (p *Plan) askStored(op op, i int, d *Demand, at *time.Time, part *Counted, 
 	var newer error
 	var room hashRoom
 	head, tail := p.place(i, d.Value, &room)
-	key, err := main.memory.Visit(head, tail, *at, func(now time.Time, found, room []byte) (value []byte, expiration int32, flags uint32) {
+	key, err := main.items.Visit(head, tail, *at, func(now time.Time, found, room []byte) (value []byte, expiration int32, flags uint32) {
 		var ban bool
 		*at = now
 		if value, expiration, ban, newer = a.DecideStored(record.InstantOf(now), limit, lockout, found, room, op == opCount); ban {
@@ -131,8 +128,8 @@ func (p *Plan) giveBackInMemory(i int, part *Counted, at *time.Time, out *Outcom
 	}
 	main, of := p.engine.main, &p.Conditions[i]
 	c := change{op: opGiveBack, limit: p.limit(i, &Demand{})}
-	c.Hit = part.hit.Hit(&of.Limit)
-	head, tail := main.memory.Head(part.key)
+	c.verdict.Hit = part.hit.Hit(&of.Limit)
+	head, tail := main.items.Head(part.key)
 	_, note, err := main.visit(&c, head, tail, at)
 	part.hit = record.Brief{}
 	if err = Join(note, err); err != nil {
@@ -140,5 +137,5 @@ func (p *Plan) giveBackInMemory(i int, part *Counted, at *time.Time, out *Outcom
 		return
 	}
 	main.engine.freed(part.key)
-	out.Outcome, out.Again = c.Outcome, c.Again
+	out.Outcome, out.Again = c.verdict.Outcome, c.verdict.Again
 }

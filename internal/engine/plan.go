@@ -67,8 +67,8 @@ func NewPlan(e *Engine, rule Rule) *Plan {
 		c.Limit.Prepare()
 		c.Lockout.KeepHits = p.assesses() // another condition may refuse the call
 		own := &p.prepared[i]
-		if own.prefix = record.Prefix(rule.Identifier, c.Name); e != nil && e.main.memory != nil && own.prefix != "" {
-			own.head, _ = e.main.memory.Head(own.prefix)
+		if own.prefix = record.Prefix(rule.Identifier, c.Name); e != nil && e.main.items != nil && own.prefix != "" {
+			own.head, _ = e.main.items.Head(own.prefix)
 		}
 	}
 	return p

@@ -21,17 +21,17 @@ type hands struct {
 
 // A hand is what this process holds of one record.
 type hand struct {
-	hits   []record.Hit  // to be spent, all of one take
-	max    int           // of the limit that has taken them; another one counts its own
-	ttl    time.Duration // of it
-	took   record.Hit    // that take
-	from   time.Time     // when its exchange began
-	life   time.Duration // how long after that the hits may be spent
-	spent  int           // hits of calls since from
-	asked  int           // how many were to be taken ahead
-	room   int           // Remaining, as last seen
-	seen   []byte        // the record then; nil: no hits were taken ahead
-	taking bool          // an exchange that takes hits is under way
+	hits     []record.Hit  // to be spent, all of one take
+	max      int           // of the limit that has taken them; another one counts its own
+	ttl      time.Duration // of it
+	took     record.Hit    // that take
+	from     time.Time     // when its exchange began
+	life     time.Duration // how long after that the hits may be spent
+	spent    int           // hits of calls since from
+	asked    int           // how many were to be taken ahead
+	room     int           // Remaining, as last seen
+	seen     []byte        // the record then; nil: no hits were taken ahead
+	fetching bool          // an exchange that takes hits is under way
 
 	full    time.Time      // when the record was last seen full
 	refusal record.Outcome // of then
@@ -39,8 +39,8 @@ type hand struct {
 	shut    time.Time      // until then calls that need as many are refused without an exchange
 }
 
-// A taking is that of an entry which takes hits ahead.
-type taking struct {
+// A fetching is what an entry does that takes hits ahead.
+type fetching struct {
 	hand  *hand
 	own   int // hits that the call itself costs
 	begun time.Time
@@ -89,33 +89,33 @@ func (hs *hands) spend(e *entry, now time.Time, look bool) {
 		if hit.Cost < cost || hit.Kind != e.limit.Algorithm {
 			continue
 		}
-		e.from, e.Outcome.Cost, e.Outcome.ResetAfter = inHand, cost, e.limit.TTL
+		e.from, e.verdict.Outcome.Cost, e.verdict.Outcome.ResetAfter = inHand, cost, e.limit.TTL
 		h.foresee(e, h.count()-cost, now)
 		if look {
 			return
 		}
 		if h.spent += cost; hit.Cost == cost {
-			e.Hit = *hit
+			e.verdict.Hit = *hit
 			h.hits = append(h.hits[:i], h.hits[i+1:]...)
 		} else {
-			e.Hit, *hit = hit.Split(cost)
+			e.verdict.Hit, *hit = hit.Split(cost)
 		}
 		return
 	}
 	if now.Before(h.shut) && e.limit.Needed() == h.needed {
 		since := now.Sub(h.full)
-		e.from, e.Outcome = recalled, h.refusal
-		e.Outcome.RetryAfter = max(h.refusal.RetryAfter-since, h.shut.Sub(now))
-		e.Outcome.ResetAfter = max(h.refusal.ResetAfter-since, e.Outcome.RetryAfter)
-		e.Again = e.Outcome.RetryAfter
+		e.from, e.verdict.Outcome = recalled, h.refusal
+		e.verdict.Outcome.RetryAfter = max(h.refusal.RetryAfter-since, h.shut.Sub(now))
+		e.verdict.Outcome.ResetAfter = max(h.refusal.ResetAfter-since, e.verdict.Outcome.RetryAfter)
+		e.verdict.Again = e.verdict.Outcome.RetryAfter
 	}
 }
 
 // foresee sets what e, which has counted, tells of the next calls, with that many hits left in
 // hand.
 func (h *hand) foresee(e *entry, left int, now time.Time) {
-	o, limit := &e.Outcome, e.own()
-	o.Remaining, o.RetryAfter, e.Again = left+h.room, 0, 0
+	o, limit := &e.verdict.Outcome, e.own()
+	o.Remaining, o.RetryAfter, e.verdict.Again = left+h.room, 0, 0
 	needed := limit.Needed()
 	if o.Remaining >= needed || h.seen == nil {
 		return
@@ -135,7 +135,7 @@ func (h *hand) foresee(e *entry, left int, now time.Time) {
 		}
 		return v.Again
 	}
-	e.Again = until(needed)
+	e.verdict.Again = until(needed)
 	if left == 0 {
 		o.RetryAfter = until(1)
 	}
@@ -163,25 +163,25 @@ func (hs *hands) reopen(key string) {
 	}
 }
 
-// take has e, which is about to be sent, take up to most hits ahead, and give back what is in
+// fetch has e, which is about to be sent, take up to most hits ahead, and give back what is in
 // hand, unless another call does so.
-func (hs *hands) take(e *entry, most int, now time.Time) {
+func (hs *hands) fetch(e *entry, most int, now time.Time) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h := hs.all[e.Key]
 	if h == nil {
 		h = hs.add(e.Key)
 	}
-	if h.taking {
+	if h.fetching {
 		return
 	}
-	h.taking = true
-	t := &taking{hand: h, own: e.limit.Hits(), begun: now}
+	h.fetching = true
+	t := &fetching{hand: h, own: e.limit.Hits(), begun: now}
 	h.asked, t.life = h.ahead(&e.limit, most, now)
 	if h.asked > 0 {
 		e.limit.Cost, e.limit.Least, e.limit.Ahead = t.own+h.asked, t.own, t.life
 	}
-	e.taking, e.back = t, h.hits
+	e.fetching, e.back = t, h.hits
 	h.hits, h.took = nil, record.Hit{}
 }
 
@@ -213,7 +213,7 @@ func (hs *hands) add(key string) *hand {
 		if len(hs.all) < maxHands {
 			break
 		}
-		if !h.taking {
+		if !h.fetching {
 			hs.expired += uint64(h.count())
 			delete(hs.all, other)
 		}
@@ -223,14 +223,14 @@ func (hs *hands) add(key string) *hand {
 	return h
 }
 
-// keep puts what e, which has ended or was left, has taken ahead into the hand. The call has its
+// stock puts what e, which has ended or was left, has taken ahead into the hand. The call has its
 // own hits alone from then on.
-func (hs *hands) keep(e *entry, now time.Time) {
-	t := e.taking
+func (hs *hands) stock(e *entry, now time.Time) {
+	t := e.fetching
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h := t.hand
-	h.taking = false
+	h.fetching = false
 	if e.Failed() != nil {
 		if hs.all[e.Key] == h && (e.Unsent || e.Left == nil && !e.Tried()) {
 			h.hits = e.back // they were not given back
@@ -242,21 +242,21 @@ func (hs *hands) keep(e *entry, now time.Time) {
 	for _, hit := range e.back {
 		hs.givenBack += uint64(hit.Cost)
 	}
-	o := &e.Outcome
+	o := &e.verdict.Outcome
 	if o.Blocked {
 		limit := e.own()
 		h.refuse(&limit, limit.Needed(), *o, now)
 		o.RetryAfter = max(o.RetryAfter, h.shut.Sub(now))
-		e.Again = o.RetryAfter
+		e.verdict.Again = o.RetryAfter
 		return
 	}
-	short := e.Hit.Cost < t.own+h.asked
+	short := e.verdict.Hit.Cost < t.own+h.asked
 	var rest record.Hit
-	if e.Hit.Cost > t.own {
-		h.took = e.Hit
-		e.Hit, rest = e.Hit.Split(t.own)
+	if e.verdict.Hit.Cost > t.own {
+		h.took = e.verdict.Hit
+		e.verdict.Hit, rest = e.verdict.Hit.Split(t.own)
 	}
-	o.Cost = e.Hit.Cost
+	o.Cost = e.verdict.Hit.Cost
 	if hs.all[e.Key] != h { // a Reset or Ban has come between
 		hs.expired += uint64(rest.Cost)
 		return
@@ -283,7 +283,7 @@ func (hs *hands) putBack(key string, hit record.Hit) bool {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h := hs.all[key]
-	if h == nil || h.took.Cost == 0 || h.taking || !h.holds(time.Now()) || hit.At != h.took.At || hit.ID != h.took.ID ||
+	if h == nil || h.took.Cost == 0 || h.fetching || !h.holds(time.Now()) || hit.At != h.took.At || hit.ID != h.took.ID ||
 		hit.Kind == record.Window && hit.Expiry != h.took.Expiry {
 		return false
 	}
@@ -307,7 +307,7 @@ func (hs *hands) drop(keys []string) {
 // prefetches reports whether condition i of c takes hits ahead. In process memory there is
 // nothing to save.
 func (c *call) prefetches(i int) bool {
-	return c.plan.Conditions[i].Prefetch > 0 && c.engine.main.memory == nil
+	return c.plan.Conditions[i].Prefetch > 0 && c.engine.main.items == nil
 }
 
 // spend decides the conditions of s that hits in hand answer. If s only assesses, they are spent
@@ -322,10 +322,10 @@ func (c *call) spend(s step) {
 	}
 }
 
-// unspend makes e, which has counted hits of a refused call, one that has not, if they can be put
-// back in hand.
-func (c *call) unspend(i int, e *entry) bool {
-	if !c.prefetches(i) || !c.engine.hands.putBack(e.Key, e.Hit) {
+// putBack puts what e, the entry of condition i, has counted for a refused call back in hand, if
+// it may be spent still.
+func (c *call) putBack(i int, e *entry) bool {
+	if !c.prefetches(i) || !c.engine.hands.putBack(e.Key, e.verdict.Hit) {
 		return false
 	}
 	e.uncount()
@@ -334,25 +334,25 @@ func (c *call) unspend(i int, e *entry) bool {
 
 // uncount sets what e tells to what it would be if e had not counted.
 func (e *entry) uncount() {
-	o := &e.Outcome
+	o := &e.verdict.Outcome
 	o.Remaining, o.Cost, o.RetryAfter = o.Remaining+o.Cost, 0, 0
-	e.Again, e.Hit = 0, record.Hit{}
+	e.verdict.Again, e.verdict.Hit = 0, record.Hit{}
 }
 
-// take has the conditions of s that are still undecided take hits ahead.
-func (c *call) take(s step) {
+// fetch has the conditions of s that are still undecided take hits ahead.
+func (c *call) fetch(s step) {
 	for i := s.from; i < s.to; i++ {
 		if e := c.entries[i]; c.prefetches(i) && e.from == nowhere {
-			c.engine.hands.take(e, c.plan.Conditions[i].Prefetch, time.Now())
+			c.engine.hands.fetch(e, c.plan.Conditions[i].Prefetch, time.Now())
 		}
 	}
 }
 
-// keep puts what the conditions of s have taken ahead into the hands.
-func (c *call) keep(s step) {
+// stock puts what the conditions of s have taken ahead into the hands.
+func (c *call) stock(s step) {
 	for i := s.from; i < s.to; i++ {
-		if e := c.entries[i]; e.taking != nil {
-			c.engine.hands.keep(e, time.Now())
+		if e := c.entries[i]; e.fetching != nil {
+			c.engine.hands.stock(e, time.Now())
 		}
 	}
 }
@@ -360,8 +360,8 @@ func (c *call) keep(s step) {
 // own returns the limit of e as its call has asked for it.
 func (e *entry) own() record.Limit {
 	limit := e.limit
-	if e.taking != nil {
-		limit.Cost, limit.Least, limit.Ahead = e.taking.own, 0, 0
+	if e.fetching != nil {
+		limit.Cost, limit.Least, limit.Ahead = e.fetching.own, 0, 0
 	}
 	return limit
 }

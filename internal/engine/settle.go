@@ -38,7 +38,7 @@ func (r *Receipt) Settle(ctx context.Context, by *Engine, totals map[string]int)
 		s := Settled{Name: of.name, Message: of.message, Max: of.limit.Max}
 		s.Remaining = s.Max
 		if e := p.entry; e != nil && e.Failed() == nil {
-			s.Outcome.Outcome, s.LostRaces = e.Outcome, e.LostRaces
+			s.Outcome.Outcome, s.LostRaces = e.verdict.Outcome, e.LostRaces
 		}
 		s.Asked, s.Cost, s.Err = true, of.total, p.err
 		settled = append(settled, s)
@@ -55,10 +55,7 @@ func (r *Receipt) Cancel(ctx context.Context, by *Engine, chosen func(name, key 
 	if r.unused() || chosen == nil && (r.putBack(by) || r.cancelInMemory(by)) {
 		return nil
 	}
-	parts := r.open().setTotals(ctx, by, false, func(of *reservation) (int, bool) {
-		return 0, chosen == nil || chosen(of.name, of.key)
-	})
-	return errorOf(parts)
+	return r.cancel(ctx, by, func(of *reservation) bool { return chosen == nil || chosen(of.name, of.key) })
 }
 
 // CancelLeases sets the totals of hits in flight to 0.
@@ -66,14 +63,12 @@ func (r *Receipt) CancelLeases(ctx context.Context, by *Engine) error {
 	if r.unused() {
 		return nil
 	}
-	parts := r.open().setTotals(ctx, by, false, func(of *reservation) (int, bool) {
-		return 0, of.limit.Algorithm == record.Leases
-	})
-	return errorOf(parts)
+	return r.cancel(ctx, by, func(of *reservation) bool { return of.limit.Algorithm == record.Leases })
 }
 
-func errorOf(parts []part) (err error) {
-	for _, p := range parts {
+// cancel sets the totals of the reservations that are chosen to 0.
+func (r *Receipt) cancel(ctx context.Context, by *Engine, chosen func(*reservation) bool) (err error) {
+	for _, p := range r.open().setTotals(ctx, by, false, func(of *reservation) (int, bool) { return 0, chosen(of) }) {
 		err = Join(err, p.err)
 	}
 	return err
@@ -83,7 +78,7 @@ func errorOf(parts []part) (err error) {
 // process memory. It reports whether nothing is left to be done. Nobody holds leases of r, for
 // then it would have been used.
 func (r *Receipt) cancelInMemory(by *Engine) (ok bool) {
-	if r.in.Load() != nil || r.plan.engine.main.memory == nil {
+	if r.in.Load() != nil || r.plan.engine.main.items == nil {
 		return false
 	}
 	main, in := r.plan.engine.main, r.unfold()
@@ -99,7 +94,7 @@ func (r *Receipt) cancelInMemory(by *Engine) (ok bool) {
 			continue
 		}
 		c := change{op: opSettle, settlement: of.settlement(0)}
-		head, tail := main.memory.Head(of.key)
+		head, tail := main.items.Head(of.key)
 		if _, err := main.apply(&c, head, tail, &at, true); err != nil {
 			ok = false
 			continue
@@ -222,9 +217,9 @@ func (in *contents) await(ctx context.Context, by *Engine, parts []part) error {
 func (in *contents) count(of *reservation, e *entry) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if e.Err == nil && e.Hit != (record.Hit{}) {
-		of.total += e.Hit.Cost
-		of.hits = append(slices.Clip(of.hits), e.Hit)
+	if e.Err == nil && e.verdict.Hit != (record.Hit{}) {
+		of.total += e.verdict.Hit.Cost
+		of.hits = append(slices.Clip(of.hits), e.verdict.Hit)
 	}
 	if e.Unsure() {
 		return Join(e.Err, e.Note)

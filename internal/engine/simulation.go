@@ -26,7 +26,7 @@ func (s *Simulation) Authorize(now record.Instant, p *Plan, demands []Demand, ou
 			if c.Apply(now, &r) {
 				s.put(now, keys[i], &r)
 			}
-			out[i] = Outcome{Outcome: c.Outcome, Asked: true, Again: c.Again}
+			out[i] = Outcome{Outcome: c.verdict.Outcome, Asked: true, Again: c.verdict.Again}
 		}
 	}
 }
