@@ -96,7 +96,7 @@ func (b *bans) prune() (room bool) {
 	return room
 }
 
-// A Banned is a ban on the page.
+// A banned is a ban on the page.
 type banned struct {
 	Rule, Condition, Value string
 	For                    time.Duration // how long it goes on
