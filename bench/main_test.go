@@ -41,7 +41,8 @@ func TestAllTablesArePrinted(t *testing.T) {
 	require.Equal(t, []string{
 		"Work: spread", "Work: new", "Work: hot", "Work: full",
 		"Ours beside the faster of rueidis' two scripts",
-		"Several conditions in a call", "Clients that share values", "Open loop", "Windows by the hits that they hold",
+		"Several conditions in a call", "Clients that share values", "Open loop",
+		"Hits taken ahead: spread", "Hits taken ahead: hot", "Hits taken ahead: at a steady rate", "Windows by the hits that they hold",
 		"Admitted of a limit of 50",
 		"In process memory: spread", "In process memory: full",
 		"HTTP middleware in process memory: allowed", "HTTP middleware in process memory: refused",
