@@ -31,6 +31,12 @@ const (
 // publicNames are the names of the conditions that are public.
 type publicNames []string
 
+// Publish adds the fields RateLimit-Policy and RateLimit to h, for the conditions of rule with
+// these names, as [Middleware.Public] does. It is for front ends of other protocols.
+func Publish(h http.Header, names []string, rule throttler.Rule, d throttler.Decision) {
+	publicNames(names).publish(h, &rule, &d)
+}
+
 // publish adds the fields RateLimit-Policy and RateLimit for the public
 // conditions of rule to h. It returns the names of the policies that are full,
 // as the fields have them. It keeps the lines of h, since another Middleware

@@ -6,13 +6,18 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
+	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/httpthrottle"
 	"github.com/adaptivethrottler/throttler/internal/gate"
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -130,13 +135,22 @@ type answer struct {
 	retryAfter time.Duration // if over the limit
 	rule       string        // the one that blocks
 	banned     bool
-	err        error // of the backend
-	wrong      error // of the descriptor
+	published  []published
+	metadata   *structpb.Struct // of the descriptor; nil: none
+	err        error            // of the backend
+	wrong      error            // of the descriptor
+}
+
+// published is what the client is told in RateLimit fields.
+type published struct {
+	names    []string
+	rule     throttler.Rule
+	decision throttler.Decision
 }
 
 // decide decides a descriptor by each rule that applies, until one blocks it.
 func (s *Service) decide(ctx context.Context, q *question) answer {
-	a := answer{status: &rls.RateLimitResponse_DescriptorStatus{Code: rls.RateLimitResponse_OK}, quota: q.quota}
+	a := answer{status: &rls.RateLimitResponse_DescriptorStatus{Code: rls.RateLimitResponse_OK}, quota: q.quota, metadata: q.metadata}
 	if q.unlimited {
 		a.status.LimitRemaining = math.MaxUint32
 	}
@@ -153,6 +167,9 @@ func (s *Service) decide(ctx context.Context, q *question) answer {
 			a.err = decision.Err
 		}
 		a.tell(l, &decision)
+		if len(l.public) > 0 {
+			a.published = append(a.published, published{l.public, l.rule, decision})
+		}
 		if decision.Status == throttler.Blocked {
 			return a
 		}
@@ -296,6 +313,8 @@ func respond(file *rulefile.File, answers []answer) (*rls.RateLimitResponse, err
 	var retryAfter time.Duration
 	var blockedBy []any
 	var total tallies
+	fields := make(http.Header)
+	metadata, some := make([]any, len(answers)), false
 	for i := range answers {
 		a := &answers[i]
 		if a.err != nil && file.Closed {
@@ -303,6 +322,12 @@ func respond(file *rulefile.File, answers []answer) (*rls.RateLimitResponse, err
 		}
 		total.add(a)
 		response.Statuses = append(response.Statuses, a.status)
+		for _, p := range a.published {
+			httpthrottle.Publish(fields, p.names, p.rule, p.decision)
+		}
+		if a.metadata != nil {
+			metadata[i], some = a.metadata.AsMap(), true
+		}
 		if a.status.Code == rls.RateLimitResponse_OVER_LIMIT {
 			retryAfter = max(retryAfter, a.retryAfter)
 			blockedBy = append(blockedBy, a.rule)
@@ -316,10 +341,16 @@ func respond(file *rulefile.File, answers []answer) (*rls.RateLimitResponse, err
 		seconds := max((retryAfter+time.Second-1)/time.Second, 1)
 		response.ResponseHeadersToAdd = []*core.HeaderValue{{Key: "retry-after", Value: strconv.FormatInt(int64(seconds), 10)}}
 	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		response.ResponseHeadersToAdd = append(response.ResponseHeadersToAdd,
+			&core.HeaderValue{Key: strings.ToLower(name), Value: strings.Join(fields[name], ", ")})
+	}
+	told := map[string]any{"blocked_by": blockedBy, "banned": total.banned, "degraded": total.degraded}
+	if some {
+		told["metadata"] = metadata
+	}
 	var err error
-	response.DynamicMetadata, err = structpb.NewStruct(map[string]any{
-		"blocked_by": blockedBy, "banned": total.banned, "degraded": total.degraded,
-	})
+	response.DynamicMetadata, err = structpb.NewStruct(told)
 	if err != nil {
 		return nil, status.Error(codes.Internal, fmt.Sprint(err))
 	}

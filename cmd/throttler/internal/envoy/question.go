@@ -7,6 +7,7 @@ import (
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // A question is what is asked about one descriptor.
@@ -16,6 +17,7 @@ type question struct {
 	limits    []limit
 	unlimited bool // beside limits
 	quota     bool // see rulefile.DescriptorLimit
+	metadata  *structpb.Struct
 }
 
 // A limit is a rule for a descriptor.
@@ -23,6 +25,8 @@ type limit struct {
 	rule  throttler.Rule
 	named bool   // as in name, not after the rule
 	name  string // may be empty
+
+	public []string // conditions whose state the client is told
 }
 
 // nameOf returns what the client is told as the name of a condition.
@@ -71,12 +75,13 @@ func (q *question) fill(file *rulefile.File, r *rls.RateLimitRequest, d *common.
 	if d.Limit != nil {
 		var rule throttler.Rule
 		if rule, q.unlimited = ownRule(r.Domain, d, entries); !q.unlimited {
+			rule.Shadow = file.Shadow
 			q.limits = []limit{{rule: rule, named: true}} // it has no name
 		}
 		return nil
 	}
 	if found, ok := file.Descriptor(r.Domain, entries); ok {
-		q.unlimited, q.quota, replaces = found.Unlimited, found.Quota, found.Replaces
+		q.unlimited, q.quota, q.metadata, replaces = found.Unlimited, found.Quota, found.Metadata, found.Replaces
 		if !found.Unlimited {
 			q.limits = []limit{{rule: found.Rule, named: true, name: found.Name}}
 		}
@@ -88,7 +93,7 @@ func (q *question) fill(file *rulefile.File, r *rls.RateLimitRequest, d *common.
 		}
 	}
 	for _, rule := range file.ForFields(r.Domain, fields) {
-		q.limits = append(q.limits, limit{rule: rule})
+		q.limits = append(q.limits, limit{rule: rule, public: file.Rule(rule.Identifier).Public})
 	}
 	return replaces
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // This file implements descriptors as envoyproxy/ratelimit has them: a tree for
@@ -59,10 +60,11 @@ type Entry struct{ Key, Value string }
 
 // A DescriptorLimit is the limit of a descriptor.
 type DescriptorLimit struct {
-	Name      string   // for Replaces, and for the client; may be empty
-	Replaces  []string // names of limits in the same request that do not apply beside this one
-	Unlimited bool     // there is no Rule
-	Quota     bool     // a request is over its quotas only if all of them are used up
+	Name      string           // for Replaces, and for the client; may be empty
+	Replaces  []string         // names of limits in the same request that do not apply beside this one
+	Unlimited bool             // there is no Rule
+	Quota     bool             // a request is over its quotas only if all of them are used up
+	Metadata  *structpb.Struct // for Envoy; nil: none
 	Rule      throttler.Rule
 }
 
@@ -235,6 +237,12 @@ func (p *parsing) descriptorLimit(path, domain string, names []string, d *descri
 		return nil
 	}
 	limit := &DescriptorLimit{Name: raw.Name, Unlimited: raw.Unlimited, Quota: d.QuotaMode}
+	if d.Metadata != nil {
+		var err error
+		if limit.Metadata, err = structpb.NewStruct(d.Metadata); err != nil {
+			p.problem(path+".metadata", "%v, want what JSON can hold", err)
+		}
+	}
 	for i, other := range raw.Replaces {
 		if other.Name == "" || other.Name == raw.Name {
 			p.problem(at(path+".rate_limit.replaces", i), "%q, want the name of another limit", other.Name)
@@ -249,7 +257,7 @@ func (p *parsing) descriptorLimit(path, domain string, names []string, d *descri
 		p.problem(path+".rate_limit.unit", "%q is no unit: want second, minute, hour, day, week, month or year", raw.Unit)
 	}
 	rule, unlimited := DescriptorRule(domain, names, raw.Unit, raw.RequestsPerUnit)
-	rule.Shadow = d.ShadowMode
+	rule.Shadow = d.ShadowMode || p.shadow
 	limit.Rule, limit.Unlimited = rule, limit.Unlimited || unlimited
 	return limit
 }

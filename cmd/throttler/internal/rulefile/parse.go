@@ -131,6 +131,7 @@ type (
 		IPv4Bits  *int       `yaml:"ipv4-bits"`
 		IPv6Bits  *int       `yaml:"ipv6-bits"`
 		Failure   string     `yaml:"failure"`
+		Shadow    bool       `yaml:"shadow"`
 		Rules     []ruleYAML `yaml:"rules"`
 
 		Envoy []domainYAML `yaml:"envoy"`
@@ -191,6 +192,7 @@ type parsing struct {
 	tree     *ast.File
 	ipv4Bits int
 	ipv6Bits int
+	shadow   bool
 	robots   *robots.Directory // nil: no rule asks who a robot is, or there are mistakes
 	problems Problems
 }
@@ -207,7 +209,9 @@ func (p *parsing) file() *File {
 		Store:     raw.Store,
 		Forwarded: cmp.Or(raw.Forwarded, defaultForwarded),
 		Closed:    raw.Failure == "closed",
+		Shadow:    raw.Shadow,
 	}
+	p.shadow = raw.Shadow
 	if raw.IPv6Bits != nil {
 		p.ipv6Bits = *raw.IPv6Bits
 	}
@@ -544,7 +548,7 @@ func (p *parsing) rule(path string, raw *ruleYAML) *Rule {
 			LockoutGrowth:       raw.Growth,
 			MaxLockout:          p.maxLockout(path+".max-lockout", raw.MaxLockout),
 			CountAuthorizedOnly: raw.Authorized,
-			Shadow:              raw.Shadow,
+			Shadow:              raw.Shadow || p.shadow,
 		},
 	}
 	if strings.HasPrefix(raw.Name, Reserved) {

@@ -38,6 +38,7 @@ type File struct {
 	Forwarded string         // the header field with the client's address
 	IPv6Bits  int            // of an IPv6 address that are counted
 	Closed    bool           // refuse calls while the backend fails
+	Shadow    bool           // all rules, and all limits for Envoy, are in shadow
 	Rules     []*Rule
 	Proxy     *Proxy            // nil: none
 	Robots    *robots.Directory // nil: no rule asks who a robot is

@@ -422,6 +422,61 @@ envoy:
 	assert.EqualValues(t, 1_000_000_000, e.ask(1, own).Statuses[0].CurrentLimit.RequestsPerUnit)
 }
 
+func TestEnvoysClientsAreToldWhatIsLeftOfPublicLimits(t *testing.T) {
+	e := newEdge(t, start(t, `
+rules:
+  - name: api
+    for: {field: {key: "*"}}
+    either:
+      - {name: key, value: "{field:key}", max: 2, per: 1m, public: true}
+      - {name: day, value: "{field:key}", max: 50, per: 1d}
+`))
+	fields := func() map[string]string {
+		told := make(map[string]string)
+		for _, h := range e.ask(0, descriptor("key", "a"), descriptor("path", "/")).ResponseHeadersToAdd {
+			told[h.Key] = h.Value
+		}
+		return told
+	}
+	first := fields()
+	assert.Equal(t, `"key";q=2;w=60`, first["ratelimit-policy"])
+	assert.Regexp(t, `^"key";r=1;t=\d+$`, first["ratelimit"])
+	assert.NotContains(t, first, "retry-after")
+	fields()
+	refused := fields()
+	assert.Regexp(t, `^"key";r=0;t=\d+$`, refused["ratelimit"])
+	assert.Contains(t, refused, "retry-after")
+}
+
+func TestInShadowEverythingOfEnvoyPasses(t *testing.T) {
+	e := newEdge(t, start(t, "shadow: true"+descriptors+`
+envoy:
+  - {domain: edge, descriptors: [{key: tree, rate_limit: {unit: hour, requests_per_unit: 1}}]}
+`))
+	own, none := descriptor("own", "x"), descriptor("none", "x")
+	own.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: unit.RateLimitUnit_HOUR}
+	none.Limit = &common.RateLimitDescriptor_RateLimitOverride{Unit: unit.RateLimitUnit_HOUR}
+	for range 7 {
+		r := e.ask(0, descriptor("key", "a"), descriptor("tree", "x"), own, none)
+		assert.Equal(t, ok, r.OverallCode, "%v", r)
+	}
+	assert.Zero(t, e.ask(0, descriptor("key", "a")).Statuses[0].LimitRemaining, "it is counted all the same")
+}
+
+func TestADescriptorsMetadataIsPassedOn(t *testing.T) {
+	e := newEdge(t, start(t, `
+envoy:
+  - domain: edge
+    descriptors:
+      - {key: plan, value: gold, metadata: {owner: sales, levels: [1, 2]}, rate_limit: {unit: hour, requests_per_unit: 1}}
+      - {key: plan, value: open, metadata: {owner: all}, rate_limit: {unlimited: true}}
+`))
+	gold := map[string]any{"owner": "sales", "levels": []any{1.0, 2.0}}
+	r := e.ask(0, descriptor("plan", "gold"), descriptor("other", "x"), descriptor("plan", "open"))
+	assert.Equal(t, []any{gold, nil, map[string]any{"owner": "all"}}, r.DynamicMetadata.AsMap()["metadata"])
+	assert.NotContains(t, e.ask(0, descriptor("other", "x")).DynamicMetadata.AsMap(), "metadata")
+}
+
 func TestOneBadDescriptorDoesNotFailTheOthers(t *testing.T) {
 	e := newEdge(t, start(t, descriptors))
 	bad := descriptor("key", "a")
