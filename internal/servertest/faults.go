@@ -71,17 +71,24 @@ type wireConn struct {
 	net.Conn
 	wire *Wire
 
-	mu      sync.Mutex
-	fault   Fault // of the next answer
-	answers int   // of the request that meets it
+	mu         sync.Mutex
+	fault      Fault // of the next answer
+	answers    int   // of the request that meets it
+	unanswered int   // requests since the last answer
 }
 
 func (c *wireConn) Write(b []byte) (int, error) {
 	if bytes.HasPrefix(b, []byte("version")) {
 		return c.Conn.Write(b)
 	}
-	switch f := c.wire.Next(); f {
-	case NoFault:
+	f := c.wire.Next()
+	c.mu.Lock()
+	c.unanswered++
+	if f > CutRequest { // the server carries the request out
+		c.fault, c.answers = f, commands(b)
+	}
+	c.mu.Unlock()
+	switch f {
 	case LoseRequest:
 		c.Conn.Close()
 		return 0, syscall.EPIPE
@@ -89,10 +96,6 @@ func (c *wireConn) Write(b []byte) (int, error) {
 		n, _ := c.Conn.Write(b[:len(b)/2])
 		c.Conn.Close()
 		return n, syscall.EPIPE
-	default:
-		c.mu.Lock()
-		c.fault, c.answers = f, commands(b)
-		c.mu.Unlock()
 	}
 	return c.Conn.Write(b)
 }
@@ -101,11 +104,14 @@ func (c *wireConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := c.fault
-	if f == NoFault || n == 0 {
+	if n == 0 {
 		return n, err
 	}
-	c.fault = NoFault
+	f, shared := c.fault, c.unanswered > 1
+	c.fault, c.unanswered = NoFault, 0
+	if f == NoFault {
+		return n, err
+	}
 	switch f {
 	case LoseAnswer:
 		c.Conn.Close()
@@ -120,6 +126,9 @@ func (c *wireConn) Read(b []byte) (int, error) {
 		return 0, os.ErrDeadlineExceeded
 	case Garbage:
 		return copy(b, "220 mail.example.org ESMTP\r\n"), nil
+	}
+	if shared { // the answer may be to the other requests too, which would wait for their own
+		c.Conn.Close()
 	}
 	return copy(b, strings.Repeat("SERVER_ERROR out of memory storing object\r\n", c.answers)), nil
 }
