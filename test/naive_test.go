@@ -1,0 +1,274 @@
+package throttler_test
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// A naive limiter decides as Rule and Condition say, in the plainest way: it keeps every hit, and
+// computes each answer from all of them.
+type naive map[string]naiveRecord // by the name and the value of a condition
+
+type naiveRecord struct {
+	hits   []naiveHit
+	banned time.Time // the end of the last ban
+	bans   int       // in a row
+}
+
+type naiveHit struct {
+	at   time.Time
+	cost int
+}
+
+// until returns the time until there is room for n hits in r if nothing else is counted.
+func (r naiveRecord) until(c throttler.Condition, n int, now time.Time) (wait time.Duration) {
+	if c.Algorithm == throttler.LeakyBucket {
+		unit := time.Duration(c.Max) // a hit leaks in TTL units of 1/Max ns
+		var level time.Duration
+		for i, h := range r.hits {
+			next := now
+			if i+1 < len(r.hits) {
+				next = r.hits[i+1].at
+			}
+			level = max(0, level+time.Duration(h.cost)*c.TTL-next.Sub(h.at)*unit)
+		}
+		over := level + time.Duration(n-c.Max)*c.TTL
+		return (max(0, over) + unit - 1) / unit
+	}
+	expiry := func(h naiveHit) time.Time {
+		if c.Algorithm == throttler.Calendar { // of days in UTC
+			return h.at.UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
+		}
+		return h.at.Add(c.TTL)
+	}
+	hits := slices.DeleteFunc(slices.Clone(r.hits), func(h naiveHit) bool { return !expiry(h).After(now) })
+	for _, h := range hits {
+		n += h.cost
+	}
+	for i := 0; n > c.Max; i++ {
+		n -= hits[i].cost
+		wait = expiry(hits[i]).Sub(now)
+	}
+	return wait
+}
+
+// room returns for how many hits there is room.
+func (r naiveRecord) room(c throttler.Condition, now time.Time) int {
+	n := c.Max
+	for n > 0 && r.until(c, n, now) > 0 {
+		n--
+	}
+	return n
+}
+
+// bansAt reports whether a call for need hits, which finds r full, bans its value.
+func (r naiveRecord) bansAt(rule throttler.Rule, c throttler.Condition, need int, now time.Time) bool {
+	if c.Lockout < 0 || c.Lockout == 0 && rule.Lockout == 0 || c.Algorithm == throttler.InFlight || r.room(c, now) > 0 {
+		return false
+	}
+	if c.Algorithm != throttler.LeakyBucket || !assesses(rule) {
+		return true
+	}
+	// A hit that is given back may leave in a bucket what leaked meanwhile: that bans nobody.
+	parts := func(n int) time.Duration {
+		return (time.Duration(n)*c.TTL + time.Duration(c.Max) - 1) / time.Duration(c.Max)
+	}
+	return r.until(c, need, now) > parts(need-1)+min(parts(1)/2, time.Second)
+}
+
+// ask decides a call of one condition, and returns the record that follows.
+func (r naiveRecord) ask(rule throttler.Rule, c throttler.Condition, now time.Time) (naiveRecord, throttler.Outcome) {
+	o := throttler.Outcome{Name: c.Name, Limit: c.Max}
+	cost := max(c.Cost, 1)
+	need := cost
+	if c.Least > 0 {
+		need = c.Least
+	}
+	if !r.banned.After(now) {
+		room := r.room(c, now)
+		switch {
+		case room >= need:
+			o.Cost, o.Remaining = min(cost, room), room-min(cost, room)
+			r.hits = append(slices.Clone(r.hits), naiveHit{now, o.Cost})
+			o.RetryAfter, o.ResetAfter = r.until(c, 1, now), r.until(c, c.Max, now)
+			return r, o
+		case !r.bansAt(rule, c, need, now):
+			o.Blocked, o.Remaining = true, room
+			o.RetryAfter, o.ResetAfter = r.until(c, need, now), r.until(c, c.Max, now)
+			return r, o
+		}
+		if !now.Before(r.banned.Add(throttler.LockoutMemory)) {
+			r.bans = 0
+		}
+		r.hits, r.banned, o.NewBan = nil, now.Add(lengthOfBan(rule, c, r.bans)), true
+		r.bans++
+	}
+	o.Blocked, o.Banned = true, true
+	o.RetryAfter, o.ResetAfter = r.banned.Sub(now), r.banned.Sub(now)
+	return r, o
+}
+
+// lengthOfBan returns how long a ban of c is after that many others in a row.
+func lengthOfBan(rule throttler.Rule, c throttler.Condition, others int) time.Duration {
+	length, longest := rule.Lockout, rule.MaxLockout
+	if c.Lockout > 0 {
+		length = c.Lockout
+	}
+	if rule.LockoutGrowth == 0 {
+		return length
+	}
+	if longest == 0 {
+		longest = 24 * time.Hour
+	}
+	return time.Duration(min(float64(max(length, longest)), float64(length)*math.Pow(rule.LockoutGrowth, float64(others))))
+}
+
+// assesses reports whether a call of rule counts only if no condition refuses it.
+func assesses(rule throttler.Rule) bool {
+	return rule.CountAuthorizedOnly && rule.First == nil && len(rule.Conditions()) > 1
+}
+
+// decide decides a call of rule, and counts it. The Decision has no RetryAfter.
+func (m naive) decide(rule throttler.Rule, now time.Time) (d throttler.Decision) {
+	before := maps.Clone(m)
+	key := func(c throttler.Condition) string { return c.Name + "#" + c.Value }
+	blocked, counted := 0, false
+	for _, c := range rule.Conditions() {
+		o := unasked(c.Name, c.Max)
+		if rule.First == nil || !counted {
+			m[key(c)], o = m[key(c)].ask(rule, c, now)
+		}
+		d.Outcomes = append(d.Outcomes, o)
+		if counted = !o.Blocked; o.Blocked {
+			blocked++
+			d.Messages = append(d.Messages, c.Message)
+		}
+	}
+	d.WouldBlock = blocked == len(d.Outcomes) || rule.Either != nil && blocked > 0
+	for i, c := range rule.Conditions() {
+		if o := &d.Outcomes[i]; d.WouldBlock && assesses(rule) && !o.Blocked {
+			r := before[key(c)]
+			m[key(c)] = r
+			*o = throttler.Outcome{Name: c.Name, Limit: c.Max, Remaining: r.room(c, now), ResetAfter: r.until(c, c.Max, now)}
+		}
+	}
+	if !d.WouldBlock || rule.Shadow {
+		d.Status, d.Messages = throttler.Authorized, nil
+	}
+	return d
+}
+
+// drawRule draws a rule of any kind, with conditions of any kind.
+func drawRule(t *rapid.T) throttler.Rule {
+	rule := throttler.Rule{
+		Identifier:          "test",
+		CountAuthorizedOnly: rapid.Bool().Draw(t, "CountAuthorizedOnly"),
+		Shadow:              rapid.IntRange(0, 9).Draw(t, "Shadow") == 0,
+		Lockout:             rapid.SampledFrom([]time.Duration{0, 0, 1, 7 * time.Second, 2 * time.Hour, 36 * time.Hour}).Draw(t, "Lockout"),
+	}
+	if rule.Lockout > 0 {
+		rule.LockoutGrowth = rapid.SampledFrom([]float64{0, 1, 1.5, 40}).Draw(t, "LockoutGrowth")
+		rule.MaxLockout = rapid.SampledFrom([]time.Duration{0, rule.Lockout, 3 * rule.Lockout}).Draw(t, "MaxLockout")
+	}
+	var conditions []throttler.Condition
+	for i := range rapid.IntRange(1, 3).Draw(t, "conditions") {
+		c := drawLimiter(t, rapid.SampledFrom([]throttler.Algorithm{
+			throttler.SlidingWindow, throttler.LeakyBucket, throttler.Calendar, throttler.InFlight,
+		}).Draw(t, "Algorithm"))
+		c.Name, c.Message = fmt.Sprint("c", i), fmt.Sprint("c", i, " is full")
+		switch c.Algorithm {
+		case throttler.Calendar:
+			c.TTL = 0
+		case throttler.InFlight:
+			c.TTL = max(c.TTL, 100*time.Millisecond)
+		}
+		c.Lockout = rapid.SampledFrom([]time.Duration{0, 0, -1, 5 * time.Second}).Draw(t, "own Lockout")
+		conditions = append(conditions, c)
+	}
+	switch rapid.SampledFrom([]string{"either", "all", "first"}).Draw(t, "mode") {
+	case "either":
+		rule.Either = conditions
+	case "all":
+		rule.All = conditions
+	default:
+		rule.First = conditions
+	}
+	return rule
+}
+
+// drawCall draws for whom and for how much a call of rule is.
+func drawCall(t *rapid.T, rule throttler.Rule) {
+	for i := range rule.Conditions() {
+		c := &rule.Conditions()[i]
+		c.Value = rapid.SampledFrom([]string{"a", "a", "b"}).Draw(t, "Value")
+		c.Cost = rapid.IntRange(0, c.Max).Draw(t, "Cost")
+		c.Least = 0
+		if rapid.Bool().Draw(t, "Least?") {
+			c.Least = rapid.IntRange(0, max(c.Cost, 1)).Draw(t, "Least")
+		}
+	}
+}
+
+// Every way to decide answers as the naive limiter, for any rule and any calls: Peek and
+// Authorize, over process memory, over a plain client and from a block cache, and a Simulation.
+// RetryAfter is, to the nanosecond, when the same call is authorized.
+func TestEveryWayDecidesAsANaiveLimiter(t *testing.T) {
+	check(t, func(t *rapid.T) {
+		rule := drawRule(t)
+		require.NoError(t, rule.Validate())
+		ways := map[string]*throttler.Throttler{
+			"memory": throttler.New(memstore.New()), "plain": throttler.New(newFaulty()), "block cache": throttler.New(newFaulty()),
+		}
+		ways["block cache"].BlockCache = 100
+		var simulation throttler.Simulation
+		model := naive{}
+		var last throttler.Decision
+		for range rapid.IntRange(1, 60).Draw(t, "calls") {
+			shortest := 10 * time.Minute
+			for _, c := range rule.Conditions() {
+				if c.TTL > 0 {
+					shortest = min(shortest, c.TTL/time.Duration(c.Max))
+				}
+			}
+			time.Sleep(rapid.SampledFrom([]time.Duration{
+				0, 0, time.Duration(rapid.Int64Range(0, int64(shortest)).Draw(t, "pause")),
+				last.RetryAfter, max(0, last.RetryAfter-1), throttler.LockoutMemory,
+			}).Draw(t, "sleep"))
+			drawCall(t, rule)
+			now := time.Now()
+			want := model.decide(rule, now)
+			agrees := func(way string, got throttler.Decision, err error) {
+				require.NoError(t, err, way)
+				require.NoError(t, got.Err, way)
+				require.Equal(t, want.Outcomes, got.Outcomes, way)
+				require.Equal(t, want.Status, got.Status, way)
+				require.Equal(t, want.WouldBlock, got.WouldBlock, way)
+				require.Equal(t, want.Messages, got.Messages, way)
+				require.Equal(t, got.Status == throttler.Blocked, got.RetryAfter > 0, way)
+				if got.Status == throttler.Blocked {
+					at := func(wait time.Duration) throttler.Status { return maps.Clone(model).decide(rule, now.Add(wait)).Status }
+					require.Equal(t, throttler.Blocked, at(got.RetryAfter-1), way)
+					require.Equal(t, throttler.Authorized, at(got.RetryAfter), way)
+				}
+				last = got
+			}
+			for name, th := range ways {
+				d, err := th.Peek(t.Context(), rule)
+				agrees(name+", Peek", d, err)
+				d, err = th.Authorize(t.Context(), rule)
+				agrees(name+", Authorize", d, err)
+			}
+			d, err := simulation.Authorize(now, rule)
+			agrees("simulation", d, err)
+		}
+	})
+}
