@@ -30,6 +30,8 @@ const defaultConnectionDelay = time.Second
 //		ConnContext: perConnection.ConnContext,
 //	}
 //
+// Without that ConnContext, requests are answered with 500, and logged.
+//
 // A request that comes faster than the rate is not counted. It is refused, by
 // default with 503 Service Unavailable after a second. Retry-After says when
 // the next one is allowed. An HTTP/1 connection is closed only if the refused
@@ -50,12 +52,6 @@ type Connections struct {
 	// speed before the rate is judged: a browser asks for many parts of a page
 	// at once. Default: the max of NewConnections.
 	Minimum int
-
-	// Failed answers a request on a connection that ConnContext was not called
-	// for; err says so. Such a request never passes. Default: err goes to the
-	// ErrorLog of the request's http.Server, or else the standard logger, and
-	// the answer is 500.
-	Failed func(w http.ResponseWriter, r *http.Request, err error)
 
 	max    int
 	ttl    time.Duration
@@ -99,7 +95,7 @@ func (c *Connections) Handler(next http.Handler) http.Handler {
 func (c *Connections) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	conn, ok := r.Context().Value(connectionKey{c}).(*connection)
 	if !ok {
-		fail(c.Failed, w, r, errNoConnContext)
+		fail(nil, w, r, errNoConnContext)
 		return
 	}
 	wait := conn.take(c.max, c.minimum(), c.ttl)

@@ -220,12 +220,6 @@ func TestServerWithoutConnContextIs500(t *testing.T) {
 	server.Close() // waits for the handler
 	require.Equal(t, http.StatusInternalServerError, response.StatusCode)
 	require.Contains(t, logged.String(), "ConnContext")
-
-	c.Failed = func(w http.ResponseWriter, _ *http.Request, err error) {
-		assert.Error(t, err)
-		w.WriteHeader(http.StatusTeapot)
-	}
-	require.Equal(t, http.StatusTeapot, get(c.Handler(hello)).Code)
 }
 
 func TestConnectionsMisusePanics(t *testing.T) {

@@ -387,8 +387,6 @@ func (r *reading) lacksTable() bool {
 // A File is a list or a table that a Directory has read.
 type File struct {
 	Path     string
-	Robots   []string  // that it verifies
-	Networks []string  // that it describes
 	Entries  int       // prefixes or ranges
 	Modified time.Time // when the contents that hold were written
 	Err      error     // why newer contents are refused, or nil
@@ -397,19 +395,6 @@ type File struct {
 // Files returns the files that d has read, to report their age. Warn at [MaxAge].
 func (d *Directory) Files() []File {
 	files := slices.Clone(d.current.Load().read)
-	for i := range files {
-		f := &files[i]
-		for _, robot := range d.robots {
-			if slices.Contains(robot.Lists, f.Path) {
-				f.Robots = append(f.Robots, robot.Name)
-			}
-		}
-		for _, n := range d.networks {
-			if slices.Contains(n.files, f.Path) {
-				f.Networks = append(f.Networks, n.name)
-			}
-		}
-	}
 	slices.SortFunc(files, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
 	return files
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
@@ -325,4 +326,64 @@ func TestARequestThatIsRefusedInAnOverloadIsNotInFlight(t *testing.T) {
 	seen, err := th.Peek(t.Context(), r)
 	require.NoError(t, err)
 	require.Equal(t, 1, seen.Outcomes[0].Remaining, "one of two is left beside this one")
+}
+
+func TestTakeAnswersAsDecide(t *testing.T) {
+	for name, test := range map[string]struct {
+		store   throttler.Client
+		message string
+		shadow  bool
+		want    gate.Action // of the third request
+	}{
+		"full":              {memstore.New(), "Slow down.", false, gate.Refuse},
+		"without a text":    {memstore.New(), "", false, gate.Refuse},
+		"in shadow":         {memstore.New(), "", true, gate.Pass},
+		"a failing store":   {failing{errors.New("away")}, "", false, gate.Pass},
+		"an overloaded one": {failing{throttler.ErrOverloaded}, "", false, gate.Overloaded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				th := throttler.New(test.store)
+				r := throttler.Rule{Identifier: "test", Shadow: test.shadow, Either: []throttler.Condition{
+					{Name: "address", Value: "a", Max: 2, TTL: time.Minute, Message: test.message},
+				}}
+				limit, err := th.Limit(r)
+				require.NoError(t, err)
+				other := r
+				other.Either = slices.Clone(r.Either)
+				other.Either[0].Value = "b"
+				for i := range 3 {
+					want, action, err := ask(t.Context(), th, &other)
+					require.NoError(t, err)
+					var o throttler.Outcome
+					var d throttler.Decision
+					require.Equal(t, action, gate.Take(t.Context(), limit, &r, "a", &o, &d, gate.Options{RefuseOverloaded: true}))
+					if test.shadow {
+						want.Outcomes[0].Blocked = false // as Limit.Take has it
+					}
+					require.Equal(t, want.Outcomes, []throttler.Outcome{o})
+					if i == 2 {
+						require.Equal(t, test.want, action)
+					}
+					if action == gate.Pass {
+						require.Zero(t, d)
+						continue
+					}
+					require.Equal(t, want.Outcomes, d.Outcomes)
+					require.Equal(t, want.Err, d.Err)
+					if action == gate.Refuse {
+						require.Equal(t, want.Messages, d.Messages)
+						require.Equal(t, want.RetryAfter, d.RetryAfter)
+						require.Equal(t, want.WouldBlock, d.WouldBlock)
+						require.Equal(t, throttler.Blocked, d.Status)
+					}
+				}
+				ended, cancel := context.WithCancel(t.Context())
+				cancel()
+				var o throttler.Outcome
+				var d throttler.Decision
+				require.Equal(t, gate.Ended, gate.Take(ended, limit, &r, "c", &o, &d, gate.Options{}))
+			})
+		})
+	}
 }
