@@ -152,6 +152,7 @@ func TestARequestThatLooksCountsNothingAndPasses(t *testing.T) {
 	require.Equal(t, throttler.Blocked, d.Status)
 	require.Positive(t, d.RetryAfter)
 	require.Zero(t, d.Outcomes[0].Remaining)
+	require.Equal(t, d.RetryAfter, d.Outcomes[0].RetryAfter)
 
 	var none throttler.Decision
 	action, err := gate.Decide(t.Context(), th, &throttler.Rule{}, &none, gate.Options{Look: true})
@@ -312,6 +313,23 @@ func TestARequestThatDoesNotRunIsNotInFlight(t *testing.T) {
 	seen, err := th.Peek(t.Context(), r)
 	require.NoError(t, err)
 	require.Equal(t, 1, seen.Outcomes[0].Remaining, "one of two is left beside this one")
+}
+
+func TestARequestIsInFlightUntilItIsReleased(t *testing.T) {
+	r := throttler.Rule{Identifier: "test", Either: []throttler.Condition{
+		{Name: "running", Max: 1, TTL: time.Hour, Algorithm: throttler.InFlight},
+	}}
+	th := throttler.New(memstore.New())
+	for range 2 {
+		d, action, err := ask(t.Context(), th, &r)
+		require.NoError(t, err)
+		require.Equal(t, gate.Pass, action)
+		_, release := gate.Hold(t.Context(), th, &r, &d)
+		_, action, err = ask(t.Context(), th, &r)
+		require.NoError(t, err)
+		require.Equal(t, gate.Refuse, action)
+		release()
+	}
 }
 
 func TestARequestThatIsRefusedInAnOverloadIsNotInFlight(t *testing.T) {
