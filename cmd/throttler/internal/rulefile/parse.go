@@ -70,32 +70,44 @@ func (ps Problems) Error() string {
 
 // Load reads the file at path. The error is the file system's, or Problems.
 func Load(path string) (*File, error) {
+	file, _, err := load(path)
+	return file, err
+}
+
+// load is Load. It also returns the files of limits that the file names, as they were read; nil:
+// not at all.
+func load(path string) (file *File, limits map[string]os.FileInfo, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer f.Close()
 	source, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return Parse(path, source)
+	return parse(path, source)
 }
 
 // Parse parses the contents of a file. name stands in the error, which is
 // Problems. A byte order mark at the beginning is skipped.
 func Parse(name string, source []byte) (*File, error) {
+	file, _, err := parse(name, source)
+	return file, err
+}
+
+func parse(name string, source []byte) (file *File, limits map[string]os.FileInfo, err error) {
 	source = bytes.TrimPrefix(source, []byte("\uFEFF"))
-	p := &parsing{name: name, source: source, ipv4Bits: defaultIPv4Bits, ipv6Bits: defaultIPv6Bits}
-	file := p.file()
+	p := &parsing{name: name, source: source, ipv4Bits: defaultIPv4Bits, ipv6Bits: defaultIPv6Bits, limits: make(map[string]os.FileInfo)}
+	file = p.file()
 	slices.SortStableFunc(p.problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	if len(p.problems) > 0 {
-		return nil, p.problems
+		return nil, p.limits, p.problems
 	}
 	p.warn(file)
-	return file, nil
+	return file, p.limits, nil
 }
 
 // warn adds warnings to a valid file.
@@ -163,20 +175,21 @@ type (
 		Robot  *robotYAML        `yaml:"robot"`
 	}
 	conditionYAML struct {
-		Name      string         `yaml:"name"`
-		Value     string         `yaml:"value"`
-		Max       int            `yaml:"max"`
-		Per       string         `yaml:"per"`
-		Algorithm string         `yaml:"algorithm"`
-		Lease     string         `yaml:"lease"`
-		Anchor    int            `yaml:"anchor"`
-		Zone      string         `yaml:"zone"`
-		Message   string         `yaml:"message"`
-		Lockout   string         `yaml:"lockout"`
-		Public    bool           `yaml:"public"`
-		Limits    map[string]int `yaml:"limits"`
-		Exempt    []string       `yaml:"exempt"`
-		Missing   string         `yaml:"missing"`
+		Name       string         `yaml:"name"`
+		Value      string         `yaml:"value"`
+		Max        int            `yaml:"max"`
+		Per        string         `yaml:"per"`
+		Algorithm  string         `yaml:"algorithm"`
+		Lease      string         `yaml:"lease"`
+		Anchor     int            `yaml:"anchor"`
+		Zone       string         `yaml:"zone"`
+		Message    string         `yaml:"message"`
+		Lockout    string         `yaml:"lockout"`
+		Public     bool           `yaml:"public"`
+		Limits     map[string]int `yaml:"limits"`
+		LimitsFile string         `yaml:"limits-file"`
+		Exempt     []string       `yaml:"exempt"`
+		Missing    string         `yaml:"missing"`
 	}
 	answerYAML struct {
 		Status int    `yaml:"status"`
@@ -193,7 +206,8 @@ type parsing struct {
 	ipv4Bits int
 	ipv6Bits int
 	shadow   bool
-	robots   *robots.Directory // nil: no rule asks who a robot is, or there are mistakes
+	limits   map[string]os.FileInfo // files of limits, as they were read; nil: not at all
+	robots   *robots.Directory      // nil: no rule asks who a robot is, or there are mistakes
 	problems Problems
 }
 
@@ -618,6 +632,10 @@ func (p *parsing) validate(path string, r *Rule) {
 			one := r.conditions[i].Condition
 			one.Max = limit
 			if wrong := invalid(r.with([]throttler.Condition{one})); wrong != nil {
+				if line, ok := r.conditions[i].limitLines[value]; ok {
+					p.inLimits(&r.conditions[i], line, "the limit of %q is %s, want %s", value, wrong.Got, wrong.Want)
+					break
+				}
 				p.problem(at(path+r.kind(), i)+".limits", "the limit of %q is %s, want %s", value, wrong.Got, wrong.Want)
 				break
 			}
@@ -718,6 +736,7 @@ func (p *parsing) condition(path string, raw *conditionYAML) condition {
 		limits:      raw.Limits,
 		skipMissing: raw.Missing == "skip",
 	}
+	c.limitLines = p.readLimits(path+".limits-file", raw, &c)
 	p.counting(path, raw, &c.Condition)
 	p.oneOf(path+".missing", raw.Missing, "count", "skip")
 	if raw.Value == "" {

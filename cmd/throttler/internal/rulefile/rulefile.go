@@ -72,6 +72,8 @@ type condition struct {
 	throttler.Condition                 // without a Value
 	value               template        // makes the Value
 	limits              map[string]int  // other limits, by Value
+	limitsFile          string          // where some of them are; empty: none
+	limitLines          map[string]int  // by Value, in that file
 	exempt              map[string]bool // Values that are not counted
 	networks            []netip.Prefix  // whose addresses are not counted
 	skipMissing         bool            // requests without the attribute are not counted

@@ -17,14 +17,16 @@ const lookEvery = time.Second
 type Source struct {
 	path    string
 	current atomic.Pointer[File]
-	read    os.FileInfo // of the file as it was last read, valid or not
+	read    os.FileInfo            // of the file as it was last read, valid or not
+	limits  map[string]os.FileInfo // of the files of limits that it names
 }
 
 // Open reads the file at path.
 func Open(path string) (*Source, error) {
 	s := &Source{path: path}
 	s.read, _ = os.Stat(path) // before Load, so that a change in between is noticed
-	file, err := Load(path)
+	file, limits, err := load(path)
+	s.limits = limits
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +37,7 @@ func Open(path string) (*Source, error) {
 // File returns the current rules.
 func (s *Source) File() *File { return s.current.Load() }
 
-// Watch reads the file again when it has changed, and at once on a signal from
+// Watch reads the file again when it, or a file of limits that it names, has changed, and at once on a signal from
 // hangup, until ctx ends. If the file is invalid or gone, the current rules stay.
 // told is called with the rules, or with the error. Lists of robots that have changed
 // are read too; one that is refused leaves what was read of it before in place.
@@ -48,6 +50,7 @@ func (s *Source) Watch(ctx context.Context, hangup <-chan os.Signal, told func(*
 	var last os.FileInfo
 	var gone absence
 	var lists lists
+	var lastLimits map[string]os.FileInfo
 	for {
 		select {
 		case <-ctx.Done():
@@ -64,7 +67,9 @@ func (s *Source) Watch(ctx context.Context, hangup <-chan os.Signal, told func(*
 			if err != nil {
 				continue
 			}
-			if unchanged(last, now) && !unchanged(s.read, now) {
+			var limitsChanged bool
+			lastLimits, limitsChanged = s.lookAtLimits(lastLimits)
+			if unchanged(last, now) && (limitsChanged || !unchanged(s.read, now)) {
 				s.reload(now, told)
 			}
 			last = now
@@ -73,6 +78,19 @@ func (s *Source) Watch(ctx context.Context, hangup <-chan os.Signal, told func(*
 			}
 		}
 	}
+}
+
+// lookAtLimits returns the files of limits as they are now, and whether they have changed since
+// they were read, and not since the last look.
+func (s *Source) lookAtLimits(last map[string]os.FileInfo) (now map[string]os.FileInfo, changed bool) {
+	now = make(map[string]os.FileInfo)
+	settled := true
+	for path, read := range s.limits {
+		now[path], _ = os.Stat(path) // nil: gone
+		settled = settled && same(last[path], now[path])
+		changed = changed || !same(read, now[path])
+	}
+	return now, changed && settled
 }
 
 // lists notes changes of the files of robots.
@@ -129,7 +147,10 @@ func (a *absence) noted(err error) bool {
 
 func (s *Source) reload(info os.FileInfo, told func(*File, error)) {
 	s.read = info
-	file, err := Load(s.path)
+	file, limits, err := load(s.path)
+	if limits != nil {
+		s.limits = limits
+	}
 	if err == nil {
 		s.current.Store(file)
 	}

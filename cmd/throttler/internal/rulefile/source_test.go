@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -129,4 +130,45 @@ func TestAHangupReadsAtOnce(t *testing.T) {
 func TestAFileThatIsBrokenFromTheStartIsAnError(t *testing.T) {
 	_, err := rulefile.Open(filepath.Join(t.TempDir(), "none.yaml"))
 	assert.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestAFileOfLimitsIsReadAgainWhenItChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t)
+		plans := filepath.Join(filepath.Dir(w.path), "plans.csv")
+		plan := func(text string) int {
+			require.NoError(t, os.WriteFile(plans, []byte(text), 0o600))
+			w.pass(3 * time.Second)
+			c, ok := w.source.File().Limit("mail", "customer", "c-17")
+			require.True(t, ok)
+			return c.Max
+		}
+		require.NoError(t, os.WriteFile(plans, []byte("c-17, many\n"), 0o600))
+		w.write("rules: [{name: mail, for: {api: true}, either: [{name: customer, value: any, max: 1, per: 1s, limits: {c-1: 5}, limits-file: plans.csv}]}]\n")
+		assert.Equal(t, "first", w.pass(3*time.Second), "the new rule file names a bad file")
+		w.pass(3 * time.Second)
+		require.Len(t, w.told(), 1)
+
+		require.NoError(t, os.WriteFile(plans, []byte("# plans\nc-17, 1000\n\"c,18\", 20\n"), 0o600))
+		require.Equal(t, "mail", w.pass(3*time.Second), "mended in that file alone")
+		for value, max := range map[string]int{"c-17": 1000, "c,18": 20, "c-1": 5, "other": 1} {
+			c, _ := w.source.File().Limit("mail", "customer", value)
+			assert.Equal(t, max, c.Max, value)
+		}
+		assert.Equal(t, 2000, plan("c-17, 2000\n"))
+		for text, want := range map[string]string{
+			"c-2, 3\nc-17, 0\n": `plans.csv:2:1: the limit of "c-17" is 0, want`, "c-2, 3\nc-17\n": "plans.csv:2:1: wrong number of fields",
+			"c-1, 3\n": `plans.csv:1:1: "c-1" has a limit already`, "c-17, x, y\n": "plans.csv:1:1: wrong number", "c-17, 5.5\n": "want a whole number",
+			"c-17, 9\n" + strings.Repeat("#\n", 2<<20): "plans.csv is larger than",
+		} {
+			before := len(w.told())
+			assert.Equal(t, 2000, plan(text), "the old limits stay")
+			require.Len(t, w.told(), before+1, text)
+			assert.ErrorContains(t, w.told()[before], want)
+		}
+		require.NoError(t, os.Remove(plans))
+		w.pass(3 * time.Second)
+		assert.ErrorContains(t, w.told()[len(w.told())-1], "no such file")
+		assert.Equal(t, 7, plan("c-17, 7\n"))
+	})
 }
