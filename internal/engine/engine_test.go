@@ -227,3 +227,12 @@ func TestThePeriodOfACalendarIsKnownBeforeItsRecord(t *testing.T) {
 		require.NotNil(t, s.Limit.Near)
 	})
 }
+
+func TestHitsAreTakenAheadOfSoManyRecordsAtMost(t *testing.T) {
+	var hs hands
+	for i := range maxHands + 10 {
+		hs.add(fmt.Sprint(i)).hits = []record.Hit{{Cost: 2}}
+	}
+	require.Len(t, hs.all, maxHands)
+	require.EqualValues(t, 2*10, hs.expired)
+}
