@@ -202,19 +202,6 @@ func TestHitThatIsCountedLateIsGivenBackWhenTheCallWasRefused(t *testing.T) {
 	}
 }
 
-func TestPeekAnswersAsAuthorizeWouldWithCountAuthorizedOnly(t *testing.T) {
-	th := throttler.New(memstore.New())
-	rule := either(condition("a", 5, time.Hour), condition("b", 1, time.Hour))
-	rule.CountAuthorizedOnly = true
-	for _, want := range []throttler.Status{throttler.Authorized, throttler.Blocked} {
-		looked, counted := peek(t, th, rule), authorize(t, th, rule)
-		require.Equal(t, want, looked.Status)
-		require.Equal(t, want, counted.Status)
-		require.Equal(t, []int{4, 0}, remaining(looked))
-		require.Equal(t, []int{4, 0}, remaining(counted))
-	}
-}
-
 // The condition that blocked is reset before its ban could be set: the call is
 // authorized after all, and counted in both.
 func TestConditionsThatWerePassedOverAreCountedWhenTheCallIsNotRefusedAfterAll(t *testing.T) {
@@ -235,25 +222,6 @@ func TestConditionsThatWerePassedOverAreCountedWhenTheCallIsNotRefusedAfterAll(t
 	require.Equal(t, throttler.Authorized, d.Status)
 	require.Equal(t, []int{3, 0}, remaining(d))
 	require.Equal(t, []int{0, 1}, []int{d.Outcomes[0].LostRaces, d.Outcomes[1].LostRaces}, "that of the ban which was not set")
-}
-
-func TestShadowAuthorizesWhatItWouldBlock(t *testing.T) {
-	th := throttler.New(memstore.New())
-	rule := either(condition("a", 1, time.Minute))
-	rule.Shadow, rule.Lockout = true, time.Hour
-	d := authorize(t, th, rule)
-	require.False(t, d.WouldBlock)
-	for range 3 {
-		d = authorize(t, th, rule)
-		require.Equal(t, throttler.Authorized, d.Status)
-		require.True(t, d.WouldBlock)
-		require.Nil(t, d.Messages)
-		require.Zero(t, d.RetryAfter)
-		require.True(t, d.Outcomes[0].Blocked)
-		require.True(t, d.Outcomes[0].Banned, "bans as usual")
-	}
-	rule.Shadow = false
-	require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
 }
 
 func TestObserveSeesEveryDecisionThatCounts(t *testing.T) {

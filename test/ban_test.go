@@ -32,28 +32,6 @@ func TestABanHoldsUntilItsEndAndNoLonger(t *testing.T) {
 	})
 }
 
-func TestALongerBanStays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		rule := one("login", throttler.Condition{Name: "ip", Value: "a", Max: 5, TTL: time.Minute})
-		for _, d := range []time.Duration{time.Minute, time.Hour, time.Second} {
-			require.NoError(t, th.Ban(t.Context(), rule, d))
-		}
-		d, err := th.Peek(t.Context(), rule)
-		require.NoError(t, err)
-		assert.Equal(t, time.Hour, d.RetryAfter)
-	})
-}
-
-func TestABanOfNoLengthIsRefused(t *testing.T) {
-	th := throttler.New(memstore.New())
-	rule := one("login", throttler.Condition{Name: "ip", Value: "a", Max: 5, TTL: time.Minute})
-	for _, d := range []time.Duration{0, -time.Second} {
-		assert.ErrorIs(t, th.Ban(t.Context(), rule, d), throttler.ErrInvalidRule)
-	}
-	assert.ErrorIs(t, th.Ban(t.Context(), throttler.Rule{}, time.Hour), throttler.ErrInvalidRule)
-}
-
 func TestABanThatCannotBeStoredIsAnError(t *testing.T) {
 	sick := errors.New("sick")
 	client := newFaulty()
@@ -65,18 +43,6 @@ func TestABanThatCannotBeStoredIsAnError(t *testing.T) {
 	}
 	rule := one("login", throttler.Condition{Name: "ip", Value: "a", Max: 5, TTL: time.Minute})
 	assert.ErrorIs(t, throttler.New(client).Ban(t.Context(), rule, time.Hour), sick)
-}
-
-func TestTheCallThatSetsABanSaysSo(t *testing.T) {
-	th := throttler.New(memstore.New())
-	rule := one("login", throttler.Condition{Name: "ip", Value: "a", Max: 1, TTL: time.Minute, Lockout: time.Hour})
-	var set []bool
-	for range 3 {
-		d, err := th.Authorize(t.Context(), rule)
-		require.NoError(t, err)
-		set = append(set, d.Outcomes[0].NewBan)
-	}
-	assert.Equal(t, []bool{false, true, false}, set)
 }
 
 // one returns a rule with a single condition.

@@ -15,25 +15,6 @@ func costing(c throttler.Condition, cost int) throttler.Condition {
 	return c
 }
 
-// The condition that took the call has room for another hit, but not for the same
-// call again.
-func TestRetryAfterIsForTheSameCallWithAllItsCosts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		rule := either(condition("full", 1, 10*time.Second), costing(condition("costly", 10, time.Minute), 4))
-		authorize(t, th, rule)
-		d := authorize(t, th, rule)
-		require.Equal(t, throttler.Blocked, d.Status)
-		require.Equal(t, 2, d.Outcomes[1].Remaining)
-		require.Zero(t, d.Outcomes[1].RetryAfter)
-		require.Equal(t, time.Minute, d.RetryAfter)
-		time.Sleep(d.RetryAfter - 1)
-		require.Equal(t, throttler.Blocked, peek(t, th, rule).Status)
-		time.Sleep(time.Nanosecond)
-		require.Equal(t, throttler.Authorized, peek(t, th, rule).Status)
-	})
-}
-
 // Another call fills a condition after this one was found to have room everywhere.
 func TestRetryAfterIsWithoutTheCostsThatWereGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -257,17 +257,6 @@ func TestAConditionOfFirstThatFailsOpenCountsAsOneWithRoom(t *testing.T) {
 	})
 }
 
-func TestFirstInShadowAuthorizesAll(t *testing.T) {
-	th, rule := throttler.New(memstore.New()), shares(1, 1)
-	rule.Shadow = true
-	for range 2 {
-		require.False(t, authorize(t, th, rule).WouldBlock)
-	}
-	d := authorize(t, th, rule)
-	require.True(t, d.WouldBlock)
-	require.Equal(t, throttler.Authorized, d.Status)
-}
-
 func TestWaitOfFirstStandsInLineForTheConditionThatOpensFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th, rule := throttler.New(memstore.New()), shares(1, 1)

@@ -11,7 +11,6 @@ import (
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 )
 
 // asMuchAs is c for calls that take between least and most hits.
@@ -104,19 +103,6 @@ func TestCostIsZeroWhereACallCountedNothing(t *testing.T) {
 	})
 }
 
-// A ban is for a value that has no room at all.
-func TestACallForWhichTooLittleIsLeftBansNobody(t *testing.T) {
-	th := throttler.New(memstore.New())
-	rule := either(asMuchAs(condition("c", 5, time.Minute), 2, 4))
-	rule.Lockout = time.Hour
-	require.Equal(t, []int{4}, costs(authorize(t, th, rule)))
-	d := authorize(t, th, rule)
-	require.Equal(t, throttler.Blocked, d.Status)
-	require.False(t, d.Outcomes[0].Banned)
-	authorize(t, th, either(condition("c", 5, time.Minute)))
-	require.True(t, authorize(t, th, rule).Outcomes[0].Banned)
-}
-
 func TestWaitIsOverWhenLeastFits(t *testing.T) {
 	for _, c := range []throttler.Condition{condition("c", 10, 10*time.Second), inBucket(condition("c", 10, 10*time.Second))} {
 		synctest.Test(t, func(t *testing.T) {
@@ -138,18 +124,6 @@ func TestWaitIsOverWhenLeastFits(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.Equal(t, []int{0}, costs(d))
 		})
-	}
-}
-
-func TestASimulationTakesAsMuchAsThereIs(t *testing.T) {
-	var s throttler.Simulation
-	rule := either(asMuchAs(condition("c", 10, time.Minute), 2, 8), condition("once", 2, time.Hour))
-	rule.CountAuthorizedOnly = true
-	at := time.Unix(1_800_000_000, 0)
-	for _, want := range [][]int{{8, 1}, {2, 1}, {0, 0}} {
-		d, err := s.Authorize(at, rule)
-		require.NoError(t, err)
-		require.Equal(t, want, costs(d))
 	}
 }
 
@@ -184,38 +158,4 @@ func TestManyCallsTogetherTakeExactlyWhatThereIs(t *testing.T) {
 		wg.Wait()
 		require.Equal(t, 1000, taken)
 	}
-}
-
-// A window holds the hits that Cost says, and never more than Max.
-func TestTheCostsOfAWindowNeverExceedMax(t *testing.T) {
-	check(t, func(t *rapid.T) {
-		type spent struct {
-			at   time.Time
-			cost int
-		}
-		c := drawLimiter(t, throttler.SlidingWindow)
-		th := throttler.New(memstore.New())
-		var calls []spent
-		for range rapid.IntRange(1, 60).Draw(t, "calls") {
-			pause(t, c.TTL, int64(c.Max))
-			c.Cost = rapid.IntRange(1, c.Max).Draw(t, "Cost")
-			c.Least = rapid.IntRange(0, c.Cost).Draw(t, "Least")
-			held := 0
-			for _, s := range calls {
-				if time.Since(s.at) < c.TTL {
-					held += s.cost
-				}
-			}
-			d, err := th.Authorize(context.Background(), either(c))
-			require.NoError(t, err)
-			want := min(c.Cost, c.Max-held)
-			if want < c.Least || c.Least == 0 && want < c.Cost {
-				want = 0
-			}
-			require.Equal(t, want, d.Outcomes[0].Cost)
-			require.Equal(t, want == 0, d.Status == throttler.Blocked)
-			require.Equal(t, c.Max-held-want, d.Outcomes[0].Remaining)
-			calls = append(calls, spent{time.Now(), want})
-		}
-	})
 }

@@ -2,8 +2,6 @@ package throttler_test
 
 import (
 	"context"
-	"fmt"
-	"math"
 	"testing"
 	"time"
 
@@ -104,35 +102,6 @@ func TestBucketKeepsItsRateOverAnyTimeForHitsThatAreNotTakenBack(t *testing.T) {
 	})
 }
 
-// The other half: what is blocked would have broken the promise.
-func TestBucketBlocksOnlyWhatWouldExceedItsRate(t *testing.T) {
-	check(t, func(t *rapid.T) {
-		c := drawLimiter(t, throttler.LeakyBucket)
-		// A hit leaks in TTL units of 1/Max ns, and a call waits for whole nanoseconds.
-		unit := time.Duration(c.Max)
-		up := func(units time.Duration) time.Duration { return (max(0, units) + unit - 1) / unit }
-		th := throttler.New(memstore.New())
-		rule := throttler.Rule{Identifier: "test", Either: []throttler.Condition{c}}
-		var full time.Duration // in units, as of last
-		last := time.Now()
-		for range rapid.IntRange(1, 80).Draw(t, "calls") {
-			pause(t, c.TTL, int64(c.Max))
-			full = max(0, full-time.Since(last)*unit)
-			last = time.Now()
-			d, err := th.Authorize(context.Background(), rule)
-			require.NoError(t, err)
-			fits := full+c.TTL <= c.TTL*unit
-			require.Equal(t, fits, d.Status == throttler.Authorized)
-			if fits {
-				full += c.TTL
-			}
-			require.Equal(t, up(full), d.Outcomes[0].ResetAfter)
-			require.Equal(t, int((c.TTL*unit-full)/c.TTL), d.Outcomes[0].Remaining)
-			require.Equal(t, up(full+c.TTL-c.TTL*unit), d.Outcomes[0].RetryAfter)
-		}
-	})
-}
-
 func TestHitThatIsTakenBackAtOnceLeavesNoTrace(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		c := drawLimiter(t, rapid.SampledFrom([]throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket}).Draw(t, "algorithm"))
@@ -150,102 +119,6 @@ func TestHitThatIsTakenBackAtOnceLeavesNoTrace(t *testing.T) {
 				after, err := th.Peek(ctx, rule)
 				require.NoError(t, err)
 				require.Equal(t, before, after)
-			}
-		}
-	})
-}
-
-func TestEachBanIsSoManyTimesLongerThanTheLast(t *testing.T) {
-	check(t, func(t *rapid.T) {
-		rule := throttler.Rule{
-			Identifier:    "test",
-			Either:        []throttler.Condition{{Name: "limiter", Max: 1, TTL: time.Hour}},
-			Lockout:       time.Duration(rapid.IntRange(1, 100_000).Draw(t, "Lockout")) * time.Millisecond,
-			LockoutGrowth: rapid.Float64Range(1, 8).Draw(t, "growth"),
-		}
-		if rapid.Bool().Draw(t, "growth ends") {
-			rule.MaxLockout = rule.Lockout + time.Duration(rapid.IntRange(0, 10_000_000).Draw(t, "MaxLockout"))*time.Millisecond
-		}
-		if rapid.Bool().Draw(t, "a bucket") {
-			rule.Either[0].Algorithm = throttler.LeakyBucket
-		}
-		longest := rule.MaxLockout
-		if longest == 0 {
-			longest = 24 * time.Hour
-		}
-		longest = max(longest, rule.Lockout)
-		th := throttler.New(memstore.New())
-		call := func() throttler.Outcome {
-			d, err := th.Authorize(context.Background(), rule)
-			require.NoError(t, err)
-			return d.Outcomes[0]
-		}
-		for n := range 12 {
-			require.False(t, call().Blocked)
-			o := call() // which is banned
-			require.True(t, o.Banned)
-			want := min(float64(longest), float64(rule.Lockout)*math.Pow(rule.LockoutGrowth, float64(n)))
-			require.InDelta(t, want, float64(o.RetryAfter), float64(tick))
-			time.Sleep(o.RetryAfter - time.Nanosecond)
-			require.True(t, call().Banned)
-			// Within a day all is remembered.
-			time.Sleep(time.Duration(rapid.Int64Range(1, int64(throttler.LockoutMemory)-1).Draw(t, "pause")))
-		}
-	})
-}
-
-// drawMixed draws conditions of a rule in which values meet again.
-func drawMixed(t *rapid.T, n int) []throttler.Condition {
-	conditions := make([]throttler.Condition, n)
-	for i := range conditions {
-		conditions[i] = throttler.Condition{
-			Name:      fmt.Sprint(i),
-			Value:     fmt.Sprint(rapid.IntRange(0, 1).Draw(t, "value")),
-			Max:       i + 1,
-			TTL:       time.Duration(4-i) * time.Second,
-			Algorithm: throttler.Algorithm(i % 2),
-		}
-	}
-	return conditions
-}
-
-func TestBlockedCallChangesNoOtherConditionWithCountAuthorizedOnly(t *testing.T) {
-	check(t, func(t *rapid.T) {
-		th := throttler.New(memstore.New())
-		// What each condition would make of a call of its own.
-		alone := func(c throttler.Condition) throttler.Outcome {
-			d, err := th.Peek(context.Background(), throttler.Rule{Identifier: "test", Either: []throttler.Condition{c}})
-			require.NoError(t, err)
-			return d.Outcomes[0]
-		}
-		n := rapid.IntRange(1, 4).Draw(t, "conditions")
-		lockout := time.Duration(rapid.IntRange(0, 1).Draw(t, "lockout")) * time.Second
-		for range rapid.IntRange(1, 40).Draw(t, "calls") {
-			pause(t, time.Second, 1)
-			rule := throttler.Rule{Identifier: "test", CountAuthorizedOnly: true, Lockout: lockout}
-			conditions := drawMixed(t, n)
-			if rapid.Bool().Draw(t, "either") {
-				rule.Either = conditions
-			} else {
-				rule.All = conditions
-			}
-			var before []throttler.Outcome
-			for _, c := range conditions {
-				before = append(before, alone(c))
-			}
-			d, err := th.Authorize(context.Background(), rule)
-			require.NoError(t, err)
-			if d.Status == throttler.Authorized {
-				continue
-			}
-			for i, c := range conditions {
-				o := d.Outcomes[i]
-				require.Equal(t, before[i].Blocked, o.Blocked)
-				if !o.Blocked {
-					require.Equal(t, before[i], alone(c))
-					require.Equal(t, before[i].Remaining+1, o.Remaining)
-					require.Zero(t, o.RetryAfter)
-				}
 			}
 		}
 	})

@@ -45,25 +45,6 @@ func TestGrowthEndsAtTheDefault(t *testing.T) {
 	require.Equal(t, []time.Duration{2 * day, 2 * day}, bansOf(t, own, 2))
 }
 
-func TestConditionsOwnLockout(t *testing.T) {
-	rule := func(own time.Duration) throttler.Rule {
-		c := window(1, t1)
-		c.Lockout = own
-		return throttler.Rule{Identifier: "test", Either: []throttler.Condition{c}, Lockout: t5}
-	}
-	for own, want := range map[time.Duration]time.Duration{0: t5, t9: t9, -1: 0, -t9: 0} {
-		var s throttler.Simulation
-		_, err := s.Authorize(at(0), rule(own))
-		require.NoError(t, err)
-		d, err := s.Authorize(at(0), rule(own))
-		require.NoError(t, err)
-		o := d.Outcomes[0]
-		require.True(t, o.Blocked)
-		require.Equal(t, want > 0, o.Banned)
-		require.Equal(t, max(want, t1), o.RetryAfter)
-	}
-}
-
 // Of three calls at once one at most can be authorized, and the others give back
 // what they have counted. So no user is banned who may call twice.
 func TestHitsThatAreGivenBackBanNobody(t *testing.T) {
