@@ -18,7 +18,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/login"
-	"github.com/adaptivethrottler/throttler/pool"
 )
 
 // Numbers that the pages and the comments of options tell are those of the packages.
@@ -33,14 +32,14 @@ func TestThePagesTellTheNumbersOfThePackages(t *testing.T) {
 		{"login.md", "for %d to %d days after a success there (`KnownFor`)", []any{int(login.DefaultKnownFor.Hours() / 24), int(2 * login.DefaultKnownFor.Hours() / 24)}},
 		{"operations.md", "It holds %s records and %d MiB by default", []any{thousands(constant(t, "../memstore", "defaultMaxItems")), constant(t, "../memstore", "defaultMaxBytes") >> 20}},
 		{"operations.md", "once per `BlockCacheTTL` and process. Default: %d s", []any{constant(t, "..", "defaultBlockCacheTTL") / int(time.Second)}},
-		{"../pool/pool.go", "Raise it if the servers are in another region. Default: %s. Timeout time.Duration", []any{spaced(pool.DefaultTimeout)}},
-		{"../pool/pool.go", "and the login. Default: %s. DialTimeout time.Duration", []any{spaced(pool.DefaultDialTimeout)}},
-		{"../pool/pool.go", "throttler.ErrOverloaded. Default: %s. QueueTimeout time.Duration", []any{spaced(pool.DefaultQueueTimeout)}},
-		{"../pool/pool.go", "More of them help only with large values or lost packets. Default: %d. Conns int", []any{pool.DefaultConns}},
-		{"../pool/pool.go", "Default: %d MiB, as memcached's own (-I). MaxValue int", []any{pool.DefaultMaxValue >> 20}},
-		{"../pool/pool.go", "in a row mean that a server is down. Default: %d. BreakerFailures int", []any{pool.DefaultBreakerFailures}},
-		{"../pool/pool.go", "whether it is back. Default: %s. BreakerPause time.Duration", []any{spaced(pool.DefaultBreakerPause)}},
-		{"operations.md", "asks each for its statistics every %s", []any{spaced(pool.DefaultWatchEvery)}},
+		{"../pool/pool.go", "Raise it if the servers are in another region. Default: %s. Timeout time.Duration", []any{duration(t, "../pool", "defaultTimeout")}},
+		{"../pool/pool.go", "and the login. Default: %s. DialTimeout time.Duration", []any{duration(t, "../pool", "defaultDialTimeout")}},
+		{"../pool/pool.go", "throttler.ErrOverloaded. Default: %s. QueueTimeout time.Duration", []any{duration(t, "../pool", "defaultQueueTimeout")}},
+		{"../pool/pool.go", "More of them help only with large values or lost packets. Default: %d. Conns int", []any{constant(t, "../pool", "defaultConns")}},
+		{"../pool/pool.go", "Default: %d MiB, as memcached's own (-I). MaxValue int", []any{constant(t, "../pool", "defaultMaxValue") >> 20}},
+		{"../pool/pool.go", "in a row mean that a server is down. Default: %d. BreakerFailures int", []any{constant(t, "../pool", "defaultBreakerFailures")}},
+		{"../pool/pool.go", "whether it is back. Default: %s. BreakerPause time.Duration", []any{duration(t, "../pool", "defaultBreakerPause")}},
+		{"operations.md", "asks each for its statistics every %s", []any{duration(t, "../internal/server", "DefaultWatchEvery")}},
 	} {
 		page, err := os.ReadFile(told.page)
 		require.NoError(t, err)
@@ -80,6 +79,12 @@ func constant(t *testing.T, dir, name string) int {
 	}
 	require.Fail(t, "no constant "+name, dir)
 	return 0
+}
+
+// duration is a constant, as "250 ms" or "1 s".
+func duration(t *testing.T, dir, name string) string {
+	t.Helper()
+	return spaced(time.Duration(constant(t, dir, name)))
 }
 
 // words joins the lines of a text, or of a comment.

@@ -10,9 +10,6 @@ import (
 	engine "github.com/adaptivethrottler/throttler/internal/server"
 )
 
-// DefaultWatchEvery is how often [Pool.Watch] asks the servers by default.
-const DefaultWatchEvery = engine.DefaultWatchEvery
-
 // A Loss is what a server has forgotten before its time. Values whose records are
 // gone have their limit once more, and bans among them do not hold.
 type Loss struct {
@@ -24,7 +21,7 @@ type Loss struct {
 // Watch calls [Pool.Check] at once and then again after every pause, so that
 // Forgot and [ServerStats] tell what the servers forget. It returns when ctx ends,
 // with its error, or when the pool is closed, with ErrClosed. Zero or less means
-// [DefaultWatchEvery].
+// 15 s.
 func (p *Pool) Watch(ctx context.Context, every time.Duration) error {
 	return engine.Watch(ctx, every, p.Check, p.closed, ErrClosed)
 }

@@ -155,7 +155,7 @@ func TestServersAreWatchedUntilCtxEnds(t *testing.T) {
 		go func() { ended <- p.Watch(t.Context(), 0) }()
 		synctest.Wait()
 		require.Equal(t, 7, s.times())
-		time.Sleep(pool.DefaultWatchEvery)
+		time.Sleep(15 * time.Second)
 		synctest.Wait()
 		require.Equal(t, 8, s.times())
 		require.NoError(t, p.Close())

@@ -23,6 +23,15 @@ func (p *Pool) Shard(key string) int {
 	return slices.Index(s.shards, s.shard(key))
 }
 
+// What the zero values of the options stand for.
+const (
+	DefaultTimeout         = defaultTimeout
+	DefaultDialTimeout     = defaultDialTimeout
+	DefaultQueueTimeout    = defaultQueueTimeout
+	DefaultBreakerFailures = defaultBreakerFailures
+	DefaultBreakerPause    = defaultBreakerPause
+)
+
 // MaxInFlight is how many requests a connection has in flight at most.
 const MaxInFlight = maxInFlight
 

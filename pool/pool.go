@@ -117,13 +117,13 @@ import (
 
 // What the zero values of the options stand for.
 const (
-	DefaultTimeout         = 250 * time.Millisecond
-	DefaultDialTimeout     = 250 * time.Millisecond
-	DefaultQueueTimeout    = time.Second
-	DefaultConns           = 1
-	DefaultMaxValue        = 1 << 20
-	DefaultBreakerFailures = 5
-	DefaultBreakerPause    = time.Second
+	defaultTimeout         = 250 * time.Millisecond
+	defaultDialTimeout     = 250 * time.Millisecond
+	defaultQueueTimeout    = time.Second
+	defaultConns           = 1
+	defaultMaxValue        = 1 << 20
+	defaultBreakerFailures = 5
+	defaultBreakerPause    = time.Second
 )
 
 // A Pool is a client for the servers that were given to [New]. Its fields are

@@ -42,10 +42,10 @@ func newServer(addr address) *server {
 
 func (s *server) init(p *Pool) {
 	s.options = options{
-		timeout:      positive(p.Timeout, DefaultTimeout),
-		dialTimeout:  positive(p.DialTimeout, DefaultDialTimeout),
-		queueTimeout: positive(p.QueueTimeout, DefaultQueueTimeout),
-		maxValue:     positive(p.MaxValue, DefaultMaxValue),
+		timeout:      positive(p.Timeout, defaultTimeout),
+		dialTimeout:  positive(p.DialTimeout, defaultDialTimeout),
+		queueTimeout: positive(p.QueueTimeout, defaultQueueTimeout),
+		maxValue:     positive(p.MaxValue, defaultMaxValue),
 		user:         p.User,
 		password:     p.Password,
 		proxy:        p.Proxy,
@@ -54,11 +54,11 @@ func (s *server) init(p *Pool) {
 	if s.dialContext == nil {
 		s.dialContext = s.dialer().DialContext
 	}
-	for range positive(p.Conns, DefaultConns) {
+	for range positive(p.Conns, defaultConns) {
 		s.shards = append(s.shards, newShard(s))
 	}
-	s.Failures = positive(p.BreakerFailures, DefaultBreakerFailures)
-	s.Pause = positive(p.BreakerPause, DefaultBreakerPause)
+	s.Failures = positive(p.BreakerFailures, defaultBreakerFailures)
+	s.Pause = positive(p.BreakerPause, defaultBreakerPause)
 	s.Probe, s.Opened = s.probe, func() { s.cut(errCut) }
 	s.News, s.Changed = &p.news, p.StateChanged
 }

@@ -7,6 +7,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
+// What the zero values of the options stand for.
+const (
+	DefaultTimeout         = defaultTimeout
+	DefaultBreakerFailures = defaultBreakerFailures
+)
+
 // Slot returns the slot of a key.
 var Slot = slot
 

@@ -91,12 +91,9 @@ func (s *Store) Check(ctx context.Context) error {
 	})
 }
 
-// DefaultWatchEvery is how often [Store.Watch] asks the servers by default.
-const DefaultWatchEvery = pool.DefaultWatchEvery
-
 // Watch calls [Store.Check] at once and then again after every pause. It returns when
 // ctx ends, with its error, or when the store is closed, with ErrClosed. Zero or less
-// means [DefaultWatchEvery].
+// means 15 s.
 func (s *Store) Watch(ctx context.Context, every time.Duration) error {
 	return server.Watch(ctx, every, s.Check, s.over, ErrClosed)
 }

@@ -61,10 +61,10 @@ import (
 
 // What the zero values of the options stand for.
 const (
-	DefaultTimeout         = 250 * time.Millisecond
-	DefaultQueueTimeout    = time.Second
-	DefaultBreakerFailures = 5
-	DefaultBreakerPause    = 250 * time.Millisecond
+	defaultTimeout         = 250 * time.Millisecond
+	defaultQueueTimeout    = time.Second
+	defaultBreakerFailures = 5
+	defaultBreakerPause    = 250 * time.Millisecond
 )
 
 // A Store keeps records in Redis or Valkey. Its fields are options, to be set before
@@ -231,10 +231,10 @@ func (s *Store) work(f func()) {
 	}
 }
 
-func (s *Store) timeout() time.Duration      { return positive(s.Timeout, DefaultTimeout) }
-func (s *Store) queueTimeout() time.Duration { return positive(s.QueueTimeout, DefaultQueueTimeout) }
-func (s *Store) breakerPause() time.Duration { return positive(s.BreakerPause, DefaultBreakerPause) }
-func (s *Store) breakerFailures() int        { return positive(s.BreakerFailures, DefaultBreakerFailures) }
+func (s *Store) timeout() time.Duration      { return positive(s.Timeout, defaultTimeout) }
+func (s *Store) queueTimeout() time.Duration { return positive(s.QueueTimeout, defaultQueueTimeout) }
+func (s *Store) breakerPause() time.Duration { return positive(s.BreakerPause, defaultBreakerPause) }
+func (s *Store) breakerFailures() int        { return positive(s.BreakerFailures, defaultBreakerFailures) }
 
 // positive returns option, or its default if it is zero or less.
 func positive[T int | time.Duration](option, byDefault T) T {

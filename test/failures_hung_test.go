@@ -179,15 +179,15 @@ func TestAHungServerCostsACallThePoolsTimeoutOnce(t *testing.T) {
 			assert.Equal(t, throttler.Authorized, d.Status)
 			assert.Error(t, d.Err)
 		}
-		for range pool.DefaultBreakerFailures {
+		for range poolFailures {
 			if !p.Stats()[0].Down {
-				require.Equal(t, pool.DefaultTimeout, slices.Max(thousandCalls(ask)))
+				require.Equal(t, poolTimeout, slices.Max(thousandCalls(ask)))
 			}
 		}
 		require.True(t, p.Stats()[0].Down)
 		for range 3 {
 			require.Zero(t, slices.Max(thousandCalls(ask)))
-			time.Sleep(pool.DefaultBreakerPause + pool.DefaultTimeout/2) // while it is probed
+			time.Sleep(poolPause + poolTimeout/2) // while it is probed
 		}
 	})
 }

@@ -89,7 +89,7 @@ func underLoad(t *testing.T, servers [3]*servertest.Memcached, fallback throttle
 			p.BreakerFailures = 2
 		}
 	} else {
-		p.Timeout, p.DialTimeout, p.BreakerPause = pool.DefaultTimeout, pool.DefaultDialTimeout, pool.DefaultBreakerPause
+		p.Timeout, p.DialTimeout, p.BreakerPause = poolTimeout, poolTimeout, poolPause
 	}
 	o := &outage{servers: servers, pool: p, throttler: throttler.New(p), stop: make(chan struct{})}
 	o.throttler.Fallback = fallback
@@ -244,7 +244,7 @@ func (o *outage) befall(t *testing.T, begin, end func(), forgets bool) {
 		o.waited.Load(), 100*float64(o.waited.Load())/float64(o.calls.Load()), &o.slowest, &o.slowestElsewhere)
 	// Those in a row, and what was under way beside them. The probes are nobody's calls.
 	// A call that an old connection still answers may come in between, once.
-	bound := 2 * (cmp.Or(o.pool.BreakerFailures, pool.DefaultBreakerFailures) + 1) * outageCallers
+	bound := 2 * (cmp.Or(o.pool.BreakerFailures, poolFailures) + 1) * outageCallers
 	require.LessOrEqual(t, o.failed.Load(), int64(bound), "a lost connection fails all that share it")
 	require.LessOrEqual(t, o.waited.Load(), int64(bound))
 

@@ -20,6 +20,13 @@ import (
 // is busy. What it would wait for otherwise takes longer.
 const atOnce = 10 * time.Second
 
+// The defaults of a pool.
+const (
+	poolTimeout  = 250 * time.Millisecond // also DialTimeout
+	poolFailures = 5
+	poolPause    = time.Second
+)
+
 // requireOpen requires that d failed open over err; nil: whatever it was.
 func requireOpen(t *testing.T, d throttler.Decision, err error) {
 	t.Helper()

@@ -441,7 +441,7 @@ func TestAServerThatIsFullFailsOpenForNewValuesAlone(t *testing.T) {
 		}
 		require.Less(t, i, 100_000)
 	}
-	for range 2 * pool.DefaultBreakerFailures {
+	for range 2 * poolFailures {
 		require.Error(t, authorize(t, th, either(fresh)).Err)
 	}
 	d := authorize(t, th, either(banned))
