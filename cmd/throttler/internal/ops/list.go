@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
 	"github.com/adaptivethrottler/throttler/internal/memcached"
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
@@ -156,7 +157,13 @@ func (l *listing) wants(key string) bool {
 		return l.identifier == "" // the rule is unknown
 	}
 	identifier, _, _, ok := throttler.SplitRecordKey(key)
-	return ok && (l.identifier == "" || l.identifier == identifier)
+	return ok && (l.identifier == identifier || l.identifier == "" && !bookkeeping(identifier))
+}
+
+// bookkeeping reports whether nobody is blocked by the records of identifier: the service keeps
+// them beside those of logins.
+func bookkeeping(identifier string) bool {
+	return strings.HasPrefix(identifier, rulefile.Reserved) && identifier != rulefile.Reserved+"login"
 }
 
 // read adds the records of keys to the list.

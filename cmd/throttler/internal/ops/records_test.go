@@ -35,3 +35,15 @@ func TestTargetsAreConditionsAndValues(t *testing.T) {
 		assert.Error(t, err, "%q", args)
 	}
 }
+
+// A known place, and what a siege counts, block nobody, though their records may be full.
+func TestBookkeepingIsListedOnlyByItsName(t *testing.T) {
+	for identifier, wants := range map[string]map[string]bool{
+		"":                      {"site#ip#a": true, "throttler-login#name#a": true, "throttler-login-known#name+address#a": false, "throttler-login-siege#failed#": false, "hello": false},
+		"throttler-login-known": {"site#ip#a": false, "throttler-login-known#name+address#a": true},
+	} {
+		for key, want := range wants {
+			require.Equal(t, want, ops.Wants(identifier, key), "%q of %q", key, identifier)
+		}
+	}
+}
