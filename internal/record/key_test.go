@@ -107,3 +107,10 @@ func legalKey(key string) error {
 	}
 	return nil
 }
+
+func TestPlainKeysOfAllValuesBeginWithThePrefix(t *testing.T) {
+	require.Equal(t, Key("login", "ip", ""), Prefix("login", "ip"))
+	require.Empty(t, Prefix("login", "i p"))
+	require.Empty(t, Prefix("log#in", "ip"))
+	require.Empty(t, Prefix("", "ip"))
+}

@@ -2,6 +2,7 @@ package record
 
 import (
 	"encoding/binary"
+	"math"
 	"testing"
 	"time"
 	_ "time/tzdata"
@@ -165,5 +166,20 @@ func TestPeriodsEndWhereTimeEnds(t *testing.T) {
 			require.LessOrEqual(t, b.Start, at)
 			require.GreaterOrEqual(t, b.End, at)
 		}
+	}
+}
+
+func TestUnixTimesBeyondAllInstantsAreTheClosestOnes(t *testing.T) {
+	const last = math.MaxInt64 / int64(time.Second)
+	for seconds, want := range map[int64]Instant{
+		0:             0,
+		last:          Instant(last * int64(time.Second)),
+		last + 1:      math.MaxInt64,
+		math.MaxInt64: math.MaxInt64,
+		-last:         Instant(-last * int64(time.Second)),
+		-last - 1:     math.MinInt64,
+		math.MinInt64: math.MinInt64,
+	} {
+		require.Equal(t, want, instantOf(seconds), "%d", seconds)
 	}
 }
