@@ -123,6 +123,9 @@ func TestTheFallbackIsExactAndTellsWhenItOpens(t *testing.T) {
 		o.off.Store(true)
 		for range rapid.IntRange(1, 10).Draw(rt, "calls") {
 			d := call()
+			for _, o := range d.Outcomes {
+				require.Equal(rt, o.Blocked || o.Remaining == 0, o.RetryAfter > 0, "%+v", o)
+			}
 			if d.Status == throttler.Blocked {
 				require.Positive(rt, d.RetryAfter)
 				within := true // the share
