@@ -109,7 +109,7 @@ func (r Record) Without(h Hit, now Instant) (next Record, found bool) {
 		next.bucket, found = r.bucket.without(h, now)
 	default:
 		next.hits.expire(now)
-		found = next.hits.remove(h.Cost, h.Expiry) > 0
+		found = next.hits.remove(h.Cost, h.Expiry)
 	}
 	if !found {
 		return r, false

@@ -142,12 +142,12 @@ func (h *hits) merge() {
 	}
 }
 
-// remove removes n hits that expire at expiry, or as many of them as there are, and
-// returns how many.
-func (h *hits) remove(n int, expiry Instant) (removed int) {
+// remove removes n hits that expire at expiry, or as many of them as there are, and reports
+// whether there were any.
+func (h *hits) remove(n int, expiry Instant) (found bool) {
 	before := h.len()
 	if before == 0 || h.inCells() && expiry <= h.since {
-		return 0
+		return false
 	}
 	t := h.up(expiry)
 	if h.run > 0 && h.added == t {
@@ -165,7 +165,7 @@ func (h *hits) remove(n int, expiry Instant) (removed int) {
 	if left == 0 {
 		*h = hits{}
 	}
-	return before - left
+	return left < before
 }
 
 // From here on, hits only choose between the methods of expiries and of cells, which have the

@@ -27,10 +27,6 @@ type Limit struct {
 	// takes more than it needs: MostAhead at most. They count until TTL after that.
 	Ahead time.Duration
 
-	// Life is how long the hits of the call count in a window, until a Settlement gives them
-	// another end. 0: TTL, which is the longest that there is.
-	Life time.Duration
-
 	interval amount // of a bucket, if it is prepared
 }
 
@@ -43,14 +39,6 @@ func (l *Limit) Prepare() {
 
 // MostAhead returns the longest Ahead.
 func (l *Limit) MostAhead() time.Duration { return min(l.TTL/10, time.Second) }
-
-// life returns for how long the hits of a call count.
-func (l *Limit) life() time.Duration {
-	if l.Life > 0 {
-		return min(l.Life, l.TTL)
-	}
-	return l.TTL
-}
 
 // farthest returns how far ahead of now the end of what lasts for length is taken for that of
 // an honest clock. A ban, a lease or a bucket of such a clock is left as it is: if each caller

@@ -19,7 +19,6 @@ type Settlement struct {
 	Total  int     // what it has cost so far
 	Actual int     // what it has cost by what is known now
 	ID     uint64  // for a lease, if one must be begun
-	End    Instant // when the hits of a window expire from now on; 0: as they were counted
 
 	// What becomes of it, as [Settlement.Apply] has left it.
 	Counted []Hit // like Hits. Shares their memory, beyond their length.
@@ -39,35 +38,11 @@ func (s *Settlement) Apply(now Instant, r *Record) (store bool) {
 	case s.Actual > s.Total && (!b.holds(now) || s.Limit.Algorithm == Leases):
 		store = s.exceed(now, r)
 	}
-	if s.End != 0 && s.Limit.Algorithm == Window {
-		store = s.postpone(now, r) || store
-	}
 	s.forget(now)
 	if s.Limit.Max > 0 {
 		s.lookAtSettled(now, *r)
 	}
 	return store
-}
-
-// postpone has the hits that are in r expire at s.End. Others of the same time may be taken for
-// them, but no more than they were.
-func (s *Settlement) postpone(now Instant, r *Record) (store bool) {
-	if r.ban.set != 0 || s.End <= now {
-		return false
-	}
-	r.hits.expire(now)
-	n := 0
-	for _, h := range s.Counted {
-		if h.Kind == Window && !h.Gone() {
-			n += r.hits.remove(h.Cost, h.Expiry)
-		}
-	}
-	if n == 0 {
-		return false
-	}
-	r.hits.add(n, s.End, max(s.End-now, Instant(s.Limit.TTL)))
-	s.Counted = []Hit{{Cost: n, Expiry: s.End}}
-	return true
 }
 
 // forget makes one of the hits that have expired at now, which are the first ones: it is

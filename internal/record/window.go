@@ -42,9 +42,9 @@ func (v *Verdict) lookAtWindow(now Instant, limit *Limit, h *hits, count bool) (
 // expiry returns when the hits of a call that took cost at now expire.
 func (l *Limit) expiry(now Instant, cost int) Instant {
 	if cost > l.Needed() {
-		return now.Add(l.life()).Add(l.Ahead)
+		return now.Add(l.TTL).Add(l.Ahead)
 	}
-	return now.Add(l.life())
+	return now.Add(l.TTL)
 }
 
 // decide decides a call at now on h, of which none has expired. It sets o, which is zero, and
