@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -200,19 +199,6 @@ func TestStatusAndAlgorithmSayWhatTheyAre(t *testing.T) {
 	require.Equal(t, "sliding window leaky bucket Algorithm(7)", fmt.Sprint(throttler.SlidingWindow, throttler.LeakyBucket, throttler.Algorithm(7)))
 	require.Equal(t, throttler.Status(0), throttler.Blocked)
 	require.Equal(t, throttler.Status(1), throttler.Authorized)
-}
-
-// inBubble runs f, a part of a check of rapid, in a synctest bubble. What rapid
-// panics with in there, to stop the check, it panics with here.
-func inBubble(t *testing.T, f func()) {
-	var stop any
-	synctest.Test(t, func(*testing.T) {
-		defer func() { stop = recover() }()
-		f()
-	})
-	if stop != nil {
-		panic(stop)
-	}
 }
 
 func TestConditionsAreThoseOfEitherOrElseOfAll(t *testing.T) {

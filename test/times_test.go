@@ -24,8 +24,6 @@ const (
 // epoch is when the calls of tests with a time of their own happen: a whole second.
 var epoch = time.Unix(1_800_000_000, 0)
 
-func at(d time.Duration) time.Time { return epoch.Add(d) }
-
 // inspect returns the record that value is, which must be one.
 func inspect(t require.TestingT, value []byte) throttler.Record {
 	r, err := throttler.Inspect(value)
