@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -194,6 +195,13 @@ func (o *Operator) run(ctx context.Context, identifier string, targets []Target,
 // of their condition, and instead of a network the values in it. Without a file
 // they are taken as they are.
 func (o *Operator) expand(identifier string, targets []Target) ([]Target, error) {
+	if identifier == rulefile.Reserved+"login" {
+		for _, t := range targets {
+			if !slices.Contains(loginConditions, strings.TrimSuffix(t.Condition, "-variant")) {
+				return nil, UsageError(fmt.Sprintf("the rule of logins has no condition %q: it has %s", t.Condition, strings.Join(loginConditions, ", ")))
+			}
+		}
+	}
 	if o.Rules == nil || strings.HasPrefix(identifier, rulefile.Reserved) || strings.HasPrefix(identifier, rulefile.EnvoyRule) {
 		return targets, nil
 	}
@@ -212,6 +220,13 @@ func (o *Operator) expand(identifier string, targets []Target) ([]Target, error)
 		}
 	}
 	return all, nil
+}
+
+// loginConditions are the conditions by which [login.Guard] counts attempts. Those beside them
+// with "-variant" count other spellings.
+var loginConditions = []string{
+	"name+address", "name+device", "name", "name-long", "address", "address-day", "network-56", "network-48", "network-32",
+	"known", "known-long", "address-known", "account",
 }
 
 // atOnce is the number of records that are changed at the same time.

@@ -1,6 +1,12 @@
 package ops_test
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,5 +51,28 @@ func TestBookkeepingIsListedOnlyByItsName(t *testing.T) {
 		for key, want := range wants {
 			require.Equal(t, want, ops.Wants(identifier, key), "%q of %q", key, identifier)
 		}
+	}
+}
+
+// A condition that the Guard gets later must be one that operators may look at, ban and lift.
+func TestTheConditionsOfLoginsAreThoseOfTheGuard(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "../../../../login/conditions.go", nil, 0)
+	require.NoError(t, err)
+	var names []string
+	ast.Inspect(file, func(n ast.Node) bool {
+		if of, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(of.Names[0].Name, "by") {
+			name, err := strconv.Unquote(of.Values[0].(*ast.BasicLit).Value)
+			require.NoError(t, err)
+			names = append(names, name)
+		}
+		return true
+	})
+	assert.ElementsMatch(t, names, ops.LoginConditions)
+
+	o := &ops.Operator{Servers: []string{"127.0.0.1:1"}, Out: io.Discard}
+	for _, condition := range []string{"adress", "ip", "-variant", "name-variants"} {
+		err := o.Look(t.Context(), "throttler-login", []ops.Target{{Condition: condition, Value: "alice"}})
+		require.ErrorAs(t, err, new(ops.UsageError))
+		assert.ErrorContains(t, err, strconv.Quote(condition)+": it has name+address, ")
 	}
 }
