@@ -203,8 +203,12 @@ func TestABanIsOfWhatTheRuleFileCounts(t *testing.T) {
 		condition, _, _ := strings.Cut(typed, "=")
 		require.Equal(t, 0, run(t, "ban", "login", typed, "1h", flag, rules).status, typed)
 		assert.True(t, banned(condition, want), "%s as %s", typed, want)
-		require.Equal(t, 0, run(t, "lift", "login", typed, flag, rules).status, typed)
+		assert.Regexp(t, `, in [0-9hm]+ +- +- +-`, run(t, "look", "login", typed, flag, rules).out, "a ban takes the place of hits")
+		lifted := run(t, "lift", "login", typed, flag, rules)
+		require.Equal(t, 0, lifted.status, typed)
 		assert.False(t, banned(condition, want), "%s lifted", typed)
+		assert.NotContains(t, lifted.out, "nothing was stored")
+		assert.Contains(t, run(t, "lift", "login", typed, flag, rules).out, "nothing was stored for "+condition+"="+want+"\n")
 	}
 }
 

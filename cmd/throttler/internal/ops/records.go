@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -137,25 +138,40 @@ func (o *Operator) Look(ctx context.Context, identifier string, targets []Target
 
 // Ban bans targets for d and shows their states.
 func (o *Operator) Ban(ctx context.Context, identifier string, targets []Target, d time.Duration) error {
-	return o.each(ctx, identifier, targets, func(t *throttler.Throttler, r throttler.Rule) error { return t.Ban(ctx, r, d) })
+	return o.each(ctx, identifier, targets, func(s store, r throttler.Rule) error { return throttler.New(s).Ban(ctx, r, d) })
 }
 
-// Lift lifts the bans of targets, forgets their hits, and shows their states.
+// Lift lifts the bans of targets, forgets their hits, and shows their states. It says for which
+// of them nothing was stored.
 func (o *Operator) Lift(ctx context.Context, identifier string, targets []Target) error {
-	return o.each(ctx, identifier, targets, func(t *throttler.Throttler, r throttler.Rule) error {
-		err := t.Reset(ctx, r)
+	var mu sync.Mutex // guards absent
+	var absent []throttler.Condition
+	err := o.each(ctx, identifier, targets, func(s store, r throttler.Rule) error {
+		c := r.Either[0]
+		if _, err := s.Get(throttler.RecordKey(identifier, c.Name, c.Value)); errors.Is(err, memcache.ErrCacheMiss) {
+			mu.Lock()
+			absent = append(absent, c)
+			mu.Unlock()
+		}
+		t := throttler.New(s)
 		guard := login.New(t) // if it is a login's: what is counted beside it
 		guard.Identifier = identifier
-		for _, c := range r.Conditions() {
-			err = errors.Join(err, guard.LiftRecord(ctx, c.Name, c.Value))
-		}
-		return err
+		return errors.Join(t.Reset(ctx, r), guard.LiftRecord(ctx, c.Name, c.Value))
 	})
+	mu.Lock()
+	defer mu.Unlock()
+	for _, c := range absent {
+		if o.JSON || len(absent) > shownAtMost {
+			break // the values of a network are summed up
+		}
+		fmt.Fprintf(o.Out, "nothing was stored for %s=%s\n", printable(c.Name), printable(c.Value))
+	}
+	return err
 }
 
 // each does what change says to the records of targets, unless it is nil, and
 // shows their states.
-func (o *Operator) each(ctx context.Context, identifier string, targets []Target, change func(*throttler.Throttler, throttler.Rule) error) error {
+func (o *Operator) each(ctx context.Context, identifier string, targets []Target, change func(store, throttler.Rule) error) error {
 	targets, err := o.expand(identifier, targets)
 	if err != nil {
 		return err
@@ -164,7 +180,7 @@ func (o *Operator) each(ctx context.Context, identifier string, targets []Target
 		if change == nil {
 			return nil
 		}
-		return changeAll(identifier, targets, func(r throttler.Rule) error { return change(throttler.New(s), r) })
+		return changeAll(identifier, targets, func(r throttler.Rule) error { return change(s, r) })
 	})
 }
 
@@ -356,6 +372,8 @@ func (s *State) hits() string {
 		return "bucket, full"
 	case s.EmptyAt != nil:
 		return "bucket"
+	case s.BannedUntil != nil && s.Hits == 0:
+		return "-" // the ban has taken their place
 	case s.Limit > 0:
 		return fmt.Sprintf("%d of %d", s.Hits, s.Limit)
 	}
