@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/bradfitz/gomemcache/memcache"
 )
@@ -41,12 +40,9 @@ func (s status) err() error {
 // A reply is as much of the answer to one request as has been read.
 type reply struct {
 	status    status
-	found     *memcache.Item            // of a request for one key
-	items     map[string]*memcache.Item // of one for several
-	values    int                       // how many items there were
-	next      int                       // the index of the key that follows the last of them
-	read      bool                      // all items have been read
-	complaint error                     // the error that the server reported, if any
+	found     *memcache.Item
+	read      bool  // all of the answer to a read, also that there is no item
+	complaint error // the error that the server reported, if any
 }
 
 // uncas reports whether the record that found verb from storing has no token, so
@@ -256,41 +252,17 @@ func parseUint(b []byte) (n uint64, ok bool) {
 	return n, true
 }
 
-// find notes an item of the answer, with a copy of its data.
+// find notes the item of the answer, with a copy of its data.
 func (r *request) find(key []byte, item memcache.Item, data []byte) error {
-	item.Key = r.key
-	if r.keys != nil {
-		item.Key = r.reply.nextKey(r.keys, key)
-	}
-	if item.Key != string(key) {
+	if r.key != string(key) {
 		return lostError{fmt.Errorf("%w: %q", errOtherKey, key)}
 	}
-	if r.reply.values++; r.reply.values > max(1, len(r.keys)) {
+	if r.reply.found != nil {
 		return errors.New("more items than were asked for")
 	}
-	found := copied(item, data)
-	if r.keys == nil {
-		r.reply.found = found
-	} else {
-		r.reply.items[item.Key] = found
-	}
+	item.Key = r.key
+	r.reply.found = copied(item, data)
 	return nil
-}
-
-// nextKey returns the one of keys that is equal to key, or "". Servers answer in
-// order, so it is most often one of the next.
-func (r *reply) nextKey(keys []string, key []byte) string {
-	is := func(k string) bool { return k == string(key) }
-	i := slices.IndexFunc(keys[r.next:], is)
-	if i < 0 {
-		r.next = 0
-		i = slices.IndexFunc(keys, is)
-	}
-	if i < 0 {
-		return ""
-	}
-	r.next += i + 1
-	return keys[r.next-1]
 }
 
 // copied returns item with a copy of data. Records have up to 50 hits, most of them, and many

@@ -40,7 +40,7 @@ var operations = map[string]func(p *pool.Pool, key string) error{
 		return err
 	},
 	"GetMulti": func(p *pool.Pool, key string) error {
-		_, err := p.GetMulti([]string{key, "other"})
+		_, err := p.GetMulti([]string{key})
 		return err
 	},
 	"Add":            func(p *pool.Pool, key string) error { return p.Add(item(key)) },

@@ -16,42 +16,26 @@ var _ exchange.Exchanger = (*Pool)(nil)
 // If ctx has ended already they are started all the same: an exchange may be that
 // of several callers, or take back what one of them has counted.
 func (p *Pool) Exchange(ctx context.Context, xs ...exchange.Exchange) {
-	if len(xs) == 1 && ctx.Err() == nil {
-		p.exchange(ctx, xs[0])
-		return
-	}
-	s := p.newBatch()
-	s.exchanges(p, xs)
-	for _, r := range s.refused {
+	b := p.exchanges(xs)
+	for _, r := range b.Refused {
 		r.x.Done(exchange.Result{Err: r.err})
 	}
-	if s.do(ctx) {
-		p.releaseBatch(s)
-	}
-}
-
-// exchange is Exchange for a single one.
-func (p *Pool) exchange(ctx context.Context, x exchange.Exchange) {
-	s := p.newSingle()
-	s.request.x, s.request.key = x, x.Key()
-	ended, err := p.one(ctx, s)
-	if ended {
-		p.release(s)
-	}
-	if err != nil {
-		x.Done(exchange.Result{Err: err})
+	if do(ctx, b) {
+		p.release(b)
 	}
 }
 
 // Start starts exchanges and returns without waiting for any server. Done is
 // called on another goroutine, even if the exchange fails at once.
 func (p *Pool) Start(xs ...exchange.Exchange) {
-	s := new(batch)
-	s.exchanges(p, xs)
-	refused := s.refused
-	fanout.By(s.requests, shardOf, func(l *shard, group []*request) {
+	b := p.exchanges(xs)
+	refused := b.Refused
+	fanout.By(b.Admitted, shardOf, func(l *shard, group []*request) {
 		if err := l.submit(group); err != nil {
-			refused = append(refused, failed(group, err)...)
+			for _, r := range group {
+				r.err = err
+			}
+			refused = append(refused, group...)
 		}
 	})
 	if len(refused) > 0 {
@@ -63,41 +47,87 @@ func (p *Pool) Start(xs ...exchange.Exchange) {
 	}
 }
 
-// failed sets the error of requests that were not submitted.
-func failed(requests []*request, err error) []*request {
-	for _, r := range requests {
-		r.err = err
+// A batch is a number of requests that are made together.
+type batch = fanout.Batch[request]
+
+// exchanges returns the requests for xs.
+func (p *Pool) exchanges(xs []exchange.Exchange) *batch {
+	b := p.batches.Get(len(xs))
+	for i, x := range xs {
+		b.All[i].x, b.All[i].key = x, x.Key()
 	}
-	return requests
+	b.Admit(p.admit)
+	return b
 }
 
-// admit finds the shard of a request. It returns an error if no server is to be
-// asked.
-func (p *Pool) admit(r *request) error {
+// call makes a request, and returns it with its answer or an error.
+func (p *Pool) call(r request) request {
+	b := p.batches.Get(1)
+	defer p.release(b)
+	b.All[0] = r
+	b.Admit(p.admit)
+	do(context.Background(), b)
+	return b.All[0]
+}
+
+// admit finds the shard of a request. It reports false, and sets the request's error, if no
+// server is to be asked.
+func (p *Pool) admit(r *request) bool {
 	s, err := p.server(r.key)
-	if err != nil {
-		return err
+	if err == nil {
+		r.shard = s.shard(r.key)
+		err = s.Admit()
 	}
-	r.shard = s.shard(r.key)
-	return s.Admit()
+	r.err = err
+	return err == nil
 }
 
-// one makes the request of s and returns when it has ended, or ctx has. It reports
-// which; err is why no server was asked.
-func (p *Pool) one(ctx context.Context, s *single) (ended bool, err error) {
-	r := &s.request
-	if err := p.admit(r); err != nil {
-		return true, err
+// release gives b back, once its requests have ended and are not used any more.
+func (p *Pool) release(b *batch) {
+	for i := range b.All {
+		if b.All[i].fate == givenUp {
+			return
+		}
 	}
-	r.latch, s.list[0] = &s.latch, r
-	s.latch.Hold(1)
-	switch c, err := r.shard.claimOrSubmit(s.list[:]); {
-	case err != nil:
-		r.finish(err)
-	case c != nil && c.sendAlone(s.list[:]):
-		c.receiveOwn(ctx, &s.latch)
+	p.batches.Put(b)
+}
+
+// do makes the requests of b and returns when all have ended, or ctx has. It reports which. A
+// lone caller writes by itself, and reads the answers of one server. Other goroutines read
+// those of the other servers, so that a server that hangs delays none of them.
+func do(ctx context.Context, b *batch) (ended bool) {
+	n := 0                     // shards
+	var own *conn              // is read here, for ownLatch
+	var ownLatch *fanout.Latch // of which it has the answers
+	fanout.By(b.Admitted, shardOf, func(l *shard, group []*request) {
+		latch := b.Latch(n)
+		n++
+		latch.Hold(len(group))
+		for _, r := range group {
+			r.latch = latch
+		}
+		conn, err := l.claimOrSubmit(group)
+		switch {
+		case err != nil:
+			for _, r := range group {
+				r.finish(err)
+			}
+		case conn == nil:
+		case !conn.sendAlone(group):
+		case own == nil:
+			own, ownLatch = conn, latch
+		default:
+			go conn.receive(context.Background(), nil)
+		}
+	})
+	if own != nil {
+		own.receiveOwn(ctx, ownLatch)
 	}
-	return s.latch.Wait(ctx), nil
+	ended = true
+	for i := range n {
+		ended = b.Latch(i).Wait(ctx) && ended
+	}
+	return ended
 }
 
 func shardOf(r *request) *shard { return r.shard }

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// A group is a number of exchanges that read their records back together, by one
+// A group is a number of requests that read their records together, by one
 // command after all their writes.
 //
 // memcached carries out 20 commands of a connection (its option -R) before it sends
@@ -26,10 +26,10 @@ const (
 	maxGroupLine = 1024 // more than this is not taken for a command by every server
 )
 
-// shares reports whether r, whose item is proposed, may read its record back
-// together with others.
+// shares reports whether r, whose item is proposed, may read its record together
+// with others.
 func (r *request) shares() bool {
-	return r.x != nil && r.asks == nil && (r.step == classic || r.step == readsAfterMeta)
+	return r.reads && r.asks == nil && (r.step == classic || r.step == readsAfterMeta)
 }
 
 // takes reports whether r may become a member of g.

@@ -143,26 +143,6 @@ func TestARecordOfAGroupThatComesSlowlyIsOverdue(t *testing.T) {
 	})
 }
 
-// The answers to a read of many are one.
-func TestARecordOfManyThatComesSlowlyIsOverdue(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: func(conn net.Conn, request string) {
-			for _, key := range strings.Fields(request)[1:] {
-				time.Sleep(timeout / 2)
-				if _, err := fmt.Fprintf(conn, "VALUE %s 0 1 7\r\nx\r\n", key); err != nil {
-					return
-				}
-			}
-			io.WriteString(conn, "END\r\n")
-		}}
-		p := s.newPool(t, one)
-		require.Equal(t, timeout, took(func() {
-			_, err := p.GetMulti(numbered(6))
-			require.Error(t, err)
-		}))
-	})
-}
-
 func TestRecordsThatAreMissingInAGroupAreAbsent(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := (&station{answer: holds("key01", "key03")}).newPool(t, one)
@@ -196,7 +176,7 @@ func TestAGroupOfReadsAndWrites(t *testing.T) {
 }
 
 // A read that is no exchange's comes between those of two groups.
-func TestAReadBetweenExchangesIsNoneOfTheirGroup(t *testing.T) {
+func TestAReadBetweenExchangesIsInTheirGroup(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &station{answer: holds(), dial: func(context.Context) error {
 			time.Sleep(time.Millisecond) // so that all are in one packet
@@ -214,7 +194,7 @@ func TestAReadBetweenExchangesIsNoneOfTheirGroup(t *testing.T) {
 			require.NoError(t, result(t, x).Err)
 			require.Equal(t, x.Key(), string(result(t, x).Found.Value))
 		}
-		require.Equal(t, []string{"key00", "read", "key01"}, keysRead(s.heard()))
+		require.Contains(t, s.heard(), "gets key00 read key01")
 		require.Zero(t, p.Stats()[0].Retries)
 	})
 }

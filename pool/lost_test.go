@@ -113,7 +113,7 @@ func TestAConnectionThatAnswersAnotherQuestionIsGivenUp(t *testing.T) {
 			require.NoError(t, err)
 			require.NotContains(t, items, "another")
 		}
-		assert.Equal(t, uint64(6), p.Stats()[0].Retries)
+		assert.Equal(t, uint64(3*(1+2)), p.Stats()[0].Retries, "one for each key")
 	})
 }
 
@@ -170,8 +170,8 @@ func TestGetMultiAsksAllServersAtOnceAndEachOnce(t *testing.T) {
 		}}
 		p := s.newPool(t, names(8)...)
 		var keys []string
-		for i := range 200 {
-			keys = append(keys, "key"+strings.Repeat("x", i))
+		for i := range 80 {
+			keys = append(keys, fmt.Sprint("key", i))
 		}
 		assert.Equal(t, timeout/2, took(func() {
 			items, err := p.GetMulti(keys)

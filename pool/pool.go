@@ -13,8 +13,8 @@
 // reads it back in one round trip. It has connections of its own:
 //
 //   - Pipelining: all callers share one connection to each server. Requests that
-//     come at the same time go out together, and exchanges share a command that
-//     reads. A lone caller writes and reads on its own goroutine. Commands are
+//     come at the same time go out together, and share a command that reads. A
+//     lone caller writes and reads on its own goroutine. Commands are
 //     those of memcached 1.2.5. A connection of which nearly all writes were stored
 //     also uses the meta set of memcached 1.6, if the server knows it.
 //   - Placement: each key belongs to one server, by rendezvous hashing of the
@@ -110,6 +110,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/fanout"
 	"github.com/adaptivethrottler/throttler/internal/legal"
 	engine "github.com/adaptivethrottler/throttler/internal/server"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -210,8 +211,7 @@ type Pool struct {
 	start   sync.Once
 	closed  chan struct{} // closed by Close
 	end     sync.Once
-	singles sync.Pool
-	batches sync.Pool
+	batches fanout.Batches[request]
 
 	// What resolves the names that SetServers adds, and for how long, in tests. Zero:
 	// net.DefaultResolver and resolveFor.
@@ -302,31 +302,16 @@ func (p *Pool) isClosed() bool {
 
 // Get returns the item at key, or memcache.ErrCacheMiss.
 func (p *Pool) Get(key string) (*memcache.Item, error) {
-	s := p.newSingle()
-	defer p.release(s)
-	s.request.key, s.request.reads = key, true
-	if _, err := p.one(context.Background(), s); err != nil {
-		return nil, err
-	}
-	switch r := &s.request; {
-	case r.err != nil:
-		return nil, r.err
-	case r.reply.found == nil:
+	r := p.call(request{key: key, reads: true})
+	if r.err == nil && r.reply.found == nil {
 		return nil, memcache.ErrCacheMiss
-	default:
-		return r.reply.found, nil
 	}
+	return r.reply.found, r.err
 }
 
 // write writes item, or deletes key, and returns what the server answers.
 func (p *Pool) write(v verb, key string, item *memcache.Item) error {
-	s := p.newSingle()
-	defer p.release(s)
-	s.request.verb, s.request.key, s.request.item = v, key, item
-	if _, err := p.one(context.Background(), s); err != nil {
-		return err
-	}
-	r := &s.request
+	r := p.call(request{verb: v, key: key, item: item})
 	if r.err != nil {
 		return r.err
 	}

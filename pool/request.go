@@ -53,7 +53,6 @@ type request struct {
 	latch *fanout.Latch // opens when it and others have ended; nil: nobody waits
 	shard *shard
 	key   string
-	keys  []string          // to be read, instead of key alone
 	item  *memcache.Item    // to be written with verb
 	x     exchange.Exchange // proposes the item, and takes the result; nil: item is fixed
 	probe bool              // it finds out whether a server that is down is back
@@ -81,30 +80,6 @@ type attempt struct {
 	asks  *atomic.Bool // is told whether the server knows meta sets; nil: it is not asked
 	group *group       // with which it shares a read; nil: none
 	reply reply
-}
-
-// A single is a request with a latch of its own.
-type single struct {
-	request request
-	latch   fanout.Latch
-	list    [1]*request
-}
-
-// newSingle returns a request that is not made yet. Those that have ended are used
-// again, by the same Pool: a channel must not leave its synctest bubble.
-func (p *Pool) newSingle() *single {
-	if s, ok := p.singles.Get().(*single); ok {
-		return s
-	}
-	return new(single)
-}
-
-// release gives s back, once its request has ended and is not used any more.
-func (p *Pool) release(s *single) {
-	if s.request.fate != givenUp {
-		s.request = request{}
-		p.singles.Put(s)
-	}
 }
 
 // propose asks the exchange what is to be written, now that its turn has come.
@@ -178,14 +153,7 @@ func (r *request) appendRead(b []byte) []byte {
 	if !r.reads || r.step == metaSet {
 		return b
 	}
-	b = append(b, "gets"...)
-	if r.keys == nil {
-		b = append(append(b, ' '), r.key...)
-	}
-	for _, key := range r.keys {
-		b = append(append(b, ' '), key...)
-	}
-	return append(b, "\r\n"...)
+	return append(append(append(b, "gets "...), r.key...), "\r\n"...)
 }
 
 // appendItem appends the rest of an add, or of a cas if there is a token.
@@ -210,12 +178,7 @@ func (r *request) lost(sent bool) {
 }
 
 // again makes r ready to be sent once more.
-func (r *request) again() {
-	r.retried, r.attempt = true, attempt{}
-	if r.keys != nil {
-		r.reply.items = make(map[string]*memcache.Item, len(r.keys))
-	}
-}
+func (r *request) again() { r.retried, r.attempt = true, attempt{} }
 
 // mayRetry reports whether r may be sent once more after its connection was
 // lost. An add or a cas never takes effect twice. A delete may: then what was stored in

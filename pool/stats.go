@@ -5,7 +5,7 @@ package pool
 type ServerStats struct {
 	Server string // as it was given to New or SetServers
 
-	Calls     uint64 // all calls; a GetMulti is one for each of its servers
+	Calls     uint64 // all calls; a GetMulti is one for each key
 	Failures  uint64 // calls that failed: no connection, no answer in time, none that makes sense
 	Refusals  uint64 // calls that failed at once because the server is taken to be down
 	Retries   uint64 // calls that were sent a second time because the connection was lost, as by a firewall or idle_timeout

@@ -140,7 +140,7 @@ func (c *conn) encode(bundle []*request) (packet []byte, n int) {
 		}
 		r.start = int64(len(packet))
 		packet = r.appendWrite(packet)
-		if r.shares() {
+		if c.id != 0 && r.shares() { // a proxy may reach the servers of some keys alone
 			if g == nil {
 				g = new(group)
 			}

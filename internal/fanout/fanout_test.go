@@ -75,3 +75,25 @@ func TestANilLatchIsForNobody(t *testing.T) {
 	l.Ended()
 	require.False(t, l.Open())
 }
+
+func TestABatchIsUsedAgainAsIfItWereNew(t *testing.T) {
+	var batches fanout.Batches[int]
+	for _, n := range []int{0, 1, 64, 65, 2} {
+		b := batches.Get(n)
+		require.Len(t, b.All, n)
+		require.False(t, slices.ContainsFunc(b.All, func(r int) bool { return r != 0 }))
+		require.Empty(t, b.Admitted)
+		require.Empty(t, b.Refused)
+		for i := range b.All {
+			b.All[i] = i + 1
+		}
+		b.Admit(func(r *int) bool { return *r%2 > 0 })
+		require.Len(t, b.Admitted, (n+1)/2)
+		require.Len(t, b.Refused, n/2)
+		for i, r := range b.Refused {
+			require.Same(t, &b.All[2*i+1], r)
+		}
+		require.Same(t, b.Latch(0), b.Latch(0))
+		batches.Put(b)
+	}
+}
