@@ -11,67 +11,37 @@ import (
 // Exchange writes records and reads them back, each in one round trip, as
 // [exchange.Exchanger] says. On a Cluster it asks all nodes at once.
 func (s *Store) Exchange(ctx context.Context, xs ...exchange.Exchange) {
-	if len(xs) == 1 {
-		s.exchange(ctx, xs[0])
-		return
-	}
-	requests, refused := s.requests(xs)
-	for _, r := range refused {
-		r.done(exchange.Result{Conn: conn, Err: r.err})
-	}
-	if len(requests) > 0 {
-		s.do(ctx, new(fanout.Latch), requests)
-	}
-}
-
-// exchange is Exchange for a single one.
-func (s *Store) exchange(ctx context.Context, x exchange.Exchange) {
-	alone := s.newSingle()
-	r := &alone.request
-	r.x, r.key = x, s.stored(x.Key())
-	if err := s.admit(r); err != nil {
-		s.release(alone)
-		x.Done(exchange.Result{Conn: conn, Err: err})
-		return
-	}
-	if s.do(ctx, &alone.latch, alone.list[:]) {
-		s.release(alone)
+	b := s.exchanges(xs)
+	if await(ctx, b) {
+		s.batches.Put(b)
 	}
 }
 
 // Start starts exchanges and returns without waiting for a server. Done is called on
 // another goroutine, even if the exchange fails at once.
 func (s *Store) Start(xs ...exchange.Exchange) {
-	requests, refused := s.requests(xs)
-	fanout.By(requests, nodeOf, func(n *node, group []*request) {
+	b := s.exchanges(xs)
+	fanout.By(b.Admitted, nodeOf, func(n *node, group []*request) {
 		if n.submit(group) {
 			go n.lead(nil)
 		}
 	})
-	if len(refused) > 0 {
-		go func() {
-			for _, r := range refused {
-				r.done(exchange.Result{Conn: conn, Err: r.err})
-			}
-		}()
+	if len(b.Refused) > 0 {
+		go refuse(b.Refused)
 	}
 }
 
-// requests returns the requests for xs, and those that no server is to be asked for,
-// with their errors.
-func (s *Store) requests(xs []exchange.Exchange) (requests, refused []*request) {
-	all := make([]request, len(xs))
-	requests = make([]*request, 0, len(xs))
+// A batch is a number of requests that are made together.
+type batch = fanout.Batch[request]
+
+// exchanges returns the requests for xs.
+func (s *Store) exchanges(xs []exchange.Exchange) *batch {
+	b := s.batches.Get(len(xs))
 	for i, x := range xs {
-		r := &all[i]
-		r.x, r.key = x, s.stored(x.Key())
-		if r.err = s.admit(r); r.err != nil {
-			refused = append(refused, r)
-		} else {
-			requests = append(requests, r)
-		}
+		b.All[i].x, b.All[i].key = x, s.stored(x.Key())
 	}
-	return requests, refused
+	b.Admit(s.admit)
+	return b
 }
 
 // untagged is put before a key that has a brace. A Cluster then takes all of the key for its
@@ -91,39 +61,53 @@ func (s *Store) key(stored string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(stored, s.Prefix), untagged)
 }
 
-// admit finds the node of a request. It returns an error if no server is to be asked.
-func (s *Store) admit(r *request) error {
+// admit finds the node of a request. It reports false, and sets the request's error, if no
+// server is to be asked.
+func (s *Store) admit(r *request) bool {
 	if s.isClosed() {
-		return ErrClosed
+		r.err = ErrClosed
+		return false
 	}
 	s.init()
 	r.node = s.routes.Load().of(r.key)
-	return r.node.Admit()
+	r.err = r.node.Admit()
+	return r.err == nil
 }
 
-// do makes requests, for which it holds latch, and returns when all have ended, or ctx has.
-// It reports which. If only one node is to be asked, and ctx cannot end, the caller may lead
-// there.
+// await makes the requests of b, and returns when all have ended, or ctx has. It reports which.
+// If only one node is to be asked, and ctx cannot end, the caller may lead there.
 //
 // If ctx can end, another goroutine leads. A caller that leaves a Do of rueidis loses the
 // answer. The exchange would have to be sent again, and would count a hit twice if another
 // process has written in between.
-func (s *Store) do(ctx context.Context, latch *fanout.Latch, requests []*request) (ended bool) {
-	latch.Hold(len(requests))
-	for _, r := range requests {
+func await(ctx context.Context, b *batch) (ended bool) {
+	refuse(b.Refused)
+	if len(b.Admitted) == 0 {
+		return true
+	}
+	latch := b.Latch(0)
+	latch.Hold(len(b.Admitted))
+	for _, r := range b.Admitted {
 		r.latch = latch
 	}
-	all, own := len(requests), ctx.Done() == nil
-	fanout.By(requests, nodeOf, func(n *node, group []*request) {
+	own := ctx.Done() == nil
+	fanout.By(b.Admitted, nodeOf, func(n *node, group []*request) {
 		switch lead := n.submit(group); {
 		case !lead:
-		case own && len(group) == all:
+		case own && len(group) == len(b.Admitted):
 			n.lead(latch)
 		default:
 			go n.lead(nil)
 		}
 	})
 	return latch.Wait(ctx)
+}
+
+// refuse ends requests that no server was to be asked for.
+func refuse(requests []*request) {
+	for _, r := range requests {
+		r.done(exchange.Result{Conn: conn, Err: r.err})
+	}
 }
 
 func nodeOf(r *request) *node { return r.node }

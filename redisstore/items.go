@@ -3,13 +3,10 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/adaptivethrottler/throttler/exchange"
-	"github.com/adaptivethrottler/throttler/internal/fanout"
 	"github.com/adaptivethrottler/throttler/internal/legal"
+	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -83,29 +80,14 @@ func (s *Store) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 		}
 	}
 	if len(failed) > 0 {
-		return items, &MultiError{keys: failed, asked: len(keys)}
+		return items, &MultiError{Keys: failed, Asked: len(keys)}
 	}
 	return items, nil
 }
 
-// A MultiError is the error of [Store.GetMulti] if it failed for any of the keys.
-type MultiError struct {
-	keys  map[string]error
-	asked int
-}
-
-// KeyError returns the error of key, or nil if its server answered.
-func (e *MultiError) KeyError(key string) error { return e.keys[key] }
-
-// Unwrap returns the errors of the keys.
-func (e *MultiError) Unwrap() []error { return slices.Collect(maps.Values(e.keys)) }
-
-func (e *MultiError) Error() string {
-	for _, key := range slices.Sorted(maps.Keys(e.keys)) {
-		return fmt.Sprintf("%d of %d keys, the first: %v", len(e.keys), e.asked, e.keys[key])
-	}
-	return ""
-}
+// A MultiError is the error of [Store.GetMulti] if it failed for any of the keys. It is that
+// of package pool.
+type MultiError = pool.MultiError
 
 // Add stores item if there is none at its key. If there is one, the error is
 // memcache.ErrNotStored, or a [LostAnswerError] of that.
@@ -154,12 +136,12 @@ func (s *Store) Delete(key string) error {
 		return memcache.ErrMalformedKey
 	}
 	o := &operation{key: key}
-	r := &request{x: o, key: s.stored(key), deletes: true}
-	if err := s.admit(r); err != nil {
-		return err
-	}
-	requests := []*request{r}
-	s.do(context.Background(), new(fanout.Latch), requests)
+	b := s.batches.Get(1)
+	defer s.batches.Put(b)
+	r := &b.All[0]
+	r.x, r.key, r.deletes = o, s.stored(key), true
+	b.Admit(s.admit)
+	await(context.Background(), b)
 	switch {
 	case o.result.Err != nil:
 		return o.result.Err

@@ -32,30 +32,6 @@ type request struct {
 	err    error // instead of an answer
 }
 
-// A single is a request with a latch of its own.
-type single struct {
-	request request
-	latch   fanout.Latch
-	list    [1]*request
-}
-
-// newSingle returns a request that is not made yet. Those that have ended are used again,
-// by the same Store: a channel must not leave its synctest bubble.
-func (s *Store) newSingle() *single {
-	alone, ok := s.singles.Get().(*single)
-	if !ok {
-		alone = new(single)
-		alone.list[0] = &alone.request
-	}
-	return alone
-}
-
-// release gives alone back, whose request nobody uses any more.
-func (s *Store) release(alone *single) {
-	alone.request = request{}
-	s.singles.Put(alone)
-}
-
 // conn is the Turn's: a write number is good on any connection.
 const conn = 1
 

@@ -55,6 +55,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/fanout"
 	"github.com/adaptivethrottler/throttler/internal/server"
 	"github.com/redis/rueidis"
 )
@@ -115,7 +116,7 @@ type Store struct {
 	start  sync.Once
 	news   server.News
 
-	singles sync.Pool     // of *single
+	batches fanout.Batches[request]
 	sets    atomic.Uint32 // what is known of SET with NX and GET: setsWork …
 
 	refreshing atomic.Bool // Sentinel or a Cluster is being asked for the primaries
