@@ -105,7 +105,9 @@ package pool
 
 import (
 	"context"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -218,8 +220,8 @@ type Pool struct {
 	resolver   *net.Resolver
 	resolveFor time.Duration
 
-	changing sync.Mutex // held while servers come and go
-	leaving  leaving    // guarded by changing
+	changing sync.Mutex         // held while servers come and go
+	leaving  map[string]*server // get no further calls; guarded by changing
 	changes  atomic.Uint64
 }
 
@@ -247,7 +249,7 @@ func New(servers ...string) (*Pool, error) {
 	if err := resolveAll(ctx, net.DefaultResolver, all, nil); err != nil {
 		return nil, err
 	}
-	p := &Pool{closed: make(chan struct{}), leaving: make(leaving)}
+	p := &Pool{closed: make(chan struct{}), leaving: make(map[string]*server)}
 	p.servers.Store(place(all))
 	return p, nil
 }
@@ -259,7 +261,7 @@ func (p *Pool) Close() error {
 		p.init()
 		p.changing.Lock()
 		close(p.closed)
-		all := append(p.leaving.all(), p.servers.Load().all...)
+		all := slices.AppendSeq(slices.Clone(p.servers.Load().all), maps.Values(p.leaving))
 		p.changing.Unlock()
 		for _, s := range all {
 			s.close()

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"cmp"
 	"context"
 	"net"
 	"sync/atomic"
@@ -22,6 +21,7 @@ type server struct {
 
 	isMemcached atomic.Bool // it has given its version once
 	noMetaSets  atomic.Bool // it has refused one
+	dismissal   *time.Timer // of one that is leaving; guarded by Pool.changing
 }
 
 // options are a Pool's, with the defaults put in.
@@ -35,17 +35,17 @@ type options struct {
 
 func newServer(addr address) *server {
 	return &server{Server: engine.New(engine.Config{
-		Name: addr.text, ErrDown: ErrDown,
+		Name: addr.text,
 		Wrap: func(err error) error { return &ServerError{Server: addr.text, Err: err} },
 	}), addr: addr}
 }
 
 func (s *server) init(p *Pool) {
 	s.options = options{
-		timeout:      positive(p.Timeout, defaultTimeout),
-		dialTimeout:  positive(p.DialTimeout, defaultDialTimeout),
-		queueTimeout: positive(p.QueueTimeout, defaultQueueTimeout),
-		maxValue:     positive(p.MaxValue, defaultMaxValue),
+		timeout:      engine.Positive(p.Timeout, defaultTimeout),
+		dialTimeout:  engine.Positive(p.DialTimeout, defaultDialTimeout),
+		queueTimeout: engine.Positive(p.QueueTimeout, defaultQueueTimeout),
+		maxValue:     engine.Positive(p.MaxValue, defaultMaxValue),
 		user:         p.User,
 		password:     p.Password,
 		proxy:        p.Proxy,
@@ -54,26 +54,17 @@ func (s *server) init(p *Pool) {
 	if s.dialContext == nil {
 		s.dialContext = s.dialer().DialContext
 	}
-	for range positive(p.Conns, defaultConns) {
+	for range engine.Positive(p.Conns, defaultConns) {
 		s.shards = append(s.shards, newShard(s))
 	}
-	s.Failures = positive(p.BreakerFailures, defaultBreakerFailures)
-	s.Pause = positive(p.BreakerPause, defaultBreakerPause)
+	s.Failures = engine.Positive(p.BreakerFailures, defaultBreakerFailures)
+	s.Pause = engine.Positive(p.BreakerPause, defaultBreakerPause)
 	s.Probe, s.Opened = s.probe, func() { s.cut(errCut) }
 	s.News, s.Changed = &p.news, p.StateChanged
 }
 
 // dialer returns what connects to s by default. It tries IPv4 early enough if IPv6 leads nowhere.
 func (s *server) dialer() *net.Dialer { return &net.Dialer{FallbackDelay: s.dialTimeout / 4} }
-
-// positive returns option, or its default if it is zero or less.
-func positive[T cmp.Ordered](option, byDefault T) T {
-	var zero T
-	if option > zero {
-		return option
-	}
-	return byDefault
-}
 
 // shard returns the shard of key, always the same: what one exchange of a key learns,
 // the token above all, the next one can use.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -128,7 +127,9 @@ func (p *Pool) replace(all []*server) (added, removed []string, err error) {
 			continue
 		}
 		added = append(added, s.Name)
-		if old := p.leaving.stay(s.Name); old != nil {
+		if old := p.leaving[s.Name]; old != nil {
+			old.dismissal.Stop()
+			delete(p.leaving, s.Name)
 			all[i] = old
 		} else {
 			s.init(p)
@@ -139,7 +140,8 @@ func (p *Pool) replace(all []*server) (added, removed []string, err error) {
 	for _, s := range before.all {
 		if after.byName[s.Name] == nil {
 			removed = append(removed, s.Name)
-			p.leaving[s.Name] = leaver{s, time.AfterFunc(s.longest(), func() { p.dismiss(s) })}
+			p.leaving[s.Name] = s
+			s.dismissal = time.AfterFunc(s.longest(), func() { p.dismiss(s) })
 		}
 	}
 	if len(added)+len(removed) > 0 {
@@ -148,57 +150,19 @@ func (p *Pool) replace(all []*server) (added, removed []string, err error) {
 	return added, removed, nil
 }
 
-// leaving are the servers that get no further calls, by name.
-type leaving map[string]leaver
-
-type leaver struct {
-	server *server
-	end    *time.Timer // runs dismiss
-}
-
-// all takes all servers out of l.
-func (l leaving) all() []*server {
-	var all []*server
-	for name := range maps.Clone(l) {
-		all = append(all, l.stay(name))
-	}
-	return all
-}
-
-// stay takes a server out of l. It returns nil if it is not there.
-func (l leaving) stay(name string) *server {
-	leaver, ok := l[name]
-	if !ok {
-		return nil
-	}
-	delete(l, name)
-	leaver.end.Stop()
-	return leaver.server
-}
-
-// dismiss closes the connections to a server that has left, when its calls have
-// ended.
+// dismiss closes the connections to a server that is still leaving, if its calls have
+// ended. If not, it runs once more.
 func (p *Pool) dismiss(s *server) {
-	if p.mayClose(s) {
-		s.close()
-	}
-}
-
-// mayClose reports whether s is still leaving and has no calls any more. If it is
-// busy, dismiss runs once more.
-func (p *Pool) mayClose(s *server) bool {
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	leaver := p.leaving[s.Name]
-	if leaver.server != s {
-		return false
+	switch {
+	case p.leaving[s.Name] != s:
+	case s.busy():
+		s.dismissal.Reset(s.longest())
+	default:
+		delete(p.leaving, s.Name)
+		s.close()
 	}
-	if s.busy() {
-		leaver.end.Reset(s.longest())
-		return false
-	}
-	delete(p.leaving, s.Name)
-	return true
 }
 
 // longest is how long a call may take in a process that has time for it.

@@ -45,7 +45,7 @@ type node struct {
 func newNode(s *Store, name string) *node {
 	n := &node{store: s}
 	n.Server = server.New(server.Config{
-		Name: name, Failures: s.breakerFailures(), Pause: s.breakerPause(), ErrDown: ErrDown,
+		Name: name, Failures: s.breakerFailures(), Pause: s.breakerPause(),
 		Wrap:  func(err error) error { return &Error{name, err} },
 		Probe: n.isBack, Go: s.work, News: &s.news, Changed: s.StateChanged,
 	})

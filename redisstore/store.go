@@ -232,17 +232,15 @@ func (s *Store) work(f func()) {
 	}
 }
 
-func (s *Store) timeout() time.Duration      { return positive(s.Timeout, defaultTimeout) }
-func (s *Store) queueTimeout() time.Duration { return positive(s.QueueTimeout, defaultQueueTimeout) }
-func (s *Store) breakerPause() time.Duration { return positive(s.BreakerPause, defaultBreakerPause) }
-func (s *Store) breakerFailures() int        { return positive(s.BreakerFailures, defaultBreakerFailures) }
-
-// positive returns option, or its default if it is zero or less.
-func positive[T int | time.Duration](option, byDefault T) T {
-	if option > 0 {
-		return option
-	}
-	return byDefault
+func (s *Store) timeout() time.Duration { return server.Positive(s.Timeout, defaultTimeout) }
+func (s *Store) queueTimeout() time.Duration {
+	return server.Positive(s.QueueTimeout, defaultQueueTimeout)
+}
+func (s *Store) breakerPause() time.Duration {
+	return server.Positive(s.BreakerPause, defaultBreakerPause)
+}
+func (s *Store) breakerFailures() int {
+	return server.Positive(s.BreakerFailures, defaultBreakerFailures)
 }
 
 var _ exchange.Exchanger = (*Store)(nil)

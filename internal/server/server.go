@@ -4,6 +4,8 @@
 package server
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -31,7 +33,6 @@ type Config struct {
 	Name     string
 	Failures int                       // in a row mean that it is down
 	Pause    time.Duration             // between two probes
-	ErrDown  error                     // what the error of a call wraps while it is down
 	Wrap     func(error) error         // makes an error that names the server
 	Probe    func() (answered bool)    // asks it, while it is down
 	Opened   func()                    // is called when it is taken to be down; nil: nothing is
@@ -40,9 +41,21 @@ type Config struct {
 	Changed  func(string, bool, error) // is told of them
 }
 
+// ErrDown is wrapped in the error of a call while its server is left alone.
+var ErrDown = errors.New("taken to be down")
+
 // Counts count how calls have ended.
 type Counts struct {
 	Calls, Failures, Refusals, Retries, Overloads atomic.Uint64
+}
+
+// Positive returns option, or its default if it is zero or less.
+func Positive[T cmp.Ordered](option, byDefault T) T {
+	var zero T
+	if option > zero {
+		return option
+	}
+	return byDefault
 }
 
 // New returns a Server that is not down.
@@ -88,7 +101,7 @@ func (s *Server) Answered() {
 func (s *Server) Failed(failures int, err error) {
 	s.Blame(err)
 	if s.failures.Add(int64(failures)) >= int64(s.Failures) {
-		s.turn(s.Wrap(fmt.Errorf("%w, the last failure: %v", s.ErrDown, err)))
+		s.turn(s.Wrap(fmt.Errorf("%w, the last failure: %v", ErrDown, err)))
 	}
 }
 

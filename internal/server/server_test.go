@@ -15,10 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var (
-	errDown   = errors.New("taken to be down")
-	errClosed = errors.New("closed")
-)
+var errClosed = errors.New("closed")
 
 const (
 	failures = 3
@@ -39,7 +36,7 @@ type scene struct {
 func newScene() *scene {
 	s := new(scene)
 	s.Server = server.New(server.Config{
-		Name: "one", Failures: failures, Pause: pause, ErrDown: errDown,
+		Name: "one", Failures: failures, Pause: pause,
 		Wrap:   func(err error) error { return fmt.Errorf("one: %w", err) },
 		Probe:  func() bool { s.probes.Add(1); return s.answers.Load() },
 		Opened: func() { s.opened.Add(1) },
@@ -76,7 +73,7 @@ func TestAServerIsDownAfterFailuresInARowUntilAProbeIsAnswered(t *testing.T) {
 		s.fail(failures - 1)
 		s.Failed(1, errors.New("the last one"))
 		err := s.Admit()
-		require.ErrorIs(t, err, errDown)
+		require.ErrorIs(t, err, server.ErrDown)
 		require.ErrorContains(t, err, "one: ")
 		require.ErrorContains(t, err, "the last one")
 		require.EqualError(t, s.Last(), "the last one")
