@@ -6,10 +6,8 @@ import (
 	"math/rand"
 	"time"
 
-	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/envoyproxy/ratelimit/src/config"
-	rlimiter "github.com/envoyproxy/ratelimit/src/limiter"
 	"github.com/envoyproxy/ratelimit/src/memcached"
 	"github.com/envoyproxy/ratelimit/src/settings"
 	"github.com/envoyproxy/ratelimit/src/stats"
@@ -17,7 +15,7 @@ import (
 	gostats "github.com/lyft/gostats"
 )
 
-var envoy = system{"envoyproxy/ratelimit", "fixed window", onMemcached, overEnvoy}
+var envoy = system{name: "envoyproxy/ratelimit", how: "fixed window", backend: onMemcached, open: overEnvoy}
 
 // day is the window of limiters that know only calendar units or fixed windows.
 const day = 24 * time.Hour
@@ -38,30 +36,17 @@ func overEnvoy(e env, l limit) (limiter, error) {
 	limits := []*config.RateLimit{
 		config.NewRateLimit(perDay(l), pb.RateLimitResponse_RateLimit_DAY, manager.NewStats(e.space), false, false, false, "", nil, false),
 	}
-	return &envoyLimiter{cache: cache, limits: limits, domain: e.space, end: func() { client.Close() }}, nil
-}
-
-type envoyLimiter struct {
-	cache  rlimiter.RateLimitCache
-	limits []*config.RateLimit
-	domain string
-	end    func()
-}
-
-func (v *envoyLimiter) caller() func(string) (bool, error) { return v.allow }
-
-func (v *envoyLimiter) allow(value string) (bool, error) {
-	request := &pb.RateLimitRequest{Domain: v.domain, Descriptors: []*ratelimitv3.RateLimitDescriptor{
-		{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "v", Value: value}}},
-	}}
-	statuses := v.cache.DoLimit(context.Background(), request, v.limits)
-	return statuses[0].Code == pb.RateLimitResponse_OK, nil
-}
-
-// flush waits until all allowed calls are counted.
-func (v *envoyLimiter) flush() { v.cache.Flush() }
-
-func (v *envoyLimiter) close() {
-	v.flush()
-	v.end()
+	return limiter{
+		caller: func() allow {
+			return func(ctx context.Context, value string) (bool, error) {
+				statuses := cache.DoLimit(ctx, asking(e.space, value), limits)
+				return statuses[0].Code == pb.RateLimitResponse_OK, nil
+			}
+		},
+		flush: cache.Flush, // waits until all allowed calls are counted
+		close: func() {
+			cache.Flush()
+			client.Close()
+		},
+	}, nil
 }

@@ -25,32 +25,6 @@ import (
 	"time"
 )
 
-// callerCounts are the numbers of callers in each work.
-var callerCounts = []int{1, 16, maxCallers}
-
-// systemsFor returns the systems for w.
-func systemsFor(w work) []system {
-	all := []system{poolWindow, poolBucket, plainWindow, plainBucket, redisWindow, redisBucket, rueidisBucket, rueidisLog, increx, redisRate, envoy, limitersWindow}
-	if w.name == full.name {
-		all = slices.Insert(all, 1, poolCached)
-	}
-	return all
-}
-
-// ours reports whether s is throttler over pool or redisstore.
-func (s system) ours() bool {
-	return strings.HasPrefix(s.name, poolWindow.name) || s.name == redisWindow.name
-}
-
-// crowdSystems are the systems of the admitted table.
-var crowdSystems = []system{
-	poolWindow, poolBucket, plainWindow, plainBucket, redisWindow, redisBucket, rueidisBucket, rueidisLog, increx, redisRate,
-	envoy, limitersWindow, limitersLocked, limitersUnlocked,
-}
-
-// besideCallers are the numbers of callers of the smaller tables.
-var besideCallers = []int{1, maxCallers}
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -66,7 +40,6 @@ type options struct {
 	network string
 	rounds  int
 	slice   time.Duration
-	crowds  int
 	svg     string
 	page    string
 	only    []string
@@ -78,11 +51,10 @@ type options struct {
 func parse(args []string, messages io.Writer) (o options, err error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(messages)
-	flags.BoolVar(&o.short, "short", false, "take about 20 seconds, for a first look")
+	flags.BoolVar(&o.short, "short", false, "take about half a minute, for a first look")
 	flags.StringVar(&o.network, "network", "tcp", "how the servers are reached: tcp or unix")
 	flags.IntVar(&o.rounds, "rounds", 15, "how often each limiter is measured at each work")
 	flags.DurationVar(&o.slice, "slice", 50*time.Millisecond, "how long it is measured in a round")
-	flags.IntVar(&o.crowds, "crowds", 5, "how often a crowd calls for what is admitted")
 	flags.StringVar(&o.svg, "svg", "", "write a picture to this file")
 	flags.StringVar(&o.page, "page", "", "write the tables into this Markdown file too, in place of those of an earlier run")
 	flags.Func("only", "measure only these `parts`, separated by commas: "+strings.Join(partNames(), ", "), func(list string) error {
@@ -93,14 +65,14 @@ func parse(args []string, messages io.Writer) (o options, err error) {
 		o.more = strings.Fields(args)
 		return nil
 	})
-	flags.BoolVar(&o.services, "services", false, "instead, measure whole services for Envoy, with 1 s for each in a round, or -slice if that is longer")
+	flags.BoolVar(&o.services, "services", false, "instead, measure whole services for Envoy, in slices of a second")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
 	if o.short {
 		given := make(map[string]bool)
 		flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
-		for name, value := range map[string]string{"rounds": "3", "slice": "20ms", "crowds": "1"} {
+		for name, value := range map[string]string{"rounds": "3", "slice": "20ms"} {
 			if !given[name] {
 				_ = flags.Set(name, value)
 			}
@@ -116,8 +88,8 @@ func parse(args []string, messages io.Writer) (o options, err error) {
 		err = errors.New("-page and -svg need all parts, without -only")
 	case o.network != "tcp" && o.network != "unix":
 		err = fmt.Errorf("-network is %q, want tcp or unix", o.network)
-	case o.rounds < 1 || o.crowds < 1 || o.slice < time.Millisecond:
-		err = errors.New("-rounds and -crowds must be 1 or more, and -slice 1ms or more")
+	case o.rounds < 1 || o.slice < time.Millisecond:
+		err = errors.New("-rounds must be 1 or more, and -slice 1ms or more")
 	}
 	return o, err
 }
@@ -130,15 +102,12 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if o.services {
-		return runServices(ctx, o.rounds, max(o.slice, time.Second), out)
-	}
 	if o.page != "" {
 		if _, err := os.Stat(o.page); err != nil {
 			return err // before minutes of measuring
 		}
 	}
-	st := &stage{servers: make(map[backend]*server), rounds: o.rounds, slice: o.slice}
+	st := &stage{servers: make(map[backend]*server), rounds: o.rounds, slice: o.slice, short: o.short}
 	st.report = func(format string, args ...any) { fmt.Fprintf(messages, format+"\n", args...) }
 	defer st.close()
 	for _, kind := range []backend{onMemcached, onRedis} {
@@ -152,16 +121,33 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 		}
 		st.servers[kind] = s
 	}
-	if s := st.servers[onRedis]; s != nil && s.has("INCREX") {
-		st.servers[onIncrex] = s
+	command, all := "go run ./bench", comparisons()
+	if o.services {
+		command += " -services"
+		dir, err := os.MkdirTemp("", "bench")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		if err := buildServices(ctx, dir); err != nil {
+			return err
+		}
+		all = []comparison{services(dir)}
+	}
+	if len(o.only) > 0 {
+		all = slices.DeleteFunc(all, func(c comparison) bool { return !slices.Contains(o.only, c.part) })
 	}
 	var tables bytes.Buffer
 	both := io.MultiWriter(out, &tables)
 	conditions(both, st, o)
-	if err := st.all(ctx, o, both); err != nil || o.page == "" {
-		return err
+	played, err := st.all(ctx, all, both)
+	if err == nil && o.svg != "" {
+		err = os.WriteFile(o.svg, picture(played), 0o644)
 	}
-	return renew(o.page, tables.Bytes())
+	if err == nil && o.page != "" {
+		err = renew(o.page, command, tables.Bytes())
+	}
+	return err
 }
 
 // argsOf returns what else the server of that kind is started with.
@@ -174,126 +160,67 @@ func (o options) argsOf(kind backend) []string {
 
 // close stops the servers.
 func (st *stage) close() {
-	for kind, s := range st.servers {
-		if kind != onIncrex {
-			s.stop()
-		}
-	}
-}
-
-// A part is one or more tables of what is measured.
-type part struct {
-	name     string
-	inMemory bool // needs no server
-	play     func(*stage, context.Context, options, io.Writer) error
-}
-
-// parts are all, in the order of their tables.
-func parts() []part {
-	return []part{
-		{name: "works", play: (*stage).playWorks},
-		{name: "conditions", play: (*stage).playSeveral},
-		{name: "fleet", play: (*stage).playFleet},
-		{name: "open", play: (*stage).playAllOpen},
-		{name: "ahead", play: (*stage).playAhead},
-		{name: "long", play: (*stage).playLong},
-		{name: "admitted", play: (*stage).playAdmitted},
-		{name: "memory", inMemory: true, play: (*stage).inMemory},
+	for _, s := range st.servers {
+		s.stop()
 	}
 }
 
 func partNames() (names []string) {
-	for _, p := range parts() {
-		names = append(names, p.name)
+	for _, c := range comparisons() {
+		names = append(names, c.part)
 	}
 	return names
 }
 
-// all plays all parts, or some, and writes each table to out at once.
-func (st *stage) all(ctx context.Context, o options, out io.Writer) error {
-	if err := st.verify(slices.Concat(systemsFor(full), crowdSystems, memorySystems, httpSystems())); err != nil {
-		return err
-	}
-	for _, p := range parts() {
-		if len(o.only) > 0 && !slices.Contains(o.only, p.name) || len(st.servers) == 0 && !p.inMemory {
-			continue
-		}
-		if err := p.play(st, ctx, o, out); err != nil {
-			return err
+// all plays all comparisons, writes each table to out at once, and returns the results by
+// part, scene, number of callers and system.
+func (st *stage) all(ctx context.Context, all []comparison, out io.Writer) (played map[string][][][]result, err error) {
+	for _, c := range all {
+		for _, sc := range c.scenes {
+			if err := st.verify(sc.systems); err != nil {
+				return nil, err
+			}
 		}
 	}
-	if o.svg == "" {
-		return nil
-	}
-	return os.WriteFile(o.svg, picture(st.scenes, st.crowds), 0o644)
-}
-
-// playWorks plays each of works for all numbers of callers.
-func (st *stage) playWorks(ctx context.Context, _ options, out io.Writer) error {
-	st.scenes = make(map[string][][]result)
-	for _, w := range works {
-		played, err := st.playAll(ctx, w, systemsFor(w), callerCounts)
-		if err != nil {
-			return err
+	played = make(map[string][][][]result)
+	for _, c := range all {
+		here := *st
+		if c.long {
+			here.rounds, here.slice = min(st.rounds, 5), max(st.slice, time.Second)
+			if st.short {
+				here.rounds, here.slice = 1, 200*time.Millisecond
+			}
+			c.note += fmt.Sprintf(" Rounds: %d of %v.", here.rounds, here.slice)
 		}
-		st.scenes[w.name] = played
-		workTable(w, played).write(out)
-	}
-	if t := ratioTable(st.scenes); len(t.rows) > 0 {
-		t.write(out)
-	}
-	return nil
-}
-
-func (st *stage) playLong(ctx context.Context, o options, out io.Writer) error {
-	hits := longHits
-	if o.short {
-		hits = []int{10_000} // to fill them takes long
-	}
-	return st.long(ctx, hits, out)
-}
-
-func (st *stage) playAdmitted(ctx context.Context, o options, out io.Writer) (err error) {
-	st.report("what is admitted of a limit of 50")
-	if st.crowds, err = st.admitAll(ctx, crowdSystems, o.crowds); err != nil {
-		return err
-	}
-	admittedTable(st.crowds).write(out)
-	return nil
-}
-
-// inMemory compares limiters without a server.
-func (st *stage) inMemory(ctx context.Context, _ options, out io.Writer) error {
-	callers := []int{1, maxCallers}
-	for _, w := range []work{spread, full} {
-		played, err := st.playAll(ctx, w, memorySystems, callers)
-		if err != nil {
-			return err
-		}
-		memoryTable("In process memory: "+w.name, w, played).write(out)
-	}
-	for _, w := range []work{allowedRequests, refusedRequests} {
-		played, err := st.playAll(ctx, w, httpSystems(), callers)
-		if err != nil {
-			return err
-		}
-		memoryTable("HTTP middleware in process memory: "+w.name, w, played).write(out)
-	}
-	return nil
-}
-
-// playAll plays a scene for each number of callers.
-func (st *stage) playAll(ctx context.Context, w work, systems []system, callers []int) ([][]result, error) {
-	var scenes [][]result
-	for _, n := range callers {
-		st.report("%s, %s", w.name, callersText(n))
-		results, err := st.play(ctx, scene{work: w, callers: n, systems: systems})
+		results, err := here.compare(ctx, c)
+		st.spaces = here.spaces
 		if err != nil {
 			return nil, err
 		}
-		scenes = append(scenes, results)
+		if len(results[0][0]) > 0 {
+			played[c.part] = results
+			c.write(out, results)
+		}
 	}
-	return scenes, nil
+	return played, nil
+}
+
+// compare plays all scenes of c for all numbers of callers.
+func (st *stage) compare(ctx context.Context, c comparison) (played [][][]result, err error) {
+	countTrips := slices.ContainsFunc(c.columns, func(col column) bool { return col.head == tripsColumn.head || col.head == inTripColumn.head })
+	for _, sc := range c.scenes {
+		var byCallers [][]result
+		for _, n := range c.callers {
+			st.report("%s: %s, %s", c.title, sc.work.name, callersText(n))
+			results, err := st.play(ctx, sc, n, countTrips)
+			if err != nil {
+				return nil, err
+			}
+			byCallers = append(byCallers, results)
+		}
+		played = append(played, byCallers)
+	}
+	return played, nil
 }
 
 // conditions writes the conditions of the measurement.
@@ -306,9 +233,8 @@ func conditions(out io.Writer, st *stage, o options) {
 	}
 	where := map[string]string{"tcp": "TCP connections to 127.0.0.1", "unix": "Unix sockets"}[o.network]
 	fmt.Fprintf(out, " on the same machine, over %s; medians of %d rounds of %v for each limiter, in random order.\n", where, o.rounds, o.slice)
-	fmt.Fprintf(out, "A cell a / b / c is for 1, 16 and 64 callers, a / b for 1 and 64. "+
-		"The time of a decision is a second divided by the decisions made in it. "+
-		"± is half the distance of the quartiles of the rounds.\n")
+	fmt.Fprintf(out, "The time of a decision is a second divided by the decisions made in it. "+
+		"± is half the distance of the quartiles of the rounds. Cells are by the number of callers.\n")
 	if versions := moduleVersions(); versions != "" {
 		fmt.Fprintf(out, "Modules: %s.\n", versions)
 	}
@@ -318,7 +244,7 @@ func conditions(out io.Writer, st *stage, o options) {
 // compared are the modules whose versions are printed.
 var compared = []string{
 	"github.com/bradfitz/gomemcache", "github.com/redis/rueidis", "github.com/go-redis/redis_rate/v10", "github.com/redis/go-redis/v9",
-	"github.com/envoyproxy/ratelimit", "github.com/mennanov/limiters",
+	"github.com/envoyproxy/ratelimit",
 	"github.com/go-chi/httprate", "github.com/sethvargo/go-limiter", "github.com/ulule/limiter/v3", "github.com/didip/tollbooth/v7",
 }
 

@@ -19,7 +19,7 @@ func TestAllTablesArePrinted(t *testing.T) {
 	svg, page := filepath.Join(dir, "picture.svg"), filepath.Join(dir, "page.md")
 	require.NoError(t, os.WriteFile(page, []byte(tablesBegin+tablesEnd), 0o600))
 	var out, messages bytes.Buffer
-	err := run(t.Context(), []string{"-short", "-rounds", "1", "-slice", "2ms", "-network", "unix", "-crowds", "1", "-svg", svg, "-page", page}, &out, &messages)
+	err := run(t.Context(), []string{"-short", "-rounds", "1", "-slice", "2ms", "-network", "unix", "-svg", svg, "-page", page}, &out, &messages)
 	require.NoError(t, err, messages.String())
 
 	sections := strings.Split(out.String(), "\n### ")
@@ -39,13 +39,8 @@ func TestAllTablesArePrinted(t *testing.T) {
 		require.Greater(t, rows, 2, title)
 	}
 	require.Equal(t, []string{
-		"Work: spread", "Work: new", "Work: hot", "Work: full",
-		"Ours beside the faster of rueidis' two scripts",
-		"Several conditions in a call", "Clients that share values", "Open loop",
-		"Hits taken ahead: spread", "Hits taken ahead: hot", "Hits taken ahead: at a steady rate", "Windows by the hits that they hold",
-		"Admitted of a limit of 50",
-		"In process memory: spread", "In process memory: full",
-		"HTTP middleware in process memory: allowed", "HTTP middleware in process memory: refused",
+		"Over a network", "A ctx that can end", "Several conditions in a call", "Clients that share values", "Open loop", "Hits taken ahead",
+		"Windows by the hits that they hold", "Admitted of a limit of 50", "In process memory", "HTTP middleware in process memory",
 	}, titles)
 
 	written, err := os.ReadFile(page)
@@ -60,7 +55,7 @@ func TestOnlyThePartsThatAreNamedAreMeasured(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	var out, messages bytes.Buffer
 	require.NoError(t, run(t.Context(), []string{"-rounds", "1", "-slice", "1ms", "-only", "works,memory"}, &out, &messages))
-	require.Contains(t, out.String(), "### In process memory: spread")
+	require.Contains(t, out.String(), "### In process memory")
 	out.Reset()
 	require.NoError(t, run(t.Context(), []string{"-rounds", "1", "-slice", "1ms", "-only", "long"}, &out, &messages))
 	require.NotContains(t, out.String(), "###")
@@ -72,7 +67,7 @@ func TestWithoutServersOnlyWhatNeedsNoneIsMeasured(t *testing.T) {
 	require.NoError(t, run(t.Context(), []string{"-rounds", "1", "-slice", "1ms"}, &out, &messages))
 	require.Contains(t, messages.String(), "install the package memcached")
 	require.Contains(t, messages.String(), "install the package redis-server")
-	require.Contains(t, out.String(), "### In process memory: spread")
+	require.Contains(t, out.String(), "### In process memory")
 	require.NotContains(t, out.String(), "rueidis, Lua")
 }
 
@@ -80,19 +75,19 @@ func TestOptions(t *testing.T) {
 	var messages bytes.Buffer
 	o, err := parse(nil, &messages)
 	require.NoError(t, err)
-	require.Equal(t, options{network: "tcp", rounds: 15, slice: 50 * time.Millisecond, crowds: 5}, o)
+	require.Equal(t, options{network: "tcp", rounds: 15, slice: 50 * time.Millisecond}, o)
 	o, err = parse([]string{"-short"}, &messages)
 	require.NoError(t, err)
-	require.Equal(t, options{short: true, network: "tcp", rounds: 3, slice: 20 * time.Millisecond, crowds: 1}, o)
+	require.Equal(t, options{short: true, network: "tcp", rounds: 3, slice: 20 * time.Millisecond}, o)
 	o, err = parse([]string{"-short", "-rounds", "1"}, &messages)
 	require.NoError(t, err)
-	require.Equal(t, options{short: true, network: "tcp", rounds: 1, slice: 20 * time.Millisecond, crowds: 1}, o)
+	require.Equal(t, options{short: true, network: "tcp", rounds: 1, slice: 20 * time.Millisecond}, o)
 	o, err = parse([]string{"-only", "long,fleet", "-memcached", "-R 200"}, &messages)
 	require.NoError(t, err)
 	require.Equal(t, []string{"long", "fleet"}, o.only)
 	require.Equal(t, []string{"-R", "200"}, o.argsOf(onMemcached))
 	require.Empty(t, o.argsOf(onRedis))
-	for _, args := range [][]string{{"x"}, {"-network", "udp"}, {"-rounds", "0"}, {"-slice", "1us"}, {"-crowds", "0"}, {"-only", "x"}, {"-only", "long", "-page", "p"}, {"-nosuch"}} {
+	for _, args := range [][]string{{"x"}, {"-network", "udp"}, {"-rounds", "0"}, {"-slice", "1us"}, {"-only", "x"}, {"-only", "long", "-page", "p"}, {"-nosuch"}} {
 		_, err := parse(args, &messages)
 		require.Error(t, err, args)
 	}

@@ -3,12 +3,14 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -17,58 +19,54 @@ type work struct {
 	name    string
 	about   string // its values and their limit
 	limit   limit
-	allowed bool // the expected answer
+	refused bool // the expected answer
 
 	// values returns the function that yields the values of a caller's calls.
 	values func(caller int) func() string
 
-	// prepare makes calls in advance, unless it is nil.
-	prepare func(limiter) error
+	used string // a value whose limit is used up in advance, unless it is empty
+}
+
+// named returns w with another name, that says what it is about.
+func (w work) named(name string) work {
+	w.name, w.about = name, ""
+	return w
 }
 
 var (
-	spread = work{
+	spreadWork = work{
 		name: "spread", about: "4,000 values at random, none of which comes near its limit of 1,000 in 100 ms",
-		limit: limit{1000, 100 * time.Millisecond}, allowed: true,
-		values: anyOf(spreadNames),
+		limit: limit{1000, 100 * time.Millisecond}, values: anyOf(spreadNames),
 	}
-	fresh = work{
+	newWork = work{
 		name: "new", about: "every value is new, with a limit of 50 a minute",
-		limit: limit{50, time.Minute}, allowed: true,
-		values: func(int) func() string {
+		limit: limit{50, time.Minute}, values: func(int) func() string {
 			return func() string { return "n" + strconv.FormatInt(freshNames.Add(1), 36) }
 		},
 	}
-	hot = work{
+	hotWork = work{
 		name: "hot", about: "one value for all callers that never reaches its limit of 4,000 in 1 ms (for buckets 4,000,000 in 1 s)",
-		limit: limit{4000, time.Millisecond}, allowed: true,
-		values: one("hot"),
+		limit: limit{4000, time.Millisecond}, values: one("hot"),
 	}
-	full = work{
-		name: "full", about: "one value for all callers whose 50 a day are used up",
-		limit: limit{50, day}, allowed: false,
-		values:  one("full"),
-		prepare: func(l limiter) error { return use(l, "full", 50) },
-	}
+	fullWork = usedUp("full", "one value for all callers whose 50 a day are used up", limit{50, day}, "full")
+
+	// A crowd calls for one value at once, each caller 4 times, and for another
+	// one in the next round.
+	crowded = work{name: "crowd", limit: limit{50, day}, values: func(int) func() string {
+		calls := -1
+		return func() string {
+			calls++
+			return "crowd" + strconv.Itoa(calls/crowdCalls)
+		}
+	}}
 )
 
-// works are for the systems with a server.
-var works = []work{spread, fresh, hot, full}
+const crowdCalls = 4
 
-// The works for the middlewares.
-var (
-	allowedRequests = work{
-		name: "allowed", about: "10,000 addresses at random, none of which comes near its limit of 1,000 in 100 ms",
-		limit: spread.limit, allowed: true,
-		values: anyOf(addressNames),
-	}
-	refusedRequests = work{
-		name: "refused", about: "one address for all callers whose 50 a day are used up",
-		limit: full.limit, allowed: false,
-		values:  one(addressNames[0]),
-		prepare: func(l limiter) error { return use(l, addressNames[0], full.limit.Max) },
-	}
-)
+// usedUp is calls for one value that are refused.
+func usedUp(name, about string, l limit, value string) work {
+	return work{name: name, about: about, limit: l, refused: true, values: one(value), used: value}
+}
 
 var (
 	spreadNames  = names(4000, func(i int) string { return fmt.Sprintf("value%04d", i) })
@@ -99,9 +97,9 @@ func one(value string) func(int) func() string {
 // use makes n calls for value that must be allowed, and one that must be
 // refused.
 func use(l limiter, value string, n int) error {
-	allow := l.caller()
+	call := l.caller()
 	for i := range n + 1 {
-		allowed, err := allow(value)
+		allowed, err := call(context.Background(), value)
 		if err != nil {
 			return err
 		}
@@ -115,116 +113,195 @@ func use(l limiter, value string, n int) error {
 
 // A round is the measurement of one system in one slice of time.
 type round struct {
-	decisions int
-	wall      time.Duration // until all calls were done and flushed
-	p99       time.Duration // of the time of a decision, seen by its caller
-	cpu       time.Duration // of this process
-	allocs    uint64
+	decisions       int
+	answered        time.Duration // until all calls were answered
+	wall            time.Duration // until all were flushed, too
+	half, p99, p999 time.Duration // that half, 99 % and 99.9 % of the decisions took at most, seen by their callers
+	cpu, storeCPU   time.Duration // of this process, or of a service and its store
+	allocs          uint64
+	late            int // decisions that came after the system's deadline
+
+	// Of a rush.
+	admitted, errors int
 }
 
 // each returns the inverse of the decisions a second.
-func (r round) each() time.Duration { return r.wall / time.Duration(max(1, r.decisions)) }
+func (r round) each() time.Duration { return r.per(r.wall) }
+
+// per returns d for each decision.
+func (r round) per(d time.Duration) time.Duration { return d / time.Duration(max(1, r.decisions)) }
 
 // A crowd is the callers of one limiter.
 type crowd struct {
 	limiter limiter
-	work    work
+	refused bool
 	callers []*caller
 }
 
 type caller struct {
-	allow  func(string) (bool, error)
-	value  func() string
-	counts []time.Duration // the time of each decision
-	err    error
+	allow      allow
+	value      func() string
+	background bool
+	deadline   time.Duration
+
+	times          []time.Duration // of the decisions
+	late           int
+	admitted, lost int
+	err            error
 }
 
-func newCrowd(l limiter, w work, callers int) *crowd {
-	c := &crowd{limiter: l, work: w}
+func newCrowd(l limiter, s system, w work, callers int) *crowd {
+	c := &crowd{limiter: l, refused: w.refused}
 	for i := range callers {
-		c.callers = append(c.callers, &caller{allow: l.caller(), value: w.values(i)})
+		c.callers = append(c.callers, &caller{
+			allow: l.caller(), value: w.values(i),
+			background: s.background || s.backend == inProcess, deadline: s.deadline,
+		})
 	}
 	return c
 }
+
+// A turn is how a crowd calls in a round.
+type turn func(c *crowd, ctx context.Context, slice time.Duration) (round, error)
 
 // run lets all callers call, one decision after the other, until slice has
 // passed. A wrong answer or an error ends it, so that no limiter is measured
 // that does not limit.
 func (c *crowd) run(ctx context.Context, slice time.Duration) (round, error) {
+	return c.all(ctx, func(ctx context.Context, one *caller, begin time.Time) {
+		for last := time.Now(); last.Sub(begin) < slice && ctx.Err() == nil && one.call(c.refused, last); {
+			last = last.Add(one.times[len(one.times)-1])
+		}
+	})
+}
+
+// arriving has calls come at a steady rate, whether those before them have been
+// answered or not, as the requests of many users do. Whoever stalls for a moment
+// delays all that come meanwhile. Callers in turn, which wait for each answer,
+// would hardly notice that. A call counts from the time at which it is due. One
+// that has not begun when twice the slice has passed never does, and counts as
+// if it had ended then.
+func arriving(rate int) turn {
+	return func(c *crowd, ctx context.Context, slice time.Duration) (round, error) {
+		apart := time.Second / time.Duration(rate)
+		var next atomic.Int64
+		return c.all(ctx, func(ctx context.Context, one *caller, begin time.Time) {
+			for ctx.Err() == nil {
+				after := time.Duration(next.Add(1)-1) * apart
+				if after >= slice {
+					return
+				}
+				time.Sleep(time.Until(begin.Add(after)))
+				if now := time.Since(begin); now > 2*slice {
+					one.times = append(one.times, now-after)
+				} else if !one.call(c.refused, begin.Add(after)) {
+					return
+				}
+			}
+		})
+	}
+}
+
+// rush lets each caller make its calls for one value, and counts what is
+// admitted.
+func (c *crowd) rush(ctx context.Context, _ time.Duration) (round, error) {
+	return c.all(ctx, func(_ context.Context, one *caller, _ time.Time) {
+		for range crowdCalls {
+			switch allowed, err := one.ask(); {
+			case err != nil:
+				one.lost++
+			case allowed:
+				one.admitted++
+			}
+			one.times = append(one.times, 0)
+		}
+	})
+}
+
+// all has all callers make calls at once, from now on, and flushes. The first
+// error of a caller ends the ctx of the others.
+func (c *crowd) all(ctx context.Context, calls func(context.Context, *caller, time.Time)) (round, error) {
 	runtime.GC() // collect the garbage of other systems first
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	cpu := processTime()
+	cpu, storeCPU := c.cpu()
 	begin := time.Now()
-	c.all(ctx, func(ctx context.Context, one *caller) { one.run(ctx, begin.Add(slice), c.work.allowed) })
-	r := round{wall: time.Since(begin), cpu: processTime() - cpu}
-	runtime.ReadMemStats(&after)
-	r.allocs = after.Mallocs - before.Mallocs
-	counts, err := c.times()
-	if err != nil {
-		return round{}, err
-	}
-	r.decisions = len(counts)
-	r.p99 = percentile(counts, 99)
-	return r, ctx.Err()
-}
-
-// all has all callers make calls at once, and flushes. The first error of a caller ends
-// the ctx of the others.
-func (c *crowd) all(ctx context.Context, calls func(context.Context, *caller)) {
-	ctx, cancel := context.WithCancel(ctx)
+	running, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var running sync.WaitGroup
+	var callers sync.WaitGroup
 	for _, one := range c.callers {
-		running.Go(func() {
-			if calls(ctx, one); one.err != nil {
+		one.times, one.late, one.admitted, one.lost = one.times[:0], 0, 0, 0
+		callers.Go(func() {
+			if calls(running, one, begin); one.err != nil {
 				cancel()
 			}
 		})
 	}
-	running.Wait()
+	callers.Wait()
+	r := round{answered: time.Since(begin)}
 	c.limiter.flush()
+	r.wall = time.Since(begin)
+	r.cpu, r.storeCPU = c.cpu()
+	r.cpu, r.storeCPU = r.cpu-cpu, r.storeCPU-storeCPU
+	runtime.ReadMemStats(&after)
+	r.allocs = after.Mallocs - before.Mallocs
+	return r, errors.Join(c.sum(&r), ctx.Err())
 }
 
-// times returns the sorted times that the callers have noted, or the error of one.
-func (c *crowd) times() ([]time.Duration, error) {
-	var all []time.Duration
+// cpu returns the processor time so far, of this process or of a service and
+// its store.
+func (c *crowd) cpu() (own, store time.Duration) {
+	if c.limiter.cpu != nil {
+		return c.limiter.cpu()
+	}
+	return processTime(), 0
+}
+
+// sum adds what the callers have noted to r, or returns the error of one.
+func (c *crowd) sum(r *round) error {
+	var times []time.Duration
 	for _, one := range c.callers {
 		if one.err != nil {
-			return nil, one.err
+			return one.err
 		}
-		all = append(all, one.counts...)
+		times = append(times, one.times...)
+		r.late, r.admitted, r.errors = r.late+one.late, r.admitted+one.admitted, r.errors+one.lost
 	}
-	slices.Sort(all)
-	return all, nil
+	slices.Sort(times)
+	r.decisions = len(times)
+	r.half, r.p99, r.p999 = quantile(times, 1, 2), quantile(times, 99, 100), quantile(times, 999, 1000)
+	return nil
 }
 
-func (c *caller) run(ctx context.Context, until time.Time, want bool) {
-	c.counts = c.counts[:0]
-	for last := time.Now(); last.Before(until) && ctx.Err() == nil; {
-		answered, ok := c.call(want)
-		if !ok {
-			return
-		}
-		c.counts = append(c.counts, answered.Sub(last))
-		last = answered
+// call makes a call, and notes how long after begin it was answered. It sets
+// c.err and returns false if the call failed or its answer is not the one that
+// is wanted.
+func (c *caller) call(refused bool, begin time.Time) (ok bool) {
+	allowed, err := c.ask()
+	c.times = append(c.times, time.Since(begin))
+	switch {
+	case c.deadline > 0 && errors.Is(err, context.DeadlineExceeded):
+		c.late++
+	case err == nil && allowed == refused:
+		c.err = fmt.Errorf("allowed is %t", allowed)
+	default:
+		c.err = err
 	}
+	return c.err == nil
 }
 
-// call makes a call, and returns when it was answered. It sets c.err and returns false if
-// the call failed or its answer is not the one that is wanted.
-func (c *caller) call(want bool) (answered time.Time, ok bool) {
-	allowed, err := c.allow(c.value())
-	answered = time.Now()
-	if err == nil && allowed != want {
-		err = fmt.Errorf("allowed is %t", allowed)
+// ask makes a call with the ctx of its own, which ends after it.
+func (c *caller) ask() (bool, error) {
+	ctx, cancel := context.Background(), context.CancelFunc(func() {})
+	switch {
+	case c.deadline > 0:
+		ctx, cancel = context.WithTimeout(ctx, c.deadline)
+	case !c.background:
+		ctx, cancel = context.WithCancel(ctx)
 	}
-	c.err = err
-	return answered, err == nil
+	defer cancel()
+	return c.allow(ctx, c.value())
 }
-
-// percentile returns the p-th percentile of sorted: see [quantile].
-func percentile[T cmp.Ordered](sorted []T, p int) T { return quantile(sorted, p, 100) }
 
 // quantile returns the least value of sorted that at least part of whole are not above, or 0
 // if sorted is empty.
@@ -236,17 +313,13 @@ func quantile[T cmp.Ordered](sorted []T, part, whole int) T {
 	return sorted[max(0, (len(sorted)*part+whole-1)/whole-1)]
 }
 
-// quartiles returns the first, second and third quartile of values.
-func quartiles[T cmp.Ordered](values []T) (low, median, high T) {
-	sorted := slices.Sorted(slices.Values(values))
-	return percentile(sorted, 25), percentile(sorted, 50), percentile(sorted, 75)
-}
-
-// quartilesOf returns the quartiles of one value of each round.
-func quartilesOf[Round any, T cmp.Ordered](rounds []Round, of func(Round) T) (low, median, high T) {
+// quartiles returns the first, second and third quartile of one value of each
+// round.
+func quartiles[Round any, T cmp.Ordered](rounds []Round, of func(Round) T) (low, median, high T) {
 	values := make([]T, len(rounds))
 	for i, r := range rounds {
 		values[i] = of(r)
 	}
-	return quartiles(values)
+	slices.Sort(values)
+	return quantile(values, 25, 100), quantile(values, 50, 100), quantile(values, 75, 100)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	tollbooth "github.com/didip/tollbooth/v7"
 	tollboothlimiter "github.com/didip/tollbooth/v7/limiter"
 	"github.com/go-chi/httprate"
+	"github.com/sethvargo/go-limiter/memorystore"
 	ulule "github.com/ulule/limiter/v3"
 	"github.com/ulule/limiter/v3/drivers/middleware/stdlib"
 	ululememory "github.com/ulule/limiter/v3/drivers/store/memory"
@@ -23,32 +25,38 @@ import (
 // keeps its records in process memory.
 type wrap func(l limit, next http.Handler) http.Handler
 
-// middlewares are the middlewares to compare.
-var middlewares = []struct {
-	name, how string
-	wrap      wrap
-}{
-	{"httpthrottle", "sliding window", ours(throttler.SlidingWindow, false)},
-	{"httpthrottle, RateLimit fields", "sliding window", ours(throttler.SlidingWindow, true)},
-	{"httpthrottle", "leaky bucket", ours(throttler.LeakyBucket, false)},
-	{"httpthrottle, two conditions", "window and bucket", oursTwice},
-	{"httpthrottle.PerValue", "sliding window", oursPerValue(throttler.SlidingWindow, false)},
-	{"httpthrottle.PerValue, RateLimit fields", "sliding window", oursPerValue(throttler.SlidingWindow, true)},
-	{"httpthrottle.PerValue", "leaky bucket", oursPerValue(throttler.LeakyBucket, false)},
-	{"go-chi/httprate", "two fixed windows", func(l limit, next http.Handler) http.Handler {
+// The middlewares to compare.
+var (
+	httpRate = wrapped("go-chi/httprate", "two fixed windows", func(l limit, next http.Handler) http.Handler {
 		return httprate.LimitBy(l.Max, l.Window, peer)(next)
-	}},
-	{"ulule/limiter", "fixed window", func(l limit, next http.Handler) http.Handler {
-		rate := ulule.Rate{Period: l.Window, Limit: int64(l.Max)}
-		return stdlib.NewMiddleware(ulule.New(ululememory.NewStore(), rate)).Handler(next)
-	}},
-	{"didip/tollbooth", "token bucket", func(l limit, next http.Handler) http.Handler {
-		rate := float64(l.Max) / l.Window.Seconds()
-		lmt := tollbooth.NewLimiter(rate, &tollboothlimiter.ExpirableOptions{DefaultExpirationTTL: time.Hour})
-		lmt.SetBurst(l.Max)
-		return tollbooth.LimitHandler(lmt, next)
-	}},
-}
+	})
+	middlewares = []system{
+		wrapped("httpthrottle", "sliding window", ours(nil)),
+		wrapped("httpthrottle, RateLimit fields", "sliding window", ours([]string{"address"})),
+		wrapped("httpthrottle.PerValue", "sliding window", oursPerValue(nil)),
+		wrapped("httpthrottle.PerValue, RateLimit fields", "sliding window", oursPerValue([]string{"address"})),
+		httpRate,
+		wrapped("ulule/limiter", "fixed window", func(l limit, next http.Handler) http.Handler {
+			rate := ulule.Rate{Period: l.Window, Limit: int64(l.Max)}
+			return stdlib.NewMiddleware(ulule.New(ululememory.NewStore(), rate)).Handler(next)
+		}),
+		wrapped("didip/tollbooth", "token bucket", func(l limit, next http.Handler) http.Handler {
+			rate := float64(l.Max) / l.Window.Seconds()
+			lmt := tollbooth.NewLimiter(rate, &tollboothlimiter.ExpirableOptions{DefaultExpirationTTL: time.Hour})
+			lmt.SetBurst(l.Max)
+			return tollbooth.LimitHandler(lmt, next)
+		}),
+	}
+)
+
+// The works for the middlewares.
+var (
+	allowedRequests = work{
+		name: "allowed", about: "10,000 addresses at random, none of which comes near its limit of 1,000 in 100 ms",
+		limit: spreadWork.limit, values: anyOf(addressNames),
+	}
+	refusedRequests = usedUp("refused", "one address for all callers whose 50 a day are used up", fullWork.limit, addressNames[0])
+)
 
 // peer returns the address of r, for httprate.
 func peer(r *http.Request) (string, error) {
@@ -56,82 +64,53 @@ func peer(r *http.Request) (string, error) {
 	return httprate.CanonicalizeIP(host), err
 }
 
-func ours(algorithm throttler.Algorithm, public bool) wrap {
+// ours shows the conditions of public in RateLimit fields.
+func ours(public []string) wrap {
 	return func(l limit, next http.Handler) http.Handler {
 		var source httpthrottle.Source
-		m := httpthrottle.New(throttler.New(memstore.New()), func(r *http.Request) throttler.Rule {
-			return throttler.Rule{Identifier: "bench", Either: []throttler.Condition{
-				{Name: "address", Value: source.Key(r), Max: l.Max, TTL: l.Window, Algorithm: algorithm},
-			}}
-		})
-		if public {
-			m.Public = []string{"address"}
-		}
+		m := httpthrottle.New(throttler.New(memstore.New()), func(r *http.Request) throttler.Rule { return perAddress(l, source.Key(r)) })
+		m.Public = public
 		return m.Handler(next)
 	}
 }
 
 // oursPerValue does not copy the request.
-func oursPerValue(algorithm throttler.Algorithm, public bool) wrap {
+func oursPerValue(public []string) wrap {
 	return func(l limit, next http.Handler) http.Handler {
-		perAddress, err := throttler.New(memstore.New()).Limit(throttler.Rule{Identifier: "bench", Either: []throttler.Condition{
-			{Name: "address", Max: l.Max, TTL: l.Window, Algorithm: algorithm},
-		}})
+		prepared, err := throttler.New(memstore.New()).Limit(perAddress(l, ""))
 		if err != nil {
 			panic(err)
 		}
-		m := httpthrottle.PerValue(perAddress, httpthrottle.Source{}.Key)
-		m.NoDecision = true
-		if public {
-			m.Public = []string{"address"}
-		}
+		m := httpthrottle.PerValue(prepared, httpthrottle.Source{}.Key)
+		m.NoDecision, m.Public = true, public
 		return m.Handler(next)
 	}
 }
 
-// oursTwice has a second condition, on address and path.
-func oursTwice(l limit, next http.Handler) http.Handler {
-	var source httpthrottle.Source
-	return httpthrottle.New(throttler.New(memstore.New()), func(r *http.Request) throttler.Rule {
-		key := source.Key(r)
-		return throttler.Rule{Identifier: "bench", Either: []throttler.Condition{
-			{Name: "address", Value: key, Max: l.Max, TTL: l.Window},
-			{Name: "path", Value: key + r.URL.Path, Max: l.Max, TTL: l.Window, Algorithm: throttler.LeakyBucket},
-		}}
-	}).Handler(next)
+func perAddress(l limit, address string) throttler.Rule {
+	return throttler.Rule{Identifier: "bench", Either: []throttler.Condition{{Name: "address", Value: address, Max: l.Max, TTL: l.Window}}}
 }
 
-// httpSystems returns the middlewares as systems. Their values are addresses.
-func httpSystems() []system {
-	var all []system
-	for _, m := range middlewares {
-		all = append(all, system{m.name, m.how, inProcess, func(_ env, l limit) (limiter, error) {
-			return handler{m.wrap(l, passed)}, nil
-		}})
-	}
-	return all
+// wrapped returns a middleware as a system, whose values are addresses. Each caller has
+// one request and changes its address.
+func wrapped(name, how string, w wrap) system {
+	return system{name: name, how: how, open: func(_ env, l limit) (limiter, error) {
+		handler := w(l, passed)
+		return limiter{caller: func() allow {
+			request := httptest.NewRequest(http.MethodGet, "/", nil)
+			answer := &sink{header: http.Header{}}
+			return func(_ context.Context, address string) (bool, error) {
+				request.RemoteAddr = address
+				answer.reset()
+				handler.ServeHTTP(answer, request)
+				return answer.allowed()
+			}
+		}, flush: func() {}, close: func() {}}, nil
+	}}
 }
 
 // passed is the handler behind the middlewares.
 var passed = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-
-// A handler is a limiter that sends requests to a middleware. Each caller has
-// one request and changes its address.
-type handler struct{ http.Handler }
-
-func (h handler) caller() func(string) (bool, error) {
-	request := httptest.NewRequest(http.MethodGet, "/", nil)
-	answer := &sink{header: http.Header{}}
-	return func(address string) (bool, error) {
-		request.RemoteAddr = address
-		answer.reset()
-		h.ServeHTTP(answer, request)
-		return answer.allowed()
-	}
-}
-
-func (handler) flush() {}
-func (handler) close() {}
 
 // sink is a ResponseWriter that keeps the status only.
 type sink struct {
@@ -157,3 +136,13 @@ func (s *sink) allowed() (bool, error) {
 	}
 	return false, fmt.Errorf("status %d", s.status)
 }
+
+// goLimiter is the memory store of go-limiter, which gives all tokens back at once when an
+// interval ends.
+var goLimiter = system{name: "sethvargo/go-limiter", how: "token bucket", open: func(_ env, l limit) (limiter, error) {
+	store, err := memorystore.New(&memorystore.Config{Tokens: uint64(l.Max), Interval: l.Window})
+	return simple(func(ctx context.Context, value string) (bool, error) {
+		_, _, _, ok, err := store.Take(ctx, value)
+		return ok, err
+	}, func() { store.Close(context.Background()) }), err
+}}

@@ -2,8 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"net"
+	"slices"
+	"strconv"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
@@ -15,66 +16,131 @@ import (
 // maxCallers is the largest number of callers.
 const maxCallers = 64
 
-// Our own systems.
-var (
-	poolWindow  = system{"throttler, pool", "sliding window", onMemcached, over(poolThrottler, throttler.SlidingWindow)}
-	poolBucket  = system{"throttler, pool", "leaky bucket", onMemcached, over(poolThrottler, throttler.LeakyBucket)}
-	plainWindow = system{"throttler, gomemcache", "sliding window", onMemcached, over(plainThrottler, throttler.SlidingWindow)}
-	plainBucket = system{"throttler, gomemcache", "leaky bucket", onMemcached, over(plainThrottler, throttler.LeakyBucket)}
-	poolCached  = system{"throttler, pool, BlockCache", "sliding window", onMemcached, over(cachedThrottler, throttler.SlidingWindow)}
-
-	redisWindow = system{"throttler, redisstore", "sliding window", onRedis, over(redisThrottler, throttler.SlidingWindow)}
-	redisBucket = system{"throttler, redisstore", "leaky bucket", onRedis, over(redisThrottler, throttler.LeakyBucket)}
-
-	storeWindow = system{"throttler, memstore", "sliding window", inProcess, over(memoryThrottler, throttler.SlidingWindow)}
-	storeBucket = system{"throttler, memstore", "leaky bucket", inProcess, over(memoryThrottler, throttler.LeakyBucket)}
+const (
+	window = throttler.SlidingWindow
+	bucket = throttler.LeakyBucket
 )
 
-// poolThrottler returns a Throttler over pool, and a function that closes it.
-func poolThrottler(e env) (*throttler.Throttler, func(), error) {
+// hows are the algorithms in words.
+var hows = map[throttler.Algorithm]string{window: "sliding window", bucket: "leaky bucket"}
+
+// Our own systems.
+var (
+	poolWindow  = over("throttler, pool", onMemcached, poolClient, window)
+	poolBucket  = over("throttler, pool", onMemcached, poolClient, bucket)
+	poolCached  = over("throttler, pool, BlockCache", onMemcached, poolClient, window, cached)
+	poolAhead   = over("throttler, pool, Prefetch", onMemcached, poolClient, window, ahead)
+	plainWindow = over("throttler, gomemcache", onMemcached, plain, window)
+	redisWindow = over("throttler, redisstore", onRedis, redisClient, window)
+	redisBucket = over("throttler, redisstore", onRedis, redisClient, bucket)
+	storeWindow = over("throttler, memstore", inProcess, memory, window)
+	storeBucket = over("throttler, memstore", inProcess, memory, bucket)
+	takeWindow  = taking(window)
+	takeBucket  = taking(bucket)
+)
+
+// over returns a Throttler over what client returns, with a rule of one
+// condition that edits change.
+func over(name string, b backend, client func(env) (throttler.Client, func(), error), algorithm throttler.Algorithm,
+	edits ...func(*throttler.Throttler, *throttler.Rule)) system {
+	return system{name: name, how: hows[algorithm], backend: b, open: func(e env, l limit) (limiter, error) {
+		c, end, err := client(e)
+		if err != nil {
+			return limiter{}, err
+		}
+		th, rule := throttler.New(c), ruleOf(e, l, algorithm)
+		th.QueueTimeout = patience // a busy machine must not count as an overload
+		for _, edit := range edits {
+			edit(th, &rule)
+		}
+		return limiter{caller: func() allow { return authorizing(th, rule) }, flush: func() {}, close: end}, nil
+	}}
+}
+
+func cached(th *throttler.Throttler, _ *throttler.Rule) { th.BlockCache = 10_000 }
+
+// ahead takes up to a tenth of Max ahead.
+func ahead(_ *throttler.Throttler, rule *throttler.Rule) {
+	rule.Either[0].Prefetch = max(1, rule.Either[0].Max/10)
+}
+
+// several returns throttler over pool with n conditions, each with a record of
+// its own for a value.
+func several(n int) system {
+	s := over("throttler, pool", onMemcached, poolClient, window, func(_ *throttler.Throttler, rule *throttler.Rule) {
+		for i := 1; i < n; i++ {
+			c := rule.Either[0]
+			c.Name = "v" + strconv.Itoa(i)
+			rule.Either = append(rule.Either, c)
+		}
+	})
+	s.how += "s"
+	return s
+}
+
+// authorizing returns a function that sets the value in a rule of its own, so
+// that no decision pays for making a rule.
+func authorizing(th *throttler.Throttler, rule throttler.Rule) allow {
+	rule.Either = slices.Clone(rule.Either)
+	return func(ctx context.Context, value string) (bool, error) {
+		for i := range rule.Either {
+			rule.Either[i].Value = value
+		}
+		d, err := th.Authorize(ctx, rule)
+		if err == nil {
+			err = d.Err
+		}
+		return d.Status == throttler.Authorized, err
+	}
+}
+
+// taking returns a Limit over process memory, whose Take returns no Decision.
+func taking(algorithm throttler.Algorithm) system {
+	return system{name: "throttler, memstore, Take", how: hows[algorithm], open: func(e env, l limit) (limiter, error) {
+		prepared, err := throttler.New(memstore.New()).Limit(ruleOf(e, l, algorithm))
+		return simple(func(ctx context.Context, value string) (bool, error) {
+			o := prepared.Take(ctx, value)
+			return !o.Blocked, o.Err
+		}, func() {}), err
+	}}
+}
+
+// ruleOf returns a rule of one condition, without a value.
+func ruleOf(e env, l limit, algorithm throttler.Algorithm) throttler.Rule {
+	if algorithm == bucket {
+		l = l.bucket()
+	}
+	return throttler.Rule{Identifier: e.space, Either: []throttler.Condition{
+		{Name: "v", Max: l.Max, TTL: l.Window, Algorithm: algorithm},
+	}}
+}
+
+func poolClient(e env) (throttler.Client, func(), error) {
 	p, err := pool.New(e.server.addr)
 	if err != nil {
 		return nil, nil, err
 	}
 	p.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return e.dial(ctx) }
 	p.Timeout = patience // a busy machine must not count as an outage
-	return patient(p), func() { p.Close() }, nil
+	return p, func() { p.Close() }, nil
 }
 
-// cachedThrottler is poolThrottler with a BlockCache.
-func cachedThrottler(e env) (*throttler.Throttler, func(), error) {
-	th, end, err := poolThrottler(e)
-	if err == nil {
-		th.BlockCache = 10_000
-	}
-	return th, end, err
-}
-
-// redisThrottler returns a Throttler over redisstore, and a function that closes it.
-func redisThrottler(e env) (*throttler.Throttler, func(), error) {
+func redisClient(e env) (throttler.Client, func(), error) {
 	client, err := rueidisClient(e)
 	if err != nil {
 		return nil, nil, err
 	}
 	s := redisstore.New(client)
-	s.Timeout = patience // a busy machine must not count as an outage
-	return patient(s), func() { s.Close(); client.Close() }, nil
+	s.Timeout = patience
+	return s, func() { s.Close(); client.Close() }, nil
 }
 
-// plainThrottler returns a Throttler over gomemcache's client, and a function
-// that closes it.
-func plainThrottler(e env) (*throttler.Throttler, func(), error) {
+func plain(e env) (throttler.Client, func(), error) {
 	client := plainClient(e)
-	return patient(client), func() { client.Close() }, nil
+	return client, func() { client.Close() }, nil
 }
 
-// patient returns a Throttler that does not take a busy machine for an
-// overload.
-func patient(client throttler.Client) *throttler.Throttler {
-	th := throttler.New(client)
-	th.QueueTimeout = patience
-	return th
-}
+func memory(env) (throttler.Client, func(), error) { return memstore.New(), func() {}, nil }
 
 // plainClient returns gomemcache's client, with idle connections for all
 // callers instead of two.
@@ -84,56 +150,4 @@ func plainClient(e env) *memcache.Client {
 	client.Timeout = patience
 	client.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return e.dial(ctx) }
 	return client
-}
-
-// memoryThrottler returns a Throttler over process memory.
-func memoryThrottler(env) (*throttler.Throttler, func(), error) {
-	return patient(memstore.New()), func() {}, nil
-}
-
-// over opens what a function returns, with a rule of one condition.
-func over(open func(env) (*throttler.Throttler, func(), error), algorithm throttler.Algorithm) func(env, limit) (limiter, error) {
-	return func(e env, l limit) (limiter, error) {
-		th, end, err := open(e)
-		if err != nil {
-			return nil, err
-		}
-		return deciders{th, ruleOf(e, l, algorithm), end, new(endings)}, nil
-	}
-}
-
-// ruleOf returns a rule of one condition, without a value.
-func ruleOf(e env, l limit, algorithm throttler.Algorithm) throttler.Rule {
-	if algorithm == throttler.LeakyBucket {
-		l = l.bucket()
-	}
-	return throttler.Rule{Identifier: e.space, Either: []throttler.Condition{
-		{Name: "v", Max: l.Max, TTL: l.Window, Algorithm: algorithm},
-	}}
-}
-
-// getAndSwap does not limit. It does only what a decision over the plain client
-// needs, with a record of the same size.
-var getAndSwap = system{"gomemcache", "get + cas", onMemcached, func(e env, _ limit) (limiter, error) {
-	client := plainClient(e)
-	return &simple{allow: func(ctx context.Context, value string) (bool, error) {
-		return true, swap(client, e.space+value)
-	}, end: func() { client.Close() }}, nil
-}}
-
-// swap reads the record at key and writes it. If another caller is faster, it
-// returns nil; a decision would try again.
-func swap(client *memcache.Client, key string) error {
-	record := make([]byte, 24)
-	item, err := client.Get(key)
-	switch {
-	case errors.Is(err, memcache.ErrCacheMiss):
-		err = client.Add(&memcache.Item{Key: key, Value: record, Expiration: 60})
-	case err == nil:
-		err = client.CompareAndSwap(&memcache.Item{Key: key, Value: record, Expiration: 60, CasID: item.CasID})
-	}
-	if errors.Is(err, memcache.ErrCASConflict) || errors.Is(err, memcache.ErrNotStored) {
-		return nil
-	}
-	return err
 }

@@ -1,13 +1,8 @@
-//go:build !linux
+//go:build !unix
 
 package main
 
-import (
-	"time"
-)
+import "time"
 
 // processTime returns 0: the time is unknown on this system.
 func processTime() time.Duration { return 0 }
-
-// processTimeOf is not known here.
-func processTimeOf(int) (time.Duration, error) { return 0, nil }

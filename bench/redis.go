@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"strconv"
 	"sync/atomic"
@@ -17,8 +18,9 @@ import (
 // the two scripts that an exact limiter on Redis needs, with the caller's
 // clock.
 var (
-	rueidisBucket = system{"rueidis, Lua", "GCRA", onRedis, overRueidis(gcraScript, gcraArgs)}
-	rueidisLog    = system{"rueidis, Lua", "sorted-set log", onRedis, overRueidis(logScript, logArgs)}
+	rueidisBucket = overRueidis("GCRA", gcraScript, 1, gcraArgs)
+	rueidisLog    = overRueidis("sorted-set log", logScript, 1, logArgs)
+	rueidisBoth   = []system{rueidisBucket, rueidisLog}
 )
 
 // gcraScript keeps the time at which the bucket is empty. ARGV is now, the
@@ -68,45 +70,48 @@ func logArgs(now time.Time, l limit, hit uint64) []string {
 
 func micros(n int64) string { return strconv.FormatInt(n, 10) }
 
-// overRueidis runs a script.
-func overRueidis(script string, args func(time.Time, limit, uint64) []string) func(env, limit) (limiter, error) {
-	return func(e env, l limit) (limiter, error) {
+// severalScript is gcraScript for any number of keys: it counts the hit in all of them, or
+// in none.
+const severalScript = `
+local now, interval, window = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local empty = redis.call('MGET', unpack(KEYS))
+for i = 1, #KEYS do
+  local at = tonumber(empty[i] or now)
+  if at < now then at = now end
+  at = at + interval
+  if at > now + window then return {0, at - now - window} end
+  empty[i] = at
+end
+for i = 1, #KEYS do
+  redis.call('SET', KEYS[i], string.format('%.0f', empty[i]), 'PX', math.ceil((empty[i] - now) / 1000))
+end
+return {1, 0}`
+
+func severalKeys(n int) system {
+	return overRueidis(fmt.Sprintf("GCRA of %d keys", n), severalScript, n, gcraArgs)
+}
+
+// overRueidis runs a script with a number of keys.
+func overRueidis(how, script string, keys int, args func(time.Time, limit, uint64) []string) system {
+	return system{name: "rueidis, Lua", how: how, backend: onRedis, open: func(e env, l limit) (limiter, error) {
 		client, err := rueidisClient(e)
 		if err != nil {
-			return nil, err
+			return limiter{}, err
 		}
 		lua := rueidis.NewLuaScript(script)
 		var hits atomic.Uint64
 		// Names of hits must differ between processes.
 		hits.Store(uint64(time.Now().UnixNano()))
-		return &simple{allow: func(ctx context.Context, value string) (bool, error) {
-			answer := lua.Exec(ctx, client, []string{e.space + value}, args(time.Now(), l, hits.Add(1)))
-			counted, err := answer.AsIntSlice()
+		return simple(func(ctx context.Context, value string) (bool, error) {
+			all := make([]string, keys)
+			all[0] = e.space + value
+			for i := 1; i < keys; i++ {
+				all[i] = e.space + strconv.Itoa(i) + value
+			}
+			counted, err := lua.Exec(ctx, client, all, args(time.Now(), l, hits.Add(1))).AsIntSlice()
 			return err == nil && counted[0] == 1, err
-		}, end: client.Close}, nil
-	}
-}
-
-// increx is Redis's own counter with a bound, since Redis 8.8 and Valkey 9.2: one command, and
-// no script. Its windows begin with their first hit, so up to twice the limit passes around
-// their edges.
-var increx = system{"rueidis, INCREX", "fixed window", onIncrex, overIncrex}
-
-func overIncrex(e env, l limit) (limiter, error) {
-	client, err := rueidisClient(e)
-	if err != nil {
-		return nil, err
-	}
-	return &simple{allow: func(ctx context.Context, value string) (bool, error) {
-		answer := client.Do(ctx, client.B().Arbitrary("INCREX").Keys(e.space+value).Args(increxArgs(l)...).Build())
-		counted, err := answer.AsIntSlice() // the new value, and what was added
-		return err == nil && counted[1] == 1, err
-	}, end: client.Close}, nil
-}
-
-// increxArgs are those of one more hit in the window of l, if it has room.
-func increxArgs(l limit) []string {
-	return []string{"UBOUND", strconv.Itoa(l.Max), "PX", strconv.FormatInt(max(1, l.Window.Milliseconds()), 10), "ENX"}
+		}, client.Close), nil
+	}}
 }
 
 // rueidisClient returns a client of e's server.
@@ -114,17 +119,13 @@ func rueidisClient(e env) (rueidis.Client, error) {
 	return rueidis.NewClient(rueidis.ClientOption{
 		InitAddress:  []string{e.server.addr},
 		DisableCache: true, // the client-side cache, which is not used
-		DialCtxFn:    rueidisDial(e),
+		DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return e.dial(ctx)
+		},
 	})
 }
 
-func rueidisDial(e env) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
-	return func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
-		return e.dial(ctx)
-	}
-}
-
-var redisRate = system{"redis_rate, go-redis", "GCRA", onRedis, overGoRedis}
+var redisRate = system{name: "redis_rate, go-redis", how: "GCRA", backend: onRedis, open: overGoRedis}
 
 func overGoRedis(e env, l limit) (limiter, error) {
 	client := redis.NewClient(&redis.Options{
@@ -135,8 +136,8 @@ func overGoRedis(e env, l limit) (limiter, error) {
 	lim := redis_rate.NewLimiter(client)
 	l = l.bucket()
 	rate := redis_rate.Limit{Rate: l.Max, Burst: l.Max, Period: l.Window}
-	return &simple{allow: func(ctx context.Context, value string) (bool, error) {
+	return simple(func(ctx context.Context, value string) (bool, error) {
 		answer, err := lim.Allow(ctx, e.space+value, rate)
 		return err == nil && answer.Allowed == 1, err
-	}, end: func() { client.Close() }}, nil
+	}, func() { client.Close() }), nil
 }

@@ -41,9 +41,7 @@ func TestScriptsLimit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := started(t, onRedis, "unix")
-			client, err := rueidis.NewClient(rueidis.ClientOption{
-				InitAddress: []string{s.addr}, DisableCache: true, DialCtxFn: rueidisDial(env{dial: s.dialer(nil)}),
-			})
+			client, err := rueidisClient(env{server: s, dial: s.dialer(nil)})
 			require.NoError(t, err)
 			defer client.Close()
 			lua := rueidis.NewLuaScript(c.script)
@@ -59,12 +57,4 @@ func TestScriptsLimit(t *testing.T) {
 			require.Positive(t, expiry, "every key has an expiry")
 		})
 	}
-}
-
-// A Redis without INCREX leaves its row out.
-func TestACommandIsAskedFor(t *testing.T) {
-	s := started(t, onRedis, "unix")
-	require.True(t, s.has("INCRBY"))
-	require.False(t, s.has("INCREXTRA"))
-	require.Equal(t, []string{"UBOUND", "50", "PX", "1500", "ENX"}, increxArgs(limit{50, 1500 * time.Millisecond}))
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -23,7 +22,6 @@ const (
 	inProcess backend = iota
 	onMemcached
 	onRedis
-	onIncrex // the same server, if it has that command
 )
 
 // kinds are the servers that this program starts.
@@ -39,7 +37,7 @@ var kinds = map[backend]struct {
 			if s.network == "unix" {
 				args = append(args, "-s", s.addr)
 			} else {
-				args = append(args, "-l", s.host(), "-p", s.port())
+				args = append(args, "-l", s.addr)
 			}
 			if os.Geteuid() == 0 { // it refuses to run as root unless told to
 				args = append(args, "-u", "root")
@@ -67,6 +65,7 @@ const patience = 10 * time.Second
 // A server is a memcached or Redis that this program has started. It begins
 // empty and keeps nothing on disk.
 type server struct {
+	kind          backend
 	network, addr string // as net.Dial takes them
 	dir           string // of the socket, and the server's working directory
 	cmd           *exec.Cmd
@@ -102,7 +101,7 @@ func launch(ctx context.Context, path string, kind backend, network string, more
 	if err != nil {
 		return nil, err
 	}
-	s := &server{network: network, addr: filepath.Join(dir, "sock"), dir: dir}
+	s := &server{kind: kind, network: network, addr: filepath.Join(dir, "sock"), dir: dir}
 	if network == "tcp" {
 		if s.addr, err = servertest.FreeAddr(servertest.MemcachedPorts); err != nil {
 			return nil, errors.Join(err, os.RemoveAll(dir))
@@ -112,7 +111,7 @@ func launch(ctx context.Context, path string, kind backend, network string, more
 	if err := s.launch(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	if err := s.ready(ctx, kind); err != nil {
+	if err := s.ready(ctx); err != nil {
 		s.stop()
 		return nil, fmt.Errorf("%w\n%s", err, s.output.String())
 	}
@@ -127,11 +126,11 @@ func (s *server) launch() (err error) {
 }
 
 // ready returns when the server answers.
-func (s *server) ready(ctx context.Context, kind backend) error {
+func (s *server) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
-		err := s.greet(kind)
+		err := s.greet()
 		if err == nil {
 			return nil
 		}
@@ -146,7 +145,7 @@ func (s *server) ready(ctx context.Context, kind backend) error {
 }
 
 // greet checks that this server answers, and not another one on its port.
-func (s *server) greet(kind backend) error {
+func (s *server) greet() error {
 	conn, err := net.DialTimeout(s.network, s.addr, time.Second)
 	if err != nil {
 		return err
@@ -155,7 +154,7 @@ func (s *server) greet(kind backend) error {
 	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		return err
 	}
-	if _, err := conn.Write([]byte(kinds[kind].hello)); err != nil {
+	if _, err := conn.Write([]byte(kinds[s.kind].hello)); err != nil {
 		return err
 	}
 	answer := make([]byte, 4096)
@@ -163,24 +162,10 @@ func (s *server) greet(kind backend) error {
 	if err != nil {
 		return err
 	}
-	if want := fmt.Sprint(kinds[kind].answer, s.cmd.Process.Pid); !strings.Contains(string(answer[:n]), want) {
+	if want := fmt.Sprint(kinds[s.kind].answer, s.cmd.Process.Pid); !strings.Contains(string(answer[:n]), want) {
 		return errors.New("another program answers")
 	}
 	return nil
-}
-
-// has reports whether s, a Redis, has a command.
-func (s *server) has(command string) bool {
-	conn, err := net.DialTimeout(s.network, s.addr, time.Second)
-	if err != nil {
-		return false
-	}
-	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(time.Second))
-	fmt.Fprintf(conn, "COMMAND INFO %s\r\n", command)
-	answer := make([]byte, 4096)
-	n, err := io.ReadAtLeast(conn, answer, len("*1\r\n*-1\r\n")-1)
-	return err == nil && strings.Contains(strings.ToLower(string(answer[:n])), strings.ToLower(command))
 }
 
 // stop kills the server and waits for its end.

@@ -60,9 +60,9 @@ func TestServersAnswerAndLeaveNothingBehind(t *testing.T) {
 // Another server may have taken the port that was free a moment ago.
 func TestServerIsNotTakenForAnotherAtItsAddress(t *testing.T) {
 	other, s := started(t, onMemcached, "unix"), started(t, onMemcached, "unix")
-	require.NoError(t, s.greet(onMemcached))
+	require.NoError(t, s.greet())
 	s.addr = other.addr
-	require.ErrorContains(t, s.greet(onMemcached), "another program")
+	require.ErrorContains(t, s.greet(), "another program")
 }
 
 func TestMissingServerSaysWhatToInstall(t *testing.T) {

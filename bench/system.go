@@ -16,6 +16,18 @@ type system struct {
 	// open returns the limiter, with its records in e. It shares none with a
 	// limiter of another e.space.
 	open func(e env, l limit) (limiter, error)
+
+	// Each call over a network has a ctx of its own that can end, as an HTTP
+	// request has.
+	background bool          // instead, all have context.Background()
+	deadline   time.Duration // or one that ends after that time
+}
+
+// inBackground returns s, called with context.Background().
+func (s system) inBackground() system {
+	s.name += ", context.Background"
+	s.background = true
+	return s
 }
 
 // An env is the environment of a limiter.
@@ -42,35 +54,74 @@ func (l limit) bucket() limit {
 }
 
 // A limiter is an open system.
-type limiter interface {
-	// caller returns a function that asks for one more call for value. One
-	// goroutine uses it at a time.
-	caller() func(value string) (allowed bool, err error)
+type limiter struct {
+	caller func() allow // returns the function of one caller
+	flush  func()       // waits for work that the limiter does after its answers
+	close  func()
 
-	// flush waits for work that the limiter does after its answers.
-	flush()
-
-	close()
+	// cpu returns the processor time of a service and of its store so far. It is
+	// nil for a limiter in this process.
+	cpu func() (service, store time.Duration)
 }
 
-// A simple limiter has one function for all callers, and finishes its work
-// before it answers.
-type simple struct {
-	allow   func(ctx context.Context, value string) (bool, error)
-	end     func()
-	callers endings
+// An allow asks for one more call for value. One goroutine uses it at a time.
+type allow func(ctx context.Context, value string) (allowed bool, err error)
+
+// simple returns a limiter that has one function for all callers, and finishes
+// its work before it answers.
+func simple(all allow, end func()) limiter {
+	return limiter{caller: func() allow { return all }, flush: func() {}, close: end}
 }
 
-func (s *simple) caller() func(string) (bool, error) {
-	ctx := s.callers.begin()
-	return func(value string) (bool, error) { return s.allow(ctx, value) }
+// A fleet has its clients' records in one place, but connections, memory and
+// callers for each of them, as processes have. What one of them remembers of a
+// value, another one has changed since.
+const (
+	fleetClients = 8
+	fleetCallers = 8 // of each client
+)
+
+// fleetOf returns s, opened once for each client.
+func fleetOf(s system) system {
+	open := s.open
+	s.open = func(e env, l limit) (limiter, error) {
+		var clients []limiter
+		callers := 0
+		fleet := limiter{
+			caller: func() allow {
+				callers++
+				return clients[callers%len(clients)].caller()
+			},
+			flush: func() {
+				for _, one := range clients {
+					one.flush()
+				}
+			},
+			close: func() {
+				for _, one := range clients {
+					one.close()
+				}
+			},
+		}
+		for range fleetClients {
+			one, err := open(e, l)
+			if err != nil {
+				fleet.close()
+				return limiter{}, err
+			}
+			clients = append(clients, one)
+		}
+		return fleet, nil
+	}
+	return s
 }
 
-func (s *simple) flush() {}
-
-func (s *simple) close() {
-	s.callers.end()
-	s.end()
+// fleets returns each of systems as a fleet.
+func fleets(systems ...system) (all []system) {
+	for _, s := range systems {
+		all = append(all, fleetOf(s))
+	}
+	return all
 }
 
 // A counter counts round trips.

@@ -13,40 +13,26 @@ import (
 
 func TestEverySystemAllowsItsLimitAndNoMore(t *testing.T) {
 	st := staged(t)
-	for _, s := range slices.Concat(systemsFor(full), crowdSystems, httpSystems(), memorySystems) {
-		require.NoError(t, st.verify([]system{s}))
+	for _, c := range comparisons() {
+		for _, sc := range c.scenes {
+			require.NoError(t, st.verify(sc.systems))
+		}
 	}
-	require.ErrorContains(t, st.verify([]system{getAndSwap}), "does not limit", "it is there to be compared with")
 }
 
 func TestSystemThatCountsAllValuesTogetherIsNotMeasured(t *testing.T) {
 	together := system{name: "together", open: func(_ env, l limit) (limiter, error) {
-		return &slow{allow: func(call int64) (bool, error) { return call <= int64(l.Max), nil }}, nil
+		return (&slow{allow: func(call int64) (bool, error) { return call <= int64(l.Max), nil }}).limiter(), nil
 	}}
 	st := &stage{}
 	require.ErrorContains(t, st.verify([]system{together}), "does not limit: call 1 at a limit of 5")
-}
-
-func TestCrowdIsSpreadOverItsInstances(t *testing.T) {
-	var instances []*slow
-	s := system{name: "any", open: func(env, limit) (limiter, error) {
-		instances = append(instances, &slow{allow: func(call int64) (bool, error) { return call%2 == 0, nil }})
-		return instances[len(instances)-1], nil
-	}}
-	a, err := (&stage{}).admit(t.Context(), s, manyInstances)
-	require.NoError(t, err)
-	require.Equal(t, maxCallers*crowdCalls/2, a.admitted)
-	require.Len(t, instances, manyInstances)
-	for _, one := range instances {
-		require.Equal(t, int64(maxCallers*crowdCalls/manyInstances), one.calls.Load())
-	}
 }
 
 // Two instances share their records, as two processes would, and nothing with
 // those of another space.
 func TestInstancesOfASystemCountTogether(t *testing.T) {
 	st := staged(t)
-	for _, s := range st.playable(crowdSystems) {
+	for _, s := range st.playable(networked) {
 		e := st.env(s, nil)
 		var instances []limiter
 		for _, e := range []env{e, e, st.env(s, nil)} {
@@ -57,7 +43,7 @@ func TestInstancesOfASystemCountTogether(t *testing.T) {
 		}
 		for i, want := range []bool{true, true, false, true} {
 			l := instances[[]int{0, 1, 0, 2}[i]]
-			allowed, err := l.caller()("a")
+			allowed, err := l.caller()(t.Context(), "a")
 			require.NoError(t, err)
 			l.flush()
 			require.Equal(t, want, allowed, "%s (%s), call %d", s.name, s.how, i+1)
@@ -67,13 +53,18 @@ func TestInstancesOfASystemCountTogether(t *testing.T) {
 
 func TestExactSystemsAdmitTheLimitOfACrowd(t *testing.T) {
 	st := staged(t)
-	exact := []system{poolWindow, poolBucket, plainWindow, plainBucket, redisWindow, redisBucket, rueidisBucket, rueidisLog, redisRate}
-	all, err := st.admitAll(t.Context(), exact, 1)
-	require.NoError(t, err)
-	require.Len(t, all, len(exact))
-	for _, a := range all {
-		require.Equal(t, "50", admitted(a.one), "%s (%s)", a.system.name, a.system.how)
-		require.Equal(t, "50", admitted(a.many), "%s (%s)", a.system.name, a.system.how)
+	exact := slices.DeleteFunc(slices.Clone(networked), func(s system) bool { return s.name == envoy.name })
+	exact = append(exact, poolAhead)
+	for _, systems := range [][]system{exact, fleets(exact...)} {
+		results, err := st.play(t.Context(), scene{work: crowded, systems: systems, turn: (*crowd).rush}, maxCallers, false)
+		require.NoError(t, err)
+		require.Len(t, results, len(exact))
+		for _, r := range results {
+			if r.system.name != poolAhead.name {
+				require.Equal(t, "50", r.admitted(), "%s (%s)", r.system.name, r.system.how)
+			}
+			require.LessOrEqual(t, r.most(), 50., "%s (%s)", r.system.name, r.system.how)
+		}
 	}
 }
 
@@ -86,17 +77,16 @@ func TestRoundTripsOfALoneCallerAreCounted(t *testing.T) {
 		work        work
 		least, most float64
 	}{
-		{getAndSwap, spread, 2, 2.01},
-		{rueidisLog, spread, 1, 1.01},
-		{redisRate, hot, 1, 1.01},
-		{redisWindow, spread, 1, 1.01},
-		{redisWindow, full, 1, 1.01},
-		{redisWindow, fresh, 1, 1.01},
-		{plainWindow, full, 1, 1.01},
-		{plainWindow, fresh, 2, 2.01},
-		{poolCached, full, 0, 0.01},
+		{rueidisLog, spreadWork, 1, 1.01},
+		{redisRate, hotWork, 1, 1.01},
+		{redisWindow, spreadWork, 1, 1.01},
+		{redisWindow, fullWork, 1, 1.01},
+		{redisWindow, newWork, 1, 1.01},
+		{plainWindow, fullWork, 1, 1.01},
+		{plainWindow, newWork, 2, 2.01},
+		{poolCached, fullWork, 0, 0.01},
 	} {
-		trips, err := st.countTrips(t.Context(), c.system, scene{work: c.work, callers: 1})
+		trips, err := st.countTrips(t.Context(), c.system, scene{work: c.work, turn: (*crowd).run}, 1)
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, trips, c.least-0.01, "%s: %s", c.system.name, c.work.name)
 		require.LessOrEqual(t, trips, c.most, "%s: %s", c.system.name, c.work.name)
@@ -104,19 +94,19 @@ func TestRoundTripsOfALoneCallerAreCounted(t *testing.T) {
 }
 
 func TestLimitsKeepTheirRate(t *testing.T) {
-	require.Equal(t, limit{4_000_000, time.Second}, hot.limit.bucket())
-	require.Equal(t, limit{10_000, time.Second}, spread.limit.bucket())
-	require.Equal(t, full.limit, full.limit.bucket())
-	require.Equal(t, uint32(50), perDay(full.limit))
-	require.Equal(t, uint32(864_000_000), perDay(spread.limit))
-	require.Equal(t, ^uint32(0), perDay(hot.limit), "as many as fit")
+	require.Equal(t, limit{4_000_000, time.Second}, hotWork.limit.bucket())
+	require.Equal(t, limit{10_000, time.Second}, spreadWork.limit.bucket())
+	require.Equal(t, fullWork.limit, fullWork.limit.bucket())
+	require.Equal(t, uint32(50), perDay(fullWork.limit))
+	require.Equal(t, uint32(864_000_000), perDay(spreadWork.limit))
+	require.Equal(t, ^uint32(0), perDay(hotWork.limit), "as many as fit")
 }
 
 func TestInterruptedStageStops(t *testing.T) {
 	st := &stage{servers: map[backend]*server{}, rounds: 1000, slice: time.Minute, report: t.Logf}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := st.play(ctx, scene{work: spread, callers: 2, systems: []system{storeWindow}})
+	_, err := st.play(ctx, scene{work: spreadWork, systems: []system{storeWindow}}, 2, false)
 	require.ErrorIs(t, err, context.Canceled)
 }
 
