@@ -14,6 +14,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/gate"
+	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
 // defaultMaxRetries is the default of [Transport.MaxRetries].
@@ -307,5 +308,5 @@ func (t *Transport) margin(ttl time.Duration) time.Duration {
 	if margin == 0 {
 		margin = min(ttl/50, 100*time.Millisecond)
 	}
-	return min(max(margin, 0), throttler.MaxBucketTTL-min(ttl, throttler.MaxBucketTTL))
+	return min(max(margin, 0), record.MaxBucketTTL-min(ttl, record.MaxBucketTTL))
 }
