@@ -429,7 +429,10 @@ func sitesShareTheirCounts(t *testing.T, kill func(), args ...string) {
 		return newTown(t, o.limits(), false)
 	}
 	one, other := open(), open()
-	one.visitor("203.0.113.7").block("alice")
+	guesses := 0
+	for guesser := one.visitor("203.0.113.7"); guesser.logIn("alice", "wrong").StatusCode != http.StatusTooManyRequests; guesses++ {
+		require.Less(t, guesses, 10, "on a busy machine the fallback may count some")
+	}
 	v := other.visitor("203.0.113.7")
 	require.Equal(t, http.StatusTooManyRequests, v.logIn("alice", "correct horse").StatusCode)
 
