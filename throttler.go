@@ -53,6 +53,7 @@
 //   - Count by the calendar: [Calendar], [Period], [Unit].
 //   - Show what is left: [Throttler.Peek], [Outcome].
 //   - Try a limit out: [Rule.Shadow], [Simulation].
+//   - Look at records: [RecordKey], [Inspect], [Record].
 //   - Observe: [Throttler.Observe], [Throttler.Conflict], [Throttler.Stats]; packages tally
 //     and otelthrottle.
 //   - Choose a store: packages memstore, pool and redisstore; for your own [Client] and
@@ -125,7 +126,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/engine"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -307,6 +307,10 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (d Decision, err error)
 	return d, nil
 }
 
+// MaxWaiting is the number of calls of one process that may wait for one
+// condition. A further one gets [ErrOverloaded].
+const MaxWaiting = engine.MaxWaiting
+
 // Wait sleeps until rule authorizes the call, and returns that Decision: use it instead of
 // [Throttler.Authorize] if every call is to happen, at a limited rate.
 //
@@ -316,7 +320,7 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (d Decision, err error)
 //     counted; [Throttler.Cancel] takes it back.
 //   - [context.DeadlineExceeded], at once, if the calls before this one leave no
 //     time for it before ctx's deadline.
-//   - [ErrOverloaded] if 10,000 calls of this process already wait for one of the conditions.
+//   - [ErrOverloaded] if [MaxWaiting] calls already wait for one of the conditions.
 //   - [ErrInvalidRule], as with [Throttler.Authorize].
 //
 // A call that waits leaves no hit and sets no ban, as if the rule had CountAuthorizedOnly
@@ -530,10 +534,3 @@ var ErrUnavailable = exchange.ErrUnavailable
 // its records come without a CAS token, so nothing can be stored. memcached runs with -C,
 // or what answers in its place knows no tokens.
 var ErrNoCAS = exchange.ErrNoCAS
-
-// ErrNewerRecord matches, by errors.Is, the error of a condition whose record was
-// written by a later release of this package. The record is neither read nor
-// overwritten: the condition fails open, or [Throttler.Fallback] decides it. To
-// roll back to this release, reset the values concerned or let their records
-// expire.
-var ErrNewerRecord = record.ErrNewerRecord

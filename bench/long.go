@@ -23,7 +23,7 @@ func filled(s system, hits int) system {
 		client, value := plainClient(e), longWindow(time.Now(), hits, longLimit.Window)
 		defer client.Close()
 		for _, name := range longNames {
-			item := &memcache.Item{Key: record.Key(e.space, "v", name), Value: value, Expiration: 3700}
+			item := &memcache.Item{Key: throttler.RecordKey(e.space, "v", name), Value: value, Expiration: 3700}
 			if err := client.Add(item); err != nil {
 				return limiter{}, err
 			}

@@ -4,14 +4,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/inspect"
+	"github.com/adaptivethrottler/throttler"
 	"github.com/stretchr/testify/require"
 )
 
 func TestLongWindowsHoldTheirHits(t *testing.T) {
 	now := time.Now()
 	for _, hits := range []int{50, 1000, 10_000, 100_000} {
-		r, err := inspect.Decode(longWindow(now, hits, time.Hour))
+		r, err := throttler.Inspect(longWindow(now, hits, time.Hour))
 		require.NoError(t, err)
 		require.Len(t, r.Expiries, hits)
 		first, last := r.Expiries[0], r.Expiries[hits-1]

@@ -17,8 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/engine"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/login"
 )
 
@@ -28,10 +26,9 @@ func TestThePagesTellTheNumbersOfThePackages(t *testing.T) {
 		page, text string
 		numbers    []any
 	}{
-		{"rules.md", "At most %s calls of a process wait for one condition.", []any{thousands(engine.MaxWaiting)}},
-		{"../throttler.go", "if %s calls of this process already wait for one of the conditions", []any{thousands(engine.MaxWaiting)}},
+		{"rules.md", "At most %s calls of a process wait for one condition.", []any{thousands(throttler.MaxWaiting)}},
 		{"rules.md", "| largest Max | %s |", []any{thousands(throttler.MaxHits)}},
-		{"operations.md", "`LockoutGrowth` remembers bans for %s after they have ended", []any{days(record.LockoutMemory)}},
+		{"operations.md", "`LockoutGrowth` remembers bans for %s after they have ended", []any{days(throttler.LockoutMemory)}},
 		{"login.md", "for %d to %d days after a success there (`KnownFor`)", []any{int(login.DefaultKnownFor.Hours() / 24), int(2 * login.DefaultKnownFor.Hours() / 24)}},
 		{"operations.md", "It holds %s records and %d MiB by default", []any{thousands(constant(t, "../memstore", "defaultMaxItems")), constant(t, "../memstore", "defaultMaxBytes") >> 20}},
 		{"operations.md", "once per `BlockCacheTTL` and process. Default: %d s", []any{constant(t, "..", "defaultBlockCacheTTL") / int(time.Second)}},

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
 const (
@@ -34,7 +33,7 @@ type target struct {
 // targetOf returns what requests of rule count in.
 func (t *Transport) targetOf(rule throttler.Rule) *target {
 	value := jointValue(rule.Conditions())
-	return &target{t.knowledgeOf(record.Key(rule.Identifier, limitsItem, value)), rule, value}
+	return &target{t.knowledgeOf(throttler.RecordKey(rule.Identifier, limitsItem, value)), rule, value}
 }
 
 // jointValue returns one Value for all conditions: the one that they have in common, or all of

@@ -13,7 +13,6 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
@@ -45,7 +44,7 @@ func (l limit) life() time.Duration {
 
 // valid reports whether l makes sense and holds at now. What is stored may be anything.
 func (l limit) valid(now time.Time) bool {
-	return l.Max >= 1 && l.Max <= throttler.MaxHits && l.TTL >= time.Millisecond && l.TTL <= record.MaxBucketTTL &&
+	return l.Max >= 1 && l.Max <= throttler.MaxHits && l.TTL >= time.Millisecond && l.TTL <= throttler.MaxBucketTTL &&
 		now.Sub(l.Told).Abs() < l.life()
 }
 

@@ -14,7 +14,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/gate"
-	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
 // defaultMaxRetries is the default of [Transport.MaxRetries].
@@ -308,5 +307,5 @@ func (t *Transport) margin(ttl time.Duration) time.Duration {
 	if margin == 0 {
 		margin = min(ttl/50, 100*time.Millisecond)
 	}
-	return min(max(margin, 0), record.MaxBucketTTL-min(ttl, record.MaxBucketTTL))
+	return min(max(margin, 0), throttler.MaxBucketTTL-min(ttl, throttler.MaxBucketTTL))
 }

@@ -18,7 +18,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 )
@@ -397,7 +396,7 @@ func TestALimitThatTheRuleKeepsIsNotLearned(t *testing.T) {
 		transport, _ := scripted(store, okay+"\nRateLimit-Policy: \"a\";"+limit)
 		_, err := call(t.Context(), transport)
 		require.NoError(t, err)
-		_, err = store.Get(record.Key("api", "server-limits", ""))
+		_, err = store.Get(throttler.RecordKey("api", "server-limits", ""))
 		require.ErrorIs(t, err, memcache.ErrCacheMiss, limit)
 	}
 }
@@ -552,7 +551,7 @@ func TestAForeignItemInPlaceOfLimitsIsReplaced(t *testing.T) {
 	for _, value := range []string{"", "text", "{}", `[{"max":-1}]`, `[{"max":1,"ttl":1000000000,"told":"9999-01-01T00:00:00Z"}]`, "[1]", "null"} {
 		synctest.Test(t, func(t *testing.T) {
 			store := memstore.New()
-			key := record.Key("api", "server-limits", "")
+			key := throttler.RecordKey("api", "server-limits", "")
 			require.NoError(t, store.Add(&memcache.Item{Key: key, Value: []byte(value)}))
 			transport, _ := scripted(store, okay+"\nRateLimit-Policy: \"a\";q=5;w=1")
 			transport.MaxWait = -1

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
 // The names of the conditions.
@@ -159,6 +158,6 @@ func (pl *plan) add(name, value string, l Limit, algorithm throttler.Algorithm) 
 func (p party) variants(from origin, g *Guard) throttler.Condition {
 	return throttler.Condition{
 		Name: from.pair + variantSuffix, Value: p.at(from),
-		Max: throttler.MaxHits, TTL: record.LockoutMemory + max(g.limits().MaxLockout, g.limits().NameAddress.Lockout), Lockout: -1,
+		Max: throttler.MaxHits, TTL: throttler.LockoutMemory + max(g.limits().MaxLockout, g.limits().NameAddress.Lockout), Lockout: -1,
 	}
 }

@@ -12,8 +12,6 @@ import (
 	_ "time/tzdata"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/inspect"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -160,9 +158,9 @@ func TestCalendarIsBannedAndShown(t *testing.T) {
 		th := throttler.New(store)
 		rule := either(calendar(2, throttler.Period{}))
 		authorize(t, th, rule)
-		item, err := store.Get(record.Key("test", "c", "v"))
+		item, err := store.Get(throttler.RecordKey("test", "c", "v"))
 		require.NoError(t, err)
-		seen, err := inspect.Decode(item.Value)
+		seen, err := throttler.Inspect(item.Value)
 		require.NoError(t, err)
 		day := time.Now().Truncate(24 * time.Hour)
 		require.Equal(t, 1, seen.Counted)

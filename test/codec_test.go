@@ -6,19 +6,17 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/inspect"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // inspected returns what is stored for a value, which must be a record.
-func inspected(t *testing.T, store *memstore.Store, identifier, name, value string) inspect.Record {
+func inspected(t *testing.T, store *memstore.Store, identifier, name, value string) throttler.Record {
 	t.Helper()
-	item, err := store.Get(record.Key(identifier, name, value))
+	item, err := store.Get(throttler.RecordKey(identifier, name, value))
 	require.NoError(t, err)
-	r, err := inspect.Decode(item.Value)
+	r, err := throttler.Inspect(item.Value)
 	require.NoError(t, err)
 	return r
 }
@@ -80,19 +78,19 @@ func TestInspectShowsWhenABucketIsEmpty(t *testing.T) {
 
 func TestInspectRefusesWhatIsNoRecord(t *testing.T) {
 	for _, value := range []string{"", "hello", "\x01\xff", "\xff\x00"} {
-		_, err := inspect.Decode([]byte(value))
+		_, err := throttler.Inspect([]byte(value))
 		assert.EqualError(t, err, "throttler: not a record of this package", "%q", value)
 	}
 }
 
 func TestAKeyIsTakenApartAsItWasPutTogether(t *testing.T) {
 	for _, value := range []string{"203.0.113.7", "", "a#b", "#"} {
-		identifier, name, got, ok := inspect.SplitKey(record.Key("login", "ip", value))
+		identifier, name, got, ok := throttler.SplitRecordKey(throttler.RecordKey("login", "ip", value))
 		assert.True(t, ok, "%q", value)
 		assert.Equal(t, []string{"login", "ip", value}, []string{identifier, name, got})
 	}
-	for _, key := range []string{"", "login", "login#ip", "#sha256#00", record.Key("login", "ip", "a b")} {
-		_, _, _, ok := inspect.SplitKey(key)
+	for _, key := range []string{"", "login", "login#ip", "#sha256#00", throttler.RecordKey("login", "ip", "a b")} {
+		_, _, _, ok := throttler.SplitRecordKey(key)
 		assert.False(t, ok, "%q", key)
 	}
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/exchange"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -183,7 +182,7 @@ func overtaken(client throttler.Client, faster func()) throttler.Client {
 	var once sync.Once
 	f := over(client)
 	f.before = func(op string, keys ...string) error {
-		if op == "add" && strings.HasPrefix(keys[0], record.Key("test", "narrow", "")) {
+		if op == "add" && strings.HasPrefix(keys[0], throttler.RecordKey("test", "narrow", "")) {
 			once.Do(faster)
 		}
 		return nil

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -223,9 +222,9 @@ func TestTheClockIsReadWhenTheTurnComes(t *testing.T) {
 		begin := time.Now()
 		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status, "the first hit has expired meanwhile")
 		require.Equal(t, r.busy+roundTrip, time.Since(begin))
-		item, err := r.store.Get(record.Key("test", "a", "v"))
+		item, err := r.store.Get(throttler.RecordKey("test", "a", "v"))
 		require.NoError(t, err)
-		expiries := inspectValue(t, item.Value).Expiries
+		expiries := inspect(t, item.Value).Expiries
 		require.Len(t, expiries, 1)
 		require.Equal(t, r.busy+ttl, expiries[0].Sub(begin))
 	})

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
@@ -152,8 +151,8 @@ func TestACallLeavesAServerWithoutAConnectionAtItsDeadline(t *testing.T) {
 // One of two servers has no connection for a rule that asks both.
 func TestARefusedConnectionOfOneServerCostsTheOtherNoCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := &partial{faulty: newFaulty(), dead: record.Key("test", "a", "v"), err: errRefused("multi")}
-		client.before = refusing(time.Minute, record.Key("test", "a", "v"), "get", "add", "cas")
+		client := &partial{faulty: newFaulty(), dead: throttler.RecordKey("test", "a", "v"), err: errRefused("multi")}
+		client.before = refusing(time.Minute, throttler.RecordKey("test", "a", "v"), "get", "add", "cas")
 		d := authorize(t, throttler.New(client), either(condition("a", 5, time.Minute), condition("b", 5, time.Minute)))
 		require.Error(t, d.Outcomes[0].Err)
 		require.NoError(t, d.Outcomes[1].Err)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/containertest"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -135,7 +134,7 @@ func (o *outage) findValues(t *testing.T) {
 				continue
 			}
 			before := o.pool.Stats()[server].Calls
-			_, err := o.pool.GetMulti([]string{record.Key("outage", fmt.Sprint("c", server), value)})
+			_, err := o.pool.GetMulti([]string{throttler.RecordKey("outage", fmt.Sprint("c", server), value)})
 			require.NoError(t, err)
 			if o.pool.Stats()[server].Calls > before {
 				o.values[server] = append(o.values[server], value)

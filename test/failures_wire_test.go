@@ -113,7 +113,7 @@ func bannedUntil(t *testing.T, server *servertest.Memcached, key string) time.Ti
 	t.Helper()
 	answer := server.Command(t, "get "+key)
 	require.Len(t, answer, 2)
-	end := inspectValue(t, []byte(answer[1])).BannedUntil
+	end := inspect(t, []byte(answer[1])).BannedUntil
 	require.False(t, end.IsZero())
 	return end
 }

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/inspect"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
@@ -437,11 +435,11 @@ func TestAMillionOperationsLeaveNoDrift(t *testing.T) {
 			}
 			wg.Wait()
 			for _, c := range conditions {
-				item, err := store.Get(record.Key("drift", c.Name, c.Value))
+				item, err := store.Get(throttler.RecordKey("drift", c.Name, c.Value))
 				if !assert.NoError(t, err) {
 					continue
 				}
-				seen, err := inspect.Decode(item.Value)
+				seen, err := throttler.Inspect(item.Value)
 				require.NoError(t, err)
 				require.Empty(t, seen.Leases, c.Name)
 				require.Empty(t, seen.Expiries, c.Name)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
@@ -76,7 +75,7 @@ func TestACallDecidedInPlaceIsDecidedAsAnyOther(t *testing.T) {
 				})
 			case op == "foreign" && failing:
 				for i := range stores {
-					item := &memcache.Item{Key: record.Key(rule.Identifier, one.Name, one.Value), Value: []byte{4, 0, 0}}
+					item := &memcache.Item{Key: throttler.RecordKey(rule.Identifier, one.Name, one.Value), Value: []byte{4, 0, 0}}
 					_ = stores[i].Delete(item.Key)
 					_ = stores[i].Add(item) // unless it is too large
 				}

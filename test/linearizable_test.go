@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/inspect"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -210,7 +209,7 @@ func (c *caller) look() reply {
 	if err != nil {
 		return reply{Failed: true}
 	}
-	r, err := inspect.Decode(item.Value)
+	r, err := throttler.Inspect(item.Value)
 	switch {
 	case err != nil:
 		return reply{Failed: true}

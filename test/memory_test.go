@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/stretchr/testify/require"
 )
@@ -76,7 +75,7 @@ func recordsPerMegabyte(t *testing.T, server *servertest.Memcached, rule throttl
 		}
 	}
 	c := rule.Either[0]
-	answer := server.Command(t, "get "+record.Key(rule.Identifier, c.Name, c.Value))
+	answer := server.Command(t, "get "+throttler.RecordKey(rule.Identifier, c.Name, c.Value))
 	require.Len(t, answer, 2)
 	return len(answer[1]), stat(t, server, "stats slabs", class+":chunks_per_page")
 }
@@ -137,10 +136,10 @@ func flood(t *testing.T, server *servertest.Memcached, first, n int) {
 	require.NoError(t, err)
 	defer conn.Close()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
-	value := recordOf(t, either(condition("ip", 50, 5*time.Minute)))
+	record := recordOf(t, either(condition("ip", 50, 5*time.Minute)))
 	var b bytes.Buffer
 	for i := range n {
-		fmt.Fprintf(&b, "add %s 0 303 %d noreply\r\n%s\r\n", record.Key("login", "ip", network64(first+i)), len(value), value)
+		fmt.Fprintf(&b, "add %s 0 303 %d noreply\r\n%s\r\n", throttler.RecordKey("login", "ip", network64(first+i)), len(record), record)
 	}
 	b.WriteString("version\r\n")
 	_, err = conn.Write(b.Bytes())

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -107,7 +106,7 @@ func (r naiveRecord) ask(rule throttler.Rule, c throttler.Condition, now time.Ti
 			o.RetryAfter, o.ResetAfter = r.until(c, need, now), r.until(c, c.Max, now)
 			return r, o
 		}
-		if !now.Before(r.banned.Add(record.LockoutMemory)) {
+		if !now.Before(r.banned.Add(throttler.LockoutMemory)) {
 			r.bans = 0
 		}
 		r.hits, r.banned, o.NewBan = nil, now.Add(lengthOfBan(rule, c, r.bans)), true
@@ -242,7 +241,7 @@ func TestEveryWayDecidesAsANaiveLimiter(t *testing.T) {
 			}
 			time.Sleep(rapid.SampledFrom([]time.Duration{
 				0, 0, time.Duration(rapid.Int64Range(0, int64(shortest)).Draw(t, "pause")),
-				last.RetryAfter, max(0, last.RetryAfter-1), record.LockoutMemory,
+				last.RetryAfter, max(0, last.RetryAfter-1), throttler.LockoutMemory,
 			}).Draw(t, "sleep"))
 			drawCall(t, rule)
 			now := time.Now()

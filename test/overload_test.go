@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -135,7 +134,7 @@ func TestWhoCameBeforeTheLastAnswerIsNotTurnedAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newFaulty()
 		client.before = func(_ string, keys ...string) error {
-			if keys[0] == record.Key("test", "a", "unanswered") {
+			if keys[0] == throttler.RecordKey("test", "a", "unanswered") {
 				time.Sleep(310 * time.Millisecond)
 				return os.ErrDeadlineExceeded
 			}
@@ -174,7 +173,7 @@ func TestTurnsComeInOrder(t *testing.T) {
 		var wg sync.WaitGroup
 		var want []string
 		for i := range 300 {
-			want = append(want, record.Key("test", "a", fmt.Sprint(i)))
+			want = append(want, throttler.RecordKey("test", "a", fmt.Sprint(i)))
 			wg.Go(func() { authorize(t, th, valued(fmt.Sprint(i))) })
 			synctest.Wait()
 		}
@@ -206,7 +205,7 @@ func TestWhoLeavesBeforeTheirTurnTakesNone(t *testing.T) {
 		require.Zero(t, th.Stats().Remembered)
 		require.Zero(t, c.underWay.Load())
 		for i := range 600 {
-			_, err := c.Store.Get(record.Key("test", "a", fmt.Sprint(i)))
+			_, err := c.Store.Get(throttler.RecordKey("test", "a", fmt.Sprint(i)))
 			require.ErrorIs(t, err, memcache.ErrCacheMiss, "none was about to be written")
 		}
 	})
@@ -284,7 +283,7 @@ func TestAServerThatHangsFailsFewConditionsOfOthers(t *testing.T) {
 		bad := make(map[string]bool)
 		for i := 0; i < n; i += 100 {
 			c := rule.Either[i]
-			bad[record.Key(rule.Identifier, c.Name, c.Value)] = true
+			bad[throttler.RecordKey(rule.Identifier, c.Name, c.Value)] = true
 		}
 		f := over(memstore.New())
 		f.before = func(op string, keys ...string) error {
@@ -319,7 +318,7 @@ func TestAServerThatRefusesFailsNoConditionsOfOthers(t *testing.T) {
 		refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 		down := make(map[string]bool)
 		for i, c := range rule.Either {
-			down[record.Key(rule.Identifier, c.Name, c.Value)] = bad(i)
+			down[throttler.RecordKey(rule.Identifier, c.Name, c.Value)] = bad(i)
 		}
 		f := over(memstore.New())
 		f.before = func(_ string, keys ...string) error {

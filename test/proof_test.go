@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/assert"
@@ -247,7 +246,7 @@ func TestNoRecordOfBeforeARestartComesBack(t *testing.T) {
 func tokenOf(t *testing.T, server *servertest.Memcached, rule throttler.Rule) string {
 	t.Helper()
 	c := rule.Either[0]
-	answer := server.Command(t, "gets "+record.Key(rule.Identifier, c.Name, c.Value))
+	answer := server.Command(t, "gets "+throttler.RecordKey(rule.Identifier, c.Name, c.Value))
 	require.Len(t, answer, 2)
 	fields := strings.Fields(answer[0])
 	return fields[len(fields)-1]

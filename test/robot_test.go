@@ -99,7 +99,7 @@ func (r robot) requireStampsApart(t *testing.T, recorders []*recorder, admitted 
 	var expiries []time.Time
 	for _, rec := range recorders {
 		for _, value := range rec.stored {
-			hits := inspectValue(t, value).Expiries
+			hits := inspect(t, value).Expiries
 			expiries = append(expiries, hits[len(hits)-1])
 		}
 	}

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -901,7 +900,7 @@ func TestSettleTwiceChangesNothing(t *testing.T) {
 		d := authorize(t, th, either(costing(c, 3)))
 		for _, n := range []int{7, 2, 15, 0} {
 			settle(t, th, d, total(n))
-			key := record.Key("test", "c", "v")
+			key := throttler.RecordKey("test", "c", "v")
 			before, errBefore := store.Get(key)
 			time.Sleep(time.Millisecond)
 			settle(t, th, d, maps.Clone(total(n)))

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/inspect"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/require"
 )
@@ -26,9 +24,9 @@ const (
 // epoch is when the calls of tests with a time of their own happen: a whole second.
 var epoch = time.Unix(1_800_000_000, 0)
 
-// inspectValue returns the record that value is, which must be one.
-func inspectValue(t require.TestingT, value []byte) inspect.Record {
-	r, err := inspect.Decode(value)
+// inspect returns the record that value is, which must be one.
+func inspect(t require.TestingT, value []byte) throttler.Record {
+	r, err := throttler.Inspect(value)
 	require.NoError(t, err)
 	return r
 }
@@ -38,7 +36,7 @@ func recordOf(t *testing.T, rule throttler.Rule) []byte {
 	store := memstore.New()
 	authorize(t, throttler.New(store), rule)
 	c := rule.Either[0]
-	item, err := store.Get(record.Key(rule.Identifier, c.Name, c.Value))
+	item, err := store.Get(throttler.RecordKey(rule.Identifier, c.Name, c.Value))
 	require.NoError(t, err)
 	return item.Value
 }

@@ -13,9 +13,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/engine"
-	"github.com/adaptivethrottler/throttler/internal/inspect"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -531,7 +528,7 @@ func TestLineIsBounded(t *testing.T) {
 		ctx, leave := context.WithCancel(h.Context())
 		rule := either(window(1, time.Hour))
 		require.True(t, h.come(ctx, rule).came())
-		posts := make([]post, engine.MaxWaiting)
+		posts := make([]post, throttler.MaxWaiting)
 		for i := range posts {
 			h.all.Go(func() { posts[i].decision, posts[i].err = h.Wait(ctx, rule) })
 		}
@@ -587,7 +584,7 @@ func TestResetWhoseContextEndsWakesCallsWhenARecordIsDeleted(t *testing.T) {
 	quick, slow := named("quick", "", 1, time.Hour), named("slow", "", 1, time.Hour)
 	client := newFaulty()
 	client.before = func(op string, keys ...string) error {
-		if op == "delete" && keys[0] == record.Key("test", "slow", "") {
+		if op == "delete" && keys[0] == throttler.RecordKey("test", "slow", "") {
 			time.Sleep(2 * time.Second)
 		}
 		return nil
@@ -1125,7 +1122,7 @@ func TestAHitThatIsGivenBackLateWakesACallThatWaits(t *testing.T) {
 		slow, narrow := condition("slow", 1, time.Hour), condition("narrow", 1, time.Hour)
 		client := over(store)
 		client.before = func(op string, keys ...string) error {
-			_, name, _, _ := inspect.SplitKey(keys[0])
+			_, name, _, _ := throttler.SplitRecordKey(keys[0])
 			switch {
 			case op != "add":
 			case name == narrow.Name:

@@ -30,9 +30,6 @@ type Limit struct {
 	interval amount // of a bucket, if it is prepared
 }
 
-// MaxBucketTTL is the longest TTL of a bucket.
-const MaxBucketTTL = 100 * 365 * 24 * time.Hour
-
 // Prepare makes decisions by l faster.
 func (l *Limit) Prepare() {
 	if l.Algorithm == Bucket && l.Max > 0 {

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/inspect"
+	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/bradfitz/gomemcache/memcache"
 )
@@ -22,7 +22,7 @@ type Holder struct {
 }
 
 // holders returns those of the leases that count at now.
-func holders(leases []inspect.Lease, now time.Time) (all []Holder) {
+func holders(leases []throttler.StoredLease, now time.Time) (all []Holder) {
 	for _, l := range leases {
 		if l.End.After(now) {
 			all = append(all, Holder{ID: holderID(l.ID), Hits: l.Hits, Renewed: l.End.Add(-l.TTL), Ends: l.End})
@@ -48,7 +48,7 @@ func (o *Operator) LiftHolder(ctx context.Context, identifier string, t Target, 
 		return UsageError(fmt.Sprintf("%d values: a holder is one of a single value", len(targets)))
 	}
 	return o.run(ctx, identifier, targets, func(s store) error {
-		return free(ctx, s, record.Key(identifier, targets[0].Condition, targets[0].Value), id)
+		return free(ctx, s, throttler.RecordKey(identifier, targets[0].Condition, targets[0].Value), id)
 	})
 }
 

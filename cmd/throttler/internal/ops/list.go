@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
-	"github.com/adaptivethrottler/throttler/internal/inspect"
 	"github.com/adaptivethrottler/throttler/internal/memcached"
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
@@ -156,7 +156,7 @@ func (l *listing) wants(key string) bool {
 	if strings.HasPrefix(key, record.HashedKey) {
 		return l.identifier == "" // the rule is unknown
 	}
-	identifier, _, _, ok := inspect.SplitKey(key)
+	identifier, _, _, ok := throttler.SplitRecordKey(key)
 	return ok && (l.identifier == identifier || l.identifier == "" && !bookkeeping(identifier))
 }
 
@@ -179,13 +179,13 @@ func (l *listing) read(values *memcached.Conn, keys []string) error {
 func (l *listing) add(items map[string][]byte) {
 	now := time.Now()
 	for key, value := range items {
-		r, err := inspect.Decode(value)
+		r, err := throttler.Inspect(value)
 		if err != nil {
 			continue // another program's item under a similar key
 		}
 		s := newState(r, now)
 		s.Key, s.Value, s.Server = key, key, l.server
-		if identifier, name, value, ok := inspect.SplitKey(key); ok {
+		if identifier, name, value, ok := throttler.SplitRecordKey(key); ok {
 			s.Identifier, s.Condition, s.Value = identifier, name, value
 		}
 		l.o.limit(&s, now)

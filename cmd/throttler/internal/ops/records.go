@@ -12,8 +12,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
-	"github.com/adaptivethrottler/throttler/internal/inspect"
-	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -44,7 +42,7 @@ type State struct {
 }
 
 // newState returns the state of a record at now.
-func newState(r inspect.Record, now time.Time) State {
+func newState(r throttler.Record, now time.Time) State {
 	var s State
 	if r.BannedUntil.After(now) {
 		s.BannedUntil = &r.BannedUntil
@@ -150,7 +148,7 @@ func (o *Operator) Lift(ctx context.Context, identifier string, targets []Target
 	var absent []throttler.Condition
 	err := o.each(ctx, identifier, targets, func(s store, r throttler.Rule) error {
 		c := r.Either[0]
-		if _, err := s.Get(record.Key(identifier, c.Name, c.Value)); errors.Is(err, memcache.ErrCacheMiss) {
+		if _, err := s.Get(throttler.RecordKey(identifier, c.Name, c.Value)); errors.Is(err, memcache.ErrCacheMiss) {
 			mu.Lock()
 			absent = append(absent, c)
 			mu.Unlock()
@@ -318,15 +316,15 @@ func sumUp(w io.Writer, states []State) {
 
 // state returns the state of a target.
 func (o *Operator) state(p store, identifier string, t Target) (s State) {
-	key := record.Key(identifier, t.Condition, t.Value)
+	key := throttler.RecordKey(identifier, t.Condition, t.Value)
 	now := time.Now()
 	item, err := p.Get(key)
 	switch {
 	case errors.Is(err, memcache.ErrCacheMiss):
 		err = nil
 	case err == nil:
-		var r inspect.Record
-		if r, err = inspect.Decode(item.Value); err == nil {
+		var r throttler.Record
+		if r, err = throttler.Inspect(item.Value); err == nil {
 			s = newState(r, now)
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/ops"
-	"github.com/adaptivethrottler/throttler/internal/inspect"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -20,10 +20,10 @@ func TestAStateShowsOnlyWhatStillCounts(t *testing.T) {
 	now := time.Now()
 	at := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
 
-	ended := ops.NewState(inspect.Record{BannedUntil: at(0), EmptyAt: at(-1), Expiries: []time.Time{at(-2), at(0)}}, now)
+	ended := ops.NewState(throttler.Record{BannedUntil: at(0), EmptyAt: at(-1), Expiries: []time.Time{at(-2), at(0)}}, now)
 	assert.True(t, ended.Empty(), "what ends now counts no more")
 
-	s := ops.NewState(inspect.Record{BannedUntil: at(1), EmptyAt: at(2), Expiries: []time.Time{at(-1), at(3), at(4), at(5)}}, now)
+	s := ops.NewState(throttler.Record{BannedUntil: at(1), EmptyAt: at(2), Expiries: []time.Time{at(-1), at(3), at(4), at(5)}}, now)
 	assert.False(t, s.Empty())
 	assert.Equal(t, at(1), *s.BannedUntil)
 	assert.Equal(t, at(2), *s.EmptyAt)
