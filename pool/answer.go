@@ -79,46 +79,17 @@ func errGarbage(line []byte) error {
 	return fmt.Errorf("not an answer of memcached: %q", line)
 }
 
-// parse reads what b has of the answer to r. It returns how many bytes are read,
-// which are not needed any more, and whether the answer is complete. What is
-// incomplete is to be given again, with more. After an error the connection is
-// out of step with its requests; if done is true even so, r has its answer.
+// parse reads what b has of the answer to r and, if r is the first of a group, to the
+// others of that. It returns how many bytes are read, which are not needed any more, and
+// whether the answer is complete. What is incomplete is to be given again, with more. After
+// an error the connection is out of step with its requests; if done is true even so, r has
+// its answer.
 func (r *request) parse(b []byte, maxValue int) (n int, done bool, err error) {
 	if r.group != nil {
 		return r.group.parse(b, maxValue)
 	}
-	for {
-		line, size, ok := cutLine(b[n:])
-		if !ok {
-			if len(b)-n > maxLine {
-				err = errGarbage(b[n:])
-			}
-			return n, false, err
-		}
-		switch {
-		case r.asks != nil:
-			n += size
-			err = r.told(line)
-		case isError(line):
-			n += size
-			done, err = r.complained(line)
-		case r.verb != none && r.reply.status == unanswered:
-			n += size
-			done, err = r.wrote(line)
-		case string(line) == "END":
-			r.reply.read = true
-			return n + size, true, nil
-		default:
-			length, e := r.value(line, b[n+size:], maxValue)
-			if e != nil || length < 0 {
-				return n, false, e
-			}
-			n += size + length
-		}
-		if done || err != nil {
-			return n, done, err
-		}
-	}
+	alone := group{members: []*request{r}}
+	return alone.parse(b, maxValue)
 }
 
 // cutLine returns the first line of b, without its end, and its size with it.
@@ -136,22 +107,27 @@ func isError(line []byte) bool {
 		bytes.HasPrefix(line, []byte("ERROR"))
 }
 
-// complained notes the error that the server reported instead of a part of the
-// answer. After a SERVER_ERROR the conversation goes on; what else it did not
-// understand, it may have taken for another request. A proxy also says SERVER_ERROR if
-// the server behind it did not answer in time.
-func (r *request) complained(line []byte) (done bool, err error) {
+// fatal returns the error that the server reported in line, unless the conversation goes on:
+// after a SERVER_ERROR it does. What else the server did not understand, it may have taken
+// for another request.
+func fatal(line []byte) error {
+	if bytes.HasPrefix(line, []byte("SERVER_ERROR")) {
+		return nil
+	}
+	return complaint(line)
+}
+
+// refusedBy notes the error that the server reported instead of writing. A proxy also says
+// SERVER_ERROR if the server behind it did not answer in time.
+func (r *request) refusedBy(line []byte) (done bool, err error) {
 	r.reply.complaint = complaint(line)
-	if !bytes.HasPrefix(line, []byte("SERVER_ERROR")) {
-		return true, r.reply.complaint
+	if err := fatal(line); err != nil {
+		return false, err
 	}
-	if r.verb != none && r.reply.status == unanswered {
-		r.reply.status = complained
-		// Behind a proxy, the server may carry it out later.
-		r.maybe = r.maybe || r.step == onRead && !isRefusal(line)
-		return !r.reads || r.step == metaSet, nil
-	}
-	return true, nil
+	r.reply.status = complained
+	// Behind a proxy, the server may carry it out later.
+	r.maybe = r.maybe || r.step == onRead && !isRefusal(line)
+	return !r.reads || r.step == metaSet, nil
 }
 
 // isRefusal reports whether line is memcached's own refusal of an item.
@@ -162,6 +138,9 @@ func isRefusal(line []byte) bool {
 
 // wrote notes the answer to a write.
 func (r *request) wrote(line []byte) (done bool, err error) {
+	if isError(line) {
+		return r.refusedBy(line)
+	}
 	if r.step == metaSet {
 		err = r.metaWritten(line)
 		return err == nil, err
@@ -179,42 +158,6 @@ func (r *request) wrote(line []byte) (done bool, err error) {
 		return false, errGarbage(line)
 	}
 	return !r.reads, nil
-}
-
-// value notes the item that line announces and b begins with. It returns the
-// length of its data with their end, or -1 if b has not all of them.
-func (r *request) value(line, b []byte, maxValue int) (length int, err error) {
-	if !r.reads {
-		return 0, errGarbage(line)
-	}
-	key, item, data, err := cutValue(line, b, maxValue)
-	if err != nil {
-		return 0, err
-	}
-	if data == nil {
-		return -1, nil
-	}
-	return len(data) + 2, r.find(key, item, data)
-}
-
-// cutValue returns the item that line announces, and its data, with which b
-// begins: nil if b has not all of them.
-func cutValue(line, b []byte, maxValue int) (key []byte, item memcache.Item, data []byte, err error) {
-	key, item, size, ok := parseValue(line)
-	if !ok {
-		return nil, item, nil, errGarbage(line)
-	}
-	if size > uint64(maxValue) {
-		return key, item, nil, tooLarge{size, maxValue}
-	}
-	end := int(size) + 2
-	if len(b) < end {
-		return key, item, nil, nil
-	}
-	if b[end-2] != '\r' || b[end-1] != '\n' {
-		return key, item, nil, errGarbage(line)
-	}
-	return key, item, b[:size:size], nil
 }
 
 // parseValue parses "VALUE key flags size token", of which a server without CAS may
@@ -253,10 +196,7 @@ func parseUint(b []byte) (n uint64, ok bool) {
 }
 
 // find notes the item of the answer, with a copy of its data.
-func (r *request) find(key []byte, item memcache.Item, data []byte) error {
-	if r.key != string(key) {
-		return lostError{fmt.Errorf("%w: %q", errOtherKey, key)}
-	}
+func (r *request) find(item memcache.Item, data []byte) error {
 	if r.reply.found != nil {
 		return errors.New("more items than were asked for")
 	}

@@ -96,7 +96,7 @@ func (r *request) atFault() *request {
 // parse reads what b has of the answers to g, as [request.parse] does. done says
 // that all members have theirs.
 func (g *group) parse(b []byte, maxValue int) (n int, done bool, err error) {
-	for {
+	for !done && err == nil {
 		writer := g.writer()
 		line, size, ok := cutLine(b[n:])
 		if !ok {
@@ -106,31 +106,29 @@ func (g *group) parse(b []byte, maxValue int) (n int, done bool, err error) {
 			return n, false, err
 		}
 		switch {
-		case writer != nil && isError(line):
-			n += size
-			_, err = writer.complained(line)
+		case g.members[0].asks != nil:
+			err = g.members[0].told(line)
 		case writer != nil:
-			n += size
-			_, err = writer.wrote(line)
+			if done, err = writer.wrote(line); err != nil {
+				g.fault = writer
+			}
 		case isError(line):
-			return n + size, true, g.complained(line)
+			done, err = true, g.complained(line)
 		case string(line) == "END":
+			done = true
 			for _, m := range g.members {
 				m.reply.read = true
 			}
-			return n + size, true, nil
 		default:
-			length, e := g.value(line, b[n+size:], maxValue)
-			if e != nil || length < 0 {
-				return n, false, e
+			length, wrong := g.value(line, b[n+size:], maxValue)
+			if wrong != nil || length < 0 {
+				return n, false, wrong
 			}
-			n += size + length
+			n += length
 		}
-		if err != nil {
-			g.fault = writer
-			return n, false, err
-		}
+		n += size
 	}
+	return n, done, err
 }
 
 // writer returns the member whose write is to be answered next, nil if all are.
@@ -145,30 +143,37 @@ func (g *group) writer() *request {
 
 // complained notes the error that the server reported instead of the records. It
 // returns it if no further answer can be trusted.
-func (g *group) complained(line []byte) (err error) {
+func (g *group) complained(line []byte) error {
 	for _, m := range g.members {
 		if m.reply.complaint == nil {
-			_, err = m.complained(line)
+			m.reply.complaint = complaint(line)
 		}
 	}
-	return err
+	return fatal(line)
 }
 
-// value notes the item that line announces, as [request.value] does.
+// value notes the item that line announces and b begins with. It returns the length of its
+// data with their end, or -1 if b has not all of them.
 func (g *group) value(line, b []byte, maxValue int) (length int, err error) {
-	key, item, data, err := cutValue(line, b, maxValue)
+	key, item, size, ok := parseValue(line)
 	m := g.named(key)
 	g.fault = m // if anything is wrong
-	if err != nil {
-		return 0, err
+	if !ok {
+		return 0, errGarbage(line)
 	}
-	if data == nil {
+	if size > uint64(maxValue) {
+		return 0, tooLarge{size, maxValue}
+	}
+	length = int(size) + 2
+	switch {
+	case len(b) < length:
 		return -1, nil
-	}
-	if m == nil {
+	case string(b[size:length]) != "\r\n":
+		return 0, errGarbage(line)
+	case m == nil:
 		return 0, lostError{fmt.Errorf("%w: %q", errOtherKey, key)}
 	}
-	return len(data) + 2, m.find(key, item, data)
+	return length, m.find(item, b[:size])
 }
 
 // named returns the member whose record has this key, nil if none has. Servers
