@@ -131,29 +131,25 @@ func TestAnExchangeThatIsGivenUpIsDoneOnce(t *testing.T) {
 // Nor is it done once more by an answer that makes no sense, or by the loss of its
 // connection.
 func TestAnExchangeThatIsGivenUpIsDoneOnceWhateverComesLater(t *testing.T) {
-	for name, last := range map[string]func(net.Conn, string){"garbage": says("TUESDAY\r\n"), "loss": hangsUp} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				n := 0
-				s := &station{answer: func(conn net.Conn, request string) {
-					time.Sleep(timeout * 2 / 3)
-					if n++; n < 3 {
-						misses(conn, request)
-						return
-					}
-					last(conn, request)
-				}}
-				p := s.newPool(t, one)
-				p.QueueTimeout = time.Millisecond
-				x := &scripted{key: "key"}
-				p.Start(&scripted{key: "key"}, &scripted{key: "key"}, x)
-				time.Sleep(3 * timeout)
-				synctest.Wait()
-				require.ErrorIs(t, result(t, x).Err, throttler.ErrOverloaded)
-				require.Len(t, s.heard(), 3)
-			})
-		})
-	}
+	bubbles(t, map[string]func(net.Conn, string){"garbage": says("TUESDAY\r\n"), "loss": hangsUp}, func(t *testing.T, last func(net.Conn, string)) {
+		n := 0
+		s := &station{answer: func(conn net.Conn, request string) {
+			time.Sleep(timeout * 2 / 3)
+			if n++; n < 3 {
+				misses(conn, request)
+				return
+			}
+			last(conn, request)
+		}}
+		p := s.newPool(t, one)
+		p.QueueTimeout = time.Millisecond
+		x := &scripted{key: "key"}
+		p.Start(&scripted{key: "key"}, &scripted{key: "key"}, x)
+		time.Sleep(3 * timeout)
+		synctest.Wait()
+		require.ErrorIs(t, result(t, x).Err, throttler.ErrOverloaded)
+		require.Len(t, s.heard(), 3)
+	})
 }
 
 // Each is given up at its own time, though the answers to those before it are still to
@@ -244,44 +240,41 @@ func TestACallerThatWasAloneIsNotGivenUp(t *testing.T) {
 // An exchange that is given up may have been carried out if it wrote anything, now
 // or before its first connection was lost.
 func TestAnExchangeThatIsGivenUpMayHaveWritten(t *testing.T) {
-	for name, c := range map[string]struct {
+	type row struct {
 		first, second *memcache.Item
 		lost          bool // the first connection
 		unknown       bool
-	}{
+	}
+	bubbles(t, map[string]row{
 		"reads":                    {},
 		"writes":                   {first: valued("1", 0), unknown: true},
 		"wrote, and reads":         {first: valued("1", 0), lost: true, unknown: true},
 		"reads on each connection": {lost: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				slow := after(timeout*2/3, misses)
-				s := &station{answer: slow}
-				if c.lost {
-					s.answer = func(conn net.Conn, _ string) {
-						s.now(slow)
-						conn.Close()
-					}
-				}
-				p := s.newPool(t, one)
-				p.QueueTimeout = time.Millisecond
-				var done sync.WaitGroup
-				done.Add(3)
-				x := &scripted{key: "key", then: done.Done}
-				x.propose = func(exchange.Turn) *memcache.Item {
-					if len(x.turns) == 1 {
-						return c.first
-					}
-					return c.second
-				}
-				p.Start(&scripted{key: "key", then: done.Done}, &scripted{key: "key", then: done.Done}, x)
-				done.Wait()
-				require.ErrorIs(t, x.results[0].Err, throttler.ErrOverloaded)
-				require.Equal(t, c.unknown, x.results[0].Unknown)
-			})
-		})
-	}
+	}, func(t *testing.T, c row) {
+		slow := after(timeout*2/3, misses)
+		s := &station{answer: slow}
+		if c.lost {
+			s.answer = func(conn net.Conn, _ string) {
+				s.now(slow)
+				conn.Close()
+			}
+		}
+		p := s.newPool(t, one)
+		p.QueueTimeout = time.Millisecond
+		var done sync.WaitGroup
+		done.Add(3)
+		x := &scripted{key: "key", then: done.Done}
+		x.propose = func(exchange.Turn) *memcache.Item {
+			if len(x.turns) == 1 {
+				return c.first
+			}
+			return c.second
+		}
+		p.Start(&scripted{key: "key", then: done.Done}, &scripted{key: "key", then: done.Done}, x)
+		done.Wait()
+		require.ErrorIs(t, x.results[0].Err, throttler.ErrOverloaded)
+		require.Equal(t, c.unknown, x.results[0].Unknown)
+	})
 }
 
 // A deep connection takes whatever is written, as one with endless buffers.
@@ -669,34 +662,6 @@ func TestOutagesAreToldOnceEach(t *testing.T) {
 	})
 }
 
-// A program that is told of an outage may call the server, and take its time: no call waits.
-func TestNoCallWaitsForAProgramThatIsToldOfAnOutage(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: hangs}
-		p := s.newPool(t, one)
-		p.BreakerFailures = 1
-		called := make(chan error, 2)
-		p.StateChanged = func(string, bool, error) {
-			_, err := p.Get("key")
-			called <- err
-			time.Sleep(time.Minute)
-		}
-		begin := time.Now()
-		_, err := p.Get("key")
-		require.ErrorContains(t, err, "timeout")
-		require.Equal(t, timeout, time.Since(begin))
-		require.ErrorIs(t, <-called, pool.ErrDown)
-		s.now(misses)
-		time.Sleep(time.Hour)
-		require.Equal(t, memcache.ErrCacheMiss, <-called)
-		begin = time.Now()
-		_, err = p.Get("key")
-		require.Equal(t, memcache.ErrCacheMiss, err)
-		require.Zero(t, time.Since(begin))
-		time.Sleep(time.Minute) // so that it ends
-	})
-}
-
 // Nothing is left behind by calls, whatever they met.
 func TestNothingLeaks(t *testing.T) {
 	server := servertest.NewMemcached(t)
@@ -731,26 +696,6 @@ func TestNothingLeaks(t *testing.T) {
 	require.Less(t, load(), first+1<<20)
 	require.NoError(t, p.Close())
 	requireGoroutines(t, before)
-}
-
-func TestAServerThatAnswersHalfAndStalls(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		var once sync.Once
-		s := &station{answer: func(conn net.Conn, _ string) {
-			once.Do(func() { io.WriteString(conn, "VALUE key 0 5 7\r\nva") })
-		}}
-		p := s.newPool(t, one)
-		times := atOnce(20, func(int) {
-			_, err := p.Get("key")
-			assert.ErrorContains(t, err, "timeout")
-		})
-		for _, d := range times {
-			require.Equal(t, timeout, d)
-		}
-		s.now(misses)
-		_, err := p.Get("key")
-		require.Equal(t, memcache.ErrCacheMiss, err)
-	})
 }
 
 // requireGoroutines requires that no more than n goroutines are left, soon. It is no

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -43,6 +44,11 @@ var operations = map[string]func(p *pool.Pool, key string) error{
 		_, err := p.GetMulti([]string{key})
 		return err
 	},
+	"Exchange": func(p *pool.Pool, key string) error {
+		x := &scripted{key: key}
+		p.Exchange(context.Background(), x)
+		return x.results[0].Err
+	},
 	"Add":            func(p *pool.Pool, key string) error { return p.Add(item(key)) },
 	"CompareAndSwap": func(p *pool.Pool, key string) error { return p.CompareAndSwap(item(key)) },
 	"Delete":         func(p *pool.Pool, key string) error { return p.Delete(key) },
@@ -62,25 +68,6 @@ func TestAHungServerCostsTheTimeoutAndNoMore(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestTheTimeoutHoldsForAllOfAnAnswer(t *testing.T) {
-	drip := func(conn net.Conn, _ string) {
-		text := "VALUE key 0 1000 1\r\n"
-		for {
-			if _, err := io.WriteString(conn, text); err != nil {
-				return
-			}
-			time.Sleep(timeout / 10)
-			text = "x"
-		}
-	}
-	bubble(t, func(t *testing.T) {
-		p := (&station{answer: drip}).newPool(t, one)
-		var err error
-		assert.Equal(t, timeout, took(func() { _, err = p.Get("key") }))
-		assert.ErrorContains(t, err, "timeout")
-	})
 }
 
 func TestEachRequestOnAConnectionHasTheTimeoutToItself(t *testing.T) {
@@ -233,75 +220,63 @@ func TestTheBreakerOpensAfterFailuresInARowAndIsProbedAfterThePause(t *testing.T
 // However long an outage lasts, and however often it comes, callers pay for the
 // failures that open the breaker and for nothing else.
 func TestNoCallerWaitsToFindOutWhetherAServerIsBack(t *testing.T) {
-	for name, s := range map[string]*station{
+	bubbles(t, map[string]*station{
 		"hangs": {answer: hangs}, "accepts": {answer: misses, version: silent}, "is not there": {dial: blocked},
 		"sends garbage": {answer: says("HTTP/1.1 400 Bad Request\r\n\r\n")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				p := s.newPool(t, one)
-				for !p.Stats()[0].Down {
-					p.Get("key")
-				}
-				failures := p.Stats()[0].Failures
-				s.dialled()
-				for range 100 {
-					time.Sleep(pool.DefaultBreakerPause / 7)
-					require.Zero(t, slices.Max(atOnce(10, func(int) {
-						_, err := p.Get("key")
-						assert.ErrorIs(t, err, pool.ErrDown)
-					})))
-				}
-				stats := p.Stats()[0]
-				assert.Equal(t, failures, stats.Failures)
-				assert.Equal(t, uint64(1000), stats.Refusals)
-				assert.InDelta(t, 13, len(s.dialled()), 3, "a probe each pause, and its own timeout")
-			})
-		})
-	}
+	}, func(t *testing.T, s *station) {
+		p := s.newPool(t, one)
+		for !p.Stats()[0].Down {
+			p.Get("key")
+		}
+		failures := p.Stats()[0].Failures
+		s.dialled()
+		for range 100 {
+			time.Sleep(pool.DefaultBreakerPause / 7)
+			require.Zero(t, slices.Max(atOnce(10, func(int) {
+				_, err := p.Get("key")
+				assert.ErrorIs(t, err, pool.ErrDown)
+			})))
+		}
+		stats := p.Stats()[0]
+		assert.Equal(t, failures, stats.Failures)
+		assert.Equal(t, uint64(1000), stats.Refusals)
+		assert.InDelta(t, 13, len(s.dialled()), 3, "a probe each pause, and its own timeout")
+	})
 }
 
 func TestProbesEndWithThePool(t *testing.T) {
-	for name, after := range map[string]time.Duration{"between two": pool.DefaultBreakerPause / 2, "under way": pool.DefaultBreakerPause + timeout/2} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) { // it ends only if all goroutines do
-				s := &station{dial: blocked}
-				p := s.newPool(t, one)
-				for !p.Stats()[0].Down {
-					p.Get("key")
-				}
-				time.Sleep(after)
-				require.NoError(t, p.Close())
-				s.dialled()
-				time.Sleep(10 * pool.DefaultBreakerPause)
-				require.Empty(t, s.dialled())
-			})
-		})
-	}
+	bubbles(t, map[string]time.Duration{"between two": pool.DefaultBreakerPause / 2, "under way": pool.DefaultBreakerPause + timeout/2}, func(t *testing.T, after time.Duration) { // it ends only if all goroutines do
+		s := &station{dial: blocked}
+		p := s.newPool(t, one)
+		for !p.Stats()[0].Down {
+			p.Get("key")
+		}
+		time.Sleep(after)
+		require.NoError(t, p.Close())
+		s.dialled()
+		time.Sleep(10 * pool.DefaultBreakerPause)
+		require.Empty(t, s.dialled())
+	})
 }
 
 // What a server reports is an answer, too.
 func TestAnAnswerBetweenFailuresKeepsTheBreakerClosed(t *testing.T) {
-	for name, answer := range map[string]func(net.Conn, string){
+	bubbles(t, map[string]func(net.Conn, string){
 		"success":   misses,
 		"complaint": says("SERVER_ERROR out of memory writing get response\r\n"),
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				var calls atomic.Int64
-				s := &station{answer: func(conn net.Conn, request string) {
-					if calls.Add(1)%pool.DefaultBreakerFailures == 0 {
-						answer(conn, request)
-					}
-				}}
-				p := s.newPool(t, one)
-				for i := range 10 * pool.DefaultBreakerFailures {
-					_, err := p.Get("key")
-					require.NotErrorIs(t, err, pool.ErrDown, "call %d", i)
-				}
-			})
-		})
-	}
+	}, func(t *testing.T, answer func(net.Conn, string)) {
+		var calls atomic.Int64
+		s := &station{answer: func(conn net.Conn, request string) {
+			if calls.Add(1)%pool.DefaultBreakerFailures == 0 {
+				answer(conn, request)
+			}
+		}}
+		p := s.newPool(t, one)
+		for i := range 10 * pool.DefaultBreakerFailures {
+			_, err := p.Get("key")
+			require.NotErrorIs(t, err, pool.ErrDown, "call %d", i)
+		}
+	})
 }
 
 // All calls that share a connection end when the oldest of them has waited long
@@ -334,26 +309,23 @@ func TestAConnectionThatStallsIsOneFailure(t *testing.T) {
 
 // A connection that cannot be made is a failure of each call that waits for it.
 func TestCallsThatWaitForAConnectionFailWithIt(t *testing.T) {
-	for name, s := range map[string]*station{"dial": {dial: blocked}, "version": {version: silent}} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				p := s.newPool(t, one)
-				ends := time.Now().Add(pool.DefaultDialTimeout)
-				var calls sync.WaitGroup
-				for range 100 {
-					calls.Go(func() {
-						_, err := p.Get("key")
-						assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
-					})
-					time.Sleep(time.Millisecond)
-				}
-				calls.Wait()
-				assert.Equal(t, ends, time.Now())
-				assert.True(t, p.Stats()[0].Down)
-				assert.Len(t, s.dialled(), 1)
+	bubbles(t, map[string]*station{"dial": {dial: blocked}, "version": {version: silent}}, func(t *testing.T, s *station) {
+		p := s.newPool(t, one)
+		ends := time.Now().Add(pool.DefaultDialTimeout)
+		var calls sync.WaitGroup
+		for range 100 {
+			calls.Go(func() {
+				_, err := p.Get("key")
+				assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
+				assert.ErrorIs(t, err, throttler.ErrUnavailable)
 			})
-		})
-	}
+			time.Sleep(time.Millisecond)
+		}
+		calls.Wait()
+		assert.Equal(t, ends, time.Now())
+		assert.True(t, p.Stats()[0].Down)
+		assert.Len(t, s.dialled(), 1)
+	})
 }
 
 // blocked is a dial that nobody answers.
@@ -491,6 +463,7 @@ func TestWhatIsNoFailureOfTheServer(t *testing.T) {
 						require.Equal(t, tc.want, err, "as memcache.Client returns it")
 					} else {
 						require.ErrorContains(t, err, one)
+						require.NotErrorIs(t, err, throttler.ErrUnavailable)
 					}
 				}
 				assert.Len(t, s.heard(), 5*pool.DefaultBreakerFailures, "asked again")
@@ -532,6 +505,8 @@ func TestWhatIsAFailureOfTheServer(t *testing.T) {
 					for i := range pool.DefaultBreakerFailures {
 						err := call(p, "key")
 						require.ErrorContains(t, err, one)
+						require.ErrorIs(t, err, throttler.ErrUnavailable)
+						require.NotErrorIs(t, err, throttler.ErrOverloaded)
 						require.NotErrorIs(t, err, pool.ErrDown, "call %d", i)
 					}
 					require.ErrorIs(t, call(p, "key"), pool.ErrDown)

@@ -99,22 +99,18 @@ func (s *station) tardyPool(t *testing.T, late time.Duration) (p *pool.Pool, con
 // What has come in time is not late, however late it is read: neither the answer to the
 // oldest request, nor those to requests that had to wait for their turn.
 func TestAnAnswerThatIsReadLateCameInTime(t *testing.T) {
-	for name, callers := range map[string]int{"a lone caller": 1, "several": 20} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				s := &station{answer: has}
-				p, _ := s.tardyPool(t, 10*time.Second)
-				atOnce(callers, func(i int) {
-					item, err := p.Get(fmt.Sprint("key", i))
-					if assert.NoError(t, err) {
-						assert.Equal(t, "value", string(item.Value))
-					}
-				})
-				require.Zero(t, p.Stats()[0].Failures)
-				require.Len(t, s.dialled(), 1)
-			})
+	bubbles(t, map[string]int{"a lone caller": 1, "several": 20}, func(t *testing.T, callers int) {
+		s := &station{answer: has}
+		p, _ := s.tardyPool(t, 10*time.Second)
+		atOnce(callers, func(i int) {
+			item, err := p.Get(fmt.Sprint("key", i))
+			if assert.NoError(t, err) {
+				assert.Equal(t, "value", string(item.Value))
+			}
 		})
-	}
+		require.Zero(t, p.Stats()[0].Failures)
+		require.Len(t, s.dialled(), 1)
+	})
 }
 
 // An answer that is too large for one read.
@@ -178,7 +174,7 @@ func TestAnAnswerThatEndsInTheMiddleIsGivenUpInTime(t *testing.T) {
 
 // But a server that has said nothing by then is silent, and one that trickles is slow.
 func TestAServerThatIsSilentIsGivenUpByALateReaderToo(t *testing.T) {
-	for name, answer := range map[string]func(net.Conn, string){
+	bubbles(t, map[string]func(net.Conn, string){
 		"silent": hangs,
 		"trickles": func(conn net.Conn, request string) {
 			_, err := io.WriteString(conn, "VALUE key 0 1000 7\r\n")
@@ -187,20 +183,16 @@ func TestAServerThatIsSilentIsGivenUpByALateReaderToo(t *testing.T) {
 				_, err = io.WriteString(conn, "x")
 			}
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				const late = 10 * time.Millisecond
-				s := &station{answer: has}
-				p, _ := s.tardyPool(t, late)
-				s.now(answer)
-				require.LessOrEqual(t, took(func() {
-					_, err := p.Get("key")
-					require.ErrorContains(t, err, "timeout")
-				}), timeout+20*late)
-			})
-		})
-	}
+	}, func(t *testing.T, answer func(net.Conn, string)) {
+		const late = 10 * time.Millisecond
+		s := &station{answer: has}
+		p, _ := s.tardyPool(t, late)
+		s.now(answer)
+		require.LessOrEqual(t, took(func() {
+			_, err := p.Get("key")
+			require.ErrorContains(t, err, "timeout")
+		}), timeout+20*late)
+	})
 }
 
 // A server that does not even take what is written is silent, too.
@@ -228,89 +220,81 @@ func TestAServerThatTakesNothingIsGivenUpInTime(t *testing.T) {
 // behind an exchange that takes long to propose, nor after it was sent. A server that has yet
 // to take a packet may take it soon.
 func TestWhatWaitsForThisProcessIsNotGivenUp(t *testing.T) {
-	for name, proposing := range map[string]time.Duration{
+	bubbles(t, map[string]time.Duration{
 		"is being sent": timeout * 45 / 100,
 		"is to be sent": timeout * 60 / 100,
 		"is sent late":  timeout * 2,
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				s := &station{answer: misses}
-				p := s.newPool(t, one)
-				p.QueueTimeout = timeout / 2
-				p.Get("connect")
-				first := true
-				s.now(func(conn net.Conn, request string) { // it reads nothing meanwhile
-					if first {
-						time.Sleep(timeout * 54 / 100)
-					} else {
-						time.Sleep(timeout * 30 / 100)
-					}
-					first = false
-					misses(conn, request)
-				})
-				late := &scripted{key: "late", propose: func(exchange.Turn) *memcache.Item {
-					time.Sleep(proposing)
-					return nil
-				}}
-				xs := []exchange.Exchange{&scripted{key: "before"}, late, &scripted{key: "queued"}}
-				for _, x := range xs {
-					p.Start(x)
-					synctest.Wait()
-				}
-				time.Sleep(5 * timeout)
-				synctest.Wait()
-				for i, x := range xs {
-					require.NoError(t, result(t, x).Err, "exchange %d", i)
-				}
-				require.Zero(t, p.Stats()[0].Overloads)
-			})
+	}, func(t *testing.T, proposing time.Duration) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		p.QueueTimeout = timeout / 2
+		p.Get("connect")
+		first := true
+		s.now(func(conn net.Conn, request string) { // it reads nothing meanwhile
+			if first {
+				time.Sleep(timeout * 54 / 100)
+			} else {
+				time.Sleep(timeout * 30 / 100)
+			}
+			first = false
+			misses(conn, request)
 		})
-	}
+		late := &scripted{key: "late", propose: func(exchange.Turn) *memcache.Item {
+			time.Sleep(proposing)
+			return nil
+		}}
+		xs := []exchange.Exchange{&scripted{key: "before"}, late, &scripted{key: "queued"}}
+		for _, x := range xs {
+			p.Start(x)
+			synctest.Wait()
+		}
+		time.Sleep(5 * timeout)
+		synctest.Wait()
+		for i, x := range xs {
+			require.NoError(t, result(t, x).Err, "exchange %d", i)
+		}
+		require.Zero(t, p.Stats()[0].Overloads)
+	})
 }
 
 // An answer that has come in time counts though its request is still being written, and
 // though it is read late.
 func TestAnAnswerToWhatIsBeingWrittenCameInTime(t *testing.T) {
-	for name, alone := range map[string]bool{"a lone caller's": true, "one of several callers": false} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				s := &station{answer: misses}
-				p := s.newPool(t, one)
-				release := make(chan struct{})
-				var conn *tardy
-				p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-					nc, err := s.DialContext(ctx, network, addr)
-					conn = &tardy{Conn: &held{nc, release}}
-					return conn, err
-				}
-				p.Get("connect")
-				if alone {
-					beAlone(p, "key")
-				}
-				s.now(hangs)
-				conn.late = 2 * timeout
-				x := &scripted{key: "key", propose: always(&memcache.Item{Value: []byte(strings.Repeat("v", 20_000))})}
-				done := make(chan struct{})
-				go func() {
-					defer close(done)
-					p.Exchange(context.Background(), x)
-				}()
-				synctest.Wait()
-				io.WriteString(s.conns[0], "NOT_STORED\r\nEND\r\n")
-				<-done
-				require.NoError(t, result(t, x).Err)
-				conn.late = 0
-				close(release)
-				synctest.Wait()
-				s.now(misses)
-				_, err := p.Get("key")
-				require.Equal(t, memcache.ErrCacheMiss, err)
-				require.Zero(t, p.Stats()[0].Failures)
-				require.Len(t, s.dialled(), 1, "the connection is as good as before")
-			})
-		})
-	}
+	bubbles(t, map[string]bool{"a lone caller's": true, "one of several callers": false}, func(t *testing.T, alone bool) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		release := make(chan struct{})
+		var conn *tardy
+		p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			nc, err := s.DialContext(ctx, network, addr)
+			conn = &tardy{Conn: &held{nc, release}}
+			return conn, err
+		}
+		p.Get("connect")
+		if alone {
+			beAlone(p, "key")
+		}
+		s.now(hangs)
+		conn.late = 2 * timeout
+		x := &scripted{key: "key", propose: always(&memcache.Item{Value: []byte(strings.Repeat("v", 20_000))})}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			p.Exchange(context.Background(), x)
+		}()
+		synctest.Wait()
+		io.WriteString(s.conns[0], "NOT_STORED\r\nEND\r\n")
+		<-done
+		require.NoError(t, result(t, x).Err)
+		conn.late = 0
+		close(release)
+		synctest.Wait()
+		s.now(misses)
+		_, err := p.Get("key")
+		require.Equal(t, memcache.ErrCacheMiss, err)
+		require.Zero(t, p.Stats()[0].Failures)
+		require.Len(t, s.dialled(), 1, "the connection is as good as before")
+	})
 }
 
 // A walled connection takes nothing once the wall is up, until it is failed. As over TLS, it

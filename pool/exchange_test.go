@@ -3,7 +3,6 @@ package pool_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -170,16 +169,6 @@ func TestEachServerIsAskedForItsOwnKeys(t *testing.T) {
 			require.ElementsMatch(t, keys[server], keysRead(s.heard()))
 		}
 	})
-}
-
-func TestAMalformedKeyIsNotSent(t *testing.T) {
-	p := patient(t, servertest.NewMemcached(t).Addr)
-	good := &scripted{key: "good"}
-	bad := &scripted{key: "a\r\nflush_all"}
-	p.Exchange(context.Background(), bad, good)
-	require.ErrorIs(t, bad.results[0].Err, memcache.ErrMalformedKey)
-	require.Empty(t, bad.turns)
-	require.NoError(t, good.results[0].Err)
 }
 
 func TestARecordWithoutATokenCannotBeReplaced(t *testing.T) {
@@ -551,35 +540,27 @@ func (x *closer) Key() string {
 
 // Between the choice of its server and its turn, the pool may be closed.
 func TestExchangesThatMeetCloseAreDone(t *testing.T) {
-	for name, start := range map[string]func(p *pool.Pool, xs ...exchange.Exchange){
+	bubbles(t, map[string]func(p *pool.Pool, xs ...exchange.Exchange){
 		"Exchange": func(p *pool.Pool, xs ...exchange.Exchange) { p.Exchange(context.Background(), xs...) },
 		"Start":    (*pool.Pool).Start,
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				p := (&station{answer: misses}).newPool(t, one)
-				var done sync.WaitGroup
-				done.Add(2)
-				x, y := &scripted{key: "x", then: done.Done}, &scripted{key: "y", then: done.Done}
-				start(p, x, &closer{scripted: *y, pool: p})
-				done.Wait()
-				require.ErrorIs(t, result(t, x).Err, pool.ErrClosed)
-			})
-		})
-	}
-	for name, proxy := range map[string]bool{"Propose": false, "Propose behind a proxy": true} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				p := (&station{answer: misses}).newPool(t, one)
-				p.Proxy = proxy
-				x := &scripted{key: "x", propose: func(exchange.Turn) *memcache.Item {
-					p.Close()
-					return valued("1", 0)
-				}}
-				require.ErrorIs(t, run(t, p, x).Err, pool.ErrClosed)
-			})
-		})
-	}
+	}, func(t *testing.T, start func(p *pool.Pool, xs ...exchange.Exchange)) {
+		p := (&station{answer: misses}).newPool(t, one)
+		var done sync.WaitGroup
+		done.Add(2)
+		x, y := &scripted{key: "x", then: done.Done}, &scripted{key: "y", then: done.Done}
+		start(p, x, &closer{scripted: *y, pool: p})
+		done.Wait()
+		require.ErrorIs(t, result(t, x).Err, pool.ErrClosed)
+	})
+	bubbles(t, map[string]bool{"Propose": false, "Propose behind a proxy": true}, func(t *testing.T, proxy bool) {
+		p := (&station{answer: misses}).newPool(t, one)
+		p.Proxy = proxy
+		x := &scripted{key: "x", propose: func(exchange.Turn) *memcache.Item {
+			p.Close()
+			return valued("1", 0)
+		}}
+		require.ErrorIs(t, run(t, p, x).Err, pool.ErrClosed)
+	})
 }
 
 // What is proposed for a connection that is lost by then is not sent on it, nor on
@@ -946,47 +927,6 @@ func TestALoneCallerReadsItsOwnAnswer(t *testing.T) {
 		require.Eventually(t, own, 10*time.Second, time.Microsecond)
 		atOnce(50, func(int) { p.Get("key") })
 	}
-}
-
-// Errors tell a server that is gone from one that is asked too much.
-func TestWhatErrorsMatch(t *testing.T) {
-	for name, tc := range map[string]struct {
-		s           *station
-		unavailable bool
-	}{
-		"hangs":     {&station{answer: hangs}, true},
-		"hangs up":  {&station{answer: hangsUp}, true},
-		"refuses":   {&station{dial: func(context.Context) error { return errors.New("refused") }}, true},
-		"garbage":   {&station{answer: says("HTTP/1.1 400\r\n")}, true},
-		"complains": {&station{answer: says("SERVER_ERROR out of memory\r\n")}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				p := tc.s.newPool(t, one)
-				for range 2 * pool.DefaultBreakerFailures {
-					err := run(t, p, &scripted{key: "key"}).Err
-					require.Error(t, err)
-					require.Equal(t, tc.unavailable, errors.Is(err, throttler.ErrUnavailable), "%v", err)
-					require.NotErrorIs(t, err, throttler.ErrOverloaded)
-				}
-			})
-		})
-	}
-}
-
-func TestAllIsUndoneByClose(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := (&station{answer: hangs}).newPool(t, one)
-		x := &scripted{key: "key"}
-		done := make(chan struct{})
-		x.then = func() { close(done) }
-		p.Start(x)
-		synctest.Wait()
-		p.Close()
-		<-done
-		require.ErrorIs(t, x.results[0].Err, pool.ErrClosed)
-		require.ErrorIs(t, run(t, p, &scripted{key: "key"}).Err, pool.ErrClosed)
-	})
 }
 
 // A caller that is alone reads the answers of one server itself. If that one hangs,

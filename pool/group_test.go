@@ -279,14 +279,15 @@ func TestGarbageAmongRecordsThatAreOnlyRead(t *testing.T) {
 
 func TestAnErrorInAGroup(t *testing.T) {
 	const all = -1
-	for name, c := range map[string]struct {
+	type row struct {
 		prefix, answer string
 		failed         int // which of them, or all
 		err            string
 		stored, read   bool // of the failed
 		lost           bool // the connection is given up
 		nonsense       bool // nothing of the group's answers counts
-	}{
+	}
+	bubbles(t, map[string]row{
 		"a write that the server cannot take": {
 			prefix: "add key01", answer: "SERVER_ERROR out of memory storing object\r\n",
 			failed: 1, err: "out of memory", read: true,
@@ -315,37 +316,33 @@ func TestAnErrorInAGroup(t *testing.T) {
 			prefix: "gets", answer: "VALUE key00 0 1 1\r\nx\r\nVALUE key02 0 99999999 1\r\n",
 			failed: all, stored: true, lost: true,
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				s := answering(c.prefix, c.answer)
-				p := s.newPool(t, one)
-				xs := writes(numbered(4)...)
-				p.Exchange(context.Background(), xs...)
-				for i, x := range xs {
-					r := result(t, x)
-					turns := len(x.(*scripted).turns)
-					switch {
-					case c.failed == all || i == c.failed:
-						require.ErrorContains(t, r.Err, c.err)
-						require.Equal(t, c.stored, r.Stored)
-						require.Equal(t, c.read, r.Read)
-						require.Equal(t, 1, turns)
-					case c.lost && i < c.failed && !c.nonsense: // it is known to be stored
-						require.Error(t, r.Err)
-						require.True(t, r.Stored)
-						require.Equal(t, 1, turns)
-					default:
-						require.NoError(t, r.Err)
-						require.True(t, r.Stored && r.Read)
-						require.Equal(t, c.lost, turns == 2)
-					}
-				}
-				require.NoError(t, run(t, p, &scripted{key: "key"}).Err)
-				require.Equal(t, c.lost, len(s.dialled()) == 2)
-			})
-		})
-	}
+	}, func(t *testing.T, c row) {
+		s := answering(c.prefix, c.answer)
+		p := s.newPool(t, one)
+		xs := writes(numbered(4)...)
+		p.Exchange(context.Background(), xs...)
+		for i, x := range xs {
+			r := result(t, x)
+			turns := len(x.(*scripted).turns)
+			switch {
+			case c.failed == all || i == c.failed:
+				require.ErrorContains(t, r.Err, c.err)
+				require.Equal(t, c.stored, r.Stored)
+				require.Equal(t, c.read, r.Read)
+				require.Equal(t, 1, turns)
+			case c.lost && i < c.failed && !c.nonsense: // it is known to be stored
+				require.Error(t, r.Err)
+				require.True(t, r.Stored)
+				require.Equal(t, 1, turns)
+			default:
+				require.NoError(t, r.Err)
+				require.True(t, r.Stored && r.Read)
+				require.Equal(t, c.lost, turns == 2)
+			}
+		}
+		require.NoError(t, run(t, p, &scripted{key: "key"}).Err)
+		require.Equal(t, c.lost, len(s.dialled()) == 2)
+	})
 }
 
 // The error of a member's write is told, not that of the records, which came later.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -47,6 +48,39 @@ func TestARestartCostsOneRetry(t *testing.T) {
 				assert.Len(t, s.dialled(), 1)
 				assert.Equal(t, 1, stats.Conns)
 			})
+		})
+	}
+}
+
+func TestAfterARestartNoCallIsLost(t *testing.T) {
+	for name, restart := range map[string]func(*servertest.Memcached){
+		"stopped": func(s *servertest.Memcached) { s.Stop(); s.Start() },
+		"killed":  func(s *servertest.Memcached) { s.Kill(); s.Start() },
+		"socket":  func(s *servertest.Memcached) { s.Kill(); s.Start() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			start := servertest.NewMemcached
+			if name == "socket" {
+				start = servertest.NewMemcachedSocket
+			}
+			server := start(t)
+			p := patient(t, server.Addr)
+			for range 2 {
+				for i := range 20 { // connections to go stale
+					p.Add(item(fmt.Sprint("key", i)))
+				}
+				atOnce(20, func(i int) { p.Get(fmt.Sprint("key", i)) })
+				swapped, err := p.Get("key0")
+				require.NoError(t, err)
+
+				restart(server)
+				// It is empty, so that this is a miss and no conflict.
+				require.ErrorIs(t, p.CompareAndSwap(swapped), memcache.ErrCacheMiss)
+				atOnce(20, func(i int) {
+					assert.NoError(t, p.Add(item(fmt.Sprint("key", i))))
+				})
+			}
+			assert.Zero(t, p.Stats()[0].Failures)
 		})
 	}
 }
@@ -342,30 +376,27 @@ func TestOnlyWritesThatWereSentAreUnknown(t *testing.T) {
 
 // The record could not be read back, but that is all that is not known.
 func TestAWriteThatWasAnsweredIsNotUnknown(t *testing.T) {
-	for name, c := range map[string]struct {
+	type row struct {
 		first, second func(net.Conn, string)
 		stored, fails bool
-	}{
+	}
+	bubbles(t, map[string]row{
 		"refused twice":                  {first: hangsUpAfter("NOT_STORED\r\n"), second: hangsUpAfter("NOT_STORED\r\n"), fails: true},
 		"stored after a loss":            {first: hangsUp, second: hangsUpAfter("STORED\r\n"), stored: true, fails: true},
 		"refused after a loss, and read": {first: hangsUp, second: misses},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				s := &station{}
-				s.answer = func(conn net.Conn, request string) {
-					s.now(c.second)
-					c.first(conn, request)
-				}
-				p := s.newPool(t, one)
-				r := run(t, p, &scripted{key: "key", propose: always(valued("1", 0))})
-				require.Equal(t, c.fails, errors.Is(r.Err, throttler.ErrUnavailable), "%v", r.Err)
-				require.Equal(t, c.stored, r.Stored)
-				require.False(t, r.Unknown)
-				require.Len(t, s.dialled(), 2)
-			})
-		})
-	}
+	}, func(t *testing.T, c row) {
+		s := &station{}
+		s.answer = func(conn net.Conn, request string) {
+			s.now(c.second)
+			c.first(conn, request)
+		}
+		p := s.newPool(t, one)
+		r := run(t, p, &scripted{key: "key", propose: always(valued("1", 0))})
+		require.Equal(t, c.fails, errors.Is(r.Err, throttler.ErrUnavailable), "%v", r.Err)
+		require.Equal(t, c.stored, r.Stored)
+		require.False(t, r.Unknown)
+		require.Len(t, s.dialled(), 2)
+	})
 }
 
 // If the rest of an answer makes no sense, STORED may have been the answer to something
@@ -480,25 +511,21 @@ func (c *pausing) Read(b []byte) (int, error) {
 
 // Read may return an answer together with an error, or nothing at all.
 func TestAnswersAreTakenHoweverTheyAreRead(t *testing.T) {
-	for name, wrap := range map[string]func(net.Conn) net.Conn{
+	bubbles(t, map[string]func(net.Conn) net.Conn{
 		"with the end":  func(conn net.Conn) net.Conn { return &ending{Conn: conn} },
 		"after nothing": func(conn net.Conn) net.Conn { return &pausing{Conn: conn} },
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				s := &station{answer: has}
-				p := s.newPool(t, one)
-				p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-					conn, err := s.DialContext(ctx, network, addr)
-					return wrap(conn), err
-				}
-				item, err := p.Get("key")
-				require.NoError(t, err)
-				require.Equal(t, "value", string(item.Value))
-				require.Len(t, s.heard(), 1)
-			})
-		})
-	}
+	}, func(t *testing.T, wrap func(net.Conn) net.Conn) {
+		s := &station{answer: has}
+		p := s.newPool(t, one)
+		p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := s.DialContext(ctx, network, addr)
+			return wrap(conn), err
+		}
+		item, err := p.Get("key")
+		require.NoError(t, err)
+		require.Equal(t, "value", string(item.Value))
+		require.Len(t, s.heard(), 1)
+	})
 }
 
 // A stubborn connection ends a Write only when it is told to.
@@ -526,40 +553,24 @@ func (s *station) stubbornPool(t *testing.T) (p *pool.Pool, release chan struct{
 	return p, release
 }
 
-// A connection that is lost while the pool is being closed is no loss to be told of.
-func TestAConnectionThatIsLostDuringCloseIsClosed(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: misses}
-		p, release := s.stubbornPool(t)
-		done := make(chan error, 1)
-		go func() {
-			_, err := p.Get("key")
-			done <- err
-		}()
-		synctest.Wait()
-		s.hangUp()
-		synctest.Wait() // the reader has noticed, and waits for the writer to leave
-		p.Close()
-		require.Empty(t, done)
-		close(release)
-		require.Equal(t, pool.ErrClosed, <-done)
-	})
-}
-
-// Nor is an answer that makes no sense, of which the caller is told.
-func TestAnAnswerThatMakesNoSenseDuringCloseIsAnError(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+// A connection that is lost while the pool is being closed is no loss to be told of. Nor is
+// an answer that makes no sense, but its caller is told of that.
+func TestAConnectionThatEndsDuringCloseIsClosed(t *testing.T) {
+	bubbles(t, map[string]func(s *station) (told string){
+		"lost":    func(s *station) string { s.hangUp(); return pool.ErrClosed.Error() },
+		"garbage": func(s *station) string { io.WriteString(s.conns[0], "TUESDAY\r\n"); return "TUESDAY" },
+	}, func(t *testing.T, end func(*station) string) {
 		s := &station{answer: misses}
 		p, release := s.stubbornPool(t)
 		done := make(chan error, 1)
 		go func() { done <- p.Delete("key") }()
 		synctest.Wait()
-		io.WriteString(s.conns[0], "TUESDAY\r\n")
-		synctest.Wait() // the reader has given up the connection, and waits for the writer to leave
+		told := end(s)
+		synctest.Wait() // the reader has noticed, and waits for the writer to leave
 		p.Close()
 		require.Empty(t, done)
 		close(release)
-		require.ErrorContains(t, <-done, "TUESDAY")
+		require.ErrorContains(t, <-done, told)
 	})
 }
 

@@ -126,7 +126,7 @@ func TestAWriteBehindAHugeValueIsMadeAgain(t *testing.T) {
 
 // A call is sent twice at most: it ends in time if the second connection is no better.
 func TestACallBehindAnswersThatNeverEndIsEndedInTime(t *testing.T) {
-	for name, answer := range map[string]func(net.Conn, string){
+	bubbles(t, map[string]func(net.Conn, string){
 		"a byte now and then": func(conn net.Conn, request string) {
 			_, err := fmt.Fprintf(conn, "VALUE %s 0 1000 7\r\n", strings.Fields(request)[1])
 			for err == nil {
@@ -139,26 +139,22 @@ func TestACallBehindAnswersThatNeverEndIsEndedInTime(t *testing.T) {
 			fmt.Fprintf(conn, "VALUE %s 0 1000 7\r\n", strings.Fields(request)[1])
 			io.Copy(io.Discard, conn)
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				s := &station{answer: misses}
-				p := s.newPool(t, one)
-				p.DialContext = deepConns(s, nil)
-				p.Get("connect")
-				s.now(answer)
-				for i, took := range atOnce(20, func(i int) {
-					time.Sleep(time.Duration(i) * time.Millisecond)
-					_, err := p.Get(fmt.Sprint("key", i))
-					assert.ErrorContains(t, err, "timeout")
-					assert.ErrorIs(t, err, throttler.ErrUnavailable)
-				}) {
-					require.LessOrEqual(t, took, 2*timeout, "call %d", i)
-				}
-				require.Len(t, s.dialled(), 2)
-			})
-		})
-	}
+	}, func(t *testing.T, answer func(net.Conn, string)) {
+		s := &station{answer: misses}
+		p := s.newPool(t, one)
+		p.DialContext = deepConns(s, nil)
+		p.Get("connect")
+		s.now(answer)
+		for i, took := range atOnce(20, func(i int) {
+			time.Sleep(time.Duration(i) * time.Millisecond)
+			_, err := p.Get(fmt.Sprint("key", i))
+			assert.ErrorContains(t, err, "timeout")
+			assert.ErrorIs(t, err, throttler.ErrUnavailable)
+		}) {
+			require.LessOrEqual(t, took, 2*timeout, "call %d", i)
+		}
+		require.Len(t, s.dialled(), 2)
+	})
 }
 
 // In a group the one whose record it is fails, and the others are made again.

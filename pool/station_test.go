@@ -203,6 +203,16 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 	})
 }
 
+// bubbles runs f on each row of a table, in a bubble of its own.
+func bubbles[R any](t *testing.T, rows map[string]R, f func(t *testing.T, row R)) {
+	t.Helper()
+	for name, row := range rows {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) { f(t, row) })
+		})
+	}
+}
+
 // took returns how long f takes, in the bubble's time.
 func took(f func()) time.Duration {
 	begin := time.Now()
