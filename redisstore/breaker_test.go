@@ -35,11 +35,29 @@ func newSingle(key string, writes bool) *single {
 	return s
 }
 
+// newAdd returns a write where no record is expected.
+func newAdd(key string) *single { return newSingle(key, true) }
+
 // newSwap returns a write where a record is expected.
 func newSwap(key string) *single {
 	s := newSingle(key, true)
 	s.item.CasID = 1
 	return s
+}
+
+// carryOut makes one exchange.
+func carryOut(s *redisstore.Store, x *single) exchange.Result {
+	s.Exchange(context.Background(), x)
+	return <-x.done
+}
+
+// several returns n of what single makes of their numbers, also as exchanges.
+func several(n int, single func(key string) *single) (all []*single, xs []exchange.Exchange) {
+	for i := range n {
+		all = append(all, single(strconv.Itoa(i)))
+		xs = append(xs, all[i])
+	}
+	return all, xs
 }
 
 func TestOnlyWritesThatMayHaveBeenSentAreUnknown(t *testing.T) {
@@ -48,11 +66,7 @@ func TestOnlyWritesThatMayHaveBeenSentAreUnknown(t *testing.T) {
 	s := open(t, "redis://"+server.Addr)
 	require.NoError(t, s.Add(&memcache.Item{Key: "k", Expiration: 60}))
 	s.Timeout, s.BreakerFailures = 500*time.Millisecond, 1_000_000
-	outcome := func(key string, writes bool) exchange.Result {
-		x := newSingle(key, writes)
-		s.Exchange(context.Background(), x)
-		return <-x.done
-	}
+	outcome := func(key string, writes bool) exchange.Result { return carryOut(s, newSingle(key, writes)) }
 	server.Pause()
 	write := outcome("a", true)
 	require.ErrorIs(t, write.Err, exchange.ErrUnavailable)
@@ -76,9 +90,7 @@ func TestAWriteIsNotUnknownIfThereWasNoConnectionForIt(t *testing.T) {
 	s := open(t, "redis://"+servertest.Serve(t, func(nc net.Conn) { io.Copy(io.Discard, nc) }))
 	s.Timeout, s.BreakerFailures = 50*time.Millisecond, 1_000_000
 	for range 3 {
-		x := newSwap("k")
-		s.Exchange(context.Background(), x)
-		r := <-x.done
+		r := carryOut(s, newSwap("k"))
 		require.ErrorIs(t, r.Err, exchange.ErrUnavailable)
 		require.False(t, r.Unknown)
 	}
@@ -194,22 +206,15 @@ func TestASecondBundleGoesOutWhileOneIsUnderWay(t *testing.T) {
 	server := servertest.NewRedis(t)
 	s := open(t, "redis://"+server.Addr)
 	s.Exchange(context.Background(), newSingle("a", true), newSingle("b", true)) // the script is known
-	start := func(count int) (all []*single) {
-		var xs []exchange.Exchange
-		for i := range count {
-			all = append(all, newSwap(strconv.Itoa(i)))
-			xs = append(xs, all[i])
-		}
-		s.Start(xs...)
-		return all
-	}
 	for _, counts := range [][]int{{1, 40}, {40}} {
 		server.Command("CONFIG", "RESETSTAT")
 		unpause := pauseWrites(server)
 		var all []*single
 		sum := 0
 		for _, count := range counts {
-			all = append(all, start(count)...)
+			more, xs := several(count, newSwap)
+			s.Start(xs...)
+			all = append(all, more...)
 			sum += count
 			awaitUnderWay(t, s, sum, 0)
 		}
@@ -232,12 +237,7 @@ func TestABundleHasABound(t *testing.T) {
 	s := open(t, "redis://"+server.Addr)
 	s.Exchange(context.Background(), newSingle("a", true), newSingle("b", true)) // the script is known
 	server.Command("CONFIG", "RESETSTAT")
-	var all []*single
-	var xs []exchange.Exchange
-	for i := range 300 {
-		all = append(all, newSwap(strconv.Itoa(i)))
-		xs = append(xs, all[i])
-	}
+	all, xs := several(300, newSwap)
 	s.Start(xs...)
 	for _, x := range all {
 		require.NoError(t, (<-x.done).Err)
@@ -253,12 +253,7 @@ func TestAConnectionThatIsLostCountsOnce(t *testing.T) {
 	c.onCut = func() { c.asked.cutIn("EVALSHA") } // the next one, too
 	c.onCut()
 	s := open(t, "redis://"+c.listener.Addr().String())
-	var all []*single
-	var xs []exchange.Exchange
-	for i := range 3 * redisstore.DefaultBreakerFailures {
-		all = append(all, newSingle(strconv.Itoa(i), true))
-		xs = append(xs, all[i])
-	}
+	all, xs := several(3*redisstore.DefaultBreakerFailures, newAdd)
 	s.Exchange(context.Background(), xs...)
 	for _, x := range all {
 		r := <-x.done

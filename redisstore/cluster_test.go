@@ -233,9 +233,7 @@ func TestANodeOfSlotsThatCannotBeIsNone(t *testing.T) {
 			return ":1"
 		})
 		s := open(t, "redis://"+addr)
-		x := newSingle(key, true)
-		s.Exchange(context.Background(), x)
-		require.NoError(t, (<-x.done).Err, slots)
+		require.NoError(t, carryOut(s, newSingle(key, true)).Err, slots)
 		require.Len(t, s.Stats(), 1, slots)
 	}
 }
@@ -289,18 +287,14 @@ func TestASlotThatHasMovedIsAskedForAtItsNewNode(t *testing.T) {
 	s := open(t, "redis://"+from)
 	for _, after := range []bool{false, true} {
 		moved.Store(after)
-		x := newSwap("k")
-		s.Exchange(context.Background(), x)
-		require.NoError(t, (<-x.done).Err)
+		require.NoError(t, carryOut(s, newSwap("k")).Err)
 	}
 	require.Eventually(t, func() bool { return s.Stats()[0].Server == to }, 20*time.Second, time.Millisecond)
 }
 
 // writeIn writes a key of the first or the second half of the slots.
 func writeIn(s *redisstore.Store, first bool) error {
-	x := newSingle(keyIn(func(slot uint16) bool { return slot < 8192 == first }), true)
-	s.Exchange(context.Background(), x)
-	return (<-x.done).Err
+	return carryOut(s, newSingle(keyIn(func(slot uint16) bool { return slot < 8192 == first }), true)).Err
 }
 
 // A primary that has restarted without its slots says so for ever, after its replica has got
@@ -362,9 +356,7 @@ func TestTheMapOfACutOffNodeIsNotBelieved(t *testing.T) {
 	s := open(t, "redis://"+addrs[0])
 	s.Timeout, s.BreakerPause = time.Minute, time.Second // so a doubt lasts for 20 s
 	write := func(node int) error {
-		x := newSingle(keyIn(func(slot uint16) bool { return 3*int(slot)/16384 == node }), true)
-		s.Exchange(context.Background(), x)
-		return (<-x.done).Err
+		return carryOut(s, newSingle(keyIn(func(slot uint16) bool { return 3*int(slot)/16384 == node }), true)).Err
 	}
 	require.NoError(t, write(0))
 	over.Store(true)

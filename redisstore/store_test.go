@@ -288,12 +288,9 @@ func TestNewRecordsNeedNoScript(t *testing.T) {
 		const count = 40
 		var all []*single
 		for _, s := range []*redisstore.Store{s, other} {
-			var xs []exchange.Exchange
-			for i := range count {
-				all = append(all, newSingle(fmt.Sprint("new", i), true))
-				xs = append(xs, all[len(all)-1])
-			}
+			more, xs := several(count, newAdd)
 			s.Exchange(context.Background(), xs...)
+			all = append(all, more...)
 		}
 		for i, x := range all {
 			r := <-x.done
