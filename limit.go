@@ -193,6 +193,38 @@ func (p *prepared) is(rule *Rule, conditions []Condition) bool {
 // fewConditions is for how many a call finds memory on the stack.
 const fewConditions = 4
 
+// A room is memory for a call of more conditions, to be used again.
+type room struct {
+	demands []engine.Demand
+	out     []engine.Outcome
+}
+
+var rooms = sync.Pool{New: func() any { return new(room) }}
+
+// room returns memory for a call: few and told if they are enough, else that of many, which is
+// to be released after the call.
+func (p *prepared) room(few []engine.Demand, told []engine.Outcome) (demands []engine.Demand, out []engine.Outcome, many *room) {
+	n := len(p.plan.Conditions)
+	if n <= len(told) {
+		return few, told[:n], nil
+	}
+	if many = rooms.Get().(*room); cap(many.out) < n {
+		many.demands, many.out = make([]engine.Demand, 0, n), make([]engine.Outcome, n)
+	}
+	many.out = many.out[:n]
+	return many.demands[:0], many.out, many
+}
+
+// release ends the use of r, unless it is nil.
+func (r *room) release() {
+	if r == nil {
+		return
+	}
+	clear(r.demands[:cap(r.demands)]) // of the callers' strings nothing is to stay in memory
+	clear(r.out)
+	rooms.Put(r)
+}
+
 // demands appends to few what a call of rule, which p is of, asks of each condition.
 func (p *prepared) demands(rule *Rule, few []engine.Demand) []engine.Demand {
 	conditions := rule.conditions()

@@ -269,11 +269,14 @@ func (t *Throttler) authorize(ctx context.Context, p *prepared, rule *Rule, d *D
 	start := t.startObserving()
 	var few [fewConditions]engine.Demand
 	var told [fewConditions]engine.Outcome
-	demands, out, a := p.demands(rule, few[:0]), p.outcomes(told[:]), p.answer()
+	demands, out, many := p.room(few[:0], told[:])
+	demands = p.demands(rule, demands)
+	a := p.answer()
 	t.findConflicts(p, rule, demands)
 	p.plan.Authorize(ctx, demands, a.receipt, out)
 	p.conclude(d, out, a.outcomes, a.messages)
 	d.receipt = a.receipt
+	many.release()
 	t.observe(ctx, rule, d, start)
 }
 
