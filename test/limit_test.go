@@ -22,45 +22,6 @@ func limitOf(t testing.TB, th *throttler.Throttler, rule throttler.Rule) *thrott
 	return limit
 }
 
-// A Limit counts with Authorize, in place and over any other store.
-func TestALimitCountsAsItsRuleDoes(t *testing.T) {
-	for name, newClient := range map[string]func() throttler.Client{
-		"in place": func() throttler.Client { return memstore.New() },
-		"else":     func() throttler.Client { return struct{ throttler.Client }{memstore.New()} },
-	} {
-		t.Run(name, func(t *testing.T) {
-			everyAlgorithm(t, 6, func(t *testing.T, c throttler.Condition) {
-				th := throttler.New(newClient())
-				c.Value, c.Cost, c.Least, c.Message = "v", 2, 1, "enough"
-				rule := either(c)
-				if c.Algorithm == throttler.InFlight {
-					_, err := th.Limit(rule)
-					require.ErrorIs(t, err, throttler.ErrInvalidRule)
-					return
-				}
-				limit := limitOf(t, th, rule)
-				rule.Either[0].Max = 1 // of no account any more
-				o := limit.Take(t.Context(), c.Value)
-				require.Equal(t, throttler.Outcome{Name: c.Name, Limit: 6, Remaining: 4, Cost: 2, ResetAfter: o.ResetAfter}, o)
-				d, err := limit.Authorize(t.Context(), c.Value)
-				require.NoError(t, err)
-				require.Equal(t, 2, d.Outcomes[0].Remaining)
-				require.NoError(t, th.Cancel(t.Context(), d))
-				require.Equal(t, 2, authorize(t, th, either(c)).Outcomes[0].Remaining)
-				require.Equal(t, 2, limit.Take(t.Context(), c.Value).Cost)
-				o = limit.Take(t.Context(), c.Value)
-				require.True(t, o.Blocked)
-				require.Positive(t, o.RetryAfter)
-				d, err = limit.Authorize(t.Context(), c.Value)
-				require.NoError(t, err)
-				require.Equal(t, []string{"enough"}, d.Messages)
-				require.Zero(t, left(t, th, c))
-				require.Equal(t, 4, limit.Take(t.Context(), "another").Remaining)
-			})
-		})
-	}
-}
-
 // Whatever is set but Observe and Conflict, Take allocates nothing over a memstore.
 func TestTakeAllocatesNothingOverAMemstore(t *testing.T) {
 	values := map[string]string{"plain": "203.0.113.9", "hashed": "two words", "long": strings.Repeat("x", 300)}
@@ -112,28 +73,13 @@ func TestManyRulesAreFoundAgain(t *testing.T) {
 	}
 }
 
-func TestALimitInTheShadowNeverBlocks(t *testing.T) {
-	rule := either(condition("a", 1, time.Minute))
-	rule.Shadow = true
-	for name, client := range map[string]throttler.Client{
-		"in place": memstore.New(),
-		"else":     struct{ throttler.Client }{memstore.New()},
-	} {
-		limit := limitOf(t, throttler.New(client), rule)
-		require.Equal(t, 1, limit.Take(t.Context(), "v").Cost, name)
-		o := limit.Take(t.Context(), "v")
-		require.False(t, o.Blocked, name)
-		require.Zero(t, o.Remaining, name)
-		require.Zero(t, o.Cost, name)
-	}
-}
-
 func TestALimitHasOneCondition(t *testing.T) {
 	th := throttler.New(memstore.New())
 	for _, rule := range []throttler.Rule{
 		{},
 		either(condition("a", 1, time.Minute), condition("b", 1, time.Minute)),
 		either(condition("a", 0, time.Minute)),
+		either(inFlight(1, time.Minute)),
 	} {
 		_, err := th.Limit(rule)
 		require.ErrorIs(t, err, throttler.ErrInvalidRule)

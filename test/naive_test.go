@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -27,6 +28,7 @@ type naiveRecord struct {
 type naiveHit struct {
 	at   time.Time
 	cost int
+	call int // which call counted it
 }
 
 // until returns the time until there is room for n hits in r if nothing else is counted.
@@ -85,8 +87,22 @@ func (r naiveRecord) bansAt(rule throttler.Rule, c throttler.Condition, need int
 	return r.until(c, need, now) > parts(need-1)+min(parts(1)/2, time.Second)
 }
 
+// ban bans r until now+d, unless a longer ban holds.
+func (r naiveRecord) ban(c throttler.Condition, now time.Time, d time.Duration) naiveRecord {
+	if !now.Before(r.banned.Add(throttler.LockoutMemory)) {
+		r.bans = 0
+	}
+	if end := now.Add(d); end.After(r.banned) {
+		r.banned = end
+	}
+	if c.Algorithm != throttler.InFlight {
+		r.hits = nil
+	}
+	return r
+}
+
 // ask decides a call of one condition, and returns the record that follows.
-func (r naiveRecord) ask(rule throttler.Rule, c throttler.Condition, now time.Time) (naiveRecord, throttler.Outcome) {
+func (r naiveRecord) ask(rule throttler.Rule, c throttler.Condition, now time.Time, call int) (naiveRecord, throttler.Outcome) {
 	o := throttler.Outcome{Name: c.Name, Limit: c.Max}
 	cost := max(c.Cost, 1)
 	need := cost
@@ -98,7 +114,7 @@ func (r naiveRecord) ask(rule throttler.Rule, c throttler.Condition, now time.Ti
 		switch {
 		case room >= need:
 			o.Cost, o.Remaining = min(cost, room), room-min(cost, room)
-			r.hits = append(slices.Clone(r.hits), naiveHit{now, o.Cost})
+			r.hits = append(slices.Clone(r.hits), naiveHit{now, o.Cost, call})
 			o.RetryAfter, o.ResetAfter = r.until(c, 1, now), r.until(c, c.Max, now)
 			return r, o
 		case !r.bansAt(rule, c, need, now):
@@ -106,14 +122,12 @@ func (r naiveRecord) ask(rule throttler.Rule, c throttler.Condition, now time.Ti
 			o.RetryAfter, o.ResetAfter = r.until(c, need, now), r.until(c, c.Max, now)
 			return r, o
 		}
-		if !now.Before(r.banned.Add(throttler.LockoutMemory)) {
-			r.bans = 0
-		}
-		r.hits, r.banned, o.NewBan = nil, now.Add(lengthOfBan(rule, c, r.bans)), true
+		r = r.ban(c, now, 0)
+		r.banned, o.NewBan = now.Add(lengthOfBan(rule, c, r.bans)), true
 		r.bans++
 	}
 	o.Blocked, o.Banned = true, true
-	o.RetryAfter, o.ResetAfter = r.banned.Sub(now), r.banned.Sub(now)
+	o.RetryAfter, o.ResetAfter = max(r.banned.Sub(now), r.until(c, need, now)), max(r.banned.Sub(now), r.until(c, c.Max, now))
 	return r, o
 }
 
@@ -137,15 +151,25 @@ func assesses(rule throttler.Rule) bool {
 	return rule.CountAuthorizedOnly && rule.First == nil && len(rule.Conditions()) > 1
 }
 
+// key returns where the record of c is.
+func (naive) key(c throttler.Condition) string { return c.Name + "#" + c.Value }
+
+// cancel takes back what a call has counted.
+func (m naive) cancel(call int) {
+	for key, r := range m {
+		r.hits = slices.DeleteFunc(slices.Clone(r.hits), func(h naiveHit) bool { return h.call == call })
+		m[key] = r
+	}
+}
+
 // decide decides a call of rule, and counts it. The Decision has no RetryAfter.
-func (m naive) decide(rule throttler.Rule, now time.Time) (d throttler.Decision) {
+func (m naive) decide(rule throttler.Rule, now time.Time, call int) (d throttler.Decision) {
 	before := maps.Clone(m)
-	key := func(c throttler.Condition) string { return c.Name + "#" + c.Value }
 	blocked, counted := 0, false
 	for _, c := range rule.Conditions() {
 		o := unasked(c.Name, c.Max)
 		if rule.First == nil || !counted {
-			m[key(c)], o = m[key(c)].ask(rule, c, now)
+			m[m.key(c)], o = m[m.key(c)].ask(rule, c, now, call)
 		}
 		d.Outcomes = append(d.Outcomes, o)
 		if counted = !o.Blocked; o.Blocked {
@@ -156,8 +180,8 @@ func (m naive) decide(rule throttler.Rule, now time.Time) (d throttler.Decision)
 	d.WouldBlock = blocked == len(d.Outcomes) || rule.Either != nil && blocked > 0
 	for i, c := range rule.Conditions() {
 		if o := &d.Outcomes[i]; d.WouldBlock && assesses(rule) && !o.Blocked {
-			r := before[key(c)]
-			m[key(c)] = r
+			r := before[m.key(c)]
+			m[m.key(c)] = r
 			*o = throttler.Outcome{Name: c.Name, Limit: c.Max, Remaining: r.room(c, now), ResetAfter: r.until(c, c.Max, now)}
 		}
 	}
@@ -218,57 +242,141 @@ func drawCall(t *rapid.T, rule throttler.Rule) {
 	}
 }
 
-// Every way to decide answers as the naive limiter, for any rule and any calls: Peek and
-// Authorize, over process memory, over a plain client and from a block cache, and a Simulation.
-// RetryAfter is, to the nanosecond, when the same call is authorized.
-func TestEveryWayDecidesAsANaiveLimiter(t *testing.T) {
-	check(t, func(t *rapid.T) {
-		rule := drawRule(t)
-		require.NoError(t, rule.Validate())
-		ways := map[string]*throttler.Throttler{
-			"memory": throttler.New(memstore.New()), "plain": throttler.New(newFaulty()), "block cache": throttler.New(newFaulty()),
+// A way is a Throttler, and what it has decided.
+type way struct {
+	*throttler.Throttler
+	decisions []throttler.Decision
+}
+
+// askWays makes random calls in all ways, and does random things to what they have counted. They
+// must decide each call as the naive limiter does. What cannot cancel ends with the first Cancel, Reset
+// or Ban.
+func askWays(t *rapid.T, clients map[string]throttler.Client) {
+	rule := drawRule(t)
+	require.NoError(t, rule.Validate())
+	ways := make(map[string]*way)
+	for name, client := range clients {
+		ways[name] = &way{Throttler: throttler.New(client)}
+	}
+	cached := &way{Throttler: throttler.New(newFaulty())}
+	cached.BlockCache = 100
+	ways["block cache"] = cached
+	simulation := new(throttler.Simulation)
+	model := naive{}
+	takes := map[string]*throttler.Throttler{
+		"memory, Take": throttler.New(memstore.New()), "plain, Take": throttler.New(newFaulty()),
+	}
+	var last throttler.Decision
+	var made []time.Time // when each call was made
+	for range rapid.IntRange(1, 60).Draw(t, "calls") {
+		shortest := 10 * time.Minute
+		for _, c := range rule.Conditions() {
+			if c.TTL > 0 {
+				shortest = min(shortest, c.TTL/time.Duration(c.Max))
+			}
 		}
-		ways["block cache"].BlockCache = 100
-		var simulation throttler.Simulation
-		model := naive{}
-		var last throttler.Decision
-		for range rapid.IntRange(1, 60).Draw(t, "calls") {
-			shortest := 10 * time.Minute
+		time.Sleep(rapid.SampledFrom([]time.Duration{
+			0, 0, time.Duration(rapid.Int64Range(0, int64(shortest)).Draw(t, "pause")),
+			last.RetryAfter, max(0, last.RetryAfter-1), throttler.LockoutMemory,
+		}).Draw(t, "sleep"))
+		drawCall(t, rule)
+		now := time.Now()
+		switch rapid.IntRange(0, 11).Draw(t, "meanwhile") {
+		case 0:
+			// What a bucket has counted has leaked in part later.
+			at := rapid.IntRange(0, max(0, len(made)-1)).Draw(t, "which")
+			buckets := slices.ContainsFunc(rule.Conditions(), func(c throttler.Condition) bool { return c.Algorithm == throttler.LeakyBucket })
+			if len(made) == 0 || buckets && (at < len(made)-1 || made[at].Before(now)) {
+				break
+			}
+			for name, w := range ways {
+				for range 2 { // twice is once
+					require.NoError(t, w.Cancel(t.Context(), w.decisions[at]), name)
+				}
+			}
+			model.cancel(at)
+			simulation = nil
+		case 1:
+			for name, w := range ways {
+				require.NoError(t, w.Reset(t.Context(), rule), name)
+			}
 			for _, c := range rule.Conditions() {
-				if c.TTL > 0 {
-					shortest = min(shortest, c.TTL/time.Duration(c.Max))
+				delete(model, model.key(c))
+			}
+			time.Sleep(1) // a hit of the same instant would be taken for one that was forgotten
+			now, simulation = time.Now(), nil
+		case 2:
+			d := time.Duration(rapid.Int64Range(1, int64(time.Hour)).Draw(t, "ban"))
+			for name, w := range ways {
+				require.NoError(t, w.Ban(t.Context(), rule, d), name)
+			}
+			for _, c := range rule.Conditions() {
+				model[model.key(c)] = model[model.key(c)].ban(c, now, d)
+			}
+			simulation = nil
+		}
+		want := model.decide(rule, now, len(made))
+		agrees := func(name string, got throttler.Decision, err error) {
+			require.NoError(t, err, name)
+			require.NoError(t, got.Err, name)
+			require.Equal(t, want.Outcomes, got.Outcomes, name)
+			require.Equal(t, want.Status, got.Status, name)
+			require.Equal(t, want.WouldBlock, got.WouldBlock, name)
+			require.Equal(t, want.Messages, got.Messages, name)
+			require.Equal(t, got.Status == throttler.Blocked, got.RetryAfter > 0, name)
+			if got.Status == throttler.Blocked {
+				at := func(wait time.Duration) throttler.Status {
+					return maps.Clone(model).decide(rule, now.Add(wait), 0).Status
 				}
+				require.Equal(t, throttler.Blocked, at(got.RetryAfter-1), name)
+				require.Equal(t, throttler.Authorized, at(got.RetryAfter), name)
 			}
-			time.Sleep(rapid.SampledFrom([]time.Duration{
-				0, 0, time.Duration(rapid.Int64Range(0, int64(shortest)).Draw(t, "pause")),
-				last.RetryAfter, max(0, last.RetryAfter-1), throttler.LockoutMemory,
-			}).Draw(t, "sleep"))
-			drawCall(t, rule)
-			now := time.Now()
-			want := model.decide(rule, now)
-			agrees := func(way string, got throttler.Decision, err error) {
-				require.NoError(t, err, way)
-				require.NoError(t, got.Err, way)
-				require.Equal(t, want.Outcomes, got.Outcomes, way)
-				require.Equal(t, want.Status, got.Status, way)
-				require.Equal(t, want.WouldBlock, got.WouldBlock, way)
-				require.Equal(t, want.Messages, got.Messages, way)
-				require.Equal(t, got.Status == throttler.Blocked, got.RetryAfter > 0, way)
-				if got.Status == throttler.Blocked {
-					at := func(wait time.Duration) throttler.Status { return maps.Clone(model).decide(rule, now.Add(wait)).Status }
-					require.Equal(t, throttler.Blocked, at(got.RetryAfter-1), way)
-					require.Equal(t, throttler.Authorized, at(got.RetryAfter), way)
-				}
-				last = got
-			}
-			for name, th := range ways {
-				d, err := th.Peek(t.Context(), rule)
-				agrees(name+", Peek", d, err)
-				d, err = th.Authorize(t.Context(), rule)
-				agrees(name+", Authorize", d, err)
-			}
+			last = got
+		}
+		for name, w := range ways {
+			d, err := w.Peek(t.Context(), rule)
+			agrees(name+", Peek", d, err)
+			d, err = w.Authorize(t.Context(), rule)
+			agrees(name+", Authorize", d, err)
+			w.decisions = append(w.decisions, d)
+		}
+		made = append(made, now)
+		if simulation != nil {
 			d, err := simulation.Authorize(now, rule)
 			agrees("simulation", d, err)
+			for name, th := range takes {
+				if c := rule.Conditions(); len(c) == 1 && c[0].Algorithm != throttler.InFlight {
+					limit, err := th.Limit(rule)
+					require.NoError(t, err, name)
+					o := want.Outcomes[0]
+					o.Blocked = o.Blocked && !rule.Shadow
+					require.Equal(t, o, limit.Take(t.Context(), c[0].Value), name)
+				}
+			}
 		}
+	}
+}
+
+// Every way to decide answers as the naive limiter, for any rule and any calls, some of which are
+// cancelled, among resets and bans: Peek and Authorize, over process memory, an Exchanger and a
+// plain client, and from a block cache, a Limit and a Simulation. RetryAfter is, to the nanosecond, when
+// the same call is authorized.
+func TestEveryWayDecidesAsANaiveLimiter(t *testing.T) {
+	check(t, func(t *rapid.T) {
+		clients := make(map[string]throttler.Client)
+		for name, client := range storesInMemory {
+			clients[name] = client()
+		}
+		askWays(t, clients)
+	})
+}
+
+func TestAServerDecidesAsANaiveLimiter(t *testing.T) {
+	t.Parallel()
+	server := servertest.NewMemcached(t)
+	client := clientOf(t, server.Addr)
+	check(t, func(t *rapid.T) {
+		require.NoError(t, client.FlushAll())
+		askWays(t, map[string]throttler.Client{"memcached": client})
 	})
 }
