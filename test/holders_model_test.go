@@ -309,7 +309,7 @@ func (m *holders) step(t *rapid.T) {
 		}
 	default:
 		for range 2 {
-			require.NoError(t, h.throttler.Cancel(ctx, h.decision))
+			require.NoError(t, m.process(t).Cancel(ctx, h.decision))
 		}
 		if h.held() && !h.released {
 			require.ErrorIs(t, context.Cause(h.lease.Context()), throttler.ErrLeaseLost)

@@ -88,25 +88,6 @@ func TestAllLeasesOfARecordAreRenewedInOneExchange(t *testing.T) {
 	}
 }
 
-func TestALeaseThatWasGivenBackCannotBeRenewed(t *testing.T) {
-	th := throttler.New(memstore.New())
-	rule := either(inFlight(1, time.Minute))
-	d, none := authorize(t, th, rule), authorize(t, th, rule)
-	require.Equal(t, throttler.Blocked, none.Status)
-	require.NoError(t, th.Renew(t.Context(), none))
-	for _, giveBack := range []func(){
-		func() { settle(t, th, d, total(0)) },
-		func() { require.NoError(t, th.Cancel(t.Context(), d)) },
-		func() { require.NoError(t, th.Hold(t.Context(), d).Release(t.Context())) },
-	} {
-		giveBack()
-		require.ErrorIs(t, th.Renew(t.Context(), d), throttler.ErrLeaseLost)
-		require.ErrorIs(t, th.Renew(t.Context(), d), throttler.ErrLeaseLost, "still")
-		settle(t, th, d, total(1)) // another lease
-		require.NoError(t, th.Renew(t.Context(), d))
-	}
-}
-
 func TestALeaseThatCannotBeRenewedIsLostATenthBeforeItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newOutlet()
@@ -159,17 +140,6 @@ func TestALeaseThatIsMissingIsLostAndNeverPutBack(t *testing.T) {
 	})
 }
 
-func TestCancelEndsTheLeasesOfItsHits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		d := authorize(t, th, either(inFlight(1, time.Minute)))
-		lease := th.Hold(t.Context(), d)
-		require.NoError(t, th.Cancel(t.Context(), d))
-		require.ErrorIs(t, context.Cause(lease.Context()), throttler.ErrLeaseLost)
-		require.Equal(t, []int{0}, remaining(authorize(t, th, either(inFlight(1, time.Minute)))))
-	})
-}
-
 func TestADecisionCanBeHeldTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(memstore.New())
@@ -186,19 +156,6 @@ func TestADecisionCanBeHeldTwice(t *testing.T) {
 	})
 }
 
-func TestALeaseThatAnotherThrottlerHoldsEndsWithItsHit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New()
-		one, two := throttler.New(store), throttler.New(store)
-		d := authorize(t, one, either(inFlight(1, time.Minute)))
-		l := two.Hold(t.Context(), d)
-		time.Sleep(time.Hour)
-		require.NoError(t, l.Context().Err())
-		require.NoError(t, one.Cancel(t.Context(), d))
-		require.ErrorIs(t, context.Cause(l.Context()), throttler.ErrLeaseLost)
-	})
-}
-
 func TestABanKeepsLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(memstore.New())
@@ -212,31 +169,6 @@ func TestABanKeepsLeases(t *testing.T) {
 		require.False(t, o.Banned)
 		require.NoError(t, lease.Release(t.Context()))
 		require.False(t, peek(t, th, rule).Outcomes[0].Blocked)
-	})
-}
-
-func TestRetryAfterOfABanIsWhenTheLeasesThatItKeepsHaveEnded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		rule := either(inFlight(2, time.Minute))
-		held := authorize(t, th, rule)
-		require.NoError(t, th.Ban(t.Context(), rule, time.Second))
-		both := either(costing(inFlight(2, time.Minute), 2))
-		require.Equal(t, time.Second, peek(t, th, rule).RetryAfter, "there is room for another one")
-		settled, err := th.Settle(t.Context(), held, map[string]int{held.Outcomes[0].Name: 1})
-		require.NoError(t, err)
-		for _, o := range []throttler.Outcome{peek(t, th, rule).Outcomes[0], settled.Outcomes[0]} {
-			require.Equal(t, time.Minute, o.ResetAfter)
-		}
-		d := authorize(t, th, both)
-		require.Equal(t, throttler.Blocked, d.Status)
-		require.Equal(t, time.Minute, d.RetryAfter)
-		time.Sleep(d.RetryAfter - 1)
-		require.Equal(t, throttler.Blocked, peek(t, th, both).Status)
-		time.Sleep(time.Nanosecond)
-		require.Equal(t, throttler.Authorized, authorize(t, th, both).Status)
-		require.NoError(t, th.Ban(t.Context(), rule, time.Hour))
-		require.Equal(t, time.Hour, peek(t, th, rule).Outcomes[0].ResetAfter, "later than all leases")
 	})
 }
 

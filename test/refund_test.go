@@ -57,23 +57,6 @@ func TestRefundTakesBackAsManyHitsAsThereAre(t *testing.T) {
 	})
 }
 
-func TestRefundTakesBackTheNewestHits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		rule := either(condition("window", 5, time.Minute))
-		authorize(t, th, rule)
-		time.Sleep(20 * time.Second)
-		authorize(t, th, rule)
-		time.Sleep(20 * time.Second)
-		rule.Either[0].Cost = 3
-		authorize(t, th, rule)
-		rule.Either[0].Cost = 4
-		d := refunded(t, th, rule)
-		assert.Equal(t, []int{4}, remaining(d))
-		assert.Equal(t, 20*time.Second, d.Outcomes[0].ResetAfter, "the oldest one stays")
-	})
-}
-
 func TestRefundIsOneExchange(t *testing.T) {
 	server := servertest.NewMemcached(t)
 	th := throttler.New(patientPool(t, server.Addr))

@@ -3,11 +3,8 @@ package throttler_test
 import (
 	"cmp"
 	"context"
-	"errors"
-	"maps"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -153,25 +150,6 @@ func TestSettleThatEndsWhileOneConditionIsNotDecidedSettlesNone(t *testing.T) {
 	})
 }
 
-func TestSettleGivesTheNewestHitsBackFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		c := condition("c", 10, time.Minute)
-		d := authorize(t, th, either(costing(c, 4)))
-		time.Sleep(20 * time.Second)
-		settle(t, th, d, total(7))
-		time.Sleep(20 * time.Second)
-		settle(t, th, d, total(9))
-		settle(t, th, d, total(6)) // 4 from the beginning, 2 after 20 s
-		time.Sleep(20*time.Second - 1)
-		require.Equal(t, 4, left(t, th, c))
-		time.Sleep(time.Nanosecond)
-		require.Equal(t, 8, left(t, th, c))
-		time.Sleep(20 * time.Second)
-		require.Equal(t, 10, left(t, th, c))
-	})
-}
-
 func TestSettleOfWhatHasExpiredAddsTheDifference(t *testing.T) {
 	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
 		for name, forget := range map[string]func(th *throttler.Throttler){
@@ -194,21 +172,6 @@ func TestSettleOfWhatHasExpiredAddsTheDifference(t *testing.T) {
 			require.NoError(t, th.Cancel(t.Context(), d))
 			require.Equal(t, 9, left(t, th, c), name)
 		}
-	})
-}
-
-func TestTheTotalIs0AfterCancel(t *testing.T) {
-	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
-		th := throttler.New(memstore.New())
-		d := authorize(t, th, either(costing(c, 5)))
-		settled := settle(t, th, d, total(14))
-		require.NoError(t, th.Cancel(t.Context(), settled))
-		require.Equal(t, 10, left(t, th, c), "Cancel reaches all of it")
-		settle(t, th, d, total(3))
-		require.Equal(t, 7, left(t, th, c))
-		require.NoError(t, th.CancelOnly(t.Context(), d, either(c)))
-		require.NoError(t, th.Cancel(t.Context(), d))
-		require.Equal(t, 10, left(t, th, c))
 	})
 }
 
@@ -492,32 +455,6 @@ func TestSettleTakesOneExchangeForARecord(t *testing.T) {
 	})
 }
 
-func TestSettleByAReceipt(t *testing.T) {
-	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
-		if c.Algorithm == throttler.Calendar {
-			c.Period = throttler.Period{Unit: throttler.Month, Location: time.FixedZone("no such zone", 3600)}
-		}
-		store := memstore.New()
-		one, other := throttler.New(store), throttler.New(store)
-		others := authorize(t, one, either(costing(c, 2)))
-		d := authorize(t, one, either(costing(c, 3)))
-		for i, n := range []int{5, 5, 1, 0, 4, 12, 2} { // from one process to the other
-			redeemed, err := []*throttler.Throttler{one, other}[i%2].Redeem(d.Receipt())
-			require.NoError(t, err)
-			require.Equal(t, d.Receipt(), redeemed.Receipt(), "it is written as it was read")
-			d = settle(t, other, redeemed, total(n))
-			require.Equal(t, n, d.Outcomes[0].Cost)
-			require.Equal(t, max(8-n, 0), left(t, one, c))
-			require.Equal(t, n > 8, d.Status == throttler.Blocked)
-			require.NotNil(t, d.Receipt(), "also at total 0")
-		}
-		require.NoError(t, other.Cancel(t.Context(), d))
-		require.Equal(t, 8, left(t, one, c))
-		require.NoError(t, one.Cancel(t.Context(), others))
-		require.Equal(t, 10, left(t, one, c))
-	})
-}
-
 func TestSettleByAReceiptWhosePeriodIsOver(t *testing.T) {
 	known := berlin(t)
 	unknown := known
@@ -553,73 +490,6 @@ func TestSettleByAReceiptWhosePeriodIsOver(t *testing.T) {
 				require.Equal(t, before-1, left(t, th, c))
 				time.Sleep(time.Nanosecond)
 				require.Equal(t, 10, left(t, th, c))
-			})
-		})
-	}
-}
-
-func TestBlockCacheNoticesASettleAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(newFaulty())
-		th.BlockCache = 10
-		rule := either(costing(condition("c", 10, time.Hour), 10))
-		d := authorize(t, th, rule)
-		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
-		authorize(t, th, rule)
-		require.EqualValues(t, 1, th.Stats().CacheHits)
-		settle(t, th, d, total(0))
-		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
-	})
-}
-
-func TestSettleWakesACallThatWaits(t *testing.T) {
-	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
-		th := throttler.New(memstore.New())
-		d := authorize(t, th, either(costing(c, 10)))
-		start := time.Now()
-		waited := make(chan error)
-		go func() {
-			_, err := th.Wait(context.Background(), either(costing(c, 4)))
-			waited <- err
-		}()
-		time.Sleep(time.Second)
-		settle(t, th, d, total(6))
-		require.NoError(t, <-waited)
-		require.Equal(t, time.Second, time.Since(start))
-		require.Zero(t, left(t, th, c))
-	})
-}
-
-// The ctx ends in the middle of the write, which gives the hits back later.
-func TestSettleThatIsStoredLateWakesACallThatWaits(t *testing.T) {
-	for name, giveBack := range map[string]func(ctx context.Context, th *throttler.Throttler, d throttler.Decision) error{
-		"Settle": func(ctx context.Context, th *throttler.Throttler, d throttler.Decision) error {
-			settled, err := th.Settle(ctx, d, total(6))
-			return errors.Join(settled.Err, err)
-		},
-		"Cancel": func(ctx context.Context, th *throttler.Throttler, d throttler.Decision) error {
-			return th.Cancel(ctx, d)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
-				client := newFaulty()
-				th := throttler.New(client)
-				d := authorize(t, th, either(costing(c, 10)))
-				start := time.Now()
-				waited := make(chan error)
-				go func() {
-					_, err := th.Wait(context.Background(), either(costing(c, 4)))
-					waited <- err
-				}()
-				synctest.Wait()
-				slowly(client, "", "cas")
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
-				defer cancel()
-				require.ErrorIs(t, giveBack(ctx, th, d), context.DeadlineExceeded)
-				require.Equal(t, time.Second/2, time.Since(start))
-				require.NoError(t, <-waited)
-				require.Equal(t, 2*time.Second, time.Since(start), "its write is as slow")
 			})
 		})
 	}
@@ -697,67 +567,6 @@ func TestNoTotalIsTooLarge(t *testing.T) {
 		settle(t, th, other, total(0))
 		settle(t, th, d, total(3))
 		require.Equal(t, 7, left(t, th, c))
-	})
-}
-
-func TestTheLeaseOfASettledCallIsHeld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		c := inFlight(10, time.Minute)
-		d := authorize(t, th, either(costing(c, 2)))
-		lease := th.Hold(t.Context(), d)
-		time.Sleep(45 * time.Second)
-		settle(t, th, d, total(5))
-		time.Sleep(time.Hour)
-		require.NoError(t, lease.Context().Err())
-		require.Equal(t, 5, left(t, th, c))
-		settle(t, th, d, total(1))
-		time.Sleep(time.Hour)
-		require.NoError(t, lease.Context().Err())
-		require.Equal(t, 9, left(t, th, c))
-		settle(t, th, d, total(0))
-		require.ErrorIs(t, context.Cause(lease.Context()), throttler.ErrLeaseLost)
-		settle(t, th, d, total(4))
-		time.Sleep(59 * time.Second)
-		require.Equal(t, 6, left(t, th, c))
-		require.NoError(t, th.Renew(t.Context(), d), "the new one, not the lost one")
-		again := th.Hold(t.Context(), d)
-		time.Sleep(time.Hour)
-		require.NoError(t, again.Context().Err())
-		require.Equal(t, 6, left(t, th, c))
-		require.NoError(t, again.Release(t.Context()))
-		require.Equal(t, 10, left(t, th, c))
-	})
-}
-
-func TestALargerTotalRenewsTheLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		d := authorize(t, th, either(inFlight(10, time.Minute)))
-		time.Sleep(58 * time.Second)
-		settle(t, th, d, total(2))
-		lease := th.Hold(t.Context(), d)
-		time.Sleep(time.Hour)
-		require.NoError(t, lease.Context().Err())
-		require.NoError(t, lease.Release(t.Context()))
-	})
-}
-
-// Of a lease that has expired, and one that was begun by a larger total, the newest is given
-// back first.
-func TestALeaseThatASmallerTotalTakesBackIsLostAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		c := inFlight(10, time.Minute)
-		d := authorize(t, th, either(costing(c, 2)))
-		time.Sleep(time.Minute)
-		settle(t, th, d, total(5))
-		lease := th.Hold(t.Context(), d)
-		settle(t, th, d, total(3))
-		require.NoError(t, lease.Context().Err())
-		settle(t, th, d, total(2))
-		require.ErrorIs(t, context.Cause(lease.Context()), throttler.ErrLeaseLost)
-		require.Equal(t, 10, left(t, th, c))
 	})
 }
 
@@ -889,27 +698,5 @@ func TestStreamsThatSettleSpendWhatTheLimitSaysAndStopInTheMiddle(t *testing.T) 
 		require.Greater(t, spent, limit/2)
 		require.NotZero(t, stopped)
 		t.Logf("%d of %d spent, %d of %d streams stopped in the middle", spent, limit, stopped, streams)
-	})
-}
-
-// Names of a Decision, as they are settled.
-func TestSettleTwiceChangesNothing(t *testing.T) {
-	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
-		store := memstore.New()
-		th := throttler.New(store)
-		d := authorize(t, th, either(costing(c, 3)))
-		for _, n := range []int{7, 2, 15, 0} {
-			settle(t, th, d, total(n))
-			key := throttler.RecordKey("test", "c", "v")
-			before, errBefore := store.Get(key)
-			time.Sleep(time.Millisecond)
-			settle(t, th, d, maps.Clone(total(n)))
-			after, errAfter := store.Get(key)
-			require.Equal(t, errBefore, errAfter)
-			if errBefore == nil {
-				require.Equal(t, before.Value, after.Value)
-			}
-		}
-		require.NotEmpty(t, slices.Collect(maps.Keys(total(1))))
 	})
 }
