@@ -94,22 +94,6 @@ func TestLostRaceIsDecidedAnew(t *testing.T) {
 	require.Equal(t, []int{2, 0}, remaining(peek(t, throttler.New(client.Client), all(condition("a", 4, time.Minute), condition("b", 3, time.Minute)))))
 }
 
-func TestBlockedCallUsesUpNothingWithCountAuthorizedOnly(t *testing.T) {
-	client := newFaulty()
-	th := throttler.New(client)
-	rule := either(condition("narrow", 1, time.Minute), condition("broad", 5, time.Minute))
-	rule.CountAuthorizedOnly = true
-	require.Equal(t, []int{0, 4}, remaining(authorize(t, th, rule)))
-	client.took()
-	for range 3 {
-		d := authorize(t, th, rule)
-		require.Equal(t, throttler.Blocked, d.Status)
-		require.Equal(t, []int{0, 4}, remaining(d))
-		require.Equal(t, []string{"multi"}, client.took())
-		require.Equal(t, d.Outcomes[1].Blocked, false)
-	}
-}
-
 func TestHitIsGivenBackWhenAnotherConditionTurnsOutFull(t *testing.T) {
 	client := newFaulty()
 	th := throttler.New(client)
@@ -241,24 +225,4 @@ func TestObserveSeesEveryDecisionThatCounts(t *testing.T) {
 	_, _ = th.Authorize(ctx, throttler.Rule{})
 	require.Equal(t, []throttler.Decision{first, second}, seen)
 	require.Equal(t, throttler.Blocked, second.Status)
-}
-
-func TestResetForgetsHitsAndLiftsBans(t *testing.T) {
-	client := newFaulty()
-	th := throttler.New(client)
-	rule := either(condition("a", 1, time.Minute), condition("b", 2, time.Minute))
-	rule.Lockout = time.Hour
-	for range 3 {
-		authorize(t, th, rule)
-	}
-	other := rule
-	other.Identifier = "other"
-	authorize(t, th, other)
-	client.took()
-	require.NoError(t, th.Reset(context.Background(), rule))
-	require.ElementsMatch(t, []string{"delete", "delete"}, client.took())
-	require.Equal(t, []int{0, 1}, remaining(authorize(t, th, rule)))
-	require.Equal(t, throttler.Blocked, authorize(t, th, other).Status)
-	require.NoError(t, th.Reset(context.Background(), rule))
-	require.NoError(t, th.Reset(context.Background(), rule), "nothing there is as good")
 }

@@ -7,30 +7,9 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-func TestABanHoldsUntilItsEndAndNoLonger(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		th.BlockCache = 10
-		rule := one("login", throttler.Condition{Name: "ip", Value: "a", Max: 5, TTL: time.Minute})
-		require.NoError(t, th.Ban(t.Context(), rule, time.Hour))
-
-		d, err := th.Authorize(t.Context(), rule)
-		require.NoError(t, err)
-		require.True(t, d.Outcomes[0].Banned)
-		assert.Equal(t, time.Hour, d.RetryAfter)
-		assert.False(t, d.Outcomes[0].NewBan, "the call found it")
-
-		time.Sleep(time.Hour)
-		d, err = th.Authorize(t.Context(), rule)
-		require.NoError(t, err)
-		assert.Equal(t, throttler.Authorized, d.Status)
-	})
-}
 
 func TestABanThatCannotBeStoredIsAnError(t *testing.T) {
 	sick := errors.New("sick")

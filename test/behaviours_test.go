@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The behaviours are what a throttler does on any backend, in real time. The
+// The behaviours are what a throttler does on any backend in real time, and with values and records
+// that TestEveryWayDecidesAsANaiveLimiter does not draw. The
 // same suite runs over the embedded store, a memcached process and a memcached
 // container, see integration_test.go.
 
@@ -27,33 +28,14 @@ func TestBehavioursOverMemstore(t *testing.T) {
 // backend, which may hold other records.
 func testBehaviours(t *testing.T, newClient func(testing.TB) throttler.Client) {
 	for name, behave := range map[string]func(*scene){
-		"a window opens as its hits expire":                           (*scene).windowOpens,
-		"outcomes tell what remains":                                  (*scene).outcomesTell,
-		"either blocks if one is full and counts the others":          (*scene).eitherBlocks,
-		"all blocks only if every one is full":                        (*scene).allBlocks,
-		"messages come in the rule's order":                           (*scene).messagesInOrder,
-		"RetryAfter is the longest of either and the shortest of all": (*scene).retryAfterOfRule,
-		"a ban of 1.5 s ends neither early nor late":                  (*scene).banEnds,
-		"counting starts anew after a ban":                            (*scene).countingStartsAnew,
-		"a condition's lockout overrides the rule's":                  (*scene).ownLockout,
-		"bans grow up to MaxLockout":                                  (*scene).bansGrow,
-		"Peek answers alike and writes nothing":                       (*scene).peekWritesNothing,
-		"Reset forgets hits and bans of the rule's values only":       (*scene).resetForgets,
-		"Cancel takes back what was counted, once":                    (*scene).cancelTakesBack,
-		"Cancel leaves bans":                                          (*scene).cancelLeavesBans,
-		"Cancel takes a hit out of a bucket":                          (*scene).cancelFromBucket,
-		"CountAuthorizedOnly uses up nothing for a blocked call":      (*scene).countAuthorizedOnly,
-		"Shadow counts and bans but authorizes":                       (*scene).shadow,
-		"a leaky bucket takes a burst and then its rate":              (*scene).leakyBucket,
-		"Wait postpones until there is room":                          (*scene).waitPostpones,
-		"Wait gives up":                                               (*scene).waitGivesUp,
-		"hostile values are limited each on its own":                  (*scene).hostileValues,
-		"identifier, name and value are never mixed up":               (*scene).partsKeptApart,
-		"foreign records count as none and are replaced":              (*scene).foreignRecords,
-		"a record of another type does not block everybody":           (*scene).otherType,
-		"a shorter TTL loses no hits":                                 (*scene).shorterTTL,
-		"two clients decide as one":                                   (*scene).twoClients,
-		"10 a second tried 200 times a second":                        (*scene).robot,
+		"a window opens as its hits expire":                 (*scene).windowOpens,
+		"a ban of 1.5 s ends neither early nor late":        (*scene).banEnds,
+		"a leaky bucket takes a burst and then its rate":    (*scene).leakyBucket,
+		"hostile values are limited each on its own":        (*scene).hostileValues,
+		"foreign records count as none and are replaced":    (*scene).foreignRecords,
+		"a record of another type does not block everybody": (*scene).otherType,
+		"a shorter TTL loses no hits":                       (*scene).shorterTTL,
+		"10 a second tried 200 times a second":              (*scene).robot,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -212,80 +194,6 @@ func (s *scene) windowOpens() {
 	}
 }
 
-func (s *scene) outcomesTell() {
-	rule := s.either(limit("c", 2, time.Minute))
-	first := s.requireAuthorized(rule)
-	o := first.Outcomes[0]
-	requireAbout(s, time.Minute, o.ResetAfter)
-	require.Equal(s, throttler.Outcome{Name: "c", Limit: 2, Cost: 1, Remaining: 1, ResetAfter: o.ResetAfter}, o)
-	require.Zero(s, first.RetryAfter)
-	require.Nil(s, first.Messages)
-
-	// The second hit is the last, and the window opens when the first goes.
-	second := s.requireAuthorized(rule)
-	o = second.Outcomes[0]
-	requireAbout(s, time.Minute, o.ResetAfter)
-	require.Equal(s, throttler.Outcome{Name: "c", Limit: 2, Cost: 1, RetryAfter: o.RetryAfter, ResetAfter: o.ResetAfter}, o)
-	require.LessOrEqual(s, o.RetryAfter, o.ResetAfter)
-	require.Greater(s, o.RetryAfter, time.Duration(0))
-	require.Zero(s, second.RetryAfter, "it is authorized")
-
-	third := s.requireBlocked(rule)
-	o = third.Outcomes[0]
-	require.Equal(s, throttler.Outcome{Name: "c", Limit: 2, Blocked: true, RetryAfter: o.RetryAfter, ResetAfter: o.ResetAfter}, o)
-	require.Equal(s, o.RetryAfter, third.RetryAfter)
-	require.Equal(s, []string{"c"}, third.Messages)
-	require.True(s, third.WouldBlock)
-}
-
-func (s *scene) eitherBlocks() {
-	small, large := limit("small", 1, time.Minute), limit("large", 9, time.Minute)
-	rule := s.either(small, large)
-	s.requireAuthorized(rule)
-	for range 3 {
-		c := s.requireBlocked(rule)
-		require.Equal(s, []string{"small"}, c.Messages)
-		require.False(s, c.Outcomes[1].Blocked)
-	}
-	s.requireCounted(1, s.either(small))
-	s.requireCounted(4, s.either(large))
-}
-
-func (s *scene) allBlocks() {
-	small, large := limit("small", 1, time.Minute), limit("large", 3, time.Minute)
-	rule := s.all(small, large)
-	for range 3 {
-		s.requireAuthorized(rule)
-	}
-	require.Equal(s, []string{"small", "large"}, s.requireBlocked(rule).Messages)
-	s.requireCounted(1, s.either(small))
-	s.requireCounted(3, s.either(large))
-}
-
-func (s *scene) messagesInOrder() {
-	var conditions []throttler.Condition
-	for _, name := range []string{"z", "open", "a", "m"} {
-		c := limit(name, 1, time.Minute)
-		c.Message = "too many " + name
-		conditions = append(conditions, c)
-	}
-	conditions[1].Max = 9
-	conditions[3].Message = ""
-	s.requireAuthorized(s.either(conditions...))
-	require.Equal(s, []string{"too many z", "too many a", "m"}, s.requireBlocked(s.either(conditions...)).Messages)
-}
-
-func (s *scene) retryAfterOfRule() {
-	short, long := limit("short", 1, time.Minute), limit("long", 1, time.Hour)
-	s.requireAuthorized(s.either(short, long))
-	either := s.requireBlocked(s.either(short, long))
-	require.Equal(s, either.Outcomes[1].RetryAfter, either.RetryAfter)
-	require.Greater(s, either.RetryAfter, 50*time.Minute)
-	all := s.requireBlocked(s.all(short, long))
-	require.Equal(s, all.Outcomes[0].RetryAfter, all.RetryAfter)
-	require.Less(s, all.RetryAfter, time.Minute+tick)
-}
-
 func (s *scene) banEnds() {
 	const lockout = 1500 * time.Millisecond
 	rule := s.either(limit("c", 1, 100*time.Millisecond))
@@ -300,50 +208,6 @@ func (s *scene) banEnds() {
 	// The calls in between neither prolong the ban nor outlast it.
 	opened := s.requireOpens(rule, set.begin.Add(lockout), set.end.Add(lockout+tick))
 	require.Zero(s, opened.Outcomes[0].Remaining)
-}
-
-func (s *scene) countingStartsAnew() {
-	rule := s.either(limit("c", 2, time.Minute))
-	rule.Lockout = 100 * time.Millisecond
-	s.requireAuthorized(rule)
-	s.requireAuthorized(rule)
-	set := s.requireBlocked(rule)
-	sleepUntil(set.end.Add(set.RetryAfter))
-	// The hits are gone with the ban, though their minute is not over.
-	require.Equal(s, 1, s.requireAuthorized(rule).Outcomes[0].Remaining)
-	s.requireAuthorized(rule)
-	require.True(s, s.requireBlocked(rule).Outcomes[0].Banned)
-}
-
-func (s *scene) ownLockout() {
-	long, never, rules := limit("long", 1, time.Minute), limit("never", 1, time.Minute), limit("rule's", 1, time.Minute)
-	long.Lockout, never.Lockout = 3*time.Hour, -1
-	rule := s.either(long, never, rules)
-	rule.Lockout = time.Hour
-	s.requireAuthorized(rule)
-	outcomes := s.requireBlocked(rule).Outcomes
-	require.True(s, outcomes[0].Banned)
-	requireAbout(s, 3*time.Hour, outcomes[0].RetryAfter)
-	require.True(s, outcomes[1].Blocked)
-	require.False(s, outcomes[1].Banned)
-	require.Less(s, outcomes[1].RetryAfter, time.Minute+tick)
-	require.True(s, outcomes[2].Banned)
-	requireAbout(s, time.Hour, outcomes[2].RetryAfter)
-}
-
-func (s *scene) bansGrow() {
-	rule := s.either(limit("c", 1, time.Minute))
-	rule.Lockout, rule.LockoutGrowth, rule.MaxLockout = 50*time.Millisecond, 2, 150*time.Millisecond
-	for _, length := range []time.Duration{50, 100, 150, 150} {
-		s.requireAuthorized(rule)
-		set := s.requireBlocked(rule)
-		requireAbout(s, length*time.Millisecond, set.RetryAfter)
-		sleepUntil(set.end.Add(set.RetryAfter))
-	}
-	// Another value has done nothing yet.
-	rule.Either[0].Value = "another"
-	s.requireAuthorized(rule)
-	requireAbout(s, 50*time.Millisecond, s.requireBlocked(rule).RetryAfter)
 }
 
 // record returns what is stored for the first condition of rule, whose key must
@@ -362,130 +226,9 @@ func (s *scene) key(rule throttler.Rule) string {
 	return rule.Identifier + "#" + c.Name + "#" + c.Value
 }
 
-func (s *scene) peekWritesNothing() {
-	rule := s.either(limit("c", 1, time.Minute))
-	rule.Lockout = time.Hour
-	peeked := s.peek(rule)
-	require.Nil(s, s.record(rule))
-	counted := s.requireAuthorized(rule)
-	require.Equal(s, steady(counted.Decision), steady(peeked.Decision))
-
-	before := s.record(rule)
-	peeked = s.peek(rule)
-	require.True(s, peeked.Outcomes[0].Banned, "as Authorize would answer")
-	require.Equal(s, before, s.record(rule), "but no ban is set")
-	require.Equal(s, steady(s.requireBlocked(rule).Decision), steady(peeked.Decision))
-
-	before = s.record(rule)
-	require.Equal(s, throttler.Blocked, s.peek(rule).Status)
-	require.Equal(s, before, s.record(rule))
-}
-
-// steady returns what of d does not depend on the moment.
-func steady(d throttler.Decision) throttler.Decision {
-	outcomes := make([]throttler.Outcome, len(d.Outcomes))
-	for i, o := range d.Outcomes {
-		o.RetryAfter, o.ResetAfter = o.RetryAfter.Round(time.Minute), o.ResetAfter.Round(time.Minute)
-		outcomes[i] = o
-	}
-	return throttler.Decision{Status: d.Status, Messages: d.Messages, RetryAfter: d.RetryAfter.Round(time.Minute),
-		Outcomes: outcomes, WouldBlock: d.WouldBlock, Err: d.Err}
-}
-
-func (s *scene) resetForgets() {
-	full, banned, other := limit("full", 1, time.Minute), limit("banned", 1, time.Minute), limit("full", 1, time.Minute)
-	banned.Lockout = time.Hour
-	other.Value = "another"
-	rule := s.either(full, banned)
-	s.requireAuthorized(rule)
-	s.requireBlocked(rule)
-	s.requireAuthorized(s.either(other))
-
-	require.NoError(s, s.throttler.Reset(context.Background(), rule))
-	require.Nil(s, s.record(rule))
-	s.requireAuthorized(rule)
-	s.requireBlocked(s.either(other))
-	require.NoError(s, s.throttler.Reset(context.Background(), rule))
-	require.NoError(s, s.throttler.Reset(context.Background(), rule), "there is nothing left")
-}
-
-func (s *scene) cancelTakesBack() {
-	rule := s.either(limit("c", 2, time.Minute))
-	first, second := s.requireAuthorized(rule), s.requireAuthorized(rule)
-	s.requireBlocked(rule)
-	s.cancel(first)
-	s.cancel(first)
-	s.requireCounted(1, rule)
-	third := s.requireAuthorized(rule)
-	s.requireBlocked(rule)
-	s.cancel(third)
-	s.cancel(second)
-	s.cancel(third)
-	s.requireCounted(0, rule)
-}
-
 func (s *scene) cancel(c timedCall) {
 	s.Helper()
 	require.NoError(s, s.throttler.Cancel(context.Background(), c.Decision))
-}
-
-func (s *scene) cancelLeavesBans() {
-	rule := s.either(limit("c", 2, time.Minute), limit("never", 9, time.Minute))
-	rule.Lockout = time.Hour
-	first, second := s.requireAuthorized(rule), s.requireAuthorized(rule)
-	set := s.requireBlocked(rule)
-	before := s.record(rule)
-	for _, c := range []timedCall{first, second, set} {
-		s.cancel(c)
-	}
-	require.Equal(s, before, s.record(rule))
-	require.True(s, s.requireBlocked(rule).Outcomes[0].Banned)
-	s.requireCounted(1, s.either(rule.Either[1])) // the one of the last call
-}
-
-func (s *scene) cancelFromBucket() {
-	c := limit("c", 2, time.Minute)
-	c.Algorithm = throttler.LeakyBucket
-	rule := s.either(c)
-	s.cancel(s.requireAuthorized(rule))
-	first := s.requireAuthorized(rule)
-	s.requireAuthorized(rule)
-	s.requireBlocked(rule)
-	s.cancel(first)
-	s.cancel(first)
-	s.requireAuthorized(rule)
-	s.requireBlocked(rule)
-}
-
-func (s *scene) countAuthorizedOnly() {
-	small, large := limit("small", 1, time.Minute), limit("large", 9, time.Minute)
-	small.Lockout = time.Hour
-	rule := s.either(large, small)
-	rule.CountAuthorizedOnly = true
-	s.requireAuthorized(rule)
-	s.requireCounted(1, s.either(large))
-	for range 3 {
-		c := s.requireBlocked(rule)
-		require.True(s, c.Outcomes[1].Banned)
-		require.Equal(s, 8, c.Outcomes[0].Remaining)
-		s.requireCounted(1, s.either(large))
-	}
-}
-
-func (s *scene) shadow() {
-	rule := s.either(limit("c", 1, time.Minute), limit("other", 9, time.Minute))
-	rule.Lockout, rule.Shadow = time.Hour, true
-	require.False(s, s.requireAuthorized(rule).WouldBlock)
-	for range 2 {
-		c := s.requireAuthorized(rule)
-		require.True(s, c.WouldBlock)
-		require.True(s, c.Outcomes[0].Banned)
-		require.Nil(s, c.Messages)
-		require.Zero(s, c.RetryAfter)
-	}
-	s.requireCounted(3, s.either(rule.Either[1]))
-	rule.Shadow = false
-	require.True(s, s.requireBlocked(rule).Outcomes[0].Banned)
 }
 
 // A bucket of 4 in 400 ms takes 4 at once, and then one every 100 ms.
@@ -513,45 +256,6 @@ func (s *scene) leakyBucket() {
 	last := taken[len(taken)-1].Outcomes[0]
 	sleepUntil(taken[len(taken)-1].end.Add(last.ResetAfter))
 	require.Equal(s, 3, s.requireAuthorized(rule).Outcomes[0].Remaining, "it has leaked empty")
-}
-
-func (s *scene) waitPostpones() {
-	const ttl = 200 * time.Millisecond
-	rule := s.either(limit("c", 1, ttl))
-	first := s.requireAuthorized(rule)
-	second := s.call(s.throttler.Wait, rule)
-	require.Equal(s, throttler.Authorized, second.Status)
-	require.False(s, second.end.Before(first.begin.Add(ttl)), "too early")
-	// It has been counted, between its begin and its end, and bans nobody.
-	rule.Lockout = time.Hour
-	third := s.call(s.throttler.Wait, rule)
-	require.False(s, third.end.Before(first.begin.Add(2*ttl)), "too early")
-	// A ban is waited for as well.
-	rule.Lockout = ttl
-	set := s.authorize(rule)
-	for set.Status == throttler.Authorized {
-		set = s.authorize(rule)
-	}
-	fourth := s.call(s.throttler.Wait, rule)
-	require.False(s, fourth.end.Before(set.begin.Add(ttl)), "too early")
-}
-
-func (s *scene) waitGivesUp() {
-	rule := s.either(limit("c", 1, time.Hour))
-	s.requireAuthorized(rule)
-	before := s.record(rule)
-
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
-	defer cancel()
-	d, err := s.throttler.Wait(ctx, rule)
-	require.ErrorIs(s, err, context.DeadlineExceeded)
-	require.NoError(s, ctx.Err(), "at once, since the limit opens after the deadline")
-	require.Equal(s, throttler.Blocked, d.Status)
-
-	cancel()
-	_, err = s.throttler.Wait(ctx, rule)
-	require.ErrorIs(s, err, context.Canceled)
-	require.Equal(s, before, s.record(rule), "nothing was counted")
 }
 
 // hostile returns values that have broken the keys of others, all different.
@@ -590,20 +294,6 @@ func (s *scene) hostileValues() {
 		s.requireAuthorized(rule)
 	}
 	s.requireBlocked(witness)
-}
-
-func (s *scene) partsKeptApart() {
-	for _, parts := range [][3]string{
-		{"", "a", "b"}, {"", "a", "b#"}, {"", "a#b", ""}, {"", "a#", "b"}, {"#a", "b", ""}, {"#", "a", "b"},
-		{" ", "a", "b"}, {"", " a", "b"}, {"", "a", " b"}, {"", "a b", ""}, {" a", "b", ""}, {"\r\n", "a", "b"},
-	} {
-		rule := throttler.Rule{
-			Identifier: s.id + parts[0],
-			Either:     []throttler.Condition{{Name: parts[1], Value: parts[2], Max: 1, TTL: time.Minute}},
-		}
-		s.requireAuthorized(rule)
-		s.requireBlocked(rule)
-	}
 }
 
 func (s *scene) foreignRecords() {
@@ -649,23 +339,6 @@ func (s *scene) shorterTTL() {
 	s.requireCounted(2, long)
 	s.requireAuthorized(long)
 	s.requireBlocked(long)
-}
-
-func (s *scene) twoClients() {
-	other := *s
-	other.client = s.newClient(s)
-	other.throttler = throttler.New(other.client)
-	rule := s.either(limit("c", 4, time.Minute))
-	rule.Lockout = time.Hour
-	for _, turn := range []*scene{s, &other, &other, s} {
-		turn.requireAuthorized(rule)
-	}
-	set := other.requireBlocked(rule)
-	found := s.requireBlocked(rule)
-	require.True(s, found.Outcomes[0].Banned)
-	require.LessOrEqual(s, found.RetryAfter, set.RetryAfter)
-	require.NoError(s, other.throttler.Reset(context.Background(), rule))
-	s.requireAuthorized(rule)
 }
 
 func (s *scene) robot() {

@@ -112,57 +112,6 @@ func TestCancelOfWhatCountedNothingDoesNothing(t *testing.T) {
 	require.Empty(t, client.took())
 }
 
-func TestCancelOfABlockedCallTakesBackWhatItCountedElsewhere(t *testing.T) {
-	th := throttler.New(memstore.New())
-	rule := either(condition("a", 1, time.Minute), condition("b", 5, time.Minute))
-	authorize(t, th, rule)
-	d := authorize(t, th, rule)
-	require.Equal(t, throttler.Blocked, d.Status)
-	require.Equal(t, 3, d.Outcomes[1].Remaining)
-	require.NoError(t, th.Cancel(context.Background(), d))
-	require.Equal(t, 3, peek(t, th, either(rule.Either[1])).Outcomes[0].Remaining)
-}
-
-func TestCancelAfterExpiryDoesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		old := authorize(t, th, both())
-		time.Sleep(time.Minute)
-		authorize(t, th, both())
-		require.NoError(t, th.Cancel(t.Context(), old))
-		require.Equal(t, []int{3, 3}, remaining(peek(t, th, both())))
-	})
-}
-
-func TestCancelNeverLiftsABan(t *testing.T) {
-	for _, i := range []int{0, 1} {
-		th := throttler.New(memstore.New())
-		rule := either(both().Either[i])
-		rule.Lockout = time.Hour
-		var decisions []throttler.Decision
-		for range 6 {
-			decisions = append(decisions, authorize(t, th, rule))
-		}
-		require.True(t, decisions[5].Outcomes[0].Banned)
-		for _, d := range decisions {
-			require.NoError(t, th.Cancel(context.Background(), d))
-		}
-		require.True(t, peek(t, th, rule).Outcomes[0].Banned)
-	}
-}
-
-func TestCancelAfterAResetTakesNothingFromOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		d := authorize(t, th, both())
-		require.NoError(t, th.Reset(t.Context(), both()))
-		time.Sleep(time.Millisecond)
-		authorize(t, th, both())
-		require.NoError(t, th.Cancel(t.Context(), d))
-		require.Equal(t, []int{3, 3}, remaining(peek(t, th, both())))
-	})
-}
-
 func TestCancelThatCouldNotLookMayBeTriedAgain(t *testing.T) {
 	client, ctx := newFaulty(), context.Background()
 	th := throttler.New(client)
@@ -199,31 +148,6 @@ func TestCancelWhoseAnswerWasLostIsNotRepeated(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Look first and count later lets all of them through; count first and take
-// back on success lets through what the limit says.
-func TestParallelGuessesAreVerifiedNoMoreThanMaxTimes(t *testing.T) {
-	th := throttler.New(memstore.New())
-	rule := either(condition("name+ip", 5, time.Minute))
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	verified := 0
-	for range 100 {
-		wg.Go(func() {
-			d, err := th.Authorize(context.Background(), rule)
-			assert.NoError(t, err)
-			if d.Status == throttler.Blocked {
-				return
-			}
-			mu.Lock()
-			verified++
-			mu.Unlock()
-			// A wrong password: nothing is taken back.
-		})
-	}
-	wg.Wait()
-	require.Equal(t, 5, verified)
 }
 
 func TestCancelOfABucketsHitsInAnyOrderEmptiesIt(t *testing.T) {
@@ -497,7 +421,7 @@ func TestCancelThroughAnotherThrottlerIsNoticedThereToo(t *testing.T) {
 				defer cancel()
 				require.ErrorIs(t, giveBack(ctx, other, d, either(c)), context.DeadlineExceeded)
 				require.NoError(t, <-waited)
-				require.Less(t, time.Since(start), 3*time.Second)
+				require.Equal(t, 2*time.Second, time.Since(start), "its write is as slow")
 			})
 		})
 	}

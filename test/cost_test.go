@@ -30,21 +30,6 @@ func TestRetryAfterIsWithoutTheCostsThatWereGivenBack(t *testing.T) {
 	})
 }
 
-func TestCancelGivesBackAllThatACallCost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, max := range []int{20, 100, 5000} {
-			th := throttler.New(memstore.New())
-			rule := either(costing(condition("window", max, time.Minute), 7), costing(condition("bucket", max, time.Minute), 7))
-			rule.Either[1].Algorithm = throttler.LeakyBucket
-			first, second := authorize(t, th, rule), authorize(t, th, rule)
-			require.NoError(t, th.Cancel(t.Context(), first))
-			require.Equal(t, []int{max - 14, max - 14}, remaining(peek(t, th, rule)))
-			require.NoError(t, th.Cancel(t.Context(), second))
-			require.Equal(t, []int{max - 7, max - 7}, remaining(peek(t, th, rule)))
-		}
-	})
-}
-
 func TestCancelFindsAHitInAListThatWasMadeCoarserOrFiner(t *testing.T) {
 	small, large := either(condition("c", 5, time.Minute)), either(condition("c", 100, time.Minute))
 	for _, rules := range [][2]throttler.Rule{{small, large}, {large, small}} {

@@ -33,43 +33,6 @@ func unasked(name string, limit int) throttler.Outcome {
 	return throttler.Outcome{Name: name, Limit: limit, Remaining: -1}
 }
 
-func TestFirstCountsInTheFirstConditionThatHasRoom(t *testing.T) {
-	for name, client := range kindsOfClient {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				th, rule := throttler.New(client()), shares(2, 3)
-				rule.First[0].TTL = 30 * time.Second
-				for i := range 5 {
-					peeked, d := peek(t, th, rule), authorize(t, th, rule)
-					require.Equal(t, throttler.Authorized, d.Status)
-					require.Equal(t, remaining(peeked), remaining(d))
-					require.Nil(t, d.Messages)
-					if i < 2 {
-						require.Equal(t, 1, d.Outcomes[0].Cost)
-						require.Equal(t, unasked("c1", 3), d.Outcomes[1])
-					} else {
-						require.True(t, d.Outcomes[0].Blocked)
-						require.Equal(t, 1, d.Outcomes[1].Cost)
-						require.Equal(t, 4-i, d.Outcomes[1].Remaining)
-					}
-				}
-				time.Sleep(time.Second)
-				d := authorize(t, th, rule)
-				require.Equal(t, throttler.Blocked, d.Status)
-				require.Equal(t, []string{"c0 is full", "c1 is full"}, d.Messages)
-				require.Greater(t, d.RetryAfter, 28*time.Second, "the shortest of all")
-				require.LessOrEqual(t, d.RetryAfter, 29*time.Second)
-
-				d, err := th.Wait(t.Context(), rule)
-				require.NoError(t, err)
-				require.Equal(t, 1, d.Outcomes[0].Cost)
-				require.NoError(t, th.Cancel(t.Context(), d))
-				require.Equal(t, 1, authorize(t, th, rule).Outcomes[0].Remaining)
-			})
-		})
-	}
-}
-
 // Every call is in one condition, and each has Max, however many ask at once.
 func TestFirstIsExact(t *testing.T) {
 	for name, client := range kindsOfClient {
@@ -124,46 +87,6 @@ func TestFirstTakesOneMoreRoundTripForEachFullCondition(t *testing.T) {
 		j.requires(0, 0, j.call(rule, throttler.Blocked))
 		require.NoError(j, j.throttler.Reset(j.ctx, first(rule.First[2])))
 		j.requires(2, 2, j.call(rule, throttler.Authorized)) // BlockCache answers for the first two
-	})
-}
-
-func TestFirstBansTheFullConditionsBeforeTheOneThatCounts(t *testing.T) {
-	for name, client := range kindsOfClient {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				th, rule := throttler.New(client()), shares(1, 1, 1)
-				rule.Lockout, rule.First[1].Lockout = time.Hour, -1
-				rule.CountAuthorizedOnly = true // changes nothing
-				authorize(t, th, rule)
-				second := authorize(t, th, rule)
-				require.True(t, second.Outcomes[0].NewBan)
-				require.NoError(t, th.Cancel(t.Context(), second))
-				require.True(t, peek(t, th, rule).Outcomes[0].Banned, "Cancel lifts no ban")
-				for range 2 {
-					authorize(t, th, rule)
-				}
-				d := authorize(t, th, rule)
-				require.Equal(t, throttler.Blocked, d.Status)
-				require.True(t, d.Outcomes[0].Banned)
-				require.False(t, d.Outcomes[1].Banned)
-				require.True(t, d.Outcomes[2].NewBan)
-				require.LessOrEqual(t, d.RetryAfter, time.Minute, "when the second opens, which is not banned")
-			})
-		})
-	}
-}
-
-func TestFirstNeverDividesTheHitsOfACall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th, rule := throttler.New(memstore.New()), shares(5, 5)
-		for i := range rule.First {
-			rule.First[i].Cost = 3
-		}
-		require.Equal(t, []int{2, -1}, remaining(authorize(t, th, rule)))
-		require.Equal(t, []int{2, 2}, remaining(authorize(t, th, rule)))
-		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
-		rule.First[1].Max = 2
-		require.ErrorContains(t, rule.Validate(), `condition "c1": First[1].Cost is 3, want 0 to Max`)
 	})
 }
 

@@ -101,25 +101,3 @@ func TestBucketKeepsItsRateOverAnyTimeForHitsThatAreNotTakenBack(t *testing.T) {
 		})
 	})
 }
-
-func TestHitThatIsTakenBackAtOnceLeavesNoTrace(t *testing.T) {
-	check(t, func(t *rapid.T) {
-		c := drawLimiter(t, rapid.SampledFrom([]throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket}).Draw(t, "algorithm"))
-		th := throttler.New(memstore.New())
-		rule := throttler.Rule{Identifier: "test", Either: []throttler.Condition{c}}
-		ctx := context.Background()
-		for range rapid.IntRange(1, 20).Draw(t, "calls") {
-			pause(t, c.TTL, int64(c.Max))
-			before, err := th.Peek(ctx, rule)
-			require.NoError(t, err)
-			d, err := th.Authorize(ctx, rule)
-			require.NoError(t, err)
-			if rapid.Bool().Draw(t, "take back") {
-				require.NoError(t, th.Cancel(ctx, d))
-				after, err := th.Peek(ctx, rule)
-				require.NoError(t, err)
-				require.Equal(t, before, after)
-			}
-		}
-	})
-}
