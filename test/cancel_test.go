@@ -3,7 +3,6 @@ package throttler_test
 import (
 	"context"
 	"errors"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -122,32 +120,6 @@ func TestCancelThatCouldNotLookMayBeTriedAgain(t *testing.T) {
 	require.Equal(t, 3, peek(t, th, both()).Outcomes[0].Remaining)
 	require.NoError(t, th.Cancel(ctx, d))
 	require.Equal(t, 4, peek(t, th, both()).Outcomes[0].Remaining)
-}
-
-// The answer to the write was lost, not the write: a second try would take back
-// somebody else's hit, of the same instant.
-func TestCancelWhoseAnswerWasLostIsNotRepeated(t *testing.T) {
-	for name, c := range map[string]struct{ lost, err error }{
-		"the client gave up":        {errDown, errDown},
-		"the client tried again":    {maybeDone{memcache.ErrCASConflict}, nil},
-		"the connection was broken": {io.EOF, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				client := newFaulty()
-				th := throttler.New(client)
-				rule := either(condition("window", 5, time.Minute))
-				authorize(t, th, rule)
-				authorize(t, th, rule)
-				d := authorize(t, th, rule)
-				client.after = losing("cas", c.lost)
-				require.ErrorIs(t, th.Cancel(t.Context(), d), c.err, "where the record can be read, it tells that the write was carried out")
-				client.after = nil
-				require.NoError(t, th.Cancel(t.Context(), d))
-				require.Equal(t, []int{2}, remaining(peek(t, th, rule)))
-			})
-		})
-	}
 }
 
 func TestCancelOfABucketsHitsInAnyOrderEmptiesIt(t *testing.T) {

@@ -96,19 +96,6 @@ func TestErrorsThatCannotBeComparedAreReportedAll(t *testing.T) {
 	require.Equal(t, "[down]", d.Err.Error(), "one line, each text once")
 }
 
-// The client repeats an Add whose answer was lost, and finds that it has been
-// done: the record tells that it holds this very write.
-func TestLostAnswerBansNobody(t *testing.T) {
-	client := newFaulty()
-	client.after = losing("add", maybeDone{memcache.ErrNotStored})
-	rule := either(condition("a", 1, time.Minute))
-	rule.Lockout = time.Hour
-	d := authorize(t, throttler.New(client), rule)
-	require.Equal(t, throttler.Authorized, d.Status)
-	require.NoError(t, d.Err)
-	require.True(t, authorize(t, throttler.New(client), rule).Outcomes[0].Banned)
-}
-
 func TestFullConditionBlocksEvenIfItsBanCannotBeSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newFaulty()

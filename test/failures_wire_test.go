@@ -90,34 +90,6 @@ func TestEachFaultAtEachRequestOfACall(t *testing.T) {
 	})
 }
 
-// A ban whose answer was lost is found by the call that has set it, and holds
-// for as long as it was set for.
-func TestABanWhoseAnswerWasLostIsSetOnce(t *testing.T) {
-	server := servertest.NewMemcached(t)
-	p, wire := onWire(t, server)
-	th := throttler.New(p)
-	c := condition("c", 1, time.Minute)
-	c.Lockout = time.Hour
-	authorize(t, th, either(c))
-	wire.Once(2, servertest.LoseAnswer)
-	d := authorize(t, th, either(c))
-	require.NoError(t, d.Err)
-	require.True(t, d.Outcomes[0].Banned)
-	require.Zero(t, d.Outcomes[0].LostRaces, "the record tells that it was this write")
-	first := bannedUntil(t, server, "test#c#v")
-	authorize(t, th, either(c))
-	require.Equal(t, first, bannedUntil(t, server, "test#c#v"))
-}
-
-func bannedUntil(t *testing.T, server *servertest.Memcached, key string) time.Time {
-	t.Helper()
-	answer := server.Command(t, "get "+key)
-	require.Len(t, answer, 2)
-	end := inspect(t, []byte(answer[1])).BannedUntil
-	require.False(t, end.IsZero())
-	return end
-}
-
 // A station is a throttler at one end of a wire.
 type station struct {
 	*throttler.Throttler
@@ -239,58 +211,6 @@ func eachFaultBeside(t *testing.T, requests int64, test func(t *testing.T, p *po
 			}
 		}
 	})
-}
-
-func TestACancelWhoseAnswerIsLostLeavesTheHitsOfOthers(t *testing.T) {
-	eachFaultBeside(t, 3, func(t *testing.T, p *pool.Pool, _ *throttler.Throttler, c throttler.Condition, meet func()) {
-		th := throttler.New(p)
-		d := authorize(t, th, either(c))
-		meet()
-		for range 2 {
-			_ = th.Cancel(context.Background(), d)
-		}
-	})
-}
-
-// A call is settled at more and at less, over a wire that breaks at each request. What it has
-// cost is never counted twice, and the hits of others stay.
-func TestASettleWhoseAnswerIsLostCountsOnce(t *testing.T) {
-	for _, totals := range [][]int{{5}, {1}, {4, 2}, {2, 4}, {9, 0}} {
-		eachFaultBeside(t, 4, func(t *testing.T, p *pool.Pool, sound *throttler.Throttler, c throttler.Condition, meet func()) {
-			th := throttler.New(p)
-			c.Cost = 3
-			d := authorize(t, th, either(c))
-			meet()
-			unknown := false
-			for _, n := range totals {
-				settled, err := th.Settle(context.Background(), d, map[string]int{"c": n})
-				require.NoError(t, err)
-				unknown = unknown || settled.Err != nil
-				for settled.Err != nil && !strings.Contains(settled.Err.Error(), "unknown") {
-					settled, err = th.Settle(context.Background(), d, map[string]int{"c": n}) // it was not done
-					require.NoError(t, err)
-				}
-			}
-			c.Cost = 0
-			last := totals[len(totals)-1]
-			held := c.Max - left(t, sound, c) - hitsOfOthers
-			if !unknown {
-				require.Equal(t, min(last, c.Max-hitsOfOthers), held, "%v", totals)
-			}
-			most, before := 3, 3 // each surplus once, and nothing given back
-			for _, n := range totals {
-				most, before = most+max(n-before, 0), n
-			}
-			require.LessOrEqual(t, held, most, "%v", totals)
-			if err := th.Cancel(context.Background(), d); err == nil && !unknown {
-				require.Equal(t, c.Max-hitsOfOthers, left(t, sound, c))
-			}
-			require.NoError(t, sound.Reset(context.Background(), either(c)))
-			for range hitsOfOthers {
-				authorize(t, sound, either(c))
-			}
-		})
-	}
 }
 
 // A call counts in one condition, finds out that the other one has been filled

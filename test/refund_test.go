@@ -1,7 +1,6 @@
 package throttler_test
 
 import (
-	"io"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -93,23 +91,6 @@ func TestCancelAfterARefundTakesNothingFromOthers(t *testing.T) {
 		require.NoError(t, th.Cancel(t.Context(), d))
 		assert.Equal(t, []int{3, 3, 3}, remaining(peek(t, th, countings(1))))
 	})
-}
-
-func TestARefundWhoseAnswerWasLostIsNotRepeated(t *testing.T) {
-	for name, lost := range map[string]error{"the client gave up": errDown, "the client tried again": maybeDone{memcache.ErrCASConflict}, "the connection was broken": io.EOF} {
-		t.Run(name, func(t *testing.T) {
-			client := newFaulty()
-			th := throttler.New(client)
-			rule := either(condition("window", 5, time.Minute))
-			for range 4 {
-				authorize(t, th, rule)
-			}
-			client.after = losing("cas", lost)
-			refunded(t, th, rule)
-			client.after = nil
-			assert.Equal(t, []int{1}, remaining(peek(t, th, rule)), "one of four")
-		})
-	}
 }
 
 func TestRefundInAnOutageIsTheFallbacks(t *testing.T) {
