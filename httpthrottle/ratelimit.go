@@ -58,27 +58,39 @@ func (p publicNames) publish(h http.Header, rule *throttler.Rule, d *throttler.D
 		if o.Blocked {
 			violated = append(violated, policyName(name))
 		}
-		policies = appendPolicy(policies, name, c)
+		policies = nextMember(policies)
+		item := len(policies)
+		policies = appendItem(policies, name)
 		if known(o) {
-			limits = appendLimit(limits, name, c, o, d)
+			limits = append(nextMember(limits), policies[item:]...)
+			limits = appendLimit(limits, c, o, d)
 		}
+		policies = appendPolicy(policies, c)
 	}
-	addLines(h, policies, limits)
+	addLines(h, taken, policies, limits)
 	return violated
 }
 
-// addLines adds a line to each of the fields, unless it is empty. They are parts of two
-// allocations, not four.
-func addLines(h http.Header, policies, limits []byte) {
+// addLines adds a line to each of the fields, unless it is empty. taken are those that
+// RateLimit-Policy has. The lines are parts of two allocations, not four.
+func addLines(h http.Header, taken []string, policies, limits []byte) {
+	if len(policies) == 0 {
+		return
+	}
 	both := string(append(policies, limits...))
 	lines := &[2]string{both[:len(policies)], both[len(policies):]}
-	for i, field := range [...]string{policyField, limitField} {
-		if line := lines[i : i+1 : i+1]; line[0] != "" && h[field] == nil {
-			h[field] = line
-		} else if line[0] != "" {
-			h[field] = append(h[field], line...)
-		}
+	h[policyField] = withLine(taken, lines[:1:1])
+	if len(limits) > 0 {
+		h[limitField] = withLine(h[limitField], lines[1:])
 	}
+}
+
+// withLine returns the lines of a field and one more.
+func withLine(taken, line []string) []string {
+	if taken == nil {
+		return line
+	}
+	return append(taken, line...)
 }
 
 // freeName returns the name of a condition's policy: its own or, if another
@@ -107,8 +119,8 @@ func isTaken(lines []string, name string) bool {
 // backend failed, nor if the condition of a First rule was not asked.
 func known(o *throttler.Outcome) bool { return o.Err == nil && o.Remaining >= 0 }
 
-func appendPolicy(b []byte, name string, c *throttler.Condition) []byte {
-	b = appendItem(b, name)
+// appendPolicy adds the parameters of a condition's policy.
+func appendPolicy(b []byte, c *throttler.Condition) []byte {
 	b = appendParameter(b, "q", int64(c.Max))
 	if c.Algorithm == throttler.InFlight { // a quota of what is under way has no window
 		return append(b, `;qu="concurrent-requests"`...)
@@ -125,14 +137,13 @@ func windowOf(c *throttler.Condition) time.Duration {
 	return end.Sub(start)
 }
 
-// appendLimit adds the service limit of a condition: what is left, and its
-// effective window.
+// appendLimit adds the parameters of a condition's service limit: what is left,
+// and its effective window.
 //
 // By section 6, Retry-After should not be earlier than the end of the window.
 // So a refused answer gives a window only for conditions that block, and only
 // if it ends no later than Retry-After. In an All rule it may end later.
-func appendLimit(b []byte, name string, c *throttler.Condition, o *throttler.Outcome, d *throttler.Decision) []byte {
-	b = appendItem(b, name)
+func appendLimit(b []byte, c *throttler.Condition, o *throttler.Outcome, d *throttler.Decision) []byte {
 	b = appendParameter(b, "r", int64(o.Remaining))
 	if c.Algorithm == throttler.InFlight && !isFull(o) {
 		return b
@@ -167,11 +178,16 @@ func effectiveWindow(c *throttler.Condition, o *throttler.Outcome) time.Duration
 	return max(o.ResetAfter, worth)
 }
 
-// appendItem adds a member to the List b: a String.
-func appendItem(b []byte, name string) []byte {
+// nextMember returns the List b as it is before a further member.
+func nextMember(b []byte) []byte {
 	if len(b) > 0 {
 		b = append(b, ", "...)
 	}
+	return b
+}
+
+// appendItem adds a member to a List: a String.
+func appendItem(b []byte, name string) []byte {
 	b = append(b, '"')
 	name = policyName(name)
 	for i := 0; i < len(name); i++ {
