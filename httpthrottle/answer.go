@@ -113,32 +113,63 @@ func retryAfter(h http.Header, now time.Time) (wait time.Duration) {
 	return wait
 }
 
-// readQuotas reads the fields that tell limits. Of the forms in use, the first counts that says
-// anything. now is the time by the server's clock.
+// A form is the fields in which a server tells one quota: prefix, what is told, suffix.
+type form struct {
+	prefix, suffix string
+	gradual        bool // Reset is the time until all of the limit is there again, at a steady rate
+	tokens         bool // it counts tokens, not requests
+}
+
+// forms are those in use beside the standard's two fields. The first group counts that says
+// anything.
+var forms = [...][]form{
+	{{prefix: "Ratelimit-"}},    // draft 3
+	{{prefix: "X-Ratelimit-"}},  // most servers
+	{{prefix: "X-Rate-Limit-"}}, // X
+	{ // OpenAI
+		{prefix: "X-Ratelimit-", suffix: "-Requests", gradual: true},
+		{prefix: "X-Ratelimit-", suffix: "-Tokens", gradual: true, tokens: true},
+	},
+}
+
+// readQuotas reads the fields that tell limits. now is the time by the server's clock.
 func readQuotas(h http.Header, now time.Time) []quota {
-	if quotas := standardQuotas(h, now); len(quotas) > 0 {
-		return quotas
-	}
-	for _, prefix := range []string{"Ratelimit-", "X-Ratelimit-", "X-Rate-Limit-"} {
-		if q, ok := separate(h, prefix, "", now); ok {
-			return withPolicies(q, slices.Concat(h[prefix+"Limit"], h[policyField]))
+	quotas := standardQuotas(h, now)
+	for _, group := range forms {
+		if len(quotas) > 0 {
+			break
 		}
-	}
-	var quotas []quota
-	for _, unit := range []string{"-Requests", "-Tokens"} { // OpenAI's
-		q, ok := separate(h, "X-Ratelimit-", unit, now)
-		if !ok {
-			continue
+		for _, f := range group {
+			quotas = append(quotas, f.read(h, now)...)
 		}
-		// Reset is the time until all of the limit is there again, at a steady rate: one
-		// request is after the part of it that one takes.
-		if q.remaining >= 0 && q.limit > q.remaining {
-			q.reset /= time.Duration(q.limit - q.remaining)
-		}
-		q.requests = unit == "-Requests"
-		quotas = append(quotas, q)
 	}
 	return quotas
+}
+
+// read reads a quota, and those of policies that are told with it: draft 3 has them in
+// RateLimit-Limit (100, 100;w=60), and later drafts in RateLimit-Policy. The window of the quota
+// is that of the first policy with its limit. The result is nil if the three fields say nothing.
+func (f form) read(h http.Header, now time.Time) []quota {
+	field := func(name string) string { return f.prefix + name + f.suffix }
+	q := quota{remaining: parseCount(h.Get(field("Remaining"))), reset: parseReset(h.Get(field("Reset")), now), requests: !f.tokens}
+	var others []quota
+	for _, m := range slices.Concat(members(h[field("Limit")]), members(h[policyField])) {
+		limit, window := parseCount(m.item), parseSeconds(m.parameters["w"])
+		switch {
+		case m.quoted || limit < 1:
+		case q.limit == 0, q.limit == limit && q.window == 0:
+			q.limit, q.window = limit, window
+		case window > 0:
+			others = append(others, quota{limit: limit, window: window, remaining: -1, requests: !f.tokens})
+		}
+	}
+	if q.limit == 0 && q.remaining < 0 && q.reset == 0 {
+		return nil
+	}
+	if f.gradual && q.remaining >= 0 && q.limit > q.remaining {
+		q.reset /= time.Duration(q.limit - q.remaining) // one request is after the part that it takes
+	}
+	return append([]quota{q}, others...)
 }
 
 // standardQuotas reads RateLimit-Policy and RateLimit of draft 11, or the dictionary that
@@ -168,39 +199,8 @@ func standardQuotas(h http.Header, now time.Time) (quotas []quota) {
 		key, value, _ := strings.Cut(m.item, "=")
 		dictionary.Set(key, value)
 	}
-	if q, ok := separate(dictionary, "", "", now); ok && len(quotas) == 0 {
-		return []quota{q}
-	}
-	return quotas
-}
-
-// separate reads a quota of three fields. ok is false if they say nothing.
-func separate(h http.Header, prefix, suffix string, now time.Time) (q quota, ok bool) {
-	limit, _, _ := strings.Cut(h.Get(prefix+"Limit"+suffix), ",")
-	limit, _, _ = strings.Cut(limit, ";")
-	q = quota{
-		limit:     max(parseCount(limit), 0),
-		remaining: parseCount(h.Get(prefix + "Remaining" + suffix)),
-		reset:     parseReset(h.Get(prefix+"Reset"+suffix), now),
-		requests:  true,
-	}
-	return q, q.limit > 0 || q.remaining >= 0 || q.reset > 0
-}
-
-// withPolicies returns q and the quotas of the policies that draft 3 has in RateLimit-Limit
-// (100, 100;w=60) and later ones in RateLimit-Policy. The window of q is that of the first
-// policy with its limit.
-func withPolicies(q quota, policies []string) []quota {
-	quotas := []quota{q}
-	for _, m := range members(policies) {
-		limit, window := parseCount(m.item), parseSeconds(m.parameters["w"])
-		switch {
-		case m.quoted || limit < 1 || window == 0:
-		case limit == q.limit && quotas[0].window == 0:
-			quotas[0].window = window
-		default:
-			quotas = append(quotas, quota{limit: limit, window: window, remaining: -1, requests: true})
-		}
+	if len(quotas) == 0 {
+		return form{}.read(dictionary, now)
 	}
 	return quotas
 }
