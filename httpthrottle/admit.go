@@ -107,10 +107,19 @@ func (l *target) closed() throttler.Condition {
 
 // keeps reports whether the rule never allows more than max requests in window.
 func (l *target) keeps(max int, window time.Duration) bool {
-	return slices.ContainsFunc(l.rule.Either, func(c throttler.Condition) bool {
-		return c.Algorithm == throttler.SlidingWindow && c.Cost <= 1 &&
-			math.Ceil(float64(window)/float64(c.TTL))*float64(c.Max) <= float64(max)
-	})
+	return slices.ContainsFunc(l.rule.Either, func(c throttler.Condition) bool { return mostIn(window, &c) <= float64(max) })
+}
+
+// mostIn returns how many requests c allows at most in window.
+func mostIn(window time.Duration, c *throttler.Condition) float64 {
+	windows := float64(window) / float64(c.TTL)
+	switch c.Algorithm {
+	case throttler.SlidingWindow:
+		return math.Ceil(windows) * float64(c.Max)
+	case throttler.LeakyBucket:
+		return (1 + windows) * float64(c.Max) // its burst, and its rate
+	}
+	return math.Inf(1)
 }
 
 // admit returns when a request of l may be sent, with what has allowed it. The error is a

@@ -389,15 +389,41 @@ func TestALimitThatIsToldAllTheTimeStays(t *testing.T) {
 	})
 }
 
-// 100 a second are never more than 6,000 a minute, so nothing needs to be kept.
+// What the rule never exceeds needs not be kept: a window of 100 a second allows at most 6,000 a
+// minute, a bucket its burst of 100 besides. Any one of All would allow more by itself.
 func TestALimitThatTheRuleKeepsIsNotLearned(t *testing.T) {
-	for _, limit := range []string{"q=6000;w=60", "q=100;w=1", "q=5000;w=1"} {
+	window := throttler.Condition{Name: "second", Max: 100, TTL: time.Second}
+	bucket, costly, inFlight := window, window, window
+	bucket.Algorithm, costly.Cost = throttler.LeakyBucket, 10
+	inFlight.Name, inFlight.Algorithm = "calls", throttler.InFlight
+	either := func(c ...throttler.Condition) throttler.Rule { return throttler.Rule{Identifier: "api", Either: c} }
+	for _, test := range []struct {
+		rule    throttler.Rule
+		limit   string
+		learned bool
+	}{
+		{either(window), "q=6000;w=60", false},
+		{either(window), "q=5999;w=60", true},
+		{either(window), "q=100;w=1", false},
+		{either(window), "q=199;w=1.5", true},
+		{either(window), "q=200;w=1.5", false},
+		{either(window), "q=5000;w=1", false},
+		{either(bucket), "q=6100;w=60", false},
+		{either(bucket), "q=6099;w=60", true},
+		{either(bucket), "q=200;w=1", false},
+		{either(bucket), "q=100;w=1", true},
+		{either(costly), "q=100;w=1", false},
+		{either(inFlight), "q=100;w=1", true},
+		{either(inFlight, window), "q=100;w=1", false},
+		{throttler.Rule{Identifier: "api", All: []throttler.Condition{window}}, "q=100;w=1", true},
+	} {
 		store := memstore.New()
-		transport, _ := scripted(store, okay+"\nRateLimit-Policy: \"a\";"+limit)
+		transport, _ := scripted(store, okay+"\nRateLimit-Policy: \"a\";"+test.limit)
+		transport.Rule = func(*http.Request) throttler.Rule { return test.rule }
 		_, err := call(t.Context(), transport)
 		require.NoError(t, err)
 		_, err = store.Get(throttler.RecordKey("api", "server-limits", ""))
-		require.ErrorIs(t, err, memcache.ErrCacheMiss, limit)
+		require.Equal(t, !test.learned, errors.Is(err, memcache.ErrCacheMiss), "%s: %+v", test.limit, test.rule)
 	}
 }
 
