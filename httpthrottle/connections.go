@@ -110,7 +110,7 @@ func (c *Connections) serve(w http.ResponseWriter, r *http.Request, next http.Ha
 		Outcomes:   []throttler.Outcome{{Name: "connection", Blocked: true, Limit: c.max, RetryAfter: wait, ResetAfter: c.ttl}},
 		WouldBlock: true,
 	}
-	d = later(d, c.tarpit.wait(r.Context(), cmp.Or(c.Delay, defaultConnectionDelay), c.maxDelayed()))
+	d = later(d, c.tarpit.wait(r.Context(), cmp.Or(c.Delay, defaultConnectionDelay)))
 	c.refuse(w, r, &d, http.StatusServiceUnavailable, nil)
 }
 

@@ -214,7 +214,7 @@ func (m *Middleware) reject(w http.ResponseWriter, r *http.Request, action gate.
 		return
 	}
 	ctx := r.Context()
-	d = later(d, m.tarpit.wait(ctx, m.Delay, m.maxDelayed()))
+	d = later(d, m.tarpit.wait(ctx, m.Delay))
 	violated := m.publish(w, rule, &d)
 	q := r
 	if m.Answer != nil {

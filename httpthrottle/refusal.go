@@ -14,9 +14,9 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// defaultMaxDelayed is the number of requests that wait at once for their
-// refusal by default.
-const defaultMaxDelayed = 100
+// maxDelayed is the number of requests that wait at once for their refusal.
+// Each holds a goroutine, and a connection or a stream of one.
+const maxDelayed = 100
 
 // A Refusal configures the response to a rejected request. The zero Refusal
 // uses the default status of the type that embeds it, and these header fields:
@@ -45,14 +45,10 @@ type Refusal struct {
 	// client that sends its requests one after the other. It must be shorter
 	// than the server's WriteTimeout. The wait ends early with the request's
 	// context, but the server notices that an HTTP/1 client has gone only after
-	// the body was read. Zero means the default of the embedding type; negative
-	// disables it.
+	// the body was read. Up to 100 requests wait at once; further ones are
+	// refused without delay. Zero means the default of the embedding type;
+	// negative disables it.
 	Delay time.Duration
-
-	// MaxDelayed is the number of requests that wait at once. Each holds a
-	// goroutine, and a connection or a stream of one. Further ones are refused
-	// without delay. Default: 100.
-	MaxDelayed int
 }
 
 // check panics if an option is invalid.
@@ -60,13 +56,6 @@ func (f *Refusal) check() {
 	if f.Status != 0 && (f.Status < 200 || f.Status > 999) {
 		panic(fmt.Sprintf("httpthrottle: Status is %d, want 200 to 999", f.Status))
 	}
-}
-
-func (f *Refusal) maxDelayed() int {
-	if f.MaxDelayed < 1 {
-		return defaultMaxDelayed
-	}
-	return f.MaxDelayed
 }
 
 // refuse answers r, which d blocks, by Answer or else by write.
@@ -258,14 +247,13 @@ type tarpit struct {
 }
 
 // wait returns after delay, or earlier if ctx ends, and returns the time that
-// it took. It returns at once if the number of waiting requests is already
-// most.
-func (t *tarpit) wait(ctx context.Context, delay time.Duration, most int) time.Duration {
+// it took. It returns at once if maxDelayed requests wait already.
+func (t *tarpit) wait(ctx context.Context, delay time.Duration) time.Duration {
 	if delay <= 0 {
 		return 0
 	}
 	defer t.waiting.Add(-1)
-	if t.waiting.Add(1) > int64(most) {
+	if t.waiting.Add(1) > maxDelayed {
 		return 0
 	}
 	start := time.Now()

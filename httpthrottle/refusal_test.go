@@ -243,15 +243,15 @@ func TestAllowedRequestsAreNotDelayed(t *testing.T) {
 	})
 }
 
-func TestNoMoreThanMaxDelayedWaitAtOnce(t *testing.T) {
+func TestNoMoreThan100WaitAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := perMinute(1)
-		m.Delay, m.MaxDelayed = 10*time.Second, 3
+		m.Delay = 10 * time.Second
 		h := full(t, m)
 		for range 2 { // and the places are free again afterwards
 			var waited, refusedAtOnce atomic.Int64
 			var requests sync.WaitGroup
-			for range 20 {
+			for range 117 {
 				requests.Go(func() {
 					start := time.Now()
 					get(h)
@@ -265,7 +265,7 @@ func TestNoMoreThanMaxDelayedWaitAtOnce(t *testing.T) {
 			synctest.Wait()
 			require.EqualValues(t, 17, refusedAtOnce.Load())
 			requests.Wait()
-			require.EqualValues(t, 3, waited.Load())
+			require.EqualValues(t, 100, waited.Load())
 		}
 	})
 }
