@@ -56,6 +56,61 @@ func (b busy) Add(item *memcache.Item) error {
 	return b.Client.Add(item)
 }
 
+// What becomes of a request, by its rule and what its store answers.
+func TestWhatBecomesOfARequest(t *testing.T) {
+	broken, overloaded := errors.New("broken"), fmt.Errorf("asked 2 s: %w", throttler.ErrOverloaded)
+	tooLarge := rule(1, 11).Either
+	changed := func(r throttler.Rule, change func(*throttler.Rule)) throttler.Rule {
+		change(&r)
+		return r
+	}
+	inShadow := func(r *throttler.Rule) { r.Shadow = true }
+	refuse := gate.Options{RefuseOverloaded: true}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, test := range map[string]struct {
+		store, fallback throttler.Client
+		ctx             context.Context
+		rule            throttler.Rule
+		options         gate.Options
+		action          gate.Action
+		err             error // of the Decision
+	}{
+		"it is unlimited, and nobody is asked":       {failing{broken}, nil, t.Context(), gate.UnlimitedRule(), refuse, gate.Unlimited, nil},
+		"there is room":                              {memstore.New(), nil, t.Context(), rule(), refuse, gate.Pass, nil},
+		"the largest cost that fits":                 {memstore.New(), nil, t.Context(), rule(5, 10), refuse, gate.Pass, nil},
+		"too large for one of Either":                {memstore.New(), nil, t.Context(), throttler.Rule{Identifier: "test", Either: tooLarge}, refuse, gate.TooLarge, nil},
+		"too large for one of All":                   {memstore.New(), nil, t.Context(), throttler.Rule{Identifier: "test", All: tooLarge}, refuse, gate.TooLarge, nil},
+		"too large for one of First":                 {memstore.New(), nil, t.Context(), throttler.Rule{Identifier: "test", First: tooLarge}, refuse, gate.TooLarge, nil},
+		"too large, in shadow":                       {memstore.New(), nil, t.Context(), changed(rule(6), inShadow), refuse, gate.Pass, nil},
+		"the store fails":                            {failing{broken}, nil, t.Context(), rule(), refuse, gate.Pass, broken},
+		"it is overloaded":                           {failing{overloaded}, nil, t.Context(), rule(), refuse, gate.Overloaded, throttler.ErrOverloaded},
+		"it is overloaded, and such requests pass":   {failing{overloaded}, nil, t.Context(), rule(), gate.Options{}, gate.Pass, throttler.ErrOverloaded},
+		"it is overloaded, and the fallback decides": {failing{overloaded}, memstore.New(), t.Context(), rule(), refuse, gate.Pass, throttler.ErrOverloaded},
+		"it is overloaded, in shadow":                {failing{overloaded}, nil, t.Context(), changed(rule(), inShadow), refuse, gate.Pass, throttler.ErrOverloaded},
+		"it has ended":                               {memstore.New(), nil, ended, rule(), refuse, gate.Ended, context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			th := throttler.New(test.store)
+			th.Fallback = test.fallback
+			var d throttler.Decision
+			action, err := gate.Decide(test.ctx, th, &test.rule, &d, test.options)
+			require.NoError(t, err)
+			require.Equal(t, test.action, action)
+			require.ErrorIs(t, d.Err, test.err)
+			switch {
+			case action == gate.Unlimited:
+				require.Zero(t, d)
+				require.ErrorIs(t, test.rule.Validate(), throttler.ErrInvalidRule)
+			case test.rule.Shadow:
+				require.Equal(t, throttler.Authorized, d.Status)
+				require.Equal(t, test.err == nil, d.WouldBlock)
+				require.Empty(t, d.Messages)
+			}
+		})
+	}
+}
+
 func TestRequestsPassUntilAConditionIsFull(t *testing.T) {
 	th, r := throttler.New(memstore.New()), rule()
 	for range 5 {
@@ -69,16 +124,6 @@ func TestRequestsPassUntilAConditionIsFull(t *testing.T) {
 	require.Equal(t, gate.Refuse, action)
 	require.Equal(t, []string{"Too many calls."}, d.Messages)
 	require.Positive(t, d.RetryAfter)
-}
-
-func TestUnlimitedRequestsAreFreeAndAskNobody(t *testing.T) {
-	th := throttler.New(failing{errors.New("asked")})
-	r := gate.UnlimitedRule()
-	d, action, err := ask(t.Context(), th, &r)
-	require.NoError(t, err)
-	require.Equal(t, gate.Unlimited, action)
-	require.Zero(t, d)
-	require.ErrorIs(t, r.Validate(), throttler.ErrInvalidRule)
 }
 
 func TestCostThatNoConditionHoldsIsARefusalThatNamesNoTime(t *testing.T) {
@@ -175,34 +220,6 @@ func TestClientsReadNoNamesOfConditions(t *testing.T) {
 	}
 }
 
-func TestLargestCostThatFitsIsAskedAbout(t *testing.T) {
-	r := rule(5, 10)
-	_, action, err := ask(t.Context(), throttler.New(memstore.New()), &r)
-	require.NoError(t, err)
-	require.Equal(t, gate.Pass, action)
-}
-
-func TestCostIsRefusedHoweverConditionsAreCombined(t *testing.T) {
-	conditions := rule(1, 11).Either
-	for _, r := range []throttler.Rule{{Either: conditions}, {All: conditions}, {First: conditions}} {
-		r.Identifier = "test"
-		_, action, err := ask(t.Context(), throttler.New(memstore.New()), &r)
-		require.NoError(t, err)
-		require.Equal(t, gate.TooLarge, action)
-	}
-}
-
-func TestShadowPassesACostThatNoConditionHolds(t *testing.T) {
-	r := rule(6)
-	r.Shadow = true
-	d, action, err := ask(t.Context(), throttler.New(memstore.New()), &r)
-	require.NoError(t, err)
-	require.Equal(t, gate.Pass, action)
-	require.Equal(t, throttler.Authorized, d.Status)
-	require.True(t, d.WouldBlock)
-	require.Empty(t, d.Messages)
-}
-
 func TestRuleThatIsWrongBesidesItsCostIsAnError(t *testing.T) {
 	negative, both, unnamed := rule(6), rule(6), rule(6)
 	negative.Either[1].Max = -1
@@ -238,41 +255,6 @@ func TestRuleOfAPeerWithNoAddressSaysSo(t *testing.T) {
 	require.Equal(t, r.Validate(), gate.Validate(&r))
 }
 
-func TestBackendThatFailsLetsRequestsPass(t *testing.T) {
-	broken := errors.New("broken")
-	r := rule()
-	d, action, err := ask(t.Context(), throttler.New(failing{broken}), &r)
-	require.NoError(t, err)
-	require.Equal(t, gate.Pass, action)
-	require.ErrorIs(t, d.Err, broken)
-}
-
-func TestOverloadIsToldApart(t *testing.T) {
-	overloaded := failing{fmt.Errorf("asked 2 s: %w", throttler.ErrOverloaded)}
-	r := rule()
-	d, action, err := ask(t.Context(), throttler.New(overloaded), &r)
-	require.NoError(t, err)
-	require.Equal(t, gate.Overloaded, action)
-	require.ErrorIs(t, d.Err, throttler.ErrOverloaded)
-
-	d = throttler.Decision{}
-	action, err = gate.Decide(t.Context(), throttler.New(overloaded), &r, &d, gate.Options{})
-	require.NoError(t, err)
-	require.Equal(t, gate.Pass, action)
-	require.ErrorIs(t, d.Err, throttler.ErrOverloaded)
-
-	th := throttler.New(overloaded)
-	th.Fallback = memstore.New()
-	_, action, err = ask(t.Context(), th, &r)
-	require.NoError(t, err)
-	require.Equal(t, gate.Pass, action, "the fallback has decided")
-
-	r.Shadow = true
-	_, action, err = ask(t.Context(), throttler.New(overloaded), &r)
-	require.NoError(t, err)
-	require.Equal(t, gate.Pass, action, "a rule that is not in force refuses nobody")
-}
-
 func TestRequestThatEndsOnceItIsDecidedPasses(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	th := throttler.New(memstore.New())
@@ -283,16 +265,6 @@ func TestRequestThatEndsOnceItIsDecidedPasses(t *testing.T) {
 	require.Error(t, ctx.Err())
 	require.Equal(t, gate.Pass, action)
 	require.NoError(t, d.Err)
-}
-
-func TestRequestThatEndsUndecidedHasEnded(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	r := rule()
-	d, action, err := ask(ctx, throttler.New(memstore.New()), &r)
-	require.NoError(t, err)
-	require.Equal(t, gate.Ended, action)
-	require.ErrorIs(t, d.Err, context.Canceled)
 }
 
 func TestARequestThatDoesNotRunIsNotInFlight(t *testing.T) {
