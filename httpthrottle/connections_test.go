@@ -1,7 +1,6 @@
 package httpthrottle_test
 
 import (
-	"bufio"
 	"bytes"
 	"io"
 	"log"
@@ -114,17 +113,6 @@ func TestConnectionNeverAllowsMoreThanItsRate(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestConnectionsAreLimitedEachForItself(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := httpthrottle.NewConnections(1, time.Minute)
-		open := lines(t, c)
-		first, second := open(), open()
-		require.Equal(t, http.StatusOK, first().Code)
-		require.Equal(t, http.StatusServiceUnavailable, first().Code)
-		require.Equal(t, http.StatusOK, second().Code)
-	})
 }
 
 func TestConnectionRefusalIs503AfterADelay(t *testing.T) {
@@ -270,58 +258,6 @@ func TestRealConnections(t *testing.T) {
 			client.CloseIdleConnections()
 		}
 	})
-}
-
-// HTTP/2: streams that run at once share their connection's limit.
-func TestStreamsOfAConnectionAreLimitedTogether(t *testing.T) {
-	c := httpthrottle.NewConnections(5, time.Hour)
-	c.Delay = -1
-	server := httptest.NewUnstartedServer(c.Handler(hello))
-	server.Config.ConnContext = c.ConnContext
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	defer server.Close()
-	client := server.Client()
-	get := func() int {
-		response, err := client.Get(server.URL)
-		if !assert.NoError(t, err) {
-			return 0
-		}
-		response.Body.Close()
-		return response.StatusCode
-	}
-	require.Equal(t, http.StatusOK, get()) // opens the connection
-	var allowed atomic.Int64
-	var requests sync.WaitGroup
-	for range 30 {
-		requests.Go(func() {
-			if get() == http.StatusOK {
-				allowed.Add(1)
-			}
-		})
-	}
-	requests.Wait()
-	require.EqualValues(t, 4, allowed.Load())
-}
-
-func TestPipelinedRequestsAreLimited(t *testing.T) {
-	c := httpthrottle.NewConnections(2, time.Hour)
-	c.Delay = -1
-	server := httptest.NewUnstartedServer(c.Handler(hello))
-	server.Config.ConnContext = c.ConnContext
-	server.Start()
-	defer server.Close()
-	conn := dial(t, server)
-	for range 4 {
-		io.WriteString(conn, "GET / HTTP/1.1\r\nHost: test\r\n\r\n")
-	}
-	answers := bufio.NewReader(conn)
-	for i := range 4 {
-		response, err := http.ReadResponse(answers, nil)
-		require.NoError(t, err)
-		io.Copy(io.Discard, response.Body)
-		require.Equal(t, i < 2, response.StatusCode == http.StatusOK)
-	}
 }
 
 // The records of a connection go with it: after many connections there is no

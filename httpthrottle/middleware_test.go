@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -206,6 +207,32 @@ func TestBrokenBackendFailsOpen(t *testing.T) {
 		require.Equal(t, `"address";q=1;w=60`, w.Header().Get("RateLimit-Policy"))
 		require.NotContains(t, w.Header(), "Ratelimit", "what is left is not known")
 	}
+}
+
+var errOverloaded = fmt.Errorf("waited 1 s: %w", throttler.ErrOverloaded)
+
+// overloaded returns a Middleware whose store is asked too much.
+func overloaded() *httpthrottle.Middleware {
+	return httpthrottle.New(throttler.New(failingStore{errOverloaded}), httpthrottle.Source{}.PerAddress("test", 1, time.Minute))
+}
+
+func TestOverloadIsRefusedOnRequest(t *testing.T) {
+	m := overloaded()
+	m.RefuseOverloaded = true
+	m.Status = http.StatusForbidden
+	m.Answer = func(http.ResponseWriter, *http.Request, throttler.Decision) {
+		t.Error("this is no refusal by the rule")
+	}
+	h := m.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("handed on") }))
+	w := get(h)
+	require.Equal(t, http.StatusServiceUnavailable, w.Code)
+	require.Equal(t, "1", w.Header().Get("Retry-After"))
+	require.Equal(t, "no-store", w.Header().Get("Cache-Control"))
+	var problem map[string]any
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &problem))
+	require.Equal(t, "Service Unavailable", problem["title"])
+	require.EqualValues(t, 503, problem["status"])
+	require.Contains(t, problem["detail"], "too many requests")
 }
 
 func TestRequestThatEndedUndecidedIsNotHandedOn(t *testing.T) {

@@ -87,16 +87,6 @@ func logged(h http.Handler, peer string) (*httptest.ResponseRecorder, string) {
 	return w, lines.String()
 }
 
-func TestARuleMayLackPublicConditions(t *testing.T) {
-	m := withRule(twoConditions(""))
-	m.Public = []string{"first", "day"}
-	require.NoError(t, m.Check(request("203.0.113.9:1")))
-	w, log := logged(m.Handler(hello), "203.0.113.9:1")
-	require.Equal(t, http.StatusOK, w.Code)
-	require.Empty(t, log)
-	require.Equal(t, `"first";q=1;w=60`, w.Header().Get(policies))
-}
-
 func TestPublicNameThatStandsTwicePanics(t *testing.T) {
 	m := perMinute(1)
 	m.Public = []string{"address", "address"}

@@ -2,7 +2,6 @@ package httpthrottle_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -18,24 +17,26 @@ import (
 )
 
 // limited returns the Middlewares by rule, whose Value is the client's address: of New, and of
-// PerValue with and without a Decision.
-func limited(t *testing.T, rule throttler.Rule) map[string]*httpthrottle.Middleware {
+// PerValue with and without a Decision. Each has a Throttler of its own.
+func limited(t *testing.T, rule throttler.Rule, open func() *throttler.Throttler) map[string]*httpthrottle.Middleware {
 	var source httpthrottle.Source
 	all := map[string]*httpthrottle.Middleware{}
-	all["New"] = httpthrottle.New(throttler.New(memstore.New()), func(r *http.Request) throttler.Rule {
+	all["New"] = httpthrottle.New(open(), func(r *http.Request) throttler.Rule {
 		rule := rule
 		rule.Either = []throttler.Condition{rule.Either[0]}
 		rule.Either[0].Value = source.Key(r)
 		return rule
 	})
 	for _, name := range []string{"PerValue", "PerValue, NoDecision"} {
-		limit, err := throttler.New(memstore.New()).Limit(rule)
+		limit, err := open().Limit(rule)
 		require.NoError(t, err)
 		all[name] = httpthrottle.PerValue(limit, source.Key)
 		all[name].NoDecision = name != "PerValue"
 	}
 	return all
 }
+
+func inMemory() *throttler.Throttler { return throttler.New(memstore.New()) }
 
 func TestPerValueAnswersAsNewDoes(t *testing.T) {
 	rule := func(c throttler.Condition, change func(*throttler.Rule)) throttler.Rule {
@@ -72,7 +73,7 @@ func TestPerValueAnswersAsNewDoes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var handlers []http.Handler
-				for _, m := range limited(t, test.rule) {
+				for _, m := range limited(t, test.rule, inMemory) {
 					if test.change != nil {
 						test.change(m)
 					}
@@ -99,7 +100,7 @@ func TestPerValueAnswersAsNewDoes(t *testing.T) {
 
 func TestNoDecisionHandsOnTheRequestItself(t *testing.T) {
 	rule := throttler.Rule{Identifier: "test", Either: []throttler.Condition{{Name: "address", Max: 9, TTL: time.Minute}}}
-	for name, m := range limited(t, rule) {
+	for name, m := range limited(t, rule, inMemory) {
 		for _, none := range []bool{false, true} {
 			m.NoDecision = none
 			r := request("203.0.113.9:1")
@@ -119,36 +120,41 @@ func TestNoDecisionHandsOnTheRequestItself(t *testing.T) {
 	})).ServeHTTP(httptest.NewRecorder(), request("203.0.113.9:1"))
 }
 
-func TestPerValueRefusesWhatIsUndecided(t *testing.T) {
-	rule := throttler.Rule{Identifier: "test", Either: []throttler.Condition{{Name: "address", Max: 9, TTL: time.Minute}}}
+func TestWhatIsUndecidedIsRefusedOnRequestOnly(t *testing.T) {
+	rule := throttler.Rule{Identifier: "test", Either: []throttler.Condition{{Name: "address", Max: 1, TTL: time.Minute}}}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, test := range []struct {
-		client throttler.Client
-		ctx    context.Context
-		refuse bool
-		status int
+	for name, test := range map[string]struct {
+		client, fallback throttler.Client
+		ctx              context.Context
+		refuse           bool
+		statuses         []int
 	}{
-		{failingStore{errOverloaded}, t.Context(), false, 200},
-		{failingStore{errOverloaded}, t.Context(), true, 503},
-		{failingStore{errors.New("down")}, t.Context(), true, 200},
-		{memstore.New(), ended, false, 503},
+		"an overload":                 {failingStore{errOverloaded}, nil, t.Context(), false, []int{200, 200, 200}},
+		"an overload, refused":        {failingStore{errOverloaded}, nil, t.Context(), true, []int{503, 503, 503}},
+		"an overload with a fallback": {failingStore{errOverloaded}, memstore.New(), t.Context(), true, []int{200, 429, 429}},
+		"an outage":                   {failingStore{throttler.ErrUnavailable}, nil, t.Context(), true, []int{200, 200, 200}},
+		"a request that has ended":    {memstore.New(), nil, ended, false, []int{503, 503, 503}},
 	} {
-		limit, err := throttler.New(test.client).Limit(rule)
-		require.NoError(t, err)
-		for _, none := range []bool{false, true} {
-			m := httpthrottle.PerValue(limit, httpthrottle.Source{}.Key)
-			m.NoDecision, m.RefuseOverloaded = none, test.refuse
-			w := httptest.NewRecorder()
-			m.Handler(hello).ServeHTTP(w, request("203.0.113.9:1").WithContext(test.ctx))
-			require.Equal(t, test.status, w.Code, "%+v", test)
+		for middleware, m := range limited(t, rule, func() *throttler.Throttler {
+			th := throttler.New(test.client)
+			th.Fallback = test.fallback
+			return th
+		}) {
+			m.RefuseOverloaded = test.refuse
+			h := m.Handler(hello)
+			for i, status := range test.statuses {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, request(fmt.Sprintf("203.0.113.%d:1", len(middleware))).WithContext(test.ctx)) // they share a fallback
+				require.Equal(t, status, w.Code, "%s: %s: request %d", name, middleware, i)
+			}
 		}
 	}
 }
 
 func TestPerValueWithoutADecisionAllocatesNothing(t *testing.T) {
 	rule := throttler.Rule{Identifier: "test", Either: []throttler.Condition{{Name: "address", Max: throttler.MaxHits, TTL: time.Hour}}}
-	m := limited(t, rule)["PerValue, NoDecision"]
+	m := limited(t, rule, inMemory)["PerValue, NoDecision"]
 	h, r, w := m.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})), clients(1)[0], &discard{header: make(http.Header)}
 	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { h.ServeHTTP(w, r) }), 1.0) // of -race
 }

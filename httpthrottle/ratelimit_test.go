@@ -3,6 +3,7 @@ package httpthrottle_test
 import (
 	"cmp"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,20 +20,43 @@ const (
 	limits   = "Ratelimit"
 )
 
-func TestNothingIsToldOfConditionsThatAreNotPublic(t *testing.T) {
-	m := withRule(twoConditions(""))
-	h := m.Handler(hello)
-	for range 2 {
-		w := get(h)
-		require.NotContains(t, w.Header(), policies)
-		require.NotContains(t, w.Header(), limits)
-		require.NotContains(t, w.Body.String(), "violated")
-	}
-	m.Public = []string{"second"}
-	for range 2 {
-		w := get(m.Handler(hello))
-		require.Equal(t, []string{`"second";q=1;w=3600`}, w.Header()[policies])
-		require.Equal(t, []string{`"second";r=0;t=3600`}, w.Header()[limits])
+// What is told of a rule of two conditions, first and second: to allowed requests, refused ones
+// (of both), and while the store fails.
+func TestFieldsTellOfPublicConditionsOfRulesInForceOnly(t *testing.T) {
+	for name, test := range map[string]struct {
+		public  []string
+		x       bool
+		change  func(*throttler.Rule)
+		store   throttler.Client
+		policy  string
+		limit   string
+		xFields string
+	}{
+		"nothing is public":       {nil, true, nil, memstore.New(), "", "", ""},
+		"one condition":           {[]string{"second"}, false, nil, memstore.New(), `"second";q=1;w=3600`, `"second";r=0;t=3600`, ""},
+		"one condition, X":        {[]string{"first"}, true, nil, memstore.New(), `"first";q=1;w=60`, `"first";r=0;t=60`, "1 0 60"},
+		"a rule in shadow":        {[]string{"first", "second"}, true, func(r *throttler.Rule) { r.Shadow = true }, memstore.New(), "", "", ""},
+		"a store that fails":      {[]string{"first"}, true, nil, failingStore{errOverloaded}, `"first";q=1;w=60`, "", ""},
+		"one that the rule lacks": {[]string{"third", "first"}, false, nil, memstore.New(), `"first";q=1;w=60`, `"first";r=0;t=60`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rule := twoConditions("")
+				if test.change != nil {
+					test.change(&rule)
+				}
+				m := httpthrottle.New(throttler.New(test.store), func(*http.Request) throttler.Rule { return rule })
+				m.Public, m.XRateLimit = test.public, test.x
+				h := m.Handler(hello)
+				for range 2 {
+					w := get(h)
+					require.Equal(t, test.policy, strings.Join(w.Header()[policies], "|"))
+					require.Equal(t, test.limit, strings.Join(w.Header()[limits], "|"))
+					require.Equal(t, test.xFields, xFields(w))
+					require.Equal(t, w.Code == http.StatusTooManyRequests && test.limit != "", strings.Contains(w.Body.String(), "violated"))
+				}
+			})
+		})
 	}
 }
 
@@ -235,20 +259,6 @@ func TestNamesOfPoliciesAreStringsOfStructuredFields(t *testing.T) {
 		w := get(m.Handler(hello))
 		require.Equal(t, want+";q=1;w=60", w.Header().Get(policies))
 		require.Equal(t, want+";r=0;t=60", w.Header().Get(limits))
-	}
-}
-
-func TestShadowTellsNothing(t *testing.T) {
-	rule := twoConditions("")
-	rule.Shadow = true
-	m := withRule(rule)
-	m.Public = []string{"first", "second"}
-	h := m.Handler(hello)
-	for range 3 {
-		w := get(h)
-		require.Equal(t, http.StatusOK, w.Code)
-		require.Empty(t, w.Header()[policies])
-		require.Empty(t, w.Header()[limits])
 	}
 }
 

@@ -41,38 +41,6 @@ func TestXRateLimitResetIsNotTooEarly(t *testing.T) {
 	})
 }
 
-func TestXRateLimitTellsOfPublicConditionsOnly(t *testing.T) {
-	synctest.Test(t, xRateLimitTellsOfPublicConditionsOnly)
-}
-
-func xRateLimitTellsOfPublicConditionsOnly(t *testing.T) {
-	m := withRule(twoConditions(""))
-	m.XRateLimit = true
-	require.Empty(t, xFields(get(m.Handler(hello))))
-	m = withRule(twoConditions(""))
-	m.XRateLimit = true
-	m.Public = []string{"first"}
-	require.Equal(t, "1 0 60", xFields(get(m.Handler(hello))))
-
-	rule := twoConditions("")
-	rule.Shadow = true
-	m = withRule(rule)
-	m.Public, m.XRateLimit = []string{"first"}, true
-	require.Empty(t, xFields(get(m.Handler(hello))), "the rule is not in force")
-}
-
-func TestXRateLimitIsNotSetUnlessAskedFor(t *testing.T) {
-	m := perMinute(1)
-	m.Public = []string{"address"}
-	require.Empty(t, xFields(get(m.Handler(hello))))
-}
-
-func TestXRateLimitTellsNothingWhileTheBackendFails(t *testing.T) {
-	m := overloaded(nil)
-	m.Public, m.XRateLimit = []string{"address"}, true
-	require.Empty(t, xFields(get(m.Handler(hello))))
-}
-
 func TestXRateLimitOfMiddlewaresInsideEachOtherIsThatOfTheTighter(t *testing.T) {
 	synctest.Test(t, xRateLimitOfMiddlewaresInsideEachOther)
 }
