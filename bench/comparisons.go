@@ -37,7 +37,7 @@ func comparisons() []comparison {
 	}, {
 		part: "ctx", title: "A ctx that can end",
 		note: "In all tables, each call over a network has a ctx of its own that can end, as an HTTP request has. " +
-			"Here, the ratio is to calls with context.Background(): median of the rounds (quartiles).",
+			"Here, the ratio is to calls with context.Background(): median of the rounds (quartiles). The work is spread.",
 		scenes:  []scene{endingCtx(poolWindow), endingCtx(redisWindow), endingCtx(rueidisBucket)},
 		callers: fewAndMany, columns: []column{timeColumn, cpuColumn, ratioColumn},
 	}, {
@@ -121,7 +121,7 @@ func everyWork() (scenes []scene) {
 
 // endingCtx compares calls with a ctx of their own with those that have none.
 func endingCtx(s system) scene {
-	return scene{work: spreadWork, systems: []system{s, s.inBackground()}, beside: []system{s.inBackground()}}
+	return scene{work: spreadWork.named("spread"), systems: []system{s, s.inBackground()}, beside: []system{s.inBackground()}}
 }
 
 func severalBesideScript(n int) scene {

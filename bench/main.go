@@ -36,15 +36,13 @@ func main() {
 
 // options are the flags.
 type options struct {
-	short   bool
-	network string
-	rounds  int
-	slice   time.Duration
-	svg     string
-	page    string
-	only    []string
-	more    []string // arguments of memcached
-
+	short    bool
+	network  string
+	rounds   int
+	slice    time.Duration
+	svg      string
+	page     string
+	only     []string
 	services bool
 }
 
@@ -59,10 +57,6 @@ func parse(args []string, messages io.Writer) (o options, err error) {
 	flags.StringVar(&o.page, "page", "", "write the tables into this Markdown file too, in place of those of an earlier run")
 	flags.Func("only", "measure only these `parts`, separated by commas: "+strings.Join(partNames(), ", "), func(list string) error {
 		o.only = strings.Split(list, ",")
-		return nil
-	})
-	flags.Func("memcached", "more `arguments` of memcached, such as \"-R 200\"", func(args string) error {
-		o.more = strings.Fields(args)
 		return nil
 	})
 	flags.BoolVar(&o.services, "services", false, "instead, measure whole services for Envoy, in slices of a second")
@@ -111,7 +105,7 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 	st.report = func(format string, args ...any) { fmt.Fprintf(messages, format+"\n", args...) }
 	defer st.close()
 	for _, kind := range []backend{onMemcached, onRedis} {
-		s, err := start(ctx, kind, o.network, o.argsOf(kind)...)
+		s, err := start(ctx, kind, o.network)
 		if errors.Is(err, errNotInstalled) {
 			st.report("%v; what needs it is left out", err)
 			continue
@@ -148,14 +142,6 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 		err = renew(o.page, command, tables.Bytes())
 	}
 	return err
-}
-
-// argsOf returns what else the server of that kind is started with.
-func (o options) argsOf(kind backend) []string {
-	if kind == onMemcached {
-		return o.more
-	}
-	return nil
 }
 
 // close stops the servers.
@@ -228,7 +214,7 @@ func conditions(out io.Writer, st *stage, o options) {
 	fmt.Fprintf(out, "Measured with %s on %d cores of %s/%s", runtime.Version(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH)
 	for _, kind := range []backend{onMemcached, onRedis} {
 		if s := st.servers[kind]; s != nil {
-			fmt.Fprintf(out, ", %s", strings.Join(append([]string{s.version()}, o.argsOf(kind)...), " "))
+			fmt.Fprintf(out, ", %s", s.version())
 		}
 	}
 	where := map[string]string{"tcp": "TCP connections to 127.0.0.1", "unix": "Unix sockets"}[o.network]

@@ -82,11 +82,9 @@ func TestOptions(t *testing.T) {
 	o, err = parse([]string{"-short", "-rounds", "1"}, &messages)
 	require.NoError(t, err)
 	require.Equal(t, options{short: true, network: "tcp", rounds: 1, slice: 20 * time.Millisecond}, o)
-	o, err = parse([]string{"-only", "long,fleet", "-memcached", "-R 200"}, &messages)
+	o, err = parse([]string{"-only", "long,fleet"}, &messages)
 	require.NoError(t, err)
 	require.Equal(t, []string{"long", "fleet"}, o.only)
-	require.Equal(t, []string{"-R", "200"}, o.argsOf(onMemcached))
-	require.Empty(t, o.argsOf(onRedis))
 	for _, args := range [][]string{{"x"}, {"-network", "udp"}, {"-rounds", "0"}, {"-slice", "1us"}, {"-only", "x"}, {"-only", "long", "-page", "p"}, {"-nosuch"}} {
 		_, err := parse(args, &messages)
 		require.Error(t, err, args)

@@ -126,10 +126,10 @@ func (c comparison) write(w io.Writer, played [][][]result) {
 	for i, n := range c.callers {
 		fmt.Fprint(w, []string{"", " / "}[min(i, 1)], callersText(n))
 	}
-	fmt.Fprint(w, ". ", c.note, "\n\n")
-	for _, sc := range c.scenes {
+	fmt.Fprint(w, ". ", c.note, "\n")
+	for i, sc := range c.scenes {
 		if sc.work.about != "" {
-			fmt.Fprintf(w, "- %s: %s\n", sc.work.name, sc.work.about)
+			fmt.Fprintf(w, "%s- %s: %s\n", []string{"\n", ""}[min(i, 1)], sc.work.name, sc.work.about)
 		}
 	}
 	heads := []string{"work", "limiter", "algorithm"}

@@ -77,8 +77,8 @@ type server struct {
 var errNotInstalled = errors.New("not installed")
 
 // start starts a server over network: "unix", or "tcp" on a free port of
-// 127.0.0.1, with more arguments than usual. It returns when the server answers.
-func start(ctx context.Context, kind backend, network string, more ...string) (*server, error) {
+// 127.0.0.1. It returns when the server answers.
+func start(ctx context.Context, kind backend, network string) (*server, error) {
 	k := kinds[kind]
 	path, err := exec.LookPath(k.program)
 	if err != nil {
@@ -86,7 +86,7 @@ func start(ctx context.Context, kind backend, network string, more ...string) (*
 	}
 	for range 5 { // another program may take the port first
 		var s *server
-		if s, err = launch(ctx, path, kind, network, more); err == nil {
+		if s, err = launch(ctx, path, kind, network); err == nil {
 			return s, nil
 		}
 		if ctx.Err() != nil {
@@ -96,7 +96,7 @@ func start(ctx context.Context, kind backend, network string, more ...string) (*
 	return nil, fmt.Errorf("%s: %w", k.program, err)
 }
 
-func launch(ctx context.Context, path string, kind backend, network string, more []string) (*server, error) {
+func launch(ctx context.Context, path string, kind backend, network string) (*server, error) {
 	dir, err := os.MkdirTemp("", "bench")
 	if err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func launch(ctx context.Context, path string, kind backend, network string, more
 			return nil, errors.Join(err, os.RemoveAll(dir))
 		}
 	}
-	s.cmd = exec.Command(path, append(kinds[kind].args(s), more...)...)
+	s.cmd = exec.Command(path, kinds[kind].args(s)...)
 	if err := s.launch(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
