@@ -131,22 +131,47 @@ func (t *Transport) admit(ctx context.Context, l *target) (allowed []throttler.D
 		waiting, cancel = context.WithTimeout(ctx, t.MaxWait)
 	}
 	defer cancel()
-	if d, err := t.decide(waiting, t.own, l.ruleOf(l.closed())); err != nil || d.Status == throttler.Blocked {
-		return nil, notSent(ctx, waiting, d, err)
-	}
-	for _, rule := range l.rules(t.margin) {
-		d, err := t.decide(waiting, t.Throttler, rule)
-		if err == nil && d.Status == throttler.Authorized {
-			allowed = append(allowed, d)
-			continue
+	for {
+		begun := time.Now()
+		if d, err := t.decide(waiting, t.own, l.ruleOf(l.closed())); err != nil || d.Status == throttler.Blocked {
+			return nil, notSent(ctx, waiting, d, err)
+		}
+		allowed = allowed[:0]
+		for _, rule := range l.rules(t.margin) {
+			d, err := t.decide(waiting, t.Throttler, rule)
+			if err == nil && d.Status == throttler.Authorized {
+				allowed = append(allowed, d)
+				continue
+			}
+			t.cancel(ctx, allowed)
+			if errors.Is(err, throttler.ErrInvalidRule) {
+				return nil, fmt.Errorf("httpthrottle: %w", err)
+			}
+			return nil, notSent(ctx, waiting, d, err)
+		}
+		if time.Since(begun) < stale || t.stillOpen(waiting, l, allowed) {
+			return allowed, nil
 		}
 		t.cancel(ctx, allowed)
-		if errors.Is(err, throttler.ErrInvalidRule) {
-			return nil, fmt.Errorf("httpthrottle: %w", err)
-		}
-		return nil, notSent(ctx, waiting, d, err)
 	}
-	return allowed, nil
+}
+
+// stale is how old what allows a request may be when the request is sent.
+const stale = 10 * time.Millisecond
+
+// stillOpen asks anew what has allowed a request of l before it waited for the last rule, and
+// reports whether that still does.
+func (t *Transport) stillOpen(ctx context.Context, l *target, allowed []throttler.Decision) bool {
+	if d, _ := t.own.Peek(ctx, l.ruleOf(l.closed())); d.Status == throttler.Blocked {
+		return false
+	}
+	if len(allowed) == 1 {
+		return true
+	}
+	t.cancel(ctx, allowed[:1])
+	d, err := t.Throttler.Authorize(ctx, l.rules(t.margin)[0])
+	allowed[0] = d
+	return err == nil && d.Status == throttler.Authorized
 }
 
 // decide waits until limits allows a request by rule, unless none may wait.

@@ -162,11 +162,11 @@ func (t *Transport) learn(ctx context.Context, l *target, allowed []throttler.De
 		}
 		return 0
 	}
-	t.cancel(ctx, allowed)
 	if pause == 0 {
 		pause = min(l.backOff(sent), t.maxPause())
 	}
 	t.close(ctx, l, pause)
+	t.cancel(ctx, allowed) // this wakes those who wait, which then find the pause
 	return pause
 }
 

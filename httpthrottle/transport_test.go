@@ -661,6 +661,40 @@ func TestARequestThatOneConditionHoldsBackUsesUpNoOther(t *testing.T) {
 	})
 }
 
+// A request that has passed what Transport adds to a rule of All or First may wait long for that
+// rule. Meanwhile another one may be refused.
+func TestAPauseHoldsForRequestsThatWaitForTheRuleAlready(t *testing.T) {
+	for name, rule := range map[string]throttler.Rule{
+		"Either": {Either: []throttler.Condition{{Name: "second", Max: 1, TTL: time.Second}}},
+		"All":    {All: []throttler.Condition{{Name: "second", Max: 1, TTL: time.Second}}},
+		"First":  {First: []throttler.Condition{{Name: "second", Max: 1, TTL: time.Second}}},
+	} {
+		for name, store := range map[string]throttler.Client{
+			name: memstore.New(), name + " while the store is away": failingStore{errors.New("the store is away")},
+		} {
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					began := time.Now()
+					transport, s := scripted(store, tooMany+"\nRetry-After: 20", okay)
+					transport.MaxRetries, transport.Margin, s.way = -1, -1, 300*time.Millisecond
+					rule.Identifier = "api"
+					transport.Rule = func(*http.Request) throttler.Rule { return rule }
+					var all sync.WaitGroup
+					for range 3 {
+						all.Go(func() { call(t.Context(), transport) })
+					}
+					all.Wait()
+					times := s.times(began)
+					require.Len(t, times, 3)
+					require.Zero(t, times[0])
+					require.GreaterOrEqual(t, times[1], 20*time.Second)
+					require.GreaterOrEqual(t, times[2], times[1]+time.Second)
+				})
+			})
+		}
+	}
+}
+
 // hasty ends the context of a request when its answer is there.
 type hasty struct {
 	http.RoundTripper
