@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
@@ -74,13 +75,14 @@ type Policy struct {
 
 	// SiteMax is what the site can serve in a minute to people without a session. While they
 	// make fewer requests, none is refused; above it, each address has load-address. Set it to
-	// 50 to 80 % of the capacity. It replaces the limits of robots-person for them. Default: no
-	// such mode.
+	// 50 to 80 % of the capacity. It replaces the limits of robots-person for them. More than
+	// [throttler.MaxHits], which are 16,000 a second, counts as that. Default: no such mode.
 	SiteMax int
 
-	// Max has other numbers than those above, by their names: {"ai-each": 10, "seo-all": -1}. A
-	// negative one is no limit, but with load-address -1 SiteMax is all that people without a
-	// session get together. Rule panics if a name is unknown. Default: none.
+	// Max has other numbers than those above, by their names: {"ai-each": 10, "seo-all": -1}. One
+	// that is negative, or 0, is no limit, but with load-address -1 SiteMax is all that people without
+	// a session get together. More than [throttler.MaxHits] counts as that. Rule panics if a name is
+	// unknown. Default: none.
 	Max map[string]int
 
 	// ImpostorLockout is how long a network with more is banned, if it claims names of
@@ -229,17 +231,17 @@ func (p *Policy) rule(kind string, c *client) throttler.Rule {
 	const message = "Too many requests from clients of this kind."
 	limits := make([]throttler.Condition, 0, 4)
 	for _, b := range budgets[kind] {
-		max, ok := p.Max[kind+"-"+b.name]
+		most, ok := p.Max[kind+"-"+b.name]
 		if !ok {
-			max = b.max
+			most = b.max
 		}
-		if max > 0 {
-			limits = append(limits, throttler.Condition{Name: b.name, Value: b.of(c), Max: max, TTL: b.ttl, Message: message})
+		if most > 0 {
+			limits = append(limits, throttler.Condition{Name: b.name, Value: b.of(c), Max: min(most, throttler.MaxHits), TTL: b.ttl, Message: message})
 		}
 	}
 	rule := throttler.Rule{Identifier: cmp.Or(p.Identifier, "robots") + "-" + kind, Shadow: p.Shadow}
 	if kind == "load" {
-		site := throttler.Condition{Name: "site", Max: p.SiteMax, TTL: time.Minute, Message: message}
+		site := throttler.Condition{Name: "site", Max: min(p.SiteMax, throttler.MaxHits), TTL: time.Minute, Message: message}
 		rule.All = slices.Insert(limits, 0, site)
 		return rule
 	}
@@ -265,7 +267,7 @@ func (p Policy) RetryAfter(r *http.Request, d throttler.Decision) time.Duration 
 		return d.RetryAfter
 	}
 	wait := max(d.RetryAfter, 30*time.Second)
-	return wait + rand.N(wait/2)
+	return wait + min(rand.N(wait/2), math.MaxInt64-wait)
 }
 
 // Exempt reports whether r is for what a robot must be able to read, by GET or HEAD:

@@ -2,6 +2,7 @@ package robots_test
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -227,6 +228,9 @@ func TestNumbersAreOptions(t *testing.T) {
 	require.Equal(t, httpthrottle.Unlimited(), ask(robots.Policy{Max: map[string]int{"seo-all": -1}}, "MJ12bot"))
 	require.Equal(t, httpthrottle.Unlimited(), ask(robots.Policy{Exempt: func(*http.Request) bool { return true }}, ""))
 	require.Len(t, ask(robots.Policy{SiteMax: 5, Max: map[string]int{"load-address": -1}}, chrome).All, 1)
+	require.Equal(t, throttler.MaxHits, ask(robots.Policy{SiteMax: 2_000_000}, chrome).All[0].Max, "no invalid rule, which would answer 500 to everybody")
+	require.Equal(t, throttler.MaxHits, ask(robots.Policy{Max: map[string]int{"seo-all": 2_000_000}}, "MJ12bot").Either[0].Max)
+	require.Equal(t, httpthrottle.Unlimited(), ask(robots.Policy{Max: map[string]int{"seo-all": 0}}, "MJ12bot"))
 	require.PanicsWithValue(t, `robots: Policy.Max names "seo", want one of `+"[ai-all ai-all-day ai-each ai-each-day claimed-each claimed-network "+
 		"claimed-second fetch-all fetch-each hosting-network impostor-network load-address other-each person-address person-network "+
 		"search-each search-second seo-all unknown-all unknown-each]", func() { ask(robots.Policy{Max: map[string]int{"seo": 3}}, "") })
@@ -275,6 +279,11 @@ func TestRefusedRobotsComeBackOneByOne(t *testing.T) {
 		require.Equal(t, map[int]bool{60: true}, retries("MJ12bot"))
 	})
 	require.Zero(t, robots.Policy{}.RetryAfter(httptest.NewRequest("GET", "/", nil), throttler.Decision{}), "never")
+	robot := httptest.NewRequest("GET", "/", nil)
+	robot.Header.Set("User-Agent", "GPTBot/1.2")
+	for range 100 { // banned by hand, for ever
+		require.GreaterOrEqual(t, robots.Policy{}.RetryAfter(robot, throttler.Decision{RetryAfter: math.MaxInt64 - time.Hour}), math.MaxInt64-time.Hour)
+	}
 }
 
 func TestAPeerWithoutAnAddressIsAMistake(t *testing.T) {
