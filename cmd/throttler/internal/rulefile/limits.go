@@ -1,6 +1,7 @@
 package rulefile
 
 import (
+	"bufio"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -40,7 +41,11 @@ func (p *parsing) readLimits(at string, raw *conditionYAML, c *condition) (lines
 	if c.limits == nil {
 		c.limits = make(map[string]int)
 	}
-	r := csv.NewReader(io.LimitReader(f, maxFile))
+	text := bufio.NewReader(io.LimitReader(f, maxFile))
+	if mark, _ := text.Peek(len(byteOrderMark)); string(mark) == byteOrderMark {
+		text.Discard(len(byteOrderMark))
+	}
+	r := csv.NewReader(text)
 	r.Comment, r.FieldsPerRecord, r.TrimLeadingSpace = '#', 2, true
 	for {
 		fields, err := r.Read()
@@ -66,6 +71,9 @@ func (p *parsing) readLimits(at string, raw *conditionYAML, c *condition) (lines
 		lines[value] = line
 	}
 }
+
+// byteOrderMark is what spreadsheets write at the start of a text.
+const byteOrderMark = "\ufeff"
 
 // inLimits adds a problem at a line of a condition's limits-file.
 func (p *parsing) inLimits(c *condition, line int, format string, args ...any) {

@@ -155,6 +155,7 @@ func TestAFileOfLimitsIsReadAgainWhenItChanges(t *testing.T) {
 			c, _ := w.source.File().Limit("mail", "customer", value)
 			assert.Equal(t, max, c.Max, value)
 		}
+		assert.Equal(t, 3000, plan("\ufeffc-17,3000\r\n"), "of a spreadsheet")
 		assert.Equal(t, 2000, plan("c-17, 2000\n"))
 		for text, want := range map[string]string{
 			"c-2, 3\nc-17, 0\n": `plans.csv:2:1: the limit of "c-17" is 0, want`, "c-2, 3\nc-17\n": "plans.csv:2:1: wrong number of fields",
