@@ -67,7 +67,7 @@ func name(identifier string, c *Condition) string { return record.Key(identifier
 
 // findConflicts calls t.Conflict for each condition of rule, which makes these demands, with a
 // conflict.
-func (t *Throttler) findConflicts(p *prepared, rule *Rule, demands []engine.Demand) {
+func (t *Throttler) findConflicts(p *preparedRule, rule *Rule, demands []engine.Demand) {
 	if t.Conflict == nil {
 		return
 	}

@@ -153,7 +153,7 @@ func (o *Outcome) set(name string, limit int, told *engine.Outcome) {
 func (o *Outcome) unasked() bool { return o.Remaining < 0 }
 
 // outcomes returns the memory for what the engine tells of a call: few, if that is enough.
-func (p *prepared) outcomes(few []engine.Outcome) []engine.Outcome {
+func (p *preparedRule) outcomes(few []engine.Outcome) []engine.Outcome {
 	if n := len(p.plan.Conditions); n > len(few) {
 		return make([]engine.Outcome, n)
 	}
@@ -162,7 +162,7 @@ func (p *prepared) outcomes(few []engine.Outcome) []engine.Outcome {
 
 // conclude sets d, which is zero, to what out comes to. Its Outcomes are written to outcomes, and
 // its Messages to messages, if that has room for all.
-func (p *prepared) conclude(d *Decision, out []engine.Outcome, outcomes []Outcome, messages []string) {
+func (p *preparedRule) conclude(d *Decision, out []engine.Outcome, outcomes []Outcome, messages []string) {
 	d.Status, d.Outcomes = Authorized, outcomes
 	for i := range out {
 		o, of := &outcomes[i], &p.plan.Conditions[i]
@@ -195,7 +195,7 @@ type answer struct {
 }
 
 // answer returns the memory for the answer to a call.
-func (p *prepared) answer() answer {
+func (p *preparedRule) answer() answer {
 	switch n := len(p.plan.Conditions); n {
 	case 1:
 		a := new(struct {

@@ -15,7 +15,7 @@ import (
 // [Throttler.Limit]. It is safe for concurrent use.
 type Limit struct {
 	t    *Throttler
-	rule *prepared
+	rule *preparedRule
 	of   Condition // without a Value
 }
 
@@ -77,19 +77,19 @@ func (l *Limit) Take(ctx context.Context, value string) (o Outcome) {
 	return o
 }
 
-// A prepared is a rule that was validated and prepared: all that its calls have in common, which
+// A preparedRule is a rule that was validated and prepared: all that its calls have in common, which
 // is everything but the Value, Cost and Least of each condition. Programs have few rules, though
 // they build them anew for each call, so prepared rules are looked up by what they say.
-type prepared struct {
+type preparedRule struct {
 	plan *engine.Plan
 	rule Rule // its conditions have no Value, Cost or Least
 }
 
-// plans remembers prepared rules, each at one of a few places by what it says. Programs that give
+// plans remembers preparedRules, each at one of a few places by what it says. Programs that give
 // each customer a limit of its own may have thousands.
 type plans struct {
 	once sync.Once
-	all  []atomic.Pointer[prepared]
+	all  []atomic.Pointer[preparedRule]
 }
 
 const (
@@ -98,10 +98,10 @@ const (
 )
 
 // prepare returns rule prepared, or why it is invalid.
-func (t *Throttler) prepare(rule *Rule) (*prepared, error) {
-	conditions, decides := rule.conditions(), t.engine()
+func (t *Throttler) prepare(rule *Rule) (*preparedRule, error) {
+	conditions, decider := rule.conditions(), t.engine()
 	at := rule.hash(conditions)
-	t.plans.once.Do(func() { t.plans.all = make([]atomic.Pointer[prepared], maxPlans) })
+	t.plans.once.Do(func() { t.plans.all = make([]atomic.Pointer[preparedRule], maxPlans) })
 	for i := range uint64(places) {
 		p := t.plans.all[(at+i)%maxPlans].Load()
 		if p == nil {
@@ -115,7 +115,7 @@ func (t *Throttler) prepare(rule *Rule) (*prepared, error) {
 	if err := rule.validate(); err != nil {
 		return nil, err
 	}
-	p := newPrepared(decides, rule)
+	p := newPreparedRule(decider, rule)
 	t.plans.all[at%maxPlans].Store(p)
 	return p, nil
 }
@@ -140,9 +140,9 @@ func (r *Rule) hash(conditions []Condition) uint64 {
 	return h ^ h>>32
 }
 
-// newPrepared prepares a rule, which is valid. decides is nil for a Simulation.
-func newPrepared(decides *engine.Engine, rule *Rule) *prepared {
-	p := new(prepared)
+// newPreparedRule prepares a rule, which is valid. decider is nil for a Simulation.
+func newPreparedRule(decider *engine.Engine, rule *Rule) *preparedRule {
+	p := new(preparedRule)
 	own := make([]Condition, 0, len(rule.conditions()))
 	of := engine.Rule{Identifier: strings.Clone(rule.Identifier), Atomic: rule.CountAuthorizedOnly, Shadow: rule.Shadow}
 	for _, c := range rule.conditions() {
@@ -164,12 +164,12 @@ func newPrepared(decides *engine.Engine, rule *Rule) *prepared {
 	}
 	p.rule = rule.with(own)
 	p.rule.Identifier = of.Identifier
-	p.plan = engine.NewPlan(decides, of)
+	p.plan = engine.NewPlan(decider, of)
 	return p
 }
 
 // is reports whether p is rule, which has these conditions, and rule is valid.
-func (p *prepared) is(rule *Rule, conditions []Condition) bool {
+func (p *preparedRule) is(rule *Rule, conditions []Condition) bool {
 	r := &p.rule
 	own := r.conditions()
 	if len(own) != len(conditions) || len(r.Either) != len(rule.Either) || r.Identifier != rule.Identifier ||
@@ -203,7 +203,7 @@ var rooms = sync.Pool{New: func() any { return new(room) }}
 
 // room returns memory for a call: few and told if they are enough, else that of many, which is
 // to be released after the call.
-func (p *prepared) room(few []engine.Demand, told []engine.Outcome) (demands []engine.Demand, out []engine.Outcome, many *room) {
+func (p *preparedRule) room(few []engine.Demand, told []engine.Outcome) (demands []engine.Demand, out []engine.Outcome, many *room) {
 	n := len(p.plan.Conditions)
 	if n <= len(told) {
 		return few, told[:n], nil
@@ -226,7 +226,7 @@ func (r *room) release() {
 }
 
 // demands appends to few what a call of rule, which p is of, asks of each condition.
-func (p *prepared) demands(rule *Rule, few []engine.Demand) []engine.Demand {
+func (p *preparedRule) demands(rule *Rule, few []engine.Demand) []engine.Demand {
 	conditions := rule.conditions()
 	for i := range conditions {
 		c := &conditions[i]

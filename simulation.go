@@ -28,7 +28,7 @@ func (s *Simulation) Authorize(at time.Time, rule Rule) (d Decision, err error) 
 	if year := at.UTC().Year(); year < 1970 || year > 2261 {
 		return Decision{}, fmt.Errorf("throttler: a simulated call at %v, want the years 1970 to 2261", at)
 	}
-	now, p := record.InstantOf(at), newPrepared(nil, &rule)
+	now, p := record.InstantOf(at), newPreparedRule(nil, &rule)
 	out := p.outcomes(nil)
 	s.engine.Authorize(now, p.plan, p.demands(&rule, nil), out)
 	p.conclude(&d, out, make([]Outcome, len(out)), nil)

@@ -203,8 +203,8 @@ type Throttler struct {
 	Conflict func(rule Rule, err error)
 
 	client    Client
-	once      sync.Once // makes decides, when the options are set
-	decides   *engine.Engine
+	once      sync.Once // makes decider, when the options are set
+	decider   *engine.Engine
 	plans     plans
 	conflicts conflicts
 }
@@ -265,7 +265,7 @@ func (t *Throttler) Authorize(ctx context.Context, rule Rule) (d Decision, err e
 }
 
 // authorize is Authorize of a rule that was prepared. d is zero.
-func (t *Throttler) authorize(ctx context.Context, p *prepared, rule *Rule, d *Decision) {
+func (t *Throttler) authorize(ctx context.Context, p *preparedRule, rule *Rule, d *Decision) {
 	start := t.startObserving()
 	var few [fewConditions]engine.Demand
 	var told [fewConditions]engine.Outcome
@@ -421,12 +421,12 @@ func (t *Throttler) engine() *engine.Engine {
 		if c.Records == 0 {
 			c.Records, c.Large = defaultRecordCache, defaultLarge
 		}
-		t.decides = engine.New(c)
+		t.decider = engine.New(c)
 	})
-	if t.Fallback != nil {
-		t.decides.UseFallback(t.Fallback, t.FallbackShare)
+	if t.Fallback != nil { // one that is set late serves too, though it knows less of what was seen
+		t.decider.UseFallback(t.Fallback, t.FallbackShare)
 	}
-	return t.decides
+	return t.decider
 }
 
 // positive returns d, or byDefault if d is not positive.

@@ -6,7 +6,7 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
-// An op is what a call does to a record.
+// An op is what a call does to a record. Those up to opGlance decide a call.
 type op uint8
 
 const (
@@ -116,7 +116,7 @@ func (c *change) decide(v *record.Verdict, now record.Instant, limit *record.Lim
 	return v.Decide(now, limit, l, r, count)
 }
 
-// Stands reports whether c blocks.
+// Stands reports whether c blocks, which holds without a write.
 func (c *change) Stands() bool { return c.op <= opGlance && c.verdict.Outcome.Blocked }
 
 // Doubt notes that what c finds may be its own hit. What takes hits back is not tried

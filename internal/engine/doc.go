@@ -10,7 +10,8 @@
 // are makes the difference in how one step is done:
 //
 //   - in the process (memory.go): record by record, under the lock of the store, on the stack;
-//   - over a network (call.go): all conditions in one round, and what failed by the fallback;
+//   - over a network (call.go): all conditions in one round, and what failed by the fallback. Calls
+//     in the process go this way too if a fallback may decide one of several conditions;
 //   - in a simulation (simulation.go): in a map, at a time that is given.
 //
 // What is done to one record is a change (change.go), a function of the time and the record. In

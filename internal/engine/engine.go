@@ -89,6 +89,7 @@ func (e *Engine) newBackend(client exchange.Client, blocks *slots.Blocks, c *Con
 		Outlasts:   c.Outlasts,
 		Counts:     &e.counts,
 	})}
+	// A memstore has its records in items.Store, and decisions go there past its public face.
 	if s, ok := client.(interface{ Inside(client any) *items.Store }); ok {
 		if b.items = s.Inside(client); b.items != nil {
 			b.hashed, _ = b.items.Head(record.HashedKey)

@@ -17,7 +17,7 @@ type entry struct {
 	backend *backend
 
 	// What it is to its call, which alone uses it.
-	cause    error     // what the backend failed with that this entry stands in for
+	cause    error     // why the backend's own entry failed; this one is the fallback's
 	from     decidedIn // where it is decided
 	fetching *fetching // what it takes ahead; nil: nothing
 }

@@ -14,8 +14,8 @@ type Change interface {
 	// last call counts.
 	Apply(now record.Instant, r *record.Record) (store bool)
 
-	// Stands reports whether what Apply has decided last holds though r was not stored:
-	// the call is blocked.
+	// Stands reports whether the call is blocked by what Apply has decided last, which
+	// holds though r was not stored.
 	Stands() bool
 
 	// Doubt says that an earlier write of this change may have been carried out, and be

@@ -14,7 +14,7 @@
 //
 // The first record that a batch is decided on is the one that this process saw last, or
 // none: a guess. The exchange writes the last of the records, by cas with the token that
-// was seen or by add, and reads the record back. If the write succeeds, all decisions stand.
+// was seen or by add, and reads the record back, unless the server stores nearly all writes. If the write succeeds, all decisions stand.
 // If it does not, each change is decided by itself on the record that was found. Those that
 // do not change it, because it is full or banned, are answered at once. The others go into
 // the next exchange, before those that came later.
@@ -79,7 +79,7 @@
 //     needs one, by a timer after a pause, and otherwise by the client. A leader gives up its
 //     role under the slot's lock, so there is always one that starts it.
 //   - Locks are taken in one order: shard, slot, block cache. They are never held during I/O
-//     or a callback.
+//     or a function of the program's.
 //   - A Cancel has its turn at a Decision's receipt; no exchange needs that turn. A second
 //     Cancel of the same Decision waits for the first, until its own ctx ends.
 package slots

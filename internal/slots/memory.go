@@ -36,7 +36,7 @@ type place struct {
 	flags  uint32
 	keyLen uint8 // of text
 	absent bool  // there was no record
-	used   bool  // since it was last its turn to go
+	used   bool  // since it was last looked at to be evicted
 	paced  bool  // paces has one for it
 }
 

@@ -137,9 +137,9 @@ func (ss *shards) forget(key string) {
 }
 
 // changed notes that what is being read of key may have changed since.
-func (ss *shards) changed(key string) (resets uint64) {
+func (ss *shards) changed(key string) {
 	sh, _ := ss.of(key)
-	return sh.resets.Add(1)
+	sh.resets.Add(1)
 }
 
 // resetsOf returns how often something was forgotten in the shard of key.

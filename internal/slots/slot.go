@@ -163,14 +163,15 @@ func (s *slot) unqueue(e *Entry) bool {
 }
 
 // WasRead returns the record that the call to be counted has just read, to assess
-// whether to count.
+// whether to count. Package plain asks for it by this method, which is no part of an Exchange.
 func (s *slot) WasRead() (item *memcache.Item, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.assessed.item, s.assessed.known
 }
 
-// Propose closes the batch, and decides it on what is known of the record.
+// Propose closes the batch, and decides it on what is known of the record. The client calls it when
+// the exchange may be sent: pool's request.propose, or package plain.
 func (s *slot) Propose(turn exchange.Turn) *memcache.Item {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,7 +297,7 @@ func timeOf(turn exchange.Turn) record.Instant {
 	return record.InstantOf(turn.Now)
 }
 
-// recordIn returns the record in item, see [read].
+// recordIn returns the record in item, see [Read].
 func recordIn(item *memcache.Item) (r record.Record, err error) {
 	if item != nil {
 		err = Read(&r, item.Value)
@@ -317,7 +318,8 @@ func Read(r *record.Record, value []byte) error {
 	return nil
 }
 
-// Done ends the entries whose decision stands, and goes on with the others.
+// Done ends the entries whose decision stands, and goes on with the others. The client calls it with
+// what became of the exchange.
 func (s *slot) Done(r exchange.Result) {
 	s.mu.Lock()
 	s.table.counts.Exchanges.Add(1)

@@ -80,7 +80,9 @@ func TestTheMapHasTheImportsOfEachPackage(t *testing.T) {
 		require.NoError(t, err)
 		ours := []string{}
 		for _, imported := range of.Imports {
-			if rest, ok := strings.CutPrefix(imported, module+"/"); ok {
+			if imported == module {
+				ours = append(ours, "root")
+			} else if rest, ok := strings.CutPrefix(imported, module+"/"); ok {
 				ours = append(ours, "`"+rest+"`")
 			}
 		}
