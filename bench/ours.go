@@ -121,7 +121,7 @@ func poolClient(e env) (throttler.Client, func(), error) {
 		return nil, nil, err
 	}
 	p.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return e.dial(ctx) }
-	p.Timeout = patience // a busy machine must not count as an outage
+	p.Timeout, p.DialTimeout, p.QueueTimeout = patience, patience, patience // a busy machine must not count as an outage
 	return p, func() { p.Close() }, nil
 }
 
@@ -131,7 +131,7 @@ func redisClient(e env) (throttler.Client, func(), error) {
 		return nil, nil, err
 	}
 	s := redisstore.New(client)
-	s.Timeout = patience
+	s.Timeout, s.QueueTimeout = patience, patience
 	return s, func() { s.Close(); client.Close() }, nil
 }
 
