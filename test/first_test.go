@@ -74,22 +74,6 @@ func TestFirstIsExact(t *testing.T) {
 	}
 }
 
-func TestFirstTakesOneMoreRoundTripForEachFullCondition(t *testing.T) {
-	travel(t, func(j *journey) {
-		rule := shares(1, 1, 1)
-		j.requires(2, 2, j.call(rule, throttler.Authorized)) // get, add
-		j.requires(3, 3, j.call(rule, throttler.Authorized)) // get; get, add
-		j.requires(4, 4, j.call(rule, throttler.Authorized))
-		j.requires(3, 3, j.call(rule, throttler.Blocked))
-		j.throttler = throttler.New(j.client)
-		j.throttler.BlockCache = 10
-		j.requires(3, 3, j.call(rule, throttler.Blocked))
-		j.requires(0, 0, j.call(rule, throttler.Blocked))
-		require.NoError(j, j.throttler.Reset(j.ctx, first(rule.First[2])))
-		j.requires(2, 2, j.call(rule, throttler.Authorized)) // BlockCache answers for the first two
-	})
-}
-
 func TestSettleOfFirst(t *testing.T) {
 	for name, client := range kindsOfClient {
 		t.Run(name, func(t *testing.T) {

@@ -62,46 +62,65 @@ func conditions(n, max int, ttl time.Duration) []throttler.Condition {
 	return cs
 }
 
-func TestRoundTripsOfOneCondition(t *testing.T) {
-	travel(t, func(j *journey) {
-		rule := throttler.Rule{Identifier: "r", Either: conditions(1, 2, time.Minute)}
-		j.requires(2, 2, j.call(rule, throttler.Authorized)) // Get, Add
-		j.requires(2, 2, j.call(rule, throttler.Authorized)) // Get, CompareAndSwap
-		j.requires(1, 1, j.call(rule, throttler.Blocked))
-	})
+// What calls in a row cost over a plain client: round trips, and operations in them.
+func TestRoundTrips(t *testing.T) {
+	type calls []struct {
+		trips, ops int
+		status     throttler.Status
+		change     func(*throttler.Rule) // before the call; nil: none
+	}
+	const authorized, blocked = throttler.Authorized, throttler.Blocked
+	all := func(rule *throttler.Rule) { rule.Either, rule.All = nil, rule.Either }
+	atomic := func(rule *throttler.Rule) { rule.CountAuthorizedOnly = true }
+	for name, row := range map[string]struct {
+		conditions, max int
+		set             func(*throttler.Rule)
+		calls           calls
+	}{
+		"one condition": {1, 2, nil, calls{{2, 2, authorized, nil}, {2, 2, authorized, nil}, {1, 1, blocked, nil}}}, // get, add; get, cas; get
+		"8 conditions":  {8, 2, nil, calls{{2, 1 + 8, authorized, nil}, {2, 1 + 8, authorized, nil}, {1, 1, blocked, nil}, {1, 1, blocked, all}}},
+		// The others count the call, unless they are not to.
+		"one full condition of 8": {8, 9, func(rule *throttler.Rule) { rule.Either[5].Max = 1 }, calls{
+			{2, 1 + 8, authorized, nil}, {2, 1 + 7, blocked, nil}, {1, 1, blocked, atomic}, {2, 1 + 7, authorized, all},
+		}},
+		"a ban": {8, 1, func(rule *throttler.Rule) { rule.Lockout = time.Hour }, calls{
+			{2, 1 + 8, authorized, nil}, {2, 1 + 8, blocked, nil}, {1, 1, blocked, nil},
+		}},
+		// Each full condition of First is one more: get; get; get, add.
+		"first": {3, 1, func(rule *throttler.Rule) { rule.Either, rule.First = nil, rule.Either }, calls{
+			{2, 2, authorized, nil}, {3, 3, authorized, nil}, {4, 4, authorized, nil}, {3, 3, blocked, nil},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			travel(t, func(j *journey) {
+				rule := throttler.Rule{Identifier: "r", Either: conditions(row.conditions, row.max, time.Minute)}
+				if row.set != nil {
+					row.set(&rule)
+				}
+				for _, c := range row.calls {
+					if c.change != nil {
+						c.change(&rule)
+					}
+					j.requires(c.trips, c.ops, j.call(rule, c.status))
+				}
+			})
+		})
+	}
 }
 
-func TestRoundTripsOf8Conditions(t *testing.T) {
+// The BlockCache answers for conditions of First one by one.
+func TestRoundTripsOfFirstBesideABlockCache(t *testing.T) {
 	travel(t, func(j *journey) {
-		rule := throttler.Rule{Identifier: "r", Either: conditions(8, 2, time.Minute)}
-		j.requires(2, 1+8, j.call(rule, throttler.Authorized))
-		j.requires(2, 1+8, j.call(rule, throttler.Authorized))
-		j.requires(1, 1, j.call(rule, throttler.Blocked))
-		rule.Either, rule.All = nil, rule.Either
-		j.requires(1, 1, j.call(rule, throttler.Blocked))
-	})
-}
-
-// One is full: the others count the call, unless they are not to.
-func TestRoundTripsOfOneFullConditionOf8(t *testing.T) {
-	travel(t, func(j *journey) {
-		rule := throttler.Rule{Identifier: "r", Either: conditions(8, 9, time.Minute)}
-		rule.Either[5].Max = 1
-		j.call(rule, throttler.Authorized)()
-		j.requires(2, 1+7, j.call(rule, throttler.Blocked))
-		rule.CountAuthorizedOnly = true
-		j.requires(1, 1, j.call(rule, throttler.Blocked))
-		rule.Either, rule.All = nil, rule.Either
-		j.requires(2, 1+7, j.call(rule, throttler.Authorized))
-	})
-}
-
-func TestRoundTripsOfABan(t *testing.T) {
-	travel(t, func(j *journey) {
-		rule := throttler.Rule{Identifier: "r", Either: conditions(8, 1, time.Minute), Lockout: time.Hour}
-		j.call(rule, throttler.Authorized)()
-		j.requires(2, 1+8, j.call(rule, throttler.Blocked)) // it is set
-		j.requires(1, 1, j.call(rule, throttler.Blocked))
+		rule := shares(1, 1, 1)
+		for range 3 {
+			j.call(rule, throttler.Authorized)()
+		}
+		j.throttler = throttler.New(j.client)
+		j.throttler.BlockCache = 10
+		j.requires(3, 3, j.call(rule, throttler.Blocked))
+		j.requires(0, 0, j.call(rule, throttler.Blocked))
+		require.NoError(j, j.throttler.Reset(j.ctx, first(rule.First[2])))
+		j.requires(2, 2, j.call(rule, throttler.Authorized))
 	})
 }
 
@@ -141,65 +160,5 @@ func TestRoundTripsOfALostRace(t *testing.T) {
 			require.Equal(j, 7, d.Outcomes[3].Remaining)
 		})
 		require.NoError(j, <-other)
-	})
-}
-
-// The reads of a cancelable call run on, but no longer than the client does.
-func TestDoneContextIsNotWaitedForALongTrip(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := newDistant()
-		th := throttler.New(client)
-		for _, patience := range []time.Duration{1, roundTrip / 2, roundTrip + roundTrip/2} {
-			rule := throttler.Rule{Identifier: patience.String(), Either: conditions(8, 9, time.Minute)}
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			begin := time.Now()
-			d, err := th.Authorize(ctx, rule)
-			require.NoError(t, err)
-			require.Equal(t, patience, time.Since(begin))
-			require.ErrorIs(t, d.Err, context.DeadlineExceeded)
-			require.Equal(t, throttler.Authorized, d.Status)
-			cancel()
-		}
-		time.Sleep(2 * roundTrip)
-		synctest.Wait() // nothing is left running, or the bubble would not end
-	})
-}
-
-func TestRoundTrips(t *testing.T) {
-	one, two := either(condition("a", 2, time.Minute)), either(condition("a", 9, time.Minute), condition("b", 9, time.Minute))
-	two.Identifier = "two"
-	client := newFaulty()
-	th := throttler.New(client)
-	authorize(t, th, one)
-	require.Equal(t, []string{"get", "add"}, client.took())
-	authorize(t, th, one)
-	require.Equal(t, []string{"get", "cas"}, client.took())
-	authorize(t, th, one)
-	require.Equal(t, []string{"get"}, client.took(), "blocked")
-	authorize(t, th, two)
-	require.Equal(t, []string{"multi", "add", "add"}, client.took())
-	authorize(t, th, two)
-	require.Equal(t, []string{"multi", "cas", "cas"}, client.took())
-	peek(t, th, one)
-	peek(t, th, two)
-	require.Equal(t, []string{"get", "multi"}, client.took())
-}
-
-// The writes of a call go out together: all of them are under way before the
-// first is answered.
-func TestWritesOfACallGoOutTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := newFaulty()
-		client.before = func(string, ...string) error { time.Sleep(20 * time.Millisecond); return nil }
-		th := throttler.New(client)
-		var rule throttler.Rule
-		for i := range 8 {
-			rule = either(append(rule.Either, condition(fmt.Sprint(i), 1, time.Minute))...)
-		}
-		start := time.Now()
-		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
-		require.Equal(t, 2*20*time.Millisecond, time.Since(start))
-		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
-		require.Equal(t, 3*20*time.Millisecond, time.Since(start))
 	})
 }
