@@ -58,30 +58,6 @@ func TestCachedBanTakesNoRoundTrip(t *testing.T) {
 	})
 }
 
-func TestBanFoundInTheBackendIsCached(t *testing.T) {
-	client := newFaulty()
-	first, second := throttler.New(client), throttler.New(client)
-	second.BlockCache = 10
-	rule := banning("a", time.Hour)
-	authorize(t, first, rule)
-	authorize(t, first, rule)
-	client.took()
-	authorize(t, second, rule)
-	authorize(t, second, rule)
-	require.Equal(t, []string{"get"}, client.took())
-}
-
-func TestBanThatPeekForetellsIsNotCached(t *testing.T) {
-	client := newFaulty()
-	th := throttler.New(client)
-	th.BlockCache = 10
-	rule := banning("a", time.Hour)
-	authorize(t, th, rule)
-	require.True(t, peek(t, th, rule).Outcomes[0].Banned)
-	rule.Lockout = 0
-	require.False(t, peek(t, th, rule).Outcomes[0].Banned)
-}
-
 func TestResetIsNoticedHereAtOnceAndElsewhereWithinBlockCacheTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newFaulty()
@@ -400,27 +376,6 @@ func TestEachRuleIsDecidedOnTheRecordThatIsKept(t *testing.T) {
 			require.Equal(t, elsewhere[0], elsewhere[1])
 		})
 	}
-}
-
-func TestCancelResetAndBanOfThisProcessAreNoticedAtOnce(t *testing.T) {
-	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		for _, th := range []*throttler.Throttler{th, throttler.New(memstore.New())} {
-			th.BlockCache = 10
-			rule := either(condition("a", 1, time.Minute))
-			d := authorize(t, th, rule)
-			require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
-			require.NoError(t, th.Cancel(t.Context(), d))
-			require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
-			require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
-			require.NoError(t, th.Reset(t.Context(), rule))
-			require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
-			require.False(t, authorize(t, th, rule).Outcomes[0].Banned)
-			require.NoError(t, th.Ban(t.Context(), rule, time.Hour))
-			require.True(t, authorize(t, th, rule).Outcomes[0].Banned)
-			require.NoError(t, th.Reset(t.Context(), rule))
-			require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
-		}
-	})
 }
 
 func TestWhatARefusedCallWouldNotCountIsKeptToo(t *testing.T) {

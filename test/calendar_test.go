@@ -101,30 +101,6 @@ func TestExactlyMaxIsCountedInEachDayBySeveralProcesses(t *testing.T) {
 	}
 }
 
-func TestCalendarIsPeekedCanceledAndReset(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New()
-		th, other := throttler.New(store), throttler.New(store)
-		rule := either(calendar(10, throttler.Period{Unit: throttler.Week}))
-		rule.Either[0].Cost = 4
-		first := authorize(t, th, rule)
-		require.Equal(t, []int{2}, remaining(peek(t, th, rule)))
-		require.Equal(t, []int{2}, remaining(authorize(t, th, rule)))
-		redeemed, err := other.Redeem(first.Receipt())
-		require.NoError(t, err)
-		for range 2 {
-			require.NoError(t, other.Cancel(t.Context(), redeemed))
-			require.Equal(t, []int{2}, remaining(peek(t, th, rule)), "once")
-		}
-		require.NoError(t, th.Reset(t.Context(), rule))
-		late := authorize(t, th, rule)
-		require.Equal(t, []int{6}, remaining(late))
-		require.NoError(t, th.Cancel(t.Context(), late))
-		require.NoError(t, th.Cancel(t.Context(), late))
-		require.Equal(t, []int{6}, remaining(peek(t, th, rule)))
-	})
-}
-
 func TestWaitIsServedWhenTheNextPeriodBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(memstore.New())

@@ -29,17 +29,3 @@ func TestRetryAfterIsWithoutTheCostsThatWereGivenBack(t *testing.T) {
 		require.Equal(t, time.Second, d.RetryAfter)
 	})
 }
-
-func TestCancelFindsAHitInAListThatWasMadeCoarserOrFiner(t *testing.T) {
-	small, large := either(condition("c", 5, time.Minute)), either(condition("c", 100, time.Minute))
-	for _, rules := range [][2]throttler.Rule{{small, large}, {large, small}} {
-		synctest.Test(t, func(t *testing.T) {
-			th := throttler.New(memstore.New())
-			time.Sleep(time.Nanosecond)
-			d := authorize(t, th, rules[0])
-			before := remaining(authorize(t, th, rules[1]))
-			require.NoError(t, th.Cancel(t.Context(), d))
-			require.Equal(t, before, remaining(peek(t, th, rules[1])), "one hit less, and the one of this look")
-		})
-	}
-}

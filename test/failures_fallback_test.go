@@ -100,20 +100,6 @@ func TestFallbackThatFailsTooLeavesTheConditionOpenWithBothErrors(t *testing.T) 
 	}
 }
 
-func TestCancelAndResetReachTheFallback(t *testing.T) {
-	client, ctx := newFaulty(), context.Background()
-	client.before = failing(errDown, "", "get", "delete")
-	th := throttler.New(client)
-	th.Fallback = memstore.New()
-	rule := either(condition("a", 2, time.Minute))
-	d := authorize(t, th, rule)
-	authorize(t, th, rule)
-	require.NoError(t, th.Cancel(ctx, d))
-	require.Equal(t, []int{0}, remaining(authorize(t, th, rule)))
-	require.ErrorIs(t, th.Reset(ctx, rule), errDown)
-	require.Equal(t, []int{1}, remaining(authorize(t, th, rule)))
-}
-
 func TestResetReachesTheFallbackWhileTheBackendHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newFaulty()

@@ -98,23 +98,6 @@ func TestHungServerIsLeftWhenTheContextEnds(t *testing.T) {
 	require.NoError(t, d.Err)
 }
 
-// The hits that were counted before the server hung can still be taken back.
-func TestCancelOnAHungServerCanBeTriedAgain(t *testing.T) {
-	t.Parallel()
-	server := servertest.NewMemcached(t)
-	s := sceneOn(t, server)
-	rule := s.either(limit("c", 1, time.Minute))
-	c := s.requireAuthorized(rule)
-	server.Pause()
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	require.ErrorIs(t, s.throttler.Cancel(ctx, c.Decision), context.DeadlineExceeded)
-	server.Resume()
-	s.requireBlocked(rule)
-	s.cancel(c)
-	s.requireAuthorized(rule)
-}
-
 // Calls go on while the server is killed and comes back: none panics or is an
 // error, those that fail are open, and afterwards it counts again.
 func TestServerKilledUnderLoad(t *testing.T) {
@@ -162,22 +145,6 @@ func TestServerKilledUnderLoad(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, d.Err)
 	require.Equal(t, throttler.Blocked, d.Status)
-}
-
-// A memcached that was started with -C compares nothing, so nothing can be counted
-// on it. It must not seem to.
-func TestServerWithoutCASFailsOpenAndSaysSo(t *testing.T) {
-	t.Parallel()
-	th := throttler.New(clientOf(t, servertest.NewMemcached(t, "-C").Addr))
-	rule := throttler.Rule{Identifier: "r", Either: conditions(1, 2, time.Minute)}
-	d, err := th.Authorize(context.Background(), rule)
-	require.NoError(t, err)
-	require.NoError(t, d.Err, "the first hit is added, not swapped")
-	for range 3 {
-		d, err := th.Authorize(context.Background(), rule)
-		require.NoError(t, err)
-		requireOpen(t, d, throttler.ErrNoCAS)
-	}
 }
 
 // onServer returns a condition like c with a Value that the client keeps on

@@ -125,16 +125,6 @@ func (c *counted) Exchange(ctx context.Context, xs ...exchange.Exchange) {
 	c.Store.Exchange(ctx, xs...)
 }
 
-func TestALimitInMemoryAllocatesNothing(t *testing.T) {
-	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
-		c := condition("a", 1000, time.Hour)
-		c.Algorithm = algorithm
-		limit := limitOf(t, throttler.New(memstore.New()), either(c))
-		limit.Take(t.Context(), "v")
-		require.Zero(t, leastAllocs(100, func() { limit.Take(t.Context(), "v") }), algorithm)
-	}
-}
-
 // However many decide on the same records at once, hits that a refused call has counted are
 // given back: each condition has counted what was authorized.
 func TestWhatARefusedCallCountedInPlaceIsGivenBack(t *testing.T) {

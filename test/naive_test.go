@@ -258,9 +258,13 @@ func askWays(t *rapid.T, clients map[string]throttler.Client) {
 	for name, client := range clients {
 		ways[name] = &way{Throttler: throttler.New(client)}
 	}
-	cached := &way{Throttler: throttler.New(newFaulty())}
-	cached.BlockCache = 100
-	ways["block cache"] = cached
+	for name, client := range map[string]throttler.Client{
+		"block cache": newFaulty(), "block cache of an Exchanger": exchanger{memstore.New()},
+	} {
+		cached := &way{Throttler: throttler.New(client)}
+		cached.BlockCache = 100
+		ways[name] = cached
+	}
 	simulation := new(throttler.Simulation)
 	model := naive{}
 	takes := map[string]*throttler.Throttler{
