@@ -42,17 +42,16 @@ type inFlight struct {
 	writing, reading bool                   // a goroutine has the role
 	sent             engine.Queue[*request] // without the whole of their answers, in order
 	offset           int64
-	transmitting     bool        // what is up to offset is being written
-	lone             bool        // by its reader
-	silentAt         int64       // offset while nothing came, though what is up to there was being written
-	progress         time.Time   // when the last answer was complete, or one more of a group's
-	heard            time.Time   // when a part of an answer last came, and no more than that
-	slow             *request    // whose answer was still coming when it was overdue
-	dead             error       // why it is not used any more
-	buried           bool        // bury has been called, or is about to be
-	interrupted      bool        // the read deadline has been set to wake the reader
-	watch            *time.Timer // runs overdue
-	watching         bool
+	transmitting     bool      // what is up to offset is being written
+	lone             bool      // by its reader
+	silentAt         int64     // offset while nothing came, though what is up to there was being written
+	progress         time.Time // when the last answer was complete, or one more of a group's
+	heard            time.Time // when a part of an answer last came, and no more than that
+	slow             *request  // whose answer was still coming when it was overdue
+	dead             error     // why it is not used any more
+	buried           bool      // bury has been called, or is about to be
+	interrupted      bool      // the read deadline has been set to wake the reader
+	watch            alarm     // runs overdue
 	lateCheck        lateCheck
 }
 
@@ -101,10 +100,10 @@ func (c *conn) desertedLocked() bool {
 // sent. It is the last to use the connection.
 func (c *conn) bury() {
 	l, s := c.shard, c.shard.server
-	if c.watch != nil {
-		c.watch.Stop()
-	}
 	l.mu.Lock()
+	if c.watch.timer != nil {
+		c.watch.timer.Stop()
+	}
 	reason := c.dead
 	if c.slow != nil && c.sent.Len() > 0 && c.sent.All()[0] == c.slow { // not answered since
 		c.spoilLocked(c.slow.atFault())

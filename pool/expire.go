@@ -5,21 +5,12 @@ import "time"
 // tickLocked sees to it that expire runs when a request that is queued now has waited
 // too long.
 func (l *shard) tickLocked() {
-	if !l.ticking {
+	if !l.clock.isSet {
 		l.tickAfterLocked(l.server.queueTimeout)
 	}
 }
 
-// tickAfterLocked has expire run so much earlier than after d that the reader can be
-// asked.
-func (l *shard) tickAfterLocked(d time.Duration) {
-	l.ticking = true
-	if l.clock == nil {
-		l.clock = time.AfterFunc(d-ahead, l.expire)
-		return
-	}
-	l.clock.Reset(d - ahead)
-}
+func (l *shard) tickAfterLocked(d time.Duration) { l.clock.afterLocked(d, l.expire) }
 
 // expire sees to it that requests end which the server keeps waiting too long: for their
 // turn, as it is behind with those before them, or for an answer after it. Those that wait
@@ -27,7 +18,7 @@ func (l *shard) tickAfterLocked(d time.Duration) {
 // there and refuses it.
 func (l *shard) expire() {
 	l.mu.Lock()
-	l.ticking = false
+	l.clock.isSet = false
 	now, c, refusal := time.Now(), l.conn, l.refusal
 	var refused []*request
 	switch left, waits := l.untilExpiredLocked(now); {

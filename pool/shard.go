@@ -27,8 +27,7 @@ type shard struct {
 	alone      int // how many calls in a row found no other waiting
 	life       context.Context
 	endLife    context.CancelCauseFunc // ends what connecting is under way
-	clock      *time.Timer             // runs expire
-	ticking    bool
+	clock      alarm                   // runs expire
 }
 
 // aloneEnough is how many calls in a row must find no other waiting before the

@@ -101,7 +101,7 @@ func (c *conn) judgeLocked() {
 	c.expireLocked(now)
 	switch late, waits := c.latenessLocked(now); {
 	case !waits:
-		c.watching = false
+		c.watch.isSet = false
 	case late < 0:
 		c.watchAfterLocked(-late)
 	case c.transmitting:
@@ -112,21 +112,31 @@ func (c *conn) judgeLocked() {
 	}
 }
 
+// An alarm is a timer that is set anew when it has run.
+type alarm struct {
+	timer *time.Timer
+	isSet bool
+}
+
+// afterLocked has run called so much earlier than after d that the reader can be asked. It is
+// the same each time.
+func (a *alarm) afterLocked(d time.Duration, run func()) {
+	a.isSet = true
+	if a.timer == nil {
+		a.timer = time.AfterFunc(d-ahead, run)
+		return
+	}
+	a.timer.Reset(d - ahead)
+}
+
 // watchLocked sees to it that overdue runs when an answer is.
 func (c *conn) watchLocked() {
-	if !c.watching {
+	if !c.watch.isSet {
 		c.watchAfterLocked(c.shard.server.timeout)
 	}
 }
 
-func (c *conn) watchAfterLocked(d time.Duration) {
-	c.watching = true
-	if c.watch == nil {
-		c.watch = time.AfterFunc(d-ahead, c.overdue)
-		return
-	}
-	c.watch.Reset(d - ahead)
-}
+func (c *conn) watchAfterLocked(d time.Duration) { c.watch.afterLocked(d, c.overdue) }
 
 // overdue sees to it that the connection fails if its oldest request has waited too long
 // since it was sent or, if it had to wait for the answers to others, since the last of
@@ -137,7 +147,7 @@ func (c *conn) overdue() {
 	now := time.Now()
 	switch late, waits := c.latenessLocked(now); {
 	case !waits:
-		c.watching = false
+		c.watch.isSet = false
 	case late < -ahead:
 		c.watchAfterLocked(-late)
 	case !c.transmitting, !c.lone && c.silentAt != c.offset:
@@ -164,7 +174,7 @@ func (c *conn) unblockLocked() {
 	l.mu.Lock()
 	switch late, waits := c.latenessLocked(time.Now()); {
 	case !waits:
-		c.watching = false
+		c.watch.isSet = false
 	case late >= 0 && c.transmitting && c.offset == packet:
 		c.giveUpLocked()
 	default:
