@@ -3,7 +3,6 @@ package pool
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/adaptivethrottler/throttler/internal/memcached"
@@ -39,17 +38,17 @@ func (p *Pool) Check(ctx context.Context) error {
 		return ErrClosed
 	}
 	dialer := memcached.Dialer{DialContext: p.DialContext, User: p.User, Password: p.Password}
-	all := p.servers.Load().all
-	servers := make([]*engine.Server, len(all))
-	for i, s := range all {
-		servers[i] = s.Server
-	}
-	return engine.Check(ctx, servers, func(ctx context.Context, i int) (engine.Reading, error) {
-		name := all[i].addr.text
-		if all[i].addr.network == "unix" {
+	return engine.Check(ctx, p.servers.Load().all, func(ctx context.Context, s *server) (engine.Reading, error) {
+		name := s.addr.text
+		if s.addr.network == "unix" {
 			name = "unix:" + name
 		}
-		stats, err := askStats(ctx, dialer, name)
+		conn, err := dialer.Dial(ctx, name)
+		if err != nil {
+			return engine.Reading{}, err
+		}
+		defer conn.Close()
+		stats, err := conn.Stats()
 		return reading(stats), err
 	}, func(server string, loss engine.Loss) {
 		if p.Forgot != nil {
@@ -58,32 +57,13 @@ func (p *Pool) Check(ctx context.Context) error {
 	})
 }
 
-// askStats returns the statistics of a server that are numbers.
-func askStats(ctx context.Context, dialer memcached.Dialer, server string) (map[string]int64, error) {
-	conn, err := dialer.Dial(ctx, server)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	texts, err := conn.Stats()
-	if err != nil {
-		return nil, err
-	}
-	stats := make(map[string]int64, len(texts))
-	for name, text := range texts {
-		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-			stats[name] = n
-		}
-	}
-	return stats, nil
-}
-
 // reading returns what statistics say. memcached reckons its time as its start and its
 // uptime, so that the difference does not waver.
-func reading(stats map[string]int64) engine.Reading {
+func reading(stats map[string]string) engine.Reading {
+	number := func(name string) int64 { return engine.Number(stats[name]) }
 	return engine.Reading{
-		Run:     fmt.Sprint(stats["time"]-stats["uptime"], " ", stats["pid"]),
-		Flushes: [2]int64{stats["cmd_flush"]}, Evictions: stats["evictions"],
-		Bytes: stats["bytes"], MaxBytes: stats["limit_maxbytes"],
+		Run:     fmt.Sprint(number("time")-number("uptime"), " ", number("pid")),
+		Flushes: [2]int64{number("cmd_flush")}, Evictions: number("evictions"),
+		Bytes: number("bytes"), MaxBytes: number("limit_maxbytes"),
 	}
 }

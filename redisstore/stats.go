@@ -77,12 +77,8 @@ func (s *Store) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	servers := make([]*server.Server, len(nodes))
-	for i, n := range nodes {
-		servers[i] = n.Server
-	}
-	return server.Check(ctx, servers, func(ctx context.Context, i int) (server.Reading, error) {
-		info, err := nodes[i].info(ctx, c)
+	return server.Check(ctx, nodes, func(ctx context.Context, n *node) (server.Reading, error) {
+		info, err := n.info(ctx, c)
 		return reading(info), err
 	}, func(name string, loss server.Loss) {
 		if s.Forgot != nil {
@@ -113,21 +109,16 @@ func fields(text string) map[string]string {
 // had saved it has again.
 func reading(info map[string]string) server.Reading {
 	return server.Reading{
-		Run: info["run_id"], Uptime: time.Duration(number(info["uptime_in_seconds"])) * time.Second,
-		Flushes: [2]int64{calls(info["cmdstat_flushall"]), calls(info["cmdstat_flushdb"])}, Evictions: number(info["evicted_keys"]),
-		Bytes: number(info["used_memory"]), MaxBytes: number(info["maxmemory"]),
+		Run: info["run_id"], Uptime: time.Duration(server.Number(info["uptime_in_seconds"])) * time.Second,
+		Flushes: [2]int64{calls(info["cmdstat_flushall"]), calls(info["cmdstat_flushdb"])}, Evictions: server.Number(info["evicted_keys"]),
+		Bytes: server.Number(info["used_memory"]), MaxBytes: server.Number(info["maxmemory"]),
 	}
-}
-
-func number(text string) int64 {
-	n, _ := strconv.ParseInt(text, 10, 64)
-	return n
 }
 
 // calls returns the calls of a command's statistics: calls=2,usec=9,...
 func calls(text string) int64 {
 	count, _, _ := strings.Cut(strings.TrimPrefix(text, "calls="), ",")
-	return number(count)
+	return server.Number(count)
 }
 
 // Info returns the INFO of each server that answers, by field, and the error of the

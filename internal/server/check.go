@@ -3,22 +3,24 @@ package server
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"time"
 )
 
-// Check asks each of servers for a Reading, by its index, all at once, and calls forgot for what
-// they have forgotten since it last did, if that is not nil. Those that are down are not asked.
-func Check(ctx context.Context, servers []*Server, ask func(ctx context.Context, i int) (Reading, error), forgot func(server string, loss Loss)) error {
+// Check asks each of servers, which have a Server inside, for a Reading, all at once, and calls
+// forgot for what they have forgotten since it last did. Those that are down are not asked.
+func Check[S interface{ Inside() *Server }](ctx context.Context, servers []S, ask func(context.Context, S) (Reading, error), forgot func(server string, loss Loss)) error {
 	errs := make([]error, len(servers))
 	var checks sync.WaitGroup
-	for i, s := range servers {
+	for i, of := range servers {
+		s := of.Inside()
 		if s.Down() != nil {
 			s.Memory.Away()
 			continue
 		}
 		checks.Go(func() {
-			loss, err := s.Memory.Ask(ctx, func() (Reading, error) { return ask(ctx, i) })
+			loss, err := s.Memory.Ask(ctx, func() (Reading, error) { return ask(ctx, of) })
 			switch {
 			case err != nil:
 				errs[i] = s.Wrap(err)
@@ -29,6 +31,12 @@ func Check(ctx context.Context, servers []*Server, ask func(ctx context.Context,
 	}
 	checks.Wait()
 	return errors.Join(errs...)
+}
+
+// Number returns the whole number that a server tells as text, or 0.
+func Number(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
 }
 
 // DefaultWatchEvery is how often servers are checked by default.

@@ -61,6 +61,9 @@ func Positive[T cmp.Ordered](option, byDefault T) T {
 // New returns a Server that is not down.
 func New(c Config) *Server { return &Server{Config: c, gone: make(chan struct{})} }
 
+// Inside returns s, also of what s is embedded in.
+func (s *Server) Inside() *Server { return s }
+
 // Admit counts a call, and returns why none may be made, or nil.
 func (s *Server) Admit() error {
 	s.Counts.Calls.Add(1)

@@ -199,13 +199,13 @@ func TestAProbeIsStartedAsTheServerIsTold(t *testing.T) {
 
 func TestACheckAsksThoseThatAreNotDown(t *testing.T) {
 	up, down, refuses := newScene(), newScene(), newScene()
-	all := []*server.Server{up.Server, down.Server, refuses.Server}
+	all := []*scene{up, down, refuses}
 	evictions := int64(0)
 	var lost []server.Loss
 	check := func() error {
-		return server.Check(t.Context(), all, func(_ context.Context, i int) (server.Reading, error) {
-			require.NotEqual(t, 1, i)
-			if i == 2 {
+		return server.Check(t.Context(), all, func(_ context.Context, s *scene) (server.Reading, error) {
+			require.NotSame(t, down, s)
+			if s == refuses {
 				return server.Reading{}, errAway
 			}
 			return server.Reading{Run: "a", Evictions: evictions, Bytes: 7}, nil
@@ -229,11 +229,10 @@ func TestACheckAsksThoseThatAreNotDown(t *testing.T) {
 func TestChecksAtTheSameTimeTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScene()
-		all := []*server.Server{s.Server}
 		run, told := "a", 0
 		var check func(ctx context.Context) error
 		check = func(ctx context.Context) error {
-			return server.Check(ctx, all, func(context.Context, int) (server.Reading, error) {
+			return server.Check(ctx, []*scene{s}, func(context.Context, *scene) (server.Reading, error) {
 				was := run
 				time.Sleep(time.Second) // it restarts meanwhile
 				return server.Reading{Run: was}, nil
