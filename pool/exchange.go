@@ -5,6 +5,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/fanout"
+	"github.com/bradfitz/gomemcache/memcache"
 )
 
 var _ exchange.Exchanger = (*Pool)(nil)
@@ -60,14 +61,16 @@ func (p *Pool) exchanges(xs []exchange.Exchange) *batch {
 	return b
 }
 
-// call makes a request, and returns it with its answer or an error.
-func (p *Pool) call(r request) request {
+// call makes a request that writes with v, or reads if that is none. maybe says that the server
+// may have carried out a write whose answer was lost.
+func (p *Pool) call(v verb, key string, item *memcache.Item) (answer reply, maybe bool, err error) {
 	b := p.batches.Get(1)
 	defer p.release(b)
-	b.All[0] = r
+	r := &b.All[0]
+	r.verb, r.key, r.item, r.reads = v, key, item, v == none
 	b.Admit(p.admit)
 	do(context.Background(), b)
-	return b.All[0]
+	return r.reply, r.maybe, r.err
 }
 
 // admit finds the shard of a request. It reports false, and sets the request's error, if no
@@ -96,6 +99,9 @@ func (p *Pool) release(b *batch) {
 // lone caller writes by itself, and reads the answers of one server. Other goroutines read
 // those of the other servers, so that a server that hangs delays none of them.
 func do(ctx context.Context, b *batch) (ended bool) {
+	if len(b.Admitted) == 0 {
+		return true
+	}
 	n := 0                     // shards
 	var own *conn              // is read here, for ownLatch
 	var ownLatch *fanout.Latch // of which it has the answers

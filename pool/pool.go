@@ -304,21 +304,24 @@ func (p *Pool) isClosed() bool {
 
 // Get returns the item at key, or memcache.ErrCacheMiss.
 func (p *Pool) Get(key string) (*memcache.Item, error) {
-	r := p.call(request{key: key, reads: true})
-	if r.err == nil && r.reply.found == nil {
+	answer, _, err := p.call(none, key, nil)
+	if err != nil {
+		return nil, err
+	}
+	if answer.found == nil {
 		return nil, memcache.ErrCacheMiss
 	}
-	return r.reply.found, r.err
+	return answer.found, nil
 }
 
 // write writes item, or deletes key, and returns what the server answers.
 func (p *Pool) write(v verb, key string, item *memcache.Item) error {
-	r := p.call(request{verb: v, key: key, item: item})
-	if r.err != nil {
-		return r.err
+	answer, maybe, err := p.call(v, key, item)
+	if err != nil {
+		return err
 	}
-	err := r.reply.status.err()
-	if err != nil && r.maybe {
+	err = answer.status.err()
+	if err != nil && maybe {
 		return &LostAnswerError{err}
 	}
 	return err

@@ -25,7 +25,7 @@ func (bs *Batches[R]) Get(n int) *Batch[R] {
 		b = new(Batch[R])
 	}
 	if n > cap(b.All) {
-		b.All, b.Admitted = make([]R, n), make([]*R, 0, n)
+		b.All, b.Admitted, b.Refused = make([]R, n), make([]*R, 0, n), nil
 	}
 	b.All = b.All[:n]
 	return b
@@ -36,9 +36,7 @@ func (bs *Batches[R]) Put(b *Batch[R]) {
 	if len(b.All) > maxKept {
 		return
 	}
-	clear(b.All)
-	clear(b.Admitted)
-	clear(b.Refused)
+	clear(b.All) // which the others point to
 	b.Admitted, b.Refused = b.Admitted[:0], b.Refused[:0]
 	bs.ended.Put(b)
 }
