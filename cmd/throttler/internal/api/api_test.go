@@ -583,7 +583,7 @@ func TestAPersonWhoHasProvedTheirIdentityIsKnown(t *testing.T) {
 	a := one.ask(t, "/v1/login/begin", bob)
 	assert.Equal(t, "authorized", a.fields["status"])
 	assert.Equal(t, true, a.fields["known"])
-	for _, wrong := range []question{begin("bob", ""), begin(strings.Repeat("x", login.MaxName+1), "203.0.113.7")} {
+	for _, wrong := range []question{begin("bob", ""), begin("", "203.0.113.7"), begin(strings.Repeat("x", login.MaxName+1), "203.0.113.7")} {
 		assert.Equal(t, 400, one.ask(t, "/v1/login/recognize", wrong).status)
 	}
 }

@@ -113,6 +113,9 @@ func (a *api) lift(ctx context.Context, l *lifting) (*done, error) {
 
 // recognize makes a person known who has proved their identity in another way.
 func (a *api) recognize(ctx context.Context, b *beginning) (*done, error) {
+	if b.Name == "" {
+		return nil, invalid("There is no name. Send that of the person who is known from now on.")
+	}
 	addr, err := addressOf(b.Address)
 	if err != nil {
 		return nil, err
