@@ -88,6 +88,25 @@ func TestAllLeasesOfARecordAreRenewedInOneExchange(t *testing.T) {
 	}
 }
 
+func TestALeaseThatWasGivenBackCannotBeRenewed(t *testing.T) {
+	th := throttler.New(memstore.New())
+	rule := either(inFlight(1, time.Minute))
+	d, none := authorize(t, th, rule), authorize(t, th, rule)
+	require.Equal(t, throttler.Blocked, none.Status)
+	require.NoError(t, th.Renew(t.Context(), none))
+	for _, giveBack := range []func(){
+		func() { settle(t, th, d, total(0)) },
+		func() { require.NoError(t, th.Cancel(t.Context(), d)) },
+		func() { require.NoError(t, th.Hold(t.Context(), d).Release(t.Context())) },
+	} {
+		giveBack()
+		require.ErrorIs(t, th.Renew(t.Context(), d), throttler.ErrLeaseLost)
+		require.ErrorIs(t, th.Renew(t.Context(), d), throttler.ErrLeaseLost, "still")
+		settle(t, th, d, total(1)) // another lease
+		require.NoError(t, th.Renew(t.Context(), d))
+	}
+}
+
 func TestALeaseThatCannotBeRenewedIsLostATenthBeforeItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newOutlet()
@@ -172,6 +191,31 @@ func TestABanKeepsLeases(t *testing.T) {
 	})
 }
 
+func TestRetryAfterOfABanIsWhenTheLeasesThatItKeepsHaveEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memstore.New())
+		rule := either(inFlight(2, time.Minute))
+		held := authorize(t, th, rule)
+		require.NoError(t, th.Ban(t.Context(), rule, time.Second))
+		both := either(costing(inFlight(2, time.Minute), 2))
+		require.Equal(t, time.Second, peek(t, th, rule).RetryAfter, "there is room for another one")
+		settled, err := th.Settle(t.Context(), held, map[string]int{held.Outcomes[0].Name: 1})
+		require.NoError(t, err)
+		for _, o := range []throttler.Outcome{peek(t, th, rule).Outcomes[0], settled.Outcomes[0]} {
+			require.Equal(t, time.Minute, o.ResetAfter)
+		}
+		d := authorize(t, th, both)
+		require.Equal(t, throttler.Blocked, d.Status)
+		require.Equal(t, time.Minute, d.RetryAfter)
+		time.Sleep(d.RetryAfter - 1)
+		require.Equal(t, throttler.Blocked, peek(t, th, both).Status)
+		time.Sleep(time.Nanosecond)
+		require.Equal(t, throttler.Authorized, authorize(t, th, both).Status)
+		require.NoError(t, th.Ban(t.Context(), rule, time.Hour))
+		require.Equal(t, time.Hour, peek(t, th, rule).Outcomes[0].ResetAfter, "later than all leases")
+	})
+}
+
 func TestWhatHoldsNoHitIsNeverLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -205,6 +249,47 @@ func TestWhatHoldsNoHitIsNeverLost(t *testing.T) {
 			require.NoError(t, l.Release(t.Context()))
 		}
 	})
+}
+
+// A lease is known by its ID, so whatever becomes of an answer, it is counted once, renewed and
+// given back, and no other one is.
+func TestALeaseWhoseAnswersAreLostIsHeldAndReleasedOnce(t *testing.T) {
+	for name, lost := range map[string]loss{
+		"the answer": answerLost, "the request": requestLost, "before it is sent": notSent, "covered": covered, "late": arrivesLate,
+	} {
+		for _, before := range []int{0, 1} {
+			t.Run(fmt.Sprint(name, " after ", before), func(t *testing.T) {
+				if lost == notSent && before == 0 {
+					t.Skip("nobody else changes a record that is not there")
+				}
+				exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+					others, rule := throttler.New(r.store), either(inFlight(3, time.Minute))
+					for range before {
+						hold(t, others, rule)
+						peek(t, th, rule) // so that it writes at once
+					}
+					left := func() int { return remaining(peek(t, others, rule))[0] + 1 }
+					r.lose = lost
+					d := authorize(t, th, rule)
+					require.Equal(t, throttler.Authorized, d.Status)
+					require.NoError(t, d.Err, "nothing is unknown")
+					require.Equal(t, 2-before, left(), "counted once")
+					lease := th.Hold(t.Context(), d)
+					time.Sleep(19 * time.Second)
+					r.mu.Lock()
+					r.lose = lost
+					r.mu.Unlock()
+					time.Sleep(10 * time.Minute)
+					require.NoError(t, lease.Context().Err())
+					require.Equal(t, 2-before, left(), "renewed")
+					r.lose = lost
+					require.NoError(t, lease.Release(t.Context()))
+					time.Sleep(roundTrip)
+					require.Equal(t, 3-before, left(), "given back, and nobody else's")
+				})
+			})
+		}
+	}
 }
 
 func TestALeaseOfSeveralHitsIsLostWithTheFirstOfThem(t *testing.T) {
