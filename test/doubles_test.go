@@ -115,16 +115,6 @@ func failing(err error, part string, ops ...string) func(string, ...string) erro
 	}
 }
 
-// losing returns an after that answers err to each op that was carried out.
-func losing(op string, err error) func(string, error) error {
-	return func(done string, failed error) error {
-		if done != op || failed != nil {
-			return failed
-		}
-		return err
-	}
-}
-
 var errDown = errors.New("server is down")
 
 // partial fails as gomemcache does when one of several servers is dead: items
