@@ -102,7 +102,7 @@ func comparisons() []comparison {
 
 // The systems of several tables.
 var (
-	networked            = []system{poolWindow, poolBucket, plainWindow, redisWindow, redisBucket, rueidisBucket, rueidisLog, redisRate, envoy}
+	networked            = []system{poolWindow, poolBucket, plainWindow, redisWindow, redisBucket, rueidisBucket, rueidisLog, increx, redisRate, envoy}
 	ourWindowsAndScripts = []system{poolWindow, redisWindow, rueidisBucket, rueidisLog}
 	inMemory             = []system{storeWindow, storeBucket, takeWindow, takeBucket, goLimiter}
 )

@@ -115,6 +115,9 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 		}
 		st.servers[kind] = s
 	}
+	if s := st.servers[onRedis]; s != nil && s.has("INCREX") {
+		st.servers[onIncrex] = s
+	}
 	command, all := "go run ./bench", comparisons()
 	if o.services {
 		command += " -services"
@@ -146,8 +149,10 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 
 // close stops the servers.
 func (st *stage) close() {
-	for _, s := range st.servers {
-		s.stop()
+	for kind, s := range st.servers {
+		if kind != onIncrex {
+			s.stop()
+		}
 	}
 }
 

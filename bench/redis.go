@@ -114,6 +114,28 @@ func overRueidis(how, script string, keys int, args func(time.Time, limit, uint6
 	}}
 }
 
+// increx is Redis's own counter with a bound, since Redis 8.8 and Valkey 9.2: one command, and
+// no script. Its windows begin with their first hit, so up to twice the limit passes around
+// their edges.
+var increx = system{name: "rueidis, INCREX", how: "fixed window", backend: onIncrex, open: overIncrex}
+
+func overIncrex(e env, l limit) (limiter, error) {
+	client, err := rueidisClient(e)
+	if err != nil {
+		return limiter{}, err
+	}
+	return simple(func(ctx context.Context, value string) (bool, error) {
+		answer := client.Do(ctx, client.B().Arbitrary("INCREX").Keys(e.space+value).Args(increxArgs(l)...).Build())
+		counted, err := answer.AsIntSlice() // the new value, and what was added
+		return err == nil && counted[1] == 1, err
+	}, client.Close), nil
+}
+
+// increxArgs are those of one more hit in the window of l, if it has room.
+func increxArgs(l limit) []string {
+	return []string{"UBOUND", strconv.Itoa(l.Max), "PX", strconv.FormatInt(max(1, l.Window.Milliseconds()), 10), "ENX"}
+}
+
 // rueidisClient returns a client of e's server.
 func rueidisClient(e env) (rueidis.Client, error) {
 	return rueidis.NewClient(rueidis.ClientOption{

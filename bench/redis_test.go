@@ -58,3 +58,11 @@ func TestScriptsLimit(t *testing.T) {
 		})
 	}
 }
+
+// A Redis without INCREX leaves its row out.
+func TestACommandIsAskedFor(t *testing.T) {
+	s := started(t, onRedis, "unix")
+	require.True(t, s.has("INCRBY"))
+	require.False(t, s.has("INCREXTRA"))
+	require.Equal(t, []string{"UBOUND", "50", "PX", "1500", "ENX"}, increxArgs(limit{50, 1500 * time.Millisecond}))
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -22,6 +23,7 @@ const (
 	inProcess backend = iota
 	onMemcached
 	onRedis
+	onIncrex // the same server, if it has that command
 )
 
 // kinds are the servers that this program starts.
@@ -166,6 +168,20 @@ func (s *server) greet() error {
 		return errors.New("another program answers")
 	}
 	return nil
+}
+
+// has reports whether a Redis knows a command.
+func (s *server) has(command string) bool {
+	conn, err := net.DialTimeout(s.network, s.addr, time.Second)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(time.Second))
+	fmt.Fprintf(conn, "COMMAND INFO %s\r\n", command)
+	answer := make([]byte, 4096)
+	n, err := io.ReadAtLeast(conn, answer, len("*1\r\n*-1\r\n")-1)
+	return err == nil && strings.Contains(strings.ToLower(string(answer[:n])), strings.ToLower(command))
 }
 
 // stop kills the server and waits for its end.

@@ -53,7 +53,7 @@ func TestInstancesOfASystemCountTogether(t *testing.T) {
 
 func TestExactSystemsAdmitTheLimitOfACrowd(t *testing.T) {
 	st := staged(t)
-	exact := slices.DeleteFunc(slices.Clone(networked), func(s system) bool { return s.name == envoy.name })
+	exact := slices.DeleteFunc(slices.Clone(networked), func(s system) bool { return s.how == "fixed window" })
 	exact = append(exact, poolAhead)
 	for _, systems := range [][]system{exact, fleets(exact...)} {
 		results, err := st.play(t.Context(), scene{work: crowded, systems: systems, turn: (*crowd).rush}, maxCallers, false)
