@@ -97,7 +97,7 @@ func Parse(name string, source []byte) (*File, error) {
 }
 
 func parse(name string, source []byte) (file *File, limits map[string]os.FileInfo, err error) {
-	source = bytes.TrimPrefix(source, []byte("\uFEFF"))
+	source = bytes.TrimPrefix(source, []byte(byteOrderMark))
 	p := &parsing{name: name, source: source, ipv4Bits: defaultIPv4Bits, ipv6Bits: defaultIPv6Bits, limits: make(map[string]os.FileInfo)}
 	file = p.file()
 	slices.SortStableFunc(p.problems, func(a, b Problem) int {
