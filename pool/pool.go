@@ -261,6 +261,9 @@ func (p *Pool) Close() error {
 		p.init()
 		p.changing.Lock()
 		close(p.closed)
+		for _, s := range p.leaving {
+			s.dismissal.Stop()
+		}
 		all := slices.AppendSeq(slices.Clone(p.servers.Load().all), maps.Values(p.leaving))
 		p.changing.Unlock()
 		for _, s := range all {
