@@ -14,10 +14,10 @@
 //
 // The first record that a batch is decided on is the one that this process saw last, or
 // none: a guess. The exchange writes the last of the records, by cas with the token that
-// was seen or by add, and reads the record back, unless the server stores nearly all writes. If the write succeeds, all decisions stand.
-// If it does not, each change is decided by itself on the record that was found. Those that
-// do not change it, because it is full or banned, are answered at once. The others go into
-// the next exchange, before those that came later.
+// was seen or by add, and reads the record back, unless the server stores nearly all writes.
+// If the write succeeds, all decisions stand. If it does not, each change is decided by itself
+// on the record that was found. Those that do not change it, because it is full or banned, are
+// answered at once. The others go into the next exchange, before those that came later.
 //
 // A token is sent only on the connection that gave it, and connection numbers are never
 // used twice. An exchange that is sent again on another connection drops its guess and
