@@ -62,6 +62,9 @@ type Options struct {
 	// Turned is called when a caller is turned away. Default: none.
 	Turned func(Reason)
 
+	// Released is called when a caller has given a lease back, also a second time. Default: none.
+	Released func()
+
 	Log *slog.Logger
 }
 

@@ -100,7 +100,13 @@ func (a *api) release(ctx context.Context, h *holding) (*done, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &done{"released"}, a.free(ctx, d)
+	if err := a.free(ctx, d); err != nil {
+		return nil, err
+	}
+	if a.Released != nil {
+		a.Released()
+	}
+	return &done{"released"}, nil
 }
 
 // free gives the in-flight hits of d back, even if the caller hangs up.

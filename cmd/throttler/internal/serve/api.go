@@ -30,7 +30,7 @@ func (all *servers) addAPI(o Options, rules *rulefile.Source, b *backend) (net.A
 	}
 	handler, err := api.New(api.Options{
 		Rules: rules, Throttler: b.throttler, Guard: b.guard, Tokens: b.usedTokens(),
-		Secret: o.API.Token, Keys: o.API.Keys, Turned: b.events.turnedAway, Log: o.Log,
+		Secret: o.API.Token, Keys: o.API.Keys, Turned: b.events.turnedAway, Released: func() { b.released.Add(1) }, Log: o.Log,
 	})
 	if err != nil {
 		return nil, err

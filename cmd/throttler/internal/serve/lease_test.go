@@ -30,6 +30,8 @@ func TestWhatIsInFlightOutlivesNeitherItsProgramNorItsRelease(t *testing.T) {
 	for try := 1; !leasesEnd(t, startAPI(t, programs, jobs, server.Addr), second, fmt.Sprint("a", try)); try++ {
 		require.Less(t, try, 20, "no lease was renewed in time")
 	}
+	second.stop()
+	assert.Regexp(t, `msg=ended .* released=[1-9]`, second.log.String())
 }
 
 // leasesEnd tries that with a fresh customer. It reports false where this machine was so busy

@@ -100,7 +100,7 @@ func Run(ctx context.Context, o Options) error {
 	})
 	err = servers.serve(ctx, func() { b.drain(o.Drain) })
 	calls, blocked := b.decided()
-	o.Log.Info("ended", told("by", context.Cause(ctx), "decided", calls, "blocked", blocked, "err", err)...)
+	o.Log.Info("ended", told("by", context.Cause(ctx), "decided", calls, "blocked", blocked, "released", b.released.Load(), "err", err)...)
 	return err
 }
 
@@ -134,8 +134,9 @@ type backend struct {
 	guard     *login.Guard
 	counts    *tally.Tally
 	events    *events
-	proxied   bool        // the login proxy listens
-	ending    atomic.Bool // callers are asked to go elsewhere
+	released  atomic.Uint64 // leases that callers have given back
+	proxied   bool          // the login proxy listens
+	ending    atomic.Bool   // callers are asked to go elsewhere
 	health    *health.Server
 	metrics   http.Handler
 	reporting *otelthrottle.Reporting

@@ -114,7 +114,7 @@ func TestWhileMemcachedIsDownRequestsPassOrNotAsTheRuleFileSays(t *testing.T) {
 		assert.Equal(t, 503, answer.StatusCode)
 		assert.Equal(t, "all servers are down\n"+server.Addr+" does not answer: calls for its values are refused\n", body)
 		s.stop()
-		assert.Regexp(t, `msg=ended by="context canceled" decided=7 blocked=0`, s.log.String())
+		assert.Regexp(t, `msg=ended by="context canceled" decided=7 blocked=0 released=0`, s.log.String())
 	}
 }
 
