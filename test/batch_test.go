@@ -3,7 +3,7 @@ package throttler_test
 import (
 	"context"
 	"errors"
-	"github.com/adaptivethrottler/throttler/internal/slots"
+	"github.com/adaptivethrottler/throttler/internal/coalesce"
 	"io"
 	"sync"
 	"testing"
@@ -130,7 +130,7 @@ func TestRefusalsThatAreNotInARowAreNoReasonToGiveUp(t *testing.T) {
 		}
 		writes++
 		switch {
-		case writes > 4*slots.MaxStalls:
+		case writes > 4*coalesce.MaxStalls:
 			return nil
 		case writes%2 == 0:
 			hitBy(others)
@@ -139,7 +139,7 @@ func TestRefusalsThatAreNotInARowAreNoReasonToGiveUp(t *testing.T) {
 	}
 	d := authorize(t, throttler.New(client), valued("hot"))
 	require.NoError(t, d.Err)
-	require.Equal(t, 4*slots.MaxStalls, d.Outcomes[0].LostRaces)
+	require.Equal(t, 4*coalesce.MaxStalls, d.Outcomes[0].LostRaces)
 }
 
 func TestCallsThatWaitTogetherAreBlockedByOneRead(t *testing.T) {
@@ -180,16 +180,16 @@ func TestAWriteThatIsCarriedOutEndsARowOfRefusals(t *testing.T) {
 		writes := 0
 		r.faster = func() {
 			writes++
-			r.torn = writes%slots.MaxStalls != 0
+			r.torn = writes%coalesce.MaxStalls != 0
 		}
 		var wg sync.WaitGroup
 		for i := range 2 {
 			wg.Go(func() {
 				d := authorize(t, th, either(condition("a", 5, time.Hour)))
 				assert.NoError(t, d.Err)
-				assert.Equal(t, slots.MaxStalls-2+i, d.Outcomes[0].LostRaces, "the first refusal is of a guess")
+				assert.Equal(t, coalesce.MaxStalls-2+i, d.Outcomes[0].LostRaces, "the first refusal is of a guess")
 			})
-			time.Sleep(slots.MaxStalls*roundTrip - roundTrip/4) // the last write is under way
+			time.Sleep(coalesce.MaxStalls*roundTrip - roundTrip/4) // the last write is under way
 		}
 		wg.Wait()
 	})

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/adaptivethrottler/throttler/internal/slots"
+	"github.com/adaptivethrottler/throttler/internal/coalesce"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -652,8 +652,8 @@ func TestAnExchangerThatRefusesEveryWriteIsGivenUp(t *testing.T) {
 			r.torn = true
 			for range 2 { // each by itself
 				before := r.trips.Load()
-				require.ErrorIs(t, authorize(t, th, rule).Err, slots.ErrStalled)
-				require.EqualValues(t, slots.MaxStalls+1, r.trips.Load()-before, "the first on a guess")
+				require.ErrorIs(t, authorize(t, th, rule).Err, coalesce.ErrStalled)
+				require.EqualValues(t, coalesce.MaxStalls+1, r.trips.Load()-before, "the first on a guess")
 			}
 			r.torn = false
 			authorize(t, th, rule) // now there is a record

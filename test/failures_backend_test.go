@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/adaptivethrottler/throttler/internal/slots"
+	"github.com/adaptivethrottler/throttler/internal/coalesce"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -126,9 +126,9 @@ func TestBackendThatRefusesEveryWriteIsGivenUp(t *testing.T) {
 			client.took()
 			d := authorize(t, th, rule)
 			require.Equal(t, throttler.Authorized, d.Status)
-			require.ErrorIs(t, d.Err, slots.ErrStalled)
-			require.Len(t, client.took(), 2*(slots.MaxStalls+1))
-			require.Equal(t, slots.MaxStalls+1, d.Outcomes[0].LostRaces)
+			require.ErrorIs(t, d.Err, coalesce.ErrStalled)
+			require.Len(t, client.took(), 2*(coalesce.MaxStalls+1))
+			require.Equal(t, coalesce.MaxStalls+1, d.Outcomes[0].LostRaces)
 			client.before = failing(nil, "")
 			authorize(t, th, rule) // now there is a record
 		}
@@ -143,10 +143,10 @@ func TestBackendWhoseReadsAndWritesDisagreeIsGivenUp(t *testing.T) {
 	client.took()
 	d := authorize(t, th, rule)
 	require.Equal(t, throttler.Authorized, d.Status)
-	require.ErrorIs(t, d.Err, slots.ErrStalled)
-	require.Len(t, client.took(), 2*(slots.MaxLosses+3+1))
-	require.ErrorIs(t, th.Cancel(t.Context(), first), slots.ErrStalled)
-	require.Len(t, client.took(), 2*(slots.MaxLosses+1))
+	require.ErrorIs(t, d.Err, coalesce.ErrStalled)
+	require.Len(t, client.took(), 2*(coalesce.MaxLosses+3+1))
+	require.ErrorIs(t, th.Cancel(t.Context(), first), coalesce.ErrStalled)
+	require.Len(t, client.took(), 2*(coalesce.MaxLosses+1))
 }
 
 func TestResetReportsWhatItCouldNotDelete(t *testing.T) {

@@ -3,7 +3,7 @@ package throttler_test
 import (
 	"context"
 	"fmt"
-	"github.com/adaptivethrottler/throttler/internal/slots"
+	"github.com/adaptivethrottler/throttler/internal/coalesce"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -307,8 +307,8 @@ func TestRecordsThatComeAndGoAreGivenUp(t *testing.T) {
 		return nil
 	}
 	d := authorize(t, th, rule)
-	require.ErrorIs(t, d.Err, slots.ErrStalled)
-	require.Len(t, client.took(), 2*(slots.MaxLosses+10+1))
+	require.ErrorIs(t, d.Err, coalesce.ErrStalled)
+	require.Len(t, client.took(), 2*(coalesce.MaxLosses+10+1))
 }
 
 func TestAServerWithoutCASIsFailedOpenOver(t *testing.T) {

@@ -124,7 +124,7 @@ func TestWhoWaitsForAServerThatHangsIsTurnedAway(t *testing.T) {
 		}
 		wg.Wait()
 		require.EqualValues(t, 64, c.served.Load(), "who was not sent yet is not sent any more")
-		synctest.Wait() // callers are told before their slot is released
+		synctest.Wait() // callers are told before their coalescer is released
 		require.Zero(t, th.Stats().Remembered)
 	})
 }

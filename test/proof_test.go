@@ -281,7 +281,7 @@ func rush(t *testing.T, server *servertest.Memcached, c throttler.Condition, val
 		require.EqualValues(t, c.Max, admitted[i].Load(), "value %d", i)
 	}
 	for _, th := range processes {
-		require.Eventually(t, func() bool { // callers are told before their slot is released
+		require.Eventually(t, func() bool { // callers are told before their coalescer is released
 			s := th.Stats()
 			return s.Asking == 0 && s.Remembered <= values
 		}, 10*time.Second, time.Millisecond, "nobody asks any more")

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/coalesce"
 	"github.com/adaptivethrottler/throttler/internal/record"
-	"github.com/adaptivethrottler/throttler/internal/slots"
 )
 
 // A call is one decision on its way through the backends: an entry for each condition.
@@ -28,18 +28,18 @@ type job struct {
 	replaced []*entry // were left, and the fallback has decided in their place
 	gaveBack bool     // what it has counted, and counts yet, is given back
 
-	first slots.Round
+	first coalesce.Round
 }
 
 // A scratch is the memory that a call takes besides itself. A call that is used again has it
 // already.
 type scratch struct {
-	several []entry
-	list    []*entry
-	keys    []byte         // of all entries, one after the other
-	keyEnds []int          // where each of them ends
-	sent    []*slots.Entry // of the round that is asked about
-	slots   slots.Scratch
+	several  []entry
+	list     []*entry
+	keys     []byte            // of all entries, one after the other
+	keyEnds  []int             // where each of them ends
+	sent     []*coalesce.Entry // of the round that is asked about
+	coalesce coalesce.Scratch
 }
 
 const maxSeveral = 64 // conditions for which a call keeps its scratch
@@ -70,7 +70,7 @@ func (p *Plan) newCall(demands []Demand) *call {
 func (c *call) undecided(n int) []*entry {
 	s := &c.scratch
 	if n > cap(s.list) {
-		s.list, s.sent = make([]*entry, 0, n), make([]*slots.Entry, 0, n)
+		s.list, s.sent = make([]*entry, 0, n), make([]*coalesce.Entry, 0, n)
 	}
 	s.list = s.list[:n]
 	if n == 1 {
@@ -116,7 +116,7 @@ func (c *call) clear() {
 	}
 	c.job = job{}
 	s := &c.scratch
-	s.slots.Clear()
+	s.coalesce.Clear()
 	if cap(s.several) > maxSeveral {
 		s.several, s.list, s.sent, s.keys, s.keyEnds = nil, nil, nil, nil, nil
 	}
@@ -166,16 +166,16 @@ func (c *call) do(ctx context.Context, s step) {
 	}
 	first := &c.first
 	if c.begun {
-		first = new(slots.Round) // c.first may be under way still
+		first = new(coalesce.Round) // c.first may be under way still
 	} else {
 		c.begun = true
-		first.Scratch = &c.scratch.slots
+		first.Scratch = &c.scratch.coalesce
 	}
 	c.send(ctx, c.engine.main, first, s.op, entries, func(e *entry) bool { return e.from == nowhere && e.cause == nil })
 	c.stock(s)
 	if c.engine.fallback() != nil && c.standIns(entries) {
 		// The fallback is asked even if ctx has ended over a backend that hangs.
-		c.send(context.WithoutCancel(ctx), c.engine.fallback(), new(slots.Round), s.op, entries, func(e *entry) bool { return e.from == nowhere })
+		c.send(context.WithoutCancel(ctx), c.engine.fallback(), new(coalesce.Round), s.op, entries, func(e *entry) bool { return e.from == nowhere })
 		c.forgetBanned(entries)
 	}
 }
@@ -215,7 +215,7 @@ func (c *call) recall(entries []*entry) {
 }
 
 // send asks b about the entries that are chosen.
-func (c *call) send(ctx context.Context, b *backend, r *slots.Round, op op, entries []*entry, chosen func(*entry) bool) {
+func (c *call) send(ctx context.Context, b *backend, r *coalesce.Round, op op, entries []*entry, chosen func(*entry) bool) {
 	sent := c.scratch.sent[:0]
 	for _, e := range entries {
 		if chosen(e) {

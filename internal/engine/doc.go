@@ -16,7 +16,7 @@
 //
 // What is done to one record is a change (change.go), a function of the time and the record. In
 // the process the store calls it back with the record. Over a network it is an entry on its way
-// through package slots, which calls it back whenever it knows the record, or finds another one.
+// through package coalesce, which calls it back whenever it knows the record, or finds another one.
 //
 // # One receipt
 //

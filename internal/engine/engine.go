@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/adapter"
+	"github.com/adaptivethrottler/throttler/internal/coalesce"
 	"github.com/adaptivethrottler/throttler/internal/items"
-	"github.com/adaptivethrottler/throttler/internal/line"
-	"github.com/adaptivethrottler/throttler/internal/plain"
 	"github.com/adaptivethrottler/throttler/internal/record"
-	"github.com/adaptivethrottler/throttler/internal/slots"
+	"github.com/adaptivethrottler/throttler/internal/waitqueue"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -33,20 +33,20 @@ type Engine struct {
 	config    Config
 	main      *backend
 	second    atomic.Pointer[backend] // see fallback
-	blocks    *slots.Blocks           // records of main that block; nil: none
-	counts    slots.Counts
+	blocks    *coalesce.Blocks        // records of main that block; nil: none
+	counts    coalesce.Counts
 	cacheHits atomic.Uint64
-	ahead     atomic.Uint64 // records that were found as a clock ahead had written them
-	queue     line.Queue    // of the calls of Wait
-	holds     holds         // of Hold
-	hands     hands         // of Prefetch
+	ahead     atomic.Uint64   // records that were found as a clock ahead had written them
+	queue     waitqueue.Queue // of the calls of Wait
+	holds     holds           // of Hold
+	hands     hands           // of Prefetch
 }
 
 // New returns an Engine.
 func New(c Config) *Engine {
 	e := new(Engine)
 	if c.BlockCache > 0 {
-		e.blocks = slots.NewBlocks(c.BlockCache, c.BlockTTL)
+		e.blocks = coalesce.NewBlocks(c.BlockCache, c.BlockTTL)
 	}
 	e.main = e.newBackend(c.Client, e.blocks, &c)
 	e.config = c
@@ -68,7 +68,7 @@ func (e *Engine) fallback() *backend { return e.second.Load() }
 
 // A backend is a store of an Engine's records: the main one, or the fallback.
 type backend struct {
-	*slots.Table
+	*coalesce.Table
 	engine *Engine
 	items  *items.Store // decides at once, on the caller's goroutine; nil: the Table does
 	hashed items.Head   // of keys in memory that are hashed
@@ -76,12 +76,12 @@ type backend struct {
 }
 
 // newBackend returns the backend of client. blocks may be nil.
-func (e *Engine) newBackend(client exchange.Client, blocks *slots.Blocks, c *Config) *backend {
+func (e *Engine) newBackend(client exchange.Client, blocks *coalesce.Blocks, c *Config) *backend {
 	x, ok := client.(exchange.Exchanger)
 	if !ok {
-		x = plain.New(client, c.QueueTimeout)
+		x = adapter.New(client, c.QueueTimeout)
 	}
-	b := &backend{engine: e, Table: slots.NewTable(x, slots.Config{
+	b := &backend{engine: e, Table: coalesce.NewTable(x, coalesce.Config{
 		Remembered: c.Records,
 		Large:      c.Large,
 		Timeout:    c.QueueTimeout,
@@ -99,7 +99,7 @@ func (e *Engine) newBackend(client exchange.Client, blocks *slots.Blocks, c *Con
 }
 
 // ask carries out the entries of r. It returns when each has ended, or ctx has.
-func (b *backend) ask(ctx context.Context, r *slots.Round) {
+func (b *backend) ask(ctx context.Context, r *coalesce.Round) {
 	if b.items == nil {
 		b.Ask(ctx, r)
 		return
@@ -163,7 +163,7 @@ func (b *backend) reset(ctx context.Context, keys []string) error {
 		errs := b.Reset(ctx, keys, b.engine.freed)
 		for i, err := range errs {
 			if !Same(err, ctx.Err()) {
-				errs[i] = plain.Classified(err)
+				errs[i] = adapter.Classified(err)
 			}
 		}
 		return Join(errs...)

@@ -4,15 +4,15 @@ import (
 	"context"
 	"math/rand/v2"
 
+	"github.com/adaptivethrottler/throttler/internal/coalesce"
 	"github.com/adaptivethrottler/throttler/internal/record"
-	"github.com/adaptivethrottler/throttler/internal/slots"
 )
 
 // An entry is a change on its way through the record of a backend: one condition of a call, or
 // what takes hits back, settles, bans or renews. Its Entry says how far it has come, and its change
 // what it makes of the record.
 type entry struct {
-	slots.Entry
+	coalesce.Entry
 	change
 	backend *backend
 
@@ -57,7 +57,7 @@ func (e *entry) begin(b *backend, op op, key string) {
 func askAll(ctx context.Context, entries []*entry, firm bool) {
 	for len(entries) > 0 {
 		b := entries[0].backend
-		r := &slots.Round{Firm: firm}
+		r := &coalesce.Round{Firm: firm}
 		var others []*entry
 		for _, e := range entries {
 			if e.backend == b {

@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
-	"github.com/adaptivethrottler/throttler/internal/line"
 	"github.com/adaptivethrottler/throttler/internal/record"
+	"github.com/adaptivethrottler/throttler/internal/waitqueue"
 )
 
 // MaxWaiting is the number of calls that may wait for one condition.
-const MaxWaiting = line.MaxWaiting
+const MaxWaiting = waitqueue.MaxWaiting
 
 // Wait sleeps until p authorizes a call, and sets r and out, which are zero, to those of the
 // last try. If there is an error, retry is when the call could be authorized, as the queue knows,
@@ -24,7 +24,7 @@ func (p *Plan) Wait(ctx context.Context, demands []Demand, r *Receipt, out []Out
 	defer queue.Leave(w)
 	for tried := false; ; {
 		nap, err := queue.Next(ctx, w)
-		if errors.Is(err, line.ErrFull) {
+		if errors.Is(err, waitqueue.ErrFull) {
 			err = fmt.Errorf("%w: %w", exchange.ErrOverloaded, err)
 		}
 		if err == nil && nap != 0 {
@@ -89,12 +89,12 @@ func sleep(ctx context.Context, d time.Duration, called <-chan struct{}) error {
 }
 
 // wants returns what a call wants of each record.
-func (p *Plan) wants(demands []Demand) []line.Want {
+func (p *Plan) wants(demands []Demand) []waitqueue.Want {
 	keys := p.Keys(demands)
-	wants := make([]line.Want, len(demands))
+	wants := make([]waitqueue.Want, len(demands))
 	for i := range demands {
 		limit := p.limit(i, &demands[i])
-		wants[i] = line.Want{
+		wants[i] = waitqueue.Want{
 			Key: keys[i], Name: p.Conditions[i].Name, Needed: limit.Needed(), Cost: limit.Hits(), Max: limit.Max, TTL: limit.TTL,
 			Sooner: limit.Algorithm == record.Leases,
 		}
@@ -109,11 +109,11 @@ func (p *Plan) wants(demands []Demand) []line.Want {
 }
 
 // seen returns what out has found of each record.
-func (p *Plan) seen(out []Outcome) []line.Seen {
-	seen := make([]line.Seen, len(out))
+func (p *Plan) seen(out []Outcome) []waitqueue.Seen {
+	seen := make([]waitqueue.Seen, len(out))
 	for i := range out {
 		o := &out[i]
-		seen[i] = line.Seen{
+		seen[i] = waitqueue.Seen{
 			Unasked: !o.Asked, Blocked: o.Blocked, Failed: o.failedOpen(p.Conditions[i].Limit.Max), Remaining: o.Remaining, RetryAfter: o.RetryAfter,
 		}
 	}
@@ -123,7 +123,7 @@ func (p *Plan) seen(out []Outcome) []line.Seen {
 // giveUp returns when the call of w could be authorized, or a negative time. If it has not
 // tried, it sets out by the queue alone. r is that of a call like any other, though it may have
 // counted nothing.
-func (p *Plan) giveUp(w *line.Waiter, tried bool, demands []Demand, r *Receipt, out []Outcome) (retry time.Duration) {
+func (p *Plan) giveUp(w *waitqueue.Waiter, tried bool, demands []Demand, r *Receipt, out []Outcome) (retry time.Duration) {
 	if r.plan == nil {
 		r.plan = p
 		for i, key := range p.Keys(demands) {

@@ -285,7 +285,7 @@ func TestASettlementOnOnesOwnCopyLeavesTheRecord(t *testing.T) {
 			again.settleAt(t, now+1, r, total)
 			require.Equal(t, before, r.Encode())
 		}
-		// What it makes of a record again is what it made of it first: see slots.Change.
+		// What it makes of a record again is what it made of it first: see coalesce.Change.
 		c := Settlement{Limit: *limit, Hits: s.hits, Total: s.total, Actual: 35, ID: 9}
 		var made [][]byte
 		for range 3 {

@@ -1,11 +1,11 @@
-package slots
+package coalesce
 
 import (
 	"math/rand/v2"
 	"time"
 )
 
-// A pace is how a slot takes turns with the other processes that write its record. A slot
+// A pace is how a coalescer takes turns with the other processes that write its record. A coalescer
 // has one from the first race that it loses until some writes have lost none.
 //
 // The process that has just written is the first to know the new token. Without a pause it
@@ -28,7 +28,7 @@ const (
 )
 
 // raceLost notes that a write was refused, as another process was faster.
-func (s *slot) raceLost() {
+func (s *coalescer) raceLost() {
 	if s.pace == nil {
 		s.pace = new(pace)
 	}
@@ -38,7 +38,7 @@ func (s *slot) raceLost() {
 }
 
 // raceWon notes that a write was stored, and begins a pause if one is due.
-func (s *slot) raceWon() {
+func (s *coalescer) raceWon() {
 	p := s.pace
 	if p == nil {
 		return
@@ -68,7 +68,7 @@ func (p *pace) slow(now time.Time) {
 
 // pauses reports whether s leaves its record alone for a while. If so, resume is called at
 // the end.
-func (s *slot) pauses() bool {
+func (s *coalescer) pauses() bool {
 	if s.pace == nil {
 		return false
 	}
@@ -82,7 +82,7 @@ func (s *slot) pauses() bool {
 
 // resume starts the exchange that a pause has put off, if it is needed still. It forgets the
 // record that was assessed before: an Entry may have come after that record was changed.
-func (s *slot) resume() {
+func (s *coalescer) resume() {
 	s.mu.Lock()
 	s.assessed = sighting{}
 	start := s.startsNext()

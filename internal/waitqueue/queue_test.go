@@ -1,4 +1,4 @@
-package line_test
+package waitqueue_test
 
 import (
 	"context"
@@ -7,22 +7,24 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/line"
+	"github.com/adaptivethrottler/throttler/internal/waitqueue"
 	"github.com/stretchr/testify/require"
 )
 
 // window wants cost of a window of max in a minute.
-func window(key string, max, cost int) line.Want {
-	return line.Want{Key: key, Name: key, Cost: cost, Needed: cost, Max: max, Interval: time.Minute / time.Duration(max), TTL: time.Minute}
+func window(key string, max, cost int) waitqueue.Want {
+	return waitqueue.Want{Key: key, Name: key, Cost: cost, Needed: cost, Max: max, Interval: time.Minute / time.Duration(max), TTL: time.Minute}
 }
 
-func full(after time.Duration) line.Seen { return line.Seen{Blocked: true, RetryAfter: after} }
+func full(after time.Duration) waitqueue.Seen {
+	return waitqueue.Seen{Blocked: true, RetryAfter: after}
+}
 
 // arrive returns a waiter that has tried and found what was seen.
-func arrive(t *testing.T, q *line.Queue, seen line.Seen, wants ...line.Want) *line.Waiter {
+func arrive(t *testing.T, q *waitqueue.Queue, seen waitqueue.Seen, wants ...waitqueue.Want) *waitqueue.Waiter {
 	t.Helper()
 	w := q.Arrive(wants, false, false)
-	all := make([]line.Seen, len(wants))
+	all := make([]waitqueue.Seen, len(wants))
 	for i := range all {
 		all[i] = seen
 	}
@@ -30,14 +32,14 @@ func arrive(t *testing.T, q *line.Queue, seen line.Seen, wants ...line.Want) *li
 	return w
 }
 
-func nap(t *testing.T, q *line.Queue, w *line.Waiter) time.Duration {
+func nap(t *testing.T, q *waitqueue.Queue, w *waitqueue.Waiter) time.Duration {
 	t.Helper()
 	d, err := q.Next(context.Background(), w)
 	require.NoError(t, err)
 	return d
 }
 
-func called(w *line.Waiter) bool {
+func called(w *waitqueue.Waiter) bool {
 	select {
 	case <-w.Signals():
 		return true
@@ -48,7 +50,7 @@ func called(w *line.Waiter) bool {
 
 func TestTheFirstSleepsUntilTheRecordOpensAndTheOthersUntilTheyAreCalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
+		var q waitqueue.Queue
 		first := arrive(t, &q, full(10*time.Second), window("a", 1, 1))
 		second := arrive(t, &q, full(10*time.Second), window("a", 1, 1))
 		require.Equal(t, 10*time.Second, nap(t, &q, first))
@@ -56,7 +58,7 @@ func TestTheFirstSleepsUntilTheRecordOpensAndTheOthersUntilTheyAreCalled(t *test
 		time.Sleep(10 * time.Second)
 		require.Zero(t, nap(t, &q, first), "its turn")
 		require.Negative(t, nap(t, &q, second))
-		require.True(t, q.Report(first, true, []line.Seen{{RetryAfter: time.Minute}}))
+		require.True(t, q.Report(first, true, []waitqueue.Seen{{RetryAfter: time.Minute}}))
 		require.True(t, called(second))
 		require.Equal(t, time.Minute, nap(t, &q, second))
 	})
@@ -64,19 +66,19 @@ func TestTheFirstSleepsUntilTheRecordOpensAndTheOthersUntilTheyAreCalled(t *test
 
 func TestANewcomerStandsBehindThoseWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
+		var q waitqueue.Queue
 		first := arrive(t, &q, full(time.Second), window("a", 5, 3))
 		require.Equal(t, time.Second, nap(t, &q, first))
-		newcomer := q.Arrive([]line.Want{window("a", 5, 1)}, false, false)
+		newcomer := q.Arrive([]waitqueue.Want{window("a", 5, 1)}, false, false)
 		require.Negative(t, nap(t, &q, newcomer), "though a smaller call might fit")
-		elsewhere := q.Arrive([]line.Want{window("b", 5, 1)}, false, false)
+		elsewhere := q.Arrive([]waitqueue.Want{window("b", 5, 1)}, false, false)
 		require.Zero(t, nap(t, &q, elsewhere))
 	})
 }
 
 func TestAWaiterThatGivesUpMakesWayAndLeavesNoLineBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
+		var q waitqueue.Queue
 		first := arrive(t, &q, full(time.Second), window("a", 1, 1), window("b", 1, 1))
 		nap(t, &q, first)
 		second := arrive(t, &q, full(time.Second), window("a", 1, 1))
@@ -94,7 +96,7 @@ func TestAWaiterThatGivesUpMakesWayAndLeavesNoLineBehind(t *testing.T) {
 
 func TestAWakeLetsTheFirstTryAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
+		var q waitqueue.Queue
 		first := arrive(t, &q, full(time.Hour), window("a", 1, 1))
 		second := arrive(t, &q, full(time.Hour), window("a", 1, 1))
 		require.Equal(t, time.Minute, nap(t, &q, first), "another process may open it earlier")
@@ -111,13 +113,13 @@ func TestAWakeLetsTheFirstTryAtOnce(t *testing.T) {
 // What a try has found is older than a wake that came meanwhile.
 func TestAWakeDuringATryIsNotForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
+		var q waitqueue.Queue
 		w := arrive(t, &q, full(time.Second), window("a", 1, 1))
 		nap(t, &q, w)
 		time.Sleep(time.Second)
 		require.Zero(t, nap(t, &q, w))
 		q.Wake("a")
-		require.False(t, q.Report(w, false, []line.Seen{full(time.Hour)}))
+		require.False(t, q.Report(w, false, []waitqueue.Seen{full(time.Hour)}))
 		require.Zero(t, nap(t, &q, w), "it tries again")
 	})
 }
@@ -125,30 +127,30 @@ func TestAWakeDuringATryIsNotForgotten(t *testing.T) {
 // There may be no line to wake before the first one has been tried.
 func TestAWakeDuringTheFirstTryIsNotForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
-		w := q.Arrive([]line.Want{window("a", 1, 1)}, false, false)
+		var q waitqueue.Queue
+		w := q.Arrive([]waitqueue.Want{window("a", 1, 1)}, false, false)
 		require.Zero(t, nap(t, &q, w))
 		q.Wake("a")
-		require.False(t, q.Report(w, false, []line.Seen{full(time.Hour)}))
+		require.False(t, q.Report(w, false, []waitqueue.Seen{full(time.Hour)}))
 		require.Zero(t, nap(t, &q, w), "it tries again")
-		require.False(t, q.Report(w, false, []line.Seen{full(time.Second)}))
+		require.False(t, q.Report(w, false, []waitqueue.Seen{full(time.Second)}))
 		require.Equal(t, time.Second, nap(t, &q, w))
 	})
 }
 
 func TestOneOpenRecordIsEnoughForOneOfSeveral(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
-		w := q.Arrive([]line.Want{window("a", 1, 1), window("b", 1, 1)}, true, false)
+		var q waitqueue.Queue
+		w := q.Arrive([]waitqueue.Want{window("a", 1, 1), window("b", 1, 1)}, true, false)
 		require.Zero(t, nap(t, &q, w))
-		require.False(t, q.Report(w, false, []line.Seen{full(time.Minute), full(3 * time.Second)}))
+		require.False(t, q.Report(w, false, []waitqueue.Seen{full(time.Minute), full(3 * time.Second)}))
 		require.Equal(t, 3*time.Second, nap(t, &q, w))
 	})
 }
 
 func TestADeadlineBeforeTheTurnIsAnErrorAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
+		var q waitqueue.Queue
 		first := arrive(t, &q, full(10*time.Second), window("a", 1, 1))
 		nap(t, &q, first)
 		second := arrive(t, &q, full(10*time.Second), window("a", 1, 1))
@@ -165,10 +167,10 @@ func TestADeadlineBeforeTheTurnIsAnErrorAtOnce(t *testing.T) {
 func TestTheHitsThatManyCallsNeedMayBeMoreThanAnInt(t *testing.T) {
 	for leaks, opens := range map[bool]time.Duration{false: 70 * time.Hour, true: math.MaxInt64} {
 		synctest.Test(t, func(t *testing.T) {
-			var q line.Queue
-			want := line.Want{Key: "a", Name: "a", Needed: math.MaxInt, Cost: math.MaxInt, Max: math.MaxInt, TTL: 23 * time.Hour,
+			var q waitqueue.Queue
+			want := waitqueue.Want{Key: "a", Name: "a", Needed: math.MaxInt, Cost: math.MaxInt, Max: math.MaxInt, TTL: 23 * time.Hour,
 				Leaks: leaks, Interval: 1}
-			var last *line.Waiter
+			var last *waitqueue.Waiter
 			for range 3 {
 				last = arrive(t, &q, full(24*time.Hour), want)
 				nap(t, &q, last)
@@ -182,7 +184,7 @@ func TestTheHitsThatManyCallsNeedMayBeMoreThanAnInt(t *testing.T) {
 // A call that was blocked, and told to come back at once, would otherwise never sleep.
 func TestARefusalWithoutATimeIsSleptOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
+		var q waitqueue.Queue
 		w := arrive(t, &q, full(0), window("a", 1, 1))
 		require.Equal(t, time.Millisecond, nap(t, &q, w))
 	})
@@ -190,13 +192,13 @@ func TestARefusalWithoutATimeIsSleptOn(t *testing.T) {
 
 func TestWhoLeavesTakesItsHitsOutOfTheLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
+		var q waitqueue.Queue
 		first := arrive(t, &q, full(10*time.Second), window("a", 2, 2))
 		nap(t, &q, first)
 		second := arrive(t, &q, full(10*time.Second), window("a", 2, 2))
 		nap(t, &q, second)
 		q.Leave(second)
-		newcomer := q.Arrive([]line.Want{window("a", 2, 2)}, false, false)
+		newcomer := q.Arrive([]waitqueue.Want{window("a", 2, 2)}, false, false)
 		closed, _ := q.Outlook(newcomer)
 		require.Equal(t, []time.Duration{70 * time.Second}, closed, "a TTL after the first")
 	})
@@ -204,10 +206,10 @@ func TestWhoLeavesTakesItsHitsOutOfTheLine(t *testing.T) {
 
 func TestTheFirstRecordThatOpensDecidesWhetherADeadlineIsTooEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
-		w := q.Arrive([]line.Want{window("a", 1, 1), window("b", 1, 1)}, true, false)
+		var q waitqueue.Queue
+		w := q.Arrive([]waitqueue.Want{window("a", 1, 1), window("b", 1, 1)}, true, false)
 		require.Zero(t, nap(t, &q, w))
-		require.False(t, q.Report(w, false, []line.Seen{full(time.Minute), full(3 * time.Second)}))
+		require.False(t, q.Report(w, false, []waitqueue.Seen{full(time.Minute), full(3 * time.Second)}))
 		for deadline, early := range map[time.Duration]bool{2 * time.Second: true, 10 * time.Second: false} {
 			ctx, cancel := context.WithTimeout(t.Context(), deadline)
 			_, err := q.Next(ctx, w)
@@ -220,10 +222,10 @@ func TestTheFirstRecordThatOpensDecidesWhetherADeadlineIsTooEarly(t *testing.T) 
 // The opening of a line is when a larger call behind it fits. A smaller one asks at its turn.
 func TestTheOpeningOfALargerCallHoldsUpNoSmallerOneBeforeIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
-		small := q.Arrive([]line.Want{window("a", 5, 1), window("b", 5, 1)}, false, false)
+		var q waitqueue.Queue
+		small := q.Arrive([]waitqueue.Want{window("a", 5, 1), window("b", 5, 1)}, false, false)
 		require.Zero(t, nap(t, &q, small))
-		require.False(t, q.Report(small, false, []line.Seen{{Remaining: 2}, full(10 * time.Second)}))
+		require.False(t, q.Report(small, false, []waitqueue.Seen{{Remaining: 2}, full(10 * time.Second)}))
 		require.Equal(t, 10*time.Second, nap(t, &q, small))
 		large := arrive(t, &q, full(50*time.Second), window("a", 5, 3))
 		require.Equal(t, 50*time.Second, nap(t, &q, large))
@@ -234,14 +236,14 @@ func TestTheOpeningOfALargerCallHoldsUpNoSmallerOneBeforeIt(t *testing.T) {
 
 func TestATryThatFindsRoomTellsTheFirstInTheLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
-		elsewhere := q.Arrive([]line.Want{window("a", 5, 1), window("b", 5, 1)}, false, false)
-		require.False(t, q.Report(elsewhere, false, []line.Seen{{Remaining: 3}, full(5 * time.Second)}))
+		var q waitqueue.Queue
+		elsewhere := q.Arrive([]waitqueue.Want{window("a", 5, 1), window("b", 5, 1)}, false, false)
+		require.False(t, q.Report(elsewhere, false, []waitqueue.Seen{{Remaining: 3}, full(5 * time.Second)}))
 		require.Equal(t, 5*time.Second, nap(t, &q, elsewhere))
 		first := arrive(t, &q, full(50*time.Second), window("a", 5, 1))
 		nap(t, &q, first)
 		called(first)
-		require.False(t, q.Report(elsewhere, false, []line.Seen{{Remaining: 3}, full(5 * time.Second)}))
+		require.False(t, q.Report(elsewhere, false, []waitqueue.Seen{{Remaining: 3}, full(5 * time.Second)}))
 		require.True(t, called(first))
 		require.Zero(t, nap(t, &q, first))
 	})
@@ -250,37 +252,37 @@ func TestATryThatFindsRoomTellsTheFirstInTheLine(t *testing.T) {
 // What does not fit behind the hits of others says nothing of when theirs do.
 func TestATryBehindOthersDoesNotSayWhenTheFirstMayGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
-		first := q.Arrive([]line.Want{window("a", 5, 1)}, false, false)
+		var q waitqueue.Queue
+		first := q.Arrive([]waitqueue.Want{window("a", 5, 1)}, false, false)
 		require.Zero(t, nap(t, &q, first))
-		behind := q.Arrive([]line.Want{window("a", 5, 3), window("b", 5, 1)}, false, false)
+		behind := q.Arrive([]waitqueue.Want{window("a", 5, 3), window("b", 5, 1)}, false, false)
 		require.Zero(t, nap(t, &q, behind))
-		require.False(t, q.Report(behind, false, []line.Seen{{Remaining: 5}, full(5 * time.Second)}))
+		require.False(t, q.Report(behind, false, []waitqueue.Seen{{Remaining: 5}, full(5 * time.Second)}))
 		require.Equal(t, 5*time.Second, nap(t, &q, behind))
 		time.Sleep(5 * time.Second)
 		require.Zero(t, nap(t, &q, behind))
-		require.False(t, q.Report(first, false, []line.Seen{full(10 * time.Second)}))
+		require.False(t, q.Report(first, false, []waitqueue.Seen{full(10 * time.Second)}))
 		require.Equal(t, 10*time.Second, nap(t, &q, first))
-		require.False(t, q.Report(behind, false, []line.Seen{full(50 * time.Second), full(time.Second)}))
+		require.False(t, q.Report(behind, false, []waitqueue.Seen{full(50 * time.Second), full(time.Second)}))
 		require.Equal(t, 10*time.Second, nap(t, &q, first))
 	})
 }
 
 func TestInAnOutageOneRecordThatIsNotKnownToBeFullIsEnough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
+		var q waitqueue.Queue
 		arrive(t, &q, full(5*time.Second), window("b", 6, 1))
-		failed := []line.Seen{{Failed: true}, {Failed: true}}
-		oneOf := q.Arrive([]line.Want{window("a", 6, 1), window("b", 6, 1)}, true, false)
+		failed := []waitqueue.Seen{{Failed: true}, {Failed: true}}
+		oneOf := q.Arrive([]waitqueue.Want{window("a", 6, 1), window("b", 6, 1)}, true, false)
 		require.True(t, q.Report(oneOf, true, failed))
-		all := q.Arrive([]line.Want{window("a", 6, 1), window("b", 6, 1)}, false, false)
+		all := q.Arrive([]waitqueue.Want{window("a", 6, 1), window("b", 6, 1)}, false, false)
 		require.False(t, q.Report(all, true, failed))
 	})
 }
 
 func TestARecordThatMayOpenSoonerIsLookedAtSooner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
+		var q waitqueue.Queue
 		sooner := window("a", 1, 1)
 		sooner.Sooner = true
 		w := arrive(t, &q, full(time.Hour), sooner)
@@ -294,7 +296,7 @@ func TestARecordThatMayOpenSoonerIsLookedAtSooner(t *testing.T) {
 
 func TestAWaitOfCenturiesIsAfterAnyDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
+		var q waitqueue.Queue
 		want := window("a", 1, 1)
 		want.TTL = 200 * 365 * 24 * time.Hour
 		for range 2 {
@@ -309,13 +311,13 @@ func TestAWaitOfCenturiesIsAfterAnyDeadline(t *testing.T) {
 
 func TestALineIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
-		for range line.MaxWaiting {
+		var q waitqueue.Queue
+		for range waitqueue.MaxWaiting {
 			nap(t, &q, arrive(t, &q, full(time.Second), window("a", 1, 1)))
 		}
-		late := q.Arrive([]line.Want{window("a", 1, 1)}, false, false)
+		late := q.Arrive([]waitqueue.Want{window("a", 1, 1)}, false, false)
 		_, err := q.Next(t.Context(), late)
-		require.ErrorIs(t, err, line.ErrFull)
+		require.ErrorIs(t, err, waitqueue.ErrFull)
 		require.ErrorContains(t, err, `10000 calls already wait for "a"`)
 	})
 }
@@ -324,14 +326,14 @@ func TestALineIsBounded(t *testing.T) {
 // earlier than it was said to open last.
 func TestAnOutageKeepsThePace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q line.Queue
+		var q waitqueue.Queue
 		w := arrive(t, &q, full(5*time.Second), window("a", 6, 1))
 		nap(t, &q, w)
-		failed := []line.Seen{{Failed: true, Remaining: 6}}
+		failed := []waitqueue.Seen{{Failed: true, Remaining: 6}}
 		require.False(t, q.Report(w, true, failed), "it may not be open yet")
 		time.Sleep(5 * time.Second)
 		require.True(t, q.Report(w, true, failed))
-		next := q.Arrive([]line.Want{window("a", 6, 1)}, false, false)
+		next := q.Arrive([]waitqueue.Want{window("a", 6, 1)}, false, false)
 		require.False(t, q.Report(next, true, failed))
 		require.Equal(t, 10*time.Second, nap(t, &q, next), "a sixth of a minute")
 		time.Sleep(10 * time.Second)

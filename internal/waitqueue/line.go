@@ -1,4 +1,4 @@
-package line
+package waitqueue
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package slots_test
+package coalesce_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
-	"github.com/adaptivethrottler/throttler/internal/slots"
+	"github.com/adaptivethrottler/throttler/internal/coalesce"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -51,14 +51,14 @@ func onTheWay() { time.Sleep(trip/4 + rand.N(trip/2)) }
 // A fleet is processes that share a server.
 type fleet struct {
 	server distantServer
-	tables []*slots.Table
-	counts slots.Counts // of all of them
+	tables []*coalesce.Table
+	counts coalesce.Counts // of all of them
 }
 
 func newFleet(processes int) *fleet {
 	f := &fleet{server: newDistantServer()}
 	for range processes {
-		f.tables = append(f.tables, slots.NewTable(f.server, slots.Config{Remembered: 100, Timeout: time.Minute, Counts: &f.counts}))
+		f.tables = append(f.tables, coalesce.NewTable(f.server, coalesce.Config{Remembered: 100, Timeout: time.Minute, Counts: &f.counts}))
 	}
 	return f
 }
@@ -87,7 +87,7 @@ func (f *fleet) hammer(t *testing.T, callers int, long time.Duration) (took []ti
 }
 
 // count counts a hit, and returns how long it took.
-func (f *fleet) count(t *testing.T, table *slots.Table) time.Duration {
+func (f *fleet) count(t *testing.T, table *coalesce.Table) time.Duration {
 	begin := time.Now()
 	e := ask(context.Background(), table, &counter{max: manyHits})[0]
 	assert.NoError(t, e.Failed())

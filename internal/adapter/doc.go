@@ -1,4 +1,4 @@
-// Package plain makes an Exchanger of any client. It bounds the operations that are under
+// Package adapter makes an Exchanger of any client. It bounds the operations that are under
 // way, reads the records of several exchanges at once, and says what the errors of a client
 // mean.
 //
@@ -43,4 +43,4 @@
 //
 // In a process that is short of processor time, a connection that came too late is made again,
 // and a caller that waits for its place has 200 turns of the scheduler more.
-package plain
+package adapter

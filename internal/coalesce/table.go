@@ -1,4 +1,4 @@
-package slots
+package coalesce
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
-// A Table has the slots of one store of records.
+// A Table has the coalescers of one store of records.
 type Table struct {
 	exchanger exchange.Exchanger
 	shards    shards
@@ -59,7 +59,7 @@ func (t *Table) Ask(ctx context.Context, r *Round) {
 	for _, e := range r.Entries {
 		e.round = r
 		if t.join(e) {
-			led = append(led, e.slot)
+			led = append(led, e.coalescer)
 		}
 	}
 	t.lead(ctx, r, led)
@@ -72,13 +72,13 @@ func (t *Table) Ask(ctx context.Context, r *Round) {
 	}
 }
 
-// lead carries out the exchanges of the slots in led. If it is one slot, r carries out
+// lead carries out the exchanges of the coalescers in led. If it is one coalescer, r carries out
 // its next exchanges too, as long as r needs them.
 func (t *Table) lead(ctx context.Context, r *Round, led []exchange.Exchange) {
 	switch len(led) {
 	case 0:
 	case 1:
-		s := led[0].(*slot)
+		s := led[0].(*coalescer)
 		s.setLeader(r)
 		for again := true; again; again = s.leadsAgain(r) {
 			t.exchanger.Exchange(ctx, led...)
@@ -88,13 +88,13 @@ func (t *Table) lead(ctx context.Context, r *Round, led []exchange.Exchange) {
 	}
 }
 
-// join queues e at the slot of its record. It reports whether the slot was idle, and does
+// join queues e at the coalescer of its record. It reports whether the coalescer was idle, and does
 // not pause. The caller must then carry out the exchange.
 func (t *Table) join(e *Entry) bool {
 	s := t.acquire(e.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e.slot = s
+	e.coalescer = s
 	s.queue = append(s.queue, e)
 	if s.busy {
 		return false
@@ -110,7 +110,7 @@ func (t *Table) join(e *Entry) bool {
 // leave gives e up with err, unless e has ended. If e is not sent yet, it never will
 // be.
 func (e *Entry) leave(err error) {
-	s := e.slot
+	s := e.coalescer
 	s.mu.Lock()
 	if e.ended {
 		s.mu.Unlock()
@@ -221,12 +221,12 @@ func (t *Table) LastSeen(key string) []byte {
 		return nil
 	}
 	p := sh.memory.at(i)
-	if p.slot == nil {
+	if p.coalescer == nil {
 		return bytes.Clone(p.text[p.keyLen:])
 	}
-	p.slot.mu.Lock()
-	defer p.slot.mu.Unlock()
-	if item := p.slot.seen.item; item != nil {
+	p.coalescer.mu.Lock()
+	defer p.coalescer.mu.Unlock()
+	if item := p.coalescer.seen.item; item != nil {
 		return bytes.Clone(item.Value)
 	}
 	return nil
@@ -240,7 +240,7 @@ func (t *Table) Size() (all, used int) {
 		m := &sh.memory
 		all += int(m.n)
 		for i := uint32(1); i <= m.n; i++ {
-			if m.at(i).slot != nil {
+			if m.at(i).coalescer != nil {
 				used++
 			}
 		}
@@ -255,10 +255,10 @@ func (t *Table) Queued(key string) int {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	i := sh.memory.find(hash, key)
-	if i == 0 || sh.memory.at(i).slot == nil {
+	if i == 0 || sh.memory.at(i).coalescer == nil {
 		return 0
 	}
-	s := sh.memory.at(i).slot
+	s := sh.memory.at(i).coalescer
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.queue)

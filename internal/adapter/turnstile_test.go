@@ -1,4 +1,4 @@
-package plain
+package adapter
 
 import (
 	"errors"

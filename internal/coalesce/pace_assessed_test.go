@@ -1,4 +1,4 @@
-package slots
+package coalesce
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
-	"github.com/adaptivethrottler/throttler/internal/plain"
+	"github.com/adaptivethrottler/throttler/internal/adapter"
 	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/require"
@@ -41,11 +41,11 @@ func TestACallThatComesDuringAPauseIsNotDecidedOnAnOlderRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var counts Counts
 		client := struct{ exchange.Client }{memstore.New()}
-		table := NewTable(plain.New(client, time.Second), Config{Remembered: 100, Timeout: time.Second, Counts: &counts})
+		table := NewTable(adapter.New(client, time.Second), Config{Remembered: 100, Timeout: time.Second, Counts: &counts})
 		ask := func(ctx context.Context, e *Entry) { table.Ask(ctx, &Round{Entries: []*Entry{e}}) }
 
 		ask(t.Context(), &Entry{Key: "k", Change: ban{}})
-		s := table.acquire("k") // for a call that has not joined yet, which keeps the slot
+		s := table.acquire("k") // for a call that has not joined yet, which keeps the coalescer
 		assessed := &Entry{Key: "k", Change: &banLook{}, Precedes: true}
 		ask(t.Context(), assessed)
 		s.mu.Lock()

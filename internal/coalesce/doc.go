@@ -1,14 +1,15 @@
-// Package slots has the records that this process deals with now, or did lately.
+// Package coalesce lets all callers of one record in this process share its exchanges, and
+// remembers the records that they asked about lately.
 //
-// Each record in use has a slot. All changes of the record that are asked for while an
+// Each record in use has a coalescer. All changes of the record that are asked for while an
 // exchange is under way wait for the next one: they are decided one after the other on one
 // read of the record, and stored by one write. When none is left, a memory keeps the bytes of
-// the record as it was last seen, to propose the next write on it at once. Slots are used again,
-// for other records.
+// the record as it was last seen, to propose the next write on it at once. Coalescers are used
+// again, for other records.
 //
 // The package knows no condition and no rule, but the [Change] that somebody wants of a
-// record. To follow one read [Table.Ask], [Table.lead], [slot.Propose], [slot.Done] and
-// [slot.conclude], in this order.
+// record. To follow one read [Table.Ask], [Table.lead], [coalescer.Propose], [coalescer.Done] and
+// [coalescer.conclude], in this order.
 //
 // # An exchange
 //
@@ -34,7 +35,7 @@
 //
 // Only the writer of a record knows its new token at once. If several processes write one
 // record all the time, the one that has just written wins again, and each of the others
-// loses an exchange. So a slot that has lost races pauses after its own write. Changes that
+// loses an exchange. So a coalescer that has lost races pauses after its own write. Changes that
 // come meanwhile are stored by one write. The pause grows by a quarter of an exchange for
 // each lost race, to 8 exchanges or 10 ms on average. It shrinks by a quarter with each write
 // that lost none. A change that has lost a race never pauses.
@@ -70,16 +71,16 @@
 //   - A call that waits holds no connection and no place that another call needs. One
 //     exception, over a plain client: a GetMulti that takes longer than 50 ms keeps its place
 //     while its keys wait for places to be read one by one. It does not wait for them.
-//   - A slot has one exchange at a time, which needs one turn at one server. It never waits
-//     for another slot.
+//   - A coalescer has one exchange at a time, which needs one turn at one server. It never waits
+//     for another coalescer.
 //   - An exchange that has its turn ends with an answer, or when the client gives up. Without
 //     a turn in time it ends with ErrOverloaded. When it ends, it ends each change or
 //     starts the next exchange.
-//   - The next exchange is started by the slot's leader, if that is in its loop and still
+//   - The next exchange is started by the coalescer's leader, if that is in its loop and still
 //     needs one, by a timer after a pause, and otherwise by the client. A leader gives up its
-//     role under the slot's lock, so there is always one that starts it.
-//   - Locks are taken in one order: shard, slot, block cache. They are never held during I/O
+//     role under the coalescer's lock, so there is always one that starts it.
+//   - Locks are taken in one order: shard, coalescer, block cache. They are never held during I/O
 //     or a function of the program's.
 //   - A Cancel has its turn at a Decision's receipt; no exchange needs that turn. A second
 //     Cancel of the same Decision waits for the first, until its own ctx ends.
-package slots
+package coalesce

@@ -1,4 +1,4 @@
-package slots
+package coalesce
 
 import (
 	"context"
@@ -29,9 +29,9 @@ type Entry struct {
 	Left   error // the error of ctx
 	Unsent bool  // it was never sent, and never will be
 
-	slot  *slot
-	round *Round
-	ended bool // its result is known; guarded by slot.mu
+	coalescer *coalescer
+	round     *Round
+	ended     bool // its result is known; guarded by coalescer.mu
 
 	// Of the exchange under way, or the last one.
 	record  record.Record // as Apply has left it

@@ -1,4 +1,4 @@
-package slots
+package coalesce
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ import (
 // What becomes of a batch when its exchange is done.
 
 // conclude ends those entries of the batch that r decides. The others stay in it.
-func (s *slot) conclude(r exchange.Result) {
+func (s *coalescer) conclude(r exchange.Result) {
 	proposal, lost := s.proposal, s.lost
 	s.proposal, s.lost = nil, nil
 	switch {
@@ -44,7 +44,7 @@ func sameWrite(item, other *memcache.Item) bool {
 }
 
 // accept ends the batch as it was decided: item was stored.
-func (s *slot) accept(item *memcache.Item, r exchange.Result) {
+func (s *coalescer) accept(item *memcache.Item, r exchange.Result) {
 	s.seen = sighting{known: r.Read, item: r.Found, conn: r.Conn, fresh: true}
 	if !r.Read {
 		s.seen = s.outlast(item)
@@ -60,7 +60,7 @@ func (s *slot) accept(item *memcache.Item, r exchange.Result) {
 
 // acceptAll ends the batch as it was decided: on the record, or so that item
 // is the record now.
-func (s *slot) acceptAll(item *memcache.Item) {
+func (s *coalescer) acceptAll(item *memcache.Item) {
 	for _, e := range s.batch {
 		s.cache(e, item)
 		s.end(e)
@@ -69,7 +69,7 @@ func (s *slot) acceptAll(item *memcache.Item) {
 }
 
 // uncache forgets a record that has changed.
-func (s *slot) uncache() {
+func (s *coalescer) uncache() {
 	if blocks := s.table.blocks; blocks != nil {
 		blocks.remove(s.key)
 	}
@@ -79,7 +79,7 @@ func (s *slot) uncache() {
 // that leave the record as it is and came before it was read: for a later one the
 // answer might be out of date. refused says that the record had changed, so that the
 // batch was not stored.
-func (s *slot) decideAnew(r exchange.Result, refused bool) {
+func (s *coalescer) decideAnew(r exchange.Result, refused bool) {
 	stands := s.current && !refused && r.Err == nil && s.unreadable == nil && s.beforeRead == len(s.batch)
 	lostRace := refused && s.base.fresh
 	if lostRace {
@@ -119,7 +119,7 @@ func (s *slot) decideAnew(r exchange.Result, refused bool) {
 
 // giveUp ends e, which changes the record found, if it is not to be tried again, and
 // reports whether it did.
-func (s *slot) giveUp(e *Entry, r exchange.Result, found *record.Record, lostRace bool) bool {
+func (s *coalescer) giveUp(e *Entry, r exchange.Result, found *record.Record, lostRace bool) bool {
 	switch {
 	case r.Err != nil:
 		e.Unknown, e.refused = r.Unknown, r.Refused
@@ -138,7 +138,7 @@ func (s *slot) giveUp(e *Entry, r exchange.Result, found *record.Record, lostRac
 
 // retry keeps the batch for the next exchange: its write was refused, and the record
 // has not been read since. Entries that have lost too many races end.
-func (s *slot) retry() {
+func (s *coalescer) retry() {
 	s.raceLost()
 	s.stall(s.refusedBase.known && sameToken(s.base.item, s.refusedBase.item))
 	s.refusedBase, s.seen = s.base, s.outlastFailure()
@@ -147,7 +147,7 @@ func (s *slot) retry() {
 
 // stall counts how often in a row a write was refused although the record is
 // unchanged.
-func (s *slot) stall(unchanged bool) {
+func (s *coalescer) stall(unchanged bool) {
 	if unchanged {
 		s.stalls++
 	} else {
@@ -164,7 +164,7 @@ func sameToken(a, b *memcache.Item) bool {
 
 // lostTooOften notes that e has lost a race, and reports whether that was one too
 // many. Then e ends.
-func (s *slot) lostTooOften(e *Entry) bool {
+func (s *coalescer) lostTooOften(e *Entry) bool {
 	if e.arriving {
 		e.doubt()
 	}
@@ -190,7 +190,7 @@ func (s *slot) lostTooOften(e *Entry) bool {
 // suspect notes that the answer to a write of the batch was lost. If the record is
 // unchanged, the write was not carried out, but may still arrive: a server reads its
 // connections in any order. Otherwise it may have been carried out.
-func (s *slot) suspect(unchanged bool) {
+func (s *coalescer) suspect(unchanged bool) {
 	for _, e := range s.batch {
 		switch {
 		case !e.store:
@@ -204,7 +204,7 @@ func (s *slot) suspect(unchanged bool) {
 
 // failAll ends all entries that wait for a server that does not answer. It ends
 // later ones too, or each of them would wait for the server in turn.
-func (s *slot) failAll(err error, unknown bool) {
+func (s *coalescer) failAll(err error, unknown bool) {
 	s.seen = s.outlastFailure()
 	if unknown {
 		s.uncache()
@@ -234,26 +234,26 @@ func (s *slot) failAll(err error, unknown bool) {
 }
 
 // failUnstored ends e after its write failed, though the record was read.
-func (s *slot) failUnstored(e *Entry, err error, r *record.Record) {
+func (s *coalescer) failUnstored(e *Entry, err error, r *record.Record) {
 	e.failUnstored(err, r)
 	s.end(e)
 }
 
 // empty forgets the batch, which has ended.
-func (s *slot) empty() {
+func (s *coalescer) empty() {
 	clear(s.batch)
 	s.batch = s.batch[:0]
 }
 
 // cache has the Blocks answer the next call from memory, if e stands on the record in item.
-func (s *slot) cache(e *Entry, item *memcache.Item) {
+func (s *coalescer) cache(e *Entry, item *memcache.Item) {
 	if e.Cached && item != nil && e.Change.Stands() {
 		s.table.cache(e, item.Value, s.resets)
 	}
 }
 
 // end makes e's result known. Only the caller uses e from then on.
-func (s *slot) end(e *Entry) {
+func (s *coalescer) end(e *Entry) {
 	e.ended = true
 	if e.Precedes && s.seen.conn != noConn {
 		e.assessed = s.seen

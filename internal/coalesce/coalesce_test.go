@@ -1,4 +1,4 @@
-package slots_test
+package coalesce_test
 
 import (
 	"context"
@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/coalesce"
 	"github.com/adaptivethrottler/throttler/internal/record"
-	"github.com/adaptivethrottler/throttler/internal/slots"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
@@ -112,17 +112,17 @@ func (s *server) hits(t *testing.T) int {
 }
 
 // table returns a Table over s, as if in a process of its own.
-func table(s *server) (*slots.Table, *slots.Counts) {
-	counts := new(slots.Counts)
-	return slots.NewTable(s, slots.Config{Remembered: 100, Timeout: time.Second, Counts: counts}), counts
+func table(s *server) (*coalesce.Table, *coalesce.Counts) {
+	counts := new(coalesce.Counts)
+	return coalesce.NewTable(s, coalesce.Config{Remembered: 100, Timeout: time.Second, Counts: counts}), counts
 }
 
-func ask(ctx context.Context, t *slots.Table, changes ...*counter) []*slots.Entry {
-	entries := make([]*slots.Entry, len(changes))
+func ask(ctx context.Context, t *coalesce.Table, changes ...*counter) []*coalesce.Entry {
+	entries := make([]*coalesce.Entry, len(changes))
 	for i, c := range changes {
-		entries[i] = &slots.Entry{Key: "k", Change: c, Patience: c.max}
+		entries[i] = &coalesce.Entry{Key: "k", Change: c, Patience: c.max}
 	}
-	t.Ask(ctx, &slots.Round{Entries: entries})
+	t.Ask(ctx, &coalesce.Round{Entries: entries})
 	return entries
 }
 
@@ -246,10 +246,10 @@ func TestALostWriteThatOthersHaveCoveredIsDoubted(t *testing.T) {
 			e := ask(t.Context(), mine, c)[0]
 			require.Equal(t, 1, c.doubts)
 			if once {
-				require.ErrorIs(t, e.Failed(), slots.ErrLostAnswer)
+				require.ErrorIs(t, e.Failed(), coalesce.ErrLostAnswer)
 			} else {
 				require.NoError(t, e.Failed())
-				require.ErrorIs(t, e.Note, slots.ErrLostAnswer)
+				require.ErrorIs(t, e.Note, coalesce.ErrLostAnswer)
 			}
 			require.Equal(t, want, s.hits(t))
 		})
@@ -344,7 +344,7 @@ func TestAServerThatDoesNotAnswerFailsThoseThatCameLaterToo(t *testing.T) {
 			time.Sleep(time.Second)
 			return exchange.Result{Err: exchange.ErrUnavailable, Unknown: true}
 		}
-		var first *slots.Entry
+		var first *coalesce.Entry
 		go func() { first = ask(context.Background(), mine, &counter{max: 9})[0] }()
 		time.Sleep(time.Millisecond * 2)
 		later := ask(t.Context(), mine, &counter{max: 9})[0]
@@ -386,10 +386,10 @@ func TestAnEntryThatIsLeftIsNotSentOrItsResultComesLater(t *testing.T) {
 		time.Sleep(time.Second)
 		require.Equal(t, 1, s.hits(t))
 
-		var under *slots.Entry
+		var under *coalesce.Entry
 		ctx, cancel = context.WithCancel(t.Context())
-		leader := &slots.Entry{Key: "k", Change: &counter{max: 9}}
-		go mine.Ask(context.Background(), &slots.Round{Entries: []*slots.Entry{leader}})
+		leader := &coalesce.Entry{Key: "k", Change: &counter{max: 9}}
+		go mine.Ask(context.Background(), &coalesce.Round{Entries: []*coalesce.Entry{leader}})
 		synctest.Wait()
 		go func() { under = ask(ctx, mine, &counter{max: 9})[0] }()
 		time.Sleep(time.Millisecond * 3 / 2) // the second exchange is under way
@@ -417,9 +417,9 @@ func TestAResetIsNotUndoneByWhatIsRemembered(t *testing.T) {
 
 func TestWhatIsRememberedIsBounded(t *testing.T) {
 	inTime(t, func(t *testing.T, s *server) {
-		mine := slots.NewTable(s, slots.Config{Remembered: 3, Timeout: time.Second, Counts: new(slots.Counts)})
+		mine := coalesce.NewTable(s, coalesce.Config{Remembered: 3, Timeout: time.Second, Counts: new(coalesce.Counts)})
 		for _, key := range []string{"a", "b", "c", "d", "e"} {
-			mine.Ask(t.Context(), &slots.Round{Entries: []*slots.Entry{{Key: key, Change: &counter{max: 9}}}})
+			mine.Ask(t.Context(), &coalesce.Round{Entries: []*coalesce.Entry{{Key: key, Change: &counter{max: 9}}}})
 		}
 		all, used := mine.Size()
 		require.Equal(t, 3, all)
@@ -431,10 +431,10 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 func TestLargeRecordsThatAreRememberedCountForSeveral(t *testing.T) {
 	inTime(t, func(t *testing.T, s *server) {
 		remembering := func(records, large int) (ask func(key string, hits int) (trips int), size func() int) {
-			mine := slots.NewTable(s, slots.Config{Remembered: records, Large: large, Timeout: time.Second, Counts: new(slots.Counts)})
+			mine := coalesce.NewTable(s, coalesce.Config{Remembered: records, Large: large, Timeout: time.Second, Counts: new(coalesce.Counts)})
 			return func(key string, hits int) int {
 					before := s.trips
-					mine.Ask(t.Context(), &slots.Round{Entries: []*slots.Entry{{Key: key, Change: &bulk{hits}}}})
+					mine.Ask(t.Context(), &coalesce.Round{Entries: []*coalesce.Entry{{Key: key, Change: &bulk{hits}}}})
 					return s.trips - before
 				}, func() int {
 					all, _ := mine.Size()
@@ -495,14 +495,14 @@ func TestAWriteThatWasNotStoredIsNotDoubted(t *testing.T) {
 func TestARecordThatMayHaveChangedBlocksNobodyMore(t *testing.T) {
 	for _, unknown := range []bool{true, false} {
 		inTime(t, func(t *testing.T, s *server) {
-			blocks := slots.NewBlocks(10, time.Minute)
-			mine := slots.NewTable(s, slots.Config{Remembered: 100, Timeout: time.Second, Counts: new(slots.Counts), Blocks: blocks})
+			blocks := coalesce.NewBlocks(10, time.Minute)
+			mine := coalesce.NewTable(s, coalesce.Config{Remembered: 100, Timeout: time.Second, Counts: new(coalesce.Counts), Blocks: blocks})
 			blocked := func() bool {
 				_, ok := blocks.Get("k", record.InstantOf(time.Now()))
 				return ok
 			}
 			for range 2 {
-				mine.Ask(t.Context(), &slots.Round{Entries: []*slots.Entry{{Key: "k", Change: &counter{max: 1}, Cached: true}}})
+				mine.Ask(t.Context(), &coalesce.Round{Entries: []*coalesce.Entry{{Key: "k", Change: &counter{max: 1}, Cached: true}}})
 			}
 			require.True(t, blocked())
 			s.do = func(x exchange.Exchange) exchange.Result {
@@ -521,17 +521,17 @@ func TestACallThatComesBeforeAnotherOneGivesUpIsNotDecidedOnTheRecordOfThat(t *t
 		mine, _ := table(s)
 		full := &counter{max: 1}
 		ask(t.Context(), mine, full)
-		assessed := &slots.Entry{Key: "k", Change: &counter{max: 1}, Precedes: true}
-		mine.Ask(t.Context(), &slots.Round{Entries: []*slots.Entry{assessed}})
+		assessed := &coalesce.Entry{Key: "k", Change: &counter{max: 1}, Precedes: true}
+		mine.Ask(t.Context(), &coalesce.Round{Entries: []*coalesce.Entry{assessed}})
 
 		giveUp := make(chan struct{})
 		s.do = func(exchange.Exchange) exchange.Result {
 			<-giveUp
 			return exchange.Result{Err: exchange.ErrOverloaded}
 		}
-		following := &slots.Entry{Key: "k", Change: &counter{max: 9}}
+		following := &coalesce.Entry{Key: "k", Change: &counter{max: 9}}
 		following.Follow(assessed)
-		go mine.Ask(t.Context(), &slots.Round{Entries: []*slots.Entry{following}})
+		go mine.Ask(t.Context(), &coalesce.Round{Entries: []*coalesce.Entry{following}})
 		synctest.Wait()
 		require.Equal(t, []error{nil}, mine.Reset(t.Context(), []string{"k"}, func(string) {}))
 		later := &counter{max: 1}

@@ -1,4 +1,4 @@
-package slots
+package coalesce
 
 import (
 	"cmp"
@@ -20,14 +20,14 @@ type shards struct {
 type shard struct {
 	mu     sync.Mutex // guards what follows
 	memory memory
-	spare  []*slot // at no record, to be used again
+	spare  []*coalescer // at no record, to be used again
 
 	resets atomic.Uint64 // how often something was forgotten
 }
 
 const (
 	maxShards = 64
-	maxSpare  = 32 // slots of a shard
+	maxSpare  = 32 // coalescers of a shard
 )
 
 func (ss *shards) init(c *Config) {
@@ -49,42 +49,42 @@ func (ss *shards) of(key string) (sh *shard, hash uint32) {
 	return &ss.all[uint64(uint32(h))*uint64(len(ss.all))>>32], uint32(h >> 32)
 }
 
-// acquire returns the slot of key for one more user.
-func (t *Table) acquire(key string) *slot {
+// acquire returns the coalescer of key for one more user.
+func (t *Table) acquire(key string) *coalescer {
 	sh, hash := t.shards.of(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	m := &sh.memory
 	i := m.find(hash, key)
 	if i == 0 {
-		s := sh.slotFor(t, key)
+		s := sh.coalescerOf(t, key)
 		m.add(s, hash)
 		s.users = 1
 		return s
 	}
 	p := m.at(i)
-	if p.slot == nil {
-		m.wake(i, sh.slotFor(t, key))
+	if p.coalescer == nil {
+		m.wake(i, sh.coalescerOf(t, key))
 	}
 	p.used = true
-	p.slot.users++
-	return p.slot
+	p.coalescer.users++
+	return p.coalescer
 }
 
-// slotFor returns a slot for the record of key.
-func (sh *shard) slotFor(t *Table, key string) (s *slot) {
+// coalescerOf returns a coalescer for the record of key.
+func (sh *shard) coalescerOf(t *Table, key string) (s *coalescer) {
 	if last := len(sh.spare) - 1; last >= 0 {
 		s, sh.spare = sh.spare[last], sh.spare[:last]
 	} else {
-		s = newSlot(t, sh)
+		s = newCoalescer(t, sh)
 	}
 	s.key = key
 	return s
 }
 
-// release ends a number of uses of s, 0 if all have ended before. The record of a slot that
+// release ends a number of uses of s, 0 if all have ended before. The record of a coalescer that
 // has no users, and no exchange under way, is only remembered from then on, if it was seen.
-func (s *slot) release(users int) {
+func (s *coalescer) release(users int) {
 	sh := s.shard
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -104,7 +104,7 @@ func (s *slot) release(users int) {
 }
 
 // retire takes from s what is remembered of its record, unless an exchange of s is under way.
-func (s *slot) retire() (seen sighting, pace *pace, idle bool) {
+func (s *coalescer) retire() (seen sighting, pace *pace, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.busy {
@@ -126,7 +126,7 @@ func (ss *shards) forget(key string) {
 	if i == 0 {
 		return
 	}
-	s := sh.memory.at(i).slot
+	s := sh.memory.at(i).coalescer
 	if s == nil {
 		sh.memory.forget(i)
 		return

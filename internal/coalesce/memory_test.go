@@ -1,4 +1,4 @@
-package slots
+package coalesce
 
 import (
 	"fmt"
@@ -21,10 +21,10 @@ func seenAs(value string, n uint64) sighting {
 	return sighting{known: true, conn: n, item: &memcache.Item{Value: []byte(value), CasID: n + 1, Flags: uint32(n + 2)}}
 }
 
-// use gives the record of key to a slot, as acquire does. It reports whether it was remembered.
-func (m *memory) use(seed maphash.Seed, key string) (s *slot, remembered bool) {
+// use gives the record of key to a coalescer, as acquire does. It reports whether it was remembered.
+func (m *memory) use(seed maphash.Seed, key string) (s *coalescer, remembered bool) {
 	hash := uint32(maphash.String(seed, key)) & 7 // several keys have the same one
-	s = &slot{key: key}
+	s = &coalescer{key: key}
 	i := m.find(hash, key)
 	if i == 0 {
 		m.add(s, hash)
@@ -39,7 +39,7 @@ func TestAMemoryKeepsTheLatestOfEachRecord(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := memory{most: rapid.IntRange(1, 60).Draw(t, "most"), perByte: 10}
 		seed := maphash.MakeSeed()
-		inUse, kept, paces := make(map[string]*slot), make(map[string]sighting), make(map[string]*pace)
+		inUse, kept, paces := make(map[string]*coalescer), make(map[string]sighting), make(map[string]*pace)
 		for n := range rapid.Uint64Range(0, 300).Draw(t, "steps") {
 			key := fmt.Sprint("k", rapid.IntRange(0, 60).Draw(t, "key"))
 			if s := inUse[key]; s != nil {
@@ -80,9 +80,9 @@ func TestAMemoryKeepsTheLatestOfEachRecord(t *testing.T) {
 			weight, paced := 0, 0
 			for i := uint32(1); i <= m.n; i++ {
 				p := m.at(i)
-				if p.slot != nil {
-					require.Same(t, inUse[p.slot.key], p.slot)
-					require.Equal(t, i, p.slot.place)
+				if p.coalescer != nil {
+					require.Same(t, inUse[p.coalescer.key], p.coalescer)
+					require.Equal(t, i, p.coalescer.place)
 					continue
 				}
 				key := string(p.text[:p.keyLen])

@@ -1,4 +1,4 @@
-// Package line says which of several waiting calls may try next.
+// Package waitqueue says which of several waiting calls may try next.
 //
 // A call waits for records, each known by its key alone, to have room for its hits. The
 // package knows neither rules nor servers: it is told what a try has found, and it does no
@@ -78,4 +78,4 @@
 // promise between the waiting calls of one process. Other processes, and calls of Authorize,
 // may take the room first. A call of All counts in each of its conditions that has room,
 // even if others stand in line there.
-package line
+package waitqueue

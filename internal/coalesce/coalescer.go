@@ -1,4 +1,4 @@
-package slots
+package coalesce
 
 import (
 	"errors"
@@ -13,17 +13,17 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
-// A slot is one record, as this process deals with it. All entries for the record
+// A coalescer is one record, as this process deals with it. All entries for the record
 // that come while an exchange is under way wait for the next one. They are decided
 // one after the other on one read of the record, and stored by one write.
 //
-// A slot has one exchange under way at a time, and is that exchange: its Propose
+// A coalescer has one exchange under way at a time, and is that exchange: its Propose
 // closes the batch and decides it on the record as this process last saw it, if the
 // connection is still the same. Done finds out whether the record was still so.
 //
 // When nobody uses the record any more, the shard's memory keeps what was seen of it, and
-// the slot is used for another one.
-type slot struct {
+// the coalescer is used for another one.
+type coalescer struct {
 	key   string
 	table *Table
 	shard *shard
@@ -60,7 +60,7 @@ type slot struct {
 
 // outlast returns what is remembered of a record that was last as in item, when it is unknown
 // how it is now. Nothing is decided on it: see [Table.LastSeen].
-func (s *slot) outlast(item *memcache.Item) sighting {
+func (s *coalescer) outlast(item *memcache.Item) sighting {
 	if !s.table.outlasts || item == nil {
 		return sighting{}
 	}
@@ -68,7 +68,7 @@ func (s *slot) outlast(item *memcache.Item) sighting {
 }
 
 // outlastFailure is outlast when the exchange under way has failed.
-func (s *slot) outlastFailure() sighting {
+func (s *coalescer) outlastFailure() sighting {
 	if s.base.known && s.base.fresh {
 		return s.outlast(s.base.item)
 	}
@@ -83,7 +83,7 @@ type sighting struct {
 	known bool
 	item  *memcache.Item // nil: there was none
 	conn  uint64         // the connection that its token belongs to
-	fresh bool           // seen since the slot is busy
+	fresh bool           // seen since the coalescer is busy
 }
 
 const (
@@ -115,18 +115,18 @@ const (
 	racesInTimeout = 10
 )
 
-func newSlot(t *Table, sh *shard) *slot {
-	s := &slot{table: t, shard: sh}
+func newCoalescer(t *Table, sh *shard) *coalescer {
+	s := &coalescer{table: t, shard: sh}
 	s.rest()
 	return s
 }
 
 // Key returns the key of the record.
-func (s *slot) Key() string { return s.key }
+func (s *coalescer) Key() string { return s.key }
 
 // setLeader makes r carry out the exchanges, as long as one of its entries needs
 // them.
-func (s *slot) setLeader(r *Round) {
+func (s *coalescer) setLeader(r *Round) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leader = r
@@ -134,7 +134,7 @@ func (s *slot) setLeader(r *Round) {
 
 // leadsAgain reports whether r is to carry out the next exchange too. If not, it
 // leads no longer.
-func (s *slot) leadsAgain(r *Round) bool {
+func (s *coalescer) leadsAgain(r *Round) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leader != r {
@@ -149,7 +149,7 @@ func (s *slot) leadsAgain(r *Round) bool {
 }
 
 // unqueue removes e from the queue, and reports whether it was there.
-func (s *slot) unqueue(e *Entry) bool {
+func (s *coalescer) unqueue(e *Entry) bool {
 	i := slices.Index(s.queue, e)
 	if i < 0 {
 		return false
@@ -164,7 +164,7 @@ func (s *slot) unqueue(e *Entry) bool {
 
 // WasRead returns the record that the call to be counted has just read, to assess
 // whether to count. Package plain asks for it by this method, which is no part of an Exchange.
-func (s *slot) WasRead() (item *memcache.Item, ok bool) {
+func (s *coalescer) WasRead() (item *memcache.Item, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.assessed.item, s.assessed.known
@@ -172,7 +172,7 @@ func (s *slot) WasRead() (item *memcache.Item, ok bool) {
 
 // Propose closes the batch, and decides it on what is known of the record. The client calls it when
 // the exchange may be sent: pool's request.propose, or package plain.
-func (s *slot) Propose(turn exchange.Turn) *memcache.Item {
+func (s *coalescer) Propose(turn exchange.Turn) *memcache.Item {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sent {
@@ -201,7 +201,7 @@ func (s *slot) Propose(turn exchange.Turn) *memcache.Item {
 }
 
 // close makes the first n of the queue the batch.
-func (s *slot) close(n int) {
+func (s *coalescer) close(n int) {
 	s.batch = append(s.batch, s.queue[:n]...)
 	s.queue = slices.Delete(s.queue, 0, n)
 	s.beforeRead = n
@@ -209,7 +209,7 @@ func (s *slot) close(n int) {
 
 // believed returns the record as it most likely is. Where nothing is known it is
 // taken to be absent: an add does no harm if it is not.
-func (s *slot) believed(turn exchange.Turn) sighting {
+func (s *coalescer) believed(turn exchange.Turn) sighting {
 	switch {
 	case turn.Known:
 		return sighting{known: true, item: turn.Found, conn: turn.Conn, fresh: true}
@@ -226,7 +226,7 @@ func (s *slot) believed(turn exchange.Turn) sighting {
 
 // decideBatch decides each entry of the batch on what the one before it leaves, and
 // returns the item that is to be stored, nil if there is nothing to store.
-func (s *slot) decideBatch(now record.Instant) *memcache.Item {
+func (s *coalescer) decideBatch(now record.Instant) *memcache.Item {
 	base, err := recordIn(s.base.item)
 	if s.unreadable = err; err != nil {
 		return nil
@@ -320,7 +320,7 @@ func Read(r *record.Record, value []byte) error {
 
 // Done ends the entries whose decision stands, and goes on with the others. The client calls it with
 // what became of the exchange.
-func (s *slot) Done(r exchange.Result) {
+func (s *coalescer) Done(r exchange.Result) {
 	s.mu.Lock()
 	s.table.counts.Exchanges.Add(1)
 	users := len(s.batch) + len(s.queue)
@@ -351,7 +351,7 @@ func (s *slot) Done(r exchange.Result) {
 
 // goOn reports whether to start the next exchange now. If the leader needs it too, the
 // leader does.
-func (s *slot) goOn() bool {
+func (s *coalescer) goOn() bool {
 	if !s.startsNext() {
 		return false
 	}
@@ -368,7 +368,7 @@ func (s *slot) goOn() bool {
 }
 
 // startsNext prepares the next exchange, and reports whether there is to be one.
-func (s *slot) startsNext() bool {
+func (s *coalescer) startsNext() bool {
 	s.resets = s.shard.resets.Load()
 	s.early = len(s.queue)
 	if len(s.queue) == 0 {
@@ -379,7 +379,7 @@ func (s *slot) startsNext() bool {
 }
 
 // rest drops all that s need not remember.
-func (s *slot) rest() {
+func (s *coalescer) rest() {
 	s.seen.fresh = false
 	if s.seen.conn == 0 { // of a plain client or one behind a proxy
 		s.seen = s.outlast(s.seen.item)

@@ -1,4 +1,4 @@
-package slots
+package coalesce
 
 import (
 	"slices"
@@ -7,7 +7,7 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
-// A memory is the records of a shard: those with a slot, and those that are only
+// A memory is the records of a shard: those with a coalescer, and those that are only
 // remembered. Of these it keeps the bytes alone: one whose key and value have 60 bytes takes
 // about 145.
 //
@@ -27,17 +27,17 @@ type memory struct {
 
 // A place is where a memory has one record.
 type place struct {
-	slot   *slot  // while the record is in use; nil: it is only remembered
-	text   []byte // the key and the value, if it is only remembered; else memory for them
-	token  uint64 // the item's CasID
-	conn   uint64
-	hash   uint32 // of the key
-	next   uint32 // of the chain
-	flags  uint32
-	keyLen uint8 // of text
-	absent bool  // there was no record
-	used   bool  // since it was last looked at to be evicted
-	paced  bool  // paces has one for it
+	coalescer *coalescer // while the record is in use; nil: it is only remembered
+	text      []byte     // the key and the value, if it is only remembered; else memory for them
+	token     uint64     // the item's CasID
+	conn      uint64
+	hash      uint32 // of the key
+	next      uint32 // of the chain
+	flags     uint32
+	keyLen    uint8 // of text
+	absent    bool  // there was no record
+	used      bool  // since it was last looked at to be evicted
+	paced     bool  // paces has one for it
 }
 
 const (
@@ -68,8 +68,8 @@ func (m *memory) find(hash uint32, key string) uint32 {
 
 // is reports whether p has the record of key.
 func (p *place) is(key string) bool {
-	if p.slot != nil {
-		return p.slot.key == key
+	if p.coalescer != nil {
+		return p.coalescer.key == key
 	}
 	return string(p.text[:p.keyLen]) == key
 }
@@ -78,7 +78,7 @@ func (p *place) is(key string) bool {
 func (m *memory) chain(hash uint32) *uint32 { return &m.chains[hash&uint32(len(m.chains)-1)] }
 
 // add gives s a place. Its key, which has that hash, has none yet.
-func (m *memory) add(s *slot, hash uint32) {
+func (m *memory) add(s *coalescer, hash uint32) {
 	if 4*int(m.n) >= 3*len(m.chains) {
 		m.chains = make([]uint32, max(minChains, 2*len(m.chains)))
 		for i := uint32(1); i <= m.n; i++ {
@@ -89,7 +89,7 @@ func (m *memory) add(s *slot, hash uint32) {
 	if int(m.n/pagePlaces) == len(m.pages) {
 		m.pages = append(m.pages, new([pagePlaces]place))
 	}
-	*m.at(m.n) = place{slot: s, hash: hash}
+	*m.at(m.n) = place{coalescer: s, hash: hash}
 	s.place = m.n
 	m.link(m.n)
 }
@@ -116,8 +116,8 @@ func (m *memory) remove(i uint32) {
 	if last := m.n; last != i {
 		m.refer(last, i)
 		p := m.at(i)
-		if *p = *m.at(last); p.slot != nil {
-			p.slot.place = i
+		if *p = *m.at(last); p.coalescer != nil {
+			p.coalescer.place = i
 		}
 	}
 	*m.at(m.n) = place{}
@@ -126,7 +126,7 @@ func (m *memory) remove(i uint32) {
 
 // rest makes the record of s only remembered, as s has seen it and at its pace, or removes it
 // if there is nothing to remember or no room for it. s has no place afterwards.
-func (m *memory) rest(s *slot, seen sighting, pace *pace) {
+func (m *memory) rest(s *coalescer, seen sighting, pace *pace) {
 	weight := m.weigh(seen)
 	if weight == 0 || weight > m.most || len(s.key) > record.MaxKey {
 		m.remove(s.place)
@@ -179,7 +179,7 @@ func (m *memory) weightOf(p *place) int { return 1 + (len(p.text)-int(p.keyLen))
 
 // keep makes the record of key at p only remembered, as it was seen.
 func (p *place) keep(key string, seen sighting) {
-	p.slot, p.conn, p.absent = nil, seen.conn, seen.item == nil
+	p.coalescer, p.conn, p.absent = nil, seen.conn, seen.item == nil
 	var value []byte
 	if seen.item != nil {
 		value, p.token, p.flags = seen.item.Value, seen.item.CasID, seen.item.Flags
@@ -196,7 +196,7 @@ func (p *place) keep(key string, seen sighting) {
 }
 
 // wake gives the record at place i, which is only remembered, to s.
-func (m *memory) wake(i uint32, s *slot) {
+func (m *memory) wake(i uint32, s *coalescer) {
 	p := m.at(i)
 	m.weight -= m.weightOf(p)
 	s.seen = sighting{known: true, conn: p.conn}
@@ -205,7 +205,7 @@ func (m *memory) wake(i uint32, s *slot) {
 		s.seen.item = &s.woken
 	}
 	s.pace = m.takePace(p)
-	p.slot, s.place = s, i
+	p.coalescer, s.place = s, i
 }
 
 // forgetOne forgets the record whose turn it is, of which there is one.
@@ -216,7 +216,7 @@ func (m *memory) forgetOne() {
 		}
 		p := m.at(m.hand)
 		switch {
-		case p.slot != nil:
+		case p.coalescer != nil:
 		case p.used:
 			p.used = false
 		default:
