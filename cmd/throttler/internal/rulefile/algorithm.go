@@ -16,9 +16,6 @@ var algorithms = map[string]throttler.Algorithm{
 	"in-flight": throttler.InFlight, "calendar": throttler.Calendar,
 }
 
-// minLease is the shortest lease of throttler.InFlight.
-const minLease = 100 * time.Millisecond
-
 // counting sets the Algorithm of c, and how long its hits count.
 func (p *parsing) counting(path string, raw *conditionYAML, c *throttler.Condition) {
 	p.oneOf(path+".algorithm", raw.Algorithm, "window", "bucket", "in-flight", "calendar")
@@ -52,11 +49,10 @@ func (p *parsing) lease(path string, raw *conditionYAML) time.Duration {
 		p.problem(path+".per", "max is how many are under way at once: want lease instead, for how long one counts unless it is renewed")
 		return 0
 	}
-	d := p.duration(path+".lease", raw.Lease)
-	if d < minLease {
-		p.problem(path+".lease", "a lease of %v, want %v or more: for how long one counts unless it is renewed", d, minLease)
+	if raw.Lease == "" {
+		p.problem(path, "no lease: want for how long one counts unless it is renewed")
 	}
-	return d
+	return p.duration(path+".lease", raw.Lease)
 }
 
 // needsEnds adds a problem for a rule that limits what is in flight and is for

@@ -50,8 +50,8 @@ func TestMistakesInAnAlgorithmAreTold(t *testing.T) {
 		"per: 1m, lease: 30s":                               "only hits of algorithm: in-flight have a lease",
 		"per: 1m, anchor: 2":                                "only periods of algorithm: calendar have an anchor",
 		"per: 1m, zone: UTC":                                "only periods of algorithm: calendar have a zone",
-		"algorithm: in-flight":                              "a lease of 0s, want 100ms or more: for how long one counts unless it is renewed",
-		"algorithm: in-flight, lease: 50ms":                 "a lease of 50ms, want 100ms or more: for how long one counts unless it is renewed",
+		"algorithm: in-flight":                              "no lease: want for how long one counts unless it is renewed",
+		"algorithm: in-flight, lease: 50ms":                 "50ms, want 100ms or more for hits in flight",
 	} {
 		source := "rules: [{name: a, for: {api: true}, either: [{name: x, value: x, max: 1, " + condition + "}]}]"
 		_, err := rulefile.Parse("rules.yaml", []byte(source))

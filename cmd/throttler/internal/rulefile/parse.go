@@ -98,7 +98,7 @@ func Parse(name string, source []byte) (*File, error) {
 
 func parse(name string, source []byte) (file *File, limits map[string]os.FileInfo, err error) {
 	source = bytes.TrimPrefix(source, []byte(byteOrderMark))
-	p := &parsing{name: name, source: source, ipv4Bits: defaultIPv4Bits, ipv6Bits: defaultIPv6Bits, limits: make(map[string]os.FileInfo)}
+	p := &parsing{name: name, source: source, limits: make(map[string]os.FileInfo)}
 	file = p.file()
 	slices.SortStableFunc(p.problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
@@ -138,7 +138,7 @@ type (
 	fileYAML struct {
 		Servers   []string   `yaml:"servers"`
 		Store     string     `yaml:"store"`
-		Trust     trustYAML  `yaml:"trust"`
+		Trust     words      `yaml:"trust"`
 		Forwarded string     `yaml:"forwarded"`
 		IPv4Bits  *int       `yaml:"ipv4-bits"`
 		IPv6Bits  *int       `yaml:"ipv6-bits"`
@@ -226,19 +226,9 @@ func (p *parsing) file() *File {
 		Shadow:    raw.Shadow,
 	}
 	p.shadow = raw.Shadow
-	if raw.IPv6Bits != nil {
-		p.ipv6Bits = *raw.IPv6Bits
-	}
+	p.ipv4Bits = p.bits("$.ipv4-bits", raw.IPv4Bits, defaultIPv4Bits, 32)
+	p.ipv6Bits = p.bits("$.ipv6-bits", raw.IPv6Bits, defaultIPv6Bits, 128)
 	f.IPv6Bits = p.ipv6Bits
-	if f.IPv6Bits < 1 || f.IPv6Bits > 128 {
-		p.problem("$.ipv6-bits", "%d is not from 1 to 128", f.IPv6Bits)
-	}
-	if raw.IPv4Bits != nil {
-		p.ipv4Bits = *raw.IPv4Bits
-	}
-	if p.ipv4Bits < 1 || p.ipv4Bits > 32 {
-		p.problem("$.ipv4-bits", "%d is not from 1 to 32", p.ipv4Bits)
-	}
 	p.robots = p.directory(&raw)
 	f.Robots = p.robots
 	p.oneOf("$.failure", raw.Failure, "open", "closed")
@@ -270,6 +260,17 @@ func (p *parsing) file() *File {
 		}
 	}
 	return f
+}
+
+// bits returns how much of an address counts.
+func (p *parsing) bits(path string, raw *int, otherwise, most int) int {
+	if raw == nil {
+		return otherwise
+	}
+	if *raw < 1 || *raw > most {
+		p.problem(path, "%d is not from 1 to %d", *raw, most)
+	}
+	return *raw
 }
 
 // numberPath matches the paths of whole numbers.
@@ -327,7 +328,7 @@ func plainServer(server string) string { return strings.TrimPrefix(server, "unix
 // decode decodes the YAML.
 func (p *parsing) decode() (raw fileYAML, ok bool) {
 	if len(p.source) > maxFile {
-		p.problems = append(p.problems, Problem{File: p.name, Message: fmt.Sprintf("larger than %d bytes", maxFile)})
+		p.at(nil, fmt.Sprintf("larger than %d bytes", maxFile))
 		return raw, false
 	}
 	if line := tooDeep(p.source); line > 0 {
@@ -393,7 +394,7 @@ func tooDeep(source []byte) (line int) {
 func (p *parsing) syntax(err error) {
 	var found yaml.Error
 	if !errors.As(err, &found) || found.GetToken() == nil {
-		p.problems = append(p.problems, Problem{File: p.name, Message: err.Error()})
+		p.at(nil, err.Error())
 		return
 	}
 	message := goTypes.ReplaceAllString(found.GetMessage(), "want $1")
@@ -467,7 +468,7 @@ func (p *parsing) problem(path, format string, args ...any) {
 		}
 		end := strings.LastIndexAny(path, ".[")
 		if end < 0 {
-			p.problems = append(p.problems, Problem{File: p.name, Message: message})
+			p.at(nil, message)
 			return
 		}
 		path = path[:end]
@@ -487,7 +488,7 @@ func (p *parsing) node(path string) ast.Node {
 	return node
 }
 
-// at adds a problem at a node.
+// at adds a problem at a node, or of the whole file if that is nil.
 func (p *parsing) at(node ast.Node, message string) {
 	if mapping, ok := node.(*ast.MappingNode); ok && !mapping.IsFlowStyle && len(mapping.Values) > 0 {
 		node = mapping.Values[0].Key // the mapping's own token is the first colon
@@ -560,7 +561,7 @@ func (p *parsing) rule(path string, raw *ruleYAML) *Rule {
 			Identifier:          raw.Name,
 			Lockout:             p.duration(path+".lockout", raw.Lockout),
 			LockoutGrowth:       raw.Growth,
-			MaxLockout:          p.maxLockout(path+".max-lockout", raw.MaxLockout),
+			MaxLockout:          p.length(path+".max-lockout", raw.MaxLockout, "a length"),
 			CountAuthorizedOnly: raw.Authorized,
 			Shadow:              raw.Shadow || p.shadow,
 		},
@@ -625,6 +626,9 @@ func (p *parsing) validate(path string, r *Rule) {
 			where = at(path+r.kind(), wrong.Index)
 		}
 		field := strings.TrimPrefix(wrong.Field, "Period.")
+		if field == "TTL" && r.conditions[wrong.Index].Algorithm == throttler.InFlight {
+			field = "lease"
+		}
 		p.problem(where+"."+cmp.Or(fieldNames[field], strings.ToLower(field)), "%s, want %s", wrong.Got, wrong.Want)
 	}
 	for i := range r.conditions {
@@ -647,11 +651,8 @@ func (p *parsing) validate(path string, r *Rule) {
 func (r *Rule) kind() string { return "." + r.list }
 
 // fieldNames maps the fields of throttler.Rule and Condition to their names in
-// a file.
-var fieldNames = map[string]string{
-	"Identifier": "name", "Lockout": "lockout", "LockoutGrowth": "growth", "MaxLockout": "max-lockout",
-	"Name": "name", "Max": "max", "TTL": "per", "Algorithm": "algorithm",
-}
+// a file, where that is not the same in small letters.
+var fieldNames = map[string]string{"Identifier": "name", "LockoutGrowth": "growth", "MaxLockout": "max-lockout", "TTL": "per"}
 
 // invalid returns what is wrong with a rule, or nil.
 func invalid(rule throttler.Rule) (wrong *throttler.RuleError) {
@@ -668,6 +669,16 @@ func (p *parsing) duration(path, text string) time.Duration {
 		p.problem(path, "%q is no duration: want 30s, 5m, 12h, 7d", text)
 	}
 	return parsed
+}
+
+// length is duration for what must be more than 0 if it is given: 0 is not the default.
+func (p *parsing) length(path, text, want string) time.Duration {
+	before := len(p.problems)
+	d := p.duration(path, text)
+	if text != "" && d <= 0 && len(p.problems) == before {
+		p.problem(path, "%v, want %s", d, want)
+	}
+	return d
 }
 
 func (p *parsing) answer(path string, raw *answerYAML) Answer {
@@ -731,10 +742,12 @@ func (p *parsing) condition(path string, raw *conditionYAML) condition {
 			Name:    raw.Name,
 			Max:     raw.Max,
 			Message: raw.Message,
-			Lockout: p.lockout(path+".lockout", raw.Lockout),
 		},
 		limits:      raw.Limits,
 		skipMissing: raw.Missing == "skip",
+	}
+	if c.Lockout = -1; raw.Lockout != "none" {
+		c.Lockout = p.length(path+".lockout", raw.Lockout, "a length or none")
 	}
 	c.limitLines = p.readLimits(path+".limits-file", raw, &c)
 	p.counting(path, raw, &c.Condition)
@@ -767,32 +780,6 @@ func isMeantAsNetwork(text string) bool {
 	before, _, found := strings.Cut(text, "/")
 	_, err := netip.ParseAddr(before)
 	return found && err == nil
-}
-
-// lockout parses a condition's lockout, which may be "none".
-func (p *parsing) lockout(path, text string) time.Duration {
-	switch text {
-	case "":
-		return 0
-	case "none":
-		return -1
-	}
-	before := len(p.problems)
-	d := p.duration(path, text)
-	if d <= 0 && len(p.problems) == before {
-		p.problem(path, "%v, want a length or none", d)
-	}
-	return d
-}
-
-// maxLockout parses a rule's max-lockout. 0 is not the default.
-func (p *parsing) maxLockout(path, text string) time.Duration {
-	before := len(p.problems)
-	d := p.duration(path, text)
-	if text != "" && d == 0 && len(p.problems) == before {
-		p.problem(path, "%v, want a length", d)
-	}
-	return d
 }
 
 // store checks the URL of Redis or Valkey.

@@ -30,31 +30,23 @@ func (p *parsing) robot(path string, raw *robotYAML) *robotSelector {
 	}
 	for i, name := range raw.Name {
 		if p.robots != nil && !p.robots.Known(name) {
-			p.problem(listed(path+".name", raw.Name, i), "there is no robot %q: add it to robots.own, or select standing: unknown", name)
+			p.problem(at(path+".name", i), "there is no robot %q: add it to robots.own, or select standing: unknown", name)
 		}
 	}
 	for i, group := range raw.Group {
 		if !slices.Contains(robots.Groups(), group) {
-			p.problem(listed(path+".group", raw.Group, i), "%q is unknown: want %s", group, strings.Join(robots.Groups(), ", "))
+			p.problem(at(path+".group", i), "%q is unknown: want %s", group, strings.Join(robots.Groups(), ", "))
 		}
 	}
 	for i, text := range raw.Standing {
-		at := slices.IndexFunc(standings, func(s robots.Standing) bool { return s.String() == text })
-		if at < 0 {
-			p.problem(listed(path+".standing", raw.Standing, i), "%q is unknown: want person, unknown, claimed, verified or impostor", text)
+		known := slices.IndexFunc(standings, func(s robots.Standing) bool { return s.String() == text })
+		if known < 0 {
+			p.problem(at(path+".standing", i), "%q is unknown: want person, unknown, claimed, verified or impostor", text)
 			continue
 		}
-		s.standings = append(s.standings, standings[at])
+		s.standings = append(s.standings, standings[known])
 	}
 	return s
-}
-
-// listed returns the path of the i-th of texts, which may be one without a list.
-func listed(path string, texts words, i int) string {
-	if len(texts) == 1 {
-		return path
-	}
-	return at(path, i)
 }
 
 // selects reports whether s selects a client. No robot rule is for what robots must be able to

@@ -351,7 +351,7 @@ func TestProblemsHaveALineAndAColumn(t *testing.T) {
 		{strings.Replace(rule, "1m", "1 minute", 1) + "}", `rules.yaml:4:53: "1 minute" is no duration: want 30s, 5m, 12h, 7d`},
 		{strings.Replace(rule, "name: ip", "name: ''", 1) + "}", `rules.yaml:4:16: "", want a name`},
 		{strings.Replace(rule, `"{address}"`, `""`, 1) + "}", "rules.yaml:4:9: no value: want what to count, as in {address}"},
-		{strings.Replace(rule, "address", "adress", 1) + "}", "rules.yaml:4:27: {adress} is unknown: want address, network, prefix, method, host, path, route, user, robot, group, standing, asn, hoster, header:NAME, cookie:NAME or field:NAME"},
+		{strings.Replace(rule, "address", "adress", 1) + "}", "rules.yaml:4:27: {adress} is unknown: want one of address, network, prefix, method, host, path, route, user, robot, group, standing, asn, hoster, header:NAME, cookie:NAME, field:NAME"},
 		{strings.Replace(rule, "address", "header", 1) + "}", "rules.yaml:4:27: {header} has no name: want {header:NAME}"},
 		{strings.Replace(rule, "address", "user:x", 1) + "}", "rules.yaml:4:27: {user:x} has a name: want {user}"},
 		{strings.Replace(rule, "{address}", "{user}{address}", 1) + "}", `rules.yaml:4:27: nothing separates {address} from the part before it: put one of "@|,; /#" in between`},

@@ -29,11 +29,10 @@ type part struct {
 // separators are the characters that can separate two attributes.
 const separators = "@|,; /#"
 
-// attributes tells of each attribute whether it has an argument.
-var attributes = map[string]bool{
-	"address": false, "network": false, "method": false, "host": false, "path": false, "route": false, "user": false,
-	"robot": false, "group": false, "standing": false, "asn": false, "hoster": false, "prefix": false,
-	"header": true, "cookie": true, "field": true,
+// attributes are those of a request. Some have an argument.
+var attributes = []string{
+	"address", "network", "prefix", "method", "host", "path", "route", "user", "robot", "group", "standing", "asn", "hoster",
+	"header:NAME", "cookie:NAME", "field:NAME",
 }
 
 // parseTemplate parses a template.
@@ -68,10 +67,10 @@ func parseTemplate(source string) (template, error) {
 
 func parsePart(inside string) (part, error) {
 	name, argument, hasArgument := strings.Cut(inside, ":")
-	needsArgument, known := attributes[name]
+	needsArgument := slices.Contains(attributes, name+":NAME")
 	switch {
-	case !known:
-		return part{}, fmt.Errorf("{%s} is unknown: want address, network, prefix, method, host, path, route, user, robot, group, standing, asn, hoster, header:NAME, cookie:NAME or field:NAME", inside)
+	case !needsArgument && !slices.Contains(attributes, name):
+		return part{}, fmt.Errorf("{%s} is unknown: want one of %s", inside, strings.Join(attributes, ", "))
 	case needsArgument && argument == "":
 		return part{}, fmt.Errorf("{%s} has no name: want {%s:NAME}", inside, name)
 	case hasArgument && !needsArgument:

@@ -9,28 +9,13 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/address"
 )
 
-// A trustYAML is a list, or one entry of it without brackets.
-type trustYAML []string
-
-func (t *trustYAML) UnmarshalYAML(unmarshal func(any) error) error {
-	var one string
-	if unmarshal(&one) == nil {
-		*t = trustYAML{one}
-		return nil
-	}
-	return unmarshal((*[]string)(t))
-}
-
 // hops matches how many proxies there are, where their addresses change.
 var hops = regexp.MustCompile(`^([1-9][0-9]?) hops?$`)
 
 // trust sets which proxies are believed.
-func (p *parsing) trust(f *File, raw trustYAML) {
+func (p *parsing) trust(f *File, raw words) {
 	for i, text := range raw {
 		path := at("$.trust", i)
-		if p.node(path) == nil { // without brackets
-			path = "$.trust"
-		}
 		if m := hops.FindStringSubmatch(text); m != nil {
 			f.Hops, _ = strconv.Atoi(m[1])
 			if len(raw) > 1 {
