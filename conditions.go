@@ -176,13 +176,13 @@ type Condition struct {
 	// Prefetch is the number of hits that a process may take ahead in one exchange, to
 	// spend them without another within TTL/10, or 1 s if that is less. It takes fewer when
 	// little is left, or little was used lately, and gives back what it has not spent with
-	// the next exchange that counts; until then [Throttler.Peek], and a rule with
-	// CountAuthorizedOnly that has other conditions, count it as used. A hit taken ahead
-	// counts until TTL after the last moment at which it can be spent, so no window ever
-	// admits more than Max, but some of Max may go unused. A process that dies leaves up to Prefetch hits counted until they expire. It
-	// notices room, bans and resets by others within that time. At most Max; not with a
-	// Lockout or Least, nor for [InFlight] or [Calendar]. While the condition is full, calls
-	// are refused without an exchange for up to a tenth of that time. Over a memstore there is
+	// the next exchange that counts. A hit taken ahead counts until TTL after the last
+	// moment at which it can be spent, so no window ever admits more than Max, but some of
+	// Max may go unused. To this process, what it has in hand is room; to others it is used. A
+	// process that dies leaves up to Prefetch hits counted until they expire. It notices
+	// room, bans and resets by others within that time. At most Max; not with a Lockout or
+	// Least, nor for [InFlight] or [Calendar]. While the condition is full, calls are
+	// refused without an exchange for up to a tenth of that time. Over a memstore there is
 	// no exchange to save, and Prefetch changes nothing. Default: none.
 	Prefetch int
 }

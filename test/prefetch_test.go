@@ -432,6 +432,49 @@ func TestHitsInHandArePutBackWhenACallIsRefusedLate(t *testing.T) {
 	})
 }
 
+// It has taken hits ahead as well, and they lie in hand for too long to be spent.
+func TestACallRefusedLateTellsWhatIsLeftWithoutHitsInHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFaulty()
+		c, narrow := ahead(throttler.SlidingWindow, 1000, 50, time.Minute), condition("narrow", 5, time.Hour)
+		others := throttler.New(store)
+		th := throttler.New(overtaken(store, func() {
+			authorize(t, others, either(costing(narrow, 5)))
+			time.Sleep(2 * time.Second)
+		}))
+		admitted(t, th, c, 20)
+		admitted(t, th, c, th.Stats().InHand)
+		require.Zero(t, th.Stats().InHand)
+		counted := 1000 - left(t, others, c)
+		rule := either(c, narrow)
+		rule.CountAuthorizedOnly = true
+		d := authorize(t, th, rule)
+		require.Equal(t, throttler.Blocked, d.Status)
+		require.Less(t, left(t, others, c), 1000-counted, "hits were taken ahead")
+		require.Equal(t, 1000-counted, d.Outcomes[0].Remaining)
+	})
+}
+
+// A look that stores a record, to set hits right, keeps in it what is in hand.
+func TestHitsInHandStayCountedThoughAnAssessmentIsStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFaulty()
+		th, other := throttler.New(store), throttler.New(store)
+		c := ahead(throttler.SlidingWindow, 100, 50, time.Minute)
+		admitted(t, th, c, 20)
+		require.Positive(t, th.Stats().InHand)
+		room := left(t, other, c)
+		shorter := c
+		shorter.Max, shorter.Prefetch, shorter.TTL = 10, 5, 10*time.Second
+		rule := either(shorter, condition("other", 5, time.Hour))
+		rule.CountAuthorizedOnly = true
+		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
+		require.Equal(t, room, left(t, other, c))
+		time.Sleep(10 * time.Second)
+		require.Equal(t, 100, left(t, other, c), "it was stored")
+	})
+}
+
 // The BlockCache has the record, since a rule with a lower Max has found it full.
 func TestTheBlockCacheTakesNoHitFromTheHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -443,4 +486,66 @@ func TestTheBlockCacheTakesNoHitFromTheHand(t *testing.T) {
 		require.Zero(t, admitted(t, th, condition("c", 10, time.Minute), 1))
 		require.Equal(t, 1, authorize(t, th, either(c)).Outcomes[0].Cost)
 	})
+}
+
+// What Peek says is what Authorize then does, whatever this process has in hand, and however
+// long it has been there.
+func TestPeekSaysWhatAuthorizeDoesBesideHitsInHand(t *testing.T) {
+	rules := map[string]func(c, narrow throttler.Condition) throttler.Rule{
+		"one": func(c, _ throttler.Condition) throttler.Rule { return either(c) },
+		"all or nothing": func(c, narrow throttler.Condition) throttler.Rule {
+			rule := either(c, narrow)
+			rule.CountAuthorizedOnly = true
+			return rule
+		},
+	}
+	for name, ruleOf := range rules {
+		for _, cache := range []int{0, 10} {
+			t.Run(fmt.Sprintf("%s, BlockCache %d", name, cache), func(t *testing.T) {
+				eachAhead(t, func(t *testing.T, algorithm throttler.Algorithm) {
+					for seed := range uint64(40) {
+						peekBesideAuthorize(t, rand.New(rand.NewPCG(seed, 4)), cache, algorithm, ruleOf)
+					}
+				})
+			})
+		}
+	}
+}
+
+func peekBesideAuthorize(t *testing.T, random *rand.Rand, cache int, algorithm throttler.Algorithm, ruleOf func(c, narrow throttler.Condition) throttler.Rule) {
+	th := throttler.New(newFaulty())
+	th.BlockCache = cache
+	most := 5 + random.IntN(60)
+	c := ahead(algorithm, most, 1+random.IntN(most), time.Duration(1+random.IntN(20))*time.Second)
+	narrow := ahead(algorithm, 1+random.IntN(2*most), 0, c.TTL)
+	narrow.Name, narrow.Prefetch = "narrow", random.IntN(narrow.Max+1)
+	largest := 1 + random.IntN(min(4, narrow.Max))
+	for range 200 {
+		c.Cost, narrow.Cost = 1+random.IntN(largest), 1+random.IntN(largest)
+		rule := ruleOf(c, narrow)
+		p := peek(t, th, rule)
+		if p.Status == throttler.Blocked && random.IntN(4) == 0 {
+			time.Sleep(p.RetryAfter - 1)
+			require.Equal(t, throttler.Blocked, peek(t, th, rule).Status, "before its time: %+v", p)
+			time.Sleep(time.Nanosecond)
+			p = peek(t, th, rule)
+			require.Equal(t, throttler.Authorized, p.Status, "in time: %+v", p)
+		}
+		d := authorize(t, th, rule)
+		require.Equal(t, p.Status, d.Status, "%+v, then %+v", p, d)
+		for i, o := range d.Outcomes {
+			require.Equal(t, p.Outcomes[i].Blocked, o.Blocked)
+			require.Equal(t, p.Outcomes[i].Cost, o.Cost)
+			if algorithm == throttler.SlidingWindow {
+				require.Equal(t, p.Outcomes[i].Remaining, o.Remaining, "%+v, then %+v", p, d)
+			}
+		}
+		if random.IntN(10) == 0 {
+			require.NoError(t, th.Cancel(t.Context(), d))
+		}
+		time.Sleep(time.Duration(random.Int64N(int64(c.TTL) / int64(most))))
+		if random.IntN(20) == 0 {
+			time.Sleep(time.Duration(random.Int64N(int64(c.TTL))))
+		}
+	}
 }

@@ -272,7 +272,11 @@ func (c *call) giveBack(ctx context.Context) {
 			left = append(left, e)
 		case e.counted() == (record.Hit{}) || i < len(c.entries) && c.putBack(i, e):
 		default:
-			entries, of = append(entries, e.giveBack()), append(of, e)
+			back := e.giveBack()
+			if i < len(c.entries) && c.prefetches(i) {
+				back.unspent = c.engine.hands.unspent(e.Key)
+			}
+			entries, of = append(entries, back), append(of, e)
 		}
 	}
 	c.gaveBack = true

@@ -32,7 +32,7 @@ type change struct {
 	ends       map[uint64]record.Instant // of the leases, for opRenew: see record.Record.Renew
 	settlement *record.Settlement        // for opSettle
 	beside     *record.Beside            // of the fallback
-	back       []record.Hit              // to be given back before, for opCount: see hands
+	unspent    []record.Hit              // in hand: opCount gives them back first, a look leaves them out; see hands
 
 	// What becomes of it. The Hit is what it has counted or, for opGiveBack, what to take back.
 	verdict record.Verdict
@@ -51,8 +51,10 @@ func (c *change) Apply(now record.Instant, r *record.Record) (store bool) {
 		return store
 	case opGiveBack:
 		*r, store = r.Withdrawn(c.verdict.Hit, now, &c.limit)
-		left := c.lookAt(now, *r, record.Lockout{}, &c.limit)
-		c.verdict.Outcome, c.verdict.Again = left.Outcome, left.Again
+		left := *r
+		c.leaveOut(&left, now)
+		v := c.lookAt(now, left, record.Lockout{}, &c.limit)
+		c.verdict.Outcome, c.verdict.Again = v.Outcome, v.Again
 		return store
 	case opBan:
 		*r, store = r.Banned(now, c.length)
@@ -68,14 +70,29 @@ func (c *change) Apply(now record.Instant, r *record.Record) (store bool) {
 		return store
 	}
 	c.ahead = r.IsAhead(now, &c.limit)
-	gaveBack := false
-	if !c.unsure { // or else they may be gone already
-		for _, h := range c.back {
-			next, found := r.Without(h, now)
-			*r, gaveBack = next, gaveBack || found
-		}
+	if len(c.unspent) == 0 || c.unsure && c.op == opCount { // they may have been given back already
+		return c.decideCall(now, r)
 	}
-	kept := *r
+	found := *r
+	if !c.leaveOut(r, now) {
+		return c.decideCall(now, r)
+	}
+	without := *r
+	store = c.decideCall(now, r)
+	switch {
+	case c.op == opCount && !store:
+		*r, store = without, true
+	case c.op == opAssess && store: // what is stored still counts them
+		told := c.verdict
+		*r = found
+		store = c.decideCall(now, r)
+		c.verdict = told
+	}
+	return store
+}
+
+// decideCall is Apply of what decides a call, beside nothing in hand.
+func (c *change) decideCall(now record.Instant, r *record.Record) (store bool) {
 	l := c.lockout
 	// What c finds may be its own hit, or one that another call is about to give
 	// back: no reason for a ban. The step that assesses has banned what was full.
@@ -96,10 +113,16 @@ func (c *change) Apply(now record.Instant, r *record.Record) (store bool) {
 	if c.left = nil; c.limit.Ahead > 0 && c.verdict.Hit.Cost > 0 {
 		c.left = r.Encode()
 	}
-	if gaveBack && !store {
-		*r, store = kept, true
-	}
 	return store
+}
+
+// leaveOut takes out of r what this process has in hand of it, and reports whether there was any.
+func (c *change) leaveOut(r *record.Record, now record.Instant) (any bool) {
+	for _, h := range c.unspent {
+		next, found := r.Without(h, now)
+		*r, any = next, any || found
+	}
+	return any
 }
 
 // lookAt decides a call on r without counting it.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -11,7 +12,8 @@ import (
 //
 // The exchange that takes hits ahead counts them until TTL after the last moment at which they
 // may be spent. So whoever spends them when, no window of TTL holds more than Max. What is not
-// spent is given back with the next exchange.
+// spent is given back with the next exchange that counts. Until then the record counts it, and
+// calls of this process that only look leave it out.
 type hands struct {
 	mu        sync.Mutex // guards what follows, and all in it
 	all       map[string]*hand
@@ -76,14 +78,33 @@ func (h *hand) count() (n int) {
 }
 
 // spend decides e by the hits in hand if there are enough, or by a refusal that is remembered.
-// With look set it leaves the hits there.
+// With look set it leaves the hits there. If it does not decide e, the record does, without what
+// is in hand: e, or the next call that counts, gives that back.
 func (hs *hands) spend(e *entry, now time.Time, look bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	h, cost := hs.all[e.Key], e.limit.Hits()
-	if h == nil || h.max != e.limit.Max || h.ttl != e.limit.TTL {
+	h := hs.all[e.Key]
+	if h == nil {
 		return
 	}
+	if h.max != e.limit.Max || h.ttl != e.limit.TTL || !h.decide(e, now, look) {
+		e.unspent = slices.Clone(h.hits)
+	}
+}
+
+// unspent returns what is in hand of the record of key.
+func (hs *hands) unspent(key string) []record.Hit {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	if h := hs.all[key]; h != nil {
+		return slices.Clone(h.hits)
+	}
+	return nil
+}
+
+// decide is [hands.spend] of one hand, of the same limit as e. It reports whether it decides e.
+func (h *hand) decide(e *entry, now time.Time, look bool) bool {
+	cost := e.limit.Hits()
 	for i := len(h.hits) - 1; i >= 0 && h.holds(now); i-- {
 		hit := &h.hits[i]
 		if hit.Cost < cost || hit.Kind != e.limit.Algorithm {
@@ -92,7 +113,7 @@ func (hs *hands) spend(e *entry, now time.Time, look bool) {
 		e.from, e.verdict.Outcome.Cost, e.verdict.Outcome.ResetAfter = inHand, cost, e.limit.TTL
 		h.foresee(e, h.count()-cost, now)
 		if look {
-			return
+			return true
 		}
 		if h.spent += cost; hit.Cost == cost {
 			e.verdict.Hit = *hit
@@ -100,15 +121,18 @@ func (hs *hands) spend(e *entry, now time.Time, look bool) {
 		} else {
 			e.verdict.Hit, *hit = hit.Split(cost)
 		}
-		return
+		return true
 	}
-	if now.Before(h.shut) && e.limit.Needed() == h.needed {
-		since := now.Sub(h.full)
-		e.from, e.verdict.Outcome = recalled, h.refusal
-		e.verdict.Outcome.RetryAfter = max(h.refusal.RetryAfter-since, h.shut.Sub(now))
-		e.verdict.Outcome.ResetAfter = max(h.refusal.ResetAfter-since, e.verdict.Outcome.RetryAfter)
-		e.verdict.Again = e.verdict.Outcome.RetryAfter
+	// What lies in hand too long is room, as soon as it is given back.
+	if len(h.hits) > 0 || !now.Before(h.shut) || e.limit.Needed() != h.needed {
+		return false
 	}
+	since := now.Sub(h.full)
+	e.from, e.verdict.Outcome = recalled, h.refusal
+	e.verdict.Outcome.RetryAfter = max(h.refusal.RetryAfter-since, h.shut.Sub(now))
+	e.verdict.Outcome.ResetAfter = max(h.refusal.ResetAfter-since, e.verdict.Outcome.RetryAfter)
+	e.verdict.Again = e.verdict.Outcome.RetryAfter
+	return true
 }
 
 // foresee sets what e, which has counted, tells of the next calls, with that many hits left in
@@ -172,6 +196,7 @@ func (hs *hands) fetch(e *entry, most int, now time.Time) {
 	if h == nil {
 		h = hs.add(e.Key)
 	}
+	e.unspent = nil
 	if h.fetching {
 		return
 	}
@@ -181,7 +206,7 @@ func (hs *hands) fetch(e *entry, most int, now time.Time) {
 	if h.asked > 0 {
 		e.limit.Cost, e.limit.Least, e.limit.Ahead = t.own+h.asked, t.own, t.life
 	}
-	e.fetching, e.back = t, h.hits
+	e.fetching, e.unspent = t, h.hits
 	h.hits, h.took = nil, record.Hit{}
 }
 
@@ -233,13 +258,13 @@ func (hs *hands) stock(e *entry, now time.Time) {
 	h.fetching = false
 	if e.Failed() != nil {
 		if hs.all[e.Key] == h && (e.Unsent || e.Left == nil && !e.Tried()) {
-			h.hits = e.back // they were not given back
+			h.hits = e.unspent // they were not given back
 		} else {
 			h.spent = 0 // what it may have taken expires: the next one takes none
 		}
 		return
 	}
-	for _, hit := range e.back {
+	for _, hit := range e.unspent {
 		hs.givenBack += uint64(hit.Cost)
 	}
 	o := &e.verdict.Outcome
