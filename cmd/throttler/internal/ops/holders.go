@@ -47,8 +47,8 @@ func (o *Operator) LiftHolder(ctx context.Context, identifier string, t Target, 
 	if len(targets) != 1 {
 		return UsageError(fmt.Sprintf("%d values: a holder is one of a single value", len(targets)))
 	}
-	return o.run(ctx, identifier, targets, func(s store) error {
-		return free(ctx, s, throttler.RecordKey(identifier, targets[0].Condition, targets[0].Value), id)
+	return o.run(ctx, identifier, targets, func(s store, t Target) error {
+		return free(ctx, s, throttler.RecordKey(identifier, t.Condition, t.Value), id)
 	})
 }
 

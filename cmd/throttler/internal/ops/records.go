@@ -48,33 +48,27 @@ func newState(r throttler.Record, now time.Time) State {
 		s.BannedUntil = &r.BannedUntil
 	}
 	s.Bans = r.Bans
-	for i, expiry := range r.Expiries {
-		if !expiry.After(now) {
-			continue
+	for _, expiry := range r.Expiries {
+		if expiry.After(now) {
+			s.add(1, expiry)
 		}
-		if s.Hits == 0 {
-			s.FirstEnds = &r.Expiries[i]
-		}
-		s.LastEnds = &r.Expiries[i]
-		s.Hits++
 	}
 	if r.EmptyAt.After(now) {
 		s.EmptyAt = &r.EmptyAt
 	}
 	if r.PeriodEnd.After(now) && r.Counted > 0 {
-		s.Hits += r.Counted
-		s.until(r.PeriodEnd)
+		s.add(r.Counted, r.PeriodEnd)
 	}
 	s.Holders = holders(r.Leases, now)
 	for i := range s.Holders {
-		s.Hits += s.Holders[i].Hits
-		s.until(s.Holders[i].Ends)
+		s.add(s.Holders[i].Hits, s.Holders[i].Ends)
 	}
 	return s
 }
 
-// until notes that hits end at t.
-func (s *State) until(t time.Time) {
+// add notes that hits end at t.
+func (s *State) add(hits int, t time.Time) {
+	s.Hits += hits
 	if s.FirstEnds == nil || t.Before(*s.FirstEnds) {
 		s.FirstEnds = &t
 	}
@@ -138,66 +132,68 @@ func (o *Operator) Look(ctx context.Context, identifier string, targets []Target
 
 // Ban bans targets for d and shows their states.
 func (o *Operator) Ban(ctx context.Context, identifier string, targets []Target, d time.Duration) error {
-	return o.each(ctx, identifier, targets, func(s store, r throttler.Rule) error { return throttler.New(s).Ban(ctx, r, d) })
+	return o.each(ctx, identifier, targets, func(s store, t Target) error { return throttler.New(s).Ban(ctx, rule(identifier, t), d) })
 }
 
 // Lift lifts the bans of targets, forgets their hits, and shows their states. It says for which
 // of them nothing was stored.
 func (o *Operator) Lift(ctx context.Context, identifier string, targets []Target) error {
 	var mu sync.Mutex // guards absent
-	var absent []throttler.Condition
-	err := o.each(ctx, identifier, targets, func(s store, r throttler.Rule) error {
-		c := r.Either[0]
-		if _, err := s.Get(throttler.RecordKey(identifier, c.Name, c.Value)); errors.Is(err, memcache.ErrCacheMiss) {
+	var absent []Target
+	err := o.each(ctx, identifier, targets, func(s store, t Target) error {
+		if _, err := s.Get(throttler.RecordKey(identifier, t.Condition, t.Value)); errors.Is(err, memcache.ErrCacheMiss) {
 			mu.Lock()
-			absent = append(absent, c)
+			absent = append(absent, t)
 			mu.Unlock()
 		}
-		t := throttler.New(s)
-		guard := login.New(t) // if it is a login's: what is counted beside it
+		th := throttler.New(s)
+		guard := login.New(th) // if it is a login's: what is counted beside it
 		guard.Identifier = identifier
-		return errors.Join(t.Reset(ctx, r), guard.LiftRecord(ctx, c.Name, c.Value))
+		return errors.Join(th.Reset(ctx, rule(identifier, t)), guard.LiftRecord(ctx, t.Condition, t.Value))
 	})
 	mu.Lock()
 	defer mu.Unlock()
-	for _, c := range absent {
+	for _, t := range absent {
 		if o.JSON || len(absent) > shownAtMost {
 			break // the values of a network are summed up
 		}
-		fmt.Fprintf(o.Out, "nothing was stored for %s=%s\n", printable(c.Name), printable(c.Value))
+		fmt.Fprintf(o.Out, "nothing was stored for %s=%s\n", printable(t.Condition), printable(t.Value))
 	}
 	return err
 }
 
-// each does what change says to the records of targets, unless it is nil, and
-// shows their states.
-func (o *Operator) each(ctx context.Context, identifier string, targets []Target, change func(store, throttler.Rule) error) error {
+// each is run for targets as they were given.
+func (o *Operator) each(ctx context.Context, identifier string, targets []Target, change func(store, Target) error) error {
 	targets, err := o.expand(identifier, targets)
 	if err != nil {
 		return err
 	}
-	return o.run(ctx, identifier, targets, func(s store) error {
-		if change == nil {
-			return nil
-		}
-		return changeAll(identifier, targets, func(r throttler.Rule) error { return change(s, r) })
-	})
+	return o.run(ctx, identifier, targets, change)
 }
 
-// run does what change says to the store, and shows the states of targets. It ends
-// with ctx, whatever the servers do.
-func (o *Operator) run(ctx context.Context, identifier string, targets []Target, change func(store) error) error {
-	p, err := o.open()
+// run does what change says to each of targets, unless it is nil, and shows its state after it.
+// It ends with ctx, whatever the servers do. Its error names the first that failed.
+func (o *Operator) run(ctx context.Context, identifier string, targets []Target, change func(store, Target) error) error {
+	s, err := o.open()
 	if err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
-	var states []State
+	states := make([]State, len(targets))
 	go func() {
-		defer p.Close()
-		err := change(p)
-		states = o.states(p, identifier, targets)
-		ended <- err
+		defer s.Close()
+		var all errgroup.Group
+		all.SetLimit(atOnce)
+		for i, t := range targets {
+			all.Go(func() (err error) {
+				if change != nil {
+					err = change(s, t)
+				}
+				states[i] = o.state(s, identifier, t)
+				return err
+			})
+		}
+		ended <- all.Wait()
 	}()
 	select {
 	case <-ctx.Done():
@@ -247,32 +243,6 @@ var loginConditions = []string{
 
 // atOnce is the number of records that are changed at the same time.
 const atOnce = 64
-
-// changeAll does what change says to each target. Its error names the first that
-// failed.
-func changeAll(identifier string, targets []Target, change func(throttler.Rule) error) error {
-	var all errgroup.Group
-	all.SetLimit(atOnce)
-	for _, t := range targets {
-		all.Go(func() error { return change(rule(identifier, t)) })
-	}
-	return all.Wait()
-}
-
-// states returns the states of targets.
-func (o *Operator) states(p store, identifier string, targets []Target) []State {
-	states := make([]State, len(targets))
-	var all errgroup.Group
-	all.SetLimit(atOnce)
-	for i, t := range targets {
-		all.Go(func() error {
-			states[i] = o.state(p, identifier, t)
-			return nil
-		})
-	}
-	all.Wait()
-	return states
-}
 
 // shownAtMost is the number of states that are shown as a table: more are
 // summed up.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
 	"github.com/adaptivethrottler/throttler/internal/address"
@@ -16,17 +15,12 @@ import (
 
 // Visitors are who came, by a log.
 type Visitors struct {
-	Lines    int       `json:"lines"`
-	Skipped  int       `json:"skipped"`
-	From     time.Time `json:"from,omitzero"`
-	To       time.Time `json:"to,omitzero"`
-	Requests int       `json:"requests"`
+	Replay
 
 	Robots   []*Visitor `json:"robots"`   // most requests first; people are one without a name
 	Networks []Network  `json:"networks"` // the heaviest
 
-	firstSkipped error
-	rules, dns   bool // were asked
+	rules, dns bool // were asked
 }
 
 // A Visitor is a robot, or all people.
@@ -90,8 +84,7 @@ func (o *Operator) Robots(ctx context.Context, log io.Reader, size int64, dns *D
 	if err != nil {
 		return err
 	}
-	v.Lines, v.Skipped, v.firstSkipped = trial.Lines, trial.Skipped, trial.firstSkipped
-	v.From, v.To, v.Requests = trial.From, trial.To, trial.Requests
+	v.Replay = trial.Replay
 	for _, visitor := range byName {
 		visitor.Addresses = len(visitor.addresses)
 		v.Robots = append(v.Robots, visitor)
@@ -108,7 +101,7 @@ func (o *Operator) Robots(ctx context.Context, log io.Reader, size int64, dns *D
 	if err := o.print(v, v.report); err != nil {
 		return err
 	}
-	return trial.unread()
+	return v.unread()
 }
 
 // count counts a request.
@@ -150,14 +143,7 @@ func heaviestOf(networks map[string]map[string]int) (all []Network) {
 
 // report writes v as text.
 func (v *Visitors) report(w io.Writer) {
-	fmt.Fprintf(w, "%d requests", v.Requests)
-	if v.Requests > 0 {
-		fmt.Fprintf(w, " from %s to %s", v.From.Format(time.RFC3339), v.To.Format(time.RFC3339))
-	}
-	fmt.Fprintln(w)
-	if v.Skipped > 0 {
-		fmt.Fprintf(w, "%d of %d lines were not understood, the first because: %v\n", v.Skipped, v.Lines, v.firstSkipped)
-	}
+	v.Replay.report(w, "")
 	fmt.Fprint(w, "\ngroup\tname\trequests\taddresses\tverified\timpostors")
 	if v.rules {
 		fmt.Fprint(w, "\trefused")

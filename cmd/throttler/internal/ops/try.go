@@ -20,23 +20,28 @@ import (
 // maxLogLine is the longest line of a log that is read.
 const maxLogLine = 1 << 20
 
-// A Trial is the result of replaying a log through rules.
-type Trial struct {
+// A Replay is what was read of a log.
+type Replay struct {
 	Lines   int       `json:"lines"`
 	Skipped int       `json:"skipped"` // lines in another format
 	From    time.Time `json:"from,omitzero"`
 	To      time.Time `json:"to,omitzero"`
 
 	Requests int `json:"requests"`
-	Blocked  int `json:"blocked"`
+
+	firstSkipped error
+}
+
+// A Trial is the result of replaying a log through rules.
+type Trial struct {
+	Replay
+	Blocked int `json:"blocked"`
 
 	// NotTried names rules that need attributes which the log does not have,
 	// and those attributes.
 	NotTried map[string][]string `json:"not_tried,omitempty"`
 
 	Rules []TriedRule `json:"rules"`
-
-	firstSkipped error
 }
 
 // A TriedRule is the result for one rule.
@@ -73,11 +78,23 @@ func (o *Operator) Try(ctx context.Context, log io.Reader, size int64) error {
 }
 
 // unread returns why no line of a log can be used, or nil.
-func (t *Trial) unread() error {
-	if t.Requests == 0 && t.Lines > 0 {
-		return fmt.Errorf("no line can be used: want the common, combined or vhost_combined log format or JSON, with times since 1970: %w", t.firstSkipped)
+func (r *Replay) unread() error {
+	if r.Requests == 0 && r.Lines > 0 {
+		return fmt.Errorf("no line can be used: want the common, combined or vhost_combined log format or JSON, with times since 1970: %w", r.firstSkipped)
 	}
 	return nil
+}
+
+// report writes r as text. more says what became of the requests.
+func (r *Replay) report(w io.Writer, more string) {
+	fmt.Fprintf(w, "%d requests", r.Requests)
+	if r.Requests > 0 {
+		fmt.Fprintf(w, " from %s to %s%s", r.From.Format(time.RFC3339), r.To.Format(time.RFC3339), more)
+	}
+	fmt.Fprintln(w)
+	if r.Skipped > 0 {
+		fmt.Fprintf(w, "%d of %d lines were not understood, the first because: %v\n", r.Skipped, r.Lines, r.firstSkipped)
+	}
 }
 
 // replay decides each line of a log, and calls seen with whether a rule blocks it.
@@ -206,15 +223,7 @@ func (t *Trial) count(counts *tally.Tally) {
 
 // report writes a trial as text.
 func (t *Trial) report(w io.Writer) {
-	fmt.Fprintf(w, "%d requests", t.Requests)
-	if t.Requests > 0 {
-		fmt.Fprintf(w, " from %s to %s: %d (%.2f %%) would have been blocked",
-			t.From.Format(time.RFC3339), t.To.Format(time.RFC3339), t.Blocked, 100*float64(t.Blocked)/float64(t.Requests))
-	}
-	fmt.Fprintln(w)
-	if t.Skipped > 0 {
-		fmt.Fprintf(w, "%d of %d lines were not understood, the first because: %v\n", t.Skipped, t.Lines, t.firstSkipped)
-	}
+	t.Replay.report(w, fmt.Sprintf(": %d (%.2f %%) would have been blocked", t.Blocked, 100*float64(t.Blocked)/float64(t.Requests)))
 	for _, r := range t.Rules {
 		fmt.Fprintf(w, "\nrule %s: %d requests, %d blocked\n", printable(r.Rule), r.Requests, r.Blocked)
 		for _, c := range r.Conditions {
