@@ -270,28 +270,22 @@ func (c *commands) check(ctx context.Context, streams Streams) error {
 	if path == "" {
 		return ops.UsageError("no rule file: name one, or set THROTTLER_RULES")
 	}
-	o := &ops.Operator{JSON: c.JSON, Out: streams.Out}
-	o.User, o.Password = os.Getenv("THROTTLER_USER"), os.Getenv("THROTTLER_PASSWORD")
-	return o.Check(ctx, path, c.Check.Offline)
+	return c.bareOperator(streams).Check(ctx, path, c.Check.Offline)
 }
 
 func (c *commands) try(ctx context.Context, streams Streams) error {
-	rules, err := rulefile.Load(c.Try.File)
+	c.Rules = c.Try.File
+	o, err := c.operator(streams)
 	if err != nil {
 		return err
 	}
-	o := &ops.Operator{Rules: rules, JSON: c.JSON, Out: streams.Out, Progress: progress(streams)}
 	return o.Try(ctx, streams.In, sizeOf(streams.In))
 }
 
 func (c *commands) robots(ctx context.Context, streams Streams) error {
-	o := &ops.Operator{JSON: c.JSON, Out: streams.Out, Progress: progress(streams)}
-	if c.Rules != "" {
-		rules, err := rulefile.Load(c.Rules)
-		if err != nil {
-			return err
-		}
-		o.Rules = rules
+	o, err := c.operator(streams)
+	if err != nil {
+		return err
 	}
 	log := streams.In
 	if c.Robots.Log != "" {
@@ -369,10 +363,18 @@ func progress(streams Streams) io.Writer {
 	return nil
 }
 
-// operator returns the Operator for the commands that need servers.
+// bareOperator returns an Operator without a rule file.
+func (c *commands) bareOperator(streams Streams) *ops.Operator {
+	return &ops.Operator{
+		Servers: c.Servers, Store: c.Store, User: os.Getenv("THROTTLER_USER"), Password: os.Getenv("THROTTLER_PASSWORD"),
+		JSON: c.JSON, Out: streams.Out, Progress: progress(streams),
+	}
+}
+
+// operator returns an Operator with the rule file, if there is one, and its servers unless others
+// are given.
 func (c *commands) operator(streams Streams) (*ops.Operator, error) {
-	o := &ops.Operator{Servers: c.Servers, Store: c.Store, JSON: c.JSON, Out: streams.Out, Progress: progress(streams)}
-	o.User, o.Password = os.Getenv("THROTTLER_USER"), os.Getenv("THROTTLER_PASSWORD")
+	o := c.bareOperator(streams)
 	if c.Rules == "" {
 		return o, nil
 	}
