@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,11 +50,27 @@ func dialEnvoy(t *testing.T, s *service) *grpc.ClientConn {
 	return conn
 }
 
-// descriptor returns one of pairs of keys and values.
-func descriptor(pairs ...string) *common.RateLimitDescriptor {
+// descriptor parses one: entries, then what the request says of it. "key=a path=/x +3 7/DAY" has
+// 3 hits, and a limit of its own; with -3 they are given back, and with - as many as the request
+// has.
+func descriptor(text string) *common.RateLimitDescriptor {
 	d := new(common.RateLimitDescriptor)
-	for pair := range slices.Chunk(pairs, 2) {
-		d.Entries = append(d.Entries, &common.RateLimitDescriptor_Entry{Key: pair[0], Value: pair[1]})
+	for word := range strings.FieldsSeq(text) {
+		if key, value, ok := strings.Cut(word, "="); ok {
+			d.Entries = append(d.Entries, &common.RateLimitDescriptor_Entry{Key: key, Value: value})
+		} else if most, per, ok := strings.Cut(word, "/"); ok {
+			n, _ := strconv.ParseUint(most, 10, 32)
+			u, known := unit.RateLimitUnit_value[per]
+			if !known {
+				u = 99
+			}
+			d.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(n), Unit: unit.RateLimitUnit(u)}
+		} else {
+			d.IsNegativeHits = word[0] == '-'
+			if hits, err := strconv.ParseUint(word[1:], 10, 64); err == nil {
+				d.HitsAddend = wrapperspb.UInt64(hits)
+			}
+		}
 	}
 	return d
 }
@@ -68,11 +85,49 @@ func newEdge(t *testing.T, s *service) *edge {
 	return &edge{t, rls.NewRateLimitServiceClient(dialEnvoy(t, s))}
 }
 
-func (e *edge) ask(hits uint32, descriptors ...*common.RateLimitDescriptor) *rls.RateLimitResponse {
+// ask asks about descriptors with semicolons between them.
+func (e *edge) ask(hits uint32, descriptors string) *rls.RateLimitResponse {
 	e.t.Helper()
-	r, err := e.client.ShouldRateLimit(e.t.Context(), &rls.RateLimitRequest{Domain: "edge", Descriptors: descriptors, HitsAddend: hits})
+	r, err := e.client.ShouldRateLimit(e.t.Context(), envoyAsks("edge", hits, descriptors))
 	require.NoError(e.t, err)
 	return r
+}
+
+func envoyAsks(domain string, hits uint32, descriptors string) *rls.RateLimitRequest {
+	r := &rls.RateLimitRequest{Domain: domain, HitsAddend: hits}
+	for text := range strings.SplitSeq(descriptors, ";") {
+		r.Descriptors = append(r.Descriptors, descriptor(text))
+	}
+	return r
+}
+
+// told is ask in words: of each descriptor what is left of which limit, as "OK 4/5 MINUTE api/key".
+func (e *edge) told(hits uint32, descriptors string) string {
+	e.t.Helper()
+	r := e.ask(hits, descriptors)
+	var all []string
+	for _, s := range r.Statuses {
+		words := []string{s.Code.String()}
+		switch l := s.CurrentLimit; {
+		case l != nil:
+			words = append(words, fmt.Sprintf("%d/%d", s.LimitRemaining, l.RequestsPerUnit), l.Unit.String(), l.Name)
+		case s.LimitRemaining == math.MaxUint32:
+			words = append(words, "unlimited")
+		}
+		all = append(all, strings.TrimSpace(strings.Join(words, " ")))
+	}
+	text := strings.Join(all, "; ")
+	if len(all) > 1 {
+		text = r.OverallCode.String() + ": " + text
+	} else {
+		assert.Equal(e.t, r.Statuses[0].Code, r.OverallCode)
+	}
+	for _, what := range []string{"banned", "degraded"} {
+		if r.DynamicMetadata.AsMap()[what] == true {
+			text += ", " + what
+		}
+	}
+	return text
 }
 
 const (
@@ -80,49 +135,22 @@ const (
 	over = rls.RateLimitResponse_OVER_LIMIT
 )
 
-func TestEnvoyIsToldWhatIsLeftAndWhenToComeBack(t *testing.T) {
-	e := newEdge(t, start(t, descriptors))
-	for left := 4; left >= 0; left-- {
-		r := e.ask(0, descriptor("key", "tin"))
-		require.Equal(t, ok, r.OverallCode)
-		require.Len(t, r.Statuses, 1)
-		assert.EqualValues(t, left, r.Statuses[0].LimitRemaining)
-		assert.Equal(t, "api/key", r.Statuses[0].CurrentLimit.Name)
-		assert.EqualValues(t, 5, r.Statuses[0].CurrentLimit.RequestsPerUnit)
-		assert.Equal(t, rls.RateLimitResponse_RateLimit_MINUTE, r.Statuses[0].CurrentLimit.Unit)
-		assert.Empty(t, r.ResponseHeadersToAdd)
+func TestWhatEnvoyIsTold(t *testing.T) {
+	type step struct {
+		hits              uint32
+		descriptors, want string
 	}
-	r := e.ask(0, descriptor("key", "tin"))
-	assert.Equal(t, over, r.OverallCode)
-	assert.Equal(t, over, r.Statuses[0].Code)
-	assert.InDelta(t, 60, r.Statuses[0].DurationUntilReset.AsDuration().Seconds(), 30)
-	require.Len(t, r.ResponseHeadersToAdd, 1)
-	assert.Equal(t, "retry-after", r.ResponseHeadersToAdd[0].Key)
-	assert.Regexp(t, `^[1-6]\d?$`, r.ResponseHeadersToAdd[0].Value)
-	assert.Equal(t, map[string]any{"blocked_by": []any{"api"}, "banned": false, "degraded": false}, r.DynamicMetadata.AsMap())
-	assert.Equal(t, ok, e.ask(0, descriptor("key", "gold")).OverallCode, "another value has a limit of its own")
-	assert.EqualValues(t, 50, e.ask(0, descriptor("key", "gold")).Statuses[0].CurrentLimit.RequestsPerUnit)
-}
-
-func TestARuleIsForDescriptorsOfExactlyItsKeys(t *testing.T) {
-	e := newEdge(t, start(t, descriptors))
-	for _, d := range []*common.RateLimitDescriptor{
-		descriptor("other", "x"), descriptor("key", "tin", "path", "/"), descriptor("path", "/login"),
-		descriptor("path", "/free", "remote_address", "1"), descriptor(),
-	} {
-		r := e.ask(1000, d)
-		assert.Equal(t, ok, r.OverallCode, "%v", d)
-		assert.Nil(t, r.Statuses[0].CurrentLimit)
-	}
-	twice := e.ask(1, descriptor("key", "tin", "key", "gold"))
-	assert.EqualValues(t, 5, twice.Statuses[0].CurrentLimit.RequestsPerUnit, "of two entries with one key the first")
-	r, err := e.client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: "other", HitsAddend: 1000, Descriptors: []*common.RateLimitDescriptor{descriptor("key", "tin")}})
-	require.NoError(t, err)
-	assert.Equal(t, ok, r.OverallCode, "another domain")
-}
-
-func TestEnvoysClientsAreCountedByNetworkUnlessExempt(t *testing.T) {
-	e := newEdge(t, start(t, `
+	many := func(n int, s step) []step { return slices.Repeat([]step{s}, n) }
+	for _, scene := range []struct {
+		what, rules string
+		steps       []step
+	}{
+		{"rules are for descriptors of exactly their keys", descriptors, []step{
+			{1000, "other=x", "OK"}, {1000, "key=tin path=/", "OK"}, {1000, "path=/login", "OK"}, {1000, "path=/free remote_address=1", "OK"}, {1000, "", "OK"},
+			{1, "key=tin key=gold", "OK 4/5 MINUTE api/key"}, // of two entries with one key the first
+			{1, "key=gold", "OK 49/50 MINUTE api/key"},
+		}},
+		{"clients are counted by network unless exempt", `
 rules:
   - name: network
     for: {field: {remote_address: "*"}}
@@ -132,214 +160,44 @@ rules:
     for: {field: {remote_address: "*", path: "*"}}
     either:
       - {name: path, value: "{field:path}", max: 2, per: 1h, exempt: [10.0.0.0/8]}
-`))
-	left := func(pairs ...string) any {
-		r := e.ask(1, descriptor(pairs...))
-		if r.Statuses[0].CurrentLimit == nil {
-			return "no limit"
-		}
-		return r.Statuses[0].LimitRemaining
-	}
-	assert.EqualValues(t, 1, left("remote_address", "2001:db8::1"))
-	assert.EqualValues(t, 0, left("remote_address", "2001:db8::2"), "of one network")
-	assert.EqualValues(t, 1, left("remote_address", "203.0.113.7"))
-	assert.Equal(t, "no limit", left("remote_address", "10.1.2.3"))
-	assert.EqualValues(t, 1, left("remote_address", "203.0.113.7", "path", "10.1.2.3"), "the path looks like an address")
-	assert.Equal(t, "no limit", left("remote_address", "10.1.2.3", "path", "/"))
-	assert.EqualValues(t, 1, left("remote_address", "no address"))
-}
-
-func TestADescriptorIsBannedByItsRule(t *testing.T) {
-	e := newEdge(t, start(t, descriptors))
-	login := descriptor("path", "/login", "remote_address", "203.0.113.7")
-	assert.Equal(t, ok, e.ask(0, login).OverallCode)
-	r := e.ask(0, login)
-	assert.Equal(t, over, r.OverallCode)
-	assert.Equal(t, true, r.DynamicMetadata.AsMap()["banned"])
-	look := descriptor("path", "/login", "remote_address", "203.0.113.7")
-	look.HitsAddend = wrapperspb.UInt64(0)
-	looked := e.ask(0, look)
-	assert.Equal(t, over, looked.OverallCode, "banned for a look too")
-	assert.InDelta(t, 24, looked.Statuses[0].DurationUntilReset.AsDuration().Hours(), 0.1)
-	assert.InDelta(t, 24, r.Statuses[0].DurationUntilReset.AsDuration().Hours(), 0.1)
-}
-
-func TestHitsAreCountedAllOrNone(t *testing.T) {
-	e := newEdge(t, start(t, descriptors))
-	assert.EqualValues(t, 2, e.ask(3, descriptor("key", "a")).Statuses[0].LimitRemaining)
-	assert.Equal(t, over, e.ask(3, descriptor("key", "a")).OverallCode)
-	assert.Equal(t, ok, e.ask(2, descriptor("key", "a")).OverallCode, "the call before counted none")
-	assert.Equal(t, over, e.ask(6, descriptor("key", "b")).OverallCode, "more than the limit ever takes")
-	look := descriptor("key", "b")
-	look.HitsAddend = wrapperspb.UInt64(0)
-	for range 10 {
-		assert.Equal(t, ok, e.ask(1, look).OverallCode, "0 hits only look")
-	}
-	own := descriptor("key", "b")
-	own.HitsAddend = wrapperspb.UInt64(5)
-	assert.Equal(t, ok, e.ask(1, own).OverallCode, "a descriptor's hits come before the request's")
-	assert.Equal(t, ok, e.ask(1, look).OverallCode, "full, but 0 hits more fit")
-	assert.EqualValues(t, 0, e.ask(1, look).Statuses[0].LimitRemaining)
-	assert.Equal(t, over, e.ask(1, descriptor("key", "b")).OverallCode)
-	fresh := descriptor("key", "c")
-	fresh.HitsAddend = wrapperspb.UInt64(0)
-	assert.EqualValues(t, 5, e.ask(1, fresh).Statuses[0].LimitRemaining, "a look takes nothing")
-}
-
-func TestARuleOfAllTakesHitsThatOneOfItsConditionsHasRoomFor(t *testing.T) {
-	e := newEdge(t, start(t, `
+`, []step{
+			{1, "remote_address=2001:db8::1", "OK 1/2 HOUR network/network"}, {1, "remote_address=2001:db8::2", "OK 0/2 HOUR network/network"}, // of one network
+			{1, "remote_address=203.0.113.7", "OK 1/2 HOUR network/network"}, {1, "remote_address=10.1.2.3", "OK"},
+			{1, "remote_address=203.0.113.7 path=10.1.2.3", "OK 1/2 HOUR path/path"}, // the path looks like an address
+			{1, "remote_address=10.1.2.3 path=/", "OK"}, {1, "remote_address=nonsense", "OK 1/2 HOUR network/network"},
+		}},
+		{"hits are counted all or none", descriptors, slices.Concat([]step{
+			{3, "key=a", "OK 2/5 MINUTE api/key"}, {3, "key=a", "OVER_LIMIT 2/5 MINUTE api/key"}, {2, "key=a", "OK 0/5 MINUTE api/key"},
+			{6, "key=b", "OVER_LIMIT 5/5 MINUTE api/key"}, // more than the limit ever takes
+		}, many(10, step{1, "key=b +0", "OK 5/5 MINUTE api/key"}), []step{ // only looks
+			{1, "key=b +5", "OK 0/5 MINUTE api/key"}, {1, "key=b +0", "OK 0/5 MINUTE api/key"}, {1, "key=b", "OVER_LIMIT 0/5 MINUTE api/key"},
+			{1, "key=c +0", "OK 5/5 MINUTE api/key"},
+		})},
+		{"all takes hits that one of its conditions has room for", `
 rules:
   - name: both
     for: {field: {key: "*"}}
     all:
       - {name: small, value: "{field:key}", max: 5, per: 1d}
-      - {name: large, value: "{field:key}", max: 100, per: 1d}
-`))
-	told := func(hits uint32, d *common.RateLimitDescriptor) string {
-		r := e.ask(hits, d).Statuses[0]
-		return fmt.Sprintf("%v, %d of %s", r.Code, r.LimitRemaining, r.CurrentLimit.Name)
-	}
-	a := descriptor("key", "a")
-	for i := range 10 {
-		assert.Equal(t, fmt.Sprintf("OK, %d of both/large", 90-10*i), told(10, a))
-	}
-	assert.Equal(t, "OVER_LIMIT, 0 of both/large", told(10, a))
-	assert.Equal(t, ok, e.ask(5, a).OverallCode, "the small one has counted none of those")
-	assert.Equal(t, "OVER_LIMIT, 0 of both/large", told(6, a))
-	back := descriptor("key", "a")
-	back.HitsAddend, back.IsNegativeHits = wrapperspb.UInt64(10), true
-	assert.Equal(t, "OK, 10 of both/large", told(1, back))
-	assert.Equal(t, "OVER_LIMIT, 10 of both/large", told(11, a))
-	assert.Equal(t, "OK, 0 of both/large", told(10, a), "what was given back was counted there")
-	assert.Equal(t, "OVER_LIMIT, 0 of both/small", told(1, a))
-	assert.Equal(t, over, e.ask(101, descriptor("key", "b")).OverallCode, "more than any ever takes")
-	assert.Equal(t, "OK, 0 of both/small", told(5, descriptor("key", "b")))
-}
-
-func TestEnvoyIsToldOfTheConditionOfFirstThatCounts(t *testing.T) {
-	e := newEdge(t, start(t, `
+      - {name: large, value: "{field:key}", max: 30, per: 1d}
+`, []step{
+			{10, "key=a", "OK 20/30 DAY both/large"}, {10, "key=a", "OK 10/30 DAY both/large"}, {10, "key=a", "OK 0/30 DAY both/large"}, {10, "key=a", "OVER_LIMIT 0/30 DAY both/large"},
+			{5, "key=a", "OK 0/30 DAY both/large"}, // the small one has counted none of those
+			{6, "key=a", "OVER_LIMIT 0/30 DAY both/large"}, {1, "key=a -10", "OK 10/30 DAY both/large"}, {11, "key=a", "OVER_LIMIT 10/30 DAY both/large"},
+			{10, "key=a", "OK 0/30 DAY both/large"}, {1, "key=a", "OVER_LIMIT 0/5 DAY both/small"},
+			{31, "key=b", "OVER_LIMIT 5/5 DAY both/small"}, {5, "key=b", "OK 0/5 DAY both/small"},
+		}},
+		{"first tells of the condition that counts", `
 rules:
   - name: shares
     for: {field: {key: "*"}}
     first:
       - {name: own, value: "{field:key}", max: 2, per: 1d}
       - {name: pool, value: any, max: 3, per: 1d}
-`))
-	told := func(hits uint32) string {
-		r := e.ask(hits, descriptor("key", "a")).Statuses[0]
-		return fmt.Sprintf("%v, %d of %s", r.Code, r.LimitRemaining, r.CurrentLimit.Name)
-	}
-	assert.Equal(t, "OK, 1 of shares/own", told(1))
-	assert.Equal(t, "OK, 0 of shares/pool", told(3), "more than the first ever takes")
-	assert.Equal(t, "OK, 0 of shares/own", told(1))
-	assert.Equal(t, "OVER_LIMIT, 0 of shares/pool", told(1))
-}
-
-func TestHitsBeyondALimitAreReported(t *testing.T) {
-	for _, c := range []struct {
-		rules, result string
-		code          rls.RateLimitResponse_Code
-	}{
-		{descriptors, "blocked", over},
-		{strings.Replace(descriptors, "{gold: 50}}\n", "{gold: 50}}\n    shadow: true\n", 1), "would_block", ok},
-	} {
-		s := start(t, c.rules)
-		look := func(path string) string {
-			_, body := request(t, http.DefaultClient, "GET", "http://"+s.admin+path, "", "Accept", "application/json")
-			return body
-		}
-		e := newEdge(t, s)
-		assert.Equal(t, c.code, e.ask(6, descriptor("key", "greedy")).OverallCode)
-		assert.Regexp(t, `throttler_decisions_total\{.*throttler_result="`+c.result+`",throttler_rule="api"\} 1`, look("/metrics"))
-		assert.Contains(t, look("/tally"), "greedy")
-		none := descriptor("own", "x")
-		none.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 0, Unit: unit.RateLimitUnit_DAY}
-		require.Equal(t, over, e.ask(1, none).OverallCode)
-		assert.Regexp(t, `throttler_decisions_total\{.*throttler_result="blocked",throttler_rule="envoy/edge"\} 1`, look("/metrics"))
-		s.stop()
-		assert.Contains(t, s.log.String(), "rule=api")
-	}
-}
-
-// A look at a full limit tells of no ban that a call would set.
-func TestOnlyABanBlocksALook(t *testing.T) {
-	s := start(t, descriptors)
-	e := newEdge(t, s)
-	full := []string{"path", "/login", "remote_address", "203.0.113.7"}
-	require.Equal(t, ok, e.ask(1, descriptor(full...)).OverallCode)
-	look := descriptor(full...)
-	look.HitsAddend = wrapperspb.UInt64(0)
-	r := e.ask(1, look)
-	assert.Equal(t, ok, r.OverallCode)
-	assert.Equal(t, false, r.DynamicMetadata.AsMap()["banned"])
-	assert.Zero(t, r.Statuses[0].LimitRemaining)
-	assert.LessOrEqual(t, r.Statuses[0].DurationUntilReset.AsDuration(), time.Hour)
-	r = e.ask(2, descriptor(full...))
-	assert.Equal(t, over, r.OverallCode)
-	assert.Equal(t, false, r.DynamicMetadata.AsMap()["banned"], "hits beyond the limit set none either")
-	_, metrics := request(t, http.DefaultClient, "GET", "http://"+s.admin+"/metrics", "")
-	assert.NotRegexp(t, `throttler_bans_total\{.*throttler_rule="login"\} [1-9]`, metrics)
-	require.Equal(t, true, e.ask(1, descriptor(full...)).DynamicMetadata.AsMap()["banned"])
-	assert.Equal(t, over, e.ask(1, look).OverallCode)
-}
-
-func TestNegativeHitsAreGivenBack(t *testing.T) {
-	server := servertest.NewMemcached(t)
-	edges := []*edge{newEdge(t, start(t, descriptors, server.Addr)), newEdge(t, start(t, descriptors, server.Addr))}
-	back := func(hits uint64, pairs ...string) *common.RateLimitDescriptor {
-		d := descriptor(pairs...)
-		d.HitsAddend, d.IsNegativeHits = wrapperspb.UInt64(hits), true
-		return d
-	}
-	left := func(i int, hits uint32, d *common.RateLimitDescriptor) any {
-		r := edges[i].ask(hits, d)
-		assert.Equal(t, false, r.DynamicMetadata.AsMap()["degraded"])
-		if r.OverallCode != ok {
-			return "over"
-		}
-		return int(r.Statuses[0].LimitRemaining)
-	}
-	key := descriptor("key", "tin")
-	assert.Equal(t, 5, left(0, 1, back(3, "key", "tin")), "there are none")
-	assert.Equal(t, 1, left(0, 4, key))
-	assert.Equal(t, 4, left(1, 1, back(3, "key", "tin")), "at another service")
-	assert.Equal(t, 0, left(0, 4, key))
-	assert.Equal(t, "over", left(0, 1, key))
-	assert.Equal(t, 5, left(1, 1, back(1<<40, "key", "tin")), "never more than there are")
-	assert.Equal(t, 0, left(0, 5, key))
-	assert.Equal(t, 0, left(0, 1, back(0, "key", "tin")))
-
-	plain := descriptor("key", "tin")
-	plain.IsNegativeHits = true
-	assert.Equal(t, 2, left(0, 2, plain), "as many as the request says")
-	assert.Equal(t, 3, left(0, 0, plain), "or one")
-
-	both := edges[0].ask(1, descriptor("key", "gold"), back(1, "key", "tin"))
-	assert.EqualValues(t, 49, both.Statuses[0].LimitRemaining)
-	assert.EqualValues(t, 4, both.Statuses[1].LimitRemaining, "of its descriptor only")
-
-	login := []string{"path", "/login", "remote_address", "203.0.113.7"}
-	for range 6 {
-		edges[0].ask(1, descriptor(login...))
-	}
-	r := edges[0].ask(1, back(1, login...))
-	assert.Equal(t, ok, r.OverallCode, "a refund is never over the limit")
-	assert.Equal(t, true, r.DynamicMetadata.AsMap()["banned"])
-	assert.Equal(t, over, edges[0].ask(1, descriptor(login...)).OverallCode, "the ban stays")
-
-	limited := back(2, "own", "x")
-	limited.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1_000_001, Unit: unit.RateLimitUnit_YEAR} // one in 31 s
-	counted := descriptor("own", "x")
-	counted.Limit = limited.Limit
-	assert.InDelta(t, 999_991, left(0, 10, counted), 1)
-	assert.InDelta(t, 999_993, left(1, 1, limited), 1, "of a bucket")
-	none := back(2, "own", "y")
-	none.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 0, Unit: unit.RateLimitUnit_DAY}
-	assert.Equal(t, 0, left(0, 1, none))
-}
-
-func TestACalendarIsToldInTheProtocolsUnits(t *testing.T) {
-	e := newEdge(t, start(t, `
+`, []step{
+			{1, "key=a", "OK 1/2 DAY shares/own"}, {3, "key=a", "OK 0/3 DAY shares/pool"}, {1, "key=a", "OK 0/2 DAY shares/own"}, {1, "key=a", "OVER_LIMIT 0/3 DAY shares/pool"},
+		}},
+		{"of two rules the tighter calendar is told", `
 rules:
   - name: plan
     for: {field: {key: "*"}}
@@ -349,77 +207,163 @@ rules:
     for: {field: {key: "*"}}
     either:
       - {name: day, value: "{field:key}", max: 2, per: day, algorithm: calendar}
-`))
-	r := e.ask(1, descriptor("key", "a")).Statuses[0]
-	assert.Equal(t, rls.RateLimitResponse_RateLimit_DAY, r.CurrentLimit.Unit, "the tighter one")
-	assert.EqualValues(t, 1, r.LimitRemaining)
-	assert.LessOrEqual(t, r.DurationUntilReset.AsDuration(), 24*time.Hour)
-	e = newEdge(t, start(t, `
+`, []step{{1, "key=a", "OK 1/2 DAY day/day"}}},
+		{"a calendar has more than the protocol can say", `
 rules:
   - name: plan
     for: {field: {key: "*"}}
-    either:
-      - {name: month, value: "{field:key}", max: 10000000000, per: month, algorithm: calendar}
-`))
-	r = e.ask(1, descriptor("key", "a")).Statuses[0]
-	assert.Equal(t, rls.RateLimitResponse_RateLimit_MONTH, r.CurrentLimit.Unit)
-	assert.Equal(t, uint32(math.MaxUint32), r.CurrentLimit.RequestsPerUnit, "more than the protocol can say")
-	assert.Equal(t, uint32(math.MaxUint32), r.LimitRemaining)
-}
-
-func TestAnyDescriptorOverItsLimitIsEnough(t *testing.T) {
-	e := newEdge(t, start(t, descriptors))
-	e.ask(5, descriptor("key", "a"))
-	r := e.ask(0, descriptor("key", "b"), descriptor("key", "a"), descriptor("none", "x"))
-	assert.Equal(t, over, r.OverallCode)
-	var codes []rls.RateLimitResponse_Code
-	for _, s := range r.Statuses {
-		codes = append(codes, s.Code)
-	}
-	assert.Equal(t, []rls.RateLimitResponse_Code{ok, over, ok}, codes, "in the order of the request")
-}
-
-func TestALimitInTheRequestComesFirst(t *testing.T) {
-	e := newEdge(t, start(t, descriptors))
-	limited := func(value string, perUnit uint32, u unit.RateLimitUnit) *common.RateLimitDescriptor {
-		d := descriptor("key", value)
-		d.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: perUnit, Unit: u}
-		return d
-	}
-	for i := range 8 {
-		r := e.ask(0, limited("a", 7, unit.RateLimitUnit_DAY))
-		assert.Equal(t, i < 7, r.OverallCode == ok, i)
-		assert.EqualValues(t, 7, r.Statuses[0].CurrentLimit.RequestsPerUnit)
-		assert.Equal(t, rls.RateLimitResponse_RateLimit_DAY, r.Statuses[0].CurrentLimit.Unit)
-	}
-	assert.Equal(t, ok, e.ask(0, limited("b", 7, unit.RateLimitUnit_DAY)).OverallCode)
-	assert.Equal(t, over, e.ask(0, limited("c", 0, unit.RateLimitUnit_DAY)).OverallCode, "none at all")
-	assert.Equal(t, ok, e.ask(200_000, limited("d", 2_000_000, unit.RateLimitUnit_HOUR)).OverallCode, "more than a window holds")
-	_, err := e.client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: "edge", Descriptors: []*common.RateLimitDescriptor{limited("a", 7, 99)}})
-	assert.Equal(t, codes.InvalidArgument, status.Code(err))
-	assert.Empty(t, e.ask(0, limited("a", 7, unit.RateLimitUnit_DAY)).Statuses[0].CurrentLimit.Name, "it has no name")
-}
-
-func TestALimitThatNobodyReachesIsNone(t *testing.T) {
-	e := newEdge(t, start(t, `
+    either: [{name: month, value: "{field:key}", max: 10000000000, per: month, algorithm: calendar}]
+`, []step{{1, "key=a", "OK 4294967295/4294967295 MONTH plan/month"}}},
+		{"any descriptor over its limit is enough", descriptors, []step{
+			{5, "key=a", "OK 0/5 MINUTE api/key"}, {0, "key=b; key=a; none=x", "OVER_LIMIT: OK 4/5 MINUTE api/key; OVER_LIMIT 0/5 MINUTE api/key; OK"},
+		}},
+		{"a limit in the request comes first, and has no name", descriptors, []step{
+			{6, "key=a 7/DAY", "OK 1/7 DAY"}, {0, "key=a 7/DAY", "OK 0/7 DAY"}, {0, "key=a 7/DAY", "OVER_LIMIT 0/7 DAY"}, {0, "key=b 7/DAY", "OK 6/7 DAY"},
+			{0, "key=c 0/DAY", "OVER_LIMIT 0/0 DAY"}, {200_000, "key=d 2000000/HOUR", "OK 1800000/2000000 HOUR"}, // more than a window holds
+			{0, "key=a 7/AEON; key=tin", "OK: UNKNOWN; OK 4/5 MINUTE api/key, degraded"}, // one bad descriptor does not fail the others
+			{5, "key=a 7/AEON; key=tin", "OVER_LIMIT: UNKNOWN; OVER_LIMIT 4/5 MINUTE api/key, degraded"},
+		}},
+		{"a limit that nobody reaches is none", `
 envoy:
   - domain: edge
     descriptors:
       - {key: open, rate_limit: {unit: second, requests_per_unit: 2000000000}}
       - {key: largest, rate_limit: {unit: day, requests_per_unit: 4294967295}}
-`))
-	own := descriptor("own", "x")
-	for _, most := range []uint32{1_000_000_001, math.MaxUint32} {
-		own.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: most, Unit: unit.RateLimitUnit_SECOND}
-		for _, d := range []*common.RateLimitDescriptor{own, descriptor("open", "x"), descriptor("largest", "x")} {
-			r := e.ask(math.MaxUint32, d)
-			assert.Equal(t, ok, r.OverallCode)
-			assert.Nil(t, r.Statuses[0].CurrentLimit)
-			assert.Equal(t, uint32(math.MaxUint32), r.Statuses[0].LimitRemaining)
-		}
+`, []step{
+			{math.MaxUint32, "open=x", "OK unlimited"}, {math.MaxUint32, "largest=x", "OK unlimited"},
+			{math.MaxUint32, "own=x 1000000001/SECOND", "OK unlimited"}, {math.MaxUint32, "own=x 4294967295/SECOND", "OK unlimited"},
+			{1, "own=x 1000000000/SECOND", "OK 999999999/1000000000 SECOND"},
+		}},
+		{"in shadow everything passes", "shadow: true" + descriptors + `
+envoy:
+  - {domain: edge, descriptors: [{key: tree, rate_limit: {unit: hour, requests_per_unit: 1}}]}
+`, slices.Concat(
+			[]step{{5, "key=a; tree=x; own=x 1/HOUR; none=x 0/HOUR", "OK: OK 0/5 MINUTE api/key; OK 1/1 HOUR; OK 1/1 HOUR; OK 0/0 HOUR"}},
+			many(2, step{1, "key=a; tree=x; own=x 1/HOUR; none=x 0/HOUR", "OK: OK 0/5 MINUTE api/key; OK 0/1 HOUR; OK 0/1 HOUR; OK 0/0 HOUR"}),
+		)},
+		{"descriptors are nested and ordered as in envoyproxy/ratelimit", tree, []step{
+			{0, "message_type=marketing to_number=1", "OK 1/2 DAY per-number"}, {0, "message_type=marketing to_number=1", "OK 0/2 DAY per-number"},
+			{0, "message_type=marketing to_number=1", "OVER_LIMIT 0/2 DAY per-number"}, {0, "message_type=marketing to_number=2", "OK 1/2 DAY per-number"},
+			{0, "to_number=1 message_type=marketing", "OK"}, {0, "message_type=other to_number=1", "OK"}, // another order, another value
+			{0, "message_type=marketing", "OK"}, {0, "message_type=marketing to_number=1 x=y", "OK"}, // too short, too long
+			{0, "to_number=1", "OK 2/3 WEEK"}, {0, "path=/files/a", "OK 1/2 HOUR"}, {0, "path=/files/b", "OK 0/2 HOUR"}, {0, "path=/files/x/", "OVER_LIMIT 0/2 HOUR"}, // shared
+			{0, "path=/a/x/1", "OK 0/1 HOUR"}, {0, "path=/a/x/2", "OK 0/1 HOUR"}, // by itself
+			{0, "path=/a/y/2", "OK 8/9 MINUTE"}, {0, "trusted=me", "OK unlimited"}, {0, "nobody=x", "OVER_LIMIT 0/0 SECOND"},
+			{0, "tried=x", "OK 0/1 DAY"}, {0, "tried=x", "OK 0/1 DAY"}, {0, "many=x", "OK 1999999/2000000 DAY"},
+		}},
+		{"a limit replaces another, which counts nothing then", tree, []step{
+			{3, "message_type=marketing to_number=1; vip=x", "OK: OK; OK 2/5 DAY"}, {0, "message_type=marketing to_number=1", "OK 1/2 DAY per-number"},
+		}},
+		{"quotas must all be used up", tree, []step{
+			{0, "quota=1", "OK 0/1 DAY"}, {0, "quota=1; quota=2", "OK: OVER_LIMIT 0/1 DAY; OK 0/1 DAY"}, {0, "quota=1; quota=2", "OVER_LIMIT: OVER_LIMIT 0/1 DAY; OVER_LIMIT 0/1 DAY"},
+		}},
+	} {
+		t.Run(scene.what, func(t *testing.T) {
+			e := newEdge(t, start(t, scene.rules))
+			for i, s := range scene.steps {
+				assert.Equal(t, s.want, e.told(s.hits, s.descriptors), "%d: %d hits of %s", i, s.hits, s.descriptors)
+			}
+		})
 	}
-	own.Limit.RequestsPerUnit = 1_000_000_000
-	assert.EqualValues(t, 1_000_000_000, e.ask(1, own).Statuses[0].CurrentLimit.RequestsPerUnit)
+}
+
+func TestEnvoyIsToldWhatIsLeftAndWhenToComeBack(t *testing.T) {
+	e := newEdge(t, start(t, descriptors))
+	for left := 4; left >= 0; left-- {
+		assert.Equal(t, fmt.Sprintf("OK %d/5 MINUTE api/key", left), e.told(0, "key=tin"))
+	}
+	assert.Empty(t, e.ask(0, "key=gold").ResponseHeadersToAdd)
+	r := e.ask(0, "key=tin")
+	assert.InDelta(t, 60, r.Statuses[0].DurationUntilReset.AsDuration().Seconds(), 30)
+	require.Len(t, r.ResponseHeadersToAdd, 1)
+	assert.Equal(t, "retry-after", r.ResponseHeadersToAdd[0].Key)
+	assert.Regexp(t, `^[1-6]\d?$`, r.ResponseHeadersToAdd[0].Value)
+	assert.Equal(t, map[string]any{"blocked_by": []any{"api"}, "banned": false, "degraded": false}, r.DynamicMetadata.AsMap())
+	r, err := e.client.ShouldRateLimit(t.Context(), envoyAsks("other", 1000, "key=tin"))
+	require.NoError(t, err)
+	assert.Equal(t, ok, r.OverallCode, "another domain")
+
+	var all []string
+	for i := range 300 {
+		all = append(all, fmt.Sprint("key=", i))
+	}
+	assert.Equal(t, "OK: "+strings.Repeat("OK 4/5 MINUTE api/key; ", 299)+"OK 4/5 MINUTE api/key", e.told(0, strings.Join(all, ";")))
+	for want, r := range map[string]*rls.RateLimitRequest{
+		"domain must not be empty": envoyAsks("", 1, "key=a"), "descriptor list must not be empty": {Domain: "edge"},
+		"1001 descriptors": envoyAsks("edge", 1, strings.Repeat("key=a;", 1000)), "TTL": envoyAsks("edge", 1, "key=a 7/AEON"),
+	} {
+		_, err := e.client.ShouldRateLimit(t.Context(), r)
+		assert.Equal(t, codes.InvalidArgument, status.Code(err))
+		assert.ErrorContains(t, err, want)
+	}
+	_, err = e.client.ShouldRateLimit(t.Context(), envoyAsks(strings.Repeat("x", 1<<20), 1, ""))
+	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+}
+
+// A look at a full limit tells of no ban that a call would set, and hits beyond a limit set none.
+func TestOnlyABanBlocksALook(t *testing.T) {
+	s := start(t, descriptors)
+	e := newEdge(t, s)
+	const login = "path=/login remote_address=203.0.113.7"
+	for _, step := range [][2]string{
+		{login, "OK 0/1 HOUR login/address"}, {login + " +0", "OK 0/1 HOUR login/address"}, {login + " +2", "OVER_LIMIT 0/1 HOUR login/address"},
+	} {
+		require.Equal(t, step[1], e.told(1, step[0]))
+		assert.LessOrEqual(t, e.ask(1, login+" +0").Statuses[0].DurationUntilReset.AsDuration(), time.Hour)
+	}
+	_, metrics := request(t, http.DefaultClient, "GET", "http://"+s.admin+"/metrics", "")
+	assert.NotRegexp(t, `throttler_bans_total\{.*throttler_rule="login"\} [1-9]`, metrics)
+	for _, d := range []string{login, login + " +0"} {
+		require.Equal(t, "OVER_LIMIT 0/1 HOUR login/address, banned", e.told(1, d))
+		assert.InDelta(t, 24, e.ask(1, d).Statuses[0].DurationUntilReset.AsDuration().Hours(), 0.1)
+	}
+}
+
+func TestHitsBeyondALimitAreReported(t *testing.T) {
+	for _, c := range []struct{ rules, result, told string }{
+		{descriptors, "blocked", "OVER_LIMIT 5/5 MINUTE api/key"},
+		{strings.Replace(descriptors, "{gold: 50}}\n", "{gold: 50}}\n    shadow: true\n", 1), "would_block", "OK 5/5 MINUTE api/key"},
+	} {
+		s := start(t, c.rules)
+		look := func(path string) string {
+			_, body := request(t, http.DefaultClient, "GET", "http://"+s.admin+path, "", "Accept", "application/json")
+			return body
+		}
+		e := newEdge(t, s)
+		assert.Equal(t, c.told, e.told(6, "key=greedy"))
+		assert.Regexp(t, `throttler_decisions_total\{.*throttler_result="`+c.result+`",throttler_rule="api"\} 1`, look("/metrics"))
+		assert.Contains(t, look("/tally"), "greedy")
+		require.Equal(t, "OVER_LIMIT 0/0 DAY", e.told(1, "own=x 0/DAY"))
+		assert.Regexp(t, `throttler_decisions_total\{.*throttler_result="blocked",throttler_rule="envoy/edge"\} 1`, look("/metrics"))
+		s.stop()
+		assert.Contains(t, s.log.String(), "rule=api")
+	}
+}
+
+func TestNegativeHitsAreGivenBack(t *testing.T) {
+	server := servertest.NewMemcached(t)
+	edges := []*edge{newEdge(t, start(t, descriptors, server.Addr)), newEdge(t, start(t, descriptors, server.Addr))}
+	const login = "path=/login remote_address=203.0.113.7"
+	for i, step := range []struct {
+		at                int
+		hits              uint32
+		descriptors, want string
+	}{
+		{0, 1, "key=tin -3", "OK 5/5 MINUTE api/key"}, // there are none
+		{0, 4, "key=tin", "OK 1/5 MINUTE api/key"}, {1, 1, "key=tin -3", "OK 4/5 MINUTE api/key"}, {0, 4, "key=tin", "OK 0/5 MINUTE api/key"}, {0, 1, "key=tin", "OVER_LIMIT 0/5 MINUTE api/key"},
+		{1, 1, "key=tin -1099511627776", "OK 5/5 MINUTE api/key"}, // never more than there are
+		{0, 5, "key=tin", "OK 0/5 MINUTE api/key"}, {0, 1, "key=tin -0", "OK 0/5 MINUTE api/key"},
+		{0, 2, "key=tin -", "OK 2/5 MINUTE api/key"}, {0, 0, "key=tin -", "OK 3/5 MINUTE api/key"}, // as many as the request says, or one
+		{0, 1, "key=gold; key=tin -1", "OK: OK 49/50 MINUTE api/key; OK 4/5 MINUTE api/key"}, // of its descriptor only
+		{0, 1, login, "OK 0/1 HOUR login/address"}, {0, 1, login, "OVER_LIMIT 0/1 HOUR login/address, banned"},
+		{0, 1, login + " -1", "OK 0/1 HOUR login/address, banned"}, {0, 1, login, "OVER_LIMIT 0/1 HOUR login/address, banned"}, // the ban stays
+		{0, 1, "own=y -2 0/DAY", "OK 0/0 DAY"},
+	} {
+		assert.Equal(t, step.want, edges[step.at].told(step.hits, step.descriptors), i)
+	}
+	left := func(i int, d string) uint32 { return edges[i].ask(10, d).Statuses[0].LimitRemaining }
+	assert.InDelta(t, 999_991, left(0, "own=x 1000001/YEAR"), 1)
+	assert.InDelta(t, 999_993, left(1, "own=x -2 1000001/YEAR"), 1, "of a bucket: one in 31 s")
 }
 
 func TestEnvoysClientsAreToldWhatIsLeftOfPublicLimits(t *testing.T) {
@@ -433,7 +377,7 @@ rules:
 `))
 	fields := func() map[string]string {
 		told := make(map[string]string)
-		for _, h := range e.ask(0, descriptor("key", "a"), descriptor("path", "/")).ResponseHeadersToAdd {
+		for _, h := range e.ask(0, "key=a; path=/").ResponseHeadersToAdd {
 			told[h.Key] = h.Value
 		}
 		return told
@@ -448,21 +392,6 @@ rules:
 	assert.Contains(t, refused, "retry-after")
 }
 
-func TestInShadowEverythingOfEnvoyPasses(t *testing.T) {
-	e := newEdge(t, start(t, "shadow: true"+descriptors+`
-envoy:
-  - {domain: edge, descriptors: [{key: tree, rate_limit: {unit: hour, requests_per_unit: 1}}]}
-`))
-	own, none := descriptor("own", "x"), descriptor("none", "x")
-	own.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: unit.RateLimitUnit_HOUR}
-	none.Limit = &common.RateLimitDescriptor_RateLimitOverride{Unit: unit.RateLimitUnit_HOUR}
-	for range 7 {
-		r := e.ask(0, descriptor("key", "a"), descriptor("tree", "x"), own, none)
-		assert.Equal(t, ok, r.OverallCode, "%v", r)
-	}
-	assert.Zero(t, e.ask(0, descriptor("key", "a")).Statuses[0].LimitRemaining, "it is counted all the same")
-}
-
 func TestADescriptorsMetadataIsPassedOn(t *testing.T) {
 	e := newEdge(t, start(t, `
 envoy:
@@ -472,46 +401,21 @@ envoy:
       - {key: plan, value: open, metadata: {owner: all}, rate_limit: {unlimited: true}}
 `))
 	gold := map[string]any{"owner": "sales", "levels": []any{1.0, 2.0}}
-	r := e.ask(0, descriptor("plan", "gold"), descriptor("other", "x"), descriptor("plan", "open"))
+	r := e.ask(0, "plan=gold; other=x; plan=open")
 	assert.Equal(t, []any{gold, nil, map[string]any{"owner": "all"}}, r.DynamicMetadata.AsMap()["metadata"])
-	assert.NotContains(t, e.ask(0, descriptor("other", "x")).DynamicMetadata.AsMap(), "metadata")
-}
-
-func TestOneBadDescriptorDoesNotFailTheOthers(t *testing.T) {
-	e := newEdge(t, start(t, descriptors))
-	bad := descriptor("key", "a")
-	bad.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 7, Unit: 99}
-	r := e.ask(0, bad, descriptor("key", "tin"))
-	assert.Equal(t, ok, r.OverallCode)
-	assert.Equal(t, rls.RateLimitResponse_UNKNOWN, r.Statuses[0].Code)
-	assert.EqualValues(t, 4, r.Statuses[1].LimitRemaining)
-	assert.Equal(t, true, r.DynamicMetadata.AsMap()["degraded"])
-	assert.Equal(t, over, e.ask(5, bad, descriptor("key", "tin")).OverallCode)
-}
-
-func TestMoreThanAHundredDescriptorsAreDecided(t *testing.T) {
-	e := newEdge(t, start(t, descriptors))
-	var all []*common.RateLimitDescriptor
-	for i := range 300 {
-		all = append(all, descriptor("key", fmt.Sprint(i)))
-	}
-	r := e.ask(0, all...)
-	require.Len(t, r.Statuses, 300)
-	for i := range r.Statuses {
-		assert.EqualValues(t, 4, r.Statuses[i].LimitRemaining, i)
-	}
+	assert.NotContains(t, e.ask(0, "other=x").DynamicMetadata.AsMap(), "metadata")
 }
 
 // tree is a file of envoyproxy/ratelimit, most of it from its README.
 const tree = `
 envoy:
-  - domain: messaging
+  - domain: edge
     descriptors:
       - key: message_type
         value: marketing
         descriptors:
           - key: to_number
-            rate_limit: {unit: day, requests_per_unit: 2, name: per number}
+            rate_limit: {unit: day, requests_per_unit: 2, name: per-number}
       - key: to_number
         rate_limit: {unit: week, requests_per_unit: 3}
       - key: path
@@ -526,7 +430,7 @@ envoy:
       - key: trusted
         rate_limit: {unlimited: true}
       - key: vip
-        rate_limit: {unit: day, requests_per_unit: 5, replaces: [{name: per number}]}
+        rate_limit: {unit: day, requests_per_unit: 5, replaces: [{name: per-number}]}
       - key: nobody
         rate_limit: {unit: second, requests_per_unit: 0}
       - key: tried
@@ -539,91 +443,13 @@ envoy:
         rate_limit: {unit: day, requests_per_unit: 2000000}
 `
 
-func TestDescriptorsAreNestedAndOrderedAsInEnvoyproxyRatelimit(t *testing.T) {
-	e := newEdge(t, start(t, tree))
-	left := func(pairs ...string) string {
-		r, err := e.client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: "messaging", Descriptors: []*common.RateLimitDescriptor{descriptor(pairs...)}})
-		require.NoError(t, err)
-		require.Equal(t, r.OverallCode, r.Statuses[0].Code)
-		l := r.Statuses[0].CurrentLimit
-		if l == nil {
-			return fmt.Sprintf("%v, no limit, %d", r.OverallCode, r.Statuses[0].LimitRemaining)
-		}
-		return fmt.Sprintf("%v, %d of %d per %v %s", r.OverallCode, r.Statuses[0].LimitRemaining, l.RequestsPerUnit, l.Unit, l.Name)
-	}
-	for _, step := range []struct {
-		want  string
-		pairs []string
-	}{
-		{"OK, 1 of 2 per DAY per number", []string{"message_type", "marketing", "to_number", "1"}},
-		{"OK, 0 of 2 per DAY per number", []string{"message_type", "marketing", "to_number", "1"}},
-		{"OVER_LIMIT, 0 of 2 per DAY per number", []string{"message_type", "marketing", "to_number", "1"}},
-		{"OK, 1 of 2 per DAY per number", []string{"message_type", "marketing", "to_number", "2"}},
-		{"OK, no limit, 0", []string{"to_number", "1", "message_type", "marketing"}}, // another order
-		{"OK, no limit, 0", []string{"message_type", "other", "to_number", "1"}},
-		{"OK, no limit, 0", []string{"message_type", "marketing"}},                             // too short
-		{"OK, no limit, 0", []string{"message_type", "marketing", "to_number", "1", "x", "y"}}, // too long
-		{"OK, 2 of 3 per WEEK ", []string{"to_number", "1"}},
-		{"OK, 1 of 2 per HOUR ", []string{"path", "/files/a"}},
-		{"OK, 0 of 2 per HOUR ", []string{"path", "/files/b"}}, // shared
-		{"OVER_LIMIT, 0 of 2 per HOUR ", []string{"path", "/files/x/"}},
-		{"OK, 0 of 1 per HOUR ", []string{"path", "/a/x/1"}},
-		{"OK, 0 of 1 per HOUR ", []string{"path", "/a/x/2"}}, // by itself
-		{"OK, 8 of 9 per MINUTE ", []string{"path", "/a/y/2"}},
-		{"OK, no limit, 4294967295", []string{"trusted", "me"}},
-		{"OVER_LIMIT, 0 of 0 per SECOND ", []string{"nobody", "x"}},
-		{"OK, 0 of 1 per DAY ", []string{"tried", "x"}},
-		{"OK, 0 of 1 per DAY ", []string{"tried", "x"}},
-		{"OK, 1999999 of 2000000 per DAY ", []string{"many", "x"}},
-	} {
-		assert.Equal(t, step.want, left(step.pairs...), "%v", step.pairs)
-	}
-}
-
-func TestALimitReplacesOthersAndQuotasMustAllBeUsedUp(t *testing.T) {
-	e := newEdge(t, start(t, tree))
-	codesOf := func(descriptors ...*common.RateLimitDescriptor) (all []rls.RateLimitResponse_Code) {
-		r, err := e.client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: "messaging", Descriptors: descriptors})
-		require.NoError(t, err)
-		for _, s := range r.Statuses {
-			all = append(all, s.Code)
-		}
-		return append(all, r.OverallCode)
-	}
-	number, vip := descriptor("message_type", "marketing", "to_number", "1"), descriptor("vip", "x")
-	for range 4 {
-		assert.Equal(t, []rls.RateLimitResponse_Code{ok, ok, ok}, codesOf(number, vip), "the named limit does not apply")
-	}
-	assert.Equal(t, []rls.RateLimitResponse_Code{ok, ok}, codesOf(number), "and has counted nothing")
-
-	one, other := descriptor("quota", "1"), descriptor("quota", "2")
-	require.Equal(t, []rls.RateLimitResponse_Code{ok, ok}, codesOf(one))
-	assert.Equal(t, []rls.RateLimitResponse_Code{over, ok, ok}, codesOf(one, other), "one quota is left")
-	assert.Equal(t, []rls.RateLimitResponse_Code{over, over, over}, codesOf(one, other))
-}
-
-func TestARequestWithoutDomainOrDescriptorsIsAnError(t *testing.T) {
-	e := newEdge(t, start(t, descriptors))
-	for want, r := range map[string]*rls.RateLimitRequest{
-		"domain must not be empty":          {Descriptors: []*common.RateLimitDescriptor{descriptor("key", "a")}},
-		"descriptor list must not be empty": {Domain: "edge"},
-		"1001 descriptors":                  {Domain: "edge", Descriptors: slices.Repeat([]*common.RateLimitDescriptor{descriptor("key", "a")}, 1001)},
-	} {
-		_, err := e.client.ShouldRateLimit(t.Context(), r)
-		assert.Equal(t, codes.InvalidArgument, status.Code(err))
-		assert.ErrorContains(t, err, want)
-	}
-	_, err := e.client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: strings.Repeat("x", 1<<20)})
-	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
-}
-
 func TestAFailingMemcachedIsToldAsTheRuleFileSays(t *testing.T) {
 	for _, failure := range []string{"open", "closed"} {
 		server := servertest.NewMemcached(t)
 		e := newEdge(t, start(t, descriptors+"failure: "+failure+"\n", server.Addr))
-		e.ask(0, descriptor("key", "a"))
+		e.ask(0, "key=a")
 		server.Kill()
-		r, err := e.client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{Domain: "edge", Descriptors: []*common.RateLimitDescriptor{descriptor("key", "a")}})
+		r, err := e.client.ShouldRateLimit(t.Context(), envoyAsks("edge", 0, "key=a"))
 		if failure == "closed" {
 			assert.Equal(t, codes.Unavailable, status.Code(err), "Envoy does as its failure_mode_deny says")
 			continue
@@ -669,7 +495,7 @@ func TestHealthIsThatOfTheServersAndOfTheService(t *testing.T) {
 	require.Eventually(t, is(healthpb.HealthCheckResponse_SERVING), 30*time.Second, 20*time.Millisecond)
 	server.Kill()
 	for range 10 { // a server is down when requests say so
-		e.ask(0, descriptor("key", "a"))
+		e.ask(0, "key=a")
 	}
 	require.Eventually(t, is(healthpb.HealthCheckResponse_NOT_SERVING), 30*time.Second, 20*time.Millisecond)
 	server.Start()
@@ -681,35 +507,32 @@ func TestHealthIsThatOfTheServersAndOfTheService(t *testing.T) {
 	ended.Wait()
 }
 
-func TestTheServiceEndsThoughAClientWatchesItsHealth(t *testing.T) {
-	s := start(t, descriptors)
-	stream, err := healthpb.NewHealthClient(dialEnvoy(t, s)).Watch(t.Context(), &healthpb.HealthCheckRequest{})
-	require.NoError(t, err)
-	_, err = stream.Recv()
-	require.NoError(t, err)
-	var ended sync.WaitGroup
-	ended.Go(s.stop)
-	for err == nil { // the client is told that the service is not ready any more
-		_, err = stream.Recv()
+func TestTheServiceEndsThoughAClientHoldsAStream(t *testing.T) {
+	for what, open := range map[string]func(*grpc.ClientConn) (recv func() error, err error){
+		"watches its health": func(conn *grpc.ClientConn) (func() error, error) {
+			stream, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+			return func() error { _, err := stream.Recv(); return err }, err
+		},
+		"may ask what it serves": func(conn *grpc.ClientConn) (func() error, error) {
+			stream, err := grpc_reflection_v1.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+			require.NoError(t, err)
+			return func() error { _, err := stream.Recv(); return err }, stream.Send(&grpc_reflection_v1.ServerReflectionRequest{
+				MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{},
+			})
+		},
+	} {
+		s := start(t, descriptors)
+		recv, err := open(dialEnvoy(t, s))
+		require.NoError(t, err)
+		require.NoError(t, recv())
+		var ended sync.WaitGroup
+		ended.Go(s.stop)
+		for err == nil { // who watches is told that the service is not ready any more
+			err = recv()
+		}
+		assert.Equal(t, codes.Canceled, status.Code(err), "%s: the stream is ended, and not its connection: %v", what, err)
+		ended.Wait()
 	}
-	assert.Equal(t, codes.Canceled, status.Code(err), "the stream is ended, and not its connection: %v", err)
-	ended.Wait()
-}
-
-func TestTheServiceEndsThoughAClientMayAskWhatItServes(t *testing.T) {
-	s := start(t, descriptors)
-	stream, err := grpc_reflection_v1.NewServerReflectionClient(dialEnvoy(t, s)).ServerReflectionInfo(t.Context())
-	require.NoError(t, err)
-	require.NoError(t, stream.Send(&grpc_reflection_v1.ServerReflectionRequest{
-		MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{},
-	}))
-	_, err = stream.Recv()
-	require.NoError(t, err)
-	var ended sync.WaitGroup
-	ended.Go(s.stop)
-	_, err = stream.Recv()
-	assert.Equal(t, codes.Canceled, status.Code(err), "the stream is ended, and not its connection: %v", err)
-	ended.Wait()
 }
 
 // TestManyEnvoysAdmitNoMoreThanTheLimit asks two services on one memcached, and
@@ -726,9 +549,7 @@ func TestManyEnvoysAdmitNoMoreThanTheLimit(t *testing.T) {
 			for i := range calls {
 				value := (c + i) % len(admitted)
 				begin := time.Now()
-				r, err := edges[c%2].client.ShouldRateLimit(context.Background(), &rls.RateLimitRequest{
-					Domain: "edge", Descriptors: []*common.RateLimitDescriptor{descriptor("key", fmt.Sprint(value))},
-				})
+				r, err := edges[c%2].client.ShouldRateLimit(context.Background(), envoyAsks("edge", 0, fmt.Sprint("key=", value)))
 				took[c*calls+i] = time.Since(begin)
 				if assert.NoError(t, err) && r.OverallCode == ok {
 					admitted[value].Add(1)

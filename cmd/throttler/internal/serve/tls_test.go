@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/serve"
-	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -168,9 +167,7 @@ func TestEveryPortMayAskForCertificates(t *testing.T) {
 	for by, want := range map[*authority]codes.Code{ours: codes.OK, others: codes.Unavailable, nil: codes.Unavailable} {
 		conn, err := grpc.NewClient(s.envoy, grpc.WithTransportCredentials(credentials.NewTLS(ours.client(t, by))))
 		require.NoError(t, err)
-		_, err = rls.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), &rls.RateLimitRequest{
-			Domain: "edge", Descriptors: []*common.RateLimitDescriptor{descriptor("key", "tin")},
-		})
+		_, err = rls.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), envoyAsks("edge", 0, "key=tin"))
 		assert.Equal(t, want, status.Code(err), "%v", err)
 		conn.Close()
 	}
