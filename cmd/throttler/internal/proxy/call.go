@@ -150,7 +150,7 @@ func (c *call) guess() (id credential, whole bool) {
 	case c.basic:
 		return c.proxy.basic.id(c), true
 	case c.hasBody() && c.request.GetBody == nil:
-		return credential{}, false
+		return "", false
 	}
 	return c.proxy.basic.idOf(c), true
 }

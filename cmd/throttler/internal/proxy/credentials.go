@@ -5,12 +5,15 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/hex"
 	"io"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/bradfitz/gomemcache/memcache"
 )
 
 // A client that uses Basic authentication sends name and password with every request, several at
@@ -26,43 +29,35 @@ const (
 )
 
 // A credential stands for what a client sends, by its HMAC with a key of this process.
-type credential [sha256.Size]byte
+type credential string
 
 // A recent remembers credentials for a time, and only the newest if there are too many.
 type recent struct {
-	lasts      time.Duration
-	mu         sync.Mutex
-	since      time.Time // when young was begun
-	young, old map[credential]time.Time
+	lasts time.Duration
+	store *memstore.Store
+}
+
+func newRecent(lasts time.Duration) recent {
+	return recent{lasts, &memstore.Store{MaxItems: maxRecent}}
 }
 
 // has reports whether a credential was added lately.
-func (r *recent) has(c credential) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.isFresh(r.young[c]) || r.isFresh(r.old[c])
+func (r recent) has(c credential) bool {
+	_, err := r.store.Get(string(c))
+	return err == nil
 }
 
-func (r *recent) isFresh(added time.Time) bool { return time.Since(added) < r.lasts }
-
-// add adds a credential, and reports whether it was there.
-func (r *recent) add(c credential) (had bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	had = r.isFresh(r.young[c]) || r.isFresh(r.old[c])
-	if len(r.young) >= maxRecent/2 || !r.isFresh(r.since) {
-		r.young, r.old, r.since = make(map[credential]time.Time), r.young, time.Now()
+// add adds a credential, and reports whether it was there. Its time begins anew.
+func (r recent) add(c credential) (had bool) {
+	item := &memcache.Item{Key: string(c), Expiration: int32(r.lasts / time.Second)}
+	if had = r.store.Add(item) != nil; had {
+		r.remove(c)
+		r.store.Add(item)
 	}
-	r.young[c] = time.Now()
 	return had
 }
 
-func (r *recent) remove(c credential) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.young, c)
-	delete(r.old, c)
-}
+func (r recent) remove(c credential) { r.store.Delete(string(c)) }
 
 // A basicLogins has requests with the same Basic credentials take turns while these are unknown.
 type basicLogins struct {
@@ -79,7 +74,7 @@ type turn struct {
 }
 
 func newBasicLogins() *basicLogins {
-	b := &basicLogins{key: make([]byte, 32), known: recent{lasts: knownFor}, turns: make(map[credential]*turn)}
+	b := &basicLogins{key: make([]byte, 32), known: newRecent(knownFor), turns: make(map[credential]*turn)}
 	rand.Read(b.key)
 	return b
 }
@@ -118,7 +113,7 @@ func (b *basicLogins) idOf(c *call) credential {
 func (b *basicLogins) hash(parts ...string) credential {
 	mac := hmac.New(sha256.New, b.key)
 	io.WriteString(mac, strings.Join(parts, "\n"))
-	return credential(mac.Sum(nil))
+	return credential(hex.EncodeToString(mac.Sum(nil)))
 }
 
 // take reports whether credentials are known to be right. If they are not, it returns

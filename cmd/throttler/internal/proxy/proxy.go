@@ -99,7 +99,7 @@ type Proxy struct {
 
 // New returns a Proxy.
 func New(o Options) *Proxy {
-	p := &Proxy{Options: o, devices: newDevices(o.Secret), basic: newBasicLogins(), unanswered: recent{lasts: guessFor}, clients: rareLog{log: o.Log}, servers: rareLog{log: o.Log}}
+	p := &Proxy{Options: o, devices: newDevices(o.Secret), basic: newBasicLogins(), unanswered: newRecent(guessFor), clients: rareLog{log: o.Log}, servers: rareLog{log: o.Log}}
 	p.refusal = httpthrottle.New(o.Throttler, func(*http.Request) throttler.Rule { return httpthrottle.Unlimited() })
 	p.reverse = &httputil.ReverseProxy{
 		Transport:      newTransport(),
