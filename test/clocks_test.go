@@ -103,13 +103,13 @@ func callByClock(job string) error {
 		case !errors.Is(err, memcache.ErrCacheMiss):
 			return err
 		}
-		var a record.Answer
+		var v record.Verdict
 		now := time.Now()
-		value, expiration, _, err := a.DecideStored(record.InstantOf(now.Add(ahead)), &limit, new(record.Lockout), found.Value, nil, true)
+		value, expiration, _, err := v.DecideStored(record.InstantOf(now.Add(ahead)), &limit, new(record.Lockout), found.Value, nil, true)
 		if err != nil {
 			return err
 		}
-		if a.Outcome.Blocked {
+		if v.Outcome.Blocked {
 			blocked++
 		}
 		if value == nil {
@@ -120,7 +120,7 @@ func callByClock(job string) error {
 		case errors.Is(err, memcache.ErrNotStored), errors.Is(err, memcache.ErrCASConflict), errors.Is(err, memcache.ErrCacheMiss):
 		case err != nil:
 			return err
-		case !a.Outcome.Blocked:
+		case !v.Outcome.Blocked:
 			fmt.Println("admitted", now.UnixNano())
 		}
 	}

@@ -98,14 +98,14 @@ func (p *Plan) askStored(op op, i int, d *Demand, at *time.Time, part *Counted, 
 		none := *lockout
 		none.Length, lockout = 0, &none // as in [change.Apply]
 	}
-	var a record.Answer
+	var v record.Verdict
 	var newer error
 	var room hashRoom
 	head, tail := p.place(i, d.Value, &room)
 	key, err := main.items.Visit(head, tail, *at, func(now time.Time, found, room []byte) (value []byte, expiration int32, flags uint32) {
 		var ban bool
 		*at = now
-		if value, expiration, ban, newer = a.DecideStored(record.InstantOf(now), limit, lockout, found, room, op == opCount); ban {
+		if value, expiration, ban, newer = v.DecideStored(record.InstantOf(now), limit, lockout, found, room, op == opCount); ban {
 			flags = exchange.BanFlag
 		}
 		return value, expiration, flags
@@ -114,9 +114,9 @@ func (p *Plan) askStored(op op, i int, d *Demand, at *time.Time, part *Counted, 
 		return false
 	}
 	p.engine.counts.Exchanges.Add(1)
-	out.Outcome, out.Asked, out.Again = a.Outcome, true, a.Again
+	out.Outcome, out.Asked, out.Again = v.Outcome, true, v.Again
 	if part != nil {
-		part.key, part.hit = key, a.Hit
+		part.key, part.hit = key, v.Hit.Brief()
 	}
 	return true
 }

@@ -144,15 +144,6 @@ func (r rate) most() uint64 { return max(min(r.max, maxMoved/2)*2, minMoved) }
 // weight returns by how much cancels goes up for hits. More than most counts as one more.
 func (r rate) weight(hits uint64) uint16 { return uint16(min((hits-1)/r.grain(), r.most()) + 1) }
 
-// lookAtBucket decides a call at now on b, and reports whether b must be stored.
-func (v *Verdict) lookAtBucket(now Instant, limit *Limit, b *bucket, count bool) (store bool) {
-	store, v.Again = b.decide(now, limit, count, &v.Outcome)
-	if cost := v.Outcome.Cost; cost > 0 {
-		v.Hit = b.hit(cost)
-	}
-	return store
-}
-
 // hit returns the hit of that cost that b has counted last.
 func (b *bucket) hit(cost int) Hit {
 	return Hit{
@@ -160,18 +151,10 @@ func (b *bucket) hit(cost int) Hit {
 	}
 }
 
-// spent returns when the hits of a call that took cost at now are spent at the latest.
-func (l *Limit) spent(now Instant, cost int) Instant {
-	if cost > l.Needed() {
-		return now.Add(l.Ahead)
-	}
-	return now
-}
-
-// decide decides a call at now on b. It sets o, which is zero, and returns whether b must be
-// stored, and the time until there is room for the same call.
-func (b *bucket) decide(now Instant, limit *Limit, count bool, o *Outcome) (store bool, again time.Duration) {
-	changed := b.enter(now, limit)
+// lookAtBucket decides a call at now on b, and reports whether b must be stored. It sets v, whose
+// Outcome and Hit are zero.
+func (v *Verdict) lookAtBucket(now Instant, limit *Limit, b *bucket, count bool) (store bool) {
+	o, changed := &v.Outcome, b.enter(now, limit)
 	brim, needed := now.Add(limit.TTL), uint64(limit.Needed())
 	room := b.room(brim)
 	switch {
@@ -189,13 +172,15 @@ func (b *bucket) decide(now Instant, limit *Limit, count bool, o *Outcome) (stor
 		o.Cost = int(cost)
 		b.score = b.rate.plus(b.score, limit.amount(o.Cost))
 		b.at = max(b.at, limit.spent(now, o.Cost))
+		v.Hit = b.hit(o.Cost)
 		room = b.room(brim)
 		store = true
 	}
+	v.Again = 0
 	if room < needed {
-		again = b.untilFits(limit.amount(limit.Needed()), brim)
+		v.Again = b.untilFits(limit.amount(limit.Needed()), brim)
 	}
-	o.RetryAfter = again
+	o.RetryAfter = v.Again
 	if !o.Blocked && needed > 1 {
 		o.RetryAfter = 0
 		if room == 0 {
@@ -204,7 +189,7 @@ func (b *bucket) decide(now Instant, limit *Limit, count bool, o *Outcome) (stor
 	}
 	o.Remaining = int(room)
 	o.ResetAfter = b.score.up().Since(now)
-	return store, again
+	return store
 }
 
 // ahead returns how many of cost hits, which are spent by late, fit. If they are more than

@@ -78,6 +78,15 @@ func (l *Limit) Needed() int {
 	return l.Hits()
 }
 
+// spent returns when the hits of a call that took cost at now are spent at the latest: later than
+// now if it took some ahead.
+func (l *Limit) spent(now Instant, cost int) Instant {
+	if cost > l.Needed() {
+		return now.Add(l.Ahead)
+	}
+	return now
+}
+
 // Interval returns in how much time a hit leaks out of a bucket, rounded up.
 func (l *Limit) Interval() Instant { return l.rate().amount(1).up() }
 

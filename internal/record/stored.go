@@ -1,33 +1,22 @@
 package record
 
-import "time"
-
-// An Answer is a Verdict of a window or a bucket in fewer bytes.
-type Answer struct {
-	Outcome Outcome
-	Again   time.Duration // see [Verdict.Again]
-	Hit     Brief
-}
-
 // DecideStored is [Verdict.Decide] on the stored form of a record, which is empty if there is
-// none. a is zero. It appends the form to be stored to room, which is empty, and returns it
+// none. v is zero. It appends the form to be stored to room, which is empty, and returns it
 // with the expiration of its item, and whether a ban of it holds; or nil if found stays as it
 // is. The error is that of a record that is left alone.
-func (a *Answer) DecideStored(now Instant, limit *Limit, l *Lockout, found, room []byte, count bool) (value []byte, expiration int32, ban bool, err error) {
+//
+// A record that has a window or a bucket and nothing else is not decoded as a whole: that would
+// take longer than to decide on it.
+func (v *Verdict) DecideStored(now Instant, limit *Limit, l *Lockout, found, room []byte, count bool) (value []byte, expiration int32, ban bool, err error) {
 	if limit.Algorithm == Bucket {
 		if b, ok := lone(found); ok {
-			store, again := b.decide(now, limit, count, &a.Outcome)
-			if !a.Outcome.Blocked || l.Length == 0 {
-				if a.Again = again; !store {
+			store := v.lookAtBucket(now, limit, &b, count)
+			if !v.Outcome.Blocked || l.Length == 0 {
+				if !store {
 					return nil, 0, false, nil
-				}
-				if cost := a.Outcome.Cost; cost > 0 {
-					h := b.hit(cost)
-					a.Hit = h.Brief()
 				}
 				return b.append(append(room, version, byte(bucketSection))), Expiration(now, b.score.up()), false, nil
 			}
-			a.Outcome = Outcome{}
 		}
 	} else if limit.Algorithm == Window && isWindow(found) {
 		var r Record
@@ -35,17 +24,13 @@ func (a *Answer) DecideStored(now Instant, limit *Limit, l *Lockout, found, room
 			r.hits = hits{}
 		}
 		r.hits.expire(now)
-		store, again := r.hits.decide(now, limit, count, &a.Outcome)
-		if !a.Outcome.Blocked || l.Length == 0 {
-			if a.Again = again; !store {
+		store := v.lookAtWindow(now, limit, &r.hits, count)
+		if !v.Outcome.Blocked || l.Length == 0 {
+			if !store {
 				return nil, 0, false, nil
-			}
-			if cost := a.Outcome.Cost; cost > 0 {
-				a.Hit = Brief{expiry: limit.expiry(now, cost), cost: uint32(cost)}
 			}
 			return r.Append(room), Expiration(now, r.hits.end()), false, nil
 		}
-		a.Outcome = Outcome{}
 	}
 	var r Record
 	if len(found) > 0 {
@@ -53,10 +38,7 @@ func (a *Answer) DecideStored(now Instant, limit *Limit, l *Lockout, found, room
 			return nil, 0, false, err
 		}
 	}
-	var v Verdict
-	store := v.Decide(now, limit, *l, &r, count)
-	a.Outcome, a.Again, a.Hit = v.Outcome, v.Again, v.Hit.Brief()
-	if !store {
+	if !v.Decide(now, limit, *l, &r, count) {
 		return nil, 0, false, nil
 	}
 	return r.Append(room), Expiration(now, r.End()), r.HoldsBan(now), nil

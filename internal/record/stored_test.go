@@ -16,7 +16,7 @@ func TestABrokenWindowIsNone(t *testing.T) {
 	}
 	stored := r.Append(nil)
 	now := start + Instant(10*time.Second)
-	var none, whole Answer
+	var none, whole Verdict
 	want, end, _, err := none.DecideStored(now, limit, &Lockout{}, nil, nil, true)
 	require.NoError(t, err)
 	_, _, _, err = whole.DecideStored(now, limit, &Lockout{}, stored, nil, true)
@@ -27,7 +27,7 @@ func TestABrokenWindowIsNone(t *testing.T) {
 		if h.decode(sections(stored[1]), stored[2:n]) {
 			continue // it is a shorter window
 		}
-		var a Answer
+		var a Verdict
 		value, expiration, ban, err := a.DecideStored(now, limit, &Lockout{}, stored[:n], nil, true)
 		require.NoError(t, err)
 		require.Equal(t, want, value, "%d bytes", n)

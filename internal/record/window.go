@@ -30,27 +30,9 @@ import "time"
 // would. If d is TTL or more, nothing is promised.
 
 // lookAtWindow decides a call at now on h, of which none has expired, and reports whether h
-// must be stored.
+// must be stored. It sets v, whose Outcome and Hit are zero.
 func (v *Verdict) lookAtWindow(now Instant, limit *Limit, h *hits, count bool) (store bool) {
-	store, v.Again = h.decide(now, limit, count, &v.Outcome)
-	if cost := v.Outcome.Cost; cost > 0 {
-		v.Hit = Hit{Cost: cost, Expiry: limit.expiry(now, cost)}
-	}
-	return store
-}
-
-// expiry returns when the hits of a call that took cost at now expire.
-func (l *Limit) expiry(now Instant, cost int) Instant {
-	if cost > l.Needed() {
-		return now.Add(l.TTL).Add(l.Ahead)
-	}
-	return now.Add(l.TTL)
-}
-
-// decide decides a call at now on h, of which none has expired. It sets o, which is zero, and
-// returns whether h must be stored, and the time until there is room for the same call.
-func (h *hits) decide(now Instant, limit *Limit, count bool, o *Outcome) (store bool, again time.Duration) {
-	needed := limit.Needed()
+	o, needed := &v.Outcome, limit.Needed()
 	latest := now.Add(limit.TTL).Add(h.ahead(limit)) // no hit counts for longer
 	corrected := h.correct(now, latest)
 	n := h.len()
@@ -68,25 +50,26 @@ func (h *hits) decide(now Instant, limit *Limit, count bool, o *Outcome) (store 
 	case count:
 		o.Cost = min(limit.Hits(), limit.Max-n)
 		o.Remaining -= o.Cost
-		expiry, ttl := limit.expiry(now, o.Cost), limit.TTL+h.ahead(limit)
+		expiry, ttl := limit.spent(now, o.Cost).Add(limit.TTL), limit.TTL+h.ahead(limit)
 		if expiry > now.Add(limit.TTL) {
 			latest, ttl = max(latest, expiry), limit.TTL+limit.MostAhead()
 		}
 		h.add(o.Cost, expiry, Instant(ttl))
+		v.Hit = Hit{Cost: o.Cost, Expiry: expiry}
 		store = true
 	}
 	latest = h.latest(now, latest)
 	o.ResetAfter = min(h.end(), latest).Since(now)
-	again = h.untilFits(needed, limit.Max, now, latest)
-	if o.Blocked && again == 0 { // nor is one whose counts are not what it says
+	v.Again = h.untilFits(needed, limit.Max, now, latest)
+	if o.Blocked && v.Again == 0 { // nor is one whose counts are not what it says
 		*h, *o = hits{}, Outcome{}
-		return h.decide(now, limit, count, o)
+		return v.lookAtWindow(now, limit, h, count)
 	}
-	o.RetryAfter = again
+	o.RetryAfter = v.Again
 	if needed > 1 && !o.Blocked {
 		o.RetryAfter = h.untilFits(1, limit.Max, now, latest)
 	}
-	return store, again
+	return store
 }
 
 // ahead returns how much later than now+TTL honest hits of h may expire because they were
