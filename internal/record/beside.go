@@ -1,10 +1,6 @@
 package record
 
-import (
-	"cmp"
-	"slices"
-	"time"
-)
+import "time"
 
 // Beside is what a decision in a record of one process has to respect besides that record: its
 // share of the limit, and the same record elsewhere, which may have other hits.
@@ -152,77 +148,27 @@ func (p *pair) reset() time.Duration {
 	if p.limit.Algorithm == Bucket {
 		return max(p.bucket.score.up(), p.others.score.up()).Since(p.now)
 	}
-	var last Instant
-	for _, l := range []load{p.mine, p.theirs} {
-		if len(l) > 0 {
-			last = max(last, l[len(l)-1].until)
-		}
-	}
-	return last.Since(p.now)
-}
-
-// A load is what a record holds by one limit: hits, and until when they count, in that order.
-type load []share
-
-type share struct {
-	until Instant
-	hits  int64
-}
-
-// hits returns the number of hits.
-func (l load) hits() (n int64) {
-	for _, s := range l {
-		n += s.hits
-	}
-	return n
+	return max(p.mine.end(), p.theirs.end()).Since(p.now)
 }
 
 // load returns what r holds at now by limit, which is no bucket, without the lease of limit's ID.
 func (r Record) load(now Instant, limit *Limit) (l load) {
-	add := func(until Instant, hits int64) {
-		if until > now && hits > 0 {
-			l = append(l, share{until, hits})
-		}
-	}
 	switch limit.Algorithm {
 	case Leases:
-		for i := range r.leases.len() {
-			if of := r.leases.at(i); of.id != limit.ID {
-				add(of.until(now), int64(of.hits))
-			}
-		}
-		slices.SortFunc(l, func(a, b share) int { return cmp.Compare(a.until, b.until) })
+		r.leases.remove(limit.ID)
+		return r.leases.load(now)
 	case Calendar:
 		r.calendar.enter(now, limit)
-		add(r.calendar.end, int64(r.calendar.count))
-	default:
-		h := &r.hits
-		h.expire(now)
-		h.merge()
-		latest := now.Add(limit.TTL).Add(h.ahead(limit))
-		latest = h.latest(now, latest)
-		h.all(func(until Instant, hits int) bool {
-			add(min(until, latest), int64(hits))
-			return true
-		})
+		return l.with(now, r.calendar.end, int64(r.calendar.count))
+	}
+	h := &r.hits
+	h.expire(now)
+	h.merge()
+	latest := h.latest(now, now.Add(limit.TTL).Add(h.ahead(limit)))
+	for until, n := range h.all {
+		l = l.with(now, min(until, latest), int64(n))
 	}
 	return l
-}
-
-// untilFits returns how long after now cost more hits fit beside a and b under max, of which cost
-// is no more.
-func untilFits(cost, max int, now Instant, a, b load) time.Duration {
-	at := now
-	for over := a.hits() + b.hits() + int64(cost) - int64(max); over > 0 && len(a)+len(b) > 0; {
-		first := &a
-		if len(a) == 0 || len(b) > 0 && b[0].until < a[0].until {
-			first = &b
-		}
-		at = (*first)[0].until
-		over -= (*first)[0].hits
-		*first = (*first)[1:]
-	}
-	return at.Since(now)
 }
 
 // WithMax returns l with another Max.

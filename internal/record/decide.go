@@ -63,8 +63,9 @@ func (v *Verdict) block(now Instant, limit *Limit, r *Record, b ban) {
 	v.Again = b.end.Since(now)
 	reset := v.Again
 	if limit.Algorithm == Leases {
-		v.Again = max(v.Again, r.leases.untilFits(limit.Needed(), limit.Max, now))
-		reset = max(reset, r.leases.untilFits(limit.Max, limit.Max, now))
+		held := r.leases.load(now)
+		v.Again = max(v.Again, untilFits(limit.Needed(), limit.Max, now, held, nil))
+		reset = max(reset, held.end().Since(now))
 	}
 	v.Outcome = Outcome{Blocked: true, Banned: true, RetryAfter: v.Again, ResetAfter: reset}
 }

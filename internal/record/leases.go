@@ -63,35 +63,38 @@ func (l lease) encode(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, l.hits)
 }
 
-// edit returns the leases that keep lets pass, as it leaves them. If it changes nothing,
-// they are ls itself.
-func (ls leases) edit(keep func(*lease) bool) leases {
+// edit makes each lease what change returns for it, and removes those for which it returns the zero
+// lease. It reports whether that changes ls.
+func (ls *leases) edit(change func(lease) lease) (changed bool) {
 	var b []byte
-	changed := false
 	for i := range ls.len() {
-		l := ls.at(i)
-		before := l
-		kept := keep(&l)
-		if !changed && kept && l == before {
+		before := ls.at(i)
+		l := change(before)
+		if !changed && l == before {
 			continue
 		}
 		if !changed {
 			changed = true
 			b = append(make([]byte, 0, len(ls.entries)), ls.entries[:i*leaseSize]...)
 		}
-		if kept {
+		if l != (lease{}) {
 			b = l.encode(b)
 		}
 	}
-	if !changed {
-		return ls
+	if changed {
+		ls.entries = b
 	}
-	return leases{b}
+	return changed
 }
 
 // expire removes the leases that have ended at now.
 func (ls *leases) expire(now Instant) {
-	*ls = ls.edit(func(l *lease) bool { return l.until(now) > now && l.hits > 0 })
+	ls.edit(func(l lease) lease {
+		if l.until(now) <= now || l.hits == 0 {
+			return lease{}
+		}
+		return l
+	})
 }
 
 // until returns when l ends, as seen at now.
@@ -127,12 +130,11 @@ func (v *Verdict) lookAtLeases(now Instant, limit *Limit, ls *leases, count bool
 	switch {
 	case needed > left:
 		v.Outcome.Blocked = true
-		corrected := ls.edit(func(l *lease) bool {
+		corrected := ls.edit(func(l lease) lease {
 			l.end = l.until(now)
-			return true
+			return l
 		})
-		store = own || !slices.Equal(corrected.entries, ls.entries)
-		*ls = corrected
+		store = own || corrected
 	case count:
 		cost := min(limit.Hits(), left)
 		left -= cost
@@ -143,40 +145,35 @@ func (v *Verdict) lookAtLeases(now Instant, limit *Limit, ls *leases, count bool
 		store = true
 	}
 	v.Outcome.Remaining = left
-	v.Again = ls.untilFits(needed, limit.Max, now)
+	held := ls.load(now)
+	v.Again = untilFits(needed, limit.Max, now, held, nil)
 	v.Outcome.RetryAfter = v.Again
 	if !v.Outcome.Blocked {
-		v.Outcome.RetryAfter = ls.untilFits(1, limit.Max, now)
+		v.Outcome.RetryAfter = untilFits(1, limit.Max, now, held, nil)
 	}
-	v.Outcome.ResetAfter = ls.untilFits(limit.Max, limit.Max, now)
+	v.Outcome.ResetAfter = held.end().Since(now)
 	return store
 }
 
-// untilFits returns how long after now cost more hits fit into ls under max, if none is
-// given back or renewed.
-func (ls leases) untilFits(cost, max int, now Instant) time.Duration {
-	over := ls.hits() + int64(cost) - int64(max)
-	if over <= 0 {
-		return 0
+// load returns the hits of ls at now, and until when they count if none is given back or renewed.
+func (ls leases) load(now Instant) load {
+	held := make(load, 0, ls.len())
+	for i := range ls.len() {
+		l := ls.at(i)
+		held = held.with(now, l.until(now), int64(l.hits))
 	}
-	all := make([]lease, ls.len())
-	for i := range all {
-		all[i] = ls.at(i)
-	}
-	slices.SortFunc(all, func(a, b lease) int { return cmp.Compare(a.until(now), b.until(now)) })
-	for _, l := range all {
-		if over -= int64(l.hits); over <= 0 {
-			return l.until(now).Since(now)
-		}
-	}
-	return 0
+	slices.SortFunc(held, func(a, b share) int { return cmp.Compare(a.until, b.until) })
+	return held
 }
 
 // remove removes the lease of that ID, and reports whether there was one.
 func (ls *leases) remove(id uint64) (found bool) {
-	before := ls.len()
-	*ls = ls.edit(func(l *lease) bool { return l.id != id })
-	return ls.len() < before
+	return ls.edit(func(l lease) lease {
+		if l.id == id {
+			return lease{}
+		}
+		return l
+	})
 }
 
 // Renew renews leases of r at now, and reports whether r must be stored. It sets ends, by
@@ -186,12 +183,12 @@ func (r *Record) Renew(now Instant, ends map[uint64]Instant) (store bool) {
 		ends[id] = 0
 	}
 	r.leases.expire(now)
-	r.leases = r.leases.edit(func(l *lease) bool {
+	r.leases.edit(func(l lease) lease {
 		if _, ours := ends[l.id]; ours {
 			l.end = now.Add(time.Duration(l.ttl))
 			ends[l.id], store = l.end, true
 		}
-		return true
+		return l
 	})
 	return store
 }

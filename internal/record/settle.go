@@ -205,14 +205,14 @@ func (s *Settlement) exceedLeases(now Instant, r *Record, n int) (store bool) {
 // whether that is what it has now.
 func (r *Record) resize(id uint64, hits int, end, now Instant) (found bool) {
 	r.leases.expire(now)
-	r.leases = r.leases.edit(func(l *lease) bool {
+	r.leases.edit(func(l lease) lease {
 		if l.id == id {
 			found, l.hits = true, uint32(hits)
 			if end != 0 {
 				l.end = end
 			}
 		}
-		return true
+		return l
 	})
 	return found
 }
