@@ -19,50 +19,9 @@ const awaited = time.Second
 // The other record stays as it is. Who sets a ban by it has to forget it, or else its hits count
 // again when the ban ends.
 func (v *Verdict) DecideBeside(now Instant, limit *Limit, l Lockout, r *Record, count bool, of *Beside) (store bool) {
-	v.Hit = Hit{}
 	p := pair{now: now, limit: *limit, own: limit.WithMax(of.Max)}
 	p.seen, _ = Decode(of.Seen) // of a later version: as if it was not seen
-	last, corrected := r.ban.at(now)
-	if theirs, _ := p.seen.ban.at(now); theirs.end > last.end {
-		theirs.repeats = max(theirs.repeats, last.repeats)
-		last, corrected = theirs, false
-		last.set, last.before = 0, 0 // it keeps nothing of r
-	}
-	if p.seen.ban.set != 0 {
-		p.seen = p.seen.replaced(ban{})
-	}
-	if last.holds(now) {
-		v.blockBeside(&p, r, last)
-		r.ban = last
-		return corrected
-	}
-	if l.Growth == 0 {
-		last = ban{}
-	}
-	r.begin(last)
-	store = v.lookBeside(&p, r, count)
-	if l.Length > 0 && v.bans(&p.own, l) {
-		b := l.ban(now, last)
-		if l.KeepHits {
-			*r = r.kept(b, now)
-		} else {
-			*r, p.seen = r.replaced(b), Record{leases: p.seen.leases}
-		}
-		v.blockBeside(&p, r, b)
-		v.Outcome.NewBan, store = true, true
-	}
-	return store
-}
-
-// blockBeside is [Verdict.block] for r and what p has besides. What b has not replaced counts when
-// it has ended.
-func (v *Verdict) blockBeside(p *pair, r *Record, b ban) {
-	v.block(p.now, &p.limit, r, b)
-	left := *r
-	left.begin(ban{})
-	p.load(&left)
-	v.Again = max(v.Again, p.again())
-	v.Outcome.RetryAfter, v.Outcome.ResetAfter = v.Again, max(v.Outcome.ResetAfter, p.reset())
+	return v.decide(now, limit, l, r, count, &p)
 }
 
 // lookBeside is [Verdict.look] for r and what p has besides.
@@ -100,6 +59,21 @@ type pair struct {
 	// What the two hold at now.
 	mine, theirs   load   // of a limit that is no bucket
 	bucket, others bucket // of one that is
+}
+
+// ban returns which ban there is beside b, that of the process's record: the one that ends last.
+// Another one than b is not corrected in r. What the ban of the other record has kept does not
+// count.
+func (p *pair) ban(b ban, corrected bool) (ban, bool) {
+	if theirs, _ := p.seen.ban.at(p.now); theirs.end > b.end {
+		theirs.repeats = max(theirs.repeats, b.repeats)
+		theirs.set, theirs.before = 0, 0 // it keeps nothing of the process's record
+		b, corrected = theirs, false
+	}
+	if p.seen.ban.set != 0 {
+		p.seen = p.seen.replaced(ban{})
+	}
+	return b, corrected
 }
 
 // load notes what r and the other record hold.

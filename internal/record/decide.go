@@ -32,10 +32,18 @@ type Verdict struct {
 // It changes r in place, and reports whether r must be stored. If it must not, the stored
 // record stays as it is, and r is of no further use.
 func (v *Verdict) Decide(now Instant, limit *Limit, l Lockout, r *Record, count bool) (store bool) {
+	return v.decide(now, limit, l, r, count, nil)
+}
+
+// decide is Decide or, with a pair, DecideBeside.
+func (v *Verdict) decide(now Instant, limit *Limit, l Lockout, r *Record, count bool, p *pair) (store bool) {
 	v.Hit = Hit{}
 	b, corrected := r.ban.at(now)
+	if p != nil {
+		b, corrected = p.ban(b, corrected)
+	}
 	if b.holds(now) {
-		v.block(now, limit, r, b)
+		v.block(now, limit, r, b, p)
 		r.ban = b
 		return corrected
 	}
@@ -43,29 +51,44 @@ func (v *Verdict) Decide(now Instant, limit *Limit, l Lockout, r *Record, count 
 		b = ban{}
 	}
 	r.begin(b)
-	store = v.look(now, limit, r, count)
-	if l.Length > 0 && v.bans(limit, l) {
+	full := limit // what r must be for a ban
+	if p == nil {
+		store = v.look(now, limit, r, count)
+	} else {
+		store = v.lookBeside(p, r, count)
+		full = &p.own
+	}
+	if l.Length > 0 && v.bans(full, l) {
 		b = l.ban(now, b)
 		if l.KeepHits {
 			*r = r.kept(b, now)
 		} else {
 			*r = r.replaced(b)
+			if p != nil {
+				p.seen = p.seen.replaced(ban{})
+			}
 		}
-		v.block(now, limit, r, b)
+		v.block(now, limit, r, b, p)
 		v.Outcome.NewBan, store = true, true
 	}
 	return store
 }
 
 // block makes v the verdict of b, the ban of r, which holds at now. Leases go on beside it, and
-// may end later.
-func (v *Verdict) block(now Instant, limit *Limit, r *Record, b ban) {
+// may end later; so may what another record holds, which b does not replace.
+func (v *Verdict) block(now Instant, limit *Limit, r *Record, b ban, p *pair) {
 	v.Again = b.end.Since(now)
 	reset := v.Again
 	if limit.Algorithm == Leases {
 		held := r.leases.load(now)
 		v.Again = max(v.Again, untilFits(limit.Needed(), limit.Max, now, held, nil))
 		reset = max(reset, held.end().Since(now))
+	}
+	if p != nil {
+		left := *r
+		left.begin(ban{})
+		p.load(&left)
+		v.Again, reset = max(v.Again, p.again()), max(reset, p.reset())
 	}
 	v.Outcome = Outcome{Blocked: true, Banned: true, RetryAfter: v.Again, ResetAfter: reset}
 }

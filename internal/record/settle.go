@@ -244,7 +244,7 @@ func (s *Settlement) lookAtSettled(now Instant, r Record) {
 	b, _ := r.ban.at(now)
 	switch {
 	case b.holds(now):
-		v.block(now, &one, &r, b)
+		v.block(now, &one, &r, b, nil)
 	case one.Algorithm == Calendar:
 		s.enter(now, &r.calendar)
 		v.lookAtPeriod(now, &one, &r.calendar, false)
