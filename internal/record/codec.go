@@ -185,56 +185,39 @@ func (r Record) Encode() []byte { return r.Append(make([]byte, 0, r.Size())) }
 
 // Append appends the stored form of r to b, which is empty and has room for it.
 func (r *Record) Append(b []byte) []byte {
-	b = append(b, version, byte(r.sections()))
+	var has sections
+	b = append(b, version, 0)
 	if r.ban.end != 0 {
+		has |= banSection
 		b = appendInstant(appendInstant(b, r.ban.end), r.ban.length)
 	}
 	if r.ban.repeats != 0 {
+		has |= repeatsSection
 		b = append(b, byte(r.ban.repeats))
 	}
 	if r.ban.set != 0 {
+		has |= keptSection
 		b = appendInstant(appendInstant(b, r.ban.set), r.ban.before)
 	}
 	if len(r.leases.entries) > 0 {
+		has |= leasesSection
 		b = append(binary.BigEndian.AppendUint32(b, uint32(r.leases.len())), r.leases.entries...)
 	}
 	if c := &r.calendar; c.end != 0 {
+		has |= calendarSection
 		b = appendInstant(appendInstant(appendInstant(b, c.start), c.end), c.begun)
 		b = binary.BigEndian.AppendUint64(b, c.count)
 	}
 	if r.bucket.rate.ttl != 0 {
+		has |= bucketSection
 		b = r.bucket.append(b)
 	}
 	if !r.hits.empty() {
+		has |= r.hits.section()
 		b = r.hits.append(b)
 	}
+	b[1] = byte(has)
 	return b
-}
-
-// sections returns the sections that r has.
-func (r *Record) sections() (s sections) {
-	if r.ban.end != 0 {
-		s |= banSection
-	}
-	if r.ban.repeats != 0 {
-		s |= repeatsSection
-	}
-	if r.ban.set != 0 {
-		s |= keptSection
-	}
-	if len(r.leases.entries) > 0 {
-		s |= leasesSection
-	}
-	if r.calendar.end != 0 {
-		s |= calendarSection
-	}
-	if r.bucket.rate.ttl != 0 {
-		s |= bucketSection
-	}
-	if !r.hits.empty() {
-		s |= r.hits.section()
-	}
-	return s
 }
 
 const (
