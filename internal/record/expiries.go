@@ -110,16 +110,6 @@ func (es *expiries) cut(from, to int) {
 	es.entries, es.last = append(entries, es.entries[to*w:]...), last
 }
 
-// cap sets every hit that is later than latest to that.
-func (es *expiries) cap(latest uint64) {
-	n, w := es.until(latest), es.width()
-	entries := append(make([]byte, 0, len(es.entries)), es.entries[:n*w]...)
-	for range es.stored() - n {
-		entries = appendLow(entries, latest, w)
-	}
-	es.entries, es.last = entries, latest
-}
-
 // setTTL makes ttl that of es. It is no less than the distance between any two hits.
 func (es *expiries) setTTL(ttl Instant) {
 	to := expiries{ttl: ttl, last: es.last}

@@ -77,7 +77,9 @@ func (h *hits) cap(now, latest Instant) {
 		h.recount(latest-now, latest) // none is later than one of that TTL
 	default:
 		h.merge()
-		h.expiries().cap(uint64(latest))
+		to, n := h.until(uint64(latest)), h.stored()
+		h.cut(to, n)
+		h.added, h.run = uint64(latest), n-to
 	}
 }
 
