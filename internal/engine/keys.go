@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/adaptivethrottler/throttler/internal/items"
+	"github.com/adaptivethrottler/throttler/internal/legal"
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
@@ -20,7 +21,7 @@ func (p *Plan) Keys(demands []Demand) []string {
 func (p *Plan) appendKey(b []byte, i int, value string) []byte {
 	own := &p.keys[i]
 	if own.prefix != "" && len(own.prefix)+len(value) <= record.MaxKey {
-		if b := append(append(b, own.prefix...), value...); record.Legal(b[len(b)-len(value):]) {
+		if b := append(append(b, own.prefix...), value...); legal.Bytes(b[len(b)-len(value):]) {
 			return b
 		}
 	}
@@ -34,7 +35,7 @@ type hashRoom [record.HashSize]byte
 // valid as long as value and room are.
 func (p *Plan) place(i int, value string, room *hashRoom) (head items.Head, tail string) {
 	own := &p.keys[i]
-	if own.prefix != "" && len(own.prefix)+len(value) <= record.MaxKey && record.LegalText(value) {
+	if own.prefix != "" && len(own.prefix)+len(value) <= record.MaxKey && legal.Text(value) {
 		return own.head, value
 	}
 	record.AppendHash(room[:0], p.Identifier, p.Conditions[i].Name, value)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/legal"
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
@@ -100,5 +101,5 @@ func appendText(b []byte, text string) []byte {
 
 // isKey reports whether a record may have that key.
 func isKey(key string) bool {
-	return key != "" && len(key) <= record.MaxKey && record.LegalText(key)
+	return key != "" && len(key) <= record.MaxKey && legal.Text(key)
 }

@@ -18,3 +18,18 @@ func TestKey(t *testing.T) {
 		require.Equal(t, want, legal.Key(key), "%q", key)
 	}
 }
+
+// Whichever byte it is, wherever it stands, and whatever the bytes beside it.
+func TestEachByteIsLegalOrNot(t *testing.T) {
+	for length := 1; length <= 17; length++ {
+		for at := range length {
+			for b := range 256 {
+				for _, beside := range []string{"!", "~", "\x80", "\xff"} {
+					text := []byte(strings.Repeat(beside, length))
+					text[at] = byte(b)
+					require.Equal(t, b > ' ' && b != 0x7f, legal.Bytes(text), "%q", text)
+				}
+			}
+		}
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"strings"
 	"unsafe"
+
+	"github.com/adaptivethrottler/throttler/internal/legal"
 )
 
 // MaxKey is the longest key that is written out in full. memcached takes 250
@@ -49,7 +51,7 @@ func AppendHash(b []byte, identifier, name, value string) []byte {
 		var length [8]byte
 		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
 		hash.Write(length[:])
-		hash.Write(bytesOf(part))
+		hash.Write(unsafe.Slice(unsafe.StringData(part), len(part))) // not copied
 	}
 	return hex.AppendEncode(b, hash.Sum(sum[:0]))
 }
@@ -65,7 +67,7 @@ func appendPlain(b []byte, identifier, name, value string) (plain []byte, ok boo
 	plain = append(append(b, identifier...), '#')
 	plain = append(append(plain, name...), '#')
 	plain = append(plain, value...)
-	return plain, Legal(plain[len(b):])
+	return plain, legal.Bytes(plain[len(b):])
 }
 
 // Prefix returns what the plain keys of all values begin with, or "" if there are none.
@@ -76,39 +78,4 @@ func Prefix(identifier, name string) string {
 		return ""
 	}
 	return string(plain)
-}
-
-// Legal reports whether memcached takes the bytes of b in a key: neither a
-// blank nor a control character of ASCII.
-func Legal(b []byte) bool {
-	if len(b) >= 8 {
-		for i := 0; i < len(b)-8; i += 8 {
-			if !legalWord(binary.NativeEndian.Uint64(b[i:])) {
-				return false
-			}
-		}
-		return legalWord(binary.NativeEndian.Uint64(b[len(b)-8:]))
-	}
-	for _, c := range b {
-		if c <= ' ' || c == 0x7f {
-			return false
-		}
-	}
-	return true
-}
-
-// LegalText is [Legal] of a text.
-func LegalText(s string) bool { return Legal(bytesOf(s)) }
-
-// bytesOf returns the bytes of s, which must not be changed.
-func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
-
-// legalWord is Legal for 8 bytes at once. Where a byte is less than n, up to 0x80,
-// subtracting n from it sets its highest bit, which was not set. A byte above it may
-// lose 1 to it, but then the answer is known.
-func legalWord(w uint64) bool {
-	const each, highest = 0x0101010101010101, 0x8080808080808080
-	blankOrControl := (w - each*(' '+1)) &^ w
-	del := w ^ each*0x7f // 0 where it is one
-	return (blankOrControl|(del-each)&^del)&highest == 0
 }
