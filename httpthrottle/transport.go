@@ -57,7 +57,7 @@ const defaultMaxPause = time.Hour
 // An answer to an allowed request that says that nothing is left, and when the limit is
 // reset, stops all requests until then, too, unless the rule does so anyway.
 //
-// Of these header fields, the first that an answer has are read:
+// These header fields are read:
 //
 //   - RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11, and the
 //     dictionary of draft 7),
@@ -66,8 +66,7 @@ const defaultMaxPause = time.Hour
 //   - x-ratelimit-remaining-requests and its like (OpenAI).
 //
 // A limit of requests that an answer tells together with its window becomes a condition beside
-// those of the rule, unless the rule never allows more. (A LeakyBucket may allow its Max at once,
-// and Max more in each TTL.) RateLimit-Policy does that ("a";q=100;w=60), and the Limit fields of
+// those of the rule. RateLimit-Policy does that ("a";q=100;w=60), and the Limit fields of
 // draft 3 and of Envoy (100, 100;w=60). The limit is stored beside the records, and each process
 // reads it once a second. Of two limits for a window the lower one
 // holds until no answer has told it for a window. A limit is forgotten after ten windows, and a

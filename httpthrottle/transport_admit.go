@@ -3,8 +3,6 @@ package httpthrottle
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math"
 	"net/url"
 	"slices"
 	"strings"
@@ -54,22 +52,29 @@ func jointValue(conditions []throttler.Condition) string {
 	return strings.Join(values, "&")
 }
 
-// rules returns the rules that a request has to pass, one after the other. There are two
-// unless the conditions of the rule are combined by Either, because any one of those would
-// open it.
-func (l *target) rules(margin func(time.Duration) time.Duration) []throttler.Rule {
-	rule := l.rule
+// rules returns the rule of a request, and that of what the server has told, which has no
+// conditions if it is part of the first: beside conditions that are not combined by Either, any
+// one of them would open it.
+func (l *target) rules(margin func(time.Duration) time.Duration) (rule, told throttler.Rule) {
+	rule, told = l.rule, l.pause()
 	rule.CountAuthorizedOnly = true // a request that is not sent uses up nothing
 	rule.Either, rule.All, rule.First = withMargin(rule.Either, margin), withMargin(rule.All, margin), withMargin(rule.First, margin)
-	added := []throttler.Condition{l.closed()}
 	for _, limit := range l.limitsAt(time.Now()) {
-		added = append(added, l.condition(limit, margin))
+		told.Either = append(told.Either, l.condition(limit, margin))
 	}
-	if len(rule.Either) == 0 {
-		return []throttler.Rule{l.ruleOf(added...), rule}
+	if len(rule.Either) > 0 {
+		rule.Either, told.Either = append(rule.Either, told.Either...), nil
 	}
-	rule.Either = append(rule.Either, added...)
-	return []throttler.Rule{rule}
+	return rule, told
+}
+
+// pause returns a rule that is banned while the server wants no requests.
+func (l *target) pause() throttler.Rule {
+	return l.ruleOf(throttler.Condition{
+		// It is never full by itself, and its record is small.
+		Name: ClosedCondition, Value: l.value, Max: 1000, TTL: time.Millisecond, Algorithm: throttler.LeakyBucket, Lockout: -1,
+		Message: "The server wants no requests for now.",
+	})
 }
 
 // ruleOf returns a rule of conditions that Transport adds.
@@ -96,34 +101,7 @@ func (l *target) condition(limit limit, margin func(time.Duration) time.Duration
 	}
 }
 
-// closed returns the condition that is banned while the server wants no requests. It is never
-// full by itself, and its record is small.
-func (l *target) closed() throttler.Condition {
-	return throttler.Condition{
-		Name: ClosedCondition, Value: l.value, Max: 1000, TTL: time.Millisecond, Algorithm: throttler.LeakyBucket, Lockout: -1,
-		Message: "The server wants no requests for now.",
-	}
-}
-
-// keeps reports whether the rule never allows more than max requests in window.
-func (l *target) keeps(max int, window time.Duration) bool {
-	return slices.ContainsFunc(l.rule.Either, func(c throttler.Condition) bool { return mostIn(window, &c) <= float64(max) })
-}
-
-// mostIn returns how many requests c allows at most in window.
-func mostIn(window time.Duration, c *throttler.Condition) float64 {
-	windows := float64(window) / float64(c.TTL)
-	switch c.Algorithm {
-	case throttler.SlidingWindow:
-		return math.Ceil(windows) * float64(c.Max)
-	case throttler.LeakyBucket:
-		return (1 + windows) * float64(c.Max) // its burst, and its rate
-	}
-	return math.Inf(1)
-}
-
-// admit returns when a request of l may be sent, with what has allowed it. The error is a
-// [*LimitError], or matches [throttler.ErrInvalidRule].
+// admit returns when a request of l may be sent, with what has allowed it.
 func (t *Transport) admit(ctx context.Context, l *target) (allowed []throttler.Decision, err error) {
 	t.refresh(l.knowledge)
 	waiting, cancel := ctx, func() {}
@@ -132,46 +110,30 @@ func (t *Transport) admit(ctx context.Context, l *target) (allowed []throttler.D
 	}
 	defer cancel()
 	for {
-		begun := time.Now()
-		if d, err := t.decide(waiting, t.own, l.ruleOf(l.closed())); err != nil || d.Status == throttler.Blocked {
+		rule, told := l.rules(t.margin)
+		d, err := t.decide(waiting, t.Throttler, rule)
+		if err != nil || d.Status == throttler.Blocked {
 			return nil, notSent(ctx, waiting, d, err)
 		}
-		allowed = allowed[:0]
-		for _, rule := range l.rules(t.margin) {
-			d, err := t.decide(waiting, t.Throttler, rule)
-			if err == nil && d.Status == throttler.Authorized {
-				allowed = append(allowed, d)
-				continue
-			}
-			t.cancel(ctx, allowed)
-			if errors.Is(err, throttler.ErrInvalidRule) {
-				return nil, fmt.Errorf("httpthrottle: %w", err)
-			}
-			return nil, notSent(ctx, waiting, d, err)
+		allowed = append(allowed[:0], d)
+		// It may have waited for long. What is not part of the rule is asked now, and waited for
+		// without hits of the rule: they would be older than the request.
+		by, other := t.own, l.pause()
+		d, _ = by.Peek(ctx, other)
+		if d.Status == throttler.Authorized && len(told.Either) > 0 {
+			by, other = t.Throttler, told
+			d, _ = by.Authorize(ctx, other)
+			allowed = append(allowed, d)
 		}
-		if time.Since(begun) < stale || t.stillOpen(waiting, l, allowed) {
+		if d.Status == throttler.Authorized {
 			return allowed, nil
 		}
 		t.cancel(ctx, allowed)
+		if d, err = t.decide(waiting, by, other); err != nil || d.Status == throttler.Blocked {
+			return nil, notSent(ctx, waiting, d, err)
+		}
+		by.Cancel(ctx, d)
 	}
-}
-
-// stale is how old what allows a request may be when the request is sent.
-const stale = 10 * time.Millisecond
-
-// stillOpen asks anew what has allowed a request of l before it waited for the last rule, and
-// reports whether that still does.
-func (t *Transport) stillOpen(ctx context.Context, l *target, allowed []throttler.Decision) bool {
-	if d, _ := t.own.Peek(ctx, l.ruleOf(l.closed())); d.Status == throttler.Blocked {
-		return false
-	}
-	if len(allowed) == 1 {
-		return true
-	}
-	t.cancel(ctx, allowed[:1])
-	d, err := t.Throttler.Authorize(ctx, l.rules(t.margin)[0])
-	allowed[0] = d
-	return err == nil && d.Status == throttler.Authorized
 }
 
 // decide waits until limits allows a request by rule, unless none may wait.
@@ -209,15 +171,12 @@ func (t *Transport) cancel(ctx context.Context, allowed []throttler.Decision) {
 // waits reports whether the next request of l waits for that long by its rule, but for the
 // second to which servers round. Then a pause would only make the wait longer.
 func (t *Transport) waits(ctx context.Context, l *target, pause time.Duration) bool {
-	for _, rule := range l.rules(t.margin) {
-		d, _ := t.Throttler.Peek(ctx, rule) // it has been asked before, and so is valid
-		for i := range d.Outcomes {
-			if o := &d.Outcomes[i]; o.Blocked && o.RetryAfter > pause-time.Second {
-				return true
-			}
-		}
-	}
-	return false
+	rule, told := l.rules(t.margin)
+	d, _ := t.Throttler.Peek(ctx, rule) // it has been asked before, and so is valid
+	other, _ := t.Throttler.Peek(ctx, told)
+	return slices.ContainsFunc(append(d.Outcomes, other.Outcomes...), func(o throttler.Outcome) bool {
+		return o.Blocked && o.RetryAfter > pause-time.Second
+	})
 }
 
 // close bans all requests of l for that long: of all processes, or of this one if the backend
@@ -225,8 +184,7 @@ func (t *Transport) waits(ctx context.Context, l *target, pause time.Duration) b
 func (t *Transport) close(ctx context.Context, l *target, pause time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	rule := l.ruleOf(l.closed())
-	if t.Throttler.Ban(ctx, rule, pause) != nil {
-		t.own.Ban(ctx, rule, pause) // in memory, where nothing fails
+	if t.Throttler.Ban(ctx, l.pause(), pause) != nil {
+		t.own.Ban(ctx, l.pause(), pause) // in memory, where nothing fails
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,25 +11,12 @@ import (
 
 // An answer is what a server says of its limits in a response.
 type answer struct {
-	status int
-	wait   time.Duration // by Retry-After; 0: unknown
-	quotas []quota       // of one dialect only, so that none is read twice
+	status  int
+	wait    time.Duration // by Retry-After; 0: unknown
+	empty   time.Duration // until all limits are reset of which nothing is left; 0: none, or unknown
+	unclear time.Duration // the same of limits of which it is not said what is left
+	limits  limits        // limits of requests that are told with their windows
 }
-
-// A quota is one limit of a server, as far as it is known.
-type quota struct {
-	limit     int           // 0: unknown
-	window    time.Duration // in which limit is allowed; 0: unknown
-	remaining int           // -1: unknown
-	reset     time.Duration // until requests are allowed again if remaining is 0; 0: unknown
-	requests  bool          // it counts requests, and not bytes or tokens
-}
-
-// What more than this is absurd, and not read.
-const (
-	maxFieldLength = 8192 // bytes of a List
-	maxQuotas      = 16   // of an answer
-)
 
 const (
 	// sameClock is how far Date may be from now if the clocks agree: it has no fractions of a
@@ -51,15 +37,16 @@ func readAnswer(response *http.Response, now time.Time) answer {
 	if parseNumber(h.Get("Age")) >= 1 { // an Age of 0 comes with what a cache has passed on
 		return answer{status: http.StatusOK}
 	}
-	a, old := answer{status: response.StatusCode}, false
+	old, there := false, now // there: by the server's clock
 	if date, err := http.ParseTime(h.Get("Date")); err == nil && date.Sub(now).Abs() > sameClock {
-		old = now.Sub(date) > longPast
-		now = date // the server's times are by its own clock, which is another one
+		old, there = now.Sub(date) > longPast, date
 	}
-	a.wait, a.quotas = retryAfter(h, now), readQuotas(h, now)
-	if len(a.quotas) > maxQuotas || old && !a.refused() {
-		a.quotas = nil
+	a := answer{status: response.StatusCode, wait: retryAfter(h, there)}
+	a.readResets(h, there)
+	if old && !a.refused() {
+		return answer{status: response.StatusCode}
 	}
+	a.limits = readTold(h, now)
 	return a
 }
 
@@ -72,29 +59,18 @@ func (a *answer) refused() bool {
 	case http.StatusServiceUnavailable:
 		return a.wait > 0
 	case http.StatusForbidden:
-		return a.wait > 0 || a.exhausted(0) > 0
+		return a.wait > 0 || a.empty > 0
 	}
 	return false
 }
 
-// exhausted returns the time until all quotas are reset of which so many requests remain, or 0.
-// -1 stands for an unknown number.
-func (a *answer) exhausted(remaining int) (reset time.Duration) {
-	for _, q := range a.quotas {
-		if q.remaining == remaining {
-			reset = max(reset, q.reset)
-		}
-	}
-	return reset
-}
-
 // pause returns how long the server wants no requests, or 0 if it does not say. In a refusal
-// Retry-After wins over all other fields, and a quota counts as exhausted if none says so.
+// Retry-After wins over all other fields, and a limit counts as empty if none says so.
 func (a *answer) pause() time.Duration {
 	if !a.refused() {
-		return a.exhausted(0)
+		return a.empty
 	}
-	return cmp.Or(a.wait, a.exhausted(0), a.exhausted(-1))
+	return cmp.Or(a.wait, a.empty, a.unclear)
 }
 
 // retryAfter reads Retry-After (RFC 9110, section 10.2.3), and the same in milliseconds. Of
@@ -113,96 +89,66 @@ func retryAfter(h http.Header, now time.Time) (wait time.Duration) {
 	return wait
 }
 
-// A form is the fields in which a server tells one quota: prefix, what is told, suffix.
-type form struct {
+// forms are the fields that tell of one limit, beside the standard's two: a prefix, what is told,
+// a suffix.
+var forms = [...]struct {
 	prefix, suffix string
 	gradual        bool // Reset is the time until all of the limit is there again, at a steady rate
-	tokens         bool // it counts tokens, not requests
+}{
+	{prefix: "Ratelimit-"},    // draft 3
+	{prefix: "X-Ratelimit-"},  // most servers
+	{prefix: "X-Rate-Limit-"}, // X
+	{prefix: "X-Ratelimit-", suffix: "-Requests", gradual: true}, // OpenAI
+	{prefix: "X-Ratelimit-", suffix: "-Tokens", gradual: true},
 }
 
-// forms are those in use beside the standard's two fields. The first group counts that says
-// anything.
-var forms = [...][]form{
-	{{prefix: "Ratelimit-"}},    // draft 3
-	{{prefix: "X-Ratelimit-"}},  // most servers
-	{{prefix: "X-Rate-Limit-"}}, // X
-	{ // OpenAI
-		{prefix: "X-Ratelimit-", suffix: "-Requests", gradual: true},
-		{prefix: "X-Ratelimit-", suffix: "-Tokens", gradual: true, tokens: true},
-	},
-}
-
-// readQuotas reads the fields that tell limits. now is the time by the server's clock.
-func readQuotas(h http.Header, now time.Time) []quota {
-	quotas := standardQuotas(h, now)
-	for _, group := range forms {
-		if len(quotas) > 0 {
-			break
-		}
-		for _, f := range group {
-			quotas = append(quotas, f.read(h, now)...)
-		}
-	}
-	return quotas
-}
-
-// read reads a quota, and those of policies that are told with it: draft 3 has them in
-// RateLimit-Limit (100, 100;w=60), and later drafts in RateLimit-Policy. The window of the quota
-// is that of the first policy with its limit. The result is nil if the three fields say nothing.
-func (f form) read(h http.Header, now time.Time) []quota {
-	field := func(name string) string { return f.prefix + name + f.suffix }
-	q := quota{remaining: parseCount(h.Get(field("Remaining"))), reset: parseReset(h.Get(field("Reset")), now), requests: !f.tokens}
-	var others []quota
-	for _, m := range slices.Concat(members(h[field("Limit")]), members(h[policyField])) {
-		limit, window := parseCount(m.item), parseSeconds(m.parameters["w"])
-		switch {
-		case m.quoted || limit < 1:
-		case q.limit == 0, q.limit == limit && q.window == 0:
-			q.limit, q.window = limit, window
-		case window > 0:
-			others = append(others, quota{limit: limit, window: window, remaining: -1, requests: !f.tokens})
-		}
-	}
-	if q.limit == 0 && q.remaining < 0 && q.reset == 0 {
-		return nil
-	}
-	if f.gradual && q.remaining >= 0 && q.limit > q.remaining {
-		q.reset /= time.Duration(q.limit - q.remaining) // one request is after the part that it takes
-	}
-	return append([]quota{q}, others...)
-}
-
-// standardQuotas reads RateLimit-Policy and RateLimit of draft 11, or the dictionary that
-// RateLimit was in draft 7.
-func standardQuotas(h http.Header, now time.Time) (quotas []quota) {
-	var names []string // of quotas
-	named := func(name string) *quota {
-		i := slices.Index(names, name)
-		if i < 0 {
-			i = len(names)
-			names, quotas = append(names, name), append(quotas, quota{remaining: -1, requests: true})
-		}
-		return &quotas[i]
-	}
-	for _, m := range members(h[policyField]) {
-		if limit := parseCount(m.parameters["q"]); m.quoted && limit > 0 {
-			q, unit := named(m.item), m.parameters["qu"]
-			q.limit, q.window, q.requests = limit, parseSeconds(m.parameters["w"]), unit == "" || unit == "requests"
-		}
-	}
-	dictionary := http.Header{}
+// readResets reads what is left of each limit, and when it is reset. now is the time by the
+// server's clock.
+func (a *answer) readResets(h http.Header, now time.Time) {
+	dictionary := map[string]string{} // that RateLimit was in draft 7
 	for _, m := range members(h[limitField]) {
-		if remaining := parseCount(m.parameters["r"]); m.quoted && remaining >= 0 {
-			q := named(m.item)
-			q.remaining, q.reset = remaining, parseSeconds(m.parameters["t"])
+		if m.quoted {
+			a.reset(m.parameters["r"], parseSeconds(m.parameters["t"]))
 		}
 		key, value, _ := strings.Cut(m.item, "=")
-		dictionary.Set(key, value)
+		dictionary[key] = value
 	}
-	if len(quotas) == 0 {
-		return form{}.read(dictionary, now)
+	a.reset(dictionary["remaining"], parseSeconds(dictionary["reset"]))
+	for _, f := range forms {
+		reset := parseReset(h.Get(f.prefix+"Reset"+f.suffix), now)
+		if limit := parseCount(h.Get(f.prefix + "Limit" + f.suffix)); f.gradual && limit > 0 {
+			reset /= time.Duration(limit) // one more is allowed after its part of that
+		}
+		a.reset(h.Get(f.prefix+"Remaining"+f.suffix), reset)
 	}
-	return quotas
+}
+
+// reset notes that a limit of which so many remain is reset after some time.
+func (a *answer) reset(remaining string, after time.Duration) {
+	switch parseCount(remaining) {
+	case 0:
+		a.empty = max(a.empty, after)
+	case -1:
+		a.unclear = max(a.unclear, after)
+	}
+}
+
+// readTold reads the limits of requests that are told with their windows: "a";q=100;w=60, or
+// 100;w=60 as in earlier drafts and by Envoy.
+func readTold(h http.Header, now time.Time) (told limits) {
+	for _, field := range [...]string{policyField, "Ratelimit-Limit", "X-Ratelimit-Limit"} {
+		for _, m := range members(h[field]) {
+			number, unit := m.item, m.parameters["qu"]
+			if m.quoted {
+				number = m.parameters["q"]
+			}
+			l := limit{parseCount(number), parseSeconds(m.parameters["w"]), now}
+			if l.valid(now) && (unit == "" || unit == "requests") {
+				told = append(told, l)
+			}
+		}
+	}
+	return told
 }
 
 const (
@@ -259,6 +205,9 @@ func parseCount(text string) int {
 	}
 	return int(n)
 }
+
+// maxFieldLength is the length of a List that is read. A longer one is absurd.
+const maxFieldLength = 8192
 
 // A member is one of a List of RFC 9651.
 type member struct {

@@ -39,7 +39,7 @@ type limit struct {
 
 // life returns how long l holds after the last answer that tells it.
 func (l limit) life() time.Duration {
-	return min(max(10*min(l.TTL, longestLife), time.Minute), longestLife)
+	return max(10*min(l.TTL, longestLife/10), time.Minute)
 }
 
 // valid reports whether l makes sense and holds at now. What is stored may be anything.
@@ -56,29 +56,28 @@ func (ls limits) at(now time.Time) limits {
 	return slices.DeleteFunc(slices.Clone(ls), func(l limit) bool { return !l.valid(now) })
 }
 
-// of returns the index of the limit for a window, or -1.
-func (ls limits) of(window time.Duration) int {
-	return slices.IndexFunc(ls, func(l limit) bool { return l.TTL == window })
-}
-
-// with returns ls with l, and whether that changes anything that others should know. ls stays
-// as it is.
+// with returns those of ls that hold at now, when the server tells others, and whether these
+// change anything that other processes should know. ls stays as it is.
 //
 // A lower limit counts at once. A higher one counts when the lower one was last told a
 // window ago, or else two answers that disagree would take turns.
-func (ls limits) with(l limit) (next limits, changed bool) {
-	next = ls.at(l.Told)
-	i := next.of(l.TTL)
-	if i < 0 {
-		return append(next, l), len(next) < maxLimits
+func (ls limits) with(told limits, now time.Time) (next limits, changed bool) {
+	next = ls.at(now)
+	for _, l := range told {
+		i := slices.IndexFunc(next, func(known limit) bool { return known.TTL == l.TTL })
+		if i < 0 {
+			if len(next) < maxLimits {
+				next, changed = append(next, l), true
+			}
+			continue
+		}
+		age := now.Sub(next[i].Told)
+		if l.Max > next[i].Max && age < max(l.TTL, time.Second) || l.Max == next[i].Max && age < max(l.TTL/2, time.Second/2) {
+			continue
+		}
+		next[i], changed = l, true
 	}
-	age := l.Told.Sub(next[i].Told)
-	switch {
-	case l.Max > next[i].Max && age < max(l.TTL, time.Second), l.Max == next[i].Max && age < max(l.TTL/2, time.Second/2):
-		return ls, false
-	}
-	next[i] = l
-	return next, true
+	return next, changed
 }
 
 // A knowledge is what this process knows of one key.
@@ -147,65 +146,56 @@ func (k *knowledge) backOff(sent time.Time) time.Duration {
 // server has refused it for a limit, the result is the time for which it wants no requests.
 func (t *Transport) learn(ctx context.Context, l *target, allowed []throttler.Decision, response *http.Response, sent time.Time) time.Duration {
 	said := readAnswer(response, time.Now())
-	ctx = context.WithoutCancel(ctx) // what was learned is for others too
-	for _, q := range said.quotas {
-		t.learnLimit(ctx, l, q)
-	}
-	pause := min(said.pause(), t.maxPause())
-	if pause > 0 {
+	t.share(l.knowledge, said.limits)
+	pause, refused := min(said.pause(), t.maxPause()), said.refused()
+	switch {
+	case pause > 0:
 		pause += t.margin(pause)
-	}
-	if !said.refused() {
-		l.accepted()
-		if pause > 0 && !t.waits(ctx, l, pause) {
-			t.close(ctx, l, pause)
-		}
-		return 0
-	}
-	if pause == 0 {
+	case refused:
 		pause = min(l.backOff(sent), t.maxPause())
 	}
-	t.close(ctx, l, pause)
-	t.cancel(ctx, allowed) // this wakes those who wait, which then find the pause
-	return pause
+	ctx = context.WithoutCancel(ctx) // what was learned is for others too
+	if refused {
+		t.close(ctx, l, pause)
+		t.cancel(ctx, allowed) // this wakes those who wait, which then find the pause
+		return pause
+	}
+	l.accepted()
+	t.count(ctx, l, allowed)
+	if pause > 0 && !t.waits(ctx, l, pause) {
+		t.close(ctx, l, pause)
+	}
+	return 0
 }
 
-// learnLimit learns the limit of q for all processes, if q tells its window and the rule is not
-// stricter.
-func (t *Transport) learnLimit(ctx context.Context, l *target, q quota) {
-	latest := limit{Max: q.limit, TTL: q.window, Told: time.Now()}
-	if !q.requests || !latest.valid(latest.Told) || l.keeps(q.limit, q.window) || !t.share(l.knowledge, latest) {
-		return
-	}
-	// Count what the server has counted: this request, or as many as it says until the reset.
-	c := l.condition(latest, t.margin)
-	c.Cost = 1
-	if q.remaining >= 0 {
-		c.Cost = min(q.limit-q.remaining, c.Max)
-	}
-	if q.reset > 0 {
-		c.TTL = min(c.TTL, q.reset+t.margin(q.reset))
-	}
-	if c.Cost > 0 {
-		t.Throttler.Authorize(ctx, l.ruleOf(c)) // if the backend fails, answers go on telling
+// count counts a request that those decisions have allowed in the limits that it was sent without,
+// since they are known only now.
+func (t *Transport) count(ctx context.Context, l *target, allowed []throttler.Decision) {
+	for _, limit := range l.limitsAt(time.Now()) {
+		c := l.condition(limit, t.margin)
+		if !slices.ContainsFunc(allowed, func(d throttler.Decision) bool {
+			return slices.ContainsFunc(d.Outcomes, func(o throttler.Outcome) bool { return o.Name == c.Name })
+		}) {
+			t.Throttler.Authorize(ctx, l.ruleOf(c)) // if the backend fails, answers go on telling
+		}
 	}
 }
 
-// share adds a limit to what k knows, and to what is stored. It reports whether this call was
-// the first to store one for its window. What cannot be stored holds for this process.
-func (t *Transport) share(k *knowledge, latest limit) (first bool) {
-	next, changed := k.limitsAt(latest.Told).with(latest)
+// share adds limits to what k knows, and to what is stored for others. What cannot be stored
+// holds for this process: another one may have been faster, and have been told the same.
+func (t *Transport) share(k *knowledge, told limits) {
+	now := time.Now()
+	next, changed := k.limitsAt(now).with(told, now)
 	if !changed {
-		return false
+		return
 	}
 	client := t.Throttler.Client()
 	if stored, item, err := readLimits(client, k.key); err == nil {
-		if next, changed = stored.with(latest); changed {
-			first = writeLimits(client, k.key, item, next) && stored.of(latest.TTL) < 0
+		if next, changed = stored.with(told, now); changed {
+			writeLimits(client, k.key, item, next)
 		}
 	}
 	k.know(next)
-	return first
 }
 
 // refresh reads what others were told, once in refreshEvery.
@@ -239,21 +229,17 @@ func readLimits(client throttler.Client, key string) (ls limits, item *memcache.
 	return ls.at(time.Now()), item, nil
 }
 
-// writeLimits stores ls in place of item, as it was read; nil stands for no item. It reports
-// whether it could: another process may have been faster, and have been told the same.
-func writeLimits(client throttler.Client, key string, item *memcache.Item, ls limits) bool {
+// writeLimits stores ls in place of item, as it was read; nil stands for no item.
+func writeLimits(client throttler.Client, key string, item *memcache.Item, ls limits) {
 	write := client.CompareAndSwap
 	if item == nil {
 		item, write = &memcache.Item{Key: key}, client.Add
-	}
-	var err error
-	if item.Value, err = json.Marshal(ls); err != nil {
-		return false
 	}
 	var life time.Duration
 	for _, l := range ls {
 		life = max(life, l.life())
 	}
 	item.Expiration = int32(life/time.Second) + 2 // memcached drops items up to a second early
-	return write(item) == nil
+	item.Value, _ = json.Marshal(ls)              // numbers and times of this century always marshal
+	_ = write(item)
 }
