@@ -100,7 +100,8 @@ type Transport struct {
 	// Rule returns the rule of a request: the limits that the API documents. It is called from
 	// many goroutines at once, and must not change the request. A request of [Unlimited] is
 	// sent at once, and nothing is learned from its answer. No condition may be named
-	// [ClosedCondition] or begin with that and a hyphen.
+	// [ClosedCondition] or begin with that and a hyphen, and none may be [throttler.InFlight]: use
+	// [throttler.Throttler.Do] around a request for that.
 	//
 	// What is learned is kept for the Identifier and the Values of the conditions. An API
 	// that counts by key, or by endpoint, needs Values with the key, or the endpoint.
@@ -211,8 +212,11 @@ func (t *Transport) ruleOf(r *http.Request) (rule throttler.Rule, err error) {
 		return rule, fmt.Errorf("httpthrottle: %w", err)
 	}
 	for _, c := range rule.Conditions() {
-		if c.Name == ClosedCondition || strings.HasPrefix(c.Name, limitCondition) {
+		switch {
+		case c.Name == ClosedCondition, strings.HasPrefix(c.Name, limitCondition):
 			return rule, fmt.Errorf("httpthrottle: %w: the condition %q has a name that Transport itself uses", throttler.ErrInvalidRule, c.Name)
+		case c.Algorithm == throttler.InFlight:
+			return rule, fmt.Errorf("httpthrottle: %w: the condition %q is InFlight, which Transport does not hold; use Throttler.Do", throttler.ErrInvalidRule, c.Name)
 		}
 	}
 	return rule, nil

@@ -468,7 +468,12 @@ func TestARequestThatIsNotSentHasItsBodyClosed(t *testing.T) {
 		"invalid rule":  func(t *httpthrottle.Transport) { t.Rule = outgoing(0, time.Second) },
 		"reserved name": func(t *httpthrottle.Transport) { t.Rule = named(httpthrottle.ClosedCondition) },
 		"reserved too":  func(t *httpthrottle.Transport) { t.Rule = named("server-1s") },
-		"full":          func(t *httpthrottle.Transport) { t.MaxWait = -1; t.Rule = outgoing(1, time.Hour) },
+		"in flight": func(t *httpthrottle.Transport) {
+			t.Rule = func(*http.Request) throttler.Rule {
+				return throttler.Rule{Identifier: "api", Either: []throttler.Condition{{Name: "calls", Max: 1, TTL: time.Second, Algorithm: throttler.InFlight}}}
+			}
+		},
+		"full": func(t *httpthrottle.Transport) { t.MaxWait = -1; t.Rule = outgoing(1, time.Hour) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			transport, s := scripted(memstore.New(), okay)
