@@ -115,8 +115,8 @@ type Transport struct {
 	// it.
 	MaxRetries int
 
-	// MaxPause is the longest time for which one answer stops all requests. An API that wants
-	// more is asked again after that. Default: 1 h.
+	// MaxPause is the longest time for which one answer stops all requests, its Margin included.
+	// An API that wants more is asked again after that. Default: 1 h.
 	MaxPause time.Duration
 
 	// Margin is added to the TTL of each condition. It makes up for the time to the API, which

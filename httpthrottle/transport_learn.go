@@ -147,13 +147,14 @@ func (k *knowledge) backOff(sent time.Time) time.Duration {
 func (t *Transport) learn(ctx context.Context, l *target, allowed []throttler.Decision, response *http.Response, sent time.Time) time.Duration {
 	said := readAnswer(response, time.Now())
 	t.share(l.knowledge, said.limits)
-	pause, refused := min(said.pause(), t.maxPause()), said.refused()
+	pause, refused := said.pause(), said.refused()
 	switch {
 	case pause > 0:
 		pause += t.margin(pause)
 	case refused:
-		pause = min(l.backOff(sent), t.maxPause())
+		pause = l.backOff(sent)
 	}
+	pause = min(pause, t.maxPause())
 	ctx = context.WithoutCancel(ctx) // what was learned is for others too
 	if refused {
 		t.close(ctx, l, pause)

@@ -193,6 +193,7 @@ var callTests = map[string]struct {
 	"a limit of bytes":                        {[]string{okay + "\nRateLimit-Policy: \"a\";q=1;w=10;qu=\"content-bytes\""}, 3, []time.Duration{0, 0, 0}, nil},
 	"a pause of 30,000 years":                 {[]string{tooMany + "\nRetry-After: 999999999999", okay}, 1, []time.Duration{0, 3600}, nil},
 	"MaxPause":                                {[]string{tooMany + "\nRetry-After: 999999999999", okay}, 1, []time.Duration{0, 300}, func(t *httpthrottle.Transport) { t.MaxPause = 5 * time.Minute }},
+	"MaxPause, with its margin":               {[]string{tooMany + "\nRetry-After: 2", okay}, 1, []time.Duration{0, 2}, func(t *httpthrottle.Transport) { t.MaxPause, t.Margin = 2*time.Second, time.Second }},
 	"pauses that grow":                        {[]string{tooMany}, 1, []time.Duration{0, 1, 3, 7, 15, 31, 63, 123, 183}, func(t *httpthrottle.Transport) { t.MaxRetries = 8 }},
 	"pauses that begin again":                 {append(repeated(2, tooMany, tooMany, okay), okay), 2, []time.Duration{0, 1, 3, 3, 4, 6}, nil},
 	"retries end":                             {[]string{tooMany + "\nRetry-After: 1"}, 1, []time.Duration{0, 1, 2, 3}, nil},
