@@ -3,7 +3,6 @@ package httpthrottle
 import (
 	"context"
 	"errors"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -34,23 +33,19 @@ func (t *Transport) targetOf(rule throttler.Rule) *target {
 	return &target{t.knowledgeOf(throttler.RecordKey(rule.Identifier, limitsItem, value)), rule, value}
 }
 
-// jointValue returns one Value for all conditions: the one that they have in common, or all of
-// them.
+// jointValue returns one Value for all conditions: theirs, each once, joined by &. In each, % is
+// written as %25 and & as %26, so that no others are joined to the same.
 func jointValue(conditions []throttler.Condition) string {
 	var values []string
 	for i := range conditions {
-		if !slices.Contains(values, conditions[i].Value) {
-			values = append(values, conditions[i].Value)
+		if value := joinable.Replace(conditions[i].Value); !slices.Contains(values, value) {
+			values = append(values, value)
 		}
-	}
-	if len(values) == 1 {
-		return values[0]
-	}
-	for i := range values {
-		values[i] = url.QueryEscape(values[i])
 	}
 	return strings.Join(values, "&")
 }
+
+var joinable = strings.NewReplacer("%", "%25", "&", "%26")
 
 // rules returns the rule of a request, and that of what the server has told, which has no
 // conditions if it is part of the first: beside conditions that are not combined by Either, any

@@ -3,6 +3,7 @@ package httpthrottle_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -374,6 +375,43 @@ func TestALimitThatIsToldAllTheTimeStays(t *testing.T) {
 		}
 		require.Greater(t, s.times(began)[5*180-1], 178*time.Second)
 	})
+}
+
+// What the server says holds for the Identifier and the Values of a rule.
+func TestAPauseIsSharedByTheSameValuesOnly(t *testing.T) {
+	for _, test := range []struct {
+		first, other []string
+		shared       bool
+	}{
+		{[]string{"a"}, []string{"a", "a"}, true},
+		{[]string{"a", "b"}, []string{"a", "b", "a"}, true},
+		{[]string{"a"}, []string{"b"}, false},
+		{[]string{"a", "b"}, []string{"a"}, false},
+		{[]string{"a", "b"}, []string{"a&b"}, false},
+		{[]string{"a&b"}, []string{"a%26b"}, false},
+		{[]string{"", "a"}, []string{"&a"}, false},
+	} {
+		t.Run(fmt.Sprint(test.first, test.other), func(t *testing.T) {
+			store := memstore.New()
+			first, _ := scripted(store, tooMany+"\nRetry-After: 10")
+			first.Rule, first.MaxRetries = valued(test.first), -1
+			_, err := call(t.Context(), first)
+			require.NoError(t, err)
+			other, _ := scripted(store, okay)
+			other.Rule, other.MaxWait = valued(test.other), -1
+			_, err = call(t.Context(), other)
+			require.Equal(t, test.shared, err != nil)
+		})
+	}
+}
+
+// valued returns a rule whose conditions have these Values.
+func valued(values []string) func(*http.Request) throttler.Rule {
+	rule := throttler.Rule{Identifier: "api"}
+	for i, value := range values {
+		rule.Either = append(rule.Either, throttler.Condition{Name: fmt.Sprint("c", i), Value: value, Max: 10, TTL: time.Second})
+	}
+	return func(*http.Request) throttler.Rule { return rule }
 }
 
 func TestARefusedRequestIsSentAgainOnlyIfThatIsSafe(t *testing.T) {
