@@ -13,7 +13,8 @@ import (
 const (
 	// ClosedCondition is the name of the condition that [Transport] adds to each rule. It is
 	// banned while the server wants no requests. To lift that ban, Reset a rule with the
-	// Identifier, this Name, and the Value of the rule's conditions.
+	// Identifier, this Name, and the Value of the rule's conditions. If these have several, its
+	// Value is all of them, joined by &. In each, % is written as %25 and & as %26.
 	ClosedCondition = "server"
 
 	// limitCondition begins the names of the conditions of limits that the server tells.
