@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -52,14 +53,14 @@ type Attempt struct {
 	SecondStep bool
 
 	guard   *Guard
-	guess   *guess
 	party   party
 	key     []byte // party is counted under it: the guard's, or that of the one that handed it over
 	plan    plan
 	decided throttler.Decision // Decision with all outcomes; the application cannot change it
 	begun   time.Time
-	handed  string // the id if it was taken over
-	claimed bool   // it is the one that ends what was handed over
+	alarms  atomic.Bool // the alarm is to count it if it fails
+	handed  string      // its id if it was handed over; written with siege.mu held too
+	claimed bool        // it is the one that ends what was handed over
 
 	mu       sync.Mutex
 	state    state
@@ -101,7 +102,7 @@ func detach(ctx context.Context) (context.Context, context.CancelFunc) {
 func (a *Attempt) takeBack(ctx context.Context) error {
 	ctx, cancel := detach(ctx)
 	defer cancel()
-	a.guess.end()
+	a.alarms.Store(false)
 	return a.guard.throttler.Cancel(ctx, a.decided)
 }
 
@@ -160,7 +161,7 @@ func (a *Attempt) Succeed(ctx context.Context) error {
 		return err
 	}
 	a.observe(ctx, Event{Result: Succeeded})
-	a.guess.end()
+	a.alarms.Store(false)
 	if a.decided.WouldBlock { // in Shadow: it would not have come so far
 		a.state = succeeded
 		return nil
@@ -231,7 +232,7 @@ func (a *Attempt) Keep(ctx context.Context) error {
 		return nil
 	}
 	a.observe(ctx, Event{Result: Canceled, Kept: true})
-	a.guess.end()
+	a.alarms.Store(false)
 	if len(a.plan.watched) == 0 || a.decided.WouldBlock {
 		return nil
 	}
@@ -274,7 +275,7 @@ func (a *Attempt) Challenge(ctx context.Context) error {
 	if !ends {
 		return err
 	}
-	if !a.guess.end() {
+	if !a.alarms.CompareAndSwap(true, false) {
 		return a.takeBack(ctx)
 	}
 	counting, cancel := detach(ctx)
@@ -282,8 +283,8 @@ func (a *Attempt) Challenge(ctx context.Context) error {
 	err = together(
 		func() error { return a.takeBack(ctx) },
 		func() error {
-			counted, err := a.guard.countGuess(counting, a.party)
-			a.mistaken(nil, counted)
+			uncount, err := a.guard.countGuess(counting, a.party)
+			a.mistaken(nil, uncount)
 			return err
 		},
 	)
@@ -311,6 +312,9 @@ func (a *Attempt) withdraw(ctx context.Context, e Event) (ends bool, err error) 
 // together runs all steps at once, which takes fewer round trips, and returns
 // their errors.
 func together(steps ...func() error) error {
+	if len(steps) == 1 {
+		return steps[0]()
+	}
 	errs := make([]error, len(steps))
 	var running sync.WaitGroup
 	for i, step := range steps {

@@ -58,6 +58,15 @@ type plan struct {
 	watched []watched
 }
 
+// heldBefore returns the number of hits in the record of o, of a Peek, whose outcome
+// includes one more hit.
+func heldBefore(o throttler.Outcome) int {
+	if o.Blocked {
+		return o.Limit
+	}
+	return o.Limit - o.Remaining - 1
+}
+
 // planned returns the rule of pl.
 func (g *Guard) planned(pl plan) throttler.Rule {
 	return g.rule(append(pl.limits[:len(pl.limits):len(pl.limits)], pl.beside...))

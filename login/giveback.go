@@ -34,23 +34,25 @@ type mistake struct {
 	at      time.Time
 	attempt throttler.Decision
 	failure throttler.Decision
-	rule    throttler.Rule // the conditions of attempt that are given back
-	alarmed alarmed
+	rule    throttler.Rule              // the conditions of attempt that are given back
+	uncount func(context.Context) error // takes back what the alarm has counted; may be nil
 }
 
-// mistakes are the last failures of each account. The zero value is empty.
+// mistakes are the last failures of each account.
 type mistakes struct {
 	mu     sync.Mutex
 	recent *simplelru.LRU[string, []mistake]
+}
+
+func newMistakes() mistakes {
+	recent, _ := simplelru.NewLRU[string, []mistake](maxMistyped, nil) // fails on a size below 1
+	return mistakes{recent: recent}
 }
 
 // add remembers m.
 func (ms *mistakes) add(who string, m mistake) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	if ms.recent == nil {
-		ms.recent, _ = simplelru.NewLRU[string, []mistake](maxMistyped, nil) // fails on a size below 1
-	}
 	made, _ := ms.recent.Get(who)
 	made = append(made[max(0, len(made)-giveBackMax+1):], m)
 	ms.recent.Add(who, slices.Clone(made))
@@ -60,9 +62,6 @@ func (ms *mistakes) add(who string, m mistake) {
 func (ms *mistakes) take(who string) []mistake {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	if ms.recent == nil {
-		return nil
-	}
 	made, _ := ms.recent.Get(who)
 	ms.recent.Remove(who)
 	return slices.DeleteFunc(made, func(m mistake) bool { return time.Since(m.at) >= uncountWithin })
@@ -79,8 +78,8 @@ func (p party) who() string {
 }
 
 // mistaken remembers that a has failed or, if failure is nil, was challenged.
-func (a *Attempt) mistaken(failure *throttler.Decision, counted alarmed) {
-	m := mistake{at: time.Now(), alarmed: counted}
+func (a *Attempt) mistaken(failure *throttler.Decision, uncount func(context.Context) error) {
+	m := mistake{at: time.Now(), uncount: uncount}
 	if failure != nil {
 		var back []throttler.Condition
 		for _, c := range a.plan.limits {
@@ -103,7 +102,12 @@ func (g *Guard) giveBack(ctx context.Context, p party) error {
 	for _, m := range slices.Backward(g.mistakes.take(p.who())) {
 		errs = append(errs, together(
 			func() error { return g.giveBackLimits(ctx, m) },
-			func() error { return g.uncount(ctx, m.alarmed) },
+			func() error {
+				if m.uncount == nil {
+					return nil
+				}
+				return m.uncount(ctx)
+			},
 		))
 	}
 	return errors.Join(errs...)

@@ -1,8 +1,10 @@
 package login
 
 import (
+	"cmp"
 	"context"
 	"crypto/cipher"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -86,8 +88,10 @@ func (a *Attempt) HandOver() ([]byte, error) {
 	for _, p := range a.party.keyed() {
 		counted = append(counted, identity{[]byte(p.name), p.variant, p.device.value})
 	}
+	id := cmp.Or(a.handed, rand.Text())
+	a.guard.siege.handOver(a, id)
 	h := handover{
-		ID: a.guard.siege.handOver(a.guess, a.handed), At: a.begun,
+		ID: id, At: a.begun,
 		identity: counted[0], Former: counted[1:], Addr: a.party.addr,
 		Known: a.Known, FromDevice: a.plan.from.pair == byNameDevice,
 		AddressFull: slices.ContainsFunc(a.plan.limits, func(c throttler.Condition) bool { return c.Name == byAddressKnown }),
@@ -140,7 +144,7 @@ func (g *Guard) TakeOver(text []byte) (*Attempt, error) {
 		guard: g, key: key, party: p, plan: h.plan(g, p), decided: d, handed: h.ID, begun: h.At,
 	}
 	if g.alarmed(a) {
-		a.guess = g.siege.takeOver(h.ID, p)
+		g.siege.takeOver(a)
 	}
 	return a, nil
 }

@@ -251,7 +251,7 @@ func (a *Attempt) countFailure(ctx context.Context) error {
 		}
 	}
 	var failure throttler.Decision
-	var counted alarmed
+	var uncount func(context.Context) error
 	err := together(
 		func() error {
 			if len(a.plan.watched) == 0 {
@@ -269,13 +269,13 @@ func (a *Attempt) countFailure(ctx context.Context) error {
 			return err
 		},
 		func() (err error) {
-			if a.guess.end() {
-				counted, err = a.guard.countGuess(ctx, a.party)
+			if a.alarms.CompareAndSwap(true, false) {
+				uncount, err = a.guard.countGuess(ctx, a.party)
 			}
 			return err
 		},
 	)
-	a.mistaken(&failure, counted)
+	a.mistaken(&failure, uncount)
 	a.report(ctx)
 	return err
 }

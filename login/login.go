@@ -211,7 +211,7 @@ func New(t *throttler.Throttler) *Guard {
 	if t == nil {
 		panic("login: New with a nil Throttler")
 	}
-	return &Guard{throttler: t}
+	return &Guard{throttler: t, mistakes: newMistakes(), siege: newSiege()}
 }
 
 // Begin counts an attempt to log in as name from addr, and decides whether it
@@ -295,8 +295,8 @@ func (g *Guard) decide(ctx context.Context, p party) (*Attempt, error) {
 		a.refuse(comeBack)
 		a.abandon(ctx)
 	}
-	if err == nil {
-		g.open(a)
+	if err == nil && g.alarmed(a) {
+		g.siege.begin(a)
 	}
 	return a, err
 }
@@ -312,6 +312,11 @@ func (g *Guard) asStranger(ctx context.Context, p party) (a *Attempt, err error)
 		func() error { return g.confirm(ctx, p) }, // the next attempt confirms it if this one cannot
 	)
 	return a, err
+}
+
+// answered reports whether what has err was decided by the backend or its fallback.
+func (g *Guard) answered(err error) bool {
+	return err == nil || g.throttler.Fallback != nil
 }
 
 // comeBack is the RetryAfter of a refusal that may soon be over.

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
@@ -50,10 +49,9 @@ const (
 	shareHits    = 40               // that a share has in its record, whatever it is
 	siegeCeiling = 20_000
 
-	maxOpenGuesses = 4096
-	maxLapsed      = 32   // attempts past their lease in one report
-	maxScopes      = 1024 // watched by a process
-	maxLooks       = 32   // scopes in one report
+	maxPending = 4096 // attempts of a process
+	maxLapsed  = 32   // of these in one report
+	maxScopes  = 32   // siegeShare networks beyond their share are a siege of all
 
 	clockRange  = time.Hour
 	clockDiffer = 10 * time.Second // more than this is reported
@@ -80,20 +78,15 @@ type Siege struct {
 	Network netip.Prefix
 }
 
-// A siege is what this process knows of failures over all names. The zero value
-// is ready for use.
+// A siege is what this process knows of failures over all names.
 type siege struct {
-	active atomic.Bool // there is a siege
-
 	mu       sync.Mutex
 	next     time.Time // when the next report is due
 	scopes   map[netip.Prefix]*scope
 	loggedIn *simplelru.LRU[string, time.Time] // when a name was counted
-	open     []*guess                          // attempts under way, the oldest first
-	handed   map[string]*guess                 // those that were handed over, by their id
-	news     []Siege                           // of which the application is to be told
-	ahead    time.Duration                     // how far another process's clock is, if the application is to be told
-	told     bool                              // of a clock
+	pending  []*Attempt                        // the oldest first: an application may never end one
+	calls    []func(context.Context)           // to make of Alarm and ClockSkew
+	skewed   bool                              // there was one of ClockSkew
 }
 
 // A scope is what the alarm watches: all networks together (the zero Prefix), or
@@ -102,37 +95,16 @@ type scope struct {
 	network   netip.Prefix
 	failures  int       // not reported yet; negative: more were taken back
 	successes int       // not reported yet
-	looked    time.Time // when last was found
 	seen      time.Time // when there last was a siege
-	last      Siege
+	last      Siege     // as last found
 }
 
 // everywhere is the scope of all networks.
 var everywhere netip.Prefix
 
-// value returns the value of the records of s.
-func (s *scope) value() string {
-	if s.network == everywhere {
-		return ""
-	}
-	return s.network.String()
-}
-
-// scope returns the scope of network, or nil if there are too many. There is always
-// one of everywhere. The caller holds s.mu.
-func (s *siege) scope(network netip.Prefix) *scope {
-	if found := s.scopes[network]; found != nil {
-		return found
-	}
-	if s.scopes == nil {
-		s.scopes = make(map[netip.Prefix]*scope)
-	}
-	if len(s.scopes) >= maxScopes && network != everywhere {
-		return nil
-	}
-	made := &scope{network: network}
-	s.scopes[network] = made
-	return made
+func newSiege() siege {
+	loggedIn, _ := simplelru.NewLRU[string, time.Time](2*siegeCeiling, nil) // fails on a size below 1
+	return siege{scopes: map[netip.Prefix]*scope{everywhere: {}}, loggedIn: loggedIn}
 }
 
 // count counts n failures in the scope of network, for the next report. It takes
@@ -140,10 +112,10 @@ func (s *siege) scope(network netip.Prefix) *scope {
 func (s *siege) count(network netip.Prefix, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n < 0 && s.scopes[network] == nil {
-		return
+	if s.scopes[network] == nil && len(s.scopes) < maxScopes {
+		s.scopes[network] = &scope{network: network}
 	}
-	if counted := s.scope(network); counted != nil {
+	if counted := s.scopes[network]; counted != nil {
 		counted.failures += n
 	}
 }
@@ -153,163 +125,81 @@ func (s *siege) countSuccess(p party) {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.loggedIn == nil {
-		s.loggedIn, _ = simplelru.NewLRU[string, time.Time](2*siegeCeiling, nil) // fails on a size below 1
-	}
 	if at, found := s.loggedIn.Get(p.name); p.name == "" || found && now.Sub(at) < siegeWindow {
 		return
 	}
 	s.loggedIn.Add(p.name, now)
-	s.scope(everywhere).successes++
+	s.scopes[everywhere].successes++
 	if one := s.scopes[provider(p.addr)]; one != nil && one.network != everywhere {
 		one.successes++
 	}
 }
 
-// A report is what a process tells the others.
-type report struct {
-	lapsed []lapse
-	looks  []look
-}
-
-// A look is the part of a report about one scope.
-type look struct {
-	scope               *scope
-	failures, successes int
-}
-
-// due returns the report if it is time for one. The caller must then make it.
-func (s *siege) due(ceiling int) (report, bool) {
-	now := time.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if now.Before(s.next) {
-		return report{}, false
-	}
-	s.next = now.Add(siegePeriod)
-	var r report
-	for _, one := range s.watched() {
-		r.looks = append(r.looks, look{one, min(max(one.failures, 0), ceiling), min(one.successes, ceiling)})
-		one.failures, one.successes = min(one.failures, 0), 0
-	}
-	for len(s.open) > 0 && len(r.lapsed) < maxLapsed {
-		if first := s.open[0]; !first.ended.Load() && now.Sub(first.at) < lease {
-			break
-		}
-		if first, handed := s.shift(); first.end() {
-			r.lapsed = append(r.lapsed, lapse{first.party, handed})
-		}
-	}
-	return r, true
-}
-
-// watched returns the scopes that a report looks at: all networks together, and
-// those single ones that something is known of, the longest unseen first. The
-// caller holds s.mu.
-func (s *siege) watched() []*scope {
-	scopes := []*scope{}
-	for network, one := range s.scopes {
-		if network != everywhere {
-			scopes = append(scopes, one)
-		}
-	}
-	slices.SortFunc(scopes, func(a, b *scope) int { return a.looked.Compare(b.looked) })
-	scopes = scopes[:min(len(scopes), maxLooks-1)]
-	return append(scopes, s.scope(everywhere))
-}
-
-// set decides whether there is a siege, by what a report has found about a scope. A
-// single network that did not fail within the hour is forgotten.
-func (s *siege) set(about *scope, failures, threshold int) {
-	now := time.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if failures >= threshold || now.Sub(about.seen) < siegeLasts && 2*failures >= threshold {
-		about.seen = now
-	}
-	found := Siege{On: now.Sub(about.seen) < siegeLasts, Failures: failures, Threshold: threshold, Network: about.network}
-	if about.last.On != found.On {
-		s.news = append(s.news, found)
-	}
-	about.last, about.looked = found, now
-	if !found.On && failures == 0 && about.failures <= 0 && about.network != everywhere {
-		delete(s.scopes, about.network)
-	}
-	active := false
-	for _, one := range s.scopes {
-		active = active || one.last.On
-	}
-	s.active.Store(active)
-}
-
 // besieges reports whether strangers from network are to be asked for more.
 func (s *siege) besieges(network netip.Prefix) bool {
-	if !s.active.Load() {
-		return false
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, one := range []*scope{s.scopes[everywhere], s.scopes[network]} {
-		if one != nil && one.last.On {
-			return true
+	one := s.scopes[network]
+	return s.scopes[everywhere].last.On || one != nil && one.last.On
+}
+
+// begin remembers a, which begins. If it is not ended in time, it lapses.
+func (s *siege) begin(a *Attempt) {
+	a.alarms.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.pending) > 0 && !s.pending[0].alarms.Load() {
+		s.pending = s.pending[1:]
+	}
+	if len(s.pending) < maxPending {
+		s.pending = append(s.pending, a)
+	}
+}
+
+// handOver gives a an id to be handed over by. If it is never ended, it lapses here.
+func (s *siege) handOver(a *Attempt, id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a.handed = id
+}
+
+// takeOver remembers a, which was handed over, in place of the attempt that it was. If
+// that is another process's, it lapses there, and nowhere else.
+func (s *siege) takeOver(a *Attempt) {
+	a.alarms.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.IndexFunc(s.pending, func(own *Attempt) bool { return own.handed == a.handed }); i >= 0 {
+		s.pending[i] = a
+	}
+}
+
+// lapse forgets the attempts that have ended or lapse, and returns the latter. The
+// caller holds s.mu.
+func (s *siege) lapse(now time.Time) (lapsed []*Attempt) {
+	for len(s.pending) > 0 && len(lapsed) < maxLapsed {
+		first := s.pending[0]
+		if first.alarms.Load() && now.Sub(first.begun) < lease {
+			break
+		}
+		s.pending = s.pending[1:]
+		if first.alarms.CompareAndSwap(true, false) {
+			lapsed = append(lapsed, first)
 		}
 	}
-	return false
+	return lapsed
 }
 
-// threshold returns the threshold of all networks that was last found, or 0.
-func (s *siege) threshold() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if all := s.scopes[everywhere]; all != nil {
-		return all.last.Threshold
-	}
-	return 0
-}
-
-// compare notes that another process's clock is ahead of this one's.
-func (s *siege) compare(ahead time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if ahead > clockDiffer && !s.told {
-		s.ahead, s.told = ahead, true
-	}
-}
-
-// tell returns of what the application is to be told, once.
-func (s *siege) tell() (news []Siege, ahead time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	news, ahead = s.news, s.ahead
-	s.news, s.ahead = nil, 0
-	return news, ahead
+// share returns how many failures an hour of one name or network count.
+func (g *Guard) share() int {
+	g.siege.mu.Lock()
+	defer g.siege.mu.Unlock()
+	return max(g.siege.scopes[everywhere].last.Threshold, g.siegeFloor()) / siegeShare
 }
 
 func (g *Guard) siegeFloor() int   { return cmp.Or(g.SiegeFloor, defaultLimits.SiegeFloor) }
 func (g *Guard) siegeCeiling() int { return max(siegeCeiling, g.siegeFloor()) }
 func (g *Guard) noAlarm() bool     { return g.SiegeFloor < 0 }
-
-// threshold returns the failures an hour that begin a siege of s.
-func (g *Guard) threshold(s *scope, successes int) int {
-	t := min(max(g.siegeFloor(), successes/2), g.siegeCeiling())
-	if s.network != everywhere {
-		t = max(t, 2*g.siege.threshold()/siegeShare)
-	}
-	return t
-}
-
-// ring calls [Guard.Alarm] if a siege has begun or ended, and [Guard.ClockSkew].
-func (g *Guard) ring(ctx context.Context) {
-	news, ahead := g.siege.tell()
-	for _, found := range news {
-		if g.Alarm != nil {
-			g.Alarm(ctx, found)
-		}
-	}
-	if ahead > 0 && g.ClockSkew != nil {
-		g.ClockSkew(ctx, ahead)
-	}
-}
 
 // alarmed reports whether the alarm counts a if it fails.
 func (g *Guard) alarmed(a *Attempt) bool {
@@ -319,23 +209,13 @@ func (g *Guard) alarmed(a *Attempt) bool {
 // alert calls begin for an attempt by p. At the same time it makes the report,
 // if one is due, and during a siege finds out whether p is a stranger.
 func (g *Guard) alert(ctx context.Context, p party, begin func() (*Attempt, error)) (a *Attempt, err error) {
-	if g.noAlarm() {
-		return begin()
-	}
-	stranger := false
-	steps := []func() error{}
-	if r, due := g.siege.due(g.siegeCeiling()); due {
-		steps = append(steps, func() error { g.lookOut(ctx, r); return nil })
-	}
+	stranger, steps := false, g.report(ctx)
 	if g.siege.besieges(provider(p.addr)) {
 		steps = append(steps, func() error {
 			known, _ := g.knownFrom(ctx, p) // ctx has not ended yet
 			stranger = len(known) == 0
 			return nil
 		})
-	}
-	if len(steps) == 0 {
-		return begin()
 	}
 	err = together(append(steps, func() (err error) { a, err = begin(); return err })...)
 	if a != nil {
@@ -346,13 +226,52 @@ func (g *Guard) alert(ctx context.Context, p party, begin func() (*Attempt, erro
 
 // report makes the report if one is due and a was taken over.
 func (a *Attempt) report(ctx context.Context) {
-	if a.handed == "" || a.guard.noAlarm() {
-		return
+	if a.handed != "" {
+		together(a.guard.report(ctx)...)
+		a.guard.ring(ctx)
 	}
-	if r, due := a.guard.siege.due(a.guard.siegeCeiling()); due {
-		a.guard.lookOut(ctx, r)
+}
+
+// report returns the steps of a report, if one is due. They return no error: what one
+// report does not find, the next one does.
+func (g *Guard) report(ctx context.Context) (steps []func() error) {
+	s, now, ceiling := &g.siege, time.Now(), g.siegeCeiling()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g.noAlarm() || now.Before(s.next) {
+		return nil
 	}
-	a.guard.ring(ctx)
+	s.next = now.Add(siegePeriod)
+	for _, one := range s.scopes {
+		failures, successes := min(max(one.failures, 0), ceiling), min(one.successes, ceiling)
+		one.failures, one.successes = min(one.failures, 0), 0
+		steps = append(steps, func() error { g.look(ctx, one, failures, successes); return nil })
+	}
+	for _, a := range s.lapse(now) {
+		p, handed := a.party, a.handed
+		steps = append(steps, func() error {
+			if handed != "" {
+				d, err := g.throttler.Peek(ctx, g.endedRule(handed))
+				if err != nil || d.Status == throttler.Blocked {
+					return nil // another process has ended it
+				}
+			}
+			g.countGuess(ctx, p)
+			return nil
+		})
+	}
+	return steps
+}
+
+// ring makes the calls of [Guard.Alarm] and [Guard.ClockSkew].
+func (g *Guard) ring(ctx context.Context) {
+	g.siege.mu.Lock()
+	calls := g.siege.calls
+	g.siege.calls = nil
+	g.siege.mu.Unlock()
+	for _, call := range calls {
+		call(ctx)
+	}
 }
 
 // siegeRule returns a rule of conditions that refuses nothing.
@@ -366,48 +285,32 @@ var clock = throttler.Condition{
 	Name: "clock", Max: int(min(int64(clockRange), math.MaxInt)), TTL: clockRange, Algorithm: throttler.LeakyBucket,
 }
 
-// lookOut makes the report r.
-func (g *Guard) lookOut(ctx context.Context, r report) {
-	var steps []func() error
-	for _, l := range r.lapsed {
-		steps = append(steps, func() error { return g.countLapse(ctx, l) })
-	}
-	for _, l := range r.looks {
-		steps = append(steps, func() error { return g.lookAt(ctx, l) })
-	}
-	together(steps...) // what fails is found again
-}
-
-// lookAt reports what was counted in a scope, and finds out whether there is a siege.
+// look reports what was counted in a scope, and finds out whether there is a siege.
 // If the backend fails, that stays as it was.
-func (g *Guard) lookAt(ctx context.Context, l look) error {
+func (g *Guard) look(ctx context.Context, s *scope, failures, successes int) {
 	add, read := g.siegeRule(), g.siegeRule()
-	for name, n := range map[string]int{"failures": l.failures, "successes": l.successes} {
-		c := throttler.Condition{Name: name, Value: l.scope.value(), Max: 2 * g.siegeCeiling(), TTL: siegeWindow, Cost: n}
+	for name, n := range map[string]int{"failures": failures, "successes": successes} {
+		c := throttler.Condition{Name: name, Max: 2 * g.siegeCeiling(), TTL: siegeWindow, Cost: n}
+		if s.network != everywhere {
+			c.Value = s.network.String()
+		}
 		if n > 0 {
 			add.Either = append(add.Either, c)
 		} else {
 			read.Either = append(read.Either, c)
 		}
 	}
-	if l.scope.network == everywhere {
-		read.Either = append(read.Either, clock)
-		if len(add.Either) > 0 {
-			add.Either = append(add.Either, clock)
-		}
-	}
 	var counted, found throttler.Decision
-	ask := func(d *throttler.Decision, rule throttler.Rule, how func(context.Context, throttler.Rule) (throttler.Decision, error)) func() error {
-		return func() (err error) {
-			if len(rule.Either) > 0 {
-				*d, err = how(ctx, rule)
-			}
-			return err
-		}
+	var steps []func() error
+	if len(add.Either) > 0 {
+		add.Either = append(add.Either, clock)
+		steps = append(steps, func() (err error) { counted, err = g.throttler.Authorize(ctx, add); return err })
 	}
-	err := together(ask(&counted, add, g.throttler.Authorize), ask(&found, read, g.throttler.Peek))
+	read.Either = append(read.Either, clock)
+	steps = append(steps, func() (err error) { found, err = g.throttler.Peek(ctx, read); return err })
+	err := together(steps...)
 	if err != nil || !g.answered(counted.Err) || !g.answered(found.Err) {
-		return err
+		return
 	}
 	held := map[string]int{}
 	for _, o := range counted.Outcomes {
@@ -416,32 +319,42 @@ func (g *Guard) lookAt(ctx context.Context, l look) error {
 	for _, o := range found.Outcomes {
 		held[o.Name] = heldBefore(o)
 	}
-	g.siege.compare(time.Duration(held[clock.Name]))
-	g.siege.set(l.scope, min(held["failures"], g.siegeCeiling()), g.threshold(l.scope, held["successes"]))
-	return nil
+	g.conclude(s, min(held["failures"], g.siegeCeiling()), held["successes"], time.Duration(held[clock.Name]))
 }
 
-// heldBefore returns the number of hits in the record of o, of a Peek, whose outcome
-// includes one more hit.
-func heldBefore(o throttler.Outcome) int {
-	if o.Blocked {
-		return o.Limit
+// conclude decides whether there is a siege, by what was found about a scope, and
+// whether another process's clock is ahead of this one's. A single network that did not
+// fail within the hour is forgotten.
+func (g *Guard) conclude(about *scope, failures, successes int, ahead time.Duration) {
+	threshold := min(max(g.siegeFloor(), successes/2), g.siegeCeiling())
+	if about.network != everywhere {
+		threshold = max(threshold, 2*g.share())
 	}
-	return o.Limit - o.Remaining - 1
-}
-
-// An alarmed is a failure that the alarm has counted, and its part of the shares
-// of its name and network.
-type alarmed struct {
-	network netip.Prefix
-	counted bool
-	share   throttler.Decision
+	s, now := &g.siege, time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if failures >= threshold || now.Sub(about.seen) < siegeLasts && 2*failures >= threshold {
+		about.seen = now
+	}
+	found := Siege{On: now.Sub(about.seen) < siegeLasts, Failures: failures, Threshold: threshold, Network: about.network}
+	if about.last.On != found.On && g.Alarm != nil {
+		s.calls = append(s.calls, func(ctx context.Context) { g.Alarm(ctx, found) })
+	}
+	about.last = found
+	if !found.On && failures == 0 && about.failures <= 0 && about.network != everywhere {
+		delete(s.scopes, about.network)
+	}
+	if ahead > clockDiffer && !s.skewed && g.ClockSkew != nil {
+		s.skewed = true
+		s.calls = append(s.calls, func(ctx context.Context) { g.ClockSkew(ctx, ahead) })
+	}
 }
 
 // countGuess counts a failure of p. If its network has contributed its share, the
-// failure counts against the network alone; if its name has, not at all.
-func (g *Guard) countGuess(ctx context.Context, p party) (alarmed, error) {
-	share := max(g.siege.threshold(), g.siegeFloor()) / siegeShare
+// failure counts against the network alone; if its name has, not at all. uncount takes
+// back what was counted; it is nil if nothing was.
+func (g *Guard) countGuess(ctx context.Context, p party) (uncount func(context.Context) error, err error) {
+	share := g.share()
 	part := throttler.Condition{Max: shareHits, TTL: siegeWindow, Cost: max(1, shareHits/share)}
 	byNetwork, byName := part, part
 	network := provider(p.addr)
@@ -457,26 +370,19 @@ func (g *Guard) countGuess(ctx context.Context, p party) (alarmed, error) {
 		ask = g.throttler.Peek // one hit stands for several failures
 	}
 	d, err := ask(ctx, rule)
-	counted := alarmed{share: d, counted: true}
 	switch {
 	case err != nil || !g.answered(d.Err):
-		return alarmed{}, err
-	case d.Outcomes[0].Blocked:
-		counted.network = network
-	case d.WouldBlock:
-		return alarmed{}, nil
+		return nil, err
+	case d.WouldBlock && !d.Outcomes[0].Blocked:
+		return nil, nil
+	case !d.WouldBlock:
+		network = everywhere
 	}
-	g.siege.count(counted.network, 1)
-	return counted, nil
-}
-
-// uncount takes back what the alarm has counted.
-func (g *Guard) uncount(ctx context.Context, a alarmed) error {
-	if !a.counted {
-		return nil
-	}
-	g.siege.count(a.network, -1)
-	return g.throttler.Cancel(ctx, a.share)
+	g.siege.count(network, 1)
+	return func(ctx context.Context) error {
+		g.siege.count(network, -1)
+		return g.throttler.Cancel(ctx, d)
+	}, nil
 }
 
 // provider returns the network that addr contributes to: about as much as one
@@ -486,14 +392,6 @@ func provider(addr netip.Addr) netip.Prefix {
 	if addr.Is6() {
 		bits = 32
 	}
-	network, err := addr.Prefix(bits)
-	if err != nil {
-		return everywhere // there is no address
-	}
+	network, _ := addr.Prefix(bits) // of no address it is everywhere
 	return network
-}
-
-// answered reports whether what has err was decided by the backend or its fallback.
-func (g *Guard) answered(err error) bool {
-	return err == nil || g.throttler.Fallback != nil
 }
