@@ -14,7 +14,8 @@ import (
 
 // Succeed returns ErrSettled if the attempt was blocked, has failed, was
 // canceled, kept or handed over. Cancel returns it if the attempt has failed,
-// was kept or was handed over. Nothing is taken back.
+// was kept or was handed over. Nothing is taken back. HandOver returns it if the
+// attempt was blocked, has ended or was handed over.
 var ErrSettled = errors.New("login: the attempt was blocked or has ended already")
 
 // An Attempt is an attempt to log in that was begun. End it by
@@ -71,8 +72,8 @@ type Attempt struct {
 type state int
 
 const (
-	open   state = iota
-	failed       // or was kept
+	pending state = iota
+	closed        // failed, was kept or handed over: its hits stay
 	succeeded
 	canceled
 )
@@ -121,7 +122,7 @@ func (a *Attempt) refuse(wait time.Duration) {
 		return
 	}
 	a.decided.Status, a.Decision.Status = throttler.Blocked, throttler.Blocked
-	a.Decision.Messages, a.Decision.RetryAfter = []string{cmp.Or(a.guard.Message, DefaultMessage)}, wait
+	a.Decision.Messages, a.Decision.RetryAfter = []string{cmp.Or(a.guard.Message, defaultMessage)}, wait
 }
 
 // Succeed says that the password was right. It
@@ -152,7 +153,7 @@ func (a *Attempt) Succeed(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case a.decided.Status != throttler.Authorized || a.state == failed || a.state == canceled:
+	case a.decided.Status != throttler.Authorized || a.state == closed || a.state == canceled:
 		return ErrSettled
 	case a.state == succeeded:
 		return nil
@@ -207,10 +208,10 @@ func (a *Attempt) Fail(ctx context.Context) error {
 // close ends a as an attempt that stays counted. It reports false if a was blocked or has
 // ended.
 func (a *Attempt) close(ctx context.Context) bool {
-	if a.state != open || a.decided.Status != throttler.Authorized || errors.Is(a.claim(ctx), ErrSettled) {
+	if a.state != pending || a.decided.Status != throttler.Authorized || errors.Is(a.claim(ctx), ErrSettled) {
 		return false
 	}
-	a.state = failed
+	a.state = closed
 	return true
 }
 
@@ -233,12 +234,12 @@ func (a *Attempt) Keep(ctx context.Context) error {
 	}
 	a.observe(ctx, Event{Result: Canceled, Kept: true})
 	a.alarms.Store(false)
-	if len(a.plan.watched) == 0 || a.decided.WouldBlock {
+	if len(a.plan.evidence) == 0 || a.decided.WouldBlock {
 		return nil
 	}
 	ctx, cancel := detach(ctx)
 	defer cancel()
-	return a.guard.throttler.CancelOnly(ctx, a.decided, a.openRule())
+	return a.guard.throttler.CancelOnly(ctx, a.decided, a.pendingRule())
 }
 
 // Cancel says that the password was neither right nor wrong: the accounts could
@@ -296,7 +297,7 @@ func (a *Attempt) Challenge(ctx context.Context) error {
 // the backend failed, it returns false and the answer of the method that ends a.
 func (a *Attempt) withdraw(ctx context.Context, e Event) (ends bool, err error) {
 	switch {
-	case a.state == failed:
+	case a.state == closed:
 		return false, ErrSettled
 	case a.state == succeeded || a.decided.Status != throttler.Authorized:
 		return false, nil

@@ -42,7 +42,7 @@ func TestAChallengedAttemptHasEnded(t *testing.T) {
 		require.ErrorIs(t, a.Succeed(ctx), login.ErrSettled)
 		require.NoError(t, a.Fail(ctx))
 		_, err := a.HandOver()
-		require.ErrorIs(t, err, login.ErrNotOpen)
+		require.ErrorIs(t, err, login.ErrSettled)
 
 		a = g.begin("alice", home)
 		require.NoError(t, a.Fail(ctx))

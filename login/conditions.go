@@ -7,7 +7,26 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// The names of the conditions.
+// The records of a Guard. I is its Identifier.
+//
+// Limits may block. The TTL is the limit's:
+//
+//	record          in          holds                                 for       read by
+//	name+address …  I           attempts that have not succeeded      TTL       Begin, Peek
+//
+// All others are memories, which block nothing by themselves:
+//
+//	record          in          holds                                 for       read by
+//	…-pending       I           attempts that were not ended          TTL+30 s  Begin, of a ban
+//	…               I-failures  attempts that failed                  TTL       Begin, of a ban
+//	…-variant       I           attempts with other spellings         25 h      Succeed, Recognize
+//	name+address    I-known     where a name is known                 KnownFor  Begin, if it is blocked
+//	name+device     I-known     by which device it is                 KnownFor  or there is a siege
+//	…-replaced      I-known     by which one it was and still is      KnownFor  likewise
+//	…-leaving       I-known     by which one it is for a moment       30 s      likewise
+//	…-replaces-0 …  I-known     which one a new device has replaced   KnownFor  Begin with a device
+//	ended           I-handover  that an attempt elsewhere has ended   20 min    its end, the alarm
+//	by-network …    I-siege     what the alarm counts, see siege.go   1 h       Begin, each 5 s
 const (
 	byNameAddress  = "name+address"
 	byNameDevice   = "name+device"
@@ -31,11 +50,11 @@ const (
 const day = 24 * time.Hour
 
 // identifier returns the Identifier, or its default.
-func (g *Guard) identifier() string { return cmp.Or(g.Identifier, DefaultIdentifier) }
+func (g *Guard) identifier() string { return cmp.Or(g.Identifier, defaultIdentifier) }
 
 // rule returns the Guard's rule with conditions.
 func (g *Guard) rule(conditions []throttler.Condition) throttler.Rule {
-	message := cmp.Or(g.Message, DefaultMessage)
+	message := cmp.Or(g.Message, defaultMessage)
 	for i := range conditions {
 		conditions[i].Message = message
 	}
@@ -55,7 +74,7 @@ type plan struct {
 	limits []throttler.Condition // may block
 	beside []throttler.Condition // count and never block
 
-	watched []watched
+	evidence []evidence
 }
 
 // heldBefore returns the number of hits in the record of o, of a Peek, whose outcome
@@ -82,12 +101,12 @@ func (p party) anybody(g *Guard) plan {
 		pl.addAddress(p.address.value, g)
 	}
 	if p.name != "" && g.limits().account.Max > 0 {
-		pl.watch(byAccount, p.name, Limit{Max: g.limits().account.Max})
+		pl.addEvidence(byAccount, p.name, Limit{Max: g.limits().account.Max})
 		pl.add(byAccount, p.name, g.limits().account, throttler.SlidingWindow)
 	}
 	if p.name != "" {
 		if limit := g.limits().Name; limit.Max >= 0 {
-			pl.watch(byName, p.name, Limit{Max: limit.Max})
+			pl.addEvidence(byName, p.name, Limit{Max: limit.Max})
 		}
 		pl.add(byName, p.name, g.limits().Name, throttler.LeakyBucket)
 		pl.add(byNameLong, p.name, g.limits().NameLong, throttler.SlidingWindow)
@@ -114,7 +133,7 @@ func (p party) known(g *Guard, from origin, addressFull bool) plan {
 	switch {
 	case from.value == "" || from != p.address || p.exempt:
 	case addressFull:
-		pl.watch(byAddress, from.value, g.limits().Address)
+		pl.addEvidence(byAddress, from.value, g.limits().Address)
 		pl.add(byAddressKnown, from.value, g.limits().AddressDay, throttler.LeakyBucket)
 	default:
 		pl.addAddress(from.value, g)
@@ -125,7 +144,7 @@ func (p party) known(g *Guard, from origin, addressFull bool) plan {
 // addPair adds the limit of p's name from pl's origin.
 func (pl *plan) addPair(p party, g *Guard) {
 	pl.add(pl.from.pair, p.at(pl.from), g.limits().NameAddress, throttler.SlidingWindow)
-	pl.watch(pl.from.pair, p.at(pl.from), g.limits().NameAddress)
+	pl.addEvidence(pl.from.pair, p.at(pl.from), g.limits().NameAddress)
 	if p.variant != "" {
 		pl.beside = append(pl.beside, p.variants(pl.from, g))
 	}
@@ -136,7 +155,7 @@ func (pl *plan) addPair(p party, g *Guard) {
 func (pl *plan) addKnown(p party, g *Guard) {
 	value := p.knownAt(pl.from)
 	if limit := g.limits().Known; limit.Max >= 0 {
-		pl.watch(byKnown, value, Limit{Max: limit.Max})
+		pl.addEvidence(byKnown, value, Limit{Max: limit.Max})
 		pl.add(byKnown, value, limit, throttler.LeakyBucket)
 	}
 	// Each address by itself: who shares one must not use it up at the others too.
@@ -147,7 +166,7 @@ func (pl *plan) addKnown(p party, g *Guard) {
 func (pl *plan) addAddress(value string, g *Guard) {
 	pl.add(byAddress, value, g.limits().Address, throttler.SlidingWindow)
 	pl.add(byAddressDay, value, g.limits().AddressDay, throttler.LeakyBucket)
-	pl.watch(byAddress, value, g.limits().Address)
+	pl.addEvidence(byAddress, value, g.limits().Address)
 }
 
 // add adds a condition, unless l is disabled.

@@ -18,7 +18,7 @@ import (
 // one, will arrive. So the old device holds until the new one is used. These
 // records of "-known" say so:
 //
-//   - The record of the old device becomes one of formerSuffix. Its value is a
+//   - The record of the old device becomes one of replacedSuffix. Its value is a
 //     number, of 39 bits, instead of the device.
 //   - Records of linkSuffix hold the number of the device that a new one has
 //     replaced, in three digits. A digit is the hits of a lease, which stay as they
@@ -28,10 +28,10 @@ import (
 // requests under way, a record of leavingSuffix keeps the old device known for
 // leavingFor. Nothing prolongs it.
 const (
-	formerSuffix  = "-former"
-	linkSuffix    = "-replaces-"
-	leavingSuffix = "-leaving"
-	leavingFor    = 30 * time.Second
+	replacedSuffix = "-replaced"
+	linkSuffix     = "-replaces-"
+	leavingSuffix  = "-leaving"
+	leavingFor     = 30 * time.Second
 
 	digits    = 3
 	digitBits = 13 // throttler.MaxInFlight has room for them
@@ -107,11 +107,11 @@ func (g *Guard) Forget(ctx context.Context, name, device string) error {
 func (g *Guard) drop(ctx context.Context, p party, kept ...throttler.Condition) error {
 	var errs []error
 	for _, q := range p.keyed() {
-		old, possible := g.replaced(q)
+		old, possible := g.oldDevice(q)
 		if !possible {
 			continue
 		}
-		conditions := slices.DeleteFunc([]throttler.Condition{old.known, old.former, old.leaving}, func(c throttler.Condition) bool {
+		conditions := slices.DeleteFunc([]throttler.Condition{old.known, old.replaced, old.leaving}, func(c throttler.Condition) bool {
 			return slices.Contains(kept, c)
 		})
 		errs = append(errs, g.throttler.Reset(ctx, g.knownRule(conditions...)))
@@ -139,7 +139,7 @@ func (g *Guard) replace(ctx context.Context, p party, next origin) error {
 	if err != nil || !holds {
 		return err // the old device stays if the new one is not stored
 	}
-	now, _ := g.replaced(old)
+	now, _ := g.oldDevice(old)
 	if next.value == "" { // no attempt comes with it
 		if err := pour(ctx, g.throttler, g.knownRule(now.leaving)); err != nil {
 			return err
@@ -147,13 +147,13 @@ func (g *Guard) replace(ctx context.Context, p party, next origin) error {
 		return g.drop(ctx, old, now.leaving)
 	}
 	err = together(
-		func() error { return pour(ctx, g.throttler, g.knownRule(now.former)) },
+		func() error { return pour(ctx, g.throttler, g.knownRule(now.replaced)) },
 		func() error { return g.link(ctx, p, now.number) },
 	)
 	if err != nil {
 		return err
 	}
-	return g.drop(ctx, old, now.former)
+	return g.drop(ctx, old, now.replaced)
 }
 
 // holds reports whether p is known by its device, which does not leave already. An
@@ -161,11 +161,11 @@ func (g *Guard) replace(ctx context.Context, p party, next origin) error {
 // one that leaves.
 func (g *Guard) holds(ctx context.Context, p party) (bool, error) {
 	for _, q := range p.keyed() {
-		stored, possible := g.replaced(q)
+		stored, possible := g.oldDevice(q)
 		if !possible {
 			return false, nil
 		}
-		d, err := g.throttler.Peek(ctx, g.knownRule(stored.known, stored.former))
+		d, err := g.throttler.Peek(ctx, g.knownRule(stored.known, stored.replaced))
 		if err = errors.Join(err, d.Err); err != nil {
 			return false, err
 		}
@@ -176,21 +176,21 @@ func (g *Guard) holds(ctx context.Context, p party) (bool, error) {
 	return false, nil
 }
 
-// A replacement is what is stored of a device that was replaced.
-type replacement struct {
-	number  uint64
-	known   throttler.Condition // full before that
-	former  throttler.Condition // full until the new device is used
-	leaving throttler.Condition // full while requests are under way
+// An oldDevice is what is stored of a device that was replaced.
+type oldDevice struct {
+	number   uint64
+	known    throttler.Condition // full before that
+	replaced throttler.Condition // full until the new device is used
+	leaving  throttler.Condition // full while requests are under way
 }
 
-// replaced returns what is stored of p's device if it was replaced. There is
+// oldDevice returns what is stored of p's device if it was replaced. There is
 // nothing if p cannot be known by a device.
-func (g *Guard) replaced(p party) (replacement, bool) {
+func (g *Guard) oldDevice(p party) (oldDevice, bool) {
 	p.address = origin{}
 	conditions := g.familiar(p)
 	if len(conditions) == 0 {
-		return replacement{}, false
+		return oldDevice{}, false
 	}
 	hash := sha256.Sum256([]byte(conditions[0].Value))
 	r := g.numbered(p, binary.BigEndian.Uint64(hash[:])>>(64-digits*digitBits))
@@ -199,12 +199,12 @@ func (g *Guard) replaced(p party) (replacement, bool) {
 }
 
 // numbered returns what is stored of the device of p's name with that number.
-func (g *Guard) numbered(p party, number uint64) replacement {
+func (g *Guard) numbered(p party, number uint64) oldDevice {
 	value := strconv.FormatUint(number, 10) + "#" + p.name
-	former := g.familiarFrom(p, byNameDevice+formerSuffix, value)
+	replaced := g.familiarFrom(p, byNameDevice+replacedSuffix, value)
 	leaving := g.familiarFrom(p, byNameDevice+leavingSuffix, value)
 	leaving.Algorithm, leaving.Max, leaving.TTL = throttler.SlidingWindow, 1, leavingFor
-	return replacement{number: number, former: former, leaving: leaving}
+	return oldDevice{number: number, replaced: replaced, leaving: leaving}
 }
 
 // linkRule returns the rule of the records that link p's device to the one that
@@ -213,7 +213,7 @@ func (g *Guard) linkRule(p party, number uint64) throttler.Rule {
 	rule := g.knownRule()
 	for i := range digits {
 		c := g.familiarFrom(p, byNameDevice+linkSuffix+strconv.Itoa(i), p.at(p.device))
-		c.Algorithm, c.TTL = throttler.InFlight, max(cmp.Or(g.KnownFor, DefaultKnownFor), time.Second)
+		c.Algorithm, c.TTL = throttler.InFlight, max(cmp.Or(g.KnownFor, defaultKnownFor), time.Second)
 		c.Max = 1 << digitBits
 		c.Cost = int(number>>(i*digitBits)%(1<<digitBits)) + 1
 		rule.Either = append(rule.Either, c)
@@ -275,7 +275,7 @@ func (g *Guard) confirm(ctx context.Context, p party) error {
 			continue
 		}
 		old := g.numbered(q, number)
-		d, err := g.throttler.Peek(ctx, g.knownRule(old.former))
+		d, err := g.throttler.Peek(ctx, g.knownRule(old.replaced))
 		if err == nil && d.Outcomes[0].Remaining == 0 { // it was not forgotten meanwhile
 			err = pour(ctx, g.throttler, g.knownRule(old.leaving))
 		}
@@ -283,7 +283,7 @@ func (g *Guard) confirm(ctx context.Context, p party) error {
 			errs = append(errs, err)
 			continue
 		}
-		gone := g.knownRule(append(g.linkRule(q, 0).Either, old.former)...)
+		gone := g.knownRule(append(g.linkRule(q, 0).Either, old.replaced)...)
 		errs = append(errs, g.throttler.Reset(ctx, gone))
 	}
 	return errors.Join(errs...)

@@ -350,7 +350,7 @@ type partial struct {
 }
 
 func (c *partial) Add(item *memcache.Item) error {
-	if c.failing.Load() && strings.Contains(item.Key, "-former") {
+	if c.failing.Load() && strings.Contains(item.Key, "-replaced") {
 		return errors.New("down")
 	}
 	return c.Client.Add(item)

@@ -16,10 +16,6 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/seal"
 )
 
-// ErrNotOpen is the error of [Attempt.HandOver] for an attempt that was
-// blocked, has ended, or was handed over already.
-var ErrNotOpen = errors.New("login: the attempt was blocked, has ended or was handed over")
-
 // ErrHandover is the error of [Guard.TakeOver] for bytes that do not come from
 // [Attempt.HandOver].
 var ErrHandover = errors.New("login: not a handed-over attempt: pass the bytes of HandOver unchanged")
@@ -53,26 +49,10 @@ type handover struct {
 	Receipt     []byte     `json:"receipt,omitempty"`
 }
 
-// An identity is a name and a device as they are counted under a key.
-type identity struct {
-	Name    []byte `json:"name,omitempty"`
-	Variant string `json:"variant,omitempty"`
-	Device  string `json:"device,omitempty"`
-}
-
-// former returns i as that of a party.
-func (i identity) former() former {
-	f := former{name: string(i.Name), variant: i.Variant}
-	if i.Device != "" {
-		f.device = origin{byNameDevice, i.Device}
-	}
-	return f
-}
-
 // HandOver encodes the attempt, so that another process can end it by
 // [Guard.TakeOver], within 10 minutes and once. After that it cannot be ended
 // here: Succeed and Cancel return [ErrSettled], and Fail does nothing. The error
-// is [ErrNotOpen].
+// is [ErrSettled].
 //
 // With [Guard.Keys] the bytes are encrypted and authenticated (AES-256-GCM).
 // Without it they hold the name and the address in clear text, and TakeOver
@@ -81,18 +61,15 @@ func (i identity) former() former {
 func (a *Attempt) HandOver() ([]byte, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.state != open || a.decided.Status != throttler.Authorized {
-		return nil, ErrNotOpen
+	if a.state != pending || a.decided.Status != throttler.Authorized {
+		return nil, ErrSettled
 	}
-	var counted []identity
-	for _, p := range a.party.keyed() {
-		counted = append(counted, identity{[]byte(p.name), p.variant, p.device.value})
-	}
+	p := a.party
 	id := cmp.Or(a.handed, rand.Text())
 	a.guard.siege.handOver(a, id)
 	h := handover{
 		ID: id, At: a.begun,
-		identity: counted[0], Former: counted[1:], Addr: a.party.addr,
+		identity: identity{[]byte(p.name), p.variant, p.device.value}, Former: p.former, Addr: p.addr,
 		Known: a.Known, FromDevice: a.plan.from.pair == byNameDevice,
 		AddressFull: slices.ContainsFunc(a.plan.limits, func(c throttler.Condition) bool { return c.Name == byAddressKnown }),
 		HalfUsed:    a.HalfUsed, Siege: a.Siege, WouldBlock: a.decided.WouldBlock,
@@ -102,7 +79,7 @@ func (a *Attempt) HandOver() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.state = failed // in this process: only the other one may cancel the hits
+	a.state = closed // in this process: only the other one may cancel the hits
 	return sealed(a.key, text), nil
 }
 
@@ -133,12 +110,8 @@ func (g *Guard) TakeOver(text []byte) (*Attempt, error) {
 		return nil, fmt.Errorf("%w: %v", ErrHandover, err)
 	}
 	d.Status, d.WouldBlock = throttler.Authorized, h.WouldBlock
-	p := g.party("", h.Addr, "")
-	own := h.identity.former()
-	p.name, p.variant, p.device, p.former = own.name, own.variant, own.device, nil
-	for _, i := range h.Former {
-		p.former = append(p.former, i.former())
-	}
+	p := g.party("", h.Addr, "").as(h.identity)
+	p.former = h.Former
 	a := &Attempt{
 		Decision: d, Known: h.Known, HalfUsed: h.HalfUsed, Siege: h.Siege,
 		guard: g, key: key, party: p, plan: h.plan(g, p), decided: d, handed: h.ID, begun: h.At,

@@ -100,7 +100,7 @@ func TestAnAttemptThatWasHandedOverEndsElsewhereOnly(t *testing.T) {
 		a := g.begin("alice", home)
 		taken := handOver(t, a, g.Guard)
 		_, err := a.HandOver()
-		require.ErrorIs(t, err, login.ErrNotOpen)
+		require.ErrorIs(t, err, login.ErrSettled)
 		require.ErrorIs(t, a.Succeed(ctx), login.ErrSettled)
 		require.ErrorIs(t, a.Cancel(ctx), login.ErrSettled)
 		require.NoError(t, a.Fail(ctx))
@@ -109,7 +109,7 @@ func TestAnAttemptThatWasHandedOverEndsElsewhereOnly(t *testing.T) {
 		require.NoError(t, again.Succeed(ctx))
 		require.Len(t, observed(), 1)
 		_, err = again.HandOver()
-		require.ErrorIs(t, err, login.ErrNotOpen)
+		require.ErrorIs(t, err, login.ErrSettled)
 	})
 }
 
@@ -117,7 +117,7 @@ func TestABlockedAttemptIsNotHandedOver(t *testing.T) {
 	g := on(t, memstore.New())
 	g.fails(5, "alice", home)
 	_, err := g.begin("alice", home).HandOver()
-	require.ErrorIs(t, err, login.ErrNotOpen)
+	require.ErrorIs(t, err, login.ErrSettled)
 }
 
 func TestBytesThatAreNoAttemptAreRefused(t *testing.T) {

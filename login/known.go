@@ -48,7 +48,7 @@ func (g *Guard) familiarFrom(p party, name, value string) throttler.Condition {
 	return throttler.Condition{
 		Name:  name,
 		Value: value,
-		Max:   2, TTL: 2 * cmp.Or(g.KnownFor, DefaultKnownFor),
+		Max:   2, TTL: 2 * cmp.Or(g.KnownFor, defaultKnownFor),
 		Algorithm: throttler.LeakyBucket,
 	}
 }
@@ -66,8 +66,8 @@ func (g *Guard) knownFrom(ctx context.Context, p party) ([]origin, error) {
 		if len(conditions) == 0 {
 			continue // there is no name, or nobody is known
 		}
-		if old, replaced := g.replaced(q); replaced {
-			places, conditions = append(places, p.device, p.device), append(conditions, old.former, old.leaving)
+		if old, possible := g.oldDevice(q); possible {
+			places, conditions = append(places, p.device, p.device), append(conditions, old.replaced, old.leaving)
 		}
 		d, err := g.throttler.Peek(ctx, g.knownRule(conditions...))
 		if err != nil {
@@ -127,7 +127,7 @@ func pour(ctx context.Context, t *throttler.Throttler, rule throttler.Rule) erro
 func (g *Guard) clear(ctx context.Context, p party, from origin) error {
 	if g.limits().account.Max > 0 {
 		var pl plan
-		pl.watch(byAccount, p.name, Limit{Max: g.limits().account.Max})
+		pl.addEvidence(byAccount, p.name, Limit{Max: g.limits().account.Max})
 		pl.add(byAccount, p.name, g.limits().account, throttler.SlidingWindow)
 		return g.forget(ctx, pl)
 	}

@@ -110,11 +110,10 @@ import (
 
 // The defaults of a [Guard].
 const (
-	DefaultIdentifier = "login"
-	DefaultMessage    = "Too many attempts. Please try again later."
-	DefaultKnownFor   = 30 * 24 * time.Hour
-
-	defaultIPv6Bits = 64
+	defaultIdentifier = "login"
+	defaultMessage    = "Too many attempts. Please try again later."
+	defaultKnownFor   = 30 * 24 * time.Hour
+	defaultIPv6Bits   = 64
 )
 
 // ErrNoAddress is the error of an attempt from the zero [netip.Addr]. The
@@ -403,7 +402,7 @@ func (g *Guard) Lift(ctx context.Context, name string, addr netip.Addr) error {
 
 // forget deletes the records of plans.
 func (g *Guard) forget(ctx context.Context, plans ...plan) error {
-	var counted, failed []throttler.Condition
+	var counted, failures []throttler.Condition
 	seen := make(map[string]bool)
 	for _, pl := range plans {
 		for _, c := range g.planned(pl).Either {
@@ -412,10 +411,10 @@ func (g *Guard) forget(ctx context.Context, plans ...plan) error {
 			}
 			seen[c.Name] = true
 		}
-		for _, w := range pl.watched {
-			if w.bans && !seen[w.failed.Name+failedSuffix] {
-				failed = append(failed, w.failed)
-				seen[w.failed.Name+failedSuffix] = true
+		for _, w := range pl.evidence {
+			if w.bans && !seen[w.failures.Name+failuresSuffix] {
+				failures = append(failures, w.failures)
+				seen[w.failures.Name+failuresSuffix] = true
 			}
 		}
 	}
@@ -423,8 +422,8 @@ func (g *Guard) forget(ctx context.Context, plans ...plan) error {
 	if len(counted) > 0 {
 		steps = append(steps, func() error { return g.throttler.Reset(ctx, g.rule(counted)) })
 	}
-	if len(failed) > 0 {
-		steps = append(steps, func() error { return g.throttler.Reset(ctx, g.failedRule(failed)) })
+	if len(failures) > 0 {
+		steps = append(steps, func() error { return g.throttler.Reset(ctx, g.failuresRule(failures)) })
 	}
 	return together(steps...)
 }

@@ -22,6 +22,9 @@ import (
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
+// refusal is the default of Guard.Message.
+const refusal = "Too many attempts. Please try again later."
+
 var (
 	home   = netip.MustParseAddr("203.0.113.7")
 	away   = netip.MustParseAddr("198.51.100.9")
@@ -695,7 +698,7 @@ func TestMessageDoesNotTellWhatBlocks(t *testing.T) {
 		for i := range 50 {
 			g.fails(1, "alice", addr(i))
 		}
-		require.Equal(t, []string{login.DefaultMessage}, g.begin("alice", home).Decision.Messages)
+		require.Equal(t, []string{refusal}, g.begin("alice", home).Decision.Messages)
 		g.fails(50, "bob", home)
 		for i := range 60 {
 			g.fails(1, fmt.Sprint("name", i), home)

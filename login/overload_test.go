@@ -40,6 +40,6 @@ func TestOverloadRefusesUnlessAFallbackHasDecided(t *testing.T) {
 	a.refuse(comeBack)
 	require.Equal(t, throttler.Blocked, a.Decision.Status)
 	require.Equal(t, 5*time.Second, a.Decision.RetryAfter)
-	require.Equal(t, []string{DefaultMessage}, a.Decision.Messages)
+	require.Equal(t, []string{defaultMessage}, a.Decision.Messages)
 	require.ErrorIs(t, a.Succeed(t.Context()), ErrSettled)
 }

@@ -22,15 +22,16 @@ type party struct {
 	addr    netip.Addr
 	exempt  bool // from the limits of addresses and networks
 
-	former []former // how the name and the device were counted under former keys
+	former []identity // of the name and the device, under former keys
 
 	networks [3]string // of an IPv6 address, as in var networks; "": none
 }
 
-// A former is the name and device of a party under a former key.
-type former struct {
-	name, variant string
-	device        origin
+// An identity is a name and a device as they are counted under a key.
+type identity struct {
+	Name    []byte `json:"name,omitempty"` // any bytes
+	Variant string `json:"variant,omitempty"`
+	Device  string `json:"device,omitempty"`
 }
 
 // An origin is the address or the device of a party. The zero value is none.
@@ -44,19 +45,13 @@ type origin struct {
 func (g *Guard) party(name string, addr netip.Addr, device string) party {
 	addr, bits := address.Plain(addr), cmp.Or(g.IPv6Bits, defaultIPv6Bits)
 	key, formerKeys := g.keys()
-	counted, variant := g.counted(key, name)
 	p := party{
-		name:    counted,
-		variant: variant,
 		addr:    addr,
 		address: origin{byNameAddress, address.Text(addr, bits)},
-		device:  deviceUnder(key, device),
 		exempt:  address.In(addr, g.Exempt),
-	}
+	}.as(g.identity(key, name, device))
 	for _, key := range formerKeys {
-		f := former{device: deviceUnder(key, device)}
-		f.name, f.variant = g.counted(key, name)
-		p.former = append(p.former, f)
+		p.former = append(p.former, g.identity(key, name, device))
 	}
 	for i, n := range networks {
 		if address.HasNetwork(addr) && bits > n.bits {
@@ -70,14 +65,28 @@ func (g *Guard) party(name string, addr netip.Addr, device string) party {
 func (p party) keyed() []party {
 	all := []party{p}
 	for _, f := range p.former {
-		q := p
-		q.name, q.variant = f.name, f.variant
-		if p.device.value != "" {
-			q.device = f.device
+		q := p.as(f)
+		if p.device.value == "" {
+			q.device = origin{}
 		}
 		all = append(all, q)
 	}
 	return all
+}
+
+// identity returns how name and device are counted under key.
+func (g *Guard) identity(key []byte, name, device string) identity {
+	counted, variant := g.counted(key, name)
+	return identity{[]byte(counted), variant, deviceUnder(key, device).value}
+}
+
+// as returns p with the name and the device of i.
+func (p party) as(i identity) party {
+	p.name, p.variant, p.device = string(i.Name), i.Variant, origin{}
+	if i.Device != "" {
+		p.device = origin{byNameDevice, i.Device}
+	}
+	return p
 }
 
 // deviceUnder returns the origin of a device, the zero one if it is empty.

@@ -179,7 +179,7 @@ func (s *siege) takeOver(a *Attempt) {
 func (s *siege) lapse(now time.Time) (lapsed []*Attempt) {
 	for len(s.pending) > 0 && len(lapsed) < maxLapsed {
 		first := s.pending[0]
-		if first.alarms.Load() && now.Sub(first.begun) < lease {
+		if first.alarms.Load() && now.Sub(first.begun) < attemptTimeout {
 			break
 		}
 		s.pending = s.pending[1:]

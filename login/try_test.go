@@ -90,7 +90,7 @@ func TestTryDoesNotCheckARefusedAttempt(t *testing.T) {
 	require.Equal(t, login.Refused, result)
 	require.Equal(t, throttler.Blocked, d.Status)
 	require.Equal(t, 10*time.Minute, d.RetryAfter.Round(time.Minute))
-	require.Equal(t, []string{login.DefaultMessage}, d.Messages)
+	require.Equal(t, []string{refusal}, d.Messages)
 	require.Equal(t, 1, refused)
 
 	gone, cancel := context.WithCancel(t.Context())

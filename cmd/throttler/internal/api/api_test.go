@@ -456,7 +456,7 @@ func TestGuessesThatEndOnAnyReplicaAreBanned(t *testing.T) {
 		a := replicas[0].ask(t, "/v1/login/begin", begin("Alice ", "203.0.113.7"))
 		assert.Equal(t, "blocked", a.fields["status"])
 		assert.EqualValues(t, 600, a.fields["retry_after"])
-		assert.Equal(t, login.DefaultMessage, a.fields["message"])
+		assert.Equal(t, "Too many attempts. Please try again later.", a.fields["message"])
 		assert.NotContains(t, a.fields, "attempt")
 		assert.Equal(t, "authorized", replicas[0].ask(t, "/v1/login/begin", begin("alice", "203.0.113.8")).fields["status"])
 	})

@@ -96,7 +96,7 @@ func (a *api) allow(ctx context.Context, asked *policy) (policyAnswer, error) {
 			answer.Msg, err = "Wrong name or password.", nil
 		case err != nil:
 		case attempt.Decision.Status == throttler.Blocked:
-			answer.Msg = login.DefaultMessage
+			answer.Msg = attempt.Decision.Messages[0]
 		default:
 			if w.attempts = append(w.attempts, attempt); attempt.Decision.Err == nil || !a.Rules.File().Closed {
 				continue

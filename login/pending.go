@@ -8,61 +8,61 @@ import (
 	"github.com/adaptivethrottler/throttler"
 )
 
-// Attempts under way.
+// Pending attempts, and failures.
 //
 // Begin counts an attempt against every limit before the password is looked at,
 // so no more guesses are verified than the limits allow. But only failures ban.
-// So each limit has two more records, which never block:
+// So each limit has two more records, which never block. They are the evidence for a ban:
 //
-//   - "-open" holds the attempts that have not been ended. Begin adds a hit
-//     that lasts for lease plus the limit's TTL, and the end cancels it. While
-//     more than TTL is left of a hit, its attempt is under way. After that it
+//   - "-pending" holds the attempts that have not been ended. Begin adds a hit
+//     that lasts for attemptTimeout plus the limit's TTL, and the end cancels it. While
+//     more than TTL is left of a hit, its attempt is pending. After that it
 //     counts as a failure for TTL, without another write.
-//   - "-failed" holds the failures, which Fail adds.
+//   - "-failures" holds the failures, which Fail adds.
 //
-// A call that finds a limit full, or more than Max attempts in "-open", counts
+// A call that finds a limit full, or more than Max attempts in "-pending", counts
 // the failures in both. If there are Max of them, it sets the ban. Otherwise,
-// if attempts are under way, its RetryAfter is short. A record that is lost or
+// if attempts are pending, its RetryAfter is short. A record that is lost or
 // read late can delay a ban. It cannot cause one.
 //
-// "-open" is a window and not a condition of [throttler.InFlight], whose leases
-// vanish when they end. Here an attempt past its lease must turn into a failure, also
+// "-pending" is a window and not a condition of [throttler.InFlight], whose leases
+// vanish when they end. Here an attempt past its time must turn into a failure, also
 // if the process that began it has died: otherwise whoever hangs up before the
 // answer would never be banned. With leases that takes a third record, and one more
-// write for each attempt. A lease is also 28 bytes, and a hit of "-open" 5.
+// write for each attempt. A lease is also 28 bytes, and a hit of "-pending" 5.
 
-// lease is how long an attempt counts as under way.
-const lease = 30 * time.Second
+// attemptTimeout is how long an attempt may be pending before it counts as a failure.
+const attemptTimeout = 30 * time.Second
 
 const (
-	openSuffix   = "-open"
-	failedSuffix = "-failed"
+	pendingSuffix  = "-pending"
+	failuresSuffix = "-failures"
 )
 
-// watched are the records beside a limit.
-type watched struct {
-	open   throttler.Condition
-	failed throttler.Condition // if bans
-	limit  throttler.Condition // the one that is banned, if bans
-	bans   bool
+// evidence is the records beside a limit, which say why it is full.
+type evidence struct {
+	pending  throttler.Condition
+	failures throttler.Condition // if bans
+	limit    throttler.Condition // the one that is banned, if bans
+	bans     bool
 }
 
-// watch adds the records beside a limit for value. All limits of a group share
+// addEvidence adds the records beside a limit for value. All limits of a group share
 // them.
-func (pl *plan) watch(group, value string, l Limit) {
-	w := watched{bans: l.Max > 0 && l.Lockout > 0}
-	term := lease
+func (pl *plan) addEvidence(group, value string, l Limit) {
+	w := evidence{bans: l.Max > 0 && l.Lockout > 0}
+	term := attemptTimeout
 	if w.bans {
 		w.limit = throttler.Condition{Name: group, Value: value, Max: l.Max, TTL: l.TTL, Lockout: l.Lockout}
-		w.failed = throttler.Condition{Name: group, Value: value, Max: roomFor(l.Max), TTL: l.TTL, Lockout: -1}
-		term = min(lease, l.TTL) + l.TTL
+		w.failures = throttler.Condition{Name: group, Value: value, Max: roomFor(l.Max), TTL: l.TTL, Lockout: -1}
+		term = min(attemptTimeout, l.TTL) + l.TTL
 	}
-	w.open = throttler.Condition{Name: group + openSuffix, Value: value, Max: roomFor(l.Max), TTL: term, Lockout: -1}
-	pl.watched = append(pl.watched, w)
-	pl.beside = append(pl.beside, w.open)
+	w.pending = throttler.Condition{Name: group + pendingSuffix, Value: value, Max: roomFor(l.Max), TTL: term, Lockout: -1}
+	pl.evidence = append(pl.evidence, w)
+	pl.beside = append(pl.beside, w.pending)
 }
 
-// roomFor returns the Max of a window that never fills. Within lease and TTL,
+// roomFor returns the Max of a window that never fills. Within attemptTimeout and TTL,
 // which is at most twice TTL, the limit lets through at most twice its Max.
 func roomFor(limit int) int {
 	if limit < 0 || limit > throttler.MaxHits/2-1 {
@@ -91,7 +91,7 @@ func groupOf(limit, pair string) string {
 }
 
 // explain finds out why a is blocked. It bans values that have failed too
-// often, and shortens RetryAfter where attempts under way fill the limit.
+// often, and shortens RetryAfter where pending attempts fill the limit.
 func (g *Guard) explain(ctx context.Context, a *Attempt) error {
 	outcomes := slices.Clone(a.Decision.Outcomes)
 	wait := time.Duration(0)
@@ -100,7 +100,7 @@ func (g *Guard) explain(ctx context.Context, a *Attempt) error {
 		if !o.Blocked {
 			continue
 		}
-		w, found := a.watched(o.Name)
+		w, found := a.evidenceOf(o.Name)
 		if found != nil && !o.Banned && g.answered(o.Err) && g.answered(found.Err) {
 			banned, err := g.banIfFailed(ctx, w, o, found)
 			if err != nil {
@@ -122,14 +122,14 @@ func (g *Guard) explain(ctx context.Context, a *Attempt) error {
 // catch bans and refuses a, which passed, if too many unended attempts have
 // become failures meanwhile.
 func (g *Guard) catch(ctx context.Context, a *Attempt) error {
-	for _, w := range a.plan.watched {
-		_, open := a.watched(w.limit.Name)
-		if !w.bans || open == nil || !g.answered(open.Err) || open.Limit-open.Remaining <= w.limit.Max {
+	for _, w := range a.plan.evidence {
+		_, pending := a.evidenceOf(w.limit.Name)
+		if !w.bans || pending == nil || !g.answered(pending.Err) || pending.Limit-pending.Remaining <= w.limit.Max {
 			continue
 		}
 		outcomes := slices.Clone(a.Decision.Outcomes)
 		for i := range outcomes {
-			banned, err := g.banIfFailed(ctx, w, &outcomes[i], open)
+			banned, err := g.banIfFailed(ctx, w, &outcomes[i], pending)
 			if err != nil {
 				return err
 			}
@@ -145,30 +145,30 @@ func (g *Guard) catch(ctx context.Context, a *Attempt) error {
 	return nil
 }
 
-// watched returns the records beside a limit of a, and the outcome of the open
+// evidenceOf returns the records beside a limit of a, and the outcome of the pending
 // one.
-func (a *Attempt) watched(limit string) (watched, *throttler.Outcome) {
+func (a *Attempt) evidenceOf(limit string) (evidence, *throttler.Outcome) {
 	group := groupOf(limit, a.plan.from.pair)
-	for _, w := range a.plan.watched {
-		if w.open.Name != group+openSuffix {
+	for _, w := range a.plan.evidence {
+		if w.pending.Name != group+pendingSuffix {
 			continue
 		}
 		for i := range a.decided.Outcomes {
-			if a.decided.Outcomes[i].Name == w.open.Name {
+			if a.decided.Outcomes[i].Name == w.pending.Name {
 				return w, &a.decided.Outcomes[i]
 			}
 		}
 	}
-	return watched{}, nil
+	return evidence{}, nil
 }
 
 // banIfFailed bans the value of w if o is the limit that is banned and Max
-// attempts have failed. open is the outcome of w.open.
-func (g *Guard) banIfFailed(ctx context.Context, w watched, o, open *throttler.Outcome) (bool, error) {
+// attempts have failed. pending is the outcome of w.pending.
+func (g *Guard) banIfFailed(ctx context.Context, w evidence, o, pending *throttler.Outcome) (bool, error) {
 	if !w.bans || o.Name != w.limit.Name {
 		return false, nil
 	}
-	failed, err := g.haveFailed(ctx, w, open.Limit-open.Remaining)
+	failed, err := g.haveFailed(ctx, w, pending.Limit-pending.Remaining)
 	if err != nil || !failed {
 		return false, err
 	}
@@ -199,22 +199,22 @@ func (g *Guard) banIfFailed(ctx context.Context, w watched, o, open *throttler.O
 	return false, nil
 }
 
-// haveFailed reports whether Max attempts have failed for w's limit. open is
+// haveFailed reports whether Max attempts have failed for w's limit. pending is
 // the number of attempts not ended.
-func (g *Guard) haveFailed(ctx context.Context, w watched, open int) (bool, error) {
-	d, err := g.throttler.Peek(ctx, g.failedRule([]throttler.Condition{w.failed}))
+func (g *Guard) haveFailed(ctx context.Context, w evidence, pending int) (bool, error) {
+	d, err := g.throttler.Peek(ctx, g.failuresRule([]throttler.Condition{w.failures}))
 	if err != nil || !g.answered(d.Err) {
 		return false, err
 	}
-	missing := w.limit.Max - (w.failed.Max - 1 - d.Outcomes[0].Remaining)
-	if missing <= 0 || missing > open {
+	missing := w.limit.Max - (w.failures.Max - 1 - d.Outcomes[0].Remaining)
+	if missing <= 0 || missing > pending {
 		return missing <= 0, nil
 	}
-	// Enough of the open attempts are past their lease if the one at that
+	// Enough of the pending attempts are past their time if the one at that
 	// position is. A Peek that needs the room of all up to it tells when it
 	// expires.
-	late := w.open
-	late.Cost = late.Max - open + missing
+	late := w.pending
+	late.Cost = late.Max - pending + missing
 	d, err = g.throttler.Peek(ctx, g.rule([]throttler.Condition{late}))
 	if err != nil || !g.answered(d.Err) {
 		return false, err
@@ -223,45 +223,45 @@ func (g *Guard) haveFailed(ctx context.Context, w watched, open int) (bool, erro
 	return o.Blocked && o.RetryAfter <= w.limit.TTL, nil
 }
 
-// failedRule returns the rule that counts failures by conditions. It never
+// failuresRule returns the rule that counts failures by conditions. It never
 // blocks.
-func (g *Guard) failedRule(conditions []throttler.Condition) throttler.Rule {
+func (g *Guard) failuresRule(conditions []throttler.Condition) throttler.Rule {
 	return throttler.Rule{
-		Identifier: g.identifier() + failedSuffix,
+		Identifier: g.identifier() + failuresSuffix,
 		Either:     conditions,
 		Shadow:     true,
 	}
 }
 
-// openRule returns the rule of the open records of a.
-func (a *Attempt) openRule() throttler.Rule {
-	var open []throttler.Condition
-	for _, w := range a.plan.watched {
-		open = append(open, w.open)
+// pendingRule returns the rule of the pending records of a.
+func (a *Attempt) pendingRule() throttler.Rule {
+	var pending []throttler.Condition
+	for _, w := range a.plan.evidence {
+		pending = append(pending, w.pending)
 	}
-	return a.guard.rule(open)
+	return a.guard.rule(pending)
 }
 
-// countFailure moves a from the open records to the failed ones.
+// countFailure moves a from the pending records to those of failures.
 func (a *Attempt) countFailure(ctx context.Context) error {
-	var failed []throttler.Condition
-	for _, w := range a.plan.watched {
+	var failures []throttler.Condition
+	for _, w := range a.plan.evidence {
 		if w.bans {
-			failed = append(failed, w.failed)
+			failures = append(failures, w.failures)
 		}
 	}
 	var failure throttler.Decision
 	var uncount func(context.Context) error
 	err := together(
 		func() error {
-			if len(a.plan.watched) == 0 {
+			if len(a.plan.evidence) == 0 {
 				return nil
 			}
-			return a.guard.throttler.CancelOnly(ctx, a.decided, a.openRule())
+			return a.guard.throttler.CancelOnly(ctx, a.decided, a.pendingRule())
 		},
 		func() (err error) {
-			if len(failed) > 0 {
-				failure, err = a.guard.throttler.Authorize(ctx, a.guard.failedRule(failed))
+			if len(failures) > 0 {
+				failure, err = a.guard.throttler.Authorize(ctx, a.guard.failuresRule(failures))
 			}
 			if err == nil {
 				err = failure.Err

@@ -250,7 +250,7 @@ func TestLostFailuresBanNobody(t *testing.T) {
 		store := memstore.New()
 		g := on(t, store)
 		g.fails(5, "alice", home)
-		require.NoError(t, store.Delete("login-failed#name+address#203.0.113.7#alice"))
+		require.NoError(t, store.Delete("login-failures#name+address#203.0.113.7#alice"))
 		a := g.begin("alice", home)
 		require.Equal(t, throttler.Blocked, a.Decision.Status)
 		require.False(t, a.Decision.Outcomes[0].Banned)
