@@ -199,6 +199,9 @@ func TestPeekSaysWhatLiftWouldForget(t *testing.T) {
 		require.Empty(t, counted("alice", home))
 
 		g.fails(6, "alice", home)
+		require.NoError(t, g.Lift(ctx, "", home))
+		g.fails(1, "bob", home)
+		require.Equal(t, []string{"name+address", "address", "address-day", "name"}, counted("alice", home), "one hit beside a ban")
 		g.Shadow = true
 		d, err := g.Peek(ctx, "alice", home)
 		require.NoError(t, err)

@@ -27,7 +27,7 @@ func (g *Guard) Peek(ctx context.Context, name string, addr netip.Addr) (throttl
 	if len(rule.Either) == 0 {
 		return throttler.Decision{Status: throttler.Authorized}, nil
 	}
-	rule.Shadow = false
+	rule.Shadow, rule.CountAuthorizedOnly = false, false // each outcome includes the attempt
 	return g.throttler.Peek(ctx, rule)
 }
 
