@@ -27,91 +27,70 @@ func (g try) replaces(name, old, next string) {
 	require.NoError(g.t, a.Succeed(login.WithDevice(g.t.Context(), next)))
 }
 
+func TestReplacedDevices(t *testing.T) {
+	playOnEachBackend(t, []scene{
+		{"the device before is known while requests are under way, a stranger's is not", nil, `
+			alice/0 in as 1; alice full; alice@away/0 refused; alice@away/1 passes; alice@away/0 refused
+			alice/1 in as 2; alice full; alice@away/1 passes; alice@away/2 passes; alice@away/1 passes
+			alice/2 in as 3; alice full; alice@away/2 passes; alice@away/3 passes; alice@away/2 passes
+			alice@away/another refused`},
+	})
+	scenes := []scene{
+		{"an answer is lost with its cookie, again and again", nil, "alice in as first" + strings.Repeat(`
+			alice/first in as lost; wait 336h; alice full; alice@away/first passes`, 100) + `
+			alice/first in as arrived; alice@away/arrived passes; wait 31s
+			alice@away/first refused; alice@away/arrived passes`},
+		{"one that nobody uses is forgotten in its time", nil, `
+			alice in as first; alice/first in as second; wait 721h; alice full
+			alice@away/first refused; alice@away/second refused; alice@away/first refused`},
+		{"one that leaves is not kept by its use: two clicks", nil, `
+			alice in as first; alice full; alice/first in as second; alice@away/second passes; wait 20s
+			alice/first in as third; alice@away/first passes; alice@away/second passes; alice@away/third passes; wait 11s
+			alice@away/first refused; alice@away/second passes; alice@away/third passes`},
+		{"a success replaces it for its name and spelling alone", nil, `
+			alice/shared in; Bob/shared in; jose/shared in
+			mallory/shared in as m; mallory/m confirmed; alice/shared in as a; alice/a confirmed
+			bob/shared in as b; bob/b confirmed; josé/shared in as j; josé/j confirmed
+			wait 1h; alice full; Bob full; jose full
+			alice@away/shared refused; alice@away/a passes; Bob@away/shared passes; jose@away/shared passes`},
+		{"the old one can neither guess nor lock out", nil, `
+			alice in as old; alice/old in as new; alice/new confirmed; wait 1m; alice full
+			alice@away/old fails 0/20; alice@away/new passes`},
+		{"it is given up for none at once, but for requests under way", nil, `
+			alice in as first; alice/first in as -; alice full; alice@away/first passes; wait 1m; alice full
+			alice@away/first refused; alice passes`},
+		{"a stranger's is not known for being replaced", nil, `
+			alice/browser in as first; alice full; alice@away/browser refused; alice@away/first passes`},
+		{"the same stays", nil, "alice/first in as first; wait 1m; alice full; alice@away/first passes"},
+		{"a forgotten one does not hold for requests under way", nil, `
+			alice in as first; alice/first in as second; alice full; alice/first forgotten; alice/second forgotten
+			alice@away/first refused; alice@away/second refused`},
+		{"forgetting the new one, before it was used, forgets the one before", nil, `
+			alice in as first; alice/first in as second; alice/second forgotten; wait 31s; alice full
+			alice@away/first refused; alice@away/second refused`},
+		{"nobody is known by one either", func(g *login.Guard) { g.KnownFor = -1 }, `
+			alice/first in as second; alice full; alice@away/first refused; alice@away/second refused`},
+		{"it makes no address known", nil, `
+			alice in as first; alice/first in as second; alice/second confirmed; alice full; alice@away/first fails 5/10`},
+	}
+	for _, use := range []string{"name@away/second passes", "name/second confirmed"} {
+		for _, name := range []string{"alice", "Alice"} {
+			scenes = append(scenes, scene{"it holds for half a minute once the new one is used", nil, strings.ReplaceAll(`
+				name in as first; name full; name@away/first passes; name/first in as second; wait 1h; name full
+				name@away/first passes; `+use+`; wait 29999ms
+				name@away/first passes; name@away/second passes; wait 2ms
+				name@away/first refused; name@away/second passes`, "name", name)})
+		}
+	}
+	play(t, scenes)
+}
+
 // knows reports whether name, which is under attack, is known from device.
 func (g try) knows(name, device string) bool {
 	g.t.Helper()
 	a := g.beginDevice(name, away, device)
 	require.NoError(g.t, a.Cancel(g.t.Context()))
 	return a.Decision.Status == throttler.Authorized
-}
-
-func TestReplacedDeviceHoldsForHalfAMinuteOnceTheNewOneIsUsed(t *testing.T) {
-	for _, name := range []string{"alice", "Alice"} {
-		for _, use := range []string{"begin", "confirm"} {
-			synctest.Test(t, func(t *testing.T) {
-				g := on(t, memstore.New())
-				g.replaces(name, "", "first")
-				g.fill(name)
-				require.True(t, g.knows(name, "first"))
-				g.replaces(name, "first", "second")
-				time.Sleep(time.Hour)
-				g.fill(name)
-				require.True(t, g.knows(name, "first"), "the answer with the second may be lost")
-				if use == "begin" {
-					require.True(t, g.knows(name, "second"))
-				} else {
-					require.NoError(t, g.ConfirmDevice(t.Context(), name, "second"))
-				}
-				time.Sleep(30*time.Second - time.Millisecond)
-				require.True(t, g.knows(name, "first"), "requests under way")
-				require.True(t, g.knows(name, "second"))
-				time.Sleep(2 * time.Millisecond)
-				require.False(t, g.knows(name, "first"))
-				require.True(t, g.knows(name, "second"))
-			})
-		}
-	}
-}
-
-// An answer is lost with its cookie, again and again: the owner does not become a
-// stranger, and who has the first cookie does as soon as an answer has arrived.
-func TestALostAnswerMakesNoStranger(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New()
-		g, other := on(t, store), on(t, store) // two processes
-		g.replaces("alice", "", "first")
-		for i := range 100 {
-			g.replaces("alice", "first", fmt.Sprint("lost ", i))
-			time.Sleep(14 * 24 * time.Hour)
-			g.fill("alice")
-			require.True(t, other.knows("alice", "first"), "%d", i)
-		}
-		g.replaces("alice", "first", "arrived")
-		require.True(t, other.knows("alice", "arrived"))
-		time.Sleep(31 * time.Second)
-		require.False(t, g.knows("alice", "first"))
-		require.False(t, other.knows("alice", "first"))
-		require.True(t, g.knows("alice", "arrived"))
-	})
-}
-
-func TestReplacedDeviceIsKnownOnEachBackend(t *testing.T) {
-	eachBackend(t, func(t *testing.T, client throttler.Client) {
-		g := on(t, client)
-		for i := range 3 {
-			old, next := fmt.Sprint("device ", i), fmt.Sprint("device ", i+1)
-			g.replaces("alice", old, next)
-			g.fill("alice")
-			require.Equal(t, i > 0, g.knows("alice", old), "a stranger's, then one whose successor is not used")
-			require.True(t, g.knows("alice", next))
-			require.Equal(t, i > 0, g.knows("alice", old), "requests under way")
-		}
-		require.False(t, g.knows("alice", "another"))
-	})
-}
-
-// A device of which nobody has heard since is forgotten as any other.
-func TestAReplacedDeviceIsForgottenInItsTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.replaces("alice", "", "first")
-		g.replaces("alice", "first", "second")
-		time.Sleep(30*24*time.Hour + time.Minute)
-		g.fill("alice")
-		require.False(t, g.knows("alice", "first"))
-		require.False(t, g.knows("alice", "second"))
-		require.False(t, g.knows("alice", "first"), "nor is it known while it leaves")
-	})
 }
 
 // 16 clicks on "Sign in" come with the same device. The browser keeps any of the
@@ -137,126 +116,6 @@ func TestRapidSubmissionsLeaveAKnownDevice(t *testing.T) {
 			require.False(t, g.knows("alice", "old"))
 		})
 	}
-}
-
-// Two clicks on "Sign in": both come with the device that the first one replaces.
-func TestReplacedDeviceIsNotKeptByItsUse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.replaces("alice", "", "first")
-		g.fill("alice")
-		g.replaces("alice", "first", "second")
-		require.True(t, g.knows("alice", "second"))
-		time.Sleep(20 * time.Second)
-		g.replaces("alice", "first", "third")
-		for _, device := range []string{"first", "second", "third"} {
-			require.True(t, g.knows("alice", device), device)
-		}
-		time.Sleep(11 * time.Second)
-		require.False(t, g.knows("alice", "first"))
-		require.True(t, g.knows("alice", "second"))
-		require.True(t, g.knows("alice", "third"))
-	})
-}
-
-// An attacker who has copied the cookie of a shared computer, and logs in to an
-// account of their own, does not make other users strangers.
-func TestSuccessReplacesTheDeviceForItsNameAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		for _, name := range []string{"alice", "Bob", "jose"} {
-			require.NoError(t, g.beginDevice(name, home, "shared").Succeed(t.Context()))
-		}
-		for _, name := range []string{"mallory", "alice", "bob", "josé"} {
-			g.replaces(name, "shared", "new of "+name)
-			require.NoError(t, g.ConfirmDevice(t.Context(), name, "new of "+name))
-		}
-		time.Sleep(time.Hour)
-		for _, name := range []string{"alice", "Bob", "jose"} {
-			g.fill(name)
-		}
-		require.False(t, g.knows("alice", "shared"))
-		require.True(t, g.knows("alice", "new of alice"))
-		require.True(t, g.knows("Bob", "shared"), "another spelling has logged in")
-		require.True(t, g.knows("jose", "shared"), "another spelling has logged in")
-	})
-}
-
-// The reader's guesses are those of a stranger from the next success on, and the
-// owner is not kept out by them.
-func TestOldDeviceCanNeitherGuessNorLockOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.replaces("alice", "", "read by mallory")
-		g.replaces("alice", "read by mallory", "new")
-		require.NoError(t, g.ConfirmDevice(t.Context(), "alice", "new"))
-		time.Sleep(time.Minute)
-		g.fill("alice")
-		for range 20 {
-			require.Equal(t, throttler.Blocked, g.beginDevice("alice", away, "read by mallory").Decision.Status)
-		}
-		require.True(t, g.knows("alice", "new"))
-	})
-}
-
-func TestDeviceIsGivenUpForNone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.replaces("alice", "", "first")
-		g.replaces("alice", "first", "")
-		time.Sleep(time.Minute)
-		g.fill("alice")
-		require.False(t, g.knows("alice", "first"))
-		require.Equal(t, throttler.Authorized, g.begin("alice", home).Decision.Status, "known by the address")
-	})
-}
-
-func TestDeviceOfAStrangerIsNotKnownForBeingReplaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.replaces("alice", "of the browser", "first")
-		g.fill("alice")
-		require.False(t, g.knows("alice", "of the browser"))
-		require.True(t, g.knows("alice", "first"))
-	})
-}
-
-func TestSameDeviceStays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.replaces("alice", "first", "first")
-		time.Sleep(time.Minute)
-		g.fill("alice")
-		require.True(t, g.knows("alice", "first"))
-	})
-}
-
-func TestForgottenDeviceDoesNotHoldForRequestsUnderWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.replaces("alice", "", "first")
-		g.replaces("alice", "first", "second")
-		g.fill("alice")
-		require.NoError(t, g.Forget(t.Context(), "alice", "first"))
-		require.NoError(t, g.Forget(t.Context(), "alice", "second"))
-		require.False(t, g.knows("alice", "first"))
-		require.False(t, g.knows("alice", "second"))
-	})
-}
-
-// Forgetting the new device, before it was used, forgets the one that it has
-// replaced.
-func TestForgettingADeviceForgetsTheOneBefore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.replaces("alice", "", "first")
-		g.replaces("alice", "first", "second")
-		require.NoError(t, g.Forget(t.Context(), "alice", "second"))
-		time.Sleep(31 * time.Second)
-		g.fill("alice")
-		require.False(t, g.knows("alice", "first"))
-		require.False(t, g.knows("alice", "second"))
-	})
 }
 
 // A device that was replaced under another key leaves, whichever key its successor
@@ -294,17 +153,6 @@ func TestConfirmedDeviceNeedsALegalName(t *testing.T) {
 	require.ErrorIs(t, g.ConfirmDevice(t.Context(), strings.Repeat("x", login.MaxName+1), "phone"), login.ErrNameTooLong)
 	require.NoError(t, g.ConfirmDevice(t.Context(), "alice", ""))
 	require.NoError(t, g.ConfirmDevice(t.Context(), "", "phone"))
-}
-
-func TestNobodyIsKnownByAReplacedDeviceEither(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.KnownFor = -1
-		g.replaces("alice", "first", "second")
-		g.fill("alice")
-		require.False(t, g.knows("alice", "first"))
-		require.False(t, g.knows("alice", "second"))
-	})
 }
 
 // forgetful fails to add the record that is the failing-th from now on. 0: none.
@@ -409,20 +257,5 @@ func TestALinkThatOthersChangeIsAnError(t *testing.T) {
 		g.fill("alice")
 		require.False(t, g.knows("alice", "first"))
 		require.True(t, g.knows("alice", "second"))
-	})
-}
-
-func TestReplacedDeviceMakesNoAddressKnown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.replaces("alice", "", "first")
-		g.replaces("alice", "first", "second")
-		require.NoError(t, g.ConfirmDevice(t.Context(), "alice", "second"))
-		g.fill("alice")
-		for i := range 10 {
-			a := g.beginDevice("alice", away, "first")
-			require.Equal(t, i < 5, a.Decision.Status == throttler.Authorized, "guess %d", i)
-			require.NoError(t, a.Fail(t.Context()))
-		}
 	})
 }

@@ -2,7 +2,6 @@ package login_test
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,64 +14,85 @@ import (
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
-// fill has strangers use up the budget of name, from many addresses.
-func (g try) fill(name string) {
-	g.t.Helper()
-	for i := range 30 {
-		g.fails(1, name, addr(1000+i))
-	}
-	require.Equal(g.t, throttler.Blocked, g.begin(name, away).Decision.Status)
-}
-
-// banAddress has strangers get addr banned.
-func (g try) banAddress(addr netip.Addr) {
-	g.t.Helper()
-	for i := range 51 {
-		g.fails(1, fmt.Sprint("victim", i), addr)
-	}
-	require.Equal(g.t, throttler.Blocked, g.begin("stranger", addr).Decision.Status)
-}
-
-func TestKnownAddressGetsInWhenItsNameIsUnderAttack(t *testing.T) {
-	eachBackend(t, func(t *testing.T, client throttler.Client) {
-		g := on(t, client)
-		g.succeeds("alice", home)
-		g.fill("alice")
-		for range 20 {
-			g.succeeds("alice", home)
-		}
-		g.fails(4, "alice", home)
-		g.succeeds("alice", home)
-		require.Equal(t, throttler.Blocked, g.begin("alice", away).Decision.Status)
+func TestWhereANameIsKnown(t *testing.T) {
+	playOnEachBackend(t, []scene{
+		{"an address gets in when its name is under attack", nil, `
+			alice in; alice full; alice in 20; alice fails 4; alice in; alice@away refused`},
+		{"an address gets in when it is banned", nil, "alice@office in; @office banned; alice@office in"},
+		{"a device gets in from anywhere", nil, `
+			alice/phone in; alice full; @office banned; alice@office fails 0/6
+			alice@away/phone in; alice@office/phone in; alice@10.0.0.5/phone in
+			alice@10.0.0.6/tablet refused; bob@office/phone refused`},
 	})
+	scenes := []scene{
+		{"it is not trusted: guesses are limited there too", nil, `
+			alice in; alice full; alice fails 5/9; alice refused 10m`},
+		{"a success there is taken back, and its failures are not", nil, `
+			alice in; alice full; alice fails 3; alice in; alice fails 3; alice in; alice fails 3; alice in
+			alice left known 3; alice left name+address 5`},
+		{"is an address and nothing else", nil, `
+			alice in; mallory@away in; mallory@office in; alice full; alice@office refused; @home banned; mallory@home refused`},
+		{"a login by a device does not lift the ban of a neighbour", nil, `
+			alice@office/phone in; alice@office fails 5/6; alice@office/phone in; alice@office refused 10m`},
+		{"a stolen device is limited", nil, "alice/phone in; alice full; alice@*/phone begins 5/100"},
+		{"a device is forgotten for its name alone", nil, `
+			alice/shared in; alice full; Bob/shared in; Bob full
+			alice/shared forgotten; bob/shared forgotten; @/shared forgotten
+			alice@away/shared refused; Bob@away/shared passes; alice@home passes`},
+		{"recognize lets in, and lifts the ban there", nil, `
+			alice@away fails 5/6; alice full; alice@away recognized; alice@away in
+			alice@home/laptop recognized; alice@10.0.0.1/laptop passes`},
+		{"recognize empties the limit of a known name, everywhere", nil, `
+			alice@home recognized; alice@office recognized; alice@10.0.0.1 recognized; alice full
+			alice@home fails 5; alice@office fails 5; alice@10.0.0.1 fails 2/5; alice@10.0.0.1 refused
+			alice@10.0.0.1 recognized; alice@10.0.0.1 in; alice@10.0.0.1 fails 5/9
+			alice@away recognized; alice@away in; alice@away fails 3
+			alice@away left known 9; alice lifted; alice@away left known 12`},
+		{"RetryAfter is that of the way that opens first", nil, `
+			alice in; alice full; alice fails 5; alice refused 10m; alice@away refused 60m`},
+		{"one who shares an address uses up what is known elsewhere, but for devices", nil, `
+			alice@office in; alice/laptop in; alice full` + strings.Repeat(`
+			alice@office fails 1; wait 10m; alice full`, 12) + `
+			alice@office fails 1/2; alice refused; alice/laptop in; alice@home recognized; alice in`},
+		{"an address is known for a month after the last success", nil, strings.Repeat("alice in; wait 24h;", 100) + `
+			wait 672h; alice full; alice passes; wait 768h; alice full; alice refused`},
+		{"or nobody is known", func(g *login.Guard) { g.KnownFor = -1 }, "alice/phone in; alice full; alice refused; alice/phone refused"},
+		{"by a spelling that is not normalized", nil, "José in; jose full; José in; José@away refused"},
+	}
+	for _, typed := range []struct{ before, now, want string }{
+		{"alice", "alice_", "passes"}, {"alice\u00a0", "alice", "passes"}, {"Alice", "_Alice", "passes"},
+		{"alice", "al_ice", "refused"}, {"alice", "Alice_", "refused"},
+	} {
+		scenes = append(scenes, scene{"a blank at an end makes nobody a stranger", nil, fmt.Sprintf(
+			"%[1]s in; %[1]s full; %[2]s full; %[2]s %s", typed.before, typed.now, typed.want)})
+	}
+	// Two accounts that are one name: the first one's owner gains nothing at the second.
+	for _, pair := range twins {
+		names := strings.NewReplacer("own", pair[0], "twin", pair[1])
+		scenes = append(scenes,
+			scene{"the owner of a twin makes nothing known", nil, names.Replace(`
+				own@home/phone in; own@office/laptop recognized; twin full
+				twin@home refused; twin@home/phone refused; twin@home/laptop refused
+				twin@office refused; twin@office/phone refused; twin@office/laptop refused
+				own@home passes; own@10.0.0.1/laptop passes`)},
+			scene{"nor lifts its ban", nil, names.Replace(`
+				twin fails 4; own in; twin fails 1/3; twin refused 10m; own@home recognized; twin refused 10m`)})
+	}
+	play(t, scenes)
 }
 
-func TestKnownAddressGetsInWhenItIsBanned(t *testing.T) {
-	eachBackend(t, func(t *testing.T, client throttler.Client) {
-		g := on(t, client)
-		g.succeeds("alice", office)
-		g.banAddress(office)
-		g.succeeds("alice", office)
-	})
-}
-
-// What is known is not trusted: from there, too, guesses are limited.
-func TestKnownAddressHasABudgetOfItsOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.succeeds("alice", home)
-		g.fill("alice")
-		require.Equal(t, 5, g.fails(9, "alice", home))
-		g.isBlocked("alice", home, 10*time.Minute)
-		time.Sleep(10 * time.Minute)
-
-		verified := 5
-		for range 24 * 60 {
-			g.fails(1, "alice", away) // the attack goes on
-			verified += g.fails(1, "alice", home)
-			time.Sleep(time.Minute)
-		}
-		require.LessOrEqual(t, verified, 12+12+1)
+// A success gives back the last failures of the same account, from the same place.
+func TestSuccessGivesBackTheTyposBeforeIt(t *testing.T) {
+	play(t, []scene{
+		{"its own", nil, "alice@office fails 3; alice@office in; alice@office left address 50; alice left name ~21"},
+		{"not another spelling's", nil, "Alice@office fails 3; alice@office in; alice@office left address 47; alice left name ~21"},
+		{"not another name's", nil, "bob@office fails 3; alice@office in; alice@office left address 47; alice left name 24"},
+		{"not from elsewhere", nil, "alice fails 3; alice@office in; alice left address 47; alice left name ~21"},
+		{"not of more than a minute ago", nil, "alice@office fails 3; wait 60s; alice@office in; alice@office left address 47"},
+		{"no more than four", func(g *login.Guard) { g.NameAddress.Max = 10 }, `
+			alice@office fails 7; alice@office in; alice@office left address 47; alice left name ~17`},
+		{"once", nil, "alice@office fails 2; alice@office in; bob@office fails 2; alice@office in; bob@office left address 48; alice left name ~22"},
+		{"not of another device", nil, "alice@office/phone fails 1; alice@office in; alice@office left address 49; alice left name ~23"},
 	})
 }
 
@@ -101,38 +121,6 @@ func TestKnownAddressesShareABudgetAndDevicesHaveTheirOwn(t *testing.T) {
 	}
 }
 
-// Who has used up the budget where the name is known gets in by a link.
-func TestRecognizeRefillsTheBudgetWhereANameIsKnown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		for _, from := range []netip.Addr{home, office, addr(1)} {
-			require.NoError(t, g.Recognize(t.Context(), "alice", from, ""))
-		}
-		g.fill("alice")
-		for _, from := range []netip.Addr{home, office, addr(1)} {
-			g.fails(5, "alice", from)
-		}
-		require.Equal(t, throttler.Blocked, g.begin("alice", addr(1)).Decision.Status)
-		require.NoError(t, g.Recognize(t.Context(), "alice", addr(1), ""))
-		g.succeeds("alice", addr(1))
-
-		require.Equal(t, 5, g.fails(9, "alice", addr(1)))
-		require.NoError(t, g.Recognize(t.Context(), "alice", away, ""))
-		g.succeeds("alice", away)
-
-		g.fails(3, "alice", away)
-		used := func() int {
-			d, err := g.Peek(t.Context(), "alice", netip.Addr{})
-			require.NoError(t, err)
-			require.Equal(t, "known", d.Outcomes[1].Name)
-			return 12 - 1 - d.Outcomes[1].Remaining
-		}
-		require.Positive(t, used())
-		require.NoError(t, g.Lift(t.Context(), "alice", netip.Addr{}), "an operator lifts it by the name")
-		require.Zero(t, used())
-	})
-}
-
 // An insider who knows all names known at a shared address gains only its daily
 // limit once more.
 func TestThoseKnownAtAnAddressShareABudget(t *testing.T) {
@@ -151,187 +139,5 @@ func TestThoseKnownAtAnAddressShareABudget(t *testing.T) {
 		require.NoError(t, g.Lift(t.Context(), "", office))
 		g.banAddress(office)
 		require.Equal(t, 1, g.fails(1, "user0", office))
-	})
-}
-
-func TestSuccessThroughAKnownAddressIsTakenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.succeeds("alice", home)
-		g.fill("alice")
-		for range 3 {
-			g.fails(3, "alice", home)
-			g.succeeds("alice", home)
-		}
-		d := g.begin("alice", home).Decision
-		require.Equal(t, "known", d.Outcomes[1].Name)
-		require.Equal(t, 12-9-1, d.Outcomes[1].Remaining)
-		require.Equal(t, "name+address", d.Outcomes[0].Name)
-		require.Equal(t, 5-1, d.Outcomes[0].Remaining)
-	})
-}
-
-func TestKnownIsANameAtItsAddressAndNothingElse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.succeeds("alice", home)
-		g.succeeds("mallory", away)
-		g.succeeds("mallory", office)
-		g.fill("alice")
-		require.Equal(t, throttler.Blocked, g.begin("alice", office).Decision.Status)
-		g.banAddress(home)
-		require.Equal(t, throttler.Blocked, g.begin("mallory", home).Decision.Status)
-	})
-}
-
-func TestAddressIsKnownForAMonthAfterTheLastSuccess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const day = 24 * time.Hour
-		g := on(t, memstore.New())
-		isKnown := func() bool {
-			g.fill("alice")
-			return g.begin("alice", home).Decision.Status == throttler.Authorized
-		}
-		for range 100 {
-			g.succeeds("alice", home)
-			time.Sleep(day)
-		}
-		time.Sleep(28 * day)
-		require.True(t, isKnown())
-		time.Sleep(32 * day)
-		require.False(t, isKnown())
-
-		g.KnownFor = -1
-		time.Sleep(day)
-		g.succeeds("alice", home)
-		require.False(t, isKnown())
-	})
-}
-
-func TestKnownDeviceGetsInFromAnywhere(t *testing.T) {
-	eachBackend(t, func(t *testing.T, client throttler.Client) {
-		g := on(t, client)
-		require.NoError(t, g.beginDevice("alice", home, "phone").Succeed(t.Context()))
-		g.fill("alice")
-		g.banAddress(office)
-		g.fails(6, "alice", office)
-		for _, from := range []netip.Addr{away, office, addr(5)} {
-			a := g.beginDevice("alice", from, "phone")
-			require.Equal(t, throttler.Authorized, a.Decision.Status)
-			require.NoError(t, a.Succeed(t.Context()))
-		}
-		require.Equal(t, throttler.Blocked, g.beginDevice("alice", addr(6), "tablet").Decision.Status)
-		require.Equal(t, throttler.Blocked, g.beginDevice("bob", office, "phone").Decision.Status)
-	})
-}
-
-// A login by a known device does not lift the ban of a neighbour.
-func TestSuccessByDeviceDoesNotLiftTheBanOfNameAndAddress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		require.NoError(t, g.beginDevice("alice", office, "phone").Succeed(t.Context()))
-		g.fails(6, "alice", office)
-		a := g.beginDevice("alice", office, "phone")
-		require.Equal(t, throttler.Authorized, a.Decision.Status)
-		require.NoError(t, a.Succeed(t.Context()))
-		g.isBlocked("alice", office, 10*time.Minute)
-	})
-}
-
-func TestStolenDeviceIsLimited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		require.NoError(t, g.beginDevice("alice", home, "phone").Succeed(t.Context()))
-		g.fill("alice")
-		verified := 0
-		for i := range 100 {
-			if g.beginDevice("alice", addr(i), "phone").Decision.Status == throttler.Authorized {
-				verified++
-			}
-		}
-		require.Equal(t, 5, verified)
-	})
-}
-
-// A user who leaves a shared computer does not make others strangers.
-func TestForgottenDeviceIsForgottenForItsNameAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		for _, name := range []string{"alice", "Bob"} {
-			require.NoError(t, g.beginDevice(name, home, "shared").Succeed(t.Context()))
-			g.fill(name)
-		}
-		require.NoError(t, g.Forget(t.Context(), "alice", "shared"))
-		require.NoError(t, g.Forget(t.Context(), "bob", "shared"), "another spelling than the one that is known")
-		require.Equal(t, throttler.Blocked, g.beginDevice("alice", away, "shared").Decision.Status)
-		require.Equal(t, throttler.Authorized, g.beginDevice("Bob", away, "shared").Decision.Status)
-		require.Equal(t, throttler.Authorized, g.begin("alice", home).Decision.Status, "known by the address")
-		require.NoError(t, g.Forget(t.Context(), "", "shared"))
-		require.ErrorIs(t, g.Forget(t.Context(), strings.Repeat("x", 1025), "shared"), login.ErrNameTooLong)
-	})
-}
-
-func TestABlankAtAnEndMakesNobodyAStranger(t *testing.T) {
-	for _, typed := range []struct {
-		before, now string
-		want        throttler.Status
-	}{
-		{"alice", "alice ", throttler.Authorized}, {"alice\u00a0", "alice", throttler.Authorized}, {"Alice", " Alice", throttler.Authorized},
-		{"alice", "al ice", throttler.Blocked}, {"alice", "Alice ", throttler.Blocked},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			g := on(t, memstore.New())
-			require.NoError(t, g.begin(typed.before, home).Succeed(t.Context()))
-			g.fill(typed.before)
-			g.fill(typed.now)
-			require.Equal(t, typed.want, g.begin(typed.now, home).Decision.Status, "%q at the place of %q", typed.now, typed.before)
-		})
-	}
-}
-
-func TestRecognizeLetsIn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.fails(6, "alice", away)
-		g.fill("alice")
-		require.NoError(t, g.Recognize(t.Context(), "alice", away, ""))
-		g.succeeds("alice", away)
-
-		require.NoError(t, g.Recognize(t.Context(), "alice", home, "laptop"))
-		require.Equal(t, throttler.Authorized, g.beginDevice("alice", addr(1), "laptop").Decision.Status)
-	})
-}
-
-// RetryAfter of a known name is the time until the first way opens.
-func TestRetryAfterIsThatOfTheShorterWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.succeeds("alice", home)
-		g.fill("alice")
-		g.fails(5, "alice", home)
-		g.isBlocked("alice", home, 10*time.Minute)
-		require.Greater(t, g.begin("alice", away).Decision.RetryAfter, 50*time.Minute)
-	})
-}
-
-// docs/login-lockout.md, "What limits a lockout": an attacker at the office, who has
-// strangers fill the name, keeps its owner out at home too, unless they have a
-// device.
-func TestWhoSharesAnAddressUsesUpWhatIsKnownElsewhere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.succeeds("alice", office)
-		require.NoError(t, g.beginDevice("alice", home, "laptop").Succeed(t.Context()))
-		g.fill("alice")
-		for range 12 {
-			g.fails(1, "alice", office)
-			time.Sleep(10 * time.Minute)
-			g.fill("alice")
-		}
-		g.fails(1, "alice", office)
-		require.Equal(t, throttler.Blocked, g.begin("alice", home).Decision.Status)
-		require.NoError(t, g.beginDevice("alice", home, "laptop").Succeed(t.Context()))
-		require.NoError(t, g.Recognize(t.Context(), "alice", home, ""))
-		g.succeeds("alice", home)
 	})
 }

@@ -17,137 +17,51 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
-// refusal is the default of Guard.Message.
-const refusal = "Too many attempts. Please try again later."
-
-var (
-	home   = netip.MustParseAddr("203.0.113.7")
-	away   = netip.MustParseAddr("198.51.100.9")
-	office = netip.MustParseAddr("192.0.2.1")
-)
-
-// addr returns the i-th of many addresses.
-func addr(i int) netip.Addr {
-	return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-}
-
-// try is a guard with the steps of a test.
-type try struct {
-	*login.Guard
-	t *testing.T
-}
-
-// on returns a guard over client. A busy machine must not make it fail open.
-func on(t *testing.T, client throttler.Client) try {
-	limits := throttler.New(client)
-	limits.QueueTimeout = 20 * time.Second
-	return try{login.New(limits), t}
-}
-
-func (g try) begin(name string, addr netip.Addr) *login.Attempt {
-	g.t.Helper()
-	return g.beginDevice(name, addr, "")
-}
-
-func (g try) beginDevice(name string, addr netip.Addr, device string) *login.Attempt {
-	g.t.Helper()
-	a, err := g.Begin(login.WithDevice(g.t.Context(), device), name, addr)
-	require.NoError(g.t, err)
-	require.NoError(g.t, a.Decision.Err)
-	return a
-}
-
-// fails makes n wrong guesses and returns how many of them were verified.
-func (g try) fails(n int, name string, addr netip.Addr) (verified int) {
-	g.t.Helper()
-	for range n {
-		a := g.begin(name, addr)
-		if a.Decision.Status == throttler.Authorized {
-			verified++
-			require.NoError(g.t, a.Fail(g.t.Context()))
-		}
-	}
-	return verified
-}
-
-func (g try) succeeds(name string, addr netip.Addr) {
-	g.t.Helper()
-	a := g.begin(name, addr)
-	require.Equal(g.t, throttler.Authorized, a.Decision.Status, "%s from %s", name, addr)
-	require.NoError(g.t, a.Succeed(g.t.Context()))
-}
-
-func (g try) isBlocked(name string, addr netip.Addr, retryAfter time.Duration) {
-	g.t.Helper()
-	g.isBlockedSince(time.Now(), name, addr, retryAfter)
-}
-
-// isBlockedSince is isBlocked for a ban of that length that was set after begun.
-func (g try) isBlockedSince(begun time.Time, name string, addr netip.Addr, length time.Duration) {
-	g.t.Helper()
-	a := g.begin(name, addr)
-	require.Equal(g.t, throttler.Blocked, a.Decision.Status, "%s from %s", name, addr)
-	require.LessOrEqual(g.t, a.Decision.RetryAfter, length+time.Second)
-	require.GreaterOrEqual(g.t, a.Decision.RetryAfter, length-time.Second-time.Since(begun))
-}
-
-// eachBackend runs test on the embedded store, in a bubble of its own time, and
-// on a real server.
-func eachBackend(t *testing.T, test func(*testing.T, throttler.Client)) {
-	t.Run("memstore", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { test(t, memstore.New()) })
+func TestLimits(t *testing.T) {
+	playOnEachBackend(t, []scene{
+		{"the sixth guess is banned with its address", nil, `
+			alice fails 5; alice refused 10m
+			alice@away in; bob in; alice refused 10m`},
+		{"an address is banned whatever names it tries", nil, "* fails 50/60; carol refused 10m; carol@away in"},
+		{"blocked attempts count nowhere: a banned attacker uses up no limit of others", nil, `
+			alice fails 5/1000; alice@* fails 19/100; * fails 45/100`},
+		{"a success takes back its own hits, and forgets name and address", nil, `
+			alice fails 4; alice in; alice fails 5/9
+			alice@away left name 15
+			bob left address 45; bob left address-day 495`},
+		{"lift forgets the name, the address, or both", nil, `
+			alice fails 5/6; * fails 45/60; alice@* fails 19/60; alice lifted
+			alice@home refused; bob refused; alice@away in
+			@home lifted; bob in; alice refused
+			alice@home lifted; alice in
+			@ lifted`},
 	})
-	t.Run("memcached", func(t *testing.T) {
-		client := memcache.New(servertest.AnyMemcached(t, "-c", "8192").Addr)
-		client.Timeout = 5 * time.Second
-		t.Cleanup(func() { assert.NoError(t, client.Close()) })
-		client.MaxIdleConns = 64
-		test(t, client)
-	})
-}
-
-func TestSixthGuessIsBannedWithItsAddress(t *testing.T) {
-	eachBackend(t, func(t *testing.T, client throttler.Client) {
-		g := on(t, client)
-		require.Equal(t, 5, g.fails(5, "alice", home))
-		begun := time.Now()
-		g.isBlocked("alice", home, 10*time.Minute)
-		g.succeeds("alice", away)
-		g.succeeds("bob", home)
-		g.isBlockedSince(begun, "alice", home, 10*time.Minute)
-	})
-}
-
-func TestBansOfNameAndAddressGrow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.Name.Max = 1000
-		for _, length := range []time.Duration{10, 20, 40, 60, 60} {
-			require.Equal(t, 5, g.fails(5, "alice", home))
-			g.isBlocked("alice", home, length*time.Minute)
-			time.Sleep(length*time.Minute + time.Second)
-		}
-		g.succeeds("alice", home)
-		g.fails(5, "alice", home)
-		g.isBlocked("alice", home, 10*time.Minute)
-	})
-}
-
-func TestAddressIsBannedWhateverNamesItTries(t *testing.T) {
-	eachBackend(t, func(t *testing.T, client throttler.Client) {
-		g := on(t, client)
-		verified, begun := 0, time.Now()
-		for i := range 60 {
-			verified += g.fails(1, fmt.Sprint("name", i), home)
-		}
-		require.Equal(t, 50, verified)
-		g.isBlockedSince(begun, "carol", home, 10*time.Minute)
-		g.succeeds("carol", away)
+	play(t, []scene{
+		{"bans of name and address grow up to an hour, until a success", func(g *login.Guard) { g.Name.Max = 1000 }, `
+			alice fails 5; alice refused 10m; wait 10m1s
+			alice fails 5; alice refused 20m; wait 20m1s
+			alice fails 5; alice refused 40m; wait 40m1s
+			alice fails 5; alice refused 60m; wait 60m1s
+			alice fails 5; alice refused 60m; wait 60m1s
+			alice in; alice fails 5; alice refused 10m`},
+		{"a name is slowed from many addresses, and never banned", nil, "alice@* fails 24/100; alice refused <1h; wait 1h; alice in"},
+		{"a thousand people behind one address", nil, "*@office in 1000; alice@office in 100"},
+		{"an empty name counts for its address alone", nil, `
+			@* fails 100; @ fails 50/60; @away in; @away/device recognized; alice@away fails 5/9`},
+		{"of a known address, too", func(g *login.Guard) { g.Network56.Max, g.Network48.Max = 20, 40 }, `
+			alice@2001:db8:1:101::7 in; bob/phone in
+			*@2001:db8:1:1::7 fails 20/50; *@2001:db8:1:101::7 fails 20/50; carol@2001:db8:1:101::7 refused
+			alice@2001:db8:1:101::7 in; bob@2001:db8:1:102::7/phone passes`},
+		{"limits can be set", func(g *login.Guard) { g.NameAddress = login.Limit{Max: 3, TTL: time.Hour, Lockout: -1} }, "alice fails 3/4; alice refused 1h"},
+		{"limits can be taken away", func(g *login.Guard) { g.NameAddress.Max, g.Name.Max, g.AddressDay.Max = -1, -1, -1 }, "alice fails 50/100; alice@away in"},
+		{"spellings of a name count together", nil, `
+			Weiß fails 1; weiss fails 1; WEISS fails 1; ｗｅｉｓｓ fails 1; weiſs fails 1; weiss refused 10m`},
+		{"or as the application says", func(g *login.Guard) { g.Normalize = func(name string) string { return name } }, `
+			weiss fails 5; weiss refused 10m; WEISS fails 1`},
 	})
 }
 
@@ -160,61 +74,6 @@ func TestPatientAddressIsLimitedByTheDay(t *testing.T) {
 			time.Sleep(10 * time.Second)
 		}
 		require.InDelta(t, 1000, verified, 1)
-	})
-}
-
-func TestNameIsSlowedFromManyAddressesAndNeverBanned(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		verified := 0
-		for i := range 100 {
-			verified += g.fails(1, "alice", addr(i))
-		}
-		require.Equal(t, 24, verified)
-		a := g.begin("alice", home)
-		require.Equal(t, throttler.Blocked, a.Decision.Status)
-		require.LessOrEqual(t, a.Decision.RetryAfter, time.Hour)
-		for i := range a.Decision.Outcomes {
-			require.False(t, a.Decision.Outcomes[i].Banned)
-		}
-		time.Sleep(a.Decision.RetryAfter)
-		g.succeeds("alice", home)
-	})
-}
-
-// A banned attacker must not use up the limits of others.
-func TestBlockedAttemptsCountNowhere(t *testing.T) {
-	eachBackend(t, func(t *testing.T, client throttler.Client) {
-		g := on(t, client)
-		g.fails(1000, "alice", home) // 995 of them blocked
-		verified := 0
-		for i := range 100 {
-			verified += g.fails(1, "alice", addr(i))
-		}
-		require.Equal(t, 24-5, verified, "of the name's budget")
-		verified = 0
-		for i := range 100 {
-			verified += g.fails(1, fmt.Sprint("name", i), home)
-		}
-		require.Equal(t, 50-5, verified, "of the address's budget")
-	})
-}
-
-func TestSuccessTakesBackItsOwnHitsAndForgetsNameAndAddress(t *testing.T) {
-	eachBackend(t, func(t *testing.T, client throttler.Client) {
-		g := on(t, client)
-		g.fails(4, "alice", home)
-		g.succeeds("alice", home)
-		require.Equal(t, 5, g.fails(9, "alice", home), "name+address is cleared")
-
-		outcomes := g.begin("alice", away).Decision.Outcomes
-		require.Equal(t, "name", outcomes[3].Name)
-		require.Equal(t, 24-9-1, outcomes[3].Remaining, "the name's other failures stay")
-		outcomes = g.begin("bob", home).Decision.Outcomes
-		require.Equal(t, "address", outcomes[1].Name)
-		require.Equal(t, 50-5-1, outcomes[1].Remaining, "the address gets back the four before the success")
-		require.Equal(t, "address-day", outcomes[2].Name)
-		require.Equal(t, 500-5-1, outcomes[2].Remaining)
 	})
 }
 
@@ -231,48 +90,6 @@ func TestOwnAccountDoesNotHelpGuessing(t *testing.T) {
 			}
 		}
 		require.Equal(t, 50, verified)
-	})
-}
-
-// A thousand people behind one address, all of whom know their passwords.
-func TestSuccessesAreNotCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		for i := range 1000 {
-			g.succeeds(fmt.Sprint("user", i), office)
-		}
-		for range 100 {
-			g.succeeds("alice", office)
-		}
-	})
-}
-
-func TestBlockedAttemptCannotSucceed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.fails(5, "alice", home)
-		a := g.begin("alice", home)
-		require.ErrorIs(t, a.Succeed(t.Context()), login.ErrSettled)
-		a.Decision.Status = throttler.Authorized
-		require.ErrorIs(t, a.Succeed(t.Context()), login.ErrSettled)
-		g.isBlocked("alice", home, 10*time.Minute)
-	})
-}
-
-func TestFirstOfSucceedAndFailHolds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g, ctx := on(t, memstore.New()), t.Context()
-		a := g.begin("alice", home)
-		require.NoError(t, a.Fail(ctx))
-		require.ErrorIs(t, a.Succeed(ctx), login.ErrSettled)
-		require.NoError(t, a.Fail(ctx))
-
-		b := g.begin("bob", home)
-		require.NoError(t, b.Succeed(ctx))
-		require.NoError(t, b.Fail(ctx))
-		g.fails(4, "bob", home)
-		require.NoError(t, b.Succeed(ctx), "and does nothing")
-		require.Equal(t, 1, g.fails(2, "bob", home))
 	})
 }
 
@@ -527,21 +344,6 @@ func TestWiderNetworksAreExactInABurst(t *testing.T) {
 	})
 }
 
-func TestWiderNetworksNeverRefuseWhereANameIsKnown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.Network56.Max, g.Network48.Max = 20, 40
-		g.succeeds("alice", v6(1, 1))
-		require.NoError(t, g.beginDevice("bob", home, "phone").Succeed(t.Context()))
-		for i := range 100 {
-			g.fails(1, fmt.Sprint("name", i), v6(i%2, i))
-		}
-		require.Equal(t, throttler.Blocked, g.begin("carol", v6(1, 1)).Decision.Status)
-		g.succeeds("alice", v6(1, 1))
-		require.Equal(t, throttler.Authorized, g.beginDevice("bob", v6(1, 2), "phone").Decision.Status)
-	})
-}
-
 func TestWiderNetworksCanBeTakenAwayAndAreNoneOfAWiderPrefix(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())
@@ -563,33 +365,6 @@ func TestNoAddressIsAnError(t *testing.T) {
 	require.ErrorIs(t, err, login.ErrNoAddress)
 	require.Nil(t, a)
 	require.ErrorIs(t, g.Recognize(ctx, "alice", netip.Addr{}, ""), login.ErrNoAddress)
-}
-
-func TestEmptyNameCountsForItsAddressAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		for i := range 100 {
-			require.Equal(t, 10, g.fails(10, []string{"", " ", "\u3000"}[i%3], addr(i)))
-		}
-		require.Equal(t, 50, g.fails(60, "", home))
-		a := g.begin("", away)
-		require.Len(t, a.Decision.Outcomes, 2)
-		require.NoError(t, a.Succeed(t.Context()))
-		require.NoError(t, g.Recognize(t.Context(), "", away, "device"))
-		require.Equal(t, 5, g.fails(9, "alice", away))
-	})
-}
-
-func TestSpellingsOfANameAreCountedTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		for _, name := range []string{"Weiß", " weiss", "WEISS\t", "ｗｅｉｓｓ", "weiſs"} {
-			require.Equal(t, 1, g.fails(1, name, home), name)
-		}
-		g.isBlocked("weiss", home, 10*time.Minute)
-		g.Normalize = func(name string) string { return name }
-		require.Equal(t, 1, g.fails(1, "WEISS", home), "a function of the user's")
-	})
 }
 
 // Padding must not buy guesses: not by being cut, and not by taking long.
@@ -792,20 +567,6 @@ func (i *interrupting) CompareAndSwap(item *memcache.Item) error {
 	return i.Client.CompareAndSwap(item)
 }
 
-func TestSuccessOfAClientThatHasHungUpIsTakenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, distant{memstore.New()})
-		for range 20 {
-			ctx, cancel := context.WithCancel(t.Context())
-			a, err := g.Begin(ctx, "alice", home)
-			require.NoError(t, err)
-			require.Equal(t, throttler.Authorized, a.Decision.Status)
-			cancel()
-			require.NoError(t, a.Succeed(ctx))
-		}
-	})
-}
-
 func TestSucceedDoesNotWaitForABackendThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := &hanging{Client: memstore.New(), released: make(chan struct{})}
@@ -847,29 +608,6 @@ func (h *hanging) Delete(key string) error {
 	return h.Client.Delete(key)
 }
 
-func TestInvalidOptionsAreAnError(t *testing.T) {
-	g := login.New(throttler.New(memstore.New()))
-	g.Address.Max = throttler.MaxHits + 1
-	_, err := g.Begin(t.Context(), "alice", home)
-	require.ErrorIs(t, err, throttler.ErrInvalidRule)
-	require.PanicsWithValue(t, "login: New with a nil Throttler", func() { login.New(nil) })
-}
-
-func TestLimitsCanBeSetOrTakenAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.NameAddress = login.Limit{Max: 3, TTL: time.Hour, Lockout: -1}
-		require.Equal(t, 3, g.fails(4, "alice", home))
-		g.isBlocked("alice", home, time.Hour)
-
-		g = on(t, memstore.New())
-		g.NameAddress.Max, g.Name.Max, g.AddressDay.Max = -1, -1, -1
-		require.Equal(t, 50, g.fails(100, "alice", home))
-		require.Len(t, g.begin("alice", home).Decision.Outcomes, 1)
-		g.succeeds("alice", away)
-	})
-}
-
 func TestShadowLetsPassAndClearsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())
@@ -883,25 +621,10 @@ func TestShadowLetsPassAndClearsNothing(t *testing.T) {
 	})
 }
 
-func TestLiftForgetsNameAddressAndBoth(t *testing.T) {
-	eachBackend(t, func(t *testing.T, client throttler.Client) {
-		g, ctx := on(t, client), t.Context()
-		block := func() {
-			g.fails(6, "alice", home)
-			for i := range 60 {
-				g.fails(1, fmt.Sprint("name", i), home)
-				g.fails(1, "alice", addr(i))
-			}
-		}
-		block()
-		require.NoError(t, g.Lift(ctx, "alice", netip.Addr{}))
-		g.succeeds("alice", away)
-		require.Equal(t, throttler.Blocked, g.begin("bob", home).Decision.Status)
-		require.NoError(t, g.Lift(ctx, "", home))
-		g.succeeds("bob", home)
-		require.Equal(t, throttler.Blocked, g.begin("alice", home).Decision.Status)
-		require.NoError(t, g.Lift(ctx, "alice", home))
-		g.succeeds("alice", home)
-		require.NoError(t, g.Lift(ctx, "", netip.Addr{}))
-	})
+func TestInvalidOptionsAreAnError(t *testing.T) {
+	g := login.New(throttler.New(memstore.New()))
+	g.Address.Max = throttler.MaxHits + 1
+	_, err := g.Begin(t.Context(), "alice", home)
+	require.ErrorIs(t, err, throttler.ErrInvalidRule)
+	require.PanicsWithValue(t, "login: New with a nil Throttler", func() { login.New(nil) })
 }

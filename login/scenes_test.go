@@ -1,0 +1,338 @@
+package login_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/servertest"
+	"github.com/adaptivethrottler/throttler/login"
+	"github.com/adaptivethrottler/throttler/memstore"
+)
+
+// refusal is the default of Guard.Message.
+const refusal = "Too many attempts. Please try again later."
+
+var (
+	home   = netip.MustParseAddr("203.0.113.7")
+	away   = netip.MustParseAddr("198.51.100.9")
+	office = netip.MustParseAddr("192.0.2.1")
+)
+
+// addr returns the i-th of many addresses.
+func addr(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+}
+
+// A scene is what happens at a guard, in steps that are separated by semicolons or
+// lines. A step is one of these:
+//
+//	wait 10m                 time passes
+//	alice@home/phone in      alice logs in from home with the device phone
+//
+// @home and no device are the defaults, and a blank of a name is written as _. In place of a name or of an address, * is
+// another one each time. What somebody does:
+//
+//	in, in 20          logs in, once or so many times
+//	in as tablet       and gets the device tablet; as -: none
+//	fails 5            guesses, and all guesses are verified
+//	fails 5/9          makes 9 guesses, of which 5 are verified
+//	begins 5/6         as fails, but ends no attempt
+//	keeps, challenges or cancels 5/9   as fails, but ends attempts so
+//	passes             begins, and cancels
+//	refused            begins, and is refused
+//	refused 10m        for 10 minutes; <1m: for a minute at most, and without a ban
+//	left name 21       the limit has room for 21; ~21: about
+//
+// What others do:
+//
+//	full               strangers use up the name, from many addresses
+//	banned             strangers have the address banned
+//	recognized, lifted, forgotten, confirmed: Recognize, Lift, Forget, ConfirmDevice
+type scene struct {
+	what    string
+	options func(*login.Guard) // may be nil
+	steps   string
+}
+
+// play plays scenes on the embedded store, in bubbles of held time.
+func play(t *testing.T, scenes []scene) {
+	for _, s := range scenes {
+		t.Run(s.what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { on(t, memstore.New()).play(s) })
+		})
+	}
+}
+
+// playOnEachBackend plays scenes on a real server too.
+func playOnEachBackend(t *testing.T, scenes []scene) {
+	for _, s := range scenes {
+		t.Run(s.what, func(t *testing.T) {
+			eachBackend(t, func(t *testing.T, client throttler.Client) { on(t, client).play(s) })
+		})
+	}
+}
+
+// eachBackend runs test on the embedded store, in a bubble of its own time, and
+// on a real server.
+func eachBackend(t *testing.T, test func(*testing.T, throttler.Client)) {
+	t.Run("memstore", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { test(t, memstore.New()) })
+	})
+	t.Run("memcached", func(t *testing.T) {
+		client := memcache.New(servertest.AnyMemcached(t, "-c", "8192").Addr)
+		client.Timeout = 5 * time.Second
+		t.Cleanup(func() { assert.NoError(t, client.Close()) })
+		client.MaxIdleConns = 64
+		test(t, client)
+	})
+}
+
+// try is a guard with the steps of a test.
+type try struct {
+	*login.Guard
+	t *testing.T
+}
+
+// on returns a guard over client. A busy machine must not make it fail open.
+func on(t *testing.T, client throttler.Client) try {
+	limits := throttler.New(client)
+	limits.QueueTimeout = 20 * time.Second
+	return try{login.New(limits), t}
+}
+
+func (g try) play(s scene) {
+	g.t.Helper()
+	if s.options != nil {
+		s.options(g.Guard)
+	}
+	begun, others := time.Now(), 0
+	for i, step := range strings.FieldsFunc(s.steps, func(r rune) bool { return r == ';' || r == '\n' }) {
+		words := strings.Fields(step)
+		if len(words) == 0 {
+			continue
+		}
+		where := fmt.Sprintf("step %d: %s", i+1, strings.TrimSpace(step))
+		if words[0] == "wait" {
+			time.Sleep(span(g.t, words[1]))
+			continue
+		}
+		g.step(where, begun, &others, words)
+	}
+}
+
+// step plays one step of a scene that began at begun.
+func (g try) step(where string, begun time.Time, others *int, words []string) {
+	g.t.Helper()
+	ctx, verb := g.t.Context(), words[1]
+	argument := strings.Join(words[2:], " ")
+	who, device, _ := strings.Cut(words[0], "/")
+	name, place, _ := strings.Cut(who, "@")
+	name = strings.ReplaceAll(name, "_", " ")
+	someone := func() (string, netip.Addr) {
+		*others++
+		if name == "*" {
+			return fmt.Sprint("other", *others), g.place(place, *others)
+		}
+		return name, g.place(place, *others)
+	}
+	begin := func() *login.Attempt {
+		g.t.Helper()
+		name, from := someone()
+		return g.beginDevice(name, from, device)
+	}
+	switch verb {
+	case "in":
+		next, replaced := strings.CutPrefix(argument, "as ")
+		times := 1
+		if !replaced && argument != "" {
+			times = count(g.t, argument)
+		}
+		for range times {
+			a := begin()
+			require.Equal(g.t, throttler.Authorized, a.Decision.Status, where)
+			end := ctx
+			if replaced {
+				end = login.WithDevice(ctx, strings.Trim(next, "-"))
+			}
+			require.NoError(g.t, a.Succeed(end), where)
+		}
+	case "fails", "begins", "keeps", "challenges", "cancels":
+		verified, of, found := strings.Cut(argument, "/")
+		if !found {
+			of = verified
+		}
+		passed := 0
+		for range count(g.t, of) {
+			a := begin()
+			if a.Decision.Status == throttler.Blocked {
+				continue
+			}
+			passed++
+			switch verb {
+			case "fails":
+				require.NoError(g.t, a.Fail(ctx), where)
+			case "keeps":
+				require.NoError(g.t, a.Keep(ctx), where)
+			case "challenges":
+				require.NoError(g.t, a.Challenge(ctx), where)
+			case "cancels":
+				require.NoError(g.t, a.Cancel(ctx), where)
+			}
+		}
+		require.Equal(g.t, count(g.t, verified), passed, where)
+	case "passes":
+		a := begin()
+		require.Equal(g.t, throttler.Authorized, a.Decision.Status, where)
+		require.NoError(g.t, a.Cancel(ctx), where)
+	case "refused":
+		g.refused(where, begin(), begun, argument)
+	case "left":
+		name, from := someone()
+		d, err := g.Peek(ctx, name, from)
+		require.NoError(g.t, err, where)
+		i := slices.IndexFunc(d.Outcomes, func(o throttler.Outcome) bool { return o.Name == words[2] })
+		require.GreaterOrEqual(g.t, i, 0, where)
+		left, about := strings.CutPrefix(words[3], "~")
+		delta := 0.0
+		if about {
+			delta = 1
+		}
+		require.InDelta(g.t, count(g.t, left), d.Outcomes[i].Remaining+1, delta, where)
+	case "full":
+		g.fill(name)
+	case "banned":
+		g.banAddress(g.place(place, 0))
+	case "recognized":
+		require.NoError(g.t, g.Recognize(ctx, name, g.place(place, 0), device), where)
+	case "lifted":
+		var from netip.Addr
+		if place != "" {
+			from = g.place(place, 0)
+		}
+		require.NoError(g.t, g.Lift(ctx, name, from), where)
+	case "forgotten":
+		require.NoError(g.t, g.Forget(ctx, name, device), where)
+	case "confirmed":
+		require.NoError(g.t, g.ConfirmDevice(ctx, name, device), where)
+	default:
+		require.Fail(g.t, "no such step", where)
+	}
+}
+
+// refused requires that a was refused for so long, from begun on at the earliest.
+func (g try) refused(where string, a *login.Attempt, begun time.Time, length string) {
+	g.t.Helper()
+	require.Equal(g.t, throttler.Blocked, a.Decision.Status, where)
+	most, bounded := strings.CutPrefix(length, "<")
+	switch {
+	case length == "":
+		return
+	case bounded:
+		require.Positive(g.t, a.Decision.RetryAfter, where)
+		for _, o := range a.Decision.Outcomes {
+			require.False(g.t, o.Banned, "%s: %s", where, o.Name)
+		}
+	default:
+		require.GreaterOrEqual(g.t, a.Decision.RetryAfter, span(g.t, length)-time.Second-time.Since(begun), where)
+	}
+	require.LessOrEqual(g.t, a.Decision.RetryAfter, span(g.t, most)+time.Second, where)
+}
+
+// place returns the address of a place, home by default. i tells those of "*" apart.
+func (g try) place(name string, i int) netip.Addr {
+	g.t.Helper()
+	switch name {
+	case "", "home":
+		return home
+	case "away":
+		return away
+	case "office":
+		return office
+	case "*":
+		return addr(1<<16 + i)
+	}
+	from, err := netip.ParseAddr(name)
+	require.NoError(g.t, err)
+	return from
+}
+
+func count(t *testing.T, text string) int {
+	t.Helper()
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err)
+	return n
+}
+
+func span(t *testing.T, text string) time.Duration {
+	t.Helper()
+	d, err := time.ParseDuration(text)
+	require.NoError(t, err)
+	return d
+}
+
+func (g try) begin(name string, addr netip.Addr) *login.Attempt {
+	g.t.Helper()
+	return g.beginDevice(name, addr, "")
+}
+
+func (g try) beginDevice(name string, addr netip.Addr, device string) *login.Attempt {
+	g.t.Helper()
+	a, err := g.Begin(login.WithDevice(g.t.Context(), device), name, addr)
+	require.NoError(g.t, err)
+	require.NoError(g.t, a.Decision.Err)
+	return a
+}
+
+// fails makes n wrong guesses and returns how many of them were verified.
+func (g try) fails(n int, name string, addr netip.Addr) (verified int) {
+	g.t.Helper()
+	for range n {
+		a := g.begin(name, addr)
+		if a.Decision.Status == throttler.Authorized {
+			verified++
+			require.NoError(g.t, a.Fail(g.t.Context()))
+		}
+	}
+	return verified
+}
+
+func (g try) succeeds(name string, addr netip.Addr) {
+	g.t.Helper()
+	a := g.begin(name, addr)
+	require.Equal(g.t, throttler.Authorized, a.Decision.Status, "%s from %s", name, addr)
+	require.NoError(g.t, a.Succeed(g.t.Context()))
+}
+
+func (g try) isBlocked(name string, addr netip.Addr, retryAfter time.Duration) {
+	g.t.Helper()
+	g.refused(name, g.begin(name, addr), time.Now(), retryAfter.String())
+}
+
+// fill has strangers use up the budget of name, from many addresses.
+func (g try) fill(name string) {
+	g.t.Helper()
+	for i := range 30 {
+		g.fails(1, name, addr(1000+i))
+	}
+	require.Equal(g.t, throttler.Blocked, g.begin(name, away).Decision.Status)
+}
+
+// banAddress has strangers get addr banned.
+func (g try) banAddress(addr netip.Addr) {
+	g.t.Helper()
+	for i := range 51 {
+		g.fails(1, fmt.Sprint("victim", i), addr)
+	}
+	require.Equal(g.t, throttler.Blocked, g.begin("stranger", addr).Decision.Status)
+}
