@@ -9,49 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 )
-
-func TestAChallengedAttemptCountsNowhere(t *testing.T) {
-	eachBackend(t, func(t *testing.T, client throttler.Client) {
-		g := on(t, client)
-		events := g.events()
-		for range 100 {
-			require.NoError(t, g.begin("alice", home).Challenge(t.Context()))
-		}
-		observed := events()
-		require.Len(t, observed, 100)
-		require.Equal(t, login.Canceled, observed[0].Result)
-		require.True(t, observed[0].Challenged)
-		d, err := g.Peek(t.Context(), "alice", home)
-		require.NoError(t, err)
-		for _, o := range d.Outcomes {
-			require.GreaterOrEqual(t, o.Remaining, o.Limit-2, o.Name)
-		}
-		g.succeeds("alice", home)
-	})
-}
-
-func TestAChallengedAttemptHasEnded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g, ctx := on(t, memstore.New()), t.Context()
-		a := g.begin("alice", home)
-		require.NoError(t, a.Challenge(ctx))
-		require.NoError(t, a.Challenge(ctx))
-		require.ErrorIs(t, a.Succeed(ctx), login.ErrSettled)
-		require.NoError(t, a.Fail(ctx))
-		_, err := a.HandOver()
-		require.ErrorIs(t, err, login.ErrSettled)
-
-		a = g.begin("alice", home)
-		require.NoError(t, a.Fail(ctx))
-		require.ErrorIs(t, a.Challenge(ctx), login.ErrSettled)
-		g.fails(5, "alice", home)
-		require.NoError(t, g.begin("alice", home).Challenge(ctx), "it is blocked")
-		g.isBlocked("alice", home, 10*time.Minute)
-	})
-}
 
 // The siege goes on while attackers are challenged, and those who then get in
 // have not contributed to it.

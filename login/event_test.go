@@ -2,13 +2,11 @@ package login_test
 
 import (
 	"context"
-	"net/netip"
 	"testing"
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 )
@@ -25,43 +23,6 @@ func (g try) events() func() []login.Event {
 		events = nil
 		return observed
 	}
-}
-
-func TestEachAttemptIsObservedOnceWithItsResult(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g, ctx := on(t, memstore.New()), t.Context()
-		observed := g.events()
-		for _, c := range []struct {
-			result login.Result
-			end    func(*login.Attempt) error
-		}{
-			{login.Succeeded, func(a *login.Attempt) error { return a.Succeed(ctx) }},
-			{login.Failed, func(a *login.Attempt) error { return a.Fail(ctx) }}, // after it: a success forgets failures
-			{login.Canceled, func(a *login.Attempt) error { return a.Cancel(ctx) }},
-		} {
-			a := g.begin("Alice", netip.MustParseAddr("::ffff:203.0.113.7"))
-			require.Empty(t, observed())
-			for range 3 {
-				require.NoError(t, ignore(c.end(a), login.ErrSettled))
-			}
-			require.NoError(t, a.Fail(ctx))
-			require.Equal(t, []login.Event{{Name: "alice", Addr: home, Decision: a.Decision, Result: c.result}}, observed())
-		}
-		g.fails(4, "alice", home)
-		require.Len(t, observed(), 4)
-		a := g.begin("alice", home)
-		require.Equal(t, []login.Event{{Name: "alice", Addr: home, Decision: a.Decision, Result: login.Refused}}, observed())
-		require.NoError(t, a.Fail(ctx))
-		require.Empty(t, observed())
-	})
-}
-
-// ignore returns err unless it is what is ignored.
-func ignore(err, ignored error) error {
-	if err == ignored {
-		return nil
-	}
-	return err
 }
 
 // The owner of a name under attack makes one attempt, and it succeeds.
@@ -112,22 +73,4 @@ func TestResultsHaveNames(t *testing.T) {
 	} {
 		require.Equal(t, want, r.String())
 	}
-}
-
-func TestExemptAddressesHaveTheLimitsOfNamesAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.Exempt = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8:1::/48"), netip.MustParsePrefix("::ffff:198.51.100.0/120")}
-		g.Network48.Max = 10
-		for i := range 1000 {
-			for _, from := range []netip.Addr{office, v6(0, 0), away} {
-				require.Equal(t, 1, g.fails(1, pupil(i), from))
-			}
-		}
-		require.Equal(t, 5, g.fails(9, "alice", office))
-		require.Equal(t, 50, g.burst(60, pupil, same(home)))
-		g.fill("bob")
-		a := g.begin("bob", office)
-		require.Equal(t, throttler.Blocked, a.Decision.Status)
-	})
 }

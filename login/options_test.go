@@ -23,71 +23,27 @@ func exempting(t *testing.T, prefixes ...string) try {
 	return g
 }
 
-func TestExemptAddressTriesAsManyNamesAsItLikes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := exempting(t, "192.0.2.0/24")
-		for i := range 600 { // more than an address has in a day
-			require.Equal(t, 1, g.fails(1, fmt.Sprint("name", i), office))
-			require.Equal(t, 1, g.fails(1, "", office), "not even a name")
-		}
-		g.succeeds("", office)
-		require.Equal(t, 50, g.fails(60, "", home), "others are limited as ever")
-	})
-}
-
-func TestExemptNetworkIsNotLimited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := exempting(t, "2001:db8:1::/48")
-		for i := range 1100 { // more than a /56 has
-			require.Equal(t, 1, g.fails(1, "", v6(0, i%256)))
-		}
-		for i := range 5100 { // more than a /48 has
-			require.Equal(t, 1, g.fails(1, "", v6(1+i%64, i/64)))
-		}
-		for i := range 50 {
-			require.Equal(t, 1, g.fails(1, fmt.Sprint("name", i), v6(0, 0)))
-		}
-	})
-}
-
-func TestNamesAreLimitedForExemptAddressesToo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := exempting(t, "192.0.2.0/24", "10.0.0.0/8")
-		require.Equal(t, 5, g.fails(9, "alice", office))
-		g.isBlocked("alice", office, 10*time.Minute)
-		verified := 0
-		for i := range 100 {
-			verified += g.fails(1, "alice", addr(i))
-		}
-		require.Equal(t, 24-5, verified)
-
-		// One who is known there gets in past the name's, and within their own.
-		g.succeeds("bob", office)
-		g.fill("bob")
-		require.Equal(t, 5, g.fails(9, "bob", office))
-		outcomes := g.begin("bob", office).Decision.Outcomes
-		for i := range outcomes {
-			require.NotContains(t, outcomes[i].Name, "address-", "no limit of the address, in any disguise")
-			require.NotEqual(t, "address", outcomes[i].Name)
-		}
-	})
-}
-
-func TestExemptAddressIsRecognizedAsItIsCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for from, exempt := range map[string]bool{
-			"192.0.2.1":             true,
-			"::ffff:192.0.2.1":      true,
-			"64:ff9b::192.0.2.1":    true,
-			"192.0.3.1":             false,
-			"fe80::1%eth0":          true,
-			"fe80::2":               false,
-			"2001:db8:1:2:3::c0:21": false,
-		} {
-			g := exempting(t, "192.0.2.0/24", "fe80::1/128")
-			require.Equal(t, exempt, g.fails(60, "", netip.MustParseAddr(from)) == 60, from)
-		}
-	})
+func TestExemptAddresses(t *testing.T) {
+	exempt := func(prefixes ...string) func(*login.Guard) {
+		return func(g *login.Guard) { g.Exempt = exempting(t, prefixes...).Exempt }
+	}
+	scenes := []scene{
+		{"an address tries as many names as it likes", exempt("192.0.2.0/24"), "*@office fails 600; @office fails 600; @office in; @ fails 50/60"},
+		{"a network is not limited", exempt("2001:db8:1::/48"), "*@2001:db8:1:1::7 fails 5100; @2001:db8:1:1::7 fails 5100"},
+		{"names are limited there too", exempt("192.0.2.0/24", "10.0.0.0/8"), `
+			alice@office fails 5/9; alice@office refused 10m; alice@* fails 19/100
+			bob@office in; bob full; bob@office fails 5/9; carol full; carol@office refused`},
+		{"no limit of the address holds where a name is known", exempt("192.0.2.0/24"), `
+			bob@office in; bob full; *@office fails 600; bob@office in`},
+	}
+	for from, verified := range map[string]int{
+		"192.0.2.1": 60, "::ffff:192.0.2.1": 60, "64:ff9b::192.0.2.1": 60, "fe80::1%eth0": 60,
+		"192.0.3.1": 50, "fe80::2": 50, "2001:db8:1:2:3::c0:21": 50,
+	} {
+		scenes = append(scenes, scene{"an address is exempt as it is counted", exempt("192.0.2.0/24", "fe80::1/128"),
+			fmt.Sprintf("@%s fails %d/60", from, verified)})
+	}
+	play(t, append(scenes, scene{"a mapped prefix is that of IPv4", exempt("::ffff:198.51.100.0/120"), "*@away fails 100"}))
 }
 
 // What was counted before an address was exempt can still be forgotten.

@@ -1,6 +1,7 @@
 package login_test
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -38,6 +39,7 @@ func addr(i int) netip.Addr {
 // lines. A step is one of these:
 //
 //	wait 10m                 time passes
+//	pending succeed          those who have begun succeed, fail or cancel
 //	alice@home/phone in      alice logs in from home with the device phone
 //
 // @home and no device are the defaults, and a blank of a name is written as _. In place of a name or of an address, * is
@@ -111,40 +113,59 @@ func on(t *testing.T, client throttler.Client) try {
 	return try{login.New(limits), t}
 }
 
+// A stage is where a scene is played.
+type stage struct {
+	try
+	since   time.Time // when the scene began
+	others  int       // who have come so far
+	pending []*login.Attempt
+}
+
 func (g try) play(s scene) {
 	g.t.Helper()
 	if s.options != nil {
 		s.options(g.Guard)
 	}
-	begun, others := time.Now(), 0
+	at := &stage{try: g, since: time.Now()}
 	for i, step := range strings.FieldsFunc(s.steps, func(r rune) bool { return r == ';' || r == '\n' }) {
-		words := strings.Fields(step)
-		if len(words) == 0 {
-			continue
+		if words := strings.Fields(step); len(words) > 0 {
+			at.step(fmt.Sprintf("step %d: %s", i+1, strings.TrimSpace(step)), words)
 		}
-		where := fmt.Sprintf("step %d: %s", i+1, strings.TrimSpace(step))
-		if words[0] == "wait" {
-			time.Sleep(span(g.t, words[1]))
-			continue
-		}
-		g.step(where, begun, &others, words)
 	}
 }
 
-// step plays one step of a scene that began at begun.
-func (g try) step(where string, begun time.Time, others *int, words []string) {
+// ends are the ways to end an attempt.
+var ends = map[string]func(*login.Attempt, context.Context) error{
+	"succeed": (*login.Attempt).Succeed, "fail": (*login.Attempt).Fail, "cancel": (*login.Attempt).Cancel,
+	"keep": (*login.Attempt).Keep, "challenge": (*login.Attempt).Challenge,
+	"begin": func(*login.Attempt, context.Context) error { return nil },
+}
+
+// step plays one step.
+func (g *stage) step(where string, words []string) {
 	g.t.Helper()
 	ctx, verb := g.t.Context(), words[1]
+	switch words[0] {
+	case "wait":
+		time.Sleep(span(g.t, words[1]))
+		return
+	case "pending":
+		for _, a := range g.pending {
+			require.NoError(g.t, ends[words[1]](a, ctx), where)
+		}
+		g.pending = nil
+		return
+	}
 	argument := strings.Join(words[2:], " ")
 	who, device, _ := strings.Cut(words[0], "/")
 	name, place, _ := strings.Cut(who, "@")
 	name = strings.ReplaceAll(name, "_", " ")
 	someone := func() (string, netip.Addr) {
-		*others++
+		g.others++
 		if name == "*" {
-			return fmt.Sprint("other", *others), g.place(place, *others)
+			return fmt.Sprint("other", g.others), g.place(place, g.others)
 		}
-		return name, g.place(place, *others)
+		return name, g.place(place, g.others)
 	}
 	begin := func() *login.Attempt {
 		g.t.Helper()
@@ -174,20 +195,12 @@ func (g try) step(where string, begun time.Time, others *int, words []string) {
 		}
 		passed := 0
 		for range count(g.t, of) {
-			a := begin()
-			if a.Decision.Status == throttler.Blocked {
-				continue
-			}
-			passed++
-			switch verb {
-			case "fails":
-				require.NoError(g.t, a.Fail(ctx), where)
-			case "keeps":
-				require.NoError(g.t, a.Keep(ctx), where)
-			case "challenges":
-				require.NoError(g.t, a.Challenge(ctx), where)
-			case "cancels":
-				require.NoError(g.t, a.Cancel(ctx), where)
+			if a := begin(); a.Decision.Status == throttler.Authorized {
+				passed++
+				require.NoError(g.t, ends[strings.TrimSuffix(verb, "s")](a, ctx), where)
+				if verb == "begins" {
+					g.pending = append(g.pending, a)
+				}
 			}
 		}
 		require.Equal(g.t, count(g.t, verified), passed, where)
@@ -196,7 +209,7 @@ func (g try) step(where string, begun time.Time, others *int, words []string) {
 		require.Equal(g.t, throttler.Authorized, a.Decision.Status, where)
 		require.NoError(g.t, a.Cancel(ctx), where)
 	case "refused":
-		g.refused(where, begin(), begun, argument)
+		g.refused(where, begin(), g.since, argument)
 	case "left":
 		name, from := someone()
 		d, err := g.Peek(ctx, name, from)
