@@ -1,9 +1,7 @@
 package login_test
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
@@ -155,29 +152,22 @@ func TestConfirmedDeviceNeedsALegalName(t *testing.T) {
 	require.NoError(t, g.ConfirmDevice(t.Context(), "", "phone"))
 }
 
-// forgetful fails to add the record that is the failing-th from now on. 0: none.
-type forgetful struct {
-	throttler.Client
-	failing atomic.Int64
-}
-
-func (c *forgetful) Add(item *memcache.Item) error {
-	if c.failing.Add(-1) == 0 {
-		return errors.New("down")
-	}
-	return c.Client.Add(item)
-}
-
 // Whichever record of a success is lost: until the new device is known the old one
 // holds, and a second try mends it.
 func TestOldDeviceStaysIfTheNewOneIsNotKnown(t *testing.T) {
 	for lost := range 5 {
 		synctest.Test(t, func(t *testing.T) {
-			store := &forgetful{Client: memstore.New()}
+			store := &wire{Client: memstore.New()}
 			g := on(t, store)
 			g.replaces("alice", "", "first")
 			a := g.beginDevice("alice", home, "first")
-			store.failing.Store(int64(lost + 1))
+			var added atomic.Int64
+			store.meets(func(operation, _ string) error {
+				if operation == "add" && added.Add(1) == int64(lost+1) {
+					return errDown
+				}
+				return nil
+			})
 			require.ErrorContains(t, a.Succeed(login.WithDevice(t.Context(), "second")), "down")
 			time.Sleep(time.Minute)
 			g.fill("alice")
@@ -191,31 +181,23 @@ func TestOldDeviceStaysIfTheNewOneIsNotKnown(t *testing.T) {
 	}
 }
 
-// partial fails to add the record of a replaced device.
-type partial struct {
-	throttler.Client
-	failing atomic.Bool
-}
-
-func (c *partial) Add(item *memcache.Item) error {
-	if c.failing.Load() && strings.Contains(item.Key, "-replaced") {
-		return errors.New("down")
-	}
-	return c.Client.Add(item)
-}
-
 // A second try replaces the same device as the first one, which had stored a part,
 // whatever the number of that device.
 func TestSecondTryReplacesTheSameDevice(t *testing.T) {
 	for _, first := range []string{"first 0", "first 33"} { // whose number does not fit twice, and does
 		synctest.Test(t, func(t *testing.T) {
-			store := &partial{Client: memstore.New()}
+			store := &wire{Client: memstore.New()}
 			g := on(t, store)
 			g.replaces("alice", "", first)
 			a := g.beginDevice("alice", home, first)
-			store.failing.Store(true)
+			store.meets(func(operation, key string) error {
+				if operation == "add" && strings.Contains(key, "-replaced") {
+					return errDown
+				}
+				return nil
+			})
 			require.ErrorContains(t, a.Succeed(login.WithDevice(t.Context(), "second")), "down")
-			store.failing.Store(false)
+			store.works()
 			require.NoError(t, a.Succeed(login.WithDevice(t.Context(), "second")), "again")
 			require.NoError(t, g.ConfirmDevice(t.Context(), "alice", "second"))
 			time.Sleep(31 * time.Second)
@@ -226,31 +208,21 @@ func TestSecondTryReplacesTheSameDevice(t *testing.T) {
 	}
 }
 
-// meddling calls before when the record of a link is read.
-type meddling struct {
-	throttler.Client
-	before func()
-}
-
-func (c *meddling) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	if c.before != nil && slices.ContainsFunc(keys, func(key string) bool { return strings.Contains(key, "-replaces-") }) {
-		c.before()
-	}
-	return c.Client.GetMulti(keys)
-}
-
 // A link that others keep in motion is not there, so Succeed must be called again.
 func TestALinkThatOthersChangeIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &meddling{Client: memstore.New()}
+		store := &wire{Client: memstore.New()}
 		g, others := on(t, store), on(t, store.Client)
 		g.replaces("alice", "", "first")
 		a := g.beginDevice("alice", home, "first")
-		store.before = func() {
-			require.NoError(t, others.beginDevice("alice", home, "first").Succeed(login.WithDevice(t.Context(), "second")))
-		}
+		store.meets(func(operation, keys string) error {
+			if operation == "get" && strings.Contains(keys, "-replaces-") {
+				return others.beginDevice("alice", home, "first").Succeed(login.WithDevice(t.Context(), "second"))
+			}
+			return nil
+		})
 		require.ErrorContains(t, a.Succeed(login.WithDevice(t.Context(), "second")), "meanwhile")
-		store.before = nil
+		store.works()
 		require.NoError(t, a.Succeed(login.WithDevice(t.Context(), "second")), "again")
 		require.NoError(t, g.ConfirmDevice(t.Context(), "alice", "second"))
 		time.Sleep(31 * time.Second)

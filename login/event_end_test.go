@@ -80,14 +80,14 @@ func TestAttemptThatIsNotMadeIsNotObserved(t *testing.T) {
 
 func TestOutageChangesNoResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := &failing{Client: memstore.New()}
+		client := &wire{Client: memstore.New()}
 		g := on(t, client)
 		observed := g.events()
 		a := g.begin("alice", home)
-		client.down.Store(true)
+		client.breaks()
 		require.ErrorIs(t, a.Succeed(t.Context()), errDown)
 		require.Equal(t, login.Succeeded, observed()[0].Result)
-		client.down.Store(false)
+		client.works()
 		require.NoError(t, a.Succeed(t.Context()))
 		require.Empty(t, observed())
 	})

@@ -46,7 +46,7 @@ func TestOwnersStayKnownWhenTheKeyIsChanged(t *testing.T) {
 // While memcached is down, an owner gets in where they logged in before.
 func TestAnOutageMakesNoStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := &failing{Client: memstore.New()}
+		client := &wire{Client: memstore.New()}
 		limits := throttler.New(client)
 		limits.Fallback = memstore.New()
 		g := login.New(limits)
@@ -56,7 +56,7 @@ func TestAnOutageMakesNoStrangers(t *testing.T) {
 			return a
 		}
 		require.NoError(t, begin("phone").Succeed(t.Context()))
-		client.down.Store(true)
+		client.breaks()
 		for i := range 30 {
 			a, err := g.Begin(t.Context(), "alice", addr(i))
 			require.NoError(t, err)

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -95,58 +94,22 @@ func TestOwnAccountDoesNotHelpGuessing(t *testing.T) {
 
 func TestSucceedCanBeRepeatedAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := &failing{Client: memstore.New()}
+		client := &wire{Client: memstore.New()}
 		g := on(t, client)
 		g.fails(4, "alice", home)
 		a := g.begin("alice", home)
-		client.down.Store(true)
+		client.breaks()
 		require.ErrorIs(t, a.Succeed(t.Context()), errDown)
-		client.down.Store(false)
+		client.works()
 		require.NoError(t, a.Succeed(t.Context()))
 		require.Equal(t, 5, g.fails(6, "alice", home))
 	})
 }
 
-// failing is a client whose server can be down.
-type failing struct {
-	throttler.Client
-	down atomic.Bool
-}
-
-var errDown = fmt.Errorf("the server is down")
-
-func (f *failing) Get(key string) (*memcache.Item, error) {
-	if f.down.Load() {
-		return nil, errDown
-	}
-	return f.Client.Get(key)
-}
-
-func (f *failing) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	if f.down.Load() {
-		return nil, errDown
-	}
-	return f.Client.GetMulti(keys)
-}
-
-func (f *failing) Add(item *memcache.Item) error {
-	if f.down.Load() {
-		return errDown
-	}
-	return f.Client.Add(item)
-}
-
-func (f *failing) Delete(key string) error {
-	if f.down.Load() {
-		return errDown
-	}
-	return f.Client.Delete(key)
-}
-
 func TestOutageFailsOpenOrToTheFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := &failing{Client: memstore.New()}
-		client.down.Store(true)
+		client := &wire{Client: memstore.New()}
+		client.breaks()
 		limits := throttler.New(client)
 		g := login.New(limits)
 		for range 10 {
@@ -427,7 +390,11 @@ func TestDefaultNormalize(t *testing.T) {
 
 func TestKeyKeepsNamesOutOfTheBackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := &recording{Client: memstore.New()}
+		client := &wire{Client: memstore.New()}
+		client.meets(func(_, keys string) error {
+			assert.NotContains(t, strings.ToLower(keys), "alice")
+			return nil
+		})
 		limits := throttler.New(client)
 		limits.Observe = func(_ context.Context, rule throttler.Rule, _ throttler.Decision) {
 			for _, c := range append(rule.Either, rule.All...) {
@@ -442,29 +409,11 @@ func TestKeyKeepsNamesOutOfTheBackend(t *testing.T) {
 		require.NoError(t, a.Succeed(t.Context()))
 		require.NoError(t, g.Lift(t.Context(), "ALICE", home))
 		g.succeeds("alice", home)
-		require.NotEmpty(t, client.keys)
-		for _, key := range client.keys {
-			require.NotContains(t, strings.ToLower(key), "alice")
-		}
 		other := on(t, client.Client)
 		other.Keys = [][]byte{[]byte("another")}
 		g.fails(5, "alice", home)
 		require.Equal(t, 5, other.fails(5, "alice", home), "another key, other records")
 	})
-}
-
-// recording keeps the keys that are written.
-type recording struct {
-	throttler.Client
-	mu   sync.Mutex
-	keys []string
-}
-
-func (r *recording) Add(item *memcache.Item) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.keys = append(r.keys, item.Key)
-	return r.Client.Add(item)
 }
 
 func TestMessageDoesNotTellWhatBlocks(t *testing.T) {
@@ -520,14 +469,14 @@ func TestAttemptWhoseContextHasEndedIsNotMade(t *testing.T) {
 func TestContextThatEndsMeanwhileIsAnErrorAndLeavesNothing(t *testing.T) {
 	for ends, want := range map[string]error{"canceled": context.Canceled, "its deadline": context.DeadlineExceeded} {
 		synctest.Test(t, func(t *testing.T) {
-			client := &interrupting{Client: distant{memstore.New()}}
+			client := &wire{Client: distant(memstore.New())}
 			g := on(t, client)
 			for i := range 100 {
 				ctx, cancel := context.WithCancel(t.Context())
 				if want == context.DeadlineExceeded {
 					ctx, cancel = context.WithTimeout(t.Context(), time.Duration(i%4)*500*time.Microsecond)
 				} else {
-					client.interrupt.Store(&cancel)
+					client.meets(func(string, string) error { cancel(); return nil })
 				}
 				a, err := g.Begin(ctx, "alice", home)
 				cancel()
@@ -540,72 +489,24 @@ func TestContextThatEndsMeanwhileIsAnErrorAndLeavesNothing(t *testing.T) {
 				require.ErrorIs(t, err, want, ends)
 				require.Nil(t, a)
 			}
-			client.interrupt.Store(nil)
+			client.works()
 			require.Equal(t, 5, g.fails(9, "alice", home), ends)
 			require.Equal(t, 19, g.burst(50, same("alice"), addr), "of the name's 24: %s", ends)
 		})
 	}
 }
 
-// interrupting is a client that ends a context when something is written.
-type interrupting struct {
-	throttler.Client
-	interrupt atomic.Pointer[context.CancelFunc]
-}
-
-func (i *interrupting) Add(item *memcache.Item) error {
-	if cancel := i.interrupt.Load(); cancel != nil {
-		defer (*cancel)()
-	}
-	return i.Client.Add(item)
-}
-
-func (i *interrupting) CompareAndSwap(item *memcache.Item) error {
-	if cancel := i.interrupt.Load(); cancel != nil {
-		defer (*cancel)()
-	}
-	return i.Client.CompareAndSwap(item)
-}
-
 func TestSucceedDoesNotWaitForABackendThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := &hanging{Client: memstore.New(), released: make(chan struct{})}
-		defer close(client.released)
+		client, released := &wire{Client: memstore.New()}, make(chan struct{})
+		defer close(released)
 		g := on(t, client)
 		a := g.begin("alice", home)
-		client.hangs.Store(true)
+		client.meets(func(string, string) error { <-released; return nil })
 		start := time.Now()
 		require.ErrorIs(t, a.Succeed(context.WithoutCancel(t.Context())), context.DeadlineExceeded)
 		require.LessOrEqual(t, time.Since(start), 5*time.Second)
 	})
-}
-
-// hanging is a client that can stop to answer.
-type hanging struct {
-	throttler.Client
-	hangs    atomic.Bool
-	released chan struct{}
-}
-
-func (h *hanging) wait() {
-	if h.hangs.Load() {
-		<-h.released
-	}
-}
-
-func (h *hanging) Get(key string) (*memcache.Item, error) {
-	h.wait()
-	return h.Client.Get(key)
-}
-
-func (h *hanging) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	h.wait()
-	return h.Client.GetMulti(keys)
-}
-
-func (h *hanging) Delete(key string) error {
-	h.wait()
-	return h.Client.Delete(key)
 }
 
 func TestShadowLetsPassAndClearsNothing(t *testing.T) {

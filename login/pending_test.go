@@ -65,8 +65,8 @@ func TestOneWhoOnlyGuessesIsBannedThoughNothingIsEnded(t *testing.T) {
 // A Fallback decides as the backend would, and bans.
 func TestTheFallbackBansOneWhoseAttemptsWereLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := &failing{Client: memstore.New()}
-		client.down.Store(true)
+		client := &wire{Client: memstore.New()}
+		client.breaks()
 		limits := throttler.New(client)
 		limits.Fallback = memstore.New()
 		g := login.New(limits)

@@ -5,45 +5,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 
-	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
-// distant is a client whose every operation takes a millisecond.
-type distant struct{ throttler.Client }
-
-func (d distant) Get(key string) (*memcache.Item, error) {
-	time.Sleep(time.Millisecond)
-	return d.Client.Get(key)
-}
-
-func (d distant) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	time.Sleep(time.Millisecond)
-	return d.Client.GetMulti(keys)
-}
-
-func (d distant) Add(item *memcache.Item) error {
-	time.Sleep(time.Millisecond)
-	return d.Client.Add(item)
-}
-
-func (d distant) CompareAndSwap(item *memcache.Item) error {
-	time.Sleep(time.Millisecond)
-	return d.Client.CompareAndSwap(item)
-}
-
-func (d distant) Delete(key string) error {
-	time.Sleep(time.Millisecond)
-	return d.Client.Delete(key)
-}
-
 func TestRoundTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := on(t, distant{memstore.New()})
+		g := on(t, distant(memstore.New()))
 		take := func(want int, what string, f func()) {
 			t.Helper()
 			start := time.Now()

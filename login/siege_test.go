@@ -2,14 +2,12 @@ package login_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
@@ -329,7 +327,7 @@ func TestAlarmCostsAnAttemptNoRoundTrip(t *testing.T) {
 				w.stuff(100)
 				require.True(t, w.look().Siege)
 			}
-			with, without := on(t, distant{store}), on(t, distant{memstore.New()})
+			with, without := on(t, distant(store)), on(t, distant(memstore.New()))
 			without.SiegeFloor = -1
 			for i := range 50 {
 				time.Sleep(time.Duration(i) * time.Second / 7)
@@ -408,53 +406,31 @@ func TestAlarmsThatMakeNoSenseAreErrors(t *testing.T) {
 	}
 }
 
-// moody is a client that fails on demand.
-type moody struct {
-	throttler.Client
-	down bool
-}
-
-var errMoody = errors.New("down")
-
-func (m *moody) Get(key string) (*memcache.Item, error) {
-	if m.down {
-		return nil, errMoody
-	}
-	return m.Client.Get(key)
-}
-
-func (m *moody) GetMulti(keys []string) (map[string]*memcache.Item, error) {
-	if m.down {
-		return nil, errMoody
-	}
-	return m.Client.GetMulti(keys)
-}
-
 func TestOutageLeavesTheAlarmAsItWas(t *testing.T) {
 	for _, siege := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			client := &moody{Client: memstore.New()}
+			client := &wire{Client: memstore.New()}
 			w := watchOn(t, client)
 			if siege {
 				w.stuff(100)
 				w.look()
 			}
-			client.down = true
+			client.breaks()
 			for i := range 300 {
 				a, err := w.Begin(t.Context(), fmt.Sprint("user", i), spread(3000+i))
 				require.NoError(t, err)
-				require.ErrorIs(t, a.Fail(t.Context()), errMoody)
+				require.ErrorIs(t, a.Fail(t.Context()), errDown)
 			}
-			client.down = false
+			client.works()
 			require.Equal(t, siege, w.look().Siege, "what fails in an outage does not count")
-			client.down = true
+			client.breaks()
 			for range 3 {
 				a, err := w.Begin(t.Context(), "alice", home)
 				require.NoError(t, err)
 				require.Equal(t, siege, a.Siege)
 				time.Sleep(reported)
 			}
-			client.down = false
+			client.works()
 			require.Equal(t, siege, w.look().Siege, "what the outage has seen does not count")
 		})
 	}

@@ -148,10 +148,10 @@ func TestTryChecksNoMoreThanTheLimit(t *testing.T) {
 
 // A backend that fails is in Decision.Err, and never Try's error.
 func TestTryReportsTheBackendInTheDecision(t *testing.T) {
-	store := &failing{Client: memstore.New()}
+	store := &wire{Client: memstore.New()}
 	g := login.New(throttler.New(store))
 	result, d, err := g.Try(t.Context(), "alice", home, func(context.Context) (bool, error) {
-		store.down.Store(true)
+		store.breaks()
 		return true, nil
 	})
 	require.NoError(t, err)
