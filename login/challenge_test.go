@@ -36,23 +36,6 @@ func TestTheAlarmCountsAChallengeUntilASuccess(t *testing.T) {
 	}
 }
 
-// An attacker who logs in to accounts of their own hides nothing of what they
-// guess at those of others.
-func TestSuccessesTakeBackNothingThatTheAlarmCountedForOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := watchOn(t, memstore.New())
-		for i := range 120 {
-			own := fmt.Sprint("own", i)
-			w.stuff(1)
-			w.fails(1, own, spread(w.failed))
-			for range 5 {
-				w.succeeds(own, spread(w.failed))
-			}
-		}
-		require.True(t, w.look().Siege)
-	})
-}
-
 // What was reported before is taken back from later reports.
 func TestWhatIsTakenBackLateIsNotCountedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -79,7 +79,7 @@ func TestOptionThatMakesNoSenseIsNamed(t *testing.T) {
 		"Guard.KnownFor is 8760":                                      func(g *login.Guard) { g.KnownFor = throttler.MaxBucketTTL },
 		"Guard.IPv6Bits is -1, want 0 to 128":                         func(g *login.Guard) { g.IPv6Bits = -1 },
 		"Guard.IPv6Bits is 129":                                       func(g *login.Guard) { g.IPv6Bits = 129 },
-		"Guard.SiegeFloor is 5, want 20 to 500000, 0 or negative":     func(g *login.Guard) { g.SiegeFloor = 5 },
+		"Guard.SiegeFloor is 19, want 20 to 500000, 0 or negative":    func(g *login.Guard) { g.SiegeFloor = 19 },
 		"Guard.SiegeFloor is 500001":                                  func(g *login.Guard) { g.SiegeFloor = 500_001 },
 		"Guard.Exempt[0] is invalid Prefix":                           func(g *login.Guard) { g.Exempt = []netip.Prefix{{}} },
 		"Guard.Exempt[1] is invalid Prefix":                           func(g *login.Guard) { g.Exempt = []netip.Prefix{netip.PrefixFrom(office, 32), {}} },

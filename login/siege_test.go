@@ -101,30 +101,102 @@ func (w *watch) all() (rung []login.Siege) {
 	return rung
 }
 
-func TestAFewNetworksOrNamesPutNobodyElseUnderSiege(t *testing.T) {
-	in := func(format string) func(i int) (string, netip.Addr) {
-		return func(i int) (string, netip.Addr) {
-			return fmt.Sprint("victim", i), netip.MustParseAddr(fmt.Sprintf(format, i%250, i/250+1))
+// Each row is what happens in one moment, and whether it puts everybody under siege.
+func TestWhatRingsTheAlarm(t *testing.T) {
+	in := func(format string) func(*watch) {
+		return func(w *watch) {
+			for i := range 2000 {
+				w.fails(1, fmt.Sprint("victim", i), netip.MustParseAddr(fmt.Sprintf(format, i%250, i/250+1)))
+			}
 		}
 	}
-	for what, next := range map[string]func(i int) (string, netip.Addr){
-		"an IPv4 /16": in("198.18.%d.%d"),
-		"an IPv6 /32": in("2001:db8:%x:%x::1"),
-		"its NAT64":   in("64:ff9b::198.18.%d.%d"),
-		"a name":      func(i int) (string, netip.Addr) { return "alice", spread(i) },
-		"19 networks": func(i int) (string, netip.Addr) { return fmt.Sprint("victim", i), spread(i % 19) },
-		"19 names":    func(i int) (string, netip.Addr) { return fmt.Sprint("victim", i%19), spread(i) },
+	ended := func(n int, how string, late bool) func(*watch) {
+		return func(w *watch) {
+			var pending []*login.Attempt
+			for i := range n {
+				pending = append(pending, w.begin(fmt.Sprint("victim", i), spread(i)))
+			}
+			if late {
+				for range 3 { // they have lapsed
+					w.look()
+				}
+			}
+			for _, a := range pending {
+				require.NoError(w.t, ends[how](a, w.t.Context()))
+			}
+		}
+	}
+	all := func(g *login.Guard) {}
+	unlimited := func(g *login.Guard) { g.NameAddress.Max, g.Address.Max, g.AddressDay.Max, g.Name.Max = -1, -1, -1, -1 }
+	for _, row := range []struct {
+		what    string
+		options func(*login.Guard)
+		do      func(w *watch)
+		rings   bool
+	}{
+		{"failures of many names from many networks", all, func(w *watch) { w.stuff(100) }, true},
+		{"too few", all, func(w *watch) { w.stuff(99) }, false},
+		{"from an IPv4 /16", unlimited, in("198.18.%d.%d"), false},
+		{"from an IPv6 /32", unlimited, in("2001:db8:%x:%x::1"), false},
+		{"from its NAT64", unlimited, in("64:ff9b::198.18.%d.%d"), false},
+		{"of a name", unlimited, func(w *watch) {
+			for i := range 2000 {
+				w.fails(1, "alice", spread(i))
+			}
+		}, false},
+		{"from 19 networks", unlimited, func(w *watch) {
+			for i := range 2000 {
+				w.fails(1, fmt.Sprint("victim", i), spread(i%19))
+			}
+		}, false},
+		{"of 19 names", unlimited, func(w *watch) {
+			for i := range 2000 {
+				w.fails(1, fmt.Sprint("victim", i%19), spread(i))
+			}
+		}, false},
+		{"without a name, as those of device codes", all, func(w *watch) {
+			for i := range 120 {
+				w.fails(1, []string{"", " "}[i%2], spread(i))
+			}
+		}, true},
+		{"beside successes of one's own", all, func(w *watch) {
+			for i := range 100 {
+				w.stuff(1)
+				for range 9 {
+					w.succeeds(fmt.Sprint("own", i), spread(w.failed))
+				}
+			}
+		}, true},
+		{"beside failures of one's own, which successes take back", all, func(w *watch) {
+			for i := range 120 {
+				w.stuff(1)
+				w.fails(1, fmt.Sprint("own", i), spread(w.failed))
+				for range 5 {
+					w.succeeds(fmt.Sprint("own", i), spread(w.failed))
+				}
+			}
+		}, true},
+		{"from exempt addresses", func(g *login.Guard) { g.Exempt = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")} }, func(w *watch) { w.stuff(200) }, false},
+		{"without an alarm", func(g *login.Guard) { g.SiegeFloor = -1 }, func(w *watch) { w.stuff(200) }, false},
+		{"a raised floor", func(g *login.Guard) { g.SiegeFloor = 300 }, func(w *watch) { w.stuff(299) }, false},
+		{"attempts that are never ended", all, ended(120, "begin", true), true},
+		{"that fail late, and count once", all, ended(60, "fail", true), false},
+		{"that are canceled", all, ended(120, "cancel", false), false},
+		{"that succeed", all, ended(120, "succeed", false), false},
+		{"that are kept", all, ended(300, "keep", false), false},
+		{"that are challenged", all, ended(120, "challenge", false), true},
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(row.what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := watchOn(t, memstore.New())
-				w.NameAddress.Max, w.Address.Max, w.AddressDay.Max, w.Name.Max = -1, -1, -1, -1
-				for i := range 2000 {
-					name, from := next(i)
-					require.Equal(t, 1, w.fails(1, name, from))
+				row.options(w.Guard)
+				row.do(w)
+				require.Equal(t, row.rings, w.look().Siege)
+				require.Equal(t, row.rings, w.look().Siege, "what lapses")
+				require.Equal(t, row.rings, len(w.all()) == 1)
+				if row.rings {
+					require.LessOrEqual(t, w.all()[0].Failures, 120, "none is counted twice")
 				}
-				require.False(t, w.look().Siege)
-				require.Empty(t, w.all())
 			})
 		})
 	}
@@ -198,31 +270,6 @@ func TestANetworkWhosePeopleLogInIsNotUnderSiege(t *testing.T) {
 	})
 }
 
-// Names may be empty, as those of device codes are.
-func TestFailuresWithoutANameRingTheAlarm(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := watchOn(t, memstore.New())
-		for i := range 120 {
-			w.fails(1, []string{"", " "}[i%2], spread(i))
-		}
-		require.True(t, w.look().Siege)
-		require.Len(t, w.all(), 1)
-	})
-}
-
-func TestOwnSuccessesHideNoSiege(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := watchOn(t, memstore.New())
-		for i := range 100 {
-			w.stuff(1)
-			for range 9 {
-				w.succeeds(fmt.Sprint("own", i), spread(w.failed))
-			}
-		}
-		require.True(t, w.look().Siege)
-	})
-}
-
 func TestSiegeEndsTenMinutesAfterItIsHalfOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watchOn(t, memstore.New())
@@ -266,47 +313,6 @@ func TestThresholdIsHalfTheNamesThatLogIn(t *testing.T) {
 			require.False(t, w.look().Siege)
 			w.stuff(100)
 			require.True(t, w.look().Siege, "the successes were of an hour ago")
-		})
-	}
-}
-
-func TestAttemptsThatAreNeverEndedRingTheAlarm(t *testing.T) {
-	for what, end := range map[string]struct {
-		guesses int
-		siege   bool
-		early   func(ctx context.Context, a *login.Attempt) error
-		late    func(ctx context.Context, a *login.Attempt) error
-	}{
-		"never ended": {guesses: 120, siege: true},
-		"canceled":    {guesses: 120, early: func(ctx context.Context, a *login.Attempt) error { return a.Cancel(ctx) }},
-		"succeeded":   {guesses: 120, early: func(ctx context.Context, a *login.Attempt) error { return a.Succeed(ctx) }},
-		"failed late": {guesses: 60, late: func(ctx context.Context, a *login.Attempt) error { return a.Fail(ctx) }},
-	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := watchOn(t, memstore.New())
-				var open []*login.Attempt
-				for i := range end.guesses {
-					a := w.begin(fmt.Sprint("victim", i), spread(i))
-					open = append(open, a)
-					if end.early != nil {
-						require.NoError(t, end.early(t.Context(), a))
-					}
-				}
-				require.False(t, w.look().Siege)
-				for range 3 {
-					w.look()
-				}
-				for _, a := range open {
-					if end.late != nil {
-						require.NoError(t, end.late(t.Context(), a))
-					}
-				}
-				require.Equal(t, end.siege, w.look().Siege)
-				if end.siege {
-					require.LessOrEqual(t, w.rung[0].Failures, 120)
-				}
-			})
 		})
 	}
 }
@@ -369,41 +375,6 @@ func TestAlarmWithoutFailuresToReportAsksOnceAPeriod(t *testing.T) {
 		}
 		require.Equal(t, 500+1, asked, "one report")
 	})
-}
-
-func TestExemptAddressesRingNoAlarm(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := watchOn(t, memstore.New())
-		w.Exempt = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
-		w.stuff(200)
-		require.False(t, w.look().Siege)
-	})
-}
-
-func TestAlarmCanBeTurnedOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := watchOn(t, memstore.New())
-		w.SiegeFloor = -1
-		w.stuff(200)
-		require.False(t, w.look().Siege)
-		require.Empty(t, w.rung)
-	})
-}
-
-func TestAlarmsThatMakeNoSenseAreErrors(t *testing.T) {
-	for _, floor := range []int{1, 19, 500_001} {
-		g := on(t, memstore.New())
-		g.SiegeFloor = floor
-		a, err := g.Begin(t.Context(), "alice", home)
-		require.Nil(t, a)
-		require.ErrorIs(t, err, throttler.ErrInvalidRule, "%v", floor)
-		require.ErrorContains(t, err, "Siege", "%v", floor)
-	}
-	for _, floor := range []int{20, 3000, 500_000} {
-		g := on(t, memstore.New())
-		g.SiegeFloor = floor
-		g.begin("alice", home)
-	}
 }
 
 func TestOutageLeavesTheAlarmAsItWas(t *testing.T) {
