@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"runtime"
 	"slices"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -217,34 +213,6 @@ func BenchmarkDecisionOverMemstore(b *testing.B) {
 	}
 }
 
-// 64 goroutines call at once: all one value, whose window is never full, so
-// that every call writes, or each its own.
-func BenchmarkContention(b *testing.B) {
-	client := clientOf(b, servertest.AnyMemcached(b).Addr)
-	th := throttler.New(client)
-	for _, values := range []int64{1, 64} {
-		b.Run(fmt.Sprintf("goroutines=64/values=%d", values), func(b *testing.B) {
-			var goroutines, lost atomic.Int64
-			b.SetParallelism(max(1, 64/runtime.GOMAXPROCS(0)))
-			rule := open(1)
-			b.RunParallel(func(pb *testing.PB) {
-				mine := rule
-				mine.Either = slices.Clone(rule.Either)
-				mine.Either[0].Value = fmt.Sprint(goroutines.Add(1) % values)
-				for pb.Next() {
-					d, err := th.Authorize(context.Background(), mine)
-					if err != nil || d.Err != nil || d.Status != throttler.Authorized {
-						b.Error(d.Status, d.Err, err)
-						return
-					}
-					lost.Add(int64(d.Outcomes[0].LostRaces))
-				}
-			})
-			b.ReportMetric(float64(lost.Load())/float64(b.N), "lost-races/op")
-		})
-	}
-}
-
 // The other ways to call, each beside a plain Authorize of the same two windows
 // on the same server.
 func BenchmarkOtherCallsBesideAuthorize(b *testing.B) {
@@ -278,51 +246,6 @@ func BenchmarkOtherCallsBesideAuthorize(b *testing.B) {
 					tb.Fatal(d.Status, d.Err, err)
 				}
 			}}, decision(ctx, "authorize", th, open(2), throttler.Authorized))
-		})
-	}
-}
-
-// One value for all goroutines, whose limit is never reached.
-func BenchmarkHotKeyOverMemstore(b *testing.B) {
-	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
-		b.Run("algorithm="+strings.ReplaceAll(algorithm.String(), " ", "-"), func(b *testing.B) {
-			th := throttler.New(memstore.New())
-			rule := open(1)
-			rule.Either[0].Algorithm = algorithm
-			rule.Either[0].TTL = time.Millisecond
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					if d, err := th.Authorize(context.Background(), rule); err != nil || d.Err != nil || d.Status != throttler.Authorized {
-						b.Error(d.Status, d.Err, err)
-						return
-					}
-				}
-			})
-		})
-	}
-}
-
-// Each of many values is banned, and that is known.
-func BenchmarkKnownBlocks(b *testing.B) {
-	for _, n := range []int{100, 100_000} {
-		b.Run(fmt.Sprintf("values=%d", n), func(b *testing.B) {
-			th := throttler.New(&memstore.Store{MaxItems: 2 * n})
-			th.BlockCache, th.BlockCacheTTL = 2*n, time.Hour
-			rules := make([]throttler.Rule, n)
-			for i := range rules {
-				rules[i] = banning("ip", time.Hour)
-				rules[i].Either[0].Value = fmt.Sprintf("2001:db8:%x::/64", i)
-				for range 2 {
-					_, _ = th.Authorize(context.Background(), rules[i])
-				}
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				if d, _ := th.Authorize(context.Background(), rules[rand.IntN(n)]); d.Status != throttler.Blocked {
-					b.Fatal("authorized")
-				}
-			}
 		})
 	}
 }
@@ -368,36 +291,5 @@ func TestConditionsOverPoolTakeFewAllocationsEach(t *testing.T) {
 		allocs := leastAllocs(100, call)
 		require.LessOrEqual(t, allocs, 6+1.35*float64(n)+forgotten, "%d conditions", n)
 		t.Logf("%d conditions: %.1f allocations", n, allocs)
-	}
-}
-
-// BenchmarkRules compares calls of one rule with those of 1,000 rules: a rule is found again by
-// what it says.
-func BenchmarkRules(b *testing.B) {
-	const n = 1000
-	for differ, set := range map[string]func(c *throttler.Condition, i int){
-		"max":     func(c *throttler.Condition, i int) { c.Max += i },
-		"name":    func(c *throttler.Condition, i int) { c.Name = fmt.Sprintf("customer %04d", i) },
-		"lockout": func(c *throttler.Condition, i int) { c.Lockout = time.Duration(i+1) * time.Second },
-	} {
-		b.Run("differ="+differ, func(b *testing.B) {
-			th := throttler.New(memstore.New())
-			var rules []throttler.Rule
-			for i := range n {
-				c := condition("customer 0000", 1000, time.Minute)
-				set(&c, i)
-				rules = append(rules, either(c))
-			}
-			calls := func(name string, rule func(i int) throttler.Rule) contender {
-				return contender{name, func(tb testing.TB) {
-					for i := range n {
-						if _, err := th.Peek(context.Background(), rule(i)); err != nil {
-							tb.Fatal(err)
-						}
-					}
-				}}
-			}
-			compare(b, calls("thousand", func(i int) throttler.Rule { return rules[i] }), calls("one", func(int) throttler.Rule { return rules[0] }))
-		})
 	}
 }

@@ -471,23 +471,6 @@ func TestBlockCacheKeepsNoBanLongerThanItHolds(t *testing.T) {
 	})
 }
 
-func BenchmarkBlockCache(b *testing.B) {
-	for _, n := range []int{1, 2, 8} {
-		b.Run(fmt.Sprintf("conditions=%d", n), func(b *testing.B) {
-			th := throttler.New(memstore.New())
-			th.BlockCache, th.BlockCacheTTL = 1000, time.Hour
-			rule := full(b, th, n)
-			rule.Lockout = time.Hour
-			blocked := decision(context.Background(), "", th, rule, throttler.Blocked)
-			blocked.do(b)
-			b.ReportAllocs()
-			for b.Loop() {
-				blocked.do(b)
-			}
-		})
-	}
-}
-
 // A record in memory that has room again decides nothing, and nothing of it is
 // taken back.
 func TestCancelLeavesAloneWhatMemoryHadRoomFor(t *testing.T) {

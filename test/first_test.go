@@ -181,24 +181,3 @@ func TestWaitOfFirstStandsInLineForTheConditionThatOpensFirst(t *testing.T) {
 		require.Equal(t, []int{1, 0, 0, 0, 0, 0, 0, 1, 0}, counted)
 	})
 }
-
-func BenchmarkFirst(b *testing.B) {
-	for _, full := range []int{0, 1, 2} {
-		b.Run(fmt.Sprint("full=", full), func(b *testing.B) {
-			b.ReportAllocs()
-			th, rule := throttler.New(memstore.New()), first(window(1, time.Hour), window(1, time.Hour), leaky(1_000_000, time.Millisecond))
-			for i := range rule.First {
-				rule.First[i].Name = fmt.Sprint("c", i)
-			}
-			rule.First = rule.First[2-full:]
-			for range full {
-				th.Authorize(b.Context(), rule)
-			}
-			for b.Loop() {
-				if d, _ := th.Authorize(b.Context(), rule); d.Status == throttler.Blocked {
-					b.Fatal(d)
-				}
-			}
-		})
-	}
-}
