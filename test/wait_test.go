@@ -98,32 +98,26 @@ func oneByOne() { synctest.Wait() }
 
 func allAtOnce() {}
 
-func TestWaitingCrowdGetsThroughAWindowInOrderAtTheFullRate(t *testing.T) {
-	check(t, func(t *rapid.T) {
-		c := drawLimiter(t, throttler.SlidingWindow)
-		c.TTL = c.TTL.Truncate(tick) // so that nothing is rounded
-		n := rapid.IntRange(1, 60).Draw(t, "crowd")
-		through := gather(t, throttler.New(memstore.New()), throttler.Rule{Identifier: "test", Either: []throttler.Condition{c}}, n, oneByOne)
-		for i, p := range through {
-			require.Equal(t, passed{i, time.Duration(i/c.Max) * c.TTL}, p)
-		}
-		require.Len(t, through, n)
-	})
-}
-
-func TestWaitingCrowdGetsThroughABucketInOrderAtTheFullRate(t *testing.T) {
-	check(t, func(t *rapid.T) {
-		c := drawLimiter(t, throttler.LeakyBucket)
-		leaked := func(n int) time.Duration {
-			return (time.Duration(n)*c.TTL + time.Duration(c.Max) - 1) / time.Duration(c.Max)
-		}
-		n := rapid.IntRange(1, 60).Draw(t, "crowd")
-		through := gather(t, throttler.New(memstore.New()), throttler.Rule{Identifier: "test", Either: []throttler.Condition{c}}, n, oneByOne)
-		for i, p := range through {
-			require.Equal(t, passed{i, leaked(max(0, i-c.Max+1))}, p)
-		}
-		require.Len(t, through, n)
-	})
+func TestWaitingCrowdGetsThroughInOrderAtTheFullRate(t *testing.T) {
+	for algorithm, opens := range map[throttler.Algorithm]func(c throttler.Condition, i int) time.Duration{
+		throttler.SlidingWindow: func(c throttler.Condition, i int) time.Duration { return time.Duration(i/c.Max) * c.TTL },
+		throttler.LeakyBucket: func(c throttler.Condition, i int) time.Duration {
+			return (time.Duration(max(0, i-c.Max+1))*c.TTL + time.Duration(c.Max) - 1) / time.Duration(c.Max)
+		},
+	} {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			check(t, func(t *rapid.T) {
+				c := drawLimiter(t, algorithm)
+				c.TTL = c.TTL.Truncate(tick) // so that nothing is rounded
+				n := rapid.IntRange(1, 60).Draw(t, "crowd")
+				through := gather(t, throttler.New(memstore.New()), either(c), n, oneByOne)
+				require.Len(t, through, n)
+				for i, p := range through {
+					require.Equal(t, passed{i, opens(c, i)}, p)
+				}
+			})
+		})
+	}
 }
 
 // Two processes have a line each, and no more in common than the records.
@@ -186,35 +180,6 @@ func TestWaitGivesUpAtOnceIfTheDeadlineComesFirst(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, throttler.Authorized, d.Status)
 		require.Equal(t, before.RetryAfter, time.Since(start))
-	})
-}
-
-func TestWaitEndsWithItsContextAndLeavesTheLineToOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		rule := throttler.Rule{Identifier: "test", Either: []throttler.Condition{window(1, time.Minute)}}
-		_, err := th.Wait(t.Context(), rule)
-		require.NoError(t, err)
-		start := time.Now()
-		var all sync.WaitGroup
-		wait := func(ctx context.Context, want error, until time.Duration) {
-			all.Go(func() {
-				_, err := th.Wait(ctx, rule)
-				assert.ErrorIs(t, err, want)
-				assert.Equal(t, until, time.Since(start))
-			})
-			synctest.Wait()
-		}
-		// The first in line and the third leave it.
-		first, leave := context.WithCancel(t.Context())
-		time.AfterFunc(10*time.Second, leave)
-		wait(first, context.Canceled, 10*time.Second)
-		wait(t.Context(), nil, time.Minute)
-		third, leave := context.WithCancel(t.Context())
-		time.AfterFunc(70*time.Second, leave)
-		wait(third, context.Canceled, 70*time.Second)
-		wait(t.Context(), nil, 2*time.Minute)
-		all.Wait()
 	})
 }
 
@@ -391,32 +356,6 @@ func TestLinesDoNotLockEachOther(t *testing.T) {
 	})
 }
 
-func TestLargeCallIsNotStarvedBySmallOnesBehindIt(t *testing.T) {
-	for name, c := range map[string]throttler.Condition{"window": window(10, 10*time.Second), "bucket": leaky(10, 10*time.Second)} {
-		t.Run(name, func(t *testing.T) {
-			inHall(t, memstore.New(), func(h *hall) {
-				for range 10 {
-					require.True(t, h.come(h.Context(), either(c)).came())
-					time.Sleep(time.Second / 2)
-				}
-				large := h.come(h.Context(), either(costing(c, 8)))
-				var small []*post
-				for range 30 {
-					small = append(small, h.come(h.Context(), either(c)))
-					time.Sleep(time.Second / 2)
-				}
-				h.all.Wait()
-				for _, p := range small {
-					require.GreaterOrEqual(t, p.at, large.at)
-				}
-				if c.Algorithm == throttler.SlidingWindow {
-					require.Equal(t, 13500*time.Millisecond, large.at, "when 8 of the 10 have expired")
-				}
-			})
-		})
-	}
-}
-
 // The two conditions of one call open in turns, and each time somebody else takes
 // the one that is open while the other is not.
 func TestCallIsNotStarvedByOthersWhoNeedLess(t *testing.T) {
@@ -503,24 +442,37 @@ func TestThoseWhoCannotMakeItLeaveAtOnce(t *testing.T) {
 }
 
 func TestPlaceInLineCountsWhatThoseBeforeTake(t *testing.T) {
-	inHall(t, memstore.New(), func(h *hall) {
-		c := window(4, 10*time.Second)
-		h.come(h.Context(), either(costing(c, 4)))
-		h.come(h.Context(), either(costing(c, 3))) // at 10 s
-		h.come(h.Context(), either(costing(c, 4))) // at 20 s, as does a call of 2 or more behind the first
-		for cost, patience := range map[int]time.Duration{1: 10 * time.Second, 2: 20 * time.Second} {
-			ctx, cancel := context.WithTimeout(h.Context(), patience)
-			defer cancel()
-			p := h.come(ctx, either(costing(c, cost)))
-			require.ErrorIs(t, p.err, context.DeadlineExceeded, "%d", cost)
-		}
-		ctx, cancel := context.WithTimeout(h.Context(), 30*time.Second+1)
-		defer cancel()
-		p := h.come(ctx, either(c))
-		h.all.Wait()
-		require.NoError(t, p.err)
-		require.Equal(t, 30*time.Second, p.at)
-	})
+	for name, tt := range map[string]struct {
+		c     throttler.Condition
+		early map[int]time.Duration // by the cost of a call: too early for it
+		turn  time.Duration         // of a call of one hit
+	}{
+		// The first takes 4 hits, the second 3 at 10 s, and the third 4 at 20 s, as does a call of 2 or more behind the first.
+		"window": {window(4, 10*time.Second), map[int]time.Duration{1: 10 * time.Second, 2: 20 * time.Second}, 30 * time.Second},
+		// They come at 0, 6 and 14 s.
+		"bucket": {leaky(4, 8*time.Second), map[int]time.Duration{1: 16*time.Second - 1, 2: 18*time.Second - 1}, 16 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inHall(t, memstore.New(), func(h *hall) {
+				for _, cost := range []int{4, 3, 4} {
+					h.come(h.Context(), either(costing(tt.c, cost)))
+				}
+				for cost, patience := range tt.early {
+					ctx, cancel := context.WithTimeout(h.Context(), patience)
+					defer cancel()
+					p := h.come(ctx, either(costing(tt.c, cost)))
+					require.ErrorIs(t, p.err, context.DeadlineExceeded, "%d", cost)
+					require.Zero(t, p.at, "at once")
+				}
+				ctx, cancel := context.WithTimeout(h.Context(), tt.turn+1)
+				defer cancel()
+				p := h.come(ctx, either(tt.c))
+				h.all.Wait()
+				require.NoError(t, p.err)
+				require.Equal(t, tt.turn, p.at)
+			})
+		})
+	}
 }
 
 func TestLineIsBounded(t *testing.T) {
@@ -543,40 +495,6 @@ func TestLineIsBounded(t *testing.T) {
 			require.ErrorIs(t, p.err, context.Canceled)
 		}
 	})
-}
-
-func TestNewcomerDoesNotJumpTheQueueAsTheLimitOpens(t *testing.T) {
-	inHall(t, memstore.New(), func(h *hall) {
-		rule := either(window(1, time.Minute))
-		h.come(h.Context(), rule)
-		first := h.come(h.Context(), rule)
-		second := h.come(h.Context(), rule)
-		time.Sleep(time.Minute - 1)
-		third := h.come(h.Context(), rule)
-		time.Sleep(time.Nanosecond)
-		fourth := h.come(h.Context(), rule)
-		h.all.Wait()
-		for i, p := range []*post{first, second, third, fourth} {
-			require.Equal(t, time.Duration(i+1)*time.Minute, p.at)
-		}
-	})
-}
-
-// The answer to the try that was under way, of before the Reset, comes after it.
-func TestResetDuringATryIsNoticedAtOnce(t *testing.T) {
-	for _, before := range []time.Duration{0, time.Minute + roundTrip} { // its first one, and one after a nap of a minute
-		inHall(t, slowReader(memstore.New()), func(h *hall) {
-			rule := either(window(1, time.Hour))
-			_, err := h.Wait(h.Context(), rule)
-			require.NoError(t, err)
-			came := time.Since(h.start)
-			p := h.come(h.Context(), rule)
-			time.Sleep(before + roundTrip/2)
-			require.NoError(t, h.Reset(h.Context(), rule))
-			h.all.Wait()
-			require.Equal(t, came+before+2*roundTrip, p.at)
-		})
-	}
 }
 
 // The deletions go on by themselves.
@@ -798,121 +716,92 @@ func TestCrowdWithManyConditionsGetsThroughAndNobodyOvertakes(t *testing.T) {
 
 // How calls wait while the backend is gone.
 
-// A release is a call of Wait that has come back.
-type release struct {
-	at  time.Duration
-	err error // of the Decision
-}
-
-// crowd has n calls wait for rule at once, and returns when they are let through.
-func crowd(t *testing.T, th *throttler.Throttler, rule throttler.Rule, n int) []release {
-	var mu sync.Mutex
-	var releases []release
-	var all sync.WaitGroup
-	start := time.Now()
-	for range n {
-		all.Go(func() {
-			d, err := th.Wait(context.Background(), rule)
-			assert.NoError(t, err)
-			assert.Equal(t, throttler.Authorized, d.Status)
-			mu.Lock()
-			defer mu.Unlock()
-			releases = append(releases, release{time.Since(start), d.Err})
-		})
+func TestCallsThatWaitInAnOutageKeepThePaceOfTheirRule(t *testing.T) {
+	const second, minute = time.Second, time.Minute
+	five := either(window(5, second))
+	every := func(d time.Duration) func(int) time.Duration {
+		return func(i int) time.Duration { return time.Duration(i) * d }
 	}
-	all.Wait()
-	return releases
-}
-
-func TestCrowdThatWaitsGoesOnAtThePaceOfItsRuleWhenTheBackendGoes(t *testing.T) {
-	for name, tt := range map[string]struct {
-		condition throttler.Condition
-		before    func(i int) time.Duration // when the ith is let through as long as all is well
-		first     time.Duration             // when the first is afterwards
+	down := newOutlet()
+	down.off.Store(true)
+	for name, row := range map[string]struct {
+		rule     throttler.Rule
+		part     string        // of the keys whose server goes
+		off, on  time.Duration // when it goes, and when it is back; 0: never
+		fallback throttler.Client
+		apart    time.Duration // pause of one caller between two calls; 0: all call at once
+		want     func(i int) time.Duration
 	}{
-		"window": {window(5, time.Second), func(i int) time.Duration { return time.Duration(i/5) * time.Second }, 3 * time.Second},
-		"bucket": {leaky(5, time.Second), func(i int) time.Duration { return time.Duration(max(0, i-4)) * time.Second / 5 }, 2600 * time.Millisecond},
+		"a window": {rule: five, off: 2500 * time.Millisecond, want: func(i int) time.Duration {
+			if i < 15 {
+				return time.Duration(i/5) * second
+			}
+			return time.Duration(i) * second / 5
+		}},
+		"a bucket": {rule: either(leaky(5, second)), off: 2500 * time.Millisecond, want: func(i int) time.Duration {
+			return time.Duration(max(0, i-4)) * second / 5
+		}},
+		"one after the other":       {rule: either(window(1, 3*second)), apart: 1, want: every(3 * second)},
+		"after the first":           {rule: either(window(1, 3*second)), off: second, apart: 1, want: every(3 * second)},
+		"after the fourth":          {rule: either(window(1, 3*second)), off: 10 * second, apart: 1, want: every(3 * second)},
+		"the fallback decides":      {rule: five, fallback: memstore.New(), want: func(i int) time.Duration { return time.Duration(i/5) * second }},
+		"the fallback fails too":    {rule: five, fallback: down, want: every(second / 5)},
+		"the slowest of conditions": {rule: either(condition("a", 1, second), condition("b", 1, minute), condition("c", 1, 3*second)), want: every(minute)},
+		"three hits":                {rule: either(costing(window(6, 6*second), 3)), want: every(3 * second)},
+		"three hits of a bucket":    {rule: either(costing(leaky(6, 6*second), 3)), want: every(3 * second)},
+		"bytes a day":               {rule: either(costing(calendar(math.MaxInt, throttler.Period{}), math.MaxInt)), want: every(25 * time.Hour)}, // the longest one
+		// When the second comes the pace of one of its conditions would let it through.
+		"each condition of a newcomer": {rule: either(condition("a", 1, second), condition("b", 1, minute)), apart: 2 * second, want: every(minute)},
+		// b takes 3, and then a goes at its pace.
+		"all, of which one answers": {rule: all(condition("a", 1, minute), condition("b", 3, time.Hour)), part: "#a#", apart: 1,
+			want: func(i int) time.Duration { return time.Duration(max(0, i-3)) * minute }},
+		// Then the window of the server is empty.
+		"the server is back": {rule: either(window(10, second)), on: 450 * time.Millisecond, want: func(i int) time.Duration {
+			return []time.Duration{time.Duration(i) * second / 10, second / 2, 3 * second / 2}[min(2, (i+5)/10)]
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				client := newOutlet()
-				time.AfterFunc(2500*time.Millisecond, func() { client.off.Store(true) })
-				releases := crowd(t, throttler.New(client), either(tt.condition), 60)
-				require.Len(t, releases, 60)
-				n := 0
-				for ; releases[n].at < 2500*time.Millisecond; n++ {
-					require.Equal(t, release{tt.before(n), nil}, releases[n])
+				client.part = row.part
+				client.off.Store(row.off == 0)
+				time.AfterFunc(row.off, func() { client.off.Store(true) })
+				if row.on > 0 {
+					time.AfterFunc(row.on, func() { client.off.Store(false) })
 				}
-				for i, r := range releases[n:] {
-					require.Equal(t, release{tt.first + time.Duration(i)*time.Second/5, errDown}, r)
-				}
-			})
-		})
-	}
-}
-
-func TestCallsOneAfterTheOtherKeepTheirDistanceInAnOutage(t *testing.T) {
-	for name, off := range map[string]time.Duration{"from the start": 0, "after the first": time.Second, "after the fourth": 10 * time.Second} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				client := newOutlet()
 				th := throttler.New(client)
+				th.Fallback = row.fallback
 				start := time.Now()
-				time.AfterFunc(off, func() { client.off.Store(true) })
-				synctest.Wait()
-				for i := range 10 {
-					_, err := th.Wait(t.Context(), either(window(1, 3*time.Second)))
-					require.NoError(t, err)
-					require.Equal(t, time.Duration(i)*3*time.Second, time.Since(start))
+				var mu sync.Mutex
+				i := 0 // how many were let through
+				wait := func() {
+					d, err := th.Wait(t.Context(), row.rule)
+					mu.Lock()
+					defer mu.Unlock()
+					assert.NoError(t, err)
+					at := time.Since(start).Truncate(10) // without the pauses
+					assert.Equal(t, row.want(i), at, "%d", i)
+					i++
+					if at < row.off || row.on > 0 && at > row.on {
+						assert.NoError(t, d.Err)
+					} else {
+						assert.ErrorIs(t, d.Err, errDown)
+					}
 				}
+				var calls sync.WaitGroup
+				for range 25 {
+					if row.apart > 0 {
+						wait()
+						time.Sleep(row.apart)
+						continue
+					}
+					calls.Go(wait)
+				}
+				calls.Wait()
 				require.Zero(t, th.Stats().Waiting)
 			})
 		})
 	}
-}
-
-func TestFallbackDecidesHowCallsWaitInAnOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := newOutlet()
-		client.off.Store(true)
-		th := throttler.New(client)
-		th.Fallback = memstore.New()
-		for i, r := range crowd(t, th, either(window(5, time.Second)), 20) {
-			require.Equal(t, release{time.Duration(i/5) * time.Second, errDown}, r)
-		}
-	})
-}
-
-func TestFallbackThatFailsAsWellLeavesThePaceOfTheRule(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, fallback := newOutlet(), newOutlet()
-		client.off.Store(true)
-		fallback.off.Store(true)
-		th := throttler.New(client)
-		th.Fallback = fallback
-		for i, r := range crowd(t, th, either(window(5, time.Second)), 20) {
-			require.Equal(t, time.Duration(i)*time.Second/5, r.at)
-		}
-	})
-}
-
-func TestWaitReturnsToTheFullRateWhenTheBackendIsBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := newOutlet()
-		client.off.Store(true)
-		time.AfterFunc(450*time.Millisecond, func() { client.off.Store(false) })
-		releases := crowd(t, throttler.New(client), either(window(10, time.Second)), 20)
-		for i, r := range releases {
-			switch {
-			case i < 5:
-				require.Equal(t, release{time.Duration(i) * 100 * time.Millisecond, errDown}, r)
-			case i < 15: // the window of the server is empty
-				require.Equal(t, release{500 * time.Millisecond, nil}, r)
-			default:
-				require.Equal(t, release{1500 * time.Millisecond, nil}, r)
-			}
-		}
-	})
 }
 
 // The server of condition a is gone, that of b answers.
@@ -941,23 +830,6 @@ func TestCallThatIsPacedCountsNothingWhereTheBackendAnswers(t *testing.T) {
 	})
 }
 
-func TestConditionOfAllThatAnswersLetsAllThroughInAnOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := newOutlet()
-		client.part = "#a#"
-		client.off.Store(true)
-		th := throttler.New(client)
-		rule := all(condition("a", 1, time.Minute), condition("b", 3, time.Hour))
-		start := time.Now()
-		for i := range 6 {
-			_, err := th.Wait(t.Context(), rule)
-			require.NoError(t, err)
-			// b takes 3, and then a goes at its pace.
-			require.Equal(t, time.Duration(max(0, i-3))*time.Minute, time.Since(start))
-		}
-	})
-}
-
 func TestOutageDoesNotOpenALimitThatIsKnownToBeClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newOutlet()
@@ -972,44 +844,6 @@ func TestOutageDoesNotOpenALimitThatIsKnownToBeClosed(t *testing.T) {
 		require.NoError(t, err)
 		require.ErrorIs(t, d.Err, errDown)
 		require.Equal(t, time.Hour, time.Since(start))
-	})
-}
-
-func TestPaceIsThatOfTheSlowestConditionAndOfWhatACallTakes(t *testing.T) {
-	for name, tt := range map[string]struct {
-		rule throttler.Rule
-		want time.Duration // between two calls
-	}{
-		"either":      {either(condition("a", 1, time.Second), condition("b", 1, time.Minute), condition("c", 1, 3*time.Second)), time.Minute},
-		"three hits":  {either(costing(window(6, 6*time.Second), 3)), 3 * time.Second},
-		"of a bucket": {either(costing(leaky(6, 6*time.Second), 3)), 3 * time.Second},
-		"bytes a day": {either(costing(calendar(math.MaxInt, throttler.Period{}), math.MaxInt)), 25 * time.Hour}, // the longest one
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				client := newOutlet()
-				client.off.Store(true)
-				for i, r := range crowd(t, throttler.New(client), tt.rule, 10) {
-					require.Equal(t, release{time.Duration(i) * tt.want, errDown}, r)
-				}
-			})
-		})
-	}
-}
-
-// When the second comes the pace of one of its conditions would let it through.
-func TestNewcomerInAnOutageKeepsThePaceOfEachCondition(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := newOutlet()
-		client.off.Store(true)
-		th := throttler.New(client)
-		start := time.Now()
-		for range 2 {
-			_, err := th.Wait(t.Context(), either(condition("a", 1, time.Second), condition("b", 1, time.Minute)))
-			require.NoError(t, err)
-			time.Sleep(2 * time.Second)
-		}
-		require.Equal(t, time.Minute+2*time.Second, time.Since(start))
 	})
 }
 
