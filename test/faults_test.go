@@ -1,9 +1,11 @@
 package throttler_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -40,29 +42,38 @@ var faultOps = []faultOp{
 	{name: "more hits", call: callFor(3), fresh: true, total: 3, twice: 6},
 	{name: "the last hits", call: callFor(3), fresh: true, last: true, total: 3},
 	{name: "a call of a full value", call: callFor(3), fresh: true, full: true, bans: true},
-	{name: "cancel", back: true, call: func(m *faultMatrix) error { return m.th.Cancel(m.Context(), m.d) }},
+	{name: "cancel", back: true, call: func(m *faultMatrix) error { return m.th.Cancel(m.ctx, m.d) }},
 	{name: "settle at more", call: settleAt(7), total: 7},
 	{name: "settle at less", call: settleAt(1), back: true, total: 1},
 	{name: "refund", back: true, total: 1, call: func(m *faultMatrix) error {
-		d, err := m.th.Refund(m.Context(), m.rule(2))
+		d, err := m.th.Refund(m.ctx, m.rule(2))
 		require.NoError(m, err)
 		return d.Err
 	}},
-	{name: "ban", bans: true, sure: true, call: func(m *faultMatrix) error { return m.th.Ban(m.Context(), m.rule(1), time.Hour) }},
-	{name: "renew", total: 3, sure: true, call: func(m *faultMatrix) error { return m.th.Renew(m.Context(), m.d) }},
+	{name: "ban", bans: true, sure: true, call: func(m *faultMatrix) error { return m.th.Ban(m.ctx, m.rule(1), time.Hour) }},
+	{name: "renew", total: 3, sure: true, call: func(m *faultMatrix) error { return m.th.Renew(m.ctx, m.d) }},
 	{name: "release", sure: true, call: func(m *faultMatrix) error { return m.th.Hold(m.Context(), m.d).Release(m.Context()) }},
 }
 
 func callFor(cost int) func(m *faultMatrix) error {
 	return func(m *faultMatrix) error {
-		m.d = authorize(m.T, m.th, m.rule(cost))
+		var err error
+		m.d, err = m.th.Authorize(m.ctx, m.rule(cost))
+		require.NoError(m, err)
 		return m.d.Err
+	}
+}
+
+func waitFor(cost int) func(m *faultMatrix) (err error) {
+	return func(m *faultMatrix) (err error) {
+		m.d, err = m.th.Wait(m.ctx, m.rule(cost))
+		return err
 	}
 }
 
 func settleAt(total int) func(m *faultMatrix) error {
 	return func(m *faultMatrix) error {
-		d, err := m.th.Settle(m.Context(), m.d, map[string]int{"c": total})
+		d, err := m.th.Settle(m.ctx, m.d, map[string]int{"c": total})
 		require.NoError(m, err)
 		return d.Err
 	}
@@ -147,6 +158,7 @@ type faultMatrix struct {
 	th, other *throttler.Throttler
 	c         throttler.Condition
 	d         throttler.Decision // of the hits of its own
+	ctx       context.Context    // of op
 }
 
 func (m *faultMatrix) rule(cost int) throttler.Rule { return either(costing(m.c, cost)) }
@@ -245,30 +257,123 @@ func (m *faultMatrix) meet(f writeFault, op faultOp) {
 	}
 }
 
-func TestEachOperationMeetsEachFault(t *testing.T) {
+// eachCell runs test for each of ops, by each algorithm, over a client of that name.
+func eachCell(t *testing.T, client, name string, ops []faultOp, test func(m *faultMatrix, op faultOp)) {
 	for _, c := range ofEveryAlgorithm(30) {
 		if c.TTL > 0 {
 			c.TTL = 1000 * time.Hour // no hit leaks meanwhile
 		}
-		for client, faults := range map[string][]writeFault{"exchange": exchangeFaults, "plain": plainFaults} {
-			for _, f := range faults {
-				for _, op := range faultOps {
-					if !op.has(c.Algorithm) || op.alone && f.name == "it is not sent" { // nobody else changes what is not there
-						continue
-					}
-					t.Run(fmt.Sprint(c.Algorithm, "/", client, "/", f.name, "/", op.name), func(t *testing.T) {
-						synctest.Test(t, func(t *testing.T) {
-							m := &faultMatrix{T: t, r: newRemote(), c: c}
-							m.other, m.th = throttler.New(m.r.store), throttler.New(m.r)
-							if client == "plain" {
-								m.plain = over(m.r.store)
-								m.th = throttler.New(m.plain)
-							}
-							m.meet(f, op)
-						})
-					})
-				}
+		for _, op := range ops {
+			if !op.has(c.Algorithm) {
+				continue
 			}
+			t.Run(fmt.Sprint(c.Algorithm, "/", client, "/", name, "/", op.name), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					m := &faultMatrix{T: t, r: newRemote(), c: c, ctx: t.Context()}
+					m.other, m.th = throttler.New(m.r.store), throttler.New(m.r)
+					if client == "plain" {
+						m.plain = over(m.r.store)
+						m.th = throttler.New(m.plain)
+					}
+					test(m, op)
+				})
+			})
+		}
+	}
+}
+
+func TestEachOperationMeetsEachFault(t *testing.T) {
+	for client, faults := range map[string][]writeFault{"exchange": exchangeFaults, "plain": plainFaults} {
+		for _, f := range faults {
+			eachCell(t, client, f.name, faultOps, func(m *faultMatrix, op faultOp) {
+				if !op.alone || f.name != "it is not sent" { // nobody else changes what is not there
+					m.meet(f, op)
+				}
+			})
+		}
+	}
+}
+
+// An end is when the ctx of an operation ends, while its request or its answer is under way, and
+// what becomes of that.
+type end struct {
+	name   string
+	cut    time.Duration // after the operation has begun
+	lose   loss          // of an Exchanger
+	unsent bool          // a plain client is still reading: nothing is written
+	fail   bool          // the write of a plain client fails, and is not carried out
+}
+
+var ends = map[string][]end{
+	"exchange": {
+		{name: "before the request arrives", cut: roundTrip / 4},
+		{name: "before the answer arrives", cut: roundTrip * 3 / 4},
+		{name: "before the request is lost", cut: roundTrip / 4, lose: requestLost},
+		{name: "before the answer is lost", cut: roundTrip / 4, lose: answerLost},
+		{name: "after the answer was lost", cut: roundTrip * 3 / 4, lose: answerLost},
+	},
+	"plain": {
+		{name: "during the read", cut: roundTrip / 2, unsent: true},
+		{name: "during the write", cut: roundTrip * 3 / 2},
+		{name: "during a write that fails", cut: roundTrip * 3 / 2, fail: true},
+	},
+}
+
+// leave has op left at e. Then it is made again, or cancelled if it may have counted, which waits
+// for what is under way: so it comes to the same as if it had not been left.
+func (m *faultMatrix) leave(e end, op faultOp) {
+	before := m.prepare(op)
+	m.r.lose = e.lose
+	if m.plain != nil {
+		m.plain.before = func(name string, _ ...string) error {
+			time.Sleep(roundTrip)
+			if e.fail && (name == "add" || name == "cas") {
+				return errDown
+			}
+			return nil
+		}
+	}
+	begun := time.Now()
+	var leave context.CancelFunc
+	m.ctx, leave = context.WithTimeout(m.Context(), e.cut)
+	defer leave()
+	require.ErrorIs(m, op.call(m), context.DeadlineExceeded)
+	require.Equal(m, e.cut, time.Since(begun), "at once")
+	m.ctx = m.Context()
+	want, banned := before-3+op.total, op.bans
+	switch {
+	case op.fresh:
+		want, banned = before, op.bans && !e.unsent && !e.fail
+		if err := m.th.Cancel(m.ctx, m.d); e.fail {
+			require.ErrorIs(m, err, errDown, "it may have been counted")
+		} else {
+			require.NoError(m, err)
+		}
+		require.NoError(m, m.th.Cancel(m.ctx, m.d), "it is told once")
+	case op.name != "refund": // a second one would take other hits back
+		require.NoError(m, op.call(m))
+	case e.unsent:
+		want = before
+	}
+	time.Sleep(4 * roundTrip) // until all is done
+	m.heal()
+	held, found := m.look()
+	require.Equal(m, banned, found)
+	if !banned {
+		require.Equal(m, want, held)
+	}
+}
+
+func TestEachOperationIsLeftAtAnyMoment(t *testing.T) {
+	ops := append(slices.Clone(faultOps), faultOp{name: "wait", fresh: true, call: waitFor(3)})
+	for client, all := range ends {
+		for _, e := range all {
+			eachCell(t, client, e.name, ops, func(m *faultMatrix, op faultOp) {
+				// A Release has a bound of its own. What fails to set a total is not tried again.
+				if op.name != "release" && (op.fresh || !e.fail) {
+					m.leave(e, op)
+				}
+			})
 		}
 	}
 }
