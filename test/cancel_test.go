@@ -110,18 +110,6 @@ func TestCancelOfWhatCountedNothingDoesNothing(t *testing.T) {
 	require.Empty(t, client.took())
 }
 
-func TestCancelThatCouldNotLookMayBeTriedAgain(t *testing.T) {
-	client, ctx := newFaulty(), context.Background()
-	th := throttler.New(client)
-	d := authorize(t, th, both())
-	client.before = failing(errDown, "test#window#v", "get", "multi")
-	require.ErrorIs(t, th.Cancel(ctx, d), errDown)
-	client.before = failing(nil, "")
-	require.Equal(t, 3, peek(t, th, both()).Outcomes[0].Remaining)
-	require.NoError(t, th.Cancel(ctx, d))
-	require.Equal(t, 4, peek(t, th, both()).Outcomes[0].Remaining)
-}
-
 func TestCancelOfABucketsHitsInAnyOrderEmptiesIt(t *testing.T) {
 	for _, newestFirst := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -140,23 +128,6 @@ func TestCancelOfABucketsHitsInAnyOrderEmptiesIt(t *testing.T) {
 			}
 		})
 	}
-}
-
-// What was under way goes on, and the next Cancel hears of it.
-func TestCancelWhoseContextEndsIsFinishedByTheNext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := newDistant()
-		th := throttler.New(client)
-		rule := either(condition("window", 5, time.Minute))
-		d := authorize(t, th, rule)
-		ctx, cancel := context.WithTimeout(t.Context(), roundTrip*3/2)
-		defer cancel()
-		require.ErrorIs(t, th.Cancel(ctx, d), context.DeadlineExceeded)
-		ops := client.ops.Load()
-		require.NoError(t, th.Cancel(t.Context(), d))
-		require.Equal(t, ops, client.ops.Load(), "the write was under way")
-		require.Equal(t, []int{4}, remaining(peek(t, th, rule)))
-	})
 }
 
 func TestCancelWithAnEndedContextLeavesEachHitToTheNext(t *testing.T) {
@@ -194,26 +165,6 @@ func TestCancelTakesBackALateHitAndTheOneOfTheFallback(t *testing.T) {
 			require.Equal(t, []int{4}, remaining(peek(t, throttler.New(store), rule)), "the look alone")
 		}
 	})
-}
-
-// The ctx of a Wait ends in the middle of its write, which is carried out later.
-func TestCancelTakesBackAHitOfAWaitThatWasCutShort(t *testing.T) {
-	for name, rule := range map[string]throttler.Rule{"one condition": either(condition("a", 5, time.Minute)), "two": both()} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				client := newDistant()
-				th := throttler.New(client)
-				whole := remaining(peek(t, th, rule))
-				ctx, end := context.WithTimeout(t.Context(), roundTrip*3/2)
-				defer end()
-				d, err := th.Wait(ctx, rule)
-				require.ErrorIs(t, err, context.DeadlineExceeded)
-				require.Equal(t, throttler.Blocked, d.Status)
-				require.NoError(t, th.Cancel(t.Context(), d))
-				require.Equal(t, whole, remaining(peek(t, th, rule)))
-			})
-		})
-	}
 }
 
 // slowly makes the given operations on keys that hold part take a second.

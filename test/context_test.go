@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -16,35 +15,6 @@ import (
 
 // What becomes of a call, and of those that share its exchanges, when its ctx
 // ends at a given moment.
-
-func TestARefusedCallIsGivenBackAlthoughItsContextHasEnded(t *testing.T) {
-	t.Parallel()
-	s := onStage(t, servertest.AnyMemcached(t))
-	th := throttler.New(s)
-	large, small := limit("large", 5, time.Hour), limit("small", 1, time.Hour)
-	rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{large, small}, CountAuthorizedOnly: true}
-	of := func(c throttler.Condition) throttler.Rule {
-		return throttler.Rule{Identifier: rule.Identifier, Either: []throttler.Condition{c}}
-	}
-	others := throttler.New(s.Pool)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	s.before = func(n int64) {
-		if n == 2 { // it has looked, and is about to count
-			authorize(t, others, of(small))
-		}
-	}
-	s.after = func(n int64) {
-		if n == 2 {
-			cancel()
-		}
-	}
-	d, err := th.Authorize(ctx, rule)
-	require.NoError(t, err)
-	require.Equal(t, throttler.Blocked, d.Status)
-	require.Eventually(t, func() bool { return remaining(peek(t, others, of(large)))[0] == 4 }, 20*time.Second, time.Millisecond,
-		"what would remain after the call: nothing is counted")
-}
 
 func TestDoneContextEndsTheCallBeforeAnyOperation(t *testing.T) {
 	client := newFaulty()
@@ -96,37 +66,6 @@ func TestADoneContextChangesNothingInProcessMemory(t *testing.T) {
 	require.ErrorIs(t, th.Reset(ctx, rule), context.Canceled)
 	require.ErrorIs(t, th.Ban(ctx, rule, time.Hour), context.Canceled)
 	require.Equal(t, []int{1}, remaining(authorize(t, th, rule)))
-}
-
-func TestContextEndsACallThatHangs(t *testing.T) {
-	ops := map[string]throttler.Rule{
-		"get":   either(condition("a", 5, time.Minute)),
-		"multi": either(condition("a", 5, time.Minute), condition("b", 5, time.Minute)),
-		"add":   either(condition("a", 5, time.Minute), condition("b", 5, time.Minute)),
-	}
-	for hung, rule := range ops {
-		t.Run(hung, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				client := newFaulty()
-				client.before = func(op string, _ ...string) error {
-					if op == hung {
-						time.Sleep(500 * time.Millisecond) // the client's timeout
-						return errDown
-					}
-					return nil
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond) // before each key is asked for by itself
-				defer cancel()
-				start := time.Now()
-				d, err := throttler.New(client).Authorize(ctx, rule)
-				require.NoError(t, err)
-				require.Equal(t, 30*time.Millisecond, time.Since(start))
-				require.Equal(t, throttler.Authorized, d.Status)
-				require.Equal(t, context.DeadlineExceeded, d.Err)
-				time.Sleep(time.Second) // what was left behind ends by itself
-			})
-		})
-	}
 }
 
 // Who leaves the queue does not make the call before them ask twice.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -527,30 +526,6 @@ func (l *late) Exchange(ctx context.Context, xs ...exchange.Exchange) {
 	}
 }
 
-// A staged is a pool that calls before and after, if they are not nil, around
-// each Exchange.
-type staged struct {
-	*pool.Pool
-	before, after func(n int64)
-	n             atomic.Int64
-}
-
-func (s *staged) Exchange(ctx context.Context, xs ...exchange.Exchange) {
-	n := s.n.Add(1)
-	if s.before != nil {
-		s.before(n)
-	}
-	s.Pool.Exchange(ctx, xs...)
-	if s.after != nil {
-		s.after(n)
-	}
-}
-
-func onStage(t *testing.T, server *servertest.Memcached) *staged {
-	t.Helper()
-	return &staged{Pool: patientPool(t, server.Addr)}
-}
-
 // patientPool returns a pool whose timeouts no busy machine reaches.
 func patientPool(t *testing.T, addr string) *pool.Pool {
 	t.Helper()
@@ -601,46 +576,4 @@ func (c *breaking) Add(item *memcache.Item) error {
 		_ = c.Client.Add(c.lost)
 	}
 	return c.Client.Add(item)
-}
-
-// distant returns an address at which the server at addr is a roundTrip away.
-func distant(t *testing.T, addr string) string {
-	t.Helper()
-	return servertest.Serve(t, func(client net.Conn) {
-		server, err := net.Dial("tcp", addr)
-		if err != nil {
-			return
-		}
-		go carry(client, server)
-		carry(server, client)
-	})
-}
-
-// carry has what comes from one connection arrive at the other half a roundTrip
-// later, until one of them ends. Then it closes both.
-func carry(from, to net.Conn) {
-	type packet struct {
-		data []byte
-		due  time.Time
-	}
-	packets := make(chan packet, 1000)
-	go func() {
-		defer close(packets)
-		for {
-			data := make([]byte, 64<<10)
-			n, err := from.Read(data)
-			if err != nil {
-				return
-			}
-			packets <- packet{data[:n], time.Now().Add(roundTrip / 2)}
-		}
-	}()
-	defer from.Close()
-	defer to.Close()
-	for p := range packets {
-		time.Sleep(time.Until(p.due))
-		if _, err := to.Write(p.data); err != nil {
-			return
-		}
-	}
 }

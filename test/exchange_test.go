@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -80,19 +79,6 @@ func TestWithoutRecordCacheNothingIsGuessed(t *testing.T) {
 		require.Equal(t, 1, trips(func() { authorize(t, th, rule) }))
 		require.Equal(t, 2, trips(func() { authorize(t, th, rule) }))
 		require.Zero(t, th.Stats().Guesses)
-	})
-}
-
-func TestRecordCacheForgetsTheLeastRecentlyUsed(t *testing.T) {
-	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		th.RecordCache = 2
-		for _, name := range []string{"a", "b", "a", "c"} {
-			authorize(t, th, either(condition(name, 5, time.Minute)))
-		}
-		for name, want := range map[string]int{"a": 1, "c": 1} {
-			require.Equal(t, want, trips(func() { authorize(t, th, either(condition(name, 5, time.Minute))) }), name)
-		}
-		require.Equal(t, 2, trips(func() { authorize(t, th, either(condition("b", 5, time.Minute))) }))
 	})
 }
 
@@ -329,15 +315,6 @@ func TestCallersOfOneValueShareRoundTrips(t *testing.T) {
 	})
 }
 
-func TestCallersOfOneValueShareRoundTripsToADistantServer(t *testing.T) {
-	t.Parallel()
-	th := throttler.New(patientPool(t, distant(t, servertest.AnyMemcached(t).Addr)))
-	admitted, took := share(t, th)
-	require.EqualValues(t, manyOfOne, admitted)
-	require.LessOrEqual(t, th.Stats().Exchanges, uint64(40))
-	t.Logf("%d exchanges in %v", th.Stats().Exchanges, took)
-}
-
 func TestAnExchangeDecides256CallsAtMost(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
 		rule := either(condition("a", 1000, time.Minute))
@@ -371,36 +348,6 @@ func TestRulesThatShareARecordAreDecidedTogether(t *testing.T) {
 		require.LessOrEqual(t, authorized[0].Load(), int64(3))
 		require.EqualValues(t, 5, authorized[0].Load()+authorized[1].Load())
 		require.LessOrEqual(t, r.trips.Load(), int64(4))
-	})
-}
-
-func TestAHitThatIsNotSentYetIsWithdrawnWhenItsContextEnds(t *testing.T) {
-	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		rule := either(condition("a", 5, time.Minute))
-		go authorize(t, th, rule) // is under way for a round trip
-		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), roundTrip/4)
-		defer cancel()
-		d, err := th.Authorize(ctx, rule)
-		require.NoError(t, err)
-		require.ErrorIs(t, d.Err, context.DeadlineExceeded)
-		time.Sleep(2 * roundTrip)
-		require.Equal(t, []int{3}, remaining(peek(t, th, rule)), "after the call: one hit and the one to come")
-	})
-}
-
-func TestCancelWaitsForAHitThatWasUnderWayWhenItsContextEnded(t *testing.T) {
-	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		rule := either(condition("a", 5, time.Minute))
-		ctx, cancel := context.WithTimeout(t.Context(), roundTrip/4)
-		defer cancel()
-		d, err := th.Authorize(ctx, rule)
-		require.NoError(t, err)
-		require.ErrorIs(t, d.Err, context.DeadlineExceeded)
-		require.NoError(t, th.Cancel(t.Context(), d))
-		require.Equal(t, []int{4}, remaining(peek(t, th, rule)), "nothing is counted")
-		require.NoError(t, th.Cancel(t.Context(), d))
-		require.Equal(t, []int{4}, remaining(peek(t, th, rule)))
 	})
 }
 
@@ -486,53 +433,6 @@ func TestCancelDoesNotWaitForALook(t *testing.T) {
 	})
 }
 
-func TestCancelOnlyWaitsForAHitThatWasUnderWayWhenItsContextEnded(t *testing.T) {
-	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		a, b := condition("a", 5, time.Minute), condition("b", 5, time.Minute)
-		ctx, cancel := context.WithTimeout(t.Context(), roundTrip/4)
-		defer cancel()
-		d, err := th.Authorize(ctx, either(a, b))
-		require.NoError(t, err)
-		require.ErrorIs(t, d.Err, context.DeadlineExceeded)
-		require.NoError(t, th.CancelOnly(t.Context(), d, either(b)))
-		require.Equal(t, []int{3, 4}, remaining(peek(t, th, either(a, b))), "and the hit of this look")
-	})
-}
-
-// The caller that began the exchange leaves; the others do not notice.
-func TestOthersDoNotNoticeThatTheLeaderLeaves(t *testing.T) {
-	for _, left := range []time.Duration{roundTrip / 4, roundTrip * 5 / 4} {
-		t.Run(fmt.Sprint("after ", left), func(t *testing.T) {
-			exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-				rule := either(condition("a", 50, time.Minute))
-				authorize(t, throttler.New(r), rule) // so that the leader needs two trips
-				var wg sync.WaitGroup
-				wg.Go(func() {
-					ctx, cancel := context.WithTimeout(t.Context(), left)
-					defer cancel()
-					d, err := th.Authorize(ctx, rule)
-					assert.NoError(t, err)
-					assert.ErrorIs(t, d.Err, context.DeadlineExceeded)
-				})
-				synctest.Wait()
-				for range 10 {
-					wg.Go(func() {
-						begin := time.Now()
-						d, err := th.Authorize(t.Context(), rule)
-						assert.NoError(t, err)
-						assert.NoError(t, d.Err)
-						assert.LessOrEqual(t, time.Since(begin), 3*roundTrip)
-					})
-				}
-				wg.Wait()
-				time.Sleep(2 * roundTrip)
-				got := remaining(peek(t, th, rule))[0]
-				require.Contains(t, []int{50 - 1 - 11, 50 - 1 - 12}, got, "ten, the one before, and perhaps the leader's")
-			})
-		})
-	}
-}
-
 // A call finds a condition full after it was counted in another one.
 func TestARefusedCallWhoseLostAnswerIsCoveredTakesBackItsOwnHit(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
@@ -597,22 +497,6 @@ func TestACancelThatChangedNothingBeforeTheServerFailedIsTriedAgain(t *testing.T
 		r.err = nil
 		require.NoError(t, th.Cancel(t.Context(), d))
 		require.Equal(t, []int{4}, remaining(peek(t, th, rule)), "this look alone")
-	})
-}
-
-func TestALostWriteIsNoErrorOfALookThatSharedIt(t *testing.T) {
-	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		rule := either(condition("a", 5, time.Minute))
-		var looked, counted throttler.Decision
-		var wg sync.WaitGroup
-		wg.Go(func() { authorize(t, th, rule) })
-		synctest.Wait() // it is under way, and the others wait for it together
-		r.lose = covered
-		wg.Go(func() { looked = peek(t, th, rule) })
-		wg.Go(func() { counted = authorize(t, th, rule) })
-		wg.Wait()
-		require.NoError(t, looked.Err)
-		require.Error(t, counted.Err)
 	})
 }
 

@@ -344,6 +344,11 @@ func (m *faultMatrix) leave(e end, op faultOp) {
 	switch {
 	case op.fresh:
 		want, banned = before, op.bans && !e.unsent && !e.fail
+		if op.alone && !e.fail {
+			require.NoError(m, settleAt(1)(m), "it waits as well")
+			held, _ := m.look()
+			require.Equal(m, before+1, held)
+		}
 		if err := m.th.Cancel(m.ctx, m.d); e.fail {
 			require.ErrorIs(m, err, errDown, "it may have been counted")
 		} else {

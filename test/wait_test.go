@@ -569,43 +569,6 @@ func TestDecisionThatCountedStandsThoughItsContextHasEnded(t *testing.T) {
 	require.Equal(t, context.Canceled, ctx.Err())
 }
 
-// The context of Wait ends while a hit is under way, and that hit, its answer or
-// nothing is lost.
-func TestCancelTakesBackATryThatWasCutShort(t *testing.T) {
-	for name, c := range map[string]struct {
-		rule  throttler.Rule
-		begin time.Duration // when the hits are sent
-	}{
-		"one condition":  {either(condition("a", 5, time.Minute)), 0},
-		"two conditions": {both(), roundTrip}, // which are read first
-	} {
-		for lost, l := range map[string]loss{"nothing": nothingLost, "the answer": answerLost, "the request": requestLost} {
-			for _, cut := range []time.Duration{roundTrip / 4, roundTrip * 3 / 4} {
-				t.Run(fmt.Sprint(name, ", ", lost, " is lost, after ", cut), func(t *testing.T) {
-					exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-						whole := remaining(peek(t, throttler.New(r.store), c.rule))
-						go func() {
-							time.Sleep(c.begin / 2)
-							r.mu.Lock()
-							defer r.mu.Unlock()
-							r.lose = l
-						}()
-						synctest.Wait()
-						ctx, cancel := context.WithTimeout(t.Context(), c.begin+cut)
-						defer cancel()
-						d, err := th.Wait(ctx, c.rule)
-						require.ErrorIs(t, err, context.DeadlineExceeded)
-						require.Equal(t, throttler.Blocked, d.Status)
-						require.NoError(t, th.Cancel(t.Context(), d))
-						require.Equal(t, nothingLost, r.lose)
-						require.Equal(t, whole, remaining(peek(t, throttler.New(r.store), c.rule)))
-					})
-				})
-			}
-		}
-	}
-}
-
 // A guest is one of those who wait in a random crowd.
 type guest struct {
 	*post
