@@ -142,23 +142,6 @@ func TestRefusalsThatAreNotInARowAreNoReasonToGiveUp(t *testing.T) {
 	require.Equal(t, 4*coalesce.MaxStalls, d.Outcomes[0].LostRaces)
 }
 
-func TestCallsThatWaitTogetherAreBlockedByOneRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := newDistant()
-		th := throttler.New(client)
-		rule := either(condition("a", 1, time.Minute))
-		authorize(t, th, rule)
-		before := client.ops.Load()
-		var wg sync.WaitGroup
-		for range 4 {
-			wg.Go(func() { assert.Equal(t, throttler.Blocked, authorize(t, th, rule).Status) })
-			synctest.Wait() // the first is under way, the others wait for it together
-		}
-		wg.Wait()
-		require.EqualValues(t, 2, client.ops.Load()-before)
-	})
-}
-
 // A call that has lost a race is decided before those that came after it.
 func TestACallThatLostARaceKeepsItsPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -3,9 +3,7 @@ package throttler_test
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -136,38 +134,6 @@ func TestResetHoldsForABanThatIsBeingReadMeanwhile(t *testing.T) {
 	require.Equal(t, throttler.Authorized, authorize(t, here, rule).Status)
 }
 
-func TestOtherConditionsCountBesideACachedBan(t *testing.T) {
-	client := newFaulty()
-	th := throttler.New(client)
-	th.BlockCache = 10
-	rule := banning("a", time.Hour)
-	rule.Either = append(rule.Either, condition("b", 5, time.Minute))
-	authorize(t, th, rule)
-	require.Equal(t, []int{0, 3}, remaining(authorize(t, th, rule)))
-	client.took()
-	require.Equal(t, []int{0, 2}, remaining(authorize(t, th, rule)))
-	require.Equal(t, []string{"get", "cas"}, client.took())
-	rule.CountAuthorizedOnly = true
-	require.Equal(t, []int{0, 2}, remaining(authorize(t, th, rule)))
-	require.Equal(t, []string{"get"}, client.took())
-}
-
-func TestBlockCacheForgetsTheLeastRecentlyUsed(t *testing.T) {
-	client := newFaulty()
-	th := throttler.New(client)
-	th.BlockCache = 2
-	for _, name := range []string{"a", "b", "a", "b", "a", "c", "c"} {
-		authorize(t, th, banning(name, time.Hour))
-	}
-	client.took()
-	for name, ops := range map[string][]string{"a": nil, "c": nil} {
-		authorize(t, th, banning(name, time.Hour))
-		require.Equal(t, ops, client.took(), name)
-	}
-	authorize(t, th, banning("b", time.Hour))
-	require.Equal(t, []string{"get"}, client.took())
-}
-
 // BenchmarkCachedBan measures a call that is answered from process memory.
 func BenchmarkCachedBan(b *testing.B) {
 	th := throttler.New(newFaulty())
@@ -195,22 +161,6 @@ func TestCachedBanTakesFourAllocationsAtMost(t *testing.T) {
 	authorize(t, th, rule)
 	authorize(t, th, rule)
 	require.LessOrEqual(t, leastAllocs(100, func() { _, _ = th.Authorize(ctx, rule) }), 4.0)
-}
-
-func TestARecordThatIsTooLargeToKeepIsNotCopied(t *testing.T) {
-	th := throttler.New(newFaulty())
-	th.BlockCache = 10
-	rule := either(condition("a", 60_000, time.Minute))
-	rule.Either[0].Cost = 60_000
-	authorize(t, th, rule)
-	const calls = 20
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	for range calls {
-		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
-	}
-	runtime.ReadMemStats(&after)
-	require.Less(t, (after.TotalAlloc-before.TotalAlloc)/calls, uint64(64<<10))
 }
 
 func TestWhatWasReadInProcessMemoryBeforeAChangeIsNotKept(t *testing.T) {
@@ -272,17 +222,6 @@ func TestBlockCacheGoesOnAfterAReset(t *testing.T) {
 	}
 }
 
-func TestBlockCacheOverAServerGoesOnAfterAReset(t *testing.T) {
-	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		th.BlockCache, th.RecordCache = 10, -1 // nothing else remembers the record
-		rule := either(condition("a", 1, time.Minute))
-		require.NoError(t, th.Reset(t.Context(), rule))
-		authorize(t, th, rule)
-		require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status)
-		require.Zero(t, trips(func() { require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status) }))
-	})
-}
-
 // The time that the answer took is part of BlockCacheTTL.
 func TestBlockCacheTTLBeginsWithTheDecision(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
@@ -293,21 +232,6 @@ func TestBlockCacheTTLBeginsWithTheDecision(t *testing.T) {
 		time.Sleep(5*time.Second - roundTrip - time.Nanosecond)
 		require.Zero(t, trips(func() { authorize(t, th, rule) }))
 		time.Sleep(time.Nanosecond)
-		require.Equal(t, 1, trips(func() { authorize(t, th, rule) }))
-	})
-}
-
-// A Cancel whose answer was lost may have opened the record.
-func TestARecordThatMayHaveChangedIsAskedForAgain(t *testing.T) {
-	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		th.BlockCache = 10
-		rule := either(condition("a", 1, time.Minute))
-		d := authorize(t, th, rule)
-		authorize(t, th, rule)
-		require.Zero(t, trips(func() { authorize(t, th, rule) }))
-		r.err = errors.New("lost")
-		require.Error(t, th.Cancel(t.Context(), d))
-		r.err = nil
 		require.Equal(t, 1, trips(func() { authorize(t, th, rule) }))
 	})
 }
@@ -378,21 +302,6 @@ func TestEachRuleIsDecidedOnTheRecordThatIsKept(t *testing.T) {
 	}
 }
 
-func TestWhatARefusedCallWouldNotCountIsKeptToo(t *testing.T) {
-	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		plain := throttler.New(newFaulty())
-		th.BlockCache, plain.BlockCache = 10, 10
-		rule := either(condition("a", 1, time.Minute), condition("b", 1, time.Minute))
-		rule.CountAuthorizedOnly = true
-		for _, th := range []*throttler.Throttler{th, plain} {
-			authorize(t, th, rule)
-			authorize(t, th, rule)
-			require.Zero(t, trips(func() { require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status) }))
-			require.EqualValues(t, 2, th.Stats().CacheHits)
-		}
-	})
-}
-
 // There is no round trip to save.
 func TestBlockCacheChangesNothingOverAMemstore(t *testing.T) {
 	store := memstore.New()
@@ -419,55 +328,6 @@ func TestWhatWasReadBeforeAResetIsNotKept(t *testing.T) {
 		require.NoError(t, th.Reset(t.Context(), rule))
 		wg.Wait()
 		require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
-	})
-}
-
-// A robot that is tried 10,000 times a second against a limit of 10 a second costs
-// what the limit admits.
-func TestARobotCostsWhatItsLimitAdmits(t *testing.T) {
-	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		th.BlockCache = 10
-		rule := either(condition("a", 10, time.Second))
-		admitted := 0
-		for range 20_000 {
-			admitted += int(authorize(t, th, rule).Status)
-			time.Sleep(100 * time.Microsecond)
-		}
-		require.InDelta(t, 20, admitted, 10)
-		require.LessOrEqual(t, r.trips.Load(), int64(4*admitted))
-	})
-}
-
-func TestBlockCacheAnswersWithoutARoundTrip(t *testing.T) {
-	travel(t, func(j *journey) {
-		j.throttler.BlockCache = 100
-		rule := throttler.Rule{Identifier: "r", Either: conditions(8, 1, time.Minute), Lockout: time.Hour}
-		j.call(rule, throttler.Authorized)()
-		j.call(rule, throttler.Blocked)()
-		j.requires(0, 0, j.call(rule, throttler.Blocked))
-		time.Sleep(5 * time.Second)
-		j.requires(1, 1, j.call(rule, throttler.Blocked))
-		j.requires(0, 0, j.call(rule, throttler.Blocked))
-
-		// Another process finds the ban, and remembers it as well.
-		j.throttler = throttler.New(j.client)
-		j.throttler.BlockCache = 100
-		j.requires(1, 1, j.call(rule, throttler.Blocked))
-		j.requires(0, 0, j.call(rule, throttler.Blocked))
-	})
-}
-
-func TestBlockCacheKeepsNoBanLongerThanItHolds(t *testing.T) {
-	travel(t, func(j *journey) {
-		j.throttler.BlockCache, j.throttler.BlockCacheTTL = 100, time.Hour
-		rule := throttler.Rule{Identifier: "r", Either: conditions(1, 1, time.Minute), Lockout: time.Minute}
-		j.call(rule, throttler.Authorized)()
-		j.requires(2, 2, j.call(rule, throttler.Blocked))
-		// It was set a round trip ago, when the record had been read.
-		time.Sleep(time.Minute - roundTrip - time.Nanosecond)
-		j.requires(0, 0, j.call(rule, throttler.Blocked))
-		time.Sleep(time.Nanosecond)
-		j.requires(2, 2, j.call(rule, throttler.Authorized))
 	})
 }
 

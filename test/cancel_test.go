@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -23,23 +21,6 @@ func both() throttler.Rule {
 	bucket := condition("bucket", 5, time.Minute)
 	bucket.Algorithm = throttler.LeakyBucket
 	return either(condition("window", 5, time.Minute), bucket)
-}
-
-func TestCancelTakesBackTheHitsOfItsDecisionOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, ctx := newFaulty(), t.Context()
-		th := throttler.New(client)
-		first, second := authorize(t, th, both()), authorize(t, th, both())
-		require.Equal(t, []int{3, 3}, remaining(second))
-		client.took()
-		for range 3 {
-			require.NoError(t, th.Cancel(ctx, first))
-		}
-		require.Equal(t, []string{"multi", "cas", "cas"}, client.took())
-		require.Equal(t, []int{3, 3}, remaining(peek(t, th, both())), "one hit less, and the one of this look")
-		require.NoError(t, throttler.New(client).Cancel(ctx, second), "from anywhere")
-		require.Equal(t, []int{4, 4}, remaining(peek(t, th, both())))
-	})
 }
 
 // A window of up to 32 hits keeps finer times than a larger one.
@@ -79,35 +60,6 @@ func TestCancelOnlyLeavesTheOtherConditionsHits(t *testing.T) {
 		require.ErrorIs(t, th.CancelOnly(ctx, d, throttler.Rule{}), throttler.ErrInvalidRule)
 		require.NoError(t, th.CancelOnly(ctx, throttler.Decision{}, one))
 	})
-}
-
-func TestCancelBySeveralAtOnceTakesBackOneHit(t *testing.T) {
-	th := throttler.New(memstore.New())
-	rule := either(condition("window", 5, time.Minute))
-	d := authorize(t, th, rule)
-	authorize(t, th, rule)
-	var wg sync.WaitGroup
-	for range 16 {
-		wg.Go(func() { assert.NoError(t, th.Cancel(context.Background(), d)) })
-	}
-	wg.Wait()
-	require.Equal(t, []int{3}, remaining(peek(t, th, rule)))
-}
-
-func TestCancelOfWhatCountedNothingDoesNothing(t *testing.T) {
-	client, ctx := newFaulty(), context.Background()
-	th := throttler.New(client)
-	rule := either(condition("a", 1, time.Minute))
-	looked := peek(t, th, rule)
-	authorize(t, th, rule)
-	blocked := authorize(t, th, rule)
-	rule.Lockout = time.Hour
-	banned := authorize(t, th, rule)
-	client.took()
-	for _, d := range []throttler.Decision{{}, looked, blocked, banned} {
-		require.NoError(t, th.Cancel(ctx, d))
-	}
-	require.Empty(t, client.took())
 }
 
 func TestCancelOfABucketsHitsInAnyOrderEmptiesIt(t *testing.T) {

@@ -25,7 +25,11 @@ func TestRetryAfterIsWithoutTheCostsThatWereGivenBack(t *testing.T) {
 		th := throttler.New(overtaken(store, func() { authorize(t, throttler.New(store), either(narrow)) }))
 		d := authorize(t, th, rule)
 		require.Equal(t, throttler.Blocked, d.Status)
+		require.Equal(t, []string{"narrow is full"}, d.Messages)
 		require.Equal(t, []int{10, 0}, remaining(d))
 		require.Equal(t, time.Second, d.RetryAfter)
+		require.Zero(t, d.Outcomes[0].RetryAfter)
+		require.NoError(t, th.Cancel(t.Context(), d), "there is nothing to cancel")
+		require.Equal(t, 10, left(t, th, rule.Either[0]))
 	})
 }

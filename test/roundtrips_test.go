@@ -71,29 +71,43 @@ func TestRoundTrips(t *testing.T) {
 	}
 	const authorized, blocked = throttler.Authorized, throttler.Blocked
 	all := func(rule *throttler.Rule) { rule.Either, rule.All = nil, rule.Either }
+	ban := func(rule *throttler.Rule) { rule.Lockout = time.Hour }
 	atomic := func(rule *throttler.Rule) { rule.CountAuthorizedOnly = true }
 	for name, row := range map[string]struct {
 		conditions, max int
 		set             func(*throttler.Rule)
 		calls           calls
+		blockCache      int
 	}{
-		"one condition": {1, 2, nil, calls{{2, 2, authorized, nil}, {2, 2, authorized, nil}, {1, 1, blocked, nil}}}, // get, add; get, cas; get
-		"8 conditions":  {8, 2, nil, calls{{2, 1 + 8, authorized, nil}, {2, 1 + 8, authorized, nil}, {1, 1, blocked, nil}, {1, 1, blocked, all}}},
+		"one condition": {conditions: 1, max: 2, calls: calls{{2, 2, authorized, nil}, {2, 2, authorized, nil}, {1, 1, blocked, nil}}}, // get, add; get, cas; get
+		"8 conditions": {conditions: 8, max: 2, calls: calls{
+			{2, 1 + 8, authorized, nil}, {2, 1 + 8, authorized, nil}, {1, 1, blocked, nil}, {1, 1, blocked, all},
+		}},
 		// The others count the call, unless they are not to.
-		"one full condition of 8": {8, 9, func(rule *throttler.Rule) { rule.Either[5].Max = 1 }, calls{
+		"one full condition of 8": {conditions: 8, max: 9, set: func(rule *throttler.Rule) { rule.Either[5].Max = 1 }, calls: calls{
 			{2, 1 + 8, authorized, nil}, {2, 1 + 7, blocked, nil}, {1, 1, blocked, atomic}, {2, 1 + 7, authorized, all},
 		}},
-		"a ban": {8, 1, func(rule *throttler.Rule) { rule.Lockout = time.Hour }, calls{
+		"a ban": {conditions: 8, max: 1, set: ban, calls: calls{
 			{2, 1 + 8, authorized, nil}, {2, 1 + 8, blocked, nil}, {1, 1, blocked, nil},
 		}},
 		// Each full condition of First is one more: get; get; get, add.
-		"first": {3, 1, func(rule *throttler.Rule) { rule.Either, rule.First = nil, rule.Either }, calls{
+		"first": {conditions: 3, max: 1, set: func(rule *throttler.Rule) { rule.Either, rule.First = nil, rule.Either }, calls: calls{
 			{2, 2, authorized, nil}, {3, 3, authorized, nil}, {4, 4, authorized, nil}, {3, 3, blocked, nil},
+		}},
+		"a ban in the BlockCache": {conditions: 8, max: 1, blockCache: 10, set: ban, calls: calls{
+			{2, 1 + 8, authorized, nil}, {2, 1 + 8, blocked, nil}, {0, 0, blocked, nil}, {0, 0, blocked, all},
+		}},
+		"full conditions in the BlockCache": {conditions: 2, max: 1, blockCache: 10, set: atomic, calls: calls{
+			{2, 1 + 2, authorized, nil}, {1, 1, blocked, nil}, {0, 0, blocked, nil},
+		}},
+		"one of two in the BlockCache": {conditions: 2, max: 9, blockCache: 10, set: func(rule *throttler.Rule) { rule.Either[0].Max = 1 }, calls: calls{
+			{2, 1 + 2, authorized, nil}, {2, 1 + 1, blocked, nil}, {2, 1 + 1, blocked, nil}, {1, 1, blocked, atomic},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			travel(t, func(j *journey) {
 				rule := throttler.Rule{Identifier: "r", Either: conditions(row.conditions, row.max, time.Minute)}
+				j.throttler.BlockCache = row.blockCache
 				if row.set != nil {
 					row.set(&rule)
 				}
@@ -133,9 +147,18 @@ func TestRoundTripsOfPeekResetAndCancel(t *testing.T) {
 		})
 		d, err := j.throttler.Authorize(j.ctx, rule)
 		require.NoError(j, err)
-		cancel := func() { require.NoError(j, j.throttler.Cancel(j.ctx, d)) }
-		j.requires(2, 1+8, cancel)
-		j.requires(0, 0, cancel)
+		looked, err := j.throttler.Peek(j.ctx, rule)
+		require.NoError(j, err)
+		j.call(rule, throttler.Authorized)()
+		refused, err := j.throttler.Authorize(j.ctx, rule)
+		require.NoError(j, err)
+		cancel := func(d throttler.Decision) func() {
+			return func() { require.NoError(j, j.throttler.Cancel(j.ctx, d)) }
+		}
+		j.requires(2, 1+8, cancel(d))
+		for _, nothing := range []throttler.Decision{d, looked, refused, {}} {
+			j.requires(0, 0, cancel(nothing))
+		}
 		j.requires(1, 8, func() { require.NoError(j, j.throttler.Reset(j.ctx, rule)) })
 	})
 }
@@ -157,6 +180,8 @@ func TestRoundTripsOfALostRace(t *testing.T) {
 			d, err := j.throttler.Authorize(j.ctx, rule)
 			require.NoError(j, err)
 			require.Equal(j, 1, d.Outcomes[3].LostRaces)
+			require.Zero(j, d.Outcomes[2].LostRaces)
+			require.EqualValues(j, 1, j.throttler.Stats().LostRaces)
 			require.Equal(j, 7, d.Outcomes[3].Remaining)
 		})
 		require.NoError(j, <-other)
