@@ -145,6 +145,13 @@ func TestCancelWaitsForAnotherUntilItsOwnContextEnds(t *testing.T) {
 		for i, cancel := range []func(context.Context) error{
 			func(ctx context.Context) error { return th.Cancel(ctx, d) },
 			func(ctx context.Context) error { return th.CancelOnly(ctx, d, both()) },
+			func(ctx context.Context) error {
+				settled, err := th.Settle(ctx, d, map[string]int{"window": 3})
+				require.NoError(t, err)
+				require.Equal(t, settled.Err, settled.Outcomes[0].Err)
+				require.Equal(t, 5, settled.Outcomes[0].Remaining, "as of what fails open")
+				return settled.Err
+			},
 		} {
 			ctx, end := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer end()

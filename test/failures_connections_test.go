@@ -148,18 +148,6 @@ func TestACallLeavesAServerWithoutAConnectionAtItsDeadline(t *testing.T) {
 	})
 }
 
-// One of two servers has no connection for a rule that asks both.
-func TestARefusedConnectionOfOneServerCostsTheOtherNoCount(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := &partial{faulty: newFaulty(), dead: throttler.RecordKey("test", "a", "v"), err: errRefused("multi")}
-		client.before = refusing(time.Minute, throttler.RecordKey("test", "a", "v"), "get", "add", "cas")
-		d := authorize(t, throttler.New(client), either(condition("a", 5, time.Minute), condition("b", 5, time.Minute)))
-		require.Error(t, d.Outcomes[0].Err)
-		require.NoError(t, d.Outcomes[1].Err)
-		require.Equal(t, 4, d.Outcomes[1].Remaining)
-	})
-}
-
 // takeConnections makes connections to server until it refuses them, and returns what
 // gives them back.
 func takeConnections(t *testing.T, server *servertest.Memcached) (giveBack func()) {

@@ -50,46 +50,6 @@ func brokenAnswers(random *rand.Rand, share float64, met *atomic.Int64) func() s
 	}
 }
 
-// Whichever request of a series of calls meets whichever fault: one call at most
-// fails open, no more than Max are authorized without an error, and in the end
-// it is full.
-func TestEachFaultAtEachRequestOfACall(t *testing.T) {
-	const limit, calls = 3, 6
-	server := servertest.NewMemcached(t)
-	eachAlgorithm(t, limit, func(t *testing.T, c throttler.Condition) {
-		p, wire := onWire(t, server)
-		th := throttler.New(p)
-		for f := servertest.LoseRequest; f < servertest.Faults; f++ {
-			for n := range int64(2 * calls) {
-				for _, lockout := range []time.Duration{0, time.Hour} {
-					c.Value = fmt.Sprint(c.Algorithm, "-", f, "-", n, "-", lockout)
-					rule := either(c)
-					rule.Lockout = lockout
-					wire.Once(n+1, f)
-					authorized, opened := 0, 0
-					for range calls {
-						d := authorize(t, th, rule)
-						switch {
-						case d.Err != nil && d.Status == throttler.Authorized:
-							opened++
-						case d.Status == throttler.Authorized:
-							authorized++
-						}
-					}
-					wire.Once(0, f) // if nothing has met it yet, nothing will
-					require.LessOrEqual(t, authorized, limit, c.Value)
-					require.LessOrEqual(t, opened, 1, c.Value)
-					require.GreaterOrEqual(t, authorized, limit-1, "one hit is counted twice at worst: %v", c.Value)
-					d := authorize(t, th, rule)
-					require.NoError(t, d.Err)
-					require.Equal(t, throttler.Blocked, d.Status, c.Value)
-					require.Equal(t, lockout > 0, d.Outcomes[0].Banned)
-				}
-			}
-		}
-	})
-}
-
 // A station is a throttler at one end of a wire.
 type station struct {
 	*throttler.Throttler

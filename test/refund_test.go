@@ -80,19 +80,6 @@ func TestRefundLiftsNoBan(t *testing.T) {
 	}
 }
 
-// What was refunded already is not in the record any more, though another hit may be.
-func TestCancelAfterARefundTakesNothingFromOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		d := authorize(t, th, countings(1))
-		refunded(t, th, countings(1))
-		time.Sleep(time.Millisecond)
-		authorize(t, th, countings(1))
-		require.NoError(t, th.Cancel(t.Context(), d))
-		assert.Equal(t, []int{3, 3, 3}, remaining(peek(t, th, countings(1))))
-	})
-}
-
 func TestRefundInAnOutageIsTheFallbacks(t *testing.T) {
 	client := newFaulty()
 	th := throttler.New(client)

@@ -59,22 +59,6 @@ func left(t require.TestingT, th *throttler.Throttler, c throttler.Condition) in
 	return d.Outcomes[0].Remaining + 1
 }
 
-func TestSettleSetsWhatACallHasCost(t *testing.T) {
-	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
-		th := throttler.New(memstore.New())
-		authorize(t, th, either(costing(c, 2))) // of others
-		d := authorize(t, th, either(costing(c, 5)))
-		for _, n := range []int{3, 3, 5, 8, 0, 0, 7, 1, 6} {
-			settled := settle(t, th, d, total(n))
-			require.Equal(t, throttler.Authorized, settled.Status)
-			require.Equal(t, n, settled.Outcomes[0].Cost)
-			require.Equal(t, 8-n, settled.Outcomes[0].Remaining)
-			require.Equal(t, 8-n, left(t, th, c), "total %d", n)
-			d = settled // either may be used
-		}
-	})
-}
-
 func TestSettleCountsBeyondMaxAndBlocksUntilThatHasExpired(t *testing.T) {
 	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
 		th := throttler.New(memstore.New())
@@ -150,31 +134,6 @@ func TestSettleThatEndsWhileOneConditionIsNotDecidedSettlesNone(t *testing.T) {
 	})
 }
 
-func TestSettleOfWhatHasExpiredAddsTheDifference(t *testing.T) {
-	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
-		for name, forget := range map[string]func(th *throttler.Throttler){
-			"after expiry": func(*throttler.Throttler) { time.Sleep(25 * time.Hour) },
-			"after a Reset": func(th *throttler.Throttler) {
-				require.NoError(t, th.Reset(t.Context(), either(c)))
-				time.Sleep(time.Millisecond)
-			},
-		} {
-			th := throttler.New(memstore.New())
-			d := authorize(t, th, either(costing(c, 5)))
-			forget(th)
-			authorize(t, th, either(costing(c, 1))) // of others, which must stay
-			settle(t, th, d, total(2))
-			require.Equal(t, 9, left(t, th, c), "%s, a smaller total", name)
-			settle(t, th, d, total(5))
-			require.Equal(t, 6, left(t, th, c), "%s, a larger one", name)
-			settle(t, th, d, total(4))
-			require.Equal(t, 7, left(t, th, c), "%s, what was added is given back", name)
-			require.NoError(t, th.Cancel(t.Context(), d))
-			require.Equal(t, 9, left(t, th, c), name)
-		}
-	})
-}
-
 func TestWhatWasBlockedOrFailedOpenHasCost0(t *testing.T) {
 	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
 		for _, cached := range []int{0, 100} {
@@ -232,27 +191,6 @@ func TestSettleIsOfTheConditionsThatItNames(t *testing.T) {
 			}
 			require.Equal(t, []int{9, 9, 99, 4}, remaining(peek(t, th, rule)))
 		}
-	})
-}
-
-func TestSettleWaitsForACancelUntilItsOwnContextEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := newFaulty()
-		th := throttler.New(client)
-		d := authorize(t, th, either(condition("c", 5, time.Hour)))
-		slowly(client, "", "cas")
-		canceled := make(chan error)
-		go func() { canceled <- th.Cancel(context.Background(), d) }()
-		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
-		settled, err := th.Settle(ctx, d, total(3))
-		require.NoError(t, err)
-		require.ErrorIs(t, settled.Err, context.DeadlineExceeded)
-		require.ErrorIs(t, settled.Outcomes[0].Err, context.DeadlineExceeded)
-		require.Equal(t, 5, settled.Outcomes[0].Remaining, "as of what fails open")
-		require.NoError(t, <-canceled)
-		require.Equal(t, 3, settle(t, th, d, total(3)).Outcomes[0].Cost)
 	})
 }
 
@@ -607,27 +545,6 @@ func TestSettleFromManyGoroutinesIsThatOfOneOfThem(t *testing.T) {
 		wg.Wait()
 		require.Equal(t, 97, settle(t, th, d, total(3)).Outcomes[0].Remaining)
 	}
-}
-
-func TestACallIsRenewedWhileItIsSettled(t *testing.T) {
-	th := throttler.New(memstore.New())
-	c := inFlight(100, time.Hour)
-	d := authorize(t, th, either(c))
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for range 100 {
-			assert.NoError(t, th.Renew(context.Background(), d))
-		}
-	})
-	wg.Go(func() {
-		for i := range 100 {
-			settled, err := th.Settle(context.Background(), d, total(1+i%7))
-			assert.NoError(t, err)
-			assert.NoError(t, settled.Err)
-		}
-	})
-	wg.Wait()
-	require.Equal(t, 97, settle(t, th, d, total(3)).Outcomes[0].Remaining)
 }
 
 func TestASettleKeepsTheEndThatARenewHasGivenMeanwhile(t *testing.T) {
