@@ -310,3 +310,57 @@ func TestTheHitsOfAnEndlessStreamDoNotPileUp(t *testing.T) {
 		require.Equal(t, 10, o.Remaining)
 	}
 }
+
+// A ban replaces hits, but it keeps leases, and what is settled of them counts beside it.
+func TestLeasesAreSettledBesideABan(t *testing.T) {
+	for _, limit := range []*Limit{{Max: 10, TTL: time.Hour}, bucketOf(10, time.Hour), {Algorithm: Calendar, Max: 10}, {Algorithm: Leases, Max: 10, TTL: time.Hour, ID: 1}} {
+		r, s := reserve(t, start, Record{}, limit)
+		r, _ = r.Banned(start, time.Minute)
+		beside := limit.Algorithm == Leases
+		for _, total := range []int{4, 7, 2} {
+			c := Settlement{Limit: *limit, Hits: s.hits, Total: s.total, Actual: total, ID: 9}
+			require.Equal(t, beside, c.Apply(start+1, &r), "%d: %d", limit.Algorithm, total)
+			s.hits, s.total = c.Counted, total
+			require.True(t, c.Outcome.Banned)
+			require.True(t, r.HoldsBan(start+1))
+		}
+		held := decide(start.Add(time.Minute), &Limit{Algorithm: Leases, Max: 10, TTL: time.Hour, ID: 5}, Lockout{}, r, true).Outcome
+		require.Equal(t, map[bool]int{false: 9, true: 7}[beside], held.Remaining)
+	}
+}
+
+// A receipt may say of any hit that it is gone.
+func TestASettlementTakesNothingBackForHitsThatAreGone(t *testing.T) {
+	for _, limit := range []*Limit{{Max: 10, TTL: time.Hour}, bucketOf(10, time.Hour), {Algorithm: Calendar, Max: 10}, {Algorithm: Leases, Max: 10, TTL: time.Hour, ID: 1}} {
+		for _, actual := range []int{2, 0} {
+			r, _ := reserve(t, start, Record{}, limit)
+			before := r.Encode()
+			c := Settlement{Limit: *limit, Hits: []Hit{{Cost: 5, Kind: limit.Algorithm}}, Total: 5, Actual: actual}
+			require.False(t, c.Apply(start+1, &r), "algorithm %d", limit.Algorithm)
+			require.Equal(t, before, r.Encode())
+			require.Equal(t, 9, c.Outcome.Remaining, "the hits of others")
+			left := 0
+			for _, h := range c.Counted {
+				require.True(t, h.Gone())
+				left += h.Cost
+			}
+			require.Equal(t, actual, left)
+		}
+	}
+}
+
+// The hits that a ban has kept, in case it is lifted, do not count when it has ended.
+func TestASettlementAfterABanBeginsAnew(t *testing.T) {
+	for _, limit := range []*Limit{{Max: 3, TTL: time.Hour}, bucketOf(3, 3*time.Hour), {Algorithm: Calendar, Max: 3}} {
+		r, s := reserve(t, start, Record{}, limit)
+		for range 2 {
+			r, _ = reserve(t, start, r, limit)
+		}
+		v := decide(start+1, limit, Lockout{Length: 10 * time.Second, KeepHits: true}, r, true)
+		require.True(t, v.Outcome.NewBan)
+		r, o := s.settleAt(t, start.Add(10*time.Second)+1, reread(t, v.Next), 2)
+		require.Equal(t, 2, o.Remaining, "algorithm %d", limit.Algorithm)
+		_, o = s.settleAt(t, start.Add(10*time.Second)+2, r, 0)
+		require.Equal(t, 3, o.Remaining)
+	}
+}
