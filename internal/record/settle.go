@@ -87,8 +87,6 @@ func (r *Record) refundPart(h Hit, part int, now Instant) (rest Hit, found bool)
 	rest = h
 	rest.Cost -= part
 	switch {
-	case h.Gone():
-		return rest, false
 	case h.Kind == Leases && rest.Cost > 0:
 		return rest, r.resize(h.ID, rest.Cost, 0, now)
 	case h.Kind == Bucket && r.ban.set == 0:
