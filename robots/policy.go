@@ -79,10 +79,11 @@ type Policy struct {
 	// [throttler.MaxHits], which are 16,000 a second, counts as that. Default: no such mode.
 	SiteMax int
 
-	// Max has other numbers than those above, by their names: {"ai-each": 10, "seo-all": -1}. One
-	// that is negative, or 0, is no limit, but with load-address -1 SiteMax is all that people without
-	// a session get together. More than [throttler.MaxHits] counts as that. Rule panics if a name is
-	// unknown. Default: none.
+	// Max has other numbers than those above, by their names: {"ai-each": 10, "seo-all": -1}. 0 and
+	// negative numbers take the limit away: they do not refuse every request, and 0 is not the
+	// default. Without load-address, SiteMax is all that people without a session get together. More
+	// than [throttler.MaxHits] counts as that. An unknown name is a mistake: see [Policy.Validate].
+	// Default: none.
 	Max map[string]int
 
 	// ImpostorLockout is how long a network with more is banned, if it claims names of
@@ -166,12 +167,22 @@ var names = func() map[string]bool {
 	return all
 }()
 
-// Rule returns the rule of a request.
-func (p Policy) Rule(r *http.Request) throttler.Rule {
+// Validate returns an error that wraps [throttler.ErrInvalidRule] and names the key, if Max has an
+// unknown one. Rule panics with it. Call Validate when the program starts, to learn of it before
+// the first request.
+func (p Policy) Validate() error {
 	for name := range p.Max {
 		if !names[name] {
-			panic(fmt.Sprintf("robots: Policy.Max names %q, want one of %v", name, slices.Sorted(maps.Keys(names))))
+			return fmt.Errorf("robots: %w: Policy.Max has %q, want one of %v", throttler.ErrInvalidRule, name, slices.Sorted(maps.Keys(names)))
 		}
+	}
+	return nil
+}
+
+// Rule returns the rule of a request. It panics if p is invalid: see [Policy.Validate].
+func (p Policy) Rule(r *http.Request) throttler.Rule {
+	if err := p.Validate(); err != nil {
+		panic(err)
 	}
 	exempt := p.Exempt
 	if exempt == nil {

@@ -231,9 +231,13 @@ func TestNumbersAreOptions(t *testing.T) {
 	require.Equal(t, throttler.MaxHits, ask(robots.Policy{SiteMax: 2_000_000}, chrome).All[0].Max, "no invalid rule, which would answer 500 to everybody")
 	require.Equal(t, throttler.MaxHits, ask(robots.Policy{Max: map[string]int{"seo-all": 2_000_000}}, "MJ12bot").Either[0].Max)
 	require.Equal(t, httpthrottle.Unlimited(), ask(robots.Policy{Max: map[string]int{"seo-all": 0}}, "MJ12bot"))
-	require.PanicsWithValue(t, `robots: Policy.Max names "seo", want one of `+"[ai-all ai-all-day ai-each ai-each-day claimed-each claimed-network "+
+	require.NoError(t, robots.Policy{Max: map[string]int{"seo-all": 0}}.Validate())
+	invalid := robots.Policy{Max: map[string]int{"seo": 3, "seo-all": 3}}
+	require.ErrorIs(t, invalid.Validate(), throttler.ErrInvalidRule)
+	require.ErrorContains(t, invalid.Validate(), `Policy.Max has "seo", want one of `+"[ai-all ai-all-day ai-each ai-each-day claimed-each claimed-network "+
 		"claimed-second fetch-all fetch-each hosting-network impostor-network load-address other-each person-address person-network "+
-		"search-each search-second seo-all unknown-all unknown-each]", func() { ask(robots.Policy{Max: map[string]int{"seo": 3}}, "") })
+		"search-each search-second seo-all unknown-all unknown-each]")
+	require.PanicsWithError(t, invalid.Validate().Error(), func() { ask(invalid, "") })
 	require.NotContains(t, fmt.Sprint(ask(robots.Policy{}, "secretbot-123")), "secret")
 	var seen []robots.Identity
 	ask(robots.Policy{Observe: func(who robots.Identity) { seen = append(seen, who) }}, "MJ12bot")
