@@ -37,34 +37,6 @@ func TestAFileHasLimitsOfWhatIsInFlightAndOfTheCalendar(t *testing.T) {
 	assert.Zero(t, c[0].TTL)
 }
 
-func TestMistakesInAnAlgorithmAreTold(t *testing.T) {
-	for condition, want := range map[string]string{
-		"per: month":                                        "a month is for algorithm: calendar: want 30s, 5m, 12h, 7d",
-		"per: 30d, algorithm: calendar":                     `"30d" is no period of a calendar: want day, month, week`,
-		"algorithm: calendar":                               `"" is no period of a calendar: want day, month, week`,
-		"per: month, algorithm: calendar, anchor: 32":       "32, want 0 to 31 in a month",
-		"per: week, algorithm: calendar, anchor: 8":         "8, want 0 to 7 in a week",
-		"per: day, algorithm: calendar, anchor: 2":          "2, want 0 to 1 in a day",
-		"per: day, algorithm: calendar, zone: Mars/Olympus": `"Mars/Olympus" is no time zone: want a name as Europe/Berlin`,
-		"per: day, algorithm: calendar, zone: Local":        `"Local" is no time zone: want a name as Europe/Berlin`,
-		"per: 1m, lease: 30s":                               "only hits of algorithm: in-flight have a lease",
-		"per: 1m, anchor: 2":                                "only periods of algorithm: calendar have an anchor",
-		"per: 1m, zone: UTC":                                "only periods of algorithm: calendar have a zone",
-		"algorithm: in-flight":                              "no lease: want for how long one counts unless it is renewed",
-		"algorithm: in-flight, lease: 50ms":                 "50ms, want 100ms or more for hits in flight",
-	} {
-		source := "rules: [{name: a, for: {api: true}, either: [{name: x, value: x, max: 1, " + condition + "}]}]"
-		_, err := rulefile.Parse("rules.yaml", []byte(source))
-		require.Error(t, err, condition)
-		_, message, _ := strings.Cut(err.Error(), ": ")
-		assert.Equal(t, want, message, condition)
-	}
-	_, err := rulefile.Parse("rules.yaml", []byte("rules: [{name: a, for: {api: true}, either: [{name: x, value: x, max: 1, per: 1m, algorithm: in-flight}]}]"))
-	assert.ErrorContains(t, err, "rules.yaml:1:79: max is how many are under way at once: want lease instead")
-	_, err = rulefile.Parse("rules.yaml", []byte("rules: [{name: a, for: {path: [/a]}, either: [{name: x, value: x, max: 1, lease: 1m, algorithm: in-flight}]}]"))
-	assert.EqualError(t, err, "rules.yaml:1:97: a proxy does not tell when a request has ended: add for: {api: true} to the rule, for programs that acquire and release")
-}
-
 func TestABanThatEndsBeforeTheHitsIsWarnedOf(t *testing.T) {
 	for source, want := range map[string]string{
 		"{max: 5, per: 1m}], lockout: 1m":                                        "",

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
-	"github.com/goccy/go-yaml"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -151,45 +150,6 @@ func answer(status int, location, cookie string) *http.Response {
 		a.Header.Set("Set-Cookie", cookie)
 	}
 	return a
-}
-
-func TestWrongProxiesAreRefused(t *testing.T) {
-	schema := schema(t)
-	const login = `logins: [{for: {path: [/a]}, name: {form: a}, right: {status: [302]}}]`
-	for source, want := range map[string]string{
-		`{server: "http://a"}`:                                                                                                  "no logins",
-		`{server: a, ` + login + `}`:                                                                                            "no server",
-		`{server: "ftp://a", ` + login + `}`:                                                                                    "no server",
-		`{server: "http://a/b", ` + login + `}`:                                                                                 "the port alone",
-		`{server: "http://u:p@a", ` + login + `}`:                                                                               "the port alone",
-		`{server: "http://a", timeout: 0s, ` + login + `}`:                                                                      "up to 25s",
-		`{server: "http://a", logins: [{name: {form: a}, right: {status: [302]}}]}`:                                             "no path",
-		`{server: "http://a", logins: [{for: {path: [a]}, name: {form: a}, right: {status: [302]}}]}`:                           "does not begin with /",
-		`{server: "http://a", logins: [{for: {path: [/a]}, right: {status: [302]}}]}`:                                           "no name",
-		`{server: "http://a", logins: [{for: {path: [/a]}, name: {form: a}}]}`:                                                  "no answer is right",
-		`{server: "http://a", logins: [{for: {path: [/a]}, name: {form: a}, right: {status: [100]}}]}`:                          "not from 200",
-		`{server: "http://a", logins: [{for: {path: [/a]}, name: {form: a}, right: {location: [a]}}]}`:                          "does not begin with /",
-		`{server: "http://a", logins: [{for: {path: [/a]}, name: {form: a}, missing: skip, right: {status: [302]}}]}`:           "refuse or pass",
-		`{server: "http://a", logins: [{for: {path: [/a], method: [POST]}, name: {form: a}, right: {status: [302]}}]}`:          "unknown field",
-		`{server: "http://a", logins: [{for: {path: [/a]}, name: {form: a}, right: {status: [302]}, wrong: {status: [1000]}}]}`: "not from 200",
-	} {
-		source = "{proxy: " + source + "}"
-		_, err := rulefile.Parse("x", []byte(source))
-		assert.ErrorContains(t, err, want, source)
-		var value any
-		require.NoError(t, yaml.Unmarshal([]byte(source), &value))
-		assert.Error(t, schema.Validate(asJSON(t, value)), source)
-	}
-	for source, want := range map[string]string{ // which no schema tells
-		`{server: "http://a", timeout: 26s, ` + login + `}`:                                                               "up to 25s",
-		`{server: "http://a", logins: [{for: {path: [/a]}, name: {json: a..b}, right: {status: [302]}}]}`:                 "empty key",
-		`{server: "http://a", logins: [{for: {path: [/a]}, name: {form: a, matches: "("}, right: {status: [302]}}]}`:      "missing closing",
-		`{server: "http://a", logins: [{for: {path: [/a]}, name: {form: a}, right: {cookie: ["*"]}}]}`:                    "no name of a cookie",
-		`{server: "http://a", logins: [{for: {path: [/a]}, name: {basic: true}, missing: pass, right: {status: [207]}}]}`: "only bodies",
-	} {
-		_, err := rulefile.Parse("x", []byte("{proxy: "+source+"}"))
-		assert.ErrorContains(t, err, want, source)
-	}
 }
 
 func TestCheckWarnsOfWhatTellsNothingOfAPassword(t *testing.T) {
