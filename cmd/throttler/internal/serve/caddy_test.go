@@ -4,9 +4,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,21 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// caddyWith is caddy with more directives for the site, before an application.
-func caddyWith(t *testing.T, service, application, directives string) string {
-	t.Helper()
-	source, err := os.ReadFile("../../proxies/Caddyfile")
-	require.NoError(t, err)
-	text := strings.Replace(string(source), "	reverse_proxy", directives+"\n	reverse_proxy", 1)
-	address := freeAddress(t)
-	text = strings.NewReplacer("127.0.0.1:8080", address, "127.0.0.1:4180", service, "127.0.0.1:8000", application,
-		"127.0.0.1:4189", freeAddress(t)).Replace(text)
-	config := filepath.Join(t.TempDir(), "Caddyfile")
-	require.NoError(t, os.WriteFile(config, []byte("{\n	admin off\n}\n"+text), 0o644))
-	run(t, address, "caddy", "run", "--config", config, "--adapter", "caddyfile")
-	return "http://" + address
-}
 
 // admin asks for a password in a part of the site: alice, "secret".
 const adminDirectives = `	basicauth /admin {
@@ -39,7 +21,7 @@ const adminDirectives = `	basicauth /admin {
 func TestCaddyStillAsksForPasswordsAndForbids(t *testing.T) {
 	s := startAt(t, freeAddress(t), limits)
 	for _, stopped := range []bool{false, true} {
-		site := caddyWith(t, s.listen, application(t), adminDirectives)
+		site := "http://" + edited("caddy", edit{"	reverse_proxy", adminDirectives + "\n	reverse_proxy"})(t, s.listen, application(t), false)
 		if stopped {
 			s.stop()
 		}
@@ -63,7 +45,7 @@ func TestCaddyDeliversARequestOnceIfTheApplicationDropsIt(t *testing.T) {
 		}
 	}))
 	t.Cleanup(dropping.Close)
-	site := caddyWith(t, start(t, limits).listen, dropping.Listener.Addr().String(), "")
+	site := "http://" + proxies["caddy"](t, start(t, limits).listen, dropping.Listener.Addr().String(), false)
 	answer, _ := request(t, http.DefaultClient, "POST", site+"/free?order=1", "")
 	assert.Equal(t, 502, answer.StatusCode)
 	assert.EqualValues(t, 1, delivered.Load())
@@ -73,7 +55,7 @@ func TestCaddyLetsPassWhileTheServiceHangs(t *testing.T) {
 	hung, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and answers none
 	require.NoError(t, err)
 	defer hung.Close()
-	site := caddyWith(t, hung.Addr().String(), application(t), "")
+	site := "http://" + edited("caddy", edit{"response_header_timeout 10s", "response_header_timeout 1s"})(t, hung.Addr().String(), application(t), false)
 	begin := time.Now()
 	answer, body := request(t, http.DefaultClient, "POST", site+"/page/1", "a body")
 	assert.Equal(t, 200, answer.StatusCode)

@@ -19,7 +19,7 @@ var spellings = []string{
 	"/page/1?" + strings.Repeat("a", 7000), "/page/" + strings.Repeat("a/", 3500), "/page/1?" + strings.Repeat("a", 12100),
 	"/page/1%00", "/page/%", "/page/%zz", `/page/1\..\x`, "//page//1", "/./page/1", "/x/..%2fpage/1", "/page%2f1", "/page/1;x",
 	"/%70age/1", "/page/1#x", "/page/1/../1", "/a/../page/1", "/page/%2e%2e/page/1", "/%2e/page/1", "/page/1?#", "/;x/page/1",
-	"/page;x/1", "/page/..;/page/1", "/page/%u0031",
+	"/page;x/1", "/page/..;/page/1", "/page/%u0031", "/page/x%2F..%2F..%2Ffree",
 }
 
 // said are fields that clients may send to be taken for somebody else, for another request,

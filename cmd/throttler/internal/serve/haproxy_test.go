@@ -13,7 +13,7 @@ import (
 
 func TestHAProxySurvivesARequestWithManyFields(t *testing.T) {
 	s := start(t, limits)
-	site := "http://" + haproxy(t, s.listen, application(t), false)
+	site := "http://" + proxies["haproxy"](t, s.listen, application(t), false)
 	client := clientAt(t, "127.0.0.2")
 	var fields strings.Builder
 	for i := range 98 {
@@ -34,7 +34,7 @@ func TestHAProxySurvivesARequestWithManyFields(t *testing.T) {
 
 func TestHAProxyRefusesFieldsThatItCannotPassOn(t *testing.T) {
 	s := start(t, limits)
-	site := "http://" + haproxy(t, s.listen, application(t), false)
+	site := "http://" + proxies["haproxy"](t, s.listen, application(t), false)
 	client := clientAt(t, "127.0.0.2")
 	for _, header := range []string{"Cookie", "X-Api-Key"} {
 		answer, _ := request(t, client, "GET", site+"/page/1", "", header, strings.Repeat("x", 13000))
@@ -52,7 +52,7 @@ func TestHAProxyRefusesFieldsThatItCannotPassOn(t *testing.T) {
 
 func TestHAProxyWaitsForADeadServiceOnceOnly(t *testing.T) {
 	s := startAt(t, freeAddress(t), limits)
-	site := "http://" + haproxy(t, s.listen, application(t), false)
+	site := "http://" + proxies["haproxy"](t, s.listen, application(t), false)
 	client := clientAt(t, "127.0.0.2")
 	s.stop()
 	took := func() time.Duration {
@@ -77,7 +77,7 @@ func TestHAProxyWaitsForADeadServiceOnceOnly(t *testing.T) {
 func TestHAProxyComesBackToAServiceThatWasDead(t *testing.T) {
 	t.Parallel()
 	s := startAt(t, freeAddress(t), limits)
-	site := "http://" + haproxy(t, s.listen, application(t), false)
+	site := "http://" + proxies["haproxy"](t, s.listen, application(t), false)
 	client := clientAt(t, "127.0.0.2")
 	s.stop()
 	answer, _ := request(t, client, "GET", site+"/page/1", "")

@@ -13,18 +13,10 @@ import (
 )
 
 // nginxWith is nginx with more directives for location /, and more locations.
-func nginxWith(t *testing.T, service, application, directives, locations string) string {
+func nginxWith(t *testing.T, application, directives, locations string) string {
 	t.Helper()
-	source, err := os.ReadFile("../../proxies/nginx.conf")
-	require.NoError(t, err)
-	text := strings.Replace(string(source), "auth_request /throttler;", "auth_request /throttler;\n"+directives, 1)
-	text = strings.Replace(text, "    location / {", locations+"\n    location / {", 1)
-	address := freeAddress(t)
-	text = strings.NewReplacer("127.0.0.1:8080", address, "127.0.0.1:4180", service, "127.0.0.1:8000", application).Replace(patient.Replace(text))
-	path := filepath.Join(t.TempDir(), "site.conf")
-	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
-	runNginx(t, address, path)
-	return "http://" + address
+	nginx := edited("nginx", edit{"auth_request /throttler;", "auth_request /throttler;\n" + directives}, edit{"    location / {", locations + "\n    location / {"})
+	return "http://" + nginx(t, start(t, limits).listen, application, false)
 }
 
 // statuses are those of as many requests for a path.
@@ -38,7 +30,7 @@ func statuses(t *testing.T, client *http.Client, n int, url string) (all []int) 
 }
 
 func TestNginxStillForbidsWhatItForbids(t *testing.T) {
-	site := nginxWith(t, start(t, limits).listen, application(t), "deny 127.0.0.9;", "")
+	site := nginxWith(t, application(t), "deny 127.0.0.9;", "")
 	assert.Equal(t, []int{403, 403, 403, 403, 403}, statuses(t, clientAt(t, "127.0.0.9"), 5, site+"/page/1"))
 	assert.Equal(t, []int{200, 200, 200, 429}, statuses(t, clientAt(t, "127.0.0.2"), 4, site+"/page/1"))
 }
@@ -49,7 +41,7 @@ func TestNginxCountsARequestOnceThatItRedirectsInternally(t *testing.T) {
 	require.NoError(t, os.Chmod(root, 0o755))
 	require.NoError(t, os.Chmod(filepath.Dir(root), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(root, "page", "index.html"), []byte("index"), 0o644))
-	site := nginxWith(t, start(t, limits).listen, application(t), "rewrite ^/page/again$ /page/ last; error_page 404 /page/none;", fmt.Sprintf(`
+	site := nginxWith(t, application(t), "rewrite ^/page/again$ /page/ last; error_page 404 /page/none;", fmt.Sprintf(`
     location = /page/index.html { root %[1]s; auth_request /throttler; error_page 403 = @limited; }
     location = /page/ { root %[1]s; auth_request /throttler; error_page 403 = @limited;
         auth_request_set $throttler_status $upstream_http_x_throttler_status; index index.html; }`, root))
@@ -61,12 +53,11 @@ func TestNginxCountsARequestOnceThatItRedirectsInternally(t *testing.T) {
 }
 
 func TestNginxTellsWhatIsLeftAfterAnInternalRedirectToo(t *testing.T) {
-	s := start(t, limits)
 	conf, err := os.ReadFile("../../proxies/nginx.conf")
 	require.NoError(t, err)
 	_, lines, _ := strings.Cut(string(conf), "location / {")
 	lines, _, _ = strings.Cut(lines, "proxy_pass")
-	site := nginxWith(t, s.listen, application(t), "", fmt.Sprintf("location ~ ^/page/[ab]$ { root %s; try_files /none /page/other; %s }", t.TempDir(), lines))
+	site := nginxWith(t, application(t), "", fmt.Sprintf("location ~ ^/page/[ab]$ { root %s; try_files /none /page/other; %s }", t.TempDir(), lines))
 	client := clientAt(t, "127.0.0.2")
 	for i, path := range []string{"/page/a", "/page/1", "/page/b"} {
 		answer, _ := request(t, client, "GET", site+path, "")
@@ -82,7 +73,7 @@ func TestNginxTellsWhatIsLeftAfterAnInternalRedirectToo(t *testing.T) {
 }
 
 func TestNginxAnswersAFieldThatHTTPDoesNotAllow(t *testing.T) {
-	site := nginxWith(t, start(t, limits).listen, application(t), "", "")
+	site := nginxWith(t, application(t), "", "")
 	answer, _ := raw(t, "127.0.0.2", site, "GET /page/1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-A: a\x01b\r\n\r\n")
 	assert.Equal(t, 400, answer.StatusCode)
 	assert.Equal(t, []int{200, 200, 200, 429}, statuses(t, clientAt(t, "127.0.0.2"), 4, site+"/page/1"))

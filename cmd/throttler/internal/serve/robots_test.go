@@ -31,20 +31,8 @@ func published(t *testing.T) string {
 
 // forwarded are real proxies that are themselves behind one, which names the client.
 var forwarded = map[string]proxy{
-	"nginx": func(t *testing.T, service, application string, _ bool) string {
-		site := nginxWith(t, service, application, "set_real_ip_from 127.0.0.0/8; real_ip_header X-Forwarded-For;", "")
-		return strings.TrimPrefix(site, "http://")
-	},
-	"caddy": func(t *testing.T, service, application string, _ bool) string {
-		address := freeAddress(t)
-		text, err := os.ReadFile(configuration(t, "Caddyfile", address, service, application))
-		require.NoError(t, err)
-		config := filepath.Join(t.TempDir(), "Caddyfile")
-		site := strings.ReplaceAll(strings.Replace(string(text), "uri /auth\n", "uri /auth\n		trusted_proxies 127.0.0.0/8\n", 1), "127.0.0.1:4189", freeAddress(t))
-		require.NoError(t, os.WriteFile(config, []byte("{\n	admin off\n}\n"+site), 0o644))
-		run(t, address, "caddy", "run", "--config", config, "--adapter", "caddyfile")
-		return address
-	},
+	"nginx": edited("nginx", edit{"auth_request /throttler;", "auth_request /throttler;\nset_real_ip_from 127.0.0.0/8; real_ip_header X-Forwarded-For;"}),
+	"caddy": edited("caddy", edit{"uri /auth\n", "uri /auth\n		trusted_proxies 127.0.0.0/8\n"}),
 }
 
 func TestRobotsHaveTheirBudgetsBehindRealProxies(t *testing.T) {

@@ -230,7 +230,7 @@ func TestOperatorsSeeWhatTheServiceDoes(t *testing.T) {
 	assert.Equal(t, 404, answer.StatusCode, "not where proxies ask")
 }
 
-func TestMetricsTellTheServiceTheProcessAndWhatWentWrong(t *testing.T) {
+func TestMetricsTellTheServiceTheProcessAndAReloadThatWentWrong(t *testing.T) {
 	t.Parallel()
 	s := startAPI(t, serve.API{Listen: "127.0.0.1:0", Keys: []string{"a key of 16 bytes or more"}}, limits)
 	metrics := func() string {
@@ -245,11 +245,19 @@ func TestMetricsTellTheServiceTheProcessAndWhatWentWrong(t *testing.T) {
 	require.Equal(t, 401, answer.StatusCode)
 	assert.Contains(t, metrics(), `throttler_api_turned_away_total{reason="wrong_key"} 1`)
 	assert.Contains(t, metrics(), "\nthrottler_rules_current 1\n")
+	status := func() int {
+		answer, _ := ask(t, s, "/auth", "203.0.113.7", "/page/1")
+		return answer.StatusCode
+	}
+	for status() == 200 {
+	}
 	rewrite(t, "broken: [")
 	require.Eventually(t, func() bool { return strings.Contains(metrics(), "\nthrottler_rules_current 0\n") }, 30*time.Second, 50*time.Millisecond)
+	assert.Equal(t, 429, status(), "the rules stay as they are")
 	assert.Contains(t, metrics(), `throttler_rules_reloads_total{result="failure"} 1`)
-	rewrite(t, limits)
+	rewrite(t, strings.Replace(limits, "max: 3", "max: 100", 1))
 	require.Eventually(t, func() bool { return strings.Contains(metrics(), "\nthrottler_rules_current 1\n") }, 30*time.Second, 50*time.Millisecond)
+	assert.Equal(t, 200, status(), "without a restart")
 }
 
 func TestTheTallyIsNotForWebPagesOfOthers(t *testing.T) {
@@ -273,25 +281,6 @@ func TestTheTallyIsNotForWebPagesOfOthers(t *testing.T) {
 	require.NoError(t, err)
 	answer.Body.Close()
 	assert.Equal(t, 200, answer.StatusCode, "Prometheus asks by name")
-}
-
-func TestRulesAreReadAgainWithoutARestart(t *testing.T) {
-	t.Parallel()
-	s := start(t, limits)
-	status := func() int {
-		answer, _ := ask(t, s, "/auth", "203.0.113.7", "/page/1")
-		return answer.StatusCode
-	}
-	for status() == 200 {
-	}
-	files, err := filepath.Glob(filepath.Join(filepath.Dir(t.TempDir()), "*", "rules.yaml"))
-	require.NoError(t, err)
-	require.Len(t, files, 1)
-	require.NoError(t, os.WriteFile(files[0], []byte("broken: ["), 0o600))
-	require.NoError(t, os.WriteFile(files[0]+".new", []byte(strings.Replace(limits, "max: 3", "max: 100", 1)), 0o600))
-	assert.Equal(t, 429, status())
-	require.NoError(t, os.Rename(files[0]+".new", files[0]))
-	assert.Eventually(t, func() bool { return status() == 200 }, 30*time.Second, 50*time.Millisecond)
 }
 
 func TestGarbageIsRefusedAndTheServiceGoesOn(t *testing.T) {
