@@ -164,8 +164,7 @@ func TestABanByHandHoldsForEveryProgram(t *testing.T) {
 // bansFile is a rule file for bans by hand.
 func bansFile(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "rules.yaml")
-	require.NoError(t, os.WriteFile(path, []byte(`
+	return ruleFile(t, `
 ipv6-bits: 56
 rules:
   - name: login
@@ -173,8 +172,15 @@ rules:
       - {name: ip, value: "{address}", max: 2, per: 1m}
       - {name: net, value: "{network}", max: 2, per: 1m}
       - {name: key, value: "{header:X-Api-Key}", max: 2, per: 1m}
-`), 0o600))
-	return path
+`)
+}
+
+// isBanned reports whether a value of the rule login is banned.
+func isBanned(t *testing.T, th *throttler.Throttler, condition, value string) bool {
+	t.Helper()
+	d, err := th.Peek(t.Context(), throttler.Rule{Identifier: "login", Either: []throttler.Condition{{Name: condition, Value: value, Max: 2, TTL: time.Minute}}})
+	require.NoError(t, err)
+	return d.Outcomes[0].Banned
 }
 
 func TestABanIsOfWhatTheRuleFileCounts(t *testing.T) {
@@ -191,11 +197,7 @@ func TestABanIsOfWhatTheRuleFileCounts(t *testing.T) {
 		assert.Empty(t, a.out, "%q", args)
 	}
 	th := program(t, flag)
-	banned := func(condition, value string) bool {
-		d, err := th.Peek(t.Context(), throttler.Rule{Identifier: "login", Either: []throttler.Condition{{Name: condition, Value: value, Max: 2, TTL: time.Minute}}})
-		require.NoError(t, err)
-		return d.Outcomes[0].Banned
-	}
+	banned := func(condition, value string) bool { return isBanned(t, th, condition, value) }
 	for typed, want := range map[string]string{
 		"ip=2001:DB8::0007": "2001:db8::7", "ip=::ffff:203.0.113.7": "203.0.113.7", "net=2001:DB8:0:1ff::9": "2001:db8:0:100::/56",
 		"net=2001:db8:0:200::/56": "2001:db8:0:200::/56", "key=2001:DB8::0007": "2001:DB8::0007", "net=203.0.113.9/32": "203.0.113.9",
@@ -215,11 +217,7 @@ func TestABanIsOfWhatTheRuleFileCounts(t *testing.T) {
 func TestABanOfANetworkBansItsAddresses(t *testing.T) {
 	_, flag := servers(t, 2)
 	th, rules := program(t, flag), "-rules="+bansFile(t)
-	banned := func(condition, value string) bool {
-		d, err := th.Peek(t.Context(), throttler.Rule{Identifier: "login", Either: []throttler.Condition{{Name: condition, Value: value, Max: 2, TTL: time.Minute}}})
-		require.NoError(t, err)
-		return d.Outcomes[0].Banned
-	}
+	banned := func(condition, value string) bool { return isBanned(t, th, condition, value) }
 	a := run(t, "ban", "login", "ip=203.0.112.0/23", "1h", flag, rules)
 	require.Equal(t, 0, a.status, a.err)
 	assert.Equal(t, "512 values from 203.0.112.0 to 203.0.113.255: 512 banned, 0 with hits, 0 unknown\n", a.out)
@@ -255,11 +253,18 @@ func TestHitsAreShownWithTheirEnds(t *testing.T) {
 	}
 }
 
+// ruleFile returns the path of a rule file.
+func ruleFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
 // writeRules writes a rule file like loginRule.
 func writeRules(t *testing.T, servers string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "rules.yaml")
-	require.NoError(t, os.WriteFile(path, fmt.Appendf(nil, `
+	return ruleFile(t, fmt.Sprintf(`
 servers: [%s]
 rules:
   - name: login
@@ -267,8 +272,7 @@ rules:
       - {name: ip, value: "{address}", max: 2, per: 1h}
       - {name: site, value: all, max: 100, per: 1h, algorithm: bucket, lockout: none}
     lockout: 1h
-`, servers), 0o600))
-	return path
+`, servers))
 }
 
 func TestAListShowsWhoIsBannedOnEveryServer(t *testing.T) {
@@ -481,8 +485,7 @@ func TestCheckSaysWhatIsWrongAndWhere(t *testing.T) {
 	assert.Contains(t, silent.out, "server "+down+": ")
 	assert.NotContains(t, silent.out, "ok")
 
-	path := filepath.Join(t.TempDir(), "rules.yaml")
-	require.NoError(t, os.WriteFile(path, []byte("rules:\n  - name: a\n    either: [{name: ip, value: x, max: 0, per: 1s}]\n"), 0o600))
+	path := ruleFile(t, "rules:\n  - name: a\n    either: [{name: ip, value: x, max: 0, per: 1s}]\n")
 	wrong := run(t, "check", path)
 	assert.Equal(t, 1, wrong.status)
 	assert.Equal(t, path+":3:40: 0, want 1 to 1000000\n  3 |     either: [{name: ip, value: x, max: 0, per: 1s}]\n    |                                        ^\n", wrong.out)
@@ -518,8 +521,7 @@ func accessLog() string {
 }
 
 func TestALogIsReplayedAtItsOwnTimes(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "rules.yaml")
-	require.NoError(t, os.WriteFile(path, []byte(`
+	path := ruleFile(t, `
 rules:
   - name: pages
     for: {path: [/page/*]}
@@ -529,7 +531,7 @@ rules:
     either: [{name: user, value: "{user}", max: 1, per: 15s}]
   - name: keys
     either: [{name: key, value: "{header:X-Api-Key}", max: 1, per: 1h}]
-`), 0o600))
+`)
 	start := time.Now()
 	tried := runWith(t, accessLog(), "try", path, "-json")
 	require.Equal(t, 0, tried.status, tried.err)
@@ -569,41 +571,6 @@ rules:
 	assert.Contains(t, people.out, "1 of 35 lines were not understood")
 	assert.Contains(t, people.out, `"203.0.113.9 robot%20\"x\"%201.0"`)
 	assert.Contains(t, people.out, "rule keys was not tried: the log does not have header:X-Api-Key")
-}
-
-func TestLogsOfManyServersAreRead(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "rules.yaml")
-	require.NoError(t, os.WriteFile(path, []byte(`
-rules:
-  - name: agents
-    for: {path: [/page], method: [GET], host: [example.org]}
-    either: [{name: agent, value: "{address} {header:User-Agent}", max: 1, per: 10s}]
-`), 0o600))
-	for name, line := range map[string]string{
-		"vhost_combined": `example.org:443 203.0.113.9 - - [21/Nov/2026:22:00:00 +0000] "GET /page HTTP/1.1" 200 12 "-" "robot"`,
-		"caddy":          `{"level":"info","ts":1795298400.5,"request":{"remote_ip":"203.0.113.9","remote_port":"1","method":"GET","host":"example.org","uri":"/page?x","headers":{"User-Agent":["robot"]}},"status":200}`,
-		"nginx":          `{"time_iso8601":"2026-11-21T22:00:00+00:00","remote_addr":"203.0.113.9","request":"GET /page HTTP/1.1","host":"example.org","http_user_agent":"robot"}`,
-		"nginx by parts": `{"time_local":"21/Nov/2026:22:00:00 +0000","remote_addr":"203.0.113.9","request_method":"GET","request_uri":"/page","host":"example.org","http_user_agent":"robot"}`,
-		"traefik":        `{"ClientHost":"203.0.113.9","RequestMethod":"GET","RequestPath":"/page","RequestHost":"example.org","StartUTC":"2026-11-21T22:00:00.1Z","request_User-Agent":"robot"}`,
-	} {
-		tried := runWith(t, line+"\n"+line+"\n", "try", path)
-		assert.Equal(t, 0, tried.status, "%s: %s", name, tried.err)
-		assert.Contains(t, tried.out, "2 requests from 2026-11-21T22:00:00Z to 2026-11-21T22:00:00Z: 1 (50.00 %) would have been blocked", name)
-	}
-}
-
-// A machine without a clock begins in 1970, also east of Greenwich.
-func TestALineOfATimeThatCannotBeIsNotUnderstood(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "rules.yaml")
-	require.NoError(t, os.WriteFile(path, []byte(`{rules: [{name: a, either: [{name: address, value: "{address}", max: 1, per: 1h}]}]}`), 0o600))
-	log := ""
-	for _, at := range []string{"01/Jan/1970:00:00:05 +0100", "21/Nov/2026:22:00:00 +0000", "21/Nov/2300:22:00:00 +0000", "21/Nov/2026:22:00:01 +0000"} {
-		log += fmt.Sprintf("203.0.113.9 - - [%s] \"GET / HTTP/1.1\" 200 1\n", at)
-	}
-	tried := runWith(t, log, "try", path)
-	assert.Equal(t, 0, tried.status, tried.err)
-	assert.Contains(t, tried.out, "2 requests from 2026-11-21T22:00:00Z to 2026-11-21T22:00:01Z: 1 (50.00 %) would have been blocked")
-	assert.Contains(t, tried.out, "2 of 4 lines were not understood")
 }
 
 // A client may leave a field out, a log cannot hold what its format has no room for: a rule
@@ -647,18 +614,41 @@ func TestRulesThatCountWhatTheLogDoesNotHoldAreNotTried(t *testing.T) {
 	}
 }
 
-// An attacker may send a request that takes more than a line of any log.
-func TestALineThatIsTooLongIsNotUnderstoodAndTheLogGoesOn(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "rules.yaml")
-	require.NoError(t, os.WriteFile(path, []byte(`{rules: [{name: a, either: [{name: address, value: "{address}", max: 1, per: 1h}]}]}`), 0o600))
-	line := func(target string) string {
-		return fmt.Sprintf("203.0.113.9 - - [21/Nov/2026:22:00:00 +0000] \"GET /%s HTTP/1.1\" 200 1\n", target)
+func TestLinesOfALogAreReadOrNotUnderstood(t *testing.T) {
+	path := ruleFile(t, `
+rules:
+  - name: agents
+    for: {path: [/page], method: [GET]}
+    either: [{name: agent, value: "{address} {header:User-Agent}", max: 1, per: 10s}]
+  - name: host
+    for: {path: [/none], host: [example.org]}
+    either: [{name: address, value: "{address}", max: 1, per: 10s}]
+`)
+	line := func(at, target string) string {
+		return fmt.Sprintf("203.0.113.9 - - [%s] \"GET /page%s HTTP/1.1\" 200 12 \"-\" \"robot\"\n", at, target)
 	}
+	const now = "21/Nov/2026:22:00:00 +0000"
 	long := strings.Repeat("a", 3<<20)
-	tried := runWith(t, line("")+line(long)+line("")+line(long[:1<<10])+strings.TrimSpace(line(long)), "try", path)
-	assert.Equal(t, 0, tried.status, tried.err)
-	assert.Contains(t, tried.out, "3 requests from")
-	assert.Contains(t, tried.out, "2 of 5 lines were not understood, the first because: it is longer than 1048576 bytes")
+	twice := func(line string) string { return line + "\n" + line + "\n" }
+	for name, c := range map[string]struct {
+		log, not string // understood
+		hasHost  bool
+	}{
+		"vhost_combined": {twice(`example.org:443 203.0.113.9 - - [` + now + `] "GET /page HTTP/1.1" 200 12 "-" "robot"`), "", true},
+		"caddy":          {twice(`{"level":"info","ts":1795298400.5,"request":{"remote_ip":"203.0.113.9","remote_port":"1","method":"GET","host":"example.org","uri":"/page?x","headers":{"User-Agent":["robot"]}},"status":200}`), "", true},
+		"nginx":          {twice(`{"time_iso8601":"2026-11-21T22:00:00+00:00","remote_addr":"203.0.113.9","request":"GET /page HTTP/1.1","host":"example.org","http_user_agent":"robot"}`), "", true},
+		"nginx by parts": {twice(`{"time_local":"` + now + `","remote_addr":"203.0.113.9","request_method":"GET","request_uri":"/page","host":"example.org","http_user_agent":"robot"}`), "", true},
+		"traefik":        {twice(`{"ClientHost":"203.0.113.9","RequestMethod":"GET","RequestPath":"/page","RequestHost":"example.org","StartUTC":"2026-11-21T22:00:00.1Z","request_User-Agent":"robot"}`), "", true},
+		"no clock":       {line("01/Jan/1970:00:00:05 +0100", "") + line(now, "") + line("21/Nov/2300:22:00:00 +0000", "") + line(now, ""), "2 of 4 lines", false}, // begins in 1970, also east of Greenwich
+		"an attacker":    {line(now, "") + line(now, "?"+long) + line(now, "?"+long[:1<<10]) + strings.TrimSpace(line(now, long)), "2 of 4 lines were not understood, the first because: it is longer than 1048576 bytes", false},
+	} {
+		tried := runWith(t, c.log, "try", path)
+		assert.Equal(t, 0, tried.status, "%s: %s", name, tried.err)
+		assert.Contains(t, tried.out, "2 requests from 2026-11-21T22:00:00Z to 2026-11-21T22:00:00Z: 1 (50.00 %) would have been blocked\n", name)
+		assert.Contains(t, tried.out, c.not, name)
+		assert.Equal(t, c.not != "", strings.Contains(tried.out, "not understood"), name)
+		assert.Equal(t, !c.hasHost, strings.Contains(tried.out, "rule host was not tried"), name)
+	}
 }
 
 func TestALogInAnotherFormatIsAnError(t *testing.T) {
