@@ -310,6 +310,8 @@ func TestProgramsAreLimitedByTheRuleFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReplica(t, memstore.New(), rules)
 		for left := range 3 {
+			seen := r.ask(t, "/v1/peek", mail("small", "203.0.113.7"))
+			assert.EqualValues(t, 2-left, seen.outcome(0)["remaining"], "what the call would leave")
 			a := r.ask(t, "/v1/authorize", mail("small", "203.0.113.7"))
 			require.Equal(t, 200, a.status)
 			assert.Equal(t, "authorized", a.fields["status"])
@@ -323,6 +325,7 @@ func TestProgramsAreLimitedByTheRuleFile(t *testing.T) {
 			assert.Equal(t, "blocked", blocked.fields["status"])
 			assert.Equal(t, []any{"Too many requests."}, blocked.fields["messages"], "not the name of a condition")
 			assert.EqualValues(t, 600, blocked.fields["retry_after"])
+			assert.EqualValues(t, 0, blocked.outcome(0)["remaining"])
 			assert.Equal(t, true, blocked.outcome(0)["banned"])
 		}
 		assert.NotContains(t, peeked.fields, "cancel")
@@ -415,30 +418,47 @@ func TestATokenExpires(t *testing.T) {
 	})
 }
 
-func TestAForgedTokenTakesNothingBack(t *testing.T) {
-	store := memstore.New()
-	r := newReplica(t, store, rules)
-	hits := r.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).fields["cancel"].(string)
-	attempt := r.ask(t, "/v1/login/begin", question{"name": "alice", "address": "203.0.113.7"}).fields["attempt"].(string)
-	stranger := newReplica(t, store, rules, withSecret("another secret of some length"))
-	random := newReplica(t, store, rules, withSecret(""))
-	for _, other := range []*replica{stranger, random} {
-		assert.Equal(t, 400, other.ask(t, "/v1/cancel", question{"cancel": hits}).status)
-	}
-	assert.NotContains(t, attempt, "alice")
-	assert.Equal(t, 400, r.ask(t, "/v1/cancel", question{"cancel": attempt}).status, "of another kind")
-	assert.Equal(t, 400, r.ask(t, "/v1/login/succeed", question{"attempt": hits}).status)
-	for i := range len(hits) {
-		changed := []byte(hits)
-		changed[i] ^= 1
-		require.Equal(t, 400, r.ask(t, "/v1/cancel", question{"cancel": string(changed)}).status, i)
-		require.Equal(t, 400, r.ask(t, "/v1/cancel", question{"cancel": hits[:i]}).status, i)
-	}
-	for _, same := range []string{hits + "=", hits + "\n", " " + hits, hits + "A"} {
-		assert.Equal(t, 400, r.ask(t, "/v1/cancel", question{"cancel": same}).status, "%q: a token has one spelling", same)
-	}
-	assert.EqualValues(t, 2, r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).before(0))
-	assert.Equal(t, 200, r.ask(t, "/v1/cancel", question{"cancel": hits}).status)
+// Time stands still: a lease must not end by itself meanwhile.
+func TestAForgedTokenDoesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		r := newReplica(t, store, rules)
+		stranger := newReplica(t, store, rules, withSecret("another secret of some length"))
+		random := newReplica(t, store, rules, withSecret(""))
+		held := r.ask(t, "/v1/acquire", job("jobs", "a"))
+		r.ask(t, "/v1/acquire", job("jobs", "a"))
+		tokens := map[string]string{ // by what they are called
+			"cancel":  r.ask(t, "/v1/authorize", mail("small", "203.0.113.7")).fields["cancel"].(string),
+			"attempt": r.ask(t, "/v1/login/begin", begin("alice", "203.0.113.7")).fields["attempt"].(string),
+			"lease":   held.fields["lease"].(string),
+		}
+		for path, name := range map[string]string{"/v1/cancel": "cancel", "/v1/login/succeed": "attempt", "/v1/renew": "lease", "/v1/release": "lease"} {
+			token := tokens[name]
+			assert.NotRegexp(t, "alice|jobs", token)
+			for _, other := range []*replica{stranger, random} {
+				assert.Equal(t, 400, other.ask(t, path, question{name: token}).status)
+			}
+			for kind, other := range tokens {
+				if kind != name {
+					assert.Equal(t, 400, r.ask(t, path, question{name: other}).status, "%s of another kind", path)
+				}
+			}
+			for i := range len(token) {
+				changed := []byte(token)
+				changed[i] ^= 1
+				require.Equal(t, 400, r.ask(t, path, question{name: string(changed)}).status, i)
+				require.Equal(t, 400, r.ask(t, path, question{name: token[:i]}).status, i)
+			}
+			for _, same := range []string{token + "=", token + "\n", " " + token, token + "A"} {
+				assert.Equal(t, 400, r.ask(t, path, question{name: same}).status, "%q: a token has one spelling", same)
+			}
+		}
+		assert.EqualValues(t, 2, r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).before(0))
+		assert.Equal(t, "blocked", r.ask(t, "/v1/acquire", job("jobs", "a")).fields["status"])
+		for path, name := range map[string]string{"/v1/cancel": "cancel", "/v1/login/succeed": "attempt", "/v1/renew": "lease"} {
+			assert.Equal(t, 200, r.ask(t, path, question{name: tokens[name]}).status)
+		}
+	})
 }
 
 func begin(name, address string) question { return question{"name": name, "address": address} }
@@ -561,14 +581,8 @@ func TestAPersonWhoAsksForHelpIsLetInAtEveryReplica(t *testing.T) {
 		one.ask(t, "/v1/login/fail", one.ask(t, "/v1/login/begin", bob).token("attempt"))
 	}
 	require.Equal(t, "blocked", one.ask(t, "/v1/login/begin", bob).fields["status"])
-	a := one.ask(t, "/v1/reset", question{"rule": "throttler-login", "values": map[string]string{"name": "bob"}})
-	assert.Equal(t, 400, a.status)
-	assert.Contains(t, a.fields["detail"], "/v1/login/lift")
 	assert.Equal(t, "lifted", other.ask(t, "/v1/login/lift", bob).fields["status"])
 	assert.Equal(t, "authorized", one.ask(t, "/v1/login/begin", bob).fields["status"])
-	for _, wrong := range []question{{"address": "localhost"}, {"name": "", "address": ""}, {"name": strings.Repeat("x", login.MaxName+1)}} {
-		assert.Equal(t, 400, one.ask(t, "/v1/login/lift", wrong).status, wrong)
-	}
 }
 
 func TestAPersonWhoHasProvedTheirIdentityIsKnown(t *testing.T) {
@@ -583,9 +597,6 @@ func TestAPersonWhoHasProvedTheirIdentityIsKnown(t *testing.T) {
 	a := one.ask(t, "/v1/login/begin", bob)
 	assert.Equal(t, "authorized", a.fields["status"])
 	assert.Equal(t, true, a.fields["known"])
-	for _, wrong := range []question{begin("bob", ""), begin("", "203.0.113.7"), begin(strings.Repeat("x", login.MaxName+1), "203.0.113.7")} {
-		assert.Equal(t, 400, one.ask(t, "/v1/login/recognize", wrong).status)
-	}
 }
 
 func TestTheLongestNameIsGuarded(t *testing.T) {
@@ -661,23 +672,52 @@ func TestGarbageIsRefusedAndCountsNothing(t *testing.T) {
 		assert.Equal(t, allowed, w.Header().Get("Allow"), path)
 		assert.Contains(t, w.Body.String(), "urn:throttler:wrong-method")
 	}
-	for text, q := range map[string]question{
-		"no rule":           {"rule": "nothing", "values": map[string]string{"customer": "a"}},
-		"no condition":      {"rule": "mail", "values": map[string]string{"customer": "a", "network": "203.0.113.7", "x": ""}},
-		"no value for":      {"rule": "mail", "values": map[string]string{"customer": "a"}},
-		"no values":         {"rule": "mail"},
-		"counts addresses":  mail("a", "203.0.113.256"),
-		"Cost":              {"rule": "mail", "values": mail("a", "203.0.113.7")["values"], "cost": 4},
-		"cost is 0":         {"rule": "mail", "values": mail("a", "203.0.113.7")["values"], "cost": 0},
-		"Cost is -1":        {"rule": "mail", "values": mail("a", "203.0.113.7")["values"], "cost": -1},
-		"no rule \"\\x00\"": {"rule": "\x00", "values": map[string]string{"customer": "a"}},
-	} {
-		a := r.ask(t, "/v1/authorize", q)
-		assert.Equal(t, 400, a.status, text)
-		assert.Contains(t, a.fields["detail"], text)
+	assert.Zero(t, store.Len(), "nothing was counted")
+}
+
+func TestErrorsSayWhatIsWrongInWordsOfJSON(t *testing.T) {
+	store := memstore.New()
+	r := newReplica(t, store, rules)
+	long := strings.Repeat("x", login.MaxName+1)
+	costs := func(cost int) question {
+		return question{"rule": "mail", "values": mail("a", "203.0.113.7")["values"], "cost": cost}
 	}
-	for _, q := range []question{begin("alice", ""), begin("alice", "localhost"), begin(strings.Repeat("x", login.MaxName+1), "203.0.113.7")} {
-		assert.Equal(t, 400, r.ask(t, "/v1/login/begin", q).status)
+	for _, c := range []struct {
+		path     string
+		question any
+		want     string
+	}{
+		{"authorize", `{"rule":1}`, "The body cannot be read: rule is a number, want a text."},
+		{"authorize", `{"cost":"1"}`, "The body cannot be read: cost is a string, want a whole number."},
+		{"authorize", `{"cost":1.5}`, "The body cannot be read: cost is a number 1.5, want a whole number."},
+		{"authorize", `{"values":{"customer":["a"]}}`, "The body cannot be read: values is an array, want a text."},
+		{"authorize", `{"values":"a"}`, "The body cannot be read: values is a string, want an object."},
+		{"authorize", `[]`, "The body cannot be read: an array at byte 1, want an object."},
+		{"authorize", `{"rule":`, "The body cannot be read: it ends too early."},
+		{"authorize", `{"unknown":1}`, `The body cannot be read: unknown field "unknown".`},
+		{"authorize", ``, "The body cannot be read: it is empty."},
+		{"authorize", `{"rule":"mail","values":{}} {}`, "The body cannot be read: more than one JSON value."},
+		{"authorize", `{"rule":"mail","values":{"customer":null,"network":"203.0.113.7"}}`, "null at byte"}, // is no empty text
+		{"peek", `{"rule":"mail","values":{"customer":"a","network":"203.0.113.7"},"cost":null}`, "null at byte"},
+		{"login/begin", `{"name":null,"address":"203.0.113.7"}`, "null at byte"},
+		{"authorize", question{"rule": "nothing", "values": map[string]string{"customer": "a"}}, "no rule"},
+		{"authorize", question{"rule": "\x00", "values": map[string]string{"customer": "a"}}, `no rule "\x00"`},
+		{"authorize", question{"rule": "mail", "values": map[string]string{"customer": "a", "network": "203.0.113.7", "x": ""}}, "no condition"},
+		{"authorize", question{"rule": "mail", "values": map[string]string{"customer": "a"}}, "no value for"},
+		{"authorize", question{"rule": "mail"}, "no values"},
+		{"authorize", mail("a", "203.0.113.256"), "counts addresses"},
+		{"authorize", costs(4), "Cost"}, {"authorize", costs(0), "cost is 0"}, {"authorize", costs(-1), "Cost is -1"},
+		{"acquire", mail("a", "203.0.113.7"), "Rule mail has no condition in flight: nothing of it is released. Ask /v1/authorize."},
+		{"acquire", job("nothing", "a"), "no rule"},
+		{"reset", question{"rule": "throttler-login", "values": map[string]string{"name": "bob"}}, "/v1/login/lift"},
+		{"login/begin", begin("alice", ""), "address"}, {"login/begin", begin("alice", "localhost"), "address"}, {"login/begin", begin(long, "203.0.113.7"), "name"},
+		{"login/lift", question{"address": "localhost"}, "address"}, {"login/lift", begin("", ""), "name"}, {"login/lift", question{"name": long}, "name"},
+		{"login/recognize", begin("bob", ""), "address"}, {"login/recognize", begin("", "203.0.113.7"), "name"}, {"login/recognize", begin(long, "203.0.113.7"), "name"},
+	} {
+		a := r.ask(t, "/v1/"+c.path, c.question)
+		assert.Equal(t, 400, a.status, "%s %.60v", c.path, c.question)
+		assert.Contains(t, a.fields["detail"], c.want, "%s %.60v", c.path, c.question)
+		assert.NotRegexp(t, `Go|api\.|struct|map\[|EOF`, a.fields["detail"])
 	}
 	assert.Zero(t, store.Len(), "nothing was counted")
 }
@@ -794,41 +834,6 @@ func TestStrangersAreToldOfOnceAMinuteAndCounted(t *testing.T) {
 		assert.Contains(t, r.log.String(), "requests=100")
 		assert.NotContains(t, r.log.String(), "wrong", "the key itself may be one with a slip")
 	})
-}
-
-func TestNullIsNoEmptyText(t *testing.T) {
-	store := memstore.New()
-	r := newReplica(t, store, rules)
-	for path, body := range map[string]string{
-		"/v1/authorize":   `{"rule":"mail","values":{"customer":null,"network":"203.0.113.7"}}`,
-		"/v1/peek":        `{"rule":"mail","values":{"customer":"a","network":"203.0.113.7"},"cost":null}`,
-		"/v1/login/begin": `{"name":null,"address":"203.0.113.7"}`,
-	} {
-		a := r.ask(t, path, body)
-		assert.Equal(t, 400, a.status, path)
-		assert.Contains(t, a.fields["detail"], "null at byte", path)
-	}
-	assert.Zero(t, store.Len())
-}
-
-func TestErrorsSpeakOfJSONNotOfGo(t *testing.T) {
-	r := newReplica(t, memstore.New(), rules)
-	for body, want := range map[string]string{
-		`{"rule":1}`:                     "The body cannot be read: rule is a number, want a text.",
-		`{"cost":"1"}`:                   "The body cannot be read: cost is a string, want a whole number.",
-		`{"cost":1.5}`:                   "The body cannot be read: cost is a number 1.5, want a whole number.",
-		`{"values":{"customer":["a"]}}`:  "The body cannot be read: values is an array, want a text.",
-		`{"values":"a"}`:                 "The body cannot be read: values is a string, want an object.",
-		`[]`:                             "The body cannot be read: an array at byte 1, want an object.",
-		`{"rule":`:                       "The body cannot be read: it ends too early.",
-		`{"unknown":1}`:                  `The body cannot be read: unknown field "unknown".`,
-		``:                               "The body cannot be read: it is empty.",
-		`{"rule":"mail","values":{}} {}`: "The body cannot be read: more than one JSON value.",
-	} {
-		a := r.ask(t, "/v1/authorize", body)
-		assert.Equal(t, want, a.fields["detail"], body)
-		assert.NotRegexp(t, `Go|api\.|struct|map\[|EOF`, a.fields["detail"], body)
-	}
 }
 
 func TestWhileMemcachedIsDownNobodyGetsInByAToken(t *testing.T) {

@@ -123,42 +123,6 @@ func TestALeaseThatAnEarlierVersionSealedIsRenewed(t *testing.T) {
 	assert.EqualValues(t, 30, renewed.fields["expires_after"])
 }
 
-func TestOnlyRulesWithSomethingInFlightAreAcquired(t *testing.T) {
-	store := memstore.New()
-	r := newReplica(t, store, rules)
-	a := r.ask(t, "/v1/acquire", mail("a", "203.0.113.7"))
-	assert.Equal(t, 400, a.status)
-	assert.Equal(t, "Rule mail has no condition in flight: nothing of it is released. Ask /v1/authorize.", a.fields["detail"])
-	assert.Equal(t, 400, r.ask(t, "/v1/acquire", job("nothing", "a")).status)
-	assert.Zero(t, store.Len())
-}
-
-// Time stands still: a lease must not end by itself meanwhile.
-func TestAForgedLeaseFreesNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New()
-		r := newReplica(t, store, rules)
-		a := r.ask(t, "/v1/acquire", job("jobs", "a"))
-		r.ask(t, "/v1/acquire", job("jobs", "a"))
-		token := a.fields["lease"].(string)
-		assert.NotContains(t, token, "jobs")
-		stranger := newReplica(t, store, rules, withSecret("another secret of some length"))
-		for _, path := range []string{"/v1/renew", "/v1/release"} {
-			assert.Equal(t, 400, stranger.ask(t, path, question{"lease": token}).status)
-			assert.Equal(t, 400, r.ask(t, path, question{"lease": a.fields["cancel"]}).status, "of another kind")
-			for i := range len(token) {
-				changed := []byte(token)
-				changed[i] ^= 1
-				require.Equal(t, 400, r.ask(t, path, question{"lease": string(changed)}).status, i)
-				require.Equal(t, 400, r.ask(t, path, question{"lease": token[:i]}).status, i)
-			}
-		}
-		assert.Equal(t, 400, r.ask(t, "/v1/cancel", question{"cancel": token}).status)
-		assert.Equal(t, "blocked", r.ask(t, "/v1/acquire", job("jobs", "a")).fields["status"])
-		assert.Equal(t, 200, r.ask(t, "/v1/renew", question{"lease": token}).status)
-	})
-}
-
 func TestACallTakesWhatThereIs(t *testing.T) {
 	r := newReplica(t, memstore.New(), rules)
 	q := job("counted-jobs", "a", "a")
@@ -223,16 +187,4 @@ func decodes(t *testing.T, w *httptest.ResponseRecorder, into any) bool {
 // withSecret seals tokens with another secret.
 func withSecret(secret string) func(*api.Options) {
 	return func(o *api.Options) { o.Secret = secret }
-}
-
-func TestALookTellsWhatTheCallWouldLeave(t *testing.T) {
-	r := newReplica(t, memstore.New(), rules)
-	for left := 3; left > 0; left-- {
-		seen := r.ask(t, "/v1/peek", mail("a", "203.0.113.7")).outcome(0)
-		assert.EqualValues(t, left-1, seen["remaining"])
-		assert.Equal(t, seen["remaining"], r.ask(t, "/v1/authorize", mail("a", "203.0.113.7")).outcome(0)["remaining"])
-	}
-	seen := r.ask(t, "/v1/peek", mail("a", "203.0.113.7")).outcome(0)
-	assert.EqualValues(t, 0, seen["remaining"])
-	assert.Greater(t, seen["retry_after"], 500.0)
 }
