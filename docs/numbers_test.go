@@ -38,7 +38,7 @@ func TestThePagesTellTheNumbersOfThePackages(t *testing.T) {
 		{"../pool/pool.go", "Default: %d MiB, as memcached's own (-I). MaxValue int", []any{constant(t, "../pool", "defaultMaxValue") >> 20}},
 		{"../pool/pool.go", "in a row mean that a server is down. Default: %d. BreakerFailures int", []any{constant(t, "../pool", "defaultBreakerFailures")}},
 		{"../pool/pool.go", "whether it is back. Default: %s. BreakerPause time.Duration", []any{duration(t, "../pool", "defaultBreakerPause")}},
-		{"operations.md", "asks each for its statistics every %s", []any{duration(t, "../internal/server", "DefaultWatchEvery")}},
+		{"operations.md", "asks each for its statistics every %s", []any{duration(t, "../internal/upstream", "DefaultWatchEvery")}},
 	} {
 		page, err := os.ReadFile(told.page)
 		require.NoError(t, err)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/internal/memcached"
-	engine "github.com/adaptivethrottler/throttler/internal/server"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 )
 
 // A Loss is what a server has forgotten before its time. Values whose records are
@@ -22,7 +22,7 @@ type Loss struct {
 // with its error, or when the pool is closed, with ErrClosed. Zero or less means
 // 15 s.
 func (p *Pool) Watch(ctx context.Context, every time.Duration) error {
-	return engine.Watch(ctx, every, p.Check, p.closed, ErrClosed)
+	return upstream.Watch(ctx, every, p.Check, p.closed, ErrClosed)
 }
 
 // Check asks each server for its statistics, over a connection of its own, and
@@ -38,19 +38,19 @@ func (p *Pool) Check(ctx context.Context) error {
 		return ErrClosed
 	}
 	dialer := memcached.Dialer{DialContext: p.DialContext, User: p.User, Password: p.Password}
-	return engine.Check(ctx, p.servers.Load().all, func(ctx context.Context, s *server) (engine.Reading, error) {
+	return upstream.Check(ctx, p.servers.Load().all, func(ctx context.Context, s *server) (upstream.Reading, error) {
 		name := s.addr.text
 		if s.addr.network == "unix" {
 			name = "unix:" + name
 		}
 		conn, err := dialer.Dial(ctx, name)
 		if err != nil {
-			return engine.Reading{}, err
+			return upstream.Reading{}, err
 		}
 		defer conn.Close()
 		stats, err := conn.Stats()
 		return reading(stats), err
-	}, func(server string, loss engine.Loss) {
+	}, func(server string, loss upstream.Loss) {
 		if p.Forgot != nil {
 			p.Forgot(server, Loss(loss))
 		}
@@ -59,9 +59,9 @@ func (p *Pool) Check(ctx context.Context) error {
 
 // reading returns what statistics say. memcached reckons its time as its start and its
 // uptime, so that the difference does not waver.
-func reading(stats map[string]string) engine.Reading {
-	number := func(name string) int64 { return engine.Number(stats[name]) }
-	return engine.Reading{
+func reading(stats map[string]string) upstream.Reading {
+	number := func(name string) int64 { return upstream.Number(stats[name]) }
+	return upstream.Reading{
 		Run:     fmt.Sprint(number("time")-number("uptime"), " ", number("pid")),
 		Flushes: [2]int64{number("cmd_flush")}, Evictions: number("evictions"),
 		Bytes: number("bytes"), MaxBytes: number("limit_maxbytes"),

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	engine "github.com/adaptivethrottler/throttler/internal/server"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 )
 
 // What may be in flight on a connection. 64 KiB of requests are in one packet, and
@@ -39,8 +39,8 @@ type conn struct {
 
 // An inFlight is what is under way on a connection. shard.mu guards it.
 type inFlight struct {
-	writing, reading bool                   // a goroutine has the role
-	sent             engine.Queue[*request] // without the whole of their answers, in order
+	writing, reading bool                     // a goroutine has the role
+	sent             upstream.Queue[*request] // without the whole of their answers, in order
 	offset           int64
 	transmitting     bool      // what is up to offset is being written
 	lone             bool      // by its reader

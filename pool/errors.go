@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"github.com/adaptivethrottler/throttler/exchange"
-	engine "github.com/adaptivethrottler/throttler/internal/server"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 )
 
 var (
@@ -17,7 +17,7 @@ var (
 	// ErrDown is wrapped in the error of a call that was not sent, or was ended
 	// early, because its server failed again and again. It comes within a
 	// [ServerError], whose text contains the last failure.
-	ErrDown = engine.ErrDown
+	ErrDown = upstream.ErrDown
 
 	// ErrNoCAS is wrapped in the error of a write that needs a CAS token and has
 	// none.

@@ -114,7 +114,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler/internal/fanout"
 	"github.com/adaptivethrottler/throttler/internal/legal"
-	engine "github.com/adaptivethrottler/throttler/internal/server"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -209,7 +209,7 @@ type Pool struct {
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 
 	servers atomic.Pointer[placement]
-	news    engine.News
+	news    upstream.News
 	start   sync.Once
 	closed  chan struct{} // closed by Close
 	end     sync.Once

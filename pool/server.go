@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	engine "github.com/adaptivethrottler/throttler/internal/server"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/cespare/xxhash/v2"
 )
 
 // A server is one memcached: its connections and its breaker.
 type server struct {
-	*engine.Server
+	*upstream.Server
 	addr address
 
 	// Options, set by init.
@@ -34,7 +34,7 @@ type options struct {
 }
 
 func newServer(addr address) *server {
-	return &server{Server: engine.New(engine.Config{
+	return &server{Server: upstream.New(upstream.Config{
 		Name: addr.text,
 		Wrap: func(err error) error { return &ServerError{Server: addr.text, Err: err} },
 	}), addr: addr}
@@ -42,10 +42,10 @@ func newServer(addr address) *server {
 
 func (s *server) init(p *Pool) {
 	s.options = options{
-		timeout:      engine.Positive(p.Timeout, defaultTimeout),
-		dialTimeout:  engine.Positive(p.DialTimeout, defaultDialTimeout),
-		queueTimeout: engine.Positive(p.QueueTimeout, defaultQueueTimeout),
-		maxValue:     engine.Positive(p.MaxValue, defaultMaxValue),
+		timeout:      upstream.Positive(p.Timeout, defaultTimeout),
+		dialTimeout:  upstream.Positive(p.DialTimeout, defaultDialTimeout),
+		queueTimeout: upstream.Positive(p.QueueTimeout, defaultQueueTimeout),
+		maxValue:     upstream.Positive(p.MaxValue, defaultMaxValue),
 		user:         p.User,
 		password:     p.Password,
 		proxy:        p.Proxy,
@@ -54,11 +54,11 @@ func (s *server) init(p *Pool) {
 	if s.dialContext == nil {
 		s.dialContext = s.dialer().DialContext
 	}
-	for range engine.Positive(p.Conns, defaultConns) {
+	for range upstream.Positive(p.Conns, defaultConns) {
 		s.shards = append(s.shards, newShard(s))
 	}
-	s.Failures = engine.Positive(p.BreakerFailures, defaultBreakerFailures)
-	s.Pause = engine.Positive(p.BreakerPause, defaultBreakerPause)
+	s.Failures = upstream.Positive(p.BreakerFailures, defaultBreakerFailures)
+	s.Pause = upstream.Positive(p.BreakerPause, defaultBreakerPause)
 	s.Probe, s.Opened = s.probe, func() { s.cut(errCut) }
 	s.News, s.Changed = &p.news, p.StateChanged
 }

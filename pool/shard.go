@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	engine "github.com/adaptivethrottler/throttler/internal/server"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 )
 
 // A shard is the part of a server's keys that share a connection: one at a time, and the
@@ -19,8 +19,8 @@ type shard struct {
 	server *server
 
 	mu         sync.Mutex
-	queue      engine.Queue[*request] // not sent yet
-	conn       *conn                  // nil while there is none
+	queue      upstream.Queue[*request] // not sent yet
+	conn       *conn                    // nil while there is none
 	connecting bool
 	refusal    error // why there is no connection yet: the server has too many
 	closed     bool

@@ -590,7 +590,7 @@ func TestANodeThatHasLeftIsNotProbed(t *testing.T) {
 	s, _, dead, left := leaving(t)
 	probing := func() bool {
 		all := make([]byte, 1<<20)
-		return strings.Contains(string(all[:runtime.Stack(all, true)]), "server.(*Server).probe(")
+		return strings.Contains(string(all[:runtime.Stack(all, true)]), "upstream.(*Server).probe(")
 	}
 	require.NoError(t, writeIn(s, true))
 	require.Len(t, s.Stats(), 2)

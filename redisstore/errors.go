@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/adaptivethrottler/throttler/exchange"
-	"github.com/adaptivethrottler/throttler/internal/server"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/redis/rueidis"
 )
@@ -20,7 +20,7 @@ var (
 
 	// ErrDown is wrapped in the error of a call that was not sent because its
 	// server failed again and again. The error's text contains the last failure.
-	ErrDown = server.ErrDown
+	ErrDown = upstream.ErrDown
 )
 
 // An Error is a failure of one server, or of the way to it. Ordinary answers (a miss, a

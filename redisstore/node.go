@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/internal/fanout"
-	"github.com/adaptivethrottler/throttler/internal/server"
 	"github.com/adaptivethrottler/throttler/internal/turns"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/redis/rueidis"
 )
 
@@ -30,12 +30,12 @@ const (
 // its breaker. A goroutine that leads sends what is queued and hands out the answers. A
 // lone caller leads by itself.
 type node struct {
-	*server.Server
+	*upstream.Server
 	store  *Store
 	client atomic.Pointer[rueidis.Client] // of a Cluster's node; nil: the store's
 
 	mu      sync.Mutex // guards what follows
-	queue   server.Queue[*request]
+	queue   upstream.Queue[*request]
 	leaders int // goroutines that lead
 	sent    int // requests under way
 
@@ -44,7 +44,7 @@ type node struct {
 
 func newNode(s *Store, name string) *node {
 	n := &node{store: s}
-	n.Server = server.New(server.Config{
+	n.Server = upstream.New(upstream.Config{
 		Name: name, Failures: s.breakerFailures(), Pause: s.breakerPause(),
 		Wrap:  func(err error) error { return &Error{name, err} },
 		Probe: n.isBack, Go: s.work, News: &s.news, Changed: s.StateChanged,

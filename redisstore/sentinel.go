@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/server"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/redis/rueidis"
 )
 
@@ -176,7 +176,7 @@ func parseOpinion(answers []rueidis.RedisResult, masterSet string) (o opinion) {
 	}
 	o.primary = net.JoinHostPort(address[0], address[1])
 	entry, _ := answers[1].AsStrMap() // which a user may not be allowed to ask
-	o.epoch = server.Number(entry["config-epoch"])
+	o.epoch = upstream.Number(entry["config-epoch"])
 	others, _ := answers[2].ToArray()
 	for _, other := range others {
 		if entry, err := other.AsStrMap(); err == nil && entry["ip"] != "" {

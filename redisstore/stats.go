@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/server"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/redis/rueidis"
 )
@@ -77,10 +77,10 @@ func (s *Store) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return server.Check(ctx, nodes, func(ctx context.Context, n *node) (server.Reading, error) {
+	return upstream.Check(ctx, nodes, func(ctx context.Context, n *node) (upstream.Reading, error) {
 		info, err := n.info(ctx, c)
 		return reading(info), err
-	}, func(name string, loss server.Loss) {
+	}, func(name string, loss upstream.Loss) {
 		if s.Forgot != nil {
 			s.Forgot(name, Loss(loss))
 		}
@@ -91,7 +91,7 @@ func (s *Store) Check(ctx context.Context) error {
 // ctx ends, with its error, or when the store is closed, with ErrClosed. Zero or less
 // means 15 s.
 func (s *Store) Watch(ctx context.Context, every time.Duration) error {
-	return server.Watch(ctx, every, s.Check, s.over, ErrClosed)
+	return upstream.Watch(ctx, every, s.Check, s.over, ErrClosed)
 }
 
 // fields returns those of an INFO.
@@ -107,18 +107,18 @@ func fields(text string) map[string]string {
 
 // reading returns what an INFO says. A restart is one with a new run_id: what the server
 // had saved it has again.
-func reading(info map[string]string) server.Reading {
-	return server.Reading{
-		Run: info["run_id"], Uptime: time.Duration(server.Number(info["uptime_in_seconds"])) * time.Second,
-		Flushes: [2]int64{calls(info["cmdstat_flushall"]), calls(info["cmdstat_flushdb"])}, Evictions: server.Number(info["evicted_keys"]),
-		Bytes: server.Number(info["used_memory"]), MaxBytes: server.Number(info["maxmemory"]),
+func reading(info map[string]string) upstream.Reading {
+	return upstream.Reading{
+		Run: info["run_id"], Uptime: time.Duration(upstream.Number(info["uptime_in_seconds"])) * time.Second,
+		Flushes: [2]int64{calls(info["cmdstat_flushall"]), calls(info["cmdstat_flushdb"])}, Evictions: upstream.Number(info["evicted_keys"]),
+		Bytes: upstream.Number(info["used_memory"]), MaxBytes: upstream.Number(info["maxmemory"]),
 	}
 }
 
 // calls returns the calls of a command's statistics: calls=2,usec=9,...
 func calls(text string) int64 {
 	count, _, _ := strings.Cut(strings.TrimPrefix(text, "calls="), ",")
-	return server.Number(count)
+	return upstream.Number(count)
 }
 
 // Info returns the INFO of each server that answers, by field, and the error of the

@@ -56,7 +56,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/fanout"
-	"github.com/adaptivethrottler/throttler/internal/server"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/redis/rueidis"
 )
 
@@ -114,7 +114,7 @@ type Store struct {
 	link   link
 	routes atomic.Pointer[routes]
 	start  sync.Once
-	news   server.News
+	news   upstream.News
 
 	batches fanout.Batches[request]
 	sets    atomic.Uint32 // what is known of SET with NX and GET: setsWork …
@@ -232,15 +232,15 @@ func (s *Store) work(f func()) {
 	}
 }
 
-func (s *Store) timeout() time.Duration { return server.Positive(s.Timeout, defaultTimeout) }
+func (s *Store) timeout() time.Duration { return upstream.Positive(s.Timeout, defaultTimeout) }
 func (s *Store) queueTimeout() time.Duration {
-	return server.Positive(s.QueueTimeout, defaultQueueTimeout)
+	return upstream.Positive(s.QueueTimeout, defaultQueueTimeout)
 }
 func (s *Store) breakerPause() time.Duration {
-	return server.Positive(s.BreakerPause, defaultBreakerPause)
+	return upstream.Positive(s.BreakerPause, defaultBreakerPause)
 }
 func (s *Store) breakerFailures() int {
-	return server.Positive(s.BreakerFailures, defaultBreakerFailures)
+	return upstream.Positive(s.BreakerFailures, defaultBreakerFailures)
 }
 
 var _ exchange.Exchanger = (*Store)(nil)

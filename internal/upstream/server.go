@@ -1,7 +1,7 @@
-// Package server is what a client of record servers knows of each of them, whatever it
+// Package upstream is what a client of record servers knows of each of them, whatever it
 // speaks with them: whether the server answers, how calls of it have ended, and what it has
 // forgotten.
-package server
+package upstream
 
 import (
 	"cmp"

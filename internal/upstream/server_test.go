@@ -1,4 +1,4 @@
-package server_test
+package upstream_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/server"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/stretchr/testify/require"
 )
 
@@ -24,7 +24,7 @@ const (
 
 // A scene is a server that answers probes or not, and what was told of it.
 type scene struct {
-	*server.Server
+	*upstream.Server
 	answers atomic.Bool
 	probes  atomic.Int64
 	opened  atomic.Int64
@@ -35,12 +35,12 @@ type scene struct {
 
 func newScene() *scene {
 	s := new(scene)
-	s.Server = server.New(server.Config{
+	s.Server = upstream.New(upstream.Config{
 		Name: "one", Failures: failures, Pause: pause,
 		Wrap:   func(err error) error { return fmt.Errorf("one: %w", err) },
 		Probe:  func() bool { s.probes.Add(1); return s.answers.Load() },
 		Opened: func() { s.opened.Add(1) },
-		News:   new(server.News),
+		News:   new(upstream.News),
 		Changed: func(name string, down bool, err error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -73,7 +73,7 @@ func TestAServerIsDownAfterFailuresInARowUntilAProbeIsAnswered(t *testing.T) {
 		s.fail(failures - 1)
 		s.Failed(1, errors.New("the last one"))
 		err := s.Admit()
-		require.ErrorIs(t, err, server.ErrDown)
+		require.ErrorIs(t, err, upstream.ErrDown)
 		require.ErrorContains(t, err, "one: ")
 		require.ErrorContains(t, err, "the last one")
 		require.EqualError(t, s.Last(), "the last one")
@@ -201,15 +201,15 @@ func TestACheckAsksThoseThatAreNotDown(t *testing.T) {
 	up, down, refuses := newScene(), newScene(), newScene()
 	all := []*scene{up, down, refuses}
 	evictions := int64(0)
-	var lost []server.Loss
+	var lost []upstream.Loss
 	check := func() error {
-		return server.Check(t.Context(), all, func(_ context.Context, s *scene) (server.Reading, error) {
+		return upstream.Check(t.Context(), all, func(_ context.Context, s *scene) (upstream.Reading, error) {
 			require.NotSame(t, down, s)
 			if s == refuses {
-				return server.Reading{}, errAway
+				return upstream.Reading{}, errAway
 			}
-			return server.Reading{Run: "a", Evictions: evictions, Bytes: 7}, nil
-		}, func(name string, loss server.Loss) {
+			return upstream.Reading{Run: "a", Evictions: evictions, Bytes: 7}, nil
+		}, func(name string, loss upstream.Loss) {
 			require.Equal(t, "one", name)
 			lost = append(lost, loss)
 		})
@@ -219,7 +219,7 @@ func TestACheckAsksThoseThatAreNotDown(t *testing.T) {
 	require.EqualError(t, check(), "one: "+errAway.Error())
 	evictions = 5
 	require.ErrorIs(t, check(), errAway)
-	require.Equal(t, []server.Loss{{Evictions: 5}}, lost)
+	require.Equal(t, []upstream.Loss{{Evictions: 5}}, lost)
 	_, bytes, _ := up.Memory.Known()
 	require.EqualValues(t, 7, bytes)
 }
@@ -232,11 +232,11 @@ func TestChecksAtTheSameTimeTakeTurns(t *testing.T) {
 		run, told := "a", 0
 		var check func(ctx context.Context) error
 		check = func(ctx context.Context) error {
-			return server.Check(ctx, []*scene{s}, func(context.Context, *scene) (server.Reading, error) {
+			return upstream.Check(ctx, []*scene{s}, func(context.Context, *scene) (upstream.Reading, error) {
 				was := run
 				time.Sleep(time.Second) // it restarts meanwhile
-				return server.Reading{Run: was}, nil
-			}, func(string, server.Loss) {
+				return upstream.Reading{Run: was}, nil
+			}, func(string, upstream.Loss) {
 				told++
 				require.NoError(t, check(t.Context()))
 			})
@@ -256,7 +256,7 @@ func TestChecksAtTheSameTimeTakeTurns(t *testing.T) {
 		checks.Wait()
 		require.Equal(t, 1, told)
 		lost, _, _ := s.Memory.Known()
-		require.Equal(t, server.Loss{Restarts: 1}, lost)
+		require.Equal(t, upstream.Loss{Restarts: 1}, lost)
 	})
 }
 
@@ -267,16 +267,16 @@ func TestWatchChecksAtOnceAndAfterEachPause(t *testing.T) {
 		ended := make(chan error, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		watch := func(ctx context.Context) {
-			ended <- server.Watch(ctx, 0, func(ctx context.Context) error {
-				require.Equal(t, begin.Add(time.Duration(checks)*server.DefaultWatchEvery), time.Now())
+			ended <- upstream.Watch(ctx, 0, func(ctx context.Context) error {
+				require.Equal(t, begin.Add(time.Duration(checks)*upstream.DefaultWatchEvery), time.Now())
 				deadline, _ := ctx.Deadline()
-				require.Equal(t, server.DefaultWatchEvery, time.Until(deadline))
+				require.Equal(t, upstream.DefaultWatchEvery, time.Until(deadline))
 				checks++
 				return errAway
 			}, over, errClosed)
 		}
 		go watch(ctx)
-		pass(10*server.DefaultWatchEvery + 1)
+		pass(10*upstream.DefaultWatchEvery + 1)
 		require.Equal(t, 11, checks)
 		cancel()
 		require.ErrorIs(t, <-ended, context.Canceled)
@@ -290,7 +290,7 @@ func TestWatchChecksAtOnceAndAfterEachPause(t *testing.T) {
 }
 
 func TestAQueueIsFirstComeFirstServed(t *testing.T) {
-	var q server.Queue[int]
+	var q upstream.Queue[int]
 	next, taken := 0, 0
 	for round := range 1000 {
 		for range round%7 + 1 {

@@ -1,4 +1,4 @@
-package server_test
+package upstream_test
 
 import (
 	"errors"
@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/internal/server"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -16,7 +16,7 @@ var errAway = errors.New("it does not answer")
 // What comes while the program is told of something is told after it.
 func TestAnOutageThatEndsWhileItIsToldIsToldAfterwards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var news server.News
+		var news upstream.News
 		told := make(chan string, 10)
 		telling := make(chan bool, 1)
 		changed := func(server string, down bool, err error) {
@@ -48,7 +48,7 @@ func TestAnOutageThatEndsWhileItIsToldIsToldAfterwards(t *testing.T) {
 // A program may note and tell while it is told.
 func TestNoLockIsHeldWhileTheProgramIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var news server.News
+		var news upstream.News
 		told := make(chan string, 10)
 		var changed func(string, bool, error)
 		changed = func(server string, down bool, _ error) {
