@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -54,79 +52,6 @@ var operations = map[string]func(p *pool.Pool, key string) error{
 	"Delete":         func(p *pool.Pool, key string) error { return p.Delete(key) },
 }
 
-func TestAHungServerCostsTheTimeoutAndNoMore(t *testing.T) {
-	for name, operation := range operations {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				s := &station{answer: hangs}
-				p := s.newPool(t, one)
-				var err error
-				assert.Equal(t, timeout, took(func() { err = operation(p, "key") }))
-				assert.ErrorContains(t, err, one)
-				assert.ErrorContains(t, err, "timeout")
-				assert.Len(t, s.heard(), 1, "asked again")
-			})
-		})
-	}
-}
-
-func TestEachRequestOnAConnectionHasTheTimeoutToItself(t *testing.T) {
-	slow := func(conn net.Conn, request string) {
-		time.Sleep(timeout - 1)
-		misses(conn, request)
-	}
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: slow}
-		p := s.newPool(t, one)
-		for range 20 {
-			_, err := p.Get("key")
-			require.Equal(t, memcache.ErrCacheMiss, err)
-			time.Sleep(10 * timeout)
-		}
-		assert.Len(t, s.dialled(), 1)
-	})
-}
-
-// Nor does the time count that others had before it.
-func TestTheTimeoutBeginsWhenTheRequestIsSent(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: misses}
-		p := s.newPool(t, one)
-		p.Get("key")
-		time.Sleep(timeout - 1)
-		s.now(after(timeout-1, misses))
-		for range 3 {
-			_, err := p.Get("key")
-			require.Equal(t, memcache.ErrCacheMiss, err)
-		}
-		s.now(hangs)
-		require.Equal(t, timeout, took(func() { p.Get("key") }))
-		require.Len(t, s.dialled(), 1)
-	})
-}
-
-// Callers that keep coming do not put off the timeout of the one before them.
-func TestTheTimeoutOfTheOldestRequestHolds(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: misses}
-		p := s.newPool(t, one)
-		p.Get("key")
-		time.Sleep(timeout / 2)
-		s.now(hangs)
-		ends := time.Now().Add(timeout)
-		var calls sync.WaitGroup
-		for range 10 {
-			calls.Go(func() {
-				_, err := p.Get("key")
-				assert.ErrorContains(t, err, "timeout")
-			})
-			time.Sleep(timeout / 11)
-		}
-		calls.Wait()
-		require.Equal(t, ends, time.Now())
-	})
-}
-
 // A server that does not even read fills the socket. That is no loss of the
 // connection, after which the requests would be sent again.
 func TestAServerThatDoesNotReadCostsTheTimeout(t *testing.T) {
@@ -142,120 +67,6 @@ func TestAServerThatDoesNotReadCostsTheTimeout(t *testing.T) {
 		require.Equal(t, []time.Duration{timeout, timeout}, times)
 		require.Zero(t, p.Stats()[0].Retries)
 		close(end)
-	})
-}
-
-func TestADialHasATimeoutOfItsOwn(t *testing.T) {
-	for _, dialTimeout := range []time.Duration{0, time.Millisecond, 3 * timeout} {
-		bubble(t, func(t *testing.T) {
-			s := &station{answer: misses, dial: func(ctx context.Context) error {
-				<-ctx.Done()
-				return ctx.Err()
-			}}
-			p := s.newPool(t, one)
-			p.DialTimeout = dialTimeout
-			want := dialTimeout
-			if want == 0 {
-				want = pool.DefaultDialTimeout
-			}
-			var err error
-			assert.Equal(t, want, took(func() { _, err = p.Get("key") }))
-			assert.ErrorContains(t, err, one)
-			assert.Len(t, s.dialled(), 1)
-		})
-	}
-}
-
-func TestTheBreakerOpensAfterFailuresInARowAndIsProbedAfterThePause(t *testing.T) {
-	const failures, pause = 3, 2 * time.Second
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: hangs}
-		p := s.newPool(t, one)
-		p.BreakerFailures, p.BreakerPause = failures, pause
-		get := func() error {
-			_, err := p.Get("key")
-			return err
-		}
-		for range failures {
-			require.Equal(t, timeout, took(func() { require.NotErrorIs(t, get(), pool.ErrDown) }))
-		}
-		s.heard()
-
-		refused := func() {
-			t.Helper()
-			var err error
-			require.Zero(t, took(func() { err = get() }))
-			require.ErrorIs(t, err, pool.ErrDown)
-			var server *pool.ServerError
-			require.ErrorAs(t, err, &server)
-			require.Equal(t, one, server.Server)
-			require.ErrorContains(t, err, "timeout", "the last failure")
-			require.Empty(t, s.heard())
-		}
-		refused()
-		time.Sleep(pause - 1) // to its last nanosecond
-		refused()
-
-		// A probe that fails is nobody's call: all are refused while it waits.
-		time.Sleep(time.Nanosecond)
-		synctest.Wait()
-		require.Len(t, s.heard(), 1)
-		refused()
-		time.Sleep(timeout + pause - 1)
-		refused()
-
-		// A probe that succeeds ends it.
-		s.now(misses)
-		time.Sleep(time.Nanosecond)
-		synctest.Wait()
-		require.False(t, p.Stats()[0].Down)
-		require.Equal(t, memcache.ErrCacheMiss, get())
-		require.Len(t, s.heard(), 2)
-		stats := p.Stats()[0]
-		require.Equal(t, uint64(failures), stats.Failures, "probes are no calls")
-		require.Equal(t, stats.Calls, stats.Failures+stats.Refusals+1)
-	})
-}
-
-// However long an outage lasts, and however often it comes, callers pay for the
-// failures that open the breaker and for nothing else.
-func TestNoCallerWaitsToFindOutWhetherAServerIsBack(t *testing.T) {
-	bubbles(t, map[string]*station{
-		"hangs": {answer: hangs}, "accepts": {answer: misses, version: silent}, "is not there": {dial: blocked},
-		"sends garbage": {answer: says("HTTP/1.1 400 Bad Request\r\n\r\n")},
-	}, func(t *testing.T, s *station) {
-		p := s.newPool(t, one)
-		for !p.Stats()[0].Down {
-			p.Get("key")
-		}
-		failures := p.Stats()[0].Failures
-		s.dialled()
-		for range 100 {
-			time.Sleep(pool.DefaultBreakerPause / 7)
-			require.Zero(t, slices.Max(atOnce(10, func(int) {
-				_, err := p.Get("key")
-				assert.ErrorIs(t, err, pool.ErrDown)
-			})))
-		}
-		stats := p.Stats()[0]
-		assert.Equal(t, failures, stats.Failures)
-		assert.Equal(t, uint64(1000), stats.Refusals)
-		assert.InDelta(t, 13, len(s.dialled()), 3, "a probe each pause, and its own timeout")
-	})
-}
-
-func TestProbesEndWithThePool(t *testing.T) {
-	bubbles(t, map[string]time.Duration{"between two": pool.DefaultBreakerPause / 2, "under way": pool.DefaultBreakerPause + timeout/2}, func(t *testing.T, after time.Duration) { // it ends only if all goroutines do
-		s := &station{dial: blocked}
-		p := s.newPool(t, one)
-		for !p.Stats()[0].Down {
-			p.Get("key")
-		}
-		time.Sleep(after)
-		require.NoError(t, p.Close())
-		s.dialled()
-		time.Sleep(10 * pool.DefaultBreakerPause)
-		require.Empty(t, s.dialled())
 	})
 }
 
@@ -277,61 +88,6 @@ func TestAnAnswerBetweenFailuresKeepsTheBreakerClosed(t *testing.T) {
 			require.NotErrorIs(t, err, pool.ErrDown, "call %d", i)
 		}
 	})
-}
-
-// All calls that share a connection end when the oldest of them has waited long
-// enough, and that is one failure: another connection may fare better.
-func TestAConnectionThatStallsIsOneFailure(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: hangs}
-		p := s.newPool(t, one)
-		ends := time.Now().Add(timeout)
-		var calls sync.WaitGroup
-		for range 100 {
-			calls.Go(func() {
-				_, err := p.Get("key")
-				assert.ErrorContains(t, err, "timeout")
-				assert.NotErrorIs(t, err, pool.ErrDown)
-			})
-			time.Sleep(time.Millisecond)
-		}
-		calls.Wait()
-		assert.Equal(t, ends, time.Now())
-		stats := p.Stats()[0]
-		assert.Equal(t, uint64(100), stats.Failures)
-		assert.False(t, stats.Down)
-		assert.Zero(t, stats.Conns)
-		s.now(misses)
-		_, err := p.Get("key")
-		require.Equal(t, memcache.ErrCacheMiss, err)
-	})
-}
-
-// A connection that cannot be made is a failure of each call that waits for it.
-func TestCallsThatWaitForAConnectionFailWithIt(t *testing.T) {
-	bubbles(t, map[string]*station{"dial": {dial: blocked}, "version": {version: silent}}, func(t *testing.T, s *station) {
-		p := s.newPool(t, one)
-		ends := time.Now().Add(pool.DefaultDialTimeout)
-		var calls sync.WaitGroup
-		for range 100 {
-			calls.Go(func() {
-				_, err := p.Get("key")
-				assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
-				assert.ErrorIs(t, err, throttler.ErrUnavailable)
-			})
-			time.Sleep(time.Millisecond)
-		}
-		calls.Wait()
-		assert.Equal(t, ends, time.Now())
-		assert.True(t, p.Stats()[0].Down)
-		assert.Len(t, s.dialled(), 1)
-	})
-}
-
-// blocked is a dial that nobody answers.
-func blocked(ctx context.Context) error {
-	<-ctx.Done()
-	return ctx.Err()
 }
 
 // When the breaker opens other calls may have been waiting for a moment only.
@@ -405,29 +161,6 @@ func onEachConn(p *pool.Pool, server string, conns int) []string {
 		}
 	}
 	return keys
-}
-
-func TestAServerThatIsBackFailsNobody(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: slowly(misses)}
-		p := s.newPool(t, one)
-		idle := func(n int) {
-			atOnce(n, func(int) {
-				_, err := p.Get("key")
-				assert.Equal(t, memcache.ErrCacheMiss, err)
-			})
-		}
-		idle(20)
-		s.now(hangs)
-		for range pool.DefaultBreakerFailures {
-			atOnce(10, func(int) { p.Get("key") })
-		}
-		require.True(t, p.Stats()[0].Down)
-		s.now(slowly(misses))
-		time.Sleep(pool.DefaultBreakerPause + 2*time.Millisecond)
-		idle(50)
-		assert.Zero(t, p.Stats()[0].Retries)
-	})
 }
 
 func TestWhatIsNoFailureOfTheServer(t *testing.T) {
@@ -582,37 +315,6 @@ func onEach(p *pool.Pool, servers ...string) map[string]string {
 		}
 	}
 	return keys
-}
-
-func TestCloseEndsCallsUnderWayAndRefusesLaterOnes(t *testing.T) {
-	for name, s := range map[string]*station{"answer": {answer: hangs}, "dial": {dial: blocked}} {
-		for operation, call := range operations {
-			t.Run(operation+"/"+name, func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					p := s.newPool(t, one, two)
-					var calls sync.WaitGroup
-					begin := time.Now()
-					for i := range 20 {
-						calls.Go(func() {
-							assert.ErrorIs(t, call(p, "key"+string(rune('a'+i))), pool.ErrClosed)
-							assert.Equal(t, timeout-1, time.Since(begin))
-						})
-					}
-					time.Sleep(timeout - 1)
-					synctest.Wait()
-					require.NoError(t, p.Close())
-					calls.Wait()
-
-					require.ErrorIs(t, call(p, "key"), pool.ErrClosed)
-					require.NoError(t, p.Close())
-					for _, stats := range p.Stats() {
-						require.Zero(t, stats.Conns)
-						require.False(t, stats.Down)
-					}
-				})
-			})
-		}
-	}
 }
 
 func TestCloseClosesIdleConnections(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -283,20 +282,6 @@ func TestIPv4IsTriedBeforeTheTimeIsOver(t *testing.T) {
 	defer p.Close()
 	p.DialTimeout = 100 * time.Millisecond
 	require.Equal(t, 25*time.Millisecond, p.Dialer("key").FallbackDelay)
-}
-
-// By it a net.Dialer gives up by itself.
-// What answers the first question without an end is no memcached.
-func TestAGreetingWithoutAnEndIsNonsense(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{version: strings.Repeat("x", 100_000)}
-		p := s.newPool(t, one)
-		require.Zero(t, took(func() {
-			_, err := p.Get("key")
-			require.ErrorContains(t, err, "xxx")
-			require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
-		}))
-	})
 }
 
 func TestADialHasADeadline(t *testing.T) {

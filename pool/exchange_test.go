@@ -561,6 +561,16 @@ func TestExchangesThatMeetCloseAreDone(t *testing.T) {
 		}}
 		require.ErrorIs(t, run(t, p, x).Err, pool.ErrClosed)
 	})
+	bubble(t, func(t *testing.T) { // the first server's is proposed while the second is yet to be asked
+		p := (&station{answer: misses}).newPool(t, one, two)
+		keys := onEach(p, one, two)
+		beAlone(p, keys[one], keys[two])
+		x := &scripted{key: keys[one], propose: func(exchange.Turn) *memcache.Item { p.Close(); return nil }}
+		y := &scripted{key: keys[two]}
+		p.Exchange(context.Background(), x, y)
+		require.ErrorIs(t, result(t, x).Err, pool.ErrClosed)
+		require.ErrorIs(t, result(t, y).Err, pool.ErrClosed)
+	})
 }
 
 // What is proposed for a connection that is lost by then is not sent on it, nor on

@@ -29,29 +29,6 @@ func answered(err error) bool {
 		errors.Is(err, memcache.ErrCASConflict)
 }
 
-func TestARestartCostsOneRetry(t *testing.T) {
-	for name, operation := range operations {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				s := &station{answer: misses}
-				p := s.newPool(t, one)
-				p.Get("key")
-				s.hangUp()
-				synctest.Wait()
-				s.dialled()
-				for range 30 {
-					require.True(t, answered(operation(p, "key")))
-				}
-				stats := p.Stats()[0]
-				assert.Equal(t, uint64(1), stats.Retries)
-				assert.Zero(t, stats.Failures)
-				assert.Len(t, s.dialled(), 1)
-				assert.Equal(t, 1, stats.Conns)
-			})
-		})
-	}
-}
-
 func TestAfterARestartNoCallIsLost(t *testing.T) {
 	for name, restart := range map[string]func(*servertest.Memcached){
 		"stopped": func(s *servertest.Memcached) { s.Stop(); s.Start() },
@@ -101,26 +78,6 @@ func TestCallsAtOnceAfterARestartAreAllAnswered(t *testing.T) {
 		}
 		assert.Zero(t, p.Stats()[0].Failures)
 	})
-}
-
-// Whether the connection had been used before makes no difference: an answer that
-// was lost on a new one is as much of a loss.
-func TestARequestIsSentTwiceAtMost(t *testing.T) {
-	for name, operation := range operations {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				s := &station{answer: hangsUp}
-				p := s.newPool(t, one)
-				err := operation(p, "key")
-				require.ErrorContains(t, err, "connection lost")
-				require.ErrorIs(t, err, io.EOF)
-				heard := s.heard()
-				require.Len(t, heard, 2)
-				assert.Equal(t, heard[0], heard[1])
-				assert.Equal(t, uint64(1), p.Stats()[0].Failures)
-			})
-		})
-	}
 }
 
 // The client keeps such a connection, since all looked well, and would have each

@@ -52,9 +52,10 @@ func (s *station) newPool(t *testing.T, servers ...string) *pool.Pool {
 func (s *station) DialContext(ctx context.Context, _, addr string) (net.Conn, error) {
 	s.mu.Lock()
 	s.addrs = append(s.addrs, addr)
+	dial := s.dial
 	s.mu.Unlock()
-	if s.dial != nil {
-		if err := s.dial(ctx); err != nil {
+	if dial != nil {
+		if err := dial(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -125,6 +126,13 @@ func (s *station) greets(line string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.version = line
+}
+
+// heal has it be well, as a server that misses all keys.
+func (s *station) heal() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answer, s.dial, s.version = misses, nil, ""
 }
 
 // hangUp closes the station's end of all connections.

@@ -160,17 +160,6 @@ func TestALostReadIsRepeated(t *testing.T) {
 	}
 }
 
-func TestGarbageIsAFailureAndNotAskedForAgain(t *testing.T) {
-	_, p, w := process(t)
-	p.BreakerFailures = len(operations) + 1
-	for name, operation := range operations {
-		w.Once(1, servertest.Garbage)
-		require.False(t, answered(operation(p, "key")), name)
-	}
-	require.Zero(t, p.Stats()[0].Retries)
-	require.Equal(t, uint64(len(operations)), p.Stats()[0].Failures)
-}
-
 var errFull = errors.New("full")
 
 func countOne(p *pool.Pool, key string, limit int64) error {
