@@ -257,91 +257,93 @@ func answering(prefix, answer string) *station {
 	}}
 }
 
-// Whose record it would have been is not known. One of them fails with what the server
-// said, and the others are asked for once more.
-func TestGarbageAmongRecordsThatAreOnlyRead(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := answering("gets", "VALUE key01 0 1 1\r\nx\r\nTUESDAY\r\n")
-		p := s.newPool(t, one)
-		var xs []exchange.Exchange
-		for _, key := range numbered(3) {
-			xs = append(xs, &scripted{key: key})
-		}
-		p.Exchange(context.Background(), xs...)
-		require.ErrorContains(t, result(t, xs[0]).Err, "TUESDAY")
-		for _, x := range xs[1:] {
-			require.NoError(t, result(t, x).Err)
-			require.NotNil(t, result(t, x).Found)
-		}
-		require.Len(t, s.dialled(), 2)
-	})
-}
-
+// What becomes of a group of four, to which something else is answered once: of those that write,
+// and of those that only read. One is "failed" with the text of err.
 func TestAnErrorInAGroup(t *testing.T) {
-	const all = -1
-	type row struct {
-		prefix, answer string
-		failed         int // which of them, or all
+	const again = "guess guess stored read"
+	reread := [4]string{"guess guess read", "guess guess read", "guess guess read", "guess guess read"}
+	bubbles(t, map[string]struct {
+		prefix, answer string // to the first request with that prefix
 		err            string
-		stored, read   bool // of the failed
-		lost           bool // the connection is given up
-		nonsense       bool // nothing of the group's answers counts
-	}
-	bubbles(t, map[string]row{
+		writes, reads  [4]string // the zero value: not tried
+	}{
 		"a write that the server cannot take": {
-			prefix: "add key01", answer: "SERVER_ERROR out of memory storing object\r\n",
-			failed: 1, err: "out of memory", read: true,
+			prefix: "add key01", answer: "SERVER_ERROR out of memory storing object\r\n", err: "out of memory",
+			writes: [4]string{"guess stored read", "guess read failed", "guess stored read", "guess stored read"},
 		},
 		"a write that the server does not understand": {
-			prefix: "add key01", answer: "CLIENT_ERROR bad data chunk\r\n",
-			failed: 1, err: "bad data chunk", lost: true,
+			prefix: "add key01", answer: "CLIENT_ERROR bad data chunk\r\n", err: "bad data chunk",
+			writes: [4]string{"guess stored failed", "guess failed", again, again},
 		},
 		"an answer to a write that is none": {
-			prefix: "add key01", answer: "TUESDAY\r\n",
-			failed: 1, err: "not an answer of memcached", lost: true, nonsense: true,
+			prefix: "add key01", answer: "TUESDAY\r\n", err: "not an answer of memcached",
+			writes: [4]string{again, "guess unknown failed", again, again},
 		},
 		"an answer to a write that does not end": {
-			prefix: "add key01", answer: strings.Repeat("x", 3000),
-			failed: 1, err: "not an answer of memcached", lost: true, nonsense: true,
+			prefix: "add key01", answer: strings.Repeat("x", 3000), err: "not an answer of memcached",
+			writes: [4]string{again, "guess unknown failed", again, again},
 		},
 		"a command that the server does not understand": {
-			prefix: "gets", answer: "CLIENT_ERROR line too long\r\n",
-			failed: all, err: "line too long", stored: true, lost: true,
+			prefix: "gets", answer: "CLIENT_ERROR line too long\r\n", err: "line too long",
+			writes: [4]string{"guess stored failed", "guess stored failed", "guess stored failed", "guess stored failed"},
 		},
 		"records that the server cannot send": {
-			prefix: "gets", answer: "SERVER_ERROR out of memory writing get response\r\n",
-			failed: all, err: "out of memory", stored: true,
+			prefix: "gets", answer: "SERVER_ERROR out of memory writing get response\r\n", err: "out of memory",
+			writes: [4]string{"guess stored failed", "guess stored failed", "guess stored failed", "guess stored failed"},
 		},
 		"a record that is too large": {
-			prefix: "gets", answer: "VALUE key00 0 1 1\r\nx\r\nVALUE key02 0 99999999 1\r\n",
-			failed: all, stored: true, lost: true,
+			prefix: "gets", answer: "VALUE key00 0 1 1\r\nx\r\nVALUE key02 0 99999999 1\r\n", err: "99999999 bytes",
+			writes: [4]string{"guess stored failed", "guess stored failed", "guess stored failed", "guess stored failed"},
+			reads:  [4]string{reread[0], reread[1], "guess failed", reread[3]},
 		},
-	}, func(t *testing.T, c row) {
-		s := answering(c.prefix, c.answer)
-		p := s.newPool(t, one)
-		xs := writes(numbered(4)...)
-		p.Exchange(context.Background(), xs...)
-		for i, x := range xs {
-			r := result(t, x)
-			turns := len(x.(*scripted).turns)
-			switch {
-			case c.failed == all || i == c.failed:
-				require.ErrorContains(t, r.Err, c.err)
-				require.Equal(t, c.stored, r.Stored)
-				require.Equal(t, c.read, r.Read)
-				require.Equal(t, 1, turns)
-			case c.lost && i < c.failed && !c.nonsense: // it is known to be stored
-				require.Error(t, r.Err)
-				require.True(t, r.Stored)
-				require.Equal(t, 1, turns)
-			default:
-				require.NoError(t, r.Err)
-				require.True(t, r.Stored && r.Read)
-				require.Equal(t, c.lost, turns == 2)
+		"a record that comes twice": {
+			prefix: "gets", answer: "VALUE key00 0 1 1\r\nx\r\n" + strings.Repeat("VALUE key02 0 1 1\r\nx\r\n", 2) + "END\r\n",
+			err:   "more items than were asked for",
+			reads: [4]string{reread[0], reread[1], "guess failed", reread[3]},
+		},
+		"a record of another key": {
+			prefix: "gets", answer: "VALUE key00 0 1 1\r\nx\r\nVALUE victim 0 1 1\r\nx\r\nEND\r\n",
+			writes: [4]string{again, again, again, again},
+			reads:  reread,
+		},
+		"nonsense among the records": { // whose it would have been is not known
+			prefix: "gets", answer: "VALUE key01 0 1 1\r\nx\r\nTUESDAY\r\n", err: "TUESDAY",
+			writes: [4]string{"guess unknown failed", again, again, again},
+			reads:  [4]string{"guess failed", reread[1], reread[2], reread[3]},
+		},
+	}, func(t *testing.T, c struct {
+		prefix, answer string
+		err            string
+		writes, reads  [4]string
+	}) {
+		for _, test := range []struct {
+			want [4]string
+			xs   []exchange.Exchange
+		}{{c.writes, writes(numbered(4)...)}, {c.reads, reads(numbered(4)...)}} {
+			if test.want == [4]string{} {
+				continue
+			}
+			s := answering(c.prefix, c.answer)
+			p := s.newPool(t, one)
+			p.Exchange(context.Background(), test.xs...)
+			lost := false
+			for i, x := range test.xs {
+				r := result(t, x)
+				turns, ended := inWords(x.(*scripted).turns, r)
+				require.Equal(t, test.want[i], turns+" "+ended, "%d: %v", i, r.Err)
+				if r.Err != nil {
+					require.ErrorContains(t, r.Err, c.err)
+				}
+				if r.Err == nil {
+					require.Equal(t, x.Key(), string(r.Found.Value))
+				}
+				lost = lost || len(x.(*scripted).turns) == 2
+			}
+			require.NoError(t, run(t, p, &scripted{key: "key"}).Err)
+			if lost {
+				require.Len(t, s.dialled(), 2)
 			}
 		}
-		require.NoError(t, run(t, p, &scripted{key: "key"}).Err)
-		require.Equal(t, c.lost, len(s.dialled()) == 2)
 	})
 }
 
@@ -360,16 +362,6 @@ func TestAMemberKeepsTheErrorOfItsWrite(t *testing.T) {
 	})
 }
 
-// One record that cannot be read fails its own exchange. The others are made again.
-func TestARecordThatIsTooLargeFailsNobodyElse(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := answering("gets", "VALUE key00 0 1 1\r\nx\r\nVALUE key02 0 99999999 1\r\n").newPool(t, one)
-		xs := reads(numbered(4)...)
-		p.Exchange(context.Background(), xs...)
-		requireFailsAlone(t, xs, 2, "99999999 bytes")
-	})
-}
-
 // requireFailsAlone requires that the exchange at index failed has failed with the given
 // text, and that the others have read their records.
 func requireFailsAlone(t *testing.T, xs []exchange.Exchange, failed int, text string) {
@@ -382,16 +374,6 @@ func requireFailsAlone(t *testing.T, xs []exchange.Exchange, failed int, text st
 		require.NoError(t, result(t, x).Err)
 		require.Equal(t, x.Key(), string(result(t, x).Found.Value))
 	}
-}
-
-// So does one that comes twice.
-func TestARecordThatComesTwiceFailsNobodyElse(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := answering("gets", "VALUE key00 0 1 1\r\nx\r\n"+strings.Repeat("VALUE key02 0 1 1\r\nx\r\n", 2)+"END\r\n").newPool(t, one)
-		xs := reads(numbered(4)...)
-		p.Exchange(context.Background(), xs...)
-		requireFailsAlone(t, xs, 2, "more items than were asked for")
-	})
 }
 
 func TestRecordsMayComeInAnyOrder(t *testing.T) {
@@ -417,23 +399,6 @@ func TestRecordsMayComeInAnyOrder(t *testing.T) {
 		for key, item := range items {
 			require.Equal(t, key, string(item.Value))
 		}
-	})
-}
-
-// The answer to another key is given to nobody, and the connection is given up.
-func TestARecordOfAnotherKeyInAGroup(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := answering("gets", "VALUE key00 0 1 1\r\nx\r\nVALUE victim 0 1 1\r\nx\r\nEND\r\n")
-		p := s.newPool(t, one)
-		xs := []exchange.Exchange{&scripted{key: "key00"}, &scripted{key: "key01"}}
-		p.Exchange(context.Background(), xs...)
-		for i, x := range xs {
-			r := result(t, x)
-			require.NoError(t, r.Err)
-			require.Equal(t, fmt.Sprintf("key%02d", i), string(r.Found.Value), "the second connection's")
-			require.Len(t, x.(*scripted).turns, 2)
-		}
-		require.Equal(t, uint64(2), p.Stats()[0].Retries)
 	})
 }
 

@@ -187,34 +187,6 @@ func TestServersThatGiveNoTokenAreWrittenToByClassicCommands(t *testing.T) {
 	}
 }
 
-func TestAnAnswerToTheQuestionThatMakesNoSenseEndsTheConnection(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := newMetaServer("WHAT\r\n", "")
-		p := s.newPool(t, one)
-		run(t, p, &scripted{key: "key"})
-		p.TrustWrites()
-		r := run(t, p, &scripted{key: "key", propose: always(valued("value", 9))})
-		require.ErrorContains(t, r.Err, "WHAT")
-		require.True(t, r.Unknown, "it may have been carried out")
-		r = run(t, p, &scripted{key: "key", propose: always(valued("value", 9))})
-		require.NoError(t, r.Err)
-		require.Equal(t, 1, s.asked, "not again, so soon")
-	})
-}
-
-func TestAnErrorInsteadOfAMetaSetIsFollowedByTheRecord(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := newMetaServer("HD c5\r\n", "SERVER_ERROR out of memory storing object\r\n")
-		p := s.trusting(t)
-		r := run(t, p, &scripted{key: "key", propose: always(valued("mine", 9))})
-		require.ErrorContains(t, r.Err, "out of memory")
-		require.False(t, r.Stored)
-		require.True(t, r.Read)
-		require.Equal(t, "value", string(r.Found.Value))
-		require.Len(t, s.dialled(), 1)
-	})
-}
-
 // A meta set for which there is no memory deletes what was stored.
 func TestAServerWithoutMemoryForgetsOneRecordAtMost(t *testing.T) {
 	server := servertest.NewMemcached(t, "-m", "2", "-M")
@@ -244,19 +216,6 @@ func TestAServerWithoutMemoryForgetsOneRecordAtMost(t *testing.T) {
 		}
 	}
 	require.GreaterOrEqual(t, kept, 2, "the one that was not the first")
-}
-
-func TestAnAnswerToAMetaSetThatMakesNoSenseIsUnknown(t *testing.T) {
-	for _, answer := range []string{"HD\r\n", "HD c0\r\n", "HD x1\r\n", "HD c\r\n", "HD c1 x\r\n", "STORED\r\n", "EN\r\n", "\r\n"} {
-		bubble(t, func(t *testing.T) {
-			s := newMetaServer("HD c5\r\n", answer)
-			r := run(t, s.trusting(t), &scripted{key: "key", propose: always(valued("mine", 9))})
-			require.ErrorContains(t, r.Err, "not an answer of memcached", answer)
-			require.False(t, r.Stored)
-			require.False(t, r.Read)
-			require.True(t, r.Unknown)
-		})
-	}
 }
 
 // Whichever byte of the answer to three meta sets is the last to arrive, each exchange is
@@ -303,29 +262,6 @@ func TestAConnectionThatIsCutAtEachByteOfMetaSets(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The write was refused, and the connection is lost before the record has been read.
-func TestARefusedMetaSetIsProposedAnewIfItsReadIsLost(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := newMetaServer("HD c5\r\n", "EX\r\n")
-		p := s.trusting(t)
-		classic := s.station.answer
-		s.now(func(conn net.Conn, request string) {
-			if strings.HasPrefix(request, "gets ") {
-				s.station.answer = classic
-				conn.Close()
-				return
-			}
-			classic(conn, request)
-		})
-		x := &scripted{key: "key", propose: always(valued("mine", 9))}
-		r := run(t, p, x)
-		require.NoError(t, r.Err)
-		require.True(t, r.Stored, "by the second proposal")
-		require.Len(t, x.turns, 2)
-		require.True(t, x.turns[1].NotStored)
-	})
 }
 
 func TestMetaSetsThatAreRefusedTogetherReadTheirRecordsByOneCommand(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/pool"
@@ -14,7 +16,7 @@ import (
 
 // What an exchange sends next, whatever became of what it sent before. In a dialogue
 // "cas=EXISTS" is a command and its answer: "lost" if the connection is lost instead, with a
-// "+" if it is lost right after, before anything else is sent. "server" and "proxy" are what
+// "+" if it is lost right after, before anything else is sent; "." is a blank. "server" and "proxy" are what
 // further connections lead to.
 func TestWhatAnExchangeSendsNext(t *testing.T) {
 	for _, test := range []struct{ dialogue, turns, result string }{
@@ -29,6 +31,16 @@ func TestWhatAnExchangeSendsNext(t *testing.T) {
 		{"server cas=SERVER_ERROR gets=SERVER_ERROR", "guess", "failed"},
 		{"server cas=EXISTS gets=lost cas=STORED gets=value", "guess guess:notStored", "stored read"},
 		{"server cas=EXISTS gets=another cas=STORED gets=value", "guess guess", "stored read"},
+		{"server cas=EXISTS gets=lost cas=EXISTS gets=lost", "guess guess:notStored", "failed"},
+		{"server cas=lost cas=STORED gets=lost", "guess guess", "stored failed"},
+		{"server cas=lost cas=EXISTS gets=value", "guess guess", "read"},
+		{"server cas=STORED gets=another cas=STORED gets=another", "guess guess", "unknown failed"},
+		{"server cas=STORED gets=twice", "guess", "unknown failed"},
+		{"server cas=STORED gets=TUESDAY", "guess", "unknown failed"},
+		{"server cas=STORED gets=huge", "guess", "stored failed"},
+		{"server cas=TUESDAY gets=value", "guess", "unknown failed"},
+		{"server cas=half gets=value", "guess", "unknown failed"},
+		{"server cas=CLIENT_ERROR gets=value", "guess", "failed"},
 		{"server cas=EXISTS gets=lost proxy gets=value cas=STORED gets=value", "guess known:notStored", "stored read conn=0"},
 
 		{"asking ms=HD cas=STORED gets=value", "guess", "stored read"},
@@ -36,6 +48,14 @@ func TestWhatAnExchangeSendsNext(t *testing.T) {
 		{"trusted ms=HD", "guess", "stored read"},
 		{"trusted ms=EX gets=value", "guess", "read"},
 		{"trusted ms=SERVER_ERROR gets=value", "guess", "read failed"},
+		{"trusted ms=HD.", "guess", "unknown failed"},
+		{"trusted ms=HD.c0", "guess", "unknown failed"},
+		{"trusted ms=HD.x1", "guess", "unknown failed"},
+		{"trusted ms=HD.c", "guess", "unknown failed"},
+		{"trusted ms=HD.c1.x", "guess", "unknown failed"},
+		{"trusted ms=STORED", "guess", "unknown failed"},
+		{"trusted ms=", "guess", "unknown failed"},
+		{"asking ms=TUESDAY cas=STORED", "guess", "unknown failed"},
 		{"trusted ms=lost cas=STORED gets=value", "guess guess", "stored read"},
 		{"trusted ms=lost proxy gets=value cas=STORED gets=value", "guess known", "stored read conn=0"},
 		{"trusted ms=EX gets=lost cas=STORED gets=value", "guess guess:notStored", "stored read"},
@@ -79,6 +99,7 @@ func TestWhatAnExchangeSendsNext(t *testing.T) {
 				})
 				x := &scripted{key: "key", propose: always(valued("mine", 9))}
 				r := run(t, p, x)
+				synctest.Wait() // for what is left of a packet
 				require.Empty(t, left)
 				turns, result := inWords(x.turns, r)
 				require.Equal(t, test.turns, turns)
@@ -126,6 +147,14 @@ func say(conn net.Conn, word string) {
 		answer = "VALUE key 7 5 9\r\nvalue\r\nEND"
 	case "another":
 		answer = "VALUE another 7 5 9\r\nvalue\r\nEND"
+	case "twice":
+		answer = strings.Repeat("VALUE key 7 5 9\r\nvalue\r\n", 2) + "END"
+	case "huge":
+		answer = "VALUE key 7 2000000 9"
+	case "half":
+		time.Sleep(time.Millisecond)
+		io.WriteString(conn, "TUES")
+		return
 	case "memory":
 		answer = "SERVER_ERROR out of memory storing object"
 	case "large":
@@ -136,7 +165,7 @@ func say(conn net.Conn, word string) {
 	if ends {
 		answer += "\r\nEND" // which nobody asked for
 	}
-	io.WriteString(conn, answer+"\r\n")
+	io.WriteString(conn, strings.ReplaceAll(answer, ".", " ")+"\r\n")
 }
 
 // inWords returns what an exchange was told at its turns, and in the end: "conn=next" is a
