@@ -240,6 +240,9 @@ func (s *Settlement) lookAtSettled(now Instant, r Record) {
 	one.Cost, one.Least, one.ID = 1, 0, 0 // its own lease counts
 	var v Verdict
 	b, _ := r.ban.at(now)
+	if !b.holds(now) {
+		r.begin(b)
+	}
 	switch {
 	case b.holds(now):
 		v.block(now, &one, &r, b, nil)
