@@ -121,48 +121,6 @@ func TestHitOfACalendarIsTakenBackOnce(t *testing.T) {
 	require.Equal(t, first.Hit, HitOf(first.Hit.Numbers()))
 }
 
-func TestBanReplacesTheCountOfACalendar(t *testing.T) {
-	now := InstantOf(epoch)
-	limit := Limit{Algorithm: Calendar, Max: 1}
-	l := Lockout{Length: time.Minute}
-	full := decide(now, &limit, l, Record{}, true).Next
-	banned := decide(now, &limit, l, full, true)
-	require.True(t, banned.Outcome.NewBan)
-	require.Zero(t, banned.Next.calendar)
-	require.False(t, decide(now.Add(time.Minute), &limit, l, banned.Next, true).Outcome.Blocked)
-	byHand, store := full.Banned(now, time.Minute)
-	require.True(t, store)
-	require.Zero(t, byHand.calendar)
-}
-
-// TestBanOnACalendarIsLiftedWithTheHitThatItWasSetOn gives back, in each of several bans in a
-// row, the hit without which the calendar would not have been full.
-func TestBanOnACalendarIsLiftedWithTheHitThatItWasSetOn(t *testing.T) {
-	limit := Limit{Algorithm: Calendar, Max: 2}
-	l := Lockout{Length: time.Minute, Growth: 2, Longest: time.Hour, KeepHits: true}
-	now := InstantOf(epoch)
-	var r Record
-	for bans := range 3 {
-		first := decide(now, &limit, l, r, true)
-		full := decide(now+1, &limit, l, first.Next, true)
-		banned := decide(now+2, &limit, l, full.Next, true)
-		require.True(t, banned.Outcome.NewBan)
-		stored, err := Decode(banned.Next.Encode())
-		require.NoError(t, err)
-		lifted, store := stored.Withdrawn(full.Hit, now+3, &limit)
-		require.True(t, store)
-		require.Equal(t, full.Next.calendar.end, lifted.calendar.end)
-		require.EqualValues(t, 1, lifted.calendar.count)
-		require.Equal(t, bans, lifted.ban.repeats)
-		require.False(t, decide(now+4, &limit, l, lifted, true).Outcome.Blocked)
-
-		now = stored.ban.end // what the ban has kept does not count after it
-		after := decide(now, &limit, l, stored, true)
-		require.Equal(t, 1, after.Outcome.Remaining)
-		r = Record{ban: stored.ban}
-	}
-}
-
 // TestCalendarIsCountedTogetherWhateverBoundsItsCallersKnow has callers who disagree when a
 // period begins call in any order: each stored period takes Max, and another one begins at its
 // end.

@@ -13,45 +13,6 @@ func costing(limit Limit, cost int) Limit {
 	return limit
 }
 
-func TestCostIsCountedWholeOrNotAtAll(t *testing.T) {
-	sec := time.Second
-	runSteps(t, &cell{}, costing(window(10, 60*sec), 4), 0, []step{
-		{at: 0, remaining: 6, reset: 60 * sec},
-		{at: 10 * sec, remaining: 2, reset: 60 * sec}, // takes another hit, though not another 4
-		{at: 20 * sec, blocked: true, remaining: 2, retry: 40 * sec, reset: 50 * sec},
-		{at: 60*sec - 1, blocked: true, remaining: 2, retry: 1, reset: 10*sec + 1},
-		{at: 60 * sec, remaining: 2, reset: 60 * sec},
-	})
-	runSteps(t, &cell{}, costing(leaky(10, 60*sec), 4), 0, []step{
-		{at: 0, remaining: 6, reset: 24 * sec},
-		{at: 0, remaining: 2, reset: 48 * sec},
-		{at: 0, blocked: true, remaining: 2, retry: 12 * sec, reset: 48 * sec},
-		{at: 12*sec - 1, blocked: true, remaining: 3, retry: 1, reset: 36*sec + 1},
-		{at: 12 * sec, remaining: 0, retry: 6 * sec, reset: 60 * sec},
-	})
-}
-
-func TestCostOfAllThatFitsAndOfNothing(t *testing.T) {
-	for _, c := range []Limit{window(100, t9), leaky(100, t9)} {
-		require.Equal(t, 99, (&cell{}).call(at(0), costing(c, 0), 0).Remaining, "0 is 1")
-		cell := &cell{}
-		require.Equal(t, 0, cell.call(at(0), costing(c, 100), 0).Remaining)
-		require.Equal(t, t9, cell.call(at(0), costing(c, 100), 0).RetryAfter)
-	}
-}
-
-func TestCallThatDoesNotFitBansOnlyIfOneHitWouldNotFitEither(t *testing.T) {
-	for _, c := range []Limit{window(3, t9), leaky(3, t9)} {
-		cell := &cell{}
-		require.Equal(t, 1, cell.call(at(0), costing(c, 2), t5).Remaining)
-		o := cell.call(at(0), costing(c, 2), t5)
-		require.True(t, o.Blocked)
-		require.False(t, o.Banned)
-		require.False(t, cell.call(at(0), costing(c, 1), t5).Blocked)
-		require.True(t, cell.call(at(0), costing(c, 2), t5).Banned)
-	}
-}
-
 func drawCosting(t *rapid.T) Limit {
 	c := drawWindow(t)
 	c.Algorithm = rapid.SampledFrom([]Algorithm{Window, Bucket}).Draw(t, "algorithm")

@@ -13,7 +13,8 @@ import (
 )
 
 // An oracle is one limit and its record, written the naive way: a list of all that was counted,
-// which is read in full for each answer. Its clock never goes back, and its limit stays.
+// which is read in full for each answer. Its clock never goes back, and its limit stays, but for the
+// TTL of leases.
 type oracle struct {
 	limit Limit
 	held  []piece
@@ -28,6 +29,7 @@ type piece struct {
 	n    int
 	end  Instant
 	id   uint64 // of a lease
+	ttl  time.Duration
 }
 
 // holding returns how many hits count at now.
@@ -73,9 +75,9 @@ func (o *oracle) empty(now Instant) time.Duration {
 	return last.Since(now)
 }
 
-// count counts n hits of a call.
-func (o *oracle) count(call, n int, id uint64, now Instant) {
-	end := now.Add(o.limit.TTL)
+// count counts n hits of a call, for limit's TTL if they are leases.
+func (o *oracle) count(call, n int, limit *Limit, now Instant) {
+	end := now.Add(limit.TTL)
 	switch o.limit.Algorithm {
 	case Bucket:
 		o.score = max(o.score, now) + Instant(n)*o.limit.Interval()
@@ -83,7 +85,7 @@ func (o *oracle) count(call, n int, id uint64, now Instant) {
 	case Calendar:
 		end = now - now%Instant(24*time.Hour) + Instant(24*time.Hour)
 	}
-	o.held = append(slices.Clone(o.held), piece{call, n, end, id})
+	o.held = append(slices.Clone(o.held), piece{call, n, end, limit.ID, limit.TTL})
 }
 
 // drop takes n hits of a call back, the newest first, and reports whether one of them counted.
@@ -161,7 +163,7 @@ func (o *oracle) decide(call int, limit *Limit, l Lockout, now Instant, count bo
 	}
 	if count {
 		out.Cost = min(max(limit.Cost, 1), room)
-		o.count(call, out.Cost, limit.ID, now)
+		o.count(call, out.Cost, limit, now)
 	}
 	out.Remaining, out.RetryAfter, out.ResetAfter = o.room(now), o.fits(1, now), o.empty(now)
 	return out, o.fits(needed, now), count
@@ -219,7 +221,7 @@ func (o *oracle) takeBack(call, n int, refused bool, now Instant) (found bool) {
 }
 
 // settle sets what a call has cost, and returns the answer and whether the record is to be stored.
-func (o *oracle) settle(call, from, to int, id uint64, now Instant) (out Outcome, store bool) {
+func (o *oracle) settle(call, from, to int, limit *Limit, now Instant) (out Outcome, store bool) {
 	blocked := o.ban.end > now && o.limit.Algorithm != Leases
 	switch {
 	case to < from && !blocked && (o.limit.Algorithm == Leases || o.ban.set == 0):
@@ -231,9 +233,9 @@ func (o *oracle) settle(call, from, to int, id uint64, now Instant) (out Outcome
 		store = true
 		if i := slices.IndexFunc(o.held, func(p piece) bool { return p.call == call && p.n > 0 && p.end > now }); o.limit.Algorithm == Leases && i >= 0 {
 			o.held = slices.Clone(o.held)
-			o.held[i].n, o.held[i].end = o.held[i].n+to-from, now.Add(o.limit.TTL)
+			o.held[i].n, o.held[i].end = o.held[i].n+to-from, now.Add(limit.TTL)
 		} else {
-			o.count(call, to-from, id, now)
+			o.count(call, to-from, limit, now)
 		}
 	}
 	if o.ban.end > now {
@@ -250,6 +252,7 @@ func (o *oracle) settle(call, from, to int, id uint64, now Instant) (out Outcome
 type counted struct {
 	hits  []Hit
 	total int
+	ttl   time.Duration // that its limit has
 }
 
 // TestAllIsAsTheOracleSays has one limit of each algorithm decide calls of any cost, ban in each
@@ -279,6 +282,9 @@ func TestAllIsAsTheOracleSays(t *testing.T) {
 				of.ID = 1<<63 + id
 				of.Cost = rapid.IntRange(0, limit.Max).Draw(t, "cost")
 				of.Prepare()
+				if limit.Algorithm == Leases {
+					of.TTL = pause * time.Duration(rapid.IntRange(1, 30).Draw(t, "lease"))
+				}
 				of.Least = rapid.IntRange(0, of.Cost).Draw(t, "least")
 				l := drawLockout(t, &limit)
 				out, again, store := wanted.decide(len(calls), &of, l, now, op == "call")
@@ -290,8 +296,12 @@ func TestAllIsAsTheOracleSays(t *testing.T) {
 				if next = v.Next; !store {
 					wanted = o
 				}
+				if v.Hit.Cost > 0 && limit.Algorithm == Leases {
+					again := decide(now, &of, l, v.Next, true)
+					require.Equal(t, v.Next.Encode(), again.Next.Encode(), "a lost answer counts nothing twice")
+				}
 				if v.Hit.Cost > 0 {
-					calls, latest = append(calls, &counted{[]Hit{v.Hit}, v.Hit.Cost}), len(calls)
+					calls, latest = append(calls, &counted{[]Hit{v.Hit}, v.Hit.Cost, of.TTL}), len(calls)
 				}
 			case "ban":
 				d := pause * time.Duration(rapid.IntRange(1, 20).Draw(t, "length"))
@@ -332,11 +342,13 @@ func TestAllIsAsTheOracleSays(t *testing.T) {
 					continue // the others may have leaked: see TestSettledBucketIsThatOfSmallerCalls
 				}
 				if op == "settle" {
-					s := Settlement{Limit: limit, Hits: c.hits, Total: c.total, Actual: rapid.IntRange(0, 2*limit.Max).Draw(t, "actual"), ID: id + 1}
+					of := limit
+					of.TTL, of.ID = c.ttl, id+1
+					s := Settlement{Limit: of, Hits: c.hits, Total: c.total, Actual: rapid.IntRange(0, 2*limit.Max).Draw(t, "actual"), ID: id + 1}
 					if limit.Algorithm == Bucket {
 						s.Actual = max(s.Actual, s.Total) // a part of two hits of a bucket may have leaked
 					}
-					out, store := wanted.settle(i, s.Total, s.Actual, s.ID, now)
+					out, store := wanted.settle(i, s.Total, s.Actual, &of, now)
 					require.Equal(t, store, s.Apply(now, &next))
 					require.Equal(t, out, s.Outcome)
 					if c.hits, c.total = s.Counted, 0; wanted.kept != nil {
@@ -372,7 +384,7 @@ func (o *oracle) renew(id uint64, now Instant) Instant {
 	o.held = slices.Clone(o.held)
 	for i := range o.held {
 		if p := &o.held[i]; p.id == id && p.n > 0 && p.end > now {
-			p.end = now.Add(o.limit.TTL)
+			p.end = now.Add(p.ttl)
 			return p.end
 		}
 	}
@@ -491,7 +503,7 @@ func TestADecisionBesideAnotherRecordRespectsBoth(t *testing.T) {
 				room := min(mine.room(now), both.room(now))
 				if want.Blocked = room < needed; !want.Blocked {
 					want.Cost = min(of.Cost, room)
-					mine.count(int(id), want.Cost, of.ID, now)
+					mine.count(int(id), want.Cost, &of, now)
 					both.held = slices.Concat(mine.held, beside)
 				}
 				want.Remaining, want.ResetAfter = min(mine.room(now), both.room(now)), both.empty(now)

@@ -67,25 +67,6 @@ func TestWindowOpensAsHitsExpire(t *testing.T) {
 	})
 }
 
-func TestHitsOfOneInstantCountEach(t *testing.T) {
-	c := &cell{}
-	runSteps(t, c, window(3, t1), 0, []step{
-		{at: t0, remaining: 2, reset: t1},
-		{at: t0, remaining: 1, reset: t1},
-		{at: t0, remaining: 0, retry: t1, reset: t1},
-		{at: t0, blocked: true, retry: t1, reset: t1},
-		{at: t1, remaining: 2, reset: t1},
-	})
-}
-
-func TestWindowsAreExactToTheNanosecond(t *testing.T) {
-	runSteps(t, &cell{}, window(1, t1), 0, []step{
-		{at: 1, remaining: 0, retry: t1, reset: t1},
-		{at: t1, blocked: true, retry: 1, reset: 1},
-		{at: t1 + 1, remaining: 0, retry: t1, reset: t1},
-	})
-}
-
 func TestWindowThatIsMadeLargerOrSmallerKeepsItsHits(t *testing.T) {
 	c := &cell{}
 	small, large := window(5, t9), window(100, t9)
@@ -97,52 +78,10 @@ func TestWindowThatIsMadeLargerOrSmallerKeepsItsHits(t *testing.T) {
 	require.Equal(t, []time.Time{at(t9 + 1), at(t9 + t1 + 1), at(t9 + t2 + 1), at(t9 + t3), at(t9 + t4)}, expiriesIn(c.stored))
 }
 
-func TestRetryAfterIsWhenTheNextCallIsAuthorized(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		c, condition, now := &cell{}, drawWindow(t), at(0)
-		for range rapid.IntRange(1, 60).Draw(t, "calls") {
-			now = now.Add(time.Duration(rapid.Int64Range(0, int64(condition.TTL)).Draw(t, "pause")) / 4)
-			o := c.call(now, condition, 0)
-			if !o.Blocked && o.RetryAfter == 0 {
-				continue
-			}
-			earlier := *c
-			require.True(t, earlier.call(now.Add(o.RetryAfter-1), condition, 0).Blocked)
-			now = now.Add(o.RetryAfter)
-			require.False(t, c.call(now, condition, 0).Blocked)
-		}
-	})
-}
-
 func drawWindow(t *rapid.T) Limit {
 	return window(
 		rapid.OneOf(rapid.IntRange(1, 12), rapid.IntRange(30, 40)).Draw(t, "max"),
 		time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(10*time.Minute)).Draw(t, "ttl")))
-}
-
-// The promise itself, for any arrivals: no window of TTL holds more than Max
-// authorized calls, and nothing is blocked that would have fitted.
-func TestWindowNeverHoldsMoreThanMaxAndNeverBlocksForLess(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		c, condition, now := &cell{}, drawWindow(t), at(0)
-		var authorized []time.Time
-		for range rapid.IntRange(1, 200).Draw(t, "calls") {
-			now = now.Add(time.Duration(rapid.Int64Range(0, int64(condition.TTL)).Draw(t, "pause")) / time.Duration(condition.Max))
-			o := c.call(now, condition, 0)
-			inside := 0
-			for _, a := range authorized {
-				if a.Add(condition.TTL).After(now) {
-					inside++
-				}
-			}
-			if !o.Blocked {
-				require.Less(t, inside, condition.Max, "authorized")
-				authorized = append(authorized, now)
-				continue
-			}
-			require.GreaterOrEqual(t, inside, condition.Max, "blocked")
-		}
-	})
 }
 
 func TestClockGoingBackwardsLocksNobodyOutForLongerThanTTL(t *testing.T) {
