@@ -8,9 +8,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/memstore"
-	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 )
 
@@ -87,27 +85,4 @@ func TestBansTakeUpHalfOfAFullStore(t *testing.T) {
 		}
 		require.InDelta(t, items/2, bans, 16, "of %d", items)
 	}
-}
-
-// It makes room with what is not a ban, unless there is nothing else.
-func TestABanThatGrowsStays(t *testing.T) {
-	s := &memstore.Store{MaxBytes: 10}
-	ban := &memcache.Item{Key: "b", Value: []byte("1"), Flags: exchange.BanFlag}
-	require.NoError(t, s.Add(ban))
-	require.NoError(t, s.Add(item("c", "1")))
-	for _, tt := range []struct{ key, value, there string }{
-		{"c", "12345678", "c"}, // the ban goes, though it is one
-		{"c", "1", "c"},
-		{"b", "12345678", "b"},
-	} {
-		if tt.key == "b" {
-			require.NoError(t, s.Add(ban))
-		}
-		it := fetch(t, s, tt.key)
-		it.Value = []byte(tt.value)
-		require.NoError(t, s.CompareAndSwap(it))
-		require.Len(t, fetch(t, s, tt.there).Value, len(tt.value))
-		require.LessOrEqual(t, s.Stats().Bytes, 10)
-	}
-	require.Equal(t, 1, s.Len())
 }

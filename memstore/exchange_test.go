@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
@@ -33,7 +32,9 @@ func (x *proposal) Propose(turn exchange.Turn) *memcache.Item {
 		return nil
 	}
 	item := *x.item
-	item.Key = x.key
+	if item.Key = x.key; turn.Found != nil {
+		item.CasID = turn.Found.CasID
+	}
 	return &item
 }
 
@@ -54,63 +55,21 @@ func copied(it *memcache.Item) *memcache.Item {
 	return &own
 }
 
-// ways are the ways to make an exchange.
-var ways = map[string]func(s *memstore.Store, x exchange.Exchange){
-	"Exchange": func(s *memstore.Store, x exchange.Exchange) { s.Exchange(context.Background(), x) },
-	"Start":    func(s *memstore.Store, x exchange.Exchange) { s.Start(x) },
-}
-
-func eachWay(t *testing.T, test func(t *testing.T, do func(*memstore.Store, exchange.Exchange))) {
-	for name, do := range ways {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { test(t, do) })
-		})
-	}
-}
-
-func TestAnExchangeReadsAndWrites(t *testing.T) {
-	eachWay(t, func(t *testing.T, do func(*memstore.Store, exchange.Exchange)) {
-		s := memstore.New()
-		absent := &proposal{key: "k"}
-		do(s, absent)
-		require.Equal(t, exchange.Turn{Known: true, Now: time.Now()}, absent.turn)
-		require.Equal(t, exchange.Result{Read: true}, absent.result)
-
-		write := &proposal{key: "k", item: &memcache.Item{Value: []byte("v"), Flags: 7, Expiration: 1}}
-		do(s, write)
-		require.Equal(t, exchange.Result{Stored: true}, write.result, "its record was not read back")
-
-		read := &proposal{key: "k"}
-		do(s, read)
-		require.Equal(t, fetch(t, s, "k"), read.turn.Found)
-		require.Equal(t, exchange.Result{Read: true, Found: read.turn.Found}, read.result)
-		require.Equal(t, uint32(7), read.turn.Found.Flags)
-		require.Equal(t, "v", string(read.turn.Found.Value))
-
-		time.Sleep(time.Second)
-		do(s, read)
-		require.Equal(t, exchange.Result{Read: true}, read.result)
-		require.Equal(t, []int{1, 1, 2}, []int{absent.dones, write.dones, read.dones})
-	})
-}
-
 func TestAnExchangeThatCannotBeStored(t *testing.T) {
-	eachWay(t, func(t *testing.T, do func(*memstore.Store, exchange.Exchange)) {
-		s := memstore.New()
-		bad := &proposal{key: "not a key"}
-		do(s, bad)
-		require.Equal(t, exchange.Result{Err: memcache.ErrMalformedKey}, bad.result)
-		require.Zero(t, bad.turn)
+	s := memstore.New()
+	bad := &proposal{key: "not a key"}
+	s.Exchange(context.Background(), bad)
+	require.Equal(t, exchange.Result{Err: memcache.ErrMalformedKey}, bad.result)
+	require.Zero(t, bad.turn)
 
-		require.NoError(t, s.Add(item("k", "old")))
-		large := &proposal{key: "k", item: &memcache.Item{Value: make([]byte, 1<<20)}}
-		do(s, large)
-		require.ErrorContains(t, large.result.Err, "item too large")
-		require.True(t, large.result.Read)
-		require.False(t, large.result.Stored)
-		require.Equal(t, fetch(t, s, "k"), large.result.Found)
-		require.Equal(t, "old", string(large.result.Found.Value))
-	})
+	require.NoError(t, s.Add(item("k", "old")))
+	large := &proposal{key: "k", item: &memcache.Item{Value: make([]byte, 1<<20)}}
+	s.Exchange(context.Background(), large)
+	require.ErrorContains(t, large.result.Err, "item too large")
+	require.True(t, large.result.Read)
+	require.False(t, large.result.Stored)
+	require.Equal(t, fetch(t, s, "k"), large.result.Found)
+	require.Equal(t, "old", string(large.result.Found.Value))
 }
 
 // One illegal key does not keep the others from being asked for.
@@ -158,20 +117,6 @@ func (v *visitor) Visit(now time.Time, found, _ []byte) (value []byte, expiratio
 		return nil, 0, 0
 	}
 	return append([]byte{}, it.Value...), it.Expiration, it.Flags
-}
-
-// Shards evict each other's items if one has none left to evict.
-func TestExchangesKeepTheBounds(t *testing.T) {
-	eachWay(t, func(t *testing.T, do func(*memstore.Store, exchange.Exchange)) {
-		s := &memstore.Store{MaxBytes: 16 << 20}
-		for i := range 40 {
-			key := strconv.Itoa(i)
-			do(s, &proposal{key: key, item: &memcache.Item{Value: make([]byte, valueLimit(key))}})
-			require.LessOrEqual(t, s.Stats().Bytes, 16<<20)
-		}
-		require.Equal(t, 16, s.Len())
-		require.Equal(t, uint64(24), s.Stats().Evictions)
-	})
 }
 
 // Even if it is the only one of its shard, and others hold the bytes that it needs.

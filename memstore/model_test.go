@@ -239,7 +239,7 @@ func (m *model) Stats() memstore.Stats {
 }
 
 // illegal reports whether a key drawn here is illegal.
-func illegal(key string) bool { return key == "b d" }
+func illegal(key string) bool { return key == "b d" || key == "" }
 
 // twins are two clients that get the same calls and must give the same answers. Their
 // CAS tokens may differ, but two of a must be equal exactly if those of b are.
@@ -346,13 +346,13 @@ func TestStoreDoesWhatTheModelDoes(t *testing.T) {
 				maxBytes: rapid.IntRange(10, 40).Draw(t, "MaxBytes"),
 			}
 			s := &memstore.Store{MaxItems: m.maxItems, MaxBytes: m.maxBytes}
-			w := newTwins(s, m, "a", "b", "c", "d", "e", "ff", "b d")
+			w := newTwins(s, m, "a", "b", "c", "d", "e", "ff", "b d", "")
 			draw := func(t *rapid.T) memcache.Item {
 				now := int32(time.Now().Unix())
 				return memcache.Item{
 					Value:      rapid.SliceOfN(rapid.Byte(), 0, 12).Draw(t, "value"),
 					Flags:      rapid.SampledFrom([]uint32{0, 1, exchange.BanFlag, math.MaxUint32}).Draw(t, "flags"),
-					Expiration: rapid.SampledFrom([]int32{0, -1, 1, 2, 3, month, month + 1, now, now + 1, now + 2}).Draw(t, "expiration"),
+					Expiration: rapid.SampledFrom([]int32{0, -1, math.MinInt32, 1, 2, 3, month, month + 1, now, now + 1, now + 2, now + 2*month, math.MaxInt32}).Draw(t, "expiration"),
 				}
 			}
 			actions := w.actions(draw)
@@ -391,6 +391,35 @@ func TestStoreDoesWhatTheModelDoes(t *testing.T) {
 					require.Equal(t, now.Key, kept)
 				}
 				_, _ = s.Get(it.Key) // as the model was asked
+			}
+			actions["Exchange"] = func(t *rapid.T) {
+				x := &proposal{key: w.key(t)}
+				if rapid.Bool().Draw(t, "store") {
+					it := draw(t)
+					it.Key = x.key
+					x.item = &it
+				}
+				s.Start(x)
+				require.Equal(t, 1, x.dones)
+				was, err := m.Get(x.key)
+				if kind(err) == memcache.ErrMalformedKey {
+					require.Equal(t, exchange.Result{Err: err}, x.result)
+					return
+				}
+				require.Equal(t, []any{true, time.Now()}, []any{x.turn.Known, x.turn.Now})
+				w.same(t, x.turn.Found, was)
+				switch {
+				case x.item == nil:
+					require.Equal(t, exchange.Result{Read: true, Found: x.turn.Found}, x.result)
+					return
+				case was == nil:
+					err = m.Add(x.item)
+				default:
+					x.item.CasID = was.CasID
+					err = m.CompareAndSwap(x.item)
+				}
+				require.Equal(t, kind(err), kind(x.result.Err))
+				require.Equal(t, err == nil, x.result.Stored)
 			}
 			actions["time passes"] = func(t *rapid.T) {
 				time.Sleep(rapid.SampledFrom([]time.Duration{1, 300 * time.Millisecond, time.Second - 1, time.Second}).Draw(t, "sleep"))
