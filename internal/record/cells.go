@@ -9,16 +9,9 @@ import (
 // cells are a list of how many hits expire in each of a row of cells of equal length, instead
 // of when each of them does.
 //
-// A window counts in cells from the hit on that makes it hold more than maxTimes, until it
-// is empty. All hits of a cell expire at its end. So a hit may count for one cell too long
-// and never too short: no TTL holds more than Max. A cell is TTL/1024 at most, so a
-// record has a few kB, whatever Max is.
-//
-// Cells are numbered since the epoch: cell k ends at k times its length, and does not
-// contain its beginning. The length is a function of TTL alone, so all processes have the
-// same cells. It is smallestCell times a power of two. So each cell of a shorter TTL lies
-// within one of a longer TTL: however often a list is changed from one to the other, a hit is
-// in the cell that its expiry is in, and never moves by more than the longest of them.
+// A window counts in cells from the hit on that makes it hold more than maxTimes: see Long windows
+// in the package comment. Cells are numbered since the epoch: cell k ends at k times its length,
+// and does not contain its beginning.
 type cells struct {
 	list          // last is the last cell; entries has the counts, width bytes each
 	width uint8   // as the largest count needs

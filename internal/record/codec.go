@@ -35,13 +35,8 @@ import (
 // A lease is the ID of the call that took it (8), its end (8), its TTL (8) and its hits
 // (4).
 //
-// A window lists the expiry times of its hits, oldest first. An entry is the
-// low w bytes of such a time, where w is the number of bytes that hold ttl, the
-// longest time that one of the hits was counted for: since no two unexpired
-// hits are further apart than that, each full time follows from last, the full
-// time of the last entry. Entries are thus of equal size and independent of
-// each other: hits are dropped from the head by skipping bytes, found by binary
-// search and added by copying, whatever their number; nothing is unpacked.
+// Entries are the times at which the hits of a window expire, oldest first, and counts how many
+// do so in each cell: see [expiries] and [cells]. Nothing of them is unpacked.
 //
 // The encoding is canonical: there is one for each record, and Decode takes no
 // other. Bytes of any other form are treated as absent and overwritten. testdata/records.txt
@@ -254,13 +249,9 @@ func (r *Record) End() Instant {
 	return max(r.ban.forgotten(), r.leases.end(), r.calendar.end, r.bucket.score.up(), r.hits.end())
 }
 
-// Expiration returns the Expiration of an item that must not go before end.
-//
-// memcached keeps whole seconds and may drop an item one early, so two are
-// added, one of them for callers whose clocks are behind. It takes what is
-// beyond 30 days as a date by its own clock, which gets an hour to be wrong.
-// Dates end with an int32, in 2038, and what should last longer ends there, or
-// after 30 days if that is later.
+// Expiration returns the Expiration of an item that must not go before end: see Expiry in the
+// package comment. What should last longer than dates do ends with them, or after 30 days if that
+// is later.
 func Expiration(now, end Instant) int32 {
 	const month, hour = 30 * 24 * 60 * 60, 60 * 60
 	seconds := int64(end.Since(now)/time.Second) + 3

@@ -67,11 +67,8 @@
 //
 // # Keys
 //
-// A key is identifier#name#value, as in the original, if it is a legal key of at most 249
-// bytes, and neither identifier nor name contains a #. Then it can be taken apart again, and no
-// other triple has it. Any other triple is hashed: #sha256# and the SHA-256 of the three parts,
-// each preceded by its length in 8 bytes. An identifier is never empty, so no plain key begins
-// like a hashed one.
+// A key is identifier#name#value, as in the original, where that is legal and can be taken apart
+// again. Any other triple is hashed. See [Key].
 //
 // # Expiry
 //

@@ -9,8 +9,8 @@ import (
 
 // expiries are a list of the times at which the hits expire, in nanoseconds. An entry is the low
 // bytes of one, as many as ttl has: no two hits are further apart than ttl, so each full time
-// follows from last. All entries have one size: hits are dropped from the head by skipping
-// bytes, and found by binary search.
+// follows from last. All entries have one size and none depends on another: hits are dropped from
+// the head by skipping bytes, found by binary search, and added by copying.
 type expiries list
 
 // width returns the size of an entry: 1 to 8 bytes.

@@ -13,21 +13,8 @@ import "time"
 // is later than now. Hits that were taken ahead expire TTL after the last moment at which they
 // may be spent, by [Limit.Ahead].
 //
-// Two kinds of hits are later than one that is counted now may be:
-//
-//   - Hits that were counted under a longer TTL, when a rule was changed. They
-//     keep their time as long as they block no call.
-//   - Hits of a caller whose clock is ahead. They are known by being later than
-//     now plus the longest TTL that the list was counted under.
-//
-// Both count as if they expired at now+TTL. They are stored so when they block or
-// when the clock is to blame, or else they would count as now+TTL for ever. So a
-// wrong clock, here or elsewhere, blocks a value for TTL at most. The same
-// holds when the clock goes backwards and all hits are later than now+TTL.
-//
-// Whoever cuts a hit to its own clock, which is behind by d, leaves it TTL-d by the clock that
-// counted it. So of callers whose clocks differ by up to d, a window admits as one of TTL-d
-// would. If d is TTL or more, nothing is promised.
+// A hit that was counted under a longer TTL, or by a clock that is ahead, counts as if it expired
+// at now+TTL. When it is stored so, Clocks in the package comment says.
 
 // lookAtWindow decides a call at now on h, of which none has expired, and reports whether h
 // must be stored. It sets v, whose Outcome and Hit are zero.
