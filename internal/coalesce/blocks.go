@@ -1,6 +1,7 @@
 package coalesce
 
 import (
+	"container/list"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,22 +27,20 @@ type Blocks struct {
 
 	mu      sync.RWMutex // guards what follows
 	records map[string]*blockRecord
-	root    blockRecord // of a ring of all records, between the latest and the oldest
+	order   list.List // of all records, the next one to go first
 }
 
 type blockRecord struct {
-	key          string
-	value        []byte
-	from, until  record.Instant // when it is used; after that the backend is asked again
-	newer, older *blockRecord
-	used         atomic.Bool // since it was last among those to go
+	key         string
+	value       []byte
+	from, until record.Instant // when it is used; after that the backend is asked again
+	place       *list.Element  // in the order
+	used        atomic.Bool    // since it was last among those to go
 }
 
 // NewBlocks returns Blocks of up to size records, each used for ttl at most.
 func NewBlocks(size int, ttl time.Duration) *Blocks {
-	c := &Blocks{ttl: ttl, size: size, records: make(map[string]*blockRecord)}
-	c.root.newer, c.root.older = &c.root, &c.root
-	return c
+	return &Blocks{ttl: ttl, size: size, records: make(map[string]*blockRecord)}
 }
 
 // Get returns the record of key, if there is one to use at now.
@@ -86,17 +85,16 @@ func (c *Blocks) add(key string, value []byte, now record.Instant) {
 		key = strings.Clone(key) // it may be a part of several keys
 	}
 	for len(c.records) >= c.size {
-		oldest := c.root.newer
-		if oldest.used.Swap(false) {
-			oldest.leave()
-			c.enter(oldest)
+		oldest := c.order.Front()
+		if of := oldest.Value.(*blockRecord); of.used.Swap(false) {
+			c.order.MoveToBack(oldest)
 		} else {
-			c.removeLocked(oldest)
+			c.removeLocked(of)
 		}
 	}
 	kept := &blockRecord{key: key, value: value, from: now, until: now.Add(c.ttl)}
 	c.records[key] = kept
-	c.enter(kept)
+	kept.place = c.order.PushBack(kept)
 }
 
 func (c *Blocks) remove(key string) {
@@ -110,16 +108,5 @@ func (c *Blocks) remove(key string) {
 // removeLocked removes kept. The caller holds the lock.
 func (c *Blocks) removeLocked(kept *blockRecord) {
 	delete(c.records, kept.key)
-	kept.leave()
-}
-
-// enter makes kept the latest of the ring.
-func (c *Blocks) enter(kept *blockRecord) {
-	kept.newer, kept.older = &c.root, c.root.older
-	kept.newer.older, kept.older.newer = kept, kept
-}
-
-// leave takes kept out of the ring.
-func (kept *blockRecord) leave() {
-	kept.newer.older, kept.older.newer = kept.older, kept.newer
+	c.order.Remove(kept.place)
 }

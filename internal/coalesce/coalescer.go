@@ -1,7 +1,6 @@
 package coalesce
 
 import (
-	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -248,7 +247,10 @@ func (s *coalescer) decideBatch(now record.Instant) *memcache.Item {
 		return nil
 	}
 	item := newItem(s.key, r, now)
-	item.Flags = rand.Uint32()>>1 | 1 | BanFlag(r, now) // tells this write from all others
+	item.Flags = rand.Uint32()>>1 | 1 // tells this write from all others
+	if r.HoldsBan(now) {
+		item.Flags |= exchange.BanFlag
+	}
 	if s.base.item != nil {
 		item.CasID = s.base.item.CasID
 	}
@@ -281,14 +283,6 @@ func newItem(key string, r *record.Record, now record.Instant) *memcache.Item {
 	}
 }
 
-// BanFlag returns the Flags of an item that r is stored in at now.
-func BanFlag(r *record.Record, now record.Instant) uint32 {
-	if r.HoldsBan(now) {
-		return exchange.BanFlag
-	}
-	return 0
-}
-
 // timeOf returns when turn came.
 func timeOf(turn exchange.Turn) record.Instant {
 	if turn.Now.IsZero() {
@@ -297,25 +291,16 @@ func timeOf(turn exchange.Turn) record.Instant {
 	return record.InstantOf(turn.Now)
 }
 
-// recordIn returns the record in item, see [Read].
+// recordIn returns the record in item, which is nil if there is none. A value that does not decode
+// is treated as absent, except one of a later version.
 func recordIn(item *memcache.Item) (r record.Record, err error) {
-	if item != nil {
-		err = Read(&r, item.Value)
+	if item == nil {
+		return r, nil
+	}
+	if err = r.Decode(item.Value); err == record.ErrForeign {
+		err = nil
 	}
 	return r, err
-}
-
-// Read sets r to the record in a value, which is empty if there is none. A value that does not decode is
-// treated as absent, except one of a later version.
-func Read(r *record.Record, value []byte) error {
-	if len(value) == 0 {
-		r.Clear()
-		return nil
-	}
-	if err := r.Decode(value); err != nil && !errors.Is(err, record.ErrForeign) {
-		return err
-	}
-	return nil
 }
 
 // Done ends the entries whose decision stands, and goes on with the others. The client calls it with

@@ -233,9 +233,17 @@ func (s *coalescer) failAll(err error, unknown bool) {
 	s.queue = s.queue[:0]
 }
 
-// failUnstored ends e after its write failed, though the record was read.
+// failUnstored ends e, which could not be stored, though r was read. What is blocked by r is so
+// all the same. What others have added to r in the same batch was not stored either, and does not
+// block e.
 func (s *coalescer) failUnstored(e *Entry, err error, r *record.Record) {
-	e.failUnstored(err, r)
+	e.Change.Doubt() // what could not be stored bans nobody
+	e.apply(e.decided, r)
+	if e.Change.Stands() {
+		e.Note = err
+	} else {
+		e.Err = err
+	}
 	s.end(e)
 }
 

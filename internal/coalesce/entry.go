@@ -79,13 +79,7 @@ func (e *Entry) Idle() bool {
 
 // apply decides e on r, which stays as it is.
 func (e *Entry) apply(now record.Instant, r *record.Record) {
-	e.record = *r
-	e.decide(now)
-}
-
-// decide decides e on its record.
-func (e *Entry) decide(now record.Instant) {
-	e.decided = now
+	e.record, e.decided = *r, now
 	e.store = e.Change.Apply(now, &e.record)
 }
 
@@ -98,19 +92,6 @@ func (e *Entry) doubt() {
 		if twice {
 			e.Note = ErrLostAnswer
 		}
-	}
-}
-
-// failUnstored notes that e could not be stored, though r was read. What is blocked by r
-// is so all the same. What others have added to r in the same batch was not stored
-// either, and does not block e.
-func (e *Entry) failUnstored(err error, r *record.Record) {
-	e.Change.Doubt() // what could not be stored bans nobody
-	e.apply(e.decided, r)
-	if e.Change.Stands() {
-		e.Note = err
-	} else {
-		e.Err = err
 	}
 }
 

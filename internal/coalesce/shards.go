@@ -118,8 +118,8 @@ func (s *coalescer) retire() (seen sighting, pace *pace, idle bool) {
 // forget drops what is remembered of key, and keeps what is being read of it now
 // out of the caches.
 func (ss *shards) forget(key string) {
-	ss.changed(key)
 	sh, hash := ss.of(key)
+	sh.resets.Add(1) // what is being read of key may have changed since
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	i := sh.memory.find(hash, key)
@@ -134,12 +134,6 @@ func (ss *shards) forget(key string) {
 	s.mu.Lock()
 	s.seen = sighting{}
 	s.mu.Unlock()
-}
-
-// changed notes that what is being read of key may have changed since.
-func (ss *shards) changed(key string) {
-	sh, _ := ss.of(key)
-	sh.resets.Add(1)
 }
 
 // resetsOf returns how often something was forgotten in the shard of key.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -157,41 +158,29 @@ func (t *Table) Forget(key string) {
 }
 
 func (t *Table) delete(ctx context.Context, keys []string, gone func(key string)) []error {
-	errs := make([]error, len(keys))
 	if err := ctx.Err(); err != nil {
-		for i := range errs {
-			errs[i] = err
-		}
-		return errs
+		return slices.Repeat([]error{err}, len(keys))
 	}
-	type result struct {
-		i   int
-		err error
-	}
-	next, results := make(chan int, len(keys)), make(chan result, len(keys))
-	for i := range keys {
-		next <- i
-	}
-	close(next)
-	for range min(len(keys), maxDeletions) {
+	errs, results := make([]error, len(keys)), make([]chan error, len(keys))
+	places := make(chan struct{}, maxDeletions)
+	for i, key := range keys {
+		results[i] = make(chan error, 1)
 		go func() {
-			for i := range next {
-				results <- result{i, t.deleteOne(keys[i], gone)}
-			}
+			places <- struct{}{}
+			results[i] <- t.deleteOne(key, gone)
+			<-places
 		}()
 	}
-	deleted := make([]bool, len(keys))
-	for range keys {
+	for i := range keys {
 		select {
-		case r := <-results:
-			errs[r.i], deleted[r.i] = r.err, true
+		case errs[i] = <-results[i]:
+			continue
 		case <-ctx.Done():
-			for i := range errs {
-				if !deleted[i] {
-					errs[i] = ctx.Err()
-				}
-			}
-			return errs
+		}
+		select {
+		case errs[i] = <-results[i]: // it was there already
+		default:
+			errs[i] = ctx.Err()
 		}
 	}
 	return errs
