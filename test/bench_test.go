@@ -293,3 +293,34 @@ func TestConditionsOverPoolTakeFewAllocationsEach(t *testing.T) {
 		t.Logf("%d conditions: %.1f allocations", n, allocs)
 	}
 }
+
+// BenchmarkRules compares calls of one rule with those of 1,000 rules: a rule is found again by
+// what it says.
+func BenchmarkRules(b *testing.B) {
+	const n = 1000
+	for differ, set := range map[string]func(c *throttler.Condition, i int){
+		"max":     func(c *throttler.Condition, i int) { c.Max += i },
+		"name":    func(c *throttler.Condition, i int) { c.Name = fmt.Sprintf("customer %04d", i) },
+		"lockout": func(c *throttler.Condition, i int) { c.Lockout = time.Duration(i+1) * time.Second },
+	} {
+		b.Run("differ="+differ, func(b *testing.B) {
+			th := throttler.New(memstore.New())
+			var rules []throttler.Rule
+			for i := range n {
+				c := condition("customer 0000", 1000, time.Minute)
+				set(&c, i)
+				rules = append(rules, either(c))
+			}
+			calls := func(name string, rule func(i int) throttler.Rule) contender {
+				return contender{name, func(tb testing.TB) {
+					for i := range n {
+						if _, err := th.Peek(context.Background(), rule(i)); err != nil {
+							tb.Fatal(err)
+						}
+					}
+				}}
+			}
+			compare(b, calls("thousand", func(i int) throttler.Rule { return rules[i] }), calls("one", func(int) throttler.Rule { return rules[0] }))
+		})
+	}
+}
