@@ -1,10 +1,8 @@
 package httpthrottle_test
 
 import (
-	"bufio"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -61,75 +59,36 @@ func TestBurstFromOneAddressLetsExactlyItsLimitThrough(t *testing.T) {
 				})))
 				defer server.Close()
 
-				b := burst{connections: dialAll(t, server.Listener.Addr().String(), connections)}
-				require.NoError(t, b.run(time.Now().Add(200*time.Millisecond)))
-				t.Logf("%d requests, %d passed", b.requests.Load(), passed.Load())
-				require.GreaterOrEqual(t, b.requests.Load(), int64(connections))
+				requests := burst(t, server.URL, connections, 200*time.Millisecond)
+				t.Logf("%d requests, %d passed", requests, passed.Load())
 				require.EqualValues(t, limit, passed.Load())
 			})
 		}
 	}
 }
 
-// dialAll opens n connections to addr that last for a minute at most.
-func dialAll(t *testing.T, addr string, n int) []net.Conn {
+// burst sends requests over n connections at once, over each one after the other, for that long
+// and at least one. It returns how many were answered.
+func burst(t *testing.T, url string, n int, length time.Duration) int64 {
 	t.Helper()
-	connections := make([]net.Conn, 0, n)
-	for range n {
-		conn, err := net.Dial("tcp", addr)
-		require.NoError(t, err)
-		t.Cleanup(func() { conn.Close() })
-		require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
-		connections = append(connections, conn)
+	client := &http.Client{Transport: &http.Transport{MaxIdleConns: n, MaxIdleConnsPerHost: n}, Timeout: time.Minute}
+	defer client.CloseIdleConnections()
+	var answered atomic.Int64
+	var all sync.WaitGroup
+	for end := time.Now().Add(length); n > 0; n-- {
+		all.Go(func() {
+			for first := true; first || time.Now().Before(end); first = false {
+				response, err := client.Get(url)
+				if !assert.NoError(t, err) {
+					return
+				}
+				io.Copy(io.Discard, response.Body)
+				response.Body.Close()
+				assert.Contains(t, []int{http.StatusOK, http.StatusTooManyRequests}, response.StatusCode)
+				answered.Add(1)
+			}
+		})
 	}
-	return connections
-}
-
-// A burst sends requests over all of its connections at once, over each one after
-// the other.
-type burst struct {
-	connections []net.Conn
-	requests    atomic.Int64 // that were answered
-}
-
-// run goes on until a time, and over each connection until one request at least
-// has been answered. It returns the first error.
-func (b *burst) run(until time.Time) error {
-	errs := make(chan error, len(b.connections))
-	var wg sync.WaitGroup
-	for _, conn := range b.connections {
-		wg.Go(func() { errs <- b.hammer(conn, until) })
-	}
-	wg.Wait()
-	close(errs)
-	for err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (b *burst) hammer(conn net.Conn, until time.Time) error {
-	answers := bufio.NewReader(conn)
-	for {
-		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: test\r\n\r\n"); err != nil {
-			return err
-		}
-		response, err := http.ReadResponse(answers, nil)
-		if err != nil {
-			return err
-		}
-		if _, err := io.Copy(io.Discard, response.Body); err != nil {
-			return err
-		}
-		response.Body.Close()
-		if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusTooManyRequests {
-			return fmt.Errorf("answered %s", response.Status)
-		}
-		b.requests.Add(1)
-		if time.Now().After(until) {
-			return nil
-		}
-	}
+	all.Wait()
+	return answered.Load()
 }

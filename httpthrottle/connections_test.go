@@ -154,28 +154,6 @@ func TestConnectionRefusalIsSettable(t *testing.T) {
 	})
 }
 
-func TestConnectionDelayHoldsABoundedNumberOfRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := httpthrottle.NewConnections(1, time.Hour)
-		open := lines(t, c)
-		var done atomic.Int64
-		var requests sync.WaitGroup
-		for range 30 { // over all connections together
-			request := open()
-			request()
-			for range 4 {
-				requests.Go(func() {
-					request()
-					done.Add(1)
-				})
-			}
-		}
-		synctest.Wait()
-		require.EqualValues(t, 120-100, done.Load())
-		requests.Wait()
-	})
-}
-
 func TestManyRequestsAtOnceOfAConnectionAreCountedExactly(t *testing.T) {
 	c := httpthrottle.NewConnections(100, time.Hour)
 	c.Delay = -1

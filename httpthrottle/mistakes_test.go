@@ -87,12 +87,6 @@ func logged(h http.Handler, peer string) (*httptest.ResponseRecorder, string) {
 	return w, lines.String()
 }
 
-func TestPublicNameThatStandsTwicePanics(t *testing.T) {
-	m := perMinute(1)
-	m.Public = []string{"address", "address"}
-	require.PanicsWithValue(t, `httpthrottle: Public names "address" twice`, func() { m.Handler(hello) })
-}
-
 func TestClientsOfAUnixSocketAreNotCountedAsOne(t *testing.T) {
 	for _, peer := range []string{"@", "", "/run/site.sock"} {
 		m := httpthrottle.New(throttler.New(memstore.New()), httpthrottle.Source{}.PerAddress("test", 1, time.Minute))

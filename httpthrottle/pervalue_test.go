@@ -129,24 +129,34 @@ func TestWhatIsUndecidedIsRefusedOnRequestOnly(t *testing.T) {
 		ctx              context.Context
 		refuse           bool
 		statuses         []int
+		text             string
 	}{
-		"an overload":                 {failingStore{errOverloaded}, nil, t.Context(), false, []int{200, 200, 200}},
-		"an overload, refused":        {failingStore{errOverloaded}, nil, t.Context(), true, []int{503, 503, 503}},
-		"an overload with a fallback": {failingStore{errOverloaded}, memstore.New(), t.Context(), true, []int{200, 429, 429}},
-		"an outage":                   {failingStore{throttler.ErrUnavailable}, nil, t.Context(), true, []int{200, 200, 200}},
-		"a request that has ended":    {memstore.New(), nil, ended, false, []int{503, 503, 503}},
+		"an overload":                 {failingStore{errOverloaded}, nil, t.Context(), false, []int{200, 200, 200}, ""},
+		"an overload, refused":        {failingStore{errOverloaded}, nil, t.Context(), true, []int{503, 503, 503}, "The server has too many requests to decide this one."},
+		"an overload with a fallback": {failingStore{errOverloaded}, memstore.New(), t.Context(), true, []int{200, 429, 429}, ""},
+		"an outage":                   {failingStore{throttler.ErrUnavailable}, nil, t.Context(), true, []int{200, 200, 200}, ""},
+		"a request that has ended":    {memstore.New(), nil, ended, false, []int{503, 503, 503}, "The request ended before it was decided."},
 	} {
 		for middleware, m := range limited(t, rule, func() *throttler.Throttler {
 			th := throttler.New(test.client)
 			th.Fallback = test.fallback
 			return th
 		}) {
-			m.RefuseOverloaded = test.refuse
+			m.RefuseOverloaded, m.Status = test.refuse, http.StatusTooManyRequests
+			m.Answer = func(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
+				require.NotNil(t, test.fallback, "503 is no refusal by the rule")
+				m.WriteAnswer(w, r, d)
+			}
 			h := m.Handler(hello)
 			for i, status := range test.statuses {
 				w := httptest.NewRecorder()
 				h.ServeHTTP(w, request(fmt.Sprintf("203.0.113.%d:1", len(middleware))).WithContext(test.ctx)) // they share a fallback
 				require.Equal(t, status, w.Code, "%s: %s: request %d", name, middleware, i)
+				if status == http.StatusServiceUnavailable {
+					require.Equal(t, "1", w.Header().Get("Retry-After"))
+					require.Equal(t, "no-store", w.Header().Get("Cache-Control"))
+					require.Contains(t, w.Body.String(), test.text)
+				}
 			}
 		}
 	}

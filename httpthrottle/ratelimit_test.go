@@ -60,6 +60,14 @@ func TestFieldsTellOfPublicConditionsOfRulesInForceOnly(t *testing.T) {
 	}
 }
 
+func TestAPolicyIsViolatedOnlyIfItsConditionIsFull(t *testing.T) {
+	rule := twoConditions("")
+	rule.Either[1].Max = 9
+	m := withRule(rule)
+	m.Public = []string{"first", "second"}
+	require.Contains(t, get(full(t, m)).Body.String(), `"violated-policies":["first"]`)
+}
+
 // A limitStep is a request made after a sleep, and what is answered.
 type limitStep struct {
 	sleep  time.Duration
@@ -166,6 +174,11 @@ var limitFields = map[string]struct {
 		`"a";q=5;w=2`,
 		[]limitStep{{0, 200, `"a";r=4;t=2`, "", "5 4 2"}},
 	},
+	"a reset is not too early": {
+		throttler.Rule{Either: []throttler.Condition{{Name: "a", Max: 1, TTL: time.Minute}}},
+		`"a";q=1;w=60`,
+		[]limitStep{{300 * time.Millisecond, 200, `"a";r=0;t=60`, "", "1 0 61"}, {1200 * time.Millisecond, 429, `"a";r=0;t=59`, "", "1 0 60"}},
+	},
 	"either: the one that has least left, then the one that blocks longest": {
 		throttler.Rule{Either: []throttler.Condition{
 			{Name: "hour", Max: 3, TTL: time.Hour},
@@ -233,6 +246,10 @@ func TestRateLimitFieldsOverTime(t *testing.T) {
 					time.Sleep(step.sleep)
 					w := get(h)
 					require.Equal(t, step.status, w.Code, "step %d", i)
+					require.Equal(t, step.status == http.StatusOK, w.Body.String() == "hello", "step %d", i)
+					for _, field := range []string{"Retry-After", "Cache-Control"} {
+						require.Equal(t, step.status != http.StatusOK, w.Header().Get(field) != "", "step %d", i)
+					}
 					policy := cmp.Or(step.policy, test.policy)
 					require.Equal(t, policy, w.Header().Get(policies), "step %d", i)
 					require.Equal(t, step.limit, w.Header().Get(limits), "step %d", i)
@@ -293,28 +310,24 @@ func TestMiddlewaresInsideEachOtherTellPoliciesOfDifferentNames(t *testing.T) {
 	})
 }
 
-func TestNoPolicyNameIsToldTwiceHoweverOftenARuleIsApplied(t *testing.T) {
-	m := perMinute(9)
-	m.Public = []string{"address"}
-	w := get(m.Handler(m.Handler(m.Handler(hello))))
-	require.Equal(t, []string{`"address";q=9;w=60`, `"test/address";q=9;w=60`}, w.Header()[policies])
-}
-
-func TestNameOfAnyPolicyOfALineIsTaken(t *testing.T) {
-	outer := withRule(twoConditions(""))
-	outer.Public = []string{"first", "second"}
-	inner := withRule(throttler.Rule{Identifier: "inner", Either: []throttler.Condition{{Name: "second", Max: 1, TTL: time.Minute}}})
-	inner.Public = []string{"second"}
-	w := get(outer.Handler(inner.Handler(hello)))
-	require.Equal(t, []string{`"first";q=1;w=60, "second";q=1;w=3600`, `"inner/second";q=1;w=60`}, w.Header()[policies])
-}
-
-func TestNamesThatOnlyLookTakenAreFree(t *testing.T) {
-	name := func(name string) *httpthrottle.Middleware {
-		m := withRule(throttler.Rule{Identifier: "test", Either: []throttler.Condition{{Name: name, Max: 1, TTL: time.Minute}}})
-		m.Public = []string{name}
+func TestNamesThatOtherMiddlewaresHaveTakenAreNotToldTwice(t *testing.T) {
+	with := func(identifier string, names ...string) *httpthrottle.Middleware {
+		rule := throttler.Rule{Identifier: identifier}
+		for _, name := range names {
+			rule.Either = append(rule.Either, throttler.Condition{Name: name, Max: 1, TTL: time.Minute})
+		}
+		m := withRule(rule)
+		m.Public = names
 		return m
 	}
-	w := get(name(`a", "b`).Handler(name("b").Handler(name("a").Handler(hello))))
-	require.Equal(t, []string{`"a\", \"b";q=1;w=60`, `"b";q=1;w=60`, `"a";q=1;w=60`}, w.Header()[policies])
+	for _, test := range []struct {
+		outer, middle, inner *httpthrottle.Middleware
+		want                 []string
+	}{
+		{with("x", "a"), with("x", "a"), with("x", "a"), []string{`"a";q=1;w=60`, `"x/a";q=1;w=60`}},
+		{with("x", "a", "b"), with("y", "b"), with("z", "c"), []string{`"a";q=1;w=60, "b";q=1;w=60`, `"y/b";q=1;w=60`, `"c";q=1;w=60`}},
+		{with("x", `a", "b`), with("x", "b"), with("x", "a"), []string{`"a\", \"b";q=1;w=60`, `"b";q=1;w=60`, `"a";q=1;w=60`}},
+	} {
+		require.Equal(t, test.want, get(test.outer.Handler(test.middle.Handler(test.inner.Handler(hello)))).Header()[policies])
+	}
 }

@@ -2,7 +2,6 @@ package httpthrottle_test
 
 import (
 	"context"
-	"encoding/json"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -39,57 +38,59 @@ func twoConditions(message string) throttler.Rule {
 	}
 }
 
-func TestProblemDetails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := full(t, withRule(twoConditions("not <so> fast")))
-		w := get(h)
-		require.Equal(t, "application/problem+json", w.Header().Get("Content-Type"))
-		require.Equal(t, strconv.Itoa(w.Body.Len()), w.Header().Get("Content-Length"))
-		require.JSONEq(t, `{
-			"title": "Too Many Requests",
-			"status": 429,
-			"detail": "not <so> fast; Too many requests.",
-			"messages": ["not <so> fast", "Too many requests."],
-			"retry_after": 3600
-		}`, w.Body.String())
-	})
-}
-
-func TestProblemDetailsNameThePublicPoliciesThatAreViolated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rule := twoConditions("")
-		rule.Either = append(rule.Either, throttler.Condition{Name: "wide", Max: 9, TTL: time.Hour})
-		m := withRule(rule)
-		m.Public = []string{"second", "wide"}
-		w := get(full(t, m))
-		var problem map[string]any
-		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &problem))
-		require.Equal(t, "https://iana.org/assignments/http-problem-types#quota-exceeded", problem["type"])
-		require.Equal(t, "Quota Exceeded", problem["title"])
-		require.Equal(t, []any{"second"}, problem["violated-policies"])
-	})
-}
-
-func TestPlainText(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := get(full(t, withRule(twoConditions("not <so> fast"))), "Accept", "text/plain")
-		require.Equal(t, "text/plain; charset=utf-8", w.Header().Get("Content-Type"))
-		require.Equal(t, "nosniff", w.Header().Get("X-Content-Type-Options"))
-		require.Equal(t, "Too Many Requests\nnot <so> fast\nToo many requests.\nTry again in 60 minutes.\n", w.Body.String())
-	})
-}
-
-func TestHTMLIsEscaped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := get(full(t, withRule(twoConditions(`<script>alert("1&2")</script>`))), "Accept", "text/html")
-		require.Equal(t, "text/html; charset=utf-8", w.Header().Get("Content-Type"))
-		body := w.Body.String()
-		require.True(t, strings.HasPrefix(body, "<!DOCTYPE html>\n"))
-		require.Contains(t, body, "<p>&lt;script&gt;alert(&#34;1&amp;2&#34;)&lt;/script&gt;</p>")
-		require.NotContains(t, body, "<script")
-		require.Contains(t, body, "<p>Too many requests.</p>")
-		require.Contains(t, body, "<p>Try again in 60 minutes.</p>")
-	})
+// The answers to a request that two conditions refuse.
+func TestAnswersToRefusedRequests(t *testing.T) {
+	for name, test := range map[string]struct {
+		message, accept string
+		change          func(*httpthrottle.Middleware)
+		status          int
+		kind            string
+		body            string // or what a page has
+	}{
+		"problem details": {"not <so> fast", "", nil, 429, "application/problem+json",
+			`{"title": "Too Many Requests", "status": 429, "detail": "not <so> fast; Too many requests.",
+				"messages": ["not <so> fast", "Too many requests."], "retry_after": 3600}`},
+		"problem details of public policies": {"", "", func(m *httpthrottle.Middleware) { m.Public = []string{"second"} }, 429, "application/problem+json",
+			`{"type": "https://iana.org/assignments/http-problem-types#quota-exceeded", "title": "Quota Exceeded", "status": 429,
+				"detail": "Too many requests.", "violated-policies": ["second"], "messages": ["Too many requests."], "retry_after": 3600}`},
+		"plain text": {"not <so> fast", "text/plain", nil, 429, "text/plain; charset=utf-8",
+			"Too Many Requests\nnot <so> fast\nToo many requests.\nTry again in 60 minutes.\n"},
+		"HTML": {`<script>alert("1&2")</script>`, "text/html", nil, 429, "text/html; charset=utf-8",
+			"<p>&lt;script&gt;alert(&#34;1&amp;2&#34;)&lt;/script&gt;</p>\n<p>Too many requests.</p>\n<p>Try again in 60 minutes.</p>"},
+		"another status": {"", "text/plain", func(m *httpthrottle.Middleware) { m.Status = 509 }, 509, "text/plain; charset=utf-8",
+			"Request Refused\nToo many requests.\nTry again in 60 minutes.\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := withRule(twoConditions(test.message))
+				if test.change != nil {
+					test.change(m)
+				}
+				h := full(t, m)
+				w := get(h, "Accept", test.accept)
+				require.Equal(t, test.status, w.Code)
+				require.Equal(t, test.kind, w.Header().Get("Content-Type"))
+				require.Equal(t, "nosniff", w.Header().Get("X-Content-Type-Options"))
+				require.Equal(t, "3600", w.Header().Get("Retry-After"))
+				require.Equal(t, strconv.Itoa(w.Body.Len()), w.Header().Get("Content-Length"))
+				switch body := w.Body.String(); test.kind {
+				case "application/problem+json":
+					require.JSONEq(t, test.body, body)
+				case "text/html; charset=utf-8":
+					require.True(t, strings.HasPrefix(body, "<!DOCTYPE html>\n"))
+					require.Contains(t, body, test.body)
+				default:
+					require.Equal(t, test.body, body)
+				}
+				r := httptest.NewRequest(http.MethodHead, "/", nil)
+				r.Header.Set("Accept", test.accept)
+				head := httptest.NewRecorder()
+				h.ServeHTTP(head, r)
+				require.Equal(t, w.Header(), head.Header())
+				require.Zero(t, head.Body.Len())
+			})
+		})
+	}
 }
 
 func TestBodyByAccept(t *testing.T) {
@@ -140,27 +141,6 @@ func TestBodyByAccept(t *testing.T) {
 			require.Equal(t, test.want, get(h, fields...).Header().Get("Content-Type"))
 		})
 	}
-}
-
-func TestHeadHasTheFieldsAndNoBody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := full(t, perMinute(1))
-		length := get(h).Body.Len()
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(http.MethodHead, "/", nil))
-		require.Equal(t, http.StatusTooManyRequests, w.Code)
-		require.Zero(t, w.Body.Len())
-		require.Equal(t, strconv.Itoa(length), w.Header().Get("Content-Length"))
-		require.Equal(t, "60", w.Header().Get("Retry-After"))
-	})
-}
-
-func TestStatusIsSettable(t *testing.T) {
-	m := perMinute(1)
-	m.Status = 509
-	w := get(full(t, m), "Accept", "text/plain")
-	require.Equal(t, 509, w.Code)
-	require.Contains(t, w.Body.String(), "Request Refused\n")
 }
 
 func TestAnswerMayCallTheDefault(t *testing.T) {

@@ -284,34 +284,6 @@ func inSeconds(times []time.Duration) []time.Duration {
 	return times
 }
 
-func TestALowerLimitThatOneProcessIsToldHoldsForOthers(t *testing.T) {
-	for name, fields := range map[string]string{
-		"its window":     "\nRateLimit-Policy: \"a\";q=5;w=1",
-		"another window": "\nRateLimit-Policy: \"a\";q=5;w=10",
-		"draft 3":        "\nRateLimit-Limit: 5, 5;w=1\nRateLimit-Remaining: 4\nRateLimit-Reset: 1",
-		"Envoy's":        "\nX-RateLimit-Limit: 5, 5;w=1;name=\"a\"\nX-RateLimit-Remaining: 4\nX-RateLimit-Reset: 1",
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := memstore.New()
-				first, _ := scripted(store, okay+fields)
-				_, err := call(t.Context(), first)
-				require.NoError(t, err)
-
-				other, _ := scripted(store, okay)
-				other.MaxWait = -1
-				sent := 0
-				for range 10 {
-					if _, err := call(t.Context(), other); err == nil {
-						sent++
-					}
-				}
-				require.Equal(t, 4, sent, "the first process has sent one")
-			})
-		})
-	}
-}
-
 // Over memcached, with a pool for each process: first a pause, then the limit that was told with it.
 func TestProcessesPauseAndKeepToALimitTogether(t *testing.T) {
 	for name, open := range backends {
@@ -362,18 +334,6 @@ func TestALimitComesBackWhenItIsNotToldAgain(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.Equal(t, 100, sent(), "the rule's again")
 		require.Len(t, s.arrived, 110)
-	})
-}
-
-func TestALimitThatIsToldAllTheTimeStays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		transport, s := scripted(memstore.New(), okay+"\nRateLimit-Policy: \"a\";q=5;w=1")
-		began := time.Now()
-		for range 5 * 180 {
-			_, err := call(t.Context(), transport)
-			require.NoError(t, err)
-		}
-		require.Greater(t, s.times(began)[5*180-1], 178*time.Second)
 	})
 }
 
@@ -585,35 +545,6 @@ func TestAForeignItemInPlaceOfLimitsIsReplaced(t *testing.T) {
 			require.Contains(t, string(item.Value), `"max":5`)
 		})
 	}
-}
-
-// hanging answers no request before its context ends.
-type hanging struct{ arrived atomic.Int64 }
-
-func (h *hanging) RoundTrip(r *http.Request) (*http.Response, error) {
-	h.arrived.Add(1)
-	<-r.Context().Done()
-	return nil, r.Context().Err()
-}
-
-func TestAServerThatHangsHoldsARequestNoLongerThanItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		server := &hanging{}
-		transport := &httpthrottle.Transport{Base: server, Throttler: throttler.New(memstore.New()), Rule: outgoing(100, time.Second)}
-		var all sync.WaitGroup
-		for range 5 {
-			all.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-				defer cancel()
-				_, err := call(ctx, transport)
-				assert.ErrorIs(t, err, context.DeadlineExceeded)
-			})
-		}
-		began := time.Now()
-		all.Wait()
-		require.Equal(t, 3*time.Second, time.Since(began))
-		require.EqualValues(t, 5, server.arrived.Load())
-	})
 }
 
 func TestAContextThatEndsWhileARequestWaitsEndsIt(t *testing.T) {
