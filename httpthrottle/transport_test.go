@@ -618,6 +618,30 @@ func TestAPauseHoldsForRequestsThatWaitForTheRuleAlready(t *testing.T) {
 	}
 }
 
+// A process takes a longer list than it would store for something else.
+func TestOnlySoManyLimitsAreStoredAsAreRead(t *testing.T) {
+	store := memstore.New()
+	policy := okay
+	for window := range 12 {
+		policy += fmt.Sprintf("\nRateLimit-Policy: \"%d\";q=5;w=%d", window, window+1)
+	}
+	transport, _ := scripted(store, policy)
+	_, err := call(t.Context(), transport)
+	require.NoError(t, err)
+	item, err := store.Get(throttler.RecordKey("api", "server-limits", ""))
+	require.NoError(t, err)
+	require.Equal(t, 8, strings.Count(string(item.Value), `"max":5`))
+	other, _ := scripted(store, okay)
+	other.MaxWait = -1
+	sent := 0
+	for range 10 {
+		if _, err := call(t.Context(), other); err == nil {
+			sent++
+		}
+	}
+	require.Equal(t, 4, sent, "the first process has sent one")
+}
+
 // hasty ends the context of a request when its answer is there.
 type hasty struct {
 	http.RoundTripper
