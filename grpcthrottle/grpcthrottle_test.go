@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -141,47 +140,63 @@ func retryDelay(t *testing.T, err error) (time.Duration, bool) {
 	return 0, false
 }
 
-func TestUnaryCallsAreAllowedAndRefused(t *testing.T) {
-	s, client := serveTCP(t, perMinute(2))
-	for i := range 2 {
-		require.NoError(t, check(t, client, ""))
-		d, ok := grpcthrottle.DecisionFrom(s.contexts()[i])
-		require.True(t, ok)
-		require.Equal(t, 1-i, d.Outcomes[0].Remaining)
+// Unary calls and streams count together, and a stream once, however many messages it has.
+func TestCallsAreAllowedAndRefused(t *testing.T) {
+	broken := errors.New("broken")
+	costly, saying := one, one
+	costly.Either = []throttler.Condition{{Name: "bytes", Max: 10, TTL: time.Minute, Cost: 11, Message: "Ten bytes a minute"}}
+	saying.Either = []throttler.Condition{{Name: "all", Max: 1, TTL: time.Minute, Message: "not you, \xff!"}}
+	refusing := byRule(failing{throttler.ErrOverloaded}, one)
+	refusing.RefuseOverloaded = true
+	for name, test := range map[string]struct {
+		limit   *grpcthrottle.Interceptor
+		allowed int   // of four calls
+		err     error // of their Decisions
+		code    codes.Code
+		message string
+		retry   time.Duration // at most; 0: none is told
+	}{
+		"by address":             {perMinute(3), 3, nil, codes.ResourceExhausted, "Too many requests from this address.", time.Minute},
+		"a condition's name":     {byRule(memstore.New(), one), 1, nil, codes.ResourceExhausted, "Too many requests.", time.Minute},
+		"a message not in UTF-8": {byRule(memstore.New(), saying), 1, nil, codes.ResourceExhausted, "not you, \uFFFD!", time.Minute},
+		"a cost that never fits": {byRule(memstore.New(), costly), 0, nil, codes.ResourceExhausted, "Ten bytes a minute (larger than the limit ever allows)", 0},
+		"a store that fails":     {byRule(failing{broken}, one), 4, broken, codes.OK, "", 0},
+		"an overload":            {byRule(failing{throttler.ErrOverloaded}, one), 4, throttler.ErrOverloaded, codes.OK, "", 0},
+		"an overload, refused":   {refusing, 0, nil, codes.Unavailable, "there are too many calls to decide this one", time.Second},
+		"no limit":               {byRule(failing{broken}, grpcthrottle.Unlimited()), 4, nil, codes.OK, "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.limit.Failed = func(context.Context, grpcthrottle.Call, error) error {
+				t.Error("the rule is no mistake")
+				return nil
+			}
+			s, client := serveTCP(t, test.limit)
+			for i := range 4 {
+				var err error
+				messages := 3
+				if i%2 == 0 {
+					err = check(t, client, "")
+				} else {
+					messages, err = watch(t, client)
+				}
+				if i < test.allowed {
+					require.NoError(t, err)
+					require.Equal(t, 3, messages)
+					d, ok := grpcthrottle.DecisionFrom(s.contexts()[i])
+					require.Equal(t, name != "no limit", ok)
+					require.ErrorIs(t, d.Err, test.err)
+					continue
+				}
+				require.Equal(t, test.code, status.Code(err))
+				require.Equal(t, test.message, status.Convert(err).Message())
+				delay, ok := retryDelay(t, err)
+				require.Equal(t, test.retry > 0, ok)
+				require.LessOrEqual(t, delay, test.retry)
+				require.GreaterOrEqual(t, delay, test.retry/2)
+			}
+			require.Len(t, s.contexts(), test.allowed, "a refused call is not handed on")
+		})
 	}
-	err := check(t, client, "")
-	require.Equal(t, codes.ResourceExhausted, status.Code(err))
-	require.Equal(t, "Too many requests from this address.", status.Convert(err).Message())
-	delay, ok := retryDelay(t, err)
-	require.True(t, ok)
-	require.Greater(t, delay, 30*time.Second)
-	require.LessOrEqual(t, delay, time.Minute+time.Second)
-	require.Len(t, s.contexts(), 2, "a refused call is not handed on")
-}
-
-func TestStreamIsOneCallHoweverManyMessages(t *testing.T) {
-	s, client := serveTCP(t, perMinute(2))
-	for i := range 2 {
-		n, err := watch(t, client)
-		require.NoError(t, err)
-		require.Equal(t, 3, n)
-		d, ok := grpcthrottle.DecisionFrom(s.contexts()[i])
-		require.True(t, ok)
-		require.Equal(t, 1-i, d.Outcomes[0].Remaining)
-	}
-	n, err := watch(t, client)
-	require.Zero(t, n)
-	require.Equal(t, codes.ResourceExhausted, status.Code(err))
-	_, ok := retryDelay(t, err)
-	require.True(t, ok)
-	require.Len(t, s.contexts(), 2)
-}
-
-func TestUnaryCallsAndStreamsCountTogether(t *testing.T) {
-	_, client := serveTCP(t, perMinute(1))
-	require.NoError(t, check(t, client, ""))
-	_, err := watch(t, client)
-	require.Equal(t, codes.ResourceExhausted, status.Code(err))
 }
 
 func TestRulesAreMadeOfTheMethodAndTheRequest(t *testing.T) {
@@ -202,39 +217,6 @@ func TestRulesAreMadeOfTheMethodAndTheRequest(t *testing.T) {
 	require.NoError(t, err)
 	_, err = watch(t, client)
 	require.Equal(t, "Too many requests.", status.Convert(err).Message(), "not the condition's name")
-}
-
-func TestUnlimitedCallsAreNotDecided(t *testing.T) {
-	s, client := serveTCP(t, byRule(failing{errors.New("asked")}, grpcthrottle.Unlimited()))
-	require.NoError(t, check(t, client, ""))
-	n, err := watch(t, client)
-	require.NoError(t, err)
-	require.Equal(t, 3, n)
-	for _, ctx := range s.contexts() {
-		_, ok := grpcthrottle.DecisionFrom(ctx)
-		require.False(t, ok)
-	}
-}
-
-func TestCostThatNeverFitsIsRefusedForGood(t *testing.T) {
-	limit := grpcthrottle.New(throttler.New(memstore.New()), func(_ context.Context, call grpcthrottle.Call) throttler.Rule {
-		request := call.Request.(*grpc_health_v1.HealthCheckRequest)
-		return throttler.Rule{Identifier: "test", Either: []throttler.Condition{
-			{Name: "bytes", Max: 10, TTL: time.Minute, Cost: len(request.Service), Message: "Ten bytes a minute"},
-		}}
-	})
-	limit.Failed = func(context.Context, grpcthrottle.Call, error) error {
-		t.Error("the rule is no mistake")
-		return nil
-	}
-	s, client := serveTCP(t, limit)
-	require.NoError(t, check(t, client, "short"))
-	err := check(t, client, "much too long")
-	require.Equal(t, codes.ResourceExhausted, status.Code(err))
-	require.Equal(t, "Ten bytes a minute (larger than the limit ever allows)", status.Convert(err).Message())
-	_, ok := retryDelay(t, err)
-	require.False(t, ok)
-	require.Len(t, s.contexts(), 1)
 }
 
 func TestInvalidRulesAreInternal(t *testing.T) {
@@ -277,32 +259,6 @@ func (f failing) Delete(string) error                                  { return 
 
 var one = throttler.Rule{Identifier: "test", Either: []throttler.Condition{{Name: "all", Max: 1, TTL: time.Minute}}}
 
-func TestBackendThatFailsLetsCallsPass(t *testing.T) {
-	broken := errors.New("broken")
-	s, client := serveTCP(t, byRule(failing{broken}, one))
-	for i := range 3 {
-		require.NoError(t, check(t, client, ""))
-		d, _ := grpcthrottle.DecisionFrom(s.contexts()[i])
-		require.ErrorIs(t, d.Err, broken)
-	}
-}
-
-func TestOverloadIsRefusedOnRequest(t *testing.T) {
-	limit := byRule(failing{throttler.ErrOverloaded}, one)
-	_, client := serveTCP(t, limit)
-	require.NoError(t, check(t, client, ""))
-
-	limit = byRule(failing{throttler.ErrOverloaded}, one)
-	limit.RefuseOverloaded = true
-	s, client := serveTCP(t, limit)
-	err := check(t, client, "")
-	require.Equal(t, codes.Unavailable, status.Code(err))
-	delay, ok := retryDelay(t, err)
-	require.True(t, ok)
-	require.Equal(t, time.Second, delay)
-	require.Empty(t, s.contexts())
-}
-
 func TestCallThatEndsUndecidedIsNotHandedOn(t *testing.T) {
 	for want, end := range map[codes.Code]func(context.Context) (context.Context, context.CancelFunc){
 		codes.Canceled: func(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -322,18 +278,6 @@ func TestCallThatEndsUndecidedIsNotHandedOn(t *testing.T) {
 		})
 		require.Equal(t, want, status.Code(err))
 	}
-}
-
-func TestMessageThatIsNoUTF8IsAnsweredAllTheSame(t *testing.T) {
-	rule := one
-	rule.Either = []throttler.Condition{{Name: "all", Max: 1, TTL: time.Minute, Message: "not you, \xff!\r\n"}}
-	_, client := serveTCP(t, byRule(memstore.New(), rule))
-	require.NoError(t, check(t, client, ""))
-	err := check(t, client, "")
-	require.Equal(t, codes.ResourceExhausted, status.Code(err))
-	require.True(t, strings.HasPrefix(status.Convert(err).Message(), "not you, \uFFFD!"), status.Convert(err).Message())
-	_, ok := retryDelay(t, err)
-	require.True(t, ok)
 }
 
 func TestRefusalOfAHandlersOwn(t *testing.T) {
