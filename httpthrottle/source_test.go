@@ -139,6 +139,7 @@ var forwardings = []struct {
 	{"Forwarded: without for", "", []string{"Forwarded: for=1.2.3.4, by=203.0.113.9;proto=http"}, "10.0.0.1"},
 	{"Forwarded: for twice", "", []string{"Forwarded: for=1.2.3.4;for=203.0.113.9"}, "10.0.0.1"},
 	{"Forwarded: for in another value", "", []string{`Forwarded: host="x;for=1.2.3.4";for=203.0.113.9`}, "203.0.113.9"},
+	{"Forwarded: a quoted string alone", "", []string{`Forwarded: "203.0.113.9"`}, "10.0.0.1"},
 	{"Forwarded: no pair", "", []string{"Forwarded: 203.0.113.9"}, "10.0.0.1"},
 	{"Forwarded: text after the quotes", "", []string{`Forwarded: for="203.0.113.9"x`}, "10.0.0.1"},
 	{"Forwarded: quotes left open by the proxy", "", []string{`Forwarded: for=1.2.3.4, for="203.0.113.9`}, "10.0.0.1"},
