@@ -143,6 +143,8 @@ func TestConnectionRefusalIsSettable(t *testing.T) {
 		c.Answer = func(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
 			assert.Equal(t, throttler.Blocked, d.Status)
 			assert.Equal(t, 57*time.Second, d.RetryAfter)
+			assert.Equal(t, 57*time.Second, d.Outcomes[0].RetryAfter)
+			assert.Equal(t, 57*time.Second, d.Outcomes[0].ResetAfter)
 			w.Header().Set("Server", "test")
 			c.WriteAnswer(w, r, d)
 		}
