@@ -37,6 +37,8 @@ type coalescer struct {
 	held       bool       // the next exchange is left to the leader
 
 	seen        sighting
+	own         *memcache.Item // seen.item, if the exchanger has given it back and nobody else has it
+	spare       *memcache.Item // to be used for the next proposal; nil: none
 	assessed    sighting       // the record as the call to be counted has just assessed it
 	refusedBase sighting       // what the last write that was refused was to replace
 	sent        bool           // Propose was called, and Done was not yet
@@ -246,7 +248,7 @@ func (s *coalescer) decideBatch(now record.Instant) *memcache.Item {
 	if !changed {
 		return nil
 	}
-	item := newItem(s.key, r, now)
+	item := s.itemFor(r, now)
 	item.Flags = rand.Uint32()>>1 | 1 // tells this write from all others
 	if r.HoldsBan(now) {
 		item.Flags |= exchange.BanFlag
@@ -257,24 +259,40 @@ func (s *coalescer) decideBatch(now record.Instant) *memcache.Item {
 	return item
 }
 
-// newItem returns the item to store r in. Records have up to 50 hits, most of them, and many
+// itemFor returns the item to store r in, of which nothing is in the spare one.
+func (s *coalescer) itemFor(r *record.Record, now record.Instant) *memcache.Item {
+	item := s.spare
+	if item == nil || cap(item.Value) < r.Size() {
+		return newItem(s.key, r, now)
+	}
+	s.spare = nil
+	*item = memcache.Item{Key: s.key, Value: r.Append(item.Value[:0]), Expiration: record.Expiration(now, r.End())}
+	return item
+}
+
+const (
+	smallItem  = 40  // bytes of a record of a few hits
+	mediumItem = 168 // of 50 hits
+)
+
+// newItem returns a new item to store r in. Records have up to 50 hits, most of them, and many
 // only a few.
 func newItem(key string, r *record.Record, now record.Instant) *memcache.Item {
 	item := memcache.Item{Key: key, Expiration: record.Expiration(now, r.End())}
 	switch size := r.Size(); {
-	case size <= 40:
+	case size <= smallItem:
 		small := &struct {
 			memcache.Item
-			value [40]byte
+			value [smallItem]byte
 		}{Item: item}
-		small.Value = r.Append(small.value[:0:size])
+		small.Value = r.Append(small.value[:0])
 		return &small.Item
-	case size <= 168:
+	case size <= mediumItem:
 		medium := &struct {
 			memcache.Item
-			value [168]byte
+			value [mediumItem]byte
 		}{Item: item}
-		medium.Value = r.Append(medium.value[:0:size])
+		medium.Value = r.Append(medium.value[:0])
 		return &medium.Item
 	default:
 		large := item // item itself must not escape from the usual cases

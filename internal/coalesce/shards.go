@@ -111,7 +111,10 @@ func (s *coalescer) retire() (seen sighting, pace *pace, idle bool) {
 		return seen, nil, false
 	}
 	seen, pace = s.seen, s.pace
-	s.seen, s.pace, s.leader = sighting{}, nil, nil
+	if s.own != nil && s.own == seen.item {
+		s.spare = s.own // when seen is remembered
+	}
+	s.seen, s.own, s.pace, s.leader = sighting{}, nil, nil, nil
 	return seen, pace, true
 }
 
