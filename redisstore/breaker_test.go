@@ -125,19 +125,16 @@ func TestAServerIsUsedThoughOldConnectionsToItAreCut(t *testing.T) {
 		conns.Add(1)
 		defer conns.Add(-1)
 		old := !cut.Load()
-		converse(nc, "7.0.0", func(args []string) string {
-			switch {
-			case old && cut.Load():
-				if args[0] == "PING" {
-					pings.Add(1)
-				}
-				<-t.Context().Done()
-				return ""
-			case args[0] == "CLUSTER":
-				return "-ERR This instance has cluster support disabled"
+		converse(nc, "7.0.0", alone(func(args []string) string {
+			if !old || !cut.Load() {
+				return ":1"
 			}
-			return ":1"
-		})
+			if args[0] == "PING" {
+				pings.Add(1)
+			}
+			<-t.Context().Done()
+			return ""
+		}))
 	})
 	s := open(t, "redis://"+addr)
 	s.Timeout, s.BreakerFailures, s.BreakerPause = 2*time.Second, 1, 10*time.Millisecond
@@ -159,10 +156,8 @@ func TestAServerThatLoadsItsDataIsNotBack(t *testing.T) {
 	t.Parallel()
 	var dead, loading atomic.Bool
 	var probes atomic.Int64
-	s := open(t, "redis://"+scripted(t, func(args []string) string {
+	s := open(t, "redis://"+scripted(t, alone(func(args []string) string {
 		switch {
-		case args[0] == "CLUSTER":
-			return "-ERR This instance has cluster support disabled"
 		case dead.Load():
 			return ""
 		case !loading.Load():
@@ -171,7 +166,7 @@ func TestAServerThatLoadsItsDataIsNotBack(t *testing.T) {
 			probes.Add(1)
 		}
 		return "-LOADING Redis is loading the dataset in memory"
-	}))
+	})))
 	s.BreakerFailures, s.BreakerPause = 1, time.Millisecond
 	require.NoError(t, writeIn(s, true))
 	dead.Store(true)

@@ -201,10 +201,7 @@ func TestALostAnswerIsAskedAboutOnce(t *testing.T) {
 func TestALostWriteStaysUnknownIfTheNextOneIsRefused(t *testing.T) {
 	t.Parallel()
 	var writes atomic.Int64
-	s := open(t, "redis://"+scripted(t, func(args []string) string {
-		if args[0] == "CLUSTER" {
-			return "-ERR This instance has cluster support disabled"
-		}
+	s := open(t, "redis://"+scripted(t, alone(func([]string) string {
 		switch writes.Add(1) {
 		case 1:
 			return "" // the connection ends
@@ -212,7 +209,7 @@ func TestALostWriteStaysUnknownIfTheNextOneIsRefused(t *testing.T) {
 			return "$10\r\n12345678xx" // the record of another write
 		}
 		return "-OOM command not allowed when used memory > 'maxmemory'."
-	}))
+	})))
 	x := &stubborn{single: newSwap("k")}
 	s.Exchange(context.Background(), x)
 	r := <-x.done

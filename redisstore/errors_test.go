@@ -3,17 +3,13 @@ package redisstore_test
 import (
 	"bufio"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -187,12 +183,17 @@ func TestAReplicaIsUnavailable(t *testing.T) {
 // with a line.
 func answering(t *testing.T, line string) string {
 	t.Helper()
-	return scripted(t, func(args []string) string {
+	return scripted(t, alone(func([]string) string { return line }))
+}
+
+// alone answers as a server that is no node of a Cluster.
+func alone(answer func(args []string) string) func(args []string) string {
+	return func(args []string) string {
 		if args[0] == "CLUSTER" {
 			return "-ERR This instance has cluster support disabled"
 		}
-		return line
-	})
+		return answer(args)
+	}
 }
 
 // scripted starts a server that answers each command but the first ones of a connection as
@@ -305,15 +306,12 @@ func TestAServerThatRefusesIsConnectedToNowAndThen(t *testing.T) {
 				return
 			}
 			leads := refuses.Load() // to the server that refuses
-			converse(nc, "7.0.0", func(args []string) string {
-				switch {
-				case args[0] == "CLUSTER":
-					return "-ERR This instance has cluster support disabled"
-				case leads:
+			converse(nc, "7.0.0", alone(func([]string) string {
+				if leads {
 					return line
 				}
 				return ":1"
-			})
+			}))
 		})
 		refuses.Store(true)
 		patient, s := open(t, "redis://"+addr), open(t, "redis://"+addr)
@@ -346,17 +344,19 @@ func TestAServerThatRefusesIsReconnectedToNowAndThen(t *testing.T) {
 						return
 					}
 				}
-				converse(nc, "7.0.0", func(args []string) string {
+				answer := func(args []string) string {
 					switch {
 					case i == 1 && refuses.Load():
 						return "" // the connection ends
-					case args[0] == "CLUSTER" && cluster:
-						return slotsAt(t, addrs[:]...)
 					case args[0] == "CLUSTER":
-						return "-ERR This instance has cluster support disabled"
+						return slotsAt(t, addrs[:]...)
 					}
 					return ":1"
-				})
+				}
+				if !cluster {
+					answer = alone(answer)
+				}
+				converse(nc, "7.0.0", answer)
 			})
 		}
 		patient, s := open(t, "redis://"+addrs[1]), open(t, "redis://"+addrs[1])
@@ -410,15 +410,12 @@ func TestAServerThatTalksNonsenseIsUnavailable(t *testing.T) {
 
 func TestANumberIsNoRecord(t *testing.T) {
 	t.Parallel()
-	s := open(t, "redis://"+scripted(t, func(args []string) string {
-		switch args[0] {
-		case "GET":
-			return ":1"
-		case "MGET":
+	s := open(t, "redis://"+scripted(t, alone(func(args []string) string {
+		if args[0] == "MGET" {
 			return "*2\r\n:1\r\n:1"
 		}
-		return "-ERR This instance has cluster support disabled"
-	}))
+		return ":1"
+	})))
 	one, other, alone := newSingle("one", false), newSingle("other", false), newSingle("alone", false)
 	s.Exchange(context.Background(), one, other)
 	s.Exchange(context.Background(), alone)
@@ -434,17 +431,14 @@ func TestANumberIsNoRecord(t *testing.T) {
 func TestAnOldServerWritesNewRecordsByTheScript(t *testing.T) {
 	t.Parallel()
 	var sets, scripts atomic.Int64
-	s := open(t, "redis://"+scripted(t, func(args []string) string {
-		switch args[0] {
-		case "EVALSHA":
-			scripts.Add(1)
-			return ":1"
-		case "SET":
+	s := open(t, "redis://"+scripted(t, alone(func(args []string) string {
+		if args[0] == "SET" {
 			sets.Add(1)
 			return "-ERR syntax error"
 		}
-		return "-ERR This instance has cluster support disabled"
-	}))
+		scripts.Add(1)
+		return ":1"
+	})))
 	for i := range 5 {
 		require.NoError(t, decide(t, s, strconv.Itoa(i)).Err)
 	}
@@ -463,18 +457,12 @@ func TestIPv4IsTriedInTimeIfIPv6LeadsNowhere(t *testing.T) {
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	known := httptest.NewTLSServer(nil) // of 127.0.0.1
+	known.Close()
+	secret, err := x509.MarshalPKCS8PrivateKey(known.TLS.Certificates[0].PrivateKey)
 	require.NoError(t, err)
 	certFile, keyFile := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: known.Certificate().Raw})
 	require.NoError(t, os.WriteFile(certFile, cert, 0o600))
 	require.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
 	addr, err := servertest.FreeAddr(servertest.OtherPorts)

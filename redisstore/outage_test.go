@@ -152,36 +152,6 @@ func TestAServerThatIsKilledAndKeepsItsDataAdmitsNoMoreThanMax(t *testing.T) {
 	c.requireUnavailable(t)
 }
 
-func TestConnectionsThatAreKilledLoseNoHits(t *testing.T) {
-	t.Parallel()
-	server := servertest.NewRedis(t)
-	url := "redis://" + server.Addr
-	a, b := open(t, url), open(t, url)
-	values, max := names(10), 10_000 // not reached while it waits for the next kill
-	c := gather(t, max, values, a, b)
-	const kills, apart = 30, 200
-	for range kills {
-		until := c.total() + apart
-		require.Eventually(t, func() bool { return c.total() >= until }, 30*time.Second, time.Millisecond)
-		server.Command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-	}
-	c.disperse()
-	counted := 0
-	for _, value := range values {
-		d, err := throttler.New(a).Peek(context.Background(), rule(value, max+1))
-		require.NoError(t, err)
-		stored := max - d.Outcomes[0].Remaining
-		require.LessOrEqual(t, c.count(value), max)
-		require.LessOrEqual(t, c.count(value), stored, "each hit that was admitted is stored")
-		counted += c.count(value)
-	}
-	retries := a.Stats()[0].Retries + b.Stats()[0].Retries
-	require.NotZero(t, retries)
-	t.Logf("%d kills, %d requests sent again, %d of %d hits, %d calls failed", kills, retries, counted, max*len(values), len(c.failed))
-	require.GreaterOrEqual(t, counted, kills*apart)
-	c.requireUnavailable(t)
-}
-
 func TestScriptsAndDataThatAreFlushedCostNoErrors(t *testing.T) {
 	t.Parallel()
 	for command, max := range map[string]int{"SCRIPT FLUSH": 100_000, "FLUSHALL": 5} {
@@ -363,21 +333,19 @@ func TestWhatAServerThatHangsIsAskedEndsWithItsCtx(t *testing.T) {
 					io.Copy(io.Discard, nc)
 					return
 				}
-				converse(nc, "7.0.0", func(args []string) string {
+				converse(nc, "7.0.0", alone(func(args []string) string {
 					if hangs.Load() {
 						<-hung
 						return "" // ends the connection
 					}
 					switch args[0] {
-					case "CLUSTER":
-						return "-ERR This instance has cluster support disabled"
 					case "INFO":
 						return "$8\r\nrun_id:a"
 					case "SCAN":
 						return "*2\r\n$1\r\n0\r\n*0"
 					}
 					return ":1"
-				})
+				}))
 			}))
 			t.Cleanup(func() { close(hung) })
 			s.Timeout = time.Minute // connections have half an hour
