@@ -51,14 +51,15 @@ func (r *reply) uncas(v verb) bool {
 	return v == add && r.status == notStored && r.found != nil && r.found.CasID == 0
 }
 
+// maxValue is the size of the largest value that is read: memcached's own, by default. Records
+// are far smaller.
+const maxValue = 1 << 20
+
 // A tooLarge is the size of a value that is not read. The rest of its answer makes sense.
-type tooLarge struct {
-	size uint64
-	max  int
-}
+type tooLarge uint64
 
 func (e tooLarge) Error() string {
-	return fmt.Sprintf("the answer has a value of %d bytes, want at most %d (MaxValue)", e.size, e.max)
+	return fmt.Sprintf("the answer has a value of %d bytes, want at most %d", uint64(e), maxValue)
 }
 
 // isNonsense reports whether err, of an answer, means that the answer makes no sense.
@@ -84,12 +85,12 @@ func errGarbage(line []byte) error {
 // whether the answer is complete. What is incomplete is to be given again, with more. After
 // an error the connection is out of step with its requests; if done is true even so, r has
 // its answer.
-func (r *request) parse(b []byte, maxValue int) (n int, done bool, err error) {
+func (r *request) parse(b []byte) (n int, done bool, err error) {
 	if r.group != nil {
-		return r.group.parse(b, maxValue)
+		return r.group.parse(b)
 	}
 	alone := group{members: []*request{r}}
-	return alone.parse(b, maxValue)
+	return alone.parse(b)
 }
 
 // cutLine returns the first line of b, without its end, and its size with it.

@@ -417,22 +417,6 @@ func TestAValueOfEachSizeIsWhole(t *testing.T) {
 	})
 }
 
-func TestMaxValue(t *testing.T) {
-	p := patient(t, servertest.NewMemcached(t, "-I", "4m").Addr)
-	p.MaxValue = 3_000_000
-	for size, ok := range map[int]bool{3_000_000: true, 3_000_001: false} {
-		key := fmt.Sprint("key", size)
-		require.NoError(t, p.Add(&memcache.Item{Key: key, Value: make([]byte, size), Expiration: 600}))
-		item, err := p.Get(key)
-		if ok {
-			require.NoError(t, err)
-			require.Len(t, item.Value, size)
-		} else {
-			require.ErrorContains(t, err, "3000001 bytes")
-		}
-	}
-}
-
 // A server with all the connections that it may have is there. It is asked again
 // until one is free.
 func TestTooManyConnectionsAreWaitedFor(t *testing.T) {

@@ -60,18 +60,10 @@ func isFailure(err error) bool {
 	return err != nil && !isExcluded(err) && !isComplaint(err) && !errors.Is(err, errCut)
 }
 
-// cut ends all calls that are under way, with their connections. What comes after
-// gets new ones.
-func (s *server) cut(reason error) {
-	for _, l := range s.shards {
-		l.cut(reason)
-	}
-}
-
 // close ends all calls that are under way, and the probes.
 func (s *server) close() {
 	s.Leave(false)
-	s.cut(ErrClosed)
+	s.shard.cut(ErrClosed)
 }
 
 // probeKey is read to find out whether a server answers. It holds nothing.
@@ -82,7 +74,7 @@ const probeKey = "throttler#probe"
 func (s *server) probe() bool {
 	var latch fanout.Latch
 	latch.Hold(1)
-	r := &request{latch: &latch, key: probeKey, reads: true, shard: s.shard(probeKey), probe: true}
+	r := &request{latch: &latch, key: probeKey, reads: true, shard: s.shard, probe: true}
 	if err := r.shard.submit([]*request{r}); err != nil {
 		r.finish(err)
 	}

@@ -90,79 +90,6 @@ func TestAnAnswerBetweenFailuresKeepsTheBreakerClosed(t *testing.T) {
 	})
 }
 
-// When the breaker opens other calls may have been waiting for a moment only.
-// They are not left to wait for their own timeouts.
-func TestCallsThatHangWhileTheBreakerOpensEndWithIt(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		const conns = 2 * pool.DefaultBreakerFailures
-		s := &station{answer: hangs}
-		p := s.newPool(t, one)
-		p.Conns = conns
-		keys := onEachConn(p, one, conns)
-		opens := time.Now().Add(timeout + (pool.DefaultBreakerFailures-1)*time.Millisecond)
-		var down atomic.Int64
-		var calls sync.WaitGroup
-		for _, key := range keys {
-			calls.Go(func() {
-				if _, err := p.Get(key); errors.Is(err, pool.ErrDown) {
-					down.Add(1)
-				}
-			})
-			time.Sleep(time.Millisecond)
-		}
-		calls.Wait()
-		assert.Equal(t, opens, time.Now())
-		assert.Equal(t, int64(conns-pool.DefaultBreakerFailures), down.Load())
-		assert.Zero(t, p.Stats()[0].Conns)
-	})
-}
-
-// A dial that does not heed its ctx is under way when the breaker opens. The probe that
-// waits for it gets a connection of its own then.
-func TestAProbeOutlivesTheDialThatTheBreakerHasEnded(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		var dials atomic.Int64
-		s := &station{answer: hangs, dial: func(context.Context) error {
-			if dials.Add(1) == 1 {
-				time.Sleep(pool.DefaultBreakerPause * 2)
-			}
-			return nil
-		}}
-		p := s.newPool(t, one)
-		p.Conns, p.BreakerFailures = 2, 1
-		keys := onEachConn(p, one, 2)
-		dialling := p.Shard(pool.ProbeKey)
-		var calls sync.WaitGroup
-		calls.Go(func() {
-			_, err := p.Get(keys[dialling])
-			assert.ErrorIs(t, err, pool.ErrDown)
-		})
-		synctest.Wait()
-		begin := time.Now()
-		_, err := p.Get(keys[1-dialling])
-		require.Error(t, err)
-		require.True(t, p.Stats()[0].Down)
-		calls.Wait()
-		s.now(misses)
-		time.Sleep(time.Until(begin.Add(pool.DefaultBreakerPause*2 + 1)))
-		synctest.Wait()
-		require.False(t, p.Stats()[0].Down)
-	})
-}
-
-// onEachConn returns a key for each of the connections to server.
-func onEachConn(p *pool.Pool, server string, conns int) []string {
-	keys := make([]string, conns)
-	for i, found := 0, 0; found < conns; i++ {
-		key := fmt.Sprint("key", i)
-		if n := p.Shard(key); p.Place(key) == server && keys[n] == "" {
-			keys[n] = key
-			found++
-		}
-	}
-	return keys
-}
-
 func TestWhatIsNoFailureOfTheServer(t *testing.T) {
 	const value = "VALUE key 0 5 7\r\nvalue\r\nEND\r\n"
 	for _, tc := range []struct {
@@ -317,20 +244,6 @@ func onEach(p *pool.Pool, servers ...string) map[string]string {
 	return keys
 }
 
-func TestCloseClosesIdleConnections(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := (&station{answer: misses}).newPool(t, one)
-		p.Conns = 3
-		for _, key := range onEachConn(p, one, 3) {
-			p.Get(key)
-		}
-		require.Equal(t, 3, p.Stats()[0].Conns)
-		require.NoError(t, p.Close())
-		require.Zero(t, p.Stats()[0].Conns)
-		synctest.Wait() // the bubble ends only if the station's goroutines do
-	})
-}
-
 func TestAConnectionThatIsMadeAfterCloseIsClosed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &station{answer: misses, dial: func(context.Context) error {
@@ -358,4 +271,43 @@ func TestCloseBeforeAnyCall(t *testing.T) {
 	require.NoError(t, p.Close())
 	_, err = p.Get("key")
 	require.ErrorIs(t, err, pool.ErrClosed)
+}
+
+// slowFirst answers the first request too slowly, but is there. Others are sent again, then.
+func slowFirst(conn net.Conn, request string) {
+	_, err := fmt.Fprintf(conn, "VALUE %s 0 1000 7\r\n", strings.Fields(request)[1])
+	for err == nil {
+		time.Sleep(timeout / 10)
+		_, err = io.WriteString(conn, "x")
+	}
+}
+
+// When the breaker opens others may be about to be sent again. They do not wait for timeouts of
+// their own, nor for a dial that does not heed its ctx, and neither does the probe.
+func TestCallsThatAreSentAgainWhileTheBreakerOpensEndWithIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var dials atomic.Int64
+		s := &station{answer: misses, dial: func(context.Context) error {
+			if dials.Add(1) == 2 {
+				time.Sleep(pool.DefaultBreakerPause * 2)
+			}
+			return nil
+		}}
+		p := s.newPool(t, one)
+		p.DialContext = deepConns(s, nil)
+		p.BreakerFailures = 1
+		p.Get("connect")
+		s.now(slowFirst)
+		begin := time.Now()
+		atOnce(20, func(i int) {
+			time.Sleep(time.Duration(i) * time.Millisecond)
+			_, err := p.Get("key")
+			assert.Equal(t, i > 0, errors.Is(err, pool.ErrDown), "%d: %v", i, err)
+			assert.Equal(t, timeout, time.Since(begin))
+		})
+		s.now(misses)
+		time.Sleep(2*pool.DefaultBreakerPause + 1)
+		synctest.Wait()
+		require.False(t, p.Stats()[0].Down)
+	})
 }

@@ -110,27 +110,6 @@ func TestAnExchangeWritesAndReadsBack(t *testing.T) {
 	require.Nil(t, gone.Found)
 }
 
-// A token is good on the connection that gave it, so a key stays with one.
-func TestAKeyStaysWithOneConnection(t *testing.T) {
-	server := servertest.NewMemcached(t)
-	const conns = 4
-	p, other := patient(t, server.Addr), patient(t, server.Addr)
-	p.Conns = conns
-	ids := make(map[uint64]bool)
-	for _, key := range onEachConn(p, server.Addr, conns) {
-		first := run(t, p, &scripted{key: key})
-		require.NotContains(t, ids, first.Conn)
-		ids[first.Conn] = true
-		atOnce(20, func(int) {
-			x := &scripted{key: key}
-			p.Exchange(context.Background(), x)
-			assert.Equal(t, first.Conn, x.results[0].Conn)
-		})
-		require.NotEqual(t, first.Conn, run(t, other, &scripted{key: key}).Conn)
-	}
-	require.Equal(t, conns, p.Stats()[0].Conns)
-}
-
 // Whatever the conditions of a rule, and wherever their records are, they are
 // asked for at once.
 func TestExchangesOfSeveralServersAreMadeAtOnce(t *testing.T) {

@@ -2,7 +2,6 @@ package pool
 
 import (
 	"net"
-	"slices"
 	"time"
 )
 
@@ -13,14 +12,6 @@ func (p *Pool) Place(key string) string { return p.servers.Load().of(key).Name }
 func (p *Pool) Dialer(key string) *net.Dialer {
 	p.init()
 	return p.servers.Load().of(key).dialer()
-}
-
-// Shard returns the index of the connection, to its server, that key's requests
-// use.
-func (p *Pool) Shard(key string) int {
-	p.init()
-	s := p.servers.Load().of(key)
-	return slices.Index(s.shards, s.shard(key))
 }
 
 // What the zero values of the options stand for.
@@ -42,13 +33,12 @@ const ProbeKey = probeKey
 // that they write by meta sets if their servers know them.
 func (p *Pool) TrustWrites() {
 	for _, s := range p.servers.Load().all {
-		for _, l := range s.shards {
-			l.mu.Lock()
-			if l.conn != nil {
-				l.conn.metas.trust.Store(fullTrust)
-			}
-			l.mu.Unlock()
+		l := s.shard
+		l.mu.Lock()
+		if l.conn != nil {
+			l.conn.metas.trust.Store(fullTrust)
 		}
+		l.mu.Unlock()
 	}
 }
 

@@ -15,7 +15,7 @@ func TestWhatIsSentTwiceIsCarriedOutOnce(t *testing.T) {
 	storetest.RunFaults(t, servertest.NewMemcached(t).Addr, func(t *testing.T, addr string, timeout time.Duration) throttler.Client {
 		p, err := pool.New(addr)
 		require.NoError(t, err)
-		p.Timeout, p.QueueTimeout = timeout, 10*time.Second
+		p.Timeout, p.DialTimeout, p.QueueTimeout = timeout, 10*time.Second, 10*time.Second
 		t.Cleanup(func() { p.Close() })
 		return p
 	})

@@ -95,7 +95,7 @@ func (r *request) atFault() *request {
 
 // parse reads what b has of the answers to g, as [request.parse] does. done says
 // that all members have theirs.
-func (g *group) parse(b []byte, maxValue int) (n int, done bool, err error) {
+func (g *group) parse(b []byte) (n int, done bool, err error) {
 	for !done && err == nil {
 		writer := g.writer()
 		line, size, ok := cutLine(b[n:])
@@ -120,7 +120,7 @@ func (g *group) parse(b []byte, maxValue int) (n int, done bool, err error) {
 				m.reply.read = true
 			}
 		default:
-			length, wrong := g.value(line, b[n+size:], maxValue)
+			length, wrong := g.value(line, b[n+size:])
 			if wrong != nil || length < 0 {
 				return n, false, wrong
 			}
@@ -154,15 +154,15 @@ func (g *group) complained(line []byte) error {
 
 // value notes the item that line announces and b begins with. It returns the length of its
 // data with their end, or -1 if b has not all of them.
-func (g *group) value(line, b []byte, maxValue int) (length int, err error) {
+func (g *group) value(line, b []byte) (length int, err error) {
 	key, item, size, ok := parseValue(line)
 	m := g.named(key)
 	g.fault = m // if anything is wrong
 	if !ok {
 		return 0, errGarbage(line)
 	}
-	if size > uint64(maxValue) {
-		return 0, tooLarge{size, maxValue}
+	if size > maxValue {
+		return 0, tooLarge(size)
 	}
 	length = int(size) + 2
 	switch {

@@ -433,35 +433,38 @@ func TestAConnectionThatEndsDuringCloseIsClosed(t *testing.T) {
 // no failure of that.
 func TestAConnectionThatWasCutIsNoFailureLater(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		s := &station{answer: hangs}
+		s := &station{answer: misses}
 		p := s.newPool(t, one)
 		p.BreakerFailures = 1
-		release := make(chan struct{})
+		release := [...]chan struct{}{make(chan struct{}), make(chan struct{})}
 		var dials atomic.Int64
 		p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := s.DialContext(ctx, network, addr)
-			if dials.Add(1) == 2 {
-				conn = &stubborn{conn, release}
+			if n := dials.Add(1); int(n) <= len(release) {
+				conn = &stubborn{conn, release[n-1]}
 			}
 			return conn, err
 		}
-		p.Conns = 2
-		keys := onEachConn(p, one, 2)
 		silent := make(chan error, 1)
 		go func() {
-			_, err := p.Get(keys[1])
+			_, err := p.Get("silent") // is written until it is released, and then lost
 			silent <- err
 		}()
-		time.Sleep(pool.DefaultTimeout / 2)
-		go p.Get(keys[0]) // is being written for good, and has time left when it is cut
+		time.Sleep(2 * timeout)
+		cut := make(chan error, 1)
+		go func() {
+			_, err := p.Get("cut")
+			cut <- err
+		}()
+		time.Sleep(timeout / 2)
+		close(release[0])
 		require.Error(t, <-silent)
 		synctest.Wait()
 		require.True(t, p.Stats()[0].Down)
-		s.now(misses)
 		time.Sleep(10 * pool.DefaultBreakerPause)
 		require.False(t, p.Stats()[0].Down)
-		close(release)
-		synctest.Wait()
+		close(release[1])
+		require.ErrorIs(t, <-cut, pool.ErrDown)
 		require.False(t, p.Stats()[0].Down)
 	})
 }

@@ -76,7 +76,7 @@ func (c *conn) lookLocked() {
 func (c *conn) parse() (n int, err error) {
 	for n < len(c.heads) && c.r < c.w {
 		r := c.heads[n]
-		used, done, err := r.parse(c.buf[c.r:c.w], c.shard.server.maxValue)
+		used, done, err := r.parse(c.buf[c.r:c.w])
 		c.r += used
 		c.advanced = c.advanced || used > 0 && r.group != nil
 		if done {

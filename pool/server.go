@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/internal/upstream"
-	"github.com/cespare/xxhash/v2"
 )
 
 // A server is one memcached: its connections and its breaker.
@@ -17,7 +16,7 @@ type server struct {
 
 	// Options, set by init.
 	options
-	shards []*shard
+	shard *shard
 
 	isMemcached atomic.Bool // it has given its version once
 	noMetaSets  atomic.Bool // it has refused one
@@ -27,7 +26,6 @@ type server struct {
 // options are a Pool's, with the defaults put in.
 type options struct {
 	timeout, dialTimeout, queueTimeout time.Duration
-	maxValue                           int
 	user, password                     string
 	proxy                              bool
 	dialContext                        func(ctx context.Context, network, address string) (net.Conn, error)
@@ -45,7 +43,6 @@ func (s *server) init(p *Pool) {
 		timeout:      upstream.Positive(p.Timeout, defaultTimeout),
 		dialTimeout:  upstream.Positive(p.DialTimeout, defaultDialTimeout),
 		queueTimeout: upstream.Positive(p.QueueTimeout, defaultQueueTimeout),
-		maxValue:     upstream.Positive(p.MaxValue, defaultMaxValue),
 		user:         p.User,
 		password:     p.Password,
 		proxy:        p.Proxy,
@@ -54,23 +51,12 @@ func (s *server) init(p *Pool) {
 	if s.dialContext == nil {
 		s.dialContext = s.dialer().DialContext
 	}
-	for range upstream.Positive(p.Conns, defaultConns) {
-		s.shards = append(s.shards, newShard(s))
-	}
+	s.shard = newShard(s)
 	s.Failures = upstream.Positive(p.BreakerFailures, defaultBreakerFailures)
 	s.Pause = upstream.Positive(p.BreakerPause, defaultBreakerPause)
-	s.Probe, s.Opened = s.probe, func() { s.cut(errCut) }
+	s.Probe, s.Opened = s.probe, func() { s.shard.cut(errCut) }
 	s.News, s.Changed = &p.news, p.StateChanged
 }
 
 // dialer returns what connects to s by default. It tries IPv4 early enough if IPv6 leads nowhere.
 func (s *server) dialer() *net.Dialer { return &net.Dialer{FallbackDelay: s.dialTimeout / 4} }
-
-// shard returns the shard of key, always the same: what one exchange of a key learns,
-// the token above all, the next one can use.
-func (s *server) shard(key string) *shard {
-	if len(s.shards) == 1 {
-		return s.shards[0]
-	}
-	return s.shards[xxhash.Sum64String(key)%uint64(len(s.shards))]
-}

@@ -173,7 +173,7 @@ func (s *server) longest() time.Duration {
 // busy reports whether calls are under way. While the server is down there are
 // only probes.
 func (s *server) busy() bool {
-	return s.Down() == nil && slices.ContainsFunc(s.shards, (*shard).busy)
+	return s.Down() == nil && s.shard.busy()
 }
 
 func (l *shard) busy() bool {
