@@ -11,6 +11,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
+	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
@@ -174,7 +175,7 @@ func TestAServerThatLoadsItsDataIsNotBack(t *testing.T) {
 	loading.Store(true)
 	dead.Store(false)
 	require.Eventually(t, func() bool { return probes.Load() > 3 }, 20*time.Second, time.Millisecond)
-	require.ErrorIs(t, writeIn(s, true), redisstore.ErrDown)
+	require.ErrorIs(t, writeIn(s, true), pool.ErrDown)
 	loading.Store(false)
 	require.Eventually(t, func() bool { return writeIn(s, true) == nil }, 20*time.Second, time.Millisecond)
 }

@@ -9,22 +9,15 @@ import (
 	"strings"
 
 	"github.com/adaptivethrottler/throttler/exchange"
-	"github.com/adaptivethrottler/throttler/internal/upstream"
-	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/redis/rueidis"
 )
 
-var (
-	// ErrClosed is the error of a call after Close, or during it.
-	ErrClosed = errors.New("redisstore: closed")
-
-	// ErrDown is wrapped in the error of a call that was not sent because its
-	// server failed again and again. The error's text contains the last failure.
-	ErrDown = upstream.ErrDown
-)
+// ErrClosed is the error of a call after Close, or during it.
+var ErrClosed = errors.New("redisstore: closed")
 
 // An Error is a failure of one server, or of the way to it. Ordinary answers (a miss, a
-// conflict) are no failures.
+// conflict) are no failures. While the server is left alone, as it failed again and again, it
+// matches [pool.ErrDown].
 type Error struct {
 	Server string
 	Err    error
@@ -44,12 +37,6 @@ func (e *Error) Is(target error) bool {
 	var c *complaint
 	return !errors.As(e.Err, &c) || c.passing
 }
-
-// A LostAnswerError is the answer to a write that was sent a second time because
-// the first answer was lost: Err is memcache.ErrNotStored, ErrCASConflict or
-// ErrCacheMiss. The reason may be that the server had carried out the first write.
-// It is that of package pool.
-type LostAnswerError = pool.LostAnswerError
 
 // A complaint is an error that a server reported.
 type complaint struct {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
+	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -293,7 +294,7 @@ func TestAServerThatEvictsSaysSo(t *testing.T) {
 	server := servertest.NewRedis(t, "--maxmemory", "3mb", "--maxmemory-policy", "allkeys-lru")
 	s := open(t, "redis://"+server.Addr)
 	var lost atomic.Uint64
-	s.Forgot = func(_ string, l redisstore.Loss) { lost.Add(l.Evictions) }
+	s.Forgot = func(_ string, l pool.Loss) { lost.Add(l.Evictions) }
 	require.NoError(t, s.Check(context.Background()))
 	th := throttler.New(s)
 	for i := range 30_000 {
@@ -376,12 +377,12 @@ func TestRestartsAndFlushesAreNoticed(t *testing.T) {
 	server.Command("FLUSHALL")
 	server.Command("FLUSHDB")
 	require.NoError(t, s.Check(context.Background()))
-	require.Equal(t, redisstore.Loss{Flushes: 2}, s.Stats()[0].Loss)
+	require.Equal(t, pool.Loss{Flushes: 2}, s.Stats()[0].Loss)
 	server.Kill()
 	require.ErrorIs(t, s.Check(context.Background()), throttler.ErrUnavailable)
 	server.Start()
 	require.Eventually(t, func() bool { return s.Check(context.Background()) == nil }, 30*time.Second, time.Millisecond)
-	require.Equal(t, redisstore.Loss{Flushes: 2, Restarts: 1}, s.Stats()[0].Loss)
+	require.Equal(t, pool.Loss{Flushes: 2, Restarts: 1}, s.Stats()[0].Loss)
 }
 
 // A failover forgets what was not replicated, at most Max hits of each value. The store

@@ -15,19 +15,13 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// ServerStats are those of package pool: Conns is 1 while there is a client, and
-// Bytes and MaxBytes are used_memory and maxmemory.
-type ServerStats = pool.ServerStats
-
-// A Loss is what a server has forgotten before its time. A failover counts as a restart.
-type Loss = pool.Loss
-
 // Stats returns a snapshot of each server: the one there is, or each primary of a
-// Cluster, by address.
-func (s *Store) Stats() []ServerStats {
+// Cluster, by address. Conns is 1 while there is a client, Bytes and MaxBytes are used_memory
+// and maxmemory, and a failover counts as a restart.
+func (s *Store) Stats() []pool.ServerStats {
 	s.init()
 	nodes := s.nodes()
-	stats := make([]ServerStats, len(nodes))
+	stats := make([]pool.ServerStats, len(nodes))
 	for i, n := range nodes {
 		stats[i] = n.stats()
 	}
@@ -45,8 +39,8 @@ func (s *Store) nodes() []*node {
 	return nodes
 }
 
-func (n *node) stats() ServerStats {
-	stats := ServerStats{
+func (n *node) stats() pool.ServerStats {
+	stats := pool.ServerStats{
 		Server:    n.Name,
 		Calls:     n.Counts.Calls.Load(),
 		Failures:  n.Counts.Failures.Load(),
@@ -63,13 +57,13 @@ func (n *node) stats() ServerStats {
 	stats.InFlight, stats.Queued = n.sent, n.queue.Len()
 	n.mu.Unlock()
 	all, bytes, most := n.Memory.Known()
-	stats.Loss, stats.Bytes, stats.MaxBytes = Loss(all), bytes, most
+	stats.Loss, stats.Bytes, stats.MaxBytes = pool.Loss(all), bytes, most
 	return stats
 }
 
 // Check asks each server for its INFO, over a connection of its own, and compares it
 // with that of the last Check. It adds what the server has forgotten since to
-// [ServerStats], and calls Forgot. Servers that are down are not asked. The error is
+// [pool.ServerStats], and calls Forgot. Servers that are down are not asked. The error is
 // that of the servers which do not answer before ctx ends, refuse, or are nodes of a
 // Cluster that the client does not know.
 func (s *Store) Check(ctx context.Context) error {
@@ -82,7 +76,7 @@ func (s *Store) Check(ctx context.Context) error {
 		return reading(info), err
 	}, func(name string, loss upstream.Loss) {
 		if s.Forgot != nil {
-			s.Forgot(name, Loss(loss))
+			s.Forgot(name, pool.Loss(loss))
 		}
 	})
 }

@@ -20,7 +20,8 @@
 //   - Notice outages and lost records: [Store.StateChanged], [Store.Forgot], [Store.Watch],
 //     [Store.Check], [Store.Stats].
 //   - Look at the server: [Store.Info], [Store.Keys].
-//   - Tell errors apart: [Error], [ErrDown], [MultiError], [LostAnswerError].
+//   - Tell errors apart: [Error], [pool.ErrDown], [pool.MultiError],
+//     [pool.LostAnswerError].
 //
 // # What is stored
 //
@@ -57,6 +58,7 @@ import (
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/fanout"
 	"github.com/adaptivethrottler/throttler/internal/upstream"
+	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/redis/rueidis"
 )
 
@@ -109,7 +111,7 @@ type Store struct {
 
 	// Forgot is called when Check has noticed that a server forgot records. It may
 	// be called on several goroutines at once. Default: none.
-	Forgot func(server string, loss Loss)
+	Forgot func(server string, loss pool.Loss)
 
 	link   link
 	routes atomic.Pointer[routes]
