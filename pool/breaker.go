@@ -79,5 +79,5 @@ func (s *server) probe() bool {
 		r.finish(err)
 	}
 	latch.Wait(context.Background())
-	return r.err == nil || isComplaint(r.err) || errors.Is(r.err, ErrNoCAS)
+	return r.err == nil || isComplaint(r.err) || errors.Is(r.err, exchange.ErrNoCAS)
 }

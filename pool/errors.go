@@ -18,10 +18,6 @@ var (
 	// early, because its server failed again and again. It comes within a
 	// [ServerError], whose text contains the last failure.
 	ErrDown = upstream.ErrDown
-
-	// ErrNoCAS is wrapped in the error of a write that needs a CAS token and has
-	// none.
-	ErrNoCAS = errors.New("item without a CAS token (not from Get, or the server runs with -C)")
 )
 
 // A ServerError is a failure of one server, or of the way to it. Ordinary
@@ -45,7 +41,7 @@ func (e *ServerError) Unwrap() error { return e.Err }
 // answer.
 func (e *ServerError) Is(target error) bool {
 	return target == exchange.ErrUnavailable && !isComplaint(e.Err) &&
-		!errors.Is(e.Err, ErrNoCAS) && !errors.Is(e.Err, exchange.ErrOverloaded)
+		!errors.Is(e.Err, exchange.ErrNoCAS) && !errors.Is(e.Err, exchange.ErrOverloaded)
 }
 
 // A LostAnswerError is the answer to a write that was sent a second time because

@@ -154,7 +154,7 @@ func TestARecordWithoutATokenCannotBeReplaced(t *testing.T) {
 	p := patient(t, servertest.NewMemcached(t, "-C").Addr)
 	require.True(t, run(t, p, &scripted{key: "key", propose: always(valued("1", 0))}).Stored)
 	second := run(t, p, &scripted{key: "key", propose: always(valued("2", 0))})
-	require.ErrorIs(t, second.Err, pool.ErrNoCAS)
+	require.ErrorIs(t, second.Err, throttler.ErrNoCAS)
 	require.NotErrorIs(t, second.Err, throttler.ErrUnavailable)
 	require.Equal(t, "1", string(second.Found.Value), "it could be read")
 	require.NoError(t, run(t, p, &scripted{key: "key"}).Err)

@@ -132,7 +132,7 @@ func TestAServerWithoutCASIsNotAskedToSwap(t *testing.T) {
 		s := &station{answer: misses}
 		p := s.newPool(t, one)
 		err := p.CompareAndSwap(&memcache.Item{Key: "key", Value: []byte("value")})
-		require.ErrorIs(t, err, pool.ErrNoCAS)
+		require.ErrorIs(t, err, throttler.ErrNoCAS)
 		require.ErrorContains(t, err, one)
 		require.Empty(t, s.heard())
 	})

@@ -50,7 +50,7 @@
 //   - Reach them through a proxy: [Pool.Proxy].
 //   - Notice outages and lost records: [Pool.StateChanged], [Pool.Forgot], [Pool.Watch],
 //     [Pool.Check], [Pool.Stats].
-//   - Tell errors apart: [ErrDown], [ErrNoCAS], [MultiError], [LostAnswerError].
+//   - Tell errors apart: [ErrDown], [MultiError], [LostAnswerError], [exchange.ErrNoCAS].
 //
 // # What counts as a failure
 //
@@ -81,7 +81,7 @@
 //
 // CompareAndSwap needs the token that Get or GetMulti put into the item. An item
 // without one (CasID 0), as from a server that was started with -C, is refused
-// with [ErrNoCAS]: such a server answers every compare-and-swap with "conflict".
+// with throttler.ErrNoCAS: such a server answers every compare-and-swap with "conflict".
 //
 // A server's tokens begin anew when it restarts. An exchange is told which
 // connection it is sent on, so that a token of before never meets a record of
@@ -105,6 +105,7 @@ package pool
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net"
 	"slices"
@@ -112,6 +113,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/fanout"
 	"github.com/adaptivethrottler/throttler/internal/legal"
 	"github.com/adaptivethrottler/throttler/internal/upstream"
@@ -334,7 +336,7 @@ func (p *Pool) CompareAndSwap(item *memcache.Item) error {
 		return err
 	}
 	if item.CasID == 0 {
-		return &ServerError{Server: s.Name, Err: ErrNoCAS}
+		return &ServerError{Server: s.Name, Err: fmt.Errorf("item without a CAS token: %w", exchange.ErrNoCAS)}
 	}
 	return p.write(cas, item.Key, item)
 }

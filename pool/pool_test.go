@@ -216,7 +216,7 @@ func TestAServerWithoutCAS(t *testing.T) {
 	require.NoError(t, p.Add(&memcache.Item{Key: "key", Value: []byte("value"), Expiration: 600}))
 	read, err := p.Get("key")
 	require.NoError(t, err)
-	require.ErrorIs(t, p.CompareAndSwap(read), pool.ErrNoCAS)
+	require.ErrorIs(t, p.CompareAndSwap(read), throttler.ErrNoCAS)
 }
 
 func TestTLS(t *testing.T) {

@@ -193,7 +193,7 @@ func (r *request) finish(err error) {
 		err = r.reply.complaint
 	}
 	if err == nil && r.reply.uncas(r.verb) {
-		err = ErrNoCAS
+		err = exchange.ErrNoCAS
 	}
 	r.conclude(err, exchange.Result{
 		Stored:  r.reply.status == stored,
