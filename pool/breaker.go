@@ -63,7 +63,7 @@ func isFailure(err error) bool {
 // close ends all calls that are under way, and the probes.
 func (s *server) close() {
 	s.Leave(false)
-	s.shard.cut(ErrClosed)
+	s.link.cut(ErrClosed)
 }
 
 // probeKey is read to find out whether a server answers. It holds nothing.
@@ -74,8 +74,8 @@ const probeKey = "throttler#probe"
 func (s *server) probe() bool {
 	var latch fanout.Latch
 	latch.Hold(1)
-	r := &request{latch: &latch, key: probeKey, reads: true, shard: s.shard, probe: true}
-	if err := r.shard.submit([]*request{r}); err != nil {
+	r := &request{latch: &latch, key: probeKey, reads: true, link: s.link, probe: true}
+	if err := r.link.submit([]*request{r}); err != nil {
 		r.finish(err)
 	}
 	latch.Wait(context.Background())

@@ -25,9 +25,9 @@ var connIDs atomic.Uint64
 
 // A conn is a connection to a server. One goroutine writes to it, and one reads from it.
 type conn struct {
-	shard *shard
-	nc    net.Conn
-	id    uint64 // 0: a proxy is in between, or might be
+	link *link
+	nc   net.Conn
+	id   uint64 // 0: a proxy is in between, or might be
 
 	inFlight
 	writer
@@ -37,7 +37,7 @@ type conn struct {
 	spoilt *request // whose answer made no sense, or came too slowly; set when that killed the connection
 }
 
-// An inFlight is what is under way on a connection. shard.mu guards it.
+// An inFlight is what is under way on a connection. link.mu guards it.
 type inFlight struct {
 	writing, reading bool                     // a goroutine has the role
 	sent             upstream.Queue[*request] // without the whole of their answers, in order
@@ -70,18 +70,18 @@ func (c *conn) failLocked(err error) {
 		return
 	}
 	c.dead = err
-	if c.shard.conn == c {
-		c.shard.conn = nil
+	if c.link.conn == c {
+		c.link.conn = nil
 	}
 	_ = c.nc.SetDeadline(past)
 }
 
 // cut is fail for a caller without a role.
 func (c *conn) cut(reason error) {
-	c.shard.mu.Lock()
+	c.link.mu.Lock()
 	c.failLocked(reason)
 	last := c.desertedLocked()
-	c.shard.mu.Unlock()
+	c.link.mu.Unlock()
 	if last {
 		c.bury()
 	}
@@ -99,7 +99,7 @@ func (c *conn) desertedLocked() bool {
 // bury closes the connection and decides what becomes of the requests that it had
 // sent. It is the last to use the connection.
 func (c *conn) bury() {
-	l, s := c.shard, c.shard.server
+	l, s := c.link, c.link.server
 	l.mu.Lock()
 	if c.watch.timer != nil {
 		c.watch.timer.Stop()

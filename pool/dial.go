@@ -14,7 +14,7 @@ import (
 
 // dial makes a connection for l and has it ready for requests. It ends with life, or
 // when dialTimeout is over and this process has had its turns.
-func (s *server) dial(life context.Context, l *shard) (*conn, error) {
+func (s *server) dial(life context.Context, l *link) (*conn, error) {
 	ctx, cancel := context.WithCancel(life)
 	defer cancel()
 	defer time.AfterFunc(s.dialTimeout, func() {
@@ -64,12 +64,12 @@ func (s *server) connect(ctx context.Context) (net.Conn, error) {
 
 // greeted makes a connection, logs in, and asks for the version unless that is known
 // to be a proxy.
-func (s *server) greeted(ctx context.Context, l *shard, proxy bool) (*conn, error) {
+func (s *server) greeted(ctx context.Context, l *link, proxy bool) (*conn, error) {
 	nc, err := s.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{shard: l, nc: nc, reader: reader{buf: make([]byte, minBuffer)}}
+	c := &conn{link: l, nc: nc, reader: reader{buf: make([]byte, minBuffer)}}
 	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(past) })
 	err = c.greet(proxy)
 	if !stop() && err == nil {
@@ -87,7 +87,7 @@ func (s *server) greeted(ctx context.Context, l *shard, proxy bool) (*conn, erro
 
 // greet is the part of the conversation that comes before all requests.
 func (c *conn) greet(proxy bool) error {
-	s := c.shard.server
+	s := c.link.server
 	if s.user != "" || s.password != "" {
 		if err := c.login(s.user, s.password); err != nil {
 			return err

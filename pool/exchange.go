@@ -31,7 +31,7 @@ func (p *Pool) Exchange(ctx context.Context, xs ...exchange.Exchange) {
 func (p *Pool) Start(xs ...exchange.Exchange) {
 	b := p.exchanges(xs)
 	refused := b.Refused
-	fanout.By(b.Admitted, shardOf, func(l *shard, group []*request) {
+	fanout.By(b.Admitted, linkOf, func(l *link, group []*request) {
 		if err := l.submit(group); err != nil {
 			for _, r := range group {
 				r.err = err
@@ -73,12 +73,12 @@ func (p *Pool) call(v verb, key string, item *memcache.Item) (answer reply, mayb
 	return r.reply, r.maybe, r.err
 }
 
-// admit finds the shard of a request. It reports false, and sets the request's error, if no
+// admit finds the link of a request. It reports false, and sets the request's error, if no
 // server is to be asked.
 func (p *Pool) admit(r *request) bool {
 	s, err := p.server(r.key)
 	if err == nil {
-		r.shard = s.shard
+		r.link = s.link
 		err = s.Admit()
 	}
 	r.err = err
@@ -102,10 +102,10 @@ func do(ctx context.Context, b *batch) (ended bool) {
 	if len(b.Admitted) == 0 {
 		return true
 	}
-	n := 0                     // shards
+	n := 0                     // servers
 	var own *conn              // is read here, for ownLatch
 	var ownLatch *fanout.Latch // of which it has the answers
-	fanout.By(b.Admitted, shardOf, func(l *shard, group []*request) {
+	fanout.By(b.Admitted, linkOf, func(l *link, group []*request) {
 		latch := b.Latch(n)
 		n++
 		latch.Hold(len(group))
@@ -136,4 +136,4 @@ func do(ctx context.Context, b *batch) (ended bool) {
 	return ended
 }
 
-func shardOf(r *request) *shard { return r.shard }
+func linkOf(r *request) *link { return r.link }

@@ -4,19 +4,19 @@ import "time"
 
 // tickLocked sees to it that expire runs when a request that is queued now has waited
 // too long.
-func (l *shard) tickLocked() {
+func (l *link) tickLocked() {
 	if !l.clock.isSet {
 		l.tickAfterLocked(l.server.queueTimeout)
 	}
 }
 
-func (l *shard) tickAfterLocked(d time.Duration) { l.clock.afterLocked(d, l.expire) }
+func (l *link) tickAfterLocked(d time.Duration) { l.clock.afterLocked(d, l.expire) }
 
 // expire sees to it that requests end which the server keeps waiting too long: for their
 // turn, as it is behind with those before them, or for an answer after it. Those that wait
 // for a connection are not concerned: that has a time of its own, unless the server is
 // there and refuses it.
-func (l *shard) expire() {
+func (l *link) expire() {
 	l.mu.Lock()
 	l.clock.isSet = false
 	now, c, refusal := time.Now(), l.conn, l.refusal
@@ -46,7 +46,7 @@ func (l *shard) expire() {
 
 // tickOnLocked is tickLocked for the requests that are there. What has waited too long
 // for this process is about to be sent.
-func (l *shard) tickOnLocked(now time.Time) {
+func (l *link) tickOnLocked(now time.Time) {
 	left, waits := l.untilExpiredLocked(now)
 	if !waits {
 		return
@@ -59,7 +59,7 @@ func (l *shard) tickOnLocked(now time.Time) {
 
 // untilExpiredLocked returns when the first of the requests will have waited too long. It
 // may have already. waits is false if none waits.
-func (l *shard) untilExpiredLocked(now time.Time) (left time.Duration, waits bool) {
+func (l *link) untilExpiredLocked(now time.Time) (left time.Duration, waits bool) {
 	if l.queue.Len() > 0 {
 		left, waits = l.queue.All()[0].untilUnsent(now), true
 	}
@@ -84,9 +84,9 @@ type expired struct {
 }
 
 // expireLocked takes the requests that have waited too long, now that the reader of c,
-// the shard's connection, has found nothing more. The caller ends them without the lock.
+// the link's connection, has found nothing more. The caller ends them without the lock.
 func (c *conn) expireLocked(now time.Time) {
-	l := c.shard
+	l := c.link
 	if c.holdsUpLocked(now) {
 		c.expired.unsent = l.takeUnsentLocked(now)
 	}
@@ -102,11 +102,11 @@ func (c *conn) holdsUpLocked(now time.Time) bool {
 		return true
 	}
 	n := c.sent.Len()
-	return c.transmitting && n > 0 && now.Sub(c.sent.All()[n-1].sent) >= c.shard.server.timeout/10
+	return c.transmitting && n > 0 && now.Sub(c.sent.All()[n-1].sent) >= c.link.server.timeout/10
 }
 
 // takeUnsentLocked takes those out of the queue that have waited too long.
-func (l *shard) takeUnsentLocked(now time.Time) []*request {
+func (l *link) takeUnsentLocked(now time.Time) []*request {
 	return l.queue.TakeWhile(nil, func(r *request) bool { return r.untilUnsent(now) <= 0 })
 }
 
@@ -143,14 +143,14 @@ func (r *request) mayExpire() bool { return r.fate == awaited && !r.queued.IsZer
 
 // untilUnsent returns when r, which is queued, will have waited too long.
 func (r *request) untilUnsent(now time.Time) time.Duration {
-	return r.shard.server.queueTimeout - now.Sub(r.queued)
+	return r.link.server.queueTimeout - now.Sub(r.queued)
 }
 
 // untilUnanswered returns when r, which was sent, will have waited too long: since it was
 // queued, and since the server could have answered. What is sent again when it has been
 // read, as behind a proxy, has no more time for that.
 func (r *request) untilUnanswered(now time.Time) time.Duration {
-	s := r.shard.server
+	s := r.link.server
 	left := s.queueTimeout + s.timeout - now.Sub(r.queued)
 	if r.step != onRead {
 		left = max(left, s.timeout-now.Sub(r.sent))

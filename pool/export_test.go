@@ -33,7 +33,7 @@ const ProbeKey = probeKey
 // that they write by meta sets if their servers know them.
 func (p *Pool) TrustWrites() {
 	for _, s := range p.servers.Load().all {
-		l := s.shard
+		l := s.link
 		l.mu.Lock()
 		if l.conn != nil {
 			l.conn.metas.trust.Store(fullTrust)

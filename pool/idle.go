@@ -17,7 +17,7 @@ var errGone = errors.New("closed by the server while it was idle")
 // lookAtIdleLocked fails the connection if it has been idle for some time and has an end
 // by now, or bytes that nobody asked for, which the next request would take for its
 // answer.
-func (l *shard) lookAtIdleLocked() {
+func (l *link) lookAtIdleLocked() {
 	c := l.conn
 	if c == nil || c.writing || c.reading || c.sent.Len() > 0 || time.Since(c.progress) < mayBeGone {
 		return

@@ -41,7 +41,7 @@ func (m *metas) note(r *request) {
 		m.trust.Store(trust - trust/forgetting)
 	case complained:
 		if (r.step == metaSet || r.step == readsAfterMeta) && isRefusal([]byte(r.reply.complaint.Error())) {
-			r.shard.server.noMetaSets.Store(true)
+			r.link.server.noMetaSets.Store(true)
 		}
 	}
 }
@@ -50,7 +50,7 @@ func (m *metas) note(r *request) {
 func (m *metas) choose(r *request) {
 	r.asks = nil // of an earlier connection
 	switch {
-	case r.verb == none || m.trust.Load() < enoughTrust || r.shard.server.noMetaSets.Load():
+	case r.verb == none || m.trust.Load() < enoughTrust || r.link.server.noMetaSets.Load():
 	case m.known.Load():
 		r.step = metaSet
 	case !m.asked:

@@ -61,8 +61,8 @@ func (c *conn) receive(ctx context.Context, own *fanout.Latch) {
 
 // look lets the reader see the first of the requests that wait for an answer.
 func (c *conn) look() {
-	c.shard.mu.Lock()
-	defer c.shard.mu.Unlock()
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
 	c.lookLocked()
 }
 
@@ -96,7 +96,7 @@ func (c *conn) parse() (n int, err error) {
 // with the next answer: its request fails, and the others are lost with the
 // connection.
 func (c *conn) settle(n int, err error) (waits, good bool) {
-	l := c.shard
+	l := c.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n > 0 {
@@ -159,7 +159,7 @@ func (c *conn) handOut() {
 	}
 	clear(c.ready)
 	c.ready = c.ready[:0]
-	c.shard.resubmit(again)
+	c.link.resubmit(again)
 	c.endExpired()
 }
 
@@ -203,9 +203,9 @@ func (c *conn) extend() {
 // resume reports whether reading may go on after err: if the reader was only
 // woken, see interrupt and askLocked, or has looked, as it was asked to.
 func (c *conn) resume(err error, looked bool) bool {
-	c.shard.mu.Lock()
+	c.link.mu.Lock()
 	good := c.resumeLocked(err, looked)
-	c.shard.mu.Unlock()
+	c.link.mu.Unlock()
 	c.endExpired()
 	return good
 }
@@ -230,8 +230,8 @@ func (c *conn) resumeLocked(err error, looked bool) (good bool) {
 
 // interrupt wakes the reader, for it to see that its ctx has ended.
 func (c *conn) interrupt() {
-	c.shard.mu.Lock()
-	defer c.shard.mu.Unlock()
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
 	if c.dead == nil {
 		c.interrupted = true
 		_ = c.nc.SetReadDeadline(past)
@@ -242,7 +242,7 @@ var past = time.Unix(1, 0)
 
 // leave gives up the reader's role, to another one if there are answers to come.
 func (c *conn) leave() {
-	l := c.shard
+	l := c.link
 	l.mu.Lock()
 	c.reading = false
 	clear(c.heads)

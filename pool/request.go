@@ -47,18 +47,18 @@ const (
 )
 
 // A request is what one server is asked for at a time: to write, to read, or to
-// write and then to read. It belongs to its shard's queue, then to the writer of
+// write and then to read. It belongs to its link's queue, then to the writer of
 // a connection, and then to the requests that the connection has sent.
 type request struct {
 	latch *fanout.Latch // opens when it and others have ended; nil: nobody waits
-	shard *shard
+	link  *link
 	key   string
 	item  *memcache.Item    // to be written with verb
 	x     exchange.Exchange // proposes the item, and takes the result; nil: item is fixed
 	probe bool              // it finds out whether a server that is down is back
 	verb  verb
 	reads bool
-	fate  fate // guarded by shard.mu; changes no more once r has ended
+	fate  fate // guarded by link.mu; changes no more once r has ended
 
 	// What attempts leave behind for later ones.
 	retried  bool // sent anew, as its first connection was lost
@@ -210,7 +210,7 @@ func (r *request) giveUp() {
 }
 
 func (r *request) conclude(err error, result exchange.Result) {
-	r.err = r.shard.server.ended(err, r.probe)
+	r.err = r.link.server.ended(err, r.probe)
 	if r.x != nil {
 		result.Conn, result.Err = r.conn, r.err
 		r.x.Done(result)

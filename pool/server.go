@@ -16,7 +16,7 @@ type server struct {
 
 	// Options, set by init.
 	options
-	shard *shard
+	link *link
 
 	isMemcached atomic.Bool // it has given its version once
 	noMetaSets  atomic.Bool // it has refused one
@@ -51,10 +51,10 @@ func (s *server) init(p *Pool) {
 	if s.dialContext == nil {
 		s.dialContext = s.dialer().DialContext
 	}
-	s.shard = newShard(s)
+	s.link = newLink(s)
 	s.Failures = upstream.Positive(p.BreakerFailures, defaultBreakerFailures)
 	s.Pause = upstream.Positive(p.BreakerPause, defaultBreakerPause)
-	s.Probe, s.Opened = s.probe, func() { s.shard.cut(errCut) }
+	s.Probe, s.Opened = s.probe, func() { s.link.cut(errCut) }
 	s.News, s.Changed = &p.news, p.StateChanged
 }
 

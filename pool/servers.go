@@ -173,10 +173,10 @@ func (s *server) longest() time.Duration {
 // busy reports whether calls are under way. While the server is down there are
 // only probes.
 func (s *server) busy() bool {
-	return s.Down() == nil && s.shard.busy()
+	return s.Down() == nil && s.link.busy()
 }
 
-func (l *shard) busy() bool {
+func (l *link) busy() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.queue.Len() > 0 || l.conn != nil && l.conn.sent.Len() > 0

@@ -132,7 +132,7 @@ func (a *alarm) afterLocked(d time.Duration, run func()) {
 // watchLocked sees to it that overdue runs when an answer is.
 func (c *conn) watchLocked() {
 	if !c.watch.isSet {
-		c.watchAfterLocked(c.shard.server.timeout)
+		c.watchAfterLocked(c.link.server.timeout)
 	}
 }
 
@@ -142,7 +142,7 @@ func (c *conn) watchAfterLocked(d time.Duration) { c.watch.afterLocked(d, c.over
 // since it was sent or, if it had to wait for the answers to others, since the last of
 // these. A server that is slow for want of time is there.
 func (c *conn) overdue() {
-	l := c.shard
+	l := c.link
 	l.mu.Lock()
 	now := time.Now()
 	switch late, waits := c.latenessLocked(now); {
@@ -166,9 +166,9 @@ func (c *conn) overdue() {
 
 // unblockLocked fails the connection if the server takes nothing more: a packet is still
 // being written though its writer had its turn. The reader has found nothing, or there is
-// none: a lone caller that writes reads only afterwards. It unlocks shard.mu meanwhile.
+// none: a lone caller that writes reads only afterwards. It unlocks link.mu meanwhile.
 func (c *conn) unblockLocked() {
-	l, packet := c.shard, c.offset
+	l, packet := c.link, c.offset
 	l.mu.Unlock()
 	turns.Pass(turnsToWrite)
 	l.mu.Lock()
@@ -200,7 +200,7 @@ func (c *conn) latenessLocked(now time.Time) (late time.Duration, waits bool) {
 	if c.dead != nil || c.sent.Len() == 0 {
 		return 0, false
 	}
-	return now.Sub(c.waitingSinceLocked()) - c.shard.server.timeout, true
+	return now.Sub(c.waitingSinceLocked()) - c.link.server.timeout, true
 }
 
 // waitingSinceLocked returns since when the server could have answered the oldest

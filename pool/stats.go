@@ -46,7 +46,7 @@ func (s *server) stats() ServerStats {
 	}
 	all, bytes, most := s.Memory.Known()
 	stats.Loss, stats.Bytes, stats.MaxBytes = Loss(all), bytes, most
-	l := s.shard
+	l := s.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	stats.Queued = l.queue.Len()

@@ -28,7 +28,7 @@ func (c *conn) write() {
 
 // next takes the requests whose turn has come.
 func (c *conn) next() []*request {
-	l := c.shard
+	l := c.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := min(l.queue.Len(), c.spareLocked(), maxRequests)
@@ -47,7 +47,7 @@ func (c *conn) next() []*request {
 // reader's role as well.
 func (c *conn) enqueue(bundle []*request, alone bool) (packet []byte) {
 	packet, n := c.encode(bundle)
-	l := c.shard
+	l := c.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c.dead != nil {
@@ -82,8 +82,8 @@ func (c *conn) transmit(packet []byte) {
 	if err == nil {
 		return
 	}
-	c.shard.mu.Lock()
-	defer c.shard.mu.Unlock()
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
 	c.offset += int64(written - len(packet))
 	c.failLocked(lostError{err})
 }
@@ -109,11 +109,11 @@ func (c *conn) sendAlone(requests []*request) bool {
 // stopWriting gives up the writer's role, to another one if there is something to
 // be sent.
 func (c *conn) stopWriting() {
-	c.shard.mu.Lock()
+	c.link.mu.Lock()
 	c.writing, c.transmitting = false, false
-	c.shard.wakeLocked()
+	c.link.wakeLocked()
 	last := c.desertedLocked()
-	c.shard.mu.Unlock()
+	c.link.mu.Unlock()
 	if last {
 		c.bury()
 	}

@@ -9,13 +9,13 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/upstream"
 )
 
-// A shard is the part of a server's keys that share a connection: one at a time, and the
-// requests that wait for it in turn.
+// A link is what leads to a server: one connection at a time, and the requests that wait for
+// it in turn.
 //
 // One goroutine at a time writes to the connection, and one reads from it. These are
 // its roles. A lone caller takes both. As soon as there are more callers, goroutines
 // that end with the work take them.
-type shard struct {
+type link struct {
 	server *server
 
 	mu         sync.Mutex
@@ -35,15 +35,15 @@ type shard struct {
 // one that comes first, and it would send a packet of its own each time.
 const aloneEnough = 4
 
-func newShard(s *server) *shard {
-	l := &shard{server: s, alone: aloneEnough}
+func newLink(s *server) *link {
+	l := &link{server: s, alone: aloneEnough}
 	l.life, l.endLife = context.WithCancelCause(context.Background())
 	return l
 }
 
 // claimOrSubmit gives the caller both roles of the connection, to make the requests
 // itself, if no other call is there. Otherwise it submits them and returns nil.
-func (l *shard) claimOrSubmit(requests []*request) (*conn, error) {
+func (l *link) claimOrSubmit(requests []*request) (*conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lookAtIdleLocked()
@@ -55,7 +55,7 @@ func (l *shard) claimOrSubmit(requests []*request) (*conn, error) {
 
 // claimLocked gives the caller both roles of the connection if no other call is there.
 // Otherwise it returns nil.
-func (l *shard) claimLocked() *conn {
+func (l *link) claimLocked() *conn {
 	c := l.conn
 	if l.queue.Len() > 0 || c == nil || c.dead != nil || c.sent.Len() > 0 {
 		l.alone = 0
@@ -73,7 +73,7 @@ func (l *shard) claimLocked() *conn {
 }
 
 // submit has requests sent in their turn, by others.
-func (l *shard) submit(requests []*request) error {
+func (l *link) submit(requests []*request) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lookAtIdleLocked()
@@ -81,7 +81,7 @@ func (l *shard) submit(requests []*request) error {
 }
 
 // pushLocked is submit.
-func (l *shard) pushLocked(requests []*request) error {
+func (l *link) pushLocked(requests []*request) error {
 	if l.closed {
 		return ErrClosed
 	}
@@ -96,7 +96,7 @@ func (l *shard) pushLocked(requests []*request) error {
 }
 
 // resubmit has requests that are under way sent next, on whichever connection.
-func (l *shard) resubmit(requests []*request) {
+func (l *link) resubmit(requests []*request) {
 	if len(requests) == 0 {
 		return
 	}
@@ -119,7 +119,7 @@ func (l *shard) resubmit(requests []*request) {
 
 // putBackLocked puts requests before all others, to be sent once more or after all.
 // Their time in the queue goes on.
-func (l *shard) putBackLocked(requests []*request) {
+func (l *link) putBackLocked(requests []*request) {
 	if len(requests) == 0 {
 		return
 	}
@@ -133,7 +133,7 @@ func (l *shard) putBackLocked(requests []*request) {
 }
 
 // wakeLocked starts a writer, or a connection, if something is queued.
-func (l *shard) wakeLocked() {
+func (l *link) wakeLocked() {
 	switch {
 	case l.queue.Len() == 0:
 	case l.conn == nil:
@@ -148,7 +148,7 @@ func (l *shard) wakeLocked() {
 }
 
 // connect makes a connection for the requests in the queue.
-func (l *shard) connect(life context.Context) {
+func (l *link) connect(life context.Context) {
 	c, err := l.dial(life)
 	l.mu.Lock()
 	l.connecting, l.refusal = false, nil
@@ -177,7 +177,7 @@ func (l *shard) connect(life context.Context) {
 
 // dial makes a connection. If the server has too many it tries again, for as long
 // as anybody waits.
-func (l *shard) dial(life context.Context) (*conn, error) {
+func (l *link) dial(life context.Context) (*conn, error) {
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		c, err := l.server.dial(life, l)
 		if !errors.Is(err, errTooMany) {
@@ -197,7 +197,7 @@ func (l *shard) dial(life context.Context) (*conn, error) {
 
 // refused notes why the server, which is there, gives no connection. From the first
 // time on, those in the queue wait for it. It returns how many do.
-func (l *shard) refused(err error) (waiting int) {
+func (l *link) refused(err error) (waiting int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.refusal == nil {
@@ -208,7 +208,7 @@ func (l *shard) refused(err error) (waiting int) {
 }
 
 // waitFromNowLocked has the time of the queue begin.
-func (l *shard) waitFromNowLocked() {
+func (l *link) waitFromNowLocked() {
 	now := time.Now()
 	for _, r := range l.queue.All() {
 		r.queued = now
@@ -217,7 +217,7 @@ func (l *shard) waitFromNowLocked() {
 
 // cut ends the connection, the making of one, and all requests that wait, with the
 // given reason.
-func (l *shard) cut(reason error) {
+func (l *link) cut(reason error) {
 	l.mu.Lock()
 	l.endLife(reason)
 	l.life, l.endLife = context.WithCancelCause(context.Background())
