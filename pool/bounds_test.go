@@ -128,30 +128,6 @@ func TestAnExchangeThatIsGivenUpIsDoneOnce(t *testing.T) {
 	})
 }
 
-// Nor is it done once more by an answer that makes no sense, or by the loss of its
-// connection.
-func TestAnExchangeThatIsGivenUpIsDoneOnceWhateverComesLater(t *testing.T) {
-	bubbles(t, map[string]func(net.Conn, string){"garbage": says("TUESDAY\r\n"), "loss": hangsUp}, func(t *testing.T, last func(net.Conn, string)) {
-		n := 0
-		s := &station{answer: func(conn net.Conn, request string) {
-			time.Sleep(timeout * 2 / 3)
-			if n++; n < 3 {
-				misses(conn, request)
-				return
-			}
-			last(conn, request)
-		}}
-		p := s.newPool(t, one)
-		p.QueueTimeout = time.Millisecond
-		x := &scripted{key: "key"}
-		p.Start(&scripted{key: "key"}, &scripted{key: "key"}, x)
-		time.Sleep(3 * timeout)
-		synctest.Wait()
-		require.ErrorIs(t, result(t, x).Err, throttler.ErrOverloaded)
-		require.Len(t, s.heard(), 3)
-	})
-}
-
 // Each is given up at its own time, though the answers to those before it are still to
 // come.
 func TestEachExchangeIsGivenUpAtItsOwnTime(t *testing.T) {
@@ -237,21 +213,35 @@ func TestACallerThatWasAloneIsNotGivenUp(t *testing.T) {
 	})
 }
 
-// An exchange that is given up may have been carried out if it wrote anything, now
-// or before its first connection was lost.
-func TestAnExchangeThatIsGivenUpMayHaveWritten(t *testing.T) {
+// What an exchange comes to that is given up, behind two others: it may have been carried out if it
+// wrote anything, now or before its first connection was lost. It is done once, whatever its answer
+// is, and behind a proxy its second half has the time that the first has left.
+func TestWhatAnExchangeThatIsGivenUpComesTo(t *testing.T) {
 	type row struct {
-		first, second *memcache.Item
-		lost          bool // the first connection
-		unknown       bool
+		first   *memcache.Item         // that it proposes; no other
+		lost    bool                   // the first connection
+		last    func(net.Conn, string) // answers it at last; nil: as the others are
+		proxy   bool
+		unknown bool
 	}
 	bubbles(t, map[string]row{
 		"reads":                    {},
 		"writes":                   {first: valued("1", 0), unknown: true},
 		"wrote, and reads":         {first: valued("1", 0), lost: true, unknown: true},
 		"reads on each connection": {lost: true},
+		"is answered by garbage":   {last: says("TUESDAY\r\n")},
+		"is lost later":            {last: hangsUp},
+		"behind a proxy":           {first: valued("1", 0), proxy: true, unknown: true},
 	}, func(t *testing.T, c row) {
-		slow := after(timeout*2/3, misses)
+		var answers atomic.Int64
+		slow := func(conn net.Conn, request string) {
+			time.Sleep(timeout * 2 / 3)
+			if answers.Add(1) == 3 && c.last != nil {
+				c.last(conn, request)
+				return
+			}
+			misses(conn, request)
+		}
 		s := &station{answer: slow}
 		if c.lost {
 			s.answer = func(conn net.Conn, _ string) {
@@ -260,20 +250,26 @@ func TestAnExchangeThatIsGivenUpMayHaveWritten(t *testing.T) {
 			}
 		}
 		p := s.newPool(t, one)
-		p.QueueTimeout = time.Millisecond
-		var done sync.WaitGroup
-		done.Add(3)
-		x := &scripted{key: "key", then: done.Done}
+		p.QueueTimeout, p.Proxy = time.Millisecond, c.proxy
+		x := &scripted{key: "key"}
 		x.propose = func(exchange.Turn) *memcache.Item {
 			if len(x.turns) == 1 {
 				return c.first
 			}
-			return c.second
+			return nil
 		}
-		p.Start(&scripted{key: "key", then: done.Done}, &scripted{key: "key", then: done.Done}, x)
-		done.Wait()
-		require.ErrorIs(t, x.results[0].Err, throttler.ErrOverloaded)
-		require.Equal(t, c.unknown, x.results[0].Unknown)
+		if !c.proxy { // where x is slow enough by itself
+			p.Start(&scripted{key: "key"}, &scripted{key: "key"})
+		}
+		begin, ended := time.Now(), time.Time{}
+		x.then = func() { ended = time.Now() }
+		p.Start(x)
+		time.Sleep(5 * timeout) // for the answer too
+		synctest.Wait()
+		require.Equal(t, begin.Add(p.QueueTimeout+timeout), ended)
+		require.ErrorIs(t, result(t, x).Err, throttler.ErrOverloaded)
+		require.Equal(t, c.unknown, result(t, x).Unknown)
+		require.Zero(t, p.Stats()[0].InFlight)
 	})
 }
 
@@ -512,20 +508,6 @@ func TestARequestThatIsNotSentWaitsForTheQueueTimeoutAlone(t *testing.T) {
 				assert.Equal(t, p.QueueTimeout, d)
 			}
 		})
-	})
-}
-
-// The second half of an exchange behind a proxy has the time that the first has left.
-func TestAnExchangeBehindAProxyIsGivenUpInTime(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: after(timeout*2/3, misses)}
-		p := s.newPool(t, one)
-		p.Proxy = true
-		p.QueueTimeout = time.Millisecond
-		x := &scripted{key: "key", propose: always(valued("mine", 0))}
-		require.Equal(t, p.QueueTimeout+timeout, took(func() { p.Exchange(t.Context(), x) }))
-		require.ErrorIs(t, result(t, x).Err, throttler.ErrOverloaded)
-		require.True(t, result(t, x).Unknown)
 	})
 }
 

@@ -201,37 +201,6 @@ func operationErr(operation func(*pool.Pool, string) error, p *pool.Pool, key st
 	return err
 }
 
-func TestEachServerHasABreakerOfItsOwn(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		sick := &station{answer: hangs}
-		well := &station{answer: misses}
-		p, err := pool.New(one, two, three)
-		require.NoError(t, err)
-		defer p.Close()
-		p.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if addr == two {
-				return sick.DialContext(ctx, network, addr)
-			}
-			return well.DialContext(ctx, network, addr)
-		}
-		keys := onEach(p, one, two, three)
-		for i := range 50 {
-			for server, key := range keys {
-				_, err := p.Get(key)
-				if server != two {
-					require.Equal(t, memcache.ErrCacheMiss, err)
-				} else if i >= pool.DefaultBreakerFailures {
-					require.ErrorIs(t, err, pool.ErrDown)
-				}
-			}
-		}
-		for _, stats := range p.Stats() {
-			assert.Equal(t, stats.Server == two, stats.Down, stats.Server)
-			assert.Equal(t, uint64(50), stats.Calls)
-		}
-	})
-}
-
 // onEach returns a key for each of the servers that belongs to it.
 func onEach(p *pool.Pool, servers ...string) map[string]string {
 	keys := make(map[string]string)

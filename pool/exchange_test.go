@@ -157,6 +157,9 @@ func TestARecordWithoutATokenCannotBeReplaced(t *testing.T) {
 	require.ErrorIs(t, second.Err, throttler.ErrNoCAS)
 	require.NotErrorIs(t, second.Err, throttler.ErrUnavailable)
 	require.Equal(t, "1", string(second.Found.Value), "it could be read")
+	read, err := p.Get("key")
+	require.NoError(t, err)
+	require.ErrorIs(t, p.CompareAndSwap(read), throttler.ErrNoCAS)
 	require.NoError(t, run(t, p, &scripted{key: "key"}).Err)
 }
 
@@ -250,94 +253,74 @@ func TestNoRecordOfBeforeARestartReturns(t *testing.T) {
 	running.Wait()
 }
 
-// Whichever byte of a burst of answers is the last to arrive, each exchange is
-// done once, with its own answer, and those that were lost are made anew.
-func TestAConnectionThatIsCutAtEachByteOfABurst(t *testing.T) {
-	const callers = 3
-	const stored = len("STORED\r\n")
-	whole := len(burstAnswer([]string{"key0", "key1", "key2"}, callers))
-	for cut := range whole + 1 {
-		bubble(t, func(t *testing.T) {
-			s := &burst{cut: cut}
-			p, err := pool.New(one)
-			require.NoError(t, err)
-			defer p.Close()
-			p.DialContext = s.DialContext
-			xs := make([]exchange.Exchange, callers)
-			for i := range xs {
-				xs[i] = &scripted{key: fmt.Sprint("key", i), propose: always(valued("val", 0))}
-			}
-			p.Exchange(context.Background(), xs...)
-			for i, x := range xs {
-				x := x.(*scripted)
-				require.Len(t, x.results, 1)
-				result := x.results[0]
-				require.True(t, result.Stored, "cut at %d", cut)
-				switch {
-				case cut == whole:
-					require.Len(t, x.turns, 1)
-				case cut >= (i+1)*stored:
-					require.Len(t, x.turns, 1, "it is known to be stored")
-					require.ErrorIs(t, result.Err, throttler.ErrUnavailable)
-					require.False(t, result.Read)
-					continue
-				default:
-					require.Len(t, x.turns, 2)
-					require.NotEqual(t, x.turns[0].Conn, x.turns[1].Conn)
-				}
-				require.NoError(t, result.Err)
-				require.Equal(t, x.key, string(result.Found.Value))
-			}
-		})
+// A cutting connection of a station is cut when so many bytes of answers were sent by it.
+type cutting struct {
+	net.Conn
+	left *int
+}
+
+func (c cutting) Write(b []byte) (int, error) {
+	n := min(*c.left, len(b))
+	*c.left -= n
+	c.Conn.Write(b[:n])
+	if n < len(b) {
+		c.Close()
 	}
+	return n, nil
 }
 
-// A burst is a server whose first connection hangs up after cut bytes of its first
-// answer. Each answer is that to some writes and the read after them.
-type burst struct {
-	cut   int
-	conns atomic.Int64
-}
-
-func (s *burst) DialContext(context.Context, string, string) (net.Conn, error) {
-	here, there := net.Pipe()
-	first := s.conns.Add(1) == 1
-	go s.serve(there, first)
-	return here, nil
-}
-
-func (s *burst) serve(conn net.Conn, first bool) {
-	defer conn.Close()
-	writes := 0
-	lines := newLines(conn)
-	for {
-		line, ok := lines.next()
-		switch keys, gets := strings.CutPrefix(line, "gets "); {
-		case !ok:
-			return
-		case line == "version":
-			io.WriteString(conn, "VERSION 1.6.18\r\n")
-		case gets:
-			answer := burstAnswer(strings.Fields(keys), writes)
-			if first {
-				io.WriteString(conn, answer[:s.cut])
-				return
-			}
-			io.WriteString(conn, answer)
-			writes = 0
-		case strings.HasPrefix(line, "add "):
-			lines.next()
-			writes++
+// Whichever byte of a burst of answers is the last to arrive, each exchange is done once, with its
+// own answer, and those that were lost are made anew. What is known to be stored is not.
+func TestAConnectionThatIsCutAtEachByteOfABurst(t *testing.T) {
+	for name, c := range map[string]struct {
+		each, whole int // bytes of the answer to a write, and of all
+		reads       bool
+	}{
+		"classic":  {each: len("STORED\r\n"), whole: len("STORED\r\nVALUE key0 7 5 9\r\nvalue\r\n")*3 + len("END\r\n"), reads: true},
+		"meta set": {each: len("HD c5\r\n"), whole: len("HD c5\r\n") * 3},
+	} {
+		for cut := range c.whole + 1 {
+			bubble(t, func(t *testing.T) {
+				s := newMetaServer("HD c5\r\n", "HD c5\r\n")
+				p := s.newPool(t, one)
+				if c.reads {
+					p.Get("connect")
+				} else {
+					p = s.trusting(t)
+				}
+				answer := s.station.answer
+				first, left := s.conns[0], cut
+				s.now(func(conn net.Conn, request string) {
+					if conn.(*peer).Conn == first {
+						conn = cutting{conn, &left}
+					}
+					answer(conn, request)
+				})
+				var xs []exchange.Exchange
+				for i := range 3 {
+					xs = append(xs, &scripted{key: fmt.Sprint("key", i), propose: always(valued("value", 8))})
+				}
+				p.Exchange(context.Background(), xs...)
+				for i, x := range xs {
+					r, turns := result(t, x), x.(*scripted).turns
+					require.True(t, r.Stored, "%s cut at %d", name, cut)
+					known := cut >= (i+1)*c.each
+					require.Len(t, turns, map[bool]int{true: 1, false: 2}[known], "%s cut at %d", name, cut)
+					if known && c.reads && cut < c.whole {
+						require.ErrorIs(t, r.Err, throttler.ErrUnavailable)
+						require.False(t, r.Read)
+						continue
+					}
+					require.NoError(t, r.Err)
+					require.Equal(t, "value", string(r.Found.Value))
+					require.Equal(t, x.Key(), r.Found.Key)
+					require.EqualValues(t, map[bool]int{true: 5, false: 9}[known && !c.reads], r.Found.CasID)
+					require.Equal(t, turns[len(turns)-1].Conn, r.Conn)
+					require.Equal(t, known, turns[0].Conn == r.Conn)
+				}
+			})
 		}
 	}
-}
-
-func burstAnswer(keys []string, writes int) string {
-	answer := strings.Repeat("STORED\r\n", writes)
-	for _, key := range keys {
-		answer += "VALUE " + key + " 7 4 9\r\n" + key + "\r\n"
-	}
-	return answer + "END\r\n"
 }
 
 // A caller whose ctx ends leaves at once, the others notice nothing, and the
@@ -549,34 +532,6 @@ func TestExchangesThatMeetCloseAreDone(t *testing.T) {
 		p.Exchange(context.Background(), x, y)
 		require.ErrorIs(t, result(t, x).Err, pool.ErrClosed)
 		require.ErrorIs(t, result(t, y).Err, pool.ErrClosed)
-	})
-}
-
-// What is proposed for a connection that is lost by then is not sent on it, nor on
-// another one: there it is asked for again.
-func TestAConnectionThatIsLostWhileAnExchangeProposes(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: hangs}
-		p := s.newPool(t, one)
-		done := make(chan struct{})
-		p.Start(&scripted{key: "first", then: func() { close(done) }}) // whose answer is waited for
-		synctest.Wait()
-		x := &scripted{key: "key"}
-		x.propose = func(exchange.Turn) *memcache.Item {
-			if len(x.turns) == 1 {
-				s.now(misses)
-				s.hangUp()
-				time.Sleep(time.Millisecond)
-			}
-			return valued("1", 0)
-		}
-		require.NoError(t, run(t, p, x).Err)
-		<-done
-		require.Len(t, x.turns, 2)
-		require.NotEqual(t, x.turns[0].Conn, x.turns[1].Conn)
-		require.True(t, x.turns[1].NotStored)
-		require.Len(t, s.dialled(), 2)
-		require.Equal(t, uint64(1), p.Stats()[0].Retries, "it was never sent on the first")
 	})
 }
 

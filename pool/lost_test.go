@@ -153,28 +153,6 @@ func TestNamesAreResolvedAtEachDial(t *testing.T) {
 	}
 }
 
-func TestGetMultiAsksAllServersAtOnceAndEachOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: func(conn net.Conn, request string) {
-			time.Sleep(timeout / 2)
-			misses(conn, request)
-		}}
-		p := s.newPool(t, names(8)...)
-		var keys []string
-		for i := range 80 {
-			keys = append(keys, fmt.Sprint("key", i))
-		}
-		assert.Equal(t, timeout/2, took(func() {
-			items, err := p.GetMulti(keys)
-			assert.NoError(t, err)
-			assert.NotNil(t, items)
-			assert.Empty(t, items)
-		}))
-		assert.Len(t, s.heard(), 8)
-		assert.Len(t, s.dialled(), 8)
-	})
-}
-
 // has answers as a server that has an item at every key.
 func has(conn net.Conn, request string) {
 	var answer strings.Builder
@@ -241,6 +219,10 @@ func TestADeadServerHidesNoOthersRecords(t *testing.T) {
 		}
 		_, err := p.GetMulti(asked)
 		require.ErrorIs(t, err, pool.ErrDown)
+		for _, stats := range p.Stats() {
+			require.Equal(t, stats.Server == two || stats.Server == three, stats.Down, stats.Server)
+			require.EqualValues(t, 3*(2*pool.DefaultBreakerFailures+1), stats.Calls)
+		}
 	})
 }
 

@@ -174,51 +174,6 @@ func TestIPv6(t *testing.T) {
 	contract(t, patient(t, l.Addr().String()))
 }
 
-// Far more than any throttler has conditions.
-func TestAThousandKeysAtOnce(t *testing.T) {
-	p := patient(t, servertest.NewMemcached(t).Addr, servertest.NewMemcached(t).Addr)
-	var keys []string
-	for i := range 1000 {
-		key := fmt.Sprintf("%0250d", i)
-		keys = append(keys, key)
-		if i%2 == 0 {
-			require.NoError(t, p.Add(&memcache.Item{Key: key, Value: []byte{byte(i)}, Expiration: 600}))
-		}
-	}
-	items, err := p.GetMulti(keys)
-	require.NoError(t, err)
-	require.Len(t, items, 500)
-	for i, key := range keys {
-		if i%2 == 0 {
-			require.Equal(t, []byte{byte(i)}, items[key].Value)
-		}
-	}
-}
-
-// A value that is too large is the caller's failure: the server goes on, though
-// without the record that was to be replaced.
-func TestAValueTooLarge(t *testing.T) {
-	p := patient(t, servertest.NewMemcached(t).Addr)
-	for range 3 * pool.DefaultBreakerFailures {
-		err := p.Add(&memcache.Item{Key: "key", Value: make([]byte, 2<<20), Expiration: 600})
-		require.ErrorContains(t, err, "SERVER_ERROR")
-		require.NotErrorIs(t, err, pool.ErrDown)
-	}
-	require.False(t, p.Stats()[0].Down)
-	require.NoError(t, p.Stats()[0].LastError)
-	require.NoError(t, p.Add(&memcache.Item{Key: "key", Expiration: 600}))
-}
-
-// Without CAS the server answers each swap with a conflict, so that a caller who
-// decides again would never come to an end.
-func TestAServerWithoutCAS(t *testing.T) {
-	p := patient(t, servertest.NewMemcached(t, "-C").Addr)
-	require.NoError(t, p.Add(&memcache.Item{Key: "key", Value: []byte("value"), Expiration: 600}))
-	read, err := p.Get("key")
-	require.NoError(t, err)
-	require.ErrorIs(t, p.CompareAndSwap(read), throttler.ErrNoCAS)
-}
-
 func TestTLS(t *testing.T) {
 	addr, dial := terminated(t, servertest.NewMemcached(t).Addr)
 

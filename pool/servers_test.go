@@ -134,26 +134,6 @@ func late(conn net.Conn, request string) {
 	misses(conn, request)
 }
 
-func TestCallsUnderWayEndOnAServerThatLeaves(t *testing.T) {
-	for name, operation := range operations {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				s := &station{answer: late}
-				p := s.newPool(t, one)
-				var call sync.WaitGroup
-				call.Go(func() {
-					err := operation(p, "key")
-					assert.True(t, answered(err), "%v", err)
-				})
-				time.Sleep(timeout / 2)
-				require.NoError(t, p.SetServers(two))
-				call.Wait()
-				require.Equal(t, []string{one}, s.dialled())
-			})
-		})
-	}
-}
-
 // countedConns makes the connections of s, and counts those that are open.
 func countedConns(s *station, open *atomic.Int64) dialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
