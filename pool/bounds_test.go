@@ -70,31 +70,6 @@ func TestMoreThanAServerCanCarryIsNoOutage(t *testing.T) {
 	})
 }
 
-func TestWhatIsInFlightIsBounded(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: after(time.Millisecond, misses)}
-		p := s.newPool(t, one)
-		p.DialContext = deepConns(s, nil)
-		p.QueueTimeout, p.Timeout = time.Hour, time.Hour
-		var calls sync.WaitGroup
-		for i := range 3 * pool.MaxInFlight {
-			calls.Go(func() {
-				_, err := p.Get(fmt.Sprint("key", i))
-				assert.Equal(t, memcache.ErrCacheMiss, err)
-			})
-		}
-		most, queued := 0, 0
-		for range 10_000 {
-			time.Sleep(100 * time.Microsecond)
-			stats := p.Stats()[0]
-			most, queued = max(most, stats.InFlight), max(queued, stats.Queued)
-		}
-		require.Equal(t, pool.MaxInFlight, most)
-		require.Positive(t, queued, "more than may be in flight has to wait")
-		calls.Wait()
-	})
-}
-
 // An exchange that is given up is done, and its answer, which comes later, is
 // nobody's.
 func TestAnExchangeThatIsGivenUpIsDoneOnce(t *testing.T) {

@@ -1,11 +1,8 @@
 package pool_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
-	"net"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -75,45 +72,6 @@ func TestWhatAServerForgetsIsNoticed(t *testing.T) {
 	}, log.news)
 }
 
-// A teller answers stats with what it is told to.
-type teller struct {
-	mu    sync.Mutex
-	stats string
-	asked int
-}
-
-func (s *teller) says(stats string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.stats = stats
-}
-
-func (s *teller) dial(context.Context, string, string) (net.Conn, error) {
-	here, there := net.Pipe()
-	go func() {
-		defer there.Close()
-		r := bufio.NewReader(there)
-		for {
-			if command, err := r.ReadString('\n'); err != nil || command != "stats\r\n" {
-				return
-			}
-			s.mu.Lock()
-			s.asked++
-			answer := s.stats
-			s.mu.Unlock()
-			io.WriteString(there, answer)
-		}
-	}()
-	return here, nil
-}
-
-// times returns how often the server was asked.
-func (s *teller) times() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.asked
-}
-
 // running are the statistics of a server that was started at a time.
 func running(pid, started, uptime int) string {
 	return fmt.Sprintf("STAT pid %d\r\nSTAT uptime %d\r\nSTAT time %d\r\nSTAT version 1.6.18\r\nEND\r\n", pid, uptime, started+uptime)
@@ -121,12 +79,14 @@ func running(pid, started, uptime int) string {
 
 func TestServersAreWatchedUntilCtxEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s teller
-		s.says(running(1, 1000, 5))
-		p, err := pool.New(one)
-		require.NoError(t, err)
-		defer p.Close()
-		p.DialContext = s.dial
+		s := &station{answer: says(running(1, 1000, 5))}
+		p := s.newPool(t, one)
+		asked := 0 // so far
+		asks := func(want int) {
+			t.Helper()
+			asked += len(s.heard())
+			require.Equal(t, want, asked)
+		}
 		var log told
 		p.Forgot = log.forgot
 		ctx, cancel := context.WithCancel(t.Context())
@@ -143,21 +103,21 @@ func TestServersAreWatchedUntilCtxEnds(t *testing.T) {
 			{running(2, 1200, 183), 2},
 		} {
 			synctest.Wait()
-			s.says(step.stats)
+			s.now(says(step.stats))
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			require.Equal(t, step.want, p.Stats()[0].Loss.Restarts, "%q", step.stats)
 		}
 		require.Len(t, log.news, 2)
-		require.Equal(t, 6, s.times())
+		asks(6)
 		cancel()
 		require.ErrorIs(t, <-ended, context.Canceled)
 		go func() { ended <- p.Watch(t.Context(), 0) }()
 		synctest.Wait()
-		require.Equal(t, 7, s.times())
+		asks(7)
 		time.Sleep(15 * time.Second)
 		synctest.Wait()
-		require.Equal(t, 8, s.times())
+		asks(8)
 		require.NoError(t, p.Close())
 		require.ErrorIs(t, <-ended, pool.ErrClosed)
 		require.ErrorIs(t, p.Check(t.Context()), pool.ErrClosed)

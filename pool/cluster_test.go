@@ -1,14 +1,11 @@
 package pool_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,43 +17,25 @@ import (
 )
 
 // A node answers "config get cluster" as those of ElastiCache do.
-type node struct {
-	mu     sync.Mutex
-	answer string
-}
+type node struct{ station }
 
 func (n *node) says(version int, nodes string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	config := fmt.Sprintf("%d\n%s\n", version, nodes)
-	n.answer = fmt.Sprintf("CONFIG cluster 0 %d\r\n%s\r\nEND\r\n", len(config), config)
+	n.answers(fmt.Sprintf("CONFIG cluster 0 %d\r\n%s\r\nEND\r\n", len(config), config))
 }
 
-func (n *node) dial(context.Context, string, string) (net.Conn, error) {
-	here, there := net.Pipe()
-	go func() {
-		defer there.Close()
-		r := bufio.NewReader(there)
-		for {
-			command, err := r.ReadString('\n')
-			if err != nil {
-				return
-			}
-			n.mu.Lock()
-			answer := n.answer
-			n.mu.Unlock()
-			if strings.TrimSpace(command) != "config get cluster" {
-				answer = "ERROR\r\n"
-			}
-			io.WriteString(there, answer)
+func (n *node) answers(answer string) {
+	n.now(func(conn net.Conn, request string) {
+		if request != "config get cluster" {
+			answer = "ERROR\r\n"
 		}
-	}()
-	return here, nil
+		io.WriteString(conn, answer)
+	})
 }
 
 func TestServersAreFoundByAClustersConfiguration(t *testing.T) {
 	var n node
-	cluster := &pool.Cluster{Endpoint: "limits.cfg.example.com:11211", DialContext: n.dial}
+	cluster := &pool.Cluster{Endpoint: "limits.cfg.example.com:11211", DialContext: n.DialContext}
 	finds := func(want ...string) {
 		t.Helper()
 		servers, err := cluster.Servers(t.Context())
@@ -79,9 +58,9 @@ func TestAnEndpointThatMovesToAnotherClusterIsFollowed(t *testing.T) {
 	var moved atomic.Bool
 	cluster := &pool.Cluster{Endpoint: "limits.cfg.example.com:11211", DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if moved.Load() {
-			return after.dial(ctx, network, addr)
+			return after.DialContext(ctx, network, addr)
 		}
-		return before.dial(ctx, network, addr)
+		return before.DialContext(ctx, network, addr)
 	}}
 	finds := func(want ...string) {
 		t.Helper()
@@ -113,8 +92,9 @@ func TestWhatIsNoClustersConfiguration(t *testing.T) {
 		"CONFIG cluster 0 3\r\nno\n\r\nEND\r\n", "CONFIG cluster 0 9\r\n1\nonlyone\r\nEND\r\n",
 		"CONFIG cluster 0 4\r\n1\n||\r\nEND\r\n", "CONFIG cluster 0 5\r\n1\na|b\r\nEND\r\n", "CONFIG cluster 0 2\r\n1\n\r\nSTORED\r\n",
 	} {
-		n := node{answer: answer}
-		cluster := &pool.Cluster{Endpoint: one, DialContext: n.dial}
+		var n node
+		n.answers(answer)
+		cluster := &pool.Cluster{Endpoint: one, DialContext: n.DialContext}
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		servers, err := cluster.Servers(ctx)
 		cancel()

@@ -90,59 +90,6 @@ func TestExchangesAtOnceReadTheirRecordsByOneCommand(t *testing.T) {
 	})
 }
 
-// Each member has an answer of its own to wait for.
-func TestAGroupWhoseAnswersComeSlowlyIsNotOverdue(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: func(conn net.Conn, request string) {
-			list, gets := strings.CutPrefix(request, "gets ")
-			if !gets {
-				time.Sleep(timeout / 2)
-				io.WriteString(conn, "STORED\r\n")
-				return
-			}
-			for _, key := range strings.Fields(list) {
-				time.Sleep(timeout / 2)
-				fmt.Fprintf(conn, "VALUE %s 0 1 7\r\nx\r\n", key)
-			}
-			io.WriteString(conn, "END\r\n")
-		}}
-		p := s.newPool(t, one)
-		xs := writes(numbered(3)...)
-		require.Equal(t, 3*timeout, took(func() { p.Exchange(context.Background(), xs...) }))
-		for _, x := range xs {
-			require.NoError(t, result(t, x).Err)
-		}
-		require.Len(t, s.dialled(), 1)
-	})
-}
-
-// A record that comes byte by byte is none until it is complete.
-func TestARecordOfAGroupThatComesSlowlyIsOverdue(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: func(conn net.Conn, request string) {
-			if !strings.HasPrefix(request, "gets") {
-				io.WriteString(conn, "STORED\r\n")
-				return
-			}
-			text := "VALUE key00 0 1000 1\r\n"
-			for {
-				if _, err := io.WriteString(conn, text); err != nil {
-					return
-				}
-				time.Sleep(timeout / 10)
-				text = "x"
-			}
-		}}
-		p := s.newPool(t, one)
-		xs := writes(numbered(2)...)
-		require.Equal(t, timeout, took(func() { p.Exchange(context.Background(), xs...) }))
-		for _, x := range xs {
-			require.ErrorContains(t, result(t, x).Err, "timeout")
-			require.True(t, result(t, x).Stored)
-		}
-	})
-}
-
 func TestRecordsThatAreMissingInAGroupAreAbsent(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := (&station{answer: holds("key01", "key03")}).newPool(t, one)
@@ -154,24 +101,6 @@ func TestRecordsThatAreMissingInAGroupAreAbsent(t *testing.T) {
 			require.NoError(t, r.Err)
 			require.Equal(t, i == 1 || i == 3, r.Found != nil, "key %d", i)
 		}
-	})
-}
-
-// Who only reads is a member without a write.
-func TestAGroupOfReadsAndWrites(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: holds()}
-		p := s.newPool(t, one)
-		xs := writes("key00", "key01", "key02")
-		xs[1] = &scripted{key: "key01"}
-		p.Exchange(context.Background(), xs...)
-		for i, x := range xs {
-			r := result(t, x)
-			require.NoError(t, r.Err)
-			require.Equal(t, i != 1, r.Stored)
-			require.Equal(t, fmt.Sprintf("key%02d", i), string(r.Found.Value))
-		}
-		require.Len(t, s.heard(), 3)
 	})
 }
 

@@ -62,24 +62,6 @@ func TestAfterARestartNoCallIsLost(t *testing.T) {
 	}
 }
 
-func TestCallsAtOnceAfterARestartAreAllAnswered(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: slowly(misses)}
-		p := s.newPool(t, one)
-		for range 5 {
-			atOnce(40, func(int) { p.Get("key") })
-			s.hangUp()
-			synctest.Wait()
-			atOnce(40, func(i int) {
-				for name, operation := range operations {
-					assert.True(t, answered(operation(p, "key")), name)
-				}
-			})
-		}
-		assert.Zero(t, p.Stats()[0].Failures)
-	})
-}
-
 // The client keeps such a connection, since all looked well, and would have each
 // answer from it for the request after.
 func TestAConnectionThatAnswersAnotherQuestionIsGivenUp(t *testing.T) {

@@ -101,7 +101,7 @@ func (r *request) notStored() bool { return r.proposed && !r.maybe }
 
 // halfDone reports whether r has read the record that is to be proposed on.
 func (r *request) halfDone() bool {
-	return r.step == readsFirst && r.reply.read && r.reply.complaint == nil
+	return r.step == readsFirst && r.reply.complaint == nil
 }
 
 // proposeOnRead asks the exchange what is to be written in place of the record that

@@ -251,19 +251,6 @@ func TestAServerThatLeavesIsClosedWhenItHasAnswered(t *testing.T) {
 	})
 }
 
-// A list may be set before the first call.
-func TestAServerThatIsAddedFirstHasOneConnection(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: misses}
-		p := s.newPool(t, one)
-		require.NoError(t, p.SetServers(two))
-		for i := range 20 {
-			p.Get(fmt.Sprint("key", i))
-		}
-		require.Equal(t, []string{two}, s.dialled())
-	})
-}
-
 // hangingNames returns a resolver that never gets an answer, and the number of its questions.
 func hangingNames() (*net.Resolver, *atomic.Int64) {
 	asked := new(atomic.Int64)

@@ -1,12 +1,10 @@
 package pool_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"net"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -91,22 +89,6 @@ func maybeDone(err error) bool {
 	return errors.As(err, &lost) && lost.MaybeDone()
 }
 
-// An exchange that is proposed again is told whether its first item cannot be stored any
-// more.
-func TestAnExchangeIsToldWhatWasNotSent(t *testing.T) {
-	_, p, w := process(t)
-	for f, want := range map[servertest.Fault]bool{
-		servertest.LoseRequest: true, servertest.CutRequest: false, servertest.LoseAnswer: false,
-	} {
-		w.Once(1, f)
-		x := &scripted{key: "key", propose: always(valued("1", 0))}
-		require.NoError(t, run(t, p, x).Err)
-		require.Len(t, x.turns, 2)
-		require.False(t, x.turns[0].NotStored)
-		require.Equal(t, want, x.turns[1].NotStored, "%v", f)
-	}
-}
-
 // An answer is in doubt only if the server may have carried out the first attempt.
 func TestAWriteThatWasNeverSentIsAnsweredForCertain(t *testing.T) {
 	_, p, w := process(t)
@@ -136,28 +118,6 @@ func TestAWriteThatWasNeverSentIsAnsweredForCertain(t *testing.T) {
 	require.Equal(t, uint64(9), stats.Retries)
 	require.Zero(t, stats.Failures)
 	require.NoError(t, stats.LastError)
-}
-
-func TestALostReadIsRepeated(t *testing.T) {
-	for f := servertest.LoseRequest; f <= servertest.ResetAnswer; f++ {
-		t.Run(f.String(), func(t *testing.T) {
-			_, p, w := process(t)
-			for _, key := range []string{"a", "b", "c"} {
-				require.NoError(t, p.Add(&memcache.Item{Key: key, Value: bytes.Repeat([]byte(key), 10_000), Expiration: 60}))
-			}
-			w.Once(1, f)
-			got, err := p.Get("a")
-			require.NoError(t, err)
-			require.Len(t, got.Value, 10_000)
-			w.Once(1, f)
-			items, err := p.GetMulti([]string{"a", "b", "c", "d"})
-			require.NoError(t, err)
-			require.Len(t, items, 3)
-			for key, item := range items {
-				require.Equal(t, strings.Repeat(key, 10_000), string(item.Value))
-			}
-		})
-	}
 }
 
 var errFull = errors.New("full")
