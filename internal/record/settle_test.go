@@ -184,6 +184,9 @@ func TestASurplusFillsAWindowBesideOthersHits(t *testing.T) {
 	r, _ = others.settleAt(t, start+3, r, 0)
 	r, _ = s.settleAt(t, start+3, r, 0)
 	require.Zero(t, r.hits.len())
+	r, _ = s.settleAt(t, start+4, r, MaxHits)
+	r, _ = s.settleAt(t, start.Add(2*time.Hour), r, MaxHits+5)
+	require.Equal(t, 5, r.hits.len(), "what has expired takes no room")
 }
 
 // TestSettledBucketIsThatOfSmallerCalls settles calls of a bucket at random, and refunds its
