@@ -282,54 +282,6 @@ func TestAShorterTTLHoldsForALongWindowThatBlocks(t *testing.T) {
 	require.Equal(t, 2999, v.Outcome.Remaining)
 }
 
-// Receipts written before a list became cells find their hits.
-func TestHitsCountedAsTimesAreTakenBackFromCells(t *testing.T) {
-	limits := []*Limit{{Max: 32, TTL: time.Minute}, {Max: 5000, TTL: time.Minute}}
-	var r Record
-	var counted []Hit
-	now := start + 12_345
-	for i := range 30 {
-		limit := limits[i%2]
-		v := decide(now, limit, Lockout{}, r, true)
-		require.False(t, v.Outcome.Blocked)
-		counted = append(counted, v.Hit)
-		r = reread(t, v.Next)
-		now += Instant(7 * time.Millisecond)
-	}
-	all := *limits[1]
-	all.Cost = 4970
-	v := decide(now, &all, Lockout{}, r, true)
-	r = reread(t, v.Next)
-	require.True(t, r.hits.inCells())
-	require.Equal(t, 5000, r.hits.len())
-	for i, h := range append(counted, v.Hit) {
-		next, found := r.Without(h, now)
-		require.True(t, found, i)
-		require.Equal(t, r.hits.len()-h.Cost, next.hits.len())
-		if next.hits.len() > 0 {
-			next = reread(t, next)
-		}
-		r = next
-	}
-	require.Zero(t, r.hits)
-}
-
-// What was counted before a reset is gone, though hits of the same cell have been counted
-// since.
-func TestAHitOfBeforeAResetTakesNobodysBack(t *testing.T) {
-	limit := &Limit{Max: 5000, TTL: 24 * time.Hour}
-	before := decide(start, limit, Lockout{}, Record{}, true)
-	many := *limit
-	many.Cost = 2000
-	for _, first := range []*Limit{limit, &many} { // as a time, and in a cell at once
-		r := reread(t, decide(start+Instant(time.Second), first, Lockout{}, Record{}, true).Next)
-		r = reread(t, decide(start+Instant(2*time.Second), &many, Lockout{}, r, true).Next)
-		require.Equal(t, 1, r.hits.row(), "all are in the cell that it was in")
-		_, found := r.Without(before.Hit, start+Instant(3*time.Second))
-		require.False(t, found)
-	}
-}
-
 // Cells of another length are the same hits.
 func TestHitsAreTakenBackThoughTheTTLHasGrown(t *testing.T) {
 	hour, week := &Limit{Max: 5000, TTL: time.Hour, Cost: 300}, &Limit{Max: 5000, TTL: 7 * 24 * time.Hour}
