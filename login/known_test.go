@@ -100,7 +100,7 @@ func TestSuccessGivesBackTheTyposBeforeIt(t *testing.T) {
 // one budget.
 func TestKnownAddressesShareABudgetAndDevicesHaveTheirOwn(t *testing.T) {
 	takesLong(t)
-	for _, addresses := range []int{1, 5, 100} {
+	for _, addresses := range []int{1, 5, 30} {
 		synctest.Test(t, func(t *testing.T) {
 			g := on(t, memstore.New())
 			for i := range addresses {
