@@ -70,6 +70,17 @@ func TestReplacedDevices(t *testing.T) {
 		{"it makes no address known", nil, `
 			alice in as first; alice/first in as second; alice/second confirmed; alice full; alice@away/first fails 5/10`},
 	}
+	for _, c := range []struct{ what, replaced, then string }{
+		{"the key was changed before the success", "keys new old; alice/first in as second", ""},
+		{"after it", "alice/first in as second", "keys new old"},
+		{"never", "alice/first in as second", ""},
+		{"while the attempt was pending, which was handed over", "alice/first begins 1; keys new old; pending handOver; pending succeed as second", ""},
+		{"before it began, and another process ended it", "keys new old; alice/first begins 1; pending handOver; pending handOver; pending succeed as second", ""},
+	} {
+		scenes = append(scenes, scene{c.what, nil, "keys old new; alice in as first; " + c.replaced + "; " + c.then + `; wait 1h
+			alice full; alice@away/first passes; alice@away/second passes; wait 31s
+			alice@away/first refused; alice@away/second passes; alice/second forgotten; alice@away/second refused`})
+	}
 	for _, use := range []string{"name@away/second passes", "name/second confirmed"} {
 		for _, name := range []string{"alice", "Alice"} {
 			scenes = append(scenes, scene{"it holds for half a minute once the new one is used", nil, strings.ReplaceAll(`
@@ -111,36 +122,6 @@ func TestRapidSubmissionsLeaveAKnownDevice(t *testing.T) {
 			time.Sleep(time.Minute)
 			require.True(t, g.knows("alice", fmt.Sprint("new ", last)))
 			require.False(t, g.knows("alice", "old"))
-		})
-	}
-}
-
-// A device that was replaced under another key leaves, whichever key its successor
-// is used under.
-func TestReplacedDeviceLeavesThoughTheKeyWasChanged(t *testing.T) {
-	for _, changed := range []string{"before the success", "after it", "never"} {
-		synctest.Test(t, func(t *testing.T) {
-			store := memstore.New()
-			before, after := keyed(t, store, "old"), keyed(t, store, "new", "old")
-			before.replaces("alice", "", "first")
-			switch changed {
-			case "before the success":
-				after.replaces("alice", "first", "second")
-			case "after it":
-				before.replaces("alice", "first", "second")
-			case "never":
-				before.replaces("alice", "first", "second")
-				after = before
-			}
-			time.Sleep(time.Hour)
-			after.fill("alice")
-			require.True(t, after.knows("alice", "first"))
-			require.True(t, after.knows("alice", "second"))
-			time.Sleep(31 * time.Second)
-			require.False(t, after.knows("alice", "first"))
-			require.True(t, after.knows("alice", "second"))
-			require.NoError(t, after.Forget(t.Context(), "alice", "second"))
-			require.False(t, after.knows("alice", "second"))
 		})
 	}
 }

@@ -50,22 +50,6 @@ func TestThoseWhoAreKnownAreObservedOnce(t *testing.T) {
 	}
 }
 
-func TestAttemptSaysThatALimitIsHalfUsed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		for _, want := range []bool{false, false, true, true, true, true} {
-			a := g.begin("alice", home)
-			require.Equal(t, want, a.HalfUsed)
-			require.NoError(t, a.Fail(t.Context()))
-		}
-		require.False(t, g.begin("bob", home).HalfUsed)
-		for i := range 12 {
-			g.fails(1, "carol", addr(i))
-		}
-		require.True(t, g.begin("carol", away).HalfUsed, "of the name")
-	})
-}
-
 func TestResultsHaveNames(t *testing.T) {
 	for r, want := range map[login.Result]string{
 		login.Refused: "refused", login.Succeeded: "succeeded", login.Failed: "failed", login.Canceled: "canceled",

@@ -275,26 +275,3 @@ func TestHandedOverBytesHoldForTenMinutesAndOnce(t *testing.T) {
 		require.ErrorContains(t, err, "10m1s")
 	})
 }
-
-// The successor of a device that is known under the old key replaces it, whichever
-// key the process has that began the attempt.
-func TestDevicesAreReplacedAcrossAHandOverThoughTheKeyWasChanged(t *testing.T) {
-	for _, begun := range []string{"under the old key", "under the new key"} {
-		synctest.Test(t, func(t *testing.T) {
-			store := memstore.New()
-			before, after := keyed(t, store, "old", "new"), keyed(t, store, "new", "old")
-			before.replaces("alice", "", "first")
-			by := before
-			if begun == "under the new key" {
-				by = after
-			}
-			a := handOver(t, by.beginDevice("alice", home, "first"), after.Guard)
-			require.NoError(t, handOver(t, a, after.Guard).Succeed(login.WithDevice(t.Context(), "second")))
-			after.fill("alice")
-			require.True(t, after.knows("alice", "second"), begun)
-			time.Sleep(31 * time.Second)
-			require.False(t, after.knows("alice", "first"), begun)
-			require.True(t, after.knows("alice", "second"), begun)
-		})
-	}
-}

@@ -21,28 +21,6 @@ func keyed(t *testing.T, client throttler.Client, key string, olds ...string) tr
 	return g
 }
 
-// After the key was changed, and whether there was one before.
-func TestOwnersStayKnownWhenTheKeyIsChanged(t *testing.T) {
-	for _, name := range []string{"alice", "Alice"} {
-		for _, old := range []string{"", "old"} {
-			synctest.Test(t, func(t *testing.T) {
-				store := memstore.New()
-				guard := func(key string, olds ...string) try { return keyed(t, store, key, olds...) }
-				require.NoError(t, guard(old).beginDevice(name, home, "phone").Succeed(t.Context()))
-				g := guard("new", "older", old)
-				g.fill(name)
-				require.Equal(t, throttler.Blocked, guard("new").begin(name, home).Decision.Status)
-				require.Equal(t, throttler.Authorized, g.begin(name, home).Decision.Status)
-				require.Equal(t, throttler.Blocked, g.begin(name, office).Decision.Status)
-				require.Equal(t, throttler.Blocked, g.beginDevice(name, office, "tablet").Decision.Status)
-				require.NoError(t, g.beginDevice(name, office, "phone").Succeed(t.Context()))
-				require.Equal(t, throttler.Authorized, guard("new").begin(name, office).Decision.Status, "now under the new key")
-				require.Equal(t, throttler.Authorized, guard("new").beginDevice(name, away, "phone").Decision.Status)
-			})
-		}
-	}
-}
-
 // While memcached is down, an owner gets in where they logged in before.
 func TestAnOutageMakesNoStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

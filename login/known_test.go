@@ -66,6 +66,14 @@ func TestWhereANameIsKnown(t *testing.T) {
 		scenes = append(scenes, scene{"a blank at an end makes nobody a stranger", nil, fmt.Sprintf(
 			"%[1]s in; %[1]s full; %[2]s full; %[2]s %s", typed.before, typed.now, typed.want)})
 	}
+	for _, name := range []string{"alice", "Alice"} {
+		for _, old := range []string{"-", "old"} {
+			scenes = append(scenes, scene{"under a key that has become a former one", nil, strings.NewReplacer("alice", name, "OLD", old).Replace(`
+				keys OLD; alice/phone in; keys new older OLD; alice full; keys new; alice refused
+				keys new older OLD; alice passes; alice@office refused; alice@office/tablet refused; alice@office/phone in
+				keys new; alice@office passes; alice@away/phone passes`)})
+		}
+	}
 	// Two accounts that are one name: the first one's owner gains nothing at the second.
 	for _, pair := range twins {
 		names := strings.NewReplacer("own", pair[0], "twin", pair[1])

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -59,27 +58,4 @@ func (g try) failAt(n int, from netip.Addr) (verified int) {
 		verified += g.fails(1, fmt.Sprint("other", i), from)
 	}
 	return verified
-}
-
-func TestALiftedNetworkIsOpen(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.Network56.Max = 10
-		for i := range 12 {
-			g.fails(1, fmt.Sprint("victim", i), v6(0, i))
-		}
-		require.Equal(t, throttler.Blocked, g.begin("alice", v6(0, 77)).Decision.Status)
-		require.NoError(t, g.LiftRecord(t.Context(), "network-56", "2001:db8:1::/56"))
-		g.succeeds("alice", v6(0, 77))
-
-		g.Network56.Max = 10
-		for i := range 12 {
-			g.fails(1, fmt.Sprint("victim", i), v6(0, i))
-		}
-		require.NoError(t, g.LiftRecord(t.Context(), "address", "2001:db8:1:4d::/64"), "with its networks")
-		g.succeeds("alice", v6(0, 77))
-		time.Sleep(time.Second)
-		g.NameAddress.TTL = -1
-		require.ErrorIs(t, g.LiftRecord(t.Context(), "name", "alice"), throttler.ErrInvalidRule)
-	})
 }

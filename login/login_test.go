@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -57,11 +56,69 @@ func TestLimits(t *testing.T) {
 			alice@2001:db8:1:101::7 in; bob@2001:db8:1:102::7/phone passes`},
 		{"limits can be set", func(g *login.Guard) { g.NameAddress = login.Limit{Max: 3, TTL: time.Hour, Lockout: -1} }, "alice fails 3/4; alice refused 1h"},
 		{"limits can be taken away", func(g *login.Guard) { g.NameAddress.Max, g.Name.Max, g.AddressDay.Max = -1, -1, -1 }, "alice fails 50/100; alice@away in"},
+		{"an attacker with an account of their own gains nothing by logging in to it", nil,
+			strings.Repeat("* fails 1; mallory in;", 50) + "* fails 0/10"},
+		{"a limit is half used with the attempt that is made", nil, `
+			alice fresh; alice fails 1; alice fresh; alice fails 1; alice halfUsed; bob fresh; carol@* fails 11; carol@away halfUsed`},
+		{"but for the long one of the name", func(g *login.Guard) { g.NameLong.Max = 20 }, `
+			alice fails 4; alice@* fails 10; wait 24h; alice@away fresh`},
+		{"networks of IPv6 count", nil, "alice@2001:db8::7 counts by name+address address address-day name network-56 network-48 network-32"},
+		{"unless they are taken away", func(g *login.Guard) { g.Network56.Max = -1 },
+			"alice@2001:db8::7 counts by name+address address address-day name network-48 network-32"},
+		{"or are none", nil, "alice counts by name+address address address-day name"},
+		{"those of a translator are shared by all its clients", nil, `
+			alice@64:ff9b::203.0.113.7 counts by name+address address address-day name
+			alice@64:ff9b:1::203.0.113.7 counts by name+address address address-day name`},
+		{"they are wider than the address", func(g *login.Guard) { g.IPv6Bits = 48 }, "alice@2001:db8::7 counts by name+address address address-day name network-32"},
+		{"all of them", func(g *login.Guard) { g.IPv6Bits = 32 }, "alice@2001:db8::7 counts by name+address address address-day name"},
+		{"a lifted network is open", func(g *login.Guard) { g.Network56.Max = 10 }, `
+			*@2001:db8:1:1::7 fails 10/12; alice@2001:db8:1:4d::7 refused
+			lift network-56 2001:db8:1::/56; alice@2001:db8:1:4d::7 in
+			*@2001:db8:1:1::7 fails 10/12; lift address 2001:db8:1:4d::/64; alice@2001:db8:1:4d::7 in`},
+		{"no long limit of a name by default", nil, "alice@* begins 24/30; alice refused 5s"},
+		{"after it strangers need a second step", func(g *login.Guard) { g.NameLong = login.Limit{Max: 3, TTL: time.Hour} }, `
+			alice fails 3; alice@away secondStep; bob passes; alice lifted; alice@away passes
+			carol fails 3; wait 3601s; carol@away passes`},
+		{"one who shares a known address uses it up there alone", func(g *login.Guard) {
+			g.NameLong.Max, g.NameAddress.Max, g.Name.Max, g.Known.Max = 40, -1, -1, -1
+		}, `
+			alice in; alice@office in; alice@* fails 40/60; alice@office fails 40/60; alice@office secondStep
+			alice in; alice@office recognized; alice@office in`},
 		{"spellings of a name count together", nil, `
 			Weiß fails 1; weiss fails 1; WEISS fails 1; ｗｅｉｓｓ fails 1; weiſs fails 1; weiss refused 10m`},
 		{"or as the application says", func(g *login.Guard) { g.Normalize = func(name string) string { return name } }, `
 			weiss fails 5; weiss refused 10m; WEISS fails 1`},
 	})
+}
+
+// Which addresses count as one.
+func TestAddressesThatCountTogether(t *testing.T) {
+	var scenes []scene
+	for _, row := range []struct {
+		one, other string
+		bits       int
+		together   bool
+	}{
+		{"2001:db8:1:2::3", "2001:db8:1:2:ffff::4", 0, true},
+		{"2001:db8:1:2::3", "2001:db8:1:3::3", 0, false},
+		{"2001:db8:1:2::3", "2001:db8:1:3::3", 48, true},
+		{"2001:db8:1:2::3", "2001:db8:1:2::4", 128, false},
+		{"203.0.113.7", "::ffff:203.0.113.7", 0, true},
+		{"203.0.113.7", "203.0.113.8", 0, false},
+		{"203.0.113.7", "203.0.113.8", 16, false},
+		{"::ffff:203.0.113.7", "::ffff:203.0.113.8", 0, false},
+		{"203.0.113.7", "64:ff9b::203.0.113.7", 0, true},
+		{"64:ff9b::203.0.113.7", "64:ff9b::203.0.113.8", 0, false},
+		{"64:ff9b::203.0.113.7", "64:ff9b:0:0:0:1:203.0.113.7", 0, false},
+		{"64:ff9b:1::203.0.113.7", "64:ff9b:1::203.0.113.8", 0, false},
+		{"fe80::1%eth0", "fe80::1%eth1", 0, true},
+		{"fe80::1%eth0", "fe80::1", 128, true},
+	} {
+		then := map[bool]string{true: "refused", false: "passes"}[row.together]
+		scenes = append(scenes, scene{row.one + " and " + row.other, func(g *login.Guard) { g.IPv6Bits = row.bits },
+			fmt.Sprintf("alice@%s fails 5; alice@%s %s", row.one, row.other, then)})
+	}
+	play(t, scenes)
 }
 
 func TestPatientAddressIsLimitedByTheDay(t *testing.T) {
@@ -73,22 +130,6 @@ func TestPatientAddressIsLimitedByTheDay(t *testing.T) {
 			time.Sleep(10 * time.Second)
 		}
 		require.InDelta(t, 1000, verified, 1)
-	})
-}
-
-// An attacker with an account of his own gains nothing by logging in to it.
-func TestOwnAccountDoesNotHelpGuessing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		verified := 0
-		for i := range 60 {
-			verified += g.fails(1, fmt.Sprint("name", i), home)
-			a := g.begin("mallory", home)
-			if a.Decision.Status == throttler.Authorized {
-				require.NoError(t, a.Succeed(t.Context()))
-			}
-		}
-		require.Equal(t, 50, verified)
 	})
 }
 
@@ -206,51 +247,6 @@ func TestParallelSuccessesLeaveNothing(t *testing.T) {
 	})
 }
 
-func TestIPv6IsCountedByItsNetworkAndMappedIPv4AsItself(t *testing.T) {
-	for _, test := range []struct {
-		one, other string
-		bits       int
-		together   bool
-	}{
-		{"2001:db8:1:2::3", "2001:db8:1:2:ffff::4", 0, true},
-		{"2001:db8:1:2::3", "2001:db8:1:3::3", 0, false},
-		{"2001:db8:1:2::3", "2001:db8:1:3::3", 48, true},
-		{"2001:db8:1:2::3", "2001:db8:1:2::4", 128, false},
-		{"203.0.113.7", "::ffff:203.0.113.7", 0, true},
-		{"203.0.113.7", "203.0.113.8", 0, false},
-		{"203.0.113.7", "203.0.113.8", 16, false},
-		{"::ffff:203.0.113.7", "::ffff:203.0.113.8", 0, false},
-		{"203.0.113.7", "64:ff9b::203.0.113.7", 0, true},
-		{"64:ff9b::203.0.113.7", "64:ff9b::203.0.113.8", 0, false},
-		{"64:ff9b::203.0.113.7", "64:ff9b:0:0:0:1:203.0.113.7", 0, false},
-		{"64:ff9b:1::203.0.113.7", "64:ff9b:1::203.0.113.8", 0, false},
-		{"fe80::1%eth0", "fe80::1%eth1", 0, true},
-		{"fe80::1%eth0", "fe80::1", 128, true},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			g := on(t, memstore.New())
-			g.IPv6Bits = test.bits
-			require.Equal(t, 5, g.fails(5, "alice", netip.MustParseAddr(test.one)))
-			blocked := g.begin("alice", netip.MustParseAddr(test.other)).Decision.Status == throttler.Blocked
-			require.Equal(t, test.together, blocked, "%+v", test)
-		})
-	}
-}
-
-// They would be those of a translator, which all IPv4 clients share.
-func TestATranslatedAddressHasNoNetworks(t *testing.T) {
-	for addr, networks := range map[string]bool{
-		"2001:db8:1:2::3": true, "203.0.113.7": false, "64:ff9b::203.0.113.7": false, "64:ff9b:1::203.0.113.7": false,
-	} {
-		names := []string{}
-		for _, o := range on(t, memstore.New()).begin("alice", netip.MustParseAddr(addr)).Decision.Outcomes {
-			names = append(names, o.Name)
-		}
-		require.Equal(t, networks, slices.Contains(names, "network-56"), addr)
-		require.Equal(t, networks, slices.Contains(names, "network-48"), addr)
-	}
-}
-
 // v6 returns an address of one /48, in the i-th of its /56, j-th /64 of that.
 func v6(i, j int) netip.Addr {
 	a := netip.MustParseAddr("2001:db8:1::7").As16()
@@ -304,21 +300,6 @@ func TestWiderNetworksAreExactInABurst(t *testing.T) {
 		g.Network48.Max = 100
 		verified := g.burst(400, func(i int) string { return fmt.Sprint("name", i) }, func(i int) netip.Addr { return v6(i%256, i/256) })
 		require.Equal(t, 100, verified)
-	})
-}
-
-func TestWiderNetworksCanBeTakenAwayAndAreNoneOfAWiderPrefix(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		require.Len(t, g.begin("alice", v6(0, 0)).Decision.Outcomes, 7)
-		require.Len(t, g.begin("alice", home).Decision.Outcomes, 4)
-		g.Network56.Max = -1
-		require.Len(t, g.begin("bob", v6(0, 0)).Decision.Outcomes, 6)
-		for bits, conditions := range map[int]int{48: 5, 32: 4} {
-			g = on(t, memstore.New())
-			g.IPv6Bits = bits
-			require.Len(t, g.begin("alice", v6(0, 0)).Decision.Outcomes, conditions)
-		}
 	})
 }
 

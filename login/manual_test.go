@@ -43,6 +43,15 @@ func TestTheManualHasTheDefaultOfEachLimit(t *testing.T) {
 	require.Equal(t, g.NameAddress.Lockout, g.Address.Lockout, "banned likewise")
 }
 
+// What docs/login-lockout.md tells of the alarm.
+func TestTheManualHasTheThresholdsOfTheAlarm(t *testing.T) {
+	text, err := os.ReadFile("../docs/login-lockout.md")
+	require.NoError(t, err)
+	told := strings.Join(strings.Fields(string(text)), " ")
+	require.Contains(t, told, fmt.Sprintf("never below %d ([", defaultLimits.SiegeFloor))
+	require.Contains(t, told, fmt.Sprintf("and always at %s. It ends %v minutes after", thousands(siegeCeiling), siegeLasts.Minutes()))
+}
+
 func window(l Limit) string { return fmt.Sprintf("%d in %s", l.Max, inWords(l.TTL)) }
 
 // bucket is of a limit by the day.

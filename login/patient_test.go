@@ -157,33 +157,6 @@ func TestOwnersAloneNeedNoSecondStep(t *testing.T) {
 	})
 }
 
-// A colleague and a botnet use up the name everywhere and at the office. At home
-// the owner does not notice, and at the office a mail helps.
-func TestWhoSharesAKnownAddressUsesItUpThereAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.NameLong.Max = 40
-		g.succeeds("alice", home)
-		g.succeeds("alice", office)
-		for day := range 20 {
-			for i := range 30 {
-				g.fails(1, "alice", addr(30*day+i))
-			}
-			for range 24 {
-				g.fails(1, "alice", office)
-				time.Sleep(time.Hour)
-			}
-		}
-		a := g.begin("alice", office)
-		require.Equal(t, throttler.Blocked, a.Decision.Status)
-		require.True(t, a.SecondStep)
-		time.Sleep(3 * time.Hour) // "known" is one for all addresses
-		g.succeeds("alice", home)
-		require.NoError(t, g.Recognize(t.Context(), "alice", office, ""))
-		g.succeeds("alice", office)
-	})
-}
-
 // However many come at once, in several processes.
 func TestNameLongIsExactInABurst(t *testing.T) {
 	eachBackend(t, func(t *testing.T, client throttler.Client) {
@@ -210,43 +183,5 @@ func TestNameLongIsExactInABurst(t *testing.T) {
 			verified.Add(int64(g.fails(1, "alice", addr(200+i))))
 		}
 		require.Equal(t, int64(40), verified.Load())
-	})
-}
-
-// An owner is not asked for a CAPTCHA all year long.
-func TestNameLongIsNotHalfUsed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		g.NameLong.Max = 20
-		g.fails(4, "alice", home)
-		for i := range 10 {
-			g.fails(1, "alice", addr(i))
-		}
-		time.Sleep(24 * time.Hour)
-		require.False(t, g.begin("alice", away).HalfUsed)
-	})
-}
-
-func TestNameLongIsAnOption(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		for i := range 30 {
-			require.False(t, g.begin("alice", addr(i)).SecondStep, "there is no such limit by default")
-		}
-		g = on(t, memstore.New())
-		g.NameLong = login.Limit{Max: 3, TTL: time.Hour}
-		require.Equal(t, 3, g.fails(3, "alice", home))
-		a := g.begin("alice", away)
-		require.Equal(t, throttler.Blocked, a.Decision.Status)
-		require.True(t, a.SecondStep)
-		require.False(t, g.begin("bob", home).SecondStep)
-		require.NoError(t, g.Lift(t.Context(), "alice", netip.Addr{}))
-		require.False(t, g.begin("alice", away).SecondStep)
-
-		g.fails(3, "carol", home)
-		time.Sleep(time.Hour + time.Second)
-		require.False(t, g.begin("carol", away).SecondStep)
-		g.NameLong.TTL = -1
-		require.ErrorContains(t, g.Validate(), "NameLong.TTL")
 	})
 }

@@ -39,7 +39,10 @@ func addr(i int) netip.Addr {
 // lines. A step is one of these:
 //
 //	wait 10m                 time passes
+//	keys new old             the guard has these keys; -: none
+//	lift address 192.0.2.1   LiftRecord
 //	pending succeed          those who have begun succeed, fail or cancel
+//	pending handOver         another process takes them over
 //	alice@home/phone in      alice logs in from home with the device phone
 //
 // @home and no device are the defaults, and a blank of a name is written as _. In place of a name or of an address, * is
@@ -54,6 +57,9 @@ func addr(i int) netip.Addr {
 //	passes             begins, and cancels
 //	refused            begins, and is refused
 //	refused 10m        for 10 minutes; <1m: for a minute at most, and without a ban
+//	secondStep         is refused, and asked for a second step
+//	halfUsed, fresh    begins, with a limit that is half used or with none, and cancels
+//	counts by name address    is counted by these limits
 //	left name 21       the limit has room for 21; ~21: about
 //
 // What others do:
@@ -149,11 +155,23 @@ func (g *stage) step(where string, words []string) {
 	case "wait":
 		time.Sleep(span(g.t, words[1]))
 		return
-	case "pending":
-		for _, a := range g.pending {
-			require.NoError(g.t, ends[words[1]](a, ctx), where)
+	case "keys":
+		g.Keys = nil
+		for _, key := range words[1:] {
+			g.Keys = append(g.Keys, []byte(strings.Trim(key, "-")))
 		}
-		g.pending = nil
+		return
+	case "lift":
+		require.NoError(g.t, g.LiftRecord(ctx, words[1], words[2]), where)
+		return
+	case "pending":
+		for i, a := range g.pending {
+			if verb == "handOver" {
+				g.pending[i] = handOver(g.t, a, g.Guard)
+				continue
+			}
+			require.NoError(g.t, ends[verb](a, withNext(ctx, words[2:])), where)
+		}
 		return
 	}
 	argument := strings.Join(words[2:], " ")
@@ -174,19 +192,14 @@ func (g *stage) step(where string, words []string) {
 	}
 	switch verb {
 	case "in":
-		next, replaced := strings.CutPrefix(argument, "as ")
 		times := 1
-		if !replaced && argument != "" {
+		if len(words) == 3 {
 			times = count(g.t, argument)
 		}
 		for range times {
 			a := begin()
 			require.Equal(g.t, throttler.Authorized, a.Decision.Status, where)
-			end := ctx
-			if replaced {
-				end = login.WithDevice(ctx, strings.Trim(next, "-"))
-			}
-			require.NoError(g.t, a.Succeed(end), where)
+			require.NoError(g.t, a.Succeed(withNext(ctx, words[2:])), where)
 		}
 	case "fails", "begins", "keeps", "challenges", "cancels":
 		verified, of, found := strings.Cut(argument, "/")
@@ -204,10 +217,26 @@ func (g *stage) step(where string, words []string) {
 			}
 		}
 		require.Equal(g.t, count(g.t, verified), passed, where)
-	case "passes":
+	case "passes", "halfUsed", "fresh":
 		a := begin()
 		require.Equal(g.t, throttler.Authorized, a.Decision.Status, where)
+		require.False(g.t, a.SecondStep, where)
+		if verb != "passes" {
+			require.Equal(g.t, verb == "halfUsed", a.HalfUsed, where)
+		}
 		require.NoError(g.t, a.Cancel(ctx), where)
+	case "secondStep":
+		a := begin()
+		require.Equal(g.t, throttler.Blocked, a.Decision.Status, where)
+		require.True(g.t, a.SecondStep, where)
+	case "counts":
+		var limits []string
+		a := begin()
+		for _, o := range a.Decision.Outcomes {
+			limits = append(limits, o.Name)
+		}
+		require.NoError(g.t, a.Cancel(ctx), where)
+		require.Equal(g.t, words[3:], limits, where)
 	case "refused":
 		g.refused(where, begin(), g.since, argument)
 	case "left":
@@ -241,6 +270,14 @@ func (g *stage) step(where string, words []string) {
 	default:
 		require.Fail(g.t, "no such step", where)
 	}
+}
+
+// withNext returns ctx with the device of "as tablet", if that is said.
+func withNext(ctx context.Context, words []string) context.Context {
+	if len(words) < 2 {
+		return ctx
+	}
+	return login.WithDevice(ctx, strings.Trim(words[1], "-"))
 }
 
 // refused requires that a was refused for so long, from begun on at the earliest.
