@@ -1,7 +1,6 @@
 package login_test
 
 import (
-	"context"
 	"net/netip"
 	"sync"
 	"testing"
@@ -57,38 +56,5 @@ func TestEventNamesWhatIsCounted(t *testing.T) {
 		g.Keys = [][]byte{[]byte("0123456789abcdef0123456789abcdef")}
 		g.fails(1, "alice", home)
 		require.Len(t, observed()[0].Name, 43, "a key keeps names from whoever observes")
-	})
-}
-
-func TestAttemptThatIsNotMadeIsNotObserved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		observed := g.events()
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		_, err := g.Begin(ended, "alice", home)
-		require.ErrorIs(t, err, context.Canceled)
-		_, err = g.Begin(t.Context(), "alice", netip.Addr{})
-		require.ErrorIs(t, err, login.ErrNoAddress)
-		require.Empty(t, observed())
-
-		// One who has hung up has typed the right password nevertheless.
-		require.NoError(t, g.begin("alice", home).Succeed(ended))
-		require.Equal(t, login.Succeeded, observed()[0].Result)
-	})
-}
-
-func TestOutageChangesNoResult(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := &wire{Client: memstore.New()}
-		g := on(t, client)
-		observed := g.events()
-		a := g.begin("alice", home)
-		client.breaks()
-		require.ErrorIs(t, a.Succeed(t.Context()), errDown)
-		require.Equal(t, login.Succeeded, observed()[0].Result)
-		client.works()
-		require.NoError(t, a.Succeed(t.Context()))
-		require.Empty(t, observed())
 	})
 }

@@ -89,26 +89,6 @@ func TestAnotherProcessEndsAnAttemptAsItsOwnDoes(t *testing.T) {
 	}
 }
 
-func TestAnAttemptThatWasHandedOverEndsElsewhereOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g, ctx := on(t, memstore.New()), t.Context()
-		observed := g.events()
-		a := g.begin("alice", home)
-		taken := handOver(t, a, g.Guard)
-		_, err := a.HandOver()
-		require.ErrorIs(t, err, login.ErrSettled)
-		require.ErrorIs(t, a.Succeed(ctx), login.ErrSettled)
-		require.ErrorIs(t, a.Cancel(ctx), login.ErrSettled)
-		require.NoError(t, a.Fail(ctx))
-		require.Empty(t, observed())
-		again := handOver(t, taken, g.Guard)
-		require.NoError(t, again.Succeed(ctx))
-		require.Len(t, observed(), 1)
-		_, err = again.HandOver()
-		require.ErrorIs(t, err, login.ErrSettled)
-	})
-}
-
 func TestBytesThatAreNoAttemptAreRefused(t *testing.T) {
 	g := on(t, memstore.New())
 	for _, text := range []string{"", "{", "null", "{}", `{"addr":"x"}`, `{"addr":""}`, `{"addr":"203.0.113.7","receipt":"AAAA"}`, `{"addr":"203.0.113.7","receipt":"!"}`} {

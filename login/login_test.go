@@ -133,48 +133,120 @@ func TestPatientAddressIsLimitedByTheDay(t *testing.T) {
 	})
 }
 
+// What can never be counted is an error, whoever asks, and leaves nothing. Padding must not buy
+// guesses: not by being cut, and not by taking long.
+func TestAttemptsThatCannotBeMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, ctx := on(t, memstore.New()), t.Context()
+		observed := g.events()
+		canceled, cancel := context.WithCancel(ctx)
+		cancel()
+		late, cancel := context.WithDeadline(ctx, time.Now())
+		defer cancel()
+		for _, row := range []struct {
+			ctx  context.Context
+			name string
+			addr netip.Addr
+			want error
+		}{
+			{ctx, "alice", netip.Addr{}, login.ErrNoAddress},
+			{ctx, strings.Repeat(" ", 1024) + "alice", home, login.ErrNameTooLong},
+			{ctx, strings.Repeat("x", 1025), home, login.ErrNameTooLong},
+			{ctx, strings.Repeat("\ufdfa", 1<<20/3), home, login.ErrNameTooLong},
+			{canceled, "alice", home, context.Canceled},
+			{late, "alice", home, context.DeadlineExceeded},
+		} {
+			a, err := g.Begin(row.ctx, row.name, row.addr)
+			require.ErrorIs(t, err, row.want)
+			require.Nil(t, a)
+			never := func(context.Context) (bool, error) { t.Error("checked"); return true, nil }
+			result, d, err := g.Try(row.ctx, row.name, row.addr, never)
+			require.ErrorIs(t, err, row.want)
+			require.Equal(t, login.Refused, result)
+			require.Equal(t, throttler.Decision{}, d)
+			if row.ctx == ctx {
+				require.ErrorIs(t, g.Recognize(ctx, row.name, row.addr, ""), row.want)
+			}
+			if row.want == login.ErrNameTooLong {
+				require.ErrorIs(t, g.Lift(ctx, row.name, home), row.want)
+				require.ErrorIs(t, g.Forget(ctx, row.name, "phone"), row.want)
+				require.ErrorIs(t, g.ConfirmDevice(ctx, row.name, "phone"), row.want)
+				_, err := g.Peek(ctx, row.name, home)
+				require.ErrorIs(t, err, row.want)
+			}
+		}
+		require.Empty(t, observed())
+		longest := strings.Repeat(" ", 1019) + "alice"
+		require.Equal(t, 5, g.fails(5, longest, home), "nothing was counted")
+		g.isBlocked("alice", home, 10*time.Minute)
+		g.Normalize = func(name string) string {
+			assert.Len(t, name, 1024)
+			return name
+		}
+		g.begin(longest, away)
+		require.PanicsWithValue(t, "login: New with a nil Throttler", func() { login.New(nil) })
+	})
+}
+
+// While the backend is down, a Fallback decides as it would; without one, attempts pass.
+func TestAnOutageIsDecidedByTheFallback(t *testing.T) {
+	for _, fallback := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			client := &wire{Client: memstore.New()}
+			limits := throttler.New(client)
+			if fallback {
+				limits.Fallback = memstore.New()
+			}
+			g := try{login.New(limits), t}
+			require.NoError(t, g.beginDevice("carol", home, "phone").Succeed(t.Context()))
+			client.breaks()
+			begin := func(name string, from netip.Addr, device string) *login.Attempt {
+				a, err := g.Begin(login.WithDevice(t.Context(), device), name, from)
+				require.NoError(t, err)
+				require.ErrorIs(t, a.Decision.Err, errDown)
+				return a
+			}
+			passes := func(n int, name string, from func(int) netip.Addr, fail bool) (passed int) {
+				for i := range n {
+					if a := begin(name, from(i), ""); a.Decision.Status == throttler.Authorized {
+						passed++
+						if fail {
+							a.Fail(t.Context())
+						}
+					}
+				}
+				return passed
+			}
+			if !fallback {
+				require.Equal(t, 30, passes(30, "alice", same(home), true))
+				return
+			}
+			require.Equal(t, 5, passes(10, "alice", same(home), true))
+			require.Equal(t, 10*time.Minute, begin("alice", home, "").Decision.RetryAfter)
+			require.Equal(t, 24, passes(30, "carol", addr, true))
+			require.Equal(t, throttler.Authorized, begin("carol", home, "").Decision.Status, "known before the outage")
+			require.Equal(t, throttler.Authorized, begin("carol", away, "phone").Decision.Status, "known before the outage")
+			require.Equal(t, 5, passes(5, "bob", same(home), false))
+			time.Sleep(61 * time.Second)
+			require.InDelta(t, 10*time.Minute, begin("bob", home, "").Decision.RetryAfter, float64(time.Second), "attempts that were left")
+		})
+	}
+}
+
 func TestSucceedCanBeRepeatedAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := &wire{Client: memstore.New()}
 		g := on(t, client)
 		g.fails(4, "alice", home)
 		a := g.begin("alice", home)
+		observed := g.events()
 		client.breaks()
 		require.ErrorIs(t, a.Succeed(t.Context()), errDown)
+		require.Equal(t, login.Succeeded, observed()[0].Result)
 		client.works()
 		require.NoError(t, a.Succeed(t.Context()))
+		require.Empty(t, observed())
 		require.Equal(t, 5, g.fails(6, "alice", home))
-	})
-}
-
-func TestOutageFailsOpenOrToTheFallback(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := &wire{Client: memstore.New()}
-		client.breaks()
-		limits := throttler.New(client)
-		g := login.New(limits)
-		for range 10 {
-			a, err := g.Begin(t.Context(), "alice", home)
-			require.NoError(t, err)
-			require.Equal(t, throttler.Authorized, a.Decision.Status)
-			require.ErrorIs(t, a.Decision.Err, errDown)
-		}
-		limits = throttler.New(client)
-		limits.Fallback = memstore.New()
-		g = login.New(limits)
-		verified := 0
-		for range 10 {
-			a, err := g.Begin(t.Context(), "alice", home)
-			require.NoError(t, err)
-			require.ErrorIs(t, a.Decision.Err, errDown)
-			if a.Decision.Status == throttler.Authorized {
-				verified++
-				a.Fail(t.Context())
-			} else {
-				require.Equal(t, 10*time.Minute, a.Decision.RetryAfter, "banned in the Fallback")
-			}
-		}
-		require.Equal(t, 5, verified)
 	})
 }
 
@@ -303,38 +375,6 @@ func TestWiderNetworksAreExactInABurst(t *testing.T) {
 	})
 }
 
-func TestNoAddressIsAnError(t *testing.T) {
-	g, ctx := login.New(throttler.New(memstore.New())), t.Context()
-	a, err := g.Begin(ctx, "alice", netip.Addr{})
-	require.ErrorIs(t, err, login.ErrNoAddress)
-	require.Nil(t, a)
-	require.ErrorIs(t, g.Recognize(ctx, "alice", netip.Addr{}, ""), login.ErrNoAddress)
-}
-
-// Padding must not buy guesses: not by being cut, and not by taking long.
-func TestNameThatIsTooLongIsAnError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g, ctx := on(t, memstore.New()), t.Context()
-		for _, name := range []string{
-			strings.Repeat(" ", 1024) + "alice", strings.Repeat("x", 1025), strings.Repeat("\ufdfa", 1<<20/3),
-		} {
-			a, err := g.Begin(ctx, name, home)
-			require.ErrorIs(t, err, login.ErrNameTooLong)
-			require.Nil(t, a)
-			require.ErrorIs(t, g.Recognize(ctx, name, home, ""), login.ErrNameTooLong)
-			require.ErrorIs(t, g.Lift(ctx, name, home), login.ErrNameTooLong)
-		}
-		longest := strings.Repeat(" ", 1019) + "alice"
-		require.Equal(t, 5, g.fails(5, longest, home))
-		g.isBlocked("alice", home, 10*time.Minute)
-		g.Normalize = func(name string) string {
-			assert.Len(t, name, 1024)
-			return name
-		}
-		g.begin(longest, away)
-	})
-}
-
 func TestDefaultNormalize(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                      "",
@@ -430,22 +470,6 @@ func TestNamesAreAnsweredAlike(t *testing.T) {
 	})
 }
 
-func TestAttemptWhoseContextHasEndedIsNotMade(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		canceled, cancel := context.WithCancel(t.Context())
-		cancel()
-		late, cancel := context.WithDeadline(t.Context(), time.Now())
-		defer cancel()
-		for ctx, want := range map[context.Context]error{canceled: context.Canceled, late: context.DeadlineExceeded} {
-			a, err := g.Begin(ctx, "alice", home)
-			require.ErrorIs(t, err, want)
-			require.Nil(t, a)
-		}
-		require.Equal(t, 5, g.fails(9, "alice", home), "nothing of it was counted")
-	})
-}
-
 // A client that sends the last byte late chooses when the deadline passes.
 func TestContextThatEndsMeanwhileIsAnErrorAndLeavesNothing(t *testing.T) {
 	for ends, want := range map[string]error{"canceled": context.Canceled, "its deadline": context.DeadlineExceeded} {
@@ -501,12 +525,4 @@ func TestShadowLetsPassAndClearsNothing(t *testing.T) {
 		g.Shadow = false
 		g.isBlocked("alice", home, 10*time.Minute)
 	})
-}
-
-func TestInvalidOptionsAreAnError(t *testing.T) {
-	g := login.New(throttler.New(memstore.New()))
-	g.Address.Max = throttler.MaxHits + 1
-	_, err := g.Begin(t.Context(), "alice", home)
-	require.ErrorIs(t, err, throttler.ErrInvalidRule)
-	require.PanicsWithValue(t, "login: New with a nil Throttler", func() { login.New(nil) })
 }

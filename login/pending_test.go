@@ -62,30 +62,6 @@ func TestOneWhoOnlyGuessesIsBannedThoughNothingIsEnded(t *testing.T) {
 	}
 }
 
-// A Fallback decides as the backend would, and bans.
-func TestTheFallbackBansOneWhoseAttemptsWereLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := &wire{Client: memstore.New()}
-		client.breaks()
-		limits := throttler.New(client)
-		limits.Fallback = memstore.New()
-		g := login.New(limits)
-		begin := func() *login.Attempt {
-			a, err := g.Begin(t.Context(), "alice", home)
-			require.NoError(t, err)
-			require.ErrorIs(t, a.Decision.Err, errDown)
-			return a
-		}
-		for range 5 {
-			require.Equal(t, throttler.Authorized, begin().Decision.Status)
-		}
-		time.Sleep(61 * time.Second)
-		a := begin()
-		require.Equal(t, throttler.Blocked, a.Decision.Status)
-		require.InDelta(t, 10*time.Minute, a.Decision.RetryAfter, float64(time.Second))
-	})
-}
-
 // The guard bans by filling the limit. Others may end their attempts meanwhile.
 func TestABanIsSetThoughOthersGiveHitsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

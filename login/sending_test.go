@@ -83,6 +83,7 @@ func TestMessagesAreLimited(t *testing.T) {
 		blocked string // the limit that most of the others meet
 	}
 	rows := []row{
+		{"a recipient", "", same("alice@example.org"), spread, 1, "recipient-1"},
 		{"an address", "", user, same(home), 20, "address"},
 		{"an IPv6 /64", "", user, v6("2001:db8::%x"), 20, "address"},
 		{"an IPv4 /24", "", user, func(i int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}) }, 100, "network"},

@@ -3,7 +3,6 @@ package login_test
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"runtime"
 	"strings"
 	"testing"
@@ -92,25 +91,6 @@ func TestTryDoesNotCheckARefusedAttempt(t *testing.T) {
 	require.Equal(t, 10*time.Minute, d.RetryAfter.Round(time.Minute))
 	require.Equal(t, []string{refusal}, d.Messages)
 	require.Equal(t, 1, refused)
-
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	for _, row := range []struct {
-		ctx  context.Context
-		name string
-		addr netip.Addr
-		err  error
-	}{
-		{t.Context(), strings.Repeat("a", login.MaxName+1), home, login.ErrNameTooLong},
-		{t.Context(), "bob", netip.Addr{}, login.ErrNoAddress},
-		{gone, "bob", home, context.Canceled},
-	} {
-		result, d, err := g.Try(row.ctx, row.name, row.addr, never)
-		require.ErrorIs(t, err, row.err)
-		require.Equal(t, login.Refused, result)
-		require.Equal(t, throttler.Decision{}, d)
-	}
-	require.Equal(t, 1, refused, "there was no attempt")
 }
 
 // A ctx that ends while the password is compared changes nothing.
