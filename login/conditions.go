@@ -93,27 +93,25 @@ func (g *Guard) planned(pl plan) throttler.Rule {
 
 // anybody returns the plan for p as a stranger.
 func (p party) anybody(g *Guard) plan {
+	limits := g.limits()
 	pl := plan{from: p.address}
 	if p.name != "" && p.address.value != "" {
-		pl.addPair(p, g)
+		pl.addPair(p, &limits)
 	}
 	if p.address.value != "" && !p.exempt {
-		pl.addAddress(p.address.value, g)
-	}
-	if p.name != "" && g.limits().account.Max > 0 {
-		pl.addEvidence(byAccount, p.name, Limit{Max: g.limits().account.Max})
-		pl.add(byAccount, p.name, g.limits().account, throttler.SlidingWindow)
+		pl.addAddress(p.address.value, &limits)
 	}
 	if p.name != "" {
-		if limit := g.limits().Name; limit.Max >= 0 {
-			pl.addEvidence(byName, p.name, Limit{Max: limit.Max})
+		pl.addAccount(p, &limits)
+		if limits.Name.Max >= 0 {
+			pl.addEvidence(byName, p.name, Limit{Max: limits.Name.Max})
 		}
-		pl.add(byName, p.name, g.limits().Name, throttler.LeakyBucket)
-		pl.add(byNameLong, p.name, g.limits().NameLong, throttler.SlidingWindow)
+		pl.add(byName, p.name, limits.Name, throttler.LeakyBucket)
+		pl.add(byNameLong, p.name, limits.NameLong, throttler.SlidingWindow)
 	}
 	for i, n := range networks {
 		if p.networks[i] != "" && !p.exempt {
-			pl.add(n.condition, p.networks[i], n.limit(g.limits()), throttler.LeakyBucket)
+			pl.add(n.condition, p.networks[i], n.limit(&limits), throttler.LeakyBucket)
 		}
 	}
 	return pl
@@ -123,50 +121,59 @@ func (p party) anybody(g *Guard) plan {
 // address can try the names that are known there. So the limits of the address
 // apply, or if these block (addressFull), one more for all known names.
 func (p party) known(g *Guard, from origin, addressFull bool) plan {
+	limits := g.limits()
 	pl := plan{from: from}
 	if p.name != "" && from.value != "" {
-		pl.addPair(p, g)
+		pl.addPair(p, &limits)
 	}
 	if p.name != "" {
-		pl.addKnown(p, g)
+		pl.addKnown(p, &limits)
 	}
 	switch {
 	case from.value == "" || from != p.address || p.exempt:
 	case addressFull:
-		pl.addEvidence(byAddress, from.value, g.limits().Address)
-		pl.add(byAddressKnown, from.value, g.limits().AddressDay, throttler.LeakyBucket)
+		pl.addEvidence(byAddress, from.value, limits.Address)
+		pl.add(byAddressKnown, from.value, limits.AddressDay, throttler.LeakyBucket)
 	default:
-		pl.addAddress(from.value, g)
+		pl.addAddress(from.value, &limits)
 	}
 	return pl
 }
 
 // addPair adds the limit of p's name from pl's origin.
-func (pl *plan) addPair(p party, g *Guard) {
-	pl.add(pl.from.pair, p.at(pl.from), g.limits().NameAddress, throttler.SlidingWindow)
-	pl.addEvidence(pl.from.pair, p.at(pl.from), g.limits().NameAddress)
+func (pl *plan) addPair(p party, limits *Limits) {
+	pl.add(pl.from.pair, p.at(pl.from), limits.NameAddress, throttler.SlidingWindow)
+	pl.addEvidence(pl.from.pair, p.at(pl.from), limits.NameAddress)
 	if p.variant != "" {
-		pl.beside = append(pl.beside, p.variants(pl.from, g))
+		pl.beside = append(pl.beside, p.variants(pl.from, limits))
+	}
+}
+
+// addAccount adds the limit of the account that p's name is, of Codes.
+func (pl *plan) addAccount(p party, limits *Limits) {
+	if limits.account.Max > 0 {
+		pl.addEvidence(byAccount, p.name, Limit{Max: limits.account.Max})
+		pl.add(byAccount, p.name, limits.account, throttler.SlidingWindow)
 	}
 }
 
 // addKnown adds the budgets of p's name where it is known: one over all addresses,
 // one for each device, and the long one of the place.
-func (pl *plan) addKnown(p party, g *Guard) {
+func (pl *plan) addKnown(p party, limits *Limits) {
 	value := p.knownAt(pl.from)
-	if limit := g.limits().Known; limit.Max >= 0 {
-		pl.addEvidence(byKnown, value, Limit{Max: limit.Max})
-		pl.add(byKnown, value, limit, throttler.LeakyBucket)
+	if limits.Known.Max >= 0 {
+		pl.addEvidence(byKnown, value, Limit{Max: limits.Known.Max})
+		pl.add(byKnown, value, limits.Known, throttler.LeakyBucket)
 	}
 	// Each address by itself: who shares one must not use it up at the others too.
-	pl.add(byKnownLong, p.at(pl.from), g.limits().NameLong, throttler.SlidingWindow)
+	pl.add(byKnownLong, p.at(pl.from), limits.NameLong, throttler.SlidingWindow)
 }
 
 // addAddress adds the limits of an address.
-func (pl *plan) addAddress(value string, g *Guard) {
-	pl.add(byAddress, value, g.limits().Address, throttler.SlidingWindow)
-	pl.add(byAddressDay, value, g.limits().AddressDay, throttler.LeakyBucket)
-	pl.addEvidence(byAddress, value, g.limits().Address)
+func (pl *plan) addAddress(value string, limits *Limits) {
+	pl.add(byAddress, value, limits.Address, throttler.SlidingWindow)
+	pl.add(byAddressDay, value, limits.AddressDay, throttler.LeakyBucket)
+	pl.addEvidence(byAddress, value, limits.Address)
 }
 
 // add adds a condition, unless l is disabled.
@@ -183,9 +190,9 @@ func (pl *plan) add(name, value string, l Limit, algorithm throttler.Algorithm) 
 
 // variants returns the condition that counts attempts from there with other
 // spellings of p's name, for as long as a ban may be remembered.
-func (p party) variants(from origin, g *Guard) throttler.Condition {
+func (p party) variants(from origin, limits *Limits) throttler.Condition {
 	return throttler.Condition{
 		Name: from.pair + variantSuffix, Value: p.at(from),
-		Max: throttler.MaxHits, TTL: throttler.LockoutMemory + max(g.limits().MaxLockout, g.limits().NameAddress.Lockout), Lockout: -1,
+		Max: throttler.MaxHits, TTL: throttler.LockoutMemory + max(limits.MaxLockout, limits.NameAddress.Lockout), Lockout: -1,
 	}
 }

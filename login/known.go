@@ -125,16 +125,16 @@ func pour(ctx context.Context, t *throttler.Throttler, rule throttler.Rule) erro
 // this spelling. Others may be another account's. Of Codes it forgets the
 // consecutive failures of the account.
 func (g *Guard) clear(ctx context.Context, p party, from origin) error {
-	if g.limits().account.Max > 0 {
+	limits := g.limits()
+	if limits.account.Max > 0 {
 		var pl plan
-		pl.addEvidence(byAccount, p.name, Limit{Max: g.limits().account.Max})
-		pl.add(byAccount, p.name, g.limits().account, throttler.SlidingWindow)
+		pl.addAccount(p, &limits)
 		return g.forget(ctx, pl)
 	}
-	if p.name == "" || p.variant != "" || from.value == "" || g.limits().NameAddress.Max < 0 {
+	if p.name == "" || p.variant != "" || from.value == "" || limits.NameAddress.Max < 0 {
 		return nil
 	}
-	others, err := g.throttler.Peek(ctx, g.rule([]throttler.Condition{p.variants(from, g)}))
+	others, err := g.throttler.Peek(ctx, g.rule([]throttler.Condition{p.variants(from, &limits)}))
 	if err == nil {
 		err = others.Err
 	}
@@ -142,16 +142,17 @@ func (g *Guard) clear(ctx context.Context, p party, from origin) error {
 		return err
 	}
 	pl := plan{from: from}
-	pl.addPair(p, g)
+	pl.addPair(p, &limits)
 	return g.forget(ctx, pl)
 }
 
 // refill forgets what was counted for p's name where it is known.
 func (g *Guard) refill(ctx context.Context, p party) error {
 	var steps []func() error
+	limits := g.limits()
 	for _, from := range p.origins() {
 		pl := plan{from: from}
-		pl.addKnown(p, g)
+		pl.addKnown(p, &limits)
 		steps = append(steps, func() error { return g.forget(ctx, pl) })
 	}
 	return together(steps...)

@@ -28,8 +28,8 @@ func (g *Guard) LiftRecord(ctx context.Context, condition, value string) error {
 	case byNameAddress, byNameDevice:
 		from, name, _ := strings.Cut(value, "#")
 		p.name = name
-		pl := plan{from: origin{condition, from}}
-		pl.addPair(p, g)
+		pl, limits := plan{from: origin{condition, from}}, g.limits()
+		pl.addPair(p, &limits)
 		return g.forget(ctx, pl)
 	case byAddress:
 		p.address.value, p.networks = value, networksOf(value)

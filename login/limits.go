@@ -105,21 +105,14 @@ var defaultLimits = Limits{
 
 // limits returns the limits of g with their defaults filled in.
 func (g *Guard) limits() Limits {
-	l, d := g.Limits, &defaultLimits
-	return Limits{
-		NameAddress: l.NameAddress.or(d.NameAddress),
-		Address:     l.Address.or(d.Address),
-		AddressDay:  l.AddressDay.or(d.AddressDay),
-		Network56:   l.Network56.or(d.Network56),
-		Network48:   l.Network48.or(d.Network48),
-		Network32:   l.Network32.or(d.Network32),
-		Name:        l.Name.or(d.Name),
-		NameLong:    l.NameLong.or(d.NameLong),
-		Known:       l.Known.or(d.Known),
-		MaxLockout:  cmp.Or(l.MaxLockout, d.MaxLockout),
-		SiegeFloor:  cmp.Or(l.SiegeFloor, d.SiegeFloor),
-		account:     l.account.or(d.account),
+	l, d := g.Limits, defaultLimits
+	defaults := d.table()
+	for i, f := range l.table() {
+		*f.Limit = f.or(*defaults[i].Limit)
 	}
+	l.MaxLockout = cmp.Or(l.MaxLockout, d.MaxLockout)
+	l.SiegeFloor = cmp.Or(l.SiegeFloor, d.SiegeFloor)
+	return l
 }
 
 // or returns l with its zero fields taken from defaults.
@@ -131,27 +124,28 @@ func (l Limit) or(defaults Limit) Limit {
 	}
 }
 
-// table returns the limits of l with the names of their fields.
-func (l *Limits) table() []limitField {
-	const window, bucket = throttler.SlidingWindow, throttler.LeakyBucket
-	return []limitField{
-		{"NameAddress", window, l.NameAddress},
-		{"Account", window, l.account},
-		{"Address", window, l.Address},
-		{"AddressDay", bucket, l.AddressDay},
-		{"Network56", bucket, l.Network56},
-		{"Network48", bucket, l.Network48},
-		{"Network32", bucket, l.Network32},
-		{"Name", bucket, l.Name},
-		{"NameLong", window, l.NameLong},
-		{"Known", bucket, l.Known},
-	}
-}
-
+// A limitField is a field of Limits.
 type limitField struct {
 	name      string
 	algorithm throttler.Algorithm
-	Limit
+	*Limit
+}
+
+// table returns the fields of l, all limits and in one order.
+func (l *Limits) table() [10]limitField {
+	const window, bucket = throttler.SlidingWindow, throttler.LeakyBucket
+	return [...]limitField{
+		{"NameAddress", window, &l.NameAddress},
+		{"Account", window, &l.account},
+		{"Address", window, &l.Address},
+		{"AddressDay", bucket, &l.AddressDay},
+		{"Network56", bucket, &l.Network56},
+		{"Network48", bucket, &l.Network48},
+		{"Network32", bucket, &l.Network32},
+		{"Name", bucket, &l.Name},
+		{"NameLong", window, &l.NameLong},
+		{"Known", bucket, &l.Known},
+	}
 }
 
 // validate returns the error of l, which has its defaults.
