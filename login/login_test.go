@@ -233,6 +233,42 @@ func TestAnOutageIsDecidedByTheFallback(t *testing.T) {
 	}
 }
 
+// What a burst of guesses exceeds is refused for seconds, and not let pass.
+func TestAnOverloadRefusesUnlessAFallbackHasDecided(t *testing.T) {
+	overload := fmt.Errorf("busy: %w", throttler.ErrOverloaded)
+	for _, row := range []struct {
+		what             string
+		err              error
+		fallback, shadow bool
+		refused          bool
+	}{
+		{"alone", overload, false, false, true},
+		{"a fallback has decided", overload, true, false, false},
+		{"a trial refuses nobody", overload, false, true, false},
+		{"another failure", throttler.ErrUnavailable, false, false, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			client := &wire{Client: memstore.New()}
+			client.meets(func(string, string) error { return row.err })
+			limits := throttler.New(client)
+			if row.fallback {
+				limits.Fallback = memstore.New()
+			}
+			g := login.New(limits)
+			g.Shadow = row.shadow
+			a, err := g.Begin(t.Context(), "alice", home)
+			require.NoError(t, err)
+			require.ErrorIs(t, a.Decision.Err, row.err)
+			require.Equal(t, row.refused, a.Decision.Status == throttler.Blocked, row.what)
+			if row.refused {
+				require.Equal(t, 5*time.Second, a.Decision.RetryAfter)
+				require.Equal(t, []string{refusal}, a.Decision.Messages)
+				require.ErrorIs(t, a.Succeed(t.Context()), login.ErrSettled)
+			}
+		})
+	}
+}
+
 func TestSucceedCanBeRepeatedAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := &wire{Client: memstore.New()}
