@@ -132,10 +132,10 @@ func (g try) play(s scene) {
 	if s.options != nil {
 		s.options(g.Guard)
 	}
-	at := &stage{try: g, since: time.Now()}
+	here := &stage{try: g, since: time.Now()}
 	for i, step := range strings.FieldsFunc(s.steps, func(r rune) bool { return r == ';' || r == '\n' }) {
 		if words := strings.Fields(step); len(words) > 0 {
-			at.step(fmt.Sprintf("step %d: %s", i+1, strings.TrimSpace(step)), words)
+			here.step(fmt.Sprintf("step %d: %s", i+1, strings.TrimSpace(step)), words)
 		}
 	}
 }
@@ -174,32 +174,50 @@ func (g *stage) step(where string, words []string) {
 		}
 		return
 	}
-	argument := strings.Join(words[2:], " ")
 	who, device, _ := strings.Cut(words[0], "/")
 	name, place, _ := strings.Cut(who, "@")
-	name = strings.ReplaceAll(name, "_", " ")
-	someone := func() (string, netip.Addr) {
-		g.others++
-		if name == "*" {
-			return fmt.Sprint("other", g.others), g.place(place, g.others)
-		}
-		return name, g.place(place, g.others)
+	p := person{g, where, strings.ReplaceAll(name, "_", " "), place, device}
+	if !p.tries(verb, words[2:]) {
+		p.meets(verb)
 	}
-	begin := func() *login.Attempt {
-		g.t.Helper()
-		name, from := someone()
-		return g.beginDevice(name, from, device)
+}
+
+// A person is who takes a step.
+type person struct {
+	*stage
+	where, name, place, device string
+}
+
+// next returns the name and the address of the next attempt.
+func (p person) next() (string, netip.Addr) {
+	p.others++
+	if p.name == "*" {
+		return fmt.Sprint("other", p.others), p.at(p.place, p.others)
 	}
+	return p.name, p.at(p.place, p.others)
+}
+
+// begins begins an attempt, which is let pass or not.
+func (p person) begins(want throttler.Status) *login.Attempt {
+	p.t.Helper()
+	name, from := p.next()
+	a := p.beginDevice(name, from, p.device)
+	require.Equal(p.t, want, a.Decision.Status, p.where)
+	return a
+}
+
+// tries makes the attempts of verb, if it is one of these.
+func (p person) tries(verb string, arguments []string) bool {
+	p.t.Helper()
+	ctx, argument := p.t.Context(), strings.Join(arguments, " ")
 	switch verb {
 	case "in":
 		times := 1
-		if len(words) == 3 {
-			times = count(g.t, argument)
+		if len(arguments) == 1 {
+			times = count(p.t, argument)
 		}
 		for range times {
-			a := begin()
-			require.Equal(g.t, throttler.Authorized, a.Decision.Status, where)
-			require.NoError(g.t, a.Succeed(withNext(ctx, words[2:])), where)
+			require.NoError(p.t, p.begins(throttler.Authorized).Succeed(withNext(ctx, arguments)), p.where)
 		}
 	case "fails", "begins", "keeps", "challenges", "cancels":
 		verified, of, found := strings.Cut(argument, "/")
@@ -207,68 +225,76 @@ func (g *stage) step(where string, words []string) {
 			of = verified
 		}
 		passed := 0
-		for range count(g.t, of) {
-			if a := begin(); a.Decision.Status == throttler.Authorized {
+		for range count(p.t, of) {
+			name, from := p.next()
+			if a := p.beginDevice(name, from, p.device); a.Decision.Status == throttler.Authorized {
 				passed++
-				require.NoError(g.t, ends[strings.TrimSuffix(verb, "s")](a, ctx), where)
+				require.NoError(p.t, ends[strings.TrimSuffix(verb, "s")](a, ctx), p.where)
 				if verb == "begins" {
-					g.pending = append(g.pending, a)
+					p.pending = append(p.pending, a)
 				}
 			}
 		}
-		require.Equal(g.t, count(g.t, verified), passed, where)
+		require.Equal(p.t, count(p.t, verified), passed, p.where)
 	case "passes", "halfUsed", "fresh":
-		a := begin()
-		require.Equal(g.t, throttler.Authorized, a.Decision.Status, where)
-		require.False(g.t, a.SecondStep, where)
+		a := p.begins(throttler.Authorized)
+		require.False(p.t, a.SecondStep, p.where)
 		if verb != "passes" {
-			require.Equal(g.t, verb == "halfUsed", a.HalfUsed, where)
+			require.Equal(p.t, verb == "halfUsed", a.HalfUsed, p.where)
 		}
-		require.NoError(g.t, a.Cancel(ctx), where)
+		require.NoError(p.t, a.Cancel(ctx), p.where)
 	case "secondStep":
-		a := begin()
-		require.Equal(g.t, throttler.Blocked, a.Decision.Status, where)
-		require.True(g.t, a.SecondStep, where)
+		require.True(p.t, p.begins(throttler.Blocked).SecondStep, p.where)
 	case "counts":
 		var limits []string
-		a := begin()
+		a := p.begins(throttler.Authorized)
 		for _, o := range a.Decision.Outcomes {
 			limits = append(limits, o.Name)
 		}
-		require.NoError(g.t, a.Cancel(ctx), where)
-		require.Equal(g.t, words[3:], limits, where)
+		require.NoError(p.t, a.Cancel(ctx), p.where)
+		require.Equal(p.t, arguments[1:], limits, p.where)
 	case "refused":
-		g.refused(where, begin(), g.since, argument)
+		p.refused(p.where, p.begins(throttler.Blocked), p.since, argument)
 	case "left":
-		name, from := someone()
-		d, err := g.Peek(ctx, name, from)
-		require.NoError(g.t, err, where)
-		i := slices.IndexFunc(d.Outcomes, func(o throttler.Outcome) bool { return o.Name == words[2] })
-		require.GreaterOrEqual(g.t, i, 0, where)
-		left, about := strings.CutPrefix(words[3], "~")
+		name, from := p.next()
+		d, err := p.Peek(ctx, name, from)
+		require.NoError(p.t, err, p.where)
+		i := slices.IndexFunc(d.Outcomes, func(o throttler.Outcome) bool { return o.Name == arguments[0] })
+		require.GreaterOrEqual(p.t, i, 0, p.where)
+		left, about := strings.CutPrefix(arguments[1], "~")
 		delta := 0.0
 		if about {
 			delta = 1
 		}
-		require.InDelta(g.t, count(g.t, left), d.Outcomes[i].Remaining+1, delta, where)
-	case "full":
-		g.fill(name)
-	case "banned":
-		g.banAddress(g.place(place, 0))
-	case "recognized":
-		require.NoError(g.t, g.Recognize(ctx, name, g.place(place, 0), device), where)
-	case "lifted":
-		var from netip.Addr
-		if place != "" {
-			from = g.place(place, 0)
-		}
-		require.NoError(g.t, g.Lift(ctx, name, from), where)
-	case "forgotten":
-		require.NoError(g.t, g.Forget(ctx, name, device), where)
-	case "confirmed":
-		require.NoError(g.t, g.ConfirmDevice(ctx, name, device), where)
+		require.InDelta(p.t, count(p.t, left), d.Outcomes[i].Remaining+1, delta, p.where)
 	default:
-		require.Fail(g.t, "no such step", where)
+		return false
+	}
+	return true
+}
+
+// meets has others do what verb says.
+func (p person) meets(verb string) {
+	p.t.Helper()
+	ctx, from := p.t.Context(), p.at(p.place, 0)
+	switch verb {
+	case "full":
+		p.fill(p.name)
+	case "banned":
+		p.banAddress(from)
+	case "recognized":
+		require.NoError(p.t, p.Recognize(ctx, p.name, from, p.device), p.where)
+	case "lifted":
+		if p.place == "" {
+			from = netip.Addr{}
+		}
+		require.NoError(p.t, p.Lift(ctx, p.name, from), p.where)
+	case "forgotten":
+		require.NoError(p.t, p.Forget(ctx, p.name, p.device), p.where)
+	case "confirmed":
+		require.NoError(p.t, p.ConfirmDevice(ctx, p.name, p.device), p.where)
+	default:
+		require.Fail(p.t, "no such step", p.where)
 	}
 }
 
@@ -299,8 +325,8 @@ func (g try) refused(where string, a *login.Attempt, begun time.Time, length str
 	require.LessOrEqual(g.t, a.Decision.RetryAfter, span(g.t, most)+time.Second, where)
 }
 
-// place returns the address of a place, home by default. i tells those of "*" apart.
-func (g try) place(name string, i int) netip.Addr {
+// at returns the address of a place, home by default. i tells those of "*" apart.
+func (g try) at(name string, i int) netip.Addr {
 	g.t.Helper()
 	switch name {
 	case "", "home":
