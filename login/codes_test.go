@@ -120,21 +120,6 @@ func TestConsecutiveFailuresAreCountedByAccount(t *testing.T) {
 	})
 }
 
-func TestCodesRefuseABurst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := codesOn(t)
-		var open []*login.Attempt
-		for range 100 {
-			a, err := c.Begin(t.Context(), "alice", home)
-			require.NoError(t, err)
-			if a.Decision.Status == throttler.Authorized {
-				open = append(open, a)
-			}
-		}
-		require.Len(t, open, 10)
-	})
-}
-
 func TestCodesSayWhatIsWrong(t *testing.T) {
 	c := codesOn(t)
 	_, err := c.Begin(t.Context(), "", home)

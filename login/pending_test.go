@@ -35,17 +35,6 @@ func (g try) underWay(n int, at func(int) string, from func(int) netip.Addr) (pa
 
 func pupil(i int) string { return fmt.Sprint("pupil", i) }
 
-func TestClassThatComesAllAtOnceGetsIn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := on(t, memstore.New())
-		verified := g.burst(200, pupil, same(office))
-		require.Equal(t, 50, verified, "of those who fail no more are looked at")
-		a := g.begin("alice", office)
-		require.True(t, a.Decision.Outcomes[1].Banned)
-		require.InDelta(t, 10*time.Minute, a.Decision.RetryAfter, float64(time.Second))
-	})
-}
-
 func TestOneWhoOnlyGuessesIsBannedThoughNothingIsEnded(t *testing.T) {
 	for _, pace := range []time.Duration{time.Second, 5 * time.Second, 10 * time.Second, 11 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
