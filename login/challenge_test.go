@@ -36,6 +36,22 @@ func TestTheAlarmCountsAChallengeUntilASuccess(t *testing.T) {
 	}
 }
 
+// Those whose challenge is taken back have used nothing of the share of their network.
+func TestWhatIsTakenBackUsesUpNoShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchOn(t, memstore.New())
+		for i := range 100 {
+			name, from := fmt.Sprint("user", i), spread(i%20)
+			require.NoError(t, w.begin(name, from).Challenge(t.Context()))
+			w.succeeds(name, from)
+		}
+		for i := range 100 {
+			w.fails(1, fmt.Sprint("victim", i), spread(i%20))
+		}
+		require.True(t, w.look().Siege)
+	})
+}
+
 // What was reported before is taken back from later reports.
 func TestWhatIsTakenBackLateIsNotCountedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,7 +116,13 @@ func TestAttemptsThatAreHandedOverRingTheAlarmOnlyIfTheyFail(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := memstore.New()
+				store, asked := &wire{Client: memstore.New()}, 0
+				store.meets(func(operation, keys string) error {
+					if operation == "get" && strings.Contains(keys, "-handover#") {
+						asked++
+					}
+					return nil
+				})
 				w, other := watchOn(t, store), watchOn(t, store)
 				to := other.Guard
 				if test.here {
@@ -129,6 +136,9 @@ func TestAttemptsThatAreHandedOverRingTheAlarmOnlyIfTheyFail(t *testing.T) {
 				for range 3 { // what lapses
 					w.look()
 					time.Sleep(10 * time.Second)
+				}
+				if test.here {
+					require.Equal(t, 400, asked, "once, to end it: it does not lapse")
 				}
 				require.Equal(t, test.siege, w.look().Siege)
 				require.Equal(t, what == "wrong, elsewhere" || what == "challenged", len(other.rung) > 0)

@@ -71,10 +71,12 @@ func TestLimits(t *testing.T) {
 			alice@64:ff9b:1::203.0.113.7 counts by name+address address address-day name`},
 		{"they are wider than the address", func(g *login.Guard) { g.IPv6Bits = 48 }, "alice@2001:db8::7 counts by name+address address address-day name network-32"},
 		{"all of them", func(g *login.Guard) { g.IPv6Bits = 32 }, "alice@2001:db8::7 counts by name+address address address-day name"},
+		{"what was lifted bans nobody again", nil, "alice fails 5/6; alice@home lifted; alice begins 5/6; alice refused <1m"},
 		{"a lifted network is open", func(g *login.Guard) { g.Network56.Max = 10 }, `
 			*@2001:db8:1:1::7 fails 10/12; alice@2001:db8:1:4d::7 refused
 			lift network-56 2001:db8:1::/56; alice@2001:db8:1:4d::7 in
-			*@2001:db8:1:1::7 fails 10/12; lift address 2001:db8:1:4d::/64; alice@2001:db8:1:4d::7 in`},
+			*@2001:db8:1:1::7 fails 10/12; bob@2001:db8:1:4d::7 refused
+			lift address 2001:db8:1:4d::/64; bob@2001:db8:1:4d::7 in`},
 		{"no long limit of a name by default", nil, "alice@* begins 24/30; alice refused 5s"},
 		{"after it strangers need a second step", func(g *login.Guard) { g.NameLong = login.Limit{Max: 3, TTL: time.Hour} }, `
 			alice fails 3; alice@away secondStep; bob passes; alice lifted; alice@away passes

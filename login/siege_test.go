@@ -271,6 +271,46 @@ func TestANetworkWhosePeopleLogInIsNotUnderSiege(t *testing.T) {
 	})
 }
 
+// A name beyond its share counts against nobody, also not against the network.
+func TestANameBeyondItsShareBesiegesNoNetwork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchOn(t, memstore.New())
+		w.NameAddress.Max, w.Address.Max, w.AddressDay.Max, w.Name.Max = -1, -1, -1, -1
+		for i := range 5 {
+			w.fails(1, "alice", spread(i))
+		}
+		w.fails(300, "alice", office)
+		require.False(t, w.look().Siege)
+		require.Empty(t, w.rung)
+	})
+}
+
+// At a busy site a network is not besieged by failures that are few beside its share: here
+// that is 200, of 4,000.
+func TestANetworkIsBesiegedByTwiceItsShareAtLeast(t *testing.T) {
+	takesLong(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := watchOn(t, memstore.New())
+		w.Address.Max, w.AddressDay.Max = -1, -1
+		for i := range 8000 {
+			w.succeeds(fmt.Sprint("user", i), spread(i))
+		}
+		w.look()
+		for i := range 450 {
+			w.fails(1, fmt.Sprint("victim", i), office)
+		}
+		require.Empty(t, w.rung)
+		w.look()
+		require.Empty(t, w.rung)
+		for i := range 250 {
+			w.fails(1, fmt.Sprint("more", i), office)
+		}
+		w.look()
+		require.Len(t, w.rung, 1)
+		require.True(t, w.rung[0].Network.Contains(office))
+	})
+}
+
 func TestSiegeEndsTenMinutesAfterItIsHalfOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watchOn(t, memstore.New())
