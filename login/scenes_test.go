@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/login"
 	"github.com/adaptivethrottler/throttler/memstore"
 )
@@ -411,4 +413,16 @@ func (g try) banAddress(addr netip.Addr) {
 		g.fails(1, fmt.Sprint("victim", i), addr)
 	}
 	require.Equal(g.t, throttler.Blocked, g.begin("stranger", addr).Decision.Status)
+}
+
+// TestMain says at the end what was skipped.
+func TestMain(m *testing.M) { os.Exit(skiptest.Run(m)) }
+
+// takesLong skips a test with -short. The race detector makes it five times as long, and
+// would find little: at any time hardly more than one of its goroutines runs.
+func takesLong(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes a while; run it without -short")
+	}
 }
