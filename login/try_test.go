@@ -3,6 +3,7 @@ package login_test
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"runtime"
 	"strings"
 	"testing"
@@ -16,31 +17,38 @@ import (
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
-func answers(right bool, err error) func(context.Context) (bool, error) {
-	return func(context.Context) (bool, error) { return right, err }
+// A check is what the application does meanwhile, to a backend and a client that hangs up.
+type check func(backend *wire, hangUp func()) (right bool, err error)
+
+func answers(right bool, err error) check {
+	return func(*wire, func()) (bool, error) { return right, err }
 }
 
 // Each way in which check ends is the result, is counted or not, and is observed once.
 func TestTryEndsTheAttemptAsCheckSays(t *testing.T) {
-	down := errors.New("no accounts")
+	noAccounts := errors.New("no accounts")
 	for name, row := range map[string]struct {
-		check   func(context.Context) (bool, error)
+		check   check
 		result  login.Result
 		err     error
 		panics  bool
 		counted int
+		backend error
 	}{
 		"right":           {check: answers(true, nil), result: login.Succeeded},
 		"wrong":           {check: answers(false, nil), result: login.Failed, counted: 1},
-		"error":           {check: answers(false, down), result: login.Canceled, err: down},
-		"right and error": {check: answers(true, down), result: login.Canceled, err: down},
-		"panic":           {check: func(context.Context) (bool, error) { panic(down) }, result: login.Failed, panics: true, counted: 1},
-		"goexit":          {check: func(context.Context) (bool, error) { runtime.Goexit(); return true, nil }, result: login.Failed, panics: true, counted: 1},
+		"error":           {check: answers(false, noAccounts), result: login.Canceled, err: noAccounts},
+		"right and error": {check: answers(true, noAccounts), result: login.Canceled, err: noAccounts},
+		"panic":           {check: func(*wire, func()) (bool, error) { panic(noAccounts) }, result: login.Failed, panics: true, counted: 1},
+		"goexit":          {check: func(*wire, func()) (bool, error) { runtime.Goexit(); return true, nil }, result: login.Failed, panics: true, counted: 1},
+		"right, too late": {check: func(_ *wire, hangUp func()) (bool, error) { hangUp(); return true, nil }, result: login.Succeeded},
+		"wrong, too late": {check: func(_ *wire, hangUp func()) (bool, error) { hangUp(); return false, nil }, result: login.Failed, counted: 1},
+		"an outage":       {check: func(w *wire, _ func()) (bool, error) { w.breaks(); return true, nil }, result: login.Succeeded, backend: errDown, counted: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := on(t, memstore.New())
-			var events []login.Event
-			g.Observe = func(_ context.Context, e login.Event) { events = append(events, e) }
+			store := &wire{Client: memstore.New()}
+			g := on(t, store)
+			observed := g.events()
 			var result login.Result
 			var d throttler.Decision
 			var err error
@@ -49,19 +57,23 @@ func TestTryEndsTheAttemptAsCheckSays(t *testing.T) {
 			go func() {
 				defer close(done)
 				defer func() { recovered = recover() }()
-				result, d, err = g.Try(t.Context(), "alice", home, row.check)
+				ctx, hangUp := context.WithCancel(t.Context())
+				defer hangUp()
+				result, d, err = g.Try(ctx, "alice", home, func(context.Context) (bool, error) { return row.check(store, hangUp) })
 			}()
 			<-done
 			if row.panics {
-				require.Equal(t, name == "panic", recovered == any(down), "the panic goes on")
+				require.Equal(t, name == "panic", recovered == any(noAccounts), "the panic goes on")
 			} else {
 				require.Equal(t, row.result, result)
 				require.Equal(t, throttler.Authorized, d.Status)
-				require.NoError(t, d.Err)
+				require.ErrorIs(t, d.Err, row.backend)
 				require.True(t, err == row.err, "check's own error: %v", err)
 			}
+			events := observed()
 			require.Len(t, events, 1)
 			require.Equal(t, row.result, events[0].Result)
+			store.works()
 			peeked, err := g.Peek(t.Context(), "alice", home)
 			require.NoError(t, err)
 			for _, o := range peeked.Outcomes {
@@ -93,18 +105,6 @@ func TestTryDoesNotCheckARefusedAttempt(t *testing.T) {
 	require.Equal(t, 1, refused)
 }
 
-// A ctx that ends while the password is compared changes nothing.
-func TestTryEndsTheAttemptAfterItsContext(t *testing.T) {
-	for right, want := range map[bool]login.Result{true: login.Succeeded, false: login.Failed} {
-		g := on(t, memstore.New())
-		ctx, cancel := context.WithCancel(t.Context())
-		result, d, err := g.Try(ctx, "alice", home, func(context.Context) (bool, error) { cancel(); return right, nil })
-		require.NoError(t, err)
-		require.NoError(t, d.Err)
-		require.Equal(t, want, result)
-	}
-}
-
 // However many come at once, no more than the limit are checked.
 func TestTryChecksNoMoreThanTheLimit(t *testing.T) {
 	g := on(t, memstore.New())
@@ -126,34 +126,17 @@ func TestTryChecksNoMoreThanTheLimit(t *testing.T) {
 	require.Len(t, checked, 5)
 }
 
-// A backend that fails is in Decision.Err, and never Try's error.
-func TestTryReportsTheBackendInTheDecision(t *testing.T) {
-	store := &wire{Client: memstore.New()}
-	g := login.New(throttler.New(store))
-	result, d, err := g.Try(t.Context(), "alice", home, func(context.Context) (bool, error) {
-		store.breaks()
-		return true, nil
-	})
-	require.NoError(t, err)
-	require.Equal(t, login.Succeeded, result)
-	require.ErrorIs(t, d.Err, errDown)
-}
-
 // A device in ctx counts for Try, and stays the name's device.
 func TestTryKnowsADevice(t *testing.T) {
 	g := on(t, memstore.New())
 	phone := login.WithDevice(t.Context(), "sixteen random bytes")
-	right := answers(true, nil)
-	result, _, err := g.Try(phone, "alice", home, right)
-	require.NoError(t, err)
-	require.Equal(t, login.Succeeded, result)
-	for i := range 30 {
-		g.fails(1, "alice", addr(i))
+	try := func(ctx context.Context, from netip.Addr) login.Result {
+		result, _, err := g.Try(ctx, "alice", from, func(context.Context) (bool, error) { return true, nil })
+		require.NoError(t, err)
+		return result
 	}
-	result, _, err = g.Try(t.Context(), "alice", away, right)
-	require.NoError(t, err)
-	require.Equal(t, login.Refused, result)
-	result, _, err = g.Try(phone, "alice", away, right)
-	require.NoError(t, err)
-	require.Equal(t, login.Succeeded, result)
+	require.Equal(t, login.Succeeded, try(phone, home))
+	g.fill("alice")
+	require.Equal(t, login.Refused, try(t.Context(), away))
+	require.Equal(t, login.Succeeded, try(phone, away))
 }
