@@ -85,22 +85,11 @@ func (c crowd) person(d *day, guards []*login.Guard, i, n int) func() time.Time 
 	}
 	if forgotten {
 		wrong = 8
-	} else {
-		d.logins++
 	}
-	return func() (again time.Time) {
+	return d.person(wrong, forgotten, func(right bool) *throttler.Decision {
 		d.guard = guards[d.random.IntN(len(guards))]
-		right := wrong == 0 && !forgotten
-		blocked := d.begin(user(i), c.address(i, n), c.device(i), right).Status == throttler.Blocked
-		if blocked && !forgotten {
-			d.refused++
-		}
-		if blocked || wrong == 0 {
-			return again
-		}
-		wrong--
-		return time.Now().Add(time.Duration(5+d.random.IntN(10)) * time.Second)
-	}
+		return d.begin(user(i), c.address(i, n), c.device(i), right)
+	})
 }
 
 func noAttack(*day) {}

@@ -155,26 +155,26 @@ func (d *day) office() {
 			if forgotten {
 				wrong = 8
 			}
-			d.after(time.Duration(when), d.person(i, wrong, forgotten))
+			d.after(time.Duration(when), d.person(wrong, forgotten, func(right bool) *throttler.Decision {
+				return d.begin(user(i), office, d.device(i), right)
+			}))
 		}
 	}
 }
 
 // person logs in once, after some typos, or gives up when refused or when
 // the password is forgotten.
-func (d *day) person(i, wrong int, forgotten bool) func() time.Time {
+func (d *day) person(wrong int, forgotten bool, try func(right bool) *throttler.Decision) func() time.Time {
 	if !forgotten {
 		d.logins++
 	}
 	return func() (again time.Time) {
-		right := wrong == 0 && !forgotten
-		blocked := d.begin(user(i), office, d.device(i), right).Status == throttler.Blocked
-		switch {
-		case blocked && !forgotten:
+		blocked := try(wrong == 0 && !forgotten).Status == throttler.Blocked
+		if blocked && !forgotten {
 			d.refused++
-			return
-		case blocked || wrong == 0:
-			return
+		}
+		if blocked || wrong == 0 {
+			return again
 		}
 		wrong--
 		return time.Now().Add(time.Duration(5+d.random.IntN(10)) * time.Second)
