@@ -34,6 +34,7 @@ func TestThePagesTellTheNumbersOfThePackages(t *testing.T) {
 		{"../pool/pool.go", "Raise it if the servers are in another region. Default: %s. Timeout time.Duration", []any{duration(t, "../pool", "defaultTimeout")}},
 		{"../pool/pool.go", "and the login. Default: %s. DialTimeout time.Duration", []any{duration(t, "../pool", "defaultDialTimeout")}},
 		{"../pool/pool.go", "throttler.ErrOverloaded. Default: %s. QueueTimeout time.Duration", []any{duration(t, "../pool", "defaultQueueTimeout")}},
+		{"../pool/pool.go", "More of them help only with large values or lost packets. Default: %d. Conns int", []any{constant(t, "../pool", "defaultConns")}},
 		{"../pool/pool.go", "in a row mean that a server is down. Default: %d. BreakerFailures int", []any{constant(t, "../pool", "defaultBreakerFailures")}},
 		{"../pool/pool.go", "whether it is back. Default: %s. BreakerPause time.Duration", []any{duration(t, "../pool", "defaultBreakerPause")}},
 		{"operations.md", "asks each for its statistics every %s", []any{duration(t, "../internal/upstream", "DefaultWatchEvery")}},

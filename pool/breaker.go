@@ -60,10 +60,18 @@ func isFailure(err error) bool {
 	return err != nil && !isExcluded(err) && !isComplaint(err) && !errors.Is(err, errCut)
 }
 
+// cut ends all calls that are under way, with their connections. What comes after
+// gets new ones.
+func (s *server) cut(reason error) {
+	for _, l := range s.links {
+		l.cut(reason)
+	}
+}
+
 // close ends all calls that are under way, and the probes.
 func (s *server) close() {
 	s.Leave(false)
-	s.link.cut(ErrClosed)
+	s.cut(ErrClosed)
 }
 
 // probeKey is read to find out whether a server answers. It holds nothing.
@@ -74,7 +82,7 @@ const probeKey = "throttler#probe"
 func (s *server) probe() bool {
 	var latch fanout.Latch
 	latch.Hold(1)
-	r := &request{latch: &latch, key: probeKey, reads: true, link: s.link, probe: true}
+	r := &request{latch: &latch, key: probeKey, reads: true, link: s.link(probeKey), probe: true}
 	if err := r.link.submit([]*request{r}); err != nil {
 		r.finish(err)
 	}

@@ -78,7 +78,7 @@ func (p *Pool) call(v verb, key string, item *memcache.Item) (answer reply, mayb
 func (p *Pool) admit(r *request) bool {
 	s, err := p.server(r.key)
 	if err == nil {
-		r.link = s.link
+		r.link = s.link(r.key)
 		err = s.Admit()
 	}
 	r.err = err

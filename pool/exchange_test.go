@@ -71,6 +71,27 @@ func valued(value string, token uint64) *memcache.Item {
 	return &memcache.Item{Value: []byte(value), Flags: 7, Expiration: 600, CasID: token}
 }
 
+// A token is good on the connection that gave it, so a key stays with one of several.
+func TestAKeyStaysWithOneConnection(t *testing.T) {
+	p := patient(t, servertest.NewMemcached(t).Addr)
+	p.Conns = 4
+	first := make(map[string]uint64)
+	used := make(map[uint64]bool)
+	for range 2 {
+		for i := range 64 {
+			key := fmt.Sprint("key", i)
+			conn := run(t, p, &scripted{key: key}).Conn
+			if first[key] == 0 {
+				first[key] = conn
+			}
+			require.Equal(t, first[key], conn)
+			used[conn] = true
+		}
+	}
+	require.Len(t, used, p.Conns)
+	require.Equal(t, p.Conns, p.Stats()[0].Conns)
+}
+
 func TestAnExchangeWritesAndReadsBack(t *testing.T) {
 	p := patient(t, servertest.NewMemcached(t).Addr)
 	read := run(t, p, &scripted{key: "key"})

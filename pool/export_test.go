@@ -33,12 +33,13 @@ const ProbeKey = probeKey
 // that they write by meta sets if their servers know them.
 func (p *Pool) TrustWrites() {
 	for _, s := range p.servers.Load().all {
-		l := s.link
-		l.mu.Lock()
-		if l.conn != nil {
-			l.conn.metas.trust.Store(fullTrust)
+		for _, l := range s.links {
+			l.mu.Lock()
+			if l.conn != nil {
+				l.conn.metas.trust.Store(fullTrust)
+			}
+			l.mu.Unlock()
 		}
-		l.mu.Unlock()
 	}
 }
 

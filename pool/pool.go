@@ -100,7 +100,7 @@
 // A large value delays the calls behind it for as long as its bytes take, up to Timeout. If
 // it takes longer, or is larger than 1 MiB, its own call fails and the connection is closed:
 // one failure for the breaker. The calls behind it are sent again, once, on a new connection,
-// and end within twice DialTimeout + Timeout.
+// and end within twice DialTimeout + Timeout. A key always uses the same connection of several.
 package pool
 
 import (
@@ -125,6 +125,7 @@ const (
 	defaultTimeout         = 250 * time.Millisecond
 	defaultDialTimeout     = 250 * time.Millisecond
 	defaultQueueTimeout    = time.Second
+	defaultConns           = 1
 	defaultBreakerFailures = 5
 	defaultBreakerPause    = time.Second
 )
@@ -155,6 +156,10 @@ type Pool struct {
 	// answers others. It then fails with an error that matches
 	// throttler.ErrOverloaded. Default: 1 s.
 	QueueTimeout time.Duration
+
+	// Conns is how many connections are made to each server. All callers share
+	// them. More of them help only with large values or lost packets. Default: 1.
+	Conns int
 
 	// User and Password are sent when a connection is made, for a memcached that
 	// was started with -Y. Default: none.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/internal/upstream"
+	"github.com/cespare/xxhash/v2"
 )
 
 // A server is one memcached: its connections and its breaker.
@@ -16,7 +17,7 @@ type server struct {
 
 	// Options, set by init.
 	options
-	link *link
+	links []*link
 
 	isMemcached atomic.Bool // it has given its version once
 	noMetaSets  atomic.Bool // it has refused one
@@ -51,12 +52,23 @@ func (s *server) init(p *Pool) {
 	if s.dialContext == nil {
 		s.dialContext = s.dialer().DialContext
 	}
-	s.link = newLink(s)
+	for range upstream.Positive(p.Conns, defaultConns) {
+		s.links = append(s.links, newLink(s))
+	}
 	s.Failures = upstream.Positive(p.BreakerFailures, defaultBreakerFailures)
 	s.Pause = upstream.Positive(p.BreakerPause, defaultBreakerPause)
-	s.Probe, s.Opened = s.probe, func() { s.link.cut(errCut) }
+	s.Probe, s.Opened = s.probe, func() { s.cut(errCut) }
 	s.News, s.Changed = &p.news, p.StateChanged
 }
 
 // dialer returns what connects to s by default. It tries IPv4 early enough if IPv6 leads nowhere.
 func (s *server) dialer() *net.Dialer { return &net.Dialer{FallbackDelay: s.dialTimeout / 4} }
+
+// link returns the link of key, always the same: what one exchange of a key learns,
+// the token above all, the next one can use.
+func (s *server) link(key string) *link {
+	if len(s.links) == 1 {
+		return s.links[0]
+	}
+	return s.links[xxhash.Sum64String(key)%uint64(len(s.links))]
+}

@@ -173,7 +173,7 @@ func (s *server) longest() time.Duration {
 // busy reports whether calls are under way. While the server is down there are
 // only probes.
 func (s *server) busy() bool {
-	return s.Down() == nil && s.link.busy()
+	return s.Down() == nil && slices.ContainsFunc(s.links, (*link).busy)
 }
 
 func (l *link) busy() bool {

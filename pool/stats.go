@@ -46,13 +46,14 @@ func (s *server) stats() ServerStats {
 	}
 	all, bytes, most := s.Memory.Known()
 	stats.Loss, stats.Bytes, stats.MaxBytes = Loss(all), bytes, most
-	l := s.link
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	stats.Queued = l.queue.Len()
-	if l.conn != nil {
-		stats.Conns = 1
-		stats.InFlight = l.conn.sent.Len()
+	for _, l := range s.links {
+		l.mu.Lock()
+		stats.Queued += l.queue.Len()
+		if l.conn != nil {
+			stats.Conns++
+			stats.InFlight += l.conn.sent.Len()
+		}
+		l.mu.Unlock()
 	}
 	return stats
 }
