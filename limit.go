@@ -108,7 +108,7 @@ func (t *Throttler) prepare(rule *Rule) (*preparedRule, error) {
 			at += i // is free
 			break
 		}
-		if p.is(rule, conditions) {
+		if p.matchesValid(rule, conditions) {
 			return p, nil
 		}
 	}
@@ -168,8 +168,9 @@ func newPreparedRule(decider *engine.Engine, rule *Rule) *preparedRule {
 	return p
 }
 
-// is reports whether p is rule, which has these conditions, and rule is valid.
-func (p *preparedRule) is(rule *Rule, conditions []Condition) bool {
+// matchesValid reports whether p was made of rule, which has these conditions, and rule is valid: of
+// what is not prepared, their costs are.
+func (p *preparedRule) matchesValid(rule *Rule, conditions []Condition) bool {
 	r := &p.rule
 	own := r.conditions()
 	if len(own) != len(conditions) || len(r.Either) != len(rule.Either) || r.Identifier != rule.Identifier ||

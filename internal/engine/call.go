@@ -126,8 +126,8 @@ func (c *call) clear() {
 	s.several, s.list = s.several[:0], s.list[:0]
 }
 
-// decide decides c step by step, beginning with that of op, and sets out, which is zero.
-func (c *call) decide(ctx context.Context, op op, out []Outcome) {
+// runSteps decides c step by step, beginning with that of op, and sets out, which is zero.
+func (c *call) runSteps(ctx context.Context, op op, out []Outcome) {
 	p := c.plan
 	for s, more := p.begin(op), true; more; s, more = p.next(s, out) {
 		c.do(ctx, s)

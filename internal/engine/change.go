@@ -103,7 +103,7 @@ func (c *change) decideCall(now record.Instant, r *record.Record) (store bool) {
 		v := c.lookAt(now, *r, l, &c.limit)
 		c.glanced = &v
 	}
-	store = c.decide(&c.verdict, now, &c.limit, l, r, c.op == opCount || c.op == opLook)
+	store = c.setVerdict(&c.verdict, now, &c.limit, l, r, c.op == opCount || c.op == opLook)
 	switch c.op {
 	case opAssess:
 		return store && c.verdict.Outcome.Blocked
@@ -127,12 +127,12 @@ func (c *change) leaveOut(r *record.Record, now record.Instant) (any bool) {
 
 // lookAt decides a call on r without counting it.
 func (c *change) lookAt(now record.Instant, r record.Record, l record.Lockout, limit *record.Limit) (v record.Verdict) {
-	c.decide(&v, now, limit, l, &r, false)
+	c.setVerdict(&v, now, limit, l, &r, false)
 	return v
 }
 
-// decide sets v to the verdict of c on r.
-func (c *change) decide(v *record.Verdict, now record.Instant, limit *record.Limit, l record.Lockout, r *record.Record, count bool) (store bool) {
+// setVerdict sets v to the verdict of c on r.
+func (c *change) setVerdict(v *record.Verdict, now record.Instant, limit *record.Limit, l record.Lockout, r *record.Record, count bool) (store bool) {
 	if c.beside != nil {
 		return v.DecideBeside(now, limit, l, r, count, c.beside)
 	}

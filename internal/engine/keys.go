@@ -19,7 +19,7 @@ func (p *Plan) Keys(demands []Demand) []string {
 
 // appendKey appends the key of a value of condition i to b.
 func (p *Plan) appendKey(b []byte, i int, value string) []byte {
-	own := &p.keys[i]
+	own := &p.prepared[i]
 	if own.prefix != "" && len(own.prefix)+len(value) <= record.MaxKey {
 		if b := append(append(b, own.prefix...), value...); legal.Bytes(b[len(b)-len(value):]) {
 			return b
@@ -34,7 +34,7 @@ type hashRoom [record.HashSize]byte
 // place returns the key of a value of condition i in two parts, for a store in memory. tail is
 // valid as long as value and room are.
 func (p *Plan) place(i int, value string, room *hashRoom) (head items.Head, tail string) {
-	own := &p.keys[i]
+	own := &p.prepared[i]
 	if own.prefix != "" && len(own.prefix)+len(value) <= record.MaxKey && legal.Text(value) {
 		return own.head, value
 	}

@@ -44,15 +44,16 @@ type Demand struct {
 // A Plan is a Rule prepared for an Engine. Receipts refer to it.
 type Plan struct {
 	Rule
-	engine *Engine
-	keys   []conditionKeys // one for each condition
+	engine   *Engine
+	prepared []preparedCondition // one for each condition
 
 	once    sync.Once
 	waiting *Plan // see [Plan.patient]
 }
 
-// conditionKeys are what a Plan knows of one condition besides: of its keys, and of its period.
-type conditionKeys struct {
+// A preparedCondition is what a Plan knows of one condition besides: of its keys, and of its
+// period.
+type preparedCondition struct {
 	prefix string     // of the keys of usual values; "": none has a plain key
 	head   items.Head // of these keys, if the store is in memory
 	near   atomic.Pointer[record.Near]
@@ -61,12 +62,12 @@ type conditionKeys struct {
 // NewPlan prepares a rule, which must be valid, for e, or for a Simulation if e is nil. It keeps
 // rule.
 func NewPlan(e *Engine, rule Rule) *Plan {
-	p := &Plan{Rule: rule, engine: e, keys: make([]conditionKeys, len(rule.Conditions))}
+	p := &Plan{Rule: rule, engine: e, prepared: make([]preparedCondition, len(rule.Conditions))}
 	for i := range rule.Conditions {
 		c := &rule.Conditions[i]
 		c.Limit.Prepare()
 		c.Lockout.KeepHits = p.assesses() // another condition may refuse the call
-		own := &p.keys[i]
+		own := &p.prepared[i]
 		if own.prefix = record.Prefix(rule.Identifier, c.Name); e != nil && e.main.items != nil && own.prefix != "" {
 			own.head, _ = e.main.items.Head(own.prefix)
 		}
@@ -83,7 +84,7 @@ func (p *Plan) patient() *Plan {
 		for i := range rule.Conditions {
 			rule.Conditions[i].Lockout.Length = 0
 		}
-		p.waiting = &Plan{Rule: rule, engine: p.engine, keys: p.keys}
+		p.waiting = &Plan{Rule: rule, engine: p.engine, prepared: p.prepared}
 	})
 	return p.waiting
 }
@@ -96,13 +97,13 @@ func (p *Plan) limit(i int, d *Demand) record.Limit {
 	limit := p.Conditions[i].Limit
 	limit.Cost, limit.Least = d.Cost, d.Least
 	if limit.Algorithm == record.Calendar {
-		limit.Near = p.keys[i].nearNow(limit.Period)
+		limit.Near = p.prepared[i].nearNow(limit.Period)
 	}
 	return limit
 }
 
 // nearNow returns what the period of a calendar comes to now. It is looked up once in a period.
-func (own *conditionKeys) nearNow(of *record.Period) *record.Near {
+func (own *preparedCondition) nearNow(of *record.Period) *record.Near {
 	now, near := record.InstantOf(time.Now()), own.near.Load()
 	if near == nil || now < near[0].Start || now >= near[0].End {
 		near = of.Near(now)

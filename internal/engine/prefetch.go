@@ -87,7 +87,7 @@ func (hs *hands) spend(e *entry, now time.Time, look bool) {
 	if h == nil {
 		return
 	}
-	if h.max != e.limit.Max || h.ttl != e.limit.TTL || !h.decide(e, now, look) {
+	if h.max != e.limit.Max || h.ttl != e.limit.TTL || !h.answer(e, now, look) {
 		e.unspent = slices.Clone(h.hits)
 	}
 }
@@ -102,8 +102,8 @@ func (hs *hands) unspent(key string) []record.Hit {
 	return nil
 }
 
-// decide is [hands.spend] of one hand, of the same limit as e. It reports whether it decides e.
-func (h *hand) decide(e *entry, now time.Time, look bool) bool {
+// answer is [hands.spend] of one hand, of the same limit as e. It reports whether it decides e.
+func (h *hand) answer(e *entry, now time.Time, look bool) bool {
 	cost := e.limit.Hits()
 	for i := len(h.hits) - 1; i >= 0 && h.holds(now); i-- {
 		hit := &h.hits[i]
