@@ -37,7 +37,7 @@ func comparisons() []comparison {
 	}, {
 		part: "ctx", title: "A ctx that can end",
 		note: "In all tables, each call over a network has a ctx of its own that can end, as an HTTP request has. " +
-			"Here, the ratio is to calls with context.Background(): median of the rounds (quartiles). The work is spread.",
+			"Here, the ratio is to calls with context.Background() by callers that make a ctx as well: median of the rounds (quartiles). The work is spread.",
 		scenes:  []scene{endingCtx(poolWindow), endingCtx(redisWindow), endingCtx(rueidisBucket)},
 		callers: fewAndMany, columns: []column{timeColumn, cpuColumn, ratioColumn},
 	}, {

@@ -141,7 +141,8 @@ type crowd struct {
 type caller struct {
 	allow      allow
 	value      func() string
-	background bool
+	ownCtx     bool // makes a ctx for each call, as a server does for each request
+	background bool // calls with context.Background() all the same
 	deadline   time.Duration
 
 	times          []time.Duration // of the decisions
@@ -155,7 +156,7 @@ func newCrowd(l limiter, s system, w work, callers int) *crowd {
 	for i := range callers {
 		c.callers = append(c.callers, &caller{
 			allow: l.caller(), value: w.values(i),
-			background: s.background || s.backend == inProcess, deadline: s.deadline,
+			ownCtx: s.backend != inProcess, background: s.background, deadline: s.deadline,
 		})
 	}
 	return c
@@ -290,16 +291,19 @@ func (c *caller) call(refused bool, begin time.Time) (ok bool) {
 	return c.err == nil
 }
 
-// ask makes a call with the ctx of its own, which ends after it.
+// ask makes a call, with a ctx of its own that ends after it.
 func (c *caller) ask() (bool, error) {
 	ctx, cancel := context.Background(), context.CancelFunc(func() {})
 	switch {
 	case c.deadline > 0:
 		ctx, cancel = context.WithTimeout(ctx, c.deadline)
-	case !c.background:
+	case c.ownCtx:
 		ctx, cancel = context.WithCancel(ctx)
 	}
 	defer cancel()
+	if c.background {
+		ctx = context.Background()
+	}
 	return c.allow(ctx, c.value())
 }
 
