@@ -26,88 +26,129 @@ import (
 // comes somewhere between its begin and its end. Several clients call the same
 // record at random, and porcupine looks for such an order of their calls.
 // Nothing expires meanwhile, so what is to be expected does not depend on time.
+//
+// The model knows what each call holds, so a hit that is given back twice, or in the
+// stead of another one, is found.
 
-// An operation is one call on the record of a condition.
+// An operation is what is done to the record of a condition.
 type operation int
 
 const (
 	opAuthorize operation = iota
 	opPeek
 	opReset
-	opCancel // of an authorized call of the same client
-	opLook   // reads the record as it is stored
-	opMore   // settles an authorized call of the same client at 2 hits more
-	opLess   // settles one at a hit less
+	opCancel  // of a call of the same client, as are those below
+	opRelease // by Hold and Release
+	opRenew
+	opMore // settles the call at 2 hits more
+	opLess // settles it at a hit less
+	opLook // reads the record as it is stored
 )
 
 func (op operation) String() string {
-	return []string{"Authorize", "Peek", "Reset", "Cancel", "look", "more", "less"}[op]
+	return []string{"Authorize", "Peek", "Reset", "Cancel", "Release", "Renew", "more", "less", "look"}[op]
+}
+
+// A numbered is an operation of the call with that number. What is given back has that cost.
+type numbered struct {
+	operation
+	number      int
+	cost, least int
 }
 
 // A reply is what an operation returned.
 type reply struct {
 	Blocked   bool
 	Banned    bool
+	Cost      int
 	Remaining int
+	Lost      bool // a lease
 	Failed    bool
 }
 
-// A content is what a record holds: hits, or a ban.
+// A content is what a record holds: hits of calls, by their numbers, or a ban.
 type content struct {
-	Hits   int
+	Held   [sessionClients * sessionCalls]uint8
 	Banned bool
 }
 
-// on returns what op answers on a record that holds c, and what it leaves.
-func (op operation) on(c content, limit int, bans bool) (reply, content) {
-	switch {
-	case op == opReset:
+func (c content) hits() (n int) {
+	for _, hits := range c.Held {
+		n += int(hits)
+	}
+	return n
+}
+
+// on returns what n answers on a record that holds c, and what it leaves.
+func (n numbered) on(c content, bans bool) (reply, content) {
+	mine, left := &c.Held[n.number], sessionMax-c.hits()
+	switch n.operation {
+	case opReset:
 		return reply{}, content{}
-	case op == opCancel && c.Banned:
+	case opCancel, opRelease:
+		*mine -= min(*mine, uint8(n.cost))
 		return reply{}, c
-	case op == opCancel:
-		return reply{}, content{Hits: c.Hits - 1}
-	case op == opMore || op == opLess:
-		hits := c.Hits + map[operation]int{opMore: 2, opLess: -1}[op]
-		return reply{Blocked: hits > limit, Remaining: max(limit-hits, 0)}, content{Hits: hits}
-	case op == opLook && c.Banned:
-		return reply{Banned: true}, c
-	case op == opLook:
-		return reply{Remaining: limit - c.Hits}, c
+	case opRenew:
+		return reply{Lost: *mine == 0}, c
+	case opMore, opLess:
+		more := map[operation]int{opMore: 2, opLess: -1}[n.operation]
+		*mine += uint8(more)
+		return reply{Blocked: left < more, Cost: int(*mine), Remaining: max(left-more, 0)}, c
+	case opLook:
+		return reply{Banned: c.Banned, Remaining: left}, c
+	}
+	cost := min(n.cost, left)
+	if cost < n.least || n.least == 0 && cost < n.cost {
+		cost = 0
+	}
+	switch {
 	case c.Banned:
 		return reply{Blocked: true, Banned: true}, c
-	case c.Hits < limit && op == opPeek:
-		return reply{Remaining: limit - c.Hits - 1}, c
-	case c.Hits < limit:
-		return reply{Remaining: limit - c.Hits - 1}, content{Hits: c.Hits + 1}
-	case op == opAuthorize && bans:
+	case cost == 0 && bans && n.operation == opAuthorize:
 		return reply{Blocked: true, Banned: true}, content{Banned: true}
+	case cost == 0:
+		return reply{Blocked: true, Banned: bans, Remaining: max(left, 0)}, c
+	case n.operation == opAuthorize:
+		*mine += uint8(cost)
 	}
-	return reply{Blocked: true, Banned: bans}, c
+	return reply{Cost: cost, Remaining: left - cost}, c
 }
 
-// A mix is a rule of one condition, and how often it is called how.
+// A mix is a condition, and how often it is called how.
 type mix struct {
-	algorithm throttler.Algorithm
-	bans      bool
-	weights   map[operation]int
+	throttler.Condition
+	bans    bool
+	costs   bool // calls take several hits, or as many as there are
+	weights map[operation]int
 }
 
-// Cancel and Reset do not go together: a hit that came after a Reset may have
-// the time of one that came before, and be taken back in its stead. Where there
-// are bans, a look at the record shows whether one is set already. A bucket does
-// not leak while it is called here.
+// In a window, Cancel and Reset do not go together: a hit that came after a Reset may have
+// the time of one that came before, and be taken back in its stead. Leases and the count of a
+// calendar are known by more. Where there are bans, a look at the record shows whether one is
+// set already. A bucket does not leak while it is called here, and a period does not end.
 var mixes = map[string]mix{
 	"window":              {weights: map[operation]int{opAuthorize: 12, opPeek: 3, opLook: 3, opReset: 2}},
 	"window with bans":    {weights: map[operation]int{opAuthorize: 12, opPeek: 3, opLook: 3, opReset: 2}, bans: true},
 	"window with Cancel":  {weights: map[operation]int{opAuthorize: 12, opPeek: 2, opLook: 2, opCancel: 8}},
+	"window with costs":   {weights: map[operation]int{opAuthorize: 12, opPeek: 3, opCancel: 8}, costs: true},
 	"window with Settle":  {weights: map[operation]int{opAuthorize: 8, opPeek: 2, opLook: 2, opMore: 3, opLess: 10}},
 	"bans despite Cancel": {weights: map[operation]int{opAuthorize: 6, opPeek: 2, opLook: 2, opCancel: 8}, bans: true},
-	"bucket":              {weights: map[operation]int{opAuthorize: 15, opPeek: 3, opReset: 2}, algorithm: throttler.LeakyBucket},
+	"bucket": {
+		Condition: throttler.Condition{Algorithm: throttler.LeakyBucket},
+		weights:   map[operation]int{opAuthorize: 15, opPeek: 3, opReset: 2},
+	},
+	"in flight": {
+		Condition: throttler.Condition{Algorithm: throttler.InFlight}, costs: true,
+		weights: map[operation]int{opAuthorize: 12, opPeek: 2, opRelease: 6, opRenew: 3, opCancel: 3, opReset: 1},
+	},
+	"calendar": {
+		Condition: throttler.Condition{Algorithm: throttler.Calendar, Period: longMonth()}, costs: true,
+		weights: map[operation]int{opAuthorize: 12, opPeek: 3, opCancel: 8, opReset: 1},
+	},
 }
 
 const (
-	sessionMax     = 5
+	sessionMax     = 6
 	sessionClients = 6
 	sessionCalls   = 20 // of each client
 
@@ -115,8 +156,11 @@ const (
 )
 
 func (m mix) rule() throttler.Rule {
-	c := limit("c", sessionMax, 1000*time.Hour)
-	c.Algorithm = m.algorithm
+	c := m.Condition
+	c.Name, c.Value, c.Max = "c", "v", sessionMax
+	if c.Algorithm != throttler.Calendar {
+		c.TTL = 1000 * time.Hour
+	}
 	rule := throttler.Rule{Identifier: uniqueID(), Either: []throttler.Condition{c}}
 	if m.bans {
 		rule.Lockout = time.Hour
@@ -129,12 +173,10 @@ func (m mix) model() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return content{} },
 		Step: func(state, input, output any) (bool, any) {
-			want, next := input.(operation).on(state.(content), sessionMax, m.bans)
+			want, next := input.(numbered).on(state.(content), m.bans)
 			return output.(reply) == want, next
 		},
-		DescribeOperation: func(input, output any) string {
-			return fmt.Sprintf("%v: %+v", input, output)
-		},
+		DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v: %+v", input, output) },
 	}
 }
 
@@ -151,45 +193,94 @@ func (m mix) pick(random *rand.Rand) operation {
 
 // A caller makes the calls of one client.
 type caller struct {
+	mix
 	rule      throttler.Rule
 	client    throttler.Client
 	throttler *throttler.Throttler
-	counted   []throttler.Decision // those that it may cancel
-	totals    []int                // what they have cost
+	random    *rand.Rand
+	next      int       // the number of the next call
+	counted   []*number // those that have hits
 }
 
-// do carries out op. It looks instead where there is nothing to cancel.
-func (c *caller) do(op operation) (operation, reply) {
-	switch {
-	case op == opReset:
-		return op, reply{Failed: c.throttler.Reset(context.Background(), c.rule) != nil}
-	case op == opCancel && len(c.counted) > 0:
-		d := c.counted[0]
-		c.counted, c.totals = c.counted[1:], c.totals[1:]
-		return op, reply{Failed: c.throttler.Cancel(context.Background(), d) != nil}
-	case (op == opMore || op == opLess) && len(c.counted) > 0:
-		return op, c.settle(op)
-	case op == opCancel || op == opLook || op == opMore || op == opLess:
-		return opLook, c.look()
-	case op == opPeek:
-		return op, c.reply(c.throttler.Peek(context.Background(), c.rule))
+// A number is a call that was authorized.
+type number struct {
+	numbered int
+	decision throttler.Decision
+	total    int
+}
+
+// newCaller returns the caller with that ID.
+func (m mix) newCaller(id int, rule throttler.Rule, client throttler.Client, th *throttler.Throttler) *caller {
+	return &caller{mix: m, rule: rule, client: client, throttler: th, random: rand.New(rand.NewPCG(rand.Uint64(), uint64(id))), next: id * sessionCalls}
+}
+
+// do carries out op. It calls Peek where there is nothing to give back.
+func (c *caller) do(op operation) (numbered, reply) {
+	ctx := context.Background()
+	switch op {
+	case opReset:
+		return numbered{operation: op}, reply{Failed: c.throttler.Reset(ctx, c.rule) != nil}
+	case opLook:
+		return numbered{operation: op}, c.look()
+	case opAuthorize, opPeek:
+	default:
+		if len(c.counted) > 0 {
+			return c.giveBack(ctx, op)
+		}
+		op = opPeek
 	}
-	d, err := c.throttler.Authorize(context.Background(), c.rule)
+	n, rule := c.call(op)
+	if op == opPeek {
+		return n, c.reply(c.throttler.Peek(ctx, rule))
+	}
+	d, err := c.throttler.Authorize(ctx, rule)
 	if err == nil && d.Status == throttler.Authorized {
-		c.counted, c.totals = append(c.counted, d), append(c.totals, 1)
+		c.counted = append(c.counted, &number{n.number, d, d.Outcomes[0].Cost})
 	}
-	return op, c.reply(d, err)
+	return n, c.reply(d, err)
 }
 
-// settle carries out opMore or opLess on the call that was counted first.
-func (c *caller) settle(op operation) reply {
-	d := c.counted[0]
-	if op == opMore {
-		c.totals[0] += 2
-	} else if c.totals[0]--; c.totals[0] == 0 {
-		defer func() { c.counted, c.totals = c.counted[1:], c.totals[1:] }()
+// call returns the next call, and its rule.
+func (c *caller) call(op operation) (numbered, throttler.Rule) {
+	n := numbered{operation: op, number: c.next, cost: 1}
+	if op == opAuthorize {
+		c.next++
 	}
-	return c.reply(c.throttler.Settle(context.Background(), d, map[string]int{"c": c.totals[0]}))
+	if c.costs {
+		n.cost = 1 + c.random.IntN(4)
+		n.least = c.random.IntN(n.cost + 1)
+	}
+	rule := c.rule
+	rule.Either = slices.Clone(rule.Either)
+	rule.Either[0].Cost, rule.Either[0].Least = n.cost, n.least
+	return n, rule
+}
+
+// giveBack carries out an op on a call that was counted.
+func (c *caller) giveBack(ctx context.Context, op operation) (numbered, reply) {
+	i := c.random.IntN(len(c.counted))
+	of := c.counted[i]
+	n := numbered{operation: op, number: of.numbered, cost: of.total}
+	var r reply
+	switch op {
+	case opCancel:
+		of.total = 0
+		r.Failed = c.throttler.Cancel(ctx, of.decision) != nil
+	case opRelease:
+		of.total = 0
+		r.Failed = c.throttler.Hold(ctx, of.decision).Release(ctx) != nil
+	case opRenew:
+		err := c.throttler.Renew(ctx, of.decision)
+		r.Lost = errors.Is(err, throttler.ErrLeaseLost)
+		r.Failed = err != nil && !r.Lost
+	default:
+		of.total += map[operation]int{opMore: 2, opLess: -1}[op]
+		r = c.reply(c.throttler.Settle(ctx, of.decision, map[string]int{"c": of.total}))
+	}
+	if of.total == 0 {
+		c.counted = slices.Delete(c.counted, i, i+1)
+	}
+	return n, r
 }
 
 func (c *caller) reply(d throttler.Decision, err error) reply {
@@ -197,12 +288,12 @@ func (c *caller) reply(d throttler.Decision, err error) reply {
 		return reply{Failed: true}
 	}
 	o := d.Outcomes[0]
-	return reply{Blocked: o.Blocked, Banned: o.Banned, Remaining: o.Remaining}
+	return reply{Blocked: o.Blocked, Banned: o.Banned, Cost: o.Cost, Remaining: o.Remaining}
 }
 
 func (c *caller) look() reply {
-	condition := c.rule.Either[0]
-	item, err := c.client.Get(c.rule.Identifier + "#" + condition.Name + "#" + condition.Value)
+	of := c.rule.Either[0]
+	item, err := c.client.Get(throttler.RecordKey(c.rule.Identifier, of.Name, of.Value))
 	if errors.Is(err, memcache.ErrCacheMiss) {
 		return reply{Remaining: sessionMax}
 	}
@@ -210,45 +301,41 @@ func (c *caller) look() reply {
 		return reply{Failed: true}
 	}
 	r, err := throttler.Inspect(item.Value)
-	switch {
-	case err != nil:
-		return reply{Failed: true}
-	case !r.BannedUntil.IsZero():
-		return reply{Banned: true}
-	}
-	return reply{Remaining: sessionMax - len(r.Expiries)}
+	return reply{Failed: err != nil, Banned: !r.BannedUntil.IsZero(), Remaining: sessionMax - len(r.Expiries)}
 }
 
 // session has several callers, in as many processes as there are clients, make calls
 // on a record of their own, and returns what they did. Callers of one process are
-// decided together.
+// decided together. In the end they cancel what they can, and one looks at what is left.
 func (m mix) session(t *testing.T, calls int, clients []throttler.Client) []porcupine.Operation {
-	var (
-		wg    sync.WaitGroup
-		each  = make([][]porcupine.Operation, sessionClients)
-		rule  = m.rule()
-		begin = time.Now()
-	)
 	processes := make([]*throttler.Throttler, len(clients))
 	for i, client := range clients {
 		processes[i] = throttler.New(client)
 	}
+	each, rule, begin := make([][]porcupine.Operation, sessionClients), m.rule(), time.Now()
+	var do [sessionClients]func(operation)
+	var wg sync.WaitGroup
 	for id := range each {
 		process := id % len(clients)
-		c := &caller{rule: rule, client: clients[process], throttler: processes[process]}
-		random := rand.New(rand.NewPCG(rand.Uint64(), uint64(id)))
+		c := m.newCaller(id, rule, clients[process], processes[process])
+		do[id] = func(op operation) {
+			call := time.Since(begin)
+			n, reply := c.do(op)
+			each[id] = append(each[id], porcupine.Operation{
+				ClientId: id, Input: n, Call: int64(call), Output: reply, Return: int64(time.Since(begin)),
+			})
+		}
 		wg.Go(func() {
 			for range calls {
-				op := m.pick(random)
-				call := time.Since(begin)
-				op, reply := c.do(op)
-				each[id] = append(each[id], porcupine.Operation{
-					ClientId: id, Input: op, Call: int64(call), Output: reply, Return: int64(time.Since(begin)),
-				})
+				do[id](m.pick(c.random))
+			}
+			for m.weights[opCancel] > 0 && len(c.counted) > 0 {
+				do[id](opCancel)
 			}
 		})
 	}
 	wg.Wait()
+	do[0](opPeek)
 	history := slices.Concat(each...)
 	for _, h := range history {
 		require.False(t, h.Output.(reply).Failed, "%v", h.Input)
@@ -321,43 +408,25 @@ func (m mix) show(t *testing.T, info porcupine.LinearizationInfo) {
 	t.Logf("see %s", file.Name())
 }
 
-// requireLinearizable judges n sessions of each mix over clients.
-func requireLinearizable(t *testing.T, n int, clients func(*testing.T) []throttler.Client) {
-	for name, m := range mixes {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, porcupine.Ok, m.check(t, n, porcupine.Ok, clients(t)...))
-		})
+func TestCallsAreLinearizable(t *testing.T) {
+	t.Parallel()
+	server, store := servertest.AnyMemcached(t), memstore.New()
+	plain := func(t *testing.T) throttler.Client { return clientOf(t, server.Addr) }
+	over := func(t *testing.T) throttler.Client { return poolOf(t, server) }
+	embedded := func(*testing.T) throttler.Client { return store }
+	for kind, processes := range map[string][]func(*testing.T) throttler.Client{
+		"memstore": {embedded, embedded}, "plain": {plain, plain, plain}, "pool": {over, over, over}, "mixed": {over, plain, plain},
+	} {
+		for name, m := range mixes {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				var clients []throttler.Client
+				for _, process := range processes {
+					clients = append(clients, process(t))
+				}
+				require.Equal(t, porcupine.Ok, m.check(t, 30, porcupine.Ok, clients...))
+			})
+		}
 	}
-}
-
-func TestCallsOverMemcachedAreLinearizable(t *testing.T) {
-	t.Parallel()
-	addr := servertest.AnyMemcached(t).Addr
-	requireLinearizable(t, 60, func(t *testing.T) []throttler.Client {
-		return []throttler.Client{clientOf(t, addr), clientOf(t, addr), clientOf(t, addr)}
-	})
-}
-
-func TestCallsOverMemstoreAreLinearizable(t *testing.T) {
-	t.Parallel()
-	store := memstore.New()
-	requireLinearizable(t, 60, func(*testing.T) []throttler.Client { return []throttler.Client{store, store} })
-}
-
-func TestCallsOverPoolsAreLinearizable(t *testing.T) {
-	t.Parallel()
-	server := servertest.AnyMemcached(t)
-	requireLinearizable(t, 60, func(t *testing.T) []throttler.Client {
-		return []throttler.Client{poolOf(t, server), poolOf(t, server), poolOf(t, server)}
-	})
-}
-
-func TestCallsOverPoolsAndPlainClientsAreLinearizable(t *testing.T) {
-	t.Parallel()
-	server := servertest.AnyMemcached(t)
-	requireLinearizable(t, 30, func(t *testing.T) []throttler.Client {
-		return []throttler.Client{poolOf(t, server), clientOf(t, server.Addr), clientOf(t, server.Addr)}
-	})
 }
 
 func poolOf(t *testing.T, server *servertest.Memcached) *pool.Pool {

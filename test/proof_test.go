@@ -24,7 +24,7 @@ import (
 
 // A happening is one call of a session in which calls may fail.
 type happening struct {
-	op    operation
+	numbered
 	maybe bool // it failed: it may have taken effect, then or later
 }
 
@@ -35,7 +35,7 @@ func (m mix) doubtful() porcupine.Model {
 		Init: func() []any { return []any{content{}} },
 		Step: func(state, input, output any) []any {
 			h := input.(happening)
-			want, next := h.op.on(state.(content), sessionMax, m.bans)
+			want, next := h.on(state.(content), m.bans)
 			switch {
 			case h.maybe:
 				return []any{state, next}
@@ -59,22 +59,24 @@ type witness struct {
 }
 
 // note adds one call. What has failed may be carried out at any time, and a write
-// whose answer was lost even twice: once unknown, and once again.
-func (w *witness) note(id int, op operation, r reply, call time.Duration) {
+// whose answer was lost even twice: once unknown, and once again. So whose hits they are is
+// not told.
+func (w *witness) note(id int, n numbered, r reply, call time.Duration) {
+	n.number = 0
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	o := porcupine.Operation{ClientId: id, Input: happening{op: op}, Call: int64(call), Output: r, Return: int64(time.Since(w.begin))}
+	o := porcupine.Operation{ClientId: id, Input: happening{numbered: n}, Call: int64(call), Output: r, Return: int64(time.Since(w.begin))}
 	if !r.Failed {
 		w.history = append(w.history, o)
 		return
 	}
 	w.failed++
-	if op == opPeek || op == opLook {
+	if n.operation == opPeek || n.operation == opLook {
 		return
 	}
-	o.Input, o.Return = happening{op, true}, math.MaxInt64
+	o.Return = math.MaxInt64
 	for range 2 {
-		o.ClientId = 1000 + len(w.history)
+		o.ClientId, o.Input = 1000+len(w.history), happening{n, true}
 		w.history = append(w.history, o)
 	}
 }
@@ -123,7 +125,7 @@ const restarter = 100
 // back, more than sessionMax are only after a restart.
 func (w *witness) admitted() (n int) {
 	for _, o := range w.history {
-		if h := o.Input.(happening); h.op == opAuthorize && !h.maybe && !o.Output.(reply).Blocked {
+		if h := o.Input.(happening); h.operation == opAuthorize && !h.maybe && !o.Output.(reply).Blocked {
 			n++
 		}
 	}
@@ -167,27 +169,27 @@ func (m mix) trouble(t *testing.T, server *servertest.Memcached, calls int, shar
 		th := throttler.New(p)
 		for i := range 3 {
 			id := 3*process + i
-			random := rand.New(rand.NewPCG(rand.Uint64(), uint64(id)))
-			c := &caller{rule: rule, client: p, throttler: th}
+			c := m.newCaller(id, rule, p, th)
 			wg.Go(func() {
-				for n := range calls {
-					if restart && n == calls/2 {
+				for i := range calls {
+					if restart && i == calls/2 {
 						<-killing // so that there are calls after the restart, however late it is
 					}
-					op := m.pick(random)
+					op := m.pick(c.random)
 					if op == opReset || op == opLook || op == opCancel && len(c.counted) == 0 {
 						op = opAuthorize
 					}
 					call := time.Since(w.begin)
-					if op == opAuthorize && random.IntN(15) == 0 {
-						ctx, cancel := context.WithTimeout(context.Background(), time.Duration(random.IntN(300))*time.Microsecond)
+					if op == opAuthorize && c.random.IntN(15) == 0 {
+						ctx, cancel := context.WithTimeout(context.Background(), time.Duration(c.random.IntN(300))*time.Microsecond)
+						n, _ := c.call(op)
 						d, err := th.Authorize(ctx, rule)
 						cancel()
-						w.note(id, op, c.reply(d, err), call)
+						w.note(id, n, c.reply(d, err), call)
 						continue
 					}
-					op, r := c.do(op)
-					w.note(id, op, r, call)
+					n, r := c.do(op)
+					w.note(id, n, r, call)
 					if r.Failed && restart {
 						<-restarted
 					}
@@ -203,7 +205,7 @@ func (m mix) trouble(t *testing.T, server *servertest.Memcached, calls int, shar
 		close(killing)
 		server.Kill()
 		server.Start()
-		w.note(restarter, opReset, reply{}, call)
+		w.note(restarter, numbered{operation: opReset}, reply{}, call)
 		close(restarted)
 	}
 	wg.Wait()
