@@ -180,6 +180,7 @@ func TestTooManyConnectionsToARealServer(t *testing.T) {
 			giveBack := takeConnections(t, server)
 			client := over(clientOf(t, server.Addr))
 			th := throttler.New(client)
+			th.QueueTimeout = 50 * time.Millisecond
 			d := authorize(t, th, rule)
 			require.ErrorIs(t, d.Err, throttler.ErrUnavailable, "nobody gave a connection back")
 			client.took()

@@ -74,7 +74,7 @@ func (l *longest) String() string {
 // off, wait for them, but fewer of them.
 const (
 	timeoutOfKilled = 10 * time.Second
-	timeoutOfHung   = 5 * time.Second
+	timeoutOfHung   = 3 * time.Second
 )
 
 // underLoad begins the calls, which end with the test.

@@ -49,7 +49,7 @@ func TestGrowthEndsAtTheDefault(t *testing.T) {
 // what they have counted. So no user is banned who may call twice.
 func TestHitsThatAreGivenBackBanNobody(t *testing.T) {
 	eachAlgorithm(t, 2, func(t *testing.T, user throttler.Condition) {
-		for range 800 {
+		for range 250 {
 			_, o := threeAtOnce(t, user, func() time.Duration { return rand.N(time.Millisecond) }) // in every order
 			require.False(t, o.Banned)
 			if user.Algorithm != throttler.LeakyBucket {
@@ -66,7 +66,7 @@ func TestHitsThatAreGivenBackBanNobody(t *testing.T) {
 // when the others have counted.
 func TestHitsThatAreGivenBackHardlyEverShowABan(t *testing.T) {
 	eachAlgorithm(t, 2, func(t *testing.T, user throttler.Condition) {
-		const rounds = 800
+		const rounds = 400
 		told := 0
 		for range rounds {
 			banned, _ := threeAtOnce(t, user, func() time.Duration { return time.Millisecond + rand.N(100*time.Microsecond) })

@@ -287,7 +287,7 @@ func decideAtOnce(client throttler.Client, n int, rule throttler.Rule) ([]thrott
 func TestRobotOf500CallsASecondIsHeldTo10(t *testing.T) {
 	t.Parallel()
 	s := sceneOn(t, servertest.AnyMemcached(t))
-	r := robot{max: 10, ttl: time.Second, every: 2 * time.Millisecond, during: 3 * time.Second}
+	r := robot{max: 10, ttl: time.Second, every: 2 * time.Millisecond, during: 2 * time.Second}
 	r.run(t, s.either(limit("c", r.max, r.ttl)), s.client, s.newClient(t), s.newClient(t), s.newClient(t))
 }
 

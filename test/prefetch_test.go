@@ -161,7 +161,7 @@ func TestAnOutageDoesNotSpendWhatItDoesNotHave(t *testing.T) {
 // and come back. No window of TTL ever admits more than Max, and no bucket more than Max and
 // what leaks.
 func TestPrefetchIsExact(t *testing.T) {
-	for seed := range uint64(150) {
+	for seed := range uint64(75) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				random := rand.New(rand.NewPCG(seed, 2))
@@ -285,7 +285,7 @@ func TestCallsThatAreLeftTakeFewHitsAhead(t *testing.T) {
 func TestPrefetchTellsWhenThereIsRoom(t *testing.T) {
 	for _, algorithm := range []throttler.Algorithm{throttler.SlidingWindow, throttler.LeakyBucket} {
 		t.Run(algorithm.String(), func(t *testing.T) {
-			for seed := range uint64(60) {
+			for seed := range uint64(40) {
 				synctest.Test(t, func(t *testing.T) {
 					random := rand.New(rand.NewPCG(seed, 3))
 					th := throttler.New(newFaulty())

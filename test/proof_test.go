@@ -109,7 +109,7 @@ func TestCallsAreLinearizableWhileTheServerRestarts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := servertest.NewMemcached(t)
 			shown := false
-			for range 20 {
+			for range 10 {
 				w := m.troubled(t, server, 0, true)
 				shown = shown || w.admitted() > sessionMax
 			}
