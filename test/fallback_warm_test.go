@@ -53,25 +53,6 @@ func newCutOff(share float64) (*throttler.Throttler, *outlet) {
 	return th, o
 }
 
-func TestTheFallbackBeginsWithWhatWasLastSeen(t *testing.T) {
-	for _, seen := range []int{0, 4, 9, 10} {
-		everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
-			th, o := newCutOff(0)
-			require.Equal(t, seen, admitted(t, th, c, seen))
-			o.off.Store(true)
-			require.Equal(t, 10-seen, admitted(t, th, c, 20), "after %d", seen)
-			d := authorize(t, th, either(c))
-			require.Equal(t, throttler.Blocked, d.Status)
-			require.ErrorIs(t, d.Err, errDown)
-			require.Equal(t, 10, d.Outcomes[0].Limit)
-			require.Equal(t, 0, d.Outcomes[0].Remaining)
-			require.Positive(t, d.RetryAfter)
-			time.Sleep(d.RetryAfter)
-			require.Equal(t, throttler.Authorized, authorize(t, th, either(c)).Status)
-		})
-	}
-}
-
 func TestTheFallbackBeginsWithWhatWasLastSeenOverAnExchanger(t *testing.T) {
 	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
 		o := &severed{remote: newRemote()}
@@ -186,29 +167,6 @@ func TestTheFallbackTellsWhatIsLeftOfBoth(t *testing.T) {
 	})
 }
 
-func TestACallThatIsLargerThanTheShareIsBlocked(t *testing.T) {
-	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
-		th, o := newCutOff(0.25)
-		o.off.Store(true)
-		d := authorize(t, th, either(costing(c, 3)))
-		require.Equal(t, throttler.Blocked, d.Status)
-		require.Positive(t, d.RetryAfter)
-		require.Equal(t, throttler.Authorized, authorize(t, th, either(costing(c, 2))).Status)
-		atLeast := costing(c, 9)
-		atLeast.Least = 1
-		require.Equal(t, throttler.Blocked, authorize(t, th, either(atLeast)).Status)
-	})
-	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
-		th, o := newCutOff(0)
-		admitted(t, th, c, 6)
-		o.off.Store(true)
-		atLeast := costing(c, 9)
-		atLeast.Least = 2
-		require.Equal(t, 4, authorize(t, th, either(atLeast)).Outcomes[0].Cost)
-		require.Equal(t, throttler.Blocked, authorize(t, th, either(atLeast)).Status)
-	})
-}
-
 func TestCancelSettleAndResetReachWhatTheFallbackCounted(t *testing.T) {
 	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
 		th, o := newCutOff(0.5)
@@ -224,23 +182,6 @@ func TestCancelSettleAndResetReachWhatTheFallbackCounted(t *testing.T) {
 		require.Equal(t, 2, admitted(t, th, c, 5))
 		require.Error(t, th.Reset(t.Context(), either(c)))
 		require.Equal(t, 5, admitted(t, th, c, 10), "nothing is known any more")
-	})
-}
-
-// What the fallback has counted in one outage counts in the next one, beside what was seen
-// meanwhile.
-func TestAServerThatFlapsGrantsNothing(t *testing.T) {
-	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
-		th, o := newCutOff(0.5)
-		admitted(t, th, c, 4)
-		passed := 0
-		for range 20 {
-			o.off.Store(true)
-			passed += admitted(t, th, c, 1)
-			o.off.Store(false)
-			peek(t, th, either(c))
-		}
-		require.Equal(t, 5, passed)
 	})
 }
 
