@@ -47,17 +47,6 @@ func TestOneRoundTripForARecordThatIsNewKnownFullOrBanned(t *testing.T) {
 	})
 }
 
-func TestOneRoundTripHoweverManyConditions(t *testing.T) {
-	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		rule := throttler.Rule{Identifier: "r", Either: conditions(8, 3, time.Minute)}
-		for range 4 {
-			require.Equal(t, 1, trips(func() { authorize(t, th, rule) }))
-		}
-		d := authorize(t, throttler.New(r), rule)
-		require.Equal(t, throttler.Blocked, d.Status)
-	})
-}
-
 func TestTwoRoundTripsWhereAnotherProcessHasWritten(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
 		other := throttler.New(r)
@@ -250,17 +239,6 @@ func TestACallWithoutATurnIsNotBlockedByWhatAnEarlierOneFound(t *testing.T) {
 		require.Equal(t, throttler.Blocked, decisions[1].Status)
 		require.Equal(t, throttler.Authorized, decisions[2].Status)
 		require.ErrorIs(t, decisions[2].Err, throttler.ErrOverloaded)
-	})
-}
-
-// Two round trips, one to find out whether the rule counts at all.
-func TestCountAuthorizedOnlyLooksBeforeItCounts(t *testing.T) {
-	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		rule := throttler.Rule{Identifier: "r", Either: conditions(3, 2, time.Minute), CountAuthorizedOnly: true}
-		rule.Either[1].Max = 1
-		require.Equal(t, 2, trips(func() { require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status) }))
-		require.Equal(t, 1, trips(func() { require.Equal(t, throttler.Blocked, authorize(t, th, rule).Status) }))
-		require.Equal(t, []int{1, 0, 1}, remaining(peek(t, th, rule)), "it was never counted on a guess")
 	})
 }
 

@@ -62,10 +62,12 @@ func conditions(n, max int, ttl time.Duration) []throttler.Condition {
 	return cs
 }
 
-// What calls in a row cost over a plain client: round trips, and operations in them.
+// What calls in a row cost over a plain client, in round trips and operations in them, and over
+// one that writes and reads back in one round trip.
 func TestRoundTrips(t *testing.T) {
 	type calls []struct {
 		trips, ops int
+		exchanges  int // one after the other
 		status     throttler.Status
 		change     func(*throttler.Rule) // before the call; nil: none
 	}
@@ -79,44 +81,60 @@ func TestRoundTrips(t *testing.T) {
 		calls           calls
 		blockCache      int
 	}{
-		"one condition": {conditions: 1, max: 2, calls: calls{{2, 2, authorized, nil}, {2, 2, authorized, nil}, {1, 1, blocked, nil}}}, // get, add; get, cas; get
+		"one condition": {conditions: 1, max: 2, calls: calls{ // get, add; get, cas; get
+			{2, 2, 1, authorized, nil}, {2, 2, 1, authorized, nil}, {1, 1, 1, blocked, nil},
+		}},
 		"8 conditions": {conditions: 8, max: 2, calls: calls{
-			{2, 1 + 8, authorized, nil}, {2, 1 + 8, authorized, nil}, {1, 1, blocked, nil}, {1, 1, blocked, all},
+			{2, 1 + 8, 1, authorized, nil}, {2, 1 + 8, 1, authorized, nil}, {1, 1, 1, blocked, nil}, {1, 1, 1, blocked, all},
 		}},
 		// The others count the call, unless they are not to.
 		"one full condition of 8": {conditions: 8, max: 9, set: func(rule *throttler.Rule) { rule.Either[5].Max = 1 }, calls: calls{
-			{2, 1 + 8, authorized, nil}, {2, 1 + 7, blocked, nil}, {1, 1, blocked, atomic}, {2, 1 + 7, authorized, all},
+			{2, 1 + 8, 1, authorized, nil}, {2, 1 + 7, 1, blocked, nil}, {1, 1, 1, blocked, atomic}, {2, 1 + 7, 2, authorized, all},
 		}},
 		"a ban": {conditions: 8, max: 1, set: ban, calls: calls{
-			{2, 1 + 8, authorized, nil}, {2, 1 + 8, blocked, nil}, {1, 1, blocked, nil},
+			{2, 1 + 8, 1, authorized, nil}, {2, 1 + 8, 1, blocked, nil}, {1, 1, 1, blocked, nil},
 		}},
 		// Each full condition of First is one more: get; get; get, add.
 		"first": {conditions: 3, max: 1, set: func(rule *throttler.Rule) { rule.Either, rule.First = nil, rule.Either }, calls: calls{
-			{2, 2, authorized, nil}, {3, 3, authorized, nil}, {4, 4, authorized, nil}, {3, 3, blocked, nil},
+			{2, 2, 1, authorized, nil}, {3, 3, 2, authorized, nil}, {4, 4, 3, authorized, nil}, {3, 3, 3, blocked, nil},
 		}},
 		"a ban in the BlockCache": {conditions: 8, max: 1, blockCache: 10, set: ban, calls: calls{
-			{2, 1 + 8, authorized, nil}, {2, 1 + 8, blocked, nil}, {0, 0, blocked, nil}, {0, 0, blocked, all},
+			{2, 1 + 8, 1, authorized, nil}, {2, 1 + 8, 1, blocked, nil}, {0, 0, 0, blocked, nil}, {0, 0, 0, blocked, all},
 		}},
 		"full conditions in the BlockCache": {conditions: 2, max: 1, blockCache: 10, set: atomic, calls: calls{
-			{2, 1 + 2, authorized, nil}, {1, 1, blocked, nil}, {0, 0, blocked, nil},
+			{2, 1 + 2, 2, authorized, nil}, {1, 1, 1, blocked, nil}, {0, 0, 0, blocked, nil},
 		}},
 		"one of two in the BlockCache": {conditions: 2, max: 9, blockCache: 10, set: func(rule *throttler.Rule) { rule.Either[0].Max = 1 }, calls: calls{
-			{2, 1 + 2, authorized, nil}, {2, 1 + 1, blocked, nil}, {2, 1 + 1, blocked, nil}, {1, 1, blocked, atomic},
+			{2, 1 + 2, 1, authorized, nil}, {2, 1 + 1, 1, blocked, nil}, {2, 1 + 1, 1, blocked, nil}, {1, 1, 1, blocked, atomic},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			travel(t, func(j *journey) {
+			each := func(call func(i int, rule throttler.Rule)) {
 				rule := throttler.Rule{Identifier: "r", Either: conditions(row.conditions, row.max, time.Minute)}
-				j.throttler.BlockCache = row.blockCache
 				if row.set != nil {
 					row.set(&rule)
 				}
-				for _, c := range row.calls {
+				for i, c := range row.calls {
 					if c.change != nil {
 						c.change(&rule)
 					}
-					j.requires(c.trips, c.ops, j.call(rule, c.status))
+					call(i, rule)
 				}
+			}
+			travel(t, func(j *journey) {
+				j.throttler.BlockCache = row.blockCache
+				each(func(i int, rule throttler.Rule) {
+					c := row.calls[i]
+					j.requires(c.trips, c.ops, j.call(rule, c.status))
+				})
+			})
+			exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
+				th.BlockCache = row.blockCache
+				each(func(i int, rule throttler.Rule) {
+					require.Equal(t, row.calls[i].exchanges, trips(func() {
+						require.Equal(t, row.calls[i].status, authorize(t, th, rule).Status)
+					}), "call %d", i)
+				})
 			})
 		})
 	}
