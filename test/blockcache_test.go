@@ -385,3 +385,20 @@ func listed(hits int) []byte {
 	}
 	return b
 }
+
+func TestCachesForgetTheLeastRecentlyUsed(t *testing.T) {
+	exchanging(t, func(t *testing.T, th *throttler.Throttler, _ *remote) {
+		th.BlockCache, th.RecordCache = 2, 2
+		for _, name := range []string{"a", "b", "a", "b", "a", "c", "c"} { // a and b are banned, and then c
+			authorize(t, th, banning(name, time.Hour))
+		}
+		for name, want := range map[string]int{"a": 0, "c": 0} {
+			require.Equal(t, want, trips(func() { authorize(t, th, banning(name, time.Hour)) }), name)
+		}
+		require.Equal(t, 1, trips(func() { authorize(t, th, banning("b", time.Hour)) }))
+		for i, want := range []int{1, 1, 1, 1, 1, 1, 2} { // what is new, or is remembered, takes one
+			name := []string{"d", "e", "d", "f", "d", "f", "e"}[i]
+			require.Equal(t, want, trips(func() { authorize(t, th, either(condition(name, 5, time.Hour))) }), "%d", i)
+		}
+	})
+}

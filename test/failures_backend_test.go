@@ -115,6 +115,21 @@ func TestFullConditionBlocksEvenIfItsBanCannotBeSet(t *testing.T) {
 	})
 }
 
+// A ban that keeps the hits is too large for the store.
+func TestFullConditionBlocksEvenIfItsBanDoesNotFitIntoMemory(t *testing.T) {
+	th := throttler.New(&memstore.Store{MaxBytes: 31})
+	rule := either(window(1, time.Hour), condition("other", 10, time.Hour))
+	rule.Lockout, rule.LockoutGrowth, rule.CountAuthorizedOnly = time.Hour, 2, true
+	require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
+	for range 2 {
+		d := authorize(t, th, rule)
+		require.Equal(t, throttler.Blocked, d.Status)
+		require.True(t, d.Outcomes[0].Blocked)
+		require.False(t, d.Outcomes[0].Banned)
+		require.ErrorContains(t, d.Outcomes[0].Err, "too large")
+	}
+}
+
 func TestBackendThatRefusesEveryWriteIsGivenUp(t *testing.T) {
 	for _, err := range []error{memcache.ErrCASConflict, memcache.ErrNotStored, memcache.ErrCacheMiss} {
 		client := newFaulty()
@@ -191,11 +206,15 @@ func TestErrorsOfAClientTellAServerThatDoesNotAnswer(t *testing.T) {
 }
 
 func TestResetTellsAServerThatDoesNotAnswer(t *testing.T) {
-	client := newFaulty()
-	client.before = failing(io.EOF, "", "delete")
-	err := throttler.New(client).Reset(t.Context(), valued("hot"))
-	require.ErrorIs(t, err, throttler.ErrUnavailable)
-	require.ErrorIs(t, err, io.EOF)
+	plain := newFaulty()
+	plain.before = failing(io.EOF, "", "delete")
+	r := newRemote()
+	r.Client = plain // which deletes
+	for _, client := range []throttler.Client{plain, r} {
+		err := throttler.New(client).Reset(t.Context(), valued("hot"))
+		require.ErrorIs(t, err, throttler.ErrUnavailable)
+		require.ErrorIs(t, err, io.EOF)
+	}
 }
 
 // Calls of every kind, with contexts that end in their middle, over a backend
