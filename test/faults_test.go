@@ -361,6 +361,7 @@ func (m *faultMatrix) leave(e end, op faultOp) {
 		want = before
 	}
 	time.Sleep(4 * roundTrip) // until all is done
+	synctest.Wait()
 	m.heal()
 	held, found := m.look()
 	require.Equal(m, banned, found)

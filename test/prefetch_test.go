@@ -94,6 +94,19 @@ func TestCancelPutsAHitBackInHand(t *testing.T) {
 		require.Equal(t, before.InHand, th.Stats().InHand)
 
 		d := authorize(t, th, either(c))
+		require.NoError(t, other.Cancel(t.Context(), d), "not in the hand of another process")
+		require.Equal(t, before.InHand-1, th.Stats().InHand)
+		if algorithm == throttler.SlidingWindow {
+			require.Equal(t, room+1, left(t, other, c))
+		}
+
+		two := condition("two", 10, time.Hour)
+		d = authorize(t, th, either(c, two))
+		require.NoError(t, th.Cancel(t.Context(), d))
+		require.Equal(t, 10, left(t, th, two), "of all conditions")
+
+		room = left(t, other, c)
+		d = authorize(t, th, either(c))
 		time.Sleep(2 * time.Second)
 		require.NoError(t, th.Cancel(t.Context(), d))
 		require.NoError(t, th.Cancel(t.Context(), d), "once")
