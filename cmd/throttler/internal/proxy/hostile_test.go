@@ -82,25 +82,37 @@ func raw(t *testing.T, how func(net.Conn)) string {
 	})
 }
 
-func TestAnAnswerThatIsNoHTTPCostsTheAttempt(t *testing.T) {
-	for _, text := range []string{"nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("a", 11<<20) + "\r\n\r\n"} {
-		g := guardSite(t, raw(t, func(conn net.Conn) { io.WriteString(conn, text) }), logins)
-		assert.Equal(t, http.StatusBadGateway, g.guess(t, "alice", "wrong", "203.0.113.7").StatusCode)
-		assert.Equal(t, map[login.Result]int{login.Failed: 1}, g.results())
+func TestWhatAnAttemptCostsWithoutAnAnswer(t *testing.T) {
+	says := func(text string) string { return raw(t, func(conn net.Conn) { io.WriteString(conn, text) }) }
+	resets := raw(t, func(conn net.Conn) { conn.(*net.TCPConn).SetLinger(0) })
+	untrusted := httptest.NewTLSServer(http.NotFoundHandler())
+	defer untrusted.Close()
+	guess := func(g *guarded) *http.Request {
+		return post(t, g.URL+"/login", "application/x-www-form-urlencoded", "user=alice&password=guess")
 	}
-}
-
-func TestAnAnswerThatMayBeLostBesideAFormCostsTheAttempt(t *testing.T) {
-	both := strings.Replace(logins, "{basic: true}", "{basic: true, form: u}\n      missing: pass", 1)
-	g := guardSite(t, raw(t, func(conn net.Conn) { conn.(*net.TCPConn).SetLinger(0) }), both)
-	for body, want := range map[string]login.Result{"": login.Canceled, "a=b": login.Failed} {
-		r := post(t, g.URL+"/dav/x", "application/x-www-form-urlencoded", body)
-		r.SetBasicAuth("alice", "guess")
-		assert.Equal(t, http.StatusBadGateway, send(t, r, "203.0.113.7").StatusCode)
-		assert.Equal(t, map[login.Result]int{want: 1}, g.results(), "the server may have answered before the form came")
+	basic := func(body string) func(*guarded) *http.Request {
+		return func(g *guarded) *http.Request {
+			r := post(t, g.URL+"/dav/x", "application/x-www-form-urlencoded", body)
+			r.SetBasicAuth("alice", "guess")
+			return r
+		}
 	}
-	assert.Equal(t, http.StatusBadGateway, g.guess(t, "alice", "guess", "203.0.113.7").StatusCode)
-	assert.Equal(t, map[login.Result]int{login.Canceled: 1}, g.results(), "the password is in the form")
+	for what, c := range map[string]struct {
+		server  string
+		request func(*guarded) *http.Request
+		want    login.Result
+	}{
+		"no HTTP":               {says("nonsense\r\n\r\n"), guess, login.Failed},
+		"too long a field":      {says("HTTP/1.1 200 OK\r\nX: " + strings.Repeat("a", 11<<20) + "\r\n\r\n"), guess, login.Failed},
+		"no connection":         {untrusted.URL, guess, login.Canceled}, // its certificate is not trusted
+		"a reset":               {resets, guess, login.Canceled},        // the password is in the form
+		"a reset after Basic":   {resets, basic(""), login.Canceled},
+		"a reset beside a form": {resets, basic("a=b"), login.Failed}, // the server may have answered before the form came
+	} {
+		g := guardSite(t, c.server, basicOrForm)
+		assert.Equal(t, http.StatusBadGateway, send(t, c.request(g), "203.0.113.7").StatusCode, what)
+		assert.Equal(t, map[login.Result]int{c.want: 1}, g.results(), what)
+	}
 }
 
 func TestAnAnswerThatIsLostBecauseTheBodyIsLargeCostsTheAttempt(t *testing.T) {

@@ -121,16 +121,6 @@ func TestTheSameGuessIsCountedOnceWhileTheServerFails(t *testing.T) {
 	assert.EqualValues(t, 10, wrong.Load())
 }
 
-func TestAConnectionThatFailsCostsNothing(t *testing.T) {
-	server := httptest.NewTLSServer(http.NotFoundHandler())
-	defer server.Close()
-	g := guardSite(t, server.URL, logins) // does not trust its certificate
-	for i := range 30 {
-		assert.Equal(t, http.StatusBadGateway, g.guess(t, "alice", fmt.Sprint(i), "203.0.113.7").StatusCode)
-	}
-	assert.Equal(t, map[login.Result]int{login.Canceled: 30}, g.results())
-}
-
 // An outage is a server that may fail, in memory, so that a test decides how time passes.
 type outage struct {
 	fails bool // to answer
