@@ -306,13 +306,13 @@ func tighter(a, b *throttler.Outcome) bool {
 	return a.Remaining < b.Remaining
 }
 
-// respond combines the answers. The error is for a request whose descriptors are
-// all invalid, and for failure: closed.
+// respond combines the answers. The request is over the limit by any limit, or by all of its
+// quotas. The error is for a request whose descriptors are all invalid, and for failure: closed.
 func respond(file *rulefile.File, answers []answer) (*rls.RateLimitResponse, error) {
 	response := &rls.RateLimitResponse{OverallCode: rls.RateLimitResponse_OK}
 	var retryAfter time.Duration
 	var blockedBy []any
-	var total tallies
+	wrong, quotas, quotasOver, over, banned, degraded := 0, 0, 0, false, false, false
 	fields := make(http.Header)
 	metadata, some := make([]any, len(answers)), false
 	for i := range answers {
@@ -320,7 +320,6 @@ func respond(file *rulefile.File, answers []answer) (*rls.RateLimitResponse, err
 		if a.err != nil && file.Closed {
 			return nil, status.Error(codes.Unavailable, a.err.Error())
 		}
-		total.add(a)
 		response.Statuses = append(response.Statuses, a.status)
 		for _, p := range a.published {
 			httpthrottle.Publish(fields, p.names, p.rule, p.decision)
@@ -328,15 +327,27 @@ func respond(file *rulefile.File, answers []answer) (*rls.RateLimitResponse, err
 		if a.metadata != nil {
 			metadata[i], some = a.metadata.AsMap(), true
 		}
+		banned = banned || a.banned
+		degraded = degraded || a.err != nil || a.wrong != nil
+		if a.wrong != nil {
+			wrong++
+		} else if a.quota {
+			quotas++
+		}
 		if a.status.Code == rls.RateLimitResponse_OVER_LIMIT {
 			retryAfter = max(retryAfter, a.retryAfter)
 			blockedBy = append(blockedBy, a.rule)
+			if a.quota {
+				quotasOver++
+			} else {
+				over = true
+			}
 		}
 	}
-	if total.wrong == len(answers) {
+	if wrong == len(answers) {
 		return nil, status.Error(codes.InvalidArgument, answers[0].wrong.Error())
 	}
-	if total.over() {
+	if over || quotas > 0 && quotas == quotasOver {
 		response.OverallCode = rls.RateLimitResponse_OVER_LIMIT
 		seconds := max((retryAfter+time.Second-1)/time.Second, 1)
 		response.ResponseHeadersToAdd = []*core.HeaderValue{{Key: "retry-after", Value: strconv.FormatInt(int64(seconds), 10)}}
@@ -345,7 +356,7 @@ func respond(file *rulefile.File, answers []answer) (*rls.RateLimitResponse, err
 		response.ResponseHeadersToAdd = append(response.ResponseHeadersToAdd,
 			&core.HeaderValue{Key: strings.ToLower(name), Value: strings.Join(fields[name], ", ")})
 	}
-	told := map[string]any{"blocked_by": blockedBy, "banned": total.banned, "degraded": total.degraded}
+	told := map[string]any{"blocked_by": blockedBy, "banned": banned, "degraded": degraded}
 	if some {
 		told["metadata"] = metadata
 	}
@@ -355,33 +366,4 @@ func respond(file *rulefile.File, answers []answer) (*rls.RateLimitResponse, err
 		return nil, status.Error(codes.Internal, fmt.Sprint(err))
 	}
 	return response, nil
-}
-
-// tallies count the answers of a request.
-type tallies struct {
-	wrong, quotas, quotasOver, limitsOver int
-	banned, degraded                      bool
-}
-
-func (t *tallies) add(a *answer) {
-	over := a.status.Code == rls.RateLimitResponse_OVER_LIMIT
-	switch {
-	case a.wrong != nil:
-		t.wrong++
-	case a.quota && over:
-		t.quotas++
-		t.quotasOver++
-	case a.quota:
-		t.quotas++
-	case over:
-		t.limitsOver++
-	}
-	t.banned = t.banned || a.banned
-	t.degraded = t.degraded || a.err != nil || a.wrong != nil
-}
-
-// over reports whether the request is over the limit: by any limit, or by all of
-// its quotas.
-func (t *tallies) over() bool {
-	return t.limitsOver > 0 || t.quotas > 0 && t.quotas == t.quotasOver
 }
