@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -202,63 +201,4 @@ func (b *backend) close() {
 	if b.store != nil {
 		b.store.Close()
 	}
-}
-
-// admin returns the handler for operators. Its only access control is that of files: probes, as
-// of Kubernetes, have no certificate.
-func (b *backend) admin(files TLS) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("/metrics", files.onlyCertified(b.metrics))
-	mux.Handle("/tally", files.onlyCertified(onlyByAddress(b.counts)))
-	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("/readyz", b.ready)
-	return mux
-}
-
-// ready answers 503 while requests should go to another replica. It names the servers that do
-// not answer, and says what decides meanwhile.
-func (b *backend) ready(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	if err := b.unready(); err != nil {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		fmt.Fprintln(w, err)
-	} else {
-		fmt.Fprintln(w, "ready")
-	}
-	for _, warning := range b.rules.File().OldLists() {
-		fmt.Fprintln(w, warning)
-	}
-	if b.store == nil {
-		return
-	}
-	for _, s := range b.store.Stats() {
-		if s.Down {
-			fmt.Fprintf(w, "%s does not answer: %s\n", s.Server, b.meanwhile())
-		}
-	}
-}
-
-// meanwhile says what happens to the limits of a server that does not answer.
-func (b *backend) meanwhile() string {
-	if b.closed.Load() {
-		return "calls for its values are refused"
-	}
-	return "each process counts its values by itself"
-}
-
-// unready returns why requests should go to another replica, or nil: all servers
-// are down, or the service ends.
-func (b *backend) unready() error {
-	if b.ending.Load() {
-		return errors.New("the service ends")
-	}
-	if b.store == nil {
-		return nil
-	}
-	for _, s := range b.store.Stats() {
-		if !s.Down {
-			return nil
-		}
-	}
-	return errors.New("all servers are down")
 }

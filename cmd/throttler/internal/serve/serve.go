@@ -3,10 +3,12 @@
 package serve
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"github.com/adaptivethrottler/throttler"
@@ -192,4 +194,39 @@ func failClosed(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+type requestKey struct{}
+
+func withRequest(ctx context.Context, r *rulefile.Request) context.Context {
+	return context.WithValue(ctx, requestKey{}, r)
+}
+
+func requestFrom(ctx context.Context) *rulefile.Request {
+	r, _ := ctx.Value(requestKey{}).(*rulefile.Request)
+	return r
+}
+
+// describe returns the request that a proxy describes in header fields with
+// prefix.
+func (c *chain) describe(r *http.Request, prefix string) *rulefile.Request {
+	get := func(name, otherwise string) string {
+		if value := r.Header.Get(prefix + name); value != "" {
+			return value
+		}
+		return otherwise
+	}
+	header := r.Header.Clone()
+	for name := range header {
+		if strings.HasPrefix(name, prefix) {
+			delete(header, name)
+		}
+	}
+	return &rulefile.Request{
+		Addr:   c.source.Addr(r),
+		Method: get("Method", r.Method),
+		Host:   get("Host", r.Host),
+		Target: get("Uri", "/"),
+		Header: header,
+	}
 }
