@@ -61,20 +61,14 @@ func (r recent) remove(c credential) { r.store.Delete(string(c)) }
 
 // A basicLogins has requests with the same Basic credentials take turns while these are unknown.
 type basicLogins struct {
-	key   []byte
-	known recent
-	mu    sync.Mutex
-	turns map[credential]*turn
-}
-
-// A turn is that of one of several requests.
-type turn struct {
-	taken chan struct{} // full: an attempt is under way
-	users int           // that wait for it or have it
+	key      []byte
+	known    recent
+	mu       sync.Mutex
+	underWay map[credential]chan struct{} // attempts; closed when they have ended
 }
 
 func newBasicLogins() *basicLogins {
-	b := &basicLogins{key: make([]byte, 32), known: newRecent(knownFor), turns: make(map[credential]*turn)}
+	b := &basicLogins{key: make([]byte, 32), known: newRecent(knownFor), underWay: make(map[credential]chan struct{})}
 	rand.Read(b.key)
 	return b
 }
@@ -120,53 +114,38 @@ func (b *basicLogins) hash(parts ...string) credential {
 // when no attempt with them is under way. Call done with what the answer says. The error is
 // ctx's.
 func (b *basicLogins) take(ctx context.Context, id credential) (known bool, done func(rulefile.Verdict), err error) {
-	known = b.known.has(id)
-	if !known {
-		leave, err := b.wait(ctx, id)
-		if err != nil {
-			return false, nil, err
+	for {
+		b.mu.Lock()
+		known = b.known.has(id)
+		other := b.underWay[id]
+		if !known && other == nil {
+			b.underWay[id] = make(chan struct{})
 		}
-		if known = b.known.has(id); !known {
-			return false, func(v rulefile.Verdict) {
-				defer leave()
-				if v == rulefile.Right {
-					b.known.add(id)
-				} else if v == rulefile.Wrong {
-					b.known.remove(id)
-				}
-			}, nil
+		b.mu.Unlock()
+		if known || other == nil {
+			return known, func(v rulefile.Verdict) { b.end(id, v, !known) }, nil
 		}
-		leave()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return false, nil, ctx.Err()
+		}
 	}
-	return true, func(v rulefile.Verdict) { // right ones stay known for as long as was said before
-		if v == rulefile.Wrong {
-			b.known.remove(id)
-		}
-	}, nil
 }
 
-// wait returns when it is the caller's turn. Call leave after it.
-func (b *basicLogins) wait(ctx context.Context, id credential) (leave func(), err error) {
+// end notes what an answer says of credentials: right ones stay known for as long as was said
+// first. It ends their attempt, if it was one.
+func (b *basicLogins) end(id credential, v rulefile.Verdict, wasAttempt bool) {
 	b.mu.Lock()
-	t := b.turns[id]
-	if t == nil {
-		t = &turn{taken: make(chan struct{}, 1)}
-		b.turns[id] = t
+	defer b.mu.Unlock()
+	switch {
+	case v == rulefile.Wrong:
+		b.known.remove(id)
+	case v == rulefile.Right && wasAttempt:
+		b.known.add(id)
 	}
-	t.users++
-	b.mu.Unlock()
-	quit := func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if t.users--; t.users == 0 {
-			delete(b.turns, id)
-		}
-	}
-	select {
-	case t.taken <- struct{}{}:
-		return func() { <-t.taken; quit() }, nil
-	case <-ctx.Done():
-		quit()
-		return nil, ctx.Err()
+	if wasAttempt {
+		close(b.underWay[id])
+		delete(b.underWay, id)
 	}
 }
