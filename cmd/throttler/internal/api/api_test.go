@@ -632,14 +632,6 @@ func TestOnlyThoseWithAKeyMayCall(t *testing.T) {
 	assert.EqualValues(t, 1, r.ask(t, "/v1/peek", mail("small", "203.0.113.7")).before(0), "two were counted")
 }
 
-func TestShortSecretsAreRefused(t *testing.T) {
-	for _, o := range []api.Options{{Secret: "short"}, {Keys: []string{apiKey, "short"}}} {
-		o.Tokens = throttler.New(memstore.New())
-		_, err := api.New(o)
-		assert.ErrorContains(t, err, "has 5 bytes, want 16 or more")
-	}
-}
-
 func TestGarbageIsRefusedAndCountsNothing(t *testing.T) {
 	store := memstore.New()
 	r := newReplica(t, store, rules)

@@ -107,21 +107,23 @@ func call(t *testing.T, th *throttler.Throttler, ip string, times int) throttler
 }
 
 func TestAPersonWhoIsLockedOutIsLetInAgain(t *testing.T) {
-	_, flag := servers(t, 3)
-	th := program(t, flag)
-	require.True(t, call(t, th, "203.0.113.7", 3).Outcomes[0].Banned)
+	_, memcached := servers(t, 3)
+	_, redis, overRedis := overRedis(t)
+	for flag, th := range map[string]*throttler.Throttler{memcached: program(t, memcached), redis: overRedis} {
+		require.True(t, call(t, th, "203.0.113.7", 3).Outcomes[0].Banned)
 
-	looked := run(t, "look", "login", "ip=203.0.113.7", "site=all", flag)
-	require.Equal(t, 0, looked.status, looked.err)
-	rows := looked.rows()
-	require.Len(t, rows, 2)
-	assert.Regexp(t, `^login ip 203.0.113.7 \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, in (1h0m|59m\d+s) - - -$`, rows[0])
-	assert.Regexp(t, `^login site all - bucket - in 1m(4\d|5\d)s$`, rows[1])
+		looked := run(t, "look", "login", "ip=203.0.113.7", "site=all", flag)
+		require.Equal(t, 0, looked.status, looked.err)
+		rows := looked.rows()
+		require.Len(t, rows, 2)
+		assert.Regexp(t, `^login ip 203.0.113.7 \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, in (1h0m|59m\d+s) - - -$`, rows[0])
+		assert.Regexp(t, `^login site all - bucket - in 1m(4\d|5\d)s$`, rows[1])
 
-	lifted := run(t, "lift", "login", "ip=203.0.113.7", flag)
-	assert.Equal(t, 0, lifted.status, lifted.err)
-	assert.Equal(t, []string{"login ip 203.0.113.7 - 0 - -"}, lifted.rows())
-	assert.Equal(t, throttler.Authorized, call(t, th, "203.0.113.7", 1).Status)
+		lifted := run(t, "lift", "login", "ip=203.0.113.7", flag)
+		assert.Equal(t, 0, lifted.status, lifted.err)
+		assert.Equal(t, []string{"login ip 203.0.113.7 - 0 - -"}, lifted.rows())
+		assert.Equal(t, throttler.Authorized, call(t, th, "203.0.113.7", 1).Status)
+	}
 }
 
 // A lifted login is not banned again for the failures counted beside its record.
@@ -145,19 +147,21 @@ func TestAPersonWhoIsLockedOutOfALoginIsLetInAgain(t *testing.T) {
 }
 
 func TestABanByHandHoldsForEveryProgram(t *testing.T) {
-	_, flag := servers(t, 3)
-	th := program(t, flag)
-	for _, value := range []string{"203.0.113.7", "al ice", "a=b", ""} {
-		banned := run(t, "ban", "login", "ip="+value, "7d", "-json", flag)
-		require.Equal(t, 0, banned.status, banned.err)
-		d := call(t, th, value, 1)
-		assert.True(t, d.Outcomes[0].Banned, "%q", value)
-		assert.Greater(t, d.RetryAfter, 167*time.Hour)
-		state := banned.states(t)[0]
-		assert.Equal(t, value, state["value"])
-		until, err := time.Parse(time.RFC3339, state["banned_until"].(string))
-		require.NoError(t, err)
-		assert.WithinDuration(t, time.Now().Add(7*24*time.Hour), until, time.Minute)
+	_, memcached := servers(t, 3)
+	_, redis, overRedis := overRedis(t)
+	for flag, th := range map[string]*throttler.Throttler{memcached: program(t, memcached), redis: overRedis} {
+		for _, value := range []string{"203.0.113.7", "al ice", "a=b", ""} {
+			banned := run(t, "ban", "login", "ip="+value, "7d", "-json", flag)
+			require.Equal(t, 0, banned.status, banned.err)
+			d := call(t, th, value, 1)
+			assert.True(t, d.Outcomes[0].Banned, "%q", value)
+			assert.Greater(t, d.RetryAfter, 167*time.Hour)
+			state := banned.states(t)[0]
+			assert.Equal(t, value, state["value"])
+			until, err := time.Parse(time.RFC3339, state["banned_until"].(string))
+			require.NoError(t, err)
+			assert.WithinDuration(t, time.Now().Add(7*24*time.Hour), until, time.Minute)
+		}
 	}
 }
 

@@ -27,22 +27,6 @@ func overRedis(t *testing.T, args ...string) (*servertest.Redis, string, *thrott
 	return server, "-store=" + url, throttler.New(s)
 }
 
-func TestAPersonWhoIsLockedOutOverRedisIsLetInAgain(t *testing.T) {
-	_, flag, th := overRedis(t)
-	require.True(t, call(t, th, "203.0.113.7", 3).Outcomes[0].Banned)
-	looked := run(t, "look", "login", "ip=203.0.113.7", flag)
-	require.Equal(t, 0, looked.status, looked.err)
-	assert.Regexp(t, `^login ip 203.0.113.7 \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, in (1h0m|59m\d+s) - - -$`, looked.rows()[0])
-	lifted := run(t, "lift", "login", "ip=203.0.113.7", flag)
-	assert.Equal(t, []string{"login ip 203.0.113.7 - 0 - -"}, lifted.rows(), lifted.err)
-	assert.Equal(t, throttler.Authorized, call(t, th, "203.0.113.7", 1).Status)
-
-	banned := run(t, "ban", "login", "ip=198.51.100.1", "7d", flag)
-	require.Equal(t, 0, banned.status, banned.err)
-	d := call(t, th, "198.51.100.1", 1)
-	assert.Greater(t, d.RetryAfter, 167*time.Hour)
-}
-
 func TestAListShowsWhoIsBannedOverRedis(t *testing.T) {
 	server, flag, th := overRedis(t)
 	for i := range 450 { // more than are read at once
