@@ -86,30 +86,6 @@ func browser(t *testing.T, config *tls.Config) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-func TestCallersMayHaveACertificateInsteadOfAKey(t *testing.T) {
-	ours, others := new(authority), new(authority)
-	ca, _ := ours.sign(t, "ours")
-	others.sign(t, "others")
-	api := serve.API{Listen: "127.0.0.1:0", TLS: serve.TLS{ClientCA: ca}}
-	api.Cert, api.CertKey = ours.sign(t, "service")
-	s := startAPI(t, api, limits)
-
-	begin := `{"name":"alice","address":"203.0.113.7"}`
-	status, a := askAPI(t, browser(t, ours.client(t, ours)), "https://"+s.api, "/v1/login/begin", begin)
-	assert.Equal(t, 200, status)
-	assert.Equal(t, "authorized", a["status"])
-	for _, stranger := range []*authority{nil, others} {
-		_, err := browser(t, ours.client(t, stranger)).Post("https://"+s.api+"/v1/login/begin", "application/json", strings.NewReader(begin))
-		assert.Error(t, err)
-	}
-	assert.NotEqual(t, 200, func() int {
-		answer, err := http.Post("http://"+s.api+"/v1/login/begin", "application/json", strings.NewReader(begin))
-		require.NoError(t, err)
-		answer.Body.Close()
-		return answer.StatusCode
-	}(), "plain text")
-}
-
 func TestACertificateIsReadAgainWhenItsFilesChange(t *testing.T) {
 	issuer := new(authority)
 	cert, key := issuer.sign(t, "root")
@@ -129,13 +105,15 @@ func TestACertificateIsReadAgainWhenItsFilesChange(t *testing.T) {
 	require.Eventually(t, func() bool { return served() != first }, 30*time.Second, 50*time.Millisecond)
 }
 
-// secured starts a service whose ports for proxies, operators and Envoy have certificates of ours,
-// and ask for some.
+// secured starts a service whose ports for proxies, operators, Envoy and programs have
+// certificates of ours, and ask for some. Programs need no key then.
 func secured(t *testing.T, ours *authority, rules string) (*service, serve.TLS) {
 	var files serve.TLS
 	files.ClientCA, _ = ours.sign(t, "ours")
 	files.Cert, files.CertKey = ours.sign(t, "service")
-	return startWith(t, rules, func(o *serve.Options) { o.ListenTLS, o.AdminTLS, o.EnvoyTLS = files, files, files }), files
+	return startWith(t, rules, func(o *serve.Options) {
+		o.ListenTLS, o.AdminTLS, o.EnvoyTLS, o.API = files, files, files, serve.API{Listen: "127.0.0.1:0", TLS: files}
+	}), files
 }
 
 func TestEveryPortMayAskForCertificates(t *testing.T) {
@@ -143,7 +121,7 @@ func TestEveryPortMayAskForCertificates(t *testing.T) {
 	others.sign(t, "others")
 	s, _ := secured(t, ours, descriptors)
 	known := browser(t, ours.client(t, ours))
-	for _, url := range []string{s.listen + "/auth", s.admin + "/metrics", s.admin + "/readyz"} {
+	for _, url := range []string{s.listen + "/auth", s.admin + "/metrics", s.admin + "/readyz", s.api + "/v1/openapi.json"} {
 		answer, err := known.Get("https://" + url)
 		require.NoError(t, err)
 		answer.Body.Close()
@@ -152,9 +130,17 @@ func TestEveryPortMayAskForCertificates(t *testing.T) {
 		_, err = browser(t, ours.client(t, others)).Get("https://" + url)
 		assert.Error(t, err, url)
 	}
+	begun, a := askAPI(t, known, "https://"+s.api, "/v1/login/begin", `{"name":"alice","address":"203.0.113.7"}`)
+	assert.Equal(t, []any{200, "authorized"}, []any{begun, a["status"]})
 	stranger := browser(t, ours.client(t, nil))
-	_, err := stranger.Get("https://" + s.listen + "/auth")
-	assert.Error(t, err)
+	for _, url := range []string{s.listen + "/auth", s.api + "/v1/openapi.json"} {
+		_, err := stranger.Get("https://" + url)
+		assert.Error(t, err, url)
+		answer, err := http.Get("http://" + url)
+		require.NoError(t, err)
+		answer.Body.Close()
+		assert.NotEqual(t, 200, answer.StatusCode, "plain text")
+	}
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 403, "/tally": 403} {
 		answer, err := stranger.Get("https://" + s.admin + path)
 		require.NoError(t, err)
