@@ -122,6 +122,7 @@ func TestThePathThatIsCountedIsTheOneThatMatches(t *testing.T) {
 			assert.Equal(t, want, apply[0].Either[0].Value, "no spelling has a count of its own: %.20s", target)
 		}
 	}
+	assert.Empty(t, file.For(&rulefile.Request{Target: "/b"}), "a * is one segment")
 }
 
 func TestRulesThatComparePathsCostAPlainOneNoAllocation(t *testing.T) {
@@ -414,6 +415,7 @@ func TestMistakesAreToldWithLineAndColumn(t *testing.T) {
 		{strings.Replace(rule, "{address}", "address}", 1) + "}", `rules.yaml:4:27: a } without a { in "address}"`},
 		{rule + "}\n    growth: 0.5", "rules.yaml:5:13: 0.5, want 0, or a number from 1"},
 		{rule + "}\n    for: {path: [/a*]}", `rules.yaml:5:18: "/a*": a * stands for a whole segment, and ** for all that are left`},
+		{rule + "}\n    for: {path: [/a//b]}", `rules.yaml:5:18: "/a//b" matches no path: paths are cleaned before they are compared`},
 		{rule + "}\n    for: {path: [/a/../b]}", `rules.yaml:5:18: "/a/../b" matches no path: paths are cleaned before they are compared`},
 		{rule + "}\n    for: {host: [\"a:80\"]}", `rules.yaml:5:18: "a:80" is no host: want a name, or *. and a name, in ASCII as xn--bcher-kva.example`},
 		{rule + "}\n    for: {host: [bücher.example]}", `rules.yaml:5:18: "bücher.example" is no host: want a name, or *. and a name, in ASCII as xn--bcher-kva.example`},
