@@ -282,28 +282,22 @@ var wholeNumber = regexp.MustCompile(`^-?(?:0|[1-9][0-9]*)$`)
 // numbers adds a problem for each whole number that is written as something else. The YAML
 // package takes 5.7 for 5, and 010 for 8.
 func (p *parsing) numbers() {
-	for _, doc := range p.tree.Docs {
-		if doc.Body != nil {
-			ast.Walk(numbers{p}, doc.Body)
+	if len(p.tree.Docs) == 0 || p.tree.Docs[0].Body == nil {
+		return // an empty file
+	}
+	for _, node := range ast.Filter(ast.MappingValueType, p.tree.Docs[0].Body) {
+		value := node.(*ast.MappingValueNode).Value
+		if !numberPath.MatchString(value.GetPath()) {
+			continue
+		}
+		switch value.(type) {
+		case *ast.IntegerNode, *ast.FloatNode, *ast.StringNode:
+			text := value.GetToken().Value
+			if _, isText := value.(*ast.StringNode); isText || !wholeNumber.MatchString(text) {
+				p.at(value, fmt.Sprintf("%s, want a whole number in digits, without a zero before it or quotation marks", text))
+			}
 		}
 	}
-}
-
-type numbers struct{ *parsing }
-
-func (n numbers) Visit(node ast.Node) ast.Visitor {
-	pair, ok := node.(*ast.MappingValueNode)
-	if !ok || !numberPath.MatchString(pair.Value.GetPath()) {
-		return n
-	}
-	switch pair.Value.(type) {
-	case *ast.IntegerNode, *ast.FloatNode, *ast.StringNode:
-		text := pair.Value.GetToken().Value
-		if _, isText := pair.Value.(*ast.StringNode); isText || !wholeNumber.MatchString(text) {
-			n.at(pair.Value, fmt.Sprintf("%s, want a whole number in digits, without a zero before it or quotation marks", text))
-		}
-	}
-	return n
 }
 
 // isServer reports whether pool.New takes a server, if its name resolves.
