@@ -297,7 +297,10 @@ func TestAConnectionThatIsCutAtEachByteOfABurst(t *testing.T) {
 		each, whole int // bytes of the answer to a write, and of all
 		reads       bool
 	}{
-		"classic":  {each: len("STORED\r\n"), whole: len("STORED\r\nVALUE key0 7 5 9\r\nvalue\r\n")*3 + len("END\r\n"), reads: true},
+		"classic": {
+			each: len("STORED\r\n"), reads: true,
+			whole: len("STORED\r\nVALUE key0 7 5 9\r\nvalue\r\n")*3 + len("END\r\n"),
+		},
 		"meta set": {each: len("HD c5\r\n"), whole: len("HD c5\r\n") * 3},
 	} {
 		for cut := range c.whole + 1 {
@@ -612,23 +615,6 @@ func TestALoneCallerBehindAProxyTakesAnAnswerThatIsEarly(t *testing.T) {
 		})
 		x := &scripted{key: "key", propose: always(valued("mine", 0))}
 		require.Equal(t, time.Millisecond, took(func() { require.True(t, run(t, p, x).Stored) }))
-	})
-}
-
-// It may be that of others, or take back what its caller has counted.
-func TestAnExchangeWhoseContextHasEndedIsSentAllTheSame(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: misses}
-		p := s.newPool(t, one)
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		x := &scripted{key: "key"}
-		done := make(chan struct{})
-		x.then = func() { close(done) }
-		p.Exchange(ctx, x)
-		<-done
-		require.NoError(t, x.results[0].Err)
-		require.Len(t, x.turns, 1)
 	})
 }
 

@@ -62,34 +62,6 @@ func TestAfterARestartNoCallIsLost(t *testing.T) {
 	}
 }
 
-// The client keeps such a connection, since all looked well, and would have each
-// answer from it for the request after.
-func TestAConnectionThatAnswersAnotherQuestionIsGivenUp(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		var stray atomic.Bool
-		s := &station{answer: func(conn net.Conn, request string) {
-			key := strings.Fields(request)[1]
-			if stray.CompareAndSwap(true, false) {
-				key = "another"
-			}
-			io.WriteString(conn, "VALUE "+key+" 0 5 7\r\nvalue\r\nEND\r\n")
-		}}
-		p := s.newPool(t, one)
-		for range 3 {
-			stray.Store(true)
-			item, err := p.Get("key")
-			require.NoError(t, err)
-			require.Equal(t, "key", item.Key)
-
-			stray.Store(true)
-			items, err := p.GetMulti([]string{"key", "other"})
-			require.NoError(t, err)
-			require.NotContains(t, items, "another")
-		}
-		assert.Equal(t, uint64(3*(1+2)), p.Stats()[0].Retries, "one for each key")
-	})
-}
-
 // An answer too many would be taken for that to the next request.
 func TestAnAnswerThatNobodyAskedForIsNobodys(t *testing.T) {
 	bubble(t, func(t *testing.T) {
