@@ -554,7 +554,7 @@ func TestASiegeTellsWhoIsKnownAtASharedAddress(t *testing.T) {
 
 // A process whose clock is behind learns it from the records of another, once.
 func TestDifferentClocksAreReportedOnce(t *testing.T) {
-	for ahead, noticed := range map[time.Duration]bool{5 * time.Minute: true, 11 * time.Second: true, 3 * time.Second: false, 0: false} {
+	for ahead, noticed := range map[time.Duration]bool{5 * time.Minute: true, 4500 * time.Millisecond: true, 3500 * time.Millisecond: false, 0: false} {
 		store := memstore.New()
 		// Each bubble begins at the same time, so one that sleeps first is ahead.
 		synctest.Test(t, func(t *testing.T) {
