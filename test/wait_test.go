@@ -292,8 +292,9 @@ func named(name, value string, max int, ttl time.Duration) throttler.Condition {
 }
 
 // fullInTurns returns two conditions that take a hit in 10 s, both taken. b opens 5 s after a.
-func (h *hall) fullInTurns() (a, b throttler.Condition) {
+func (h *hall) fullInTurns(algorithm throttler.Algorithm) (a, b throttler.Condition) {
 	a, b = named("a", "", 1, 10*time.Second), named("b", "", 1, 10*time.Second)
+	a.Algorithm, b.Algorithm = algorithm, algorithm
 	h.come(h.Context(), either(a))
 	time.Sleep(5 * time.Second)
 	h.come(h.Context(), either(b))
@@ -347,7 +348,7 @@ func TestCallWhoseOtherConditionIsFullHoldsNobodyUp(t *testing.T) {
 // Two stand in line for the same two conditions, each blocked by another one first.
 func TestLinesDoNotLockEachOther(t *testing.T) {
 	inHall(t, memstore.New(), func(h *hall) {
-		a, b := h.fullInTurns()
+		a, b := h.fullInTurns(throttler.SlidingWindow)
 		ab := h.come(h.Context(), either(a, b))
 		ba := h.come(h.Context(), either(b, a))
 		h.all.Wait()
@@ -359,8 +360,13 @@ func TestLinesDoNotLockEachOther(t *testing.T) {
 // The two conditions of one call open in turns, and each time somebody else takes
 // the one that is open while the other is not.
 func TestCallIsNotStarvedByOthersWhoNeedLess(t *testing.T) {
+	t.Run("windows", func(t *testing.T) { isNotStarved(t, throttler.SlidingWindow) })
+	t.Run("buckets", func(t *testing.T) { isNotStarved(t, throttler.LeakyBucket) })
+}
+
+func isNotStarved(t *testing.T, algorithm throttler.Algorithm) {
 	inHall(t, memstore.New(), func(h *hall) {
-		a, b := h.fullInTurns()
+		a, b := h.fullInTurns(algorithm)
 		both := h.come(h.Context(), either(a, b))
 		var others []*post
 		for range 50 {
