@@ -192,6 +192,12 @@ func TestWhatLeakedBeforeAChangeOfTheRateLeakedAtTheOldOne(t *testing.T) {
 	}
 }
 
+func TestABucketIsNoLessFullAtAnotherRate(t *testing.T) {
+	b := decide(start, bucketOf(3, 3*time.Second), Lockout{}, Record{}, true).Next.bucket
+	b.enter(start, bucketOf(3, time.Second))
+	require.Equal(t, start+333_333_334, b.score.whole, "rounded up")
+}
+
 // A receipt from before a change of the rate finds nothing: how much it has poured in is not
 // what the bucket now holds of it.
 func TestAChangedRateIsAnotherBucketToReceipts(t *testing.T) {

@@ -17,6 +17,9 @@ func TestTheNewestHitsOfABucketAreItsLastOnes(t *testing.T) {
 		_, found := r.Without(h, start)
 		require.False(t, found, "it may be one of those that are gone")
 	}
+	slower := bucketOf(10, 20*time.Second)
+	same, _ := Record{bucket: b}.WithoutNewest(1, start, slower)
+	require.Equal(t, start+5*slower.Interval(), same.bucket.score.whole, "as full at another rate, but for one")
 	later := start.Add(time.Hour)
 	_, found = r.WithoutNewest(1, later, limit)
 	require.False(t, found, "all has leaked")
