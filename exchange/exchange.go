@@ -41,9 +41,8 @@ type Exchange interface {
 	// Propose returns the item to write: with a CasID by CompareAndSwap,
 	// without one by Add. Nil means that the record is only read. The Exchanger
 	// must not change the item before it is stored. Then it may make it the Result's
-	// Found, and must keep nothing of it: its memory is used for other records. Its
-	// Flags have the bit [BanFlag] if it holds a ban, and are of no other use to the
-	// Exchanger.
+	// Found. Its Flags have the bit [BanFlag] if it holds a ban, and are of no other
+	// use to the Exchanger.
 	//
 	// The Exchanger calls it when it is about to send the exchange. It calls it
 	// again, with another Turn, if the connection was lost before the answer and

@@ -3,10 +3,6 @@ package coalesce_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +12,6 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -548,124 +543,5 @@ func TestACallThatComesBeforeAnotherOneGivesUpIsNotDecidedOnTheRecordOfThat(t *t
 		require.ErrorIs(t, following.Failed(), exchange.ErrOverloaded)
 		require.Equal(t, 1, later.applied, "on the record as it is")
 		require.False(t, later.Stands())
-	})
-}
-
-// A handingBack is a server that makes the item which it has stored the one that it has found, as
-// package pool does after a meta set. It carries out several exchanges at a time.
-type handingBack struct{ *server }
-
-func (s handingBack) Exchange(_ context.Context, xs ...exchange.Exchange) {
-	for _, x := range xs {
-		item := x.Propose(exchange.Turn{Conn: 1})
-		time.Sleep(time.Millisecond)
-		r := exchange.Result{Conn: 1, Read: true}
-		if r.Stored = item != nil && s.put(item) == nil; r.Stored {
-			item.CasID = s.at(x.Key()).CasID
-			r.Found = item
-		} else {
-			r.Found = s.at(x.Key())
-		}
-		x.Done(r)
-	}
-}
-
-func (s handingBack) Start(xs ...exchange.Exchange) { go s.Exchange(context.Background(), xs...) }
-
-// An assessment is a look at a record, before it is counted in.
-type assessment struct{}
-
-func (assessment) Apply(record.Instant, *record.Record) (store bool) { return false }
-func (assessment) Stands() bool                                      { return false }
-func (assessment) Doubt() (again, twice bool)                        { return true, true }
-
-// The memory of items that are handed back is used again. But what is remembered, cached or was
-// assessed stays as it was: all hits of all calls are stored, and no others.
-func TestItemsThatAreHandedBackAreUsedAgainForNothingThatIsKept(t *testing.T) {
-	for seed := range uint64(5) {
-		inTime(t, func(t *testing.T, s *server) {
-			const most = 4
-			blocks := coalesce.NewBlocks(1000, time.Hour)
-			table := coalesce.NewTable(handingBack{s}, coalesce.Config{Remembered: 4, Timeout: time.Minute, Blocks: blocks, Counts: new(coalesce.Counts)})
-			keys := make([]string, 150)
-			for i := range keys {
-				keys[i] = fmt.Sprint("key", i)
-			}
-			counted := make(map[string]*atomic.Int32)
-			var full sync.Map // the keys whose records are
-			for _, key := range keys {
-				counted[key] = new(atomic.Int32)
-			}
-			caller := func(random *rand.Rand) {
-				var following []*coalesce.Entry // have been assessed
-				for range 80 {
-					entries := following
-					following = nil
-					for range 1 + random.IntN(3) {
-						key := keys[random.IntN(len(keys))]
-						for range random.IntN(3) {
-							entries = append(entries, &coalesce.Entry{Key: key, Change: &counter{max: most}, Patience: most, Cached: true})
-						}
-						e := &coalesce.Entry{Key: key, Change: &counter{max: most}, Patience: most, Cached: true}
-						if random.IntN(4) == 0 {
-							e.Change, e.Precedes = assessment{}, true
-						}
-						entries = append(entries, e)
-					}
-					table.Ask(t.Context(), &coalesce.Round{Entries: entries})
-					for _, e := range entries {
-						assert.NoError(t, e.Failed())
-						if c, ok := e.Change.(*counter); !ok {
-							next := &coalesce.Entry{Key: e.Key, Change: &counter{max: most}, Patience: most, Cached: true}
-							next.Follow(e)
-							following = append(following, next)
-						} else if !c.verdict.Outcome.Blocked {
-							counted[e.Key].Add(1)
-						}
-						if e.Change.Stands() {
-							full.Store(e.Key, true)
-						}
-					}
-					full.Range(func(key, _ any) bool {
-						cached, ok := blocks.Get(key.(string), record.InstantOf(time.Now()))
-						assert.True(t, ok)
-						stored, err := record.Decode(s.at(key.(string)).Value)
-						assert.NoError(t, err)
-						return assert.Equal(t, stored.Facts(), cached.Facts())
-					})
-					time.Sleep(time.Duration(random.IntN(1000)) * time.Microsecond)
-				}
-			}
-			var callers sync.WaitGroup
-			for i := range uint64(8) {
-				callers.Go(func() { caller(rand.New(rand.NewPCG(seed, i))) })
-			}
-			callers.Wait()
-			for key, n := range counted {
-				if item := s.at(key); item != nil {
-					r, err := record.Decode(item.Value)
-					require.NoError(t, err)
-					require.Len(t, r.Facts().Expiries, int(n.Load()))
-				}
-				require.LessOrEqual(t, n.Load(), int32(most))
-			}
-		})
-	}
-}
-
-func TestARecordThatWasAssessedIsKeptThoughItsItemWasHandedBack(t *testing.T) {
-	inTime(t, func(t *testing.T, s *server) {
-		mine := coalesce.NewTable(handingBack{s}, coalesce.Config{Remembered: 100, Timeout: time.Second, Counts: new(coalesce.Counts)})
-		entry := func(key string) *coalesce.Entry { return &coalesce.Entry{Key: key, Change: &counter{max: 9}} }
-		assessed := &coalesce.Entry{Key: "k", Change: assessment{}, Precedes: true}
-		mine.Ask(t.Context(), &coalesce.Round{Entries: []*coalesce.Entry{entry("k"), assessed}})
-		for key := range 10 {
-			mine.Ask(t.Context(), &coalesce.Round{Entries: []*coalesce.Entry{entry(fmt.Sprint(key))}})
-		}
-		next := entry("k")
-		next.Follow(assessed)
-		mine.Ask(t.Context(), &coalesce.Round{Entries: []*coalesce.Entry{next}})
-		require.NoError(t, next.Failed())
-		require.Zero(t, next.LostRaces)
 	})
 }

@@ -37,8 +37,6 @@ type coalescer struct {
 	held       bool       // the next exchange is left to the leader
 
 	seen        sighting
-	own         *memcache.Item // seen.item, if the exchanger has given it back and nobody else has it
-	spare       *memcache.Item // to be used for the next proposal; nil: none
 	assessed    sighting       // the record as the call to be counted has just assessed it
 	refusedBase sighting       // what the last write that was refused was to replace
 	sent        bool           // Propose was called, and Done was not yet
@@ -248,7 +246,7 @@ func (s *coalescer) decideBatch(now record.Instant) *memcache.Item {
 	if !changed {
 		return nil
 	}
-	item := s.itemFor(r, now)
+	item := newItem(s.key, r, now)
 	item.Flags = rand.Uint32()>>1 | 1 // tells this write from all others
 	if r.HoldsBan(now) {
 		item.Flags |= exchange.BanFlag
@@ -259,40 +257,24 @@ func (s *coalescer) decideBatch(now record.Instant) *memcache.Item {
 	return item
 }
 
-// itemFor returns the item to store r in, of which nothing is in the spare one.
-func (s *coalescer) itemFor(r *record.Record, now record.Instant) *memcache.Item {
-	item := s.spare
-	if item == nil || cap(item.Value) < r.Size() {
-		return newItem(s.key, r, now)
-	}
-	s.spare = nil
-	*item = memcache.Item{Key: s.key, Value: r.Append(item.Value[:0]), Expiration: record.Expiration(now, r.End())}
-	return item
-}
-
-const (
-	smallItem  = 40  // bytes of a record of a few hits
-	mediumItem = 168 // of 50 hits
-)
-
-// newItem returns a new item to store r in. Records have up to 50 hits, most of them, and many
+// newItem returns the item to store r in. Records have up to 50 hits, most of them, and many
 // only a few.
 func newItem(key string, r *record.Record, now record.Instant) *memcache.Item {
 	item := memcache.Item{Key: key, Expiration: record.Expiration(now, r.End())}
 	switch size := r.Size(); {
-	case size <= smallItem:
+	case size <= 40:
 		small := &struct {
 			memcache.Item
-			value [smallItem]byte
+			value [40]byte
 		}{Item: item}
-		small.Value = r.Append(small.value[:0])
+		small.Value = r.Append(small.value[:0:size])
 		return &small.Item
-	case size <= mediumItem:
+	case size <= 168:
 		medium := &struct {
 			memcache.Item
-			value [mediumItem]byte
+			value [168]byte
 		}{Item: item}
-		medium.Value = r.Append(medium.value[:0])
+		medium.Value = r.Append(medium.value[:0:size])
 		return &medium.Item
 	default:
 		large := item // item itself must not escape from the usual cases

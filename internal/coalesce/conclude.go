@@ -49,7 +49,6 @@ func (s *coalescer) accept(item *memcache.Item, r exchange.Result) {
 	if !r.Read {
 		s.seen = s.outlast(item)
 	}
-	s.replaceOwn(item)
 	s.stalls = 0
 	s.raceWon()
 	if s.base.known && !s.base.fresh {
@@ -57,18 +56,6 @@ func (s *coalescer) accept(item *memcache.Item, r exchange.Result) {
 	}
 	s.uncache()
 	s.acceptAll(item)
-}
-
-// replaceOwn notes that item was stored in place of base, whose memory is used again if it is
-// our own.
-func (s *coalescer) replaceOwn(item *memcache.Item) {
-	if s.own != nil && s.own == s.base.item {
-		s.spare = s.own
-	}
-	s.own = nil
-	if s.seen.item == item && s.seen.conn != noConn && cap(item.Value) <= mediumItem {
-		s.own = item
-	}
 }
 
 // acceptAll ends the batch as it was decided: on the record, or so that item
@@ -269,7 +256,6 @@ func (s *coalescer) empty() {
 // cache has the Blocks answer the next call from memory, if e stands on the record in item.
 func (s *coalescer) cache(e *Entry, item *memcache.Item) {
 	if e.Cached && item != nil && e.Change.Stands() {
-		s.own = nil // the Blocks have it now
 		s.table.cache(e, item.Value, s.resets)
 	}
 }
@@ -278,7 +264,7 @@ func (s *coalescer) cache(e *Entry, item *memcache.Item) {
 func (s *coalescer) end(e *Entry) {
 	e.ended = true
 	if e.Precedes && s.seen.conn != noConn {
-		e.assessed, s.own = s.seen, nil // the next Entry has it now
+		e.assessed = s.seen
 	}
 	if e.round != nil {
 		e.round.ended()

@@ -111,10 +111,7 @@ func (s *coalescer) retire() (seen sighting, pace *pace, idle bool) {
 		return seen, nil, false
 	}
 	seen, pace = s.seen, s.pace
-	if s.own != nil && s.own == seen.item {
-		s.spare = s.own // when seen is remembered
-	}
-	s.seen, s.own, s.pace, s.leader = sighting{}, nil, nil, nil
+	s.seen, s.pace, s.leader = sighting{}, nil, nil
 	return seen, pace, true
 }
 
