@@ -28,9 +28,9 @@ func TestThePagesTellTheNumbersOfThePackages(t *testing.T) {
 		{"rules.md", "At most %s calls of a process wait for one condition.", []any{thousands(throttler.MaxWaiting)}},
 		{"rules.md", "| largest Max | %s |", []any{thousands(throttler.MaxHits)}},
 		{"operations.md", "`LockoutGrowth` remembers bans for %s after they have ended", []any{days(throttler.LockoutMemory)}},
-		{"login.md", "for %d to %d days after a success there (`KnownFor`)", []any{constant(t, "../login", "defaultKnownFor") / int(24*time.Hour), 2 * constant(t, "../login", "defaultKnownFor") / int(24*time.Hour)}},
-		{"operations.md", "It holds %s records and %d MiB by default", []any{thousands(constant(t, "../memstore", "defaultMaxItems")), constant(t, "../memstore", "defaultMaxBytes") >> 20}},
-		{"operations.md", "once per `BlockCacheTTL` and process. Default: %d s", []any{constant(t, "..", "defaultBlockCacheTTL") / int(time.Second)}},
+		{"login.md", "for %d to %d days after a success there (`KnownFor`)", []any{constant(t, "../login", "defaultKnownFor") / int64(24*time.Hour), 2 * constant(t, "../login", "defaultKnownFor") / int64(24*time.Hour)}},
+		{"operations.md", "It holds %s records and %d MiB by default", []any{thousands(int(constant(t, "../memstore", "defaultMaxItems"))), constant(t, "../memstore", "defaultMaxBytes") >> 20}},
+		{"operations.md", "once per `BlockCacheTTL` and process. Default: %d s", []any{constant(t, "..", "defaultBlockCacheTTL") / int64(time.Second)}},
 		{"../pool/pool.go", "Raise it if the servers are in another region. Default: %s. Timeout time.Duration", []any{duration(t, "../pool", "defaultTimeout")}},
 		{"../pool/pool.go", "and the login. Default: %s. DialTimeout time.Duration", []any{duration(t, "../pool", "defaultDialTimeout")}},
 		{"../pool/pool.go", "throttler.ErrOverloaded. Default: %s. QueueTimeout time.Duration", []any{duration(t, "../pool", "defaultQueueTimeout")}},
@@ -48,7 +48,7 @@ func TestThePagesTellTheNumbersOfThePackages(t *testing.T) {
 
 // constant returns the value of a constant of the package in dir. A duration is in
 // nanoseconds.
-func constant(t *testing.T, dir, name string) int {
+func constant(t *testing.T, dir, name string) int64 {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	require.NoError(t, err)
@@ -64,11 +64,11 @@ func constant(t *testing.T, dir, name string) int {
 				if spec := spec.(*ast.ValueSpec); spec.Names[0].Name == name {
 					expression := types.ExprString(spec.Values[0])
 					for unit, d := range map[string]time.Duration{"Millisecond": time.Millisecond, "Second": time.Second, "Minute": time.Minute, "Hour": time.Hour} {
-						expression = strings.ReplaceAll(expression, "time."+unit, strconv.Itoa(int(d)))
+						expression = strings.ReplaceAll(expression, "time."+unit, strconv.FormatInt(int64(d), 10))
 					}
 					value, err := types.Eval(token.NewFileSet(), nil, token.NoPos, expression)
 					require.NoError(t, err)
-					n, err := strconv.Atoi(value.Value.ExactString())
+					n, err := strconv.ParseInt(value.Value.ExactString(), 10, 64)
 					require.NoError(t, err)
 					return n
 				}
