@@ -31,8 +31,9 @@ var (
 		return httprate.LimitBy(l.Max, l.Window, peer)(next)
 	})
 	middlewares = []system{
-		wrapped("httpthrottle", "sliding window", ours(nil)),
-		wrapped("httpthrottle, RateLimit fields", "sliding window", ours([]string{"address"})),
+		wrapped("httpthrottle", "sliding window", ours(false, nil)),
+		wrapped("httpthrottle, RateLimit fields", "sliding window", ours(false, []string{"address"})),
+		wrapped("httpthrottle, NoDecision", "sliding window", ours(true, nil)),
 		wrapped("httpthrottle.PerValue", "sliding window", oursPerValue(nil)),
 		wrapped("httpthrottle.PerValue, RateLimit fields", "sliding window", oursPerValue([]string{"address"})),
 		httpRate,
@@ -64,12 +65,13 @@ func peer(r *http.Request) (string, error) {
 	return httprate.CanonicalizeIP(host), err
 }
 
-// ours shows the conditions of public in RateLimit fields.
-func ours(public []string) wrap {
+// ours shows the conditions of public in RateLimit fields. With noDecision it does not copy the
+// request to hand the Decision on.
+func ours(noDecision bool, public []string) wrap {
 	return func(l limit, next http.Handler) http.Handler {
 		var source httpthrottle.Source
 		m := httpthrottle.New(throttler.New(memstore.New()), func(r *http.Request) throttler.Rule { return perAddress(l, source.Key(r)) })
-		m.Public = public
+		m.NoDecision, m.Public = noDecision, public
 		return m.Handler(next)
 	}
 }
