@@ -122,6 +122,7 @@ func (r measured) further() shown {
 		{"process memory, 4,000 values", "go-limiter", "In process memory", "spread", "throttler, memstore"},
 		{"… by `Limit.Take`", "go-limiter", "In process memory", "spread", "throttler, memstore, Take"},
 		{"HTTP in one process", "httprate", "HTTP middleware in process memory", "allowed", "httpthrottle"},
+		{"… with `NoDecision`", "httprate", "HTTP middleware in process memory", "allowed", "httpthrottle, NoDecision"},
 		{"… by `PerValue`", "httprate", "HTTP middleware in process memory", "allowed", "httpthrottle.PerValue"},
 	} {
 		ratios := r.ratios(f.heading, f.work, f.limiter)
