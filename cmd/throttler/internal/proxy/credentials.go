@@ -49,12 +49,15 @@ func (r recent) has(c credential) bool {
 
 // add adds a credential, and reports whether it was there. Its time begins anew.
 func (r recent) add(c credential) (had bool) {
-	item := &memcache.Item{Key: string(c), Expiration: int32(r.lasts / time.Second)}
-	if had = r.store.Add(item) != nil; had {
-		r.remove(c)
-		r.store.Add(item)
+	lasts := int32(r.lasts / time.Second)
+	if r.store.Add(&memcache.Item{Key: string(c), Expiration: lasts}) == nil {
+		return false
 	}
-	return had
+	if item, err := r.store.Get(string(c)); err == nil {
+		item.Expiration = lasts
+		r.store.CompareAndSwap(item) // or else another call has just done the same
+	}
+	return true
 }
 
 func (r recent) remove(c credential) { r.store.Delete(string(c)) }
