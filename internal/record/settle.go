@@ -240,17 +240,17 @@ func (s *Settlement) lookAtSettled(now Instant, r Record) {
 	one.Cost, one.Least, one.ID = 1, 0, 0 // its own lease counts
 	var v Verdict
 	b, _ := r.ban.at(now)
-	if !b.holds(now) {
-		r.begin(b)
-	}
-	switch {
-	case b.holds(now):
+	if b.holds(now) {
 		v.block(now, &one, &r, b, nil)
-	case one.Algorithm == Calendar:
+		s.Outcome = v.Outcome
+		return
+	}
+	r.begin(b)
+	if one.Algorithm == Calendar {
 		s.enter(now, &r.calendar)
 		v.lookAtPeriod(now, &one, &r.calendar, false)
 		v.Outcome.Blocked = r.calendar.count > uint64(one.Max)
-	default:
+	} else {
 		v.look(now, &one, &r, false)
 		v.Outcome.Blocked = r.exceeds(now, &one)
 	}
