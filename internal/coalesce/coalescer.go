@@ -162,7 +162,7 @@ func (s *coalescer) unqueue(e *Entry) bool {
 }
 
 // WasRead returns the record that the call to be counted has just read, to assess
-// whether to count. Package plain asks for it by this method, which is no part of an Exchange.
+// whether to count. Package adapter asks for it by this method, which is no part of an Exchange.
 func (s *coalescer) WasRead() (item *memcache.Item, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +170,7 @@ func (s *coalescer) WasRead() (item *memcache.Item, ok bool) {
 }
 
 // Propose closes the batch, and decides it on what is known of the record. The client calls it when
-// the exchange may be sent: pool's request.propose, or package plain.
+// the exchange may be sent: pool's request.propose, or package adapter.
 func (s *coalescer) Propose(turn exchange.Turn) *memcache.Item {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,8 +2,9 @@ package upstream
 
 import "sync"
 
-// News are the beginnings and ends of outages that a program is to be told of, in order. It is told of one at a time, on a goroutine of its own: what it does then may take
-// its time, make news, and wait for servers. The zero News are none.
+// News are the beginnings and ends of outages that a program is to be told of, in order. It is told
+// of one at a time, on a goroutine of its own: what it does then may take its time, make news, and
+// wait for servers. The zero News are none.
 type News struct {
 	mu      sync.Mutex
 	untold  []change
