@@ -51,7 +51,6 @@ type inFlight struct {
 	dead             error     // why it is not used any more
 	buried           bool      // bury has been called, or is about to be
 	interrupted      bool      // the read deadline has been set to wake the reader
-	watch            alarm     // runs overdue
 	lateCheck        lateCheck
 }
 
@@ -101,9 +100,6 @@ func (c *conn) desertedLocked() bool {
 func (c *conn) bury() {
 	l, s := c.link, c.link.server
 	l.mu.Lock()
-	if c.watch.timer != nil {
-		c.watch.timer.Stop()
-	}
 	reason := c.dead
 	if c.slow != nil && c.sent.Len() > 0 && c.sent.All()[0] == c.slow { // not answered since
 		c.spoilLocked(c.slow.atFault())

@@ -27,7 +27,8 @@ type link struct {
 	alone      int // how many calls in a row found no other waiting
 	life       context.Context
 	endLife    context.CancelCauseFunc // ends what connecting is under way
-	clock      alarm                   // runs expire
+	clock      *time.Timer             // runs tick; nil: was never set
+	tickDue    time.Time               // what it is set for; zero: it is not
 }
 
 // aloneEnough is how many calls in a row must find no other waiting before the
@@ -90,7 +91,7 @@ func (l *link) pushLocked(requests []*request) error {
 		r.queued = now
 		l.queue.Push(r)
 	}
-	l.tickLocked()
+	l.tickByLocked(now.Add(l.server.queueTimeout))
 	l.wakeLocked()
 	return nil
 }
@@ -129,7 +130,7 @@ func (l *link) putBackLocked(requests []*request) {
 		}
 	}
 	l.queue.PutBack(requests)
-	l.tickLocked()
+	l.tickByLocked(requests[0].unsentBy())
 }
 
 // wakeLocked starts a writer, or a connection, if something is queued.

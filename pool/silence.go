@@ -99,87 +99,35 @@ func (c *conn) judgeLocked() {
 	_ = c.nc.SetReadDeadline(time.Time{})
 	now := time.Now()
 	c.expireLocked(now)
-	switch late, waits := c.latenessLocked(now); {
-	case !waits:
-		c.watch.isSet = false
-	case late < 0:
-		c.watchAfterLocked(-late)
+	switch {
+	case !c.isOverdueLocked(now):
 	case c.transmitting:
 		c.silentAt = c.offset
-		c.watchAfterLocked(0)
 	default:
 		c.giveUpLocked()
 	}
+	c.link.tickOnLocked(now)
 }
 
-// An alarm is a timer that is set anew when it has run.
-type alarm struct {
-	timer *time.Timer
-	isSet bool
-}
-
-// afterLocked has run called so much earlier than after d that the reader can be asked. It is
-// the same each time.
-func (a *alarm) afterLocked(d time.Duration, run func()) {
-	a.isSet = true
-	if a.timer == nil {
-		a.timer = time.AfterFunc(d-ahead, run)
-		return
-	}
-	a.timer.Reset(d - ahead)
-}
-
-// watchLocked sees to it that overdue runs when an answer is.
-func (c *conn) watchLocked() {
-	if !c.watch.isSet {
-		c.watchAfterLocked(c.link.server.timeout)
-	}
-}
-
-func (c *conn) watchAfterLocked(d time.Duration) { c.watch.afterLocked(d, c.overdue) }
-
-// overdue sees to it that the connection fails if its oldest request has waited too long
-// since it was sent or, if it had to wait for the answers to others, since the last of
-// these. A server that is slow for want of time is there.
-func (c *conn) overdue() {
-	l := c.link
-	l.mu.Lock()
-	now := time.Now()
-	switch late, waits := c.latenessLocked(now); {
-	case !waits:
-		c.watch.isSet = false
-	case late < -ahead:
-		c.watchAfterLocked(-late)
-	case !c.transmitting, !c.lone && c.silentAt != c.offset:
-		c.askLocked(now.Add(-late))
-	case late < 0:
-		c.watchAfterLocked(ahead - late)
-	default:
-		c.unblockLocked()
-	}
-	last := c.desertedLocked()
-	l.mu.Unlock()
-	if last {
-		c.bury()
-	}
+// blockedLocked reports whether the reader, if it is asked, can tell nothing: it has found
+// nothing while this packet was being written, or there is none, as a lone caller that writes
+// reads only afterwards.
+func (c *conn) blockedLocked(now time.Time) bool {
+	return c.transmitting && (c.lone || c.silentAt == c.offset && c.isOverdueLocked(now))
 }
 
 // unblockLocked fails the connection if the server takes nothing more: a packet is still
-// being written though its writer had its turn. The reader has found nothing, or there is
-// none: a lone caller that writes reads only afterwards. It unlocks link.mu meanwhile.
+// being written though its writer had its turn. It unlocks link.mu meanwhile.
 func (c *conn) unblockLocked() {
 	l, packet := c.link, c.offset
 	l.mu.Unlock()
 	turns.Pass(turnsToWrite)
 	l.mu.Lock()
-	switch late, waits := c.latenessLocked(time.Now()); {
-	case !waits:
-		c.watch.isSet = false
-	case late >= 0 && c.transmitting && c.offset == packet:
+	now := time.Now()
+	if c.transmitting && c.offset == packet && c.isOverdueLocked(now) {
 		c.giveUpLocked()
-	default:
-		c.watchAfterLocked(max(-late, 0))
 	}
+	l.tickOnLocked(now)
 }
 
 // giveUpLocked fails the connection, whose oldest request is overdue. If its answer has
@@ -194,13 +142,18 @@ func (c *conn) giveUpLocked() {
 	c.failLocked(lostError{errTimeout})
 }
 
-// latenessLocked returns for how much too long the oldest request has waited. waits is
-// false if there is none, or the connection is of no use any more.
-func (c *conn) latenessLocked(now time.Time) (late time.Duration, waits bool) {
-	if c.dead != nil || c.sent.Len() == 0 {
-		return 0, false
+// overdueLocked returns when the oldest request will have waited too long. It is zero if
+// there is none, or the connection is of no use any more, or c is nil.
+func (c *conn) overdueLocked() time.Time {
+	if c == nil || c.dead != nil || c.sent.Len() == 0 {
+		return time.Time{}
 	}
-	return now.Sub(c.waitingSinceLocked()) - c.link.server.timeout, true
+	return c.waitingSinceLocked().Add(c.link.server.timeout)
+}
+
+func (c *conn) isOverdueLocked(now time.Time) bool {
+	due := c.overdueLocked()
+	return !due.IsZero() && !due.After(now)
 }
 
 // waitingSinceLocked returns since when the server could have answered the oldest

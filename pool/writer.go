@@ -65,7 +65,7 @@ func (c *conn) enqueue(bundle []*request, alone bool) (packet []byte) {
 	}
 	c.offset += int64(len(packet))
 	c.transmitting, c.lone = true, alone && len(packet) <= maxAlone
-	c.watchLocked()
+	l.tickByLocked(now.Add(l.server.timeout))
 	if !alone && !c.reading {
 		c.reading = true
 		go c.receive(context.Background(), nil)
