@@ -48,15 +48,13 @@ func isPlain(raw, decoded string) bool {
 	switch {
 	case raw == "":
 		return true
-	case raw[0] != '/', !utf8.ValidString(decoded), strings.Count(decoded, "/") != strings.Count(raw, "/"), strings.ContainsAny(raw, "?#"):
+	case raw[0] != '/', !utf8.ValidString(decoded), strings.Count(decoded, "/") != strings.Count(raw, "/"), strings.ContainsAny(raw, "?#"), again.MatchString(decoded):
 		return false
 	}
 	before := '/'
 	for i, c := range decoded {
 		switch {
 		case c == '\\', c == ';', unicode.IsControl(c):
-			return false
-		case c == '%' && again.MatchString(decoded[i:]):
 			return false
 		case c == '/' && i > 0 && strings.ContainsRune("/. ", before):
 			return false
@@ -67,28 +65,24 @@ func isPlain(raw, decoded string) bool {
 }
 
 // again matches what some servers would decode once more.
-var again = regexp.MustCompile(`^%([0-9a-fA-F]{2}|[uU])`)
+var again = regexp.MustCompile(`%([0-9a-fA-F]{2}|[uU])`)
 
 // Decode decodes percent-encodings. What is none stays as it is.
 func Decode(raw string) string {
-	at := strings.IndexByte(raw, '%')
-	if at < 0 {
+	if !strings.Contains(raw, "%") {
 		return raw
 	}
-	var b strings.Builder
-	for ; at >= 0; at = strings.IndexByte(raw, '%') {
-		octet, err := strconv.ParseUint(raw[at+1:min(at+3, len(raw))], 16, 8)
-		if err != nil || at+3 > len(raw) {
-			b.WriteString(raw[:at+1])
-			raw = raw[at+1:]
-			continue
+	decoded := make([]byte, 0, len(raw))
+	for i := 0; i < len(raw); i++ {
+		octet := uint64(raw[i])
+		if raw[i] == '%' && i+2 < len(raw) {
+			if n, err := strconv.ParseUint(raw[i+1:i+3], 16, 8); err == nil {
+				octet, i = n, i+2
+			}
 		}
-		b.WriteString(raw[:at])
-		b.WriteByte(byte(octet))
-		raw = raw[at+3:]
+		decoded = append(decoded, byte(octet))
 	}
-	b.WriteString(raw)
-	return b.String()
+	return string(decoded)
 }
 
 // Text returns all that any server may find in a path: decoded as often as that changes it, and
