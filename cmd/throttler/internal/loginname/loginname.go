@@ -14,7 +14,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"mime/multipart"
 	"net/http"
@@ -274,15 +273,11 @@ func (f *Finder) readJSON(text []byte) (*Body, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber() // so that numbers stay as they are
 	var value any
-	err := decoder.Decode(&value)
+	b, err := &Body{Type: "application/json"}, decoder.Decode(&value)
 	if err == nil {
-		_, err = decoder.Token()
+		b.Text, err = json.Marshal(value)
 	}
-	if !errors.Is(err, io.EOF) || value == nil && len(bytes.TrimSpace(text)) == 0 {
-		return nil, unreadable("it is no JSON")
-	}
-	b := &Body{Type: "application/json"}
-	if b.Text, err = json.Marshal(value); err != nil {
+	if err != nil || !json.Valid(text) { // as behind the value
 		return nil, unreadable("it is no JSON")
 	}
 	for i, key := range f.keys {
