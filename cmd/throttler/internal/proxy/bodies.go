@@ -38,7 +38,7 @@ var (
 	errBusy = errors.New("too many bodies are being read")
 )
 
-// bodies counts the bytes that are held of bodies. The zero value holds none.
+// bodies counts the bytes that are held of bodies.
 type bodies struct {
 	mu  sync.Mutex
 	all int
@@ -50,9 +50,6 @@ type bodies struct {
 func (b *bodies) hold(client string, n int) (held int, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.of == nil {
-		b.of = make(map[string]int)
-	}
 	held = b.of[client] + n
 	if n > 0 && (held > maxHeldOfOne || b.all+n > maxHeld) {
 		return 0, false
@@ -75,7 +72,7 @@ func (c *call) hold(n int) error {
 	}
 	decision, err := c.proxy.Guard.Peek(c.request.Context(), "", c.addr)
 	if err == nil && decision.Status == throttler.Blocked {
-		return &blockedError{decision}
+		return &throttler.BlockedError{Decision: decision}
 	}
 	c.isNotBanned = true
 	return err

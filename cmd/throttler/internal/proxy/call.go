@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
@@ -71,10 +72,8 @@ func (c *call) detach(ctx context.Context) context.Context {
 	client := ctx
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	var once sync.Once // the time starts once, and not after it was stopped
-	var timer *time.Timer
-	start := func() {
-		once.Do(func() { timer = time.AfterFunc(c.file.Proxy.Timeout, func() { cancel(errTimeout) }) })
-	}
+	timer := time.AfterFunc(math.MaxInt64, func() { cancel(errTimeout) })
+	start := func() { once.Do(func() { timer.Reset(c.file.Proxy.Timeout) }) }
 	if c.body == nil || c.request.GetBody != nil {
 		start()
 	}
@@ -82,9 +81,7 @@ func (c *call) detach(ctx context.Context) context.Context {
 	c.stop = func() {
 		gone()
 		once.Do(func() {})
-		if timer != nil {
-			timer.Stop()
-		}
+		timer.Stop()
 	}
 	c.leave = func() { c.stop(); cancel(context.Canceled) }
 	c.detached = ctx
@@ -107,11 +104,6 @@ func (c *call) close() {
 	c.held = 0
 }
 
-// timedOut reports whether the server has not answered in time.
-func (c *call) timedOut() bool {
-	return c.detached != nil && context.Cause(c.detached) == errTimeout
-}
-
 // end ends the attempt by how, if there is one. v is for the next with the same credentials.
 // A second call does nothing.
 func (c *call) end(how func(*login.Attempt, context.Context) error, v rulefile.Verdict) {
@@ -122,8 +114,8 @@ func (c *call) end(how func(*login.Attempt, context.Context) error, v rulefile.V
 		if c.attempt == nil {
 			return
 		}
-		if err := how(c.attempt, c.request.Context()); err != nil {
-			c.proxy.servers.warn("an attempt could not be ended", "err", err)
+		if err := how(c.attempt, c.request.Context()); err != nil && c.proxy.servers.Due() {
+			c.proxy.Log.Warn("an attempt could not be ended", "err", err)
 		}
 	})
 }

@@ -71,9 +71,7 @@ type basicLogins struct {
 }
 
 func newBasicLogins() *basicLogins {
-	b := &basicLogins{key: make([]byte, 32), known: newRecent(knownFor), underWay: make(map[credential]chan struct{})}
-	rand.Read(b.key)
-	return b
+	return &basicLogins{key: []byte(rand.Text()), known: newRecent(knownFor), underWay: make(map[credential]chan struct{})}
 }
 
 // knownID identifies what is known to be right: Basic credentials, and whether a cookie came with
@@ -91,7 +89,7 @@ func (b *basicLogins) knownID(c *call) credential {
 func (b *basicLogins) id(c *call, more ...string) credential {
 	x, standard := c.forwardedHosts()
 	parts := []string{c.addr.String(), c.login.Place, c.request.Header.Get("Authorization"), c.request.Host, strings.Join(x, ","), strings.Join(standard, ",")}
-	return b.hash(append(parts, more...)...)
+	return credential(mac(b.key, append(parts, more...)...))
 }
 
 // idOf identifies a request whose body can be read again. All that the server gets belongs to
@@ -104,13 +102,14 @@ func (b *basicLogins) idOf(c *call) credential {
 		body, _ := r.GetBody() // it is in memory
 		io.Copy(&rest, body)
 	}
-	return b.hash(c.addr.String()+"\n"+r.Method+" "+r.Host+" "+r.URL.RequestURI(), rest.String())
+	return credential(mac(b.key, c.addr.String(), r.Method+" "+r.Host+" "+r.URL.RequestURI(), rest.String()))
 }
 
-func (b *basicLogins) hash(parts ...string) credential {
-	mac := hmac.New(sha256.New, b.key)
-	io.WriteString(mac, strings.Join(parts, "\n"))
-	return credential(hex.EncodeToString(mac.Sum(nil)))
+// mac returns the HMAC of parts.
+func mac(key []byte, parts ...string) string {
+	h := hmac.New(sha256.New, key)
+	io.WriteString(h, strings.Join(parts, "\n"))
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 // take reports whether credentials are known to be right. If they are not, it returns

@@ -25,8 +25,9 @@ var (
 	errNoName    = errors.New("there is no name in the body")
 	errTooLarge  = errors.New("the body is too large")
 	errWrong     = errors.New("the name does not match")
-	errTwoLogins = errors.New("the path or the host may be that of two logins")
+	errTwoLogins = fmt.Errorf("%w: the path or the host may be that of two logins", loginname.ErrUnreadable)
 	errCrossSite = errors.New("a page of another site sends it")
+	errClosed    = errors.New("the backend fails, and the rule file says failure: closed")
 )
 
 // find sets the name that c tries, if there is one, and rewrites the request to what was read.
@@ -64,12 +65,10 @@ func (c *call) find(w http.ResponseWriter) error {
 // dropsFields reports whether Connection names more fields than browsers name there. They are not
 // passed on, and the server would read a request without them.
 func (c *call) dropsFields() bool {
-	for name := range strings.SplitSeq(strings.Join(c.request.Header["Connection"], ","), ",") {
-		if name = strings.ToLower(strings.TrimSpace(name)); !slices.Contains([]string{"", "close", "keep-alive", "upgrade", "http2-settings", "te"}, name) {
-			return true
-		}
-	}
-	return false
+	names := strings.Split(strings.ToLower(strings.Join(c.request.Header["Connection"], ",")), ",")
+	return slices.ContainsFunc(names, func(name string) bool {
+		return !slices.Contains([]string{"", "close", "keep-alive", "upgrade", "http2-settings", "te"}, strings.TrimSpace(name))
+	})
 }
 
 // mayTry reports whether the request could be an attempt at another login than c's.
@@ -182,11 +181,10 @@ func (c *call) isCrossSite() bool {
 
 var crossOrigin http.CrossOriginProtection
 
-// statusOf returns the status and the text of the answer to a request that was not passed
-// on.
+// statusOf returns the status and the text of the answer to a request that is not passed on.
 func statusOf(err error) (status int, text string) {
 	switch {
-	case errors.Is(err, loginname.ErrUnreadable), errors.Is(err, errTwoLogins):
+	case errors.Is(err, loginname.ErrUnreadable):
 		return http.StatusBadRequest, "This login can be read in different ways."
 	case errors.Is(err, errNoName):
 		return http.StatusBadRequest, "This login has no name."

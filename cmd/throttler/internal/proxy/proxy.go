@@ -93,13 +93,13 @@ type Proxy struct {
 	basic      *basicLogins
 	unanswered recent // guesses
 	bodies     bodies
-	clients    rareLog // of what clients send
-	servers    rareLog // of what servers do: no client can keep it out of the log
+	clients    seldom.Minute // for logging what clients send
+	servers    seldom.Minute // for logging what servers do: no client can keep it out of the log
 }
 
 // New returns a Proxy.
 func New(o Options) *Proxy {
-	p := &Proxy{Options: o, devices: newDevices(o.Secret), basic: newBasicLogins(), unanswered: newRecent(guessFor), clients: rareLog{log: o.Log}, servers: rareLog{log: o.Log}}
+	p := &Proxy{Options: o, devices: newDevices(o.Secret), basic: newBasicLogins(), unanswered: newRecent(guessFor), bodies: bodies{of: make(map[string]int)}}
 	p.refusal = httpthrottle.New(o.Throttler, func(*http.Request) throttler.Rule { return httpthrottle.Unlimited() })
 	p.reverse = &httputil.ReverseProxy{
 		Transport:      newTransport(),
@@ -138,21 +138,19 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // guard passes c on if it is no attempt, or one that is authorized.
 func (p *Proxy) guard(w http.ResponseWriter, c *call) {
 	defer c.close()
-	if err := c.find(w); err != nil {
+	err := c.find(w)
+	if err == nil && c.named {
+		err = p.begin(c)
+	}
+	if err != nil {
 		p.refuse(w, c, err)
 		return
-	}
-	if c.named {
-		if err := p.begin(w, c); err != nil {
-			p.refuse(w, c, err)
-			return
-		}
 	}
 	p.reverse.ServeHTTP(w, c.outgoing())
 }
 
 // begin begins the attempt of c, unless its credentials are known to be right.
-func (p *Proxy) begin(w http.ResponseWriter, c *call) error {
+func (p *Proxy) begin(c *call) error {
 	ctx := c.request.Context()
 	if c.basic {
 		known, done, err := p.basic.take(ctx, p.basic.knownID(c))
@@ -171,7 +169,7 @@ func (p *Proxy) begin(w http.ResponseWriter, c *call) error {
 		return err
 	}
 	if attempt.Decision.Status == throttler.Blocked {
-		return &blockedError{attempt.Decision}
+		return &throttler.BlockedError{Decision: attempt.Decision}
 	}
 	c.attempt = attempt
 	if attempt.Decision.Err != nil && c.file.Closed {
@@ -181,23 +179,15 @@ func (p *Proxy) begin(w http.ResponseWriter, c *call) error {
 	return nil
 }
 
-// A blockedError is the error of an attempt that the Guard refuses.
-type blockedError struct{ decision throttler.Decision }
-
-func (*blockedError) Error() string { return "too many attempts" }
-
-// errClosed is the error of an attempt while the backend fails.
-var errClosed = errors.New("the backend fails, and the rule file says failure: closed")
-
 // refuse answers a request that is not passed on.
 func (p *Proxy) refuse(w http.ResponseWriter, c *call, err error) {
 	r := c.request
 	if r.ProtoMajor == 1 {
 		w.Header().Set("Connection", "close") // the rest of its body is not read
 	}
-	if blocked := new(blockedError); errors.As(err, &blocked) {
-		httpthrottle.SetRetryAfter(w, blocked.decision)
-		p.refusal.WriteAnswer(w, r, blocked.decision)
+	if blocked, ok := errors.AsType[*throttler.BlockedError](err); ok {
+		httpthrottle.SetRetryAfter(w, blocked.Decision)
+		p.refusal.WriteAnswer(w, r, blocked.Decision)
 		return
 	}
 	w.Header().Set("Cache-Control", "no-store")
@@ -205,20 +195,8 @@ func (p *Proxy) refuse(w http.ResponseWriter, c *call, err error) {
 	if status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}
-	if c.login != nil && r.Context().Err() == nil {
-		p.clients.warn("a login was not passed on", "client", c.addr, "path", r.URL.Path, "err", err)
+	if c.login != nil && r.Context().Err() == nil && p.clients.Due() {
+		p.Log.Warn("a login was not passed on", "client", c.addr, "path", r.URL.Path, "err", err)
 	}
 	http.Error(w, text, status)
-}
-
-// A rareLog logs at most one warning a minute.
-type rareLog struct {
-	log  *slog.Logger
-	when seldom.Minute
-}
-
-func (t *rareLog) warn(message string, args ...any) {
-	if t.when.Due() {
-		t.log.Warn(message, args...)
-	}
 }

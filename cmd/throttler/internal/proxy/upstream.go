@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -30,9 +31,6 @@ func newTransport() http.RoundTripper {
 	}
 }
 
-// forwarded are the fields in which proxies say whom they ask for.
-var forwarded = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
-
 // rewrite makes the request to the server.
 func rewrite(r *httputil.ProxyRequest) {
 	c := callOf(r.In.Context())
@@ -46,7 +44,7 @@ func rewrite(r *httputil.ProxyRequest) {
 		r.Out.Header.Del("Upgrade")
 		r.Out.Header.Del("Connection")
 	}
-	stripDevices(r.Out.Header)
+	removeCookies(r.Out.Header, isDevice) // they are not the server's
 	maps.DeleteFunc(r.Out.Header, func(name string, _ []string) bool {
 		return strings.ContainsFunc(name, isStrange) || slices.Contains(otherPaths, name)
 	})
@@ -73,17 +71,11 @@ func (c *call) forward(r *httputil.ProxyRequest) {
 	}
 	r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]
 	r.SetXForwarded()
-	for field, values := range r.In.Header {
-		if c.isForwarded(field) && field != "X-Forwarded-For" {
-			r.Out.Header[field] = values
+	for _, field := range []string{"Forwarded", "X-Forwarded-Host", "X-Forwarded-Proto", c.file.Forwarded} {
+		if values := r.In.Header.Values(field); len(values) > 0 && !strings.EqualFold(field, "X-Forwarded-For") { // also one that Connection names
+			r.Out.Header[http.CanonicalHeaderKey(field)] = values
 		}
 	}
-}
-
-// isForwarded reports whether proxies say in a field whom they ask for. Connection cannot
-// remove it.
-func (c *call) isForwarded(field string) bool {
-	return strings.EqualFold(field, c.file.Forwarded) || slices.Contains(forwarded, http.CanonicalHeaderKey(field))
 }
 
 // failed answers a request that the server has not answered.
@@ -96,24 +88,25 @@ func (c *call) failed(w http.ResponseWriter, err error) {
 		return
 	case !c.reached.Load():
 		c.cancel()
-	case c.timedOut() || isTimeout(err) || c.sent() && noAnswer(err):
+	case c.timedOut(err) || c.sent() && noAnswer(err):
 		c.keep(rulefile.Neither)
 	default: // an attacker could bring it about that the answer is lost, or is no HTTP
 		c.close()
 	}
 	status := http.StatusBadGateway
-	if c.timedOut() || isTimeout(err) {
+	if c.timedOut(err) {
 		status = http.StatusGatewayTimeout
 	}
-	if c.request.Context().Err() == nil {
-		c.proxy.servers.warn("the server does not answer", "server", c.file.Proxy.Server, "err", err)
+	if c.request.Context().Err() == nil && c.proxy.servers.Due() {
+		c.proxy.Log.Warn("the server does not answer", "server", c.file.Proxy.Server, "err", err)
 	}
 	http.Error(w, http.StatusText(status), status)
 }
 
-func isTimeout(err error) bool {
-	var timeout net.Error
-	return errors.As(err, &timeout) && timeout.Timeout()
+// timedOut reports whether the server has not answered in time, so that err came instead.
+func (c *call) timedOut(err error) bool {
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout() || c.detached != nil && context.Cause(c.detached) == errTimeout
 }
 
 // sent reports whether the server needs all of the request, and has got it at once.
@@ -123,10 +116,5 @@ func (c *call) sent() bool { return c.body == nil || c.request.GetBody != nil &&
 
 // noAnswer reports whether the connection has ended instead of an answer.
 func noAnswer(err error) bool {
-	for _, end := range []error{io.EOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
-		if errors.Is(err, end) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{io.EOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE}, func(end error) bool { return errors.Is(err, end) })
 }
