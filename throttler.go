@@ -57,7 +57,7 @@
 //   - Observe: [Throttler.Observe], [Throttler.Conflict], [Throttler.Stats]; packages tally
 //     and otelthrottle.
 //   - Choose a store: packages memstore, pool and redisstore; for your own [Client] and
-//     [Exchanger].
+//     exchange.Exchanger.
 //   - Survive an outage: [Throttler.Fallback], [Throttler.FallbackShare], [Decision.Err], [ErrUnavailable],
 //     [ErrOverloaded].
 //
@@ -78,8 +78,8 @@
 // Fast: over package pool a decision takes one round trip, however many conditions it has.
 // If another process has changed a record since this one saw it, it takes two, or three
 // over a connection on which that has hardly ever happened. To count a call of several
-// conditions, [Rule.CountAuthorizedOnly] takes one more. Over a Client that is no [Exchanger], a
-// decision takes two round trips, and one if it writes nothing. Callers of one process for
+// conditions, [Rule.CountAuthorizedOnly] takes one more. Over a Client that is no
+// exchange.Exchanger, a decision takes two round trips, and one if it writes nothing. Callers of one process for
 // one value share round trips. A condition in [Throttler.BlockCache] takes none.
 //
 // docs/exactness.md has the arguments, and the tests that guard each promise.
@@ -124,8 +124,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/engine"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -139,8 +139,8 @@ import (
 //   - [Throttler.Hold] renews leases until they are released.
 //   - If ctx ends first, operations already begun run on until the client gives them up,
 //     and a refused call gives back what it counted.
-//   - Over a Client that is not an [Exchanger], reads that were sent twice because one was
-//     slow run on.
+//   - Over a Client that is not an exchange.Exchanger, reads that were sent twice because
+//     one was slow run on.
 type Throttler struct {
 	// Fallback decides the conditions whose backend failed. It is usually a
 	// memstore: then each process counts by itself during an outage. It never allows
@@ -176,15 +176,15 @@ type Throttler struct {
 	// To change one that is still the same takes one round trip instead of two.
 	// A remembered record alone decides nothing. A record counts once more for each
 	// KiB of its size, or for each 256 bytes by default. Records of more than 64 KiB are
-	// not remembered, nor are any over a Client that is not an [Exchanger], unless there is
-	// a Fallback.
+	// not remembered, nor are any over a Client that is not an exchange.Exchanger, unless
+	// there is a Fallback.
 	// Default: 131,072, which take 17 to 50 MB. Negative disables it.
 	RecordCache int
 
 	// QueueTimeout is the longest wait for a turn if this process asks more than
 	// the backend can carry, or others keep changing the same record. After that
 	// the condition fails with [ErrOverloaded]. Over a Client that is not an
-	// [Exchanger] it is also the longest wait for a connection of a server that has
+	// exchange.Exchanger it is also the longest wait for a connection of a server that has
 	// too many. Package pool has an option of its own for its queue. Default: 1 s.
 	QueueTimeout time.Duration
 
@@ -510,8 +510,8 @@ func (t *Throttler) Stats() Stats {
 // legal keys. An item that the Client gets or returns belongs to the throttler, which
 // does not change the Value of a returned item.
 //
-// A Client may implement [Exchanger]. Its errors may implement [exchange.KeyError] and
-// [exchange.MaybeDoneError].
+// A Client may implement Exchanger of package exchange, and its errors KeyError and
+// MaybeDoneError of that package.
 type Client interface {
 	Get(key string) (*memcache.Item, error)
 	GetMulti(keys []string) (map[string]*memcache.Item, error)
@@ -520,20 +520,16 @@ type Client interface {
 	Delete(key string) error
 }
 
-// An Exchanger is a Client of your own that writes a record and reads it back in one
-// round trip instead of two: see docs/stores.md and package exchange.
-type Exchanger = exchange.Exchanger
-
 // ErrOverloaded matches, by errors.Is, the error of a condition that was not decided
 // in time although its server answers. This process asks more than the server can
 // carry, or too many others change the same record.
-var ErrOverloaded = exchange.ErrOverloaded
+var ErrOverloaded = failure.ErrOverloaded
 
 // ErrUnavailable matches, by errors.Is, the error of a condition whose server does not
 // answer: it is down, cut off or hung, or has too many connections to take another one.
-var ErrUnavailable = exchange.ErrUnavailable
+var ErrUnavailable = failure.ErrUnavailable
 
 // ErrNoCAS matches, by errors.Is, the error of a condition whose server is set up wrongly:
 // its records come without a CAS token, so nothing can be stored. memcached runs with -C,
 // or what answers in its place knows no tokens.
-var ErrNoCAS = exchange.ErrNoCAS
+var ErrNoCAS = failure.ErrNoCAS

@@ -1,11 +1,10 @@
 // Package exchange has the interfaces between a throttler and the store of its records.
 //
-// A store of your own needs a [Client] only: five methods of a memcached client. It may
-// be an [Exchanger] too, which writes a record and reads it back in one round trip.
+// A store of your own needs the methods of a throttler.Client only: five of a memcached client.
+// It may be an [Exchanger] too, which writes a record and reads it back in one round trip.
 // docs/stores.md says how to write and test one.
 //
-// A program that only uses a store does not import this package: package throttler has
-// [Client], [Exchanger] and the errors of conditions too.
+// A program that only uses a store does not import this package.
 package exchange
 
 import (
@@ -15,12 +14,10 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
-// An Exchanger is a Client that writes a record and reads it back in one round trip.
-// Over any other Client, a Throttler reads first and then writes. Packages pool,
+// An Exchanger is a throttler.Client that also writes a record and reads it back in one round
+// trip. Over any other Client, a Throttler reads first and then writes. Packages pool,
 // memstore and redisstore have Exchangers.
 type Exchanger interface {
-	Client
-
 	// Exchange starts all xs together, and returns when each is done or ctx
 	// ends. It starts them even if ctx has ended. When ctx ends they go on, for
 	// as long as the Exchanger's own timeout allows. It calls Done exactly once
@@ -102,8 +99,8 @@ type Result struct {
 	Refused bool
 
 	// Err is why the record could not be written or read, or nil. It matches
-	// ErrUnavailable if the server does not answer, and ErrOverloaded if the
-	// exchange was not sent in time. A conflict with another write is not an
+	// throttler.ErrUnavailable if the server does not answer, and throttler.ErrOverloaded if
+	// the exchange was not sent in time. A conflict with another write is not an
 	// error.
 	Err error
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/require"
 )
@@ -15,8 +16,14 @@ import (
 // clients are the ways in which a Throttler uses a Store.
 var clients = map[string]func(s *memstore.Store) throttler.Client{
 	"in place":     func(s *memstore.Store) throttler.Client { return s },
-	"Exchange":     func(s *memstore.Store) throttler.Client { return struct{ throttler.Exchanger }{s} },
+	"Exchange":     func(s *memstore.Store) throttler.Client { return exchanger{s, s} },
 	"five methods": func(s *memstore.Store) throttler.Client { return struct{ throttler.Client }{s} },
+}
+
+// An exchanger hides that a Store is in process memory.
+type exchanger struct {
+	throttler.Client
+	exchange.Exchanger
 }
 
 func attempt(name string) throttler.Rule {

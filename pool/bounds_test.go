@@ -18,6 +18,7 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -520,7 +521,7 @@ func TestOutagesAreToldOnceEach(t *testing.T) {
 		p := s.newPool(t, one, two)
 		var told []string
 		p.StateChanged = func(server string, down bool, err error) {
-			assert.Equal(t, down, errors.Is(err, pool.ErrDown))
+			assert.Equal(t, down, errors.Is(err, upstream.ErrDown))
 			assert.Equal(t, down, errors.Is(err, throttler.ErrUnavailable))
 			p.Stats() // no lock is held
 			told = append(told, fmt.Sprintf("%s down: %v", server, down))

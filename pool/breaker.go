@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/adaptivethrottler/throttler/internal/fanout"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 )
 
 // ended notes how a request has ended, and returns its error as callers see it.
@@ -22,7 +23,7 @@ func (s *server) ended(err error, probe bool) error {
 		return nil
 	case errors.Is(err, ErrClosed):
 		return ErrClosed
-	case errors.Is(err, exchange.ErrOverloaded):
+	case errors.Is(err, failure.ErrOverloaded):
 		s.Counts.Overloads.Add(1)
 	case errors.Is(err, errCut):
 		s.Counts.Failures.Add(1)
@@ -42,7 +43,7 @@ func (s *server) downOr(err error) error {
 	if down := s.Down(); down != nil {
 		return down
 	}
-	return s.Wrap(fmt.Errorf("%w: %w", ErrDown, err))
+	return s.Wrap(fmt.Errorf("%w: %w", upstream.ErrDown, err))
 }
 
 // failed counts failures that have the same cause, and ends all other calls if they are too
@@ -87,5 +88,5 @@ func (s *server) probe() bool {
 		r.finish(err)
 	}
 	latch.Wait(context.Background())
-	return r.err == nil || isComplaint(r.err) || errors.Is(r.err, exchange.ErrNoCAS)
+	return r.err == nil || isComplaint(r.err) || errors.Is(r.err, failure.ErrNoCAS)
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/failure"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -85,7 +87,7 @@ func TestAnAnswerBetweenFailuresKeepsTheBreakerClosed(t *testing.T) {
 		p := s.newPool(t, one)
 		for i := range 10 * pool.DefaultBreakerFailures {
 			_, err := p.Get("key")
-			require.NotErrorIs(t, err, pool.ErrDown, "call %d", i)
+			require.NotErrorIs(t, err, upstream.ErrDown, "call %d", i)
 		}
 	})
 }
@@ -118,7 +120,7 @@ func TestWhatIsNoFailureOfTheServer(t *testing.T) {
 				for range 5 * pool.DefaultBreakerFailures {
 					err := operations[tc.operation](p, "key")
 					require.Error(t, err)
-					require.NotErrorIs(t, err, pool.ErrDown)
+					require.NotErrorIs(t, err, upstream.ErrDown)
 					if tc.want != nil {
 						require.Equal(t, tc.want, err, "as memcache.Client returns it")
 					} else {
@@ -167,9 +169,9 @@ func TestWhatIsAFailureOfTheServer(t *testing.T) {
 						require.ErrorContains(t, err, one)
 						require.ErrorIs(t, err, throttler.ErrUnavailable)
 						require.NotErrorIs(t, err, throttler.ErrOverloaded)
-						require.NotErrorIs(t, err, pool.ErrDown, "call %d", i)
+						require.NotErrorIs(t, err, upstream.ErrDown, "call %d", i)
 					}
-					require.ErrorIs(t, call(p, "key"), pool.ErrDown)
+					require.ErrorIs(t, call(p, "key"), upstream.ErrDown)
 				})
 			})
 		}
@@ -194,7 +196,7 @@ func TestAMalformedKeyIsRefusedAsSuchWhileTheServerIsDown(t *testing.T) {
 
 func operationErr(operation func(*pool.Pool, string) error, p *pool.Pool, key string) error {
 	err := operation(p, key)
-	var multi *pool.MultiError
+	var multi *failure.MultiError
 	if errors.As(err, &multi) {
 		return multi.KeyError(key)
 	}
@@ -271,7 +273,7 @@ func TestCallsThatAreSentAgainWhileTheBreakerOpensEndWithIt(t *testing.T) {
 		atOnce(20, func(i int) {
 			time.Sleep(time.Duration(i) * time.Millisecond)
 			_, err := p.Get("key")
-			assert.Equal(t, i > 0, errors.Is(err, pool.ErrDown), "%d: %v", i, err)
+			assert.Equal(t, i > 0, errors.Is(err, upstream.ErrDown), "%d: %v", i, err)
 			assert.Equal(t, timeout, time.Since(begin))
 		})
 		s.now(misses)

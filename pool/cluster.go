@@ -54,7 +54,7 @@ type Cluster struct {
 func (c *Cluster) Servers(ctx context.Context) ([]string, error) {
 	version, nodes, err := c.ask(ctx)
 	if err != nil {
-		return nil, &ServerError{Server: c.Endpoint, Err: err}
+		return nil, serverError(c.Endpoint, err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

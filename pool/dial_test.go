@@ -16,6 +16,7 @@ import (
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -46,7 +47,7 @@ func TestLogin(t *testing.T) {
 		require.ErrorContains(t, err, "CLIENT_ERROR", "%q", wrong)
 		require.ErrorIs(t, err, throttler.ErrUnavailable)
 		require.NotContains(t, err.Error(), "guess", "a password in an error")
-		require.NotErrorIs(t, err, pool.ErrDown)
+		require.NotErrorIs(t, err, upstream.ErrDown)
 	}
 
 	// A password that is changed concerns connections that are made from then on.

@@ -6,61 +6,20 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/adaptivethrottler/throttler/exchange"
-	"github.com/adaptivethrottler/throttler/internal/upstream"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 )
 
-var (
-	// ErrClosed is the error of a call after Close, or during it.
-	ErrClosed = errors.New("pool: closed")
+// ErrClosed is the error of a call after Close, or during it.
+var ErrClosed = errors.New("pool: closed")
 
-	// ErrDown is wrapped in the error of a call that was not sent, or was ended
-	// early, because its server failed again and again. It comes within a
-	// [ServerError], whose text contains the last failure.
-	ErrDown = upstream.ErrDown
-)
-
-// A ServerError is a failure of one server, or of the way to it. Ordinary
-// answers (a miss, a conflict) are no failures and come as memcache.Client
-// returns them: memcache.ErrCacheMiss and so on.
-//
-// A ServerError matches throttler.ErrUnavailable if the server does not answer,
-// and throttler.ErrOverloaded if it answers, but could not be asked in time. It
-// matches neither if the server reported an error.
-type ServerError struct {
-	Server string // as it was given to New
-	Err    error
+// serverError returns err as the failure of a server, or of the way to it. Ordinary answers
+// (a miss, a conflict) are no failures and come as memcache.Client returns them.
+func serverError(server string, err error) error {
+	return &failure.ServerError{
+		Store: "pool", Server: server, Err: err,
+		Answered: isComplaint(err) || errors.Is(err, failure.ErrNoCAS) || errors.Is(err, failure.ErrOverloaded),
+	}
 }
-
-func (e *ServerError) Error() string { return "pool: server " + e.Server + ": " + e.Err.Error() }
-
-// Unwrap returns e.Err.
-func (e *ServerError) Unwrap() error { return e.Err }
-
-// Is reports whether target is throttler.ErrUnavailable and the server does not
-// answer.
-func (e *ServerError) Is(target error) bool {
-	return target == exchange.ErrUnavailable && !isComplaint(e.Err) &&
-		!errors.Is(e.Err, exchange.ErrNoCAS) && !errors.Is(e.Err, exchange.ErrOverloaded)
-}
-
-// A LostAnswerError is the answer to a write that was sent a second time because
-// the first answer was lost: Err is memcache.ErrNotStored, ErrCASConflict or
-// ErrCacheMiss. The reason may be that the server had carried out the first write.
-type LostAnswerError struct {
-	Err error
-}
-
-func (e *LostAnswerError) Error() string {
-	return e.Err.Error() + ", or done already: an answer was lost"
-}
-
-// Unwrap returns e.Err.
-func (e *LostAnswerError) Unwrap() error { return e.Err }
-
-// MaybeDone returns true. A package that does not import this one can recognize
-// the error by this method, with errors.As.
-func (e *LostAnswerError) MaybeDone() bool { return true }
 
 // A complaint is an error that the server reported: its line.
 type complaint string
@@ -93,7 +52,7 @@ func isLost(err error) bool {
 // Why a call was not answered.
 var (
 	errTimeout    = fmt.Errorf("no answer: %w", os.ErrDeadlineExceeded)
-	errOverloaded = fmt.Errorf("%w: not sent and answered in time", exchange.ErrOverloaded)
+	errOverloaded = fmt.Errorf("%w: not sent and answered in time", failure.ErrOverloaded)
 	errTooMany    = errors.New("too many open connections: raise memcached's -c")
 	errCut        = errors.New("the call was ended early") // the breaker has opened
 	errUnasked    = errors.New("an answer without a request")
@@ -102,5 +61,5 @@ var (
 
 // isExcluded reports whether err says nothing about the server.
 func isExcluded(err error) bool {
-	return errors.Is(err, ErrClosed) || errors.Is(err, exchange.ErrOverloaded) || errors.Is(err, context.Canceled)
+	return errors.Is(err, ErrClosed) || errors.Is(err, failure.ErrOverloaded) || errors.Is(err, context.Canceled)
 }

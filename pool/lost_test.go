@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -153,7 +155,7 @@ func TestADeadServerHidesNoOthersRecords(t *testing.T) {
 		}
 		for range 2 * pool.DefaultBreakerFailures {
 			items, err := p.GetMulti(asked)
-			var multi *pool.MultiError
+			var multi *failure.MultiError
 			require.ErrorAs(t, err, &multi)
 			require.Len(t, items, 3, "items of the server that answers alone")
 			for i := range 3 {
@@ -172,7 +174,7 @@ func TestADeadServerHidesNoOthersRecords(t *testing.T) {
 			require.ErrorContains(t, err, three)
 		}
 		_, err := p.GetMulti(asked)
-		require.ErrorIs(t, err, pool.ErrDown)
+		require.ErrorIs(t, err, upstream.ErrDown)
 		for _, stats := range p.Stats() {
 			require.Equal(t, stats.Server == two || stats.Server == three, stats.Down, stats.Server)
 			require.EqualValues(t, 3*(2*pool.DefaultBreakerFailures+1), stats.Calls)
@@ -400,7 +402,7 @@ func TestAConnectionThatWasCutIsNoFailureLater(t *testing.T) {
 		time.Sleep(10 * pool.DefaultBreakerPause)
 		require.False(t, p.Stats()[0].Down)
 		close(release[1])
-		require.ErrorIs(t, <-cut, pool.ErrDown)
+		require.ErrorIs(t, <-cut, upstream.ErrDown)
 		require.False(t, p.Stats()[0].Down)
 	})
 }

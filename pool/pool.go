@@ -20,9 +20,9 @@
 //   - Placement: each key belongs to one server, by rendezvous hashing of the
 //     servers' names. Adding a server moves only the keys that it takes over.
 //   - Errors by key: in [Pool.GetMulti] a dead server costs its own keys
-//     and no others; see [MultiError].
+//     and no others: its error is an [exchange.KeyError].
 //   - A circuit breaker per server: after [Pool.BreakerFailures] failures in a row
-//     its calls fail at once with [ErrDown]. The pool itself finds out, every
+//     its calls fail at once. The pool itself finds out, every
 //     [Pool.BreakerPause], whether it is back: no caller waits for that. Calls that
 //     already hang when the breaker opens are ended with it.
 //   - Lost connections: a request whose connection broke is sent once more, over a
@@ -50,7 +50,8 @@
 //   - Reach them through a proxy: [Pool.Proxy].
 //   - Notice outages and lost records: [Pool.StateChanged], [Pool.Forgot], [Pool.Watch],
 //     [Pool.Check], [Pool.Stats].
-//   - Tell errors apart: [ErrDown], [MultiError], [LostAnswerError], [exchange.ErrNoCAS].
+//   - Tell errors apart: throttler.ErrUnavailable, ErrOverloaded and ErrNoCAS; [ErrClosed],
+//     [exchange.KeyError], [exchange.MaybeDoneError].
 //
 // # What counts as a failure
 //
@@ -64,7 +65,7 @@
 // If a connection breaks between a write and its answer, it is not known whether
 // the server carried it out. Pool sends the write again over a new connection.
 // An add or a cas never takes effect twice. But the second answer may be about the
-// first write, so any answer but success then comes as a [LostAnswerError]: what
+// first write, so any answer but success then comes as an [exchange.MaybeDoneError]: what
 // Add found stored, or what CompareAndSwap was in conflict with, may be this very
 // write. A delete may take effect twice, and then removes what was stored in
 // between: a throttler deletes in a Reset only.
@@ -73,7 +74,7 @@
 // twice at worst: a throttler may admit one call less than it could, and never
 // one more. Do not compare the record and take it for your own because it is equal:
 // another caller may have written the same bytes. A caller that takes something
-// back must not do so twice, and stops at a LostAnswerError.
+// back must not do so twice, and stops at such an error.
 //
 // An exchange is proposed anew on the new connection, see [exchange.Exchange].
 //
@@ -113,7 +114,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/adaptivethrottler/throttler/internal/fanout"
 	"github.com/adaptivethrottler/throttler/internal/legal"
 	"github.com/adaptivethrottler/throttler/internal/upstream"
@@ -322,30 +323,30 @@ func (p *Pool) write(v verb, key string, item *memcache.Item) error {
 	}
 	err = answer.status.err()
 	if err != nil && maybe {
-		return &LostAnswerError{err}
+		return &failure.LostAnswerError{Err: err}
 	}
 	return err
 }
 
 // Add stores item if there is none at its key. If there is one, the error is
-// memcache.ErrNotStored, or a [LostAnswerError] of that.
+// memcache.ErrNotStored, or an [exchange.MaybeDoneError] of that.
 func (p *Pool) Add(item *memcache.Item) error { return p.write(add, item.Key, item) }
 
 // CompareAndSwap stores item if the item at its key has not changed since Get or
 // GetMulti returned it. If it has changed, the error is memcache.ErrCASConflict. If
-// there is none any more, it is memcache.ErrCacheMiss. Either may come as a
-// [LostAnswerError].
+// there is none any more, it is memcache.ErrCacheMiss. Either may come as an
+// [exchange.MaybeDoneError].
 func (p *Pool) CompareAndSwap(item *memcache.Item) error {
 	s, err := p.server(item.Key)
 	if err != nil {
 		return err
 	}
 	if item.CasID == 0 {
-		return &ServerError{Server: s.Name, Err: fmt.Errorf("item without a CAS token: %w", exchange.ErrNoCAS)}
+		return serverError(s.Name, fmt.Errorf("item without a CAS token: %w", failure.ErrNoCAS))
 	}
 	return p.write(cas, item.Key, item)
 }
 
 // Delete deletes the item at key. If there is none it returns
-// memcache.ErrCacheMiss or a [LostAnswerError] of that.
+// memcache.ErrCacheMiss or an [exchange.MaybeDoneError] of that.
 func (p *Pool) Delete(key string) error { return p.write(del, key, nil) }

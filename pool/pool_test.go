@@ -21,7 +21,6 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -240,13 +239,4 @@ func join(conn, there net.Conn) {
 		conn.Close()
 	}()
 	io.Copy(there, conn)
-}
-
-func TestErrorTexts(t *testing.T) {
-	err := &pool.ServerError{Server: one, Err: io.EOF}
-	assert.EqualError(t, err, "pool: server 192.0.2.1:11211: EOF")
-	assert.ErrorIs(t, err, io.EOF)
-	lost := &pool.LostAnswerError{Err: memcache.ErrNotStored}
-	assert.EqualError(t, lost, "memcache: item not stored, or done already: an answer was lost")
-	assert.ErrorIs(t, lost, memcache.ErrNotStored)
 }

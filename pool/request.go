@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/adaptivethrottler/throttler/internal/fanout"
 	"github.com/bradfitz/gomemcache/memcache"
 )
@@ -193,7 +194,7 @@ func (r *request) finish(err error) {
 		err = r.reply.complaint
 	}
 	if err == nil && r.reply.uncas(r.verb) {
-		err = exchange.ErrNoCAS
+		err = failure.ErrNoCAS
 	}
 	r.conclude(err, exchange.Result{
 		Stored:  r.reply.status == stored,

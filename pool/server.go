@@ -35,7 +35,7 @@ type options struct {
 func newServer(addr address) *server {
 	return &server{Server: upstream.New(upstream.Config{
 		Name: addr.text,
-		Wrap: func(err error) error { return &ServerError{Server: addr.text, Err: err} },
+		Wrap: func(err error) error { return serverError(addr.text, err) },
 	}), addr: addr}
 }
 

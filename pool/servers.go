@@ -33,7 +33,7 @@ func parseServers(names []string) ([]*server, error) {
 			if scheme, _, isURL := strings.Cut(name, "://"); isURL {
 				name = scheme + "://…" // it may have a password
 			}
-			return nil, &ServerError{Server: name, Err: err}
+			return nil, serverError(name, err)
 		}
 		seen[addr] = true
 		all[i] = newServer(addr)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/failure"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -140,7 +142,7 @@ func (st state) check(t *testing.T, err error) {
 		assert.ErrorContains(t, err, one)
 		assert.ErrorIs(t, err, throttler.ErrUnavailable)
 		assert.NotErrorIs(t, err, throttler.ErrOverloaded)
-		assert.NotErrorIs(t, err, pool.ErrDown)
+		assert.NotErrorIs(t, err, upstream.ErrDown)
 	}
 }
 
@@ -222,8 +224,8 @@ func TestAnOutage(t *testing.T) {
 					begin := time.Now()
 					_, err := p.Get("key")
 					assert.Equal(t, begin, time.Now())
-					assert.ErrorIs(t, err, pool.ErrDown)
-					var of *pool.ServerError
+					assert.ErrorIs(t, err, upstream.ErrDown)
+					var of *failure.ServerError
 					assert.ErrorAs(t, err, &of)
 					assert.Equal(t, one, of.Server)
 					assert.ErrorContains(t, err, st.err, "the last failure")

@@ -10,8 +10,9 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
-	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
@@ -70,10 +71,10 @@ func TestOnlyWritesThatMayHaveBeenSentAreUnknown(t *testing.T) {
 	outcome := func(key string, writes bool) exchange.Result { return carryOut(s, newSingle(key, writes)) }
 	server.Pause()
 	write := outcome("a", true)
-	require.ErrorIs(t, write.Err, exchange.ErrUnavailable)
+	require.ErrorIs(t, write.Err, failure.ErrUnavailable)
 	require.True(t, write.Unknown)
 	read := outcome("a", false)
-	require.ErrorIs(t, read.Err, exchange.ErrUnavailable)
+	require.ErrorIs(t, read.Err, failure.ErrUnavailable)
 	require.False(t, read.Unknown)
 	server.Kill()
 	// rueidis has several connections to the server. A write over one of which the end
@@ -82,7 +83,7 @@ func TestOnlyWritesThatMayHaveBeenSentAreUnknown(t *testing.T) {
 		write = outcome("b", true)
 		return !write.Unknown
 	}, 30*time.Second, time.Millisecond, "there is no connection")
-	require.ErrorIs(t, write.Err, exchange.ErrUnavailable)
+	require.ErrorIs(t, write.Err, failure.ErrUnavailable)
 }
 
 // A server that accepts connections and says nothing is not sent any write.
@@ -92,7 +93,7 @@ func TestAWriteIsNotUnknownIfThereWasNoConnectionForIt(t *testing.T) {
 	s.Timeout, s.BreakerFailures = 50*time.Millisecond, 1_000_000
 	for range 3 {
 		r := carryOut(s, newSwap("k"))
-		require.ErrorIs(t, r.Err, exchange.ErrUnavailable)
+		require.ErrorIs(t, r.Err, failure.ErrUnavailable)
 		require.False(t, r.Unknown)
 	}
 }
@@ -112,7 +113,7 @@ func TestWhatWaitsBehindAHungRequestFailsWithIt(t *testing.T) {
 	require.Error(t, (<-first.done).Err)
 	failed := time.Now()
 	r := <-second.done
-	require.ErrorIs(t, r.Err, exchange.ErrUnavailable)
+	require.ErrorIs(t, r.Err, failure.ErrUnavailable)
 	require.False(t, r.Unknown, "it was not sent")
 	require.Less(t, time.Since(failed), timeout, "it does not wait for a timeout of its own")
 }
@@ -171,11 +172,11 @@ func TestAServerThatLoadsItsDataIsNotBack(t *testing.T) {
 	s.BreakerFailures, s.BreakerPause = 1, time.Millisecond
 	require.NoError(t, writeIn(s, true))
 	dead.Store(true)
-	require.ErrorIs(t, writeIn(s, true), exchange.ErrUnavailable)
+	require.ErrorIs(t, writeIn(s, true), failure.ErrUnavailable)
 	loading.Store(true)
 	dead.Store(false)
 	require.Eventually(t, func() bool { return probes.Load() > 3 }, 20*time.Second, time.Millisecond)
-	require.ErrorIs(t, writeIn(s, true), pool.ErrDown)
+	require.ErrorIs(t, writeIn(s, true), upstream.ErrDown)
 	loading.Store(false)
 	require.Eventually(t, func() bool { return writeIn(s, true) == nil }, 20*time.Second, time.Millisecond)
 }
@@ -253,7 +254,7 @@ func TestAConnectionThatIsLostCountsOnce(t *testing.T) {
 	s.Exchange(context.Background(), xs...)
 	for _, x := range all {
 		r := <-x.done
-		require.ErrorIs(t, r.Err, exchange.ErrUnavailable)
+		require.ErrorIs(t, r.Err, failure.ErrUnavailable)
 		require.True(t, r.Unknown)
 	}
 	require.False(t, s.Stats()[0].Down)

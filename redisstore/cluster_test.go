@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
-	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/redis/rueidis"
@@ -576,7 +576,7 @@ func TestTheOutageOfANodeEndsWhenItLeaves(t *testing.T) {
 	require.NoError(t, writeIn(s, true))
 	require.Len(t, s.Stats(), 2)
 	dead.Store(true)
-	require.ErrorIs(t, writeIn(s, true), exchange.ErrUnavailable)
+	require.ErrorIs(t, writeIn(s, true), failure.ErrUnavailable)
 	require.Equal(t, leaves+" true true", next())
 	left.Store(true)
 	require.Equal(t, leaves+" false false", next())
@@ -595,7 +595,7 @@ func TestANodeThatHasLeftIsNotProbed(t *testing.T) {
 	require.NoError(t, writeIn(s, true))
 	require.Len(t, s.Stats(), 2)
 	dead.Store(true)
-	require.ErrorIs(t, writeIn(s, true), exchange.ErrUnavailable)
+	require.ErrorIs(t, writeIn(s, true), failure.ErrUnavailable)
 	require.Eventually(t, probing, 20*time.Second, time.Millisecond)
 	left.Store(true)
 	require.Eventually(t, func() bool { return len(s.Stats()) == 1 && !probing() }, 20*time.Second, 10*time.Millisecond)

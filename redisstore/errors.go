@@ -8,34 +8,21 @@ import (
 	"os"
 	"strings"
 
-	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/redis/rueidis"
 )
 
 // ErrClosed is the error of a call after Close, or during it.
 var ErrClosed = errors.New("redisstore: closed")
 
-// An Error is a failure of one server, or of the way to it. Ordinary answers (a miss, a
-// conflict) are no failures. While the server is left alone, as it failed again and again, it
-// matches [pool.ErrDown].
-type Error struct {
-	Server string
-	Err    error
-}
-
-func (e *Error) Error() string { return "redisstore: server " + e.Server + ": " + e.Err.Error() }
-
-// Unwrap returns e.Err.
-func (e *Error) Unwrap() error { return e.Err }
-
-// Is reports whether target is throttler.ErrUnavailable and the server does not answer,
-// or says that it cannot for now.
-func (e *Error) Is(target error) bool {
-	if target != exchange.ErrUnavailable || errors.Is(e.Err, exchange.ErrOverloaded) {
-		return false
-	}
+// serverError returns err as the failure of a server, or of the way to it. Ordinary answers (a
+// miss, a conflict) are no failures.
+func serverError(server string, err error) error {
 	var c *complaint
-	return !errors.As(e.Err, &c) || c.passing
+	return &failure.ServerError{
+		Store: "redisstore", Server: server, Err: err,
+		Answered: errors.Is(err, failure.ErrOverloaded) || errors.As(err, &c) && !c.passing,
+	}
 }
 
 // A complaint is an error that a server reported.
@@ -131,4 +118,4 @@ func isUnsent(err error) bool {
 }
 
 // errOverloaded is the error of a request whose turn did not come in time.
-var errOverloaded = fmt.Errorf("%w: not sent in time", exchange.ErrOverloaded)
+var errOverloaded = fmt.Errorf("%w: not sent in time", failure.ErrOverloaded)

@@ -5,8 +5,8 @@ import (
 	"errors"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/adaptivethrottler/throttler/internal/legal"
-	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -56,7 +56,7 @@ func (s *Store) Get(key string) (*memcache.Item, error) {
 }
 
 // GetMulti returns the items at keys, by key. Those that are not there are left out. If
-// it fails for some keys, the error is a *[pool.MultiError], and the items of the others are
+// it fails for some keys, the error is an [exchange.KeyError], and the items of the others are
 // there all the same. The map is never nil.
 func (s *Store) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 	items, failed := make(map[string]*memcache.Item, len(keys)), make(map[string]error)
@@ -80,13 +80,13 @@ func (s *Store) GetMulti(keys []string) (map[string]*memcache.Item, error) {
 		}
 	}
 	if len(failed) > 0 {
-		return items, &pool.MultiError{Keys: failed, Asked: len(keys)}
+		return items, &failure.MultiError{Keys: failed, Asked: len(keys)}
 	}
 	return items, nil
 }
 
 // Add stores item if there is none at its key. If there is one, the error is
-// memcache.ErrNotStored, or a [pool.LostAnswerError] of that.
+// memcache.ErrNotStored, or an [exchange.MaybeDoneError] of that.
 func (s *Store) Add(item *memcache.Item) error {
 	added := *item // it is changed when it is stored
 	added.CasID = 0
@@ -95,8 +95,8 @@ func (s *Store) Add(item *memcache.Item) error {
 
 // CompareAndSwap stores item if the item at its key has not changed since Get or
 // GetMulti returned it. If it has changed, the error is memcache.ErrCASConflict. If
-// there is none any more, it is memcache.ErrCacheMiss. Either may come as a
-// [pool.LostAnswerError].
+// there is none any more, it is memcache.ErrCacheMiss. Either may come as an
+// [exchange.MaybeDoneError].
 func (s *Store) CompareAndSwap(item *memcache.Item) error {
 	if item.CasID == 0 {
 		return errNoNumber
@@ -120,13 +120,13 @@ func (s *Store) store(item *memcache.Item, conflict error) error {
 		err = conflict
 	}
 	if o.lost {
-		return &pool.LostAnswerError{Err: err}
+		return &failure.LostAnswerError{Err: err}
 	}
 	return err
 }
 
-// Delete deletes the item at key. If there is none it returns memcache.ErrCacheMiss or a
-// [pool.LostAnswerError] of that.
+// Delete deletes the item at key. If there is none it returns memcache.ErrCacheMiss or an
+// [exchange.MaybeDoneError] of that.
 func (s *Store) Delete(key string) error {
 	if !legal.Key(key) {
 		return memcache.ErrMalformedKey
@@ -144,7 +144,7 @@ func (s *Store) Delete(key string) error {
 	case o.result.Stored:
 		return nil
 	case r.lost:
-		return &pool.LostAnswerError{Err: memcache.ErrCacheMiss}
+		return &failure.LostAnswerError{Err: memcache.ErrCacheMiss}
 	}
 	return memcache.ErrCacheMiss
 }

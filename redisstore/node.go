@@ -46,7 +46,7 @@ func newNode(s *Store, name string) *node {
 	n := &node{store: s}
 	n.Server = upstream.New(upstream.Config{
 		Name: name, Failures: s.breakerFailures(), Pause: s.breakerPause(),
-		Wrap:  func(err error) error { return &Error{name, err} },
+		Wrap:  func(err error) error { return serverError(name, err) },
 		Probe: n.isBack, Go: s.work, News: &s.news, Changed: s.StateChanged,
 	})
 	return n
@@ -288,7 +288,7 @@ func (n *node) settle(c rueidis.Client, bundle []*request, t *trying) (again []*
 		if r.err != nil {
 			n.Counts.Failures.Add(1)
 			n.complains(r.err)
-			r.fail(&Error{n.Name, r.err})
+			r.fail(serverError(n.Name, r.err))
 		} else if r.finish() {
 			again = append(again, r)
 		}
@@ -318,10 +318,10 @@ func (n *node) failAll(requests []*request, err error) {
 		err = ErrClosed
 	case errors.Is(err, errOverloaded):
 		n.Counts.Overloads.Add(uint64(len(requests)))
-		err = &Error{n.Name, err}
+		err = serverError(n.Name, err)
 	default:
 		n.Counts.Failures.Add(uint64(len(requests)))
-		err = &Error{n.Name, err}
+		err = serverError(n.Name, err)
 	}
 	for _, r := range requests {
 		r.fail(err)

@@ -131,7 +131,7 @@ func (s *Store) Info(ctx context.Context) (map[string]map[string]string, error) 
 	infos := make(map[string]map[string]string)
 	for i, n := range nodes {
 		if errs[i] != nil {
-			errs[i] = &Error{n.Name, errs[i]}
+			errs[i] = serverError(n.Name, errs[i])
 			continue
 		}
 		infos[n.Name] = all[i]
@@ -147,7 +147,7 @@ func (s *Store) asked(ctx context.Context) ([]*node, rueidis.Client, error) {
 	s.init()
 	c, err := s.link.get(ctx)
 	if err != nil {
-		return nil, nil, &Error{s.routes.Load().first.Name, classify(err)}
+		return nil, nil, serverError(s.routes.Load().first.Name, classify(err))
 	}
 	if c.Mode() == rueidis.ClientModeCluster && len(s.routes.Load().nodes) == 0 {
 		s.drawMap(c) // it is New's, and is only being asked
@@ -226,7 +226,7 @@ func (n *node) keys(ctx context.Context, c rueidis.Client, yield func(string, er
 			err = classify(err)
 		}
 		if err != nil {
-			yield("", &Error{n.Name, err})
+			yield("", serverError(n.Name, err))
 			return false
 		}
 		for _, key := range step.Elements {

@@ -20,8 +20,8 @@
 //   - Notice outages and lost records: [Store.StateChanged], [Store.Forgot], [Store.Watch],
 //     [Store.Check], [Store.Stats].
 //   - Look at the server: [Store.Info], [Store.Keys].
-//   - Tell errors apart: [Error], [pool.ErrDown], [pool.MultiError],
-//     [pool.LostAnswerError].
+//   - Tell errors apart: throttler.ErrUnavailable and ErrOverloaded; [ErrClosed],
+//     [exchange.KeyError], [exchange.MaybeDoneError].
 //
 // # What is stored
 //

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
@@ -68,9 +67,9 @@ func (s *suite) writing(name, value string, token uint64) func(exchange.Turn) *m
 
 // exchange checks a client that is an Exchanger.
 func (s *suite) exchange() {
-	x, ok := s.a.(throttler.Exchanger)
+	x, ok := s.a.(exchange.Exchanger)
 	if !ok {
-		s.Skip("the client is no throttler.Exchanger: it reads and then writes")
+		s.Skip("the client is no exchange.Exchanger: it reads and then writes")
 	}
 	s.exchangeOne(x)
 	s.exchangeMany(x)
@@ -79,7 +78,7 @@ func (s *suite) exchange() {
 }
 
 // run carries probes out and requires that each was done once, without an error.
-func (s *suite) run(x throttler.Exchanger, probes ...*probe) {
+func (s *suite) run(x exchange.Exchanger, probes ...*probe) {
 	xs := make([]exchange.Exchange, len(probes))
 	for i, p := range probes {
 		xs[i] = p
@@ -94,7 +93,7 @@ func (s *suite) run(x throttler.Exchanger, probes ...*probe) {
 }
 
 // exchangeOne checks a read, an add, a swap and a conflict.
-func (s *suite) exchangeOne(x throttler.Exchanger) {
+func (s *suite) exchangeOne(x exchange.Exchanger) {
 	read := s.probe("one", nil)
 	s.run(x, read)
 	require.True(s, read.result.Read)
@@ -137,7 +136,7 @@ func (s *suite) exchangeOne(x throttler.Exchanger) {
 }
 
 // exchangeMany checks several at once, from several goroutines.
-func (s *suite) exchangeMany(x throttler.Exchanger) {
+func (s *suite) exchangeMany(x exchange.Exchanger) {
 	var wg sync.WaitGroup
 	all := make([][]*probe, 8)
 	for g := range all {
@@ -167,7 +166,7 @@ func (s *suite) exchangeMany(x throttler.Exchanger) {
 }
 
 // exchangeLeft checks that an exchange whose ctx has ended is carried out all the same.
-func (s *suite) exchangeLeft(x throttler.Exchanger) {
+func (s *suite) exchangeLeft(x exchange.Exchanger) {
 	ended, end := context.WithCancel(context.Background())
 	end()
 	p := s.probe("left", s.writing("left", "x", 0))
@@ -177,7 +176,7 @@ func (s *suite) exchangeLeft(x throttler.Exchanger) {
 }
 
 // exchangeAgain checks Start, and that Done may call it.
-func (s *suite) exchangeAgain(x throttler.Exchanger) {
+func (s *suite) exchangeAgain(x exchange.Exchanger) {
 	second := s.probe("again", nil)
 	first := s.probe("again", s.writing("again", "x", 0))
 	first.after = func() { x.Start(second) }

@@ -38,7 +38,7 @@ import (
 //   - linearizability: concurrent calls answer as if they were made one after the other.
 //   - context: a call ends when its ctx does.
 //   - overload: a thousand callers at once all get an answer.
-//   - exchange: if the client is a throttler.Exchanger, what that interface says.
+//   - exchange: if the client is a exchange.Exchanger, what that interface says.
 //   - failures: lost answers and errors of the client's methods admit nobody too many.
 func Run(t *testing.T, open func(t *testing.T) throttler.Client) {
 	for _, c := range []struct {

@@ -14,6 +14,7 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/containertest"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
+	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/stretchr/testify/assert"
@@ -201,7 +202,7 @@ func (o *outage) note(t *testing.T, err error, took time.Duration, failing bool)
 	if took >= o.pool.Timeout {
 		o.waited.Add(1)
 	}
-	if errors.Is(err, pool.ErrDown) {
+	if errors.Is(err, upstream.ErrDown) {
 		o.refused.Add(1)
 	} else {
 		o.failed.Add(1)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
@@ -24,12 +25,20 @@ import (
 
 // exchanger hides that a memstore is in process memory, so that calls are gathered as they
 // are for a server.
-type exchanger struct{ throttler.Exchanger }
+type exchanger struct {
+	throttler.Client
+	exchange.Exchanger
+}
+
+func newExchanger() exchanger {
+	s := memstore.New()
+	return exchanger{s, s}
+}
 
 // storesInMemory are the kinds of client, without the time that a network takes.
 var storesInMemory = map[string]func() throttler.Client{
 	"memstore":  func() throttler.Client { return memstore.New() },
-	"exchanger": func() throttler.Client { return exchanger{memstore.New()} },
+	"exchanger": func() throttler.Client { return newExchanger() },
 	"plain":     func() throttler.Client { return newFaulty() },
 }
 

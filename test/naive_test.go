@@ -259,7 +259,7 @@ func askWays(t *rapid.T, clients map[string]throttler.Client) {
 		ways[name] = &way{Throttler: throttler.New(client)}
 	}
 	for name, client := range map[string]throttler.Client{
-		"block cache": newFaulty(), "block cache of an Exchanger": exchanger{memstore.New()},
+		"block cache": newFaulty(), "block cache of an Exchanger": newExchanger(),
 	} {
 		cached := &way{Throttler: throttler.New(client)}
 		cached.BlockCache = 100

@@ -12,18 +12,27 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
+// A Client is a throttler.Client.
+type Client interface {
+	Get(key string) (*memcache.Item, error)
+	GetMulti(keys []string) (map[string]*memcache.Item, error)
+	Add(item *memcache.Item) error
+	CompareAndSwap(item *memcache.Item) error
+	Delete(key string) error
+}
+
 // An Exchanger makes an [exchange.Exchanger] of a client that is none. An exchange takes two round
 // trips: it reads the record, and writes it if it is still as it was read. Several
 // exchanges read all records at once, and then write as many at a time as the turnstile has
 // places.
 type Exchanger struct {
-	exchange.Client
+	Client
 	turnstile turnstile
 }
 
 // New returns an Exchanger over client. An exchange waits for its turn for timeout at most,
 // and as long for a connection that the server refuses.
-func New(client exchange.Client, timeout time.Duration) *Exchanger {
+func New(client Client, timeout time.Duration) *Exchanger {
 	return &Exchanger{Client: client, turnstile: turnstile{places: maxUnderWay, limit: timeout}}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
@@ -136,8 +137,8 @@ func TestAServerThatRefusesEveryConnectionIsGivenUpOnce(t *testing.T) {
 		begin := time.Now()
 		x.Exchange(ctx, a, b)
 		require.Equal(t, hedge+time.Second, time.Since(begin))
-		require.ErrorIs(t, a.result.Err, exchange.ErrUnavailable)
-		require.ErrorIs(t, b.result.Err, exchange.ErrUnavailable)
+		require.ErrorIs(t, a.result.Err, failure.ErrUnavailable)
+		require.ErrorIs(t, b.result.Err, failure.ErrUnavailable)
 		time.Sleep(time.Hour) // until the client gives up
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
@@ -29,12 +30,12 @@ func maybeDone(err error) bool {
 type unavailableError struct{ error }
 
 func (e unavailableError) Unwrap() error        { return e.error }
-func (e unavailableError) Is(target error) bool { return target == exchange.ErrUnavailable }
+func (e unavailableError) Is(target error) bool { return target == failure.ErrUnavailable }
 
 // Classified returns err. If err means that a server does not answer, the result
-// matches [exchange.ErrUnavailable].
+// matches [failure.ErrUnavailable].
 func Classified(err error) error {
-	if err == nil || errors.Is(err, exchange.ErrUnavailable) || !(isTimeout(err) || isBroken(err)) {
+	if err == nil || errors.Is(err, failure.ErrUnavailable) || !(isTimeout(err) || isBroken(err)) {
 		return err
 	}
 	return unavailableError{err}

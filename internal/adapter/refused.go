@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/adaptivethrottler/throttler/internal/turns"
 	"github.com/bradfitz/gomemcache/memcache"
 )
@@ -23,7 +23,7 @@ const (
 // A plain client has only the text.
 func isRefused(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "ERROR Too many open connections") &&
-		!errors.Is(err, exchange.ErrOverloaded) && !errors.Is(err, exchange.ErrUnavailable)
+		!errors.Is(err, failure.ErrOverloaded) && !errors.Is(err, failure.ErrUnavailable)
 }
 
 // maxExcused is how many timeouts may be those of a process that was late itself.
@@ -70,8 +70,8 @@ func (w *connWait) tryRead(ts *turnstile, do func() error) error {
 }
 
 // try calls do until the server has a connection for it, with pauses, and returns its
-// error. When it gives up, after ts.limit, the error matches exchange.ErrOverloaded if others
-// were answered meanwhile, and exchange.ErrUnavailable otherwise.
+// error. When it gives up, after ts.limit, the error matches failure.ErrOverloaded if others
+// were answered meanwhile, and failure.ErrUnavailable otherwise.
 func (w *connWait) try(ts *turnstile, do func() error) error {
 	for {
 		err := do()
@@ -87,9 +87,9 @@ func (w *connWait) try(ts *turnstile, do func() error) error {
 		}
 		left := w.until.Sub(now)
 		if left <= 0 {
-			why := exchange.ErrUnavailable
+			why := failure.ErrUnavailable
 			if ts.answered() != w.answers {
-				why = exchange.ErrOverloaded
+				why = failure.ErrOverloaded
 			}
 			w.over = true
 			return fmt.Errorf("%w: no connection within %v (QueueTimeout): %w", why, ts.limit, err)

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/adaptivethrottler/throttler/internal/turns"
 )
 
@@ -40,7 +40,7 @@ type arrival struct {
 }
 
 // enter returns nil when the caller may begin an operation. The caller ends it with
-// leave. The error matches exchange.ErrOverloaded, or is that of an operation that was not
+// leave. The error matches failure.ErrOverloaded, or is that of an operation that was not
 // answered while the caller waited.
 func (ts *turnstile) enter() error {
 	ts.mu.Lock()
@@ -69,7 +69,7 @@ func (ts *turnstile) enter() error {
 		return err
 	default:
 		ts.waiting.Remove(place)
-		return fmt.Errorf("%w: no turn within %v (QueueTimeout)", exchange.ErrOverloaded, ts.limit)
+		return fmt.Errorf("%w: no turn within %v (QueueTimeout)", failure.ErrOverloaded, ts.limit)
 	}
 }
 
@@ -90,15 +90,15 @@ func (ts *turnstile) take() bool {
 	return true
 }
 
-// leave ends an operation. err is its error, or nil. If it matches exchange.ErrUnavailable,
+// leave ends an operation. err is its error, or nil. If it matches failure.ErrUnavailable,
 // callers that came since the last answer fail with it.
 func (ts *turnstile) leave(err error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	switch {
-	case errors.Is(err, exchange.ErrUnavailable):
+	case errors.Is(err, failure.ErrUnavailable):
 		ts.turnAway(err)
-	case !errors.Is(err, exchange.ErrOverloaded) && !isRefused(err):
+	case !errors.Is(err, failure.ErrOverloaded) && !isRefused(err):
 		ts.answers++
 	}
 	ts.next()

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -48,7 +48,7 @@ func TestACallerWaitsForTheLimitAtMost(t *testing.T) {
 		ts := turnstile{places: 1, limit: time.Second}
 		require.NoError(t, ts.enter())
 		begin := time.Now()
-		require.ErrorIs(t, ts.enter(), exchange.ErrOverloaded)
+		require.ErrorIs(t, ts.enter(), failure.ErrOverloaded)
 		require.Equal(t, time.Second, time.Since(begin))
 		ts.leave(nil)
 		require.NoError(t, ts.enter(), "a caller that has given up takes no place")
@@ -75,7 +75,7 @@ func TestATurnThatComesAsACallerGivesUpIsNotLost(t *testing.T) {
 
 func TestAServerThatRefusesAConnectionHasNotAnswered(t *testing.T) {
 	ts := turnstile{places: 1, limit: time.Second}
-	for err, answers := range map[error]uint64{errTooMany: 0, exchange.ErrOverloaded: 0, exchange.ErrUnavailable: 0, errStray: 1} {
+	for err, answers := range map[error]uint64{errTooMany: 0, failure.ErrOverloaded: 0, failure.ErrUnavailable: 0, errStray: 1} {
 		before := ts.answered()
 		require.NoError(t, ts.enter())
 		ts.leave(err)
@@ -86,7 +86,7 @@ func TestAServerThatRefusesAConnectionHasNotAnswered(t *testing.T) {
 // Callers that came before the last answer go on waiting: the server may be well.
 func TestAServerThatDoesNotAnswerTurnsAwayCallersThatCameSinceItsLastAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		down := Classified(errors.Join(exchange.ErrUnavailable))
+		down := Classified(errors.Join(failure.ErrUnavailable))
 		ts := turnstile{places: 2, limit: time.Minute}
 		require.NoError(t, ts.enter())
 		require.NoError(t, ts.enter())
@@ -102,10 +102,10 @@ func TestAServerThatDoesNotAnswerTurnsAwayCallersThatCameSinceItsLastAnswer(t *t
 		wait(2)
 		ts.leave(down)
 		synctest.Wait()
-		require.NotErrorIs(t, results[0], exchange.ErrUnavailable)
-		require.NotErrorIs(t, results[1], exchange.ErrUnavailable)
+		require.NotErrorIs(t, results[0], failure.ErrUnavailable)
+		require.NotErrorIs(t, results[1], failure.ErrUnavailable)
 		require.EqualError(t, results[1], "done", "it came before the answer, and has the place that is free")
-		require.ErrorIs(t, results[2], exchange.ErrUnavailable)
+		require.ErrorIs(t, results[2], failure.ErrUnavailable)
 	})
 }
 
@@ -113,11 +113,11 @@ func TestOnlyWhatSaysThatAServerIsAwayIsUnavailable(t *testing.T) {
 	for err, want := range map[error]bool{
 		errors.New("SERVER_ERROR out of memory"): false,
 		errStray:                                 false,
-		exchange.ErrUnavailable:                  true,
+		failure.ErrUnavailable:                   true,
 		timeout{}:                                true,
 		&memcache.ConnectTimeoutError{}:          true,
 	} {
-		require.Equal(t, want, errors.Is(Classified(err), exchange.ErrUnavailable), err)
+		require.Equal(t, want, errors.Is(Classified(err), failure.ErrUnavailable), err)
 		require.ErrorIs(t, Classified(err), err)
 	}
 	require.NoError(t, Classified(nil))

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/adapter"
 	"github.com/adaptivethrottler/throttler/internal/coalesce"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -42,9 +44,9 @@ func (c *counter) Doubt() (again, twice bool) {
 // A server carries exchanges out on a store, one after the other. Each takes a
 // millisecond.
 type server struct {
-	exchange.Client // a memstore, without its own exchanges
-	trips           int
-	do              func(x exchange.Exchange) exchange.Result // instead; nil: as usual
+	adapter.Client // a memstore, without its own exchanges
+	trips          int
+	do             func(x exchange.Exchange) exchange.Result // instead; nil: as usual
 }
 
 func (s *server) Exchange(ctx context.Context, xs ...exchange.Exchange) {
@@ -307,7 +309,7 @@ func TestAChangeThatKeepsLosingEndsInTime(t *testing.T) {
 		s.overtaken(1000, answer)
 		begin := time.Now()
 		e := ask(t.Context(), mine, &counter{max: 1000})[0]
-		require.ErrorIs(t, e.Failed(), exchange.ErrOverloaded)
+		require.ErrorIs(t, e.Failed(), failure.ErrOverloaded)
 		require.InDelta(t, time.Second, time.Since(begin), float64(4*answer))
 	})
 }
@@ -342,16 +344,16 @@ func TestAServerThatDoesNotAnswerFailsThoseThatCameLaterToo(t *testing.T) {
 		s.do = func(x exchange.Exchange) exchange.Result {
 			x.Propose(exchange.Turn{Conn: 1})
 			time.Sleep(time.Second)
-			return exchange.Result{Err: exchange.ErrUnavailable, Unknown: true}
+			return exchange.Result{Err: failure.ErrUnavailable, Unknown: true}
 		}
 		var first *coalesce.Entry
 		go func() { first = ask(context.Background(), mine, &counter{max: 9})[0] }()
 		time.Sleep(time.Millisecond * 2)
 		later := ask(t.Context(), mine, &counter{max: 9})[0]
 		synctest.Wait()
-		require.ErrorIs(t, first.Failed(), exchange.ErrUnavailable)
+		require.ErrorIs(t, first.Failed(), failure.ErrUnavailable)
 		require.True(t, first.Unknown)
-		require.ErrorIs(t, later.Failed(), exchange.ErrUnavailable)
+		require.ErrorIs(t, later.Failed(), failure.ErrUnavailable)
 		require.False(t, later.Unknown, "it was never sent")
 		require.Equal(t, 1, s.trips)
 	})
@@ -527,7 +529,7 @@ func TestACallThatComesBeforeAnotherOneGivesUpIsNotDecidedOnTheRecordOfThat(t *t
 		giveUp := make(chan struct{})
 		s.do = func(exchange.Exchange) exchange.Result {
 			<-giveUp
-			return exchange.Result{Err: exchange.ErrOverloaded}
+			return exchange.Result{Err: failure.ErrOverloaded}
 		}
 		following := &coalesce.Entry{Key: "k", Change: &counter{max: 9}}
 		following.Follow(assessed)
@@ -540,7 +542,7 @@ func TestACallThatComesBeforeAnotherOneGivesUpIsNotDecidedOnTheRecordOfThat(t *t
 		synctest.Wait()
 		close(giveUp)
 		<-done
-		require.ErrorIs(t, following.Failed(), exchange.ErrOverloaded)
+		require.ErrorIs(t, following.Failed(), failure.ErrOverloaded)
 		require.Equal(t, 1, later.applied, "on the record as it is")
 		require.False(t, later.Stands())
 	})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/bradfitz/gomemcache/memcache"
 )
@@ -240,7 +241,7 @@ func (s *coalescer) decideBatch(now record.Instant) *memcache.Item {
 		}
 	}
 	if s.base.item != nil && s.base.item.CasID == 0 && changed {
-		s.unreadable = exchange.ErrNoCAS
+		s.unreadable = failure.ErrNoCAS
 		return nil
 	}
 	if !changed {

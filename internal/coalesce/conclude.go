@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/bradfitz/gomemcache/memcache"
 )
@@ -125,7 +126,7 @@ func (s *coalescer) giveUp(e *Entry, r exchange.Result, found *record.Record, lo
 		e.Unknown, e.refused = r.Unknown, r.Refused
 		s.failUnstored(e, r.Err, found)
 	case r.Found != nil && r.Found.CasID == 0:
-		s.failUnstored(e, exchange.ErrNoCAS, found)
+		s.failUnstored(e, failure.ErrNoCAS, found)
 	case lostRace && s.lostTooOften(e):
 	case e.hopeless:
 		e.Err = ErrLostAnswer
@@ -179,7 +180,7 @@ func (s *coalescer) lostTooOften(e *Entry) bool {
 	case s.stalls >= MaxStalls || e.LostRaces > MaxLosses+e.Patience:
 		e.Err = ErrStalled
 	case e.contended >= timeout:
-		e.Err = fmt.Errorf("%w: the record of %q changed %d times in %v", exchange.ErrOverloaded, s.key, e.LostRaces, timeout)
+		e.Err = fmt.Errorf("%w: the record of %q changed %d times in %v", failure.ErrOverloaded, s.key, e.LostRaces, timeout)
 	default:
 		return false
 	}
@@ -222,7 +223,7 @@ func (s *coalescer) failAll(err error, unknown bool) {
 		s.end(e)
 	}
 	s.empty()
-	if abandoned || errors.Is(err, exchange.ErrOverloaded) {
+	if abandoned || errors.Is(err, failure.ErrOverloaded) {
 		return
 	}
 	for _, e := range s.queue {

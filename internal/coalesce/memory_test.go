@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -136,7 +135,7 @@ func TestALargeRecordThatBecomesSmallIsSmall(t *testing.T) {
 }
 
 // nowhere is a store that is not asked.
-type nowhere struct{ exchange.Exchanger }
+type nowhere struct{ Exchanger }
 
 // The comment of Throttler.RecordCache and docs/operations.md have these figures.
 func TestARememberedRecordTakesFewBytes(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/adapter"
 	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/memstore"
@@ -40,7 +39,7 @@ func (l *banLook) Doubt() (again, twice bool) { return true, true }
 func TestACallThatComesDuringAPauseIsNotDecidedOnAnOlderRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var counts Counts
-		client := struct{ exchange.Client }{memstore.New()}
+		client := struct{ adapter.Client }{memstore.New()}
 		table := NewTable(adapter.New(client, time.Second), Config{Remembered: 100, Timeout: time.Second, Counts: &counts})
 		ask := func(ctx context.Context, e *Entry) { table.Ask(ctx, &Round{Entries: []*Entry{e}}) }
 

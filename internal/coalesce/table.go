@@ -12,9 +12,15 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 )
 
+// An Exchanger is an [exchange.Exchanger] that deletes records too.
+type Exchanger interface {
+	exchange.Exchanger
+	Delete(key string) error
+}
+
 // A Table has the coalescers of one store of records.
 type Table struct {
-	exchanger exchange.Exchanger
+	exchanger Exchanger
 	shards    shards
 	blocks    *Blocks
 	outlasts  bool
@@ -40,7 +46,7 @@ type Counts struct {
 }
 
 // NewTable returns a Table of the records in x.
-func NewTable(x exchange.Exchanger, c Config) *Table {
+func NewTable(x Exchanger, c Config) *Table {
 	t := &Table{exchanger: x, blocks: c.Blocks, outlasts: c.Outlasts, timeout: c.Timeout, counts: c.Counts}
 	t.shards.init(&c)
 	return t

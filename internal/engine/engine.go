@@ -18,7 +18,7 @@ import (
 // Config is what an Engine is made with. See the fields of throttler.Throttler of the same
 // names.
 type Config struct {
-	Client       exchange.Client
+	Client       adapter.Client
 	BlockCache   int // 0 or less: none
 	BlockTTL     time.Duration
 	QueueTimeout time.Duration
@@ -55,7 +55,7 @@ func New(c Config) *Engine {
 
 // UseFallback lets client decide where the main backend has failed, from now on: a share of each
 // Max. Only the first call counts.
-func (e *Engine) UseFallback(client exchange.Client, share float64) {
+func (e *Engine) UseFallback(client adapter.Client, share float64) {
 	if e.second.Load() == nil {
 		b := e.newBackend(client, nil, &e.config)
 		b.share = share
@@ -76,8 +76,8 @@ type backend struct {
 }
 
 // newBackend returns the backend of client. blocks may be nil.
-func (e *Engine) newBackend(client exchange.Client, blocks *coalesce.Blocks, c *Config) *backend {
-	x, ok := client.(exchange.Exchanger)
+func (e *Engine) newBackend(client adapter.Client, blocks *coalesce.Blocks, c *Config) *backend {
+	x, ok := client.(coalesce.Exchanger)
 	if !ok {
 		x = adapter.New(client, c.QueueTimeout)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/adapter"
 	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -17,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func newEngine(client exchange.Client) *Engine {
+func newEngine(client adapter.Client) *Engine {
 	return New(Config{Client: client, QueueTimeout: time.Second, Records: 100, Large: 1024})
 }
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/adaptivethrottler/throttler/exchange"
+	"github.com/adaptivethrottler/throttler/internal/failure"
 	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/internal/waitqueue"
 )
@@ -25,7 +25,7 @@ func (p *Plan) Wait(ctx context.Context, demands []Demand, r *Receipt, out []Out
 	for tried := false; ; {
 		nap, err := queue.Next(ctx, w)
 		if errors.Is(err, waitqueue.ErrFull) {
-			err = fmt.Errorf("%w: %w", exchange.ErrOverloaded, err)
+			err = fmt.Errorf("%w: %w", failure.ErrOverloaded, err)
 		}
 		if err == nil && nap != 0 {
 			err = sleep(ctx, nap, w.Signals())
