@@ -314,6 +314,7 @@ func TestPrefetchTellsWhenThereIsRoom(t *testing.T) {
 							c.Cost = 1
 						} else {
 							require.Positive(t, o.RetryAfter)
+							require.Equal(t, o.RetryAfter, d.RetryAfter)
 						}
 						if random.IntN(3) == 0 && o.RetryAfter > 0 {
 							time.Sleep(o.RetryAfter - 1)

@@ -273,7 +273,7 @@ func (c *call) giveBack(ctx context.Context) {
 		case e.counted() == (record.Hit{}) || i < len(c.entries) && c.putBack(i, e):
 		default:
 			back := e.giveBack()
-			if i < len(c.entries) && c.prefetches(i) {
+			if i < len(c.entries) && c.plan.prefetches(i) {
 				back.unspent = c.engine.hands.unspent(e.Key)
 			}
 			entries, of = append(entries, back), append(of, e)

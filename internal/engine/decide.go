@@ -35,7 +35,7 @@ func (p *Plan) run(ctx context.Context, demands []Demand, op op, r *Receipt, out
 	if r != nil {
 		r.plan, parts = p, r.parts()
 	}
-	if p.decideInMemory(ctx, demands, op, parts, out) {
+	if p.decideInMemory(ctx, demands, op, parts, out) || p.decideInHand(ctx, demands, op, parts, out) {
 		return
 	}
 	c := p.newCall(demands)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -23,6 +24,7 @@ type hands struct {
 
 // A hand is what this process holds of one record.
 type hand struct {
+	key      string
 	hits     []record.Hit  // to be spent, all of one take
 	max      int           // of the limit that has taken them; another one counts its own
 	ttl      time.Duration // of it
@@ -87,9 +89,33 @@ func (hs *hands) spend(e *entry, now time.Time, look bool) {
 	if h == nil {
 		return
 	}
-	if h.max != e.limit.Max || h.ttl != e.limit.TTL || !h.answer(e, now, look) {
+	if e.from = h.answer(&e.limit, &e.verdict, now, look); e.from == nowhere {
 		e.unspent = slices.Clone(h.hits)
 	}
+}
+
+// decideInHand decides a call of one condition as [hands.spend] does, and needs no entry for that.
+// It sets out and the parts of a receipt, which are zero. If it returns false, it has done nothing:
+// what is in hand does not decide the call.
+func (p *Plan) decideInHand(ctx context.Context, demands []Demand, op op, parts []Counted, out []Outcome) (ok bool) {
+	if op != opCount || len(demands) > 1 || !p.prefetches(0) || ctx.Err() != nil {
+		return false
+	}
+	var room [record.MaxKey]byte
+	key, limit, hs := p.appendKey(room[:0], 0, demands[0].Value), p.limit(0, &demands[0]), &p.engine.hands
+	now := time.Now()
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	var v record.Verdict
+	h := hs.all[string(key)]
+	if h == nil || h.answer(&limit, &v, now, false) == nowhere {
+		return false
+	}
+	out[0] = Outcome{Outcome: v.Outcome, Asked: true, Again: v.Again}
+	if parts != nil {
+		parts[0] = Counted{h.key, v.Hit.Brief()}
+	}
+	return true
 }
 
 // unspent returns what is in hand of the record of key.
@@ -102,64 +128,67 @@ func (hs *hands) unspent(key string) []record.Hit {
 	return nil
 }
 
-// answer is [hands.spend] of one hand, of the same limit as e. It reports whether it decides e.
-func (h *hand) answer(e *entry, now time.Time, look bool) bool {
-	cost := e.limit.Hits()
+// answer is [hands.spend] of one hand, for a call with that limit. It sets v, which is zero, if it
+// decides the call.
+func (h *hand) answer(limit *record.Limit, v *record.Verdict, now time.Time, look bool) decidedIn {
+	if h.max != limit.Max || h.ttl != limit.TTL {
+		return nowhere
+	}
+	cost, o := limit.Hits(), &v.Outcome
 	for i := len(h.hits) - 1; i >= 0 && h.holds(now); i-- {
 		hit := &h.hits[i]
-		if hit.Cost < cost || hit.Kind != e.limit.Algorithm {
+		if hit.Cost < cost || hit.Kind != limit.Algorithm {
 			continue
 		}
-		e.from, e.verdict.Outcome.Cost, e.verdict.Outcome.ResetAfter = inHand, cost, e.limit.TTL
-		h.foresee(e, h.count()-cost, now)
+		o.Cost, o.ResetAfter = cost, limit.TTL
+		h.foresee(*limit, v, h.count()-cost, now)
 		if look {
-			return true
+			return inHand
 		}
 		if h.spent += cost; hit.Cost == cost {
-			e.verdict.Hit = *hit
+			v.Hit = *hit
 			h.hits = append(h.hits[:i], h.hits[i+1:]...)
 		} else {
-			e.verdict.Hit, *hit = hit.Split(cost)
+			v.Hit, *hit = hit.Split(cost)
 		}
-		return true
+		return inHand
 	}
 	// What lies in hand too long is room, as soon as it is given back.
-	if len(h.hits) > 0 || !now.Before(h.shut) || e.limit.Needed() != h.needed {
-		return false
+	if len(h.hits) > 0 || !now.Before(h.shut) || limit.Needed() != h.needed {
+		return nowhere
 	}
 	since := now.Sub(h.full)
-	e.from, e.verdict.Outcome = recalled, h.refusal
-	e.verdict.Outcome.RetryAfter = max(h.refusal.RetryAfter-since, h.shut.Sub(now))
-	e.verdict.Outcome.ResetAfter = max(h.refusal.ResetAfter-since, e.verdict.Outcome.RetryAfter)
-	e.verdict.Again = e.verdict.Outcome.RetryAfter
-	return true
+	*o = h.refusal
+	o.RetryAfter = max(h.refusal.RetryAfter-since, h.shut.Sub(now))
+	o.ResetAfter = max(h.refusal.ResetAfter-since, o.RetryAfter)
+	v.Again = o.RetryAfter
+	return recalled
 }
 
-// foresee sets what e, which has counted, tells of the next calls, with that many hits left in
-// hand.
-func (h *hand) foresee(e *entry, left int, now time.Time) {
-	o, limit := &e.verdict.Outcome, e.own()
-	o.Remaining, o.RetryAfter, e.verdict.Again = left+h.room, 0, 0
-	needed := limit.Needed()
+// foresee sets what v, of a call with that limit which has counted, tells of the next calls, with
+// that many hits left in hand.
+func (h *hand) foresee(limit record.Limit, v *record.Verdict, left int, now time.Time) {
+	o, needed := &v.Outcome, limit.Needed()
+	o.Remaining, o.RetryAfter, v.Again = left+h.room, 0, 0
 	if o.Remaining >= needed || h.seen == nil {
 		return
 	}
 	r, _ := record.Decode(h.seen)
 	until := func(needed int) time.Duration {
-		var v record.Verdict
+		var next record.Verdict
 		later := r
 		limit.Cost, limit.Least = needed-left, 0
-		v.Decide(record.InstantOf(now), &limit, record.Lockout{}, &later, false)
-		o.Remaining = left + v.Outcome.Remaining
-		if !v.Outcome.Blocked {
+		next.Decide(record.InstantOf(now), &limit, record.Lockout{}, &later, false)
+		o.Remaining = left + next.Outcome.Remaining
+		if !next.Outcome.Blocked {
 			return 0
 		}
 		if needed == h.needed {
-			v.Again = max(v.Again, h.shut.Sub(now))
+			next.Again = max(next.Again, h.shut.Sub(now))
 		}
-		return v.Again
+		return next.Again
 	}
-	e.verdict.Again = until(needed)
+	v.Again = until(needed)
 	if left == 0 {
 		o.RetryAfter = until(1)
 	}
@@ -243,7 +272,7 @@ func (hs *hands) add(key string) *hand {
 			delete(hs.all, other)
 		}
 	}
-	h := new(hand)
+	h := &hand{key: key}
 	hs.all[key] = h
 	return h
 }
@@ -298,7 +327,7 @@ func (hs *hands) stock(e *entry, now time.Time) {
 		h.hits = []record.Hit{rest}
 	}
 	if h.seen != nil {
-		h.foresee(e, rest.Cost, now)
+		h.foresee(e.own(), &e.verdict, rest.Cost, now)
 	}
 }
 
@@ -329,17 +358,17 @@ func (hs *hands) drop(keys []string) {
 	}
 }
 
-// prefetches reports whether condition i of c takes hits ahead. In process memory there is
+// prefetches reports whether condition i of p takes hits ahead. In process memory there is
 // nothing to save.
-func (c *call) prefetches(i int) bool {
-	return c.plan.Conditions[i].Prefetch > 0 && c.engine.main.items == nil
+func (p *Plan) prefetches(i int) bool {
+	return p.Conditions[i].Prefetch > 0 && p.engine.main.items == nil
 }
 
 // spend decides the conditions of s that hits in hand answer. If s only assesses, they are spent
 // all the same, and put back if the call is refused.
 func (c *call) spend(s step) {
 	for i := s.from; i < s.to; i++ {
-		if e := c.entries[i]; c.prefetches(i) && e.from == nowhere {
+		if e := c.entries[i]; c.plan.prefetches(i) && e.from == nowhere {
 			e.backend = c.engine.main
 			c.engine.hands.spend(e, time.Now(), s.op == opLook)
 			c.spent = c.spent || e.from == inHand && s.op != opLook
@@ -350,7 +379,7 @@ func (c *call) spend(s step) {
 // putBack puts what e, the entry of condition i, has counted for a refused call back in hand, if
 // it may be spent still.
 func (c *call) putBack(i int, e *entry) bool {
-	if !c.prefetches(i) || !c.engine.hands.putBack(e.Key, e.verdict.Hit) {
+	if !c.plan.prefetches(i) || !c.engine.hands.putBack(e.Key, e.verdict.Hit) {
 		return false
 	}
 	e.uncount()
@@ -367,7 +396,7 @@ func (e *entry) uncount() {
 // fetch has the conditions of s that are still undecided take hits ahead.
 func (c *call) fetch(s step) {
 	for i := s.from; i < s.to; i++ {
-		if e := c.entries[i]; c.prefetches(i) && e.from == nowhere {
+		if e := c.entries[i]; c.plan.prefetches(i) && e.from == nowhere {
 			c.engine.hands.fetch(e, c.plan.Conditions[i].Prefetch, time.Now())
 		}
 	}
