@@ -59,9 +59,9 @@ func comparisons() []comparison {
 		note: "Calls come at a steady rate, whether those before them have been answered or not, for values of the work spread; for Prefetch with a limit of 20,000 in 10 s. " +
 			"Milliseconds from the time at which a call was due to its answer, that half, 99 % and 99.9 % of the calls took at most: medians of the rounds.",
 		scenes: []scene{
-			{work: spreadWork.named("10,000 a second"), systems: ourWindowsAndScripts, turn: arriving(10_000)},
-			{work: spreadWork.named("20,000 a second"), systems: ourWindowsAndScripts, turn: arriving(20_000)},
-			{work: aheadSpread.named("20,000 a second"), systems: []system{poolAhead}, turn: arriving(20_000)},
+			{work: spreadWork.named("10,000 a second"), systems: ourWindowsAndScripts, turn: inTime(arriving(10_000))},
+			{work: spreadWork.named("20,000 a second"), systems: ourWindowsAndScripts, turn: inTime(arriving(20_000))},
+			{work: aheadSpread.named("20,000 a second"), systems: []system{poolAhead, poolWindow}, turn: inTime(arriving(20_000))},
 		},
 		callers: []int{512}, columns: latencyColumn, long: true,
 	}, {

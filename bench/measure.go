@@ -203,6 +203,14 @@ func arriving(rate int) turn {
 	}
 }
 
+// inTime is t with timers that are finer than what is measured.
+func inTime(t turn) turn {
+	return func(c *crowd, ctx context.Context, slice time.Duration) (round, error) {
+		defer fineTimers()()
+		return t(c, ctx, slice)
+	}
+}
+
 // rush lets each caller make its calls for one value, and counts what is
 // admitted.
 func (c *crowd) rush(ctx context.Context, _ time.Duration) (round, error) {
