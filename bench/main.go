@@ -40,7 +40,6 @@ type options struct {
 	network  string
 	rounds   int
 	slice    time.Duration
-	svg      string
 	page     string
 	only     []string
 	services bool
@@ -53,7 +52,6 @@ func parse(args []string, messages io.Writer) (o options, err error) {
 	flags.StringVar(&o.network, "network", "tcp", "how the servers are reached: tcp or unix")
 	flags.IntVar(&o.rounds, "rounds", 15, "how often each limiter is measured at each work")
 	flags.DurationVar(&o.slice, "slice", 50*time.Millisecond, "how long it is measured in a round")
-	flags.StringVar(&o.svg, "svg", "", "write a picture to this file")
 	flags.StringVar(&o.page, "page", "", "write the tables into this Markdown file too, in place of those of an earlier run")
 	flags.Func("only", "measure only these `parts`, separated by commas: "+strings.Join(partNames(), ", "), func(list string) error {
 		o.only = strings.Split(list, ",")
@@ -78,8 +76,8 @@ func parse(args []string, messages io.Writer) (o options, err error) {
 		err = fmt.Errorf("unknown argument %q", flags.Arg(0))
 	case unknown >= 0:
 		err = fmt.Errorf("-only has %q, want some of %v", o.only[unknown], partNames())
-	case len(o.only) > 0 && (o.page != "" || o.svg != ""):
-		err = errors.New("-page and -svg need all parts, without -only")
+	case len(o.only) > 0 && o.page != "":
+		err = errors.New("-page needs all parts, without -only")
 	case o.network != "tcp" && o.network != "unix":
 		err = fmt.Errorf("-network is %q, want tcp or unix", o.network)
 	case o.rounds < 1 || o.slice < time.Millisecond:
@@ -137,14 +135,10 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 	var tables bytes.Buffer
 	both := io.MultiWriter(out, &tables)
 	conditions(both, st, o)
-	played, err := st.all(ctx, all, both)
-	if err == nil && o.svg != "" {
-		err = os.WriteFile(o.svg, picture(played), 0o644)
+	if err := st.all(ctx, all, both); err != nil || o.page == "" {
+		return err
 	}
-	if err == nil && o.page != "" {
-		err = renew(o.page, command, tables.Bytes())
-	}
-	return err
+	return renew(o.page, command, tables.Bytes())
 }
 
 // close stops the servers.
@@ -163,17 +157,15 @@ func partNames() (names []string) {
 	return names
 }
 
-// all plays all comparisons, writes each table to out at once, and returns the results by
-// part, scene, number of callers and system.
-func (st *stage) all(ctx context.Context, all []comparison, out io.Writer) (played map[string][][][]result, err error) {
+// all plays all comparisons, and writes each table to out at once.
+func (st *stage) all(ctx context.Context, all []comparison, out io.Writer) error {
 	for _, c := range all {
 		for _, sc := range c.scenes {
 			if err := st.verify(sc.systems); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	played = make(map[string][][][]result)
 	for _, c := range all {
 		here := *st
 		if c.long {
@@ -186,14 +178,13 @@ func (st *stage) all(ctx context.Context, all []comparison, out io.Writer) (play
 		results, err := here.compare(ctx, c)
 		st.spaces = here.spaces
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if len(results[0][0]) > 0 {
-			played[c.part] = results
 			c.write(out, results)
 		}
 	}
-	return played, nil
+	return nil
 }
 
 // compare plays all scenes of c for all numbers of callers.

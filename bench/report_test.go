@@ -82,25 +82,6 @@ func TestAdmittedSaysTheLeastAndTheMost(t *testing.T) {
 	require.Equal(t, "49 to 237, 3 errors", r.admitted())
 }
 
-func TestPictureHasTheFiguresOfTheTables(t *testing.T) {
-	played := map[string][][][]result{"admitted": {{{took(fleetOf(envoy), 49, 53)}}}}
-	for i := range 4 {
-		var byCallers [][]result
-		for range callerCounts {
-			byCallers = append(byCallers, []result{took(poolWindow, 11+i), took(poolBucket, 77), took(envoy, 21+i)})
-		}
-		played["works"] = append(played["works"], byCallers)
-	}
-	svg := string(picture(played))
-	for _, want := range []string{
-		">4,000 values, 1 caller<", ">4,000 values, 64 callers<", ">One value that is full, 64 callers<",
-		">14<", ">24<", "envoyproxy/ratelimit: fixed window", ">53<",
-	} {
-		require.Contains(t, svg, want)
-	}
-	require.NotContains(t, svg, ">77<")
-}
-
 const tablesBegin, tablesEnd = "<!-- tables of go run ./bench -->\n", "<!-- end of tables -->\n"
 
 func TestTablesOfAPageAreReplaced(t *testing.T) {

@@ -1,11 +1,8 @@
-package draw
+package pages
 
 import (
 	"context"
-	"flag"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -16,8 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-var update = flag.Bool("update", false, "write the pictures to docs")
 
 // The limit of all pictures.
 const (
@@ -195,16 +190,8 @@ func excess(t *testing.T) *Picture {
 }
 
 func TestPicturesAreDrawnFromTheseRuns(t *testing.T) {
-	for name, picture := range map[string]*Picture{"limits.svg": limits(t), "excess.svg": excess(t)} {
-		path, svg := filepath.Join("..", "..", "..", "docs", name), picture.SVG()
-		if *update {
-			require.NoError(t, os.WriteFile(path, svg, 0o644))
-			continue
-		}
-		drawn, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.True(t, string(svg) == string(drawn), "%s shows other runs: go test ./bench/internal/draw -update", path)
-	}
+	requireShows(t, "../../docs/limits.svg", limits(t).SVG())
+	requireShows(t, "../../docs/excess.svg", excess(t).SVG())
 }
 
 // What the pictures are there to show.

@@ -1,4 +1,4 @@
-package draw
+package pages
 
 import (
 	"bytes"
@@ -38,39 +38,29 @@ const (
 )
 
 // SVG returns the picture.
-func (p *Bars) SVG() []byte {
-	var b bytes.Buffer
+func (p *Bars) SVG() string {
+	rows := slices.Collect(slices.Chunk(p.Panels, p.Columns))
 	keys := margin + len(p.Keys)*keyHeight
 	height := keys + margin/2
-	for _, panels := range p.rows() {
+	for _, panels := range rows {
 		height += rowHeight(panels)
 	}
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img">`+"\n", width, height, width/10, height/10)
-	fmt.Fprintf(&b, "<title>%s</title>\n", html.EscapeString(p.Title))
-	b.WriteString(style)
-	b.WriteString(barStyle)
-	fmt.Fprintf(&b, `<rect class="card" x="5" y="5" width="%d" height="%d" rx="100"/>`+"\n", width-10, height-10)
-	for i, k := range p.Keys {
-		y := margin + i*keyHeight
-		fmt.Fprintf(&b, `<rect class="b%d" x="%d" y="%d" width="400" height="%d"/>`, i, margin, y+15, thickness)
-		fmt.Fprintf(&b, `<text class="key" x="%d" y="%d"><tspan class="name">%s</tspan> %s</text>`+"\n",
-			margin+520, y+100, html.EscapeString(k.Name), html.EscapeString(k.Note))
-	}
-	w := (width - 2*margin - (p.Columns-1)*gap) / p.Columns
-	y := keys
-	for _, panels := range p.rows() {
-		for i := range panels {
-			panels[i].draw(&b, margin+i*(w+gap), y, w)
+	return picture(p.Title, style+barStyle, height, func(b *bytes.Buffer) {
+		for i, k := range p.Keys {
+			y := margin + i*keyHeight
+			fmt.Fprintf(b, `<rect class="b%d" x="%d" y="%d" width="400" height="%d"/>`, i, margin, y+15, thickness)
+			fmt.Fprintf(b, `<text class="key" x="%d" y="%d"><tspan class="name">%s</tspan> %s</text>`+"\n",
+				margin+520, y+100, html.EscapeString(k.Name), html.EscapeString(k.Note))
 		}
-		y += rowHeight(panels)
-	}
-	b.WriteString("</svg>\n")
-	return b.Bytes()
-}
-
-// rows returns the panels in rows.
-func (p *Bars) rows() [][]Panel {
-	return slices.Collect(slices.Chunk(p.Panels, p.Columns))
+		w := (width - 2*margin - (p.Columns-1)*gap) / p.Columns
+		y := keys
+		for _, panels := range rows {
+			for i := range panels {
+				panels[i].draw(b, margin+i*(w+gap), y, w)
+			}
+			y += rowHeight(panels)
+		}
+	})
 }
 
 // rowHeight returns the height of the highest of panels.

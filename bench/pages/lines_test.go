@@ -1,4 +1,4 @@
-package draw
+package pages
 
 import (
 	"bytes"
@@ -38,25 +38,20 @@ const (
 )
 
 // SVG returns the picture.
-func (p *Picture) SVG() []byte {
-	var b bytes.Buffer
+func (p *Picture) SVG() string {
 	rows := (len(p.Charts) + p.Columns - 1) / p.Columns
 	keys := margin + len(p.Keys)*keyHeight
 	chart := header + plot + rug + axis + note*p.notes()
 	height := keys + rows*chart + (rows-1)*gap/4 + margin
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img">`+"\n", width, height, width/10, height/10)
-	fmt.Fprintf(&b, "<title>%s</title>\n", html.EscapeString(p.Title))
-	b.WriteString(style)
-	fmt.Fprintf(&b, `<rect class="card" x="5" y="5" width="%d" height="%d" rx="100"/>`+"\n", width-10, height-10)
-	p.keys(&b)
 	w := (width - 2*margin - (p.Columns-1)*gap) / p.Columns
-	for i := range p.Charts {
-		x := margin + i%p.Columns*(w+gap)
-		y := keys + i/p.Columns*(chart+gap/4)
-		p.Charts[i].draw(&b, x, y, w)
-	}
-	b.WriteString("</svg>\n")
-	return b.Bytes()
+	return picture(p.Title, style, height, func(b *bytes.Buffer) {
+		p.keys(b)
+		for i := range p.Charts {
+			x := margin + i%p.Columns*(w+gap)
+			y := keys + i/p.Columns*(chart+gap/4)
+			p.Charts[i].draw(b, x, y, w)
+		}
+	})
 }
 
 // notes returns the largest number of notes of a chart.

@@ -1,20 +1,48 @@
-// Package draw draws pictures of limiters: bars, for docs/benchmarks.md, and in its tests how
-// many calls limiters have let through over time, for docs/rules.md.
+// Package pages has tests that compare what pages show with what was measured: the tables of
+// docs/benchmarks.md and README.md and the picture of bars with bench/results.md, and the
+// pictures of docs/rules.md with runs under virtual time. To write what they should show, type:
 //
-// A test makes the runs of docs/rules.md under virtual time, and compares the pictures with
-// those in docs. To write them, type:
-//
-//	go test ./bench/internal/draw -update
+//	go test ./bench/pages -update
 //
 // Runs are reproducible and coordinates whole numbers, so the pictures are the
 // same everywhere, to the byte.
-package draw
+package pages
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"html"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
 )
+
+var update = flag.Bool("update", false, "write the pages and the pictures")
+
+// requireShows compares a page or a picture with what it should show, or writes that.
+func requireShows(t *testing.T, path, want string) {
+	t.Helper()
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
+	}
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.True(t, string(text) == want, "%s shows something else: go test ./bench/pages -update", path)
+}
+
+// picture returns a picture in SVG of a height, in tenths of a pixel.
+func picture(title, styles string, height int, draw func(*bytes.Buffer)) string {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img">`+"\n", width, height, width/10, height/10)
+	fmt.Fprintf(&b, "<title>%s</title>\n", html.EscapeString(title))
+	b.WriteString(styles)
+	fmt.Fprintf(&b, `<rect class="card" x="5" y="5" width="%d" height="%d" rx="100"/>`+"\n", width-10, height-10)
+	draw(&b)
+	b.WriteString("</svg>\n")
+	return b.String()
+}
 
 // A Key names a limiter. Its index in Keys decides its colour.
 type Key struct {

@@ -1,16 +1,14 @@
-package main
+package pages
 
 import (
-	"flag"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
-
-var update = flag.Bool("update", false, "write the figures of results.md into the pages that show them")
 
 // A shown is a table of a page, with figures of results.md.
 type shown struct {
@@ -19,12 +17,8 @@ type shown struct {
 	rows [][]string
 }
 
-// TestPagesShowWhatWasMeasured compares the pages with results.md. To write its figures into
-// them, type:
-//
-//	go test ./bench -run Pages -update
 func TestPagesShowWhatWasMeasured(t *testing.T) {
-	r := measuredIn(t, "results.md")
+	r := measuredIn(t, resultsPage)
 	for _, table := range []shown{r.headline(), r.beside(), r.further(), r.steady(), r.middlewares(), r.services(), r.readme()} {
 		text, err := os.ReadFile(table.page)
 		require.NoError(t, err)
@@ -43,15 +37,67 @@ func TestPagesShowWhatWasMeasured(t *testing.T) {
 		for _, row := range table.rows {
 			rows.WriteString("| " + strings.Join(row, " | ") + " |\n")
 		}
-		if *update {
-			require.NoError(t, os.WriteFile(table.page, []byte(before+head+line+"\n"+rows.String()+rest[end:]), 0o644))
-			continue
-		}
-		require.Equal(t, rows.String(), rest[:end], "%s: go test ./bench -run Pages -update", table.page)
+		requireShows(t, table.page, before+head+line+"\n"+rows.String()+rest[end:])
 	}
 }
 
-const benchmarksPage = "../docs/benchmarks.md"
+// TestThePictureShowsWhatWasMeasured leaves out our buckets: they take about as long as our
+// windows.
+func TestThePictureShowsWhatWasMeasured(t *testing.T) {
+	r := measuredIn(t, resultsPage)
+	p := &Bars{
+		Title:   "The time of a decision, and what is admitted of a limit of 50, beside other rate limiters",
+		Columns: 2,
+		Keys: []Key{
+			{Name: "throttler", Note: "with records in memcached or Redis"},
+			{Name: "On Redis", Note: "rueidis with scripts of this benchmark, redis_rate"},
+			{Name: "On memcached", Note: "envoyproxy/ratelimit"},
+		},
+	}
+	for _, shown := range []struct {
+		title, subtitle, heading, work, column string
+		callers                                int // the index of their figure
+	}{
+		{"4,000 values, 1 caller", "µs a decision", "Over a network", "spread", "µs a decision", 0},
+		{"4,000 values, 64 callers", "µs a decision", "Over a network", "spread", "µs a decision", 2},
+		{"New values, 64 callers", "µs a decision", "Over a network", "new", "µs a decision", 2},
+		{"One value, not full, 64 callers", "µs a decision", "Over a network", "hot", "µs a decision", 2},
+		{"One value that is full, 64 callers", "µs a decision", "Over a network", "full", "µs a decision", 2},
+		{"Admitted of a limit of 50", "64 callers of 8 instances, as of 8 processes; the worst round", "Admitted of a limit of 50", "crowd", "admitted", 0},
+	} {
+		panel := Panel{Title: shown.title, Subtitle: shown.subtitle}
+		for _, row := range r.rows(shown.heading, shown.work) {
+			limiter, algorithm := row["limiter"], row["algorithm"]
+			if strings.HasPrefix(limiter, "throttler") && algorithm == "leaky bucket" {
+				continue
+			}
+			figure := strings.Split(row[shown.column], " / ")[shown.callers]
+			figure, _, _ = strings.Cut(figure, ",")                // without errors
+			figure = figure[strings.LastIndexByte(figure, ' ')+1:] // the most of a range
+			value, err := strconv.ParseFloat(figure, 64)
+			require.NoError(t, err)
+			panel.Bars = append(panel.Bars, Bar{Name: limiter + ": " + algorithm, Key: keyOf(limiter), Value: value, Figure: figure})
+		}
+		p.Panels = append(p.Panels, panel)
+	}
+	requireShows(t, "../../docs/benchmarks.svg", p.SVG())
+}
+
+// keyOf returns the index of a limiter's key in the picture.
+func keyOf(limiter string) int {
+	switch {
+	case strings.HasPrefix(limiter, "throttler"):
+		return 0
+	case strings.HasPrefix(limiter, "envoyproxy"):
+		return 2
+	}
+	return 1
+}
+
+const (
+	resultsPage    = "../results.md"
+	benchmarksPage = "../../docs/benchmarks.md"
+)
 
 // headline is the first table of the page.
 func (r measured) headline() shown {
@@ -151,7 +197,7 @@ func (r measured) steady() shown {
 }
 
 func (r measured) readme() shown {
-	table := shown{page: "../README.md", head: "| limiter | over | 4,000 values | new values | one value, full | admitted of 50 |"}
+	table := shown{page: "../../README.md", head: "| limiter | over | 4,000 values | new values | one value, full | admitted of 50 |"}
 	for _, row := range [][]string{
 		{"throttler", "memcached", "throttler, pool"},
 		{"throttler", "Redis", "throttler, redisstore"},
@@ -181,20 +227,34 @@ func measuredIn(t *testing.T, path string) measured {
 	return measured{t, strings.Split(string(text), "\n")}
 }
 
-// figures returns a cell of the first row of work and limiter below a heading: the figures
-// by the number of callers. It returns nil if results.md does not have it.
-func (r measured) figures(heading, work, limiter, column string) []string {
+// rows returns the rows of a work below a heading, by column.
+func (r measured) rows(heading, work string) (rows []map[string]string) {
 	at := slices.Index(r.lines, "### "+heading)
 	var heads []string
 	for _, line := range r.lines[at+1:] {
 		cells := strings.Split(strings.Trim(line, "| "), " | ")
 		switch {
 		case at < 0 || strings.HasPrefix(line, "#"):
-			return nil
+			return rows
 		case cells[0] == "work":
 			heads = cells
-		case len(cells) > 1 && cells[0] == work && cells[1] == limiter && slices.Contains(heads, column):
-			return strings.Split(cells[slices.Index(heads, column)], " / ")
+		case cells[0] == work && len(cells) == len(heads):
+			row := make(map[string]string)
+			for i, head := range heads {
+				row[head] = cells[i]
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// figures returns a cell of the first row of work and limiter below a heading: the figures
+// by the number of callers. It returns nil if results.md does not have it.
+func (r measured) figures(heading, work, limiter, column string) []string {
+	for _, row := range r.rows(heading, work) {
+		if cell := row[column]; row["limiter"] == limiter && cell != "" {
+			return strings.Split(cell, " / ")
 		}
 	}
 	return nil
