@@ -223,7 +223,7 @@ func servedThrottler(t *testing.T, rules string) pb.RateLimitServiceClient {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(served.output.String())
+			t.Log(served.Output())
 		}
 	})
 	t.Cleanup(served.stop)

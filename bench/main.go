@@ -103,7 +103,7 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 	st.report = func(format string, args ...any) { fmt.Fprintf(messages, format+"\n", args...) }
 	defer st.close()
 	for _, kind := range []backend{onMemcached, onRedis} {
-		s, err := start(ctx, kind, o.network)
+		s, err := start(kind, o.network)
 		if errors.Is(err, errNotInstalled) {
 			st.report("%v; what needs it is left out", err)
 			continue

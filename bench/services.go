@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,13 +102,13 @@ func service(name string, b backend, program string, serve func(program, rules s
 		svc := simple(answers, func() { conn.Close(); process.stop() })
 		svc.flush = func() { time.Sleep(100 * time.Millisecond) } // envoyproxy/ratelimit on memcached counts after it has answered
 		svc.cpu = func() (service, store time.Duration) {
-			return processTimeOf(process.cmd.Process.Pid), processTimeOf(e.server.cmd.Process.Pid)
+			return processTimeOf(process.PID()), processTimeOf(e.server.PID())
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if _, err := answers(ctx, "ready?"); err != nil {
 			svc.close()
-			return limiter{}, fmt.Errorf("%w\n%s", err, process.output.String())
+			return limiter{}, fmt.Errorf("%w\n%s", err, process.Output())
 		}
 		return svc, nil
 	}
@@ -167,24 +168,18 @@ func ratelimitOver(program, rules string, store *server) (*server, error) {
 
 // launchService starts a program with a file of its own.
 func launchService(program, name, text string, with func(addr, file string) (args, env []string)) (*server, error) {
-	dir, err := os.MkdirTemp("", "bench")
-	if err != nil {
-		return nil, err
-	}
-	s := &server{network: "tcp", dir: dir}
-	file := filepath.Join(dir, name)
-	var err1 error
-	s.addr, err1 = servertest.FreeAddr(servertest.OtherPorts)
-	if err := errors.Join(err1, os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	args, env := with(s.addr, file)
-	s.cmd = exec.Command(program, args...)
-	s.cmd.Env = append(os.Environ(), env...)
-	if err := s.launch(); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	return s, nil
+	return launch("tcp", func(s *server) (*servertest.Process, error) {
+		file := filepath.Join(s.dir, name)
+		args, env := with(s.addr, file)
+		p := &servertest.Process{Path: program, Args: args, Env: env, Answers: func(int, time.Duration) (bool, error) {
+			conn, err := net.Dial("tcp", s.addr)
+			if err == nil {
+				conn.Close()
+			}
+			return err == nil, err
+		}}
+		return p, errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600))
+	})
 }
 
 // processTimeOf returns the processor time of another process, in user and kernel mode, or

@@ -50,16 +50,21 @@ func NewMemcachedSocket(tb testing.TB, args ...string) *Memcached {
 }
 
 func startMemcached(tb testing.TB, path, addr string, args []string) (*Memcached, error) {
+	s, err := MemcachedProcess(path, addr, args...).server(tb, addr)
+	return &Memcached{s}, err
+}
+
+// MemcachedProcess returns the process of the memcached at path. args are to make it listen at
+// addr.
+func MemcachedProcess(path, addr string, args ...string) *Process {
 	if os.Geteuid() == 0 { // memcached refuses to run as root unless told to
 		args = append(args, "-u", "root")
 	}
-	p := &process{path: path, args: args, answers: func(pid int, timeout time.Duration) (bool, error) {
+	return &Process{Path: path, Args: args, Answers: func(pid int, timeout time.Duration) (bool, error) {
 		answer, err := askMemcached(addr, "stats", timeout)
 		return slices.Contains(answer, fmt.Sprintf("STAT pid %d", pid)) ||
 			slices.Contains(answer, "CLIENT_ERROR unauthenticated"), err // with -Y it says no more without a login
 	}}
-	s, err := p.server(tb, addr)
-	return &Memcached{s}, err
 }
 
 // Container is set by package containertest, in those test binaries that import

@@ -84,3 +84,13 @@ func TestAPausedServerAnswersNothingMore(t *testing.T) {
 		require.NoError(t, server.Ping(time.Minute))
 	}
 }
+
+// Another server may have taken the port that was free a moment ago.
+func TestAServerIsNotTakenForAnotherAtItsAddress(t *testing.T) {
+	m, r := servertest.NewMemcachedSocket(t), servertest.NewRedisSocket(t)
+	for _, other := range []*servertest.Process{servertest.MemcachedProcess("", m.Addr), servertest.RedisProcess("", r.Addr)} {
+		own, err := other.Answers(os.Getpid(), time.Minute)
+		require.NoError(t, err)
+		require.False(t, own)
+	}
+}

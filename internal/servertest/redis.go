@@ -55,17 +55,22 @@ func NewRedisSocket(tb testing.TB, args ...string) *Redis {
 // server that loads its data is ready.
 func startRedis(tb testing.TB, addr, dir string, args ...string) (*Redis, error) {
 	tb.Helper()
-	r := &Redis{Dir: dir}
-	p := &process{path: skiptest.Program(tb, "redis-server", "redis-server"), args: append(args, "--dir", dir)}
-	p.answers = func(pid int, timeout time.Duration) (bool, error) {
-		answer, err := r.ask(timeout, "INFO", "server")
-		return strings.Contains(answer, fmt.Sprintf("process_id:%d", pid)) || strings.HasPrefix(answer, "NOAUTH"), err
-	}
-	r.Addr = addr
-	var err error
-	r.Server, err = p.server(tb, addr)
-	return r, err
+	path := skiptest.Program(tb, "redis-server", "redis-server")
+	s, err := RedisProcess(path, addr, append(args, "--dir", dir)...).server(tb, addr)
+	return &Redis{Server: s, Dir: dir}, err
 }
+
+// RedisProcess returns the process of the redis-server at path. args are to make it listen at
+// addr.
+func RedisProcess(path, addr string, args ...string) *Process {
+	return &Process{Path: path, Args: args, Answers: func(pid int, timeout time.Duration) (bool, error) {
+		answer, err := RedisAt(addr).ask(timeout, "INFO", "server")
+		return strings.Contains(answer, fmt.Sprintf("process_id:%d", pid)) || strings.HasPrefix(answer, "NOAUTH"), err
+	}}
+}
+
+// RedisAt returns the Redis at addr, for Try.
+func RedisAt(addr string) *Redis { return &Redis{Server: Server{Addr: addr}} }
 
 // Login makes the test's own commands log in.
 func (r *Redis) Login(user, password string) { r.login = []string{"AUTH", user, password} }

@@ -1,7 +1,7 @@
 // Package servertest gives tests what they need around a program: real servers
 // of memcached and Redis, with faults on the way to them, servers of the test's
 // own, child processes, free addresses, and a processor that is busy. Package
-// containertest has memcached in a container.
+// containertest has memcached in a container. A [Process] needs no test.
 //
 // A server lives as long as the test (or benchmark) that asked for it. It can
 // be stopped, paused, killed and started again at the same address.
@@ -13,7 +13,7 @@
 //   - THROTTLER_REQUIRE_MEMCACHED: if it is 1, a test fails instead of being
 //     skipped for want of memcached, of Redis, of Docker or of an image.
 //
-// Only tests may import this package.
+// Only tests and bench may import this package.
 package servertest
 
 import (
@@ -138,13 +138,14 @@ func network(addr string) string {
 	return "tcp"
 }
 
-// process is the process of a server, started or not.
-type process struct {
-	path string
-	args []string
+// A Process is the process of a server, started or not.
+type Process struct {
+	Path string
+	Args []string
+	Env  []string // beside that of this process
 
-	// answers asks the server at its address. own: the process pid has answered.
-	answers func(pid int, timeout time.Duration) (own bool, err error)
+	// Answers asks the server at its address. own: the process pid has answered.
+	Answers func(pid int, timeout time.Duration) (own bool, err error)
 
 	cmd    *exec.Cmd       // nil until it is started
 	exited <-chan struct{} // closed at its end
@@ -152,17 +153,19 @@ type process struct {
 }
 
 // server starts p, which ends with the test, as the server at addr.
-func (p *process) server(tb testing.TB, addr string) (Server, error) {
+func (p *Process) server(tb testing.TB, addr string) (Server, error) {
 	tb.Cleanup(func() { p.Kill() })
 	return Server{Addr: addr, tb: tb, life: p}, p.Start()
 }
 
-func (p *process) Start() error {
+// Start starts the process, and returns when it answers.
+func (p *Process) Start() error {
 	if p.running() {
 		return errors.New("it is running")
 	}
 	p.output = new(bytes.Buffer)
-	p.cmd = exec.Command(p.path, p.args...)
+	p.cmd = exec.Command(p.Path, p.Args...)
+	p.cmd.Env = append(os.Environ(), p.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
 	var err error
 	if p.exited, err = Start(p.cmd); err != nil {
@@ -176,9 +179,9 @@ func (p *process) Start() error {
 }
 
 // ready waits until this process answers, and not another one on its port.
-func (p *process) ready() error {
+func (p *Process) ready() error {
 	for deadline := time.Now().Add(patience); ; {
-		own, err := p.answers(p.cmd.Process.Pid, patience)
+		own, err := p.Answers(p.cmd.Process.Pid, patience)
 		if own {
 			return nil
 		}
@@ -193,7 +196,7 @@ func (p *process) ready() error {
 	}
 }
 
-func (p *process) running() bool {
+func (p *Process) running() bool {
 	if p.cmd == nil {
 		return false
 	}
@@ -205,7 +208,7 @@ func (p *process) running() bool {
 	}
 }
 
-func (p *process) Stop() error {
+func (p *Process) Stop() error {
 	if !p.running() {
 		return nil
 	}
@@ -215,7 +218,14 @@ func (p *process) Stop() error {
 	return p.end(syscall.SIGTERM)
 }
 
-func (p *process) Kill() error {
+// PID returns the id of the process, which has been started.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Output returns what the process has printed. Call it after its end.
+func (p *Process) Output() string { return p.output.String() }
+
+// Kill ends the process at once, if it is running.
+func (p *Process) Kill() error {
 	if !p.running() {
 		return nil
 	}
@@ -223,7 +233,7 @@ func (p *process) Kill() error {
 }
 
 // end sends sig and waits until the process has ended.
-func (p *process) end(sig os.Signal) error {
+func (p *Process) end(sig os.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
@@ -235,17 +245,17 @@ func (p *process) end(sig os.Signal) error {
 	}
 }
 
-func (p *process) Pause() error {
+func (p *Process) Pause() error {
 	if !p.running() {
 		return errNotRunning
 	}
 	return Pause(p.cmd, func() bool {
-		_, err := p.answers(p.cmd.Process.Pid, 10*time.Millisecond)
+		_, err := p.Answers(p.cmd.Process.Pid, 10*time.Millisecond)
 		return err == nil
 	})
 }
 
-func (p *process) Resume() error {
+func (p *Process) Resume() error {
 	if !p.running() {
 		return errNotRunning
 	}
