@@ -22,10 +22,10 @@ func TestWhatIsSentTwiceIsCarriedOutOnce(t *testing.T) {
 }
 
 func TestOutages(t *testing.T) {
-	storetest.RunOutages(t, servertest.NewMemcached(t).Addr, func(t *testing.T, addr string, b storetest.Bounds) storetest.Watched {
+	storetest.RunOutages(t, servertest.NewMemcached(t).Addr, func(t *testing.T, addr string, timeout time.Duration, failures int, pause time.Duration) throttler.Client {
 		p, err := pool.New(addr)
 		require.NoError(t, err)
-		p.Timeout, p.DialTimeout, p.BreakerFailures, p.BreakerPause = b.Timeout, b.Timeout, b.BreakerFailures, b.BreakerPause
+		p.Timeout, p.DialTimeout, p.BreakerFailures, p.BreakerPause = timeout, timeout, failures, pause
 		t.Cleanup(func() { p.Close() })
 		return p
 	})

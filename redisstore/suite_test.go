@@ -59,9 +59,9 @@ func TestWhatIsSentTwiceIsCarriedOutOnce(t *testing.T) {
 
 func TestOutages(t *testing.T) {
 	t.Parallel()
-	storetest.RunOutages(t, servertest.NewRedis(t).Addr, func(t *testing.T, addr string, b storetest.Bounds) storetest.Watched {
+	storetest.RunOutages(t, servertest.NewRedis(t).Addr, func(t *testing.T, addr string, timeout time.Duration, failures int, pause time.Duration) throttler.Client {
 		s := open(t, "redis://"+addr)
-		s.Timeout, s.BreakerFailures, s.BreakerPause = b.Timeout, b.BreakerFailures, b.BreakerPause
+		s.Timeout, s.BreakerFailures, s.BreakerPause = timeout, failures, pause
 		return s
 	})
 }

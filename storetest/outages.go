@@ -14,24 +14,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A Watched is a store that tells how its server is. Its Stats are those of one server.
-type Watched interface {
+// A watched store tells how its server is. Its Stats are those of one server.
+type watched interface {
 	throttler.Client
 	Stats() []pool.ServerStats
 	Close() error
 }
 
-// Bounds are what a store of [RunOutages] is to be opened with.
-type Bounds struct {
-	Timeout         time.Duration // for an answer, or a connection
-	BreakerFailures int           // in a row mean that the server is down
-	BreakerPause    time.Duration // between two probes
-}
-
 // RunOutages checks what a store with a circuit breaker does while its server hangs, is gone, is
 // slow, or ends its connections. addr is that of a real server, and open opens a store over
-// another address, which leads there.
-func RunOutages(t *testing.T, addr string, open func(t *testing.T, addr string, b Bounds) Watched) {
+// another address, which leads there. It waits for an answer, or a connection, for timeout; so
+// many failures in a row mean that the server is down, and pause is between two probes. The store
+// has a method Close() error, and Stats() []pool.ServerStats, of one server.
+func RunOutages(t *testing.T, addr string, open func(t *testing.T, addr string, timeout time.Duration, failures int, pause time.Duration) throttler.Client) {
 	for name, row := range map[string]func(o *outage){
 		"hangs":                 (*outage).hangs,
 		"is gone":               (*outage).isGone,
@@ -43,7 +38,9 @@ func RunOutages(t *testing.T, addr string, open func(t *testing.T, addr string, 
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWire(t, addr)
-			o := &outage{T: t, wire: w, store: open(t, w.addr, bounds), name: "outage-" + name}
+			store, ok := open(t, w.addr, outageTimeout, outageFailures, outagePause).(watched)
+			require.True(t, ok, "the store has Stats and Close")
+			o := &outage{T: t, wire: w, store: store, name: "outage-" + name}
 			o.th = throttler.New(o.store)
 			require.NoError(t, o.call("warm"))
 			row(o)
@@ -51,15 +48,19 @@ func RunOutages(t *testing.T, addr string, open func(t *testing.T, addr string, 
 	}
 }
 
-// bounds bound the calls of a suite. A call of a server that is well, or slow, must not reach the
+// What bounds the calls of a suite. A call of a server that is well, or slow, must not reach the
 // timeout on a busy machine: it may connect, and ask for a script, and each answer may be slow.
-var bounds = Bounds{Timeout: 2 * time.Second, BreakerFailures: 3, BreakerPause: 50 * time.Millisecond}
+const (
+	outageTimeout  = 2 * time.Second
+	outageFailures = 3
+	outagePause    = 50 * time.Millisecond
+)
 
 // An outage is a store whose server has one.
 type outage struct {
 	*testing.T
 	wire  *wire
-	store Watched
+	store watched
 	th    *throttler.Throttler
 	name  string
 }
@@ -105,9 +106,9 @@ func (o *outage) down(end func()) {
 	}
 	require.EqualValues(o, 50, o.stats().Refusals-refused)
 	slices.Sort(times)
-	require.Less(o, times[25], bounds.Timeout/10)
+	require.Less(o, times[25], outageTimeout/10)
 	end()
-	require.Eventually(o, func() bool { return o.call("back") == nil }, 5*bounds.Timeout, time.Millisecond)
+	require.Eventually(o, func() bool { return o.call("back") == nil }, 5*outageTimeout, time.Millisecond)
 	require.False(o, o.stats().Down)
 	o.crowd(50, func(err error) { assert.NoError(o, err) })
 }
@@ -116,14 +117,14 @@ func (o *outage) down(end func()) {
 func (o *outage) hangs() {
 	o.wire.hang()
 	times := o.crowd(100, func(err error) { assert.ErrorIs(o, err, throttler.ErrUnavailable) })
-	require.Less(o, slices.Max(times), 10*bounds.Timeout, "not one after the other")
+	require.Less(o, slices.Max(times), 10*outageTimeout, "not one after the other")
 	o.down(o.wire.resume)
 }
 
 func (o *outage) isGone() {
 	o.wire.set(func() { o.wire.refuses = true })
 	o.wire.cut()
-	for range bounds.BreakerFailures {
+	for range outageFailures {
 		require.ErrorIs(o, o.call("x"), throttler.ErrUnavailable)
 	}
 	o.down(func() { o.wire.set(func() { o.wire.refuses = false }) })
@@ -147,7 +148,7 @@ func (o *outage) endsConnections() {
 
 // A server that is slow is there.
 func (o *outage) answersSlowly() {
-	o.wire.set(func() { o.wire.delay = bounds.Timeout / 10 })
+	o.wire.set(func() { o.wire.delay = outageTimeout / 10 })
 	for range 2 {
 		o.crowd(20, func(err error) { assert.NoError(o, err) })
 	}
