@@ -47,8 +47,8 @@ var signs = []sign{
 	{"headlesschrome", "HeadlessChrome", alone}, {"phantomjs", "PhantomJS", alone}, {"puppeteer", "Puppeteer", alone}, {"playwright", "Playwright", alone},
 	{"selenium", "Selenium", alone}, {"zgrab", "zgrab", alone}, {"masscan", "masscan", alone}, {"nikto", "Nikto", alone}, {"nuclei", "Nuclei", alone},
 
-	{"bot", Other, atEnd}, {"bots", Other, atEnd}, {"crawl", Other, anywhere}, {"spider", Other, anywhere}, {"slurp", Other, anywhere},
-	{"scrape", Other, anywhere}, {"scraping", Other, anywhere}, {"archiver", Other, anywhere}, {"+http", Other, anywhere},
+	{"bot", other, atEnd}, {"bots", other, atEnd}, {"crawl", other, anywhere}, {"spider", other, anywhere}, {"slurp", other, anywhere},
+	{"scrape", other, anywhere}, {"scraping", other, anywhere}, {"archiver", other, anywhere}, {"+http", other, anywhere},
 
 	{"cubot", "", atEnd}, // a brand of phones
 }
@@ -121,7 +121,7 @@ func (r *Robot) problems(names map[string]bool, owners map[string]string) (probl
 	}
 	name := strings.ToLower(r.Name)
 	switch {
-	case name == "" || name == Other:
+	case name == "" || name == other:
 		add("want a name, and not that of all others")
 	case names[name]:
 		add("the name is there twice: give each robot one entry, with all its tokens and lists")
@@ -198,7 +198,7 @@ func (m *matcher) match(agent string) (robot int, name string) {
 		agent = agent[:maxAgent]
 	}
 	if strings.IndexFunc(agent, wordy) < 0 { // empty, "-"
-		return -1, Other
+		return -1, other
 	}
 	best := &found{robot: -1}
 	for i := range len(agent) {

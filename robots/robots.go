@@ -96,7 +96,7 @@ func (s Standing) String() string {
 // An Identity is what a Directory knows of who sends a request.
 type Identity struct {
 	// Name is the robot's: [Robot.Name], or for an unknown one the token that gave it away,
-	// such as "curl", or [Other]. It is never text from the user agent, so there are few.
+	// such as "curl", or "other". It is never text from the user agent, so there are few.
 	// Empty for a person.
 	Name string
 
@@ -113,8 +113,8 @@ type Identity struct {
 	Standing Standing
 }
 
-// Other is the [Identity.Name] of an unknown robot without a token of its own.
-const Other = "other"
+// other is the [Identity.Name] of an unknown robot without a token of its own.
+const other = "other"
 
 // Options are what a [Directory] is made of.
 type Options struct {
@@ -392,17 +392,14 @@ type File struct {
 	Err      error     // why newer contents are refused, or nil
 }
 
-// Files returns the files that d has read, to report their age. Warn at [MaxAge].
+// Files returns the files that d has read, to report their age. Warn of one that is older than a
+// week: operators change their lists every few weeks or months, and an address that is new to a
+// list looks like an impostor's until the file is renewed.
 func (d *Directory) Files() []File {
 	files := slices.Clone(d.current.Load().read)
 	slices.SortFunc(files, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
 	return files
 }
-
-// MaxAge is how old a file may be before it should be renewed. Operators change their lists
-// every few weeks or months; an address that is new to a list looks like an impostor's until
-// the file is renewed.
-const MaxAge = 7 * 24 * time.Hour
 
 // parseSystem parses the number of an autonomous system, as in "AS132203".
 func parseSystem(text string) (uint32, bool) {

@@ -169,7 +169,7 @@ func (f *File) OldLists() (warnings []string) {
 		switch {
 		case list.Err != nil:
 			warnings = append(warnings, strings.TrimPrefix(list.Err.Error(), "robots: ")+". What was read of it before holds")
-		case time.Since(list.Modified) > robots.MaxAge:
+		case time.Since(list.Modified) > 7*day:
 			warnings = append(warnings, list.Path+" is "+strconv.Itoa(days)+" days old: addresses that are new to it are taken for impostors'. Renew it once a day")
 		}
 	}
