@@ -145,7 +145,7 @@ func BenchmarkMemoryOfAKey(b *testing.B) {
 					}})
 					require.NoError(b, err)
 				}
-				b.ReportMetric(float64(heap()-before)/float64(s.Len()), "B/key")
+				b.ReportMetric(float64(heap()-before)/float64(s.Stats().Items), "B/key")
 				runtime.KeepAlive(limits)
 			}
 		})

@@ -130,13 +130,9 @@ func (s *Store) Exchange(_ context.Context, xs ...exchange.Exchange) { s.inside(
 // Start is Exchange.
 func (s *Store) Start(xs ...exchange.Exchange) { s.inside().Start(xs...) }
 
-// Len returns the number of items. It includes expired ones that still take up a
-// place.
-func (s *Store) Len() int { return s.Stats().Items }
-
 // Stats is the state of a Store at one moment.
 type Stats struct {
-	Items int // as of Len
+	Items int // expired ones included that still take up a place
 	Bytes int // of their keys and values
 
 	// Evictions is the number of items that were evicted before they expired,

@@ -664,7 +664,7 @@ func TestGarbageIsRefusedAndCountsNothing(t *testing.T) {
 		assert.Equal(t, allowed, w.Header().Get("Allow"), path)
 		assert.Contains(t, w.Body.String(), "urn:throttler:wrong-method")
 	}
-	assert.Zero(t, store.Len(), "nothing was counted")
+	assert.Zero(t, store.Stats().Items, "nothing was counted")
 }
 
 func TestErrorsSayWhatIsWrongInWordsOfJSON(t *testing.T) {
@@ -711,7 +711,7 @@ func TestErrorsSayWhatIsWrongInWordsOfJSON(t *testing.T) {
 		assert.Contains(t, a.fields["detail"], c.want, "%s %.60v", c.path, c.question)
 		assert.NotRegexp(t, `Go|api\.|struct|map\[|EOF`, a.fields["detail"])
 	}
-	assert.Zero(t, store.Len(), "nothing was counted")
+	assert.Zero(t, store.Stats().Items, "nothing was counted")
 }
 
 // A slowBody is one whose sender takes until it is told to end.
