@@ -65,9 +65,9 @@ func newSite(t *testing.T, provider *sdk.MeterProvider) *site {
 	s.pool.Timeout, s.pool.DialTimeout = 10*time.Second, 10*time.Second // a busy machine is no outage
 	s.throttler = throttler.New(s.pool)
 	s.guard = login.New(s.throttler)
-	reporting, err := otelthrottle.Attach(provider, otelthrottle.Parts{Throttler: s.throttler, Pool: s.pool, Guard: s.guard, MaxNames: 10})
+	stop, err := otelthrottle.Attach(provider, otelthrottle.Parts{Throttler: s.throttler, Servers: s.pool, Guard: s.guard, MaxNames: 10})
 	require.NoError(t, err)
-	t.Cleanup(func() { reporting.Close() })
+	t.Cleanup(func() { stop() })
 	return s
 }
 

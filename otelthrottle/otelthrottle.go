@@ -2,9 +2,9 @@
 // and to a log.
 //
 //	limits := throttler.New(servers)
-//	reporting, err := otelthrottle.Attach(otel.GetMeterProvider(), otelthrottle.Parts{
+//	stop, err := otelthrottle.Attach(otel.GetMeterProvider(), otelthrottle.Parts{
 //		Throttler: limits,
-//		Pool:      servers,
+//		Servers:   servers,
 //		Guard:     guard,
 //	})
 //
@@ -47,7 +47,7 @@
 //	                                          failed, canceled; and throttler.login.known: whether the
 //	                                          name was known from there
 //
-// Of a Pool, by server.address and server.port:
+// Of Servers, by server.address and server.port:
 //
 //	throttler.server.up            gauge      1, or 0 while the circuit breaker is open
 //	throttler.server.calls         counter    calls
@@ -65,7 +65,7 @@
 //	throttler.server.memory.usage  up-down    bytes stored
 //	throttler.server.memory.limit  up-down    bytes that may be stored
 //
-// Of a Pool as a whole:
+// Of a [pool.Pool] as a whole:
 //
 //	throttler.server.listed        up-down    servers in the list
 //	throttler.server.changes       counter    times servers came or went: some records start again
@@ -80,7 +80,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/login"
-	"github.com/adaptivethrottler/throttler/pool"
 	"go.opentelemetry.io/otel/metric"
 )
 
@@ -94,12 +93,8 @@ type Parts struct {
 	// before the Throttler's first use.
 	Throttler *throttler.Throttler
 
-	// Pool's servers are reported. At each collection every server is asked for
-	// its statistics, over a connection of its own, for up to a second.
-	Pool *pool.Pool
-
-	// Servers are reported in the same way, if Pool is nil: those of a
-	// *redisstore.Store.
+	// Servers are those of a *[pool.Pool] or a *redisstore.Store. At each collection every
+	// server is asked for its statistics, over a connection of its own, for up to a second.
 	Servers Servers
 
 	// Guard's attempts are counted. Its Observe is handled like the
@@ -114,16 +109,17 @@ type Parts struct {
 	MaxNames int
 }
 
-// A Reporting is what [Attach] has started. Close ends it.
-type Reporting struct {
+// A reporting is what [Attach] has started.
+type reporting struct {
 	registrations []metric.Registration
 	log           *Log
 }
 
-// Attach starts to report about parts to provider. The error is the provider's.
-func Attach(provider metric.MeterProvider, parts Parts) (*Reporting, error) {
+// Attach starts to report about parts to provider. stop ends the reports, but for the duration of
+// decisions, and closes the Log. It may be called twice. The errors are the provider's.
+func Attach(provider metric.MeterProvider, parts Parts) (stop func() error, err error) {
 	meter := provider.Meter(scope)
-	reporting := &Reporting{log: parts.Log}
+	reporting := &reporting{log: parts.Log}
 	if parts.Throttler != nil {
 		if err := reporting.throttler(meter, &parts); err != nil {
 			return nil, err
@@ -134,28 +130,25 @@ func Attach(provider metric.MeterProvider, parts Parts) (*Reporting, error) {
 			return nil, err
 		}
 	}
-	if parts.Pool != nil {
-		parts.Servers = parts.Pool
-	}
 	if parts.Servers != nil {
 		if err := reporting.add(observeServers(meter, parts.Servers)); err != nil {
 			return nil, err
 		}
 	}
-	return reporting, nil
+	return reporting.stop, nil
 }
 
 // add adds a registration, or closes r if there was an error.
-func (r *Reporting) add(registration metric.Registration, err error) error {
+func (r *reporting) add(registration metric.Registration, err error) error {
 	if err != nil {
-		return errors.Join(err, r.Close())
+		return errors.Join(err, r.stop())
 	}
 	r.registrations = append(r.registrations, registration)
 	return nil
 }
 
 // throttler starts to report about parts.Throttler.
-func (r *Reporting) throttler(meter metric.Meter, parts *Parts) error {
+func (r *reporting) throttler(meter metric.Meter, parts *Parts) error {
 	decisions, registration, err := newDecisions(meter, parts.MaxNames)
 	if err := r.add(registration, err); err != nil {
 		return err
@@ -179,9 +172,8 @@ func (r *Reporting) throttler(meter metric.Meter, parts *Parts) error {
 	return nil
 }
 
-// Close stops the reports, but for the duration of decisions, and closes the
-// Log. It may be called twice.
-func (r *Reporting) Close() error {
+// stop is that of Attach.
+func (r *reporting) stop() error {
 	var errs []error
 	for _, registration := range r.registrations {
 		errs = append(errs, registration.Unregister())

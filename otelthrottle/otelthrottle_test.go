@@ -39,9 +39,9 @@ func newMeter() *meter {
 
 func attach(t *testing.T, m *meter, parts otelthrottle.Parts) {
 	t.Helper()
-	reporting, err := otelthrottle.Attach(m, parts)
+	stop, err := otelthrottle.Attach(m, parts)
 	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, reporting.Close()) })
+	t.Cleanup(func() { assert.NoError(t, stop()) })
 }
 
 // values returns the series of a metric by their attributes, "k=v k=v".
@@ -245,7 +245,7 @@ func TestEveryMetricHasAUnitAndADescription(t *testing.T) {
 	require.NoError(t, err)
 	defer servers.Close()
 	guard := login.New(th)
-	attach(t, m, otelthrottle.Parts{Throttler: th, Pool: servers, Guard: guard})
+	attach(t, m, otelthrottle.Parts{Throttler: th, Servers: servers, Guard: guard})
 	guard.Observe(t.Context(), login.Event{})
 	outcome := throttler.Outcome{Name: "ip", NewBan: true, LostRaces: 1, Err: errors.New("x")}
 	th.Observe(t.Context(), loginRule("a"), throttler.Decision{Outcomes: []throttler.Outcome{outcome}})
@@ -303,7 +303,7 @@ func TestServersAreReportedUpOrDown(t *testing.T) {
 	defer servers.Close()
 	servers.BreakerPause = time.Hour
 	m := newMeter()
-	attach(t, m, otelthrottle.Parts{Pool: servers})
+	attach(t, m, otelthrottle.Parts{Servers: servers})
 	down.Kill()
 	for i := range 100 {
 		servers.Get(fmt.Sprint("key", i))
@@ -327,7 +327,7 @@ func TestARestartAFlushAndEvictionsAreNoticed(t *testing.T) {
 	require.NoError(t, err)
 	defer servers.Close()
 	m := newMeter()
-	attach(t, m, otelthrottle.Parts{Pool: servers})
+	attach(t, m, otelthrottle.Parts{Servers: servers})
 	one := func(name string) (sum int64) {
 		for _, n := range m.values(t, name) {
 			sum += n
@@ -365,7 +365,7 @@ func TestServersThatComeAndGoAreSeen(t *testing.T) {
 	defer servers.Close()
 	servers.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("nobody is there") }
 	m := newMeter()
-	attach(t, m, otelthrottle.Parts{Pool: servers})
+	attach(t, m, otelthrottle.Parts{Servers: servers})
 	assert.Equal(t, map[string]int64{"": 2}, m.values(t, "throttler.server.listed"))
 	assert.Equal(t, map[string]int64{"": 0}, m.values(t, "throttler.server.changes"))
 	require.NoError(t, servers.SetServers("192.0.2.1:11211", "192.0.2.3:11211", "192.0.2.4:11211"))
@@ -381,7 +381,7 @@ func TestAServerThatHangsDoesNotHoldUpMetrics(t *testing.T) {
 	require.NoError(t, err)
 	defer servers.Close()
 	m := newMeter()
-	attach(t, m, otelthrottle.Parts{Pool: servers})
+	attach(t, m, otelthrottle.Parts{Servers: servers})
 	server.Pause()
 	start := time.Now()
 	assert.Len(t, m.values(t, "throttler.server.up"), 1)
@@ -394,12 +394,12 @@ func TestAfterCloseServersAreNotAsked(t *testing.T) {
 	require.NoError(t, err)
 	defer servers.Close()
 	m := newMeter()
-	reporting, err := otelthrottle.Attach(m, otelthrottle.Parts{Pool: servers})
+	stop, err := otelthrottle.Attach(m, otelthrottle.Parts{Servers: servers})
 	require.NoError(t, err)
 	require.Len(t, m.values(t, "throttler.server.up"), 1)
-	require.NoError(t, reporting.Close())
+	require.NoError(t, stop())
 	assert.Empty(t, m.values(t, "throttler.server.up"))
-	assert.NoError(t, reporting.Close())
+	assert.NoError(t, stop())
 }
 
 func TestAttemptsToLogInAreCountedByResult(t *testing.T) {

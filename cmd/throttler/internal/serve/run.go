@@ -123,22 +123,22 @@ const guardRule = rulefile.Reserved + "login"
 
 // A backend keeps the records and reports about them.
 type backend struct {
-	store     store      // nil: in the process
-	pool      *pool.Pool // nil: the store is not memcached
-	url       string     // of Redis or Valkey; "": the store is neither
-	rules     *rulefile.Source
-	throttler *throttler.Throttler // of the rules
-	logins    *throttler.Throttler // of the guard, and of used tokens
-	closed    atomic.Bool          // refuse calls while the store fails: see [fallback]
-	guard     *login.Guard
-	counts    *tally.Tally
-	events    *events
-	released  atomic.Uint64 // leases that callers have given back
-	proxied   bool          // the login proxy listens
-	ending    atomic.Bool   // callers are asked to go elsewhere
-	health    *health.Server
-	metrics   http.Handler
-	reporting *otelthrottle.Reporting
+	store       store      // nil: in the process
+	pool        *pool.Pool // nil: the store is not memcached
+	url         string     // of Redis or Valkey; "": the store is neither
+	rules       *rulefile.Source
+	throttler   *throttler.Throttler // of the rules
+	logins      *throttler.Throttler // of the guard, and of used tokens
+	closed      atomic.Bool          // refuse calls while the store fails: see [fallback]
+	guard       *login.Guard
+	counts      *tally.Tally
+	events      *events
+	released    atomic.Uint64 // leases that callers have given back
+	proxied     bool          // the login proxy listens
+	ending      atomic.Bool   // callers are asked to go elsewhere
+	health      *health.Server
+	metrics     http.Handler
+	stopReports func() error
 }
 
 func newBackend(o Options, file *rulefile.File) (*backend, error) {
@@ -188,15 +188,15 @@ func (b *backend) report(log *slog.Logger) error {
 	b.events = newEvents(registry)
 	b.metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	provider := metric.NewMeterProvider(metric.WithReader(reader), metric.WithResource(identity()))
-	b.reporting, err = otelthrottle.Attach(provider, otelthrottle.Parts{
-		Throttler: b.throttler, Pool: b.pool, Servers: b.store, Guard: b.guard, Log: &otelthrottle.Log{Logger: log},
+	b.stopReports, err = otelthrottle.Attach(provider, otelthrottle.Parts{
+		Throttler: b.throttler, Servers: b.store, Guard: b.guard, Log: &otelthrottle.Log{Logger: log},
 	})
 	return err
 }
 
 func (b *backend) close() {
-	if b.reporting != nil {
-		b.reporting.Close()
+	if b.stopReports != nil {
+		b.stopReports()
 	}
 	if b.store != nil {
 		b.store.Close()
