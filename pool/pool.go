@@ -184,10 +184,6 @@ type Pool struct {
 	// of their own: it may use the Pool. Default: none.
 	StateChanged func(server string, down bool, err error)
 
-	// ServersChanged is called when SetServers has added or removed servers.
-	// Default: none.
-	ServersChanged func(added, removed []string)
-
 	// Forgot is called when Check has noticed that a server forgot records. It may
 	// be called on several goroutines at once. Default: none.
 	Forgot func(server string, loss Loss)

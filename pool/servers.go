@@ -99,11 +99,7 @@ func (p *Pool) SetServers(servers ...string) error {
 	if err := resolveAll(ctx, cmp.Or(p.resolver, net.DefaultResolver), all, p.servers.Load().byName); err != nil {
 		return err
 	}
-	added, removed, err := p.replace(all)
-	if err == nil && p.ServersChanged != nil && len(added)+len(removed) > 0 {
-		p.ServersChanged(added, removed)
-	}
-	return err
+	return p.replace(all)
 }
 
 // Changes returns how many times SetServers has added or removed servers. Each time
@@ -111,22 +107,22 @@ func (p *Pool) SetServers(servers ...string) error {
 func (p *Pool) Changes() uint64 { return p.changes.Load() }
 
 // replace puts all in the place of the servers so far, except that those which are
-// there already stay. It returns the names that are new, and those that are not
-// there any more.
-func (p *Pool) replace(all []*server) (added, removed []string, err error) {
+// there already stay.
+func (p *Pool) replace(all []*server) error {
 	p.init()
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	if p.isClosed() {
-		return nil, nil, ErrClosed
+		return ErrClosed
 	}
+	changed := false
 	before := p.servers.Load()
 	for i, s := range all {
 		if old := before.byName[s.Name]; old != nil {
 			all[i] = old
 			continue
 		}
-		added = append(added, s.Name)
+		changed = true
 		if old := p.leaving[s.Name]; old != nil {
 			old.dismissal.Stop()
 			delete(p.leaving, s.Name)
@@ -139,15 +135,15 @@ func (p *Pool) replace(all []*server) (added, removed []string, err error) {
 	p.servers.Store(after)
 	for _, s := range before.all {
 		if after.byName[s.Name] == nil {
-			removed = append(removed, s.Name)
+			changed = true
 			p.leaving[s.Name] = s
 			s.dismissal = time.AfterFunc(s.longest(), func() { p.dismiss(s) })
 		}
 	}
-	if len(added)+len(removed) > 0 {
+	if changed {
 		p.changes.Add(1)
 	}
-	return added, removed, nil
+	return nil
 }
 
 // dismiss closes the connections to a server that is still leaving, if its calls have

@@ -66,18 +66,10 @@ func (b *backend) open(o Options, file *rulefile.File) error {
 		}
 		p.User, p.Password = o.User, o.Password
 		p.Timeout, p.DialTimeout, p.QueueTimeout = storeTimeout, storeTimeout, storeTimeout
-		tell(p, o.Log)
+		p.StateChanged, p.Forgot = stateChanged(o.Log), forgot(o.Log)
 		b.store, b.pool = p, p
 	}
 	return nil
-}
-
-// tell logs changes of p's servers.
-func tell(p *pool.Pool, log *slog.Logger) {
-	p.StateChanged, p.Forgot = stateChanged(log), forgot(log)
-	p.ServersChanged = func(added, removed []string) {
-		log.Warn("servers have changed: limits of the values that moved start again", "added", added, "removed", removed)
-	}
 }
 
 func stateChanged(log *slog.Logger) func(server string, down bool, err error) {
@@ -109,9 +101,12 @@ func (b *backend) follow(o Options, file *rulefile.File) bool {
 		o.Log.Error("restart the service to move between process memory, memcached and Redis, or to another Redis")
 		inUse = false
 	case b.pool != nil:
+		changes := b.pool.Changes()
 		if err := b.pool.SetServers(slices.Clone(file.Servers)...); err != nil {
 			o.Log.Error("the servers of the rule file cannot be used: the list stays as it is", "err", err)
 			inUse = false
+		} else if b.pool.Changes() != changes {
+			o.Log.Warn("servers have changed: limits of the values that moved start again", "servers", file.Servers)
 		}
 	}
 	if file.Proxy != nil && o.Proxy.Listen != "" && !b.proxied {
