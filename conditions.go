@@ -19,9 +19,6 @@ import (
 // than 6.2 kB.
 const MaxHits = record.MaxHits
 
-// MaxBucketTTL is the longest [Condition.TTL] of a [LeakyBucket].
-const MaxBucketTTL = 100 * 365 * 24 * time.Hour
-
 // minLease is the shortest [Condition.TTL] of [InFlight].
 const minLease = 100 * time.Millisecond
 
@@ -99,7 +96,7 @@ type Rule struct {
 	Lockout time.Duration
 
 	// LockoutGrowth multiplies each repeated ban of a value: 2 doubles it. A
-	// ban is repeated if it begins within [LockoutMemory] of the end of the last
+	// ban is repeated if it begins within 24 h of the end of the last
 	// one. 1 or more, and only with a Lockout, here or in a condition.
 	// Default: all bans have the same length.
 	LockoutGrowth float64
@@ -137,13 +134,13 @@ type Condition struct {
 	// Max is the number of hits that a window of TTL holds (1 to [MaxHits]), or
 	// the largest burst of a bucket (1 to TTL in nanoseconds), or the number of hits
 	// in a period of a [Calendar] (1 or more), or the number of hits in flight at the
-	// same time (1 to [MaxInFlight]).
+	// same time (1 to 10,000, of which a record has 280 kB).
 	Max int
 
 	// TTL is how long a hit counts, or how long a full bucket takes to leak
 	// empty. While a window holds more than 500 hits, and until it is empty, each of
 	// them may count for TTL/1024 longer, never shorter. 1 ms or more, and at most
-	// [MaxBucketTTL] for a [LeakyBucket]. For [InFlight], the lease: 100 ms or more. 0
+	// 100 years (of 365 days) for a [LeakyBucket]. For [InFlight], the lease: 100 ms or more. 0
 	// for a [Calendar].
 	TTL time.Duration
 
@@ -364,8 +361,8 @@ func (c *Condition) problem() (field string, problem any, want string) {
 		return "TTL", c.TTL, fmt.Sprintf("%v or more for hits in flight", minLease)
 	case c.Algorithm != Calendar && c.TTL < time.Millisecond:
 		return "TTL", c.TTL, "1ms or more"
-	case c.Algorithm == LeakyBucket && c.TTL > MaxBucketTTL:
-		return "TTL", c.TTL, fmt.Sprintf("at most %v for a %v", MaxBucketTTL, c.Algorithm)
+	case c.Algorithm == LeakyBucket && c.TTL > record.MaxBucketTTL:
+		return "TTL", c.TTL, fmt.Sprintf("at most %v for a %v", record.MaxBucketTTL, c.Algorithm)
 	case c.Max < 1 || c.Max > c.largestMax():
 		return "Max", c.Max, fmt.Sprintf("1 to %d", c.largestMax())
 	case c.Cost < 0 || c.Cost > c.Max:
@@ -388,7 +385,7 @@ func (c *Condition) largestMax() int {
 	case LeakyBucket:
 		return int(min(int64(c.TTL), math.MaxInt))
 	case InFlight:
-		return MaxInFlight
+		return record.MaxLeases
 	case Calendar:
 		return math.MaxInt
 	}

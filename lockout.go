@@ -6,14 +6,8 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
-const (
-	// defaultMaxLockout is the default of [Rule.MaxLockout].
-	defaultMaxLockout = 24 * time.Hour
-
-	// LockoutMemory is how long after the end of a ban a further ban of the
-	// same value grows, with [Rule.LockoutGrowth].
-	LockoutMemory = record.LockoutMemory
-)
+// defaultMaxLockout is the default of [Rule.MaxLockout].
+const defaultMaxLockout = 24 * time.Hour
 
 // lockout returns how r bans c.
 func (r *Rule) lockout(c *Condition) record.Lockout {

@@ -295,10 +295,6 @@ func (d *Decision) settles(totals map[string]int) error {
 	return nil
 }
 
-// ErrInvalidReceipt is the error of [Throttler.Redeem] for bytes that are not from
-// [Decision.Receipt].
-var ErrInvalidReceipt = engine.ErrInvalidReceipt
-
 // Receipt returns what another process needs to take back the hits that d counted, or to
 // settle what they have cost, with [Throttler.Redeem]. It is nil if d counted none and was
 // not settled.
@@ -320,8 +316,9 @@ func (d Decision) Receipt() []byte {
 
 // Redeem lets another process end what one has begun: it returns a Decision for
 // [Throttler.Cancel], [Throttler.CancelOnly], [Throttler.Settle] and [Throttler.Renew], of
-// what [Decision.Receipt] has from a Throttler on the same servers. The error is
-// [ErrInvalidReceipt]. The Decision has no other use. An empty receipt has no hits.
+// what [Decision.Receipt] has from a Throttler on the same servers. The
+// error says that the bytes are not from Receipt. The Decision has no other use. An empty
+// receipt has no hits.
 //
 // It need not know the time zone of a [Calendar]. If it does not, and the period of the
 // receipt is over, Settle takes the next ones to begin at the same offset from UTC.
@@ -345,10 +342,6 @@ func validLimit(name string, l record.Limit) bool {
 	field, _, _ := c.problem()
 	return field == ""
 }
-
-// MaxInFlight is the largest [Condition.Max] of an [InFlight] condition. A record takes 28
-// bytes for each lease, so a full one has 280 kB.
-const MaxInFlight = record.MaxLeases
 
 // ErrLeaseLost is the cause with which [Lease.Context] ends if the lease was not renewed in
 // time, was taken back by Cancel or Settle, or was reset. [Throttler.Renew] returns it then,

@@ -310,10 +310,6 @@ func (t *Throttler) Peek(ctx context.Context, rule Rule) (d Decision, err error)
 	return d, nil
 }
 
-// MaxWaiting is the number of calls of one process that may wait for one
-// condition. A further one gets [ErrOverloaded].
-const MaxWaiting = engine.MaxWaiting
-
 // Wait sleeps until rule authorizes the call, and returns that Decision: use it instead of
 // [Throttler.Authorize] if every call is to happen, at a limited rate.
 //
@@ -323,7 +319,7 @@ const MaxWaiting = engine.MaxWaiting
 //     counted; [Throttler.Cancel] takes it back.
 //   - [context.DeadlineExceeded], at once, if the calls before this one leave no
 //     time for it before ctx's deadline.
-//   - [ErrOverloaded] if [MaxWaiting] calls already wait for one of the conditions.
+//   - [ErrOverloaded] if 10,000 calls of this process already wait for one of the conditions.
 //   - [ErrInvalidRule], as with [Throttler.Authorize].
 //
 // A call that waits leaves no hit and sets no ban, as if the rule had CountAuthorizedOnly

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/record"
+	"github.com/adaptivethrottler/throttler/internal/waitqueue"
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
@@ -25,9 +27,9 @@ func TestThePagesTellTheNumbersOfThePackages(t *testing.T) {
 		page, text string
 		numbers    []any
 	}{
-		{"rules.md", "At most %s calls of a process wait for one condition.", []any{thousands(throttler.MaxWaiting)}},
+		{"rules.md", "At most %s calls of a process wait for one condition.", []any{thousands(waitqueue.MaxWaiting)}},
 		{"rules.md", "| largest Max | %s |", []any{thousands(throttler.MaxHits)}},
-		{"operations.md", "`LockoutGrowth` remembers bans for %s after they have ended", []any{days(throttler.LockoutMemory)}},
+		{"operations.md", "`LockoutGrowth` remembers bans for %s after they have ended", []any{days(record.LockoutMemory)}},
 		{"login.md", "for %d to %d days after a success there (`KnownFor`)", []any{constant(t, "../login", "defaultKnownFor") / int64(24*time.Hour), 2 * constant(t, "../login", "defaultKnownFor") / int64(24*time.Hour)}},
 		{"operations.md", "It holds %s records and %d MiB by default", []any{thousands(int(constant(t, "../memstore", "defaultMaxItems"))), constant(t, "../memstore", "defaultMaxBytes") >> 20}},
 		{"operations.md", "once per `BlockCacheTTL` and process. Default: %d s", []any{constant(t, "..", "defaultBlockCacheTTL") / int64(time.Second)}},

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/record"
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/adaptivethrottler/throttler"
@@ -39,15 +40,17 @@ const defaultMaxPause = time.Hour
 //
 // Requests of one process that wait for the same condition are sent first come, first
 // served: see [throttler.Throttler.Wait]. A request that would wait longer than MaxWait, or
-// past the deadline of its context, is not sent: the error is a [*LimitError].
+// past the deadline of its context, is not sent. The error is a [*throttler.BlockedError], by
+// errors.As, which says when it could be sent. It also matches the error of the context if that
+// has ended or would have, and [throttler.ErrOverloaded] if too many requests wait.
 //
 // The API counts requests when they arrive. So each TTL is longer by Margin.
 //
 // # What it learns
 //
 // A refusal is a 429, a 503 with Retry-After, or a 403 with Retry-After or with nothing left
-// (GitHub). It stops the requests of all processes, by a ban of the condition
-// [ClosedCondition], which is added to the rule. Its own hits are given back. The ban lasts for
+// (GitHub). It stops the requests of all processes, by a ban of the condition "server", which
+// is added to the rule. Its own hits are given back. The ban lasts for
 //
 //   - Retry-After, in seconds or as a date, or Retry-After-Ms, or else
 //   - the time until all limits are reset of which the answer says that nothing is left, or
@@ -56,6 +59,10 @@ const defaultMaxPause = time.Hour
 //
 // An answer to an allowed request that says that nothing is left, and when the limit is
 // reset, stops all requests until then, too, unless the rule does so anyway.
+//
+// To lift a ban, Reset a rule with the Identifier, one condition "server", and the Value of
+// the rule's conditions. If these have several, it is all of them, joined by &. In each, % is
+// written as %25 and & as %26.
 //
 // These header fields are read:
 //
@@ -100,7 +107,7 @@ type Transport struct {
 	// Rule returns the rule of a request: the limits that the API documents. It is called from
 	// many goroutines at once, and must not change the request. A request of [Unlimited] is
 	// sent at once, and nothing is learned from its answer. No condition may be named
-	// [ClosedCondition] or begin with that and a hyphen, and none may be [throttler.InFlight]: use
+	// "server" or begin with "server-", and none may be [throttler.InFlight]: use
 	// [throttler.Throttler.Do] around a request for that.
 	//
 	// What is learned is kept for the Identifier and the Values of the conditions. An API
@@ -130,33 +137,9 @@ type Transport struct {
 	own   *throttler.Throttler // has the pauses that could not be stored for all processes
 }
 
-// A LimitError is the error of a request that was not sent because its turn would have come
-// too late.
-type LimitError struct {
-	// Decision is Blocked. Its RetryAfter says when the request could be sent.
-	Decision throttler.Decision
-
-	// Err matches the error of the request's context if that has ended or would have, and
-	// [throttler.ErrOverloaded] if too many requests wait. It is nil if MaxWait is too short.
-	Err error
-}
-
-func (e *LimitError) Error() string {
-	text := fmt.Sprintf("httpthrottle: not sent: the limit opens in %v", e.Decision.RetryAfter.Round(time.Millisecond))
-	if len(e.Decision.Messages) > 0 {
-		text += " (" + strings.Join(e.Decision.Messages, "; ") + ")"
-	}
-	if e.Err != nil {
-		text += ": " + e.Err.Error()
-	}
-	return text
-}
-
-func (e *LimitError) Unwrap() error { return e.Err }
-
 // RoundTrip sends r when it is allowed, and again if it is refused. The error matches
-// [throttler.ErrInvalidRule] if its rule is invalid, is a [*LimitError] if it was not sent,
-// or is that of Base.
+// [throttler.ErrInvalidRule] if its rule is invalid, matches [throttler.ErrBlocked] if it was not
+// sent, or is that of Base.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	rule, err := t.ruleOf(r)
 	if err != nil {
@@ -213,7 +196,7 @@ func (t *Transport) ruleOf(r *http.Request) (rule throttler.Rule, err error) {
 	}
 	for _, c := range rule.Conditions() {
 		switch {
-		case c.Name == ClosedCondition, strings.HasPrefix(c.Name, limitCondition):
+		case c.Name == closedCondition, strings.HasPrefix(c.Name, limitCondition):
 			return rule, fmt.Errorf("httpthrottle: %w: the condition %q has a name that Transport itself uses", throttler.ErrInvalidRule, c.Name)
 		case c.Algorithm == throttler.InFlight:
 			return rule, fmt.Errorf("httpthrottle: %w: the condition %q is InFlight, which Transport does not hold; use Throttler.Do", throttler.ErrInvalidRule, c.Name)
@@ -311,5 +294,20 @@ func (t *Transport) margin(ttl time.Duration) time.Duration {
 	if margin == 0 {
 		margin = min(ttl/50, 100*time.Millisecond)
 	}
-	return min(max(margin, 0), throttler.MaxBucketTTL-min(ttl, throttler.MaxBucketTTL))
+	return min(max(margin, 0), record.MaxBucketTTL-min(ttl, record.MaxBucketTTL))
+}
+
+// notSent returns the error of a request whose waiting ended, or would have, with err. It is a
+// part of ctx: if ctx has nothing to do with that, MaxWait has.
+func notSent(ctx, waiting context.Context, d throttler.Decision, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		end, ok := ctx.Deadline()
+		if part, _ := waiting.Deadline(); !ok || part.Before(end) {
+			err = nil
+		}
+	}
+	if err == nil {
+		return fmt.Errorf("httpthrottle: not sent: %w", &throttler.BlockedError{Decision: d})
+	}
+	return fmt.Errorf("httpthrottle: not sent: %w: %w", &throttler.BlockedError{Decision: d}, err)
 }

@@ -2,7 +2,6 @@ package httpthrottle
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -11,11 +10,9 @@ import (
 )
 
 const (
-	// ClosedCondition is the name of the condition that [Transport] adds to each rule. It is
-	// banned while the server wants no requests. To lift that ban, Reset a rule with the
-	// Identifier, this Name, and the Value of the rule's conditions. If these have several, its
-	// Value is all of them, joined by &. In each, % is written as %25 and & as %26.
-	ClosedCondition = "server"
+	// closedCondition is the name of the condition that is added to each rule. It is banned while
+	// the server wants no requests.
+	closedCondition = "server"
 
 	// limitCondition begins the names of the conditions of limits that the server tells.
 	limitCondition = "server-"
@@ -68,7 +65,7 @@ func (l *target) rules(margin func(time.Duration) time.Duration) (rule, told thr
 func (l *target) pause() throttler.Rule {
 	return l.ruleOf(throttler.Condition{
 		// It is never full by itself, and its record is small.
-		Name: ClosedCondition, Value: l.value, Max: 1000, TTL: time.Millisecond, Algorithm: throttler.LeakyBucket, Lockout: -1,
+		Name: closedCondition, Value: l.value, Max: 1000, TTL: time.Millisecond, Algorithm: throttler.LeakyBucket, Lockout: -1,
 		Message: "The server wants no requests for now.",
 	})
 }
@@ -142,18 +139,6 @@ func (t *Transport) decide(ctx context.Context, limits *throttler.Throttler, rul
 		d.Status, err = throttler.Blocked, ctx.Err() // it may have failed open
 	}
 	return d, err
-}
-
-// notSent returns the error of a request whose waiting ended, or would have, with err. It is a
-// part of ctx: if ctx has nothing to do with that, MaxWait has.
-func notSent(ctx, waiting context.Context, d throttler.Decision, err error) error {
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		end, ok := ctx.Deadline()
-		if part, _ := waiting.Deadline(); !ok || part.Before(end) {
-			err = nil
-		}
-	}
-	return &LimitError{Decision: d, Err: err}
 }
 
 // cancel gives the hits back, of a request that was not sent or that the server did not take.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/bradfitz/gomemcache/memcache"
 	lru "github.com/hashicorp/golang-lru/v2"
 
@@ -44,7 +45,7 @@ func (l limit) life() time.Duration {
 
 // valid reports whether l makes sense and holds at now. What is stored may be anything.
 func (l limit) valid(now time.Time) bool {
-	return l.Max >= 1 && l.Max <= throttler.MaxHits && l.TTL >= time.Millisecond && l.TTL <= throttler.MaxBucketTTL &&
+	return l.Max >= 1 && l.Max <= throttler.MaxHits && l.TTL >= time.Millisecond && l.TTL <= record.MaxBucketTTL &&
 		now.Sub(l.Told).Abs() < l.life()
 }
 

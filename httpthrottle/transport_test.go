@@ -297,13 +297,13 @@ func TestProcessesPauseAndKeepToALimitTogether(t *testing.T) {
 
 			other, _ := scripted(open(t, server), okay)
 			other.MaxWait = -1
-			var limit *httpthrottle.LimitError
+			var limit *throttler.BlockedError
 			_, err = call(t.Context(), other)
 			require.ErrorAs(t, err, &limit)
 			require.Greater(t, limit.Decision.RetryAfter, 900*time.Second)
 
 			require.NoError(t, other.Throttler.Reset(t.Context(), throttler.Rule{Identifier: "api", Either: []throttler.Condition{
-				{Name: httpthrottle.ClosedCondition, Max: 1, TTL: time.Second},
+				{Name: "server", Max: 1, TTL: time.Second},
 			}}))
 			sent := 0
 			for range 10 {
@@ -447,11 +447,11 @@ func TestARetryThatWouldComeTooLateIsNotWaitedFor(t *testing.T) {
 
 				// And so is no further request.
 				_, err = call(ctx, transport)
-				var limit *httpthrottle.LimitError
+				var limit *throttler.BlockedError
 				require.ErrorAs(t, err, &limit)
 				require.Equal(t, 10*time.Second, limit.Decision.RetryAfter.Truncate(time.Second))
 				require.Equal(t, test.name == "deadline", errors.Is(err, context.DeadlineExceeded), err)
-				require.Contains(t, err.Error(), "httpthrottle: not sent: the limit opens in 10")
+				require.Contains(t, err.Error(), "httpthrottle: not sent: throttler: blocked: ")
 				require.Contains(t, err.Error(), "The server wants no requests for now.")
 				require.Len(t, s.arrived, 1)
 			})
@@ -465,7 +465,7 @@ func TestARequestThatIsNotSentHasItsBodyClosed(t *testing.T) {
 		"no Throttler":  func(t *httpthrottle.Transport) { t.Throttler = nil },
 		"no Rule":       func(t *httpthrottle.Transport) { t.Rule = nil },
 		"invalid rule":  func(t *httpthrottle.Transport) { t.Rule = outgoing(0, time.Second) },
-		"reserved name": func(t *httpthrottle.Transport) { t.Rule = named(httpthrottle.ClosedCondition) },
+		"reserved name": func(t *httpthrottle.Transport) { t.Rule = named("server") },
 		"reserved too":  func(t *httpthrottle.Transport) { t.Rule = named("server-1s") },
 		"in flight": func(t *httpthrottle.Transport) {
 			t.Rule = func(*http.Request) throttler.Rule {
@@ -558,7 +558,7 @@ func TestAContextThatEndsWhileARequestWaitsEndsIt(t *testing.T) {
 		began := time.Now()
 		_, err = call(ctx, transport)
 		require.ErrorIs(t, err, context.Canceled)
-		var limit *httpthrottle.LimitError
+		var limit *throttler.BlockedError
 		require.ErrorAs(t, err, &limit)
 		require.Equal(t, time.Second, time.Since(began))
 		require.Len(t, s.arrived, 1)
@@ -703,7 +703,7 @@ func TestAResetLiftsAPauseAndForgetsLimits(t *testing.T) {
 		began := time.Now()
 		time.AfterFunc(30*time.Second, func() {
 			assert.NoError(t, other.Throttler.Reset(t.Context(), throttler.Rule{Identifier: "api", Either: []throttler.Condition{
-				{Name: httpthrottle.ClosedCondition, Max: 1, TTL: time.Second}, {Name: "server-limits", Max: 1, TTL: time.Second},
+				{Name: "server", Max: 1, TTL: time.Second}, {Name: "server-limits", Max: 1, TTL: time.Second},
 			}}))
 		})
 		for range 100 {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
 // The records of a Guard. I is its Identifier.
@@ -193,6 +194,6 @@ func (pl *plan) add(name, value string, l Limit, algorithm throttler.Algorithm) 
 func (p party) variants(from origin, limits *Limits) throttler.Condition {
 	return throttler.Condition{
 		Name: from.pair + variantSuffix, Value: p.at(from),
-		Max: throttler.MaxHits, TTL: throttler.LockoutMemory + max(limits.MaxLockout, limits.NameAddress.Lockout), Lockout: -1,
+		Max: throttler.MaxHits, TTL: record.LockoutMemory + max(limits.MaxLockout, limits.NameAddress.Lockout), Lockout: -1,
 	}
 }

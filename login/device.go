@@ -34,7 +34,7 @@ const (
 	leavingFor     = 30 * time.Second
 
 	digits    = 3
-	digitBits = 13 // throttler.MaxInFlight has room for them
+	digitBits = 13 // record.MaxLeases has room for them
 )
 
 // WithDevice returns a ctx with a device for [Guard.Begin] and [Guard.Try], and for

@@ -16,9 +16,7 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/seal"
 )
 
-// ErrHandover is the error of [Guard.TakeOver] for bytes that do not come from
-// [Attempt.HandOver].
-var ErrHandover = errors.New("login: not a handed-over attempt: pass the bytes of HandOver unchanged")
+var errHandover = errors.New("login: not a handed-over attempt: pass the bytes of HandOver unchanged")
 
 // endedRule returns the rule that is full once an attempt that was handed over
 // has ended.
@@ -86,8 +84,8 @@ func (a *Attempt) HandOver() ([]byte, error) {
 // TakeOver returns an attempt that another process has handed over. g must have
 // the same options and servers as the Guard that began it, whose key may be a
 // former one here. If there is a key here, one must have been there too: anyone can
-// write clear text. The error is [ErrHandover], also for an attempt that was begun
-// more than 10 minutes ago. Of several attempts that were taken over from
+// write clear text. The error says that the bytes are not from [Attempt.HandOver], or
+// that the attempt was begun more than 10 minutes ago. Of several attempts that were taken over from
 // the same bytes, one can be ended: the others' Succeed, Cancel and Challenge
 // return [ErrSettled], and their Fail does nothing.
 //
@@ -97,17 +95,17 @@ func (a *Attempt) HandOver() ([]byte, error) {
 func (g *Guard) TakeOver(text []byte) (*Attempt, error) {
 	h, key, err := g.unseal(text)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrHandover, err)
+		return nil, fmt.Errorf("%w: %v", errHandover, err)
 	}
 	switch age := time.Since(h.At).Abs(); {
 	case !h.Addr.IsValid():
-		return nil, fmt.Errorf("%w: no address", ErrHandover)
+		return nil, fmt.Errorf("%w: no address", errHandover)
 	case h.ID == "" || age > handoverLasts:
-		return nil, fmt.Errorf("%w: it was begun %v ago, want at most %v", ErrHandover, age, handoverLasts)
+		return nil, fmt.Errorf("%w: it was begun %v ago, want at most %v", errHandover, age, handoverLasts)
 	}
 	d, err := g.throttler.Redeem(h.Receipt)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrHandover, err)
+		return nil, fmt.Errorf("%w: %v", errHandover, err)
 	}
 	d.Status, d.WouldBlock = throttler.Authorized, h.WouldBlock
 	p := g.party("", h.Addr, "").as(h.identity)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
 // A Limit is the number of attempts after which a condition blocks. A field
@@ -175,8 +176,8 @@ func (f limitField) validate() error {
 		return nil // there is no such limit
 	case f.TTL < time.Millisecond:
 		return invalid(f.name+".TTL", f.TTL, "1ms or more")
-	case f.algorithm == throttler.LeakyBucket && f.TTL > throttler.MaxBucketTTL:
-		return invalid(f.name+".TTL", f.TTL, fmt.Sprintf("at most %v", throttler.MaxBucketTTL))
+	case f.algorithm == throttler.LeakyBucket && f.TTL > record.MaxBucketTTL:
+		return invalid(f.name+".TTL", f.TTL, fmt.Sprintf("at most %v", record.MaxBucketTTL))
 	case f.Max > largest:
 		return invalid(f.name+".Max", f.Max, fmt.Sprintf("at most %d", largest))
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/internal/address"
+	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
 // Validate returns an error that wraps [throttler.ErrInvalidRule] and names the
@@ -41,7 +42,7 @@ func validateExempt(i int, prefix netip.Prefix) error {
 
 // validateRest returns the error of the options that are not limits.
 func (g *Guard) validateRest() error {
-	longest := throttler.MaxBucketTTL / 2 // familiar doubles it
+	longest := record.MaxBucketTTL / 2 // familiar doubles it
 	switch {
 	case g.KnownFor > 0 && g.KnownFor < time.Millisecond || g.KnownFor > longest:
 		return invalid("KnownFor", g.KnownFor, fmt.Sprintf("1ms to %v, 0 or negative", longest))

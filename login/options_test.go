@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
@@ -72,14 +73,14 @@ func TestOptionThatMakesNoSenseIsNamed(t *testing.T) {
 		"Guard.Address.TTL is 999µs, want 1ms or more":                func(g *login.Guard) { g.Address.TTL = time.Millisecond - time.Microsecond },
 		"Guard.Address.Max is 1000001":                                func(g *login.Guard) { g.Address.Max = throttler.MaxHits + 1 },
 		"Guard.AddressDay.Max is 1000000001, want at most 1000000000": func(g *login.Guard) { g.AddressDay = second; g.AddressDay.Max = 1e9 + 1 },
-		"Guard.Network56.TTL is":                                      func(g *login.Guard) { g.Network56.TTL = throttler.MaxBucketTTL + 1 },
+		"Guard.Network56.TTL is":                                      func(g *login.Guard) { g.Network56.TTL = record.MaxBucketTTL + 1 },
 		"Guard.Network48.TTL is":                                      func(g *login.Guard) { g.Network48.TTL = -1 },
 		"Guard.Network32.TTL is":                                      func(g *login.Guard) { g.Network32.TTL = -1 },
 		"Guard.Name.TTL is":                                           func(g *login.Guard) { g.Name.TTL = 1 },
 		"Guard.Known.TTL is":                                          func(g *login.Guard) { g.Known.TTL = 1 },
 		"Guard.MaxLockout is -1s":                                     func(g *login.Guard) { g.MaxLockout = -time.Second },
 		"Guard.KnownFor is 1µs":                                       func(g *login.Guard) { g.KnownFor = time.Microsecond },
-		"Guard.KnownFor is 8760":                                      func(g *login.Guard) { g.KnownFor = throttler.MaxBucketTTL },
+		"Guard.KnownFor is 8760":                                      func(g *login.Guard) { g.KnownFor = record.MaxBucketTTL },
 		"Guard.IPv6Bits is -1, want 0 to 128":                         func(g *login.Guard) { g.IPv6Bits = -1 },
 		"Guard.IPv6Bits is 129":                                       func(g *login.Guard) { g.IPv6Bits = 129 },
 		"Guard.SiegeFloor is 19, want 20 to 500000, 0 or negative":    func(g *login.Guard) { g.SiegeFloor = 19 },
@@ -110,9 +111,9 @@ func TestOptionsAtTheirBoundsAreValid(t *testing.T) {
 	g := login.New(throttler.New(memstore.New()))
 	g.NameAddress = login.Limit{Max: throttler.MaxHits, TTL: time.Millisecond}
 	g.Name = login.Limit{Max: 1e6, TTL: time.Millisecond}
-	g.Known = login.Limit{TTL: throttler.MaxBucketTTL}
+	g.Known = login.Limit{TTL: record.MaxBucketTTL}
 	g.Address = login.Limit{Max: -1, TTL: -1} // there is none
-	g.KnownFor = throttler.MaxBucketTTL / 2
+	g.KnownFor = record.MaxBucketTTL / 2
 	g.IPv6Bits = 128
 	g.SiegeFloor = 20
 	require.NoError(t, g.Validate())

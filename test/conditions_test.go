@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/require"
 )
@@ -103,7 +104,7 @@ func TestInvalidRulesNameTheFieldAndItsValue(t *testing.T) {
 			c.Algorithm, c.TTL, c.Max = throttler.LeakyBucket, time.Millisecond, 1_000_001
 		})},
 		{`condition "c": Either[0].TTL is 876001h0m0s, want at most 876000h0m0s for a leaky bucket`, with(func(_ *throttler.Rule, c *throttler.Condition) {
-			c.Algorithm, c.TTL = throttler.LeakyBucket, throttler.MaxBucketTTL+time.Hour
+			c.Algorithm, c.TTL = throttler.LeakyBucket, record.MaxBucketTTL+time.Hour
 		})},
 	}
 	prefetch := func(c throttler.Condition, n int) throttler.Condition {
@@ -176,7 +177,7 @@ func TestARuleErrorNamesRuleConditionAndField(t *testing.T) {
 func TestValidRules(t *testing.T) {
 	bucket := throttler.Condition{Name: "c", Max: 1_000_000_000, TTL: time.Second, Algorithm: throttler.LeakyBucket}
 	longBucket := bucket
-	longBucket.TTL = throttler.MaxBucketTTL
+	longBucket.TTL = record.MaxBucketTTL
 	for _, r := range []throttler.Rule{
 		either(condition("c", 1, time.Millisecond)),
 		all(condition("c", throttler.MaxHits, math.MaxInt64)),

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"github.com/adaptivethrottler/throttler/internal/coalesce"
+	"github.com/adaptivethrottler/throttler/internal/record"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -73,7 +74,7 @@ func TestWithoutRecordCacheNothingIsGuessed(t *testing.T) {
 
 func TestLargeRecordsAreNotRemembered(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		rule := either(condition("a", throttler.MaxInFlight, 1000*time.Hour))
+		rule := either(condition("a", record.MaxLeases, 1000*time.Hour))
 		rule.Either[0].Algorithm = throttler.InFlight // each hit has 28 bytes
 		other := throttler.New(r.store)
 		for range 2300 {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -492,7 +493,7 @@ func TestATokenRenewsAndReleasesFromAnotherProcess(t *testing.T) {
 }
 
 func TestHitsInFlightAreValidated(t *testing.T) {
-	require.NoError(t, either(inFlight(throttler.MaxInFlight, 100*time.Millisecond)).Validate())
+	require.NoError(t, either(inFlight(record.MaxLeases, 100*time.Millisecond)).Validate())
 	require.EqualError(t, either(inFlight(1, 100*time.Millisecond-1)).Validate(),
 		`throttler: invalid rule "test": condition "c": Either[0].TTL is 99.999999ms, want 100ms or more for hits in flight`)
 	require.EqualError(t, either(inFlight(10_001, time.Second)).Validate(),

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/record"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/require"
@@ -89,7 +90,7 @@ func (r naiveRecord) bansAt(rule throttler.Rule, c throttler.Condition, need int
 
 // ban bans r until now+d, unless a longer ban holds.
 func (r naiveRecord) ban(c throttler.Condition, now time.Time, d time.Duration) naiveRecord {
-	if !now.Before(r.banned.Add(throttler.LockoutMemory)) {
+	if !now.Before(r.banned.Add(record.LockoutMemory)) {
 		r.bans = 0
 	}
 	if end := now.Add(d); end.After(r.banned) {
@@ -281,7 +282,7 @@ func askWays(t *rapid.T, clients map[string]throttler.Client) {
 		}
 		time.Sleep(rapid.SampledFrom([]time.Duration{
 			0, 0, time.Duration(rapid.Int64Range(0, int64(shortest)).Draw(t, "pause")),
-			last.RetryAfter, max(0, last.RetryAfter-1), throttler.LockoutMemory,
+			last.RetryAfter, max(0, last.RetryAfter-1), record.LockoutMemory,
 		}).Draw(t, "sleep"))
 		drawCall(t, rule)
 		now := time.Now()

@@ -90,7 +90,7 @@ func TestBytesThatAreNoReceiptAreRefused(t *testing.T) {
 	whole := d.Receipt()
 	for i := 1; i < len(whole); i++ {
 		_, err := th.Redeem(whole[:i])
-		require.ErrorIs(t, err, throttler.ErrInvalidReceipt)
+		require.ErrorContains(t, err, "not a receipt")
 	}
 	// A receipt of one hit of a window of 10 in a minute.
 	hit := func(key string, cost byte) string {
@@ -112,7 +112,7 @@ func TestBytesThatAreNoReceiptAreRefused(t *testing.T) {
 		one[:len(one)-6] + "\x08" + strings.Repeat("\x00", 5), // of no algorithm
 	} {
 		_, err := th.Redeem([]byte(garbage))
-		require.ErrorIs(t, err, throttler.ErrInvalidReceipt, "%q", garbage)
+		require.ErrorContains(t, err, "not a receipt", "%q", garbage)
 	}
 }
 
@@ -131,7 +131,7 @@ func FuzzReceipt(f *testing.F) {
 		th := throttler.New(memstore.New())
 		d, err := th.Redeem(receipt)
 		if err != nil {
-			require.ErrorIs(t, err, throttler.ErrInvalidReceipt)
+			require.ErrorContains(t, err, "not a receipt")
 			return
 		}
 		again, err := th.Redeem(d.Receipt())

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/waitqueue"
 	"github.com/adaptivethrottler/throttler/memstore"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -486,7 +487,7 @@ func TestLineIsBounded(t *testing.T) {
 		ctx, leave := context.WithCancel(h.Context())
 		rule := either(window(1, time.Hour))
 		require.True(t, h.come(ctx, rule).came())
-		posts := make([]post, throttler.MaxWaiting)
+		posts := make([]post, waitqueue.MaxWaiting)
 		for i := range posts {
 			h.all.Go(func() { posts[i].decision, posts[i].err = h.Wait(ctx, rule) })
 		}

@@ -19,7 +19,7 @@ func (e *Engine) Redeem(b []byte, valid func(name string, limit record.Limit) bo
 		in.all = append(in.all, from.reservation(e.main))
 	}
 	if !from.ok || len(from.left) > 0 || len(in.all) == 0 {
-		return nil, ErrInvalidReceipt
+		return nil, errInvalidReceipt
 	}
 	r := new(Receipt)
 	r.in.Store(in)

@@ -11,9 +11,6 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/waitqueue"
 )
 
-// MaxWaiting is the number of calls that may wait for one condition.
-const MaxWaiting = waitqueue.MaxWaiting
-
 // Wait sleeps until p authorizes a call, and sets r and out, which are zero, to those of the
 // last try. If there is an error, retry is when the call could be authorized, as the queue knows,
 // or negative if that is what out says.

@@ -10,8 +10,7 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/record"
 )
 
-// ErrInvalidReceipt is that of package throttler.
-var ErrInvalidReceipt = errors.New("throttler: not a receipt: pass the bytes of Decision.Receipt unchanged")
+var errInvalidReceipt = errors.New("throttler: not a receipt: pass the bytes of Decision.Receipt unchanged")
 
 // # The written receipt
 //

@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// MaxBucketTTL is the longest TTL of a bucket.
+const MaxBucketTTL = 100 * 365 * 24 * time.Hour
+
 // A bucket is the leaky bucket of the generic cell rate algorithm: one time, its
 // score S, at which everything that was poured in has leaked out again. With
 //
