@@ -10,6 +10,7 @@ replace (
 require (
 	github.com/adaptivethrottler/throttler v0.0.0-00010101000000-000000000000
 	github.com/adaptivethrottler/throttler/redisstore v0.0.0-00010101000000-000000000000
+	github.com/bradfitz/gomemcache v0.0.0-20260422231931-4d751bb6e37c
 	github.com/chromedp/cdproto v0.0.0-20250724212937-08a3db8b4327
 	github.com/chromedp/chromedp v0.14.2
 	github.com/stretchr/testify v1.12.1
@@ -17,7 +18,6 @@ require (
 )
 
 require (
-	github.com/bradfitz/gomemcache v0.0.0-20260422231931-4d751bb6e37c // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/chromedp/sysutil v1.1.0 // indirect
 	github.com/dgryski/go-rendezvous v0.0.0-20200823014737-9f7001d12a5f // indirect

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -273,15 +274,17 @@ func TestSessionIsNewAtEachLogin(t *testing.T) {
 }
 
 func TestSessionsEnd(t *testing.T) {
-	s := new(sessions)
-	token := s.start("Alice")
-	for key, old := range s.names {
-		s.names[key] = session{old.name, time.Now()}
-	}
-	_, ok := s.name(token)
-	require.False(t, ok)
-	s.start("Bob")
-	require.Len(t, s.names, 1)
+	synctest.Test(t, func(t *testing.T) {
+		s := sessions{memstore.New()}
+		token := s.start("Alice")
+		time.Sleep(sessionLength - 1)
+		name, ok := s.name(token)
+		require.True(t, ok)
+		require.Equal(t, "Alice", name)
+		time.Sleep(1)
+		_, ok = s.name(token)
+		require.False(t, ok)
+	})
 }
 
 func TestCookiesAreProtected(t *testing.T) {

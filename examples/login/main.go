@@ -44,7 +44,6 @@ import (
 	"os"
 	"os/signal"
 	"strings"
-	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/examples/internal/startup"
@@ -160,43 +159,11 @@ func (o *options) limits() *throttler.Throttler {
 
 // serve serves both pages until ctx ends.
 func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
-	limits := o.limits()
 	logger := log.New(stderr, "login: ", log.LstdFlags)
-	visitors, operators, _ := pages(limits, o, logger)
-
-	public, err := net.Listen("tcp", o.listen)
-	if err != nil {
-		return err
-	}
-	defer public.Close()
-	private, err := net.Listen("tcp", o.operator)
-	if err != nil {
-		return err
-	}
-	defer private.Close()
-	fmt.Fprintf(stdout, "login: the site is at http://%s/, its operator's page at http://%s/ (the key is %s)\n", public.Addr(), private.Addr(), o.lift)
-
-	ended := make(chan error, 2)
-	for listener, handler := range map[net.Listener]http.Handler{public: visitors, private: operators} {
-		server := &http.Server{
-			Handler:           handler,
-			ReadHeaderTimeout: 5 * time.Second,
-			ReadTimeout:       10 * time.Second,
-			WriteTimeout:      30 * time.Second,
-			IdleTimeout:       time.Minute,
-			MaxHeaderBytes:    16 << 10,
-			ErrorLog:          logger,
-		}
-		defer context.AfterFunc(ctx, func() { server.Close() })()
-		go func() { ended <- server.Serve(listener) }()
-	}
-	err = <-ended
-	private.Close()
-	public.Close()
-	if err = cmp.Or(err, <-ended); ctx.Err() != nil || errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
-	return err
+	visitors, operators, _ := pages(o.limits(), o, logger)
+	return startup.Serve(ctx, logger, func(at []net.Addr) {
+		fmt.Fprintf(stdout, "login: the site is at http://%s/, its operator's page at http://%s/ (the key is %s)\n", at[0], at[1], o.lift)
+	}, startup.Site{Address: o.listen, Handler: visitors}, startup.Site{Address: o.operator, Handler: operators})
 }
 
 // pages returns the site and the operator's page, over limits, and the mails of the site.

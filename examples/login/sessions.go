@@ -3,61 +3,46 @@ package main
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/hex"
 	"net/http"
-	"sync"
 	"time"
+
+	"github.com/adaptivethrottler/throttler/memstore"
+	"github.com/bradfitz/gomemcache/memcache"
 )
 
 // sessionLength is the time after which a session ends.
 const sessionLength = 12 * time.Hour
 
-// sessions are the open sessions, in the memory of the process.
-type sessions struct {
-	mu    sync.Mutex
-	names map[[sha256.Size]byte]session // by the hash of the token
-}
+// sessions are the open sessions, in the memory of the process: names, by the hash of the
+// token.
+type sessions struct{ store *memstore.Store }
 
-type session struct {
-	name string
-	end  time.Time
+// key returns the key of token's session.
+func key(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
 }
 
 // start returns the token of a new session. Each login gets a new one, so an
 // attacker cannot make a user sign in to a session that the attacker knows.
-func (s *sessions) start(name string) (token string) {
+func (s sessions) start(name string) (token string) {
 	token = rand.Text()
-	now := time.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.names == nil {
-		s.names = make(map[[sha256.Size]byte]session)
-	}
-	for key, old := range s.names {
-		if !old.end.After(now) {
-			delete(s.names, key)
-		}
-	}
-	s.names[sha256.Sum256([]byte(token))] = session{name, now.Add(sessionLength)}
+	s.store.Add(&memcache.Item{Key: key(token), Value: []byte(name), Expiration: int32(sessionLength / time.Second)})
 	return token
 }
 
 // name returns the name that is signed in with token.
-func (s *sessions) name(token string) (string, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	found, ok := s.names[sha256.Sum256([]byte(token))]
-	if !ok || !found.end.After(time.Now()) {
+func (s sessions) name(token string) (string, bool) {
+	item, err := s.store.Get(key(token))
+	if err != nil {
 		return "", false
 	}
-	return found.name, true
+	return string(item.Value), true
 }
 
 // end ends the session of token.
-func (s *sessions) end(token string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.names, sha256.Sum256([]byte(token)))
-}
+func (s sessions) end(token string) { s.store.Delete(key(token)) }
 
 // A jar sets the site's cookies. Scripts cannot read them, other sites cannot
 // have them sent, and with -https they are sent by HTTPS only.

@@ -13,11 +13,13 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
 	"github.com/adaptivethrottler/throttler/login"
+	"github.com/adaptivethrottler/throttler/memstore"
 )
 
 //go:embed static
@@ -41,7 +43,7 @@ type site struct {
 	guard    *login.Guard
 	source   httpthrottle.Source
 	accounts *accounts
-	sessions *sessions
+	sessions sessions
 	cookies  jar
 	devices  devices
 	mails    *mails
@@ -53,7 +55,7 @@ func newSite(guard *login.Guard, o *options, m *mails, logger *log.Logger) http.
 		guard:    guard,
 		source:   o.source,
 		accounts: demonstration(),
-		sessions: new(sessions),
+		sessions: sessions{memstore.New()},
 		cookies:  jar{o.https},
 		devices:  devices{jar{o.https}, o.key},
 		mails:    m,
@@ -308,18 +310,15 @@ func wait(d time.Duration) string {
 		n    int
 		unit string
 	}{{seconds / 3600, "hour"}, {seconds / 60 % 60, "minute"}, {seconds % 60, "second"}}
-	text := ""
+	var text []string
 	for _, p := range parts {
-		if p.n == 0 {
-			continue
-		}
-		if text != "" {
-			text += " "
-		}
-		text += fmt.Sprint(p.n, " ", p.unit)
-		if p.n > 1 {
-			text += "s"
+		switch p.n {
+		case 0:
+		case 1:
+			text = append(text, "1 "+p.unit)
+		default:
+			text = append(text, fmt.Sprint(p.n, " ", p.unit, "s"))
 		}
 	}
-	return text
+	return strings.Join(text, " ")
 }

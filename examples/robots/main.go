@@ -102,22 +102,9 @@ func serve(ctx context.Context, o *options, stdout io.Writer) error {
 		return err
 	}
 	o.policy.Directory = directory
-	listener, err := net.Listen("tcp", o.listen)
-	if err != nil {
-		return err
-	}
-	server := &http.Server{
-		Handler:           site(o.client, o.policy),
-		ReadHeaderTimeout: 5 * time.Second,
-		IdleTimeout:       time.Minute,
-	}
-	defer context.AfterFunc(ctx, func() { server.Close() })()
 	go renew(ctx, directory)
-	fmt.Fprintf(stdout, "robots: listening on http://%s/\n", listener.Addr())
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	listening := func(at []net.Addr) { fmt.Fprintf(stdout, "robots: listening on http://%s/\n", at[0]) }
+	return startup.Serve(ctx, log.Default(), listening, startup.Site{Address: o.listen, Handler: site(o.client, o.policy)})
 }
 
 // renew reads the lists again every hour until ctx ends.

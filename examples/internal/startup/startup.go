@@ -1,13 +1,18 @@
-// Package startup has the flags, errors and exit statuses that the examples
+// Package startup has the flags, errors, exit statuses and servers that the examples
 // share.
 package startup
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"log"
+	"net"
+	"net/http"
 	"net/netip"
+	"time"
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
@@ -84,4 +89,46 @@ func Ended(program string, err error, stderr io.Writer) int {
 	}
 	fmt.Fprintf(stderr, "%s: %v\n", program, err)
 	return 1
+}
+
+// A Site is what is served at an address.
+type Site struct {
+	Address string
+	Handler http.Handler
+}
+
+// Serve serves sites until ctx ends. It calls listening with their addresses first. The
+// error is of an address that cannot be listened at, or of a server that fails.
+func Serve(ctx context.Context, logger *log.Logger, listening func(at []net.Addr), sites ...Site) error {
+	var listeners []net.Listener
+	var at []net.Addr
+	for _, s := range sites {
+		listener, err := net.Listen("tcp", s.Address)
+		if err != nil {
+			return err
+		}
+		defer listener.Close()
+		listeners, at = append(listeners, listener), append(at, listener.Addr())
+	}
+	listening(at)
+	failed := make(chan error, len(sites))
+	for i, s := range sites {
+		server := &http.Server{
+			Handler:           s.Handler,
+			ReadHeaderTimeout: 5 * time.Second,
+			ReadTimeout:       10 * time.Second,
+			WriteTimeout:      30 * time.Second,
+			IdleTimeout:       time.Minute,
+			MaxHeaderBytes:    16 << 10,
+			ErrorLog:          logger,
+		}
+		defer server.Close()
+		go func() { failed <- server.Serve(listeners[i]) }()
+	}
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
 }
