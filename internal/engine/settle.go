@@ -156,6 +156,7 @@ func (in *contents) settlements(parts []part, look bool) []*entry {
 	for i := range parts {
 		p := &parts[i]
 		if !look && len(p.of.hits) == 0 {
+			p.of.total = p.total // none was counted, or a ban held
 			continue
 		}
 		p.entry = &entry{change: change{settlement: p.of.settlement(p.total)}}
