@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -21,65 +20,6 @@ func both() throttler.Rule {
 	bucket := condition("bucket", 5, time.Minute)
 	bucket.Algorithm = throttler.LeakyBucket
 	return either(condition("window", 5, time.Minute), bucket)
-}
-
-// A window of up to 32 hits keeps finer times than a larger one.
-func TestCancelFindsItsHitAfterMaxWasChangedAndBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, cost := range []int{1, 3} {
-			small, large := condition("c", 5, time.Hour), condition("c", 500, time.Hour)
-			small.Value, small.Cost = strconv.Itoa(cost), cost
-			large.Value = small.Value
-			th := throttler.New(memstore.New())
-			time.Sleep(time.Nanosecond)
-			d := authorize(t, th, either(small))
-			time.Sleep(time.Millisecond)
-			authorize(t, th, either(large))
-			time.Sleep(time.Millisecond)
-			one := small
-			one.Cost = 1
-			authorize(t, th, either(one))
-			require.NoError(t, th.Cancel(context.Background(), d))
-			require.Equal(t, 5-1-2, peek(t, th, either(one)).Outcomes[0].Remaining)
-		}
-	})
-}
-
-func TestCancelOnlyLeavesTheOtherConditionsHits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th, ctx := throttler.New(memstore.New()), t.Context()
-		d := authorize(t, th, both())
-		one := either(condition("window", 5, time.Minute))
-		for range 3 {
-			require.NoError(t, th.CancelOnly(ctx, d, one))
-			require.Equal(t, []int{4, 3}, remaining(peek(t, th, both())), "and the hit of this look")
-		}
-		require.NoError(t, th.CancelOnly(ctx, d, either(condition("other", 5, time.Minute))))
-		require.NoError(t, th.Cancel(ctx, d))
-		require.Equal(t, []int{4, 4}, remaining(peek(t, th, both())))
-		require.ErrorIs(t, th.CancelOnly(ctx, d, throttler.Rule{}), throttler.ErrInvalidRule)
-		require.NoError(t, th.CancelOnly(ctx, throttler.Decision{}, one))
-	})
-}
-
-func TestCancelOfABucketsHitsInAnyOrderEmptiesIt(t *testing.T) {
-	for _, newestFirst := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			th := throttler.New(memstore.New())
-			rule := either(both().Either[1])
-			var decisions []throttler.Decision
-			for range 5 {
-				decisions = append(decisions, authorize(t, th, rule))
-			}
-			if newestFirst {
-				slices.Reverse(decisions)
-			}
-			for i, d := range decisions {
-				require.NoError(t, th.Cancel(t.Context(), d))
-				require.Equal(t, []int{i}, remaining(peek(t, th, rule)))
-			}
-		})
-	}
 }
 
 func TestCancelWithAnEndedContextLeavesEachHitToTheNext(t *testing.T) {

@@ -45,30 +45,6 @@ func TestAHitInFlightCountsUntilItsLeaseEnds(t *testing.T) {
 	})
 }
 
-func TestAHeldHitCountsUntilItIsReleased(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New()
-		th, other := throttler.New(store), throttler.New(store)
-		rule := either(inFlight(1, time.Minute), condition("a", 10, time.Hour))
-		lease := hold(t, th, rule)
-		for range 100 {
-			time.Sleep(17 * time.Second)
-			require.NoError(t, lease.Context().Err())
-			require.True(t, peek(t, other, rule).Outcomes[0].Blocked)
-		}
-		time.Sleep(time.Second) // no renewal is due
-		exchanges := th.Stats().Exchanges
-		require.NoError(t, lease.Release(t.Context()))
-		require.Equal(t, exchanges+1, th.Stats().Exchanges)
-		require.ErrorIs(t, context.Cause(lease.Context()), context.Canceled)
-		require.Equal(t, []int{0, 8}, remaining(peek(t, other, rule)), "the other hits stay")
-		other2 := hold(t, other, rule)
-		require.NoError(t, lease.Release(t.Context()), "twice is once")
-		require.True(t, peek(t, th, rule).Outcomes[0].Blocked)
-		require.NoError(t, other2.Release(t.Context()))
-	})
-}
-
 func TestAllLeasesOfARecordAreRenewedInOneExchange(t *testing.T) {
 	for _, client := range kindsOfClient {
 		synctest.Test(t, func(t *testing.T) {
@@ -86,25 +62,6 @@ func TestAllLeasesOfARecordAreRenewedInOneExchange(t *testing.T) {
 			}
 			require.Equal(t, []int{299}, remaining(peek(t, th, either(inFlight(300, time.Minute)))))
 		})
-	}
-}
-
-func TestALeaseThatWasGivenBackCannotBeRenewed(t *testing.T) {
-	th := throttler.New(memstore.New())
-	rule := either(inFlight(1, time.Minute))
-	d, none := authorize(t, th, rule), authorize(t, th, rule)
-	require.Equal(t, throttler.Blocked, none.Status)
-	require.NoError(t, th.Renew(t.Context(), none))
-	for _, giveBack := range []func(){
-		func() { settle(t, th, d, total(0)) },
-		func() { require.NoError(t, th.Cancel(t.Context(), d)) },
-		func() { require.NoError(t, th.Hold(t.Context(), d).Release(t.Context())) },
-	} {
-		giveBack()
-		require.ErrorIs(t, th.Renew(t.Context(), d), throttler.ErrLeaseLost)
-		require.ErrorIs(t, th.Renew(t.Context(), d), throttler.ErrLeaseLost, "still")
-		settle(t, th, d, total(1)) // another lease
-		require.NoError(t, th.Renew(t.Context(), d))
 	}
 }
 
@@ -140,26 +97,6 @@ func TestALeaseOutlivesAShortOutage(t *testing.T) {
 	})
 }
 
-func TestALeaseThatIsMissingIsLostAndNeverPutBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New()
-		th, other := throttler.New(store), throttler.New(store)
-		rule := either(inFlight(1, time.Minute))
-		lease := hold(t, th, rule)
-		start := time.Now()
-		require.NoError(t, other.Reset(t.Context(), rule))
-		second := hold(t, other, rule)
-		<-lease.Context().Done()
-		require.Equal(t, 20*time.Second, time.Since(start))
-		require.ErrorIs(t, context.Cause(lease.Context()), throttler.ErrLeaseLost)
-		require.NoError(t, lease.Release(t.Context()))
-		time.Sleep(time.Hour)
-		require.NoError(t, second.Context().Err())
-		require.True(t, peek(t, th, rule).Outcomes[0].Blocked)
-		require.NoError(t, second.Release(t.Context()))
-	})
-}
-
 func TestADecisionCanBeHeldTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(memstore.New())
@@ -173,22 +110,6 @@ func TestADecisionCanBeHeldTwice(t *testing.T) {
 		require.NoError(t, second.Context().Err())
 		require.NoError(t, second.Release(t.Context()))
 		require.Equal(t, throttler.Authorized, authorize(t, th, either(inFlight(1, time.Minute))).Status)
-	})
-}
-
-func TestABanKeepsLeases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		rule := either(inFlight(1, time.Minute))
-		lease := hold(t, th, rule)
-		require.NoError(t, th.Ban(t.Context(), rule, time.Hour))
-		time.Sleep(time.Hour)
-		require.NoError(t, lease.Context().Err())
-		o := peek(t, th, rule).Outcomes[0]
-		require.True(t, o.Blocked)
-		require.False(t, o.Banned)
-		require.NoError(t, lease.Release(t.Context()))
-		require.False(t, peek(t, th, rule).Outcomes[0].Blocked)
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -20,40 +19,6 @@ func receiptRule(max int) throttler.Rule {
 		{Name: "bucket", Value: "b", Max: max, TTL: time.Hour, Algorithm: throttler.LeakyBucket, Cost: 3},
 		{Name: "hashed", Value: strings.Repeat("x\n", 200), Max: max, TTL: time.Hour},
 	}}
-}
-
-// room returns what remains of each condition before the call that looks.
-func room(t *testing.T, th *throttler.Throttler, rule throttler.Rule) []int {
-	t.Helper()
-	left := remaining(peek(t, th, rule))
-	for i := range left {
-		left[i] += max(rule.Either[i].Cost, 1)
-	}
-	return left
-}
-
-func TestAnotherProcessTakesBackWhatAReceiptSays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New()
-		one, other := throttler.New(store), throttler.New(store)
-		rule := receiptRule(20)
-		first := authorize(t, one, rule)
-		time.Sleep(time.Second)
-		authorize(t, other, rule)
-		require.Equal(t, []int{16, 14, 18}, room(t, one, rule))
-
-		redeemed, err := other.Redeem(first.Receipt())
-		require.NoError(t, err)
-		part := rule
-		part.Either = rule.Either[1:2]
-		require.NoError(t, other.CancelOnly(t.Context(), redeemed, part))
-		require.Equal(t, []int{16, 17, 18}, room(t, one, rule))
-		for range 2 {
-			require.NoError(t, other.Cancel(t.Context(), redeemed))
-			require.Equal(t, []int{18, 17, 19}, room(t, one, rule), "each hit once")
-		}
-		require.Nil(t, redeemed.Receipt(), "nothing is left")
-	})
 }
 
 func TestACallThatCountedNothingHasNoReceipt(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -33,28 +32,6 @@ func refunded(t *testing.T, th *throttler.Throttler, rule throttler.Rule) thrott
 	return d
 }
 
-func TestRefundTakesBackAsManyHitsAsThereAre(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := newFaulty()
-		th := throttler.New(client)
-		assert.Equal(t, []int{5, 5, 5}, remaining(refunded(t, th, countings(3))), "of nothing")
-		for range 5 {
-			authorize(t, th, countings(1))
-		}
-		client.took()
-		d := refunded(t, th, countings(2))
-		assert.Equal(t, []int{2, 2, 2}, remaining(d))
-		assert.Equal(t, throttler.Authorized, d.Status)
-		assert.Equal(t, []string{"multi", "cas", "cas", "cas"}, client.took())
-		assert.Equal(t, []int{1, 1, 1}, remaining(peek(t, th, countings(1))))
-		assert.Equal(t, []int{5, 5, 5}, remaining(refunded(t, th, countings(5))), "never below none")
-		for range 5 {
-			require.Equal(t, throttler.Authorized, authorize(t, th, countings(1)).Status)
-		}
-		require.Equal(t, throttler.Blocked, authorize(t, th, countings(1)).Status)
-	})
-}
-
 func TestRefundIsOneExchange(t *testing.T) {
 	server := servertest.NewMemcached(t)
 	th := throttler.New(patientPool(t, server.Addr))
@@ -64,20 +41,6 @@ func TestRefundIsOneExchange(t *testing.T) {
 	refunded(t, th, rule)
 	assert.EqualValues(t, 1, th.Stats().Exchanges-before.Exchanges)
 	assert.EqualValues(t, 1, th.Stats().RightGuesses-before.RightGuesses)
-}
-
-func TestRefundLiftsNoBan(t *testing.T) {
-	th := throttler.New(memstore.New())
-	rule := countings(1)
-	rule.Lockout = time.Hour
-	for range 6 {
-		authorize(t, th, rule)
-	}
-	d := refunded(t, th, rule)
-	assert.Equal(t, throttler.Blocked, d.Status)
-	for _, o := range d.Outcomes {
-		assert.True(t, o.Banned)
-	}
 }
 
 func TestRefundInAnOutageIsTheFallbacks(t *testing.T) {

@@ -177,6 +177,11 @@ func TestRoundTripsOfPeekResetAndCancel(t *testing.T) {
 		for _, nothing := range []throttler.Decision{d, looked, refused, {}} {
 			j.requires(0, 0, cancel(nothing))
 		}
+		j.requires(2, 1+8, func() { // of the call that is left
+			d, err := j.throttler.Refund(j.ctx, rule)
+			require.NoError(j, err)
+			require.NoError(j, d.Err)
+		})
 		j.requires(1, 8, func() { require.NoError(j, j.throttler.Reset(j.ctx, rule)) })
 	})
 }
