@@ -99,7 +99,7 @@ func TestTimeToWaitIsTheServersWord(t *testing.T) {
 		{429, []string{"Retry-After: Tue, 14 Nov 2023 22:13:30 GMT", "Date: Tue, 14 Nov 2023 22:13:25 GMT"}, 5 * time.Second},
 		{429, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1700000012", "Date: Tue, 14 Nov 2023 22:13:30 GMT"}, 2 * time.Second},
 		{429, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1700000012", "Date: Tue, 14 Nov 2023 22:13:19 GMT"}, 12 * time.Second}, // the same clock
-		{429, []string{"Retry-After: 3", "Retry-After: 5"}, 5 * time.Second},
+		{429, []string{"Retry-After: 3", "Retry-After: 5", "Retry-After: 4"}, 5 * time.Second},
 		{429, []string{"Retry-After-Ms: 250"}, 250 * time.Millisecond},
 		{429, []string{"Retry-After: 3", `RateLimit: "a";r=0;t=60`}, 3 * time.Second}, // Retry-After wins
 		{429, []string{`RateLimit: "a";r=0;t=60, "b";r=0;t=90, "c";r=5;t=99`}, 90 * time.Second},
