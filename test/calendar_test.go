@@ -31,31 +31,6 @@ func berlin(t testing.TB) throttler.Period {
 // sleepTo sleeps in a bubble until a time of the wall clock.
 func sleepTo(at time.Time) { time.Sleep(time.Until(at)) }
 
-func TestAMonthBeginsOnItsAnchorDayInItsZone(t *testing.T) {
-	period := berlin(t)
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		const budget = 2_000_000_000 // 2,000 $ in millionths, also in 32 bits
-		rule := either(calendar(budget, period))
-		spend := func(cost int) throttler.Outcome {
-			rule.Either[0].Cost = cost
-			return authorize(t, th, rule).Outcomes[0]
-		}
-		for month := range 3 { // to the 15th of April, over daylight saving
-			begin := time.Date(2000, time.January+time.Month(month), 15, 0, 0, 0, 0, period.Location)
-			end := begin.AddDate(0, 1, 0)
-			sleepTo(begin)
-			require.Equal(t, throttler.Outcome{Name: "c", Limit: budget, Cost: budget - 1, Remaining: 1, ResetAfter: end.Sub(begin)}, spend(budget-1))
-			over := spend(2)
-			require.True(t, over.Blocked)
-			require.Equal(t, end.Sub(begin), over.RetryAfter)
-			sleepTo(end.Add(-1))
-			require.False(t, spend(1).Blocked)
-			require.EqualValues(t, 1, spend(1).RetryAfter, "to the nanosecond")
-		}
-	})
-}
-
 // TestExactlyMaxIsCountedInEachDayBySeveralProcesses has throttlers whose records are in one
 // store call without a pause around midnight, over each kind of client.
 func TestExactlyMaxIsCountedInEachDayBySeveralProcesses(t *testing.T) {

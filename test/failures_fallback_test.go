@@ -14,31 +14,6 @@ import (
 
 // What Fallback decides while the backend fails.
 
-func TestFallbackKeepsCountingWhileTheBackendFails(t *testing.T) {
-	client := newFaulty()
-	th := throttler.New(client)
-	th.Fallback = memstore.New()
-	rule := either(condition("a", 2, time.Minute), condition("b", 3, time.Minute))
-	client.before = failing(errDown, "", "get", "multi", "add", "cas")
-	for _, want := range [][]int{{1, 2}, {0, 1}} {
-		d := authorize(t, th, rule)
-		require.Equal(t, throttler.Authorized, d.Status)
-		require.Equal(t, want, remaining(d))
-		require.Equal(t, errDown, d.Err, "it still says what happened")
-		require.Equal(t, errDown, d.Outcomes[1].Err)
-	}
-	require.Equal(t, throttler.Blocked, peek(t, th, rule).Status)
-	d := authorize(t, th, rule)
-	require.Equal(t, throttler.Blocked, d.Status)
-	require.Equal(t, []string{"a is full"}, d.Messages)
-	require.Equal(t, errDown, d.Err)
-	// The backend is back, and has counted none of this.
-	client.before = failing(nil, "")
-	d = authorize(t, th, rule)
-	require.Equal(t, []int{1, 2}, remaining(d))
-	require.NoError(t, d.Err)
-}
-
 func TestFallbackTakesNoAllocationWhileTheBackendAnswers(t *testing.T) {
 	rule := either(condition("a", 10_000, time.Second))
 	allocs := func(fallback throttler.Client) float64 {

@@ -16,87 +16,12 @@ import (
 
 // What a plain client's calls answer when a real server is gone, hangs or is killed.
 
-// atOnce is how long a call may take that waits for nothing, on a machine that
-// is busy. What it would wait for otherwise takes longer.
-const atOnce = 10 * time.Second
-
 // The defaults of a pool.
 const (
 	poolTimeout  = 250 * time.Millisecond // also DialTimeout
 	poolFailures = 5
 	poolPause    = time.Second
 )
-
-// requireOpen requires that d failed open over err; nil: whatever it was.
-func requireOpen(t *testing.T, d throttler.Decision, err error) {
-	t.Helper()
-	require.Equal(t, throttler.Authorized, d.Status)
-	require.Error(t, d.Err)
-	for _, o := range d.Outcomes {
-		require.ErrorIs(t, d.Err, o.Err)
-		require.False(t, o.Blocked)
-		require.Equal(t, o.Limit, o.Remaining)
-	}
-	if err != nil {
-		require.ErrorIs(t, d.Err, err)
-	}
-}
-
-func TestDeadPortFailsOpen(t *testing.T) {
-	t.Parallel()
-	addr, err := servertest.FreeAddr(servertest.OtherPorts) // where no test starts a server
-	require.NoError(t, err)
-	th := throttler.New(clientOf(t, addr))
-	for n := 1; n <= 3; n++ {
-		rule := throttler.Rule{Identifier: "r", Either: conditions(n, 1, time.Minute), Lockout: time.Hour}
-		for range 3 {
-			begin := time.Now()
-			d, err := th.Authorize(context.Background(), rule)
-			require.NoError(t, err)
-			requireOpen(t, d, nil)
-			d, err = th.Peek(context.Background(), rule)
-			require.NoError(t, err)
-			requireOpen(t, d, nil)
-			require.Less(t, time.Since(begin), atOnce)
-		}
-		require.Error(t, th.Reset(context.Background(), rule))
-	}
-}
-
-// The server accepts and never answers. A call with its client alone would take
-// the client's Timeout.
-func TestHungServerIsLeftWhenTheContextEnds(t *testing.T) {
-	t.Parallel()
-	server := servertest.NewMemcached(t)
-	th := throttler.New(clientOf(t, server.Addr)) // with a Timeout above atOnce
-	server.Pause()
-	for _, n := range []int{1, 2, 8} {
-		rule := throttler.Rule{Identifier: "r", Either: conditions(n, 1, time.Minute)}
-		for name, method := range map[string]func(context.Context, throttler.Rule) (throttler.Decision, error){
-			"Authorize": th.Authorize, "Peek": th.Peek,
-		} {
-			begin := time.Now()
-			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-			d, err := method(ctx, rule)
-			took := time.Since(begin)
-			require.NoError(t, err, name)
-			requireOpen(t, d, context.DeadlineExceeded)
-			require.GreaterOrEqual(t, took, 50*time.Millisecond, name)
-			require.Less(t, took, atOnce, name)
-			cancel()
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-		_, err := th.Wait(ctx, rule)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.ErrorIs(t, th.Reset(ctx, rule), context.DeadlineExceeded)
-		cancel()
-	}
-	// What was left behind gets its answers, and nobody hears them.
-	server.Resume()
-	d, err := th.Authorize(context.Background(), throttler.Rule{Identifier: "later", Either: conditions(8, 1, time.Minute)})
-	require.NoError(t, err)
-	require.NoError(t, d.Err)
-}
 
 // Calls go on while the server is killed and comes back: none panics or is an
 // error, those that fail are open, and afterwards it counts again.

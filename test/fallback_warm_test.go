@@ -88,28 +88,6 @@ func TestABannedValueStaysBannedInTheFallback(t *testing.T) {
 	})
 }
 
-func TestAFullConditionIsBannedInTheFallback(t *testing.T) {
-	for _, seen := range []int{0, 1, 3} {
-		synctest.Test(t, func(t *testing.T) {
-			th, o := newCutOff(0)
-			rule := either(condition("c", 3, time.Minute))
-			rule.Lockout, rule.LockoutGrowth = time.Hour, 2
-			for range seen {
-				authorize(t, th, rule)
-			}
-			o.off.Store(true)
-			for range 3 - seen {
-				require.Equal(t, throttler.Authorized, authorize(t, th, rule).Status)
-			}
-			require.True(t, authorize(t, th, rule).Outcomes[0].NewBan)
-			time.Sleep(time.Hour - 1)
-			d := authorize(t, th, rule)
-			require.True(t, d.Outcomes[0].Banned)
-			require.False(t, d.Outcomes[0].NewBan)
-		})
-	}
-}
-
 func TestFallbackShareIsAPartOfEachMax(t *testing.T) {
 	for _, tt := range []struct {
 		share           float64
@@ -212,21 +190,6 @@ func TestWithoutRecordCacheTheFallbackBeginsEmpty(t *testing.T) {
 	admitted(t, th, c, 2)
 	o.off.Store(true)
 	require.Equal(t, 2, admitted(t, th, c, 3))
-}
-
-// One condition blocks the call, and another takes its last hit.
-func TestRetryAfterIsThatOfTheConditionThatTheFallbackHasFilled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th, o := newCutOff(0)
-		a, b := condition("a", 1, 10*time.Second), condition("b", 2, 80*time.Second)
-		admitted(t, th, b, 1)
-		o.off.Store(true)
-		admitted(t, th, a, 1)
-		d := authorize(t, th, either(a, b))
-		require.Equal(t, throttler.Blocked, d.Status)
-		require.Equal(t, 0, d.Outcomes[1].Remaining)
-		require.Equal(t, 80*time.Second, d.RetryAfter)
-	})
 }
 
 // The fallback never allows it, but the backend may when it is back.

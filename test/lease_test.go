@@ -173,47 +173,6 @@ func TestWhatHoldsNoHitIsNeverLost(t *testing.T) {
 	})
 }
 
-// A lease is known by its ID, so whatever becomes of an answer, it is counted once, renewed and
-// given back, and no other one is.
-func TestALeaseWhoseAnswersAreLostIsHeldAndReleasedOnce(t *testing.T) {
-	for name, lost := range map[string]loss{
-		"the answer": answerLost, "the request": requestLost, "before it is sent": notSent, "covered": covered, "late": arrivesLate,
-	} {
-		for _, before := range []int{0, 1} {
-			t.Run(fmt.Sprint(name, " after ", before), func(t *testing.T) {
-				if lost == notSent && before == 0 {
-					t.Skip("nobody else changes a record that is not there")
-				}
-				exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-					others, rule := throttler.New(r.store), either(inFlight(3, time.Minute))
-					for range before {
-						hold(t, others, rule)
-						peek(t, th, rule) // so that it writes at once
-					}
-					left := func() int { return remaining(peek(t, others, rule))[0] + 1 }
-					r.lose = lost
-					d := authorize(t, th, rule)
-					require.Equal(t, throttler.Authorized, d.Status)
-					require.NoError(t, d.Err, "nothing is unknown")
-					require.Equal(t, 2-before, left(), "counted once")
-					lease := th.Hold(t.Context(), d)
-					time.Sleep(19 * time.Second)
-					r.mu.Lock()
-					r.lose = lost
-					r.mu.Unlock()
-					time.Sleep(10 * time.Minute)
-					require.NoError(t, lease.Context().Err())
-					require.Equal(t, 2-before, left(), "renewed")
-					r.lose = lost
-					require.NoError(t, lease.Release(t.Context()))
-					time.Sleep(roundTrip)
-					require.Equal(t, 3-before, left(), "given back, and nobody else's")
-				})
-			})
-		}
-	}
-}
-
 func TestALeaseOfSeveralHitsIsLostWithTheFirstOfThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := throttler.New(memstore.New())

@@ -192,6 +192,23 @@ func (m naive) decide(rule throttler.Rule, now time.Time, call int) (d throttler
 	return d
 }
 
+// check checks a property under synctest.
+func check(t *testing.T, property func(*rapid.T)) {
+	t.Helper()
+	rapid.Check(t, func(t *rapid.T) { rapid.SyncTest(t, property) })
+}
+
+// drawLimiter draws a condition that takes few hits. Its TTL is any number of
+// nanoseconds, so that an interval of a bucket need not be a whole one.
+func drawLimiter(t *rapid.T, algorithm throttler.Algorithm) throttler.Condition {
+	return throttler.Condition{
+		Name:      "limiter",
+		Max:       rapid.IntRange(1, 12).Draw(t, "Max"),
+		TTL:       time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(10*time.Minute)).Draw(t, "TTL")),
+		Algorithm: algorithm,
+	}
+}
+
 // drawRule draws a rule of any kind, with conditions of any kind.
 func drawRule(t *rapid.T) throttler.Rule {
 	rule := throttler.Rule{

@@ -50,22 +50,6 @@ func TestHitsInHandTakeNoExchange(t *testing.T) {
 	})
 }
 
-func TestPrefetchTakesNoMoreThanThereIs(t *testing.T) {
-	eachAhead(t, func(t *testing.T, algorithm throttler.Algorithm) {
-		store := newFaulty()
-		var all []*throttler.Throttler
-		for range 5 {
-			all = append(all, throttler.New(store))
-		}
-		c := ahead(algorithm, 100, 40, time.Hour)
-		passed := 0
-		for i := range 1000 {
-			passed += admitted(t, all[i%5], c, 1)
-		}
-		require.Equal(t, 100, passed)
-	})
-}
-
 func TestALoneCallTakesOneHit(t *testing.T) {
 	eachAhead(t, func(t *testing.T, algorithm throttler.Algorithm) {
 		th := throttler.New(newFaulty())
@@ -141,19 +125,6 @@ func TestResetAndBanEmptyTheHand(t *testing.T) {
 		require.Zero(t, admitted(t, th, c, 10))
 		require.NoError(t, th.Reset(t.Context(), either(c)))
 		require.Equal(t, 1000, admitted(t, th, c, 1100))
-	})
-}
-
-func TestPeekCountsWhatIsInHand(t *testing.T) {
-	eachAhead(t, func(t *testing.T, algorithm throttler.Algorithm) {
-		store := newFaulty()
-		th := throttler.New(store)
-		c := ahead(algorithm, 100, 90, time.Hour)
-		for i := range 100 {
-			require.Equal(t, 99-i, peek(t, th, either(c)).Outcomes[0].Remaining)
-			require.Equal(t, throttler.Authorized, authorize(t, th, either(c)).Status)
-		}
-		require.Equal(t, throttler.Blocked, peek(t, th, either(c)).Status)
 	})
 }
 

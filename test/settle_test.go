@@ -311,25 +311,6 @@ func TestSettleUnderShadowOnlySaysWhatWouldBlock(t *testing.T) {
 	})
 }
 
-func TestSettleOfAFallbacksHitsIsThere(t *testing.T) {
-	everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
-		client := newFaulty()
-		th := throttler.New(client)
-		fallback := memstore.New()
-		th.Fallback = fallback
-		client.before = failing(errDown, "", "get")
-		d := authorize(t, th, either(costing(c, 5)))
-		require.ErrorIs(t, d.Err, errDown)
-		settled := settle(t, th, d, total(7))
-		require.Equal(t, 3, settled.Outcomes[0].Remaining)
-		require.Equal(t, 3, left(t, throttler.New(fallback), c))
-		client.before = failing(nil, "")
-		settle(t, th, d, total(2))
-		require.Equal(t, 8, left(t, throttler.New(fallback), c))
-		require.Equal(t, 10, left(t, throttler.New(client), c))
-	})
-}
-
 func TestSettleTakesOneExchangeForARecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newFaulty()

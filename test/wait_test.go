@@ -226,21 +226,6 @@ func TestWaitNoticesThatALimitHasOpenedEarly(t *testing.T) {
 	}
 }
 
-func TestWaitWaitsForABanOfOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memstore.New())
-		rule := throttler.Rule{Identifier: "test", Either: []throttler.Condition{window(1, time.Second)}, Lockout: time.Hour}
-		for range 2 {
-			_, err := th.Authorize(t.Context(), rule)
-			require.NoError(t, err)
-		}
-		start := time.Now()
-		_, err := th.Wait(t.Context(), rule)
-		require.NoError(t, err)
-		require.Equal(t, time.Hour, time.Since(start))
-	})
-}
-
 // Lines: who stands where, and who is served when.
 
 // A post is a call of Wait that a test has made.
