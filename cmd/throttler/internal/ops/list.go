@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -125,30 +127,34 @@ func (l *listing) tryRun(ctx context.Context) error {
 	if stats, err := values.Stats(); err == nil {
 		l.progress.expect(int(number(stats["curr_items"])))
 	}
-	return l.walk(keys, values)
+	return l.walk(keys.Keys(), values.Values)
 }
 
-// walk reads the list of keys to its end before the records: a server that must
-// wait for its reader ends the list early.
-func (l *listing) walk(keys, values *memcached.Conn) error {
-	var wanted []string
-	for key, err := range keys.Keys() {
+// walk reads a list of keys, which may hold one twice, and the records of those that are wanted.
+// It reads the list to its end first: a memcached that must wait for its reader ends it early.
+// If that fails, the records of what it held are read all the same.
+func (l *listing) walk(keys iter.Seq2[string, error], read func(keys []string) (map[string][]byte, error)) error {
+	wanted, listErr := make(map[string]bool), error(nil)
+	for key, err := range keys {
 		if err != nil {
-			return err
+			listErr = err
+			break
 		}
-		if l.wants(key) {
-			wanted = append(wanted, key)
+		if l.wants(key) && !wanted[key] {
+			wanted[key] = true
 		} else {
 			l.progress.add(1)
 		}
 	}
-	for some := range slices.Chunk(wanted, batch) {
-		if err := l.read(values, some); err != nil {
-			return err
+	for some := range slices.Chunk(slices.Collect(maps.Keys(wanted)), batch) {
+		items, err := read(some)
+		l.add(items)
+		if err != nil {
+			return errors.Join(listErr, err)
 		}
 		l.progress.add(len(some))
 	}
-	return nil
+	return listErr
 }
 
 // wants reports whether key may be a record for the list.
@@ -164,15 +170,6 @@ func (l *listing) wants(key string) bool {
 // them beside those of logins.
 func bookkeeping(identifier string) bool {
 	return strings.HasPrefix(identifier, rulefile.Reserved) && identifier != rulefile.Reserved+"login"
-}
-
-// read adds the records of keys to the list.
-func (l *listing) read(values *memcached.Conn, keys []string) error {
-	items, err := values.Values(keys)
-	if err == nil {
-		l.add(items)
-	}
-	return err
 }
 
 // add adds records to the list.

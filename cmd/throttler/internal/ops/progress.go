@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A progress shows a progress bar on a terminal. A nil one shows nothing.
+// A progress shows a progress bar on a terminal.
 type progress struct {
 	out  io.Writer
 	what string
@@ -18,19 +18,16 @@ type progress struct {
 	shown       time.Time
 }
 
-// newProgress returns a progress that is shown on out, or nil if out is nil.
+// newProgress returns a progress that is shown on out, or nowhere if that is nil.
 func newProgress(out io.Writer, what string) *progress {
 	if out == nil {
-		return nil
+		out = io.Discard
 	}
 	return &progress{out: out, what: what, shown: time.Now()}
 }
 
 // expect adds n to the total.
 func (p *progress) expect(n int) {
-	if p == nil {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.total += n
@@ -38,9 +35,6 @@ func (p *progress) expect(n int) {
 
 // add adds n to what is done.
 func (p *progress) add(n int) {
-	if p == nil {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.done += n
@@ -65,9 +59,6 @@ func (p *progress) show() {
 
 // end removes the bar.
 func (p *progress) end() {
-	if p == nil {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	fmt.Fprint(p.out, "\r\x1b[K")

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,34 +33,14 @@ func (o *Operator) listRedis(ctx context.Context, l *listing) error {
 			l.progress.expect(int(keysOf(info)))
 		}
 	}
-	seen := make(map[string]bool) // a key may come twice
-	var wanted []string
-	read := func() error {
-		items, err := s.GetMulti(wanted)
-		wanted = wanted[:0]
+	return l.walk(s.Keys(ctx), func(keys []string) (map[string][]byte, error) {
+		items, err := s.GetMulti(keys)
 		values := make(map[string][]byte, len(items))
 		for key, item := range items {
 			values[key] = item.Value
 		}
-		l.add(values)
-		return err
-	}
-	for key, err := range s.Keys(ctx) {
-		if err != nil {
-			return errors.Join(err, read())
-		}
-		l.progress.add(1)
-		if !l.wants(key) || seen[key] {
-			continue
-		}
-		seen[key] = true
-		if wanted = append(wanted, key); len(wanted) == batch {
-			if err := read(); err != nil {
-				return err
-			}
-		}
-	}
-	return read()
+		return values, err
+	})
 }
 
 // redisStates returns the states of the servers of Redis.
