@@ -3,6 +3,7 @@ package rulefile
 import (
 	"math"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -78,6 +79,7 @@ type descriptors struct {
 type descriptor struct {
 	descriptors
 	entry  Entry
+	values *regexp.Regexp   // that match the wildcard
 	limit  *DescriptorLimit // nil: none. Its Rule has no values
 	shared bool             // values that match the wildcard are counted together
 }
@@ -148,35 +150,11 @@ func (d *descriptors) find(e Entry) *descriptor {
 		return node
 	}
 	for _, node := range d.wildcards {
-		if node.entry.Key == e.Key && matchesWildcard(node.entry.Value, e.Value) {
+		if node.entry.Key == e.Key && node.values.MatchString(e.Value) {
 			return node
 		}
 	}
 	return d.children[Entry{Key: e.Key}]
-}
-
-// matchesWildcard reports whether each * of a pattern can stand for some text,
-// or none, so that it is s.
-func matchesWildcard(pattern, s string) bool {
-	before, rest, found := strings.Cut(pattern, "*")
-	if !found {
-		return pattern == s
-	}
-	s, ok := strings.CutPrefix(s, before)
-	if !ok {
-		return false
-	}
-	for {
-		part, after, more := strings.Cut(rest, "*")
-		if !more {
-			return strings.HasSuffix(s, part)
-		}
-		at := strings.Index(s, part)
-		if at < 0 {
-			return false
-		}
-		s, rest = s[at+len(part):], after
-	}
 }
 
 // domainTrees parses the trees of a file.
@@ -216,7 +194,8 @@ func (p *parsing) descriptors(path, domain string, above []string, raw []descrip
 			entry:       entry, limit: p.descriptorLimit(path, domain, names, d), shared: d.ShareThreshold,
 		}
 		level.children[entry] = node
-		if wild {
+		if wild { // each * stands for any text, or none
+			node.values = regexp.MustCompile(`(?s)^` + strings.ReplaceAll(regexp.QuoteMeta(d.Value), `\*`, `.*`) + `$`)
 			level.wildcards = append(level.wildcards, node)
 		}
 	}

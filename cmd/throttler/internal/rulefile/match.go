@@ -3,6 +3,7 @@ package rulefile
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/urlpath"
@@ -179,26 +180,18 @@ func (s *selector) route(path string) (route string, ok bool) {
 // matchesMethod reports whether method is in the list. GET stands for HEAD too:
 // applications do the same work for both.
 func matchesMethod(methods []string, method string) bool {
-	for _, want := range methods {
-		if strings.EqualFold(want, method) || strings.EqualFold(want, "GET") && strings.EqualFold(method, "HEAD") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(methods, func(want string) bool {
+		return strings.EqualFold(want, method) || strings.EqualFold(want, "GET") && strings.EqualFold(method, "HEAD")
+	})
 }
 
 // matchesHost reports whether host is in the list. "*.example.org" matches all
 // hosts below example.org.
 func matchesHost(hosts []string, host string) bool {
-	for _, want := range hosts {
-		if suffix, wild := strings.CutPrefix(want, "*"); wild && len(host) > len(suffix) && strings.HasSuffix(host, suffix) {
-			return true
-		}
-		if want == host {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(hosts, func(want string) bool {
+		suffix, wild := strings.CutPrefix(want, "*")
+		return want == host || wild && len(host) > len(suffix) && strings.HasSuffix(host, suffix)
+	})
 }
 
 // count returns how many of hosts s selects.

@@ -106,30 +106,17 @@ func (o *outcome) matchesLocation(answer *http.Response) bool {
 		return true
 	}
 	to, err := answer.Location()
-	if err != nil {
-		return false
-	}
-	for _, want := range o.locations {
-		if want.matches(to) {
-			return true
-		}
-	}
-	return false
+	return err == nil && slices.ContainsFunc(o.locations, func(want location) bool { return want.matches(to) })
 }
 
 // matchesCookie reports whether the answer sets a cookie.
 func (o *outcome) matchesCookie(answer *http.Response) bool {
-	if len(o.cookies) == 0 {
-		return true
-	}
-	for _, name := range setCookies(answer) {
-		for _, want := range o.cookies {
-			if prefix, open := strings.CutSuffix(want, "*"); want == name || open && strings.HasPrefix(name, prefix) {
-				return true
-			}
-		}
-	}
-	return false
+	return len(o.cookies) == 0 || slices.ContainsFunc(setCookies(answer), func(name string) bool {
+		return slices.ContainsFunc(o.cookies, func(want string) bool {
+			prefix, open := strings.CutSuffix(want, "*")
+			return want == name || open && strings.HasPrefix(name, prefix)
+		})
+	})
 }
 
 // A location is a path, and a parameter that the query has: "/login?error".

@@ -155,18 +155,11 @@ func (p part) of(r *Request, m match, ipv6Bits int) (string, bool) {
 	return s, ok
 }
 
-// escape percent-encodes the separators in s.
-func escape(s string) string {
-	if !strings.ContainsAny(s, separators+"%") {
-		return s
+// escape percent-encodes the separators in a text.
+var escape = func() func(string) string {
+	var pairs []string
+	for _, c := range separators + "%" {
+		pairs = append(pairs, string(c), fmt.Sprintf("%%%02X", c))
 	}
-	var b strings.Builder
-	for i := range len(s) {
-		if strings.IndexByte(separators+"%", s[i]) >= 0 {
-			fmt.Fprintf(&b, "%%%02X", s[i])
-		} else {
-			b.WriteByte(s[i])
-		}
-	}
-	return b.String()
-}
+	return strings.NewReplacer(pairs...).Replace
+}()
