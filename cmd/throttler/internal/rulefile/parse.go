@@ -252,11 +252,9 @@ func (p *parsing) file() *File {
 	for i := range raw.Rules {
 		path := at("$.rules", i)
 		f.Rules = append(f.Rules, p.rule(path, &raw.Rules[i]))
-		for j := range i {
-			if raw.Rules[j].Name == raw.Rules[i].Name {
-				p.problem(path+".name", "rule %d is called %q too", j+1, raw.Rules[i].Name)
-				break
-			}
+		name := raw.Rules[i].Name
+		if first := slices.IndexFunc(raw.Rules, func(r ruleYAML) bool { return r.Name == name }); first < i {
+			p.problem(path+".name", "rule %d is called %q too", first+1, name)
 		}
 	}
 	return f
@@ -595,11 +593,8 @@ func (p *parsing) conditions(path string, r *Rule, raw []conditionYAML) {
 		if len(r.selector.paths) == 0 && c.value.has("route") {
 			p.problem(at(path, i)+".value", "{route} is empty without for.path: want a path, or {path}")
 		}
-		for j := range i {
-			if raw[j].Name == c.Name {
-				p.problem(at(path, i)+".name", "condition %d is called %q too", j+1, c.Name)
-				break
-			}
+		if first := slices.IndexFunc(raw, func(other conditionYAML) bool { return other.Name == c.Name }); first < i {
+			p.problem(at(path, i)+".name", "condition %d is called %q too", first+1, c.Name)
 		}
 		r.conditions = append(r.conditions, c)
 		if raw[i].Public {
@@ -695,19 +690,22 @@ func (p *parsing) selector(path string, raw *forYAML) selector {
 	if raw.API && (len(raw.Path)+len(raw.Method)+len(raw.Host)+len(raw.Field) > 0 || raw.Robot != nil) {
 		p.problem(path+".api", "a rule for the API selects no requests of proxies: leave out path, method, host, field and robot")
 	}
-	for i, method := range raw.Method {
-		if !isToken(method) {
-			p.problem(at(path+".method", i), "%q is no method: want GET, POST and so on", method)
-		}
-	}
+	checkEach(p, path+".method", raw.Method, "%q is no method: want GET, POST and so on", isToken)
 	s.paths = parseEach(p, path+".path", raw.Path, parsePattern)
-	for i, host := range raw.Host {
-		if rest := strings.TrimPrefix(host, "*."); host == "" || strings.ContainsFunc(rest, isNoHost) {
-			p.problem(at(path+".host", i), "%q is no host: want a name, or *. and a name, in ASCII as xn--bcher-kva.example", host)
-		}
+	checkEach(p, path+".host", raw.Host, "%q is no host: want a name, or *. and a name, in ASCII as xn--bcher-kva.example", isHost)
+	for _, host := range raw.Host {
 		s.hosts = append(s.hosts, strings.ToLower(host))
 	}
 	return s
+}
+
+// checkEach adds a problem for each item of a list that is not right.
+func checkEach[T any](p *parsing, path string, list []T, wrong string, isRight func(T) bool) {
+	for i, item := range list {
+		if !isRight(item) {
+			p.problem(at(path, i), wrong, item)
+		}
+	}
 }
 
 // parseEach parses the texts of a list.
@@ -723,8 +721,11 @@ func parseEach[T any](p *parsing, path string, list []string, parse func(string)
 	return all
 }
 
-// isNoHost reports whether a character stands in no host of a rule file.
-func isNoHost(r rune) bool { return r >= utf8.RuneSelf || strings.ContainsRune("*/: ", r) }
+// isHost reports whether a host of a rule file is one, or *. and one.
+func isHost(host string) bool {
+	rest := strings.TrimPrefix(host, "*.")
+	return host != "" && !strings.ContainsFunc(rest, func(r rune) bool { return r >= utf8.RuneSelf || strings.ContainsRune("*/: ", r) })
+}
 
 // isToken reports whether s is a token of HTTP: RFC 9110, section 5.6.2.
 func isToken(s string) bool { return httpguts.ValidHeaderFieldName(s) }

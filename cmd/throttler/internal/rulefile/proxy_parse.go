@@ -1,7 +1,6 @@
 package rulefile
 
 import (
-	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
@@ -138,17 +137,10 @@ func (p *parsing) loginSelector(path string, raw *loginForYAML) selector {
 // outcome parses which answers an outcome matches.
 func (p *parsing) outcome(path string, raw *outcomeYAML) outcome {
 	o := outcome{statuses: raw.Status, cookies: raw.Cookie}
-	for i, status := range raw.Status {
-		if status < http.StatusOK || status > 599 {
-			p.problem(at(path+".status", i), "%d is not from 200 to 599", status)
-		}
-	}
+	checkEach(p, path+".status", raw.Status, "%d is not from 200 to 599", func(status int) bool { return status >= 200 && status <= 599 })
 	o.locations = parseEach(p, path+".location", raw.Location, parseLocation)
-	for i, name := range raw.Cookie {
-		if !isToken(name) || name == "*" {
-			p.problem(at(path+".cookie", i), "%q is no name of a cookie: want session, or DW* for all that begin so", name)
-		}
-	}
+	checkEach(p, path+".cookie", raw.Cookie, "%q is no name of a cookie: want session, or DW* for all that begin so",
+		func(name string) bool { return isToken(name) && name != "*" })
 	return o
 }
 

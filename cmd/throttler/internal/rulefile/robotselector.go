@@ -1,6 +1,7 @@
 package rulefile
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -28,25 +29,21 @@ func (p *parsing) robot(path string, raw *robotYAML) *robotSelector {
 	if len(raw.Name)+len(raw.Group)+len(raw.Standing)+len(raw.Hoster) == 0 {
 		p.problem(path, "selects nobody: want name, group, standing or hoster")
 	}
-	for i, name := range raw.Name {
-		if p.robots != nil && !p.robots.Known(name) {
-			p.problem(at(path+".name", i), "there is no robot %q: add it to robots.own, or select standing: unknown", name)
-		}
+	if p.robots != nil {
+		checkEach(p, path+".name", raw.Name, "there is no robot %q: add it to robots.own, or select standing: unknown", p.robots.Known)
 	}
-	for i, group := range raw.Group {
-		if !slices.Contains(robots.Groups(), group) {
-			p.problem(at(path+".group", i), "%q is unknown: want %s", group, strings.Join(robots.Groups(), ", "))
-		}
-	}
-	for i, text := range raw.Standing {
-		known := slices.IndexFunc(standings, func(s robots.Standing) bool { return s.String() == text })
-		if known < 0 {
-			p.problem(at(path+".standing", i), "%q is unknown: want person, unknown, claimed, verified or impostor", text)
-			continue
-		}
-		s.standings = append(s.standings, standings[known])
-	}
+	checkEach(p, path+".group", raw.Group, "%q is unknown: want "+strings.Join(robots.Groups(), ", "),
+		func(group string) bool { return slices.Contains(robots.Groups(), group) })
+	s.standings = parseEach(p, path+".standing", raw.Standing, parseStanding)
 	return s
+}
+
+func parseStanding(text string) (robots.Standing, error) {
+	known := slices.IndexFunc(standings, func(s robots.Standing) bool { return s.String() == text })
+	if known < 0 {
+		return 0, fmt.Errorf("%q is unknown: want person, unknown, claimed, verified or impostor", text)
+	}
+	return standings[known], nil
 }
 
 // selects reports whether s selects a client. No robot rule is for what robots must be able to
