@@ -24,7 +24,6 @@ func newOperator(limits *throttler.Throttler, guard *login.Guard, counts *tally.
 	mux := http.NewServeMux()
 	mux.Handle("/{$}", counts)
 	mux.HandleFunc("POST /forget", func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		var addr netip.Addr
 		var err error
 		if text := r.PostFormValue("address"); text != "" {
@@ -40,7 +39,7 @@ func newOperator(limits *throttler.Throttler, guard *login.Guard, counts *tally.
 		}
 		fmt.Fprintln(w, "Forgotten.")
 	})
-	return local(http.NewCrossOriginProtection().Handler(mux))
+	return local(http.NewCrossOriginProtection().Handler(http.MaxBytesHandler(mux, maxForm)))
 }
 
 // local refuses requests for another host than this machine. Otherwise another

@@ -70,7 +70,7 @@ func newSite(guard *login.Guard, o *options, m *mails, logger *log.Logger) http.
 	mux.HandleFunc("GET /let-in", s.askToLetIn)
 	mux.HandleFunc("POST /let-in", s.letIn)
 	mux.Handle("GET /static/{file}", http.FileServerFS(static))
-	return secured(mux, o.https)
+	return secured(http.MaxBytesHandler(mux, maxForm), o.https)
 }
 
 // secured adds the header fields of all pages. It refuses forms from other
@@ -137,7 +137,6 @@ func (s *site) form(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *site) logIn(w http.ResponseWriter, r *http.Request) {
-	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	if err := r.ParseForm(); err != nil {
 		http.Error(w, "The form cannot be read.", http.StatusBadRequest)
 		return
@@ -224,7 +223,6 @@ func (s *site) askToLetIn(w http.ResponseWriter, r *http.Request) {
 // letIn makes a name known here, to somebody who has got its mail. They still need
 // its password.
 func (s *site) letIn(w http.ResponseWriter, r *http.Request) {
-	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	ctx := r.Context()
 	err := s.mails.links.use(ctx, r.PostFormValue("token"), func(name string) error {
 		device := s.devices.of(r, name)
