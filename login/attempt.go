@@ -1,7 +1,6 @@
 package login
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -37,7 +36,7 @@ type Attempt struct {
 	Known bool
 
 	// HalfUsed says that a limit of the attempt is at least half used, this
-	// attempt included. NameLong is left out: it would say so for months. The
+	// attempt included. The limit name-long is left out: it would say so for months. The
 	// application can ask for a CAPTCHA or a second factor before anyone is refused.
 	HalfUsed bool
 
@@ -47,7 +46,7 @@ type Attempt struct {
 	// [Attempt.Challenge].
 	Siege bool
 
-	// SecondStep says that [Limits.NameLong] blocks the attempt, and that waiting is
+	// SecondStep says that the limit name-long blocks the attempt, and that waiting is
 	// of no use. Let the user prove who they are in another way, such as by a link
 	// sent to them, call [Guard.Recognize], and let them try again. Show the same
 	// page whether there is an account of this name or not.
@@ -122,7 +121,7 @@ func (a *Attempt) refuse(wait time.Duration) {
 		return
 	}
 	a.decided.Status, a.Decision.Status = throttler.Blocked, throttler.Blocked
-	a.Decision.Messages, a.Decision.RetryAfter = []string{cmp.Or(a.guard.Message, defaultMessage)}, wait
+	a.Decision.Messages, a.Decision.RetryAfter = []string{refusalMessage}, wait
 }
 
 // Succeed says that the password was right. It
@@ -130,11 +129,11 @@ func (a *Attempt) refuse(wait time.Duration) {
 //   - takes back the hits of the attempt,
 //   - forgets the failures and bans of name+address (or name+device),
 //   - gives up to 4 failures back to the limits of the address, its networks and
-//     NameLong: those of this spelling, from the same device or address, within the
+//     name-long: those of this spelling, from the same device or address, within the
 //     last minute,
 //   - makes the name known from there, and from the device of [WithDevice].
 //
-// Other hits stay, and so do all failures in the limits Name and Known: otherwise an
+// Other hits stay, and so do all failures in the limits name and known: otherwise an
 // attacker would reset them by logging in to an account of their own. The failures and
 // bans of name+address stay if another spelling of the name, which may be
 // another account, was tried from there within a day.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -34,22 +35,17 @@ type Codes struct {
 	// Identifier keeps the records apart from others'. Default: "login-code".
 	Identifier string
 
-	// Account limits consecutive failures of one account. Never banned.
-	// Default: 10 in 1 hour.
-	Account Limit
+	// Limits are limits other than the defaults, by the names of the conditions:
+	//
+	//   - account: consecutive failures of one account. Default: 10 in 1 hour.
+	//   - name: all failures of one account, by a leaky bucket. Of six-digit codes, three
+	//     of them valid at a time, an attacker finds one within a year with a probability
+	//     of less than 0.1 %. Default: 60 at once, then 60 in 90 days.
+	//   - address, address-day and the networks: as in [Guard.Limits].
+	Limits map[string]Limit
 
-	// AccountLong limits all failures of one account, by a leaky bucket. Never
-	// banned. Of six-digit codes, three of them valid at a time, an attacker
-	// finds one within a year with a probability of less than 0.1 %. Default: 60
-	// at once, then 60 in 90 days.
-	AccountLong Limit
-
-	// Address and AddressDay are as in [Guard].
-	Address, AddressDay Limit
-
-	// Keys, Message, Shadow and Observe are as in [Guard].
+	// Keys, Shadow and Observe are as in [Guard].
 	Keys    [][]byte
-	Message string
 	Shadow  bool
 	Observe func(ctx context.Context, e Event)
 
@@ -88,7 +84,7 @@ func (c *Codes) Lift(ctx context.Context, account string) error {
 }
 
 // Validate returns an error that wraps [throttler.ErrInvalidRule], if an option is
-// invalid. The error names fields as those of a [Guard]: AccountLong is Name.
+// invalid. The error names fields as those of a [Guard].
 func (c *Codes) Validate() error {
 	return c.guarded().Validate()
 }
@@ -98,11 +94,12 @@ func (c *Codes) guarded() *Guard {
 	c.once.Do(func() {
 		g := New(c.throttler)
 		g.Identifier = cmp.Or(c.Identifier, "login-code")
-		g.account = c.Account.or(Limit{Max: 10, TTL: time.Hour, Lockout: -1})
-		g.Name = c.AccountLong.or(Limit{Max: 60, TTL: 90 * day, Lockout: -1})
-		g.NameAddress.Max, g.Known.Max, g.KnownFor = -1, -1, -1
-		g.Address, g.AddressDay = c.Address, c.AddressDay
-		g.Keys, g.Message, g.Shadow, g.Observe = c.Keys, c.Message, c.Shadow, c.Observe
+		g.account = c.Limits[byAccount].or(Limit{Max: 10, TTL: time.Hour, Lockout: -1})
+		g.Limits, g.KnownFor = map[string]Limit{byNameAddress: {Max: -1}, byKnown: {Max: -1}}, -1
+		maps.Copy(g.Limits, c.Limits)
+		g.Limits[byName] = c.Limits[byName].or(Limit{Max: 60, TTL: 90 * day, Lockout: -1})
+		delete(g.Limits, byAccount)
+		g.Keys, g.Shadow, g.Observe = c.Keys, c.Shadow, c.Observe
 		g.Normalize = func(account string) string { return account }
 		c.guard = g
 	})

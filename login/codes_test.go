@@ -127,7 +127,13 @@ func TestCodesSayWhatIsWrong(t *testing.T) {
 	_, err = c.Begin(t.Context(), "alice", netip.Addr{})
 	require.ErrorIs(t, err, login.ErrNoAddress)
 	c = codesOn(t)
-	c.AccountLong.TTL = -1
+	c.Limits = limits{"name": {TTL: -1}}
+	require.ErrorIs(t, c.Validate(), throttler.ErrInvalidRule)
+	c = codesOn(t)
+	c.Limits = limits{"account": {TTL: -1}}
+	require.ErrorIs(t, c.Validate(), throttler.ErrInvalidRule)
+	c = codesOn(t)
+	c.Limits = limits{"accounts": {Max: 5}}
 	require.ErrorIs(t, c.Validate(), throttler.ErrInvalidRule)
 	require.Panics(t, func() { login.NewCodes(nil) })
 }

@@ -55,15 +55,14 @@ func (g *Guard) identifier() string { return cmp.Or(g.Identifier, defaultIdentif
 
 // rule returns the Guard's rule with conditions.
 func (g *Guard) rule(conditions []throttler.Condition) throttler.Rule {
-	message := cmp.Or(g.Message, defaultMessage)
 	for i := range conditions {
-		conditions[i].Message = message
+		conditions[i].Message = refusalMessage // the same for all, so that it does not tell which one blocks
 	}
 	return throttler.Rule{
 		Identifier:          g.identifier(),
 		Either:              conditions,
 		LockoutGrowth:       2,
-		MaxLockout:          g.limits().MaxLockout,
+		MaxLockout:          g.limits().maxLockout,
 		CountAuthorizedOnly: true,
 		Shadow:              g.Shadow,
 	}
@@ -104,11 +103,11 @@ func (p party) anybody(g *Guard) plan {
 	}
 	if p.name != "" {
 		pl.addAccount(p, &limits)
-		if limits.Name.Max >= 0 {
-			pl.addEvidence(byName, p.name, Limit{Max: limits.Name.Max})
+		if limits.name.Max >= 0 {
+			pl.addEvidence(byName, p.name, Limit{Max: limits.name.Max})
 		}
-		pl.add(byName, p.name, limits.Name, throttler.LeakyBucket)
-		pl.add(byNameLong, p.name, limits.NameLong, throttler.SlidingWindow)
+		pl.add(byName, p.name, limits.name, throttler.LeakyBucket)
+		pl.add(byNameLong, p.name, limits.nameLong, throttler.SlidingWindow)
 	}
 	for i, n := range networks {
 		if p.networks[i] != "" && !p.exempt {
@@ -133,8 +132,8 @@ func (p party) known(g *Guard, from origin, addressFull bool) plan {
 	switch {
 	case from.value == "" || from != p.address || p.exempt:
 	case addressFull:
-		pl.addEvidence(byAddress, from.value, limits.Address)
-		pl.add(byAddressKnown, from.value, limits.AddressDay, throttler.LeakyBucket)
+		pl.addEvidence(byAddress, from.value, limits.address)
+		pl.add(byAddressKnown, from.value, limits.addressDay, throttler.LeakyBucket)
 	default:
 		pl.addAddress(from.value, &limits)
 	}
@@ -142,16 +141,16 @@ func (p party) known(g *Guard, from origin, addressFull bool) plan {
 }
 
 // addPair adds the limit of p's name from pl's origin.
-func (pl *plan) addPair(p party, limits *Limits) {
-	pl.add(pl.from.pair, p.at(pl.from), limits.NameAddress, throttler.SlidingWindow)
-	pl.addEvidence(pl.from.pair, p.at(pl.from), limits.NameAddress)
+func (pl *plan) addPair(p party, limits *limitSet) {
+	pl.add(pl.from.pair, p.at(pl.from), limits.nameAddress, throttler.SlidingWindow)
+	pl.addEvidence(pl.from.pair, p.at(pl.from), limits.nameAddress)
 	if p.variant != "" {
 		pl.beside = append(pl.beside, p.variants(pl.from, limits))
 	}
 }
 
 // addAccount adds the limit of the account that p's name is, of Codes.
-func (pl *plan) addAccount(p party, limits *Limits) {
+func (pl *plan) addAccount(p party, limits *limitSet) {
 	if limits.account.Max > 0 {
 		pl.addEvidence(byAccount, p.name, Limit{Max: limits.account.Max})
 		pl.add(byAccount, p.name, limits.account, throttler.SlidingWindow)
@@ -160,21 +159,21 @@ func (pl *plan) addAccount(p party, limits *Limits) {
 
 // addKnown adds the budgets of p's name where it is known: one over all addresses,
 // one for each device, and the long one of the place.
-func (pl *plan) addKnown(p party, limits *Limits) {
+func (pl *plan) addKnown(p party, limits *limitSet) {
 	value := p.knownAt(pl.from)
-	if limits.Known.Max >= 0 {
-		pl.addEvidence(byKnown, value, Limit{Max: limits.Known.Max})
-		pl.add(byKnown, value, limits.Known, throttler.LeakyBucket)
+	if limits.known.Max >= 0 {
+		pl.addEvidence(byKnown, value, Limit{Max: limits.known.Max})
+		pl.add(byKnown, value, limits.known, throttler.LeakyBucket)
 	}
 	// Each address by itself: who shares one must not use it up at the others too.
-	pl.add(byKnownLong, p.at(pl.from), limits.NameLong, throttler.SlidingWindow)
+	pl.add(byKnownLong, p.at(pl.from), limits.nameLong, throttler.SlidingWindow)
 }
 
 // addAddress adds the limits of an address.
-func (pl *plan) addAddress(value string, limits *Limits) {
-	pl.add(byAddress, value, limits.Address, throttler.SlidingWindow)
-	pl.add(byAddressDay, value, limits.AddressDay, throttler.LeakyBucket)
-	pl.addEvidence(byAddress, value, limits.Address)
+func (pl *plan) addAddress(value string, limits *limitSet) {
+	pl.add(byAddress, value, limits.address, throttler.SlidingWindow)
+	pl.add(byAddressDay, value, limits.addressDay, throttler.LeakyBucket)
+	pl.addEvidence(byAddress, value, limits.address)
 }
 
 // add adds a condition, unless l is disabled.
@@ -191,9 +190,9 @@ func (pl *plan) add(name, value string, l Limit, algorithm throttler.Algorithm) 
 
 // variants returns the condition that counts attempts from there with other
 // spellings of p's name, for as long as a ban may be remembered.
-func (p party) variants(from origin, limits *Limits) throttler.Condition {
+func (p party) variants(from origin, limits *limitSet) throttler.Condition {
 	return throttler.Condition{
 		Name: from.pair + variantSuffix, Value: p.at(from),
-		Max: throttler.MaxHits, TTL: record.LockoutMemory + max(limits.MaxLockout, limits.NameAddress.Lockout), Lockout: -1,
+		Max: throttler.MaxHits, TTL: record.LockoutMemory + max(limits.maxLockout, limits.nameAddress.Lockout), Lockout: -1,
 	}
 }

@@ -108,7 +108,7 @@ func TestRapidSubmissionsLeaveAKnownDevice(t *testing.T) {
 	for last := range clicks {
 		synctest.Test(t, func(t *testing.T) {
 			g := on(t, memstore.New())
-			g.NameAddress.Max = clicks // they are all under way at once
+			g.Limits = limits{"name+address": {Max: clicks}} // they are all under way at once
 			g.replaces("alice", "", "old")
 			var all sync.WaitGroup
 			for i := range clicks {

@@ -110,7 +110,7 @@ func TestEndsOfAnAttempt(t *testing.T) {
 		{"in the last second", nil, "alice begins 5; wait 89s; alice refused 10m; alice@away in"},
 		{"late is not too late", nil, "alice begins 5; wait 40s; pending succeed; alice fails 5/9"},
 		{"failures ban within their time alone", nil, "alice fails 4; wait 61s; alice begins 5/6; alice refused <1m"},
-		{"where no ban is set, an attempt past its time is not pending", func(g *login.Guard) { g.AddressDay.Max = 3 }, `
+		{"where no ban is set, an attempt past its time is not pending", func(g *login.Guard) { g.Limits = limits{"address-day": {Max: 3}} }, `
 			*@office begins 3; alice@office refused 5s; wait 31s; alice@office refused 8h`},
 	})
 }

@@ -155,7 +155,8 @@ func TestManyNetworksBeyondTheirShareAreWatchedBesideAllTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
 		g, other := on(t, store), on(t, store)
-		g.SiegeFloor, other.SiegeFloor = 20, 20 // a share is one failure
+		g.Limits = limits{"siege": {Max: 20}}
+		other.Limits = limits{"siege": {Max: 20}} // a share is one failure
 		for i := range 1100 {
 			g.fails(1, fmt.Sprint("user", i), spread(i))
 			a := handOver(t, g.begin(fmt.Sprint("victim", i), spread(i)), other.Guard)
@@ -232,7 +233,7 @@ func TestHandedOverBytesHoldForTenMinutesAndOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
 		g, ctx := on(t, store), t.Context()
-		g.Name.TTL = 1000 * time.Hour
+		g.Limits = limits{"name": {TTL: 1000 * time.Hour}}
 		text, err := g.begin("alice", home).HandOver()
 		require.NoError(t, err)
 		g.fails(4, "alice", away)

@@ -131,7 +131,7 @@ func (g *Guard) clear(ctx context.Context, p party, from origin) error {
 		pl.addAccount(p, &limits)
 		return g.forget(ctx, pl)
 	}
-	if p.name == "" || p.variant != "" || from.value == "" || limits.NameAddress.Max < 0 {
+	if p.name == "" || p.variant != "" || from.value == "" || limits.nameAddress.Max < 0 {
 		return nil
 	}
 	others, err := g.throttler.Peek(ctx, g.rule([]throttler.Condition{p.variants(from, &limits)}))

@@ -97,7 +97,7 @@ func TestSuccessGivesBackTheTyposBeforeIt(t *testing.T) {
 		{"not another name's", nil, "bob@office fails 3; alice@office in; alice@office left address 47; alice left name 24"},
 		{"not from elsewhere", nil, "alice fails 3; alice@office in; alice left address 47; alice left name ~21"},
 		{"not of more than a minute ago", nil, "alice@office fails 3; wait 60s; alice@office in; alice@office left address 47"},
-		{"no more than four", func(g *login.Guard) { g.NameAddress.Max = 10 }, `
+		{"no more than four", func(g *login.Guard) { g.Limits = limits{"name+address": {Max: 10}} }, `
 			alice@office fails 7; alice@office in; alice@office left address 47; alice left name ~17`},
 		{"once", nil, "alice@office fails 2; alice@office in; bob@office fails 2; alice@office in; bob@office left address 48; alice left name ~22"},
 		{"not of another device", nil, "alice@office/phone fails 1; alice@office in; alice@office left address 49; alice left name ~23"},
@@ -174,7 +174,7 @@ func TestOwnerOfATwinClearsNothing(t *testing.T) {
 			require.LessOrEqual(t, g.guess(pair[0], pair[1]), 24+24, "%q, by the owner of %q", pair[1], pair[0])
 
 			g = on(t, memstore.New())
-			g.Name.Max, g.Address.Max, g.AddressDay.Max = -1, -1, -1
+			g.Limits = limits{"name": {Max: -1}, "address": {Max: -1}, "address-day": {Max: -1}}
 			alone := 0
 			for range 24 * 60 * 2 {
 				alone += g.fails(1, fmt.Sprint(pair[1], "x"), home)

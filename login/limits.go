@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
@@ -20,66 +21,17 @@ type Limit struct {
 	// leak empty.
 	TTL time.Duration
 
-	// Lockout is the length of the first ban. Negative: no ban. Only
-	// NameAddress and Address are ever banned; the others ignore it.
+	// Lockout is the length of the first ban. Negative: no ban. Only "name+address" and
+	// "address" are ever banned; the others ignore it.
 	Lockout time.Duration
 }
 
-// Limits are the limits of a [Guard].
-type Limits struct {
-	// NameAddress limits one name from one address, or with one device. Default: 5 in
-	// 1 minute, then a ban of 10 minutes.
-	NameAddress Limit
+// A limitSet has the limits of a Guard.
+type limitSet struct {
+	nameAddress, address, addressDay, network56, network48, network32, name, nameLong, known Limit
 
-	// Address limits one address. Default: 50 in 5 minutes, then a ban of 10
-	// minutes.
-	Address Limit
-
-	// AddressDay limits one address over a longer time, by a leaky bucket. A
-	// second bucket of the same size limits all names known at that address,
-	// once the other limits of the address block. Never banned. Default: 500 at
-	// once, then 500 a day, evenly.
-	AddressDay Limit
-
-	// Network56, Network48 and Network32 limit the /56, the /48 and the /32 of
-	// an IPv6 address, by leaky buckets. They do not block a name where it is
-	// known. Never banned. Default: 1,000 at once, then 1,000 a day for a /56;
-	// 5,000 at once, then 5,000 a day for a /48; 20,000 at once, then 20,000 a
-	// day for a /32.
-	Network56, Network48, Network32 Limit
-
-	// Name limits one name, by a leaky bucket. Never banned. Default: 24 at
-	// once, then 1 an hour.
-	Name Limit
-
-	// NameLong limits one name over a long time, by a window, against attackers
-	// who are more patient than Name. Once it is full, strangers have to prove who
-	// they are before their password is looked at: see [Attempt.SecondStep]. It
-	// does not block a name where it is known: each address and device has a
-	// window of the same size. Never banned. Zero means that there is no such
-	// limit. Default of TTL: 365 days.
-	NameLong Limit
-
-	// Known limits one name where it is known, once the other limits would block
-	// it: over all addresses together, and for each device. It is a leaky
-	// bucket. Never banned. Default: 12 at once, then 1 in 2 hours.
-	Known Limit
-
-	// MaxLockout bounds the length of a ban. Each further ban of a value is twice as
-	// long as the one before; with MaxLockout no longer than Lockout, all are alike.
-	// Default: 1 hour.
-	MaxLockout time.Duration
-
-	// SiegeFloor is the least number of failures an hour, over all names and
-	// processes, that begins a siege. A siege begins when the failures of an hour
-	// reach half the number of names that logged in meanwhile, but never below
-	// SiegeFloor, and always at 20,000. One name counts at most a 20th of that, and so
-	// does one network (an IPv4 /16 or an IPv6 /32). Nothing is learned: when the
-	// records are lost, the alarm goes on with what is counted from then on. Zero
-	// means the default; negative disables the alarm. Default: 100.
-	SiegeFloor int
-
-	account Limit // of consecutive failures, of Codes
+	account    Limit // of consecutive failures, of Codes
+	maxLockout time.Duration
 }
 
 // defaultLimits are the defaults.
@@ -89,30 +41,36 @@ type Limits struct {
 // a name and address is common practice. Known clients are those of OWASP's article on
 // device cookies. The rest was chosen by simulation: simulation_test.go has the options that
 // were tried and rejected, and testdata/simulations.md the figures.
-var defaultLimits = Limits{
-	NameAddress: Limit{Max: 5, TTL: time.Minute, Lockout: 10 * time.Minute},
-	Address:     Limit{Max: 50, TTL: 5 * time.Minute, Lockout: 10 * time.Minute},
-	AddressDay:  Limit{Max: 500, TTL: day, Lockout: -1},
-	Network56:   Limit{Max: 1000, TTL: day, Lockout: -1},
-	Network48:   Limit{Max: 5000, TTL: day, Lockout: -1},
-	Network32:   Limit{Max: 20_000, TTL: day, Lockout: -1},
-	Name:        Limit{Max: 24, TTL: day, Lockout: -1},
-	NameLong:    Limit{Max: -1, TTL: 365 * day, Lockout: -1},
-	Known:       Limit{Max: 12, TTL: day, Lockout: -1},
-	MaxLockout:  time.Hour,
-	SiegeFloor:  100,
+var defaultLimits = limitSet{
+	nameAddress: Limit{Max: 5, TTL: time.Minute, Lockout: 10 * time.Minute},
+	address:     Limit{Max: 50, TTL: 5 * time.Minute, Lockout: 10 * time.Minute},
+	addressDay:  Limit{Max: 500, TTL: day, Lockout: -1},
+	network56:   Limit{Max: 1000, TTL: day, Lockout: -1},
+	network48:   Limit{Max: 5000, TTL: day, Lockout: -1},
+	network32:   Limit{Max: 20_000, TTL: day, Lockout: -1},
+	name:        Limit{Max: 24, TTL: day, Lockout: -1},
+	nameLong:    Limit{Max: -1, TTL: 365 * day, Lockout: -1},
+	known:       Limit{Max: 12, TTL: day, Lockout: -1},
 	account:     Limit{Max: -1},
+	maxLockout:  time.Hour,
 }
 
+// bySiege is the name of the alarm among [Guard.Limits].
+const bySiege = "siege"
+
+// defaultSiegeFloor is the default of its Max.
+const defaultSiegeFloor = 100
+
 // limits returns the limits of g with their defaults filled in.
-func (g *Guard) limits() Limits {
-	l, d := g.Limits, defaultLimits
-	defaults := d.table()
-	for i, f := range l.table() {
-		*f.Limit = f.or(*defaults[i].Limit)
+func (g *Guard) limits() limitSet {
+	l := defaultLimits
+	if len(g.Limits) > 0 {
+		for _, f := range l.table() {
+			*f.Limit = g.Limits[f.name].or(*f.Limit)
+		}
 	}
-	l.MaxLockout = cmp.Or(l.MaxLockout, d.MaxLockout)
-	l.SiegeFloor = cmp.Or(l.SiegeFloor, d.SiegeFloor)
+	l.account = g.account.or(l.account)
+	l.maxLockout = cmp.Or(g.MaxLockout, l.maxLockout)
 	return l
 }
 
@@ -125,43 +83,51 @@ func (l Limit) or(defaults Limit) Limit {
 	}
 }
 
-// A limitField is a field of Limits.
+// A limitField is a limit of a limitSet.
 type limitField struct {
 	name      string
 	algorithm throttler.Algorithm
 	*Limit
 }
 
-// table returns the fields of l, all limits and in one order.
-func (l *Limits) table() [10]limitField {
+// table returns the limits of l that [Guard.Limits] may name.
+func (l *limitSet) table() [9]limitField {
 	const window, bucket = throttler.SlidingWindow, throttler.LeakyBucket
 	return [...]limitField{
-		{"NameAddress", window, &l.NameAddress},
-		{"Account", window, &l.account},
-		{"Address", window, &l.Address},
-		{"AddressDay", bucket, &l.AddressDay},
-		{"Network56", bucket, &l.Network56},
-		{"Network48", bucket, &l.Network48},
-		{"Network32", bucket, &l.Network32},
-		{"Name", bucket, &l.Name},
-		{"NameLong", window, &l.NameLong},
-		{"Known", bucket, &l.Known},
+		{byNameAddress, window, &l.nameAddress},
+		{byAddress, window, &l.address},
+		{byAddressDay, bucket, &l.addressDay},
+		{byNetwork56, bucket, &l.network56},
+		{byNetwork48, bucket, &l.network48},
+		{byNetwork32, bucket, &l.network32},
+		{byName, bucket, &l.name},
+		{byNameLong, window, &l.nameLong},
+		{byKnown, bucket, &l.known},
 	}
 }
 
-// validate returns the error of l, which has its defaults.
-func (l *Limits) validate() error {
-	for _, f := range l.table() {
+// validateLimits returns the error of the limits of g.
+func (g *Guard) validateLimits() error {
+	limits := g.limits()
+	table := limits.table()
+	for name := range g.Limits {
+		if name != bySiege && !slices.ContainsFunc(table[:], func(f limitField) bool { return f.name == name }) {
+			return invalid("Limits", fmt.Sprintf("of %q", name), "the name of a limit")
+		}
+	}
+	for _, f := range append(table[:], limitField{byAccount, throttler.SlidingWindow, &limits.account}) {
 		if err := f.validate(); err != nil {
 			return err
 		}
 	}
 	const largest = throttler.MaxHits / 2
-	switch {
-	case l.MaxLockout < 0:
-		return invalid("MaxLockout", l.MaxLockout, "0 or more")
-	case l.SiegeFloor >= 0 && (l.SiegeFloor < siegeShare || l.SiegeFloor > largest):
-		return invalid("SiegeFloor", l.SiegeFloor, fmt.Sprintf("%d to %d, 0 or negative", siegeShare, largest))
+	switch siege := g.Limits[bySiege]; {
+	case g.MaxLockout < 0:
+		return invalid("MaxLockout", g.MaxLockout, "0 or more")
+	case siege.Max > 0 && (siege.Max < siegeShare || siege.Max > largest):
+		return invalid(`Limits["siege"].Max`, siege.Max, fmt.Sprintf("%d to %d, 0 or negative", siegeShare, largest))
+	case siege.TTL != 0 || siege.Lockout != 0:
+		return invalid(`Limits["siege"]`, fmt.Sprintf("%+v", siege), "a Max only")
 	}
 	return nil
 }
@@ -175,11 +141,14 @@ func (f limitField) validate() error {
 	case f.Max < 0:
 		return nil // there is no such limit
 	case f.TTL < time.Millisecond:
-		return invalid(f.name+".TTL", f.TTL, "1ms or more")
+		return invalid(f.field("TTL"), f.TTL, "1ms or more")
 	case f.algorithm == throttler.LeakyBucket && f.TTL > record.MaxBucketTTL:
-		return invalid(f.name+".TTL", f.TTL, fmt.Sprintf("at most %v", record.MaxBucketTTL))
+		return invalid(f.field("TTL"), f.TTL, fmt.Sprintf("at most %v", record.MaxBucketTTL))
 	case f.Max > largest:
-		return invalid(f.name+".Max", f.Max, fmt.Sprintf("at most %d", largest))
+		return invalid(f.field("Max"), f.Max, fmt.Sprintf("at most %d", largest))
 	}
 	return nil
 }
+
+// field names a field of f.
+func (f limitField) field(name string) string { return fmt.Sprintf("Limits[%q].%s", f.name, name) }

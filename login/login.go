@@ -30,7 +30,7 @@
 //
 //   - Guard a form: [Guard.Try]; in steps [Guard.Begin], [Attempt.Succeed], [Attempt.Fail], [Attempt.Cancel].
 //   - Guard the logins of another program: [Attempt.Keep].
-//   - Choose limits: the fields of [Limits], [Guard.Validate]; try them by [Guard.Shadow].
+//   - Choose limits: [Guard.Limits], [Guard.Validate]; try them by [Guard.Shadow].
 //   - Let owners in: [WithDevice], [Guard.ConfirmDevice], [Guard.Forget]; by a mailed link [Guard.Recognize].
 //   - Help a person who is locked out: [Guard.Peek], [Guard.Lift].
 //   - Ask for a second step: [Attempt.HalfUsed], [Attempt.SecondStep], [Attempt.Challenge].
@@ -41,7 +41,7 @@
 // # What is counted
 //
 // Attempts that have not succeeded are counted by these limits. Any of them can
-// block. See [Limits] for the numbers.
+// block. See [Guard.Limits] for the numbers.
 //
 //   - name+address: one name from one address. When it is full, the two are
 //     banned together, for longer each time.
@@ -52,7 +52,7 @@
 //     banned.
 //   - name: one name from all addresses. Never banned: a ban would let anyone
 //     lock its owner out.
-//   - name-long: the same over a long time, if [Limits.NameLong] is set.
+//   - name-long: the same over a long time, if [Guard.Limits] sets it.
 //
 // An attempt that one limit blocks is not counted by the others.
 //
@@ -111,10 +111,12 @@ import (
 // The defaults of a [Guard].
 const (
 	defaultIdentifier = "login"
-	defaultMessage    = "Too many attempts. Please try again later."
 	defaultKnownFor   = 30 * 24 * time.Hour
 	defaultIPv6Bits   = 64
 )
+
+// refusalMessage is the message of a blocked attempt.
+const refusalMessage = "Too many attempts. Please try again later."
 
 // ErrNoAddress is the error of an attempt from the zero [netip.Addr]. The
 // application does not know the client's address: it parsed a RemoteAddr
@@ -132,8 +134,45 @@ type Guard struct {
 	// and devices are stored under Identifier+"-known". Default: "login".
 	Identifier string
 
-	// Limits are the limits, by name. Each may be set: guard.Name.Max = 10.
-	Limits
+	// Limits are limits other than the defaults, by the names of the conditions:
+	//
+	//	guard.Limits = map[string]login.Limit{"name": {Max: 10}, "name-long": {Max: 100}}
+	//
+	//   - name+address: one name from one address, or with one device. Default: 5 in 1
+	//     minute, then a ban of 10 minutes.
+	//   - address: one address. Default: 50 in 5 minutes, then a ban of 10 minutes.
+	//   - address-day: one address over a longer time, by a leaky bucket. A second bucket
+	//     of the same size limits all names known at that address, once the other limits
+	//     of the address block. Default: 500 at once, then 500 a day, evenly.
+	//   - network-56, network-48 and network-32: the /56, the /48 and the /32 of an IPv6
+	//     address, by leaky buckets. They do not block a name where it is known. Default:
+	//     1,000 at once, then 1,000 a day for a /56; 5,000 at once, then 5,000 a day for
+	//     a /48; 20,000 at once, then 20,000 a day for a /32.
+	//   - name: one name, by a leaky bucket. Default: 24 at once, then 1 an hour.
+	//   - name-long: one name over a long time, by a window, against attackers who are
+	//     more patient than name. Once it is full, strangers have to prove who they are
+	//     before their password is looked at: see [Attempt.SecondStep]. It does not block a
+	//     name where it is known: each address and device has a window of the same size.
+	//     Zero means that there is no such limit. Default of TTL: 365 days.
+	//   - known: one name where it is known, once the other limits would block it: over
+	//     all addresses together, and for each device. It is a leaky bucket. Default: 12
+	//     at once, then 1 in 2 hours.
+	//   - siege: its Max is the least number of failures an hour, over all names and
+	//     processes, that begins a siege. A siege begins when the failures of an hour
+	//     reach half the number of names that logged in meanwhile, but never below this,
+	//     and always at 20,000. One name counts at most a 20th of that, and so does one
+	//     network (an IPv4 /16 or an IPv6 /32). Nothing is learned: when the records are
+	//     lost, the alarm goes on with what is counted from then on. Negative disables
+	//     the alarm. Default: 100.
+	//
+	// Only name+address and address are ever banned. Any other name is a mistake: see
+	// [Guard.Validate].
+	Limits map[string]Limit
+
+	// MaxLockout bounds the length of a ban. Each further ban of a value is twice as
+	// long as the one before; with MaxLockout no longer than Lockout, all are alike.
+	// Default: 1 hour.
+	MaxLockout time.Duration
 
 	// KnownFor is how long an address or device stays known after a success. It
 	// may stay known for up to twice as long. Zero means the default; negative
@@ -146,7 +185,7 @@ type Guard struct {
 
 	// Exempt lists addresses that the limits of addresses and networks do not
 	// apply to, such as those of monitoring or of the office. The limits of
-	// names still apply, NameAddress among them. An exempt address can try any
+	// names still apply, name+address among them. An exempt address can try any
 	// number of names, so list no address that strangers share. Default: none.
 	Exempt []netip.Prefix
 
@@ -168,11 +207,6 @@ type Guard struct {
 	// and drop the old one after twice KnownFor. An empty key stands for none: a site
 	// that introduces its first has {nil, key}, and then {key, nil}.
 	Keys [][]byte
-
-	// Message is the answer to a blocked attempt. It is the same for all
-	// limits, so it does not tell which one blocked. Default: "Too many
-	// attempts. Please try again later."
-	Message string
 
 	// Shadow lets every attempt pass, to try the limits out before they are
 	// enforced. See [throttler.Rule.Shadow].
@@ -198,6 +232,7 @@ type Guard struct {
 	// the processes do not count each other's attempts there.
 	ClockSkew func(ctx context.Context, ahead time.Duration)
 
+	account   Limit // of consecutive failures, of Codes
 	throttler *throttler.Throttler
 	localOnce sync.Once
 	local     *throttler.Throttler // on the Fallback

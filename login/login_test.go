@@ -39,7 +39,7 @@ func TestLimits(t *testing.T) {
 			@ lifted`},
 	})
 	play(t, []scene{
-		{"bans of name and address grow up to an hour, until a success", func(g *login.Guard) { g.Name.Max = 1000 }, `
+		{"bans of name and address grow up to an hour, until a success", func(g *login.Guard) { g.Limits = limits{"name": {Max: 1000}} }, `
 			alice fails 5; alice refused 10m; wait 10m1s
 			alice fails 5; alice refused 20m; wait 20m1s
 			alice fails 5; alice refused 40m; wait 40m1s
@@ -50,20 +50,22 @@ func TestLimits(t *testing.T) {
 		{"a thousand people behind one address", nil, "*@office in 1000; alice@office in 100"},
 		{"an empty name counts for its address alone", nil, `
 			@* fails 100; @ fails 50/60; @away in; @away/device recognized; alice@away fails 5/9`},
-		{"of a known address, too", func(g *login.Guard) { g.Network56.Max, g.Network48.Max = 20, 40 }, `
+		{"of a known address, too", func(g *login.Guard) { g.Limits = limits{"network-56": {Max: 20}, "network-48": {Max: 40}} }, `
 			alice@2001:db8:1:101::7 in; bob/phone in
 			*@2001:db8:1:1::7 fails 20/50; *@2001:db8:1:101::7 fails 20/50; carol@2001:db8:1:101::7 refused
 			alice@2001:db8:1:101::7 in; bob@2001:db8:1:102::7/phone passes`},
-		{"limits can be set", func(g *login.Guard) { g.NameAddress = login.Limit{Max: 3, TTL: time.Hour, Lockout: -1} }, "alice fails 3/4; alice refused 1h"},
-		{"limits can be taken away", func(g *login.Guard) { g.NameAddress.Max, g.Name.Max, g.AddressDay.Max = -1, -1, -1 }, "alice fails 50/100; alice@away in"},
+		{"limits can be set", func(g *login.Guard) { g.Limits = limits{"name+address": {Max: 3, TTL: time.Hour, Lockout: -1}} }, "alice fails 3/4; alice refused 1h"},
+		{"limits can be taken away", func(g *login.Guard) {
+			g.Limits = limits{"name+address": {Max: -1}, "name": {Max: -1}, "address-day": {Max: -1}}
+		}, "alice fails 50/100; alice@away in"},
 		{"an attacker with an account of their own gains nothing by logging in to it", nil,
 			strings.Repeat("* fails 1; mallory in;", 50) + "* fails 0/10"},
 		{"a limit is half used with the attempt that is made", nil, `
 			alice fresh; alice fails 1; alice fresh; alice fails 1; alice halfUsed; bob fresh; carol@* fails 11; carol@away halfUsed`},
-		{"but for the long one of the name", func(g *login.Guard) { g.NameLong.Max = 20 }, `
+		{"but for the long one of the name", func(g *login.Guard) { g.Limits = limits{"name-long": {Max: 20}} }, `
 			alice fails 4; alice@* fails 10; wait 24h; alice@away fresh`},
 		{"networks of IPv6 count", nil, "alice@2001:db8::7 counts by name+address address address-day name network-56 network-48 network-32"},
-		{"unless they are taken away", func(g *login.Guard) { g.Network56.Max = -1 },
+		{"unless they are taken away", func(g *login.Guard) { g.Limits = limits{"network-56": {Max: -1}} },
 			"alice@2001:db8::7 counts by name+address address address-day name network-48 network-32"},
 		{"or are none", nil, "alice counts by name+address address address-day name"},
 		{"those of a translator are shared by all its clients", nil, `
@@ -72,17 +74,17 @@ func TestLimits(t *testing.T) {
 		{"they are wider than the address", func(g *login.Guard) { g.IPv6Bits = 48 }, "alice@2001:db8::7 counts by name+address address address-day name network-32"},
 		{"all of them", func(g *login.Guard) { g.IPv6Bits = 32 }, "alice@2001:db8::7 counts by name+address address address-day name"},
 		{"what was lifted bans nobody again", nil, "alice fails 5/6; alice@home lifted; alice begins 5/6; alice refused <1m"},
-		{"a lifted network is open", func(g *login.Guard) { g.Network56.Max = 10 }, `
+		{"a lifted network is open", func(g *login.Guard) { g.Limits = limits{"network-56": {Max: 10}} }, `
 			*@2001:db8:1:1::7 fails 10/12; alice@2001:db8:1:4d::7 refused
 			lift network-56 2001:db8:1::/56; alice@2001:db8:1:4d::7 in
 			*@2001:db8:1:1::7 fails 10/12; bob@2001:db8:1:4d::7 refused
 			lift address 2001:db8:1:4d::/64; bob@2001:db8:1:4d::7 in`},
 		{"no long limit of a name by default", nil, "alice@* begins 24/30; alice refused 5s"},
-		{"after it strangers need a second step", func(g *login.Guard) { g.NameLong = login.Limit{Max: 3, TTL: time.Hour} }, `
+		{"after it strangers need a second step", func(g *login.Guard) { g.Limits = limits{"name-long": {Max: 3, TTL: time.Hour}} }, `
 			alice fails 3; alice@away secondStep; bob passes; alice lifted; alice@away passes
 			carol fails 3; wait 3601s; carol@away passes`},
 		{"one who shares a known address uses it up there alone", func(g *login.Guard) {
-			g.NameLong.Max, g.NameAddress.Max, g.Name.Max, g.Known.Max = 40, -1, -1, -1
+			g.Limits = limits{"name-long": {Max: 40}, "name+address": {Max: -1}, "name": {Max: -1}, "known": {Max: -1}}
 		}, `
 			alice in; alice@office in; alice@* fails 40/60; alice@office fails 40/60; alice@office secondStep
 			alice in; alice@office recognized; alice@office in`},
@@ -308,7 +310,7 @@ func TestParallelGuessesAreExact(t *testing.T) {
 			{"one network", 400, pupil, func(i int) netip.Addr { return v6(i%256, i/256) }, 100, 100},
 		} {
 			g := on(t, client)
-			g.Network48.Max = 100
+			g.Limits = limits{"network-48": {Max: 100}}
 			verified := g.burst(test.guesses, test.at, test.from)
 			require.GreaterOrEqual(t, verified, test.low, test.name)
 			require.LessOrEqual(t, verified, test.high, test.name)
@@ -397,7 +399,7 @@ func TestAProvidersNetworkIsLimited(t *testing.T) {
 	takesLong(t)
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())
-		g.SiegeFloor = -1
+		g.Limits = limits{"siege": {Max: -1}}
 		verified := 0
 		for i := range 20_100 {
 			verified += g.fails(1, fmt.Sprint("name", i), netip.MustParseAddr(fmt.Sprintf("2001:db8:%x::1", i)))
@@ -480,8 +482,7 @@ func TestMessageDoesNotTellWhatBlocks(t *testing.T) {
 		for i := range 60 {
 			g.fails(1, fmt.Sprint("name", i), home)
 		}
-		g.Message = "Later."
-		require.Equal(t, []string{"Later."}, g.begin("alice", home).Decision.Messages, "of address and name")
+		require.Equal(t, []string{refusal}, g.begin("alice", home).Decision.Messages, "of address and name")
 		require.Empty(t, g.begin("carol", away).Decision.Messages)
 	})
 }

@@ -20,7 +20,7 @@ func TestTheManualHasTheDefaultOfEachLimit(t *testing.T) {
 	require.True(t, ok)
 	table, _, _ = strings.Cut(table, "\n\n")
 	g := new(Guard).limits()
-	require.Negative(t, g.NameLong.Max, "none by default")
+	require.Negative(t, g.nameLong.Max, "none by default")
 	told := map[string]string{}
 	for _, row := range strings.Split(table, "\n") {
 		cells := strings.Split(row, " | ")
@@ -28,19 +28,19 @@ func TestTheManualHasTheDefaultOfEachLimit(t *testing.T) {
 		told[strings.Trim(cells[0], "| `")] = cells[2] + "; " + strings.TrimSuffix(cells[3], " |")
 	}
 	require.Equal(t, map[string]string{
-		byNameAddress:  window(g.NameAddress) + "; " + bans(g.NameAddress),
-		byAddress:      window(g.Address) + "; banned likewise",
-		byAddressDay:   bucket(g.AddressDay),
-		byNetwork56:    bucket(g.Network56),
-		byNetwork48:    bucket(g.Network48),
-		byNetwork32:    bucket(g.Network32),
-		byName:         bucket(g.Name),
+		byNameAddress:  window(g.nameAddress) + "; " + bans(g.nameAddress),
+		byAddress:      window(g.address) + "; banned likewise",
+		byAddressDay:   bucket(g.addressDay),
+		byNetwork56:    bucket(g.network56),
+		byNetwork48:    bucket(g.network48),
+		byNetwork32:    bucket(g.network32),
+		byName:         bucket(g.name),
 		byNameLong:     "none; [opens after a second step](login-lockout.md#patient-attackers)",
-		byKnown:        bucket(g.Known),
+		byKnown:        bucket(g.known),
 		byKnownLong:    "as `name-long`; likewise",
 		byAddressKnown: "as `address-day`; likewise",
 	}, told)
-	require.Equal(t, g.NameAddress.Lockout, g.Address.Lockout, "banned likewise")
+	require.Equal(t, g.nameAddress.Lockout, g.address.Lockout, "banned likewise")
 }
 
 // What docs/login-lockout.md tells of the alarm.
@@ -48,7 +48,7 @@ func TestTheManualHasTheThresholdsOfTheAlarm(t *testing.T) {
 	text, err := os.ReadFile("../docs/login-lockout.md")
 	require.NoError(t, err)
 	told := strings.Join(strings.Fields(string(text)), " ")
-	require.Contains(t, told, fmt.Sprintf("never below %d ([", defaultLimits.SiegeFloor))
+	require.Contains(t, told, fmt.Sprintf("never below %d ([", defaultSiegeFloor))
 	require.Contains(t, told, fmt.Sprintf("and always at %s. It ends %v minutes after", thousands(siegeCeiling), siegeLasts.Minutes()))
 }
 
@@ -65,10 +65,10 @@ func bucket(l Limit) string {
 func bans(l Limit) string {
 	lengths := []string{}
 	next := l.Lockout
-	for ; next < defaultLimits.MaxLockout; next *= 2 {
+	for ; next < defaultLimits.maxLockout; next *= 2 {
 		lengths = append(lengths, fmt.Sprint(next.Minutes()))
 	}
-	return fmt.Sprintf("banned for %s minutes, then %s, at most %v", lengths[0], strings.Join(lengths[1:], ", "), defaultLimits.MaxLockout.Minutes())
+	return fmt.Sprintf("banned for %s minutes, then %s, at most %v", lengths[0], strings.Join(lengths[1:], ", "), defaultLimits.maxLockout.Minutes())
 }
 
 // inWords rounds d to hours, minutes or seconds, of which there is more than one.

@@ -171,10 +171,10 @@ func guesses(subnets int) func(*day) {
 // of the /32 remains, which all phones of the carrier share.
 var networks = []variant{
 	{"the defaults", defaults},
-	{"1,000 a /48", func(g *login.Guard) { g.Network48.Max = 1000 }},
-	{"2,000 a /48", func(g *login.Guard) { g.Network48.Max = 2000 }},
-	{"no limit of the /48", func(g *login.Guard) { g.Network48.Max = -1 }},
-	{"no limit of either", func(g *login.Guard) { g.Network48.Max, g.Network56.Max = -1, -1 }},
+	{"1,000 a /48", func(g *login.Guard) { g.Limits = limits{"network-48": {Max: 1000}} }},
+	{"2,000 a /48", func(g *login.Guard) { g.Limits = limits{"network-48": {Max: 2000}} }},
+	{"no limit of the /48", func(g *login.Guard) { g.Limits = limits{"network-48": {Max: -1}} }},
+	{"no limit of either", func(g *login.Guard) { g.Limits = limits{"network-48": {Max: -1}, "network-56": {Max: -1}} }},
 }
 
 // carrierRow returns the row of v in the table of the carrier.

@@ -15,8 +15,7 @@ import (
 // too. Call Validate when the program starts, to learn of it before the first
 // login.
 func (g *Guard) Validate() error {
-	limits := g.limits()
-	if err := limits.validate(); err != nil {
+	if err := g.validateLimits(); err != nil {
 		return err
 	}
 	for i, prefix := range g.Exempt {

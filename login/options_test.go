@@ -37,7 +37,7 @@ func TestExemptAddresses(t *testing.T) {
 			bob@office in; bob full; bob@office fails 5/9; carol full; carol@office refused`},
 		{"no limit of the address holds where a name is known", func(g *login.Guard) {
 			exempt("192.0.2.0/24")(g)
-			g.NameAddress.Max, g.Known.Max = -1, -1
+			g.Limits = limits{"name+address": {Max: -1}, "known": {Max: -1}}
 		}, "bob@office in; bob full; bob@office fails 600"},
 	}
 	for from, verified := range map[string]int{
@@ -66,28 +66,29 @@ func TestLiftOfAnAddressThatHasBecomeExempt(t *testing.T) {
 }
 
 func TestOptionThatMakesNoSenseIsNamed(t *testing.T) {
-	second := login.Limit{TTL: time.Second}
 	for want, set := range map[string]func(*login.Guard){
-		"Guard.NameAddress.TTL is -1s, want 1ms or more":              func(g *login.Guard) { g.NameAddress.TTL = -time.Second },
-		"Guard.NameAddress.Max is 1000001, want at most 1000000":      func(g *login.Guard) { g.NameAddress.Max = throttler.MaxHits + 1 },
-		"Guard.Address.TTL is 999µs, want 1ms or more":                func(g *login.Guard) { g.Address.TTL = time.Millisecond - time.Microsecond },
-		"Guard.Address.Max is 1000001":                                func(g *login.Guard) { g.Address.Max = throttler.MaxHits + 1 },
-		"Guard.AddressDay.Max is 1000000001, want at most 1000000000": func(g *login.Guard) { g.AddressDay = second; g.AddressDay.Max = 1e9 + 1 },
-		"Guard.Network56.TTL is":                                      func(g *login.Guard) { g.Network56.TTL = record.MaxBucketTTL + 1 },
-		"Guard.Network48.TTL is":                                      func(g *login.Guard) { g.Network48.TTL = -1 },
-		"Guard.Network32.TTL is":                                      func(g *login.Guard) { g.Network32.TTL = -1 },
-		"Guard.Name.TTL is":                                           func(g *login.Guard) { g.Name.TTL = 1 },
-		"Guard.Known.TTL is":                                          func(g *login.Guard) { g.Known.TTL = 1 },
-		"Guard.MaxLockout is -1s":                                     func(g *login.Guard) { g.MaxLockout = -time.Second },
-		"Guard.KnownFor is 1µs":                                       func(g *login.Guard) { g.KnownFor = time.Microsecond },
-		"Guard.KnownFor is 8760":                                      func(g *login.Guard) { g.KnownFor = record.MaxBucketTTL },
-		"Guard.IPv6Bits is -1, want 0 to 128":                         func(g *login.Guard) { g.IPv6Bits = -1 },
-		"Guard.IPv6Bits is 129":                                       func(g *login.Guard) { g.IPv6Bits = 129 },
-		"Guard.SiegeFloor is 19, want 20 to 500000, 0 or negative":    func(g *login.Guard) { g.SiegeFloor = 19 },
-		"Guard.SiegeFloor is 500001":                                  func(g *login.Guard) { g.SiegeFloor = 500_001 },
-		"Guard.Exempt[0] is invalid Prefix":                           func(g *login.Guard) { g.Exempt = []netip.Prefix{{}} },
-		"Guard.Exempt[1] is invalid Prefix":                           func(g *login.Guard) { g.Exempt = []netip.Prefix{netip.PrefixFrom(office, 32), {}} },
-		"Guard.Exempt[0] is 64:ff9b::a00:0/104":                       func(g *login.Guard) { g.Exempt = exempting(t, "64:ff9b::10.0.0.0/104").Exempt },
+		`Guard.Limits["name+address"].TTL is -1s, want 1ms or more`:              func(g *login.Guard) { g.Limits = limits{"name+address": {TTL: -time.Second}} },
+		`Guard.Limits["name+address"].Max is 1000001, want at most 1000000`:      func(g *login.Guard) { g.Limits = limits{"name+address": {Max: throttler.MaxHits + 1}} },
+		`Guard.Limits["address"].TTL is 999µs, want 1ms or more`:                 func(g *login.Guard) { g.Limits = limits{"address": {TTL: time.Millisecond - time.Microsecond}} },
+		`Guard.Limits["address"].Max is 1000001`:                                 func(g *login.Guard) { g.Limits = limits{"address": {Max: throttler.MaxHits + 1}} },
+		`Guard.Limits["address-day"].Max is 1000000001, want at most 1000000000`: func(g *login.Guard) { g.Limits = limits{"address-day": {TTL: time.Second, Max: 1e9 + 1}} },
+		`Guard.Limits["network-56"].TTL is`:                                      func(g *login.Guard) { g.Limits = limits{"network-56": {TTL: record.MaxBucketTTL + 1}} },
+		`Guard.Limits["network-48"].TTL is`:                                      func(g *login.Guard) { g.Limits = limits{"network-48": {TTL: -1}} },
+		`Guard.Limits["network-32"].TTL is`:                                      func(g *login.Guard) { g.Limits = limits{"network-32": {TTL: -1}} },
+		`Guard.Limits["name"].TTL is`:                                            func(g *login.Guard) { g.Limits = limits{"name": {TTL: 1}} },
+		`Guard.Limits["known"].TTL is`:                                           func(g *login.Guard) { g.Limits = limits{"known": {TTL: 1}} },
+		`Guard.Limits["siege"] is {Max:0 TTL:1s Lockout:0s}, want a Max only`:    func(g *login.Guard) { g.Limits = limits{"siege": {TTL: time.Second}} },
+		`Guard.Limits is of "names", want the name of a limit`:                   func(g *login.Guard) { g.Limits = limits{"names": {Max: 1}} },
+		"Guard.MaxLockout is -1s":                                                func(g *login.Guard) { g.MaxLockout = -time.Second },
+		"Guard.KnownFor is 1µs":                                                  func(g *login.Guard) { g.KnownFor = time.Microsecond },
+		"Guard.KnownFor is 8760":                                                 func(g *login.Guard) { g.KnownFor = record.MaxBucketTTL },
+		"Guard.IPv6Bits is -1, want 0 to 128":                                    func(g *login.Guard) { g.IPv6Bits = -1 },
+		"Guard.IPv6Bits is 129":                                                  func(g *login.Guard) { g.IPv6Bits = 129 },
+		`Guard.Limits["siege"].Max is 19, want 20 to 500000, 0 or negative`:      func(g *login.Guard) { g.Limits = limits{"siege": {Max: 19}} },
+		`Guard.Limits["siege"].Max is 500001`:                                    func(g *login.Guard) { g.Limits = limits{"siege": {Max: 500_001}} },
+		"Guard.Exempt[0] is invalid Prefix":                                      func(g *login.Guard) { g.Exempt = []netip.Prefix{{}} },
+		"Guard.Exempt[1] is invalid Prefix":                                      func(g *login.Guard) { g.Exempt = []netip.Prefix{netip.PrefixFrom(office, 32), {}} },
+		"Guard.Exempt[0] is 64:ff9b::a00:0/104":                                  func(g *login.Guard) { g.Exempt = exempting(t, "64:ff9b::10.0.0.0/104").Exempt },
 	} {
 		g := login.New(throttler.New(memstore.New()))
 		require.NoError(t, g.Validate())
@@ -109,13 +110,15 @@ func TestOptionThatMakesNoSenseIsNamed(t *testing.T) {
 
 func TestOptionsAtTheirBoundsAreValid(t *testing.T) {
 	g := login.New(throttler.New(memstore.New()))
-	g.NameAddress = login.Limit{Max: throttler.MaxHits, TTL: time.Millisecond}
-	g.Name = login.Limit{Max: 1e6, TTL: time.Millisecond}
-	g.Known = login.Limit{TTL: record.MaxBucketTTL}
-	g.Address = login.Limit{Max: -1, TTL: -1} // there is none
+	g.Limits = limits{
+		"name+address": {Max: throttler.MaxHits, TTL: time.Millisecond},
+		"name":         {Max: 1e6, TTL: time.Millisecond},
+		"known":        {TTL: record.MaxBucketTTL},
+		"address":      {Max: -1, TTL: -1}, // there is none
+		"siege":        {Max: 20},
+	}
 	g.KnownFor = record.MaxBucketTTL / 2
 	g.IPv6Bits = 128
-	g.SiegeFloor = 20
 	require.NoError(t, g.Validate())
 	a, err := g.Begin(t.Context(), "alice", home)
 	require.NoError(t, err)
@@ -124,11 +127,11 @@ func TestOptionsAtTheirBoundsAreValid(t *testing.T) {
 	require.NoError(t, g.Validate())
 	g.KnownFor = -1
 	require.NoError(t, g.Validate())
-	g.SiegeFloor = -1 // there is no alarm
+	g.Limits["siege"] = login.Limit{Max: -1} // there is no alarm
 	require.NoError(t, g.Validate())
-	g.SiegeFloor = 3000
+	g.Limits["siege"] = login.Limit{Max: 3000}
 	require.NoError(t, g.Validate())
-	g.SiegeFloor = throttler.MaxHits / 2
+	g.Limits["siege"] = login.Limit{Max: throttler.MaxHits / 2}
 	require.NoError(t, g.Validate())
 }
 

@@ -155,11 +155,11 @@ func digest(key []byte, text string) string {
 var networks = [...]struct {
 	condition string
 	bits      int
-	limit     func(*Limits) Limit
+	limit     func(*limitSet) Limit
 }{
-	{byNetwork56, 56, func(l *Limits) Limit { return l.Network56 }},
-	{byNetwork48, 48, func(l *Limits) Limit { return l.Network48 }},
-	{byNetwork32, 32, func(l *Limits) Limit { return l.Network32 }},
+	{byNetwork56, 56, func(l *limitSet) Limit { return l.network56 }},
+	{byNetwork48, 48, func(l *limitSet) Limit { return l.network48 }},
+	{byNetwork32, 32, func(l *limitSet) Limit { return l.network32 }},
 }
 
 // mayBeKnown reports whether being known could change d, which blocks p. It

@@ -30,7 +30,7 @@ func TestAPatientBotnetHasANumberOfGuessesAYear(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			g := on(t, memstore.New())
-			g.NameLong.Max = c.nameLong
+			g.Limits = limits{"name-long": {Max: c.nameLong}}
 			elsewhere, known := 0, 0
 			for hour := range 365 * 24 {
 				if hour%(14*24) == 0 { // the owner logs in, so that it stays known
@@ -53,7 +53,7 @@ func TestAPatientBotnetHasANumberOfGuessesAYear(t *testing.T) {
 func TestOwnersDoNotNoticeThatStrangersNeedASecondStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := on(t, memstore.New())
-		g.NameLong.Max = 100
+		g.Limits = limits{"name-long": {Max: 100}}
 		g.succeeds("alice", home)
 		require.NoError(t, g.beginDevice("alice", home, "phone").Succeed(t.Context()))
 		random := rand.New(rand.NewPCG(1, 2))
@@ -107,7 +107,7 @@ func TestOwnersAloneNeedNoSecondStep(t *testing.T) {
 		var guards [processes]*login.Guard
 		for i := range guards {
 			guards[i] = login.New(throttler.New(store))
-			guards[i].NameLong.Max = 100
+			guards[i].Limits = limits{"name-long": {Max: 100}}
 		}
 		logins, asked, most := 0, 0, 0
 		for day := range 365 {
@@ -164,7 +164,7 @@ func TestNameLongIsExactInABurst(t *testing.T) {
 		var all sync.WaitGroup
 		for range 2 {
 			g := on(t, client)
-			g.NameLong.Max, g.Name.Max = 40, -1
+			g.Limits = limits{"name-long": {Max: 40}, "name": {Max: -1}}
 			for i := range 100 {
 				all.Go(func() {
 					a, err := g.Begin(t.Context(), "alice", addr(i))
@@ -178,7 +178,7 @@ func TestNameLongIsExactInABurst(t *testing.T) {
 		all.Wait()
 		require.LessOrEqual(t, verified.Load(), int64(40))
 		g := on(t, client)
-		g.NameLong.Max, g.Name.Max = 40, -1
+		g.Limits = limits{"name-long": {Max: 40}, "name": {Max: -1}}
 		for i := range 40 {
 			verified.Add(int64(g.fails(1, "alice", addr(200+i))))
 		}

@@ -39,7 +39,7 @@ func TestOneWhoOnlyGuessesIsBannedThoughNothingIsEnded(t *testing.T) {
 	for _, pace := range []time.Duration{time.Second, 5 * time.Second, 10 * time.Second, 11 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			g := on(t, memstore.New())
-			g.Name.Max = -1
+			g.Limits = limits{"name": {Max: -1}}
 			banned := false
 			for start := time.Now(); !banned && time.Since(start) < 3*time.Minute; time.Sleep(pace) {
 				a := g.begin("alice", home)

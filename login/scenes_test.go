@@ -23,7 +23,10 @@ import (
 	"github.com/adaptivethrottler/throttler/memstore"
 )
 
-// refusal is the default of Guard.Message.
+// limits are set in Guard.Limits.
+type limits = map[string]login.Limit
+
+// refusal is the message of all refused attempts.
 const refusal = "Too many attempts. Please try again later."
 
 var (

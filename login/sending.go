@@ -54,21 +54,10 @@ type Sending struct {
 	// Identifier keeps the records apart from others'. Default: "login-send".
 	Identifier string
 
-	// Recipient limits the messages to one recipient within a day. Zero means
-	// the default. Default: 5 in 24 hours.
-	Recipient Limit
-
-	// Range limits the messages to a range of 10,000 phone numbers. A negative
-	// Max removes it. Default: 30 in 24 hours.
-	Range Limit
-
-	// Address limits the messages that one address asks for, Network those of an
-	// IPv4 /24 or an IPv6 /48, Network32 those of an IPv6 /32. A negative Max removes
-	// a limit. Default: 20, 100 and 300 in 1 hour.
-	Address, Network, Network32 Limit
-
-	// Total limits all messages. A negative Max removes it. Default: 1,000 in 1 hour.
-	Total Limit
+	// Limits are limits other than the defaults above, by their names: recipient (of
+	// 5 in 24 hours), range, address, network, network-32 and total. A negative Max removes
+	// one.
+	Limits map[string]Limit
 
 	// Country is the calling code of phone numbers that are typed without one,
 	// such as "49": "0151 234567" counts as "+49151234567". Default: none; such
@@ -133,6 +122,11 @@ func (s *Sending) Begin(ctx context.Context, recipient string, addr netip.Addr) 
 	to, err := s.recipient(recipient)
 	if err != nil {
 		return nil, err
+	}
+	for name := range s.Limits {
+		if _, ok := sendingLimits[name]; !ok {
+			return nil, fmt.Errorf("%w: Sending.Limits has %q, which is the name of no limit", throttler.ErrInvalidRule, name)
+		}
 	}
 	rule := s.rule(to.counted, addr)
 	d, err := s.throttler.Authorize(ctx, rule)
@@ -210,9 +204,19 @@ var waits = [...]time.Duration{time.Minute, 10 * time.Minute, time.Hour, 6 * tim
 
 const byTotalNew = "total-new"
 
+// sendingLimits are the defaults.
+var sendingLimits = map[string]Limit{
+	"recipient":  {Max: 5, TTL: day},
+	"range":      {Max: 30, TTL: day},
+	"address":    {Max: 20, TTL: time.Hour},
+	"network":    {Max: 100, TTL: time.Hour},
+	"network-32": {Max: 300, TTL: time.Hour},
+	"total":      {Max: 1000, TTL: time.Hour},
+}
+
 // rule returns the rule of a message to a recipient, as it is counted.
 func (s *Sending) rule(to string, addr netip.Addr) throttler.Rule {
-	recipient := s.Recipient.or(Limit{Max: 5, TTL: day})
+	limit := func(name string) Limit { return s.Limits[name].or(sendingLimits[name]) }
 	rule := throttler.Rule{Identifier: s.identifier(), CountAuthorizedOnly: true, Shadow: s.Shadow}
 	add := func(name, value string, l Limit) {
 		if l.Max >= 0 && (value != "" || strings.HasPrefix(name, "total")) {
@@ -222,16 +226,16 @@ func (s *Sending) rule(to string, addr netip.Addr) throttler.Rule {
 	for i, within := range waits {
 		add(fmt.Sprint("recipient-", i+1), to, Limit{Max: i + 1, TTL: within})
 	}
-	add("recipient", to, recipient)
-	add("range", rangeOf(to), s.Range.or(Limit{Max: 30, TTL: day}))
-	add("address", address.Text(addr, defaultIPv6Bits), s.Address.or(Limit{Max: 20, TTL: time.Hour}))
+	add("recipient", to, limit("recipient"))
+	add("range", rangeOf(to), limit("range"))
+	add("address", address.Text(addr, defaultIPv6Bits), limit("address"))
 	if address.Plain(addr).Is4() || address.HasNetwork(addr) { // others are all clients of a translator
-		add("network", address.Network(addr, 24, 48), s.Network.or(Limit{Max: 100, TTL: time.Hour}))
+		add("network", address.Network(addr, 24, 48), limit("network"))
 	}
 	if address.HasNetwork(addr) {
-		add("network-32", address.Text(addr, 32), s.Network32.or(Limit{Max: 300, TTL: time.Hour}))
+		add("network-32", address.Text(addr, 32), limit("network-32"))
 	}
-	total := s.Total.or(Limit{Max: 1000, TTL: time.Hour})
+	total := limit("total")
 	add("total", "", total)
 	total.Max -= total.Max / 4 // a negative one stays below 0
 	add(byTotalNew, "", total)

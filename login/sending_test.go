@@ -265,8 +265,10 @@ func TestSendingSaysWhatIsWrong(t *testing.T) {
 		require.ErrorIs(t, err, want)
 		require.Nil(t, message)
 	}
-	m.Total.TTL = -1
-	_, err := m.Begin(ctx, "alice@example.org", home)
-	require.ErrorIs(t, err, throttler.ErrInvalidRule)
+	for _, wrong := range []limits{{"total": {TTL: -1}}, {"totals": {Max: 5}}} {
+		m.Limits = wrong
+		_, err := m.Begin(ctx, "alice@example.org", home)
+		require.ErrorIs(t, err, throttler.ErrInvalidRule)
+	}
 	require.Panics(t, func() { login.NewSending(nil) })
 }

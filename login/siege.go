@@ -197,9 +197,9 @@ func (g *Guard) share() int {
 	return max(g.siege.scopes[everywhere].last.Threshold, g.siegeFloor()) / siegeShare
 }
 
-func (g *Guard) siegeFloor() int   { return cmp.Or(g.SiegeFloor, defaultLimits.SiegeFloor) }
+func (g *Guard) siegeFloor() int   { return cmp.Or(g.Limits[bySiege].Max, defaultSiegeFloor) }
 func (g *Guard) siegeCeiling() int { return max(siegeCeiling, g.siegeFloor()) }
-func (g *Guard) noAlarm() bool     { return g.SiegeFloor < 0 }
+func (g *Guard) noAlarm() bool     { return g.Limits[bySiege].Max < 0 }
 
 // alarmed reports whether the alarm counts a if it fails.
 func (g *Guard) alarmed(a *Attempt) bool {

@@ -127,7 +127,9 @@ func TestWhatRingsTheAlarm(t *testing.T) {
 		}
 	}
 	all := func(g *login.Guard) {}
-	unlimited := func(g *login.Guard) { g.NameAddress.Max, g.Address.Max, g.AddressDay.Max, g.Name.Max = -1, -1, -1, -1 }
+	unlimited := func(g *login.Guard) {
+		g.Limits = limits{"name+address": {Max: -1}, "address": {Max: -1}, "address-day": {Max: -1}, "name": {Max: -1}}
+	}
 	for _, row := range []struct {
 		what    string
 		options func(*login.Guard)
@@ -177,8 +179,8 @@ func TestWhatRingsTheAlarm(t *testing.T) {
 			}
 		}, true},
 		{"from exempt addresses", func(g *login.Guard) { g.Exempt = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")} }, func(w *watch) { w.stuff(200) }, false},
-		{"without an alarm", func(g *login.Guard) { g.SiegeFloor = -1 }, func(w *watch) { w.stuff(200) }, false},
-		{"a raised floor", func(g *login.Guard) { g.SiegeFloor = 300 }, func(w *watch) { w.stuff(299) }, false},
+		{"without an alarm", func(g *login.Guard) { g.Limits = limits{"siege": {Max: -1}} }, func(w *watch) { w.stuff(200) }, false},
+		{"a raised floor", func(g *login.Guard) { g.Limits = limits{"siege": {Max: 300}} }, func(w *watch) { w.stuff(299) }, false},
 		{"attempts that are never ended", all, ended(120, "begin", true), true},
 		{"that fail late, and count once", all, ended(60, "fail", true), false},
 		{"that are canceled", all, ended(120, "cancel", false), false},
@@ -275,7 +277,7 @@ func TestANetworkWhosePeopleLogInIsNotUnderSiege(t *testing.T) {
 func TestANameBeyondItsShareBesiegesNoNetwork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watchOn(t, memstore.New())
-		w.NameAddress.Max, w.Address.Max, w.AddressDay.Max, w.Name.Max = -1, -1, -1, -1
+		w.Limits = limits{"name+address": {Max: -1}, "address": {Max: -1}, "address-day": {Max: -1}, "name": {Max: -1}}
 		for i := range 5 {
 			w.fails(1, "alice", spread(i))
 		}
@@ -291,7 +293,7 @@ func TestANetworkIsBesiegedByTwiceItsShareAtLeast(t *testing.T) {
 	takesLong(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := watchOn(t, memstore.New())
-		w.Address.Max, w.AddressDay.Max = -1, -1
+		w.Limits = limits{"address": {Max: -1}, "address-day": {Max: -1}}
 		for i := range 8000 {
 			w.succeeds(fmt.Sprint("user", i), spread(i))
 		}
@@ -375,7 +377,7 @@ func TestAlarmCostsAnAttemptNoRoundTrip(t *testing.T) {
 				require.True(t, w.look().Siege)
 			}
 			with, without := on(t, distant(store)), on(t, distant(memstore.New()))
-			without.SiegeFloor = -1
+			without.Limits = limits{"siege": {Max: -1}}
 			for i := range 50 {
 				time.Sleep(time.Duration(i) * time.Second / 7)
 				for _, right := range []bool{false, true} {

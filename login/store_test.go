@@ -120,7 +120,7 @@ func TestAStoreOfItsOwnOutlastsAFloodOfOtherValues(t *testing.T) {
 			store = &memstore.Store{MaxItems: 1000}
 		}
 		g := on(t, store)
-		g.SiegeFloor = -1
+		g.Limits = limits{"siege": {Max: -1}}
 		g.succeeds("alice", home)
 		guess := func(from int) (verified int) {
 			for i := range 30 {

@@ -178,7 +178,7 @@ func pages(limits *throttler.Throttler, o *options, logger *log.Logger) (visitor
 			logger.Print(d.Err)
 		}
 	}
-	guard.NameLong.Max = 100 // failures in a year; then the mail is the only way in for strangers
+	guard.Limits = map[string]login.Limit{"name-long": {Max: 100}} // failures in a year; then the mail is the only way in for strangers
 	guard.Observe = counts.ObserveLogin
 	m = newMails(limits, o, logger)
 	visitors = newSite(guard, o, m, logger)

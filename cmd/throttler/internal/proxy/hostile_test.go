@@ -252,7 +252,7 @@ func (g *guarded) stopped(t *testing.T, n int, addr string) map[int]int {
 func TestBodiesThatStopAreBounded(t *testing.T) {
 	proxy.SetFirstTimeout(t, 2*time.Second)
 	g := guardSite(t, newSite(t).URL, logins)
-	g.guard.Address.Max = 3
+	g.guard.Limits = map[string]login.Limit{"address": {Max: 3}}
 	for i := range 4 {
 		g.guess(t, fmt.Sprint("name", i), "wrong", "203.0.113.7")
 	}
