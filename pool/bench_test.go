@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -64,36 +63,6 @@ func both(b *testing.B, servers ...string) (direct *memcache.Client, pooled *poo
 		}
 	}
 	return direct, pooled
-}
-
-// BenchmarkPool shows what a pool costs over a memcache.Client of the same
-// server, of which it makes one. The calls of the two alternate; x-median is the
-// ratio of their medians.
-func BenchmarkPool(b *testing.B) {
-	for _, bb := range benchmarked {
-		b.Run("op="+bb.name, func(b *testing.B) {
-			direct, pooled := both(b, servertest.NewMemcached(b).Addr)
-			var times [2][]time.Duration
-			for b.Loop() {
-				for i, c := range []client{direct, pooled} {
-					begin := time.Now()
-					if err := bb.call(c); err != nil {
-						b.Fatal(err)
-					}
-					times[i] = append(times[i], time.Since(begin))
-				}
-			}
-			b.ReportMetric(0, "ns/op") // of both together: says nothing
-			b.ReportMetric(float64(median(times[0])), "ns/direct")
-			b.ReportMetric(float64(median(times[1])), "ns/pool")
-			b.ReportMetric(float64(median(times[1]))/float64(median(times[0])), "x-median")
-		})
-	}
-}
-
-func median(times []time.Duration) time.Duration {
-	slices.Sort(times)
-	return times[len(times)/2]
 }
 
 // BenchmarkAllocs counts the allocations of each side.

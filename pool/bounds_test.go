@@ -18,7 +18,6 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
-	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
@@ -363,18 +362,6 @@ func TestAnAnnouncementIsNotBelieved(t *testing.T) {
 	}
 }
 
-// Nor is more kept than a line of an answer can be.
-func TestALineWithoutEndIsNotReadOn(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := (&station{answer: says(strings.Repeat("x", 3000))}).newPool(t, one)
-		require.Zero(t, took(func() {
-			_, err := p.Get("key")
-			require.ErrorContains(t, err, "not an answer of memcached")
-			require.Less(t, len(err.Error()), 250, "nor told at length")
-		}))
-	})
-}
-
 func TestAValueOfEachSizeIsWhole(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &station{}
@@ -513,39 +500,6 @@ func TestTooManyConnectionsToARealServer(t *testing.T) {
 	}
 	require.Equal(t, memcache.ErrCacheMiss, <-done)
 	require.Zero(t, p.Stats()[0].Failures)
-}
-
-func TestOutagesAreToldOnceEach(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: hangs}
-		p := s.newPool(t, one, two)
-		var told []string
-		p.StateChanged = func(server string, down bool, err error) {
-			assert.Equal(t, down, errors.Is(err, upstream.ErrDown))
-			assert.Equal(t, down, errors.Is(err, throttler.ErrUnavailable))
-			p.Stats() // no lock is held
-			told = append(told, fmt.Sprintf("%s down: %v", server, down))
-		}
-		key := onEach(p, one, two)[two]
-		get := func() {
-			atOnce(10, func(int) { p.Get(key) })
-			synctest.Wait()
-		}
-		for range 2 * pool.DefaultBreakerFailures {
-			get()
-		}
-		require.Equal(t, []string{two + " down: true"}, told)
-		for range 3 { // probes that fail
-			time.Sleep(pool.DefaultBreakerPause + 1)
-			get()
-		}
-		require.Len(t, told, 1)
-		s.now(misses)
-		time.Sleep(pool.DefaultBreakerPause + 1)
-		get()
-		get()
-		require.Equal(t, []string{two + " down: true", two + " down: false"}, told)
-	})
 }
 
 // Nothing is left behind by calls, whatever they met.

@@ -54,24 +54,6 @@ var operations = map[string]func(p *pool.Pool, key string) error{
 	"Delete":         func(p *pool.Pool, key string) error { return p.Delete(key) },
 }
 
-// A server that does not even read fills the socket. That is no loss of the
-// connection, after which the requests would be sent again.
-func TestAServerThatDoesNotReadCostsTheTimeout(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		end := make(chan struct{})
-		s := &station{answer: func(net.Conn, string) { <-end }}
-		p := s.newPool(t, one)
-		times := atOnce(2, func(i int) {
-			time.Sleep(time.Duration(i) * time.Millisecond) // for a packet of its own
-			_, err := p.Get("key")
-			assert.ErrorContains(t, err, "timeout")
-		})
-		require.Equal(t, []time.Duration{timeout, timeout}, times)
-		require.Zero(t, p.Stats()[0].Retries)
-		close(end)
-	})
-}
-
 // What a server reports is an answer, too.
 func TestAnAnswerBetweenFailuresKeepsTheBreakerClosed(t *testing.T) {
 	bubbles(t, map[string]func(net.Conn, string){
@@ -234,14 +216,6 @@ func TestAConnectionThatIsMadeAfterCloseIsClosed(t *testing.T) {
 		require.Zero(t, p.Stats()[0].Conns)
 		require.Empty(t, s.heard())
 	})
-}
-
-func TestCloseBeforeAnyCall(t *testing.T) {
-	p, err := pool.New(one)
-	require.NoError(t, err)
-	require.NoError(t, p.Close())
-	_, err = p.Get("key")
-	require.ErrorIs(t, err, pool.ErrClosed)
 }
 
 // slowFirst answers the first request too slowly, but is there. Others are sent again, then.

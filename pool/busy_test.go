@@ -197,7 +197,7 @@ func TestAServerThatIsSilentIsGivenUpByALateReaderToo(t *testing.T) {
 
 // A server that does not even take what is written is silent, too.
 func TestAServerThatTakesNothingIsGivenUpInTime(t *testing.T) {
-	for callers, most := range map[int]time.Duration{1: timeout, 20: 2 * timeout} { // those in the queue have the next connection
+	for callers, most := range map[int]time.Duration{1: timeout, 2: timeout, 20: 2 * timeout} { // those in the queue have the next connection
 		bubble(t, func(t *testing.T) {
 			s := &station{answer: has}
 			p := s.newPool(t, one)
@@ -212,6 +212,7 @@ func TestAServerThatTakesNothingIsGivenUpInTime(t *testing.T) {
 			}) {
 				require.LessOrEqual(t, d, most)
 			}
+			require.Zero(t, p.Stats()[0].Retries, "what fills the socket is not lost with the connection")
 		})
 	}
 }

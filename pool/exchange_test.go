@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -92,45 +91,6 @@ func TestAKeyStaysWithOneConnection(t *testing.T) {
 	require.Equal(t, p.Conns, p.Stats()[0].Conns)
 }
 
-func TestAnExchangeWritesAndReadsBack(t *testing.T) {
-	p := patient(t, servertest.NewMemcached(t).Addr)
-	read := run(t, p, &scripted{key: "key"})
-	require.NoError(t, read.Err)
-	require.True(t, read.Read)
-	require.Nil(t, read.Found)
-	require.NotZero(t, read.Conn)
-
-	added := run(t, p, &scripted{key: "key", propose: always(valued("1", 0))})
-	require.NoError(t, added.Err)
-	require.True(t, added.Stored)
-	require.Equal(t, "1", string(added.Found.Value))
-	require.Equal(t, uint32(7), added.Found.Flags)
-	require.Equal(t, "key", added.Found.Key)
-	require.NotZero(t, added.Found.CasID)
-	require.Equal(t, read.Conn, added.Conn)
-
-	again := run(t, p, &scripted{key: "key", propose: always(valued("2", 0))})
-	require.NoError(t, again.Err)
-	require.False(t, again.Stored)
-	require.Equal(t, added.Found, again.Found, "what was there instead")
-
-	swapped := run(t, p, &scripted{key: "key", propose: always(valued("3", added.Found.CasID))})
-	require.True(t, swapped.Stored)
-	require.Equal(t, "3", string(swapped.Found.Value))
-
-	conflict := run(t, p, &scripted{key: "key", propose: always(valued("4", added.Found.CasID))})
-	require.NoError(t, conflict.Err)
-	require.False(t, conflict.Stored)
-	require.Equal(t, swapped.Found, conflict.Found)
-
-	require.NoError(t, p.Delete("key"))
-	gone := run(t, p, &scripted{key: "key", propose: always(valued("5", swapped.Found.CasID))})
-	require.NoError(t, gone.Err)
-	require.False(t, gone.Stored)
-	require.True(t, gone.Read)
-	require.Nil(t, gone.Found)
-}
-
 // Whatever the conditions of a rule, and wherever their records are, they are
 // asked for at once.
 func TestExchangesOfSeveralServersAreMadeAtOnce(t *testing.T) {
@@ -156,21 +116,6 @@ func TestExchangesOfSeveralServersAreMadeAtOnce(t *testing.T) {
 	})
 }
 
-func TestEachServerIsAskedForItsOwnKeys(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		stations := map[string]*station{one: {answer: misses}, two: {answer: misses}}
-		p, keys := parts(t, stations)
-		var xs []exchange.Exchange
-		for i := range 3 {
-			xs = append(xs, &scripted{key: keys[one][i]}, &scripted{key: keys[two][i]})
-		}
-		p.Exchange(t.Context(), xs...)
-		for server, s := range stations {
-			require.ElementsMatch(t, keys[server], keysRead(s.heard()))
-		}
-	})
-}
-
 func TestARecordWithoutATokenCannotBeReplaced(t *testing.T) {
 	p := patient(t, servertest.NewMemcached(t, "-C").Addr)
 	require.True(t, run(t, p, &scripted{key: "key", propose: always(valued("1", 0))}).Stored)
@@ -180,14 +125,18 @@ func TestARecordWithoutATokenCannotBeReplaced(t *testing.T) {
 	require.Equal(t, "1", string(second.Found.Value), "it could be read")
 	read, err := p.Get("key")
 	require.NoError(t, err)
-	require.ErrorIs(t, p.CompareAndSwap(read), throttler.ErrNoCAS)
+	err = p.CompareAndSwap(read)
+	require.ErrorIs(t, err, throttler.ErrNoCAS)
+	require.ErrorContains(t, err, p.Stats()[0].Server)
 	require.NoError(t, run(t, p, &scripted{key: "key"}).Err)
 }
 
 // Tokens begin anew when a server restarts, so that of a record of before may be
 // that of another one of after: on a new connection it must not be sent.
 func TestATokenOfBeforeARestartNeverMeetsARecordOfAfter(t *testing.T) {
-	server, p, _ := process(t) // whose connection is not looked at before it is used
+	server := servertest.NewMemcached(t)
+	p := patient(t, server.Addr)
+	p.DialContext = new(recorder).DialContext // whose connection is not looked at before it is used
 	before := run(t, p, &scripted{key: "key", propose: always(valued("before", 0))})
 	require.True(t, before.Stored)
 
@@ -216,62 +165,6 @@ func TestATokenOfBeforeARestartNeverMeetsARecordOfAfter(t *testing.T) {
 	item, err := other.Get("key")
 	require.NoError(t, err)
 	require.Equal(t, "after", string(item.Value))
-}
-
-// The same under load: a record says which add began it, the adds are numbered,
-// and a swap keeps the number. A token of before would bring a smaller one back.
-func TestNoRecordOfBeforeARestartReturns(t *testing.T) {
-	server := servertest.NewMemcached(t)
-	p := patient(t, server.Addr)
-	p.BreakerFailures = 1_000_000
-	const keys, callers = 4, 8
-	var adds, swaps atomic.Int64
-	var newest [keys]atomic.Int64 // number seen
-	stop := make(chan struct{})
-	var running sync.WaitGroup
-	for caller := range callers {
-		running.Go(func() {
-			var seen exchange.Result
-			x := &scripted{key: fmt.Sprint("key", caller%keys)}
-			x.propose = func(turn exchange.Turn) *memcache.Item {
-				if seen.Found == nil || seen.Conn != turn.Conn {
-					return valued(fmt.Sprint(adds.Add(1)), 0)
-				}
-				return valued(string(seen.Found.Value), seen.Found.CasID)
-			}
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				x.results = nil
-				before := newest[caller%keys].Load()
-				p.Exchange(context.Background(), x)
-				if seen = x.results[0]; seen.Found == nil {
-					continue
-				}
-				if seen.Stored {
-					swaps.Add(1)
-				}
-				n, err := strconv.ParseInt(string(seen.Found.Value), 10, 64)
-				assert.NoError(t, err)
-				assert.LessOrEqual(t, before, n+callers, "a record of before has come back")
-				for most := before; n > most && !newest[caller%keys].CompareAndSwap(most, n); {
-					most = newest[caller%keys].Load()
-				}
-			}
-		})
-	}
-	for range 5 {
-		n := swaps.Load()
-		require.Eventually(t, func() bool { return swaps.Load() > n+200 }, 30*time.Second, time.Millisecond)
-		server.Kill()
-		adds.Add(10 * callers) // so that the numbers of after are far from those of before
-		server.Start()
-	}
-	close(stop)
-	running.Wait()
 }
 
 // A cutting connection of a station is cut when so many bytes of answers were sent by it.
@@ -412,9 +305,16 @@ func TestACallerOfSeveralServersLeavesWhenItsContextEnds(t *testing.T) {
 		defer cancel()
 		var done sync.WaitGroup
 		done.Add(2)
-		x, y := &scripted{key: keys[one], then: done.Done}, &scripted{key: keys[two], then: done.Done}
-		require.Equal(t, time.Millisecond, took(func() { p.Exchange(ctx, x, y) }))
-		require.Equal(t, timeout-time.Millisecond, took(done.Wait))
+		xs := writes(keys[one], keys[two])
+		for _, x := range xs {
+			x.(*scripted).then = done.Done
+		}
+		require.Equal(t, time.Millisecond, took(func() { p.Exchange(ctx, xs...) }))
+		require.Equal(t, timeout-time.Millisecond, took(done.Wait), "they are done all the same")
+		for _, x := range xs {
+			require.ErrorIs(t, result(t, x).Err, throttler.ErrUnavailable)
+			require.True(t, result(t, x).Unknown)
+		}
 	})
 }
 
@@ -615,27 +515,6 @@ func TestALoneCallerBehindAProxyTakesAnAnswerThatIsEarly(t *testing.T) {
 		})
 		x := &scripted{key: "key", propose: always(valued("mine", 0))}
 		require.Equal(t, time.Millisecond, took(func() { require.True(t, run(t, p, x).Stored) }))
-	})
-}
-
-// An exchange whose ctx ends and whose server hangs is done when the pool gives
-// it up.
-func TestAnExchangeThatIsLeftIsDone(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: hangs}
-		p := s.newPool(t, one)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		begin := time.Now()
-		x := &scripted{key: "key", propose: always(valued("1", 0))}
-		done := make(chan struct{})
-		x.then = func() { close(done) }
-		p.Exchange(ctx, x)
-		require.Equal(t, time.Millisecond, time.Since(begin))
-		<-done
-		require.Equal(t, timeout, time.Since(begin))
-		require.ErrorIs(t, x.results[0].Err, throttler.ErrUnavailable)
-		require.True(t, x.results[0].Unknown)
 	})
 }
 

@@ -2,6 +2,7 @@ package pool_test
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"net"
 	"strings"
@@ -101,6 +102,14 @@ func answerMisses(conn net.Conn) {
 			r.ReadString('\n')
 		}
 		misses(conn, strings.TrimSpace(request))
+	}
+}
+
+// counted is a net.Dialer's DialContext that counts its calls.
+func counted(dials *atomic.Int64) dialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		dials.Add(1)
+		return new(net.Dialer).DialContext(ctx, network, address)
 	}
 }
 

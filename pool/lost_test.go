@@ -64,36 +64,6 @@ func TestAfterARestartNoCallIsLost(t *testing.T) {
 	}
 }
 
-// An answer too many would be taken for that to the next request.
-func TestAnAnswerThatNobodyAskedForIsNobodys(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: says("END\r\nEND\r\n")}
-		p := s.newPool(t, one)
-		for range 3 {
-			s.now(says("END\r\nEND\r\n"))
-			_, err := p.Get("key")
-			require.Equal(t, memcache.ErrCacheMiss, err)
-			s.now(has)
-			item, err := p.Get("other")
-			require.NoError(t, err)
-			require.Equal(t, "other", item.Key)
-		}
-		require.Len(t, s.dialled(), 4)
-		require.Zero(t, p.Stats()[0].Failures)
-	})
-}
-
-func TestAServerWithoutCASIsNotAskedToSwap(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := &station{answer: misses}
-		p := s.newPool(t, one)
-		err := p.CompareAndSwap(&memcache.Item{Key: "key", Value: []byte("value")})
-		require.ErrorIs(t, err, throttler.ErrNoCAS)
-		require.ErrorContains(t, err, one)
-		require.Empty(t, s.heard())
-	})
-}
-
 // Not in a bubble, where nothing may be resolved first.
 func TestNamesAreResolvedAtEachDial(t *testing.T) {
 	s := &station{answer: misses}
@@ -180,16 +150,6 @@ func TestADeadServerHidesNoOthersRecords(t *testing.T) {
 			require.EqualValues(t, 3*(2*pool.DefaultBreakerFailures+1), stats.Calls)
 		}
 	})
-}
-
-func TestGetMultiOfNothing(t *testing.T) {
-	p, err := pool.New(one)
-	require.NoError(t, err)
-	defer p.Close()
-	items, err := p.GetMulti(nil)
-	require.NoError(t, err)
-	require.NotNil(t, items)
-	require.Empty(t, items)
 }
 
 func TestStatsAreThereBeforeTheFirstCall(t *testing.T) {

@@ -104,23 +104,28 @@ func TestWritesThatAreStoredAreSoonNotReadBack(t *testing.T) {
 	require.Equal(t, []string{"add", "gets"}, verbs[len(verbs)-2:], "and soon in one round trip")
 }
 
-func TestAMetaSetThatIsRefusedBringsTheRecord(t *testing.T) {
-	server := servertest.NewMemcached(t)
-	p, other := patient(t, server.Addr), patient(t, server.Addr)
-	mine := inTurn(t, p, "key", 1000)
-	p.TrustWrites()
-	theirs := run(t, other, &scripted{key: "key", propose: always(valued("theirs", mine.Found.CasID))})
-	require.True(t, theirs.Stored)
+// Classic commands, which the first writes go by, and meta sets.
+func TestAWriteThatIsRefusedBringsTheRecord(t *testing.T) {
+	for _, trust := range []func(*pool.Pool){func(*pool.Pool) {}, (*pool.Pool).TrustWrites} {
+		server := servertest.NewMemcached(t)
+		p, other := patient(t, server.Addr), patient(t, server.Addr)
+		mine := inTurn(t, p, "key", 10)
+		trust(p)
+		mine = inTurn(t, p, "key", 10)
+		theirs := run(t, other, &scripted{key: "key", propose: always(valued("theirs", mine.Found.CasID))})
+		require.True(t, theirs.Stored)
 
-	conflict := run(t, p, &scripted{key: "key", propose: always(valued("mine", mine.Found.CasID))})
-	require.Equal(t, exchange.Result{Conn: mine.Conn, Read: true, Found: theirs.Found}, conflict)
-	p.TrustWrites()
-	taken := run(t, p, &scripted{key: "key", propose: always(valued("mine", 0))})
-	require.Equal(t, exchange.Result{Conn: mine.Conn, Read: true, Found: theirs.Found}, taken)
-	require.NoError(t, other.Delete("key"))
-	p.TrustWrites()
-	gone := run(t, p, &scripted{key: "key", propose: always(valued("mine", theirs.Found.CasID))})
-	require.Equal(t, exchange.Result{Conn: mine.Conn, Read: true}, gone)
+		trust(p)
+		conflict := run(t, p, &scripted{key: "key", propose: always(valued("mine", mine.Found.CasID))})
+		require.Equal(t, exchange.Result{Conn: mine.Conn, Read: true, Found: theirs.Found}, conflict)
+		trust(p)
+		taken := run(t, p, &scripted{key: "key", propose: always(valued("mine", 0))})
+		require.Equal(t, exchange.Result{Conn: mine.Conn, Read: true, Found: theirs.Found}, taken)
+		require.NoError(t, other.Delete("key"))
+		trust(p)
+		gone := run(t, p, &scripted{key: "key", propose: always(valued("mine", theirs.Found.CasID))})
+		require.Equal(t, exchange.Result{Conn: mine.Conn, Read: true}, gone)
+	}
 }
 
 // A metaServer answers the question whether it knows meta sets, and a meta set, as it is

@@ -37,6 +37,8 @@ func TestNew(t *testing.T) {
 		require.NoError(t, err, "%q", servers)
 		require.Len(t, p.Stats(), len(servers))
 		require.NoError(t, p.Close())
+		_, err = p.Get("key")
+		require.ErrorIs(t, err, pool.ErrClosed)
 	}
 }
 
@@ -158,10 +160,12 @@ func contract(t *testing.T, c client) {
 	require.Len(t, items[long].Value, 1_000_000)
 
 	require.NoError(t, c.Delete("a"))
-	items, err = c.GetMulti([]string{"a", "b"})
-	require.NoError(t, err)
-	require.NotNil(t, items)
-	require.Empty(t, items)
+	for _, none := range [][]string{{"a", "b"}, nil} {
+		items, err = c.GetMulti(none)
+		require.NoError(t, err)
+		require.NotNil(t, items)
+		require.Empty(t, items)
+	}
 }
 
 func TestIPv6(t *testing.T) {

@@ -1,6 +1,7 @@
 package pool_test
 
 import (
+	"errors"
 	"io"
 	"net"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/pool"
+	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -86,21 +88,10 @@ func TestWhatAnExchangeSendsNext(t *testing.T) {
 	} {
 		t.Run(test.dialogue, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				s := newMetaServer("HD c5\r\n", "")
-				p, left := s.dialogue(t, test.dialogue)
-				s.now(func(conn net.Conn, request string) {
-					var word string
-					word, left, _ = strings.Cut(left, " ")
-					verb, _, _ := strings.Cut(request, " ")
-					said, ok := strings.CutPrefix(word, verb+"=")
-					assert.True(t, ok, "%s, want %s", request, word)
-					left = s.leadsTo(left)
-					say(conn, said)
-				})
+				p, end := dialogue(t, test.dialogue)
 				x := &scripted{key: "key", propose: always(valued("mine", 9))}
 				r := run(t, p, x)
-				synctest.Wait() // for what is left of a packet
-				require.Empty(t, left)
+				end()
 				turns, result := inWords(x.turns, r)
 				require.Equal(t, test.turns, turns)
 				require.Equal(t, test.result, result)
@@ -109,20 +100,76 @@ func TestWhatAnExchangeSendsNext(t *testing.T) {
 	}
 }
 
-// dialogue returns a pool for a dialogue, and what is left of it to be said. One that is
-// "trusted" knows that the server knows meta sets, one that is "asking" is about to ask.
-func (s *metaServer) dialogue(t *testing.T, whole string) (p *pool.Pool, left string) {
-	switch state, rest, _ := strings.Cut(whole, " "); state {
+// What a method of the client returns. If its answer was lost, any other than success is in doubt.
+func TestWhatAMethodReturnsThatIsSentAgain(t *testing.T) {
+	for _, test := range []struct {
+		operation, dialogue string
+		want                error
+		maybe               bool
+	}{
+		{"Get", "server gets=lost gets=value", nil, false},
+		{"Add", "server add=lost add=STORED", nil, false},
+		{"Add", "server add=NOT_STORED", memcache.ErrNotStored, false},
+		{"Add", "server add=lost add=NOT_STORED", memcache.ErrNotStored, true},
+		{"CompareAndSwap", "server cas=lost cas=STORED", nil, false},
+		{"CompareAndSwap", "server cas=EXISTS", memcache.ErrCASConflict, false},
+		{"CompareAndSwap", "server cas=lost cas=EXISTS", memcache.ErrCASConflict, true},
+		{"CompareAndSwap", "server cas=lost cas=NOT_FOUND", memcache.ErrCacheMiss, true},
+		{"Delete", "server delete=lost delete=DELETED", nil, false},
+		{"Delete", "server delete=NOT_FOUND", memcache.ErrCacheMiss, false},
+		{"Delete", "server delete=lost delete=NOT_FOUND", memcache.ErrCacheMiss, true},
+	} {
+		t.Run(test.operation+" "+test.dialogue, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p, end := dialogue(t, test.dialogue)
+				err := operations[test.operation](p, "key")
+				end()
+				require.ErrorIs(t, err, test.want)
+				require.Equal(t, test.maybe, maybeDone(err))
+				require.Zero(t, p.Stats()[0].Failures)
+			})
+		})
+	}
+}
+
+// maybeDone reports whether err leaves open what was done, as a package asks that
+// does not know this one.
+func maybeDone(err error) bool {
+	var lost interface {
+		error
+		MaybeDone() bool
+	}
+	return errors.As(err, &lost) && lost.MaybeDone()
+}
+
+// dialogue returns a pool whose server leads a dialogue, and what requires that it is at its end.
+// One that is "trusted" knows that the server knows meta sets, one that is "asking" is about to ask.
+func dialogue(t *testing.T, left string) (p *pool.Pool, end func()) {
+	s := newMetaServer("HD c5\r\n", "")
+	switch state, rest, _ := strings.Cut(left, " "); state {
 	case "trusted":
-		return s.trusting(t), rest
+		p, left = s.trusting(t), rest
 	case "asking":
-		p = s.newPool(t, one)
+		p, left = s.newPool(t, one), rest
 		run(t, p, &scripted{key: "key"})
 		p.TrustWrites()
-		return p, rest
+	default:
+		left = s.leadsTo(left)
+		p = s.newPool(t, one)
 	}
-	left = s.leadsTo(whole)
-	return s.newPool(t, one), left
+	s.now(func(conn net.Conn, request string) {
+		var word string
+		word, left, _ = strings.Cut(left, " ")
+		verb, _, _ := strings.Cut(request, " ")
+		said, ok := strings.CutPrefix(word, verb+"=")
+		assert.True(t, ok, "%s, want %s", request, word)
+		left = s.leadsTo(left)
+		say(conn, said)
+	})
+	return p, func() {
+		synctest.Wait() // for what is left of a packet
+		require.Empty(t, left)
+	}
 }
 
 // leadsTo has further connections lead to what the dialogue begins with, if it says that, and

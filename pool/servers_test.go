@@ -303,34 +303,33 @@ func TestServersComeAndGoUnderLoad(t *testing.T) {
 	require.NoError(t, err)
 	defer p.Close()
 	p.Timeout, p.DialTimeout, p.QueueTimeout = 30*time.Second, 30*time.Second, 30*time.Second // no machine is so busy
-	var stays []string                                                                        // keys of the first server, whatever the list is
 	require.NoError(t, p.SetServers(addrs...))
+	const limit = 7
+	rule := func(value string, limit int) throttler.Rule {
+		return throttler.Rule{Identifier: "load", Either: []throttler.Condition{{Name: "c", Value: value, Max: limit, TTL: time.Hour}}}
+	}
+	var stays []string // values whose records the first server has, whatever the list is
 	for i := 0; len(stays) < 20; i++ {
-		if key := fmt.Sprint("key", i); p.Place(key) == addrs[0] {
-			stays = append(stays, key)
+		if value := fmt.Sprint("stays", i); p.Place(throttler.RecordKey("load", "c", value)) == addrs[0] {
+			stays = append(stays, value)
 		}
 	}
-	const limit = 7
 	th := throttler.New(p)
+	authorize := func(r throttler.Rule) throttler.Status {
+		d, err := th.Authorize(t.Context(), r)
+		assert.NoError(t, err)
+		assert.NoError(t, d.Err)
+		return d.Status
+	}
 	admitted := make([]atomic.Int64, len(stays))
 	var stop atomic.Bool
 	var callers sync.WaitGroup
 	for caller := range 8 {
 		callers.Go(func() {
 			for i := 0; i < 40*len(stays) || !stop.Load(); i++ {
-				rule := throttler.Rule{Identifier: "load", Either: []throttler.Condition{
-					{Name: "value", Value: fmt.Sprint(caller, i%100), Max: 3, TTL: time.Hour},
-				}}
-				d, err := th.Authorize(t.Context(), rule)
-				assert.NoError(t, err)
-				assert.NoError(t, d.Err)
-				key := i % len(stays)
-				switch err := countOne(p, stays[key], limit); {
-				case err == nil:
-					admitted[key].Add(1)
-				case !answered(err):
-					assert.ErrorIs(t, err, errFull)
-				}
+				authorize(rule(fmt.Sprint(caller, i%100), 3))
+				n := i % len(stays)
+				admitted[n].Add(int64(authorize(rule(stays[n], limit))))
 			}
 		})
 	}

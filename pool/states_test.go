@@ -3,6 +3,7 @@ package pool_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -115,6 +116,12 @@ func (st state) newPool(t *testing.T, breakerFailures int) (*station, *pool.Pool
 	p := s.newPool(t, one)
 	p.DialTimeout, p.QueueTimeout = dialTimeout, queueTimeout
 	p.BreakerFailures, p.BreakerPause = breakerFailures, pause
+	p.StateChanged = func(server string, down bool, err error) {
+		assert.Equal(t, down, errors.Is(err, upstream.ErrDown))
+		assert.Equal(t, down, errors.Is(err, throttler.ErrUnavailable))
+		p.Stats() // no lock is held
+		s.told = append(s.told, fmt.Sprint(server, " ", down))
+	}
 	if st.answer == nil && st.dial == nil && st.version == "" {
 		s.heal()
 		beAlone(p, "key")
@@ -251,7 +258,9 @@ func TestAnOutage(t *testing.T) {
 				synctest.Wait()
 				probes()
 				time.Sleep(10 * pause)
+				synctest.Wait()
 				require.Zero(t, probes())
+				require.Equal(t, []string{one + " true"}, s.told)
 				return
 			}
 			s.heal()
@@ -262,6 +271,8 @@ func TestAnOutage(t *testing.T) {
 				assert.Equal(t, memcache.ErrCacheMiss, err)
 			})
 			require.Equal(t, stats.Retries, p.Stats()[0].Retries)
+			synctest.Wait()
+			require.Equal(t, []string{one + " true", one + " false"}, s.told)
 		})
 	}
 }

@@ -35,9 +35,13 @@ type station struct {
 	addrs    []string // of all dials
 	requests []string
 	conns    []net.Conn
+
+	told []string // by its pool, of outages
 }
 
 const silent = "silent" // for a version that is never answered
+
+type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // newPool returns a pool of the given servers, all of which are s.
 func (s *station) newPool(t *testing.T, servers ...string) *pool.Pool {
