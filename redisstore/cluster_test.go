@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -120,38 +119,6 @@ func TestAPrimaryOfAClusterIsKilled(t *testing.T) {
 		require.NoError(t, d.Err)
 		require.Equal(t, throttler.Blocked, d.Status)
 	}
-}
-
-func TestManyCallersOfAClusterAreAdmittedExactlyMax(t *testing.T) {
-	t.Parallel()
-	nodes := servertest.NewRedisCluster(t)
-	a, b := open(t, "redis://"+nodes[1].Addr), open(t, "redis://"+nodes[4].Addr)
-	r := throttler.Rule{Identifier: "test"}
-	for i := range 6 { // on all nodes
-		r.All = append(r.All, throttler.Condition{Name: "c" + strconv.Itoa(i), Value: "v", Max: 50, TTL: time.Hour})
-	}
-	require.GreaterOrEqual(t, admitted(t, r, 20, a, b), 50)
-	for i := range 6 { // a condition by itself has taken exactly its hits
-		one := throttler.Rule{Identifier: "test", Either: r.All[i : i+1 : i+1]}
-		d, err := throttler.New(a).Peek(context.Background(), one)
-		require.NoError(t, err)
-		require.NoError(t, d.Err)
-		require.Equal(t, throttler.Blocked, d.Status)
-		one.Either[0].Max++
-		d, err = throttler.New(b).Peek(context.Background(), one)
-		require.NoError(t, err)
-		require.Equal(t, throttler.Authorized, d.Status, "one hit more than Max was stored")
-	}
-	for i := range 6 {
-		require.Equal(t, 50, admitted(t, rule("v"+strconv.Itoa(i), 50), 5, a, b))
-	}
-	for _, n := range nodes[:3] {
-		require.NotEqual(t, "0", n.Command("DBSIZE"))
-	}
-	for _, n := range nodes {
-		n.Command("SCRIPT", "FLUSH")
-	}
-	require.Equal(t, 0, admitted(t, rule("v0", 50), 2, a, b))
 }
 
 // A slot moves while its values are counted.
@@ -534,12 +501,11 @@ func TestANodeThatRueidisDoesNotKnowIsNotTakenForAnother(t *testing.T) {
 	}
 }
 
-// leaving returns the store of a Cluster of two nodes. The first one dies when dead is set, and
-// leaves when left is.
-func leaving(t *testing.T) (s *redisstore.Store, leaves string, dead, left *atomic.Bool) {
-	t.Helper()
-	dead, left = new(atomic.Bool), new(atomic.Bool)
-	var stays string
+// Nobody asks it any more, so nobody would notice that it is back.
+func TestTheOutageOfANodeEndsWhenItLeaves(t *testing.T) {
+	t.Parallel()
+	var dead, left atomic.Bool
+	var leaves, stays string
 	node := func(dies bool) func(args []string) string {
 		return func(args []string) string {
 			switch {
@@ -554,15 +520,8 @@ func leaving(t *testing.T) (s *redisstore.Store, leaves string, dead, left *atom
 		}
 	}
 	leaves, stays = scripted(t, node(true)), scripted(t, node(false))
-	s = open(t, "redis://"+stays)
+	s := open(t, "redis://"+stays)
 	s.BreakerFailures, s.BreakerPause = 1, 10*time.Millisecond
-	return s, leaves, dead, left
-}
-
-// Nobody asks it any more, so nobody would notice that it is back.
-func TestTheOutageOfANodeEndsWhenItLeaves(t *testing.T) {
-	t.Parallel()
-	s, leaves, dead, left := leaving(t)
 	told := make(chan string, 100)
 	s.StateChanged = func(server string, down bool, err error) { told <- fmt.Sprint(server, " ", down, " ", err != nil) }
 	next := func() string {
@@ -583,20 +542,4 @@ func TestTheOutageOfANodeEndsWhenItLeaves(t *testing.T) {
 	require.Len(t, s.Stats(), 1)
 	require.NoError(t, writeIn(s, true))
 	require.Empty(t, told)
-}
-
-// It looks at all goroutines, so no other test may run beside it.
-func TestANodeThatHasLeftIsNotProbed(t *testing.T) {
-	s, _, dead, left := leaving(t)
-	probing := func() bool {
-		all := make([]byte, 1<<20)
-		return strings.Contains(string(all[:runtime.Stack(all, true)]), "upstream.(*Server).probe(")
-	}
-	require.NoError(t, writeIn(s, true))
-	require.Len(t, s.Stats(), 2)
-	dead.Store(true)
-	require.ErrorIs(t, writeIn(s, true), failure.ErrUnavailable)
-	require.Eventually(t, probing, 20*time.Second, time.Millisecond)
-	left.Store(true)
-	require.Eventually(t, func() bool { return len(s.Stats()) == 1 && !probing() }, 20*time.Second, 10*time.Millisecond)
 }

@@ -291,61 +291,33 @@ func TestWhatAServerReportsIsToldApart(t *testing.T) {
 	}
 }
 
-// Calls come fast. If each made a connection, they would soon use up all ports.
+// Calls come fast. If each made a connection, they would soon use up all ports. A password may be
+// changed while there is a client, and a node may be full while the others of its Cluster are not.
 func TestAServerThatRefusesIsConnectedToNowAndThen(t *testing.T) {
 	t.Parallel()
 	const readOnly, wrongPass, noRoom = "-READONLY You can't write against a read only replica.",
 		"-WRONGPASS invalid username-password pair or user is disabled.", "-ERR max number of clients reached"
-	for _, line := range []string{readOnly, wrongPass, noRoom} {
-		var refuses atomic.Bool
-		var conns atomic.Int64
-		addr := servertest.Serve(t, func(nc net.Conn) {
-			conns.Add(1)
-			if refuses.Load() && line != readOnly {
-				refuse(nc, line)
-				return
-			}
-			leads := refuses.Load() // to the server that refuses
-			converse(nc, "7.0.0", alone(func([]string) string {
-				if leads {
-					return line
-				}
-				return ":1"
-			}))
-		})
-		refuses.Store(true)
-		patient, s := open(t, "redis://"+addr), open(t, "redis://"+addr)
-		patient.BreakerPause, s.BreakerPause = time.Hour, 10*time.Millisecond
-		for range 100 {
-			require.ErrorContains(t, writeIn(patient, true), line[len("-ERR "):])
-		}
-		require.LessOrEqual(t, conns.Load(), int64(6), line)
-		require.False(t, patient.Stats()[0].Down, "a server that answers is there")
-		require.Error(t, writeIn(s, true))
-		refuses.Store(false)
-		require.Eventually(t, func() bool { return writeIn(s, true) == nil }, 20*time.Second, time.Millisecond, line)
-	}
-}
-
-// The password may be changed while there is a client.
-func TestAServerThatRefusesIsReconnectedToNowAndThen(t *testing.T) {
-	t.Parallel()
-	const line = "-WRONGPASS invalid username-password pair or user is disabled."
-	for _, cluster := range []bool{false, true} {
-		var refuses atomic.Bool
+	for _, row := range []struct {
+		line               string
+		connected, cluster bool
+	}{{line: readOnly}, {line: wrongPass}, {line: noRoom}, {line: wrongPass, connected: true}, {line: wrongPass, connected: true, cluster: true}} {
+		var refuses atomic.Bool // the second server
 		var conns atomic.Int64
 		var addrs [2]string
 		for i := range addrs {
 			addrs[i] = servertest.Serve(t, func(nc net.Conn) {
+				begun := i == 1 && refuses.Load() // while it refuses
 				if i == 1 {
 					conns.Add(1)
-					if refuses.Load() {
-						refuse(nc, line)
-						return
-					}
+				}
+				if begun && row.line != readOnly {
+					refuse(nc, row.line)
+					return
 				}
 				answer := func(args []string) string {
 					switch {
+					case begun:
+						return row.line
 					case i == 1 && refuses.Load():
 						return "" // the connection ends
 					case args[0] == "CLUSTER":
@@ -353,7 +325,7 @@ func TestAServerThatRefusesIsReconnectedToNowAndThen(t *testing.T) {
 					}
 					return ":1"
 				}
-				if !cluster {
+				if !row.cluster {
 					answer = alone(answer)
 				}
 				converse(nc, "7.0.0", answer)
@@ -361,23 +333,28 @@ func TestAServerThatRefusesIsReconnectedToNowAndThen(t *testing.T) {
 		}
 		patient, s := open(t, "redis://"+addrs[1]), open(t, "redis://"+addrs[1])
 		patient.BreakerPause, s.BreakerPause = time.Hour, 10*time.Millisecond
-		for _, s := range []*redisstore.Store{patient, s} {
-			require.NoError(t, writeIn(s, true))
-			require.NoError(t, writeIn(s, false))
+		if row.connected {
+			for _, s := range []*redisstore.Store{patient, s} {
+				require.NoError(t, writeIn(s, true))
+				require.NoError(t, writeIn(s, false))
+			}
 		}
 		refuses.Store(true)
 		require.Eventually(t, func() bool { return writeIn(patient, false) != nil }, 20*time.Second, time.Millisecond)
 		before := conns.Load()
 		for range 100 {
-			require.ErrorContains(t, writeIn(patient, false), "WRONGPASS")
-			if cluster {
+			require.ErrorContains(t, writeIn(patient, false), row.line[len("-ERR "):])
+			if row.cluster {
 				require.NoError(t, writeIn(patient, true), "the other node is there")
 			}
 		}
-		require.LessOrEqual(t, conns.Load(), before+6, "cluster: %t", cluster)
+		require.LessOrEqual(t, conns.Load(), before+6, row)
+		for _, server := range patient.Stats() {
+			require.False(t, server.Down, "a server that answers is there")
+		}
 		require.Error(t, writeIn(s, false))
 		refuses.Store(false)
-		require.Eventually(t, func() bool { return writeIn(s, false) == nil }, 20*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return writeIn(s, false) == nil }, 20*time.Second, time.Millisecond, row)
 	}
 }
 

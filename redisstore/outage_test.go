@@ -260,59 +260,25 @@ func TestAServerThatIsTooSlowForItsCallersIsOverloaded(t *testing.T) {
 	require.False(t, s.Stats()[0].Down)
 }
 
+// A new record is written without the script, and the server refuses that even if another process
+// has written the record.
 func TestAServerWithoutMemoryFailsOpenForNewHitsAlone(t *testing.T) {
 	t.Parallel()
 	server := servertest.NewRedis(t, "--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
-	s := open(t, "redis://"+server.Addr)
+	other, s := open(t, "redis://"+server.Addr), open(t, "redis://"+server.Addr)
 	require.Equal(t, 2, admitted(t, rule("full", 2), 1, s))
+	require.Equal(t, 2, admitted(t, rule("filled", 2), 1, other))
 	server.Command("CONFIG", "SET", "maxmemory", "1")
 	requireFull(t, s, "full", 2)
+	filled := decide(t, s, "filled")
+	require.NoError(t, filled.Err)
+	require.Equal(t, throttler.Blocked, filled.Status)
 	d, err := throttler.New(s).Authorize(context.Background(), rule("new", 2))
 	require.NoError(t, err)
 	require.Equal(t, throttler.Authorized, d.Status)
 	require.ErrorContains(t, d.Err, "raise maxmemory")
 	require.NotErrorIs(t, d.Err, throttler.ErrUnavailable)
 	require.False(t, s.Stats()[0].Down)
-}
-
-// A new record is written without the script, and the server refuses that even if the record
-// is there.
-func TestAServerWithoutMemoryBlocksWhatAnotherProcessHasFilled(t *testing.T) {
-	t.Parallel()
-	server := servertest.NewRedis(t, "--maxmemory-policy", "noeviction")
-	filling, s := open(t, "redis://"+server.Addr), open(t, "redis://"+server.Addr)
-	require.Equal(t, 2, admitted(t, rule("full", 2), 1, filling))
-	require.Equal(t, 2, admitted(t, rule("warm", 2), 1, s), "the script works")
-	server.Command("CONFIG", "SET", "maxmemory", "1")
-	d := decide(t, s, "full")
-	require.NoError(t, d.Err)
-	require.Equal(t, throttler.Blocked, d.Status)
-}
-
-func TestAServerThatEvictsSaysSo(t *testing.T) {
-	t.Parallel()
-	server := servertest.NewRedis(t, "--maxmemory", "3mb", "--maxmemory-policy", "allkeys-lru")
-	s := open(t, "redis://"+server.Addr)
-	var lost atomic.Uint64
-	s.Forgot = func(_ string, l pool.Loss) { lost.Add(l.Evictions) }
-	require.NoError(t, s.Check(context.Background()))
-	th := throttler.New(s)
-	for i := range 30_000 {
-		d, err := th.Authorize(context.Background(), rule(strconv.Itoa(i), 2))
-		require.NoError(t, err)
-		require.NoError(t, d.Err)
-		if i%1000 == 0 {
-			require.NoError(t, s.Check(context.Background()))
-			if lost.Load() > 0 {
-				break
-			}
-		}
-	}
-	require.NotZero(t, lost.Load())
-	stats := s.Stats()[0]
-	require.Equal(t, lost.Load(), stats.Loss.Evictions)
-	require.EqualValues(t, 3<<20, stats.MaxBytes)
-	require.NotZero(t, stats.Bytes)
 }
 
 // A server that hangs accepts connections.
@@ -369,10 +335,12 @@ func TestWhatAServerThatHangsIsAskedEndsWithItsCtx(t *testing.T) {
 	}
 }
 
-func TestRestartsAndFlushesAreNoticed(t *testing.T) {
+func TestWhatAServerForgetsIsNoticed(t *testing.T) {
 	t.Parallel()
-	server := servertest.NewRedis(t)
+	server := servertest.NewRedis(t, "--maxmemory", "3mb", "--maxmemory-policy", "allkeys-lru")
 	s := open(t, "redis://"+server.Addr)
+	var evicted atomic.Uint64
+	s.Forgot = func(_ string, l pool.Loss) { evicted.Add(l.Evictions) }
 	require.NoError(t, s.Check(context.Background()))
 	server.Command("FLUSHALL")
 	server.Command("FLUSHDB")
@@ -383,6 +351,17 @@ func TestRestartsAndFlushesAreNoticed(t *testing.T) {
 	server.Start()
 	require.Eventually(t, func() bool { return s.Check(context.Background()) == nil }, 30*time.Second, time.Millisecond)
 	require.Equal(t, pool.Loss{Flushes: 2, Restarts: 1}, s.Stats()[0].Loss)
+	for i := 0; evicted.Load() == 0; i++ {
+		require.Less(t, i, 30_000)
+		require.NoError(t, decide(t, s, strconv.Itoa(i)).Err)
+		if i%1000 == 0 {
+			require.NoError(t, s.Check(context.Background()))
+		}
+	}
+	stats := s.Stats()[0]
+	require.Equal(t, pool.Loss{Flushes: 2, Restarts: 1, Evictions: evicted.Load()}, stats.Loss)
+	require.EqualValues(t, 3<<20, stats.MaxBytes)
+	require.NotZero(t, stats.Bytes)
 }
 
 // A failover forgets what was not replicated, at most Max hits of each value. The store
