@@ -47,23 +47,13 @@ func TestAServerThatAnswersABusyProcessIsNotDead(t *testing.T) {
 func keepBusy(t *testing.T, every time.Duration) (round func() time.Duration) {
 	const work = 100 * time.Microsecond
 	n := int(every/work) * runtime.GOMAXPROCS(0)
-	var stop atomic.Bool
 	var turns atomic.Int64
-	var running sync.WaitGroup
 	start := time.Now()
-	for range n {
-		running.Go(func() {
-			for !stop.Load() {
-				for begin := time.Now(); time.Since(begin) < work; {
-				}
-				turns.Add(1)
-				runtime.Gosched()
-			}
-		})
-	}
-	t.Cleanup(func() {
-		stop.Store(true)
-		running.Wait()
+	servertest.KeepBusy(t, n, func() {
+		for begin := time.Now(); time.Since(begin) < work; {
+		}
+		turns.Add(1)
+		runtime.Gosched()
 	})
 	return func() time.Duration {
 		return time.Since(start) * time.Duration(n) / time.Duration(max(turns.Load(), 1))

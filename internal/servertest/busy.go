@@ -1,7 +1,10 @@
 package servertest
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -9,6 +12,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler"
+	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -36,13 +40,38 @@ func KeepBusy(t *testing.T, n int, work func()) {
 	})
 }
 
+// RunBusy requires that limits hold over each of clients while 40, 80 and 160 goroutines work. A
+// process whose goroutines keep all processors busy gets to its answers late, but to its timers at
+// once. THROTTLER_SLOW is how often each case is run; without it, none is: what other tests keep busy
+// at the same time would be measured, too.
+func RunBusy(t *testing.T, work func(), clients map[string]func(t *testing.T) throttler.Client) {
+	runs, err := strconv.Atoi(cmp.Or(os.Getenv("THROTTLER_SLOW"), "0"))
+	require.NoError(t, err, "THROTTLER_SLOW is a number of runs")
+	if runs <= 0 {
+		skiptest.Slow(t)
+	}
+	for name, client := range clients {
+		for _, busy := range []int{40, 80, 160} {
+			for run := range runs {
+				t.Run(fmt.Sprintf("%s/%d/%d", name, busy, run), func(t *testing.T) {
+					th := throttler.New(client(t))
+					rules := fullRules(t, th)
+					KeepBusy(t, busy, work)
+					requireKeepsItsLimit(t, th)
+					requireKeepsBlocking(t, th, rules)
+				})
+			}
+		}
+	}
+}
+
 // rule returns that of one value.
 func rule(value string, limit int) throttler.Rule {
 	return throttler.Rule{Identifier: "busy", Either: []throttler.Condition{{Name: "address", Value: value, Max: limit, TTL: time.Hour}}}
 }
 
-// RequireKeepsItsLimit makes 220 calls, 20 at a time, of a value that may have 20.
-func RequireKeepsItsLimit(t *testing.T, th *throttler.Throttler) {
+// requireKeepsItsLimit makes 220 calls, 20 at a time, of a value that may have 20.
+func requireKeepsItsLimit(t *testing.T, th *throttler.Throttler) {
 	const callers, limit, calls = 20, 20, 220
 	flood := rule("flood", limit)
 	var authorized atomic.Int64
@@ -73,8 +102,8 @@ func RequireKeepsItsLimit(t *testing.T, th *throttler.Throttler) {
 	require.EqualValues(t, limit, authorized.Load())
 }
 
-// FullRules returns rules for 200 values that are full.
-func FullRules(t *testing.T, th *throttler.Throttler) []throttler.Rule {
+// fullRules returns rules for 200 values that are full.
+func fullRules(t *testing.T, th *throttler.Throttler) []throttler.Rule {
 	rules := make([]throttler.Rule, 200)
 	for i := range rules {
 		rules[i] = rule(strconv.Itoa(i), 1)
@@ -87,8 +116,8 @@ func FullRules(t *testing.T, th *throttler.Throttler) []throttler.Rule {
 	return rules
 }
 
-// RequireKeepsBlocking makes a call of each of rules at once.
-func RequireKeepsBlocking(t *testing.T, th *throttler.Throttler, rules []throttler.Rule) {
+// requireKeepsBlocking makes a call of each of rules at once.
+func requireKeepsBlocking(t *testing.T, th *throttler.Throttler, rules []throttler.Rule) {
 	var passed atomic.Int64
 	var running sync.WaitGroup
 	for _, rule := range rules {
