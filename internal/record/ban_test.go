@@ -8,17 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestBanOfAClockAheadLastsForItsLengthFromNow(t *testing.T) {
-	c := &cell{}
-	c.call(at(time.Hour), window(1, t1), t5)
-	c.call(at(time.Hour), window(1, t1), t5)
-	runSteps(t, c, window(1, t1), t5, []step{
-		{at: 0, blocked: true, retry: t5, reset: t5},
-		{at: t3, blocked: true, retry: t2, reset: t2},
-		{at: t5, remaining: 0, retry: t1, reset: t1},
-	})
-}
-
 func TestLongBansHold(t *testing.T) {
 	for _, lockout := range []time.Duration{40 * 24 * time.Hour, 10 * 365 * 24 * time.Hour, math.MaxInt64} {
 		// Nothing ends after the year 2262.

@@ -13,16 +13,6 @@ func leaky(max int, ttl time.Duration) Limit {
 	return Limit{Max: max, TTL: ttl, Algorithm: Bucket}
 }
 
-func TestBucketOfAClockAheadLocksNobodyOutForLongerThanTTL(t *testing.T) {
-	c := &cell{}
-	c.call(at(time.Hour), leaky(2, t4), 0)
-	runSteps(t, c, leaky(2, t4), 0, []step{
-		{at: 0, blocked: true, retry: t2, reset: t4},
-		{at: t1, blocked: true, retry: t1, reset: t3},
-		{at: t2, remaining: 0, retry: t2, reset: t4},
-	})
-}
-
 // While the Algorithm of a condition is being changed, some processes count by
 // the one and some by the other, in one record.
 func TestChangingTheAlgorithmLeavesWhatTheOtherHasCounted(t *testing.T) {
@@ -208,26 +198,6 @@ func TestAChangedRateIsAnotherBucketToReceipts(t *testing.T) {
 	require.False(t, found)
 	_, found = second.Next.Without(second.Hit, start)
 	require.True(t, found)
-}
-
-func TestABucketIsEmptyAfterTTL(t *testing.T) {
-	for _, limit := range []*Limit{bucketOf(7, 5*time.Second), bucketOf(3, time.Second), bucketOf(1_000_003, time.Minute)} {
-		whole, now := *limit, start
-		whole.Cost = limit.Max
-		var r Record
-		for range 5 {
-			v := decide(now, &whole, Lockout{}, r, true)
-			require.False(t, v.Outcome.Blocked)
-			require.Equal(t, limit.TTL, v.Again)
-			require.True(t, decide(now.Add(limit.TTL-1), &whole, Lockout{}, v.Next, true).Outcome.Blocked)
-			r, now = reread(t, v.Next), now.Add(limit.TTL)
-		}
-		one := Record{}
-		for range min(limit.Max, 100) {
-			one = decide(start, limit, Lockout{}, one, true).Next
-		}
-		require.Equal(t, limit.Max-1, decide(start.Add(limit.TTL), limit, Lockout{}, one, true).Outcome.Remaining)
-	}
 }
 
 // A bucket that takes the rate of such a hit would be stored in a form that is not read again.

@@ -100,27 +100,6 @@ func TestCalendarAdmitsMaxInEachPeriodByAnyClocks(t *testing.T) {
 	})
 }
 
-func TestHitOfACalendarIsTakenBackOnce(t *testing.T) {
-	now := InstantOf(epoch)
-	limit := Limit{Algorithm: Calendar, Max: 10, Cost: 4}
-	first := decide(now, &limit, Lockout{}, Record{}, true)
-	second := decide(now+1, &limit, Lockout{}, first.Next, true)
-	left, found := second.Next.Without(first.Hit, now+2)
-	require.True(t, found)
-	require.EqualValues(t, 4, left.calendar.count)
-	none, found := left.Without(second.Hit, now+2)
-	require.True(t, found)
-	require.Zero(t, none.calendar.count)
-	require.Equal(t, left.calendar.end, none.calendar.end, "the period must not go back when it is empty")
-
-	anew := decide(now+3, &limit, Lockout{}, Record{}, true).Next
-	_, found = anew.Without(first.Hit, now+4)
-	require.False(t, found, "of before a reset")
-	_, found = second.Next.Without(first.Hit, now.Add(24*time.Hour))
-	require.False(t, found, "of the period before")
-	require.Equal(t, first.Hit, HitOf(first.Hit.Numbers()))
-}
-
 // TestCalendarIsCountedTogetherWhateverBoundsItsCallersKnow has callers who disagree when a
 // period begins call in any order: each stored period takes Max, and another one begins at its
 // end.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 )
 
 var update = flag.Bool("update", false, "write the golden records of the current version")
@@ -138,20 +137,6 @@ func times(n int, step time.Duration) []time.Time {
 		ts[i] = at(time.Duration(i) * step)
 	}
 	return ts
-}
-
-func TestWhatWasWrittenReadsBack(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		ttl := time.Duration(rapid.Int64Range(int64(time.Millisecond), math.MaxInt64).Draw(t, "ttl"))
-		latest := min(int64(ttl), math.MaxInt64-epoch.UnixNano())
-		offsets := rapid.SliceOfN(rapid.Int64Range(0, latest), 1, 100).Draw(t, "offsets")
-		slices.Sort(offsets)
-		var want []time.Time
-		for _, o := range offsets {
-			want = append(want, at(time.Duration(o)))
-		}
-		require.Equal(t, want, expiriesIn(windowRecord(ttl, want...)))
-	})
 }
 
 func TestForeignBytesAreNoRecord(t *testing.T) {

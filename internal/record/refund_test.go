@@ -48,19 +48,6 @@ func TestCancelInRandomOrderEmptiesABucket(t *testing.T) {
 	}
 }
 
-// What a hit leaves behind is no more than what leaks from when it was counted
-// until it is taken back.
-func TestCancelLeavesNoMoreThanLeaksMeanwhile(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	c := bucketOf(100, time.Minute)
-	for range 20 {
-		b, counted := pour(t, bucket{}, start, c, 100)
-		meanwhile := 20 * time.Millisecond
-		end := start.Add(meanwhile)
-		require.LessOrEqual(t, takeBack(b, end, counted, random).score.whole-end, 99*Instant(meanwhile))
-	}
-}
-
 func TestCancelOfTheNewestFirstLeavesNothing(t *testing.T) {
 	c := bucketOf(50, time.Minute)
 	var b bucket

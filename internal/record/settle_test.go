@@ -48,23 +48,6 @@ func TestADebtGoesWithItsBucket(t *testing.T) {
 	}
 }
 
-func TestARefundPaysADebt(t *testing.T) {
-	limit := bucketOf(10, time.Minute)
-	r, s := reserve(t, start, Record{}, limit)
-	_, other := reserve(t, start, r, limit)
-	r, _ = s.settleAt(t, start, r, 30)
-	r, o := s.settleAt(t, start, r, 12)
-	require.True(t, o.Blocked)
-	require.Equal(t, 18*time.Second, o.RetryAfter)
-	newest, found := r.WithoutNewest(1, start, limit)
-	require.True(t, found)
-	require.Equal(t, r.bucket.score.whole-limit.Interval(), newest.bucket.score.whole)
-	r, o = s.settleAt(t, start, r, 9)
-	require.False(t, o.Blocked)
-	_, found = newest.Without(other.hits[0], start)
-	require.False(t, found, "it was poured into another bucket")
-}
-
 // A debt is no clock that is ahead: it blocks for as long as it is.
 func TestADebtStands(t *testing.T) {
 	limit := bucketOf(10, time.Second)
@@ -314,24 +297,6 @@ func TestTheHitsOfAnEndlessStreamDoNotPileUp(t *testing.T) {
 	}
 }
 
-// A ban replaces hits, but it keeps leases, and what is settled of them counts beside it.
-func TestLeasesAreSettledBesideABan(t *testing.T) {
-	for _, limit := range []*Limit{{Max: 10, TTL: time.Hour}, bucketOf(10, time.Hour), {Algorithm: Calendar, Max: 10}, {Algorithm: Leases, Max: 10, TTL: time.Hour, ID: 1}} {
-		r, s := reserve(t, start, Record{}, limit)
-		r, _ = r.Banned(start, time.Minute)
-		beside := limit.Algorithm == Leases
-		for _, total := range []int{4, 7, 2} {
-			c := Settlement{Limit: *limit, Hits: s.hits, Total: s.total, Actual: total, ID: 9}
-			require.Equal(t, beside, c.Apply(start+1, &r), "%d: %d", limit.Algorithm, total)
-			s.hits, s.total = c.Counted, total
-			require.True(t, c.Outcome.Banned)
-			require.True(t, r.HoldsBan(start+1))
-		}
-		held := decide(start.Add(time.Minute), &Limit{Algorithm: Leases, Max: 10, TTL: time.Hour, ID: 5}, Lockout{}, r, true).Outcome
-		require.Equal(t, map[bool]int{false: 9, true: 7}[beside], held.Remaining)
-	}
-}
-
 // A receipt may say of any hit that it is gone.
 func TestASettlementTakesNothingBackForHitsThatAreGone(t *testing.T) {
 	for _, limit := range []*Limit{{Max: 10, TTL: time.Hour}, bucketOf(10, time.Hour), {Algorithm: Calendar, Max: 10}, {Algorithm: Leases, Max: 10, TTL: time.Hour, ID: 1}} {
@@ -349,21 +314,5 @@ func TestASettlementTakesNothingBackForHitsThatAreGone(t *testing.T) {
 			}
 			require.Equal(t, actual, left)
 		}
-	}
-}
-
-// The hits that a ban has kept, in case it is lifted, do not count when it has ended.
-func TestASettlementAfterABanBeginsAnew(t *testing.T) {
-	for _, limit := range []*Limit{{Max: 3, TTL: time.Hour}, bucketOf(3, 3*time.Hour), {Algorithm: Calendar, Max: 3}} {
-		r, s := reserve(t, start, Record{}, limit)
-		for range 2 {
-			r, _ = reserve(t, start, r, limit)
-		}
-		v := decide(start+1, limit, Lockout{Length: 10 * time.Second, KeepHits: true}, r, true)
-		require.True(t, v.Outcome.NewBan)
-		r, o := s.settleAt(t, start.Add(10*time.Second)+1, reread(t, v.Next), 2)
-		require.Equal(t, 2, o.Remaining, "algorithm %d", limit.Algorithm)
-		_, o = s.settleAt(t, start.Add(10*time.Second)+2, r, 0)
-		require.Equal(t, 3, o.Remaining)
 	}
 }

@@ -53,20 +53,6 @@ func window(max int, ttl time.Duration) Limit {
 	return Limit{Max: max, TTL: ttl}
 }
 
-func TestWindowOpensAsHitsExpire(t *testing.T) {
-	runSteps(t, &cell{}, window(2, t4), 0, []step{
-		{at: t0, remaining: 1, reset: t4},
-		{at: t1, remaining: 0, retry: t3, reset: t4},
-		{at: t2, blocked: true, retry: t2, reset: t3},
-		{at: t3, blocked: true, retry: t1, reset: t2},
-		{at: t4 - 1, blocked: true, retry: 1, reset: t1 + 1},
-		{at: t4, remaining: 0, retry: t1, reset: t4},
-		{at: t5 - 1, blocked: true, retry: 1, reset: t3 + 1},
-		{at: t5, remaining: 0, retry: t3, reset: t4},
-		{at: t9, remaining: 1, reset: t4},
-	})
-}
-
 func TestWindowThatIsMadeLargerOrSmallerKeepsItsHits(t *testing.T) {
 	c := &cell{}
 	small, large := window(5, t9), window(100, t9)
@@ -82,19 +68,6 @@ func drawWindow(t *rapid.T) Limit {
 	return window(
 		rapid.OneOf(rapid.IntRange(1, 12), rapid.IntRange(30, 40)).Draw(t, "max"),
 		time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(10*time.Minute)).Draw(t, "ttl")))
-}
-
-func TestClockGoingBackwardsLocksNobodyOutForLongerThanTTL(t *testing.T) {
-	c := &cell{}
-	runSteps(t, c, window(2, t4), 0, []step{
-		{at: 2 * time.Hour, remaining: 1, reset: t4},
-		{at: 2 * time.Hour, remaining: 0, retry: t4, reset: t4},
-		// Two hours back: both hits count as if made now …
-		{at: t0, blocked: true, retry: t4, reset: t4},
-		// … and from now on, as they have been corrected by that call.
-		{at: t1, blocked: true, retry: t3, reset: t3},
-		{at: t4, remaining: 1, reset: t4},
-	})
 }
 
 func TestHitOfAClockAheadCountsAsOneOfNow(t *testing.T) {
@@ -182,13 +155,6 @@ func TestLongestTTLCountsUntilTheYear2262(t *testing.T) {
 	o = c.call(at(24*time.Hour), window(1, math.MaxInt64), 0)
 	require.True(t, o.Blocked)
 	require.Greater(t, o.RetryAfter, 235*365*24*time.Hour)
-}
-
-func TestHitOfAClockThatIsALittleAheadIsCorrectedByTheNextWrite(t *testing.T) {
-	c := &cell{}
-	c.call(at(t1), window(3, t4), 0)
-	c.call(at(0), window(3, t4), 0)
-	require.Equal(t, []time.Time{at(t4), at(t4)}, expiriesIn(c.stored))
 }
 
 // Hits are told apart by their expiry, and a call of a clock that is behind has corrected that. To
