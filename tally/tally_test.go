@@ -5,8 +5,10 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -54,61 +56,56 @@ func onlyRule(t *testing.T, counts *tally.Tally) tally.RuleCounts {
 	return s.Rules[0]
 }
 
-func TestEitherCountsWhatEachConditionBlocked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		limits, counts := observed(memstore.New())
-		authorize(t, limits, throttler.Rule{Identifier: "login", Either: login("192.0.2.1", "alice")}, 8)
+// counted returns the counters of c that are not 0.
+func counted(t *testing.T, c tally.Counts) string {
+	t.Helper()
+	text, err := json.Marshal(c)
+	require.NoError(t, err)
+	all := make(map[string]uint64)
+	require.NoError(t, json.Unmarshal(text, &all))
+	maps.DeleteFunc(all, func(_ string, n uint64) bool { return n == 0 })
+	return strings.TrimPrefix(fmt.Sprint(all), "map")
+}
+
+func TestWhatBecomesOfCallsIsCounted(t *testing.T) {
+	both := login("192.0.2.1", "alice")
+	for name, row := range map[string]struct {
+		rule     throttler.Rule
+		client   throttler.Client
+		fallback throttler.Client
+		calls    int
+		want     string
+		of       []string // conditions, with the values that they have blocked
+	}{
 		// address takes hits 1 to 5, name 1 and 2, and is banned from 3 on.
-		assert.Equal(t, tally.RuleCounts{
-			Identifier: "login", Counts: tally.Counts{Calls: 8, Authorized: 2, Blocked: 6},
-			Conditions: []tally.ConditionCounts{
-				{Name: "address", Counts: tally.Counts{Calls: 8, Authorized: 5, Blocked: 3}, Values: []tally.ValueCount{{Value: "192.0.2.1", Count: 3}}},
-				{Name: "name", Counts: tally.Counts{Calls: 8, Authorized: 2, Blocked: 6, Banned: 6}, Values: []tally.ValueCount{{Value: "alice", Count: 6}}},
-			},
-		}, onlyRule(t, counts))
-	})
-}
-
-func TestAllCountsWhatWasOverruled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		limits, counts := observed(memstore.New())
-		authorize(t, limits, throttler.Rule{Identifier: "login", All: login("192.0.2.1", "alice")}, 8)
-		assert.Equal(t, tally.RuleCounts{
-			Identifier: "login", Counts: tally.Counts{Calls: 8, Authorized: 5, Blocked: 3},
-			Conditions: []tally.ConditionCounts{
-				{Name: "address", Counts: tally.Counts{Calls: 8, Authorized: 5, Blocked: 3}, Values: []tally.ValueCount{{Value: "192.0.2.1", Count: 3}}},
-				{Name: "name", Counts: tally.Counts{Calls: 8, Authorized: 2, Blocked: 3, Overruled: 3, Banned: 6}, Values: []tally.ValueCount{{Value: "alice", Count: 3}}},
-			},
-		}, onlyRule(t, counts))
-	})
-}
-
-func TestFirstCountsWhatWasAsked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		limits, counts := observed(memstore.New())
-		authorize(t, limits, throttler.Rule{Identifier: "login", First: login("192.0.2.1", "alice")}, 8)
-		assert.Equal(t, tally.RuleCounts{
-			Identifier: "login", Counts: tally.Counts{Calls: 8, Authorized: 7, Blocked: 1},
-			Conditions: []tally.ConditionCounts{
-				{Name: "address", Counts: tally.Counts{Calls: 8, Authorized: 5, Blocked: 1, Overruled: 2}, Values: []tally.ValueCount{{Value: "192.0.2.1", Count: 1}}},
-				{Name: "name", Counts: tally.Counts{Calls: 3, Authorized: 2, Blocked: 1, Banned: 1}, Values: []tally.ValueCount{{Value: "alice", Count: 1}}},
-			},
-		}, onlyRule(t, counts))
-	})
-}
-
-func TestShadowCountsWhatWouldBlock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		limits, counts := observed(memstore.New())
-		authorize(t, limits, throttler.Rule{Identifier: "login", Either: login("192.0.2.1", "alice"), Shadow: true}, 8)
-		assert.Equal(t, tally.RuleCounts{
-			Identifier: "login", Counts: tally.Counts{Calls: 8, Authorized: 2, WouldBlock: 6},
-			Conditions: []tally.ConditionCounts{
-				{Name: "address", Counts: tally.Counts{Calls: 8, Authorized: 5, WouldBlock: 3}, Values: []tally.ValueCount{{Value: "192.0.2.1", Count: 3}}},
-				{Name: "name", Counts: tally.Counts{Calls: 8, Authorized: 2, WouldBlock: 6, Banned: 6}, Values: []tally.ValueCount{{Value: "alice", Count: 6}}},
-			},
-		}, onlyRule(t, counts))
-	})
+		"either: what each condition blocked": {throttler.Rule{Either: both}, memstore.New(), nil, 8, "[authorized:2 blocked:6 calls:8]", []string{
+			"address [authorized:5 blocked:3 calls:8] [{192.0.2.1 3 0}]", "name [authorized:2 banned:6 blocked:6 calls:8] [{alice 6 0}]"}},
+		"all: what was overruled": {throttler.Rule{All: both}, memstore.New(), nil, 8, "[authorized:5 blocked:3 calls:8]", []string{
+			"address [authorized:5 blocked:3 calls:8] [{192.0.2.1 3 0}]", "name [authorized:2 banned:6 blocked:3 calls:8 overruled:3] [{alice 3 0}]"}},
+		"first: what was asked": {throttler.Rule{First: both}, memstore.New(), nil, 8, "[authorized:7 blocked:1 calls:8]", []string{
+			"address [authorized:5 blocked:1 calls:8 overruled:2] [{192.0.2.1 1 0}]", "name [authorized:2 banned:1 blocked:1 calls:3] [{alice 1 0}]"}},
+		"shadow: what would block": {throttler.Rule{Either: both, Shadow: true}, memstore.New(), nil, 8, "[authorized:2 calls:8 would_block:6]", []string{
+			"address [authorized:5 calls:8 would_block:3] [{192.0.2.1 3 0}]", "name [authorized:2 banned:6 calls:8 would_block:6] [{alice 6 0}]"}},
+		"a failure of the backend": {throttler.Rule{Either: both}, broken{memstore.New()}, nil, 3, "[authorized:3 calls:3 failed:3]", []string{
+			"address [authorized:3 calls:3 failed:3] []", "name [authorized:3 calls:3 failed:3] []"}},
+		"a fallback decides what failed": {throttler.Rule{Either: both[1:]}, broken{memstore.New()}, memstore.New(), 3, "[authorized:2 blocked:1 calls:3 failed:3]", []string{
+			"name [authorized:2 banned:1 blocked:1 calls:3 failed:3] [{alice 1 0}]"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limits, counts := observed(row.client)
+			limits.Fallback, row.rule.Identifier = row.fallback, "login"
+			authorize(t, limits, row.rule, row.calls)
+			r := onlyRule(t, counts)
+			assert.Equal(t, "login", r.Identifier)
+			assert.Equal(t, row.want, counted(t, r.Counts))
+			var of []string
+			for _, c := range r.Conditions {
+				assert.Zero(t, c.Unlisted)
+				of = append(of, fmt.Sprint(c.Name, " ", counted(t, c.Counts), " ", c.Values))
+			}
+			assert.Equal(t, row.of, of)
+		})
+	}
 }
 
 // broken is a backend that answers every read with an error.
@@ -119,18 +116,6 @@ var errBroken = errors.New("connection refused, says 192.0.2.99")
 func (broken) Get(string) (*memcache.Item, error) { return nil, errBroken }
 func (broken) GetMulti([]string) (map[string]*memcache.Item, error) {
 	return nil, errBroken
-}
-
-func TestAFailureOfTheBackendIsCounted(t *testing.T) {
-	limits, counts := observed(broken{memstore.New()})
-	authorize(t, limits, throttler.Rule{Identifier: "login", Either: login("192.0.2.1", "alice")}, 3)
-	assert.Equal(t, tally.RuleCounts{
-		Identifier: "login", Counts: tally.Counts{Calls: 3, Authorized: 3, Failed: 3},
-		Conditions: []tally.ConditionCounts{
-			{Name: "address", Counts: tally.Counts{Calls: 3, Authorized: 3, Failed: 3}, Values: []tally.ValueCount{}},
-			{Name: "name", Counts: tally.Counts{Calls: 3, Authorized: 3, Failed: 3}, Values: []tally.ValueCount{}},
-		},
-	}, onlyRule(t, counts))
 }
 
 // rival is a backend in which another process is faster to store the first hit.
@@ -157,18 +142,6 @@ func TestLostRacesAreCounted(t *testing.T) {
 	assert.EqualValues(t, 1, r.LostRaces)
 	assert.EqualValues(t, 1, r.Conditions[0].LostRaces)
 	assert.EqualValues(t, 3, r.Authorized)
-}
-
-func TestAFallbackDecidesWhatFailed(t *testing.T) {
-	limits, counts := observed(broken{memstore.New()})
-	limits.Fallback = memstore.New()
-	authorize(t, limits, throttler.Rule{Identifier: "login", Either: login("192.0.2.1", "alice")[1:]}, 3)
-	assert.Equal(t, tally.RuleCounts{
-		Identifier: "login", Counts: tally.Counts{Calls: 3, Authorized: 2, Blocked: 1, Failed: 3},
-		Conditions: []tally.ConditionCounts{
-			{Name: "name", Counts: tally.Counts{Calls: 3, Authorized: 2, Blocked: 1, Banned: 1, Failed: 3}, Values: []tally.ValueCount{{Value: "alice", Count: 1}}},
-		},
-	}, onlyRule(t, counts))
 }
 
 func TestAWaitIsOneCall(t *testing.T) {
