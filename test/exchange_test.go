@@ -48,20 +48,6 @@ func TestOneRoundTripForARecordThatIsNewKnownFullOrBanned(t *testing.T) {
 	})
 }
 
-func TestTwoRoundTripsWhereAnotherProcessHasWritten(t *testing.T) {
-	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		other := throttler.New(r)
-		rule := either(condition("a", 5, time.Minute))
-		authorize(t, th, rule)
-		require.Equal(t, 2, trips(func() { authorize(t, other, rule) }), "it knew nothing of the record")
-		before := r.trips.Load()
-		require.Equal(t, 2, trips(func() { require.Equal(t, []int{2}, remaining(authorize(t, th, rule))) }))
-		require.EqualValues(t, 2, r.trips.Load()-before)
-		require.Equal(t, 1, trips(func() { require.Equal(t, []int{1}, remaining(authorize(t, th, rule))) }))
-		require.Zero(t, th.Stats().LostRaces, "a guess that is wrong is no race")
-	})
-}
-
 func TestWithoutRecordCacheNothingIsGuessed(t *testing.T) {
 	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
 		th.RecordCache = -1
@@ -203,23 +189,6 @@ func TestTheClockIsReadWhenTheTurnComes(t *testing.T) {
 		expiries := inspect(t, item.Value).Expiries
 		require.Len(t, expiries, 1)
 		require.Equal(t, r.busy+ttl, expiries[0].Sub(begin))
-	})
-}
-
-func TestAnExchangeWithoutATurnFailsThoseThatBeganToWaitWithIt(t *testing.T) {
-	exchanging(t, func(t *testing.T, th *throttler.Throttler, r *remote) {
-		rule := either(condition("a", 5, time.Minute))
-		r.busy = roundTrip
-		r.noTurn.Store(1)
-		var first, second throttler.Decision
-		var wg sync.WaitGroup
-		wg.Go(func() { first = authorize(t, th, rule) })
-		time.Sleep(roundTrip / 2)
-		wg.Go(func() { second = authorize(t, th, rule) })
-		wg.Wait()
-		require.ErrorIs(t, first.Err, throttler.ErrOverloaded)
-		require.NoError(t, second.Err)
-		require.Equal(t, []int{4}, remaining(second))
 	})
 }
 

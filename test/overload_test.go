@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -314,43 +313,6 @@ func TestKeysThatHaveArrivedAreNotReadOneByOne(t *testing.T) {
 		require.NoError(t, d.Err)
 		synctest.Wait()
 		require.LessOrEqual(t, c.served.Load(), int64(1+64+n), "and as many as were under way")
-	})
-}
-
-// A call that is to be counted has assessed its records, and gets no turn to write one of
-// them. Who came meanwhile is decided on the record as it is, not as the call has read it.
-func TestWhatACallWithoutATurnHasReadDecidesNobodyElse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New()
-		rule := throttler.Rule{Identifier: "r", Either: conditions(2, 5, time.Minute), CountAuthorizedOnly: true}
-		f := over(store)
-		f.before = func(op string, keys ...string) error {
-			switch {
-			case op == "multi":
-				time.Sleep(10 * time.Millisecond)
-			case op == "get" && strings.HasPrefix(keys[0], "test#"): // of the others
-				time.Sleep(1500 * time.Millisecond)
-			case op == "add" && strings.HasPrefix(keys[0], "r#0"):
-				time.Sleep(3 * time.Second) // in the last place
-			}
-			return nil
-		}
-		th := throttler.New(f)
-		var wg sync.WaitGroup
-		wg.Go(func() { assert.ErrorIs(t, authorize(t, th, rule).Err, throttler.ErrOverloaded) })
-		time.Sleep(5 * time.Millisecond)
-		for i := range 63 {
-			wg.Go(func() { authorize(t, th, valued(strconv.Itoa(i))) })
-		}
-		time.Sleep(500 * time.Millisecond)
-		second := throttler.Rule{Identifier: "r", Either: rule.Either[1:]}
-		for range 5 {
-			authorize(t, throttler.New(store), second)
-		}
-		d := peek(t, th, second)
-		require.NoError(t, d.Err)
-		require.Equal(t, throttler.Blocked, d.Status)
-		wg.Wait()
 	})
 }
 

@@ -818,24 +818,6 @@ func TestResetBeforeAnOutageIsRemembered(t *testing.T) {
 	})
 }
 
-// One that waits for another condition as well finds it open, by chance.
-func TestWhatOneIsToldReachesThoseInItsOtherLines(t *testing.T) {
-	store := memstore.New()
-	inHall(t, store, func(h *hall) {
-		a, b := named("a", "", 1, time.Hour), named("b", "", 2, time.Hour)
-		h.come(h.Context(), either(a))
-		h.come(h.Context(), either(costing(b, 2)))
-		time.Sleep(time.Second)
-		both := h.come(h.Context(), all(a, b))
-		time.Sleep(10 * time.Second)
-		small := h.come(h.Context(), either(b))
-		require.NoError(t, throttler.New(store).Reset(h.Context(), either(b)))
-		h.all.Wait()
-		require.Equal(t, time.Minute+time.Second, both.at)
-		require.Equal(t, time.Minute+time.Second, small.at)
-	})
-}
-
 func TestDeadlineIsHeldAgainstThePaceInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newOutlet()
