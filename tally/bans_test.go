@@ -174,7 +174,7 @@ func TestBansOfAThrottlerThatIsNotCounted(t *testing.T) {
 	limits, counts := throttler.New(memstore.New()), tally.New()
 	limits.Observe = counts.ObserveBans
 	ban(t, limits, "a")
-	assert.Empty(t, counts.Snapshot().Rules)
+	assert.Empty(t, snapshotOf(counts).Rules)
 	assert.Len(t, bannedNow(t, counts), 1)
 }
 

@@ -2,6 +2,7 @@ package tally_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log"
 	"net/netip"
@@ -41,7 +42,24 @@ func ExampleTally_ObserveLogin() {
 		logIn(fmt.Sprint("user", i/2), fmt.Sprintf("2001:db8:1:%x::7", i), false)
 	}
 
-	l := counts.Snapshot().Logins
+	var told struct {
+		Logins struct {
+			Attempts, Refused int
+			FailedShare       float64 `json:"failed_share"`
+			Networks          []struct {
+				Value string
+				Count int
+			}
+		}
+	}
+	snapshot, err := json.Marshal(counts)
+	if err == nil {
+		err = json.Unmarshal(snapshot, &told)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	l := told.Logins
 	fmt.Printf("%d attempts, %d refused, %.0f %% of the passwords wrong\n", l.Attempts, l.Refused, 100*l.FailedShare)
 	for _, network := range l.Networks {
 		fmt.Println(network.Value, network.Count)

@@ -2,6 +2,7 @@ package tally_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log"
 	"time"
@@ -43,7 +44,29 @@ func Example_trialRun() {
 		login("192.0.2.7") // is a person with a typo
 	}
 
-	for _, rule := range counts.Snapshot().Rules {
+	var trial struct {
+		Rules []struct {
+			Identifier string
+			Calls      int
+			WouldBlock int `json:"would_block"`
+			Conditions []struct {
+				Name       string
+				WouldBlock int `json:"would_block"`
+				Values     []struct {
+					Value string
+					Count int
+				}
+			}
+		}
+	}
+	snapshot, err := json.Marshal(counts)
+	if err == nil {
+		err = json.Unmarshal(snapshot, &trial)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, rule := range trial.Rules {
 		fmt.Printf("%s: %d calls, %d would have been blocked\n", rule.Identifier, rule.Calls, rule.WouldBlock)
 		for _, condition := range rule.Conditions {
 			fmt.Printf("- by %s: %d\n", condition.Name, condition.WouldBlock)

@@ -20,7 +20,7 @@ import (
 // One guess at each of many names from as many addresses, beside honest logins.
 func TestStuffingIsSeen(t *testing.T) {
 	counts := tally.New()
-	require.Nil(t, counts.Snapshot().Logins)
+	require.Nil(t, snapshotOf(counts).Logins)
 	guard := logins.New(throttler.New(memstore.New()))
 	guard.Observe = counts.ObserveLogin
 	attempt := func(name, addr string) *logins.Attempt {
@@ -44,14 +44,14 @@ func TestStuffingIsSeen(t *testing.T) {
 	require.NoError(t, attempt("carol", "2001:db8:1:2::3").Fail(t.Context()))
 	attempt("carol", "2001:db8:1:2::3")
 
-	l := counts.Snapshot().Logins
+	l := snapshotOf(counts).Logins
 	require.Equal(t, []uint64{409, 100, 307, 1, 1, 0, 0},
 		[]uint64{l.Attempts, l.Succeeded, l.Failed, l.Refused, l.Canceled, l.WouldBlock, l.Known})
 	require.InDelta(t, 307.0/407, l.FailedShare, 1e-9)
-	require.Equal(t, []tally.ValueCount{{Value: "carol", Count: 5}, {Value: "<b>dave", Count: 2}}, l.Names[:2])
-	require.Equal(t, tally.ValueCount{Value: "2001:db8:1:2::/64", Count: 5}, l.Addresses[0])
-	require.Equal(t, tally.ValueCount{Value: "2001:db8:1::/48", Count: 7}, l.Networks[0])
-	require.Contains(t, l.Networks, tally.ValueCount{Value: "10.0.17.0/24", Count: 1})
+	require.Equal(t, []ValueCount{{Value: "carol", Count: 5}, {Value: "<b>dave", Count: 2}}, l.Names[:2])
+	require.Equal(t, ValueCount{Value: "2001:db8:1:2::/64", Count: 5}, l.Addresses[0])
+	require.Equal(t, ValueCount{Value: "2001:db8:1::/48", Count: 7}, l.Networks[0])
+	require.Contains(t, l.Networks, ValueCount{Value: "10.0.17.0/24", Count: 1})
 
 	w := httptest.NewRecorder()
 	counts.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
@@ -60,7 +60,7 @@ func TestStuffingIsSeen(t *testing.T) {
 	}
 	w = httptest.NewRecorder()
 	counts.ServeHTTP(w, httptest.NewRequest("GET", "/?format=json", nil))
-	var page struct{ Logins tally.LoginCounts }
+	var page struct{ Logins LoginCounts }
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &page))
 	require.Equal(t, *l, page.Logins)
 }
@@ -70,20 +70,20 @@ func TestLoginsAreHashedOrNotKeptAsValuesAre(t *testing.T) {
 	hashed := tally.New()
 	hashed.HashKey = []byte("key")
 	hashed.ObserveLogin(t.Context(), event)
-	require.Len(t, hashed.Snapshot().Logins.Names[0].Value, 32)
+	require.Len(t, snapshotOf(hashed).Logins.Names[0].Value, 32)
 	none := tally.New()
 	none.MaxValues = -1
 	none.ObserveLogin(t.Context(), event)
 	none.ObserveLogin(t.Context(), logins.Event{Result: 9})
-	require.Equal(t, uint64(1), none.Snapshot().Logins.Attempts)
-	require.Empty(t, none.Snapshot().Logins.Names)
+	require.Equal(t, uint64(1), snapshotOf(none).Logins.Attempts)
+	require.Empty(t, snapshotOf(none).Logins.Names)
 
 	few := tally.New()
 	few.MaxValues = 10
 	for i := range 1000 {
 		few.ObserveLogin(t.Context(), logins.Event{Name: fmt.Sprint(i), Result: logins.Failed})
 	}
-	require.Len(t, few.Snapshot().Logins.Names, 10)
+	require.Len(t, snapshotOf(few).Logins.Names, 10)
 }
 
 // The owner of a name under attack, and then a stranger, try it on a trial run and
@@ -107,13 +107,13 @@ func TestLoginOfOneWhoIsKnownCountsOnceAndAsNoBlock(t *testing.T) {
 		for range 3 {
 			require.NoError(t, begin(home).Succeed(t.Context()))
 		}
-		l := counts.Snapshot().Logins
+		l := snapshotOf(counts).Logins
 		require.Equal(t, []uint64{3, 3, 3, 0, 0}, []uint64{l.Attempts, l.Succeeded, l.Known, l.Refused, l.WouldBlock})
 		page := strings.Join(text(parse(t, get(counts, "/", "")), "p"), "\n")
 		require.Contains(t, page, "What follows are decisions, not attempts.")
 
 		begin(away).Fail(t.Context())
-		l = counts.Snapshot().Logins
+		l = snapshotOf(counts).Logins
 		require.EqualValues(t, 4, l.Attempts)
 		require.Equal(t, shadow, l.WouldBlock == 1 && l.Failed == 1)
 		require.Equal(t, !shadow, l.WouldBlock == 0 && l.Refused == 1)
@@ -140,9 +140,9 @@ func TestAddressesAndNetworksAreCountedByTheirPrefix(t *testing.T) {
 	} {
 		counts := tally.New()
 		counts.ObserveLogin(t.Context(), failed("alice", addr))
-		l := counts.Snapshot().Logins
-		require.Equal(t, []tally.ValueCount{{Value: want[0], Count: 1}}, l.Addresses)
-		require.Equal(t, []tally.ValueCount{{Value: want[1], Count: 1}}, l.Networks)
+		l := snapshotOf(counts).Logins
+		require.Equal(t, []ValueCount{{Value: want[0], Count: 1}}, l.Addresses)
+		require.Equal(t, []ValueCount{{Value: want[1], Count: 1}}, l.Networks)
 	}
 }
 
@@ -152,22 +152,22 @@ func TestFailuresThatAreNotListedAreBounded(t *testing.T) {
 	for i := range 29 {
 		counts.ObserveLogin(t.Context(), failed(fmt.Sprint("name", i), fmt.Sprintf("10.%d.0.1", i)))
 	}
-	require.Zero(t, counts.Snapshot().Logins.Unlisted, "all are listed")
+	require.Zero(t, snapshotOf(counts).Logins.Unlisted, "all are listed")
 	for i := range 30 {
 		counts.ObserveLogin(t.Context(), failed("alice", fmt.Sprintf("192.0.2.%d", i)))
 	}
-	l := counts.Snapshot().Logins
-	require.Equal(t, tally.ValueCount{Value: "alice", Count: 30}, l.Names[0])
+	l := snapshotOf(counts).Logins
+	require.Equal(t, ValueCount{Value: "alice", Count: 30}, l.Names[0])
 	require.EqualValues(t, 1, l.Unlisted, "addresses had to make room, each for another")
 	require.LessOrEqual(t, l.Unlisted, l.Failed/30)
 	captions := text(parse(t, get(counts, "/", "")), "caption")
 	require.Contains(t, captions, "The first 25 of 30 that are kept. Any other failed 1 times at most.")
 
 	counts.Reset()
-	require.Nil(t, counts.Snapshot().Logins)
+	require.Nil(t, snapshotOf(counts).Logins)
 	counts.MaxValues = -1
 	counts.ObserveLogin(t.Context(), failed("alice", "192.0.2.1"))
-	require.EqualValues(t, 1, counts.Snapshot().Logins.Unlisted)
+	require.EqualValues(t, 1, snapshotOf(counts).Logins.Unlisted)
 }
 
 func TestFailuresOfTheBackendAreShownWithTheLogins(t *testing.T) {
@@ -176,7 +176,7 @@ func TestFailuresOfTheBackendAreShownWithTheLogins(t *testing.T) {
 	counts.ObserveLogin(t.Context(), e)
 	e.Decision.Err, e.Result = errBroken, logins.Succeeded
 	counts.ObserveLogin(t.Context(), e)
-	require.EqualValues(t, 1, counts.Snapshot().Logins.Errors)
+	require.EqualValues(t, 1, snapshotOf(counts).Logins.Errors)
 	w := get(counts, "/", "")
 	require.NotContains(t, w.Body.String(), "192.0.2.99", "the text of an error")
 	require.Contains(t, text(parse(t, w), "p"), "The backend failed over 1 attempts (50.0 %).")
@@ -208,14 +208,14 @@ func TestLoginsMayBeObservedAtOnce(t *testing.T) {
 				e := failed(fmt.Sprint("name", i%20), fmt.Sprintf("10.0.%d.1", w))
 				e.Result = logins.Result(i % 4)
 				counts.ObserveLogin(t.Context(), e)
-				counts.Snapshot()
+				snapshotOf(counts)
 			}
 		})
 	}
 	all.Wait()
-	l := counts.Snapshot().Logins
+	l := snapshotOf(counts).Logins
 	require.Equal(t, []uint64{2000, 500, 500, 500, 500}, []uint64{l.Attempts, l.Refused, l.Succeeded, l.Failed, l.Canceled})
-	for _, list := range [][]tally.ValueCount{l.Names, l.Addresses, l.Networks} {
+	for _, list := range [][]ValueCount{l.Names, l.Addresses, l.Networks} {
 		var sum uint64
 		for _, v := range list {
 			sum += v.Count

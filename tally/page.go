@@ -21,7 +21,7 @@ const (
 	pageBans        = 100
 )
 
-// ServeHTTP answers GET and HEAD with a [Snapshot]. It is an HTML page, or JSON
+// ServeHTTP answers GET and HEAD with the counts. It is an HTML page, or JSON
 // if the query has format=json or, without a format, if the Accept header names
 // application/json and not text/html. The page also lists what is banned, and lifts a ban by POST,
 // if [Tally.LiftKeys] are set: not for another site's page, and not without one of the keys. Other
@@ -53,7 +53,7 @@ func (t *Tally) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case lifts:
 		t.serveLift(w, r, id)
 	case wantsJSON(r):
-		body, err := json.MarshalIndent(t.Snapshot(), "", "  ")
+		body, err := json.MarshalIndent(t.snapshot(), "", "  ")
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
@@ -67,7 +67,7 @@ func (t *Tally) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // A view is what the page shows.
 type view struct {
-	Snapshot
+	snapshot
 	Bans    []banned
 	AllBans int
 	CanLift bool
@@ -78,7 +78,7 @@ type view struct {
 
 func (t *Tally) view(r *http.Request) view {
 	v := view{
-		Snapshot: t.Snapshot(), CanLift: t.canLift(), Hashed: t.HashKey != nil, Kept: t.maxValues() > 0,
+		snapshot: t.snapshot(), CanLift: t.canLift(), Hashed: t.HashKey != nil, Kept: t.maxValues() > 0,
 		Refresh: r.URL.Query().Get("refresh") != "off",
 	}
 	v.Bans, v.AllBans = t.banned(r.Context(), pageBans)
@@ -140,18 +140,18 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"count":     countOf,
 	"moment":    func(t time.Time) string { return t.Format("2006-01-02 15:04:05 UTC") },
 	"machine":   func(t time.Time) string { return t.Format(time.RFC3339) },
-	"length":    func(s Snapshot) string { return s.At.Sub(s.Since).Round(time.Second).String() },
-	"first":     func(v []ValueCount) []ValueCount { return v[:min(len(v), pageValues)] },
+	"length":    func(since, at time.Time) string { return at.Sub(since).Round(time.Second).String() },
+	"first":     func(v []valueCount) []valueCount { return v[:min(len(v), pageValues)] },
 	"percent":   func(part float64) string { return strconv.FormatFloat(100*part, 'f', 1, 64) + " %" },
-	"failed":    func(kind string, values []ValueCount, l *LoginCounts) mostFailed { return mostFailed{kind, values, l} },
-	"stopped":   func(c ConditionCounts) uint64 { return c.Blocked + c.WouldBlock },
+	"failed":    func(kind string, values []valueCount, l *loginCounts) mostFailed { return mostFailed{kind, values, l} },
+	"stopped":   func(c conditionCounts) uint64 { return c.Blocked + c.WouldBlock },
 }).Parse(pageSource))
 
 // mostFailed are the names, addresses or networks with the most failed logins.
 type mostFailed struct {
 	Kind   string
-	Values []ValueCount
-	*LoginCounts
+	Values []valueCount
+	*loginCounts
 }
 
 // number returns n in groups of three digits.
@@ -184,7 +184,7 @@ func beginning(value string) string {
 }
 
 // countOf returns the count of v, as a range if it is not exact.
-func countOf(v ValueCount) string {
+func countOf(v valueCount) string {
 	if v.Error == 0 {
 		return number(v.Count)
 	}

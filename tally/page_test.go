@@ -57,9 +57,9 @@ func TestJSONShape(t *testing.T) {
 		want, err := os.ReadFile(golden)
 		require.NoError(t, err)
 		assert.Equal(t, string(want), w.Body.String())
-		var s tally.Snapshot
+		var s Snapshot
 		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &s))
-		assert.Equal(t, counts.Snapshot(), s, "a snapshot survives JSON")
+		assert.Equal(t, snapshotOf(counts), s, "a snapshot survives JSON")
 	})
 }
 

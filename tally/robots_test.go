@@ -13,7 +13,7 @@ import (
 
 func TestRobotsAreCountedByGroupAndStanding(t *testing.T) {
 	counts := tally.New()
-	require.Empty(t, counts.Snapshot().Robots)
+	require.Empty(t, snapshotOf(counts).Robots)
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
@@ -24,7 +24,7 @@ func TestRobotsAreCountedByGroupAndStanding(t *testing.T) {
 		})
 	}
 	all.Wait()
-	require.Equal(t, []tally.RobotCount{{"search", "verified", 400}, {"", "person", 4}}, counts.Snapshot().Robots)
+	require.Equal(t, []RobotCount{{"search", "verified", 400}, {"", "person", 4}}, snapshotOf(counts).Robots)
 
 	w := httptest.NewRecorder()
 	counts.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
@@ -34,8 +34,8 @@ func TestRobotsAreCountedByGroupAndStanding(t *testing.T) {
 	for i := range 100 {
 		counts.ObserveRobot(fmt.Sprint(i), "made up")
 	}
-	require.Len(t, counts.Snapshot().Robots, 64)
-	require.EqualValues(t, 38, counts.Snapshot().Uncounted)
+	require.Len(t, snapshotOf(counts).Robots, 64)
+	require.EqualValues(t, 38, snapshotOf(counts).Uncounted)
 	counts.Reset()
-	require.Empty(t, counts.Snapshot().Robots)
+	require.Empty(t, snapshotOf(counts).Robots)
 }

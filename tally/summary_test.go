@@ -14,7 +14,7 @@ import (
 // checkGuarantees compares what counts says of the values blocked by block with
 // exact, which has the right number for each.
 func checkGuarantees(t require.TestingT, counts *tally.Tally, exact map[string]uint64) {
-	s := counts.Snapshot()
+	s := snapshotOf(counts)
 	require.Len(t, s.Rules, 1)
 	c := s.Rules[0].Conditions[0]
 	k, n := counts.MaxValues, c.Blocked

@@ -6,8 +6,8 @@
 //	limits.Observe = t.Observe
 //	http.Handle("/tally", t) // on a listener that only operators reach
 //
-// [Tally.Snapshot] returns the counts to programs. As an http.Handler a [Tally]
-// shows them as a page and as JSON.
+// As an http.Handler a [Tally] shows the counts as a page and as JSON. [Tally.MarshalJSON] is that
+// JSON for programs, and says what each count is.
 //
 // # What is counted
 //
@@ -15,23 +15,19 @@
 // condition in the rule that was asked. At both levels a call is counted under exactly one of
 // these names, so they add up to all calls:
 //
-//	             the rule                          one of its conditions
-//	Authorized   authorized the call               had room for the call
-//	Blocked      blocked the call                  was full or banned, and the call was blocked
-//	WouldBlock   would have blocked it, but for    was full or banned, and the call would have
-//	             Shadow                            been blocked, but for Shadow
-//	Overruled                                      was full or banned, and the call was authorized
+//	              the rule                         one of its conditions
+//	authorized    authorized the call              had room for the call
+//	blocked       blocked the call                 was full or banned, and the call was blocked
+//	would_block   would have blocked it, but for   was full or banned, and the call would have
+//	              Shadow                           been blocked, but for Shadow
+//	overruled                                      was full or banned, and the call was authorized
 //	                                               all the same, by another condition of All or First
 //
-// In a rule of Either, Blocked of a condition are the calls that it blocked,
-// alone or with others, and Overruled is 0. In a rule of All, all conditions
-// have the same Blocked, and Overruled tells how often one was full and another
-// had room. In both, Authorized of a condition are the calls for which it had
+// In a rule of Either, blocked of a condition are the calls that it blocked,
+// alone or with others, and overruled is 0. In a rule of All, all conditions
+// have the same blocked, and overruled tells how often one was full and another
+// had room. In both, authorized of a condition are the calls for which it had
 // room, although another may have blocked them.
-//
-// There are three more counts. Banned are the calls that met a ban or set one.
-// Failed are the calls during which the backend failed. LostRaces is how often
-// conditions were decided again because of concurrent calls.
 //
 // A hit that Throttler.Cancel takes back later stays counted. A Wait is one
 // call, however often it tried. It is blocked if it gave up, also if its ctx
@@ -41,13 +37,12 @@
 //
 // Decisions do not tell failed logins from successful ones. For package login
 // set Guard.Observe = t.ObserveLogin. It counts each attempt once, with its
-// result, and the names, addresses and networks that fail most: see
-// [LoginCounts].
+// result, and the names, addresses and networks that fail most.
 //
 // An attempt is not a decision. If one is blocked as a stranger's and then let
 // in because the name is known, Throttler.Observe sees two decisions, one of
-// them blocked (with Shadow: would have been). Logins has the final result. So
-// judge logins by Logins, in a trial too.
+// them blocked (with Shadow: would have been). The JSON's logins have the final result.
+// So judge logins by these, in a trial too.
 //
 // # Bans
 //
@@ -69,7 +64,7 @@
 // The options bound the memory. With the defaults a condition takes about 150
 // kB once it has blocked 1,000 values, and a whole tally at most 80 MB. The
 // most blocked values of a condition are kept by the Space-Saving algorithm:
-// see [ConditionCounts.Values] for its guarantee.
+// see [Tally.MarshalJSON] for its guarantee.
 package tally
 
 import (
@@ -100,7 +95,7 @@ const defaultMaxValues = 1000
 type Tally struct {
 	// MaxNames is the number of rules and conditions, together, that are
 	// counted: one for each Rule.Identifier and one for each Condition.Name in
-	// it. Later ones are not counted (see [Snapshot.Uncounted]), nor are names
+	// it. Later ones are not counted (see uncounted in [Tally.MarshalJSON]), nor are names
 	// of more than 256 bytes. Default: 256.
 	MaxNames int
 
@@ -144,7 +139,7 @@ type epoch struct {
 	bans bans
 
 	robotsMu sync.Mutex
-	robots   map[RobotCount]uint64 // without Requests
+	robots   map[robotCount]uint64 // without Requests
 }
 
 // New returns an empty Tally whose counts begin now.
@@ -159,7 +154,7 @@ func New() *Tally {
 //
 // Counts do not fade with time, and the error of the most blocked values grows
 // with all calls ever blocked. So a program that runs for long should reset its
-// tally, for example every day, after it has saved a [Tally.Snapshot].
+// tally, for example every day, after it has saved what [Tally.MarshalJSON] returns.
 func (t *Tally) Reset() {
 	t.epoch.Store(&epoch{since: time.Now().UTC()})
 }
@@ -215,13 +210,13 @@ func (t *Tally) ObserveRobot(group, standing string) {
 	in := t.epoch.Load()
 	in.robotsMu.Lock()
 	defer in.robotsMu.Unlock()
-	key := RobotCount{Group: group, Standing: standing}
+	key := robotCount{Group: group, Standing: standing}
 	if _, ok := in.robots[key]; !ok && len(in.robots) == maxRobots {
 		in.table.Uncounted.Add(1)
 		return
 	}
 	if in.robots == nil {
-		in.robots = make(map[RobotCount]uint64)
+		in.robots = make(map[robotCount]uint64)
 	}
 	in.robots[key]++
 }

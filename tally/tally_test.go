@@ -48,16 +48,16 @@ func login(address, name string) []throttler.Condition {
 }
 
 // onlyRule returns the counts of the only rule in a snapshot.
-func onlyRule(t *testing.T, counts *tally.Tally) tally.RuleCounts {
+func onlyRule(t *testing.T, counts *tally.Tally) RuleCounts {
 	t.Helper()
-	s := counts.Snapshot()
+	s := snapshotOf(counts)
 	require.Len(t, s.Rules, 1)
 	require.Zero(t, s.Uncounted)
 	return s.Rules[0]
 }
 
 // counted returns the counters of c that are not 0.
-func counted(t *testing.T, c tally.Counts) string {
+func counted(t *testing.T, c Counts) string {
 	t.Helper()
 	text, err := json.Marshal(c)
 	require.NoError(t, err)
@@ -162,10 +162,10 @@ func TestWhatFailsAndBlocksIsCountedAsBoth(t *testing.T) {
 	counts := tally.New()
 	counts.Observe(t.Context(), throttler.Rule{Identifier: "r", Either: []throttler.Condition{{Name: "c", Value: "v"}}},
 		throttler.Decision{WouldBlock: true, Err: errBroken, Outcomes: []throttler.Outcome{{Name: "c", Blocked: true, Err: errBroken}}})
-	assert.Equal(t, tally.RuleCounts{
-		Identifier: "r", Counts: tally.Counts{Calls: 1, Blocked: 1, Failed: 1},
-		Conditions: []tally.ConditionCounts{{
-			Name: "c", Counts: tally.Counts{Calls: 1, Blocked: 1, Failed: 1}, Values: []tally.ValueCount{{Value: "v", Count: 1}},
+	assert.Equal(t, RuleCounts{
+		Identifier: "r", Counts: Counts{Calls: 1, Blocked: 1, Failed: 1},
+		Conditions: []ConditionCounts{{
+			Name: "c", Counts: Counts{Calls: 1, Blocked: 1, Failed: 1}, Values: []ValueCount{{Value: "v", Count: 1}},
 		}},
 	}, onlyRule(t, counts))
 }
@@ -176,7 +176,7 @@ func TestPeekAndInvalidRulesAreNotCounted(t *testing.T) {
 	require.NoError(t, err)
 	_, err = limits.Authorize(t.Context(), throttler.Rule{})
 	require.ErrorIs(t, err, throttler.ErrInvalidRule)
-	s := counts.Snapshot()
+	s := snapshotOf(counts)
 	assert.Empty(t, s.Rules)
 	assert.Zero(t, s.Uncounted)
 }
@@ -190,7 +190,7 @@ func TestRulesAreSortedAndConditionsAsFirstSeen(t *testing.T) {
 	} {
 		observe(counts, rule, true)
 	}
-	s := counts.Snapshot()
+	s := snapshotOf(counts)
 	require.Len(t, s.Rules, 2)
 	assert.Equal(t, "y", s.Rules[0].Identifier)
 	assert.Equal(t, "z", s.Rules[1].Identifier)
@@ -220,7 +220,7 @@ func block(counts *tally.Tally, value string) {
 }
 
 // values returns the most blocked values of what block blocked.
-func values(t *testing.T, counts *tally.Tally) []tally.ValueCount {
+func values(t *testing.T, counts *tally.Tally) []ValueCount {
 	t.Helper()
 	r := onlyRule(t, counts)
 	require.Len(t, r.Conditions, 1)
@@ -232,11 +232,11 @@ func TestAnOddDecisionIsCountedAsFarAsItGoes(t *testing.T) {
 	rule := throttler.Rule{Identifier: "r", Either: []throttler.Condition{{Name: "c", Value: "v"}}}
 	counts.Observe(t.Context(), rule, throttler.Decision{})
 	counts.Observe(t.Context(), rule, throttler.Decision{Outcomes: []throttler.Outcome{{Name: "c"}, {Name: "more", Blocked: true}}})
-	assert.Equal(t, tally.RuleCounts{
-		Identifier: "r", Counts: tally.Counts{Calls: 2, Blocked: 2},
-		Conditions: []tally.ConditionCounts{
-			{Name: "c", Counts: tally.Counts{Calls: 1, Authorized: 1}, Values: []tally.ValueCount{}},
-			{Name: "more", Counts: tally.Counts{Calls: 1, Blocked: 1}, Values: []tally.ValueCount{}},
+	assert.Equal(t, RuleCounts{
+		Identifier: "r", Counts: Counts{Calls: 2, Blocked: 2},
+		Conditions: []ConditionCounts{
+			{Name: "c", Counts: Counts{Calls: 1, Authorized: 1}, Values: []ValueCount{}},
+			{Name: "more", Counts: Counts{Calls: 1, Blocked: 1}, Values: []ValueCount{}},
 		},
 	}, onlyRule(t, counts))
 }
@@ -247,14 +247,14 @@ func TestNamesAreBounded(t *testing.T) {
 	for i := range 1000 {
 		observe(counts, throttler.Rule{Identifier: strconv.Itoa(i), Either: []throttler.Condition{{Name: "a"}, {Name: "b"}}}, true)
 	}
-	s := counts.Snapshot()
+	s := snapshotOf(counts)
 	require.Len(t, s.Rules, 2)
 	assert.Len(t, s.Rules[0].Conditions, 2, "a rule and its two conditions")
 	assert.Empty(t, s.Rules[1].Conditions, "a rule without room for its conditions")
 	assert.EqualValues(t, 999, s.Uncounted)
 	// What is known is still counted.
 	observe(counts, throttler.Rule{Identifier: "0", Either: []throttler.Condition{{Name: "a"}, {Name: "b"}}}, true)
-	assert.EqualValues(t, 2, counts.Snapshot().Rules[0].Conditions[1].Calls)
+	assert.EqualValues(t, 2, snapshotOf(counts).Rules[0].Conditions[1].Calls)
 }
 
 func TestNamesAreBoundedByDefault(t *testing.T) {
@@ -262,7 +262,7 @@ func TestNamesAreBoundedByDefault(t *testing.T) {
 	for i := range 1000 {
 		observe(counts, throttler.Rule{Identifier: strconv.Itoa(i), Either: []throttler.Condition{{Name: "a"}}}, true)
 	}
-	s := counts.Snapshot()
+	s := snapshotOf(counts)
 	assert.Len(t, s.Rules, 256/2)
 	assert.EqualValues(t, 1000-256/2, s.Uncounted)
 }
@@ -271,9 +271,9 @@ func TestLongNamesAreNotKept(t *testing.T) {
 	counts := tally.New()
 	long := strings.Repeat("x", 257)
 	observe(counts, throttler.Rule{Identifier: long, Either: []throttler.Condition{{Name: "a"}}}, true)
-	assert.Empty(t, counts.Snapshot().Rules)
+	assert.Empty(t, snapshotOf(counts).Rules)
 	observe(counts, throttler.Rule{Identifier: long[:256], Either: []throttler.Condition{{Name: long}, {Name: "a"}}}, true)
-	s := counts.Snapshot()
+	s := snapshotOf(counts)
 	assert.EqualValues(t, 2, s.Uncounted)
 	require.Len(t, s.Rules, 1)
 	require.Len(t, s.Rules[0].Conditions, 1)
@@ -340,7 +340,7 @@ func TestHashedValuesAreNotInClearText(t *testing.T) {
 		h.Write([]byte(value))
 		return hex.EncodeToString(h.Sum(nil))[:32]
 	}
-	assert.Equal(t, []tally.ValueCount{{Value: mac("alice"), Count: 2}, {Value: mac("bob"), Count: 1}}, values(t, counts))
+	assert.Equal(t, []ValueCount{{Value: mac("alice"), Count: 2}, {Value: mac("bob"), Count: 1}}, values(t, counts))
 }
 
 func TestAnEmptyHashKeyStillHashes(t *testing.T) {
@@ -367,7 +367,7 @@ func TestNothingOfTheCallersIsKept(t *testing.T) {
 	buffer := []byte("alice, and all the rest of the request")
 	block(counts, unsafe.String(&buffer[0], len("alice")))
 	clear(buffer)
-	assert.Equal(t, []tally.ValueCount{{Value: "alice", Count: 1}}, values(t, counts))
+	assert.Equal(t, []ValueCount{{Value: "alice", Count: 1}}, values(t, counts))
 }
 
 func TestResetBeginsAnew(t *testing.T) {
@@ -376,16 +376,16 @@ func TestResetBeginsAnew(t *testing.T) {
 		begin := time.Now()
 		block(counts, "alice")
 		time.Sleep(time.Hour)
-		s := counts.Snapshot()
+		s := snapshotOf(counts)
 		assert.True(t, s.Since.Equal(begin))
 		assert.Equal(t, time.Hour, s.At.Sub(s.Since))
 		counts.Reset()
 		assert.Len(t, s.Rules, 1, "a snapshot that was taken before")
-		s = counts.Snapshot()
+		s = snapshotOf(counts)
 		assert.Empty(t, s.Rules)
 		assert.Equal(t, time.Hour, s.Since.Sub(begin))
 		block(counts, "bob")
-		assert.Equal(t, []tally.ValueCount{{Value: "bob", Count: 1}}, values(t, counts))
+		assert.Equal(t, []ValueCount{{Value: "bob", Count: 1}}, values(t, counts))
 	})
 }
 
@@ -401,13 +401,13 @@ func TestConcurrentCallsAreAllCounted(t *testing.T) {
 					{Name: "a", Value: strconv.Itoa(i % 100)}, {Name: "b", Value: strconv.Itoa(w)},
 				}}, i%2 == 0)
 				if i%500 == 0 {
-					counts.Snapshot()
+					snapshotOf(counts)
 				}
 			}
 		})
 	}
 	group.Wait()
-	s := counts.Snapshot()
+	s := snapshotOf(counts)
 	require.Len(t, s.Rules, 5)
 	for _, r := range s.Rules {
 		assert.EqualValues(t, workers*each/5/2, r.Authorized)
@@ -437,7 +437,7 @@ func TestConcurrentResetsLoseNoRaceAndKeepTheBound(t *testing.T) {
 				}
 				if i%100 == 50 {
 					names := 0
-					for _, r := range counts.Snapshot().Rules {
+					for _, r := range snapshotOf(counts).Rules {
 						names += 1 + len(r.Conditions)
 					}
 					assert.LessOrEqual(t, names, 7)

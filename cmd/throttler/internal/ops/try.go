@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -54,9 +55,16 @@ type TriedRule struct {
 
 // A TriedCondition is the result for one condition.
 type TriedCondition struct {
-	Condition string             `json:"condition"`
-	Blocked   uint64             `json:"blocked"`
-	Values    []tally.ValueCount `json:"values"` // most blocked first
+	Condition string       `json:"condition"`
+	Blocked   uint64       `json:"blocked"`
+	Values    []TriedValue `json:"values"` // most blocked first
+}
+
+// A TriedValue is how often a value was blocked, at most, and by how much that may be too large.
+type TriedValue struct {
+	Value string `json:"value"`
+	Count uint64 `json:"count"`
+	Error uint64 `json:"error"`
 }
 
 // mostBlocked is the number of values shown of each condition.
@@ -70,7 +78,9 @@ func (o *Operator) Try(ctx context.Context, log io.Reader, size int64) error {
 	if err != nil {
 		return err
 	}
-	trial.count(counts)
+	if err := trial.count(counts); err != nil {
+		return err
+	}
 	if err := o.print(trial, trial.report); err != nil {
 		return err
 	}
@@ -209,9 +219,31 @@ func (t *Trial) decide(ctx context.Context, rules *rulefile.File, s *throttler.S
 }
 
 // count adds the counts of each rule.
-func (t *Trial) count(counts *tally.Tally) {
+func (t *Trial) count(counts *tally.Tally) error {
+	type calls struct {
+		Calls, Blocked uint64
+		WouldBlock     uint64 `json:"would_block"`
+	}
+	var counted struct {
+		Rules []struct {
+			Identifier string
+			calls
+			Conditions []struct {
+				Name string
+				calls
+				Values []TriedValue
+			}
+		}
+	}
+	text, err := counts.MarshalJSON()
+	if err == nil {
+		err = json.Unmarshal(text, &counted)
+	}
+	if err != nil {
+		return err
+	}
 	t.Rules = []TriedRule{}
-	for _, r := range counts.Snapshot().Rules {
+	for _, r := range counted.Rules {
 		tried := TriedRule{Rule: r.Identifier, Requests: r.Calls, Blocked: r.Blocked + r.WouldBlock}
 		for _, c := range r.Conditions {
 			values := c.Values[:min(len(c.Values), mostBlocked)]
@@ -219,6 +251,7 @@ func (t *Trial) count(counts *tally.Tally) {
 		}
 		t.Rules = append(t.Rules, tried)
 	}
+	return nil
 }
 
 // report writes a trial as text.
