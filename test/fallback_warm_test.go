@@ -163,6 +163,33 @@ func TestCancelSettleAndResetReachWhatTheFallbackCounted(t *testing.T) {
 	})
 }
 
+func TestSettleAndRefundTellWhatTheFallbackHasLeft(t *testing.T) {
+	for _, tt := range []struct {
+		share     float64
+		seen, own int // hits that the server holds, and that the fallback comes to hold
+	}{
+		{1, 7, 2}, {1, 7, 3}, {1, 7, 4}, {0.3, 0, 2}, {0.3, 0, 3}, {0.3, 0, 4}, {0.3, 8, 1}, {0.3, 8, 3}, {0.3, 9, 0},
+	} {
+		everyAlgorithm(t, 10, func(t *testing.T, c throttler.Condition) {
+			th, o := newCutOff(tt.share)
+			admitted(t, th, c, tt.seen)
+			o.off.Store(true)
+			d := settle(t, th, authorize(t, th, either(c)), total(tt.own))
+			left := peek(t, th, either(c)).Outcomes[0]
+			require.Equal(t, left.Remaining+left.Cost, d.Outcomes[0].Remaining, "%+v", tt)
+			require.Equal(t, tt.own > int(10*tt.share) || tt.own+tt.seen > 10, d.Outcomes[0].Blocked, "%+v", tt)
+			if c.Algorithm == throttler.InFlight {
+				return // is not refunded
+			}
+			d, err := th.Refund(t.Context(), either(c))
+			require.NoError(t, err)
+			left = peek(t, th, either(c)).Outcomes[0]
+			require.Equal(t, left.Remaining+left.Cost, d.Outcomes[0].Remaining, "%+v", tt)
+			require.Equal(t, left.Blocked, d.Outcomes[0].Blocked, "%+v", tt)
+		})
+	}
+}
+
 func TestProcessesOfOneShareEachAllowTwiceMaxTogether(t *testing.T) {
 	const n, max = 4, 40
 	everyAlgorithm(t, max, func(t *testing.T, c throttler.Condition) {

@@ -66,7 +66,7 @@ func (c *change) Apply(now record.Instant, r *record.Record) (store bool) {
 		one := c.limit
 		one.Cost, one.Least = 1, 0
 		left := *r
-		c.verdict.Decide(now, &one, record.Lockout{}, &left, false)
+		c.verdict = c.lookAt(now, left, record.Lockout{}, &one)
 		return store
 	}
 	c.ahead = r.IsAhead(now, &c.limit)

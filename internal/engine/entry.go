@@ -81,7 +81,7 @@ func (e *entry) standIn() *entry {
 
 // giveBack returns the entry that takes back what e has counted.
 func (e *entry) giveBack() *entry {
-	back := &entry{change: change{limit: e.limit, verdict: record.Verdict{Hit: e.verdict.Hit}}}
+	back := &entry{change: change{limit: e.limit, beside: e.beside, verdict: record.Verdict{Hit: e.verdict.Hit}}}
 	back.begin(e.backend, opGiveBack, e.Key)
 	return back
 }

@@ -184,9 +184,13 @@ func (r *reservation) settlement(total int) *record.Settlement {
 	if limit.Algorithm == record.Calendar {
 		limit.Near = limit.Period.Near(record.InstantOf(time.Now()))
 	}
-	return &record.Settlement{
+	s := &record.Settlement{
 		Limit: limit, Bounds: r.bounds, Hits: r.hits, Total: r.total, Actual: min(total, r.limit.Most()), ID: rand.Uint64(),
 	}
+	if r.home != r.home.engine.main {
+		s.Beside = r.home.beside(r.key, limit.Max)
+	}
+	return s
 }
 
 // await waits for the entries that were left before, and takes their results. It notes the

@@ -19,9 +19,17 @@ const awaited = time.Second
 // The other record stays as it is. Who sets a ban by it has to forget it, or else its hits count
 // again when the ban ends.
 func (v *Verdict) DecideBeside(now Instant, limit *Limit, l Lockout, r *Record, count bool, of *Beside) (store bool) {
-	p := pair{now: now, limit: *limit, own: limit.WithMax(of.Max)}
-	p.seen, _ = Decode(of.Seen) // of a later version: as if it was not seen
-	return v.decide(now, limit, l, r, count, &p)
+	return v.decide(now, limit, l, r, count, newPair(now, limit, of))
+}
+
+// lookBeside sets the Outcome of s to what r and the record beside it hold, as one is decided.
+func (s *Settlement) lookBeside(now Instant, one *Limit, r Record) {
+	p := newPair(now, one, s.Beside)
+	var v Verdict
+	v.decide(now, one, Lockout{}, &r, false, p)
+	if s.Outcome = v.Outcome; !s.Outcome.Banned {
+		s.Outcome.Blocked = p.exceeds()
+	}
 }
 
 // lookBeside is [Verdict.look] for r and what p has besides.
@@ -61,6 +69,12 @@ type pair struct {
 	bucket, others bucket // of one that is
 }
 
+func newPair(now Instant, limit *Limit, of *Beside) *pair {
+	p := &pair{now: now, limit: *limit, own: limit.WithMax(of.Max)}
+	p.seen, _ = Decode(of.Seen) // of a later version: as if it was not seen
+	return p
+}
+
 // ban returns which ban there is beside b, that of the process's record: the one that ends last.
 // Another one than b is not corrected in r. What the ban of the other record has kept does not
 // count.
@@ -94,6 +108,15 @@ func (p *pair) room() int {
 	}
 	mine := p.mine.hits()
 	return int(max(min(int64(p.own.Max)-mine, int64(p.limit.Max)-mine-p.theirs.hits()), 0))
+}
+
+// exceeds reports whether there are more hits than the two limits allow.
+func (p *pair) exceeds() bool {
+	if brim := p.now.Add(p.limit.TTL); p.limit.Algorithm == Bucket {
+		return max(p.bucket.score.up(), p.others.score.up()) > brim
+	}
+	mine := p.mine.hits()
+	return mine > int64(p.own.Max) || mine+p.theirs.hits() > int64(p.limit.Max)
 }
 
 // again returns how long it is until a call fits. One that never fits into the share comes again

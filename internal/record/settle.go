@@ -15,6 +15,7 @@ import (
 type Settlement struct {
 	Limit  Limit   // with a Max of 0 if it is not known; then Actual must be 0
 	Bounds *Bounds // of one period of a calendar whose Period may be off by some hours
+	Beside *Beside // of a record of one process; nil: it decides alone
 	Hits   []Hit   // what was counted and not given back yet, oldest first
 	Total  int     // what it has cost so far
 	Actual int     // what it has cost by what is known now
@@ -238,6 +239,10 @@ func (s *Settlement) enter(now Instant, c *calendar) {
 func (s *Settlement) lookAtSettled(now Instant, r Record) {
 	one := s.Limit
 	one.Cost, one.Least, one.ID = 1, 0, 0 // its own lease counts
+	if s.Beside != nil {
+		s.lookBeside(now, &one, r)
+		return
+	}
 	var v Verdict
 	b, _ := r.ban.at(now)
 	if b.holds(now) {
