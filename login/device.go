@@ -51,8 +51,9 @@ const (
 // the new one: the answer may be lost. The first attempt with the new one, or
 // [Guard.ConfirmDevice], ends that, after another 30 seconds for requests under way. So
 // anyone who has copied the old cookie becomes a stranger to the name. With the empty
-// device the name is known by its address alone, and the old device goes at once. A
-// ctx without a device leaves the one that the attempt was begun with, and so does Try.
+// device the name is known by its address alone, and the old device holds for those 30
+// seconds only. A ctx without a device leaves the one that the attempt was begun with, and
+// so does Try.
 //
 // A device holds at least 16 random bytes. Keep it in a cookie, through logouts. It
 // needs no signature: before a success it is worth nothing, and after that it holds
