@@ -74,7 +74,7 @@ type selector struct {
 	robot   *robotSelector    // nil: whoever asks
 
 	directory *robots.Directory // nil: no rule of the file asks who a robot is
-	ipv4Bits  int
+	bits      bits
 }
 
 // A match is how a selector selects a request.
@@ -82,9 +82,13 @@ type match struct {
 	route string // the pattern of its path; "": there is none
 	path  string // as most applications read it, or the pattern if it may be any
 
-	who      robots.Identity // of the client, if the file has a directory
-	ipv4Bits int             // of {prefix}
+	who  robots.Identity // of the client, if the file has a directory
+	bits bits
 }
+
+// bits are how many bits of an address are counted: of an IPv4 address in {prefix}, of an IPv6
+// address in {network} too.
+type bits struct{ ipv4, ipv6 int }
 
 // selects reports whether s selects a request, and how.
 func (s *selector) selects(r *Request) (m match, ok bool) {
@@ -112,7 +116,7 @@ func (s *selector) selects(r *Request) (m match, ok bool) {
 	} else {
 		m, ok = s.selectsPath(path)
 	}
-	m.who, m.ipv4Bits = who, s.ipv4Bits
+	m.who, m.bits = who, s.bits
 	return m, ok
 }
 

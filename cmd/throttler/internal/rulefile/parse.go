@@ -203,8 +203,7 @@ type parsing struct {
 	name     string
 	source   []byte
 	tree     *ast.File
-	ipv4Bits int
-	ipv6Bits int
+	bits     bits
 	shadow   bool
 	limits   map[string]os.FileInfo // files of limits, as they were read; nil: not at all
 	robots   *robots.Directory      // nil: no rule asks who a robot is, or there are mistakes
@@ -226,9 +225,8 @@ func (p *parsing) file() *File {
 		Shadow:    raw.Shadow,
 	}
 	p.shadow = raw.Shadow
-	p.ipv4Bits = p.bits("$.ipv4-bits", raw.IPv4Bits, defaultIPv4Bits, 32)
-	p.ipv6Bits = p.bits("$.ipv6-bits", raw.IPv6Bits, defaultIPv6Bits, 128)
-	f.IPv6Bits = p.ipv6Bits
+	p.bits = bits{p.prefix("$.ipv4-bits", raw.IPv4Bits, defaultIPv4Bits, 32), p.prefix("$.ipv6-bits", raw.IPv6Bits, defaultIPv6Bits, 128)}
+	f.IPv6Bits = p.bits.ipv6
 	p.robots = p.directory(&raw)
 	f.Robots = p.robots
 	p.oneOf("$.failure", raw.Failure, "open", "closed")
@@ -260,8 +258,8 @@ func (p *parsing) file() *File {
 	return f
 }
 
-// bits returns how much of an address counts.
-func (p *parsing) bits(path string, raw *int, otherwise, most int) int {
+// prefix returns how much of an address counts.
+func (p *parsing) prefix(path string, raw *int, otherwise, most int) int {
 	if raw == nil {
 		return otherwise
 	}
@@ -548,7 +546,6 @@ func (p *parsing) rule(path string, raw *ruleYAML) *Rule {
 		Name:     raw.Name,
 		selector: p.selector(path+".for", &raw.For),
 		Answer:   p.answer(path+".answer", &raw.Answer),
-		ipv6Bits: p.ipv6Bits,
 		template: throttler.Rule{
 			Identifier:          raw.Name,
 			Lockout:             p.duration(path+".lockout", raw.Lockout),
@@ -685,7 +682,7 @@ func (p *parsing) answer(path string, raw *answerYAML) Answer {
 }
 
 func (p *parsing) selector(path string, raw *forYAML) selector {
-	s := selector{apiOnly: raw.API, methods: raw.Method, fields: raw.Field, directory: p.robots, ipv4Bits: p.ipv4Bits}
+	s := selector{apiOnly: raw.API, methods: raw.Method, fields: raw.Field, directory: p.robots, bits: p.bits}
 	s.robot = p.robot(path+".robot", raw.Robot)
 	if raw.API && (len(raw.Path)+len(raw.Method)+len(raw.Host)+len(raw.Field) > 0 || raw.Robot != nil) {
 		p.problem(path+".api", "a rule for the API selects no requests of proxies: leave out path, method, host, field and robot")

@@ -79,15 +79,8 @@ func (p *parsing) directory(raw *fileYAML) *robots.Directory {
 func asksForRobots(r ruleYAML) bool {
 	return r.For.Robot != nil || slices.ContainsFunc(slices.Concat(r.Either, r.All, r.First), func(c conditionYAML) bool {
 		t, err := parseTemplate(c.Value)
-		return err == nil && slices.ContainsFunc(t.parts, func(p part) bool {
-			return isAboutRobots(p.attribute) || p.attribute == "asn" || p.attribute == "hoster"
-		})
+		return err == nil && slices.ContainsFunc(t.parts, func(p part) bool { return p.attribute != nil && p.attribute.robots })
 	})
-}
-
-// isAboutRobots reports whether an attribute comes from the user agent.
-func isAboutRobots(attribute string) bool {
-	return attribute == "robot" || attribute == "group" || attribute == "standing"
 }
 
 const userAgent = "header:User-Agent"

@@ -13,6 +13,7 @@
 package rulefile
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"maps"
@@ -57,7 +58,6 @@ type Rule struct {
 	list       string // the key of its conditions: either, all or first
 	conditions []condition
 	template   throttler.Rule // without conditions
-	ipv6Bits   int
 }
 
 // An Answer is the response to a blocked request.
@@ -101,7 +101,7 @@ func (r *Rule) Fill(request *Request) (rule throttler.Rule, ok bool) {
 	}
 	conditions := make([]throttler.Condition, 0, len(r.conditions))
 	for i := range r.conditions {
-		if c, ok := r.conditions[i].fill(request, m, r.ipv6Bits); ok {
+		if c, ok := r.conditions[i].fill(request, m); ok {
 			conditions = append(conditions, c)
 		}
 	}
@@ -136,8 +136,8 @@ func (r *Rule) with(conditions []throttler.Condition) throttler.Rule {
 
 // fill returns the condition with the value of a request. ok is false if the
 // condition does not count it.
-func (c *condition) fill(r *Request, m match, ipv6Bits int) (filled throttler.Condition, ok bool) {
-	value, complete := c.value.value(r, m, ipv6Bits)
+func (c *condition) fill(r *Request, m match) (filled throttler.Condition, ok bool) {
+	value, complete := c.value.value(r, m)
 	if !complete && c.skipMissing || c.exempts(r, value) {
 		return throttler.Condition{}, false
 	}
@@ -227,14 +227,8 @@ func (r *Rule) Uses() []string {
 	}
 	for i := range r.conditions {
 		for _, p := range r.conditions[i].value.parts {
-			switch {
-			case p.attribute == "":
-			case isAboutRobots(p.attribute):
-				uses = append(uses, userAgent)
-			case p.argument != "":
-				uses = append(uses, p.attribute+":"+p.argument)
-			default:
-				uses = append(uses, p.attribute)
+			if p.attribute != nil {
+				uses = append(uses, cmp.Or(p.attribute.from, strings.Replace(p.attribute.name, "NAME", p.argument, 1)))
 			}
 		}
 	}

@@ -22,18 +22,43 @@ type template struct {
 // A part is text, and the attribute that follows it.
 type part struct {
 	text      string
-	attribute string // "" for the end of the template
-	argument  string // the header's name, and so on
+	attribute *attribute // nil for the end of the template
+	argument  string     // the header's name, and so on
 }
 
 // separators are the characters that can separate two attributes.
 const separators = "@|,; /#"
 
-// attributes are those of a request. Some have an argument.
-var attributes = []string{
-	"address", "network", "prefix", "method", "host", "path", "route", "user", "robot", "group", "standing", "asn", "hoster",
-	"header:NAME", "cookie:NAME", "field:NAME",
+// An attribute is what a template can have of a request.
+type attribute struct {
+	name   string // with :NAME, if it has an argument
+	of     func(r *Request, m match, argument string) (value string, ok bool)
+	robots bool   // only a directory tells it
+	from   string // as Uses calls what it is read from; empty: name
 }
+
+var attributes = []attribute{
+	{name: "address", of: func(r *Request, _ match, _ string) (string, bool) { return r.network(128) }},
+	{name: "network", of: func(r *Request, m match, _ string) (string, bool) { return r.network(m.bits.ipv6) }},
+	{name: "prefix", of: func(r *Request, m match, _ string) (string, bool) {
+		return address.Network(r.Addr, m.bits.ipv4, m.bits.ipv6), r.Addr.IsValid()
+	}},
+	{name: "method", of: func(r *Request, _ match, _ string) (string, bool) { return some(r.Method) }},
+	{name: "host", of: func(r *Request, _ match, _ string) (string, bool) { return r.host(), r.Host != "" }},
+	{name: "path", of: func(r *Request, m match, _ string) (string, bool) { return m.path, r.Target != "" }},
+	{name: "route", of: func(_ *Request, m match, _ string) (string, bool) { return some(m.route) }},
+	{name: "user", of: func(r *Request, _ match, _ string) (string, bool) { return r.user() }},
+	{name: "robot", of: func(_ *Request, m match, _ string) (string, bool) { return some(m.who.Name) }, robots: true, from: userAgent},
+	{name: "group", of: func(_ *Request, m match, _ string) (string, bool) { return some(m.who.Group) }, robots: true, from: userAgent},
+	{name: "standing", of: func(_ *Request, m match, _ string) (string, bool) { return some(m.who.Standing.String()) }, robots: true, from: userAgent},
+	{name: "asn", of: func(_ *Request, m match, _ string) (string, bool) { return systemText(m.who.ASN), m.who.ASN != 0 }, robots: true},
+	{name: "hoster", of: func(_ *Request, m match, _ string) (string, bool) { return some(m.who.Network) }, robots: true},
+	{name: "header:NAME", of: func(r *Request, _ match, name string) (string, bool) { return r.header(name) }},
+	{name: "cookie:NAME", of: func(r *Request, _ match, name string) (string, bool) { return r.cookie(name) }},
+	{name: "field:NAME", of: func(r *Request, _ match, name string) (string, bool) { value, ok := r.Fields[name]; return value, ok }},
+}
+
+func some(text string) (string, bool) { return text, text != "" }
 
 // parseTemplate parses a template.
 func parseTemplate(source string) (template, error) {
@@ -67,16 +92,21 @@ func parseTemplate(source string) (template, error) {
 
 func parsePart(inside string) (part, error) {
 	name, argument, hasArgument := strings.Cut(inside, ":")
-	needsArgument := slices.Contains(attributes, name+":NAME")
-	switch {
-	case !needsArgument && !slices.Contains(attributes, name):
-		return part{}, fmt.Errorf("{%s} is unknown: want one of %s", inside, strings.Join(attributes, ", "))
-	case needsArgument && argument == "":
-		return part{}, fmt.Errorf("{%s} has no name: want {%s:NAME}", inside, name)
-	case hasArgument && !needsArgument:
-		return part{}, fmt.Errorf("{%s} has a name: want {%s}", inside, name)
+	for i := range attributes {
+		switch a := &attributes[i]; {
+		case a.name == name && hasArgument:
+			return part{}, fmt.Errorf("{%s} has a name: want {%s}", inside, name)
+		case a.name == name+":NAME" && argument == "":
+			return part{}, fmt.Errorf("{%s} has no name: want {%s}", inside, a.name)
+		case a.name == name || a.name == name+":NAME":
+			return part{attribute: a, argument: argument}, nil
+		}
 	}
-	return part{attribute: name, argument: argument}, nil
+	names := make([]string, len(attributes))
+	for i := range attributes {
+		names[i] = attributes[i].name
+	}
+	return part{}, fmt.Errorf("{%s} is unknown: want one of %s", inside, strings.Join(names, ", "))
 }
 
 // several reports whether t has more than one attribute.
@@ -84,7 +114,7 @@ func (t template) several() bool { return len(t.parts) > 2 }
 
 // isAddress reports whether t is made of the client's address alone.
 func (t template) isAddress() bool {
-	return len(t.parts) == 2 && (t.parts[0].attribute == "address" || t.parts[0].attribute == "network")
+	return len(t.parts) == 2 && (t.has("address") || t.has("network"))
 }
 
 // isConstant reports whether t is the same for all requests.
@@ -92,20 +122,20 @@ func (t template) isConstant() bool { return len(t.parts) == 1 }
 
 // has reports whether t has an attribute.
 func (t template) has(attribute string) bool {
-	return slices.ContainsFunc(t.parts, func(p part) bool { return p.attribute == attribute })
+	return slices.ContainsFunc(t.parts, func(p part) bool { return p.attribute != nil && p.attribute.name == attribute })
 }
 
 // value returns the value for a request. complete is false if the request lacks
 // an attribute. That is empty then.
-func (t template) value(r *Request, m match, ipv6Bits int) (value string, complete bool) {
+func (t template) value(r *Request, m match) (value string, complete bool) {
 	var b strings.Builder
 	complete = true
 	for _, p := range t.parts {
 		b.WriteString(p.text)
-		if p.attribute == "" {
+		if p.attribute == nil {
 			continue
 		}
-		s, ok := p.of(r, m, ipv6Bits)
+		s, ok := p.attribute.of(r, m, p.argument)
 		if !ok {
 			complete = false
 		}
@@ -115,44 +145,6 @@ func (t template) value(r *Request, m match, ipv6Bits int) (value string, comple
 		b.WriteString(s)
 	}
 	return b.String(), complete
-}
-
-// of returns the attribute of a request, and whether the request has it.
-func (p part) of(r *Request, m match, ipv6Bits int) (string, bool) {
-	switch p.attribute {
-	case "address":
-		return r.network(128)
-	case "network":
-		return r.network(ipv6Bits)
-	case "method":
-		return r.Method, r.Method != ""
-	case "host":
-		return r.host(), r.Host != ""
-	case "path":
-		return m.path, r.Target != ""
-	case "route":
-		return m.route, m.route != ""
-	case "user":
-		return r.user()
-	case "robot":
-		return m.who.Name, m.who.Name != ""
-	case "group":
-		return m.who.Group, m.who.Group != ""
-	case "standing":
-		return m.who.Standing.String(), true
-	case "asn":
-		return systemText(m.who.ASN), m.who.ASN != 0
-	case "hoster":
-		return m.who.Network, m.who.Network != ""
-	case "prefix":
-		return address.Network(r.Addr, m.ipv4Bits, ipv6Bits), r.Addr.IsValid()
-	case "header":
-		return r.header(p.argument)
-	case "cookie":
-		return r.cookie(p.argument)
-	}
-	s, ok := r.Fields[p.argument]
-	return s, ok
 }
 
 // escape percent-encodes the separators in a text.

@@ -25,7 +25,7 @@ func (r *Rule) WithValues(values map[string]string) (rule throttler.Rule, err er
 		if !ok {
 			continue
 		}
-		c, counted, err := r.conditions[i].withValue(given, r.ipv6Bits)
+		c, counted, err := r.conditions[i].withValue(given, r.selector.bits)
 		if err != nil {
 			return throttler.Rule{}, err
 		}
@@ -56,14 +56,14 @@ func (r *Rule) Expand(name, given string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("condition %s counts addresses: %w", name, err)
 	}
-	return c.within(prefix, r.ipv6Bits)
+	return c.within(prefix, r.selector.bits)
 }
 
 // within returns the values of the addresses in a network.
-func (c *condition) within(network netip.Prefix, ipv6Bits int) ([]string, error) {
+func (c *condition) within(network netip.Prefix, counted bits) ([]string, error) {
 	bits := network.Addr().BitLen()
 	if network.Addr().Is6() && c.value.has("network") {
-		bits = ipv6Bits
+		bits = counted.ipv6
 	}
 	free := max(bits-network.Bits(), 0)
 	if free > 16 {
@@ -72,7 +72,7 @@ func (c *condition) within(network netip.Prefix, ipv6Bits int) ([]string, error)
 	values := make([]string, 0, 1<<free)
 	for i := range 1 << free {
 		request := &Request{Addr: nth(network.Addr(), i, bits)}
-		value, _ := c.value.value(request, match{}, ipv6Bits)
+		value, _ := c.value.value(request, match{bits: counted})
 		values = append(values, value)
 	}
 	return values, nil
@@ -115,14 +115,14 @@ func (r *Rule) condition(name string) *condition {
 // it counts networks, an IPv6 address is cut to its network. Exempt networks
 // hold for conditions that count addresses only: in another one the caller may
 // send any text, also one that looks like an address.
-func (c *condition) withValue(given string, ipv6Bits int) (filled throttler.Condition, counted bool, err error) {
+func (c *condition) withValue(given string, cut bits) (filled throttler.Condition, counted bool, err error) {
 	request, value := new(Request), given
 	if c.value.isAddress() {
 		request.Addr, err = netip.ParseAddr(given)
 		if err != nil {
 			return throttler.Condition{}, false, fmt.Errorf("condition %s counts addresses, and %q is not one", c.Name, given)
 		}
-		value, _ = c.value.value(request, match{}, ipv6Bits)
+		value, _ = c.value.value(request, match{bits: cut})
 	}
 	if c.exempts(request, value) {
 		return throttler.Condition{}, false, nil
