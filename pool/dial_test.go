@@ -2,11 +2,9 @@ package pool_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -15,7 +13,6 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
-	"github.com/adaptivethrottler/throttler/internal/skiptest"
 	"github.com/adaptivethrottler/throttler/internal/upstream"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/bradfitz/gomemcache/memcache"
@@ -197,83 +194,6 @@ func greet(conn net.Conn, addr, version string) {
 		fmt.Fprintf(conn, "%s\r\n", version)
 		splice(conn, addr)
 	}
-}
-
-// Through a real twemproxy, which passes the question for the version on.
-func TestTwemproxy(t *testing.T) {
-	path, err := exec.LookPath("nutcracker")
-	if err != nil {
-		skiptest.Skip(t, "twemproxy is not installed: apt-get install nutcracker")
-	}
-	server := servertest.NewMemcached(t)
-	addr := twemproxy(t, path, server.Addr)
-	p := patient(t, addr)
-	p.Proxy = true
-	count := func() {
-		x := &scripted{key: "count"}
-		x.propose = func(turn exchange.Turn) *memcache.Item {
-			if turn.Found == nil {
-				return valued("1", 0)
-			}
-			return valued(string(turn.Found.Value)+"1", turn.Found.CasID)
-		}
-		for {
-			result := run(t, p, x)
-			require.NoError(t, result.Err)
-			if result.Stored {
-				return
-			}
-		}
-	}
-	for range 5 {
-		count()
-	}
-	item, err := p.Get("count")
-	require.NoError(t, err)
-	require.Equal(t, "11111", string(item.Value))
-
-	// The server restarts, and the connection to the proxy stays.
-	server.Kill()
-	server.Start()
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		_, err := p.Get("count")
-		assert.Equal(c, memcache.ErrCacheMiss, err)
-	}, 30*time.Second, 10*time.Millisecond)
-	count()
-	item, err = p.Get("count")
-	require.NoError(t, err)
-	require.Equal(t, "1", string(item.Value), "nothing of before the restart")
-	items, err := p.GetMulti([]string{"count", "other"})
-	require.NoError(t, err)
-	require.Len(t, items, 1)
-}
-
-// twemproxy starts a proxy of the server at addr and returns its address.
-func twemproxy(t *testing.T, path, addr string) string {
-	t.Helper()
-	listen, err1 := servertest.FreeAddr(servertest.OtherPorts)
-	stats, err2 := servertest.FreeAddr(servertest.OtherPorts)
-	require.NoError(t, errors.Join(err1, err2))
-	_, statsPort, _ := net.SplitHostPort(stats)
-
-	config := filepath.Join(t.TempDir(), "nutcracker.yml")
-	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil,
-		"pool:\n  listen: %s\n  hash: fnv1a_64\n  distribution: ketama\n  auto_eject_hosts: false\n  timeout: 10000\n"+
-			"  server_retry_timeout: 50\n  servers:\n   - %s:1\n", listen, addr), 0o600))
-	cmd := exec.Command(path, "-c", config, "-a", "127.0.0.1", "-s", statsPort)
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	require.Eventually(t, func() bool {
-		conn, err := net.Dial("tcp", listen)
-		if err == nil {
-			conn.Close()
-		}
-		return err == nil
-	}, 30*time.Second, 10*time.Millisecond)
-	return listen
 }
 
 // A network may give out IPv6 addresses that lead nowhere.

@@ -329,6 +329,8 @@ func TestNothingIsReadTogetherBehindAProxy(t *testing.T) {
 		p.Proxy = true
 		xs := writes(numbered(3)...)
 		p.Exchange(context.Background(), xs...)
+		_, err := p.GetMulti(numbered(3))
+		require.NoError(t, err)
 		for _, request := range s.heard() {
 			require.LessOrEqual(t, len(keysRead([]string{request})), 1)
 		}
