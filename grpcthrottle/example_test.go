@@ -67,7 +67,7 @@ func ExampleNew() {
 	limit := grpcthrottle.New(throttler.New(memstore.New()), func(ctx context.Context, call grpcthrottle.Call) throttler.Rule {
 		upload, ok := call.Request.([]byte)
 		if !ok {
-			return grpcthrottle.Unlimited()
+			return httpthrottle.Unlimited()
 		}
 		return throttler.Rule{
 			Identifier: "uploads",

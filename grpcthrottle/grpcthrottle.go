@@ -73,7 +73,9 @@ type Interceptor struct {
 
 // New returns an Interceptor that decides each call by the rule that the
 // function rule returns. rule is called from many goroutines at once. To leave
-// a call unlimited, it returns [Unlimited]. New panics if t or rule is nil.
+// a call unlimited, it returns [httpthrottle.Unlimited]: such a call passes at once, nothing is
+// counted, and its context has no Decision. The zero Rule is a mistake instead, and answered with
+// Internal. New panics if t or rule is nil.
 func New(t *throttler.Throttler, rule func(ctx context.Context, call Call) throttler.Rule) *Interceptor {
 	if t == nil {
 		panic("grpcthrottle: New with a nil Throttler")
@@ -149,7 +151,7 @@ type decisionKey struct{}
 
 // DecisionFrom returns the Decision on the call that ctx belongs to. The second
 // result is false if no Interceptor has decided the call, or all rules were
-// [Unlimited]. With one Interceptor inside another it is the innermost
+// [httpthrottle.Unlimited]. With one Interceptor inside another it is the innermost
 // Decision. Do not change its slices.
 func DecisionFrom(ctx context.Context) (throttler.Decision, bool) {
 	d, ok := ctx.Value(decisionKey{}).(*throttler.Decision)

@@ -163,7 +163,7 @@ func TestCallsAreAllowedAndRefused(t *testing.T) {
 		"a store that fails":     {byRule(failing{broken}, one), 4, broken, codes.OK, "", 0},
 		"an overload":            {byRule(failing{throttler.ErrOverloaded}, one), 4, throttler.ErrOverloaded, codes.OK, "", 0},
 		"an overload, refused":   {refusing, 0, nil, codes.Unavailable, "there are too many calls to decide this one", time.Second},
-		"no limit":               {byRule(failing{broken}, grpcthrottle.Unlimited()), 4, nil, codes.OK, "", 0},
+		"no limit":               {byRule(failing{broken}, httpthrottle.Unlimited()), 4, nil, codes.OK, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.limit.Failed = func(context.Context, grpcthrottle.Call, error) error {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/httpthrottle"
-	"github.com/adaptivethrottler/throttler/internal/gate"
 )
 
 // Addr returns the address of the client of the call that ctx belongs to. If
@@ -71,8 +70,3 @@ func Metadata(ctx context.Context, key string) (value string, ok bool) {
 	}
 	return values[0], true
 }
-
-// Unlimited returns the rule of a call that is not limited: the call passes at
-// once, nothing is counted, and its context has no Decision. The zero Rule is a
-// mistake instead, and answered with Internal.
-func Unlimited() throttler.Rule { return gate.UnlimitedRule() }

@@ -80,6 +80,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/login"
+	"github.com/adaptivethrottler/throttler/pool"
 	"go.opentelemetry.io/otel/metric"
 )
 
@@ -95,7 +96,10 @@ type Parts struct {
 
 	// Servers are those of a *[pool.Pool] or a *redisstore.Store. At each collection every
 	// server is asked for its statistics, over a connection of its own, for up to a second.
-	Servers Servers
+	Servers interface {
+		Check(ctx context.Context) error
+		Stats() []pool.ServerStats
+	}
 
 	// Guard's attempts are counted. Its Observe is handled like the
 	// Throttler's.

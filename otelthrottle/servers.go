@@ -70,17 +70,14 @@ func observeStats(meter metric.Meter, t *throttler.Throttler) (metric.Registrati
 	})
 }
 
-// Servers are the servers of a *pool.Pool or a *redisstore.Store.
-type Servers interface {
-	// Check asks each server for its statistics.
-	Check(ctx context.Context) error
-
-	// Stats returns what is known of each server.
+// servers is what [Parts] has as Servers.
+type servers interface {
+	Check(ctx context.Context) error // asks each server for its statistics
 	Stats() []pool.ServerStats
 }
 
 // observeServers reports about the servers of store.
-func observeServers(meter metric.Meter, store Servers) (metric.Registration, error) {
+func observeServers(meter metric.Meter, store servers) (metric.Registration, error) {
 	type stats = pool.ServerStats
 	in := &instruments{meter: meter}
 	always := []struct {

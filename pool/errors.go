@@ -9,8 +9,8 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/failure"
 )
 
-// ErrClosed is the error of a call after Close, or during it.
-var ErrClosed = errors.New("pool: closed")
+// ErrClosed is the error of a call after Close, or during it, of a redisstore too.
+var ErrClosed = failure.ErrClosed
 
 // serverError returns err as the failure of a server, or of the way to it. Ordinary answers
 // (a miss, a conflict) are no failures and come as memcache.Client returns them.

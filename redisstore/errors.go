@@ -9,11 +9,9 @@ import (
 	"strings"
 
 	"github.com/adaptivethrottler/throttler/internal/failure"
+	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/redis/rueidis"
 )
-
-// ErrClosed is the error of a call after Close, or during it.
-var ErrClosed = errors.New("redisstore: closed")
 
 // serverError returns err as the failure of a server, or of the way to it. Ordinary answers (a
 // miss, a conflict) are no failures.
@@ -114,7 +112,7 @@ func isTimeout(err error) bool {
 // isUnsent reports whether err means that nothing was sent: there was no connection.
 func isUnsent(err error) bool {
 	var network *net.OpError
-	return errors.Is(err, ErrClosed) || errors.As(err, &network) && network.Op == "dial"
+	return errors.Is(err, pool.ErrClosed) || errors.As(err, &network) && network.Op == "dial"
 }
 
 // errOverloaded is the error of a request whose turn did not come in time.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/fanout"
+	"github.com/adaptivethrottler/throttler/pool"
 )
 
 // Exchange writes records and reads them back, each in one round trip, as
@@ -65,7 +66,7 @@ func (s *Store) key(stored string) string {
 // server is to be asked.
 func (s *Store) admit(r *request) bool {
 	if s.isClosed() {
-		r.err = ErrClosed
+		r.err = pool.ErrClosed
 		return false
 	}
 	s.init()

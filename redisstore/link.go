@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/redis/rueidis"
 )
 
@@ -89,7 +90,7 @@ func (l *link) makingLocked() *making {
 	}
 	m := &making{done: make(chan struct{})}
 	if m.err = l.refusalLocked(""); l.store.isClosed() {
-		m.err = ErrClosed
+		m.err = pool.ErrClosed
 	}
 	if m.err != nil {
 		close(m.done)
@@ -158,7 +159,7 @@ func (l *link) make(m *making) {
 		}
 	case l.store.isClosed():
 		m.client.Close()
-		m.client, m.err = nil, ErrClosed
+		m.client, m.err = nil, pool.ErrClosed
 	case primary != l.primary:
 		go m.client.Close()
 		m.client, m.err = nil, errFailover
@@ -285,7 +286,7 @@ type tracked struct {
 }
 
 // errCut is the error of a connection that is made when the link is closed already.
-var errCut = &net.OpError{Op: "dial", Err: ErrClosed}
+var errCut = &net.OpError{Op: "dial", Err: pool.ErrClosed}
 
 // track notes a connection to address, which ends when it is cut.
 func (l *link) track(nc net.Conn, address string) (net.Conn, error) {

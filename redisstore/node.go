@@ -11,6 +11,7 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/fanout"
 	"github.com/adaptivethrottler/throttler/internal/turns"
 	"github.com/adaptivethrottler/throttler/internal/upstream"
+	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/redis/rueidis"
 )
 
@@ -314,8 +315,8 @@ func (n *node) failAll(requests []*request, err error) {
 		return
 	}
 	switch {
-	case errors.Is(err, ErrClosed):
-		err = ErrClosed
+	case errors.Is(err, pool.ErrClosed):
+		err = pool.ErrClosed
 	case errors.Is(err, errOverloaded):
 		n.Counts.Overloads.Add(uint64(len(requests)))
 		err = serverError(n.Name, err)
@@ -359,7 +360,7 @@ func (n *node) complains(err error) {
 
 // fails notes that calls have failed.
 func (n *node) fails(calls int, err error) {
-	if errors.Is(err, ErrClosed) {
+	if errors.Is(err, pool.ErrClosed) {
 		return
 	}
 	n.store.refreshTopology()

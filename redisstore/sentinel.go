@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/adaptivethrottler/throttler/internal/upstream"
+	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/redis/rueidis"
 )
 
@@ -74,7 +75,7 @@ func (s *sentinels) primary() (string, error) {
 		case <-timeout.C:
 			late = true
 		case <-s.link.store.over:
-			return "", ErrClosed
+			return "", pool.ErrClosed
 		}
 	}
 	if answers == 0 {
@@ -141,7 +142,7 @@ var errAsked = errors.New("it is being asked")
 
 func (s *sentinels) askLocked(n *sentinel) opinion {
 	if s.link.store.isClosed() {
-		return opinion{err: ErrClosed}
+		return opinion{err: pool.ErrClosed}
 	}
 	if n.client == nil {
 		client, err := rueidis.NewClient(s.link.sentinelOptions(n.address))

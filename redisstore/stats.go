@@ -82,10 +82,10 @@ func (s *Store) Check(ctx context.Context) error {
 }
 
 // Watch calls [Store.Check] at once and then again after every pause. It returns when
-// ctx ends, with its error, or when the store is closed, with ErrClosed. Zero or less
+// ctx ends, with its error, or when the store is closed, with pool.ErrClosed. Zero or less
 // means 15 s.
 func (s *Store) Watch(ctx context.Context, every time.Duration) error {
-	return upstream.Watch(ctx, every, s.Check, s.over, ErrClosed)
+	return upstream.Watch(ctx, every, s.Check, s.over, pool.ErrClosed)
 }
 
 // fields returns those of an INFO.
@@ -142,7 +142,7 @@ func (s *Store) Info(ctx context.Context) (map[string]map[string]string, error) 
 // asked returns the nodes and the client to ask them by.
 func (s *Store) asked(ctx context.Context) ([]*node, rueidis.Client, error) {
 	if s.isClosed() {
-		return nil, nil, ErrClosed
+		return nil, nil, pool.ErrClosed
 	}
 	s.init()
 	c, err := s.link.get(ctx)

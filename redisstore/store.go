@@ -20,7 +20,7 @@
 //   - Notice outages and lost records: [Store.StateChanged], [Store.Forgot], [Store.Watch],
 //     [Store.Check], [Store.Stats].
 //   - Look at the server: [Store.Info], [Store.Keys].
-//   - Tell errors apart: throttler.ErrUnavailable and ErrOverloaded; [ErrClosed],
+//   - Tell errors apart: throttler.ErrUnavailable and ErrOverloaded; [pool.ErrClosed],
 //     [exchange.KeyError], [exchange.MaybeDoneError].
 //
 // # What is stored
@@ -188,7 +188,7 @@ func (s *Store) init() {
 }
 
 // Close ends the store: calls under way fail within Timeout, and all later ones
-// at once, with [ErrClosed]. If Open has made the client, Close closes it. It waits for no
+// at once, with [pool.ErrClosed]. If Open has made the client, Close closes it. It waits for no
 // server longer than Timeout or a second. Its error is always nil.
 func (s *Store) Close() error {
 	s.mu.Lock()
@@ -202,7 +202,7 @@ func (s *Store) Close() error {
 	s.init()
 	for _, n := range s.routes.Load().all() {
 		n.Leave(false)
-		n.cut(ErrClosed)
+		n.cut(pool.ErrClosed)
 	}
 	hung := time.AfterFunc(min(s.timeout(), patienceToClose), func() {
 		s.link.cut(func(*tracked) bool { return true })

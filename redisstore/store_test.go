@@ -14,6 +14,7 @@ import (
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/exchange"
 	"github.com/adaptivethrottler/throttler/internal/servertest"
+	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/adaptivethrottler/throttler/redisstore"
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/redis/rueidis"
@@ -277,7 +278,7 @@ func TestNewUsesTheClientItIsGiven(t *testing.T) {
 	require.Equal(t, 10, admitted(t, rule("a", 10), 5, s))
 	require.NoError(t, s.Close())
 	_, err = s.Get("k")
-	require.ErrorIs(t, err, redisstore.ErrClosed)
+	require.ErrorIs(t, err, pool.ErrClosed)
 	require.NoError(t, client.Do(context.Background(), client.B().Ping().Build()).Error())
 }
 

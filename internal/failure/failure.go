@@ -16,6 +16,9 @@ var (
 	// ErrOverloaded is throttler.ErrOverloaded.
 	ErrOverloaded = errors.New("throttler: overloaded")
 
+	// ErrClosed is pool.ErrClosed.
+	ErrClosed = errors.New("throttler: the store is closed")
+
 	// ErrNoCAS is throttler.ErrNoCAS.
 	ErrNoCAS = errors.New("throttler: the server gives no CAS tokens: run memcached without -C")
 )

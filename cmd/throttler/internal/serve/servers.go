@@ -8,7 +8,6 @@ import (
 
 	"github.com/adaptivethrottler/throttler"
 	"github.com/adaptivethrottler/throttler/cmd/throttler/internal/rulefile"
-	"github.com/adaptivethrottler/throttler/otelthrottle"
 	"github.com/adaptivethrottler/throttler/pool"
 	"github.com/adaptivethrottler/throttler/redisstore"
 )
@@ -35,7 +34,8 @@ const checkTimeout = 5 * time.Second
 // A store is a *pool.Pool or a *redisstore.Store.
 type store interface {
 	throttler.Client
-	otelthrottle.Servers
+	Check(ctx context.Context) error
+	Stats() []pool.ServerStats
 	Watch(ctx context.Context, every time.Duration) error
 	Close() error
 }
