@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/adaptivethrottler/throttler"
@@ -103,27 +102,6 @@ func TestTryDoesNotCheckARefusedAttempt(t *testing.T) {
 	require.Equal(t, 10*time.Minute, d.RetryAfter.Round(time.Minute))
 	require.Equal(t, []string{refusal}, d.Messages)
 	require.Equal(t, 1, refused)
-}
-
-// However many come at once, no more than the limit are checked.
-func TestTryChecksNoMoreThanTheLimit(t *testing.T) {
-	g := on(t, memstore.New())
-	checked := make(chan struct{}, 100)
-	done := make(chan struct{})
-	for range 100 {
-		go func() {
-			defer func() { done <- struct{}{} }()
-			_, _, err := g.Try(t.Context(), "alice", home, func(context.Context) (bool, error) {
-				checked <- struct{}{}
-				return false, nil
-			})
-			assert.NoError(t, err)
-		}()
-	}
-	for range 100 {
-		<-done
-	}
-	require.Len(t, checked, 5)
 }
 
 // A device in ctx counts for Try, and stays the name's device.

@@ -115,25 +115,6 @@ func TestResetWhoseContextEndsHoldsWhenTheRecordIsDeleted(t *testing.T) {
 	})
 }
 
-// A call has read the ban, and is about to remember it, when Reset lifts it.
-func TestResetHoldsForABanThatIsBeingReadMeanwhile(t *testing.T) {
-	client := newFaulty()
-	elsewhere := throttler.New(client)
-	rule := banning("a", time.Hour)
-	authorize(t, elsewhere, rule)
-	authorize(t, elsewhere, rule)
-	reader := over(client)
-	here := throttler.New(reader)
-	here.BlockCache = 10
-	reader.after = func(_ string, err error) error {
-		reader.after = nil
-		require.NoError(t, here.Reset(context.Background(), rule))
-		return err
-	}
-	require.Equal(t, throttler.Blocked, authorize(t, here, rule).Status)
-	require.Equal(t, throttler.Authorized, authorize(t, here, rule).Status)
-}
-
 // BenchmarkCachedBan measures a call that is answered from process memory.
 func BenchmarkCachedBan(b *testing.B) {
 	th := throttler.New(newFaulty())
