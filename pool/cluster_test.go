@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,57 +32,38 @@ func (n *node) answers(answer string) {
 	})
 }
 
+// A node may be late, and the name of the endpoint be moved to another cluster, whose versions began
+// anew, and back.
 func TestServersAreFoundByAClustersConfiguration(t *testing.T) {
-	var n node
-	cluster := &pool.Cluster{Endpoint: "limits.cfg.example.com:11211", DialContext: n.DialContext}
-	finds := func(want ...string) {
-		t.Helper()
-		servers, err := cluster.Servers(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, want, servers)
-	}
-	n.says(12, "b.example.com|10.0.0.2|11211 a.example.com|10.0.0.1|11211")
-	finds("a.example.com:11211", "b.example.com:11211")
-	n.says(13, "a.example.com|10.0.0.9|11211 |10.0.0.3|11212")
-	finds("10.0.0.3:11212", "a.example.com:11211")
-	n.says(12, "b.example.com|10.0.0.2|11211")
-	finds("10.0.0.3:11212", "a.example.com:11211") // another node, that is late
-	n.says(14, "c.example.com|10.0.0.4|11211")
-	finds("c.example.com:11211")
-}
-
-// The name of the endpoint is moved to another cluster, whose versions began anew.
-func TestAnEndpointThatMovesToAnotherClusterIsFollowed(t *testing.T) {
-	var before, after node
-	var moved atomic.Bool
+	var first, second node
+	asked := &first
 	cluster := &pool.Cluster{Endpoint: "limits.cfg.example.com:11211", DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if moved.Load() {
-			return after.DialContext(ctx, network, addr)
-		}
-		return before.DialContext(ctx, network, addr)
+		return asked.DialContext(ctx, network, addr)
 	}}
-	finds := func(want ...string) {
-		t.Helper()
+	const a, b, c, d = "a.example.com|10.0.0.1|11211 ", "b.example.com|10.0.0.2|11211 ", "c.example.com|10.0.1.1|11211 ", "d.example.com|10.0.1.2|11211 "
+	for i, step := range []struct {
+		asked   *node
+		version int
+		nodes   string
+		want    []string
+	}{
+		{&first, 12, b + a, []string{"a.example.com:11211", "b.example.com:11211"}},
+		{&first, 13, "a.example.com|10.0.0.9|11211 |10.0.0.3|11212", []string{"10.0.0.3:11212", "a.example.com:11211"}},
+		{&first, 12, b, []string{"10.0.0.3:11212", "a.example.com:11211"}}, // another node, that is late
+		{&first, 14, a + b, []string{"a.example.com:11211", "b.example.com:11211"}},
+		{&second, 3, "", []string{"a.example.com:11211", "b.example.com:11211"}}, // it has no nodes yet
+		{&second, 3, c + d, []string{"c.example.com:11211", "d.example.com:11211"}},
+		{&second, 2, c, []string{"c.example.com:11211", "d.example.com:11211"}}, // late
+		{&second, 4, d, []string{"d.example.com:11211"}},
+		{&first, 14, a + b, []string{"a.example.com:11211", "b.example.com:11211"}},
+		{&second, 5, d, []string{"d.example.com:11211"}}, // and back
+	} {
+		asked = step.asked
+		asked.says(step.version, step.nodes)
 		servers, err := cluster.Servers(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, want, servers)
+		require.Equal(t, step.want, servers, "step %d", i)
 	}
-	before.says(12, "a.example.com|10.0.0.1|11211 b.example.com|10.0.0.2|11211")
-	finds("a.example.com:11211", "b.example.com:11211")
-	moved.Store(true)
-	after.says(3, "")
-	finds("a.example.com:11211", "b.example.com:11211") // it has no nodes yet
-	after.says(3, "c.example.com|10.0.1.1|11211 d.example.com|10.0.1.2|11211")
-	finds("c.example.com:11211", "d.example.com:11211")
-	after.says(2, "c.example.com|10.0.1.1|11211")
-	finds("c.example.com:11211", "d.example.com:11211") // a node that is late
-	after.says(4, "d.example.com|10.0.1.2|11211")
-	finds("d.example.com:11211")
-	moved.Store(false)
-	finds("a.example.com:11211", "b.example.com:11211")
-	after.says(5, "d.example.com|10.0.1.2|11211")
-	moved.Store(true)
-	finds("d.example.com:11211") // and back
 }
 
 func TestWhatIsNoClustersConfiguration(t *testing.T) {
