@@ -12,17 +12,28 @@ import (
 	"github.com/adaptivethrottler/throttler/internal/memcached"
 )
 
-// A Cluster finds the nodes of a cluster by the auto discovery of Amazon ElastiCache
-// and Google Memorystore: its answer to "config get cluster". The exported fields
-// are options, to be set before the first call.
+// A cluster is what is known of the nodes that were found by auto discovery.
+type cluster struct {
+	mu      sync.Mutex
+	version int64           // of the newest list; guarded by mu
+	newest  []string        // guarded by mu
+	listed  map[string]bool // all nodes of the cluster so far; guarded by mu
+}
+
+// ClusterServers returns the nodes of a cluster by the auto discovery of Amazon ElastiCache and
+// Google Memorystore, its answer to "config get cluster", for [Pool.SetServers]. endpoint is the
+// configuration endpoint, or discovery endpoint, with its port. Any node of it will do as well.
 //
-//	cluster := &pool.Cluster{Endpoint: "limits.cfg.cache.amazonaws.com:11211"}
-//	list, err := cluster.Servers(ctx)
+//	const endpoint = "limits.cfg.cache.amazonaws.com:11211"
+//	servers, err := pool.New(endpoint)
 //	…
-//	servers, err := pool.New(list...)
+//	list, err := servers.ClusterServers(ctx, endpoint)
+//	if err == nil {
+//		err = servers.SetServers(list...) // before the first call
+//	}
 //	…
 //	for range time.Tick(time.Minute) { // on a goroutine of its own
-//		list, err := cluster.Servers(ctx)
+//		list, err := servers.ClusterServers(ctx, endpoint)
 //		if err == nil {
 //			err = servers.SetServers(list...) // keeps the list if this one is empty or malformed
 //		}
@@ -30,32 +41,19 @@ import (
 //			log.Print(err)
 //		}
 //	}
-type Cluster struct {
-	// Endpoint is the configuration endpoint, or discovery endpoint, of the
-	// cluster, with its port. Any node of it will do as well.
-	Endpoint string
-
-	// User, Password and DialContext are as in [Pool].
-	User, Password string
-	DialContext    func(ctx context.Context, network, address string) (net.Conn, error)
-
-	mu      sync.Mutex
-	version int64           // of the newest list; guarded by mu
-	newest  []string        // guarded by mu
-	listed  map[string]bool // all nodes of the cluster so far; guarded by mu
-}
-
-// Servers returns the nodes, by their host names: an address may change, and with
-// it the keys of the node would move.
 //
-// A node may have an older list than another one that was asked before. Then the
-// newer list is returned once more. But if none of its nodes was listed before, the name
-// of Endpoint now stands for another cluster, whose versions are its own.
-func (c *Cluster) Servers(ctx context.Context) ([]string, error) {
-	version, nodes, err := c.ask(ctx)
+// The nodes have their host names: an address may change, and with it the keys of the node would
+// move.
+//
+// A node may have an older list than another one that was asked before. Then the newer list is
+// returned once more. But if none of its nodes was listed before, the name of the endpoint now
+// stands for another cluster, whose versions are its own.
+func (p *Pool) ClusterServers(ctx context.Context, endpoint string) ([]string, error) {
+	version, nodes, err := p.askCluster(ctx, endpoint)
 	if err != nil {
-		return nil, serverError(c.Endpoint, err)
+		return nil, serverError(endpoint, err)
 	}
+	c := &p.cluster
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	another := c.isAnother(nodes)
@@ -72,13 +70,13 @@ func (c *Cluster) Servers(ctx context.Context) ([]string, error) {
 }
 
 // isAnother reports whether nodes are those of another cluster, or of the first one.
-func (c *Cluster) isAnother(nodes []string) bool {
+func (c *cluster) isAnother(nodes []string) bool {
 	return len(nodes) > 0 && !slices.ContainsFunc(nodes, func(node string) bool { return c.listed[node] })
 }
 
-func (c *Cluster) ask(ctx context.Context) (version int64, nodes []string, err error) {
-	dialer := memcached.Dialer{DialContext: c.DialContext, User: c.User, Password: c.Password}
-	conn, err := dialer.Dial(ctx, c.Endpoint)
+func (p *Pool) askCluster(ctx context.Context, endpoint string) (version int64, nodes []string, err error) {
+	dialer := memcached.Dialer{DialContext: p.DialContext, User: p.User, Password: p.Password}
+	conn, err := dialer.Dial(ctx, endpoint)
 	if err != nil {
 		return 0, nil, err
 	}

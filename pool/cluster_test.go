@@ -32,14 +32,23 @@ func (n *node) answers(answer string) {
 	})
 }
 
+// dialing returns a Pool that connects by dial.
+func dialing(t *testing.T, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *pool.Pool {
+	p, err := pool.New(one)
+	require.NoError(t, err)
+	t.Cleanup(func() { p.Close() })
+	p.DialContext = dial
+	return p
+}
+
 // A node may be late, and the name of the endpoint be moved to another cluster, whose versions began
 // anew, and back.
 func TestServersAreFoundByAClustersConfiguration(t *testing.T) {
 	var first, second node
 	asked := &first
-	cluster := &pool.Cluster{Endpoint: "limits.cfg.example.com:11211", DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	p := dialing(t, func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return asked.DialContext(ctx, network, addr)
-	}}
+	})
 	const a, b, c, d = "a.example.com|10.0.0.1|11211 ", "b.example.com|10.0.0.2|11211 ", "c.example.com|10.0.1.1|11211 ", "d.example.com|10.0.1.2|11211 "
 	for i, step := range []struct {
 		asked   *node
@@ -60,7 +69,7 @@ func TestServersAreFoundByAClustersConfiguration(t *testing.T) {
 	} {
 		asked = step.asked
 		asked.says(step.version, step.nodes)
-		servers, err := cluster.Servers(t.Context())
+		servers, err := p.ClusterServers(t.Context(), "limits.cfg.example.com:11211")
 		require.NoError(t, err)
 		require.Equal(t, step.want, servers, "step %d", i)
 	}
@@ -74,17 +83,17 @@ func TestWhatIsNoClustersConfiguration(t *testing.T) {
 	} {
 		var n node
 		n.answers(answer)
-		cluster := &pool.Cluster{Endpoint: one, DialContext: n.DialContext}
+		p := dialing(t, n.DialContext)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		servers, err := cluster.Servers(ctx)
+		servers, err := p.ClusterServers(ctx, one)
 		cancel()
 		assert.ErrorContains(t, err, one, "%q", answer)
 		assert.Empty(t, servers)
 	}
-	refused := &pool.Cluster{Endpoint: one, DialContext: func(context.Context, string, string) (net.Conn, error) {
+	refused := dialing(t, func(context.Context, string, string) (net.Conn, error) {
 		return nil, errors.New("connection refused")
-	}}
-	_, err := refused.Servers(t.Context())
+	})
+	_, err := refused.ClusterServers(t.Context(), one)
 	require.ErrorContains(t, err, "connection refused")
 }
 
@@ -100,21 +109,19 @@ func TestAClusterOfOldIsFoundAndFollowed(t *testing.T) {
 		}
 		first.Command(t, fmt.Sprintf("set AmazonElastiCache:cluster 0 0 %d\r\n%s", len(config), config))
 	}
-	cluster := &pool.Cluster{Endpoint: first.Addr}
-	_, err := cluster.Servers(t.Context())
+	p, err := pool.New(first.Addr)
+	require.NoError(t, err)
+	defer p.Close()
+	_, err = p.ClusterServers(t.Context(), first.Addr)
 	require.ErrorContains(t, err, "not a node of a cluster")
 
 	set(1, first)
-	servers, err := cluster.Servers(t.Context())
-	require.NoError(t, err)
-	p, err := pool.New(servers...)
-	require.NoError(t, err)
-	defer p.Close()
 	look := func() {
-		servers, err := cluster.Servers(t.Context())
+		servers, err := p.ClusterServers(t.Context(), first.Addr)
 		require.NoError(t, err)
 		require.NoError(t, p.SetServers(servers...))
 	}
+	look()
 	set(2, first, second)
 	look()
 	require.Len(t, p.Stats(), 2)

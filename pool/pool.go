@@ -46,7 +46,7 @@
 //   - Connect: [New], [Pool.Close]; with TLS [Pool.DialContext]; with a password
 //     [Pool.User].
 //   - Choose timeouts: [Pool.Timeout], [Pool.DialTimeout], [Pool.QueueTimeout].
-//   - Change the servers: [Pool.SetServers], [Cluster].
+//   - Change the servers: [Pool.SetServers], [Pool.ClusterServers].
 //   - Reach them through a proxy: [Pool.Proxy].
 //   - Notice outages and lost records: [Pool.StateChanged], [Pool.Forgot], [Pool.Watch],
 //     [Pool.Check], [Pool.Stats].
@@ -208,6 +208,7 @@ type Pool struct {
 	closed  chan struct{} // closed by Close
 	end     sync.Once
 	batches fanout.Batches[request]
+	cluster cluster // see ClusterServers
 
 	// What resolves the names that SetServers adds, and for how long, in tests. Zero:
 	// net.DefaultResolver and resolveFor.
