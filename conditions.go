@@ -220,17 +220,7 @@ const (
 
 // String returns "sliding window", "leaky bucket", "in flight" or "calendar".
 func (a Algorithm) String() string {
-	switch a {
-	case SlidingWindow:
-		return "sliding window"
-	case LeakyBucket:
-		return "leaky bucket"
-	case InFlight:
-		return "in flight"
-	case Calendar:
-		return "calendar"
-	}
-	return fmt.Sprintf("Algorithm(%d)", int(a))
+	return nameOf("Algorithm", int(a), "sliding window", "leaky bucket", "in flight", "calendar")
 }
 
 // Conditions returns Either, All or First, whichever is set: use it in an observer, for the Outcomes of a
@@ -440,17 +430,7 @@ const (
 )
 
 // String returns "day", "week" or "month".
-func (u Unit) String() string {
-	switch u {
-	case Day:
-		return "day"
-	case Week:
-		return "week"
-	case Month:
-		return "month"
-	}
-	return fmt.Sprintf("Unit(%d)", int(u))
-}
+func (u Unit) String() string { return nameOf("Unit", int(u), "day", "week", "month") }
 
 // String describes p, as in "a month from day 15, Europe/Berlin".
 func (p Period) String() string {

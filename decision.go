@@ -20,14 +20,14 @@ const (
 )
 
 // String returns "blocked" or "authorized".
-func (s Status) String() string {
-	switch s {
-	case Blocked:
-		return "blocked"
-	case Authorized:
-		return "authorized"
+func (s Status) String() string { return nameOf("Status", int(s), "blocked", "authorized") }
+
+// nameOf returns the name of constant i of a kind, which are counted from 0.
+func nameOf(kind string, i int, names ...string) string {
+	if i < 0 || i >= len(names) {
+		return fmt.Sprintf("%s(%d)", kind, i)
 	}
-	return fmt.Sprintf("Status(%d)", int(s))
+	return names[i]
 }
 
 // A Decision is the answer to one call: test its Status, and keep it to take hits back,
