@@ -142,6 +142,7 @@ type Options struct {
 type Directory struct {
 	robots   []Robot // with all their lists
 	tokens   *matcher
+	phones   int            // the robot that iMessage names, or -1
 	networks []namedNetwork // by name
 	tables   []string       // Options.ASN
 	current  atomic.Pointer[snapshot]
@@ -178,6 +179,7 @@ func Open(o Options) (*Directory, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.phones, _ = d.tokens.match(iMessage)
 	if err := d.Reload(); err != nil {
 		return nil, err
 	}
@@ -242,7 +244,7 @@ func (d *Directory) Identify(userAgent string, addr netip.Addr) Identity {
 	case robot >= 0:
 		id.Name, id.Group = d.robots[robot].Name, d.robots[robot].Group
 		id.Standing = s.lists[robot].standing(addr)
-		if id.Standing == Impostor && strings.Contains(userAgent, iMessage) {
+		if id.Standing == Impostor && robot == d.phones && strings.Contains(userAgent, iMessage) {
 			id.Standing = Claimed
 		}
 	case name != "":

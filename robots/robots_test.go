@@ -169,6 +169,8 @@ func TestAPhoneIsNoImpostor(t *testing.T) {
 	require.Equal(t, robots.Claimed, d.Identify(iMessage, netip.MustParseAddr("9.0.0.1")).Standing)
 	require.Equal(t, robots.Verified, d.Identify(iMessage, netip.MustParseAddr("31.13.24.1")).Standing)
 	require.Equal(t, robots.Impostor, d.Identify("facebookexternalhit/1.1", netip.MustParseAddr("9.0.0.1")).Standing)
+	known := open(t, robots.Options{Lists: lists()})
+	require.Equal(t, robots.Impostor, known.Identify("YandexImages-"+iMessage[strings.Index(iMessage, "facebook"):], netip.MustParseAddr("9.0.0.1")).Standing)
 }
 
 func TestAFileMayBeAListAndATable(t *testing.T) {
