@@ -56,12 +56,12 @@ func comparisons() []comparison {
 		callers: []int{fleetClients * fleetCallers}, columns: []column{timeColumn, tailColumn, cpuColumn, tripsColumn, ratioColumn},
 	}, {
 		part: "open", title: "Open loop",
-		note: "Calls come at a steady rate, whether those before them have been answered or not, for values of the work spread; for Prefetch with a limit of 20,000 in 10 s. " +
+		note: "Calls come at a steady rate, whether those before them have been answered or not, for values of the work spread, or of that below with windows of 10 s. " +
 			"Milliseconds from the time at which a call was due to its answer, that half, 99 % and 99.9 % of the calls took at most: medians of the rounds.",
 		scenes: []scene{
 			{work: spreadWork.named("10,000 a second"), systems: ourWindowsAndScripts, turn: inTime(arriving(10_000))},
 			{work: spreadWork.named("20,000 a second"), systems: ourWindowsAndScripts, turn: inTime(arriving(20_000))},
-			{work: aheadSpread.named("20,000 a second"), systems: []system{poolAhead, poolWindow}, turn: inTime(arriving(20_000))},
+			{work: aheadSpread.named("20,000 a second, windows of 10 s"), systems: []system{poolAhead, poolWindow}, turn: inTime(arriving(20_000))},
 		},
 		callers: []int{512}, columns: latencyColumn, long: true,
 	}, {
