@@ -65,8 +65,7 @@ func (c *change) Apply(now record.Instant, r *record.Record) (store bool) {
 		*r, store = r.WithoutNewest(c.limit.Hits(), now, &c.limit)
 		one := c.limit
 		one.Cost, one.Least = 1, 0
-		left := *r
-		c.verdict = c.lookAt(now, left, record.Lockout{}, &one)
+		c.verdict = c.lookAt(now, *r, record.Lockout{}, &one)
 		return store
 	}
 	c.ahead = r.IsAhead(now, &c.limit)
