@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// fineTimers has timers of this process go off in time until stop is called. A process that waits
-// waits by epoll_wait for milliseconds, but whoever yields looks for timers that are due.
+// fineTimers has the timers of this process go off in time until stop is called. While it has
+// nothing to do, Go sleeps in epoll_wait, which takes whole milliseconds. A goroutine that yields
+// often has it look for timers that are due.
 func fineTimers() (stop func()) {
 	var over atomic.Bool
 	often := syscall.NsecToTimespec(int64(50 * time.Microsecond))
